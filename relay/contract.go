@@ -1,0 +1,84 @@
+package relay
+
+import (
+	"context"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// A Source opens sessions on one database and one slot. Its methods may be called from any goroutine, Open only while no
+// other session is open. Errors say by behaviour (package fault) whether a retry can help or a person is needed.
+type Source interface {
+	// Open connects, checks every precondition and finds the slot, but does not take it. Where the slot is missing and
+	// create is set, the publication is made first (when missing too) and then the slot. With replaceLost a slot that
+	// the server has invalidated is dropped and made again. Without them a missing or lost slot is no error: the
+	// session's Identity says so and the caller judges.
+	Open(ctx context.Context, create, replaceLost bool) (Session, error)
+
+	// Check asks, on a connection of its own, whether what the stream rests on is still there: the slot, the publication
+	// with the table in it. nil: all is there. An error that needs a person means that events may be missing.
+	Check(ctx context.Context) error
+}
+
+// A Session is one connection to a source. It is used by one goroutine at a time, and never again after an error.
+type Session interface {
+	// Identity is what Open found; after Start, what was found once more while this session holds the slot.
+	Identity() cdc.Identity
+
+	// Start takes the slot and streams from at, which is not before the slot's confirmed position. A slot that another
+	// process holds is waited for until ctx ends, and named (pid) through the log.
+	Start(ctx context.Context, at cdc.Position) error
+
+	// Next returns the next event, or an Idle with Pos 0 when nothing arrived for wait. The event is valid until the next
+	// call. It never sends anything by itself except answers to the server's keepalives, and not more often than the
+	// source's own rules allow.
+	Next(ctx context.Context, wait time.Duration) (*cdc.Event, error)
+
+	// Confirm sends a status: received is how far events were read, safe how far they are acknowledged and checkpointed.
+	// It is called at least once every StatusEvery, new progress or not; it is also the sign of life. It reports a
+	// session that has died meanwhile, also when Next is not being called.
+	Confirm(ctx context.Context, safe cdc.Position) error
+
+	// StatusEvery is how often Confirm must be called at least. Valid after Start.
+	StatusEvery() time.Duration
+
+	// Close ends the stream in an orderly way where ctx gives the time, and frees the slot.
+	Close(ctx context.Context) error
+}
+
+// A Router makes records of rows. It is pure: the same event gives the same record, byte for byte.
+type Router interface {
+	// Route fills rec from ev (Insert, Update, Delete or Message) and says whether the event gives a record at all.
+	// rec owns its bytes afterwards. An error means that the event can not be routed; it names what is wrong with it.
+	Route(ev *cdc.Event, rec *cdc.Record) (bool, error)
+}
+
+// A Sink delivers records. Send, Acks and Close are called by one goroutine; Wake and Stalled by any.
+type Sink interface {
+	// Send takes over rec (its bytes, not the struct, which the caller reuses). It never waits for the broker. Records of one topic and one key are
+	// delivered in the order of Send; while one of them is not delivered, none behind it is.
+	Send(rec *cdc.Record, ticket cdc.Ticket)
+
+	// Acks appends what has ended since the last call to buf: each ticket exactly once, in any order.
+	Acks(buf []cdc.Ack) []cdc.Ack
+
+	// Wake receives something when there is something for Acks. It has a capacity of one and never blocks the sink.
+	Wake() <-chan struct{}
+
+	// Stalled says what delivery is waiting for: nil while it goes on, else the reason for readiness and the log, such as
+	// a missing topic, a missing right, brokers that can not be reached.
+	Stalled() error
+
+	// Close gives up what is not delivered, without an Ack, and frees everything. A record on the wire may still arrive.
+	Close(ctx context.Context) error
+}
+
+// A Store keeps checkpoint records: small values under keys of the form name/epoch. Its methods may take long and are
+// called by one goroutine at a time. A Store that can not be read gives an error, never "nothing there".
+type Store interface {
+	// Load returns every record whose key starts with name + "/", as of some moment after the call began.
+	Load(ctx context.Context, name string) (map[string][]byte, error)
+	// Save makes a record durable before it returns. A nil value removes the key.
+	Save(ctx context.Context, key string, value []byte) error
+}

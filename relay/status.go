@@ -1,0 +1,63 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// State says what the relay is doing.
+type State string
+
+// The states of a relay.
+const (
+	Starting   State = "starting"   // nothing opened yet
+	Connecting State = "connecting" // opening a session, or waiting to try again
+	Streaming  State = "streaming"  // reading and delivering
+	Draining   State = "draining"   // asked to stop: taking outstanding acknowledgements
+	Halted     State = "halted"     // needs a person; lingering so that it is seen
+	Stopped    State = "stopped"
+)
+
+// Status is a copy of the relay's state at one moment. Counters count from the start of the process.
+type Status struct {
+	State State
+	// Ready says that events flow: streaming, nothing stalled, the checkpoint is writable. Reason says why not, "" when ready.
+	Ready  bool
+	Reason string
+	Since  time.Time // of the present State
+
+	Identity cdc.Identity // of the newest session; zero before the first
+	Epoch    uint64
+	RunID    string
+
+	Received   cdc.Position // newest position read
+	Safe       cdc.Position // everything up to it is acknowledged
+	Checkpoint cdc.Position // durable in the checkpoint store
+	Confirmed  cdc.Position // told to the source
+
+	InFlightEvents int
+	InFlightBytes  int
+	OldestUnacked  time.Time // commit time of the oldest unacknowledged transaction; zero when there is none
+
+	Events          uint64 // acknowledged
+	Transactions    uint64 // read whole
+	WindowFull      time.Duration
+	Sessions        map[string]uint64 // how sessions ended: stopped, lost, refused, halted
+	Latency         Histogram         // commit to acknowledgement
+	LastError       string            // newest error that ended a session or a checkpoint write
+	LastErrorAt     time.Time
+	LastEvent       time.Time // local time of the newest event read
+	LastAck         time.Time // local time of the newest acknowledgement
+	CheckpointError string    // why the checkpoint cannot be written now; "" when it can
+}
+
+// LatencyBounds are the upper bounds of Histogram's buckets, in seconds.
+var LatencyBounds = [...]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
+
+// A Histogram counts durations. Counts[i] is the number at or below LatencyBounds[i] and above the bound before; the last one is
+// above all bounds. Not cumulative.
+type Histogram struct {
+	Counts [len(LatencyBounds) + 1]uint64
+	Sum    float64 // seconds
+}
