@@ -1,0 +1,184 @@
+// Package ledger compares what was committed with what arrived: the referee of the demo, the end-to-end tests and the
+// benchmarks. It shares no code with the relay.
+//
+// The invariants are those of the design's promises: nothing lost, nothing invented, first occurrences of one key in
+// commit order, replays as contiguous re-runs, duplicates byte-identical, one key on one partition.
+package ledger
+
+import (
+	"fmt"
+	"hash/maphash"
+	"strings"
+)
+
+// A Ledger is filled by Commit, in any order, and by Observe, in the order of each partition; then Check compares. It is for
+// one goroutine at a time.
+type Ledger struct {
+	committed map[string]entry
+	seen      map[string]sighting
+	parts     map[partition]*run
+	keys      map[topicKey]int32
+	seed      maphash.Seed
+	rep       Report
+}
+
+type (
+	entry     struct{ key, n int64 }
+	partition struct {
+		topic string
+		id    int32
+	}
+	topicKey struct {
+		topic string
+		key   string
+	}
+	sighting struct {
+		index int // among the first occurrences of its partition
+		sum   uint64
+		part  partition
+	}
+	run struct {
+		first []string // event ids, in order of first occurrence
+		next  int      // index that a contiguous run expects next
+	}
+)
+
+// A Record is what an independent consumer saw.
+type Record struct {
+	Topic     string
+	Partition int32
+	ID        string // the event id
+	Key       string
+	Bytes     [][]byte // everything that must be equal in a duplicate: key, value, headers, timestamp
+}
+
+// A Report counts what is wrong, and keeps the first examples as sentences.
+type Report struct {
+	Committed, Arrived int // events committed; records seen, duplicates included
+	Duplicates         int
+	Lost               int // committed, never arrived
+	Invented           int // arrived, never committed
+	Disordered         int // a first occurrence before an earlier event of its key
+	Scattered          int // a duplicate that is not part of a contiguous re-run
+	Changed            int // a duplicate with other bytes
+	Moved              int // a key on two partitions
+	Examples           []string
+}
+
+// OK says that every promise held; duplicates are not counted against it.
+func (r *Report) OK() bool {
+	return r.Lost+r.Invented+r.Disordered+r.Scattered+r.Changed+r.Moved == 0
+}
+
+func (r *Report) String() string {
+	s := fmt.Sprintf("%d committed, %d arrived: %d lost, %d invented, %d out of order, %d duplicates (%d scattered, %d changed), %d keys moved",
+		r.Committed, r.Arrived, r.Lost, r.Invented, r.Disordered, r.Duplicates, r.Scattered, r.Changed, r.Moved)
+	if len(r.Examples) > 0 {
+		s += "\n  " + strings.Join(r.Examples, "\n  ")
+	}
+	return s
+}
+
+func (r *Report) note(count *int, format string, args ...any) {
+	*count++
+	if len(r.Examples) < 12 {
+		r.Examples = append(r.Examples, fmt.Sprintf(format, args...))
+	}
+}
+
+// New returns an empty ledger.
+func New() *Ledger {
+	return &Ledger{
+		committed: map[string]entry{}, seen: map[string]sighting{},
+		parts: map[partition]*run{}, keys: map[topicKey]int32{}, seed: maphash.MakeSeed(),
+	}
+}
+
+// Commit enters a committed event: its id, its key, and its place n among the committed events of that key, from 1 on without
+// gaps.
+func (l *Ledger) Commit(id, key string, n int64) {
+	l.committed[id] = entry{key: l.hash([]byte(key)), n: n}
+}
+
+func (l *Ledger) hash(b []byte) int64 { return int64(maphash.Bytes(l.seed, b)) }
+
+// Observe enters the next record of a partition. Events that are not yet committed in the ledger may be entered: Check decides.
+func (l *Ledger) Observe(r Record) {
+	l.rep.Arrived++
+	var h maphash.Hash
+	h.SetSeed(l.seed)
+	for _, b := range r.Bytes {
+		fmt.Fprintf(&h, "%d:%t:", len(b), b == nil)
+		h.Write(b) //nolint:errcheck // a hash never fails
+	}
+	sum := h.Sum64()
+	p := partition{r.Topic, r.Partition}
+	ru := l.parts[p]
+	if ru == nil {
+		ru = &run{}
+		l.parts[p] = ru
+	}
+	tk := topicKey{r.Topic, r.Key}
+	if at, ok := l.keys[tk]; !ok {
+		l.keys[tk] = r.Partition
+	} else if at != r.Partition {
+		l.rep.note(&l.rep.Moved, "key %q of %s is on partition %d and on %d", r.Key, r.Topic, at, r.Partition)
+	}
+	old, dup := l.seen[r.ID]
+	if !dup {
+		if ru.next != len(ru.first) {
+			l.rep.note(&l.rep.Scattered, "new event %s on %s/%d in the middle of a re-run: %d of %d replayed", r.ID, r.Topic, r.Partition, ru.next, len(ru.first))
+		}
+		l.seen[r.ID] = sighting{index: len(ru.first), sum: sum, part: p}
+		ru.first = append(ru.first, r.ID)
+		ru.next = len(ru.first)
+		return
+	}
+	l.rep.Duplicates++
+	if old.sum != sum || old.part != p {
+		l.rep.note(&l.rep.Changed, "duplicate of %s differs from its first occurrence", r.ID)
+	}
+	if old.index > ru.next {
+		l.rep.note(&l.rep.Scattered, "duplicate of %s on %s/%d skips %d events", r.ID, r.Topic, r.Partition, old.index-ru.next)
+	}
+	ru.next = old.index + 1
+}
+
+// Missing is the number of committed events that have not arrived yet.
+func (l *Ledger) Missing() int {
+	n := 0
+	for id := range l.committed {
+		if _, ok := l.seen[id]; !ok {
+			n++
+		}
+	}
+	return n
+}
+
+// Check compares everything entered so far.
+func (l *Ledger) Check() Report {
+	rep := l.rep
+	rep.Examples = append([]string(nil), rep.Examples...)
+	rep.Committed = len(l.committed)
+	for id, e := range l.committed {
+		if _, ok := l.seen[id]; !ok {
+			rep.note(&rep.Lost, "event %s (number %d of its key) never arrived", id, e.n)
+		}
+	}
+	for p, ru := range l.parts {
+		last := map[int64]int64{}
+		for _, id := range ru.first {
+			e, ok := l.committed[id]
+			if !ok {
+				rep.note(&rep.Invented, "event %s on %s/%d was never committed", id, p.topic, p.id)
+				continue
+			}
+			if e.n <= last[e.key] {
+				rep.note(&rep.Disordered, "event %s on %s/%d is number %d of its key and comes behind number %d", id, p.topic, p.id, e.n, last[e.key])
+			} else {
+				last[e.key] = e.n
+			}
+		}
+	}
+	return rep
+}
