@@ -6,6 +6,8 @@ package cdc
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 )
 
@@ -16,15 +18,31 @@ type Position uint64
 // String prints a Position as Postgres prints an LSN: "16/B374D848". The zero Position is "0/0".
 func (p Position) String() string { return fmt.Sprintf("%X/%X", uint32(p>>32), uint32(p)) }
 
-// ParsePosition reads what String prints.
+// ParsePosition reads what String prints, and what Postgres prints elsewhere: small letters, leading zeros. Each half has one to
+// eight digits, as in the server's own pg_lsn_in.
 func ParsePosition(s string) (Position, error) {
-	var hi, lo uint32
-	var rest string
-	n, err := fmt.Sscanf(s+" .", "%X/%X %s", &hi, &lo, &rest)
-	if n != 3 || err != nil || rest != "." {
-		return 0, fmt.Errorf("%q is not an LSN (two hexadecimal numbers, as in 16/B374D848)", s)
+	high, low, ok := strings.Cut(s, "/")
+	if ok && len(high) <= 8 && len(low) <= 8 {
+		hi, errHigh := strconv.ParseUint(high, 16, 32)
+		lo, errLow := strconv.ParseUint(low, 16, 32)
+		if errHigh == nil && errLow == nil {
+			return Position(hi)<<32 | Position(lo), nil
+		}
 	}
-	return Position(hi)<<32 | Position(lo), nil
+	return 0, fmt.Errorf("%q is not an LSN (two hexadecimal numbers, as in 16/B374D848)", s)
+}
+
+// MarshalText gives the text of String: in JSON a Position is text, since a number loses its low bits in many readers.
+func (p Position) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what ParsePosition reads.
+func (p *Position) UnmarshalText(text []byte) error {
+	v, err := ParsePosition(string(text))
+	if err != nil {
+		return err
+	}
+	*p = v
+	return nil
 }
 
 // Kind says what an Event is.

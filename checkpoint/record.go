@@ -1,0 +1,163 @@
+package checkpoint
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// Version is the version of the encoding that Encode writes and Decode reads.
+const Version = 1
+
+// A Record is what is remembered of a position: where delivery stands, and of which source that is true. It is stored
+// under Key. Each holder of the slot writes under an epoch of its own, above all it has found, so that one which lost the
+// slot and wakes up later overwrites nothing: its epoch is no longer the newest.
+type Record struct {
+	Version  int          `json:"version"`
+	Name     string       `json:"name"`
+	Epoch    uint64       `json:"epoch"` // from 1
+	SystemID string       `json:"system_identifier"`
+	Timeline uint32       `json:"timeline"`
+	Slot     string       `json:"slot"`
+	Database string       `json:"database"`
+	LSN      cdc.Position `json:"lsn"` // everything before it is delivered and acknowledged
+	Next     *Next        `json:"next,omitempty"`
+	RunID    string       `json:"run_id"` // of the process that wrote it; for people
+	Time     time.Time    `json:"time"`   // of the writing; for people
+}
+
+// Next says how far the first transaction behind the record's LSN is acknowledged: its first Rows records are.
+type Next struct {
+	CommitLSN    cdc.Position `json:"commit_lsn"`     // of its commit record, as Begin carries it
+	CommitEndLSN cdc.Position `json:"commit_end_lsn"` // 0/0 while its Commit has not been read
+	Rows         int          `json:"rows"`
+	LastEventID  string       `json:"last_event_id"` // of the last of them; for people
+}
+
+// Key is the key that the record is stored under: its name, a slash and its epoch in decimal. The name may contain slashes.
+func (r *Record) Key() string { return r.Name + "/" + strconv.FormatUint(r.Epoch, 10) }
+
+// Encode gives the value to store under Key. It writes Version whatever the field says, and panics for a record that
+// Decode would refuse: to store that would be to lose the position.
+func (r *Record) Encode() []byte {
+	w := *r
+	w.Version = Version
+	w.Time = w.Time.UTC().Round(0)
+	if err := w.check(); err != nil {
+		panic("checkpoint: encode " + r.Key() + ": " + err.Error())
+	}
+	value, err := json.Marshal(&w)
+	if err != nil {
+		panic("checkpoint: encode " + r.Key() + ": " + err.Error())
+	}
+	return value
+}
+
+// Decode reads what Encode wrote under key. Whatever it does not understand in full is an error that names the key and
+// needs a person: a record that can not be read must not be taken for one that is not there.
+func Decode(key string, value []byte) (*Record, error) {
+	r, err := decode(key, value)
+	if err != nil {
+		return nil, fault.Person(fmt.Errorf("checkpoint record %q: %w", key, err),
+			"Nothing was changed. A record of a newer walpost is read by that walpost. One that is damaged can be replaced by hand: write the position that is known to be delivered under the same key.")
+	}
+	return r, nil
+}
+
+func decode(key string, value []byte) (*Record, error) {
+	// The version first, and alone: of another version nothing else is known, not even its fields.
+	var v struct {
+		Version *int `json:"version"`
+	}
+	if err := json.Unmarshal(value, &v); err != nil {
+		return nil, err
+	}
+	if v.Version == nil {
+		return nil, errors.New("version is missing")
+	}
+	if *v.Version != Version {
+		return nil, fmt.Errorf("version %d is not known here, only %d", *v.Version, Version)
+	}
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.DisallowUnknownFields() // this version has no others, and the next Encode would drop them
+	r := new(Record)
+	if err := d.Decode(r); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return nil, errors.New("something follows the record")
+	}
+	if err := r.check(); err != nil {
+		return nil, err
+	}
+	if k := r.Key(); k != key {
+		return nil, fmt.Errorf("it says that it is %q", k)
+	}
+	return r, nil
+}
+
+// check holds for every record that may be stored.
+func (r *Record) check() error {
+	for _, f := range []struct{ name, value string }{
+		{"name", r.Name}, {"system_identifier", r.SystemID}, {"slot", r.Slot}, {"database", r.Database},
+	} {
+		if f.value == "" {
+			return errors.New(f.name + " is missing")
+		}
+		if !utf8.ValidString(f.value) {
+			return fmt.Errorf("%s is not UTF-8: %q", f.name, f.value)
+		}
+	}
+	switch {
+	case r.Epoch == 0:
+		return errors.New("epoch must be at least 1 (got 0)")
+	case r.Timeline == 0:
+		return errors.New("timeline must be at least 1 (got 0)")
+	case r.LSN == 0:
+		return errors.New("lsn must not be 0/0")
+	case r.Next != nil && r.Next.CommitLSN == 0:
+		return errors.New("next.commit_lsn must not be 0/0")
+	case r.Next != nil && r.Next.Rows < 0:
+		return fmt.Errorf("next.rows must be at least 0 (got %d)", r.Next.Rows)
+	}
+	return nil
+}
+
+// Newest picks the record of the highest epoch from what a store has under name + "/", nil when there is none. older are
+// the keys of the others: their holders are gone, and they may be removed once a record of a higher epoch is durable.
+// Keys that belong to a longer name with the same beginning are left alone. A record of this name that can not be read
+// is an error, even where a newer one can: it may be of a walpost that knows more.
+func Newest(name string, records map[string][]byte) (newest *Record, older []string, err error) {
+	for key, value := range records {
+		epoch, ok := strings.CutPrefix(key, name+"/")
+		if !ok || strings.Contains(epoch, "/") {
+			continue
+		}
+		r, err := Decode(key, value)
+		if err != nil {
+			return nil, nil, err
+		}
+		if newest == nil {
+			newest = r
+			continue
+		}
+		if r.Epoch < newest.Epoch {
+			older = append(older, key)
+			continue
+		}
+		older = append(older, newest.Key())
+		newest = r
+	}
+	slices.Sort(older)
+	return newest, older, nil
+}

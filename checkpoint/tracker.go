@@ -1,0 +1,185 @@
+// Package checkpoint knows which position is safe and whether a remembered position still means what it meant.
+//
+// It is pure: no clocks, no locks, no stores. A Tracker turns acknowledgements into the one position that may be
+// confirmed. A Record is what is remembered of that position across restarts, and Judge holds it against what a source
+// says of itself.
+package checkpoint
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// A Tracker turns acknowledgements that arrive in any order into the one position that is safe to confirm: the end of the
+// last transaction such that it and every one before it is wholly acknowledged. It counts what is in flight on the way.
+//
+// It is told what is read, in the order it is read: Begin, an Add for each delivery, Commit, and Idle between
+// transactions. Transactions come whole, in commit order, one after another. A transaction stays open when the session
+// that brought it is lost: the caller continues it when it is read again and does not Add again what it has added.
+//
+// It must be used by one goroutine at a time. It keeps some words per unacknowledged transaction, nothing per delivery,
+// and allocates only when more transactions are in flight than ever before.
+type Tracker struct {
+	safe cdc.Position // end of the finished prefix
+	last cdc.Position // newest end known: of a transaction, an idle report, or the start
+
+	// The transactions that are not behind safe, oldest first, are those numbered from first to next-1. Transaction n
+	// is in ring[n mod len(ring)]; len(ring) is a power of two. The oldest is never both committed and acknowledged.
+	ring        []transaction
+	first, next uint64
+	open        bool // the newest transaction has begun and not ended
+	added       int  // deliveries of the open transaction
+
+	events, bytes int // unacknowledged, over all transactions
+}
+
+type transaction struct {
+	committed time.Time
+	end       cdc.Position // of it and of all that is empty behind it; 0 while open
+	pending   int          // deliveries without acknowledgement
+	bytes     int          // their sizes
+}
+
+// New returns a Tracker for what is read from start on.
+func New(start cdc.Position) *Tracker {
+	// Transactions are numbered from 1, so that the zero Ticket is never a valid one.
+	return &Tracker{safe: start, last: start, ring: make([]transaction, 64), first: 1, next: 1}
+}
+
+// Begin opens a transaction that was committed at the given time. It panics when one is open.
+func (t *Tracker) Begin(committed time.Time) {
+	if t.open {
+		panic("checkpoint: begin inside a transaction")
+	}
+	if t.next-t.first == uint64(len(t.ring)) {
+		t.grow()
+	}
+	*t.at(t.next) = transaction{committed: committed}
+	t.next++
+	t.open, t.added = true, 0
+}
+
+// Add counts one delivery of size bytes within the open transaction. The ticket comes back through Ack, once. It panics
+// when no transaction is open.
+func (t *Tracker) Add(size int) cdc.Ticket {
+	if !t.open {
+		panic("checkpoint: add outside a transaction")
+	}
+	ticket := cdc.Ticket{Tx: t.next - 1, Size: uint32(size)}
+	if size < 0 || int(ticket.Size) != size {
+		panic(fmt.Sprintf("checkpoint: add of %d bytes", size))
+	}
+	tx := t.at(ticket.Tx)
+	tx.pending++
+	tx.bytes += size
+	t.added++
+	t.events++
+	t.bytes += size
+	return ticket
+}
+
+// Commit ends the open transaction at end, its end LSN. It panics when none is open. An end that is not beyond everything
+// that was reported before is an error, and the transaction stays open: the source contradicts itself, and no position
+// from it can be trusted any more.
+func (t *Tracker) Commit(end cdc.Position) error {
+	if !t.open {
+		panic("checkpoint: commit outside a transaction")
+	}
+	if end <= t.last {
+		return fmt.Errorf("a transaction ends at %s, not beyond %s which was reported before", end, t.last)
+	}
+	t.open = false
+	if t.added == 0 {
+		t.next-- // no ticket bears its number
+		t.Idle(end)
+		return nil
+	}
+	t.at(t.next - 1).end = end
+	t.last = end
+	t.advance()
+	return nil
+}
+
+// Idle counts a report that everything before pos has been read: an empty transaction that ends there. It is ignored
+// inside a transaction, and when pos is 0 or not beyond what was reported before.
+func (t *Tracker) Idle(pos cdc.Position) {
+	if t.open || pos <= t.last {
+		return
+	}
+	t.last = pos
+	if t.first == t.next {
+		t.safe = pos
+		return
+	}
+	t.at(t.next - 1).end = pos
+}
+
+// Ack takes back one ticket of Add. It panics for a ticket that nobody waits for.
+func (t *Tracker) Ack(ticket cdc.Ticket) {
+	// first <= Tx < next, written so that it can not overflow.
+	if ticket.Tx-t.first >= t.next-t.first {
+		panic(fmt.Sprintf("checkpoint: acknowledgement for transaction %d, of %d..%d", ticket.Tx, t.first, t.next-1))
+	}
+	tx, size := t.at(ticket.Tx), int(ticket.Size)
+	if tx.pending == 0 || size > tx.bytes || tx.pending == 1 && size != tx.bytes {
+		panic(fmt.Sprintf("checkpoint: acknowledgement of %d bytes for transaction %d, which waits for %d deliveries of %d bytes",
+			size, ticket.Tx, tx.pending, tx.bytes))
+	}
+	tx.pending--
+	tx.bytes -= size
+	t.events--
+	t.bytes -= size
+	if ticket.Tx == t.first {
+		t.advance()
+	}
+}
+
+// Safe is the position that may be confirmed: everything before it is acknowledged. It never goes back.
+func (t *Tracker) Safe() cdc.Position { return t.safe }
+
+// InFlight is the number of deliveries without acknowledgement, and their bytes.
+func (t *Tracker) InFlight() (events, bytes int) { return t.events, t.bytes }
+
+// Oldest is the commit time of the first transaction, in commit order, that has a delivery without acknowledgement; an
+// open one counts. It is the zero time when everything is acknowledged.
+func (t *Tracker) Oldest() time.Time {
+	if t.events == 0 {
+		return time.Time{}
+	}
+	// The first is committed and unacknowledged, or it is the open one and then the only one.
+	return t.at(t.first).committed
+}
+
+// Open describes the transaction that has begun and not ended, if there is one: the deliveries added, and those of them
+// without acknowledgement.
+func (t *Tracker) Open() (added, pending int, open bool) {
+	if !t.open {
+		return 0, 0, false
+	}
+	return t.added, t.at(t.next - 1).pending, true
+}
+
+// at is transaction n's place in the ring.
+func (t *Tracker) at(n uint64) *transaction { return &t.ring[n&uint64(len(t.ring)-1)] }
+
+// advance moves safe over the finished prefix.
+func (t *Tracker) advance() {
+	for t.first != t.next {
+		tx := t.at(t.first)
+		if tx.pending > 0 || tx.end == 0 {
+			return
+		}
+		t.safe = tx.end
+		t.first++
+	}
+}
+
+func (t *Tracker) grow() {
+	old := t.ring
+	t.ring = make([]transaction, 2*len(old))
+	for n := t.first; n != t.next; n++ {
+		*t.at(n) = old[n&uint64(len(old)-1)]
+	}
+}
