@@ -1,0 +1,52 @@
+package shop
+
+import (
+	"context"
+	"errors"
+	"strconv"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/ledger"
+)
+
+// Follow reads topics from their start, hands each record to observe in the order of its partition, and returns nil when ctx
+// ends.
+func Follow(ctx context.Context, brokers, topics []string, observe func(*kgo.Record)) error {
+	cl, err := kgo.NewClient(
+		kgo.SeedBrokers(brokers...),
+		kgo.ConsumeTopics(topics...),
+		kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()),
+		kgo.FetchMaxWait(100_000_000),
+	)
+	if err != nil {
+		return err
+	}
+	defer cl.Close()
+	for {
+		fs := cl.PollFetches(ctx)
+		if ctx.Err() != nil {
+			return nil
+		}
+		// Brokers that are down for a while are part of the tests: the client goes on by itself.
+		for _, e := range fs.Errors() {
+			if errors.Is(e.Err, kgo.ErrClientClosed) {
+				return e.Err
+			}
+		}
+		fs.EachRecord(observe)
+	}
+}
+
+// Entry is a record as the ledger wants it: the event id from the header "id", and all bytes that a duplicate must repeat.
+func Entry(r *kgo.Record) ledger.Record {
+	out := ledger.Record{Topic: r.Topic, Partition: r.Partition, Key: string(r.Key)}
+	out.Bytes = append(out.Bytes, r.Key, r.Value, strconv.AppendInt(nil, r.Timestamp.UnixMilli(), 10))
+	for _, h := range r.Headers {
+		if h.Key == "id" {
+			out.ID = string(h.Value)
+		}
+		out.Bytes = append(out.Bytes, []byte(h.Key), h.Value)
+	}
+	return out
+}

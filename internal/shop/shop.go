@@ -1,0 +1,210 @@
+// Package shop is the workload of the demo, the end-to-end tests and the benchmarks: a small service that changes its
+// tables and writes outbox rows in the same transaction, and a consumer that reads what arrived.
+package shop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/internal/ledger"
+)
+
+// Schema makes the shop's tables in a fresh database.
+const Schema = `
+CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL, changed_at timestamptz NOT NULL DEFAULT now());
+CREATE TABLE outbox (
+	id             uuid PRIMARY KEY DEFAULT gen_random_uuid(),
+	aggregate_type text NOT NULL,
+	aggregate_id   text NOT NULL,
+	event_type     text NOT NULL,
+	payload        jsonb NOT NULL,
+	created_at     timestamptz NOT NULL DEFAULT now()
+);`
+
+// Types are the aggregate types of the events, and so the ends of the topics' names.
+var Types = []string{"order", "invoice"}
+
+// Topics are the topics that the router's defaults give.
+func Topics() []string {
+	topics := make([]string, len(Types))
+	for i, t := range Types {
+		topics[i] = "outbox.event." + t
+	}
+	return topics
+}
+
+// A Shop writes until it is told to stop. Each writer owns its keys, so the events of a key are numbered in commit order by n in
+// the payload: 1, 2, 3 without gaps, because a rolled-back transaction takes its numbers back.
+type Shop struct {
+	DSN     string
+	Writers int
+	Rows    int64         // stop after about so many committed rows in all; 0: until ctx ends
+	MaxRows int           // rows of a transaction: 1 to MaxRows, evenly; 0 is 50
+	Keys    int           // keys of a writer; 0 is 20
+	Pause   time.Duration // of each writer after each transaction
+	Seed    uint64
+	Tag     string // goes into the keys: two shops on one table need two
+
+	committed atomic.Int64
+}
+
+// Committed is how many rows were committed so far.
+func (s *Shop) Committed() int64 { return s.committed.Load() }
+
+// Run writes until ctx ends or Rows are committed, and returns nil then. Lost connections are opened again.
+func (s *Shop) Run(ctx context.Context) error {
+	if s.MaxRows == 0 {
+		s.MaxRows = 50
+	}
+	if s.Keys == 0 {
+		s.Keys = 20
+	}
+	errs := make([]error, s.Writers)
+	var wg sync.WaitGroup
+	for i := range s.Writers {
+		wg.Go(func() { errs[i] = s.write(ctx, i) })
+	}
+	wg.Wait()
+	return errors.Join(errs...)
+}
+
+func (s *Shop) done(ctx context.Context) bool {
+	return ctx.Err() != nil || s.Rows > 0 && s.committed.Load() >= s.Rows
+}
+
+func (s *Shop) write(ctx context.Context, id int) error {
+	rnd := rand.New(rand.NewPCG(s.Seed, uint64(id)))
+	for !s.done(ctx) {
+		err := s.session(ctx, id, rnd)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		var sql interface{ SQLState() string }
+		if errors.As(err, &sql) && sql.SQLState()[:2] != "57" && sql.SQLState()[:2] != "08" {
+			return fmt.Errorf("writer %d: %w", id, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(200 * time.Millisecond):
+		}
+	}
+	return nil
+}
+
+// session writes on one connection; its counters come from the table, so that a commit whose answer was lost does no harm.
+func (s *Shop) session(ctx context.Context, id int, rnd *rand.Rand) error {
+	conn, err := pgx.Connect(ctx, s.DSN)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
+	prefix := fmt.Sprintf("%s%d-", s.Tag, id)
+	next := map[string]int64{}
+	rows, err := conn.Query(ctx, `SELECT aggregate_id, max((payload->>'n')::bigint) FROM outbox WHERE starts_with(aggregate_id, $1) GROUP BY 1`, prefix)
+	if err != nil {
+		return err
+	}
+	var key string
+	var n int64
+	if _, err = pgx.ForEachRow(rows, []any{&key, &n}, func() error { next[key] = n; return nil }); err != nil {
+		return err
+	}
+	for !s.done(ctx) {
+		if err := s.transaction(ctx, conn, prefix, next, rnd); err != nil {
+			return err
+		}
+		if s.Pause > 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(s.Pause):
+			}
+		}
+	}
+	return nil
+}
+
+// transaction changes orders and writes their events, by single statements or by COPY (whose rows share one LSN). One in ten
+// is rolled back; one in ten has a savepoint whose rows are taken back.
+func (s *Shop) transaction(ctx context.Context, conn *pgx.Conn, prefix string, next map[string]int64, rnd *rand.Rand) error {
+	tx, err := conn.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it is nothing
+	count, copied, undone := 1+rnd.IntN(s.MaxRows), rnd.IntN(4) == 0, rnd.IntN(10) == 0
+	counters := map[string]int64{}
+	write := func(tx pgx.Tx, n int, counters map[string]int64) error {
+		var events [][]any
+		for range n {
+			k := rnd.IntN(s.Keys)
+			key := prefix + strconv.Itoa(k)
+			if _, ok := counters[key]; !ok {
+				counters[key] = next[key]
+			}
+			counters[key]++
+			events = append(events, []any{Types[k%len(Types)], key, "Changed", fmt.Sprintf(`{"n": %d, "note": "%x"}`, counters[key], rnd.Uint64())})
+		}
+		cols := []string{"aggregate_type", "aggregate_id", "event_type", "payload"}
+		if copied {
+			_, err := tx.CopyFrom(ctx, pgx.Identifier{"outbox"}, cols, pgx.CopyFromRows(events))
+			return err
+		}
+		var b pgx.Batch
+		b.Queue(`INSERT INTO orders VALUES ($1, 'changed') ON CONFLICT (id) DO UPDATE SET status = 'changed', changed_at = now()`, events[0][1])
+		for _, e := range events {
+			b.Queue(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ($1, $2, $3, $4)`, e...)
+		}
+		return tx.SendBatch(ctx, &b).Close()
+	}
+	if undone {
+		sp, err := tx.Begin(ctx)
+		if err != nil {
+			return err
+		}
+		if err := write(sp, 1+rnd.IntN(5), map[string]int64{}); err != nil {
+			return err
+		}
+		if err := sp.Rollback(ctx); err != nil {
+			return err
+		}
+	}
+	if err := write(tx, count, counters); err != nil {
+		return err
+	}
+	if rnd.IntN(10) == 0 {
+		return tx.Rollback(ctx)
+	}
+	if err := tx.Commit(ctx); err != nil {
+		return err
+	}
+	for k, n := range counters {
+		next[k] = n
+	}
+	s.committed.Add(int64(count))
+	return nil
+}
+
+// Truth enters every row of the outbox into l: the table says what was committed.
+func Truth(ctx context.Context, dsn string, l *ledger.Ledger) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
+	rows, err := conn.Query(ctx, `SELECT id::text, aggregate_id, (payload->>'n')::bigint FROM outbox`)
+	if err != nil {
+		return err
+	}
+	var id, key string
+	var n int64
+	_, err = pgx.ForEachRow(rows, []any{&id, &key, &n}, func() error { l.Commit(id, key, n); return nil })
+	return err
+}
