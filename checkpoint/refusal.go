@@ -1,0 +1,200 @@
+package checkpoint
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// A Reason is why a record does not fit the source that was found.
+type Reason string
+
+// The reasons, in the order in which they are looked for.
+const (
+	OtherSystem    Reason = "other_system"    // another system identifier
+	OtherDatabase  Reason = "other_database"  // the record is of another database of this server
+	OtherSlot      Reason = "other_slot"      // the record is of another slot
+	TimelineBack   Reason = "timeline_back"   // a lower timeline: an old primary, or an old copy
+	TimelineForked Reason = "timeline_forked" // a higher one that left the record's timeline before the record, or never was on it
+	ServerBehind   Reason = "server_behind"   // the server has not come to the record's position: restored from a copy
+	SlotMissing    Reason = "slot_missing"
+	SlotLost       Reason = "slot_lost"
+	SlotAhead      Reason = "slot_ahead" // the slot was advanced or made again, or somebody else uses it
+)
+
+// A Refusal says why going on would leave something out silently. Only a person can decide then. It asks for a token that
+// names this one gap: the same gap has the same token at every start, and no other gap has it. Once it is accepted, a record
+// of the next epoch must be written: that uses the token up.
+type Refusal struct {
+	Reason Reason
+	// From and To are where events may be missing: everything before From is delivered. To is 0 where nothing says
+	// where the missing part ends, or where the positions are of two histories.
+	From, To cdc.Position
+	Record   *Record // what is remembered; nil where nothing is
+	Found    cdc.Identity
+	Token    string
+}
+
+func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
+	r := &Refusal{Reason: reason, Found: found}
+	slot := &r.Found.SlotFound
+	if rec == nil {
+		r.From = slot.Confirmed // it survives an invalidation
+	} else {
+		c := *rec
+		r.Record, r.From = &c, rec.LSN
+	}
+	// comparable: the positions found are of the record's history, or of one that continues it from From on.
+	comparable := false
+	switch reason {
+	case TimelineForked:
+		// Beyond the fork other events have the positions of those that were delivered.
+		end, ok := fork(&found, rec.Timeline)
+		if ok {
+			r.From = min(r.From, end)
+		}
+		comparable = ok
+	case ServerBehind:
+		r.From = min(r.From, found.Server)
+	case OtherSlot:
+		comparable = found.Timeline == rec.Timeline
+	case SlotAhead:
+		comparable = true
+	case OtherSystem, OtherDatabase, TimelineBack, SlotMissing, SlotLost:
+	}
+	if comparable && !r.NeedsSlot() && slot.Confirmed > r.From {
+		r.To = slot.Confirmed
+	}
+	r.Token = r.token()
+	return r
+}
+
+// token digests what names the gap, and nothing that moves while the gap stays the same, such as the server's position.
+func (r *Refusal) token() string {
+	h := sha256.New()
+	f := &r.Found
+	var end cdc.Position
+	var forked bool
+	if rec := r.Record; rec != nil {
+		fmt.Fprintf(h, "%q %d %s %s %q %d %q %q\n", rec.Name, rec.Epoch, rec.LSN, rec.reach(),
+			rec.SystemID, rec.Timeline, rec.Database, rec.Slot)
+		end, forked = fork(f, rec.Timeline)
+	}
+	fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, f.Slot, forked, end)
+	fmt.Fprintf(h, "%v %s %v %q\n", f.SlotFound.Exists, f.SlotFound.Confirmed, lost(&f.SlotFound), f.SlotFound.Invalidation)
+	return hex.EncodeToString(h.Sum(nil)[:6])
+}
+
+// NeedsSlot says that going on takes a new slot: the one that was found is missing or lost.
+func (r *Refusal) NeedsSlot() bool { return !r.Found.SlotFound.Exists || lost(&r.Found.SlotFound) }
+
+// AcceptedStart is where to start once a person has accepted the gap of ref by its token: where the slot stands. found is
+// what the session says that is to be started: the same as in ref or, where ref needs a new slot, after that was made.
+// Anything else is an error: it is not the gap that was accepted, and is to be judged anew.
+func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err error) {
+	now := *ref
+	now.Found = found
+	if ref.NeedsSlot() {
+		slot := &found.SlotFound
+		if !slot.Exists || !slot.Created || lost(slot) {
+			return 0, fmt.Errorf("slot %q is not the new one that the accepted gap %s asks for", found.Slot, ref.Token)
+		}
+		now.Found.SlotFound = ref.Found.SlotFound
+	}
+	if now.token() != ref.Token {
+		return 0, fmt.Errorf("what was found has changed since the gap %s was refused", ref.Token)
+	}
+	return found.SlotFound.Confirmed, nil
+}
+
+// Error says in one sentence what was found and which events may be missing.
+func (r *Refusal) Error() string { return r.found() + ": " + r.gap() }
+
+func (r *Refusal) found() string {
+	f, rec := &r.Found, r.Record
+	if rec == nil {
+		return fmt.Sprintf("slot %q is lost (%s), and no checkpoint knows it", f.Slot, why(&f.SlotFound))
+	}
+	key := fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.LSN)
+	switch r.Reason {
+	case OtherSystem:
+		return fmt.Sprintf("the server has system identifier %s, and %s is of %s, another server", f.SystemID, key, rec.SystemID)
+	case OtherDatabase:
+		return fmt.Sprintf("the database is %q, and %s is of %q", f.Database, key, rec.Database)
+	case OtherSlot:
+		return fmt.Sprintf("the slot is %q, and %s is of %q", f.Slot, key, rec.Slot)
+	case TimelineBack:
+		return fmt.Sprintf("the server is on timeline %d, and %s is on timeline %d: this is an old primary or an old copy",
+			f.Timeline, key, rec.Timeline)
+	case TimelineForked:
+		end, ok := fork(f, rec.Timeline)
+		if !ok {
+			return fmt.Sprintf("the server is on timeline %d, which does not come from timeline %d of %s", f.Timeline, rec.Timeline, key)
+		}
+		return fmt.Sprintf("the server's history left timeline %d at %s, and %s has delivered events up to %s of it",
+			rec.Timeline, end, key, rec.reach())
+	case ServerBehind:
+		return fmt.Sprintf("the server stands at %s, and %s has delivered events up to %s: it was restored from an earlier copy",
+			f.Server, key, rec.reach())
+	case SlotMissing:
+		return fmt.Sprintf("slot %q does not exist, and %s is of it", f.Slot, key)
+	case SlotLost:
+		return fmt.Sprintf("slot %q is lost (%s), and %s is of it", f.Slot, why(&f.SlotFound), key)
+	case SlotAhead:
+		return fmt.Sprintf("slot %q stands at %s, beyond %s: it was advanced, made again or used by another reader",
+			f.Slot, f.SlotFound.Confirmed, key)
+	}
+	return string(r.Reason)
+}
+
+func why(slot *cdc.SlotState) string {
+	if slot.Invalidation != "" {
+		return slot.Invalidation
+	}
+	return slot.WALStatus
+}
+
+func (r *Refusal) gap() string {
+	switch {
+	case r.To != 0:
+		return fmt.Sprintf("events from %s to %s may be missing", r.From, r.To)
+	case r.Reason == SlotMissing || r.Reason == SlotLost:
+		return fmt.Sprintf("events from %s to where a new slot starts may be missing", r.From)
+	default:
+		return fmt.Sprintf("events from %s on may be missing, to where is unknown", r.From)
+	}
+}
+
+// Hint says what to do next.
+func (r *Refusal) Hint() string {
+	var first string
+	switch r.Reason {
+	case OtherSystem, OtherDatabase:
+		first = "If source.dsn leads to the wrong place, correct it."
+	case OtherSlot:
+		first = fmt.Sprintf("If source.slot is wrong, correct it: it was %q.", r.Record.Slot)
+	case TimelineBack:
+		first = "Connect to the present primary, and take the old one out of source.dsn."
+	case TimelineForked, ServerBehind:
+		first = "Events that were delivered may not exist in this database any more: find out what was restored or promoted, and from which moment."
+	case SlotMissing:
+		first = "If this is not the server that had the slot, connect to that one."
+	case SlotLost:
+		first = "The server has removed WAL that the slot needs; it can not come back."
+	case SlotAhead:
+		first = "Find out who uses or moved the slot, and stop that."
+	}
+	next := "Going on starts where the slot stands."
+	if r.NeedsSlot() {
+		next = "Going on makes a new slot and starts there."
+	}
+	return first + " " + next + " To accept this gap, and no other: walpost run --accept-gap=" + r.Token
+}
+
+// NeedsPerson is true: only a person can say whether what is missing may be missing.
+func (r *Refusal) NeedsPerson() bool { return true }
+
+// Retryable is false: a gap does not close by itself.
+func (r *Refusal) Retryable() bool { return false }
