@@ -1,0 +1,191 @@
+//go:build linux || darwin
+
+// Package keeper runs a server process that must not outlive the program that wanted it: a Postgres for the demo, the real
+// servers of the tests.
+//
+// A Keeper is a child process, this same program under another name, that holds one temporary folder and at most one server
+// at a time. It is told what to do through a pipe. When the pipe closes, because Close was called or because the program ended in
+// whatever way (return, panic, os.Exit, SIGKILL), the keeper stops the server, removes the folder and ends.
+//
+// A program that imports this package becomes a keeper when it is started with the argument 0 "walpost-keeper"; nothing else
+// of it runs then, because that happens while packages are initialised.
+package keeper
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const name = "walpost-keeper"
+
+// A Folder says where the keeper's folder goes and who owns it.
+type Folder struct {
+	Base string // must exist
+	Name string // beginning of the name
+	UID  int    // owner; only looked at where the program runs as root
+	GID  int
+}
+
+// A Command is a server to run.
+type Command struct {
+	Path string
+	Args []string // without argument 0
+	Dir  string
+	Env  []string // the whole environment, nothing is inherited
+	Log  string   // file that gets standard output and error, appended to
+
+	// UID and GID run the server as somebody else where they are not 0. That takes root.
+	UID, GID int
+
+	// Quit is the signal for a server whose keeper is asked to end. It should make the server stop within Grace without
+	// waiting for its clients; after Grace it is killed.
+	Quit  syscall.Signal
+	Grace time.Duration
+
+	// PidFile is a Postgres's postmaster.pid, or empty. From it the keeper learns which System V shared memory to remove after
+	// the server was killed and could not remove it itself.
+	PidFile string
+}
+
+// A Keeper runs one server at a time. Its methods may be called from several goroutines. It starts no goroutine in this
+// process.
+type Keeper struct {
+	mu     sync.Mutex
+	cmd    *exec.Cmd
+	in     *os.File
+	out    *os.File
+	dec    *json.Decoder
+	folder string
+	closed bool
+}
+
+type request struct {
+	Op      string
+	Folder  *Folder        `json:",omitempty"`
+	Command *Command       `json:",omitempty"`
+	Signal  syscall.Signal `json:",omitempty"`
+	Wait    time.Duration  `json:",omitempty"`
+}
+
+type reply struct {
+	Err    string `json:",omitempty"`
+	Folder string `json:",omitempty"`
+	PID    int    `json:",omitempty"`
+	Exited string `json:",omitempty"` // how the server ended; empty while it runs
+}
+
+// New starts a keeper and has it make its folder. The caller must Close it; if the program ends before that, the keeper cleans up
+// all the same.
+func New(f Folder) (*Keeper, error) {
+	self := "/proc/self/exe" // stays valid when the file was removed, as `go test` does
+	if runtime.GOOS != "linux" {
+		exe, err := os.Executable()
+		if err != nil {
+			return nil, fmt.Errorf("keeper: own executable: %w", err)
+		}
+		self = exe
+	}
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		return nil, fmt.Errorf("keeper: pipe: %w", err)
+	}
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		inR.Close()
+		inW.Close()
+		return nil, fmt.Errorf("keeper: pipe: %w", err)
+	}
+	// Its own session: a Ctrl-C in the terminal is for the program, which then stops its servers in good order.
+	cmd := &exec.Cmd{Path: self, Args: []string{name}, Stdin: inR, Stdout: outW, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	err = cmd.Start()
+	inR.Close()
+	outW.Close()
+	if err != nil {
+		inW.Close()
+		outR.Close()
+		return nil, fmt.Errorf("keeper: start: %w", err)
+	}
+	k := &Keeper{cmd: cmd, in: inW, out: outR, dec: json.NewDecoder(outR)}
+	r, err := k.do(request{Op: "folder", Folder: &f})
+	if err != nil {
+		return nil, errors.Join(err, k.Close())
+	}
+	k.folder = r.Folder
+	return k, nil
+}
+
+// Folder returns the keeper's folder, which is removed with it.
+func (k *Keeper) Folder() string { return k.folder }
+
+// Start runs a server and returns its process id. There must be no other one running.
+func (k *Keeper) Start(c Command) (pid int, err error) {
+	r, err := k.do(request{Op: "start", Command: &c})
+	return r.PID, err
+}
+
+// Signal sends a signal to the server. A server that has ended is no error.
+func (k *Keeper) Signal(s syscall.Signal) error {
+	_, err := k.do(request{Op: "signal", Signal: s})
+	return err
+}
+
+// Wait waits until the server has ended, at most d, and says how it ended: empty while it still runs.
+func (k *Keeper) Wait(d time.Duration) (exited string, err error) {
+	// In slices, so that a signal from another goroutine gets through meanwhile.
+	const slice = 20 * time.Millisecond
+	deadline := time.Now().Add(d)
+	for {
+		left := max(min(time.Until(deadline), slice), 0)
+		r, err := k.do(request{Op: "wait", Wait: left})
+		if err != nil || r.Exited != "" || left < slice {
+			return r.Exited, err
+		}
+	}
+}
+
+// Close stops the server as Command.Quit says, removes the folder, and returns when both are gone.
+func (k *Keeper) Close() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return nil
+	}
+	k.closed = true
+	k.in.Close()
+	err := k.cmd.Wait()
+	k.out.Close()
+	if err != nil {
+		return fmt.Errorf("keeper: %w", err)
+	}
+	return nil
+}
+
+func (k *Keeper) do(q request) (reply, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.closed {
+		return reply{}, errors.New("keeper: closed")
+	}
+	b, err := json.Marshal(q)
+	if err != nil {
+		return reply{}, fmt.Errorf("keeper: %s: %w", q.Op, err)
+	}
+	if _, err := k.in.Write(append(b, '\n')); err != nil {
+		return reply{}, fmt.Errorf("keeper: %s: %w", q.Op, err)
+	}
+	var r reply
+	if err := k.dec.Decode(&r); err != nil {
+		return reply{}, fmt.Errorf("keeper: %s: no answer: %w", q.Op, err)
+	}
+	if r.Err != "" {
+		return reply{}, fmt.Errorf("keeper: %s", r.Err)
+	}
+	return r, nil
+}

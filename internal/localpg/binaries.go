@@ -1,0 +1,105 @@
+//go:build linux || darwin
+
+package localpg
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	embedded "github.com/fergusstrange/embedded-postgres"
+)
+
+// DefaultVersion is what a Config without a version runs.
+const DefaultVersion = "15"
+
+// Versions lists the major versions that can be run, oldest first.
+func Versions() []string { return []string{"14", "15", "16", "17", "18"} }
+
+// releases are the newest builds of each major version.
+var releases = map[string]embedded.PostgresVersion{
+	"14": "14.24.0",
+	"15": "15.19.0",
+	"16": "16.15.0",
+	"17": "17.11.0",
+	"18": "18.6.0",
+}
+
+const fetchName = "walpost-fetch-postgres"
+
+func init() {
+	if len(os.Args) == 3 && os.Args[0] == fetchName {
+		if err := fetch(embedded.PostgresVersion(os.Args[1]), os.Args[2]); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+}
+
+// fetch downloads a release and unpacks it into dir/postgres.
+//
+// The library offers no way to fetch without starting a server. It fetches, then makes its runtime folder, then runs initdb: here
+// the runtime folder would lie below a file that the archive brings, so it ends, with an error, just where we take over.
+func fetch(release embedded.PostgresVersion, dir string) error {
+	to := filepath.Join(dir, "postgres")
+	err := embedded.NewDatabase(embedded.DefaultConfig().
+		Version(release).
+		Port(0).
+		CachePath(filepath.Join(dir, "download")).
+		BinariesPath(to).
+		RuntimePath(filepath.Join(to, "bin", "postgres", "none")).
+		Logger(nil)).Start()
+	for _, file := range []string{"initdb", "postgres"} {
+		if _, statErr := os.Stat(filepath.Join(to, "bin", file)); statErr != nil {
+			return errors.Join(err, statErr)
+		}
+	}
+	return nil
+}
+
+// binaries returns the folder that holds bin/initdb and bin/postgres of the major version, after downloading it if need be.
+func binaries(ctx context.Context, major string, progress func(string)) (string, error) {
+	release, ok := releases[major]
+	if !ok {
+		return "", fmt.Errorf("postgres %s: not one of %s", major, strings.Join(Versions(), ", "))
+	}
+	name := fmt.Sprintf("postgres-%s-%s-%s", release, runtime.GOOS, runtime.GOARCH)
+	return Cached(name, func(dir string) error {
+		if progress != nil {
+			progress(fmt.Sprintf("downloading Postgres %s (about 15 MB, once)", major))
+		}
+		work := filepath.Join(dir, "work")
+		if err := os.Mkdir(work, 0o755); err != nil {
+			return err
+		}
+		// In a process of its own: the library cannot be interrupted, and it leaves a file in $TMPDIR.
+		self, err := os.Executable()
+		if err != nil {
+			return err
+		}
+		cmd := exec.CommandContext(ctx, self)
+		cmd.Args = []string{fetchName, string(release), work}
+		cmd.Env = append(os.Environ(), "TMPDIR="+work)
+		var stderr bytes.Buffer
+		cmd.Stderr = &stderr
+		if err := cmd.Run(); err != nil {
+			if ctx.Err() != nil {
+				return fmt.Errorf("download of postgres %s: %w", release, context.Cause(ctx))
+			}
+			return fmt.Errorf("download of postgres %s: %w: %s", release, err, bytes.TrimSpace(stderr.Bytes()))
+		}
+		for _, sub := range []string{"bin", "lib", "share"} {
+			if err := os.Rename(filepath.Join(work, "postgres", sub), filepath.Join(dir, sub)); err != nil {
+				return err
+			}
+		}
+		return os.RemoveAll(work)
+	})
+}

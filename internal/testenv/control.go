@@ -1,0 +1,60 @@
+//go:build linux || darwin
+
+package testenv
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/internal/localpg"
+)
+
+// own returns the server of a private PG.
+func (pg *PG) own() *localpg.Server {
+	if pg.server == nil || !pg.private {
+		panic("testenv: only a test with a server of its own may do this: testenv.Private()")
+	}
+	return pg.server
+}
+
+// Stop stops a private server: "smart", "fast" or "immediate". One that still runs after the timeout is an error.
+func (pg *PG) Stop(mode string, timeout time.Duration) error {
+	return pg.own().Stop(localpg.Mode(mode), timeout)
+}
+
+// Start starts a stopped or killed private server again, on the same port and data directory.
+func (pg *PG) Start(t testing.TB) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := pg.own().Start(ctx); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Restart stops a private server fast, disconnecting everybody, and starts it again.
+func (pg *PG) Restart(t testing.TB) {
+	t.Helper()
+	if err := pg.Stop("fast", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	pg.Start(t)
+}
+
+// Kill kills the postmaster of a private server with SIGKILL; its children end by themselves, at once.
+func (pg *PG) Kill() error { return pg.own().Kill() }
+
+// Running says whether a private server's process is there.
+func (pg *PG) Running() bool { return pg.own().Running() }
+
+// SetParam changes a server parameter of a private server from its next start on; an empty value takes it back.
+func (pg *PG) SetParam(name, value string) {
+	pg.own().SetParameters(map[string]string{name: value})
+}
+
+// DataDir returns the data directory of a private server.
+func (pg *PG) DataDir() string { return pg.own().DataDir() }
+
+// Log returns the last lines of a private server's messages.
+func (pg *PG) Log(lines int) string { return pg.own().LogTail(lines) }

@@ -1,0 +1,251 @@
+//go:build linux || darwin
+
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/internal/localpg"
+)
+
+// A PG is a running Postgres with wal_level = logical.
+type PG struct {
+	server  *localpg.Server // nil: a server that is not ours
+	dsn     string          // of that server
+	version int
+	private bool
+}
+
+type pgOptions struct {
+	private bool
+	fsync   bool
+	params  map[string]string
+}
+
+// A PGOption says what a Postgres should be like.
+type PGOption func(*pgOptions)
+
+// Private asks for a server that only this test uses, so that it may stop, kill and copy it. It ends with the test.
+func Private() PGOption { return func(o *pgOptions) { o.private = true } }
+
+// Fsync makes the server sync to disk. Without it a crash of the server, which tests can cause, still loses nothing.
+func Fsync() PGOption { return func(o *pgOptions) { o.fsync = true } }
+
+// Param sets a server parameter, such as wal_sender_timeout. Servers are shared between tests that set the same ones.
+func Param(name, value string) PGOption {
+	return func(o *pgOptions) { o.params[name] = value }
+}
+
+type sharedPG struct {
+	once sync.Once
+	pg   *PG
+	err  error
+}
+
+var sharedPGs sync.Map // from options to *sharedPG
+
+// Postgres returns a running server of the major version, "14" to "18", or of $WALPOST_PG or 15 where version is empty.
+//
+// Where WALPOST_TEST_DSN is set the server there is used, and a test that asks for another version is skipped.
+func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
+	t.Helper()
+	o := pgOptions{params: map[string]string{}}
+	for _, opt := range opts {
+		opt(&o)
+	}
+	if dsn := os.Getenv("WALPOST_TEST_DSN"); dsn != "" {
+		if !o.private && !o.fsync && len(o.params) == 0 {
+			return external(t, dsn, version)
+		}
+		loudly("%s needs a Postgres of its own, not the one of WALPOST_TEST_DSN: starting one", t.Name())
+	}
+	if version == "" {
+		version = os.Getenv("WALPOST_PG")
+	}
+	if version == "" {
+		version = localpg.DefaultVersion
+	}
+	if o.private {
+		pg, err := startPG(t.Context(), version, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		pg.endWith(t)
+		return pg
+	}
+	key := fmt.Sprint(version, o.fsync)
+	for _, name := range slices.Sorted(maps.Keys(o.params)) {
+		key += fmt.Sprintf(" %s=%q", name, o.params[name])
+	}
+	v, _ := sharedPGs.LoadOrStore(key, new(sharedPG))
+	s := v.(*sharedPG)
+	s.once.Do(func() {
+		if s.pg, s.err = startPG(context.Background(), version, o); s.err == nil {
+			closeAtEnd(s.pg.server.Close)
+		}
+	})
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	return s.pg
+}
+
+func startPG(ctx context.Context, version string, o pgOptions) (*PG, error) {
+	server, err := localpg.Start(ctx, localpg.Config{
+		Version: version, Parameters: o.params, Fsync: o.fsync,
+		Progress: func(step string) { loudly("%s", step) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &PG{server: server, version: server.Version(), private: o.private}, nil
+}
+
+func (pg *PG) endWith(t testing.TB) {
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("last messages of postgres %d on port %d:\n%s", pg.version, pg.Port(), pg.server.LogTail(40))
+		}
+		if err := pg.server.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func external(t testing.TB, dsn, version string) *PG {
+	t.Helper()
+	pg := &PG{dsn: dsn}
+	var num int
+	var level string
+	pg.query(t, dsn, []any{&num, &level}, "SELECT current_setting('server_version_num')::int, current_setting('wal_level')")
+	pg.version = num / 10000
+	if level != "logical" {
+		t.Fatalf("the Postgres of WALPOST_TEST_DSN has wal_level = %s, tests need logical", level)
+	}
+	if version != "" && version != fmt.Sprint(pg.version) {
+		loudly("SKIP: the Postgres of WALPOST_TEST_DSN is version %d; tests of version %s are skipped", pg.version, version)
+		t.Skipf("the Postgres of WALPOST_TEST_DSN is version %d, not %s", pg.version, version)
+	}
+	return pg
+}
+
+// DSN returns the address of a database for the superuser.
+func (pg *PG) DSN(database string) string {
+	if pg.server != nil {
+		return pg.server.DSN(database)
+	}
+	u, err := url.Parse(pg.dsn)
+	if err != nil {
+		panic(fmt.Sprintf("WALPOST_TEST_DSN is not a URI: %v", err))
+	}
+	u.Path = "/" + database
+	return u.String()
+}
+
+// Version returns the major version.
+func (pg *PG) Version() int { return pg.version }
+
+// Port returns the port on 127.0.0.1; it stays the same over restarts. 0 for the server of WALPOST_TEST_DSN.
+func (pg *PG) Port() int {
+	if pg.server == nil {
+		return 0
+	}
+	return pg.server.Port()
+}
+
+// Database makes a database with a name of its own. At the end of the test it is dropped, with its replication slots, whoever uses
+// them.
+func (pg *PG) Database(t testing.TB) (dsn string) {
+	t.Helper()
+	name := unique("wp")
+	pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE "+name)
+	t.Cleanup(func() {
+		if pg.server != nil && !pg.server.Running() {
+			return
+		}
+		if err := pg.drop(name); err != nil {
+			t.Errorf("drop database %s: %v", name, err)
+		}
+	})
+	return pg.DSN(name)
+}
+
+func (pg *PG) drop(database string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, pg.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	for {
+		// A terminated walsender holds its slot for a moment longer.
+		_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = $1 AND active`, database)
+		if err == nil {
+			_, err = conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1`, database)
+		}
+		if err == nil {
+			_, err = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+database+" WITH (FORCE)")
+		}
+		if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "(SQLSTATE 55006)") {
+			return err
+		}
+		select {
+		case <-time.After(20 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// Exec runs statements one by one, each on its own outside a transaction, in one session.
+func (pg *PG) Exec(t testing.TB, dsn string, sql ...string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	for _, s := range sql {
+		if _, err := conn.Exec(ctx, s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+// Value runs a query that gives one value, and returns it as text; NULL is "".
+func (pg *PG) Value(t testing.TB, dsn, sql string, args ...any) string {
+	t.Helper()
+	var v any
+	pg.query(t, dsn, []any{&v}, sql, args...)
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+func (pg *PG) query(t testing.TB, dsn string, into []any, sql string, args ...any) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(ctx)
+	if err := conn.QueryRow(ctx, sql, args...).Scan(into...); err != nil {
+		t.Fatalf("%s: %v", sql, err)
+	}
+}

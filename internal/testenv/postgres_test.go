@@ -1,0 +1,81 @@
+//go:build linux || darwin
+
+package testenv
+
+import (
+	"os"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/internal/localpg"
+)
+
+func TestMain(m *testing.M) { os.Exit(Main(m)) }
+
+func TestEachVersionDecodesLogically(t *testing.T) {
+	for _, version := range localpg.Versions() {
+		t.Run(version, func(t *testing.T) {
+			pg := Postgres(t, version)
+			dsn := pg.Database(t)
+			pg.Exec(t, dsn,
+				"CREATE TABLE orders (id int PRIMARY KEY)",
+				"SELECT pg_create_logical_replication_slot('"+unique("slot")+"', 'pgoutput')",
+				"INSERT INTO orders VALUES (1)")
+			if got := pg.Value(t, dsn, "SELECT count(*) FROM pg_replication_slots WHERE database = current_database()"); got != "1" {
+				t.Errorf("%s slots, want 1", got)
+			}
+		})
+	}
+}
+
+func TestADatabaseGoesWithItsSlotsAtTheEndOfTheTest(t *testing.T) {
+	pg := Postgres(t, "")
+	t.Run("", func(t *testing.T) {
+		pg.Exec(t, pg.Database(t), "SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
+	})
+	if got := pg.Value(t, pg.DSN("postgres"), "SELECT (SELECT count(*) FROM pg_replication_slots) || ' ' || (SELECT count(*) FROM pg_database WHERE datname LIKE 'wp%')"); got != "0 0" {
+		t.Errorf("slots and databases left: %s, want 0 0", got)
+	}
+}
+
+func TestAServerIsSharedByThoseWhoAskForTheSame(t *testing.T) {
+	a, b := Postgres(t, "15"), Postgres(t, "15")
+	c := Postgres(t, "15", Param("wal_sender_timeout", "7s"))
+	p := Postgres(t, "15", Private())
+	if a != b {
+		t.Error("two servers for the same wish")
+	}
+	if a == c || a == p {
+		t.Error("one server for different wishes")
+	}
+	if got := c.Value(t, c.DSN("postgres"), "SHOW wal_sender_timeout"); got != "7s" {
+		t.Errorf("wal_sender_timeout %s, want 7s", got)
+	}
+	id := "SELECT system_identifier FROM pg_control_system()"
+	if x, y := a.Value(t, a.DSN("postgres"), id), c.Value(t, c.DSN("postgres"), id); x == y {
+		t.Errorf("two servers with the system identifier %s", x)
+	}
+}
+
+func TestAKilledServerComesBackWithItsDataOnItsPort(t *testing.T) {
+	pg := Postgres(t, "", Private())
+	dsn := pg.DSN("postgres")
+	pg.Exec(t, dsn, "CREATE TABLE kept (id int)", "INSERT INTO kept VALUES (1)")
+	for _, end := range []func() error{
+		pg.Kill,
+		func() error { return pg.Stop("immediate", time.Minute) },
+		func() error { return pg.Stop("fast", time.Minute) },
+		func() error { return pg.Stop("smart", time.Minute) },
+	} {
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		if pg.Running() {
+			t.Fatal("still running")
+		}
+		pg.Start(t)
+		if got := pg.Value(t, dsn, "SELECT count(*) FROM kept"); got != "1" {
+			t.Fatalf("%s rows, want 1", got)
+		}
+	}
+}

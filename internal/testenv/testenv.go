@@ -1,0 +1,86 @@
+//go:build linux || darwin
+
+// Package testenv gives tests real servers: Postgres 14 to 18 and Kafka, without Docker, each downloaded once.
+//
+// A server is started when the first test of a test binary asks for it, shared by the tests after it, and ends with the binary,
+// however that ends. Tests stay apart by names of their own: PG.Database and KafkaCluster.Topic make them. What stops, kills,
+// copies or configures a server takes a private one.
+//
+// Environment:
+//
+//	WALPOST_PG             the Postgres version of tests that do not name one (default 15)
+//	WALPOST_TEST_DSN       a Postgres to use instead of own ones, as a superuser; private ones are still started
+//	WALPOST_TEST_BROKERS   Kafka brokers (host:port,…) to use instead of own ones; private ones are still started
+//	WALPOST_REQUIRE_KAFKA  1: a test that needs Kafka fails where Java or Maven is missing, instead of being skipped
+//	WALPOST_CACHE          folder for what is downloaded (default: the user's cache folder; /var/cache/walpost as root)
+package testenv
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"testing"
+)
+
+// shared are the servers that outlive the test that started them.
+var shared struct {
+	mu      sync.Mutex
+	closers []func() error
+}
+
+// Main runs the tests of a package and then stops its shared servers, before it returns the exit code:
+//
+//	func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+//
+// Without it they are stopped too, but only in the moment after the test binary has ended.
+func Main(m *testing.M) int {
+	code := m.Run()
+	if err := Close(); err != nil {
+		fmt.Fprintln(os.Stderr, "testenv:", err)
+		code = max(code, 1)
+	}
+	return code
+}
+
+// Close stops the shared servers, for a TestMain that does not use Main.
+func Close() error {
+	shared.mu.Lock()
+	closers := shared.closers
+	shared.closers = nil
+	shared.mu.Unlock()
+	var first error
+	for i := len(closers) - 1; i >= 0; i-- {
+		if err := closers[i](); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+func closeAtEnd(f func() error) {
+	shared.mu.Lock()
+	defer shared.mu.Unlock()
+	shared.closers = append(shared.closers, f)
+}
+
+var said sync.Map
+
+// loudly prints a line once in a test binary, also where the test that prints it passes.
+func loudly(format string, args ...any) {
+	line := fmt.Sprintf("testenv: "+format, args...)
+	if _, again := said.LoadOrStore(line, true); !again {
+		fmt.Fprintln(os.Stderr, line)
+	}
+}
+
+// unique makes names that no other test, and no other test binary on the same server, uses.
+var unique = func() func(prefix string) string {
+	var mu sync.Mutex
+	n := 0
+	return func(prefix string) string {
+		mu.Lock()
+		defer mu.Unlock()
+		n++
+		return fmt.Sprintf("%s_%d_%d", prefix, os.Getpid(), n)
+	}
+}()
