@@ -1,0 +1,227 @@
+//go:build linux || darwin
+
+package testenv
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A KafkaCluster is one or more running brokers. Topics are not created by producing to them.
+type KafkaCluster struct {
+	nodes    []*node // empty: brokers that are not ours
+	external []string
+	private  bool
+}
+
+var sharedKafka struct {
+	once    sync.Once
+	cluster *KafkaCluster
+	err     error
+}
+
+// Kafka returns a running broker, shared by the tests of this binary. Where Java or Maven is missing the test is skipped, with a
+// line on standard error, or fails if WALPOST_REQUIRE_KAFKA is 1.
+func Kafka(t testing.TB) *KafkaCluster {
+	t.Helper()
+	if brokers := os.Getenv("WALPOST_TEST_BROKERS"); brokers != "" {
+		return &KafkaCluster{external: strings.Split(brokers, ",")}
+	}
+	needJava(t)
+	s := &sharedKafka
+	s.once.Do(func() {
+		if s.cluster, s.err = startKafka(context.Background(), 1, nil); s.err == nil {
+			closeAtEnd(s.cluster.close)
+		}
+	})
+	if s.err != nil {
+		t.Fatal(s.err)
+	}
+	return s.cluster
+}
+
+// KafkaPrivate returns a cluster that only this test uses, so that it may stop, kill and pause its nodes, which are numbered from
+// 1. With three nodes or more, topics have three replicas of which two must be in sync. props are broker properties that win over
+// testenv's own.
+func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluster {
+	t.Helper()
+	if os.Getenv("WALPOST_TEST_BROKERS") != "" {
+		loudly("%s needs a Kafka of its own, not the one of WALPOST_TEST_BROKERS: starting one", t.Name())
+	}
+	needJava(t)
+	c, err := startKafka(t.Context(), nodes, props)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.private = true
+	t.Cleanup(func() {
+		if t.Failed() {
+			for _, n := range c.nodes {
+				t.Logf("last messages of kafka node %d:\n%s", n.id, n.logTail(20))
+			}
+		}
+		if err := c.close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return c
+}
+
+// Brokers returns the addresses of all nodes, host:port, also of those that are stopped.
+func (c *KafkaCluster) Brokers() []string {
+	if c.nodes == nil {
+		return slices.Clone(c.external)
+	}
+	var all []string
+	for _, n := range c.nodes {
+		all = append(all, n.address())
+	}
+	return all
+}
+
+// Client returns a client that is closed at the end of the test.
+func (c *KafkaCluster) Client(t testing.TB, opts ...kgo.Opt) *kgo.Client {
+	t.Helper()
+	cl, err := kgo.NewClient(append([]kgo.Opt{kgo.SeedBrokers(c.Brokers()...)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cl.Close)
+	return cl
+}
+
+// Topic makes a topic with a name of its own and returns it when each partition has a leader. configs are the topic's, such as
+// max.message.bytes; nil for none.
+func (c *KafkaCluster) Topic(t testing.TB, partitions int, configs map[string]string) string {
+	t.Helper()
+	name := unique("wp")
+	c.CreateTopic(t, name, partitions, configs)
+	return name
+}
+
+// CreateTopic makes a topic with the given name, which must not be there yet. Topics of brokers that are not ours are deleted at the
+// end of the test.
+func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, configs map[string]string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	adm, err := c.admin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer adm.Close()
+	withNil := map[string]*string{}
+	for k, v := range configs {
+		withNil[k] = kadm.StringPtr(v)
+	}
+	if _, err := adm.CreateTopic(ctx, int32(partitions), -1, withNil, name); err != nil {
+		t.Fatalf("create topic %s: %v", name, err)
+	}
+	if c.nodes == nil {
+		t.Cleanup(func() { c.deleteTopic(t, name) })
+	}
+	for {
+		topics, err := adm.ListTopics(ctx, name)
+		if err == nil && ledBy(topics[name], partitions) {
+			return
+		}
+		select {
+		case <-time.After(10 * time.Millisecond):
+		case <-ctx.Done():
+			t.Fatalf("topic %s has no leaders after a minute: %v, %v", name, err, topics[name].Err)
+		}
+	}
+}
+
+func (c *KafkaCluster) deleteTopic(t testing.TB, name string) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	adm, err := c.admin()
+	if err != nil {
+		t.Error(err)
+		return
+	}
+	defer adm.Close()
+	if _, err := adm.DeleteTopic(ctx, name); err != nil && err != kerr.UnknownTopicOrPartition {
+		t.Errorf("delete topic %s: %v", name, err)
+	}
+}
+
+func ledBy(d kadm.TopicDetail, partitions int) bool {
+	if d.Err != nil || len(d.Partitions) != partitions {
+		return false
+	}
+	for _, p := range d.Partitions {
+		if p.Err != nil || p.Leader < 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *KafkaCluster) admin() (*kadm.Client, error) {
+	return kadm.NewOptClient(
+		kgo.SeedBrokers(c.Brokers()...),
+		kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }),
+		kgo.MetadataMinAge(10*time.Millisecond),
+	)
+}
+
+// own returns the given nodes of a private cluster, all of them where none is given.
+func (c *KafkaCluster) own(ids []int) []*node {
+	if !c.private {
+		panic("testenv: only a test with a cluster of its own may do this: testenv.KafkaPrivate")
+	}
+	if len(ids) == 0 {
+		return c.nodes
+	}
+	var nodes []*node
+	for _, id := range ids {
+		if id < 1 || id > len(c.nodes) {
+			panic(fmt.Sprintf("testenv: no node %d in a cluster of %d", id, len(c.nodes)))
+		}
+		nodes = append(nodes, c.nodes[id-1])
+	}
+	return nodes
+}
+
+// Stop shuts nodes of a private cluster down in good order (none given: all) and returns when they have ended.
+func (c *KafkaCluster) Stop(nodes ...int) error {
+	return eachNode(c.own(nodes), (*node).stop)
+}
+
+// Kill kills nodes of a private cluster with SIGKILL (none given: all).
+func (c *KafkaCluster) Kill(nodes ...int) error {
+	return eachNode(c.own(nodes), (*node).kill)
+}
+
+// Pause freezes nodes of a private cluster with SIGSTOP (none given: all): their connections stay open and nothing is answered.
+func (c *KafkaCluster) Pause(nodes ...int) error {
+	return eachNode(c.own(nodes), (*node).pause)
+}
+
+// Resume lets paused nodes go on.
+func (c *KafkaCluster) Resume(nodes ...int) error {
+	return eachNode(c.own(nodes), (*node).resume)
+}
+
+// Start starts stopped or killed nodes of a private cluster again (none given: all), on the same ports and data, and returns when
+// the cluster counts them among its live brokers.
+func (c *KafkaCluster) Start(t testing.TB, nodes ...int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	if err := c.start(ctx, c.own(nodes)); err != nil {
+		t.Fatal(err)
+	}
+}
