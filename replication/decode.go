@@ -1,0 +1,420 @@
+package replication
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// A decoder turns pgoutput messages (protocol version 1, text) into events. It enforces the protocol's order: a row
+// outside a transaction, a row of an unknown relation, a commit that does not belong to its begin are errors, since each
+// of them means that something was missed.
+//
+// It must be used by one goroutine at a time. Nothing is allocated per row or column; the values of an event are slices
+// of the message that it was decoded from.
+//
+// The message formats: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
+type decoder struct {
+	// fill completes a relation that nobody has seen yet, from the catalog. Nil: there is nothing to complete.
+	fill func(*cdc.Relation) error
+
+	relations map[uint32]*cdc.Relation
+	types     map[uint32]string // names by OID, from Type messages
+	newest    *cdc.Relation     // of the newest row: spares the lookup
+
+	inTx      bool
+	commitLSN cdc.Position // of the open transaction, from its Begin
+	commitAt  time.Time    // likewise
+	end       cdc.Position // where the newest finished transaction ended, or where the stream began
+	prefix    string       // of the newest logical message
+
+	ev          cdc.Event   // reused
+	values, old []cdc.Value // reused
+}
+
+// newDecoder returns a decoder for a stream that starts at start.
+func newDecoder(start cdc.Position, fill func(*cdc.Relation) error) *decoder {
+	return &decoder{
+		fill:      fill,
+		relations: make(map[uint32]*cdc.Relation),
+		types:     make(map[uint32]string),
+		end:       start,
+	}
+}
+
+// errShort is a message that ends before its content does.
+var errShort = errors.New("message is cut short")
+
+// decode decodes one message that was sent with the position pos. It returns nil for messages that give no event. The
+// event and everything in it but its relations is valid until the next call, and as long as msg is not overwritten.
+func (d *decoder) decode(msg []byte, pos cdc.Position) (*cdc.Event, error) {
+	if len(msg) == 0 {
+		return nil, fmt.Errorf("decode pgoutput at %s: empty message", pos)
+	}
+	d.ev = cdc.Event{Pos: pos}
+	m := cursor{b: msg[1:]}
+	ok, err := d.message(msg[0], &m)
+	if err == nil {
+		err = m.finish()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("decode pgoutput message %q at %s: %w", msg[0], pos, err)
+	}
+	if !ok {
+		return nil, nil
+	}
+	return &d.ev, nil
+}
+
+func (d *decoder) message(kind byte, m *cursor) (bool, error) {
+	switch kind {
+	case 'B':
+		return true, d.begin(m)
+	case 'I':
+		return true, d.insert(m)
+	case 'C':
+		return true, d.commit(m)
+	case 'U':
+		return true, d.update(m)
+	case 'D':
+		return true, d.delete(m)
+	case 'M':
+		return true, d.logical(m)
+	case 'R':
+		return false, d.relation(m)
+	case 'Y':
+		oid, schema, name := m.uint32(), m.text(), m.text()
+		if !m.short {
+			d.types[oid] = typeName(schema, name)
+		}
+		return false, nil
+	case 'T', 'O': // Truncate: no rows. Origin: which upstream a transaction came from.
+		m.b = nil
+		return false, nil
+	}
+	return false, errors.New("unknown kind of message")
+}
+
+func (d *decoder) begin(m *cursor) error {
+	lsn, at, xid := cdc.Position(m.uint64()), timestamp(m.uint64()), m.uint32()
+	switch {
+	case m.short:
+		return errShort
+	case d.inTx:
+		return fmt.Errorf("begin within the transaction that commits at %s", d.commitLSN)
+	case lsn < d.end:
+		return fmt.Errorf("a transaction that commits at %s, behind %s, where the one before it ended", lsn, d.end)
+	}
+	d.inTx, d.commitLSN, d.commitAt = true, lsn, at
+	d.ev.Kind, d.ev.Pos, d.ev.Time, d.ev.XID = cdc.Begin, lsn, at, xid
+	return nil
+}
+
+func (d *decoder) commit(m *cursor) error {
+	flags, lsn, end, at := m.byte(), cdc.Position(m.uint64()), cdc.Position(m.uint64()), timestamp(m.uint64())
+	switch {
+	case m.short:
+		return errShort
+	case flags != 0:
+		return fmt.Errorf("unknown commit flags %#x", flags)
+	case !d.inTx:
+		return fmt.Errorf("commit at %s outside a transaction", lsn)
+	case lsn != d.commitLSN:
+		return fmt.Errorf("commit at %s of the transaction that was to commit at %s", lsn, d.commitLSN)
+	case end <= lsn:
+		return fmt.Errorf("commit at %s that ends at %s", lsn, end)
+	}
+	d.inTx, d.end = false, end
+	d.ev.Kind, d.ev.Pos, d.ev.Time = cdc.Commit, end, at
+	return nil
+}
+
+func (d *decoder) insert(m *cursor) error {
+	rel, err := d.row(m)
+	if err != nil {
+		return err
+	}
+	if tag := m.byte(); tag != 'N' {
+		return m.badTag(tag)
+	}
+	if d.values, err = m.tuple(d.values, rel); err != nil {
+		return err
+	}
+	d.ev.Kind, d.ev.Time, d.ev.Row = cdc.Insert, d.commitAt, cdc.Row{Relation: rel, Values: d.values}
+	return nil
+}
+
+func (d *decoder) update(m *cursor) error {
+	rel, err := d.row(m)
+	if err != nil {
+		return err
+	}
+	tag := m.byte()
+	if tag == 'K' || tag == 'O' {
+		if d.old, err = m.tuple(d.old, rel); err != nil {
+			return fmt.Errorf("old row: %w", err)
+		}
+		d.ev.Old = cdc.Row{Relation: rel, Values: d.old}
+		tag = m.byte()
+	}
+	if tag != 'N' {
+		return m.badTag(tag)
+	}
+	if d.values, err = m.tuple(d.values, rel); err != nil {
+		return err
+	}
+	d.ev.Kind, d.ev.Time, d.ev.Row = cdc.Update, d.commitAt, cdc.Row{Relation: rel, Values: d.values}
+	return nil
+}
+
+func (d *decoder) delete(m *cursor) error {
+	rel, err := d.row(m)
+	if err != nil {
+		return err
+	}
+	if tag := m.byte(); tag != 'K' && tag != 'O' {
+		return m.badTag(tag)
+	}
+	if d.old, err = m.tuple(d.old, rel); err != nil {
+		return fmt.Errorf("old row: %w", err)
+	}
+	d.ev.Kind, d.ev.Time, d.ev.Old = cdc.Delete, d.commitAt, cdc.Row{Relation: rel, Values: d.old}
+	return nil
+}
+
+// row reads the OID that starts every message of a row.
+func (d *decoder) row(m *cursor) (*cdc.Relation, error) {
+	oid := m.uint32()
+	if m.short {
+		return nil, errShort
+	}
+	if !d.inTx {
+		return nil, fmt.Errorf("row of relation %d outside a transaction", oid)
+	}
+	if d.newest != nil && d.newest.ID == oid {
+		return d.newest, nil
+	}
+	rel := d.relations[oid]
+	if rel == nil {
+		return nil, fmt.Errorf("row of relation %d, which was not described before", oid)
+	}
+	d.newest = rel
+	return rel, nil
+}
+
+func (d *decoder) logical(m *cursor) error {
+	flags, lsn, prefix, content := m.byte(), cdc.Position(m.uint64()), m.cstring(), m.sized()
+	transactional := flags&1 != 0
+	switch {
+	case m.short:
+		return errShort
+	case flags > 1:
+		return fmt.Errorf("unknown flags %#x", flags)
+	case transactional && !d.inTx:
+		return fmt.Errorf("transactional message at %s outside a transaction", lsn)
+	case !transactional && d.inTx:
+		return fmt.Errorf("message at %s that is not transactional within the transaction that commits at %s", lsn, d.commitLSN)
+	}
+	if d.prefix != string(prefix) { // this comparison does not allocate
+		d.prefix = string(prefix)
+	}
+	d.ev.Kind, d.ev.Pos = cdc.Message, lsn
+	if transactional {
+		d.ev.Time = d.commitAt
+	}
+	d.ev.Msg = cdc.LogicalMessage{Prefix: d.prefix, Content: content, Transactional: transactional}
+	return nil
+}
+
+// relation reads a table's description. The server repeats it whenever something about the table may have changed; one
+// that is the same in all we know keeps its pointer.
+func (d *decoder) relation(m *cursor) error {
+	rel := &cdc.Relation{ID: m.uint32(), Schema: m.text(), Name: m.text(), ReplicaIdentity: m.byte()}
+	n := int(m.uint16())
+	if m.short || n > len(m.b)/minColumn {
+		return errShort
+	}
+	if rel.Schema == "" {
+		rel.Schema = "pg_catalog" // which the protocol writes as nothing
+	}
+	rel.Columns = make([]cdc.Column, n)
+	for i := range rel.Columns {
+		flags := m.byte()
+		c := cdc.Column{Name: m.text(), TypeOID: m.uint32(), TypeMod: int32(m.uint32()), Key: flags&1 != 0}
+		c.TypeName = d.types[c.TypeOID]
+		rel.Columns[i] = c
+	}
+	if m.short {
+		return errShort
+	}
+	if d.fill != nil {
+		if err := d.fill(rel); err != nil {
+			return fmt.Errorf("describe %s from the catalog: %w", rel, err)
+		}
+	}
+	if known := d.relations[rel.ID]; known != nil && reflect.DeepEqual(known, rel) {
+		return nil
+	}
+	d.relations[rel.ID], d.newest = rel, nil
+	return nil
+}
+
+// minColumn is the least number of bytes that describe a column: flags, an empty name, type and modifier.
+const minColumn = 1 + 1 + 4 + 4
+
+// typeName is a type of a Type message as format_type prints it under the default search_path, quotes aside. For a domain
+// the server sends the name of its base type.
+func typeName(schema, name string) string {
+	if schema == "" || schema == "public" {
+		return name
+	}
+	return schema + "." + name
+}
+
+// timestamp reads Postgres' microseconds since 2000.
+func timestamp(us uint64) time.Time {
+	const epoch = 946_684_800_000_000 // 2000-01-01 in Unix microseconds
+	return time.UnixMicro(int64(us) + epoch).UTC()
+}
+
+// A cursor reads a message from front to back. Reading past the end gives zeros and sets short, so that callers need to
+// look once, before they believe anything.
+type cursor struct {
+	b     []byte
+	short bool
+}
+
+// take returns the next n bytes, or nil.
+func (m *cursor) take(n int) []byte {
+	if n < 0 || n > len(m.b) {
+		m.short, m.b = true, nil
+		return nil
+	}
+	b := m.b[:n:n]
+	m.b = m.b[n:]
+	return b
+}
+
+func (m *cursor) byte() byte {
+	if b := m.take(1); b != nil {
+		return b[0]
+	}
+	return 0
+}
+
+func (m *cursor) uint16() uint16 {
+	if b := m.take(2); b != nil {
+		return binary.BigEndian.Uint16(b)
+	}
+	return 0
+}
+
+func (m *cursor) uint32() uint32 {
+	if b := m.take(4); b != nil {
+		return binary.BigEndian.Uint32(b)
+	}
+	return 0
+}
+
+func (m *cursor) uint64() uint64 {
+	if b := m.take(8); b != nil {
+		return binary.BigEndian.Uint64(b)
+	}
+	return 0
+}
+
+// cstring reads up to the next zero byte.
+func (m *cursor) cstring() []byte {
+	for i, c := range m.b {
+		if c == 0 {
+			b := m.b[:i:i]
+			m.b = m.b[i+1:]
+			return b
+		}
+	}
+	m.short, m.b = true, nil
+	return nil
+}
+
+func (m *cursor) text() string { return string(m.cstring()) }
+
+// sized reads bytes behind their number.
+func (m *cursor) sized() []byte {
+	n := m.uint32()
+	if m.short {
+		return nil
+	}
+	if uint64(n) > uint64(len(m.b)) {
+		m.short, m.b = true, nil
+		return nil
+	}
+	return m.take(int(n))
+}
+
+func (m *cursor) badTag(tag byte) error {
+	if m.short {
+		return errShort
+	}
+	return fmt.Errorf("unknown part %q of a row", tag)
+}
+
+// finish reports what is wrong with a message as a whole.
+func (m *cursor) finish() error {
+	if m.short {
+		return errShort
+	}
+	if len(m.b) > 0 {
+		return fmt.Errorf("%d bytes behind its end", len(m.b))
+	}
+	return nil
+}
+
+// tuple reads one row into values, which it returns with as many elements as rel has columns.
+func (m *cursor) tuple(values []cdc.Value, rel *cdc.Relation) ([]cdc.Value, error) {
+	n := int(m.uint16())
+	if m.short {
+		return values, errShort
+	}
+	if n != len(rel.Columns) {
+		return values, fmt.Errorf("%d columns in a row of %s, which was described with %d", n, rel, len(rel.Columns))
+	}
+	if cap(values) < n {
+		values = make([]cdc.Value, n)
+	}
+	values = values[:n]
+	b := m.b // a local: this is the one hot loop
+	for i := range values {
+		if len(b) == 0 {
+			return values, errShort
+		}
+		kind := b[0]
+		b = b[1:]
+		switch kind {
+		case 't':
+			if len(b) < 4 {
+				return values, errShort
+			}
+			size := uint64(binary.BigEndian.Uint32(b))
+			b = b[4:]
+			if size > uint64(len(b)) {
+				return values, errShort
+			}
+			values[i] = cdc.Value{Bytes: b[:size:size]} // not nil, even when empty: b is not nil here
+			b = b[size:]
+		case 'n':
+			values[i] = cdc.Value{}
+		case 'u':
+			values[i] = cdc.Value{Unchanged: true}
+		case 'b':
+			return values, fmt.Errorf("binary value in column %s of %s, which was not asked for", rel.Columns[i].Name, rel)
+		default:
+			return values, fmt.Errorf("unknown kind of value %q in column %s of %s", kind, rel.Columns[i].Name, rel)
+		}
+	}
+	m.b = b
+	return values, nil
+}

@@ -1,0 +1,138 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"syscall"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// SQLSTATEs that decide something: https://www.postgresql.org/docs/current/errcodes-appendix.html
+const (
+	stateUndefinedObject  = "42704"
+	stateNotInState       = "55000" // object_not_in_prerequisite_state: a lost slot, among others
+	stateInUse            = "55006"
+	stateNoRight          = "42501"
+	stateAdminShutdown    = "57P01"
+	stateCannotConnectNow = "57P03"
+)
+
+// sqlState is the SQLSTATE of the server's error in err's chain, or "".
+func sqlState(err error) string {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}
+
+// refusal is the error of an ErrorResponse's body.
+func refusal(body []byte) *pgconn.PgError {
+	var m pgproto3.ErrorResponse
+	if err := m.Decode(body); err != nil {
+		return &pgconn.PgError{Severity: "ERROR", Message: "an error that could not be read"}
+	}
+	return pgconn.ErrorResponseToPgError(&m)
+}
+
+// streamFault gives a server's error while streaming its behaviour. Only what opening the session again can judge better,
+// or what may pass, is retryable: a slot that was invalidated ends its stream with 57P01, like any kill, and only its
+// wal_status tells, so that judgement is the reopening's.
+func (s *Session) streamFault(e *pgconn.PgError) error {
+	err := fmt.Errorf("stream of slot %s: %w", s.cfg.slot, e)
+	switch {
+	case e.Code == stateUndefinedObject:
+		return fault.Person(
+			fmt.Errorf("slot %s needs the publication %s as of %s, where it did not exist: %w", s.cfg.slot, s.cfg.publication, s.received, e),
+			"The publication was dropped, or made after the slot; making it again does not help, since the slot reads the catalog as it was then. "+
+				"Events from "+s.safe().String()+" on may be missing: make the publication, then a new slot, and publish from the table what the gap may hold (walpost recover).")
+	case e.Code == stateNoRight:
+		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
+	case passing(e.Code):
+		return fault.Retry(err)
+	}
+	return err
+}
+
+// passing says whether an error of this SQLSTATE may go away by itself, or is judged better by opening anew.
+func passing(code string) bool {
+	if len(code) != 5 {
+		return false
+	}
+	switch code[:2] {
+	case "08", // connection exceptions
+		"53", // insufficient resources
+		"55", // not in the state for it, in use
+		"57", // shutdowns, cancelled
+		"58": // system errors: a WAL segment that is gone
+		return true
+	}
+	return false
+}
+
+// startFault gives an error of START_REPLICATION its behaviour. An undefined object is the slot here, so that opening
+// again finds it missing and judges.
+func (s *Session) startFault(e *pgconn.PgError) error {
+	if e.Code == stateUndefinedObject {
+		return fault.Retry(fmt.Errorf("start replication of slot %s: %w", s.cfg.slot, e))
+	}
+	return s.streamFault(e)
+}
+
+// notice judges a NoticeResponse within the stream. Postgres 18 and newer do not fail where the publication did not exist
+// as of the WAL being read, but warn and skip its rows.
+func (s *Session) notice(body []byte) error {
+	var m pgproto3.NoticeResponse
+	if err := m.Decode(body); err != nil {
+		return fmt.Errorf("malformed notice: %w", err)
+	}
+	severity := m.SeverityUnlocalized
+	if severity == "" {
+		severity = m.Severity
+	}
+	if m.Code != stateNotInState || severity != "WARNING" {
+		s.cfg.logger.Info().Str("slot", s.cfg.slot).Str("severity", severity).Str("sqlstate", m.Code).Str("notice", m.Message).Msg("notice in the stream")
+		return nil
+	}
+	return fault.Person(
+		fmt.Errorf("the server skips rows of slot %s from %s on: %s (SQLSTATE %s) %s", s.cfg.slot, s.received, m.Message, m.Code, m.Detail),
+		"The publication "+s.cfg.publication+" was dropped, or made after the slot. Events from "+s.safe().String()+
+			" on may be missing: make the publication, then a new slot, and publish from the table what the gap may hold (walpost recover).")
+}
+
+// goingDown says whether err, of a connection attempt, says that the server is not there or is about to leave.
+func goingDown(err error) bool {
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		return true
+	}
+	// A unix socket's file disappears with the server.
+	var dial *net.OpError
+	if errors.As(err, &dial) && dial.Op == "dial" && errors.Is(dial, syscall.ENOENT) {
+		return true
+	}
+	switch sqlState(err) {
+	case stateAdminShutdown, stateCannotConnectNow:
+		return true
+	}
+	return false
+}
+
+// lost is an error of the connection itself.
+func lost(slot string, err error) error {
+	return fault.Retry(fmt.Errorf("stream of slot %s: connection lost: %w", slot, err))
+}
+
+// interrupted says whether err is only that the caller's context ended.
+func interrupted(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, context.Cause(ctx))
+}
+
+// quoteText quotes an SQL string literal, as the replication grammar knows it (no escapes but doubling).
+func quoteText(text string) string { return `'` + strings.ReplaceAll(text, `'`, `''`) + `'` }

@@ -1,0 +1,339 @@
+package replication
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// A Session is one replication connection and, from Start on, the stream of one slot. It promises what relay.Session
+// asks for: events whole transaction by whole transaction, in commit order; flush positions that never exceed what Confirm
+// was told; an error, never silence, when the stream is over. It is used by one goroutine at a time.
+//
+// A session watches over the server by itself: a server that wants to stop waits for our confirmation, without end, so a
+// goroutine of the session looks whether it does and closes the stream then, whether Next is being called or not.
+type Session struct {
+	cfg  sessionConfig
+	conn *pgconn.PgConn // until Start hijacks it, then nil
+	sql  prober
+	wire *wire // from Start on
+
+	identity cdc.Identity
+	dec      *decoder
+	callCtx  context.Context // of the running Next, for the catalog
+
+	received cdc.Position // newest position read: reported as write
+	flush    cdc.Position // newest safe position: reported as flush and apply; never goes back
+	idle     cdc.Position // newest keepalive handed on
+	err      error        // what ended the session
+
+	statusAt time.Time // when the newest status was sent
+	owed     bool      // an answer to a keepalive is due
+	spin     spin
+	status   [statusSize]byte
+
+	ended   atomic.Pointer[error] // set by the watch when it closes the connection
+	unwatch func()                // stops the watch and waits for it; nil before Start
+	suspect chan struct{}         // asks the watch to look now; capacity one
+}
+
+// newSession makes a session of conn, which is an idle connection in replication mode. The session owns conn and sql from
+// now on.
+func newSession(conn *pgconn.PgConn, sql prober, cfg sessionConfig) *Session {
+	return &Session{conn: conn, sql: sql, cfg: cfg, identity: cfg.identity, suspect: make(chan struct{}, 1)}
+}
+
+// prepareStream sets what the connection of a stream needs beyond what every connection does. Without the warnings of the
+// server a Session could not see that rows are being skipped.
+func prepareStream(cc *pgconn.Config) { cc.RuntimeParams["client_min_messages"] = "warning" }
+
+// Identity is what Open found; after Start, what was found once more while this session holds the slot.
+func (s *Session) Identity() cdc.Identity { return s.identity }
+
+// Start takes the slot and streams from at. A slot in use is waited for until ctx ends.
+func (s *Session) Start(ctx context.Context, at cdc.Position) error {
+	if s.wire != nil || s.err != nil {
+		return errors.New("session was started before")
+	}
+	if err := s.start(ctx, at); err != nil {
+		if s.err = err; s.wire != nil {
+			s.wire.deadlines.unwatch()
+		}
+		return err
+	}
+	return nil
+}
+
+func (s *Session) start(ctx context.Context, at cdc.Position) error {
+	if err := s.hijack(ctx); err != nil {
+		return fault.Retry(fmt.Errorf("start replication of slot %s: %w", s.cfg.slot, err))
+	}
+	s.received = at
+	s.seed()
+	if err := s.takeSlot(ctx, at); err != nil {
+		return err
+	}
+	s.statusAt = time.Now()
+	s.dec = newDecoder(max(at, s.identity.SlotFound.Confirmed), s.fill())
+	if s.cfg.recheck != nil {
+		identity, err := s.cfg.recheck(ctx)
+		if err != nil {
+			return fmt.Errorf("look at slot %s once more: %w", s.cfg.slot, err)
+		}
+		s.identity = identity
+		s.seed()
+	}
+	s.idle = s.received
+	s.watch()
+	return nil
+}
+
+// seed takes over the slot's own position: it is where flush stands, whatever we know.
+func (s *Session) seed() {
+	s.flush = max(s.flush, s.identity.SlotFound.Confirmed)
+	s.received = max(s.received, s.flush)
+}
+
+// hijack takes the connection over from pgconn, which has no more part in it.
+func (s *Session) hijack(ctx context.Context) error {
+	if err := s.conn.SyncConn(ctx); err != nil {
+		return err
+	}
+	raw, err := s.conn.Hijack()
+	if err != nil {
+		return err
+	}
+	s.conn = nil
+	s.wire = newWire(raw.Conn)
+	return nil
+}
+
+// fill is what completes a relation from the catalog, nil where nobody asked for that.
+func (s *Session) fill() func(*cdc.Relation) error {
+	if s.cfg.catalog == nil {
+		return nil
+	}
+	return func(rel *cdc.Relation) error { return s.cfg.catalog(s.callCtx, rel) }
+}
+
+// Next returns the next event, or an Idle with Pos 0 when nothing arrived for wait. A context that ends is no end of the
+// session: Confirm and Close work on.
+func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
+	if err := s.over(); err != nil {
+		return nil, err
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, context.Cause(ctx)
+	}
+	s.callCtx = ctx
+	ev, err := s.next(ctx, wait)
+	if err != nil && !interrupted(ctx, err) {
+		err = s.fail(err)
+	}
+	return ev, err
+}
+
+func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
+	var deadline time.Time
+	for {
+		kind, body, ok, err := s.wire.take()
+		switch {
+		case err != nil:
+			return nil, err
+		case ok:
+			ev, err := s.message(kind, body)
+			if ev != nil || err != nil {
+				return ev, err
+			}
+			continue
+		}
+		now := time.Now()
+		if deadline.IsZero() {
+			deadline = now.Add(wait)
+		}
+		until := deadline
+		if s.owed {
+			if due := s.statusAt.Add(s.answerEvery()); !now.Before(due) {
+				if err := s.sendStatus(ctx, now); err != nil {
+					return nil, err
+				}
+			} else if due.Before(until) {
+				until = due
+			}
+		}
+		switch err := s.wire.fill(ctx, now, until); {
+		case err == nil:
+		case errors.Is(err, errQuiet):
+			if err := s.silence(); err != nil {
+				return nil, err
+			}
+			if !until.Before(deadline) {
+				s.dec.ev = cdc.Event{Kind: cdc.Idle}
+				return &s.dec.ev, nil
+			}
+		case interrupted(ctx, err):
+			return nil, err
+		default:
+			return nil, s.broken(err)
+		}
+	}
+}
+
+// message handles one message of the server. A nil event means that it gave none.
+func (s *Session) message(kind byte, body []byte) (*cdc.Event, error) {
+	switch kind {
+	case 'd':
+		return s.copyData(body)
+	case 'E':
+		return nil, s.streamFault(refusal(body))
+	case 'N':
+		return nil, s.notice(body)
+	case 'S': // a parameter changed; what matters is pinned
+		return nil, nil
+	case 'c', 'C', 'Z': // the server has ended the stream: it shuts down, with everything confirmed
+		return nil, fault.Retry(fmt.Errorf("stream of slot %s: the server ended it", s.cfg.slot))
+	}
+	return nil, fmt.Errorf("stream of slot %s: unexpected message %q", s.cfg.slot, kind)
+}
+
+const (
+	walDataHeader = 1 + 8 + 8 + 8
+	keepaliveSize = 1 + 8 + 8 + 1
+)
+
+// copyData handles what is in the stream: WAL data, or a keepalive.
+// https://www.postgresql.org/docs/current/protocol-replication.html
+func (s *Session) copyData(body []byte) (*cdc.Event, error) {
+	switch {
+	case len(body) >= walDataHeader && body[0] == 'w':
+		// 0/0 for messages that describe, such as Relation.
+		pos := cdc.Position(binary.BigEndian.Uint64(body[1:]))
+		s.received = max(s.received, pos)
+		s.spin.count = 0
+		ev, err := s.dec.decode(body[walDataHeader:], pos)
+		if err != nil {
+			return nil, fmt.Errorf("stream of slot %s: %w", s.cfg.slot, err)
+		}
+		if ev != nil && ev.Kind == cdc.Commit {
+			s.received = max(s.received, ev.Pos)
+		}
+		return ev, nil
+	case len(body) == keepaliveSize && body[0] == 'k':
+		end := cdc.Position(binary.BigEndian.Uint64(body[1:]))
+		return s.keepalive(end, body[17] != 0)
+	case len(body) == 0:
+		return nil, fmt.Errorf("stream of slot %s: empty message", s.cfg.slot)
+	}
+	return nil, fmt.Errorf("stream of slot %s: malformed message %q of %d bytes", s.cfg.slot, body[0], len(body))
+}
+
+// Close ends the stream and waits until the slot is free, as long as ctx gives the time, and not more than closeWithin.
+func (s *Session) Close(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, closeWithin)
+	defer cancel()
+	if s.unwatch != nil {
+		s.unwatch()
+	}
+	if s.sql != nil {
+		_ = s.sql.Close(ctx) // it holds nothing
+		s.sql = nil
+	}
+	if s.conn != nil {
+		defer func() { s.conn = nil }()
+		return s.conn.Close(ctx)
+	}
+	if s.wire == nil {
+		return nil
+	}
+	defer s.wire.deadlines.unwatch()
+	defer s.wire.kill()
+	alive := s.over() == nil && s.dec != nil
+	s.err = errClosed
+	if !alive {
+		return nil
+	}
+	// CopyDone, then Terminate. The server acts on what comes before them first: the newest status counts.
+	if err := s.wire.write([]byte{'c', 0, 0, 0, 4, 'X', 0, 0, 0, 4}, s.writeDeadline(ctx)); err != nil {
+		return fmt.Errorf("close the stream of slot %s: %w", s.cfg.slot, err)
+	}
+	if err := s.drain(ctx); err != nil {
+		return fmt.Errorf("close the stream of slot %s: %w", s.cfg.slot, err)
+	}
+	return nil
+}
+
+const closeWithin = 15 * time.Second
+
+var errClosed = errors.New("session is closed")
+
+// drain waits for the server's end of the connection, or for the slot to be free. It reads only so much: a server in the
+// middle of a transaction looks at what we sent when it cannot send on.
+func (s *Session) drain(ctx context.Context) error {
+	for budget := bufferSize; budget > 0; {
+		s.wire.r, s.wire.w = 0, 0
+		err := s.wire.fill(ctx, time.Now(), time.Now().Add(closeWithin))
+		switch {
+		case err == nil:
+			budget -= s.wire.w
+		case errors.Is(err, errQuiet), interrupted(ctx, err):
+			return err
+		default:
+			return nil // the server is gone, and the slot with it
+		}
+	}
+	for pause := 10 * time.Millisecond; s.cfg.recheck != nil; pause = min(2*pause, 500*time.Millisecond) {
+		identity, err := s.cfg.recheck(ctx)
+		if err != nil || !identity.SlotFound.Active {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(pause):
+		}
+	}
+	return nil
+}
+
+// over returns what has ended the session, nil while it lives.
+func (s *Session) over() error {
+	switch {
+	case s.err != nil:
+		return s.err
+	case s.dec == nil:
+		return errors.New("session was not started")
+	}
+	if p := s.ended.Load(); p != nil {
+		s.err = *p
+	}
+	return s.err
+}
+
+// fail records what ended the session. What the watch found is the better reason than the closed connection it left.
+func (s *Session) fail(err error) error {
+	if p := s.ended.Load(); p != nil {
+		err = *p
+	}
+	s.err = err
+	return err
+}
+
+// broken gives an error of the connection its behaviour.
+func (s *Session) broken(err error) error {
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
+	}
+	return lost(s.cfg.slot, err)
+}
+
+// safe is where events may be missing from when the stream has gone wrong.
+func (s *Session) safe() cdc.Position { return s.flush }

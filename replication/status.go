@@ -1,0 +1,173 @@
+package replication
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+const (
+	statusMost  = 10 * time.Second
+	statusLeast = 100 * time.Millisecond
+	// statusSize is a CopyData header and a standby status update.
+	statusSize = 5 + 1 + 8 + 8 + 8 + 8 + 1
+	// usualTimeout is wal_sender_timeout's default: what we go by where it is off.
+	usualTimeout = 60 * time.Second
+)
+
+// StatusEvery is how often Confirm must be called at least: every 10 s, or three times within wal_sender_timeout.
+func (s *Session) StatusEvery() time.Duration {
+	if s.cfg.walSenderTimeout <= 0 {
+		return statusMost
+	}
+	return max(statusLeast, min(statusMost, s.cfg.walSenderTimeout/3))
+}
+
+// Confirm sends a status: safe, and everything before it, will not be sent again. A safe position that is behind one
+// confirmed before confirms that one again.
+func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
+	if err := s.over(); err != nil {
+		return err
+	}
+	if safe > s.received {
+		return s.fail(fmt.Errorf("confirm %s of slot %s, of which nothing behind %s was received", safe, s.cfg.slot, s.received))
+	}
+	s.flush = max(s.flush, safe)
+	if err := s.sendStatus(ctx, time.Now()); err != nil {
+		return s.fail(err)
+	}
+	return nil
+}
+
+// sendStatus sends where we are. It is the sign of life, so it is sent also when nothing is new.
+//
+// All three positions are always set. Only flush moves the slot; 0 would leave it where it is, but some libraries replace
+// it by write, which confirms what was not delivered.
+func (s *Session) sendStatus(ctx context.Context, now time.Time) error {
+	b := s.status[:0]
+	b = append(b, 'd', 0, 0, 0, statusSize-1, 'r')
+	b = binary.BigEndian.AppendUint64(b, uint64(s.received)) // write
+	b = binary.BigEndian.AppendUint64(b, uint64(s.flush))    // flush
+	b = binary.BigEndian.AppendUint64(b, uint64(s.flush))    // apply
+	b = binary.BigEndian.AppendUint64(b, uint64(now.UnixMicro()-946_684_800_000_000))
+	ask := byte(0)
+	if s.unheard(now) > s.silenceLimit()/4 {
+		// Nothing may be wrong: an idle server that hears from us says nothing by itself.
+		ask = 1
+	}
+	b = append(b, ask)
+	if err := s.wire.write(b, s.writeDeadline(ctx)); err != nil {
+		return s.broken(err)
+	}
+	s.statusAt, s.owed = now, false
+	return nil
+}
+
+// writeDeadline bounds a write, so that a peer that takes nothing does not hold us.
+func (s *Session) writeDeadline(ctx context.Context) time.Time {
+	within := 30 * time.Second
+	if t := s.cfg.walSenderTimeout; t > 0 {
+		within = min(within, max(t, time.Second))
+	}
+	deadline := time.Now().Add(within)
+	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
+		return d
+	}
+	return deadline
+}
+
+// answerEvery is the shortest time between two answers to keepalives. A server that shuts down asks again as soon as it
+// is answered, tens of thousands of times a second.
+func (s *Session) answerEvery() time.Duration {
+	const most = 500 * time.Millisecond
+	if s.cfg.walSenderTimeout <= 0 {
+		return most
+	}
+	return min(most, s.cfg.walSenderTimeout/4)
+}
+
+// keepalive handles a keepalive: end is how far the server has read. What it sent before is all there is up to end, so
+// outside a transaction it stands for an empty one that ends there.
+func (s *Session) keepalive(end cdc.Position, asked bool) (*cdc.Event, error) {
+	s.received = max(s.received, end)
+	if asked {
+		now := time.Now()
+		s.owed = true // and is paid before the next read, when the time has come
+		if s.spin.asked(end, now, s.early(now)) {
+			s.lookNow()
+		}
+		if s.spin.over(now) {
+			return nil, fault.Retry(fmt.Errorf("stream of slot %s: %w: it asks again and again for a confirmation of %s", s.cfg.slot, errGoingDown, end))
+		}
+	}
+	if !s.cfg.confirmKeepalives || s.dec.inTx || end <= s.dec.end || end <= s.idle {
+		// The server starts to read behind the position we asked for, so keepalives may lie below it.
+		return nil, nil
+	}
+	s.idle = end
+	s.dec.ev = cdc.Event{Kind: cdc.Idle, Pos: end}
+	return &s.dec.ev, nil
+}
+
+// early says whether a keepalive that asks for an answer comes sooner than a living server asks: it does so half a
+// wal_sender_timeout after it heard from us.
+func (s *Session) early(now time.Time) bool {
+	t := s.cfg.walSenderTimeout
+	return t <= 0 || now.Sub(s.statusAt) < t/2
+}
+
+// A spin is a row of early requests for an answer with the same position and no data in between. A server that shuts
+// down waits like that, without end, for the confirmation of all that it has sent.
+type spin struct {
+	end   cdc.Position
+	count int
+	first time.Time
+}
+
+const (
+	spinSuspect = 3               // requests: look whether the server shuts down
+	spinCertain = 8               // requests, over at least
+	spinFor     = 8 * time.Second // : it does, whatever the look says
+)
+
+// asked counts a request and says whether it is time to look what the server is doing.
+func (p *spin) asked(end cdc.Position, now time.Time, early bool) bool {
+	if !early || p.count == 0 || p.end != end {
+		*p = spin{end: end, first: now}
+	}
+	if early {
+		p.count++
+	}
+	return p.count == spinSuspect
+}
+
+func (p *spin) over(now time.Time) bool { return p.count >= spinCertain && now.Sub(p.first) >= spinFor }
+
+// silenceLimit is how long a server may say nothing, although it was asked.
+func (s *Session) silenceLimit() time.Duration {
+	t := s.cfg.walSenderTimeout
+	if t <= 0 {
+		t = usualTimeout
+	}
+	return 2 * t
+}
+
+// unheard is how long nothing was received while we were reading. While we do not read we cannot tell.
+func (s *Session) unheard(now time.Time) time.Duration {
+	if now.Sub(s.wire.read) > resumedAfter {
+		return 0
+	}
+	return now.Sub(s.wire.heard)
+}
+
+// silence reports a peer that is gone without a word.
+func (s *Session) silence() error {
+	if quiet := s.unheard(time.Now()); quiet > s.silenceLimit() {
+		return lost(s.cfg.slot, fmt.Errorf("nothing was heard for %s", quiet.Round(time.Millisecond)))
+	}
+	return nil
+}

@@ -1,0 +1,126 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// How a slot in use is waited for. The server logs every try as an error, so they are not frequent.
+const (
+	tryFirst = 100 * time.Millisecond
+	tryMost  = 2 * time.Second
+	// inUseEvery is how often the log says that we are still waiting.
+	inUseEvery = 30 * time.Second
+)
+
+// takeSlot starts replication, waiting while another process holds the slot.
+func (s *Session) takeSlot(ctx context.Context, at cdc.Position) error {
+	began := time.Now()
+	var logged time.Time
+	for pause := tryFirst; ; pause = min(2*pause, tryMost) {
+		refused, err := s.tryStart(ctx, at)
+		if err != nil {
+			return fmt.Errorf("start replication of slot %s from %s: %w", s.cfg.slot, at, err)
+		}
+		if refused == nil {
+			if !logged.IsZero() {
+				s.cfg.logger.Info().Str("slot", s.cfg.slot).Dur("waited", time.Since(began)).Msg("slot is free; taken")
+			}
+			return nil
+		}
+		if refused.Code != stateInUse {
+			return s.startFault(refused)
+		}
+		if logged.IsZero() || time.Since(logged) >= inUseEvery {
+			logged = time.Now()
+			s.cfg.logger.Warn().Str("slot", s.cfg.slot).Int32("pid", s.holder(ctx)).Str("err", refused.Message).Msg("slot is in use; waiting for it")
+		}
+		select {
+		case <-ctx.Done():
+			return fault.Retry(fmt.Errorf("wait for slot %s: %w: %w", s.cfg.slot, refused, context.Cause(ctx)))
+		case <-time.After(pause/2 + rand.N(pause/2)):
+		}
+	}
+}
+
+// holder is the pid of the process that holds the slot, 0 where that cannot be told.
+func (s *Session) holder(ctx context.Context) int32 {
+	if s.cfg.recheck == nil {
+		return 0
+	}
+	identity, err := s.cfg.recheck(ctx)
+	if err != nil {
+		return 0 // the server's own message goes to the log beside it
+	}
+	return identity.SlotFound.ActivePID
+}
+
+// startCommand is START_REPLICATION for our slot. Streaming, binary and two_phase stay off: transactions arrive whole, as
+// text, in commit order.
+func (s *Session) startCommand(at cdc.Position) string {
+	options := "proto_version '1', publication_names " + quoteText(quoteIdent(s.cfg.publication))
+	if s.cfg.messages {
+		options += ", messages 'true'"
+	}
+	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (%s)", quoteIdent(s.cfg.slot), at, options)
+}
+
+// tryStart sends START_REPLICATION and waits for the answer. A refusal leaves the connection ready for another try.
+func (s *Session) tryStart(ctx context.Context, at cdc.Position) (refused *pgconn.PgError, err error) {
+	if err := s.wire.write(query(s.startCommand(at)), s.writeDeadline(ctx)); err != nil {
+		return nil, fault.Retry(err)
+	}
+	for {
+		kind, body, ok, err := s.wire.take()
+		if err != nil {
+			return nil, err
+		}
+		if !ok {
+			// The server answers at once or not at all: it reads the WAL only after the answer.
+			err := s.wire.fill(ctx, time.Now(), time.Now().Add(answerWithin))
+			switch {
+			case err == nil:
+				continue
+			case interrupted(ctx, err):
+				return nil, err
+			case errors.Is(err, errQuiet):
+				err = fmt.Errorf("no answer within %s", answerWithin)
+			case refused != nil:
+				return refused, nil // a fatal refusal: the server closed the connection behind it
+			}
+			return nil, fault.Retry(err)
+		}
+		switch kind {
+		case 'W':
+			return nil, nil
+		case 'E':
+			refused = refusal(body)
+		case 'N', 'S':
+		case 'Z':
+			if refused != nil {
+				return refused, nil
+			}
+			return nil, errors.New("the server did not start to stream")
+		default:
+			return nil, fmt.Errorf("unexpected message %q", kind)
+		}
+	}
+}
+
+const answerWithin = 60 * time.Second
+
+// query is a simple query message.
+func query(sql string) []byte {
+	n := 4 + len(sql) + 1
+	b := append(make([]byte, 0, 1+n), 'Q', byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+	b = append(b, sql...)
+	return append(b, 0)
+}
