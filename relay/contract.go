@@ -50,7 +50,8 @@ type Session interface {
 // A Router makes records of rows. It is pure: the same event gives the same record, byte for byte.
 type Router interface {
 	// Route fills rec from ev (Insert, Update, Delete or Message) and says whether the event gives a record at all.
-	// rec owns its bytes afterwards. An error means that the event can not be routed; it names what is wrong with it.
+	// rec owns its bytes afterwards. An error means that the event can not be routed; it names what is wrong with it, and
+	// rec.EventID names the event where it could be found.
 	Route(ev *cdc.Event, rec *cdc.Record) (bool, error)
 }
 

@@ -1,0 +1,395 @@
+package relay
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// A world is what outlives a relay: the server with its slot, the broker, the store of checkpoints. Everything in it is
+// guarded by mu, and time is the bubble's. Each process that uses it has a proc of its own.
+type world struct {
+	mu     sync.Mutex
+	rng    *rand.Rand
+	wrong  []string // what must never happen and did
+	tale   []string // what happened, for the report
+	began  time.Time
+	status time.Duration // StatusEvery
+
+	// The server.
+	id       cdc.Identity
+	log      []*txn
+	pos      cdc.Position
+	changed  chan struct{} // closed and replaced whenever there is something new
+	session  *fakeSession  // the one that holds the slot
+	down     bool
+	checkErr error
+	gapsOK   bool // a start behind the slot or ahead of delivery is what the test wants
+	opens    int
+	creates  int
+	strays   map[int]bool // transactions that the source leaves out when it sends them again: it lies
+
+	// The broker.
+	landed   map[string][]int // per key: the index of each record, in order of arrival
+	perKey   map[string]int   // records made for each key so far
+	count    map[string]int   // arrivals per event id
+	times    map[string]time.Time
+	arrived  int // transactions of log that have arrived wholly, with all before
+	stalled  bool
+	maxDelay time.Duration
+	poison   map[string]bool
+
+	// The store.
+	records   map[string][]byte
+	storeDown bool
+	storeLie  bool // applies and then says that it did not
+	storeHang bool // waits for the context
+	storeMax  time.Duration
+	saves     int
+
+	confirms  int
+	maxGap    time.Duration // between two confirms of one session
+	clean     bool          // nothing happens that may duplicate
+	rollbacks int
+}
+
+type txn struct {
+	begin, end cdc.Position
+	time       time.Time
+	rows       []row
+}
+
+type row struct {
+	id, key string
+	index   int // within its key
+	routed  bool
+}
+
+var tableRel = &cdc.Relation{ID: 1, Schema: "public", Name: "outbox", Columns: []cdc.Column{{Name: "id"}, {Name: "key"}, {Name: "n"}}}
+
+func newWorld(seed uint64) *world {
+	return &world{
+		rng: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), status: 10 * time.Second,
+		id:  cdc.Identity{SystemID: "7", Timeline: 1, Database: "shop", Slot: "walpost", SlotFound: cdc.SlotState{Exists: true, Confirmed: 100, WALStatus: "reserved"}},
+		pos: 100, changed: make(chan struct{}), landed: map[string][]int{}, perKey: map[string]int{}, count: map[string]int{}, times: map[string]time.Time{},
+		poison: map[string]bool{}, records: map[string][]byte{}, maxDelay: 50 * time.Millisecond, storeMax: 5 * time.Millisecond,
+		strays: map[int]bool{},
+	}
+}
+
+func (w *world) fail(format string, a ...any) {
+	w.wrong = append(w.wrong, fmt.Sprintf("%s: ", time.Since(w.began))+fmt.Sprintf(format, a...))
+}
+
+func (w *world) tell(format string, a ...any) {
+	w.tale = append(w.tale, fmt.Sprintf("%s: ", time.Since(w.began))+fmt.Sprintf(format, a...))
+}
+
+func (w *world) wake() {
+	close(w.changed)
+	w.changed = make(chan struct{})
+}
+
+// commit adds a transaction with one row for each of keys. A key that begins with "-" is of a row that gives no record.
+func (w *world) commit(keys ...string) *txn {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t := &txn{begin: w.pos + 8 + cdc.Position(8*len(keys)), time: time.Now()}
+	t.end = t.begin + 8
+	w.pos = t.end
+	for i, k := range keys {
+		r := row{id: fmt.Sprintf("%s-%d", t.begin, i), key: k, routed: !strings.HasPrefix(k, "-")}
+		if r.routed {
+			r.index = w.perKey[k]
+			w.perKey[k]++
+		}
+		t.rows = append(t.rows, r)
+		w.times[r.id] = t.time
+	}
+	w.log = append(w.log, t)
+	w.wake()
+	return t
+}
+
+// other is traffic that the slot's publication does not have.
+func (w *world) other() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.pos += 64
+	w.wake()
+}
+
+// delivered says up to where every record has arrived, and how many of the next transaction have.
+func (w *world) delivered() (pos cdc.Position, next *txn, rows int) {
+	pos = w.pos
+	for ; w.arrived < len(w.log); w.arrived++ {
+		t := w.log[w.arrived]
+		n, whole := 0, true
+		for _, r := range t.rows {
+			if !r.routed {
+				continue
+			}
+			if w.count[r.id] == 0 {
+				whole = false
+				break
+			}
+			n++
+		}
+		if !whole {
+			return t.begin, t, n
+		}
+	}
+	return pos, nil, 0
+}
+
+func (w *world) newest() *checkpoint.Record {
+	rec, _, err := checkpoint.Newest("shop", w.records)
+	if err != nil {
+		w.fail("record: %v", err)
+	}
+	return rec
+}
+
+// A proc is one process: when it is killed, nothing that it still does has an effect.
+type proc struct {
+	w    *world
+	dead bool
+	sink *fakeSink
+}
+
+var errNet = fault.Retry(errors.New("connection reset"))
+
+// The source.
+type fakeSource struct{ p *proc }
+
+func (s fakeSource) Open(ctx context.Context, create, replaceLost bool) (Session, error) {
+	w := s.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.opens++
+	if w.down || s.p.dead {
+		return nil, fault.Retry(errors.New("connection refused"))
+	}
+	if (create && !w.id.SlotFound.Exists) || (replaceLost && w.id.SlotFound.Invalidation != "") {
+		w.creates++
+		w.id.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: w.pos, WALStatus: "reserved"}
+	}
+	return &fakeSession{p: s.p, id: w.identity()}, nil
+}
+
+func (w *world) identity() cdc.Identity {
+	id := w.id
+	id.Server = w.pos
+	return id
+}
+
+func (s fakeSource) Check(ctx context.Context) error {
+	s.p.w.mu.Lock()
+	defer s.p.w.mu.Unlock()
+	return s.p.w.checkErr
+}
+
+type fakeSession struct {
+	p       *proc
+	id      cdc.Identity
+	started bool
+	dead    error
+	tx, ev  int // next to send
+	told    cdc.Position
+	last    time.Time // of Confirm
+	sparse  int
+	event   cdc.Event
+	vals    [3]cdc.Value
+}
+
+func (s *fakeSession) Identity() cdc.Identity { return s.id }
+
+func (s *fakeSession) StatusEvery() time.Duration { return s.p.w.status }
+
+func (s *fakeSession) Start(ctx context.Context, at cdc.Position) error {
+	w := s.p.w
+	for {
+		w.mu.Lock()
+		if s.p.dead || w.down {
+			w.mu.Unlock()
+			return errNet
+		}
+		if w.session == nil || w.session == s {
+			break
+		}
+		wait := w.changed
+		w.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-wait:
+		case <-time.After(time.Second):
+		}
+	}
+	defer w.mu.Unlock()
+	w.session, s.started, s.last = s, true, time.Now()
+	created := s.id.SlotFound.Created
+	s.id = w.identity()
+	s.id.SlotFound.Created = created
+	if at < w.id.SlotFound.Confirmed {
+		w.fail("start at %s before the slot's %s", at, w.id.SlotFound.Confirmed)
+	}
+	for s.tx < len(w.log) && w.log[s.tx].end <= at {
+		s.tx++
+	}
+	s.ev, s.told = -1, at
+	return nil
+}
+
+func (s *fakeSession) alive() error {
+	if s.p.dead {
+		return errNet
+	}
+	if s.dead != nil {
+		return s.dead
+	}
+	if gap := time.Since(s.last); gap > s.p.w.status+500*time.Millisecond {
+		s.p.w.fail("%s without a sign of life", gap)
+	}
+	return nil
+}
+
+func (s *fakeSession) Next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
+	w := s.p.w
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		w.mu.Lock()
+		if err := s.alive(); err != nil {
+			w.mu.Unlock()
+			return nil, err
+		}
+		if ev := s.next(); ev != nil {
+			w.mu.Unlock()
+			return ev, nil
+		}
+		changed := w.changed
+		w.mu.Unlock()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-timer.C:
+			s.event = cdc.Event{Kind: cdc.Idle}
+			return &s.event, nil
+		}
+	}
+}
+
+// next is the next event, nil when there is none. A keepalive comes now and then where there is no transaction.
+func (s *fakeSession) next() *cdc.Event {
+	w := s.p.w
+	if s.tx == len(w.log) {
+		if s.told < w.pos {
+			s.told = w.pos
+			s.event = cdc.Event{Kind: cdc.Idle, Pos: w.pos}
+			return &s.event
+		}
+		return nil
+	}
+	t := w.log[s.tx]
+	switch s.ev++; {
+	case s.ev == 0:
+		s.event = cdc.Event{Kind: cdc.Begin, Pos: t.begin, Time: t.time}
+	case s.ev <= len(t.rows):
+		if w.strays[s.tx] && s.ev == 1 { // leaves out the first one
+			s.ev++
+			if s.ev > len(t.rows) {
+				s.event = cdc.Event{Kind: cdc.Commit, Pos: t.end, Time: t.time}
+				s.tx, s.ev, s.told = s.tx+1, -1, t.end
+				return &s.event
+			}
+		}
+		r := t.rows[s.ev-1]
+		s.vals = [3]cdc.Value{{Bytes: []byte(r.id)}, {Bytes: []byte(r.key)}, {Bytes: binary.BigEndian.AppendUint64(nil, uint64(r.index))}}
+		s.event = cdc.Event{Kind: cdc.Insert, Pos: t.begin, Time: t.time, Row: cdc.Row{Relation: tableRel, Values: s.vals[:]}}
+	default:
+		s.event = cdc.Event{Kind: cdc.Commit, Pos: t.end, Time: t.time}
+		s.tx, s.ev, s.told = s.tx+1, -1, t.end
+	}
+	return &s.event
+}
+
+func (s *fakeSession) Confirm(ctx context.Context, safe cdc.Position) error {
+	w := s.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := s.alive(); err != nil {
+		return err
+	}
+	w.confirms++
+	w.maxGap = max(w.maxGap, time.Since(s.last))
+	s.last = time.Now()
+	if safe <= w.id.SlotFound.Confirmed {
+		return nil
+	}
+	rec := w.newest()
+	if rec == nil || safe > rec.LSN {
+		w.fail("confirm %s above the checkpoint %v", safe, rec)
+	}
+	if got, _, _ := w.delivered(); safe > got {
+		w.fail("confirm %s above what is delivered, %s", safe, got)
+	}
+	w.id.SlotFound.Confirmed = safe
+	return nil
+}
+
+func (s *fakeSession) Close(ctx context.Context) error {
+	w := s.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.session == s {
+		w.session = nil
+		w.wake()
+	}
+	s.dead = errors.New("used after Close")
+	return nil
+}
+
+// cut ends the present session as a lost connection does.
+func (w *world) cut(err error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.session != nil {
+		w.session.dead = err
+		w.session = nil
+		w.wake()
+	}
+}
+
+// fakeRouter makes a record of a row whose key does not begin with "-".
+type fakeRouter struct{}
+
+func (fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
+	if ev.Kind == cdc.Message {
+		*rec = cdc.Record{Topic: "t", Key: []byte(ev.Msg.Prefix), EventID: ev.Pos.String(), Time: ev.Time}
+		return true, nil
+	}
+	v := ev.Row.Values
+	rec.EventID = string(v[0].Bytes)
+	if v[1].Bytes[0] == '-' {
+		return false, nil
+	}
+	if v[1].Bytes[0] == '!' {
+		return false, errors.New("column aggregate_type is null")
+	}
+	*rec = cdc.Record{
+		Topic: "t", Partition: -1, Key: []byte(string(v[1].Bytes)), Value: append([]byte(nil), v[2].Bytes...),
+		Time: ev.Time, Committed: ev.Time, EventID: string(v[0].Bytes),
+	}
+	return true, nil
+}

@@ -1,0 +1,291 @@
+package relay
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"maps"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+)
+
+// A fakeSink delivers each key's records in order, after some time, and acknowledges them later, in any order.
+type fakeSink struct {
+	p      *proc
+	mu     sync.Mutex
+	rng    *rand.Rand
+	queues map[string]chan sent
+	acks   []cdc.Ack
+	wake   chan struct{}
+	stop   chan struct{}
+	wg     sync.WaitGroup
+	closed bool
+	sends  int
+}
+
+type sent struct {
+	rec    cdc.Record
+	ticket cdc.Ticket
+}
+
+func newFakeSink(p *proc, seed uint64) *fakeSink {
+	return &fakeSink{p: p, rng: rand.New(rand.NewPCG(seed, 2)), queues: map[string]chan sent{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+}
+
+func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.sends++
+	q := s.queues[string(rec.Key)]
+	if q == nil {
+		q = make(chan sent, 1<<14)
+		s.queues[string(rec.Key)] = q
+		s.wg.Go(func() { s.deliver(q) })
+	}
+	q <- sent{*rec, ticket}
+}
+
+func (s *fakeSink) delay(limit time.Duration) time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return time.Duration(s.rng.Int64N(int64(limit) + 1))
+}
+
+// sleep says whether the sink is still open afterwards.
+func (s *fakeSink) sleep(d time.Duration) bool {
+	select {
+	case <-s.stop:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func (s *fakeSink) deliver(q chan sent) {
+	w := s.p.w
+	for {
+		var m sent
+		select {
+		case <-s.stop:
+			return
+		case m = <-q:
+		}
+		w.mu.Lock()
+		limit := w.maxDelay
+		w.mu.Unlock()
+		if !s.sleep(s.delay(limit)) {
+			return
+		}
+		for {
+			w.mu.Lock()
+			stalled, dead := w.stalled, s.p.dead
+			poison := w.poison[m.rec.EventID]
+			if dead {
+				w.mu.Unlock()
+				return
+			}
+			if !stalled {
+				if !poison {
+					w.land(&m.rec)
+				}
+				w.mu.Unlock()
+				if poison {
+					s.ack(cdc.Ack{Ticket: m.ticket, Err: errors.New("record too large"), EventID: m.rec.EventID, Topic: m.rec.Topic})
+					return // nothing behind it
+				}
+				break
+			}
+			w.mu.Unlock()
+			if !s.sleep(50 * time.Millisecond) {
+				return
+			}
+		}
+		late := s.delay(limit)
+		s.wg.Go(func() {
+			if s.sleep(late) {
+				s.ack(cdc.Ack{Ticket: m.ticket, Latency: time.Since(m.rec.Committed)})
+			}
+		})
+	}
+}
+
+// land is the arrival of a record at the broker.
+func (w *world) land(rec *cdc.Record) {
+	key, index := string(rec.Key), -1
+	if len(rec.Value) == 8 {
+		index = int(binary.BigEndian.Uint64(rec.Value))
+	}
+	before := w.landed[key]
+	last := -1
+	if len(before) > 0 {
+		last = before[len(before)-1]
+	}
+	if index > last+1 {
+		w.fail("key %s: record %d arrived after record %d", key, index, last)
+	}
+	w.landed[key] = append(before, index)
+	w.count[rec.EventID]++
+	if w.clean && w.count[rec.EventID] > 1 {
+		w.fail("event %s of key %s arrived %d times", rec.EventID, key, w.count[rec.EventID])
+	}
+	if at, ok := w.times[rec.EventID]; ok && !rec.Time.Equal(at) {
+		w.fail("event %s: time %s, not %s", rec.EventID, rec.Time, at)
+	}
+}
+
+func (s *fakeSink) ack(a cdc.Ack) {
+	s.mu.Lock()
+	s.acks = append(s.acks, a)
+	s.mu.Unlock()
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (s *fakeSink) Acks(buf []cdc.Ack) []cdc.Ack {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rng.Shuffle(len(s.acks), func(i, j int) { s.acks[i], s.acks[j] = s.acks[j], s.acks[i] })
+	buf = append(buf, s.acks...)
+	s.acks = s.acks[:0]
+	return buf
+}
+
+func (s *fakeSink) Wake() <-chan struct{} { return s.wake }
+
+func (s *fakeSink) Stalled() error {
+	s.p.w.mu.Lock()
+	defer s.p.w.mu.Unlock()
+	if s.p.w.stalled {
+		return errors.New("brokers cannot be reached")
+	}
+	return nil
+}
+
+func (s *fakeSink) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if !s.closed {
+		s.closed = true
+		close(s.stop)
+	}
+	s.mu.Unlock()
+	s.wg.Wait()
+	return nil
+}
+
+type fakeStore struct {
+	p  *proc
+	mu sync.Mutex
+	in bool
+}
+
+func (s *fakeStore) enter(ctx context.Context) error {
+	s.mu.Lock()
+	if s.in {
+		s.p.w.fail("two goroutines in the store")
+	}
+	s.in = true
+	s.mu.Unlock()
+	w := s.p.w
+	w.mu.Lock()
+	hang := w.storeHang
+	d := time.Duration(w.rng.Int64N(int64(w.storeMax) + 1))
+	w.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
+}
+
+func (s *fakeStore) leave() {
+	s.mu.Lock()
+	s.in = false
+	s.mu.Unlock()
+}
+
+func (s *fakeStore) Load(ctx context.Context, name string) (map[string][]byte, error) {
+	defer s.leave()
+	if err := s.enter(ctx); err != nil {
+		return nil, err
+	}
+	w := s.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.storeDown || s.p.dead {
+		return nil, errors.New("store cannot be reached")
+	}
+	return maps.Clone(w.records), nil
+}
+
+func (s *fakeStore) Save(ctx context.Context, key string, value []byte) error {
+	defer s.leave()
+	if err := s.enter(ctx); err != nil {
+		return err
+	}
+	w := s.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.storeDown || s.p.dead {
+		return errors.New("store cannot be reached")
+	}
+	w.saves++
+	if value == nil {
+		delete(w.records, key)
+		if w.newest() == nil {
+			w.fail("the last record was removed, %s", key)
+		}
+		return nil
+	}
+	w.records[key] = value
+	w.judgeRecord(key, value)
+	if w.storeLie && w.rng.IntN(2) == 0 {
+		return errors.New("request timed out")
+	}
+	return nil
+}
+
+// judgeRecord holds a record that becomes durable against what has arrived.
+func (w *world) judgeRecord(key string, value []byte) {
+	rec, err := checkpoint.Decode(key, value)
+	if err != nil {
+		w.fail("record: %v", err)
+		return
+	}
+	if w.gapsOK {
+		return
+	}
+	got, _, _ := w.delivered()
+	if rec.LSN > got {
+		w.fail("checkpoint %s above what is delivered, %s", rec.LSN, got)
+	}
+	if n := rec.Next; n != nil {
+		for _, t := range w.log {
+			if t.begin != n.CommitLSN {
+				continue
+			}
+			rows := 0
+			for _, r := range t.rows {
+				if r.routed && rows < n.Rows {
+					rows++
+					if w.count[r.id] == 0 || rows == n.Rows && r.id != n.LastEventID {
+						w.fail("checkpoint says that %d records of %s are delivered up to %s; %s arrived %d times", n.Rows, t.begin, n.LastEventID, r.id, w.count[r.id])
+					}
+				}
+			}
+			if rows != n.Rows {
+				w.fail("checkpoint says that %d records of %s are delivered, it has %d", n.Rows, t.begin, rows)
+			}
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package relay
+
+import "time"
+
+// publish makes the loop's state what Status returns.
+func (l *loop) publish() {
+	l.published = l.now
+	reason := l.reason
+	if l.state == Streaming {
+		if err := l.sink.Stalled(); err != nil {
+			reason = "delivery waits: " + err.Error()
+			l.stalled.fault(l.now, func(n int, since time.Duration) {
+				l.log.Warn().Err(err).Dur("for", since).Int("in_flight", l.inFlight()).Msg("delivery stalled")
+			})
+		} else {
+			l.stalled.over(l.now, func(_ int, since time.Duration) {
+				l.log.Info().Dur("for", since).Msg("delivery recovered")
+			})
+		}
+		if err := l.checkpointer.err; err != nil && reason == "" {
+			reason = "checkpoint cannot be written: " + err.Error()
+		}
+	}
+	c := &l.checkpointer
+
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	st := &l.st
+	if st.State != l.state {
+		st.State, st.Since = l.state, l.now
+	}
+	st.Reason, st.Ready = reason, l.state == Streaming && reason == ""
+	st.Identity, st.Epoch = l.found, c.epoch
+	st.Received, st.Checkpoint, st.Confirmed = l.received, c.durable, l.confirmed
+	if l.tracker != nil {
+		st.Safe = l.tracker.Safe()
+		st.InFlightEvents, st.InFlightBytes = l.tracker.InFlight()
+		st.OldestUnacked = l.tracker.Oldest()
+	}
+	st.Events, st.Transactions, st.WindowFull, st.Latency = l.events, l.transactions, l.windowFull, l.latency
+	st.LastEvent, st.LastAck = l.lastEvent, l.lastAck
+	st.CheckpointError = ""
+	if c.err != nil {
+		st.CheckpointError = c.err.Error()
+	}
+}
+
+// setState changes what the relay is doing, and says why it is not ready, at once.
+func (l *loop) setState(s State, reason string) {
+	l.now = time.Now()
+	l.state, l.reason = s, reason
+	l.publish()
+}
+
+func (l *loop) setReason(reason string) { l.setState(l.state, reason) }
+
+// ended counts a session that ended, or one that could not be had.
+func (l *loop) ended(how string, err error) {
+	l.mu.Lock()
+	l.st.Sessions[how]++
+	l.mu.Unlock()
+	if err != nil {
+		l.noteError(err)
+	}
+}
+
+func (l *loop) noteError(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.st.LastError, l.st.LastErrorAt = err.Error(), time.Now()
+}
+
+// latencyBounds are LatencyBounds as durations: comparing those is all that an acknowledgement costs.
+var latencyBounds = func() (b [len(LatencyBounds)]time.Duration) {
+	for i, s := range LatencyBounds {
+		b[i] = time.Duration(s * float64(time.Second))
+	}
+	return b
+}()
+
+func (h *Histogram) add(d time.Duration) {
+	i := 0
+	for i < len(latencyBounds) && d > latencyBounds[i] {
+		i++
+	}
+	h.Counts[i]++
+	h.Sum += d.Seconds()
+}

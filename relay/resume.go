@@ -1,0 +1,155 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+)
+
+// progress remembers what was received, so that what a source sends again is handled once. A source sends again, after a
+// lost session, everything from the position that the new session starts at: whole transactions, in the same order, with the
+// same events in the same order (true within one timeline of one system). So transactions are told apart by the position of their commit
+// record, which Begin carries, and events within one by counting. Never by a row's LSN: rows of one COPY share it, and
+// a transaction's first row carries the end of the one before.
+//
+// It is pure: it decides, the loop does. Zero value: nothing received.
+type progress struct {
+	whole   cdc.Position // Begin.Pos of the newest transaction received whole
+	message cdc.Position // Pos of the newest message outside transactions
+
+	open   cdc.Position // Begin.Pos of the transaction received in part; 0 when there is none. Outlives a session.
+	events int          // of the open one: events handled, whether or not they gave a record
+	rows   int          // of the open one: events that gave a record, those skipped because of next included
+	lastID string       // event id of the last of rows
+
+	inTx      bool // between Begin and Commit of this session
+	again     bool // the transaction that the session is in was received whole before
+	skip      int  // events of it that are still to come and were handled in an earlier session
+	replaying bool // nothing new has come in this session yet
+
+	// next is how far the first transaction behind the checkpoint was delivered by the run before; nil when it was not, or
+	// once that transaction is whole.
+	next     *checkpoint.Next
+	nextLeft int // records that are still to be skipped because of next
+}
+
+// errChanged says that what came again is not what came before.
+var errChanged = errors.New("the source did not send again what it sent before")
+
+// errNext says that the transaction which the checkpoint describes as delivered in part is not that transaction.
+var errNext = errors.New("the transaction is not the one that the checkpoint says was delivered in part")
+
+// reconnected begins a new session on the same history.
+func (p *progress) reconnected() {
+	p.inTx, p.again, p.skip, p.replaying = false, false, 0, true
+}
+
+// begin takes a Begin and says whether a transaction starts that was never seen before.
+func (p *progress) begin(pos cdc.Position) (fresh bool, err error) {
+	if p.inTx {
+		return false, fmt.Errorf("begin of transaction %s inside transaction", pos)
+	}
+	if pos == 0 {
+		return false, errors.New("begin of a transaction at position 0/0")
+	}
+	p.inTx = true
+	switch {
+	case p.replaying && pos <= p.whole:
+		p.again = true
+		return false, nil
+	case p.open != 0 && pos == p.open:
+		p.skip, p.replaying = p.events, false
+		return false, nil
+	case p.open != 0:
+		return false, fmt.Errorf("%w: transaction %s, of which %d events were read, came as %s", errChanged, p.open, p.events, pos)
+	case pos <= p.whole:
+		return false, fmt.Errorf("transaction %s after transaction %s: not in commit order", pos, p.whole)
+	}
+	p.open, p.events, p.rows, p.lastID, p.replaying = pos, 0, 0, "", false
+	if p.next != nil {
+		switch {
+		case pos == p.next.CommitLSN:
+			p.nextLeft = p.next.Rows
+		case pos > p.next.CommitLSN:
+			return false, fmt.Errorf("%w: expected %s, got %s", errNext, p.next.CommitLSN, pos)
+		}
+	}
+	return true, nil
+}
+
+// event takes an event inside a transaction and says whether it is to be handled.
+func (p *progress) event() (bool, error) {
+	switch {
+	case !p.inTx:
+		return false, errors.New("a row outside a transaction")
+	case p.again:
+		return false, nil
+	case p.skip > 0:
+		p.skip--
+		return false, nil
+	}
+	p.events++
+	return true, nil
+}
+
+// record takes the record that an event gave and says whether it is to be delivered.
+func (p *progress) record(id string) (bool, error) {
+	p.rows++
+	p.lastID = id
+	if p.nextLeft == 0 {
+		return true, nil
+	}
+	p.nextLeft--
+	if p.nextLeft == 0 && id != p.next.LastEventID {
+		return false, fmt.Errorf("%w: transaction %s, event %d is %q and not %q", errNext, p.open, p.rows, id, p.next.LastEventID)
+	}
+	return false, nil
+}
+
+// commit takes a Commit and says whether it ends a transaction that was not whole before.
+func (p *progress) commit() (fresh bool, err error) {
+	if !p.inTx {
+		return false, errors.New("a commit outside a transaction")
+	}
+	p.inTx = false
+	if p.again {
+		p.again = false
+		return false, nil
+	}
+	if p.skip > 0 {
+		return false, fmt.Errorf("%w: transaction %s ended %d events before the point that was read", errChanged, p.open, p.skip)
+	}
+	if p.nextLeft > 0 {
+		return false, fmt.Errorf("%w: transaction %s ended %d records before the point that was delivered", errNext, p.open, p.nextLeft)
+	}
+	p.whole, p.open, p.next = p.open, 0, nil
+	return true, nil
+}
+
+// standalone takes a message outside transactions and says whether it is new.
+func (p *progress) standalone(pos cdc.Position) (bool, error) {
+	if p.inTx {
+		return false, fmt.Errorf("a message outside transactions, at %s, inside transaction", pos)
+	}
+	if pos <= p.message {
+		return false, nil
+	}
+	if p.open != 0 {
+		return false, fmt.Errorf("%w: a message at %s before transaction %s, which was read in part", errChanged, pos, p.open)
+	}
+	p.message = pos
+	return true, nil
+}
+
+// left is what a checkpoint at safe has to say of the transaction behind it. Where settled is set, nothing is in flight.
+func (p *progress) left(safe cdc.Position, settled bool) *checkpoint.Next {
+	if settled && p.open != 0 && p.rows > 0 && p.nextLeft == 0 {
+		return &checkpoint.Next{CommitLSN: p.open, Rows: p.rows, LastEventID: p.lastID}
+	}
+	if p.next != nil && safe <= p.next.CommitLSN {
+		return p.next
+	}
+	return nil
+}

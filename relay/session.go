@@ -1,0 +1,206 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// An attempt is what one try to open a session gave. Exactly one of err and sess is set.
+type attempt struct {
+	err  error
+	sess Session
+
+	found cdc.Identity       // while this session holds the slot
+	start cdc.Position       // the session streams from here
+	rec   *checkpoint.Record // written by this attempt: durable
+	older []string           // keys of records that are of no use any more
+	own   bool               // the record before rec was this process's: nobody else held the slot meanwhile
+	gap   bool               // a gap was stepped over
+
+	// epoch is the one that this attempt took, 0 for none. It can be set beside err: then the record may be durable or not.
+	epoch uint64
+}
+
+// errMoved says that another process moved the checkpoint while this one waited for the slot.
+var errMoved = errors.New("the checkpoint was moved by another process while the slot was taken")
+
+// open makes one attempt. It may take as long as the slot is in another's hands; ctx ends it.
+//
+// The slot is the lock, and the record is read once more behind it: whoever held the slot before may have moved the record after it was
+// first read. Only then the next epoch is written, so that a former holder who wakes up writes where nobody looks.
+func (r *Relay) open(ctx context.Context) attempt {
+	for {
+		a := r.openOnce(ctx)
+		if !errors.Is(a.err, errMoved) || ctx.Err() != nil {
+			return a
+		}
+		r.log.Info().Msg(errMoved.Error() + ": starting from where it is now")
+	}
+}
+
+func (r *Relay) openOnce(ctx context.Context) (a attempt) {
+	defer func() {
+		if a.err != nil && a.sess != nil {
+			closeSession(ctx, a.sess)
+			a.sess = nil
+		}
+	}()
+	rec, _, err := r.newest(ctx)
+	if err != nil {
+		return attempt{err: err}
+	}
+	a.sess, err = r.source.Open(ctx, rec == nil && r.cfg.Create, false)
+	if err != nil {
+		return attempt{err: fmt.Errorf("open the source: %w", err)}
+	}
+	a.found = a.sess.Identity()
+	a.start, a.err = checkpoint.Judge(rec, a.found)
+	base := rec
+	if errors.Is(a.err, checkpoint.ErrNoSlot) {
+		a.err = fault.Config(fmt.Errorf("slot %s: %w", a.found.Slot, a.err), "make the slot, or let walpost make it: source.create: true")
+		return a
+	}
+	if a.err != nil {
+		if base, a.err = r.accept(ctx, &a, a.err); a.err != nil {
+			return a
+		}
+		a.start = base.LSN
+	}
+	if a.err = a.sess.Start(ctx, a.start); a.err != nil {
+		a.err = fmt.Errorf("start streaming from %s: %w", a.start, a.err)
+		return a
+	}
+	// From here on the server wants signs of life, also while the store is slow. They confirm nothing that was not confirmed before.
+	a.found = a.sess.Identity()
+	a.err = alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
+		held, older, err := r.newest(ctx)
+		if err != nil {
+			return err
+		}
+		if a.own = held != nil && held.RunID == r.cfg.RunID; a.own && !a.gap {
+			rec, base = held, held // moved by this process: what is received already is skipped by the loop
+		}
+		if !same(rec, held) {
+			return errMoved
+		}
+		lsn, err := checkpoint.Judge(base, a.found)
+		if err != nil {
+			return err
+		}
+		next := &checkpoint.Record{
+			Name: r.cfg.Name, Epoch: 1, SystemID: a.found.SystemID, Timeline: a.found.Timeline, Slot: a.found.Slot,
+			Database: a.found.Database, LSN: lsn, RunID: r.cfg.RunID, Time: time.Now().UTC(),
+		}
+		if base != nil {
+			next.Next = base.Next
+			if base.SystemID != next.SystemID || base.Timeline != next.Timeline {
+				next.Next = nil // the position of a transaction means nothing on another timeline
+			}
+		}
+		if held != nil {
+			next.Epoch = held.Epoch + 1
+			older = append(slices.Clip(older), held.Key())
+		}
+		a.epoch = next.Epoch
+		if err := r.store.Save(ctx, next.Key(), next.Encode()); err != nil {
+			return waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
+		}
+		a.rec, a.older = next, older
+		return nil
+	})
+	return a
+}
+
+// newest loads this relay's newest record: nil when there is none.
+func (r *Relay) newest(ctx context.Context) (*checkpoint.Record, []string, error) {
+	values, err := r.store.Load(ctx, r.cfg.Name)
+	if err != nil {
+		return nil, nil, waitable(fmt.Errorf("read checkpoint: %w", err))
+	}
+	rec, older, err := checkpoint.Newest(r.cfg.Name, values)
+	if err != nil {
+		keys := slices.Sorted(maps.Keys(values))
+		return nil, nil, fmt.Errorf("read checkpoint, records %q: %w", keys, err)
+	}
+	return rec, older, nil
+}
+
+func same(a, b *checkpoint.Record) bool {
+	if a == nil || b == nil {
+		return a == b
+	}
+	return a.Epoch == b.Epoch && a.LSN == b.LSN
+}
+
+// waitable makes an error of the store one that is waited out, unless it says itself what it is.
+func waitable(err error) error {
+	if fault.NeedsPerson(err) || fault.Misconfigured(err) || fault.Retryable(err) {
+		return err
+	}
+	return fault.Retry(err)
+}
+
+// accept steps over the gap that refused names, if that is the one gap that the configuration accepts. It leaves in a.sess a
+// session whose slot is usable, and returns what to judge by from now on: where that slot stands.
+func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpoint.Record, error) {
+	var gap *checkpoint.Refusal
+	if r.cfg.AcceptGap == "" || !errors.As(refused, &gap) {
+		return nil, refused
+	}
+	if gap.Token != r.cfg.AcceptGap {
+		return nil, fmt.Errorf("another gap than the accepted one (%s): %w", r.cfg.AcceptGap, refused)
+	}
+	r.log.Warn().Str("token", gap.Token).Str("gap", refused.Error()).
+		Msg("GAP ACCEPTED: events in it are not delivered; going on behind it")
+	closeSession(ctx, a.sess)
+	var err error
+	if a.sess, err = r.source.Open(ctx, gap.NeedsSlot(), gap.NeedsSlot()); err != nil {
+		return nil, fmt.Errorf("open the source behind the accepted gap: %w", err)
+	}
+	a.found, a.gap = a.sess.Identity(), true
+	start, err := checkpoint.AcceptedStart(gap, a.found)
+	if err != nil {
+		return nil, fault.Person(fmt.Errorf("step over gap %s: %w", gap.Token, err), "start again: what is refused then names the gap as it is now")
+	}
+	return &checkpoint.Record{
+		Name: r.cfg.Name, SystemID: a.found.SystemID, Timeline: a.found.Timeline, Slot: a.found.Slot,
+		Database: a.found.Database, LSN: start,
+	}, nil
+}
+
+// alive runs work beside a session that nobody reads, and gives its signs of life meanwhile. It returns when work has.
+func alive(ctx context.Context, sess Session, safe cdc.Position, work func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- work(ctx) }()
+	ticker := time.NewTicker(confirmEvery(sess.StatusEvery()))
+	defer ticker.Stop()
+	for {
+		select {
+		case err := <-done:
+			return err
+		case <-ticker.C:
+			if err := sess.Confirm(ctx, safe); err != nil {
+				cancel()
+				<-done
+				return fmt.Errorf("sign of life: %w", err)
+			}
+		}
+	}
+}
+
+// closeSession ends a session that is of no use any more, within a second, also when ctx has ended.
+func closeSession(ctx context.Context, sess Session) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	_ = sess.Close(ctx) // the caller knows a better error, or needs none
+}

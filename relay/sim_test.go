@@ -1,0 +1,342 @@
+package relay
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+	"go.uber.org/goleak"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+var (
+	seeds = flag.Int("seeds", 300, "seeds of each kind of simulation")
+	seed0 = flag.Uint64("seed", 0, "run this one seed only, and tell its tale")
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// A run is one process from its start to its end.
+type run struct {
+	*proc
+	relay  *Relay
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+	logs   strings.Builder
+}
+
+func (w *world) start(cfg Config) *run {
+	p := &proc{w: w}
+	p.sink = newFakeSink(p, w.rng.Uint64())
+	r := &run{proc: p, done: make(chan struct{})}
+	cfg.Name = "shop"
+	if cfg.Window.Events == 0 {
+		cfg.Window.Events = 20
+	}
+	cfg.Backoff.Rand = func() float64 { return .5 }
+	cfg.Logger = zerolog.New(&r.logs)
+	relay, err := New(cfg, fakeSource{p}, fakeRouter{}, p.sink, &fakeStore{p: p})
+	if err != nil {
+		panic(err)
+	}
+	r.relay = relay
+	ctx, cancel := context.WithCancel(context.Background())
+	r.cancel = cancel
+	go func() {
+		defer close(r.done)
+		r.err = relay.Run(ctx)
+	}()
+	return r
+}
+
+// stop asks for a clean end and waits for it.
+func (r *run) stop() time.Duration {
+	from := time.Now()
+	r.cancel()
+	<-r.done
+	return time.Since(from)
+}
+
+// kill ends the process as kill -9 does. The server keeps its session for a while.
+func (r *run) kill() {
+	w := r.w
+	w.mu.Lock()
+	r.dead = true
+	held := w.session != nil && w.session.p == r.proc
+	w.mu.Unlock()
+	r.cancel()
+	if held {
+		go func() {
+			time.Sleep(time.Second)
+			w.mu.Lock()
+			if w.session != nil && w.session.p == r.proc {
+				w.session = nil
+				w.wake()
+			}
+			w.mu.Unlock()
+		}()
+	}
+}
+
+// eventually waits until ok, and says whether it came true in time.
+func (w *world) eventually(limit time.Duration, ok func() bool) bool {
+	for until := time.Now().Add(limit); ; time.Sleep(10 * time.Millisecond) {
+		w.mu.Lock()
+		is := ok()
+		w.mu.Unlock()
+		if is {
+			return true
+		}
+		if time.Now().After(until) {
+			return false
+		}
+	}
+}
+
+func (w *world) allDelivered() bool {
+	pos, _, _ := w.delivered()
+	return pos == w.pos
+}
+
+type sim struct {
+	*world
+	t     *testing.T
+	rng   *rand.Rand
+	cur   *run
+	past  []*run
+	cfg   Config
+	noEnd bool
+}
+
+func (s *sim) begin() { s.cur = s.start(s.cfg) }
+
+func (s *sim) again() {
+	s.past = append(s.past, s.cur)
+	s.begin()
+}
+
+func (s *sim) upTo(d time.Duration) time.Duration { return time.Duration(s.rng.Int64N(int64(d))) }
+
+func (s *sim) set(f func()) {
+	s.mu.Lock()
+	f()
+	s.mu.Unlock()
+}
+
+func (s *sim) write() {
+	for range 40 + s.rng.IntN(100) {
+		n := 1 + s.rng.IntN(4)
+		switch s.rng.IntN(12) {
+		case 0:
+			n = 20 + s.rng.IntN(80)
+		case 1:
+			n = 0
+		}
+		keys := make([]string, n)
+		for i := range keys {
+			keys[i] = string("abcdef-"[s.rng.IntN(7)])
+		}
+		s.commit(keys...)
+		if s.rng.IntN(3) > 0 {
+			time.Sleep(s.upTo(600 * time.Millisecond))
+		}
+		if s.rng.IntN(5) == 0 {
+			s.other()
+		}
+	}
+}
+
+// trouble is one thing that happens.
+func (s *sim) trouble() {
+	kinds := 8
+	if !s.clean {
+		kinds = 15
+	}
+	switch k := s.rng.IntN(kinds); k {
+	case 0, 1:
+		s.tell("session lost")
+		s.cut(errNet)
+	case 2:
+		d := s.upTo(4 * time.Second)
+		s.tell("server down for %s, the slot steps back", d)
+		s.set(func() { s.down = true; s.id.SlotFound.Confirmed -= s.id.SlotFound.Confirmed % 64 * 8 % 100 })
+		s.cut(errNet)
+		time.Sleep(d)
+		s.set(func() { s.down = false })
+	case 3, 4:
+		s.tell("stop")
+		took := s.cur.stop()
+		s.set(func() {
+			if s.cur.err != nil && !fault.NeedsPerson(s.cur.err) {
+				s.fail("stopped: %v", s.cur.err)
+			}
+			if took > 30*time.Second {
+				s.fail("a stop took %s", took)
+			}
+		})
+		s.again()
+	case 5:
+		d := s.upTo(5 * time.Second)
+		s.tell("sink stalled for %s", d)
+		s.set(func() { s.stalled = true })
+		time.Sleep(d)
+		s.set(func() { s.stalled = false })
+	case 6:
+		s.tell("store slow, and lies")
+		s.set(func() { s.storeMax, s.storeLie = 400*time.Millisecond, true })
+		time.Sleep(s.upTo(5 * time.Second))
+		s.set(func() { s.storeMax, s.storeLie = 5*time.Millisecond, false })
+	case 7:
+		d := s.upTo(2 * time.Second)
+		s.tell("store down for %s", d)
+		s.set(func() { s.storeDown = true })
+		time.Sleep(d)
+		s.set(func() { s.storeDown = false })
+	case 8, 9:
+		s.tell("kill")
+		s.cur.kill()
+		s.again()
+	case 10:
+		s.tell("promotion")
+		s.set(func() {
+			s.id.History = append(s.id.History, cdc.Fork{Timeline: s.id.Timeline, End: s.pos})
+			s.id.Timeline++
+		})
+		s.cut(errNet)
+	case 11:
+		s.tell("store hangs while stopping")
+		s.set(func() { s.storeHang = true })
+		if took := s.cur.stop(); took > 30*time.Second {
+			s.set(func() { s.fail("a stop took %s", took) })
+		}
+		s.set(func() { s.storeHang = false })
+		s.again()
+	case 12:
+		s.tell("sink stalled while stopping")
+		s.set(func() { s.stalled = true })
+		if took := s.cur.stop(); took > 30*time.Second {
+			s.set(func() { s.fail("a stop took %s", took) })
+		}
+		s.set(func() { s.stalled = false })
+		s.again()
+	case 13:
+		s.tell("poison")
+		s.set(func() {
+			for i := len(s.log) - 1; i >= 0; i-- {
+				for _, r := range s.log[i].rows {
+					if r.routed && s.count[r.id] == 0 {
+						s.poison[r.id] = true
+						return
+					}
+				}
+			}
+		})
+		time.Sleep(s.upTo(5 * time.Second))
+		s.set(func() { clear(s.poison) })
+	case 14:
+		s.tell("the source leaves out a row when it sends again")
+		s.set(func() {
+			if s.session != nil && s.session.ev > 1 {
+				s.strays[s.session.tx] = true
+			}
+		})
+		s.cut(errNet)
+		time.Sleep(time.Millisecond)
+		s.set(func() { clear(s.strays) })
+	}
+	select {
+	case <-s.cur.done:
+		if s.cur.err != nil && !fault.NeedsPerson(s.cur.err) {
+			s.set(func() { s.fail("ended: %v", s.cur.err) })
+		}
+		s.again()
+	default:
+	}
+}
+
+func simulate(t *testing.T, seed uint64, clean bool) {
+	var s *sim
+	synctest.Test(t, func(t *testing.T) {
+		s = &sim{world: newWorld(seed), t: t, rng: rand.New(rand.NewPCG(seed, 3))}
+		s.world.clean = clean
+		s.status = []time.Duration{10 * time.Second, 2 * time.Second, time.Second}[s.rng.IntN(3)]
+		s.maxDelay = []time.Duration{2 * time.Millisecond, 50 * time.Millisecond, 700 * time.Millisecond}[s.rng.IntN(3)]
+		s.cfg.Window = Window{Events: 1 + s.rng.IntN(60), Bytes: int64(100 + s.rng.IntN(5000))}
+		s.begin()
+		written := make(chan struct{})
+		go func() { s.write(); close(written) }()
+		for range 4 + s.rng.IntN(10) {
+			time.Sleep(s.upTo(4 * time.Second))
+			s.trouble()
+		}
+		<-written
+		s.tell("quiet")
+		s.set(func() { s.maxDelay = 5 * time.Millisecond })
+		if !s.eventually(2*time.Minute, s.allDelivered) {
+			s.set(func() {
+				pos, next, n := s.delivered()
+				s.fail("not everything arrived: up to %s of %s, next %+v, %d rows of it; %+v", pos, s.pos, next, n, s.cur.relay.Status())
+			})
+		}
+		s.other()
+		if !s.eventually(30*time.Second, func() bool { return s.id.SlotFound.Confirmed == s.pos }) {
+			s.set(func() {
+				s.fail("the slot stays at %s, the server is at %s; %+v", s.id.SlotFound.Confirmed, s.pos, s.cur.relay.Status())
+			})
+		}
+		took := s.cur.stop()
+		s.set(func() {
+			if s.cur.err != nil || took > time.Second {
+				s.fail("the last stop took %s: %v", took, s.cur.err)
+			}
+			if n := len(s.records); n > 3 {
+				s.fail("%d records are left", n)
+			}
+		})
+		for _, r := range s.past {
+			r.cancel()
+			<-r.done
+		}
+		time.Sleep(2 * time.Second) // kills end
+	})
+	if len(s.wrong) > 0 || *seed0 != 0 {
+		if *seed0 != 0 {
+			for _, r := range append(s.past, s.cur) {
+				t.Log(r.logs.String())
+			}
+		}
+		t.Logf("seed %d, window %+v, confirms %d, saves %d, opens %d\n%s", seed, s.cfg.Window, s.confirms, s.saves, s.opens, strings.Join(s.tale, "\n"))
+		if len(s.wrong) > 0 {
+			t.Errorf("seed %d:\n%s", seed, strings.Join(s.wrong[:min(10, len(s.wrong))], "\n"))
+		}
+	}
+}
+
+func seedsOf(t *testing.T, f func(t *testing.T, seed uint64)) {
+	if *seed0 != 0 {
+		f(t, *seed0)
+		return
+	}
+	for seed := range uint64(*seeds) {
+		t.Run(fmt.Sprint(seed+1), func(t *testing.T) { f(t, seed+1) })
+	}
+}
+
+// TestSimulationOfLostSessionsAndCleanStops checks that nothing is delivered twice where nothing crashes.
+func TestSimulationOfLostSessionsAndCleanStops(t *testing.T) {
+	seedsOf(t, func(t *testing.T, seed uint64) { simulate(t, seed, true) })
+}
+
+// TestSimulationOfEverything checks that nothing is lost or out of order whatever happens.
+func TestSimulationOfEverything(t *testing.T) {
+	seedsOf(t, func(t *testing.T, seed uint64) { simulate(t, seed, false) })
+}
