@@ -120,7 +120,7 @@ func (t *Tracker) Idle(pos cdc.Position) {
 func (t *Tracker) Ack(ticket cdc.Ticket) {
 	// first <= Tx < next, written so that it can not overflow.
 	if ticket.Tx-t.first >= t.next-t.first {
-		panic(fmt.Sprintf("checkpoint: acknowledgement for transaction %d, of %d..%d", ticket.Tx, t.first, t.next-1))
+		panic(fmt.Sprintf("checkpoint: acknowledgement for transaction %d, which is finished or never began", ticket.Tx))
 	}
 	tx, size := t.at(ticket.Tx), int(ticket.Size)
 	if tx.pending == 0 || size > tx.bytes || tx.pending == 1 && size != tx.bytes {
