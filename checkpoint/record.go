@@ -103,6 +103,7 @@ func decode(key string, value []byte) (*Record, error) {
 	if k := r.Key(); k != key {
 		return nil, fmt.Errorf("it says that it is %q", k)
 	}
+	r.Time = r.Time.UTC()
 	return r, nil
 }
 
@@ -125,6 +126,8 @@ func (r *Record) check() error {
 		return errors.New("timeline must be at least 1 (got 0)")
 	case r.LSN == 0:
 		return errors.New("lsn must not be 0/0")
+	case r.Time.UTC().Year() < 0 || r.Time.UTC().Year() > 9999:
+		return fmt.Errorf("time must be in the years 0 to 9999, in UTC (got %d)", r.Time.UTC().Year())
 	case r.Next != nil && r.Next.CommitLSN == 0:
 		return errors.New("next.commit_lsn must not be 0/0")
 	case r.Next != nil && r.Next.Rows < 0:
