@@ -1,0 +1,183 @@
+package sink
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl"
+	"github.com/twmb/franz-go/pkg/sasl/aws"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
+)
+
+type kgoDialer = func(ctx context.Context, network, host string) (net.Conn, error)
+
+const dialTimeout = 10 * time.Second
+
+// load reads the files into a configuration for one connection.
+func (t TLS) load() (*tls.Config, error) {
+	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	if t.CAFile != "" {
+		pem, err := os.ReadFile(t.CAFile)
+		if err != nil {
+			return nil, fmt.Errorf("kafka.tls.ca_file: %w", err)
+		}
+		c.RootCAs = x509.NewCertPool()
+		if !c.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("kafka.tls.ca_file: no certificate in %s", t.CAFile)
+		}
+	}
+	if t.CertFile != "" && t.KeyFile != "" {
+		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+		if err != nil {
+			return nil, fmt.Errorf("kafka.tls.cert_file, kafka.tls.key_file: %w", err)
+		}
+		c.Certificates = []tls.Certificate{pair}
+	}
+	return c, nil
+}
+
+// dial opens one TLS connection. The files are read each time: short-lived certificates are renewed in place.
+func (t TLS) dial(ctx context.Context, network, host string) (net.Conn, error) {
+	c, err := t.load()
+	if err != nil {
+		return nil, err
+	}
+	if c.ServerName == "" {
+		if c.ServerName, _, err = net.SplitHostPort(host); err != nil {
+			return nil, fmt.Errorf("broker address %q: %w", host, err)
+		}
+	}
+	d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: c}
+	return d.DialContext(ctx, network, host)
+}
+
+func (s SASL) validate(readable func(field, path string)) (errs []error) {
+	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+	one := func(field, value, file string) {
+		switch {
+		case value == "" && file == "":
+			bad("kafka.sasl.%s: must be set for %s, or kafka.sasl.%s_file", field, s.Mechanism, field)
+		case value != "" && file != "":
+			bad("kafka.sasl.%s: must not be set together with kafka.sasl.%s_file", field, field)
+		default:
+			readable("kafka.sasl."+field+"_file", file)
+		}
+	}
+	switch s.Mechanism {
+	case "":
+		if s.Username != "" || s.Password != "" || s.PasswordFile != "" || s.Token != "" || s.TokenFile != "" || s.AccessKey != "" {
+			bad("kafka.sasl.mechanism: must be set when there are credentials (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM)")
+		}
+	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
+		if s.Username == "" {
+			bad("kafka.sasl.username: must be set for %s", s.Mechanism)
+		}
+		one("password", s.Password, s.PasswordFile)
+	case "OAUTHBEARER":
+		one("token", s.Token, s.TokenFile)
+	case "AWS_MSK_IAM":
+		if (s.AccessKey == "") != (s.SecretKey == "" && s.SecretKeyFile == "") {
+			bad("kafka.sasl: access_key and secret_key must both be set or both be left out (then they come from the environment)")
+		}
+		readable("kafka.sasl.secret_key_file", s.SecretKeyFile)
+	default:
+		bad("kafka.sasl.mechanism: must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM (got %q)", s.Mechanism)
+	}
+	return errs
+}
+
+// secret is a value, or the content of a file without the end of its last line.
+func secret(value, path string) (string, error) {
+	if path == "" {
+		return value, nil
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", fmt.Errorf("read secret: %w", err)
+	}
+	return strings.TrimRight(string(b), "\r\n"), nil
+}
+
+func (s SASL) mechanism() sasl.Mechanism {
+	user := func() (user, pass string, err error) {
+		pass, err = secret(s.Password, s.PasswordFile)
+		return s.Username, pass, err
+	}
+	switch s.Mechanism {
+	case "PLAIN":
+		return plain.Plain(func(context.Context) (plain.Auth, error) {
+			u, p, err := user()
+			return plain.Auth{User: u, Pass: p}, err
+		})
+	case "SCRAM-SHA-256", "SCRAM-SHA-512":
+		f := func(context.Context) (scram.Auth, error) {
+			u, p, err := user()
+			return scram.Auth{User: u, Pass: p}, err
+		}
+		if s.Mechanism == "SCRAM-SHA-256" {
+			return scram.Sha256(f)
+		}
+		return scram.Sha512(f)
+	case "OAUTHBEARER":
+		return oauth.Oauth(func(context.Context) (oauth.Auth, error) {
+			t, err := secret(s.Token, s.TokenFile)
+			return oauth.Auth{Token: t, Extensions: s.Extensions}, err
+		})
+	case "AWS_MSK_IAM":
+		return aws.ManagedStreamingIAM(func(context.Context) (aws.Auth, error) { return s.awsAuth() })
+	}
+	return nil
+}
+
+func (s SASL) awsAuth() (aws.Auth, error) {
+	a := aws.Auth{AccessKey: s.AccessKey, SessionToken: s.SessionToken}
+	var err error
+	if a.SecretKey, err = secret(s.SecretKey, s.SecretKeyFile); err != nil {
+		return a, err
+	}
+	if a.AccessKey == "" {
+		a.AccessKey, a.SecretKey = os.Getenv("AWS_ACCESS_KEY_ID"), os.Getenv("AWS_SECRET_ACCESS_KEY")
+		a.SessionToken = os.Getenv("AWS_SESSION_TOKEN")
+	}
+	if a.AccessKey == "" || a.SecretKey == "" {
+		return a, errors.New("kafka.sasl: no AWS credentials in access_key and secret_key, nor in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
+	}
+	return a, nil
+}
+
+// reachOpts are the options with which every client of this package finds and enters the cluster.
+func (c Config) reachOpts() []kgo.Opt {
+	opts := []kgo.Opt{
+		kgo.SeedBrokers(c.Brokers...),
+		kgo.ClientID(c.ClientID),
+		// The client waits this long before it asks for metadata again; the default of 5 s shows as latency after every
+		// error that a refresh cures (seen: 5.0 s against 0.25 s).
+		kgo.MetadataMinAge(250 * time.Millisecond),
+	}
+	switch {
+	case c.Dial != nil:
+		opts = append(opts, kgo.Dialer(c.Dial))
+	case c.TLS.on():
+		opts = append(opts, kgo.Dialer(c.TLS.dial))
+	default:
+		opts = append(opts, kgo.Dialer((&net.Dialer{Timeout: dialTimeout}).DialContext))
+	}
+	if m := c.SASL.mechanism(); m != nil {
+		if c.SASL.Mechanism == "AWS_MSK_IAM" && c.SASL.Region != "" && os.Getenv("AWS_REGION") == "" {
+			// The library takes the region of a broker name without one from the environment and from nowhere else.
+			_ = os.Setenv("AWS_REGION", c.SASL.Region) // fails only for an invalid name
+		}
+		opts = append(opts, kgo.SASL(m))
+	}
+	return opts
+}

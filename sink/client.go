@@ -1,0 +1,149 @@
+package sink
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+const (
+	// maxWrite is the largest request that the client sends: the default of the broker's socket.request.max.bytes, above which
+	// a broker cuts the connection.
+	maxWrite = 100 << 20
+	// defaultLimit is the broker's default of max.message.bytes less what the client adds: 1,000,012, as librdkafka and
+	// franz-go have it.
+	defaultLimit = 1_000_012
+	minLimit     = 512
+	// room is what a batch of one record takes at most beside the record itself, in the newest request format, and some.
+	room = 96
+
+	maxLinger  = 10 * time.Second
+	autoLinger = time.Millisecond
+)
+
+// client is one Kafka client that produces, and what the sink must know of it. A sink usually has one; see Kafka.fresh.
+type client struct {
+	*kgo.Client
+	s     *Kafka
+	alone bool // accepts any size: for one record that is above its topic's limit, see gate.go
+
+	topics int // that produce through it; guarded by Kafka.mu
+
+	mu    sync.Mutex
+	limit map[string]int32 // what the client was told at a topic's first record, and keeps
+}
+
+func (s *Kafka) newClient(alone bool) (*client, error) {
+	c := &client{s: s, alone: alone, limit: map[string]int32{}}
+	linger := autoLinger
+	if s.cfg.FixedLinger {
+		linger = s.cfg.Linger
+	}
+	if alone {
+		linger = 0
+	}
+	opts := append(s.cfg.reachOpts(),
+		kgo.RequiredAcks(kgo.AllISRAcks()), // idempotent by the client's default; never RecordRetries, never RecordDeliveryTimeout
+		kgo.UnknownTopicRetries(-1),
+		kgo.ProducerBatchCompression(codecs[s.cfg.Compression], kgo.NoCompression()),
+		kgo.ProducerLinger(linger),
+		kgo.BrokerMaxWriteBytes(maxWrite),
+		kgo.ProducerBatchMaxBytesFn(c.batchLimit),
+		// Above the window, because the window is the only brake. The client counts a record until its promise has returned,
+		// so for a moment one that the window has let go is still counted.
+		kgo.MaxBufferedRecords(2*s.cfg.WindowEvents+1024),
+		kgo.MaxBufferedBytes(int(2*s.cfg.WindowBytes)+2*maxWrite),
+		kgo.RecordPartitioner(partitioner{kgo.UniformBytesPartitioner(64<<10, true, true, nil)}),
+		kgo.WithLogger(&clientLog{c: c, log: s.log}),
+		kgo.WithHooks(append([]kgo.Hook{fenceHook{}, &s.dials}, s.cfg.Hooks...)...),
+	)
+	var err error
+	if c.Client, err = kgo.NewClient(opts...); err != nil {
+		return nil, fmt.Errorf("kafka client: %w", err)
+	}
+	return c, nil
+}
+
+// batchLimit is called by the client once for each partition, under its locks.
+func (c *client) batchLimit(topic string) int32 {
+	if c.alone {
+		return maxWrite
+	}
+	n := c.s.limitOf(topic)
+	c.mu.Lock()
+	c.limit[topic] = n
+	c.mu.Unlock()
+	return n
+}
+
+// told is the limit that the client works with for topic, and whether it has asked for it already.
+func (c *client) told(topic string) (int32, bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n, ok := c.limit[topic]
+	return n, ok
+}
+
+// fatal says whether the client can never produce again: its producer id is refused for good.
+func (c *client) fatal(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	_, _, err := c.ProducerID(ctx)
+	if err == nil || ctx.Err() != nil || loadFailed(err) {
+		return nil
+	}
+	return err
+}
+
+// flushNow makes the client send what lingers. It does not wait: a Flush whose context has ended only wakes the partitions.
+func (c *client) flushNow() { _ = c.Flush(canceled) } // the error says that it did not wait
+
+// canceled is a context that has ended.
+var canceled = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
+
+// partitioner is Kafka's Java default (murmur2 over a key that is not nil, an empty one too; batches spread evenly
+// without a key), except that a record which names its partition goes there.
+type partitioner struct{ kgo.Partitioner }
+
+func (p partitioner) ForTopic(topic string) kgo.TopicPartitioner {
+	return topicPartitioner{p.Partitioner.ForTopic(topic).(kgo.TopicBackupPartitioner)}
+}
+
+type topicPartitioner struct{ kgo.TopicBackupPartitioner }
+
+func (p topicPartitioner) RequiresConsistency(r *kgo.Record) bool {
+	return r.Partition >= 0 || p.TopicBackupPartitioner.RequiresConsistency(r)
+}
+
+func (p topicPartitioner) PartitionByBackup(r *kgo.Record, n int, backup kgo.TopicBackupIter) int {
+	if r.Partition >= 0 {
+		return int(r.Partition) // beyond n: the client fails the record; gate.go looks before
+	}
+	return p.TopicBackupPartitioner.PartitionByBackup(r, n, backup)
+}
+
+// clientLog hears what the client logs. Its log is the only place where the client says, before it releases a partition's
+// lock, that it is about to fail what is buffered there: see fence.go.
+type clientLog struct {
+	c   *client
+	log zerolog.Logger
+}
+
+func (l *clientLog) Level() kgo.LogLevel { return kgo.LogLevelInfo }
+
+func (l *clientLog) Log(level kgo.LogLevel, msg string, kvs ...any) {
+	if topic, partition, ok := failing(kvs); ok {
+		l.c.s.fence(l.c, topic, partition)
+	}
+	if level <= kgo.LogLevelWarn {
+		l.log.Debug().Str("client", msg).Fields(kvs).Msg("kafka client")
+	}
+}

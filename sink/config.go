@@ -1,0 +1,215 @@
+// Package sink delivers records: to Kafka (Open), or to a writer for trying (NewStdout). It also holds the stores of
+// checkpoint bytes (NewKafkaStore, NewFileStore) and the Kafka side of the preconditions (Check).
+//
+// It knows the Kafka client, its settings and its errors. It knows nothing of transactions of the source or of positions.
+package sink
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// Config says how to reach Kafka and how to produce. The zero value of an optional field is its default. The names in
+// brackets are those of walpost.yaml; Validate's messages use them.
+type Config struct {
+	Brokers  []string // [kafka.brokers] host:port; at least one
+	ClientID string   // default "walpost"
+	TLS      TLS      // [kafka.tls]
+	SASL     SASL     // [kafka.sasl]
+
+	// Compression is none, gzip, snappy, lz4 or zstd; "" is snappy. [kafka.compression]
+	Compression string
+	// Linger is how long a batch waits for more records while it is not full. Used only with FixedLinger; otherwise
+	// ("auto") nothing waits while records are sparse, and batches wait autoLinger while they are dense. [kafka.linger]
+	Linger      time.Duration
+	FixedLinger bool
+
+	// WindowEvents and WindowBytes are what the relay has in flight at most; the client's own limits are set above them, so
+	// that the window is the only brake. Zero: 50,000 and 64 MiB. [delivery.window]
+	WindowEvents int
+	WindowBytes  int64
+
+	Topics Topics // [kafka.topics]
+
+	Logger zerolog.Logger
+	// Hooks are given to every client that produces, such as those of the metrics plugin. They must bear several clients.
+	Hooks []kgo.Hook
+
+	// Dial replaces the dialer, for tests and tunnels. With it TLS is Dial's affair.
+	Dial kgoDialer
+}
+
+// Topics says whether a missing topic is created, and how. -1, and 0, leave it to the broker's defaults.
+type Topics struct {
+	Create            bool
+	Partitions        int
+	ReplicationFactor int
+}
+
+// TLS is used when Enabled, or when any of the files or ServerName is set. The files are read again for every connection,
+// so a renewed certificate needs no restart.
+type TLS struct {
+	Enabled    bool
+	CAFile     string // PEM; default: the system's roots
+	CertFile   string // PEM; with KeyFile
+	KeyFile    string
+	ServerName string // default: the broker's host
+}
+
+func (t TLS) on() bool {
+	return t.Enabled || t.CAFile != "" || t.CertFile != "" || t.KeyFile != "" || t.ServerName != ""
+}
+
+// SASL is used when Mechanism is set. The files are read again for every authentication.
+type SASL struct {
+	Mechanism string // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM
+
+	Username     string
+	Password     string
+	PasswordFile string
+
+	// OAUTHBEARER
+	Token      string
+	TokenFile  string
+	Extensions map[string]string
+
+	// AWS_MSK_IAM. What is empty comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. The region comes
+	// from the broker's name; where that has none, from Region, else AWS_REGION.
+	AccessKey     string
+	SecretKey     string
+	SecretKeyFile string
+	SessionToken  string
+	Region        string
+}
+
+const (
+	defaultWindowEvents = 50_000
+	defaultWindowBytes  = 64 << 20
+)
+
+func (c Config) withDefaults() Config {
+	if c.ClientID == "" {
+		c.ClientID = "walpost"
+	}
+	if c.Compression == "" {
+		c.Compression = "snappy"
+	}
+	if c.WindowEvents == 0 {
+		c.WindowEvents = defaultWindowEvents
+	}
+	if c.WindowBytes == 0 {
+		c.WindowBytes = defaultWindowBytes
+	}
+	return c
+}
+
+// Validate returns every fault of the configuration, joined, each with field, bound and value, or nil. Files are only
+// looked at for whether they can be read.
+func (c Config) Validate() error {
+	var errs []error
+	bad := func(format string, args ...any) { errs = append(errs, fault.Config(fmt.Errorf(format, args...), "")) }
+	readable := func(field, path string) {
+		if path == "" {
+			return
+		}
+		f, err := os.Open(path)
+		if err != nil {
+			bad("%s: %w", field, err)
+			return
+		}
+		_ = f.Close() // opened for reading only
+	}
+
+	if len(c.Brokers) == 0 {
+		bad("kafka.brokers: must name at least one broker (got none)")
+	}
+	for _, b := range c.Brokers {
+		if err := checkBroker(b); err != nil {
+			bad("kafka.brokers: %w", err)
+		}
+	}
+	if _, ok := codecs[c.Compression]; c.Compression != "" && !ok {
+		bad("kafka.compression: must be none, gzip, snappy, lz4 or zstd (got %q)", c.Compression)
+	}
+	if c.FixedLinger && (c.Linger < 0 || c.Linger > maxLinger) {
+		bad("kafka.linger: must be auto, or from 0s to %s (got %s)", maxLinger, c.Linger)
+	}
+	if c.WindowEvents < 0 {
+		bad("delivery.window.events: must be at least 1 (got %d)", c.WindowEvents)
+	}
+	if c.WindowBytes < 0 {
+		bad("delivery.window.bytes: must be at least 1 (got %d)", c.WindowBytes)
+	}
+	if n := c.Topics.Partitions; n < -1 || n > 1<<31-1 {
+		bad("kafka.topics.partitions: must be -1 (the broker's default) or at least 1 (got %d)", n)
+	}
+	if n := c.Topics.ReplicationFactor; n < -1 || n > 1<<15-1 {
+		bad("kafka.topics.replication_factor: must be -1 (the broker's default) or from 1 to 32767 (got %d)", n)
+	}
+
+	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
+		bad("kafka.tls: cert_file and key_file must both be set or both be left out (got cert_file %q, key_file %q)",
+			c.TLS.CertFile, c.TLS.KeyFile)
+	}
+	readable("kafka.tls.ca_file", c.TLS.CAFile)
+	readable("kafka.tls.cert_file", c.TLS.CertFile)
+	readable("kafka.tls.key_file", c.TLS.KeyFile)
+	if c.TLS.on() {
+		if _, err := c.TLS.load(); err != nil {
+			bad("%w", err)
+		}
+	}
+	for _, err := range c.SASL.validate(readable) {
+		bad("%w", err)
+	}
+	return errors.Join(errs...)
+}
+
+func checkBroker(b string) error {
+	host, port, err := net.SplitHostPort(b)
+	if err != nil || host == "" || strings.ContainsAny(host, "/ ,") {
+		return fmt.Errorf("must be host:port (got %q)", b)
+	}
+	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		return fmt.Errorf("the port must be from 1 to 65535 (got %q)", b)
+	}
+	return nil
+}
+
+var codecs = map[string]kgo.CompressionCodec{
+	"none":   kgo.NoCompression(),
+	"gzip":   kgo.GzipCompression(),
+	"snappy": kgo.SnappyCompression(),
+	"lz4":    kgo.Lz4Compression(),
+	"zstd":   kgo.ZstdCompression(),
+}
+
+// invalidTopic says why Kafka would refuse a topic's name, or nil. The rules are those of Kafka's Topic.validate.
+func invalidTopic(name string) error {
+	switch {
+	case name == "":
+		return errors.New("the topic's name is empty")
+	case name == "." || name == "..":
+		return fmt.Errorf("the topic's name must not be %q", name)
+	case len(name) > 249:
+		return fmt.Errorf("the topic's name has %d characters, more than 249", len(name))
+	}
+	for i := 0; i < len(name); i++ {
+		switch c := name[i]; {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
+		default:
+			return fmt.Errorf("the topic's name %q has a character other than a-z, A-Z, 0-9, '.', '_' and '-'", name)
+		}
+	}
+	return nil
+}

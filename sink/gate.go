@@ -1,0 +1,442 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+// The gate of a topic is what keeps the order where the client alone does not: after a refusal the client fails everything
+// it has buffered for the partition and takes the next record as if nothing had happened.
+//
+// While the gate is open, Send hands records straight to the client. It shuts at the first error, at a raised fence
+// (fence.go), and for a record that needs care (too large for a batch, or for a partition that is not there). Behind a shut
+// gate records queue in the order of Send, and one goroutine tends the topic until it is open again:
+//
+//  1. wait until nothing is in flight there;
+//  2. know the topic: it exists (or is created), its partitions, its max.message.bytes;
+//  3. hand over the first record alone, then, while all goes well, two, four, ... of what failed and what waits;
+//  4. a group that is refused for its content is halved until a record is refused alone: that one is poison, the gate stays
+//     shut for good. Every other error is waited out with backoff, beginning with a single record again;
+//  5. when nothing waits any more, open.
+//
+// A topic starts with its gate shut, so its first record goes alone, after step 2.
+type topic struct {
+	s    *Kafka
+	name string
+	wake chan struct{} // tells the tender that nothing is in flight, capacity 1
+	role role          // the tender's
+
+	fenced atomic.Bool // there are fences
+
+	// Guarded by Kafka.mu.
+	gate       gate
+	cl         *client // nil until the topic is known for the first time
+	through    *client // that has records in flight: cl, or for one record Kafka.lone
+	partitions int32
+	limit      int
+	fences     map[int32]struct{}
+	flight     int // slots at the client
+	failed     []*slot
+	redo       []*slot // have failed, in order: before the queue
+	queue      queue
+	pending    int       // slots that have not ended
+	since      time.Time // of the last acknowledgement, or of the first record after a pause
+	reason     error     // why the tender waits, nil while it does not
+	delivered  uint64
+}
+
+type gate uint8
+
+const (
+	idle   gate = iota // a new topic, nobody tends it
+	open               // Send produces
+	tended             // the tender produces
+	halted             // behind poison, for good
+)
+
+const (
+	fullGroup  = 256 // a group of this size that went well ends the care
+	chunk      = 1024
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// topicOf is called with mu held.
+func (s *Kafka) topicOf(name string) *topic {
+	t := s.topics[name]
+	if t == nil {
+		t = &topic{s: s, name: name, wake: make(chan struct{}, 1)}
+		s.topics[name] = t
+	}
+	return t
+}
+
+// fits says whether a record can be handed over together with others. mu is held.
+func (t *topic) fits(sl *slot) bool { return sl.bytes <= t.limit && sl.partition < t.partitions }
+
+// shut closes the gate and lets a goroutine tend it. mu is held.
+func (s *Kafka) shut(t *topic) {
+	if s.closed || t.gate == tended || t.gate == halted {
+		return
+	}
+	t.gate = tended
+	s.wg.Add(1)
+	go s.tend(t)
+}
+
+func (t *topic) signal() {
+	select {
+	case t.wake <- struct{}{}:
+	default:
+	}
+}
+
+// tend is steps 1 to 5.
+func (s *Kafka) tend(t *topic) {
+	defer s.wg.Done()
+	var (
+		size   = 1            // of the next group
+		driven = 0            // records of the last group
+		known  = s.isKnown(t) // no need to ask the brokers about the topic
+		asked  = false        // they were asked and nothing was handed over since
+		pause  = backoff(0)
+	)
+	wait := func(why error) bool {
+		size, known = 1, false
+		s.blame(t, why)
+		return pause.sleep(s.ctx)
+	}
+	for s.settle(t) {
+		switch err := s.regroup(t); {
+		case err == nil && driven > 0:
+			pause = 0
+			s.blame(t, nil)
+			if size *= 2; size > fullGroup {
+				if s.stream(t) {
+					return
+				}
+				size = fullGroup
+				driven = 0
+				continue // settle: something failed, or the next record needs care
+			}
+		case err == nil, errors.Is(err, context.Canceled): // Canceled: an unwritten record behind a fence
+		case refusal(err) && driven == 1:
+			s.poison(t, err)
+			return
+		case refusal(err):
+			size, known = max(1, driven/2), known && !tooLarge(err)
+		default:
+			s.repair(t, err)
+			if !wait(reason(t.name, err)) {
+				return
+			}
+		}
+		driven = 0
+		if !known {
+			if err := s.learn(t); refusal(err) { // no valid name
+				s.poison(t, err)
+				return
+			} else if err != nil {
+				if !wait(err) {
+					return
+				}
+				continue
+			}
+			known, asked = true, true
+		}
+		group, alone := s.take(t, size)
+		switch {
+		case len(group) == 0:
+			if s.reopen(t) {
+				return
+			}
+		case alone && !asked: // the topic may have changed
+			s.putBack(t, group)
+			known = false
+		case alone:
+			asked, size, driven = false, 1, 1
+			if err := s.driveAlone(t, group[0]); err != nil && refusal(err) {
+				s.poison(t, err)
+				return
+			} else if err != nil && !wait(err) {
+				return
+			}
+		default:
+			asked, driven = false, s.drive(t, group, nil)
+		}
+	}
+}
+
+// settle waits until nothing of the topic is in flight, and drops its fences. false: the sink closes.
+func (s *Kafka) settle(t *topic) bool {
+	for {
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			return false
+		}
+		if t.flight == 0 {
+			clear(t.fences)
+			t.fenced.Store(false)
+			t.through = t.cl
+			s.mu.Unlock()
+			return true
+		}
+		s.mu.Unlock()
+		select {
+		case <-t.wake:
+		case <-s.ctx.Done():
+			return false
+		}
+	}
+}
+
+// regroup puts what failed back in front, in order, and returns the error of the first.
+func (s *Kafka) regroup(t *topic) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(t.failed) == 0 {
+		return nil
+	}
+	t.redo = append(t.redo, t.failed...)
+	clear(t.failed)
+	t.failed = t.failed[:0]
+	slices.SortFunc(t.redo, func(a, b *slot) int { return int(int64(a.n - b.n)) })
+	var canceled error
+	for _, sl := range t.redo {
+		switch {
+		case sl.err == nil: // taken and put back, or never handed over
+		case errors.Is(sl.err, context.Canceled):
+			canceled = sl.err
+		default:
+			err := sl.err
+			for _, sl := range t.redo {
+				sl.err = nil
+			}
+			return err
+		}
+	}
+	for _, sl := range t.redo {
+		sl.err = nil
+	}
+	return canceled
+}
+
+// take removes up to n records from the front of what waits. One that does not fit comes by itself: alone.
+func (s *Kafka) take(t *topic, n int) (group []*slot, alone bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for len(group) < n {
+		var sl *slot
+		if len(t.redo) > 0 {
+			sl = t.redo[0]
+		} else if sl = t.queue.peek(); sl == nil {
+			break
+		}
+		fits := t.fits(sl)
+		if !fits && len(group) > 0 {
+			break
+		}
+		if len(t.redo) > 0 {
+			t.redo = t.redo[1:]
+		} else {
+			t.queue.pop()
+		}
+		group = append(group, sl)
+		if !fits {
+			return group, true
+		}
+	}
+	return group, false
+}
+
+func (s *Kafka) putBack(t *topic, group []*slot) {
+	s.mu.Lock()
+	t.redo = append(slices.Clone(group), t.redo...)
+	s.mu.Unlock()
+}
+
+// drive hands a group over, to the topic's client or to another, and returns how many it has handed over: it stops behind a
+// record that was refused at once and behind a fence.
+func (s *Kafka) drive(t *topic, group []*slot, through *client) int {
+	s.mu.Lock()
+	if through == nil {
+		through = t.cl
+	}
+	t.through = through
+	t.flight += len(group)
+	s.mu.Unlock()
+	for i, sl := range group {
+		if s.handOver(through, sl, sl.n, &t.role) && !t.fenced.Load() {
+			continue
+		}
+		rest := group[i+1:]
+		s.mu.Lock()
+		t.flight -= len(rest)
+		t.redo = append(slices.Clone(rest), t.redo...)
+		s.mu.Unlock()
+		return i + 1
+	}
+	return len(group)
+}
+
+// driveAlone hands over a record that does not fit: through a client without a limit of its own, so that the broker is the
+// judge. (The limit is of a compressed batch, so a record may be larger than it and be accepted.)
+func (s *Kafka) driveAlone(t *topic, sl *slot) error {
+	s.mu.Lock()
+	partitions, lone := t.partitions, s.lone
+	s.mu.Unlock()
+	keep := func(err error) error {
+		s.putBack(t, []*slot{sl})
+		return err
+	}
+	if sl.partition >= partitions {
+		return keep(fmt.Errorf("partition %d of %d: %w", sl.partition, partitions, errPartition))
+	}
+	if sl.bytes > maxWrite-minLimit {
+		return keep(fmt.Errorf("%w (%d bytes, more than a request of %d bytes holds)", kerr.MessageTooLarge, sl.bytes, maxWrite))
+	}
+	if lone == nil {
+		var err error
+		if lone, err = s.newClient(true); err != nil {
+			return keep(err)
+		}
+		s.mu.Lock()
+		if s.closed {
+			s.mu.Unlock()
+			lone.Close()
+			return keep(errClosed)
+		}
+		if s.lone == nil {
+			s.lone, lone = lone, nil
+		}
+		extra := lone
+		lone = s.lone
+		s.mu.Unlock()
+		if extra != nil {
+			extra.Close() // another topic was faster
+		}
+	}
+	s.drive(t, []*slot{sl}, lone)
+	return nil
+}
+
+// stream hands over all that waits without waiting for the answers, and opens the gate behind the last one. false: something
+// failed, or the next record does not fit.
+func (s *Kafka) stream(t *topic) bool {
+	for {
+		s.mu.Lock()
+		trouble := s.closed || len(t.failed) > 0 || t.fenced.Load()
+		s.mu.Unlock()
+		if trouble {
+			return false
+		}
+		group, alone := s.take(t, chunk)
+		switch {
+		case alone:
+			s.putBack(t, group)
+			return false
+		case len(group) == 0:
+			if s.reopen(t) {
+				return true
+			}
+		default:
+			if s.drive(t, group, nil) < len(group) {
+				return false
+			}
+		}
+	}
+}
+
+// reopen opens the gate when nothing waits behind it.
+func (s *Kafka) reopen(t *topic) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed || len(t.failed) > 0 || len(t.redo) > 0 || t.queue.peek() != nil || t.fenced.Load() {
+		return false
+	}
+	t.gate, t.redo = open, nil
+	t.reason = nil
+	return true
+}
+
+// poison ends the first record that waits, with err, and leaves the gate shut.
+func (s *Kafka) poison(t *topic, err error) {
+	group, _ := s.take(t, 1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	t.gate = halted
+	if len(group) == 0 {
+		return
+	}
+	sl := group[0]
+	t.reason = fmt.Errorf("topic %s is halted behind event %s: %w", t.name, sl.eventID, err)
+	s.end(sl, fmt.Errorf("event %s is refused by topic %s: %w", sl.eventID, t.name, err), 0)
+}
+
+func (s *Kafka) isKnown(t *topic) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return t.cl != nil && t.partitions > 0
+}
+
+func (s *Kafka) blame(t *topic, why error) {
+	s.mu.Lock()
+	t.reason = why
+	s.mu.Unlock()
+}
+
+// backoff is the pause before the next attempt; zero before the first.
+type backoff time.Duration
+
+// sleep waits for some time that grows with each call. false: ctx has ended.
+func (b *backoff) sleep(ctx context.Context) bool {
+	d := min(max(2*time.Duration(*b), firstPause), lastPause)
+	*b = backoff(d)
+	timer := time.NewTimer(d/2 + rand.N(d/2+1)) // jitter: several topics do not ask at once
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// queue is a first-in first-out list of slots that does not hold on to what has left it.
+type queue struct {
+	slots []*slot
+	head  int
+}
+
+func (q *queue) push(sl *slot) { q.slots = append(q.slots, sl) }
+
+func (q *queue) peek() *slot {
+	if q.head == len(q.slots) {
+		return nil
+	}
+	return q.slots[q.head]
+}
+
+func (q *queue) pop() {
+	q.slots[q.head] = nil
+	q.head++
+	switch {
+	case q.head == len(q.slots):
+		q.slots, q.head = q.slots[:0], 0
+	case q.head > 1024 && q.head > len(q.slots)/2:
+		n := copy(q.slots, q.slots[q.head:])
+		clear(q.slots[n:])
+		q.slots, q.head = q.slots[:n], 0
+	}
+}

@@ -1,0 +1,332 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// Kafka delivers records to Kafka: acknowledged by all in-sync replicas, idempotent, in the order of Send for each topic
+// and key. Send, Acks and Close belong to one goroutine; Wake, Stalled and Status may be called by any.
+//
+// A record that the brokers will not take now is kept and tried again for ever, and what is behind it in its topic waits;
+// Stalled says why. A record that alone is refused for good (too large, invalid, no valid topic name) ends with an Ack that
+// carries the error, and the topic stays closed behind it: nothing that was sent to it later is delivered. Other topics go on.
+type Kafka struct {
+	cfg Config
+	log zerolog.Logger
+
+	ctx    context.Context // ends with Close
+	cancel context.CancelFunc
+	wg     sync.WaitGroup // every goroutine of the sink
+	adm    *kgo.Client    // for questions and topic creation; never produces
+	wake   chan struct{}
+	dials  dialHook
+	role   role // of the goroutine that calls Send
+
+	limits sync.Map // topic -> int32: max.message.bytes, read by the clients under their locks
+
+	// mu guards everything below, and the fields of topics and slots that say so. Nothing calls a client while it holds
+	// mu, because the clients call fence and behindFence under their own locks.
+	mu     sync.Mutex
+	closed bool
+	main   *client // where topics go that start now
+	lone   *client // made when first needed
+	topics map[string]*topic
+	seq    uint64 // of Send
+	free   *slot
+	acks   []cdc.Ack
+	spare  []cdc.Ack
+	probe  probe
+
+	lastSend  time.Time // Send's goroutine only, as all below
+	lastTopic *topic
+	pace      pace
+}
+
+// role is a goroutine that hands records over to a client.
+type role struct {
+	buffered atomic.Uint64 // number of the newest record that the client put into a partition's buffer
+}
+
+// A slot carries one record through a client. It is used again after its promise.
+type slot struct {
+	rec       kgo.Record
+	ctx       slotContext
+	promise   func(*kgo.Record, error) // done, bound once
+	t         *topic
+	role      *role // who hands it over
+	n         uint64
+	ticket    cdc.Ticket
+	committed time.Time
+	eventID   string
+	partition int32 // that the record asked for; the client overwrites the record's own
+	bytes     int   // of a batch with this record alone
+	err       error // of the last attempt; mu
+	next      *slot // in the free list; mu
+}
+
+// Open makes a sink. It does not wait for the brokers: whatever is wrong with them shows in Stalled. The errors are those of
+// the configuration.
+func Open(cfg Config) (*Kafka, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	cfg = cfg.withDefaults()
+	s := &Kafka{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), topics: map[string]*topic{}}
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	var err error
+	if s.adm, err = newAdmin(cfg, &s.dials); err != nil {
+		return nil, err
+	}
+	if s.main, err = s.newClient(false); err != nil {
+		s.adm.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// newAdmin makes a client that asks and does not produce. It gives up a request after some seconds, so that the reason shows.
+func newAdmin(cfg Config, hooks ...kgo.Hook) (*kgo.Client, error) {
+	c, err := kgo.NewClient(append(cfg.reachOpts(), kgo.RetryTimeout(5*time.Second), kgo.RequestRetries(3), kgo.WithHooks(hooks...))...)
+	if err != nil {
+		return nil, fmt.Errorf("kafka client: %w", err)
+	}
+	return c, nil
+}
+
+// Send takes over the bytes of rec and delivers it. It never waits for a broker.
+func (s *Kafka) Send(rec *cdc.Record, ticket cdc.Ticket) {
+	now := time.Now()
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return
+	}
+	t := s.lastTopic
+	if t == nil || t.name != rec.Topic {
+		t = s.topicOf(rec.Topic)
+		s.lastTopic = t
+	}
+	sl := s.free
+	if sl != nil {
+		s.free, sl.next = sl.next, nil
+	} else {
+		sl = newSlot()
+	}
+	s.seq++
+	n := s.seq
+	sl.fill(t, rec, ticket, n)
+	if t.pending == 0 {
+		t.since = now
+	}
+	t.pending++
+	if t.gate != open || !t.fits(sl) {
+		t.queue.push(sl)
+		s.shut(t)
+		s.mu.Unlock()
+		return
+	}
+	t.flight++
+	c := t.cl
+	s.mu.Unlock()
+
+	s.handOver(c, sl, n, &s.role)
+	s.hurry(c, now)
+}
+
+// hurry ends the client's linger while records are sparse.
+func (s *Kafka) hurry(c *client, now time.Time) {
+	gap := now.Sub(s.lastSend)
+	s.lastSend = now
+	if !s.cfg.FixedLinger && s.pace.sparse(gap) {
+		c.flushNow()
+	}
+}
+
+// handOver gives a slot to the client. Afterwards the slot belongs to its promise, which may have run already. false: it did
+// not get into a partition's buffer, because the client refused it at once or does not know the topic yet (fence.go).
+func (s *Kafka) handOver(c *client, sl *slot, n uint64, r *role) bool {
+	t := sl.t
+	sl.role = r
+	sl.rec.Context = &sl.ctx
+	sl.rec.Partition = sl.partition
+	// TryProduce differs from Produce in that it fails a record where Produce would block.
+	c.TryProduce(context.Background(), &sl.rec, sl.promise)
+	if r.buffered.Load() == n {
+		return true
+	}
+	s.mu.Lock()
+	s.shut(t)
+	s.mu.Unlock()
+	return false
+}
+
+func newSlot() *slot {
+	sl := new(slot)
+	sl.ctx = slotContext{context.Background(), sl}
+	sl.promise = sl.done
+	return sl
+}
+
+func (sl *slot) fill(t *topic, rec *cdc.Record, ticket cdc.Ticket, n uint64) {
+	h := sl.rec.Headers[:0]
+	for i := range rec.Headers {
+		h = append(h, kgo.RecordHeader{Key: rec.Headers[i].Key, Value: rec.Headers[i].Value})
+	}
+	sl.rec = kgo.Record{Topic: t.name, Key: rec.Key, Value: rec.Value, Headers: h, Timestamp: rec.Time}
+	sl.t, sl.n, sl.ticket, sl.committed, sl.eventID, sl.partition = t, n, ticket, rec.Committed, rec.EventID, rec.Partition
+	if sl.partition < 0 {
+		sl.partition = -1
+	}
+	sl.err = nil
+	sl.bytes = room + len(rec.Key) + len(rec.Value)
+	for i := range h {
+		sl.bytes += 10 + len(h[i].Key) + len(h[i].Value) // two lengths of at most five bytes
+	}
+}
+
+// done is the promise of a record. The client calls its promises one after another.
+func (sl *slot) done(_ *kgo.Record, err error) {
+	t := sl.t
+	s := t.s
+	var now time.Time
+	if err == nil {
+		now = time.Now()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.flight--
+	if t.flight == 0 && t.gate != open {
+		t.signal()
+	}
+	if s.closed {
+		return
+	}
+	if err != nil {
+		sl.err = err
+		t.failed = append(t.failed, sl)
+		s.shut(t)
+		return
+	}
+	t.since = now
+	t.delivered++
+	s.end(sl, nil, max(0, now.Sub(sl.committed)))
+}
+
+// end gives a slot's Ack and frees it. mu is held.
+func (s *Kafka) end(sl *slot, err error, latency time.Duration) {
+	a := cdc.Ack{Ticket: sl.ticket, Err: err, Latency: latency}
+	if err != nil {
+		a.EventID, a.Topic = sl.eventID, sl.t.name
+	}
+	sl.t.pending--
+	s.acks = append(s.acks, a)
+	if len(s.acks) == 1 {
+		select {
+		case s.wake <- struct{}{}:
+		default:
+		}
+	}
+	h := sl.rec.Headers
+	clear(h) // a free slot must not keep a payload alive
+	sl.rec, sl.t, sl.eventID = kgo.Record{Headers: h[:0]}, nil, ""
+	sl.next, s.free = s.free, sl
+}
+
+// Acks appends what has ended since the last call to buf.
+func (s *Kafka) Acks(buf []cdc.Ack) []cdc.Ack {
+	s.mu.Lock()
+	full := s.acks
+	s.acks, s.spare = s.spare[:0], nil
+	s.mu.Unlock()
+	buf = append(buf, full...)
+	clear(full)
+	s.spare = full // Acks' goroutine only
+	return buf
+}
+
+// Wake receives something when there is something for Acks.
+func (s *Kafka) Wake() <-chan struct{} { return s.wake }
+
+// Close gives up what is not delivered, without an Ack, and frees everything. When ctx ends first, Close returns its error
+// and the rest ends behind it. A request on the wire may still arrive.
+func (s *Kafka) Close(ctx context.Context) error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	clients := map[*client]bool{s.main: true}
+	if s.lone != nil {
+		clients[s.lone] = true
+	}
+	for _, t := range s.topics {
+		clients[t.cl] = true
+	}
+	s.mu.Unlock()
+	s.cancel()
+
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for c := range clients {
+			if c != nil {
+				c.Close()
+			}
+		}
+		s.adm.Close()
+		s.wg.Wait()
+	}()
+	select {
+	case <-done:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("close the kafka client: %w", context.Cause(ctx))
+	}
+}
+
+// Status counts since Open.
+type Status struct {
+	Delivered map[string]uint64 // acknowledged records by topic
+	Pending   int               // records sent and not ended
+}
+
+// Status returns a copy of the counters.
+func (s *Kafka) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := Status{Delivered: make(map[string]uint64, len(s.topics))}
+	for name, t := range s.topics {
+		if t.delivered > 0 {
+			st.Delivered[name] = t.delivered
+		}
+		st.Pending += t.pending
+	}
+	return st
+}
+
+// pace tells sparse records from dense ones, by the mean gap between them.
+type pace struct{ gap time.Duration }
+
+const (
+	denseGap = 500 * time.Microsecond // 2,000 records a second
+	longGap  = 20 * time.Millisecond  // a longer pause counts as this much, so that a burst after it is noticed soon
+)
+
+// sparse notes the gap before a record and says whether the record should go at once.
+func (p *pace) sparse(gap time.Duration) bool {
+	p.gap += (min(gap, longGap) - p.gap) / 16
+	return p.gap > denseGap && gap > denseGap/4
+}
+
+var errClosed = errors.New("the sink is closed")

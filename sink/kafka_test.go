@@ -1,0 +1,284 @@
+package sink
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"go.uber.org/goleak"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/relay"
+)
+
+var (
+	_ relay.Sink  = (*Kafka)(nil)
+	_ relay.Sink  = (*Stdout)(nil)
+	_ relay.Store = (*KafkaStore)(nil)
+	_ relay.Store = (*FileStore)(nil)
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// patience bounds every wait of these tests: it is reached only when something is wrong.
+const patience = 30 * time.Second
+
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func fake(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// A bench is a sink with a book of what was sent and what came back.
+type bench struct {
+	testing.TB
+	*Kafka
+	sent   map[string][]string // topic/key -> ids in order of Send
+	ids    []string            // ticket -> id
+	acked  map[string]bool
+	poison map[string]error
+	buf    []cdc.Ack
+}
+
+func config(brokers []string) Config {
+	return Config{Brokers: brokers, Logger: zerolog.Nop()}
+}
+
+func open1(t testing.TB, cfg Config) *bench {
+	t.Helper()
+	s, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &bench{TB: t, Kafka: s, sent: map[string][]string{}, acked: map[string]bool{}, poison: map[string]error{}}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), patience)
+		defer cancel()
+		if err := s.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	return b
+}
+
+// send sends records with the ids n, n+1, ... as values.
+func (b *bench) send(topic, key string, count int) {
+	for range count {
+		b.sendRecord(cdc.Record{Topic: topic, Key: []byte(key), Partition: -1})
+	}
+}
+
+// sendRecord fills in the id, as the header of the record, and sends it.
+func (b *bench) sendRecord(r cdc.Record) string {
+	id := strconv.Itoa(len(b.ids))
+	b.ids = append(b.ids, id)
+	if r.Value == nil {
+		r.Value = []byte("v" + id)
+	}
+	r.Headers = []cdc.Header{{Key: "id", Value: []byte(id)}}
+	r.Time = time.UnixMilli(1_700_000_000_000)
+	r.Committed = time.Now()
+	r.EventID = id
+	at := r.Topic + "/" + string(r.Key)
+	b.sent[at] = append(b.sent[at], id)
+	b.Send(&r, cdc.Ticket{Tx: uint64(len(b.ids) - 1), Size: uint32(r.Size())})
+	return id
+}
+
+// collect takes acks until done says so.
+func (b *bench) collect(done func() bool) {
+	b.Helper()
+	limit := time.NewTimer(patience)
+	defer limit.Stop()
+	for !done() {
+		select {
+		case <-b.Wake():
+		case <-limit.C:
+			b.Fatalf("after %s: %d of %d acknowledged, %d refused; stalled: %v", patience, len(b.acked), len(b.ids), len(b.poison), b.Stalled())
+		}
+		b.take()
+	}
+}
+
+func (b *bench) take() {
+	b.Helper()
+	b.buf = b.Acks(b.buf[:0])
+	for _, a := range b.buf {
+		id := b.ids[a.Ticket.Tx]
+		if b.acked[id] || b.poison[id] != nil {
+			b.Fatalf("event %s ended twice", id)
+		}
+		if a.Err != nil {
+			if a.EventID != id {
+				b.Fatalf("the ack of event %s names %q", id, a.EventID)
+			}
+			b.poison[id] = a.Err
+		} else {
+			b.acked[id] = true
+			if a.Latency < 0 {
+				b.Fatalf("event %s has latency %s", id, a.Latency)
+			}
+		}
+	}
+}
+
+func (b *bench) all() { b.Helper(); b.collect(func() bool { return len(b.acked) == len(b.ids) }) }
+
+// checkLog reads the topics back: each key's events once, in the order of Send, as far as they were acknowledged.
+func (b *bench) checkLog(brokers []string, topics ...string) {
+	b.Helper()
+	got := map[string][]string{}
+	for _, topic := range topics {
+		for _, r := range readAll(b, brokers, topic) {
+			at := topic + "/" + string(r.Key)
+			got[at] = append(got[at], header(r, "id"))
+		}
+	}
+	for at, ids := range b.sent {
+		var want []string
+		for _, id := range ids {
+			if b.acked[id] {
+				want = append(want, id)
+			}
+		}
+		if fmt.Sprint(got[at]) != fmt.Sprint(want) {
+			b.Errorf("%s: the log has %v, want %v", at, got[at], want)
+		}
+	}
+}
+
+func header(r *kgo.Record, key string) string {
+	for _, h := range r.Headers {
+		if h.Key == key {
+			return string(h.Value)
+		}
+	}
+	return ""
+}
+
+// readAll returns what a topic's partitions hold.
+func readAll(t testing.TB, brokers []string, topic string) []*kgo.Record {
+	t.Helper()
+	ctx := patient(t)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	meta, err := describeTopics(ctx, cl, topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := usable(&meta.Topics[0])
+	if err != nil {
+		t.Fatalf("%s: %v", topic, err)
+	}
+	var out []*kgo.Record
+	for p := range n {
+		rs, err := readPartition(ctx, cl, topic, p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, rs...)
+	}
+	return out
+}
+
+func TestDeliversInOrder(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(3, "a", "b"))
+	b := open1(t, config(c.ListenAddrs()))
+	for i := range 2000 {
+		b.send([]string{"a", "b"}[i%2], fmt.Sprint("k", i%7), 1)
+	}
+	b.all()
+	b.checkLog(c.ListenAddrs(), "a", "b")
+	if st := b.Status(); st.Delivered["a"] != 1000 || st.Delivered["b"] != 1000 || st.Pending != 0 {
+		t.Errorf("status is %+v", st)
+	}
+	if err := b.Stalled(); err != nil {
+		t.Errorf("stalled: %v", err)
+	}
+}
+
+// The reason why a topic gets a new client where others would purge it.
+func TestPurgeWouldLoseARecord(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(1, "a"))
+	purgeLoses(t, c.ListenAddrs(), "a")
+}
+
+func purgeLoses(t *testing.T, brokers []string, topic string) {
+	ctx := patient(t)
+	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	for _, v := range []string{"one", "two"} {
+		if err := cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte(v)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		cl.PurgeTopicsFromClient(topic)
+	}
+	var got []string
+	for _, r := range readAll(t, brokers, topic) {
+		got = append(got, string(r.Value))
+	}
+	if len(got) != 1 {
+		t.Errorf("both records were acknowledged and the log has %v: a purge does not lose a record any more", got)
+	}
+}
+
+// waitFor polls what only shows from outside. It does not measure time.
+func waitFor(t testing.TB, ok func() bool) {
+	t.Helper()
+	ctx := patient(t)
+	for tick := time.NewTicker(5 * time.Millisecond); ; {
+		if ok() {
+			tick.Stop()
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			t.Fatal("it did not come about")
+		}
+	}
+}
+
+func setTopicConfig(t testing.TB, cl *kgo.Client, topic, key, value string) {
+	t.Helper()
+	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
+	r := kmsg.NewIncrementalAlterConfigsRequestResource()
+	r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeTopic, topic
+	kv := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
+	kv.Name, kv.Value = key, &value
+	r.Configs = append(r.Configs, kv)
+	req.Resources = append(req.Resources, r)
+	resp, err := req.RequestWith(patient(t), cl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range resp.Resources {
+		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
+			t.Fatal(err)
+		}
+	}
+}

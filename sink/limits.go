@@ -1,0 +1,264 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+const askTimeout = 10 * time.Second
+
+func (s *Kafka) limitOf(topic string) int32 {
+	if n, ok := s.limits.Load(topic); ok {
+		return n.(int32)
+	}
+	return defaultLimit
+}
+
+// learn asks the brokers for the topic, creates it where that is configured, and gives it a client that works with its
+// present limit. It is called by the topic's tender with nothing in flight there. The error says why the topic can not be
+// used now; a refusal among them that it never can.
+func (s *Kafka) learn(t *topic) error {
+	if err := invalidTopic(t.name); err != nil {
+		return fmt.Errorf("%w: %w", kerr.InvalidTopicException, err)
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+	defer cancel()
+	meta, err := describeTopics(ctx, s.adm, t.name)
+	if err != nil {
+		return s.unreachable(err)
+	}
+	partitions, err := usable(&meta.Topics[0])
+	if errors.Is(err, kerr.UnknownTopicOrPartition) && s.cfg.Topics.Create {
+		if err := createTopic(ctx, s.adm, t.name, s.cfg.Topics, nil); err != nil {
+			return fmt.Errorf("create topic %s: %w", t.name, err)
+		}
+		s.log.Info().Str("topic", t.name).Msg("topic created")
+		return fmt.Errorf("topic %s was created and is not ready yet", t.name)
+	}
+	if err != nil {
+		return reason(t.name, err)
+	}
+	limit, err := topicLimit(ctx, s.adm, t.name)
+	if err != nil {
+		return s.unreachable(err)
+	}
+	s.limits.Store(t.name, limit)
+	s.mu.Lock()
+	c := t.cl
+	if c == nil {
+		c = s.main
+		c.topics++
+	}
+	t.cl, t.through, t.partitions, t.limit = c, c, partitions, int(limit)
+	s.mu.Unlock()
+	if told, asked := c.told(t.name); asked && told != limit {
+		return s.fresh(t)
+	}
+	return nil
+}
+
+// usable returns the number of a topic's partitions.
+func usable(m *kmsg.MetadataResponseTopic) (int32, error) {
+	if err := kerr.ErrorForCode(m.ErrorCode); err != nil {
+		return 0, err
+	}
+	if len(m.Partitions) == 0 {
+		return 0, kerr.UnknownTopicOrPartition
+	}
+	return int32(len(m.Partitions)), nil
+}
+
+// fresh gives the topic another client, one that has nothing to do with the topic's past: the present one works with
+// another limit, knows the topic as it was before it was created again, or can not produce any more.
+//
+// The client's own way for the first two is to purge the topic. But a purge starts its sequence numbers anew under the same
+// producer id and epoch, and a partition that still remembers a batch of the same numbers would acknowledge the next one as
+// a duplicate without writing it (TestPurgeWouldLoseARecord). A new producer id has no past.
+func (s *Kafka) fresh(t *topic) error {
+	s.mu.Lock()
+	c, old := s.main, t.cl
+	s.mu.Unlock()
+	told, asked := c.told(t.name)
+	var made *client
+	if c == old || asked && told != s.limitOf(t.name) {
+		var err error
+		if made, err = s.newClient(false); err != nil {
+			return err
+		}
+		c = made
+	}
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		if made != nil {
+			made.Close()
+		}
+		return errClosed
+	}
+	unused := s.main
+	s.main = c
+	t.cl, t.through = c, c
+	c.topics++
+	if old != nil {
+		old.topics--
+	}
+	var end []*client
+	for _, u := range []*client{unused, old} {
+		if u != nil && u != c && u.topics == 0 && (len(end) == 0 || end[0] != u) {
+			end = append(end, u)
+		}
+	}
+	s.mu.Unlock()
+	for _, u := range end {
+		u.Close() // nothing is in flight there
+	}
+	return nil
+}
+
+// repair does what helps against err, if anything does, before the next attempt. Nothing is in flight for the topic.
+func (s *Kafka) repair(t *topic, err error) {
+	s.mu.Lock()
+	c := t.cl
+	s.mu.Unlock()
+	if c == nil {
+		return
+	}
+	if missing(err) {
+		s.moved(t, s.fresh(t))
+		return
+	}
+	if why := c.fatal(s.ctx); why != nil && s.ctx.Err() == nil {
+		s.log.Warn().Err(why).Str("topic", t.name).Msg("the kafka client can not produce any more; replaced")
+		s.moved(t, s.fresh(t))
+		return
+	}
+	c.ForceMetadataRefresh()
+}
+
+func (s *Kafka) moved(t *topic, err error) {
+	if err != nil && s.ctx.Err() == nil {
+		s.log.Error().Err(err).Str("topic", t.name).Msg("new kafka client")
+	}
+}
+
+// describeTopics asks for topics without creating them. The answer has them in the order of the question.
+func describeTopics(ctx context.Context, c *kgo.Client, topics ...string) (*kmsg.MetadataResponse, error) {
+	req := kmsg.NewPtrMetadataRequest()
+	req.AllowAutoTopicCreation = false
+	req.IncludeTopicAuthorizedOperations = true
+	req.Topics = []kmsg.MetadataRequestTopic{} // not nil, which would be all
+	for _, t := range topics {
+		rt := kmsg.NewMetadataRequestTopic()
+		rt.Topic = kmsg.StringPtr(t)
+		req.Topics = append(req.Topics, rt)
+	}
+	resp, err := req.RequestWith(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	by := map[string]kmsg.MetadataResponseTopic{}
+	for _, rt := range resp.Topics {
+		if rt.Topic != nil {
+			by[*rt.Topic] = rt
+		}
+	}
+	ordered := make([]kmsg.MetadataResponseTopic, len(topics))
+	for i, t := range topics {
+		rt, ok := by[t]
+		if !ok {
+			return nil, fmt.Errorf("the brokers did not answer for topic %s", t)
+		}
+		ordered[i] = rt
+	}
+	resp.Topics = ordered
+	return resp, nil
+}
+
+// topicConfigs asks for named settings of a topic, or of what kind says. A missing one is not in the map.
+func configsOf(ctx context.Context, c *kgo.Client, kind kmsg.ConfigResourceType, name string, keys ...string) (map[string]string, error) {
+	req := kmsg.NewPtrDescribeConfigsRequest()
+	r := kmsg.NewDescribeConfigsRequestResource()
+	r.ResourceType, r.ResourceName, r.ConfigNames = kind, name, keys
+	req.Resources = append(req.Resources, r)
+	resp, err := req.RequestWith(ctx, c)
+	if err != nil {
+		return nil, err
+	}
+	out := map[string]string{}
+	for _, r := range resp.Resources {
+		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
+			return nil, err
+		}
+		for _, kv := range r.Configs {
+			if kv.Value != nil {
+				out[kv.Name] = *kv.Value
+			}
+		}
+	}
+	return out, nil
+}
+
+// topicLimit is the topic's max.message.bytes, as the client may use it. Without the right to describe it is the default.
+// Only errors of the way to the brokers are errors.
+func topicLimit(ctx context.Context, c *kgo.Client, topic string) (int32, error) {
+	kv, err := configsOf(ctx, c, kmsg.ConfigResourceTypeTopic, topic, "max.message.bytes")
+	if err != nil {
+		var refused *kerr.Error
+		if errors.As(err, &refused) {
+			return defaultLimit, nil
+		}
+		return 0, err
+	}
+	n, err := strconv.ParseInt(kv["max.message.bytes"], 10, 64)
+	if err != nil {
+		return defaultLimit, nil //nolint:nilerr // a broker that does not say: as without the right to describe
+	}
+	return int32(min(max(n, minLimit), maxWrite)), nil
+}
+
+// createTopic makes a topic. One that is there already is no error.
+func createTopic(ctx context.Context, c *kgo.Client, name string, how Topics, configs map[string]string) error {
+	return createTopicReq(ctx, c, name, how, configs, false)
+}
+
+func createTopicReq(ctx context.Context, c *kgo.Client, name string, how Topics, configs map[string]string, dry bool) error {
+	req := kmsg.NewPtrCreateTopicsRequest()
+	req.ValidateOnly = dry
+	req.TimeoutMillis = 10_000
+	t := kmsg.NewCreateTopicsRequestTopic()
+	t.Topic, t.NumPartitions, t.ReplicationFactor = name, -1, -1
+	if how.Partitions > 0 {
+		t.NumPartitions = int32(how.Partitions)
+	}
+	if how.ReplicationFactor > 0 {
+		t.ReplicationFactor = int16(how.ReplicationFactor)
+	}
+	for k, v := range configs {
+		kv := kmsg.NewCreateTopicsRequestTopicConfig()
+		kv.Name, kv.Value = k, kmsg.StringPtr(v)
+		t.Configs = append(t.Configs, kv)
+	}
+	req.Topics = append(req.Topics, t)
+	resp, err := req.RequestWith(ctx, c)
+	if err != nil {
+		return err
+	}
+	for _, rt := range resp.Topics {
+		err := kerr.ErrorForCode(rt.ErrorCode)
+		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) {
+			continue
+		}
+		if rt.ErrorMessage != nil && *rt.ErrorMessage != "" {
+			return fmt.Errorf("%w (%s)", err, *rt.ErrorMessage)
+		}
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,148 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+const (
+	stallAfter = 1500 * time.Millisecond // without an acknowledgement in a topic that has something to deliver
+	probeEvery = 2 * time.Second
+)
+
+// probe is the search for the reason of a stall. Guarded by Kafka.mu.
+type probe struct {
+	running bool
+	at      time.Time // of the newest answer
+	found   map[string]error
+}
+
+// Stalled says what delivery is waiting for, or nil. It is cheap: where the reason is not known yet it starts one search for
+// it, not more often than every probeEvery, and says meanwhile how long there was no acknowledgement.
+func (s *Kafka) Stalled() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	now := time.Now()
+	var worst *topic
+	var silent []string
+	for _, t := range s.topics {
+		if t.pending == 0 && t.gate != halted {
+			continue
+		}
+		if t.reason == nil && now.Sub(t.since) < stallAfter {
+			continue
+		}
+		if worst == nil || t.since.Before(worst.since) || t.since.Equal(worst.since) && t.name < worst.name {
+			worst = t
+		}
+		if t.reason == nil {
+			silent = append(silent, t.name)
+		}
+	}
+	if worst == nil || s.closed {
+		s.probe.found = nil
+		return nil
+	}
+	if len(silent) > 0 && !s.probe.running && now.Sub(s.probe.at) > probeEvery {
+		s.probe.running = true
+		s.wg.Add(1)
+		go s.search(silent)
+	}
+	if worst.reason != nil {
+		return worst.reason
+	}
+	if err := s.probe.found[worst.name]; err != nil {
+		return err
+	}
+	return fmt.Errorf("topic %s: no acknowledgement for %s", worst.name, now.Sub(worst.since).Round(100*time.Millisecond))
+}
+
+func (s *Kafka) search(topics []string) {
+	defer s.wg.Done()
+	slices.Sort(topics)
+	if len(topics) > 32 {
+		topics = topics[:32] // one reason is enough for all; the others have their turn later
+	}
+	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+	defer cancel()
+	found := map[string]error{}
+	meta, err := describeTopics(ctx, s.adm, topics...)
+	for i, name := range topics {
+		if err != nil {
+			found[name] = s.unreachable(err)
+		} else if why := s.examine(ctx, &meta.Topics[i]); why != nil {
+			found[name] = why
+		} else if why := s.dials.last(); why != nil {
+			found[name] = fmt.Errorf("topic %s: %w", name, why)
+		}
+	}
+	s.mu.Lock()
+	s.probe.running, s.probe.at, s.probe.found = false, time.Now(), found
+	s.mu.Unlock()
+}
+
+// examine says what about a topic's state keeps a produce from being acknowledged.
+func (s *Kafka) examine(ctx context.Context, m *kmsg.MetadataResponseTopic) error {
+	name := *m.Topic
+	if _, err := usable(m); err != nil {
+		return reason(name, err)
+	}
+	least := 0
+	if kv, err := configsOf(ctx, s.adm, kmsg.ConfigResourceTypeTopic, name, "min.insync.replicas"); err == nil {
+		least, _ = strconv.Atoi(kv["min.insync.replicas"]) // 0, not known, where it is no number
+	}
+	for _, p := range m.Partitions {
+		if err := kerr.ErrorForCode(p.ErrorCode); err != nil || p.Leader < 0 {
+			return fmt.Errorf("topic %s has no leader for partition %d: %w", name, p.Partition, cmpErr(err, kerr.LeaderNotAvailable))
+		}
+		if len(p.ISR) < least {
+			return fmt.Errorf("topic %s has %d in-sync replicas of partition %d, fewer than min.insync.replicas=%d: %w",
+				name, len(p.ISR), p.Partition, least, kerr.NotEnoughReplicas)
+		}
+	}
+	return nil
+}
+
+func cmpErr(err, otherwise error) error {
+	if err != nil {
+		return err
+	}
+	return otherwise
+}
+
+// unreachable names the brokers and, where there is one, the dialer's own error, which says more than the client's.
+func (s *Kafka) unreachable(err error) error {
+	if why := s.dials.last(); why != nil && !errors.Is(err, why) {
+		return fmt.Errorf("brokers %v: %w (%w)", s.cfg.Brokers, err, why)
+	}
+	return fmt.Errorf("brokers %v: %w", s.cfg.Brokers, err)
+}
+
+// dialHook remembers how the newest connection attempt ended.
+type dialHook struct{ err atomic.Pointer[error] }
+
+func (d *dialHook) last() error {
+	if p := d.err.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// OnBrokerConnect is called by the client after each attempt.
+func (d *dialHook) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
+	if err == nil {
+		d.err.Store(nil)
+	} else if !errors.Is(err, context.Canceled) {
+		d.err.Store(&err)
+	}
+}

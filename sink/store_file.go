@@ -1,0 +1,182 @@
+package sink
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// A FileStore keeps checkpoint records in one file, for relays that stay on one host. A Save writes the whole file anew beside
+// it, syncs it, renames it and syncs the directory, so a crash at any moment leaves the old records or the new. A file that
+// can not be read, or is not what Save writes, is an error; only a file that is not there is empty.
+//
+// While it is used, the store holds a lock on path + ".lock", so that two processes on a host do not share one file.
+type FileStore struct {
+	path string
+
+	mu   sync.Mutex
+	lock *os.File
+
+	step func(string) error // tests: called before each step of a Save
+}
+
+// fileFormat is what the file holds. JSON writes bytes as base64.
+type fileFormat struct {
+	Version int               `json:"version"`
+	Records map[string][]byte `json:"records"`
+}
+
+// NewFileStore makes a store in the file path. Its directory must exist. Nothing is touched before the first use.
+func NewFileStore(path string) *FileStore {
+	return &FileStore{path: path, step: func(string) error { return nil }}
+}
+
+// Close gives up the lock.
+func (f *FileStore) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.lock == nil {
+		return nil
+	}
+	err := f.lock.Close()
+	f.lock = nil
+	return err
+}
+
+// hold takes the lock. The lock's file stays behind when the process ends; the lock does not.
+func (f *FileStore) hold() error {
+	if f.lock != nil {
+		return nil
+	}
+	name := f.path + ".lock"
+	l, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
+	if err != nil {
+		return fault.Retry(fmt.Errorf("lock checkpoint file: %w", err))
+	}
+	if err := unix.Flock(int(l.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = l.Close() // nothing was written
+		if errors.Is(err, unix.EWOULDBLOCK) {
+			return fault.Retry(fmt.Errorf("checkpoint file %s is used by another process", f.path))
+		}
+		return fault.Retry(fmt.Errorf("lock %s: %w", name, err))
+	}
+	f.lock = l
+	return nil
+}
+
+func (f *FileStore) read() (map[string][]byte, error) {
+	b, err := os.ReadFile(f.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return map[string][]byte{}, nil
+	}
+	if err != nil {
+		return nil, fault.Retry(fmt.Errorf("read checkpoint file: %w", err))
+	}
+	var c fileFormat
+	if err := json.Unmarshal(b, &c); err != nil {
+		return nil, damaged(f.path, err)
+	}
+	if c.Version != 1 || c.Records == nil {
+		return nil, damaged(f.path, fmt.Errorf("not a checkpoint file of version 1 (version %d)", c.Version))
+	}
+	return c.Records, nil
+}
+
+func damaged(path string, err error) error {
+	return fault.Person(fmt.Errorf("read checkpoint file %s: %w", path, err),
+		"restore the file from a copy; without it the relay cannot know which events were delivered")
+}
+
+// Load returns every record whose key starts with name + "/".
+func (f *FileStore) Load(_ context.Context, name string) (map[string][]byte, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.hold(); err != nil {
+		return nil, err
+	}
+	all, err := f.read()
+	if err != nil {
+		return nil, err
+	}
+	for k := range all {
+		if !strings.HasPrefix(k, name+"/") {
+			delete(all, k)
+		}
+	}
+	return all, nil
+}
+
+// Save makes the record durable before it returns. A nil value removes the key.
+func (f *FileStore) Save(_ context.Context, key string, value []byte) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.hold(); err != nil {
+		return err
+	}
+	all, err := f.read()
+	if err != nil {
+		return err
+	}
+	if value == nil {
+		delete(all, key)
+	} else {
+		all[key] = value
+	}
+	if err := f.replace(fileFormat{Version: 1, Records: all}); err != nil {
+		return fault.Retry(fmt.Errorf("write checkpoint file %s: %w", f.path, err))
+	}
+	return nil
+}
+
+func (f *FileStore) replace(c fileFormat) error {
+	b, err := json.MarshalIndent(c, "", "  ")
+	if err != nil {
+		return err
+	}
+	// Always the same name: a temporary file that a crash has left is overwritten, and never read.
+	tmp := f.path + ".tmp"
+	if err := f.step("create"); err != nil {
+		return err
+	}
+	w, err := os.OpenFile(tmp, os.O_CREATE|os.O_WRONLY|os.O_TRUNC, 0o644)
+	if err != nil {
+		return err
+	}
+	err = f.step("write")
+	if err == nil {
+		_, err = w.Write(append(b, '\n'))
+	}
+	if err == nil {
+		err = f.step("sync")
+	}
+	if err == nil {
+		err = w.Sync()
+	}
+	if err = errors.Join(err, w.Close()); err != nil {
+		return err
+	}
+	if err := f.step("rename"); err != nil {
+		return err
+	}
+	if err := os.Rename(tmp, f.path); err != nil {
+		return err
+	}
+	if err := f.step("sync directory"); err != nil {
+		return err
+	}
+	d, err := os.Open(filepath.Dir(f.path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
