@@ -26,8 +26,9 @@ type Session interface {
 	// Identity is what Open found; after Start, what was found once more while this session holds the slot.
 	Identity() cdc.Identity
 
-	// Start takes the slot and streams from at, which is not before the slot's confirmed position. A slot that another
-	// process holds is waited for until ctx ends, and named (pid) through the log.
+	// Start takes the slot and streams from at, which was not before the slot's confirmed position when Identity was found. A
+	// slot that another process holds is waited for until ctx ends, and named (pid) through the log; that process may move
+	// the slot meanwhile, which the caller finds out by Identity and ends the session before it reads.
 	Start(ctx context.Context, at cdc.Position) error
 
 	// Next returns the next event, or an Idle with Pos 0 when nothing arrived for wait. The event is valid until the next

@@ -33,6 +33,9 @@ type world struct {
 	session  *fakeSession  // the one that holds the slot
 	down     bool
 	checkErr error
+	openErr  error
+	hang     bool // Open and Start wait for their context
+	blocked  bool // the session sends nothing, and takes nothing
 	gapsOK   bool // a start behind the slot or ahead of delivery is what the test wants
 	opens    int
 	creates  int
@@ -45,6 +48,7 @@ type world struct {
 	times    map[string]time.Time
 	arrived  int // transactions of log that have arrived wholly, with all before
 	stalled  bool
+	hold     string // the event that is not delivered for now
 	maxDelay time.Duration
 	poison   map[string]bool
 
@@ -56,6 +60,7 @@ type world struct {
 	storeMax  time.Duration
 	saves     int
 
+	runs      []*run
 	confirms  int
 	maxGap    time.Duration // between two confirms of one session
 	clean     bool          // nothing happens that may duplicate
@@ -92,6 +97,11 @@ func (w *world) fail(format string, a ...any) {
 
 func (w *world) tell(format string, a ...any) {
 	w.tale = append(w.tale, fmt.Sprintf("%s: ", time.Since(w.began))+fmt.Sprintf(format, a...))
+}
+
+func (w *world) clear() {
+	clear(w.count)
+	w.arrived = 0
 }
 
 func (w *world) wake() {
@@ -176,6 +186,15 @@ func (s fakeSource) Open(ctx context.Context, create, replaceLost bool) (Session
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.opens++
+	if w.hang {
+		w.mu.Unlock()
+		<-ctx.Done()
+		w.mu.Lock()
+		return nil, fault.Retry(ctx.Err())
+	}
+	if w.openErr != nil {
+		return nil, w.openErr
+	}
 	if w.down || s.p.dead {
 		return nil, fault.Retry(errors.New("connection refused"))
 	}
@@ -199,16 +218,16 @@ func (s fakeSource) Check(ctx context.Context) error {
 }
 
 type fakeSession struct {
-	p       *proc
-	id      cdc.Identity
-	started bool
-	dead    error
-	tx, ev  int // next to send
-	told    cdc.Position
-	last    time.Time // of Confirm
-	sparse  int
-	event   cdc.Event
-	vals    [3]cdc.Value
+	p      *proc
+	id     cdc.Identity
+	early  bool // started before the slot's position: fine for one who notices before he reads
+	dead   error
+	tx, ev int // next to send
+	told   cdc.Position
+	last   time.Time // of Confirm
+	sparse int
+	event  cdc.Event
+	vals   [3]cdc.Value
 }
 
 func (s *fakeSession) Identity() cdc.Identity { return s.id }
@@ -236,13 +255,11 @@ func (s *fakeSession) Start(ctx context.Context, at cdc.Position) error {
 		}
 	}
 	defer w.mu.Unlock()
-	w.session, s.started, s.last = s, true, time.Now()
+	w.session, s.last = s, time.Now()
 	created := s.id.SlotFound.Created
 	s.id = w.identity()
 	s.id.SlotFound.Created = created
-	if at < w.id.SlotFound.Confirmed {
-		w.fail("start at %s before the slot's %s", at, w.id.SlotFound.Confirmed)
-	}
+	s.early = at < w.id.SlotFound.Confirmed
 	for s.tx < len(w.log) && w.log[s.tx].end <= at {
 		s.tx++
 	}
@@ -269,9 +286,17 @@ func (s *fakeSession) Next(ctx context.Context, wait time.Duration) (*cdc.Event,
 	defer timer.Stop()
 	for {
 		w.mu.Lock()
+		if w.blocked {
+			w.mu.Unlock()
+			<-ctx.Done()
+			return nil, fault.Retry(ctx.Err())
+		}
 		if err := s.alive(); err != nil {
 			w.mu.Unlock()
 			return nil, err
+		}
+		if s.early {
+			w.fail("reading from before the slot's position")
 		}
 		if ev := s.next(); ev != nil {
 			w.mu.Unlock()
@@ -328,6 +353,12 @@ func (s *fakeSession) Confirm(ctx context.Context, safe cdc.Position) error {
 	w := s.p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.blocked {
+		w.mu.Unlock()
+		<-ctx.Done()
+		w.mu.Lock()
+		return fault.Retry(ctx.Err())
+	}
 	if err := s.alive(); err != nil {
 		return err
 	}
@@ -364,6 +395,10 @@ func (s *fakeSession) Close(ctx context.Context) error {
 func (w *world) cut(err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.cutLocked(err)
+}
+
+func (w *world) cutLocked(err error) {
 	if w.session != nil {
 		w.session.dead = err
 		w.session = nil

@@ -82,7 +82,7 @@ func (s *fakeSink) deliver(q chan sent) {
 		}
 		for {
 			w.mu.Lock()
-			stalled, dead := w.stalled, s.p.dead
+			stalled, dead := w.stalled || w.hold != "" && w.hold == m.rec.EventID, s.p.dead
 			poison := w.poison[m.rec.EventID]
 			if dead {
 				w.mu.Unlock()

@@ -51,6 +51,7 @@ func (w *world) start(cfg Config) *run {
 	r.relay = relay
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
+	w.runs = append(w.runs, r)
 	go func() {
 		defer close(r.done)
 		r.err = relay.Run(ctx)
@@ -109,20 +110,13 @@ func (w *world) allDelivered() bool {
 
 type sim struct {
 	*world
-	t     *testing.T
-	rng   *rand.Rand
-	cur   *run
-	past  []*run
-	cfg   Config
-	noEnd bool
+	t   *testing.T
+	rng *rand.Rand
+	cur *run
+	cfg Config
 }
 
 func (s *sim) begin() { s.cur = s.start(s.cfg) }
-
-func (s *sim) again() {
-	s.past = append(s.past, s.cur)
-	s.begin()
-}
 
 func (s *sim) upTo(d time.Duration) time.Duration { return time.Duration(s.rng.Int64N(int64(d))) }
 
@@ -183,7 +177,7 @@ func (s *sim) trouble() {
 				s.fail("a stop took %s", took)
 			}
 		})
-		s.again()
+		s.begin()
 	case 5:
 		d := s.upTo(5 * time.Second)
 		s.tell("sink stalled for %s", d)
@@ -204,7 +198,7 @@ func (s *sim) trouble() {
 	case 8, 9:
 		s.tell("kill")
 		s.cur.kill()
-		s.again()
+		s.begin()
 	case 10:
 		s.tell("promotion")
 		s.set(func() {
@@ -219,7 +213,7 @@ func (s *sim) trouble() {
 			s.set(func() { s.fail("a stop took %s", took) })
 		}
 		s.set(func() { s.storeHang = false })
-		s.again()
+		s.begin()
 	case 12:
 		s.tell("sink stalled while stopping")
 		s.set(func() { s.stalled = true })
@@ -227,7 +221,7 @@ func (s *sim) trouble() {
 			s.set(func() { s.fail("a stop took %s", took) })
 		}
 		s.set(func() { s.stalled = false })
-		s.again()
+		s.begin()
 	case 13:
 		s.tell("poison")
 		s.set(func() {
@@ -258,7 +252,7 @@ func (s *sim) trouble() {
 		if s.cur.err != nil && !fault.NeedsPerson(s.cur.err) {
 			s.set(func() { s.fail("ended: %v", s.cur.err) })
 		}
-		s.again()
+		s.begin()
 	default:
 	}
 }
@@ -302,7 +296,7 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 				s.fail("%d records are left", n)
 			}
 		})
-		for _, r := range s.past {
+		for _, r := range s.runs {
 			r.cancel()
 			<-r.done
 		}
@@ -310,7 +304,7 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 	})
 	if len(s.wrong) > 0 || *seed0 != 0 {
 		if *seed0 != 0 {
-			for _, r := range append(s.past, s.cur) {
+			for _, r := range s.runs {
 				t.Log(r.logs.String())
 			}
 		}

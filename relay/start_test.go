@@ -1,0 +1,226 @@
+package relay
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+func TestFirstOpenIsWaitedOutOnlyWhereThatCanHelp(t *testing.T) {
+	for name, c := range map[string]struct {
+		err          error
+		ends, person bool
+	}{
+		"network":       {errNet, false, false},
+		"configuration": {fault.Config(errors.New("no such table"), ""), true, false},
+		"plain":         {errors.New("what is this"), true, false},
+		"person":        {fault.Person(errors.New("slot of another plugin"), ""), true, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.openErr = c.err
+				r := w.start(Config{HaltLinger: time.Second})
+				if c.ends {
+					<-r.done
+					if !errors.Is(r.err, c.err) || fault.NeedsPerson(r.err) != c.person || w.opens != 1 {
+						t.Errorf("%v after %d attempts", r.err, w.opens)
+					}
+					return
+				}
+				time.Sleep(time.Minute)
+				if st := r.relay.Status(); st.State != Connecting || st.Ready || !strings.Contains(st.Reason, "reset") {
+					t.Errorf("%+v", st)
+				}
+				w.do(func() { w.openErr = nil })
+				w.want(t, 31*time.Second, "ready", func() bool { return r.relay.Status().Ready })
+				r.stopped(t, time.Second)
+			})
+		})
+	}
+}
+
+func TestErrorThatNoRetryHelpsEndsTheRunWithWhatIsSafe(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{HaltLinger: time.Hour})
+		time.Sleep(time.Second)
+		end := w.commit("a").end
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		time.Sleep(100 * time.Millisecond)
+		w.do(func() { w.session.dead = errors.New("malformed message") })
+		from := time.Now()
+		<-r.done
+		if r.err == nil || fault.NeedsPerson(r.err) || time.Since(from) > time.Second || w.newest().LSN != end {
+			t.Errorf("after %s: %v, record %+v", time.Since(from), r.err, w.newest())
+		}
+	})
+}
+
+func TestNothingIsConfirmedWhileTheStoreIsDown(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{})
+		time.Sleep(time.Second)
+		w.do(func() { w.storeDown = true })
+		before, confirms := w.id.SlotFound.Confirmed, w.confirms
+		for range 10 {
+			w.commit("a", "b")
+			time.Sleep(5 * time.Second)
+		}
+		w.want(t, time.Second, "delivery goes on", w.allDelivered)
+		if w.id.SlotFound.Confirmed != before || w.confirms-confirms < 4 {
+			t.Errorf("slot at %s, %d confirms", w.id.SlotFound.Confirmed, w.confirms-confirms)
+		}
+		if st := r.relay.Status(); st.Ready || st.State != Streaming || !strings.Contains(st.Reason, "store cannot be reached") || st.CheckpointError == "" {
+			t.Errorf("%+v", st)
+		}
+		w.do(func() { w.storeDown = false })
+		w.want(t, 11*time.Second, "confirmed", func() bool { return w.id.SlotFound.Confirmed == w.pos })
+		time.Sleep(time.Second)
+		if st := r.relay.Status(); !st.Ready || st.CheckpointError != "" {
+			t.Errorf("%+v", st)
+		}
+		r.stopped(t, time.Second)
+		r.wantLog(t, "checkpoint cannot be written", 1)
+		r.wantLog(t, "checkpoint written again", 1)
+	})
+}
+
+func TestSlowStoreHoldsUpNoSignOfLife(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.status = time.Second
+		w.do(func() { w.storeHang = true })
+		r := w.start(Config{})
+		time.Sleep(time.Second)
+		w.do(func() { w.storeHang = false; w.storeMax = 0 })
+		r.stopped(t, 2*time.Second)
+		r = w.start(Config{})
+		w.want(t, time.Second, "held", func() bool { return w.session != nil })
+		w.do(func() { w.storeMax = 20 * time.Second })
+		for range 20 {
+			w.commit(keys(20)...)
+			time.Sleep(2 * time.Second)
+		}
+		w.cut(errNet) // the next session reads and writes records for a long time, and holds the slot meanwhile
+		time.Sleep(2 * time.Minute)
+		w.want(t, time.Minute, "all delivered", w.allDelivered)
+		if w.maxGap > time.Second+100*time.Millisecond {
+			t.Errorf("%s between two confirms", w.maxGap)
+		}
+		w.do(func() { w.storeMax = 0 })
+		time.Sleep(time.Minute)
+		r.stopped(t, time.Second)
+	})
+}
+
+func TestOneBigTransactionNeedsNoSilence(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.status = time.Second
+		w.do(func() { w.maxDelay = 500 * time.Millisecond })
+		r := w.start(Config{Window: Window{Events: 50}})
+		w.commit(keys(1500)...)
+		w.want(t, 10*time.Minute, "all delivered", w.allDelivered)
+		if w.maxGap > 1100*time.Millisecond {
+			t.Errorf("%s between two confirms", w.maxGap)
+		}
+		r.stopped(t, 2*time.Second)
+	})
+}
+
+// gap leaves a record and a slot that somebody advanced beyond it.
+func gap(t *testing.T, w *world) {
+	t.Helper()
+	r := w.start(Config{})
+	w.commit("a")
+	w.want(t, time.Second, "delivered", w.allDelivered)
+	r.stopped(t, time.Second)
+	for range 3 {
+		w.commit("b")
+	}
+	w.do(func() {
+		for _, tx := range w.log {
+			w.count[tx.rows[0].id] = 1 // lost, and accepted as such
+		}
+		w.landed["b"] = []int{2}
+		w.id.SlotFound.Confirmed = w.pos
+	})
+	w.commit("b", "c")
+}
+
+func refusedToken(t *testing.T, w *world, cfg Config) string {
+	t.Helper()
+	r := w.start(cfg)
+	<-r.done
+	var ref *checkpoint.Refusal
+	if !errors.As(r.err, &ref) || !fault.NeedsPerson(r.err) || !strings.Contains(fault.Hint(r.err), ref.Token) {
+		t.Fatalf("%v, hint %q", r.err, fault.Hint(r.err))
+	}
+	if len(r.sink.queues) > 0 {
+		t.Error("something was delivered")
+	}
+	return ref.Token
+}
+
+func TestGapIsSteppedOverOnlyWithItsToken(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		gap(t, w)
+		token := refusedToken(t, w, Config{})
+		if again := refusedToken(t, w, Config{AcceptGap: "another"}); again != token {
+			t.Errorf("token %s, then %s", token, again)
+		}
+		r := w.start(Config{AcceptGap: token})
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		w.cut(errNet)
+		w.commit("c")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		r.stopped(t, time.Second)
+		r.wantLog(t, "GAP ACCEPTED", 1)
+		if w.creates != 0 {
+			t.Error("a slot was made")
+		}
+		w.start(Config{AcceptGap: token}).stopped(t, time.Second) // of no effect any more
+	})
+}
+
+func TestLostSlotIsMadeAgainOnlyWithItsToken(t *testing.T) {
+	for name, slot := range map[string]cdc.SlotState{"missing": {}, "lost": {Exists: true, Confirmed: 100, WALStatus: "lost", Invalidation: "wal_removed"}} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				gap(t, w)
+				w.do(func() {
+					w.id.SlotFound = slot
+					for _, row := range w.log[4].rows {
+						w.count[row.id] = 1
+					}
+					w.landed["b"], w.landed["c"] = []int{3}, []int{0}
+				})
+				token := refusedToken(t, w, Config{Create: true})
+				if w.creates != 0 {
+					t.Error("a slot was made")
+				}
+				r := w.start(Config{AcceptGap: token})
+				w.want(t, time.Second, "streaming", func() bool { return w.session != nil })
+				w.commit("c")
+				w.want(t, time.Second, "delivered", w.allDelivered)
+				r.stopped(t, time.Second)
+				if w.creates != 1 || w.newest().LSN != w.pos {
+					t.Errorf("%d slots made, %+v", w.creates, w.newest())
+				}
+			})
+		})
+	}
+}
+
+func TestRecordThatCannotBeReadIsNotNone(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.records["shop/1"] = []byte("{")
+		r := w.start(Config{Create: true})
+		<-r.done
+		if r.err == nil || w.opens > 0 || !fault.NeedsPerson(r.err) {
+			t.Error(r.err)
+		}
+	})
+}
