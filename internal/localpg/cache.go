@@ -176,10 +176,14 @@ func (a account) mayEnter(dir string) error {
 	}
 }
 
-// tempBase returns the folder for temporary folders that the account can reach.
-func tempBase(a account) (string, error) {
+// tempBase returns a folder for temporary folders that the account can reach: the wanted one or, as nothing depends on the place,
+// another.
+func tempBase(a account, wanted string) (string, error) {
 	var tried []string
-	for _, dir := range []string{os.TempDir(), "/tmp", "/var/tmp"} {
+	for _, dir := range []string{wanted, os.TempDir(), "/tmp", "/var/tmp"} {
+		if dir == "" {
+			continue
+		}
 		err := a.mayEnter(dir)
 		if err == nil {
 			return dir, nil

@@ -10,7 +10,6 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
-	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -134,74 +133,4 @@ func writeInPlace(path string, at int64, b []byte) error {
 	}
 	_, err = f.WriteAt(b, at)
 	return errors.Join(err, f.Close())
-}
-
-// CopyDir copies a folder to a new one, with owners (as root), modes and symbolic links. Files that vanish meanwhile are left out,
-// as the copy of a running server's data directory needs it. A half-made copy is left to the caller.
-func CopyDir(from, to string) error {
-	root := os.Geteuid() == 0
-	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
-		if errors.Is(err, fs.ErrNotExist) && path != from {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		rel, err := filepath.Rel(from, path)
-		if err != nil {
-			return err
-		}
-		info, err := e.Info()
-		if errors.Is(err, fs.ErrNotExist) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		target := filepath.Join(to, rel)
-		switch {
-		case e.IsDir():
-			err = os.Mkdir(target, info.Mode().Perm()|0o700)
-		case info.Mode()&fs.ModeSymlink != 0:
-			var link string
-			if link, err = os.Readlink(path); err == nil {
-				err = os.Symlink(link, target)
-			}
-		case info.Mode().IsRegular():
-			var gone bool
-			if gone, err = copyFile(path, target, info.Mode().Perm()); gone {
-				return nil
-			}
-		default:
-			return nil // a socket
-		}
-		if err != nil {
-			return err
-		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && root {
-			return os.Lchown(target, int(st.Uid), int(st.Gid))
-		}
-		return nil
-	})
-	if err != nil {
-		return fmt.Errorf("copy of %s: %w", from, err)
-	}
-	return nil
-}
-
-func copyFile(from, to string, mode fs.FileMode) (gone bool, err error) {
-	in, err := os.Open(from)
-	if errors.Is(err, fs.ErrNotExist) {
-		return true, nil
-	}
-	if err != nil {
-		return false, err
-	}
-	defer in.Close()
-	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
-	if err != nil {
-		return false, err
-	}
-	_, err = io.Copy(out, in)
-	return false, errors.Join(err, out.Close())
 }

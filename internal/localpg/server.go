@@ -43,6 +43,9 @@ type Config struct {
 	// empty cluster.
 	Data string
 
+	// Folder is where the temporary folder goes; empty: the system's place for it.
+	Folder string
+
 	// Prepare, if set, is called before the server starts for the first time, to change its data directory (WriteFile).
 	Prepare func(*Server) error
 
@@ -93,7 +96,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 	if err := s.account.mayEnter(s.bin); err != nil {
 		return nil, fmt.Errorf("cache (WALPOST_CACHE names another place): %w", err)
 	}
-	base, err := tempBase(s.account)
+	base, err := tempBase(s.account, c.Folder)
 	if err != nil {
 		return nil, err
 	}
@@ -249,7 +252,10 @@ func (s *Server) writeConf() error {
 
 // WriteFile writes a file of the data directory, such as standby.signal, in a way that the server can read, change and remove it.
 func (s *Server) WriteFile(name, content string) error {
-	path := filepath.Join(s.data, name)
+	return s.writeFile(filepath.Join(s.data, name), content)
+}
+
+func (s *Server) writeFile(path, content string) error {
 	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
 		return err
 	}

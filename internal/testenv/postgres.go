@@ -25,6 +25,7 @@ type PG struct {
 	dsn     string          // of that server
 	version int
 	private bool
+	params  map[string]string // a private server was started with
 }
 
 type pgOptions struct {
@@ -77,12 +78,7 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 		version = localpg.DefaultVersion
 	}
 	if o.private {
-		pg, err := startPG(t.Context(), version, o)
-		if err != nil {
-			t.Fatal(err)
-		}
-		pg.endWith(t)
-		return pg
+		return privatePG(t, localpg.Config{Version: version, Parameters: o.params, Fsync: o.fsync})
 	}
 	key := fmt.Sprint(version, o.fsync)
 	for _, name := range slices.Sorted(maps.Keys(o.params)) {
@@ -91,7 +87,8 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 	v, _ := sharedPGs.LoadOrStore(key, new(sharedPG))
 	s := v.(*sharedPG)
 	s.once.Do(func() {
-		if s.pg, s.err = startPG(context.Background(), version, o); s.err == nil {
+		s.pg, s.err = startPG(context.Background(), localpg.Config{Version: version, Parameters: o.params, Fsync: o.fsync})
+		if s.err == nil {
 			closeAtEnd(s.pg.server.Close)
 		}
 	})
@@ -101,18 +98,24 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 	return s.pg
 }
 
-func startPG(ctx context.Context, version string, o pgOptions) (*PG, error) {
-	server, err := localpg.Start(ctx, localpg.Config{
-		Version: version, Parameters: o.params, Fsync: o.fsync,
-		Progress: func(step string) { loudly("%s", step) },
-	})
+func startPG(ctx context.Context, c localpg.Config) (*PG, error) {
+	c.Progress = func(step string) { loudly("%s", step) }
+	c.Folder = tempFolder()
+	server, err := localpg.Start(ctx, c)
 	if err != nil {
 		return nil, err
 	}
-	return &PG{server: server, version: server.Version(), private: o.private}, nil
+	return &PG{server: server, version: server.Version()}, nil
 }
 
-func (pg *PG) endWith(t testing.TB) {
+// privatePG starts a server that ends with the test.
+func privatePG(t testing.TB, c localpg.Config) *PG {
+	t.Helper()
+	pg, err := startPG(t.Context(), c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pg.private, pg.params = true, c.Parameters
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("last messages of postgres %d on port %d:\n%s", pg.version, pg.Port(), pg.server.LogTail(40))
@@ -121,6 +124,7 @@ func (pg *PG) endWith(t testing.TB) {
 			t.Error(err)
 		}
 	})
+	return pg
 }
 
 func external(t testing.TB, dsn, version string) *PG {

@@ -1,0 +1,154 @@
+//go:build linux || darwin
+
+package localpg
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// CopyData copies the data directory to a new folder, from which another server may be started (Config.Data) or this one restored
+// (Restore). The copy has the same system identifier and replication slots. Of a running server it is what a base backup is:
+// its state at the end of the copy; nobody is disconnected.
+//
+// Replication slots are left out where a standby is to be made of the copy, as pg_basebackup does.
+func (s *Server) CopyData(ctx context.Context, to string, forStandby bool) error {
+	var empty []string
+	if forStandby {
+		empty = append(empty, "pg_replslot")
+	}
+	var err error
+	if s.Running() {
+		err = s.backup(ctx, to, empty)
+	} else {
+		err = CopyDir(s.data, to, empty...)
+	}
+	if err != nil {
+		return fmt.Errorf("postgres %s: %w", s.major, err)
+	}
+	return nil
+}
+
+// backup follows the manual, "Making a Base Backup Using the Low Level API".
+func (s *Server) backup(ctx context.Context, to string, empty []string) error {
+	// All in one session: the server ends the backup, and drops the temporary slot, when it ends.
+	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx)
+	start, stop := "pg_backup_start('copy', true)", "pg_backup_stop(false)"
+	if s.Version() < 15 {
+		start, stop = "pg_start_backup('copy', true, false)", "pg_stop_backup(false, false)"
+	}
+	// The slot keeps the WAL that is written during the copy.
+	slot := fmt.Sprintf("walpost_copy_%08x", rand.Uint32())
+	for _, sql := range []string{
+		"SELECT pg_create_physical_replication_slot('" + slot + "', true, true)",
+		"SELECT " + start,
+	} {
+		if _, err := conn.Exec(ctx, sql); err != nil {
+			return fmt.Errorf("copy: %s: %w", sql, err)
+		}
+	}
+	if err := CopyDir(s.data, to, append(empty, "pg_wal", "pg_dynshmem")...); err != nil {
+		return err
+	}
+	var label string
+	if err := conn.QueryRow(ctx, "SELECT labelfile FROM "+stop).Scan(&label); err != nil {
+		return fmt.Errorf("copy: %s: %w", stop, err)
+	}
+	if err := os.Remove(filepath.Join(to, "pg_wal")); err != nil {
+		return fmt.Errorf("copy: %w", err)
+	}
+	if err := CopyDir(filepath.Join(s.data, "pg_wal"), filepath.Join(to, "pg_wal"), "archive_status"); err != nil {
+		return err
+	}
+	return s.writeFile(filepath.Join(to, "backup_label"), label)
+}
+
+// CopyDir copies a folder to a new one, with owners (as root), modes and symbolic links. Files that vanish meanwhile are left out,
+// as the copy of a running server's data directory needs it; of the folders named in empty, only the folder itself is copied. A
+// half-made copy is left to the caller.
+func CopyDir(from, to string, empty ...string) error {
+	root := os.Geteuid() == 0
+	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		if errors.Is(err, fs.ErrNotExist) && path != from {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		rel, err := filepath.Rel(from, path)
+		if err != nil {
+			return err
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		target := filepath.Join(to, rel)
+		switch {
+		case e.IsDir():
+			err = os.Mkdir(target, info.Mode().Perm()|0o700)
+		case info.Mode()&fs.ModeSymlink != 0:
+			var link string
+			if link, err = os.Readlink(path); err == nil {
+				err = os.Symlink(link, target)
+			}
+		case info.Mode().IsRegular():
+			var gone bool
+			if gone, err = copyFile(path, target, info.Mode().Perm()); gone {
+				return nil
+			}
+		default:
+			return nil // a socket
+		}
+		if err != nil {
+			return err
+		}
+		if st, ok := info.Sys().(*syscall.Stat_t); ok && root {
+			if err := os.Lchown(target, int(st.Uid), int(st.Gid)); err != nil {
+				return err
+			}
+		}
+		if e.IsDir() && slices.Contains(empty, rel) {
+			return filepath.SkipDir
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("copy of %s: %w", from, err)
+	}
+	return nil
+}
+
+func copyFile(from, to string, mode fs.FileMode) (gone bool, err error) {
+	in, err := os.Open(from)
+	if errors.Is(err, fs.ErrNotExist) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	defer in.Close()
+	out, err := os.OpenFile(to, os.O_CREATE|os.O_EXCL|os.O_WRONLY, mode)
+	if err != nil {
+		return false, err
+	}
+	_, err = io.Copy(out, in)
+	return false, errors.Join(err, out.Close())
+}

@@ -1,0 +1,4 @@
+package testenv
+
+// tempFolder leaves the choice to the system.
+func tempFolder() string { return "" }
