@@ -1,0 +1,186 @@
+package replication
+
+import (
+	"fmt"
+	"strings"
+)
+
+// publication judges the publication. tableMissing says that a table is missing, which was said already.
+func (j *judgement) publication(tableMissing bool) {
+	const name = "publication"
+	p, pub := j.f.publication, quoteIdent(j.cfg.Publication)
+	if p == nil {
+		j.noPublication(tableMissing)
+		return
+	}
+	from := len(j.found)
+	fail := func(fix, detail string, args ...any) {
+		f := j.add(Fail, name, fix, detail, args...)
+		if j.known() {
+			f.behave = lostEvents
+		}
+	}
+	if !p.Insert {
+		fail(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pub), "publication %s does not publish inserts", j.cfg.Publication)
+	}
+	for i := range j.f.tables {
+		t := &j.f.tables[i]
+		if !t.exists() {
+			continue
+		}
+		published := p.table(t.Table)
+		add := fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, t.Table.SQL())
+		switch {
+		case published != nil && published.Filter != "":
+			fail(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s; (a list of all its tables)", pub, t.Table.SQL()),
+				"publication %s has a row filter for %s: %s", j.cfg.Publication, t.Table, published.Filter)
+		case published != nil:
+		case t.Kind == "p" && !p.ViaRoot:
+			fail(fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true);", pub),
+				"publication %s publishes the partitions of %s under their own names", j.cfg.Publication, t.Table)
+		case t.Root != "":
+			fail("Set source.table to the partitioned table.",
+				"publication %s does not publish %s by itself: it is a partition of %s", j.cfg.Publication, t.Table, t.Root)
+		default:
+			fail(add, "publication %s does not contain table %s", j.cfg.Publication, t.Table)
+		}
+	}
+	if len(j.found) > from {
+		return
+	}
+	j.add(OK, name, "", "publication %s publishes inserts into %s", j.cfg.Publication, strings.Join(tableNames(j.cfg.tables()), ", "))
+	j.further()
+	j.identities()
+}
+
+func (j *judgement) noPublication(tableMissing bool) {
+	const name = "publication"
+	if j.known() {
+		j.add(Fail, name, fmt.Sprintf("%s does not help the slot that is there: it reads the catalog as it was. Make the publication, drop the slot (SELECT pg_drop_replication_slot(%s);), "+
+			"start with --accept-gap=<token>, then publish from the table what the gap may hold (walpost recover).", publicationSQL(j.cfg), quoteLiteral(j.cfg.Slot)),
+			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
+			j.cfg.Publication, j.cfg.Slot).behave = lostEvents
+		return
+	}
+	sql := publicationSQL(j.cfg)
+	switch {
+	case !j.makes:
+		j.add(Fail, name, sql, "publication %s does not exist", j.cfg.Publication)
+	case tableMissing:
+		j.add(OK, name, "", "publication %s does not exist yet: it will be made when the tables are there", j.cfg.Publication)
+	case j.f.server.Recovery:
+		j.add(Fail, name, "On the primary: "+sql, "publication %s does not exist, and a standby cannot make it", j.cfg.Publication)
+	default:
+		if lacks := j.rightsToPublish(); lacks != "" {
+			j.add(Fail, name, "As the owner of the tables: "+sql, "publication %s does not exist, and role %s may not make it: %s",
+				j.cfg.Publication, j.f.server.Role, lacks)
+			return
+		}
+		j.add(OK, name, "", "publication %s does not exist yet: it will be made", j.cfg.Publication)
+	}
+}
+
+// rightsToPublish is what the role lacks to make the publication, or "".
+func (j *judgement) rightsToPublish() string {
+	if j.f.server.Super {
+		return ""
+	}
+	if !j.f.server.CanCreate {
+		return "it has not the right CREATE on database " + j.f.server.Database
+	}
+	for i := range j.f.tables {
+		if t := &j.f.tables[i]; t.exists() && !t.Owned {
+			return fmt.Sprintf("%s belongs to %s", t.Table, t.Owner)
+		}
+	}
+	return ""
+}
+
+// further warns of what is published beside inserts into our tables: it works, and costs.
+func (j *judgement) further() {
+	p, name := j.f.publication, "publication extras"
+	ours := map[Table]bool{}
+	for _, t := range j.cfg.tables() {
+		ours[t] = true
+	}
+	var tables []string
+	for _, t := range p.tables {
+		if table := (Table{t.Schema, t.Name}); !ours[table] {
+			tables = append(tables, table.String())
+		}
+	}
+	var operations []string
+	for _, o := range []struct {
+		on   bool
+		name string
+	}{{p.Update, "update"}, {p.Delete, "delete"}, {p.Truncate, "truncate"}} {
+		if o.on {
+			operations = append(operations, o.name)
+		}
+	}
+	pub := quoteIdent(j.cfg.Publication)
+	if len(tables) > 0 {
+		n := len(tables)
+		if n > 3 {
+			tables = append(tables[:3], fmt.Sprintf("%d more", n-3))
+		}
+		fix := fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(sqlNames(j.cfg.tables()), ", "))
+		if p.AllTables {
+			fix = "Make a publication of its own for walpost and set source.publication: " + publicationSQL(&Config{Publication: j.cfg.Publication + "_outbox", Tables: j.cfg.Tables})
+		}
+		j.add(Warn, name, fix, "publication %s also has %s: each change there is decoded and sent to walpost, which drops it", j.cfg.Publication, strings.Join(tables, ", ")).logged = true
+	}
+	if len(operations) > 0 {
+		j.add(Warn, name, fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pub),
+			"publication %s also publishes %s: cleaning up the table is decoded and sent to walpost too", j.cfg.Publication, strings.Join(operations, ", ")).logged = true
+	}
+}
+
+// identities warns of tables on which an application's UPDATE or DELETE fails, because it is published and nothing
+// identifies the row.
+func (j *judgement) identities() {
+	p := j.f.publication
+	if !p.Update && !p.Delete {
+		return
+	}
+	for i := range j.f.tables {
+		t := &j.f.tables[i]
+		if !t.exists() || t.Identity == "f" || t.Identity == "i" || t.Identity == "d" && t.HasKey {
+			continue
+		}
+		j.add(Warn, "replica identity", fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert'); or give %s a primary key.", quoteIdent(j.cfg.Publication), t.Table.SQL()),
+			"%s has no replica identity while publication %s publishes updates or deletes: the application's UPDATE and DELETE of it fail",
+			t.Table, j.cfg.Publication).logged = true
+	}
+}
+
+func tableNames(tables []Table) []string {
+	names := make([]string, len(tables))
+	for i, t := range tables {
+		names[i] = t.String()
+	}
+	return names
+}
+
+func sqlNames(tables []Table) []string {
+	names := make([]string, len(tables))
+	for i, t := range tables {
+		names[i] = t.SQL()
+	}
+	return names
+}
+
+// publicationSQL makes the publication: inserts only, so that the application's updates and deletes need no replica identity
+// and cost nothing here; a partitioned table under its own name.
+func publicationSQL(c *Config) string {
+	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true);",
+		quoteIdent(c.Publication), strings.Join(sqlNames(c.tables()), ", "))
+}
+
+// slotSQL makes the slot by SQL. It must run after the publication is committed.
+func slotSQL(c *Config) string {
+	if c.Failover {
+		return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true);", quoteLiteral(c.Slot))
+	}
+	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput');", quoteLiteral(c.Slot))
+}

@@ -1,0 +1,222 @@
+package replication
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// connectSQL opens an ordinary connection. Its statements are bounded, so that nobody waits for a lock or a slow query of
+// ours for long.
+func (c *Config) connectSQL(ctx context.Context) (*pgconn.PgConn, error) {
+	cc, err := c.connConfig()
+	if err != nil {
+		return nil, err
+	}
+	// Nothing that a user put on the search path may stand in for a catalog's table or function.
+	cc.RuntimeParams["search_path"] = "pg_catalog"
+	for name, value := range map[string]string{
+		"statement_timeout": "30s", "lock_timeout": "5s", "idle_in_transaction_session_timeout": "30s",
+	} {
+		if _, given := cc.RuntimeParams[name]; !given {
+			cc.RuntimeParams[name] = value
+		}
+	}
+	return c.connect(ctx, cc, "connect")
+}
+
+// connectReplication opens a connection in logical replication mode.
+func (c *Config) connectReplication(ctx context.Context) (*pgconn.PgConn, error) {
+	cc, err := c.connConfig()
+	if err != nil {
+		return nil, err
+	}
+	cc.RuntimeParams["replication"] = "database"
+	// A stream is one endless statement in one endless transaction. No default of the role or the database may end it.
+	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
+		cc.RuntimeParams[name] = "0"
+	}
+	prepareStream(cc)
+	conn, err := c.connect(ctx, cc, "connect for replication")
+	if err != nil {
+		return nil, err
+	}
+	version, err := serverVersion(ctx, conn)
+	if err == nil && version >= failoverVersion { // the parameter came with 17
+		_, err = conn.Exec(ctx, "SET transaction_timeout = 0").ReadAll()
+	}
+	if err != nil {
+		closeConn(conn)
+		return nil, classify(fmt.Errorf("connect for replication: %w", err))
+	}
+	return conn, nil
+}
+
+func (c *Config) connect(ctx context.Context, cc *pgconn.Config, step string) (*pgconn.PgConn, error) {
+	conn, err := pgconn.ConnectConfig(ctx, cc)
+	if err != nil {
+		return nil, classifyConnect(fmt.Errorf("%s: %w", step, err), cc)
+	}
+	// A proxy between us and Postgres may swallow settings.
+	for _, p := range pins {
+		if got := conn.ParameterStatus(p.name); got != "" && !p.same(got) {
+			closeConn(conn)
+			return nil, fault.WithHint(fmt.Errorf("%s: the server did not take %s = %s (it has %q)", step, p.name, p.value, got),
+				"Connect to Postgres directly, not through a proxy that drops settings.")
+		}
+	}
+	return conn, nil
+}
+
+// closeConn says goodbye without waiting for long, also when the caller's context has ended.
+func closeConn(conn *pgconn.PgConn) {
+	if conn == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	_ = conn.Close(ctx)
+}
+
+// classifyConnect gives an error of a connection attempt its behaviour. With several hosts the attempt may pass later as
+// soon as one of them might.
+func classifyConnect(err error, cc *pgconn.Config) error {
+	var standby, retry bool
+	var hint string
+	for _, leaf := range leaves(err) {
+		var pgErr *pgconn.PgError
+		switch {
+		case errors.Is(leaf, pgconn.ErrStandbyConnection), errors.Is(leaf, pgconn.ErrReadOnlyConnection),
+			errors.Is(leaf, pgconn.ErrPrimaryConnection), errors.Is(leaf, pgconn.ErrReadWriteConnection):
+			standby = true
+		case errors.As(leaf, &pgErr):
+			if h := connectHint(pgErr, cc); h != "" {
+				hint = h
+			} else {
+				retry = retry || retryableState(pgErr.Code)
+			}
+		case isTLS(leaf):
+			hint = "Check sslmode and sslrootcert of source.dsn: the server's certificate must be signed by that root and carry the host's name."
+		default:
+			retry = true // the network, name resolution, a time limit
+		}
+	}
+	switch {
+	case standby:
+		return fault.Retry(fault.WithHint(err, "source.dsn must reach a primary. To read from a standby (Postgres 16 and newer), add target_session_attrs=any."))
+	case retry:
+		return fault.Retry(err)
+	case hint != "":
+		return fault.WithHint(err, hint)
+	}
+	return err
+}
+
+func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
+	role := quoteIdent(cc.User)
+	switch {
+	case e.Code == "28P01":
+		return "Check the user of source.dsn and the password (source.password, source.password_file, the DSN or ~/.pgpass)."
+	case e.Code == "28000" && strings.Contains(e.Message, "pg_hba"):
+		return fmt.Sprintf("Add a line for database %q and user %q to pg_hba.conf and reload. The line must name the database: the word replication there is for physical replication only.", cc.Database, cc.User)
+	case strings.HasPrefix(e.Code, "28"):
+		return fmt.Sprintf("Check that role %s exists and may log in: ALTER ROLE %s LOGIN;", role, role)
+	case e.Code == "3D000":
+		return "Check the database in source.dsn."
+	case e.Code == "42501" && cc.RuntimeParams["replication"] != "":
+		return replicationRightHint(cc.User)
+	case e.Code == "42501":
+		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", quoteIdent(cc.Database), role)
+	case e.Code == "08P01" && strings.Contains(e.Message, "startup parameter"):
+		return "This looks like a connection pooler. Connect to Postgres directly."
+	case e.Code == "42704", e.Code == "22023":
+		return "Check the parameters in source.dsn and its options."
+	}
+	return ""
+}
+
+func replicationRightHint(user string) string {
+	role := quoteIdent(user)
+	return fmt.Sprintf("ALTER ROLE %s REPLICATION; (on Amazon RDS and Aurora: GRANT rds_replication TO %s;)", role, role)
+}
+
+// classify gives an error of a running connection its behaviour.
+func classify(err error) error {
+	if err == nil {
+		return nil
+	}
+	var pgErr *pgconn.PgError
+	switch {
+	case hasBehaviour(err):
+		return err
+	case errors.As(err, &pgErr):
+		if retryableState(pgErr.Code) {
+			return fault.Retry(err)
+		}
+		return err
+	case isBug(err):
+		return err
+	}
+	return fault.Retry(err) // the connection or a context
+}
+
+// hasBehaviour says whether somebody below has classified err already.
+func hasBehaviour(err error) bool {
+	var f interface{ Retryable() bool }
+	return errors.As(err, &f)
+}
+
+// isBug says that an answer was not what we asked for, which another attempt does not change.
+func isBug(err error) bool {
+	var a *json.UnmarshalTypeError
+	var b *json.SyntaxError
+	return errors.As(err, &a) || errors.As(err, &b) || errors.Is(err, errAnswer)
+}
+
+// retryableState says whether a SQLSTATE may go away by itself.
+func retryableState(code string) bool {
+	switch {
+	case strings.HasPrefix(code, "08"), // connection
+		strings.HasPrefix(code, "40"),    // serialization, deadlock
+		strings.HasPrefix(code, "53"),    // resources: too many connections, disk full, out of memory
+		strings.HasPrefix(code, "57"),    // shutdown, starting up, cancelled, timed out
+		strings.HasPrefix(code, "58"),    // the server's own I/O
+		code == "25P02", code == "25P03", // a transaction that was ended for us
+		code == "55006", code == "55P03": // in use, lock not available
+		return true
+	}
+	return false
+}
+
+func isTLS(err error) bool {
+	var a x509.UnknownAuthorityError
+	var b x509.HostnameError
+	var c x509.CertificateInvalidError
+	var d *tls.CertificateVerificationError
+	return errors.As(err, &a) || errors.As(err, &b) || errors.As(err, &c) || errors.As(err, &d) ||
+		strings.Contains(err.Error(), "server refused TLS connection")
+}
+
+// leaves takes joined errors apart.
+func leaves(err error) []error {
+	for e := err; e != nil; {
+		if many, ok := e.(interface{ Unwrap() []error }); ok { //nolint:errorlint // each step of the chain is looked at in turn
+			var all []error
+			for _, one := range many.Unwrap() {
+				all = append(all, leaves(one)...)
+			}
+			return all
+		}
+		e = errors.Unwrap(e)
+	}
+	return []error{err}
+}

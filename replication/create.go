@@ -1,0 +1,227 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+const (
+	stateDuplicate    = "42710"
+	stateNotUnique    = "23505" // made by another session between the look for it and the insert into the catalog
+	stateCancelled    = "57014"
+	stateLimitReached = "53400" // all replication slots are in use
+
+	countUpTo = 1_000_000
+)
+
+// Making a slot waits for every transaction that is open. Who is waited for is asked, and logged, after the first while and
+// then now and then.
+const (
+	askAfter = 3 * time.Second
+	askEvery = 30 * time.Second
+)
+
+// make makes the publication, where it is missing, and then the slot: a slot that is older than its publication could not
+// read it. created is false where somebody else made the slot in the same moment.
+func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, replace bool) (created bool, err error) {
+	if f.publication == nil {
+		_, err := sql.Exec(ctx, publicationSQL(&s.cfg)).ReadAll()
+		switch state := sqlState(err); {
+		case state == stateDuplicate, state == stateNotUnique:
+		case state == stateNoRight:
+			return false, fault.WithHint(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+publicationSQL(&s.cfg))
+		case err != nil:
+			return false, classify(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err))
+		default:
+			s.cfg.Logger.Info().Str("publication", s.cfg.Publication).Strs("tables", tableNames(s.cfg.tables())).Msg("publication made")
+		}
+	}
+	if replace {
+		_, err := conn.Exec(ctx, "DROP_REPLICATION_SLOT "+quoteIdent(s.cfg.Slot)).ReadAll()
+		if err != nil && sqlState(err) != stateUndefinedObject {
+			return false, classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
+		}
+		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("lost slot dropped, to be made again")
+	}
+	return s.makeSlot(ctx, conn, sql, f)
+}
+
+// createSlotSQL is the replication command. The snapshot that it could export is not wanted; its spelling changed with 15.
+func (c *Config) createSlotSQL(version int) string {
+	options := "NOEXPORT_SNAPSHOT"
+	if version >= 150000 {
+		options = "(SNAPSHOT 'nothing')"
+		if c.Failover {
+			options = "(SNAPSHOT 'nothing', FAILOVER)"
+		}
+	}
+	return fmt.Sprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s", quoteIdent(c.Slot), options)
+}
+
+func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *facts) (created bool, err error) {
+	step := "make slot " + s.cfg.Slot
+	// The command is cancelled by request, so that the server gives up its half-made slot at once; the connection is cut only
+	// where that does not help.
+	running, cut := context.WithCancel(context.WithoutCancel(ctx))
+	defer cut()
+	limited, stop := context.WithTimeout(ctx, s.cfg.CreateTimeout)
+	defer stop()
+	done := make(chan error, 1)
+	go func() {
+		_, err := conn.Exec(running, s.cfg.createSlotSQL(f.server.Version)).ReadAll()
+		done <- err
+	}()
+	ask := time.NewTimer(askAfter)
+	defer ask.Stop()
+	var waitsFor string
+	for {
+		select {
+		case err := <-done:
+			return s.slotMade(step, err)
+		case <-ask.C:
+			ask.Reset(askEvery)
+			text, pids := blockers(limited, sql, conn.PID())
+			if f.server.Recovery && text == "" {
+				text = "the primary to log its running transactions (there: SELECT pg_log_standby_snapshot();)"
+			}
+			if waitsFor = text; text != "" {
+				s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Ints32("pids", pids).Msg("making the slot waits for " + text)
+			}
+			continue
+		case <-limited.Done():
+		}
+		break
+	}
+	if text, _ := blockers(context.WithoutCancel(ctx), sql, conn.PID()); text != "" {
+		waitsFor = text
+	}
+	cancel, free := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer free()
+	_ = conn.CancelRequest(cancel)
+	select {
+	case err = <-done:
+	case <-cancel.Done():
+		cut()
+		err = <-done
+	}
+	if err == nil { // it was made in the last moment
+		return s.slotMade(step, nil)
+	}
+	if ctx.Err() != nil {
+		return false, fault.Retry(fmt.Errorf("%s: %w", step, context.Cause(ctx)))
+	}
+	if sqlState(err) != stateCancelled {
+		return s.slotMade(step, err)
+	}
+	if waitsFor == "" {
+		waitsFor = "open transactions"
+	}
+	return false, fault.Retry(fault.WithHint(fmt.Errorf("%s: waited %s for %s", step, s.cfg.CreateTimeout, waitsFor),
+		"End the transactions that are named, such as with SELECT pg_terminate_backend(<pid>);"))
+}
+
+func (s *Source) slotMade(step string, err error) (created bool, _ error) {
+	switch state := sqlState(err); {
+	case err == nil:
+		s.cfg.Logger.Info().Str("slot", s.cfg.Slot).Msg("slot made")
+		return true, nil
+	case state == stateDuplicate:
+		return false, nil
+	case state == stateNoRight:
+		return false, fault.WithHint(fmt.Errorf("%s: %w", step, err), "ALTER ROLE … REPLICATION;")
+	case state == stateLimitReached:
+		return false, fault.WithHint(fmt.Errorf("%s: %w", step, err), "Raise max_replication_slots and restart Postgres, or drop a slot that nobody uses.")
+	}
+	return false, classify(fmt.Errorf("%s: %w", step, err))
+}
+
+type blocker struct {
+	PID      int32
+	User     string
+	Database string
+	State    string
+	Age      int64 // seconds
+}
+
+// blockers says in words, and as process ids, whom the process pid waits for; "" for nobody, or where it could not be asked.
+func blockers(ctx context.Context, sql *pgconn.PgConn, pid uint32) (string, []int32) {
+	all, err := rows[blocker](ctx, sql, "ask who blocks", fmt.Sprintf(`SELECT b.pid, a.usename AS user, a.datname AS database, a.state,
+ extract(epoch FROM clock_timestamp() - a.xact_start)::bigint AS age
+ FROM unnest(pg_blocking_pids(%d)) b(pid) LEFT JOIN pg_stat_activity a ON a.pid = b.pid ORDER BY a.xact_start LIMIT 10`, pid))
+	if err != nil || len(all) == 0 {
+		return "", nil
+	}
+	var words []string
+	var pids []int32
+	for _, b := range all {
+		if b.PID == 0 {
+			words = append(words, "a prepared transaction (see pg_prepared_xacts)")
+			continue
+		}
+		pids = append(pids, b.PID)
+		word := fmt.Sprintf("process %d", b.PID)
+		if b.State != "" {
+			word += fmt.Sprintf(" (%s@%s, %s, its transaction is open for %s)", b.User, b.Database, b.State, time.Duration(b.Age)*time.Second)
+		}
+		words = append(words, word)
+	}
+	return strings.Join(words, ", "), pids
+}
+
+// refuseRows is an error where a table has rows that a slot made now would leave out, unless the user has said what
+// becomes of them.
+func (c *Config) refuseRows(ctx context.Context, sql *pgconn.PgConn, f *facts) error {
+	var words []string
+	for i := range f.tables {
+		if !f.tables[i].exists() {
+			continue
+		}
+		count, err := countRows(ctx, sql, &f.tables[i])
+		if err != nil {
+			return err
+		}
+		if count != "" {
+			words = append(words, fmt.Sprintf("table %s has %s", f.tables[i].Table, count))
+		}
+	}
+	if len(words) == 0 {
+		return nil
+	}
+	return fault.Config(fmt.Errorf("source.snapshot: must be written, since %s from before the slot", strings.Join(words, " and ")),
+		"Write snapshot: never under source: to begin with what is inserted from now on. The rows that are there are not published then.")
+}
+
+// countRows says how many rows a table has: "" for none, exactly up to a bound.
+func countRows(ctx context.Context, sql *pgconn.PgConn, t *tableFacts) (string, error) {
+	step := "count the rows of " + t.Table.String()
+	type count struct{ N int64 }
+	n, err := row[count](ctx, sql, step, fmt.Sprintf("SELECT count(*) AS n FROM (SELECT FROM %s LIMIT %d) x", t.Table.SQL(), countUpTo+1))
+	switch state := sqlState(err); {
+	case err == nil && n.N == 0:
+		return "", nil
+	case err == nil && n.N == 1:
+		return "1 row", nil
+	case err == nil && n.N > countUpTo:
+		return fmt.Sprintf("more than %d rows", countUpTo), nil
+	case err == nil:
+		return fmt.Sprintf("%d rows", n.N), nil
+	case state == stateCancelled && ctx.Err() == nil:
+		return "more rows than can be counted in half a minute", nil
+	case state != stateNoRight || errors.Is(err, context.Canceled):
+		return "", err
+	}
+	// Reading the WAL does not need the right to read the table. Its size then says whether there may be rows.
+	n, err = row[count](ctx, sql, step, fmt.Sprintf(`SELECT pg_relation_size(%d::oid::regclass)
+ + coalesce((SELECT sum(pg_relation_size(p.relid)) FROM pg_partition_tree(%d::oid::regclass) p), 0)::bigint AS n`, t.OID, t.OID))
+	if err != nil || n.N == 0 {
+		return "", err
+	}
+	return fmt.Sprintf("%d bytes of rows (role without the right to count them)", n.N), nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package replication
+
+import "syscall"
+
+func limitUnacknowledged(string, string, syscall.RawConn) error { return nil }

@@ -1,0 +1,351 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// A Source is one database with one slot, one publication and the tables in it. It opens sessions that read it, and looks
+// at what they rest on. Its methods may be called from any goroutine, Open only while no other session is open.
+type Source struct {
+	cfg Config
+
+	mu sync.Mutex
+	// What the newest successful Open or Check saw; guarded by mu.
+	seen struct {
+		position cdc.Position // of the server, before the look
+		started  string       // the server's life that Open reached
+		pub      oid
+		entries  map[Table]oid // the publication's own entries for the tables
+	}
+	warned map[string]bool // warnings that are logged already; guarded by mu
+}
+
+// NewSource validates cfg. It does not connect.
+func NewSource(cfg Config) (*Source, error) {
+	if errs := cfg.Validate(); len(errs) > 0 {
+		return nil, fault.Config(errors.Join(errs...), "")
+	}
+	if cfg.CreateTimeout == 0 {
+		cfg.CreateTimeout = defaultCreateTimeout
+	}
+	return &Source{cfg: cfg, warned: map[string]bool{}}, nil
+}
+
+// Open connects, checks every precondition and finds the slot, but does not take it.
+//
+// Where the slot is missing and create is set (and Config.Create), the publication is made first, when it is missing too,
+// and then the slot. With replaceLost a slot that the server has invalidated is dropped and made again. Without them a
+// missing or lost slot is no error: the session's Identity says so, nothing else was checked, and the caller judges.
+//
+// What is not right is an error with the statement that fixes it (fault.Hint). It needs a person where the slot is there
+// and events are lost to it: the publication, the table in it, or inserts are gone.
+func (s *Source) Open(ctx context.Context, create, replaceLost bool) (*Session, error) {
+	conn, err := s.cfg.connectReplication(ctx)
+	if err != nil {
+		return nil, err
+	}
+	sql, err := s.cfg.connectSQL(ctx)
+	if err != nil {
+		closeConn(conn)
+		return nil, err
+	}
+	session, err := s.open(ctx, conn, sql, create, replaceLost)
+	if err != nil {
+		closeConn(conn)
+		closeConn(sql)
+		return nil, err
+	}
+	return session, nil
+}
+
+func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, create, replaceLost bool) (*Session, error) {
+	sys, err := identify(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	f, err := s.cfg.describe(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	f.streams = true
+	stream, err := row[struct{ Started, Timeout string }](ctx, conn, "read wal_sender_timeout",
+		"SELECT pg_postmaster_start_time()::text AS started, (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout') AS timeout")
+	if err != nil {
+		return nil, err
+	}
+	if stream.Started != f.server.Started {
+		// With several hosts, or behind a name that moves, what one server says must not be taken for the other's.
+		return nil, fault.Retry(fmt.Errorf("two connections to source.dsn reached two servers"))
+	}
+	f.server.SenderTimeout = stream.Timeout // a session can have its own
+
+	lost := f.slot != nil && f.slot.lost() != ""
+	created := false
+	if !(f.slot == nil && !create) && !(lost && !replaceLost) {
+		if f, created, err = s.prepare(ctx, conn, sql, f, lost); err != nil {
+			return nil, err
+		}
+		s.remember(f)
+	}
+	identity := identityOf(sys, &s.cfg, f)
+	identity.SlotFound.Created = created
+	return newSession(conn, sql, s.session(identity, f)), nil
+}
+
+// prepare checks everything, and makes what may be made. It returns the facts as they are afterwards.
+func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, lost bool) (_ *facts, created bool, err error) {
+	makes := lost || f.slot == nil && s.cfg.Create
+	if err := s.judge(f, makes); err != nil || !makes {
+		return f, false, err
+	}
+	if !lost && !s.cfg.SnapshotChosen {
+		if err := s.cfg.refuseRows(ctx, sql, f); err != nil {
+			return nil, false, err
+		}
+	}
+	if created, err = s.make(ctx, conn, sql, f, lost); err != nil {
+		return nil, false, err
+	}
+	// Somebody else may have made the one or the other in the same moment: what is there now is judged, not what was asked for.
+	timeout := f.server.SenderTimeout
+	if f, err = s.cfg.describe(ctx, sql); err != nil {
+		return nil, false, err
+	}
+	f.streams, f.server.SenderTimeout = true, timeout
+	return f, created, s.judge(f, false)
+}
+
+func (s *Source) judge(f *facts, makes bool) error {
+	if f.slot != nil && f.slot.Type == "logical" && f.slot.Confirmed == 0 && f.slot.lost() == "" {
+		return fault.Retry(fmt.Errorf("slot %s is just being made by process %d", s.cfg.Slot, f.slot.ActivePID))
+	}
+	found := s.cfg.judge(f, makes)
+	if bad := firstFail(found); bad != nil {
+		err := bad.err(false)
+		if fault.NeedsPerson(err) && f.slot != nil {
+			err = fault.Person(fmt.Errorf("%w; events after %s may be missing", err, position(f.slot.Confirmed)), bad.Fix)
+		}
+		return err
+	}
+	if f.slot != nil && !makes {
+		if bad := s.changed(f); bad != nil {
+			return s.missingSince(bad)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, w := range found {
+		if w.Level == Warn && w.logged && !s.warned[w.Detail] {
+			s.warned[w.Detail] = true
+			s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Str("hint", w.Fix).Msg(w.Detail)
+		}
+	}
+	return nil
+}
+
+func identityOf(sys system, cfg *Config, f *facts) cdc.Identity {
+	return cdc.Identity{
+		SystemID: sys.id, Timeline: sys.timeline, History: sys.history,
+		Database: f.server.Database, Slot: cfg.Slot, Server: cdc.Position(f.server.LSN), SlotFound: f.slot.state(),
+	}
+}
+
+// session is what a Session needs from here.
+func (s *Source) session(identity cdc.Identity, f *facts) sessionConfig {
+	opened := f.server
+	cfg := sessionConfig{
+		slot: s.cfg.Slot, publication: s.cfg.Publication, messages: s.cfg.Messages,
+		walSenderTimeout: millis(opened.SenderTimeout), confirmKeepalives: s.cfg.ConfirmKeepalives,
+		logger: s.cfg.Logger, identity: identity,
+		recheck: func(ctx context.Context) (cdc.Identity, error) { return s.recheck(ctx, identity, opened) },
+		probe:   s.probe,
+	}
+	if s.cfg.WantCatalog {
+		cfg.catalog = func(ctx context.Context, rel *cdc.Relation) error {
+			return s.beside(ctx, func(sql *pgconn.PgConn) error { return fillCatalog(ctx, sql, rel) })
+		}
+	}
+	return cfg
+}
+
+// beside does something on an ordinary connection made for it.
+func (s *Source) beside(ctx context.Context, do func(sql *pgconn.PgConn) error) error {
+	sql, err := s.cfg.connectSQL(ctx)
+	if err != nil {
+		return err
+	}
+	defer closeConn(sql)
+	return do(sql)
+}
+
+func (s *Source) probe(ctx context.Context) error {
+	return s.beside(ctx, func(sql *pgconn.PgConn) error {
+		_, err := sql.Exec(ctx, "SELECT 1").ReadAll()
+		return classify(err)
+	})
+}
+
+// recheck reads the identity once more, for a session that found was and opened. Another server, another life of the server
+// or another timeline is not judged here: opening anew reads it whole.
+func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened serverFacts) (cdc.Identity, error) {
+	now := was
+	err := s.beside(ctx, func(sql *pgconn.PgConn) error {
+		server, err := readServer(ctx, sql)
+		if err != nil {
+			return err
+		}
+		if server.Started != opened.Started || server.SystemID != opened.SystemID || server.Recovery != opened.Recovery || server.Timeline != opened.Timeline {
+			return fault.Retry(errors.New("the server is not the one that the session was opened on"))
+		}
+		slot, err := readSlot(ctx, sql, s.cfg.Slot)
+		if err != nil {
+			return err
+		}
+		now.Server, now.SlotFound = cdc.Position(server.LSN), slot.state()
+		now.SlotFound.Created = was.SlotFound.Created && slot != nil
+		return nil
+	})
+	if err != nil {
+		return cdc.Identity{}, fmt.Errorf("read slot %s again: %w", s.cfg.Slot, err)
+	}
+	return now, nil
+}
+
+// Check asks, on a connection of its own, whether what the stream rests on is still there: the slot, the publication with
+// inserts into each table and the mapped columns in it. nil: all is there. An error that needs a person says after which
+// position events may be missing; a retryable one says only that Postgres could not be asked.
+func (s *Source) Check(ctx context.Context) error {
+	sql, err := s.cfg.connectSQL(ctx)
+	if err != nil {
+		return fault.Retry(fmt.Errorf("check the source: %w", err))
+	}
+	defer closeConn(sql)
+	f, err := s.cfg.describe(ctx, sql)
+	if err != nil {
+		return fault.Retry(fmt.Errorf("check the source: %w", err))
+	}
+	bad := firstFail(s.cfg.judgeRunning(f))
+	if bad == nil {
+		bad = s.changed(f)
+	}
+	if bad == nil {
+		s.note(f)
+		return nil
+	}
+	s.mu.Lock()
+	started := s.seen.started
+	s.mu.Unlock()
+	if started != "" && started != f.server.Started {
+		// A failover or a restart ends the stream, and opening anew judges with the identity in hand.
+		return fault.Retry(fmt.Errorf("check the source: %s, on another server than the session's, or after its restart", bad.Detail))
+	}
+	return s.missingSince(bad)
+}
+
+// missingSince is a finding as an error that names the position up to which all was well.
+func (s *Source) missingSince(bad *Finding) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen.position == 0 {
+		return bad.err(true)
+	}
+	return fault.Person(fmt.Errorf("%s; events after %s may be missing", bad.Detail, s.seen.position), bad.Fix)
+}
+
+// changed reports a publication, or a table's place in it, that was taken away and put back since it was seen last: what was
+// written meanwhile is not in the stream, and nothing else tells.
+func (s *Source) changed(f *facts) *Finding {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.seen.pub == 0 || f.publication == nil {
+		return nil
+	}
+	fix := "Make a new slot and publish from the table what the gap may hold (walpost recover)."
+	if f.publication.OID != s.seen.pub {
+		return &Finding{
+			Name: "publication", Level: Fail, behave: lostEvents, Fix: fix,
+			Detail: fmt.Sprintf("publication %s was dropped and made again", s.cfg.Publication),
+		}
+	}
+	for table, entry := range s.seen.entries {
+		now := f.publication.table(table)
+		if entry != 0 && now != nil && now.Entry != 0 && now.Entry != entry {
+			return &Finding{
+				Name: "publication", Level: Fail, behave: lostEvents, Fix: fix,
+				Detail: fmt.Sprintf("table %s was taken out of publication %s and put in again", table, s.cfg.Publication),
+			}
+		}
+	}
+	return nil
+}
+
+// remember keeps what an Open saw, note what a Check saw.
+func (s *Source) remember(f *facts) {
+	s.note(f)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.started = f.server.Started
+}
+
+func (s *Source) note(f *facts) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.seen.position = cdc.Position(f.server.LSN)
+	s.seen.pub, s.seen.entries = 0, map[Table]oid{}
+	if p := f.publication; p != nil {
+		s.seen.pub = p.OID
+		for _, t := range s.cfg.tables() {
+			if published := p.table(t); published != nil {
+				s.seen.entries[t] = published.Entry
+			}
+		}
+	}
+}
+
+// Examine looks at every precondition, does not stop at the first problem, and changes nothing. It is what a person asks
+// when something does not work.
+func (s *Source) Examine(ctx context.Context) []Finding {
+	var found []Finding
+	sql, err := s.cfg.connectSQL(ctx)
+	if err != nil {
+		return []Finding{{Name: "connection", Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)}}
+	}
+	defer closeConn(sql)
+	found = append(found, Finding{Name: "connection", Level: OK, Detail: "connected to " + endpoint(sql)})
+	f, err := s.cfg.describe(ctx, sql)
+	if err != nil {
+		return append(found, Finding{Name: "catalog", Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)})
+	}
+	stream, err := s.cfg.connectReplication(ctx)
+	if err != nil {
+		found = append(found, Finding{Name: "replication connection", Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)})
+	} else {
+		closeConn(stream)
+		found = append(found, Finding{Name: "replication connection", Level: OK, Detail: "a connection in replication mode is accepted"})
+		f.streams = true
+	}
+	makes := f.slot == nil && s.cfg.Create
+	found = append(found, s.cfg.judge(f, makes)...)
+	if makes && !s.cfg.SnapshotChosen && !slices.ContainsFunc(found, func(f Finding) bool { return f.Level == Fail }) {
+		if err := s.cfg.refuseRows(ctx, sql, f); err != nil {
+			found = append(found, Finding{Name: "source.snapshot", Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)})
+		}
+	}
+	return found
+}
+
+func endpoint(conn *pgconn.PgConn) string {
+	if c := conn.Conn(); c != nil && c.RemoteAddr() != nil && c.RemoteAddr().String() != "" {
+		return c.RemoteAddr().String()
+	}
+	return "Postgres"
+}

@@ -1,0 +1,397 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// onEach runs a test against every version of Postgres.
+func onEach(t *testing.T, test func(t *testing.T, pg *testenv.PG)) {
+	for _, v := range []string{"14", "15", "16", "17", "18"} {
+		t.Run(v, func(t *testing.T) { test(t, testenv.Postgres(t, v)) })
+	}
+}
+
+const outboxTable = `CREATE TABLE public.outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL,
+ aggregate_id text NOT NULL, event_type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT now())`
+
+const insertRow = `INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '1', 'made', '{"n": 1}')`
+
+// world is one fresh database with a source on it.
+type world struct {
+	*testing.T
+	pg   *testenv.PG
+	dsn  string
+	cfg  Config
+	logs *strings.Builder
+}
+
+func newWorld(t *testing.T, pg *testenv.PG, sql ...string) *world {
+	t.Helper()
+	w := &world{T: t, pg: pg, dsn: pg.Database(t), logs: &strings.Builder{}}
+	db, _ := (&Config{DSN: w.dsn}).Database()
+	w.cfg = Config{
+		DSN: w.dsn, Tables: []string{"public.outbox"}, Slot: db, Publication: "walpost", Create: true, ConfirmKeepalives: true,
+		Needs:  func(*cdc.Relation) ([]string, error) { return []string{"id", "aggregate_id", "payload"}, nil },
+		Logger: zerolog.New(zerolog.SyncWriter(w.logs)),
+	}
+	w.exec(sql...)
+	return w
+}
+
+func (w *world) exec(sql ...string) {
+	w.Helper()
+	if len(sql) > 0 {
+		w.pg.Exec(w.T, w.dsn, sql...)
+	}
+}
+
+func (w *world) value(sql string) string { w.Helper(); return w.pg.Value(w.T, w.dsn, sql) }
+
+func (w *world) source() *Source {
+	w.Helper()
+	s, err := NewSource(w.cfg)
+	if err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// open opens a session that ends with the test.
+func (w *world) open(s *Source, create, replace bool) (*Session, error) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+	defer cancel()
+	session, err := s.Open(ctx, create, replace)
+	if err == nil {
+		w.Cleanup(func() { session.Close(context.Background()) })
+	}
+	return session, err
+}
+
+func (w *world) mustOpen(s *Source, create bool) *Session {
+	w.Helper()
+	session, err := w.open(s, create, false)
+	if err != nil {
+		w.Fatalf("open: %v (hint: %s)", err, fault.Hint(err))
+	}
+	return session
+}
+
+// slotOf makes a slot of the world's name by SQL, as somebody else would.
+func (w *world) slotOf(plugin string) string {
+	return fmt.Sprintf("SELECT pg_create_logical_replication_slot('%s', '%s')", w.cfg.Slot, plugin)
+}
+
+func behaviourOf(err error) string {
+	switch {
+	case err == nil:
+		return "none"
+	case fault.Misconfigured(err):
+		return "config"
+	case fault.NeedsPerson(err):
+		return "person"
+	case fault.Retryable(err):
+		return "retry"
+	}
+	return "fail"
+}
+
+const publicationForOutbox = "CREATE PUBLICATION walpost FOR TABLE public.outbox WITH (publish = 'insert')"
+
+// refusals are what a start finds wrong: the world, what Open says and how, and the statement that its hint has.
+var refusals = []struct {
+	name     string
+	min      int
+	sql      []string
+	slot     string // plugin of a slot that is made after sql
+	after    []string
+	cfg      func(*Config)
+	error    string
+	behaves  string
+	hint     string
+	examined string // where Examine words it differently
+}{
+	{name: "no table", error: "table public.outbox does not exist in database", behaves: "fail", hint: "walpost setup"},
+	{
+		name: "a table in another case", sql: []string{`CREATE TABLE public."outBox" (id int)`}, cfg: func(c *Config) { c.Tables = []string{"public.outBox"} },
+		error: `table public.outbox does not exist, but public."outBox" does`, behaves: "fail", hint: `'public."outBox"'`,
+	},
+	{name: "a view", sql: []string{`CREATE VIEW public.outbox AS SELECT 1 AS id`}, error: "public.outbox is a view", behaves: "fail", hint: "source.table"},
+	{
+		name: "an unlogged table", sql: []string{strings.Replace(outboxTable, "CREATE", "CREATE UNLOGGED", 1)},
+		error: "table public.outbox is UNLOGGED", behaves: "fail", hint: `ALTER TABLE "public"."outbox" SET LOGGED;`,
+	},
+	{
+		name: "a missing column", sql: []string{outboxTable, "ALTER TABLE outbox DROP COLUMN payload"},
+		error: "table public.outbox has no column payload (it has id, aggregate_type, aggregate_id, event_type, created_at)", behaves: "fail", hint: "table.field.event",
+	},
+	{
+		name: "a table that does not fit", sql: []string{outboxTable},
+		cfg: func(c *Config) {
+			c.Needs = func(rel *cdc.Relation) ([]string, error) {
+				return nil, fmt.Errorf("%s has %d columns", rel, len(rel.Columns))
+			}
+		},
+		error: "public.outbox does not fit the configuration: public.outbox has 6 columns", behaves: "config",
+	},
+	{
+		name: "a generated column", sql: []string{"CREATE TABLE outbox (id int, aggregate_id text, payload text GENERATED ALWAYS AS (aggregate_id || 'x') STORED)"},
+		error: "column payload of public.outbox is generated", behaves: "fail", hint: "ordinary column",
+	},
+	{
+		name: "rows and no word about them", sql: []string{outboxTable, insertRow, insertRow},
+		error: "source.snapshot: must be written, since table public.outbox has 2 rows from before the slot", behaves: "config", hint: "snapshot: never",
+	},
+	{
+		name: "not allowed to create", sql: []string{outboxTable}, cfg: func(c *Config) { c.Create = false },
+		error: "publication walpost does not exist", behaves: "fail", hint: `CREATE PUBLICATION "walpost" FOR TABLE "public"."outbox" WITH (publish = 'insert', publish_via_partition_root = true);`,
+	},
+	{
+		name: "no slot and not allowed to create it", sql: []string{outboxTable, publicationForOutbox}, cfg: func(c *Config) { c.Create = false },
+		error: "does not exist", behaves: "fail", hint: "pg_create_logical_replication_slot",
+	},
+	{name: "a slot without its publication", sql: []string{outboxTable}, slot: "pgoutput", error: "publication walpost does not exist, but slot", behaves: "person", hint: "walpost recover"},
+	{name: "a slot of another plugin", sql: []string{outboxTable, publicationForOutbox}, slot: "test_decoding", error: "is of the plugin test_decoding, not of pgoutput", behaves: "fail", hint: "source.slot"},
+	{
+		name: "a physical slot", sql: []string{outboxTable, publicationForOutbox}, slot: "physical", error: "is a physical slot", behaves: "fail", hint: "pg_drop_replication_slot",
+	},
+	{
+		name: "a slot for two-phase decoding", sql: []string{outboxTable, publicationForOutbox}, slot: "two_phase", error: "two-phase decoding", behaves: "fail", hint: "source.slot",
+	},
+	{
+		name: "a slot of another database", sql: []string{outboxTable, publicationForOutbox}, slot: "elsewhere", error: "belongs to the database postgres, not to", behaves: "fail", hint: "source.slot",
+	},
+	{
+		name: "a publication without the table", sql: []string{outboxTable, "CREATE PUBLICATION walpost"},
+		error: "publication walpost does not contain table public.outbox", behaves: "fail", hint: `ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
+	},
+	{
+		name: "the table taken out under a slot", sql: []string{outboxTable, publicationForOutbox}, slot: "pgoutput", after: []string{"ALTER PUBLICATION walpost DROP TABLE outbox"},
+		error: "publication walpost does not contain table public.outbox; events after", behaves: "person", hint: "ADD TABLE", examined: "publication walpost does not contain table public.outbox",
+	},
+	{
+		name: "a publication without inserts", sql: []string{outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'update')"},
+		error: "publication walpost does not publish inserts", behaves: "fail", hint: `ALTER PUBLICATION "walpost" SET (publish = 'insert');`,
+	},
+	{
+		name: "a row filter", min: 15, sql: []string{outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'x') WITH (publish = 'insert')"},
+		error: "publication walpost has a row filter for public.outbox: (event_type <> 'x'::text)", behaves: "fail", hint: "SET TABLE",
+	},
+	{
+		name: "a column list that lacks a column", min: 15, sql: []string{outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_id) WITH (publish = 'insert')"},
+		error: "publication walpost has a column list for public.outbox that lacks payload", behaves: "fail", hint: "SET TABLE",
+	},
+	{
+		name: "partitions under their own names",
+		sql:  []string{"CREATE TABLE outbox (id int, aggregate_id text, payload text) PARTITION BY RANGE (id)", "CREATE TABLE outbox_1 PARTITION OF outbox DEFAULT", "CREATE PUBLICATION walpost FOR TABLE outbox"},
+
+		error: "publication walpost publishes the partitions of public.outbox under their own names", behaves: "fail", hint: "publish_via_partition_root = true",
+	},
+	{
+		name: "failover before 17", sql: []string{outboxTable}, cfg: func(c *Config) { c.Failover = true },
+		error: "source.failover: needs Postgres 17 or newer", behaves: "config",
+	},
+}
+
+func TestOpenRefusesWhatCannotWorkAndSaysWhatToRun(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		for _, r := range refusals {
+			if pg.Version() < r.min || strings.HasPrefix(r.name, "failover") && pg.Version() >= 17 {
+				continue
+			}
+			t.Run(strings.ReplaceAll(r.name, " ", "_"), func(t *testing.T) {
+				w := newWorld(t, pg, r.sql...)
+				switch r.slot {
+				case "":
+				case "physical":
+					w.exec(fmt.Sprintf("SELECT pg_create_physical_replication_slot('%s')", w.cfg.Slot))
+					t.Cleanup(func() { w.exec(fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.cfg.Slot)) })
+				case "two_phase":
+					w.exec(fmt.Sprintf("SELECT pg_create_logical_replication_slot('%s', 'pgoutput', false, true)", w.cfg.Slot))
+				case "elsewhere":
+					pg.Exec(t, pg.DSN("postgres"), w.slotOf("pgoutput"))
+					t.Cleanup(func() { w.exec(fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.cfg.Slot)) })
+				default:
+					w.exec(w.slotOf(r.slot))
+				}
+				w.exec(r.after...)
+				if r.cfg != nil {
+					r.cfg(&w.cfg)
+				}
+				before := w.value("SELECT count(*) FROM pg_replication_slots") + w.value("SELECT count(*) FROM pg_publication")
+				_, err := w.open(w.source(), true, false)
+				if err == nil {
+					t.Fatal("opened")
+				}
+				if !strings.Contains(err.Error(), r.error) || behaviourOf(err) != r.behaves || !strings.Contains(fault.Hint(err), r.hint) {
+					t.Errorf("got  %s %q\n hint %q\nwant %s %q\n hint %q", behaviourOf(err), err, fault.Hint(err), r.behaves, r.error, r.hint)
+				}
+				if after := w.value("SELECT count(*) FROM pg_replication_slots") + w.value("SELECT count(*) FROM pg_publication"); before != after {
+					t.Errorf("slots and publications went from %s to %s", before, after)
+				}
+				// The doctor says the same, and goes on.
+				want := r.examined
+				if want == "" {
+					want = r.error
+				}
+				found := w.source().Examine(t.Context())
+				bad := firstFail(found)
+				if bad == nil || !strings.Contains(bad.Detail, want) || !strings.Contains(bad.Fix, r.hint) {
+					t.Errorf("examine: %+v, want %q", bad, want)
+				}
+				if len(found) < 10 {
+					t.Errorf("examine stopped early: %+v", found)
+				}
+			})
+		}
+	})
+}
+
+func TestFirstOpenMakesPublicationThenSlot(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		w.cfg.Failover = pg.Version() >= 17
+		if bad := firstFail(w.source().Examine(t.Context())); bad != nil {
+			t.Errorf("examine before: %+v", bad)
+		}
+		s := w.source()
+		id := w.mustOpen(s, true).Identity()
+		slot := id.SlotFound
+		if !slot.Exists || !slot.Created || slot.Confirmed == 0 || slot.Restart == 0 || slot.Active || slot.Invalidation != "" || slot.WALStatus != "reserved" {
+			t.Errorf("slot: %+v", slot)
+		}
+		if id.SystemID == "" || id.Timeline != 1 || len(id.History) != 0 || id.Slot != w.cfg.Slot || id.Server < slot.Confirmed {
+			t.Errorf("identity: %+v", id)
+		}
+		if got := w.value("SELECT pubinsert::text || pubupdate || pubdelete || pubtruncate || pubviaroot FROM pg_publication"); got != "truefalsefalsefalsetrue" {
+			t.Errorf("publication: insert, update, delete, truncate, via root = %s", got)
+		}
+		if w.cfg.Failover && w.value("SELECT failover FROM pg_replication_slots WHERE slot_name = '"+w.cfg.Slot+"'") != "true" {
+			t.Error("the slot is not a failover slot")
+		}
+		again := w.mustOpen(w.source(), true).Identity()
+		if again.SlotFound.Created || again.SlotFound.Confirmed != slot.Confirmed {
+			t.Errorf("opened again: %+v, was %+v", again.SlotFound, slot)
+		}
+		if err := s.Check(t.Context()); err != nil {
+			t.Errorf("check: %v", err)
+		}
+		for _, f := range s.Examine(t.Context()) {
+			if f.Level == Fail {
+				t.Errorf("examine: %+v", f)
+			}
+		}
+		if strings.Contains(w.logs.String(), `"level":"warn"`) {
+			t.Errorf("warnings: %s", w.logs)
+		}
+	})
+}
+
+func TestMissingSlotIsTheCallersToJudge(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, "")) // not even a table
+	id := w.mustOpen(w.source(), false).Identity()
+	if id.SlotFound.Exists || id.SystemID == "" || id.Server == 0 {
+		t.Errorf("identity: %+v", id)
+	}
+}
+
+func TestRowsDoNotMatterOnceTheUserHasChosen(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable, insertRow)
+	w.cfg.SnapshotChosen = true
+	if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
+		t.Error("no slot made")
+	}
+}
+
+func TestTwoFirstOpensAtOnceShareOneSlot(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		const n = 4
+		type result struct {
+			id  cdc.Identity
+			err error
+		}
+		results := make(chan result, n)
+		for range n {
+			go func() {
+				s, err := NewSource(w.cfg)
+				if err != nil {
+					results <- result{err: err}
+					return
+				}
+				session, err := s.Open(t.Context(), true, false)
+				if err != nil {
+					results <- result{err: err}
+					return
+				}
+				results <- result{id: session.Identity()}
+				session.Close(context.Background())
+			}()
+		}
+		made := 0
+		for range n {
+			r := <-results
+			// The slot is visible while it is being made, without a position yet; that passes.
+			if r.err != nil && !fault.Retryable(r.err) {
+				t.Errorf("open: %v", r.err)
+			}
+			if r.id.SlotFound.Created {
+				made++
+			}
+		}
+		if made != 1 {
+			t.Errorf("%d of %d say that they made the slot", made, n)
+		}
+	})
+}
+
+// A role whose defaults differ must not change a byte of what we read.
+func TestPinnedFormatWithstandsTheRolesDefaults(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		role := "role_" + w.cfg.Slot
+		w.exec("CREATE ROLE "+role+" SUPERUSER LOGIN", "ALTER ROLE "+role+" SET DateStyle = 'German, DMY'", "ALTER ROLE "+role+" SET TimeZone = 'Asia/Kolkata'",
+			"ALTER ROLE "+role+" SET IntervalStyle = 'iso_8601'", "ALTER ROLE "+role+" SET extra_float_digits = 0", "ALTER ROLE "+role+" SET bytea_output = 'escape'",
+			"ALTER ROLE "+role+" SET client_encoding = 'LATIN1'", "ALTER ROLE "+role+" SET statement_timeout = '50ms'", "ALTER ROLE "+role+" SET search_path = 'public'",
+			"ALTER ROLE "+role+" SET default_transaction_read_only = on",
+			"ALTER DATABASE "+w.cfg.Slot+" SET DateStyle = 'SQL, DMY'", "ALTER DATABASE "+w.cfg.Slot+" SET bytea_output = 'escape'")
+		t.Cleanup(func() { pg.Exec(t, pg.DSN("postgres"), "DROP ROLE "+role) })
+		w.cfg.DSN += map[bool]string{true: "&", false: "?"}[strings.Contains(w.dsn, "?")] + "user=" + role
+		const query = `SELECT '2026-01-02 03:04:05.678+00'::timestamptz::text || '2026-01-02'::date || '1 day 02:03:04'::interval::text || (0.1::float8 + 0.2::float8) || 'é' || '\x00ff'::bytea::text || current_user`
+		want := "2026-01-02 03:04:05.678+002026-01-021 day 02:03:040.30000000000000004é\\x00ff" + role
+		for name, connect := range map[string]func(context.Context) (*pgconn.PgConn, error){"sql": w.cfg.connectSQL, "replication": w.cfg.connectReplication} {
+			conn, err := connect(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			results, err := conn.Exec(t.Context(), query).ReadAll()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := string(results[0].Rows[0][0]); got != want {
+				t.Errorf("%s: got %q, want %q", name, got, want)
+			}
+			if name == "replication" {
+				results, err = conn.Exec(t.Context(), "SELECT current_setting('statement_timeout')").ReadAll()
+				if err != nil || string(results[0].Rows[0][0]) != "0" {
+					t.Errorf("statement_timeout of the stream: %s %v", results[0].Rows[0][0], err)
+				}
+			}
+			closeConn(conn)
+		}
+	})
+}
+
+var _ io.Writer = (*strings.Builder)(nil)

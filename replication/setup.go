@@ -1,0 +1,195 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// SetupOptions say what of the setup is wanted. The zero value wants nothing.
+type SetupOptions struct {
+	Role        string  // the role that walpost runs as
+	CreateRole  bool    // make it
+	AlterRole   bool    // it is there and lacks the right to replicate
+	Tables      []Table // make these
+	Grants      []Table // let Role read these
+	Publication bool
+	Slot        bool
+}
+
+// FullSetup wants everything, as for an empty database: what SetupSQL shows where there is no connection to ask.
+func FullSetup(cfg Config) SetupOptions {
+	role := "walpost"
+	if cc, err := cfg.connConfig(); err == nil && cc.User != "" {
+		role = cc.User
+	}
+	return SetupOptions{Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: true}
+}
+
+// Empty says that nothing is missing.
+func (o *SetupOptions) Empty() bool {
+	return !o.CreateRole && !o.AlterRole && len(o.Tables) == 0 && len(o.Grants) == 0 && !o.Publication && !o.Slot
+}
+
+// A statement is one step of a setup.
+type statement struct {
+	what    string // in a few words, for a log
+	comment string // why, for a reader; lines without "-- "
+	sql     string
+}
+
+// SetupSQL is the SQL that makes what opts want, with comments, in the order in which it must run. It ends with the slot,
+// which must be made in a transaction of its own after the publication is committed.
+func SetupSQL(cfg Config, opts SetupOptions) string {
+	var b strings.Builder
+	for i, s := range statements(&cfg, opts) {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		for line := range strings.SplitSeq(s.comment, "\n") {
+			b.WriteString("-- " + line + "\n")
+		}
+		b.WriteString(s.sql + "\n")
+	}
+	return b.String()
+}
+
+func statements(cfg *Config, opts SetupOptions) []statement {
+	var all []statement
+	add := func(what, comment, sql string) { all = append(all, statement{what, comment, sql}) }
+	role := quoteIdent(opts.Role)
+	for _, t := range opts.Tables {
+		add("table "+t.String(), `The outbox. The application inserts one row for each event, in the transaction that changes the data.
+Old rows may be deleted at any time after they are published: deletes are not published.`, outboxSQL(t))
+	}
+	switch {
+	case opts.AlterRole:
+		add("the right of role "+opts.Role, `The right to read the WAL (on Amazon RDS and Aurora instead: GRANT rds_replication TO `+role+`;).
+It reads every table that a publication has, without the right to select from it: keep its password as you keep the data.`,
+			"ALTER ROLE "+role+" LOGIN REPLICATION;")
+	case opts.CreateRole:
+		add("role "+opts.Role, `The role of walpost; give it a password: \password `+opts.Role+`
+It reads every table that a publication has, without the right to select from it: keep its password as you keep the data.
+(On Amazon RDS and Aurora: without REPLICATION, and GRANT rds_replication TO `+role+`;)
+With GRANT pg_monitor TO `+role+`; it can also name the transactions of others that hold WAL.`,
+			"CREATE ROLE "+role+" WITH LOGIN REPLICATION;")
+	}
+	for _, t := range opts.Grants {
+		add("the right to read "+t.String(), "For what reads the table itself: counting rows before the slot is made, verify, replay, recover.",
+			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON %s TO %s;", quoteIdent(t.Schema), role, t.SQL(), role))
+	}
+	if opts.Publication {
+		add("publication "+cfg.Publication, `What is read: inserts only. It must be made before the slot: a slot that is older than its publication cannot read it.`,
+			publicationSQL(cfg))
+	}
+	if opts.Slot {
+		add("slot "+cfg.Slot, `The slot remembers what was read, and holds the WAL of what was not: make it when walpost is about to run, and drop it when
+walpost is not wanted any more (SELECT pg_drop_replication_slot(`+quoteLiteral(cfg.Slot)+`);). Rows from before it are not published.`,
+			slotSQL(cfg))
+	}
+	return all
+}
+
+func outboxSQL(t Table) string {
+	return fmt.Sprintf(`CREATE TABLE %s (
+  id             uuid        NOT NULL DEFAULT gen_random_uuid() PRIMARY KEY, -- the event's id, in the header "id"
+  aggregate_type text        NOT NULL, -- decides the topic: outbox.event.<aggregate_type>
+  aggregate_id   text        NOT NULL, -- the record's key: events with the same key stay in order
+  event_type     text        NOT NULL,
+  payload        jsonb,                -- the record's value
+  created_at     timestamptz NOT NULL DEFAULT now()
+);`, t.SQL())
+}
+
+// Missing looks at what of the setup is not there yet. What is there and wrong is for Examine to say.
+func (s *Source) Missing(ctx context.Context) (SetupOptions, error) {
+	var opts SetupOptions
+	err := s.beside(ctx, func(sql *pgconn.PgConn) error {
+		f, err := s.cfg.describe(ctx, sql)
+		if err != nil {
+			return err
+		}
+		opts = missing(f)
+		return nil
+	})
+	return opts, err
+}
+
+func missing(f *facts) SetupOptions {
+	server := &f.server
+	opts := SetupOptions{
+		Role: server.Role, AlterRole: !server.Super && !server.Replication && !server.Managed,
+		Publication: f.publication == nil, Slot: f.slot == nil,
+	}
+	for i := range f.tables {
+		switch t := &f.tables[i]; {
+		case !t.exists():
+			opts.Tables = append(opts.Tables, t.Table)
+		case !t.Readable:
+			opts.Grants = append(opts.Grants, t.Table)
+		}
+	}
+	return opts
+}
+
+// Apply makes what is missing: tables, publication, slot, and the role's rights as far as the connected role may grant
+// them. It returns what it made, also where it ends with an error. A slot is refused over a table that has rows until
+// Config.SnapshotChosen, and beside a slot that is there a missing publication is not made: it would not help.
+func (s *Source) Apply(ctx context.Context) (made []string, err error) {
+	sql, err := s.cfg.connectSQL(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer closeConn(sql)
+	f, err := s.cfg.describe(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	opts := missing(f)
+	opts.Grants = nil // not needed for the stream, and only the table's owner can give them
+	j := &judgement{cfg: &s.cfg, f: f, makes: opts.Slot}
+	if j.known() && f.publication == nil {
+		j.noPublication(false)
+		return nil, j.found[0].err(false)
+	}
+	if opts.Slot {
+		if !s.cfg.SnapshotChosen {
+			if err := s.cfg.refuseRows(ctx, sql, f); err != nil {
+				return nil, err
+			}
+		}
+		j.slot()
+		if bad := firstFail(j.found); bad != nil {
+			return nil, bad.err(false)
+		}
+	}
+	for _, step := range statements(&s.cfg, opts) {
+		if opts.Slot && step.sql == slotSQL(&s.cfg) {
+			break // by the command, which is bounded and says whom it waits for
+		}
+		if _, err := sql.Exec(ctx, step.sql).ReadAll(); err != nil {
+			if sqlState(err) == stateNoRight {
+				return made, fault.WithHint(fmt.Errorf("make %s: %w", step.what, err), "Run as a role that may: "+step.sql)
+			}
+			return made, classify(fmt.Errorf("make %s: %w", step.what, err))
+		}
+		made = append(made, step.what)
+	}
+	if !opts.Slot {
+		return made, nil
+	}
+	conn, err := s.cfg.connectReplication(ctx)
+	if err != nil {
+		return made, err
+	}
+	defer closeConn(conn)
+	created, err := s.makeSlot(ctx, conn, sql, f)
+	if created {
+		made = append(made, "slot "+s.cfg.Slot)
+	}
+	return made, err
+}

@@ -1,0 +1,101 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// maxForks bounds a timeline history. Each promotion or point-in-time recovery adds one line.
+const maxForks = 100_000
+
+// system is what a server says of itself on a replication connection.
+type system struct {
+	id       string
+	timeline uint32
+	history  []cdc.Fork
+}
+
+// identify asks a replication connection who is on the other end, and where its history forked.
+func identify(ctx context.Context, conn *pgconn.PgConn) (system, error) {
+	var s system
+	fields, err := command(ctx, conn, "IDENTIFY_SYSTEM")
+	if err != nil {
+		return s, err
+	}
+	if len(fields) < 4 || len(fields[0]) == 0 {
+		return s, fmt.Errorf("IDENTIFY_SYSTEM: %w: %d columns", errAnswer, len(fields))
+	}
+	s.id = string(fields[0])
+	timeline, err := strconv.ParseUint(string(fields[1]), 10, 32)
+	if err != nil || timeline == 0 {
+		return s, fmt.Errorf("IDENTIFY_SYSTEM: %w: timeline %q", errAnswer, fields[1])
+	}
+	s.timeline = uint32(timeline)
+	if s.timeline == 1 {
+		return s, nil
+	}
+	step := fmt.Sprintf("TIMELINE_HISTORY %d", s.timeline)
+	if fields, err = command(ctx, conn, step); err != nil {
+		return s, err
+	}
+	if len(fields) != 2 {
+		return s, fmt.Errorf("%s: %w: %d columns", step, errAnswer, len(fields))
+	}
+	if s.history, err = parseHistory(fields[1], s.timeline); err != nil {
+		return s, fmt.Errorf("%s: %w: %w", step, errAnswer, err)
+	}
+	return s, nil
+}
+
+// command runs a replication command that answers with one row.
+func command(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]byte, error) {
+	results, err := conn.Exec(ctx, sql).ReadAll()
+	if err != nil {
+		return nil, classify(fmt.Errorf("%s: %w", sql, err))
+	}
+	if len(results) != 1 || len(results[0].Rows) != 1 {
+		return nil, fmt.Errorf("%s: %w: not one row", sql, errAnswer)
+	}
+	return results[0].Rows[0], nil
+}
+
+// parseHistory reads a timeline history file: a line "timeline<TAB>LSN<TAB>reason" for each older timeline, oldest first;
+// empty lines and lines that start with # are comments. It is the format of Postgres' readTimeLineHistory.
+func parseHistory(content []byte, current uint32) ([]cdc.Fork, error) {
+	var forks []cdc.Fork
+	for i, line := range strings.Split(string(content), "\n") {
+		line = strings.TrimSpace(line)
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			return nil, fmt.Errorf("line %d of the history has no position", i+1)
+		}
+		timeline, err := strconv.ParseUint(fields[0], 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("line %d of the history has no timeline: %q", i+1, fields[0])
+		}
+		end, err := cdc.ParsePosition(fields[1])
+		if err != nil {
+			return nil, fmt.Errorf("line %d of the history: %w", i+1, err)
+		}
+		fork := cdc.Fork{Timeline: uint32(timeline), End: end}
+		if len(forks) > 0 && forks[len(forks)-1].Timeline >= fork.Timeline || fork.Timeline >= current || fork.Timeline == 0 {
+			return nil, fmt.Errorf("line %d of the history: timeline %d is out of order", i+1, fork.Timeline)
+		}
+		if forks = append(forks, fork); len(forks) > maxForks {
+			return nil, fmt.Errorf("the history has more than %d lines", maxForks)
+		}
+	}
+	if len(forks) == 0 {
+		return nil, fmt.Errorf("the history of timeline %d is empty", current)
+	}
+	return forks, nil
+}
