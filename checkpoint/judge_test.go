@@ -1,3 +1,339 @@
 package checkpoint
-import ("github.com/walpost/walpost/cdc"; "pgregory.net/rapid")
-func lsn(t *rapid.T, what string) cdc.Position { return cdc.Position(rapid.Uint64Min(1).Draw(t, what)) }
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// judged is a record at 0/2000 on timeline 3 and the source that it fits.
+func judged() (*Record, *cdc.Identity) {
+	return &Record{
+			Version: 1, Name: "shop.walpost", Epoch: 7, SystemID: "111", Timeline: 3, Slot: "walpost", Database: "shop", LSN: 0x2000,
+		}, &cdc.Identity{
+			SystemID: "111", Timeline: 3, Database: "shop", Slot: "walpost", Server: 0x5000,
+			History:   []cdc.Fork{{Timeline: 1, End: 0x800}, {Timeline: 2, End: 0x1000}},
+			SlotFound: cdc.SlotState{Exists: true, Confirmed: 0x1F00, Restart: 0x1000, WALStatus: "reserved"},
+		}
+}
+
+// descended puts the source on timeline 5, whose history left timeline 3 at end.
+func descended(f *cdc.Identity, end cdc.Position) {
+	f.Timeline = 5
+	f.History = append(f.History, cdc.Fork{Timeline: 3, End: end}, cdc.Fork{Timeline: 4, End: end + 0x100})
+}
+
+var judgements = []struct {
+	what     string
+	change   func(rec *Record, found *cdc.Identity)
+	none     bool // no record
+	start    cdc.Position
+	reason   Reason // "" for no refusal
+	from, to cdc.Position
+	says     string // the whole error
+	slot     bool   // going on takes a new slot
+}{
+	{what: "all as it was", start: 0x2000},
+	{what: "the slot at the record: stopped in an orderly way", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x2000 }},
+	{what: "the slot far behind the record: the server crashed", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x900 }},
+	{what: "the server at the record", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Server = 0x2000 }},
+	{what: "WAL that may soon go", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.WALStatus = "unreserved" }},
+	{what: "a slot held by another walsender", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Active, f.SlotFound.ActivePID = true, 7 }},
+	{what: "a slot made again where nothing was committed since", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.SlotFound.Created, f.SlotFound.Confirmed = true, 0x2000
+	}},
+	{what: "promoted behind the record", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { descended(f, 0x3000) }},
+	{what: "promoted at the record", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { descended(f, 0x2000) }},
+	{what: "a transaction delivered in part", start: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}
+		f.Server = 0x2430
+	}},
+	{what: "a transaction delivered in part, whose end was not read, and then promoted", start: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		r.Next = &Next{CommitLSN: 0x2400, Rows: 2}
+		descended(f, 0x2430)
+	}},
+	{what: "a transaction of which nothing was delivered, and the server without it", start: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430}
+		f.Server = 0x2100
+	}},
+
+	{what: "no record, a slot: adopted", none: true, start: 0x1F00},
+	{what: "no record, a slot just made", none: true, start: 0x4000, change: func(_ *Record, f *cdc.Identity) {
+		f.SlotFound.Created, f.SlotFound.Confirmed = true, 0x4000
+	}},
+	{what: "no record, a lost slot", none: true, reason: SlotLost, from: 0x1F00, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		f.SlotFound.Invalidation, f.SlotFound.WALStatus = "wal_removed", "lost"
+	}, says: `slot "walpost" is lost (wal_removed), and no checkpoint knows it: events from 0/1F00 to where a new slot starts may be missing`},
+
+	{what: "another system", reason: OtherSystem, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SystemID = "222" },
+		says: `the server has system identifier 222, and checkpoint shop.walpost/7 at 0/2000 is of 111, another server: events from 0/2000 on may be missing, to where is unknown`},
+	{what: "another system, and everything else too", reason: OtherSystem, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		*f = cdc.Identity{SystemID: "222", Timeline: 1, Database: "d", Slot: "s"}
+	}},
+	{what: "a server that does not say who it is", reason: OtherSystem, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SystemID = "" }},
+	{what: "another database", reason: OtherDatabase, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Database = "shop2" },
+		says: `the database is "shop2", and checkpoint shop.walpost/7 at 0/2000 is of "shop": events from 0/2000 on may be missing, to where is unknown`},
+	{what: "another slot, further on", reason: OtherSlot, from: 0x2000, to: 0x3000, change: func(_ *Record, f *cdc.Identity) {
+		f.Slot, f.SlotFound.Confirmed = "walpost2", 0x3000
+	}, says: `the slot is "walpost2", and checkpoint shop.walpost/7 at 0/2000 is of "walpost": events from 0/2000 to 0/3000 may be missing`},
+	{what: "another slot, behind", reason: OtherSlot, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Slot = "walpost2" }},
+	{what: "another slot, on another timeline", reason: OtherSlot, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Slot, f.SlotFound.Confirmed = "walpost2", 0x3000
+		descended(f, 0x1000)
+	}},
+	{what: "another slot, that is not there", reason: OtherSlot, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		f.Slot, f.SlotFound = "walpost2", cdc.SlotState{}
+	}},
+	{what: "a lower timeline", reason: TimelineBack, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Timeline, f.History = 2, f.History[:1] },
+		says: `the server is on timeline 2, and checkpoint shop.walpost/7 at 0/2000 is on timeline 3: this is an old primary or an old copy: events from 0/2000 on may be missing, to where is unknown`},
+	{what: "a higher timeline that left below the record", reason: TimelineForked, from: 0x1FFF, to: 0x3000, change: func(_ *Record, f *cdc.Identity) {
+		descended(f, 0x1FFF)
+		f.SlotFound.Confirmed = 0x3000
+	}, says: `the server's history left timeline 3 at 0/1FFF, and checkpoint shop.walpost/7 at 0/2000 has delivered events up to 0/2000 of it: events from 0/1FFF to 0/3000 may be missing`},
+	{what: "a higher timeline that left below the record, with a slot from before", reason: TimelineForked, from: 0x1FFF, change: func(_ *Record, f *cdc.Identity) {
+		descended(f, 0x1FFF)
+	}},
+	{what: "a higher timeline that left below the record, without a slot", reason: TimelineForked, from: 0x1800, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		descended(f, 0x1800)
+		f.SlotFound = cdc.SlotState{}
+	}},
+	{what: "a higher timeline that never was on the record's", reason: TimelineForked, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Timeline = 5 },
+		says: `the server is on timeline 5, which does not come from timeline 3 of checkpoint shop.walpost/7 at 0/2000: events from 0/2000 on may be missing, to where is unknown`},
+	{what: "a higher timeline that left within the transaction delivered in part", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}
+		descended(f, 0x2400)
+	}, says: `the server's history left timeline 3 at 0/2400, and checkpoint shop.walpost/7 at 0/2000 has delivered events up to 0/2430 of it: events from 0/2000 on may be missing, to where is unknown`},
+	{what: "the same, and its end was not read", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		r.Next = &Next{CommitLSN: 0x2400, Rows: 2}
+		descended(f, 0x2400)
+	}},
+	{what: "a restored copy", reason: ServerBehind, from: 0x1FFF, change: func(_ *Record, f *cdc.Identity) { f.Server = 0x1FFF },
+		says: `the server stands at 0/1FFF, and checkpoint shop.walpost/7 at 0/2000 has delivered events up to 0/2000: it was restored from an earlier copy: events from 0/1FFF on may be missing, to where is unknown`},
+	{what: "a restored copy without the slot", reason: ServerBehind, from: 0x1800, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		f.Server, f.SlotFound = 0x1800, cdc.SlotState{}
+	}},
+	{what: "a restored copy without the transaction delivered in part", reason: ServerBehind, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		r.Next = &Next{CommitLSN: 0x2400, Rows: 2}
+		f.Server = 0x2400
+	}},
+	{what: "a promoted standby that has not replayed to the record", reason: ServerBehind, from: 0x1800, change: func(_ *Record, f *cdc.Identity) {
+		descended(f, 0x3000)
+		f.Server = 0x1800
+	}},
+	{what: "no slot", reason: SlotMissing, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound = cdc.SlotState{} },
+		says: `slot "walpost" does not exist, and checkpoint shop.walpost/7 at 0/2000 is of it: events from 0/2000 to where a new slot starts may be missing`},
+	{what: "no slot after a promotion", reason: SlotMissing, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		descended(f, 0x2000)
+		f.SlotFound = cdc.SlotState{}
+	}},
+	{what: "a lost slot, as 17 says it", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		f.SlotFound.WALStatus, f.SlotFound.Invalidation, f.SlotFound.Restart = "lost", "idle_timeout", 0
+	}, says: `slot "walpost" is lost (idle_timeout), and checkpoint shop.walpost/7 at 0/2000 is of it: events from 0/2000 to where a new slot starts may be missing`},
+	{what: "a lost slot, by its WAL alone", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.WALStatus = "lost" },
+		says: `slot "walpost" is lost (lost), and checkpoint shop.walpost/7 at 0/2000 is of it: events from 0/2000 to where a new slot starts may be missing`},
+	{what: "an invalidated slot whose WAL is there", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Invalidation = "wal_level_insufficient" }},
+	{what: "a lost slot that was advanced before", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		f.SlotFound.Invalidation, f.SlotFound.Confirmed = "lost", 0x3000
+	}},
+	{what: "a slot that was advanced by one byte", reason: SlotAhead, from: 0x2000, to: 0x2001, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x2001 },
+		says: `slot "walpost" stands at 0/2001, beyond checkpoint shop.walpost/7 at 0/2000: it was advanced, made again or used by another reader: events from 0/2000 to 0/2001 may be missing`},
+	{what: "a slot made again by somebody", reason: SlotAhead, from: 0x2000, to: 0x4000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x4000 }},
+	{what: "a slot made again by this very session", reason: SlotAhead, from: 0x2000, to: 0x4100, change: func(_ *Record, f *cdc.Identity) {
+		f.SlotFound.Created, f.SlotFound.Confirmed = true, 0x4100
+	}},
+	{what: "a slot on the promoted server beyond the record", reason: SlotAhead, from: 0x2000, to: 0x3000, change: func(_ *Record, f *cdc.Identity) {
+		descended(f, 0x2000)
+		f.SlotFound.Confirmed = 0x3000
+	}},
+	{what: "a slot beyond the record, though not beyond the transaction delivered in part", reason: SlotAhead, from: 0x2000, to: 0x2400, change: func(r *Record, f *cdc.Identity) {
+		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}
+		f.SlotFound.Confirmed = 0x2400
+	}},
+}
+
+func TestJudgements(t *testing.T) {
+	token := regexp.MustCompile(`^[0-9a-f]{12}$`)
+	tokens := map[string]string{}
+	for _, c := range judgements {
+		t.Run(c.what, func(t *testing.T) {
+			rec, found := judged()
+			if c.change != nil {
+				c.change(rec, found)
+			}
+			if c.none {
+				rec = nil
+			}
+			start, err := Judge(rec, *found)
+			if c.reason == "" {
+				if err != nil || start != c.start {
+					t.Fatalf("start %s, %v; must be %s", start, err, c.start)
+				}
+				return
+			}
+			var ref *Refusal
+			if start != 0 || !errors.As(err, &ref) {
+				t.Fatalf("start %s, %v; must be refused: %s", start, err, c.reason)
+			}
+			if ref.Reason != c.reason || ref.From != c.from || ref.To != c.to || ref.NeedsSlot() != c.slot {
+				t.Errorf("refused: %s from %s to %s, new slot %t; must be %s from %s to %s, %t",
+					ref.Reason, ref.From, ref.To, ref.NeedsSlot(), c.reason, c.from, c.to, c.slot)
+			}
+			if c.says != "" && ref.Error() != c.says {
+				t.Errorf("says\n%s\nmust be\n%s", ref.Error(), c.says)
+			}
+			if !reflect.DeepEqual(ref.Record, rec) || rec != nil && ref.Record == rec || !reflect.DeepEqual(ref.Found, *found) {
+				t.Errorf("of %+v, %+v; must be a copy of %+v, %+v", ref.Record, ref.Found, rec, *found)
+			}
+			if wrapped := fmt.Errorf("session: %w", err); !fault.NeedsPerson(wrapped) || fault.Retryable(wrapped) || fault.Misconfigured(wrapped) {
+				t.Error("only a person can help, and it must say so")
+			} else if hint := fault.Hint(wrapped); !strings.HasSuffix(hint, "walpost run --accept-gap="+ref.Token) || hint[0] < 'A' || hint[0] > 'Z' {
+				t.Errorf("hint: %q", hint)
+			}
+			if !token.MatchString(ref.Token) {
+				t.Errorf("token %q", ref.Token)
+			}
+			if other, ok := tokens[ref.Token]; ok {
+				t.Errorf("its token is also the one of %q", other)
+			}
+			tokens[ref.Token] = c.what
+		})
+	}
+}
+
+func TestWithoutRecordAndSlotThereIsNoGap(t *testing.T) {
+	_, found := judged()
+	found.SlotFound = cdc.SlotState{}
+	start, err := Judge(nil, *found)
+	if !errors.Is(err, ErrNoSlot) || start != 0 {
+		t.Errorf("start %s, %v", start, err)
+	}
+	var ref *Refusal
+	if errors.As(err, &ref) || fault.NeedsPerson(err) {
+		t.Errorf("it is refused: %v", err)
+	}
+}
+
+// TestATokenNamesOneGap changes everything that makes it another gap, and everything that does not.
+func TestATokenNamesOneGap(t *testing.T) {
+	token := func(change func(*Record, *cdc.Identity)) string {
+		rec, found := judged()
+		found.SlotFound.Confirmed = 0x3000
+		change(rec, found)
+		_, err := Judge(rec, *found)
+		var ref *Refusal
+		if !errors.As(err, &ref) {
+			t.Fatalf("not refused: %v", err)
+		}
+		return ref.Token
+	}
+	gap := token(func(*Record, *cdc.Identity) {})
+	// An accepted token stands in somebody's command line: it must be the same in the next release.
+	if gap != "c07b9e6521c1" {
+		t.Errorf("the token of this gap is %s", gap)
+	}
+	for what, change := range map[string]func(*Record, *cdc.Identity){
+		"the server goes on":             func(_ *Record, f *cdc.Identity) { f.Server = 0x9000 },
+		"WAL is removed":                 func(_ *Record, f *cdc.Identity) { f.SlotFound.Restart, f.SlotFound.WALStatus = 0x1800, "extended" },
+		"a walsender holds the slot":     func(_ *Record, f *cdc.Identity) { f.SlotFound.Active, f.SlotFound.ActivePID = true, 7 },
+		"the record was written later":   func(r *Record, _ *cdc.Identity) { r.Time, r.RunID = aRecord().Time, "x" },
+		"a field that is for people":     func(r *Record, _ *cdc.Identity) { r.Version = 0 },
+		"the history of older timelines": func(_ *Record, f *cdc.Identity) { f.History = f.History[1:] },
+	} {
+		if got := token(change); got != gap {
+			t.Errorf("%s: token %s, must still be %s", what, got, gap)
+		}
+	}
+	seen := map[string]string{gap: "the gap"}
+	for what, change := range map[string]func(*Record, *cdc.Identity){
+		"the next epoch":             func(r *Record, _ *cdc.Identity) { r.Epoch++ },
+		"another record":             func(r *Record, _ *cdc.Identity) { r.Name = "shop" },
+		"the record moved":           func(r *Record, _ *cdc.Identity) { r.LSN++ },
+		"the record's next":          func(r *Record, _ *cdc.Identity) { r.Next = &Next{CommitLSN: 0x2400, Rows: 1} },
+		"the slot moved":             func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed++ },
+		"the slot is gone":           func(_ *Record, f *cdc.Identity) { f.SlotFound = cdc.SlotState{} },
+		"the slot is lost":           func(_ *Record, f *cdc.Identity) { f.SlotFound.Invalidation = "lost" },
+		"its WAL is lost":            func(_ *Record, f *cdc.Identity) { f.SlotFound.WALStatus = "lost" },
+		"lost for another reason":    func(_ *Record, f *cdc.Identity) { f.SlotFound.Invalidation = "idle_timeout" },
+		"another system":             func(_ *Record, f *cdc.Identity) { f.SystemID = "222" },
+		"a third system":             func(_ *Record, f *cdc.Identity) { f.SystemID = "333" },
+		"the record's system":        func(r *Record, _ *cdc.Identity) { r.SystemID = "333" },
+		"another database":           func(_ *Record, f *cdc.Identity) { f.Database = "d" },
+		"the record's database":      func(r *Record, _ *cdc.Identity) { r.Database = "d" },
+		"another slot":               func(_ *Record, f *cdc.Identity) { f.Slot = "s" },
+		"the record's slot":          func(r *Record, _ *cdc.Identity) { r.Slot = "s" },
+		"a lower timeline":           func(_ *Record, f *cdc.Identity) { f.Timeline = 2 },
+		"the record's timeline":      func(r *Record, _ *cdc.Identity) { r.Timeline = 4 },
+		"promoted":                   func(_ *Record, f *cdc.Identity) { descended(f, 0x2500) },
+		"promoted elsewhere":         func(_ *Record, f *cdc.Identity) { descended(f, 0x2501) },
+		"forked below":               func(_ *Record, f *cdc.Identity) { descended(f, 0x1500) },
+		"forked below, elsewhere":    func(_ *Record, f *cdc.Identity) { descended(f, 0x1501) },
+		"a timeline from nowhere":    func(_ *Record, f *cdc.Identity) { f.Timeline = 5 },
+		"a copy":                     func(_ *Record, f *cdc.Identity) { f.Server = 0x1000 },
+		"words that run together":    func(r *Record, f *cdc.Identity) { r.Name, r.SystemID = "shop.walpost/7 0/2000", "x" },
+		"words that run together, 2": func(r *Record, f *cdc.Identity) { r.Name, r.SystemID = "shop.walpost", "7 0/2000 x" },
+	} {
+		got := token(change)
+		if other, ok := seen[got]; ok {
+			t.Errorf("%s: the same token as %s", what, other)
+		}
+		seen[got] = what
+	}
+}
+
+func TestAnAcceptedGapIsTheOneThatWasRefused(t *testing.T) {
+	refused := func(change func(*Record, *cdc.Identity)) (*Refusal, cdc.Identity) {
+		t.Helper()
+		rec, found := judged()
+		change(rec, found)
+		_, err := Judge(rec, *found)
+		var ref *Refusal
+		if !errors.As(err, &ref) {
+			t.Fatalf("not refused: %v", err)
+		}
+		found.History = slices.Clone(found.History)
+		return ref, *found
+	}
+	ahead := func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x3000 }
+	missing := func(_ *Record, f *cdc.Identity) { f.SlotFound = cdc.SlotState{} }
+	gone := func(_ *Record, f *cdc.Identity) {
+		f.SlotFound.Confirmed, f.SlotFound.WALStatus, f.SlotFound.Invalidation = 0x1F00, "lost", "wal_removed"
+	}
+	for _, c := range []struct {
+		what   string
+		refuse func(*Record, *cdc.Identity)
+		then   func(*cdc.Identity)
+		start  cdc.Position // 0: an error
+	}{
+		{"the slot as it was", ahead, func(f *cdc.Identity) { f.Server = 0x9000 }, 0x3000},
+		{"the slot moved again", ahead, func(f *cdc.Identity) { f.SlotFound.Confirmed++ }, 0},
+		{"the slot was lost meanwhile", ahead, func(f *cdc.Identity) { f.SlotFound.WALStatus = "lost" }, 0},
+		{"the slot was dropped meanwhile", ahead, func(f *cdc.Identity) { f.SlotFound = cdc.SlotState{} }, 0},
+		{"the server changed", ahead, func(f *cdc.Identity) { f.SystemID = "222" }, 0},
+		{"a new slot for the missing one", missing, made, 0x5000},
+		{"still missing", missing, func(*cdc.Identity) {}, 0},
+		{"made by somebody else", missing, func(f *cdc.Identity) { made(f); f.SlotFound.Created = false }, 0},
+		{"a new slot on another server", missing, func(f *cdc.Identity) { made(f); f.SystemID = "222" }, 0},
+		{"a new slot after a promotion", missing, func(f *cdc.Identity) { made(f); descended(f, 0x3000) }, 0},
+		{"a new slot for the lost one", gone, made, 0x5000},
+		{"still lost", gone, func(*cdc.Identity) {}, 0},
+		{"a new slot, and lost at once", gone, func(f *cdc.Identity) { made(f); f.SlotFound.WALStatus = "lost" }, 0},
+	} {
+		ref, found := refused(c.refuse)
+		c.then(&found)
+		start, err := AcceptedStart(ref, found)
+		if start != c.start || (err == nil) != (c.start != 0) {
+			t.Errorf("%s: %s, %v; must be %s", c.what, start, err, c.start)
+		}
+	}
+}
+
+func made(f *cdc.Identity) {
+	f.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: 0x5000, Restart: 0x4F00, WALStatus: "reserved"}
+}

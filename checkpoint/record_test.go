@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"pgregory.net/rapid"
 )
@@ -46,6 +47,10 @@ func TestARecordIsStoredLikeThis(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(got, aRecord()) {
 		t.Errorf("read as %+v, %v", got, err)
 	}
+}
+
+func lsn(t *rapid.T, what string) cdc.Position {
+	return cdc.Position(rapid.Uint64Min(1).Draw(t, what))
 }
 
 // records draws any record that may be stored.
