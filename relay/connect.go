@@ -179,15 +179,17 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	return l.confirm()
 }
 
-// begin forgets everything received and starts at a.
+// begin forgets everything received and starts where the record of a is.
 func (l *loop) begin(a *attempt) {
 	if l.tracker != nil {
 		l.gen = (l.gen + 1) & (1<<(64-genShift) - 1)
 	}
-	l.tracker = checkpoint.New(a.start)
+	// The record may be ahead of where the session starts: this process moved it while it waited for the slot. What is in between is
+	// delivered; to read it again would make a replay that a lost session breaks off in the middle.
+	l.tracker = checkpoint.New(a.rec.LSN)
 	l.marks, l.checkpointer.durableSent = marks{}, 0
-	l.received = a.start
-	l.progress = progress{next: a.rec.Next}
+	l.received = a.rec.LSN
+	l.progress = progress{next: a.rec.Next, whole: a.rec.LSN - 1, message: a.rec.LSN}
 	if l.dropNext {
 		l.progress.next = nil
 	}

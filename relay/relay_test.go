@@ -385,3 +385,37 @@ func TestLyingSourceStartsOverAtTheCheckpoint(t *testing.T) {
 		r.stopped(t, time.Second)
 	})
 }
+
+// The process moves its own record while it waits for the slot: what it then knows to be delivered is not read again, also where
+// the source is another one by then.
+func TestRecordMovedByItselfWhileWaitingForTheSlot(t *testing.T) {
+	for name, timeline := range map[string]uint32{"same timeline": 1, "promotion": 2} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				r := w.start(Config{})
+				time.Sleep(time.Second)
+				w.do(func() { w.stalled = true })
+				w.commit(keys(5)...)
+				w.commit("a")
+				time.Sleep(time.Second)
+				w.do(func() {
+					w.cutLocked(errNet)
+					w.session = &fakeSession{p: &proc{w: w}}
+					if timeline > 1 {
+						w.id.History = []cdc.Fork{{Timeline: 1, End: w.pos}}
+						w.id.Timeline = timeline
+					}
+				})
+				time.Sleep(time.Second)
+				w.do(func() { w.stalled = false })
+				w.want(t, 5*time.Second, "checkpoint moved without a session", func() bool { return w.newest().LSN == w.pos })
+				w.do(func() { w.session = nil; w.wake() })
+				w.want(t, 5*time.Second, "session", func() bool { return w.session != nil })
+				w.commit("a")
+				w.cut(errNet)
+				w.want(t, 5*time.Second, "all delivered", w.allDelivered)
+				r.stopped(t, time.Second)
+			})
+		})
+	}
+}

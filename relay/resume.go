@@ -16,7 +16,7 @@ import (
 //
 // It is pure: it decides, the loop does. Zero value: nothing received.
 type progress struct {
-	whole   cdc.Position // Begin.Pos of the newest transaction received whole
+	whole   cdc.Position // Begin.Pos of the newest transaction received whole, or anything up to the next one's
 	message cdc.Position // Pos of the newest message outside transactions
 
 	open   cdc.Position // Begin.Pos of the transaction received in part; 0 when there is none. Outlives a session.

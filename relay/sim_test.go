@@ -303,7 +303,7 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 		time.Sleep(2 * time.Second) // kills end
 	})
 	if len(s.wrong) > 0 || *seed0 != 0 {
-		if *seed0 != 0 {
+		if *seed0 != 0 || testing.Verbose() {
 			for _, r := range s.runs {
 				t.Log(r.logs.String())
 			}
