@@ -18,7 +18,7 @@ type fakeSink struct {
 	p      *proc
 	mu     sync.Mutex
 	rng    *rand.Rand
-	queues map[string]chan sent
+	queues map[string]chan parcel
 	acks   []cdc.Ack
 	wake   chan struct{}
 	stop   chan struct{}
@@ -27,13 +27,13 @@ type fakeSink struct {
 	sends  int
 }
 
-type sent struct {
+type parcel struct {
 	rec    cdc.Record
 	ticket cdc.Ticket
 }
 
 func newFakeSink(p *proc, seed uint64) *fakeSink {
-	return &fakeSink{p: p, rng: rand.New(rand.NewPCG(seed, 2)), queues: map[string]chan sent{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	return &fakeSink{p: p, rng: rand.New(rand.NewPCG(seed, 2)), queues: map[string]chan parcel{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
 func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
@@ -42,11 +42,17 @@ func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	s.sends++
 	q := s.queues[string(rec.Key)]
 	if q == nil {
-		q = make(chan sent, 1<<14)
+		q = make(chan parcel, 1<<14)
 		s.queues[string(rec.Key)] = q
 		s.wg.Go(func() { s.deliver(q) })
 	}
-	q <- sent{*rec, ticket}
+	q <- parcel{*rec, ticket}
+}
+
+func (s *fakeSink) sent() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.sends
 }
 
 func (s *fakeSink) delay(limit time.Duration) time.Duration {
@@ -65,10 +71,10 @@ func (s *fakeSink) sleep(d time.Duration) bool {
 	}
 }
 
-func (s *fakeSink) deliver(q chan sent) {
+func (s *fakeSink) deliver(q chan parcel) {
 	w := s.p.w
 	for {
-		var m sent
+		var m parcel
 		select {
 		case <-s.stop:
 			return

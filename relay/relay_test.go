@@ -49,6 +49,25 @@ func (w *world) do(f func()) {
 	f()
 }
 
+// look reads something of the world.
+func look[T any](w *world, p *T) T {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return *p
+}
+
+func (w *world) record() *checkpoint.Record {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.newest()
+}
+
+func (w *world) everything() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.allDelivered()
+}
+
 func (w *world) twice() (ids []string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -90,13 +109,13 @@ func TestFirstRecordFollowsTheSlot(t *testing.T) {
 		w.id.SlotFound = cdc.SlotState{}
 		r := w.start(Config{Create: true})
 		w.want(t, 100*time.Millisecond, "record", func() bool { return w.newest() != nil })
-		rec := w.newest()
+		rec := w.record()
 		if rec.LSN != w.pos || rec.Epoch != 1 || rec.SystemID != "7" || rec.Timeline != 1 || rec.Slot != "walpost" || rec.Database != "shop" || rec.RunID == "" || rec.Time.IsZero() {
 			t.Errorf("record %+v", rec)
 		}
 		r.stopped(t, time.Second)
-		if w.creates != 1 || w.saves != 1 {
-			t.Errorf("%d slots made, %d saves", w.creates, w.saves)
+		if look(w, &w.creates) != 1 || look(w, &w.saves) != 1 {
+			t.Errorf("%d slots made, %d saves", look(w, &w.creates), look(w, &w.saves))
 		}
 	})
 }
@@ -106,8 +125,8 @@ func TestSlotIsNotMadeUnasked(t *testing.T) {
 		w.id.SlotFound = cdc.SlotState{}
 		r := w.start(Config{})
 		<-r.done
-		if !errors.Is(r.err, checkpoint.ErrNoSlot) || !fault.Misconfigured(r.err) || w.creates > 0 || len(w.records) > 0 {
-			t.Errorf("%v, %d slots made", r.err, w.creates)
+		if !errors.Is(r.err, checkpoint.ErrNoSlot) || !fault.Misconfigured(r.err) || look(w, &w.creates) > 0 || len(w.records) > 0 {
+			t.Errorf("%v, %d slots made", r.err, look(w, &w.creates))
 		}
 	})
 }
@@ -121,8 +140,8 @@ func TestSlotIsNotMadeWhereARecordKnowsIt(t *testing.T) {
 		r = w.start(Config{Create: true, HaltLinger: time.Minute})
 		from := time.Now()
 		<-r.done
-		if !fault.NeedsPerson(r.err) || w.creates > 0 || time.Since(from) < time.Minute {
-			t.Errorf("%v, %d slots made, after %s", r.err, w.creates, time.Since(from))
+		if !fault.NeedsPerson(r.err) || look(w, &w.creates) > 0 || time.Since(from) < time.Minute {
+			t.Errorf("%v, %d slots made, after %s", r.err, look(w, &w.creates), time.Since(from))
 		}
 	})
 }
@@ -173,12 +192,12 @@ func TestCheckpointComesWithinASecondAndConfirmRightAfter(t *testing.T) {
 		if st := r.relay.Status(); st.Events != 10 || st.Transactions != 10 || st.Latency.Sum == 0 {
 			t.Errorf("%+v", st)
 		}
-		saves := w.saves
+		saves := look(w, &w.saves)
 		for range 500 {
 			w.commit("a")
 			time.Sleep(10 * time.Millisecond)
 		}
-		if n := w.saves - saves; n < 4 || n > 6 {
+		if n := look(w, &w.saves) - saves; n < 4 || n > 6 {
 			t.Errorf("%d saves in 5 s", n)
 		}
 		r.stopped(t, time.Second)
@@ -189,12 +208,12 @@ func TestIdleProgressIsCheckpointedEveryTenSeconds(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		r := w.start(Config{})
 		time.Sleep(time.Second)
-		saves := w.saves
+		saves := look(w, &w.saves)
 		for range 1000 {
 			w.other()
 			time.Sleep(100 * time.Millisecond)
 		}
-		if n := w.saves - saves; n < 9 || n > 12 {
+		if n := look(w, &w.saves) - saves; n < 9 || n > 12 {
 			t.Errorf("%d saves in 100 s", n)
 		}
 		w.want(t, 11*time.Second, "slot follows", func() bool { return w.id.SlotFound.Confirmed == w.pos })
@@ -216,11 +235,11 @@ func TestWindowHoldsAndSignsOfLifeGoOn(t *testing.T) {
 				} else {
 					w.commit(keys(100)...)
 				}
-				confirms := w.confirms
+				confirms := look(w, &w.confirms)
 				time.Sleep(50 * time.Second)
 				st := r.relay.Status()
-				if st.InFlightEvents > 11 || st.InFlightEvents < 9 || r.sink.sends > 11 {
-					t.Errorf("%d events, %d bytes in flight, %d sent", st.InFlightEvents, st.InFlightBytes, r.sink.sends)
+				if st.InFlightEvents > 11 || st.InFlightEvents < 9 || r.sink.sent() > 11 {
+					t.Errorf("%d events, %d bytes in flight, %d sent", st.InFlightEvents, st.InFlightBytes, r.sink.sent())
 				}
 				if st.WindowFull < 48*time.Second || st.WindowFull > 51*time.Second {
 					t.Errorf("the window was full for %s", st.WindowFull)
@@ -228,7 +247,7 @@ func TestWindowHoldsAndSignsOfLifeGoOn(t *testing.T) {
 				if st.Ready || !strings.Contains(st.Reason, "brokers cannot be reached") || st.OldestUnacked.IsZero() {
 					t.Errorf("%+v", st)
 				}
-				if n := w.confirms - confirms; n < 48 || n > 60 {
+				if n := look(w, &w.confirms) - confirms; n < 48 || n > 60 {
 					t.Errorf("%d confirms in 50 s of a full window", n)
 				}
 				w.do(func() { w.stalled = false })
@@ -255,7 +274,7 @@ func TestOneStuckKeyBoundsWhatIsReadBehindIt(t *testing.T) {
 			w.commit("b")
 		}
 		time.Sleep(20 * time.Second)
-		if n := r.sink.sends; n < 20 || n > 22 {
+		if n := r.sink.sent(); n < 20 || n > 22 {
 			t.Errorf("%d records sent behind one that is stuck", n)
 		}
 		w.do(func() { w.hold = "" })
@@ -293,9 +312,9 @@ func TestSourceDownIsLoggedAtItsEdges(t *testing.T) {
 		w.do(func() { w.down = true })
 		w.cut(errNet)
 		w.commit("a", "b")
-		opens := w.opens
+		opens := look(w, &w.opens)
 		time.Sleep(5 * time.Minute)
-		if n := w.opens - opens; n < 12 || n > 40 {
+		if n := look(w, &w.opens) - opens; n < 12 || n > 40 {
 			t.Errorf("%d attempts in 5 minutes", n)
 		}
 		if st := r.relay.Status(); st.Ready || st.State != Connecting || !strings.Contains(st.Reason, "refused") {
@@ -335,7 +354,7 @@ func TestPromotionStartsOverAtTheCheckpoint(t *testing.T) {
 		}
 		r.wantLog(t, "starting over at the checkpoint", 1)
 		r.stopped(t, time.Second)
-		if rec := w.newest(); rec.Timeline != 2 || rec.LSN != w.pos {
+		if rec := w.record(); rec.Timeline != 2 || rec.LSN != w.pos {
 			t.Errorf("%+v", rec)
 		}
 	})

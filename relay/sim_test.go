@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -31,12 +32,14 @@ type run struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	err    error
-	logs   strings.Builder
+	logs   journal
 }
 
 func (w *world) start(cfg Config) *run {
 	p := &proc{w: w}
+	w.mu.Lock()
 	p.sink = newFakeSink(p, w.rng.Uint64())
+	w.mu.Unlock()
 	r := &run{proc: p, done: make(chan struct{})}
 	cfg.Name = "shop"
 	if cfg.Window.Events == 0 {
@@ -57,6 +60,24 @@ func (w *world) start(cfg Config) *run {
 		r.err = relay.Run(ctx)
 	}()
 	return r
+}
+
+// A journal keeps log lines.
+type journal struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.Write(p)
+}
+
+func (j *journal) String() string {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.b.String()
 }
 
 // stop asks for a clean end and waits for it.
@@ -126,24 +147,25 @@ func (s *sim) set(f func()) {
 	s.mu.Unlock()
 }
 
-func (s *sim) write() {
-	for range 40 + s.rng.IntN(100) {
-		n := 1 + s.rng.IntN(4)
-		switch s.rng.IntN(12) {
+func (s *sim) write(seed uint64) {
+	rng := rand.New(rand.NewPCG(seed, 4))
+	for range 40 + rng.IntN(100) {
+		n := 1 + rng.IntN(4)
+		switch rng.IntN(12) {
 		case 0:
-			n = 20 + s.rng.IntN(80)
+			n = 20 + rng.IntN(80)
 		case 1:
 			n = 0
 		}
 		keys := make([]string, n)
 		for i := range keys {
-			keys[i] = string("abcdef-"[s.rng.IntN(7)])
+			keys[i] = string("abcdef-"[rng.IntN(7)])
 		}
 		s.commit(keys...)
-		if s.rng.IntN(3) > 0 {
-			time.Sleep(s.upTo(600 * time.Millisecond))
+		if rng.IntN(3) > 0 {
+			time.Sleep(time.Duration(rng.Int64N(int64(600 * time.Millisecond))))
 		}
-		if s.rng.IntN(5) == 0 {
+		if rng.IntN(5) == 0 {
 			s.other()
 		}
 	}
@@ -267,7 +289,7 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 		s.cfg.Window = Window{Events: 1 + s.rng.IntN(60), Bytes: int64(100 + s.rng.IntN(5000))}
 		s.begin()
 		written := make(chan struct{})
-		go func() { s.write(); close(written) }()
+		go func() { s.write(seed); close(written) }()
 		for range 4 + s.rng.IntN(10) {
 			time.Sleep(s.upTo(4 * time.Second))
 			s.trouble()

@@ -27,8 +27,8 @@ func TestFirstOpenIsWaitedOutOnlyWhereThatCanHelp(t *testing.T) {
 				r := w.start(Config{HaltLinger: time.Second})
 				if c.ends {
 					<-r.done
-					if !errors.Is(r.err, c.err) || fault.NeedsPerson(r.err) != c.person || w.opens != 1 {
-						t.Errorf("%v after %d attempts", r.err, w.opens)
+					if !errors.Is(r.err, c.err) || fault.NeedsPerson(r.err) != c.person || look(w, &w.opens) != 1 {
+						t.Errorf("%v after %d attempts", r.err, look(w, &w.opens))
 					}
 					return
 				}
@@ -54,8 +54,8 @@ func TestErrorThatNoRetryHelpsEndsTheRunWithWhatIsSafe(t *testing.T) {
 		w.do(func() { w.session.dead = errors.New("malformed message") })
 		from := time.Now()
 		<-r.done
-		if r.err == nil || fault.NeedsPerson(r.err) || time.Since(from) > time.Second || w.newest().LSN != end {
-			t.Errorf("after %s: %v, record %+v", time.Since(from), r.err, w.newest())
+		if r.err == nil || fault.NeedsPerson(r.err) || time.Since(from) > time.Second || w.record().LSN != end {
+			t.Errorf("after %s: %v, record %+v", time.Since(from), r.err, w.record())
 		}
 	})
 }
@@ -65,14 +65,14 @@ func TestNothingIsConfirmedWhileTheStoreIsDown(t *testing.T) {
 		r := w.start(Config{})
 		time.Sleep(time.Second)
 		w.do(func() { w.storeDown = true })
-		before, confirms := w.id.SlotFound.Confirmed, w.confirms
+		before, confirms := look(w, &w.id.SlotFound.Confirmed), look(w, &w.confirms)
 		for range 10 {
 			w.commit("a", "b")
 			time.Sleep(5 * time.Second)
 		}
 		w.want(t, time.Second, "delivery goes on", w.allDelivered)
-		if w.id.SlotFound.Confirmed != before || w.confirms-confirms < 4 {
-			t.Errorf("slot at %s, %d confirms", w.id.SlotFound.Confirmed, w.confirms-confirms)
+		if look(w, &w.id.SlotFound.Confirmed) != before || look(w, &w.confirms)-confirms < 4 {
+			t.Errorf("slot at %s, %d confirms", look(w, &w.id.SlotFound.Confirmed), look(w, &w.confirms)-confirms)
 		}
 		if st := r.relay.Status(); st.Ready || st.State != Streaming || !strings.Contains(st.Reason, "store cannot be reached") || st.CheckpointError == "" {
 			t.Errorf("%+v", st)
@@ -107,8 +107,8 @@ func TestSlowStoreHoldsUpNoSignOfLife(t *testing.T) {
 		w.cut(errNet) // the next session reads and writes records for a long time, and holds the slot meanwhile
 		time.Sleep(2 * time.Minute)
 		w.want(t, time.Minute, "all delivered", w.allDelivered)
-		if w.maxGap > time.Second+100*time.Millisecond {
-			t.Errorf("%s between two confirms", w.maxGap)
+		if look(w, &w.maxGap) > time.Second+100*time.Millisecond {
+			t.Errorf("%s between two confirms", look(w, &w.maxGap))
 		}
 		w.do(func() { w.storeMax = 0 })
 		time.Sleep(time.Minute)
@@ -123,8 +123,8 @@ func TestOneBigTransactionNeedsNoSilence(t *testing.T) {
 		r := w.start(Config{Window: Window{Events: 50}})
 		w.commit(keys(1500)...)
 		w.want(t, 10*time.Minute, "all delivered", w.allDelivered)
-		if w.maxGap > 1100*time.Millisecond {
-			t.Errorf("%s between two confirms", w.maxGap)
+		if look(w, &w.maxGap) > 1100*time.Millisecond {
+			t.Errorf("%s between two confirms", look(w, &w.maxGap))
 		}
 		r.stopped(t, 2*time.Second)
 	})
@@ -178,7 +178,7 @@ func TestGapIsSteppedOverOnlyWithItsToken(t *testing.T) {
 		w.want(t, time.Second, "delivered", w.allDelivered)
 		r.stopped(t, time.Second)
 		r.wantLog(t, "GAP ACCEPTED", 1)
-		if w.creates != 0 {
+		if look(w, &w.creates) != 0 {
 			t.Error("a slot was made")
 		}
 		w.start(Config{AcceptGap: token}).stopped(t, time.Second) // of no effect any more
@@ -198,7 +198,7 @@ func TestLostSlotIsMadeAgainOnlyWithItsToken(t *testing.T) {
 					w.landed["b"], w.landed["c"] = []int{3}, []int{0}
 				})
 				token := refusedToken(t, w, Config{Create: true})
-				if w.creates != 0 {
+				if look(w, &w.creates) != 0 {
 					t.Error("a slot was made")
 				}
 				r := w.start(Config{AcceptGap: token})
@@ -206,8 +206,8 @@ func TestLostSlotIsMadeAgainOnlyWithItsToken(t *testing.T) {
 				w.commit("c")
 				w.want(t, time.Second, "delivered", w.allDelivered)
 				r.stopped(t, time.Second)
-				if w.creates != 1 || w.newest().LSN != w.pos {
-					t.Errorf("%d slots made, %+v", w.creates, w.newest())
+				if look(w, &w.creates) != 1 || w.record().LSN != w.pos {
+					t.Errorf("%d slots made, %+v", look(w, &w.creates), w.record())
 				}
 			})
 		})
@@ -219,7 +219,7 @@ func TestRecordThatCannotBeReadIsNotNone(t *testing.T) {
 		w.records["shop/1"] = []byte("{")
 		r := w.start(Config{Create: true})
 		<-r.done
-		if r.err == nil || w.opens > 0 || !fault.NeedsPerson(r.err) {
+		if r.err == nil || look(w, &w.opens) > 0 || !fault.NeedsPerson(r.err) {
 			t.Error(r.err)
 		}
 	})

@@ -17,13 +17,13 @@ func TestStopDrains(t *testing.T) {
 		r := w.start(Config{})
 		w.commit(keys(8)...)
 		time.Sleep(time.Second)
-		confirms := w.confirms
+		confirms := look(w, &w.confirms)
 		w.do(func() { w.status = 4 * time.Second })
 		took := r.stop()
-		if !w.allDelivered() || w.newest().LSN != w.pos || w.id.SlotFound.Confirmed != w.pos || took < time.Second {
-			t.Errorf("after %s: delivered %t, record %+v, slot %s of %s", took, w.allDelivered(), w.newest(), w.id.SlotFound.Confirmed, w.pos)
+		if !w.everything() || w.record().LSN != w.pos || look(w, &w.id.SlotFound.Confirmed) != w.pos || took < time.Second {
+			t.Errorf("after %s: delivered %t, record %+v, slot %s of %s", took, w.everything(), w.record(), look(w, &w.id.SlotFound.Confirmed), w.pos)
 		}
-		if n := w.confirms - confirms; n < int(took/time.Second) {
+		if n := look(w, &w.confirms) - confirms; n < int(took/time.Second) {
 			t.Errorf("%d confirms while stopping for %s", n, took)
 		}
 		r.wantLog(t, `"stopped"`, 1)
@@ -54,7 +54,7 @@ func TestStopInsideATransactionDeliversNothingTwice(t *testing.T) {
 				time.Sleep(300 * time.Millisecond)
 			}
 			r.stopped(t, 2*time.Second)
-			if next := w.newest().Next; next != nil {
+			if next := w.record().Next; next != nil {
 				if next.CommitLSN != big.begin {
 					t.Errorf("next %+v", next)
 				}
@@ -67,7 +67,7 @@ func TestStopInsideATransactionDeliversNothingTwice(t *testing.T) {
 		r := w.start(Config{})
 		w.want(t, 20*time.Second, "all delivered", w.allDelivered)
 		r.stopped(t, time.Second)
-		if rec := w.newest(); rec.Next != nil || rec.LSN != w.pos {
+		if rec := w.record(); rec.Next != nil || rec.LSN != w.pos {
 			t.Errorf("%+v", rec)
 		}
 	})
@@ -80,7 +80,7 @@ func stopInside(t *testing.T, w *world) *checkpoint.Next {
 	r := w.start(Config{Window: Window{Events: 4}})
 	w.want(t, 10*time.Second, "some delivered", func() bool { return len(w.count) > 10 })
 	r.stopped(t, time.Second)
-	next := w.newest().Next
+	next := w.record().Next
 	if next == nil || next.Rows < 10 || len(w.count) != next.Rows {
 		t.Fatalf("next %+v, %d delivered", next, len(w.count))
 	}
@@ -91,7 +91,7 @@ func TestPartIsDeliveredAgainWhereItsLastEventIsAnother(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		w.clean = false
 		next := stopInside(t, w)
-		rec := w.newest()
+		rec := w.record()
 		rec.Next.LastEventID = "somebody else's"
 		w.records[rec.Key()] = rec.Encode()
 		w.gapsOK = true
@@ -149,11 +149,11 @@ func TestStopWhileKafkaIsDeadSaysWhatComesAgain(t *testing.T) {
 		w.commit("a", "b")
 		w.commit("c")
 		time.Sleep(time.Second)
-		confirms := w.confirms
+		confirms := look(w, &w.confirms)
 		if took := r.stop(); took < 20*time.Second || took > 21*time.Second || r.err != nil {
 			t.Errorf("a stop took %s: %v", took, r.err)
 		}
-		if n := w.confirms - confirms; n < 20 {
+		if n := look(w, &w.confirms) - confirms; n < 20 {
 			t.Errorf("%d confirms while stopping", n)
 		}
 		r.wantLog(t, `"events":3,"unacknowledged":3`, 1)
@@ -226,11 +226,11 @@ func TestPoisonHaltsAndConfirmsWhatIsBeforeIt(t *testing.T) {
 		w.want(t, 5*time.Second, "halted", func() bool { return r.relay.Status().State == Halted })
 		w.want(t, 5*time.Second, "safe part confirmed", func() bool { return w.id.SlotFound.Confirmed == good.end })
 		w.want(t, 5*time.Second, "slot free", func() bool { return w.session == nil })
-		sends := r.sink.sends
+		sends := r.sink.sent()
 		w.commit("a")
 		time.Sleep(30 * time.Second)
 		st := r.relay.Status()
-		if st.Ready || st.State != Halted || !strings.Contains(st.Reason, "0/94-0") || st.Sessions["halted"] != 1 || r.sink.sends != sends {
+		if st.Ready || st.State != Halted || !strings.Contains(st.Reason, "0/94-0") || st.Sessions["halted"] != 1 || r.sink.sent() != sends {
 			t.Errorf("%+v", st)
 		}
 		<-r.done
@@ -243,7 +243,7 @@ func TestPoisonHaltsAndConfirmsWhatIsBeforeIt(t *testing.T) {
 			t.Errorf("%v, hint %q", r.err, fault.Hint(r.err))
 		}
 		r.wantLog(t, `"halted`, 1)
-		if rec := w.newest(); rec.LSN != good.end {
+		if rec := w.record(); rec.LSN != good.end {
 			t.Errorf("%+v", rec)
 		}
 	})
