@@ -29,6 +29,7 @@ func (l *loop) publish() {
 	if st.State != l.state {
 		st.State, st.Since = l.state, l.now
 	}
+	st.Turned = l.now
 	st.Reason, st.Ready = reason, l.state == Streaming && reason == ""
 	st.Identity, st.Epoch = l.found, c.epoch
 	st.Received, st.Checkpoint, st.Confirmed = l.received, c.durable, l.confirmed

@@ -26,6 +26,8 @@ type Status struct {
 	Ready  bool
 	Reason string
 	Since  time.Time // of the present State
+	// Turned is when the loop last published its state, several times a second; an old one while it should work means that it hangs.
+	Turned time.Time
 
 	Identity cdc.Identity // of the newest session; zero before the first
 	Epoch    uint64
