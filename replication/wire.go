@@ -131,7 +131,7 @@ func (w *wire) fill(ctx context.Context, now, deadline time.Time) error {
 // pause says how long to let the socket fill before it is read.
 func (w *wire) pause(now time.Time) time.Duration {
 	if over := now.Sub(w.since); over >= densityOver {
-		w.dense = w.taken >= int(denseFrom*over/time.Millisecond)
+		w.dense = w.taken >= denseFrom*int(over/time.Millisecond)
 		w.taken, w.since = 0, now
 	}
 	if !w.dense {

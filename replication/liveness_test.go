@@ -1,0 +1,309 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"net"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// fakeProber is an SQL connection that works while err is nil.
+type fakeProber struct {
+	err    error
+	pings  int
+	closed int
+}
+
+func (p *fakeProber) Ping(context.Context) error  { p.pings++; return p.err }
+func (p *fakeProber) Close(context.Context) error { p.closed++; return nil }
+
+func TestStatusEveryFitsIntoTheServersPatience(t *testing.T) {
+	for timeout, want := range map[time.Duration]time.Duration{
+		0: 10 * time.Second, time.Minute: 10 * time.Second, 10 * time.Minute: 10 * time.Second,
+		15 * time.Second: 5 * time.Second, 3 * time.Second: time.Second, 30 * time.Millisecond: 100 * time.Millisecond,
+	} {
+		cfg := testConfig()
+		cfg.walSenderTimeout = timeout
+		if got := newSession(nil, nil, cfg).StatusEvery(); got != want {
+			t.Errorf("wal_sender_timeout %s: every %s, want %s", timeout, got, want)
+		}
+	}
+}
+
+// A server that shuts down asks again as soon as it is answered, for ever, while something is not confirmed.
+func TestAServerThatSpinsIsAnsweredSlowlyAndLeftSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := connectFake(t, testConfig(), nil)
+		startFake(t, s, w)
+		go w.send(transaction(200, "a"))
+		events(t, s, 3)
+		answers := 0
+		go func() {
+			w.send(keepalive(210, true))
+			for range w.statuses {
+				answers++
+				w.send(keepalive(210, true))
+			}
+		}()
+		defer func() { close(w.statuses) }()
+		began := time.Now()
+		err := fails(t, s)
+		took := time.Since(began)
+		if !fault.Retryable(err) || !errors.Is(err, errGoingDown) {
+			t.Errorf("ended by: %v", err)
+		}
+		if took > 10*time.Second || took < 5*time.Second {
+			t.Errorf("left after %s", took)
+		}
+		synctest.Wait()
+		if answers > 25 || answers < 5 {
+			t.Errorf("%d answers in %s", answers, took)
+		}
+		_ = s.Close(t.Context())
+		<-w.ended
+	})
+}
+
+// The last rows may be confirmed while the server waits for that: then it is answered within a second.
+func TestARequestForAnAnswerIsAnsweredSoon(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := connectFake(t, testConfig(), nil)
+		startFake(t, s, w)
+		for range 5 {
+			time.Sleep(40 * time.Second)
+			go w.send(keepalive(150, true))
+			asked := time.Now()
+			for len(w.statuses) == 0 && time.Since(asked) < time.Minute {
+				if _, err := s.Next(t.Context(), 10*time.Second); err != nil {
+					t.Fatal(err)
+				}
+				synctest.Wait()
+			}
+			if got := (<-w.statuses).at.Sub(asked); got > time.Second {
+				t.Errorf("answered after %s", got)
+			}
+		}
+	})
+}
+
+// converse reads for a while as the relay does: Next, and Confirm when it is due.
+func converse(t *testing.T, s *Session, d time.Duration) error {
+	t.Helper()
+	confirmed := time.Now()
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		if _, err := s.Next(t.Context(), time.Second); err != nil {
+			return err
+		}
+		if time.Since(confirmed) >= s.StatusEvery() {
+			confirmed = time.Now()
+			if err := s.Confirm(t.Context(), 0); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func TestAPeerThatSaysNothingAlthoughAskedIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := connectFake(t, testConfig(), nil)
+		startFake(t, s, w)
+		began := time.Now()
+		err := converse(t, s, time.Hour)
+		if took := time.Since(began); !fault.Retryable(err) || took < time.Minute || took > 3*time.Minute {
+			t.Errorf("%v after %s", err, took)
+		}
+		asked := false
+		for len(w.statuses) > 0 {
+			st := <-w.statuses
+			asked = asked || st.reply
+		}
+		if !asked {
+			t.Error("it was never asked for a sign of life")
+		}
+	})
+}
+
+func TestAnIdleServerThatAnswersIsNotLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := connectFake(t, testConfig(), nil)
+		startFake(t, s, w)
+		go func() {
+			for st := range w.statuses {
+				if st.reply {
+					w.send(keepalive(100, false))
+				}
+			}
+		}()
+		if err := converse(t, s, time.Hour); err != nil {
+			t.Error(err)
+		}
+		close(w.statuses)
+		_ = s.Close(t.Context())
+		<-w.ended
+	})
+}
+
+func TestSilenceDoesNotCountWhileNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := connectFake(t, testConfig(), nil)
+		startFake(t, s, w)
+		for range 100 { // the window is full: only statuses
+			time.Sleep(10 * time.Second)
+			if err := s.Confirm(t.Context(), 0); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := converse(t, s, 20*time.Second); err != nil {
+			t.Errorf("after the window was full: %v", err)
+		}
+		for len(w.statuses) > 0 {
+			<-w.statuses
+		}
+	})
+}
+
+func TestAServerThatShutsDownIsLeftAlsoWhileNobodyReads(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sql := &fakeProber{}
+		var down error
+		cfg := testConfig()
+		cfg.probe = func(context.Context) error { return down }
+		s, w := connectFake(t, cfg, sql)
+		startFake(t, s, w)
+		time.Sleep(time.Minute)
+		if sql.pings < 10 {
+			t.Errorf("%d looks in a minute", sql.pings)
+		}
+		sql.err, down = errors.New("terminated"), errRefused
+		began := time.Now()
+		<-w.ended // the client closed the stream
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("after %s", took)
+		}
+		err := s.Confirm(t.Context(), 0)
+		if !fault.Retryable(err) || !errors.Is(err, errGoingDown) {
+			t.Errorf("Confirm: %v", err)
+		}
+		if _, again := s.Next(t.Context(), time.Second); again != err {
+			t.Errorf("Next: %v", again)
+		}
+		if err := s.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if sql.closed != 1 {
+			t.Errorf("the SQL connection was closed %d times", sql.closed)
+		}
+	})
+}
+
+func TestAServerThatShutsDownIsLeftWhileReading(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sql := &fakeProber{err: errors.New("terminated")}
+		cfg := testConfig()
+		cfg.probe = func(context.Context) error { return errRefused }
+		s, w := connectFake(t, cfg, sql)
+		startFake(t, s, w)
+		began := time.Now()
+		if err := fails(t, s); !errors.Is(err, errGoingDown) || !fault.Retryable(err) {
+			t.Errorf("%v", err)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("after %s", took)
+		}
+	})
+}
+
+// In "smart" mode the server serves the connections that are open, and waits for them.
+func TestAServerThatOnlyRefusesNewConnectionsIsLeftToo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := testConfig()
+		cfg.probe = func(context.Context) error { return errRefused }
+		s, w := connectFake(t, cfg, &fakeProber{})
+		startFake(t, s, w)
+		began := time.Now()
+		<-w.ended
+		if took := time.Since(began); took > 40*time.Second {
+			t.Errorf("after %s", took)
+		}
+	})
+}
+
+func TestAKilledProbeOnAHealthyServerEndsNothing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		tries := 0
+		var once error
+		cfg := testConfig()
+		cfg.probe = func(context.Context) error {
+			tries++
+			err := once
+			once = nil
+			return err
+		}
+		s, w := connectFake(t, cfg, &fakeProber{err: errors.New("terminated")})
+		startFake(t, s, w)
+		time.Sleep(time.Minute)
+		once = errRefused // one failure that nothing else points to
+		time.Sleep(time.Minute)
+		once = errors.New("too many connections")
+		time.Sleep(time.Minute)
+		if tries < 30 {
+			t.Errorf("%d looks in three minutes", tries)
+		}
+		go w.send(transaction(200, "a"))
+		events(t, s, 3)
+		if err := s.Confirm(t.Context(), 210); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestASparseStreamIsReadAtOnceAndADenseOneInPieces(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		client, server := net.Pipe()
+		s, w := connectOver(t, newSocket(client), server, testConfig(), nil)
+		startFake(t, s, w)
+		type sent struct {
+			pos cdc.Position
+			at  time.Time
+		}
+		sends := make(chan sent, 10_000)
+		send := func(n int, every time.Duration, from cdc.Position) {
+			for i := range n {
+				pos := from + cdc.Position(i)*100
+				sends <- sent{pos + 10, time.Now()}
+				w.send(transaction(pos, "a"))
+				time.Sleep(every)
+			}
+		}
+		go send(1000, time.Millisecond, 1000)
+		for range 1000 {
+			evs := events(t, s, 3)
+			if sent := <-sends; evs[2].Pos != sent.pos || time.Since(sent.at) != 0 {
+				t.Fatalf("a row that was sent at a rate of 1,000/s was read after %s", time.Since(sent.at))
+			}
+		}
+		time.Sleep(time.Second)
+		go send(5000, 50*time.Microsecond, 1_000_000)
+		var worst time.Duration
+		reads, last := 0, time.Time{}
+		for range 5000 {
+			events(t, s, 3)
+			if s.wire.read != last {
+				reads, last = reads+1, s.wire.read
+			}
+			worst = max(worst, time.Since((<-sends).at))
+		}
+		if worst > coalesceFor+densityOver {
+			t.Errorf("a row waited for %s", worst)
+		}
+		if reads > 500 {
+			t.Errorf("%d reads of 5000 transactions at 20,000/s", reads)
+		}
+	})
+}

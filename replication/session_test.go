@@ -1,0 +1,438 @@
+package replication
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay"
+)
+
+var _ relay.Session = (*Session)(nil)
+
+// drip is a connection that gives one byte a read.
+type drip struct{ net.Conn }
+
+func (d drip) Read(b []byte) (int, error) { return d.Conn.Read(b[:1]) }
+
+func TestEventsAreTheSameByteByByte(t *testing.T) {
+	noLeaks(t)
+	client, server := net.Pipe()
+	s, w := connectOver(t, drip{client}, server, testConfig(), nil)
+	startFake(t, s, w)
+	go w.send(transaction(200, "first"), keepalive(300, false), transaction(400, "second"))
+	var got []string
+	for _, ev := range events(t, s, 7) {
+		word := fmt.Sprintf("%s %d", ev.Kind, uint64(ev.Pos))
+		if ev.Kind == cdc.Insert {
+			word += " " + string(ev.Row.Values[0].Bytes)
+		}
+		got = append(got, word)
+	}
+	want := "begin 200, insert 195 first, commit 210, idle 300, begin 400, insert 395 second, commit 410"
+	if strings.Join(got, ", ") != want {
+		t.Errorf("got  %s\nwant %s", strings.Join(got, ", "), want)
+	}
+}
+
+func TestAMessageBiggerThanTheBufferArrivesAndTheBufferShrinksAgain(t *testing.T) {
+	s, w := connectFake(t, testConfig(), nil)
+	startFake(t, s, w)
+	big := strings.Repeat("0123456789abcdef", 5*bufferSize/16)
+	go w.send(transaction(200, big), transaction(300, "small"))
+	got := events(t, s, 3)
+	if string(got[1].Row.Values[0].Bytes) != big {
+		t.Error("the value differs")
+	}
+	events(t, s, 3)
+	if _, err := s.Next(t.Context(), time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.wire.buf) != bufferSize {
+		t.Errorf("the buffer has still %d bytes", len(s.wire.buf))
+	}
+}
+
+func TestALengthThatIsALieTakesNoMemory(t *testing.T) {
+	s, w := connectFake(t, testConfig(), nil)
+	startFake(t, s, w)
+	go w.send([]byte{'d', 0x3f, 0xff, 0xff, 0xff, 'w'})
+	for range 3 {
+		if _, err := s.Next(t.Context(), time.Millisecond); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(s.wire.buf) != bufferSize {
+		t.Errorf("the buffer has %d bytes", len(s.wire.buf))
+	}
+}
+
+func TestWhatIsReceivedIsNotConfirmed(t *testing.T) {
+	noLeaks(t)
+	s, w := connectFake(t, testConfig(), nil)
+	startFake(t, s, w)
+	confirm := func(safe cdc.Position) status {
+		t.Helper()
+		if err := s.Confirm(t.Context(), safe); err != nil {
+			t.Fatal(err)
+		}
+		return <-w.statuses
+	}
+	if got := confirm(0); got.write != 100 || got.flush != 100 || got.apply != 100 {
+		t.Errorf("before anything: %+v, want the slot's own position", got)
+	}
+	go w.send(transaction(200, "a"))
+	events(t, s, 3)
+	if got := confirm(0); got.write != 210 || got.flush != 100 || got.apply != 100 {
+		t.Errorf("received, not safe: %+v", got)
+	}
+	if got := confirm(210); got.write != 210 || got.flush != 210 || got.apply != 210 {
+		t.Errorf("safe: %+v", got)
+	}
+	if got := confirm(150); got.flush != 210 || got.apply != 210 {
+		t.Errorf("an older position moved flush back: %+v", got)
+	}
+	if err := s.Confirm(t.Context(), 211); err == nil || fault.Retryable(err) {
+		t.Errorf("a position that was never received: %v", err)
+	}
+}
+
+func TestAnUnknownFlushPositionIsSentAsNone(t *testing.T) {
+	cfg := testConfig()
+	cfg.identity.SlotFound.Confirmed = 0
+	s, w := connectFake(t, cfg, nil)
+	startFake(t, s, w)
+	if err := s.Confirm(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-w.statuses; got.write != 100 || got.flush != 0 || got.apply != 0 {
+		t.Errorf("%+v, want flush 0 beside write 100", got)
+	}
+}
+
+func TestAKeepaliveIsAnEmptyTransaction(t *testing.T) {
+	for _, on := range []bool{true, false} {
+		t.Run(fmt.Sprint(on), func(t *testing.T) {
+			cfg := testConfig()
+			cfg.confirmKeepalives = on
+			s, w := connectFake(t, cfg, nil)
+			startFake(t, s, w)
+			tx := transaction(200, "a")
+			cut := len(walData(0, msgBegin(0)))
+			go w.send(
+				keepalive(90, false),            // the server is still reading what lies before the start
+				keepalive(150, false),           // says something
+				keepalive(150, false),           // nothing new
+				tx[:cut], keepalive(160, false), // within a transaction: means nothing
+				tx[cut:], keepalive(205, false), // below the commit's end
+				keepalive(300, false), copyDone(), // says something again
+			)
+			var got []string
+			for {
+				ev, err := s.Next(t.Context(), time.Second)
+				if err != nil {
+					break
+				}
+				got = append(got, fmt.Sprintf("%s %d", ev.Kind, uint64(ev.Pos)))
+			}
+			want := "idle 150, begin 200, insert 195, commit 210, idle 300"
+			if !on {
+				want = "begin 200, insert 195, commit 210"
+			}
+			if strings.Join(got, ", ") != want {
+				t.Errorf("got %s, want %s", strings.Join(got, ", "), want)
+			}
+		})
+	}
+}
+
+func copyDone() []byte { return framed('c', nil) }
+
+func TestAnyErrorOfTheServerEndsTheStream(t *testing.T) {
+	for _, c := range []struct {
+		name          string
+		message       []byte
+		retry, person bool
+		want          string
+	}{
+		{"killed", serverError("FATAL", "57P01", "terminating connection due to administrator command"), true, false, "57P01"},
+		{"crash", serverError("FATAL", "57P02", "terminating connection because of crash"), true, false, "57P02"},
+		{"connection", serverError("FATAL", "08006", "gone"), true, false, "08006"},
+		{"slot not usable", serverError("ERROR", "55000", "can no longer access replication slot"), true, false, "55000"},
+		{"segment removed", serverError("ERROR", "58P01", "requested WAL segment has already been removed"), true, false, "58P01"},
+		{"disk full", serverError("ERROR", "53100", "could not write to file"), true, false, "53100"},
+		{"publication", serverError("ERROR", "42704", `publication "pub" does not exist`), false, true, "publication pub"},
+		{"something else", serverError("ERROR", "22021", "invalid byte sequence"), false, false, "22021"},
+		{"rows are skipped", serverNotice("55000", `skipped loading publication "pub"`), false, true, "skips rows"},
+		{"end of copy", copyDone(), true, false, "ended it"},
+		{"end of command", framed('C', []byte("COPY 0\x00")), true, false, "ended it"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			noLeaks(t)
+			s, w := connectFake(t, testConfig(), nil)
+			startFake(t, s, w)
+			go w.send(transaction(200, "a"), c.message, ready(), transaction(300, "never"))
+			events(t, s, 3)
+			_, err := s.Next(t.Context(), time.Minute)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Fatalf("%v, want an error with %q", err, c.want)
+			}
+			if fault.Retryable(err) != c.retry || fault.NeedsPerson(err) != c.person {
+				t.Errorf("%v: retryable %t, needs a person %t", err, fault.Retryable(err), fault.NeedsPerson(err))
+			}
+			if c.person && fault.Hint(err) == "" {
+				t.Errorf("%v: no hint", err)
+			}
+			if _, again := s.Next(t.Context(), time.Second); again != err {
+				t.Errorf("then %v", again)
+			}
+			if again := s.Confirm(t.Context(), 0); again != err {
+				t.Errorf("then Confirm: %v", again)
+			}
+		})
+	}
+}
+
+func TestOtherNoticesAreNoEnd(t *testing.T) {
+	s, w := connectFake(t, testConfig(), nil)
+	startFake(t, s, w)
+	go w.send(serverNotice("01000", "something else"), framed('S', []byte("TimeZone\x00UTC\x00")), transaction(200, "a"))
+	events(t, s, 3)
+}
+
+func TestAMalformedMessageIsAnErrorAndNeverAPanic(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		message []byte
+	}{
+		{"length below its own", []byte{'d', 0, 0, 0, 3}},
+		{"negative length", []byte{'d', 0xff, 0xff, 0xff, 0xff}},
+		{"unknown kind", framed('?', nil)},
+		{"a row of a query", framed('D', []byte{0, 0})},
+		{"empty copy data", framed('d', nil)},
+		{"unknown copy data", framed('d', []byte{'x', 1, 2})},
+		{"short wal data", framed('d', []byte{'w', 1, 2})},
+		{"wal data without a message", walData(1, nil)},
+		{"short keepalive", keepalive(1, true)[:10]},
+		{"long keepalive", framed('d', make([]byte, 40))},
+		{"an undecodable message", walData(1, []byte{'I', 0})},
+		{"an error without an end", framed('E', []byte{'S'})},
+		{"a notice without an end", framed('N', []byte{'S'})},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name == "short keepalive" {
+				c.message = framed('d', c.message[5:])
+			}
+			s, w := connectFake(t, testConfig(), nil)
+			startFake(t, s, w)
+			go w.send(c.message, ready())
+			if err := fails(t, s); fault.Retryable(err) || fault.NeedsPerson(err) {
+				t.Errorf("%v has a behaviour", err)
+			}
+		})
+	}
+	t.Run("noise", func(t *testing.T) {
+		r := rand.New(rand.NewPCG(1, 2))
+		good := bytes.Join([][]byte{transaction(200, "a"), keepalive(300, true), serverNotice("01000", "x"), transaction(400, "b")}, nil)
+		for range 300 {
+			bad := bytes.Clone(good)
+			for range 1 + r.IntN(8) {
+				bad[r.IntN(len(bad))] = byte(r.Uint32())
+			}
+			w := newWire(nil)
+			s := &Session{cfg: testConfig(), wire: w, dec: newDecoder(0, nil), suspect: make(chan struct{}, 1)}
+			w.w = copy(w.buf, bad)
+			for {
+				kind, body, ok, err := w.take()
+				if err != nil || !ok {
+					break
+				}
+				if _, err := s.message(kind, body); err != nil {
+					break
+				}
+			}
+		}
+	})
+}
+
+func TestALostConnectionIsWorthAnotherTry(t *testing.T) {
+	noLeaks(t)
+	s, w := connectFake(t, testConfig(), nil)
+	startFake(t, s, w)
+	go func() {
+		w.send(transaction(200, "a")[:60])
+		_ = w.conn.Close()
+	}()
+	if err := fails(t, s); !fault.Retryable(err) {
+		t.Errorf("%v is not retryable", err)
+	}
+}
+
+func TestASlotInUseIsWaitedForAndItsHolderNamedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		cfg := testConfig()
+		cfg.logger = zerolog.New(&log)
+		held := true
+		cfg.recheck = func(context.Context) (cdc.Identity, error) {
+			if held {
+				return cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: 100, Active: true, ActivePID: 4711}}, nil
+			}
+			return cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: 120}}, nil
+		}
+		s, w := connectFake(t, cfg, nil)
+		done := make(chan error, 1)
+		go func() { done <- s.Start(t.Context(), 130) }()
+		want := `START_REPLICATION SLOT "slot" LOGICAL 0/82 (proto_version '1', publication_names '"pub"')`
+		began := time.Now()
+		for tries := 0; time.Since(began) < 20*time.Second; tries++ {
+			if got := <-w.queries; got != want {
+				t.Fatalf("query %s, want %s", got, want)
+			}
+			w.send(serverError("ERROR", "55006", "replication slot is active"), ready())
+			if tries > 40 {
+				t.Fatal("40 tries in 20 s")
+			}
+		}
+		<-w.queries
+		held = false
+		w.send(copyBoth(), transaction(200, "a"))
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		if got := s.Identity().SlotFound.Confirmed; got != 120 {
+			t.Errorf("the identity has the slot at %s, want what was found while it was held", got)
+		}
+		events(t, s, 3)
+		if n := strings.Count(log.String(), `"pid":4711`); n != 1 {
+			t.Errorf("the holder is named %d times in 20 s:\n%s", n, &log)
+		}
+	})
+}
+
+func TestStartGivesUpWaitingWithItsContext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := connectFake(t, testConfig(), nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		defer cancel()
+		go func() {
+			for {
+				select {
+				case <-w.queries:
+					w.send(serverError("ERROR", "55006", "active"), ready())
+				case <-w.ended:
+					return
+				}
+			}
+		}()
+		began := time.Now()
+		err := s.Start(ctx, 100)
+		if !errors.Is(err, context.DeadlineExceeded) || time.Since(began) != 5*time.Second {
+			t.Errorf("%v after %s", err, time.Since(began))
+		}
+	})
+}
+
+func TestARefusedStartHasTheServersReason(t *testing.T) {
+	for _, c := range []struct {
+		code          string
+		retry, person bool
+	}{
+		{"42704", true, false}, // no such slot: opening anew judges
+		{"55000", true, false}, // lost: likewise
+		{"42501", false, true},
+		{"0A000", false, false},
+		{"57P03", true, false},
+	} {
+		t.Run(c.code, func(t *testing.T) {
+			noLeaks(t)
+			s, w := connectFake(t, testConfig(), nil)
+			go func() {
+				<-w.queries
+				w.send(serverError("ERROR", c.code, "no"), ready())
+			}()
+			err := s.Start(t.Context(), 100)
+			if sqlState(err) != c.code || fault.Retryable(err) != c.retry || fault.NeedsPerson(err) != c.person {
+				t.Errorf("%v: retryable %t, needs a person %t", err, fault.Retryable(err), fault.NeedsPerson(err))
+			}
+			if _, again := s.Next(t.Context(), time.Second); again != err {
+				t.Errorf("then %v", again)
+			}
+		})
+	}
+}
+
+func TestNamesAreQuotedInTheCommand(t *testing.T) {
+	cfg := testConfig()
+	cfg.publication, cfg.messages = `it's "mine"`, true
+	s := newSession(nil, nil, cfg)
+	want := `START_REPLICATION SLOT "slot" LOGICAL 16/B374D848 (proto_version '1', publication_names '"it''s ""mine"""', messages 'true')`
+	if got := s.startCommand(0x16B374D848); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+}
+
+func TestAnEndedContextInterruptsNextButNotTheSession(t *testing.T) {
+	noLeaks(t)
+	s, w := connectFake(t, testConfig(), nil)
+	startFake(t, s, w)
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	if _, err := s.Next(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Fatalf("%v", err)
+	}
+	if _, err := s.Next(ctx, time.Hour); !errors.Is(err, context.Canceled) {
+		t.Fatalf("then %v", err)
+	}
+	if err := s.Confirm(t.Context(), 100); err != nil {
+		t.Fatalf("then Confirm: %v", err)
+	}
+	go w.send(transaction(200, "a"))
+	events(t, s, 3)
+}
+
+func TestCloseSaysGoodbyeBehindTheLastStatus(t *testing.T) {
+	noLeaks(t)
+	s, w := connectFake(t, testConfig(), nil)
+	startFake(t, s, w)
+	if err := s.Confirm(t.Context(), 100); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-w.ended
+	if string(w.goodbye) != "cX" || len(w.statuses) != 1 {
+		t.Errorf("goodbye %q behind %d statuses", w.goodbye, len(w.statuses))
+	}
+	if _, err := s.Next(t.Context(), time.Second); err == nil {
+		t.Error("Next works after Close")
+	}
+}
+
+func TestASessionThatWasNeverStartedCloses(t *testing.T) {
+	noLeaks(t)
+	sql := &fakeProber{}
+	s, w := connectFake(t, testConfig(), sql)
+	if err := s.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-w.ended
+	if sql.closed != 1 {
+		t.Errorf("the SQL connection was closed %d times", sql.closed)
+	}
+}
+
+var errRefused = &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
