@@ -3,7 +3,6 @@ package replication
 import (
 	"context"
 	"fmt"
-	"io"
 	"strings"
 	"testing"
 	"time"
@@ -393,5 +392,3 @@ func TestPinnedFormatWithstandsTheRolesDefaults(t *testing.T) {
 		}
 	})
 }
-
-var _ io.Writer = (*strings.Builder)(nil)

@@ -1,0 +1,227 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+func TestCheckNoticesWhatIsTakenAwayAndSaysSinceWhen(t *testing.T) {
+	losses := []struct {
+		name string
+		min  int
+		sql  []string
+		want string
+	}{
+		{"the slot", 0, []string{"SELECT pg_drop_replication_slot(current_database())"}, "does not exist"},
+		{"the publication", 0, []string{"DROP PUBLICATION walpost"}, "publication walpost does not exist, but slot"},
+		{"the table in it", 0, []string{"ALTER PUBLICATION walpost DROP TABLE outbox"}, "publication walpost does not contain table public.outbox"},
+		{"inserts", 0, []string{"ALTER PUBLICATION walpost SET (publish = 'delete')"}, "publication walpost does not publish inserts"},
+		{"the table", 0, []string{"DROP TABLE outbox"}, "table public.outbox does not exist"},
+		{"a column", 0, []string{"ALTER TABLE outbox DROP COLUMN payload"}, "has no column payload"},
+		{"some rows", 15, []string{"ALTER PUBLICATION walpost SET TABLE outbox WHERE (event_type <> 'x')"}, "has a row filter"},
+		{"a column of it", 15, []string{"ALTER PUBLICATION walpost SET TABLE outbox (id, aggregate_id)"}, "has a column list for public.outbox that lacks payload"},
+		{"the publication for a moment", 0, []string{"DROP PUBLICATION walpost", publicationForOutbox}, "publication walpost was dropped and made again"},
+		{
+			"the table for a moment", 0, []string{"ALTER PUBLICATION walpost DROP TABLE outbox", "ALTER PUBLICATION walpost ADD TABLE outbox"},
+			"table public.outbox was taken out of publication walpost and put in again",
+		},
+	}
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		for _, l := range losses {
+			if pg.Version() < l.min {
+				continue
+			}
+			t.Run(strings.ReplaceAll(l.name, " ", "_"), func(t *testing.T) {
+				w := newWorld(t, pg, outboxTable)
+				s := w.source()
+				w.mustOpen(s, true)
+				if err := s.Check(t.Context()); err != nil {
+					t.Fatalf("before: %v", err)
+				}
+				good := s.seen.position
+				w.exec(l.sql...)
+				err := s.Check(t.Context())
+				if behaviourOf(err) != "person" || !strings.Contains(err.Error(), l.want) || fault.Hint(err) == "" {
+					t.Fatalf("got %s %v (hint %q), want %q", behaviourOf(err), err, fault.Hint(err), l.want)
+				}
+				if since := fmt.Sprintf("events after %s may be missing", good); good == 0 || !strings.Contains(err.Error(), since) {
+					t.Errorf("%v does not say %q", err, since)
+				}
+				if again := s.Check(t.Context()); again == nil || again.Error() != err.Error() {
+					t.Errorf("the second time: %v", again)
+				}
+				if !strings.Contains(l.name, "slot") {
+					if _, err := w.open(s, false, false); err == nil {
+						t.Error("it can still be opened")
+					}
+				}
+			})
+		}
+	})
+}
+
+func TestCheckThatCannotConnectSaysNothingAboutTheSlot(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	s := w.source()
+	w.mustOpen(s, true)
+	for _, dsn := range []string{"postgres://nobody_of_that_name@" + w.dsn[strings.Index(w.dsn, "@")+1:], "postgres://u@127.0.0.1:1/x"} {
+		s.cfg.DSN = dsn
+		if err := s.Check(t.Context()); !fault.Retryable(err) {
+			t.Errorf("%s: %s %v", dsn, behaviourOf(err), err)
+		}
+	}
+	s.cfg.DSN = w.dsn
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := s.Check(ctx); !fault.Retryable(err) {
+		t.Errorf("cancelled: %s %v", behaviourOf(err), err)
+	}
+}
+
+// What another server says about the slot is not the truth about the session's.
+func TestCheckOnAnotherServerIsNoVerdict(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	s := w.source()
+	w.mustOpen(s, true)
+	s.cfg.DSN = newWorld(t, testenv.Postgres(t, "16")).dsn
+	if err := s.Check(t.Context()); !fault.Retryable(err) || !strings.Contains(err.Error(), "another server") {
+		t.Errorf("%s %v", behaviourOf(err), err)
+	}
+}
+
+func TestWarningsAreLoggedOnceWithTheirFix(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), strings.Replace(outboxTable, "PRIMARY KEY", "", 1), "CREATE TABLE orders (id int PRIMARY KEY)",
+		"CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert, update, delete')")
+	s := w.source()
+	w.mustOpen(s, true).Close(t.Context())
+	w.mustOpen(s, true)
+	for _, want := range []string{
+		"publication walpost also has public.orders", "publication walpost also publishes update, delete",
+		"public.outbox has no replica identity while publication walpost publishes updates or deletes",
+	} {
+		if n := strings.Count(w.logs.String(), want); n != 1 {
+			t.Errorf("%q is logged %d times: %s", want, n, w.logs)
+		}
+	}
+}
+
+// The same facts that a server of any version could show, judged without one.
+func TestJudgementOfSettings(t *testing.T) {
+	good := func() *facts {
+		return &facts{
+			server: serverFacts{Version: 150004, Database: "shop", WALLevel: "logical", SenderTimeout: "60000", MaxSlots: 10, MaxSenders: 10, KeepMB: 1024, Role: "u", Replication: true, CanCreate: true},
+			tables: []tableFacts{{Table: Table{"public", "outbox"}, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: true, Owned: true, relation: &cdc.Relation{}}},
+		}
+	}
+	for _, c := range []struct {
+		name   string
+		change func(*facts)
+		level  Level
+		on     string
+		detail string
+		fix    string
+	}{
+		{"all is well", func(*facts) {}, OK, "slot", "will be made", ""},
+		{"an old server", func(f *facts) { f.server.Version = 130010 }, Fail, "version", "Postgres is version 13.10", "14"},
+		{"wal_level", func(f *facts) { f.server.WALLevel = "replica" }, Fail, "wal_level", "wal_level is replica", "ALTER SYSTEM SET wal_level = 'logical';"},
+		{"no right", func(f *facts) { f.server.Replication = false }, Fail, "role", "role u has not the right to replicate", `ALTER ROLE "u" REPLICATION;`},
+		{"the right of RDS", func(f *facts) { f.server.Replication, f.server.Managed = false, true }, OK, "role", "may replicate", ""},
+		{"no slot left", func(f *facts) { f.server.Slots = 10 }, Fail, "max_replication_slots", "all 10 replication slots are in use", "max_replication_slots = 14"},
+		{"no walsender left", func(f *facts) { f.server.Senders = 10 }, Fail, "max_wal_senders", "all 10 walsenders are in use", "max_wal_senders = 14"},
+		{"no timeout", func(f *facts) { f.server.SenderTimeout = "0" }, Warn, "wal_sender_timeout", "is off", "60s"},
+		{"a short timeout", func(f *facts) { f.server.SenderTimeout = "500" }, Warn, "wal_sender_timeout", "500ms", "60s"},
+		{"a long timeout", func(f *facts) { f.server.SenderTimeout = "3600000" }, Warn, "wal_sender_timeout", "1h0m0s", "60s"},
+		{"no limit", func(f *facts) { f.server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "max_slot_wal_keep_size = '50GB'"},
+		{"any standby", func(f *facts) { f.server.SyncStandbys = "ANY 1 (*)" }, Warn, "synchronous_standby_names", "ANY 1 (*)", "Name the standbys"},
+		{"an old standby", func(f *facts) { f.server.Recovery = true }, Fail, "primary", "needs 16 or newer", "primary"},
+		{"a standby without publication", func(f *facts) { f.server.Recovery, f.server.Version = true, 170000 }, Fail, "publication", "a standby cannot make it", "On the primary: CREATE PUBLICATION"},
+		{"somebody else's table", func(f *facts) { f.tables[0].Owned, f.tables[0].Owner = false, "app" }, Fail, "publication", "role u may not make it: public.outbox belongs to app", "As the owner of the tables: CREATE PUBLICATION"},
+		{"no right on the database", func(f *facts) { f.server.CanCreate = false }, Fail, "publication", "the right CREATE on database shop", "CREATE PUBLICATION"},
+		{"a temporary slot", func(f *facts) {
+			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", Temporary: true, ActivePID: 9}
+		}, Fail, "slot", "temporary: it ends with the session of process 9", "source.slot"},
+		{"a lost slot", func(f *facts) {
+			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", WALStatus: "lost", Confirmed: 0x100}
+		}, Warn, "slot", "invalidated (lost): it will be made again", ""},
+		{"a slot that the primary owns", func(f *facts) {
+			f.server.Recovery, f.server.Version = true, 170000
+			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Confirmed: 1}
+		}, Fail, "slot", "synchronized from the primary", "primary"},
+	} {
+		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
+			cfg, f := valid(), good()
+			c.change(f)
+			for _, got := range cfg.judge(f, true) {
+				if got.Name == c.on {
+					if got.Level != c.level || !strings.Contains(got.Detail, c.detail) || !strings.Contains(got.Fix, c.fix) {
+						t.Errorf("got %+v", got)
+					}
+					return
+				}
+			}
+			t.Errorf("nothing about %s: %+v", c.on, cfg.judge(f, true))
+		})
+	}
+}
+
+func TestRecheckReadsTheSlotAgainAndNoticesAnotherServer(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	s := w.source()
+	session := w.mustOpen(s, true)
+	was := session.Identity()
+	w.exec(insertRow, fmt.Sprintf("SELECT pg_replication_slot_advance('%s', pg_current_wal_lsn())", w.cfg.Slot))
+	now, err := session.cfg.recheck(t.Context())
+	if err != nil || now.SlotFound.Confirmed <= was.SlotFound.Confirmed || now.Server <= was.Server || now.SystemID != was.SystemID || !now.SlotFound.Created {
+		t.Errorf("%+v %v, was %+v", now, err, was)
+	}
+	if err := session.cfg.probe(t.Context()); err != nil {
+		t.Errorf("probe: %v", err)
+	}
+	w.exec(fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.cfg.Slot))
+	if now, err = session.cfg.recheck(t.Context()); err != nil || now.SlotFound.Exists {
+		t.Errorf("dropped: %+v %v", now, err)
+	}
+	s.cfg.DSN = newWorld(t, testenv.Postgres(t, "16")).dsn
+	if _, err := session.cfg.recheck(t.Context()); !fault.Retryable(err) {
+		t.Errorf("another server: %v", err)
+	}
+}
+
+func TestCatalogFillsWhatTheStreamDoesNotSay(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, "CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')", "CREATE DOMAIN name AS varchar(20)", "CREATE DOMAIN public.nick AS public.name",
+			"CREATE TABLE outbox (id int NOT NULL PRIMARY KEY, aggregate_id public.nick DEFAULT 'x', payload numeric(10,2)[], feeling mood, double int GENERATED ALWAYS AS (id * 2) STORED, gone text)",
+			"ALTER TABLE outbox DROP COLUMN gone")
+		w.cfg.WantCatalog = true
+		w.cfg.Needs = func(rel *cdc.Relation) ([]string, error) {
+			c := rel.Columns
+			if len(c) != 5 || rel.String() != "public.outbox" || rel.ReplicaIdentity != 'd' {
+				return nil, fmt.Errorf("relation %+v", rel)
+			}
+			switch {
+			case !c[0].NotNull || !c[0].Key || c[0].HasDefault || c[0].TypeName != "integer" || c[0].BaseType != 0 || c[1].Key:
+				return nil, fmt.Errorf("id: %+v", c[0])
+			case !c[1].HasDefault || !strings.HasPrefix(c[1].Default, "'x'") || c[1].TypeName != "public.nick" || c[1].BaseType != 1043:
+				return nil, fmt.Errorf("domain: %+v", c[1])
+			case c[2].ElementType != 1700 || c[2].TypeName != "numeric(10,2)[]":
+				return nil, fmt.Errorf("array: %+v", c[2])
+			case strings.Join(c[3].EnumLabels, ",") != "sad,ok,happy" || c[3].TypeName != "public.mood":
+				return nil, fmt.Errorf("enum: %+v", c[3])
+			case c[4].HasDefault:
+				return nil, fmt.Errorf("generated: %+v", c[4])
+			}
+			return []string{"id"}, nil
+		}
+		session := w.mustOpen(w.source(), true)
+		rel := &cdc.Relation{ID: 4_000_000, Schema: "public", Name: "gone", Columns: []cdc.Column{{Name: "a", TypeOID: 25, TypeMod: -1}, {Name: "b", TypeOID: 3_999_999, TypeMod: -1}, {Name: `o'"\`, TypeOID: 25, TypeName: "kept"}}}
+		if err := session.cfg.catalog(t.Context(), rel); err != nil || rel.Columns[0].TypeName != "text" || rel.Columns[1].TypeName != "" || rel.Columns[2].TypeName != "kept" {
+			t.Errorf("a table that is gone: %+v %v", rel, err)
+		}
+	})
+}
