@@ -1,41 +1,43 @@
-//go:build linux || darwin
+//go:build linux
 
 package localpg
 
 import (
 	"context"
-	"os"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
+// memory is where the tests put data directories: some file systems take a second to make and delete the thousand files of one.
+const memory = "/dev/shm"
+
 func start(t *testing.T, c Config) *Server {
 	t.Helper()
+	c.Folder = memory
 	s, err := Start(t.Context(), c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := s.Close(); err != nil {
-			t.Error(err)
-		}
-	})
+	t.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
-func value(t *testing.T, s *Server, sql string) string {
+func connect(t *testing.T, s *Server) *pgx.Conn {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
+	conn, err := pgx.Connect(t.Context(), s.DSN("postgres"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer conn.Close(ctx)
-	var v string
-	if err := conn.QueryRow(ctx, sql).Scan(&v); err != nil {
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func value(t *testing.T, s *Server, sql string) (v string) {
+	t.Helper()
+	if err := connect(t, s).QueryRow(t.Context(), sql).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
 	return v
@@ -44,23 +46,90 @@ func value(t *testing.T, s *Server, sql string) string {
 func TestEachVersionStartsWithLogicalWALAndLeavesNothing(t *testing.T) {
 	for _, version := range Versions() {
 		t.Run(version, func(t *testing.T) {
-			s := start(t, Config{Version: version})
+			s := start(t, Config{Version: version, Parameters: map[string]string{"application_name": "it's"}})
 			if got := value(t, s, "SELECT current_setting('server_version_num')::int / 10000 || ''"); got != version {
 				t.Errorf("server version %s, want %s", got, version)
 			}
-			if got := value(t, s, "SHOW wal_level"); got != "logical" {
-				t.Errorf("wal_level %s, want logical", got)
+			for name, want := range map[string]string{
+				"wal_level": "logical", "fsync": "off", "application_name": "it's", "TimeZone": "UTC", "server_encoding": "UTF8",
+			} {
+				if got := value(t, s, "SHOW "+name); got != want {
+					t.Errorf("%s = %s, want %s", name, got, want)
+				}
 			}
-			folder := s.Folder()
 			if err := s.Close(); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := os.Stat(folder); !os.IsNotExist(err) {
-				t.Errorf("the folder %s is still there (%v)", folder, err)
-			}
-			if n := processesIn(t, folder); n != 0 {
-				t.Errorf("%d processes still run in %s", n, folder)
-			}
+			gone(t, s.Folder())
 		})
+	}
+}
+
+func TestEveryServerHasAnIdentityOfItsOwn(t *testing.T) {
+	a, b := start(t, Config{}), start(t, Config{})
+	const sql = "SELECT system_identifier::text FROM pg_control_system()"
+	if x, y := value(t, a, sql), value(t, b, sql); x == y {
+		t.Errorf("both have the system identifier %s", x)
+	}
+}
+
+func TestOtherRolesAndReplicationConnectWithoutAPassword(t *testing.T) {
+	s := start(t, Config{})
+	if _, err := connect(t, s).Exec(t.Context(), "CREATE ROLE walpost LOGIN REPLICATION"); err != nil {
+		t.Fatal(err)
+	}
+	dsn := strings.Replace(s.DSN("postgres"), "postgres@", "walpost@", 1)
+	for _, dsn := range []string{dsn, dsn + "&replication=database"} {
+		conn, err := pgx.Connect(t.Context(), dsn)
+		if err != nil {
+			t.Errorf("%s: %v", dsn, err)
+			continue
+		}
+		_ = conn.Close(t.Context())
+	}
+}
+
+func TestAStopThatDoesNotEndInTimeIsAnError(t *testing.T) {
+	s := start(t, Config{})
+	connect(t, s) // a smart stop waits for it
+	err := s.Stop(Smart, 200*time.Millisecond)
+	if err == nil || !strings.Contains(err.Error(), "still running") {
+		t.Errorf("smart stop with a client: %v, want that it is still running", err)
+	}
+	if !s.Running() {
+		t.Error("the server has ended")
+	}
+	if err := s.Stop(Fast, time.Minute); err != nil {
+		t.Error(err)
+	}
+	if s.Running() {
+		t.Error("the server runs after a fast stop")
+	}
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestAFailedStartSaysWhatTheServerSaid(t *testing.T) {
+	_, err := Start(t.Context(), Config{Parameters: map[string]string{"wal_level": "rather logical"}})
+	if err == nil || !strings.Contains(err.Error(), `invalid value for parameter "wal_level"`) {
+		t.Errorf("got %v, want the server's complaint about wal_level", err)
+	}
+	if _, err := Start(t.Context(), Config{Version: "13"}); err == nil || !strings.Contains(err.Error(), "14, 15") {
+		t.Errorf("got %v, want a list of versions", err)
+	}
+}
+
+func TestParametersChangeWithTheNextStart(t *testing.T) {
+	s := start(t, Config{Parameters: map[string]string{"work_mem": "5MB"}})
+	s.SetParameters(map[string]string{"work_mem": "", "wal_sender_timeout": "7s"})
+	if err := s.Stop(Fast, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := value(t, s, "SELECT current_setting('work_mem') || ' ' || current_setting('wal_sender_timeout')"); got != "4MB 7s" {
+		t.Errorf("work_mem and wal_sender_timeout: %s, want 4MB 7s", got)
 	}
 }

@@ -115,7 +115,7 @@ func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, co
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	adm, err := c.admin()
+	adm, err := adminOf(c.Brokers()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, co
 func (c *KafkaCluster) deleteTopic(t testing.TB, name string) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	adm, err := c.admin()
+	adm, err := adminOf(c.Brokers()...)
 	if err != nil {
 		t.Error(err)
 		return
@@ -169,9 +169,9 @@ func ledBy(d kadm.TopicDetail, partitions int) bool {
 	return true
 }
 
-func (c *KafkaCluster) admin() (*kadm.Client, error) {
+func adminOf(brokers ...string) (*kadm.Client, error) {
 	return kadm.NewOptClient(
-		kgo.SeedBrokers(c.Brokers()...),
+		kgo.SeedBrokers(brokers...),
 		kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }),
 		kgo.MetadataMinAge(10*time.Millisecond),
 	)

@@ -129,10 +129,12 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 		"background.threads":             "2",
 		"log.cleaner.dedupe.buffer.size": "2097152",
 
-		// A stopped node gives way soon.
+		// A node that was killed gives way soon, to its successors and to itself.
 		"controlled.shutdown.max.retries":       "1",
 		"controller.quorum.election.timeout.ms": "500",
 		"controller.quorum.fetch.timeout.ms":    "1000",
+		"broker.session.timeout.ms":             "3000",
+		"broker.heartbeat.interval.ms":          "500",
 	}
 	maps.Copy(p, props)
 	if err := writeProperties(filepath.Join(dir, "server.properties"), p); err != nil {
@@ -168,7 +170,7 @@ func kafkaUUID() string {
 // jvm are options for a short life: little memory, no optimising compiler, no file in the temporary folder.
 var jvm = []string{"-Xmx384m", "-Xms96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"}
 
-// start starts nodes and waits until the cluster has taken them in.
+// start starts nodes and waits until each of them answers and knows of all of them.
 func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 	for _, n := range nodes {
 		if err := n.run(); err != nil {
@@ -176,11 +178,20 @@ func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 		}
 	}
 	for _, n := range nodes {
-		if err := n.listening(ctx); err != nil {
-			return fmt.Errorf("kafka node %d: start: %w", n.id, err)
+		if err := n.ready(ctx, nodes); err != nil {
+			return fmt.Errorf("kafka node %d: start: %w: %s", n.id, err, n.logTail(30))
 		}
 	}
-	adm, err := c.admin()
+	return nil
+}
+
+// ready asks the node itself: after a kill, the others count it among the living until its session ends, and it answers only when
+// they have let it in again.
+func (n *node) ready(ctx context.Context, nodes []*node) error {
+	if err := n.listening(ctx); err != nil {
+		return err
+	}
+	adm, err := adminOf(n.address())
 	if err != nil {
 		return err
 	}
@@ -190,20 +201,19 @@ func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 		brokers, err := adm.ListBrokers(once)
 		cancel()
 		live := brokers.NodeIDs()
-		missing := 0
-		for _, n := range nodes {
-			if !slices.Contains(live, int32(n.id)) {
-				missing++
-			}
-		}
-		if err == nil && missing == 0 {
+		missing := slices.ContainsFunc(nodes, func(other *node) bool { return !slices.Contains(live, int32(other.id)) })
+		if err == nil && !missing {
 			return nil
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("kafka: %d of %d nodes are not in the cluster: %w; %s", missing, len(nodes), errors.Join(err, context.Cause(ctx)),
-				nodes[0].logTail(30))
+		exited, waitErr := n.keeper.Wait(20 * time.Millisecond)
+		if waitErr != nil {
+			return waitErr
+		}
+		if exited != "" {
+			return errors.New(exited)
+		}
+		if ctx.Err() != nil {
+			return errors.Join(fmt.Errorf("nodes in the cluster: %v", live), err, context.Cause(ctx))
 		}
 	}
 }
@@ -228,14 +238,14 @@ func (n *node) listening(ctx context.Context) error {
 			return err
 		}
 		if exited != "" {
-			return fmt.Errorf("%s: %s", exited, n.logTail(30))
+			return errors.New(exited)
 		}
 		var d net.Dialer
 		if conn, err := d.DialContext(ctx, "tcp", n.address()); err == nil {
 			return conn.Close()
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%w: %s", context.Cause(ctx), n.logTail(30))
+			return context.Cause(ctx)
 		}
 	}
 }

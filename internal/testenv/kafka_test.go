@@ -4,35 +4,161 @@ package testenv
 
 import (
 	"context"
+	"errors"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-func deadline(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
 	return ctx
 }
 
-func roundTrip(t *testing.T, c *KafkaCluster, topic string) {
+func roundTrip(t *testing.T, c *KafkaCluster, topic, value string) {
 	t.Helper()
-	ctx := deadline(t)
+	ctx := within(t, time.Minute)
 	cl := c.Client(t, kgo.ConsumeTopics(topic))
-	if err := cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Key: []byte("k"), Value: []byte("v")}).FirstErr(); err != nil {
+	if err := cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte(value)}).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
-	f := cl.PollFetches(ctx)
-	if err := f.Err(); err != nil {
-		t.Fatal(err)
-	}
-	if r := f.Records()[0]; string(r.Key) != "k" || string(r.Value) != "v" {
-		t.Errorf("got %s=%s, want k=v", r.Key, r.Value)
+	for {
+		f := cl.PollFetches(ctx)
+		if err := f.Err(); err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range f.Records() {
+			if string(r.Value) == value {
+				return
+			}
+		}
 	}
 }
 
 func TestARecordGoesIntoKafkaAndOut(t *testing.T) {
 	c := Kafka(t)
-	roundTrip(t, c, c.Topic(t, 3, map[string]string{"max.message.bytes": "2000"}))
+	if Kafka(t) != c && os.Getenv("WALPOST_TEST_BROKERS") == "" {
+		t.Error("two shared brokers")
+	}
+	topic := c.Topic(t, 3, map[string]string{"max.message.bytes": "2000"})
+	roundTrip(t, c, topic, "v")
+	cl := c.Client(t, kgo.ProducerBatchCompression(kgo.NoCompression()))
+	err := cl.ProduceSync(within(t, time.Minute), &kgo.Record{Topic: topic, Value: make([]byte, 3000)}).FirstErr()
+	if !errors.Is(err, kerr.MessageTooLarge) {
+		t.Errorf("a record above max.message.bytes: %v, want %v", err, kerr.MessageTooLarge)
+	}
+}
+
+func TestProducingDoesNotMakeATopic(t *testing.T) {
+	cl := Kafka(t).Client(t, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(0))
+	err := cl.ProduceSync(within(t, time.Minute), &kgo.Record{Topic: unique("nowhere"), Value: []byte("v")}).FirstErr()
+	if !errors.Is(err, kerr.UnknownTopicOrPartition) {
+		t.Errorf("got %v, want %v", err, kerr.UnknownTopicOrPartition)
+	}
+}
+
+func TestAKilledBrokerComesBackWithItsRecords(t *testing.T) {
+	c := KafkaPrivate(t, 1, map[string]string{"message.max.bytes": "5000"})
+	topic := c.Topic(t, 1, nil)
+	roundTrip(t, c, topic, "first")
+	for _, end := range []func(...int) error{c.Kill, c.Stop} {
+		if err := end(); err != nil {
+			t.Fatal(err)
+		}
+		c.Start(t)
+		roundTrip(t, c, topic, "again")
+	}
+	cl := c.Client(t, kgo.ConsumeTopics(topic))
+	if r := cl.PollFetches(within(t, time.Minute)).Records(); len(r) == 0 || string(r[0].Value) != "first" {
+		t.Errorf("the first record is %v", r)
+	}
+}
+
+func TestAPausedBrokerAnswersNothingUntilItIsResumed(t *testing.T) {
+	c := KafkaPrivate(t, 1, nil)
+	topic := c.Topic(t, 1, nil)
+	cl := c.Client(t, kgo.DefaultProduceTopic(topic))
+	if err := cl.ProduceSync(within(t, time.Minute), kgo.StringRecord("before")).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan error, 1)
+	cl.Produce(context.WithoutCancel(t.Context()), kgo.StringRecord("meanwhile"), func(_ *kgo.Record, err error) { done <- err })
+	select {
+	case err := <-done:
+		t.Errorf("an answer from a paused broker: %v", err)
+	case <-time.After(500 * time.Millisecond):
+	}
+	if err := c.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("no answer from a resumed broker")
+	}
+}
+
+func TestThreeNodesGoOnWithoutOne(t *testing.T) {
+	c := KafkaPrivate(t, 3, nil)
+	topic := c.Topic(t, 3, nil)
+	roundTrip(t, c, topic, "with three")
+	for id, end := range []func(...int) error{c.Kill, c.Stop} {
+		if err := end(id + 1); err != nil {
+			t.Fatal(err)
+		}
+		roundTrip(t, c, topic, "with two")
+		c.Start(t, id+1)
+	}
+	roundTrip(t, c, topic, "with three again")
+}
+
+func TestAMachineWithoutJavaSkipsLoudly(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("JAVA_HOME", "")
+	t.Setenv("WALPOST_TEST_BROKERS", "")
+	t.Setenv("WALPOST_REQUIRE_KAFKA", "")
+	skipped := false
+	t.Run("skipped", func(t *testing.T) {
+		defer func() { skipped = t.Skipped() }()
+		Kafka(t)
+	})
+	if !skipped {
+		t.Error("not skipped")
+	}
+	if _, said := said.Load("testenv: SKIP: tests with a real Kafka are skipped: Java 17 or newer, which runs the broker, " +
+		"is not installed (WALPOST_REQUIRE_KAFKA=1 makes this a failure)"); !said {
+		t.Error("nothing was said on standard error")
+	}
+
+	t.Setenv("WALPOST_REQUIRE_KAFKA", "1")
+	r := &recorder{TB: t}
+	func() {
+		defer func() { _ = recover() }()
+		Kafka(r)
+	}()
+	if !strings.Contains(r.fatal, "Java 17") {
+		t.Errorf("with WALPOST_REQUIRE_KAFKA=1: fatal %q, want what is missing", r.fatal)
+	}
+}
+
+// recorder notes Fatal instead of failing.
+type recorder struct {
+	testing.TB
+	fatal string
+}
+
+func (r *recorder) Fatal(args ...any) {
+	r.fatal = args[0].(error).Error()
+	panic("fatal")
 }

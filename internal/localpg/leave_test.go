@@ -1,0 +1,205 @@
+//go:build linux
+
+package localpg
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/internal/keeper"
+)
+
+const programEnv = "LOCALPG_TEST_PROGRAM"
+
+// TestMain makes the test binary also the program whose end the tests look at: it starts a server, says so, and ends, or waits
+// to be killed.
+func TestMain(m *testing.M) {
+	how := os.Getenv(programEnv)
+	if how == "" {
+		os.Exit(m.Run())
+	}
+	os.Unsetenv(programEnv)
+	s, err := Start(context.Background(), Config{Folder: memory})
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	fmt.Println(s.Folder())
+	switch how {
+	case "exit":
+		os.Exit(3)
+	case "panic":
+		panic("on purpose")
+	case "postmaster killed":
+		if err := s.Kill(); err != nil {
+			panic(err)
+		}
+		os.Exit(0)
+	}
+	select {} // until killed
+}
+
+func TestNothingIsLeftHoweverTheProgramEnds(t *testing.T) {
+	for _, how := range []string{"killed", "exit", "panic", "postmaster killed"} {
+		t.Run(how, func(t *testing.T) {
+			cmd := exec.Command(os.Args[0])
+			cmd.Env = append(os.Environ(), programEnv+"="+how)
+			out, err := cmd.StdoutPipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			line, err := bufio.NewReader(out).ReadString('\n')
+			if err != nil {
+				t.Fatal(err)
+			}
+			folder := strings.TrimSpace(line)
+			if how == "killed" {
+				if n := len(processesIn(t, folder)); n < 5 {
+					t.Fatalf("%d processes of a running server found; the test would not see any that are left", n)
+				}
+				if err := cmd.Process.Kill(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			_, _ = io.Copy(io.Discard, out)
+			_ = cmd.Wait()
+			gone(t, folder)
+		})
+	}
+}
+
+func TestTheServerDiesWithItsKeeper(t *testing.T) {
+	s := start(t, Config{})
+	keeperPID := 0
+	for pid, args := range processesIn(t, s.Folder()) {
+		if strings.Contains(args, "postgres\x00-D") {
+			keeperPID = parentOf(t, pid)
+		}
+	}
+	if keeperPID == 0 {
+		t.Fatal("no postmaster found")
+	}
+	if err := syscall.Kill(keeperPID, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error { return noProcess(t, s.Folder()) })
+	if s.Close() == nil {
+		t.Error("no error from a keeper that was killed")
+	}
+	if err := os.RemoveAll(s.Folder()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAServerThatIgnoresItsEndIsKilled(t *testing.T) {
+	k, err := keeper.New(keeper.Folder{Base: t.TempDir(), Name: "k-"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	folder := k.Folder()
+	_, err = k.Start(keeper.Command{
+		Path: "/bin/sh", Args: []string{"-c", "trap '' QUIT; echo ready; while :; do sleep 1; done", folder}, Dir: folder,
+		Log: filepath.Join(folder, "log"), Quit: syscall.SIGQUIT, Grace: 100 * time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		b, err := os.ReadFile(filepath.Join(folder, "log"))
+		if err == nil && len(b) == 0 {
+			err = errors.New("no output yet")
+		}
+		return err
+	})
+	if err := k.Close(); err != nil {
+		t.Fatal(err)
+	}
+	gone(t, folder)
+}
+
+// gone waits until no process runs in the folder and it is not there.
+func gone(t *testing.T, folder string) {
+	t.Helper()
+	eventually(t, func() error {
+		if err := noProcess(t, folder); err != nil {
+			return err
+		}
+		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
+			return fmt.Errorf("%s is still there (%w)", folder, err)
+		}
+		return nil
+	})
+}
+
+func noProcess(t *testing.T, folder string) error {
+	if p := processesIn(t, folder); len(p) != 0 {
+		return fmt.Errorf("processes that still run in %s: %v", folder, p)
+	}
+	return nil
+}
+
+func eventually(t *testing.T, check func() error) {
+	t.Helper()
+	var err error
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+		if err = check(); err == nil {
+			return
+		}
+	}
+	t.Fatal(err)
+}
+
+// processesIn returns the command lines of the processes whose working directory or command line lies in the folder, by id.
+func processesIn(t *testing.T, folder string) map[int]string {
+	t.Helper()
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[int]string{}
+	for _, dir := range dirs {
+		cwd, _ := os.Readlink(filepath.Join(dir, "cwd"))
+		args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+		if strings.HasPrefix(cwd, folder) || strings.Contains(string(args), folder) {
+			pid, err := strconv.Atoi(filepath.Base(dir))
+			if err != nil {
+				t.Fatal(err)
+			}
+			found[pid] = string(args)
+		}
+	}
+	return found
+}
+
+func parentOf(t *testing.T, pid int) int {
+	t.Helper()
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "PPid:"); ok {
+			ppid, err := strconv.Atoi(strings.TrimSpace(rest))
+			if err != nil {
+				t.Fatal(err)
+			}
+			return ppid
+		}
+	}
+	t.Fatalf("no parent of %d", pid)
+	return 0
+}
