@@ -16,8 +16,12 @@ var ErrNoSlot = errors.New("the slot does not exist, and no checkpoint knows it"
 // rec is what is remembered, nil for nothing. Its LSN must be the position that the caller means to start from: one that
 // has read further, and has the rest in flight, asks with a copy of the record that says so.
 //
-// What no judgement can see: a server that was restored from a copy, is on the same timeline as before, and has already
-// written past the record again. A restore that goes through recovery takes a new timeline and is seen.
+// A record that is accepted on a higher timeline is true on it as it stands, Next included, and may be written again under
+// it.
+//
+// What no judgement can see: two histories that part on one timeline, once the server has written past the record again. A
+// copy that is started without recovery does that, or two copies that were promoted to the same timeline number, with no
+// archive between them. A restore or a promotion that takes a timeline of its own is seen.
 func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 	if rec == nil {
 		switch slot := &found.SlotFound; {

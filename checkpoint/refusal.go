@@ -92,7 +92,8 @@ func (r *Refusal) NeedsSlot() bool { return !r.Found.SlotFound.Exists || lost(&r
 
 // AcceptedStart is where to start once a person has accepted the gap of ref by its token: where the slot stands. found is
 // what the session says that is to be started: the same as in ref or, where ref needs a new slot, after that was made.
-// Anything else is an error: it is not the gap that was accepted, and is to be judged anew.
+// Anything else is an error: it is not the gap that was accepted, and is to be judged anew. The record that is written
+// then has no Next: a transaction that was delivered in part is part of the gap.
 func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err error) {
 	now := *ref
 	now.Found = found
