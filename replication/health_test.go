@@ -1,0 +1,379 @@
+package replication
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// limited are servers on which a slot can be lost, and a transaction prepared.
+func onEachLimited(t *testing.T, test func(t *testing.T, pg *testenv.PG)) {
+	for _, v := range versions {
+		t.Run(v, func(t *testing.T) {
+			test(t, testenv.Postgres(t, v, testenv.Param("max_prepared_transactions", "5"), testenv.Param("max_slot_wal_keep_size", "32MB"), testenv.Param("wal_keep_size", "0"), testenv.Param("max_wal_size", "64MB")))
+		})
+	}
+}
+
+func (w *world) connect() *pgx.Conn {
+	w.Helper()
+	conn, err := pgx.Connect(w.Context(), w.dsn)
+	if err != nil {
+		w.Fatal(err)
+	}
+	w.Cleanup(func() { conn.Close(w.Context()) })
+	return conn
+}
+
+func (w *world) run(conn *pgx.Conn, sql ...string) {
+	w.Helper()
+	for _, s := range sql {
+		if _, err := conn.Exec(w.Context(), s); err != nil {
+			w.Fatalf("%s: %v", s, err)
+		}
+	}
+}
+
+func (w *world) read(m *Monitor) Health {
+	w.Helper()
+	h, err := m.Read(w.Context())
+	if err != nil {
+		w.Fatal(err)
+	}
+	return h
+}
+
+// lose makes the server invalidate the world's slot.
+func (w *world) lose() {
+	w.Helper()
+	w.exec("CREATE TABLE IF NOT EXISTS filler (a text)")
+	for range 20 {
+		w.exec("INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 1000)", "SELECT pg_switch_wal()", "CHECKPOINT")
+		if w.value("SELECT wal_status FROM pg_replication_slots WHERE slot_name = '"+w.cfg.Slot+"'") == "lost" {
+			return
+		}
+	}
+	w.Fatal("the slot is not lost")
+}
+
+func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
+	onEachLimited(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		s := w.source()
+		m := s.Monitor()
+		t.Cleanup(m.Close)
+		m.minAge = 0
+
+		h := w.read(m)
+		if h.Exists || h.Server == 0 || h.RetainedBytes != -1 || h.UnconfirmedBytes != -1 || h.KeepBytes != 32<<20 || h.Database != w.cfg.Slot || h.Blocker != nil {
+			t.Errorf("no slot: %+v", h)
+		}
+		w.mustOpen(s, true)
+		h = w.read(m)
+		if !h.Exists || h.RetainedBytes <= 0 || h.UnconfirmedBytes < 0 || h.UnconfirmedBytes > h.RetainedBytes || !h.SafeKnown || h.SafeBytes <= 0 ||
+			h.WALStatus != "reserved" || h.Active || h.Restart == 0 || h.Confirmed < h.Restart || h.Server < h.Confirmed || h.CatalogXminAge < 0 || h.Blocker != nil {
+			t.Errorf("a fresh slot: %+v", h)
+		}
+		if (pg.Version() >= 17) != !h.InactiveSince.IsZero() {
+			t.Errorf("inactive since: %v", h.InactiveSince)
+		}
+
+		// A transaction that has only read holds nothing; one that has written does.
+		conn := w.connect()
+		w.run(conn, "BEGIN", "SELECT count(*) FROM outbox")
+		if h = w.read(m); h.Blocker != nil {
+			t.Errorf("a reader: %+v", h.Blocker)
+		}
+		w.run(conn, insertRow)
+		h = w.read(m)
+		b := h.Blocker
+		if b == nil || b.Kind != BlockedByTransaction || b.PID != int32(conn.PgConn().PID()) || b.Database != w.cfg.Slot || b.User != "postgres" || b.State != "idle in transaction" ||
+			b.End != fmt.Sprintf("SELECT pg_terminate_backend(%d);", b.PID) || b.Age <= 0 {
+			t.Errorf("a writer: %+v", b)
+		}
+		m.minAge = time.Hour
+		if h = w.read(m); h.Blocker != nil {
+			t.Errorf("a young writer: %+v", h.Blocker)
+		}
+		m.minAge = 0
+		w.run(conn, `PREPARE TRANSACTION 'it''s mine'`)
+		b = w.read(m).Blocker
+		if b == nil || b.Kind != BlockedByPrepared || b.Name != "it's mine" || b.Database != w.cfg.Slot || b.User != "postgres" {
+			t.Fatalf("a prepared one: %+v", b)
+		}
+		sql, _, _ := strings.Cut(b.End, ";")
+		w.exec(sql)
+		if h = w.read(m); h.Blocker != nil {
+			t.Errorf("after %s: %+v", b.End, h.Blocker)
+		}
+
+		// A slot that is further back than ours, once ours has moved.
+		w.exec(fmt.Sprintf("SELECT pg_create_physical_replication_slot('%s_old', true)", w.cfg.Slot))
+		t.Cleanup(func() { w.exec(fmt.Sprintf("SELECT pg_drop_replication_slot('%s_old')", w.cfg.Slot)) })
+		w.exec(insertRow, fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.cfg.Slot), w.slotOf("pgoutput"))
+		if b = w.read(m).Blocker; b == nil || b.Kind != BlockedBySlot || b.Name != w.cfg.Slot+"_old" || !strings.Contains(b.End, "pg_drop_replication_slot") {
+			t.Errorf("an older slot: %+v", b)
+		}
+
+		w.lose()
+		h = w.read(m)
+		if h.WALStatus != "lost" || h.Invalidation == "" || h.Restart != 0 || h.RetainedBytes != -1 || h.SafeKnown || h.Confirmed == 0 || !h.Exists {
+			t.Errorf("lost: %+v", h)
+		}
+	})
+}
+
+func TestMonitorComesBackAfterItsConnectionWasCut(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	w.cfg.ApplicationName = "monitor of " + w.cfg.Slot
+	m := w.source().Monitor()
+	t.Cleanup(m.Close)
+	w.read(m)
+	was := m.conn
+	w.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'monitor of " + w.cfg.Slot + "'")
+	w.read(m)
+	if m.conn == was {
+		t.Error("the same connection")
+	}
+	m.drop()
+	m.cfg.DSN = "postgres://u@127.0.0.1:1/x"
+	if _, err := m.Read(t.Context()); !fault.Retryable(err) || !strings.Contains(err.Error(), "monitor slot") {
+		t.Errorf("unreachable: %v", err)
+	}
+	m.cfg.DSN = w.dsn
+	w.read(m)
+	if state := w.value("SELECT state FROM pg_stat_activity WHERE application_name = 'monitor of " + w.cfg.Slot + "'"); state != "idle" {
+		t.Errorf("between two reads the connection is %q", state)
+	}
+}
+
+func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
+	onEachLimited(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		s := w.source()
+		was := w.mustOpen(s, true).Identity()
+		w.exec(insertRow)
+		w.lose()
+		if err := s.Check(t.Context()); !fault.NeedsPerson(err) || !strings.Contains(err.Error(), "is invalidated (") || !strings.Contains(err.Error(), "events after") {
+			t.Errorf("check: %s %v", behaviourOf(err), err)
+		}
+		found := firstFail(s.Examine(t.Context()))
+		if found == nil || found.Name != "slot" || !strings.Contains(found.Detail, "is invalidated (") {
+			t.Errorf("examine: %+v", found)
+		}
+		slot := w.mustOpen(s, true).Identity().SlotFound
+		if !slot.Exists || slot.Created || slot.Invalidation == "" || slot.Restart != 0 || slot.Confirmed != was.SlotFound.Confirmed || slot.WALStatus != "lost" {
+			t.Errorf("opened: %+v", slot)
+		}
+		session, err := w.open(s, true, true)
+		if err != nil {
+			t.Fatalf("replace: %v (%s)", err, fault.Hint(err))
+		}
+		if slot = session.Identity().SlotFound; !slot.Created || slot.Invalidation != "" || slot.Confirmed <= was.SlotFound.Confirmed {
+			t.Errorf("replaced: %+v", slot)
+		}
+		if err := s.Check(t.Context()); err != nil {
+			t.Errorf("check after: %v", err)
+		}
+	})
+}
+
+func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		w.cfg.SnapshotChosen = true
+		w.cfg.CreateTimeout = 500 * time.Millisecond
+		conn := w.connect()
+		w.run(conn, "BEGIN", insertRow)
+		s := w.source()
+		_, err := w.open(s, true, false)
+		pid := fmt.Sprintf("process %d (postgres@%s, idle in transaction", conn.PgConn().PID(), w.cfg.Slot)
+		if behaviourOf(err) != "retry" || !strings.Contains(err.Error(), "make slot "+w.cfg.Slot+": waited 500ms for "+pid) || !strings.Contains(fault.Hint(err), "pg_terminate_backend") {
+			t.Fatalf("%s %v (%s)", behaviourOf(err), err, fault.Hint(err))
+		}
+		if n := w.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '" + w.cfg.Slot + "'"); n != "0" {
+			t.Error("a half-made slot is left")
+		}
+		w.run(conn, "COMMIT")
+		if !w.mustOpen(s, true).Identity().SlotFound.Created {
+			t.Error("not made")
+		}
+	})
+}
+
+func TestSetupMakesWhatIsMissingAndNoMore(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg)
+		s := w.source()
+		opts, err := s.Missing(t.Context())
+		if err != nil || len(opts.Tables) != 1 || !opts.Publication || !opts.Slot || opts.AlterRole || opts.CreateRole {
+			t.Fatalf("%+v %v", opts, err)
+		}
+		made, err := s.Apply(t.Context())
+		if want := "table public.outbox, publication walpost, slot " + w.cfg.Slot; err != nil || strings.Join(made, ", ") != want {
+			t.Fatalf("made %v %v", made, err)
+		}
+		if opts, err = s.Missing(t.Context()); err != nil || !opts.Empty() || SetupSQL(w.cfg, opts) != "" {
+			t.Errorf("afterwards %+v %v", opts, err)
+		}
+		if made, err = s.Apply(t.Context()); err != nil || len(made) != 0 {
+			t.Errorf("again %v %v", made, err)
+		}
+		if w.mustOpen(s, true).Identity().SlotFound.Created {
+			t.Error("the slot was made again")
+		}
+		w.exec(insertRow, "DROP PUBLICATION walpost")
+		if made, err = s.Apply(t.Context()); !fault.NeedsPerson(err) || len(made) != 0 {
+			t.Errorf("a slot without its publication: %v %v", made, err)
+		}
+		w.exec("SELECT pg_drop_replication_slot(current_database())")
+		if made, err = s.Apply(t.Context()); !fault.Misconfigured(err) || len(made) != 0 {
+			t.Errorf("rows and no word: %v %v", made, err)
+		}
+	})
+}
+
+func TestSetupSQLRunsAsPrinted(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg)
+		w.cfg.Tables, w.cfg.Failover = []string{`public."outBox"`}, pg.Version() >= 17
+		w.cfg.DSN = strings.Replace(w.dsn, "postgres@", "role_"+w.cfg.Slot+"@", 1)
+		sql := SetupSQL(w.cfg, FullSetup(w.cfg))
+		var statement strings.Builder
+		for line := range strings.SplitSeq(sql, "\n") {
+			if strings.HasPrefix(line, "--") {
+				continue
+			}
+			code, _, _ := strings.Cut(line, " -- ")
+			statement.WriteString(code + "\n")
+			if strings.HasSuffix(strings.TrimSpace(code), ";") {
+				w.exec(statement.String())
+				statement.Reset()
+			}
+		}
+		t.Cleanup(func() {
+			w.exec("DROP OWNED BY role_"+w.cfg.Slot, "DROP ROLE role_"+w.cfg.Slot)
+		})
+		if bad := firstFail(w.source().Examine(t.Context())); bad != nil {
+			t.Errorf("%+v after\n%s", bad, sql)
+		}
+		slot := w.mustOpen(w.source(), true).Identity().SlotFound
+		if slot.Created {
+			t.Error("the slot was made again")
+		}
+	})
+}
+
+// A role has what it was given and nothing more, as in a real installation.
+func TestRightsThatAreMissingAreNamed(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable, "CREATE ROLE role_"+t.Name()[strings.LastIndex(t.Name(), "/")+1:]+"_weak LOGIN")
+		role := "role_" + t.Name()[strings.LastIndex(t.Name(), "/")+1:] + "_weak"
+		t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
+		w.cfg.DSN = strings.Replace(w.dsn, "postgres@", role+"@", 1)
+		expect := func(behaves, text, hint string) {
+			t.Helper()
+			_, err := w.open(w.source(), true, false)
+			if behaviourOf(err) != behaves || !strings.Contains(err.Error(), text) || !strings.Contains(fault.Hint(err), hint) {
+				t.Errorf("got %s %v (%s), want %s %q %q", behaviourOf(err), err, fault.Hint(err), behaves, text, hint)
+			}
+		}
+		expect("fail", "connect for replication", "ALTER ROLE \""+role+"\" REPLICATION;")
+		found := w.source().Examine(t.Context())
+		if bad := firstFail(found); bad == nil || bad.Name != "replication connection" || len(found) < 8 {
+			t.Errorf("examine: %+v", found)
+		}
+		if opts, err := w.source().Missing(t.Context()); err != nil || !opts.AlterRole || opts.Role != role || len(opts.Grants) != 1 {
+			t.Errorf("missing: %+v %v", opts, err)
+		}
+		w.exec("ALTER ROLE " + role + " REPLICATION")
+		expect("fail", "role "+role+" may not make it: it has not the right CREATE on database", "As the owner of the tables: CREATE PUBLICATION")
+		w.exec("GRANT CREATE ON DATABASE " + w.cfg.Slot + " TO " + role)
+		expect("fail", "role "+role+" may not make it: public.outbox belongs to postgres", "As the owner")
+		w.exec(publicationForOutbox, insertRow)
+		expect("config", "bytes of rows (role without the right to count them)", "snapshot: never")
+		w.exec("TRUNCATE outbox")
+		if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
+			t.Error("not made")
+		}
+		w.cfg.DSN = strings.Replace(w.cfg.DSN, "/"+w.cfg.Slot, "/no_such_database", 1)
+		expect("fail", "no_such_database", "source.dsn")
+		w.cfg.DSN = strings.Replace(w.dsn, "postgres@", "no_such_role@", 1)
+		expect("fail", "no_such_role", `ALTER ROLE "no_such_role" LOGIN`)
+		w.cfg.DSN = "host=127.0.0.1 port=1 user=u password=geheim dbname=x"
+		expect("retry", "refused", "")
+		if _, err := w.open(w.source(), true, false); strings.Contains(err.Error(), "geheim") {
+			t.Errorf("the password is in %v", err)
+		}
+	})
+}
+
+func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
+	primary := testenv.Postgres(t, "17", testenv.Private())
+	w := newWorld(t, primary, outboxTable, publicationForOutbox)
+	standby := primary.Standby(t)
+	w.cfg.DSN = standby.DSN(w.cfg.Slot)
+	_, err := w.open(w.source(), true, false)
+	if behaviourOf(err) != "retry" || !strings.Contains(fault.Hint(err), "target_session_attrs=any") {
+		t.Fatalf("%s %v (%s)", behaviourOf(err), err, fault.Hint(err))
+	}
+	both := fmt.Sprintf("host=127.0.0.1,127.0.0.1 port=%d,%d user=postgres dbname=%s sslmode=disable", standby.Port(), primary.Port(), w.cfg.Slot)
+	w.cfg.DSN = both
+	session := w.mustOpen(w.source(), false)
+	if got := session.Identity(); got.SystemID == "" || got.SlotFound.Exists {
+		t.Errorf("%+v", got)
+	}
+	w.cfg.DSN = both + " target_session_attrs=any"
+	w.cfg.Slot += "_standby"
+	stop := make(chan struct{})
+	logged := make(chan struct{})
+	go func() { // a standby makes a slot when the primary has logged its running transactions
+		defer close(logged)
+		for {
+			select {
+			case <-stop:
+				return
+			case <-time.After(50 * time.Millisecond):
+				conn, err := pgx.Connect(t.Context(), primary.DSN("postgres"))
+				if err == nil {
+					_, _ = conn.Exec(t.Context(), "SELECT pg_log_standby_snapshot()")
+					conn.Close(t.Context())
+				}
+			}
+		}
+	}()
+	s := w.source()
+	made, err := w.open(s, true, false)
+	close(stop)
+	<-logged
+	if err != nil {
+		t.Fatalf("%v (%s)", err, fault.Hint(err))
+	}
+	if !made.Identity().SlotFound.Created {
+		t.Error("not made")
+	}
+	if _, err := made.cfg.recheck(t.Context()); err != nil {
+		t.Errorf("recheck: %v", err)
+	}
+	m := s.Monitor()
+	t.Cleanup(m.Close)
+	if h := w.read(m); !h.Exists || h.Server == 0 {
+		t.Errorf("health: %+v", h)
+	}
+	if err := s.Check(t.Context()); err != nil {
+		t.Errorf("check: %v", err)
+	}
+	made.Close(t.Context())
+	standby.Promote(t)
+	w.cfg.DSN = standby.DSN(made.Identity().Database)
+	promoted := w.mustOpen(w.source(), false).Identity()
+	if promoted.Timeline != 2 || len(promoted.History) != 1 || promoted.History[0].Timeline != 1 || promoted.History[0].End == 0 || promoted.SystemID != made.Identity().SystemID {
+		t.Errorf("promoted: %+v", promoted)
+	}
+}
