@@ -36,6 +36,8 @@ func TestBehaviourIsAskedThroughTheChain(t *testing.T) {
 		"only a hint":                      {wrap(WithHint(plain, "look")), behaviour{hint: "look"}},
 		"the outer one decides":            {Retry(wrap(Person(plain, "drop it"))), behaviour{retryable: true, hint: "drop it"}},
 		"the outer one decides, reversed":  {Person(wrap(Retry(plain)), "drop it"), behaviour{person: true, hint: "drop it"}},
+		"a hint around it fails the run":   {WithHint(Retry(plain), "look"), behaviour{hint: "look"}},
+		"a hint, and retry around it":      {Retry(WithHint(plain, "look")), behaviour{retryable: true, hint: "look"}},
 		"the outer hint comes first":       {Config(wrap(Config(plain, "inner")), "outer"), behaviour{misconfigured: true, hint: "outer"}},
 		"a hint through one without":       {Retry(wrap(Retry(WithHint(plain, "deep")))), behaviour{retryable: true, hint: "deep"}},
 		"one of another package":           {wrap(&refusal{"walpost run"}), behaviour{person: true, hint: "walpost run"}},
