@@ -182,9 +182,13 @@ func (s *sim) trouble() {
 		s.tell("session lost")
 		s.cut(errNet)
 	case 2:
-		d := s.upTo(4 * time.Second)
+		d, back := s.upTo(4*time.Second), s.rng.IntN(300)
 		s.tell("server down for %s, the slot steps back", d)
-		s.set(func() { s.down = true; s.id.SlotFound.Confirmed -= s.id.SlotFound.Confirmed % 64 * 8 % 100 })
+		back = min(back, int(look(s.world, &s.id.SlotFound.Confirmed)))
+		s.set(func() {
+			s.down = true
+			s.id.SlotFound.Confirmed = max(100, s.id.SlotFound.Confirmed-cdc.Position(back))
+		})
 		s.cut(errNet)
 		time.Sleep(d)
 		s.set(func() { s.down = false })
@@ -269,6 +273,11 @@ func (s *sim) trouble() {
 		time.Sleep(time.Millisecond)
 		s.set(func() { clear(s.strays) })
 	}
+	s.revive()
+}
+
+// revive starts a process again that a person was needed for.
+func (s *sim) revive() {
 	select {
 	case <-s.cur.done:
 		if s.cur.err != nil && !fault.NeedsPerson(s.cur.err) {
@@ -295,6 +304,8 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 			s.trouble()
 		}
 		<-written
+		time.Sleep(10 * time.Second) // who is poisoned halts
+		s.revive()
 		s.tell("quiet")
 		s.set(func() { s.maxDelay = 5 * time.Millisecond })
 		if !s.eventually(2*time.Minute, s.allDelivered) {
