@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/rand/v2"
 	"os"
+	"os/user"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
-
-	"os/user"
 )
 
 // CacheDir returns the folder that keeps what was downloaded or made once: $WALPOST_CACHE, else the user's cache folder. As root
@@ -33,7 +33,7 @@ func CacheDir() (string, error) {
 
 // Cached returns the folder called name in the cache, after make has filled it if it was not there. Programs that ask at the
 // same time wait for the one that makes it; a make that fails or is killed leaves nothing that could be taken for the
-// finished folder. Everything in it becomes readable by all users, except what make itself restricted to another owner.
+// finished folder. Everything in it becomes readable by all users.
 func Cached(name string, make func(dir string) error) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -103,28 +103,21 @@ func mkdirOpen(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// openToAll adds the permission to read, and to enter or run where the owner has it, below dir. It leaves alone what belongs to
-// another user, such as a Postgres data directory, which must be closed to others.
+// openToAll adds the permission to read, and to enter or run where the owner has it, below dir; except in a Postgres data directory,
+// which the server wants closed to others.
 func openToAll(dir string) error {
-	self := os.Geteuid()
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if err != nil {
+		if err != nil || e.Type()&fs.ModeSymlink != 0 {
 			return err
-		}
-		info, err := e.Info()
-		if err != nil {
-			return err
-		}
-		if info.Mode()&fs.ModeSymlink != 0 {
-			return nil
 		}
 		if e.IsDir() {
 			if _, err := os.Stat(filepath.Join(path, "PG_VERSION")); err == nil {
 				return filepath.SkipDir
 			}
 		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != self {
-			return nil
+		info, err := e.Info()
+		if err != nil {
+			return err
 		}
 		mode := info.Mode().Perm() | 0o444
 		if mode&0o100 != 0 {
@@ -134,14 +127,27 @@ func openToAll(dir string) error {
 	})
 }
 
-// An account is who the servers run as. Zero: as this program.
-type account struct {
-	name     string
-	uid, gid int
+// An account is who a server runs as. Zero: as this program.
+type account struct{ uid, gid int }
+
+// serverAccount is this program's own user or, where that is root, a user id that nobody else has: the server's folder belongs to it
+// and root writes there, so that any other program under the same id could lead root astray. The range is the one in which systemd
+// finds ids for the same purpose; higher ones do not exist in many containers.
+func serverAccount() account {
+	if os.Geteuid() != 0 {
+		return account{}
+	}
+	const first, last = 61184, 65519
+	for {
+		id := first + rand.IntN(last-first+1)
+		if _, err := user.LookupId(strconv.Itoa(id)); err != nil {
+			return account{id, id}
+		}
+	}
 }
 
-// serverAccount is this program's own user, or nobody where that is root.
-func serverAccount() account {
+// initdbAccount is one that the user database knows: initdb insists on a name.
+func initdbAccount() account {
 	if os.Geteuid() != 0 {
 		return account{}
 	}
@@ -149,10 +155,10 @@ func serverAccount() account {
 		uid, err1 := strconv.Atoi(u.Uid)
 		gid, err2 := strconv.Atoi(u.Gid)
 		if err1 == nil && err2 == nil && uid > 0 {
-			return account{"nobody", uid, gid}
+			return account{uid, gid}
 		}
 	}
-	return account{"nobody", 65534, 65534}
+	return account{65534, 65534}
 }
 
 // mayEnter says whether the account can reach dir: it or everybody must have the right to enter it and each folder above.
@@ -168,7 +174,7 @@ func (a account) mayEnter(dir string) error {
 		st, ok := info.Sys().(*syscall.Stat_t)
 		owns := ok && int(st.Uid) == a.uid && info.Mode()&0o100 != 0
 		if !owns && info.Mode()&0o001 == 0 {
-			return fmt.Errorf("%s is closed to the user %s, as whom Postgres runs because it refuses to run as root", d, a.name)
+			return fmt.Errorf("%s is closed to other users, and Postgres refuses to run as root", d)
 		}
 		if d == filepath.Dir(d) {
 			return nil

@@ -95,7 +95,7 @@ func TestAFolderThatTheServersAccountCannotEnterIsRefusedWithItsName(t *testing.
 	if err := os.Chmod(closed, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	err := account{"somebody", os.Geteuid() + 12345, 12345}.mayEnter(filepath.Join(closed, "inner"))
+	err := account{os.Geteuid() + 12345, 12345}.mayEnter(filepath.Join(closed, "inner"))
 	if err == nil || !strings.Contains(err.Error(), closed) {
 		t.Errorf("got %v, want that %s is closed", err, closed)
 	}

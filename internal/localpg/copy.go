@@ -12,7 +12,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"syscall"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -31,7 +30,7 @@ func (s *Server) CopyData(ctx context.Context, to string, forStandby bool) error
 	if s.Running() {
 		err = s.backup(ctx, to, empty)
 	} else {
-		err = CopyDir(s.data, to, empty...)
+		err = copyDir(s.data, to, s.account, empty...)
 	}
 	if err != nil {
 		return fmt.Errorf("postgres %s: %w", s.major, err)
@@ -61,7 +60,7 @@ func (s *Server) backup(ctx context.Context, to string, empty []string) error {
 			return fmt.Errorf("copy: %s: %w", sql, err)
 		}
 	}
-	if err := CopyDir(s.data, to, append(empty, "pg_wal", "pg_dynshmem")...); err != nil {
+	if err := copyDir(s.data, to, s.account, append(empty, "pg_wal", "pg_dynshmem")...); err != nil {
 		return err
 	}
 	var label string
@@ -71,17 +70,19 @@ func (s *Server) backup(ctx context.Context, to string, empty []string) error {
 	if err := os.Remove(filepath.Join(to, "pg_wal")); err != nil {
 		return fmt.Errorf("copy: %w", err)
 	}
-	if err := CopyDir(filepath.Join(s.data, "pg_wal"), filepath.Join(to, "pg_wal"), "archive_status"); err != nil {
+	if err := copyDir(filepath.Join(s.data, "pg_wal"), filepath.Join(to, "pg_wal"), s.account, "archive_status"); err != nil {
 		return err
 	}
 	return s.writeFile(filepath.Join(to, "backup_label"), label)
 }
 
-// CopyDir copies a folder to a new one, with owners (as root), modes and symbolic links. Files that vanish meanwhile are left out,
+// CopyDir copies a folder to a new one, with modes and symbolic links; the copy belongs to this program's user.
+func CopyDir(from, to string) error { return copyDir(from, to, account{}) }
+
+// copyDir is CopyDir for an account, to which the copy will belong. Files that vanish meanwhile are left out,
 // as the copy of a running server's data directory needs it; of the folders named in empty, only the folder itself is copied. A
 // half-made copy is left to the caller.
-func CopyDir(from, to string, empty ...string) error {
-	root := os.Geteuid() == 0
+func copyDir(from, to string, owner account, empty ...string) error {
 	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && path != from {
 			return nil
@@ -120,8 +121,8 @@ func CopyDir(from, to string, empty ...string) error {
 		if err != nil {
 			return err
 		}
-		if st, ok := info.Sys().(*syscall.Stat_t); ok && root {
-			if err := os.Lchown(target, int(st.Uid), int(st.Gid)); err != nil {
+		if owner.uid != 0 {
+			if err := os.Lchown(target, owner.uid, owner.gid); err != nil {
 				return err
 			}
 		}

@@ -265,6 +265,11 @@ func (s *Server) writeFile(path, content string) error {
 	return os.Chown(path, s.account.uid, s.account.gid)
 }
 
+// Import copies a folder to one called name beside the data directory, where the server can read it.
+func (s *Server) Import(from, name string) error {
+	return copyDir(from, filepath.Join(s.Folder(), name), s.account)
+}
+
 // SetParameters changes server parameters from the next start on; an empty value takes one back.
 func (s *Server) SetParameters(p map[string]string) {
 	s.mu.Lock()
@@ -325,7 +330,7 @@ func (s *Server) Restore(from string) error {
 	if err := os.RemoveAll(s.data); err != nil {
 		return fmt.Errorf("postgres %s: restore: %w", s.major, err)
 	}
-	if err := CopyDir(from, s.data); err != nil {
+	if err := copyDir(from, s.data, s.account); err != nil {
 		return fmt.Errorf("postgres %s: restore: %w", s.major, err)
 	}
 	// Of a server that was killed, or copied while it ran.

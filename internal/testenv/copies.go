@@ -123,7 +123,7 @@ func (pg *PG) RestoreUntil(t testing.TB, dir, lsn string, opts ...PGOption) *PG 
 		"recovery_target_action":   "promote",
 		"recovery_target_timeline": "current",
 	}, func(s *localpg.Server) error {
-		if err := localpg.CopyDir(filepath.Join(pg.own().DataDir(), "pg_wal"), filepath.Join(s.Folder(), "wal")); err != nil {
+		if err := s.Import(filepath.Join(pg.own().DataDir(), "pg_wal"), "wal"); err != nil {
 			return err
 		}
 		return s.WriteFile("recovery.signal", "")
