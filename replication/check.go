@@ -208,7 +208,7 @@ func (j *judgement) slot() {
 		j.add(Fail, name, "A lost slot does not come back. Make a new one, then publish from the table what the gap may hold (walpost recover).",
 			"slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.lost(), position(s.Confirmed)).behave = lostEvents
 	default:
-		j.add(OK, name, "", "slot %s exists, confirmed up to %s, WAL %s", j.cfg.Slot, position(s.Confirmed), s.WALStatus)
+		j.usable(s)
 		if j.cfg.Failover && !s.Failover {
 			j.add(Warn, "slot failover", "Stop walpost and run, on a replication connection: ALTER_REPLICATION_SLOT "+quoteIdent(j.cfg.Slot)+" (FAILOVER);",
 				"slot %s exists without failover: it will not survive one", j.cfg.Slot).logged = true
@@ -216,8 +216,22 @@ func (j *judgement) slot() {
 	}
 }
 
+// usable describes a slot that can be read.
+func (j *judgement) usable(s *slotFacts) {
+	active := ""
+	if s.Active {
+		active = fmt.Sprintf(", in use by process %d", s.ActivePID)
+	}
+	if s.WALStatus == "unreserved" {
+		j.add(Warn, "slot", "Run walpost, or raise max_slot_wal_keep_size, before the next checkpoint.",
+			"slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size%s", j.cfg.Slot, active).logged = true
+		return
+	}
+	j.add(OK, "slot", "", "slot %s exists, confirmed up to %s, WAL %s%s", j.cfg.Slot, position(s.Confirmed), s.WALStatus, active)
+}
+
 // known says that the slot is there, so that a missing precondition means that events are lost.
-func (j *judgement) known() bool { return j.f.slot != nil && !(j.makes && j.f.slot.lost() != "") }
+func (j *judgement) known() bool { return j.f.slot != nil && (!j.makes || j.f.slot.lost() == "") }
 
 // published judges the tables and the publication.
 func (j *judgement) published() {

@@ -28,7 +28,8 @@ func TestCheckNoticesWhatIsTakenAwayAndSaysSinceWhen(t *testing.T) {
 		{"a column of it", 15, []string{"ALTER PUBLICATION walpost SET TABLE outbox (id, aggregate_id)"}, "has a column list for public.outbox that lacks payload"},
 		{"the publication for a moment", 0, []string{"DROP PUBLICATION walpost", publicationForOutbox}, "publication walpost was dropped and made again"},
 		{
-			"the table for a moment", 0, []string{"ALTER PUBLICATION walpost DROP TABLE outbox", "ALTER PUBLICATION walpost ADD TABLE outbox"},
+			"the table for a moment", 0,
+			[]string{"ALTER PUBLICATION walpost DROP TABLE outbox", "ALTER PUBLICATION walpost ADD TABLE outbox"},
 			"table public.outbox was taken out of publication walpost and put in again",
 		},
 	}

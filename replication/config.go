@@ -264,8 +264,8 @@ func optionWords(s string) []string {
 	var word strings.Builder
 	in := false
 	for i := 0; i < len(s); i++ {
-		switch c := s[i]; {
-		case c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == '\v' || c == '\f':
+		switch c := s[i]; c {
+		case ' ', '\t', '\n', '\r', '\v', '\f':
 			if in {
 				words = append(words, word.String())
 				word.Reset()

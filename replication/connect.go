@@ -138,6 +138,8 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
 		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", quoteIdent(cc.Database), role)
 	case e.Code == "08P01" && strings.Contains(e.Message, "startup parameter"):
 		return "This looks like a connection pooler. Connect to Postgres directly."
+	case e.Code == "42704" && strings.Contains(e.Message, "idle_session_timeout"):
+		return "Upgrade Postgres to 14 or newer: older ones do not know this setting, and walpost does not read from them."
 	case e.Code == "42704", e.Code == "22023":
 		return "Check the parameters in source.dsn and its options."
 	}
@@ -209,7 +211,7 @@ func isTLS(err error) bool {
 // leaves takes joined errors apart.
 func leaves(err error) []error {
 	for e := err; e != nil; {
-		if many, ok := e.(interface{ Unwrap() []error }); ok { //nolint:errorlint // each step of the chain is looked at in turn
+		if many, ok := e.(interface{ Unwrap() []error }); ok {
 			var all []error
 			for _, one := range many.Unwrap() {
 				all = append(all, leaves(one)...)

@@ -44,14 +44,6 @@ type serverFacts struct {
 	CanCreate     bool `json:"can_create"`
 }
 
-// keepBytes is max_slot_wal_keep_size in bytes; -1 is no limit.
-func (s *serverFacts) keepBytes() int64 {
-	if s.KeepMB < 0 {
-		return -1
-	}
-	return s.KeepMB << 20
-}
-
 const serverQuery = `SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery() AS recovery,
  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn,
  pg_postmaster_start_time()::text AS started, (SELECT system_identifier::text FROM pg_control_system()) AS system_id,
@@ -170,6 +162,7 @@ type tableFacts struct {
 	Readable    bool
 	Columns     []columnFacts
 	Similar     []string // where the table does not exist: names that differ in case only
+	NoSchema    bool     `json:"no_schema"`
 	Root        string   // of a partition: its topmost table
 
 	relation *cdc.Relation // as Config.Needs sees it; nil where the table does not exist
@@ -207,6 +200,7 @@ func tablesQuery(tables []Table) string {
    'key', c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey)
      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)) ORDER BY a.attnum)
   FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+ NOT EXISTS (SELECT FROM pg_namespace s WHERE s.nspname = v.nsp) AS no_schema,
  CASE WHEN c.oid IS NULL THEN (SELECT json_agg(quote_ident(sn.nspname) || '.' || quote_ident(sc.relname)) FROM pg_class sc JOIN pg_namespace sn ON sn.oid = sc.relnamespace
   WHERE lower(sn.nspname) = lower(v.nsp) AND lower(sc.relname) = lower(v.rel) AND sc.relkind IN ('r', 'p')) END AS similar
  FROM (VALUES ` + strings.Join(values, ", ") + `) v(ord, nsp, rel)

@@ -171,6 +171,7 @@ func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
 		if !slot.Exists || slot.Created || slot.Invalidation == "" || slot.Restart != 0 || slot.Confirmed != was.SlotFound.Confirmed || slot.WALStatus != "lost" {
 			t.Errorf("opened: %+v", slot)
 		}
+		w.exec("DROP PUBLICATION walpost", publicationForOutbox) // older than the slot that is made now
 		session, err := w.open(s, true, true)
 		if err != nil {
 			t.Fatalf("replace: %v (%s)", err, fault.Hint(err))
@@ -210,13 +211,14 @@ func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
 func TestSetupMakesWhatIsMissingAndNoMore(t *testing.T) {
 	onEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg)
+		w.cfg.Tables = []string{"shop.outbox"}
 		s := w.source()
 		opts, err := s.Missing(t.Context())
 		if err != nil || len(opts.Tables) != 1 || !opts.Publication || !opts.Slot || opts.AlterRole || opts.CreateRole {
 			t.Fatalf("%+v %v", opts, err)
 		}
 		made, err := s.Apply(t.Context())
-		if want := "table public.outbox, publication walpost, slot " + w.cfg.Slot; err != nil || strings.Join(made, ", ") != want {
+		if want := "schema shop, table shop.outbox, publication walpost, slot " + w.cfg.Slot; err != nil || strings.Join(made, ", ") != want {
 			t.Fatalf("made %v %v", made, err)
 		}
 		if opts, err = s.Missing(t.Context()); err != nil || !opts.Empty() || SetupSQL(w.cfg, opts) != "" {
@@ -228,7 +230,7 @@ func TestSetupMakesWhatIsMissingAndNoMore(t *testing.T) {
 		if w.mustOpen(s, true).Identity().SlotFound.Created {
 			t.Error("the slot was made again")
 		}
-		w.exec(insertRow, "DROP PUBLICATION walpost")
+		w.exec(strings.Replace(insertRow, "public", "shop", 1), "DROP PUBLICATION walpost")
 		if made, err = s.Apply(t.Context()); !fault.NeedsPerson(err) || len(made) != 0 {
 			t.Errorf("a slot without its publication: %v %v", made, err)
 		}
@@ -242,7 +244,7 @@ func TestSetupMakesWhatIsMissingAndNoMore(t *testing.T) {
 func TestSetupSQLRunsAsPrinted(t *testing.T) {
 	onEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg)
-		w.cfg.Tables, w.cfg.Failover = []string{`public."outBox"`}, pg.Version() >= 17
+		w.cfg.Tables, w.cfg.Failover = []string{`"Shop"."outBox"`}, pg.Version() >= 17
 		w.cfg.DSN = strings.Replace(w.dsn, "postgres@", "role_"+w.cfg.Slot+"@", 1)
 		sql := SetupSQL(w.cfg, FullSetup(w.cfg))
 		var statement strings.Builder

@@ -90,7 +90,7 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, create, rep
 
 	lost := f.slot != nil && f.slot.lost() != ""
 	created := false
-	if !(f.slot == nil && !create) && !(lost && !replaceLost) {
+	if here := f.slot != nil && !lost; here || f.slot == nil && create || lost && replaceLost {
 		if f, created, err = s.prepare(ctx, conn, sql, f, lost); err != nil {
 			return nil, err
 		}
@@ -121,6 +121,11 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *facts
 		return nil, false, err
 	}
 	f.streams, f.server.SenderTimeout = true, timeout
+	if created { // what the publication was before does not matter to a slot that is younger
+		s.mu.Lock()
+		s.seen.pub = 0
+		s.mu.Unlock()
+	}
 	return f, created, s.judge(f, false)
 }
 

@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -12,9 +13,10 @@ import (
 
 // SetupOptions say what of the setup is wanted. The zero value wants nothing.
 type SetupOptions struct {
-	Role        string  // the role that walpost runs as
-	CreateRole  bool    // make it
-	AlterRole   bool    // it is there and lacks the right to replicate
+	Role        string // the role that walpost runs as
+	CreateRole  bool   // make it
+	AlterRole   bool   // it is there and lacks the right to replicate
+	Schemas     []string
 	Tables      []Table // make these
 	Grants      []Table // let Role read these
 	Publication bool
@@ -27,12 +29,18 @@ func FullSetup(cfg Config) SetupOptions {
 	if cc, err := cfg.connConfig(); err == nil && cc.User != "" {
 		role = cc.User
 	}
-	return SetupOptions{Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: true}
+	var schemas []string
+	for _, t := range cfg.tables() {
+		if t.Schema != "public" && !slices.Contains(schemas, t.Schema) {
+			schemas = append(schemas, t.Schema)
+		}
+	}
+	return SetupOptions{Schemas: schemas, Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: true}
 }
 
 // Empty says that nothing is missing.
 func (o *SetupOptions) Empty() bool {
-	return !o.CreateRole && !o.AlterRole && len(o.Tables) == 0 && len(o.Grants) == 0 && !o.Publication && !o.Slot
+	return !o.CreateRole && !o.AlterRole && len(o.Schemas) == 0 && len(o.Tables) == 0 && len(o.Grants) == 0 && !o.Publication && !o.Slot
 }
 
 // A statement is one step of a setup.
@@ -62,6 +70,9 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 	var all []statement
 	add := func(what, comment, sql string) { all = append(all, statement{what, comment, sql}) }
 	role := quoteIdent(opts.Role)
+	for _, s := range opts.Schemas {
+		add("schema "+s, "Where the table lives.", "CREATE SCHEMA "+quoteIdent(s)+";")
+	}
 	for _, t := range opts.Tables {
 		add("table "+t.String(), `The outbox. The application inserts one row for each event, in the transaction that changes the data.
 Old rows may be deleted at any time after they are published: deletes are not published.`, outboxSQL(t))
@@ -129,6 +140,9 @@ func missing(f *facts) SetupOptions {
 		switch t := &f.tables[i]; {
 		case !t.exists():
 			opts.Tables = append(opts.Tables, t.Table)
+			if t.NoSchema && !slices.Contains(opts.Schemas, t.Table.Schema) {
+				opts.Schemas = append(opts.Schemas, t.Table.Schema)
+			}
 		case !t.Readable:
 			opts.Grants = append(opts.Grants, t.Table)
 		}
