@@ -1,0 +1,327 @@
+package walpost
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A Config says what to relay, from where, to where. Start from DefaultConfig and set what differs; the zero value is
+// not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
+type Config struct {
+	// Name is the key of the checkpoint. Two relays on one checkpoint topic need two names. Default: <database>.<slot>.
+	Name string `yaml:"name"`
+
+	Source     SourceConfig     `yaml:"source"`
+	Router     RouterConfig     `yaml:"router"`
+	Records    RecordsConfig    `yaml:"records"`
+	Kafka      KafkaConfig      `yaml:"kafka"`
+	Delivery   DeliveryConfig   `yaml:"delivery"`
+	Checkpoint CheckpointConfig `yaml:"checkpoint"`
+	Monitor    MonitorConfig    `yaml:"monitor"`
+	Cleanup    CleanupConfig    `yaml:"cleanup"`
+
+	// ShutdownGrace bounds how long a stop, or a lost source, waits for acknowledgements that are outstanding.
+	ShutdownGrace time.Duration `yaml:"shutdown_grace"`
+	// HaltLinger is how long Run stays, with the monitor, after an error that needs a person, so that it is seen.
+	HaltLinger Linger `yaml:"halt_linger"`
+
+	// AcceptGap is the token that a refusal to go on over a gap printed. It opens that one gap and no other.
+	AcceptGap string `yaml:"-"`
+	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
+	Stdout io.Writer `yaml:"-"`
+	// Logger is written to at edges only: started, connected, lost, recovered, stopped. The zero value is silent.
+	Logger zerolog.Logger `yaml:"-"`
+	// KafkaHooks are given to the Kafka client, for metrics and logs of its own.
+	KafkaHooks []kgo.Hook `yaml:"-"`
+}
+
+// SourceConfig is the database, the slot and what to read.
+type SourceConfig struct {
+	// DSN is a libpq URI or keyword string of a role that may replicate and select from the table.
+	DSN     Secret `yaml:"dsn"`
+	DSNFile string `yaml:"dsn_file"`
+	// Password is the role's, for a DSN without one.
+	Password     Secret `yaml:"password"`
+	PasswordFile string `yaml:"password_file"`
+	// Table is schema.table, as SQL reads names. Tables is for several; only one of both may be set.
+	Table       string   `yaml:"table"`
+	Tables      []string `yaml:"tables"`
+	Slot        string   `yaml:"slot"`
+	Publication string   `yaml:"publication"`
+	// Create makes the publication, and then the slot, where they are missing and no checkpoint knows the slot.
+	Create bool `yaml:"create"`
+	// Snapshot is "never" or "initial": whether the rows that are there before the slot is made are published. Empty
+	// means never, but a first start over a table that has rows refuses until it is written.
+	Snapshot string `yaml:"snapshot"`
+	// OrderColumn orders what is read from the table; TimeColumn ages rows for Cleanup.
+	OrderColumn string `yaml:"order_column"`
+	TimeColumn  string `yaml:"time_column"`
+	// Failover makes the slot one that survives a failover (Postgres 17 and newer).
+	Failover bool `yaml:"failover"`
+	// ConfirmKeepalives lets an idle slot follow the server. Off for forks of Postgres where that is unsafe.
+	ConfirmKeepalives bool   `yaml:"confirm_keepalives"`
+	BulkCatchUp       string `yaml:"bulk_catch_up"`
+}
+
+// AllTables is Table or Tables.
+func (c *SourceConfig) AllTables() []string {
+	if c.Table != "" {
+		return append([]string{c.Table}, c.Tables...)
+	}
+	return c.Tables
+}
+
+// KafkaConfig is the brokers and how to talk to them.
+type KafkaConfig struct {
+	Brokers []string `yaml:"brokers"`
+	// TLS is off where nil; an empty one trusts the system's roots.
+	TLS  *TLSConfig `yaml:"tls"`
+	SASL SASLConfig `yaml:"sasl"`
+	// Compression is none, gzip, snappy, lz4 or zstd.
+	Compression string `yaml:"compression"`
+	// Linger is how long a batch is waited for; LingerAuto adapts to the stream.
+	Linger LingerTime   `yaml:"linger"`
+	Topics TopicsConfig `yaml:"topics"`
+}
+
+// TLSConfig names PEM files. All are optional; CertFile and KeyFile belong together.
+type TLSConfig struct {
+	CAFile     string `yaml:"ca_file"`
+	CertFile   string `yaml:"cert_file"`
+	KeyFile    string `yaml:"key_file"`
+	ServerName string `yaml:"server_name"`
+}
+
+// SASLConfig is how to authenticate. It is off while Mechanism is empty.
+type SASLConfig struct {
+	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM.
+	Mechanism string `yaml:"mechanism"`
+	// Username and Password are for PLAIN and SCRAM. The files are read again for every authentication.
+	Username     string `yaml:"username"`
+	Password     Secret `yaml:"password"`
+	PasswordFile string `yaml:"password_file"`
+
+	// Token and Extensions are for OAUTHBEARER.
+	Token      Secret            `yaml:"token"`
+	TokenFile  string            `yaml:"token_file"`
+	Extensions map[string]string `yaml:"extensions"`
+
+	// AWS_MSK_IAM. What is empty comes from the AWS_… environment.
+	AccessKey        string `yaml:"access_key"`
+	SecretKey        Secret `yaml:"secret_key"`
+	SecretKeyFile    string `yaml:"secret_key_file"`
+	SessionToken     Secret `yaml:"session_token"`
+	SessionTokenFile string `yaml:"session_token_file"`
+	Region           string `yaml:"region"`
+}
+
+// TopicsConfig says whether and how missing topics are made. -1 is the broker's default.
+type TopicsConfig struct {
+	Create            bool `yaml:"create"`
+	Partitions        int  `yaml:"partitions"`
+	ReplicationFactor int  `yaml:"replication_factor"`
+}
+
+// DeliveryConfig is what is promised about each event, and what is done with one that cannot be delivered.
+type DeliveryConfig struct {
+	Guarantee       string       `yaml:"guarantee"`
+	Window          WindowConfig `yaml:"window"`
+	OnPoison        string       `yaml:"on_poison"`
+	DeadLetterTopic string       `yaml:"dead_letter_topic"`
+}
+
+// WindowConfig bounds what is in flight, and with it memory and the duplicates after a crash.
+type WindowConfig struct {
+	Events int  `yaml:"events"`
+	Bytes  Size `yaml:"bytes"`
+}
+
+// CheckpointConfig says where the position is remembered: in a compacted topic, or in a file on this one host.
+type CheckpointConfig struct {
+	Store string `yaml:"store"`
+	Topic string `yaml:"topic"`
+	Path  string `yaml:"path"`
+}
+
+// MonitorConfig is how often the slot is looked at, and from when on the WAL it holds is a warning or critical.
+type MonitorConfig struct {
+	Interval         time.Duration `yaml:"interval"`
+	RetainedWarn     Size          `yaml:"retained_warn"`
+	RetainedCritical Size          `yaml:"retained_critical"`
+}
+
+// CleanupConfig is what is done with old rows of the table.
+type CleanupConfig struct {
+	Mode string        `yaml:"mode"`
+	Keep time.Duration `yaml:"keep"`
+}
+
+// DefaultConfig returns every default. The DSN, a table and the brokers have none.
+func DefaultConfig() Config {
+	return Config{
+		Source: SourceConfig{
+			Slot:              "walpost",
+			Publication:       "walpost",
+			Create:            true,
+			ConfirmKeepalives: true,
+			BulkCatchUp:       "auto",
+		},
+		Router:  defaultRouter(),
+		Records: defaultRecords(),
+		Kafka: KafkaConfig{
+			Compression: "snappy",
+			Linger:      LingerAuto,
+			Topics:      TopicsConfig{Partitions: -1, ReplicationFactor: -1},
+		},
+		Delivery: DeliveryConfig{
+			Guarantee:       "at_least_once",
+			Window:          WindowConfig{Events: 50_000, Bytes: 64 << 20},
+			OnPoison:        "halt",
+			DeadLetterTopic: "walpost.dead_letter",
+		},
+		Checkpoint:    CheckpointConfig{Store: "kafka", Topic: "walpost.checkpoints"},
+		Monitor:       MonitorConfig{Interval: 10 * time.Second, RetainedWarn: 1 << 30, RetainedCritical: 10 << 30},
+		Cleanup:       CleanupConfig{Mode: "none", Keep: 72 * time.Hour},
+		ShutdownGrace: 20 * time.Second,
+		HaltLinger:    Linger(60 * time.Second),
+	}
+}
+
+// A Secret never prints itself: not by fmt, not in JSON, not in a log. string(s) is its value. Beside each Secret there is
+// a File that may hold it instead; the line end that editors put there is not part of it.
+type Secret string
+
+const redacted = "(secret)"
+
+func (s Secret) String() string {
+	if s == "" {
+		return ""
+	}
+	return redacted
+}
+
+// GoString is what %#v prints.
+func (s Secret) GoString() string { return strconv.Quote(s.String()) }
+
+// MarshalText is what encoders write.
+func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// A Size is a number of bytes; as text 1024, 64MiB, 10GiB, or with KB, MB, GB in powers of ten.
+type Size int64
+
+var sizeUnits = []struct {
+	suffix string
+	bytes  int64
+}{
+	{"TiB", 1 << 40},
+	{"GiB", 1 << 30},
+	{"MiB", 1 << 20},
+	{"KiB", 1 << 10},
+	{"TB", 1e12},
+	{"GB", 1e9},
+	{"MB", 1e6},
+	{"KB", 1e3},
+	{"kB", 1e3},
+	{"B", 1},
+}
+
+// UnmarshalText reads what String prints, and any whole number of a unit.
+func (s *Size) UnmarshalText(text []byte) error {
+	number, unit := string(text), int64(1)
+	for _, u := range sizeUnits {
+		if rest, ok := strings.CutSuffix(number, u.suffix); ok {
+			number, unit = strings.TrimSpace(rest), u.bytes
+			break
+		}
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return fmt.Errorf("must be a size such as 1024, 64MiB or 10GiB (got %q)", text)
+	}
+	if n > (1<<63-1)/unit || n < -(1<<63-1)/unit {
+		return fmt.Errorf("must be below 8EiB (got %q)", text)
+	}
+	*s = Size(n * unit)
+	return nil
+}
+
+// String prints the largest binary unit that divides the size.
+func (s Size) String() string {
+	for _, u := range sizeUnits[:4] {
+		if s != 0 && int64(s)%u.bytes == 0 {
+			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.suffix
+		}
+	}
+	return strconv.FormatInt(int64(s), 10)
+}
+
+// Roughly is the size for people: 1.5 GiB.
+func (s Size) Roughly() string {
+	v, unit := float64(s), "B"
+	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
+		if math.Abs(v) < 1024 {
+			break
+		}
+		v, unit = v/1024, u
+	}
+	if unit == "B" {
+		return fmt.Sprintf("%d B", int64(s))
+	}
+	return fmt.Sprintf("%.1f %s", v, unit)
+}
+
+// A Linger is a duration that may be without end.
+type Linger time.Duration
+
+// Forever is a Linger until the context is cancelled.
+const Forever Linger = -1
+
+// UnmarshalText reads a duration or "forever".
+func (l *Linger) UnmarshalText(text []byte) error {
+	return unmarshalDuration((*time.Duration)(l), text, "forever", time.Duration(Forever))
+}
+
+func (l Linger) String() string {
+	if l == Forever {
+		return "forever"
+	}
+	return time.Duration(l).String()
+}
+
+// A LingerTime is how long the Kafka client waits for a batch to fill.
+type LingerTime time.Duration
+
+// LingerAuto waits while the stream is dense and not while it is sparse.
+const LingerAuto LingerTime = -1
+
+// UnmarshalText reads a duration or "auto".
+func (l *LingerTime) UnmarshalText(text []byte) error {
+	return unmarshalDuration((*time.Duration)(l), text, "auto", time.Duration(LingerAuto))
+}
+
+func (l LingerTime) String() string {
+	if l == LingerAuto {
+		return "auto"
+	}
+	return time.Duration(l).String()
+}
+
+func unmarshalDuration(d *time.Duration, text []byte, word string, value time.Duration) error {
+	if string(text) == word {
+		*d = value
+		return nil
+	}
+	v, err := time.ParseDuration(string(text))
+	if err != nil || v < 0 {
+		return fmt.Errorf("must be %s or a duration such as 10s (got %q)", word, text)
+	}
+	*d = v
+	return nil
+}

@@ -1,0 +1,307 @@
+package walpost
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/sink"
+)
+
+// A Problem is one thing that is wrong with a Config: Field is its path by walpost.yaml's keys, Text says the bound and
+// the value.
+type Problem struct {
+	Field string
+	Text  string
+}
+
+func (p Problem) String() string { return p.Field + ": " + p.Text }
+
+// Problems is everything that is wrong with a Config. It is an error that a retry cannot help.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Misconfigured says that this error is a matter of configuration.
+func (Problems) Misconfigured() bool { return true }
+
+// checks collects problems; its methods name the field, the bound and the value.
+type checks struct{ found Problems }
+
+func (c *checks) add(field, format string, args ...any) {
+	c.found = append(c.found, Problem{Field: field, Text: fmt.Sprintf(format, args...)})
+}
+
+func (c *checks) required(field, value string) {
+	if value == "" {
+		c.add(field, "is required")
+	}
+}
+
+func atLeast[T cmp.Ordered](c *checks, field string, value, bound T) {
+	if value < bound {
+		c.add(field, "must be at least %v (got %v)", bound, value)
+	}
+}
+
+func atMost[T cmp.Ordered](c *checks, field string, value, bound T) {
+	if value > bound {
+		c.add(field, "must be at most %v (got %v)", bound, value)
+	}
+}
+
+// oneOf reports a value that is none of the words. A word that ends with "?" is one of the contract that does not work
+// yet: accepting it would promise what is not done.
+func (c *checks) oneOf(field, value string, words ...string) {
+	known := make([]string, len(words))
+	for i, word := range words {
+		name, later := strings.CutSuffix(word, "?")
+		if value == name {
+			if later {
+				c.add(field, "%s: not supported yet", value)
+			}
+			return
+		}
+		known[i] = name
+	}
+	if known[0] == "" {
+		known = known[1:]
+	}
+	c.add(field, "must be one of %s (got %q)", strings.Join(known, ", "), value)
+}
+
+// only reports a value of a key that does nothing yet, unless it is the inert one.
+func only[T comparable](c *checks, field string, value, inert T) {
+	if value != inert {
+		c.add(field, "%v: not supported yet", value)
+	}
+}
+
+var topicName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
+
+func (c *checks) has(field string) bool {
+	return slices.ContainsFunc(c.found, func(p Problem) bool { return p.Field == field || p.Field == field+"_file" })
+}
+
+// theirs adds what a package says of its own part. Its text begins with the field.
+func (c *checks) theirs(err error) {
+	if field, text, ok := strings.Cut(err.Error(), ": "); ok && !c.has(field) {
+		c.add(field, "%s", text)
+	}
+}
+
+// secret is a secret's value, from its file where it has one.
+func (c *checks) secret(field string, value Secret, file string) string {
+	if file == "" {
+		return string(value)
+	}
+	if value != "" {
+		c.add(field+"_file", "contradicts %s: write one of both", field)
+		return string(value)
+	}
+	text, err := readSecret(file)
+	if err != nil {
+		c.add(field+"_file", "%v", err)
+	}
+	return text
+}
+
+// maxSecret is more than any password or token has.
+const maxSecret = 1 << 20
+
+func readSecret(name string) (string, error) {
+	f, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }() // opened for reading only
+	text, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
+	if err != nil {
+		return "", err
+	}
+	if len(text) > maxSecret {
+		return "", fmt.Errorf("must be at most %d bytes (%s is larger)", maxSecret, name)
+	}
+	secret := strings.TrimRight(string(text), "\r\n")
+	if secret == "" {
+		return "", fmt.Errorf("must not be empty (%s)", name)
+	}
+	return secret, nil
+}
+
+func (c *checks) topic(field, name string) {
+	if !topicName.MatchString(name) || name == "." || name == ".." {
+		c.add(field, "must be a topic name: 1 to 249 of a-z A-Z 0-9 . _ - (got %q)", name)
+	}
+}
+
+// Validate returns everything that is wrong with the Config, or nil. It connects nowhere.
+func (c *Config) Validate() Problems {
+	var k checks
+	if strings.ContainsAny(c.Name, "/ \t\n") || len(c.Name) > 200 {
+		k.add("name", "must be at most 200 characters without spaces and slashes (got %q)", c.Name)
+	}
+	c.Source.validate(&k, c.replication())
+	c.Router.validate(&k)
+	c.Records.validate(&k)
+	c.Kafka.validate(&k, c.sink(), c.Stdout != nil)
+	c.Delivery.validate(&k)
+
+	k.oneOf("checkpoint.store", c.Checkpoint.Store, "kafka", "file")
+	switch c.Checkpoint.Store {
+	case "kafka":
+		k.topic("checkpoint.topic", c.Checkpoint.Topic)
+		if c.Checkpoint.Path != "" {
+			k.add("checkpoint.path", "belongs to checkpoint.store: file (the store is kafka)")
+		}
+		if c.Stdout != nil {
+			k.add("checkpoint.store", "must be file with --stdout (got kafka)")
+		}
+	case "file":
+		if c.Checkpoint.Path == "" {
+			k.add("checkpoint.path", "is required with checkpoint.store: file")
+		}
+	}
+
+	atLeast(&k, "monitor.interval", c.Monitor.Interval, time.Second)
+	atMost(&k, "monitor.interval", c.Monitor.Interval, time.Hour)
+	atLeast(&k, "monitor.retained_warn", c.Monitor.RetainedWarn, 1)
+	if c.Monitor.RetainedCritical < c.Monitor.RetainedWarn {
+		k.add("monitor.retained_critical", "must be at least monitor.retained_warn, %v (got %v)",
+			c.Monitor.RetainedWarn, c.Monitor.RetainedCritical)
+	}
+	k.oneOf("cleanup.mode", c.Cleanup.Mode, "none", "delete?", "drop_partitions?")
+	only(&k, "cleanup.keep", c.Cleanup.Keep, 72*time.Hour)
+	atLeast(&k, "shutdown_grace", c.ShutdownGrace, 0)
+	atMost(&k, "shutdown_grace", c.ShutdownGrace, time.Hour)
+	if c.HaltLinger < 0 && c.HaltLinger != Forever {
+		k.add("halt_linger", "must be at least 0s (got %v)", c.HaltLinger)
+	}
+	return k.found
+}
+
+// validate reports contradictions, and then what replication itself says of its part.
+func (c *SourceConfig) validate(k *checks, settings replication.Config) {
+	if c.Table != "" && len(c.Tables) > 0 {
+		k.add("source.tables", "contradicts source.table: write one of both")
+	}
+	settings.DSN = k.secret("source.dsn", c.DSN, c.DSNFile)
+	settings.Password = k.secret("source.password", c.Password, c.PasswordFile)
+	if settings.Password != "" && passwordInDSN.MatchString(settings.DSN) {
+		k.add("source.password", "contradicts the password in source.dsn: write one of both")
+	}
+	if settings.DSN == "" && c.DSNFile == "" {
+		k.add("source.dsn", "is required")
+	}
+	if len(settings.Tables) == 0 {
+		k.add("source.table", "is required")
+	}
+	for _, err := range settings.Validate() {
+		k.theirs(err)
+	}
+	k.oneOf("source.snapshot", c.Snapshot, "", "never", "initial?")
+	only(k, "source.order_column", c.OrderColumn, "")
+	only(k, "source.time_column", c.TimeColumn, "")
+	// auto is the default of the contract; while bulk catch-up is not delivered it behaves as never.
+	k.oneOf("source.bulk_catch_up", c.BulkCatchUp, "auto", "never")
+}
+
+var passwordInDSN = regexp.MustCompile(`(?i)^[a-z]+://[^/@:]*:[^/@]+@|[?&\s]password\s*=|^password\s*=`)
+
+func (c *RouterConfig) validate(k *checks) {
+	k.required("router.table.field.event.id", c.EventID)
+	k.required("router.table.field.event.payload", c.Payload)
+	for _, item := range strings.Split(c.AdditionalPlacement, ",") {
+		if c.AdditionalPlacement == "" {
+			break
+		}
+		parts := strings.Split(item, ":")
+		if len(parts) < 2 || len(parts) > 3 || strings.TrimSpace(parts[0]) == "" ||
+			!slices.Contains([]string{"header", "envelope", "partition"}, strings.ToLower(strings.TrimSpace(parts[1]))) {
+			k.add("router.table.fields.additional.placement",
+				"must be column:placement[:alias] with placement header, envelope or partition (got %q)", item)
+		}
+	}
+	const r = "router."
+	only(k, r+"table.field.event.schema.version", c.SchemaVersion, "")
+	k.oneOf(r+"table.field.additional.missing", c.AdditionalMissing, "error", "ignore?")
+	k.oneOf(r+"table.op.invalid.behavior", c.InvalidOperation, "warn", "error?", "fatal?")
+	only(k, r+"table.expand.json.payload", c.ExpandJSONPayload, false)
+	k.oneOf(r+"table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes?")
+	k.oneOf(r+"table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string?")
+}
+
+func (c *RecordsConfig) validate(k *checks) {
+	const r = "records."
+	k.oneOf(r+"key.converter", c.KeyConverter, "string", "json?", "bytes?", "binary?")
+	only(k, r+"key.converter.schemas.enable", c.KeySchemas, false)
+	k.oneOf(r+"value.converter", c.ValueConverter, "string", "json?", "bytes?", "binary?")
+	only(k, r+"value.converter.schemas.enable", c.ValueSchemas, false)
+	k.oneOf(r+"header.converter", c.HeaderConverter, "simple", "string?", "json?")
+	k.oneOf(r+"time.precision.mode", c.TimePrecision, "adaptive", "adaptive_time_microseconds?", "connect?",
+		"isostring?", "microseconds?", "nanoseconds?")
+	k.oneOf(r+"decimal.handling.mode", c.Decimal, "precise", "string?", "double?")
+	k.oneOf(r+"binary.handling.mode", c.Binary, "bytes", "base64?", "base64-url-safe?", "hex?")
+	k.oneOf(r+"interval.handling.mode", c.Interval, "numeric", "string?")
+	k.oneOf(r+"hstore.handling.mode", c.HStore, "json", "map?")
+	only(k, r+"extended.headers.enabled", c.ExtendedHeaders, false)
+	only(k, r+"topic.prefix", c.TopicPrefix, "")
+}
+
+// validate reports contradictions, and then what the sink itself says of its part, which begins with the field.
+func (c *KafkaConfig) validate(k *checks, settings sink.Config, stdout bool) {
+	k.secret("kafka.sasl.password", c.SASL.Password, c.SASL.PasswordFile)
+	k.secret("kafka.sasl.token", c.SASL.Token, c.SASL.TokenFile)
+	k.secret("kafka.sasl.secret_key", c.SASL.SecretKey, c.SASL.SecretKeyFile)
+	k.secret("kafka.sasl.session_token", c.SASL.SessionToken, c.SASL.SessionTokenFile)
+	if s := c.SASL; s.Mechanism == "" && !reflect.ValueOf(s).IsZero() {
+		k.add("kafka.sasl.mechanism", "is required with any other key of kafka.sasl")
+	}
+	switch {
+	case stdout && len(c.Brokers) > 0:
+		k.add("kafka.brokers", "contradicts --stdout: records go to one place")
+		return
+	case stdout:
+		return
+	case len(c.Brokers) == 0:
+		k.add("kafka.brokers", "is required")
+		settings.Brokers = []string{"unset:9092"}
+	}
+	for _, err := range each(settings.Validate()) {
+		k.theirs(err)
+	}
+}
+
+// each is the errors that errors.Join joined.
+func each(err error) []error {
+	if err == nil {
+		return nil
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the join itself is meant, not what it may wrap
+		return joined.Unwrap()
+	}
+	return []error{err}
+}
+
+func (c *DeliveryConfig) validate(k *checks) {
+	k.oneOf("delivery.guarantee", c.Guarantee, "at_least_once", "exactly_once?")
+	atLeast(k, "delivery.window.events", c.Window.Events, 1)
+	atMost(k, "delivery.window.events", c.Window.Events, 10_000_000)
+	atLeast(k, "delivery.window.bytes", c.Window.Bytes, 1<<10)
+	atMost(k, "delivery.window.bytes", c.Window.Bytes, 64<<30)
+	k.oneOf("delivery.on_poison", c.OnPoison, "halt", "dead_letter?", "park_key?")
+	only(k, "delivery.dead_letter_topic", c.DeadLetterTopic, "walpost.dead_letter")
+}

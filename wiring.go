@@ -1,0 +1,75 @@
+package walpost
+
+import (
+	"time"
+
+	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/sink"
+)
+
+// replication is the configuration as the source wants it, but for the columns that the router needs.
+func (c *Config) replication() replication.Config {
+	s := c.Source
+	return replication.Config{
+		DSN:               orFile(s.DSN, s.DSNFile),
+		Password:          orFile(s.Password, s.PasswordFile),
+		Tables:            s.AllTables(),
+		Slot:              s.Slot,
+		Publication:       s.Publication,
+		Create:            s.Create,
+		SnapshotChosen:    s.Snapshot != "",
+		Failover:          s.Failover,
+		ConfirmKeepalives: s.ConfirmKeepalives,
+		Logger:            c.Logger,
+	}
+}
+
+// orFile is a secret's value, from its file where it has one. Validate reports what is wrong with the file.
+func orFile(value Secret, file string) string {
+	if file == "" {
+		return string(value)
+	}
+	text, _ := readSecret(file)
+	return text
+}
+
+// sink is the configuration as the Kafka sink wants it.
+func (c *Config) sink() sink.Config {
+	k := c.Kafka
+	cfg := sink.Config{
+		Brokers:      k.Brokers,
+		Compression:  k.Compression,
+		WindowEvents: c.Delivery.Window.Events,
+		WindowBytes:  int64(c.Delivery.Window.Bytes),
+		Topics: sink.Topics{
+			Create:            k.Topics.Create,
+			Partitions:        k.Topics.Partitions,
+			ReplicationFactor: k.Topics.ReplicationFactor,
+		},
+		SASL: sink.SASL{
+			Mechanism:     k.SASL.Mechanism,
+			Username:      k.SASL.Username,
+			Password:      string(k.SASL.Password),
+			PasswordFile:  k.SASL.PasswordFile,
+			Token:         string(k.SASL.Token),
+			TokenFile:     k.SASL.TokenFile,
+			Extensions:    k.SASL.Extensions,
+			AccessKey:     k.SASL.AccessKey,
+			SecretKey:     string(k.SASL.SecretKey),
+			SecretKeyFile: k.SASL.SecretKeyFile,
+			SessionToken:  orFile(k.SASL.SessionToken, k.SASL.SessionTokenFile),
+			Region:        k.SASL.Region,
+		},
+		Logger: c.Logger,
+		Hooks:  c.KafkaHooks,
+	}
+	if k.Linger != LingerAuto {
+		cfg.Linger, cfg.FixedLinger = time.Duration(k.Linger), true
+	}
+	if k.TLS != nil {
+		cfg.TLS = sink.TLS{
+			Enabled: true, CAFile: k.TLS.CAFile, CertFile: k.TLS.CertFile, KeyFile: k.TLS.KeyFile, ServerName: k.TLS.ServerName,
+		}
+	}
+	return cfg
+}
