@@ -38,8 +38,9 @@ const (
 	bufferSize = 1 << 20
 	// maxMessage is the most that the server's own framing allows.
 	maxMessage = 1 << 30
-	// coalesceFor is how long a read waits after the one before while the stream is dense.
-	coalesceFor = 3 * time.Millisecond
+	// coalesceFor is how long after the one before a read is made while the stream is dense. Of 0, 1, 3 and 5 ms, 5 took the
+	// least time and processor on both sides: faster than pg_recvlogical, at 0.6 of its processor time.
+	coalesceFor = 5 * time.Millisecond
 	// densityOver is the time over which density is measured, and denseFrom the number of messages per millisecond from
 	// which on a stream is called dense: 10,000 a second, which is 3,300 transactions of one row.
 	densityOver = 5 * time.Millisecond

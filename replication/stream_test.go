@@ -1,0 +1,333 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// stream opens a session and starts it at at, or where the slot stands.
+func (w *world) stream(at cdc.Position) *Session {
+	w.Helper()
+	s, err := w.open(w.source(), true, false)
+	if err != nil {
+		w.Fatal(err)
+	}
+	if at == 0 {
+		at = s.Identity().SlotFound.Confirmed
+	}
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+	defer cancel()
+	if err := s.Start(ctx, at); err != nil {
+		w.Fatal(err)
+	}
+	return s
+}
+
+// until reads, confirming nothing new, until an event is the one. It returns the values of the column n of all rows read.
+func (w *world) until(s *Session, n string, is func(ev *cdc.Event) bool) []string {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), 2*time.Minute)
+	defer cancel()
+	var read []string
+	due := time.Now().Add(s.StatusEvery())
+	for {
+		ev, err := s.Next(ctx, 100*time.Millisecond)
+		if err != nil {
+			w.Fatalf("after %d rows: %v", len(read), err)
+		}
+		if ev.Kind == cdc.Insert {
+			read = append(read, string(ev.Row.Values[ev.Row.Relation.Index(n)].Bytes))
+		}
+		if is(ev) {
+			return read
+		}
+		if time.Now().After(due) {
+			if err := s.Confirm(ctx, 0); err != nil {
+				w.Fatalf("after %d rows: %v", len(read), err)
+			}
+			due = time.Now().Add(s.StatusEvery())
+		}
+	}
+}
+
+// dies reads until the session fails.
+func (w *world) dies(s *Session) error {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
+	defer cancel()
+	for {
+		if _, err := s.Next(ctx, 100*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func committed(n int) func(*cdc.Event) bool {
+	return func(ev *cdc.Event) bool {
+		if ev.Kind == cdc.Commit {
+			n--
+		}
+		return n == 0
+	}
+}
+
+func insertOf(id string) string {
+	return fmt.Sprintf(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', '%s', 'made', '{}')`, id)
+}
+
+func (w *world) close(s *Session) {
+	w.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+	if err := s.Close(ctx); err != nil {
+		w.Error(err)
+	}
+}
+
+func (w *world) active() string {
+	return w.value("SELECT active FROM pg_replication_slots WHERE slot_name = current_database()")
+}
+
+func TestOnlyWhatWasConfirmedDoesNotComeAgain(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		s := w.stream(0)
+		// Adjacent commits: one byte too far would skip the next transaction.
+		w.exec(insertOf("a"), insertOf("b"), insertOf("c"))
+		var first cdc.Position
+		w.until(s, "aggregate_id", func(ev *cdc.Event) bool { first = ev.Pos; return ev.Kind == cdc.Commit })
+		w.until(s, "aggregate_id", committed(2))
+		if err := s.Confirm(t.Context(), first); err != nil {
+			t.Fatal(err)
+		}
+		w.close(s)
+		if got := w.active(); got != "false" {
+			t.Errorf("active is %s after Close", got)
+		}
+		if got := w.value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = current_database()"); got != first.String() {
+			t.Errorf("the slot is confirmed up to %s, want %s", got, first)
+		}
+		s = w.stream(0)
+		if got := w.until(s, "aggregate_id", committed(2)); strings.Join(got, "") != "bc" {
+			t.Errorf("after a confirmed: %q came again, want b and c", got)
+		}
+		w.close(s)
+		s = w.stream(first) // nothing was confirmed since
+		if got := w.until(s, "aggregate_id", committed(2)); strings.Join(got, "") != "bc" {
+			t.Errorf("once more: %q came again, want b and c", got)
+		}
+	})
+}
+
+func TestRowsOfOneCopyArriveAllAlthoughTheirPositionIsOne(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	s := w.stream(0)
+	w.exec(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type) SELECT 't', n::text, 'e' FROM generate_series(1, 1000) n`)
+	positions := map[cdc.Position]int{}
+	got := w.until(s, "aggregate_id", func(ev *cdc.Event) bool {
+		if ev.Kind == cdc.Insert {
+			positions[ev.Pos]++
+		}
+		return ev.Kind == cdc.Commit
+	})
+	if len(got) != 1000 || got[0] != "1" || got[999] != "1000" {
+		t.Errorf("%d rows", len(got))
+	}
+}
+
+func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
+	const rows = 200_000
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D1s"
+		w.close(w.stream(0)) // makes the slot
+		w.exec(fmt.Sprintf(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+			SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 200)) FROM generate_series(1, %d) n`, rows))
+		s := w.stream(0)
+		if got := s.StatusEvery(); got != time.Second/3 {
+			t.Errorf("status every %s with a wal_sender_timeout of 1 s", got)
+		}
+		seen := 0
+		w.until(s, "event_type", func(ev *cdc.Event) bool {
+			if ev.Kind == cdc.Insert {
+				seen++
+				if got := string(ev.Row.Values[2].Bytes); got != fmt.Sprint(seen) {
+					t.Fatalf("row %d is %s", seen, got)
+				}
+			}
+			return ev.Kind == cdc.Commit
+		})
+		if seen != rows {
+			t.Errorf("%d rows", seen)
+		}
+	})
+}
+
+// The window is full for longer than wal_sender_timeout: statuses alone keep the stream.
+func TestTheStreamOutlivesAFullWindow(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D1s"
+	s := w.stream(0)
+	pid := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()")
+	w.exec(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+		SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 1000)) FROM generate_series(1, 30000) n`)
+	full := time.Now()
+	for ticks := time.NewTicker(s.StatusEvery()); time.Since(full) < 4*time.Second; <-ticks.C {
+		if err := s.Confirm(t.Context(), 0); err != nil {
+			t.Fatalf("after %s: %v", time.Since(full), err)
+		}
+	}
+	if got := w.until(s, "aggregate_id", committed(1)); len(got) != 30000 {
+		t.Errorf("%d rows", len(got))
+	}
+	if got := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()"); got != pid {
+		t.Errorf("walsender %s, then %s", pid, got)
+	}
+}
+
+func TestAnIdleSlotFollowsTheServer(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable, "CREATE TABLE busy (v text)")
+		s := w.stream(0)
+		w.exec("INSERT INTO busy SELECT repeat('x', 100) FROM generate_series(1, 10000)")
+		target, err := cdc.ParsePosition(w.value("SELECT pg_current_wal_lsn()::text"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var at cdc.Position
+		w.until(s, "id", func(ev *cdc.Event) bool {
+			// Servers before 15 also send the empty transactions of other tables.
+			if (ev.Kind == cdc.Idle || ev.Kind == cdc.Commit) && ev.Pos > at {
+				at = ev.Pos
+				if err := s.Confirm(t.Context(), at); err != nil {
+					t.Fatal(err)
+				}
+			}
+			return at >= target
+		})
+		w.close(s)
+		if got := w.value(fmt.Sprintf("SELECT confirmed_flush_lsn >= '%s' FROM pg_replication_slots WHERE slot_name = current_database()", target)); got != "true" {
+			t.Errorf("the slot is not confirmed up to %s", target)
+		}
+	})
+}
+
+func TestASlotInUseIsTakenOverWhenItIsFree(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	first := w.stream(0)
+	pid := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()")
+	second, err := w.open(w.source(), false, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := make(chan error, 1)
+	go func() { started <- second.Start(t.Context(), second.Identity().SlotFound.Confirmed) }()
+	for !strings.Contains(w.logs.String(), `"pid":`+pid) {
+		select {
+		case err := <-started:
+			t.Fatalf("the second started while the first holds the slot: %v", err)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+	w.close(first)
+	if err := <-started; err != nil {
+		t.Fatal(err)
+	}
+	w.exec(insertOf("a"))
+	w.until(second, "id", committed(1))
+}
+
+func TestAKilledWalsenderIsWorthAnotherTry(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		kill := "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = current_database()"
+		s := w.stream(0)
+		w.exec(kill)
+		if err := w.dies(s); !fault.Retryable(err) || sqlState(err) != "57P01" {
+			t.Errorf("reading: %v", err)
+		}
+		s = w.stream(0)
+		w.exec(kill)
+		for tries := 0; ; tries++ {
+			if err := s.Confirm(t.Context(), 0); err != nil {
+				if !fault.Retryable(err) {
+					t.Errorf("not reading: %v", err)
+				}
+				break
+			}
+			if tries == 3 {
+				t.Fatal("not reading: Confirm does not see it")
+			}
+			time.Sleep(50 * time.Millisecond) // the next status finds the answer to this one
+		}
+	})
+}
+
+func TestADroppedPublicationNeedsAPerson(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		s := w.stream(0)
+		w.exec(insertOf("a"))
+		w.until(s, "id", committed(1))
+		w.exec("DROP PUBLICATION walpost", insertOf("lost"), "CREATE PUBLICATION walpost FOR TABLE outbox", insertOf("b"))
+		err := w.dies(s)
+		if !fault.NeedsPerson(err) || fault.Hint(err) == "" || !strings.Contains(err.Error(), "walpost") {
+			t.Errorf("%v", err)
+		}
+		t.Log(err)
+	})
+}
+
+// A fast shutdown waits until everything that was sent is confirmed.
+func TestAFastShutdownDoesNotHangOnUs(t *testing.T) {
+	for _, version := range versions {
+		for _, reading := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s reading=%t", version, reading), func(t *testing.T) {
+				t.Parallel()
+				pg := testenv.Postgres(t, version, testenv.Private())
+				w := newWorld(t, pg, outboxTable)
+				s := w.stream(0)
+				w.exec(insertOf("a"))
+				w.until(s, "id", committed(1))
+				if !reading {
+					w.exec(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
+						SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 1000)) FROM generate_series(1, 20000) n`)
+				}
+				ended := make(chan error, 1)
+				go func() {
+					status := time.NewTicker(s.StatusEvery())
+					defer status.Stop()
+					for {
+						if reading {
+							if _, err := s.Next(context.Background(), 100*time.Millisecond); err != nil {
+								ended <- err
+								return
+							}
+							continue
+						}
+						<-status.C
+						if err := s.Confirm(context.Background(), 0); err != nil {
+							ended <- err
+							return
+						}
+					}
+				}()
+				began := time.Now()
+				if err := pg.Stop("fast", 30*time.Second); err != nil {
+					t.Fatal(err)
+				}
+				t.Logf("stopped in %s", time.Since(began).Round(100*time.Millisecond))
+				if err := <-ended; !fault.Retryable(err) {
+					t.Errorf("the session ended with %v", err)
+				}
+			})
+		}
+	}
+}
