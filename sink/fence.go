@@ -35,7 +35,7 @@ import (
 //   - a producer id refused for good: all later records fail too, until the client is replaced with nothing in flight;
 //   - a purged or re-created topic: its buffers stay dead.
 //
-// The fence falls when nothing of the topic is in flight any more. TestFenceKeepsOrder... pins the client's log and hook.
+// The fence falls when nothing of the topic is in flight any more. TestFenceKeepsTheOrderWhenARecordOvertakesAFailure pins the client's log and hook.
 
 // failing reads the client's log: it says of which partition a line reports an error. A line that reports one without
 // failing records costs a short pause of its topic, nothing else.

@@ -275,4 +275,3 @@ func TestAChangedLimitTakesEffect(t *testing.T) {
 	id := b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: incompressible(3000)})
 	b.collect(func() bool { return b.poison[id] != nil })
 }
-

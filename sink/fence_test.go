@@ -1,0 +1,205 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// meddler is a hook that holds the client at two points: a record before it is buffered, and the report of a failure.
+type meddler struct {
+	hold    atomic.Pointer[string] // id of the record to hold until one before it has failed
+	held    sync.Once
+	failed  chan struct{} // closed when the first failure is about to be reported
+	release chan struct{} // the report goes on when this is closed
+}
+
+func (m *meddler) OnProduceRecordBuffered(r *kgo.Record) {
+	if id := m.hold.Load(); id != nil && header(r, "id") == *id {
+		<-m.failed
+	}
+}
+
+func (m *meddler) OnProduceRecordUnbuffered(_ *kgo.Record, err error) {
+	if err != nil {
+		m.held.Do(func() {
+			close(m.failed)
+			<-m.release
+		})
+	}
+}
+
+// The moment that the fence is for: a record is past the gate when the one before it fails, and reaches the client after it
+// has emptied the partition and before it says so. Without the fence the log has the two the other way round.
+func TestFenceKeepsTheOrderWhenARecordOvertakesAFailure(t *testing.T) {
+	for _, e := range []*kerr.Error{kerr.UnknownServerError, kerr.TopicAuthorizationFailed, kerr.CorruptMessage} {
+		t.Run(e.Message, func(t *testing.T) {
+			c := fake(t, kfake.SeedTopics(1, "a"))
+			m := &meddler{failed: make(chan struct{}), release: make(chan struct{})}
+			cfg := config(c.ListenAddrs())
+			cfg.Hooks = []kgo.Hook{m}
+			b := open1(t, cfg)
+			b.send("a", "k", 1)
+			b.all()
+			waitFor(t, func() bool { return b.gateOf("a") == open })
+			h := c.Fault(kfake.Fault{Keys: produce, Err: e, Count: 1})
+
+			second := "2"
+			m.hold.Store(&second)
+			b.send("a", "k", 1)
+			sent := make(chan struct{})
+			go func() { // Send blocks in the hook, as it never does without one
+				defer close(sent)
+				b.send("a", "k", 1)
+			}()
+			<-sent
+			close(m.release)
+			b.all()
+			if h.Hits() != 1 {
+				t.Fatalf("the fault was hit %d times", h.Hits())
+			}
+			b.checkLog(c.ListenAddrs(), "a")
+		})
+	}
+}
+
+func (s *Kafka) gateOf(topic string) gate {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.topics[topic]; t != nil {
+		return t.gate
+	}
+	return idle
+}
+
+// line is a dialer whose connections can be cut behind the broker's back, or fall silent.
+type wire struct {
+	cut    atomic.Int32 // so many answers are lost, with their connections
+	silent atomic.Bool
+}
+
+type wireConn struct {
+	net.Conn
+	w    *wire
+	done chan struct{}
+	once sync.Once
+}
+
+func (w *wire) dial(ctx context.Context, network, host string) (net.Conn, error) {
+	if w.silent.Load() {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	c, err := new(net.Dialer).DialContext(ctx, network, host)
+	if err != nil {
+		return nil, err
+	}
+	return &wireConn{Conn: c, w: w, done: make(chan struct{})}, nil
+}
+
+func (c *wireConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.w.silent.Load() {
+		<-c.done
+		return 0, io.ErrClosedPipe
+	}
+	if err == nil && c.w.cut.Load() > 0 && c.w.cut.Add(-1) >= 0 {
+		_ = c.Close()
+		return 0, &net.OpError{Op: "read", Net: "tcp", Err: syscall.ECONNRESET} // what the client sees of a real one
+	}
+	return n, err
+}
+
+func (c *wireConn) Write(p []byte) (int, error) {
+	if c.w.silent.Load() {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
+}
+
+func (c *wireConn) Close() error {
+	c.once.Do(func() { close(c.done) })
+	return c.Conn.Close()
+}
+
+// The broker has written the records and its answer is lost: they come once.
+func TestLostAnswersGiveNoDuplicates(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(3, "a"))
+	w := new(wire)
+	cfg := config(c.ListenAddrs())
+	cfg.Dial = w.dial
+	b := open1(t, cfg)
+	b.send("a", "k", 1)
+	b.all()
+	for range 15 {
+		w.cut.Store(1)
+		for i := range 200 {
+			b.send("a", string(rune('a'+i%9)), 1)
+		}
+		b.all()
+	}
+	b.checkLog(c.ListenAddrs(), "a")
+}
+
+func TestCloseIsBoundedWhileTheBrokersAreSilent(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(1, "a"))
+	w := new(wire)
+	cfg := config(c.ListenAddrs())
+	cfg.Dial = w.dial
+	b := open1(t, cfg)
+	b.send("a", "k", 1)
+	b.all()
+	w.silent.Store(true)
+	b.send("a", "k", 100)
+	b.send("new", "k", 100)
+	if err := b.Close(patient(t)); err != nil {
+		t.Fatal(err)
+	}
+	b.take()
+	if len(b.acked) != 1 || len(b.poison) != 0 {
+		t.Errorf("%d acknowledged, %d refused", len(b.acked), len(b.poison))
+	}
+	b.Send(&cdc.Record{Topic: "a", Partition: -1}, cdc.Ticket{}) // harmless
+}
+
+// A producer id that is refused for good makes the client useless: it is replaced, and nothing is lost.
+func TestAClientThatCanNotProduceAnyMoreIsReplaced(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(2, "a", "b"))
+	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.ClusterAuthorizationFailed, Count: 3})
+	b := open1(t, config(c.ListenAddrs()))
+	b.send("a", "k", 100)
+	b.send("b", "k", 100)
+	b.all()
+	if h.Hits() < 3 {
+		t.Errorf("the fault was hit %d times", h.Hits())
+	}
+	b.checkLog(c.ListenAddrs(), "a", "b")
+}
+
+func TestBrokersThatCanNotBeReachedAreNamed(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := l.Addr().String()
+	_ = l.Close()
+	b := open1(t, config([]string{addr}))
+	b.send("a", "k", 1)
+	waitFor(t, func() bool {
+		err := b.Stalled()
+		var op *net.OpError
+		return err != nil && errors.As(err, &op)
+	})
+}

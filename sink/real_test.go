@@ -1,0 +1,164 @@
+//go:build linux || darwin
+
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// The fakes share code and blind spots with the client; what follows asks a real broker the same questions.
+
+func TestRealOversizeIsRefusedAlone(t *testing.T) {
+	k := testenv.Kafka(t)
+	a := k.Topic(t, 1, map[string]string{"max.message.bytes": "20000"})
+	other := k.Topic(t, 3, nil)
+	b := open1(t, config(k.Brokers()))
+	b.send(a, "k", 300)
+	id := b.sendRecord(cdc.Record{Topic: a, Key: []byte("k"), Partition: -1, Value: incompressible(50_000)})
+	b.send(a, "k", 300)
+	b.send(other, "k", 300)
+	b.collect(func() bool { return len(b.acked) == 600 && len(b.poison) == 1 })
+	if err := b.poison[id]; !errors.Is(err, kerr.MessageTooLarge) {
+		t.Errorf("the ack of the large record: %v", err)
+	}
+	b.checkLog(k.Brokers(), a, other)
+}
+
+func TestRealLimitsThatChangeTakeEffect(t *testing.T) {
+	k := testenv.Kafka(t)
+	a := k.Topic(t, 1, map[string]string{"max.message.bytes": "5000"})
+	b := open1(t, config(k.Brokers()))
+	fill := func(size, n int) {
+		for range n {
+			b.sendRecord(cdc.Record{Topic: a, Key: []byte("k"), Partition: -1, Value: incompressible(size)})
+		}
+	}
+	fill(1000, 40)
+	b.sendRecord(cdc.Record{Topic: a, Key: []byte("k"), Partition: -1, Value: []byte(strings.Repeat("x", 50_000))}) // small when compressed
+	fill(1000, 40)
+	b.all()
+	setTopicConfig(t, b.adm, a, "max.message.bytes", "50000")
+	fill(20_000, 20)
+	b.all()
+	setTopicConfig(t, b.adm, a, "max.message.bytes", "2000")
+	fill(1000, 200)
+	b.all()
+	b.checkLog(k.Brokers(), a)
+}
+
+// A compacted topic refuses records without a key one by one, which kfake does not do.
+func TestRealInvalidRecordIsFoundAmongMany(t *testing.T) {
+	k := testenv.Kafka(t)
+	a := k.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})
+	b := open1(t, config(k.Brokers()))
+	b.send(a, "k", 500)
+	id := b.sendRecord(cdc.Record{Topic: a, Partition: -1})
+	b.send(a, "k", 500)
+	b.collect(func() bool { return len(b.acked) == 500 && len(b.poison) == 1 })
+	if err := b.poison[id]; !errors.Is(err, kerr.InvalidRecord) {
+		t.Errorf("the ack of the record without a key: %v", err)
+	}
+	b.checkLog(k.Brokers(), a)
+}
+
+func TestRealTopicCreatedAgainIsDeliveredTo(t *testing.T) {
+	k := testenv.Kafka(t)
+	a := k.Topic(t, 1, nil)
+	b := open1(t, config(k.Brokers()))
+	b.send(a, "k", 30)
+	b.all()
+	deleteTopic(t, b.adm, a)
+	b.send(a, "k", 30)
+	waitFor(t, func() bool { err := b.Stalled(); return err != nil && strings.Contains(err.Error(), "topic "+a) })
+	k.CreateTopic(t, a, 2, nil)
+	b.all()
+	b.sent[a+"/k"] = b.sent[a+"/k"][30:]
+	b.checkLog(k.Brokers(), a)
+}
+
+func TestRealMissingTopicIsCreated(t *testing.T) {
+	k := testenv.Kafka(t)
+	cfg := config(k.Brokers())
+	cfg.Topics = Topics{Create: true, Partitions: -1, ReplicationFactor: -1}
+	b := open1(t, cfg)
+	name := k.Topic(t, 1, nil) + ".made"
+	b.send(name, "k", 20)
+	b.all()
+	b.checkLog(k.Brokers(), name)
+	deleteTopic(t, b.adm, name)
+}
+
+func TestRealPurgeWouldLoseARecord(t *testing.T) {
+	k := testenv.Kafka(t)
+	purgeLoses(t, k.Brokers(), k.Topic(t, 1, nil))
+}
+
+func TestRealKeysOfManyPartitionsStayInOrder(t *testing.T) {
+	k := testenv.Kafka(t)
+	a := k.Topic(t, 12, nil)
+	b := open1(t, config(k.Brokers()))
+	for i := range 5000 {
+		b.send(a, fmt.Sprint("k", i%50), 1)
+	}
+	b.all()
+	b.checkLog(k.Brokers(), a)
+}
+
+func TestRealKafkaStore(t *testing.T) {
+	k := testenv.Kafka(t)
+	topic := k.Topic(t, 1, nil) + ".checkpoints"
+	s := kafkaStore(t, k.Brokers(), topic)
+	storeStories(t, s)
+	kv, err := configsOf(patient(t), s.cl, kmsg.ConfigResourceTypeTopic, topic, "cleanup.policy")
+	if err != nil || kv["cleanup.policy"] != "compact" {
+		t.Errorf("created with %v, %v", kv, err)
+	}
+	deleteTopic(t, s.cl, topic)
+}
+
+// An open transaction in front of the end, which is somebody else's, makes a read wait, and not come back with less.
+func TestRealKafkaStoreReadsOverTransactions(t *testing.T) {
+	k := testenv.Kafka(t)
+	topic := k.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})
+	s := kafkaStore(t, k.Brokers(), topic)
+	if err := s.Save(patient(t), "n/1", []byte("one")); err != nil {
+		t.Fatal(err)
+	}
+	tx := k.Client(t, kgo.TransactionalID(topic), kgo.DefaultProduceTopic(topic))
+	for _, how := range []kgo.TransactionEndTry{kgo.TryAbort, kgo.TryCommit} {
+		if err := tx.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		v := fmt.Sprint(bool(how))
+		if err := tx.ProduceSync(patient(t), &kgo.Record{Key: []byte("n/1"), Value: []byte(v)}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), 700*time.Millisecond)
+		if got, err := s.Load(ctx, "n"); err == nil {
+			t.Errorf("read %q over an open transaction", got["n/1"])
+		}
+		cancel()
+		if err := tx.EndTransaction(patient(t), how); err != nil {
+			t.Fatal(err)
+		}
+		want := "one"
+		if how == kgo.TryCommit {
+			want = v
+		}
+		if got, err := s.Load(patient(t), "n"); err != nil || string(got["n/1"]) != want {
+			t.Errorf("read %q, %v; want %q", got["n/1"], err, want)
+		}
+	}
+}
