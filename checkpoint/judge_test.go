@@ -104,7 +104,16 @@ var judgements = []struct {
 		descended(f, 0x1800)
 		f.SlotFound = cdc.SlotState{}
 	}},
-	{what: "a higher timeline that never was on the record's", reason: TimelineForked, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Timeline = 5 },
+	{what: "a higher timeline that left below the record, with a slot that is lost further on", reason: TimelineForked, from: 0x1FFF, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		descended(f, 0x1FFF)
+		f.SlotFound.Confirmed, f.SlotFound.WALStatus = 0x3000, "lost"
+	}},
+	{what: "a higher timeline whose history passed the record's by", reason: TimelineForked, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Timeline, f.History = 5, append(f.History, cdc.Fork{Timeline: 4, End: 0x3000})
+	}},
+	{what: "a higher timeline that never was on the record's", reason: TimelineForked, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Timeline, f.SlotFound.Confirmed = 5, 0x3000
+	},
 		says: `the server is on timeline 5, which does not come from timeline 3 of checkpoint shop.walpost/7 at 0/2000: events from 0/2000 on may be missing, to where is unknown`},
 	{what: "a higher timeline that left within the transaction delivered in part", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
 		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -79,7 +78,7 @@ func decode(key string, value []byte) (*Record, error) {
 	var v struct {
 		Version *int `json:"version"`
 	}
-	if err := json.Unmarshal(value, &v); err != nil {
+	if err := json.Unmarshal(value, &v); err != nil { // also when something follows the record
 		return nil, err
 	}
 	if v.Version == nil {
@@ -93,9 +92,6 @@ func decode(key string, value []byte) (*Record, error) {
 	r := new(Record)
 	if err := d.Decode(r); err != nil {
 		return nil, err
-	}
-	if _, err := d.Token(); err != io.EOF {
-		return nil, errors.New("something follows the record")
 	}
 	if err := r.check(); err != nil {
 		return nil, err

@@ -201,7 +201,9 @@ func TestNewestIsTheHighestEpochOfTheName(t *testing.T) {
 	}
 	put("shop", 9)
 	put("shop", 10) // not after 9 as text
-	put("shop", 2)
+	for epoch := uint64(2); epoch < 9; epoch++ {
+		put("shop", epoch)
+	}
 	put("shop/7", 11) // another name that begins the same: its key is shop/7/11
 	put("shop/", 12)
 	put("shopping", 13)
@@ -209,7 +211,7 @@ func TestNewestIsTheHighestEpochOfTheName(t *testing.T) {
 		epoch uint64
 		older []string
 	}{
-		"shop": {10, []string{"shop/2", "shop/9"}}, "shop/7": {11, nil}, "shop/": {12, nil}, "shopping": {13, nil}, "sho": {0, nil},
+		"shop": {10, []string{"shop/2", "shop/3", "shop/4", "shop/5", "shop/6", "shop/7", "shop/8", "shop/9"}}, "shop/7": {11, nil}, "shop/": {12, nil}, "shopping": {13, nil}, "sho": {0, nil},
 	} {
 		if epoch, older := newest(name); epoch != want.epoch || !slices.Equal(older, want.older) {
 			t.Errorf("of %q: %d, %q; must be %d, %q", name, epoch, older, want.epoch, want.older)

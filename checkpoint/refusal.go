@@ -99,7 +99,7 @@ func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err er
 	now.Found = found
 	if ref.NeedsSlot() {
 		slot := &found.SlotFound
-		if !slot.Exists || !slot.Created || lost(slot) {
+		if !slot.Created || lost(slot) {
 			return 0, fmt.Errorf("slot %q is not the new one that the accepted gap %s asks for", found.Slot, ref.Token)
 		}
 		now.Found.SlotFound = ref.Found.SlotFound

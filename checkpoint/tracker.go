@@ -7,6 +7,7 @@ package checkpoint
 
 import (
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -67,10 +68,10 @@ func (t *Tracker) Add(size int) cdc.Ticket {
 	if !t.open {
 		panic("checkpoint: add outside a transaction")
 	}
-	ticket := cdc.Ticket{Tx: t.next - 1, Size: uint32(size)}
-	if size < 0 || int(ticket.Size) != size {
+	if uint64(size) > math.MaxUint32 { // a negative one too
 		panic(fmt.Sprintf("checkpoint: add of %d bytes", size))
 	}
+	ticket := cdc.Ticket{Tx: t.next - 1, Size: uint32(size)}
 	tx := t.at(ticket.Tx)
 	tx.pending++
 	tx.bytes += size
@@ -131,9 +132,7 @@ func (t *Tracker) Ack(ticket cdc.Ticket) {
 	tx.bytes -= size
 	t.events--
 	t.bytes -= size
-	if ticket.Tx == t.first {
-		t.advance()
-	}
+	t.advance()
 }
 
 // Safe is the position that may be confirmed: everything before it is acknowledged. It never goes back.
