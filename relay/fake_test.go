@@ -173,6 +173,7 @@ func (w *world) newest() *checkpoint.Record {
 type proc struct {
 	w    *world
 	dead bool
+	away bool // cannot reach the server
 	sink *fakeSink
 }
 
@@ -195,7 +196,7 @@ func (s fakeSource) Open(ctx context.Context, create, replaceLost bool) (Session
 	if w.openErr != nil {
 		return nil, w.openErr
 	}
-	if w.down || s.p.dead {
+	if w.down || s.p.dead || s.p.away {
 		return nil, fault.Retry(errors.New("connection refused"))
 	}
 	if (create && !w.id.SlotFound.Exists) || (replaceLost && w.id.SlotFound.Invalidation != "") {

@@ -438,3 +438,46 @@ func TestRecordMovedByItselfWhileWaitingForTheSlot(t *testing.T) {
 		})
 	}
 }
+
+func TestAnotherHolderMeanwhileMeansStartingOver(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		a := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		w.do(func() { a.away = true; w.cutLocked(errNet) })
+		time.Sleep(5 * time.Second)
+		b := w.start(Config{})
+		w.commit("a", "b")
+		w.want(t, time.Second, "delivered by the other", w.allDelivered)
+		b.stopped(t, time.Second)
+		w.do(func() { a.away = false })
+		w.commit("a")
+		w.want(t, 31*time.Second, "delivered", w.allDelivered)
+		a.stopped(t, time.Second)
+		a.wantLog(t, "another process held the slot meanwhile", 1)
+	})
+}
+
+// Acknowledgements of what was sent before the source became another one do not count for what is read again.
+func TestLateAcknowledgementsOfAFormerHistoryCountForNothing(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.clean = false
+		r := w.start(Config{ShutdownGrace: time.Second})
+		time.Sleep(time.Second)
+		w.do(func() { w.stalled = true })
+		w.commit(keys(5)...)
+		time.Sleep(time.Second)
+		w.do(func() {
+			w.id.History = []cdc.Fork{{Timeline: 1, End: w.pos}}
+			w.id.Timeline = 2
+			w.cutLocked(errNet)
+		})
+		w.want(t, 5*time.Second, "read again", func() bool { return r.sink.sent() == 10 })
+		w.do(func() { w.stalled = false })
+		time.Sleep(5 * time.Second)
+		if st := r.relay.Status(); st.Events != 5 || st.InFlightEvents != 0 || st.Safe != look(w, &w.pos) {
+			t.Errorf("%+v", st)
+		}
+		r.stopped(t, time.Second)
+	})
+}
