@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,13 +15,32 @@ import (
 
 // fakeProber is an SQL connection that works while err is nil.
 type fakeProber struct {
-	err    error
-	pings  int
-	closed int
+	err    failing
+	pings  atomic.Int32
+	closed atomic.Int32
 }
 
-func (p *fakeProber) Ping(context.Context) error  { p.pings++; return p.err }
-func (p *fakeProber) Close(context.Context) error { p.closed++; return nil }
+func (p *fakeProber) Ping(context.Context) error  { p.pings.Add(1); return p.err.get() }
+func (p *fakeProber) Close(context.Context) error { p.closed.Add(1); return nil }
+
+// failing is the error of something that fails now, nil while it works.
+type failing struct{ p atomic.Pointer[error] }
+
+func (f *failing) set(err error) { f.p.Store(&err) }
+
+func (f *failing) get() error {
+	if p := f.p.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// terminated is a prober whose connection was killed.
+func terminated() *fakeProber {
+	p := &fakeProber{}
+	p.err.set(errors.New("terminated"))
+	return p
+}
 
 func TestStatusEveryFitsIntoTheServersPatience(t *testing.T) {
 	for timeout, want := range map[time.Duration]time.Duration{
@@ -42,15 +62,18 @@ func TestAServerThatSpinsIsAnsweredSlowlyAndLeftSoon(t *testing.T) {
 		startFake(t, s, w)
 		go w.send(transaction(200, "a"))
 		events(t, s, 3)
-		answers := 0
+		var answers atomic.Int32
 		go func() {
-			w.send(keepalive(210, true))
-			for range w.statuses {
-				answers++
+			for {
 				w.send(keepalive(210, true))
+				select {
+				case <-w.statuses:
+					answers.Add(1)
+				case <-w.ended:
+					return
+				}
 			}
 		}()
-		defer func() { close(w.statuses) }()
 		began := time.Now()
 		err := fails(t, s)
 		took := time.Since(began)
@@ -60,12 +83,9 @@ func TestAServerThatSpinsIsAnsweredSlowlyAndLeftSoon(t *testing.T) {
 		if took > 10*time.Second || took < 5*time.Second {
 			t.Errorf("left after %s", took)
 		}
-		synctest.Wait()
-		if answers > 25 || answers < 5 {
-			t.Errorf("%d answers in %s", answers, took)
+		if n := answers.Load(); n > 25 || n < 5 {
+			t.Errorf("%d answers in %s", n, took)
 		}
-		_ = s.Close(t.Context())
-		<-w.ended
 	})
 }
 
@@ -134,18 +154,20 @@ func TestAnIdleServerThatAnswersIsNotLost(t *testing.T) {
 		s, w := connectFake(t, testConfig(), nil)
 		startFake(t, s, w)
 		go func() {
-			for st := range w.statuses {
-				if st.reply {
-					w.send(keepalive(100, false))
+			for {
+				select {
+				case st := <-w.statuses:
+					if st.reply {
+						w.send(keepalive(100, false))
+					}
+				case <-w.ended:
+					return
 				}
 			}
 		}()
 		if err := converse(t, s, time.Hour); err != nil {
 			t.Error(err)
 		}
-		close(w.statuses)
-		_ = s.Close(t.Context())
-		<-w.ended
 	})
 }
 
@@ -162,8 +184,10 @@ func TestSilenceDoesNotCountWhileNobodyReads(t *testing.T) {
 		if err := converse(t, s, 20*time.Second); err != nil {
 			t.Errorf("after the window was full: %v", err)
 		}
-		for len(w.statuses) > 0 {
-			<-w.statuses
+		for n := 0; n < 100; n++ {
+			if st := <-w.statuses; st.reply {
+				t.Errorf("status %d asks for a sign of life that nobody would read", n)
+			}
 		}
 	})
 }
@@ -171,16 +195,17 @@ func TestSilenceDoesNotCountWhileNobodyReads(t *testing.T) {
 func TestAServerThatShutsDownIsLeftAlsoWhileNobodyReads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		sql := &fakeProber{}
-		var down error
+		var down failing
 		cfg := testConfig()
-		cfg.probe = func(context.Context) error { return down }
+		cfg.probe = func(context.Context) error { return down.get() }
 		s, w := connectFake(t, cfg, sql)
 		startFake(t, s, w)
 		time.Sleep(time.Minute)
-		if sql.pings < 10 {
-			t.Errorf("%d looks in a minute", sql.pings)
+		if n := sql.pings.Load(); n < 10 {
+			t.Errorf("%d looks in a minute", n)
 		}
-		sql.err, down = errors.New("terminated"), errRefused
+		sql.err.set(errors.New("terminated"))
+		down.set(errRefused)
 		began := time.Now()
 		<-w.ended // the client closed the stream
 		if took := time.Since(began); took > 10*time.Second {
@@ -196,15 +221,15 @@ func TestAServerThatShutsDownIsLeftAlsoWhileNobodyReads(t *testing.T) {
 		if err := s.Close(t.Context()); err != nil {
 			t.Error(err)
 		}
-		if sql.closed != 1 {
-			t.Errorf("the SQL connection was closed %d times", sql.closed)
+		if n := sql.closed.Load(); n != 1 {
+			t.Errorf("the SQL connection was closed %d times", n)
 		}
 	})
 }
 
 func TestAServerThatShutsDownIsLeftWhileReading(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		sql := &fakeProber{err: errors.New("terminated")}
+		sql := terminated()
 		cfg := testConfig()
 		cfg.probe = func(context.Context) error { return errRefused }
 		s, w := connectFake(t, cfg, sql)
@@ -236,24 +261,24 @@ func TestAServerThatOnlyRefusesNewConnectionsIsLeftToo(t *testing.T) {
 
 func TestAKilledProbeOnAHealthyServerEndsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		tries := 0
-		var once error
+		var tries atomic.Int32
+		var once failing // one time
 		cfg := testConfig()
 		cfg.probe = func(context.Context) error {
-			tries++
-			err := once
-			once = nil
+			tries.Add(1)
+			err := once.get()
+			once.set(nil)
 			return err
 		}
-		s, w := connectFake(t, cfg, &fakeProber{err: errors.New("terminated")})
+		s, w := connectFake(t, cfg, terminated())
 		startFake(t, s, w)
 		time.Sleep(time.Minute)
-		once = errRefused // one failure that nothing else points to
+		once.set(errRefused) // one failure that nothing else points to
 		time.Sleep(time.Minute)
-		once = errors.New("too many connections")
+		once.set(errors.New("too many connections"))
 		time.Sleep(time.Minute)
-		if tries < 30 {
-			t.Errorf("%d looks in three minutes", tries)
+		if n := tries.Load(); n < 30 {
+			t.Errorf("%d looks in three minutes", n)
 		}
 		go w.send(transaction(200, "a"))
 		events(t, s, 3)

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -119,6 +120,19 @@ func TestAnUnknownFlushPositionIsSentAsNone(t *testing.T) {
 	}
 	if got := <-w.statuses; got.write != 100 || got.flush != 0 || got.apply != 0 {
 		t.Errorf("%+v, want flush 0 beside write 100", got)
+	}
+}
+
+func TestASlotBeyondTheStartIsWhereTheStreamBegins(t *testing.T) {
+	cfg := testConfig()
+	cfg.identity.SlotFound.Confirmed = 180
+	s, w := connectFake(t, cfg, nil)
+	startFake(t, s, w)
+	if err := s.Confirm(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-w.statuses; got.write != 180 || got.flush != 180 {
+		t.Errorf("%+v, want the slot's 180", got)
 	}
 }
 
@@ -285,9 +299,10 @@ func TestASlotInUseIsWaitedForAndItsHolderNamedOnce(t *testing.T) {
 		var log bytes.Buffer
 		cfg := testConfig()
 		cfg.logger = zerolog.New(&log)
-		held := true
+		var held atomic.Bool
+		held.Store(true)
 		cfg.recheck = func(context.Context) (cdc.Identity, error) {
-			if held {
+			if held.Load() {
 				return cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: 100, Active: true, ActivePID: 4711}}, nil
 			}
 			return cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: 120}}, nil
@@ -307,7 +322,7 @@ func TestASlotInUseIsWaitedForAndItsHolderNamedOnce(t *testing.T) {
 			}
 		}
 		<-w.queries
-		held = false
+		held.Store(false)
 		w.send(copyBoth(), transaction(200, "a"))
 		if err := <-done; err != nil {
 			t.Fatal(err)
@@ -430,8 +445,8 @@ func TestASessionThatWasNeverStartedCloses(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-w.ended
-	if sql.closed != 1 {
-		t.Errorf("the SQL connection was closed %d times", sql.closed)
+	if n := sql.closed.Load(); n != 1 {
+		t.Errorf("the SQL connection was closed %d times", n)
 	}
 }
 

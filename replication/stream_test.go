@@ -4,8 +4,11 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
+
+	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -76,6 +79,24 @@ func committed(n int) func(*cdc.Event) bool {
 		}
 		return n == 0
 	}
+}
+
+// A lockedBuffer is a log that is read while it is written.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  strings.Builder
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
 }
 
 func insertOf(id string) string {
@@ -223,13 +244,15 @@ func TestASlotInUseIsTakenOverWhenItIsFree(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
 	first := w.stream(0)
 	pid := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()")
+	var log lockedBuffer
+	w.cfg.Logger = zerolog.New(&log)
 	second, err := w.open(w.source(), false, false)
 	if err != nil {
 		t.Fatal(err)
 	}
 	started := make(chan error, 1)
 	go func() { started <- second.Start(t.Context(), second.Identity().SlotFound.Confirmed) }()
-	for !strings.Contains(w.logs.String(), `"pid":`+pid) {
+	for !strings.Contains(log.String(), `"pid":`+pid) {
 		select {
 		case err := <-started:
 			t.Fatalf("the second started while the first holds the slot: %v", err)
