@@ -1,0 +1,103 @@
+package router
+
+import (
+	"strings"
+	"testing"
+)
+
+// The wanted topics are what java.util.regex gives for matches() and then replaceFirst().
+func TestJavaRegexes(t *testing.T) {
+	for _, c := range []struct{ regex, replacement, value, want string }{
+		{"(?<routedByValue>.*)", "outbox.event.${routedByValue}", "User", "outbox.event.User"},
+		{"(.*)", "$1$1", "ab", "abab"},
+		{"(a)(b)", "$21", "ab", "b1"},      // there is no group 21: $2, then 1
+		{"(a)(b)", `\$1\\x`, "ab", `$1\x`}, // escaped
+		{"(a)|(b)", "<$1$2>", "b", "<b>"},  // a group that took no part is empty
+		{"^(.*)$", "x.$1", "ab", "x.ab"},
+		{`a\.b`, "x", "a.b", "x"},
+		{`[\s]x`, "y", "\x0Bx", "y"}, // Java's \s has the vertical tab
+		{`\sx`, "y", "\x0Bx", "y"},
+		{`.`, "y", "\u2028", "\u2028"}, // a line terminator is not in the dot
+		{`\Qa.b\E.*`, "y", "a.bc", "y"},
+		{`\Qa.b\E.*`, "y", "axbc", "axbc"},
+		{`a{2}`, "y", "aa", "y"},
+		{`\u0061+`, "y", "aaa", "y"},
+		{`\p{Lu}.*`, "y", "Äb", "y"},
+		{`[^a-c]+`, "y", "xyz", "y"},
+		{``, "y", "abc", "abc"},
+		{`(.*?)-.*`, "$1", "a-b-c", "a"},
+		{`.*?`, "y", "abc", "yabc"}, // find() takes the empty match first
+	} {
+		tp, err := newTopics(c.regex, c.replacement)
+		if err != nil {
+			t.Errorf("%q → %q: %v", c.regex, c.replacement, err)
+			continue
+		}
+		if got, err := tp.route(c.value); got != c.want || err != nil {
+			t.Errorf("%q → %q of %q: %q, %v; want %q", c.regex, c.replacement, c.value, got, err, c.want)
+		}
+	}
+}
+
+func TestWhatGoCannotExpressIsRefused(t *testing.T) {
+	for regex, want := range map[string]string{
+		"(?=a)b": "look-around", "(?!a)b": "look-around", "(?<=a)b": "look-around", "(?<!a)b": "look-around", "(?>a)": "atomic", `(a)\1`: "back reference",
+		`(?<x>a)\k<x>`: "back reference", "a++": "possessive", "a*+": "possessive", "a?+": "possessive", "a{2}+": "possessive", "(?i)a": "inline flag",
+		`\bx`: "escape", `[a[b]]`: "class within", "[a&&b]": "intersection", `\p{Alpha}`: "escape", `\R`: "escape", `x{,3}`: "quantifier", "[]a]": "start of a class",
+		"(": "missing closing", "[a": "without ]", `a\`: "last backslash", "(?<1a>b)": "group name", "a**": "invalid nested", `[\S]`: "escape", `\Z`: "escape", `\012`: "escape",
+	} {
+		if _, err := newTopics(regex, "x"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want an error with %q", regex, err, want)
+		}
+	}
+	for repl, want := range map[string]string{
+		"$": "behind the last $", `\`: "last backslash", "$2": "no group 2", "${x}": `called "x"`, "${x": "without }", "$x": "not a group",
+	} {
+		if _, err := newTopics("(a)", repl); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("replacement %q: %v, want an error with %q", repl, err, want)
+		}
+	}
+}
+
+func TestValueThatEndsInALineTerminatorAndDollar(t *testing.T) {
+	tp, err := newTopics(`[\s\w]*?$`, "x")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tp.route("a\n"); err == nil {
+		t.Errorf("routed to %q; Java's $ means something else there", got)
+	}
+}
+
+func TestTopicCacheIsBounded(t *testing.T) {
+	tp, err := newTopics(DefaultTopicRegex, DefaultTopicReplacement)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 * maxTopics {
+		v := []byte{byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/676%26), byte('a' + i/17576%26)}
+		if topic, err := tp.of(v); err != nil || topic != "outbox.event."+string(v) {
+			t.Fatalf("%s: %s, %v", v, topic, err)
+		}
+	}
+	if len(tp.cache) > maxTopics {
+		t.Errorf("%d topics kept, want at most %d", len(tp.cache), maxTopics)
+	}
+}
+
+func FuzzTranslate(f *testing.F) {
+	for _, s := range []string{DefaultTopicRegex, `(\w+)-(\d+)`, `[a-z&&[^b]]`, `\Q.\E`, `a{2,3}?`} {
+		f.Add(s, "$1", "order")
+	}
+	f.Fuzz(func(t *testing.T, regex, replacement, value string) {
+		tp, err := newTopics(regex, replacement)
+		if err != nil {
+			return
+		}
+		a, errA := tp.route(value)
+		b, errB := tp.route(value)
+		if a != b || (errA == nil) != (errB == nil) {
+			t.Fatalf("%q and %q", a, b)
+		}
+	})
+}
