@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -43,12 +44,6 @@ type checks struct{ found Problems }
 
 func (c *checks) add(field, format string, args ...any) {
 	c.found = append(c.found, Problem{Field: field, Text: fmt.Sprintf(format, args...)})
-}
-
-func (c *checks) required(field, value string) {
-	if value == "" {
-		c.add(field, "is required")
-	}
 }
 
 func atLeast[T cmp.Ordered](c *checks, field string, value, bound T) {
@@ -155,7 +150,7 @@ func (c *Config) Validate() Problems {
 		k.add("name", "must be at most 200 characters without spaces and slashes (got %q)", c.Name)
 	}
 	c.Source.validate(&k, c.replication())
-	c.Router.validate(&k)
+	c.Router.validate(&k, c.routing())
 	c.Records.validate(&k)
 	c.Kafka.validate(&k, c.sink(), c.Stdout != nil)
 	c.Delivery.validate(&k)
@@ -221,36 +216,19 @@ func (c *SourceConfig) validate(k *checks, settings replication.Config) {
 
 var passwordInDSN = regexp.MustCompile(`(?i)^[a-z]+://[^/@:]*:[^/@]+@|[?&\s]password\s*=|^password\s*=`)
 
-func (c *RouterConfig) validate(k *checks) {
-	k.required("router.table.field.event.id", c.EventID)
-	k.required("router.table.field.event.payload", c.Payload)
-	for _, item := range strings.Split(c.AdditionalPlacement, ",") {
-		if c.AdditionalPlacement == "" {
-			break
-		}
-		parts := strings.Split(item, ":")
-		if len(parts) < 2 || len(parts) > 3 || strings.TrimSpace(parts[0]) == "" ||
-			!slices.Contains([]string{"header", "envelope", "partition"}, strings.ToLower(strings.TrimSpace(parts[1]))) {
-			k.add("router.table.fields.additional.placement",
-				"must be column:placement[:alias] with placement header, envelope or partition (got %q)", item)
-		}
+// validate reports what nobody reads yet, and what the router itself says of its options.
+func (c *RouterConfig) validate(k *checks, settings router.Config) {
+	for _, p := range settings.Validate() {
+		k.add(p.Option, "%s", p.Message)
 	}
-	const r = "router."
-	only(k, r+"table.field.event.schema.version", c.SchemaVersion, "")
-	k.oneOf(r+"table.field.additional.missing", c.AdditionalMissing, "error", "ignore?")
-	k.oneOf(r+"table.op.invalid.behavior", c.InvalidOperation, "warn", "error?", "fatal?")
-	only(k, r+"table.expand.json.payload", c.ExpandJSONPayload, false)
-	k.oneOf(r+"table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes?")
-	k.oneOf(r+"table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string?")
+	k.oneOf("router.table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes?")
+	k.oneOf("router.table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string?")
 }
 
 func (c *RecordsConfig) validate(k *checks) {
 	const r = "records."
-	k.oneOf(r+"key.converter", c.KeyConverter, "string", "json?", "bytes?", "binary?")
 	only(k, r+"key.converter.schemas.enable", c.KeySchemas, false)
-	k.oneOf(r+"value.converter", c.ValueConverter, "string", "json?", "bytes?", "binary?")
 	only(k, r+"value.converter.schemas.enable", c.ValueSchemas, false)
-	k.oneOf(r+"header.converter", c.HeaderConverter, "simple", "string?", "json?")
 	k.oneOf(r+"time.precision.mode", c.TimePrecision, "adaptive", "adaptive_time_microseconds?", "connect?",
 		"isostring?", "microseconds?", "nanoseconds?")
 	k.oneOf(r+"decimal.handling.mode", c.Decimal, "precise", "string?", "double?")

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -22,6 +23,35 @@ func (c *Config) replication() replication.Config {
 		ConfirmKeepalives: s.ConfirmKeepalives,
 		Logger:            c.Logger,
 	}
+}
+
+// routing is the configuration as the router wants it.
+func (c *Config) routing() router.Config {
+	r := c.Router
+	cfg := router.Config{
+		EventID:             r.EventID,
+		EventKey:            r.EventKey,
+		Payload:             r.Payload,
+		Timestamp:           r.Timestamp,
+		SchemaVersion:       r.SchemaVersion,
+		AdditionalPlacement: r.AdditionalPlacement,
+		AdditionalMissing:   r.AdditionalMissing,
+		RouteBy:             r.RouteBy,
+		TopicRegex:          r.TopicRegex,
+		TopicReplacement:    r.TopicReplacement,
+		Tombstone:           r.TombstoneOnEmptyPayload,
+		InvalidOperation:    r.InvalidOperation,
+		ExpandJSON:          r.ExpandJSONPayload,
+		KeyConverter:        c.Records.KeyConverter,
+		ValueConverter:      c.Records.ValueConverter,
+		HeaderConverter:     c.Records.HeaderConverter,
+	}
+	for _, name := range c.Source.AllTables() {
+		if t, err := replication.ParseTable(name); err == nil { // replication reports the others
+			cfg.Tables = append(cfg.Tables, t.Schema+"."+t.Name)
+		}
+	}
+	return cfg
 }
 
 // orFile is a secret's value, from its file where it has one. Validate reports what is wrong with the file.

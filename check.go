@@ -1,0 +1,87 @@
+package walpost
+
+import (
+	"context"
+	"strings"
+	"sync"
+
+	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/sink"
+)
+
+// A Finding is one precondition: what was looked at, what was found, and what mends it.
+type Finding struct {
+	Part   string `json:"part"`  // postgres, kafka
+	Name   string `json:"name"`  // of the precondition
+	Level  string `json:"level"` // ok, warn, FAIL
+	Detail string `json:"detail"`
+	Fix    string `json:"fix,omitempty"` // a statement, a setting or a command; "" where nothing has to be done
+}
+
+// Fail is the level of a Finding without which nothing can run.
+const Fail = "FAIL"
+
+// Check looks at every precondition of a run and changes nothing. It needs no time beyond the timeouts of its connections.
+func Check(ctx context.Context, cfg Config) ([]Finding, error) {
+	r, err := New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	var wg sync.WaitGroup
+	var ours []sink.Finding
+	if cfg.Stdout == nil {
+		wg.Go(func() { ours = sink.Check(ctx, cfg.sink(), cfg.knownTopics(), cfg.checkpointTopic()) })
+	}
+	var found []Finding
+	for _, f := range r.source.Examine(ctx) {
+		level := string(f.Level)
+		if f.Level == replication.Fail {
+			level = Fail
+		}
+		found = append(found, Finding{"postgres", f.Name, level, f.Detail, f.Fix})
+	}
+	wg.Wait()
+	for _, f := range ours {
+		found = append(found, Finding{"kafka", strings.TrimPrefix(f.Name, "kafka "), string(f.Level), f.Detail, f.Fix})
+	}
+	return found, nil
+}
+
+// knownTopics are the topics that can be told without a row.
+func (c *Config) knownTopics() []string {
+	if t := c.Router.TopicReplacement; t != "" && !strings.ContainsAny(t, `$\`) {
+		return []string{t}
+	}
+	return nil
+}
+
+func (c *Config) checkpointTopic() string {
+	if c.Checkpoint.Store == "kafka" {
+		return c.Checkpoint.Topic
+	}
+	return ""
+}
+
+// SetupSQL is the SQL that makes what is missing for cfg. With a database that can be reached it leaves out what is there;
+// otherwise it is for an empty one, and why says why.
+func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
+	r, err := New(cfg)
+	if err != nil {
+		return "", nil, err
+	}
+	settings := cfg.replication()
+	missing, why := r.source.Missing(ctx)
+	if why != nil {
+		missing = replication.FullSetup(settings)
+	}
+	return replication.SetupSQL(settings, missing), why, nil
+}
+
+// Setup makes what is missing, as far as the role may, and returns what it made, also with an error.
+func Setup(ctx context.Context, cfg Config) (made []string, err error) {
+	r, err := New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return r.source.Apply(ctx)
+}

@@ -1,0 +1,190 @@
+// Package walpost relays the inserts of a Postgres outbox table to Kafka, for a Go service that wants to run the relay
+// inside itself. The program of the same name is built from it.
+//
+//	cfg := walpost.DefaultConfig()
+//	cfg.Source.DSN = walpost.Secret(os.Getenv("DATABASE_URL"))
+//	cfg.Source.Table = "public.outbox"
+//	cfg.Kafka.Brokers = []string{"kafka:9092"}
+//	cfg.Logger = log
+//	r, err := walpost.New(cfg)
+//	if err != nil {
+//		return err
+//	}
+//	return r.Run(ctx)
+//
+// Errors say by behaviour what they are: an error with NeedsPerson() bool that returns true is resolved by no retry, and one
+// with Misconfigured() bool that returns true is a matter of configuration; Hint() string says what to do next.
+package walpost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/router"
+	"github.com/walpost/walpost/sink"
+)
+
+// A Relay delivers one database's outbox to Kafka. Run is called once; Status by any goroutine, at any time.
+type Relay struct {
+	cfg      Config
+	database string
+	source   *replication.Source
+	router   *router.Router
+	started  atomic.Bool
+	created  time.Time
+
+	slot watch
+
+	mu    sync.Mutex
+	relay *relay.Relay // from Run on
+	kafka *sink.Kafka  // likewise; nil with Stdout
+}
+
+// New returns a Relay that has not begun, or everything that is wrong with cfg. It connects nowhere and starts nothing.
+func New(cfg Config) (*Relay, error) {
+	if found := cfg.Validate(); len(found) > 0 {
+		return nil, found
+	}
+	routes, err := router.New(cfg.routing())
+	if err != nil {
+		return nil, fault.Config(err, "")
+	}
+	from := cfg.replication()
+	from.Needs, from.WantCatalog, from.Messages = routes.Needs, routes.WantsCatalog(), false
+	database, err := from.Database()
+	if err != nil {
+		return nil, err
+	}
+	if cfg.Name == "" {
+		cfg.Name = database + "." + cfg.Source.Slot
+	}
+	source, err := replication.NewSource(from)
+	if err != nil {
+		return nil, err
+	}
+	r := &Relay{cfg: cfg, database: database, source: source, router: routes, created: time.Now()}
+	r.slot.begin(cfg.Source.Slot, database, cfg.Monitor)
+	return r, nil
+}
+
+// Run delivers until ctx ends or a fault that no retry can help; see relay.Relay.Run for what it promises at the end. It
+// looks at the slot on a connection of its own all the while, also while streaming is down and while a halt lingers.
+func (r *Relay) Run(ctx context.Context) error {
+	if r.started.Swap(true) {
+		panic("walpost: Run called twice")
+	}
+	to, kafka, err := r.openSink()
+	if err != nil {
+		return err
+	}
+	store, free, err := r.openStore()
+	if err != nil {
+		return errors.Join(err, to.Close(ctx))
+	}
+	defer free()
+	loop, err := relay.New(relay.Config{
+		Name: r.cfg.Name,
+		Window: relay.Window{
+			Events: r.cfg.Delivery.Window.Events,
+			Bytes:  int64(r.cfg.Delivery.Window.Bytes),
+		},
+		ShutdownGrace:   orNone(r.cfg.ShutdownGrace),
+		HaltLinger:      time.Duration(r.cfg.HaltLinger),
+		MonitorInterval: r.cfg.Monitor.Interval,
+		AcceptGap:       r.cfg.AcceptGap,
+		Create:          r.cfg.Source.Create,
+		Logger:          r.cfg.Logger,
+	}, pgSource{r.source}, r.router, to, store)
+	if err != nil {
+		return errors.Join(fault.Config(err, ""), to.Close(ctx))
+	}
+	r.mu.Lock()
+	r.relay, r.kafka = loop, kafka
+	r.mu.Unlock()
+
+	// The monitor outlives ctx: what a drain or a halt does to the slot is seen too.
+	monitoring, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var monitor sync.WaitGroup
+	monitor.Go(func() { r.slot.run(monitoring, r.source.Monitor(), r.cfg.Logger) })
+	defer monitor.Wait()
+	defer stop()
+	return loop.Run(ctx)
+}
+
+// orNone is a grace as package relay has it, where zero is the default and below zero is none.
+func orNone(grace time.Duration) time.Duration {
+	if grace == 0 {
+		return -1
+	}
+	return grace
+}
+
+func (r *Relay) openSink() (relay.Sink, *sink.Kafka, error) {
+	if r.cfg.Stdout != nil {
+		return sink.NewStdout(r.cfg.Stdout), nil, nil
+	}
+	kafka, err := sink.Open(r.cfg.sink())
+	if err != nil {
+		return nil, nil, err
+	}
+	return kafka, kafka, nil
+}
+
+func (r *Relay) openStore() (store relay.Store, free func(), err error) {
+	if r.cfg.Checkpoint.Store == "file" {
+		file := sink.NewFileStore(r.cfg.Checkpoint.Path)
+		return file, func() {
+			if err := file.Close(); err != nil {
+				r.cfg.Logger.Warn().Err(err).Msg("closing the checkpoint file")
+			}
+		}, nil
+	}
+	kafka, err := sink.NewKafkaStore(r.cfg.sink(), r.cfg.Checkpoint.Topic)
+	if err != nil {
+		return nil, nil, fmt.Errorf("checkpoint store: %w", err)
+	}
+	return kafka, kafka.Close, nil
+}
+
+// pgSource is replication.Source as package relay wants it: its sessions behind an interface.
+type pgSource struct{ *replication.Source }
+
+func (s pgSource) Open(ctx context.Context, create, replaceLost bool) (relay.Session, error) {
+	session, err := s.Source.Open(ctx, create, replaceLost)
+	if err != nil {
+		return nil, err // not session: a nil *Session would be a Session that is not nil
+	}
+	return session, nil
+}
+
+// Status is a copy of everything that can be told at one moment.
+type Status struct {
+	relay.Status
+	Name   string
+	Slot   SlotStatus
+	Topics map[string]uint64 // acknowledged events by topic, since the start
+	Window WindowConfig
+}
+
+// Status returns a copy of the state. Before Run it says that nothing has begun.
+func (r *Relay) Status() Status {
+	r.mu.Lock()
+	loop, kafka := r.relay, r.kafka
+	r.mu.Unlock()
+	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Slot: r.slot.status(time.Now())}
+	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: r.created}
+	if loop != nil {
+		st.Status = loop.Status()
+	}
+	if kafka != nil {
+		st.Topics = kafka.Status().Delivered
+	}
+	return st
+}
