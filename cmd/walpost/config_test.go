@@ -1,0 +1,280 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// testEnv is the environment of the files in testdata/config.
+func testEnv(name string) (string, bool) {
+	value, ok := map[string]string{
+		"VAR_DSN":     "postgres://walpost@db.internal/shop",
+		"VAR_BROKERS": "kafka-1:9092, kafka-2:9092",
+		"VAR_EVENTS":  "7",
+		"VAR_EMPTY":   "",
+	}[name]
+	return value, ok
+}
+
+func TestBadFilesSayEverythingThatIsWrong(t *testing.T) {
+	for _, name := range files(t, "testdata/config/*.bad.yaml") {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var want []string
+			for _, m := range regexp.MustCompile(`(?m)^# want: (.*)$`).FindAllStringSubmatch(string(text), -1) {
+				if rest, ok := strings.CutPrefix(m[1], ": "); ok {
+					want = append(want, name+": "+rest)
+				} else {
+					want = append(want, name+":"+m[1])
+				}
+			}
+			_, err = loadConfig(name, testEnv, nil, nil)
+			if err == nil {
+				t.Fatal("the file was accepted")
+			}
+			if !fault.Misconfigured(err) || exitCode(err) != exitUsage {
+				t.Errorf("exit code %d, want %d", exitCode(err), exitUsage)
+			}
+			if got := strings.Split(err.Error(), "\n"); !slices.Equal(got, want) {
+				t.Errorf("got\n\t%s\nwant\n\t%s", strings.Join(got, "\n\t"), strings.Join(want, "\n\t"))
+			}
+			if strings.Contains(err.Error(), "topsecret") || strings.Contains(err.Error(), "hunter2") {
+				t.Error("the message shows a secret")
+			}
+		})
+	}
+}
+
+func TestGoodFilesAreRead(t *testing.T) {
+	want := map[string]func(*fileConfig){
+		"minimal.good.yaml": func(c *fileConfig) {
+			c.Source.DSN, c.Source.Table = "postgres://walpost@db.internal:5432/shop", "public.outbox"
+			c.Kafka.Brokers = []string{"kafka-1:9092"}
+		},
+		"variables.good.yaml": func(c *fileConfig) {
+			c.Name = "a$b-fallback"
+			c.Source.DSN, c.Source.Tables = "postgres://walpost@db.internal/shop", []string{"public.outbox", "sales.outbox"}
+			c.Router.TopicRegex, c.Router.TopicReplacement = "(?<routedByValue>.*)$", "events.${routedByValue}"
+			c.Kafka.Brokers = []string{"kafka-1:9092", "kafka-2:9092"}
+			c.Delivery.Window = walpost.WindowConfig{Events: 7, Bytes: 1 << 20}
+			c.HaltLinger = walpost.Forever
+		},
+		"secrets.good.yaml": func(c *fileConfig) {
+			c.Source.DSN, c.Source.Table = "postgres://walpost@db.internal:5432/shop", "public.outbox"
+			c.Source.PasswordFile = "testdata/config/secret"
+			c.Kafka.Brokers = []string{"kafka-1:9092", "kafka-2:9092"}
+			c.Kafka.TLS = &walpost.TLSConfig{}
+			c.Kafka.SASL = walpost.SASLConfig{Mechanism: "SCRAM-SHA-512", Username: "walpost", PasswordFile: "testdata/config/secret"}
+			c.Kafka.Linger = walpost.LingerTime(5 * time.Millisecond)
+			c.HTTP.Listen = "off"
+		},
+		"inert.good.yaml": func(c *fileConfig) {
+			c.Source.DSN, c.Source.Table = "host=db.internal dbname=shop user=walpost", `public."Outbox"`
+			c.Source.Snapshot, c.Source.Failover, c.Source.BulkCatchUp = "never", true, "never"
+			c.Kafka.Brokers = []string{"k:9092"}
+		},
+	}
+	names := files(t, "testdata/config/*.good.yaml")
+	if len(names) != len(want) {
+		t.Fatalf("%d files, %d expectations", len(names), len(want))
+	}
+	for _, name := range names {
+		t.Run(filepath.Base(name), func(t *testing.T) {
+			got, err := loadConfig(name, testEnv, nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			expected := defaultConfig()
+			want[filepath.Base(name)](&expected)
+			if !reflect.DeepEqual(got, expected) {
+				t.Errorf("got  %#v\nwant %#v", got, expected)
+			}
+		})
+	}
+}
+
+// example is walpost.example.yaml with what it has commented out, too, where all is set.
+const example = "../../walpost.example.yaml"
+
+func TestExampleIsTheDefaults(t *testing.T) {
+	got, err := loadConfig(example, testEnv, nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := defaultConfig()
+	want.Source.DSN, want.Source.Table = "postgres://walpost@db.internal:5432/shop?sslmode=verify-full", "public.outbox"
+	want.Kafka.Brokers = []string{"kafka-1:9092", "kafka-2:9092"}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("got  %#v\nwant %#v", got, want)
+	}
+}
+
+func TestExampleHasEveryKey(t *testing.T) {
+	text, err := os.ReadFile(example)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// A key without a default, or with an alternative, stands behind "# ", in its place.
+	all := regexp.MustCompile(`(?m)^( *)# ([a-z_.]+:( .*)?)$`).ReplaceAll(text, []byte("$1$2"))
+	var root yaml.Node
+	if err := yaml.Unmarshal(all, &root); err != nil {
+		t.Fatalf("with all that is commented out: %v", err)
+	}
+	got := map[string]bool{}
+	keysOf(root.Content[0], "", got)
+	cfg := defaultConfig()
+	cfg.Kafka.TLS = &walpost.TLSConfig{}
+	for _, key := range leaves(reflect.ValueOf(&cfg).Elem(), "") {
+		if !got[key] {
+			t.Errorf("%s is not in %s", key, filepath.Base(example))
+		}
+		delete(got, key)
+	}
+	for key := range got {
+		if !strings.HasPrefix(key, "kafka.sasl.extensions.") {
+			t.Errorf("%s is in %s and no key", key, filepath.Base(example))
+		}
+	}
+}
+
+func keysOf(n *yaml.Node, path string, into map[string]bool) {
+	if n.Kind != yaml.MappingNode {
+		into[path] = true
+		return
+	}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		keysOf(n.Content[i+1], join(path, n.Content[i].Value), into)
+	}
+}
+
+func leaves(v reflect.Value, path string) (keys []string) {
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Struct {
+		if v.Kind() == reflect.Map {
+			return nil
+		}
+		return []string{path}
+	}
+	for key, f := range fieldsOf(v) {
+		keys = append(keys, leaves(f, join(path, key))...)
+	}
+	return keys
+}
+
+func TestFlagGoesOverVariableGoesOverFile(t *testing.T) {
+	over := []override{
+		{from: "WALPOST_SLOT", field: "source.slot", text: "from_env"},
+		{from: "--slot", field: "source.slot", text: "from_flag"},
+		{from: "--table", field: "source.table", text: "public.one"},
+		{from: "--route", field: "router.route.topic.replacement", text: "x.${routedByValue}"},
+		{from: "--create-topics", field: "kafka.topics.create", text: "true"},
+		{from: "WALPOST_HALT_LINGER", field: "halt_linger", text: "forever"},
+	}
+	cfg, err := loadConfig("testdata/config/variables.good.yaml", testEnv, over, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got := fmt.Sprintln(cfg.Source.Slot, cfg.Source.Table, cfg.Source.Tables, cfg.Router.TopicReplacement, cfg.Kafka.Topics.Create, cfg.HaltLinger)
+	if want := "from_flag  [public.one] x.${routedByValue} true forever\n"; got != want {
+		t.Errorf("got  %swant %s", got, want)
+	}
+}
+
+func TestOverrideHealsTheFileAndNamesItself(t *testing.T) {
+	over := []override{
+		{from: "--slot", field: "source.slot", text: "walpost"},
+		{from: "--window-events", field: "delivery.window.events", text: "0"},
+		{from: "WALPOST_LOG_LEVEL", field: "log.level", text: "loud"},
+		{from: "--window-bytes", field: "delivery.window.bytes", text: "much"},
+	}
+	_, err := loadConfig("testdata/config/bounds.bad.yaml", testEnv, over, nil)
+	text := fmt.Sprint(err)
+	for _, want := range []string{
+		"--window-events: delivery.window.events: must be at least 1 (got 0)",
+		`WALPOST_LOG_LEVEL: log.level: must be one of debug, info, warn, error (got "loud")`,
+		`--window-bytes: delivery.window.bytes: must be a size such as 1024, 64MiB or 10GiB (got "much")`,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "source.slot") {
+		t.Errorf("the flag replaced the slot, and still:\n%s", text)
+	}
+}
+
+func TestWithoutFileTheFlagsAreNamed(t *testing.T) {
+	_, err := loadConfig("", testEnv, nil, nil)
+	want := "source.dsn: is required (--dsn, WALPOST_DSN, or a file by --config)"
+	if err == nil || !strings.Contains(err.Error(), want) {
+		t.Errorf("got %v, want %s", err, want)
+	}
+}
+
+func TestEverySettingNamesAField(t *testing.T) {
+	cfg := defaultConfig()
+	cfg.Kafka.TLS = &walpost.TLSConfig{}
+	keys := leaves(reflect.ValueOf(&cfg).Elem(), "")
+	for _, s := range settings {
+		if !slices.Contains(keys, s.field) {
+			t.Errorf("--%s is for %s, which is no key", s.flag, s.field)
+		}
+	}
+}
+
+func TestSecretsAreNotPrinted(t *testing.T) {
+	cfg := defaultConfig()
+	cfg.Source.DSN, cfg.Source.Password, cfg.Kafka.SASL.Password = "postgres://u:topsecret@h/d", "topsecret", "topsecret"
+	for _, format := range []string{"%v", "%+v", "%#v", "%s", "%q"} {
+		if text := fmt.Sprintf(format, cfg); strings.Contains(text, "topsecret") {
+			t.Errorf("%s shows a secret: %s", format, text)
+		}
+	}
+}
+
+func TestExitCodeIsByBehaviour(t *testing.T) {
+	plain := errors.New("x")
+	for _, c := range []struct {
+		err  error
+		want int
+	}{
+		{nil, 0},
+		{plain, 1},
+		{fault.Retry(plain), 1},
+		{fmt.Errorf("a: %w", fault.Config(plain, "")), 2},
+		{fmt.Errorf("a: %w", fault.Person(plain, "do")), 3},
+		{usageError{plain}, 2},
+		{exitError(3), 3},
+	} {
+		if got := exitCode(c.err); got != c.want {
+			t.Errorf("%v: exit code %d, want %d", c.err, got, c.want)
+		}
+	}
+}
+
+func files(t *testing.T, pattern string) []string {
+	t.Helper()
+	names, err := filepath.Glob(pattern)
+	if err != nil || len(names) == 0 {
+		t.Fatalf("%s: %d files, %v", pattern, len(names), err)
+	}
+	return names
+}

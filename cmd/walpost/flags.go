@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// A setting is a key of walpost.yaml that also has a flag and an environment variable.
+type setting struct {
+	flag  string
+	field string
+	usage string // the first word in backquotes names the value in the help
+	bool  bool
+}
+
+// env is the setting's environment variable: WALPOST_ and the flag.
+func (s setting) env() string {
+	return "WALPOST_" + strings.ToUpper(strings.ReplaceAll(s.flag, "-", "_"))
+}
+
+var settings = []setting{
+	{flag: "dsn", field: "source.dsn", usage: "the database, as a libpq `URI`"},
+	{flag: "table", field: "source.table", usage: "the outbox `table`, as schema.table; several with commas"},
+	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of some Kafka brokers, with commas"},
+	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot (default walpost)"},
+	{flag: "publication", field: "source.publication", usage: "`name` of the publication (default walpost)"},
+	{flag: "create", field: "source.create", usage: "make the publication and the slot where they are missing (default true)", bool: true},
+	{flag: "snapshot", field: "source.snapshot", usage: "rows that are there before the slot is made: `never` or initial"},
+	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},
+	{flag: "topic-regex", field: "router.route.topic.regex", usage: "Java `regex` over the route.by.field column"},
+	{flag: "topic-replacement", field: "router.route.topic.replacement", usage: "`topic` for what the regex found (default outbox.event.${routedByValue})"},
+	{flag: "create-topics", field: "kafka.topics.create", usage: "make missing topics", bool: true},
+	{flag: "compression", field: "kafka.compression", usage: "none, gzip, `snappy`, lz4 or zstd"},
+	{flag: "window-events", field: "delivery.window.events", usage: "at most this `number` of events in flight (default 50000)"},
+	{flag: "window-bytes", field: "delivery.window.bytes", usage: "at most this `size` in flight (default 64MiB)"},
+	{flag: "checkpoint-store", field: "checkpoint.store", usage: "`kafka` or file"},
+	{flag: "checkpoint-topic", field: "checkpoint.topic", usage: "the compacted `topic` (default walpost.checkpoints)"},
+	{flag: "checkpoint-path", field: "checkpoint.path", usage: "the `file`, with --checkpoint-store file"},
+	{flag: "http", field: "http.listen", usage: "`host:port` of metrics, health and the status page, or off (default 127.0.0.1:9640)"},
+	{flag: "log-level", field: "log.level", usage: "debug, `info`, warn or error"},
+	{flag: "log-format", field: "log.format", usage: "`json` or console"},
+	{flag: "shutdown-grace", field: "shutdown_grace", usage: "how `long` a stop waits for acknowledgements (default 20s)"},
+	{flag: "halt-linger", field: "halt_linger", usage: "how `long` to stay visible after a halt, or forever (default 60s)"},
+}
+
+// A value is a flag's text, which the configuration judges as it judges a file's.
+type value struct {
+	text string
+	bool bool
+}
+
+func (v *value) String() string { return v.text }
+
+func (v *value) Set(text string) error {
+	v.text = text
+	return nil
+}
+
+// Type is for the help.
+func (v *value) Type() string {
+	if v.bool {
+		return "bool"
+	}
+	return "string"
+}
+
+// configFlags adds the flags that say what to relay, and returns what reads them.
+func configFlags(cmd *cobra.Command) func(with func(*fileConfig)) (fileConfig, error) {
+	flags := cmd.Flags()
+	file := flags.StringP("config", "c", "", "walpost.yaml `file` (WALPOST_CONFIG); flags and WALPOST_… variables go over it")
+	for _, s := range settings {
+		f := flags.VarPF(&value{bool: s.bool}, s.flag, "", s.usage)
+		if s.bool {
+			f.NoOptDefVal = "true"
+		}
+	}
+	flags.SortFlags = false
+	return func(with func(*fileConfig)) (fileConfig, error) {
+		if *file == "" {
+			*file = os.Getenv("WALPOST_CONFIG")
+		}
+		return loadConfig(*file, os.LookupEnv, overrides(flags, os.LookupEnv), with)
+	}
+}
+
+// overrides are the values of the environment and then those of the flags, for a flag goes over a variable. A variable
+// that is set and empty says nothing. Other WALPOST_ variables are left alone: Kubernetes sets some for a service of that name.
+func overrides(flags *pflag.FlagSet, env func(string) (string, bool)) []override {
+	var over []override
+	for _, s := range settings {
+		if flags.Changed(s.flag) {
+			over = append(over, override{from: "--" + s.flag, field: s.field, text: flags.Lookup(s.flag).Value.String()})
+		} else if text, _ := env(s.env()); text != "" {
+			over = append(over, override{from: s.env(), field: s.field, text: text})
+		}
+	}
+	return over
+}
+
+// noArguments refuses words after the command: a flag that lost its dashes must not be ignored.
+func noArguments(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usageError{fmt.Errorf("%s: unexpected argument %q", cmd.CommandPath(), args[0])}
+	}
+	return nil
+}

@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+//go:embed page
+var page embed.FS
+
+// A watched is what the HTTP side shows: a relay, or what stands in for one.
+type watched interface {
+	Status() walpost.Status
+}
+
+// serveHTTP listens at once, so that a wrong address is an error of the start, and serves until the returned function is
+// called. The address is the one it really listens on.
+func serveHTTP(listen string, relay watched, metrics prometheus.Gatherer, log zerolog.Logger) (addr string, stop func(), err error) {
+	l, err := net.Listen("tcp", listen)
+	if err != nil {
+		return "", nil, fault.WithHint(fmt.Errorf("http.listen: %w", err),
+			"another process may have the address: choose another with http.listen or --http, or switch it off with --http off")
+	}
+	server := &http.Server{
+		Handler:           handler(relay, metrics),
+		ReadHeaderTimeout: 5 * time.Second,
+		ReadTimeout:       10 * time.Second,
+		WriteTimeout:      30 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    16 << 10,
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			log.Error().Err(err).Msg("http stopped")
+		}
+	}()
+	return l.Addr().String(), func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		if server.Shutdown(ctx) != nil {
+			_ = server.Close() // a request that does not end in a second is cut off
+		}
+		<-done
+	}, nil
+}
+
+// handler answers /livez, /readyz, /metrics, /api/status and the status page. It shows no secret and changes nothing, so it
+// asks for no credentials; by default it listens on this host only.
+func handler(relay watched, metrics prometheus.Gatherer) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
+		if stuck := stuckFor(relay.Status(), time.Now()); stuck > 0 {
+			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("the relay's loop has not turned for %s", stuck.Round(time.Second)))
+			return
+		}
+		answer(w, http.StatusOK, "ok")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if s := relay.Status(); !s.Ready {
+			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("%s: %s", s.State, s.Reason))
+			return
+		}
+		answer(w, http.StatusOK, "ok")
+	})
+	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		w.Header().Set("Cache-Control", "no-store")
+		enc := json.NewEncoder(w)
+		enc.SetIndent("", "  ")
+		_ = enc.Encode(viewOf(relay.Status(), time.Now())) // the error is the client's connection
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	for path, name := range map[string]string{
+		"GET /{$}":         "page/index.html",
+		"GET /status.js":   "page/status.js",
+		"GET /status.css":  "page/status.css",
+		"GET /favicon.svg": "page/favicon.svg",
+	} {
+		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, page, name) })
+	}
+	return secured(mux)
+}
+
+// secured adds what keeps a browser from doing anything but show the page.
+func secured(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "+
+			"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		next.ServeHTTP(w, r)
+	})
+}
+
+func answer(w http.ResponseWriter, code int, text string) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	w.Header().Set("Cache-Control", "no-store")
+	w.WriteHeader(code)
+	_, _ = fmt.Fprintln(w, text) // the error is the client's connection
+}

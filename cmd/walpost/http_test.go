@@ -1,0 +1,164 @@
+package main
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/relay"
+)
+
+func ask(t *testing.T, relay watched, method, path string) *httptest.ResponseRecorder {
+	t.Helper()
+	w := httptest.NewRecorder()
+	handler(relay, collected(t, relay)).ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	return w
+}
+
+func TestReadinessGivesTheReason(t *testing.T) {
+	r := busy()
+	if w := ask(t, r, "GET", "/readyz"); w.Code != http.StatusOK {
+		t.Errorf("ready: %d %s", w.Code, w.Body)
+	}
+	r.status.State, r.status.Ready, r.status.Reason = relay.Halted, false, "the slot is lost"
+	if w := ask(t, r, "GET", "/readyz"); w.Code != http.StatusServiceUnavailable || w.Body.String() != "halted: the slot is lost\n" {
+		t.Errorf("halted: %d %s", w.Code, w.Body)
+	}
+	if w := ask(t, r, "GET", "/livez"); w.Code != http.StatusOK {
+		t.Errorf("a halted relay lives: %d %s", w.Code, w.Body)
+	}
+}
+
+func TestLivenessIsWhetherTheLoopTurns(t *testing.T) {
+	for _, c := range []struct {
+		state relay.State
+		still time.Duration
+		stuck bool
+	}{
+		{relay.Streaming, 59 * time.Second, false},
+		{relay.Streaming, 61 * time.Second, true},
+		{relay.Connecting, 61 * time.Second, true},
+		{relay.Draining, 61 * time.Second, true},
+		{relay.Halted, time.Hour, false},
+		{relay.Stopped, time.Hour, false},
+		{relay.Starting, time.Hour, false},
+	} {
+		s := busy().status
+		s.State, s.Turned = c.state, noon.Add(-c.still)
+		if got := stuckFor(s, noon) > 0; got != c.stuck {
+			t.Errorf("%s, still for %s: stuck %v, want %v", c.state, c.still, got, c.stuck)
+		}
+	}
+}
+
+// The page must work under the policy that it is served with: nothing from elsewhere, nothing inline.
+func TestPageNeedsNothingFromElsewhere(t *testing.T) {
+	r := busy()
+	for path, kind := range map[string]string{
+		"/": "text/html", "/status.js": "text/javascript", "/status.css": "text/css", "/favicon.svg": "image/svg+xml",
+	} {
+		w := ask(t, r, "GET", path)
+		if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) {
+			t.Errorf("%s: %d %s", path, w.Code, w.Header().Get("Content-Type"))
+		}
+		if csp := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'; ") || strings.Contains(csp, "unsafe") {
+			t.Errorf("%s: policy %s", path, csp)
+		}
+		body := strings.ReplaceAll(w.Body.String(), "http://www.w3.org/2000/svg", "")
+		if found := regexp.MustCompile(`https?://|style="|onclick|<style|@import|innerHTML`).FindString(body); found != "" {
+			t.Errorf("%s has %s in it", path, found)
+		}
+	}
+	html, script := ask(t, r, "GET", "/").Body.String(), ask(t, r, "GET", "/status.js").Body.String()
+	for _, id := range regexp.MustCompile(`(?:set|el|badge)\("([a-z-]+)"`).FindAllStringSubmatch(script, -1) {
+		if !strings.Contains(html, `id="`+id[1]+`"`) {
+			t.Errorf("the script shows %s, which the page has not", id[1])
+		}
+	}
+}
+
+// The script reads what the status has: a field that is renamed on one side only would show as a dash for ever.
+func TestScriptReadsFieldsOfTheStatus(t *testing.T) {
+	keys := map[string]bool{}
+	var walk func(reflect.Type)
+	walk = func(x reflect.Type) {
+		for i := range x.NumField() {
+			keys[x.Field(i).Tag.Get("json")] = true
+			if x.Field(i).Type.Kind() == reflect.Struct {
+				walk(x.Field(i).Type)
+			}
+		}
+	}
+	walk(reflect.TypeFor[view]())
+	script := ask(t, busy(), "GET", "/status.js").Body.String()
+	for _, m := range regexp.MustCompile(`\b(?:s|slot|s\.in_flight|s\.window|s\.latency|s\.source|s\.position)\.([a-z_0-9]+)\b`).FindAllStringSubmatch(script, -1) {
+		if !keys[m[1]] && m[1] != "length" && m[1] != "toFixed" {
+			t.Errorf("the script reads %s, which is no field of the status", m[0])
+		}
+	}
+}
+
+func TestStatusIsJSON(t *testing.T) {
+	w := ask(t, busy(), "GET", "/api/status")
+	var got struct {
+		Name  string
+		Ready bool
+		Slot  struct {
+			Retained int64 `json:"retained_bytes"`
+			Blocker  string
+		}
+		Latency struct{ Count int }
+	}
+	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if got.Name != "shop.walpost" || !got.Ready || got.Slot.Retained != 1000 || got.Slot.Blocker != "transaction of pid 42, for 1m0s" || got.Latency.Count != 7 {
+		t.Errorf("got %+v from %s", got, w.Body)
+	}
+}
+
+func TestHTTPOnlyShows(t *testing.T) {
+	for _, path := range []string{"/", "/api/status", "/metrics", "/readyz"} {
+		if w := ask(t, busy(), "POST", path); w.Code != http.StatusMethodNotAllowed {
+			t.Errorf("POST %s: %d", path, w.Code)
+		}
+	}
+	for _, path := range []string{"/debug/pprof/", "/page/index.html", "/../go.mod", "/nothing"} {
+		if w := ask(t, busy(), "GET", path); w.Code == http.StatusOK {
+			t.Errorf("GET %s: %d", path, w.Code)
+		}
+	}
+}
+
+func TestAddressInUseIsSaid(t *testing.T) {
+	addr, stop, err := serveHTTP("127.0.0.1:0", busy(), collected(t, busy()), zerolog.Nop())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	if _, _, err := serveHTTP(addr, busy(), collected(t, busy()), zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "http.listen: ") {
+		t.Errorf("a second server on %s: %v", addr, err)
+	}
+}
+
+func TestQuantileLiesInItsBucket(t *testing.T) {
+	var h relay.Histogram
+	if got := quantile(h, 0.5); got != 0 {
+		t.Errorf("of nothing: %v", got)
+	}
+	h.Counts[3] = 100 // above 2.5 ms, up to 5 ms
+	if got := quantile(h, 0.5); got != 0.00375 {
+		t.Errorf("median %v, want 3.75 ms", got)
+	}
+	h.Counts[len(h.Counts)-1] = 100
+	if got := quantile(h, 0.99); got != 3600 {
+		t.Errorf("p99 %v, want the last bound", got)
+	}
+}

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"io"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// newLogger writes to w, in UTC.
+func newLogger(cfg logConfig, w io.Writer) zerolog.Logger {
+	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }
+	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
+	zerolog.ErrorFieldName = "err" // the key that every log line of the packages uses
+	zerolog.DurationFieldUnit = time.Second
+	if cfg.Format == "console" {
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", TimeLocation: time.UTC}
+	}
+	level, err := zerolog.ParseLevel(cfg.Level)
+	if err != nil { // validate has refused it
+		level = zerolog.InfoLevel
+	}
+	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}

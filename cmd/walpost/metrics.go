@@ -1,0 +1,174 @@
+package main
+
+import (
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/plugin/kprom"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/relay"
+)
+
+// newRegistry makes a registry with what the process says of itself. The relay's metrics join it by newCollector.
+func newRegistry() *prometheus.Registry {
+	reg := prometheus.NewRegistry()
+	b := buildInfo()
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "walpost_build_info", Help: "Always 1; the labels say what is running.",
+		ConstLabels: prometheus.Labels{"version": b.version, "commit": b.commit, "goversion": b.goVersion},
+	})
+	info.Set(1)
+	reg.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return reg
+}
+
+// kafkaMetrics are the Kafka client's own. The plugin registers its metrics once for each client and would refuse the
+// second; the sink may have several, which count together here.
+type kafkaMetrics struct {
+	*kprom.Metrics
+	once sync.Once
+}
+
+func newKafkaMetrics(reg prometheus.Registerer) *kafkaMetrics {
+	return &kafkaMetrics{Metrics: kprom.NewMetrics("walpost_kafka", kprom.Registerer(reg))}
+}
+
+// OnNewClient registers for the first client only.
+func (m *kafkaMetrics) OnNewClient(c *kgo.Client) { m.once.Do(func() { m.Metrics.OnNewClient(c) }) }
+
+// OnClientClosed keeps the metrics: counters must not vanish when a client is replaced.
+func (m *kafkaMetrics) OnClientClosed(*kgo.Client) {}
+
+// A collector translates walpost.Status into metrics, at every scrape.
+type collector struct {
+	relay watched
+	now   func() time.Time
+}
+
+func newCollector(relay watched) *collector { return &collector{relay: relay, now: time.Now} }
+
+var (
+	ofSlot = []string{"slot", "database"}
+
+	slotRetained   = desc("walpost_slot_retained_bytes", "WAL that the slot holds.", ofSlot...)
+	slotUnconfirm  = desc("walpost_slot_unconfirmed_bytes", "WAL that was not confirmed to the slot; the rest of what it holds is held for others.", ofSlot...)
+	slotSafe       = desc("walpost_slot_safe_wal_bytes", "WAL that may still be written before the slot can be lost; absent without max_slot_wal_keep_size.", ofSlot...)
+	slotWALStatus  = desc("walpost_slot_wal_status", "1 for the slot's wal_status, 0 for the others; missing where there is no slot.", "slot", "database", "status")
+	slotActive     = desc("walpost_slot_active", "Whether somebody reads the slot.", ofSlot...)
+	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: the slot is lost in so many seconds if WAL goes on as in the last minutes; +Inf where that is not in sight.", ofSlot...)
+	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of the oldest open or prepared transaction that holds WAL back, 0 for none.", ofSlot...)
+	slotXmin       = desc("walpost_slot_catalog_xmin_age", "Transactions since the slot's catalog_xmin.", ofSlot...)
+	slotSpill      = desc("walpost_slot_spill_bytes_total", "What the server wrote to disk for big transactions of the slot.", ofSlot...)
+	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot was last read; 0 before that.")
+
+	events      = desc("walpost_events_total", "Events acknowledged by the brokers.", "topic")
+	latency     = desc("walpost_commit_to_ack_seconds", "From the commit in the database to the brokers' acknowledgement.")
+	oldest      = desc("walpost_oldest_unacked_seconds", "Age of the oldest transaction that is not acknowledged whole, 0 for none.")
+	inEvents    = desc("walpost_in_flight_events", "Events sent and not acknowledged.")
+	inBytes     = desc("walpost_in_flight_bytes", "Bytes sent and not acknowledged.")
+	windowFull  = desc("walpost_window_full_seconds_total", "Time in which nothing was read because the window was full.")
+	sessions    = desc("walpost_sessions_total", "Sessions with the database by how they ended.", "ended")
+	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic.", "reason")
+	ready       = desc("walpost_ready", "Whether events flow, as /readyz has it.")
+
+	all = []*prometheus.Desc{
+		slotRetained, slotUnconfirm, slotSafe, slotWALStatus, slotActive, slotExhaustion, slotBlocker, slotXmin, slotSpill,
+		monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, ready,
+	}
+
+	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
+	sessionEndings = []string{"stopped", "lost", "refused", "halted"}
+)
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// Describe names every metric.
+func (c *collector) Describe(to chan<- *prometheus.Desc) {
+	for _, d := range all {
+		to <- d
+	}
+}
+
+// Collect sends what is true now. A slot that was not looked at for a while has no values rather than old ones.
+func (c *collector) Collect(to chan<- prometheus.Metric) {
+	s, now := c.relay.Status(), c.now()
+	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
+		to <- prometheus.MustNewConstMetric(d, kind, v, labels...)
+	}
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) { send(d, prometheus.GaugeValue, v, labels...) }
+	counter := func(d *prometheus.Desc, v float64, labels ...string) { send(d, prometheus.CounterValue, v, labels...) }
+
+	if s.Slot.Known {
+		c.slot(&s.Slot, gauge, counter)
+	}
+	success := 0.0
+	if !s.Slot.At.IsZero() {
+		success = float64(s.Slot.At.UnixMilli()) / 1000
+	}
+	gauge(monitorSuccess, success)
+
+	for topic, n := range s.Topics {
+		counter(events, float64(n), topic)
+	}
+	buckets := make(map[float64]uint64, len(relay.LatencyBounds))
+	var n uint64
+	for i, bound := range relay.LatencyBounds {
+		n += s.Latency.Counts[i]
+		buckets[bound] = n
+	}
+	to <- prometheus.MustNewConstHistogram(latency, count(s.Latency), s.Latency.Sum, buckets)
+	age := 0.0
+	if a := ago(s.OldestUnacked, now); a != nil {
+		age = *a
+	}
+	gauge(oldest, age)
+	gauge(inEvents, float64(s.InFlightEvents))
+	gauge(inBytes, float64(s.InFlightBytes))
+	counter(windowFull, s.WindowFull.Seconds())
+	for _, how := range sessionEndings { // also those that have not happened, so that a rate sees the first
+		counter(sessions, float64(s.Sessions[how]), how)
+	}
+	counter(deadLetters, 0, "refused") // nothing is dead-lettered: the only policy is to halt
+	gauge(ready, flag(s.Ready))
+}
+
+func (c *collector) slot(s *walpost.SlotStatus, gauge, counter func(*prometheus.Desc, float64, ...string)) {
+	labels := []string{s.Slot, s.Database}
+	gauge(slotActive, flag(s.Active), labels...)
+	gauge(slotExhaustion, s.Exhaustion, labels...)
+	blocker := 0.0
+	if s.Blocker != nil {
+		blocker = s.Blocker.Age.Seconds()
+	}
+	gauge(slotBlocker, blocker, labels...)
+	if !s.Exists {
+		return
+	}
+	for _, status := range walStatuses {
+		gauge(slotWALStatus, flag(s.WALStatus == status), s.Slot, s.Database, status)
+	}
+	if s.RetainedBytes >= 0 {
+		gauge(slotRetained, float64(s.RetainedBytes), labels...)
+	}
+	if s.UnconfirmedBytes >= 0 {
+		gauge(slotUnconfirm, float64(s.UnconfirmedBytes), labels...)
+	}
+	if s.SafeKnown {
+		gauge(slotSafe, float64(s.SafeBytes), labels...)
+	}
+	gauge(slotXmin, float64(s.CatalogXminAge), labels...)
+	counter(slotSpill, float64(s.SpillBytes), labels...)
+}
+
+func flag(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

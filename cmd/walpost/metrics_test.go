@@ -1,0 +1,215 @@
+package main
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication"
+)
+
+// still is a relay that does not change.
+type still struct{ status walpost.Status }
+
+func (s *still) Status() walpost.Status { return s.status }
+
+var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
+
+// busy is a relay with something to show at every place.
+func busy() *still {
+	s := walpost.Status{
+		Name: "shop.walpost", Window: walpost.WindowConfig{Events: 100, Bytes: 1 << 20},
+		Topics: map[string]uint64{"orders": 7},
+		Status: relay.Status{
+			State: relay.Streaming, Ready: true, Since: noon.Add(-time.Hour), Turned: noon,
+			InFlightEvents: 3, InFlightBytes: 300, OldestUnacked: noon.Add(-2 * time.Second),
+			Events: 7, Transactions: 5, WindowFull: 1500 * time.Millisecond,
+			Sessions: map[string]uint64{"lost": 2},
+		},
+		Slot: walpost.SlotStatus{
+			Known: true, Exhaustion: 3600, Level: walpost.Fine,
+			Health: replication.Health{
+				Slot: "walpost", Database: "shop", At: noon.Add(-time.Second), Exists: true, Active: true, WALStatus: "extended",
+				RetainedBytes: 1000, UnconfirmedBytes: 100, SafeBytes: 5000, SafeKnown: true, KeepBytes: 1 << 30,
+				CatalogXminAge: 12, SpillBytes: 34,
+				Blocker: &replication.Blocker{Kind: replication.BlockedByTransaction, PID: 42, Age: time.Minute, End: "SELECT 1;"},
+			},
+		},
+	}
+	s.Latency.Counts[0], s.Latency.Counts[3], s.Latency.Sum = 4, 3, 0.02
+	return &still{s}
+}
+
+func collected(t *testing.T, relay watched) *prometheus.Registry {
+	t.Helper()
+	c := newCollector(relay)
+	c.now = func() time.Time { return noon }
+	reg := prometheus.NewPedanticRegistry()
+	if err := reg.Register(c); err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}
+
+// promised are the names of the contract.
+var promised = []string{
+	"walpost_slot_retained_bytes", "walpost_slot_unconfirmed_bytes", "walpost_slot_safe_wal_bytes", "walpost_slot_wal_status",
+	"walpost_slot_active", "walpost_slot_exhaustion_seconds", "walpost_slot_restart_blocker_age_seconds",
+	"walpost_slot_catalog_xmin_age", "walpost_slot_spill_bytes_total", "walpost_monitor_last_success_timestamp_seconds",
+	"walpost_events_total", "walpost_commit_to_ack_seconds", "walpost_oldest_unacked_seconds", "walpost_in_flight_events",
+	"walpost_in_flight_bytes", "walpost_window_full_seconds_total", "walpost_sessions_total", "walpost_dead_letters_total",
+	"walpost_build_info",
+}
+
+func TestEveryPromisedMetricIsThere(t *testing.T) {
+	families, err := prometheus.Gatherers{collected(t, busy()), newRegistry()}.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, f := range families {
+		names = append(names, f.GetName())
+		if strings.HasPrefix(f.GetName(), "walpost_slot_") {
+			for _, m := range f.GetMetric() {
+				labels := map[string]string{}
+				for _, l := range m.GetLabel() {
+					labels[l.GetName()] = l.GetValue()
+				}
+				if labels["slot"] != "walpost" || labels["database"] != "shop" {
+					t.Errorf("%s has the labels %v", f.GetName(), labels)
+				}
+			}
+		}
+	}
+	for _, name := range promised {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s is not exported", name)
+		}
+	}
+	for _, name := range []string{"go_goroutines", "process_start_time_seconds"} {
+		if !slices.Contains(names, name) {
+			t.Errorf("%s is not exported", name)
+		}
+	}
+}
+
+func TestMetricsSayWhatTheStatusSays(t *testing.T) {
+	want := `
+# HELP walpost_commit_to_ack_seconds From the commit in the database to the brokers' acknowledgement.
+# TYPE walpost_commit_to_ack_seconds histogram
+walpost_commit_to_ack_seconds_bucket{le="0.0005"} 4
+walpost_commit_to_ack_seconds_bucket{le="0.001"} 4
+walpost_commit_to_ack_seconds_bucket{le="0.0025"} 4
+walpost_commit_to_ack_seconds_bucket{le="0.005"} 7
+walpost_commit_to_ack_seconds_bucket{le="0.01"} 7
+walpost_commit_to_ack_seconds_bucket{le="0.025"} 7
+walpost_commit_to_ack_seconds_bucket{le="0.05"} 7
+walpost_commit_to_ack_seconds_bucket{le="0.1"} 7
+walpost_commit_to_ack_seconds_bucket{le="0.25"} 7
+walpost_commit_to_ack_seconds_bucket{le="0.5"} 7
+walpost_commit_to_ack_seconds_bucket{le="1"} 7
+walpost_commit_to_ack_seconds_bucket{le="2.5"} 7
+walpost_commit_to_ack_seconds_bucket{le="5"} 7
+walpost_commit_to_ack_seconds_bucket{le="10"} 7
+walpost_commit_to_ack_seconds_bucket{le="30"} 7
+walpost_commit_to_ack_seconds_bucket{le="60"} 7
+walpost_commit_to_ack_seconds_bucket{le="300"} 7
+walpost_commit_to_ack_seconds_bucket{le="900"} 7
+walpost_commit_to_ack_seconds_bucket{le="3600"} 7
+walpost_commit_to_ack_seconds_bucket{le="+Inf"} 7
+walpost_commit_to_ack_seconds_sum 0.02
+walpost_commit_to_ack_seconds_count 7
+# HELP walpost_events_total Events acknowledged by the brokers.
+# TYPE walpost_events_total counter
+walpost_events_total{topic="orders"} 7
+# HELP walpost_oldest_unacked_seconds Age of the oldest transaction that is not acknowledged whole, 0 for none.
+# TYPE walpost_oldest_unacked_seconds gauge
+walpost_oldest_unacked_seconds 2
+# HELP walpost_sessions_total Sessions with the database by how they ended.
+# TYPE walpost_sessions_total counter
+walpost_sessions_total{ended="halted"} 0
+walpost_sessions_total{ended="lost"} 2
+walpost_sessions_total{ended="refused"} 0
+walpost_sessions_total{ended="stopped"} 0
+# HELP walpost_slot_exhaustion_seconds Forecast: the slot is lost in so many seconds if WAL goes on as in the last minutes; +Inf where that is not in sight.
+# TYPE walpost_slot_exhaustion_seconds gauge
+walpost_slot_exhaustion_seconds{database="shop",slot="walpost"} 3600
+# HELP walpost_slot_restart_blocker_age_seconds Age of the oldest open or prepared transaction that holds WAL back, 0 for none.
+# TYPE walpost_slot_restart_blocker_age_seconds gauge
+walpost_slot_restart_blocker_age_seconds{database="shop",slot="walpost"} 60
+# HELP walpost_slot_wal_status 1 for the slot's wal_status, 0 for the others; missing where there is no slot.
+# TYPE walpost_slot_wal_status gauge
+walpost_slot_wal_status{database="shop",slot="walpost",status="extended"} 1
+walpost_slot_wal_status{database="shop",slot="walpost",status="lost"} 0
+walpost_slot_wal_status{database="shop",slot="walpost",status="reserved"} 0
+walpost_slot_wal_status{database="shop",slot="walpost",status="unreserved"} 0
+# HELP walpost_window_full_seconds_total Time in which nothing was read because the window was full.
+# TYPE walpost_window_full_seconds_total counter
+walpost_window_full_seconds_total 1.5
+`
+	if err := testutil.GatherAndCompare(collected(t, busy()), strings.NewReader(want), "walpost_commit_to_ack_seconds", "walpost_events_total",
+		"walpost_oldest_unacked_seconds", "walpost_sessions_total", "walpost_slot_exhaustion_seconds",
+		"walpost_slot_restart_blocker_age_seconds", "walpost_slot_wal_status", "walpost_window_full_seconds_total"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestStaleSlotHasNoValues(t *testing.T) {
+	relay := busy()
+	relay.status.Slot.Known = false
+	n, err := testutil.GatherAndCount(collected(t, relay), promised[:9]...)
+	if err != nil || n != 0 {
+		t.Errorf("%d values of the slot, %v; want none", n, err)
+	}
+	n, err = testutil.GatherAndCount(collected(t, relay), "walpost_monitor_last_success_timestamp_seconds")
+	if err != nil || n != 1 {
+		t.Errorf("%d timestamps of the monitor, %v; want 1", n, err)
+	}
+}
+
+func TestSlotWithoutLimitHasNoSafeBytes(t *testing.T) {
+	relay := busy()
+	relay.status.Slot.SafeKnown, relay.status.Slot.Exhaustion = false, math.Inf(1)
+	if n, err := testutil.GatherAndCount(collected(t, relay), "walpost_slot_safe_wal_bytes"); err != nil || n != 0 {
+		t.Errorf("%d values, %v; want none", n, err)
+	}
+}
+
+func TestMetricsAreWellNamed(t *testing.T) {
+	problems, err := testutil.GatherAndLint(collected(t, busy()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+func TestKafkaMetricsBearSeveralClients(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	hooks := newKafkaMetrics(reg)
+	for range 2 {
+		client, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.WithHooks(hooks))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer client.Close()
+	}
+	families, err := reg.Gather()
+	if err != nil || len(families) == 0 {
+		t.Fatalf("%d metrics, %v", len(families), err)
+	}
+	for _, f := range families {
+		if !strings.HasPrefix(f.GetName(), "walpost_kafka_") {
+			t.Errorf("%s is not called walpost_kafka_…", f.GetName())
+		}
+	}
+}

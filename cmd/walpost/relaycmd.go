@@ -1,0 +1,106 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost"
+)
+
+func runCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "relays until it is stopped",
+		Long: `run relays until it is stopped. SIGTERM or SIGINT takes no more events, waits up to shutdown_grace for
+acknowledgements and exits 0; a second signal exits at once.
+
+Kafka, a topic or a database that is not there is waited for; /readyz and the log say for what. What needs a
+person (a lost slot, another timeline, an event that cannot be delivered) halts: /readyz tells the reason for
+halt_linger, then the exit code is 3.
+
+The configuration is a file, or flags, or both: flags go over WALPOST_… variables, and those over the file. Each flag has
+a variable of its name: --dsn is WALPOST_DSN.`,
+		Example: `  walpost run --config walpost.yaml
+  walpost run --dsn postgres://walpost@db:5432/shop --brokers kafka:9092 --table public.outbox
+  walpost run --dsn postgres://walpost@db:5432/shop --table outbox --stdout --checkpoint-store file --checkpoint-path ./position`,
+		Args: noArguments,
+	}
+	load := configFlags(cmd)
+	stdout := cmd.Flags().Bool("stdout", false, "write the records to standard output, as JSON lines, instead of to Kafka: for trying; needs --checkpoint-store file")
+	gap := cmd.Flags().String("accept-gap", "", "go on over the one gap that a refusal named, by the `token` that it printed; events in it are lost")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := load(func(c *fileConfig) {
+			c.AcceptGap = *gap
+			if *stdout {
+				c.Stdout = cmd.OutOrStdout()
+			}
+		})
+		if err != nil {
+			return err
+		}
+		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
+		defer stop()
+		return runRelay(ctx, cfg, newLogger(cfg.Log, cmd.ErrOrStderr()), nil)
+	}
+	return cmd
+}
+
+// runRelay relays by cfg until ctx ends. HTTP is there before anything is connected, and until the relay has ended. With
+// started it reports the relay and the address of the status page ("" for none) as soon as both are there.
+func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started func(r *walpost.Relay, page string)) error {
+	metrics := newRegistry()
+	cfg.Logger = log
+	cfg.KafkaHooks = append(cfg.KafkaHooks, kgo.Hook(newKafkaMetrics(metrics)))
+	r, err := walpost.New(cfg.Config)
+	if err != nil {
+		return err
+	}
+	metrics.MustRegister(newCollector(r))
+	page := ""
+	if !cfg.HTTP.off() {
+		addr, stop, err := serveHTTP(cfg.HTTP.Listen, r, metrics, log)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		page = "http://" + addr + "/"
+		log.Info().Str("url", page).Msg("http listens")
+	}
+	if started != nil {
+		started(r, page)
+	}
+	return r.Run(ctx)
+}
+
+// untilSignal is a context that ends with the first SIGTERM or SIGINT. The second ends the process at once.
+func untilSignal(parent context.Context, stderr io.Writer) (context.Context, func()) {
+	if parent == nil {
+		parent = context.Background()
+	}
+	ctx, cancel := context.WithCancel(parent)
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	go func() {
+		select {
+		case <-signals:
+			cancel()
+		case <-ctx.Done():
+			return
+		}
+		<-signals
+		fmt.Fprintln(stderr, "walpost: second signal: exit at once; what was not confirmed comes again")
+		os.Exit(exitFailed)
+	}()
+	return ctx, func() {
+		signal.Stop(signals)
+		cancel()
+	}
+}

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+)
+
+func setupCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "prints the SQL that makes what is missing; --apply runs it",
+		Long: `setup prints the SQL for what is missing: the table, the role's rights, the publication and the slot. Where the database
+cannot be reached it prints all of it. --apply runs it, as the role of the DSN.`,
+		Example: `  walpost setup --config walpost.yaml
+  walpost setup --dsn postgres://postgres@localhost/shop --table public.outbox --apply`,
+		Args: noArguments,
+	}
+	load := configFlags(cmd)
+	apply := cmd.Flags().Bool("apply", false, "run it")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := load(withoutKafka)
+		if err != nil {
+			return err
+		}
+		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
+		defer stop()
+		out := cmd.OutOrStdout()
+		if *apply {
+			made, err := walpost.Setup(ctx, cfg.Config)
+			for _, what := range made {
+				fmt.Fprintln(out, "made "+what)
+			}
+			if err == nil && len(made) == 0 {
+				fmt.Fprintln(out, "everything is there")
+			}
+			return err
+		}
+		sql, why, err := walpost.SetupSQL(ctx, cfg.Config)
+		if err != nil {
+			return err
+		}
+		if why != nil {
+			fmt.Fprintf(out, "-- What is there already could not be seen (%s): this is for an empty database.\n\n",
+				oneLine(why.Error()))
+		}
+		if sql == "" {
+			sql = "-- Everything is there.\n"
+		}
+		_, err = fmt.Fprint(out, sql)
+		return err
+	}
+	return cmd
+}
+
+// withoutKafka lets a command that talks to the database only do without brokers.
+func withoutKafka(cfg *fileConfig) {
+	if len(cfg.Kafka.Brokers) == 0 {
+		cfg.Kafka.Brokers = []string{"none.invalid:9092"} // reserved for what does not exist, by RFC 2606
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+func statusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "tells how the slot is: lag, wal_status, what blocks it",
+		Long: `status looks at the slot in the database, with or without a running relay. It exits 0 where all is fine, 1 for a
+warning or where it cannot tell, and 3 where it is critical: the slot is gone, lost or about to be, or holds more
+WAL than monitor.retained_critical.`,
+		Example: `  walpost status --config walpost.yaml
+  walpost status --config walpost.yaml --watch 30s --json`,
+		Args: noArguments,
+	}
+	load := configFlags(cmd)
+	asJSON := cmd.Flags().Bool("json", false, "print JSON")
+	watch := cmd.Flags().Duration("watch", 0, "look twice, this `long` apart: only then there is a forecast")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *watch < 0 || *watch > time.Hour {
+			return usageError{fmt.Errorf("--watch: must be from 0s to 1h (got %s)", *watch)}
+		}
+		cfg, err := load(withoutKafka)
+		if err != nil {
+			return err
+		}
+		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
+		defer stop()
+		slot, failed := walpost.ReadSlot(ctx, cfg.Config, *watch)
+		out := cmd.OutOrStdout()
+		if *asJSON {
+			err = printJSON(out, slotViewOf(slot, time.Now()))
+		} else {
+			err = printSlot(out, slot)
+		}
+		switch {
+		case err != nil:
+			return err
+		case failed != nil:
+			if hint := fault.Hint(failed); hint != "" {
+				fmt.Fprintf(cmd.ErrOrStderr(), "hint: %s\n", hint)
+			}
+			return exitError(exitFailed) // the findings have said why
+		case slot.Level == walpost.Critical:
+			return exitError(exitPerson)
+		case slot.Level != walpost.Fine:
+			return exitError(exitFailed)
+		}
+		return nil
+	}
+	return cmd
+}
+
+func printSlot(w io.Writer, s walpost.SlotStatus) error {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+	line("slot", "%s in %s", s.Slot, s.Database)
+	line("state", "%s", s.Level)
+	for _, f := range s.Findings {
+		line("", "%s", oneLine(f))
+	}
+	if s.Known && s.Exists {
+		active := "inactive"
+		if s.Active {
+			active = fmt.Sprintf("active (pid %d)", s.ActivePID)
+		} else if !s.InactiveSince.IsZero() {
+			active += " since " + s.InactiveSince.UTC().Format(time.RFC3339)
+		}
+		line("reader", "%s", active)
+		line("wal_status", "%s", s.WALStatus)
+		line("retained", "%s", bytesOrUnknown(s.RetainedBytes))
+		line("unconfirmed", "%s", bytesOrUnknown(s.UnconfirmedBytes))
+		if s.SafeKnown {
+			line("left", "%s before the slot can be lost", walpost.Size(s.SafeBytes).Roughly())
+		} else if s.KeepBytes < 0 {
+			line("left", "no limit (max_slot_wal_keep_size is -1): the disk is the limit")
+		}
+		if !math.IsInf(s.Exhaustion, 1) {
+			line("forecast", "lost in %s", time.Duration(s.Exhaustion*float64(time.Second)).Round(time.Second))
+		}
+		line("confirmed", "%s", s.Confirmed)
+		line("restart", "%s", s.Restart)
+		line("server", "%s", s.Server)
+		if s.Blocker != nil {
+			line("blocker", "%s", walpost.DescribeBlocker(s.Blocker))
+			line("", "to end it: %s", s.Blocker.End)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func bytesOrUnknown(n int64) string {
+	if n < 0 {
+		return "unknown"
+	}
+	return walpost.Size(n).Roughly()
+}

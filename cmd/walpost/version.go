@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+)
+
+// version is set by the release build with -ldflags "-X main.version=v1.2.3"; otherwise the build's own information says it.
+var version string
+
+// build is what a build says of itself.
+type build struct{ version, commit, goVersion string }
+
+func buildInfo() build {
+	b := build{version: version, goVersion: runtime.Version()}
+	info, ok := debug.ReadBuildInfo()
+	if ok {
+		if b.version == "" {
+			b.version = info.Main.Version
+		}
+		dirty := ""
+		for _, s := range info.Settings {
+			switch {
+			case s.Key == "vcs.revision":
+				b.commit = s.Value
+			case s.Key == "vcs.modified" && s.Value == "true":
+				dirty = "-dirty"
+			}
+		}
+		if b.commit != "" {
+			b.commit += dirty
+		}
+	}
+	if b.version == "" || b.version == "(devel)" {
+		b.version = "devel"
+	}
+	if b.commit == "" {
+		b.commit = "unknown"
+	}
+	return b
+}
+
+func versionCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "prints the version, the commit and the Go version",
+		Args:  noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b := buildInfo()
+			_, err := fmt.Fprintf(cmd.OutOrStdout(), "walpost %s\ncommit %s\n%s %s/%s\n",
+				b.version, b.commit, b.goVersion, runtime.GOOS, runtime.GOARCH)
+			return err
+		},
+	}
+}

@@ -1,0 +1,193 @@
+package main
+
+import (
+	"math"
+	"time"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/relay"
+)
+
+// view is /api/status: a stable form of walpost.Status. Positions are LSNs as Postgres prints them; what cannot be told is null.
+type view struct {
+	Name       string  `json:"name"`
+	Version    string  `json:"version"`
+	RunID      string  `json:"run_id"`
+	State      string  `json:"state"`
+	Ready      bool    `json:"ready"`
+	Reason     string  `json:"reason"` // why not ready
+	SinceSecs  float64 `json:"since_seconds"`
+	NowSeconds float64 `json:"now_seconds"` // of this machine's clock, for rates
+
+	Source struct {
+		Database string `json:"database"`
+		SystemID string `json:"system_identifier"`
+		Timeline uint32 `json:"timeline"`
+	} `json:"source"`
+	Epoch uint64 `json:"epoch"`
+
+	Position struct {
+		Received   string `json:"received"`
+		Safe       string `json:"safe"`
+		Checkpoint string `json:"checkpoint"`
+		Confirmed  string `json:"confirmed"`
+	} `json:"position"`
+
+	InFlight struct {
+		Events int      `json:"events"`
+		Bytes  int      `json:"bytes"`
+		Oldest *float64 `json:"oldest_seconds"`
+	} `json:"in_flight"`
+	Window struct {
+		Events int     `json:"events"`
+		Bytes  int64   `json:"bytes"`
+		Full   float64 `json:"full_seconds"`
+	} `json:"window"`
+
+	Events       uint64            `json:"events"`
+	Transactions uint64            `json:"transactions"`
+	Topics       map[string]uint64 `json:"topics"`
+	Sessions     map[string]uint64 `json:"sessions"`
+	Latency      struct {
+		Count uint64  `json:"count"`
+		P50   float64 `json:"p50_seconds"`
+		P99   float64 `json:"p99_seconds"`
+	} `json:"latency"`
+
+	Slot slotView `json:"slot"`
+
+	CheckpointError string   `json:"checkpoint_error"`
+	LastError       string   `json:"last_error"`
+	LastErrorAgo    *float64 `json:"last_error_seconds_ago"`
+	LastEventAgo    *float64 `json:"last_event_seconds_ago"`
+	LastAckAgo      *float64 `json:"last_ack_seconds_ago"`
+}
+
+// slotView is the slot, in /api/status and in walpost status --json.
+type slotView struct {
+	Name        string   `json:"name"`
+	Database    string   `json:"database"`
+	State       string   `json:"state"` // ok, warning, critical, unknown
+	Findings    []string `json:"findings"`
+	Known       bool     `json:"known"`
+	Exists      bool     `json:"exists"`
+	Active      bool     `json:"active"`
+	ActivePID   int32    `json:"active_pid"`
+	WALStatus   string   `json:"wal_status"`
+	Server      string   `json:"server_lsn"`
+	Restart     string   `json:"restart_lsn"`
+	Confirmed   string   `json:"confirmed_flush_lsn"`
+	Retained    *int64   `json:"retained_bytes"`
+	Unconfirmed *int64   `json:"unconfirmed_bytes"`
+	SafeWAL     *int64   `json:"safe_wal_bytes"`
+	KeepBytes   *int64   `json:"max_slot_wal_keep_bytes"`
+	Exhaustion  *float64 `json:"exhaustion_seconds"`
+	Blocker     string   `json:"blocker"`
+	BlockerEnd  string   `json:"blocker_end"` // the SQL that ends it
+	CheckedAgo  *float64 `json:"checked_seconds_ago"`
+	Error       string   `json:"error"`
+}
+
+func viewOf(s walpost.Status, now time.Time) view {
+	v := view{
+		Name: s.Name, Version: buildInfo().version, RunID: s.RunID,
+		State: string(s.State), Ready: s.Ready, Reason: s.Reason,
+		SinceSecs: now.Sub(s.Since).Seconds(), NowSeconds: float64(now.UnixMilli()) / 1000,
+		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions,
+		Topics: s.Topics, Sessions: s.Sessions,
+		Slot:            slotViewOf(s.Slot, now),
+		CheckpointError: s.CheckpointError, LastError: s.LastError,
+		LastErrorAgo: ago(s.LastErrorAt, now), LastEventAgo: ago(s.LastEvent, now), LastAckAgo: ago(s.LastAck, now),
+	}
+	v.Source.Database, v.Source.SystemID, v.Source.Timeline = s.Slot.Database, s.Identity.SystemID, s.Identity.Timeline
+	v.Position.Received, v.Position.Safe = s.Received.String(), s.Safe.String()
+	v.Position.Checkpoint, v.Position.Confirmed = s.Checkpoint.String(), s.Confirmed.String()
+	v.InFlight.Events, v.InFlight.Bytes, v.InFlight.Oldest = s.InFlightEvents, s.InFlightBytes, ago(s.OldestUnacked, now)
+	v.Window.Events, v.Window.Bytes, v.Window.Full = s.Window.Events, int64(s.Window.Bytes), s.WindowFull.Seconds()
+	v.Latency.Count, v.Latency.P50, v.Latency.P99 = count(s.Latency), quantile(s.Latency, 0.5), quantile(s.Latency, 0.99)
+	if v.Topics == nil {
+		v.Topics = map[string]uint64{}
+	}
+	if v.Sessions == nil {
+		v.Sessions = map[string]uint64{}
+	}
+	return v
+}
+
+func slotViewOf(s walpost.SlotStatus, now time.Time) slotView {
+	v := slotView{
+		Name: s.Slot, Database: s.Database, State: string(s.Level), Findings: s.Findings, Known: s.Known, Exists: s.Exists,
+		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus,
+		Server: s.Server.String(), Restart: s.Restart.String(), Confirmed: s.Health.Confirmed.String(),
+		Retained: known(s.RetainedBytes, s.Exists && s.RetainedBytes >= 0), Unconfirmed: known(s.UnconfirmedBytes, s.Exists && s.UnconfirmedBytes >= 0),
+		SafeWAL: known(s.SafeBytes, s.SafeKnown), KeepBytes: known(s.KeepBytes, s.KeepBytes >= 0 && !s.At.IsZero()),
+		CheckedAgo: ago(s.At, now), Error: s.Err,
+	}
+	if !math.IsInf(s.Exhaustion, 1) {
+		v.Exhaustion = &s.Exhaustion
+	}
+	if s.Blocker != nil {
+		v.Blocker, v.BlockerEnd = walpost.DescribeBlocker(s.Blocker), s.Blocker.End
+	}
+	if v.Findings == nil {
+		v.Findings = []string{}
+	}
+	return v
+}
+
+func known(n int64, ok bool) *int64 {
+	if !ok {
+		return nil
+	}
+	return &n
+}
+
+// ago is the age of a time, or nil for one that has not come.
+func ago(t, now time.Time) *float64 {
+	if t.IsZero() {
+		return nil
+	}
+	age := max(0, now.Sub(t).Seconds())
+	return &age
+}
+
+func count(h relay.Histogram) (n uint64) {
+	for _, c := range h.Counts {
+		n += c
+	}
+	return n
+}
+
+// quantile is where a share q of the durations lies, linear within a bucket. Above the last bound it is the last bound.
+func quantile(h relay.Histogram, q float64) float64 {
+	rank := q * float64(count(h))
+	if rank == 0 {
+		return 0
+	}
+	var below, lower float64
+	for i, bound := range relay.LatencyBounds {
+		n := float64(h.Counts[i])
+		if n > 0 && below+n >= rank {
+			return lower + (bound-lower)*(rank-below)/n
+		}
+		below, lower = below+n, bound
+	}
+	return lower
+}
+
+// stuckLimit is how long the loop may take for one turn. It publishes its state four times a second, and the longest
+// thing that it ever waits for at one place is some seconds of a last Confirm and Close.
+const stuckLimit = time.Minute
+
+// stuckFor is how long the relay's loop has not turned, or 0 where that is as it should be. A halted relay lives: its halt
+// is for readiness to tell, and a restart would not help.
+func stuckFor(s walpost.Status, now time.Time) time.Duration {
+	switch s.State {
+	case relay.Connecting, relay.Streaming, relay.Draining:
+		if still := now.Sub(s.Turned); !s.Turned.IsZero() && still > stuckLimit {
+			return still
+		}
+	case relay.Starting, relay.Halted, relay.Stopped:
+	}
+	return 0
+}
