@@ -130,6 +130,12 @@ func TestOversizeIsRefusedAloneAndHoldsItsTopic(t *testing.T) {
 	if err := b.Stalled(); err == nil || !strings.Contains(err.Error(), "topic a is halted behind event "+id) {
 		t.Errorf("stalled: %v", err)
 	}
+	b.send("a", "k", 1) // nor is what comes later
+	b.send("b", "k", 50)
+	b.collect(func() bool { return len(b.acked) >= 650 })
+	if g := b.gateOf("a"); g != halted {
+		t.Errorf("the gate is %d", g)
+	}
 }
 
 // A record is judged by the broker, on what it weighs compressed.
@@ -272,6 +278,12 @@ func TestAChangedLimitTakesEffect(t *testing.T) {
 	fill(1000, 200)
 	b.all()
 	b.checkLog(c.ListenAddrs(), "a")
+	b.mu.Lock()
+	cl := b.topics["a"].cl
+	b.mu.Unlock()
+	if n, _ := cl.told("a"); n != 2_000 {
+		t.Errorf("the client still makes batches of up to %d bytes", n)
+	}
 	id := b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: incompressible(3000)})
 	b.collect(func() bool { return b.poison[id] != nil })
 }
