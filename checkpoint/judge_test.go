@@ -15,13 +15,15 @@ import (
 
 // judged is a record at 0/2000 on timeline 3 and the source that it fits.
 func judged() (*Record, *cdc.Identity) {
-	return &Record{
-			Version: 1, Name: "shop.walpost", Epoch: 7, SystemID: "111", Timeline: 3, Slot: "walpost", Database: "shop", LSN: 0x2000,
-		}, &cdc.Identity{
-			SystemID: "111", Timeline: 3, Database: "shop", Slot: "walpost", Server: 0x5000,
-			History:   []cdc.Fork{{Timeline: 1, End: 0x800}, {Timeline: 2, End: 0x1000}},
-			SlotFound: cdc.SlotState{Exists: true, Confirmed: 0x1F00, Restart: 0x1000, WALStatus: "reserved"},
-		}
+	rec := &Record{
+		Version: 1, Name: "shop.walpost", Epoch: 7, SystemID: "111", Timeline: 3, Slot: "walpost", Database: "shop", LSN: 0x2000,
+	}
+	found := &cdc.Identity{
+		SystemID: "111", Timeline: 3, Database: "shop", Slot: "walpost", Server: 0x5000,
+		History:   []cdc.Fork{{Timeline: 1, End: 0x800}, {Timeline: 2, End: 0x1000}},
+		SlotFound: cdc.SlotState{Exists: true, Confirmed: 0x1F00, Restart: 0x1000, WALStatus: "reserved"},
+	}
+	return rec, found
 }
 
 // descended puts the source on timeline 5, whose history left timeline 3 at end.
@@ -72,14 +74,18 @@ var judgements = []struct {
 		f.SlotFound.Invalidation, f.SlotFound.WALStatus = "wal_removed", "lost"
 	}, says: `slot "walpost" is lost (wal_removed), and no checkpoint knows it: events from 0/1F00 to where a new slot starts may be missing`},
 
-	{what: "another system", reason: OtherSystem, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SystemID = "222" },
-		says: `the server has system identifier 222, and checkpoint shop.walpost/7 at 0/2000 is of 111, another server: events from 0/2000 on may be missing, to where is unknown`},
+	{
+		what: "another system", reason: OtherSystem, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SystemID = "222" },
+		says: `the server has system identifier 222, and checkpoint shop.walpost/7 at 0/2000 is of 111, another server: events from 0/2000 on may be missing, to where is unknown`,
+	},
 	{what: "another system, and everything else too", reason: OtherSystem, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		*f = cdc.Identity{SystemID: "222", Timeline: 1, Database: "d", Slot: "s"}
 	}},
 	{what: "a server that does not say who it is", reason: OtherSystem, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SystemID = "" }},
-	{what: "another database", reason: OtherDatabase, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Database = "shop2" },
-		says: `the database is "shop2", and checkpoint shop.walpost/7 at 0/2000 is of "shop": events from 0/2000 on may be missing, to where is unknown`},
+	{
+		what: "another database", reason: OtherDatabase, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Database = "shop2" },
+		says: `the database is "shop2", and checkpoint shop.walpost/7 at 0/2000 is of "shop": events from 0/2000 on may be missing, to where is unknown`,
+	},
 	{what: "another slot, further on", reason: OtherSlot, from: 0x2000, to: 0x3000, change: func(_ *Record, f *cdc.Identity) {
 		f.Slot, f.SlotFound.Confirmed = "walpost2", 0x3000
 	}, says: `the slot is "walpost2", and checkpoint shop.walpost/7 at 0/2000 is of "walpost": events from 0/2000 to 0/3000 may be missing`},
@@ -91,8 +97,10 @@ var judgements = []struct {
 	{what: "another slot, that is not there", reason: OtherSlot, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		f.Slot, f.SlotFound = "walpost2", cdc.SlotState{}
 	}},
-	{what: "a lower timeline", reason: TimelineBack, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Timeline, f.History = 2, f.History[:1] },
-		says: `the server is on timeline 2, and checkpoint shop.walpost/7 at 0/2000 is on timeline 3: this is an old primary or an old copy: events from 0/2000 on may be missing, to where is unknown`},
+	{
+		what: "a lower timeline", reason: TimelineBack, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Timeline, f.History = 2, f.History[:1] },
+		says: `the server is on timeline 2, and checkpoint shop.walpost/7 at 0/2000 is on timeline 3: this is an old primary or an old copy: events from 0/2000 on may be missing, to where is unknown`,
+	},
 	{what: "a higher timeline that left below the record", reason: TimelineForked, from: 0x1FFF, to: 0x3000, change: func(_ *Record, f *cdc.Identity) {
 		descended(f, 0x1FFF)
 		f.SlotFound.Confirmed = 0x3000
@@ -111,10 +119,12 @@ var judgements = []struct {
 	{what: "a higher timeline whose history passed the record's by", reason: TimelineForked, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 		f.Timeline, f.History = 5, append(f.History, cdc.Fork{Timeline: 4, End: 0x3000})
 	}},
-	{what: "a higher timeline that never was on the record's", reason: TimelineForked, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
-		f.Timeline, f.SlotFound.Confirmed = 5, 0x3000
+	{
+		what: "a higher timeline that never was on the record's", reason: TimelineForked, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+			f.Timeline, f.SlotFound.Confirmed = 5, 0x3000
+		},
+		says: `the server is on timeline 5, which does not come from timeline 3 of checkpoint shop.walpost/7 at 0/2000: events from 0/2000 on may be missing, to where is unknown`,
 	},
-		says: `the server is on timeline 5, which does not come from timeline 3 of checkpoint shop.walpost/7 at 0/2000: events from 0/2000 on may be missing, to where is unknown`},
 	{what: "a higher timeline that left within the transaction delivered in part", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
 		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}
 		descended(f, 0x2400)
@@ -123,8 +133,10 @@ var judgements = []struct {
 		r.Next = &Next{CommitLSN: 0x2400, Rows: 2}
 		descended(f, 0x2400)
 	}},
-	{what: "a restored copy", reason: ServerBehind, from: 0x1FFF, change: func(_ *Record, f *cdc.Identity) { f.Server = 0x1FFF },
-		says: `the server stands at 0/1FFF, and checkpoint shop.walpost/7 at 0/2000 has delivered events up to 0/2000: it was restored from an earlier copy: events from 0/1FFF on may be missing, to where is unknown`},
+	{
+		what: "a restored copy", reason: ServerBehind, from: 0x1FFF, change: func(_ *Record, f *cdc.Identity) { f.Server = 0x1FFF },
+		says: `the server stands at 0/1FFF, and checkpoint shop.walpost/7 at 0/2000 has delivered events up to 0/2000: it was restored from an earlier copy: events from 0/1FFF on may be missing, to where is unknown`,
+	},
 	{what: "a restored copy without the slot", reason: ServerBehind, from: 0x1800, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		f.Server, f.SlotFound = 0x1800, cdc.SlotState{}
 	}},
@@ -136,8 +148,10 @@ var judgements = []struct {
 		descended(f, 0x3000)
 		f.Server = 0x1800
 	}},
-	{what: "no slot", reason: SlotMissing, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound = cdc.SlotState{} },
-		says: `slot "walpost" does not exist, and checkpoint shop.walpost/7 at 0/2000 is of it: events from 0/2000 to where a new slot starts may be missing`},
+	{
+		what: "no slot", reason: SlotMissing, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound = cdc.SlotState{} },
+		says: `slot "walpost" does not exist, and checkpoint shop.walpost/7 at 0/2000 is of it: events from 0/2000 to where a new slot starts may be missing`,
+	},
 	{what: "no slot after a promotion", reason: SlotMissing, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		descended(f, 0x2000)
 		f.SlotFound = cdc.SlotState{}
@@ -145,14 +159,18 @@ var judgements = []struct {
 	{what: "a lost slot, as 17 says it", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.WALStatus, f.SlotFound.Invalidation, f.SlotFound.Restart = "lost", "idle_timeout", 0
 	}, says: `slot "walpost" is lost (idle_timeout), and checkpoint shop.walpost/7 at 0/2000 is of it: events from 0/2000 to where a new slot starts may be missing`},
-	{what: "a lost slot, by its WAL alone", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.WALStatus = "lost" },
-		says: `slot "walpost" is lost (lost), and checkpoint shop.walpost/7 at 0/2000 is of it: events from 0/2000 to where a new slot starts may be missing`},
+	{
+		what: "a lost slot, by its WAL alone", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.WALStatus = "lost" },
+		says: `slot "walpost" is lost (lost), and checkpoint shop.walpost/7 at 0/2000 is of it: events from 0/2000 to where a new slot starts may be missing`,
+	},
 	{what: "an invalidated slot whose WAL is there", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Invalidation = "wal_level_insufficient" }},
 	{what: "a lost slot that was advanced before", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.Invalidation, f.SlotFound.Confirmed = "lost", 0x3000
 	}},
-	{what: "a slot that was advanced by one byte", reason: SlotAhead, from: 0x2000, to: 0x2001, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x2001 },
-		says: `slot "walpost" stands at 0/2001, beyond checkpoint shop.walpost/7 at 0/2000: it was advanced, made again or used by another reader: events from 0/2000 to 0/2001 may be missing`},
+	{
+		what: "a slot that was advanced by one byte", reason: SlotAhead, from: 0x2000, to: 0x2001, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x2001 },
+		says: `slot "walpost" stands at 0/2001, beyond checkpoint shop.walpost/7 at 0/2000: it was advanced, made again or used by another reader: events from 0/2000 to 0/2001 may be missing`,
+	},
 	{what: "a slot made again by somebody", reason: SlotAhead, from: 0x2000, to: 0x4000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x4000 }},
 	{what: "a slot made again by this very session", reason: SlotAhead, from: 0x2000, to: 0x4100, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.Created, f.SlotFound.Confirmed = true, 0x4100

@@ -249,6 +249,7 @@ func TestOneUnreadableRecordIsEnough(t *testing.T) {
 func FuzzDecode(f *testing.F) {
 	f.Add("shop.walpost/7", aRecord().Encode())
 	f.Add("a/1", []byte(`{"version":1,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0001-01-01T00:00:00Z"}`))
+	f.Add("a/1", []byte(`{"version":1,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"2026-11-20T12:00:00+01:00"}`))
 	f.Add("a/1", []byte(`{"version":1,"name":"a","epoch":1,"system_identifier":"1","timeline":1,"slot":"s","database":"d","lsn":"0/1","run_id":"","time":"0000-01-01T00:00:00+23:59"}`))
 	f.Fuzz(func(t *testing.T, key string, value []byte) {
 		r, err := Decode(key, value)

@@ -9,10 +9,12 @@ import (
 
 // Bounds of the walk. What a fifth transaction or a fourth delivery could do, the fourth and the third have done.
 const (
-	maxTransactions = 4 // three with -short
+	maxTransactions = 4 // three with -short and under the race detector
 	maxDeliveries   = 3 // in each
 	maxIdles        = 2 // that say something new; stale ones are tried everywhere
 )
+
+var underRace bool // set by race_test.go
 
 // TestEveryInterleaving walks every order of begin, add, commit, idle and ack within the bounds, each state once, and
 // holds the Tracker against its twin after each step. In every state it also tries what must change nothing (stale and
@@ -20,7 +22,7 @@ const (
 func TestEveryInterleaving(t *testing.T) {
 	seen := map[string]struct{}{}
 	transactions, least := maxTransactions, 270_000
-	if testing.Short() {
+	if testing.Short() || underRace {
 		transactions, least = maxTransactions-1, 19_000
 	}
 	fail := func(p *pair, err error) {

@@ -171,7 +171,7 @@ func (p *pair) commit(end cdc.Position) error {
 	p.tell("commit", int(end))
 	err := p.t.Commit(end)
 	if wrong := end <= p.w.reported(); wrong != (err != nil) {
-		return fmt.Errorf("commit at %d after %d was reported: %v", end, p.w.reported(), err)
+		return fmt.Errorf("commit at %d after %d was reported: %w", end, p.w.reported(), err)
 	}
 	if err == nil {
 		p.w.commit(end)
