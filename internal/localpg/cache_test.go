@@ -11,6 +11,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 )
 
 func TestManyWhoWantTheSameGetWhatOneMade(t *testing.T) {
@@ -21,6 +22,7 @@ func TestManyWhoWantTheSameGetWhatOneMade(t *testing.T) {
 		wg.Go(func() {
 			dir, err := Cached("thing", func(dir string) error {
 				made.Add(1)
+				time.Sleep(50 * time.Millisecond) // a chance for those who do not wait
 				return os.WriteFile(filepath.Join(dir, "file"), []byte("whole"), 0o600)
 			})
 			if err != nil {

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
-	fmt.Println(s.Folder())
+	fmt.Println(s.Folder(), sharedMemory(s))
 	switch how {
 	case "exit":
 		os.Exit(3)
@@ -66,7 +66,10 @@ func TestNothingIsLeftHoweverTheProgramEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			folder := strings.TrimSpace(line)
+			folder, segment, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if !sharedMemoryExists(t, segment) && how == "killed" {
+				t.Fatalf("no shared memory segment %q of a running server found; the test would not see one that is left", segment)
+			}
 			if how == "killed" {
 				if n := len(processesIn(t, folder)); n < 5 {
 					t.Fatalf("%d processes of a running server found; the test would not see any that are left", n)
@@ -78,21 +81,46 @@ func TestNothingIsLeftHoweverTheProgramEnds(t *testing.T) {
 			_, _ = io.Copy(io.Discard, out)
 			_ = cmd.Wait()
 			gone(t, folder)
+			if sharedMemoryExists(t, segment) {
+				t.Errorf("the shared memory segment %s is still there", segment)
+			}
 		})
 	}
 }
 
-func TestTheServerDiesWithItsKeeper(t *testing.T) {
-	s := start(t, Config{})
-	keeperPID := 0
-	for pid, args := range processesIn(t, s.Folder()) {
-		if strings.Contains(args, "postgres\x00-D") {
-			keeperPID = parentOf(t, pid)
+// sharedMemory returns the id of the server's System V segment.
+func sharedMemory(s *Server) string { return strings.Fields(pidFileLine(s, 7))[1] }
+
+// pidFileLine returns a line, from 1, of postmaster.pid.
+func pidFileLine(s *Server, n int) string {
+	b, err := os.ReadFile(filepath.Join(s.DataDir(), "postmaster.pid"))
+	if err != nil {
+		panic(err)
+	}
+	return strings.Split(string(b), "\n")[n-1]
+}
+
+func sharedMemoryExists(t *testing.T, id string) bool {
+	t.Helper()
+	b, err := os.ReadFile("/proc/sysvipc/shm") // key, shmid, …
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) > 1 && f[1] == id {
+			return true
 		}
 	}
-	if keeperPID == 0 {
-		t.Fatal("no postmaster found")
+	return false
+}
+
+func TestTheServerDiesWithItsKeeper(t *testing.T) {
+	s := start(t, Config{})
+	postmaster, err := strconv.Atoi(pidFileLine(s, 1))
+	if err != nil {
+		t.Fatal(err)
 	}
+	keeperPID := parentOf(t, postmaster)
 	if err := syscall.Kill(keeperPID, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +167,7 @@ func gone(t *testing.T, folder string) {
 			return err
 		}
 		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("%s is still there (%w)", folder, err)
+			return fmt.Errorf("%s is still there (%v)", folder, err)
 		}
 		return nil
 	})

@@ -14,6 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
+const timeout = time.Minute
+
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
@@ -22,7 +24,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 
 func roundTrip(t *testing.T, c *KafkaCluster, topic, value string) {
 	t.Helper()
-	ctx := within(t, time.Minute)
+	ctx := within(t, timeout)
 	cl := c.Client(t, kgo.ConsumeTopics(topic))
 	if err := cl.ProduceSync(ctx, &kgo.Record{Topic: topic, Value: []byte(value)}).FirstErr(); err != nil {
 		t.Fatal(err)
@@ -48,7 +50,7 @@ func TestARecordGoesIntoKafkaAndOut(t *testing.T) {
 	topic := c.Topic(t, 3, map[string]string{"max.message.bytes": "2000"})
 	roundTrip(t, c, topic, "v")
 	cl := c.Client(t, kgo.ProducerBatchCompression(kgo.NoCompression()))
-	err := cl.ProduceSync(within(t, time.Minute), &kgo.Record{Topic: topic, Value: make([]byte, 3000)}).FirstErr()
+	err := cl.ProduceSync(within(t, timeout), &kgo.Record{Topic: topic, Value: make([]byte, 3000)}).FirstErr()
 	if !errors.Is(err, kerr.MessageTooLarge) {
 		t.Errorf("a record above max.message.bytes: %v, want %v", err, kerr.MessageTooLarge)
 	}
@@ -56,7 +58,7 @@ func TestARecordGoesIntoKafkaAndOut(t *testing.T) {
 
 func TestProducingDoesNotMakeATopic(t *testing.T) {
 	cl := Kafka(t).Client(t, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(0))
-	err := cl.ProduceSync(within(t, time.Minute), &kgo.Record{Topic: unique("nowhere"), Value: []byte("v")}).FirstErr()
+	err := cl.ProduceSync(within(t, timeout), &kgo.Record{Topic: unique("nowhere"), Value: []byte("v")}).FirstErr()
 	if !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		t.Errorf("got %v, want %v", err, kerr.UnknownTopicOrPartition)
 	}
@@ -74,7 +76,7 @@ func TestAKilledBrokerComesBackWithItsRecords(t *testing.T) {
 		roundTrip(t, c, topic, "again")
 	}
 	cl := c.Client(t, kgo.ConsumeTopics(topic))
-	if r := cl.PollFetches(within(t, time.Minute)).Records(); len(r) == 0 || string(r[0].Value) != "first" {
+	if r := cl.PollFetches(within(t, timeout)).Records(); len(r) == 0 || string(r[0].Value) != "first" {
 		t.Errorf("the first record is %v", r)
 	}
 }
@@ -83,7 +85,7 @@ func TestAPausedBrokerAnswersNothingUntilItIsResumed(t *testing.T) {
 	c := KafkaPrivate(t, 1, nil)
 	topic := c.Topic(t, 1, nil)
 	cl := c.Client(t, kgo.DefaultProduceTopic(topic))
-	if err := cl.ProduceSync(within(t, time.Minute), kgo.StringRecord("before")).FirstErr(); err != nil {
+	if err := cl.ProduceSync(within(t, timeout), kgo.StringRecord("before")).FirstErr(); err != nil {
 		t.Fatal(err)
 	}
 	if err := c.Pause(); err != nil {
