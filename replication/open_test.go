@@ -392,3 +392,29 @@ func TestPinnedFormatWithstandsTheRolesDefaults(t *testing.T) {
 		}
 	})
 }
+
+// A slot that somebody else is making is in the catalog already, without a position. It must not be taken for one at 0/0.
+func TestSlotThatIsBeingMadeIsWaitedFor(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable, publicationForOutbox)
+	blocker, maker := w.connect(), w.connect()
+	w.run(blocker, "BEGIN", insertRow)
+	made := make(chan error, 1)
+	go func() {
+		_, err := maker.Exec(t.Context(), w.slotOf("pgoutput"))
+		made <- err
+	}()
+	for w.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '"+w.cfg.Slot+"'") == "0" {
+		time.Sleep(5 * time.Millisecond) // until the server shows it
+	}
+	_, err := w.open(w.source(), true, false)
+	if !fault.Retryable(err) || !strings.Contains(err.Error(), fmt.Sprintf("is just being made by process %d", maker.PgConn().PID())) {
+		t.Errorf("%s %v", behaviourOf(err), err)
+	}
+	w.run(blocker, "COMMIT")
+	if err := <-made; err != nil {
+		t.Fatal(err)
+	}
+	if slot := w.mustOpen(w.source(), true).Identity().SlotFound; slot.Created || slot.Confirmed == 0 {
+		t.Errorf("%+v", slot)
+	}
+}
