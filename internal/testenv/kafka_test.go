@@ -57,7 +57,7 @@ func TestARecordGoesIntoKafkaAndOut(t *testing.T) {
 }
 
 func TestProducingDoesNotMakeATopic(t *testing.T) {
-	cl := Kafka(t).Client(t, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(0))
+	cl := Kafka(t).Client(t, kgo.AllowAutoTopicCreation(), kgo.UnknownTopicRetries(4))
 	err := cl.ProduceSync(within(t, timeout), &kgo.Record{Topic: unique("nowhere"), Value: []byte("v")}).FirstErr()
 	if !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		t.Errorf("got %v, want %v", err, kerr.UnknownTopicOrPartition)

@@ -194,11 +194,8 @@ func (pg *PG) drop(database string) error {
 	}
 	defer conn.Close(ctx)
 	for {
-		// A terminated walsender holds its slot for a moment longer.
+		// The server drops the database's slots with it, but not one in use, and a terminated walsender holds its slot for a moment.
 		_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = $1 AND active`, database)
-		if err == nil {
-			_, err = conn.Exec(ctx, `SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = $1`, database)
-		}
 		if err == nil {
 			_, err = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+database+" WITH (FORCE)")
 		}

@@ -3,9 +3,13 @@
 package testenv
 
 import (
+	"context"
 	"os"
 	"testing"
 	"time"
+
+	"github.com/jackc/pglogrepl"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/localpg"
 )
@@ -31,7 +35,25 @@ func TestEachVersionDecodesLogically(t *testing.T) {
 func TestADatabaseGoesWithItsSlotsAtTheEndOfTheTest(t *testing.T) {
 	pg := Postgres(t, "")
 	t.Run("", func(t *testing.T) {
-		pg.Exec(t, pg.Database(t), "SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')")
+		var conn *pgconn.PgConn
+		t.Cleanup(func() {
+			if conn != nil {
+				_ = conn.Close(context.Background())
+			}
+		}) // after the database is dropped
+		dsn := pg.Database(t)
+		pg.Exec(t, dsn, "CREATE PUBLICATION p", "SELECT pg_create_logical_replication_slot('left_behind', 'pgoutput')",
+			"SELECT pg_create_logical_replication_slot('in_use', 'pgoutput')")
+		var err error
+		conn, err = pgconn.Connect(t.Context(), dsn+"&replication=database")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := pglogrepl.StartReplication(t.Context(), conn, "in_use", 0, pglogrepl.StartReplicationOptions{
+			PluginArgs: []string{"proto_version '1'", "publication_names 'p'"},
+		}); err != nil {
+			t.Fatal(err)
+		}
 	})
 	if got := pg.Value(t, pg.DSN("postgres"), "SELECT (SELECT count(*) FROM pg_replication_slots) || ' ' || (SELECT count(*) FROM pg_database WHERE datname LIKE 'wp%')"); got != "0 0" {
 		t.Errorf("slots and databases left: %s, want 0 0", got)
