@@ -85,7 +85,7 @@ func (t *topics) route(value string) (string, error) {
 // checkTopic is Kafka's rule for topic names (org.apache.kafka.common.internals.Topic.validate).
 func checkTopic(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > 249 {
-		return fmt.Errorf("invalid topic name %.260q: it must have 1 to 249 characters and not be . or ..", name)
+		return fmt.Errorf("invalid topic name %.260q: it must have 1 to 249 characters and be neither . nor .. alone", name)
 	}
 	for i := range len(name) {
 		c := name[i]

@@ -198,6 +198,52 @@ func TestFlagGoesOverVariableGoesOverFile(t *testing.T) {
 	}
 }
 
+func TestFlagGoesOverVariable(t *testing.T) {
+	cmd := runCommand()
+	if err := cmd.Flags().Parse([]string{"--slot", "flag", "--create-topics", "--snapshot", ""}); err != nil {
+		t.Fatal(err)
+	}
+	env := map[string]string{"WALPOST_SLOT": "variable", "WALPOST_TABLE": "public.outbox", "WALPOST_NAME": "", "WALPOST_PORT": "tcp://10.0.0.1:80"}
+	got := overrides(cmd.Flags(), func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	want := []override{
+		{from: "WALPOST_TABLE", field: "source.table", text: "public.outbox"},
+		{from: "--slot", field: "source.slot", text: "flag"},
+		{from: "--snapshot", field: "source.snapshot", text: ""},
+		{from: "--create-topics", field: "kafka.topics.create", text: "true"},
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("got  %v\nwant %v", got, want)
+	}
+}
+
+func TestTableReplacesBothForms(t *testing.T) {
+	over := []override{{from: "--table", field: "source.table", text: "public.a,public.b"}}
+	for _, name := range []string{"minimal", "variables"} {
+		cfg, err := loadConfig("testdata/config/"+name+".good.yaml", testEnv, over, nil)
+		if err != nil || !slices.Equal(cfg.Source.AllTables(), []string{"public.a", "public.b"}) {
+			t.Errorf("%s: %v, %v", name, cfg.Source.AllTables(), err)
+		}
+	}
+}
+
+func TestOverrideHealsWhatCannotBeRead(t *testing.T) {
+	over := []override{
+		{from: "--slot", field: "source.slot", text: "walpost"},
+		{from: "--halt-linger", field: "halt_linger", text: "0s"},
+		{from: "--brokers", field: "kafka.brokers", text: "kafka:9092"},
+	}
+	_, err := loadConfig("testdata/config/types.bad.yaml", testEnv, over, nil)
+	text := fmt.Sprint(err)
+	for _, field := range []string{"source.slot", "halt_linger", "kafka.brokers"} {
+		if strings.Contains(text, field) {
+			t.Errorf("%s was replaced, and still:\n%s", field, text)
+		}
+	}
+	if !strings.Contains(text, "source.create") {
+		t.Errorf("source.create was not replaced:\n%s", text)
+	}
+}
+
 func TestOverrideHealsTheFileAndNamesItself(t *testing.T) {
 	over := []override{
 		{from: "--slot", field: "source.slot", text: "walpost"},

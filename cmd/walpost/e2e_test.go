@@ -290,6 +290,9 @@ func TestDroppedSlotHaltsAndLingers(t *testing.T) {
 	if code, body := p.get("/livez"); code != http.StatusOK {
 		t.Errorf("/livez: %d %s", code, body)
 	}
+	if code, out := command(t, "status", "--dsn", dsn, "--table", "outbox", "--slot", slot); code != exitPerson || !strings.Contains(out, "does not exist") {
+		t.Errorf("status: exit code %d, want %d\n%s", code, exitPerson, out)
+	}
 	if code := p.stop(); code != exitPerson {
 		t.Errorf("exit code %d, want %d", code, exitPerson)
 	}

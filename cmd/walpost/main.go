@@ -77,6 +77,7 @@ only what the brokers have acknowledged.`,
 func commands() []*cobra.Command {
 	return []*cobra.Command{
 		runCommand(),
+		demoCommand(),
 		checkCommand(),
 		setupCommand(),
 		statusCommand(),

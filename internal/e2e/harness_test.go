@@ -1,0 +1,338 @@
+// Package e2e puts the program itself, as users run it, between real servers and makes them fail. It has tests only.
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/ledger"
+	"github.com/walpost/walpost/internal/shop"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// program is the built walpost.
+var program string
+
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "walpost-e2e-")
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
+		program = filepath.Join(dir, "walpost")
+		if out, err := exec.Command("go", "build", "-o", program, "github.com/walpost/walpost/cmd/walpost").CombinedOutput(); err != nil {
+			fmt.Fprintf(os.Stderr, "build walpost: %v\n%s", err, out)
+			return 1
+		}
+		return testenv.Main(m)
+	}())
+}
+
+// A setting is one relay's surroundings: a database with the shop's tables, and its own topics.
+type setting struct {
+	t       *testing.T
+	dsn     string
+	brokers []string
+	topics  []string // of the shop's types, in their order
+	prefix  string   // of the topics
+	name    string   // of the checkpoint
+	extra   string   // further lines of walpost.yaml
+}
+
+// newSetting makes the shop's tables in the database and the topics, of three partitions.
+func newSetting(t *testing.T, pg *testenv.PG, dsn string, kafka *testenv.KafkaCluster) *setting {
+	t.Helper()
+	pg.Exec(t, dsn, shop.Schema)
+	s := &setting{t: t, dsn: dsn, brokers: kafka.Brokers(), name: unique("relay")}
+	s.prefix = s.name + "."
+	for _, typ := range shop.Types {
+		s.topics = append(s.topics, s.prefix+typ)
+		kafka.CreateTopic(t, s.prefix+typ, 3, nil)
+	}
+	return s
+}
+
+var (
+	uniqueMu sync.Mutex
+	uniqueN  int
+)
+
+func unique(prefix string) string {
+	uniqueMu.Lock()
+	defer uniqueMu.Unlock()
+	uniqueN++
+	return fmt.Sprintf("%s%d-%d", prefix, os.Getpid(), uniqueN)
+}
+
+// config writes walpost.yaml and returns its path.
+func (s *setting) config() string {
+	s.t.Helper()
+	path := filepath.Join(s.t.TempDir(), "walpost.yaml")
+	text := fmt.Sprintf(`name: %s
+source: {dsn: %q, table: public.outbox}
+router: {route.topic.replacement: "%s${routedByValue}"}
+kafka: {brokers: [%s]}
+http: {listen: "127.0.0.1:0"}
+%s
+`, s.name, s.dsn, s.prefix, strings.Join(s.brokers, ", "), s.extra)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	return path
+}
+
+// A relay is a running walpost.
+type relay struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	page string // http://host:port
+	done chan struct{}
+	log  *output
+}
+
+// start runs "walpost run" and returns when its HTTP listens.
+func (s *setting) start(args ...string) *relay {
+	s.t.Helper()
+	r := &relay{t: s.t, done: make(chan struct{}), log: &output{}}
+	r.cmd = exec.Command(program, append([]string{"run", "--config", s.config()}, args...)...)
+	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
+	if err := r.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	go func() {
+		_ = r.cmd.Wait() // ProcessState has the code
+		close(r.done)
+	}()
+	s.t.Cleanup(func() {
+		_ = r.cmd.Process.Kill() // it may have ended
+		<-r.done
+		if s.t.Failed() {
+			s.t.Logf("walpost %d wrote:\n%s", r.cmd.Process.Pid, r.log)
+		}
+	})
+	eventually(s.t, 30*time.Second, "http listens", func() bool {
+		for line := range strings.Lines(r.log.String()) {
+			var l struct{ URL, Message string }
+			if json.Unmarshal([]byte(line), &l) == nil && l.Message == "http listens" {
+				r.page = strings.TrimSuffix(l.URL, "/")
+				return true
+			}
+		}
+		return r.ended()
+	})
+	return r
+}
+
+// startReady starts and waits until events flow.
+func (s *setting) startReady(args ...string) *relay {
+	s.t.Helper()
+	r := s.start(args...)
+	eventually(s.t, 60*time.Second, "ready", func() bool { return r.ready() || r.ended() })
+	if r.ended() {
+		s.t.Fatalf("walpost ended with code %d", r.cmd.ProcessState.ExitCode())
+	}
+	return r
+}
+
+func (r *relay) ended() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
+}
+
+func (r *relay) ready() bool {
+	code, _ := r.get("/readyz")
+	return code == http.StatusOK
+}
+
+// get asks HTTP; code 0 means that nobody answered.
+func (r *relay) get(path string) (code int, body string) {
+	client := http.Client{Timeout: 5 * time.Second}
+	resp, err := client.Get(r.page + path)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close() //nolint:errcheck // it was read
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(b)
+}
+
+// metric returns the value of the first sample whose line begins with name.
+func (r *relay) metric(name string) float64 {
+	_, body := r.get("/metrics")
+	for line := range strings.Lines(body) {
+		if rest, ok := strings.CutPrefix(line, name); ok && (rest[0] == ' ' || rest[0] == '{') {
+			fields := strings.Fields(line)
+			v, _ := strconv.ParseFloat(fields[len(fields)-1], 64) //nolint:errcheck // 0 is as good
+			return v
+		}
+	}
+	return -1
+}
+
+// rss is the resident memory in bytes; peak is the highest so far.
+func (r *relay) rss() (now, peak int64) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
+	if err != nil {
+		return -1, -1
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.Fields(line)
+		if len(f) == 3 && (f[0] == "VmRSS:" || f[0] == "VmHWM:") {
+			kb, _ := strconv.ParseInt(f[1], 10, 64) //nolint:errcheck // the kernel wrote it
+			if f[0] == "VmRSS:" {
+				now = kb << 10
+			} else {
+				peak = kb << 10
+			}
+		}
+	}
+	return now, peak
+}
+
+// stop sends SIGTERM and returns the exit code.
+func (r *relay) stop() int {
+	r.t.Helper()
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		r.t.Fatal(err)
+	}
+	return r.wait(90 * time.Second)
+}
+
+// kill is kill -9.
+func (r *relay) kill() {
+	_ = r.cmd.Process.Kill() // it may have ended
+	<-r.done
+}
+
+// wait returns the exit code.
+func (r *relay) wait(limit time.Duration) int {
+	r.t.Helper()
+	select {
+	case <-r.done:
+		return r.cmd.ProcessState.ExitCode()
+	case <-time.After(limit):
+		r.t.Fatalf("walpost did not end in %s", limit)
+		return 0
+	}
+}
+
+// output keeps what a process writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
+
+// eventually waits for an event, and fails the test when it does not come.
+func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
+	t.Helper()
+	for give := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		if ok() {
+			return
+		}
+		if time.Now().After(give) {
+			t.Fatalf("not in %s: %s", limit, what)
+		}
+	}
+}
+
+// A watch is an independent consumer of a setting's topics.
+type watch struct {
+	mu      sync.Mutex
+	ledger  *ledger.Ledger
+	arrived int
+	stop    func()
+}
+
+// follow reads the topics from their start until the end of the test, or stop.
+func (s *setting) follow() *watch {
+	w := &watch{ledger: ledger.New()}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		err := shop.Follow(ctx, s.brokers, s.topics, func(r *kgo.Record) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.arrived++
+			w.ledger.Observe(shop.Entry(r))
+		})
+		if err != nil {
+			s.t.Errorf("consumer: %v", err)
+		}
+	}()
+	w.stop = func() { cancel(); <-done }
+	s.t.Cleanup(w.stop)
+	return w
+}
+
+// settle waits until everything in the table has arrived and nothing more comes for a moment, and returns what the ledger says.
+func (s *setting) settle(w *watch, limit time.Duration) ledger.Report {
+	s.t.Helper()
+	w.mu.Lock()
+	err := shop.Truth(s.t.Context(), s.dsn, w.ledger)
+	w.mu.Unlock()
+	if err != nil {
+		s.t.Fatalf("read the outbox: %v", err)
+	}
+	for give := time.Now().Add(limit); time.Now().Before(give); time.Sleep(100 * time.Millisecond) {
+		w.mu.Lock()
+		missing := w.ledger.Missing()
+		w.mu.Unlock()
+		if missing == 0 {
+			break
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // for what comes too much
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	rep := w.ledger.Check()
+	s.t.Logf("ledger: %s", &rep)
+	return rep
+}
+
+// command runs walpost to its end.
+func (s *setting) command(args ...string) (code int, out string) {
+	s.t.Helper()
+	cmd := exec.Command(program, append(args, "--config", s.config())...)
+	text, err := cmd.CombinedOutput()
+	if cmd.ProcessState == nil {
+		s.t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), string(text)
+}
