@@ -1,0 +1,70 @@
+package walpost
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// usable is a Config with which New succeeds.
+func usable() Config {
+	cfg := DefaultConfig()
+	cfg.Source.DSN, cfg.Source.Table, cfg.Kafka.Brokers = "postgres://walpost@db:5432/shop", "outbox", []string{"kafka:9092"}
+	return cfg
+}
+
+func TestSecretFilesLoseTheLineEndOnly(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "secret")
+	for text, want := range map[string]string{"a b\n": "a b", "a\r\n": "a", " a \n\n": " a ", "a": "a"} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg := usable()
+		cfg.Source.PasswordFile, cfg.Kafka.SASL.SessionTokenFile = name, name
+		if got := cfg.replication().Password; got != want {
+			t.Errorf("%q is the password %q, want %q", text, got, want)
+		}
+		if got := cfg.sink().SASL.SessionToken; got != want {
+			t.Errorf("%q is the session token %q, want %q", text, got, want)
+		}
+	}
+	for _, text := range []string{"", "\n", strings.Repeat("a", maxSecret+1)} {
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cfg := usable()
+		cfg.Source.DSN, cfg.Source.DSNFile = "", name
+		if found := cfg.Validate(); len(found) != 1 || found[0].Field != "source.dsn_file" {
+			t.Errorf("a file of %d bytes: %v", len(text), found)
+		}
+	}
+}
+
+func TestNewSaysEverythingAndIsMisconfigured(t *testing.T) {
+	if _, err := New(usable()); err != nil {
+		t.Fatal(err)
+	}
+	cfg := usable()
+	cfg.Delivery.Window.Events, cfg.Source.Slot = 0, "A"
+	_, err := New(cfg)
+	if err == nil || !fault.Misconfigured(err) || !strings.Contains(err.Error(), "delivery.window.events: must be at least 1 (got 0)") ||
+		!strings.Contains(err.Error(), "source.slot: ") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := New(Config{}); err == nil {
+		t.Error("the zero Config was accepted")
+	}
+}
+
+func TestNameIsDatabaseAndSlot(t *testing.T) {
+	r, err := New(usable())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s := r.Status(); s.Name != "shop.walpost" || s.Ready || s.Slot.Level != Unknown {
+		t.Errorf("before Run: %+v", s)
+	}
+}
