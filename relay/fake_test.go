@@ -60,11 +60,10 @@ type world struct {
 	storeMax  time.Duration
 	saves     int
 
-	runs      []*run
-	confirms  int
-	maxGap    time.Duration // between two confirms of one session
-	clean     bool          // nothing happens that may duplicate
-	rollbacks int
+	runs     []*run
+	confirms int
+	maxGap   time.Duration // between two confirms of one session
+	clean    bool          // nothing happens that may duplicate
 }
 
 type txn struct {
@@ -226,7 +225,6 @@ type fakeSession struct {
 	tx, ev int // next to send
 	told   cdc.Position
 	last   time.Time // of Confirm
-	sparse int
 	event  cdc.Event
 	vals   [3]cdc.Value
 }

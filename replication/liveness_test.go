@@ -215,7 +215,7 @@ func TestAServerThatShutsDownIsLeftAlsoWhileNobodyReads(t *testing.T) {
 		if !fault.Retryable(err) || !errors.Is(err, errGoingDown) {
 			t.Errorf("Confirm: %v", err)
 		}
-		if _, again := s.Next(t.Context(), time.Second); again != err {
+		if _, again := s.Next(t.Context(), time.Second); !errors.Is(again, err) {
 			t.Errorf("Next: %v", again)
 		}
 		if err := s.Close(t.Context()); err != nil {

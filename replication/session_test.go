@@ -209,10 +209,10 @@ func TestAnyErrorOfTheServerEndsTheStream(t *testing.T) {
 			if c.person && fault.Hint(err) == "" {
 				t.Errorf("%v: no hint", err)
 			}
-			if _, again := s.Next(t.Context(), time.Second); again != err {
+			if _, again := s.Next(t.Context(), time.Second); !errors.Is(again, err) {
 				t.Errorf("then %v", again)
 			}
-			if again := s.Confirm(t.Context(), 0); again != err {
+			if again := s.Confirm(t.Context(), 0); !errors.Is(again, err) {
 				t.Errorf("then Confirm: %v", again)
 			}
 		})
@@ -382,7 +382,7 @@ func TestARefusedStartHasTheServersReason(t *testing.T) {
 			if sqlState(err) != c.code || fault.Retryable(err) != c.retry || fault.NeedsPerson(err) != c.person {
 				t.Errorf("%v: retryable %t, needs a person %t", err, fault.Retryable(err), fault.NeedsPerson(err))
 			}
-			if _, again := s.Next(t.Context(), time.Second); again != err {
+			if _, again := s.Next(t.Context(), time.Second); !errors.Is(again, err) {
 				t.Errorf("then %v", again)
 			}
 		})

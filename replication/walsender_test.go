@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -123,7 +124,7 @@ func (w *walsender) send(messages ...[]byte) {
 	for _, m := range messages {
 		b = append(b, m...)
 	}
-	if _, err := w.conn.Write(b); err != nil && err != io.ErrClosedPipe {
+	if _, err := w.conn.Write(b); err != nil && !errors.Is(err, io.ErrClosedPipe) {
 		w.t.Errorf("send: %v", err)
 	}
 }

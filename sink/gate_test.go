@@ -157,7 +157,7 @@ func TestAnInvalidRecordAmongManyIsFound(t *testing.T) {
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("a", "k", 1)
 	b.all()
-	var bad = []byte("poisonous")
+	bad := []byte("poisonous")
 	c.Fault(kfake.Fault{Keys: produce, Err: kerr.InvalidRecord, Count: -1, When: func(req kmsg.Request) bool {
 		for _, t := range req.(*kmsg.ProduceRequest).Topics {
 			for _, p := range t.Partitions {

@@ -295,8 +295,9 @@ func kindName(n *yaml.Node) string {
 		return "a mapping"
 	case yaml.SequenceNode:
 		return "a list"
+	default:
+		return "one value"
 	}
-	return "one value"
 }
 
 func isStruct(v reflect.Value) bool { return v.Kind() == reflect.Struct }

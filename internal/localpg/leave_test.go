@@ -4,6 +4,7 @@ package localpg
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,7 +168,7 @@ func gone(t *testing.T, folder string) {
 			return err
 		}
 		if _, err := os.Stat(folder); !errors.Is(err, os.ErrNotExist) {
-			return fmt.Errorf("%s is still there (%v)", folder, err)
+			return fmt.Errorf("%s is still there: %w", folder, cmp.Or(err, errors.New("stat finds it")))
 		}
 		return nil
 	})

@@ -4,6 +4,7 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -152,7 +153,7 @@ func (c *KafkaCluster) deleteTopic(t testing.TB, name string) {
 		return
 	}
 	defer adm.Close()
-	if _, err := adm.DeleteTopic(ctx, name); err != nil && err != kerr.UnknownTopicOrPartition {
+	if _, err := adm.DeleteTopic(ctx, name); err != nil && !errors.Is(err, kerr.UnknownTopicOrPartition) {
 		t.Errorf("delete topic %s: %v", name, err)
 	}
 }
