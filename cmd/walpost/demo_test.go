@@ -1,0 +1,40 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+func TestDemoChecksItselfAndLeavesNothing(t *testing.T) {
+	tmp, err := os.MkdirTemp("", "demo-test-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(tmp) })  // nothing is in it, if the test passes
+	if err := os.Chmod(tmp, 0o755); err != nil { // as root the server runs as another user
+		t.Fatal(err)
+	}
+	cmd := exec.Command("walpost", "demo", "--for", "4s")
+	cmd.Env = append(os.Environ(), "TMPDIR="+tmp)
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, want := range []string{"status page  http://127.0.0.1:", " committed, ", "commit to ack p50", "slot lag", " 0 lost,", " 0 duplicates", "check: ok: everything that was committed arrived once, in order per key"} {
+		if !strings.Contains(string(out), want) {
+			t.Errorf("the output lacks %q", want)
+		}
+	}
+	if strings.Contains(string(out), "0 committed, 0 arrived: ") {
+		t.Error("nothing was committed: the check proves nothing")
+	}
+	left, err := os.ReadDir(tmp)
+	if err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+	if t.Failed() {
+		t.Logf("output:\n%s", out)
+	}
+}
