@@ -1,0 +1,136 @@
+//go:build linux
+
+// Command bench measures walpost beside pg_recvlogical on the same backlog of a Postgres that it starts, into a Kafka that it
+// starts, and how long an event takes from commit to acknowledgement and to a consumer. What it prints says something about
+// this machine and this moment: compare lines of one run, never of two. See README.md.
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+)
+
+type options struct {
+	rows, txns, rounds int
+	rates              string
+	seconds            int
+	version            string
+	builds             string
+	recvlogical        string
+	extra              string
+	rest               bool
+}
+
+func main() {
+	var o options
+	flag.IntVar(&o.rows, "rows", 500_000, "rows of the backlog that is one transaction; 0: leave it out")
+	flag.IntVar(&o.txns, "txns", 300_000, "transactions of the backlog of one row each; 0: leave it out")
+	flag.IntVar(&o.rounds, "rounds", 3, "times that each reader reads each backlog")
+	flag.StringVar(&o.rates, "rates", "200,1000,3000", "events per second at which latency is measured; empty: leave it out")
+	flag.IntVar(&o.seconds, "seconds", 15, "time that each rate lasts")
+	flag.StringVar(&o.version, "postgres", "15", "major version of Postgres")
+	flag.StringVar(&o.builds, "walpost", "", "programs to compare, separated by commas; empty: build the one here")
+	flag.StringVar(&o.recvlogical, "pg_recvlogical", "", "its path; empty: look for it")
+	flag.StringVar(&o.extra, "config", "", "a file with further sections of walpost.yaml, such as delivery")
+	flag.BoolVar(&o.rest, "idle", false, "wait for a load average below 0.5 before each figure")
+	flag.Parse()
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	if err := run(ctx, &o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, o *options) (err error) {
+	dir, err := os.MkdirTemp("", "walpost-bench-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
+	builds := strings.Split(o.builds, ",")
+	if o.builds == "" {
+		builds[0] = filepath.Join(dir, "walpost")
+		build := exec.CommandContext(ctx, "go", "build", "-o", builds[0], "github.com/walpost/walpost/cmd/walpost")
+		build.Stderr = os.Stderr
+		if err := build.Run(); err != nil {
+			return fmt.Errorf("build walpost: %w", err)
+		}
+	}
+	e, err := start(o.version)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if closing := e.close(); err == nil {
+			err = closing
+		}
+	}()
+	e.dir, e.idle = dir, o.rest
+	if o.extra != "" {
+		b, err := os.ReadFile(o.extra)
+		if err != nil {
+			return err
+		}
+		e.extra = string(b)
+	}
+	var readers []reader
+	if path := recvlogical(o.recvlogical, o.version); path != "" {
+		readers = append(readers, &pgReader{env: e, path: path})
+	} else {
+		fmt.Println("pg_recvlogical is not installed (Debian: postgresql-client or postgresql): walpost runs alone")
+	}
+	for _, path := range builds {
+		name := "walpost"
+		if len(builds) > 1 {
+			name = path
+		}
+		readers = append(readers, &walpostReader{env: e, path: path, name: name})
+	}
+	backlogs := []backlog{{name: "one transaction", rows: o.rows, whole: true}, {name: "one row each", rows: o.txns}}
+	for i := range backlogs {
+		if backlogs[i].rows == 0 || o.rounds == 0 {
+			continue
+		}
+		if err := e.compare(ctx, &backlogs[i], readers, o.rounds); err != nil {
+			return err
+		}
+	}
+	for _, path := range builds {
+		if o.rates == "" {
+			break
+		}
+		var rates []int
+		for text := range strings.SplitSeq(o.rates, ",") {
+			rate, err := strconv.Atoi(text)
+			if err != nil || rate < 1 {
+				return fmt.Errorf("-rates: %q is no rate", text)
+			}
+			rates = append(rates, rate)
+		}
+		if err := e.latency(ctx, path, rates, o.seconds); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// recvlogical finds the program, preferring the server's version.
+func recvlogical(path, version string) string {
+	for _, p := range []string{path, "/usr/lib/postgresql/" + version + "/bin/pg_recvlogical", "pg_recvlogical"} {
+		if found, err := exec.LookPath(p); p != "" && err == nil {
+			return found
+		}
+	}
+	return ""
+}
