@@ -83,6 +83,9 @@ var stopSignals = map[Mode]syscall.Signal{Smart: syscall.SIGTERM, Fast: syscall.
 // startTimeout is for a machine under load; a start takes well below a second.
 const startTimeout = 90 * time.Second
 
+// orphansLimit is for the children of a killed postmaster to end.
+const orphansLimit = 20 * time.Second
+
 // Start runs a server and returns when it accepts connections. The caller must Close it.
 func Start(ctx context.Context, c Config) (*Server, error) {
 	s := &Server{major: c.Version, account: serverAccount(), params: c.Parameters, fsync: c.Fsync}
@@ -143,10 +146,17 @@ func (s *Server) first(ctx context.Context, c Config) error {
 
 // Start starts a stopped or killed server again, on the same data directory and port.
 func (s *Server) Start(ctx context.Context) error {
-	if err := s.start(ctx); err != nil {
-		return fmt.Errorf("postgres %s: %w", s.major, err)
+	for deadline := time.Now().Add(orphansLimit); ; {
+		err := s.start(ctx)
+		if err == nil {
+			return nil
+		}
+		// The children of a killed postmaster notice it by themselves, a moment later; until then they have its shared memory.
+		if !strings.Contains(err.Error(), "pre-existing shared memory block") || ctx.Err() != nil || time.Now().After(deadline) {
+			return fmt.Errorf("postgres %s: %w", s.major, err)
+		}
+		time.Sleep(100 * time.Millisecond)
 	}
-	return nil
 }
 
 func (s *Server) start(ctx context.Context) error {
