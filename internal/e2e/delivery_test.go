@@ -1,0 +1,231 @@
+package e2e
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/shop"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// Half of the rows see clean restarts, which repeat nothing; the other half kill -9, which may repeat, but in contiguous re-runs.
+func TestHundredThousandRowsOverRestartsAndKills(t *testing.T) {
+	t.Parallel()
+	const half, restarts, kills = 50_000, 3, 20
+	pg, kafka := testenv.Postgres(t, "15", testenv.Private()), testenv.Kafka(t)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	r := s.startReady()
+	w := s.follow()
+
+	work := s.load(&shop.Shop{Writers: 8, Rows: half, Seed: 1, Tag: "a", Pause: 20 * time.Millisecond})
+	for i := range int64(restarts) {
+		work.reach(t, (i+1)*half/(restarts+1))
+		r.stopsClean()
+		r = s.startReady()
+	}
+	<-work.done
+	s.onceEach(w, time.Minute)
+
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("moments of the kills from seed %d", seed)
+	rnd := rand.New(rand.NewPCG(seed, 0))
+	work = s.load(&shop.Shop{Writers: 8, Rows: half, Seed: 2, Tag: "b", Pause: 80 * time.Millisecond})
+	delivered := 0
+	for range kills {
+		before := w.count()
+		// Some while it connects, most in the midst of delivering.
+		time.Sleep(time.Duration(rnd.Int64N(int64(time.Second))))
+		r.kill()
+		if w.count() > before {
+			delivered++
+		}
+		r = s.start()
+	}
+	if delivered < kills/4 {
+		t.Errorf("only %d of %d runs delivered anything before they were killed: this says nothing", delivered, kills)
+	}
+	<-work.done
+	duplicates := s.noLoss(w, time.Minute)
+	t.Logf("%d kills, %d of them while events were delivered: %d duplicates", kills, delivered, duplicates)
+	eventually(t, time.Minute, "ready", r.ready)
+	r.stopsClean()
+}
+
+// What others write moves the slot too, without a row of ours: keepalives are confirmed.
+func TestIdleOutboxFollowsABusyServer(t *testing.T) {
+	t.Parallel()
+	const busy = 20 * time.Second
+	pg, kafka := testenv.Postgres(t, "15", testenv.Private()), testenv.Kafka(t)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	other := pg.Database(t)
+	for _, dsn := range []string{s.dsn, other} {
+		pg.Exec(t, dsn, "CREATE TABLE busy (id bigserial, filler text)")
+	}
+	tables := func() string {
+		return pg.Value(t, s.dsn, `SELECT string_agg(relname, ' ' ORDER BY relname) FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace`)
+	}
+	before := tables()
+	r := s.startReady()
+	first := pg.Value(t, s.dsn, "SELECT pg_current_wal_lsn()::text")
+	behind := func(lsn string) string {
+		return pg.Value(t, s.dsn, "SELECT greatest($1::pg_lsn - confirmed_flush_lsn, 0)::text FROM pg_replication_slots WHERE database = current_database()", lsn)
+	}
+	const insert = "INSERT INTO busy (filler) SELECT repeat('x', 500) FROM generate_series(1, 200)"
+	followed := false
+	for until := time.Now().Add(busy); time.Now().Before(until); {
+		pg.Exec(t, s.dsn, insert)
+		pg.Exec(t, other, insert)
+		followed = followed || behind(first) == "0" // what was written before the load, confirmed while it goes on
+		time.Sleep(50 * time.Millisecond)
+	}
+	last := pg.Value(t, s.dsn, "SELECT pg_current_wal_lsn()::text")
+	if !followed {
+		t.Errorf("nothing was confirmed in %s in which others wrote", busy)
+	}
+	t.Logf("%s bytes written in all, %s bytes behind when the load paused", pg.Value(t, s.dsn, "SELECT ($1::pg_lsn - $2)::text", last, first), behind(last))
+	paused := time.Now()
+	eventually(t, 30*time.Second, "the slot confirmed all that others wrote", func() bool { return behind(last) == "0" })
+	t.Logf("confirmed %s after the pause", time.Since(paused).Round(time.Millisecond))
+	if after := tables(); after != before {
+		t.Errorf("tables %s, before the relay ran %s", after, before)
+	}
+	r.stopsClean()
+}
+
+// bigTransaction commits rows outbox rows with payloads of 300 bytes in one transaction, and returns when it is committed.
+func bigTransaction(t *testing.T, pg *testenv.PG, s *setting, tag string, rows int) {
+	t.Helper()
+	pg.Exec(t, s.dsn, fmt.Sprintf(`
+		INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+		SELECT (ARRAY['order', 'invoice'])[1 + i %% 2], '%s-' || i %% 200, 'Changed', jsonb_build_object('n', 1 + i / 200, 'filler', repeat('x', 270))
+		FROM generate_series(0, %d) i ORDER BY i`, tag, rows-1))
+}
+
+func TestBigTransactionLeavesMemoryFlat(t *testing.T) {
+	t.Parallel()
+	const rows, most = 500_000, 200 * mib
+	pg, kafka := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_sender_timeout", "5s")), testenv.Kafka(t)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	r := s.startReady()
+	w := s.follow()
+	pid := s.walsender(pg)
+	bigTransaction(t, pg, s, "flat", rows)
+	from := time.Now()
+	w.more(t, time.Minute, 1-w.count())
+	_, early := r.rss()
+	t.Logf("first record %s after the commit, peak memory %d MiB", time.Since(from).Round(time.Millisecond), early/mib)
+	s.onceEach(w, 2*time.Minute)
+	_, peak := r.rss()
+	t.Logf("all after %s, peak memory %d MiB", time.Since(from).Round(time.Millisecond), peak/mib)
+	if peak > most {
+		t.Errorf("peak memory %d MiB, more than %d", peak/mib, most/mib)
+	}
+	if now := s.walsender(pg); now != pid {
+		t.Errorf("walsender %s became %s: the session was lost", pid, now)
+	}
+	r.stopsClean()
+}
+
+func TestBigTransactionIsInterrupted(t *testing.T) {
+	t.Parallel()
+	const rows = 200_000
+	pg, kafka := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_sender_timeout", "5s")), testenv.Kafka(t)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	r := s.startReady()
+	w := s.follow()
+
+	// A clean stop in the midst of it writes down how far it was delivered.
+	bigTransaction(t, pg, s, "stopped", rows)
+	w.more(t, time.Minute, rows/20)
+	r.stopsClean()
+	if n := w.count(); n >= rows {
+		t.Errorf("all %d records were there when the relay was stopped: this says nothing", n)
+	} else {
+		t.Logf("stopped after about %d of %d", n, rows)
+	}
+	r = s.startReady()
+	s.onceEach(w, time.Minute)
+
+	bigTransaction(t, pg, s, "killed", rows)
+	w.more(t, time.Minute, rows/20)
+	r.kill()
+	n := w.count() - rows
+	if n >= rows {
+		t.Errorf("all records were there when the relay was killed: this says nothing")
+	}
+	r = s.startReady()
+	t.Logf("killed after about %d of %d: %d duplicates", n, rows, s.noLoss(w, time.Minute))
+	r.stopsClean()
+}
+
+// The server prints values as the session's settings say, in logical decoding too.
+func TestSettingsOfTheRoleChangeNoByte(t *testing.T) {
+	t.Parallel()
+	pg, kafka := testenv.Postgres(t, "15", testenv.Private()), testenv.Kafka(t)
+	dsn := pg.Database(t)
+	plain := newSetting(t, pg, dsn, kafka)
+	pg.Exec(t, dsn,
+		`ALTER TABLE outbox ADD at timestamp, ADD atz timestamptz, ADD day date, ADD real real, ADD float float8, ADD raw bytea, ADD span interval`,
+		`CREATE ROLE odd SUPERUSER LOGIN`,
+		`ALTER ROLE odd SET DateStyle = 'SQL, DMY'`,
+		`ALTER ROLE odd SET TimeZone = 'Asia/Kathmandu'`,
+		`ALTER ROLE odd SET bytea_output = 'escape'`,
+		`ALTER ROLE odd SET IntervalStyle = 'sql_standard'`,
+		`ALTER ROLE odd SET extra_float_digits = -15`,
+		`ALTER ROLE odd SET client_encoding = 'LATIN1'`)
+	odd := &setting{t: t, dsn: strings.Replace(dsn, "postgres@", "odd@", 1), brokers: plain.brokers, name: unique("relay")}
+	if odd.dsn == dsn {
+		t.Fatalf("no user in %s", dsn)
+	}
+	odd.prefix = odd.name + "."
+	for _, typ := range shop.Types {
+		odd.topics = append(odd.topics, odd.prefix+typ)
+		kafka.CreateTopic(t, odd.prefix+typ, 3, nil)
+	}
+	var relays []*relay
+	for i, s := range []*setting{plain, odd} {
+		s.router = `, table.fields.additional.placement: "at:header,atz:header,day:header,real:header,float:header,raw:header,span:header"`
+		relays = append(relays, s.startReady("--slot", fmt.Sprintf("walpost%d", i)))
+	}
+	// One partition's worth of rows: the order of the records is that of the commits.
+	pg.Exec(t, dsn,
+		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'Größer', '{"n": 1, "name": "Müller €"}', now(),
+			'2024-02-03 04:05:06.789', '2024-02-03 04:05:06.789+01', '2024-02-03', 0.1::real, 0.1::float8 + 0.2, '\x00ff5c41', '1 year 2 days -3 hours'`,
+		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 2}', now(), 'infinity', '-infinity', '0044-03-15 BC', 'NaN', '-Infinity', '', '-1 mon'`,
+		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 3}', now()`)
+	got := make([][]string, 2)
+	for i, s := range []*setting{plain, odd} {
+		c := kafka.Client(t, kgo.ConsumeTopics(s.topics[0]), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
+		for len(got[i]) < 3 {
+			fs := c.PollFetches(t.Context())
+			if err := fs.Err(); err != nil {
+				t.Fatal(err)
+			}
+			fs.EachRecord(func(r *kgo.Record) {
+				text := fmt.Sprintf("partition %d key %q at %d value %q", r.Partition, r.Key, r.Timestamp.UnixMilli(), r.Value)
+				for _, h := range r.Headers {
+					text += fmt.Sprintf(" %s=%q", h.Key, h.Value)
+				}
+				got[i] = append(got[i], text)
+			})
+		}
+	}
+	if !slices.Equal(got[0], got[1]) {
+		t.Errorf("records differ\nplain role: %s\nodd role:   %s", strings.Join(got[0], "\n            "), strings.Join(got[1], "\n            "))
+	}
+	for _, want := range []string{`float="0.30000000000000004"`, `Müller €`} {
+		if !strings.Contains(got[0][0], want) {
+			t.Errorf("no %s in %s", want, got[0][0])
+		}
+	}
+	t.Logf("%s", strings.Join(got[0], "\n"))
+	for _, r := range relays {
+		r.stopsClean()
+	}
+}
