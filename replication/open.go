@@ -43,8 +43,8 @@ func NewSource(cfg Config) (*Source, error) {
 // Open connects, checks every precondition and finds the slot, but does not take it.
 //
 // Where the slot is missing and create is set (and Config.Create), the publication is made first, when it is missing too,
-// and then the slot. With replaceLost a slot that the server has invalidated is dropped and made again. Without them a
-// missing or lost slot is no error: the session's Identity says so, nothing else was checked, and the caller judges.
+// and then the slot. With replaceLost a slot that the server has invalidated is dropped and made again, and a missing one is made
+// whatever the table holds. Without them a missing or lost slot is no error: the session's Identity says so, nothing else was checked, and the caller judges.
 //
 // What is not right is an error with the statement that fixes it (fault.Hint). It needs a person where the slot is there
 // and events are lost to it: the publication, the table in it, or inserts are gone.
@@ -91,7 +91,7 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, create, rep
 	lost := f.slot != nil && f.slot.lost() != ""
 	created := false
 	if here := f.slot != nil && !lost; here || f.slot == nil && create || lost && replaceLost {
-		if f, created, err = s.prepare(ctx, conn, sql, f, lost); err != nil {
+		if f, created, err = s.prepare(ctx, conn, sql, f, lost, replaceLost); err != nil {
 			return nil, err
 		}
 		s.remember(f)
@@ -101,13 +101,14 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, create, rep
 	return newSession(conn, sql, s.session(identity, f)), nil
 }
 
-// prepare checks everything, and makes what may be made. It returns the facts as they are afterwards.
-func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, lost bool) (_ *facts, created bool, err error) {
+// prepare checks everything, and makes what may be made. It returns the facts as they are afterwards. Where the slot replaces one
+// that was lost, the rows that are there are part of a gap that a person has accepted: nothing is left to ask about them.
+func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, lost, replaceLost bool) (_ *facts, created bool, err error) {
 	makes := lost || f.slot == nil && s.cfg.Create
 	if err := s.judge(f, makes); err != nil || !makes {
 		return f, false, err
 	}
-	if !lost && !s.cfg.SnapshotChosen {
+	if !lost && !replaceLost && !s.cfg.SnapshotChosen {
 		if err := s.cfg.refuseRows(ctx, sql, f); err != nil {
 			return nil, false, err
 		}

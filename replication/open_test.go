@@ -314,6 +314,17 @@ func TestRowsDoNotMatterOnceTheUserHasChosen(t *testing.T) {
 	}
 }
 
+func TestRowsDoNotMatterOverAnAcceptedGap(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable, insertRow)
+	session, err := w.open(w.source(), true, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !session.Identity().SlotFound.Created {
+		t.Error("no slot made")
+	}
+}
+
 func TestTwoFirstOpensAtOnceShareOneSlot(t *testing.T) {
 	onEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
