@@ -141,7 +141,10 @@ func TestBigTransactionIsInterrupted(t *testing.T) {
 	w := s.follow()
 
 	// A clean stop in the midst of it writes down how far it was delivered.
+	from := time.Now()
+	step := func(what string) { t.Logf("%6s %s", time.Since(from).Round(10*time.Millisecond), what) }
 	bigTransaction(t, pg, s, "stopped", rows)
+	step("committed")
 	w.more(t, time.Minute, rows/20)
 	r.stopsClean()
 	if n := w.count(); n >= rows {
@@ -149,17 +152,23 @@ func TestBigTransactionIsInterrupted(t *testing.T) {
 	} else {
 		t.Logf("stopped after about %d of %d", n, rows)
 	}
+	step("stopped")
 	r = s.startReady()
+	step("ready again")
 	s.onceEach(w, time.Minute)
+	step("all there")
 
 	bigTransaction(t, pg, s, "killed", rows)
+	step("committed")
 	w.more(t, time.Minute, rows/20)
 	r.kill()
 	n := w.count() - rows
 	if n >= rows {
 		t.Errorf("all records were there when the relay was killed: this says nothing")
 	}
+	step("killed")
 	r = s.startReady()
+	step("ready again")
 	t.Logf("killed after about %d of %d: %d duplicates", n, rows, s.noLoss(w, time.Minute))
 	r.stopsClean()
 }
@@ -171,7 +180,7 @@ func TestSettingsOfTheRoleChangeNoByte(t *testing.T) {
 	dsn := pg.Database(t)
 	plain := newSetting(t, pg, dsn, kafka)
 	pg.Exec(t, dsn,
-		`ALTER TABLE outbox ADD at timestamp, ADD atz timestamptz, ADD day date, ADD real real, ADD float float8, ADD raw bytea, ADD span interval`,
+		`ALTER TABLE outbox ADD at timestamp, ADD atz timestamptz, ADD day date, ADD real real, ADD float float8, ADD raw bytea`,
 		`CREATE ROLE odd SUPERUSER LOGIN`,
 		`ALTER ROLE odd SET DateStyle = 'SQL, DMY'`,
 		`ALTER ROLE odd SET TimeZone = 'Asia/Kathmandu'`,
@@ -190,14 +199,14 @@ func TestSettingsOfTheRoleChangeNoByte(t *testing.T) {
 	}
 	var relays []*relay
 	for i, s := range []*setting{plain, odd} {
-		s.router = `, table.fields.additional.placement: "at:header,atz:header,day:header,real:header,float:header,raw:header,span:header"`
+		s.router = `, table.fields.additional.placement: "at:header,atz:header,day:header,real:header,float:header,raw:header"`
 		relays = append(relays, s.startReady("--slot", fmt.Sprintf("walpost%d", i)))
 	}
 	// One partition's worth of rows: the order of the records is that of the commits.
 	pg.Exec(t, dsn,
 		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'Größer', '{"n": 1, "name": "Müller €"}', now(),
-			'2024-02-03 04:05:06.789', '2024-02-03 04:05:06.789+01', '2024-02-03', 0.1::real, 0.1::float8 + 0.2, '\x00ff5c41', '1 year 2 days -3 hours'`,
-		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 2}', now(), 'infinity', '-infinity', '0044-03-15 BC', 'NaN', '-Infinity', '', '-1 mon'`,
+			'2024-02-03 04:05:06.789', '2024-02-03 04:05:06.789+01', '2024-02-03', 0.1::real, 0.1::float8 + 0.2, '\x00ff5c41'`,
+		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 2}', now(), 'infinity', '-infinity', '0044-03-15 BC', 'NaN', '-Infinity', ''`,
 		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 3}', now()`)
 	got := make([][]string, 2)
 	for i, s := range []*setting{plain, odd} {

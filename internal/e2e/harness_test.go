@@ -277,6 +277,7 @@ type watch struct {
 	mu      sync.Mutex
 	ledger  *ledger.Ledger
 	arrived int
+	wanted  map[string]bool // keys that expect waits for
 	stop    func()
 }
 
@@ -291,6 +292,7 @@ func (s *setting) follow() *watch {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.arrived++
+			delete(w.wanted, string(r.Key))
 			w.ledger.Observe(shop.Entry(r))
 		})
 		if err != nil {
@@ -311,13 +313,15 @@ func (s *setting) settle(w *watch, limit time.Duration) ledger.Report {
 	if err != nil {
 		s.t.Fatalf("read the outbox: %v", err)
 	}
-	for give := time.Now().Add(limit); time.Now().Before(give); time.Sleep(100 * time.Millisecond) {
+	for give := time.Now().Add(limit); time.Now().Before(give); {
+		from := time.Now()
 		w.mu.Lock()
 		missing := w.ledger.Missing()
 		w.mu.Unlock()
 		if missing == 0 {
 			break
 		}
+		time.Sleep(max(100*time.Millisecond, 5*time.Since(from))) // looking holds up the consumer
 	}
 	time.Sleep(500 * time.Millisecond) // for what comes too much
 	w.mu.Lock()

@@ -55,6 +55,23 @@ func (w *watch) more(t *testing.T, limit time.Duration, n int) {
 	eventually(t, limit, fmt.Sprintf("%d more records arrived", n), func() bool { return w.count() >= want })
 }
 
+// expect waits, in expected, for a record with a key that has not been used before.
+func (w *watch) expect(key string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.wanted == nil {
+		w.wanted = map[string]bool{}
+	}
+	w.wanted[key] = true
+}
+
+// expected is how many of the keys have not arrived.
+func (w *watch) expected() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.wanted)
+}
+
 // walsender is the process that serves the setting's slot, "" when there is none.
 func (s *setting) walsender(pg *testenv.PG) string {
 	s.t.Helper()
