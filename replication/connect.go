@@ -18,6 +18,14 @@ import (
 // connectSQL opens an ordinary connection. Its statements are bounded, so that nobody waits for a lock or a slow query of
 // ours for long.
 func (c *Config) connectSQL(ctx context.Context) (*pgconn.PgConn, error) {
+	cc, err := c.sqlConfig()
+	if err != nil {
+		return nil, err
+	}
+	return c.connect(ctx, cc, "connect")
+}
+
+func (c *Config) sqlConfig() (*pgconn.Config, error) {
 	cc, err := c.connConfig()
 	if err != nil {
 		return nil, err
@@ -31,7 +39,7 @@ func (c *Config) connectSQL(ctx context.Context) (*pgconn.PgConn, error) {
 			cc.RuntimeParams[name] = value
 		}
 	}
-	return c.connect(ctx, cc, "connect")
+	return cc, nil
 }
 
 // connectReplication opens a connection in logical replication mode.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"sync"
 
@@ -98,7 +99,7 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, create, rep
 	}
 	identity := identityOf(sys, &s.cfg, f)
 	identity.SlotFound.Created = created
-	return newSession(conn, sql, s.session(identity, f)), nil
+	return newSession(conn, sql, s.session(identity, f, conn.Conn().RemoteAddr())), nil
 }
 
 // prepare checks everything, and makes what may be made. It returns the facts as they are afterwards. Where the slot replaces one
@@ -165,15 +166,15 @@ func identityOf(sys system, cfg *Config, f *facts) cdc.Identity {
 	}
 }
 
-// session is what a Session needs from here.
-func (s *Source) session(identity cdc.Identity, f *facts) sessionConfig {
+// session is what a Session needs from here. at is the server's address.
+func (s *Source) session(identity cdc.Identity, f *facts, at net.Addr) sessionConfig {
 	opened := f.server
 	cfg := sessionConfig{
 		slot: s.cfg.Slot, publication: s.cfg.Publication, messages: s.cfg.Messages,
 		walSenderTimeout: millis(opened.SenderTimeout), confirmKeepalives: s.cfg.ConfirmKeepalives,
 		logger: s.cfg.Logger, identity: identity,
 		recheck: func(ctx context.Context) (cdc.Identity, error) { return s.recheck(ctx, identity, opened) },
-		probe:   s.probe,
+		probe:   s.probeAt(at),
 	}
 	if s.cfg.WantCatalog {
 		cfg.catalog = func(ctx context.Context, rel *cdc.Relation) error {
@@ -193,11 +194,25 @@ func (s *Source) beside(ctx context.Context, do func(sql *pgconn.PgConn) error) 
 	return do(sql)
 }
 
-func (s *Source) probe(ctx context.Context) error {
-	return s.beside(ctx, func(sql *pgconn.PgConn) error {
-		_, err := sql.Exec(ctx, "SELECT 1").ReadAll()
+// probeAt makes a probe of the server at one address, which the stream comes from. Anything else that source.dsn leads to
+// says nothing about that server: not another of its hosts, nor the one that its name means by now.
+func (s *Source) probeAt(at net.Addr) func(context.Context) error {
+	return func(ctx context.Context) error {
+		cc, err := s.cfg.sqlConfig()
+		if err != nil {
+			return err
+		}
+		cc.LookupFunc = func(context.Context, string) ([]string, error) { return []string{at.String()}, nil }
+		dial := cc.DialFunc
+		cc.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, at.Network(), at.String()) }
+		sql, err := s.cfg.connect(ctx, cc, "connect")
+		if err != nil {
+			return err
+		}
+		defer closeConn(sql)
+		_, err = sql.Exec(ctx, "SELECT 1").ReadAll()
 		return classify(err)
-	})
+	}
 }
 
 // recheck reads the identity once more, for a session that found was and opened. Another server, another life of the server

@@ -157,8 +157,13 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 			continue
 		}
 		now := time.Now()
-		if deadline.IsZero() {
+		switch {
+		case deadline.IsZero():
 			deadline = now.Add(wait)
+		case !now.Before(deadline):
+			// A message is on its way, and takes its time. The caller has signs of life to give meanwhile.
+			s.dec.ev = cdc.Event{Kind: cdc.Idle}
+			return &s.dec.ev, nil
 		}
 		until := deadline
 		if s.owed {

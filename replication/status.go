@@ -33,10 +33,12 @@ func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
 	if err := s.over(); err != nil {
 		return err
 	}
-	if safe > s.received {
-		return s.fail(fmt.Errorf("confirm %s of slot %s, of which nothing behind %s was received", safe, s.cfg.slot, s.received))
+	// A session before this one may have received more than this one has by now; no session more than the server has.
+	if known := max(s.received, s.identity.Server); safe > known {
+		return s.fail(fmt.Errorf("confirm %s of slot %s, of which nothing behind %s was received", safe, s.cfg.slot, known))
 	}
 	s.flush = max(s.flush, safe)
+	s.received = max(s.received, s.flush)
 	if err := s.sendStatus(ctx, time.Now()); err != nil {
 		return s.fail(err)
 	}
@@ -55,7 +57,7 @@ func (s *Session) sendStatus(ctx context.Context, now time.Time) error {
 	b = binary.BigEndian.AppendUint64(b, uint64(s.flush))    // apply
 	b = binary.BigEndian.AppendUint64(b, uint64(now.UnixMicro()-946_684_800_000_000))
 	ask := byte(0)
-	if s.unheard(now) > s.silenceLimit()/4 {
+	if s.unheard(now) > s.timeout()/2 {
 		// Nothing may be wrong: an idle server that hears from us says nothing by itself.
 		ask = 1
 	}
@@ -147,13 +149,18 @@ func (p *spin) asked(end cdc.Position, now time.Time, early bool) bool {
 
 func (p *spin) over(now time.Time) bool { return p.count >= spinCertain && now.Sub(p.first) >= spinFor }
 
-// silenceLimit is how long a server may say nothing, although it was asked.
-func (s *Session) silenceLimit() time.Duration {
-	t := s.cfg.walSenderTimeout
-	if t <= 0 {
-		t = usualTimeout
+// silenceLimit is how long a server may say nothing, although it was asked. It is long on purpose: a walsender that decodes a
+// big transaction answers nothing until it has something to send (200,000 rows took Postgres 14 and 15 more than 2 s on a busy
+// machine), and to break it off would make it begin again, for ever. A peer that is gone is noticed sooner, by the kernel:
+// limitUnacknowledged and keepalives.
+func (s *Session) silenceLimit() time.Duration { return max(10*s.timeout(), time.Minute) }
+
+// timeout is the server's wal_sender_timeout, or the usual one where it is off.
+func (s *Session) timeout() time.Duration {
+	if t := s.cfg.walSenderTimeout; t > 0 {
+		return t
 	}
-	return 2 * t
+	return usualTimeout
 }
 
 // unheard is how long nothing was received while we were reading. While we do not read we cannot tell.
