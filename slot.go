@@ -120,6 +120,11 @@ func DescribeBlocker(b *replication.Blocker) string {
 
 // A forecast tells when a slot is lost from how fast what is left of its WAL limit shrinks.
 type forecast struct {
+	// patience is how long a slot with more than half of its limit left is looked at before a loss is in sight: restart_lsn of a
+	// healthy slot stands still for many seconds, and from its first looks alone every slot would be doomed.
+	patience time.Duration
+
+	since time.Time // the first look
 	at    time.Time
 	left  int64
 	rate  float64 // bytes that are used up a second, smoothed; below zero while it grows
@@ -130,14 +135,17 @@ type forecast struct {
 // show each step as a rescue and the time between as a doom.
 const forecastOver = 2 * time.Minute
 
+// forecastPatience is the patience of a relay; status, which was asked for a forecast, has none.
+const forecastPatience = time.Minute
+
 // look takes one look at the slot into account, and returns the seconds that are left.
 func (f *forecast) look(h *replication.Health) float64 {
 	switch {
 	case h.Exists && (h.WALStatus == "lost" || h.Invalidation != ""):
-		*f = forecast{}
+		*f = forecast{patience: f.patience}
 		return 0
 	case !h.Exists || !h.SafeKnown:
-		*f = forecast{}
+		*f = forecast{patience: f.patience}
 		return math.Inf(1)
 	}
 	if passed := h.At.Sub(f.at).Seconds(); f.looks > 0 && passed > 0 {
@@ -147,11 +155,16 @@ func (f *forecast) look(h *replication.Health) float64 {
 		}
 		f.rate += weight * (float64(f.left-h.SafeBytes)/passed - f.rate)
 	}
+	if f.looks == 0 {
+		f.since = h.At
+	}
 	f.at, f.left, f.looks = h.At, h.SafeBytes, f.looks+1
 	switch {
 	case h.SafeBytes <= 0:
 		return 0
 	case f.rate <= 0:
+		return math.Inf(1)
+	case h.At.Sub(f.since) < f.patience && h.SafeBytes > h.KeepBytes/2:
 		return math.Inf(1)
 	}
 	return float64(h.SafeBytes) / f.rate
@@ -167,7 +180,7 @@ type watch struct {
 }
 
 func (w *watch) begin(slot, database string, limits MonitorConfig) {
-	w.limits = limits
+	w.limits, w.forecast.patience = limits, forecastPatience
 	w.newest = SlotStatus{Health: replication.Health{Slot: slot, Database: database}, Exhaustion: math.Inf(1)}
 }
 
@@ -231,6 +244,7 @@ func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (SlotStatus,
 	if err != nil {
 		return SlotStatus{}, err
 	}
+	r.slot.forecast.patience = 0 // two looks are all that there will be
 	monitor := r.source.Monitor()
 	defer monitor.Close()
 	h, err := monitor.Read(ctx)

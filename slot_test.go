@@ -91,6 +91,23 @@ func TestForecastIsInSightOnlyWhileTheRestShrinks(t *testing.T) {
 	}
 }
 
+func TestForecastHasPatienceWithASlotThatHasRoom(t *testing.T) {
+	at := time.Now()
+	for _, c := range []struct {
+		left int64
+		want bool // in sight at once
+	}{{9_000, false}, {4_000, true}} {
+		f := forecast{patience: time.Minute}
+		for i := range 10 {
+			after := time.Duration(i) * 10 * time.Second
+			got := f.look(&replication.Health{Exists: true, At: at.Add(after), SafeBytes: c.left - int64(i)*10, KeepBytes: 10_000, SafeKnown: true})
+			if want := i > 0 && (c.want || after >= time.Minute); math.IsInf(got, 1) == want {
+				t.Errorf("%d left, after %s: %v", c.left, after, got)
+			}
+		}
+	}
+}
+
 // scripted answers looks in turn, the last one for ever.
 type scripted struct {
 	answers []error
