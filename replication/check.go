@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -279,7 +280,7 @@ func (j *judgement) columns(t *tableFacts) {
 	name := "columns of " + t.Table.String()
 	needs, err := j.cfg.Needs(t.relation)
 	if err != nil {
-		f := j.add(Fail, name, fault.Hint(err), "%s does not fit the configuration: %s", t.Table, err)
+		f := j.add(Fail, name, cmp.Or(fault.Hint(err), mapped(t)), "%s does not fit the configuration: %s", t.Table, err)
 		f.behave = misconfigured
 		return
 	}
@@ -308,7 +309,7 @@ func (j *judgement) columns(t *tableFacts) {
 		for i, c := range t.Columns {
 			has[i] = c.Name
 		}
-		j.add(Fail, name, "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE "+t.Table.SQL()+".",
+		j.add(Fail, name, mapped(t),
 			"table %s has no column %s (it has %s)", t.Table, strings.Join(missing, ", "), strings.Join(has, ", "))
 	}
 	if len(generated) > 0 {
@@ -325,6 +326,11 @@ func (j *judgement) columns(t *tableFacts) {
 	if len(missing)+len(generated)+len(unlisted) == 0 {
 		j.add(OK, name, "", "%s has %s", t.Table, strings.Join(needs, ", "))
 	}
+}
+
+// mapped says what mends a configuration that names columns which the table has not.
+func mapped(t *tableFacts) string {
+	return "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + t.Table.SQL() + "."
 }
 
 func position(l lsn) string { return fmt.Sprintf("%X/%X", uint32(l>>32), uint32(l)) }
