@@ -1,0 +1,275 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/internal/shop"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// A dropped slot is held by a walsender that comes back at once: both statements are repeated until it is gone.
+const dropActiveSlot = `DO $$ BEGIN FOR i IN 1..500 LOOP BEGIN
+	PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '%[1]s' AND active;
+	PERFORM pg_drop_replication_slot('%[1]s'); RETURN;
+	EXCEPTION WHEN object_in_use THEN PERFORM pg_sleep(0.002); END; END LOOP; END $$`
+
+func TestWhatIsTakenAwayWhileRunningIsNoticed(t *testing.T) {
+	t.Parallel()
+	takeAway := []struct {
+		name, sql, reason string
+		rows              bool // are written afterwards, so that the stream itself meets it
+	}{
+		{name: "the slot", sql: dropActiveSlot, reason: "does not exist"},
+		{name: "the publication", sql: "DROP PUBLICATION walpost", reason: "publication walpost"},
+		{name: "the publication, and rows come", sql: "DROP PUBLICATION walpost", reason: "publication", rows: true},
+		{name: "the table out of the publication", sql: "ALTER PUBLICATION walpost DROP TABLE outbox", reason: "publication walpost does not contain table public.outbox", rows: true},
+	}
+	for _, version := range []string{"15", "18"} {
+		for _, c := range takeAway {
+			t.Run(version+"/"+c.name, func(t *testing.T) {
+				t.Parallel()
+				kafka := testenv.Kafka(t)
+				pg := testenv.Postgres(t, version)
+				slot := strings.ReplaceAll(unique("halt"), "-", "_")
+				w := worldIn(t, kafka, pg, pg.Database(t), slot)
+				r := w.start("--slot", slot)
+				eventually(t, 60*time.Second, "ready", r.ready)
+				w.arrive(w.insert(10))
+				w.exec(strings.ReplaceAll(c.sql, "%[1]s", slot))
+				if c.rows {
+					w.insert(10)
+				}
+				w.halted(r, "", c.reason)
+				// It stays refused, and nothing is made that was taken away.
+				before := w.slotState()
+				w.halted(w.start("--slot", slot), before)
+				if c.sql == dropActiveSlot && !strings.HasPrefix(before, "no slot") {
+					t.Errorf("a new slot: %s", before)
+				}
+				w.extra = strings.Replace(halting, "2s", "0s", 1)
+				if code := w.start("--slot", slot).wait(30 * time.Second); code != 3 {
+					t.Errorf("exit code %d with halt_linger: 0s", code)
+				}
+				if after := w.slotState(); before != after {
+					t.Errorf("what was there changed from %q to %q", before, after)
+				}
+			})
+		}
+	}
+}
+
+// A record is ahead of the slot after each of these, and that is no gap.
+func TestAKillBetweenCheckpointAndConfirmIsNoGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "15")
+	for range 10 {
+		r := w.startReady()
+		rows := w.insert(20)
+		w.arrive(rows[:1+rand.IntN(20)])
+		time.Sleep(rand.N(30 * time.Millisecond)) // somewhere around the checkpoint: any moment must do
+		r.kill()
+	}
+	r := w.startReady()
+	w.arrive(w.insert(10))
+	w.stopCleanly(r)
+
+	// Postgres forgets the slot's newest position when it crashes: it keeps it in memory until the next checkpoint of its own.
+	w.exec("CHECKPOINT")
+	r = w.startReady()
+	w.arrive(w.insert(1000))
+	w.confirms(w.now())
+	ahead, again := w.confirmed(), w.again()
+	if err := w.pg.Stop("immediate", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	r.kill()
+	w.pg.Start(t)
+	if back := w.pg.Value(t, w.dsn, "SELECT confirmed_flush_lsn < $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = 'walpost'", ahead); back != "true" {
+		t.Fatalf("the slot did not go back from %s: this test shows nothing", ahead)
+	}
+	r = w.startReady()
+	w.arrive(w.insert(10))
+	w.stopCleanly(r)
+	if n := w.again() - again; n > 0 {
+		t.Errorf("%d events came again, although the checkpoint knew of them", n)
+	}
+}
+
+// A status is what these tests read of /api/status.
+type status struct {
+	State, Reason string
+	Ready         bool
+	Epoch         uint64
+}
+
+func (r *relay) view() (v status) {
+	_, body := r.get("/api/status")
+	_ = json.Unmarshal([]byte(body), &v) // nobody answered: the zero value is not what anybody waits for
+	return v
+}
+
+func TestAnEventThatCannotBeRoutedHalts(t *testing.T) {
+	t.Parallel()
+	for name, typ := range map[string]string{"no aggregate type": "NULL", "a topic name with a space": "'two words'"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			kafka := testenv.Kafka(t)
+			pg := testenv.Postgres(t, "15")
+			slot := strings.ReplaceAll(unique("poison"), "-", "_")
+			w := worldIn(t, kafka, pg, pg.Database(t), slot)
+			w.exec("ALTER TABLE outbox ALTER aggregate_type DROP NOT NULL")
+			r := w.start("--slot", slot)
+			eventually(t, 60*time.Second, "ready", r.ready)
+			before := w.insert(20)
+			bad := pg.Value(t, w.dsn, "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ("+typ+", 'k1', 'made', '{}') RETURNING id::text")
+			beyond := pg.Value(t, w.dsn, "SELECT pg_current_wal_lsn()::text")
+			after := w.insert(20)
+			reason, _ := w.halted(r, "", bad, "public.outbox", " in transaction 0/")
+			w.arrive(before)
+			// The row can not be taken out of the WAL: deleting it changes nothing.
+			w.exec("DELETE FROM outbox WHERE id = '" + bad + "'")
+			again, _ := w.halted(w.start("--slot", slot), "", bad, "public.outbox")
+			if again != reason {
+				t.Errorf("the restart halts by %q, and it was %q", again, reason)
+			}
+			if n := w.arrived(append(after, bad)); n > 0 {
+				t.Errorf("%d events from the halting one on arrived", n)
+			}
+			if n := w.again(); n > 0 {
+				t.Errorf("%d events came again", n)
+			}
+			if ok := pg.Value(t, w.dsn, "SELECT confirmed_flush_lsn < $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2", beyond, slot); ok != "true" {
+				t.Errorf("the slot stands at %s, and the event is before %s", w.confirmed(), beyond)
+			}
+		})
+	}
+}
+
+func TestTwoRelaysShareASlotByTurns(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "15", testenv.Param("wal_sender_timeout", "3s"))
+	all := w.follow()
+	work := &shop.Shop{DSN: w.dsn, Writers: 2, MaxRows: 5, Rows: 1500, Seed: 7, Pause: 10 * time.Millisecond}
+	first := w.startReady()
+	done := make(chan error, 1)
+	go func() { done <- work.Run(t.Context()) }()
+	w.some(100)
+	second := w.start()
+	pid := w.pg.Value(t, w.dsn, "SELECT active_pid::text FROM pg_replication_slots")
+	eventually(t, 30*time.Second, "the second waits, and names the first", func() bool {
+		return strings.Contains(second.log.String(), `"pid":`+pid)
+	})
+	if v := second.view(); v.Ready {
+		t.Errorf("the second: %+v", v)
+	}
+	first.kill()
+	eventually(t, 20*time.Second, "the second takes over", second.ready)
+
+	// One that stands still loses the slot, and wakes up as a former holder.
+	third := w.start()
+	w.some(100)
+	if err := second.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = second.cmd.Process.Signal(syscall.SIGCONT) })
+	eventually(t, 60*time.Second, "the third takes over", third.ready)
+	epoch := third.view().Epoch
+	w.some(50)
+	if err := second.cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 60*time.Second, "the former holder knows", func() bool { return !second.ready() })
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	rep := w.settle(all, 60*time.Second)
+	// What the former holder had handed over to its client may still arrive: again, and the same.
+	if rep.Lost+rep.Invented+rep.Disordered+rep.Changed+rep.Moved > 0 {
+		t.Errorf("broken promises: %s", &rep)
+	}
+	if v := third.view(); !v.Ready || v.Epoch != epoch {
+		t.Errorf("the newer holder, of epoch %d: %+v", epoch, v)
+	}
+	if code := second.stop(); code != 0 {
+		t.Errorf("the former holder's exit code is %d", code)
+	}
+	w.stopCleanly(third)
+	w.goesOnExactly(epoch)
+}
+
+// goesOnExactly starts a relay once more, which must know of everything that was delivered.
+func (w *world) goesOnExactly(epoch uint64) {
+	w.t.Helper()
+	again := w.again()
+	r := w.startReady()
+	if got := r.view().Epoch; got <= epoch {
+		w.t.Errorf("epoch %d after %d", got, epoch)
+	}
+	w.arrive(w.insert(10))
+	w.stopCleanly(r)
+	if n := w.again() - again; n > 0 {
+		w.t.Errorf("%d events came again after a clean stop", n)
+	}
+}
+
+func TestTheFileStoreFromStartToGap(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "15")
+	path := filepath.Join(t.TempDir(), "position")
+	w.extra += fmt.Sprintf("checkpoint: {store: file, path: %q}\n", path)
+	first := w.startReady()
+	w.arrive(w.insert(10))
+	second := w.start()
+	eventually(t, 30*time.Second, "the second waits", func() bool {
+		_, body := second.get("/readyz")
+		return strings.Contains(body, "is used by another process")
+	})
+	first.kill()
+	eventually(t, 20*time.Second, "the second takes over", second.ready)
+	w.arrive(w.insert(10))
+	epoch := second.view().Epoch
+	w.stopCleanly(second)
+	w.goesOnExactly(epoch)
+
+	// A file that cannot be read is no file that says nothing: waited out or not, nothing is started from somewhere else.
+	before := w.slotState()
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, whole[:len(whole)/2], 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := w.start()
+	eventually(t, 30*time.Second, "the torn file is named", func() bool { return strings.Contains(r.log.String(), path) || r.ended() })
+	if r.ready() {
+		t.Error("ready by a torn checkpoint")
+	}
+	r.kill()
+	if after := w.slotState(); after != before {
+		t.Errorf("a torn checkpoint: what was there changed from %q to %q", before, after)
+	}
+	if err := os.WriteFile(path, whole, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.exec(dropSlot)
+	token := w.refused([]string{`slot "walpost" does not exist`})
+	w.startReady("--accept-gap=" + token)
+	w.arrive(w.insert(10))
+}
+
+// some waits until n more records have come.
+func (w *world) some(n int) {
+	w.t.Helper()
+	count := func() int { w.mu.Lock(); defer w.mu.Unlock(); return len(w.order) }
+	from := count()
+	eventually(w.t, 60*time.Second, fmt.Sprintf("%d more records", n), func() bool { return count() >= from+n })
+}
