@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -206,15 +207,17 @@ func TestSettingsOfTheRoleChangeNoByte(t *testing.T) {
 	pg.Exec(t, dsn,
 		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'Größer', '{"n": 1, "name": "Müller €"}', now(),
 			'2024-02-03 04:05:06.789', '2024-02-03 04:05:06.789+01', '2024-02-03', 0.1::real, 0.1::float8 + 0.2, '\x00ff5c41'`,
-		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 2}', now(), 'infinity', '-infinity', '0044-03-15 BC', 'NaN', '-Infinity', ''`,
+		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 2}', now(), '1999-12-31 23:59:59', '1999-12-31 23:59:59-11', '1969-07-20', 1e-30, 1e300 / 3, ''`,
 		`INSERT INTO outbox SELECT gen_random_uuid(), 'order', 'k', 'x', '{"n": 3}', now()`)
 	got := make([][]string, 2)
 	for i, s := range []*setting{plain, odd} {
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		defer cancel()
 		c := kafka.Client(t, kgo.ConsumeTopics(s.topics[0]), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 		for len(got[i]) < 3 {
-			fs := c.PollFetches(t.Context())
+			fs := c.PollFetches(ctx)
 			if err := fs.Err(); err != nil {
-				t.Fatal(err)
+				t.Fatalf("%d records in %s: %v", len(got[i]), s.topics[0], err)
 			}
 			fs.EachRecord(func(r *kgo.Record) {
 				text := fmt.Sprintf("partition %d key %q at %d value %q", r.Partition, r.Key, r.Timestamp.UnixMilli(), r.Value)
