@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 
@@ -225,4 +226,27 @@ func TestCatalogFillsWhatTheStreamDoesNotSay(t *testing.T) {
 			t.Errorf("a table that is gone: %+v %v", rel, err)
 		}
 	})
+}
+
+func TestTheProbeAsksNoOtherServerThanTheStreams(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""))
+	here := w.mustOpen(w.source(), false).conn.Conn().RemoteAddr()
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone.Close()
+	s := w.source()
+	s.cfg.DSN = strings.Replace(w.dsn, "@", "@"+gone.Addr().String()+",", 1) // two hosts
+	if err := s.probeAt(here)(t.Context()); err != nil {
+		t.Errorf("the server that is there: %v", err)
+	}
+	s.cfg.DSN = w.dsn
+	if err := s.probeAt(gone.Addr())(t.Context()); !goingDown(err) {
+		t.Errorf("the server that is gone, behind a name that leads elsewhere by now: %v", err)
+	}
+	s.cfg.DSN = strings.Replace(w.dsn, "@", "@"+gone.Addr().String()+",", 1)
+	if err := s.probeAt(gone.Addr())(t.Context()); !goingDown(err) {
+		t.Errorf("the server that is gone, beside another host: %v", err)
+	}
 }

@@ -110,6 +110,64 @@ func TestWhatIsReceivedIsNotConfirmed(t *testing.T) {
 	}
 }
 
+func TestWhatAFormerSessionReceivedCanBeConfirmed(t *testing.T) {
+	cfg := testConfig()
+	cfg.identity.Server = 300
+	s, w := connectFake(t, cfg, nil)
+	startFake(t, s, w)
+	if err := s.Confirm(t.Context(), 250); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-w.statuses; got.write != 250 || got.flush != 250 || got.apply != 250 {
+		t.Errorf("%+v, want 250", got)
+	}
+	go w.send(transaction(200, "a"), keepalive(240, false), transaction(260, "b"))
+	if all := events(t, s, 7); all[6].Pos != 270 {
+		t.Errorf("%+v, want the transactions on both sides of 250", all)
+	}
+	if err := s.Confirm(t.Context(), 301); err == nil || fault.Retryable(err) {
+		t.Errorf("a position that the server has not reached: %v", err)
+	}
+}
+
+func TestAMessageThatTakesItsTimeDoesNotHoldNext(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s, w := connectFake(t, testConfig(), nil)
+		startFake(t, s, w)
+		whole := transaction(200, strings.Repeat("x", 1000))
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			for i := range whole {
+				w.send(whole[i : i+1])
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		var idle int
+		for rows := 0; rows == 0; {
+			began := time.Now()
+			ev, err := s.Next(t.Context(), 100*time.Millisecond)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if took := time.Since(began); took > 110*time.Millisecond {
+				t.Fatalf("Next took %s", took)
+			}
+			switch ev.Kind {
+			case cdc.Idle:
+				idle++
+			case cdc.Insert:
+				rows++
+			}
+		}
+		if idle < 5 {
+			t.Errorf("%d times nothing, in a second", idle)
+		}
+		events(t, s, 1)
+		<-sent
+	})
+}
+
 func TestAnUnknownFlushPositionIsSentAsNone(t *testing.T) {
 	cfg := testConfig()
 	cfg.identity.SlotFound.Confirmed = 0

@@ -147,6 +147,31 @@ func TestOnlyWhatWasConfirmedDoesNotComeAgain(t *testing.T) {
 	})
 }
 
+// After a lost connection the acknowledgements of what the former session read arrive before this one has read it again.
+func TestConfirmingAheadOfTheStreamSkipsNothing(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		s := w.stream(0)
+		w.exec(insertOf("a"), insertOf("b"))
+		var second cdc.Position
+		both := committed(2)
+		w.until(s, "aggregate_id", func(ev *cdc.Event) bool { second = ev.Pos; return both(ev) })
+		w.close(s)
+		w.exec(insertOf("c"))
+		s = w.stream(0)
+		if err := s.Confirm(t.Context(), second); err != nil {
+			t.Fatal(err)
+		}
+		if got := w.until(s, "aggregate_id", func(ev *cdc.Event) bool { return ev.Kind == cdc.Commit && ev.Pos > second }); strings.Join(got, "") != "abc" {
+			t.Errorf("%q came, want a, b and c", got)
+		}
+		w.close(s)
+		if got := w.value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = current_database()"); got != second.String() {
+			t.Errorf("the slot is confirmed up to %s, want %s", got, second)
+		}
+	})
+}
+
 func TestRowsOfOneCopyArriveAllAlthoughTheirPositionIsOne(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
 	s := w.stream(0)
