@@ -288,7 +288,7 @@ func (s *fakeSession) Next(ctx context.Context, wait time.Duration) (*cdc.Event,
 		if w.blocked {
 			w.mu.Unlock()
 			<-ctx.Done()
-			return nil, fault.Retry(ctx.Err())
+			return nil, context.Cause(ctx)
 		}
 		if err := s.alive(); err != nil {
 			w.mu.Unlock()
@@ -364,6 +364,9 @@ func (s *fakeSession) Confirm(ctx context.Context, safe cdc.Position) error {
 	w.confirms++
 	w.maxGap = max(w.maxGap, time.Since(s.last))
 	s.last = time.Now()
+	if known := max(s.told, s.id.Server); safe > known {
+		w.fail("confirm %s of a session on which the server stood at %s", safe, known)
+	}
 	if safe <= w.id.SlotFound.Confirmed {
 		return nil
 	}

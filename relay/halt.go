@@ -100,14 +100,15 @@ func (l *loop) stop() error {
 	from := l.now
 	err := l.settle(nil, l.now.Add(l.cfg.ShutdownGrace))
 	l.finish()
-	if l.tracker != nil {
-		switch again := l.comesAgain(); {
-		case again > 0:
-			l.log.Warn().Int("events", again).Int("unacknowledged", l.inFlight()).Str("lsn", l.checkpointer.durable.String()).
-				Msg("stopped before everything was acknowledged and checkpointed: so many events come again at the next start")
-		default:
-			l.log.Info().Str("lsn", l.checkpointer.durable.String()).Dur("took", time.Since(from)).Msg("stopped")
-		}
+	again := 0
+	if l.tracker != nil { // else nothing was ever read
+		again = l.comesAgain()
+	}
+	if again > 0 {
+		l.log.Warn().Int("events", again).Int("unacknowledged", l.inFlight()).Str("lsn", l.checkpointer.durable.String()).
+			Msg("stopped before everything was acknowledged and checkpointed: so many events come again at the next start")
+	} else {
+		l.log.Info().Str("lsn", l.checkpointer.durable.String()).Dur("took", time.Since(from)).Msg("stopped")
 	}
 	l.setState(Stopped, "stopped")
 	if fault.NeedsPerson(err) {

@@ -307,7 +307,8 @@ func (l *loop) lose(err error) error {
 	if l.moved || l.now.Sub(l.opened) >= goodSession {
 		l.tries = 0
 	}
-	if !fault.Retryable(err) && !(l.stopping && errors.Is(err, context.Canceled)) {
+	// A Next that was cut short because of a stop is no fault of the source.
+	if !fault.Retryable(err) && (l.reading.Err() == nil || !errors.Is(err, context.Canceled)) {
 		l.ended("refused", err)
 		return err
 	}

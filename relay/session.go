@@ -64,6 +64,11 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 	a.found = a.sess.Identity()
 	a.start, a.err = checkpoint.Judge(rec, a.found)
 	base := rec
+	if rec == nil && a.err == nil && !a.found.SlotFound.Created {
+		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
+			Msg("the slot was there before, and there is no checkpoint of it: starting where the slot stands. " +
+				"If this relay ran on it before, its checkpoints are gone, and nobody can tell whether the slot was moved meanwhile")
+	}
 	if errors.Is(a.err, checkpoint.ErrNoSlot) {
 		a.err = fault.Config(fmt.Errorf("slot %s: %w", a.found.Slot, a.err), "make the slot, or let walpost make it: source.create: true")
 		return a
@@ -100,10 +105,8 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 			Database: a.found.Database, LSN: lsn, RunID: r.cfg.RunID, Time: time.Now().UTC(),
 		}
 		if base != nil {
+			// Also on another timeline: Judge has made sure that this one left the other behind that transaction.
 			next.Next = base.Next
-			if base.SystemID != next.SystemID || base.Timeline != next.Timeline {
-				next.Next = nil // the position of a transaction means nothing on another timeline
-			}
 		}
 		if held != nil {
 			next.Epoch = held.Epoch + 1
