@@ -49,9 +49,10 @@ func worldIn(t *testing.T, kafka *testenv.KafkaCluster, pg *testenv.PG, dsn, slo
 	w.extra = halting
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
+	brokers := w.brokers // tests change w's
 	go func() {
 		defer close(done)
-		err := shop.Follow(ctx, w.brokers, w.topics, func(r *kgo.Record) {
+		err := shop.Follow(ctx, brokers, w.topics, func(r *kgo.Record) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			id := shop.Entry(r).ID
