@@ -102,6 +102,10 @@ func (s *Kafka) fresh(t *topic) error {
 		}
 		return errClosed
 	}
+	if made == nil && s.main != c {
+		s.mu.Unlock()
+		return s.fresh(t) // another topic's tender replaced c meanwhile, and may have closed it
+	}
 	unused := s.main
 	s.main = c
 	t.cl, t.through = c, c

@@ -26,9 +26,12 @@ type KafkaStore struct {
 	topic string
 	log   zerolog.Logger
 
+	loadWithin time.Duration // loadTimeout; shorter in tests
+
 	mu     sync.Mutex
 	cl     *kgo.Client // produces and reads; nil until needed and after a fatal error
 	ready  bool        // the topic is there and was looked at
+	id     [16]byte    // of the topic, zero before it was looked at
 	warned bool
 }
 
@@ -41,8 +44,11 @@ func NewKafkaStore(cfg Config, topic string) (*KafkaStore, error) {
 		return nil, fault.Config(fmt.Errorf("checkpoint.topic: %w", err), "")
 	}
 	cfg = cfg.withDefaults()
-	return &KafkaStore{cfg: cfg, topic: topic, log: cfg.Logger}, nil
+	return &KafkaStore{cfg: cfg, topic: topic, log: cfg.Logger, loadWithin: loadTimeout}, nil
 }
+
+// loadTimeout bounds a Load: a partition without a leader, or with a transaction that nobody ends, would be waited for in silence.
+const loadTimeout = 20 * time.Second
 
 // Close frees the connections.
 func (k *KafkaStore) Close() {
@@ -78,6 +84,25 @@ func (k *KafkaStore) client() (*kgo.Client, error) {
 	return cl, nil
 }
 
+// reach returns a client that works with the topic as it is now.
+func (k *KafkaStore) reach(ctx context.Context, step string) (*kgo.Client, error) {
+	cl, err := k.client()
+	if err != nil {
+		return nil, err
+	}
+	was := k.id
+	if err := k.prepare(ctx, cl); err != nil {
+		return nil, k.fail(step, err)
+	}
+	if was == k.id || was == [16]byte{} {
+		return cl, nil
+	}
+	// What the client still holds is of a topic that is gone, and would hold up all that comes behind it.
+	k.log.Warn().Str("topic", k.topic).Msg("the checkpoint topic was deleted and made again")
+	k.drop()
+	return k.client()
+}
+
 func (k *KafkaStore) fail(step string, err error) error {
 	return fault.Retry(fmt.Errorf("%s checkpoint topic %s: %w", step, k.topic, err))
 }
@@ -92,6 +117,7 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 		return err
 	}
 	n, err := usable(&meta.Topics[0])
+	id := meta.Topics[0].TopicID
 	switch {
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
 		err := createTopic(ctx, cl, k.topic, Topics{Partitions: 1}, map[string]string{"cleanup.policy": "compact"})
@@ -99,7 +125,7 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 			return fmt.Errorf("create: %w", err)
 		}
 		k.log.Info().Str("topic", k.topic).Msg("checkpoint topic created")
-		if err := k.appear(ctx, cl); err != nil {
+		if id, err = k.appear(ctx, cl); err != nil {
 			return err
 		}
 	case err != nil:
@@ -111,7 +137,7 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 		!strings.Contains(kv["cleanup.policy"], "compact") {
 		k.warn("is not compacted (cleanup.policy=" + kv["cleanup.policy"] + "): checkpoints may be deleted; set cleanup.policy=compact")
 	}
-	k.ready = true
+	k.ready, k.id = true, id
 	return nil
 }
 
@@ -122,18 +148,18 @@ func (k *KafkaStore) warn(what string) {
 	k.warned = true
 }
 
-// appear waits until a topic that was created has a leader.
-func (k *KafkaStore) appear(ctx context.Context, cl *kgo.Client) error {
+// appear waits until a topic that was created has a leader, and returns its id.
+func (k *KafkaStore) appear(ctx context.Context, cl *kgo.Client) (id [16]byte, err error) {
 	var pause backoff
 	for {
 		meta, err := describeTopics(ctx, cl, k.topic)
 		if err == nil {
 			if _, err = usable(&meta.Topics[0]); err == nil && meta.Topics[0].Partitions[0].Leader >= 0 {
-				return nil
+				return meta.Topics[0].TopicID, nil
 			}
 		}
 		if !pause.sleep(ctx) {
-			return fmt.Errorf("wait for the new topic: %w", errors.Join(context.Cause(ctx), err))
+			return id, fmt.Errorf("wait for the new topic: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}
 }
@@ -144,12 +170,11 @@ func (k *KafkaStore) appear(ctx context.Context, cl *kgo.Client) error {
 func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	cl, err := k.client()
+	ctx, cancel := context.WithTimeout(ctx, k.loadWithin) // the caller tries again, and tells why
+	defer cancel()
+	cl, err := k.reach(ctx, "read")
 	if err != nil {
 		return nil, err
-	}
-	if err := k.prepare(ctx, cl); err != nil {
-		return nil, k.fail("read", err)
 	}
 	records, err := readPartition(ctx, cl, k.topic, 0)
 	if err != nil {
@@ -171,12 +196,9 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 func (k *KafkaStore) Save(ctx context.Context, key string, value []byte) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	cl, err := k.client()
+	cl, err := k.reach(ctx, "write")
 	if err != nil {
 		return err
-	}
-	if err := k.prepare(ctx, cl); err != nil {
-		return k.fail("write", err)
 	}
 	// Not ctx: a produce on the wire can not be taken back. When ctx ends, this Save is left behind in the client, where
 	// a later one queues behind it.
@@ -186,6 +208,7 @@ func (k *KafkaStore) Save(ctx context.Context, key string, value []byte) error {
 	select {
 	case err = <-done:
 	case <-ctx.Done():
+		k.ready = false // it may have been deleted
 		return k.fail("write", fmt.Errorf("not acknowledged: %w", context.Cause(ctx)))
 	}
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -230,5 +231,22 @@ func TestADamagedFileIsNeverEmpty(t *testing.T) {
 	defer dir.Close()
 	if _, err := dir.Load(t.Context(), "a"); err == nil {
 		t.Error("a directory reads as empty")
+	}
+}
+
+func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
+	c := fake(t)
+	s := kafkaStore(t, c.ListenAddrs(), "cp")
+	if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	s.loadWithin = time.Second
+	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "cp", Err: kerr.NotLeaderForPartition, Count: -1})
+	if got, err := s.Load(patient(t), "n"); err == nil || !fault.Retryable(err) || !errors.Is(err, kerr.NotLeaderForPartition) {
+		t.Errorf("load: %v, %v", got, err)
+	}
+	h.Remove()
+	if got, err := s.Load(patient(t), "n"); err != nil || string(got["n/1"]) != "x" {
+		t.Errorf("afterwards: %v, %v", got, err)
 	}
 }
