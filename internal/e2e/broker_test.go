@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -36,9 +37,13 @@ func TestOneTopicRefusesWhileTheOtherAccepts(t *testing.T) {
 	}
 	events := func() float64 { return r.metric(`walpost_events_total{topic="` + accepts + `"}`) }
 	eventually(t, 30*time.Second, "the other topic accepts", func() bool { return events() > 1000 })
-	// Later rows of the topic that accepts, so that a confirmation of them would leave out the others.
+	// Later rows of the topic that accepts, for longer than it takes to write a checkpoint: one of them would leave out the others.
 	before := events()
-	pg.Exec(t, s.dsn, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', 'late', 'Changed', jsonb_build_object('n', i) FROM generate_series(1, 100) i`)
+	for i := range 25 {
+		pg.Exec(t, s.dsn, fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
+			SELECT 'order', 'late', 'Changed', jsonb_build_object('n', i) FROM generate_series(%d, %d) i`, 4*i+1, 4*i+4))
+		time.Sleep(100 * time.Millisecond)
+	}
 	eventually(t, 30*time.Second, "later rows arrive", func() bool { return events() >= before+100 })
 	r.kill()
 

@@ -36,11 +36,13 @@ func TestHundredThousandRowsOverRestartsAndKills(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("moments of the kills from seed %d", seed)
 	rnd := rand.New(rand.NewPCG(seed, 0))
-	work = s.load(&shop.Shop{Writers: 8, Rows: half, Seed: 2, Tag: "b", Pause: 80 * time.Millisecond})
+	work = s.load(&shop.Shop{Writers: 8, Rows: half, Seed: 2, Tag: "b", Pause: 100 * time.Millisecond})
 	delivered := 0
-	for range kills {
+	for i := range kills {
 		before := w.count()
-		// Some while it connects, most in the midst of delivering.
+		if i%2 == 0 { // in the midst of delivering; else as likely while it connects
+			eventually(t, time.Minute, "ready", r.ready)
+		}
 		time.Sleep(time.Duration(rnd.Int64N(int64(time.Second))))
 		r.kill()
 		if w.count() > before {
