@@ -74,6 +74,16 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		return a
 	}
 	if a.err != nil {
+		// The record was read before the slot. A holder that is at work moves the one and then the other in between, which is no gap.
+		held, _, err := r.newest(ctx)
+		if err != nil {
+			a.err = err
+			return a
+		}
+		if !same(rec, held) {
+			a.err = errMoved
+			return a
+		}
 		if base, a.err = r.accept(ctx, &a, a.err); a.err != nil {
 			return a
 		}
