@@ -332,3 +332,26 @@ func TestASparseStreamIsReadAtOnceAndADenseOneInPieces(t *testing.T) {
 		}
 	})
 }
+
+func TestReadsAreFurtherApartTheDenserTheStreamIs(t *testing.T) {
+	for _, c := range []struct {
+		taken int
+		over  time.Duration
+		want  time.Duration
+	}{
+		{0, 5 * time.Millisecond, 0},
+		{49, 5 * time.Millisecond, 0}, // 3,266 transactions of one row in a second
+		{50, 5 * time.Millisecond, time.Millisecond},
+		{150, 5 * time.Millisecond, 3 * time.Millisecond},
+		{250, 5 * time.Millisecond, coalesceFor},
+		{100_000, 5 * time.Millisecond, coalesceFor},
+		{100_000, 100 * time.Second, 0},
+	} {
+		if got := gather(c.taken, c.over, coalesceFor); got != c.want {
+			t.Errorf("%d messages in %s: reads are %s apart, want %s", c.taken, c.over, got, c.want)
+		}
+	}
+	if got := gather(1000, 5*time.Millisecond, 0); got != 0 {
+		t.Errorf("reads are %s apart where they should never wait", got)
+	}
+}

@@ -25,11 +25,11 @@ type wire struct {
 	buf  []byte // base, or a bigger one while a message needs it
 	r, w int    // buf[r:w] is read and not yet taken
 
-	read      time.Time // when the newest read returned
-	since     time.Time // since when taken counts
-	taken     int       // messages
-	dense     bool
-	coalesce  time.Duration // 0: never wait
+	read      time.Time     // when the newest read returned
+	since     time.Time     // since when taken counts
+	taken     int           // messages
+	gather    time.Duration // between two reads, by the newest density
+	coalesce  time.Duration // the most that gather may be; 0: never wait
 	heard     time.Time     // when something was received, or reading began again
 	deadlines deadlines
 }
@@ -38,11 +38,12 @@ const (
 	bufferSize = 1 << 20
 	// maxMessage is the most that the server's own framing allows.
 	maxMessage = 1 << 30
-	// coalesceFor is how long after the one before a read is made while the stream is dense. Of 0, 1, 3 and 5 ms, 5 took the
-	// least time and processor on both sides: faster than pg_recvlogical, at 0.6 of its processor time.
+	// coalesceFor is how long after the one before a read is made at most while the stream is dense. Of 0, 1, 3 and 5 ms, 5 took the
+	// least time and processor on both sides. scripts/bench compares with pg_recvlogical.
 	coalesceFor = 5 * time.Millisecond
 	// densityOver is the time over which density is measured, and denseFrom the number of messages per millisecond from
-	// which on a stream is called dense: 10,000 a second, which is 3,300 transactions of one row.
+	// which on a stream is called dense: 10,000 a second, which is 3,300 transactions of one row. There a read waits for a
+	// millisecond, and for more the denser it is: few messages are not worth the wait, many are what makes it pay.
 	densityOver = 5 * time.Millisecond
 	denseFrom   = 10
 	leastWait   = time.Millisecond
@@ -132,13 +133,22 @@ func (w *wire) fill(ctx context.Context, now, deadline time.Time) error {
 // pause says how long to let the socket fill before it is read.
 func (w *wire) pause(now time.Time) time.Duration {
 	if over := now.Sub(w.since); over >= densityOver {
-		w.dense = w.taken >= denseFrom*int(over/time.Millisecond)
+		w.gather = gather(w.taken, over, w.coalesce)
 		w.taken, w.since = 0, now
 	}
-	if !w.dense {
+	if w.gather == 0 {
 		return 0
 	}
-	return w.coalesce - now.Sub(w.read)
+	return w.gather - now.Sub(w.read)
+}
+
+// gather is how far apart reads should be when so many messages came over some time.
+func gather(taken int, over, most time.Duration) time.Duration {
+	perMilli := taken / max(1, int(over/time.Millisecond))
+	if perMilli < denseFrom {
+		return 0
+	}
+	return min(most, time.Duration(perMilli/denseFrom)*time.Millisecond)
 }
 
 // write writes everything, or fails at the deadline.
