@@ -313,6 +313,9 @@ func (l *loop) lose(err error) error {
 		return err
 	}
 	l.ended("lost", err)
+	// What is acknowledged goes into the record before the next session reads it: another server, after a failover, starts there.
+	l.checkpointer.active, l.checkpointer.last = true, time.Time{}
+	l.checkpointer.due(l)
 	l.lost.fault(time.Now(), func(n int, _ time.Duration) {
 		l.log.Warn().Err(err).Int("times", n).Int("in_flight", l.inFlight()).Msg("source lost")
 	})
