@@ -158,6 +158,7 @@ func TestAMessageThatTakesItsTimeDoesNotHoldNext(t *testing.T) {
 				idle++
 			case cdc.Insert:
 				rows++
+			default:
 			}
 		}
 		if idle < 3 {

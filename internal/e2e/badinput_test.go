@@ -29,36 +29,66 @@ var preconditions = []struct {
 	what string // run says
 	fix  string // check says
 }{
-	{name: "rows and no word about them", sql: []string{onePair},
-		code: 2, what: "source.snapshot: must be written, since table public.outbox has 2 rows", fix: "snapshot: never"},
-	{name: "no slot, and none to be made", sql: []string{makePublication}, args: []string{"--create=false"},
-		code: 2, what: "slot {slot}", fix: "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');"},
-	{name: "a slot of another plugin", sql: []string{makePublication, "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"},
-		code: 1, what: "slot {slot} is of the plugin test_decoding", fix: "SELECT pg_drop_replication_slot('{slot}');"},
-	{name: "a slot of another database", sql: []string{makePublication},
-		code: 1, what: "slot {slot} belongs to the database postgres", fix: "Set source.slot to another name"},
-	{name: "a physical slot", sql: []string{makePublication, "SELECT pg_create_physical_replication_slot('{slot}')"},
-		code: 1, what: "slot {slot} is a physical slot", fix: "SELECT pg_drop_replication_slot('{slot}');"},
-	{name: "a publication without the table", sql: []string{"CREATE PUBLICATION walpost FOR TABLE orders WITH (publish = 'insert')"},
-		code: 1, what: "publication walpost does not contain table public.outbox", fix: `ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`},
-	{name: "a publication without inserts", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'update')"},
-		code: 1, what: "publication walpost does not publish inserts", fix: `ALTER PUBLICATION "walpost" SET (publish = 'insert');`},
-	{name: "a publication with a row filter", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'x') WITH (publish = 'insert')"},
-		code: 1, what: "has a row filter for public.outbox", fix: `ALTER PUBLICATION "walpost" SET TABLE "public"."outbox";`},
-	{name: "a publication that lacks a mapped column", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id) WITH (publish = 'insert')"},
-		code: 1, what: "has a column list for public.outbox that lacks payload", fix: `ALTER PUBLICATION "walpost" SET TABLE "public"."outbox";`},
-	{name: "a slot whose publication is missing", sql: []string{"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"},
-		code: 3, what: "publication walpost does not exist, but slot {slot} does", fix: `CREATE PUBLICATION "walpost" FOR TABLE "public"."outbox"`},
-	{name: "a missing table", sql: []string{"DROP TABLE outbox"},
-		code: 1, what: "table public.outbox does not exist", fix: "walpost setup prints the SQL"},
-	{name: "a missing column", sql: []string{"ALTER TABLE outbox DROP COLUMN payload"},
-		code: 2, what: `router.table.field.event.payload: there is no column "payload"`, fix: `ALTER TABLE "public"."outbox"`},
-	{name: "a role without REPLICATION", sql: []string{"GRANT SELECT ON outbox TO plain"}, dsn: func(u *url.URL) { u.User = url.User("plain") },
-		code: 1, what: "replication", fix: `ALTER ROLE "plain" REPLICATION;`},
-	{name: "a role that does not exist", dsn: func(u *url.URL) { u.User = url.User("nobody_here") },
-		code: 1, what: "nobody_here", fix: "exists and may log in"},
-	{name: "a missing database", dsn: func(u *url.URL) { u.Path = "/no_such_database" },
-		code: 1, what: "no_such_database", fix: "Check the database in source.dsn."},
+	{
+		name: "rows and no word about them", sql: []string{onePair},
+		code: 2, what: "source.snapshot: must be written, since table public.outbox has 2 rows", fix: "snapshot: never",
+	},
+	{
+		name: "no slot, and none to be made", sql: []string{makePublication}, args: []string{"--create=false"},
+		code: 2, what: "slot {slot}", fix: "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');",
+	},
+	{
+		name: "a slot of another plugin", sql: []string{makePublication, "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"},
+		code: 1, what: "slot {slot} is of the plugin test_decoding", fix: "SELECT pg_drop_replication_slot('{slot}');",
+	},
+	{
+		name: "a slot of another database", sql: []string{makePublication},
+		code: 1, what: "slot {slot} belongs to the database postgres", fix: "Set source.slot to another name",
+	},
+	{
+		name: "a physical slot", sql: []string{makePublication, "SELECT pg_create_physical_replication_slot('{slot}')"},
+		code: 1, what: "slot {slot} is a physical slot", fix: "SELECT pg_drop_replication_slot('{slot}');",
+	},
+	{
+		name: "a publication without the table", sql: []string{"CREATE PUBLICATION walpost FOR TABLE orders WITH (publish = 'insert')"},
+		code: 1, what: "publication walpost does not contain table public.outbox", fix: `ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
+	},
+	{
+		name: "a publication without inserts", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'update')"},
+		code: 1, what: "publication walpost does not publish inserts", fix: `ALTER PUBLICATION "walpost" SET (publish = 'insert');`,
+	},
+	{
+		name: "a publication with a row filter", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'x') WITH (publish = 'insert')"},
+		code: 1, what: "has a row filter for public.outbox", fix: `ALTER PUBLICATION "walpost" SET TABLE "public"."outbox";`,
+	},
+	{
+		name: "a publication that lacks a mapped column", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id) WITH (publish = 'insert')"},
+		code: 1, what: "has a column list for public.outbox that lacks payload", fix: `ALTER PUBLICATION "walpost" SET TABLE "public"."outbox";`,
+	},
+	{
+		name: "a slot whose publication is missing", sql: []string{"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"},
+		code: 3, what: "publication walpost does not exist, but slot {slot} does", fix: `CREATE PUBLICATION "walpost" FOR TABLE "public"."outbox"`,
+	},
+	{
+		name: "a missing table", sql: []string{"DROP TABLE outbox"},
+		code: 1, what: "table public.outbox does not exist", fix: "walpost setup prints the SQL",
+	},
+	{
+		name: "a missing column", sql: []string{"ALTER TABLE outbox DROP COLUMN payload"},
+		code: 2, what: `router.table.field.event.payload: there is no column "payload"`, fix: `ALTER TABLE "public"."outbox"`,
+	},
+	{
+		name: "a role without REPLICATION", sql: []string{"GRANT SELECT ON outbox TO plain"}, dsn: func(u *url.URL) { u.User = url.User("plain") },
+		code: 1, what: "replication", fix: `ALTER ROLE "plain" REPLICATION;`,
+	},
+	{
+		name: "a role that does not exist", dsn: func(u *url.URL) { u.User = url.User("nobody_here") },
+		code: 1, what: "nobody_here", fix: "exists and may log in",
+	},
+	{
+		name: "a missing database", dsn: func(u *url.URL) { u.Path = "/no_such_database" },
+		code: 1, what: "no_such_database", fix: "Check the database in source.dsn.",
+	},
 }
 
 func TestWhatIsWrongWithTheDatabaseIsSaidWithWhatMendsIt(t *testing.T) {

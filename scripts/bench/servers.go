@@ -41,7 +41,7 @@ func start(version string) (e *env, err error) {
 	e = &env{host: &host{}}
 	defer func() {
 		if p := recover(); p != nil {
-			if p != errHost {
+			if cause, ok := p.(error); !ok || !errors.Is(cause, errHost) {
 				panic(p)
 			}
 			err = errors.Join(e.host.err, e.close())
