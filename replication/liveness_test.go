@@ -135,8 +135,8 @@ func TestAPeerThatSaysNothingAlthoughAskedIsLost(t *testing.T) {
 		startFake(t, s, w)
 		began := time.Now()
 		err := converse(t, s, time.Hour)
-		if took := time.Since(began); !fault.Retryable(err) || took < time.Minute || took > 3*time.Minute {
-			t.Errorf("%v after %s", err, took)
+		if took := time.Since(began); !fault.Retryable(err) || took < s.silenceLimit() || took > s.silenceLimit()+time.Minute {
+			t.Errorf("%v after %s, want it after %s: a busy server may be silent for long", err, took, s.silenceLimit())
 		}
 		asked := false
 		for len(w.statuses) > 0 {
