@@ -35,6 +35,7 @@ type world struct {
 	checkErr error
 	openErr  error
 	hang     bool // Open and Start wait for their context
+	slowOpen time.Duration
 	blocked  bool // the session sends nothing, and takes nothing
 	gapsOK   bool // a start behind the slot or ahead of delivery is what the test wants
 	opens    int
@@ -191,6 +192,11 @@ func (s fakeSource) Open(ctx context.Context, create, replaceLost bool) (Session
 		<-ctx.Done()
 		w.mu.Lock()
 		return nil, fault.Retry(ctx.Err())
+	}
+	if d := w.slowOpen; d > 0 {
+		w.mu.Unlock()
+		time.Sleep(d)
+		w.mu.Lock()
 	}
 	if w.openErr != nil {
 		return nil, w.openErr

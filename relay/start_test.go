@@ -224,3 +224,29 @@ func TestRecordThatCannotBeReadIsNotNone(t *testing.T) {
 		}
 	})
 }
+
+func TestHolderAtWorkIsNoGapForOneWhoWaits(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		a := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		w.mu.Lock()
+		w.slowOpen = 5 * time.Second // the second reads the record, and the slot only then
+		w.mu.Unlock()
+		b := w.start(Config{})
+		time.Sleep(time.Second)
+		end := w.commit("a", "b").end
+		w.want(t, 3*time.Second, "confirmed", func() bool { return w.id.SlotFound.Confirmed >= end })
+		time.Sleep(10 * time.Second)
+		w.mu.Lock()
+		w.slowOpen = 0
+		w.mu.Unlock()
+		if st := b.relay.Status(); st.State == Halted || st.State == Stopped {
+			t.Errorf("the second is %s: %s", st.State, st.Reason)
+		}
+		a.stopped(t, time.Second)
+		w.commit("a")
+		w.want(t, 10*time.Second, "delivered by the second", w.allDelivered)
+		b.stopped(t, time.Second)
+	})
+}
