@@ -12,6 +12,8 @@ type Identity struct {
 	// Server is the server's own newest position: what it has flushed (a primary) or replayed (a standby). A position
 	// beyond it cannot come from this server's history.
 	Server Position
+	// Recovering says that the server replays a history and has not come to its end: a standby, or a restore under way.
+	Recovering bool
 	// History lists where each older timeline of this server ended, oldest first, from its timeline history. Empty on timeline 1.
 	History []Fork
 

@@ -2,8 +2,10 @@ package checkpoint
 
 import (
 	"errors"
+	"fmt"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
 )
 
 // ErrNoSlot says that there is neither a record nor a slot: nothing was ever delivered, so nothing can be missing, and the
@@ -34,7 +36,13 @@ func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 		}
 	}
 	if reason := judge(rec, &found); reason != "" {
-		return 0, refuse(reason, rec, found)
+		refusal := refuse(reason, rec, found)
+		if reason == ServerBehind && found.Recovering {
+			// A standby that has just started replays from its last restart point, which may lie before the record.
+			return 0, fault.Retry(fmt.Errorf("the server is in recovery and has replayed only up to %s, the checkpoint is at %s: %w",
+				found.Server, rec.LSN, refusal))
+		}
+		return 0, refusal
 	}
 	return rec.LSN, nil
 }

@@ -364,3 +364,21 @@ func TestAnAcceptedGapIsTheOneThatWasRefused(t *testing.T) {
 func made(f *cdc.Identity) {
 	f.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: 0x5000, Restart: 0x4F00, WALStatus: "reserved"}
 }
+
+func TestAServerInRecoveryIsWaitedFor(t *testing.T) {
+	rec, found := judged()
+	found.Server, found.Recovering = 0x1FFF, true
+	var refusal *Refusal
+	_, err := Judge(rec, *found)
+	if !fault.Retryable(err) || fault.NeedsPerson(err) || !errors.As(err, &refusal) {
+		t.Errorf("behind, in recovery: %v, want an error that passes", err)
+	}
+	found.Recovering = false
+	if _, err = Judge(rec, *found); fault.Retryable(err) || !fault.NeedsPerson(err) {
+		t.Errorf("behind, recovered: %v, want a refusal", err)
+	}
+	found.Recovering, found.SystemID = true, "222"
+	if _, err = Judge(rec, *found); fault.Retryable(err) || !fault.NeedsPerson(err) {
+		t.Errorf("another server in recovery: %v, want a refusal", err)
+	}
+}

@@ -162,7 +162,8 @@ func (s *Source) judge(f *facts, makes bool) error {
 func identityOf(sys system, cfg *Config, f *facts) cdc.Identity {
 	return cdc.Identity{
 		SystemID: sys.id, Timeline: sys.timeline, History: sys.history,
-		Database: f.server.Database, Slot: cfg.Slot, Server: cdc.Position(f.server.LSN), SlotFound: f.slot.state(),
+		Database: f.server.Database, Slot: cfg.Slot, Server: cdc.Position(f.server.LSN),
+		Recovering: f.server.Recovery, SlotFound: f.slot.state(),
 	}
 }
 
