@@ -123,9 +123,13 @@ func (b *bench) collect(done func() bool) {
 	b.Helper()
 	limit := time.NewTimer(patience)
 	defer limit.Stop()
+	asked := time.NewTicker(200 * time.Millisecond) // as the relay does
+	defer asked.Stop()
 	for !done() {
 		select {
 		case <-b.Wake():
+		case <-asked.C:
+			_ = b.Stalled() // what it says is for the tests of it
 		case <-limit.C:
 			b.Fatalf("after %s: %d of %d acknowledged, %d refused; stalled: %v", patience, len(b.acked), len(b.ids), len(b.poison), b.Stalled())
 		}
