@@ -21,8 +21,7 @@ const (
 	// room is what a batch of one record takes at most beside the record itself, in the newest request format, and some.
 	room = 96
 
-	maxLinger  = 10 * time.Second
-	autoLinger = time.Millisecond
+	maxLinger = 10 * time.Second
 )
 
 // client is one Kafka client that produces, and what the sink must know of it. A sink usually has one; see Kafka.fresh.
@@ -39,7 +38,9 @@ type client struct {
 
 func (s *Kafka) newClient(alone bool) (*client, error) {
 	c := &client{s: s, alone: alone, limit: map[string]int32{}}
-	linger := autoLinger
+	// "auto" is no linger: batches fill by themselves while requests are on their way. One that lingered, and was flushed early
+	// while records were sparse, stood still now and then after injected faults; its cause was not found.
+	linger := time.Duration(0)
 	if s.cfg.FixedLinger {
 		linger = s.cfg.Linger
 	}
@@ -99,7 +100,7 @@ func (c *client) fatal(ctx context.Context) error {
 	return err
 }
 
-// flushNow makes the client send what lingers. It does not wait: a Flush whose context has ended only wakes the partitions.
+// flushNow makes the client look at its partitions again. It does not wait: a Flush whose context has ended only wakes the partitions.
 func (c *client) flushNow() { _ = c.Flush(canceled) } // the error says that it did not wait
 
 // canceled is a context that has ended.

@@ -30,7 +30,7 @@ type Config struct {
 	// Compression is none, gzip, snappy, lz4 or zstd; "" is snappy. [kafka.compression]
 	Compression string
 	// Linger is how long a batch waits for more records while it is not full. Used only with FixedLinger; otherwise
-	// ("auto") nothing waits while records are sparse, and batches wait autoLinger while they are dense. [kafka.linger]
+	// ("auto") nothing waits: batches fill while requests are on their way. [kafka.linger]
 	Linger      time.Duration
 	FixedLinger bool
 

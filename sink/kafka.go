@@ -47,9 +47,7 @@ type Kafka struct {
 	spare  []cdc.Ack
 	probe  probe
 
-	lastSend  time.Time // Send's goroutine only, as all below
-	lastTopic *topic
-	pace      pace
+	lastTopic *topic // Send's goroutine only
 }
 
 // role is a goroutine that hands records over to a client.
@@ -140,16 +138,6 @@ func (s *Kafka) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	s.mu.Unlock()
 
 	s.handOver(c, sl, n, &s.role)
-	s.hurry(c, now)
-}
-
-// hurry ends the client's linger while records are sparse.
-func (s *Kafka) hurry(c *client, now time.Time) {
-	gap := now.Sub(s.lastSend)
-	s.lastSend = now
-	if !s.cfg.FixedLinger && s.pace.sparse(gap) {
-		c.flushNow()
-	}
 }
 
 // handOver gives a slot to the client. Afterwards the slot belongs to its promise, which may have run already. false: it did
@@ -313,20 +301,6 @@ func (s *Kafka) Status() Status {
 		st.Pending += t.pending
 	}
 	return st
-}
-
-// pace tells sparse records from dense ones, by the mean gap between them.
-type pace struct{ gap time.Duration }
-
-const (
-	denseGap = 500 * time.Microsecond // 2,000 records a second
-	longGap  = 20 * time.Millisecond  // a longer pause counts as this much, so that a burst after it is noticed soon
-)
-
-// sparse notes the gap before a record and says whether the record should go at once.
-func (p *pace) sparse(gap time.Duration) bool {
-	p.gap += (min(gap, longGap) - p.gap) / 16
-	return p.gap > denseGap && gap > denseGap/4
 }
 
 var errClosed = errors.New("the sink is closed")
