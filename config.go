@@ -86,7 +86,7 @@ type KafkaConfig struct {
 	SASL SASLConfig `yaml:"sasl"`
 	// Compression is none, gzip, snappy, lz4 or zstd.
 	Compression string `yaml:"compression"`
-	// Linger is how long a batch is waited for; LingerAuto adapts to the stream.
+	// Linger is how long a batch is waited for; LingerAuto waits for nothing.
 	Linger LingerTime   `yaml:"linger"`
 	Topics TopicsConfig `yaml:"topics"`
 }
