@@ -55,6 +55,9 @@ type SourceConfig struct {
 	Tables      []string `yaml:"tables"`
 	Slot        string   `yaml:"slot"`
 	Publication string   `yaml:"publication"`
+	// Publish is what a publication that walpost makes carries: insert, and update where an update of a row's primary key is
+	// to be published as Debezium does. A publication that is there is used as it is.
+	Publish []string `yaml:"publish"`
 	// Create makes the publication, and then the slot, where they are missing and no checkpoint knows the slot.
 	Create bool `yaml:"create"`
 	// Snapshot is "never" or "initial": whether the rows that are there before the slot is made are published. Empty
@@ -169,6 +172,7 @@ func DefaultConfig() Config {
 		Source: SourceConfig{
 			Slot:              "walpost",
 			Publication:       "walpost",
+			Publish:           []string{"insert"},
 			Create:            true,
 			ConfirmKeepalives: true,
 			BulkCatchUp:       "auto",

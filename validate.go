@@ -207,6 +207,9 @@ func (c *SourceConfig) validate(k *checks, settings replication.Config) {
 	for _, err := range settings.Validate() {
 		k.theirs(err)
 	}
+	if !slices.Equal(c.Publish, []string{"insert"}) {
+		k.add("source.publish", "%s: not supported yet", strings.Join(c.Publish, ", "))
+	}
 	k.oneOf("source.snapshot", c.Snapshot, "", "never", "initial?")
 	only(k, "source.order_column", c.OrderColumn, "")
 	only(k, "source.time_column", c.TimeColumn, "")
@@ -223,12 +226,29 @@ func (c *RouterConfig) validate(k *checks, settings router.Config) {
 	}
 	k.oneOf("router.table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes?")
 	k.oneOf("router.table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string?")
+	k.oneOf("router.field.name.adjustment.mode", c.FieldNames, "none", "avro?", "avro_unicode?")
 }
 
 func (c *RecordsConfig) validate(k *checks) {
 	const r = "records."
 	only(k, r+"key.converter.schemas.enable", c.KeySchemas, false)
 	only(k, r+"value.converter.schemas.enable", c.ValueSchemas, false)
+	only(k, r+"header.converter.schemas.enable", c.HeaderSchemas, false)
+	for _, o := range []struct {
+		prefix, delegate, format, delegateFormat string
+		nulls, delegateSchemas, delegateNulls    bool
+	}{
+		{"key.converter.", c.KeyDelegate, c.KeyDecimalFormat, c.KeyDelegateDecimalFormat, c.KeyNullDefault, c.KeyDelegateSchemas, c.KeyDelegateNullDefault},
+		{"value.converter.", c.ValueDelegate, c.ValueDecimalFormat, c.ValueDelegateDecimalFormat, c.ValueNullDefault, c.ValueDelegateSchemas, c.ValueDelegateNullDefault},
+		{"header.converter.", "", c.HeaderDecimalFormat, "base64", c.HeaderNullDefault, false, true},
+	} {
+		only(k, r+o.prefix+"delegate.converter.type", o.delegate, "")
+		only(k, r+o.prefix+"decimal.format", o.format, "base64")
+		only(k, r+o.prefix+"replace.null.with.default", o.nulls, true)
+		only(k, r+o.prefix+"delegate.converter.type.schemas.enable", o.delegateSchemas, false)
+		only(k, r+o.prefix+"delegate.converter.type.decimal.format", o.delegateFormat, "base64")
+		only(k, r+o.prefix+"delegate.converter.type.replace.null.with.default", o.delegateNulls, true)
+	}
 	k.oneOf(r+"time.precision.mode", c.TimePrecision, "adaptive", "adaptive_time_microseconds?", "connect?",
 		"isostring?", "microseconds?", "nanoseconds?")
 	k.oneOf(r+"decimal.handling.mode", c.Decimal, "precise", "string?", "double?")
@@ -237,6 +257,9 @@ func (c *RecordsConfig) validate(k *checks) {
 	k.oneOf(r+"hstore.handling.mode", c.HStore, "json", "map?")
 	only(k, r+"extended.headers.enabled", c.ExtendedHeaders, false)
 	only(k, r+"topic.prefix", c.TopicPrefix, "")
+	k.oneOf(r+"schema.name.adjustment.mode", c.SchemaNames, "none", "avro?", "avro_unicode?")
+	k.oneOf(r+"field.name.adjustment.mode", c.FieldNames, "none", "avro?", "avro_unicode?")
+	only(k, r+"unavailable.value.placeholder", c.UnavailableValue, "__debezium_unavailable_value")
 }
 
 // validate reports contradictions, and then what the sink itself says of its part, which begins with the field.
