@@ -31,7 +31,8 @@ type Record struct {
 	Database string       `json:"database"`
 	LSN      cdc.Position `json:"lsn"` // everything before it is delivered and acknowledged
 	Next     *Next        `json:"next,omitempty"`
-	RunID    string       `json:"run_id"` // of the process that wrote it; for people
+	RunID    string       `json:"run_id"` // made with the first record and kept from then on, over processes and epochs
+	Holder   string       `json:"holder"` // names the process that wrote it
 	Time     time.Time    `json:"time"`   // of the writing; for people
 }
 
@@ -76,7 +77,8 @@ func Decode(key string, value []byte) (*Record, error) {
 func decode(key string, value []byte) (*Record, error) {
 	// The version first, and alone: of another version nothing else is known, not even its fields.
 	var v struct {
-		Version *int `json:"version"`
+		Version *int    `json:"version"`
+		Holder  *string `json:"holder"`
 	}
 	if err := json.Unmarshal(value, &v); err != nil { // also when something follows the record
 		return nil, err
@@ -92,6 +94,9 @@ func decode(key string, value []byte) (*Record, error) {
 	r := new(Record)
 	if err := d.Decode(r); err != nil {
 		return nil, err
+	}
+	if v.Holder == nil { // written when run_id was the process's name
+		r.Holder, r.RunID = r.RunID, ""
 	}
 	if err := r.check(); err != nil {
 		return nil, err

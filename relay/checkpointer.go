@@ -112,7 +112,7 @@ func (c *checkpointer) due(l *loop) {
 func (c *checkpointer) save(l *loop, next *checkpoint.Next) {
 	rec := &checkpoint.Record{
 		Name: l.cfg.Name, Epoch: c.epoch, SystemID: l.found.SystemID, Timeline: l.found.Timeline, Slot: l.found.Slot,
-		Database: l.found.Database, LSN: l.tracker.Safe(), Next: next, RunID: l.cfg.RunID, Time: l.now.UTC(),
+		Database: l.found.Database, LSN: l.tracker.Safe(), Next: next, RunID: l.runID, Holder: l.cfg.Holder, Time: l.now.UTC(),
 	}
 	c.active, c.last = false, l.now
 	value := rec.Encode()

@@ -146,6 +146,10 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	l.now = l.opened
 	l.found = a.found
 	l.checkpointer.taken(a.rec, a.older)
+	l.runID = a.rec.RunID
+	if r, ok := l.router.(RunIDTaker); ok {
+		r.SetRunID(l.runID)
+	}
 	if why != "" {
 		l.log.Warn().Str("why", why).Str("lsn", a.start.String()).Str("received", l.received.String()).Int("in_flight", l.inFlight()).
 			Msg("starting over at the checkpoint: events that were received behind it may be delivered twice")

@@ -56,6 +56,11 @@ type Router interface {
 	Route(ev *cdc.Event, rec *cdc.Record) (bool, error)
 }
 
+// A RunIDTaker is a Router that writes the relay's run id into its records: a UUID made with the first checkpoint record and kept in it, so
+// that what is delivered again says the same. SetRunID is called before the first Route, and once more for each further
+// session, never beside Route.
+type RunIDTaker interface{ SetRunID(id string) }
+
 // A Sink delivers records. Send, Acks and Close are called by one goroutine; Wake and Stalled by any.
 type Sink interface {
 	// Send takes over rec (its bytes, not the struct, which the caller reuses). It never waits for the broker. Records of one topic and one key are

@@ -24,6 +24,7 @@ type world struct {
 	tale   []string // what happened, for the report
 	began  time.Time
 	status time.Duration // StatusEvery
+	runID  string        // the first that a router was given
 
 	// The server.
 	id       cdc.Identity
@@ -415,9 +416,27 @@ func (w *world) cutLocked(err error) {
 }
 
 // fakeRouter makes a record of a row whose key does not begin with "-".
-type fakeRouter struct{}
+// It holds the relay to its run id: one for the life of the checkpoint, and known before the first event.
+type fakeRouter struct {
+	w     *world
+	runID string
+}
 
-func (fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
+func (f *fakeRouter) SetRunID(id string) {
+	f.w.mu.Lock()
+	defer f.w.mu.Unlock()
+	if f.w.runID == "" {
+		f.w.runID = id
+	}
+	if f.runID = id; id != f.w.runID {
+		f.w.fail("run id %q after %q", id, f.w.runID)
+	}
+}
+
+func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
+	if f.runID == "" {
+		f.w.do(func() { f.w.fail("an event without a run id") })
+	}
 	if ev.Kind == cdc.Message {
 		*rec = cdc.Record{Topic: "t", Key: []byte(ev.Msg.Prefix), EventID: ev.Pos.String(), Time: ev.Time}
 		return true, nil

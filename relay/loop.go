@@ -42,6 +42,7 @@ type loop struct {
 	sess      Session
 	dead      Session // lost, not closed yet
 	found     cdc.Identity
+	runID     string // of its checkpoint record
 	start     cdc.Position
 	every     time.Duration // of Confirm
 	opened    time.Time

@@ -31,7 +31,7 @@ func (l *loop) publish() {
 	}
 	st.Turned = l.now
 	st.Reason, st.Ready = reason, l.state == Streaming && reason == ""
-	st.Identity, st.Epoch = l.found, c.epoch
+	st.Identity, st.Epoch, st.RunID = l.found, c.epoch, l.runID
 	st.Received, st.Checkpoint, st.Confirmed = l.received, c.durable, l.confirmed
 	if l.tracker != nil {
 		st.Safe = l.tracker.Safe()

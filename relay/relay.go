@@ -26,8 +26,8 @@ import (
 type Config struct {
 	// Name is the key of the checkpoint: two relays of one store must not share it, nor must it hold a slash.
 	Name string
-	// RunID names this process in its checkpoint records. Default: 16 random hexadecimal digits.
-	RunID string
+	// Holder names this process in its checkpoint records. Default: 16 random hexadecimal digits.
+	Holder string
 
 	Window Window
 
@@ -121,10 +121,10 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Backoff.Rand == nil {
 		c.Backoff.Rand = mrand.Float64
 	}
-	if c.RunID == "" {
+	if c.Holder == "" {
 		var b [8]byte
 		rand.Read(b[:]) // never fails, crypto/rand says
-		c.RunID = hex.EncodeToString(b[:])
+		c.Holder = hex.EncodeToString(b[:])
 	}
 	return c, errors.Join(wrong...)
 }
@@ -151,7 +151,7 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) (*Rel
 	return &Relay{
 		cfg: cfg, source: source, router: router, sink: sink, store: newExclusive(store), log: cfg.Logger,
 		st: Status{
-			State: Starting, Since: time.Now(), Reason: "starting", RunID: cfg.RunID,
+			State: Starting, Since: time.Now(), Reason: "starting", Holder: cfg.Holder,
 			Sessions: map[string]uint64{},
 		},
 	}, nil
@@ -177,7 +177,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	l := newLoop(r)
 	defer l.end()
 	l.bound(ctx)
-	r.log.Info().Str("name", r.cfg.Name).Str("run_id", r.cfg.RunID).Int("window_events", r.cfg.Window.Events).
+	r.log.Info().Str("name", r.cfg.Name).Str("holder", r.cfg.Holder).Int("window_events", r.cfg.Window.Events).
 		Int64("window_bytes", r.cfg.Window.Bytes).Msg("started")
 	err := l.deliver(ctx)
 	if err == nil {

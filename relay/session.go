@@ -100,7 +100,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		if err != nil {
 			return err
 		}
-		if a.own = held != nil && held.RunID == r.cfg.RunID; a.own && !a.gap {
+		if a.own = held != nil && held.Holder == r.cfg.Holder; a.own && !a.gap {
 			rec, base = held, held // moved by this process: what is received already is skipped by the loop
 		}
 		if !same(rec, held) {
@@ -112,7 +112,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		}
 		next := &checkpoint.Record{
 			Name: r.cfg.Name, Epoch: 1, SystemID: a.found.SystemID, Timeline: a.found.Timeline, Slot: a.found.Slot,
-			Database: a.found.Database, LSN: lsn, RunID: r.cfg.RunID, Time: time.Now().UTC(),
+			Database: a.found.Database, LSN: lsn, Holder: r.cfg.Holder, Time: time.Now().UTC(),
 		}
 		if base != nil {
 			// Also on another timeline: Judge has made sure that this one left the other behind that transaction.
@@ -121,6 +121,10 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		if held != nil {
 			next.Epoch = held.Epoch + 1
 			older = append(slices.Clip(older), held.Key())
+			next.RunID = held.RunID
+		}
+		if next.RunID == "" {
+			next.RunID = newRunID(next.Time)
 		}
 		a.epoch = next.Epoch
 		if err := r.store.Save(ctx, next.Key(), next.Encode()); err != nil {

@@ -47,7 +47,7 @@ func (w *world) start(cfg Config) *run {
 	}
 	cfg.Backoff.Rand = func() float64 { return .5 }
 	cfg.Logger = zerolog.New(&r.logs)
-	relay, err := New(cfg, fakeSource{p}, fakeRouter{}, p.sink, &fakeStore{p: p})
+	relay, err := New(cfg, fakeSource{p}, &fakeRouter{w: p.w}, p.sink, &fakeStore{p: p})
 	if err != nil {
 		panic(err)
 	}

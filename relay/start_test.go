@@ -250,3 +250,39 @@ func TestHolderAtWorkIsNoGapForOneWhoWaits(t *testing.T) {
 		b.stopped(t, time.Second)
 	})
 }
+
+func TestRunIDIsMadeOnceAndKept(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		a := w.start(Config{Holder: "a"})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		id := w.record().RunID
+		if len(id) != 36 || id[14] != '7' || !strings.ContainsRune("89ab", rune(id[19])) {
+			t.Errorf("%q is no UUID of version 7", id)
+		}
+		if st := a.relay.Status(); st.RunID != id || st.Holder != "a" {
+			t.Errorf("status has run id %q, holder %q", st.RunID, st.Holder)
+		}
+		a.stopped(t, time.Second)
+		b := w.start(Config{Holder: "b"})
+		w.commit("b")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		b.stopped(t, time.Second)
+		if rec := w.record(); rec.RunID != id || rec.Holder != "b" || rec.Epoch != 2 {
+			t.Errorf("%+v, want run id %s", rec, id)
+		}
+	})
+}
+
+func TestRunIDOutlivesAnAcceptedGap(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		gap(t, w)
+		id := w.record().RunID
+		r := w.start(Config{AcceptGap: refusedToken(t, w, Config{})})
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		r.stopped(t, time.Second)
+		if rec := w.record(); rec.RunID != id {
+			t.Errorf("run id %q, want %q", rec.RunID, id)
+		}
+	})
+}

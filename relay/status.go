@@ -31,7 +31,8 @@ type Status struct {
 
 	Identity cdc.Identity // of the newest session; zero before the first
 	Epoch    uint64
-	RunID    string
+	RunID    string // made once, kept in the checkpoint; empty before the first session
+	Holder   string // names this process in its checkpoints
 
 	Received   cdc.Position // newest position read
 	Safe       cdc.Position // everything up to it is acknowledged

@@ -12,7 +12,8 @@ import (
 type view struct {
 	Name       string  `json:"name"`
 	Version    string  `json:"version"`
-	RunID      string  `json:"run_id"`
+	RunID      string  `json:"run_id"` // kept over restarts
+	Holder     string  `json:"holder"` // of this process
 	State      string  `json:"state"`
 	Ready      bool    `json:"ready"`
 	Reason     string  `json:"reason"` // why not ready
@@ -90,7 +91,7 @@ type slotView struct {
 
 func viewOf(s walpost.Status, now time.Time) view {
 	v := view{
-		Name: s.Name, Version: buildInfo().version, RunID: s.RunID,
+		Name: s.Name, Version: buildInfo().version, RunID: s.RunID, Holder: s.Holder,
 		State: string(s.State), Ready: s.Ready, Reason: s.Reason,
 		SinceSecs: now.Sub(s.Since).Seconds(), NowSeconds: float64(now.UnixMilli()) / 1000,
 		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions,

@@ -36,8 +36,8 @@
     el("reason").className = bad ? "reason critical" : "reason";
     set("reason", s.reason);
 
-    rates.push({ at: s.now_seconds, events: s.events, run: s.run_id });
-    while (rates.length > 1 && (s.now_seconds - rates[0].at > 10 || rates[0].run !== s.run_id)) rates.shift();
+    rates.push({ at: s.now_seconds, events: s.events, run: s.holder });
+    while (rates.length > 1 && (s.now_seconds - rates[0].at > 10 || rates[0].run !== s.holder)) rates.shift();
     before = rates[0];
     const passed = s.now_seconds - before.at;
     set("rate", passed > 0 ? number(Math.round((s.events - before.events) / passed)) : "–");
