@@ -1,0 +1,140 @@
+//go:build linux || darwin
+
+package testenv
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// outboxConnector is a connector for the table outbox of a new database, whose events go to one topic.
+func outboxConnector(t *testing.T, c *KafkaCluster) (pg *PG, dsn, topic string, config map[string]string) {
+	t.Helper()
+	pg = Postgres(t, "")
+	dsn = pg.Database(t)
+	pg.Exec(t, dsn, "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, payload text)")
+	config, err := Debezium(dsn, unique("dbz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	topic = c.Topic(t, 1, nil)
+	for k, v := range map[string]string{
+		"table.include.list": "public.outbox", "snapshot.mode": "no_data", "poll.interval.ms": "20",
+		"transforms": "o", "transforms.o.type": "io.debezium.transforms.outbox.EventRouter",
+		"transforms.o.route.topic.replacement": topic,
+	} {
+		config[k] = v
+	}
+	return pg, dsn, topic, config
+}
+
+const outboxRow = "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k', $$first$$)"
+
+func TestAConnectorDeliversAndGoesOnFromItsOffsets(t *testing.T) {
+	c := Kafka(t)
+	w := Connect(t, c, nil)
+	pg, dsn, topic, config := outboxConnector(t, c)
+	slot := config["slot.name"]
+	w.Put(t, "orders", config)
+	w.Streams(t, "orders", dsn, slot)
+	cl := c.Client(t, kgo.ConsumeTopics(topic))
+	next := func(want string) {
+		t.Helper()
+		for {
+			f := cl.PollFetches(within(t, timeout))
+			if err := f.Err(); err != nil {
+				t.Fatal(err)
+			}
+			for _, r := range f.Records() {
+				if string(r.Value) != want || string(r.Key) != "k" {
+					t.Fatalf("record %q %q, want k %q", r.Key, r.Value, want)
+				}
+				return
+			}
+		}
+	}
+	pg.Exec(t, dsn, outboxRow)
+	next("first")
+
+	w.StopConnector(t, "orders")
+	active := "SELECT active FROM pg_replication_slots WHERE slot_name = $1"
+	same(t, "slot in use", pg.Value(t, dsn, active, slot), "false")
+	offsets := w.Offsets(t, "orders")
+	if len(offsets) != 1 || offsets[0].Partition["server"] != config["topic.prefix"] || offsets[0].Offset["lsn"] == nil {
+		t.Fatalf("offsets %v, want one of server %s with an lsn", offsets, config["topic.prefix"])
+	}
+	pg.Exec(t, dsn, strings.Replace(outboxRow, "first", "second", 1))
+	w.Resume(t, "orders")
+	next("second")
+	w.StopConnector(t, "orders")
+	w.ResetOffsets(t, "orders")
+	if left := w.Offsets(t, "orders"); len(left) != 0 {
+		t.Errorf("offsets after a reset: %v", left)
+	}
+	w.SetOffsets(t, "orders", offsets)
+	if back := w.Offsets(t, "orders"); len(back) != 1 || back[0].Offset["lsn"] != offsets[0].Offset["lsn"] {
+		t.Errorf("offsets %v, want %v", back, offsets)
+	}
+	w.Delete(t, "orders")
+	if s, err := w.Status(t.Context(), "orders"); err != nil || s != (ConnectorStatus{}) {
+		t.Errorf("a deleted connector: %+v, %v", s, err)
+	}
+	if err := w.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Start(within(t, timeout)); err != nil {
+		t.Fatal(err)
+	}
+	w.Put(t, "orders", config)
+	next("second") // its offset was set back to the first
+}
+
+func TestAFailedConnectorSaysWhy(t *testing.T) {
+	c := Kafka(t)
+	w := Connect(t, c, nil)
+	pg, dsn, _, config := outboxConnector(t, c)
+	config["transforms.o.table.field.event.key"] = "nowhere"
+	w.Put(t, "orders", config)
+	w.Streams(t, "orders", dsn, config["slot.name"])
+	pg.Exec(t, dsn, outboxRow)
+	if trace := w.Fails(t, "orders"); !strings.Contains(trace, "nowhere is not a valid field name") {
+		t.Errorf("trace %s", trace)
+	}
+	config["snapshot.mode"] = "never"
+	err := w.TryPut(t.Context(), "refused", config)
+	var refusal *RESTError
+	if !errors.As(err, &refusal) || refusal.Status != 400 || !strings.Contains(refusal.Message, "snapshot.mode") {
+		t.Errorf("a bad snapshot.mode: %v", err)
+	}
+}
+
+func TestAMachineWithoutJavaSkipsDebeziumLoudly(t *testing.T) {
+	c := Kafka(t)
+	t.Setenv("PATH", t.TempDir())
+	t.Setenv("JAVA_HOME", "")
+	t.Setenv("WALPOST_REQUIRE_KAFKA", "")
+	skipped := false
+	t.Run("skipped", func(t *testing.T) {
+		defer func() { skipped = t.Skipped() }()
+		Connect(t, c, nil)
+	})
+	if !skipped {
+		t.Error("not skipped")
+	}
+	if _, said := said.Load("testenv: SKIP: tests with a real Debezium are skipped: Java 17 or newer, which runs the broker, " +
+		"is not installed (WALPOST_REQUIRE_KAFKA=1 makes this a failure)"); !said {
+		t.Error("nothing was said on standard error")
+	}
+	t.Setenv("WALPOST_REQUIRE_KAFKA", "1")
+	r := &recorder{TB: t}
+	func() {
+		defer func() { _ = recover() }()
+		Connect(r, c, nil)
+	}()
+	if !strings.Contains(r.fatal, "Java 17") {
+		t.Errorf("with WALPOST_REQUIRE_KAFKA=1: fatal %q, want what is missing", r.fatal)
+	}
+}
