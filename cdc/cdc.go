@@ -137,13 +137,19 @@ type Column struct {
 	TypeMod int32 // atttypmod; -1 for none
 	Key     bool  // part of the replica identity
 
-	NotNull     bool
-	HasDefault  bool
-	Default     string   // the default's expression text, as pg_get_expr prints it
-	TypeName    string   // as format_type prints it; from a Type message where the stream sent one
-	BaseType    uint32   // of a domain: the type below, else 0
-	ElementType uint32   // of an array: the type of its elements, else 0
-	EnumLabels  []string // of an enum: in order
+	NotNull       bool // the column, or the domain that is its type
+	PrimaryKey    bool // part of the primary key
+	Generated     bool // GENERATED ALWAYS AS (…); it has no default then
+	HasDefault    bool
+	Default       string   // the default's expression text, as pg_get_expr prints it
+	TypeName      string   // as format_type prints it; from a Type message where the stream sent one
+	BaseType      uint32   // of a domain: the type below, else 0
+	BaseTypeMod   int32    // the typmod of the type below all domains: TypeMod where the type is none
+	BaseName      string   // pg_type.typname of the type, or of the one below all domains: int4, _text, citext
+	ElementType   uint32   // of an array, or a domain over one: the type of its elements, else 0
+	ElementName   string   // pg_type.typname of ElementType
+	EnumLabels    []string // of an enum, or a domain over one: in order
+	ElementLabels []string // of an array of an enum, or a domain over one: in order
 }
 
 // Index returns the index of the column called name, or -1.

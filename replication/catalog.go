@@ -11,14 +11,20 @@ import (
 )
 
 type catalogColumn struct {
-	Ord        int
-	NotNull    bool `json:"not_null"`
-	HasDefault bool `json:"has_default"`
-	Default    string
-	TypeName   string `json:"type_name"`
-	BaseType   oid    `json:"base_type"`
-	Element    oid
-	Labels     []string
+	Ord           int
+	NotNull       bool `json:"not_null"`
+	PrimaryKey    bool `json:"primary_key"`
+	Generated     bool
+	HasDefault    bool `json:"has_default"`
+	Default       string
+	TypeName      string `json:"type_name"`
+	BaseType      oid    `json:"base_type"`
+	BaseTypeMod   *int32 `json:"base_typmod"`
+	BaseName      string `json:"base_name"`
+	Element       oid
+	ElementName   string `json:"element_name"`
+	Labels        []string
+	ElementLabels []string `json:"element_labels"`
 }
 
 // fillCatalog fills the catalog fields of rel's columns: types by their OID, the rest by the column's name in the table as it
@@ -33,17 +39,25 @@ func fillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
 		c := &rel.Columns[i]
 		values[i] = fmt.Sprintf("(%d, %s::name, %d::oid, %d)", i, quoteLiteral(c.Name), c.TypeOID, c.TypeMod)
 	}
-	// The walk down a chain of domains ends at the type that is none.
+	// The walk down a chain of domains ends at the type that is none; on the way down the first typmod counts (only the domain
+	// at the bottom can have one).
 	query := `WITH RECURSIVE v(ord, col, typ, typmod) AS (VALUES ` + strings.Join(values, ", ") + `),
- below(ord, typ, base) AS (
-  SELECT v.ord, v.typ, t.typbasetype FROM v JOIN pg_type t ON t.oid = v.typ WHERE t.typtype = 'd'
-  UNION ALL SELECT b.ord, b.base, t.typbasetype FROM below b JOIN pg_type t ON t.oid = b.base WHERE t.typtype = 'd')
- SELECT v.ord, a.attnotnull AS not_null, d.oid IS NOT NULL AS has_default, pg_get_expr(d.adbin, d.adrelid) AS "default",
+ below(ord, typ, typmod, depth) AS (
+  SELECT v.ord, v.typ, v.typmod, 0 FROM v
+  UNION ALL SELECT b.ord, t.typbasetype, CASE WHEN b.typmod = -1 THEN t.typtypmod ELSE b.typmod END, b.depth + 1
+   FROM below b JOIN pg_type t ON t.oid = b.typ WHERE t.typtype = 'd'),
+ base AS (SELECT b.ord, b.typmod, b.depth, t.oid, t.typname,
+  CASE WHEN t.typelem <> 0 AND t.typlen = -1 AND t.typcategory = 'A' THEN t.typelem END AS element
+  FROM below b JOIN pg_type t ON t.oid = b.typ WHERE t.typtype <> 'd')
+ SELECT v.ord, a.attnotnull OR (t.typtype = 'd' AND t.typnotnull) AS not_null,
+ EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey)) AS primary_key,
+ a.attgenerated <> '' AS generated, d.oid IS NOT NULL AS has_default, pg_get_expr(d.adbin, d.adrelid) AS "default",
  CASE WHEN t.oid IS NOT NULL THEN format_type(v.typ, v.typmod) END AS type_name,
- (SELECT b.base FROM below b JOIN pg_type bt ON bt.oid = b.base WHERE b.ord = v.ord AND bt.typtype <> 'd') AS base_type,
- CASE WHEN t.typelem <> 0 AND t.typlen = -1 AND t.typcategory = 'A' THEN t.typelem END AS element,
- (SELECT json_agg(e.enumlabel ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = v.typ) AS labels
- FROM v LEFT JOIN pg_type t ON t.oid = v.typ
+ CASE WHEN b.depth > 0 THEN b.oid END AS base_type, b.typmod AS base_typmod, b.typname AS base_name,
+ b.element, e.typname AS element_name,
+ (SELECT json_agg(l.enumlabel ORDER BY l.enumsortorder) FROM pg_enum l WHERE l.enumtypid = b.oid) AS labels,
+ (SELECT json_agg(l.enumlabel ORDER BY l.enumsortorder) FROM pg_enum l WHERE l.enumtypid = e.oid) AS element_labels
+ FROM v LEFT JOIN pg_type t ON t.oid = v.typ LEFT JOIN base b ON b.ord = v.ord LEFT JOIN pg_type e ON e.oid = b.element
  LEFT JOIN pg_attribute a ON a.attrelid = ` + fmt.Sprintf("%d", rel.ID) + `::oid AND a.attname = v.col AND a.attnum > 0 AND NOT a.attisdropped
  LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated = ''`
 	columns, err := rows[catalogColumn](ctx, conn, "read the catalog for "+rel.String(), query)
@@ -55,11 +69,17 @@ func fillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
 			return fmt.Errorf("read the catalog for %s: %w: column %d", rel, errAnswer, c.Ord)
 		}
 		col := &rel.Columns[c.Ord]
-		col.NotNull, col.HasDefault, col.Default = c.NotNull, c.HasDefault, c.Default
+		col.NotNull, col.PrimaryKey, col.Generated = c.NotNull, c.PrimaryKey, c.Generated
+		col.HasDefault, col.Default = c.HasDefault, c.Default
 		if col.TypeName == "" { // a Type message of the stream is as of the row
 			col.TypeName = c.TypeName
 		}
-		col.BaseType, col.ElementType, col.EnumLabels = uint32(c.BaseType), uint32(c.Element), c.Labels
+		col.BaseType, col.BaseName, col.BaseTypeMod = uint32(c.BaseType), c.BaseName, col.TypeMod
+		if c.BaseTypeMod != nil {
+			col.BaseTypeMod = *c.BaseTypeMod
+		}
+		col.ElementType, col.ElementName = uint32(c.Element), c.ElementName
+		col.EnumLabels, col.ElementLabels = c.Labels, c.ElementLabels
 	}
 	return nil
 }
