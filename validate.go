@@ -207,9 +207,6 @@ func (c *SourceConfig) validate(k *checks, settings replication.Config) {
 	for _, err := range settings.Validate() {
 		k.theirs(err)
 	}
-	if !slices.Equal(c.Publish, []string{"insert"}) {
-		k.add("source.publish", "%s: not supported yet", strings.Join(c.Publish, ", "))
-	}
 	k.oneOf("source.snapshot", c.Snapshot, "", "never", "initial?")
 	only(k, "source.order_column", c.OrderColumn, "")
 	only(k, "source.time_column", c.TimeColumn, "")

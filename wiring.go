@@ -17,6 +17,7 @@ func (c *Config) replication() replication.Config {
 		Tables:            s.AllTables(),
 		Slot:              s.Slot,
 		Publication:       s.Publication,
+		Publish:           s.Publish,
 		Create:            s.Create,
 		SnapshotChosen:    s.Snapshot != "",
 		Failover:          s.Failover,

@@ -21,7 +21,11 @@ func (j *judgement) publication(tableMissing bool) {
 		}
 	}
 	if !p.Insert {
-		fail(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pub), "publication %s does not publish inserts", j.cfg.Publication)
+		fail(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.publishSetting()), "publication %s does not publish inserts", j.cfg.Publication)
+	}
+	if j.cfg.updates() && !p.Update {
+		fail(fmt.Sprintf("ALTER PUBLICATION %s SET (%s); or set source.publish to insert.", pub, j.cfg.publishSetting()),
+			"publication %s does not publish updates, which source.publish wants", j.cfg.Publication)
 	}
 	for i := range j.f.tables {
 		t := &j.f.tables[i]
@@ -48,7 +52,11 @@ func (j *judgement) publication(tableMissing bool) {
 	if len(j.found) > from {
 		return
 	}
-	j.add(OK, name, "", "publication %s publishes inserts into %s", j.cfg.Publication, strings.Join(tableNames(j.cfg.tables()), ", "))
+	what := "inserts into"
+	if j.cfg.updates() {
+		what = "inserts into and updates of"
+	}
+	j.add(OK, name, "", "publication %s publishes %s %s", j.cfg.Publication, what, strings.Join(tableNames(j.cfg.tables()), ", "))
 	j.further()
 	j.identities()
 }
@@ -71,6 +79,9 @@ func (j *judgement) noPublication(tableMissing bool) {
 	case j.f.server.Recovery:
 		j.add(Fail, name, "On the primary: "+sql, "publication %s does not exist, and a standby cannot make it", j.cfg.Publication)
 	default:
+		if j.unidentified() {
+			return
+		}
 		if lacks := j.rightsToPublish(); lacks != "" {
 			j.add(Fail, name, "As the owner of the tables: "+sql, "publication %s does not exist, and role %s may not make it: %s",
 				j.cfg.Publication, j.f.server.Role, lacks)
@@ -78,6 +89,18 @@ func (j *judgement) noPublication(tableMissing bool) {
 		}
 		j.add(OK, name, "", "publication %s does not exist yet: it will be made", j.cfg.Publication)
 	}
+}
+
+// unidentified refuses to make a publication that would have an application's updates fail.
+func (j *judgement) unidentified() bool {
+	for i := range j.f.tables {
+		if t := &j.f.tables[i]; j.cfg.updates() && t.exists() && !t.identified() {
+			j.add(Fail, "publication", "Give "+t.Table.String()+" a primary key, or set source.publish to insert.",
+				"publication %s would publish updates, and %s has no replica identity: the application's UPDATE of it would fail", j.cfg.Publication, t.Table)
+			return true
+		}
+	}
+	return false
 }
 
 // rightsToPublish is what the role lacks to make the publication, or "".
@@ -113,7 +136,7 @@ func (j *judgement) further() {
 	for _, o := range []struct {
 		on   bool
 		name string
-	}{{p.Update, "update"}, {p.Delete, "delete"}, {p.Truncate, "truncate"}} {
+	}{{p.Update && !j.cfg.updates(), "update"}, {p.Delete, "delete"}, {p.Truncate, "truncate"}} {
 		if o.on {
 			operations = append(operations, o.name)
 		}
@@ -126,12 +149,12 @@ func (j *judgement) further() {
 		}
 		fix := fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(sqlNames(j.cfg.tables()), ", "))
 		if p.AllTables {
-			fix = "Make a publication of its own for walpost and set source.publication: " + publicationSQL(&Config{Publication: j.cfg.Publication + "_outbox", Tables: j.cfg.Tables})
+			fix = "Make a publication of its own for walpost and set source.publication: " + publicationSQL(&Config{Publication: j.cfg.Publication + "_outbox", Tables: j.cfg.Tables, Publish: j.cfg.Publish})
 		}
 		j.add(Warn, name, fix, "publication %s also has %s: each change there is decoded and sent to walpost, which drops it", j.cfg.Publication, strings.Join(tables, ", ")).logged = true
 	}
 	if len(operations) > 0 {
-		j.add(Warn, name, fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pub),
+		j.add(Warn, name, fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.publishSetting()),
 			"publication %s also publishes %s: cleaning up the table is decoded and sent to walpost too", j.cfg.Publication, strings.Join(operations, ", ")).logged = true
 	}
 }
@@ -145,7 +168,7 @@ func (j *judgement) identities() {
 	}
 	for i := range j.f.tables {
 		t := &j.f.tables[i]
-		if !t.exists() || t.Identity == "f" || t.Identity == "i" || t.Identity == "d" && t.HasKey {
+		if !t.exists() || t.identified() {
 			continue
 		}
 		j.add(Warn, "replica identity", fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert'); or give %s a primary key.", quoteIdent(j.cfg.Publication), t.Table.SQL()),
@@ -170,11 +193,11 @@ func sqlNames(tables []Table) []string {
 	return names
 }
 
-// publicationSQL makes the publication: inserts only, so that the application's updates and deletes need no replica identity
-// and cost nothing here; a partitioned table under its own name.
+// publicationSQL makes the publication: inserts only, unless updates are wanted, so that the application's updates and deletes
+// need no replica identity and cost nothing here; a partitioned table under its own name.
 func publicationSQL(c *Config) string {
-	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (publish = 'insert', publish_via_partition_root = true);",
-		quoteIdent(c.Publication), strings.Join(sqlNames(c.tables()), ", "))
+	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (%s, publish_via_partition_root = true);",
+		quoteIdent(c.Publication), strings.Join(sqlNames(c.tables()), ", "), c.publishSetting())
 }
 
 // slotSQL makes the slot by SQL. It must run after the publication is committed.

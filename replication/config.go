@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -28,8 +29,10 @@ type Config struct {
 	// Tables are schema.table, as SQL reads names: folded to lower case unless in double quotes. At least one.
 	Tables []string
 	Slot   string
-	// Publication is made, for inserts into Tables, together with the slot; a Publication that is there is used as it is.
+	// Publication is made, for Publish in Tables, together with the slot; a Publication that is there is used as it is.
 	Publication string
+	// Publish is "insert" and, where wanted, "update". Nil: insert only. A publication that lacks one of them is an error.
+	Publish []string
 
 	// Create allows Open to make the publication and the slot.
 	Create bool
@@ -99,6 +102,15 @@ func (c *Config) Validate() []error {
 	if err := checkIdentifier(c.Publication); err != nil {
 		add("source.publication: %w (got %q)", err, c.Publication)
 	}
+	for i, o := range c.Publish {
+		if o != "insert" && o != "update" || slices.Contains(c.Publish[:i], o) {
+			add("source.publish: must be insert, or insert and update (got %q)", strings.Join(c.Publish, ", "))
+			break
+		}
+	}
+	if len(c.Publish) > 0 && !slices.Contains(c.Publish, "insert") {
+		add("source.publish: must hold insert (got %q)", strings.Join(c.Publish, ", "))
+	}
 	if c.CreateTimeout < 0 {
 		add("source.create_timeout: must not be negative (got %s)", c.CreateTimeout)
 	}
@@ -115,6 +127,17 @@ func (c *Config) Database() (string, error) {
 		return cc.User, nil
 	}
 	return cc.Database, nil
+}
+
+// updates says whether updates are wanted.
+func (c *Config) updates() bool { return slices.Contains(c.Publish, "update") }
+
+// publishSetting is the publication's parameter publish.
+func (c *Config) publishSetting() string {
+	if c.updates() {
+		return "publish = 'insert, update'"
+	}
+	return "publish = 'insert'"
 }
 
 func (c *Config) tables() []Table {

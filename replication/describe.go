@@ -170,6 +170,11 @@ type tableFacts struct {
 
 func (t *tableFacts) exists() bool { return t.OID != 0 }
 
+// identified says that a row can be told by its replica identity.
+func (t *tableFacts) identified() bool {
+	return t.Identity == "f" || t.Identity == "i" || t.Identity == "d" && t.HasKey
+}
+
 type columnFacts struct {
 	Name      string
 	Type      uint32

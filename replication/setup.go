@@ -94,7 +94,11 @@ With GRANT pg_monitor TO `+role+`; it can also name the transactions of others t
 			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON %s TO %s;", quoteIdent(t.Schema), role, t.SQL(), role))
 	}
 	if opts.Publication {
-		add("publication "+cfg.Publication, `What is read: inserts only. It must be made before the slot: a slot that is older than its publication cannot read it.`,
+		what := "inserts only"
+		if cfg.updates() {
+			what = "inserts, and updates for those that change a primary key"
+		}
+		add("publication "+cfg.Publication, `What is read: `+what+`. It must be made before the slot: a slot that is older than its publication cannot read it.`,
 			publicationSQL(cfg))
 	}
 	if opts.Slot {
@@ -168,6 +172,9 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 	j := &judgement{cfg: &s.cfg, f: f, makes: opts.Slot}
 	if j.known() && f.publication == nil {
 		j.noPublication(false)
+		return nil, j.found[0].err(false)
+	}
+	if opts.Publication && j.unidentified() {
 		return nil, j.found[0].err(false)
 	}
 	if opts.Slot {

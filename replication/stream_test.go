@@ -172,6 +172,37 @@ func TestConfirmingAheadOfTheStreamSkipsNothing(t *testing.T) {
 	})
 }
 
+func TestUpdatesArriveWhereTheyAreWanted(t *testing.T) {
+	for _, c := range []struct {
+		publish []string
+		want    string // of the update that leaves the key and of the one that changes it
+	}{{nil, ""}, {[]string{"insert"}, ""}, {[]string{"insert", "update"}, "update update of a row with an old key "}} {
+		w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+		w.cfg.Publish = c.publish
+		s := w.stream(0)
+		w.exec(insertOf("a"), "UPDATE outbox SET event_type = 'y'", "UPDATE outbox SET id = gen_random_uuid()", "DELETE FROM outbox", insertOf("b"))
+		var got string
+		inserts := 0
+		w.until(s, "aggregate_id", func(ev *cdc.Event) bool {
+			switch ev.Kind {
+			case cdc.Insert:
+				inserts++
+			case cdc.Update:
+				got += "update "
+				if ev.Old.Relation != nil {
+					got += "of a row with an old key "
+				}
+			case cdc.Delete:
+				got += "delete "
+			}
+			return inserts == 2
+		})
+		if got != c.want {
+			t.Errorf("publish %q: %q, want %q", c.publish, got, c.want)
+		}
+	}
+}
+
 func TestRowsOfOneCopyArriveAllAlthoughTheirPositionIsOne(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
 	s := w.stream(0)
