@@ -139,6 +139,7 @@ type Column struct {
 
 	NotNull       bool // the column, or the domain that is its type
 	PrimaryKey    bool // part of the primary key
+	KeyPosition   int  // place in the primary key, from 1; 0 for a column that is not in it
 	Generated     bool // GENERATED ALWAYS AS (…); it has no default then
 	HasDefault    bool
 	Default       string   // the default's expression text, as pg_get_expr prints it

@@ -14,6 +14,7 @@ type catalogColumn struct {
 	Ord           int
 	NotNull       bool `json:"not_null"`
 	PrimaryKey    bool `json:"primary_key"`
+	KeyPosition   int  `json:"key_position"`
 	Generated     bool
 	HasDefault    bool `json:"has_default"`
 	Default       string
@@ -51,6 +52,7 @@ func fillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
   FROM below b JOIN pg_type t ON t.oid = b.typ WHERE t.typtype <> 'd')
  SELECT v.ord, a.attnotnull OR (t.typtype = 'd' AND t.typnotnull) AS not_null,
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey)) AS primary_key,
+ coalesce((SELECT array_position(i.indkey::int2[], a.attnum) + 1 FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary), 0) AS key_position,
  a.attgenerated <> '' AS generated, d.oid IS NOT NULL AS has_default, pg_get_expr(d.adbin, d.adrelid) AS "default",
  CASE WHEN t.oid IS NOT NULL THEN format_type(v.typ, v.typmod) END AS type_name,
  CASE WHEN b.depth > 0 THEN b.oid END AS base_type, b.typmod AS base_typmod, b.typname AS base_name,
@@ -70,6 +72,7 @@ func fillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
 		}
 		col := &rel.Columns[c.Ord]
 		col.NotNull, col.PrimaryKey, col.Generated = c.NotNull, c.PrimaryKey, c.Generated
+		col.KeyPosition = c.KeyPosition
 		col.HasDefault, col.Default = c.HasDefault, c.Default
 		if col.TypeName == "" { // a Type message of the stream is as of the row
 			col.TypeName = c.TypeName

@@ -199,7 +199,7 @@ func TestCatalogFillsWhatTheStreamDoesNotSay(t *testing.T) {
 	onEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, "CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')", "CREATE DOMAIN name AS varchar(20)", "CREATE DOMAIN public.nick AS public.name",
 			"CREATE DOMAIN public.moods AS mood[]", "CREATE DOMAIN public.money AS numeric(10,2)", "CREATE DOMAIN public.price AS public.money NOT NULL",
-			"CREATE TABLE outbox (id int NOT NULL PRIMARY KEY, aggregate_id public.nick DEFAULT 'x', payload numeric(10,2)[], feeling mood, double int GENERATED ALWAYS AS (id * 2) STORED, moods public.moods, price public.price, gone text)",
+			"CREATE TABLE outbox (id int NOT NULL, aggregate_id public.nick DEFAULT 'x', payload numeric(10,2)[], feeling mood, double int GENERATED ALWAYS AS (id * 2) STORED, moods public.moods, price public.price, gone text, PRIMARY KEY (price, id))",
 			"ALTER TABLE outbox DROP COLUMN gone")
 		w.cfg.WantCatalog = true
 		w.cfg.Needs = func(rel *cdc.Relation) ([]string, error) {
@@ -208,7 +208,7 @@ func TestCatalogFillsWhatTheStreamDoesNotSay(t *testing.T) {
 				return nil, fmt.Errorf("relation %+v", rel)
 			}
 			switch {
-			case !c[0].NotNull || !c[0].Key || !c[0].PrimaryKey || c[0].HasDefault || c[0].TypeName != "integer" || c[0].BaseType != 0 || c[0].BaseName != "int4" || c[1].Key || c[1].PrimaryKey || c[1].NotNull:
+			case !c[0].NotNull || !c[0].Key || !c[0].PrimaryKey || c[0].KeyPosition != 2 || c[0].HasDefault || c[0].TypeName != "integer" || c[0].BaseType != 0 || c[0].BaseName != "int4" || c[1].Key || c[1].PrimaryKey || c[1].KeyPosition != 0 || c[1].NotNull:
 				return nil, fmt.Errorf("id: %+v", c[0])
 			case !c[1].HasDefault || !strings.HasPrefix(c[1].Default, "'x'") || c[1].TypeName != "public.nick" || c[1].BaseType != 1043 || c[1].TypeMod != -1 || c[1].BaseTypeMod != 20+4 || c[1].BaseName != "varchar":
 				return nil, fmt.Errorf("domain: %+v", c[1])
@@ -220,7 +220,7 @@ func TestCatalogFillsWhatTheStreamDoesNotSay(t *testing.T) {
 				return nil, fmt.Errorf("generated: %+v", c[4])
 			case c[5].BaseName != "_mood" || c[5].ElementType == 0 || c[5].ElementName != "mood" || strings.Join(c[5].ElementLabels, ",") != "sad,ok,happy" || c[5].EnumLabels != nil:
 				return nil, fmt.Errorf("domain over an array of an enum: %+v", c[5])
-			case !c[6].NotNull || c[6].BaseName != "numeric" || c[6].BaseTypeMod != c[2].TypeMod:
+			case !c[6].NotNull || c[6].KeyPosition != 1 || c[6].BaseName != "numeric" || c[6].BaseTypeMod != c[2].TypeMod:
 				return nil, fmt.Errorf("domain over a domain that is not null: %+v", c[6])
 			}
 			return []string{"id"}, nil
