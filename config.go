@@ -302,7 +302,7 @@ func (l Linger) String() string {
 // A LingerTime is how long the Kafka client waits for a batch to fill.
 type LingerTime time.Duration
 
-// LingerAuto waits while the stream is dense and not while it is sparse.
+// LingerAuto leaves it to the client: none now, because batches fill while requests are on their way.
 const LingerAuto LingerTime = -1
 
 // UnmarshalText reads a duration or "auto".

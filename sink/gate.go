@@ -49,6 +49,7 @@ type topic struct {
 	pending    int       // slots that have not ended
 	since      time.Time // of the last acknowledgement, or of the first record after a pause
 	reason     error     // why the tender waits, nil while it does not
+	stuck      stuck
 	delivered  uint64
 }
 
@@ -182,7 +183,8 @@ func (s *Kafka) settle(t *topic) bool {
 			s.mu.Unlock()
 			return false
 		}
-		if t.flight == 0 {
+		stuck := t.stuck.found && t.through == t.cl
+		if t.flight == 0 && !stuck {
 			clear(t.fences)
 			t.fenced.Store(false)
 			t.through = t.cl
@@ -190,6 +192,10 @@ func (s *Kafka) settle(t *topic) bool {
 			return true
 		}
 		s.mu.Unlock()
+		if stuck {
+			s.abandon(t)
+			continue
+		}
 		select {
 		case <-t.wake:
 		case <-s.ctx.Done():
@@ -363,7 +369,7 @@ func (s *Kafka) reopen(t *topic) bool {
 		return false
 	}
 	t.gate, t.redo = open, nil
-	t.reason = nil
+	t.reason, t.stuck.times = nil, 0
 	return true
 }
 

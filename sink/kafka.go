@@ -31,6 +31,9 @@ type Kafka struct {
 	wake   chan struct{}
 	dials  dialHook
 	role   role // of the goroutine that calls Send
+	// handing is the number of the record that Send is about to hand to a client, 0 for none: see abandon.
+	handing  atomic.Uint64
+	patience time.Duration // of a stall without a reason, see stuck.go; tests shorten it
 
 	limits sync.Map // topic -> int32: max.message.bytes, read by the clients under their locks
 
@@ -79,7 +82,7 @@ func Open(cfg Config) (*Kafka, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	s := &Kafka{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), topics: map[string]*topic{}}
+	s := &Kafka{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), topics: map[string]*topic{}, patience: stuckAfter}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.adm, err = newAdmin(cfg, &s.dials); err != nil {
@@ -135,9 +138,11 @@ func (s *Kafka) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	}
 	t.flight++
 	c := t.cl
+	s.handing.Store(n)
 	s.mu.Unlock()
 
 	s.handOver(c, sl, n, &s.role)
+	s.handing.Store(0)
 }
 
 // handOver gives a slot to the client. Afterwards the slot belongs to its promise, which may have run already. false: it did

@@ -134,7 +134,10 @@ func (s *Kafka) repair(t *topic, err error) {
 	if c == nil {
 		return
 	}
-	if missing(err) {
+	switch {
+	case errors.Is(err, errStuck):
+		return // abandon did
+	case missing(err):
 		s.moved(t, s.fresh(t))
 		return
 	}

@@ -88,19 +88,10 @@ func (s *Kafka) search(topics []string) {
 	}
 	s.mu.Lock()
 	s.probe.running, s.probe.at, s.probe.found = false, time.Now(), found
-	var idle []*client
 	for _, name := range topics {
-		if t := s.topics[name]; found[name] == nil && t.flight > 0 && t.through != nil && !slices.Contains(idle, t.through) {
-			idle = append(idle, t.through)
-		}
+		s.suspect(s.topics[name], found[name] == nil)
 	}
 	s.mu.Unlock()
-	// Nothing is wrong that can be seen, and still nothing comes. That was seen once, after injected faults on a busy machine, and
-	// its cause was not found. The client is told to look at its partitions again; where it is only slow, that does no harm.
-	for _, c := range idle {
-		c.ForceMetadataRefresh()
-		c.flushNow()
-	}
 }
 
 // examine says what about a topic's state keeps a produce from being acknowledged.

@@ -1,0 +1,133 @@
+package sink
+
+import (
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// renewals is how often topics were taken from a stuck client.
+func renewals(s *Kafka) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, t := range s.topics {
+		n += t.stuck.all
+	}
+	return n
+}
+
+// A client that does not go on with a topic, for whatever reason, is left by that topic: everything arrives in order, once or in a
+// contiguous re-run, also what is sent while the topic moves. Other topics stay.
+func TestATopicLeavesAClientThatIsStuck(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(1, "a", "b"))
+	b := open1(t, config(c.ListenAddrs()))
+	b.patience = 100 * time.Millisecond
+	for range 3 { // both topics are known, and their gates open
+		b.send("a", "k", 200)
+		b.send("b", "k", 200)
+		b.all()
+	}
+	before := b.clientOf("b")
+
+	ida := c.TopicInfo("a").TopicID
+	var hold atomic.Bool
+	hold.Store(true)
+	release := make(chan struct{})
+	end := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(end)
+	c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		p := req.(*kmsg.ProduceRequest)
+		for i := range p.Topics {
+			if (p.Topics[i].TopicID == ida || p.Topics[i].Topic == "a") && hold.CompareAndSwap(true, false) {
+				c.SleepControl(func() { <-release }) // this connection hears nothing any more
+			}
+		}
+		return nil, nil, false
+	})
+	b.send("a", "k", 100)
+	waitFor(t, func() bool {
+		b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1})
+		_ = b.Stalled()
+		return renewals(b.Kafka) > 0
+	})
+	b.all()
+	b.send("a", "k", 100)
+	b.all()
+	b.rerunsMayBe = true
+	b.checkLog(c.ListenAddrs(), "a", "b") // before the broker goes on with what it holds
+	end()
+	b.send("b", "k", 100)
+	b.all()
+	if b.clientOf("a") == before {
+		t.Error("topic a still has its client")
+	}
+	if b.clientOf("b") != before {
+		t.Error("topic b lost its client")
+	}
+}
+
+func (b *bench) clientOf(topic string) *client {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.topics[topic].cl
+}
+
+// Only a wait without any reason counts, all of it, and each time it must be twice as long.
+func TestOnlyALongWaitWithoutAReasonIsStuck(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c := new(client)
+		s := &Kafka{patience: stuckAfter, closed: true} // closed: no tender starts
+		a := &topic{s: s, name: "a", wake: make(chan struct{}, 1), cl: c, through: c, flight: 1, since: time.Now()}
+		// looks at the topic every two seconds, and returns after how long it was found to be stuck, 0 if it was not.
+		look := func(d time.Duration, well func(i int) bool) time.Duration {
+			begin := time.Now()
+			for i := 0; time.Since(begin) <= d; i++ {
+				s.suspect(a, well(i))
+				if a.stuck.found {
+					a.stuck.found = false
+					return time.Since(begin)
+				}
+				time.Sleep(probeEvery)
+			}
+			return 0
+		}
+		always := func(int) bool { return true }
+		if d := look(time.Hour, func(int) bool { return false }); d != 0 {
+			t.Errorf("with brokers that are not well: stuck after %s", d)
+		}
+		if d := look(time.Hour, func(i int) bool { return i%10 != 0 }); d != 0 {
+			t.Errorf("with brokers that are not well now and then: stuck after %s", d)
+		}
+		if d := look(time.Hour, func(i int) bool {
+			if i%10 == 0 {
+				a.since = time.Now() // an acknowledgement
+			}
+			return true
+		}); d != 0 {
+			t.Errorf("with acknowledgements now and then: stuck after %s", d)
+		}
+		a.flight = 0
+		if d := look(time.Hour, always); d != 0 {
+			t.Errorf("with nothing in flight: stuck after %s", d)
+		}
+		a.flight, a.through = 1, new(client)
+		if d := look(time.Hour, always); d != 0 {
+			t.Errorf("with a record that goes alone: stuck after %s", d)
+		}
+		a.through = c
+		for times, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute} {
+			if d := look(time.Hour, always); d != want {
+				t.Errorf("stuck after %s, the %d. time; must be %s", d, times+1, want)
+			}
+		}
+	})
+}
