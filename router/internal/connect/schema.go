@@ -40,6 +40,9 @@ type Schema struct {
 	Fields []Field // of a Struct
 	Elem   *Schema // of an Array, and the values of a Map
 	Key    *Schema // of a Map
+
+	// passing is set in a schema that was made for one value: a converter need not keep what it makes of it.
+	passing bool
 }
 
 // A Param is one parameter of a Schema.

@@ -1,0 +1,89 @@
+package connect
+
+import "fmt"
+
+// NewByteArray returns Kafka Connect's ByteArrayConverter: bytes as they are, and an error for all else.
+func NewByteArray() TextConverter { return byteArray{} }
+
+type byteArray struct{}
+
+func (byteArray) Append(dst []byte, _ string, s *Schema, v any) (out []byte, null bool, err error) {
+	if s != nil && s.Type != Bytes {
+		return dst, false, throw("Invalid schema type for ByteArrayConverter: %s", s.Type)
+	}
+	switch v := v.(type) {
+	case nil:
+		return dst, true, nil
+	case []byte:
+		return append(dst, v...), false, nil
+	default:
+		return dst, false, throw("ByteArrayConverter is not compatible with objects of type class %s", javaClass(s, v))
+	}
+}
+
+func (c byteArray) AppendText(dst []byte, topic string, s *Schema, _ []byte) (out []byte, null bool, err error) {
+	return c.Append(dst, topic, s, "")
+}
+
+// NewBinary returns Debezium's BinaryDataConverter: bytes as they are, all else by the delegate (delegate.converter.type), or an
+// error where that is nil.
+func NewBinary(delegate Converter) TextConverter { return &binary{delegate: delegate} }
+
+type binary struct{ delegate Converter }
+
+func (c *binary) Append(dst []byte, topic string, s *Schema, v any) (out []byte, null bool, err error) {
+	if s == nil || s.Type == Bytes {
+		switch v := v.(type) {
+		case nil:
+			return dst, true, nil
+		case []byte:
+			return append(dst, v...), false, nil
+		}
+	}
+	if c.delegate == nil {
+		text := "null"
+		if v != nil {
+			b, err := appendJavaString(nil, s, nil, v)
+			if err != nil {
+				return dst, false, err
+			}
+			text = string(b)
+		}
+		return dst, false, throw("A %s of type '%s' requires a delegate.converter.type to be configured", topic, text)
+	}
+	return c.delegate.Append(dst, topic, s, v)
+}
+
+func (c *binary) AppendText(dst []byte, topic string, s *Schema, text []byte) (out []byte, null bool, err error) {
+	if d, ok := c.delegate.(TextConverter); ok {
+		return d.AppendText(dst, topic, s, text)
+	}
+	return c.Append(dst, topic, s, string(text))
+}
+
+// javaClass is the name of the class that a value has in Kafka Connect.
+func javaClass(s *Schema, v any) string {
+	if s != nil {
+		switch s.Name {
+		case DecimalName:
+			return "java.math.BigDecimal"
+		case DateName, TimeName, TimestampName:
+			return "java.util.Date"
+		}
+	}
+	switch v.(type) {
+	case string:
+		return "java.lang.String"
+	case bool:
+		return "java.lang.Boolean"
+	case int64:
+		return "java.lang.Long"
+	case float64:
+		return "java.lang.Double"
+	case float32:
+		return "java.lang.Float"
+	case *Unscaled:
+		return "java.math.BigDecimal"
+	}
+	return fmt.Sprintf("%T", v)
+}

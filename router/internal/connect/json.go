@@ -1,0 +1,287 @@
+package connect
+
+import (
+	"encoding/base64"
+	"fmt"
+	"math"
+	"strconv"
+)
+
+// A DecimalFormat says how JSON shows a Decimal (decimal.format).
+type DecimalFormat uint8
+
+const (
+	Base64  DecimalFormat = iota // the bytes of the unscaled number, as text: Connect's default
+	Numeric                      // a number
+)
+
+// JSONOptions are the options of Kafka Connect's JsonConverter. Its defaults differ from the zero value here: they are Schemas and
+// ReplaceNullWithDefault.
+type JSONOptions struct {
+	Schemas                bool          // schemas.enable
+	DecimalFormat          DecimalFormat // decimal.format
+	ReplaceNullWithDefault bool          // replace.null.with.default
+}
+
+// NewJSON returns Kafka Connect's JsonConverter.
+//
+// A null with a schema is not null: without schemas it is the four bytes null, with schemas an envelope whose payload is null. A
+// null without a schema is.
+func NewJSON(o JSONOptions) TextConverter {
+	return &jsonConverter{o: o, schemas: make(map[*Schema][]byte)}
+}
+
+type jsonConverter struct {
+	o       JSONOptions
+	schemas map[*Schema][]byte // {"schema":…,"payload": of each schema seen
+}
+
+// keptSchemas is how many schemas a converter remembers, as schemas.cache.size does in Connect.
+const keptSchemas = 1000
+
+func (c *jsonConverter) Append(dst []byte, _ string, s *Schema, v any) (out []byte, null bool, err error) {
+	if s == nil && v == nil {
+		return dst, true, nil
+	}
+	out = dst
+	if c.o.Schemas {
+		if out, err = c.appendEnvelope(dst, s); err != nil {
+			return dst, false, err
+		}
+	}
+	if out, err = c.append(out, s, v); err != nil {
+		return dst, false, err
+	}
+	if c.o.Schemas {
+		out = append(out, '}')
+	}
+	return out, false, nil
+}
+
+func (c *jsonConverter) AppendText(dst []byte, topic string, s *Schema, text []byte) (out []byte, null bool, err error) {
+	if s != nil && (s.Type != String || logical(s)) {
+		return c.Append(dst, topic, s, string(text))
+	}
+	out = dst
+	if c.o.Schemas {
+		if out, err = c.appendEnvelope(dst, s); err != nil {
+			return dst, false, err
+		}
+	}
+	out = appendJSONString(out, text)
+	if c.o.Schemas {
+		out = append(out, '}')
+	}
+	return out, false, nil
+}
+
+// appendEnvelope appends what stands before the payload.
+func (c *jsonConverter) appendEnvelope(dst []byte, s *Schema) ([]byte, error) {
+	if s == nil {
+		return append(dst, `{"schema":null,"payload":`...), nil
+	}
+	if text, ok := c.schemas[s]; ok {
+		return append(dst, text...), nil
+	}
+	start := len(dst)
+	dst, err := c.appendSchema(append(dst, `{"schema":`...), s, nil)
+	if err != nil {
+		return dst, fmt.Errorf("schema: %w", err)
+	}
+	dst = append(dst, `,"payload":`...)
+	if !s.passing {
+		if len(c.schemas) >= keptSchemas {
+			clear(c.schemas)
+		}
+		c.schemas[s] = append([]byte(nil), dst[start:]...)
+	}
+	return dst, nil
+}
+
+func logical(s *Schema) bool {
+	switch s.Name {
+	case DecimalName, DateName, TimeName, TimestampName:
+		return true
+	}
+	return false
+}
+
+// append appends v as JSON.
+func (c *jsonConverter) append(dst []byte, s *Schema, v any) (_ []byte, err error) {
+	if v == nil {
+		switch {
+		case s == nil:
+			return append(dst, "null"...), nil
+		case s.HasDefault && s.Default != nil && c.o.ReplaceNullWithDefault:
+			return c.append(dst, s, s.Default)
+		case s.Optional:
+			return append(dst, "null"...), nil
+		}
+		return dst, throw("Conversion error: null value for field that is required and has no default value")
+	}
+	if s, err = schemaOf(s, v); err != nil {
+		return dst, err
+	}
+	if logical(s) {
+		return c.appendLogical(dst, s, v)
+	}
+	switch v := v.(type) {
+	case string:
+		if s.Type == String {
+			return appendJSONString(dst, v), nil
+		}
+	case int64:
+		switch s.Type {
+		case Int8, Int16, Int32, Int64:
+			return strconv.AppendInt(dst, v, 10), nil
+		}
+	case float64:
+		if s.Type == Float64 {
+			return appendJSONNumber(dst, v, AppendDouble(nil, v)), nil
+		}
+	case float32:
+		if s.Type == Float32 {
+			return appendJSONNumber(dst, float64(v), AppendFloat(nil, v)), nil
+		}
+	case bool:
+		if s.Type == Boolean {
+			return strconv.AppendBool(dst, v), nil
+		}
+	case []byte:
+		if s.Type == Bytes {
+			return appendJSONBytes(dst, v), nil
+		}
+	case []any:
+		switch s.Type {
+		case Array:
+			return c.appendArray(dst, s, v)
+		case Struct:
+			return c.appendStruct(dst, s, v)
+		}
+	case []Entry:
+		if s.Type == Map {
+			return c.appendMap(dst, s, v)
+		}
+	}
+	return dst, errShape(s, v)
+}
+
+func (c *jsonConverter) appendLogical(dst []byte, s *Schema, v any) ([]byte, error) {
+	if s.Name == DecimalName {
+		u, ok := v.(*Unscaled)
+		if !ok {
+			return dst, throw("Invalid type for Decimal, expected BigDecimal but was class %s", javaClass(nil, v))
+		}
+		if c.o.DecimalFormat == Numeric {
+			return u.Append(dst), nil
+		}
+		scale, err := decimalScale(s)
+		if err != nil {
+			return dst, err
+		}
+		if scale != u.Scale {
+			return dst, throw("Decimal value has mismatching scale for given Decimal schema. Schema has scale %d, value has scale %d.", scale, u.Scale)
+		}
+		return appendJSONBytes(dst, twosComplement(u.Value)), nil
+	}
+	n, ok := v.(int64)
+	if !ok {
+		return dst, errShape(s, v)
+	}
+	if s.Name == TimeName && (n < 0 || n > millisOfDay) {
+		return dst, throw("Kafka Connect Time type should not have any date fields set to non-zero values.")
+	}
+	return strconv.AppendInt(dst, n, 10), nil
+}
+
+func decimalScale(s *Schema) (int32, error) {
+	for _, p := range s.Params {
+		if p.Key == "scale" {
+			n, err := strconv.ParseInt(p.Value, 10, 32)
+			if err != nil {
+				return 0, throw("Invalid scale parameter found in Decimal schema: %s", p.Value)
+			}
+			return int32(n), nil
+		}
+	}
+	return 0, throw("Invalid Decimal schema: scale parameter not found.")
+}
+
+func (c *jsonConverter) appendArray(dst []byte, s *Schema, list []any) (_ []byte, err error) {
+	dst = append(dst, '[')
+	for i, elem := range list {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if dst, err = c.append(dst, s.Elem, elem); err != nil {
+			return dst, err
+		}
+	}
+	return append(dst, ']'), nil
+}
+
+// appendMap appends a map with string keys as an object, any other as an array of pairs.
+func (c *jsonConverter) appendMap(dst []byte, s *Schema, entries []Entry) (_ []byte, err error) {
+	object := s.Key.Type == String
+	open, end := byte('['), byte(']')
+	if object {
+		open, end = '{', '}'
+	}
+	dst = append(dst, open)
+	for i, e := range entries {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		if !object {
+			dst = append(dst, '[')
+		}
+		if object && e.Key == nil && (!s.Key.HasDefault || s.Key.Default == nil || !c.o.ReplaceNullWithDefault) && s.Key.Optional {
+			dst = append(dst, `"null"`...)
+		} else if dst, err = c.append(dst, s.Key, e.Key); err != nil {
+			return dst, err
+		}
+		if object {
+			dst = append(dst, ':')
+		} else {
+			dst = append(dst, ',')
+		}
+		if dst, err = c.append(dst, s.Elem, e.Value); err != nil {
+			return dst, err
+		}
+		if !object {
+			dst = append(dst, ']')
+		}
+	}
+	return append(dst, end), nil
+}
+
+func (c *jsonConverter) appendStruct(dst []byte, s *Schema, values []any) (_ []byte, err error) {
+	if len(values) != len(s.Fields) {
+		return dst, errShape(s, values)
+	}
+	dst = append(dst, '{')
+	for i, f := range s.Fields {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = append(appendJSONString(dst, f.Name), ':')
+		if dst, err = c.append(dst, f.Schema, values[i]); err != nil {
+			return dst, err
+		}
+	}
+	return append(dst, '}'), nil
+}
+
+func appendJSONBytes(dst, b []byte) []byte {
+	dst = base64.StdEncoding.AppendEncode(append(dst, '"'), b)
+	return append(dst, '"')
+}
+
+// appendJSONNumber appends Java's text of f, quoted where JSON has no such number.
+func appendJSONNumber(dst []byte, f float64, text []byte) []byte {
+	if math.IsNaN(f) || math.IsInf(f, 0) {
+		dst = append(append(dst, '"'), text...)
+		return append(dst, '"')
+	}
+	return append(dst, text...)
+}

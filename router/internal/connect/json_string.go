@@ -1,0 +1,77 @@
+package connect
+
+import (
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+const upperHex = "0123456789ABCDEF"
+
+// plain are the bytes of ASCII that stand in a JSON string as they are.
+var plain = func() (t [utf8.RuneSelf]bool) {
+	for c := range t {
+		t[c] = c >= 0x20 && c != '"' && c != '\\'
+	}
+	return t
+}()
+
+// appendJSONString appends s as a JSON string with the escapes that Jackson writes: the short ones, \u001F for other control
+// characters, and a pair of \u for what is beyond U+FFFF; all else as it is. What is no UTF-8 becomes U+FFFD, as when Java reads it.
+func appendJSONString[T string | []byte](dst []byte, s T) []byte {
+	dst = append(dst, '"')
+	start := 0 // of what was not yet appended
+	for i := 0; i < len(s); {
+		b := s[i]
+		if b < utf8.RuneSelf {
+			if plain[b] {
+				i++
+				continue
+			}
+			dst = append(dst, s[start:i]...)
+			switch b {
+			case '"', '\\':
+				dst = append(dst, '\\', b)
+			case '\b':
+				dst = append(dst, '\\', 'b')
+			case '\f':
+				dst = append(dst, '\\', 'f')
+			case '\n':
+				dst = append(dst, '\\', 'n')
+			case '\r':
+				dst = append(dst, '\\', 'r')
+			case '\t':
+				dst = append(dst, '\\', 't')
+			default:
+				dst = append(dst, '\\', 'u', '0', '0', upperHex[b>>4], upperHex[b&0xf])
+			}
+			i++
+			start = i
+			continue
+		}
+		r, n := utf8.DecodeRuneInString(string(s[i:min(i+utf8.UTFMax, len(s))]))
+		switch {
+		case r == utf8.RuneError && n == 1:
+			dst = append(dst, s[start:i]...)
+			if rest := []byte(s[i:min(i+3, len(s))]); surrogate(rest) {
+				dst = appendUnit(dst, rune(rest[1]&0x3F)<<6|rune(rest[2]&0x3F)|0xD000)
+				n = 3
+			} else {
+				dst = append(dst, "\uFFFD"...)
+			}
+			start = i + n
+		case n == 4:
+			dst = append(dst, s[start:i]...)
+			high, low := utf16.EncodeRune(r)
+			dst = appendUnit(appendUnit(dst, high), low)
+			start = i + n
+		}
+		i += n
+	}
+	dst = append(dst, s[start:]...)
+	return append(dst, '"')
+}
+
+// appendUnit appends one unit of UTF-16 as an escape.
+func appendUnit(dst []byte, u rune) []byte {
+	return append(dst, '\\', 'u', upperHex[u>>12&0xf], upperHex[u>>8&0xf], upperHex[u>>4&0xf], upperHex[u&0xf])
+}
