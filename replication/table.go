@@ -1,0 +1,260 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// A TableReader reads rows of the configured tables over SQL, as the inserts that the stream would have given for them: the
+// same relation with its catalog fields, the same text of each value. All that it reads is of one snapshot of the database,
+// which it holds until Close: that keeps VACUUM from what was deleted since. It is used by one goroutine at a time.
+type TableReader struct {
+	cfg     *Config
+	conn    *pgconn.PgConn
+	tables  []readTable
+	commits bool // the server keeps commit timestamps (track_commit_timestamp)
+}
+
+type readTable struct {
+	Table
+	relation    *cdc.Relation
+	partitioned bool
+}
+
+// TableOptions say how a TableReader reads.
+type TableOptions struct {
+	// Snapshot is one that was exported on another connection; empty for the present state.
+	Snapshot string
+	// Timeout bounds each statement; 0 is no bound.
+	Timeout time.Duration
+}
+
+// ReadTables opens a TableReader on a connection of its own. It wants the tables to be there and the role to have the right to
+// select from them, and nothing of the slot or the publication.
+func (s *Source) ReadTables(ctx context.Context, opts TableOptions) (*TableReader, error) {
+	r := &TableReader{cfg: &s.cfg}
+	f := &facts{}
+	version := 0
+	err := s.beside(ctx, func(sql *pgconn.PgConn) (err error) {
+		if version, err = serverVersion(ctx, sql); err != nil {
+			return err
+		}
+		return s.cfg.describePublished(ctx, sql, f)
+	})
+	if err != nil {
+		return nil, err
+	}
+	for i := range f.tables {
+		t := &f.tables[i]
+		if !t.exists() {
+			return nil, fault.Config(fmt.Errorf("source.table: table %s does not exist", t.Table), "walpost setup prints the SQL that makes it.")
+		}
+		if !t.Readable {
+			return nil, fault.WithHint(fmt.Errorf("table %s: the role has no right to read it", t.Table),
+				fmt.Sprintf("GRANT SELECT ON %s TO …; (streaming does not need that right, reading the table does)", t.Table.SQL()))
+		}
+		rt := readTable{Table: t.Table, partitioned: t.Kind == "p", relation: t.streamed(f.publication, version)}
+		r.tables = append(r.tables, rt)
+	}
+	if err := r.open(ctx, opts, version); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// streamed is the relation as the stream has it: the columns that are published, in their order.
+func (t *tableFacts) streamed(p *publicationFacts, version int) *cdc.Relation {
+	var listed []string // nothing is known of them where the table is not published, and before 15
+	if p != nil {
+		if published := p.table(t.Table); published != nil {
+			listed = published.Columns
+		}
+	}
+	rel := *t.relation
+	rel.Columns = nil
+	for i, c := range t.Columns {
+		in := len(listed) == 0
+		for _, name := range listed {
+			in = in || name == c.Name
+		}
+		// 15 lists generated columns too, and no server before 18 sends them; 18 lists those that it sends.
+		if in && c.Generated != "" && (version < 180000 || len(listed) == 0) {
+			in = false
+		}
+		if in {
+			rel.Columns = append(rel.Columns, t.relation.Columns[i])
+		}
+	}
+	return &rel
+}
+
+// open connects and begins the transaction. The connection is set up as the stream's is, search path included: what a regclass
+// column prints depends on it.
+func (r *TableReader) open(ctx context.Context, opts TableOptions, version int) error {
+	cc, err := r.cfg.connConfig()
+	if err != nil {
+		return err
+	}
+	cc.RuntimeParams["statement_timeout"] = strconv.FormatInt(opts.Timeout.Milliseconds(), 10)
+	cc.RuntimeParams["lock_timeout"] = "5s"
+	cc.RuntimeParams["idle_in_transaction_session_timeout"] = "0"
+	if r.conn, err = r.cfg.connect(ctx, cc, "connect to read the table"); err != nil {
+		return err
+	}
+	begin := ""
+	if version >= failoverVersion { // the parameter came with 17
+		begin = "SET transaction_timeout = 0; "
+	}
+	begin += "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
+	if opts.Snapshot != "" {
+		begin += "; SET TRANSACTION SNAPSHOT " + quoteLiteral(opts.Snapshot)
+	}
+	if _, err = r.conn.Exec(ctx, begin).ReadAll(); err == nil {
+		var on struct{ On bool }
+		on, err = row[struct{ On bool }](ctx, r.conn, "read track_commit_timestamp",
+			"SELECT current_setting('track_commit_timestamp') = 'on' AS on")
+		r.commits = on.On
+	}
+	if err != nil {
+		r.Close()
+		return classify(fmt.Errorf("begin to read the table: %w", err))
+	}
+	return nil
+}
+
+// Close frees the snapshot and the connection.
+func (r *TableReader) Close() { closeConn(r.conn) }
+
+// KeepsCommitTimes says whether the server keeps the commit times of transactions (track_commit_timestamp).
+func (r *TableReader) KeepsCommitTimes() bool { return r.commits }
+
+// Tables are the tables that can be read, in the configuration's order.
+func (r *TableReader) Tables() []Table {
+	all := make([]Table, len(r.tables))
+	for i, t := range r.tables {
+		all[i] = t.Table
+	}
+	return all
+}
+
+// Relation is the table's relation as rows have it, nil where it is none of the configured tables.
+func (r *TableReader) Relation(t Table) *cdc.Relation {
+	if found := r.table(t); found != nil {
+		return found.relation
+	}
+	return nil
+}
+
+func (r *TableReader) table(t Table) *readTable {
+	for i := range r.tables {
+		if r.tables[i].Table == t {
+			return &r.tables[i]
+		}
+	}
+	return nil
+}
+
+// from is the table in a FROM clause, as t. Rows of child tables (inheritance) are not published under the parent's name.
+func (t *readTable) from() string {
+	if t.partitioned {
+		return t.SQL() + " t"
+	}
+	return "ONLY " + t.SQL() + " t"
+}
+
+// columns is the select list of the relation's columns.
+func (t *readTable) columns() string {
+	names := make([]string, len(t.relation.Columns))
+	for i := range t.relation.Columns {
+		names[i] = "t." + quoteIdent(t.relation.Columns[i].Name)
+	}
+	return strings.Join(names, ", ")
+}
+
+// micros is an expression for a timestamptz in microseconds since 1970: exact, and independent of how dates are printed.
+func micros(timestamptz string) string {
+	return "(extract(epoch FROM " + timestamptz + ") * 1000000)::bigint"
+}
+
+func (r *TableReader) commitTime() string {
+	if !r.commits {
+		return "NULL::bigint"
+	}
+	return micros("pg_xact_commit_timestamp(t.xmin)")
+}
+
+// Rows reads one table's rows one by one: never more than one is in memory.
+type Rows struct {
+	step   string
+	result *pgconn.MultiResultReader
+	event  cdc.Event
+	values []cdc.Value
+	table  *readTable
+
+	// CommitKnown says that the newest event's time is its transaction's commit time; otherwise it is the time of reading.
+	CommitKnown bool
+	// Key is the newest row's place in the order: what Selection.After takes. Empty where nothing orders it.
+	Key string
+}
+
+// query runs a statement that gives the relation's columns, then the commit time in microseconds and the key.
+func (r *TableReader) query(ctx context.Context, t *readTable, step, sql string) (*Rows, error) {
+	rows := &Rows{step: step, table: t, values: make([]cdc.Value, len(t.relation.Columns))}
+	rows.result = r.conn.Exec(ctx, sql)
+	if !rows.result.NextResult() {
+		return nil, rows.end()
+	}
+	return rows, nil
+}
+
+// Next returns the next row as an Insert, or nil behind the last one. It is valid until the next call; its relation for ever.
+func (r *Rows) Next() (*cdc.Event, error) {
+	reader := r.result.ResultReader()
+	if !reader.NextRow() {
+		if _, err := reader.Close(); err != nil {
+			r.result = nil
+			return nil, classify(fmt.Errorf("%s: %w", r.step, err))
+		}
+		return nil, r.end()
+	}
+	got := reader.Values()
+	n := len(r.values)
+	if len(got) != n+2 {
+		return nil, fmt.Errorf("%s: %w: %d columns", r.step, errAnswer, len(got))
+	}
+	for i := range r.values {
+		r.values[i] = cdc.Value{Bytes: got[i]}
+	}
+	at := time.Now().UTC().Truncate(time.Microsecond)
+	r.CommitKnown = got[n] != nil
+	if r.CommitKnown {
+		us, err := strconv.ParseInt(string(got[n]), 10, 64)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w: commit time %q", r.step, errAnswer, got[n])
+		}
+		at = time.UnixMicro(us).UTC()
+	}
+	r.Key = string(got[n+1])
+	r.event = cdc.Event{Kind: cdc.Insert, Time: at, Row: cdc.Row{Relation: r.table.relation, Values: r.values}}
+	return &r.event, nil
+}
+
+func (r *Rows) end() error {
+	if r.result == nil {
+		return nil
+	}
+	err := r.result.Close()
+	r.result = nil
+	if err != nil {
+		return classify(fmt.Errorf("%s: %w", r.step, err))
+	}
+	return nil
+}

@@ -1,0 +1,96 @@
+package replication
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// FromJSON gives one row that is not in the table: a JSON object by column names, each value read by the column's type, as
+// json_populate_record does. Columns that it leaves out have their defaults, as in an INSERT; nothing is written. A key that
+// is no column is an error.
+func (r *TableReader) FromJSON(ctx context.Context, table Table, object []byte) (*Rows, error) {
+	t := r.table(table)
+	if t == nil {
+		return nil, fmt.Errorf("table %s is not among source.tables", table)
+	}
+	keys, err := objectKeys(object)
+	if err != nil {
+		return nil, fault.Config(fmt.Errorf("the row must be one JSON object: %w", err), `Such as {"aggregate_type": "order", "aggregate_id": "4711"}.`)
+	}
+	given := map[string]bool{}
+	for _, k := range keys {
+		if t.relation.Index(k) < 0 {
+			return nil, fault.Config(fmt.Errorf("the row has %q, and table %s has no such published column", k, t), "Its columns: "+strings.Join(columnNames(t), ", "))
+		}
+		if given[k] {
+			return nil, fault.Config(fmt.Errorf("the row has %q twice", k), "")
+		}
+		given[k] = true
+	}
+	list := make([]string, len(t.relation.Columns))
+	var defaults []string
+	for i := range t.relation.Columns {
+		c := &t.relation.Columns[i]
+		list[i] = "t." + quoteIdent(c.Name)
+		if !given[c.Name] && c.HasDefault {
+			list[i] = "(" + c.Default + ")::" + c.TypeName
+			defaults = append(defaults, c.Name)
+		}
+	}
+	sql := fmt.Sprintf("SELECT %s, NULL::bigint, NULL FROM json_populate_record(NULL::%s, %s) t",
+		strings.Join(list, ", "), t.SQL(), quoteLiteral(string(object)))
+	rows, err := r.query(ctx, t, "read the row as one of "+t.String(), sql)
+	if sqlState(err) == stateReadOnly {
+		return nil, fault.Config(fmt.Errorf("a default of table %s (of %s) would write, as a sequence does: %w", t, strings.Join(defaults, ", "), err),
+			"Give that column a value in the row.")
+	}
+	return rows, err
+}
+
+const stateReadOnly = "25006" // read_only_sql_transaction
+
+func columnNames(t *readTable) []string {
+	names := make([]string, len(t.relation.Columns))
+	for i := range t.relation.Columns {
+		names[i] = t.relation.Columns[i].Name
+	}
+	return names
+}
+
+// objectKeys are the keys of a JSON object, each as often as it is there.
+func objectKeys(object []byte) ([]string, error) {
+	d := json.NewDecoder(bytes.NewReader(object))
+	start, err := d.Token()
+	if err != nil {
+		return nil, err
+	}
+	if start != json.Delim('{') {
+		return nil, fmt.Errorf("it begins with %v", start)
+	}
+	var keys []string
+	for d.More() {
+		key, err := d.Token()
+		if err != nil {
+			return nil, err
+		}
+		keys = append(keys, key.(string)) // in an object nothing else stands here
+		var value json.RawMessage
+		if err := d.Decode(&value); err != nil {
+			return nil, err
+		}
+	}
+	if _, err := d.Token(); err != nil {
+		return nil, err
+	}
+	if _, err := d.Token(); !errors.Is(err, io.EOF) {
+		return nil, errors.New("something follows it")
+	}
+	return keys, nil
+}
