@@ -198,6 +198,7 @@ type Rows struct {
 	event  cdc.Event
 	values []cdc.Value
 	table  *readTable
+	hint   func(err error) error // adds what is known of an error of the statement; nil for nothing
 
 	// CommitKnown says that the newest event's time is its transaction's commit time; otherwise it is the time of reading.
 	CommitKnown bool
@@ -206,8 +207,8 @@ type Rows struct {
 }
 
 // query runs a statement that gives the relation's columns, then the commit time in microseconds and the key.
-func (r *TableReader) query(ctx context.Context, t *readTable, step, sql string) (*Rows, error) {
-	rows := &Rows{step: step, table: t, values: make([]cdc.Value, len(t.relation.Columns))}
+func (r *TableReader) query(ctx context.Context, t *readTable, step, sql string, hint func(error) error) (*Rows, error) {
+	rows := &Rows{step: step, table: t, hint: hint, values: make([]cdc.Value, len(t.relation.Columns))}
 	rows.result = r.conn.Exec(ctx, sql)
 	if !rows.result.NextResult() {
 		return nil, rows.end()
@@ -221,7 +222,7 @@ func (r *Rows) Next() (*cdc.Event, error) {
 	if !reader.NextRow() {
 		if _, err := reader.Close(); err != nil {
 			r.result = nil
-			return nil, classify(fmt.Errorf("%s: %w", r.step, err))
+			return nil, r.fault(err)
 		}
 		return nil, r.end()
 	}
@@ -254,7 +255,15 @@ func (r *Rows) end() error {
 	err := r.result.Close()
 	r.result = nil
 	if err != nil {
-		return classify(fmt.Errorf("%s: %w", r.step, err))
+		return r.fault(err)
 	}
 	return nil
+}
+
+func (r *Rows) fault(err error) error {
+	err = classify(fmt.Errorf("%s: %w", r.step, err))
+	if r.hint != nil {
+		err = r.hint(err)
+	}
+	return err
 }

@@ -46,12 +46,13 @@ func (r *TableReader) FromJSON(ctx context.Context, table Table, object []byte) 
 	}
 	sql := fmt.Sprintf("SELECT %s, NULL::bigint, NULL FROM json_populate_record(NULL::%s, %s) t",
 		strings.Join(list, ", "), t.SQL(), quoteLiteral(string(object)))
-	rows, err := r.query(ctx, t, "read the row as one of "+t.String(), sql)
-	if sqlState(err) == stateReadOnly {
-		return nil, fault.Config(fmt.Errorf("a default of table %s (of %s) would write, as a sequence does: %w", t, strings.Join(defaults, ", "), err),
+	return r.query(ctx, t, "read the row as one of "+t.String(), sql, func(err error) error {
+		if sqlState(err) != stateReadOnly {
+			return err
+		}
+		return fault.Config(fmt.Errorf("a default of %s would write, as a sequence does: %w", strings.Join(defaults, ", "), err),
 			"Give that column a value in the row.")
-	}
-	return rows, err
+	})
 }
 
 const stateReadOnly = "25006" // read_only_sql_transaction

@@ -77,7 +77,7 @@ func (r *TableReader) Select(ctx context.Context, sel Selection) (*Rows, error) 
 	if sel.Newest > 0 {
 		sql += fmt.Sprintf(" LIMIT %d", sel.Newest)
 	}
-	return r.query(ctx, t, "read table "+t.String(), sql)
+	return r.query(ctx, t, "read table "+t.String(), sql, nil)
 }
 
 // sortKeys are the terms of ORDER BY, and the expression of what After compares.

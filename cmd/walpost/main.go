@@ -81,6 +81,7 @@ func commands() []*cobra.Command {
 		checkCommand(),
 		setupCommand(),
 		statusCommand(),
+		explainCommand(),
 		versionCommand(),
 	}
 }

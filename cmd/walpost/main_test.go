@@ -23,23 +23,25 @@ func TestMain(m *testing.M) {
 
 func TestCommandLine(t *testing.T) {
 	testscript.Run(t, testscript.Params{
-		Dir: "testdata/script",
-		// Like exec, for a command that must end with this code.
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exitcode": func(ts *testscript.TestScript, neg bool, args []string) {
-			if neg || len(args) < 2 {
-				ts.Fatalf("usage: exitcode CODE COMMAND ...")
-			}
-			code := 0
-			if err := ts.Exec(args[1], args[2:]...); err != nil {
-				var exit *exec.ExitError
-				if !errors.As(err, &exit) {
-					ts.Fatalf("%v", err)
-				}
-				code = exit.ExitCode()
-			}
-			if args[0] != strconv.Itoa(code) {
-				ts.Fatalf("exit code %d, want %s\n%s%s", code, args[0], ts.ReadFile("stdout"), ts.ReadFile("stderr"))
-			}
-		}},
+		Dir:  "testdata/script",
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){"exitcode": exitCodeCommand},
 	})
+}
+
+// exitCodeCommand is like exec, for a command that must end with a code.
+func exitCodeCommand(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exitcode CODE COMMAND ...")
+	}
+	code := 0
+	if err := ts.Exec(args[1], args[2:]...); err != nil {
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) {
+			ts.Fatalf("%v", err)
+		}
+		code = exit.ExitCode()
+	}
+	if args[0] != strconv.Itoa(code) {
+		ts.Fatalf("exit code %d, want %s\n%s%s", code, args[0], ts.ReadFile("stdout"), ts.ReadFile("stderr"))
+	}
 }

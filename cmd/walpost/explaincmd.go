@@ -1,0 +1,223 @@
+package main
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+)
+
+func explainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain",
+		Short: "the record that one row gives, or why it gives none",
+		Long: `explain routes rows of the table as run would, and prints for each the topic, partition, key, headers, value and
+timestamp of its record, or why it gives none: the column, the option and what to do. It writes nothing. The partition
+comes from the topic as it is now; without Kafka, or with --partitions, the rest is told all the same.
+
+A row given by --json need not exist: each value is read by its column's type, and what is left out has the column's
+default. The table must be there.
+
+It exits 1 where a row is not found, gives no record, or gives one that Kafka would refuse.`,
+		Example: `  walpost explain --config walpost.yaml --id 018f4e2a-9a3b-7c1d-8e2f-1a2b3c4d5e6f
+  walpost explain --config walpost.yaml --last 3 --output json
+  walpost explain --config walpost.yaml --partitions 12 --json '{"aggregate_type": "order", "aggregate_id": "4711", "event_type": "OrderPlaced"}'`,
+		Args: noArguments,
+	}
+	load := configFlags(cmd)
+	flags := cmd.Flags()
+	id := flags.String("id", "", "the row with this event `id`")
+	last := flags.Int("last", 0, "the newest `n` rows, newest first")
+	row := flags.String("json", "", "a `row` as a JSON object by column names; - reads it from standard input")
+	partitions := flags.Int("partitions", 0, "the `number` of partitions of the topic, without asking Kafka")
+	output := flags.String("output", "text", "`text` or json (one object a line)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		opts := walpost.ExplainOptions{ID: *id, Last: *last, Partitions: *partitions}
+		ways := 0
+		for _, way := range []string{"id", "last", "json"} {
+			if flags.Changed(way) {
+				ways++
+			}
+		}
+		switch {
+		case ways != 1:
+			return usageError{errors.New("say which row: one of --id, --last and --json")}
+		case flags.Changed("last") && (*last < 1 || *last > 1_000_000):
+			return usageError{fmt.Errorf("--last: must be from 1 to 1000000 (got %d)", *last)}
+		case *partitions < 0 || flags.Changed("partitions") && *partitions < 1 || *partitions > 1<<20:
+			return usageError{fmt.Errorf("--partitions: must be from 1 to %d (got %d)", 1<<20, *partitions)}
+		case *output != "text" && *output != "json":
+			return usageError{fmt.Errorf("--output: must be one of text, json (got %q)", *output)}
+		}
+		if flags.Changed("json") {
+			if opts.JSON = []byte(*row); *row == "-" {
+				var err error
+				if opts.JSON, err = io.ReadAll(cmd.InOrStdin()); err != nil {
+					return fmt.Errorf("read the row from standard input: %w", err)
+				}
+			}
+		}
+		cfg, err := load(func(c *fileConfig) {
+			opts.NoKafka = len(c.Kafka.Brokers) == 0
+			withoutKafka(c)
+		})
+		if err != nil {
+			return err
+		}
+		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
+		defer stop()
+		out, none, n := cmd.OutOrStdout(), false, 0
+		err = walpost.Explain(ctx, cfg.Config, opts, func(x *walpost.Explanation) error {
+			none = none || x.Problem != ""
+			if n++; *output == "json" {
+				return printJSONLine(out, explanationView(x))
+			}
+			if n > 1 {
+				fmt.Fprintln(out)
+			}
+			return printExplanation(out, x)
+		})
+		if err == nil && none {
+			return exitError(exitFailed) // what was printed says why
+		}
+		return err
+	}
+	return cmd
+}
+
+func printExplanation(w io.Writer, x *walpost.Explanation) error {
+	var b strings.Builder
+	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
+	line("row", fmt.Sprintf("%s, event id %s", x.Table, shown([]byte(x.EventID))))
+	if x.Problem != "" {
+		what := "no record: "
+		if x.Record != nil {
+			what = "would not be delivered: "
+		}
+		line("PROBLEM", what+oneLine(x.Problem))
+		if x.Column != "" {
+			line("column", x.Column)
+		}
+		if x.Option != "" {
+			line("option", x.Option)
+		}
+		if x.Hint != "" {
+			line("fix", oneLine(x.Hint))
+		}
+	}
+	if rec := x.Record; rec != nil {
+		line("topic", shown([]byte(rec.Topic)))
+		if x.Partition >= 0 {
+			line("partition", fmt.Sprintf("%d (%s)", x.Partition, x.PartitionFrom))
+		} else {
+			line("partition", x.PartitionFrom)
+		}
+		line("key", shown(rec.Key))
+		line("timestamp", fmt.Sprintf("%s (%s)", rec.Time.UTC().Format(time.RFC3339Nano), x.TimeFrom))
+		for _, h := range rec.Headers {
+			line("header", shown([]byte(h.Key))+": "+shown(h.Value))
+		}
+		line("value", shown(rec.Value))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// shown is bytes for a terminal, so that nothing is mistaken for something else: text as it is, text with characters that do
+// not print, or that could be taken for one of the following, quoted as Go does; (null), (empty), and hexadecimal digits.
+func shown(b []byte) string {
+	switch {
+	case b == nil:
+		return "(null)"
+	case len(b) == 0:
+		return "(empty)"
+	case !utf8.Valid(b):
+		return fmt.Sprintf("(hex, %d bytes) %s", len(b), hex.EncodeToString(b))
+	}
+	s := string(b)
+	plain := s[0] != '(' && s[0] != ' ' && s[len(s)-1] != ' '
+	for _, r := range s {
+		plain = plain && strconv.IsPrint(r)
+	}
+	if plain {
+		return s
+	}
+	return "(quoted) " + strconv.Quote(s)
+}
+
+// explanationJSON is an Explanation for programs. A value that is not UTF-8 is in base64, under another name.
+type explanationJSON struct {
+	Table   string      `json:"table"`
+	EventID string      `json:"event_id"`
+	Problem string      `json:"problem,omitempty"`
+	Column  string      `json:"column,omitempty"`
+	Option  string      `json:"option,omitempty"`
+	Fix     string      `json:"fix,omitempty"`
+	Record  *recordJSON `json:"record"`
+}
+
+type recordJSON struct {
+	Topic         string       `json:"topic"`
+	Partition     *int32       `json:"partition"`
+	PartitionFrom string       `json:"partition_from"`
+	Timestamp     time.Time    `json:"timestamp"`
+	TimestampFrom string       `json:"timestamp_from"`
+	Key           *string      `json:"key"`
+	KeyB64        *string      `json:"key_base64,omitempty"`
+	Headers       []headerJSON `json:"headers"`
+	Value         *string      `json:"value"`
+	ValueB64      *string      `json:"value_base64,omitempty"`
+}
+
+type headerJSON struct {
+	Key      string  `json:"key"`
+	Value    *string `json:"value"`
+	ValueB64 *string `json:"value_base64,omitempty"`
+}
+
+func explanationView(x *walpost.Explanation) explanationJSON {
+	v := explanationJSON{Table: x.Table, EventID: x.EventID, Problem: x.Problem, Column: x.Column, Option: x.Option, Fix: x.Hint}
+	rec := x.Record
+	if rec == nil {
+		return v
+	}
+	v.Record = &recordJSON{Topic: rec.Topic, PartitionFrom: x.PartitionFrom, Timestamp: rec.Time.UTC(), TimestampFrom: x.TimeFrom, Headers: []headerJSON{}}
+	if x.Partition >= 0 {
+		v.Record.Partition = &x.Partition
+	}
+	v.Record.Key, v.Record.KeyB64 = textOrBase64(rec.Key)
+	v.Record.Value, v.Record.ValueB64 = textOrBase64(rec.Value)
+	for _, h := range rec.Headers {
+		text, b64 := textOrBase64(h.Value)
+		v.Record.Headers = append(v.Record.Headers, headerJSON{Key: h.Key, Value: text, ValueB64: b64})
+	}
+	return v
+}
+
+// printJSONLine is one object on one line.
+func printJSONLine(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(v)
+}
+
+func textOrBase64(b []byte) (text, b64 *string) {
+	if b == nil {
+		return nil, nil
+	}
+	if s := string(b); utf8.ValidString(s) {
+		return &s, nil
+	}
+	s := base64.StdEncoding.EncodeToString(b)
+	return nil, &s
+}

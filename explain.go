@@ -1,0 +1,270 @@
+package walpost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/router"
+	"github.com/walpost/walpost/sink"
+)
+
+// ExplainOptions say which rows are explained: exactly one of ID, Last and JSON.
+type ExplainOptions struct {
+	ID   string // the rows with this event id
+	Last int    // the newest rows, newest first
+	JSON []byte // a row that need not exist, as a JSON object by column names
+	// Partitions, where not 0, is taken for the number of partitions of every topic, and Kafka is not asked.
+	Partitions int
+	// NoKafka says that there are no brokers to ask.
+	NoKafka bool
+}
+
+// An Explanation is the record that one row gives, or why it gives none.
+type Explanation struct {
+	Table  string
+	Record *cdc.Record // nil where the row gives none
+	// TimeFrom says where the record's timestamp comes from.
+	TimeFrom string
+	// Partition is -1 where it is not known, or where any may be chosen; PartitionFrom says why.
+	Partition     int32
+	PartitionFrom string
+
+	// Problem says why the row gives no record, or why its record would not be delivered; "" where all is well. Option and
+	// Column are the key of walpost.yaml and the column that it is about, where that can be told, Hint what to do.
+	Problem string
+	Option  string
+	Column  string
+	Hint    string
+	EventID string // where it could be found
+}
+
+// ErrNoRow says that no row of the table is the one that was asked for.
+var ErrNoRow = errors.New("there is no such row")
+
+// Explain routes rows as Run would and hands each to show, valid during the call. It writes nothing, neither to the database nor to
+// Kafka. The configuration must name one table.
+func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Explanation) error) error {
+	r, err := New(cfg)
+	if err != nil {
+		return err
+	}
+	reader, err := r.source.ReadTables(ctx, replication.TableOptions{Timeout: 30 * time.Second})
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	if n := len(reader.Tables()); n != 1 {
+		return fault.Config(fmt.Errorf("%d tables are configured", n), "Say which one: --table schema.table.")
+	}
+	e := explainer{cfg: &cfg, router: r.router, opts: opts, table: reader.Tables()[0]}
+	e.relation = reader.Relation(e.table)
+	e.mapped = mappedColumns(&cfg.Router, e.relation)
+	if taker, ok := any(r.router).(relay.RunIDTaker); ok {
+		taker.SetRunID("(kept in the checkpoint)")
+	}
+	if opts.Partitions == 0 && !opts.NoKafka && cfg.Stdout == nil {
+		if e.topics, err = sink.AskTopics(cfg.sink()); err != nil {
+			return err
+		}
+		defer e.topics.Close()
+	}
+	rows, err := e.rows(ctx, reader)
+	if err != nil {
+		return err
+	}
+	for n := 0; ; n++ {
+		ev, err := rows.Next()
+		if bad := replication.BadValue(err); bad != nil && opts.JSON != nil {
+			return fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
+		} else if bad != nil {
+			return fmt.Errorf("%w in %s: %w", ErrNoRow, e.table, bad)
+		}
+		switch {
+		case err != nil:
+			return err
+		case ev == nil && n == 0 && opts.Last == 0:
+			return fmt.Errorf("%w in %s: nothing has the event id %q", ErrNoRow, e.table, opts.ID)
+		case ev == nil && n == 0:
+			return fmt.Errorf("%w: table %s is empty", ErrNoRow, e.table)
+		case ev == nil:
+			return nil
+		}
+		if err := show(e.explain(ctx, ev, rows.CommitKnown)); err != nil {
+			return err
+		}
+	}
+}
+
+type explainer struct {
+	cfg      *Config
+	router   *router.Router
+	opts     ExplainOptions
+	topics   *sink.TopicInfos // nil: not asked
+	table    replication.Table
+	relation *cdc.Relation
+	mapped   []mappedColumn
+}
+
+func (e *explainer) rows(ctx context.Context, reader *replication.TableReader) (*replication.Rows, error) {
+	if e.opts.JSON != nil {
+		rows, err := reader.FromJSON(ctx, e.table, e.opts.JSON)
+		if bad := replication.BadValue(err); bad != nil {
+			return nil, fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
+		}
+		return rows, err
+	}
+	sel := replication.Selection{Table: e.table, Newest: e.opts.Last}
+	if e.opts.Last > 0 {
+		// An ordering column has an index as a rule; the other one costs a look at every row.
+		sel.Order = replication.Order{By: replication.ByTransaction}
+		if e.cfg.Source.OrderColumn != "" {
+			sel.Order = replication.Order{By: replication.ByColumn, Column: e.cfg.Source.OrderColumn}
+		}
+	} else {
+		sel.EventID.Column, sel.EventID.Value = e.cfg.Router.EventID, e.opts.ID
+	}
+	rows, err := reader.Select(ctx, sel)
+	if bad := replication.BadValue(err); bad != nil {
+		return nil, fmt.Errorf("%w in %s: %w", ErrNoRow, e.table, bad)
+	}
+	return rows, err
+}
+
+func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool) *Explanation {
+	x := &Explanation{Table: e.table.String(), Partition: -1}
+	if i := e.relation.Index(e.cfg.Router.EventID); i >= 0 {
+		x.EventID = string(ev.Row.Values[i].Bytes)
+	}
+	for i, c := range e.relation.Columns {
+		if e.opts.JSON != nil && c.NotNull && ev.Row.Values[i].Bytes == nil {
+			x.Problem, x.Column = fmt.Sprintf("an INSERT of it is refused: column %s is NOT NULL", c.Name), c.Name
+			x.Hint = "Give the column a value in the row."
+			return x
+		}
+	}
+	var rec cdc.Record
+	ok, err := e.router.Route(ev, &rec)
+	switch {
+	case err != nil:
+		e.blame(x, err, ev)
+		return x
+	case !ok:
+		x.Problem = "the router has no record for it"
+		return x
+	}
+	x.Record, x.EventID = &rec, rec.EventID
+	x.TimeFrom = e.timeFrom(ev, commitKnown)
+	e.place(ctx, x)
+	return x
+}
+
+func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
+	if c := e.cfg.Router.Timestamp; c != "" {
+		if i := e.relation.Index(c); i >= 0 && ev.Row.Values[i].Bytes != nil {
+			return "column " + c + ", by router.table.field.event.timestamp"
+		}
+	}
+	switch {
+	case commitKnown:
+		return "commit time of the row's transaction"
+	case e.opts.JSON != nil:
+		return "time of this look: a row has the commit time of its transaction"
+	}
+	return "time of this look, as the server keeps no commit time of the row (track_commit_timestamp); the stream gives the commit time"
+}
+
+// place says which partition the record goes to, and what would keep it from getting there.
+func (e *explainer) place(ctx context.Context, x *Explanation) {
+	rec := x.Record
+	info, from := sink.TopicInfo{Partitions: int32(e.opts.Partitions)}, "as --partitions says"
+	switch {
+	case e.opts.Partitions > 0:
+	case e.topics == nil:
+		info.Err = errors.New("no brokers are configured")
+	default:
+		info, from = e.topics.Of(ctx, rec.Topic), "as the topic has now"
+	}
+	switch {
+	case info.Err != nil && rec.Partition >= 0:
+		x.Partition, x.PartitionFrom = rec.Partition, "by its column; whether the topic has it is unknown: "+info.Err.Error()
+	case info.Err != nil:
+		x.PartitionFrom = "unknown: " + info.Err.Error() + " (--partitions tells it without Kafka)"
+	case rec.Partition >= info.Partitions:
+		x.Partition, x.PartitionFrom = rec.Partition, "by its column"
+		x.Problem = fmt.Sprintf("the row asks for partition %d, and the topic has %d (from 0 on)", rec.Partition, info.Partitions)
+		x.Option = "router.table.fields.additional.placement"
+		x.Hint = "Write a partition that is there, add partitions to the topic, or take the placement out."
+	case rec.Partition >= 0:
+		x.Partition, x.PartitionFrom = rec.Partition, "by its column"
+	case rec.Key == nil:
+		x.PartitionFrom = "any: a record without a key goes to whichever partition is next"
+	default:
+		x.Partition = sink.PartitionOf(rec, info.Partitions)
+		x.PartitionFrom = fmt.Sprintf("murmur2 of the key over %d partitions, %s", info.Partitions, from)
+	}
+	if size := sink.BatchBytes(rec); info.MaxBytes > 0 && size > int(info.MaxBytes) && x.Problem == "" {
+		x.Problem = fmt.Sprintf("the record may be too large for the topic: up to %d bytes, max.message.bytes is %d (compression may help)", size, info.MaxBytes)
+		x.Hint = "Raise max.message.bytes of the topic."
+	}
+}
+
+// mappedColumn is one column that an option of walpost.yaml names.
+type mappedColumn struct{ option, column string }
+
+func mappedColumns(c *RouterConfig, rel *cdc.Relation) []mappedColumn {
+	either := func(set, a, b string) string {
+		switch {
+		case set != "":
+			return set
+		case rel.Index(a) < 0 && rel.Index(b) >= 0:
+			return b
+		}
+		return a
+	}
+	m := []mappedColumn{
+		{"router.route.by.field", either(c.RouteBy, "aggregate_type", "aggregatetype")},
+		{"router.table.field.event.key", either(c.EventKey, "aggregate_id", "aggregateid")},
+		{"router.table.field.event.id", c.EventID},
+		{"router.table.field.event.payload", c.Payload},
+		{"router.table.field.event.timestamp", c.Timestamp},
+	}
+	for _, placed := range placedColumn.FindAllStringSubmatch(c.AdditionalPlacement, -1) {
+		m = append(m, mappedColumn{"router.table.fields.additional.placement", placed[1]})
+	}
+	return m
+}
+
+var placedColumn = regexp.MustCompile(`(?:^|,)\s*([^:,\s]+)\s*:`)
+
+// blame says why a row cannot be routed, and finds the option and the column that the router's reason is about.
+func (e *explainer) blame(x *Explanation, err error, ev *cdc.Event) {
+	x.Problem, x.Hint = err.Error(), fault.Hint(err)
+	var why *router.RowError
+	if errors.As(err, &why) {
+		x.Problem = why.Err.Error()
+	}
+	for _, m := range e.mapped {
+		if m.column == "" || !regexp.MustCompile(`(^|[^\pL\pN_])`+regexp.QuoteMeta(m.column)+`($|[^\pL\pN_])`).MatchString(x.Problem) {
+			continue
+		}
+		x.Option, x.Column = m.option, m.column
+		if x.Hint != "" {
+			return
+		}
+		if i := e.relation.Index(m.column); i < 0 {
+			x.Hint = "Name a column that the table has in " + m.option + "."
+		} else if ev.Row.Values[i].Bytes == nil {
+			x.Hint = fmt.Sprintf("Write a value into column %s, or name another column in %s.", m.column, m.option)
+		} else {
+			x.Hint = fmt.Sprintf("Change the value of column %s, or what %s says.", m.column, m.option)
+		}
+		return
+	}
+}
