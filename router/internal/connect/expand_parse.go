@@ -1,0 +1,403 @@
+package connect
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// A node is a value in a JSON document.
+type node struct {
+	kind    kind
+	text    string  // of text
+	int     int64   // of an integer; 1 for true
+	double  float64 // of a double
+	members []member
+}
+
+// A member is a member of an object, or an element of an array, which has no name.
+type member struct {
+	name string
+	node node
+}
+
+type kind uint8
+
+const (
+	null kind = iota
+	boolean
+	integer
+	bigInteger
+	double
+	text
+	array
+	object
+)
+
+func (k kind) String() string {
+	return [...]string{"null", "a boolean", "an integer", "a big integer", "a double", "a string", "an array", "an object"}[k]
+}
+
+// empty says that n is an empty array.
+func (n *node) empty() bool { return n.kind == array && len(n.members) == 0 }
+
+// What Jackson reads at most (StreamReadConstraints), in UTF-16.
+const (
+	maxDepth  = 1000
+	maxNumber = 1000
+	maxName   = 50_000
+	maxText   = 20_000_000
+)
+
+// parseJSON reads the value at the beginning of s as Jackson does: what follows it does not matter; of members with the same name
+// the last counts, at the place of the first.
+func parseJSON(s string) (node, error) {
+	p := parser{s: s}
+	var n node
+	err := p.value(&n, 0)
+	if err != nil {
+		err = fmt.Errorf("no JSON that Jackson reads: %w at byte %d", err, p.i)
+	}
+	return n, err
+}
+
+type parser struct {
+	s string
+	i int
+}
+
+var (
+	errEnd    = errors.New("it ends")
+	errSyntax = errors.New("syntax error")
+)
+
+// next skips white space and returns the byte after it.
+func (p *parser) next() (byte, error) {
+	for ; p.i < len(p.s); p.i++ {
+		switch c := p.s[p.i]; c {
+		case ' ', '\t', '\n', '\r':
+		default:
+			return c, nil
+		}
+	}
+	return 0, errEnd
+}
+
+func (p *parser) value(n *node, depth int) error {
+	c, err := p.next()
+	if err != nil {
+		return err
+	}
+	switch {
+	case c == '{' || c == '[':
+		if depth++; depth > maxDepth {
+			return fmt.Errorf("more than %d levels", maxDepth)
+		}
+		p.i++
+		if c == '{' {
+			return p.object(n, depth)
+		}
+		return p.array(n, depth)
+	case c == '"':
+		n.kind = text
+		n.text, err = p.string(maxText)
+		return err
+	case c == '-' || c >= '0' && c <= '9':
+		return p.number(n)
+	case c == 't':
+		n.kind, n.int = boolean, 1
+		return p.word("true")
+	case c == 'f':
+		n.kind = boolean
+		return p.word("false")
+	case c == 'n':
+		return p.word("null")
+	}
+	return errSyntax
+}
+
+func (p *parser) word(w string) error {
+	if len(p.s)-p.i < len(w) || p.s[p.i:p.i+len(w)] != w {
+		return errSyntax
+	}
+	p.i += len(w)
+	return nil
+}
+
+func (p *parser) array(n *node, depth int) error {
+	n.kind = array
+	c, err := p.next()
+	if err == nil && c == ']' {
+		p.i++
+		return nil
+	}
+	for {
+		n.members = append(n.members, member{})
+		if err = p.value(&n.members[len(n.members)-1].node, depth); err != nil {
+			return err
+		}
+		if c, err = p.next(); err != nil {
+			return err
+		}
+		if c != ',' && c != ']' {
+			return errSyntax
+		}
+		p.i++
+		if c == ']' {
+			return nil
+		}
+	}
+}
+
+func (p *parser) object(n *node, depth int) error {
+	n.kind = object
+	c, err := p.next()
+	if err == nil && c == '}' {
+		p.i++
+		return nil
+	}
+	var at map[string]int // of members by name, once they are many
+	for {
+		if c, err = p.next(); err != nil {
+			return err
+		}
+		if c != '"' {
+			return errSyntax
+		}
+		name, err := p.string(maxName)
+		if err != nil {
+			return err
+		}
+		if c, err = p.next(); err != nil {
+			return err
+		}
+		if c != ':' {
+			return errSyntax
+		}
+		p.i++
+		i := len(n.members)
+		if at == nil && i == 16 {
+			at = make(map[string]int)
+			for i := range n.members {
+				at[n.members[i].name] = i
+			}
+		}
+		if at != nil {
+			if before, there := at[name]; there {
+				i = before
+			} else {
+				at[name] = i
+			}
+		} else {
+			for before := range n.members {
+				if n.members[before].name == name {
+					i = before
+				}
+			}
+		}
+		if i == len(n.members) {
+			n.members = append(n.members, member{name: name})
+		}
+		n.members[i].node = node{}
+		if err = p.value(&n.members[i].node, depth); err != nil {
+			return err
+		}
+		if c, err = p.next(); err != nil {
+			return err
+		}
+		if c != ',' && c != '}' {
+			return errSyntax
+		}
+		p.i++
+		if c == '}' {
+			return nil
+		}
+	}
+}
+
+// digits skips digits and returns how many there were.
+func (p *parser) digits() int {
+	start := p.i
+	for p.i < len(p.s) && p.s[p.i] >= '0' && p.s[p.i] <= '9' {
+		p.i++
+	}
+	return p.i - start
+}
+
+func (p *parser) number(n *node) error {
+	start := p.i
+	if p.s[p.i] == '-' {
+		p.i++
+	}
+	first := p.i
+	whole := p.digits()
+	if whole == 0 || whole > 1 && p.s[first] == '0' {
+		return errSyntax
+	}
+	n.kind = integer
+	count := whole
+	if p.i < len(p.s) && p.s[p.i] == '.' {
+		p.i++
+		k := p.digits()
+		if k == 0 {
+			return errSyntax
+		}
+		n.kind = double
+		count += k
+	}
+	if p.i < len(p.s) && (p.s[p.i] == 'e' || p.s[p.i] == 'E') {
+		p.i++
+		if p.i < len(p.s) && (p.s[p.i] == '+' || p.s[p.i] == '-') {
+			p.i++
+		}
+		k := p.digits()
+		if k == 0 {
+			return errSyntax
+		}
+		n.kind = double
+		count += k
+	}
+	if count > maxNumber {
+		return fmt.Errorf("a number of more than %d digits", maxNumber)
+	}
+	literal := p.s[start:p.i]
+	var err error
+	if n.kind == double {
+		if n.double, err = strconv.ParseFloat(literal, 64); err != nil && !math.IsInf(n.double, 0) {
+			return err
+		}
+		return nil
+	}
+	if n.int, err = strconv.ParseInt(literal, 10, 64); err != nil {
+		n.kind = bigInteger
+	}
+	return nil
+}
+
+// string reads a string of at most limit units of UTF-16. Half a surrogate pair becomes three bytes, see surrogate.
+func (p *parser) string(limit int) (string, error) {
+	p.i++
+	start := p.i
+	for ; p.i < len(p.s); p.i++ {
+		switch c := p.s[p.i]; {
+		case c == '"':
+			s := p.s[start:p.i]
+			p.i++
+			return s, checkLength(s, limit)
+		case c == '\\':
+			return p.escaped(start, limit)
+		case c < 0x20:
+			return "", errSyntax
+		}
+	}
+	return "", errEnd
+}
+
+// escaped reads on in a string that began at start, from the first escape in it.
+func (p *parser) escaped(start, limit int) (string, error) {
+	buf := append(make([]byte, 0, p.i-start+64), p.s[start:p.i]...)
+	for p.i < len(p.s) {
+		c := p.s[p.i]
+		p.i++
+		switch {
+		case c == '"':
+			s := string(buf)
+			return s, checkLength(s, limit)
+		case c < 0x20:
+			return "", errSyntax
+		case c != '\\':
+			buf = append(buf, c)
+			continue
+		}
+		if p.i == len(p.s) {
+			break
+		}
+		c = p.s[p.i]
+		p.i++
+		switch c {
+		case '"', '\\', '/':
+			buf = append(buf, c)
+		case 'b':
+			buf = append(buf, '\b')
+		case 'f':
+			buf = append(buf, '\f')
+		case 'n':
+			buf = append(buf, '\n')
+		case 'r':
+			buf = append(buf, '\r')
+		case 't':
+			buf = append(buf, '\t')
+		case 'u':
+			r, err := p.hex4()
+			if err != nil {
+				return "", err
+			}
+			if utf16.IsSurrogate(r) {
+				low := rune(0)
+				if r < 0xDC00 && p.i+1 < len(p.s) && p.s[p.i] == '\\' && p.s[p.i+1] == 'u' {
+					here := p.i
+					p.i += 2
+					if low, err = p.hex4(); err != nil {
+						return "", err
+					}
+					if low < 0xDC00 || low > 0xDFFF {
+						p.i, low = here, 0
+					}
+				}
+				if low == 0 {
+					buf = append(buf, 0xED, byte(0x80|r>>6&0x3F), byte(0x80|r&0x3F))
+					continue
+				}
+				r = utf16.DecodeRune(r, low)
+			}
+			buf = utf8.AppendRune(buf, r)
+		default:
+			return "", errSyntax
+		}
+	}
+	return "", errEnd
+}
+
+func (p *parser) hex4() (rune, error) {
+	if len(p.s)-p.i < 4 {
+		return 0, errEnd
+	}
+	var r rune
+	for range 4 {
+		c := p.s[p.i]
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c >= 'a' && c <= 'f':
+			c -= 'a' - 10
+		case c >= 'A' && c <= 'F':
+			c -= 'A' - 10
+		default:
+			return 0, errSyntax
+		}
+		r = r<<4 | rune(c)
+		p.i++
+	}
+	return r, nil
+}
+
+// checkLength says that s has more than limit units of UTF-16.
+func checkLength(s string, limit int) error {
+	if len(s) <= limit {
+		return nil
+	}
+	units := 0
+	for _, r := range s {
+		units++
+		if r > 0xFFFF {
+			units++
+		}
+	}
+	if units > limit {
+		return fmt.Errorf("a string of more than %d characters", limit)
+	}
+	return nil
+}

@@ -1,0 +1,325 @@
+package connect
+
+import (
+	"errors"
+	"fmt"
+)
+
+// The schemas of what is not made of members. The last three know no type yet, and give way to any that does.
+var (
+	expandedString  = &Schema{Type: String, Optional: true, passing: true}
+	expandedBoolean = &Schema{Type: Boolean, Optional: true, passing: true}
+	expandedInt32   = &Schema{Type: Int32, Optional: true, passing: true}
+	expandedInt64   = &Schema{Type: Int64, Optional: true, passing: true}
+	expandedDouble  = &Schema{Type: Float64, Optional: true, passing: true}
+	expandedNull    = &Schema{Type: Bytes, Optional: true, passing: true}  // of null, with OptionalBytes
+	expandedEmpty   = &Schema{Type: String, Optional: true, passing: true} // of the elements of an empty array, with OptionalString
+	expandedNothing = &Schema{Type: Bytes, Optional: true, passing: true}  // of elements that there are none of; must not stay
+)
+
+func unknown(s *Schema) bool { return s == expandedNull || s == expandedEmpty || s == expandedNothing }
+
+var errBigInteger = errors.New("an integer in it does not fit in 64 bits")
+
+// infer returns the schema of n, or nil where the options drop it. path is its name, with dots, or "".
+func (x *expansion) infer(path string, n *node) (*Schema, error) {
+	switch n.kind {
+	case text:
+		return expandedString, nil
+	case boolean:
+		return expandedBoolean, nil
+	case integer:
+		if int64(int32(n.int)) == n.int {
+			return expandedInt32, nil
+		}
+		return expandedInt64, nil
+	case bigInteger:
+		x.fixed |= fix(2)
+		return nil, errBigInteger
+	case double:
+		return expandedDouble, nil
+	case null:
+		if x.o.Null == OptionalBytes {
+			return expandedNull, nil
+		}
+		return nil, nil
+	case array:
+		if len(n.members) == 0 {
+			if x.o.EmptyArray == OptionalString {
+				return arrayOf(expandedEmpty), nil
+			}
+			return nil, nil
+		}
+		elem, err := x.inferElements(path, n, false)
+		if err != nil {
+			return nil, err
+		}
+		return arrayOf(elem), nil
+	default:
+		return x.inferObject(path, n)
+	}
+}
+
+func arrayOf(elem *Schema) *Schema {
+	return &Schema{Type: Array, Optional: true, Elem: elem, passing: true}
+}
+
+func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
+	s := &Schema{Type: Struct, Optional: true, Name: path, passing: true}
+	s.Fields = make([]Field, 0, len(n.members))
+	var adjusted map[string]bool
+	for i := range n.members {
+		m := &n.members[i]
+		name := x.o.FieldNames.Adjust(m.name)
+		below := ""
+		if m.node.kind == object || m.node.kind == array {
+			if below = name; !blank(path) {
+				below = path + "." + name
+			}
+		}
+		fs, err := x.infer(below, &m.node)
+		if err != nil {
+			return nil, err
+		}
+		if fs == nil {
+			continue
+		}
+		if name == "" {
+			return nil, errors.New("a member of it has no name")
+		}
+		if x.o.FieldNames != KeepNames {
+			if adjusted == nil {
+				adjusted = make(map[string]bool, len(n.members))
+			}
+			if adjusted[name] {
+				x.fixed |= fix(7)
+				return nil, fmt.Errorf("two members of one object in it become %s", name)
+			}
+			adjusted[name] = true
+		}
+		s.Fields = append(s.Fields, Field{Name: name, Schema: fs})
+	}
+	return s, nil
+}
+
+// blank says that s is empty or white space, as Java's String.trim sees it.
+func blank(s string) bool {
+	for i := range len(s) {
+		if s[i] > ' ' {
+			return false
+		}
+	}
+	return true
+}
+
+// inferElements returns the one schema of all elements of an array that is not empty. lenient says that Debezium would not look: what
+// it fails on may pass where it has a schema from elsewhere.
+func (x *expansion) inferElements(path string, n *node, lenient bool) (*Schema, error) {
+	var sample *node
+	nulls := false
+	for i := range n.members {
+		elem := &n.members[i].node
+		switch {
+		case elem.kind == null:
+			nulls = true
+		case sample == nil:
+			sample = elem
+		case !sameType(sample, elem):
+			return nil, errors.New("an array in it mixes types")
+		}
+	}
+	switch {
+	case sample == nil && lenient:
+		return expandedNothing, nil
+	case sample == nil && x.o.Null == OptionalBytes:
+		return expandedNull, nil
+	case sample == nil:
+		return nil, errors.New("an array in it has only nulls")
+	case sample.kind == object:
+		return x.inferObjects(path, n, nulls)
+	case sample.kind == array:
+		return x.inferArrays(n, lenient)
+	}
+	for i := range n.members { // Debezium takes a big integer for a double at first
+		if n.members[i].node.kind == bigInteger {
+			return x.infer("", &n.members[i].node)
+		}
+	}
+	return x.infer("", sample)
+}
+
+// sameType says that Debezium takes both for the same type when they are elements of one array.
+func sameType(a, b *node) bool {
+	class := func(n *node) kind {
+		switch {
+		case n.kind == bigInteger:
+			return double
+		case n.kind == integer && int64(int32(n.int)) != n.int:
+			return bigInteger // a class of its own, that is free
+		}
+		return n.kind
+	}
+	return class(a) == class(b)
+}
+
+// inferObjects merges the schemas of the objects in an array.
+func (x *expansion) inferObjects(path string, n *node, nulls bool) (*Schema, error) {
+	var first *Schema
+	var all *merged
+	for i := range n.members {
+		elem := &n.members[i].node
+		if elem.kind == null {
+			continue
+		}
+		s, err := x.inferObject(path, elem)
+		if err != nil {
+			return nil, err
+		}
+		if first == nil {
+			first = s
+			continue
+		}
+		if equal(first, s) {
+			continue
+		}
+		if all == nil {
+			all = newMerged(first)
+		}
+		x.fixed |= fix(4)
+		if err := x.mergeInto(all, s); err != nil {
+			return nil, err
+		}
+	}
+	if all == nil {
+		return first, nil
+	}
+	// Debezium's merged schemas are not optional.
+	if all.schema.Optional = nulls; nulls {
+		x.fixed |= fix(6)
+	}
+	return all.schema, nil
+}
+
+// inferArrays merges the schemas of the arrays in an array. Debezium takes the first that is not null.
+func (x *expansion) inferArrays(n *node, lenient bool) (*Schema, error) {
+	var s *Schema
+	for i := range n.members {
+		elem := &n.members[i].node
+		if elem.kind == null {
+			continue
+		}
+		var of *Schema
+		var err error
+		switch {
+		case s != nil || lenient:
+			if elem.empty() {
+				of = expandedNothing
+			} else if of, err = x.inferElements("", elem, true); err != nil {
+				x.fixed |= fix(5)
+				return nil, err
+			}
+			of = arrayOf(of)
+		default:
+			if of, err = x.infer("", elem); err != nil {
+				return nil, err
+			}
+			if of == nil {
+				return nil, errors.New("an array in it has an empty array as its first element")
+			}
+		}
+		if s == nil {
+			s = of
+			continue
+		}
+		if s, err = x.merge(s, of); err != nil {
+			return nil, err
+		}
+	}
+	return s, nil
+}
+
+// A merged is a struct schema that grows.
+type merged struct {
+	schema *Schema
+	at     map[string]int
+}
+
+func newMerged(s *Schema) *merged {
+	m := &merged{schema: &Schema{Type: Struct, Name: s.Name, Optional: s.Optional, passing: true}, at: make(map[string]int, len(s.Fields))}
+	m.schema.Fields = append(m.schema.Fields, s.Fields...)
+	for i, f := range s.Fields {
+		m.at[f.Name] = i
+	}
+	return m
+}
+
+func (x *expansion) mergeInto(m *merged, s *Schema) error {
+	if err := x.spend(len(s.Fields)); err != nil {
+		return err
+	}
+	for _, f := range s.Fields {
+		i, there := m.at[f.Name]
+		if !there {
+			m.at[f.Name] = len(m.schema.Fields)
+			m.schema.Fields = append(m.schema.Fields, f)
+			continue
+		}
+		both, err := x.merge(m.schema.Fields[i].Schema, f.Schema)
+		if err != nil {
+			return fmt.Errorf("%s: %w", f.Name, err)
+		}
+		m.schema.Fields[i].Schema = both
+	}
+	return nil
+}
+
+// merge returns the schema that covers what a and b cover.
+func (x *expansion) merge(a, b *Schema) (*Schema, error) {
+	switch {
+	case a == b || unknown(b) && a != expandedNothing:
+		return a, nil
+	case unknown(a):
+		return b, nil
+	case a.Type == Struct && b.Type == Struct:
+		if equal(a, b) {
+			return a, nil
+		}
+		if err := x.spend(len(a.Fields)); err != nil {
+			return nil, err
+		}
+		x.fixed |= fix(5)
+		m := newMerged(a)
+		m.schema.Optional = a.Optional || b.Optional
+		return m.schema, x.mergeInto(m, b)
+	case a.Type == Array && b.Type == Array:
+		if a.Elem != b.Elem && b.Elem != expandedNothing && (unknown(a.Elem) || unknown(b.Elem)) {
+			x.fixed |= fix(5)
+		}
+		elem, err := x.merge(a.Elem, b.Elem)
+		if err != nil || elem == a.Elem {
+			return a, err
+		}
+		return arrayOf(elem), nil
+	case a == expandedInt32 && b == expandedInt64, a == expandedInt64 && b == expandedInt32:
+		x.fixed |= fix(3)
+		return expandedInt64, nil
+	}
+	x.fixed |= fix(3)
+	return nil, fmt.Errorf("it is %s here and %s there", a.Type, b.Type)
+}
+
+// equal compares as ConnectSchema.equals does, as far as these schemas go.
+func equal(a, b *Schema) bool {
+	if a == b {
+		return true
+	}
+	if a.Type != b.Type || a.Optional != b.Optional || a.Name != b.Name || len(a.Fields) != len(b.Fields) {
+		return false
+	}
+	for i := range a.Fields {
+		if a.Fields[i].Name != b.Fields[i].Name || !equal(a.Fields[i].Schema, b.Fields[i].Schema) {
+			return false
+		}
+	}
+	return a.Type != Array || equal(a.Elem, b.Elem)
+}

@@ -1,0 +1,72 @@
+package connect
+
+import (
+	"strconv"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+// A NameAdjustment says how names of fields become names that Avro allows: Debezium's field.name.adjustment.mode.
+type NameAdjustment uint8
+
+const (
+	KeepNames        NameAdjustment = iota // none
+	AvroNames                              // avro: an underscore for what is not allowed
+	AvroUnicodeNames                       // avro_unicode: _u and its code for what is not allowed, underscores among it
+)
+
+// Adjust returns the name that name becomes.
+func (a NameAdjustment) Adjust(name string) string {
+	if a == KeepNames || name == "" {
+		return name
+	}
+	fits := true
+	for i := range len(name) {
+		if !a.allows(rune(name[i]), i == 0) {
+			fits = false
+			break
+		}
+	}
+	if fits {
+		return name
+	}
+	out := make([]byte, 0, len(name)+8)
+	for i := 0; i < len(name); {
+		r, n := utf8.DecodeRuneInString(name[i:])
+		if r == utf8.RuneError && n == 1 && surrogate([]byte(name[i:min(i+3, len(name))])) {
+			r, n = rune(name[i+1]&0x3F)<<6|rune(name[i+2]&0x3F)|0xD000, 3
+		}
+		units := [2]rune{r}
+		count := 1
+		if r > 0xFFFF {
+			units[0], units[1] = utf16.EncodeRune(r)
+			count = 2
+		}
+		for k, u := range units[:count] {
+			first := i == 0 && k == 0
+			switch {
+			case a.allows(u, first):
+				out = append(out, byte(u))
+			case a == AvroNames:
+				out = append(out, '_')
+				if first && unicode.IsDigit(u) {
+					out = utf8.AppendRune(out, u)
+				}
+			default:
+				hex := strconv.FormatInt(int64(u), 16)
+				if out = append(out, "_u"...); len(hex) <= 2 {
+					out = append(out, "00"...)
+				}
+				out = append(out, hex...)
+			}
+		}
+		i += n
+	}
+	return string(out)
+}
+
+// allows says that a keeps a unit of UTF-16.
+func (a NameAdjustment) allows(u rune, first bool) bool {
+	return u >= 'a' && u <= 'z' || u >= 'A' && u <= 'Z' || u >= '0' && u <= '9' && !first || u == '_' && a == AvroNames
+}
