@@ -61,6 +61,12 @@ type Router interface {
 // session, never beside Route.
 type RunIDTaker interface{ SetRunID(id string) }
 
+// A Remarker is a Router that passes over things because its configuration says so. Remarks tells each kind: what it was, whether it is to be
+// logged as an error, how often since the start, and the newest. The relay counts and logs them now and then, never beside Route.
+type Remarker interface {
+	Remarks(each func(what string, severe bool, count uint64, last string))
+}
+
 // A Sink delivers records. Send, Acks and Close are called by one goroutine; Wake and Stalled by any.
 type Sink interface {
 	// Send takes over rec (its bytes, not the struct, which the caller reuses). It never waits for the broker. Records of one topic and one key are

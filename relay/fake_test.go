@@ -418,8 +418,15 @@ func (w *world) cutLocked(err error) {
 // fakeRouter makes a record of a row whose key does not begin with "-".
 // It holds the relay to its run id: one for the life of the checkpoint, and known before the first event.
 type fakeRouter struct {
-	w     *world
-	runID string
+	w       *world
+	runID   string
+	ignored uint64 // keys that begin with "-"
+}
+
+func (f *fakeRouter) Remarks(each func(what string, severe bool, count uint64, last string)) {
+	if f.ignored > 0 {
+		each("ignored on purpose", true, f.ignored, "row")
+	}
 }
 
 func (f *fakeRouter) SetRunID(id string) {
@@ -444,6 +451,7 @@ func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	v := ev.Row.Values
 	rec.EventID = string(v[0].Bytes)
 	if v[1].Bytes[0] == '-' {
+		f.ignored++
 		return false, nil
 	}
 	if v[1].Bytes[0] == '!' {

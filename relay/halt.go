@@ -248,6 +248,8 @@ func (l *loop) fail(ctx context.Context, err error) error {
 
 // end frees what runs beside the loop.
 func (l *loop) end() {
+	l.now = time.Now()
+	l.remark(true)
 	l.unbind()
 	l.cancel()
 	done := make(chan struct{})

@@ -80,10 +80,11 @@ type loop struct {
 	latency      Histogram
 	lastEvent    time.Time
 	lastAck      time.Time
-	lost         edge // no session
-	stalled      edge // the sink does not deliver
-	storing      edge // the checkpoint cannot be written
-	check        edge // the source cannot be checked
+	lost         edge            // no session
+	stalled      edge            // the sink does not deliver
+	storing      edge            // the checkpoint cannot be written
+	check        edge            // the source cannot be checked
+	told         map[string]told // remarks of the router
 }
 
 func newLoop(r *Relay) *loop {

@@ -5,6 +5,7 @@ import "time"
 // publish makes the loop's state what Status returns.
 func (l *loop) publish() {
 	l.published = l.now
+	l.remark(false)
 	reason := l.reason
 	if l.state == Streaming {
 		if err := l.sink.Stalled(); err != nil {
@@ -39,6 +40,7 @@ func (l *loop) publish() {
 		st.OldestUnacked = l.tracker.Oldest()
 	}
 	st.Events, st.Transactions, st.WindowFull, st.Latency = l.events, l.transactions, l.windowFull, l.latency
+	l.remarks(st)
 	st.LastEvent, st.LastAck = l.lastEvent, l.lastAck
 	st.CheckpointError = ""
 	if c.err != nil {

@@ -43,8 +43,9 @@ type Status struct {
 	InFlightBytes  int
 	OldestUnacked  time.Time // commit time of the oldest unacknowledged transaction; zero when there is none
 
-	Events          uint64 // acknowledged
-	Transactions    uint64 // read whole
+	Events          uint64            // acknowledged
+	Transactions    uint64            // read whole
+	Remarks         map[string]uint64 // what the router passed over, by kind
 	WindowFull      time.Duration
 	Sessions        map[string]uint64 // how sessions ended: stopped, lost, refused, halted
 	Latency         Histogram         // commit to acknowledgement

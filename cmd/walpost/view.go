@@ -47,6 +47,7 @@ type view struct {
 
 	Events       uint64            `json:"events"`
 	Transactions uint64            `json:"transactions"`
+	Remarks      map[string]uint64 `json:"remarks"` // what the router passed over, by kind
 	Topics       map[string]uint64 `json:"topics"`
 	Sessions     map[string]uint64 `json:"sessions"`
 	Latency      struct {
@@ -94,7 +95,7 @@ func viewOf(s walpost.Status, now time.Time) view {
 		Name: s.Name, Version: buildInfo().version, RunID: s.RunID, Holder: s.Holder,
 		State: string(s.State), Ready: s.Ready, Reason: s.Reason,
 		SinceSecs: now.Sub(s.Since).Seconds(), NowSeconds: float64(now.UnixMilli()) / 1000,
-		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions,
+		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions, Remarks: s.Remarks,
 		Topics: s.Topics, Sessions: s.Sessions,
 		Slot:            slotViewOf(s.Slot, now),
 		CheckpointError: s.CheckpointError, LastError: s.LastError,
