@@ -158,6 +158,9 @@ type MonitorConfig struct {
 	Interval         time.Duration `yaml:"interval"`
 	RetainedWarn     Size          `yaml:"retained_warn"`
 	RetainedCritical Size          `yaml:"retained_critical"`
+	// WALDiskSize is how large pg_wal may become on the server's disk, which SQL cannot tell: the size of its volume, or of
+	// the share of one that WAL may take. 0 is unknown; then only max_slot_wal_keep_size is forecast.
+	WALDiskSize Size `yaml:"wal_disk_size"`
 }
 
 // CleanupConfig is what is done with old rows of the table.

@@ -31,9 +31,15 @@ type SlotStatus struct {
 	Known bool
 	// Err is why the newest look failed; "" when it did not.
 	Err string
-	// Exhaustion is in how many seconds the slot is lost if WAL goes on as in the last minutes. It is +Inf where that is
-	// not in sight: no limit is set, or what is left does not shrink.
+	// Exhaustion is in how many seconds max_slot_wal_keep_size, or the disk where its size is configured and it ends first, is
+	// used up if WAL goes on as now. It is +Inf where that is not in sight: no limit is known, or what is left does not
+	// shrink. From 0 on the next checkpoint of the server may take the slot's WAL.
 	Exhaustion float64
+	// Limit is what Exhaustion is about, and Left how much of it is left; NoLimit where neither limit is known.
+	Limit Limit
+	Left  int64
+	// WALRate is how many bytes of WAL the server writes a second, smoothed; -1 before it can be told.
+	WALRate float64
 
 	Level    Level
 	Findings []string // why Level is not Fine
@@ -44,6 +50,9 @@ const exhaustionWarn = 4 * time.Hour
 
 // blockerWarn is how long something may hold WAL back before it is worth a word.
 const blockerWarn = 10 * time.Minute
+
+// skewWarn is from when on two clocks differ more than NTP lets them.
+const skewWarn = 2 * time.Second
 
 // judge says how well the slot is, and why.
 func (s *SlotStatus) judge(limits MonitorConfig) {
@@ -76,6 +85,8 @@ func (s *SlotStatus) judge(limits MonitorConfig) {
 		return
 	case s.WALStatus == "unreserved":
 		add(Critical, "wal_status is unreserved: the next checkpoint may take the slot's WAL")
+	case s.Invalidation == "" && s.Limit == ByDisk && s.Left <= 0:
+		add(Critical, "pg_wal holds as much as monitor.wal_disk_size, %v", limits.WALDiskSize)
 	}
 	switch retained := Size(s.RetainedBytes); {
 	case retained >= limits.RetainedCritical:
@@ -84,10 +95,20 @@ func (s *SlotStatus) judge(limits MonitorConfig) {
 		add(Warning, "the slot holds %s of WAL (monitor.retained_warn is %v)", retained.Roughly(), limits.RetainedWarn)
 	}
 	if !math.IsInf(s.Exhaustion, 1) && s.Exhaustion < exhaustionWarn.Seconds() {
-		add(Warning, "at this rate the slot is lost in %s", time.Duration(s.Exhaustion*float64(time.Second)).Round(time.Second))
+		what := "the slot is lost"
+		if s.Limit == ByDisk {
+			what = "the disk is full of WAL"
+		}
+		add(Warning, "at this rate %s in %s", what, time.Duration(s.Exhaustion*float64(time.Second)).Round(time.Second))
 	}
 	if !s.Active {
 		add(Warning, "nobody is reading the slot")
+	}
+	if s.WaitEvent == "WaitForStandbyConfirmation" {
+		add(Warning, "the walsender waits for a standby: all slots in synchronized_standby_slots must exist and be read")
+	}
+	if skew := s.ClockSkew.Abs(); skew > skewWarn && skew > s.RoundTrip {
+		add(Warning, "the clocks of the database and of this machine differ by %s: ages and latencies are off by that", s.ClockSkew.Round(time.Millisecond).Abs())
 	}
 	if b := s.Blocker; b != nil && b.Age >= blockerWarn {
 		add(Warning, "WAL is held back by %s; to end it: %s", DescribeBlocker(b), b.End)
@@ -97,77 +118,34 @@ func (s *SlotStatus) judge(limits MonitorConfig) {
 // DescribeBlocker is what holds WAL back, in words.
 func DescribeBlocker(b *replication.Blocker) string {
 	text := string(b.Kind)
+	if b.Kind == replication.BlockedByPrepared {
+		text += " transaction"
+	}
 	if b.Name != "" {
 		text += " " + b.Name
 	}
 	if b.PID != 0 {
 		text += fmt.Sprintf(" of pid %d", b.PID)
 	}
-	if b.User != "" {
+	switch {
+	case b.User != "" && b.Application != "":
+		text += fmt.Sprintf(" (%s, %s)", b.User, b.Application)
+	case b.User != "":
 		text += " (" + b.User + ")"
 	}
 	if b.Database != "" {
 		text += " in " + b.Database
 	}
-	if b.State != "" {
+	if b.State != "" && b.Kind != replication.BlockedByPrepared {
 		text += ", " + b.State
 	}
 	if b.Age > 0 {
 		text += ", for " + b.Age.Round(time.Second).String()
 	}
+	if b.QueryAge > 0 && b.Kind == replication.BlockedByTransaction {
+		text += ", its newest statement began " + b.QueryAge.Round(time.Second).String() + " ago"
+	}
 	return text
-}
-
-// A forecast tells when a slot is lost from how fast what is left of its WAL limit shrinks.
-type forecast struct {
-	// patience is how long a slot with more than half of its limit left is looked at before a loss is in sight: restart_lsn of a
-	// healthy slot stands still for many seconds, and from its first looks alone every slot would be doomed.
-	patience time.Duration
-
-	since time.Time // the first look
-	at    time.Time
-	left  int64
-	rate  float64 // bytes that are used up a second, smoothed; below zero while it grows
-	looks int
-}
-
-// forecastOver is the time over which the rate is smoothed. restart_lsn moves in steps of many seconds, so less would
-// show each step as a rescue and the time between as a doom.
-const forecastOver = 2 * time.Minute
-
-// forecastPatience is the patience of a relay; status, which was asked for a forecast, has none.
-const forecastPatience = time.Minute
-
-// look takes one look at the slot into account, and returns the seconds that are left.
-func (f *forecast) look(h *replication.Health) float64 {
-	switch {
-	case h.Exists && (h.WALStatus == "lost" || h.Invalidation != ""):
-		*f = forecast{patience: f.patience}
-		return 0
-	case !h.Exists || !h.SafeKnown:
-		*f = forecast{patience: f.patience}
-		return math.Inf(1)
-	}
-	if passed := h.At.Sub(f.at).Seconds(); f.looks > 0 && passed > 0 {
-		weight := 1 - math.Exp(-passed/forecastOver.Seconds())
-		if f.looks == 1 {
-			weight = 1 // the first rate is all there is
-		}
-		f.rate += weight * (float64(f.left-h.SafeBytes)/passed - f.rate)
-	}
-	if f.looks == 0 {
-		f.since = h.At
-	}
-	f.at, f.left, f.looks = h.At, h.SafeBytes, f.looks+1
-	switch {
-	case h.SafeBytes <= 0:
-		return 0
-	case f.rate <= 0:
-		return math.Inf(1)
-	case h.At.Sub(f.since) < f.patience && h.SafeBytes > h.KeepBytes/2:
-		return math.Inf(1)
-	}
-	return float64(h.SafeBytes) / f.rate
 }
 
 // watch keeps the newest look at the slot.
@@ -180,8 +158,9 @@ type watch struct {
 }
 
 func (w *watch) begin(slot, database string, limits MonitorConfig) {
-	w.limits, w.forecast.patience = limits, forecastPatience
-	w.newest = SlotStatus{Health: replication.Health{Slot: slot, Database: database}, Exhaustion: math.Inf(1)}
+	w.limits = limits
+	w.forecast.begin(limits, forecastPatience)
+	w.newest = SlotStatus{Health: replication.Health{Slot: slot, Database: database}, Exhaustion: math.Inf(1), WALRate: -1}
 }
 
 // A reader reads a slot's health: replication.Monitor.
@@ -226,7 +205,8 @@ func (w *watch) took(h replication.Health, err error) {
 		return
 	}
 	w.newest.Health, w.newest.Err = h, ""
-	w.newest.Exhaustion = w.forecast.look(&h)
+	f := w.forecast.look(&h)
+	w.newest.Exhaustion, w.newest.Limit, w.newest.Left, w.newest.WALRate = f.seconds, f.limit, f.left, f.rate
 }
 
 func (w *watch) status(now time.Time) SlotStatus {
@@ -244,8 +224,8 @@ func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (SlotStatus,
 	if err != nil {
 		return SlotStatus{}, err
 	}
-	r.slot.forecast.patience = 0 // two looks are all that there will be
-	monitor := r.source.Monitor()
+	r.slot.forecast.begin(cfg.Monitor, 0) // two looks are all that there will be
+	monitor := r.monitor()
 	defer monitor.Close()
 	h, err := monitor.Read(ctx)
 	r.slot.took(h, err)

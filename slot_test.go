@@ -43,6 +43,11 @@ func TestSlotIsJudgedByItsWorst(t *testing.T) {
 		{"inactive and critical", func(s *SlotStatus) { s.Active, s.RetainedBytes = false, 10<<30 }, Critical, "nobody"},
 		{"lost in an hour", func(s *SlotStatus) { s.Exhaustion = 3600 }, Warning, "lost in 1h0m0s"},
 		{"lost in a day", func(s *SlotStatus) { s.Exhaustion = 86400 }, Fine, ""},
+		{"the disk is full in an hour", func(s *SlotStatus) { s.Exhaustion, s.Limit, s.Left = 3600, ByDisk, 1 }, Warning, "the disk is full of WAL in 1h0m0s"},
+		{"the disk is full", func(s *SlotStatus) { s.Exhaustion, s.Limit = 0, ByDisk }, Critical, "monitor.wal_disk_size"},
+		{"waits for a standby", func(s *SlotStatus) { s.WaitEvent = "WaitForStandbyConfirmation" }, Warning, "synchronized_standby_slots"},
+		{"clocks differ", func(s *SlotStatus) { s.ClockSkew = -3 * time.Second }, Warning, "differ by 3s"},
+		{"clocks seem to differ over a slow line", func(s *SlotStatus) { s.ClockSkew, s.RoundTrip = -3*time.Second, 4*time.Second }, Fine, ""},
 		{"blocked", func(s *SlotStatus) {
 			s.Blocker = &replication.Blocker{Kind: replication.BlockedByTransaction, PID: 7, Age: time.Hour, End: "SELECT pg_terminate_backend(7);"}
 		}, Warning, "transaction of pid 7, for 1h0m0s; to end it: SELECT pg_terminate_backend(7);"},
@@ -52,58 +57,6 @@ func TestSlotIsJudgedByItsWorst(t *testing.T) {
 		s.judge(limits)
 		if said := strings.Join(s.Findings, "\n"); s.Level != c.want || !strings.Contains(said, c.says) || (c.says == "") != (said == "") {
 			t.Errorf("%s: %s, %q; want %s, %q", c.name, s.Level, said, c.want, c.says)
-		}
-	}
-}
-
-func TestForecastIsInSightOnlyWhileTheRestShrinks(t *testing.T) {
-	at := time.Now()
-	look := func(f *forecast, left int64) float64 {
-		at = at.Add(10 * time.Second)
-		return f.look(&replication.Health{Exists: true, At: at, SafeBytes: left, SafeKnown: true})
-	}
-	var f forecast
-	if got := look(&f, 10_000); !math.IsInf(got, 1) {
-		t.Errorf("after one look: %v", got)
-	}
-	if got := look(&f, 9_000); got != 90 {
-		t.Errorf("at 100 bytes a second with 9000 left: %v, want 90 s", got)
-	}
-	for left := int64(8_000); left >= 1_000; left -= 1_000 {
-		if got, want := look(&f, left), float64(left)/100; math.Abs(got-want) > 1e-6 {
-			t.Errorf("with %d left: %v, want %v", left, got, want)
-		}
-	}
-	if got := look(&f, 0); got != 0 {
-		t.Errorf("with nothing left: %v", got)
-	}
-	for range 100 {
-		look(&f, 10_000)
-	}
-	if got := look(&f, 20_000); !math.IsInf(got, 1) {
-		t.Errorf("while what is left grows: %v", got)
-	}
-	if got := f.look(&replication.Health{Exists: true, At: at, WALStatus: "lost"}); got != 0 {
-		t.Errorf("lost: %v", got)
-	}
-	if got := f.look(&replication.Health{Exists: true, At: at}); !math.IsInf(got, 1) {
-		t.Errorf("without a limit: %v", got)
-	}
-}
-
-func TestForecastHasPatienceWithASlotThatHasRoom(t *testing.T) {
-	at := time.Now()
-	for _, c := range []struct {
-		left int64
-		want bool // in sight at once
-	}{{9_000, false}, {4_000, true}} {
-		f := forecast{patience: time.Minute}
-		for i := range 10 {
-			after := time.Duration(i) * 10 * time.Second
-			got := f.look(&replication.Health{Exists: true, At: at.Add(after), SafeBytes: c.left - int64(i)*10, KeepBytes: 10_000, SafeKnown: true})
-			if want := i > 0 && (c.want || after >= time.Minute); math.IsInf(got, 1) == want {
-				t.Errorf("%d left, after %s: %v", c.left, after, got)
-			}
 		}
 	}
 }

@@ -178,6 +178,9 @@ func (c *Config) Validate() Problems {
 		k.add("monitor.retained_critical", "must be at least monitor.retained_warn, %v (got %v)",
 			c.Monitor.RetainedWarn, c.Monitor.RetainedCritical)
 	}
+	if w := c.Monitor.WALDiskSize; w != 0 {
+		atLeast(&k, "monitor.wal_disk_size", w, 64<<20)
+	}
 	k.oneOf("cleanup.mode", c.Cleanup.Mode, "none", "delete?", "drop_partitions?")
 	only(&k, "cleanup.keep", c.Cleanup.Keep, 72*time.Hour)
 	atLeast(&k, "shutdown_grace", c.ShutdownGrace, 0)
@@ -216,47 +219,32 @@ func (c *SourceConfig) validate(k *checks, settings replication.Config) {
 
 var passwordInDSN = regexp.MustCompile(`(?i)^[a-z]+://[^/@:]*:[^/@]+@|[?&\s]password\s*=|^password\s*=`)
 
-// validate reports what nobody reads yet, and what the router itself says of its options.
+// validate reports what the router itself says of its options and of those of records.
 func (c *RouterConfig) validate(k *checks, settings router.Config) {
 	for _, p := range settings.Validate() {
 		k.add(p.Option, "%s", p.Message)
 	}
-	k.oneOf("router.table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes?")
-	k.oneOf("router.table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string?")
-	k.oneOf("router.field.name.adjustment.mode", c.FieldNames, "none", "avro?", "avro_unicode?")
 }
 
+// validate reports options of a converter that was not chosen: they would do nothing.
 func (c *RecordsConfig) validate(k *checks) {
-	const r = "records."
-	only(k, r+"key.converter.schemas.enable", c.KeySchemas, false)
-	only(k, r+"value.converter.schemas.enable", c.ValueSchemas, false)
-	only(k, r+"header.converter.schemas.enable", c.HeaderSchemas, false)
 	for _, o := range []struct {
-		prefix, delegate, format, delegateFormat string
-		nulls, delegateSchemas, delegateNulls    bool
+		prefix, name, delegate                    string
+		schemas, delegateSchemas, nulls, delNulls bool
+		format, delegateFormat                    string
 	}{
-		{"key.converter.", c.KeyDelegate, c.KeyDecimalFormat, c.KeyDelegateDecimalFormat, c.KeyNullDefault, c.KeyDelegateSchemas, c.KeyDelegateNullDefault},
-		{"value.converter.", c.ValueDelegate, c.ValueDecimalFormat, c.ValueDelegateDecimalFormat, c.ValueNullDefault, c.ValueDelegateSchemas, c.ValueDelegateNullDefault},
-		{"header.converter.", "", c.HeaderDecimalFormat, "base64", c.HeaderNullDefault, false, true},
+		{"key.converter", c.KeyConverter, c.KeyDelegate, c.KeySchemas, c.KeyDelegateSchemas, c.KeyNullDefault, c.KeyDelegateNullDefault, c.KeyDecimalFormat, c.KeyDelegateDecimalFormat},
+		{"value.converter", c.ValueConverter, c.ValueDelegate, c.ValueSchemas, c.ValueDelegateSchemas, c.ValueNullDefault, c.ValueDelegateNullDefault, c.ValueDecimalFormat, c.ValueDelegateDecimalFormat},
+		{"header.converter", c.HeaderConverter, "", c.HeaderSchemas, false, c.HeaderNullDefault, true, c.HeaderDecimalFormat, "base64"},
 	} {
-		only(k, r+o.prefix+"delegate.converter.type", o.delegate, "")
-		only(k, r+o.prefix+"decimal.format", o.format, "base64")
-		only(k, r+o.prefix+"replace.null.with.default", o.nulls, true)
-		only(k, r+o.prefix+"delegate.converter.type.schemas.enable", o.delegateSchemas, false)
-		only(k, r+o.prefix+"delegate.converter.type.decimal.format", o.delegateFormat, "base64")
-		only(k, r+o.prefix+"delegate.converter.type.replace.null.with.default", o.delegateNulls, true)
+		option := "records." + o.prefix
+		if o.name != "json" && (o.schemas || !o.nulls || !strings.EqualFold(o.format, "base64")) {
+			k.add(option, "must be json with %s.schemas.enable, decimal.format or replace.null.with.default (got %q)", o.prefix, o.name)
+		}
+		if o.delegate != "json" && (o.delegateSchemas || !o.delNulls || !strings.EqualFold(o.delegateFormat, "base64")) {
+			k.add(option+".delegate.converter.type", "must be json with schemas.enable, decimal.format or replace.null.with.default behind it (got %q)", o.delegate)
+		}
 	}
-	k.oneOf(r+"time.precision.mode", c.TimePrecision, "adaptive", "adaptive_time_microseconds?", "connect?",
-		"isostring?", "microseconds?", "nanoseconds?")
-	k.oneOf(r+"decimal.handling.mode", c.Decimal, "precise", "string?", "double?")
-	k.oneOf(r+"binary.handling.mode", c.Binary, "bytes", "base64?", "base64-url-safe?", "hex?")
-	k.oneOf(r+"interval.handling.mode", c.Interval, "numeric", "string?")
-	k.oneOf(r+"hstore.handling.mode", c.HStore, "json", "map?")
-	only(k, r+"extended.headers.enabled", c.ExtendedHeaders, false)
-	only(k, r+"topic.prefix", c.TopicPrefix, "")
-	k.oneOf(r+"schema.name.adjustment.mode", c.SchemaNames, "none", "avro?", "avro_unicode?")
-	k.oneOf(r+"field.name.adjustment.mode", c.FieldNames, "none", "avro?", "avro_unicode?")
-	only(k, r+"unavailable.value.placeholder", c.UnavailableValue, "__debezium_unavailable_value")
 }
 
 // validate reports contradictions, and then what the sink itself says of its part, which begins with the field.

@@ -112,10 +112,19 @@ func (r *Relay) Run(ctx context.Context) error {
 	// The monitor outlives ctx: what a drain or a halt does to the slot is seen too.
 	monitoring, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var monitor sync.WaitGroup
-	monitor.Go(func() { r.slot.run(monitoring, r.source.Monitor(), r.cfg.Logger) })
+	monitor.Go(func() { r.slot.run(monitoring, r.monitor(), r.cfg.Logger) })
 	defer monitor.Wait()
 	defer stop()
 	return loop.Run(ctx)
+}
+
+// monitor looks at the slot, and at the size of pg_wal where there is something to compare it with.
+func (r *Relay) monitor() *replication.Monitor {
+	m := r.source.Monitor()
+	if r.cfg.Monitor.WALDiskSize > 0 {
+		m.MeasureWALDir()
+	}
+	return m
 }
 
 // orNone is a grace as package relay has it, where zero is the default and below zero is none.

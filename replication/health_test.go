@@ -80,8 +80,11 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 			h.WALStatus != "reserved" || h.Active || h.Restart == 0 || h.Confirmed < h.Restart || h.Server < h.Confirmed || h.CatalogXminAge < 0 || h.Blocker != nil {
 			t.Errorf("a fresh slot: %+v", h)
 		}
-		if (pg.Version() >= 17) != !h.InactiveSince.IsZero() {
-			t.Errorf("inactive since: %v", h.InactiveSince)
+		if since := h.InactiveFor; h.InactiveAtLeast != (pg.Version() < 17) || since < 0 || since > time.Minute {
+			t.Errorf("inactive for %s, at least %v", since, h.InactiveAtLeast)
+		}
+		if h.ServerVersion/10000 != pg.Version() || h.Standby || h.Hidden != "" || h.ClockSkew.Abs() > h.RoundTrip || h.RoundTrip <= 0 || h.Oldest == 0 || h.WALDirBytes != -1 {
+			t.Errorf("the server: %+v", h)
 		}
 
 		// A transaction that has only read holds nothing; one that has written does.

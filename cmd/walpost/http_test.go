@@ -119,7 +119,7 @@ func TestStatusIsJSON(t *testing.T) {
 	if err := json.Unmarshal(w.Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
 	}
-	if got.Name != "shop.walpost" || !got.Ready || got.Slot.Retained != 1000 || got.Slot.Blocker != "transaction of pid 42, for 1m0s" || got.Latency.Count != 7 {
+	if got.Name != "shop.walpost" || !got.Ready || got.Slot.Retained != 1000 || got.Slot.Blocker != "transaction of pid 42 in crm, idle in transaction, for 1m0s" || got.Latency.Count != 7 {
 		t.Errorf("got %+v from %s", got, w.Body)
 	}
 }

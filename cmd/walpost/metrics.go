@@ -1,6 +1,7 @@
 package main
 
 import (
+	"strconv"
 	"sync"
 	"time"
 
@@ -54,15 +55,22 @@ func newCollector(relay watched) *collector { return &collector{relay: relay, no
 var (
 	ofSlot = []string{"slot", "database"}
 
+	slotExists     = desc("walpost_slot_exists", "Whether the slot is there; 1 also for a lost one.", ofSlot...)
 	slotRetained   = desc("walpost_slot_retained_bytes", "WAL that the slot holds.", ofSlot...)
 	slotUnconfirm  = desc("walpost_slot_unconfirmed_bytes", "WAL that was not confirmed to the slot; the rest of what it holds is held for others.", ofSlot...)
 	slotSafe       = desc("walpost_slot_safe_wal_bytes", "WAL that may still be written before the slot can be lost; absent without max_slot_wal_keep_size.", ofSlot...)
 	slotWALStatus  = desc("walpost_slot_wal_status", "1 for the slot's wal_status, 0 for the others; missing where there is no slot.", "slot", "database", "status")
+	slotKeep       = desc("walpost_slot_max_wal_keep_bytes", "The server's max_slot_wal_keep_size; -1 for no limit.", ofSlot...)
+	slotInvalid    = desc("walpost_slot_invalidated", "1 with the reason why the server has invalidated the slot; absent for a usable one.", "slot", "database", "reason")
 	slotActive     = desc("walpost_slot_active", "Whether somebody reads the slot.", ofSlot...)
-	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: the slot is lost in so many seconds if WAL goes on as in the last minutes; +Inf where that is not in sight.", ofSlot...)
-	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of the oldest open or prepared transaction that holds WAL back, 0 for none.", ofSlot...)
+	slotInactive   = desc("walpost_slot_inactive_seconds", "For how long nobody has read the slot, 0 while somebody does; before Postgres 17 as long as this process has watched.", ofSlot...)
+	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: the limit of the WAL held for the slot is used up in so many seconds at the present rate; +Inf where that is not in sight, 0 once the next checkpoint may take the slot.", ofSlot...)
+	slotWriteRate  = desc("walpost_slot_wal_write_bytes_per_second", "WAL that the server writes, over the last minute.", ofSlot...)
+	slotBlockerIs  = desc("walpost_slot_restart_blocker_info", "1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent where nothing does.", "slot", "database", "kind", "pid", "blocker_database", "state")
+	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.", ofSlot...)
 	slotXmin       = desc("walpost_slot_catalog_xmin_age", "Transactions since the slot's catalog_xmin.", ofSlot...)
 	slotSpill      = desc("walpost_slot_spill_bytes_total", "What the server wrote to disk for big transactions of the slot.", ofSlot...)
+	clockSkew      = desc("walpost_clock_skew_seconds", "The database's clock minus this machine's.")
 	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot was last read; 0 before that.")
 
 	events      = desc("walpost_events_total", "Events acknowledged by the brokers.", "topic")
@@ -76,8 +84,8 @@ var (
 	ready       = desc("walpost_ready", "Whether events flow, as /readyz has it.")
 
 	all = []*prometheus.Desc{
-		slotRetained, slotUnconfirm, slotSafe, slotWALStatus, slotActive, slotExhaustion, slotBlocker, slotXmin, slotSpill,
-		monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, ready,
+		slotExists, slotRetained, slotUnconfirm, slotSafe, slotKeep, slotWALStatus, slotInvalid, slotActive, slotInactive, slotExhaustion,
+		slotWriteRate, slotBlocker, slotBlockerIs, slotXmin, slotSpill, clockSkew, monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, ready,
 	}
 
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
@@ -140,11 +148,22 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 
 func (c *collector) slot(s *walpost.SlotStatus, gauge, counter func(*prometheus.Desc, float64, ...string)) {
 	labels := []string{s.Slot, s.Database}
+	gauge(slotExists, flag(s.Exists), labels...)
 	gauge(slotActive, flag(s.Active), labels...)
 	gauge(slotExhaustion, s.Exhaustion, labels...)
+	gauge(slotKeep, float64(s.KeepBytes), labels...)
+	gauge(clockSkew, s.ClockSkew.Seconds())
+	if s.WALRate >= 0 {
+		gauge(slotWriteRate, s.WALRate, labels...)
+	}
 	blocker := 0.0
-	if s.Blocker != nil {
-		blocker = s.Blocker.Age.Seconds()
+	if b := s.Blocker; b != nil {
+		blocker = b.Age.Seconds()
+		pid := ""
+		if b.PID != 0 {
+			pid = strconv.Itoa(int(b.PID))
+		}
+		gauge(slotBlockerIs, 1, s.Slot, s.Database, string(b.Kind), pid, b.Database, b.State)
 	}
 	gauge(slotBlocker, blocker, labels...)
 	if !s.Exists {
@@ -152,6 +171,9 @@ func (c *collector) slot(s *walpost.SlotStatus, gauge, counter func(*prometheus.
 	}
 	for _, status := range walStatuses {
 		gauge(slotWALStatus, flag(s.WALStatus == status), s.Slot, s.Database, status)
+	}
+	if s.Invalidation != "" {
+		gauge(slotInvalid, 1, s.Slot, s.Database, s.Invalidation)
 	}
 	if s.RetainedBytes >= 0 {
 		gauge(slotRetained, float64(s.RetainedBytes), labels...)
@@ -162,8 +184,9 @@ func (c *collector) slot(s *walpost.SlotStatus, gauge, counter func(*prometheus.
 	if s.SafeKnown {
 		gauge(slotSafe, float64(s.SafeBytes), labels...)
 	}
+	gauge(slotInactive, s.InactiveFor.Seconds(), labels...)
 	gauge(slotXmin, float64(s.CatalogXminAge), labels...)
-	counter(slotSpill, float64(s.SpillBytes), labels...)
+	counter(slotSpill, float64(s.Decoding.SpillBytes), labels...)
 }
 
 func flag(b bool) float64 {

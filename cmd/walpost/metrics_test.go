@@ -39,9 +39,10 @@ func busy() *still {
 			Health: replication.Health{
 				Slot: "walpost", Database: "shop", At: noon.Add(-time.Second), Exists: true, Active: true, WALStatus: "extended",
 				RetainedBytes: 1000, UnconfirmedBytes: 100, SafeBytes: 5000, SafeKnown: true, KeepBytes: 1 << 30,
-				CatalogXminAge: 12, SpillBytes: 34,
-				Blocker: &replication.Blocker{Kind: replication.BlockedByTransaction, PID: 42, Age: time.Minute, End: "SELECT 1;"},
+				CatalogXminAge: 12, Decoding: replication.SlotCounts{SpillBytes: 34}, ClockSkew: -1500 * time.Millisecond,
+				Blocker: &replication.Blocker{Kind: replication.BlockedByTransaction, PID: 42, Database: "crm", State: "idle in transaction", Age: time.Minute, End: "SELECT 1;"},
 			},
+			WALRate: 2048,
 		},
 	}
 	s.Latency.Counts[0], s.Latency.Counts[3], s.Latency.Sum = 4, 3, 0.02
@@ -63,6 +64,8 @@ func collected(t *testing.T, relay watched) *prometheus.Registry {
 var promised = []string{
 	"walpost_slot_retained_bytes", "walpost_slot_unconfirmed_bytes", "walpost_slot_safe_wal_bytes", "walpost_slot_wal_status",
 	"walpost_slot_active", "walpost_slot_exhaustion_seconds", "walpost_slot_restart_blocker_age_seconds",
+	"walpost_slot_exists", "walpost_slot_max_wal_keep_bytes", "walpost_slot_wal_write_bytes_per_second",
+	"walpost_slot_inactive_seconds", "walpost_slot_restart_blocker_info", "walpost_clock_skew_seconds",
 	"walpost_slot_catalog_xmin_age", "walpost_slot_spill_bytes_total", "walpost_monitor_last_success_timestamp_seconds",
 	"walpost_events_total", "walpost_commit_to_ack_seconds", "walpost_oldest_unacked_seconds", "walpost_in_flight_events",
 	"walpost_in_flight_bytes", "walpost_window_full_seconds_total", "walpost_sessions_total", "walpost_dead_letters_total",
@@ -139,10 +142,10 @@ walpost_sessions_total{ended="halted"} 0
 walpost_sessions_total{ended="lost"} 2
 walpost_sessions_total{ended="refused"} 0
 walpost_sessions_total{ended="stopped"} 0
-# HELP walpost_slot_exhaustion_seconds Forecast: the slot is lost in so many seconds if WAL goes on as in the last minutes; +Inf where that is not in sight.
+# HELP walpost_slot_exhaustion_seconds Forecast: the limit of the WAL held for the slot is used up in so many seconds at the present rate; +Inf where that is not in sight, 0 once the next checkpoint may take the slot.
 # TYPE walpost_slot_exhaustion_seconds gauge
 walpost_slot_exhaustion_seconds{database="shop",slot="walpost"} 3600
-# HELP walpost_slot_restart_blocker_age_seconds Age of the oldest open or prepared transaction that holds WAL back, 0 for none.
+# HELP walpost_slot_restart_blocker_age_seconds Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.
 # TYPE walpost_slot_restart_blocker_age_seconds gauge
 walpost_slot_restart_blocker_age_seconds{database="shop",slot="walpost"} 60
 # HELP walpost_slot_wal_status 1 for the slot's wal_status, 0 for the others; missing where there is no slot.
@@ -165,13 +168,49 @@ walpost_window_full_seconds_total 1.5
 func TestStaleSlotHasNoValues(t *testing.T) {
 	relay := busy()
 	relay.status.Slot.Known = false
-	n, err := testutil.GatherAndCount(collected(t, relay), promised[:9]...)
+	n, err := testutil.GatherAndCount(collected(t, relay), promised[:slices.Index(promised, "walpost_monitor_last_success_timestamp_seconds")]...)
 	if err != nil || n != 0 {
 		t.Errorf("%d values of the slot, %v; want none", n, err)
 	}
 	n, err = testutil.GatherAndCount(collected(t, relay), "walpost_monitor_last_success_timestamp_seconds")
 	if err != nil || n != 1 {
 		t.Errorf("%d timestamps of the monitor, %v; want 1", n, err)
+	}
+}
+
+func TestSlotMetricsTellTheWorst(t *testing.T) {
+	relay := busy()
+	slot := &relay.status.Slot
+	slot.WALStatus, slot.Invalidation, slot.Active, slot.InactiveFor, slot.RetainedBytes, slot.SafeKnown = "lost", "wal_removed", false, 90*time.Second, -1, false
+	slot.KeepBytes, slot.WALRate, slot.Blocker = -1, -1, &replication.Blocker{Kind: replication.BlockedByPrepared, Name: "x", Database: "crm", State: "prepared"}
+	want := `
+# HELP walpost_clock_skew_seconds The database's clock minus this machine's.
+# TYPE walpost_clock_skew_seconds gauge
+walpost_clock_skew_seconds -1.5
+# HELP walpost_slot_exists Whether the slot is there; 1 also for a lost one.
+# TYPE walpost_slot_exists gauge
+walpost_slot_exists{database="shop",slot="walpost"} 1
+# HELP walpost_slot_inactive_seconds For how long nobody has read the slot, 0 while somebody does; before Postgres 17 as long as this process has watched.
+# TYPE walpost_slot_inactive_seconds gauge
+walpost_slot_inactive_seconds{database="shop",slot="walpost"} 90
+# HELP walpost_slot_invalidated 1 with the reason why the server has invalidated the slot; absent for a usable one.
+# TYPE walpost_slot_invalidated gauge
+walpost_slot_invalidated{database="shop",reason="wal_removed",slot="walpost"} 1
+# HELP walpost_slot_max_wal_keep_bytes The server's max_slot_wal_keep_size; -1 for no limit.
+# TYPE walpost_slot_max_wal_keep_bytes gauge
+walpost_slot_max_wal_keep_bytes{database="shop",slot="walpost"} -1
+# HELP walpost_slot_restart_blocker_info 1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent where nothing does.
+# TYPE walpost_slot_restart_blocker_info gauge
+walpost_slot_restart_blocker_info{blocker_database="crm",database="shop",kind="prepared",pid="",slot="walpost",state="prepared"} 1
+`
+	if err := testutil.GatherAndCompare(collected(t, relay), strings.NewReader(want), "walpost_clock_skew_seconds", "walpost_slot_exists",
+		"walpost_slot_inactive_seconds", "walpost_slot_invalidated", "walpost_slot_max_wal_keep_bytes", "walpost_slot_restart_blocker_info",
+		"walpost_slot_retained_bytes", "walpost_slot_safe_wal_bytes", "walpost_slot_wal_write_bytes_per_second"); err != nil {
+		t.Error(err)
+	}
+	slot.Exists, slot.Blocker = false, nil
+	if n, err := testutil.GatherAndCount(collected(t, relay), "walpost_slot_wal_status", "walpost_slot_invalidated", "walpost_slot_inactive_seconds", "walpost_slot_restart_blocker_info"); err != nil || n != 0 {
+		t.Errorf("%d values of a slot that is not there, %v", n, err)
 	}
 }
 

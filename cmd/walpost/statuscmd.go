@@ -76,8 +76,8 @@ func printSlot(w io.Writer, s walpost.SlotStatus) error {
 		active := "inactive"
 		if s.Active {
 			active = fmt.Sprintf("active (pid %d)", s.ActivePID)
-		} else if !s.InactiveSince.IsZero() {
-			active += " since " + s.InactiveSince.UTC().Format(time.RFC3339)
+		} else {
+			active += " for " + atLeastFor(s.InactiveFor, s.InactiveAtLeast)
 		}
 		line("reader", "%s", active)
 		line("wal_status", "%s", s.WALStatus)
@@ -108,4 +108,12 @@ func bytesOrUnknown(n int64) string {
 		return "unknown"
 	}
 	return walpost.Size(n).Roughly()
+}
+
+func atLeastFor(d time.Duration, atLeast bool) string {
+	text := d.Round(time.Second).String()
+	if atLeast {
+		text = "at least " + text
+	}
+	return text
 }

@@ -1,0 +1,132 @@
+package replication
+
+import (
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+type healthRow struct {
+	Server      lsn
+	Version     int
+	Standby     bool
+	Now         float64 // the server's clock
+	Segment     int64   // wal_segment_size
+	KeepMB      int64   `json:"keep_mb"`
+	WALKeepMB   int64   `json:"wal_keep_mb"`
+	SeesAll     bool    `json:"sees_all"`
+	Role        string
+	Database    string
+	Slot        *slotFacts
+	Retained    *int64
+	Unconf      *int64
+	Safe        *int64
+	InactiveFor *float64 `json:"inactive_for"`
+	XminAge     int64    `json:"xmin_age"`
+	Oldest      lsn
+	Decoding    SlotCounts
+	WaitEvent   string `json:"wait_event"`
+	MayList     bool   `json:"may_list"`
+}
+
+// healthQuery reads the slot with the views' rows as JSON, so that one text serves every version. On a standby that receives nothing now,
+// what was replayed may be beyond what was received.
+func healthQuery(slot string) string {
+	return `WITH w AS (SELECT CASE WHEN pg_is_in_recovery() THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) ELSE pg_current_wal_lsn() END AS lsn)
+ SELECT w.lsn AS server, current_setting('server_version_num')::int AS version, pg_is_in_recovery() AS standby,
+ extract(epoch FROM clock_timestamp())::float8 AS now,
+ (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size') AS segment,
+ (SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_mb,
+ (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_keep_size') AS wal_keep_mb,
+ pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, current_user AS role,
+ has_function_privilege('pg_ls_waldir()', 'EXECUTE') AS may_list,
+ current_database() AS database, CASE WHEN s.slot_name IS NOT NULL THEN to_json(s) END AS slot,
+ pg_wal_lsn_diff(w.lsn, s.restart_lsn)::bigint AS retained, pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn)::bigint AS unconf,
+ s.safe_wal_size AS safe, age(s.catalog_xmin) AS xmin_age,
+ extract(epoch FROM clock_timestamp() - (to_json(s)->>'inactive_since')::timestamptz)::float8 AS inactive_for,
+ (SELECT min(o.restart_lsn) FROM pg_replication_slots o) AS oldest, to_json(st) AS decoding, a.wait_event
+ FROM w LEFT JOIN pg_replication_slots s ON s.slot_name = ` + quoteLiteral(slot) + `
+ LEFT JOIN pg_stat_replication_slots st ON st.slot_name = s.slot_name
+ LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid`
+}
+
+// walDirQuery is apart from healthQuery: the right to list is checked for a whole statement, whatever part of it runs.
+const walDirQuery = `SELECT coalesce(sum(size), 0)::bigint AS bytes FROM pg_ls_waldir()`
+
+// blockerQuery finds the oldest transaction that has an id of its own: one without has written nothing and holds no WAL, whatever
+// snapshot (backend_xmin) it keeps. The kind of process does not matter: an autovacuum worker with an id holds WAL like any other.
+// Everybody sees backend_xid; what else a foreign session does, only who may read all statistics (pg_monitor).
+//
+// A slot's catalog_xmin follows the oldest id that was running; so an id at or before it is proof, and a newer one is the next to pin.
+func blockerQuery(slot string) string {
+	return `SELECT b.*, age(b.xid) AS xids, coalesce(age(b.xid) >= (SELECT age(s.catalog_xmin) FROM pg_replication_slots s WHERE s.slot_name = ` + quoteLiteral(slot) + `), false) AS certain FROM (
+ SELECT 'transaction' AS kind, a.backend_xid AS xid, a.pid, '' AS name, a.datname AS database, a.usename AS "user", a.application_name AS application,
+  CASE WHEN a.backend_type = 'client backend' THEN a.state ELSE a.backend_type END AS state,
+  extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS age, extract(epoch FROM clock_timestamp() - a.query_start)::float8 AS query_age
+ FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.leader_pid IS NULL AND a.pid <> pg_backend_pid()
+ UNION ALL
+ SELECT 'prepared', p.transaction, 0, p.gid, p.database, p.owner, '', 'prepared', extract(epoch FROM clock_timestamp() - p.prepared)::float8, NULL
+ FROM pg_prepared_xacts p) b ORDER BY age(b.xid) DESC LIMIT 1`
+}
+
+// olderSlotQuery finds the slot, of either type, that is furthest behind ours.
+func olderSlotQuery(slot string) string {
+	return `SELECT 'slot' AS kind, o.slot_name AS name, coalesce(o.active_pid, 0) AS pid, o.database, CASE WHEN o.active THEN 'active' ELSE 'inactive' END AS state,
+ extract(epoch FROM clock_timestamp() - (to_json(o)->>'inactive_since')::timestamptz)::float8 AS age,
+ pg_wal_lsn_diff(s.restart_lsn, o.restart_lsn)::bigint AS behind
+ FROM pg_replication_slots o JOIN pg_replication_slots s ON s.slot_name = ` + quoteLiteral(slot) + `
+ WHERE o.restart_lsn < s.restart_lsn ORDER BY o.restart_lsn LIMIT 1`
+}
+
+func (r *healthRow) health(slot string, sent, received time.Time) Health {
+	h := Health{
+		Slot: slot, Database: r.Database, At: received, Server: cdc.Position(r.Server), ServerVersion: r.Version, Standby: r.Standby,
+		KeepBytes: -1, RetainedBytes: -1, UnconfirmedBytes: -1, WALDirBytes: -1, Oldest: cdc.Position(r.Oldest),
+		RoundTrip: received.Sub(sent),
+	}
+	h.ClockSkew = time.Duration(r.Now*1e9) - time.Duration(sent.Add(h.RoundTrip/2).UnixNano())
+	switch {
+	case r.Standby:
+		h.Hidden = "transactions of the primary, which hold back this slot too: ask the primary"
+	case !r.SeesAll:
+		h.Hidden = "what other roles' sessions do: GRANT pg_monitor TO " + quoteIdent(r.Role) + ";"
+	}
+	if r.KeepMB >= 0 {
+		h.KeepBytes = r.KeepMB << 20
+	}
+	if r.Slot == nil {
+		return h
+	}
+	s := r.Slot.state()
+	h.Exists, h.Restart, h.Confirmed = true, s.Restart, s.Confirmed
+	h.WALStatus, h.Invalidation, h.Active, h.ActivePID = s.WALStatus, s.Invalidation, s.Active, s.ActivePID
+	if r.Slot.Database != "" {
+		h.Database = r.Slot.Database
+	}
+	// A server's positions and a slot's are not read in one instant: a slot may be ahead by a little.
+	if r.Retained != nil {
+		h.RetainedBytes = max(0, *r.Retained)
+	}
+	if r.Unconf != nil {
+		h.UnconfirmedBytes = max(0, *r.Unconf)
+	}
+	switch {
+	case r.Safe != nil && !r.Standby:
+		h.SafeBytes, h.SafeKnown = *r.Safe, true
+	case r.Standby && r.KeepMB >= 0 && h.Restart > 0 && r.Segment > 0:
+		// A standby computes safe_wal_size from the position up to which it has itself written WAL: nowhere.
+		h.SafeBytes, h.SafeKnown = safeBytes(h.Restart, h.Server, max(r.KeepMB, r.WALKeepMB)<<20, r.Segment), true
+	}
+	if r.InactiveFor != nil && !h.Active {
+		h.InactiveFor = seconds(*r.InactiveFor)
+	}
+	h.CatalogXminAge, h.Decoding, h.WaitEvent = r.XminAge, r.Decoding, r.WaitEvent
+	return h
+}
+
+// safeBytes is safe_wal_size as Postgres computes it (pg_get_replication_slots): to the end of the last segment that the limit covers.
+func safeBytes(restart, server cdc.Position, keep, segment int64) int64 {
+	return (int64(restart)/segment+keep/segment+1)*segment - int64(server)
+}
+
+func seconds(s float64) time.Duration { return max(0, time.Duration(s*float64(time.Second))) }
