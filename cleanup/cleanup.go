@@ -1,0 +1,238 @@
+// Package cleanup removes old rows of the outbox table, or drops its old partitions: only what was delivered and is older than
+// the user wants to keep.
+//
+// A table knows no LSN. So the cleaner notes which transactions had ended (the xmin of pg_current_snapshot()) and then the position
+// of the WAL. Once the relay and the slot have both confirmed that position, every row that was written by a transaction below that
+// xmin is in Kafka, whatever has happened since. Nothing of this is kept over a restart, a lost connection or another
+// session of the relay: it is noted anew, which costs nothing but time.
+//
+// It runs beside the relay and never holds a transaction open for long: small batches with pauses in between that are as long as
+// the batches, rows that somebody else has locked are left for later.
+package cleanup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/rs/zerolog"
+)
+
+// A Mode is how rows are removed.
+type Mode string
+
+// The modes.
+const (
+	Delete         Mode = "delete"
+	DropPartitions Mode = "drop_partitions"
+)
+
+// A Table is one table of the outbox.
+type Table struct{ Schema, Name string }
+
+func (t Table) String() string { return t.Schema + "." + t.Name }
+
+// Config says what to remove.
+type Config struct {
+	Mode   Mode
+	Tables []Table
+	// TimeColumn is a timestamptz, timestamp or date (the latter two are taken as UTC): when the row was written.
+	TimeColumn string
+	// Keep is how old a row must be at least by TimeColumn. 0 removes what was delivered.
+	Keep time.Duration
+	Slot string
+	// Connect opens an ordinary connection to the database as the relay's role.
+	Connect func(ctx context.Context) (*pgconn.PgConn, error)
+	// Progress says how far the relay is. It is called from the cleaner's goroutine and must not block.
+	Progress func() Progress
+	Logger   zerolog.Logger
+	// Every is the time between two passes; 0 is 10 s.
+	Every time.Duration
+	// Batch is how many rows one statement removes; 0 is 1,000.
+	Batch int
+}
+
+const (
+	defaultEvery = 10 * time.Second
+	defaultBatch = 1000
+	leastPause   = 20 * time.Millisecond
+	sayAgain     = time.Hour // an error that stays
+)
+
+// Status counts since the start.
+type Status struct {
+	Rows       uint64 // deleted
+	Partitions uint64 // dropped
+	Made       uint64 // partitions that were made ahead
+	// Waiting says why nothing is removed now, "" when nothing is in the way.
+	Waiting string
+	// Err is why the newest pass failed, "" when it did not; LastPass is the end of the newest that did not.
+	Err      string
+	LastPass time.Time
+	// Hints are what would make it cheaper, such as an index that is missing.
+	Hints []string
+}
+
+// A Cleaner removes rows. Run is called once; Status by any goroutine.
+type Cleaner struct {
+	cfg     Config
+	conn    *pgconn.PgConn // Run's goroutine only, as is horizon
+	horizon horizon
+
+	mu     sync.Mutex
+	status Status
+}
+
+// New returns a Cleaner. It does not connect.
+func New(cfg Config) *Cleaner {
+	if cfg.Every <= 0 {
+		cfg.Every = defaultEvery
+	}
+	if cfg.Batch <= 0 {
+		cfg.Batch = defaultBatch
+	}
+	return &Cleaner{cfg: cfg}
+}
+
+// Status returns a copy of the counters.
+func (c *Cleaner) Status() Status {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.status
+	s.Hints = append([]string(nil), s.Hints...)
+	return s
+}
+
+func (c *Cleaner) update(change func(s *Status)) {
+	c.mu.Lock()
+	change(&c.status)
+	c.mu.Unlock()
+}
+
+// Run removes rows until ctx ends. Errors are no reason to stop: they are logged when they come and when they go, and Status has
+// them. The relay is never held up by them.
+func (c *Cleaner) Run(ctx context.Context) {
+	defer c.drop()
+	tick := time.NewTicker(c.cfg.Every)
+	defer tick.Stop()
+	var failed string
+	var said time.Time
+	for {
+		err := c.pass(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		switch {
+		case err != nil:
+			c.drop()
+			c.update(func(s *Status) { s.Err = err.Error() })
+			if failed != err.Error() || time.Since(said) > sayAgain {
+				failed, said = err.Error(), time.Now()
+				c.cfg.Logger.Warn().Err(err).Msg("old rows cannot be removed")
+			}
+		default:
+			c.update(func(s *Status) { s.Err, s.LastPass = "", time.Now() })
+			if failed != "" {
+				failed = ""
+				c.cfg.Logger.Info().Msg("old rows are removed again")
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// drop ends the connection, and with it what is known of the server.
+func (c *Cleaner) drop() {
+	if c.conn != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		_ = c.conn.Close(ctx) // it may be broken
+		cancel()
+		c.conn = nil
+	}
+	c.horizon.forget()
+}
+
+// pass does what can be done now.
+func (c *Cleaner) pass(ctx context.Context) error {
+	if c.cfg.Progress().Session == 0 {
+		c.drop()
+		c.waits("the relay is not streaming")
+		return nil
+	}
+	if c.conn == nil {
+		conn, err := c.cfg.Connect(ctx)
+		if err != nil {
+			return fmt.Errorf("cleanup: %w", err)
+		}
+		c.conn = conn
+		if err := c.prepare(ctx); err != nil {
+			return err
+		}
+	}
+	if c.cfg.Mode == DropPartitions {
+		for _, t := range c.cfg.Tables {
+			if err := c.makeAhead(ctx, t); err != nil {
+				return fmt.Errorf("cleanup of %s: %w", t, err)
+			}
+		}
+	}
+	below, err := c.below(ctx)
+	if err != nil || below == 0 {
+		return err
+	}
+	for _, t := range c.cfg.Tables {
+		if err := c.clean(ctx, t, below); err != nil {
+			return fmt.Errorf("cleanup of %s: %w", t, err)
+		}
+	}
+	return nil
+}
+
+func (c *Cleaner) clean(ctx context.Context, t Table, below uint64) error {
+	if c.cfg.Mode == DropPartitions {
+		return c.dropOld(ctx, t, below)
+	}
+	return c.deleteOld(ctx, t, below)
+}
+
+// errWaits is no error: there is nothing to be done before something else has happened.
+var errWaits = errors.New("waits")
+
+func (c *Cleaner) waits(why string) { c.update(func(s *Status) { s.Waiting = why }) }
+
+// below is the transaction id below which everything was delivered, 0 while that is not known.
+func (c *Cleaner) below(ctx context.Context) (uint64, error) {
+	// The progress is read before the slot and the mark: a session that ends in between is seen the next time, and the mark of
+	// an old session is worth nothing then.
+	p := c.cfg.Progress()
+	if c.horizon.wants(p) {
+		m, err := c.mark(ctx)
+		if err != nil {
+			return 0, err
+		}
+		c.horizon.note(p, m)
+	}
+	slot, err := c.slot(ctx)
+	if errors.Is(err, errWaits) {
+		c.horizon.forget()
+		c.waits("the slot is not being read on this server")
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	below := c.horizon.bound(c.cfg.Progress(), slot)
+	if below == 0 {
+		c.waits("nothing is confirmed that was written since the relay connected")
+	} else {
+		c.waits("")
+	}
+	return below, nil
+}

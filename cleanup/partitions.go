@@ -1,0 +1,237 @@
+package cleanup
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+const (
+	// ahead is for how many widths of a partition there must be room for rows to come.
+	ahead = 3
+	// firstWidth is the width of partitions of a table that has none yet.
+	firstWidth = 24 * time.Hour
+	// remark is the comment of a partition that was detached by us, before the name of the table that it was part of. It is how it is
+	// found again after a crash.
+	remark = "walpost: detached, is dropped once everything in it is confirmed; was part of "
+)
+
+// partition is one partition with bounds, as seconds since 1970.
+type partition struct {
+	Table
+	from, to float64
+	pending  bool // a detach was begun
+}
+
+// partitions returns the partitions of t with both bounds, in their order. The error says why t is not partitioned in the way
+// that is wanted here.
+func (c *Cleaner) partitions(ctx context.Context, t Table) (parts []partition, hasDefault bool, err error) {
+	kind, err := c.rows(ctx, "look at its partitions", `SELECT p.partstrat::text, p.partnatts::text, a.attname
+ FROM pg_partitioned_table p LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
+ WHERE p.partrelid = to_regclass($1)`, t.quoted())
+	if err != nil {
+		return nil, false, err
+	}
+	if len(kind) == 0 || *kind[0][0] != "r" || *kind[0][1] != "1" || kind[0][2] == nil || *kind[0][2] != c.cfg.TimeColumn {
+		return nil, false, fmt.Errorf("cleanup.mode drop_partitions needs a table that is PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
+	}
+	// A bound is printed in the type of the column; read as a timestamptz in UTC it says the same for all three types.
+	found, err := c.rows(ctx, "look at its partitions", `WITH p AS (
+ SELECT n.nspname, c.relname, i.inhdetachpending AS pending, pg_get_expr(c.relpartbound, c.oid) AS bound
+ FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.inhparent = to_regclass($1))
+ SELECT nspname, relname, pending::text, bound = 'DEFAULT',
+ extract(epoch FROM (regexp_match(bound, 'FROM \(''([^'']+)''\)'))[1]::timestamptz)::text,
+ extract(epoch FROM (regexp_match(bound, 'TO \(''([^'']+)''\)'))[1]::timestamptz)::text FROM p ORDER BY 6, 5`, t.quoted())
+	if err != nil {
+		return nil, false, err
+	}
+	for _, r := range found {
+		if r[3] != nil && *r[3] == "t" {
+			hasDefault = true
+		}
+		if r[4] == nil || r[5] == nil {
+			continue // MINVALUE, MAXVALUE, DEFAULT: not of ours
+		}
+		p := partition{Table: Table{Schema: *r[0], Name: *r[1]}, pending: *r[2] == "true"}
+		if p.from, err = strconv.ParseFloat(*r[4], 64); err == nil {
+			p.to, err = strconv.ParseFloat(*r[5], 64)
+		}
+		if err != nil {
+			return nil, false, fmt.Errorf("look at its partitions: %w", err)
+		}
+		parts = append(parts, p)
+	}
+	return parts, hasDefault, nil
+}
+
+// plan says which partitions must be made so that there is room for rows to come: from and to in seconds since 1970, as many widths
+// of the newest partition as are needed. It is pure.
+func plan(parts []partition, now float64) (made [][2]float64) {
+	width, end := firstWidth.Seconds(), 0.0
+	if len(parts) > 0 {
+		for _, p := range parts {
+			if p.to > end {
+				end, width = p.to, p.to-p.from
+			}
+		}
+	} else {
+		end = float64(int64(now/width)) * width
+	}
+	// A table that was left alone for a long time begins again at the present one; what is in between stays without partitions.
+	if gap := now - end; gap > width {
+		end += float64(int64(gap/width)) * width
+	}
+	for end < now+ahead*width {
+		made = append(made, [2]float64{end, end + width})
+		end += width
+	}
+	return made
+}
+
+// makeAhead makes partitions for the rows to come. A table is made beside and then attached, which locks out nobody who writes.
+func (c *Cleaner) makeAhead(ctx context.Context, t Table) error {
+	parts, _, err := c.partitions(ctx, t)
+	if err != nil {
+		return err
+	}
+	clock, err := c.rows(ctx, "read the clock", "SELECT extract(epoch FROM now())::text")
+	if err != nil {
+		return err
+	}
+	now, err := strconv.ParseFloat(text(clock), 64)
+	if err != nil {
+		return fmt.Errorf("read the clock: %w", err)
+	}
+	for _, p := range plan(parts, now) {
+		from, to := stamp(p[0]), stamp(p[1])
+		part := Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
+		// One transaction: a table that was made and not attached would be in the way of the next attempt.
+		err := c.exec(ctx, "make partition "+part.String(), "BEGIN",
+			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL EXCLUDING IDENTITY)", part.quoted(), t.quoted()),
+			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.quoted(), part.quoted(), literal(from), literal(to)),
+			"COMMIT")
+		if err != nil {
+			_ = c.exec(ctx, "roll back", "ROLLBACK") // the connection is dropped when that fails, too
+			if givesWay(err) {
+				return nil // there is time
+			}
+			return err
+		}
+		c.update(func(s *Status) { s.Made++ })
+		c.cfg.Logger.Info().Str("partition", part.String()).Str("from", from).Str("to", to).Msg("partition made")
+	}
+	return nil
+}
+
+func stamp(seconds float64) string {
+	return time.UnixMicro(int64(seconds * 1e6)).UTC().Format("2006-01-02 15:04:05.999999Z07:00")
+}
+
+// partName is the table's name, shortened where it must be, and when the partition begins.
+func partName(table string, from, width float64) string {
+	layout := "20060102"
+	if width < firstWidth.Seconds() {
+		layout = "20060102_150405"
+	}
+	suffix := "_p" + time.Unix(int64(from), 0).UTC().Format(layout)
+	if most := 63 - len(suffix); len(table) > most {
+		table = table[:most]
+	}
+	return table + suffix
+}
+
+// dropOld detaches partitions in which everything is old and delivered, and drops those that were detached. A row may be written to
+// an old partition until it is detached, so it is looked into twice: before, so that none is detached too early, and after, when nobody
+// has an insert open there any more.
+func (c *Cleaner) dropOld(ctx context.Context, t Table, below uint64) error {
+	parts, hasDefault, err := c.partitions(ctx, t)
+	if err != nil {
+		return err
+	}
+	for _, p := range parts {
+		if p.pending {
+			err := c.exec(ctx, "finish detaching "+p.String(), fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s FINALIZE", t.quoted(), p.quoted()))
+			if err != nil && !givesWay(err) {
+				return err
+			}
+			continue // its remark was written before
+		}
+		if err := c.detach(ctx, t, p, below, hasDefault); err != nil {
+			return err
+		}
+	}
+	return c.dropDetached(ctx, t, below)
+}
+
+// old says whether the newest row that p may have is older than wanted.
+func (c *Cleaner) old(ctx context.Context, p partition) (bool, error) {
+	res, err := c.rows(ctx, "compare with the clock", "SELECT to_timestamp($1::float8) <= now() - $2::interval",
+		strconv.FormatFloat(p.to, 'f', -1, 64), interval(c.cfg.Keep))
+	return text(res) == "t", err
+}
+
+// allDelivered says whether every row of the table is below the transaction id.
+func (c *Cleaner) allDelivered(ctx context.Context, t Table, below uint64) (bool, error) {
+	step := "look into " + t.String()
+	if err := c.exec(ctx, step, "SET statement_timeout = '10min'"); err != nil { // it is read whole, once
+		return false, err
+	}
+	res, err := c.rows(ctx, step, "SELECT NOT EXISTS (SELECT FROM ONLY "+t.quoted()+" t, "+next+" r WHERE NOT "+delivered("$1")+")", strconv.FormatUint(below, 10))
+	if err != nil {
+		return false, err
+	}
+	return text(res) == "t", c.exec(ctx, step, "RESET statement_timeout")
+}
+
+func (c *Cleaner) detach(ctx context.Context, t Table, p partition, below uint64, hasDefault bool) error {
+	if old, err := c.old(ctx, p); err != nil || !old {
+		return err
+	}
+	if all, err := c.allDelivered(ctx, p.Table, below); err != nil || !all {
+		return err
+	}
+	how := " CONCURRENTLY"
+	if hasDefault {
+		how = "" // Postgres cannot do it concurrently beside a default partition; lock_timeout bounds the wait
+	}
+	err := c.exec(ctx, "detach "+p.String(),
+		fmt.Sprintf("COMMENT ON TABLE %s IS %s", p.quoted(), literal(remark+t.String())),
+		fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s%s", t.quoted(), p.quoted(), how))
+	if givesWay(err) {
+		return nil // begun, it is finished in another pass
+	}
+	if err == nil {
+		c.cfg.Logger.Info().Str("partition", p.String()).Msg("partition detached")
+	}
+	return err
+}
+
+// dropDetached drops what we have detached, in this life or in an earlier one, once all of it is delivered.
+func (c *Cleaner) dropDetached(ctx context.Context, t Table, below uint64) error {
+	found, err := c.rows(ctx, "find detached partitions", `SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = $1`, remark+t.String())
+	if err != nil {
+		return err
+	}
+	for _, r := range found {
+		part := Table{Schema: *r[0], Name: *r[1]}
+		all, err := c.allDelivered(ctx, part, below)
+		if err != nil {
+			return err
+		}
+		if !all {
+			continue
+		}
+		err = c.exec(ctx, "drop "+part.String(), "DROP TABLE "+part.quoted())
+		if givesWay(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		c.update(func(s *Status) { s.Partitions++ })
+		c.cfg.Logger.Info().Str("partition", part.String()).Msg("partition dropped")
+	}
+	return nil
+}
