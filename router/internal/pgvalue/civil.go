@@ -1,0 +1,194 @@
+package pgvalue
+
+import "strconv"
+
+// A moment is a date and a time of day on Java's calendar without an end (proleptic Gregorian, year 0 is 1 BC).
+type moment struct {
+	days   int64 // since 1970-01-01
+	micros int64 // of the day; 24:00:00 is the whole day
+}
+
+const dayMicros = 86_400_000_000
+
+// readDate reads "2024-02-29", and says what follows it; " BC" behind everything is the caller's.
+func readDate(s []byte) (year, month, day int64, rest []byte, ok bool) {
+	year, s, ok = readInt(s, 4, 7)
+	if !ok || len(s) < 6 || s[0] != '-' || s[3] != '-' {
+		return 0, 0, 0, nil, false
+	}
+	month, _, ok = readInt(s[1:3], 2, 2)
+	if !ok || month < 1 || month > 12 {
+		return 0, 0, 0, nil, false
+	}
+	day, _, ok = readInt(s[4:6], 2, 2)
+	return year, month, day, s[6:], ok && day >= 1 && day <= 31 && year >= 1
+}
+
+// readClock reads "12:34:56.123456", up to 24:00:00, in microseconds, and says what follows it.
+func readClock(s []byte) (micros int64, rest []byte, ok bool) {
+	if len(s) < 8 || s[2] != ':' || s[5] != ':' {
+		return 0, nil, false
+	}
+	h, _, ok1 := readInt(s[:2], 2, 2)
+	m, _, ok2 := readInt(s[3:5], 2, 2)
+	sec, _, ok3 := readInt(s[6:8], 2, 2)
+	if !ok1 || !ok2 || !ok3 || m > 59 || sec > 59 {
+		return 0, nil, false
+	}
+	micros = ((h*60+m)*60 + sec) * 1_000_000
+	if s = s[8:]; len(s) > 1 && s[0] == '.' {
+		before := len(s) - 1
+		var fraction int64
+		if fraction, s, ok = readInt(s[1:], 1, 6); !ok {
+			return 0, nil, false
+		}
+		for n := before - len(s); n < 6; n++ {
+			fraction *= 10
+		}
+		micros += fraction
+	}
+	return micros, s, micros <= dayMicros
+}
+
+// readInt reads from least to most digits.
+func readInt(s []byte, least, most int) (n int64, rest []byte, ok bool) {
+	i := 0
+	for ; i < len(s) && i < most && s[i] >= '0' && s[i] <= '9'; i++ {
+		n = n*10 + int64(s[i]-'0')
+	}
+	return n, s[i:], i >= least
+}
+
+// readMoment reads a timestamp, or a timestamptz printed in UTC. year is not changed by bc.
+func readMoment(raw []byte, zoned bool) (year, month, day, micros int64, bc, ok bool) {
+	year, month, day, rest, ok := readDate(raw)
+	if !ok || len(rest) < 2 || rest[0] != ' ' {
+		return 0, 0, 0, 0, false, false
+	}
+	if micros, rest, ok = readClock(rest[1:]); !ok {
+		return 0, 0, 0, 0, false, false
+	}
+	if zoned {
+		if len(rest) < 3 || string(rest[:3]) != "+00" {
+			return 0, 0, 0, 0, false, false
+		}
+		rest = rest[3:]
+	}
+	bc = string(rest) == " BC"
+	return year, month, day, micros, bc, (bc || len(rest) == 0) && validDay(astronomical(year, bc), month, day)
+}
+
+func astronomical(year int64, bc bool) int64 {
+	if bc {
+		return 1 - year
+	}
+	return year
+}
+
+func validDay(year, month, day int64) bool {
+	switch month {
+	case 2:
+		if year%4 == 0 && (year%100 != 0 || year%400 == 0) {
+			return day <= 29
+		}
+		return day <= 28
+	case 4, 6, 9, 11:
+		return day <= 30
+	}
+	return day <= 31
+}
+
+// daysOf counts from 1970-01-01 (Howard Hinnant's days_from_civil).
+func daysOf(year, month, day int64) int64 {
+	if month <= 2 {
+		year--
+	}
+	era := floorDiv(year, 400)
+	ofEra := year - era*400
+	ofYear := (153*((month+9)%12)+2)/5 + day - 1
+	return era*146_097 + ofEra*365 + ofEra/4 - ofEra/100 + ofYear - 719_468
+}
+
+// julianDaysOf is daysOf where Java's old calendar, which java.sql.Timestamp uses, is still the Julian one: before 1582-10-15.
+func julianDaysOf(year, month, day int64) int64 {
+	if year > 1582 || year == 1582 && (month > 10 || month == 10 && day >= 15) {
+		return daysOf(year, month, day)
+	}
+	if month <= 2 {
+		year--
+	}
+	four := floorDiv(year, 4)
+	return four*1461 + (year-four*4)*365 + (153*((month+9)%12)+2)/5 + day - 1 - 719_470
+}
+
+// civilOf is the inverse of daysOf.
+func civilOf(days int64) (year, month, day int64) {
+	days += 719_468
+	era := floorDiv(days, 146_097)
+	ofEra := days - era*146_097
+	yearOfEra := (ofEra - ofEra/1460 + ofEra/36_524 - ofEra/146_096) / 365
+	ofYear := ofEra - (365*yearOfEra + yearOfEra/4 - yearOfEra/100)
+	shifted := (5*ofYear + 2) / 153
+	day = ofYear - (153*shifted+2)/5 + 1
+	month = (shifted+2)%12 + 1
+	year = yearOfEra + era*400
+	if month <= 2 {
+		year++
+	}
+	return year, month, day
+}
+
+func floorDiv(a, b int64) int64 {
+	q := a / b
+	if a%b < 0 {
+		q--
+	}
+	return q
+}
+
+// appendDate prints as Java's ISO_LOCAL_DATE: +10000-01-01, -0043-03-15.
+func appendDate(dst []byte, days int64) []byte {
+	year, month, day := civilOf(days)
+	switch {
+	case year > 9999:
+		dst = append(dst, '+')
+	case year < 0:
+		dst, year = append(dst, '-'), -year
+	}
+	dst = appendPadded(dst, year, 4)
+	dst = append(dst, '-')
+	dst = appendPadded(dst, month, 2)
+	dst = append(dst, '-')
+	return appendPadded(dst, day, 2)
+}
+
+// appendClock prints hours to seconds, and digits of the fraction; -1 is as many as are needed.
+func appendClock(dst []byte, micros int64, digits int) []byte {
+	seconds, fraction := micros/1_000_000, micros%1_000_000
+	dst = appendPadded(dst, seconds/3600, 2)
+	dst = append(dst, ':')
+	dst = appendPadded(dst, seconds/60%60, 2)
+	dst = append(dst, ':')
+	dst = appendPadded(dst, seconds%60, 2)
+	if digits == 0 || digits < 0 && fraction == 0 {
+		return dst
+	}
+	dst = append(dst, '.')
+	dst = appendPadded(dst, fraction, 6)
+	if digits > 0 {
+		return dst[:len(dst)-6+digits]
+	}
+	for dst[len(dst)-1] == '0' {
+		dst = dst[:len(dst)-1]
+	}
+	return dst
+}
+
+func appendPadded(dst []byte, n int64, width int) []byte {
+	var b [20]byte
+	digits := strconv.AppendInt(b[:0], n, 10)
+	for i := len(digits); i < width; i++ {
+		dst = append(dst, '0')
+	}
+	return append(dst, digits...)
+}

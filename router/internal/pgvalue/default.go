@@ -1,0 +1,275 @@
+package pgvalue
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/walpost/walpost/router/internal/connect"
+)
+
+// defaultOf is what Debezium makes of a column's default, as pg_get_expr prints it. It does not compute: of a literal it takes the
+// first text in quotes, with all that is wrong with that ('it”s' becomes it), for the call of a function it has one value for each
+// type (now() is 1970), and anything else is no default, as are those of types that it does not look at.
+func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok bool) {
+	if t.element != nil {
+		return nil, false
+	}
+	if len(t.labels) > 0 {
+		return enumDefault(expr)
+	}
+	if trimmed(t.oid) {
+		expr = strings.Trim(expr, javaSpace)
+	}
+	isNull := strings.HasPrefix(expr, "NULL::")
+	switch t.oid {
+	case oidBit:
+		s, ok := literal(expr, "00")
+		if !ok {
+			return nil, false
+		}
+		if len(s) == 1 {
+			if v.schema.Type == connect.Boolean {
+				return s == "1", true
+			}
+			return []byte{map[bool]byte{true: 1}[s == "1"]}, true
+		}
+		return parsed(v.parse, s)
+	case oidVarbit:
+		if s, ok := literal(expr, "0"); ok {
+			return parsed(v.parse, s)
+		}
+	case oidBool:
+		if s, ok := literal(expr, "false"); ok && !isNull {
+			return strings.EqualFold(s, "true"), true
+		}
+	case oidText, oidVarchar, oidBPChar, oidXML:
+		return asAny(literal(expr, ""))
+	case oidJSON, oidJSONB:
+		return asAny(literal(expr, "{}"))
+	case oidNumeric:
+		if s, ok := literal(expr, "0.0"); ok && !isNull && v.schema.Type != connect.Struct {
+			return parsed(v.element, s)
+		}
+	case oidFloat4, oidFloat8:
+		if s, ok := literal(expr, "0.0"); ok && !isNull {
+			return parsed(v.parse, strings.Trim(s, javaSpace))
+		}
+	case oidInt2, oidInt4, oidInt8:
+		if s, ok := literal(expr, "0"); ok && !isNull {
+			return parsed(v.parse, s)
+		}
+	case oidUUID:
+		if s, ok := literal(expr, "00000000-0000-0000-0000-000000000000"); ok {
+			return javaUUID(s)
+		}
+	case oidDate, oidTime, oidTimestamp, oidTimestamptz:
+		return temporalDefault(t, m, v, expr)
+	case oidInterval:
+		s, ok := literal(expr, "epoch")
+		if isNull || ok && s == "epoch" {
+			s, ok = "00:00:00", true
+		}
+		if ok {
+			return parsed(v.parse, s)
+		}
+	}
+	return nil, false
+}
+
+// javaSpace is what String.trim takes off.
+const javaSpace = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\t\n\v\f\r\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f "
+
+func trimmed(oid uint32) bool {
+	switch oid {
+	case oidText, oidVarchar, oidBPChar, oidXML, oidJSON, oidJSONB:
+		return false
+	}
+	return true
+}
+
+func parsed(parse func([]byte) (any, error), s string) (any, bool) {
+	v, err := parse([]byte(s))
+	return v, err == nil && v != nil
+}
+
+func asAny(s string, ok bool) (any, bool) {
+	if !ok {
+		return nil, false
+	}
+	return s, true
+}
+
+// literal is the text of a literal or, for the call of a function, generated.
+func literal(expr, generated string) (string, bool) {
+	if isCall(expr) {
+		return generated, true
+	}
+	switch strings.ToLower(expr) {
+	case "current_timestamp", "current_time", "current_date", "localtime", "localtimestamp":
+		return generated, true
+	}
+	if !strings.Contains(expr, "'") {
+		return expr, !strings.HasPrefix(expr, "NULL::")
+	}
+	return firstQuoted(expr)
+}
+
+// firstQuoted finds the Java regex '(.*?)'.
+func firstQuoted(s string) (string, bool) {
+	for i := range len(s) {
+		if s[i] != '\'' {
+			continue
+		}
+		if end := strings.IndexByte(s[i+1:], '\''); end >= 0 && !hasLineEnd(s[i+1:i+1+end]) {
+			return s[i+1 : i+1+end], true
+		}
+	}
+	return "", false
+}
+
+// hasLineEnd says that s holds something that . does not match in Java.
+func hasLineEnd(s string) bool { return strings.ContainsAny(s, "\n\r\u0085\u2028\u2029") }
+
+// isCall finds the Java regex ^[(]?[A-Za-z0-9_.]+\((?:.+(?:, ?.+)*)?\): a name, a parenthesis, and one that closes on the same line.
+func isCall(s string) bool {
+	s = strings.TrimPrefix(s, "(")
+	n := 0
+	for n < len(s) && (s[n] == '_' || s[n] == '.' || s[n] >= '0' && s[n] <= '9' || s[n] >= 'a' && s[n] <= 'z' || s[n] >= 'A' && s[n] <= 'Z') {
+		n++
+	}
+	if n == 0 || n == len(s) || s[n] != '(' {
+		return false
+	}
+	end := strings.IndexByte(s[n+1:], ')')
+	return end >= 0 && !hasLineEnd(s[n+1:n+1+end])
+}
+
+// enumDefault takes 'label'::type, quotes within the label doubled as they are.
+func enumDefault(expr string) (any, bool) {
+	cast := strings.LastIndex(expr, "::")
+	if cast < 2 || expr[0] != '\'' || expr[cast-1] != '\'' {
+		return nil, false
+	}
+	return expr[1 : cast-1], true
+}
+
+// javaUUID is UUID.fromString, of what Postgres prints.
+func javaUUID(s string) (any, bool) {
+	if len(s) != 36 {
+		return nil, false
+	}
+	s = strings.ToLower(s)
+	for i := range len(s) {
+		dash := i == 8 || i == 13 || i == 18 || i == 23
+		digit := s[i] >= '0' && s[i] <= '9' || s[i] >= 'a' && s[i] <= 'f'
+		if dash && s[i] != '-' || !dash && !digit {
+			return nil, false
+		}
+	}
+	return s, true
+}
+
+// The ends of Java's calendar stand for infinity in a default, unlike in a value.
+const (
+	lastYear   = 999_999_999
+	lastDigits = "23:59:59.999999999"
+)
+
+func temporalDefault(t pgType, m Modes, v *representation, expr string) (any, bool) {
+	if t.oid == oidTime {
+		s, ok := literal(expr, "00:00:00")
+		switch {
+		case !ok:
+			return nil, false
+		case s != "24:00:00":
+			return parsed(v.parse, s)
+		case m.Time == "isostring":
+			return lastDigits + "Z", true
+		case m.Time == "nanoseconds":
+			return int64(dayMicros*1000 - 1), true
+		}
+		return parsed(v.parse, "23:59:59.999999")
+	}
+	s, ok := literal(expr, "1970-01-01")
+	if !ok {
+		return nil, false
+	}
+	if s == "infinity" || s == "-infinity" {
+		return endOfTime(t, m, s[0] == '-')
+	}
+	at, ok := readAny(s)
+	if !ok {
+		return nil, false
+	}
+	switch t.oid {
+	case oidDate:
+		if m.Time == "isostring" {
+			return string(append(appendDate(nil, at.days), 'Z')), true
+		}
+		return int64(int32(at.days)), true
+	case oidTimestamptz:
+		b := append(appendDate(nil, at.days), 'T')
+		return string(append(appendClock(b, at.micros, digitsOrNeeded(precision(t))), 'Z')), true
+	}
+	return stampOf(t, m).of(at)
+}
+
+func endOfTime(t pgType, m Modes, first bool) (any, bool) {
+	at, iso := moment{daysOf(lastYear, 12, 31), dayMicros - 1}, "+999999999-12-31T"+lastDigits+"Z"
+	if first {
+		at, iso = moment{daysOf(-lastYear, 1, 1), 0}, "-999999999-01-01T00:00:00Z"
+	}
+	switch {
+	case t.oid == oidDate && m.Time == "isostring":
+		return string(append(appendDate(nil, at.days), 'Z')), true
+	case t.oid == oidDate:
+		return int64(int32(at.days)), true
+	case t.oid == oidTimestamptz:
+		return nil, false
+	case m.Time == "isostring":
+		return iso, true
+	}
+	if s := stampOf(t, m); s.name == stampMicros.name {
+		return s.of(at)
+	}
+	return nil, false // it overflows
+}
+
+// readAny reads a date, a timestamp, or one with a zone, as the moment in UTC.
+func readAny(s string) (moment, bool) {
+	s, bc := strings.CutSuffix(s, " BC")
+	year, month, day, rest, ok := readDate([]byte(s))
+	if year = astronomical(year, bc); !ok || !validDay(year, month, day) {
+		return moment{}, false
+	}
+	at := moment{days: daysOf(year, month, day)}
+	if len(rest) == 0 {
+		return at, true
+	}
+	if rest[0] != ' ' {
+		return moment{}, false
+	}
+	if at.micros, rest, ok = readClock(rest[1:]); !ok {
+		return moment{}, false
+	}
+	if len(rest) > 0 {
+		sign, offset := int64(1), int64(0)
+		if rest[0] == '-' {
+			sign = -1
+		} else if rest[0] != '+' {
+			return moment{}, false
+		}
+		unit := int64(3600)
+		for _, part := range strings.Split(string(rest[1:]), ":") {
+			n, err := strconv.ParseUint(part, 10, 8)
+			if err != nil || unit == 0 {
+				return moment{}, false
+			}
+			offset += int64(n) * unit
+			unit /= 60
+		}
+		at.micros -= sign * offset * 1_000_000
+	}
+	shift := floorDiv(at.micros, dayMicros)
+	return moment{at.days + shift, at.micros - shift*dayMicros}, true
+}

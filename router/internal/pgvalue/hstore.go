@@ -1,0 +1,164 @@
+package pgvalue
+
+import (
+	"bytes"
+	"sort"
+	"unicode/utf16"
+
+	"github.com/walpost/walpost/router/internal/connect"
+)
+
+func hstore(m Modes) *representation {
+	if m.HStore == "map" {
+		r := plain(connect.Map, func(raw []byte) (any, error) {
+			entries, err := readHStore(raw)
+			if err != nil {
+				return nil, err
+			}
+			return entries, nil
+		})
+		r.schema.Key, r.schema.Elem = &connect.Schema{Type: connect.String}, &connect.Schema{Type: connect.String, Optional: true}
+		return r
+	}
+	return named(connect.String, "io.debezium.data.Json", func(raw []byte) (any, error) {
+		entries, err := readHStore(raw)
+		if err != nil {
+			return nil, err
+		}
+		b := append(make([]byte, 0, len(raw)+2), '{')
+		for i, e := range entries {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = append(appendJSON(b, e.Key.(string)), ':') //nolint:errcheck // readHStore made it
+			if e.Value == nil {
+				b = append(b, "null"...)
+			} else {
+				b = appendJSON(b, e.Value.(string)) //nolint:errcheck // readHStore made it
+			}
+		}
+		return string(append(b, '}')), nil
+	})
+}
+
+// readHStore reads `"a"=>"1", "b"=>NULL`, in the order in which Java's HashMap gives it back.
+func readHStore(raw []byte) ([]connect.Entry, error) {
+	var entries []connect.Entry
+	for s := raw; len(s) > 0; {
+		key, rest, ok := quoted(s)
+		if !ok || !bytes.HasPrefix(rest, []byte("=>")) {
+			return nil, noValue(raw, "hstore")
+		}
+		e := connect.Entry{Key: key}
+		if s = rest[2:]; bytes.HasPrefix(s, []byte("NULL")) {
+			s = s[4:]
+		} else {
+			value, rest, ok := quoted(s)
+			if !ok {
+				return nil, noValue(raw, "hstore")
+			}
+			e.Value, s = value, rest
+		}
+		entries = append(entries, e)
+		if len(s) == 0 {
+			break
+		}
+		if !bytes.HasPrefix(s, []byte(", ")) || len(s) == 2 {
+			return nil, noValue(raw, "hstore")
+		}
+		s = s[2:]
+	}
+	asHashMap(entries, func(e *connect.Entry) uint32 { return stringHash(e.Key.(string)) }) //nolint:errcheck // made above
+	return entries, nil
+}
+
+func quoted(s []byte) (text string, rest []byte, ok bool) {
+	if len(s) == 0 || s[0] != '"' {
+		return "", nil, false
+	}
+	end := bytes.IndexAny(s[1:], `"\`) + 1
+	if end > 0 && s[end] == '"' {
+		return string(s[1:end]), s[end+1:], true
+	}
+	var b []byte
+	for i := 1; i < len(s); i++ {
+		switch s[i] {
+		case '"':
+			return string(b), s[i+1:], true
+		case '\\':
+			if i++; i == len(s) {
+				return "", nil, false
+			}
+		}
+		b = append(b, s[i])
+	}
+	return "", nil, false
+}
+
+// asHashMap puts entries, which are in the order of their insertion into an empty java.util.HashMap, into the order of its iterator:
+// by bucket, and within one as inserted. (With nine or more in one bucket of a table of 64 or more Java makes a tree of them, whose
+// order may be another one.)
+func asHashMap(entries []connect.Entry, hash func(*connect.Entry) uint32) {
+	if len(entries) < 2 {
+		return
+	}
+	type hashed struct {
+		h uint32
+		e connect.Entry
+	}
+	all := make([]hashed, len(entries))
+	for i := range entries {
+		h := hash(&entries[i])
+		all[i] = hashed{h ^ h>>16, entries[i]}
+	}
+	size := uint32(16)
+	for n := len(all); n > int(size/4*3); {
+		size *= 2
+	}
+	sort.SliceStable(all, func(i, j int) bool { return all[i].h&(size-1) < all[j].h&(size-1) })
+	for i := range all {
+		entries[i] = all[i].e
+	}
+}
+
+// stringHash is String.hashCode.
+func stringHash(s string) (h uint32) {
+	for _, r := range s {
+		if r > 0xffff {
+			high, low := utf16.EncodeRune(r)
+			h = (h*31+uint32(high))*31 + uint32(low)
+			continue
+		}
+		h = h*31 + uint32(r)
+	}
+	return h
+}
+
+// appendJSON is Jackson's string, written to characters: what is not ASCII stays.
+func appendJSON(b []byte, s string) []byte {
+	const hexDigits = "0123456789ABCDEF"
+	b = append(b, '"')
+	for i := range len(s) {
+		switch c := s[i]; c {
+		case '"', '\\':
+			b = append(b, '\\', c)
+		case '\b':
+			b = append(b, '\\', 'b')
+		case '\f':
+			b = append(b, '\\', 'f')
+		case '\n':
+			b = append(b, '\\', 'n')
+		case '\r':
+			b = append(b, '\\', 'r')
+		case '\t':
+			b = append(b, '\\', 't')
+		default:
+			if c < ' ' {
+				b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
+				continue
+			}
+			b = append(b, c)
+		}
+	}
+	return append(b, '"')
+}

@@ -1,0 +1,150 @@
+package pgvalue
+
+import (
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"math"
+	"strconv"
+
+	"github.com/walpost/walpost/router/internal/connect"
+)
+
+func boolean(raw []byte) (any, error) {
+	if len(raw) == 1 && (raw[0] == 't' || raw[0] == 'f') {
+		return raw[0] == 't', nil
+	}
+	return nil, noValue(raw, "boolean")
+}
+
+func integer(bits int) func([]byte) (any, error) {
+	return func(raw []byte) (any, error) {
+		n, err := strconv.ParseInt(string(raw), 10, bits)
+		if err != nil {
+			return nil, noValue(raw, "integer of "+strconv.Itoa(bits)+" bits")
+		}
+		return n, nil
+	}
+}
+
+// nan is Java's, which is not Go's.
+var nan = math.Float64frombits(0x7ff8000000000000)
+
+// double reads what Postgres prints and Java's Double.parseDouble reads: too large is infinite.
+func double(s string, bits int) (float64, bool) {
+	switch s {
+	case "NaN":
+		return nan, true
+	case "Infinity":
+		return math.Inf(1), true
+	case "-Infinity":
+		return math.Inf(-1), true
+	}
+	for i := range len(s) { // no hexadecimal, no underscores, no "inf"
+		if c := s[i]; (c < '0' || c > '9') && c != '+' && c != '-' && c != '.' && c != 'e' && c != 'E' {
+			return 0, false
+		}
+	}
+	f, err := strconv.ParseFloat(s, bits)
+	return f, err == nil || errors.Is(err, strconv.ErrRange)
+}
+
+func float4(raw []byte) (any, error) {
+	f, ok := double(string(raw), 32)
+	if !ok {
+		return nil, noValue(raw, "float4")
+	}
+	return float32(f), nil
+}
+
+func float8(raw []byte) (any, error) {
+	f, ok := double(string(raw), 64)
+	if !ok {
+		return nil, noValue(raw, "float8")
+	}
+	return f, nil
+}
+
+// bitString is a boolean for a length of 1, else as many bytes as the highest bit that is set needs, the lowest first.
+func bitString(t pgType) *representation {
+	length := t.mod
+	if length < 0 && t.oid == oidVarbit {
+		length = math.MaxInt32
+	}
+	if length <= 1 {
+		return plain(connect.Boolean, bit)
+	}
+	r := named(connect.Bytes, "io.debezium.data.Bits", littleEndian)
+	r.schema.Params = []connect.Param{{Key: "length", Value: strconv.Itoa(int(length))}}
+	return r
+}
+
+func bit(raw []byte) (any, error) {
+	if len(raw) == 0 {
+		return nil, errLeftOut
+	}
+	set := false
+	for _, c := range raw {
+		if c != '0' && c != '1' {
+			return nil, noValue(raw, "bit")
+		}
+		set = set || c == '1'
+	}
+	return set, nil
+}
+
+func littleEndian(raw []byte) (any, error) {
+	first := len(raw)
+	for i, c := range raw {
+		if c != '0' && c != '1' {
+			return nil, noValue(raw, "bit string")
+		}
+		if c == '1' && first == len(raw) {
+			first = i
+		}
+	}
+	b := make([]byte, (len(raw)-first+7)/8)
+	for i := first; i < len(raw); i++ {
+		if n := len(raw) - 1 - i; raw[i] == '1' {
+			b[n/8] |= 1 << (n % 8)
+		}
+	}
+	return b, nil
+}
+
+func bytea(m Modes) *representation {
+	decode := func(raw []byte) ([]byte, error) {
+		if len(raw) < 2 || raw[0] != '\\' || raw[1] != 'x' {
+			return nil, noValue(raw, "bytea in hex format")
+		}
+		b := make([]byte, hex.DecodedLen(len(raw)-2))
+		if _, err := hex.Decode(b, raw[2:]); err != nil {
+			return nil, noValue(raw, "bytea in hex format")
+		}
+		return b, nil
+	}
+	var encode func([]byte) string
+	switch m.Binary {
+	case "base64":
+		encode = base64.StdEncoding.EncodeToString
+	case "base64-url-safe":
+		encode = base64.URLEncoding.EncodeToString
+	case "hex":
+		encode = hex.EncodeToString
+	default:
+		return plain(connect.Bytes, func(raw []byte) (any, error) {
+			b, err := decode(raw)
+			if err != nil {
+				return nil, err
+			}
+			return b, nil
+		})
+	}
+	return plain(connect.String, func(raw []byte) (any, error) {
+		b, err := decode(raw)
+		if err != nil {
+			return nil, err
+		}
+		return encode(b), nil
+	})
+}

@@ -1,0 +1,371 @@
+package pgvalue
+
+import (
+	"math"
+	"math/bits"
+
+	"github.com/walpost/walpost/router/internal/connect"
+)
+
+// precision is the number of fraction digits of a time type: 6 where the column has none.
+func precision(t pgType) int {
+	if t.mod < 0 || t.mod > 6 {
+		return 6
+	}
+	return int(t.mod)
+}
+
+func isInfinity(raw []byte) bool { return string(raw) == "infinity" || string(raw) == "-infinity" }
+
+// date is days since 1970. Its infinities are what Debezium's dates of them come to in 32 bits.
+func date(m Modes) *representation {
+	read := func(raw []byte) (days int64, err error) {
+		switch string(raw) {
+		case "infinity":
+			return -2_147_472_692, nil
+		case "-infinity":
+			return -2_147_472_691, nil
+		}
+		year, month, day, rest, ok := readDate(raw)
+		bc := string(rest) == " BC"
+		if year = astronomical(year, bc); !ok || !bc && len(rest) > 0 || !validDay(year, month, day) {
+			return 0, noValue(raw, "date in ISO format")
+		}
+		return daysOf(year, month, day), nil
+	}
+	// In an array it is a java.sql.Date first: no era, and the days that Pope Gregory left out come ten days later.
+	element := func(raw []byte) (days int64, err error) {
+		switch string(raw) {
+		case "infinity":
+			return daysOf(292_278_994, 8, 16), nil
+		case "-infinity":
+			return daysOf(292_269_055, 12, 2), nil
+		}
+		year, month, day, rest, ok := readDate(raw)
+		if !ok || len(rest) > 0 && string(rest) != " BC" {
+			return 0, noValue(raw, "date in ISO format")
+		}
+		return oldCalendarDays(year, month, day)
+	}
+	if m.Time == "isostring" {
+		print := func(days int64) string {
+			var b [20]byte
+			return string(append(appendDate(b[:0], days), 'Z'))
+		}
+		r := named(connect.String, "io.debezium.time.IsoDate", func(raw []byte) (any, error) {
+			switch string(raw) {
+			case "infinity":
+				return "-5877611-06-21Z", nil
+			case "-infinity":
+				return "-5877611-06-22Z", nil
+			}
+			days, err := read(raw)
+			if err != nil {
+				return nil, err
+			}
+			return print(days), nil
+		})
+		r.element = func(raw []byte) (any, error) {
+			days, err := element(raw)
+			if err != nil {
+				return nil, err
+			}
+			return print(days), nil
+		}
+		return r
+	}
+	name := "io.debezium.time.Date"
+	if m.Time == "connect" {
+		name = connect.DateName
+	}
+	r := named(connect.Int32, name, func(raw []byte) (any, error) {
+		days, err := read(raw)
+		if err != nil {
+			return nil, err
+		}
+		return days, nil
+	})
+	r.element = func(raw []byte) (any, error) {
+		days, err := element(raw)
+		if err != nil {
+			return nil, err
+		}
+		return int64(int32(days)), nil
+	}
+	return r
+}
+
+// oldCalendarDays is the day of the fields that Java's old calendar has for a date that it was given as fields, era forgotten.
+func oldCalendarDays(year, month, day int64) (int64, error) {
+	if year == 1582 && month == 10 && day >= 5 && day < 15 {
+		day += 10
+	}
+	if !validDay(year, month, day) {
+		return 0, errLeftOut
+	}
+	return daysOf(year, month, day), nil
+}
+
+// timeOfDay: adaptive takes milliseconds where the column has no more digits.
+func timeOfDay(t pgType, m Modes) *representation {
+	name, typ, unit := "io.debezium.time.MicroTime", connect.Int64, int64(1)
+	iso := false
+	switch m.Time {
+	case "adaptive":
+		if precision(t) <= 3 {
+			name, typ, unit = "io.debezium.time.Time", connect.Int32, 1000
+		}
+	case "connect":
+		name, typ, unit = connect.TimeName, connect.Int32, 1000
+	case "nanoseconds":
+		name, unit = "io.debezium.time.NanoTime", -1000
+	case "isostring":
+		name, typ, iso = "io.debezium.time.IsoTime", connect.String, true
+	}
+	value := func(micros int64) any {
+		switch {
+		case iso:
+			var b [20]byte
+			return string(append(appendClock(b[:0], micros%dayMicros, -1), 'Z'))
+		case unit < 0:
+			return micros * -unit
+		}
+		return micros / unit
+	}
+	read := func(raw []byte) (int64, error) {
+		micros, rest, ok := readClock(raw)
+		if !ok || len(rest) > 0 {
+			return 0, noValue(raw, "time of day")
+		}
+		return micros, nil
+	}
+	r := named(typ, name, func(raw []byte) (any, error) {
+		micros, err := read(raw)
+		if err != nil {
+			return nil, err
+		}
+		return value(micros), nil
+	})
+	r.element = func(raw []byte) (any, error) { // a java.sql.Time: milliseconds, and 24:00:00 is the next day's midnight
+		micros, err := read(raw)
+		if err != nil {
+			return nil, err
+		}
+		return value(micros % dayMicros / 1000 * 1000), nil
+	}
+	return r
+}
+
+// timetz is the time in UTC.
+func timetz() *representation {
+	read := func(raw []byte, seconds bool) (int64, error) {
+		micros, rest, ok := readClock(raw)
+		if !ok || len(rest) < 3 || rest[0] != '+' && rest[0] != '-' {
+			return 0, noValue(raw, "time of day with a time zone")
+		}
+		behind := rest[0] == '-'
+		var offset int64
+		rest = rest[1:]
+		for n, unit := 0, int64(3600); ; n, unit = n+1, unit/60 {
+			var part int64
+			if part, rest, ok = readInt(rest, 2, 2); !ok || part > 59 || n > 2 {
+				return 0, noValue(raw, "time of day with a time zone")
+			}
+			if n == 2 && !seconds {
+				return 0, noValue(raw, "time of day that Debezium can read: it stops at a time zone with seconds")
+			}
+			if offset += part * unit; len(rest) == 0 {
+				break
+			}
+			if rest[0] != ':' {
+				return 0, noValue(raw, "time of day with a time zone")
+			}
+			rest = rest[1:]
+		}
+		if offset > 18*3600 { // the most that Java takes; Postgres takes less
+			return 0, noValue(raw, "time of day with a time zone")
+		}
+		if behind {
+			offset = -offset
+		}
+		micros = (micros - offset*1_000_000) % dayMicros
+		if micros < 0 {
+			micros += dayMicros
+		}
+		return micros, nil
+	}
+	print := func(micros int64) string {
+		var b [20]byte
+		return string(append(appendClock(b[:0], micros, -1), 'Z'))
+	}
+	r := named(connect.String, "io.debezium.time.ZonedTime", func(raw []byte) (any, error) {
+		micros, err := read(raw, false)
+		if err != nil {
+			return nil, err
+		}
+		return print(micros), nil
+	})
+	r.element = func(raw []byte) (any, error) { // a java.sql.Time asked for its fields: seconds
+		micros, err := read(raw, true)
+		if err != nil {
+			return nil, err
+		}
+		return print(micros / 1_000_000 * 1_000_000), nil
+	}
+	return r
+}
+
+// stamp is one way to hold a moment. ok is false where it cannot.
+type stamp struct {
+	name                    string
+	typ                     connect.Type
+	of                      func(moment) (v any, ok bool)
+	infinity, minusInfinity any
+}
+
+// The infinities are moments for Debezium: as many milliseconds as its JDBC driver stands for them.
+var (
+	epochMillis = func(at moment) (any, bool) { return at.days*86_400_000 + at.micros/1000, true }
+	stampMillis = stamp{"io.debezium.time.Timestamp", connect.Int64, epochMillis, int64(9_223_372_036_825_200), int64(-9_223_372_036_832_400)}
+	stampDate   = stamp{connect.TimestampName, connect.Int64, epochMillis, int64(9_223_372_036_825_200), int64(-9_223_372_036_832_400)}
+	stampMicros = stamp{"io.debezium.time.MicroTimestamp", connect.Int64, epochMicros, int64(9_223_372_036_825_200_000), int64(-9_223_372_036_832_400_000)}
+	stampNanos  = stamp{"io.debezium.time.NanoTimestamp", connect.Int64, epochNanos, int64(math.MaxInt64), int64(math.MinInt64)}
+	stampISO    = stamp{"io.debezium.time.IsoTimestamp", connect.String, isoMoment, "+294247-01-10T04:00:25.2Z", "-290308-12-21T19:59:27.6Z"}
+)
+
+// epochMicros overflows as Debezium does: whole seconds stop at the largest number, then the fraction wraps.
+func epochMicros(at moment) (any, bool) {
+	seconds := at.days*86_400 + at.micros/1_000_000
+	micros := seconds * 1_000_000
+	if seconds > math.MaxInt64/1_000_000 {
+		micros = math.MaxInt64
+	} else if seconds < math.MinInt64/1_000_000 {
+		micros = math.MinInt64
+	}
+	return micros + at.micros%1_000_000, true
+}
+
+func epochNanos(at moment) (any, bool) {
+	const dayNanos = dayMicros * 1000
+	high, low := bits.Mul64(uint64(abs(at.days)), dayNanos)
+	if high != 0 || low > math.MaxInt64 {
+		return nil, false
+	}
+	nanos := at.days * dayNanos
+	if add := at.micros * 1000; nanos > math.MaxInt64-add {
+		return nil, false
+	} else {
+		return nanos + add, true
+	}
+}
+
+func abs(n int64) int64 {
+	if n < 0 {
+		return -n
+	}
+	return n
+}
+
+func isoMoment(at moment) (any, bool) {
+	var b [40]byte
+	out := append(appendDate(b[:0], at.days), 'T')
+	return string(append(appendClock(out, at.micros, -1), 'Z')), true
+}
+
+// stampOf chooses by time.precision.mode.
+func stampOf(t pgType, m Modes) stamp {
+	switch m.Time {
+	case "connect":
+		return stampDate
+	case "isostring":
+		return stampISO
+	case "microseconds":
+		return stampMicros
+	case "nanoseconds":
+		return stampNanos
+	}
+	if precision(t) <= 3 {
+		return stampMillis
+	}
+	return stampMicros
+}
+
+func timestamp(t pgType, m Modes) *representation {
+	s := stampOf(t, m)
+	read := func(days func(year, month, day int64) int64) func(raw []byte) (any, error) {
+		return func(raw []byte) (any, error) {
+			if isInfinity(raw) {
+				if raw[0] == '-' {
+					return s.minusInfinity, nil
+				}
+				return s.infinity, nil
+			}
+			year, month, day, micros, bc, ok := readMoment(raw, false)
+			if !ok {
+				return nil, noValue(raw, "timestamp in ISO format")
+			}
+			v, ok := s.of(normal(moment{days(astronomical(year, bc), month, day), micros}))
+			if !ok {
+				return nil, nil
+			}
+			return v, nil
+		}
+	}
+	r := named(s.typ, s.name, read(daysOf))
+	r.element = read(julianDaysOf) // a java.sql.Timestamp first
+	return r
+}
+
+// normal makes of 24:00:00 the next day.
+func normal(at moment) moment {
+	if at.micros == dayMicros {
+		return moment{at.days + 1, 0}
+	}
+	return at
+}
+
+// timestamptz has exactly the digits of the column, whatever time.precision.mode is.
+func timestamptz(t pgType) *representation {
+	digits := precision(t)
+	print := func(at moment) string {
+		var b [40]byte
+		out := append(appendDate(b[:0], at.days), 'T')
+		return string(append(appendClock(out, at.micros, digitsOrNeeded(digits)), 'Z'))
+	}
+	r := named(connect.String, "io.debezium.time.ZonedTimestamp", func(raw []byte) (any, error) {
+		if isInfinity(raw) {
+			return string(raw), nil
+		}
+		year, month, day, micros, bc, ok := readMoment(raw, true)
+		if !ok {
+			return nil, noValue(raw, "timestamp in ISO format in UTC")
+		}
+		return print(normal(moment{daysOf(astronomical(year, bc), month, day), micros})), nil
+	})
+	r.element = func(raw []byte) (any, error) { // a java.sql.Timestamp asked for its fields
+		switch string(raw) {
+		case "infinity":
+			return "infinity", nil
+		case "-infinity":
+			return print(moment{daysOf(292_269_055, 12, 2), 23 * 3_600_000_000}), nil
+		}
+		year, month, day, micros, _, ok := readMoment(raw, true)
+		if !ok {
+			return nil, noValue(raw, "timestamp in ISO format in UTC")
+		}
+		days, err := oldCalendarDays(year, month, day)
+		if err != nil {
+			return nil, err
+		}
+		return print(normal(moment{days, micros})), nil
+	}
+	return r
+}
+
+// digitsOrNeeded is what appendClock is told: without digits in the column Debezium prints those that there are.
+func digitsOrNeeded(digits int) int {
+	if digits == 0 {
+		return -1
+	}
+	return digits
+}
