@@ -163,9 +163,11 @@ type MonitorConfig struct {
 	WALDiskSize Size `yaml:"wal_disk_size"`
 }
 
-// CleanupConfig is what is done with old rows of the table.
+// CleanupConfig is what is done with old rows of the table: only what was delivered is ever removed. See package cleanup.
 type CleanupConfig struct {
-	Mode string        `yaml:"mode"`
+	// Mode is none, delete or drop_partitions.
+	Mode string `yaml:"mode"`
+	// Keep is how old a row must be at least by SourceConfig.TimeColumn; 0 removes what was delivered.
 	Keep time.Duration `yaml:"keep"`
 }
 

@@ -181,8 +181,12 @@ func (c *Config) Validate() Problems {
 	if w := c.Monitor.WALDiskSize; w != 0 {
 		atLeast(&k, "monitor.wal_disk_size", w, 64<<20)
 	}
-	k.oneOf("cleanup.mode", c.Cleanup.Mode, "none", "delete?", "drop_partitions?")
-	only(&k, "cleanup.keep", c.Cleanup.Keep, 72*time.Hour)
+	k.oneOf("cleanup.mode", c.Cleanup.Mode, "none", "delete", "drop_partitions")
+	if c.Cleanup.Mode != "none" && c.Source.TimeColumn == "" {
+		k.add("source.time_column", "is required with cleanup.mode %s: rows are kept for cleanup.keep by it", c.Cleanup.Mode)
+	}
+	atLeast(&k, "cleanup.keep", c.Cleanup.Keep, 0)
+	atMost(&k, "cleanup.keep", c.Cleanup.Keep, 20*365*24*time.Hour)
 	atLeast(&k, "shutdown_grace", c.ShutdownGrace, 0)
 	atMost(&k, "shutdown_grace", c.ShutdownGrace, time.Hour)
 	if c.HaltLinger < 0 && c.HaltLinger != Forever {
@@ -212,7 +216,6 @@ func (c *SourceConfig) validate(k *checks, settings replication.Config) {
 	}
 	k.oneOf("source.snapshot", c.Snapshot, "", "never", "initial?")
 	only(k, "source.order_column", c.OrderColumn, "")
-	only(k, "source.time_column", c.TimeColumn, "")
 	// auto is the default of the contract; while bulk catch-up is not delivered it behaves as never.
 	k.oneOf("source.bulk_catch_up", c.BulkCatchUp, "auto", "never")
 }

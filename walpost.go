@@ -24,6 +24,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
@@ -45,6 +46,8 @@ type Relay struct {
 	mu    sync.Mutex
 	relay *relay.Relay // from Run on
 	kafka *sink.Kafka  // likewise; nil with Stdout
+	// cleaning is nil where no rows are removed.
+	cleaning *cleanup.Cleaner
 }
 
 // New returns a Relay that has not begun, or everything that is wrong with cfg. It connects nowhere and starts nothing.
@@ -115,6 +118,12 @@ func (r *Relay) Run(ctx context.Context) error {
 	monitor.Go(func() { r.slot.run(monitoring, r.monitor(), r.cfg.Logger) })
 	defer monitor.Wait()
 	defer stop()
+	if cleaner := r.cleaner(loop); cleaner != nil {
+		r.mu.Lock()
+		r.cleaning = cleaner
+		r.mu.Unlock()
+		monitor.Go(func() { cleaner.Run(ctx) })
+	}
 	return loop.Run(ctx)
 }
 
@@ -180,12 +189,14 @@ type Status struct {
 	Slot   SlotStatus
 	Topics map[string]uint64 // acknowledged events by topic, since the start
 	Window WindowConfig
+	// Cleanup is nil where no rows are removed.
+	Cleanup *cleanup.Status
 }
 
 // Status returns a copy of the state. Before Run it says that nothing has begun.
 func (r *Relay) Status() Status {
 	r.mu.Lock()
-	loop, kafka := r.relay, r.kafka
+	loop, kafka, cleaning := r.relay, r.kafka, r.cleaning
 	r.mu.Unlock()
 	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Slot: r.slot.status(time.Now())}
 	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: r.created}
@@ -194,6 +205,10 @@ func (r *Relay) Status() Status {
 	}
 	if kafka != nil {
 		st.Topics = kafka.Status().Delivered
+	}
+	if cleaning != nil {
+		s := cleaning.Status()
+		st.Cleanup = &s
 	}
 	return st
 }

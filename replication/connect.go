@@ -25,6 +25,10 @@ func (c *Config) connectSQL(ctx context.Context) (*pgconn.PgConn, error) {
 	return c.connect(ctx, cc, "connect")
 }
 
+// Connect opens an ordinary connection for work beside the stream, with the text format that every connection has and with
+// bounded statements. The caller closes it.
+func (s *Source) Connect(ctx context.Context) (*pgconn.PgConn, error) { return s.cfg.connectSQL(ctx) }
+
 func (c *Config) sqlConfig() (*pgconn.Config, error) {
 	cc, err := c.connConfig()
 	if err != nil {

@@ -84,6 +84,11 @@ func TestGoodFilesAreRead(t *testing.T) {
 			c.Kafka.Linger = walpost.LingerTime(5 * time.Millisecond)
 			c.HTTP.Listen = "off"
 		},
+		"cleanup.good.yaml": func(c *fileConfig) {
+			c.Source.DSN, c.Source.Table, c.Source.TimeColumn = "postgres://db/shop", "public.outbox", "created_at"
+			c.Kafka.Brokers = []string{"k:9092"}
+			c.Cleanup = walpost.CleanupConfig{Mode: "drop_partitions"}
+		},
 		"inert.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "host=db.internal dbname=shop user=walpost", `public."Outbox"`
 			c.Source.Snapshot, c.Source.Failover, c.Source.BulkCatchUp = "never", true, "never"

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -98,7 +99,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe names every metric.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range all {
+	for _, d := range append(slices.Clip(all), ofCleanup...) {
 		to <- d
 	}
 }
@@ -142,6 +143,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for _, how := range sessionEndings { // also those that have not happened, so that a rate sees the first
 		counter(sessions, float64(s.Sessions[how]), how)
 	}
+	collectCleanup(s.Cleanup, gauge, counter)
 	counter(deadLetters, 0, "refused") // nothing is dead-lettered: the only policy is to halt
 	gauge(ready, flag(s.Ready))
 }

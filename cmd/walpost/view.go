@@ -58,6 +58,8 @@ type view struct {
 
 	Slot slotView `json:"slot"`
 
+	Cleanup *cleanupView `json:"cleanup"` // null where no rows are removed
+
 	CheckpointError string   `json:"checkpoint_error"`
 	LastError       string   `json:"last_error"`
 	LastErrorAgo    *float64 `json:"last_error_seconds_ago"`
@@ -98,6 +100,7 @@ func viewOf(s walpost.Status, now time.Time) view {
 		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions, Remarks: s.Remarks,
 		Topics: s.Topics, Sessions: s.Sessions,
 		Slot:            slotViewOf(s.Slot, now),
+		Cleanup:         cleanupViewOf(s.Cleanup, now),
 		CheckpointError: s.CheckpointError, LastError: s.LastError,
 		LastErrorAgo: ago(s.LastErrorAt, now), LastEventAgo: ago(s.LastEvent, now), LastAckAgo: ago(s.LastAck, now),
 	}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/walpost/walpost/cleanup"
+)
+
+var (
+	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows of the outbox that were deleted.")
+	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions of the outbox that were made ahead or dropped.", "done")
+	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When a pass of the cleanup last ended well; 0 before that.")
+
+	ofCleanup = []*prometheus.Desc{cleanupRows, cleanupParts, cleanupLast}
+)
+
+// collectCleanup sends the cleanup's metrics; there are none where no rows are removed.
+func collectCleanup(s *cleanup.Status, gauge, counter func(*prometheus.Desc, float64, ...string)) {
+	if s == nil {
+		return
+	}
+	counter(cleanupRows, float64(s.Rows))
+	counter(cleanupParts, float64(s.Made), "made")
+	counter(cleanupParts, float64(s.Partitions), "dropped")
+	last := 0.0
+	if !s.LastPass.IsZero() {
+		last = float64(s.LastPass.UnixMilli()) / 1000
+	}
+	gauge(cleanupLast, last)
+}
+
+// cleanupView is the cleanup in /api/status.
+type cleanupView struct {
+	Rows        uint64   `json:"rows"`
+	Partitions  uint64   `json:"partitions"`
+	Made        uint64   `json:"partitions_made"`
+	Waiting     string   `json:"waiting"` // why nothing is removed now
+	Error       string   `json:"error"`
+	LastPassAgo *float64 `json:"last_pass_seconds_ago"`
+	Hints       []string `json:"hints"`
+}
+
+func cleanupViewOf(s *cleanup.Status, now time.Time) *cleanupView {
+	if s == nil {
+		return nil
+	}
+	v := &cleanupView{
+		Rows: s.Rows, Partitions: s.Partitions, Made: s.Made, Waiting: s.Waiting, Error: s.Err,
+		LastPassAgo: ago(s.LastPass, now), Hints: s.Hints,
+	}
+	if v.Hints == nil {
+		v.Hints = []string{}
+	}
+	return v
+}
