@@ -50,8 +50,8 @@ const (
 //  6. Null and objects with different members in one array. Debezium's task dies. Here the elements are optional.
 //  7. A member whose name field.name.adjustment.mode changes. Debezium looks its value up under the new name, and so all of them
 //     are null. Here they have their values. Where two members of one object get the same name the document stays text.
-//  8. Objects in one array that have so different members that the merged value would be much larger than the document. Debezium
-//     runs out of memory. Here the document stays text.
+//  8. Objects in one array that have so different members that the merged value would take more than about 16 MiB and four times the
+//     document. Debezium writes it or runs out of memory. Here the document stays text.
 //  9. More than 1000 levels in what is written. Debezium's task dies. Here it is written.
 //
 // With ExpandOptions.Text a document that is the death of Debezium's task stays text. An Expander may be used by several goroutines.
@@ -87,7 +87,7 @@ func (e *Expander) expand(text string) (s *Schema, v any, f fixed, err error) {
 	if err != nil {
 		return nil, nil, 0, err
 	}
-	x := expansion{o: &e.o, work: max(1<<20, len(text))}
+	x := expansion{o: &e.o, work: 16<<20 + 4*len(text)}
 	if s, err = x.infer(e.o.Payload, &doc); err != nil {
 		return nil, nil, x.fixed, err
 	}
@@ -109,15 +109,18 @@ func (e *Expander) expand(text string) (s *Schema, v any, f fixed, err error) {
 // An expansion is one document on its way.
 type expansion struct {
 	o     *ExpandOptions
-	work  int // how many more fields may be merged and made
+	work  int // how many more bytes of JSON may be made, roughly
 	fixed fixed
 
 	fields map[*Schema]map[string]int // of large structs, the indexes of their fields
 }
 
-// spend takes n of the work that is left.
-func (x *expansion) spend(n int) error {
-	if x.work -= n; x.work < 0 {
+// spend takes what it costs to write all fields from the work that is left.
+func (x *expansion) spend(fields []Field) error {
+	for i := range fields {
+		x.work -= len(fields[i].Name) + len(`"":1,`)
+	}
+	if x.work < 0 {
 		x.fixed |= fix(8)
 		return errors.New("its objects have too many different members to be merged")
 	}
@@ -155,7 +158,7 @@ func (x *expansion) value(n *node, s *Schema) (any, error) {
 }
 
 func (x *expansion) structValue(n *node, s *Schema) (any, error) {
-	if err := x.spend(len(s.Fields)); err != nil {
+	if err := x.spend(s.Fields); err != nil {
 		return nil, err
 	}
 	values := make([]any, len(s.Fields))
@@ -171,15 +174,12 @@ func (x *expansion) structValue(n *node, s *Schema) (any, error) {
 			found = x.field(s, name)
 		}
 		next = found + 1
-		if found < 0 || m.node.empty() && name != m.name && s.Fields[found].Schema.Type != Array {
+		if found < 0 || m.node.empty() && (values[found] != nil || name != m.name && s.Fields[found].Schema.Type != Array) {
 			continue // what the options drop
 		}
 		v, err := x.value(&m.node, s.Fields[found].Schema)
 		if err != nil {
 			return nil, err
-		}
-		if name != m.name {
-			x.fixed |= fix(7)
 		}
 		values[found] = v
 	}

@@ -238,7 +238,7 @@ func (p *parser) number(n *node) error {
 		return errSyntax
 	}
 	n.kind = integer
-	count := whole
+	count, parts := whole, 1
 	if p.i < len(p.s) && p.s[p.i] == '.' {
 		p.i++
 		k := p.digits()
@@ -246,7 +246,7 @@ func (p *parser) number(n *node) error {
 			return errSyntax
 		}
 		n.kind = double
-		count += k
+		count, parts = count+k, parts+1
 	}
 	if p.i < len(p.s) && (p.s[p.i] == 'e' || p.s[p.i] == 'E') {
 		p.i++
@@ -258,7 +258,10 @@ func (p *parser) number(n *node) error {
 			return errSyntax
 		}
 		n.kind = double
-		count += k
+		count, parts = count+k, parts+1
+	}
+	if p.s[first] == '0' && n.kind == double {
+		count -= 3 - parts // Jackson counts -1 digits for each part that is not there, if there is a zero first
 	}
 	if count > maxNumber {
 		return fmt.Errorf("a number of more than %d digits", maxNumber)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The schemas of what is not made of members. The last three know no type yet, and give way to any that does.
+// The schemas of what is not made of members. The last four know no type yet, and give way to any that does.
 var (
 	expandedString  = &Schema{Type: String, Optional: true, passing: true}
 	expandedBoolean = &Schema{Type: Boolean, Optional: true, passing: true}
@@ -14,10 +14,22 @@ var (
 	expandedDouble  = &Schema{Type: Float64, Optional: true, passing: true}
 	expandedNull    = &Schema{Type: Bytes, Optional: true, passing: true}  // of null, with OptionalBytes
 	expandedEmpty   = &Schema{Type: String, Optional: true, passing: true} // of the elements of an empty array, with OptionalString
+	expandedNulls   = &Schema{Type: Bytes, Optional: true, passing: true}  // of elements that are all null and do not count; must not stay
 	expandedNothing = &Schema{Type: Bytes, Optional: true, passing: true}  // of elements that there are none of; must not stay
 )
 
-func unknown(s *Schema) bool { return s == expandedNull || s == expandedEmpty || s == expandedNothing }
+// unknown returns how little s knows: 0 where it knows a type.
+func unknown(s *Schema) int {
+	switch s {
+	case expandedNull, expandedEmpty:
+		return 1
+	case expandedNulls:
+		return 2
+	case expandedNothing:
+		return 3
+	}
+	return 0
+}
 
 var errBigInteger = errors.New("an integer in it does not fit in 64 bits")
 
@@ -71,6 +83,9 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 	for i := range n.members {
 		m := &n.members[i]
 		name := x.o.FieldNames.Adjust(m.name)
+		if name != m.name && m.node.kind != null && !(m.node.empty() && x.o.EmptyArray == DropEmptyArray) {
+			x.fixed |= fix(7)
+		}
 		below := ""
 		if m.node.kind == object || m.node.kind == array {
 			if below = name; !blank(path) {
@@ -130,7 +145,7 @@ func (x *expansion) inferElements(path string, n *node, lenient bool) (*Schema, 
 	}
 	switch {
 	case sample == nil && lenient:
-		return expandedNothing, nil
+		return expandedNulls, nil
 	case sample == nil && x.o.Null == OptionalBytes:
 		return expandedNull, nil
 	case sample == nil:
@@ -254,7 +269,7 @@ func newMerged(s *Schema) *merged {
 }
 
 func (x *expansion) mergeInto(m *merged, s *Schema) error {
-	if err := x.spend(len(s.Fields)); err != nil {
+	if err := x.spend(s.Fields); err != nil {
 		return err
 	}
 	for _, f := range s.Fields {
@@ -276,15 +291,17 @@ func (x *expansion) mergeInto(m *merged, s *Schema) error {
 // merge returns the schema that covers what a and b cover.
 func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 	switch {
-	case a == b || unknown(b) && a != expandedNothing:
+	case a == b:
 		return a, nil
-	case unknown(a):
-		return b, nil
+	case unknown(a) < unknown(b):
+		return x.optional(a, b), nil
+	case unknown(a) > 0:
+		return x.optional(b, a), nil
 	case a.Type == Struct && b.Type == Struct:
 		if equal(a, b) {
 			return a, nil
 		}
-		if err := x.spend(len(a.Fields)); err != nil {
+		if err := x.spend(a.Fields); err != nil {
 			return nil, err
 		}
 		x.fixed |= fix(5)
@@ -292,7 +309,7 @@ func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 		m.schema.Optional = a.Optional || b.Optional
 		return m.schema, x.mergeInto(m, b)
 	case a.Type == Array && b.Type == Array:
-		if a.Elem != b.Elem && b.Elem != expandedNothing && (unknown(a.Elem) || unknown(b.Elem)) {
+		if a.Elem != b.Elem && (unknown(a.Elem) > 0 || unknown(b.Elem) == 1) {
 			x.fixed |= fix(5)
 		}
 		elem, err := x.merge(a.Elem, b.Elem)
@@ -306,6 +323,17 @@ func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 	}
 	x.fixed |= fix(3)
 	return nil, fmt.Errorf("it is %s here and %s there", a.Type, b.Type)
+}
+
+// optional returns s, or s made optional where it was not and the values of the unknown other are null.
+func (x *expansion) optional(s, other *Schema) *Schema {
+	if s.Optional || other == expandedNothing || other == expandedEmpty {
+		return s
+	}
+	x.fixed |= fix(6)
+	o := *s
+	o.Optional = true
+	return &o
 }
 
 // equal compares as ConnectSchema.equals does, as far as these schemas go.

@@ -2,7 +2,6 @@ package connect
 
 import (
 	"encoding/base64"
-	"fmt"
 	"math"
 	"strconv"
 )
@@ -86,16 +85,26 @@ func (c *jsonConverter) appendEnvelope(dst []byte, s *Schema) ([]byte, error) {
 	start := len(dst)
 	dst, err := c.appendSchema(append(dst, `{"schema":`...), s, nil)
 	if err != nil {
-		return dst, fmt.Errorf("schema: %w", err)
+		return dst, err
 	}
 	dst = append(dst, `,"payload":`...)
-	if !s.passing {
+	if keep(s) {
 		if len(c.schemas) >= keptSchemas {
 			clear(c.schemas)
 		}
 		c.schemas[s] = append([]byte(nil), dst[start:]...)
 	}
 	return dst, nil
+}
+
+// keep says that s will come again: neither it nor a field of it was made for one value.
+func keep(s *Schema) bool {
+	for _, f := range s.Fields {
+		if f.Schema.passing {
+			return false
+		}
+	}
+	return !s.passing
 }
 
 func logical(s *Schema) bool {

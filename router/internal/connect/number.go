@@ -29,23 +29,10 @@ func appendJava(dst []byte, f float64, bits int) []byte {
 		return append(dst, "-Infinity"...)
 	}
 	start := len(dst)
-	if a := math.Abs(f); a == 0 || a >= 1e-3 && a < 1e7 {
-		dst = strconv.AppendFloat(dst, f, 'f', -1, bits)
-		for _, c := range dst[start:] {
-			if c == '.' {
-				return dst
-			}
-		}
-		return append(dst, '.', '0')
-	}
 	dst = strconv.AppendFloat(dst, f, 'e', -1, bits) // 1e+07, 4.9e-324
-	sign := start
-	if f < 0 {
-		sign++
-	}
-	if dst[sign+1] == 'e' {
-		// Java wants two digits: of the numbers with two that read back as f it takes the nearest, which need not end with 0.
-		dst = strconv.AppendFloat(dst[:start], f, 'e', 1, bits)
+	dst = nearest(dst, start, f, bits)
+	if a := math.Abs(f); a == 0 || a >= 1e-3 && a < 1e7 {
+		return positional(dst, start)
 	}
 	// In place, for the exponent only gets shorter: E for e, no plus, no leading zero.
 	e := len(dst) - 1
@@ -64,6 +51,67 @@ func appendJava(dst []byte, f float64, bits int) []byte {
 		from++
 	}
 	return append(dst[:to], dst[from:]...)
+}
+
+// nearest replaces the digits that dst has from start on by those that Java takes where there are several numbers as short: the nearest,
+// of two as near the even one. And Java takes two digits where one would do, so that they need not end with 0.
+func nearest(dst []byte, start int, f float64, bits int) []byte {
+	first := start
+	if dst[first] == '-' {
+		first++
+	}
+	last := first // digit
+	if dst[first+1] == '.' {
+		for last = first + 2; dst[last+1] != 'e'; last++ {
+		}
+		if (dst[last]-'0')%2 == 0 {
+			return dst
+		}
+	}
+	var buf [32]byte
+	other := strconv.AppendFloat(buf[:0], f, 'e', max(last-first-1, 1), bits)
+	if string(other) == string(dst[start:]) {
+		return dst
+	}
+	if back, err := strconv.ParseFloat(string(other), bits); err == nil && back == f {
+		return append(dst[:start], other...)
+	}
+	if last == first {
+		dst = insert(dst, first+1, ".0")
+	}
+	return dst
+}
+
+// positional makes 1.2345e+03, which dst has from start on, 1234.5.
+func positional(dst []byte, start int) []byte {
+	var buf [32]byte
+	digits, rest := buf[:0], dst[start:]
+	if rest[0] == '-' {
+		start, rest = start+1, rest[1:]
+	}
+	for i, c := range rest {
+		if c == 'e' {
+			rest = rest[i:]
+			break
+		}
+		if c != '.' {
+			digits = append(digits, c)
+		}
+	}
+	if len(digits) == 2 && digits[1] == '0' { // which nearest left for the other form
+		digits = digits[:1]
+	}
+	exponent := int(rest[3] - '0') // of one digit in this range
+	dst = dst[:start]
+	if rest[1] == '-' {
+		dst = append(append(dst, "0.00"[:1+exponent]...), digits...)
+		return dst
+	}
+	for len(digits) < exponent+2 {
+		digits = append(digits, '0')
+	}
+	dst = append(append(dst, digits[:exponent+1]...), '.')
+	return append(dst, digits[exponent+1:]...)
 }
 
 // String is java.math.BigDecimal.toString: plain, but with an exponent where the scale is negative or more than five zeros would

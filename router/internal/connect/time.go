@@ -14,7 +14,7 @@ func javaMillis(s *Schema, v int64) int64 {
 
 // A civil is a point in time in UTC, in Java's calendar: Julian before October 15, 1582.
 type civil struct {
-	year                           int64 // 0 is 1 BC
+	year                           int64 // before 1 BC or of it, as in Java: without a sign
 	month, day, weekday            int   // 1 to 12, 1 to 31, 0 for Sunday
 	hour, minute, second, ofSecond int
 }
@@ -45,7 +45,9 @@ func javaCivil(millis int64) civil {
 		c.month -= 12
 		year++
 	}
-	c.year = year
+	if c.year = year; year <= 0 {
+		c.year = 1 - year
+	}
 	return c
 }
 
