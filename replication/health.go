@@ -94,8 +94,8 @@ type Blocker struct {
 	// QueryAge is since its newest statement began, 0 where that cannot be seen. The statement's text is not read: it may
 	// hold what must not be shown.
 	QueryAge time.Duration
-	// Certain says that the slot's catalog_xmin stands at this transaction: nothing newer holds restart_lsn back. Without
-	// it the transaction is the oldest one, and the slot will come to stand at it.
+	// Certain says that the slot is confirmed past the transaction's beginning: restart_lsn cannot pass it, whatever we do. Without
+	// it the transaction is the oldest one, and will hold WAL back as soon as we have come to it.
 	Certain bool
 	End     string // the SQL that ends it
 }

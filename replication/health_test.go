@@ -94,6 +94,7 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 			t.Errorf("a reader: %+v", h.Blocker)
 		}
 		w.run(conn, insertRow)
+		w.follow() // while we are behind ourselves nobody else is named
 		h = w.read(m)
 		b := h.Blocker
 		if b == nil || b.Kind != BlockedByTransaction || b.PID != int32(conn.PgConn().PID()) || b.Database != w.cfg.Slot || b.User != "postgres" || b.State != "idle in transaction" ||
@@ -106,6 +107,12 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 		}
 		m.minAge = 0
 		w.run(conn, `PREPARE TRANSACTION 'it''s mine'`)
+		t.Cleanup(func() { // it would hold up the tests after this one
+			if w.value("SELECT count(*) FROM pg_prepared_xacts") != "0" {
+				w.exec("ROLLBACK PREPARED 'it''s mine'")
+			}
+		})
+		w.follow()
 		b = w.read(m).Blocker
 		if b == nil || b.Kind != BlockedByPrepared || b.Name != "it's mine" || b.Database != w.cfg.Slot || b.User != "postgres" {
 			t.Fatalf("a prepared one: %+v", b)

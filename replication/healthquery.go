@@ -56,18 +56,14 @@ const walDirQuery = `SELECT coalesce(sum(size), 0)::bigint AS bytes FROM pg_ls_w
 // blockerQuery finds the oldest transaction that has an id of its own: one without has written nothing and holds no WAL, whatever
 // snapshot (backend_xmin) it keeps. The kind of process does not matter: an autovacuum worker with an id holds WAL like any other.
 // Everybody sees backend_xid; what else a foreign session does, only who may read all statistics (pg_monitor).
-//
-// A slot's catalog_xmin follows the oldest id that was running; so an id at or before it is proof, and a newer one is the next to pin.
-func blockerQuery(slot string) string {
-	return `SELECT b.*, age(b.xid) AS xids, coalesce(age(b.xid) >= (SELECT age(s.catalog_xmin) FROM pg_replication_slots s WHERE s.slot_name = ` + quoteLiteral(slot) + `), false) AS certain FROM (
+const blockerQuery = `SELECT b.*, age(b.xid) AS xids FROM (
  SELECT 'transaction' AS kind, a.backend_xid AS xid, a.pid, '' AS name, a.datname AS database, a.usename AS "user", a.application_name AS application,
   CASE WHEN a.backend_type = 'client backend' THEN a.state ELSE a.backend_type END AS state,
   extract(epoch FROM clock_timestamp() - a.xact_start)::float8 AS age, extract(epoch FROM clock_timestamp() - a.query_start)::float8 AS query_age
  FROM pg_stat_activity a WHERE a.backend_xid IS NOT NULL AND a.leader_pid IS NULL AND a.pid <> pg_backend_pid()
  UNION ALL
  SELECT 'prepared', p.transaction, 0, p.gid, p.database, p.owner, '', 'prepared', extract(epoch FROM clock_timestamp() - p.prepared)::float8, NULL
- FROM pg_prepared_xacts p) b ORDER BY age(b.xid) DESC LIMIT 1`
-}
+ FROM pg_prepared_xacts p) b ORDER BY xids DESC LIMIT 1`
 
 // olderSlotQuery finds the slot, of either type, that is furthest behind ours.
 func olderSlotQuery(slot string) string {

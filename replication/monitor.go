@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
 )
 
 // blockerMinAge is how old a transaction must be to be called a blocker. There is always an oldest one on a busy server.
@@ -29,12 +31,18 @@ type Monitor struct {
 	walDir bool
 	unread time.Time // since when nobody was seen reading the slot; zero while somebody reads it
 
-	// seen is since when the blockers that the newest Read found were seen, for what does not tell its age.
-	seen map[string]time.Time
+	// seen is when the blockers that the newest Read found were seen first.
+	seen map[string]sighting
 }
 
 // Monitor returns a Monitor of the slot. It does not connect yet.
 func (s *Source) Monitor() *Monitor { return &Monitor{cfg: s.cfg, minAge: blockerMinAge} }
+
+// A sighting is when something was first seen, by our clock and by the server's position: it began before both.
+type sighting struct {
+	at     time.Time
+	server cdc.Position
+}
 
 // MeasureWALDir makes Read fill WALDirBytes where the role may list pg_wal (pg_monitor). The server looks at each file for it.
 func (m *Monitor) MeasureWALDir() { m.walDir = true }
@@ -120,27 +128,27 @@ func (m *Monitor) observeInactive(h *Health, untold bool) {
 // blocker is what holds WAL beside our own confirmations; nil where nothing is seen.
 func (m *Monitor) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 	seen := m.seen
-	m.seen = map[string]time.Time{}
+	m.seen = map[string]sighting{}
 	slots, err := rows[blockerRow](ctx, m.conn, "find an older slot", olderSlotQuery(m.cfg.Slot))
 	if err != nil {
 		return nil, err
 	}
 	// A slot that holds more than all that ours does is what fills the disk, whoever pins ours.
 	if len(slots) > 0 && slots[0].Behind > h.RetainedBytes {
-		return m.named(&slots[0], seen, h.At), nil
+		return m.named(&slots[0], seen, h), nil
 	}
-	found, err := rows[blockerRow](ctx, m.conn, "find the oldest transaction", blockerQuery(m.cfg.Slot))
+	found, err := rows[blockerRow](ctx, m.conn, "find the oldest transaction", blockerQuery)
 	if err != nil {
 		return nil, err
 	}
 	if len(found) > 0 {
 		// While most of what is held waits for us, a transaction that the slot has not come to yet is not to blame.
-		if b := m.named(&found[0], seen, h.At); b.Age >= m.minAge && (b.Certain || 2*h.UnconfirmedBytes <= h.RetainedBytes) {
+		if b := m.named(&found[0], seen, h); b.Age >= m.minAge && (b.Certain || 2*h.UnconfirmedBytes <= h.RetainedBytes) {
 			return b, nil
 		}
 	}
 	if len(slots) > 0 {
-		return m.named(&slots[0], seen, h.At), nil
+		return m.named(&slots[0], seen, h), nil
 	}
 	return nil, nil
 }
@@ -157,29 +165,29 @@ type blockerRow struct {
 	Age         *float64
 	QueryAge    *float64 `json:"query_age"`
 	Xids        int64
-	Certain     bool
 	Behind      int64
 }
 
-// named makes a Blocker of a row. One whose age is not told is as old as we have seen it, or has outlived so many other
+// named makes a Blocker of a row; seen is what was seen before. One whose age is not told is as old as we have seen it, or has outlived so many other
 // transactions that it must be old.
-func (m *Monitor) named(r *blockerRow, seen map[string]time.Time, now time.Time) *Blocker {
+func (m *Monitor) named(r *blockerRow, seen map[string]sighting, h *Health) *Blocker {
 	b := &Blocker{
-		Kind: r.Kind, Name: r.Name, PID: r.PID, Database: r.Database, User: r.User, Application: r.Application, State: r.State, Certain: r.Certain,
+		Kind: r.Kind, Name: r.Name, PID: r.PID, Database: r.Database, User: r.User, Application: r.Application, State: r.State,
 	}
 	key := fmt.Sprint(r.Kind, " ", r.PID, " ", r.Xid, " ", r.Name)
-	since, ok := seen[key]
+	first, ok := seen[key]
 	if !ok {
-		since = now
+		first = sighting{at: h.At, server: h.Server}
 	}
-	m.seen[key] = since
+	m.seen[key] = first
+	b.Certain = h.Confirmed >= first.server
 	switch {
 	case r.Age != nil:
 		b.Age = seconds(*r.Age)
 	case r.Xids >= 1000:
-		b.Age = max(now.Sub(since), blockerMinAge)
+		b.Age = max(h.At.Sub(first.at), blockerMinAge)
 	default:
-		b.Age = now.Sub(since)
+		b.Age = h.At.Sub(first.at)
 	}
 	if r.QueryAge != nil {
 		b.QueryAge = seconds(*r.QueryAge)

@@ -1,0 +1,234 @@
+package replication
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// follow lets the slot follow the server as a consumer that has everything would, behind a fresh record of the running transactions.
+func (w *world) follow() {
+	w.Helper()
+	w.exec("CHECKPOINT", fmt.Sprintf("SELECT pg_replication_slot_advance('%s', pg_current_wal_lsn())", w.cfg.Slot))
+}
+
+// What pins a slot is often in another database, of another application: they share the WAL.
+func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
+	for _, v := range versions {
+		t.Run(v, func(t *testing.T) {
+			t.Parallel()
+			pg := testenv.Postgres(t, v, testenv.Private())
+			pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE shop", "CREATE DATABASE crm")
+			w := &world{T: t, pg: pg, dsn: pg.DSN("shop")}
+			w.cfg = Config{DSN: w.dsn, Tables: []string{"public.outbox"}, Slot: "walpost", Publication: "walpost"}
+			w.exec(outboxTable, publicationForOutbox, w.slotOf("pgoutput"))
+			m := w.source().Monitor()
+			t.Cleanup(m.Close)
+			m.minAge = 0
+
+			other, err := pgx.Connect(t.Context(), pg.DSN("crm")+"&application_name=nightly")
+			if err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = other.Close(t.Context()) }) // the test ends it
+			w.run(other, "CREATE TABLE report (n int)", "BEGIN", "INSERT INTO report VALUES (1)")
+			began := w.value("SELECT pg_current_wal_lsn()::text")
+			w.exec(insertRow, "SELECT pg_switch_wal()")
+			h := w.read(m)
+			for range 3 { // the slot comes to stand at it after a record of the running transactions or two
+				w.follow()
+				w.exec("SELECT txid_current()")
+				h = w.read(m)
+			}
+			b := h.Blocker
+			if b == nil || b.Kind != BlockedByTransaction || b.Database != "crm" || b.PID != int32(other.PgConn().PID()) || b.User != "postgres" ||
+				b.Application != "nightly" || b.State != "idle in transaction" || !b.Certain || b.Age <= 0 || b.QueryAge <= 0 || b.QueryAge > b.Age {
+				t.Fatalf("%+v", b)
+			}
+			at, err := cdc.ParsePosition(began)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if h.Restart > at || h.Confirmed <= at || h.UnconfirmedBytes > h.RetainedBytes/2 {
+				t.Errorf("it began before %s: %+v", at, h)
+			}
+
+			// While we are behind ourselves, a transaction that began since is not to blame; this one was before.
+			w.exec(b.End)
+			for range 3 {
+				w.follow()
+				w.exec("SELECT txid_current()")
+			}
+			if h = w.read(m); h.Blocker != nil || h.Restart <= at {
+				t.Errorf("after %s: %+v, restart %s", b.End, h.Blocker, h.Restart)
+			}
+			for range 3 {
+				w.exec(insertRow, "SELECT pg_switch_wal()")
+			}
+			late := w.connect()
+			w.run(late, "BEGIN", insertRow)
+			if h = w.read(m); h.Blocker != nil || h.UnconfirmedBytes < h.RetainedBytes/2 {
+				t.Errorf("behind ourselves: %+v, %d of %d unconfirmed", h.Blocker, h.UnconfirmedBytes, h.RetainedBytes)
+			}
+		})
+	}
+}
+
+func TestOlderSlotIsTheBlockerWhereItHoldsMore(t *testing.T) {
+	pg := testenv.Postgres(t, "17", testenv.Private())
+	w := newWorld(t, pg, outboxTable, publicationForOutbox)
+	w.exec("SELECT pg_create_physical_replication_slot('gone', true)", "SELECT pg_switch_wal()", insertRow, "SELECT pg_switch_wal()", w.slotOf("pgoutput"))
+	m := w.source().Monitor()
+	t.Cleanup(m.Close)
+	m.minAge = 0
+	writer := w.connect()
+	w.run(writer, "BEGIN", insertRow)
+	h := w.read(m)
+	b := h.Blocker
+	if b == nil || b.Kind != BlockedBySlot || b.Name != "gone" || b.State != "inactive" || b.End != "SELECT pg_drop_replication_slot('gone');" {
+		t.Fatalf("%+v", b)
+	}
+	if h.Oldest >= h.Restart || h.Oldest == 0 {
+		t.Errorf("oldest WAL at %s, ours from %s", h.Oldest, h.Restart)
+	}
+	w.exec(b.End)
+	if b = w.read(m).Blocker; b == nil || b.Kind != BlockedByTransaction {
+		t.Errorf("then the transaction: %+v", b)
+	}
+}
+
+// A role with nothing but REPLICATION sees that a transaction is there, and not what it does: that is said, and its age is ours.
+func TestWhatMayNotBeSeenIsSaid(t *testing.T) {
+	pg := testenv.Postgres(t, "15", testenv.Private())
+	w := newWorld(t, pg, outboxTable, publicationForOutbox, `CREATE ROLE "weak one" LOGIN REPLICATION`)
+	w.exec(w.slotOf("pgoutput"))
+	w.cfg.DSN = strings.Replace(w.dsn, "postgres@", "weak%20one@", 1)
+	m := w.source().Monitor()
+	t.Cleanup(m.Close)
+	m.MeasureWALDir()
+	conn := w.connect()
+	w.run(conn, "BEGIN", insertRow)
+	m.minAge = 0
+	h := w.read(m)
+	b := h.Blocker
+	if b == nil || b.PID != int32(conn.PgConn().PID()) || b.State != "" || b.QueryAge != 0 || b.Age != 0 || h.WALDirBytes != -1 {
+		t.Fatalf("%+v of %+v", b, h)
+	}
+	if !strings.Contains(h.Hidden, `GRANT pg_monitor TO "weak one";`) {
+		t.Errorf("hidden: %q", h.Hidden)
+	}
+	for key := range m.seen {
+		m.seen[key] = sighting{at: time.Now().Add(-time.Hour)}
+	}
+	if b = w.read(m).Blocker; b == nil || b.Age < time.Hour {
+		t.Errorf("seen for an hour: %+v", b)
+	}
+	w.exec(`GRANT pg_monitor TO "weak one"`)
+	if h = w.read(m); h.Hidden != "" || h.Blocker == nil || h.Blocker.State != "idle in transaction" || h.WALDirBytes <= 0 {
+		t.Errorf("with pg_monitor: %+v, %+v", h, h.Blocker)
+	}
+}
+
+// A monitor that kept a transaction open would itself hold back what it watches, on a server where that matters most.
+func TestMonitorLeavesNothingOpen(t *testing.T) {
+	for _, v := range []string{"14", "18"} {
+		pg := testenv.Postgres(t, v, testenv.Private())
+		w := newWorld(t, pg, outboxTable, publicationForOutbox)
+		w.exec(w.slotOf("pgoutput"))
+		w.cfg.ApplicationName = "the monitor"
+		m := w.source().Monitor()
+		t.Cleanup(m.Close)
+		m.MeasureWALDir()
+		before := w.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
+		for range 5 {
+			w.read(m)
+			if got := w.value("SELECT format('%s %s %s %s', state, xact_start, backend_xid, backend_xmin) FROM pg_stat_activity WHERE application_name = 'the monitor'"); got != "idle   " {
+				t.Errorf("%s: between two reads: %q", v, got)
+			}
+			if got := w.value("SELECT count(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid) WHERE a.application_name = 'the monitor'"); got != "0" {
+				t.Errorf("%s: %s locks", v, got)
+			}
+		}
+		if after := w.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text"); after != before {
+			t.Errorf("%s: transaction ids went from %s to %s", v, before, after)
+		}
+		results, err := m.conn.Exec(t.Context(), "SHOW statement_timeout").ReadAll()
+		if err != nil || string(results[0].Rows[0][0]) != statementTimeout {
+			t.Errorf("%s: statement_timeout is %s, %v", v, results[0].Rows[0], err)
+		}
+	}
+}
+
+// A slot on a standby is held for the primary's transactions, which the standby cannot see.
+func TestMonitorReadsASlotOnAStandby(t *testing.T) {
+	for _, v := range []string{"16", "18"} {
+		t.Run(v, func(t *testing.T) {
+			t.Parallel()
+			primary := testenv.Postgres(t, v, testenv.Private())
+			w := newWorld(t, primary, outboxTable, publicationForOutbox)
+			standby := primary.Standby(t, testenv.Param("max_slot_wal_keep_size", "256MB"))
+			made := make(chan error, 1)
+			go func() {
+				conn, err := pgx.Connect(t.Context(), standby.DSN(w.cfg.Slot))
+				if err == nil {
+					_, err = conn.Exec(t.Context(), w.slotOf("pgoutput"))
+					_ = conn.Close(t.Context()) // it has done its work
+				}
+				made <- err
+			}()
+			for done := false; !done; { // a standby makes a slot when the primary has logged its running transactions
+				w.exec("SELECT pg_log_standby_snapshot()")
+				select {
+				case err := <-made:
+					if err != nil {
+						t.Fatal(err)
+					}
+					done = true
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+			w.cfg.DSN = standby.DSN(w.cfg.Slot) + "&target_session_attrs=any"
+			m := w.source().Monitor()
+			t.Cleanup(m.Close)
+			m.MeasureWALDir()
+			first := w.read(m)
+			if !first.Exists || !first.Standby || !strings.Contains(first.Hidden, "the primary") || first.RetainedBytes <= 0 || !first.SafeKnown ||
+				first.SafeBytes <= 0 || first.SafeBytes > 272<<20 || first.WALDirBytes <= 0 {
+				t.Fatalf("%+v", first)
+			}
+			w.exec("SELECT pg_switch_wal()", insertRow)
+			standby.CatchUp(t, primary)
+			second := w.read(m)
+			grown := int64(second.Server - first.Server)
+			if grown <= 0 || first.SafeBytes-second.SafeBytes != grown || second.RetainedBytes-first.RetainedBytes != grown {
+				t.Errorf("after %d bytes of WAL: %+v, then %+v", grown, first, second)
+			}
+		})
+	}
+}
+
+// What we compute for a standby is what the server computes for itself.
+func TestSafeBytesAreTheServers(t *testing.T) {
+	onEachLimited(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		w.exec(w.slotOf("pgoutput"))
+		for range 3 {
+			got := w.value(`SELECT restart_lsn || ' ' || (safe_wal_size + pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0'))::text FROM pg_replication_slots WHERE slot_name = '` + w.cfg.Slot + `'`)
+			text, end, _ := strings.Cut(got, " ")
+			restart, err := cdc.ParsePosition(text)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ours := fmt.Sprint(safeBytes(restart, 0, 32<<20, 16<<20)); ours != end {
+				t.Errorf("from %s: %s, the server has %s", text, ours, end)
+			}
+			w.exec(insertRow, "SELECT pg_switch_wal()")
+		}
+	})
+}
