@@ -3,256 +3,440 @@ package router
 import (
 	"errors"
 	"fmt"
+	"regexp/syntax"
+	"slices"
+	"strconv"
 	"strings"
 )
 
-// translate turns a java.util.regex pattern into one of Go's syntax with the same meaning, or says why there is none.
-// endAnchor says that the pattern has a $: Java's also matches before a final line terminator, Go's does not; the caller
-// must not use the result on a value that ends in one.
-//
-// What differs (java.util.regex.Pattern's documentation against RE2's syntax): the dot excludes five line terminators and not
-// one; \s has the vertical tab; \b, (?i) and the POSIX classes have other alphabets; classes can be nested and intersected;
-// look-around, back references, possessive quantifiers and atomic groups have no counterpart.
-func translate(java string) (pattern string, endAnchor bool, err error) {
-	t := translator{in: java}
-	if err := t.run(); err != nil {
-		return "", false, err
+// A javaRegex is a java.util.regex pattern in the syntax of one of two engines: Go's own, and regexp2's for look-around, back
+// references, atomic groups and possessive quantifiers.
+type javaRegex struct {
+	pattern    string
+	backtracks bool           // needs regexp2
+	groups     int            // capturing ones
+	names      map[string]int // of groups
+	// endAnchor says that the pattern has a $ or \Z: Java's also match before a final line terminator, and the ones here do
+	// not. It must not be used on a value that ends in one.
+	endAnchor bool
+	// wordAnchor says that the pattern has a \b: beyond ASCII its meaning changed with Java 19.
+	wordAnchor bool
+	// looksBehind says that the pattern has a look-behind: in Java it counts a character beyond U+FFFF as two.
+	looksBehind bool
+}
+
+// translate turns a Java pattern into one with the same meaning, or says why there is none.
+func translate(java string) (*javaRegex, error) {
+	in := tokens(java)
+	t := translator{in: in}
+	err := t.run()
+	if err == nil {
+		if _, wrong := syntax.Parse(t.out.String(), syntax.Perl); wrong != nil { // such as {1001}
+			err = errBacktracks
+		}
 	}
-	return t.out.String(), t.end, nil
+	if errors.Is(err, errBacktracks) {
+		t = translator{in: in, javaRegex: javaRegex{backtracks: true}}
+		err = t.run()
+	}
+	if err != nil {
+		return nil, err
+	}
+	t.pattern = t.out.String()
+	return &t.javaRegex, nil
+}
+
+// errBacktracks says that Go's own engine cannot do it.
+var errBacktracks = errors.New("needs backtracking")
+
+// A token is a character of a pattern. One between \Q and \E stands for itself.
+type token struct {
+	r      rune
+	quoted bool
+}
+
+func tokens(java string) []token {
+	var ts []token
+	quoted := false
+	for i, rs := 0, []rune(java); i < len(rs); i++ {
+		escape := rs[i] == '\\' && i+1 < len(rs)
+		switch {
+		case quoted && escape && rs[i+1] == 'E':
+			quoted = false
+			i++
+		case quoted:
+			ts = append(ts, token{rs[i], true})
+		case escape && rs[i+1] == 'Q':
+			quoted = true
+			i++
+		case escape:
+			ts = append(ts, token{r: rs[i]}, token{r: rs[i+1]})
+			i++
+		default:
+			ts = append(ts, token{r: rs[i]})
+		}
+	}
+	return ts
 }
 
 type translator struct {
-	in  string
+	javaRegex
+	in  []token
 	i   int
 	out strings.Builder
-	end bool
+
+	fold, dotAll bool // the flags i and s
+	stack        []frame
+	look         int  // look-behinds around
+	closed       int  // look-arounds and atomic groups around
+	full         bool // the present alternative cannot match nothing
 }
 
-var errUnsupported = errors.New("is not supported")
+// A frame is an open group.
+type frame struct {
+	start        int // of its text in out
+	fold, dotAll bool
+	assertion    bool // a look-around
+	behind       bool
+	closed       bool // a look-around or an atomic group
+	groups       int  // before it
+	full         bool // of the alternative that it stands in
+	empty        bool // an alternative of it can match nothing
+}
+
+// An atom is what a quantifier may follow.
+type atom struct {
+	start      int  // of its text in out
+	assertion  bool // it matches no characters, or is not to be repeated for another reason
+	group      bool
+	groups     int // that capture, in it
+	matchEmpty bool
+}
 
 func (t *translator) unsupported(what string, n int) error {
-	return fmt.Errorf("%s (%q at character %d) %w: it has no counterpart with the same meaning here",
-		what, t.in[t.i:min(len(t.in), t.i+n)], t.i+1, errUnsupported)
+	return fmt.Errorf("%s (%q at character %d) is not supported: it has no counterpart with the same meaning here",
+		what, text(t.in[t.i:min(len(t.in), t.i+n)]), t.i+1)
 }
 
-func (t *translator) peek(s string) bool { return strings.HasPrefix(t.in[t.i:], s) }
-
-func (t *translator) run() error {
-	quantified := false // the last thing was a quantifier: + behind it makes it possessive
-	for t.i < len(t.in) {
-		was := quantified
-		quantified = false
-		switch c := t.in[t.i]; c {
-		case '\\':
-			if err := t.escape(false); err != nil {
-				return err
-			}
-		case '[':
-			if err := t.class(); err != nil {
-				return err
-			}
-		case '(':
-			if err := t.group(); err != nil {
-				return err
-			}
-		case '.':
-			t.out.WriteString(`[^\n\r\x{85}\x{2028}\x{2029}]`)
-			t.i++
-		case '$':
-			t.end = true
-			t.out.WriteString(`\z`)
-			t.i++
-		case '^':
-			t.out.WriteString(`\A`)
-			t.i++
-		case '*', '+', '?':
-			if was && c == '+' {
-				return t.unsupported("a possessive quantifier", 1)
-			}
-			t.out.WriteByte(c)
-			t.i++
-			if !was || c != '?' {
-				quantified = true
-			}
-		case '{':
-			n := quantifier(t.in[t.i:])
-			if n == 0 {
-				return t.unsupported("a { that is not a quantifier", 4)
-			}
-			t.out.WriteString(t.in[t.i : t.i+n])
-			t.i += n
-			quantified = true
-		default:
-			t.out.WriteByte(c)
-			t.i++
-		}
+func text(ts []token) string {
+	var b strings.Builder
+	for _, t := range ts {
+		b.WriteRune(t.r)
 	}
-	return nil
+	return b.String()
 }
 
-// quantifier is the length of {n}, {n,} or {n,m} at the start of s, else 0.
-func quantifier(s string) int {
-	i, digits, comma := 1, 0, false
-	for ; i < len(s); i++ {
-		switch c := s[i]; {
-		case c >= '0' && c <= '9':
-			digits++
-		case c == ',' && !comma && digits > 0:
-			comma = true
-		case c == '}' && digits > 0:
-			return i + 1
-		default:
-			return 0
-		}
+// at is the character n behind the present one, 0 where there is none or it is quoted.
+func (t *translator) at(n int) rune {
+	if t.i+n >= len(t.in) || t.in[t.i+n].quoted {
+		return 0
 	}
-	return 0
+	return t.in[t.i+n].r
 }
 
-func (t *translator) group() error {
-	switch {
-	case !t.peek("(?"):
-		t.out.WriteByte('(')
-		t.i++
-	case t.peek("(?:"):
-		t.out.WriteString("(?:")
-		t.i += 3
-	case t.peek("(?=") || t.peek("(?!") || t.peek("(?<=") || t.peek("(?<!"):
-		return t.unsupported("look-around", 4)
-	case t.peek("(?>"):
-		return t.unsupported("an atomic group", 3)
-	case t.peek("(?<"):
-		end := strings.IndexByte(t.in[t.i:], '>')
-		if end < 0 {
-			return fmt.Errorf("group name without > at character %d", t.i+1)
-		}
-		name := t.in[t.i+3 : t.i+end]
-		for i := range len(name) {
-			c := name[i]
-			if letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'; !letter && (i == 0 || c < '0' || c > '9') {
-				return fmt.Errorf("group name %q: it must be letters and digits, a letter first", name)
-			}
-		}
-		t.out.WriteString("(?P<" + name + ">")
-		t.i += end + 1
-	default:
-		return t.unsupported("an inline flag", 4)
-	}
-	return nil
-}
-
-// space is Java's \s: without flags it has the vertical tab, which RE2's has not.
-const space = `\t\n\x0B\f\r `
-
-// escape translates what begins with a backslash; in a class where inClass is set.
-func (t *translator) escape(inClass bool) error {
-	if t.i+1 == len(t.in) {
-		return errors.New("nothing behind the last backslash")
-	}
-	c := t.in[t.i+1]
-	write := func(s string, n int) error {
-		t.out.WriteString(s)
-		t.i += n
-		return nil
-	}
-	switch {
-	case c == 's' && inClass:
-		return write(space, 2)
-	case c == 's':
-		return write("["+space+"]", 2)
-	case c == 'S' && !inClass:
-		return write("[^"+space+"]", 2)
-	case strings.IndexByte("dDwW", c) >= 0, strings.IndexByte("tnrfa", c) >= 0:
-		return write(t.in[t.i:t.i+2], 2)
-	case (c == 'A' || c == 'z') && !inClass:
-		return write(t.in[t.i:t.i+2], 2)
-	case c == 'e':
-		return write(`\x1B`, 2)
-	case c == 'x' && len(t.in) >= t.i+4 && isHex(t.in[t.i+2:t.i+4]):
-		return write(t.in[t.i:t.i+4], 4)
-	case c == 'u' && len(t.in) >= t.i+6 && isHex(t.in[t.i+2:t.i+6]):
-		if strings.EqualFold(t.in[t.i+2:t.i+3], "d") && t.in[t.i+3] >= '8' {
-			return t.unsupported("half of a surrogate pair", 6)
-		}
-		return write(`\x{`+t.in[t.i+2:t.i+6]+`}`, 6)
-	case c == 'Q':
-		text, rest := t.in[t.i+2:], len(t.in)
-		if end := strings.Index(text, `\E`); end >= 0 {
-			text, rest = text[:end], t.i+2+end+2
-		}
-		for _, r := range text {
-			if r < 0x80 && strings.ContainsRune(`\.+*?()|[]{}^$-`, r) {
-				t.out.WriteByte('\\')
-			}
-			t.out.WriteRune(r)
-		}
-		t.i = rest
-		return nil
-	case (c == 'p' || c == 'P') && generalCategory(t.in[t.i+2:]) > 0:
-		n := 2 + generalCategory(t.in[t.i+2:])
-		return write(t.in[t.i:t.i+n], n)
-	case c >= '1' && c <= '9' || c == 'k':
-		return t.unsupported("a back reference", 3)
-	case c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '0':
-		return t.unsupported("this escape", 2)
-	case c >= 0x80:
-		return write("", 1)
-	}
-	return write(t.in[t.i:t.i+2], 2)
-}
-
-func isHex(s string) bool {
-	for i := range len(s) {
-		if strings.IndexByte("0123456789abcdefABCDEF", s[i]) < 0 {
+func (t *translator) peek(s string) bool {
+	for n, r := range []rune(s) {
+		if t.at(n) != r {
 			return false
 		}
 	}
 	return true
 }
 
-// generalCategory is the length of L, {L} or {Lu} at the start of s where that is a Unicode general category, else 0.
-func generalCategory(s string) int {
-	const major = "LMNZSPC"
-	if len(s) > 0 && strings.IndexByte(major, s[0]) >= 0 {
-		return 1
-	}
-	end := strings.IndexByte(s, '}')
-	if len(s) == 0 || s[0] != '{' || end < 2 || end > 3 || strings.IndexByte(major, s[1]) < 0 {
-		return 0
-	}
-	if end == 3 && (s[2] < 'a' || s[2] > 'z') {
-		return 0
-	}
-	return end + 1
-}
-
-func (t *translator) class() error {
-	t.out.WriteByte('[')
-	t.i++
-	if t.peek("^") {
-		t.out.WriteByte('^')
-		t.i++
-	}
-	if t.peek("]") {
-		return t.unsupported("a ] at the start of a class", 1)
-	}
+func (t *translator) run() error {
 	for t.i < len(t.in) {
-		switch c := t.in[t.i]; {
-		case c == ']':
-			t.out.WriteByte(']')
+		a := atom{start: t.out.Len()}
+		switch c := t.at(0); c {
+		case '|':
+			t.out.WriteByte('|')
 			t.i++
-			return nil
-		case c == '[':
-			return t.unsupported("a class within a class", 2)
-		case t.peek("&&"):
-			return t.unsupported("an intersection of classes", 2)
-		case c == '\\':
-			if err := t.escape(true); err != nil {
+			t.alternative()
+			continue
+		case '(':
+			if err := t.open(); err != nil {
+				return err
+			}
+			continue
+		case ')':
+			if len(t.stack) == 0 {
+				return t.unsupported("a ) without (", 1)
+			}
+			a = t.closeGroup()
+		case '*', '+', '?', '{':
+			return t.unsupported("a quantifier of nothing", 1)
+		case '[':
+			t.i++
+			s, err := t.class(true)
+			if err != nil {
+				return err
+			}
+			s.write(&t.out)
+		case '.':
+			if t.dotAll {
+				everything.write(&t.out)
+			} else {
+				terminators.negate().write(&t.out)
+			}
+			t.i++
+		case '$':
+			t.endAnchor, a.assertion = true, true
+			t.out.WriteString(`\z`)
+			t.i++
+		case '^':
+			a.assertion = true
+			t.out.WriteString(`\A`)
+			t.i++
+		case '\\':
+			var err error
+			if err = t.escape(&a); err != nil {
 				return err
 			}
 		default:
-			t.out.WriteByte(c)
+			t.literal(t.in[t.i].r)
 			t.i++
 		}
+		empty, err := t.quantifier(a)
+		if err != nil {
+			return err
+		}
+		t.full = t.full || !empty
 	}
-	return errors.New("a class without ]")
+	if len(t.stack) > 0 {
+		return errors.New("a ( without )")
+	}
+	return nil
+}
+
+func (t *translator) literal(r rune) {
+	s := one(r)
+	if t.fold {
+		s = s.fold()
+	}
+	s.write(&t.out)
+}
+
+// alternative notes the end of an alternative of the innermost group.
+func (t *translator) alternative() {
+	if n := len(t.stack); n > 0 && !t.full {
+		t.stack[n-1].empty = true
+	}
+	t.full = false
+}
+
+func (t *translator) push(f frame) {
+	t.stack = append(t.stack, f)
+	t.full = false
+}
+
+func (t *translator) closeGroup() atom {
+	t.alternative()
+	f := t.stack[len(t.stack)-1]
+	t.stack = t.stack[:len(t.stack)-1]
+	t.out.WriteByte(')')
+	t.fold, t.dotAll, t.full = f.fold, f.dotAll, f.full
+	if f.behind {
+		t.look--
+	}
+	if f.closed {
+		t.closed--
+	}
+	t.i++
+	return atom{start: f.start, assertion: f.assertion, group: true, groups: t.groups - f.groups, matchEmpty: f.empty}
+}
+
+// open reads what begins with a (.
+func (t *translator) open() (err error) {
+	f := frame{start: t.out.Len(), fold: t.fold, dotAll: t.dotAll, groups: t.groups, full: t.full}
+	capture := func(name string) {
+		t.groups++
+		if name != "" {
+			if t.names == nil {
+				t.names = map[string]int{}
+			}
+			t.names[name] = t.groups
+		}
+		if t.backtracks { // else regexp2 counts the named ones behind the others
+			t.out.WriteString("(?<" + strconv.Itoa(t.groups) + ">")
+		} else {
+			t.out.WriteByte('(')
+		}
+	}
+	around := func(syntax string) error {
+		if !t.backtracks {
+			return errBacktracks
+		}
+		t.out.WriteString(syntax)
+		t.i += len(syntax)
+		return nil
+	}
+	switch {
+	case !t.peek("(?"):
+		if t.closed > 0 {
+			return t.unsupported("a group in a look-around or an atomic group, which Java remembers also where the match failed later,", 1)
+		}
+		capture("")
+		t.i++
+	case t.peek("(?:"):
+		t.out.WriteString("(?:")
+		t.i += 3
+	case t.peek("(?="), t.peek("(?!"):
+		if t.look > 0 {
+			return t.unsupported("a look-ahead in a look-behind", 3)
+		}
+		f.assertion, f.closed = true, true
+		err = around(text(t.in[t.i : t.i+3]))
+	case t.peek("(?<="), t.peek("(?<!"):
+		f.assertion, f.behind, f.closed = true, true, true
+		if err = around(text(t.in[t.i : t.i+4])); err == nil {
+			t.look++
+			t.looksBehind = true
+		}
+	case t.peek("(?>"):
+		if t.look > 0 {
+			return t.unsupported("an atomic group in a look-behind", 3)
+		}
+		f.closed = true
+		err = around("(?>")
+	case t.peek("(?<"):
+		end := slices.IndexFunc(t.in[t.i:], func(k token) bool { return k.r == '>' })
+		if end < 0 {
+			return fmt.Errorf("group name without > at character %d", t.i+1)
+		}
+		name := text(t.in[t.i+3 : t.i+end])
+		for i := range len(name) {
+			c := name[i]
+			if letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'; !letter && (i == 0 || c < '0' || c > '9') {
+				return fmt.Errorf("group name %q: it must be letters and digits, a letter first", name)
+			}
+		}
+		if _, twice := t.names[name]; twice || name == "" {
+			return fmt.Errorf("group name %q: it is there twice, or empty", name)
+		}
+		if t.closed > 0 {
+			return t.unsupported("a group in a look-around or an atomic group, which Java remembers also where the match failed later,", 3)
+		}
+		capture(name)
+		t.i += end + 1
+	default:
+		return t.flags(f)
+	}
+	if err != nil {
+		return err
+	}
+	if f.closed {
+		t.closed++
+	}
+	t.push(f)
+	return nil
+}
+
+// flags reads (?i), (?s-i), (?i:…): i and s, which are worked into what is written.
+func (t *translator) flags(f frame) error {
+	on := true
+	for n := 2; ; n++ {
+		switch c := t.at(n); c {
+		case '-':
+			if !on {
+				return t.unsupported("an inline flag", n+1)
+			}
+			on = false
+		case 'i':
+			t.fold = on
+		case 's':
+			t.dotAll = on
+		case ')':
+			t.i += n + 1
+			return nil
+		case ':':
+			t.out.WriteString("(?:")
+			t.i += n + 1
+			t.push(f)
+			return nil
+		default:
+			return t.unsupported("an inline flag other than i and s", n+1)
+		}
+	}
+}
+
+// quantifier reads what follows an atom, and says whether both together can match nothing.
+func (t *translator) quantifier(a atom) (empty bool, err error) {
+	var q string
+	least, more := 0, true
+	n := 1
+	switch c := t.at(0); c {
+	case '*', '+', '?':
+		q = string(c)
+		if more = c != '?'; c == '+' {
+			least = 1
+		}
+	case '{':
+		if q, least, more, n = repetition(t.in[t.i:]); n == 0 {
+			return false, t.unsupported("a { that is not a quantifier", 4)
+		}
+	default:
+		return a.matchEmpty || a.assertion, nil
+	}
+	switch {
+	case a.assertion:
+		return false, t.unsupported("a quantifier of this", n)
+	case more && a.matchEmpty && a.groups > 0:
+		return false, t.unsupported("a repeated group that can match nothing", n)
+	case t.look > 0 && (a.group || q == "*" || q == "+" || strings.HasSuffix(q, ",}")):
+		return false, t.unsupported("this quantifier in a look-behind", n)
+	}
+	switch t.at(n) {
+	case '+':
+		if !t.backtracks {
+			return false, errBacktracks
+		}
+		if t.look > 0 {
+			return false, t.unsupported("a possessive quantifier in a look-behind", n+1)
+		}
+		if a.groups > 0 {
+			return false, t.unsupported("a possessive quantifier of a group that captures", n+1)
+		}
+		out := t.out.String()
+		t.out.Reset()
+		t.out.WriteString(out[:a.start] + "(?>" + out[a.start:] + q + ")")
+		n++
+	case '?':
+		t.out.WriteString(q + "?")
+		n++
+	default:
+		t.out.WriteString(q)
+	}
+	t.i += n
+	if c := t.at(0); c == '*' || c == '+' || c == '?' || c == '{' {
+		return false, t.unsupported("a quantifier of a quantifier", 1)
+	}
+	return least == 0 || a.matchEmpty, nil
+}
+
+// repetition reads {n}, {n,} or {n,m} at the start of ts. more says that it can be more than once; length 0 that it is none of these.
+func repetition(ts []token) (q string, least int, more bool, length int) {
+	end := slices.IndexFunc(ts, func(k token) bool { return k.r == '}' })
+	if end < 0 || slices.ContainsFunc(ts[:end], func(k token) bool { return k.quoted }) {
+		return "", 0, false, 0
+	}
+	number := func(s string) (int, bool) {
+		n, err := strconv.ParseUint(s, 10, 31) // no sign
+		return int(n), err == nil
+	}
+	from, to, comma := strings.Cut(text(ts[1:end]), ",")
+	least, ok := number(from)
+	most := least
+	switch {
+	case !ok:
+		return "", 0, false, 0
+	case !comma:
+		q = fmt.Sprintf("{%d}", least)
+	case to == "":
+		q, most = fmt.Sprintf("{%d,}", least), least+2
+	default:
+		if most, ok = number(to); !ok || most < least {
+			return "", 0, false, 0
+		}
+		q = fmt.Sprintf("{%d,%d}", least, most)
+	}
+	return q, least, most > 1, end + 1
 }

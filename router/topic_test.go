@@ -27,6 +27,16 @@ func TestJavaRegexes(t *testing.T) {
 		{``, "y", "abc", "abc"},
 		{`(.*?)-.*`, "$1", "a-b-c", "a"},
 		{`.*?`, "y", "abc", "yabc"}, // find() takes the empty match first
+		// Look-around, back references, atomic groups and possessive quantifiers take the other engine.
+		{`(?!internal)(.*)`, "t.$1", "order", "t.order"}, {`(?!internal)(.*)`, "t.$1", "internal.x", "internal.x"},
+		{`(.*)(?<!-v1)`, "t.$1", "order-v2", "t.order-v2"}, {`(.*)(?<!-v1)`, "t.$1", "order-v1", "order-v1"},
+		{`(?<a>\w)(.)\1\k<a>`, "$2${a}", "a-aa", "-a"},
+		{`(a++)b?`, "<$1>", "aab", "<aa>"}, {`a*+a`, "x", "aaa", "aaa"}, {`(?>a|ab)c`, "x", "abc", "abc"},
+		{`(?=.*é)(.*)`, "<$1>", "😀é", "<😀é>"},
+		{`(?<n>b)?(a)\2`, "$1${n}-$2", "aa", "-a"}, // named groups count with the others
+		{`(?i)(order)(?-i)X`, "$1", "oRdErX", "oRdEr"}, {`(?i)[a-c&&[^b]]+`, "x", "aC", "x"}, {`(?i)k`, "x", "\u212a", "\u212a"}, {`(?s).`, "x", "\n", "x"},
+		{`[a-z&&[^aeiou]]+`, "x", "xyz", "x"}, {`[a-c[x-z]]+`, "x", "ax", "x"}, {`\p{Alpha}+`, "x", "ab", "x"}, {`\bx\b`, "y", "x", "y"}, {`a\Z`, "y", "a", "y"},
+		{`a{1001}`, "y", strings.Repeat("a", 1001), "y"}, {`\R`, "y", "\r\n", "y"}, {`\0101\x{42}`, "y", "AB", "y"},
 	} {
 		tp, err := newTopics(c.regex, c.replacement)
 		if err != nil {
@@ -41,10 +51,12 @@ func TestJavaRegexes(t *testing.T) {
 
 func TestWhatGoCannotExpressIsRefused(t *testing.T) {
 	for regex, want := range map[string]string{
-		"(?=a)b": "look-around", "(?!a)b": "look-around", "(?<=a)b": "look-around", "(?<!a)b": "look-around", "(?>a)": "atomic", `(a)\1`: "back reference",
-		`(?<x>a)\k<x>`: "back reference", "a++": "possessive", "a*+": "possessive", "a?+": "possessive", "a{2}+": "possessive", "(?i)a": "inline flag",
-		`\bx`: "escape", `[a[b]]`: "class within", "[a&&b]": "intersection", `\p{Alpha}`: "escape", `\R`: "escape", `x{,3}`: "quantifier", "[]a]": "start of a class",
-		"(": "missing closing", "[a": "without ]", `a\`: "last backslash", "(?<1a>b)": "group name", "a**": "invalid nested", `[\S]`: "escape", `\Z`: "escape", `\012`: "escape",
+		"(?m)^a": "inline flag", "(?u)a": "inline flag", "(?x) a": "inline flag", `\G`: "escape", `\X`: "escape", `\N{SPACE}`: "escape", `\b{g}`: "escape", `\8`: "stand before it",
+		`\1(a)`: "stand before it", `(a\1)`: "stands in", `(?i)(a)\1`: "flag i", `(?<=(a))b`: "look-around", `(?!(a))b`: "look-around", `(?=(a))b`: "look-around", `(?>(a)b)`: "atomic", `(a)*+`: "possessive", `(?<=a+)b`: "look-behind",
+		`(?<=(?:ab){2})`: "look-behind", `(a*)*`: "can match nothing", `(?:(a)|b?){2,}`: "can match nothing", `^*`: "quantifier of this", `\R+`: "quantifier of", "a**": "quantifier of a quantifier",
+		"[a&&b&&c]": "intersection", "[a&&[b]c]": "intersection", "[a&&]": "intersection", `[\w-z]`: "start of a range", "[z-a]": "range", `\p{C}`: "property", `\p{InGreek}`: "property",
+		`x{,3}`: "quantifier", "x{3,2}": "quantifier", "[]a]": "start of a class", "*a": "of nothing", "(": "without )", ")": "without (", "[a": "without ]", `a\`: "last backslash",
+		"(?<1a>b)": "group name", "(?<a>b)(?<a>c)": "twice", `\uD83D`: "escape", `\q`: "escape", `\p{Lu`: "without }",
 	} {
 		if _, err := newTopics(regex, "x"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want an error with %q", regex, err, want)
@@ -66,6 +78,27 @@ func TestValueThatEndsInALineTerminatorAndDollar(t *testing.T) {
 	}
 	if got, err := tp.route("a\n"); err == nil {
 		t.Errorf("routed to %q; Java's $ means something else there", got)
+	}
+}
+
+func TestWordBoundaryBeyondASCIIIsAnError(t *testing.T) {
+	tp, err := newTopics(`\bx.*`, "y")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tp.route("xé"); err == nil {
+		t.Errorf("routed to %q; what \\b means there depends on the version of Java", got)
+	}
+}
+
+// A regex that backtracks for ever must not hold the relay for ever.
+func TestCatastrophicBacktrackingEnds(t *testing.T) {
+	tp, err := newTopics(`(?:(?:x+x+)+)(?=y)z`, "y")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := tp.route(strings.Repeat("x", 64)); err == nil || !strings.Contains(err.Error(), "timeout") {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 

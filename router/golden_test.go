@@ -1,0 +1,5 @@
+package router
+
+import "flag"
+
+var update = flag.Bool("update", false, "write the goldens anew")

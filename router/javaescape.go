@@ -1,0 +1,320 @@
+package router
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// escape translates what begins with a backslash outside a class.
+func (t *translator) escape(a *atom) error {
+	anchor := func(s string, n int) error {
+		a.assertion = true
+		t.out.WriteString(s)
+		t.i += n
+		return nil
+	}
+	switch c := t.at(1); {
+	case c == 'A' || c == 'z':
+		return anchor(`\`+string(c), 2)
+	case c == 'Z':
+		t.endAnchor = true
+		return anchor(`\z`, 2)
+	case (c == 'b' || c == 'B') && t.at(2) != '{':
+		t.wordAnchor = true
+		return anchor(`\`+string(c), 2)
+	case c == 'R':
+		if t.look > 0 {
+			return t.unsupported("this escape in a look-behind", 2)
+		}
+		t.out.WriteString(`(?:\r\n|`)
+		vertical.write(&t.out)
+		t.out.WriteByte(')')
+		t.i += 2
+		if q := t.at(0); q == '*' || q == '+' || q == '?' || q == '{' {
+			return t.unsupported("a quantifier of \\R", 1)
+		}
+		return nil
+	case c >= '1' && c <= '9' || c == 'k':
+		a.matchEmpty = true
+		return t.reference()
+	}
+	s, isClass, err := t.character()
+	if err != nil {
+		return err
+	}
+	if t.fold && !isClass {
+		s = s.fold()
+	}
+	s.write(&t.out)
+	return nil
+}
+
+// reference reads \1 or \k<name>.
+func (t *translator) reference() error {
+	const what = "a back reference"
+	n, length := 0, 2
+	if t.at(1) == 'k' {
+		end := slices.IndexFunc(t.in[t.i:], func(k token) bool { return k.r == '>' })
+		if t.at(2) != '<' || end < 0 {
+			return t.unsupported(what, 3)
+		}
+		n, length = t.names[text(t.in[t.i+3:t.i+end])], end+1
+	} else {
+		n = int(t.at(1) - '0')
+		for c := t.at(length); c >= '0' && c <= '9' && 10*n+int(c-'0') <= t.groups; c = t.at(length) {
+			n = 10*n + int(c-'0')
+			length++
+		}
+	}
+	switch {
+	case n == 0 || n > t.groups:
+		return t.unsupported("a reference to a group that does not stand before it", length)
+	case t.fold:
+		return t.unsupported(what+" with the flag i", length)
+	case t.look > 0:
+		return t.unsupported(what+" in a look-behind", length)
+	case !t.backtracks:
+		return errBacktracks
+	}
+	if slices.ContainsFunc(t.stack, func(f frame) bool { return strings.HasPrefix(t.out.String()[f.start:], "(?<"+strconv.Itoa(n)+">") }) {
+		return t.unsupported("a reference to the group that it stands in", length)
+	}
+	t.out.WriteString(`\k<` + strconv.Itoa(n) + `>`)
+	t.i += length
+	return nil
+}
+
+// character reads an escape that stands for one character, or for a class of them, in a class or outside.
+func (t *translator) character() (s set, isClass bool, err error) {
+	if t.i+1 == len(t.in) {
+		return nil, false, errors.New("nothing behind the last backslash")
+	}
+	c := t.in[t.i+1].r
+	take := func(n int, s set, class bool) (set, bool, error) {
+		t.i += n
+		return s, class, nil
+	}
+	switch c {
+	case 'd':
+		return take(2, digits, true)
+	case 'D':
+		return take(2, digits.negate(), true)
+	case 'w':
+		return take(2, word, true)
+	case 'W':
+		return take(2, word.negate(), true)
+	case 's':
+		return take(2, spaces, true)
+	case 'S':
+		return take(2, spaces.negate(), true)
+	case 'h':
+		return take(2, horizontal, true)
+	case 'H':
+		return take(2, horizontal.negate(), true)
+	case 'v':
+		return take(2, vertical, true)
+	case 'V':
+		return take(2, vertical.negate(), true)
+	case 't':
+		return take(2, one('\t'), false)
+	case 'n':
+		return take(2, one('\n'), false)
+	case 'r':
+		return take(2, one('\r'), false)
+	case 'f':
+		return take(2, one('\f'), false)
+	case 'a':
+		return take(2, one('\a'), false)
+	case 'e':
+		return take(2, one(0x1B), false)
+	case 'c':
+		if r := t.at(2); r > 0 && r < 0x80 {
+			return take(3, one(r^64), false)
+		}
+	case 'x', 'u':
+		if n, length := t.hex(c); length > 0 {
+			return take(length, one(n), false)
+		}
+	case '0':
+		n, length := rune(0), 2
+		for d := t.at(length); d >= '0' && d <= '7' && length < 5 && 8*n+d-'0' <= 0o377; d = t.at(length) {
+			n = 8*n + d - '0'
+			length++
+		}
+		if length > 2 {
+			return take(length, one(n), false)
+		}
+	case 'p', 'P':
+		name, length := string(t.at(2)), 3
+		if name == "{" {
+			end := slices.IndexFunc(t.in[t.i:], func(k token) bool { return k.r == '}' })
+			if end < 0 {
+				return nil, false, fmt.Errorf(`\%c{ without } at character %d`, c, t.i+1)
+			}
+			name, length = text(t.in[t.i+3:t.i+end]), end+1
+		}
+		s, ok := property(name)
+		if !ok || t.fold {
+			return nil, false, t.unsupported("this property, or one with the flag i,", length)
+		}
+		if c == 'P' {
+			s = s.negate()
+		}
+		return take(length, s, true)
+	default:
+		if !isWord(c) || c == '_' {
+			return take(2, one(c), false)
+		}
+	}
+	return nil, false, t.unsupported("this escape", 2)
+}
+
+// hex reads \xhh, \x{h…} and \uhhhh.
+func (t *translator) hex(c rune) (n rune, length int) {
+	from, to := 2, 4
+	switch {
+	case c == 'u':
+		to = 6
+	case t.at(2) == '{':
+		from = 3
+		for to = from; t.at(to) != '}' && to < from+6; to++ {
+			if t.at(to) == 0 {
+				return 0, 0
+			}
+		}
+		if t.at(to) != '}' {
+			return 0, 0
+		}
+	}
+	if t.i+to > len(t.in) {
+		return 0, 0
+	}
+	v, err := strconv.ParseUint(text(t.in[t.i+from:t.i+to]), 16, 32)
+	if err != nil || v > maxRune || v >= 0xD800 && v < 0xE000 {
+		return 0, 0 // half of a surrogate pair has no counterpart
+	}
+	if from == 3 {
+		to++
+	}
+	return rune(v), to
+}
+
+// class reads a class behind its [. Where closed is not set it is what stands right of &&, and its ] is left.
+func (t *translator) class(closed bool) (set, error) {
+	negated := false
+	if closed && t.at(0) == '^' {
+		negated = true
+		t.i++
+	}
+	var s set
+	some := false
+	for {
+		switch c := t.at(0); {
+		case t.i >= len(t.in):
+			return nil, errors.New("a class without ]")
+		case c == ']' && !some:
+			return nil, t.unsupported("a ] at the start of a class", 1)
+		case c == ']':
+			if closed {
+				t.i++
+			}
+			if negated {
+				s = s.negate()
+			}
+			return s, nil
+		case c == '[':
+			t.i++
+			inner, err := t.class(true)
+			if err != nil {
+				return nil, err
+			}
+			s, some = s.union(inner), true
+		case t.peek("&&"):
+			if !some || !closed {
+				return nil, t.unsupported("an intersection of this form", 3)
+			}
+			t.i += 2
+			right, err := t.right()
+			if err != nil {
+				return nil, err
+			}
+			s = s.intersect(right)
+		default:
+			part, err := t.part()
+			if err != nil {
+				return nil, err
+			}
+			s, some = s.union(part), true
+		}
+	}
+}
+
+// right reads what stands right of &&: classes, or characters up to the end of the class. Java reads mixtures of both in ways that
+// nobody would expect.
+func (t *translator) right() (s set, err error) {
+	if t.at(0) != '[' {
+		if t.at(0) == ']' || t.at(0) == '&' || t.at(0) == '^' {
+			return nil, t.unsupported("an intersection of this form", 3)
+		}
+		from := t.i
+		if s, err = t.class(false); err == nil && slices.Contains(t.in[from:t.i], token{r: '['}) {
+			return nil, t.unsupported("an intersection of this form", 3)
+		}
+		return s, err
+	}
+	for t.at(0) == '[' {
+		t.i++
+		inner, err := t.class(true)
+		if err != nil {
+			return nil, err
+		}
+		s = s.union(inner)
+	}
+	if t.at(0) != ']' && !t.peek("&&") {
+		return nil, t.unsupported("an intersection of this form", 3)
+	}
+	return s, nil
+}
+
+// part reads one character of a class, a range of them, or an escape that is a class.
+func (t *translator) part() (set, error) {
+	from, isClass, err := t.member()
+	if err != nil || isClass {
+		return from, err
+	}
+	s := from
+	if t.at(0) == '-' && t.at(1) != '[' && t.at(1) != ']' && t.i+1 < len(t.in) {
+		t.i++
+		if t.peek("&&") {
+			return nil, t.unsupported("an intersection of this form", 3)
+		}
+		to, isClass, err := t.member()
+		if err != nil {
+			return nil, err
+		}
+		if isClass || to[0].from < from[0].from {
+			return nil, t.unsupported("a range of this form", 1)
+		}
+		s = set{{from[0].from, to[0].to}}
+	}
+	if t.fold {
+		s = s.fold()
+	}
+	return s, nil
+}
+
+func (t *translator) member() (s set, isClass bool, err error) {
+	if t.at(0) == '\\' {
+		s, isClass, err = t.character()
+		if isClass && t.at(0) == '-' && t.at(1) != ']' && t.at(1) != 0 {
+			return nil, false, t.unsupported("a class at the start of a range", 2)
+		}
+		return s, isClass, err
+	}
+	r := t.in[t.i].r
+	t.i++
+	return one(r), false, nil
+}
