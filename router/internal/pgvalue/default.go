@@ -33,10 +33,10 @@ func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok
 			}
 			return []byte{map[bool]byte{true: 1}[s == "1"]}, true
 		}
-		return parsed(v.parse, s)
+		return bitsDefault(v, s)
 	case oidVarbit:
 		if s, ok := literal(expr, "0"); ok {
-			return parsed(v.parse, s)
+			return bitsDefault(v, s)
 		}
 	case oidBool:
 		if s, ok := literal(expr, "false"); ok && !isNull {
@@ -74,6 +74,19 @@ func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok
 		}
 	}
 	return nil, false
+}
+
+// bitsDefault takes whatever is no 1 for a 0: of an expression too.
+func bitsDefault(v *representation, s string) (any, bool) {
+	if v.schema.Type == connect.Boolean {
+		return parsed(v.parse, s)
+	}
+	return parsed(v.parse, strings.Map(func(r rune) rune {
+		if r == '1' {
+			return r
+		}
+		return '0'
+	}, s))
 }
 
 // javaSpace is what String.trim takes off.

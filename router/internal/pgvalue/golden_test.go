@@ -9,6 +9,31 @@ import (
 	"testing"
 )
 
+// runs are the modes that every row was sent through Debezium with: each value of each option at least once. No option has a say in
+// what another one decides.
+var runs = []Modes{
+	{"adaptive", "precise", "bytes", "numeric", "json"},
+	{"adaptive_time_microseconds", "string", "base64", "string", "map"},
+	{"connect", "double", "base64-url-safe", "numeric", "json"},
+	{"isostring", "precise", "hex", "string", "map"},
+	{"microseconds", "string", "bytes", "numeric", "json"},
+	{"nanoseconds", "double", "base64", "string", "map"},
+}
+
+// A goldenColumn is one column definition of cases.txt and what became of it.
+type goldenColumn struct {
+	definition string
+	column     cdc.Column
+	schema     []string // by run; "absent", or "" where no row of the column came through
+	rows       []goldenRow
+}
+
+type goldenRow struct {
+	sql   string
+	raw   []byte // nil: NULL
+	value []string
+}
+
 // readGolden reads what Debezium answered.
 func readGolden(t testing.TB) (columns []goldenColumn) {
 	f, err := os.Open("testdata/debezium/golden.txt")
@@ -70,8 +95,14 @@ func readGolden(t testing.TB) (columns []goldenColumn) {
 // TestDebeziumSaysTheSame holds every schema and value to what Debezium wrote, in every mode. A value that Debezium has no longer after
 // a warning is nil, and one that it stops at is an error.
 func TestDebeziumSaysTheSame(t *testing.T) {
-	values, absent := 0, 0
-	for _, c := range readGolden(t) {
+	values, absent := compare(t, readGolden(t))
+	if values < 4000 || absent < 100 {
+		t.Errorf("%d values and %d columns without one were compared", values, absent)
+	}
+}
+
+func compare(t *testing.T, columns []goldenColumn) (values, absent int) {
+	for _, c := range columns {
 		for run, m := range runs {
 			column := c.column
 			typ, err := Column(&column, m)
@@ -127,7 +158,5 @@ func TestDebeziumSaysTheSame(t *testing.T) {
 			}
 		}
 	}
-	if values < 3500 || absent < 100 {
-		t.Errorf("%d values and %d columns without one were compared", values, absent)
-	}
+	return values, absent
 }

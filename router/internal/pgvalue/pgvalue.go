@@ -82,7 +82,7 @@ func guard(column string, parse func([]byte) (any, error), required bool) func([
 }
 
 // errLeftOut is a value of which Debezium logs that it could not convert it; the whole column is left out of that record.
-var errLeftOut = errors.New("Debezium leaves the value out")
+var errLeftOut = errors.New("left out by Debezium")
 
 func noValue(raw []byte, what string) error { return fmt.Errorf("%.40q is no %s", raw, what) }
 
@@ -108,7 +108,7 @@ type representation struct {
 }
 
 // errIdentity is an array within an array of what is text for Debezium.
-var errIdentity = errors.New("Debezium writes the address of a Java object for an array within an array ([Ljava.lang.String;@3347eeff), which is another one each time")
+var errIdentity = errors.New("an array within an array: Debezium writes the address of a Java object for it ([Ljava.lang.String;@3347eeff), which is another one each time")
 
 func str(raw []byte) (any, error) { return string(raw), nil }
 

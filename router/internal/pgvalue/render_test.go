@@ -27,7 +27,7 @@ func renderSchema(s *connect.Schema) string {
 	for _, p := range s.Params {
 		b.WriteString(" " + quote(p.Key) + "=" + quote(p.Value))
 	}
-	switch s.Type {
+	switch s.Type { //nolint:exhaustive // the others have nothing below them
 	case connect.Array:
 		b.WriteString(" <" + renderSchema(s.Elem) + ">")
 	case connect.Map:
