@@ -7,6 +7,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/walpost/walpost/cdc"
 )
 
 // runs are the modes that every row was sent through Debezium with: each value of each option at least once. No option has a say in
