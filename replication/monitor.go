@@ -14,6 +14,9 @@ import (
 // blockerMinAge is how old a transaction must be to be called a blocker. There is always an oldest one on a busy server.
 const blockerMinAge = 5 * time.Second
 
+// behindMin is how much must be unconfirmed to say that we are behind: an idle slot is confirmed every ten seconds only.
+const behindMin = 16 << 20
+
 // readTimeout bounds one Read beside the caller's context: a monitor that hangs tells nothing. A statement is bounded by
 // the server too, well before, so that what the client gave up is not still running there.
 const (
@@ -143,7 +146,8 @@ func (m *Monitor) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 	}
 	if len(found) > 0 {
 		// While most of what is held waits for us, a transaction that the slot has not come to yet is not to blame.
-		if b := m.named(&found[0], seen, h); b.Age >= m.minAge && (b.Certain || 2*h.UnconfirmedBytes <= h.RetainedBytes) {
+		ours := h.UnconfirmedBytes >= behindMin && 2*h.UnconfirmedBytes > h.RetainedBytes
+		if b := m.named(&found[0], seen, h); b.Age >= m.minAge && (b.Certain || !ours) {
 			return b, nil
 		}
 	}
