@@ -1,6 +1,7 @@
 package connect
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -110,5 +111,70 @@ func TestSchemasAreKeptWithinBounds(t *testing.T) {
 	}
 	if n := len(c.schemas); n > keptSchemas {
 		t.Errorf("%d schemas are kept", n)
+	}
+}
+
+// TestEmptyArrayInEnvelope: the one value without a schema may become a field.
+func TestEmptyArrayInEnvelope(t *testing.T) {
+	s, v, err := NewExpander(ExpandOptions{Payload: "payload"}).Expand("[]")
+	if err != nil || s != nil {
+		t.Fatal(s, v, err)
+	}
+	envelope := (&Schema{Type: Struct, Fields: []Field{{"payload", s}}}).Over(s)
+	want := []string{
+		`Struct{payload=[]}`, `{"payload":"[]"}`, `{"payload":"[]"}`,
+		`{"schema":{"type":"struct","fields":[{"type":"string","optional":true,"field":"payload"}],"optional":false},"payload":{"payload":"[]"}}`,
+	}
+	for i, c := range newConverters()[:4] {
+		if out, _, err := c.Append(nil, "topic", envelope, []any{v}); string(out) != want[i] || err != nil {
+			t.Errorf("%s: %s, want %s (%v)", converters[i], out, want[i], err)
+		}
+	}
+}
+
+// TestOptionalStringKeepsEmptyArrays: table.json.payload.empty.array.behavior, which Debezium has since 3.7.
+func TestOptionalStringKeepsEmptyArrays(t *testing.T) {
+	e, c := NewExpander(ExpandOptions{Payload: "payload", EmptyArray: OptionalString}), NewJSON(JSONOptions{Schemas: true})
+	for _, q := range []struct{ text, want string }{
+		{`{"a":[]}`, `{"schema":{"type":"struct","fields":[{"type":"array","items":{"type":"string","optional":true},"optional":true,"field":"a"}],"optional":true,"name":"payload"},"payload":{"a":[]}}`},
+		{`[]`, `{"schema":{"type":"array","items":{"type":"string","optional":true},"optional":true},"payload":[]}`},
+		{`{"a":[{"k":[]},{"k":[1]}]}`, `{"schema":{"type":"struct","fields":[{"type":"array","items":{"type":"struct","fields":[{"type":"array","items":{"type":"int32","optional":true},"optional":true,"field":"k"}],"optional":false,"name":"payload.a"},"optional":true,"field":"a"}],"optional":true,"name":"payload"},"payload":{"a":[{"k":[]},{"k":[1]}]}}`},
+	} {
+		s, v, err := e.Expand(q.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if out, _, err := c.Append(nil, "topic", s, v); string(out) != q.want || err != nil {
+			t.Errorf("%s: %s (%v)", q.text, out, err)
+		}
+	}
+}
+
+// BenchmarkBadDocument is what a megabyte of somebody else's costs.
+func BenchmarkBadDocument(b *testing.B) {
+	e := NewExpander(ExpandOptions{Payload: "payload", FieldNames: AvroNames})
+	fields := func(n int, format string) string {
+		var b strings.Builder
+		for i := range n {
+			fmt.Fprintf(&b, format, i)
+		}
+		return strings.TrimSuffix(b.String(), ",")
+	}
+	for name, text := range map[string]string{
+		"members":          "{" + fields(100_000, `"m%d":1,`) + "}",
+		"empty arrays":     "{" + fields(50_000, `"m%d":1,`) + "," + fields(50_000, `"n%d":[],`) + "}",
+		"same name":        "{" + strings.Repeat(`"a":1,`, 200_000) + `"a":1}`,
+		"arrays of arrays": "[" + strings.TrimSuffix(strings.Repeat(`[[[[1]]]],`, 100_000), ",") + "]",
+		"reversed":         "[" + strings.TrimSuffix(strings.Repeat("{"+fields(1000, `"m%d":1,`)+"},{\"m999\":1},", 100), ",") + "]",
+	} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(text)))
+			for b.Loop() {
+				if _, _, err := e.Expand(text); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

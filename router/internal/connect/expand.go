@@ -37,7 +37,8 @@ const (
 // JsonSchemaData does it. Where Debezium makes no use of a document, or not the same at each start, this is what happens here:
 //
 //  1. An array as the whole document. Debezium makes its schema, fails to make its value, and with a JsonConverter the task dies.
-//     Here it is expanded. Only of the document [] Debezium makes something, the text "[]" without a schema; so it is here.
+//     Here it is expanded. Only of the document [] Debezium makes something, the text "[]" without a schema; so it is here,
+//     and in an envelope, which is the death of Debezium's task too, it is a string.
 //  2. An integer beyond 64 bits. Debezium's task dies. Here the document stays text: as a double the number would be another.
 //  3. Objects in one array whose members of the same name have different types. Debezium takes the type that comes first in a hash
 //     set, which differs from start to start, and its task dies. Here int32 and int64 become int64; of all others the document stays
@@ -51,7 +52,8 @@ const (
 //  7. A member whose name field.name.adjustment.mode changes. Debezium looks its value up under the new name, and so all of them
 //     are null. Here they have their values. Where two members of one object get the same name the document stays text.
 //  8. Objects in one array that have so different members that the merged value would take more than about 16 MiB and four times the
-//     document. Debezium writes it or runs out of memory. Here the document stays text.
+//     document; or names so long and deep that the names of the structs, which are paths, would. Debezium writes it or runs out of
+//     memory. Here the document stays text.
 //  9. More than 1000 levels in what is written. Debezium's task dies. Here it is written.
 //
 // With ExpandOptions.Text a document that is the death of Debezium's task stays text. An Expander may be used by several goroutines.
@@ -113,18 +115,25 @@ type expansion struct {
 	fixed fixed
 
 	fields map[*Schema]map[string]int // of large structs, the indexes of their fields
+	paths  map[[2]string]string       // of members, by the path of their object and their name
 }
 
-// spend takes what it costs to write all fields from the work that is left.
-func (x *expansion) spend(fields []Field) error {
-	for i := range fields {
-		x.work -= len(fields[i].Name) + len(`"":1,`)
-	}
-	if x.work < 0 {
+// spend takes n of the work that is left.
+func (x *expansion) spend(n int) error {
+	if x.work -= n; x.work < 0 {
 		x.fixed |= fix(8)
-		return errors.New("its objects have too many different members to be merged")
+		return errors.New("its objects have too many different members, or too long names, to be merged")
 	}
 	return nil
+}
+
+// spendFields takes what it costs to write all fields.
+func (x *expansion) spendFields(fields []Field) error {
+	n := 0
+	for i := range fields {
+		n += len(fields[i].Name) + len(`"":1,`)
+	}
+	return x.spend(n)
 }
 
 // value makes the value of n, for the schema s that covers it.
@@ -158,7 +167,7 @@ func (x *expansion) value(n *node, s *Schema) (any, error) {
 }
 
 func (x *expansion) structValue(n *node, s *Schema) (any, error) {
-	if err := x.spend(s.Fields); err != nil {
+	if err := x.spendFields(s.Fields); err != nil {
 		return nil, err
 	}
 	values := make([]any, len(s.Fields))

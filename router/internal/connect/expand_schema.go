@@ -86,10 +86,11 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 		if name != m.name && m.node.kind != null && !(m.node.empty() && x.o.EmptyArray == DropEmptyArray) {
 			x.fixed |= fix(7)
 		}
-		below := ""
+		var below string
+		var err error
 		if m.node.kind == object || m.node.kind == array {
-			if below = name; !blank(path) {
-				below = path + "." + name
+			if below, err = x.below(path, name); err != nil {
+				return nil, err
 			}
 		}
 		fs, err := x.infer(below, &m.node)
@@ -115,6 +116,26 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 		s.Fields = append(s.Fields, Field{Name: name, Schema: fs})
 	}
 	return s, nil
+}
+
+// below returns the path of a member: the same string each time, for an array of objects asks for it with each.
+func (x *expansion) below(path, name string) (string, error) {
+	if blank(path) {
+		return name, nil
+	}
+	key := [2]string{path, name}
+	if below, there := x.paths[key]; there {
+		return below, nil
+	}
+	if err := x.spend(len(path)); err != nil {
+		return "", err
+	}
+	if x.paths == nil {
+		x.paths = make(map[[2]string]string)
+	}
+	below := path + "." + name
+	x.paths[key] = below
+	return below, nil
 }
 
 // blank says that s is empty or white space, as Java's String.trim sees it.
@@ -269,7 +290,7 @@ func newMerged(s *Schema) *merged {
 }
 
 func (x *expansion) mergeInto(m *merged, s *Schema) error {
-	if err := x.spend(s.Fields); err != nil {
+	if err := x.spendFields(s.Fields); err != nil {
 		return err
 	}
 	for _, f := range s.Fields {
@@ -301,7 +322,7 @@ func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 		if equal(a, b) {
 			return a, nil
 		}
-		if err := x.spend(a.Fields); err != nil {
+		if err := x.spendFields(a.Fields); err != nil {
 			return nil, err
 		}
 		x.fixed |= fix(5)

@@ -188,7 +188,7 @@ func (g generator) value(s *Schema) any {
 		}
 		return g.Int64N(1<<48) - 1<<47
 	}
-	switch s.Type {
+	switch s.Type { //nolint:exhaustive // a Struct comes after it
 	case Int8:
 		return int64(int8(g.Uint32()))
 	case Int16:

@@ -100,7 +100,7 @@ func (c *jsonConverter) appendEnvelope(dst []byte, s *Schema) ([]byte, error) {
 // keep says that s will come again: neither it nor a field of it was made for one value.
 func keep(s *Schema) bool {
 	for _, f := range s.Fields {
-		if f.Schema.passing {
+		if f.Schema != nil && f.Schema.passing {
 			return false
 		}
 	}
@@ -140,8 +140,7 @@ func (c *jsonConverter) append(dst []byte, s *Schema, v any) (_ []byte, err erro
 			return appendJSONString(dst, v), nil
 		}
 	case int64:
-		switch s.Type {
-		case Int8, Int16, Int32, Int64:
+		if s.Type >= Int8 && s.Type <= Int64 {
 			return strconv.AppendInt(dst, v, 10), nil
 		}
 	case float64:
@@ -161,10 +160,10 @@ func (c *jsonConverter) append(dst []byte, s *Schema, v any) (_ []byte, err erro
 			return appendJSONBytes(dst, v), nil
 		}
 	case []any:
-		switch s.Type {
-		case Array:
+		if s.Type == Array {
 			return c.appendArray(dst, s, v)
-		case Struct:
+		}
+		if s.Type == Struct {
 			return c.appendStruct(dst, s, v)
 		}
 	case []Entry:

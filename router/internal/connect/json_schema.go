@@ -9,13 +9,16 @@ var jsonTypes = [...]string{
 
 // appendSchema appends a schema as JsonConverter.asJsonSchema does. field is the name of the field whose schema it is, or nil.
 func (c *jsonConverter) appendSchema(dst []byte, s *Schema, field *string) (_ []byte, err error) {
+	if s == nil { // the document [] in an envelope: see Expander
+		s = schemalessString
+	}
 	if s.Type == 0 || int(s.Type) >= len(jsonTypes) {
 		return dst, throw("Couldn't translate unsupported schema type %s.", s.Type)
 	}
 	dst = append(dst, `{"type":"`...)
 	dst = append(dst, jsonTypes[s.Type]...)
 	dst = append(dst, '"')
-	switch s.Type {
+	switch s.Type { //nolint:exhaustive // the others have no parts
 	case Array:
 		if dst, err = c.appendSchema(append(dst, `,"items":`...), s.Elem, nil); err != nil {
 			return dst, err

@@ -2,7 +2,7 @@ package connect
 
 // Over returns s, or, where inner was made for one value only, s marked so too: it holds inner.
 func (s *Schema) Over(inner *Schema) *Schema {
-	s.passing = s.passing || inner.passing
+	s.passing = s.passing || inner != nil && inner.passing
 	return s
 }
 

@@ -65,10 +65,10 @@ func appendSimple(dst []byte, s *Schema, v any, embedded bool) (_ []byte, err er
 	case *Unscaled:
 		return v.Append(dst), nil
 	case []any:
-		switch s.Type {
-		case Array:
+		if s.Type == Array {
 			return appendSimpleList(dst, s, v)
-		case Struct:
+		}
+		if s.Type == Struct {
 			return appendSimpleStruct(dst, s, v)
 		}
 	case []Entry:
@@ -121,7 +121,7 @@ func appendSimpleStruct(dst []byte, s *Schema, values []any) (_ []byte, err erro
 		}
 		dst = append(appendQuoted(dst, f.Name), ':')
 		v := values[i]
-		if v == nil && f.Schema.HasDefault {
+		if v == nil && f.Schema != nil && f.Schema.HasDefault {
 			v = f.Schema.Default
 		}
 		if dst, err = appendSimple(dst, f.Schema, v, true); err != nil {

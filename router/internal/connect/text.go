@@ -70,10 +70,10 @@ func appendJavaString(dst []byte, s, parent *Schema, v any) ([]byte, error) {
 		dst = strconv.AppendInt(dst, int64(len(v)), 10)
 		return append(dst, ']'), nil
 	case []any:
-		switch s.Type {
-		case Array:
+		if s.Type == Array {
 			return appendJavaList(dst, s, v)
-		case Struct:
+		}
+		if s.Type == Struct {
 			return appendJavaStruct(dst, s, v)
 		}
 	case []Entry:
