@@ -1,6 +1,7 @@
 package walpost
 
 import (
+	"slices"
 	"time"
 
 	"github.com/walpost/walpost/replication"
@@ -28,8 +29,9 @@ func (c *Config) replication() replication.Config {
 
 // routing is the configuration as the router wants it.
 func (c *Config) routing() router.Config {
-	r := c.Router
+	r, rec := c.Router, c.Records
 	cfg := router.Config{
+		Updates:             slices.Contains(c.Source.Publish, "update"),
 		EventID:             r.EventID,
 		EventKey:            r.EventKey,
 		Payload:             r.Payload,
@@ -43,9 +45,24 @@ func (c *Config) routing() router.Config {
 		Tombstone:           r.TombstoneOnEmptyPayload,
 		InvalidOperation:    r.InvalidOperation,
 		ExpandJSON:          r.ExpandJSONPayload,
-		KeyConverter:        c.Records.KeyConverter,
-		ValueConverter:      c.Records.ValueConverter,
-		HeaderConverter:     c.Records.HeaderConverter,
+		JSONNull:            r.JSONNull,
+		JSONEmptyArray:      r.JSONEmptyArray,
+		JSONFieldNames:      r.FieldNames,
+		Key: converter(rec.KeyConverter, rec.KeySchemas, rec.KeyDecimalFormat, rec.KeyNullDefault,
+			rec.KeyDelegate, rec.KeyDelegateSchemas, rec.KeyDelegateDecimalFormat, rec.KeyDelegateNullDefault),
+		Value: converter(rec.ValueConverter, rec.ValueSchemas, rec.ValueDecimalFormat, rec.ValueNullDefault,
+			rec.ValueDelegate, rec.ValueDelegateSchemas, rec.ValueDelegateDecimalFormat, rec.ValueDelegateNullDefault),
+		Header:           converter(rec.HeaderConverter, rec.HeaderSchemas, rec.HeaderDecimalFormat, rec.HeaderNullDefault, "", false, "", true),
+		TimePrecision:    rec.TimePrecision,
+		Decimal:          rec.Decimal,
+		Binary:           rec.Binary,
+		Interval:         rec.Interval,
+		HStore:           rec.HStore,
+		ExtendedHeaders:  rec.ExtendedHeaders,
+		TopicPrefix:      rec.TopicPrefix,
+		SchemaNames:      rec.SchemaNames,
+		FieldNames:       rec.FieldNames,
+		UnavailableValue: rec.UnavailableValue,
 	}
 	for _, name := range c.Source.AllTables() {
 		if t, err := replication.ParseTable(name); err == nil { // replication reports the others
@@ -53,6 +70,14 @@ func (c *Config) routing() router.Config {
 		}
 	}
 	return cfg
+}
+
+func converter(name string, schemas bool, format string, nulls bool, delegate string, delegateSchemas bool, delegateFormat string, delegateNulls bool) router.Converter {
+	c := router.Converter{Name: name, Schemas: schemas, DecimalFormat: format, NullDefault: nulls}
+	if delegate != "" {
+		c.Delegate = &router.Converter{Name: delegate, Schemas: delegateSchemas, DecimalFormat: delegateFormat, NullDefault: delegateNulls}
+	}
+	return c
 }
 
 // orFile is a secret's value, from its file where it has one. Validate reports what is wrong with the file.

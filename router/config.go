@@ -6,18 +6,23 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 
-// Config is Debezium's EventRouter: its options, under their names there, and the converters. Start from DefaultConfig.
+// Config is Debezium's EventRouter, the converters of Kafka Connect, and what of Debezium's Postgres connector decides how a row looks to
+// both: the options, under their names there. Start from DefaultConfig.
 type Config struct {
 	// Tables are the tables whose rows are routed, as schema.table without quotes; rows of others give no record. Empty: all.
 	Tables []string
+	// Updates says that an update which changes a row's primary key gives a record, as Debezium has it. Where it is not set, that
+	// is an update like any other.
+	Updates bool
 
 	EventID             string // table.field.event.id
 	EventKey            string // table.field.event.key; empty: aggregate_id or aggregateid, whichever the table has
 	Payload             string // table.field.event.payload
 	Timestamp           string // table.field.event.timestamp; empty: the commit time
-	SchemaVersion       string // table.field.event.schema.version
+	SchemaVersion       string // table.field.event.schema.version; read only with an envelope
 	AdditionalPlacement string // table.fields.additional.placement: column:placement[:alias], …
 	AdditionalMissing   string // table.field.additional.missing: error | ignore
 	RouteBy             string // route.by.field; empty: aggregate_type or aggregatetype, whichever the table has
@@ -26,10 +31,22 @@ type Config struct {
 	Tombstone           bool   // route.tombstone.on.empty.payload
 	InvalidOperation    string // table.op.invalid.behavior: warn | error | fatal
 	ExpandJSON          bool   // table.expand.json.payload
+	JSONNull            string // table.json.payload.null.behavior: ignore | optional_bytes
+	JSONEmptyArray      string // table.json.payload.empty.array.behavior: ignore | optional_string
+	JSONFieldNames      string // field.name.adjustment.mode of the EventRouter: none | avro | avro_unicode
 
-	KeyConverter    string // records.key.converter
-	ValueConverter  string // records.value.converter
-	HeaderConverter string // records.header.converter
+	Key, Value, Header Converter
+
+	TimePrecision    string // time.precision.mode
+	Decimal          string // decimal.handling.mode
+	Binary           string // binary.handling.mode
+	Interval         string // interval.handling.mode
+	HStore           string // hstore.handling.mode
+	ExtendedHeaders  bool   // extended.headers.enabled
+	TopicPrefix      string // topic.prefix
+	SchemaNames      string // schema.name.adjustment.mode: none | avro | avro_unicode
+	FieldNames       string // field.name.adjustment.mode of the connector
+	UnavailableValue string // unavailable.value.placeholder
 }
 
 // The EventRouter's defaults for the topic.
@@ -38,12 +55,16 @@ const (
 	DefaultTopicReplacement = "outbox.event.${routedByValue}"
 )
 
-// DefaultConfig is the EventRouter's defaults.
+// DefaultConfig is the EventRouter's defaults, with converters that leave text as it is.
 func DefaultConfig() Config {
 	return Config{
 		EventID: "id", Payload: "payload", AdditionalMissing: "error", TopicRegex: DefaultTopicRegex,
 		TopicReplacement: DefaultTopicReplacement, InvalidOperation: "warn",
-		KeyConverter: "string", ValueConverter: "string", HeaderConverter: "simple",
+		JSONNull: "ignore", JSONEmptyArray: "ignore", JSONFieldNames: "none",
+		Key: Converter{Name: "string", NullDefault: true}, Value: Converter{Name: "string", NullDefault: true},
+		Header:        Converter{Name: "simple", NullDefault: true},
+		TimePrecision: "adaptive", Decimal: "precise", Binary: "bytes", Interval: "numeric", HStore: "json",
+		SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
 	}
 }
 
@@ -52,25 +73,21 @@ type Problem struct{ Option, Message string }
 
 func (p Problem) Error() string { return p.Option + ": " + p.Message }
 
+var nameModes = []string{"none", "avro", "avro_unicode"}
+
 // Validate returns everything that is wrong with c, in the order of the options.
 func (c *Config) Validate() []Problem {
 	var ps []Problem
 	bad := func(option, format string, args ...any) {
 		ps = append(ps, Problem{Option: option, Message: fmt.Sprintf(format, args...)})
 	}
-	oneOf := func(option, got string, supported, later []string) {
-		for _, s := range supported {
+	oneOf := func(option, got string, words ...string) {
+		for _, s := range words {
 			if strings.EqualFold(got, s) {
 				return
 			}
 		}
-		for _, s := range later {
-			if strings.EqualFold(got, s) {
-				bad(option, "%s: not supported yet", got)
-				return
-			}
-		}
-		bad(option, "must be one of %s (got %q)", strings.Join(append(supported, later...), ", "), got)
+		bad(option, "must be one of %s (got %q)", strings.Join(words, ", "), got)
 	}
 	if c.EventID == "" {
 		bad("router.table.field.event.id", "must name a column (got \"\")")
@@ -78,13 +95,11 @@ func (c *Config) Validate() []Problem {
 	if c.Payload == "" {
 		bad("router.table.field.event.payload", "must name a column (got \"\")")
 	}
-	if c.SchemaVersion != "" {
-		bad("router.table.field.event.schema.version", "it matters only for an envelope with a schema: not supported yet")
-	}
-	if _, err := parsePlacements(c.AdditionalPlacement); err != nil {
+	placements, err := parsePlacements(c.AdditionalPlacement)
+	if err != nil {
 		bad("router.table.fields.additional.placement", "%s", err)
 	}
-	oneOf("router.table.field.additional.missing", c.AdditionalMissing, []string{"error", "ignore"}, nil)
+	oneOf("router.table.field.additional.missing", c.AdditionalMissing, "error", "ignore")
 	if _, err := newTopics(c.TopicRegex, c.TopicReplacement); err != nil {
 		var re *replacementError
 		if errors.As(err, &re) {
@@ -93,14 +108,61 @@ func (c *Config) Validate() []Problem {
 			bad("router.route.topic.regex", "%s", err)
 		}
 	}
-	oneOf("router.table.op.invalid.behavior", c.InvalidOperation, []string{"warn", "error", "fatal"}, nil)
-	if c.ExpandJSON {
-		bad("router.table.expand.json.payload", "true: not supported yet")
+	oneOf("router.table.op.invalid.behavior", c.InvalidOperation, "warn", "error", "fatal")
+	oneOf("router.table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes")
+	oneOf("router.table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string")
+	oneOf("router.field.name.adjustment.mode", c.JSONFieldNames, nameModes...)
+	for _, conv := range []struct {
+		prefix string
+		c      *Converter
+		names  []string
+	}{
+		{"records.key.converter", &c.Key, recordConverters},
+		{"records.value.converter", &c.Value, recordConverters},
+		{"records.header.converter", &c.Header, headerConverters},
+	} {
+		ps = append(ps, conv.c.validate(conv.prefix, conv.names)...)
 	}
-	oneOf("records.key.converter", c.KeyConverter, []string{"string"}, []string{"json", "bytes", "binary"})
-	oneOf("records.value.converter", c.ValueConverter, []string{"string"}, []string{"json", "bytes", "binary"})
-	oneOf("records.header.converter", c.HeaderConverter, []string{"simple"}, []string{"string", "json"})
+	oneOf("records.time.precision.mode", c.TimePrecision, pgvalue.TimeModes...)
+	oneOf("records.decimal.handling.mode", c.Decimal, pgvalue.DecimalModes...)
+	oneOf("records.binary.handling.mode", c.Binary, pgvalue.BinaryModes...)
+	oneOf("records.interval.handling.mode", c.Interval, pgvalue.IntervalModes...)
+	oneOf("records.hstore.handling.mode", c.HStore, pgvalue.HStoreModes...)
+	if c.TopicPrefix == "" {
+		switch {
+		case c.ExtendedHeaders:
+			bad("records.topic.prefix", "is required with records.extended.headers.enabled: it is the header __debezium.context.connectorLogicalName")
+		case enveloped(placements) && c.Value.schemas():
+			bad("records.topic.prefix", "is required with an envelope whose schema is written: the schema's name begins with it")
+		case c.Updates && c.Header.schemas():
+			bad("records.topic.prefix", "is required with source.publish update and a header converter that writes schemas: the schema's name of __debezium.oldkey begins with it")
+		}
+	} else if !topicPrefix(c.TopicPrefix) {
+		bad("records.topic.prefix", "must be letters, digits, '.', '_' and '-' (got %q)", c.TopicPrefix)
+	}
+	oneOf("records.schema.name.adjustment.mode", c.SchemaNames, nameModes...)
+	oneOf("records.field.name.adjustment.mode", c.FieldNames, nameModes...)
 	return ps
+}
+
+func enveloped(ps []placement) bool {
+	for _, p := range ps {
+		if p.place == inEnvelope {
+			return true
+		}
+	}
+	return false
+}
+
+// topicPrefix is Debezium's rule for topic.prefix (CommonConnectorConfig.TOPIC_NAME_PATTERN).
+func topicPrefix(s string) bool {
+	for i := range len(s) {
+		c := s[i]
+		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
+			return false
+		}
+	}
+	return true
 }
 
 func (c *Config) err() error {
@@ -114,51 +176,10 @@ func (c *Config) err() error {
 	return fault.Config(errors.Join(errs...), "")
 }
 
-type place uint8
-
-const (
-	inHeader place = iota + 1
-	inPartition
-)
-
-// A placement puts a column somewhere beside key and payload.
-type placement struct {
-	column, alias string
-	place         place
-}
-
-// parsePlacements reads table.fields.additional.placement as Debezium's AdditionalFieldsValidator does: items split at commas,
-// each column:placement[:alias], all trimmed. An unknown placement, which Debezium lets pass and then fails on at the first record, is
-// refused here.
-func parsePlacements(s string) ([]placement, error) {
-	if s == "" {
-		return nil, nil
+// modes are the options that package pgvalue knows.
+func (c *Config) modes() pgvalue.Modes {
+	return pgvalue.Modes{
+		Time: strings.ToLower(c.TimePrecision), Decimal: strings.ToLower(c.Decimal), Binary: strings.ToLower(c.Binary),
+		Interval: strings.ToLower(c.Interval), HStore: strings.ToLower(c.HStore),
 	}
-	var ps []placement
-	for _, item := range strings.Split(strings.TrimSuffix(s, ","), ",") {
-		parts := strings.Split(strings.TrimSpace(item), ":")
-		if n := len(parts); n > 2 && strings.TrimSpace(parts[n-1]) == "" {
-			parts = parts[:n-1] // "type:header:" has no alias
-		}
-		if len(parts) < 2 || len(parts) > 3 || strings.TrimSpace(parts[0]) == "" {
-			return nil, fmt.Errorf("must be column:placement or column:placement:alias, separated by commas (got %q)", item)
-		}
-		p := placement{column: strings.TrimSpace(parts[0])}
-		p.alias = p.column
-		if len(parts) == 3 {
-			p.alias = strings.TrimSpace(parts[2])
-		}
-		switch strings.ToLower(strings.TrimSpace(parts[1])) {
-		case "header":
-			p.place = inHeader
-		case "partition":
-			p.place = inPartition
-		case "envelope":
-			return nil, fmt.Errorf("%q: an envelope needs value.converter json: not supported yet", item)
-		default:
-			return nil, fmt.Errorf("placement must be header, envelope or partition (got %q)", item)
-		}
-		ps = append(ps, p)
-	}
-	return ps, nil
 }

@@ -379,7 +379,7 @@ func (t *translator) quantifier(a atom) (empty bool, err error) {
 	switch {
 	case a.assertion:
 		return false, t.unsupported("a quantifier of this", n)
-	case more && a.matchEmpty && a.groups > 0:
+	case more && a.matchEmpty && a.group:
 		return false, t.unsupported("a repeated group that can match nothing", n)
 	case t.look > 0 && (a.group || q == "*" || q == "+" || strings.HasSuffix(q, ",}")):
 		return false, t.unsupported("this quantifier in a look-behind", n)

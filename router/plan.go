@@ -4,59 +4,48 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/router/internal/connect"
+	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 
 // A plan is what the options mean for one relation: which columns, and how each becomes bytes. It is made once for each
-// relation, and never changed.
+// relation.
 type plan struct {
-	id, key, payload, route source
-	timestamp               source   // index -1: the commit time
-	headers                 []source // behind "id", in the order of the option
-	partition               int      // -1: by the key
-	err                     error    // why no row of this relation can be routed
-}
-
-// A source is one column and its converter.
-type source struct {
-	index int
-	name  string // of the header, or of the column
-	asIs  bool
-	conv  convert
-}
-
-// append appends the column's bytes to buf and returns them, nil for NULL.
-func (s *source) append(buf []byte, v cdc.Value) (grown, out []byte, err error) {
-	if v.Bytes == nil {
-		return buf, nil, nil
-	}
-	at := len(buf)
-	if s.asIs {
-		buf = append(buf, v.Bytes...)
-	} else if buf, err = s.conv(buf, v.Bytes); err != nil {
-		return buf, nil, err
-	}
-	return buf, buf[at:len(buf):len(buf)], nil
+	rel              *cdc.Relation
+	id, key, payload source
+	route            source
+	headers          []source  // behind "id", in the order of the option
+	partition        *source   // nil: by the key
+	stamp            *stamp    // nil: the commit time
+	envelope         *envelope // nil: the payload is the value
+	oldKey           *oldKey   // nil: the table has no primary key
+	slack            int       // bytes that converters added lately
+	err              error     // why no row of this relation can be routed
 }
 
 // Needs returns the columns that a table must have, and whose rows a publication must carry, for these options. The error is
 // about configuration: everything that is wrong with this table.
 func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
-	p := r.makePlan(rel)
+	p := r.makePlan(rel, r.cfg.converters()) // not the router's own: this may be called beside Route
 	if p.err != nil {
 		return nil, fault.Config(fmt.Errorf("table %s: %w", rel, p.err), "")
 	}
 	indexes := []int{p.id.index, p.key.index, p.payload.index, p.route.index}
-	if p.timestamp.index >= 0 {
-		indexes = append(indexes, p.timestamp.index)
+	if p.stamp != nil {
+		indexes = append(indexes, p.stamp.index)
 	}
 	for i := range p.headers {
 		indexes = append(indexes, p.headers[i].index)
 	}
-	if p.partition >= 0 {
-		indexes = append(indexes, p.partition)
+	if p.partition != nil {
+		indexes = append(indexes, p.partition.index)
+	}
+	if p.envelope != nil {
+		indexes = append(indexes, p.envelope.indexes()...)
 	}
 	slices.Sort(indexes)
 	for _, i := range slices.Compact(indexes) {
@@ -65,8 +54,7 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	return columns, nil
 }
 
-// WantsCatalog says that relations must carry the catalog's fields: domains are resolved to their base types, and enums are told
-// from other types of users.
+// WantsCatalog says that relations must carry the catalog's fields: schemas are made of them.
 func (r *Router) WantsCatalog() bool { return true }
 
 func (r *Router) plan(rel *cdc.Relation) *plan {
@@ -79,7 +67,7 @@ func (r *Router) plan(rel *cdc.Relation) *plan {
 			clear(r.plans)
 		}
 		if r.routed(rel) {
-			p = r.makePlan(rel)
+			p = r.makePlan(rel, r.convs)
 		}
 		r.plans[rel] = p
 	}
@@ -92,75 +80,133 @@ func (r *Router) routed(rel *cdc.Relation) bool {
 	return len(r.cfg.Tables) == 0 || slices.Contains(r.cfg.Tables, rel.Schema+"."+rel.Name)
 }
 
-func (r *Router) makePlan(rel *cdc.Relation) *plan {
-	p := &plan{partition: -1, timestamp: source{index: -1}}
-	var errs []error
-	fail := func(err error) { errs = append(errs, err) }
-	column := func(option, name string) int {
-		i := rel.Index(name)
-		if i < 0 {
-			fail(fmt.Errorf("router.%s: there is no column %q", option, name))
+// A planner makes one plan and collects what is wrong.
+type planner struct {
+	*Router
+	rel   *cdc.Relation
+	modes pgvalue.Modes
+	errs  []error
+}
+
+func (p *planner) fail(option, format string, args ...any) {
+	p.errs = append(p.errs, fmt.Errorf("router.%s: "+format, append([]any{option}, args...)...))
+}
+
+// index finds a column by the name that its field has.
+func (p *planner) index(name string) int {
+	return slices.IndexFunc(p.rel.Columns, func(c cdc.Column) bool { return p.fieldNames.Adjust(c.Name) == name })
+}
+
+// column is a column that an option names, without a converter.
+func (p *planner) column(option, name string) (source, bool) {
+	s := source{index: p.index(name), name: name}
+	if s.index < 0 {
+		p.fail(option, "there is no column %q", name)
+		return s, false
+	}
+	var err error
+	if s.typ, err = pgvalue.Column(&p.rel.Columns[s.index], p.modes); err != nil {
+		p.fail(option, "%w", err)
+		return s, false
+	}
+	return s, true
+}
+
+// with is a column that an option names, for a converter.
+func (p *planner) with(option, name string, conv connect.TextConverter) source {
+	s, ok := p.column(option, name)
+	s.conv = conv
+	if ok {
+		if err := s.probe(&p.rel.Columns[s.index]); err != nil {
+			p.fail(option, "%w", err)
 		}
-		return i
 	}
-	with := func(option, name string, u use) source {
-		s := source{index: column(option, name), name: name}
-		if s.index >= 0 {
-			var err error
-			if s.conv, s.asIs, err = converterFor(&rel.Columns[s.index], u); err != nil {
-				fail(fmt.Errorf("router.%s: %w", option, err))
-			}
-		}
-		return s
+	return s
+}
+
+// typed is a column whose value is read as one type: Struct.getString, Struct.getInt32.
+func (p *planner) typed(option, name string, want connect.Type) (source, bool) {
+	s, ok := p.column(option, name)
+	if ok && s.typ.Schema.Type != want {
+		col := &p.rel.Columns[s.index]
+		p.fail(option, "Field '%s' is not of type %s: column %s is a %s, which is %s", name, want, col.Name, col.TypeName, s.typ.Schema.Type)
+		ok = false
 	}
-	either := func(option, set, a, b string) string {
-		switch hasA, hasB := rel.Index(a) >= 0, rel.Index(b) >= 0; {
-		case set != "":
-			return set
-		case hasA && hasB:
-			fail(fmt.Errorf("router.%s: must be set, because the table has both %s and %s", option, a, b))
-		case hasB:
-			return b
-		}
-		return a
+	return s, ok
+}
+
+// either is the column that an option names, or the one of two that the table has.
+func (p *planner) either(option, set, a, b string) string {
+	switch hasA, hasB := p.index(a) >= 0, p.index(b) >= 0; {
+	case set != "":
+		return set
+	case hasA && hasB:
+		p.fail(option, "must be set, because the table has both %s and %s", a, b)
+	case hasB:
+		return b
 	}
-	p.id = with("table.field.event.id", r.cfg.EventID, forHeader)
-	p.key = with("table.field.event.key", either("table.field.event.key", r.cfg.EventKey, "aggregate_id", "aggregateid"), forRecord)
-	p.payload = with("table.field.event.payload", r.cfg.Payload, forRecord)
-	p.route = with("route.by.field", either("route.by.field", r.cfg.RouteBy, "aggregate_type", "aggregatetype"), forRecord)
-	if p.route.index >= 0 && p.route.conv != nil {
-		fail(fmt.Errorf("router.route.by.field: column %s must be a text", p.route.name))
+	return a
+}
+
+// missing says that a placement's column is one that may be missing and is: also where there is no value for its type.
+func (p *planner) missing(name string) bool {
+	if !p.ignoreMissing {
+		return false
 	}
+	i := p.index(name)
+	if i < 0 {
+		return true
+	}
+	_, err := pgvalue.Column(&p.rel.Columns[i], p.modes)
+	return err != nil
+}
+
+func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
+	const placed = "table.fields.additional.placement"
+	p := &planner{Router: r, rel: rel, modes: r.cfg.modes()}
+	made := &plan{rel: rel}
+	made.id = p.with("table.field.event.id", r.cfg.EventID, convs.header)
+	made.key = p.with("table.field.event.key", p.either("table.field.event.key", r.cfg.EventKey, "aggregate_id", "aggregateid"), convs.key)
+	value := convs.value
+	if enveloped(r.placements) {
+		value = nil // for the struct, not for the payload
+	}
+	if value != nil {
+		made.payload = p.with("table.field.event.payload", r.cfg.Payload, value)
+	} else {
+		made.payload, _ = p.column("table.field.event.payload", r.cfg.Payload)
+	}
+	made.route, _ = p.typed("route.by.field", p.either("route.by.field", r.cfg.RouteBy, "aggregate_type", "aggregatetype"), connect.String)
 	if r.cfg.Timestamp != "" {
-		p.timestamp.index = column("table.field.event.timestamp", r.cfg.Timestamp)
-		if i := p.timestamp.index; i >= 0 {
-			col := &rel.Columns[i]
-			oid := col.TypeOID
-			if col.BaseType != 0 {
-				oid = col.BaseType
-			}
-			// Debezium takes timestamp only; a timestamptz, which it fails on, is as clear.
-			if oid != oidTimestamp && oid != oidTimestamptz {
-				fail(fmt.Errorf("router.table.field.event.timestamp: column %s must be a timestamp or timestamptz (it is a %s)", col.Name, col.TypeName))
-			}
-		}
+		made.stamp = p.stamp(r.cfg.Timestamp)
 	}
 	for _, pl := range r.placements {
-		const option = "table.fields.additional.placement"
-		if rel.Index(pl.column) < 0 && r.ignoreMissing {
+		if p.missing(pl.column) {
 			continue
 		}
 		switch pl.place {
 		case inHeader:
-			s := with(option, pl.column, forHeader)
+			s := p.with(placed, pl.column, convs.header)
 			s.name = pl.alias
-			p.headers = append(p.headers, s)
+			made.headers = append(made.headers, s)
 		case inPartition:
-			if p.partition = column(option, pl.column); p.partition >= 0 && rel.Columns[p.partition].TypeOID != oidInt4 {
-				fail(fmt.Errorf("router.%s: column %s must be an integer (int4) to be a partition", option, pl.column))
+			if s, ok := p.typed(placed, pl.column, connect.Int32); ok {
+				made.partition = &s // the last one wins
 			}
 		}
 	}
-	p.err = errors.Join(errs...)
-	return p
+	if enveloped(r.placements) {
+		made.envelope = p.envelope(convs.value, made.payload)
+	}
+	made.oldKey = p.oldKey(convs.header)
+	made.err = errors.Join(p.errs...)
+	return made
 }
+
+// qualified is what the names of the relation's schemas begin with.
+func (p *planner) qualified() string {
+	return schemaPrefix(p.cfg.TopicPrefix, p.rel.Schema, p.rel.Name)
+}
+
+// lower is for options that Debezium takes in any case.
+func lower(s string) string { return strings.ToLower(strings.TrimSpace(s)) }

@@ -15,21 +15,27 @@ import (
 
 var committed = time.Date(2026, 3, 4, 5, 6, 7, 891234000, time.UTC)
 
-// table makes a relation of "name type" columns.
+// table makes a relation of "name type" columns; a type may end in "not null", "key" or "default …".
 func table(columns ...string) *cdc.Relation {
 	types := map[string]cdc.Column{
-		"uuid": {TypeOID: oidUUID}, "text": {TypeOID: oidText}, "varchar": {TypeOID: oidVarchar}, "jsonb": {TypeOID: oidJSONB},
-		"int2": {TypeOID: oidInt2}, "int4": {TypeOID: oidInt4}, "int8": {TypeOID: oidInt8}, "bool": {TypeOID: oidBool},
-		"float4": {TypeOID: oidFloat4}, "float8": {TypeOID: oidFloat8}, "numeric(20,10)": {TypeOID: oidNumeric, TypeMod: 20<<16 | 14},
-		"numeric": {TypeOID: oidNumeric}, "date": {TypeOID: oidDate}, "time": {TypeOID: oidTime}, "time(3)": {TypeOID: oidTime, TypeMod: 3},
-		"timestamp": {TypeOID: oidTimestamp}, "timestamp(3)": {TypeOID: oidTimestamp, TypeMod: 3},
-		"timestamptz": {TypeOID: oidTimestamptz}, "timestamptz(0)": {TypeOID: oidTimestamptz, TypeMod: 0}, "timestamptz(3)": {TypeOID: oidTimestamptz, TypeMod: 3},
-		"bytea": {TypeOID: oidBytea}, "int4[]": {TypeOID: 1007, ElementType: oidInt4}, "mood": {TypeOID: 20001, EnumLabels: []string{"sad", "ok"}},
-		"flag": {TypeOID: 20002, BaseType: oidBool}, "citext": {TypeOID: 20003, TypeName: "citext"}, "hstore": {TypeOID: 20004, TypeName: "hstore"},
+		"uuid": {TypeOID: 2950}, "text": {TypeOID: 25}, "varchar": {TypeOID: 1043}, "jsonb": {TypeOID: 3802}, "json": {TypeOID: 114},
+		"int2": {TypeOID: 21}, "int4": {TypeOID: 23}, "int8": {TypeOID: 20}, "bool": {TypeOID: 16},
+		"float4": {TypeOID: 700}, "float8": {TypeOID: 701}, "numeric(20,10)": {TypeOID: 1700, TypeMod: 20<<16 | 14}, "numeric(10,2)": {TypeOID: 1700, TypeMod: 10<<16 | 6},
+		"numeric": {TypeOID: 1700}, "date": {TypeOID: 1082}, "time": {TypeOID: 1083}, "time(3)": {TypeOID: 1083, TypeMod: 3},
+		"timestamp": {TypeOID: 1114}, "timestamp(3)": {TypeOID: 1114, TypeMod: 3}, "interval": {TypeOID: 1186},
+		"timestamptz": {TypeOID: 1184}, "timestamptz(0)": {TypeOID: 1184, TypeMod: 0}, "timestamptz(3)": {TypeOID: 1184, TypeMod: 3},
+		"bytea": {TypeOID: 17}, "int4[]": {TypeOID: 1007, ElementType: 23, ElementName: "int4", BaseName: "_int4"},
+		"mood": {TypeOID: 20001, EnumLabels: []string{"sad", "ok"}},
+		"flag": {TypeOID: 20002, BaseType: 16, BaseName: "bool"}, "citext": {TypeOID: 20003, BaseName: "citext"}, "hstore": {TypeOID: 20004, BaseName: "hstore"},
+		"pair": {TypeOID: 30000},
 	}
 	rel := &cdc.Relation{ID: 1, Schema: "public", Name: "outbox"}
+	keys := 0
 	for _, c := range columns {
 		name, typ, _ := strings.Cut(c, " ")
+		typ, def, hasDefault := strings.Cut(typ, " default ")
+		typ, key := strings.CutSuffix(typ, " key")
+		typ, notNull := strings.CutSuffix(typ, " not null")
 		col, ok := types[typ]
 		if !ok {
 			panic("no type " + typ)
@@ -37,10 +43,16 @@ func table(columns ...string) *cdc.Relation {
 		if col.TypeMod == 0 && !strings.Contains(typ, "(0)") {
 			col.TypeMod = -1
 		}
-		if col.TypeName == "" {
-			col.TypeName = typ
+		base, _, _ := strings.Cut(typ, "(")
+		if col.BaseName == "" {
+			col.BaseName = base
 		}
-		col.Name = name
+		col.Name, col.TypeName, col.BaseTypeMod = name, typ, col.TypeMod
+		col.HasDefault, col.Default, col.NotNull = hasDefault, def, notNull || key
+		if key {
+			keys++
+			col.PrimaryKey, col.Key, col.KeyPosition = true, true, keys
+		}
 		rel.Columns = append(rel.Columns, col)
 	}
 	return rel
@@ -115,7 +127,7 @@ func TestRowsGiveRecords(t *testing.T) {
 		{name: "empty is not null", rel: outbox, row: []string{"u-1", "order", "", "Placed", ""}, want: `outbox.event.order[-1] ""="" at 05:06:07.891 id:"u-1"`},
 		{name: "null id is a null header", rel: outbox, row: []string{null, "order", "k", "Placed", "1"}, want: `outbox.event.order[-1] "k"="1" at 05:06:07.891 id:null`},
 		{name: "empty type", rel: outbox, row: []string{"u-1", "", "k", "Placed", "1"}, want: `outbox.event.[-1] "k"="1" at 05:06:07.891 id:"u-1"`},
-		{name: "null type", rel: outbox, row: []string{"u-1", null, "k", "Placed", "1"}, want: `!event "u-1" of public.outbox at 0/16B3748 cannot be routed: column aggregate_type is NULL`},
+		{name: "null type", rel: outbox, row: []string{"u-1", null, "k", "Placed", "1"}, want: `!event "u-1" of public.outbox at 0/16B3748 cannot be routed: column aggregate_type: it is NULL`},
 		{name: "bad topic", rel: outbox, row: []string{"u-1", "or der", "k", "Placed", "1"}, want: `!invalid topic name "outbox.event.or der"`},
 		{name: "long topic", rel: outbox, row: []string{"u-1", strings.Repeat("x", 237), "k", "Placed", "1"}, want: `!1 to 249`},
 		{name: "newline is not in the dot, and no match gives the value", rel: outbox, row: []string{"u-1", "a\nb", "k", "Placed", "1"}, want: `!invalid topic name "a\nb"`},
@@ -133,7 +145,7 @@ func TestRowsGiveRecords(t *testing.T) {
 		{name: "no tombstone without the option", rel: outbox, row: []string{"u-1", "order", "k", "P", " "}, want: `outbox.event.order[-1] "k"=" " at 05:06:07.891 id:"u-1"`},
 		header("bool", "t", `"true"`), header("bool", "f", `"false"`), header("bool", null, "null"), header("mood", "ok", `"ok"`), header("flag", "t", `"true"`), header("citext", "Ab", `"Ab"`),
 		header("bytea", `\x00ff5b`, `"AP9b"`), header("numeric(20,10)", "12.3000000000", `"12.3000000000"`),
-		header("numeric(20,10)", "0.0000000123", `"1.23E-8"`), header("numeric(20,10)", "-0.0000001000", `"-1.000E-7"`), header("numeric(20,10)", "0.0000000000", `"0E-10"`), header("numeric(20,10)", "NaN", "!"),
+		header("numeric(20,10)", "0.0000000123", `"1.23E-8"`), header("numeric(20,10)", "-0.0000001000", `"-1.000E-7"`), header("numeric(20,10)", "0.0000000000", `"0E-10"`), header("numeric(20,10)", "NaN", "null"),
 		header("date", "2024-02-29", `"19782"`), header("date", "0001-01-01 BC", `"-719528"`), header("time", "12:34:56.5", `"45296500000"`), header("time(3)", "12:34:56.789", `"45296789"`),
 		header("timestamp", "2024-02-29 12:34:56.123456", `"1709210096123456"`), header("timestamp(3)", "2024-02-29 12:34:56.123", `"1709210096123"`), header("timestamp(3)", "1969-12-31 23:59:59.999", `"-1"`),
 		header("timestamptz", "2024-02-29 12:34:56.1+00", `"2024-02-29T12:34:56.100000Z"`), header("timestamptz(3)", "2024-02-29 12:34:56.1+00", `"2024-02-29T12:34:56.100Z"`), header("timestamptz(0)", "2024-02-29 12:34:56+00", `"2024-02-29T12:34:56Z"`), header("timestamptz", "infinity", `"infinity"`),
@@ -141,7 +153,8 @@ func TestRowsGiveRecords(t *testing.T) {
 		stamped("timestamp", "2024-02-29 12:34:56.123999", `outbox.event.order[-1] "4711"="{\"a\": 1}" at 12:34:56.123 id:"u-1"`),
 		stamped("timestamptz", "2024-02-29 12:34:56.5+00", `outbox.event.order[-1] "4711"="{\"a\": 1}" at 12:34:56.5 id:"u-1"`),
 		stamped("timestamp", null, `outbox.event.order[-1] "4711"="{\"a\": 1}" at 05:06:07.891 id:"u-1"`),
-		stamped("timestamp", "1969-12-31 23:59:59", "!before 1970"), stamped("timestamp", "infinity", "!not supported"),
+		stamped("timestamp", "1969-12-31 23:59:59", "!before 1970"), stamped("timestamp", "-infinity", "!before 1970"),
+		stamped("timestamptz(3)", "2024-02-29 12:34:56.5+00", `outbox.event.order[-1] "4711"="{\"a\": 1}" at 12:34:56.5 id:"u-1"`),
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			cfg := DefaultConfig()
@@ -203,13 +216,24 @@ func TestNeedsNamesWhatATableLacks(t *testing.T) {
 		{"all missing at once", nil, table("x text"), `!no column "id"|no column "aggregate_id"|no column "payload"|no column "aggregate_type"`},
 		{"both names", nil, table("id uuid", "aggregate_type text", "aggregatetype text", "aggregate_id text", "aggregateid text", "payload jsonb"), "!key: must be set|route.by.field: must be set"},
 		{"both names and one set", func(c *Config) { c.EventKey, c.RouteBy = "aggregateid", "aggregate_type" }, table("id uuid", "aggregate_type text", "aggregatetype text", "aggregate_id text", "aggregateid text", "payload jsonb"), "id aggregate_type aggregateid payload"},
-		{"bytea payload", nil, table("id uuid", "aggregate_type text", "aggregate_id text", "payload bytea"), "!payload: column payload is a bytea|binary converter"},
-		{"array key", nil, table("id uuid", "aggregate_type text", "aggregate_id int4[]", "payload jsonb"), "!aggregate_id is a int4[]|not supported yet"},
-		{"free numeric", nil, table("id uuid", "aggregate_type text", "aggregate_id numeric", "payload jsonb"), "!without precision"},
-		{"hstore header", func(c *Config) { c.AdditionalPlacement = "h:header" }, table("id uuid", "aggregate_type text", "aggregate_id text", "payload jsonb", "h hstore"), "!h is a hstore"},
+		{"text through bytes", func(c *Config) { c.Value.Name = "bytes" }, outbox, "!payload: column payload is a jsonb: Invalid schema type for ByteArrayConverter: STRING"},
+		{"text through binary", func(c *Config) { c.Key.Name = "binary" }, outbox, "!key: column aggregate_id is a text|requires a delegate.converter.type to be configured"},
+		{"text through binary with a delegate", func(c *Config) { c.Value = Converter{Name: "binary", Delegate: &Converter{Name: "string"}} }, outbox, "id aggregate_type aggregate_id payload"},
+		{"envelope through bytes", func(c *Config) { c.Value.Name, c.AdditionalPlacement = "bytes", "event_type:envelope" }, outbox, "!envelope: Invalid schema type for ByteArrayConverter: STRUCT"},
+		{"envelope", func(c *Config) { c.AdditionalPlacement, c.SchemaVersion = "event_type:envelope", "v" }, table("id uuid", "aggregate_type text", "aggregate_id text", "event_type text", "payload jsonb", "v int4"), "id aggregate_type aggregate_id event_type payload v"},
+		{"envelope with one name twice", func(c *Config) { c.AdditionalPlacement = "event_type:envelope:payload" }, outbox, "!Cannot create field because of field name duplication payload"},
+		{"version of another type", func(c *Config) { c.AdditionalPlacement, c.SchemaVersion = "event_type:envelope", "event_type" }, outbox, "!Field 'event_type' is not of type INT32"},
+		{"version without an envelope is not read", func(c *Config) { c.SchemaVersion = "nope" }, outbox, "id aggregate_type aggregate_id payload"},
+		{"a type without a value", nil, table("id uuid", "aggregate_type text", "aggregate_id text", "payload pair"), "!payload|pair"},
+		{"missing columns ignored", func(c *Config) {
+			c.AdditionalPlacement, c.AdditionalMissing = "a:header,b:partition,c:envelope,event_type:envelope", "Ignore"
+		}, outbox, "id aggregate_type aggregate_id event_type payload"},
+		{"missing envelope field", func(c *Config) { c.AdditionalPlacement = "c:envelope" }, outbox, `!no column "c"`},
+		{"names that differ by case", func(c *Config) { c.AdditionalPlacement = "Id:header" }, table("id uuid", "Id text", "aggregate_type text", "aggregate_id text", "payload jsonb"), "id Id aggregate_type aggregate_id payload"},
+		{"an adjusted name", func(c *Config) { c.EventKey, c.FieldNames = "agg_id", "avro" }, table("id uuid", "aggregate_type text", "agg-id text", "payload jsonb"), "id aggregate_type agg-id payload"},
 		{"missing header", func(c *Config) { c.AdditionalPlacement = "h:header" }, outbox, `!no column "h"`},
-		{"partition of another type", func(c *Config) { c.AdditionalPlacement = "p:partition" }, table("id uuid", "aggregate_type text", "aggregate_id text", "payload jsonb", "p int8"), "!must be an integer"},
-		{"route by number", func(c *Config) { c.RouteBy = "p" }, table("id uuid", "aggregate_id text", "payload jsonb", "p bool"), "!must be a text"},
+		{"partition of another type", func(c *Config) { c.AdditionalPlacement = "p:partition" }, table("id uuid", "aggregate_type text", "aggregate_id text", "payload jsonb", "p int8"), "!Field 'p' is not of type INT32"},
+		{"route by number", func(c *Config) { c.RouteBy = "p" }, table("id uuid", "aggregate_id text", "payload jsonb", "p bool"), "!Field 'p' is not of type STRING"},
 		{"timestamp of a date", func(c *Config) { c.Timestamp = "d" }, table("id uuid", "aggregate_type text", "aggregate_id text", "payload jsonb", "d date"), "!must be a timestamp"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -267,15 +291,20 @@ func TestOnlyInsertsOfTheTablesAreRouted(t *testing.T) {
 func TestValidateSaysEverythingAtOnce(t *testing.T) {
 	cfg := Config{
 		TopicRegex: "(?<a>.*", TopicReplacement: "x", AdditionalPlacement: "a:nowhere", AdditionalMissing: "maybe", InvalidOperation: "no",
-		SchemaVersion: "v", ExpandJSON: true, KeyConverter: "json", ValueConverter: "avro", HeaderConverter: "simple",
+		JSONNull: "drop", JSONEmptyArray: "x", JSONFieldNames: "y", ExtendedHeaders: true, SchemaNames: "z", FieldNames: "AVRO", Decimal: "no",
+		Key: Converter{Name: "json", DecimalFormat: "hex"}, Value: Converter{Name: "avro"}, Header: Converter{Name: "bytes", Delegate: &Converter{Name: "binary"}},
+		TimePrecision: "Connect", Binary: "none", Interval: "", HStore: "xml",
 	}
 	var got []string
 	for _, p := range cfg.Validate() {
 		got = append(got, p.Option)
 	}
-	want := "router.table.field.event.id router.table.field.event.payload router.table.field.event.schema.version router.table.fields.additional.placement " +
-		"router.table.field.additional.missing router.route.topic.regex router.table.op.invalid.behavior router.table.expand.json.payload " +
-		"records.key.converter records.value.converter"
+	want := "router.table.field.event.id router.table.field.event.payload router.table.fields.additional.placement " +
+		"router.table.field.additional.missing router.route.topic.regex router.table.op.invalid.behavior " +
+		"router.table.json.payload.null.behavior router.table.json.payload.empty.array.behavior router.field.name.adjustment.mode " +
+		"records.key.converter.decimal.format records.value.converter records.header.converter records.header.converter.delegate.converter.type " +
+		"records.header.converter.delegate.converter.type records.decimal.handling.mode records.binary.handling.mode " +
+		"records.interval.handling.mode records.hstore.handling.mode records.topic.prefix records.schema.name.adjustment.mode"
 	if strings.Join(got, " ") != want {
 		t.Errorf("problems with %s\nwant %s", strings.Join(got, " "), want)
 	}
@@ -290,7 +319,8 @@ func TestPlacementsAreReadAsDebeziumDoes(t *testing.T) {
 		"a:header":                       "[{a a 1}]",
 		" a : header : b , c:PARTITION,": "[{a b 1} {c c 2}]",
 		"type:header:":                   "[{type type 1}]",
-		"type":                           "!", "type:": "!", "a,,b": "!", "a:b:c:d": "!", "type:foo": "!", "type::x": "!", "a:envelope": "!",
+		"type:header: , a:Envelope:b,,":  "[{type  1} {a b 3}]",
+		"type":                           "!", "type:": "!", "a:header,,b:header": "!", "a:header:c:d": "!", "type:foo": "!", "type::x": "!", "a:envelope: ": "!", ":header": "!",
 	} {
 		ps, err := parsePlacements(in)
 		if want == "!" {

@@ -1,0 +1,83 @@
+package router
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/walpost/walpost/router/internal/connect"
+)
+
+// A Converter is one of Kafka Connect's converters and its options. Those that it has not are ignored, as Connect does.
+type Converter struct {
+	Name          string     // string | json | bytes | binary; of headers: simple | string | json
+	Schemas       bool       // json: schemas.enable
+	DecimalFormat string     // json: decimal.format: base64 | numeric; empty is base64
+	NullDefault   bool       // json: replace.null.with.default
+	Delegate      *Converter // binary: delegate.converter.type, for what is not bytes; nil: none
+}
+
+var (
+	recordConverters   = []string{"string", "json", "bytes", "binary"}
+	headerConverters   = []string{"simple", "string", "json"}
+	delegateConverters = []string{"string", "json", "bytes"}
+)
+
+func (c *Converter) validate(option string, names []string) (ps []Problem) {
+	known := false
+	for _, n := range names {
+		known = known || c.Name == n
+	}
+	if !known {
+		ps = append(ps, Problem{option, fmt.Sprintf("must be one of %s (got %q)", strings.Join(names, ", "), c.Name)})
+	}
+	switch strings.ToLower(c.DecimalFormat) {
+	case "", "base64", "numeric":
+	default:
+		ps = append(ps, Problem{option + ".decimal.format", fmt.Sprintf("must be one of base64, numeric (got %q)", c.DecimalFormat)})
+	}
+	if c.Delegate != nil {
+		if c.Name != "binary" {
+			ps = append(ps, Problem{option + ".delegate.converter.type", fmt.Sprintf("belongs to %s: binary (the converter is %s)", option, c.Name)})
+		}
+		ps = append(ps, c.Delegate.validate(option+".delegate.converter.type", delegateConverters)...)
+	}
+	return ps
+}
+
+// schemas says that the converter writes schemas for what is not bytes.
+func (c *Converter) schemas() bool {
+	return c.Name == "json" && c.Schemas || c.Delegate != nil && c.Delegate.schemas()
+}
+
+// text says that a value that is not bytes becomes Java's text of it, whatever its schema.
+func (c *Converter) text() bool {
+	return c.Name == "string" || c.Delegate != nil && c.Delegate.text()
+}
+
+func (c *Converter) make() connect.TextConverter {
+	switch c.Name {
+	case "json":
+		o := connect.JSONOptions{Schemas: c.Schemas, ReplaceNullWithDefault: c.NullDefault}
+		if strings.EqualFold(c.DecimalFormat, "numeric") {
+			o.DecimalFormat = connect.Numeric
+		}
+		return connect.NewJSON(o)
+	case "bytes":
+		return connect.NewByteArray()
+	case "binary":
+		if c.Delegate == nil {
+			return connect.NewBinary(nil)
+		}
+		return connect.NewBinary(c.Delegate.make())
+	case "simple":
+		return connect.NewSimpleHeader()
+	}
+	return connect.NewString()
+}
+
+// converters are what one goroutine uses: they remember schemas.
+type converters struct{ key, value, header connect.TextConverter }
+
+func (c *Config) converters() converters {
+	return converters{key: c.Key.make(), value: c.Value.make(), header: c.Header.make()}
+}

@@ -1,0 +1,68 @@
+package router
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/router/internal/pgvalue"
+)
+
+// Type OIDs of Postgres' catalog (pg_type.dat); they never change.
+const (
+	oidBytea, oidText, oidJSON, oidXML = 17, 25, 114, 142
+	oidBPChar, oidVarchar, oidJSONB    = 1042, 1043, 3802
+	oidTimestamp, oidTimestamptz       = 1114, 1184
+)
+
+// A stamp is the column of the record's timestamp.
+type stamp struct {
+	index int
+	zoned bool
+	parse func(raw []byte) (any, error) // microseconds since 1970 of a timestamp's text
+}
+
+// stamp takes a timestamp, as the EventRouter does, and also what Debezium fails on and is as clear: a timestamptz, and a timestamp
+// in a time.precision.mode that does not give a number.
+func (p *planner) stamp(name string) *stamp {
+	const option = "table.field.event.timestamp"
+	s, ok := p.column(option, name)
+	if !ok {
+		return nil
+	}
+	col := &p.rel.Columns[s.index]
+	oid := cmp.Or(col.BaseType, col.TypeOID)
+	if oid != oidTimestamp && oid != oidTimestamptz {
+		p.fail(option, "column %s must be a timestamp or timestamptz (it is a %s)", col.Name, col.TypeName)
+		return nil
+	}
+	t, err := pgvalue.Column(&cdc.Column{
+		Name: col.Name, TypeOID: oidTimestamp, TypeMod: -1, BaseTypeMod: -1, BaseName: "timestamp", TypeName: "timestamp without time zone",
+	}, pgvalue.Modes{Time: "microseconds"})
+	if err != nil {
+		p.fail(option, "%w", err)
+		return nil
+	}
+	return &stamp{index: s.index, zoned: oid == oidTimestamptz, parse: t.Parse}
+}
+
+// at is the timestamp that raw says. As in Debezium, digits below the millisecond are cut off.
+func (s *stamp) at(raw []byte) (time.Time, error) {
+	if s.zoned { // in UTC, as the connection's TimeZone is
+		raw = bytes.Replace(raw, []byte("+00"), nil, 1)
+	}
+	v, err := s.parse(raw)
+	if err != nil {
+		return time.Time{}, err
+	}
+	us, ok := v.(int64)
+	if !ok {
+		return time.Time{}, fmt.Errorf("%s is no time", raw)
+	}
+	if us < 0 {
+		return time.Time{}, fmt.Errorf("%s: Kafka has no time before 1970", raw)
+	}
+	return time.UnixMilli(us / 1000).UTC(), nil
+}

@@ -1,0 +1,157 @@
+package router
+
+import (
+	"cmp"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/router/internal/connect"
+	"github.com/walpost/walpost/router/internal/pgvalue"
+)
+
+// oldKeyHeader is the first header of a row whose primary key was changed: Debezium has such an update as a delete, which the
+// EventRouter ignores, and an insert, which it routes.
+const oldKeyHeader = "__debezium.oldkey"
+
+// An oldKey is the Struct of a table's primary key.
+type oldKey struct {
+	schema  *connect.Schema
+	columns []source // in the order of the key
+	conv    connect.TextConverter
+}
+
+func (p *planner) oldKey(conv connect.TextConverter) *oldKey {
+	k := &oldKey{conv: conv, schema: &connect.Schema{
+		Type: connect.Struct, Name: adjustSchema(p.schemaNames, p.qualified()+".Key"),
+	}}
+	var places []int
+	for i := range p.rel.Columns {
+		if p.rel.Columns[i].KeyPosition > 0 {
+			places = append(places, i)
+		}
+	}
+	slices.SortFunc(places, func(a, b int) int { return p.rel.Columns[a].KeyPosition - p.rel.Columns[b].KeyPosition })
+	for _, i := range places {
+		t, err := pgvalue.Column(&p.rel.Columns[i], p.modes)
+		if err != nil {
+			continue // Debezium leaves such a column out of the key
+		}
+		s := source{index: i, name: p.fieldNames.Adjust(p.rel.Columns[i].Name), typ: t}
+		k.columns = append(k.columns, s)
+		k.schema.Fields = append(k.schema.Fields, connect.Field{Name: s.name, Schema: t.Schema})
+	}
+	if len(k.columns) == 0 {
+		return nil
+	}
+	return k
+}
+
+// changed returns the old key of an update that changed it, nil for one that did not or does not say: without a change the
+// server sends the old key only where the whole old row is the replica identity.
+func (k *oldKey) changed(ev *cdc.Event) ([]any, error) {
+	if k == nil || ev.Old.Relation == nil {
+		return nil, nil
+	}
+	differs := false
+	old := make([]any, len(k.columns))
+	for i := range k.columns {
+		c := &k.columns[i]
+		was, is := ev.Old.Values[c.index], ev.Row.Values[c.index]
+		if was.Bytes == nil {
+			return nil, fmt.Errorf("the update does not say the old value of column %s of the primary key: the replica identity must hold the primary key", c.name)
+		}
+		v, err := c.value(was.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("column %s of the old key: %w", c.name, err)
+		}
+		old[i] = v
+		if is.Unchanged || string(was.Bytes) == string(is.Bytes) {
+			continue
+		}
+		now, err := c.value(is.Bytes)
+		if err != nil {
+			return nil, fmt.Errorf("column %s: %w", c.name, err)
+		}
+		differs = differs || !reflect.DeepEqual(v, now) // numeric 1.0 and 1.00 are one value
+	}
+	if !differs {
+		return nil, nil
+	}
+	return old, nil
+}
+
+func (k *oldKey) append(buf []byte, topic string, old []any) (grown, out []byte, err error) {
+	return convert(buf, k.conv, topic, k.schema, old)
+}
+
+// update takes an update: false for one that gives no record.
+func (r *Router) update(p *plan, ev *cdc.Event, rec *cdc.Record) (bool, error) {
+	var old []any
+	var err error
+	if r.cfg.Updates {
+		if old, err = p.oldKey.changed(ev); err != nil {
+			return false, r.rowError(ev, "", err)
+		}
+	}
+	if old != nil {
+		return r.insert(p, ev, &row{values: ev.Row.Values, old: &ev.Old, unavailable: r.cfg.UnavailableValue, relation: p.rel}, old, rec)
+	}
+	id := eventID(p, ev)
+	if r.fatalUpdates {
+		return false, r.rowError(ev, id, fault.Person(
+			errors.New("the row was updated, and router.table.op.invalid.behavior is fatal"), "write outbox rows once, or set it to warn"))
+	}
+	r.updates.add(fmt.Sprintf("event %q of %s", id, p.rel))
+	return false, nil
+}
+
+// eventID is the id of an event as its row has it, "" where it cannot be told.
+func eventID(p *plan, ev *cdc.Event) string {
+	if i := p.id.index; i >= 0 && i < len(ev.Row.Values) {
+		return string(ev.Row.Values[i].Bytes)
+	}
+	return ""
+}
+
+// A row is the values that a record is made of.
+type row struct {
+	values []cdc.Value
+
+	// Of an update only: large values that it did not change are not in the WAL.
+	old         *cdc.Row
+	unavailable string // stands for them
+	relation    *cdc.Relation
+	err         error // there is nothing that could stand for one of them
+}
+
+// at is the text of column i, nil for NULL.
+func (r *row) at(i int) []byte {
+	v := r.values[i]
+	if !v.Unchanged {
+		return v.Bytes
+	}
+	if b := r.old.Values; i < len(b) && b[i].Bytes != nil {
+		return b[i].Bytes // the replica identity is the whole row
+	}
+	col := &r.relation.Columns[i]
+	switch base := cmp.Or(col.BaseType, col.TypeOID); {
+	case base == oidBytea:
+		value := []byte(r.unavailable)
+		if digits, ok := strings.CutPrefix(r.unavailable, "hex:"); ok {
+			if b, err := hex.DecodeString(digits); err == nil {
+				value = b
+			}
+		}
+		return append([]byte(`\x`), hex.EncodeToString(value)...)
+	case base == oidText, base == oidVarchar, base == oidBPChar, base == oidJSON, base == oidJSONB, base == oidXML:
+		return []byte(r.unavailable)
+	}
+	r.err = fmt.Errorf("column %s is a large value that the update did not change, so the WAL does not have it", col.Name)
+	return nil
+}
