@@ -111,6 +111,7 @@ func (l *loop) send(ev *cdc.Event, begin cdc.Position) {
 	}
 	l.marks.add(ticket.Tx, begin, relationOf(ev))
 	ticket.Tx |= l.gen << genShift
+	l.recent.add(l.rec.Topic, l.rec.EventID, l.now)
 	l.sink.Send(&l.rec, ticket)
 }
 

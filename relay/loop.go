@@ -80,6 +80,7 @@ type loop struct {
 	latency      Histogram
 	lastEvent    time.Time
 	lastAck      time.Time
+	recent       recent
 	lost         edge            // no session
 	stalled      edge            // the sink does not deliver
 	storing      edge            // the checkpoint cannot be written

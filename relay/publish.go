@@ -42,6 +42,9 @@ func (l *loop) publish() {
 	st.Events, st.Transactions, st.WindowFull, st.Latency = l.events, l.transactions, l.windowFull, l.latency
 	l.remarks(st)
 	st.LastEvent, st.LastAck = l.lastEvent, l.lastAck
+	if l.recent.due(l.now, l.state != Streaming) {
+		st.Recent = l.recent.list(l.now)
+	}
 	st.CheckpointError = ""
 	if c.err != nil {
 		st.CheckpointError = c.err.Error()
@@ -71,6 +74,7 @@ func (l *loop) noteError(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.st.LastError, l.st.LastErrorAt = err.Error(), time.Now()
+	l.st.Troubles = troubled(l.st.Troubles, err, l.st.LastErrorAt)
 }
 
 // latencyBounds are LatencyBounds as durations: comparing those is all that an acknowledgement costs.

@@ -51,9 +51,11 @@ type Status struct {
 	Latency         Histogram         // commit to acknowledgement
 	LastError       string            // newest error that ended a session or a checkpoint write
 	LastErrorAt     time.Time
-	LastEvent       time.Time // local time of the newest event read
-	LastAck         time.Time // local time of the newest acknowledgement
-	CheckpointError string    // why the checkpoint cannot be written now; "" when it can
+	Troubles        []Trouble         // the newest errors, newest first
+	Recent          map[string][]Sent // the newest events of the newest topics, newest first
+	LastEvent       time.Time         // local time of the newest event read
+	LastAck         time.Time         // local time of the newest acknowledgement
+	CheckpointError string            // why the checkpoint cannot be written now; "" when it can
 }
 
 // LatencyBounds are the upper bounds of Histogram's buckets, in seconds.

@@ -1,0 +1,96 @@
+package relay
+
+import (
+	"time"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+const (
+	recentTopics = 50 // topics whose newest events are kept
+	recentEvents = 5  // of each
+	recentErrors = 5
+)
+
+// A Sent is an event that was handed to the sink. It has no payload.
+type Sent struct {
+	EventID string
+	At      time.Time
+}
+
+// A Trouble is an error that ended a session, a checkpoint write or a check, and what to do about it.
+type Trouble struct {
+	Text  string
+	Hint  string // "" where there is none
+	At    time.Time
+	Times int // in a row
+}
+
+// recentEvery is how often the newest events are copied for Status.
+const recentEvery = time.Second
+
+// recent is the newest events by topic. Loop only.
+type recent struct {
+	topics  map[string]*sents
+	listed  time.Time
+	changed bool // since then
+}
+
+type sents struct {
+	ring [recentEvents]Sent
+	n    int
+}
+
+func (r *recent) add(topic, id string, now time.Time) {
+	s := r.topics[topic]
+	if s == nil {
+		if r.topics == nil {
+			r.topics = map[string]*sents{}
+		}
+		if len(r.topics) >= recentTopics {
+			r.forgetOldest()
+		}
+		s = &sents{}
+		r.topics[topic] = s
+	}
+	s.ring[s.n%recentEvents] = Sent{id, now}
+	s.n++
+	r.changed = true
+}
+
+func (r *recent) forgetOldest() {
+	oldest, at := "", time.Time{}
+	for topic, s := range r.topics {
+		if newest := s.ring[(s.n-1)%recentEvents].At; oldest == "" || newest.Before(at) {
+			oldest, at = topic, newest
+		}
+	}
+	delete(r.topics, oldest)
+}
+
+// due says whether there is something new to list, now or at the end of a run.
+func (r *recent) due(now time.Time, ending bool) bool {
+	return r.changed && (ending || now.Sub(r.listed) >= recentEvery)
+}
+
+// list is a copy, newest first.
+func (r *recent) list(now time.Time) map[string][]Sent {
+	r.listed, r.changed = now, false
+	out := make(map[string][]Sent, len(r.topics))
+	for topic, s := range r.topics {
+		for i := 1; i <= min(s.n, recentEvents); i++ {
+			out[topic] = append(out[topic], s.ring[(s.n-i)%recentEvents])
+		}
+	}
+	return out
+}
+
+// troubled puts an error in front of those that were before it; the same one again is counted.
+func troubled(before []Trouble, err error, now time.Time) []Trouble {
+	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), At: now, Times: 1}
+	if len(before) > 0 && before[0].Text == t.Text {
+		t.Times += before[0].Times
+		before = before[1:]
+	}
+	return append([]Trouble{t}, before[:min(len(before), recentErrors-1)]...)
+}
