@@ -59,7 +59,8 @@ const (
 	defaultEvery = 10 * time.Second
 	defaultBatch = 1000
 	leastPause   = 20 * time.Millisecond
-	sayAgain     = time.Hour // an error that stays
+	sayAgain     = time.Hour   // an error that stays
+	lookAgain    = time.Second // while nothing is known to be delivered, which takes two short questions
 )
 
 // Status counts since the start.
@@ -116,8 +117,6 @@ func (c *Cleaner) update(change func(s *Status)) {
 // them. The relay is never held up by them.
 func (c *Cleaner) Run(ctx context.Context) {
 	defer c.drop()
-	tick := time.NewTicker(c.cfg.Every)
-	defer tick.Stop()
 	var failed string
 	var said time.Time
 	for {
@@ -140,10 +139,14 @@ func (c *Cleaner) Run(ctx context.Context) {
 				c.cfg.Logger.Info().Msg("old rows are removed again")
 			}
 		}
+		pause := c.cfg.Every
+		if err == nil && c.Status().Waiting != "" {
+			pause = min(pause, lookAgain)
+		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }

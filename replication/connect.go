@@ -25,9 +25,17 @@ func (c *Config) connectSQL(ctx context.Context) (*pgconn.PgConn, error) {
 	return c.connect(ctx, cc, "connect")
 }
 
-// Connect opens an ordinary connection for work beside the stream, with the text format that every connection has and with
-// bounded statements. The caller closes it.
-func (s *Source) Connect(ctx context.Context) (*pgconn.PgConn, error) { return s.cfg.connectSQL(ctx) }
+// Connect opens an ordinary connection for work on the users' own tables, with the text format that every connection has and with
+// bounded statements. Its search path is the role's, because triggers of the tables may rely on it: statements name schemas. The
+// caller closes it.
+func (s *Source) Connect(ctx context.Context) (*pgconn.PgConn, error) {
+	cc, err := s.cfg.sqlConfig()
+	if err != nil {
+		return nil, err
+	}
+	delete(cc.RuntimeParams, "search_path")
+	return s.cfg.connect(ctx, cc, "connect")
+}
 
 func (c *Config) sqlConfig() (*pgconn.Config, error) {
 	cc, err := c.connConfig()

@@ -55,6 +55,7 @@ type setting struct {
 	name    string   // of the checkpoint
 	extra   string   // further lines of walpost.yaml
 	router  string   // further options of its router, each behind a comma
+	source  string   // further keys of its source, each behind a comma
 }
 
 // newSetting makes the shop's tables in the database and the topics, of three partitions.
@@ -87,12 +88,12 @@ func (s *setting) config() string {
 	s.t.Helper()
 	path := filepath.Join(s.t.TempDir(), "walpost.yaml")
 	text := fmt.Sprintf(`name: %s
-source: {dsn: %q, table: public.outbox}
+source: {dsn: %q, table: public.outbox%s}
 router: {route.topic.replacement: "%s${routedByValue}"%s}
 kafka: {brokers: [%s]}
 http: {listen: "127.0.0.1:0"}
 %s
-`, s.name, s.dsn, s.prefix, s.router, strings.Join(s.brokers, ", "), s.extra)
+`, s.name, s.dsn, s.source, s.prefix, s.router, strings.Join(s.brokers, ", "), s.extra)
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
