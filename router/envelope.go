@@ -54,7 +54,7 @@ func (p *planner) envelope(conv connect.TextConverter, payload source) *envelope
 		}
 	}
 	if payload.typ != nil && len(p.errs) == 0 {
-		if _, _, err := conv.Append(nil, "value", e.schema("", 0, payload.typ.Schema), nil); err != nil {
+		if err := probe(conv, "value", e.schema("", 0, payload.typ.Schema)); err != nil {
 			p.fail(placed, "the value is an envelope: %w", err)
 		}
 	}

@@ -104,7 +104,7 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	if ev.Kind == cdc.Update {
 		return r.update(p, ev, rec)
 	}
-	return r.insert(p, ev, &row{values: ev.Row.Values}, nil, rec)
+	return r.insert(p, ev, &row{values: ev.Row.Values, relation: p.rel}, nil, rec)
 }
 
 // insert routes the new row of ev.

@@ -361,17 +361,37 @@ func FuzzRoute(f *testing.F) {
 }
 
 func BenchmarkRoute(b *testing.B) {
-	r, err := New(DefaultConfig())
-	if err != nil {
-		b.Fatal(err)
-	}
-	ev := insert(outbox, "59a42efd-b015-44a9-9dde-cb36d9002425", "order", "4711", "Placed", `{"a": "`+strings.Repeat("x", 300)+`"}`)
-	var rec cdc.Record
-	b.ReportAllocs()
-	b.SetBytes(300)
-	for b.Loop() {
-		if _, err := r.Route(ev, &rec); err != nil {
-			b.Fatal(err)
-		}
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+	}{
+		{"string", nil},
+		{"json", all(jsonValues, func(c *Config) { c.Key = Converter{Name: "json"} })},
+		{"json with schemas", all(schemas, func(c *Config) { c.Key = Converter{Name: "json", Schemas: true} })},
+		{"string with all headers", func(c *Config) { c.ExtendedHeaders, c.AdditionalPlacement = true, "event_type:header" }},
+		{"json envelope", all(jsonValues, func(c *Config) { c.AdditionalPlacement = "event_type:envelope" })},
+		{"json expanded", all(jsonValues, func(c *Config) { c.ExpandJSON = true })},
+	} {
+		b.Run(c.name, func(b *testing.B) {
+			cfg := DefaultConfig()
+			cfg.TopicPrefix = "shop"
+			if c.change != nil {
+				c.change(&cfg)
+			}
+			r, err := New(cfg)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.SetRunID(runID)
+			ev := insert(outbox, "59a42efd-b015-44a9-9dde-cb36d9002425", "order", "4711", "Placed", `{"a": "`+strings.Repeat("x", 300)+`"}`)
+			var rec cdc.Record
+			b.ReportAllocs()
+			b.SetBytes(300)
+			for b.Loop() {
+				if _, err := r.Route(ev, &rec); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -64,8 +64,16 @@ func cut(buf []byte, at int, null bool, err error) (grown, out []byte, _ error) 
 
 // probe says why a converter can make nothing of a column, in Kafka Connect's own words.
 func (s *source) probe(col *cdc.Column) error {
-	if _, _, err := s.conv.Append(nil, s.name, s.typ.Schema, nil); err != nil {
+	if err := probe(s.conv, s.name, s.typ.Schema); err != nil {
 		return fmt.Errorf("column %s is a %s: %w", col.Name, col.TypeName, err)
 	}
 	return nil
+}
+
+// probe asks a converter for a null: what it says then is about the type, as long as the null is allowed.
+func probe(conv connect.Converter, name string, s *connect.Schema) error {
+	optional := *s
+	optional.Optional = true
+	_, _, err := conv.Append(nil, name, &optional, nil)
+	return err
 }

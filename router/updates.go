@@ -94,15 +94,15 @@ func (k *oldKey) append(buf []byte, topic string, old []any) (grown, out []byte,
 func (r *Router) update(p *plan, ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	var old []any
 	var err error
+	id := eventID(p, ev)
 	if r.cfg.Updates {
 		if old, err = p.oldKey.changed(ev); err != nil {
-			return false, r.rowError(ev, "", err)
+			return false, r.rowError(ev, id, err)
 		}
 	}
 	if old != nil {
-		return r.insert(p, ev, &row{values: ev.Row.Values, old: &ev.Old, unavailable: r.cfg.UnavailableValue, relation: p.rel}, old, rec)
+		return r.insert(p, ev, &row{values: ev.Row.Values, relation: p.rel, old: &ev.Old, unavailable: r.cfg.UnavailableValue}, old, rec)
 	}
-	id := eventID(p, ev)
 	if r.fatalUpdates {
 		return false, r.rowError(ev, id, fault.Person(
 			errors.New("the row was updated, and router.table.op.invalid.behavior is fatal"), "write outbox rows once, or set it to warn"))
@@ -121,13 +121,13 @@ func eventID(p *plan, ev *cdc.Event) string {
 
 // A row is the values that a record is made of.
 type row struct {
-	values []cdc.Value
+	values   []cdc.Value
+	relation *cdc.Relation
 
 	// Of an update only: large values that it did not change are not in the WAL.
 	old         *cdc.Row
 	unavailable string // stands for them
-	relation    *cdc.Relation
-	err         error // there is nothing that could stand for one of them
+	err         error  // there is nothing that could stand for one of them
 }
 
 // at is the text of column i, nil for NULL.
@@ -136,8 +136,8 @@ func (r *row) at(i int) []byte {
 	if !v.Unchanged {
 		return v.Bytes
 	}
-	if b := r.old.Values; i < len(b) && b[i].Bytes != nil {
-		return b[i].Bytes // the replica identity is the whole row
+	if r.old != nil && i < len(r.old.Values) && r.old.Values[i].Bytes != nil {
+		return r.old.Values[i].Bytes // the replica identity is the whole row
 	}
 	col := &r.relation.Columns[i]
 	switch base := cmp.Or(col.BaseType, col.TypeOID); {
