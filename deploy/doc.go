@@ -1,0 +1,3 @@
+// Package deploy holds what watches walpost in production, and its tests; there is no code in it. prometheus/ has alert and recording
+// rules with promtool tests (*_test.yaml), grafana/ a dashboard; the runbooks of the alerts are in docs/runbooks/.
+package deploy

@@ -1,0 +1,76 @@
+package deploy
+
+import (
+	"context"
+	"os"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/plugin/kprom"
+)
+
+var (
+	described = regexp.MustCompile(`desc\("(walpost_[a-z_]+)"|Name: "(walpost_[a-z_]+)"`)
+	asked     = regexp.MustCompile(`\b(walpost|pg|go|process|promhttp)_[a-z0-9_]+\b`)
+)
+
+// metricsIn lists the metrics that an expression asks for.
+func metricsIn(expr string) []string { return asked.FindAllString(expr, -1) }
+
+// exported lists everything on /metrics: what cmd/walpost describes, and what the process and the Kafka client
+// have in a real registry after records were produced to a broker.
+func exported(t *testing.T) []string {
+	t.Helper()
+	source, err := os.ReadFile("../cmd/walpost/metrics.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, m := range described.FindAllSubmatch(source, -1) {
+		names = append(names, string(m[1])+string(m[2]))
+	}
+	if len(names) < 20 {
+		t.Fatalf("only %d metrics in cmd/walpost/metrics.go", len(names))
+	}
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		names = append(names, "walpost_commit_to_ack_seconds"+suffix)
+	}
+	families, err := produced(t).Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		names = append(names, f.GetName())
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// produced is a registry as the program makes it, with a Kafka client that has delivered something.
+func produced(t *testing.T) *prometheus.Registry {
+	t.Helper()
+	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.WithHooks(kprom.NewMetrics("walpost_kafka", kprom.Registerer(reg))))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close) // the plugin takes its metrics away with the client
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := client.ProduceSync(ctx, &kgo.Record{Topic: "orders", Value: []byte("x")}).FirstErr(); err != nil {
+		t.Fatal(err)
+	}
+	return reg
+}

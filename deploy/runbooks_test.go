@@ -1,0 +1,70 @@
+//go:build linux || darwin
+
+package deploy
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+var (
+	sqlBlock    = regexp.MustCompile("(?s)```sql\n(.*?)```")
+	placeholder = regexp.MustCompile(`<[a-z]+>`)
+)
+
+// TestRunbooksSQLRuns runs every SQL block of the runbooks, with the placeholders that their index names filled in.
+func TestRunbooksSQLRuns(t *testing.T) {
+	pages, err := filepath.Glob(filepath.Join(runbooks, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, version := range []string{"15", "17"} {
+		t.Run(version, func(t *testing.T) {
+			pg := testenv.Postgres(t, version, testenv.Private())
+			conn, err := pgx.Connect(t.Context(), pg.DSN("postgres"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer conn.Close(t.Context())
+			if _, err := conn.Exec(t.Context(), "SELECT pg_create_logical_replication_slot('walpost_runbook', 'pgoutput')"); err != nil {
+				t.Fatal(err)
+			}
+			fill := strings.NewReplacer("<slot>", "walpost_runbook", "<pid>", "0", "<gid>", "none", "<size>", "64GB")
+			ran := 0
+			for _, page := range pages {
+				text, err := os.ReadFile(page)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, m := range sqlBlock.FindAllSubmatch(text, -1) {
+					statement := fill.Replace(string(m[1]))
+					if left := placeholder.FindString(statement); left != "" {
+						t.Errorf("%s: the index does not explain %s", filepath.Base(page), left)
+					}
+					// Simple queries, one statement each; the slot is made anew where a page drops it.
+					if _, err := conn.Exec(t.Context(), statement); err != nil {
+						t.Errorf("%s: %v\n%s", filepath.Base(page), err, statement)
+					}
+					_, err := conn.Exec(t.Context(), `SELECT pg_create_logical_replication_slot('walpost_runbook', 'pgoutput')
+						WHERE NOT EXISTS (SELECT 1 FROM pg_replication_slots WHERE slot_name = 'walpost_runbook')`)
+					if err != nil {
+						t.Fatal(err)
+					}
+					ran++
+				}
+			}
+			if ran < 30 {
+				t.Errorf("only %d statements", ran)
+			}
+		})
+	}
+}
