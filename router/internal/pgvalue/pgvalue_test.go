@@ -265,3 +265,18 @@ func BenchmarkParse(b *testing.B) {
 		})
 	}
 }
+
+func TestAGeometrySaysItsByteOrder(t *testing.T) {
+	typ := mustColumn(t, cdc.Column{TypeOID: 70000, TypeMod: -1, BaseName: "geometry", BaseTypeMod: -1}, Modes{})
+	for raw, want := range map[string]string{
+		"0020000001FFFFFFFF":   "{wkb: x'0020000001ffffffff', srid: -1}",
+		"0101000020E610000000": "{wkb: x'0101000020e610000000', srid: 4326}",
+		"01010000":             "null",
+		"0101000020E61000":     "null",
+		"zz":                   "null",
+	} {
+		if v, err := typ.Parse([]byte(raw)); err != nil || renderValue(typ.Schema, v) != want {
+			t.Errorf("%s gives %s, %v; must be %s", raw, renderValue(typ.Schema, v), err, want)
+		}
+	}
+}
