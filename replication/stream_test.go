@@ -194,6 +194,7 @@ func TestUpdatesArriveWhereTheyAreWanted(t *testing.T) {
 				}
 			case cdc.Delete:
 				got += "delete "
+			default:
 			}
 			return inserts == 2
 		})

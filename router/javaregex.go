@@ -361,12 +361,12 @@ func (t *translator) flags(f frame) error {
 // quantifier reads what follows an atom, and says whether both together can match nothing.
 func (t *translator) quantifier(a atom) (empty bool, err error) {
 	var q string
-	least, more := 0, true
-	n := 1
+	var least, n int
+	var more bool
 	switch c := t.at(0); c {
 	case '*', '+', '?':
-		q = string(c)
-		if more = c != '?'; c == '+' {
+		q, n, more = string(c), 1, c != '?'
+		if c == '+' {
 			least = 1
 		}
 	case '{':

@@ -306,8 +306,15 @@ func TestFatalUpdateNeedsAPerson(t *testing.T) {
 
 func TestSchemaNamesAreDebeziums(t *testing.T) {
 	for _, c := range []struct{ mode, in, want string }{
-		{"none", "a-b.1é", "a-b.1é"}, {"avro", "a-b.1é", "a_b.1_"}, {"avro", "1a", "_1a"}, {"avro", "-a", "_a"}, {"avro", "😀", "__"},
-		{"avro_unicode", "a_b", "a_u005fb"}, {"avro_unicode", "1", "_u0031"}, {"avro_unicode", "ā", "_u101"}, {"avro", "", ""},
+		{"none", "a-b.1é", "a-b.1é"},
+		{"avro", "a-b.1é", "a_b.1_"},
+		{"avro", "1a", "_1a"},
+		{"avro", "-a", "_a"},
+		{"avro", "😀", "__"},
+		{"avro_unicode", "a_b", "a_u005fb"},
+		{"avro_unicode", "1", "_u0031"},
+		{"avro_unicode", "ā", "_u101"},
+		{"avro", "", ""},
 	} {
 		if got := adjustSchema(c.mode, c.in); got != c.want {
 			t.Errorf("%s of %q: %q, want %q", c.mode, c.in, got, c.want)

@@ -193,6 +193,7 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 			if s, ok := p.typed(placed, pl.column, connect.Int32); ok {
 				made.partition = &s // the last one wins
 			}
+		case inEnvelope: // all of them below
 		}
 	}
 	if enveloped(r.placements) {
