@@ -153,7 +153,7 @@ func TestRowsGiveRecords(t *testing.T) {
 		stamped("timestamp", "2024-02-29 12:34:56.123999", `outbox.event.order[-1] "4711"="{\"a\": 1}" at 12:34:56.123 id:"u-1"`),
 		stamped("timestamptz", "2024-02-29 12:34:56.5+00", `outbox.event.order[-1] "4711"="{\"a\": 1}" at 12:34:56.5 id:"u-1"`),
 		stamped("timestamp", null, `outbox.event.order[-1] "4711"="{\"a\": 1}" at 05:06:07.891 id:"u-1"`),
-		stamped("timestamp", "1969-12-31 23:59:59", "!before 1970"), stamped("timestamp", "-infinity", "!before 1970"),
+		stamped("timestamp", "1969-12-31 23:59:59", "!before 1970"), stamped("timestamp", "1969-12-31 23:59:59.9991", `outbox.event.order[-1] "4711"="{\"a\": 1}" at 00:00:00 id:"u-1"`), stamped("timestamp", "-infinity", "!before 1970"),
 		stamped("timestamptz(3)", "2024-02-29 12:34:56.5+00", `outbox.event.order[-1] "4711"="{\"a\": 1}" at 12:34:56.5 id:"u-1"`),
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -61,8 +61,9 @@ func (s *stamp) at(raw []byte) (time.Time, error) {
 	if !ok {
 		return time.Time{}, fmt.Errorf("%s is no time", raw)
 	}
-	if us < 0 {
+	ms := us / 1000 // towards 0, as in Java
+	if ms < 0 {
 		return time.Time{}, fmt.Errorf("%s: Kafka has no time before 1970", raw)
 	}
-	return time.UnixMilli(us / 1000).UTC(), nil
+	return time.UnixMilli(ms).UTC(), nil
 }
