@@ -89,7 +89,9 @@ func (r *recent) list(now time.Time) map[string][]Sent {
 func troubled(before []Trouble, err error, now time.Time) []Trouble {
 	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), At: now, Times: 1}
 	if len(before) > 0 && before[0].Text == t.Text {
-		t.Times += before[0].Times
+		if t.Times = before[0].Times; now.Sub(before[0].At) > 100*time.Millisecond { // else told of by two places
+			t.Times++
+		}
 		before = before[1:]
 	}
 	return append([]Trouble{t}, before[:min(len(before), recentErrors-1)]...)

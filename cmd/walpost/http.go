@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,8 +35,12 @@ func serveHTTP(listen string, relay watched, metrics prometheus.Gatherer, log ze
 		return "", nil, fault.WithHint(fmt.Errorf("http.listen: %w", err),
 			"another process may have the address: choose another with http.listen or --http, or switch it off with --http off")
 	}
+	past := &history{}
+	sampling, stopSampling := context.WithCancel(context.Background())
+	var sampler sync.WaitGroup
+	sampler.Go(func() { past.run(sampling, relay) })
 	server := &http.Server{
-		Handler:           handler(relay, metrics),
+		Handler:           handler(relay, metrics, past),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -50,6 +55,8 @@ func serveHTTP(listen string, relay watched, metrics prometheus.Gatherer, log ze
 		}
 	}()
 	return l.Addr().String(), func() {
+		stopSampling()
+		sampler.Wait()
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		if server.Shutdown(ctx) != nil {
@@ -59,9 +66,9 @@ func serveHTTP(listen string, relay watched, metrics prometheus.Gatherer, log ze
 	}, nil
 }
 
-// handler answers /livez, /readyz, /metrics, /api/status and the status page. It shows no secret and changes nothing, so it
+// handler answers /livez, /readyz, /metrics, /api/status, /api/history and the status page. It shows no secret and changes nothing, so it
 // asks for no credentials; by default it listens on this host only.
-func handler(relay watched, metrics prometheus.Gatherer) http.Handler {
+func handler(relay watched, metrics prometheus.Gatherer, past *history) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		if stuck := stuckFor(relay.Status(), time.Now()); stuck > 0 {
@@ -78,18 +85,14 @@ func handler(relay watched, metrics prometheus.Gatherer) http.Handler {
 		answer(w, http.StatusOK, "ok")
 	})
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		w.Header().Set("Cache-Control", "no-store")
-		enc := json.NewEncoder(w)
-		enc.SetIndent("", "  ")
-		_ = enc.Encode(viewOf(relay.Status(), time.Now())) // the error is the client's connection
+		answerJSON(w, viewOf(relay.Status(), time.Now()))
 	})
+	mux.HandleFunc("GET /api/history", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, past.list()) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
 	for path, name := range map[string]string{
-		"GET /{$}":         "page/index.html",
-		"GET /status.js":   "page/status.js",
-		"GET /status.css":  "page/status.css",
-		"GET /favicon.svg": "page/favicon.svg",
+		"GET /{$}":        "page/index.html",
+		"GET /status.js":  "page/status.js",
+		"GET /status.css": "page/status.css",
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, page, name) })
 	}
@@ -100,12 +103,20 @@ func handler(relay watched, metrics prometheus.Gatherer) http.Handler {
 func secured(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
-		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "+
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; "+
 			"connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		next.ServeHTTP(w, r)
 	})
+}
+
+func answerJSON(w http.ResponseWriter, v any) {
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	enc := json.NewEncoder(w)
+	enc.SetIndent("", "  ")
+	_ = enc.Encode(v) // the error is the client's connection
 }
 
 func answer(w http.ResponseWriter, code int, text string) {

@@ -18,7 +18,7 @@ import (
 func ask(t *testing.T, relay watched, method, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
-	handler(relay, collected(t, relay)).ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	handler(relay, collected(t, relay), &history{}).ServeHTTP(w, httptest.NewRequest(method, path, nil))
 	return w
 }
 
@@ -62,7 +62,7 @@ func TestLivenessIsWhetherTheLoopTurns(t *testing.T) {
 func TestPageNeedsNothingFromElsewhere(t *testing.T) {
 	r := busy()
 	for path, kind := range map[string]string{
-		"/": "text/html", "/status.js": "text/javascript", "/status.css": "text/css", "/favicon.svg": "image/svg+xml",
+		"/": "text/html", "/status.js": "text/javascript", "/status.css": "text/css",
 	} {
 		w := ask(t, r, "GET", path)
 		if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) {

@@ -88,8 +88,29 @@ func printSlot(w io.Writer, s walpost.SlotStatus) error {
 		} else if s.KeepBytes < 0 {
 			line("left", "no limit (max_slot_wal_keep_size is -1): the disk is the limit")
 		}
-		if !math.IsInf(s.Exhaustion, 1) {
-			line("forecast", "lost in %s", time.Duration(s.Exhaustion*float64(time.Second)).Round(time.Second))
+		if s.Limit == walpost.ByDisk {
+			line("disk", "%s left of monitor.wal_disk_size", walpost.Size(s.Left).Roughly())
+		}
+		switch {
+		case s.Limit == walpost.ByRemoval:
+		case s.WALRate < 0:
+			line("forecast", "needs two looks: --watch 30s")
+		case s.Limit == walpost.NoLimit:
+			line("forecast", "none: no limit is known (set max_slot_wal_keep_size, or monitor.wal_disk_size)")
+		case math.IsInf(s.Exhaustion, 1):
+			line("forecast", "%s is not used up at this rate", s.Limit)
+		default:
+			line("forecast", "%s is used up in %s", s.Limit, time.Duration(s.Exhaustion*float64(time.Second)).Round(time.Second))
+		}
+		if s.WALRate >= 0 {
+			line("WAL", "%s/s", walpost.Size(s.WALRate).Roughly())
+		}
+		if s.WaitEvent != "" {
+			line("waits for", "%s", s.WaitEvent)
+		}
+		line("xmin age", "%d transactions", s.CatalogXminAge)
+		if d := s.Decoding; d.SpillBytes > 0 {
+			line("spilled", "%s by %d transactions", walpost.Size(d.SpillBytes).Roughly(), d.SpillTxns)
 		}
 		line("confirmed", "%s", s.Confirmed)
 		line("restart", "%s", s.Restart)
@@ -98,6 +119,10 @@ func printSlot(w io.Writer, s walpost.SlotStatus) error {
 			line("blocker", "%s", walpost.DescribeBlocker(s.Blocker))
 			line("", "to end it: %s", s.Blocker.End)
 		}
+		if s.Hidden != "" {
+			line("hidden", "%s", s.Hidden)
+		}
+		line("clock", "the database's is %s from ours", s.ClockSkew.Round(time.Millisecond))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

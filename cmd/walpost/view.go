@@ -6,6 +6,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication"
 )
 
 // view is /api/status: a stable form of walpost.Status. Positions are LSNs as Postgres prints them; what cannot be told is null.
@@ -60,11 +61,27 @@ type view struct {
 
 	Cleanup *cleanupView `json:"cleanup"` // null where no rows are removed
 
+	Recent      map[string][]eventView `json:"recent"` // the newest events by topic, newest first
+	Errors      []errorView            `json:"errors"` // the newest ones, newest first
+	DeadLetters uint64                 `json:"dead_letters"`
+
 	CheckpointError string   `json:"checkpoint_error"`
 	LastError       string   `json:"last_error"`
 	LastErrorAgo    *float64 `json:"last_error_seconds_ago"`
 	LastEventAgo    *float64 `json:"last_event_seconds_ago"`
 	LastAckAgo      *float64 `json:"last_ack_seconds_ago"`
+}
+
+type eventView struct {
+	ID  string  `json:"id"`
+	Ago float64 `json:"seconds_ago"`
+}
+
+type errorView struct {
+	Text  string  `json:"text"`
+	Hint  string  `json:"hint"` // what to do next; "" where there is nothing to say
+	Ago   float64 `json:"seconds_ago"`
+	Times int     `json:"times"`
 }
 
 // slotView is the slot, in /api/status and in walpost status --json.
@@ -86,10 +103,40 @@ type slotView struct {
 	SafeWAL     *int64   `json:"safe_wal_bytes"`
 	KeepBytes   *int64   `json:"max_slot_wal_keep_bytes"`
 	Exhaustion  *float64 `json:"exhaustion_seconds"`
-	Blocker     string   `json:"blocker"`
-	BlockerEnd  string   `json:"blocker_end"` // the SQL that ends it
-	CheckedAgo  *float64 `json:"checked_seconds_ago"`
-	Error       string   `json:"error"`
+	Limit       string   `json:"limit"`      // what ends first: max_slot_wal_keep_size, monitor.wal_disk_size, lost; "" for none
+	Left        *int64   `json:"left_bytes"` // of it
+	WALRate     *float64 `json:"wal_write_bytes_per_second"`
+	Invalidated string   `json:"invalidation_reason"`
+	Inactive    *float64 `json:"inactive_seconds"`
+	AtLeast     bool     `json:"inactive_at_least"` // it was inactive before we looked, and the server does not say since when
+	WaitEvent   string   `json:"wait_event"`        // of the walsender
+	XminAge     int64    `json:"catalog_xmin_age"`
+	Standby     bool     `json:"standby"`
+	Version     int      `json:"server_version_num"`
+	ClockSkew   float64  `json:"clock_skew_seconds"` // the database's clock minus ours
+
+	Decoding    replication.SlotCounts `json:"decoding"`
+	BlockerFull *blockerView           `json:"blocker_detail"`
+	Hidden      string                 `json:"hidden"` // what cannot be seen, and what would show it
+
+	Blocker    string   `json:"blocker"`
+	BlockerEnd string   `json:"blocker_end"` // the SQL that ends it
+	CheckedAgo *float64 `json:"checked_seconds_ago"`
+	Error      string   `json:"error"`
+}
+
+type blockerView struct {
+	Kind        string  `json:"kind"` // transaction, prepared, slot
+	Name        string  `json:"name"`
+	PID         int32   `json:"pid"`
+	Database    string  `json:"database"`
+	User        string  `json:"user"`
+	Application string  `json:"application"`
+	State       string  `json:"state"`
+	Age         float64 `json:"age_seconds"`
+	QueryAge    float64 `json:"query_age_seconds"`
+	Certain     bool    `json:"certain"`
+	End         string  `json:"end"`
 }
 
 func viewOf(s walpost.Status, now time.Time) view {
@@ -110,6 +157,15 @@ func viewOf(s walpost.Status, now time.Time) view {
 	v.InFlight.Events, v.InFlight.Bytes, v.InFlight.Oldest = s.InFlightEvents, s.InFlightBytes, ago(s.OldestUnacked, now)
 	v.Window.Events, v.Window.Bytes, v.Window.Full = s.Window.Events, int64(s.Window.Bytes), s.WindowFull.Seconds()
 	v.Latency.Count, v.Latency.P50, v.Latency.P99 = count(s.Latency), quantile(s.Latency, 0.5), quantile(s.Latency, 0.99)
+	v.Recent, v.Errors = map[string][]eventView{}, []errorView{}
+	for topic, events := range s.Recent {
+		for _, e := range events {
+			v.Recent[topic] = append(v.Recent[topic], eventView{e.EventID, max(0, now.Sub(e.At).Seconds())})
+		}
+	}
+	for _, e := range s.Troubles {
+		v.Errors = append(v.Errors, errorView{e.Text, e.Hint, max(0, now.Sub(e.At).Seconds()), e.Times})
+	}
 	if v.Topics == nil {
 		v.Topics = map[string]uint64{}
 	}
@@ -128,11 +184,24 @@ func slotViewOf(s walpost.SlotStatus, now time.Time) slotView {
 		SafeWAL: known(s.SafeBytes, s.SafeKnown), KeepBytes: known(s.KeepBytes, s.KeepBytes >= 0 && !s.At.IsZero()),
 		CheckedAgo: ago(s.At, now), Error: s.Err,
 	}
+	v.Limit, v.Left, v.Invalidated, v.AtLeast = string(s.Limit), known(s.Left, s.Limit == walpost.ByKeep || s.Limit == walpost.ByDisk), s.Invalidation, s.InactiveAtLeast
+	v.WaitEvent, v.XminAge, v.Standby, v.Version, v.Decoding, v.Hidden = s.WaitEvent, s.CatalogXminAge, s.Standby, s.ServerVersion, s.Decoding, s.Hidden
+	v.ClockSkew = s.ClockSkew.Seconds()
+	if s.WALRate >= 0 {
+		v.WALRate = &s.WALRate
+	}
+	if idle := s.InactiveFor.Seconds(); s.Exists && !s.Active {
+		v.Inactive = &idle
+	}
 	if !math.IsInf(s.Exhaustion, 1) {
 		v.Exhaustion = &s.Exhaustion
 	}
 	if s.Blocker != nil {
-		v.Blocker, v.BlockerEnd = walpost.DescribeBlocker(s.Blocker), s.Blocker.End
+		b := s.Blocker
+		v.Blocker, v.BlockerEnd = walpost.DescribeBlocker(b), b.End
+		v.BlockerFull = &blockerView{
+			string(b.Kind), b.Name, b.PID, b.Database, b.User, b.Application, b.State, b.Age.Seconds(), b.QueryAge.Seconds(), b.Certain, b.End,
+		}
 	}
 	if v.Findings == nil {
 		v.Findings = []string{}

@@ -1,0 +1,325 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/chromedp/cdproto/emulation"
+	"github.com/chromedp/cdproto/log"
+	cdppage "github.com/chromedp/cdproto/page"
+	cdpruntime "github.com/chromedp/cdproto/runtime"
+	"github.com/chromedp/chromedp"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication"
+)
+
+// strictest is a policy that a proxy in front of the page may set; two policies hold both.
+const strictest = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'"
+
+// chromium is a browser on this machine. Without one the test says so loudly, and fails where WALPOST_REQUIRE_BROWSER is 1.
+func chromium(t *testing.T) string {
+	t.Helper()
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
+		if path, err := exec.LookPath(name); err == nil {
+			return path
+		}
+	}
+	if os.Getenv("WALPOST_REQUIRE_BROWSER") == "1" {
+		t.Fatal("no Chromium on this machine, and WALPOST_REQUIRE_BROWSER is 1")
+	}
+	fmt.Fprintln(os.Stderr, "walpost: THE STATUS PAGE IS NOT TESTED: no Chromium on this machine (apt-get install chromium)")
+	t.Skip("no Chromium on this machine")
+	return ""
+}
+
+// A live is a relay whose status a test changes while a browser looks.
+type live struct {
+	mu     sync.Mutex
+	status walpost.Status
+}
+
+func (s *live) Status() walpost.Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+func (s *live) change(f func(*walpost.Status)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f(&s.status)
+}
+
+// now is busy's status as of this moment.
+func nowBusy() walpost.Status {
+	s := busy().status
+	now := time.Now()
+	s.Since, s.Turned, s.OldestUnacked, s.Slot.At = now.Add(-time.Hour), now, now.Add(-20*time.Millisecond), now
+	s.Slot.RetainedBytes, s.Slot.Limit, s.Slot.Left, s.Slot.Exhaustion = 96<<20, walpost.ByKeep, 928<<20, 5400
+	s.Slot.Blocker.User, s.Slot.Blocker.Application = "report", "nightly"
+	s.Slot.Blocker.End = "SELECT pg_terminate_backend(42);"
+	s.Topics = map[string]uint64{"outbox.event.order": 1_204_311, "outbox.event.customer": 88_214}
+	s.Recent = map[string][]relay.Sent{
+		"outbox.event.order":    {{EventID: "0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11", At: now}, {EventID: "0198c5a2-7d0c-7a41-8a62-11d0a9e2c3b4", At: now.Add(-2 * time.Second)}},
+		"outbox.event.customer": {{EventID: "0198c5a2-6f00-7b1e-b111-5a0e1d2c3b4a", At: now.Add(-40 * time.Second)}},
+	}
+	return s
+}
+
+func halt(s *walpost.Status) {
+	s.State, s.Ready, s.Reason = relay.Halted, false, "slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing"
+	s.Troubles = []relay.Trouble{{Text: s.Reason, Hint: "walpost recover --config walpost.yaml", At: time.Now(), Times: 1}}
+	s.Slot.WALStatus, s.Slot.Invalidation, s.Slot.Active, s.Slot.InactiveFor = "lost", "wal_removed", false, 90*time.Second
+	s.Slot.Limit, s.Slot.Exhaustion, s.Slot.RetainedBytes, s.Slot.SafeKnown, s.Slot.Blocker = walpost.ByRemoval, 0, -1, false, nil
+	s.Slot.Level, s.Slot.Findings = walpost.Critical, []string{"the slot is lost (wal_removed): its WAL is gone"}
+}
+
+// A visit is one tab on the page; whatever the browser complains of is an error of the test.
+type visit struct {
+	t    *testing.T
+	ctx  context.Context
+	mu   sync.Mutex
+	said []string
+}
+
+func (v *visit) do(actions ...chromedp.Action) {
+	v.t.Helper()
+	if err := chromedp.Run(v.ctx, actions...); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+// sees waits until the page's text has a piece in it.
+func (v *visit) sees(text string) {
+	v.t.Helper()
+	var ok bool
+	v.do(chromedp.Poll(fmt.Sprintf("document.body.innerText.includes(%q)", text), &ok, chromedp.WithPollingTimeout(30*time.Second)))
+}
+
+func (v *visit) complaints() []string {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return append([]string{}, v.said...)
+}
+
+func (v *visit) clean() {
+	v.t.Helper()
+	for _, text := range v.complaints() {
+		v.t.Errorf("the browser says: %s", text)
+	}
+}
+
+func (v *visit) shot(name string) {
+	v.t.Helper()
+	dir := os.Getenv("WALPOST_SCREENSHOTS")
+	if dir == "" {
+		return
+	}
+	var png []byte
+	v.do(chromedp.FullScreenshot(&png, 100))
+	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
+		v.t.Fatal(err)
+	}
+}
+
+func TestStatusPageInABrowser(t *testing.T) {
+	path := chromium(t)
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
+	all, end := chromedp.NewExecAllocator(t.Context(), opts...)
+	t.Cleanup(end)
+	browser, endBrowser := chromedp.NewContext(all)
+	t.Cleanup(endBrowser)
+	if err := chromedp.Run(browser); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name   string
+		width  int64
+		height int64
+		scheme string
+		ground string // of the page
+	}{
+		{"desktop-light", 1280, 900, "light", "rgb(246, 247, 249)"},
+		{"desktop-dark", 1280, 900, "dark", "rgb(17, 22, 28)"},
+		{"phone-light", 360, 740, "light", "rgb(246, 247, 249)"},
+		{"phone-dark", 360, 740, "dark", "rgb(17, 22, 28)"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r := &live{status: nowBusy()}
+			past := &history{}
+			for i := range 80 { // some minutes of history
+				s := nowBusy()
+				s.Events, s.Slot.RetainedBytes = uint64(1000*i+i%7*150), int64(i%20)<<22
+				s.Latency.Counts[2+i%3] += uint64(20 * i)
+				past.sample(s, time.Now().Add(time.Duration(i-80)*historyEvery))
+			}
+			address := serve(t, "127.0.0.1:0", r, past)
+
+			tab, endTab := chromedp.NewContext(browser)
+			defer endTab()
+			tab, cancel := context.WithTimeout(tab, 90*time.Second)
+			defer cancel()
+			v := &visit{t: t, ctx: tab}
+			chromedp.ListenTarget(tab, func(event any) {
+				v.mu.Lock()
+				defer v.mu.Unlock()
+				switch e := event.(type) {
+				case *log.EventEntryAdded:
+					v.said = append(v.said, e.Entry.Text)
+				case *cdpruntime.EventExceptionThrown:
+					v.said = append(v.said, e.ExceptionDetails.Error())
+				case *cdpruntime.EventConsoleAPICalled:
+					v.said = append(v.said, fmt.Sprint(e.Type))
+				case *cdppage.EventJavascriptDialogOpening:
+					v.said = append(v.said, "dialog: "+e.Message)
+				}
+			})
+			v.do(log.Enable(), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.scheme}}),
+				chromedp.EmulateViewport(c.width, c.height), chromedp.Navigate("http://"+address+"/"))
+			v.sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
+			v.sees("SELECT pg_terminate_backend(42);")
+			v.sees("ready")
+			v.fits(c.name)
+			var ground string
+			v.do(chromedp.Evaluate("getComputedStyle(document.body).backgroundColor", &ground))
+			if ground != c.ground {
+				t.Errorf("the page is %s in %s", ground, c.scheme)
+			}
+			var lines int
+			v.do(chromedp.Evaluate("[...document.querySelectorAll('.spark .line')].filter((p) => p.getAttribute('d').length > 100).length", &lines))
+			if lines != 3 {
+				t.Errorf("%d lines of the last minutes are drawn, want 3", lines)
+			}
+			v.shot(c.name + "-healthy")
+
+			// Live, without a reload.
+			r.change(func(s *walpost.Status) {
+				s.Topics["outbox.event.refund"] = 1
+				s.Recent = map[string][]relay.Sent{"outbox.event.refund": {{EventID: "fresh-event", At: time.Now()}}}
+			})
+			v.sees("fresh-event")
+
+			// What others have chosen is text and nothing else.
+			evil := `<img src=x onerror=alert(1)><script>document.title="owned"</script>`
+			r.change(func(s *walpost.Status) {
+				s.Name, s.Slot.Slot, s.Slot.Findings = evil+"name", evil+"slot", []string{evil + "finding"}
+				s.Topics = map[string]uint64{evil + "topic": 2}
+				s.Recent = map[string][]relay.Sent{evil + "topic": {{EventID: evil + "id", At: time.Now()}}}
+				s.Troubles = []relay.Trouble{{Text: evil + "error", Hint: evil + "hint", At: time.Now()}}
+				s.Slot.Blocker = &replication.Blocker{Kind: replication.BlockedByPrepared, Name: evil + "gid", End: evil + "sql"}
+			})
+			for _, what := range []string{"name", "slot", "finding", "topic", "id", "error", "hint", "gid", "sql"} {
+				v.sees(evil + what)
+			}
+			var found string
+			v.do(chromedp.Evaluate("`${document.querySelectorAll('img').length} ${document.scripts.length} ${document.title.includes('owned') && !document.title.includes('<')}`", &found))
+			if found != "0 1 false" {
+				t.Errorf("images, scripts, title taken: %s", found)
+			}
+			v.fits(c.name + " with long words")
+
+			r.change(func(s *walpost.Status) { *s = nowBusy(); halt(s) })
+			v.sees("slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing")
+			v.sees("What to do: walpost recover --config walpost.yaml")
+			v.fits(c.name + " halted")
+			v.shot(c.name + "-halted")
+			v.clean()
+		})
+	}
+}
+
+// A page that stays open while the relay restarts says so, and goes on.
+func TestStatusPageSurvivesARestart(t *testing.T) {
+	path := chromium(t)
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
+	all, end := chromedp.NewExecAllocator(t.Context(), opts...)
+	t.Cleanup(end)
+	tab, endTab := chromedp.NewContext(all)
+	t.Cleanup(endTab)
+	tab, cancel := context.WithTimeout(tab, 2*time.Minute)
+	t.Cleanup(cancel)
+	v := &visit{t: t, ctx: tab}
+
+	var address string
+	t.Run("first life", func(t *testing.T) {
+		address = serve(t, "127.0.0.1:0", &live{status: nowBusy()}, &history{})
+		v.do(chromedp.Navigate("http://" + address + "/"))
+		v.sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
+	})
+	v.sees("disconnected")
+	v.sees("What is below is old")
+	v.shot("disconnected")
+	again := nowBusy()
+	again.Recent["outbox.event.order"][0].EventID = "after-the-restart"
+	serve(t, address, &live{status: again}, &history{})
+	v.sees("after-the-restart")
+	var text string
+	v.do(chromedp.Text("#state", &text))
+	if text != "ready" {
+		t.Errorf("the state is %q", text)
+	}
+}
+
+// serve shows r until the test's end, under the strictest policy beside our own.
+func serve(t *testing.T, address string, r watched, past *history) string {
+	t.Helper()
+	l, err := net.Listen("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	inner := handler(r, collected(t, r), past)
+	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		w.Header().Add("Content-Security-Policy", strictest)
+		inner.ServeHTTP(extra{w}, req)
+	})}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = server.Serve(l) // it ends by Close
+	}()
+	t.Cleanup(func() {
+		_ = server.Close() // the test is over
+		<-done
+	})
+	return l.Addr().String()
+}
+
+// extra keeps a policy that was there when another is set.
+type extra struct{ http.ResponseWriter }
+
+func (e extra) WriteHeader(code int) {
+	if all := e.Header().Values("Content-Security-Policy"); len(all) == 1 && all[0] != strictest {
+		e.Header().Add("Content-Security-Policy", strictest)
+	}
+	e.ResponseWriter.WriteHeader(code)
+}
+
+func (e extra) Write(b []byte) (int, error) {
+	if all := e.Header().Values("Content-Security-Policy"); len(all) == 1 && all[0] != strictest {
+		e.Header().Add("Content-Security-Policy", strictest)
+	}
+	return e.ResponseWriter.Write(b)
+}
+
+// fits fails where the page must be scrolled sideways.
+func (v *visit) fits(what string) {
+	v.t.Helper()
+	var over string
+	v.do(chromedp.Evaluate(`(() => { const w = document.documentElement.clientWidth;
+		if (document.documentElement.scrollWidth <= w) return "";
+		return [...document.querySelectorAll("*")].filter((e) => e.getBoundingClientRect().right > w + 1).map((e) => e.tagName + "#" + e.id).join(" ") || "page"; })()`, &over))
+	if strings.TrimSpace(over) != "" {
+		v.t.Errorf("%s: wider than the window: %s", what, over)
+	}
+}

@@ -1,0 +1,351 @@
+package e2e
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// samples are the values of one scrape by the name with its labels.
+type samples map[string]float64
+
+var sampleLine = regexp.MustCompile(`(?m)^(walpost_(?:slot|monitor|clock)[a-z_]*(?:\{[^}]*\})?) (\S+)$`)
+
+func (r *relay) scrape() samples {
+	_, body := r.get("/metrics")
+	found := samples{}
+	for _, m := range sampleLine.FindAllStringSubmatch(body, -1) {
+		if v, err := strconv.ParseFloat(m[2], 64); err == nil {
+			found[m[1]] = v
+		}
+	}
+	return found
+}
+
+// of is the value of a metric that has one sample with these words in its labels; ok is false without one.
+func (s samples) of(name string, words ...string) (v float64, ok bool) {
+	for key, value := range s {
+		if base, labels, _ := strings.Cut(key, "{"); base == name {
+			all := true
+			for _, w := range words {
+				all = all && strings.Contains(labels, w)
+			}
+			if all {
+				return value, true
+			}
+		}
+	}
+	return 0, false
+}
+
+func (s samples) looked() float64 {
+	v, _ := s.of("walpost_monitor_last_success_timestamp_seconds")
+	return v
+}
+
+func (s samples) status() string {
+	for key, v := range s {
+		if _, status, ok := strings.Cut(key, `status="`); ok && v == 1 && strings.HasPrefix(key, "walpost_slot_wal_status") {
+			return status[:strings.Index(status, `"`)]
+		}
+	}
+	return ""
+}
+
+// An hourglass writes WAL at a steady rate by its bytes: a pause of the machine is made up for.
+type hourglass struct {
+	t    *testing.T
+	conn *pgx.Conn
+	slot string
+	rate float64 // bytes a second
+
+	began time.Time
+	wrote int64
+	left  []leftAt
+}
+
+type leftAt struct {
+	at   time.Time
+	left int64
+}
+
+// run writes until no more than stop bytes are left of the slot's limit.
+func (g *hourglass) run(stop int64) {
+	g.t.Helper()
+	if g.began.IsZero() {
+		g.began = time.Now()
+	}
+	for {
+		var lsn, left *int64
+		if err := g.conn.QueryRow(g.t.Context(), `SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint, safe_wal_size FROM pg_replication_slots WHERE slot_name = $1`,
+			g.slot).Scan(&lsn, &left); err != nil || left == nil {
+			g.t.Fatalf("read the slot: %v, %v", left, err)
+		}
+		if g.wrote == 0 {
+			g.wrote = -*lsn
+		}
+		g.left = append(g.left, leftAt{time.Now(), *left})
+		if *left <= stop {
+			return
+		}
+		if ahead := time.Duration(float64(g.wrote+*lsn) / g.rate * float64(time.Second)); ahead > time.Since(g.began) {
+			time.Sleep(ahead - time.Since(g.began))
+		}
+		if _, err := g.conn.Exec(g.t.Context(), "INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 400)"); err != nil {
+			g.t.Fatal(err)
+		}
+	}
+}
+
+// exhausted is when nothing was left.
+func (g *hourglass) exhausted() time.Time {
+	for i, l := range g.left {
+		if l.left <= 0 && i > 0 {
+			before := g.left[i-1]
+			return before.at.Add(time.Duration(float64(l.at.Sub(before.at)) * float64(before.left) / float64(before.left-l.left)))
+		}
+	}
+	g.t.Fatal("the limit was not used up")
+	return time.Time{}
+}
+
+// A slot on its way to being lost, under a real load, while Kafka is down: the monitor goes on, sees every status, and the forecast
+// is within a factor of two of the truth from half the budget on.
+func TestASlotIsForecastAndSeenToBeLost(t *testing.T) {
+	t.Parallel()
+	const segment, keep = 16 * mib, 160 * mib
+	kafka := testenv.KafkaPrivate(t, 1, nil)
+	type stage struct {
+		w *world
+		r *relay
+	}
+	var cases []*stage
+	for _, version := range []string{"15", "17", "18"} {
+		pg := testenv.Postgres(t, version, testenv.Private(), testenv.Param("max_slot_wal_keep_size", "160MB"), testenv.Param("max_wal_size", "96MB"),
+			testenv.Param("checkpoint_completion_target", "0.1"), testenv.Param("checkpoint_timeout", "1h"), testenv.Param("wal_keep_size", "0"))
+		pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE shop")
+		w := worldIn(t, kafka, pg, pg.DSN("shop"), "walpost")
+		w.extra = "halt_linger: 10s\nmonitor: {interval: 1s}\n"
+		w.exec("CREATE TABLE filler (a text)")
+		cases = append(cases, &stage{w, w.startReady()})
+		w.arrive(w.insert(10))
+	}
+	if err := kafka.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("until lost", func(t *testing.T) {
+		for i, version := range []string{"15", "17", "18"} {
+			c := cases[i]
+			t.Run(version, func(t *testing.T) {
+				t.Parallel()
+				w, r := c.w, c.r
+				w.t, r.t = t, t
+				w.insert(10) // from here on nothing can be confirmed
+				conn, err := pgx.Connect(t.Context(), w.dsn)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer conn.Close(t.Context()) //nolint:errcheck // the test ends it
+				series := r.record(t)
+				g := &hourglass{t: t, conn: conn, slot: "walpost", rate: 4 * mib}
+				g.run(segment + 4*mib)
+				w.exec("CHECKPOINT") // so that the server makes none by itself in the moment that is to be seen
+				g.run(-1)
+				eventually(t, 30*time.Second, "unreserved is exported", func() bool { return r.scrape().status() == "unreserved" })
+				if v, ok := r.scrape().of("walpost_slot_exhaustion_seconds"); !ok || v != 0 {
+					t.Errorf("unreserved, and exhausted in %v", v)
+				}
+				w.exec("CHECKPOINT")
+				eventually(t, 30*time.Second, "lost is exported", func() bool {
+					s := r.scrape()
+					_, why := s.of("walpost_slot_invalidated", `reason="`)
+					exists, _ := s.of("walpost_slot_exists")
+					_, retained := s.of("walpost_slot_retained_bytes")
+					return s.status() == "lost" && why && exists == 1 && !retained
+				})
+				seen := append(series(), r.scrape()) // it may have ended between two looks
+
+				var order []string
+				for _, s := range seen {
+					if now := s.status(); now != "" && (len(order) == 0 || order[len(order)-1] != now) {
+						order = append(order, now)
+					}
+				}
+				if got := strings.Join(order, " "); got != "reserved extended unreserved lost" {
+					t.Errorf("the slot was seen to be %s", got)
+				}
+				end, judged, worst := float64(g.exhausted().UnixMilli())/1000, 0, 1.0
+				for _, s := range seen {
+					left, known := s.of("walpost_slot_safe_wal_bytes")
+					truth := end - s.looked()
+					if !known || left > keep/2 || truth < 4 { // about a few intervals of the monitor nobody can tell much
+						continue
+					}
+					got, _ := s.of("walpost_slot_exhaustion_seconds")
+					judged++
+					off := max(got/truth, truth/got)
+					worst = max(worst, off)
+					if off > 2 || math.IsInf(got, 0) {
+						t.Errorf("with %.0f MiB left, %.1f s before the end, the forecast was %.1f s", left/mib, truth, got)
+					}
+				}
+				took := g.exhausted().Sub(g.began)
+				t.Logf("%d looks, %d judged, worst off by a factor of %.2f; the budget lasted %s", len(seen), judged, worst, took.Round(time.Second))
+				if judged < 5 {
+					t.Errorf("only %d looks were judged", judged)
+				}
+
+				// walpost status says the same, without a relay.
+				code, out := w.command("status")
+				if code != 3 || !strings.Contains(out, "the slot is lost (") {
+					t.Errorf("status: code %d\n%s", code, out)
+				}
+			})
+		}
+	})
+	kafka.Start(t)
+	for _, c := range cases {
+		c.w.t, c.r.t = t, t
+		reason := ""
+		eventually(t, time.Minute, "halted", func() bool {
+			code, body := c.r.get("/readyz")
+			reason = body
+			return code == http.StatusServiceUnavailable && strings.HasPrefix(body, "halted: ")
+		})
+		if !strings.Contains(reason, "0/") {
+			t.Errorf("the reason names no position: %s", reason)
+		}
+		if got := c.r.scrape().status(); got != "lost" {
+			t.Errorf("while the halt lingers the slot is %q", got)
+		}
+		if code := c.r.wait(time.Minute); code != 3 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+}
+
+// record scrapes until the returned function is called, which gives the scrapes: one for each look of the monitor.
+func (r *relay) record(t *testing.T) func() []samples {
+	stop, done := make(chan struct{}), make(chan struct{})
+	var seen []samples
+	end := sync.OnceFunc(func() { close(stop); <-done })
+	t.Cleanup(end)
+	go func() {
+		defer close(done)
+		last := 0.0
+		for {
+			if s := r.scrape(); s.looked() > last {
+				last = s.looked()
+				seen = append(seen, s)
+			}
+			select {
+			case <-stop:
+				return
+			case <-time.After(200 * time.Millisecond):
+			}
+		}
+	}()
+	return func() []samples { end(); return seen }
+}
+
+// The monitor says how the slot is while the stream is refused, while the server restarts that it is stale, and then goes on.
+func TestTheMonitorGoesOnAndSaysWhenItIsStale(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "17")
+	first := w.startReady()
+	second := w.start() // the slot is taken: its stream is refused
+	for _, r := range []*relay{first, second} {
+		was := 0.0
+		for range 3 {
+			eventually(t, 30*time.Second, "another look", func() bool {
+				s := r.scrape()
+				active, _ := s.of("walpost_slot_active")
+				if s.looked() > was && active == 1 {
+					was = s.looked()
+					return true
+				}
+				return false
+			})
+		}
+	}
+	if second.ready() {
+		t.Error("the second one is ready")
+	}
+	if err := w.pg.Stop("fast", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, 30*time.Second, "the values go", func() bool {
+		_, ok := first.scrape().of("walpost_slot_active")
+		return !ok
+	})
+	stale := first.scrape()
+	for key := range stale {
+		if strings.HasPrefix(key, "walpost_slot_") || strings.HasPrefix(key, "walpost_clock") {
+			t.Errorf("stale and exported: %s", key)
+		}
+	}
+	if age := float64(time.Now().UnixMilli())/1000 - stale.looked(); stale.looked() == 0 || age < 3 {
+		t.Errorf("the values went %.1f s after the last look", age)
+	}
+	w.pg.Start(t)
+	eventually(t, time.Minute, "the values come back", func() bool {
+		s := first.scrape()
+		exists, _ := s.of("walpost_slot_exists")
+		return s.looked() > stale.looked() && exists == 1
+	})
+}
+
+// What holds WAL back is often in another database of the cluster: it is named within an interval, with what ends it.
+func TestALongTransactionElsewhereIsNamed(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "18")
+	w.exec("CREATE DATABASE crm")
+	r := w.startReady()
+	w.arrive(w.insert(1))
+	conn, err := pgx.Connect(t.Context(), w.pg.DSN("crm")+"&application_name=nightly")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context()) //nolint:errcheck // the test ends it
+	for _, sql := range []string{"CREATE TABLE report (n int)", "BEGIN", "INSERT INTO report VALUES (1)"} {
+		if _, err := conn.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	pid := fmt.Sprint(conn.PgConn().PID())
+	eventually(t, 30*time.Second, "the blocker is named", func() bool {
+		v, ok := r.scrape().of("walpost_slot_restart_blocker_info", `kind="transaction"`, `pid="`+pid+`"`, `blocker_database="crm"`, `state="idle in transaction"`)
+		return ok && v == 1
+	})
+	t.Logf("named %s after it began, at an interval of 1s; five seconds make it long", time.Since(began).Round(100*time.Millisecond))
+	var v struct {
+		Slot struct {
+			Blocker    string `json:"blocker"`
+			BlockerEnd string `json:"blocker_end"`
+		}
+	}
+	_, body := r.get("/api/status")
+	if err := json.Unmarshal([]byte(body), &v); err != nil || !strings.Contains(v.Slot.Blocker, "(postgres, nightly) in crm, idle in transaction") {
+		t.Errorf("%v: %+v", err, v)
+	}
+	if _, out := w.command("status"); !strings.Contains(out, "in crm, idle in transaction") || !strings.Contains(out, v.Slot.BlockerEnd) {
+		t.Errorf("status:\n%s", out)
+	}
+	w.exec(v.Slot.BlockerEnd)
+	eventually(t, 30*time.Second, "the blocker is gone", func() bool {
+		_, ok := r.scrape().of("walpost_slot_restart_blocker_info")
+		return !ok
+	})
+}
