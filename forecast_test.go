@@ -157,8 +157,27 @@ func TestForecastBeginsAnew(t *testing.T) {
 		t.Fatal("no forecast")
 	}
 	s.server, s.restart = 1<<20, 1<<20
-	if got := s.look(0); !math.IsInf(got.seconds, 1) {
-		t.Errorf("another server: %v", got.seconds)
+	if got := s.look(0); !math.IsInf(got.seconds, 1) || got.rate != -1 {
+		t.Errorf("another server: %+v", got)
+	}
+	s.server -= 1 << 10 // restored to a little before, with the slot where it was
+	if got := s.look(0); got.rate != -1 {
+		t.Errorf("a restored server: %+v", got)
+	}
+}
+
+// A short burst does not foretell the night: what was measured over seconds tells about minutes.
+func TestForecastOfABurst(t *testing.T) {
+	s := simulate(t, 100<<30, MonitorConfig{Interval: 10 * time.Second})
+	for range 120 {
+		s.look(mib)
+	}
+	quiet := s.last.seconds
+	for range 3 {
+		s.look(100 * mib)
+	}
+	if got := s.last.seconds; got < quiet/10 || math.IsInf(quiet, 1) {
+		t.Errorf("quiet %v, after a burst of 30 s %v", quiet, got)
 	}
 }
 

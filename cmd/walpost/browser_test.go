@@ -233,6 +233,11 @@ func TestStatusPageInABrowser(t *testing.T) {
 			v.sees("slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing")
 			v.sees("What to do: walpost recover --config walpost.yaml")
 			v.fits(c.name + " halted")
+			var left string
+			v.do(chromedp.Evaluate("[...document.querySelectorAll('[hidden]')].filter((e) => e.offsetParent !== null).map((e) => e.id).join(' ')", &left))
+			if left != "" {
+				t.Errorf("hidden and to be seen: %s", left)
+			}
 			v.shot(c.name + "-halted")
 			v.clean()
 		})
