@@ -133,9 +133,41 @@ func TestExtendedHeadersWantARunID(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var rec cdc.Record
-	if _, err := r.Route(insert(outbox, "u-1", "order", "k", "P", "1"), &rec); err == nil || !strings.Contains(err.Error(), "no run id yet") {
-		t.Errorf("%v", err)
+	for range 2 {
+		var rec cdc.Record
+		if _, err := r.Route(insert(outbox, "u-1", "order", "k", "P", "1"), &rec); err == nil || !strings.Contains(err.Error(), "no run id yet") {
+			t.Errorf("%v", err)
+		}
+		r.SetRunID("") // of a checkpoint without one
+	}
+}
+
+func TestTopicPrefixIsRequiredWhereItIsWritten(t *testing.T) {
+	withSchemas := Converter{Name: "json", Schemas: true}
+	for _, c := range []struct {
+		name   string
+		change func(*Config)
+		want   bool
+	}{
+		{"defaults", nil, false},
+		{"extended headers", func(c *Config) { c.ExtendedHeaders = true }, true},
+		{"schema of an envelope", func(c *Config) { c.AdditionalPlacement, c.Value = "a:envelope", withSchemas }, true},
+		{"schema of an envelope by a delegate", func(c *Config) {
+			c.AdditionalPlacement, c.Value = "a:envelope", Converter{Name: "binary", Delegate: &withSchemas}
+		}, true},
+		{"envelope without a schema", func(c *Config) { c.AdditionalPlacement, c.Value = "a:envelope", Converter{Name: "json"} }, false},
+		{"schema of another value", func(c *Config) { c.AdditionalPlacement, c.Value = "a:header", withSchemas }, false},
+		{"schema of the old key", func(c *Config) { c.Updates, c.Header = true, withSchemas }, true},
+		{"no updates", func(c *Config) { c.Header = withSchemas }, false},
+	} {
+		cfg := DefaultConfig()
+		if c.change != nil {
+			c.change(&cfg)
+		}
+		ps := cfg.Validate()
+		if got := len(ps) == 1 && ps[0].Option == "records.topic.prefix"; got != c.want || !c.want && len(ps) > 0 {
+			t.Errorf("%s: %v, want it required: %t", c.name, ps, c.want)
+		}
 	}
 }
 

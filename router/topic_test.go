@@ -37,6 +37,8 @@ func TestJavaRegexes(t *testing.T) {
 		{`a*+a`, "x", "aaa", "aaa"},
 		{`(?>a|ab)c`, "x", "abc", "abc"},
 		{`(?=.*é)(.*)`, "<$1>", "😀é", "<😀é>"},
+		{`(a)(b)(c)(d)(e)(f)(g)(h)(i)(j)\10`, "$10", "abcdefghijj", "j"},
+		{`(a)\11`, "$1", "aa1", "a"},               // as many digits as there are groups
 		{`(?<n>b)?(a)\2`, "$1${n}-$2", "aa", "-a"}, // named groups count with the others
 		{`(?i)(order)(?-i)X`, "$1", "oRdErX", "oRdEr"},
 		{`(?i)[a-c&&[^b]]+`, "x", "aC", "x"},
