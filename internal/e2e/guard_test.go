@@ -216,7 +216,10 @@ func TestASlotIsForecastAndSeenToBeLost(t *testing.T) {
 					if !known || left > keep/2 || truth < 4 { // about a few intervals of the monitor nobody can tell much
 						continue
 					}
-					got, _ := s.of("walpost_slot_exhaustion_seconds")
+					if !g.steady(time.UnixMilli(int64(s.looked()*1000)), g.exhausted()) {
+					continue
+				}
+				got, _ := s.of("walpost_slot_exhaustion_seconds")
 					judged++
 					off := max(got/truth, truth/got)
 					worst = max(worst, off)
