@@ -74,7 +74,11 @@ func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	if why != nil {
 		missing = replication.FullSetup(settings)
 	}
-	return replication.SetupSQL(settings, missing), why, nil
+	sql = replication.SetupSQL(settings, missing)
+	if settings.SlotWithSnapshot {
+		sql += "\n-- The slot is made by walpost run, together with the snapshot of the rows that are there (source.snapshot: initial).\n"
+	}
+	return sql, why, nil
 }
 
 // Setup makes what is missing, as far as the role may, and returns what it made, also with an error.

@@ -34,6 +34,8 @@ type Config struct {
 
 	// AcceptGap is the token that a refusal to go on over a gap printed. It opens that one gap and no other.
 	AcceptGap string `yaml:"-"`
+	// Unordered lets rows of the table be published in any order, where neither the server's commit times nor Source.OrderColumn tell it.
+	Unordered bool `yaml:"-"`
 	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
 	Stdout io.Writer `yaml:"-"`
 	// Logger is written to at edges only: started, connected, lost, recovered, stopped. The zero value is silent.
@@ -60,10 +62,11 @@ type SourceConfig struct {
 	Publish []string `yaml:"publish"`
 	// Create makes the publication, and then the slot, where they are missing and no checkpoint knows the slot.
 	Create bool `yaml:"create"`
-	// Snapshot is "never" or "initial": whether the rows that are there before the slot is made are published. Empty
-	// means never, but a first start over a table that has rows refuses until it is written.
+	// Snapshot is "never" or "initial": whether the rows that are there before the slot is made are published, ahead of the stream and with
+	// the header walpost.origin: snapshot. Empty means never, but a first start over a table that has rows refuses until it is written.
 	Snapshot string `yaml:"snapshot"`
-	// OrderColumn orders what is read from the table; TimeColumn ages rows for Cleanup.
+	// OrderColumn orders what is read from the table, where the server keeps no commit times. TimeColumn ages rows for Cleanup, and for a
+	// recover where the server keeps none.
 	OrderColumn string `yaml:"order_column"`
 	TimeColumn  string `yaml:"time_column"`
 	// Failover makes the slot one that survives a failover (Postgres 17 and newer).

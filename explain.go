@@ -128,7 +128,7 @@ func (e *explainer) rows(ctx context.Context, reader *replication.TableReader) (
 			sel.Order = replication.Order{By: replication.ByColumn, Column: e.cfg.Source.OrderColumn}
 		}
 	} else {
-		sel.EventID.Column, sel.EventID.Value = e.cfg.Router.EventID, e.opts.ID
+		sel.IDColumn, sel.ID = e.cfg.Router.EventID, &e.opts.ID
 	}
 	rows, err := reader.Select(ctx, sel)
 	if bad := replication.BadValue(err); bad != nil {

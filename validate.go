@@ -214,8 +214,7 @@ func (c *SourceConfig) validate(k *checks, settings replication.Config) {
 	for _, err := range settings.Validate() {
 		k.theirs(err)
 	}
-	k.oneOf("source.snapshot", c.Snapshot, "", "never", "initial?")
-	only(k, "source.order_column", c.OrderColumn, "")
+	k.oneOf("source.snapshot", c.Snapshot, "", "never", "initial")
 	// auto is the default of the contract; while bulk catch-up is not delivered it behaves as never.
 	k.oneOf("source.bulk_catch_up", c.BulkCatchUp, "auto", "never")
 }

@@ -103,6 +103,8 @@ func (r *Relay) Run(ctx context.Context) error {
 		MonitorInterval: r.cfg.Monitor.Interval,
 		AcceptGap:       r.cfg.AcceptGap,
 		Create:          r.cfg.Source.Create,
+		Copying:         r.copying(),
+		SkipSnapshot:    r.cfg.Source.Snapshot == "never",
 		Logger:          r.cfg.Logger,
 	}, pgSource{r.source}, r.router, to, store)
 	if err != nil {

@@ -21,6 +21,7 @@ func (c *Config) replication() replication.Config {
 		Publish:           s.Publish,
 		Create:            s.Create,
 		SnapshotChosen:    s.Snapshot != "",
+		SlotWithSnapshot:  s.Snapshot == "initial",
 		Failover:          s.Failover,
 		ConfirmKeepalives: s.ConfirmKeepalives,
 		Logger:            c.Logger,

@@ -31,9 +31,12 @@ type Record struct {
 	Database string       `json:"database"`
 	LSN      cdc.Position `json:"lsn"` // everything before it is delivered and acknowledged
 	Next     *Next        `json:"next,omitempty"`
-	RunID    string       `json:"run_id"` // made with the first record and kept from then on, over processes and epochs
-	Holder   string       `json:"holder"` // names the process that wrote it
-	Time     time.Time    `json:"time"`   // of the writing; for people
+	Copy     *Copy        `json:"copy,omitempty"`
+	// CommitTime is when the newest event before LSN was committed, by the server's clock; zero where that is not known.
+	CommitTime time.Time `json:"commit_time,omitzero"`
+	RunID      string    `json:"run_id"` // made with the first record and kept from then on, over processes and epochs
+	Holder     string    `json:"holder"` // names the process that wrote it
+	Time       time.Time `json:"time"`   // of the writing; for people
 }
 
 // Next says how far the first transaction behind the record's LSN is acknowledged: its first Rows records are.
@@ -53,6 +56,7 @@ func (r *Record) Encode() []byte {
 	w := *r
 	w.Version = Version
 	w.Time = w.Time.UTC().Round(0)
+	w.CommitTime = w.CommitTime.UTC().Round(0)
 	if err := w.check(); err != nil {
 		panic("checkpoint: encode " + r.Key() + ": " + err.Error())
 	}
@@ -104,7 +108,7 @@ func decode(key string, value []byte) (*Record, error) {
 	if k := r.Key(); k != key {
 		return nil, fmt.Errorf("it says that it is %q", k)
 	}
-	r.Time = r.Time.UTC()
+	r.Time, r.CommitTime = r.Time.UTC(), r.CommitTime.UTC()
 	return r, nil
 }
 
@@ -133,6 +137,10 @@ func (r *Record) check() error {
 		return errors.New("next.commit_lsn must not be 0/0")
 	case r.Next != nil && r.Next.Rows < 0:
 		return fmt.Errorf("next.rows must be at least 0 (got %d)", r.Next.Rows)
+	case r.Copy != nil && r.Next != nil:
+		return errors.New("next and copy exclude each other")
+	case r.Copy != nil:
+		return r.Copy.check()
 	}
 	return nil
 }

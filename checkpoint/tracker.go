@@ -24,6 +24,7 @@ import (
 // and allocates only when more transactions are in flight than ever before.
 type Tracker struct {
 	safe cdc.Position // end of the finished prefix
+	when time.Time    // commit time of the newest transaction in it that had a delivery
 	last cdc.Position // newest end known: of a transaction, an idle report, or the start
 
 	// The transactions that are not behind safe, oldest first, are those numbered from first to next-1. Transaction n
@@ -138,6 +139,9 @@ func (t *Tracker) Ack(ticket cdc.Ticket) {
 // Safe is the position that may be confirmed: everything before it is acknowledged. It never goes back.
 func (t *Tracker) Safe() cdc.Position { return t.safe }
 
+// SafeTime is the commit time of the newest transaction before Safe that had a delivery; zero where there was none since New.
+func (t *Tracker) SafeTime() time.Time { return t.when }
+
 // InFlight is the number of deliveries without acknowledgement, and their bytes.
 func (t *Tracker) InFlight() (events, bytes int) { return t.events, t.bytes }
 
@@ -170,7 +174,7 @@ func (t *Tracker) advance() {
 		if tx.pending > 0 || tx.end == 0 {
 			return
 		}
-		t.safe = tx.end
+		t.safe, t.when = tx.end, tx.committed
 		t.first++
 	}
 }

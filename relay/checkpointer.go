@@ -99,6 +99,12 @@ func (c *checkpointer) due(l *loop) {
 	if c.active {
 		every = min(every, l.cfg.CheckpointEvery)
 	}
+	if l.copy != nil {
+		if cp := l.copy; !cp.over && (cp.acknowledged() || cp.spec.Rows > cp.savedRows && l.now.Sub(c.last) >= every) {
+			c.save(l, nil)
+		}
+		return
+	}
 	if l.tracker.Safe() > c.durable && l.now.Sub(c.last) >= every {
 		c.save(l, l.progress.left(l.tracker.Safe(), false))
 		return
@@ -114,11 +120,20 @@ func (c *checkpointer) save(l *loop, next *checkpoint.Next) {
 		Name: l.cfg.Name, Epoch: c.epoch, SystemID: l.found.SystemID, Timeline: l.found.Timeline, Slot: l.found.Slot,
 		Database: l.found.Database, LSN: l.tracker.Safe(), Next: next, RunID: l.runID, Holder: l.cfg.Holder, Time: l.now.UTC(),
 	}
+	sent := uint64(0)
+	if l.copy != nil {
+		rec.LSN, rec.Next, rec.Copy, sent = c.durable, nil, l.copy.record(), l.copy.sent-uint64(l.inFlight())
+	} else if when := l.tracker.SafeTime(); !when.IsZero() {
+		l.commitTime = when
+	}
+	rec.CommitTime = l.commitTime
 	c.active, c.last = false, l.now
 	value := rec.Encode()
 	c.busy = true
-	l.marks.drop(rec.LSN)
-	sent := l.marks.safe()
+	if l.copy == nil {
+		l.marks.drop(rec.LSN)
+		sent = l.marks.safe()
+	}
 	l.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(l.background, saveLimit)
 		defer cancel()
@@ -152,6 +167,11 @@ func (c *checkpointer) result(l *loop, s saved) {
 		c.failed(l, s.err)
 	default:
 		c.durable, c.next, c.durableSent = s.rec.LSN, s.rec.Next, s.sent
+		if cp := l.copy; cp != nil {
+			if cp.over = s.rec.Copy == nil; !cp.over {
+				cp.savedRows = s.rec.Copy.Rows
+			}
+		}
 		c.fails, c.err, c.retry = 0, nil, time.Time{}
 		l.storing.over(time.Now(), func(n int, since time.Duration) {
 			l.log.Info().Int("times", n).Dur("for", since).Msg("checkpoint written again")

@@ -150,6 +150,10 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if r, ok := l.router.(RunIDTaker); ok {
 		r.SetRunID(l.runID)
 	}
+	l.commitTime = a.rec.CommitTime
+	if l.copy != nil || a.rec.Copy != nil {
+		return l.installCopy(ctx, a)
+	}
 	if why != "" {
 		l.log.Warn().Str("why", why).Str("lsn", a.start.String()).Str("received", l.received.String()).Int("in_flight", l.inFlight()).
 			Msg("starting over at the checkpoint: events that were received behind it may be delivered twice")
@@ -166,12 +170,21 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if l.tracker == nil || why != "" {
 		l.begin(a)
 	}
+	return l.installed(a)
+}
+
+// installed is the end of install: what was read before is in order.
+func (l *loop) installed(a *attempt) error {
 	l.progress.reconnected()
 	if !l.watched {
 		l.watched = true
 		l.wg.Go(func() { l.watch(l.background, l.checks) })
 	}
-	l.setState(Streaming, "")
+	if l.copy != nil {
+		l.setState(CopyingRows, "")
+	} else {
+		l.setState(Streaming, "")
+	}
 	connected := l.log.Info().Str("slot", l.found.Slot).Str("lsn", a.start.String()).Uint64("epoch", a.rec.Epoch).
 		Str("system_identifier", l.found.SystemID).Uint32("timeline", l.found.Timeline)
 	if l.lost.times == 0 {

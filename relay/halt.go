@@ -120,6 +120,9 @@ func (l *loop) stop() error {
 // comesAgain is the number of records that the next start delivers again.
 func (l *loop) comesAgain() int {
 	c := &l.checkpointer
+	if l.copy != nil {
+		return int(l.copy.sent - c.durableSent)
+	}
 	if l.inFlight() == 0 && c.durable >= l.tracker.Safe() {
 		if left := l.progress.left(c.durable, true); left == nil || c.next != nil && *c.next == *left {
 			return 0
@@ -198,6 +201,9 @@ func (l *loop) unsaved(next *checkpoint.Next) bool {
 	c := &l.checkpointer
 	if c.epoch == 0 || c.frozen {
 		return false
+	}
+	if cp := l.copy; cp != nil {
+		return !cp.over && (cp.acknowledged() || cp.spec.Rows > cp.savedRows)
 	}
 	if l.tracker.Safe() > c.durable {
 		return true

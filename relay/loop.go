@@ -39,18 +39,19 @@ type loop struct {
 	arrived    *attempt     // came in and was not used yet
 
 	// The session.
-	sess      Session
-	dead      Session // lost, not closed yet
-	found     cdc.Identity
-	runID     string // of its checkpoint record
-	start     cdc.Position
-	every     time.Duration // of Confirm
-	opened    time.Time
-	tries     int  // attempts since a session worked
-	moved     bool // this session received or confirmed something new
-	watched   bool // the monitor runs
-	confirmed cdc.Position
-	lastOK    time.Time // of the last Confirm
+	sess       Session
+	dead       Session // lost, not closed yet
+	found      cdc.Identity
+	runID      string    // of its checkpoint record
+	commitTime time.Time // of the newest event before it; zero where that is not known
+	start      cdc.Position
+	every      time.Duration // of Confirm
+	opened     time.Time
+	tries      int  // attempts since a session worked
+	moved      bool // this session received or confirmed something new
+	watched    bool // the monitor runs
+	confirmed  cdc.Position
+	lastOK     time.Time // of the last Confirm
 
 	// What was read and what became of it.
 	tracker  *checkpoint.Tracker // nil before the first session
@@ -63,6 +64,8 @@ type loop struct {
 	fresh    bool // the next session must not go on with this tracker
 	dropNext bool // the next session must not skip what the checkpoint says was delivered
 	stopping bool // no way back to reading
+
+	copy *copying // nil while the stream is read
 
 	checkpointer checkpointer
 
@@ -112,9 +115,12 @@ func (l *loop) bound(ctx context.Context) {
 func (l *loop) deliver(ctx context.Context) error {
 	for ctx.Err() == nil {
 		var err error
-		if l.sess == nil {
+		switch {
+		case l.sess == nil:
 			err = l.connect(ctx)
-		} else {
+		case l.copy != nil:
+			err = l.copyRows(ctx)
+		default:
 			err = l.stream(ctx)
 		}
 		if err != nil {
@@ -232,6 +238,9 @@ func (l *loop) tick(now time.Time) error {
 	}
 	if l.tracker != nil {
 		l.marks.drop(l.tracker.Safe()) // moved by acknowledgements and by commits
+		if l.copy != nil {
+			l.copy.advance(l.tracker.Safe())
+		}
 	}
 	l.checkpointer.due(l)
 	err := l.confirmIfDue()
@@ -258,14 +267,19 @@ func (l *loop) collect() error {
 		switch {
 		case a.Err != nil && poison == nil:
 			m := mark{}
-			if gen == l.gen {
+			switch {
+			case gen == l.gen && l.copy != nil:
+				m.rel = l.copy.table
+			case gen == l.gen:
 				m = l.marks.find(a.Ticket.Tx)
 			}
 			poison = l.poison(fmt.Errorf("deliver to %s: %w", a.Topic, a.Err), a.EventID, m.table(), m.begin)
 		case a.Err == nil && gen == l.gen:
 			l.tracker.Ack(a.Ticket)
 			l.events++
-			l.latency.add(a.Latency)
+			if l.copy == nil { // how old a row of the table is says nothing of how fast it was delivered
+				l.latency.add(a.Latency)
+			}
 		} // else of a tracker that was given up: its record is read and counted again
 	}
 	l.lastAck = l.now

@@ -1,13 +1,19 @@
 package relay
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // publish makes the loop's state what Status returns.
 func (l *loop) publish() {
 	l.published = l.now
 	l.remark(false)
 	reason := l.reason
-	if l.state == Streaming {
+	if l.state == CopyingRows && l.copy != nil {
+		reason = fmt.Sprintf("publishing rows of the table (%s): %d so far; the stream comes behind them", l.copy.spec.Origin, l.copy.spec.Rows)
+	}
+	if l.state == Streaming || l.state == CopyingRows {
 		if err := l.sink.Stalled(); err != nil {
 			reason = "delivery waits: " + err.Error()
 			l.stalled.fault(l.now, func(n int, since time.Duration) {
@@ -35,7 +41,9 @@ func (l *loop) publish() {
 	st.Identity, st.Epoch, st.RunID = l.found, c.epoch, l.runID
 	st.Received, st.Checkpoint, st.Confirmed = l.received, c.durable, l.confirmed
 	if l.tracker != nil {
-		st.Safe = l.tracker.Safe()
+		if st.Safe = c.durable; l.copy == nil {
+			st.Safe = l.tracker.Safe()
+		}
 		st.InFlightEvents, st.InFlightBytes = l.tracker.InFlight()
 		st.OldestUnacked = l.tracker.Oldest()
 	}

@@ -46,6 +46,10 @@ type Config struct {
 	AcceptGap string
 	// Create makes a missing slot, where no checkpoint knows of one.
 	Create bool
+	// Copying publishes rows of the table ahead of the stream; nil where that is not wanted.
+	Copying *Copying
+	// SkipSnapshot says that a person wants none, also where one was begun and is not finished.
+	SkipSnapshot bool
 
 	Backoff Backoff
 	Logger  zerolog.Logger
@@ -138,6 +142,8 @@ type Relay struct {
 	store  *exclusive
 	log    zerolog.Logger
 
+	foreign int // slots that were found without a checkpoint, in a row; of the attempts, one at a time
+
 	mu sync.Mutex
 	st Status // written by the loop through publish
 }
@@ -180,7 +186,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	r.log.Info().Str("name", r.cfg.Name).Str("holder", r.cfg.Holder).Int("window_events", r.cfg.Window.Events).
 		Int64("window_bytes", r.cfg.Window.Bytes).Msg("started")
 	err := l.deliver(ctx)
-	if err == nil {
+	if err == nil || errors.Is(err, errCopied) {
 		return l.stop()
 	}
 	return l.fail(ctx, err)

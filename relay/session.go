@@ -57,13 +57,15 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 	if err != nil {
 		return attempt{err: err}
 	}
-	a.sess, err = r.source.Open(ctx, rec == nil && r.cfg.Create, false)
-	if err != nil {
+	if rec, err = r.plan(ctx, rec); err != nil {
+		return attempt{err: err}
+	}
+	var base *checkpoint.Record
+	if a.sess, base, err = r.openFor(ctx, rec); err != nil {
 		return attempt{err: fmt.Errorf("open the source: %w", err)}
 	}
 	a.found = a.sess.Identity()
-	a.start, a.err = checkpoint.Judge(rec, a.found)
-	base := rec
+	a.start, a.err = checkpoint.Judge(base, a.found)
 	if rec == nil && a.err == nil && !a.found.SlotFound.Created {
 		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
 			Msg("the slot was there before, and there is no checkpoint of it: starting where the slot stands. " +
@@ -100,7 +102,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		if err != nil {
 			return err
 		}
-		if a.own = held != nil && held.Holder == r.cfg.Holder; a.own && !a.gap {
+		if a.own = held != nil && held.Holder == r.cfg.Holder; a.own && !a.gap && !intended(held) {
 			rec, base = held, held // moved by this process: what is received already is skipped by the loop
 		}
 		if !same(rec, held) {
@@ -116,7 +118,11 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		}
 		if base != nil {
 			// Also on another timeline: Judge has made sure that this one left the other behind that transaction.
-			next.Next = base.Next
+			next.Next, next.CommitTime = base.Next, base.CommitTime
+			if base.Copy != nil {
+				c := *base.Copy
+				c.Slot, next.Copy = true, &c
+			}
 		}
 		if held != nil {
 			next.Epoch = held.Epoch + 1

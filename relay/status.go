@@ -11,12 +11,13 @@ type State string
 
 // The states of a relay.
 const (
-	Starting   State = "starting"   // nothing opened yet
-	Connecting State = "connecting" // opening a session, or waiting to try again
-	Streaming  State = "streaming"  // reading and delivering
-	Draining   State = "draining"   // asked to stop: taking outstanding acknowledgements
-	Halted     State = "halted"     // needs a person; lingering so that it is seen
-	Stopped    State = "stopped"
+	Starting    State = "starting"   // nothing opened yet
+	Connecting  State = "connecting" // opening a session, or waiting to try again
+	CopyingRows State = "copying"    // publishing rows of the table: the stream comes behind
+	Streaming   State = "streaming"  // reading and delivering
+	Draining    State = "draining"   // asked to stop: taking outstanding acknowledgements
+	Halted      State = "halted"     // needs a person; lingering so that it is seen
+	Stopped     State = "stopped"
 )
 
 // Status is a copy of the relay's state at one moment. Counters count from the start of the process.

@@ -39,6 +39,8 @@ type Config struct {
 	// SnapshotChosen says that the user wrote what becomes of rows that are there before the slot. Without it Open makes no
 	// slot over tables that have rows.
 	SnapshotChosen bool
+	// SlotWithSnapshot says that the slot is made by OpenExporting, which alone can tell the rows before it: a setup leaves it out.
+	SlotWithSnapshot bool
 	// Failover makes the slot one that survives a failover (Postgres 17 and newer).
 	Failover bool
 	// CreateTimeout bounds one attempt to make the slot, which waits for every transaction that is open. Default 10 minutes.

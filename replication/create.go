@@ -28,17 +28,23 @@ const (
 	askEvery = 30 * time.Second
 )
 
+// A madeSlot is what came of making a slot.
+type madeSlot struct {
+	created  bool   // false where somebody else made it in the same moment
+	snapshot string // name of the exported snapshot, where one was wanted
+}
+
 // make makes the publication, where it is missing, and then the slot: a slot that is older than its publication could not
-// read it. created is false where somebody else made the slot in the same moment.
-func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, replace bool) (created bool, err error) {
+// read it.
+func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, replace, export bool) (made madeSlot, err error) {
 	if f.publication == nil {
 		_, err := sql.Exec(ctx, publicationSQL(&s.cfg)).ReadAll()
 		switch state := sqlState(err); {
 		case state == stateDuplicate, state == stateNotUnique:
 		case state == stateNoRight:
-			return false, fault.WithHint(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+publicationSQL(&s.cfg))
+			return made, fault.WithHint(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+publicationSQL(&s.cfg))
 		case err != nil:
-			return false, classify(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err))
+			return made, classify(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err))
 		default:
 			s.cfg.Logger.Info().Str("publication", s.cfg.Publication).Strs("tables", tableNames(s.cfg.tables())).Msg("publication made")
 		}
@@ -46,26 +52,30 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, r
 	if replace {
 		_, err := conn.Exec(ctx, "DROP_REPLICATION_SLOT "+quoteIdent(s.cfg.Slot)).ReadAll()
 		if err != nil && sqlState(err) != stateUndefinedObject {
-			return false, classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
+			return made, classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
 		}
 		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("lost slot dropped, to be made again")
 	}
-	return s.makeSlot(ctx, conn, sql, f)
+	return s.makeSlot(ctx, conn, sql, f, export)
 }
 
-// createSlotSQL is the replication command. The snapshot that it could export is not wanted; its spelling changed with 15.
-func (c *Config) createSlotSQL(version int) string {
-	options := "NOEXPORT_SNAPSHOT"
+// createSlotSQL is the replication command; the spelling of its options changed with 15. An exported snapshot costs a transaction that
+// stays open: it is made only where it is wanted.
+func (c *Config) createSlotSQL(version int, export bool) string {
+	options, snapshot := "NOEXPORT_SNAPSHOT", "nothing"
+	if export {
+		options, snapshot = "EXPORT_SNAPSHOT", "export"
+	}
 	if version >= 150000 {
-		options = "(SNAPSHOT 'nothing')"
+		options = "(SNAPSHOT '" + snapshot + "')"
 		if c.Failover {
-			options = "(SNAPSHOT 'nothing', FAILOVER)"
+			options = "(SNAPSHOT '" + snapshot + "', FAILOVER)"
 		}
 	}
 	return fmt.Sprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s", quoteIdent(c.Slot), options)
 }
 
-func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *facts) (created bool, err error) {
+func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, export bool) (made madeSlot, err error) {
 	step := "make slot " + s.cfg.Slot
 	// The command is cancelled by request, so that the server gives up its half-made slot at once; the connection is cut only
 	// where that does not help.
@@ -74,8 +84,12 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *fact
 	limited, stop := context.WithTimeout(ctx, s.cfg.CreateTimeout)
 	defer stop()
 	done := make(chan error, 1)
+	var snapshot string // written before done
 	go func() {
-		_, err := conn.Exec(running, s.cfg.createSlotSQL(f.server.Version)).ReadAll()
+		results, err := conn.Exec(running, s.cfg.createSlotSQL(f.server.Version, export)).ReadAll()
+		if err == nil && export {
+			snapshot, err = snapshotName(results)
+		}
 		done <- err
 	}()
 	ask := time.NewTimer(askAfter)
@@ -84,7 +98,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *fact
 	for {
 		select {
 		case err := <-done:
-			return s.slotMade(step, err)
+			return s.slotMade(step, snapshot, err)
 		case <-ask.C:
 			ask.Reset(askEvery)
 			text, pids := blockers(limited, sql, conn.PID())
@@ -112,34 +126,42 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *fact
 		err = <-done
 	}
 	if err == nil { // it was made in the last moment
-		return s.slotMade(step, nil)
+		return s.slotMade(step, snapshot, nil)
 	}
 	if ctx.Err() != nil {
-		return false, fault.Retry(fmt.Errorf("%s: %w", step, context.Cause(ctx)))
+		return made, fault.Retry(fmt.Errorf("%s: %w", step, context.Cause(ctx)))
 	}
 	if sqlState(err) != stateCancelled {
-		return s.slotMade(step, err)
+		return s.slotMade(step, snapshot, err)
 	}
 	if waitsFor == "" {
 		waitsFor = "open transactions"
 	}
-	return false, fault.Retry(fault.WithHint(fmt.Errorf("%s: waited %s for %s", step, s.cfg.CreateTimeout, waitsFor),
+	return made, fault.Retry(fault.WithHint(fmt.Errorf("%s: waited %s for %s", step, s.cfg.CreateTimeout, waitsFor),
 		"End the transactions that are named, such as with SELECT pg_terminate_backend(<pid>);"))
 }
 
-func (s *Source) slotMade(step string, err error) (created bool, _ error) {
+// snapshotName reads slot_name, consistent_point, snapshot_name, output_plugin.
+func snapshotName(results []*pgconn.Result) (string, error) {
+	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < 3 || len(results[0].Rows[0][2]) == 0 {
+		return "", fmt.Errorf("%w: no snapshot", errAnswer)
+	}
+	return string(results[0].Rows[0][2]), nil
+}
+
+func (s *Source) slotMade(step, snapshot string, err error) (made madeSlot, _ error) {
 	switch state := sqlState(err); {
 	case err == nil:
 		s.cfg.Logger.Info().Str("slot", s.cfg.Slot).Msg("slot made")
-		return true, nil
+		return madeSlot{created: true, snapshot: snapshot}, nil
 	case state == stateDuplicate:
-		return false, nil
+		return made, nil
 	case state == stateNoRight:
-		return false, fault.WithHint(fmt.Errorf("%s: %w", step, err), "ALTER ROLE … REPLICATION;")
+		return made, fault.WithHint(fmt.Errorf("%s: %w", step, err), "ALTER ROLE … REPLICATION;")
 	case state == stateLimitReached:
-		return false, fault.WithHint(fmt.Errorf("%s: %w", step, err), "Raise max_replication_slots and restart Postgres, or drop a slot that nobody uses.")
+		return made, fault.WithHint(fmt.Errorf("%s: %w", step, err), "Raise max_replication_slots and restart Postgres, or drop a slot that nobody uses.")
 	}
-	return false, classify(fmt.Errorf("%s: %w", step, err))
+	return made, classify(fmt.Errorf("%s: %w", step, err))
 }
 
 type blocker struct {
@@ -195,7 +217,7 @@ func (c *Config) refuseRows(ctx context.Context, sql *pgconn.PgConn, f *facts) e
 		return nil
 	}
 	return fault.Config(fmt.Errorf("source.snapshot: must be written, since %s from before the slot", strings.Join(words, " and ")),
-		"Write snapshot: never under source: to begin with what is inserted from now on. The rows that are there are not published then.")
+		"Write under source: snapshot: initial to publish them first, or snapshot: never to begin with what is inserted from now on.")
 }
 
 // countRows says how many rows a table has: "" for none, exactly up to a bound.

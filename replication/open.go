@@ -50,6 +50,23 @@ func NewSource(cfg Config) (*Source, error) {
 // What is not right is an error with the statement that fixes it (fault.Hint). It needs a person where the slot is there
 // and events are lost to it: the publication, the table in it, or inserts are gone.
 func (s *Source) Open(ctx context.Context, create, replaceLost bool) (*Session, error) {
+	return s.openWith(ctx, making{slot: create, replaceLost: replaceLost})
+}
+
+// OpenExporting is Open with create set, but where it makes the slot the session has a snapshot of what was there before it:
+// exactly the transactions that the stream does not give. The caller has decided what becomes of the rows that are there.
+func (s *Source) OpenExporting(ctx context.Context, replaceLost bool) (*Session, error) {
+	return s.openWith(ctx, making{slot: true, replaceLost: replaceLost, export: true})
+}
+
+// making says what an open may make.
+type making struct {
+	slot        bool // a missing one
+	replaceLost bool
+	export      bool // keep the snapshot of a slot that is made
+}
+
+func (s *Source) openWith(ctx context.Context, m making) (*Session, error) {
 	conn, err := s.cfg.connectReplication(ctx)
 	if err != nil {
 		return nil, err
@@ -59,7 +76,7 @@ func (s *Source) Open(ctx context.Context, create, replaceLost bool) (*Session, 
 		closeConn(conn)
 		return nil, err
 	}
-	session, err := s.open(ctx, conn, sql, create, replaceLost)
+	session, err := s.open(ctx, conn, sql, m)
 	if err != nil {
 		closeConn(conn)
 		closeConn(sql)
@@ -68,7 +85,7 @@ func (s *Source) Open(ctx context.Context, create, replaceLost bool) (*Session, 
 	return session, nil
 }
 
-func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, create, replaceLost bool) (*Session, error) {
+func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, m making) (*Session, error) {
 	sys, err := identify(ctx, conn)
 	if err != nil {
 		return nil, err
@@ -90,45 +107,73 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, create, rep
 	f.server.SenderTimeout = stream.Timeout // a session can have its own
 
 	lost := f.slot != nil && f.slot.lost() != ""
-	created := false
-	if here := f.slot != nil && !lost; here || f.slot == nil && create || lost && replaceLost {
-		if f, created, err = s.prepare(ctx, conn, sql, f, lost, replaceLost); err != nil {
+	var made madeSlot
+	if here := f.slot != nil && !lost; here || f.slot == nil && m.slot || lost && m.replaceLost {
+		if f, made, err = s.prepare(ctx, conn, sql, f, lost, m); err != nil {
 			return nil, err
 		}
 		s.remember(f)
 	}
 	identity := identityOf(sys, &s.cfg, f)
-	identity.SlotFound.Created = created
-	return newSession(conn, sql, s.session(identity, f, conn.Conn().RemoteAddr())), nil
+	identity.SlotFound.Created = made.created
+	cfg := s.session(identity, f, conn.Conn().RemoteAddr())
+	if made.snapshot == "" {
+		return newSession(conn, sql, cfg), nil
+	}
+	// The snapshot lives as long as the connection that made the slot does nothing else: the stream needs another one.
+	second, err := s.connectBeside(ctx, f)
+	if err != nil {
+		return nil, err
+	}
+	session := newSession(second, sql, cfg)
+	session.exporter, session.snapshot = conn, made.snapshot
+	return session, nil
+}
+
+// connectBeside opens another connection in replication mode to the server that f is of.
+func (s *Source) connectBeside(ctx context.Context, f *facts) (*pgconn.PgConn, error) {
+	conn, err := s.cfg.connectReplication(ctx)
+	if err != nil {
+		return nil, err
+	}
+	started, err := row[struct{ Started string }](ctx, conn, "read the server's start", "SELECT pg_postmaster_start_time()::text AS started")
+	if err == nil && started.Started != f.server.Started {
+		err = fault.Retry(fmt.Errorf("two connections to source.dsn reached two servers"))
+	}
+	if err != nil {
+		closeConn(conn)
+		return nil, err
+	}
+	return conn, nil
 }
 
 // prepare checks everything, and makes what may be made. It returns the facts as they are afterwards. Where the slot replaces one
 // that was lost, the rows that are there are part of a gap that a person has accepted: nothing is left to ask about them.
-func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, lost, replaceLost bool) (_ *facts, created bool, err error) {
+func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, lost bool, m making) (_ *facts, made madeSlot, err error) {
 	makes := lost || f.slot == nil && s.cfg.Create
 	if err := s.judge(f, makes); err != nil || !makes {
-		return f, false, err
+		return f, made, err
 	}
-	if !lost && !replaceLost && !s.cfg.SnapshotChosen {
+	if !lost && !m.replaceLost && !m.export && !s.cfg.SnapshotChosen {
 		if err := s.cfg.refuseRows(ctx, sql, f); err != nil {
-			return nil, false, err
+			return nil, made, err
 		}
 	}
-	if created, err = s.make(ctx, conn, sql, f, lost); err != nil {
-		return nil, false, err
+	if made, err = s.make(ctx, conn, sql, f, lost, m.export); err != nil {
+		return nil, made, err
 	}
 	// Somebody else may have made the one or the other in the same moment: what is there now is judged, not what was asked for.
 	timeout := f.server.SenderTimeout
 	if f, err = s.cfg.describe(ctx, sql); err != nil {
-		return nil, false, err
+		return nil, made, err
 	}
 	f.streams, f.server.SenderTimeout = true, timeout
-	if created { // what the publication was before does not matter to a slot that is younger
+	if made.created { // what the publication was before does not matter to a slot that is younger
 		s.mu.Lock()
 		s.seen.pub = 0
 		s.mu.Unlock()
 	}
-	return f, created, s.judge(f, false)
+	return f, made, s.judge(f, false)
 }
 
 func (s *Source) judge(f *facts, makes bool) error {

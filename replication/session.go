@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,10 @@ type Session struct {
 	spin     spin
 	status   [statusSize]byte
 
+	exporter *pgconn.PgConn // holds snapshot; nil for none, and once it is freed
+	snapshot string
+	freeing  sync.Mutex // guards both: the snapshot may be freed by another goroutine
+
 	ended   atomic.Pointer[error] // set by the watch when it closes the connection
 	unwatch func()                // stops the watch and waits for it; nil before Start
 	suspect chan struct{}         // asks the watch to look now; capacity one
@@ -58,6 +63,23 @@ func prepareStream(cc *pgconn.Config) { cc.RuntimeParams["client_min_messages"] 
 
 // Identity is what Open found; after Start, what was found once more while this session holds the slot.
 func (s *Session) Identity() cdc.Identity { return s.identity }
+
+// Snapshot is the name of the snapshot of what was there before the slot, where OpenExporting made the slot, until it is freed. Any
+// goroutine may ask.
+func (s *Session) Snapshot() string {
+	s.freeing.Lock()
+	defer s.freeing.Unlock()
+	return s.snapshot
+}
+
+// FreeSnapshot ends the snapshot's connection: who has taken the snapshot keeps it. Any goroutine may do it.
+func (s *Session) FreeSnapshot() {
+	s.freeing.Lock()
+	conn := s.exporter
+	s.exporter, s.snapshot = nil, ""
+	s.freeing.Unlock()
+	closeConn(conn)
+}
 
 // Start takes the slot and streams from at. A slot in use is waited for until ctx ends.
 func (s *Session) Start(ctx context.Context, at cdc.Position) error {
@@ -245,6 +267,7 @@ func (s *Session) copyData(body []byte) (*cdc.Event, error) {
 func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeWithin)
 	defer cancel()
+	s.FreeSnapshot()
 	if s.unwatch != nil {
 		s.unwatch()
 	}

@@ -35,7 +35,7 @@ func FullSetup(cfg Config) SetupOptions {
 			schemas = append(schemas, t.Schema)
 		}
 	}
-	return SetupOptions{Schemas: schemas, Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: true}
+	return SetupOptions{Schemas: schemas, Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: !cfg.SlotWithSnapshot}
 }
 
 // Empty says that nothing is missing.
@@ -128,17 +128,17 @@ func (s *Source) Missing(ctx context.Context) (SetupOptions, error) {
 		if err != nil {
 			return err
 		}
-		opts = missing(f)
+		opts = s.cfg.missing(f)
 		return nil
 	})
 	return opts, err
 }
 
-func missing(f *facts) SetupOptions {
+func (c *Config) missing(f *facts) SetupOptions {
 	server := &f.server
 	opts := SetupOptions{
 		Role: server.Role, AlterRole: !server.Super && !server.Replication && !server.Managed,
-		Publication: f.publication == nil, Slot: f.slot == nil,
+		Publication: f.publication == nil, Slot: f.slot == nil && !c.SlotWithSnapshot,
 	}
 	for i := range f.tables {
 		switch t := &f.tables[i]; {
@@ -167,7 +167,7 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	opts := missing(f)
+	opts := s.cfg.missing(f)
 	opts.Grants = nil // not needed for the stream, and only the table's owner can give them
 	j := &judgement{cfg: &s.cfg, f: f, makes: opts.Slot}
 	if j.known() && f.publication == nil {
@@ -208,8 +208,8 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 		return made, err
 	}
 	defer closeConn(conn)
-	created, err := s.makeSlot(ctx, conn, sql, f)
-	if created {
+	slot, err := s.makeSlot(ctx, conn, sql, f, false)
+	if slot.created {
 		made = append(made, "slot "+s.cfg.Slot)
 	}
 	return made, err

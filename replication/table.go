@@ -20,7 +20,9 @@ type TableReader struct {
 	cfg     *Config
 	conn    *pgconn.PgConn
 	tables  []readTable
-	commits bool // the server keeps commit timestamps (track_commit_timestamp)
+	commits bool   // the server keeps commit timestamps (track_commit_timestamp)
+	sees    string // what the snapshot sees, as pg_current_snapshot prints it
+	xmax    string // the first full transaction id that it does not
 }
 
 type readTable struct {
@@ -118,10 +120,16 @@ func (r *TableReader) open(ctx context.Context, opts TableOptions, version int) 
 		begin += "; SET TRANSACTION SNAPSHOT " + quoteLiteral(opts.Snapshot)
 	}
 	if _, err = r.conn.Exec(ctx, begin).ReadAll(); err == nil {
-		var on struct{ On bool }
-		on, err = row[struct{ On bool }](ctx, r.conn, "read track_commit_timestamp",
-			"SELECT current_setting('track_commit_timestamp') = 'on' AS on")
-		r.commits = on.On
+		var now struct {
+			On         bool
+			Sees, XMax string
+		}
+		now, err = row[struct {
+			On         bool
+			Sees, XMax string
+		}](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
+ pg_current_snapshot()::text AS sees, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax`)
+		r.commits, r.sees, r.xmax = now.On, now.Sees, now.XMax
 	}
 	if err != nil {
 		r.Close()
@@ -202,13 +210,26 @@ type Rows struct {
 
 	// CommitKnown says that the newest event's time is its transaction's commit time; otherwise it is the time of reading.
 	CommitKnown bool
-	// Key is the newest row's place in the order: what Selection.After takes. Empty where nothing orders it.
-	Key string
+	place       Place
+	skip        int // rows of the first key that are to be left out
 }
 
-// query runs a statement that gives the relation's columns, then the commit time in microseconds and the key.
+// A Place is where a row stands in a reading: what a later reading can go on behind.
+type Place struct {
+	Sees string // what the reading saw, as pg_current_snapshot prints it
+	Key  string // of the row, by the order
+	Nth  int    // of the rows with that key, from 1
+	ID   string // value of Selection.IDColumn
+}
+
+// Place is where the newest row stands.
+func (r *Rows) Place() Place { return r.place }
+
+// query runs a statement that gives the relation's columns, then the commit time in microseconds, the key, the id, and whether the row is
+// one of those that skip counts.
 func (r *TableReader) query(ctx context.Context, t *readTable, step, sql string, hint func(error) error) (*Rows, error) {
 	rows := &Rows{step: step, table: t, hint: hint, values: make([]cdc.Value, len(t.relation.Columns))}
+	rows.place.Sees = r.sees
 	rows.result = r.conn.Exec(ctx, sql)
 	if !rows.result.NextResult() {
 		return nil, rows.end()
@@ -219,33 +240,42 @@ func (r *TableReader) query(ctx context.Context, t *readTable, step, sql string,
 // Next returns the next row as an Insert, or nil behind the last one. It is valid until the next call; its relation for ever.
 func (r *Rows) Next() (*cdc.Event, error) {
 	reader := r.result.ResultReader()
-	if !reader.NextRow() {
-		if _, err := reader.Close(); err != nil {
-			r.result = nil
-			return nil, r.fault(err)
+	for reader.NextRow() {
+		got := reader.Values()
+		n := len(r.values)
+		if len(got) != n+4 {
+			return nil, fmt.Errorf("%s: %w: %d columns", r.step, errAnswer, len(got))
 		}
-		return nil, r.end()
-	}
-	got := reader.Values()
-	n := len(r.values)
-	if len(got) != n+2 {
-		return nil, fmt.Errorf("%s: %w: %d columns", r.step, errAnswer, len(got))
-	}
-	for i := range r.values {
-		r.values[i] = cdc.Value{Bytes: got[i]}
-	}
-	at := time.Now().UTC().Truncate(time.Microsecond)
-	r.CommitKnown = got[n] != nil
-	if r.CommitKnown {
-		us, err := strconv.ParseInt(string(got[n]), 10, 64)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w: commit time %q", r.step, errAnswer, got[n])
+		commit, key, id, skippable := got[n], got[n+1], got[n+2], got[n+3]
+		if r.place.Nth == 0 || string(key) != r.place.Key {
+			r.place.Key, r.place.Nth = string(key), 0
 		}
-		at = time.UnixMicro(us).UTC()
+		r.place.Nth++
+		r.place.ID = string(id)
+		if r.skip > 0 && string(skippable) == "t" {
+			r.skip--
+			continue
+		}
+		at := time.Now().UTC().Truncate(time.Microsecond)
+		r.CommitKnown = commit != nil
+		if r.CommitKnown {
+			us, err := strconv.ParseInt(string(commit), 10, 64)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w: commit time %q", r.step, errAnswer, commit)
+			}
+			at = time.UnixMicro(us).UTC()
+		}
+		for i := range r.values {
+			r.values[i] = cdc.Value{Bytes: got[i]}
+		}
+		r.event = cdc.Event{Kind: cdc.Insert, Time: at, Row: cdc.Row{Relation: r.table.relation, Values: r.values}}
+		return &r.event, nil
 	}
-	r.Key = string(got[n+1])
-	r.event = cdc.Event{Kind: cdc.Insert, Time: at, Row: cdc.Row{Relation: r.table.relation, Values: r.values}}
-	return &r.event, nil
+	if _, err := reader.Close(); err != nil {
+		r.result = nil
+		return nil, r.fault(err)
+	}
+	return nil, r.end()
 }
 
 func (r *Rows) end() error {

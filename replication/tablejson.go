@@ -44,7 +44,7 @@ func (r *TableReader) FromJSON(ctx context.Context, table Table, object []byte) 
 			defaults = append(defaults, c.Name)
 		}
 	}
-	sql := fmt.Sprintf("SELECT %s, NULL::bigint, NULL FROM json_populate_record(NULL::%s, %s) t",
+	sql := fmt.Sprintf("SELECT %s, NULL, NULL, NULL, false FROM json_populate_record(NULL::%s, %s) t",
 		strings.Join(list, ", "), t.SQL(), quoteLiteral(string(object)))
 	return r.query(ctx, t, "read the row as one of "+t.String(), sql, func(err error) error {
 		if sqlState(err) != stateReadOnly {

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
@@ -40,8 +42,19 @@ type Selection struct {
 	Order  Order
 	Newest int // only so many, from the end of the order; 0 is all
 
-	// EventID, where Column is set, selects the rows with that value in that column.
-	EventID struct{ Column, Value string }
+	// IDColumn is the column of Place.ID; "" for none.
+	IDColumn string
+	// ID, where not nil, selects the rows with that value in IDColumn.
+	ID *string
+
+	// Since, where not zero, leaves out the rows that were committed before it, as far as that can be told: by the commit times that the
+	// server keeps, else by TimeColumn, else not at all.
+	Since      time.Time
+	TimeColumn string
+
+	// After, where Nth is not 0, leaves out the rows that an earlier reading in the same order had come to with that Place. A row that was
+	// changed since is not left out. ByCommit and ByColumn only.
+	After Place
 }
 
 // Select reads what sel says. The rows must be read to their end, or the reader closed.
@@ -51,17 +64,38 @@ func (r *TableReader) Select(ctx context.Context, sel Selection) (*Rows, error) 
 		return nil, fmt.Errorf("table %s is not among source.tables", sel.Table)
 	}
 	var where []string
-	if c := sel.EventID.Column; c != "" {
-		if t.relation.Index(c) < 0 {
-			return nil, noColumn(t, c)
+	id := "NULL"
+	if sel.IDColumn != "" {
+		c, err := t.column(sel.IDColumn)
+		if err != nil {
+			return nil, err
 		}
-		where = append(where, "t."+quoteIdent(c)+" = "+quoteLiteral(sel.EventID.Value))
+		id = c + "::text"
+		if sel.ID != nil {
+			where = append(where, c+" = "+quoteLiteral(*sel.ID))
+		}
+	}
+	if since, err := r.since(t, &sel); err != nil {
+		return nil, err
+	} else if since != "" {
+		where = append(where, since)
 	}
 	keys, key, err := r.sortKeys(t, sel.Order)
 	if err != nil {
 		return nil, err
 	}
-	sql := "SELECT " + t.columns() + ", " + r.commitTime() + ", " + key + " FROM " + t.from()
+	skip, skippable := 0, "false"
+	if sel.After.Nth > 0 {
+		var done string
+		if done, skippable, err = r.after(t, &sel); err != nil {
+			return nil, err
+		}
+		if skip, err = r.skip(ctx, t, skippable, id, keys, sel.After); err != nil {
+			return nil, err
+		}
+		where = append(where, "("+done+") IS NOT TRUE")
+	}
+	sql := "SELECT " + strings.Join([]string{t.columns(), r.commitTime(), key, id, skippable}, ", ") + " FROM " + t.from()
 	if len(where) > 0 {
 		sql += " WHERE " + strings.Join(where, " AND ")
 	}
@@ -77,7 +111,83 @@ func (r *TableReader) Select(ctx context.Context, sel Selection) (*Rows, error) 
 	if sel.Newest > 0 {
 		sql += fmt.Sprintf(" LIMIT %d", sel.Newest)
 	}
-	return r.query(ctx, t, "read table "+t.String(), sql, nil)
+	rows, err := r.query(ctx, t, "read table "+t.String(), sql, nil)
+	if err == nil {
+		rows.skip = skip
+	}
+	return rows, err
+}
+
+func (t *readTable) column(name string) (string, error) {
+	if t.relation.Index(name) < 0 {
+		return "", noColumn(t, name)
+	}
+	return "t." + quoteIdent(name), nil
+}
+
+const commitTimestamp = "pg_xact_commit_timestamp(t.xmin)"
+
+// since is the condition of Selection.Since, "" for none.
+func (r *TableReader) since(t *readTable, sel *Selection) (string, error) {
+	if sel.Since.IsZero() {
+		return "", nil
+	}
+	at := quoteLiteral(sel.Since.UTC().Format("2006-01-02 15:04:05.999999")+"+00") + "::timestamptz"
+	switch {
+	case r.commits:
+		// A row without a commit time is from before the server kept them. That may be after Since only where it kept none then.
+		return fmt.Sprintf("(%s >= %s OR %s IS NULL AND NOT EXISTS (SELECT FROM %s WHERE %s < %s))", commitTimestamp, at, commitTimestamp,
+			t.from(), commitTimestamp, at), nil
+	case sel.TimeColumn != "":
+		c, err := t.column(sel.TimeColumn)
+		return fmt.Sprintf("(%s >= %s OR %s IS NULL)", c, at, c), err
+	}
+	return "", nil
+}
+
+// after is the conditions of Selection.After: for rows that come before its key and were seen as they are, and for those with that key.
+// To be seen is asked by the transaction that wrote the row: one that was changed since has another.
+func (r *TableReader) after(t *readTable, sel *Selection) (done, same string, err error) {
+	// The full transaction id is the largest that is not beyond the snapshot and ends in xmin. It is the true one where the row is not older
+	// than 2^32 transactions. Ids below 3 are older than any.
+	xmin := "t.xmin::text::bigint"
+	seen := fmt.Sprintf("(%s < 3 OR pg_visible_in_snapshot(greatest(%s - ((%s - %s) & 4294967295), 3)::text::xid8, %s::pg_snapshot))",
+		xmin, r.xmax, r.xmax, xmin, quoteLiteral(sel.After.Sees))
+	var less, equal string
+	switch sel.Order.By {
+	case ByCommit:
+		less, equal = "false", commitTimestamp+" IS NULL"
+		if sel.After.Key != "" {
+			n, err := strconv.ParseInt(sel.After.Key, 10, 64)
+			if err != nil {
+				return "", "", fmt.Errorf("key %q is no commit time", sel.After.Key)
+			}
+			less = fmt.Sprintf("(%s IS NULL OR %s < %d)", commitTimestamp, micros(commitTimestamp), n)
+			equal = fmt.Sprintf("%s = %d", micros(commitTimestamp), n)
+		}
+	case ByColumn:
+		c, err := t.column(sel.Order.Column)
+		if err != nil {
+			return "", "", err
+		}
+		less, equal = c+" < "+quoteLiteral(sel.After.Key), c+" = "+quoteLiteral(sel.After.Key)
+	default:
+		return "", "", errors.New("an order by nothing has no place to go on behind")
+	}
+	return seen + " AND " + less, "coalesce(" + seen + " AND " + equal + ", false)", nil
+}
+
+// skip is how many rows of After's key are to be left out: all up to it, where it is still where it was.
+func (r *TableReader) skip(ctx context.Context, t *readTable, same, id string, keys []string, after Place) (int, error) {
+	at, err := rows[struct{ ID *string }](ctx, r.conn, "find where the reading of "+t.String()+" was", fmt.Sprintf(
+		"SELECT %s AS id FROM %s WHERE %s ORDER BY %s OFFSET %d LIMIT 1", id, t.from(), same, strings.Join(keys, ", "), after.Nth-1))
+	if err != nil {
+		return 0, err
+	}
+	if len(at) == 1 && at[0].ID != nil && *at[0].ID == after.ID {
+		return after.Nth, nil
+	}
+	return 0, nil
 }
 
 // sortKeys are the terms of ORDER BY, and the expression of what After compares.
@@ -86,28 +196,22 @@ func (r *TableReader) sortKeys(t *readTable, o Order) (keys []string, key string
 	if t.partitioned { // places of two partitions say nothing about each other
 		written = []string{"t.cmin::text::bigint ASC", "t.tableoid ASC", "t.ctid ASC"}
 	}
-	column := func() (string, error) {
-		if t.relation.Index(o.Column) < 0 {
-			return "", noColumn(t, o.Column)
-		}
-		return "t." + quoteIdent(o.Column), nil
-	}
 	switch o.By {
 	case ByCommit:
 		if !r.commits {
 			return nil, "", errors.New("the server keeps no commit times (track_commit_timestamp is off)")
 		}
-		keys = []string{"pg_xact_commit_timestamp(t.xmin) ASC NULLS FIRST"}
+		keys = []string{commitTimestamp + " ASC NULLS FIRST"}
 		if o.Column != "" {
-			c, err := column()
+			c, err := t.column(o.Column)
 			if err != nil {
 				return nil, "", err
 			}
 			keys = append(keys, c+" ASC")
 		}
-		return append(keys, written...), micros("pg_xact_commit_timestamp(t.xmin)") + "::text", nil
+		return append(keys, written...), micros(commitTimestamp) + "::text", nil
 	case ByColumn:
-		c, err := column()
+		c, err := t.column(o.Column)
 		if err != nil {
 			return nil, "", err
 		}
@@ -135,6 +239,35 @@ func reverse(term string) string {
 
 func noColumn(t *readTable, column string) error {
 	return fault.Config(fmt.Errorf("table %s has no published column %q", t, column), "")
+}
+
+// Unplaced says which of a table's rows an order does not place, as a person reads it; "" where it places all of them.
+func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order) (string, error) {
+	t := r.table(table)
+	if t == nil {
+		return "", fmt.Errorf("table %s is not among source.tables", table)
+	}
+	var cond, text string
+	switch {
+	case o.By == ByCommit && o.Column == "":
+		cond, text = commitTimestamp+" IS NULL", "rows from before the server kept commit times"
+	case o.By == ByCommit:
+		return "", nil
+	case o.By == ByColumn:
+		c, err := t.column(o.Column)
+		if err != nil {
+			return "", err
+		}
+		cond, text = c+" IS NULL", "rows with a NULL in "+o.Column
+	default:
+		return "all rows", nil
+	}
+	found, err := row[struct{ Any bool }](ctx, r.conn, "look at the order of "+t.String(),
+		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s) AS any", t.from(), cond))
+	if err != nil || !found.Any {
+		return "", err
+	}
+	return text, nil
 }
 
 // A BadValueError says that a text is no value of a column's type, or no row of the table.

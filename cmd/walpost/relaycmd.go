@@ -36,9 +36,10 @@ a variable of its name: --dsn is WALPOST_DSN.`,
 	load := configFlags(cmd)
 	stdout := cmd.Flags().Bool("stdout", false, "write the records to standard output, as JSON lines, instead of to Kafka: for trying; needs --checkpoint-store file")
 	gap := cmd.Flags().String("accept-gap", "", "go on over the one gap that a refusal named, by the `token` that it printed; events in it are lost")
+	unordered := cmd.Flags().Bool("unordered", false, "publish the rows of source.snapshot: initial in any order, where nothing tells it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := load(func(c *fileConfig) {
-			c.AcceptGap = *gap
+			c.AcceptGap, c.Unordered = *gap, *unordered
 			if *stdout {
 				c.Stdout = cmd.OutOrStdout()
 			}

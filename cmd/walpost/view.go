@@ -257,7 +257,7 @@ const stuckLimit = time.Minute
 // is for readiness to tell, and a restart would not help.
 func stuckFor(s walpost.Status, now time.Time) time.Duration {
 	switch s.State {
-	case relay.Connecting, relay.Streaming, relay.Draining:
+	case relay.Connecting, relay.CopyingRows, relay.Streaming, relay.Draining:
 		if still := now.Sub(s.Turned); !s.Turned.IsZero() && still > stuckLimit {
 			return still
 		}

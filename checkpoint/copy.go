@@ -1,0 +1,71 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// Origins of what is published from the table: the values of the header walpost.origin.
+const (
+	OriginSnapshot = "snapshot" // the rows that were there before the slot
+	OriginRecover  = "recover"  // the rows that a lost slot may have left out
+	OriginReplay   = "replay"   // rows that somebody asked for once more
+)
+
+// A Copy says that rows of the tables have to be published before the stream is read from the record's LSN on, and how far
+// that has come. It stays in the record until all of them are acknowledged: a start that finds it goes on with it.
+type Copy struct {
+	Origin string `json:"origin"` // OriginSnapshot or OriginRecover
+	// Slot is false while the slot may still have to be made; the record's LSN is no position of it then.
+	Slot bool `json:"slot"`
+	// From is the position behind which events may be missing, for OriginRecover, and Since the commit time before which
+	// none can be; zero for unknown. A row is looked at from Since on.
+	From  cdc.Position `json:"from,omitzero"`
+	Since time.Time    `json:"since,omitzero"`
+
+	Finished []string `json:"finished,omitempty"` // tables whose rows are all acknowledged
+	At       Mark     `json:"at,omitzero"`        // the row of another table up to which they are
+	Rows     uint64   `json:"rows"`               // acknowledged so far, over all starts
+}
+
+// A Mark is a row's place in the reading of one table.
+type Mark struct {
+	Table   string `json:"table"`
+	Visible string `json:"visible"` // what the reading saw, as pg_current_snapshot prints it
+	Order   string `json:"order"`   // what it was ordered by; a Mark means nothing in another order
+	Key     string `json:"key"`     // of the row, by that order
+	Nth     int    `json:"nth"`     // of the rows with that key, from 1
+	ID      string `json:"id"`      // its event id
+}
+
+func (c *Copy) check() error {
+	switch {
+	case c.Origin != OriginSnapshot && c.Origin != OriginRecover:
+		return fmt.Errorf("copy.origin must be %s or %s (got %q)", OriginSnapshot, OriginRecover, c.Origin)
+	case c.At.Nth < 0 || c.At.Nth == 0 && c.At != Mark{}:
+		return fmt.Errorf("copy.at.nth must be at least 1 (got %d)", c.At.Nth)
+	case !utf8.ValidString(c.At.Table + c.At.Order + c.At.Key + c.At.ID):
+		return errors.New("copy.at is not UTF-8")
+	}
+	return nil
+}
+
+// Copies says whether this record asks for a copy of that origin.
+func (r *Record) Copies(origin string) bool {
+	return r != nil && r.Copy != nil && r.Copy.Origin == origin
+}
+
+// Advance counts a row as acknowledged, with all before it. Tables are read one after another: where a row is of another table than the
+// one before, that one is finished.
+func (c *Copy) Advance(m Mark) {
+	if c.At.Table != "" && c.At.Table != m.Table {
+		c.Finished = append(slices.Clip(c.Finished), c.At.Table)
+	}
+	c.At = m
+	c.Rows++
+}

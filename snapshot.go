@@ -1,0 +1,205 @@
+package walpost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication"
+)
+
+// tables reads the rows that are published from the table itself, for package relay.
+type tables struct {
+	source     *replication.Source
+	cfg        *Config
+	timeColumn string // by which rows are left out that are too old, where the server keeps no commit times
+
+	// prepare, where not nil, looks at what is about to be read, and returns what is to be left out of it.
+	prepare func(ctx context.Context, r *tableReading) (leaveOut func(ev *cdc.Event) (bool, error), err error)
+}
+
+// copying is what the configuration wants to be published at a first start; nil for nothing.
+func (r *Relay) copying() *relay.Copying {
+	if r.cfg.Source.Snapshot != "initial" {
+		return nil
+	}
+	return &relay.Copying{Origin: checkpoint.OriginSnapshot, Tables: &tables{source: r.source, cfg: &r.cfg}}
+}
+
+// Check says what keeps the tables from being read in an order.
+func (t *tables) Check(ctx context.Context) error {
+	reader, err := t.source.ReadTables(ctx, replication.TableOptions{})
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	for _, table := range reader.Tables() {
+		if _, err := t.order(ctx, reader, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// order is how a table's rows are ordered: by the commit times that the server keeps, else by source.order_column. Where neither places every
+// row it is an error, unless any order will do.
+func (t *tables) order(ctx context.Context, reader *replication.TableReader, table replication.Table) (replication.Order, error) {
+	column := t.cfg.Source.OrderColumn
+	o := replication.Order{By: replication.Unordered}
+	switch {
+	case reader.KeepsCommitTimes():
+		o = replication.Order{By: replication.ByCommit, Column: column}
+	case column != "":
+		o = replication.Order{By: replication.ByColumn, Column: column}
+	}
+	unplaced, err := reader.Unplaced(ctx, table, o)
+	switch {
+	case err != nil:
+		return o, err
+	case unplaced == "":
+		return o, nil
+	case !t.cfg.Unordered:
+		return o, fault.Config(fmt.Errorf("the order of %s in %s cannot be told: source.order_column %s, and track_commit_timestamp is %s",
+			unplaced, table, orUnset(column), onOff(reader.KeepsCommitTimes())),
+			"Set source.order_column to a column that grows with every row and is never NULL, such as an identity. Or add --unordered, where events of one key may come in any order.")
+	case o.By == replication.ByColumn: // its NULLs would be in the way of going on behind a row
+		return replication.Order{By: replication.Unordered}, nil
+	}
+	return o, nil
+}
+
+func orUnset(s string) string {
+	if s == "" {
+		return "is not set"
+	}
+	return "is " + s
+}
+
+func onOff(on bool) string {
+	if on {
+		return "on"
+	}
+	return "off"
+}
+
+// orderName tells two orders apart in a checkpoint.
+func orderName(o replication.Order) string {
+	switch o.By {
+	case replication.ByCommit:
+		return "commit " + o.Column
+	case replication.ByColumn:
+		return "column " + o.Column
+	case replication.ByTransaction, replication.Unordered:
+	}
+	return ""
+}
+
+// Open makes the slot where it is missing, with a snapshot of the rows before it.
+func (t *tables) Open(ctx context.Context, replaceLost bool) (relay.Session, error) {
+	session, err := t.source.OpenExporting(ctx, replaceLost)
+	if err != nil {
+		return nil, err // not session: a nil *Session would be a Session that is not nil
+	}
+	return session, nil
+}
+
+// Rows begins to read.
+func (t *tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy) (relay.Rows, error) {
+	session := sess.(*replication.Session) // Open's, or pgSource's
+	snapshot := session.Snapshot()
+	reader, err := t.source.ReadTables(ctx, replication.TableOptions{Snapshot: snapshot})
+	session.FreeSnapshot()
+	if err != nil {
+		if snapshot != "" && !fault.Misconfigured(err) {
+			err = fault.Retry(err) // a session without the snapshot reads what is there now
+		}
+		return nil, err
+	}
+	r := &tableReading{tables: t, reader: reader, spec: c}
+	for _, table := range reader.Tables() {
+		if !slices.Contains(c.Finished, table.String()) {
+			r.left = append(r.left, table)
+		}
+	}
+	if t.prepare != nil {
+		if r.leaveOut, err = t.prepare(ctx, r); err != nil {
+			reader.Close()
+			return nil, err
+		}
+	}
+	return r, nil
+}
+
+// tableReading reads one table after the other.
+type tableReading struct {
+	*tables
+	reader   *replication.TableReader
+	spec     checkpoint.Copy
+	left     []replication.Table // the first is being read where rows is not nil
+	rows     *replication.Rows
+	order    string
+	leaveOut func(ev *cdc.Event) (bool, error) // nil: nothing
+}
+
+// selection is what spec wants of a table.
+func (r *tableReading) selection(ctx context.Context, table replication.Table) (replication.Selection, error) {
+	o, err := r.tables.order(ctx, r.reader, table)
+	if err != nil {
+		return replication.Selection{}, err
+	}
+	sel := replication.Selection{
+		Table: table, Order: o, IDColumn: r.cfg.Router.EventID, Since: r.spec.Since, TimeColumn: r.timeColumn,
+	}
+	if at := r.spec.At; at.Table == table.String() && at.Order != "" && at.Order == orderName(o) {
+		sel.After = replication.Place{Sees: at.Visible, Key: at.Key, Nth: at.Nth, ID: at.ID}
+	}
+	return sel, nil
+}
+
+// Next returns the next row that is to be published.
+func (r *tableReading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error) {
+	var none checkpoint.Mark
+	for len(r.left) > 0 {
+		table := r.left[0]
+		if r.rows == nil {
+			sel, err := r.selection(ctx, table)
+			if err != nil {
+				return nil, none, err
+			}
+			if r.rows, err = r.reader.Select(ctx, sel); err != nil {
+				return nil, none, err
+			}
+			r.order = orderName(sel.Order)
+		}
+		ev, err := r.rows.Next()
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, none, errors.Join(ctx.Err(), err)
+		case err != nil:
+			return nil, none, err
+		case ev == nil:
+			r.left, r.rows = r.left[1:], nil
+			continue
+		}
+		if r.leaveOut != nil {
+			out, err := r.leaveOut(ev)
+			if err != nil {
+				return nil, none, err
+			}
+			if out {
+				continue
+			}
+		}
+		p := r.rows.Place()
+		return ev, checkpoint.Mark{Table: table.String(), Visible: p.Sees, Order: r.order, Key: p.Key, Nth: p.Nth, ID: p.ID}, nil
+	}
+	return nil, none, nil
+}
+
+// Close frees the connection.
+func (r *tableReading) Close() { r.reader.Close() }
