@@ -148,7 +148,7 @@ func (g *hourglass) exhausted() time.Time {
 // is within a factor of two of the truth from half the budget on.
 func TestASlotIsForecastAndSeenToBeLost(t *testing.T) {
 	t.Parallel()
-	const segment, keep = 16 * mib, 160 * mib
+	const keep = 160 * mib
 	kafka := testenv.KafkaPrivate(t, 1, nil)
 	type stage struct {
 		w *world
@@ -183,7 +183,7 @@ func TestASlotIsForecastAndSeenToBeLost(t *testing.T) {
 				defer conn.Close(t.Context()) //nolint:errcheck // the test ends it
 				series := r.record(t)
 				g := &hourglass{t: t, conn: conn, slot: "walpost", rate: 3 * mib}
-				g.run(segment + 4*mib)
+				g.run(4 * mib)
 				w.exec("CHECKPOINT") // so that the server makes none by itself in the moment that is to be seen
 				g.run(-1)
 				eventually(t, 30*time.Second, "unreserved is exported", func() bool { return r.scrape().status() == "unreserved" })
@@ -217,9 +217,9 @@ func TestASlotIsForecastAndSeenToBeLost(t *testing.T) {
 						continue
 					}
 					if !g.steady(time.UnixMilli(int64(s.looked()*1000)), g.exhausted()) {
-					continue
-				}
-				got, _ := s.of("walpost_slot_exhaustion_seconds")
+						continue
+					}
+					got, _ := s.of("walpost_slot_exhaustion_seconds")
 					judged++
 					off := max(got/truth, truth/got)
 					worst = max(worst, off)
