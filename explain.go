@@ -219,18 +219,9 @@ func (e *explainer) place(ctx context.Context, x *Explanation) {
 type mappedColumn struct{ option, column string }
 
 func mappedColumns(c *RouterConfig, rel *cdc.Relation) []mappedColumn {
-	either := func(set, a, b string) string {
-		switch {
-		case set != "":
-			return set
-		case rel.Index(a) < 0 && rel.Index(b) >= 0:
-			return b
-		}
-		return a
-	}
 	m := []mappedColumn{
-		{"router.route.by.field", either(c.RouteBy, "aggregate_type", "aggregatetype")},
-		{"router.table.field.event.key", either(c.EventKey, "aggregate_id", "aggregateid")},
+		{"router.route.by.field", either(rel, c.RouteBy, "aggregate_type", "aggregatetype")},
+		{"router.table.field.event.key", keyColumn(c, rel)},
 		{"router.table.field.event.id", c.EventID},
 		{"router.table.field.event.payload", c.Payload},
 		{"router.table.field.event.timestamp", c.Timestamp},
@@ -239,6 +230,21 @@ func mappedColumns(c *RouterConfig, rel *cdc.Relation) []mappedColumn {
 		m = append(m, mappedColumn{"router.table.fields.additional.placement", placed[1]})
 	}
 	return m
+}
+
+// either is the column that an option names, or else the one of two that the table has.
+func either(rel *cdc.Relation, set, a, b string) string {
+	switch {
+	case set != "":
+		return set
+	case rel.Index(a) < 0 && rel.Index(b) >= 0:
+		return b
+	}
+	return a
+}
+
+func keyColumn(c *RouterConfig, rel *cdc.Relation) string {
+	return either(rel, c.EventKey, "aggregate_id", "aggregateid")
 }
 
 var placedColumn = regexp.MustCompile(`(?:^|,)\s*([^:,\s]+)\s*:`)

@@ -57,7 +57,7 @@ func (t *tables) order(ctx context.Context, reader *replication.TableReader, tab
 	case column != "":
 		o = replication.Order{By: replication.ByColumn, Column: column}
 	}
-	unplaced, err := reader.Unplaced(ctx, table, o)
+	unplaced, err := reader.Unplaced(ctx, table, o, keyColumn(&t.cfg.Router, reader.Relation(table)))
 	switch {
 	case err != nil:
 		return o, err

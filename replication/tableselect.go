@@ -241,16 +241,29 @@ func noColumn(t *readTable, column string) error {
 	return fault.Config(fmt.Errorf("table %s has no published column %q", t, column), "")
 }
 
-// Unplaced says which of a table's rows an order does not place, as a person reads it; "" where it places all of them.
-func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order) (string, error) {
+// Unplaced says which of a table's rows an order does not place, as a person reads it; "" where it places all of them. Of rows with the same
+// value in the column key alone it asks in which order one statement wrote them, which no commit time tells: "" asks of all.
+func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order, key string) (string, error) {
 	t := r.table(table)
 	if t == nil {
 		return "", fmt.Errorf("table %s is not among source.tables", table)
 	}
-	var cond, text string
+	type check struct{ query, text string }
+	var checks []check
 	switch {
 	case o.By == ByCommit && o.Column == "":
-		cond, text = commitTimestamp+" IS NULL", "rows from before the server kept commit times"
+		group := "t.xmin::text, t.cmin::text"
+		if key != "" {
+			c, err := t.column(key)
+			if err != nil {
+				return "", err
+			}
+			group += ", " + c + "::text"
+		}
+		checks = []check{
+			{"SELECT FROM " + t.from() + " WHERE " + commitTimestamp + " IS NULL", "rows from before the server kept commit times"},
+			{"SELECT FROM " + t.from() + " GROUP BY " + group + " HAVING count(*) > 1", "rows of one key that were written by one statement (COPY, or an INSERT of several rows)"},
+		}
 	case o.By == ByCommit:
 		return "", nil
 	case o.By == ByColumn:
@@ -258,16 +271,20 @@ func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order) (strin
 		if err != nil {
 			return "", err
 		}
-		cond, text = c+" IS NULL", "rows with a NULL in "+o.Column
+		checks = []check{{"SELECT FROM " + t.from() + " WHERE " + c + " IS NULL", "rows with a NULL in " + o.Column}}
 	default:
-		return "all rows", nil
+		return "rows", nil
 	}
-	found, err := row[struct{ Any bool }](ctx, r.conn, "look at the order of "+t.String(),
-		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s) AS any", t.from(), cond))
-	if err != nil || !found.Any {
-		return "", err
+	for _, c := range checks {
+		found, err := row[struct{ Found bool }](ctx, r.conn, "look at the order of "+t.String(), "SELECT EXISTS ("+c.query+") AS found")
+		if err != nil {
+			return "", err
+		}
+		if found.Found {
+			return c.text, nil
+		}
 	}
-	return text, nil
+	return "", nil
 }
 
 // A BadValueError says that a text is no value of a column's type, or no row of the table.
