@@ -164,6 +164,11 @@ type MonitorConfig struct {
 	// WALDiskSize is how large pg_wal may become on the server's disk, which SQL cannot tell: the size of its volume, or of
 	// the share of one that WAL may take. 0 is unknown; then only max_slot_wal_keep_size is forecast.
 	WALDiskSize Size `yaml:"wal_disk_size"`
+	// Breaker is what is done when the slot holds RetainedCritical of WAL, or the forecast is below BreakerForecast: none, alert or
+	// stop_and_drop_slot. See breaker.go.
+	Breaker string `yaml:"breaker"`
+	// BreakerForecast trips the breaker also by the forecast; 0: only by RetainedCritical.
+	BreakerForecast time.Duration `yaml:"breaker_forecast"`
 }
 
 // CleanupConfig is what is done with old rows of the table: only what was delivered is ever removed. See package cleanup.
@@ -199,7 +204,7 @@ func DefaultConfig() Config {
 			DeadLetterTopic: "walpost.dead_letter",
 		},
 		Checkpoint:    CheckpointConfig{Store: "kafka", Topic: "walpost.checkpoints"},
-		Monitor:       MonitorConfig{Interval: 10 * time.Second, RetainedWarn: 1 << 30, RetainedCritical: 10 << 30},
+		Monitor:       MonitorConfig{Interval: 10 * time.Second, RetainedWarn: 1 << 30, RetainedCritical: 10 << 30, Breaker: BreakerOff},
 		Cleanup:       CleanupConfig{Mode: "none", Keep: 72 * time.Hour},
 		ShutdownGrace: 20 * time.Second,
 		HaltLinger:    Linger(60 * time.Second),

@@ -151,6 +151,8 @@ func DescribeBlocker(b *replication.Blocker) string {
 // watch keeps the newest look at the slot.
 type watch struct {
 	limits MonitorConfig
+	// looked, where not nil, is told of every look that succeeded, by the goroutine of run.
+	looked func(SlotStatus)
 
 	mu       sync.Mutex
 	newest   SlotStatus
@@ -188,6 +190,9 @@ func (w *watch) run(ctx context.Context, monitor reader, log zerolog.Logger) {
 		case failures > 0:
 			log.Info().Int("times", failures).Msg("slot is monitored again")
 			failures = 0
+		}
+		if err == nil && w.looked != nil {
+			w.looked(w.status(time.Now()))
 		}
 		select {
 		case <-ctx.Done():

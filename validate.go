@@ -181,6 +181,11 @@ func (c *Config) Validate() Problems {
 	if w := c.Monitor.WALDiskSize; w != 0 {
 		atLeast(&k, "monitor.wal_disk_size", w, 64<<20)
 	}
+	k.oneOf("monitor.breaker", c.Monitor.Breaker, BreakerOff, BreakerAlert, BreakerDrop)
+	atLeast(&k, "monitor.breaker_forecast", c.Monitor.BreakerForecast, 0)
+	if c.Monitor.BreakerForecast != 0 && c.Monitor.Breaker == BreakerOff {
+		k.add("monitor.breaker_forecast", "needs monitor.breaker alert or stop_and_drop_slot (it is none)")
+	}
 	k.oneOf("cleanup.mode", c.Cleanup.Mode, "none", "delete", "drop_partitions")
 	if c.Cleanup.Mode != "none" && c.Source.TimeColumn == "" {
 		k.add("source.time_column", "is required with cleanup.mode %s: rows are kept for cleanup.keep by it", c.Cleanup.Mode)

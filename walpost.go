@@ -120,6 +120,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	monitor.Go(func() { r.slot.run(monitoring, r.monitor(), r.cfg.Logger) })
 	defer monitor.Wait()
 	defer stop()
+	r.slot.looked = r.breaker(loop)
 	if cleaner := r.cleaner(loop); cleaner != nil {
 		r.mu.Lock()
 		r.cleaning = cleaner

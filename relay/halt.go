@@ -91,6 +91,24 @@ func (l *loop) checked(err error) error {
 	return nil
 }
 
+// halting is the error of a run that was halted from outside.
+type halting struct {
+	error
+	freed func()
+}
+
+func (h *halting) Unwrap() error { return h.error }
+
+// Halt ends Run with err, which needs a person, as a fault that was found inside would: what is acknowledged is checkpointed and
+// confirmed, nothing new is delivered. freed is called by Run when the session is closed, so that the slot is free, and before Run
+// lingers; it may take its time. Halt may be called from any goroutine and returns at once; a second call does nothing.
+func (r *Relay) Halt(err error, freed func()) {
+	select {
+	case r.halts <- &halting{error: err, freed: freed}:
+	default:
+	}
+}
+
 // stop is the clean end.
 func (l *loop) stop() error {
 	l.now = time.Now()
@@ -236,6 +254,10 @@ func (l *loop) fail(ctx context.Context, err error) error {
 		l.now = time.Now()
 	}
 	l.finish()
+	var from *halting
+	if errors.As(err, &from) {
+		from.freed()
+	}
 	if person && l.cfg.HaltLinger != 0 {
 		var over <-chan time.Time
 		if l.cfg.HaltLinger > 0 {

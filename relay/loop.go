@@ -236,6 +236,11 @@ func (l *loop) tick(now time.Time) error {
 		}
 	default:
 	}
+	select {
+	case h := <-l.halts:
+		return h
+	default:
+	}
 	if l.tracker != nil {
 		l.marks.drop(l.tracker.Safe()) // moved by acknowledgements and by commits
 		if l.copy != nil {

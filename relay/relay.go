@@ -142,6 +142,7 @@ type Relay struct {
 	store  *exclusive
 	log    zerolog.Logger
 
+	halts   chan *halting
 	foreign int // slots that were found without a checkpoint, in a row; of the attempts, one at a time
 
 	mu sync.Mutex
@@ -156,6 +157,7 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) (*Rel
 	}
 	return &Relay{
 		cfg: cfg, source: source, router: router, sink: sink, store: newExclusive(store), log: cfg.Logger,
+		halts: make(chan *halting, 1),
 		st: Status{
 			State: Starting, Since: time.Now(), Reason: "starting", Holder: cfg.Holder,
 			Sessions: map[string]uint64{},
@@ -188,6 +190,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	err := l.deliver(ctx)
 	if err == nil || errors.Is(err, errCopied) {
 		return l.stop()
+	}
+	if errors.Is(err, ErrNoGap) || errors.Is(err, ErrDeclined) {
+		l.finish()
+		return err
 	}
 	return l.fail(ctx, err)
 }

@@ -304,3 +304,51 @@ func TestMonitorWorksWhileTheSourceIsLost(t *testing.T) {
 		}
 	})
 }
+
+// Halted from outside: what was acknowledged is confirmed, the slot is free when freed is called, and Run lingers behind that.
+func TestHaltFreesTheSlotAndLingers(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{HaltLinger: 30 * time.Second})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		held, calls := false, 0
+		freed := func() {
+			w.do(func() { held, calls = w.session != nil, calls+1 })
+		}
+		r.relay.Halt(fault.Person(errors.New("too much WAL"), ""), freed)
+		r.relay.Halt(fault.Person(errors.New("another"), ""), freed)
+		w.want(t, 10*time.Second, "halted", func() bool { return calls == 1 })
+		if held {
+			t.Error("the slot was still held")
+		}
+		if st := r.relay.Status(); st.State != Halted || st.Confirmed != w.pos {
+			t.Errorf("%s, confirmed %s of %s", st.State, st.Confirmed, w.pos)
+		}
+		select {
+		case <-r.done:
+			t.Error("it did not linger")
+		default:
+		}
+		w.commit("b")
+		<-r.done
+		if !fault.NeedsPerson(r.err) || !strings.Contains(r.err.Error(), "too much WAL") || calls != 1 {
+			t.Errorf("%v, %d calls", r.err, calls)
+		}
+	})
+}
+
+func TestHaltWorksWithoutASession(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{})
+		time.Sleep(time.Second)
+		w.do(func() { w.hang = true })
+		w.cut(errNet)
+		time.Sleep(time.Second)
+		calls := 0
+		r.relay.Halt(fault.Person(errors.New("too much WAL"), ""), func() { calls++ })
+		<-r.done
+		if !fault.NeedsPerson(r.err) || calls != 1 {
+			t.Errorf("%v, %d calls", r.err, calls)
+		}
+	})
+}
