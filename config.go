@@ -36,6 +36,8 @@ type Config struct {
 	AcceptGap string `yaml:"-"`
 	// Unordered lets rows of the table be published in any order, where neither the server's commit times nor Source.OrderColumn tell it.
 	Unordered bool `yaml:"-"`
+	// SetupPartitioned has a setup make a missing table as one that is partitioned by Source.TimeColumn.
+	SetupPartitioned bool `yaml:"-"`
 	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
 	Stdout io.Writer `yaml:"-"`
 	// Logger is written to at edges only: started, connected, lost, recovered, stopped. The zero value is silent.

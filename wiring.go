@@ -13,15 +13,18 @@ import (
 func (c *Config) replication() replication.Config {
 	s := c.Source
 	return replication.Config{
-		DSN:               orFile(s.DSN, s.DSNFile),
-		Password:          orFile(s.Password, s.PasswordFile),
-		Tables:            s.AllTables(),
-		Slot:              s.Slot,
-		Publication:       s.Publication,
-		Publish:           s.Publish,
-		Create:            s.Create,
-		SnapshotChosen:    s.Snapshot != "",
-		SlotWithSnapshot:  s.Snapshot == "initial",
+		DSN:              orFile(s.DSN, s.DSNFile),
+		Password:         orFile(s.Password, s.PasswordFile),
+		Tables:           s.AllTables(),
+		Slot:             s.Slot,
+		Publication:      s.Publication,
+		Publish:          s.Publish,
+		Create:           s.Create,
+		SnapshotChosen:   s.Snapshot != "",
+		SlotWithSnapshot: s.Snapshot == "initial",
+		Outbox: replication.Outbox{
+			TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned, Deletes: c.Cleanup.Mode == "delete", Owns: c.Cleanup.Mode == "drop_partitions",
+		},
 		Failover:          s.Failover,
 		ConfirmKeepalives: s.ConfirmKeepalives,
 		Logger:            c.Logger,

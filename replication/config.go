@@ -41,6 +41,8 @@ type Config struct {
 	SnapshotChosen bool
 	// SlotWithSnapshot says that the slot is made by OpenExporting, which alone can tell the rows before it: a setup leaves it out.
 	SlotWithSnapshot bool
+	// Outbox says what a setup makes of the tables beside what the stream needs.
+	Outbox Outbox
 	// Failover makes the slot one that survives a failover (Postgres 17 and newer).
 	Failover bool
 	// CreateTimeout bounds one attempt to make the slot, which waits for every transaction that is open. Default 10 minutes.

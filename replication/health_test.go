@@ -252,34 +252,46 @@ func TestSetupMakesWhatIsMissingAndNoMore(t *testing.T) {
 }
 
 func TestSetupSQLRunsAsPrinted(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
-		w := newWorld(t, pg)
-		w.cfg.Tables, w.cfg.Failover = []string{`"Shop"."outBox"`}, pg.Version() >= 17
-		w.cfg.DSN = strings.Replace(w.dsn, "postgres@", "role_"+w.cfg.Slot+"@", 1)
-		sql := SetupSQL(w.cfg, FullSetup(w.cfg))
-		var statement strings.Builder
-		for line := range strings.SplitSeq(sql, "\n") {
-			if strings.HasPrefix(line, "--") {
-				continue
-			}
-			code, _, _ := strings.Cut(line, " -- ")
-			statement.WriteString(code + "\n")
-			if strings.HasSuffix(strings.TrimSpace(code), ";") {
-				w.exec(statement.String())
-				statement.Reset()
-			}
-		}
-		t.Cleanup(func() {
-			w.exec("DROP OWNED BY role_"+w.cfg.Slot, "DROP ROLE role_"+w.cfg.Slot)
+	for name, outbox := range map[string]Outbox{
+		"plain": {}, "deleted from": {Deletes: true}, "partitioned": {Partitioned: true, Owns: true, TimeColumn: "writtenAt"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onEach(t, func(t *testing.T, pg *testenv.PG) {
+				w := newWorld(t, pg)
+				role := "role_" + w.cfg.Slot
+				w.cfg.Tables, w.cfg.Failover, w.cfg.Outbox = []string{`"Shop"."outBox"`}, pg.Version() >= 17, outbox
+				w.cfg.DSN = strings.Replace(w.dsn, "postgres@", role+"@", 1)
+				sql := SetupSQL(w.cfg, FullSetup(w.cfg))
+				t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
+				var statement strings.Builder
+				for line := range strings.SplitSeq(sql, "\n") {
+					if strings.HasPrefix(line, "--") {
+						continue
+					}
+					code, _, _ := strings.Cut(line, " -- ")
+					statement.WriteString(code + "\n")
+					if s := statement.String(); strings.HasSuffix(strings.TrimSpace(code), ";") && strings.Count(s, "$$")%2 == 0 {
+						w.exec(s)
+						statement.Reset()
+					}
+				}
+				if bad := firstFail(w.source().Examine(t.Context())); bad != nil {
+					t.Errorf("%+v after\n%s", bad, sql)
+				}
+				if opts, err := w.source().Missing(t.Context()); err != nil || !opts.Empty() {
+					t.Errorf("afterwards %+v %v is missing", opts, err)
+				}
+				if outbox.Partitioned {
+					w.exec(`INSERT INTO "Shop"."outBox" (aggregate_type, aggregate_id, event_type) SELECT 'a', 'b', 'c'`,
+						`INSERT INTO "Shop"."outBox" (aggregate_type, aggregate_id, event_type, "writtenAt") SELECT 'a', 'b', 'c', now() + interval '71 hours'`)
+				}
+				slot := w.mustOpen(w.source(), true).Identity().SlotFound
+				if slot.Created {
+					t.Error("the slot was made again")
+				}
+			})
 		})
-		if bad := firstFail(w.source().Examine(t.Context())); bad != nil {
-			t.Errorf("%+v after\n%s", bad, sql)
-		}
-		slot := w.mustOpen(w.source(), true).Identity().SlotFound
-		if slot.Created {
-			t.Error("the slot was made again")
-		}
-	})
+	}
 }
 
 // A role has what it was given and nothing more, as in a real installation.

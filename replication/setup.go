@@ -19,6 +19,7 @@ type SetupOptions struct {
 	Schemas     []string
 	Tables      []Table // make these
 	Grants      []Table // let Role read these
+	Cleans      []Table // let Role remove old rows of these, as Config.Outbox says
 	Publication bool
 	Slot        bool
 }
@@ -35,12 +36,16 @@ func FullSetup(cfg Config) SetupOptions {
 			schemas = append(schemas, t.Schema)
 		}
 	}
-	return SetupOptions{Schemas: schemas, Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: !cfg.SlotWithSnapshot}
+	opts := SetupOptions{Schemas: schemas, Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: !cfg.SlotWithSnapshot}
+	if cfg.Outbox.Deletes || cfg.Outbox.Owns {
+		opts.Cleans = cfg.tables()
+	}
+	return opts
 }
 
 // Empty says that nothing is missing.
 func (o *SetupOptions) Empty() bool {
-	return !o.CreateRole && !o.AlterRole && len(o.Schemas) == 0 && len(o.Tables) == 0 && len(o.Grants) == 0 && !o.Publication && !o.Slot
+	return !o.CreateRole && !o.AlterRole && len(o.Schemas) == 0 && len(o.Tables) == 0 && len(o.Grants) == 0 && len(o.Cleans) == 0 && !o.Publication && !o.Slot
 }
 
 // A statement is one step of a setup.
@@ -75,7 +80,10 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 	}
 	for _, t := range opts.Tables {
 		add("table "+t.String(), `The outbox. The application inserts one row for each event, in the transaction that changes the data.
-Old rows may be deleted at any time after they are published: deletes are not published.`, outboxSQL(t))
+Old rows may be deleted at any time after they are published: deletes are not published.`, outboxSQL(t, &cfg.Outbox))
+		if cfg.Outbox.Partitioned {
+			add("partitions of "+t.String(), "One for each day. walpost makes the next ones and drops the old ones with cleanup.mode drop_partitions.", partitionsSQL(t))
+		}
 	}
 	switch {
 	case opts.AlterRole:
@@ -93,6 +101,9 @@ With GRANT pg_monitor TO `+role+`; it can also name the transactions of others t
 		add("the right to read "+t.String(), "For what reads the table itself: counting rows before the slot is made, verify, replay, recover.",
 			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON %s TO %s;", quoteIdent(t.Schema), role, t.SQL(), role))
 	}
+	for _, t := range opts.Cleans {
+		cleans(add, t, &cfg.Outbox, role)
+	}
 	if opts.Publication {
 		what := "inserts only"
 		if cfg.updates() {
@@ -109,17 +120,6 @@ walpost is not wanted any more (SELECT pg_drop_replication_slot(`+quoteLiteral(c
 	return all
 }
 
-func outboxSQL(t Table) string {
-	return fmt.Sprintf(`CREATE TABLE %s (
-  id             uuid        NOT NULL DEFAULT gen_random_uuid() PRIMARY KEY, -- the event's id, in the header "id"
-  aggregate_type text        NOT NULL, -- decides the topic: outbox.event.<aggregate_type>
-  aggregate_id   text        NOT NULL, -- the record's key: events with the same key stay in order
-  event_type     text        NOT NULL,
-  payload        jsonb,                -- the record's value
-  created_at     timestamptz NOT NULL DEFAULT now()
-);`, t.SQL())
-}
-
 // Missing looks at what of the setup is not there yet. What is there and wrong is for Examine to say.
 func (s *Source) Missing(ctx context.Context) (SetupOptions, error) {
 	var opts SetupOptions
@@ -129,7 +129,8 @@ func (s *Source) Missing(ctx context.Context) (SetupOptions, error) {
 			return err
 		}
 		opts = s.cfg.missing(f)
-		return nil
+		opts.Cleans, err = s.cfg.uncleaned(ctx, sql)
+		return err
 	})
 	return opts, err
 }

@@ -20,11 +20,13 @@ cannot be reached it prints all of it. --apply runs it, as the role of the DSN.`
 	}
 	load := configFlags(cmd)
 	apply := cmd.Flags().Bool("apply", false, "run it")
+	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table as one that is partitioned by source.time_column (default created_at), a day each")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := load(withoutKafka)
 		if err != nil {
 			return err
 		}
+		cfg.SetupPartitioned = *partitioned
 		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
 		defer stop()
 		out := cmd.OutOrStdout()
