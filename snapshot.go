@@ -144,6 +144,7 @@ type tableReading struct {
 	rows     *replication.Rows
 	order    string
 	leaveOut func(ev *cdc.Event) (bool, error) // nil: nothing
+	given    uint64                            // rows
 }
 
 // selection is what spec wants of a table.
@@ -195,6 +196,7 @@ func (r *tableReading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, e
 				continue
 			}
 		}
+		r.given++
 		p := r.rows.Place()
 		return ev, checkpoint.Mark{Table: table.String(), Visible: p.Sees, Order: r.order, Key: p.Key, Nth: p.Nth, ID: p.ID}, nil
 	}

@@ -188,7 +188,10 @@ func (r *Refusal) Hint() string {
 		first = "Find out who uses or moved the slot, and stop that."
 	}
 	next := "Going on starts where the slot stands."
-	if r.NeedsSlot() {
+	switch {
+	case r.Reason == SlotMissing || r.Reason == SlotLost:
+		next = "To make a new slot and publish from the table what the gap may hold: walpost recover. Going on without makes a new slot and starts there."
+	case r.NeedsSlot():
 		next = "Going on makes a new slot and starts there."
 	}
 	return first + " " + next + " To accept this gap, and no other: walpost run --accept-gap=" + r.Token

@@ -43,6 +43,9 @@ type Rows interface {
 // ErrNoGap says that a recover has nothing to do: the slot is there, and the checkpoint fits it.
 var ErrNoGap = errors.New("there is no gap: the slot is there, and the checkpoint fits it")
 
+// ErrDeclined says that a person does not want what Copying asked for. It ends Run, and is no fault.
+var ErrDeclined = errors.New("declined")
+
 // errCopied ends a Run that was to publish the rows of a gap and nothing else.
 var errCopied = errors.New("the rows are published")
 

@@ -287,6 +287,61 @@ func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order, key st
 	return "", nil
 }
 
+// Cuts says whether Selection.Since leaves out every row of the table that is older than it, because the age of each is known.
+func (r *TableReader) Cuts(ctx context.Context, table Table, since time.Time, timeColumn string) (bool, error) {
+	t := r.table(table)
+	if t == nil {
+		return false, fmt.Errorf("table %s is not among source.tables", table)
+	}
+	young, err := r.since(t, &Selection{Since: since, TimeColumn: timeColumn})
+	if err != nil || young == "" {
+		return false, err
+	}
+	age := commitTimestamp
+	if !r.commits {
+		age = "t." + quoteIdent(timeColumn)
+	}
+	unknown, err := row[struct{ Found bool }](ctx, r.conn, "look at the age of the rows of "+t.String(),
+		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s IS NULL) AS found", t.from(), young, age))
+	return !unknown.Found, err
+}
+
+// Holes counts the numbers of an integer column, behind the last one that was committed before since, that no row has: up to the largest, or
+// the last that the column's sequence gave. known is false where that cannot be told: the column is no integer, nothing is that old, or nothing
+// tells how old a row is.
+func (r *TableReader) Holes(ctx context.Context, table Table, column string, since time.Time, timeColumn string) (holes int64, known bool, err error) {
+	t := r.table(table)
+	if t == nil {
+		return 0, false, fmt.Errorf("table %s is not among source.tables", table)
+	}
+	c, err := t.column(column)
+	if err != nil {
+		return 0, false, err
+	}
+	switch oid := t.relation.Columns[t.relation.Index(column)].TypeOID; oid {
+	case 20, 21, 23: // int8, int2, int4
+	default:
+		return 0, false, nil
+	}
+	young, err := r.since(t, &Selection{Since: since, TimeColumn: timeColumn})
+	if err != nil || young == "" {
+		return 0, false, err
+	}
+	type counts struct {
+		Before, Last *int64
+		Rows         int64
+	}
+	n, err := row[counts](ctx, r.conn, "count the holes of "+column, fmt.Sprintf(`WITH b AS (SELECT max(%[1]s) AS before FROM %[2]s WHERE NOT %[3]s)
+ SELECT b.before, (SELECT count(*) FROM %[2]s WHERE %[1]s > b.before) AS rows,
+ greatest((SELECT max(%[1]s) FROM %[2]s), (SELECT CASE WHEN has_sequence_privilege(s.oid, 'SELECT, USAGE') THEN pg_sequence_last_value(s.oid::regclass) END
+  FROM pg_class s WHERE s.oid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass)) AS last FROM b`,
+		c, t.from(), young, quoteLiteral(t.SQL()), quoteLiteral(column)))
+	if err != nil || n.Before == nil || n.Last == nil {
+		return 0, false, err
+	}
+	return max(*n.Last-*n.Before-n.Rows, 0), true, nil
+}
+
 // A BadValueError says that a text is no value of a column's type, or no row of the table.
 type BadValueError struct{ err *pgconn.PgError }
 

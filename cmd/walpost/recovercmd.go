@@ -1,0 +1,109 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+func recoverCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "recover",
+		Short: "after a lost slot: a new slot, and what the gap may hold published from the table",
+		Long: `recover closes the gap of a slot that is lost or missing. It shows the gap, makes a new slot with a snapshot of the
+table, reads from Kafka which events of that time are there, and publishes the missing rows in order, with the header
+walpost.origin: recover. Then run goes on from the new slot, without a token. Each step is asked for, unless --yes.
+
+Interrupted at any moment, it goes on when it is called again; until it is finished, run refuses. Rows that were
+deleted from the table meanwhile are lost: it says so, and how many where that can be told.
+
+Rows are looked at that were committed since the newest confirmed event, less --overlap: by the commit times that the
+server keeps (track_commit_timestamp), else by source.time_column, else all of them. They are ordered by commit times, else
+by source.order_column; with neither it refuses, unless --unordered.`,
+		Example: `  walpost recover --config walpost.yaml
+  walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z`,
+		Args: noArguments,
+	}
+	load := configFlags(cmd)
+	flags := cmd.Flags()
+	yes := flags.Bool("yes", false, "answer every question with yes")
+	unordered := flags.Bool("unordered", false, "publish in any order, where nothing tells it")
+	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the checkpoint's, less the overlap)")
+	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "how `much` earlier than the newest confirmed event rows are looked at")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		opts := walpost.RecoverOptions{Overlap: *overlap}
+		if *overlap <= 0 {
+			return usageError{fmt.Errorf("--overlap: must be above 0s (got %s)", *overlap)}
+		}
+		if *since != "" {
+			at, err := time.Parse(time.RFC3339, *since)
+			if err != nil {
+				return usageError{fmt.Errorf("--since: must be a time such as 2026-11-20T08:00:00Z (got %q)", *since)}
+			}
+			opts.Since = at
+		}
+		cfg, err := load(func(c *fileConfig) { c.Unordered = *unordered })
+		if err != nil {
+			return err
+		}
+		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
+		defer stop()
+		out := cmd.OutOrStdout()
+		cfg.Logger = newLogger(cfg.Log, cmd.ErrOrStderr())
+		opts.Say = func(text string) { fmt.Fprintln(out, text) }
+		opts.Ask = asking(ctx, *yes, cmd.InOrStdin(), out)
+		published, err := walpost.Recover(ctx, cfg.Config, opts)
+		switch {
+		case errors.Is(err, walpost.ErrNoGap):
+			fmt.Fprintf(out, "nothing to recover: %v\n", err)
+			return nil
+		case err != nil:
+			return err
+		}
+		_, err = fmt.Fprintf(out, "recovered: %d rows were published. walpost run goes on from the new slot.\n", published)
+		return err
+	}
+	return cmd
+}
+
+// asking returns what asks a person, or says yes in his place. An answer that does not come, as at the end of the input, is an error.
+func asking(ctx context.Context, yes bool, in io.Reader, out io.Writer) func(question string) (bool, error) {
+	lines := bufio.NewReader(in)
+	return func(question string) (bool, error) {
+		if yes {
+			fmt.Fprintf(out, "%s yes (--yes)\n", question)
+			return true, nil
+		}
+		fmt.Fprintf(out, "%s [y/N] ", question)
+		type answer struct {
+			text string
+			err  error
+		}
+		given := make(chan answer, 1)
+		go func() {
+			text, err := lines.ReadString('\n')
+			given <- answer{text, err}
+		}()
+		select {
+		case a := <-given:
+			text := strings.ToLower(strings.TrimSpace(a.text))
+			if a.err != nil && text == "" {
+				fmt.Fprintln(out)
+				return false, fault.Config(fmt.Errorf("no answer: %w", a.err), "Add --yes where nobody can answer.")
+			}
+			return text == "y" || text == "yes", nil
+		case <-ctx.Done():
+			fmt.Fprintln(out)
+			return false, fmt.Errorf("no answer: %w", ctx.Err())
+		}
+	}
+}

@@ -1,0 +1,336 @@
+package walpost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/router"
+	"github.com/walpost/walpost/sink"
+)
+
+// RecoverOptions say how a gap is closed.
+type RecoverOptions struct {
+	// Since is the commit time before which no event is missing; zero takes the checkpoint's, less Overlap.
+	Since   time.Time
+	Overlap time.Duration
+	// Say tells the user something, in one or more lines; Ask asks, and says whether the answer is yes.
+	Say func(text string)
+	Ask func(question string) (bool, error)
+}
+
+// DefaultOverlap is how much earlier than the last confirmed commit rows are looked at: for clocks that are set, and for commits whose
+// times and places in the WAL are not in the same order.
+const DefaultOverlap = 10 * time.Minute
+
+var (
+	// ErrNoGap says that there is nothing to recover.
+	ErrNoGap = relay.ErrNoGap
+	// ErrDeclined says that a question of Recover was answered with no.
+	ErrDeclined = relay.ErrDeclined
+)
+
+// Recover closes the gap that a lost slot left: it makes a new slot, with a snapshot of the table, and publishes from that what may be missing in
+// Kafka, with the header walpost.origin: recover. Run then goes on from the new slot. Each step is asked for. Interrupted, at any moment,
+// it is called again and goes on; until it is finished, Run refuses. published is the number of rows, over all calls.
+func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published uint64, err error) {
+	if opts.Overlap == 0 {
+		opts.Overlap = DefaultOverlap
+	}
+	cfg.Source.Create, cfg.Source.Snapshot, cfg.HaltLinger, cfg.AcceptGap = true, "initial", 0, ""
+	r, err := New(cfg)
+	if err != nil {
+		return 0, err
+	}
+	second, err := router.New(cfg.routing()) // the relay's own belongs to its loop
+	if err != nil {
+		return 0, fault.Config(err, "")
+	}
+	rc := &recovery{cfg: &cfg, opts: opts, router: second, source: r.source, ids: map[[2]uint64]struct{}{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+	to, _, err := r.openSink()
+	if err != nil {
+		return 0, err
+	}
+	store, free, err := r.openStore()
+	if err != nil {
+		return 0, errors.Join(err, to.Close(ctx))
+	}
+	defer free()
+	loop, err := relay.New(relay.Config{
+		Name:          r.cfg.Name,
+		Window:        relay.Window{Events: cfg.Delivery.Window.Events, Bytes: int64(cfg.Delivery.Window.Bytes)},
+		ShutdownGrace: orNone(cfg.ShutdownGrace),
+		Create:        true,
+		Copying: &relay.Copying{
+			Origin: checkpoint.OriginRecover, Gap: rc.gap,
+			Tables: &tables{source: r.source, cfg: &r.cfg, timeColumn: cfg.Source.TimeColumn, prepare: rc.prepare},
+		},
+		Logger: cfg.Logger,
+	}, pgSource{r.source}, r.router, to, store)
+	if err != nil {
+		return 0, errors.Join(fault.Config(err, ""), to.Close(ctx))
+	}
+	if err := loop.Run(ctx); err != nil {
+		return 0, err
+	}
+	if err := ctx.Err(); err != nil {
+		return 0, fault.WithHint(fmt.Errorf("interrupted: %w", err), "walpost recover goes on where it was; walpost run refuses until it is finished.")
+	}
+	return rc.total(), nil
+}
+
+// A recovery is one call of Recover. Its methods are called by one goroutine at a time.
+type recovery struct {
+	cfg    *Config
+	opts   RecoverOptions
+	router *router.Router
+	source *replication.Source
+
+	ids     map[[2]uint64]struct{} // event ids in Kafka, by two hashes: one alone might take two ids for the same
+	seeds   [2]maphash.Seed
+	topics  map[string]int // topics of the rows, and how many ids were read of each; -1 where it could not be read
+	unread  error          // why not
+	agreed  bool           // to publish what is missing
+	reading *tableReading
+}
+
+func (rc *recovery) say(format string, args ...any) { rc.opts.Say(fmt.Sprintf(format, args...)) }
+
+// gap shows what is missing and asks for the new slot.
+func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal) (since time.Time, err error) {
+	rc.say("%s", gap.Error())
+	last := time.Time{}
+	if gap.Record != nil {
+		last = gap.Record.CommitTime
+	}
+	committed := "at a time that the checkpoint does not know"
+	if !last.IsZero() {
+		committed = "at " + last.Format(time.RFC3339Nano)
+		since = last.Add(-rc.opts.Overlap)
+	}
+	rc.say("last confirmed: %s; the newest event before it was committed %s", gap.From, committed)
+	if !rc.opts.Since.IsZero() {
+		since = rc.opts.Since
+	}
+	if since.IsZero() {
+		rc.say("every row of the table may be in the gap (--since narrows it)")
+	} else {
+		rc.say("rows committed since %s may be in the gap, as far as their age can be told", since.UTC().Format(time.RFC3339))
+	}
+	question := fmt.Sprintf("Make slot %s anew", rc.cfg.Source.Slot)
+	if gap.Found.SlotFound.Exists {
+		question = fmt.Sprintf("Drop the lost slot %s and make it anew", rc.cfg.Source.Slot)
+	}
+	return since, rc.ask(question+", to begin the stream there?", "Nothing was changed.")
+}
+
+func (rc *recovery) ask(question, otherwise string) error {
+	yes, err := rc.opts.Ask(question)
+	if err != nil {
+		return err
+	}
+	if !yes {
+		return fmt.Errorf("%w: %s", ErrDeclined, otherwise)
+	}
+	return nil
+}
+
+// maxIDs bounds the memory for event ids in Kafka, to about a gigabyte.
+const maxIDs = 20_000_000
+
+// prepare counts what is missing, and asks whether to publish it.
+func (rc *recovery) prepare(ctx context.Context, r *tableReading) (func(*cdc.Event) (bool, error), error) {
+	rc.reading, rc.topics, rc.unread = r, map[string]int{}, nil
+	clear(rc.ids)
+	var tails *sink.TailReader
+	if rc.cfg.Stdout == nil {
+		var err error
+		if tails, err = sink.ReadTails(rc.cfg.sink()); err != nil {
+			return nil, err
+		}
+		defer tails.Close()
+	}
+	if r.spec.Rows > 0 {
+		rc.say("going on with the recover of the gap behind %s: %d rows are published", r.spec.From, r.spec.Rows)
+	}
+	// Where the age of a row is not known, its event may be older in Kafka too.
+	from, cuts := r.spec.Since, true
+	for _, table := range r.left {
+		known, err := r.reader.Cuts(ctx, table, from, r.timeColumn)
+		if err != nil {
+			return nil, err
+		}
+		cuts = cuts && known
+	}
+	if !cuts {
+		from = time.Time{}
+		rc.say("nothing tells how old each row is (track_commit_timestamp, or source.time_column, would): the topics are read from their beginning; " +
+			"a row whose event Kafka has deleted counts as missing")
+	}
+	rows, missing := 0, 0
+	for _, table := range r.left {
+		if err := rc.each(ctx, r, table, func(rec *cdc.Record) error {
+			rows++
+			if err := rc.tail(ctx, tails, rec.Topic, from); err != nil {
+				return err
+			}
+			if _, there := rc.ids[rc.key(idOf(rec))]; !there {
+				missing++
+			}
+			return nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	for _, topic := range slices.Sorted(maps.Keys(rc.topics)) {
+		if n := rc.topics[topic]; n >= 0 {
+			rc.say("topic %s has %d events of that time", topic, n)
+		}
+	}
+	if rc.unread != nil && !cuts {
+		return nil, fault.Config(fmt.Errorf("nothing tells which rows are missing: not their age, and not Kafka: %w", rc.unread),
+			"Grant Read on the topics to the relay's user, or set source.time_column.")
+	}
+	if rc.unread != nil {
+		rc.say("what is in Kafka already cannot be read (%v): the rows are published by their time alone, also those that are there", rc.unread)
+	}
+	rc.say("%d rows of the table may be in the gap, %d of them are in Kafka, %d are missing", rows, rows-missing, missing)
+	if err := rc.gone(ctx, r); err != nil {
+		return nil, err
+	}
+	if missing > 0 && !rc.agreed { // a lost connection is no reason to ask again
+		if err := rc.ask(fmt.Sprintf("Publish %d rows, with the header %s: %s?", missing, relay.OriginHeader, checkpoint.OriginRecover),
+			"The new slot is there and waits; walpost recover goes on, walpost run refuses until then."); err != nil {
+			return nil, err
+		}
+		rc.agreed = true
+	}
+	var rec cdc.Record
+	return func(ev *cdc.Event) (bool, error) {
+		ok, err := rc.router.Route(ev, &rec)
+		if err != nil || !ok {
+			return false, nil //nolint:nilerr // the relay's own router says it, and halts
+		}
+		_, there := rc.ids[rc.key(idOf(&rec))]
+		return there, nil
+	}, nil
+}
+
+// each routes all rows of a table that may be in the gap.
+func (rc *recovery) each(ctx context.Context, r *tableReading, table replication.Table, do func(rec *cdc.Record) error) error {
+	sel, err := r.selection(ctx, table)
+	if err != nil {
+		return err
+	}
+	rows, err := r.reader.Select(ctx, sel)
+	if err != nil {
+		return err
+	}
+	var rec cdc.Record
+	for {
+		ev, err := rows.Next()
+		if err != nil || ev == nil {
+			return err
+		}
+		ok, err := rc.router.Route(ev, &rec)
+		if err != nil {
+			return fault.Person(fmt.Errorf("event %q: %w", rec.EventID, err), "Repair the row or the routing (walpost explain shows it), then walpost recover again.")
+		}
+		if !ok {
+			continue
+		}
+		if err := do(&rec); err != nil {
+			return err
+		}
+	}
+}
+
+// tail reads which events a topic has, at the first row that goes there.
+func (rc *recovery) tail(ctx context.Context, tails *sink.TailReader, topic string, since time.Time) error {
+	if _, known := rc.topics[topic]; known || tails == nil {
+		return nil
+	}
+	n := 0
+	full := errors.New("too many events")
+	err := tails.IDs(ctx, topic, since, func(id []byte) error {
+		n++
+		rc.ids[rc.key(id)] = struct{}{}
+		if len(rc.ids) > maxIDs {
+			return full
+		}
+		return nil
+	})
+	switch {
+	case errors.Is(err, full):
+		return fault.Config(fmt.Errorf("topic %s: more than %d events to compare with", topic, maxIDs),
+			"Narrow the gap with --since: a time before which nothing is missing.")
+	case ctx.Err() != nil:
+		return errors.Join(ctx.Err(), err)
+	case err != nil:
+		rc.topics[topic], rc.unread = -1, err
+	default:
+		rc.topics[topic] = n
+	}
+	return nil
+}
+
+func (rc *recovery) key(id []byte) [2]uint64 {
+	return [2]uint64{maphash.Bytes(rc.seeds[0], id), maphash.Bytes(rc.seeds[1], id)}
+}
+
+// idOf is the event id as it is in the record's header.
+func idOf(rec *cdc.Record) []byte {
+	for i := range rec.Headers {
+		if rec.Headers[i].Key == "id" {
+			return rec.Headers[i].Value
+		}
+	}
+	return nil
+}
+
+// gone says which rows are not in the table any more, as far as that can be told.
+func (rc *recovery) gone(ctx context.Context, r *tableReading) error {
+	column := rc.cfg.Source.OrderColumn
+	// As it is now, not as of the slot: the sequence knows no snapshot.
+	now, err := rc.source.ReadTables(ctx, replication.TableOptions{})
+	if err != nil {
+		return err
+	}
+	defer now.Close()
+	for _, table := range r.left {
+		if column == "" {
+			rc.say("rows of %s that were deleted since are lost to Kafka, and nothing tells how many (source.order_column, an identity, would)", table)
+			continue
+		}
+		holes, known, err := now.Holes(ctx, table, column, r.spec.Since, r.timeColumn)
+		switch {
+		case err != nil:
+			return err
+		case !known:
+			rc.say("rows of %s that were deleted since are lost to Kafka; how many cannot be told by %s", table, column)
+		case holes == 0:
+			rc.say("no row of %s is gone: %s has no holes", table, column)
+		default:
+			rc.say("%d numbers of %s in %s have no row any more: so many rows at most were deleted, and are lost to Kafka where they were not published (a number that was rolled back is a hole too)",
+				holes, column, table)
+		}
+	}
+	return nil
+}
+
+// total is the number of rows published, over all calls.
+func (rc *recovery) total() uint64 {
+	if rc.reading == nil {
+		return 0
+	}
+	return rc.reading.spec.Rows + rc.reading.given
+}
