@@ -82,6 +82,7 @@ func commands() []*cobra.Command {
 		setupCommand(),
 		statusCommand(),
 		explainCommand(),
+		debeziumCommand(),
 		recoverCommand(),
 		versionCommand(),
 	}

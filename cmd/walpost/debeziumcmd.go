@@ -1,0 +1,171 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/convert"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+func debeziumCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "debezium",
+		Short: "takes over from Debezium",
+		Args:  noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_ = cmd.Help() // fails only where standard output does
+			return usageError{errors.New("a command is missing: walpost debezium convert")}
+		},
+	}
+	cmd.AddCommand(convertCommand())
+	return cmd
+}
+
+func convertCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "convert connector.json",
+		Short: "a Debezium configuration as walpost.yaml",
+		Long: `convert reads the configuration of Debezium's Postgres connector with the Outbox EventRouter, and writes walpost.yaml to
+standard output. It reads a Kafka Connect connector (its JSON with or without name and config, or properties), Debezium
+Server's application.properties, and a Strimzi KafkaConnector; - is standard input.
+
+Every option is reported on standard error: mapped, not needed (why) or unsupported (why, and what to do). It connects
+nowhere and changes nothing. A secret of the input is in nothing that it writes.
+
+It exits 1 where an option is unsupported; what it writes then says so at its head. It exits 2, and writes nothing, where the
+input cannot be read or contradicts itself.`,
+		Example: `  walpost debezium convert connector.json --worker connect-distributed.properties > walpost.yaml
+  curl -s http://connect:8083/connectors/outbox/config | walpost debezium convert - > walpost.yaml
+  walpost debezium convert application.properties > walpost.yaml`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{fmt.Errorf("%s: needs one file, or - for standard input (got %d)", cmd.CommandPath(), len(args))}
+			}
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	format := flags.String("format", string(convert.Auto), "the `kind` of the file: auto, connect, server, strimzi")
+	worker := flags.String("worker", "", "the `file` with the worker's properties, for converters and brokers that the connector leaves to it")
+	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, where the connector has a regular expression or no list (may be repeated)")
+	fresh := flags.Bool("fresh", false, "the connector has never run: walpost makes the slot, the publication and the snapshot")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		switch convert.Format(*format) {
+		case convert.Auto, convert.Connect, convert.Server, convert.Strimzi:
+		default:
+			return usageError{fmt.Errorf("--format: must be one of auto, connect, server, strimzi (got %q)", *format)}
+		}
+		text, err := readInput(cmd.InOrStdin(), args[0])
+		if err != nil {
+			return err
+		}
+		opts := convert.Options{Format: convert.Format(*format), Tables: *tables, Fresh: *fresh}
+		if *worker != "" {
+			if opts.Worker, err = readInput(nil, *worker); err != nil {
+				return err
+			}
+		}
+		result, err := convert.Convert(text, opts)
+		if err != nil {
+			return fmt.Errorf("convert %s: %w", args[0], err)
+		}
+		refuse(result)
+		printReport(cmd.ErrOrStderr(), result)
+		if _, err := cmd.OutOrStdout().Write(result.YAML); err != nil {
+			return fmt.Errorf("write the configuration: %w", err)
+		}
+		if result.Unsupported() {
+			return exitError(exitFailed)
+		}
+		return nil
+	}
+	return cmd
+}
+
+// maxDocument is more than any configuration has.
+const maxDocument = 16 << 20
+
+func readInput(stdin io.Reader, name string) ([]byte, error) {
+	from := stdin
+	if name != "-" || stdin == nil {
+		f, err := os.Open(filepath.Clean(name))
+		if err != nil {
+			return nil, fault.Config(err, "")
+		}
+		defer func() { _ = f.Close() }() // opened for reading only
+		from = f
+	}
+	text, err := io.ReadAll(io.LimitReader(from, maxDocument))
+	if err != nil {
+		return nil, fault.Config(fmt.Errorf("read %s: %w", name, err), "")
+	}
+	return text, nil
+}
+
+// refuse adds to the report what walpost itself would say of the configuration at its start.
+func refuse(result *convert.Result) {
+	if result.YAML == nil {
+		return
+	}
+	for _, p := range wrongWith(result.YAML) {
+		result.Refuse(p.field, p.text)
+	}
+}
+
+var fileInDSN = regexp.MustCompile(`&ssl(?:rootcert|cert|key)=[^&]*`)
+
+// wrongWith reads and validates a configuration whose variables and files need not be there: they are those of another host.
+func wrongWith(doc []byte) []problem {
+	cfg := defaultConfig()
+	d := &decoder{file: "walpost.yaml", env: func(string) (string, bool) { return "1", true }, places: map[string]place{}}
+	d.decode(doc, &cfg)
+	if s := &cfg.Source; s.PasswordFile != "" {
+		s.Password, s.PasswordFile = "1", ""
+	}
+	cfg.Source.DSN = walpost.Secret(fileInDSN.ReplaceAllString(string(cfg.Source.DSN), ""))
+	if s := &cfg.Kafka.SASL; s.PasswordFile != "" {
+		s.Password, s.PasswordFile = "1", ""
+	}
+	if t := cfg.Kafka.TLS; t != nil {
+		t.CAFile, t.CertFile, t.KeyFile = "", "", ""
+	}
+	for i, b := range cfg.Kafka.Brokers {
+		if b == "1" { // one variable for all of them
+			cfg.Kafka.Brokers[i] = "broker:9092"
+		}
+	}
+	found := d.problems
+	for _, p := range cfg.validate() {
+		if !reported(d.problems, p.Field) {
+			found = append(found, problem{field: p.Field, text: p.Text})
+		}
+	}
+	return found
+}
+
+// printReport writes one line for each finding, and how many there are of each.
+func printReport(w io.Writer, result *convert.Result) {
+	width, count := 0, map[convert.Verdict]int{}
+	label := func(f convert.Finding) string {
+		if f.Default {
+			return f.Option + " (default)"
+		}
+		return f.Option
+	}
+	for _, f := range result.Report {
+		width = max(width, min(len(label(f)), 48))
+		count[f.Verdict]++
+	}
+	for _, f := range result.Report {
+		fmt.Fprintf(w, "%-11s  %-*s  %s\n", f.Verdict, width, label(f), f.Text)
+	}
+	fmt.Fprintf(w, "%d mapped, %d not needed, %d unsupported\n", count[convert.Mapped], count[convert.NotNeeded], count[convert.Unsupported])
+}

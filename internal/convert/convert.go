@@ -1,0 +1,304 @@
+// Package convert makes a walpost configuration of one of Debezium's: a Kafka Connect connector, Debezium Server's
+// application.properties, or a Strimzi KafkaConnector.
+//
+// It is pure: it opens no file and connects nowhere. It promises that every option of the input has at least one line in the
+// report, whatever becomes of it, and that a value of an option that may hold a secret is in none of the output: not in the
+// configuration, not in the report, not in an error.
+package convert
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+)
+
+// A Format is a kind of input.
+type Format string
+
+// The formats. Auto tells them apart by content.
+const (
+	Auto    Format = "auto"
+	Connect Format = "connect"
+	Server  Format = "server"
+	Strimzi Format = "strimzi"
+)
+
+// Options are what the input cannot tell.
+type Options struct {
+	Format Format
+	// Worker is the text of the worker's properties: its converters and its producer are the connector's where that has none.
+	Worker []byte
+	// Tables stand for the tables that the connector's regular expressions match.
+	Tables []string
+	// Fresh says that the connector has never run: there is no slot to take over, so walpost makes it, and the snapshot.
+	Fresh bool
+}
+
+// A Verdict is what became of one option.
+type Verdict string
+
+// The verdicts. Differs is for what no option asks for and is not as with Debezium; it does not fail a conversion.
+const (
+	Mapped      Verdict = "mapped"
+	NotNeeded   Verdict = "not needed"
+	Differs     Verdict = "differs"
+	Unsupported Verdict = "unsupported"
+)
+
+// A Finding is one line of the report. Text never holds a value that may be secret.
+type Finding struct {
+	Option  string
+	Default bool // the input does not have it; Debezium's default counts
+	Verdict Verdict
+	Text    string
+	where   int // orders the report as the input is
+}
+
+// A Result is a configuration and what is said of it.
+type Result struct {
+	YAML   []byte // nil where there is nothing to write: another connector, no table
+	Report []Finding
+
+	c *conversion
+}
+
+// Refuse adds what walpost itself says against a field of the configuration, under the name of the option that it was made of.
+func (r *Result) Refuse(field, text string) {
+	option := field
+	for at := field; at != ""; {
+		if name, ok := r.c.origin[at]; ok {
+			option = name
+			break
+		}
+		i := strings.LastIndexAny(at, ".[")
+		at = at[:max(i, 0)]
+	}
+	f := Finding{Option: option, Verdict: Unsupported, Text: field + ": " + text}
+	if option == field {
+		f.Text = text
+	}
+	r.Report = append(r.Report, f)
+	r.c.found = r.Report
+	r.YAML = r.c.write()
+}
+
+// Unsupported says whether something of the input is not in the configuration.
+func (r *Result) Unsupported() bool {
+	for _, f := range r.Report {
+		if f.Verdict == Unsupported {
+			return true
+		}
+	}
+	return false
+}
+
+// A SyntaxError is input that cannot be read, or contradicts itself. It is a matter of configuration.
+type SyntaxError struct {
+	Line, Column int // from 1; 0 where not known
+	Text         string
+}
+
+func (e *SyntaxError) Error() string {
+	switch {
+	case e.Line == 0:
+		return e.Text
+	case e.Column == 0:
+		return fmt.Sprintf("line %d: %s", e.Line, e.Text)
+	}
+	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.Text)
+}
+
+// Misconfigured says that a retry cannot help.
+func (*SyntaxError) Misconfigured() bool { return true }
+
+// Convert reads text and returns the configuration with its report, or a *SyntaxError.
+func Convert(text []byte, o Options) (*Result, error) {
+	in, err := read(text, o.Format)
+	if err != nil {
+		return nil, err
+	}
+	c := &conversion{o: o, in: in, done: map[string]bool{}, origin: map[string]string{}}
+	if len(o.Worker) > 0 {
+		w, err := readProperties(o.Worker)
+		if err != nil {
+			err.Text = "worker: " + err.Text
+			return nil, err
+		}
+		c.worker = newOptions(w)
+	}
+	c.providers()
+	for _, pair := range exclusive {
+		if c.in.has(pair[0]) && c.in.has(pair[1]) {
+			return nil, &SyntaxError{Line: c.in.byName[pair[1]].line, Text: fmt.Sprintf("%s and %s contradict each other: write one of both", c.in.shown(pair[0]), c.in.shown(pair[1]))}
+		}
+	}
+	written := c.all()
+	c.rest()
+	sort.SliceStable(c.found, func(i, j int) bool { return c.found[i].where < c.found[j].where })
+	r := &Result{Report: c.found, c: c}
+	if written {
+		r.YAML = c.write()
+	}
+	return r, nil
+}
+
+// exclusive are options of which Debezium takes one only.
+var exclusive = [][2]string{
+	{"table.include.list", "table.exclude.list"},
+	{"schema.include.list", "schema.exclude.list"},
+	{"column.include.list", "column.exclude.list"},
+	{"message.prefix.include.list", "message.prefix.exclude.list"},
+}
+
+// A conversion is one run of Convert.
+type conversion struct {
+	o      Options
+	in     *options
+	worker *options // nil: not given
+	done   map[string]bool
+	found  []Finding
+	origin map[string]string
+	out    document
+
+	router     string // the prefix of the EventRouter's options: transforms.outbox.
+	predicates map[string]bool
+	tables     []table
+	updates    bool
+	schemas    bool // a converter writes schemas
+	partition  bool // a column decides the partition
+}
+
+// all converts in the order of the configuration, and says whether there is one to write.
+func (c *conversion) all() bool {
+	if !c.class() || !c.transforms() {
+		return false
+	}
+	c.source()
+	if len(c.tables) == 0 {
+		return false
+	}
+	c.routing()
+	c.records()
+	c.kafka()
+	c.differences()
+	return true
+}
+
+const (
+	classOption = "connector.class"
+	postgres    = "io.debezium.connector.postgresql.PostgresConnector"
+)
+
+func (c *conversion) class() bool {
+	name, ok := c.literal(classOption)
+	switch {
+	case !ok && c.in.has(classOption):
+		return false
+	case !ok:
+		c.add(Unsupported, classOption, true, "is required: "+postgres)
+		return false
+	case name == postgres || c.in.format != Connect && name == "PostgresConnector" || name == "io.debezium.connector.postgresql.PostgresConnectorTask":
+		c.mapped(classOption, "", "walpost reads Postgres")
+		return true
+	}
+	c.bad(classOption, "%s: walpost replaces %s only", printable(name), postgres)
+	return false
+}
+
+// add is one line of the report. The option is by its name in the connector.
+func (c *conversion) add(v Verdict, option string, fallback bool, format string, args ...any) {
+	f := Finding{Option: c.in.shown(option), Default: fallback, Verdict: v, Text: fmt.Sprintf(format, args...), where: 1 << 30}
+	if e := c.in.byName[option]; e != nil {
+		f.where = e.order
+	}
+	if v == Differs {
+		f.where++
+	}
+	c.done[option] = true
+	c.found = append(c.found, f)
+}
+
+// mapped says what field an option became. An option that the input does not have is reported as a default.
+func (c *conversion) mapped(option, field, format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	if field != "" {
+		c.origin[field] = c.in.shown(option)
+		text = strings.TrimSuffix(field+": "+text, ": ")
+	}
+	written := c.in.has(option) || c.worker != nil && c.worker.has(strings.TrimPrefix(option, "(worker) "))
+	c.add(Mapped, option, !written, "%s", text)
+}
+
+func (c *conversion) idle(option, format string, args ...any) {
+	c.add(NotNeeded, option, !c.in.has(option), format, args...)
+}
+
+func (c *conversion) bad(option, format string, args ...any) {
+	c.add(Unsupported, option, !c.in.has(option), format, args...)
+}
+
+// rest reports what nothing else has, so that no option is without a line.
+func (c *conversion) rest() {
+	for _, e := range c.in.list {
+		if c.done[e.name] {
+			continue
+		}
+		value, ok := "", false
+		if strings.HasPrefix(e.name, wrapped) {
+			ok = false // it has no value of its own
+		} else if len(e.parts) == 0 || len(e.parts) == 1 && e.parts[0].ref == nil {
+			value, ok = strings.TrimSpace(e.text()), true
+		}
+		v, text := judge(e.name, value, ok)
+		c.add(v, e.name, false, "%s", text)
+	}
+}
+
+// providerClasses are the config providers that are known, by the end of their class.
+var providerClasses = map[string]string{
+	"FileConfigProvider": "file", "DirectoryConfigProvider": "dir", "EnvVarConfigProvider": "env",
+	"KubernetesSecretConfigProvider": "secrets", "KubernetesConfigMapConfigProvider": "configmaps",
+}
+
+// providers names the providers of references by what they are: the worker may call them anything.
+func (c *conversion) providers() {
+	if c.worker == nil {
+		return
+	}
+	for _, o := range []*options{c.in, c.worker} {
+		for _, e := range o.list {
+			for _, p := range e.parts {
+				if p.ref == nil || o.format == Server {
+					continue
+				}
+				if of := c.worker.byName["config.providers."+p.ref.provider+".class"]; of != nil {
+					class := strings.TrimSpace(of.value)
+					p.ref.provider = providerClasses[class[strings.LastIndexByte(class, '.')+1:]]
+				}
+			}
+		}
+	}
+}
+
+// differences are what no single option says, and what a consumer may notice.
+func (c *conversion) differences() {
+	add := func(what, text string) {
+		c.found = append(c.found, Finding{Option: what, Verdict: Differs, Text: text, where: 1<<30 + 1})
+	}
+	add("pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each; walpost writes none")
+	if v, ok := c.literal("heartbeat.interval.ms"); ok && v != "0" {
+		add("heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none")
+	}
+	if !c.in.has(c.router + "table.field.event.timestamp") {
+		add("timestamp", "without table.field.event.timestamp a record's timestamp is the transaction's commit time, not the connector's clock")
+	}
+	if on, ok := c.boolean("extended.headers.enabled", true); ok && on {
+		add("__debezium.context.runId", "one UUID that is kept over restarts, not a new one at each start")
+	}
+	if c.in.format == Server && c.partition {
+		add("partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does")
+	}
+	if c.in.format == Server && c.in.has(c.router+"table.field.event.timestamp") {
+		add("timestamp", "Debezium Server's Kafka sink ignores the timestamp of a record; walpost writes it, as Kafka Connect does")
+	}
+}

@@ -1,0 +1,118 @@
+package convert
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strings"
+)
+
+// A document is walpost.yaml while it is written: sections of keys with comments.
+type document struct {
+	b       bytes.Buffer
+	pending string // the head of a section that has no key yet
+	any     bool
+}
+
+// section begins a section; without keys nothing is written of it.
+func (d *document) section(name, comment string) {
+	d.pending = "\n" + name + ":"
+	if comment != "" {
+		d.pending += " # " + printable(comment)
+	}
+	d.pending += "\n"
+}
+
+// note writes a comment on lines of its own before the next key.
+func (d *document) note(format string, args ...any) {
+	d.head()
+	for _, line := range wrap(printable(fmt.Sprintf(format, args...)), 110) {
+		d.b.WriteString("  # " + line + "\n")
+	}
+}
+
+func (d *document) head() {
+	d.b.WriteString(d.pending)
+	d.pending = ""
+}
+
+// put writes a key. The value is YAML already.
+func (d *document) put(key, value, comment string) {
+	d.head()
+	d.b.WriteString("  " + key + ": " + value)
+	if comment != "" {
+		d.b.WriteString(" # " + printable(comment))
+	}
+	d.b.WriteByte('\n')
+}
+
+// plain is what YAML reads as a text without quotes, wherever it stands.
+var (
+	plain = regexp.MustCompile(`^[A-Za-z_/$][A-Za-z0-9_./{}$@?&=%+-]*(?::[A-Za-z0-9_./{}$@?&=%+-]+)*(?:://[A-Za-z0-9_./{}$@?&=%+:,-]+)?$`)
+	words = regexp.MustCompile(`(?i)^(?:true|false|null|yes|no|on|off|y|n)$`)
+)
+
+// scalar is a text as YAML has it. The configuration reads every value as text, so numbers need no quotes.
+func scalar(s string) string {
+	if plain.MatchString(s) && !words.MatchString(s) {
+		return s
+	}
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	_ = enc.Encode(s) // a string is always encoded
+	return strings.TrimSuffix(b.String(), "\n")
+}
+
+func list(values []string) string {
+	quoted := make([]string, len(values))
+	for i, v := range values {
+		if quoted[i] = scalar(v); strings.ContainsAny(v, ",{}[]") && quoted[i] == v {
+			quoted[i] = `"` + v + `"`
+		}
+	}
+	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// wrap breaks a comment into lines.
+func wrap(s string, width int) []string {
+	var lines []string
+	line := ""
+	for _, word := range strings.Fields(s) {
+		switch {
+		case line == "":
+			line = word
+		case len(line)+1+len(word) > width:
+			lines = append(lines, line)
+			line = word
+		default:
+			line += " " + word
+		}
+	}
+	return append(lines, line)
+}
+
+// write is the whole file. What is not in it stands at its head, so that nobody takes it for complete.
+func (c *conversion) write() []byte {
+	var b bytes.Buffer
+	b.WriteString("# Made of a Debezium configuration by walpost debezium convert.\n")
+	missing := 0
+	for _, f := range c.found {
+		if f.Verdict != Unsupported {
+			continue
+		}
+		if missing++; missing == 1 {
+			b.WriteString("#\n# NOT COMPLETE. These options are not in it:\n")
+		}
+		for i, line := range wrap(f.Option+": "+printable(f.Text), 112) {
+			if i == 0 {
+				b.WriteString("# - " + line + "\n")
+			} else {
+				b.WriteString("#   " + line + "\n")
+			}
+		}
+	}
+	b.Write(c.out.b.Bytes())
+	return b.Bytes()
+}

@@ -1,0 +1,403 @@
+package convert
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// A producer is where an option of the producer comes from: the connector's producer.override.…, or the worker's producer.….
+type producer struct {
+	from   *options
+	option string // in from
+	label  string // in the report
+}
+
+// producerOption finds an option of the producer. Connect does not give it the worker's own, bootstrap.servers apart.
+func (c *conversion) producerOption(name string) (producer, bool) {
+	if c.in.has("producer.override." + name) {
+		return producer{c.in, "producer.override." + name, "producer.override." + name}, true
+	}
+	if c.worker != nil {
+		for _, option := range []string{"producer." + name, name} {
+			if option == name && name != "bootstrap.servers" {
+				break
+			}
+			if c.worker.has(option) {
+				return producer{c.worker, option, "(worker) " + option}, true
+			}
+		}
+	}
+	return producer{option: "producer.override." + name, label: "producer.override." + name}, false
+}
+
+func (p producer) entry() *entry { return p.from.byName[p.option] }
+
+// value is the literal value of a producer's option. One that comes from a provider is reported.
+func (c *conversion) producerValue(name string) (string, producer, bool) {
+	p, ok := c.producerOption(name)
+	if !ok {
+		return "", p, false
+	}
+	for _, part := range p.entry().parts {
+		if part.ref != nil {
+			c.bad(p.label, "its value comes from %s when the connector starts, and is needed now: write the value", part.ref.from())
+			return "", p, false
+		}
+	}
+	return strings.TrimSpace(p.entry().text()), p, true
+}
+
+// kafka is the section kafka, and with it what is promised of delivery.
+func (c *conversion) kafka() {
+	c.out.section("kafka", "")
+	c.sink()
+	c.brokers()
+	c.security()
+	if v, p, ok := c.producerValue("compression.type"); ok {
+		c.mapped(p.label, "kafka.compression", "%s", printable(v))
+		c.out.put("compression", scalar(dollars(strings.ToLower(v))), "")
+	} else {
+		c.mapped(p.label, "kafka.compression", "none")
+		c.out.put("compression", "none", "the producer's default; snappy is walpost's")
+	}
+	c.topicCreation()
+	if v, ok := c.literal("exactly.once.support"); ok {
+		switch strings.ToLower(v) {
+		case "requested":
+			c.idle("exactly.once.support", "walpost delivers at least once, and nothing twice without a crash")
+		default:
+			c.bad("exactly.once.support", "walpost delivers at least once; delivery.guarantee: exactly_once is not supported yet")
+		}
+	}
+	if c.worker == nil {
+		return
+	}
+	for _, e := range c.worker.list {
+		label := "(worker) " + e.name
+		if c.done[label] {
+			continue
+		}
+		if name, ok := strings.CutPrefix(e.name, "producer."); ok {
+			if c.in.has("producer.override." + name) {
+				c.idle(label, "the connector's producer.override counts")
+				continue
+			}
+			value := ""
+			if len(e.parts) == 1 && e.parts[0].ref == nil {
+				value = strings.TrimSpace(e.text())
+			}
+			v, text := judgeProducer(name, value)
+			c.add(v, label, false, "%s", text)
+			continue
+		}
+		switch {
+		case strings.HasPrefix(e.name, "key.converter"), strings.HasPrefix(e.name, "value.converter"), strings.HasPrefix(e.name, "header.converter"):
+			which, _, _ := strings.Cut(e.name, ".")
+			if c.in.has(which + ".converter") {
+				c.idle(label, "the connector has a converter of its own")
+			} else {
+				c.idle(label, "read with the connector's %s.converter", which)
+			}
+		case e.name == "exactly.once.source.support" && strings.EqualFold(strings.TrimSpace(e.value), "enabled"):
+			c.bad(label, "with it every connector delivers exactly once; walpost's delivery.guarantee: exactly_once is not supported yet")
+		default:
+			c.idle(label, "belongs to Kafka Connect's worker")
+		}
+	}
+}
+
+// sink is what Debezium Server says of where it writes.
+func (c *conversion) sink() {
+	if c.in.format != Server {
+		return
+	}
+	const option = "debezium.sink.type"
+	switch v, ok := c.literal(option); {
+	case ok && v == "kafka":
+		c.mapped(option, "", "walpost writes to Kafka")
+	case ok:
+		c.bad(option, "%s: walpost writes to Kafka only", printable(v))
+	case !c.in.has(option):
+		c.bad(option, "is required: kafka")
+	}
+}
+
+var broker = regexp.MustCompile(`^[A-Za-z0-9._\[\]:-]+:[0-9]+$`)
+
+func (c *conversion) brokers() {
+	const variable = "WALPOST_KAFKA_BROKERS"
+	p, ok := c.producerOption("bootstrap.servers")
+	if !ok {
+		name, text := p.label, "the worker's: set "+variable+", or convert with --worker worker.properties"
+		if c.in.format == Strimzi {
+			text = "those of the KafkaConnect resource: set " + variable
+		}
+		if c.in.format == Server {
+			name = "debezium.sink.kafka.producer.bootstrap.servers"
+			c.bad(name, "is required")
+		} else {
+			c.add(Mapped, "bootstrap.servers", true, "kafka.brokers: %s", text)
+		}
+		c.out.put("brokers", "${"+variable+"}", "host:port,host:port as the worker's bootstrap.servers")
+		return
+	}
+	for _, part := range p.entry().parts {
+		if part.ref != nil {
+			value, notes := c.variables(p.entry(), variable, same)
+			for _, n := range notes {
+				c.out.note("%s", n)
+			}
+			c.mapped(p.label, "kafka.brokers", "%s", printable(strings.Join(notes, "; ")))
+			c.out.put("brokers", scalar(value), "")
+			return
+		}
+	}
+	var all []string
+	for _, b := range names(p.entry().text()) {
+		if _, after, ok := strings.Cut(b, "://"); ok {
+			b = after // LISTENER://host:port
+		}
+		if !broker.MatchString(b) {
+			c.bad(p.label, "must be host:port, host:port")
+			c.out.put("brokers", "${"+variable+"}", "")
+			return
+		}
+		all = append(all, b)
+	}
+	c.mapped(p.label, "kafka.brokers", "%s", strings.Join(all, ", "))
+	c.out.put("brokers", list(all), "")
+}
+
+// security maps security.protocol with what belongs to it.
+func (c *conversion) security() {
+	protocol, p, ok := c.producerValue("security.protocol")
+	if !ok {
+		protocol = "PLAINTEXT"
+	} else {
+		c.mapped(p.label, "", "%s", printable(strings.ToUpper(protocol)))
+	}
+	protocol = strings.ToUpper(protocol)
+	if strings.HasSuffix(protocol, "SSL") {
+		c.tls()
+	}
+	if strings.HasPrefix(protocol, "SASL_") {
+		c.sasl()
+	}
+	switch protocol {
+	case "PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL":
+	default:
+		c.bad(p.label, "must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (got %s)", printable(protocol))
+	}
+	for _, at := range c.producerAll() {
+		switch {
+		case c.done[at.label]:
+		case strings.HasPrefix(at.name, "sasl.") && !strings.HasPrefix(protocol, "SASL_"), strings.HasPrefix(at.name, "ssl.") && !strings.HasSuffix(protocol, "SSL"):
+			c.idle(at.label, "with security.protocol %s it is not used", protocol)
+		}
+	}
+}
+
+type producerAt struct{ name, label string }
+
+// producerAll is every option of the producer that is there.
+func (c *conversion) producerAll() []producerAt {
+	var all []producerAt
+	for _, e := range c.in.list {
+		if name, ok := strings.CutPrefix(e.name, "producer.override."); ok {
+			all = append(all, producerAt{name, e.name})
+		}
+	}
+	if c.worker != nil {
+		for _, e := range c.worker.list {
+			if name, ok := strings.CutPrefix(e.name, "producer."); ok {
+				all = append(all, producerAt{name, "(worker) " + e.name})
+			}
+		}
+	}
+	return all
+}
+
+// pemFile is a store that is a PEM file, by its type.
+func (c *conversion) pemFile(which string) (string, bool) {
+	option := "ssl." + which + ".location"
+	p, there := c.producerOption(option)
+	if !there {
+		return "", false
+	}
+	kind, kp, typed := c.producerValue("ssl." + which + ".type")
+	if typed {
+		c.idle(kp.label, "walpost reads PEM files")
+	}
+	if !strings.EqualFold(kind, "PEM") {
+		what := "-cacerts -nokeys"
+		if which == "keystore" {
+			what = "-nodes"
+		}
+		c.bad(p.label, "a Java store, and walpost reads PEM: keytool -importkeystore -srckeystore … -destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 %s -out %s.pem, and write it under kafka.tls", what, which)
+		return "", false
+	}
+	value, notes := c.variables(p.entry(), "WALPOST_KAFKA_"+strings.ToUpper(which), same)
+	for _, n := range notes {
+		c.out.note("%s", n)
+	}
+	c.mapped(p.label, "kafka.tls", "%s", printable(value))
+	return value, true
+}
+
+func (c *conversion) tls() {
+	var keys []string
+	if file, ok := c.pemFile("truststore"); ok {
+		keys = append(keys, "ca_file: "+flow(file))
+	}
+	if file, ok := c.pemFile("keystore"); ok {
+		keys = append(keys, "cert_file: "+flow(file), "key_file: "+flow(file))
+	}
+	for _, name := range []string{"ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key"} {
+		if p, ok := c.producerOption(name); ok {
+			c.bad(p.label, "write it to a file, and the file's name under kafka.tls")
+		}
+	}
+	if p, ok := c.producerOption("ssl.key.password"); ok {
+		c.bad(p.label, "walpost reads keys without a password: openssl pkey -in key.pem -out plain.pem, readable by walpost only")
+	}
+	if p, ok := c.producerOption("ssl.keystore.password"); ok {
+		c.idle(p.label, "a PEM file has none")
+	}
+	if p, ok := c.producerOption("ssl.truststore.password"); ok {
+		c.idle(p.label, "a PEM file has none")
+	}
+	const check = "ssl.endpoint.identification.algorithm"
+	for _, at := range c.producerAll() {
+		if at.name != check || c.done[at.label] {
+			continue
+		}
+		if v, _, ok := c.producerValue(check); ok && strings.EqualFold(v, "https") {
+			c.idle(at.label, "walpost always compares the broker's name with its certificate")
+		} else if !c.done[at.label] {
+			c.bad(at.label, "it turns off comparing the broker's name with its certificate, and walpost always compares: write kafka.tls.server_name, or give the brokers certificates with their names")
+		}
+	}
+	c.out.put("tls", "{"+strings.Join(keys, ", ")+"}", "")
+}
+
+// flow is a text inside braces.
+func flow(s string) string {
+	if q := scalar(s); q != s || !strings.ContainsAny(s, ",{}[]") {
+		return q
+	}
+	return `"` + s + `"`
+}
+
+var jaasField = regexp.MustCompile(`(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))`)
+
+// sasl maps the mechanism, and the login that sasl.jaas.config holds.
+func (c *conversion) sasl() {
+	mechanism, p, ok := c.producerValue("sasl.mechanism")
+	if !ok {
+		c.bad(p.label, "is required: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or AWS_MSK_IAM")
+		return
+	}
+	jaas, hasJaas := c.producerOption("sasl.jaas.config")
+	switch mechanism = strings.ToUpper(mechanism); mechanism {
+	case "AWS_MSK_IAM":
+		c.mapped(p.label, "kafka.sasl.mechanism", "%s; the keys come from the AWS_… environment", mechanism)
+		c.out.put("sasl", "{mechanism: "+mechanism+"}", "")
+		if hasJaas {
+			c.idle(jaas.label, "the keys come from the AWS_… environment")
+		}
+		for _, name := range []string{"sasl.client.callback.handler.class", "sasl.login.callback.handler.class"} {
+			if p, ok := c.producerOption(name); ok {
+				c.idle(p.label, "walpost has AWS_MSK_IAM itself")
+			}
+		}
+		return
+	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
+	default:
+		c.bad(p.label, "%s: walpost converts PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and AWS_MSK_IAM; OAUTHBEARER takes kafka.sasl.token_file, written by hand", printable(mechanism))
+		if hasJaas {
+			c.bad(jaas.label, "with this mechanism it is not converted")
+		}
+		return
+	}
+	c.mapped(p.label, "kafka.sasl.mechanism", "%s", mechanism)
+	if !hasJaas {
+		c.bad(jaas.label, "is required: it has the user's name and password")
+		return
+	}
+	fields := jaasFields(jaas.entry())
+	if fields["username"] == nil || fields["password"] == nil {
+		c.bad(jaas.label, "the user's name and password are not found in it: write kafka.sasl.username and kafka.sasl.password_file")
+		c.out.put("sasl", "{mechanism: "+mechanism+", username: \"${WALPOST_KAFKA_SASL_USERNAME}\", password: \"${WALPOST_KAFKA_SASL_PASSWORD}\"}", "")
+		return
+	}
+	user, notes := c.variables(&entry{parts: fields["username"]}, "WALPOST_KAFKA_SASL_USERNAME", same)
+	password, note := secretOf(fields["password"], "WALPOST_KAFKA_SASL_PASSWORD", true)
+	key := "password"
+	if note == "" {
+		key, note, password = "password_file", "the password from "+password, dollars(password)
+	}
+	notes = append(notes, note)
+	for _, n := range notes {
+		c.out.note("%s", n)
+	}
+	c.mapped(jaas.label, "kafka.sasl", "username, and %s: %s", key, printable(strings.Join(notes, "; ")))
+	c.out.put("sasl", fmt.Sprintf("{mechanism: %s, username: %s, %s: %s}", mechanism, flow(user), key, flow(password)), "")
+}
+
+// jaasFields finds name and password in a login, with the references in them.
+func jaasFields(e *entry) map[string][]part {
+	var b strings.Builder // references stand as marks: a login's own syntax must not see what is in them
+	var refs []*reference
+	for _, p := range e.parts {
+		if p.ref == nil {
+			b.WriteString(strings.ReplaceAll(p.text, "\x00", ""))
+			continue
+		}
+		b.WriteString("\x00" + strconv.Itoa(len(refs)) + "\x00")
+		refs = append(refs, p.ref)
+	}
+	fields := map[string][]part{}
+	for _, m := range jaasField.FindAllStringSubmatch(b.String(), -1) {
+		text := m[2] + m[3]
+		text = regexp.MustCompile(`\\(.)`).ReplaceAllString(text, "$1") + m[4]
+		var parts []part
+		for i, piece := range strings.Split(text, "\x00") {
+			if i%2 == 0 {
+				if piece != "" {
+					parts = append(parts, part{text: piece})
+				}
+			} else if n, err := strconv.Atoi(piece); err == nil && n < len(refs) {
+				parts = append(parts, part{ref: refs[n]})
+			}
+		}
+		if len(parts) > 0 && fields[m[1]] == nil {
+			fields[m[1]] = parts
+		}
+	}
+	return fields
+}
+
+// topicCreation maps Connect's default group. Without it Connect leaves topics to the broker, and so does walpost.
+func (c *conversion) topicCreation() {
+	const prefix = "topic.creation."
+	keys, any := []string{"create: true"}, false
+	for _, o := range []struct{ option, key string }{
+		{prefix + "default.partitions", "partitions"}, {prefix + "default.replication.factor", "replication_factor"},
+	} {
+		if n, ok := c.number(o.option); ok {
+			any = true
+			keys = append(keys, fmt.Sprintf("%s: %d", o.key, n))
+			c.mapped(o.option, "kafka.topics."+o.key, "%d", n)
+		}
+	}
+	if any {
+		c.out.put("topics", "{"+strings.Join(keys, ", ")+"}", "")
+	}
+	for _, e := range c.in.list {
+		if strings.HasPrefix(e.name, prefix) && !c.done[e.name] {
+			c.bad(e.name, "walpost creates topics with a number of partitions and a replication factor only: create the topics beforehand, with their settings")
+		}
+	}
+}

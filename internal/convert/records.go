@@ -1,0 +1,335 @@
+package convert
+
+import (
+	"strings"
+)
+
+const (
+	stringConverter = "org.apache.kafka.connect.storage.StringConverter"
+	simpleConverter = "org.apache.kafka.connect.storage.SimpleHeaderConverter"
+	jsonConverter   = "org.apache.kafka.connect.json.JsonConverter"
+	bytesConverter  = "org.apache.kafka.connect.converters.ByteArrayConverter"
+	binaryConverter = "io.debezium.converters.BinaryDataConverter"
+	bufferConverter = "io.debezium.converters.ByteBufferConverter" // its name until Debezium 2
+)
+
+// converterNames are walpost's names of Kafka Connect's classes.
+var converterNames = map[string]string{
+	stringConverter: "string", simpleConverter: "simple", jsonConverter: "json", bytesConverter: "bytes",
+	binaryConverter: "binary", bufferConverter: "binary",
+}
+
+// serverFormats are Debezium Server's names of classes.
+var serverFormats = map[string]string{
+	"json": jsonConverter, "jsonbytearray": jsonConverter, "simplestring": stringConverter, "binary": binaryConverter,
+}
+
+// records is the section records.
+func (c *conversion) records() {
+	c.out.section("records", "")
+	c.topicPrefix()
+	for _, which := range []string{"key", "value", "header"} {
+		if c.in.format == Server {
+			c.serverFormat(which)
+		} else {
+			c.connectConverter(which)
+		}
+	}
+	if c.in.format == Server {
+		c.serverLeftovers()
+	}
+	for _, o := range []struct{ name, fallback string }{
+		{"time.precision.mode", "adaptive"},
+		{"decimal.handling.mode", "precise"},
+		{"binary.handling.mode", "bytes"},
+		{"interval.handling.mode", "numeric"},
+		{"hstore.handling.mode", "json"},
+		{"schema.name.adjustment.mode", "none"},
+		{"field.name.adjustment.mode", "none"},
+		{"unavailable.value.placeholder", "__debezium_unavailable_value"},
+	} {
+		v, ok := c.literal(o.name)
+		if !ok {
+			continue
+		}
+		c.mapped(o.name, "records."+o.name, "%s", printable(v))
+		if !strings.EqualFold(v, o.fallback) || o.name == "unavailable.value.placeholder" && v != o.fallback {
+			c.out.put(o.name, scalar(dollars(v)), "")
+		}
+	}
+	c.schemaParameters()
+}
+
+func (c *conversion) topicPrefix() {
+	const headers, prefix = "extended.headers.enabled", "topic.prefix"
+	if v, ok := c.literal(prefix); ok {
+		c.mapped(prefix, "records."+prefix, "%s", printable(v))
+		c.out.put(prefix, scalar(dollars(v)), "")
+	} else if !c.in.has(prefix) {
+		now := ""
+		if c.in.has("database.server.name") {
+			now = " (database.server.name was its name before Debezium 2.0)"
+		}
+		c.add(Unsupported, prefix, true, "is required%s", now)
+	}
+	on, ok := c.boolean(headers, true)
+	if !ok {
+		return
+	}
+	if !c.in.has(prefix) {
+		on = false
+	}
+	c.mapped(headers, "records."+headers, "%v", on)
+	comment := ""
+	if on && !c.in.has(headers) {
+		comment = "Debezium's default since 3.2; an older one writes none of the four headers: false"
+	}
+	if on {
+		c.out.put(headers, "true", comment)
+	}
+}
+
+// connectConverter maps a converter of the connector, or else of its worker. Connect takes the options from where the class is.
+func (c *conversion) connectConverter(which string) {
+	option := which + ".converter"
+	from, note := c.in, ""
+	if !c.in.has(option) {
+		for _, e := range c.in.list {
+			if strings.HasPrefix(e.name, option+".") {
+				c.idle(e.name, "without %s in the connector Connect takes the worker's converter with the worker's options, and ignores this", option)
+			}
+		}
+		switch {
+		case c.worker != nil && c.worker.has(option):
+			from, note = c.worker, " (the worker's)"
+		case which == "header":
+			text := "simple"
+			if c.worker == nil {
+				text += ", unless the worker has another: --worker worker.properties tells"
+			}
+			c.mapped(option, "records."+option, "%s", text)
+			return
+		default:
+			more := "; the worker has none"
+			if c.worker == nil {
+				more = ": give its properties by --worker worker.properties, or write the worker's converter into the connector"
+			}
+			c.bad(option, "the connector has none, so the worker's matters%s", more)
+			return
+		}
+	}
+	for _, p := range from.byName[option].parts {
+		if p.ref != nil {
+			c.bad(option, "its value comes from %s when the connector starts, and is needed now: write the value", p.ref.from())
+			return
+		}
+	}
+	class := strings.TrimSpace(from.byName[option].text())
+	settings := converterOptions{c: c, from: from, prefix: option + ".", field: "records." + option, note: note}
+	c.converter(option, class, which, settings)
+}
+
+// A converterOptions reads the options behind a converter's prefix and reports them.
+type converterOptions struct {
+	c      *conversion
+	from   *options
+	prefix string
+	field  string
+	note   string
+}
+
+func (s converterOptions) get(name string) (string, bool) {
+	e := s.from.byName[s.prefix+name]
+	if e == nil || !s.from.has(s.prefix+name) {
+		return "", false
+	}
+	for _, p := range e.parts {
+		if p.ref != nil {
+			s.c.bad(s.prefix+name, "its value comes from %s when the connector starts, and is needed now: write the value", p.ref.from())
+			return "", false
+		}
+	}
+	return strings.TrimSpace(e.text()), true
+}
+
+// converter writes one converter with its options.
+func (c *conversion) converter(option, class, which string, s converterOptions) {
+	name := converterNames[class]
+	if name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple" {
+		c.bad(option, "%s%s: walpost has StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", printable(class), s.note)
+		return
+	}
+	text := name + s.note
+	if class == bufferConverter {
+		text += " (BinaryDataConverter is its name since Debezium 2)"
+	}
+	c.mapped(option, s.field, "%s", text)
+	key := strings.TrimPrefix(s.field, "records.")
+	c.out.put(key, name, "")
+	switch name {
+	case "json":
+		c.jsonOptions(s, key)
+	case "string":
+		if v, ok := s.get("converter.encoding"); ok {
+			if strings.EqualFold(v, "UTF8") || strings.EqualFold(v, "UTF-8") {
+				c.idle(s.prefix+"converter.encoding", "walpost writes UTF-8")
+			} else {
+				c.bad(s.prefix+"converter.encoding", "walpost writes UTF-8 only")
+			}
+		}
+	case "binary":
+		c.delegate(s, key)
+	}
+	for _, e := range s.from.list { // what this converter does not have
+		if strings.HasPrefix(e.name, s.prefix) && !c.done[e.name] {
+			if s.from == c.in {
+				c.idle(e.name, "%s has no such option and ignores it", name)
+			}
+		}
+	}
+}
+
+// jsonOptions writes the options of a JsonConverter. Its schemas are on by default, walpost's are off.
+func (c *conversion) jsonOptions(s converterOptions, key string) {
+	schemas := true
+	if v, ok := s.get("schemas.enable"); ok {
+		switch {
+		case strings.EqualFold(v, "true"), strings.EqualFold(v, "false"):
+			schemas = strings.EqualFold(v, "true")
+			c.mapped(s.prefix+"schemas.enable", s.field+".schemas.enable", "%v%s", schemas, s.note)
+		default:
+			c.bad(s.prefix+"schemas.enable", "must be true or false")
+		}
+	} else if !s.from.has(s.prefix + "schemas.enable") {
+		c.mapped(s.prefix+"schemas.enable", s.field+".schemas.enable", "true: JsonConverter's default%s", s.note)
+	}
+	if schemas {
+		c.schemas = true
+		c.out.put(key+".schemas.enable", "true", "")
+	}
+	if v, ok := s.get("decimal.format"); ok {
+		c.mapped(s.prefix+"decimal.format", s.field+".decimal.format", "%s%s", printable(v), s.note)
+		if !strings.EqualFold(v, "base64") {
+			c.out.put(key+".decimal.format", scalar(dollars(strings.ToLower(v))), "")
+		}
+	}
+	if v, ok := s.get("replace.null.with.default"); ok {
+		c.mapped(s.prefix+"replace.null.with.default", s.field+".replace.null.with.default", "%s%s", printable(strings.ToLower(v)), s.note)
+		if !strings.EqualFold(v, "true") {
+			c.out.put(key+".replace.null.with.default", scalar(dollars(strings.ToLower(v))), "")
+		}
+	}
+	if s.from.has(s.prefix + "schemas.cache.size") {
+		c.idle(s.prefix+"schemas.cache.size", "walpost keeps a schema for each relation")
+	}
+}
+
+// delegate writes what BinaryDataConverter uses for what is not bytes.
+func (c *conversion) delegate(s converterOptions, key string) {
+	const option = "delegate.converter.type"
+	class, ok := s.get(option)
+	if !ok {
+		return
+	}
+	name := converterNames[class]
+	if name == "" || name == "simple" || name == "binary" {
+		c.bad(s.prefix+option, "%s: walpost has StringConverter, JsonConverter and ByteArrayConverter here", printable(class))
+		return
+	}
+	c.mapped(s.prefix+option, s.field+"."+option, "%s%s", name, s.note)
+	c.out.put(key+"."+option, name, "")
+	if name == "json" {
+		inner := s
+		inner.prefix, inner.field = s.prefix+option+".", s.field+"."+option
+		c.jsonOptions(inner, key+"."+option)
+	}
+}
+
+// serverFormat maps debezium.format.…: what is said of all three holds for each that says nothing else.
+func (c *conversion) serverFormat(which string) {
+	option := "debezium.format." + which
+	format, ok := c.literal(option)
+	if !ok {
+		if c.in.has(option) {
+			return
+		}
+		format = "json"
+	}
+	class := serverFormats[strings.ToLower(format)]
+	if own, there := c.literal(option + ".class"); there {
+		class = own
+		c.mapped(option+".class", "records."+which+".converter", "%s", printable(own))
+	}
+	if class == "" {
+		c.bad(option, "%s: walpost has json, jsonbytearray, simplestring and binary", printable(format))
+		return
+	}
+	merged := newOptions(nil) // the options of the one, over those of all
+	for _, prefix := range []string{option + ".", "debezium.format."} {
+		for _, e := range c.in.list {
+			rest, ok := strings.CutPrefix(e.name, prefix)
+			if !ok || prefix == "debezium.format." && ofOneFormat(rest) {
+				continue
+			}
+			if merged.byName[option+"."+rest] == nil {
+				merged.put(&entry{name: option + "." + rest, label: e.label, value: e.value, line: e.line, parts: e.parts})
+			}
+		}
+	}
+	c.converter(option, class, which, converterOptions{c: c, from: merged, prefix: option + ".", field: "records." + which + ".converter"})
+	for _, e := range merged.list { // the option of all three has its line by the first that it decided
+		if c.done[e.name] && e.label != e.name {
+			for _, own := range c.in.list {
+				if own.label == e.label {
+					c.done[own.name] = c.done[own.name] || c.reportAs(own, e.name)
+				}
+			}
+		}
+	}
+}
+
+func ofOneFormat(rest string) bool {
+	for _, which := range []string{"key", "value", "header"} {
+		if rest == which || strings.HasPrefix(rest, which+".") {
+			return true
+		}
+	}
+	return false
+}
+
+// reportAs gives an option of all formats the finding of the one that it decided.
+func (c *conversion) reportAs(e *entry, name string) bool {
+	for i := range c.found {
+		if f := &c.found[i]; f.Option == c.in.shown(name) {
+			f.Option, f.Default, f.where = c.in.shown(e.name), false, e.order
+			return true
+		}
+	}
+	return false
+}
+
+func (c *conversion) serverLeftovers() {
+	for _, e := range c.in.list {
+		if rest, ok := strings.CutPrefix(e.name, "debezium.format."); ok && !c.done[e.name] {
+			if ofOneFormat(rest) {
+				c.bad(e.name, "unknown to the converters that walpost has: leave it out")
+			} else {
+				c.idle(e.name, "none of the formats here takes it")
+			}
+		}
+	}
+}
+
+// schemaParameters are options that only a schema which is written shows.
+func (c *conversion) schemaParameters() {
+	for _, option := range []string{"column.propagate.source.type", "datatype.propagate.source.type", "include.schema.comments"} {
+		v, ok := c.literal(option)
+		switch {
+		case !ok, c.done[option]:
+		case !c.schemas || strings.EqualFold(v, "false"):
+			c.idle(option, "it adds to schemas, and no converter writes them")
+		default:
+			c.bad(option, "walpost does not add it to the schemas that are written: leave it out, or write schemas.enable=false")
+		}
+	}
+}

@@ -1,0 +1,305 @@
+package convert
+
+import (
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// source is the section source: the connection, the tables, the slot and its publication.
+func (c *conversion) source() {
+	c.out.section("source", "")
+	c.connection()
+	if len(c.tables) == 1 {
+		c.out.put("table", scalar(dollars(c.tables[0].sql())), "")
+	} else if len(c.tables) > 1 {
+		all := make([]string, len(c.tables))
+		for i, t := range c.tables {
+			all[i] = dollars(t.sql())
+		}
+		c.out.put("tables", list(all), "")
+	}
+	c.slot()
+	c.publication()
+	c.snapshot()
+}
+
+// uriText escapes what has a meaning in a URI.
+func uriText(s string) string {
+	var b strings.Builder
+	for i := range len(s) {
+		if ch := s[i]; ch >= 'a' && ch <= 'z' || ch >= 'A' && ch <= 'Z' || ch >= '0' && ch <= '9' || strings.IndexByte("-._~", ch) >= 0 {
+			b.WriteByte(ch)
+		} else {
+			fmt.Fprintf(&b, "%%%02X", ch)
+		}
+	}
+	return b.String()
+}
+
+func uriPath(s string) string { return strings.ReplaceAll(uriText(s), "%2F", "/") }
+
+var hosts = regexp.MustCompile(`^[A-Za-z0-9._,:\[\]-]*$`)
+
+// connection writes the DSN. What is not in Debezium's options is left to libpq's defaults, which are pgjdbc's too.
+func (c *conversion) connection() {
+	var notes []string
+	part := func(option, variable string, escape func(string) string) string {
+		e := c.in.byName[option]
+		value, found := c.variables(e, variable, escape)
+		notes = append(notes, found...)
+		text := value
+		if len(found) > 0 {
+			text = strings.Join(found, "; ")
+		}
+		c.mapped(option, "source.dsn", "%s", printable(text))
+		return value
+	}
+	host, port, user, dbname := "", "5432", "", ""
+	switch e := c.in.byName["database.hostname"]; {
+	case !c.in.has("database.hostname"):
+		c.bad("database.hostname", "is required")
+	case !hosts.MatchString(strings.TrimSpace(e.text())):
+		c.bad("database.hostname", "must be a host's name or address; write source.dsn by hand")
+	default:
+		host = part("database.hostname", "WALPOST_SOURCE_HOST", same)
+	}
+	switch e := c.in.byName["database.port"]; {
+	case !c.in.has("database.port"):
+	case len(e.parts) == 1 && e.parts[0].ref != nil:
+		port = part("database.port", "WALPOST_SOURCE_PORT", same)
+	default:
+		if n, ok := c.number("database.port"); ok && n > 0 && n < 65536 {
+			port = strconv.Itoa(n)
+			c.mapped("database.port", "source.dsn", "%s", port)
+		} else if !c.done["database.port"] {
+			c.bad("database.port", "must be from 1 to 65535")
+		}
+	}
+	if c.in.has("database.user") {
+		user = part("database.user", "WALPOST_SOURCE_USER", uriText) + "@"
+	} else {
+		c.bad("database.user", "is required")
+	}
+	if c.in.has("database.dbname") {
+		dbname = part("database.dbname", "WALPOST_SOURCE_DATABASE", uriText)
+	} else {
+		c.bad("database.dbname", "is required")
+	}
+	if host == "" {
+		host = "${WALPOST_SOURCE_HOST}"
+	}
+	each := strings.Split(host, ",")
+	for i, h := range each {
+		if !regexp.MustCompile(`:[0-9]+$`).MatchString(h) || strings.Count(h, ":") > 1 && !strings.HasPrefix(h, "[") {
+			if strings.Contains(h, ":") && !strings.HasPrefix(h, "[") && !strings.Contains(h, "$") {
+				h = "[" + h + "]"
+			}
+			each[i] = h + ":" + port
+		}
+	}
+	sslmode := c.or("database.sslmode", "prefer")
+	query := "?sslmode=" + dollars(uriText(strings.ToLower(sslmode)))
+	if !c.done["database.sslmode"] {
+		c.mapped("database.sslmode", "source.dsn", "sslmode=%s", printable(sslmode))
+	}
+	for _, o := range []struct{ option, param string }{
+		{"database.sslrootcert", "sslrootcert"}, {"database.sslcert", "sslcert"}, {"database.sslkey", "sslkey"},
+	} {
+		if !c.in.has(o.option) {
+			continue
+		}
+		if e := c.in.byName[o.option]; o.param == "sslkey" && derKey.MatchString(strings.TrimSpace(e.text())) {
+			c.bad(o.option, "pgjdbc reads a binary key and walpost a PEM one: openssl pkcs8 -inform DER -in key.pk8 -out key.pem (of a .p12: openssl pkcs12 -nodes -nocerts), and then sslkey=…/key.pem in source.dsn")
+			continue
+		}
+		query += "&" + o.param + "=" + part(o.option, "WALPOST_SOURCE_"+strings.ToUpper(o.param), uriPath)
+	}
+	if c.in.has("database.sslpassword") {
+		value, note := c.secret("database.sslpassword", "WALPOST_SOURCE_SSLPASSWORD", false)
+		query += "&sslpassword=" + value
+		notes = append(notes, note+", percent-encoded")
+		c.mapped("database.sslpassword", "source.dsn", "%s", note)
+	}
+	c.origin["source.dsn"] = c.in.shown("database.sslmode") // the one that may hold a wrong word
+	for _, n := range notes {
+		c.out.note("%s", n)
+	}
+	c.out.put("dsn", scalar("postgres://"+user+strings.Join(each, ",")+"/"+dbname+query), "")
+	if c.in.has("database.password") {
+		c.putSecret("database.password", "source", "password", "WALPOST_SOURCE_PASSWORD")
+	}
+	if v, ok := c.literal("database.sslfactory"); ok {
+		if strings.HasSuffix(v, "NonValidatingFactory") {
+			c.bad("database.sslfactory", "it does not verify the server: leave it out and write database.sslmode=require, which does not either")
+		} else {
+			c.bad("database.sslfactory", "a class of Java: write sslmode, sslrootcert, sslcert and sslkey instead")
+		}
+	}
+}
+
+var derKey = regexp.MustCompile(`(?i)\.(?:pk8|der|p12|pfx|jks)$`)
+
+// secret is what stands for an option that holds a secret: a file where asFile allows it and there is one, else an environment
+// variable. Nothing of a literal value is ever in what it returns.
+func (c *conversion) secret(option, variable string, asFile bool) (value, note string) {
+	return secretOf(c.in.byName[option].parts, variable, asFile)
+}
+
+func secretOf(parts []part, variable string, asFile bool) (value, note string) {
+	if len(parts) != 1 || parts[0].ref == nil {
+		return "${" + variable + "}", "set " + variable + ": the value in the input is not repeated here"
+	}
+	switch ref := parts[0].ref; ref.provider {
+	case "dir", "directory", "strimzidir":
+		if asFile {
+			return ref.file(), ""
+		}
+		return "${" + variable + "}", "set " + variable + " to what is in " + ref.from()
+	case "env", "strimzienv":
+		name := ref.variable(variable)
+		note = "set " + name + " for walpost too"
+		if name != ref.key {
+			note = "set " + name + "; it was " + ref.from()
+		}
+		if ref.fallback != nil {
+			note += " (its default in the file is not repeated here)"
+		}
+		return "${" + name + "}", note
+	case "file", "strimzifile":
+		return "${" + variable + "}", "set " + variable + " to " + ref.from() + ": such a file holds several keys, so it cannot be a …_file of walpost's"
+	default:
+		return "${" + variable + "}", "set " + variable + " to what " + ref.from() + " gave, or mount it as a file and write …_file"
+	}
+}
+
+// putSecret writes a secret's key, or its …_file.
+func (c *conversion) putSecret(option, section, key, variable string) {
+	c.putSecretOf(option, c.in.byName[option].parts, section, key, variable)
+}
+
+func (c *conversion) putSecretOf(option string, parts []part, section, key, variable string) {
+	value, note := secretOf(parts, variable, true)
+	if note == "" {
+		c.mapped(option, section+"."+key+"_file", "%s", printable(value))
+		c.out.put(key+"_file", scalar(dollars(value)), "")
+		return
+	}
+	c.mapped(option, section+"."+key, "%s", note)
+	c.out.note("%s", note)
+	c.out.put(key, value, "")
+}
+
+// slot takes over the connector's slot. A configuration that was converted makes none: with a new one, everything since the
+// connector's last flush would be missing, and nothing would say so.
+func (c *conversion) slot() {
+	plugin := strings.ToLower(c.or("plugin.name", "decoderbufs"))
+	switch {
+	case c.done["plugin.name"]:
+	case plugin == "pgoutput":
+		c.mapped("plugin.name", "", "walpost reads pgoutput")
+	case plugin == "decoderbufs" || plugin == "wal2json" || strings.HasPrefix(plugin, "wal2json_"):
+		c.bad("plugin.name", "%s: walpost reads pgoutput, and a slot keeps its plugin: it must be made anew. Without a gap: while the connector runs, "+
+			"make a publication and a new slot for walpost (another source.slot; walpost setup --apply), stop the connector when it has caught up, then walpost run: "+
+			"what was written between comes twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
+	default:
+		c.bad("plugin.name", "must be pgoutput (got %s)", printable(plugin))
+	}
+	if v, ok := c.literal("slot.name"); ok {
+		c.mapped("slot.name", "source.slot", "%s", printable(v))
+		c.out.put("slot", scalar(dollars(v)), "")
+	} else if !c.in.has("slot.name") {
+		c.mapped("slot.name", "source.slot", "debezium")
+		c.out.put("slot", "debezium", "Debezium's default")
+	}
+	if on, ok := c.boolean("slot.drop.on.stop", false); ok && on {
+		c.bad("slot.drop.on.stop", "STOPPING THE CONNECTOR DROPS ITS SLOT, and there is nothing to take over: set it to false, which restarts the connector, before it is stopped")
+	}
+	if on, ok := c.boolean("slot.failover", false); ok && c.in.has("slot.failover") {
+		c.mapped("slot.failover", "source.failover", "%v", on)
+		if on {
+			c.out.put("failover", "true", "")
+		}
+	}
+}
+
+func (c *conversion) publication() {
+	const option = "publication.name"
+	if v, ok := c.literal(option); ok {
+		c.mapped(option, "source.publication", "%s", printable(v))
+		c.out.put("publication", scalar(dollars(v)), "")
+	} else if !c.in.has(option) {
+		c.mapped(option, "source.publication", "dbz_publication")
+		c.out.put("publication", "dbz_publication", "Debezium's default")
+	}
+	c.updates = true
+	const skipped = "skipped.operations"
+	if v, ok := c.literal(skipped); ok {
+		inserts := true
+		for _, op := range names(strings.ToLower(v)) {
+			switch op {
+			case "c", "r":
+				inserts = inserts && op == "r"
+			case "u":
+				c.updates = false
+			}
+		}
+		if !inserts {
+			c.bad(skipped, "without inserts (c) an outbox publishes nothing: leave c out")
+		} else {
+			c.mapped(skipped, "source.publish", "%s", c.publish())
+		}
+	} else if !c.in.has(skipped) {
+		c.mapped(skipped, "source.publish", "%s: an update of a row's primary key gives a record with Debezium", c.publish())
+	}
+	c.out.put("publish", c.publish(), "")
+}
+
+func (c *conversion) publish() string {
+	if c.updates {
+		return "[insert, update]"
+	}
+	return "[insert]"
+}
+
+const afterConnector = "the slot is taken over, and the rows from before it are those that the connector's own snapshot published: see that it has finished. " +
+	"If the connector has never run, convert with --fresh"
+
+func (c *conversion) snapshot() {
+	const option = "snapshot.mode"
+	mode := strings.ToLower(c.or(option, "initial"))
+	field, text := "source.snapshot", "never"
+	switch {
+	case c.done[option]:
+	case mode == "initial" || mode == "when_needed":
+		if c.o.Fresh {
+			text = "initial"
+			c.mapped(option, field, "initial: walpost makes the slot, and publishes the rows that are there first (source.order_column, or track_commit_timestamp, orders them)")
+			break
+		}
+		more := ""
+		if mode == "when_needed" {
+			more = ". Where the slot is lost walpost stops and says so, and walpost recover publishes what may be missing"
+		}
+		c.mapped(option, field, "never: %s%s", afterConnector, more)
+	case mode == "no_data" || mode == "never":
+		c.mapped(option, field, "never")
+	case mode == "always":
+		c.bad(option, "always: walpost publishes what is in the table once at most (source.snapshot: initial); leave it out")
+	case mode == "initial_only":
+		c.bad(option, "initial_only: walpost goes on with the stream; such a connector has no place in a relay")
+	case mode == "configuration_based" || mode == "custom":
+		c.bad(option, "%s: write initial or no_data, whichever it amounts to", mode)
+	case mode == "exported" || mode == "schema_only" || mode == "schema_only_recovery":
+		c.bad(option, "%s: a value that Debezium 2.5 and later do not have; write initial or no_data", mode)
+	default:
+		c.bad(option, "must be initial, when_needed or no_data (got %s)", printable(mode))
+	}
+	if c.o.Fresh {
+		c.out.put("create", "true", "the connector has never run: there is no slot to take over")
+	} else {
+		c.out.put("create", "false", "the connector's slot and publication are taken over; walpost must never make a new slot here")
+	}
+	c.out.put("snapshot", text, "")
+}

@@ -1,0 +1,236 @@
+package convert
+
+import (
+	"regexp"
+	"strings"
+)
+
+// A table is one that the connector captures.
+type table struct{ schema, name string }
+
+var simpleName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
+
+func identifier(s string) string {
+	if simpleName.MatchString(s) {
+		return s
+	}
+	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
+}
+
+// sql is the table as SQL and walpost read names.
+func (t table) sql() string { return identifier(t.schema) + "." + identifier(t.name) }
+
+func (t table) shown() string { return printable(t.sql()) }
+
+// parseTable reads schema.table as SQL does: folded to lower case unless in double quotes.
+func parseTable(s string) (table, bool) {
+	first, rest, ok := cutIdentifier(strings.TrimSpace(s))
+	if !ok || !strings.HasPrefix(rest, ".") {
+		return table{}, false
+	}
+	second, rest, ok := cutIdentifier(rest[1:])
+	return table{first, second}, ok && rest == ""
+}
+
+func cutIdentifier(s string) (name, rest string, ok bool) {
+	if !strings.HasPrefix(s, `"`) {
+		end := strings.IndexAny(s, `."`)
+		if end < 0 {
+			end = len(s)
+		}
+		return strings.ToLower(s[:end]), s[end:], end > 0
+	}
+	var b strings.Builder
+	for i := 1; i < len(s); i++ {
+		if s[i] != '"' {
+			b.WriteByte(s[i])
+			continue
+		}
+		if i+1 < len(s) && s[i+1] == '"' {
+			b.WriteByte('"')
+			i++
+			continue
+		}
+		return b.String(), s[i+1:], b.Len() > 0
+	}
+	return "", "", false
+}
+
+// expressions splits Debezium's lists of regular expressions: at each comma that no backslash is before.
+func expressions(s string) []string {
+	var all []string
+	at := 0
+	for i := 0; i <= len(s); i++ {
+		if i < len(s) && (s[i] != ',' || i > 0 && s[i-1] == '\\') {
+			continue
+		}
+		if one := strings.TrimSpace(strings.ReplaceAll(s[at:i], `\,`, ",")); one != "" {
+			all = append(all, one)
+		}
+		at = i + 1
+	}
+	return all
+}
+
+// literalNames is the one text that a regular expression stands for, as names between dots: public.outbox, public\.outbox,
+// ^public[.]outbox$. A dot without a backslash matches any character, but nobody means that by public.outbox.
+func literalNames(re string) ([]string, bool) {
+	re = strings.TrimSuffix(strings.TrimPrefix(re, "^"), "$")
+	re = strings.ReplaceAll(re, "[.]", `\.`)
+	for { // public\.(outbox)
+		i, j := strings.IndexByte(re, '('), strings.LastIndexByte(re, ')')
+		if i < 0 || j < i || strings.ContainsAny(re[i+1:j], "()|?") || j+1 < len(re) && strings.IndexByte("?*+{", re[j+1]) >= 0 {
+			break
+		}
+		re = re[:i] + re[i+1:j] + re[j+1:]
+	}
+	names, name := []string{}, strings.Builder{}
+	quoted := false // \Q…\E
+	for i := 0; i < len(re); i++ {
+		switch ch := re[i]; {
+		case quoted && strings.HasPrefix(re[i:], `\E`):
+			quoted = false
+			i++
+		case !quoted && strings.HasPrefix(re[i:], `\Q`):
+			quoted = true
+			i++
+		case !quoted && ch == '\\':
+			if i++; i == len(re) || re[i] >= '0' && re[i] <= '9' || re[i] >= 'A' && re[i] <= 'Z' || re[i] >= 'a' && re[i] <= 'z' {
+				return nil, false
+			}
+			if re[i] == '.' {
+				names = append(names, name.String())
+				name.Reset()
+				continue
+			}
+			name.WriteByte(re[i])
+		case ch == '.':
+			if !quoted && i+1 < len(re) && strings.IndexByte("*+?{", re[i+1]) >= 0 {
+				return nil, false
+			}
+			names = append(names, name.String())
+			name.Reset()
+		case !quoted && strings.IndexByte(`^$|?*+()[]{}`, ch) >= 0:
+			return nil, false
+		default:
+			name.WriteByte(ch)
+		}
+	}
+	return append(names, name.String()), !quoted
+}
+
+const byTable = "a regular expression: write the outbox as schema.table, or give what it matches by --table schema.table"
+
+// readTables finds the tables that the connector captures.
+func (c *conversion) readTables() {
+	const include = "table.include.list"
+	expr, ok := c.literal(include)
+	switch {
+	case len(c.o.Tables) > 0:
+		for _, s := range c.o.Tables {
+			t, ok := parseTable(s)
+			if !ok {
+				c.bad(include, "--table must be schema.table (got %s)", printable(s))
+				continue
+			}
+			c.tables = append(c.tables, t)
+		}
+		if c.in.has(include) && !c.done[include] {
+			c.mapped(include, c.tableField(), "as --table says")
+		}
+	case ok:
+		c.includeList(include, expr)
+	case !c.in.has(include):
+		c.add(Unsupported, include, true, "is required: without it the connector captures every table, and the EventRouter routes whatever it sees; name the outbox by --table schema.table")
+	}
+	if expr, ok := c.literal("table.exclude.list"); ok {
+		if len(c.o.Tables) > 0 {
+			c.idle("table.exclude.list", "--table says which tables are read (and not %s)", printable(expr))
+		} else {
+			c.bad("table.exclude.list", "walpost reads the tables that are named and no others: name the outbox by --table schema.table")
+		}
+	}
+	c.schemaFilters()
+}
+
+func (c *conversion) tableField() string {
+	if len(c.tables) == 1 {
+		return "source.table"
+	}
+	return "source.tables"
+}
+
+func (c *conversion) includeList(option, expr string) {
+	mixed, wrong := false, ""
+	for _, one := range expressions(expr) {
+		names, ok := literalNames(one)
+		switch {
+		case !ok:
+			wrong = byTable
+		case len(names) != 2 || names[0] == "" || names[1] == "":
+			wrong = "must be schema.table, as Debezium's Postgres connector has it; or give the outbox by --table schema.table"
+		default:
+			t := table{names[0], names[1]}
+			mixed = mixed || strings.ToLower(t.sql()) != t.sql()
+			twice := false
+			for _, other := range c.tables {
+				twice = twice || other == t
+			}
+			if !twice {
+				c.tables = append(c.tables, t)
+			}
+		}
+	}
+	if wrong != "" {
+		c.tables = nil
+		c.bad(option, "%s", wrong)
+		return
+	}
+	if len(c.tables) == 0 {
+		c.bad(option, "names no table")
+		return
+	}
+	text := make([]string, len(c.tables))
+	for i, t := range c.tables {
+		text[i] = t.shown()
+	}
+	note := ""
+	if mixed {
+		note = " (Debezium matches without regard to case; walpost takes capitals as they stand: walpost check says whether the table is there)"
+	}
+	c.mapped(option, c.tableField(), "%s%s", strings.Join(text, ", "), note)
+}
+
+// schemaFilters sees that the schemas' lists let the tables through.
+func (c *conversion) schemaFilters() {
+	for _, f := range []struct {
+		option string
+		want   bool
+	}{{"schema.include.list", true}, {"schema.exclude.list", false}} {
+		expr, ok := c.literal(f.option)
+		if !ok {
+			continue
+		}
+		bad := ""
+		for _, t := range c.tables {
+			hit := false
+			for _, one := range expressions(expr) {
+				re, err := regexp.Compile(`(?i)\A(?:` + one + `)\z`)
+				if err != nil {
+					bad = "cannot be read as a regular expression"
+					break
+				}
+				hit = hit || re.MatchString(t.schema)
+			}
+			if bad == "" && hit != f.want {
+				bad = "contradicts table.include.list: with both the connector does not capture " + t.shown()
+			}
+		}
+		switch {
+		case bad != "":
+			c.bad(f.option, "%s", bad)
+		default:
+			c.idle(f.option, "walpost reads the tables that are named and no others")
+		}
+	}
+}

@@ -1,0 +1,344 @@
+package convert
+
+import (
+	"regexp"
+	"strings"
+)
+
+const (
+	eventRouter      = "io.debezium.transforms.outbox.EventRouter"
+	topicNameMatches = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
+)
+
+// names splits Connect's list of names.
+func names(list string) []string {
+	var all []string
+	for _, name := range strings.Split(list, ",") {
+		if name = strings.TrimSpace(name); name != "" {
+			all = append(all, name)
+		}
+	}
+	return all
+}
+
+// transforms finds the EventRouter among the transforms, decides about the others, and reads the tables, because what a predicate
+// says depends on them. It says whether there is an EventRouter.
+func (c *conversion) transforms() bool {
+	list, ok := c.literal("transforms")
+	if !ok {
+		if !c.in.has("transforms") {
+			c.add(Unsupported, "transforms", true, "is required: walpost does what the EventRouter does (%s), and the connector has no transform", eventRouter)
+		}
+		return false
+	}
+	all, router := names(list), ""
+	for i, name := range all {
+		for _, before := range all[:i] {
+			if before == name {
+				c.bad("transforms", "%s is there twice", printable(name))
+				return false
+			}
+		}
+		option := "transforms." + name + ".type"
+		kind, ok := c.literal(option)
+		switch {
+		case !ok && !c.in.has(option):
+			c.bad(option, "is required: %s is named in transforms", printable(name))
+		case kind == eventRouter && router != "":
+			c.bad(option, "a second EventRouter: walpost has one; convert each to a configuration of its own")
+		case kind == eventRouter:
+			router = name
+			c.mapped(option, "", "walpost does what the EventRouter does")
+		}
+	}
+	if router == "" {
+		c.bad("transforms", "the EventRouter is not among them (%s): walpost does what it does", eventRouter)
+		return false
+	}
+	c.mapped("transforms", "", "%s is the EventRouter", printable(router))
+	c.router = "transforms." + router + "."
+	c.predicates = map[string]bool{}
+	c.readTables()
+	c.routerPredicate()
+	before := true
+	for _, name := range all {
+		if name == router {
+			before = false
+			continue
+		}
+		c.otherTransform(name, before)
+	}
+	c.unused(all)
+	return true
+}
+
+// A matching is what a predicate says of a table's records, where that can be told.
+type matching struct {
+	known bool
+	match func(topic string) bool
+	why   string // where it cannot be told
+}
+
+// predicate is what name's predicate says.
+func (c *conversion) predicate(transform string) (m matching, there bool) {
+	option := "transforms." + transform + ".predicate"
+	name, ok := c.literal(option)
+	if !ok {
+		return matching{why: "its predicate cannot be read"}, c.in.has(option)
+	}
+	c.predicates[name] = true
+	listed := false
+	for _, n := range names(c.or("predicates", "")) {
+		listed = listed || n == name
+	}
+	if !listed {
+		return matching{why: "the predicate " + printable(name) + " is not in predicates"}, true
+	}
+	kind, _ := c.literal("predicates." + name + ".type")
+	if kind != topicNameMatches {
+		return matching{why: "only TopicNameMatches can be decided before there is a record (got " + printable(kind) + ")"}, true
+	}
+	pattern, ok := c.literal("predicates." + name + ".pattern")
+	if !ok {
+		return matching{why: "the predicate " + printable(name) + " has no pattern"}, true
+	}
+	re, err := regexp.Compile(`\A(?:` + pattern + `)\z`)
+	if err != nil {
+		return matching{why: "the pattern of " + printable(name) + " cannot be read"}, true
+	}
+	negate, ok := c.boolean("transforms."+transform+".negate", false)
+	if !ok {
+		return matching{why: "negate cannot be read"}, true
+	}
+	return matching{known: true, match: func(topic string) bool { return re.MatchString(topic) != negate }}, true
+}
+
+// topic is where Debezium's own records of the table go, which a predicate sees.
+func (c *conversion) topic(t table) string {
+	return c.or("topic.prefix", "") + c.or("topic.delimiter", ".") + t.schema + "." + t.name
+}
+
+// routerPredicate keeps the tables whose rows the EventRouter sees.
+func (c *conversion) routerPredicate() {
+	name := strings.TrimSuffix(strings.TrimPrefix(c.router, "transforms."), ".")
+	option := c.router + "predicate"
+	if c.in.has(c.router + "negate") {
+		defer func() {
+			if !c.done[c.router+"negate"] {
+				c.idle(c.router+"negate", "it belongs to the predicate")
+			}
+		}()
+	}
+	m, there := c.predicate(name)
+	switch {
+	case !there:
+		return
+	case !m.known:
+		if !c.done[option] {
+			c.bad(option, "%s", m.why)
+		}
+		return
+	}
+	var seen, other []table
+	for _, t := range c.tables {
+		if m.match(c.topic(t)) {
+			seen = append(seen, t)
+		} else {
+			other = append(other, t)
+		}
+	}
+	for _, t := range other {
+		c.bad(option, "the connector publishes changes of %s without the EventRouter, and walpost publishes outbox rows only: keep a connector for that table, with a slot of its own", t.shown())
+	}
+	if c.tables = seen; len(seen) == 0 {
+		if len(other) > 0 {
+			c.bad(option, "no table's topic fits it, so the EventRouter gets no row (a topic is <topic.prefix>.<schema>.<table>)")
+		}
+		return
+	}
+	if len(other) == 0 {
+		c.mapped(option, "", "the rows of %s go to the EventRouter, as all of walpost's do", c.tables[0].shown())
+	}
+}
+
+// otherTransform decides about a transform that is not the EventRouter: it is left out only where it can touch no outbox row.
+func (c *conversion) otherTransform(name string, before bool) {
+	prefix := "transforms." + name + "."
+	option := prefix + "type"
+	kind, _ := c.literal(option)
+	if c.done[option] {
+		return
+	}
+	m, there := c.predicate(name)
+	never := there && m.known && before && len(c.tables) > 0
+	for _, t := range c.tables {
+		never = never && !m.match(c.topic(t))
+	}
+	verdict, text := Unsupported, printable(kind)+": walpost has no transform but the EventRouter; do without it, or have the one that reads the topic do it"
+	switch {
+	case never:
+		verdict, text = NotNeeded, "its predicate leaves out the rows of the outbox"
+	case there && !m.known:
+		text += "; " + m.why
+	}
+	c.add(verdict, option, false, "%s", text)
+	for _, e := range c.in.list {
+		if strings.HasPrefix(e.name, prefix) && !c.done[e.name] {
+			c.add(verdict, e.name, false, "belongs to %s", printable(option))
+		}
+	}
+}
+
+// unused reports the predicates, and options of transforms that are not in the list.
+func (c *conversion) unused(all []string) {
+	listed := map[string]bool{}
+	for _, name := range all {
+		listed[name] = true
+	}
+	for _, e := range c.in.list {
+		switch rest, ok := strings.CutPrefix(e.name, "transforms."); {
+		case c.done[e.name]:
+		case ok:
+			// A name may have dots, so every listed one is tried.
+			owned := false
+			for name := range listed {
+				owned = owned || strings.HasPrefix(rest, name+".")
+			}
+			if !owned {
+				c.idle(e.name, "its transform is not in transforms, so Connect ignores it")
+			}
+		case e.name == "predicates":
+			c.idle(e.name, "what they say is with the transforms that use them")
+		case strings.HasPrefix(e.name, "predicates."):
+			rest := strings.TrimPrefix(e.name, "predicates.")
+			used := false
+			for name := range c.predicates {
+				used = used || rest == name+".type" || rest == name+".pattern"
+			}
+			if used {
+				c.idle(e.name, "what it says is with the transforms that use it")
+			} else {
+				c.idle(e.name, "no transform uses it")
+			}
+		}
+	}
+}
+
+// routing maps the EventRouter's options, which have the same names.
+func (c *conversion) routing() {
+	c.out.section("router", "Debezium's EventRouter: "+strings.TrimSuffix(c.router, "."))
+	for _, o := range []struct {
+		name, debezium, ours, comment string
+		always                        bool
+	}{
+		{"table.field.event.id", "id", "id", "", false},
+		{"table.field.event.key", "aggregateid", "", "", true},
+		{"table.field.event.payload", "payload", "payload", "", false},
+		{"table.field.event.timestamp", "", "", "", false},
+		{"table.field.event.schema.version", "", "", "", false},
+		{"table.fields.additional.placement", "", "", "", false},
+		{"route.by.field", "aggregatetype", "", "", true},
+		{"route.topic.regex", "(?<routedByValue>.*)", "(?<routedByValue>.*)", "", false},
+		{"route.topic.replacement", "outbox.event.${routedByValue}", "outbox.event.${routedByValue}", "", false},
+		{"table.json.payload.null.behavior", "ignore", "ignore", "", false},
+		{"table.json.payload.empty.array.behavior", "ignore", "ignore", "", false},
+		{"field.name.adjustment.mode", "none", "none", "", false},
+		{"table.op.invalid.behavior", "warn", "warn", "", false},
+	} {
+		option, field := c.router+o.name, "router."+o.name
+		value, ok := c.verbatimLiteral(option)
+		if !ok {
+			if c.in.has(option) || !o.always {
+				continue
+			}
+			value = o.debezium
+		}
+		if o.name == "table.fields.additional.placement" {
+			c.partition = strings.Contains(strings.ToLower(value), ":partition")
+		}
+		c.mapped(option, field, "%s", printable(value))
+		if value == o.ours && !o.always {
+			continue
+		}
+		text := value
+		if o.name != "route.topic.regex" && o.name != "route.topic.replacement" {
+			text = dollars(text)
+		}
+		comment := ""
+		if !ok {
+			comment = "Debezium's default"
+		}
+		c.out.put(o.name, scalar(text), comment)
+	}
+	for _, name := range []string{"route.tombstone.on.empty.payload", "table.expand.json.payload"} {
+		option := c.router + name
+		if value, ok := c.boolean(option, false); ok && c.in.has(option) {
+			c.mapped(option, "router."+name, "%v", value)
+			if value {
+				c.out.put(name, "true", "")
+			}
+		}
+	}
+	c.missing()
+	if option := c.router + "table.field.event.type"; c.in.has(option) {
+		c.idle(option, "the EventRouter never reads it; a header with the type is table.fields.additional.placement: %s:header:eventType", "type")
+	}
+	for _, name := range []string{"tracing.span.context.field", "tracing.operation.name", "tracing.with.context.field.only"} {
+		if option := c.router + name; c.in.has(option) {
+			c.bad(option, "walpost adds no headers of OpenTelemetry; carry the span's context as a column with table.fields.additional.placement. Without OpenTelemetry in Connect it did nothing: leave it out")
+		}
+	}
+	for _, old := range renamedRouter {
+		if option := c.router + old.name; c.in.has(option) {
+			c.bad(option, "a name from before Debezium 2.0: it is %s now", old.now)
+		}
+	}
+	for _, e := range c.in.list {
+		if strings.HasPrefix(e.name, c.router) && !c.done[e.name] && strings.TrimSpace(e.value) != "" {
+			c.bad(e.name, "unknown to the EventRouter of Debezium 3.6, which ignores it: leave it out, or look for a misspelling")
+		}
+	}
+}
+
+var renamedRouter = []struct{ name, now string }{
+	{"table.field.payload.id", "table.field.event.key"},
+	{"table.field.event.payload.id", "table.field.event.key"},
+	{"table.field.schema.version", "table.field.event.schema.version"},
+	{"debezium.op.invalid.behavior", "table.op.invalid.behavior"},
+	{"debezium.expand.json.payload", "table.expand.json.payload"},
+}
+
+// missing is table.field.additional.missing, which was table.fields.additional.error.on.missing until Debezium 3.5.
+func (c *conversion) missing() {
+	now, old := c.router+"table.field.additional.missing", c.router+"table.fields.additional.error.on.missing"
+	value := ""
+	if v, ok := c.literal(now); ok {
+		value = v
+		c.mapped(now, "router.table.field.additional.missing", "%s", printable(v))
+		if c.in.has(old) {
+			c.idle(old, "its new name, %s, is there too and counts", "table.field.additional.missing")
+		}
+	} else if on, ok := c.boolean(old, true); ok && c.in.has(old) && !c.in.has(now) {
+		if value = "error"; !on {
+			value = "ignore"
+		}
+		c.mapped(old, "router.table.field.additional.missing", "%s (its name since Debezium 3.6, which ignores the old one)", value)
+	}
+	if value != "" && !strings.EqualFold(value, "error") {
+		c.out.put("table.field.additional.missing", scalar(dollars(value)), "")
+		for _, option := range []string{"column.include.list", "column.exclude.list"} {
+			if c.in.has(option) {
+				c.bad(option, "with table.field.additional.missing=ignore a column that it takes away gives no header, and walpost would write one: leave that column out of table.fields.additional.placement instead, and this too")
+			}
+		}
+	}
+}
+
+// verbatimLiteral is literal without trimming: a blank may belong to a regular expression.
+func (c *conversion) verbatimLiteral(option string) (string, bool) {
+	v, ok := c.literal(option)
+	if ok && (strings.HasSuffix(option, ".regex") || strings.HasSuffix(option, ".replacement")) {
+		v = c.in.byName[option].text()
+	}
+	return v, ok
+}
