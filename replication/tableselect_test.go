@@ -1,0 +1,159 @@
+package replication
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// take reads n rows (0: all) and returns their ids and where the last one stands.
+func (w *world) take(sel Selection, n int) (ids string, at Place) {
+	w.Helper()
+	r, err := w.source().ReadTables(w.Context(), TableOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer r.Close()
+	sel.Table, sel.IDColumn = r.Tables()[0], "id"
+	rows, err := r.Select(w.Context(), sel)
+	if err != nil {
+		w.Fatal(err)
+	}
+	var all []string
+	for n == 0 || len(all) < n {
+		ev, err := rows.Next()
+		if err != nil {
+			w.Fatal(err)
+		}
+		if ev == nil {
+			break
+		}
+		all = append(all, string(ev.Row.Values[0].Bytes))
+		at = rows.Place()
+		if at.ID != all[len(all)-1] {
+			w.Errorf("row %s stands at %+v", all[len(all)-1], at)
+		}
+	}
+	return strings.Join(all, " "), at
+}
+
+// A reading that goes on behind another leaves out what that one saw, as it saw it: not a row that was changed since, nor one that was
+// committed since with a key of before.
+func TestAReadingGoesOnBehindAnother(t *testing.T) {
+	for _, keep := range []string{"on", "off"} {
+		t.Run("track_commit_timestamp "+keep, func(t *testing.T) {
+			w := newWorld(t, testenv.Postgres(t, "15", testenv.Param("track_commit_timestamp", keep)),
+				"CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text, place int)")
+			order := Order{By: ByColumn, Column: "place"}
+			if keep == "on" {
+				order = Order{By: ByCommit, Column: "place"}
+			}
+			late := w.connect()
+			w.run(late, "BEGIN", "INSERT INTO outbox VALUES (99, 'a', '', 1)", "SAVEPOINT s", "INSERT INTO outbox VALUES (98, 'a', '', 1)")
+			// In one transaction: by commit time all have one key, by column two of each.
+			w.exec("INSERT INTO outbox SELECT g, 'a', '', g / 2 + 1 FROM generate_series(1, 9) g")
+			whole, _ := w.take(Selection{Order: order}, 0)
+			if whole != "1 2 3 4 5 6 7 8 9" {
+				t.Fatalf("all: %s", whole)
+			}
+			for n := 1; n <= 9; n++ {
+				head, at := w.take(Selection{Order: order}, n)
+				rest, end := w.take(Selection{Order: order, After: at}, 0)
+				if got := strings.TrimSpace(head + " " + rest); got != whole {
+					t.Errorf("after %d rows (%+v): %s", n, at, got)
+				}
+				if n < 9 && end.ID != "9" {
+					t.Errorf("the rest ends at %+v", end)
+				}
+				// And once more behind the second one.
+				second, next := w.take(Selection{Order: order, After: at}, 2)
+				if third, _ := w.take(Selection{Order: order, After: next}, 0); n < 8 && strings.TrimSpace(head+" "+second+" "+third) != whole {
+					t.Errorf("after %d and 2 rows: %s, %s, %s", n, head, second, third)
+				}
+			}
+			_, at := w.take(Selection{Order: order}, 5)
+			w.run(late, "COMMIT")
+			w.exec("UPDATE outbox SET payload = 'changed' WHERE id = 2", "DELETE FROM outbox WHERE id = 7")
+			rest, _ := w.take(Selection{Order: order, After: at}, 0)
+			for _, id := range []string{"99", "2", "6", "8", "9"} {
+				if !strings.Contains(" "+rest+" ", " "+id+" ") {
+					t.Errorf("row %s is left out: %s", id, rest)
+				}
+			}
+			for _, id := range []string{"1", "3", "7"} {
+				if keep == "off" && strings.Contains(" "+rest+" ", " "+id+" ") {
+					t.Errorf("row %s comes again, or is back: %s", id, rest)
+				}
+			}
+			// A row that is not where it was: the whole key again, and nothing less.
+			at.ID = "77"
+			if rest, _ := w.take(Selection{Order: order, After: at}, 0); !strings.Contains(rest, "6") || !strings.Contains(rest, "5") {
+				t.Errorf("behind a row that is not there: %s", rest)
+			}
+		})
+	}
+}
+
+func TestSinceLeavesOutWhatIsKnownToBeOlder(t *testing.T) {
+	for _, keep := range []string{"on", "off"} {
+		t.Run("track_commit_timestamp "+keep, func(t *testing.T) {
+			w := newWorld(t, testenv.Postgres(t, "17", testenv.Param("track_commit_timestamp", keep)),
+				"CREATE TABLE outbox (id bigint PRIMARY KEY GENERATED ALWAYS AS IDENTITY, aggregate_id text, payload text, at timestamptz DEFAULT clock_timestamp())")
+			for range 4 {
+				w.exec("INSERT INTO outbox DEFAULT VALUES")
+			}
+			w.exec("DELETE FROM outbox WHERE id = 3")
+			age := "at"
+			if keep == "on" {
+				age = "pg_xact_commit_timestamp(xmin)"
+			}
+			since, err := time.Parse("2006-01-02 15:04:05.999999", w.value("SELECT to_char("+age+" AT TIME ZONE 'UTC', 'YYYY-MM-DD HH24:MI:SS.US') FROM outbox WHERE id = 2"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			ask := func(since time.Time, column string) string {
+				ids, _ := w.take(Selection{Order: Order{By: ByColumn, Column: "id"}, Since: since, TimeColumn: column}, 0)
+				r, err := w.source().ReadTables(t.Context(), TableOptions{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer r.Close()
+				cuts, err := r.Cuts(t.Context(), r.Tables()[0], since, column)
+				if err != nil {
+					t.Fatal(err)
+				}
+				holes, known, err := r.Holes(t.Context(), r.Tables()[0], "id", since, column)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return fmt.Sprintf("%s, cuts %t, %d holes %t", ids, cuts, holes, known)
+			}
+			for what, want := range map[string]string{
+				ask(since, "at"):                       "2 4, cuts true, 1 holes true",
+				ask(since.Add(time.Microsecond), "at"): "4, cuts true, 1 holes true",
+				ask(since.Add(-time.Hour), "at"):       "1 2 4, cuts true, 0 holes false", // nothing is older
+				ask(time.Time{}, "at"):                 "1 2 4, cuts false, 0 holes false",
+			} {
+				if what != want {
+					t.Errorf("%s, must be %s", what, want)
+				}
+			}
+			want := "1 2 4, cuts false, 0 holes false"
+			if keep == "on" { // which need no column
+				want = "2 4, cuts true, 1 holes true"
+			}
+			if got := ask(since, ""); got != want {
+				t.Errorf("without a column: %s, must be %s", got, want)
+			}
+			if keep == "off" { // a row of unknown age is looked at
+				w.exec("INSERT INTO outbox (at) VALUES (NULL)")
+				if got := ask(since, "at"); got != "2 4 5, cuts false, 1 holes true" {
+					t.Errorf("with a NULL: %s", got)
+				}
+			}
+		})
+	}
+}
