@@ -77,9 +77,12 @@ func (w *ConnectWorker) Put(t testing.TB, name string, config map[string]string)
 // Delete removes a connector and returns when it has let go of its slot. Its offsets stay.
 func (w *ConnectWorker) Delete(t testing.TB, name string) {
 	t.Helper()
-	w.must(t, "delete connector "+name, func(ctx context.Context) error {
-		return w.rest(ctx, http.MethodDelete, connectorPath(name), nil, nil)
-	})
+	w.must(t, "delete connector "+name, func(ctx context.Context) error { return w.TryDelete(ctx, name) })
+}
+
+// TryDelete is Delete for what is no test.
+func (w *ConnectWorker) TryDelete(ctx context.Context, name string) error {
+	return w.rest(ctx, http.MethodDelete, connectorPath(name), nil, nil)
 }
 
 // Pause keeps a connector's task, with its slot, but takes no more records from it.
@@ -201,11 +204,19 @@ func (w *ConnectWorker) until(ctx context.Context, name string, done func(Connec
 // Offsets returns what a connector has stored, as of the last flush; none before the first record.
 func (w *ConnectWorker) Offsets(t testing.TB, name string) []ConnectorOffset {
 	t.Helper()
-	var answer struct{ Offsets []ConnectorOffset }
-	w.must(t, "offsets of connector "+name, func(ctx context.Context) error {
-		return w.rest(ctx, http.MethodGet, connectorPath(name)+"/offsets", nil, &answer)
+	var offsets []ConnectorOffset
+	w.must(t, "offsets of connector "+name, func(ctx context.Context) (err error) {
+		offsets, err = w.TryOffsets(ctx, name)
+		return err
 	})
-	return answer.Offsets
+	return offsets
+}
+
+// TryOffsets is Offsets for what is no test.
+func (w *ConnectWorker) TryOffsets(ctx context.Context, name string) ([]ConnectorOffset, error) {
+	var answer struct{ Offsets []ConnectorOffset }
+	err := w.rest(ctx, http.MethodGet, connectorPath(name)+"/offsets", nil, &answer)
+	return answer.Offsets, err
 }
 
 // SetOffsets replaces what a connector has stored. The connector must be stopped.

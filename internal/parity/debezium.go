@@ -1,0 +1,156 @@
+//go:build linux || darwin
+
+package parity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// Debezium runs cases on the real thing, each as a connector of one worker. Its brokers must make topics that are produced to, of
+// three partitions.
+type Debezium struct {
+	Worker  *testenv.ConnectWorker
+	Brokers []string
+}
+
+// none takes an option of Base away, so that Debezium's default holds.
+const none = "(none)"
+
+// Base is the whole configuration of a case: where the database is, what spares each case some lines, and the case's own options.
+func (c *Case) Base(p *Place, slot string) (map[string]string, error) {
+	config, err := testenv.Debezium(p.DSN, c.Slug())
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(config, map[string]string{
+		"slot.name":                   slot,
+		"publication.name":            p.Publication,
+		"publication.autocreate.mode": "disabled",
+		"snapshot.mode":               "no_data",
+		"table.include.list":          "public.outbox",
+		"key.converter":               "org.apache.kafka.connect.storage.StringConverter",
+		"value.converter":             "org.apache.kafka.connect.storage.StringConverter",
+		"transforms":                  "outbox",
+		"transforms.outbox.type":      "io.debezium.transforms.outbox.EventRouter",
+		"extended.headers.enabled":    "false",
+	})
+	for _, o := range c.Config {
+		if config[o.Key] = o.Value; o.Value == none {
+			delete(config, o.Key)
+		}
+	}
+	return config, nil
+}
+
+// apart are further options that keep connectors apart that run on one Kafka: behind the EventRouter every topic gets the case's name in
+// front, which changes nothing else of a record, and the message that says that all has been said goes to a topic of its own, as
+// bytes, which any converter takes.
+func (c *Case) apart(config map[string]string) {
+	slug := c.Slug()
+	end := func(name, typ, option, value string) {
+		t := "transforms." + name + "."
+		config[t+"type"] = "org.apache.kafka.connect.transforms." + typ
+		config[t+"predicate"] = "end"
+		config[t+option] = value
+	}
+	config["transforms"] += ",end1,end2,end3,end4,apart"
+	end("end1", "ExtractField$Value", "field", "message")
+	end("end2", "ValueToKey", "fields", "content")
+	end("end3", "ExtractField$Key", "field", "content")
+	end("end4", "ExtractField$Value", "field", "content")
+	predicates := "end"
+	if own := config["predicates"]; own != "" {
+		predicates = own + ",end"
+	}
+	config["predicates"] = predicates
+	config["predicates.end.type"] = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
+	config["predicates.end.pattern"] = regexp.QuoteMeta(config["topic.prefix"]) + `\.message`
+	config["transforms.apart.type"] = "org.apache.kafka.connect.transforms.RegexRouter"
+	config["transforms.apart.regex"] = `(?s)(.*)`
+	config["transforms.apart.replacement"] = slug + ".$1"
+}
+
+// Run runs a case that was put into p. The error is of the run, not of the case.
+func (d *Debezium) Run(ctx context.Context, c *Case, p *Place, slot string) (o Outcome, err error) {
+	config, err := c.Base(p, slot)
+	if err != nil {
+		return o, err
+	}
+	c.apart(config)
+	config["poll.interval.ms"] = "20"
+	name := c.Slug()
+	err = d.Worker.TryPut(ctx, name, config)
+	var refusal *testenv.RESTError
+	if errors.As(err, &refusal) {
+		return Outcome{Failure: refusal.Message, AtStart: true}, nil
+	}
+	if err != nil {
+		return o, err
+	}
+	err = d.atEnd(ctx, name)
+	var failed *testenv.ConnectorFailure
+	if errors.As(err, &failed) {
+		o.Failure = cause(failed.Trace)
+		err = nil
+	}
+	if removed := d.Worker.TryDelete(context.WithoutCancel(ctx), name); err == nil {
+		err = removed
+	}
+	if err != nil {
+		return o, fmt.Errorf("case %q: %w", c.Name, err)
+	}
+	records, topics, err := readTopics(ctx, d.Brokers, name+".")
+	if err != nil {
+		return o, err
+	}
+	for _, r := range records {
+		if r.Topic != config["topic.prefix"]+".message" {
+			o.Records = append(o.Records, r)
+		}
+	}
+	return o, deleteTopics(ctx, d.Brokers, topics)
+}
+
+// atEnd waits until the connector has stored an offset that is of the last message: everything before it is acknowledged then.
+func (d *Debezium) atEnd(ctx context.Context, name string) error {
+	for {
+		s, err := d.Worker.Status(ctx, name)
+		if err != nil {
+			return err
+		}
+		if s.Connector == "FAILED" || s.Task == "FAILED" {
+			return &testenv.ConnectorFailure{Name: name, Trace: s.Trace}
+		}
+		offsets, err := d.Worker.TryOffsets(ctx, name)
+		if err != nil {
+			return err
+		}
+		for _, o := range offsets {
+			if o.Offset["messageType"] == "MESSAGE" {
+				return nil
+			}
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: connector %q, task %q, offsets %v", context.Cause(ctx), s.Connector, s.Task, offsets)
+		}
+	}
+}
+
+// cause is the last cause of a stack trace, in one line.
+func cause(trace string) string {
+	if i := strings.LastIndex(trace, "Caused by: "); i >= 0 {
+		trace = trace[i+len("Caused by: "):]
+	}
+	line, _, _ := strings.Cut(trace, "\n\t")
+	return strings.TrimSpace(line)
+}

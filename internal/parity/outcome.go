@@ -1,0 +1,144 @@
+package parity
+
+import (
+	"bytes"
+	"cmp"
+	"crypto/sha256"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// An Outcome is what came of a case.
+type Outcome struct {
+	Records []Record
+	Failure string // why it ended, "" if it did not
+	AtStart bool   // it was refused before it read anything
+}
+
+// A Record is one as a broker keeps it.
+type Record struct {
+	Topic     string
+	Partition int32
+	Offset    int64
+	Time      time.Time
+	Key       []byte // nil: null
+	Value     []byte
+	Headers   []Header
+}
+
+// A Header is one of a record.
+type Header struct {
+	Key   string
+	Value []byte // nil: null
+}
+
+// String is the outcome for people and for comparison: records by topic, partition and offset. What no two runs have in common is
+// replaced here, and nowhere else:
+//
+//   - The partition of a record without a key is "any", as each producer chooses one. Such records of one topic are ordered by what
+//     is in them.
+//   - A timestamp within an hour of now is "clock": Debezium's is when it saw the row, walpost's when it was committed. What a case
+//     has in a column is years away.
+//   - The UUID in the header __debezium.context.runId is "(run)", the same in all records of a run or else "(another run)".
+func (o *Outcome) String() string { return o.render(true) }
+
+func (o *Outcome) render(withFailure bool) string {
+	rows := make([]row, 0, len(o.Records))
+	run := ""
+	for i := range o.Records {
+		rows = append(rows, o.Records[i].row(&run))
+	}
+	slices.SortStableFunc(rows, func(a, b row) int {
+		c := cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.part, b.part))
+		if c == 0 && a.part == "any" {
+			return cmp.Compare(a.text, b.text)
+		}
+		return cmp.Or(c, cmp.Compare(a.Offset, b.Offset))
+	})
+	var b strings.Builder
+	for i := range rows {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "topic %s\npartition %s\n%s", quote([]byte(rows[i].Topic)), rows[i].part, rows[i].text)
+	}
+	if o.Failure != "" && withFailure {
+		if len(rows) > 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "failure %s\n", quote([]byte(o.Failure)))
+	}
+	if b.Len() == 0 {
+		return "nothing\n"
+	}
+	return b.String()
+}
+
+type row struct {
+	*Record
+	part string
+	text string
+}
+
+const runHeader = "__debezium.context.runId"
+
+var uuids = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+func (r *Record) row(run *string) row {
+	part := strconv.Itoa(int(r.Partition))
+	if r.Key == nil {
+		part = "any"
+	}
+	var b strings.Builder
+	stamp := "clock"
+	if d := time.Since(r.Time); d > time.Hour || d < -time.Hour {
+		stamp = strconv.FormatInt(r.Time.UnixMilli(), 10)
+	}
+	fmt.Fprintf(&b, "timestamp %s\nkey %s\n", stamp, quote(r.Key))
+	for _, h := range r.Headers {
+		value := h.Value
+		if h.Key == runHeader {
+			value = uuids.ReplaceAllFunc(value, func(id []byte) []byte {
+				if *run == "" {
+					*run = string(id)
+				}
+				if *run != string(id) {
+					return []byte("(another run)")
+				}
+				return []byte("(run)")
+			})
+		}
+		key := h.Key
+		if key == "" || strings.ContainsAny(key, " \"`") || quote([]byte(key)) != "`"+key+"`" {
+			key = strconv.Quote(key)
+		}
+		fmt.Fprintf(&b, "header %s %s\n", key, quote(value))
+	}
+	fmt.Fprintf(&b, "value %s\n", quote(r.Value))
+	return row{Record: r, part: part, text: b.String()}
+}
+
+// longest is how many bytes are shown; of more there is a hash.
+const longest = 6000
+
+// quote shows bytes exactly: null, `as they are`, or "quoted as in Go" where that could be misread.
+func quote(b []byte) string {
+	switch {
+	case b == nil:
+		return "null"
+	case len(b) > longest:
+		return fmt.Sprintf("(%d bytes, sha256 %x, from %s)", len(b), sha256.Sum256(b), strconv.Quote(string(b[:40])))
+	case utf8.Valid(b) && plain(b):
+		return "`" + string(b) + "`"
+	}
+	return strconv.Quote(string(b))
+}
+
+func plain(b []byte) bool {
+	return !bytes.ContainsRune(b, '`') && !bytes.ContainsFunc(b, func(r rune) bool { return !strconv.IsPrint(r) })
+}
