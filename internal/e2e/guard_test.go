@@ -209,6 +209,7 @@ func TestASlotIsForecastAndSeenToBeLost(t *testing.T) {
 				if got := strings.Join(order, " "); got != "reserved extended unreserved lost" {
 					t.Errorf("the slot was seen to be %s", got)
 				}
+				fire(t, seen)
 				end, judged, worst := float64(g.exhausted().UnixMilli())/1000, 0, 1.0
 				for _, s := range seen {
 					left, known := s.of("walpost_slot_safe_wal_bytes")
