@@ -161,7 +161,7 @@ func printReport(w io.Writer, result *convert.Result) {
 		return f.Option
 	}
 	for _, f := range result.Report {
-		width = max(width, min(len(label(f)), 48))
+		width = max(width, min(len(label(f)), 60))
 		count[f.Verdict]++
 	}
 	for _, f := range result.Report {

@@ -73,11 +73,15 @@ func (r *Result) Refuse(field, text string) {
 		i := strings.LastIndexAny(at, ".[")
 		at = at[:max(i, 0)]
 	}
-	f := Finding{Option: option, Verdict: Unsupported, Text: field + ": " + text}
-	if option == field {
-		f.Text = text
+	text = field + ": " + text
+	for i := range r.Report {
+		if f := &r.Report[i]; f.Option == option && f.Verdict == Mapped {
+			f.Verdict, f.Text = Unsupported, text
+			r.YAML = r.c.write()
+			return
+		}
 	}
-	r.Report = append(r.Report, f)
+	r.Report = append(r.Report, Finding{Option: option, Verdict: Unsupported, Text: text})
 	r.c.found = r.Report
 	r.YAML = r.c.write()
 }
@@ -150,6 +154,9 @@ var exclusive = [][2]string{
 	{"message.prefix.include.list", "message.prefix.exclude.list"},
 }
 
+// workers begins the names of the worker's options, so that they are not the connector's.
+const workers = "(worker) "
+
 // A conversion is one run of Convert.
 type conversion struct {
 	o      Options
@@ -163,6 +170,7 @@ type conversion struct {
 	router     string // the prefix of the EventRouter's options: transforms.outbox.
 	predicates map[string]bool
 	tables     []table
+	tablesNote string // goes behind them in the report
 	updates    bool
 	schemas    bool // a converter writes schemas
 	partition  bool // a column decides the partition
@@ -170,18 +178,23 @@ type conversion struct {
 
 // all converts in the order of the configuration, and says whether there is one to write.
 func (c *conversion) all() bool {
-	if !c.class() || !c.transforms() {
+	if !c.class() {
+		for _, e := range c.in.list {
+			if !c.done[e.name] {
+				c.idle(e.name, "not looked at: there is nothing to convert, see %s", c.in.shown(classOption))
+			}
+		}
 		return false
 	}
+	router := c.transforms()
 	c.source()
-	if len(c.tables) == 0 {
-		return false
+	if router {
+		c.routing()
 	}
-	c.routing()
 	c.records()
 	c.kafka()
 	c.differences()
-	return true
+	return router && len(c.tables) > 0
 }
 
 const (
@@ -207,6 +220,7 @@ func (c *conversion) class() bool {
 
 // add is one line of the report. The option is by its name in the connector.
 func (c *conversion) add(v Verdict, option string, fallback bool, format string, args ...any) {
+	fallback = fallback && !strings.HasPrefix(option, workers)
 	f := Finding{Option: c.in.shown(option), Default: fallback, Verdict: v, Text: fmt.Sprintf(format, args...), where: 1 << 30}
 	if e := c.in.byName[option]; e != nil {
 		f.where = e.order
@@ -225,8 +239,7 @@ func (c *conversion) mapped(option, field, format string, args ...any) {
 		c.origin[field] = c.in.shown(option)
 		text = strings.TrimSuffix(field+": "+text, ": ")
 	}
-	written := c.in.has(option) || c.worker != nil && c.worker.has(strings.TrimPrefix(option, "(worker) "))
-	c.add(Mapped, option, !written, "%s", text)
+	c.add(Mapped, option, !c.in.has(option), "%s", text)
 }
 
 func (c *conversion) idle(option, format string, args ...any) {

@@ -19,7 +19,7 @@ const (
 	retries    = "walpost tries again as long as trying can help, and says so"
 	incomplete = "it turns off a check of Debezium's; walpost checks at every connect"
 	tracing    = "walpost publishes no such events"
-	workers    = "belongs to Kafka Connect"
+	ofConnect  = "belongs to Kafka Connect"
 	raw        = "about Debezium's own records, which the EventRouter replaces"
 )
 
@@ -28,7 +28,7 @@ var rules = map[string]rule{
 	// Kafka Connect
 	"name":                              {why: "walpost's name (the checkpoint's key) is <database>.<slot> unless name: says another"},
 	"tasks.max":                         {why: "a Postgres connector has one task, and walpost has one loop"},
-	"tasks.max.enforce":                 {why: workers},
+	"tasks.max.enforce":                 {why: ofConnect},
 	"config.action.reload":              {why: "walpost reads its configuration at its start"},
 	"errors.tolerance":                  {why: "walpost stops at a row that cannot be routed or delivered", fine: []string{"none"}, bad: "walpost never skips an event: it stops and names it (delivery.on_poison: halt). Leave it out"},
 	"errors.retry.timeout":              {why: retries},
@@ -44,7 +44,7 @@ var rules = map[string]rule{
 	"key.converter.schema.registry.url": {bad: "walpost has no converter with a schema registry"},
 
 	// the slot and the stream
-	"publication.autocreate.mode":      {why: "the publication is there, and source.create is false"},
+	"publication.autocreate.mode":      {why: "walpost makes a publication only with source.create, and for its tables only"},
 	"publish.via.partition.root":       {why: "the publication is used as it is; walpost check says what is wrong with it"},
 	"slot.stream.params":               {bad: "walpost gives pgoutput its own parameters: leave it out"},
 	"slot.max.retries":                 {why: retries},
@@ -121,12 +121,13 @@ var rules = map[string]rule{
 	"debezium.sink.kafka.wait.message.delivery.timeout.ms": {why: retries},
 	wrapped + "tasks":                             {why: "what Connect says of the connector's tasks"},
 	wrapped + "type":                              {why: "what Connect says of the connector"},
-	wrapped + "name":                              {why: workers},
+	wrapped + "name":                              {why: ofConnect},
 	wrapped + "initial_state":                     {why: "walpost starts when it is started"},
 	wrapped + "apiVersion":                        {why: "Strimzi's"},
 	wrapped + "kind":                              {why: "Strimzi's"},
 	wrapped + "metadata":                          {why: "Strimzi's; walpost's name is <database>.<slot>"},
 	wrapped + "status":                            {why: "Strimzi's"},
+	wrapped + "spec.version":                      {why: "the version of the plugin"},
 	wrapped + "spec.autoRestart":                  {why: retries},
 	wrapped + "spec.pause":                        {why: "walpost runs while it runs"},
 	wrapped + "spec.state":                        {why: "walpost runs while it runs"},

@@ -25,7 +25,7 @@ func (c *conversion) producerOption(name string) (producer, bool) {
 				break
 			}
 			if c.worker.has(option) {
-				return producer{c.worker, option, "(worker) " + option}, true
+				return producer{c.worker, option, workers + option}, true
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func (c *conversion) kafka() {
 		return
 	}
 	for _, e := range c.worker.list {
-		label := "(worker) " + e.name
+		label := workers + e.name
 		if c.done[label] {
 			continue
 		}
@@ -212,7 +212,7 @@ func (c *conversion) producerAll() []producerAt {
 	if c.worker != nil {
 		for _, e := range c.worker.list {
 			if name, ok := strings.CutPrefix(e.name, "producer."); ok {
-				all = append(all, producerAt{name, "(worker) " + e.name})
+				all = append(all, producerAt{name, workers + e.name})
 			}
 		}
 	}

@@ -63,17 +63,22 @@ func (o *options) has(name string) bool {
 // shown is an option's name as the user has it, without anything that a terminal would take for a command.
 func (o *options) shown(name string) string {
 	if e := o.byName[name]; e != nil {
-		return printable(e.label)
+		return salt.ReplaceAllString(printable(e.label), "${1}(secret)")
 	}
 	switch {
 	case o.format != Server, strings.HasPrefix(name, "debezium."), strings.Contains(name, " "):
+	case strings.HasPrefix(name, "producer.override."):
+		name = "debezium.sink.kafka.producer." + strings.TrimPrefix(name, "producer.override.")
 	case strings.HasPrefix(name, "transforms"), strings.HasPrefix(name, "predicates"):
 		name = "debezium." + name
 	default:
 		name = "debezium.source." + name
 	}
-	return printable(name)
+	return salt.ReplaceAllString(printable(name), "${1}(secret)")
 }
+
+// salt is a secret that Debezium has in an option's name: column.mask.hash.SHA-256.with.salt.…
+var salt = regexp.MustCompile(`(\.with\.salt\.).+`)
 
 // printable is s without control characters, which could be a terminal's commands or the end of a comment.
 func printable(s string) string {

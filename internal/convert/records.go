@@ -92,7 +92,7 @@ func (c *conversion) topicPrefix() {
 // connectConverter maps a converter of the connector, or else of its worker. Connect takes the options from where the class is.
 func (c *conversion) connectConverter(which string) {
 	option := which + ".converter"
-	from, note := c.in, ""
+	from, label := c.in, ""
 	if !c.in.has(option) {
 		for _, e := range c.in.list {
 			if strings.HasPrefix(e.name, option+".") {
@@ -101,7 +101,7 @@ func (c *conversion) connectConverter(which string) {
 		}
 		switch {
 		case c.worker != nil && c.worker.has(option):
-			from, note = c.worker, " (the worker's)"
+			from, label = c.worker, workers
 		case which == "header":
 			text := "simple"
 			if c.worker == nil {
@@ -120,13 +120,13 @@ func (c *conversion) connectConverter(which string) {
 	}
 	for _, p := range from.byName[option].parts {
 		if p.ref != nil {
-			c.bad(option, "its value comes from %s when the connector starts, and is needed now: write the value", p.ref.from())
+			c.bad(label+option, "its value comes from %s when the connector starts, and is needed now: write the value", p.ref.from())
 			return
 		}
 	}
 	class := strings.TrimSpace(from.byName[option].text())
-	settings := converterOptions{c: c, from: from, prefix: option + ".", field: "records." + option, note: note}
-	c.converter(option, class, which, settings)
+	settings := converterOptions{c: c, from: from, prefix: option + ".", field: "records." + option, label: label}
+	c.converter(label+option, class, which, settings)
 }
 
 // A converterOptions reads the options behind a converter's prefix and reports them.
@@ -135,8 +135,11 @@ type converterOptions struct {
 	from   *options
 	prefix string
 	field  string
-	note   string
+	label  string // goes before the names in the report
 }
+
+// name is an option's in the report.
+func (s converterOptions) name(option string) string { return s.label + s.prefix + option }
 
 func (s converterOptions) get(name string) (string, bool) {
 	e := s.from.byName[s.prefix+name]
@@ -145,7 +148,7 @@ func (s converterOptions) get(name string) (string, bool) {
 	}
 	for _, p := range e.parts {
 		if p.ref != nil {
-			s.c.bad(s.prefix+name, "its value comes from %s when the connector starts, and is needed now: write the value", p.ref.from())
+			s.c.bad(s.name(name), "its value comes from %s when the connector starts, and is needed now: write the value", p.ref.from())
 			return "", false
 		}
 	}
@@ -156,10 +159,10 @@ func (s converterOptions) get(name string) (string, bool) {
 func (c *conversion) converter(option, class, which string, s converterOptions) {
 	name := converterNames[class]
 	if name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple" {
-		c.bad(option, "%s%s: walpost has StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", printable(class), s.note)
+		c.bad(option, "%s: walpost has StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", printable(class))
 		return
 	}
-	text := name + s.note
+	text := name
 	if class == bufferConverter {
 		text += " (BinaryDataConverter is its name since Debezium 2)"
 	}
@@ -172,9 +175,9 @@ func (c *conversion) converter(option, class, which string, s converterOptions) 
 	case "string":
 		if v, ok := s.get("converter.encoding"); ok {
 			if strings.EqualFold(v, "UTF8") || strings.EqualFold(v, "UTF-8") {
-				c.idle(s.prefix+"converter.encoding", "walpost writes UTF-8")
+				c.idle(s.name("converter.encoding"), "walpost writes UTF-8")
 			} else {
-				c.bad(s.prefix+"converter.encoding", "walpost writes UTF-8 only")
+				c.bad(s.name("converter.encoding"), "walpost writes UTF-8 only")
 			}
 		}
 	case "binary":
@@ -196,31 +199,33 @@ func (c *conversion) jsonOptions(s converterOptions, key string) {
 		switch {
 		case strings.EqualFold(v, "true"), strings.EqualFold(v, "false"):
 			schemas = strings.EqualFold(v, "true")
-			c.mapped(s.prefix+"schemas.enable", s.field+".schemas.enable", "%v%s", schemas, s.note)
+			c.mapped(s.name("schemas.enable"), s.field+".schemas.enable", "%v", schemas)
 		default:
-			c.bad(s.prefix+"schemas.enable", "must be true or false")
+			c.bad(s.name("schemas.enable"), "must be true or false")
 		}
 	} else if !s.from.has(s.prefix + "schemas.enable") {
-		c.mapped(s.prefix+"schemas.enable", s.field+".schemas.enable", "true: JsonConverter's default%s", s.note)
+		c.mapped(s.name("schemas.enable"), s.field+".schemas.enable", "true: JsonConverter's default")
 	}
 	if schemas {
 		c.schemas = true
 		c.out.put(key+".schemas.enable", "true", "")
 	}
 	if v, ok := s.get("decimal.format"); ok {
-		c.mapped(s.prefix+"decimal.format", s.field+".decimal.format", "%s%s", printable(v), s.note)
+		c.mapped(s.name("decimal.format"), s.field+".decimal.format", "%s", printable(v))
 		if !strings.EqualFold(v, "base64") {
 			c.out.put(key+".decimal.format", scalar(dollars(strings.ToLower(v))), "")
 		}
 	}
 	if v, ok := s.get("replace.null.with.default"); ok {
-		c.mapped(s.prefix+"replace.null.with.default", s.field+".replace.null.with.default", "%s%s", printable(strings.ToLower(v)), s.note)
-		if !strings.EqualFold(v, "true") {
-			c.out.put(key+".replace.null.with.default", scalar(dollars(strings.ToLower(v))), "")
+		c.mapped(s.name("replace.null.with.default"), s.field+".replace.null.with.default", "%s", printable(strings.ToLower(v)))
+		if strings.EqualFold(v, "false") {
+			c.out.put(key+".replace.null.with.default", "false", "")
+		} else if !strings.EqualFold(v, "true") {
+			c.bad(s.name("replace.null.with.default"), "must be true or false")
 		}
 	}
 	if s.from.has(s.prefix + "schemas.cache.size") {
-		c.idle(s.prefix+"schemas.cache.size", "walpost keeps a schema for each relation")
+		c.idle(s.name("schemas.cache.size"), "walpost keeps a schema for each relation")
 	}
 }
 
@@ -233,10 +238,10 @@ func (c *conversion) delegate(s converterOptions, key string) {
 	}
 	name := converterNames[class]
 	if name == "" || name == "simple" || name == "binary" {
-		c.bad(s.prefix+option, "%s: walpost has StringConverter, JsonConverter and ByteArrayConverter here", printable(class))
+		c.bad(s.name(option), "%s: walpost has StringConverter, JsonConverter and ByteArrayConverter here", printable(class))
 		return
 	}
-	c.mapped(s.prefix+option, s.field+"."+option, "%s%s", name, s.note)
+	c.mapped(s.name(option), s.field+"."+option, "%s", name)
 	c.out.put(key+"."+option, name, "")
 	if name == "json" {
 		inner := s

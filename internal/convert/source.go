@@ -119,12 +119,15 @@ func (c *conversion) connection() {
 	if c.in.has("database.sslpassword") {
 		value, note := c.secret("database.sslpassword", "WALPOST_SOURCE_SSLPASSWORD", false)
 		query += "&sslpassword=" + value
-		notes = append(notes, note+", percent-encoded")
+		notes = append(notes, note)
 		c.mapped("database.sslpassword", "source.dsn", "%s", note)
 	}
 	c.origin["source.dsn"] = c.in.shown("database.sslmode") // the one that may hold a wrong word
 	for _, n := range notes {
 		c.out.note("%s", n)
+	}
+	if len(notes) > 0 {
+		c.out.note("(what stands in the URI must be percent-encoded: %%40 for @)")
 	}
 	c.out.put("dsn", scalar("postgres://"+user+strings.Join(each, ",")+"/"+dbname+query), "")
 	if c.in.has("database.password") {

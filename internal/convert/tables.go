@@ -135,9 +135,7 @@ func (c *conversion) readTables() {
 			}
 			c.tables = append(c.tables, t)
 		}
-		if c.in.has(include) && !c.done[include] {
-			c.mapped(include, c.tableField(), "as --table says")
-		}
+		c.tablesNote = " (by --table)"
 	case ok:
 		c.includeList(include, expr)
 	case !c.in.has(include):
@@ -190,15 +188,25 @@ func (c *conversion) includeList(option, expr string) {
 		c.bad(option, "names no table")
 		return
 	}
+	if mixed {
+		c.tablesNote = " (Debezium matches without regard to case; walpost takes capitals as they stand: walpost check says whether the table is there)"
+	}
+}
+
+// reportTables says which tables are left when the predicates have been looked at.
+func (c *conversion) reportTables() {
+	const include = "table.include.list"
+	if c.done[include] || len(c.tables) == 0 {
+		if !c.done[include] && c.in.has(include) {
+			c.idle(include, "no table of it is left")
+		}
+		return
+	}
 	text := make([]string, len(c.tables))
 	for i, t := range c.tables {
 		text[i] = t.shown()
 	}
-	note := ""
-	if mixed {
-		note = " (Debezium matches without regard to case; walpost takes capitals as they stand: walpost check says whether the table is there)"
-	}
-	c.mapped(option, c.tableField(), "%s%s", strings.Join(text, ", "), note)
+	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.tablesNote)
 }
 
 // schemaFilters sees that the schemas' lists let the tables through.

@@ -24,6 +24,9 @@ func names(list string) []string {
 // transforms finds the EventRouter among the transforms, decides about the others, and reads the tables, because what a predicate
 // says depends on them. It says whether there is an EventRouter.
 func (c *conversion) transforms() bool {
+	c.predicates = map[string]bool{}
+	c.readTables()
+	defer c.reportTables()
 	list, ok := c.literal("transforms")
 	if !ok {
 		if !c.in.has("transforms") {
@@ -52,13 +55,15 @@ func (c *conversion) transforms() bool {
 		}
 	}
 	if router == "" {
+		for _, name := range all {
+			c.otherTransform(name, true)
+		}
+		c.unused(all)
 		c.bad("transforms", "the EventRouter is not among them (%s): walpost does what it does", eventRouter)
 		return false
 	}
 	c.mapped("transforms", "", "%s is the EventRouter", printable(router))
 	c.router = "transforms." + router + "."
-	c.predicates = map[string]bool{}
-	c.readTables()
 	c.routerPredicate()
 	before := true
 	for _, name := range all {

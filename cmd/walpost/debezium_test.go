@@ -1,0 +1,272 @@
+package main
+
+import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	goflag "flag" // the package has a flag of its own
+	"fmt"
+	"io"
+	"math/big"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/txtar"
+
+	"github.com/walpost/walpost/internal/convert"
+)
+
+var updateDebezium = goflag.Bool("update-debezium", false, "write what convert gives to testdata/debezium, for reading it")
+
+// A conversionCase is one file of testdata/debezium: args, the input, what must not be in the output, and the output.
+type conversionCase struct {
+	name    string
+	archive *txtar.Archive
+	args    []string
+	input   []byte // the first file behind args
+	secrets []string
+	want    map[string]string
+}
+
+func conversionCases(t testing.TB) []conversionCase {
+	var cases []conversionCase
+	names, err := filepath.Glob("testdata/debezium/*.txtar")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if name, err = filepath.Abs(name); err != nil {
+			t.Fatal(err)
+		}
+		a, err := txtar.ParseFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := conversionCase{name: name, archive: a, want: map[string]string{}}
+		for _, f := range a.Files {
+			switch f.Name {
+			case "args":
+				c.args = strings.Fields(string(f.Data))
+			case "secrets":
+				c.secrets = strings.Split(strings.TrimSpace(string(f.Data)), "\n")
+			case "stdout", "stderr", "exit":
+				c.want[f.Name] = string(f.Data)
+			default:
+				if c.input == nil {
+					c.input = f.Data
+				}
+			}
+		}
+		cases = append(cases, c)
+	}
+	if len(cases) < 40 {
+		t.Fatalf("%d cases in testdata/debezium", len(cases))
+	}
+	return cases
+}
+
+// standIn makes PEM files that stand for every file that a configuration names: one with a certificate and its key, one with the key.
+func standIn(t *testing.T) (both, key string) {
+	t.Helper()
+	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	cert, err := x509.CreateCertificate(rand.Reader, template, template, &private.PublicKey, private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	der, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der})
+	both, key = filepath.Join(t.TempDir(), "both.pem"), filepath.Join(t.TempDir(), "key.pem")
+	if err := os.WriteFile(key, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(both, append(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: cert}), text...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return both, key
+}
+
+var (
+	fileKey = regexp.MustCompile(`((?:_file: |sslrootcert=|sslcert=)"?)[^"\s,}&]+`)
+	sslKey  = regexp.MustCompile(`(sslkey=)[^"\s&]+`)
+)
+
+// accepted loads a configuration as run does, with a file and an environment for everything that it names.
+func accepted(t *testing.T, doc, both, key string) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "walpost.yaml")
+	if err := os.WriteFile(name, []byte(sslKey.ReplaceAllString(fileKey.ReplaceAllString(doc, "${1}"+both), "${1}"+key)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := func(name string) (string, bool) {
+		if strings.HasSuffix(name, "BROKERS") {
+			return "kafka-1:9092,kafka-2:9092", true
+		}
+		return "5432", true // a host, a user, a password, and a port too
+	}
+	cfg, err := loadConfig(name, env, nil, nil)
+	if err != nil {
+		t.Fatalf("walpost does not accept it:\n%v\n%s", err, doc)
+	}
+	if cfg.Source.Create && !strings.Contains(doc, "has never run") {
+		t.Errorf("the configuration would make a slot that Debezium's was")
+	}
+}
+
+func TestDebeziumConfigurationsAreConverted(t *testing.T) {
+	both, key := standIn(t)
+	for _, c := range conversionCases(t) {
+		t.Run(strings.TrimSuffix(filepath.Base(c.name), ".txtar"), func(t *testing.T) {
+			dir := t.TempDir()
+			for _, f := range c.archive.Files {
+				if err := os.WriteFile(filepath.Join(dir, f.Name), f.Data, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			t.Chdir(dir)
+			var stdout, stderr bytes.Buffer
+			code := convertWith(c.args, c.input, &stdout, &stderr)
+			got := map[string]string{"stdout": stdout.String(), "stderr": stderr.String(), "exit": fmt.Sprintf("%d\n", code)}
+			if code == exitOK {
+				accepted(t, got["stdout"], both, key)
+			}
+			if code == exitUsage && got["stdout"] != "" {
+				t.Errorf("exit 2 with a configuration")
+			}
+			if strings.Contains(got["stderr"], "unsupported  ") != (code == exitFailed) {
+				t.Errorf("exit %d does not fit the report", code)
+			}
+			for _, s := range c.secrets {
+				if strings.Contains(got["stdout"]+got["stderr"], s) {
+					t.Errorf("the secret %q is in the output", s)
+				}
+			}
+			if *updateDebezium {
+				c.update(t, got)
+				return
+			}
+			for _, part := range []string{"exit", "stderr", "stdout"} {
+				if got[part] != c.want[part] {
+					t.Errorf("%s differs: got\n%s\nwant\n%s", part, got[part], c.want[part])
+				}
+			}
+		})
+	}
+}
+
+func convertWith(args []string, stdin []byte, stdout, stderr io.Writer) int {
+	root := rootCommand()
+	root.SetArgs(append([]string{"debezium", "convert"}, args...))
+	root.SetIn(bytes.NewReader(stdin))
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.Execute()
+	if err != nil {
+		printError(stderr, err)
+	}
+	return exitCode(err)
+}
+
+// update writes what was got into the case's file.
+func (c *conversionCase) update(t *testing.T, got map[string]string) {
+	kept := c.archive.Files[:0:0]
+	for _, f := range c.archive.Files {
+		if _, output := got[f.Name]; !output {
+			kept = append(kept, f)
+		}
+	}
+	for _, part := range []string{"stdout", "stderr", "exit"} {
+		kept = append(kept, txtar.File{Name: part, Data: []byte(got[part])})
+	}
+	c.archive.Files = kept
+	if err := os.WriteFile(c.name, txtar.Format(c.archive), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A secret stays out of the output wherever the input breaks off, too: an error must not quote what it cannot read.
+func TestNoSecretIsWrittenWhereverTheInputEnds(t *testing.T) {
+	for _, c := range conversionCases(t) {
+		if len(c.secrets) == 0 {
+			continue
+		}
+		whole := string(c.input)
+		for _, f := range c.archive.Files {
+			if f.Name == "worker.properties" {
+				whole += string(f.Data)
+			}
+		}
+		for _, s := range c.secrets {
+			if !strings.Contains(strings.ReplaceAll(whole, `\\`, `\`), s) {
+				t.Fatalf("%s: the secret %q is not in the input, so nothing is tested", c.name, s)
+			}
+		}
+		for end := range c.input {
+			for _, format := range []convert.Format{convert.Auto, convert.Connect, convert.Server, convert.Strimzi} {
+				out := everything(c.input[:end], convert.Options{Format: format, Tables: []string{"public.outbox"}})
+				for _, s := range c.secrets {
+					if strings.Contains(out, s) {
+						t.Fatalf("%s: cut at %d and read as %s, the secret %q is in\n%s", c.name, end, format, s, out)
+					}
+				}
+			}
+		}
+	}
+}
+
+// everything is all that a conversion says.
+func everything(text []byte, o convert.Options) string {
+	r, err := convert.Convert(text, o)
+	if err != nil {
+		return err.Error()
+	}
+	refuse(r)
+	var b strings.Builder
+	printReport(&b, r)
+	return b.String() + string(r.YAML)
+}
+
+// Whatever the input is, there is an answer, and a configuration that walpost can read and has no objection to but those reported.
+func FuzzConvert(f *testing.F) {
+	for _, c := range conversionCases(f) {
+		f.Add(c.input, []byte(nil), "public.outbox")
+	}
+	f.Fuzz(func(t *testing.T, text, worker []byte, table string) {
+		o := convert.Options{Worker: worker}
+		if table != "" {
+			o.Tables = []string{table}
+		}
+		r, err := convert.Convert(text, o)
+		if err != nil {
+			if exitCode(err) != exitUsage {
+				t.Fatalf("exit %d: %v", exitCode(err), err)
+			}
+			return
+		}
+		refuse(r)
+		if r.YAML == nil && !r.Unsupported() {
+			t.Fatal("nothing is written, and nothing is unsupported")
+		}
+		if r.YAML != nil && !r.Unsupported() && len(wrongWith(r.YAML)) > 0 {
+			t.Fatalf("%v\n%s", wrongWith(r.YAML), r.YAML)
+		}
+		for _, p := range wrongWith(r.YAML) {
+			if p.field == "" {
+				t.Fatalf("not even YAML: %v\n%s", p, r.YAML)
+			}
+		}
+	})
+}
