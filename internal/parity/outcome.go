@@ -44,6 +44,8 @@ type Header struct {
 //     is in them.
 //   - A timestamp within an hour of now is "clock": Debezium's is when it saw the row, walpost's when it was committed. What a case
 //     has in a column is years away.
+//   - [B@1b2c3d, which is how Java prints an array of bytes that a struct holds, is an address: "[B@(address)". The partition of a
+//     record with such a key is "any" too.
 //   - The UUID in the header __debezium.context.runId is "(run)", the same in all records of a run or else "(another run)".
 func (o *Outcome) String() string { return o.render(true) }
 
@@ -91,7 +93,7 @@ var uuids = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
 func (r *Record) row(run *string) row {
 	part := strconv.Itoa(int(r.Partition))
-	if r.Key == nil {
+	if r.Key == nil || addresses.Match(r.Key) {
 		part = "any"
 	}
 	var b strings.Builder
@@ -99,7 +101,7 @@ func (r *Record) row(run *string) row {
 	if d := time.Since(r.Time); d > time.Hour || d < -time.Hour {
 		stamp = strconv.FormatInt(r.Time.UnixMilli(), 10)
 	}
-	fmt.Fprintf(&b, "timestamp %s\nkey %s\n", stamp, quote(r.Key))
+	fmt.Fprintf(&b, "timestamp %s\nkey %s\n", stamp, quote(withoutAddress(r.Key)))
 	for _, h := range r.Headers {
 		value := h.Value
 		if h.Key == runHeader {
@@ -113,14 +115,24 @@ func (r *Record) row(run *string) row {
 				return []byte("(run)")
 			})
 		}
+		value = withoutAddress(value)
 		key := h.Key
 		if key == "" || strings.ContainsAny(key, " \"`") || quote([]byte(key)) != "`"+key+"`" {
 			key = strconv.Quote(key)
 		}
 		fmt.Fprintf(&b, "header %s %s\n", key, quote(value))
 	}
-	fmt.Fprintf(&b, "value %s\n", quote(r.Value))
+	fmt.Fprintf(&b, "value %s\n", quote(withoutAddress(r.Value)))
 	return row{Record: r, part: part, text: b.String()}
+}
+
+var addresses = regexp.MustCompile(`\[B@[0-9a-f]{4,8}\b`)
+
+func withoutAddress(b []byte) []byte {
+	if !addresses.Match(b) {
+		return b // also null, and empty, which are not the same
+	}
+	return addresses.ReplaceAll(b, []byte("[B@(address)"))
 }
 
 // longest is how many bytes are shown; of more there is a hash.

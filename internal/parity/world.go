@@ -145,8 +145,11 @@ func execute(ctx context.Context, conn *pgx.Conn, sql string) error {
 	return nil
 }
 
-// Partitions is how many a topic has.
-const Partitions = 3
+// Partitions is how many a topic has, and MaxMessage is message.max.bytes.
+const (
+	Partitions = 3
+	MaxMessage = "16777216"
+)
 
 // readTopics returns every record of the topics whose names begin with prefix, without the prefix, and whether the topics are there.
 func readTopics(ctx context.Context, brokers []string, prefix string) (records []Record, topics []string, err error) {

@@ -34,8 +34,10 @@ func (e *env) start(o *options) {
 		e.database = append(e.database, e.pg.Database(e.host))
 	}
 	e.kafka = testenv.KafkaPrivate(e.host, 1, map[string]string{
-		"auto.create.topics.enable": "true", "num.partitions": strconv.Itoa(parity.Partitions), "message.max.bytes": "16777216",
+		"auto.create.topics.enable": "true", "num.partitions": strconv.Itoa(parity.Partitions), "message.max.bytes": parity.MaxMessage,
 		"log.index.size.max.bytes": "65536",
+		// What is compared is what is sent; a broker would refuse a timestamp of the future.
+		"log.message.timestamp.after.max.ms": "9223372036854775807",
 	})
 	e.worker = testenv.Connect(e.host, e.kafka, map[string]string{"offset.flush.interval.ms": "200", "producer.linger.ms": "0"})
 }
