@@ -56,6 +56,7 @@ type setting struct {
 	extra   string   // further lines of walpost.yaml
 	router  string   // further options of its router, each behind a comma
 	source  string   // further keys of its source, each behind a comma
+	yaml    string   // the whole of walpost.yaml but for extra, where it is not made of the above
 }
 
 // newSetting makes the shop's tables in the database and the topics, of three partitions.
@@ -94,6 +95,9 @@ kafka: {brokers: [%s]}
 http: {listen: "127.0.0.1:0"}
 %s
 `, s.name, s.dsn, s.source, s.prefix, s.router, strings.Join(s.brokers, ", "), s.extra)
+	if s.yaml != "" {
+		text = s.yaml + "\nhttp: {listen: \"127.0.0.1:0\"}\n" + s.extra
+	}
 	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 		s.t.Fatal(err)
 	}
