@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"regexp"
 	"strings"
 	"unicode/utf8"
@@ -92,7 +91,9 @@ func (r *jsonReader) broken(err error) *SyntaxError {
 		text := "something that does not belong there"
 		switch s := syntax.Error(); {
 		case strings.HasPrefix(s, "unexpected end"):
-			text = "it ends too soon"
+			return r.at(int64(len(r.text)), "not JSON: it ends too soon")
+		case strings.Contains(s, "after top-level value"):
+			return r.at(syntax.Offset-1, "there is something behind the connector")
 		case strings.Contains(s, "in string literal"):
 			text = "a character in a string that must be escaped, or a string without its end"
 		case strings.Contains(s, "after object key:value pair"):
@@ -105,8 +106,6 @@ func (r *jsonReader) broken(err error) *SyntaxError {
 			text = "a value is missing: texts stand in double quotes"
 		}
 		return r.at(max(syntax.Offset-1, 0), "not JSON: %s", text)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return r.at(int64(len(r.text)), "not JSON: it ends too soon")
 	}
 	return r.at(r.dec.InputOffset(), "not JSON")
 }
@@ -206,6 +205,10 @@ func (r *jsonReader) skip() error {
 func readConnect(text []byte) (*options, error) {
 	r := &jsonReader{text: text, dec: json.NewDecoder(bytes.NewReader(text))}
 	r.dec.UseNumber()
+	var whole json.RawMessage // the decoder of tokens does not say exactly where the text is broken
+	if err := json.Unmarshal(text, &whole); err != nil {
+		return nil, r.broken(err)
+	}
 	at := r.start()
 	token, err := r.dec.Token()
 	if err != nil {
@@ -217,10 +220,6 @@ func readConnect(text []byte) (*options, error) {
 	members, wrong := r.object(0)
 	if wrong != nil {
 		return nil, wrong
-	}
-	end := r.start()
-	if _, err := r.dec.Token(); !errors.Is(err, io.EOF) {
-		return nil, r.at(end, "there is something behind the connector")
 	}
 	o := newOptions(nil)
 	add := func(m member, label string) *SyntaxError {

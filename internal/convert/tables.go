@@ -72,18 +72,15 @@ func expressions(s string) []string {
 	return all
 }
 
+// group is a group around nothing that needs one: public\.(outbox).
+var group = regexp.MustCompile(`\(([A-Za-z0-9_.\\]+)\)([^?*+{]|$)`)
+
 // literalNames is the one text that a regular expression stands for, as names between dots: public.outbox, public\.outbox,
 // ^public[.]outbox$. A dot without a backslash matches any character, but nobody means that by public.outbox.
 func literalNames(re string) ([]string, bool) {
 	re = strings.TrimSuffix(strings.TrimPrefix(re, "^"), "$")
 	re = strings.ReplaceAll(re, "[.]", `\.`)
-	for { // public\.(outbox)
-		i, j := strings.IndexByte(re, '('), strings.LastIndexByte(re, ')')
-		if i < 0 || j < i || strings.ContainsAny(re[i+1:j], "()|?") || j+1 < len(re) && strings.IndexByte("?*+{", re[j+1]) >= 0 {
-			break
-		}
-		re = re[:i] + re[i+1:j] + re[j+1:]
-	}
+	re = group.ReplaceAllString(re, "$1$2")
 	names, name := []string{}, strings.Builder{}
 	quoted := false // \Q…\E
 	for i := 0; i < len(re); i++ {

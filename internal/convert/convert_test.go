@@ -1,0 +1,188 @@
+package convert
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+)
+
+const connector = `{"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
+ "database.hostname": "db", "database.user": "u", "database.dbname": "shop", "topic.prefix": "shop", "table.include.list": "public.outbox",
+ "key.converter": "org.apache.kafka.connect.storage.StringConverter", "value.converter": "org.apache.kafka.connect.storage.StringConverter",
+ "transforms": "outbox", "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter"`
+
+func convertJSON(t *testing.T, more string) *Result {
+	t.Helper()
+	r, err := Convert([]byte(connector+more+"}"), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func finding(r *Result, option string) *Finding {
+	for i, f := range r.Report {
+		if f.Option == option && !f.Default {
+			return &r.Report[i]
+		}
+	}
+	return nil
+}
+
+func debeziumOptions(t *testing.T) []string {
+	t.Helper()
+	text, err := os.ReadFile("testdata/options.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []string
+	for _, line := range strings.Split(string(text), "\n") {
+		if line != "" && !strings.HasPrefix(line, "#") {
+			all = append(all, line)
+		}
+	}
+	if len(all) < 150 {
+		t.Fatalf("%d options", len(all))
+	}
+	return all
+}
+
+// Every option that Debezium 3.6.1 has in its source is known here: none is called unknown, or misspelt.
+func TestEveryOptionOfDebeziumIsKnown(t *testing.T) {
+	for _, option := range debeziumOptions(t) {
+		if option == "table.exclude.list" { // contradicts the list of the connector here
+			continue
+		}
+		text := connector
+		if before, after, ok := strings.Cut(text, fmt.Sprintf("%q:", option)); ok { // it has this one
+			_, after, _ = strings.Cut(after, `"`)
+			_, after, _ = strings.Cut(after, `"`)
+			text = before + fmt.Sprintf("%q: %q", option, "x") + after
+		} else {
+			text += fmt.Sprintf(", %q: %q", option, "x")
+		}
+		r, err := Convert([]byte(text+"}"), Options{})
+		if err != nil {
+			t.Fatalf("%s: %v", option, err)
+		}
+		f := finding(r, strings.Replace(option, "with.salt.x", "with.salt.(secret)", 1))
+		if f == nil {
+			t.Errorf("%s: not reported", option)
+		} else if strings.Contains(f.Text, "unknown") || strings.Contains(f.Text, "JDBC driver") {
+			t.Errorf("%s: %s", option, f.Text)
+		}
+	}
+}
+
+// docs/debezium.md says what becomes of each.
+func TestEveryOptionOfDebeziumIsInTheDocs(t *testing.T) {
+	text, err := os.ReadFile("../../docs/debezium.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	families := []string{"internal.", "openlineage.", "signal.", "notification.", "column.mask.", "column.truncate.", "incremental.snapshot.", "snapshot.", "legacy.snapshot."}
+	for _, option := range debeziumOptions(t) {
+		name := strings.TrimPrefix(option, "transforms.outbox.")
+		known := strings.Contains(string(text), "`"+name+"`")
+		for _, family := range families {
+			known = known || strings.HasPrefix(name, family) && strings.Contains(string(text), "`"+family+"*`")
+		}
+		if !known {
+			t.Errorf("%s is not in docs/debezium.md", option)
+		}
+	}
+}
+
+// Whatever is in the input has a line, however odd its name; a name is never a terminal's command.
+func TestEveryOptionOfTheInputIsReported(t *testing.T) {
+	odd := []string{"", "a b", "transforms.", "transforms.outbox.", "transforms.outbox.x", "predicates.", "predicates.x.type", "database.", "producer.override.", "producer.override.zzz",
+		"topic.creation.", "key.converter.", "value.converter.x", "header.converter.x", "\u001b[31mred", "über", "debezium.source.slot.name", "SLOT", "%dev.x", "(around) x", "(worker) x", "column.mask.", "errors."}
+	for _, name := range odd {
+		quoted := strings.ReplaceAll(fmt.Sprintf("%q", name), `\x1b`, `\u001b`)
+		r := convertJSON(t, fmt.Sprintf(", %s: \"value-that-is-set\"", quoted))
+		found := false
+		for _, f := range r.Report {
+			found = found || f.Option == printable(name)
+			if strings.Contains(f.Option+f.Text, "\x1b") {
+				t.Errorf("%q: a control character in the report", name)
+			}
+			if strings.Contains(f.Option+f.Text, "value-that-is-set") {
+				t.Errorf("%q: the value of an unknown option is in the report: %s", name, f.Text)
+			}
+		}
+		if !found {
+			t.Errorf("%q is not reported", name)
+		}
+	}
+}
+
+func TestLiteralTablesAreToldFromRegularExpressions(t *testing.T) {
+	for re, want := range map[string]string{
+		`public.outbox`: "public.outbox", `public\.outbox`: "public.outbox", `^public\.outbox$`: "public.outbox", `public[.]outbox`: "public.outbox",
+		`\Qpublic.outbox\E`: "public.outbox", `public\.(outbox)`: "public.outbox", `(public).(outbox)`: "public.outbox", `public\.out\-box`: "public.out-box", `public\.out\$box`: "public.out$box",
+		`public\.outbox.*`: "", `public\..*`: "", `public\.outbox|public\.x`: "", `public\.(a|b)`: "", `public\.out[a-z]+`: "", `public\.outbox?`: "", `public\.outbox{2}`: "",
+		`(?i)public\.outbox`: "", `public\.\w+`: "", `public\.outbox\`: "", `.*`: "", `\Qpublic.outbox`: "", `(public\.outbox)?`: "", `public\.o(ut)*box`: "", `public\.outbox\d`: "", `[a]`: "",
+	} {
+		names, ok := literalNames(re)
+		got := ""
+		if ok {
+			got = strings.Join(names, ".")
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", re, got, want)
+		}
+	}
+}
+
+func TestPropertiesAreReadAsJavaReadsThem(t *testing.T) {
+	list, err := readProperties([]byte("a=1\nb : 2\nc 3\n\td\\ e\\:f = g\\=h\n# x\n! y\ni=j,\\\n   k\r\nl=\\u00e9\\uD83D\\uDE00\\t\\z\nm\nn=\no=p\\\\\nq=r\\\\\\\n s\n=novalue\nr=\\"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range list {
+		got = append(got, fmt.Sprintf("%d %q=%q", e.line, e.name, e.value))
+	}
+	want := `1 "a"="1"|2 "b"="2"|3 "c"="3"|4 "d e:f"="g=h"|7 "i"="j,k"|9 "l"="é😀\tz"|10 "m"=""|11 "n"=""|12 "o"="p\\"|13 "q"="r\\s"|15 ""="novalue"|16 "r"=""`
+	if s := strings.Join(got, "|"); s != want {
+		t.Errorf("got  %s\nwant %s", s, want)
+	}
+	for _, bad := range []string{"a=\\u12", "a=\\uGGGG", "a=1\na=2"} {
+		if _, err := readProperties([]byte(bad)); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestPlacesOfBrokenJSONAreExact(t *testing.T) {
+	for text, want := range map[string]string{
+		"{":                             "line 1, column 2: not JSON: it ends too soon",
+		"{\n \"a\": \"é\" x}":           "line 2, column 11: not JSON: a comma or } is missing",
+		"{\"a\" 1}":                     "line 1, column 6: not JSON: a colon is missing",
+		"{\"a\": secret}":               "line 1, column 7: not JSON: a value is missing: texts stand in double quotes",
+		"{\"a\": \"b\",}":               "line 1, column 11: not JSON: a name in double quotes is missing (a comma too many before it?)",
+		"{\"a\": \"b\nc\"}":             "line 1, column 9: not JSON: a character in a string that must be escaped, or a string without its end",
+		"{\"a\": \"b\"} {\"c\": \"d\"}": "line 1, column 12: there is something behind the connector",
+		"{\"a\": [1]}":                  "line 1, column 7: a must be a text, a number, true or false (got a list)",
+		"{\"a\": 1,\n\"a\": 2}":         "line 2, column 1: a is there twice",
+	} {
+		_, err := Convert([]byte(text), Options{})
+		if err == nil || err.Error() != want {
+			t.Errorf("%q: got %v, want %s", text, err, want)
+		}
+	}
+	if _, err := Convert([]byte("[1]"), Options{}); err == nil || err.Error() != "line 1, column 1: must be an object: a connector, or its config (--format says what it is otherwise)" {
+		t.Errorf("a list: %v", err)
+	}
+}
+
+// What takes over a slot never makes one, whatever else the connector says.
+func TestATakeoverNeverMakesASlot(t *testing.T) {
+	for _, mode := range []string{"", "initial", "when_needed", "no_data", "never", "always", "custom", "nonsense"} {
+		r := convertJSON(t, fmt.Sprintf(`, "snapshot.mode": %q`, mode))
+		if !strings.Contains(string(r.YAML), "\n  create: false") || !strings.Contains(string(r.YAML), "\n  snapshot: never\n") {
+			t.Errorf("snapshot.mode %q:\n%s", mode, r.YAML)
+		}
+	}
+}
