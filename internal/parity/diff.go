@@ -1,9 +1,12 @@
 package parity
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Diff returns what differs between two outcomes as lines that begin with "- " (Debezium alone), "+ " (walpost alone) or two spaces
-// (both, around a difference); "" where nothing differs.
+// (both, beside a difference; "…" stands for more of them); "" where nothing differs.
 func Diff(debezium, walpost string) string {
 	if debezium == walpost {
 		return ""
@@ -23,23 +26,38 @@ func Diff(debezium, walpost string) string {
 			}
 		}
 	}
-	var out strings.Builder
+	var all []string
 	i, j := 0, 0
 	for i < len(a) || j < len(b) {
 		switch {
 		case i < len(a) && j < len(b) && a[i] == b[j]:
-			out.WriteString("  " + a[i] + "\n")
+			all = append(all, "  "+a[i])
 			i, j = i+1, j+1
 		case j == len(b) || i < len(a) && common[i+1][j] >= common[i][j+1]:
-			out.WriteString("- " + a[i] + "\n")
+			all = append(all, "- "+a[i])
 			i++
 		default:
-			out.WriteString("+ " + b[j] + "\n")
+			all = append(all, "+ "+b[j])
 			j++
 		}
 	}
+	var out strings.Builder
+	dots := false
+	for n, line := range all {
+		beside := slices.ContainsFunc(all[max(0, n-beside):min(len(all), n+beside+1)], func(l string) bool { return l[0] != ' ' })
+		switch {
+		case beside:
+			out.WriteString(strings.TrimRight(line, " ") + "\n")
+		case !dots:
+			out.WriteString("  …\n")
+		}
+		dots = !beside
+	}
 	return out.String()
 }
+
+// beside is how many lines that do not differ are shown before and behind those that do.
+const beside = 3
 
 func lines(s string) []string {
 	if s == "" {
