@@ -252,7 +252,7 @@ func (c *conversion) routing() {
 	} {
 		option, field := c.router+o.name, "router."+o.name
 		if e := c.in.byName[option]; e != nil && !c.in.has(option) {
-			c.bad(option, "it is empty, which to the EventRouter is not as leaving it out: it fails, or makes topics that nobody means. Leave it out, or write what is meant")
+			c.add(Unsupported, option, false, "it is empty, which to the EventRouter is not as leaving it out: it fails, or makes topics that nobody means. Leave it out, or write what is meant")
 			continue
 		}
 		if o.name == "table.op.invalid.behavior" && !c.updates && c.in.has(option) {
