@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -65,5 +66,12 @@ func (s *stamp) at(raw []byte) (time.Time, error) {
 	if ms < 0 {
 		return time.Time{}, fmt.Errorf("%s: Kafka has no time before 1970", raw)
 	}
+	if ms > maxMillis {
+		return time.Time{}, fmt.Errorf("%s: later than %s, the last time that can be sent to Kafka", raw, time.UnixMilli(maxMillis).UTC().Format(time.DateOnly))
+	}
 	return time.UnixMilli(ms).UTC(), nil
 }
+
+// maxMillis is the last time whose nanoseconds an int64 holds: the Kafka client counts in them, and a later one, such as infinity,
+// would silently become another.
+const maxMillis = math.MaxInt64 / 1_000_000
