@@ -123,6 +123,9 @@ func Convert(text []byte, o Options) (*Result, error) {
 	}
 	c := &conversion{o: o, in: in, done: map[string]bool{}, origin: map[string]string{}}
 	if len(o.Worker) > 0 {
+		if in.format == Server {
+			return nil, &SyntaxError{Text: "Debezium Server has no worker: leave --worker out"}
+		}
 		w, err := readProperties(o.Worker)
 		if err != nil {
 			err.Text = "worker: " + err.Text

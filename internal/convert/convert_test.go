@@ -96,8 +96,10 @@ func TestEveryOptionOfDebeziumIsInTheDocs(t *testing.T) {
 
 // Whatever is in the input has a line, however odd its name; a name is never a terminal's command.
 func TestEveryOptionOfTheInputIsReported(t *testing.T) {
-	odd := []string{"", "a b", "transforms.", "transforms.outbox.", "transforms.outbox.x", "predicates.", "predicates.x.type", "database.", "producer.override.", "producer.override.zzz",
-		"topic.creation.", "key.converter.", "value.converter.x", "header.converter.x", "\u001b[31mred", "über", "debezium.source.slot.name", "SLOT", "%dev.x", "(around) x", "(worker) x", "column.mask.", "errors."}
+	odd := []string{
+		"", "a b", "transforms.", "transforms.outbox.", "transforms.outbox.x", "predicates.", "predicates.x.type", "database.", "producer.override.", "producer.override.zzz",
+		"topic.creation.", "key.converter.", "value.converter.x", "header.converter.x", "\u001b[31mred", "über", "debezium.source.slot.name", "SLOT", "%dev.x", "(around) x", "(worker) x", "column.mask.", "errors.",
+	}
 	for _, name := range odd {
 		quoted := strings.ReplaceAll(fmt.Sprintf("%q", name), `\x1b`, `\u001b`)
 		r := convertJSON(t, fmt.Sprintf(", %s: \"value-that-is-set\"", quoted))
@@ -183,6 +185,23 @@ func TestATakeoverNeverMakesASlot(t *testing.T) {
 		r := convertJSON(t, fmt.Sprintf(`, "snapshot.mode": %q`, mode))
 		if !strings.Contains(string(r.YAML), "\n  create: false") || !strings.Contains(string(r.YAML), "\n  snapshot: never\n") {
 			t.Errorf("snapshot.mode %q:\n%s", mode, r.YAML)
+		}
+	}
+}
+
+// A login that is written wrongly has its password where the name should be, and the name is written.
+func TestABrokenLoginIsNotTakenApart(t *testing.T) {
+	for _, login := range []string{
+		`username= password=\"hidden-1\";`, `username=password='hidden-1';`, `username=\"u\" password=\"hidden-1`, `password=hidden-1`, `username=\"u\" password=hidden-1=x;`,
+		`username=\"u password=\"hidden-1\";`,
+	} {
+		r := convertJSON(t, `, "producer.override.security.protocol": "SASL_SSL", "producer.override.sasl.mechanism": "PLAIN", "producer.override.sasl.jaas.config": "M required `+login+`"`)
+		all := string(r.YAML)
+		for _, f := range r.Report {
+			all += f.Text
+		}
+		if strings.Contains(all, "hidden-1") {
+			t.Errorf("%s: the password is in\n%s", login, all)
 		}
 	}
 }

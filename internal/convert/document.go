@@ -12,7 +12,6 @@ import (
 type document struct {
 	b       bytes.Buffer
 	pending string // the head of a section that has no key yet
-	any     bool
 }
 
 // section begins a section; without keys nothing is written of it.

@@ -130,13 +130,12 @@ func (c *conversion) brokers() {
 	const variable = "WALPOST_KAFKA_BROKERS"
 	p, ok := c.producerOption("bootstrap.servers")
 	if !ok {
-		name, text := p.label, "the worker's: set "+variable+", or convert with --worker worker.properties"
+		text := "the worker's: set " + variable + ", or convert with --worker worker.properties"
 		if c.in.format == Strimzi {
 			text = "those of the KafkaConnect resource: set " + variable
 		}
 		if c.in.format == Server {
-			name = "debezium.sink.kafka.producer.bootstrap.servers"
-			c.bad(name, "is required")
+			c.bad("debezium.sink.kafka.producer.bootstrap.servers", "is required")
 		} else {
 			c.add(Mapped, "bootstrap.servers", true, "kafka.brokers: %s", text)
 		}
@@ -360,6 +359,9 @@ func jaasFields(e *entry) map[string][]part {
 	}
 	fields := map[string][]part{}
 	for _, m := range jaasField.FindAllStringSubmatch(b.String(), -1) {
+		if strings.ContainsAny(m[4], `="'`) {
+			return nil // not a login's syntax: what is taken for the name may be the password
+		}
 		text := m[2] + m[3]
 		text = regexp.MustCompile(`\\(.)`).ReplaceAllString(text, "$1") + m[4]
 		var parts []part

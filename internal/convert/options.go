@@ -29,7 +29,6 @@ func (e *entry) text() string {
 // options are the options of one input, by the connector's names.
 type options struct {
 	format Format
-	prefix string // of a name that the input does not have, as the input would have it
 	list   []*entry
 	byName map[string]*entry
 }

@@ -41,6 +41,7 @@ func read(text []byte, format Format) (*options, error) {
 		return readServer(text)
 	case Strimzi:
 		return readStrimzi(text)
+	case Auto: // recognise has said another
 	}
 	return nil, &SyntaxError{Text: fmt.Sprintf("format must be one of auto, connect, server, strimzi (got %q)", format)}
 }

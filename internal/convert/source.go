@@ -82,7 +82,9 @@ func (c *conversion) connection() {
 	} else {
 		c.bad("database.user", "is required")
 	}
-	if c.in.has("database.dbname") {
+	if e := c.in.byName["database.dbname"]; c.in.has("database.dbname") && strings.ContainsAny(e.text(), "?&") {
+		c.bad("database.dbname", "must be the database's name alone; what pgjdbc takes behind a ? has its own options, or goes into source.dsn")
+	} else if c.in.has("database.dbname") {
 		dbname = part("database.dbname", "WALPOST_SOURCE_DATABASE", uriText)
 	} else {
 		c.bad("database.dbname", "is required")
