@@ -50,6 +50,9 @@ type copied struct {
 
 // installCopy is install where rows of the table are to be published, or were until now.
 func (l *loop) installCopy(ctx context.Context, a *attempt) error {
+	if err := l.confirm(); err != nil { // the first sign of life of this session's own
+		return err
+	}
 	// What is in flight is waited for, however long: to send it again would be to publish it twice.
 	for l.inFlight() > 0 && ctx.Err() == nil && l.sess != nil {
 		if err := l.settle(ctx.Done(), l.now.Add(time.Minute)); err != nil {

@@ -271,6 +271,10 @@ func (w *world) judgeRecord(key string, value []byte) {
 	if w.gapsOK {
 		return
 	}
+	if rec.Copy != nil {
+		w.judgeCopy(rec)
+		return
+	}
 	got, _, _ := w.delivered()
 	if rec.LSN > got {
 		w.fail("checkpoint %s above what is delivered, %s", rec.LSN, got)

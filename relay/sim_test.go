@@ -42,6 +42,12 @@ func (w *world) start(cfg Config) *run {
 	w.mu.Unlock()
 	r := &run{proc: p, done: make(chan struct{})}
 	cfg.Name = "shop"
+	if cfg.Copying != nil {
+		tables := *cfg.Copying.Tables.(*fakeTables)
+		tables.p = p
+		copying := *cfg.Copying
+		cfg.Copying, copying.Tables = &copying, &tables
+	}
 	if cfg.Window.Events == 0 {
 		cfg.Window.Events = 20
 	}
@@ -288,7 +294,9 @@ func (s *sim) revive() {
 	}
 }
 
-func simulate(t *testing.T, seed uint64, clean bool) {
+func simulate(t *testing.T, seed uint64, clean bool) { simulateWith(t, seed, clean, func(*sim) {}) }
+
+func simulateWith(t *testing.T, seed uint64, clean bool, prepare func(s *sim)) {
 	var s *sim
 	synctest.Test(t, func(t *testing.T) {
 		s = &sim{world: newWorld(seed), t: t, rng: rand.New(rand.NewPCG(seed, 3))}
@@ -296,6 +304,7 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 		s.status = []time.Duration{10 * time.Second, 2 * time.Second, time.Second}[s.rng.IntN(3)]
 		s.maxDelay = []time.Duration{2 * time.Millisecond, 50 * time.Millisecond, 700 * time.Millisecond}[s.rng.IntN(3)]
 		s.cfg.Window = Window{Events: 1 + s.rng.IntN(60), Bytes: int64(100 + s.rng.IntN(5000))}
+		prepare(s)
 		s.begin()
 		written := make(chan struct{})
 		go func() { s.write(seed); close(written) }()

@@ -158,6 +158,7 @@ func TestTableRowsComeInTheOrderAskedFor(t *testing.T) {
 			w.run(second, "INSERT INTO outbox VALUES (3, 'a', '')", "INSERT INTO outbox VALUES (4, 'a', '')")
 			w.run(first, "COMMIT")
 			w.run(second, "INSERT INTO outbox SELECT generate_series(5, 6), 'a', ''")
+			w.exec("CREATE TABLE child () INHERITS (outbox)", "INSERT INTO child VALUES (77, 'a', '')") // published, if at all, under its own name
 			for what, want := range map[Order]string{
 				{By: ByColumn, Column: "id"}: "1 2 3 4 5 6 9",
 				{By: ByTransaction}:          "1 2 9 3 4 5 6", // 9 is of a subtransaction, with an id of its own

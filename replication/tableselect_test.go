@@ -77,8 +77,9 @@ func TestAReadingGoesOnBehindAnother(t *testing.T) {
 			_, at := w.take(Selection{Order: order}, 5)
 			w.run(late, "COMMIT")
 			w.exec("UPDATE outbox SET payload = 'changed' WHERE id = 2", "DELETE FROM outbox WHERE id = 7")
+			w.exec("INSERT INTO outbox VALUES (55, 'a', '', NULL)") // which compares with nothing
 			rest, _ := w.take(Selection{Order: order, After: at}, 0)
-			for _, id := range []string{"99", "2", "6", "8", "9"} {
+			for _, id := range []string{"99", "2", "6", "8", "9", "55"} {
 				if !strings.Contains(" "+rest+" ", " "+id+" ") {
 					t.Errorf("row %s is left out: %s", id, rest)
 				}

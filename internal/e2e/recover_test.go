@@ -153,7 +153,7 @@ func TestRecoverAsksAndCanBeInterruptedAtEachStep(t *testing.T) {
 	}
 	// The first question: nothing was changed.
 	code, out := s.answer("n\n")
-	if code != 1 || !strings.Contains(out, "last confirmed: ") || !strings.Contains(out, "Drop the lost slot walpost") || !strings.Contains(out, "Nothing was changed") || slot() != "lost" {
+	if code != 1 || !strings.Contains(out, "last confirmed: ") || !strings.Contains(out, "was committed at 20") || !strings.Contains(out, "Drop the lost slot walpost") || !strings.Contains(out, "Nothing was changed") || slot() != "lost" {
 		t.Errorf("no to the first question: code %d, slot %s\n%s", code, slot(), out)
 	}
 	code, out = s.answer("")

@@ -1,0 +1,347 @@
+package relay
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// fakeTables reads the log of the world as if it were two tables, one after the other.
+type fakeTables struct {
+	w       *world
+	p       *proc
+	checked error
+	breaks  int // the reading breaks off after so many rows, once
+}
+
+func (f *fakeTables) Check(context.Context) error { return f.checked }
+
+func (f *fakeTables) Open(ctx context.Context, replaceLost bool) (Session, error) {
+	return fakeSource{f.p}.Open(ctx, true, replaceLost)
+}
+
+func (f *fakeTables) Rows(_ context.Context, sess Session, c checkpoint.Copy) (Rows, error) {
+	w := f.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f.p.dead || w.down {
+		return nil, errNet
+	}
+	s := sess.(*fakeSession)
+	r := &fakeRows{f: f, upTo: w.pos}
+	if s.id.SlotFound.Created && s.snapshot {
+		r.upTo = s.id.SlotFound.Confirmed
+		s.snapshot = false
+	}
+	if c.At.Key != "" {
+		r.n, _ = strconv.Atoi(c.At.Key) //nolint:errcheck // it wrote it
+	}
+	for _, name := range c.Finished {
+		if name != "first" || c.At.Table == "first" {
+			w.fail("finished %q at %+v", c.Finished, c.At)
+		}
+	}
+	return r, nil
+}
+
+type fakeRows struct {
+	f    *fakeTables
+	upTo cdc.Position
+	n    int // rows behind
+	vals [3]cdc.Value
+	ev   cdc.Event
+}
+
+func tableOf(tx int) string {
+	if tx < 10 {
+		return "first"
+	}
+	return "second"
+}
+
+func (r *fakeRows) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error) {
+	w := r.f.w
+	time.Sleep(time.Duration(r.n%7) * time.Millisecond)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if r.f.p.dead || w.down {
+		return nil, checkpoint.Mark{}, errNet
+	}
+	if r.f.breaks > 0 {
+		if r.f.breaks--; r.f.breaks == 0 {
+			return nil, checkpoint.Mark{}, errNet
+		}
+	}
+	n := 0
+	for i, t := range w.log {
+		if t.end > r.upTo {
+			break
+		}
+		for _, row := range t.rows {
+			if n++; n <= r.n {
+				continue
+			}
+			r.n = n
+			r.vals = [3]cdc.Value{{Bytes: []byte(row.id)}, {Bytes: []byte(row.key)}, {Bytes: binary.BigEndian.AppendUint64(nil, uint64(row.index))}}
+			r.ev = cdc.Event{Kind: cdc.Insert, Time: t.time, Row: cdc.Row{Relation: tableRel, Values: r.vals[:]}}
+			return &r.ev, checkpoint.Mark{Table: tableOf(i), Visible: "v", Order: "o", Key: strconv.Itoa(n), Nth: 1, ID: row.id}, nil
+		}
+	}
+	return nil, checkpoint.Mark{}, nil
+}
+
+func (r *fakeRows) Close() { clear(r.vals[:]) } // what is handed over must not be ours any more
+
+// judgeCopy holds a record of an unfinished copy against what has arrived.
+func (w *world) judgeCopy(rec *checkpoint.Record) {
+	n := 0
+	for _, t := range w.log {
+		for _, row := range t.rows {
+			n++
+			if upTo, _ := strconv.Atoi(rec.Copy.At.Key); n <= upTo && row.routed && w.count[row.id] == 0 { //nolint:errcheck // "" is none
+				w.fail("the record says that %s rows are published, and %s has not arrived", rec.Copy.At.Key, row.id)
+			}
+		}
+	}
+	if rec.Copy.Slot && rec.LSN > w.pos {
+		w.fail("record of a copy at %s, the server is at %s", rec.LSN, w.pos)
+	}
+}
+
+// before makes a world with rows and without a slot.
+func (w *world) before(transactions int) {
+	for i := range transactions {
+		w.commit("a", string("bcd-"[i%4]))
+	}
+	w.id.SlotFound = cdc.SlotState{}
+}
+
+func snapshot(w *world) Config {
+	return Config{Create: true, Copying: &Copying{Origin: checkpoint.OriginSnapshot, Tables: &fakeTables{w: w}}}
+}
+
+func TestSimulatedSnapshots(t *testing.T) {
+	for seed := range uint64(*seeds/2) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			simulateWith(t, seed, false, func(s *sim) {
+				s.before(s.rng.IntN(60))
+				s.cfg.Create = true
+				s.cfg.Copying = &Copying{Origin: checkpoint.OriginSnapshot, Tables: &fakeTables{w: s.world, breaks: s.rng.IntN(100)}}
+			})
+		})
+	}
+}
+
+// Nothing is written meanwhile: so what comes from the table comes once, whatever happens to the session, and whoever goes on.
+func TestASnapshotOverLostSessionsAndStopsGivesEachRowOnce(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.before(60)
+		cfg := snapshot(w)
+		cfg.Window.Events = 5
+		r := w.start(cfg)
+		for i := range 5 {
+			time.Sleep(200 * time.Millisecond)
+			if st := r.relay.Status(); st.State != CopyingRows || st.Ready || !strings.Contains(st.Reason, "publishing rows of the table (snapshot)") {
+				t.Errorf("%+v", st)
+			}
+			if i%2 == 0 {
+				w.cut(errNet)
+				continue
+			}
+			r.stopped(t, 5*time.Second)
+			cfg.Copying = snapshot(w).Copying
+			r = w.start(cfg)
+		}
+		w.want(t, time.Minute, "all rows", w.allDelivered)
+		w.want(t, 2*time.Second, "the stream", func() bool { return w.newest().Copy == nil })
+		time.Sleep(time.Second)
+		if st := r.relay.Status(); !st.Ready || st.State != Streaming {
+			t.Errorf("%+v", st)
+		}
+		w.commit("a", "b")
+		w.want(t, time.Second, "the stream goes on", w.allDelivered)
+		r.stopped(t, time.Second)
+	})
+}
+
+// While the last record of a copy cannot be written the stream must not begin: a start would publish the table behind what the stream gave.
+func TestTheStreamWaitsForTheRecordThatEndsTheSnapshot(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.before(3)
+		r := w.start(snapshot(w))
+		w.want(t, 10*time.Second, "the copy begins", func() bool { rec := w.newest(); return rec != nil && rec.Copy != nil && rec.Copy.Slot })
+		w.do(func() { w.storeDown = true })
+		w.want(t, 10*time.Second, "all rows", w.allDelivered)
+		w.commit("a")
+		time.Sleep(30 * time.Second)
+		w.do(func() {
+			if w.allDelivered() {
+				t.Error("the stream has begun")
+			}
+			w.storeDown = false
+		})
+		w.want(t, 15*time.Second, "the stream", w.allDelivered)
+		r.stopped(t, time.Second)
+	})
+}
+
+func TestASnapshotHaltsAtARowThatCannotBePublished(t *testing.T) {
+	for name, spoil := range map[string]func(w *world){
+		"routed":    func(w *world) { w.commit("!") },
+		"delivered": func(w *world) { w.poison[w.commit("a").rows[0].id] = true },
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.before(3)
+				spoil(w)
+				w.commit("a")
+				w.id.SlotFound = cdc.SlotState{}
+				r := w.start(snapshot(w))
+				<-r.done
+				if !fault.NeedsPerson(r.err) || !strings.Contains(r.err.Error(), "of public.outbox") {
+					t.Errorf("%v", r.err)
+				}
+				if rec := w.record(); rec.Copy == nil || rec.Copy.Rows > 6 {
+					t.Errorf("record %+v", rec.Copy)
+				}
+			})
+		})
+	}
+}
+
+func TestASnapshotBeginsOnlyWhereItMay(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.before(3)
+		cfg := snapshot(w)
+		cfg.Copying.Tables.(*fakeTables).checked = fault.Config(errors.New("no order"), "")
+		r := w.start(cfg)
+		<-r.done
+		if !fault.Misconfigured(r.err) || w.id.SlotFound.Exists || len(w.records) != 0 {
+			t.Errorf("%v, slot %+v, records %v", r.err, w.id.SlotFound, w.records)
+		}
+		w.id.SlotFound = cdc.SlotState{Exists: true, Confirmed: w.pos}
+		r = w.start(snapshot(w))
+		<-r.done
+		if !fault.Misconfigured(r.err) || !strings.Contains(r.err.Error(), "no checkpoint knows it") || look(w, &w.opens) < foreignTries {
+			t.Errorf("%v after %d looks", r.err, w.opens)
+		}
+	})
+}
+
+// Between the record that a slot is about to be made and the first row anything can happen; the next start knows whose slot it is.
+func TestASlotThatWasAboutToBeMadeIsTaken(t *testing.T) {
+	for name, made := range map[string]bool{"before the slot": false, "behind the slot": true} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.clean = false
+				w.before(5)
+				rec := &checkpoint.Record{
+					Version: 1, Name: "shop", Epoch: 1, SystemID: w.id.SystemID, Timeline: 1, Slot: w.id.Slot, Database: w.id.Database, LSN: w.pos,
+					Copy: &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}, Holder: "gone", Time: time.Now(),
+				}
+				w.records[rec.Key()] = rec.Encode()
+				w.commit("a")
+				if made {
+					w.id.SlotFound = cdc.SlotState{Exists: true, Confirmed: w.pos}
+				}
+				w.commit("a")
+				r := w.start(snapshot(w))
+				w.want(t, 10*time.Second, "all rows", w.allDelivered)
+				r.stopped(t, time.Second)
+			})
+		})
+	}
+}
+
+func TestARunWithoutTheSnapshotRefusesToForgetIt(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.before(50)
+		cfg := snapshot(w)
+		cfg.Window.Events = 3
+		r := w.start(cfg)
+		w.want(t, 10*time.Second, "some rows", func() bool { return len(w.count) > 5 })
+		r.stopped(t, 5*time.Second)
+		r = w.start(Config{Create: true})
+		<-r.done
+		if !fault.Misconfigured(r.err) || !strings.Contains(fault.Hint(r.err), "snapshot: initial") {
+			t.Errorf("%v", r.err)
+		}
+		r = w.start(Config{Create: true, SkipSnapshot: true})
+		w.do(func() { w.gapsOK = true }) // what is left out, is left out
+		w.want(t, 10*time.Second, "given up", func() bool { return w.newest().Copy == nil })
+		r.stopped(t, time.Second)
+		r.wantLog(t, "THE SNAPSHOT IS GIVEN UP", 1)
+	})
+}
+
+// A recover replaces the slot that is lost, publishes, and ends; a run goes on from there.
+func TestARecoverEndsAndARunGoesOn(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{Create: true})
+		time.Sleep(time.Second)
+		w.commit("a", "b")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		r.stopped(t, time.Second)
+		for range 20 {
+			w.commit("a", "b")
+		}
+		w.do(func() {
+			w.id.SlotFound.Invalidation, w.clean = "wal_removed", false
+			clear(w.count) // the table has all of them
+		})
+		tables := &fakeTables{w: w}
+		asked := 0
+		no := true
+		gap := func(_ context.Context, gap *checkpoint.Refusal) (time.Time, error) {
+			if asked++; no {
+				return time.Time{}, fmt.Errorf("%w: nothing", ErrDeclined)
+			}
+			return w.began, nil
+		}
+		cfg := Config{Create: true, Copying: &Copying{Origin: checkpoint.OriginRecover, Tables: tables, Gap: gap}}
+		before := string(w.record().Encode())
+		r = w.start(cfg)
+		<-r.done
+		if !errors.Is(r.err, ErrDeclined) || string(w.record().Encode()) != before || w.id.SlotFound.Invalidation == "" {
+			t.Errorf("declined: %v", r.err)
+		}
+		no = false
+		cfg.Window.Events = 3
+		r = w.start(cfg)
+		had := len(w.count)
+		w.want(t, 10*time.Second, "some rows", func() bool { return len(w.count) > had+5 })
+		r.stopped(t, 5*time.Second)
+		rec := w.record()
+		if rec.Copy == nil || rec.Copy.Since != w.began.UTC() || rec.Copy.From == 0 || rec.CommitTime.IsZero() {
+			t.Errorf("record %+v, copy %+v", rec, rec.Copy)
+		}
+		r = w.start(Config{Create: true})
+		<-r.done
+		if !fault.NeedsPerson(r.err) || !strings.Contains(fault.Hint(r.err), "walpost recover") {
+			t.Errorf("run before the end of the recover: %v", r.err)
+		}
+		r = w.start(cfg)
+		<-r.done
+		if r.err != nil || !w.everything() || w.record().Copy != nil || asked != 2 {
+			t.Errorf("recover: %v, record %+v, asked %d times", r.err, w.record(), asked)
+		}
+		r = w.start(cfg)
+		<-r.done
+		if !errors.Is(r.err, ErrNoGap) {
+			t.Errorf("recover once more: %v", r.err)
+		}
+		r = w.start(Config{Create: true})
+		w.commit("a")
+		w.want(t, 10*time.Second, "the stream", w.allDelivered)
+		r.stopped(t, time.Second)
+	})
+}
