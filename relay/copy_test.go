@@ -130,7 +130,7 @@ func snapshot(w *world) Config {
 }
 
 func TestSimulatedSnapshots(t *testing.T) {
-	for seed := range uint64(*seeds/2) {
+	for seed := range uint64(*seeds / 2) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			simulateWith(t, seed, false, func(s *sim) {
 				s.before(s.rng.IntN(60))
