@@ -27,6 +27,7 @@ type options struct {
 	recvlogical        string
 	extra              string
 	rest               bool
+	cleanup            int
 }
 
 func main() {
@@ -40,6 +41,7 @@ func main() {
 	flag.StringVar(&o.builds, "walpost", "", "programs to compare, separated by commas; empty: build the one here")
 	flag.StringVar(&o.recvlogical, "pg_recvlogical", "", "its path; empty: look for it")
 	flag.StringVar(&o.extra, "config", "", "a file with further sections of walpost.yaml, such as delivery")
+	flag.IntVar(&o.cleanup, "cleanup", 0, "time for which the table's size is watched, without and with a cleanup; 0: leave it out")
 	flag.BoolVar(&o.rest, "idle", false, "wait for a load average below 0.5 before each figure")
 	flag.Parse()
 
@@ -121,6 +123,9 @@ func run(ctx context.Context, o *options) (err error) {
 		if err := e.latency(ctx, path, rates, o.seconds); err != nil {
 			return err
 		}
+	}
+	if o.cleanup > 0 {
+		return e.cleanup(ctx, builds[0], o.cleanup)
 	}
 	return nil
 }

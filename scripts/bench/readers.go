@@ -99,12 +99,12 @@ func (w *walpostReader) read(ctx context.Context, b *backlog, slot string) (resu
 func (e *env) relay(ctx context.Context, path, slot, prefix string) (*process, error) {
 	file := filepath.Join(e.dir, slot+".yaml")
 	text := fmt.Sprintf(`name: %s
-source: {dsn: %q, table: public.outbox, slot: %s, publication: bench, create: false}
+source: {dsn: %q, table: public.outbox, slot: %s, publication: bench, create: false%s}
 router: {route.topic.replacement: "%s${routedByValue}"}
 kafka: {brokers: [%s]}
 http: {listen: "127.0.0.1:0"}
 %s
-`, slot, e.dsn, slot, prefix, strings.Join(e.kafka.Brokers(), ", "), e.extra)
+`, slot, e.dsn, slot, e.source, prefix, strings.Join(e.kafka.Brokers(), ", "), e.extra)
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		return nil, err
 	}

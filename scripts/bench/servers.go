@@ -23,8 +23,10 @@ type env struct {
 	kafka *testenv.KafkaCluster
 	host  *host
 	extra string // sections of walpost.yaml
-	idle  bool
-	named int
+	// source is further keys of its source, each behind a comma.
+	source string
+	idle   bool
+	named  int
 }
 
 const schema = `
