@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -140,7 +141,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 			}
 		}
 		pause := c.cfg.Every
-		if err == nil && c.Status().Waiting != "" {
+		if err == nil && c.horizon.below == 0 {
 			pause = min(pause, lookAgain)
 		}
 		select {
@@ -182,7 +183,7 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	if c.cfg.Mode == DropPartitions {
 		for _, t := range c.cfg.Tables {
 			if err := c.makeAhead(ctx, t); err != nil {
-				return fmt.Errorf("cleanup of %s: %w", t, err)
+				return fmt.Errorf("cleanup of %s: %w", t, c.lacks(t, err))
 			}
 		}
 	}
@@ -200,13 +201,34 @@ func (c *Cleaner) pass(ctx context.Context) error {
 
 func (c *Cleaner) clean(ctx context.Context, t Table, below uint64) error {
 	if c.cfg.Mode == DropPartitions {
-		return c.dropOld(ctx, t, below)
+		return c.lacks(t, c.dropOld(ctx, t, below))
 	}
 	return c.deleteOld(ctx, t, below)
 }
 
 // errWaits is no error: there is nothing to be done before something else has happened.
 var errWaits = errors.New("waits")
+
+// hint adds a hint for as long as the connection lasts.
+func (c *Cleaner) hint(h string) {
+	c.update(func(s *Status) {
+		if !slices.Contains(s.Hints, h) {
+			s.Hints = append(s.Hints, h)
+			c.cfg.Logger.Warn().Msg("cleanup: " + h)
+		}
+	})
+}
+
+// lacks adds to err what to do about it where it is a matter of rights.
+func (c *Cleaner) lacks(t Table, err error) error {
+	if !isState(err, "42501") {
+		return err
+	}
+	if c.cfg.Mode == DropPartitions {
+		return fmt.Errorf("%w; the relay's role must own the table and its partitions: ALTER TABLE %s OWNER TO its name; (walpost setup prints it)", err, t.quoted())
+	}
+	return fmt.Errorf("%w; run: GRANT SELECT, DELETE, UPDATE (%s) ON %s TO the relay's role; (walpost setup prints it)", err, quote(c.cfg.TimeColumn), t.quoted())
+}
 
 func (c *Cleaner) waits(why string) { c.update(func(s *Status) { s.Waiting = why }) }
 

@@ -14,7 +14,8 @@ var timeTypes = map[string]bool{"timestamp with time zone": true, "timestamp wit
 // prepare looks at the tables once for each connection.
 func (c *Cleaner) prepare(ctx context.Context) error {
 	// Whoever uses the table goes first.
-	if err := c.exec(ctx, "cleanup", "SET lock_timeout = '1s'"); err != nil {
+	// And a policy that hides rows from us must be an error: what is hidden looks delivered.
+	if err := c.exec(ctx, "cleanup", "SET lock_timeout = '1s'", "SET row_security = off"); err != nil {
 		return err
 	}
 	var hints []string
@@ -49,9 +50,10 @@ func (c *Cleaner) prepare(ctx context.Context) error {
 
 // deleteOld deletes what was delivered and is old, batch after batch, until there is no more.
 func (c *Cleaner) deleteOld(ctx context.Context, t Table, below uint64) error {
-	// The parent's rows are in its partitions, and a ctid names a row only within one of them.
+	// The parent's rows are in its partitions, and a ctid names a row only within one of them. The rows of foreign and of unlogged
+	// ones are not in the WAL: their xmin says nothing of delivery.
 	leaves, err := c.rows(ctx, "find its partitions", `SELECT n.nspname, c.relname FROM pg_partition_tree(to_regclass($1)) p
- JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.isleaf ORDER BY 1, 2`, t.quoted())
+ JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.isleaf AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY 1, 2`, t.quoted())
 	if err != nil {
 		return err
 	}
@@ -59,8 +61,9 @@ func (c *Cleaner) deleteOld(ctx context.Context, t Table, below uint64) error {
 		leaves = [][]*string{{&t.Schema, &t.Name}}
 	}
 	for _, l := range leaves {
-		if err := c.deleteFrom(ctx, Table{Schema: *l[0], Name: *l[1]}, below); err != nil {
-			return err
+		leaf := Table{Schema: *l[0], Name: *l[1]}
+		if err := c.deleteFrom(ctx, leaf, below); err != nil {
+			return c.lacks(leaf, err)
 		}
 	}
 	return nil
@@ -83,6 +86,7 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t Table, below uint64) error {
 		res, err := c.rows(ctx, "delete", sql, interval(c.cfg.Keep), from, strconv.FormatUint(below, 10), strconv.Itoa(c.cfg.Batch))
 		if givesWay(err) {
 			c.cfg.Logger.Debug().Err(err).Str("table", t.String()).Msg("cleanup gives way")
+			c.waits(fmt.Sprintf("%s: others use it, or a batch takes too long: %s", t, err))
 			return nil
 		}
 		if err != nil {

@@ -15,6 +15,8 @@ const (
 	// remark is the comment of a partition that was detached by us, before the name of the table that it was part of. It is how it is
 	// found again after a crash.
 	remark = "walpost: detached, is dropped once everything in it is confirmed; was part of "
+	// closed is the name of the constraint that lets no row into a partition any more: see shut.
+	closed = "walpost_closed"
 )
 
 // partition is one partition with bounds, as seconds since 1970.
@@ -22,6 +24,8 @@ type partition struct {
 	Table
 	from, to float64
 	pending  bool // a detach was begun
+	plain    bool // an ordinary table whose rows are in the WAL; others are not looked into
+	closed   bool // takes no rows any more, because of us
 }
 
 // partitions returns the partitions of t with both bounds, in their order. The error says why t is not partitioned in the way
@@ -38,11 +42,13 @@ func (c *Cleaner) partitions(ctx context.Context, t Table) (parts []partition, h
 	}
 	// A bound is printed in the type of the column; read as a timestamptz in UTC it says the same for all three types.
 	found, err := c.rows(ctx, "look at its partitions", `WITH p AS (
- SELECT n.nspname, c.relname, i.inhdetachpending AS pending, pg_get_expr(c.relpartbound, c.oid) AS bound
+ SELECT n.nspname, c.relname, i.inhdetachpending AS pending, pg_get_expr(c.relpartbound, c.oid) AS bound,
+ c.relkind = 'r' AND c.relpersistence = 'p' AS plain, EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`') AS closed
  FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.inhparent = to_regclass($1))
  SELECT nspname, relname, pending::text, bound = 'DEFAULT',
  extract(epoch FROM (regexp_match(bound, 'FROM \(''([^'']+)''\)'))[1]::timestamptz)::text,
- extract(epoch FROM (regexp_match(bound, 'TO \(''([^'']+)''\)'))[1]::timestamptz)::text FROM p ORDER BY 6, 5`, t.quoted())
+ extract(epoch FROM (regexp_match(bound, 'TO \(''([^'']+)''\)'))[1]::timestamptz)::text,
+ plain::text, closed::text FROM p ORDER BY 6, 5`, t.quoted())
 	if err != nil {
 		return nil, false, err
 	}
@@ -53,7 +59,7 @@ func (c *Cleaner) partitions(ctx context.Context, t Table) (parts []partition, h
 		if r[4] == nil || r[5] == nil {
 			continue // MINVALUE, MAXVALUE, DEFAULT: not of ours
 		}
-		p := partition{Table: Table{Schema: *r[0], Name: *r[1]}, pending: *r[2] == "true"}
+		p := partition{Table: Table{Schema: *r[0], Name: *r[1]}, pending: *r[2] == "true", plain: *r[6] == "true", closed: *r[7] == "true"}
 		if p.from, err = strconv.ParseFloat(*r[4], 64); err == nil {
 			p.to, err = strconv.ParseFloat(*r[5], 64)
 		}
@@ -107,15 +113,13 @@ func (c *Cleaner) makeAhead(ctx context.Context, t Table) error {
 		from, to := stamp(p[0]), stamp(p[1])
 		part := Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
 		// One transaction: a table that was made and not attached would be in the way of the next attempt.
-		err := c.exec(ctx, "make partition "+part.String(), "BEGIN",
+		err := c.change(ctx, "make partition "+part.String(),
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL EXCLUDING IDENTITY)", part.quoted(), t.quoted()),
-			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.quoted(), part.quoted(), literal(from), literal(to)),
-			"COMMIT")
+			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.quoted(), part.quoted(), literal(from), literal(to)))
+		if givesWay(err) {
+			return nil // there is time
+		}
 		if err != nil {
-			_ = c.exec(ctx, "roll back", "ROLLBACK") // the connection is dropped when that fails, too
-			if givesWay(err) {
-				return nil // there is time
-			}
 			return err
 		}
 		c.update(func(s *Status) { s.Made++ })
@@ -142,8 +146,8 @@ func partName(table string, from, width float64) string {
 }
 
 // dropOld detaches partitions in which everything is old and delivered, and drops those that were detached. A row may be written to
-// an old partition until it is detached, so it is looked into twice: before, so that none is detached too early, and after, when nobody
-// has an insert open there any more.
+// an old partition until it is shut, so it is looked into three times: before, so that none is shut too early, when it is shut, and before
+// it is dropped.
 func (c *Cleaner) dropOld(ctx context.Context, t Table, below uint64) error {
 	parts, hasDefault, err := c.partitions(ctx, t)
 	if err != nil {
@@ -156,6 +160,10 @@ func (c *Cleaner) dropOld(ctx context.Context, t Table, below uint64) error {
 				return err
 			}
 			continue // its remark was written before
+		}
+		if !p.plain {
+			c.hint("partition " + p.String() + " is not an ordinary logged table (partitioned itself, foreign or unlogged): it is never dropped")
+			continue
 		}
 		if err := c.detach(ctx, t, p, below, hasDefault); err != nil {
 			return err
@@ -185,18 +193,32 @@ func (c *Cleaner) allDelivered(ctx context.Context, t Table, below uint64) (bool
 }
 
 func (c *Cleaner) detach(ctx context.Context, t Table, p partition, below uint64, hasDefault bool) error {
-	if old, err := c.old(ctx, p); err != nil || !old {
+	old, err := c.old(ctx, p)
+	if err != nil {
 		return err
+	}
+	if !old {
+		if p.closed { // rows are to be kept for longer than before
+			return c.change(ctx, "open "+p.String(), "ALTER TABLE "+p.quoted()+" DROP CONSTRAINT "+closed, "COMMENT ON TABLE "+p.quoted()+" IS NULL")
+		}
+		return nil
 	}
 	if all, err := c.allDelivered(ctx, p.Table, below); err != nil || !all {
 		return err
+	}
+	if !p.closed {
+		if done, err := c.shut(ctx, t, p); err != nil || !done {
+			return err
+		}
+		if all, err := c.allDelivered(ctx, p.Table, below); err != nil || !all {
+			return err // the row that came meanwhile is published as ever: the partition is still there
+		}
 	}
 	how := " CONCURRENTLY"
 	if hasDefault {
 		how = "" // Postgres cannot do it concurrently beside a default partition; lock_timeout bounds the wait
 	}
-	err := c.exec(ctx, "detach "+p.String(),
-		fmt.Sprintf("COMMENT ON TABLE %s IS %s", p.quoted(), literal(remark+t.String())),
+	err = c.exec(ctx, "detach "+p.String(),
 		fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s%s", t.quoted(), p.quoted(), how))
 	if givesWay(err) {
 		return nil // begun, it is finished in another pass
@@ -207,10 +229,36 @@ func (c *Cleaner) detach(ctx context.Context, t Table, p partition, below uint64
 	return err
 }
 
+// shut lets no row into p any more. false: others use it.
+//
+// While a partition is being detached concurrently, a transaction that sees it as it was (repeatable read, or a long statement) can still
+// write to it, and Postgres does not publish that row: to logical decoding the partition is no part of the table any more
+// (TestARowCannotBeWrittenToAPartitionThatIsBeingDetached). So the partition is shut first, while it is still a part: whoever
+// has written to it has ended then, and whoever comes later gets an error instead of losing an event.
+func (c *Cleaner) shut(ctx context.Context, t Table, p partition) (done bool, err error) {
+	err = c.change(ctx, "close "+p.String(),
+		"ALTER TABLE "+p.quoted()+" ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
+		fmt.Sprintf("COMMENT ON TABLE %s IS %s", p.quoted(), literal(remark+t.String())))
+	if givesWay(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// change runs statements in one transaction.
+func (c *Cleaner) change(ctx context.Context, step string, sql ...string) error {
+	err := c.exec(ctx, step, append(append([]string{"BEGIN"}, sql...), "COMMIT")...)
+	if err != nil {
+		_ = c.exec(ctx, "roll back", "ROLLBACK") // the connection is dropped when that fails, too
+	}
+	return err
+}
+
 // dropDetached drops what we have detached, in this life or in an earlier one, once all of it is delivered.
 func (c *Cleaner) dropDetached(ctx context.Context, t Table, below uint64) error {
 	found, err := c.rows(ctx, "find detached partitions", `SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = $1`, remark+t.String())
+ WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = $1
+ AND EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`')`, remark+t.String())
 	if err != nil {
 		return err
 	}

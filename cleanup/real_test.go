@@ -384,9 +384,14 @@ func TestOldPartitionsAreDroppedOnceAllInThemIsConfirmed(t *testing.T) {
 				p.exec("INSERT INTO outbox SELECT 30, date_trunc('day', now()) + '-5 days 2 hours'") // late, and not confirmed
 				p.run()
 				have("one row is not confirmed", "outbox_kept", "outbox_now", "outbox_old")
-				p.run()
-				p.confirm()
-				p.run()
+				for range 20 { // a transaction of another test on the server may hold a mark back
+					p.run()
+					p.confirm()
+					p.run()
+					if p.Status().Partitions == 2 {
+						break
+					}
+				}
 				have("all is confirmed", "outbox_kept", "outbox_now")
 				if s := p.Status(); s.Partitions != 2 || s.Err != "" {
 					t.Errorf("%+v", s)
@@ -403,7 +408,8 @@ func TestOldPartitionsAreDroppedOnceAllInThemIsConfirmed(t *testing.T) {
 func TestADetachedPartitionIsDroppedLater(t *testing.T) {
 	p := newPlace(t, "", partitioned, Config{Mode: DropPartitions, Keep: 48 * time.Hour})
 	p.exec(part("outbox_old", -5, -4), "INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-5 days 2 hours'",
-		"COMMENT ON TABLE outbox_old IS '"+remark+"public.outbox'", "ALTER TABLE outbox DETACH PARTITION outbox_old CONCURRENTLY",
+		"COMMENT ON TABLE outbox_old IS '"+remark+"public.outbox'", "ALTER TABLE outbox_old ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
+		"ALTER TABLE outbox DETACH PARTITION outbox_old CONCURRENTLY",
 		"CREATE TABLE outbox_mine (LIKE outbox)") // not ours
 	p.run()
 	if got := p.parts(); len(got) != 2 {
