@@ -46,8 +46,10 @@ type topic struct {
 	failed     []*slot
 	redo       []*slot // have failed, in order: before the queue
 	queue      queue
-	pending    int       // slots that have not ended
-	since      time.Time // of the last acknowledgement, or of the first record after a pause
+	pending    int   // slots that have not ended
+	oldest     *slot // at the client; the newest is the last of the list
+	newest     *slot
+	since      time.Time // of the last acknowledgement of the oldest, or of the first record after a pause
 	reason     error     // why the tender waits, nil while it does not
 	stuck      stuck
 	delivered  uint64
@@ -277,7 +279,9 @@ func (s *Kafka) drive(t *topic, group []*slot, through *client) int {
 		through = t.cl
 	}
 	t.through = through
-	t.flight += len(group)
+	for _, sl := range group {
+		t.leaves(sl)
+	}
 	s.mu.Unlock()
 	for i, sl := range group {
 		if s.handOver(through, sl, sl.n, &t.role) && !t.fenced.Load() {
@@ -285,7 +289,9 @@ func (s *Kafka) drive(t *topic, group []*slot, through *client) int {
 		}
 		rest := group[i+1:]
 		s.mu.Lock()
-		t.flight -= len(rest)
+		for _, sl := range rest {
+			t.returns(sl)
+		}
 		t.redo = append(slices.Clone(rest), t.redo...)
 		s.mu.Unlock()
 		return i + 1
@@ -339,7 +345,7 @@ func (s *Kafka) driveAlone(t *topic, sl *slot) error {
 func (s *Kafka) stream(t *topic) bool {
 	for {
 		s.mu.Lock()
-		trouble := s.closed || len(t.failed) > 0 || t.fenced.Load()
+		trouble := s.closed || len(t.failed) > 0 || t.fenced.Load() || t.stuck.found
 		s.mu.Unlock()
 		if trouble {
 			return false
@@ -365,7 +371,7 @@ func (s *Kafka) stream(t *topic) bool {
 func (s *Kafka) reopen(t *topic) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(t.failed) > 0 || len(t.redo) > 0 || t.queue.peek() != nil || t.fenced.Load() {
+	if s.closed || len(t.failed) > 0 || len(t.redo) > 0 || t.queue.peek() != nil || t.fenced.Load() || t.stuck.found {
 		return false
 	}
 	t.gate, t.redo = open, nil

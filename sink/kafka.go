@@ -72,7 +72,8 @@ type slot struct {
 	partition int32 // that the record asked for; the client overwrites the record's own
 	bytes     int   // of a batch with this record alone
 	err       error // of the last attempt; mu
-	next      *slot // in the free list; mu
+	prev      *slot // at the client, in the order of handing over; mu
+	next      *slot // there, or in the free list; mu
 }
 
 // Open makes a sink. It does not wait for the brokers: whatever is wrong with them shows in Stalled. The errors are those of
@@ -136,7 +137,7 @@ func (s *Kafka) Send(rec *cdc.Record, ticket cdc.Ticket) {
 		s.mu.Unlock()
 		return
 	}
-	t.flight++
+	t.leaves(sl)
 	c := t.cl
 	s.handing.Store(n)
 	s.mu.Unlock()
@@ -197,7 +198,8 @@ func (sl *slot) done(_ *kgo.Record, err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.flight--
+	oldest := t.oldest == sl
+	t.returns(sl)
 	if t.flight == 0 && t.gate != open {
 		t.signal()
 	}
@@ -210,7 +212,9 @@ func (sl *slot) done(_ *kgo.Record, err error) {
 		s.shut(t)
 		return
 	}
-	t.since = now
+	if oldest { // a partition that nothing comes from is not hidden by those that go on
+		t.since = now
+	}
 	t.delivered++
 	s.end(sl, nil, max(0, now.Sub(sl.committed)))
 }

@@ -18,8 +18,9 @@ import (
 //
 // The client that forgot a topic never produces to it again: its sequence numbers would start anew (see fresh).
 
-// stuckAfter is how long a topic must wait for answers while its brokers, leaders and replicas are seen to be well. It is longer
-// than the client's own patience with a request: ten seconds for the broker, and ten for the way.
+// stuckAfter is how long a topic must wait for the answer to its oldest record while its brokers, leaders and replicas are seen to
+// be well. It is longer than the client's own patience with a request, which is two thirds of it: ten seconds for the broker, and
+// ten for the way.
 const stuckAfter = 30 * time.Second
 
 var errStuck = errors.New("no answers although the brokers are well: trying again through a new client")
@@ -61,6 +62,13 @@ func (s *Kafka) abandon(t *topic) {
 		time.Sleep(100 * time.Microsecond)
 	}
 	c.PurgeTopicsFromProducing(t.name)
+	// A request that is on the wire can still be written, by a broker that does not know it from the new client's: what comes later
+	// must not be in the log before it. After this time the client has given each of them up, and closed its connection.
+	select {
+	case <-time.After(s.patience * 2 / 3):
+	case <-s.ctx.Done():
+		return
+	}
 	for {
 		s.mu.Lock()
 		left, closed := t.flight, s.closed

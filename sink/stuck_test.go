@@ -131,3 +131,77 @@ func TestOnlyALongWaitWithoutAReasonIsStuck(t *testing.T) {
 		}
 	})
 }
+
+// The oldest record decides: partitions that go on do not hide one that does not.
+func TestAPartitionThatIsStuckShowsBesideOthers(t *testing.T) {
+	a := &topic{name: "a", wake: make(chan struct{}, 1)}
+	s := &Kafka{topics: map[string]*topic{"a": a}, wake: make(chan struct{}, 1)}
+	a.s = s
+	slots := make([]*slot, 4)
+	for i := range slots {
+		slots[i] = newSlot()
+		slots[i].t = a
+		a.pending++
+		a.leaves(slots[i])
+	}
+	slots[1].done(nil, nil) // from the middle
+	slots[3].done(nil, nil) // the newest
+	if !a.since.IsZero() || a.oldest != slots[0] || a.newest != slots[2] {
+		t.Error("an acknowledgement of a later record counts")
+	}
+	slots[0].done(nil, nil)
+	if a.since.IsZero() || a.oldest != slots[2] || a.newest != slots[2] {
+		t.Error("an acknowledgement of the oldest record does not count")
+	}
+	slots[2].done(nil, nil)
+	if a.oldest != nil || a.newest != nil || a.flight != 0 {
+		t.Errorf("%d are left", a.flight)
+	}
+}
+
+// A gate does not open while its topic is to leave the client: nobody would tend it any more.
+func TestTheGateStaysShutWhileATopicIsStuck(t *testing.T) {
+	s := new(Kafka)
+	a := &topic{s: s, gate: tended}
+	a.stuck.found = true
+	if s.reopen(a) || a.gate != tended {
+		t.Error("the gate opens")
+	}
+}
+
+// What a slow broker has of the client that was left is written before anything that comes through the next one, or never: else
+// the log would end with what is long past.
+func TestARequestOnTheWireIsOverBeforeTheNextClientBegins(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(1, "a"))
+	b := open1(t, config(c.ListenAddrs()))
+	b.patience = 3 * time.Second
+	for range 3 {
+		b.send("a", "k", 200)
+		b.all()
+	}
+	var hold atomic.Bool
+	hold.Store(true)
+	release := make(chan struct{})
+	end := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(end)
+	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if hold.CompareAndSwap(true, false) {
+			c.SleepControl(func() { <-release })
+		}
+		return nil, nil, false
+	})
+	b.send("a", "k", 100)
+	waitFor(t, func() bool {
+		_ = b.Stalled()
+		return renewals(b.Kafka) > 0
+	})
+	b.send("a", "k", 50)                      // which the old client never has
+	time.AfterFunc(700*time.Millisecond, end) // a good part of the two seconds, in which another client would be through
+	b.all()
+	<-release
+	b.send("a", "k", 1)
+	b.all()
+	b.rerunsMayBe = true
+	b.checkLog(c.ListenAddrs(), "a")
+}
