@@ -401,7 +401,7 @@ func (s *Source) Examine(ctx context.Context) []Finding {
 		f.streams = true
 	}
 	makes := f.slot == nil && s.cfg.Create
-	found = append(found, s.cfg.judge(f, makes)...)
+	found = s.cfg.doctor(ctx, sql, f, append(found, s.cfg.judge(f, makes)...))
 	if makes && !s.cfg.SnapshotChosen && !slices.ContainsFunc(found, func(f Finding) bool { return f.Level == Fail }) {
 		if err := s.cfg.refuseRows(ctx, sql, f); err != nil {
 			found = append(found, Finding{Name: "source.snapshot", Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)})
