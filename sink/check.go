@@ -116,11 +116,12 @@ func (c *checker) topic(ctx context.Context, topic string) {
 		return
 	}
 	detail := fmt.Sprintf("%d partitions", n)
-	if kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeTopic, topic, "max.message.bytes", "min.insync.replicas"); err == nil {
+	if kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeTopic, topic, append([]string{"max.message.bytes", "min.insync.replicas"}, topicSettings...)...); err == nil {
 		if v := kv["max.message.bytes"]; v != "" {
 			detail += ", max.message.bytes " + v
 		}
 		c.replicas(name, topic, m, kv["min.insync.replicas"])
+		c.settings(name, topic, kv)
 	}
 	c.leaders(name, m)
 	c.add(name, OK, detail, "")
