@@ -109,14 +109,17 @@ func (d *Debezium) Run(ctx context.Context, c *Case, p *Place, slot string) (o O
 	}
 	records, topics, err := readTopics(ctx, d.Brokers, name+".")
 	if err != nil {
-		return o, err
+		return o, fmt.Errorf("read what Debezium wrote: %w", err)
 	}
 	for _, r := range records {
 		if r.Topic != config["topic.prefix"]+".message" {
 			o.Records = append(o.Records, r)
 		}
 	}
-	return o, deleteTopics(ctx, d.Brokers, topics)
+	if err := deleteTopics(ctx, d.Brokers, topics); err != nil {
+		return o, fmt.Errorf("delete topics: %w", err)
+	}
+	return o, nil
 }
 
 // atEnd waits until the connector has stored an offset that is of the last message: everything before it is acknowledged then.

@@ -155,7 +155,7 @@ func (w *Relay) Run(ctx context.Context, c *Case, p *Place, slot string) (o Outc
 	}
 	records, topics, err := readTopics(ctx, brokers, "")
 	if err != nil {
-		return o, err
+		return o, fmt.Errorf("read what walpost wrote: %w", err)
 	}
 	o.Records = records
 	if w.Brokers != nil {

@@ -3,7 +3,6 @@ package parity
 import (
 	"context"
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -58,7 +57,7 @@ func (c *Case) Put(ctx context.Context, dsn, name string, slots int) (*Place, er
 		publish += " WITH (publish_via_partition_root = true)"
 	}
 	if _, err := conn.Exec(ctx, publish); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("publication: %w", err)
 	}
 	for n := range slots {
 		slot := fmt.Sprintf("%s_%d", name, n)
@@ -77,7 +76,12 @@ func (c *Case) Put(ctx context.Context, dsn, name string, slots int) (*Place, er
 }
 
 // Leave drops the slots.
-func (p *Place) Leave(ctx context.Context) error {
+func (p *Place) Leave(ctx context.Context) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("drop the slots: %w", err)
+		}
+	}()
 	conn, err := pgx.Connect(ctx, p.DSN)
 	if err != nil {
 		return err
@@ -130,17 +134,24 @@ func empty(ctx context.Context, conn *pgx.Conn) error {
 	return err
 }
 
-var statementEnd = regexp.MustCompile(`;[ \t]*\n`)
-
 // execute runs statements one by one.
 func execute(ctx context.Context, conn *pgx.Conn, sql string) error {
-	for _, s := range statementEnd.Split(sql, -1) {
-		if strings.TrimSpace(s) == "" {
-			continue
+	for len(sql) > 0 {
+		// A statement ends with a semicolon at the end of a line, outside quotes.
+		end, quotes := len(sql), 0
+		for i := range len(sql) {
+			if sql[i] == '\'' {
+				quotes++
+			}
+			if sql[i] == ';' && quotes%2 == 0 && (i+1 == len(sql) || sql[i+1] == '\n') {
+				end = i + 1
+				break
+			}
 		}
-		if _, err := conn.PgConn().Exec(ctx, s).ReadAll(); err != nil {
-			return fmt.Errorf("%s: %w", s, err)
+		if _, err := conn.PgConn().Exec(ctx, sql[:end]).ReadAll(); err != nil {
+			return fmt.Errorf("%s: %w", sql[:end], err)
 		}
+		sql = strings.TrimLeft(sql[end:], "\n")
 	}
 	return nil
 }
@@ -151,8 +162,20 @@ const (
 	MaxMessage = "16777216"
 )
 
-// readTopics returns every record of the topics whose names begin with prefix, without the prefix, and whether the topics are there.
+// readTopics returns every record of the topics whose names begin with prefix, without the prefix, and the topics' whole names.
 func readTopics(ctx context.Context, brokers []string, prefix string) (records []Record, topics []string, err error) {
+	for try := 1; ; try++ {
+		// A client whose first answer about a topic that has just been made was wrong may not ask again in time.
+		once, cancel := context.WithTimeout(ctx, 10*time.Second)
+		records, topics, err = readOnce(once, brokers, prefix)
+		cancel()
+		if err == nil || try == 3 || ctx.Err() != nil {
+			return records, topics, err
+		}
+	}
+}
+
+func readOnce(ctx context.Context, brokers []string, prefix string) (records []Record, topics []string, err error) {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.FetchMaxWait(100*time.Millisecond), kgo.FetchMaxBytes(32<<20),
 		kgo.FetchMaxPartitionBytes(16<<20))
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"os/signal"
 	"regexp"
 	"syscall"
+	"time"
 
 	"github.com/walpost/walpost/internal/parity"
 	"github.com/walpost/walpost/internal/testenv"
@@ -25,6 +26,11 @@ type options struct {
 	missing bool
 	at      int
 	version string
+
+	random int
+	seed   uint64
+	first  uint64
+	found  string
 }
 
 func main() {
@@ -35,6 +41,10 @@ func main() {
 	flag.BoolVar(&o.missing, "missing", false, "only cases for which nothing is kept yet")
 	flag.IntVar(&o.at, "at-once", 16, "how many cases run at the same time")
 	flag.StringVar(&o.version, "postgres", "15", "major version of Postgres")
+	flag.IntVar(&o.random, "random", 0, "make this many random cases, run them on Debezium and on walpost, and compare")
+	flag.Uint64Var(&o.seed, "seed", uint64(time.Now().Unix()), "seed of the random cases")
+	flag.Uint64Var(&o.first, "first", 0, "number of the first random case; -random 1 -seed S -first N repeats one")
+	flag.StringVar(&o.found, "found", "", "folder for found.txt: the random cases that differ, with what Debezium gave")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -46,6 +56,10 @@ func main() {
 }
 
 func run(ctx context.Context, o *options) error {
+	if o.random > 0 {
+		e := &env{host: &host{}}
+		return e.with(o, func() error { return e.random(ctx, o) })
+	}
 	only, err := regexp.Compile(o.only)
 	if err != nil {
 		return fmt.Errorf("-case: %w", err)
