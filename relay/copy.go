@@ -76,10 +76,7 @@ func (l *loop) installCopy(ctx context.Context, a *attempt) error {
 		c.spec, c.done = was.spec, was.done
 		c.spec.Slot = true
 	}
-	if l.tracker != nil {
-		l.gen = (l.gen + 1) & (1<<(64-genShift) - 1)
-	}
-	l.tracker = checkpoint.New(0)
+	l.tracker = checkpoint.New(0) // nobody waits for a ticket of the former one
 	l.marks, l.checkpointer.durableSent = marks{}, 0
 	l.progress = progress{}
 	l.received = a.rec.LSN
