@@ -118,6 +118,9 @@ func accepted(t *testing.T, doc, both, key string) {
 		return "5432", true // a host, a user, a password, and a port too
 	}
 	cfg, err := loadConfig(name, env, nil, nil)
+	if strings.Contains(doc, "pay$$load") && cfg.Router.Payload+cfg.Records.UnavailableValue != "pay$load${x}$$" {
+		t.Errorf("dollar signs: %q, %q", cfg.Router.Payload, cfg.Records.UnavailableValue)
+	}
 	if err != nil {
 		t.Fatalf("walpost does not accept it:\n%v\n%s", err, doc)
 	}

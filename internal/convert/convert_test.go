@@ -193,7 +193,7 @@ func TestATakeoverNeverMakesASlot(t *testing.T) {
 func TestABrokenLoginIsNotTakenApart(t *testing.T) {
 	for _, login := range []string{
 		`username= password=\"hidden-1\";`, `username=password='hidden-1';`, `username=\"u\" password=\"hidden-1`, `password=hidden-1`, `username=\"u\" password=hidden-1=x;`,
-		`username=\"u password=\"hidden-1\";`,
+		`username=password=\"hidden-1\" password=\"x\";`, `username=\"u password=\"hidden-1\";`,
 	} {
 		r := convertJSON(t, `, "producer.override.security.protocol": "SASL_SSL", "producer.override.sasl.mechanism": "PLAIN", "producer.override.sasl.jaas.config": "M required `+login+`"`)
 		all := string(r.YAML)
