@@ -29,9 +29,17 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	}
 	var wg sync.WaitGroup
 	var ours []sink.Finding
-	if cfg.Stdout == nil {
-		wg.Go(func() { ours = sink.Check(ctx, cfg.sink(), cfg.knownTopics(), cfg.checkpointTopic()) })
-	}
+	var rows []Finding
+	wg.Go(func() {
+		var topics map[string]int
+		topics, rows = r.sample(ctx)
+		for _, t := range cfg.knownTopics() {
+			topics[t] = max(topics[t], 0)
+		}
+		if cfg.Stdout == nil {
+			ours = sink.Check(ctx, cfg.sink(), topics, cfg.checkpointTopic())
+		}
+	})
 	var found []Finding
 	for _, f := range r.source.Examine(ctx) {
 		level := string(f.Level)
@@ -41,6 +49,7 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 		found = append(found, Finding{"postgres", f.Name, level, f.Detail, f.Fix})
 	}
 	wg.Wait()
+	found = append(found, rows...)
 	for _, f := range ours {
 		found = append(found, Finding{"kafka", strings.TrimPrefix(f.Name, "kafka "), string(f.Level), f.Detail, f.Fix})
 	}

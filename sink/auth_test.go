@@ -147,7 +147,7 @@ func TestARightThatIsGrantedLaterIsWaitedFor(t *testing.T) {
 		err := b.Stalled()
 		return err != nil && strings.Contains(err.Error(), "not authorized to produce") && strings.Contains(err.Error(), "topic a")
 	})
-	found := Check(t.Context(), cfg, []string{"a"}, "")
+	found := Check(t.Context(), cfg, map[string]int{"a": 0}, "")
 	if len(found) != 2 || found[1].Level != Fail || !strings.Contains(found[1].Detail, "may not write") {
 		t.Errorf("check: %+v", found)
 	}

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -30,9 +32,10 @@ type Finding struct {
 	Fix    string
 }
 
-// Check looks at the Kafka side of the preconditions: the brokers, the topics that are known beforehand, and checkpointTopic
-// ("" for none). It changes nothing. It is bounded by ctx, and by some seconds for each question.
-func Check(ctx context.Context, cfg Config, topics []string, checkpointTopic string) []Finding {
+// Check looks at the Kafka side of the preconditions: the brokers, the topics that are known beforehand with the size of the largest record
+// that is known to go there (0: none), and checkpointTopic ("" for none). It changes nothing. It is bounded by ctx, and by some
+// seconds for each question.
+func Check(ctx context.Context, cfg Config, topics map[string]int, checkpointTopic string) []Finding {
 	if err := cfg.Validate(); err != nil {
 		return []Finding{{"kafka configuration", Fail, err.Error(), "correct the configuration"}}
 	}
@@ -58,8 +61,9 @@ func Check(ctx context.Context, cfg Config, topics []string, checkpointTopic str
 	}
 	c.brokers = len(meta.Brokers)
 	c.add("kafka brokers", OK, fmt.Sprintf("%d reachable", c.brokers), "")
-	for _, t := range topics {
-		c.topic(ctx, t)
+	c.cluster(ctx, meta.ControllerID)
+	for _, t := range slices.Sorted(maps.Keys(topics)) {
+		c.topic(ctx, t, topics[t])
 	}
 	if checkpointTopic != "" {
 		c.checkpoint(ctx, checkpointTopic)
@@ -78,7 +82,7 @@ func (c *checker) add(name string, level Level, detail, fix string) {
 	c.found = append(c.found, Finding{name, level, detail, fix})
 }
 
-func (c *checker) topic(ctx context.Context, topic string) {
+func (c *checker) topic(ctx context.Context, topic string, largest int) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	name := "topic " + topic
@@ -119,6 +123,7 @@ func (c *checker) topic(ctx context.Context, topic string) {
 	if kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeTopic, topic, append([]string{"max.message.bytes", "min.insync.replicas"}, topicSettings...)...); err == nil {
 		if v := kv["max.message.bytes"]; v != "" {
 			detail += ", max.message.bytes " + v
+			c.size(name, topic, v, largest)
 		}
 		c.replicas(name, topic, m, kv["min.insync.replicas"])
 		c.settings(name, topic, kv)

@@ -1,0 +1,46 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// The rows that are there are routed: their topics are looked for, the largest is compared with what its topic takes, and one that
+// would halt the relay is named.
+func TestCheckLooksAtTheRowsThatAreThere(t *testing.T) {
+	kafka, pg := testenv.Kafka(t), testenv.Postgres(t, "")
+	dsn := pg.Database(t)
+	small, large := kafka.Topic(t, 3, nil), kafka.Topic(t, 1, map[string]string{"max.message.bytes": "2000"})
+	pg.Exec(t, dsn, outboxTable, rows(1, 20, small),
+		"INSERT INTO outbox SELECT 21, '"+large+"', 'k', 'x', to_jsonb(repeat('x', 3000))")
+	config := t.TempDir() + "/walpost.yaml"
+	write(t, config, `
+source: {dsn: "`+dsn+`", table: outbox, snapshot: never}
+router: {route.topic.replacement: "${routedByValue}"}
+kafka: {brokers: ["`+strings.Join(kafka.Brokers(), `", "`)+`"]}
+checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})+`}
+`)
+	check := func() string {
+		code, out := command(t, "check", "-c", config)
+		if code != exitOK { // warnings
+			t.Errorf("exit code %d", code)
+		}
+		return out
+	}
+	out := check()
+	for _, want := range []string{
+		"ok    kafka: topic " + small + ": 3 partitions",
+		"warn  kafka: topic " + large + " size: a row that is there makes a record of 3",
+		"ok    postgres: rows of public.outbox: 21 looked at",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+	pg.Exec(t, dsn, "INSERT INTO outbox SELECT 22, 'no topic', 'k', 'x', '{}'")
+	if out := check(); !strings.Contains(out, `warn  postgres: rows of public.outbox: one of those that are there gives no record: event "22"`) {
+		t.Errorf("the row that cannot be routed is not named:\n%s", out)
+	}
+}
