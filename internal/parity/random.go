@@ -30,6 +30,7 @@ type generator struct {
 	enveloped  bool
 	named      bool // schemas with names are written
 	expands    bool
+	doubles    bool
 	hasAt      bool
 	partitions bool
 	versions   bool
@@ -171,8 +172,10 @@ func (g *generator) json(prefix string) bool {
 
 func (g *generator) modes() {
 	time := g.some(.7, "time.precision.mode", "adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds")
-	g.some(.6, "decimal.handling.mode", "precise", "string", "double")
-	g.some(.5, "binary.handling.mode", "bytes", "bytes", "base64", "base64-url-safe", "hex")
+	g.doubles = g.some(.6, "decimal.handling.mode", "precise", "string", "double") == "double"
+	if g.keyType != "bytea" && g.valueType != "bytea" { // whose converters take bytes only
+		g.some(.5, "binary.handling.mode", "bytes", "bytes", "base64", "base64-url-safe", "hex")
+	}
 	g.some(.4, "interval.handling.mode", "numeric", "string")
 	g.some(.4, "hstore.handling.mode", "json", "map")
 	if g.chance(.3) && time != "connect" && time != "isostring" {

@@ -58,8 +58,11 @@ func (g *generator) float() string {
 	return fmt.Sprintf("'%v'", float64(g.IntN(1<<20)-1<<19)/16)
 }
 
-// decimal has up to so many digits before and behind the point.
+// decimal has up to so many digits before and behind the point; fewer where it becomes a float, for the reason given there.
 func (g *generator) decimal(before, behind int) string {
+	if g.doubles {
+		before, behind = min(before, 6), min(behind, 4)
+	}
 	var b strings.Builder
 	b.WriteString(pick(g, "", "", "-"))
 	for range 1 + g.IntN(before) {

@@ -223,10 +223,11 @@ func readOnce(ctx context.Context, brokers []string, prefix string) (records []R
 	for n > 0 {
 		f := cl.PollFetches(ctx)
 		if err := f.Err(); err != nil {
-			return nil, nil, err
+			return nil, nil, fmt.Errorf("%w: %d records read, not yet to the ends %v", err, len(records), left)
 		}
 		f.EachRecord(func(r *kgo.Record) {
-			if end, ok := left[r.Topic][r.Partition]; !ok || r.Offset >= end {
+			end, ok := left[r.Topic][r.Partition]
+			if !ok || r.Offset >= end {
 				return
 			}
 			rec := Record{
@@ -236,8 +237,9 @@ func readOnce(ctx context.Context, brokers []string, prefix string) (records []R
 				rec.Headers = append(rec.Headers, Header{h.Key, h.Value})
 			}
 			records = append(records, rec)
-			if r.Offset == left[r.Topic][r.Partition]-1 {
+			if r.Offset == end-1 {
 				n--
+				delete(left[r.Topic], r.Partition)
 			}
 		})
 	}

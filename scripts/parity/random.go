@@ -6,8 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"sync"
 	"time"
 
@@ -20,6 +23,7 @@ func (e *env) random(ctx context.Context, o *options) error {
 	var mu sync.Mutex
 	var errs []error
 	connectors, cases, records, refused, differ := 0, 0, 0, 0, 0
+	reasons := map[string]int{}
 	found := &parity.File{Path: filepath.Join(o.found, "found.txt")}
 	from := time.Now()
 	next := make(chan uint64)
@@ -39,6 +43,7 @@ func (e *env) random(ctx context.Context, o *options) error {
 					records += len(debezium.Records)
 					if debezium.Failure != "" {
 						refused++
+						reasons[addressed.ReplaceAllString(debezium.Failure, "…")]++
 					}
 					c.Want = debezium.String()
 					if difference := walpost.Compare(c.Want); difference != "" {
@@ -65,8 +70,11 @@ func (e *env) random(ctx context.Context, o *options) error {
 	}
 	close(next)
 	wg.Wait()
-	fmt.Printf("seed %d: %d cases on %d connectors in %s, %d records, %d failed on both sides, %d differ, %d could not be run\n",
+	fmt.Printf("seed %d: %d cases on %d connectors in %s, %d records, %d connectors failed, %d differ, %d could not be run\n",
 		o.seed, cases, connectors, time.Since(from).Round(time.Second), records, refused, differ, len(errs))
+	for _, reason := range slices.Sorted(maps.Keys(reasons)) {
+		fmt.Printf("  failed %3d times: %.160s\n", reasons[reason], reason)
+	}
 	if differ > 0 {
 		if o.found != "" {
 			errs = append(errs, os.WriteFile(found.Path, found.Bytes(), 0o644))
@@ -75,6 +83,9 @@ func (e *env) random(ctx context.Context, o *options) error {
 	}
 	return errors.Join(errs...)
 }
+
+// addressed is what makes reasons of one kind look like many.
+var addressed = regexp.MustCompile(`random_\w+|[0-9]+`)
 
 // both runs one case on Debezium and on walpost.
 func (e *env) both(ctx context.Context, c *parity.Case, dsn string, place int) (debezium, walpost parity.Outcome, err error) {
