@@ -36,6 +36,8 @@ func (e *env) start(o *options) {
 	e.kafka = testenv.KafkaPrivate(e.host, 1, map[string]string{
 		"auto.create.topics.enable": "true", "num.partitions": strconv.Itoa(parity.Partitions), "message.max.bytes": parity.MaxMessage,
 		"log.index.size.max.bytes": "65536",
+		// Timestamps of columns are years old: a broker deletes such records within minutes.
+		"log.retention.ms": "-1",
 		// What is compared is what is sent; a broker would refuse a timestamp of the future.
 		"log.message.timestamp.after.max.ms": "9223372036854775807",
 	})
