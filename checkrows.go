@@ -42,8 +42,10 @@ func (r *Relay) sample(ctx context.Context) (topics map[string]int, found []Find
 		case err != nil:
 			found = append(found, Finding{"postgres", name, "warn", "they cannot be looked at: " + err.Error(), fault.Hint(err)})
 		case bad != nil:
-			found = append(found, Finding{"postgres", name, "warn", "one of those that are there gives no record: " + bad.Error(),
-				"A row like it halts the relay: walpost explain shows what is wrong with it."})
+			found = append(found, Finding{
+				"postgres", name, "warn", "one of those that are there gives no record: " + bad.Error(),
+				"A row like it halts the relay: walpost explain shows what is wrong with it.",
+			})
 		case looked > 0:
 			found = append(found, Finding{"postgres", name, "ok", fmt.Sprintf("%d looked at, all can be routed", looked), ""})
 		}
