@@ -5,6 +5,9 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
 )
 
 const connector = `{"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
@@ -202,6 +205,25 @@ func TestABrokenLoginIsNotTakenApart(t *testing.T) {
 		}
 		if strings.Contains(all, "hidden-1") {
 			t.Errorf("%s: the password is in\n%s", login, all)
+		}
+	}
+}
+
+// A table may be named with any character: what is written is read back as it was.
+func TestEveryCharacterIsReadBack(t *testing.T) {
+	names := []string{"a\xffb"} // no UTF-8
+	for r := rune(1); r <= unicode.MaxRune; r++ {
+		if r < 0x3000 || r > 0xd7f0 && r < 0x10010 || r > 0xe0000 { // between them are letters of one kind, and nothing
+			names = append(names, string([]rune{'a', r, 'b'}))
+		}
+	}
+	for _, name := range names {
+		var back []string
+		if err := yaml.Unmarshal([]byte(scalar(name)+"\n"), new(string)); err != nil {
+			t.Fatalf("%+q is written as %s: %v", name, scalar(name), err)
+		}
+		if err := yaml.Unmarshal([]byte(list([]string{name, "c"})+"\n"), &back); err != nil || len(back) != 2 || back[0] != strings.ToValidUTF8(name, "\uFFFD") {
+			t.Fatalf("%+q is written as %s and read as %q: %v", name, list([]string{name, "c"}), back, err)
 		}
 	}
 }

@@ -2,9 +2,9 @@ package convert
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 )
 
@@ -57,17 +57,13 @@ func scalar(s string) string {
 	if plain.MatchString(s) && !words.MatchString(s) {
 		return s
 	}
-	var b bytes.Buffer
-	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false)
-	_ = enc.Encode(s) // a string is always encoded
-	return strings.TrimSuffix(b.String(), "\n")
+	return strconv.Quote(strings.ToValidUTF8(s, "\uFFFD")) // YAML reads back whatever Go escapes; JSON leaves DEL as it is, which YAML refuses
 }
 
 func list(values []string) string {
 	quoted := make([]string, len(values))
 	for i, v := range values {
-		if quoted[i] = scalar(v); strings.ContainsAny(v, ",{}[]") && quoted[i] == v {
+		if quoted[i] = scalar(v); strings.ContainsAny(v, ",{}[]?") && quoted[i] == v {
 			quoted[i] = `"` + v + `"`
 		}
 	}
