@@ -123,6 +123,9 @@ func (t *topics) of(value []byte) (string, error) {
 }
 
 func (t *topics) route(value string) (string, error) {
+	if !utf8.ValidString(value) { // of a database with the encoding SQL_ASCII
+		return "", fmt.Errorf("value %q is not UTF-8", value)
+	}
 	if t.re.endAnchor && (strings.HasSuffix(value, "\n") || strings.HasSuffix(value, "\r") || strings.HasSuffix(value, "\u0085") ||
 		strings.HasSuffix(value, "\u2028") || strings.HasSuffix(value, "\u2029")) {
 		return "", fmt.Errorf("value %q ends in a line terminator, and route.topic.regex has a $", value)

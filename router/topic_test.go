@@ -106,6 +106,19 @@ func TestWordBoundaryBeyondASCIIIsAnError(t *testing.T) {
 	}
 }
 
+// A database with the encoding SQL_ASCII gives whatever bytes were written. Neither engine of regular expressions is trusted with them.
+func TestValueThatIsNotUTF8IsRefused(t *testing.T) {
+	for _, regex := range []string{"0.++", ".*"} {
+		tp, err := newTopics(regex, "0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := tp.route("0>\b\x9ah2"); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+			t.Errorf("%s: %q, %v", regex, got, err)
+		}
+	}
+}
+
 // A regex that backtracks for ever must not hold the relay for ever.
 func TestCatastrophicBacktrackingEnds(t *testing.T) {
 	tp, err := newTopics(`(?:(?:x+x+)+)(?=y)z`, "y")
