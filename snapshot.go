@@ -94,7 +94,7 @@ func orderName(o replication.Order) string {
 		return "commit " + o.Column
 	case replication.ByColumn:
 		return "column " + o.Column
-	case replication.ByTransaction, replication.Unordered:
+	case replication.ByTransaction, replication.BySize, replication.Unordered:
 	}
 	return ""
 }

@@ -18,7 +18,7 @@ import (
 // tell apart, the one that was written first comes first (by command, then by place).
 type Order struct {
 	By     OrderBy
-	Column string // for ByColumn
+	Column string // for ByColumn and BySize
 }
 
 // OrderBy says what an Order goes by.
@@ -34,6 +34,8 @@ const (
 	ByColumn
 	// ByTransaction is by the age of the writing transaction's id: the order in which transactions began to write.
 	ByTransaction
+	// BySize is by how large a column's value is as it is stored, which may be compressed: cheap, since no value is fetched for it.
+	BySize
 )
 
 // A Selection is which rows of a table are read, and in which order.
@@ -218,6 +220,12 @@ func (r *TableReader) sortKeys(t *readTable, o Order) (keys []string, key string
 		return append([]string{c + " ASC"}, written...), c + "::text", nil
 	case ByTransaction:
 		return append([]string{"age(t.xmin) DESC"}, written...), "NULL", nil
+	case BySize:
+		c, err := t.column(o.Column)
+		if err != nil {
+			return nil, "", err
+		}
+		return []string{"pg_column_size(" + c + ") ASC NULLS FIRST"}, "NULL", nil
 	case Unordered:
 	}
 	return nil, "NULL", nil

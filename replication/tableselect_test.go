@@ -158,3 +158,16 @@ func TestSinceLeavesOutWhatIsKnownToBeOlder(t *testing.T) {
 		})
 	}
 }
+
+// The largest values come first, whether the server keeps them in the row, compressed or beside it, and no value last.
+func TestTheLargestRowsAreRead(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, "15"), "CREATE TABLE outbox (id int PRIMARY KEY, payload text)",
+		"ALTER TABLE outbox ALTER payload SET STORAGE EXTERNAL",
+		"INSERT INTO outbox VALUES (1, 'x'), (2, repeat('x', 90000)), (3, NULL), (4, repeat('x', 5000)), (5, 'xx')")
+	if got, _ := w.take(Selection{Order: Order{By: BySize, Column: "payload"}, Newest: 3}, 0); got != "2 4 5" {
+		t.Errorf("read %s", got)
+	}
+	if got, _ := w.take(Selection{Order: Order{By: BySize, Column: "payload"}}, 0); got != "3 1 5 4 2" {
+		t.Errorf("all: %s", got)
+	}
+}

@@ -215,7 +215,8 @@ func (c *checker) createCommand(topic string) string {
 
 // creatable asks the brokers whether they would create a topic, without creating it.
 func (c *checker) creatable(ctx context.Context, topic string, how Topics) error {
-	return createTopicReq(ctx, c.cl, topic, how, nil, true)
+	_, err := createTopicReq(ctx, c.cl, topic, how, nil, true)
+	return err
 }
 
 // allowed says whether the topic's answer permits an operation; known is false where the broker does not tell.

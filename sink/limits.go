@@ -188,28 +188,42 @@ func describeTopics(ctx context.Context, c *kgo.Client, topics ...string) (*kmsg
 	return resp, nil
 }
 
-// topicConfigs asks for named settings of a topic, or of what kind says. A missing one is not in the map.
+// configsOf asks for named settings of a topic, or of what kind says. A missing one is not in the map.
 func configsOf(ctx context.Context, c *kgo.Client, kind kmsg.ConfigResourceType, name string, keys ...string) (map[string]string, error) {
+	all, errs, err := configsOfAll(ctx, c, kind, []string{name}, keys...)
+	if err == nil {
+		err = errs[name]
+	}
+	return all[name], err
+}
+
+// configsOfAll asks for named settings of several resources at once: the settings, or the refusal, of each.
+func configsOfAll(ctx context.Context, c *kgo.Client, kind kmsg.ConfigResourceType, names []string, keys ...string) (map[string]map[string]string, map[string]error, error) {
 	req := kmsg.NewPtrDescribeConfigsRequest()
-	r := kmsg.NewDescribeConfigsRequestResource()
-	r.ResourceType, r.ResourceName, r.ConfigNames = kind, name, keys
-	req.Resources = append(req.Resources, r)
+	for _, name := range names {
+		r := kmsg.NewDescribeConfigsRequestResource()
+		r.ResourceType, r.ResourceName, r.ConfigNames = kind, name, keys
+		req.Resources = append(req.Resources, r)
+	}
 	resp, err := req.RequestWith(ctx, c)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	out := map[string]string{}
+	all, errs := map[string]map[string]string{}, map[string]error{}
 	for _, r := range resp.Resources {
 		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
-			return nil, err
+			errs[r.ResourceName] = err
+			continue
 		}
+		kvs := map[string]string{}
 		for _, kv := range r.Configs {
 			if kv.Value != nil {
-				out[kv.Name] = *kv.Value
+				kvs[kv.Name] = *kv.Value
 			}
 		}
+		all[r.ResourceName] = kvs
 	}
-	return out, nil
+	return all, errs, nil
 }
 
 // topicLimit is the topic's max.message.bytes, as the client may use it. Without the right to describe it is the default.
@@ -232,10 +246,13 @@ func topicLimit(ctx context.Context, c *kgo.Client, topic string) (int32, error)
 
 // createTopic makes a topic. One that is there already is no error.
 func createTopic(ctx context.Context, c *kgo.Client, name string, how Topics, configs map[string]string) error {
-	return createTopicReq(ctx, c, name, how, configs, false)
+	_, err := createTopicReq(ctx, c, name, how, configs, false)
+	return err
 }
 
-func createTopicReq(ctx context.Context, c *kgo.Client, name string, how Topics, configs map[string]string, dry bool) error {
+// createTopicReq makes a topic, or with dry only asks whether it could be made. The answer has what it gets, where the
+// brokers tell; one that is there already is no error.
+func createTopicReq(ctx context.Context, c *kgo.Client, name string, how Topics, configs map[string]string, dry bool) (*kmsg.CreateTopicsResponseTopic, error) {
 	req := kmsg.NewPtrCreateTopicsRequest()
 	req.ValidateOnly = dry
 	req.TimeoutMillis = 10_000
@@ -255,17 +272,18 @@ func createTopicReq(ctx context.Context, c *kgo.Client, name string, how Topics,
 	req.Topics = append(req.Topics, t)
 	resp, err := req.RequestWith(ctx, c)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, rt := range resp.Topics {
-		err := kerr.ErrorForCode(rt.ErrorCode)
-		if err == nil || errors.Is(err, kerr.TopicAlreadyExists) {
-			continue
-		}
-		if rt.ErrorMessage != nil && *rt.ErrorMessage != "" {
-			return fmt.Errorf("%w (%s)", err, *rt.ErrorMessage)
-		}
-		return err
+	if len(resp.Topics) != 1 {
+		return nil, fmt.Errorf("the brokers did not answer for topic %s", name)
 	}
-	return nil
+	made := &resp.Topics[0]
+	err = kerr.ErrorForCode(made.ErrorCode)
+	if err != nil && !errors.Is(err, kerr.TopicAlreadyExists) {
+		if made.ErrorMessage != nil && *made.ErrorMessage != "" {
+			err = fmt.Errorf("%w (%s)", err, *made.ErrorMessage)
+		}
+		return nil, err
+	}
+	return made, nil
 }

@@ -53,7 +53,7 @@ func Kafka(t testing.TB) *KafkaCluster {
 
 // KafkaPrivate returns a cluster that only this test uses, so that it may stop, kill and pause its nodes, which are numbered from
 // 1. With three nodes or more, topics have three replicas of which two must be in sync. props are broker properties that win over
-// testenv's own.
+// testenv's own; one that begins with a plus is added to testenv's own, behind a comma: "+listeners".
 func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluster {
 	t.Helper()
 	if os.Getenv("WALPOST_TEST_BROKERS") != "" {

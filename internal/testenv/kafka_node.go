@@ -136,7 +136,13 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 		"broker.session.timeout.ms":             "3000",
 		"broker.heartbeat.interval.ms":          "500",
 	}
-	maps.Copy(p, props)
+	for k, v := range props {
+		if own, ok := strings.CutPrefix(k, "+"); ok {
+			p[own] += "," + v
+		} else {
+			p[k] = v
+		}
+	}
 	if err := writeProperties(filepath.Join(dir, "server.properties"), p); err != nil {
 		return err
 	}
