@@ -2,58 +2,125 @@ package walpost
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/sink"
 )
 
-// A Finding is one precondition: what was looked at, what was found, and what mends it.
+// A Finding is one precondition: what was looked at, what was found, and what mends it. Its JSON is what walpost check --json
+// prints: names and meanings do not change, further ones may come.
 type Finding struct {
-	Part   string `json:"part"`  // postgres, kafka
-	Name   string `json:"name"`  // of the precondition
-	Level  string `json:"level"` // ok, warn, FAIL
-	Detail string `json:"detail"`
-	Fix    string `json:"fix,omitempty"` // a statement, a setting or a command; "" where nothing has to be done
+	Side    string `json:"side"`    // postgres, kafka
+	Name    string `json:"name"`    // of the precondition, the same at every call
+	Verdict string `json:"verdict"` // OK, Warn, Fail
+	Why     string `json:"why"`     // one clause, for people
+	Fix     string `json:"fix"`     // a statement, a setting or a command, one or more lines; "" where nothing has to be done
 }
 
-// Fail is the level of a Finding without which nothing can run.
-const Fail = "FAIL"
+// The verdicts of a Finding. Without one that is Fail nothing can run; a Warn costs or threatens something.
+const (
+	OK   = "ok"
+	Warn = "warn"
+	Fail = "FAIL"
+)
 
-// Check looks at every precondition of a run and changes nothing. It needs no time beyond the timeouts of its connections.
+// The sides of a Finding.
+const (
+	onPostgres = "postgres"
+	onKafka    = "kafka"
+)
+
+// postgresTimeout bounds what is asked of the database; what is asked of Kafka is bounded by package sink.
+const postgresTimeout = 30 * time.Second
+
+// Check looks at every precondition of a run and changes nothing. Both sides are looked at at once, and whatever one of them does,
+// the other is reported wholly. It takes about a minute at the most.
 func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	r, err := New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	var wg sync.WaitGroup
-	var ours []sink.Finding
-	var rows []Finding
-	wg.Go(func() {
-		var topics map[string]int
-		topics, rows = r.sample(ctx)
+	var all sync.WaitGroup
+	var database, clock, rows, kafka []Finding
+	var want sink.Expected
+	var known sync.WaitGroup // want
+	known.Go(func() { want.SourceAhead, clock = r.databaseClock(ctx) })
+	known.Go(func() {
+		want.Topics, rows = r.sample(ctx)
 		for _, t := range cfg.knownTopics() {
-			topics[t] = max(topics[t], 0)
-		}
-		if cfg.Stdout == nil {
-			ours = sink.Check(ctx, cfg.sink(), topics, cfg.checkpointTopic())
+			if _, ok := want.Topics[t]; !ok {
+				want.Topics[t] = sink.Traffic{}
+			}
 		}
 	})
-	var found []Finding
+	all.Go(func() { database = r.examine(ctx) })
+	if cfg.Stdout == nil {
+		all.Go(func() {
+			found := sink.Check(ctx, cfg.sink(), func() sink.Expected {
+				known.Wait()
+				want.Checkpoint = cfg.checkpointTopic()
+				return want
+			})
+			for _, f := range found {
+				kafka = append(kafka, Finding{onKafka, f.Name, string(f.Level), f.Detail, f.Fix})
+			}
+		})
+	}
+	known.Wait()
+	all.Wait()
+	if ctx.Err() != nil {
+		return nil, fmt.Errorf("interrupted before all was looked at: %w", context.Cause(ctx))
+	}
+	return slices.Concat(database, clock, rows, kafka), nil
+}
+
+// examine is what the source finds of the database.
+func (r *Relay) examine(ctx context.Context) (found []Finding) {
+	ctx, cancel := context.WithTimeout(ctx, postgresTimeout)
+	defer cancel()
 	for _, f := range r.source.Examine(ctx) {
-		level := string(f.Level)
+		verdict := string(f.Level)
 		if f.Level == replication.Fail {
-			level = Fail
+			verdict = Fail
 		}
-		found = append(found, Finding{"postgres", f.Name, level, f.Detail, f.Fix})
+		found = append(found, Finding{onPostgres, f.Name, verdict, f.Detail, f.Fix})
 	}
-	wg.Wait()
-	found = append(found, rows...)
-	for _, f := range ours {
-		found = append(found, Finding{"kafka", strings.TrimPrefix(f.Name, "kafka "), string(f.Level), f.Detail, f.Fix})
+	return found
+}
+
+// databaseClock compares the database's clock with this machine's: how far it is ahead, nil where that is not known. A
+// database that cannot be reached is found by examine.
+func (r *Relay) databaseClock(ctx context.Context) (ahead *time.Duration, found []Finding) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTime)
+	defer cancel()
+	monitor := r.monitor()
+	defer monitor.Close()
+	if _, err := monitor.Read(ctx); err != nil { // opens the connection
+		return nil, nil
 	}
-	return found, nil
+	h, err := monitor.Read(ctx)
+	if err != nil {
+		return nil, nil
+	}
+	return &h.ClockSkew, []Finding{judgeClock(h.ClockSkew, h.RoundTrip/2+time.Millisecond)}
+}
+
+// judgeClock judges how far the database's clock is ahead of ours, which is known within a bound.
+func judgeClock(ahead, within time.Duration) Finding {
+	where := "ahead of"
+	if ahead < 0 {
+		where = "behind"
+	}
+	f := Finding{onPostgres, "clock", OK, fmt.Sprintf("the database's is %.3fs %s this machine's (within %s)", ahead.Abs().Seconds(), where, within.Round(time.Millisecond)), ""}
+	if ahead.Abs() > skewWarn+within {
+		f.Verdict, f.Fix = Warn, "Set the clocks of the database and of this machine (NTP): ages and latencies are off by that."
+	}
+	return f
 }
 
 // knownTopics are the topics that can be told without a row.

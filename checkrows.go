@@ -9,69 +9,109 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/sink"
 )
 
 const (
 	sampleRows = 2000 // of each table
-	sampleTime = 10 * time.Second
+	// sampleLargest is how many more are looked at for their size, where a table has more rows.
+	sampleLargest = 20
+	sampleTime    = 10 * time.Second
 	// sampleTopics bounds what the brokers are asked about: a table whose rows each have a topic of their own is wrong anyway.
 	sampleTopics = 100
 )
 
-// sample routes some of the rows that are in the tables now, as Run would: the topics that they go to, with the size of the largest record
-// for each, and what is wrong with rows. A table that cannot be read is no precondition of the stream: what is known without it counts.
-func (r *Relay) sample(ctx context.Context) (topics map[string]int, found []Finding) {
+// sample routes some of the rows that are in the tables now, as Run would: the topics that they go to, with what is to be known of the
+// records for each, and what is wrong with rows. A table that cannot be read is no precondition of the stream: what is known
+// without it counts.
+func (r *Relay) sample(ctx context.Context) (topics map[string]sink.Traffic, found []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, 2*sampleTime)
 	defer cancel()
-	topics = map[string]int{}
-	reader, err := r.source.ReadTables(ctx, replication.TableOptions{Timeout: sampleTime})
-	if err != nil {
-		return topics, nil // Examine says why the database cannot be reached, or the table not be read
-	}
-	defer reader.Close()
+	s := sampler{relay: r, topics: map[string]sink.Traffic{}}
 	if taker, ok := any(r.router).(relay.RunIDTaker); ok {
 		taker.SetRunID("00000000-0000-7000-8000-000000000000") // as long as a real one
 	}
-	for _, t := range reader.Tables() {
-		name := "rows of " + t.String()
-		if reader.Relation(t) == nil {
-			continue
-		}
-		looked, bad, err := r.route(ctx, reader, t, topics)
-		switch {
-		case err != nil:
-			found = append(found, Finding{"postgres", name, "warn", "they cannot be looked at: " + err.Error(), fault.Hint(err)})
-		case bad != nil:
-			found = append(found, Finding{
-				"postgres", name, "warn", "one of those that are there gives no record: " + bad.Error(),
-				"A row like it halts the relay: walpost explain shows what is wrong with it.",
-			})
-		case looked > 0:
-			found = append(found, Finding{"postgres", name, "ok", fmt.Sprintf("%d looked at, all can be routed", looked), ""})
-		}
+	reader, err := s.open(ctx)
+	if err != nil {
+		return s.topics, nil // Examine says why the database cannot be reached, or the table not be read
 	}
-	return topics, found
+	tables := reader.Tables()
+	reader.Close()
+	for _, t := range tables {
+		found = append(found, s.table(ctx, t)...)
+	}
+	return s.topics, found
 }
 
-// route routes rows of one table into topics.
-func (r *Relay) route(ctx context.Context, reader *replication.TableReader, t replication.Table, topics map[string]int) (looked int, bad, err error) {
-	rows, err := reader.Select(ctx, replication.Selection{Table: t, Newest: sampleRows})
+// A sampler routes rows into topics.
+type sampler struct {
+	relay  *Relay
+	topics map[string]sink.Traffic
+	looked int
+	bad    error // the first row that gives no record
+}
+
+func (s *sampler) open(ctx context.Context) (*replication.TableReader, error) {
+	return s.relay.source.ReadTables(ctx, replication.TableOptions{Timeout: sampleTime})
+}
+
+func (s *sampler) table(ctx context.Context, t replication.Table) []Finding {
+	name := "rows of " + t.String()
+	s.looked, s.bad = 0, nil
+	if err := s.read(ctx, replication.Selection{Table: t, Newest: sampleRows}); err != nil {
+		return []Finding{{onPostgres, name, Warn, "they cannot be looked at: " + err.Error(), fault.Hint(err)}}
+	}
+	looked := fmt.Sprint(s.looked)
+	if s.looked == sampleRows {
+		// Those that matter most for max.message.bytes. Finding them reads the whole table, though none of its values.
+		err := s.read(ctx, replication.Selection{
+			Table: t, Newest: sampleLargest, Order: replication.Order{By: replication.BySize, Column: s.relay.cfg.Router.Payload},
+		})
+		if looked += fmt.Sprintf(" and the %d largest", sampleLargest); err != nil {
+			looked = fmt.Sprintf("%d (not the largest: %v)", sampleRows, err)
+		}
+	}
+	switch {
+	case s.bad != nil:
+		return []Finding{{
+			onPostgres, name, Warn, "one of those that are there gives no record: " + s.bad.Error(),
+			"A row like it halts the relay: walpost explain shows what is wrong with it.",
+		}}
+	case s.looked > 0:
+		return []Finding{{onPostgres, name, OK, looked + " looked at, all can be routed", ""}}
+	}
+	return nil
+}
+
+// read routes what a selection reads, on a connection of its own: one that a timeout ended reads nothing more.
+func (s *sampler) read(ctx context.Context, sel replication.Selection) error {
+	reader, err := s.open(ctx)
 	if err != nil {
-		return 0, nil, err
+		return err
+	}
+	defer reader.Close()
+	if reader.Relation(sel.Table) == nil {
+		return nil
+	}
+	rows, err := reader.Select(ctx, sel)
+	if err != nil {
+		return err
 	}
 	var rec cdc.Record
 	for {
 		ev, err := rows.Next()
 		if ev == nil || err != nil {
-			return looked, bad, err
+			return err
 		}
-		looked++
-		ok, err := r.router.Route(ev, &rec)
-		switch _, known := topics[rec.Topic]; {
-		case err != nil && bad == nil:
-			bad = err
-		case err == nil && ok && (known || len(topics) < sampleTopics):
-			topics[rec.Topic] = max(topics[rec.Topic], rec.Size())
+		s.looked++
+		ok, err := s.relay.router.Route(ev, &rec)
+		traffic, known := s.topics[rec.Topic]
+		switch {
+		case err != nil && s.bad == nil:
+			s.bad = err
+		case err == nil && ok && (known || len(s.topics) < sampleTopics):
+			traffic.Add(&rec)
+			s.topics[rec.Topic] = traffic
 		}
 	}
 }

@@ -2,16 +2,15 @@ package sink
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
-	"strings"
+	"time"
 
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/cdc"
 )
 
 // A Level says how bad a Finding is.
@@ -20,8 +19,8 @@ type Level string
 // The levels of a Finding.
 const (
 	OK   Level = "ok"
-	Warn Level = "warn"
-	Fail Level = "FAIL"
+	Warn Level = "warn" // works, and costs or threatens something
+	Fail Level = "FAIL" // does not work
 )
 
 // A Finding is one precondition: what was looked at, what was found, and what would mend it ("" where nothing has to).
@@ -32,198 +31,124 @@ type Finding struct {
 	Fix    string
 }
 
-// Check looks at the Kafka side of the preconditions: the brokers, the topics that are known beforehand with the size of the largest record
-// that is known to go there (0: none), and checkpointTopic ("" for none). It changes nothing. It is bounded by ctx, and by some
-// seconds for each question.
-func Check(ctx context.Context, cfg Config, topics map[string]int, checkpointTopic string) []Finding {
+// Expected is what a run would ask of Kafka, as far as it is known beforehand.
+type Expected struct {
+	Topics     map[string]Traffic
+	Checkpoint string // topic of the checkpoints; "" for none
+	// SourceAhead is how far the database's clock is ahead of this machine's; nil where that is not known.
+	SourceAhead *time.Duration
+}
+
+// Traffic is what is known of the records that go to a topic. The zero value is nothing.
+type Traffic struct {
+	Largest   int       // bytes of the largest, as BatchBytes has them
+	Newest    time.Time // the newest timestamp
+	Keyless   bool      // there are some without a key
+	Partition int32     // the highest that is asked for
+}
+
+// Add takes a record into account.
+func (t *Traffic) Add(rec *cdc.Record) {
+	t.Largest = max(t.Largest, BatchBytes(rec))
+	t.Partition = max(t.Partition, rec.Partition)
+	t.Keyless = t.Keyless || rec.Key == nil
+	if rec.Time.After(t.Newest) {
+		t.Newest = rec.Time
+	}
+}
+
+// topicsTimeout bounds all that Check asks once the brokers have answered.
+const topicsTimeout = 30 * time.Second
+
+// Check looks at the Kafka side of the preconditions. It changes nothing: what a run would create is only asked for, and nothing is
+// written. It calls expected after it has looked at the brokers, whether they can be reached or not. It returns some ten seconds
+// after its call at the latest where they cannot, else topicsTimeout after expected has returned.
+func Check(ctx context.Context, cfg Config, expected func() Expected) []Finding {
 	if err := cfg.Validate(); err != nil {
-		return []Finding{{"kafka configuration", Fail, err.Error(), "correct the configuration"}}
+		expected()
+		return []Finding{{"configuration", Fail, err.Error(), "correct the configuration"}}
 	}
 	cfg = cfg.withDefaults()
-	dials := new(dialHook)
-	cl, err := newAdmin(cfg, dials)
+	cl, err := newAdmin(cfg)
 	if err != nil {
-		return []Finding{{"kafka configuration", Fail, err.Error(), "correct the configuration"}}
+		expected()
+		return []Finding{{"configuration", Fail, err.Error(), "correct the configuration"}}
 	}
 	defer cl.Close()
-	c := checker{cl: cl, cfg: cfg}
-
-	ask, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	meta, err := describeTopics(ask, cl)
-	if err != nil {
-		detail := fmt.Sprintf("%v: %v", cfg.Brokers, err)
-		if why := dials.last(); why != nil && !errors.Is(err, why) {
-			detail += fmt.Sprintf(" (%v)", why)
-		}
-		c.add("kafka brokers", Fail, detail, "see that kafka.brokers, kafka.tls and kafka.sasl are right and that the brokers run and can be reached from here")
+	c := checker{cl: cl, cfg: cfg, mend: newMend(cfg), now: time.Now}
+	reached := c.reach(ctx)
+	want := expected()
+	if !reached {
 		return c.found
 	}
-	c.brokers = len(meta.Brokers)
-	c.add("kafka brokers", OK, fmt.Sprintf("%d reachable", c.brokers), "")
-	c.cluster(ctx, meta.ControllerID)
-	for _, t := range slices.Sorted(maps.Keys(topics)) {
-		c.topic(ctx, t, topics[t])
-	}
-	if checkpointTopic != "" {
-		c.checkpoint(ctx, checkpointTopic)
+	ctx, cancel := context.WithTimeout(ctx, topicsTimeout)
+	defer cancel()
+	c.clocks(ctx, want.SourceAhead)
+	c.cluster(ctx)
+	c.idempotent(ctx)
+	c.topics(ctx, want.Topics)
+	if want.Checkpoint != "" {
+		c.checkpoint(ctx, want.Checkpoint)
 	}
 	return c.found
 }
 
 type checker struct {
-	cl      *kgo.Client
-	cfg     Config
+	cl    *kgo.Client
+	cfg   Config
+	mend  mend
+	now   func() time.Time
+	found []Finding
+
 	brokers int
-	found   []Finding
+	broker  int32 // one that answers
+	// ahead is how far the database's clock is ahead of the brokers'; known where both are told.
+	ahead      time.Duration
+	aheadKnown bool
 }
 
 func (c *checker) add(name string, level Level, detail, fix string) {
 	c.found = append(c.found, Finding{name, level, detail, fix})
 }
 
-func (c *checker) topic(ctx context.Context, topic string, largest int) {
+// topics looks at the topics that records go to, all at once.
+func (c *checker) topics(ctx context.Context, traffic map[string]Traffic) {
+	var names []string
+	for _, t := range slices.Sorted(maps.Keys(traffic)) {
+		if err := invalidTopic(t); err != nil {
+			c.add("topic "+t, Fail, err.Error(), "Change router.route.topic.replacement or the value it is made of.")
+			continue
+		}
+		names = append(names, t)
+	}
+	if len(names) == 0 {
+		return
+	}
+	step, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	meta, err := describeTopics(step, c.cl, names...)
+	if err != nil {
+		c.add("topics", Fail, "the brokers do not answer for them: "+err.Error(), "")
+		return
+	}
+	settings, refused, err := configsOfAll(step, c.cl, kmsg.ConfigResourceTypeTopic, names, topicSettings...)
+	for i, name := range names {
+		why := err
+		if why == nil {
+			why = refused[name]
+		}
+		c.topic(ctx, &meta.Topics[i], name, settings[name], why, traffic[name])
+	}
+}
+
+// cluster judges what is set for all topics, as far as the brokers tell.
+func (c *checker) cluster(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	name := "topic " + topic
-	if err := invalidTopic(topic); err != nil {
-		c.add(name, Fail, err.Error(), "change router.route.topic.replacement or the value it is made of")
-		return
-	}
-	meta, err := describeTopics(ctx, c.cl, topic)
+	kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeBroker, fmt.Sprint(c.broker), "auto.create.topics.enable", "socket.request.max.bytes")
 	if err != nil {
-		c.add(name, Fail, err.Error(), "")
+		c.add("broker settings", OK, fmt.Sprintf("not looked at: the brokers do not tell them (%v); a run does not need that", err), "")
 		return
 	}
-	m := &meta.Topics[0]
-	n, err := usable(m)
-	switch {
-	case errors.Is(err, kerr.UnknownTopicOrPartition) && c.cfg.Topics.Create:
-		if err := c.creatable(ctx, topic, c.cfg.Topics); err != nil {
-			c.add(name, Fail, fmt.Sprintf("is missing and can not be created: %v", err), c.createCommand(topic))
-			return
-		}
-		c.add(name, OK, "is missing and will be created (kafka.topics.create)", "")
-		return
-	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		c.add(name, Fail, "does not exist", c.createCommand(topic)+", or set kafka.topics.create: true")
-		return
-	case denied(err):
-		c.add(name, Fail, err.Error(), "grant Describe and Write on the topic to the relay's user")
-		return
-	case err != nil:
-		c.add(name, Fail, err.Error(), "")
-		return
-	}
-	if may, known := allowed(m, kmsg.ACLOperationWrite); known && !may {
-		c.add(name, Fail, "the relay's user may not write to it", "kafka-acls --add --allow-principal User:… --operation Write --topic "+topic)
-		return
-	}
-	detail := fmt.Sprintf("%d partitions", n)
-	if kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeTopic, topic, append([]string{"max.message.bytes", "min.insync.replicas"}, topicSettings...)...); err == nil {
-		if v := kv["max.message.bytes"]; v != "" {
-			detail += ", max.message.bytes " + v
-			c.size(name, topic, v, largest)
-		}
-		c.replicas(name, topic, m, kv["min.insync.replicas"])
-		c.settings(name, topic, kv)
-	}
-	c.leaders(name, m)
-	c.add(name, OK, detail, "")
-}
-
-// replicas compares a topic's replication factor with its min.insync.replicas.
-func (c *checker) replicas(name, topic string, m *kmsg.MetadataResponseTopic, minISR string) {
-	least, err := strconv.Atoi(minISR)
-	if err != nil {
-		return // not told
-	}
-	rf := len(m.Partitions[0].Replicas)
-	switch {
-	case least > rf:
-		c.add(name+" replicas", Fail, fmt.Sprintf("min.insync.replicas is %d and there are only %d replicas: nothing can be written", least, rf),
-			"add replicas, or lower min.insync.replicas of "+topic)
-	case least == rf && rf > 1:
-		c.add(name+" replicas", Warn, fmt.Sprintf("min.insync.replicas is %d of %d replicas: one broker that stops stops delivery", least, rf),
-			fmt.Sprintf("set min.insync.replicas=%d on %s", rf-1, topic))
-	case least < 2 && rf > 1:
-		c.add(name+" replicas", Warn, fmt.Sprintf("min.insync.replicas is %d of %d replicas: an acknowledged event may be on one broker only", least, rf),
-			fmt.Sprintf("set min.insync.replicas=2 on %s", topic))
-	case rf == 1 && c.brokers > 1:
-		c.add(name+" replicas", Warn, "there is one replica: an acknowledged event is lost with its broker", "add replicas to "+topic)
-	}
-}
-
-func (c *checker) leaders(name string, m *kmsg.MetadataResponseTopic) {
-	for _, p := range m.Partitions {
-		if err := kerr.ErrorForCode(p.ErrorCode); err != nil || p.Leader < 0 {
-			c.add(name+" leaders", Warn, fmt.Sprintf("partition %d has no leader now", p.Partition), "")
-			return
-		}
-	}
-}
-
-func (c *checker) checkpoint(ctx context.Context, topic string) {
-	name := "checkpoint topic " + topic
-	// Bounded well below the caller's patience: a topic that can not be read to its end would wait for ever.
-	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
-	defer cancel()
-	meta, err := describeTopics(ctx, c.cl, topic)
-	if err != nil {
-		c.add(name, Fail, err.Error(), "")
-		return
-	}
-	m := &meta.Topics[0]
-	n, err := usable(m)
-	if errors.Is(err, kerr.UnknownTopicOrPartition) {
-		if err := c.creatable(ctx, topic, Topics{Partitions: 1}); err != nil {
-			c.add(name, Fail, fmt.Sprintf("is missing and can not be created: %v", err),
-				fmt.Sprintf("kafka-topics --create --topic %s --partitions 1 --config cleanup.policy=compact", topic))
-			return
-		}
-		c.add(name, OK, "is missing and will be created", "")
-		return
-	}
-	if err != nil {
-		c.add(name, Fail, err.Error(), "grant Describe, Read and Write on the topic to the relay's user")
-		return
-	}
-	if _, err := readPartition(ctx, c.cl, topic, 0); err != nil {
-		c.add(name, Fail, fmt.Sprintf("can not be read: %v", err), "grant Read on the topic to the relay's user")
-		return
-	}
-	if may, known := allowed(m, kmsg.ACLOperationWrite); known && !may {
-		c.add(name, Fail, "the relay's user may not write to it", "kafka-acls --add --allow-principal User:… --operation Write --topic "+topic)
-		return
-	}
-	if n != 1 {
-		c.add(name, Warn, fmt.Sprintf("has %d partitions; only partition 0 is used", n), "")
-	}
-	if kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeTopic, topic, "cleanup.policy", "min.insync.replicas"); err == nil {
-		if p := kv["cleanup.policy"]; p != "" && !strings.Contains(p, "compact") {
-			c.add(name, Warn, "is not compacted (cleanup.policy="+p+"): checkpoints may be deleted",
-				fmt.Sprintf("kafka-configs --alter --topic %s --add-config cleanup.policy=compact", topic))
-		}
-		c.replicas(name, topic, m, kv["min.insync.replicas"])
-	}
-	c.add(name, OK, "readable", "")
-}
-
-func (c *checker) createCommand(topic string) string {
-	return "kafka-topics --create --topic " + topic
-}
-
-// creatable asks the brokers whether they would create a topic, without creating it.
-func (c *checker) creatable(ctx context.Context, topic string, how Topics) error {
-	_, err := createTopicReq(ctx, c.cl, topic, how, nil, true)
-	return err
-}
-
-// allowed says whether the topic's answer permits an operation; known is false where the broker does not tell.
-func allowed(m *kmsg.MetadataResponseTopic, op kmsg.ACLOperation) (may, known bool) {
-	const notTold = -1 << 31
-	if m.AuthorizedOperations == notTold || m.AuthorizedOperations == 0 {
-		return false, false
-	}
-	return m.AuthorizedOperations&(1<<uint(op)) != 0, true
+	c.brokerSettings(kv)
 }

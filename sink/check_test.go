@@ -1,56 +1,179 @@
 package sink
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/cdc"
 )
+
+// looked is what Check finds, a line for each finding and one more for its fix.
+func looked(t testing.TB, cfg Config, topics map[string]Traffic, cp string) string {
+	t.Helper()
+	return lines(Check(t.Context(), cfg, func() Expected { return Expected{Topics: topics, Checkpoint: cp} }))
+}
+
+func lines(found []Finding) string {
+	var sb strings.Builder
+	for _, f := range found {
+		fmt.Fprintf(&sb, "%s: %s: %s\n", f.Name, f.Level, f.Detail)
+		if f.Fix != "" {
+			fmt.Fprintf(&sb, "\tfix %s\n", f.Fix)
+		}
+	}
+	return sb.String()
+}
+
+// has wants each piece in the text.
+func has(t testing.TB, text string, pieces ...string) {
+	t.Helper()
+	for _, want := range pieces {
+		if !strings.Contains(text, want) {
+			t.Errorf("missing %q in:\n%s", want, text)
+		}
+	}
+}
+
+func hasNot(t testing.TB, text string, pieces ...string) {
+	t.Helper()
+	for _, bad := range pieces {
+		if strings.Contains(text, bad) {
+			t.Errorf("there is %q in:\n%s", bad, text)
+		}
+	}
+}
 
 func TestCheckFindsWhatIsMissing(t *testing.T) {
 	c := fake(t, kfake.NumBrokers(3), kfake.SeedTopics(2, "there"))
-	if err := c.CreateTopic("cp", 2, map[string]string{"cleanup.policy": "delete"}); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.CreateTopic("strict", 1, map[string]string{"min.insync.replicas": "7"}); err != nil {
-		t.Fatal(err)
+	for name, set := range map[string]map[string]string{
+		"cp": {"cleanup.policy": "compact,delete"}, "strict": {"min.insync.replicas": "7"}, "small": {"max.message.bytes": "1000"},
+	} {
+		if err := c.CreateTopic(name, 2, set); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cfg := config(c.ListenAddrs())
-	text := func(cfg Config, topics map[string]int, cp string) string {
-		var sb strings.Builder
-		for _, f := range Check(t.Context(), cfg, topics, cp) {
-			fmt.Fprintf(&sb, "%s: %s: %s\n", f.Name, f.Level, f.Detail)
-		}
-		return sb.String()
-	}
-	got := text(cfg, map[string]int{"there": 1_100_000, "absent": 0, "no good": 0, "strict": 100}, "cp")
-	for _, want := range []string{
-		"kafka brokers: ok: 3 reachable\n",
-		"topic there: ok: 2 partitions",
-		"topic there size: warn: a row that is there makes a record of 1100000 bytes, more than max.message.bytes, 1048588",
-		"topic absent: FAIL: does not exist\n",
+	to := "kafka-configs.sh --bootstrap-server " + c.ListenAddrs()[0] + " --alter --entity-type topics --entity-name "
+	got := looked(t, cfg, map[string]Traffic{
+		"there": {Largest: 1_048_588, Partition: 1}, "absent": {}, "no good": {}, "strict": {Largest: 100, Partition: 2}, "small": {Largest: 1001},
+	}, "cp")
+	has(t, got,
+		"brokers: ok: 3 of 3 reachable\n",
+		"idempotent producing: ok",
+		"topic there: ok: 2 partitions, 3 replicas, min.insync.replicas",
+		"topic small size: warn: a row that is there makes a record of 1001 bytes, more than max.message.bytes, 1000",
+		"unless compression makes it fit\n\tfix "+to+"small --add-config max.message.bytes=1613\nand raise fetch.max.bytes",
+		"topic absent: FAIL: does not exist\n\tfix kafka-topics.sh --bootstrap-server "+c.ListenAddrs()[0]+" --create --topic absent\nor set kafka.topics.create: true",
 		"topic no good: FAIL: the topic's name",
-		"topic strict replicas: FAIL: min.insync.replicas is 7",
-		"checkpoint topic cp: warn: has 2 partitions",
-		"checkpoint topic cp: warn: is not compacted",
-	} {
-		if !strings.Contains(got, want) {
-			t.Errorf("missing %q in:\n%s", want, got)
-		}
-	}
-	if strings.Contains(got, "topic strict size") {
-		t.Errorf("a small record is too large:\n%s", got)
-	}
+		"topic strict replicas: FAIL: min.insync.replicas is 7, more than the replicas, 3: nothing can be written\n\tfix "+to+"strict --add-config min.insync.replicas=2\n",
+		"topic strict partitions: warn: a row that is there asks for partition 2, and there are 2",
+		"checkpoint topic cp: ok",
+		"checkpoint topic cp partitions: warn: it has 2 partitions",
+		"checkpoint topic cp cleanup: warn: cleanup.policy is compact,delete",
+	)
+	hasNot(t, got, "topic strict size", "topic there size", "topic there partitions")
+
 	cfg.Topics.Create = true
-	if got := text(cfg, map[string]int{"absent": 0}, "new"); !strings.Contains(got, "topic absent: ok: is missing and will be created") ||
-		!strings.Contains(got, "checkpoint topic new: ok: is missing and will be created") {
-		t.Errorf("got:\n%s", got)
-	}
+	has(t, looked(t, cfg, map[string]Traffic{"absent": {}}, "new"),
+		"topic absent: ok: is missing and will be created", "checkpoint topic new: ok: is missing and will be created")
 	if c.TopicInfo("absent") != nil || c.TopicInfo("new") != nil {
 		t.Error("the check created a topic")
 	}
-	if got := text(config([]string{"127.0.0.1:1"}), nil, ""); !strings.Contains(got, "kafka brokers: FAIL: [127.0.0.1:1]") || !strings.Contains(got, "refused") {
-		t.Errorf("got:\n%s", got)
+	cfg.Topics.ReplicationFactor = 7
+	has(t, looked(t, cfg, map[string]Traffic{"absent": {}}, ""), "topic absent: FAIL: is missing and can not be created: INVALID_REPLICATION_FACTOR",
+		"--create --topic absent --replication-factor 7")
+}
+
+// Of the addresses in kafka.brokers one that answers is enough; of the brokers of the cluster each is needed.
+func TestCheckTalksToEveryBroker(t *testing.T) {
+	got := looked(t, config([]string{"127.0.0.1:1"}), nil, "")
+	has(t, got, "broker 127.0.0.1:1: FAIL: ", "refused", "fix Start the broker, or correct kafka.brokers")
+	hasNot(t, got, "topic", ": ok")
+
+	c := fake(t, kfake.NumBrokers(2))
+	got = looked(t, config(append(c.ListenAddrs(), "127.0.0.1:1")), nil, "")
+	has(t, got, "broker 127.0.0.1:1: warn: of kafka.brokers, does not answer, while others do", "brokers: ok: 2 of 2 reachable")
+
+	// A broker that gives out an address where nobody can reach it.
+	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		resp := r.ResponseKind().(*kmsg.MetadataResponse)
+		for i, port := range []int32{int32(portOf(c.ListenAddrs()[0])), 1} {
+			b := kmsg.NewMetadataResponseBroker()
+			b.NodeID, b.Host, b.Port = int32(i), "127.0.0.1", port
+			resp.Brokers = append(resp.Brokers, b)
+		}
+		return resp, nil, true
+	})
+	got = looked(t, config(c.ListenAddrs()[:1]), nil, "")
+	has(t, got, "broker 1: FAIL: the cluster says that it is at 127.0.0.1:1, and there it cannot be reached from here", "advertised.listeners", "brokers: ok: 1 of 2 reachable")
+}
+
+func portOf(addr string) (port int) {
+	_, err := fmt.Sscanf(addr[strings.LastIndex(addr, ":")+1:], "%d", &port)
+	if err != nil {
+		panic(err)
+	}
+	return port
+}
+
+// Brokers that take connections and answer nothing are given up after a bounded time, and the rest of a check is not asked.
+func TestCheckGivesUpBrokersThatAreSilent(t *testing.T) {
+	c := fake(t)
+	c.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		c.SleepControl(func() { <-t.Context().Done() })
+		return nil, nil, false
+	})
+	began, asked := time.Now(), false
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	found := Check(ctx, config(c.ListenAddrs()), func() Expected { asked = true; return Expected{} })
+	if len(found) != 1 || found[0].Level != Fail || !strings.HasPrefix(found[0].Name, "broker 127") || time.Since(began) > askTimeout {
+		t.Errorf("after %s: %s", time.Since(began), lines(found))
+	}
+	if !asked {
+		t.Error("what is expected was not asked for: whoever waits for that waits for ever")
+	}
+}
+
+// Before Kafka 2.8 the right to write to a topic was not enough.
+func TestCheckAsksForAProducerID(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "secret"))
+	c.ControlKey(int16(kmsg.InitProducerID), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		if id := r.(*kmsg.InitProducerIDRequest).TransactionalID; id != nil {
+			t.Errorf("asked for the transactional id %s", *id)
+		}
+		resp := r.ResponseKind().(*kmsg.InitProducerIDResponse)
+		resp.ErrorCode = kerr.ClusterAuthorizationFailed.Code
+		return resp, nil, true
+	})
+	cfg := config(c.ListenAddrs())
+	cfg.SASL = SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
+	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "idempotent producing: FAIL: no producer id is given",
+		"--command-config admin.properties --add --allow-principal User:relay --operation IdempotentWrite --cluster", "topic a: ok")
+}
+
+// What is known of the records of a topic is what its brokers will be asked to take.
+func TestTrafficIsTheExtremesOfItsRecords(t *testing.T) {
+	var tr Traffic
+	at := time.Unix(1_000_000, 0)
+	small := &cdc.Record{Key: []byte("k"), Value: []byte("v"), Partition: 3, Time: at}
+	large := &cdc.Record{Key: []byte("k"), Value: make([]byte, 999), Partition: -1, Time: at.Add(-time.Hour)}
+	tr.Add(small)
+	tr.Add(large)
+	if want := (Traffic{Largest: BatchBytes(large), Newest: at, Partition: 3}); tr != want {
+		t.Errorf("%+v, want %+v", tr, want)
+	}
+	tr.Add(&cdc.Record{Partition: -1})
+	if !tr.Keyless {
+		t.Error("a record without a key is not seen")
 	}
 }

@@ -2,55 +2,188 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
-	"time"
+	"strings"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
-// topicSettings are the settings of a topic that a doctor judges beside its size and replicas.
-var topicSettings = []string{"message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.difference.max.ms", "unclean.leader.election.enable"}
-
-// shortestOutage is how old a row must be allowed to be: a relay that was away for a weekend delivers rows of that age.
-const shortestOutage = 72 * time.Hour
-
-// settings judges a topic's own settings. It is pure; a setting that the broker does not tell is not judged.
-func (c *checker) settings(name, topic string, kv map[string]string) {
-	alter := func(set string) string { return "kafka-configs --alter --topic " + topic + " --add-config " + set }
-	if kv["message.timestamp.type"] == "LogAppendTime" {
-		c.add(name+" timestamps", Warn, "message.timestamp.type is LogAppendTime: the broker replaces the time of each event by its own", alter("message.timestamp.type=CreateTime"))
-	} else {
-		for _, key := range []string{"message.timestamp.before.max.ms", "message.timestamp.difference.max.ms"} {
-			// The default is the largest int64, which no duration holds.
-			ms, err := strconv.ParseInt(kv[key], 10, 64)
-			if err == nil && ms < shortestOutage.Milliseconds() {
-				c.add(name+" timestamps", Warn, fmt.Sprintf("%s is %s: after an outage that is longer, the topic refuses the rows that waited", key, time.Duration(ms)*time.Millisecond),
-					alter(key+"=9223372036854775807"))
-				break
+// topic judges one topic by what the brokers say of it, and its settings (kv), or why they are not told (refused).
+func (c *checker) topic(ctx context.Context, m *kmsg.MetadataResponseTopic, topic string, kv map[string]string, refused error, t Traffic) {
+	name := "topic " + topic
+	n, err := usable(m)
+	switch {
+	case errors.Is(err, kerr.UnknownTopicOrPartition) && c.cfg.Topics.Create:
+		if made := c.creatable(ctx, name, topic, c.cfg.Topics, nil); made != nil {
+			c.add(name, OK, "is missing and will be created (kafka.topics.create)"+with(made), "")
+			if made := settingsOf(made); len(made) > 0 {
+				c.settings(name, topic, made, t)
 			}
 		}
+		return
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		c.add(name, Fail, "does not exist", c.mend.create(topic, c.cfg.Topics, "")+"\nor set kafka.topics.create: true")
+		return
+	case denied(err):
+		c.add(name, Fail, "the relay's user may not see it, nor write to it: "+err.Error(), c.mend.grant(topic, "Describe", "Write"))
+		return
+	case err != nil:
+		c.add(name, Fail, err.Error(), "")
+		return
 	}
-	if kv["unclean.leader.election.enable"] == "true" {
-		c.add(name+" leader election", Warn, "unclean.leader.election.enable is true: an acknowledged event may be lost with its leader", alter("unclean.leader.election.enable=false"))
+	detail := fmt.Sprintf("%d partitions, %d replicas", n, fewest(m))
+	for _, key := range []string{"min.insync.replicas", "max.message.bytes"} {
+		if v := kv[key]; v != "" {
+			detail += ", " + key + " " + v
+		}
+	}
+	may, told := allowed(m, kmsg.ACLOperationWrite)
+	switch {
+	case !told:
+		c.add(name, OK, detail+"; the brokers do not tell whether the relay's user may write to it", "")
+	case !may:
+		c.add(name, Fail, "the relay's user may not write to it", c.mend.grant(topic, "Write"))
+	default:
+		c.add(name, OK, detail, "")
+	}
+	if t.Partition >= n {
+		c.add(name+" partitions", Warn, fmt.Sprintf("a row that is there asks for partition %d, and there are %d: one like it halts the relay", t.Partition, n),
+			"Correct the value that is placed as partition, or add partitions to "+topic+", which moves keys to others.")
+	}
+	c.leaders(name, m)
+	switch {
+	case denied(refused):
+		c.add(name+" settings", Warn, fmt.Sprintf("the relay's user may not see them: max.message.bytes is taken for %d, and a topic that takes less is learned from refusals", defaultLimit),
+			c.mend.grant(topic, "DescribeConfigs"))
+	case refused != nil:
+		c.add(name+" settings", Warn, "not told: "+said(refused), "")
+	default:
+		c.replicas(name, topic, m, kv["min.insync.replicas"])
+		c.settings(name, topic, kv, t)
 	}
 }
 
-// size compares the largest record that is known with what the topic takes. It is a warning, since the bound is for the compressed batch.
-func (c *checker) size(name, topic, limit string, largest int) {
-	if n, err := strconv.Atoi(limit); err == nil && largest > n {
-		c.add(name+" size", Warn, fmt.Sprintf("a row that is there makes a record of %d bytes, more than max.message.bytes, %d: one like it is refused and halts the relay, unless compression makes it fit", largest, n),
-			fmt.Sprintf("kafka-configs --alter --topic %s --add-config max.message.bytes=%d (and fetch.max.bytes, max.partition.fetch.bytes of its consumers)", topic, largest+largest/10+minLimit))
+// fewest is the number of replicas of the partition that has the fewest.
+func fewest(m *kmsg.MetadataResponseTopic) int {
+	n := len(m.Partitions[0].Replicas)
+	for i := range m.Partitions {
+		n = min(n, len(m.Partitions[i].Replicas))
+	}
+	return n
+}
+
+// replicas compares a topic's replicas, and those of them that are in sync now, with its min.insync.replicas.
+func (c *checker) replicas(name, topic string, m *kmsg.MetadataResponseTopic, minISR string) {
+	least, err := strconv.Atoi(minISR)
+	if err != nil {
+		return // not told
+	}
+	if !c.replication(name, topic, fewest(m), least) {
+		return
+	}
+	behind, short := []string{}, []string{}
+	for i := range m.Partitions {
+		p := &m.Partitions[i]
+		switch {
+		case p.Leader < 0:
+		case len(p.ISR) < least:
+			short = append(short, fmt.Sprintf("%d (%d of %d)", p.Partition, len(p.ISR), least))
+		case len(p.ISR) < len(p.Replicas):
+			behind = append(behind, fmt.Sprint(p.Partition))
+		}
+	}
+	if len(short) > 0 {
+		c.add(name+" in-sync replicas", Fail, "fewer than min.insync.replicas wants, so nothing can be written now to partition "+strings.Join(short, ", "),
+			"Start the brokers that are down; kafka-topics.sh"+c.mend.to+" --describe --under-min-isr-partitions shows all that is concerned")
+	}
+	if len(behind) > 0 {
+		c.add(name+" in-sync replicas", Warn, "a replica is down or behind of partition "+strings.Join(behind, ", "),
+			"Start the brokers that are down; kafka-topics.sh"+c.mend.to+" --describe --under-replicated-partitions shows all that is concerned")
 	}
 }
 
-// cluster judges what is set for all topics, as far as the brokers tell.
-func (c *checker) cluster(ctx context.Context, broker int32) {
+// replication compares the number of replicas with min.insync.replicas, and says whether it can be met at all.
+func (c *checker) replication(name, topic string, rf, least int) bool {
+	name += " replicas"
+	switch {
+	case least > rf:
+		c.add(name, Fail, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: nothing can be written", least, rf),
+			c.mend.topic(topic, fmt.Sprintf("min.insync.replicas=%d", max(1, rf-1)))+"\nor give it more replicas (kafka-reassign-partitions.sh)")
+		return false
+	case least == rf && rf > 1:
+		c.add(name, Warn, fmt.Sprintf("min.insync.replicas is %d of %d replicas: one broker that stops stops delivery", least, rf),
+			c.mend.topic(topic, fmt.Sprintf("min.insync.replicas=%d", rf-1))+"\nor give it more replicas (kafka-reassign-partitions.sh)")
+	case least < 2 && rf > 1:
+		c.add(name, Warn, fmt.Sprintf("min.insync.replicas is %d of %d replicas: an acknowledged event may be on one broker only", least, rf),
+			c.mend.topic(topic, "min.insync.replicas=2"))
+	case rf == 1 && c.brokers > 1:
+		c.add(name, Warn, "there is one replica: an acknowledged event is lost with its broker", "Give it more replicas (kafka-reassign-partitions.sh).")
+	}
+	return true
+}
+
+func (c *checker) leaders(name string, m *kmsg.MetadataResponseTopic) {
+	var without []string
+	for i := range m.Partitions {
+		if p := &m.Partitions[i]; p.Leader < 0 {
+			without = append(without, fmt.Sprint(p.Partition))
+		}
+	}
+	if len(without) > 0 {
+		c.add(name+" leaders", Fail, "nothing can be written now, since no broker leads partition "+strings.Join(without, ", "),
+			"Start the brokers that are down; kafka-topics.sh"+c.mend.to+" --describe --unavailable-partitions shows all that is concerned")
+	}
+}
+
+// creatable asks the brokers whether they would create a topic, without creating it, and judges its replicas; nil where they would not.
+func (c *checker) creatable(ctx context.Context, name, topic string, how Topics, configs map[string]string) *kmsg.CreateTopicsResponseTopic {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeBroker, strconv.Itoa(int(broker)), "auto.create.topics.enable")
-	if err == nil && kv["auto.create.topics.enable"] == "true" && !c.cfg.Topics.Create {
-		c.add("kafka auto.create.topics.enable", Warn, "the brokers make a topic for whoever asks for one, with their defaults: a consumer with a wrong name makes one, and a missing topic may appear with too few partitions",
-			"set auto.create.topics.enable=false on the brokers; walpost itself asks without making any")
+	made, err := createTopicReq(ctx, c.cl, topic, how, configs, true)
+	if err != nil {
+		set := ""
+		for k, v := range configs {
+			set = k + "=" + v
+		}
+		fix := c.mend.create(topic, how, set)
+		if denied(err) {
+			fix += "\nor " + c.mend.grant(topic, "Create")
+		}
+		c.add(name, Fail, "is missing and can not be created: "+said(err), fix)
+		return nil
 	}
+	// A broker that does not tell what it would make answers nothing of it.
+	if least, err := strconv.Atoi(settingsOf(made)["min.insync.replicas"]); err == nil && made.ReplicationFactor > 0 {
+		c.replication(name, topic, int(made.ReplicationFactor), least)
+	}
+	return made
+}
+
+func with(made *kmsg.CreateTopicsResponseTopic) string {
+	if made.NumPartitions <= 0 {
+		return ""
+	}
+	return fmt.Sprintf(", with %d partitions and %d replicas", made.NumPartitions, made.ReplicationFactor)
+}
+
+func settingsOf(made *kmsg.CreateTopicsResponseTopic) map[string]string {
+	kv := map[string]string{}
+	for i := range made.Configs {
+		if v := made.Configs[i].Value; v != nil {
+			kv[made.Configs[i].Name] = *v
+		}
+	}
+	return kv
+}
+
+// allowed says whether the topic's answer permits an operation; known is false where the broker does not tell.
+func allowed(m *kmsg.MetadataResponseTopic, op kmsg.ACLOperation) (may, known bool) {
+	const notTold = -1 << 31
+	if m.AuthorizedOperations == notTold || m.AuthorizedOperations == 0 {
+		return false, false
+	}
+	return m.AuthorizedOperations&(1<<uint(op)) != 0, true
 }

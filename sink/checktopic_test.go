@@ -3,26 +3,188 @@ package sink
 import (
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
+// settled is a checker whose clock stands still.
+func settled(compression string) *checker {
+	cfg := config([]string{"k:9092"})
+	cfg.Compression = compression
+	cfg = cfg.withDefaults()
+	return &checker{cfg: cfg, mend: newMend(cfg), now: func() time.Time { return time.Unix(1_700_000_000, 0) }, brokers: 3}
+}
+
 func TestJudgementOfATopicsSettings(t *testing.T) {
-	for _, c := range []struct{ key, value, want string }{
-		{"message.timestamp.type", "LogAppendTime", "replaces the time"},
-		{"message.timestamp.type", "CreateTime", ""},
-		{"message.timestamp.before.max.ms", "3600000", "is 1h0m0s"},
-		{"message.timestamp.before.max.ms", "259200000", ""},
-		{"message.timestamp.before.max.ms", "9223372036854775807", ""},
-		{"message.timestamp.difference.max.ms", "1000", "is 1s"},
-		{"unclean.leader.election.enable", "true", "may be lost"},
-		{"unclean.leader.election.enable", "false", ""},
+	now := settled("").now()
+	const change = "--alter --entity-type topics --entity-name t --add-config "
+	for _, c := range []struct {
+		settings, want, fix string
+		traffic             Traffic
+	}{
+		{settings: "message.timestamp.type=LogAppendTime", want: "timestamps: warn: message.timestamp.type is LogAppendTime: the broker replaces the time", fix: change + "message.timestamp.type=CreateTime"},
+		{settings: "message.timestamp.type=LogAppendTime message.timestamp.before.max.ms=1 message.timestamp.after.max.ms=1", want: "timestamps: warn: message.timestamp.type", fix: "CreateTime"},
+		{settings: "message.timestamp.type=CreateTime"},
+		{settings: "message.timestamp.before.max.ms=3600000", want: "timestamps: warn: message.timestamp.before.max.ms is 1h0m0s: after an outage", fix: change + "message.timestamp.before.max.ms=9223372036854775807"},
+		{settings: "message.timestamp.before.max.ms=259200000"},
+		{settings: "message.timestamp.before.max.ms=9223372036854775807"},
+		{settings: "message.timestamp.before.max.ms=9223372036854775807 message.timestamp.difference.max.ms=100000", want: "timestamps: warn: message.timestamp.difference.max.ms is 1m40s", fix: change + "message.timestamp.difference.max.ms=9223372036854775807"},
+		{settings: "message.timestamp.after.max.ms=59999", want: "timestamps: warn: message.timestamp.after.max.ms is 59.999s: a database's clock", fix: change + "message.timestamp.after.max.ms=3600000"},
+		{settings: "message.timestamp.after.max.ms=60000"},
+		{settings: "message.timestamp.after.max.ms=3600000", traffic: Traffic{Newest: now.Add(time.Hour)}},
+		{settings: "message.timestamp.after.max.ms=3600000", traffic: Traffic{Newest: now.Add(time.Hour + time.Second)}, want: "timestamps: warn: a row that is there has the timestamp 2023-11-14T23:13:21Z", fix: "table.field.event.timestamp"},
+		{settings: "unclean.leader.election.enable=true", want: "leader election: warn: unclean.leader.election.enable is true", fix: change + "unclean.leader.election.enable=false"},
+		{settings: "unclean.leader.election.enable=false"},
+		{settings: "compression.type=producer"},
+		{settings: "compression.type=snappy"},
+		{settings: "compression.type=gzip", want: "compression: warn: compression.type is gzip and we send snappy", fix: change + "compression.type=producer"},
+		{settings: "compression.type=uncompressed", want: "compression: warn: compression.type is uncompressed and we send snappy", fix: "producer"},
+		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1000}},
+		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1001}, want: "size: warn: a row that is there makes a record of 1001 bytes, more than max.message.bytes, 1000: one like it is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
+		{settings: "cleanup.policy=delete retention.ms=604800000 retention.bytes=-1"},
+		{settings: "cleanup.policy=delete retention.ms=-1"},
+		{settings: "cleanup.policy=delete retention.ms=9223372036854775807"},
+		{settings: "cleanup.policy=compact", want: "cleanup: warn: cleanup.policy is compact: of each key only the newest", fix: change + "cleanup.policy=delete"},
+		{settings: "cleanup.policy=compact retention.ms=1000", want: "cleanup: warn: cleanup.policy is compact", fix: "delete"},
+		{settings: "cleanup.policy=delete retention.ms=86399999", want: "retention: warn: retention.ms is 23h59m59.999s: events are gone before a consumer", fix: change + "retention.ms=604800000"},
+		{settings: "cleanup.policy=delete retention.ms=86400000", want: "retention: warn: retention.ms is 24h0m0s, counted from an event's timestamp", fix: change + "retention.ms=604800000"},
+		{settings: "cleanup.policy=delete retention.ms=259200000"},
+		{settings: "cleanup.policy=delete retention.bytes=67108863", want: "retention: warn: retention.bytes is 67108863", fix: change + "retention.bytes=-1"},
+		{settings: "cleanup.policy=delete retention.bytes=67108864"},
 	} {
-		var k checker
-		k.settings("topic t", "t", map[string]string{c.key: c.value})
+		k, kv := settled(""), map[string]string{}
+		for _, set := range strings.Fields(c.settings) {
+			key, value, _ := strings.Cut(set, "=")
+			kv[key] = value
+		}
+		k.settings("topic t", "t", kv, c.traffic)
 		switch {
 		case c.want == "" && len(k.found) > 0, c.want != "" && len(k.found) != 1:
-			t.Errorf("%s=%s: %+v", c.key, c.value, k.found)
-		case c.want != "" && (k.found[0].Level != Warn || !strings.Contains(k.found[0].Detail, c.want) || !strings.Contains(k.found[0].Fix, "--topic t --add-config "+strings.Split(c.key, "=")[0])):
-			t.Errorf("%s=%s: %+v", c.key, c.value, k.found[0])
+			t.Errorf("%s %+v: %s", c.settings, c.traffic, lines(k.found))
+		case c.want != "":
+			has(t, lines(k.found), "topic t "+c.want)
+			has(t, k.found[0].Fix, c.fix)
 		}
 	}
+}
+
+func TestRecordsWithoutAKeyAreRefusedByACompactedTopic(t *testing.T) {
+	k := settled("")
+	k.settings("topic t", "t", map[string]string{"cleanup.policy": "compact,delete"}, Traffic{Keyless: true})
+	has(t, lines(k.found), "topic t cleanup: warn", "topic t keys: warn: a row that is there has no key")
+	k = settled("")
+	k.settings("topic t", "t", map[string]string{"cleanup.policy": "delete"}, Traffic{Keyless: true})
+	if len(k.found) > 0 {
+		t.Error(lines(k.found))
+	}
+}
+
+// Where nothing is compressed in the end, nothing makes a record fit.
+func TestCompressionMayMakeALargeRecordFit(t *testing.T) {
+	for _, c := range []struct {
+		ours, theirs string
+		may          bool
+	}{
+		{"snappy", "producer", true},
+		{"", "", true},
+		{"none", "gzip", true},
+		{"none", "producer", false},
+		{"none", "", false},
+		{"snappy", "uncompressed", false},
+	} {
+		k := settled(c.ours)
+		k.size("topic t", "t", map[string]string{"max.message.bytes": "10", "compression.type": c.theirs}, 11)
+		if len(k.found) != 1 || strings.Contains(k.found[0].Detail, "unless compression") != c.may {
+			t.Errorf("%+v: %s", c, lines(k.found))
+		}
+	}
+}
+
+// A database that is ahead of the brokers by more than they allow has every event refused.
+func TestADatabaseThatIsAheadOfTheBrokers(t *testing.T) {
+	kv := map[string]string{"message.timestamp.after.max.ms": "3600000"}
+	for ahead, fails := range map[time.Duration]bool{time.Hour: false, time.Hour + time.Millisecond: true, -2 * time.Hour: false} {
+		k := settled("")
+		k.ahead, k.aheadKnown = ahead, true
+		k.settings("topic t", "t", kv, Traffic{})
+		if fails != (len(k.found) == 1 && k.found[0].Level == Fail) || !fails && len(k.found) > 0 {
+			t.Errorf("ahead %s: %s", ahead, lines(k.found))
+		}
+	}
+	k := settled("")
+	k.ahead = 2 * time.Hour // and not known
+	if k.settings("topic t", "t", kv, Traffic{}); len(k.found) > 0 {
+		t.Error(lines(k.found))
+	}
+}
+
+func TestJudgementOfReplicas(t *testing.T) {
+	part := func(replicas, isr int, leader int32) kmsg.MetadataResponseTopicPartition {
+		return kmsg.MetadataResponseTopicPartition{Leader: leader, Replicas: make([]int32, replicas), ISR: make([]int32, isr)}
+	}
+	for _, c := range []struct {
+		story   string
+		brokers int
+		least   string
+		parts   []kmsg.MetadataResponseTopicPartition
+		want    string
+	}{
+		{"as it should be", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(3, 3, 2)}, ""},
+		{"not told", 3, "", []kmsg.MetadataResponseTopicPartition{part(1, 1, 1)}, ""},
+		{"a single broker", 1, "1", []kmsg.MetadataResponseTopicPartition{part(1, 1, 1)}, ""},
+		{"one replica of several brokers", 3, "1", []kmsg.MetadataResponseTopicPartition{part(1, 1, 1)}, "replicas: warn: there is one replica"},
+		{"cannot be met", 3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: FAIL: min.insync.replicas is 4, more than the replicas, 3"},
+		{"cannot be met in one partition", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(1, 1, 1)}, "replicas: FAIL: min.insync.replicas is 2, more than the replicas, 1"},
+		{"no room", 3, "3", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 3 of 3 replicas: one broker that stops"},
+		{"no safety", 3, "1", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 1 of 3 replicas: an acknowledged"},
+		{"a broker down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(3, 2, 1)}, "in-sync replicas: warn: a replica is down or behind of partition 0"},
+		{"two brokers down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, 1)}, "in-sync replicas: FAIL: fewer than min.insync.replicas wants, so nothing can be written now to partition 0 (1 of 2)"},
+		{"all brokers of one partition down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, -1)}, "leaders: FAIL: nothing can be written now, since no broker leads partition 0"},
+	} {
+		k := settled("")
+		k.brokers = c.brokers
+		m := &kmsg.MetadataResponseTopic{Partitions: c.parts}
+		k.leaders("topic t", m)
+		k.replicas("topic t", "t", m, c.least)
+		switch got := lines(k.found); {
+		case c.want == "" && got != "", c.want != "" && (len(k.found) != 1 || k.found[0].Fix == ""):
+			t.Errorf("%s: %s", c.story, got)
+		default:
+			has(t, got, c.want)
+		}
+	}
+}
+
+func TestJudgementOfTheBrokersSettings(t *testing.T) {
+	for _, c := range []struct {
+		settings map[string]string
+		create   bool
+		want     string
+	}{
+		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: it is true: the brokers make a topic for whoever asks"},
+		{map[string]string{"auto.create.topics.enable": "true"}, true, "auto.create.topics.enable: ok: it is true"},
+		{map[string]string{"auto.create.topics.enable": "false"}, false, "auto.create.topics.enable: ok: it is false"},
+		{map[string]string{"socket.request.max.bytes": "67108863"}, false, "socket.request.max.bytes: warn: it is 67108863"},
+		{map[string]string{"socket.request.max.bytes": "67108864"}, false, ""},
+		{nil, false, ""},
+	} {
+		k := settled("")
+		k.cfg.Topics.Create = c.create
+		k.brokerSettings(c.settings)
+		if got := lines(k.found); c.want == "" && got != "" || !strings.HasPrefix(got, c.want) {
+			t.Errorf("%v: %s", c.settings, got)
+		}
+	}
+}
+
+// A broker that does not tell rights, or not the settings, is not accused of anything.
+func TestWhatIsNotToldIsSaid(t *testing.T) {
+	k := settled("")
+	m := &kmsg.MetadataResponseTopic{AuthorizedOperations: -1 << 31, Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: []int32{1}, ISR: []int32{1}}}}
+	k.topic(t.Context(), m, "t", nil, kerr.UnsupportedVersion, Traffic{})
+	got := lines(k.found)
+	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not tell whether", "topic t settings: warn: not told: UNSUPPORTED_VERSION")
+	hasNot(t, got, "FAIL")
 }

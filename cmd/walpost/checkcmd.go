@@ -16,9 +16,14 @@ func checkCommand() *cobra.Command {
 		Use:   "check",
 		Short: "looks at every precondition and says what fixes what is not right",
 		Long: `check looks at every precondition of a run, in Postgres and in Kafka, and prints one line for each: ok, warn or FAIL,
-with the SQL or the setting that fixes it. It changes nothing. It exits 1 where something fails.`,
-		Example: `  walpost check --config walpost.yaml`,
-		Args:    noArguments,
+with the SQL, the setting or the command that fixes it. It changes nothing. Where one side is down, the other is
+reported all the same. It ends within about a minute, and exits 1 where something fails.
+
+With --json it prints one object: the worst verdict, how many there are of each, and the findings, each with side (postgres or
+kafka), name, verdict, why and fix.`,
+		Example: `  walpost check --config walpost.yaml
+  walpost check --config walpost.yaml --json | jq -r '.findings[] | select(.verdict == "FAIL") | .fix'`,
+		Args: noArguments,
 	}
 	load := configFlags(cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
@@ -33,40 +38,68 @@ with the SQL or the setting that fixes it. It changes nothing. It exits 1 where 
 		if err != nil {
 			return err
 		}
-		out := cmd.OutOrStdout()
+		report := reportOf(found)
 		if *asJSON {
-			err = printJSON(out, found)
+			err = printJSON(cmd.OutOrStdout(), report)
 		} else {
-			err = printFindings(out, found)
+			err = report.print(cmd.OutOrStdout())
 		}
-		if err != nil {
-			return err
+		if err == nil && report.Verdict == walpost.Fail {
+			err = exitError(exitFailed) // the findings have said why
 		}
-		for _, f := range found {
-			if f.Level == walpost.Fail {
-				return exitError(exitFailed)
-			}
-		}
-		return nil
+		return err
 	}
 	return cmd
 }
 
-func printFindings(w io.Writer, found []walpost.Finding) error {
+// checkReport is what check --json prints.
+type checkReport struct {
+	Verdict  string            `json:"verdict"` // the worst of the findings
+	Counts   checkCounts       `json:"counts"`
+	Findings []walpost.Finding `json:"findings"`
+}
+
+type checkCounts struct {
+	OK   int `json:"ok"`
+	Warn int `json:"warn"`
+	Fail int `json:"FAIL"`
+}
+
+func reportOf(found []walpost.Finding) *checkReport {
+	r := &checkReport{Verdict: walpost.OK, Findings: found}
+	for i := range found {
+		f := &found[i]
+		f.Why, f.Fix = oneLine(f.Why), strings.TrimSpace(f.Fix)
+		switch f.Verdict {
+		case walpost.OK:
+			r.Counts.OK++
+		case walpost.Fail:
+			r.Counts.Fail++
+			r.Verdict = walpost.Fail
+		default:
+			r.Counts.Warn++
+			if r.Verdict == walpost.OK {
+				r.Verdict = walpost.Warn
+			}
+		}
+	}
+	return r
+}
+
+func (r *checkReport) print(w io.Writer) error {
 	var b strings.Builder
-	counts := map[string]int{}
-	for _, f := range found {
-		counts[f.Level]++
-		fmt.Fprintf(&b, "%-4s  %s: %s: %s\n", f.Level, f.Part, f.Name, oneLine(f.Detail))
+	for i := range r.Findings {
+		f := &r.Findings[i]
+		fmt.Fprintf(&b, "%-4s  %s: %s: %s\n", f.Verdict, f.Side, f.Name, f.Why)
 		if f.Fix != "" {
-			fmt.Fprintf(&b, "      fix: %s\n", strings.ReplaceAll(strings.TrimSpace(f.Fix), "\n", "\n           "))
+			fmt.Fprintf(&b, "      fix: %s\n", strings.ReplaceAll(f.Fix, "\n", "\n           "))
 		}
 	}
 	switch {
-	case counts[walpost.Fail] > 0:
-		fmt.Fprintf(&b, "%d of %d preconditions fail\n", counts[walpost.Fail], len(found))
-	case counts["warn"] > 0:
-		fmt.Fprintf(&b, "ready to run, with %d warnings\n", counts["warn"])
+	case r.Counts.Fail > 0:
+		fmt.Fprintf(&b, "%d of %d preconditions fail\n", r.Counts.Fail, len(r.Findings))
+	case r.Counts.Warn > 0:
+		fmt.Fprintf(&b, "ready to run, with %d warnings\n", r.Counts.Warn)
 	default:
 		b.WriteString("ready to run\n")
 	}

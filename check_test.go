@@ -1,0 +1,25 @@
+package walpost
+
+import (
+	"strings"
+	"testing"
+	"time"
+)
+
+func TestTheDatabasesClockIsJudgedWithinWhatIsKnown(t *testing.T) {
+	for _, c := range []struct {
+		ahead, within time.Duration
+		verdict, why  string
+	}{
+		{0, time.Millisecond, OK, "the database's is 0.000s ahead of this machine's (within 1ms)"},
+		{skewWarn + time.Millisecond, time.Millisecond, OK, "2.001s ahead of"},
+		{skewWarn + 2*time.Millisecond, time.Millisecond, Warn, "2.002s ahead of"},
+		{-time.Minute, 3 * time.Second, Warn, "60.000s behind this machine's (within 3s)"},
+		{time.Minute, time.Minute, OK, "60.000s ahead of this machine's (within 1m0s)"},
+	} {
+		f := judgeClock(c.ahead, c.within)
+		if f.Side != "postgres" || f.Name != "clock" || f.Verdict != c.verdict || !strings.Contains(f.Why, c.why) || (f.Fix == "") != (c.verdict == OK) {
+			t.Errorf("%s within %s: %+v", c.ahead, c.within, f)
+		}
+	}
+}

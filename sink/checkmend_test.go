@@ -1,0 +1,136 @@
+package sink
+
+import (
+	"crypto/tls"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+)
+
+func TestEachProviderHasItsOwnWay(t *testing.T) {
+	cfg := config([]string{"boot:9098"})
+	cfg.SASL = SASL{Mechanism: "SCRAM-SHA-512", Username: "re lay", Password: "x"}
+	for _, c := range []struct {
+		host                                                  string
+		iam                                                   bool
+		topic, broker, create, compacted, grant, grantCluster string
+	}{
+		{
+			host: "kafka-1.example.com", topic: "kafka-configs.sh --bootstrap-server boot:9098 --command-config admin.properties --alter --entity-type topics --entity-name t --add-config a=b",
+			broker: "Set a=b in server.properties", create: "kafka-topics.sh --bootstrap-server boot:9098 --command-config admin.properties --create --topic t --partitions 3 --replication-factor 2",
+			compacted:    "kafka-topics.sh --bootstrap-server boot:9098 --command-config admin.properties --create --topic t --partitions 1 --config cleanup.policy=compact",
+			grant:        "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation Write --operation DescribeConfigs --topic t",
+			grantCluster: "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation IdempotentWrite --cluster",
+		},
+		{host: "notkafka.amazonaws.com.example", topic: "kafka-configs.sh", broker: "Set a=b in server.properties", create: "kafka-topics.sh", compacted: "kafka-topics.sh", grant: "kafka-acls.sh", grantCluster: "kafka-acls.sh"},
+		{
+			host: "b-1.shop.x1.c2.kafka.eu-west-1.amazonaws.com", topic: "kafka-configs.sh", broker: "aws kafka create-configuration", create: "kafka-topics.sh", compacted: "kafka-topics.sh",
+			grant: "kafka-acls.sh", grantCluster: "kafka-acls.sh",
+		},
+		{
+			host: "boot-x.c1.kafka-serverless.eu-west-1.amazonaws.com.", iam: true, topic: "kafka-configs.sh", broker: "aws kafka", create: "kafka-topics.sh", compacted: "kafka-topics.sh",
+			grant: "Allow kafka-cluster:WriteData, kafka-cluster:DescribeTopicDynamicConfiguration on topic t in the IAM policy", grantCluster: "Allow kafka-cluster:WriteDataIdempotently on the cluster",
+		},
+		{
+			host: "B0-PKC-1.eu.aws.confluent.cloud", topic: "confluent kafka topic update t --config a=b", broker: "confluent kafka cluster configuration update --config a=b",
+			create: "confluent kafka topic create t --partitions 3", compacted: "confluent kafka topic create t --partitions 1 --config cleanup.policy=compact",
+			grant:        "confluent kafka acl create --allow --service-account <the relay's> --operations write,describe-configs --topic t",
+			grantCluster: "confluent kafka acl create --allow --service-account <the relay's> --operations idempotent-write --cluster-scope",
+		},
+		{
+			host: "kafka-1-shop.a.aivencloud.com", topic: "In the Aiven console, topic t, advanced configuration: a=b", broker: "avn service update <service> -c kafka.a=b",
+			create: "avn service topic-create <service> t --partitions 3 --replication 2", compacted: "avn service topic-create <service> t --partitions 1 --replication 3 --cleanup-policy compact",
+			grant:        "avn service kafka-acl-add <service> --principal 'User:re lay' --operation Write --topic t\navn service kafka-acl-add <service> --principal 'User:re lay' --operation DescribeConfigs --topic t",
+			grantCluster: "avn service kafka-acl-add <service> --principal 'User:re lay' --operation IdempotentWrite --cluster",
+		},
+		{
+			host: "shop.servicebus.windows.net", topic: "In the properties of the event hub t", broker: "Event Hubs does not let you", create: "az eventhubs eventhub create --resource-group <group> --namespace-name <namespace> --name t",
+			compacted: "--name t --cleanup-policy Compact", grant: "the claim Send, Manage on the event hub t", grantCluster: "kafka-acls.sh",
+		},
+	} {
+		if c.iam {
+			cfg.SASL.Mechanism = "AWS_MSK_IAM"
+		} else {
+			cfg.SASL.Mechanism = "SCRAM-SHA-512"
+		}
+		m := newMend(cfg)
+		m.from(c.host)
+		for _, got := range []struct{ is, want string }{
+			{m.topic("t", "a=b"), c.topic},
+			{m.broker("a=b"), c.broker},
+			{m.create("t", Topics{Partitions: 3, ReplicationFactor: 2}, ""), c.create},
+			{m.create("t", Topics{Partitions: 1}, "cleanup.policy=compact"), c.compacted},
+			{m.grant("t", "Write", "DescribeConfigs"), c.grant},
+			{m.grantCluster("IdempotentWrite"), c.grantCluster},
+		} {
+			if !strings.Contains(got.is, got.want) {
+				t.Errorf("%s: %s\nwant %s", c.host, got.is, got.want)
+			}
+		}
+	}
+}
+
+// ACLs name the user as the brokers do.
+func TestThePrincipalIsTheOneOfTheBrokers(t *testing.T) {
+	ca := newAuthority(t)
+	_, cert, key := ca.pair("client")
+	withTLS := TLS{CAFile: filepath.Join(ca.dir, "ca.pem"), CertFile: cert, KeyFile: key}
+	for _, c := range []struct {
+		cfg  Config
+		want string
+	}{
+		{Config{}, "User:ANONYMOUS"},
+		{Config{SASL: SASL{Mechanism: "PLAIN", Username: "o'relay"}}, `'User:o'\''relay'`},
+		{Config{TLS: withTLS, SASL: SASL{Mechanism: "PLAIN", Username: "relay"}}, "User:relay"},
+		{Config{TLS: withTLS, SASL: SASL{Mechanism: "OAUTHBEARER", Token: "t"}}, "'User:…'"},
+		{Config{TLS: withTLS}, "User:CN=test"},
+		{Config{TLS: TLS{CertFile: "gone", KeyFile: "gone"}}, "'User:…'"},
+	} {
+		c.cfg.Brokers = []string{"k:9092"}
+		if got := newMend(c.cfg).principal; got != c.want {
+			t.Errorf("%+v: %s, want %s", c.cfg, got, c.want)
+		}
+	}
+}
+
+// A broker that cannot be talked to is told apart by why.
+func TestUnreachableBrokersSayWhatToSet(t *testing.T) {
+	ca := newAuthority(t)
+	server, _, _ := ca.pair("server")
+	secure := fake(t, tlsOf(server))
+	users := fake(t, saslOf("relay", "secret")...)
+	for what, c := range map[string]struct {
+		cfg  func(*Config)
+		at   []string
+		want string
+	}{
+		"a wrong password":         {func(c *Config) { c.SASL = SASL{Mechanism: "PLAIN", Username: "relay", Password: "hunter2"} }, users.ListenAddrs(), "SASL (kafka.sasl)"},
+		"a mechanism not offered":  {func(c *Config) { c.SASL = SASL{Mechanism: "SCRAM-SHA-512", Username: "relay", Password: "hunter2"} }, users.ListenAddrs(), "kafka.sasl"},
+		"SASL that is missing":     {func(*Config) {}, users.ListenAddrs(), "kafka.sasl"},
+		"TLS that is missing":      {func(*Config) {}, secure.ListenAddrs(), "may want TLS (kafka.tls)"},
+		"an authority not trusted": {func(c *Config) { c.TLS.Enabled = true }, secure.ListenAddrs(), "Set kafka.tls.ca_file"},
+		"another name":             {func(c *Config) { c.TLS = TLS{CAFile: filepath.Join(ca.dir, "ca.pem"), ServerName: "x.test"} }, secure.ListenAddrs(), "kafka.tls.server_name"},
+		"a name that is not known": {func(*Config) {}, []string{"no-such-host.invalid:9092"}, "Correct the name in kafka.brokers"},
+		"nobody listens":           {func(*Config) {}, []string{"127.0.0.1:1"}, "Start the broker"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			cfg := config(c.at[:1])
+			c.cfg(&cfg)
+			found := Check(t.Context(), cfg, func() Expected { return Expected{} })
+			if len(found) != 1 || found[0].Level != Fail || !strings.Contains(found[0].Fix, c.want) {
+				t.Errorf("%s", lines(found))
+			}
+			hasNot(t, lines(found), "hunter2")
+		})
+	}
+}
+
+func tlsOf(cert tls.Certificate) kfake.Opt {
+	return kfake.TLS(&tls.Config{Certificates: []tls.Certificate{cert}})
+}
+
+func saslOf(user, password string) []kfake.Opt {
+	return []kfake.Opt{kfake.EnableSASL(), kfake.Superuser("PLAIN", user, password)}
+}

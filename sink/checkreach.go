@@ -1,0 +1,121 @@
+package sink
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// reach asks every address of kafka.brokers, and then every broker under the address that the cluster gives out for it, since it is
+// those that records go to. It says whether it makes sense to go on.
+func (c *checker) reach(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	errs := ping(ctx, c.cl.SeedBrokers())
+	// The client gives the addresses in the order in which it was given them.
+	answers := 0
+	for _, err := range errs {
+		if err == nil {
+			answers++
+		}
+	}
+	for i, err := range errs {
+		switch {
+		case err == nil:
+		case answers == 0:
+			c.add("broker "+c.cfg.Brokers[i], Fail, said(err), unreachable(err))
+		default:
+			c.add("broker "+c.cfg.Brokers[i], Warn, "of kafka.brokers, does not answer, while others do: "+said(err), unreachable(err))
+		}
+	}
+	if answers == 0 {
+		return false
+	}
+	meta, err := describeTopics(ctx, c.cl)
+	if err != nil {
+		c.add("brokers", Fail, said(err), unreachable(err))
+		return false
+	}
+	c.brokers = len(meta.Brokers)
+	var nodes []*kgo.Broker
+	for _, b := range meta.Brokers {
+		nodes = append(nodes, c.cl.Broker(int(b.NodeID)))
+		c.mend.from(b.Host)
+	}
+	reached := 0
+	for i, err := range ping(ctx, nodes) {
+		b := meta.Brokers[i]
+		if err == nil {
+			reached, c.broker = reached+1, b.NodeID
+			continue
+		}
+		addr := net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
+		c.add(fmt.Sprintf("broker %d", b.NodeID), Fail, fmt.Sprintf("the cluster says that it is at %s, and there it cannot be reached from here: %s", addr, said(err)),
+			fmt.Sprintf("Start it, or see that %s resolves and can be reached from here; what the cluster says is advertised.listeners of the broker.", addr))
+	}
+	if reached > 0 {
+		on := ""
+		if c.mend.provider != "" {
+			on = ", of " + string(c.mend.provider)
+		}
+		c.add("brokers", OK, fmt.Sprintf("%d of %d reachable%s", reached, c.brokers, on), "")
+	}
+	return reached > 0
+}
+
+// ping asks brokers which requests they know: what any client asks first, behind TLS and SASL. The errors are in their order.
+func ping(ctx context.Context, brokers []*kgo.Broker) []error {
+	errs := make([]error, len(brokers))
+	var wg sync.WaitGroup
+	for i, b := range brokers {
+		wg.Go(func() {
+			_, errs[i] = b.Request(ctx, kmsg.NewPtrApiVersionsRequest())
+		})
+	}
+	wg.Wait()
+	return errs
+}
+
+// said is an error for one line. That the time was up says more in other words.
+func said(err error) string {
+	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "i/o timeout") {
+		return fmt.Sprintf("no answer in %s", askTimeout)
+	}
+	return err.Error()
+}
+
+// unreachable is what mends an address that cannot be talked to.
+func unreachable(err error) string {
+	var eof *kgo.ErrFirstReadEOF
+	var name *net.DNSError
+	var cert x509.CertificateInvalidError
+	var host x509.HostnameError
+	var unknown x509.UnknownAuthorityError
+	switch {
+	case errors.Is(err, kerr.SaslAuthenticationFailed):
+		return "Correct kafka.sasl: username, password, or the mechanism that the user was made for."
+	case errors.Is(err, kerr.UnsupportedSaslMechanism):
+		return "Set kafka.sasl.mechanism to one that the listener offers (sasl.enabled.mechanisms of the broker)."
+	case errors.As(err, &unknown):
+		return "Set kafka.tls.ca_file to the authority that signed the brokers' certificates."
+	case errors.As(err, &host):
+		return "Use the name in the certificate in kafka.brokers, or set kafka.tls.server_name to it."
+	case errors.As(err, &cert):
+		return "Renew the certificate, or set the clock of this machine."
+	case errors.As(err, &eof), errors.Is(err, io.EOF):
+		return "The listener of this port may want TLS (kafka.tls) or SASL (kafka.sasl), or not want it: compare with listener.security.protocol.map of the broker."
+	case errors.As(err, &name):
+		return "Correct the name in kafka.brokers, or the resolver of this machine."
+	}
+	return "Start the broker, or correct kafka.brokers and see that firewalls let this machine through."
+}

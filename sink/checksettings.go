@@ -1,0 +1,139 @@
+package sink
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// topicSettings are the settings of a topic that a doctor judges.
+var topicSettings = []string{
+	"max.message.bytes", "min.insync.replicas", "unclean.leader.election.enable", "compression.type",
+	"message.timestamp.type", "message.timestamp.before.max.ms", "message.timestamp.after.max.ms", "message.timestamp.difference.max.ms",
+	"cleanup.policy", "retention.ms", "retention.bytes",
+}
+
+const (
+	// shortestOutage is how old a row must be allowed to be: a relay that was away for a weekend delivers rows of that age.
+	shortestOutage = 72 * time.Hour
+	// shortestKeep is how long a consumer must be allowed to be away.
+	shortestKeep = 24 * time.Hour
+	// clockSlack is how far clocks of one system may differ before anything may be made of it.
+	clockSlack = time.Minute
+)
+
+// settings judges a topic's settings beside its replicas. It is pure; a setting that the broker does not tell is not judged.
+func (c *checker) settings(name, topic string, kv map[string]string, t Traffic) {
+	set := func(kv string) string { return c.mend.topic(topic, kv) }
+	c.size(name, topic, kv, t.Largest)
+	c.timestamps(name, topic, kv, t.Newest)
+	c.cleanup(name, topic, kv, t.Keyless)
+	if kv["unclean.leader.election.enable"] == "true" {
+		c.add(name+" leader election", Warn, "unclean.leader.election.enable is true: an acknowledged event may be lost with its leader", set("unclean.leader.election.enable=false"))
+	}
+	ours := c.cfg.Compression
+	if ours == "none" {
+		ours = "uncompressed"
+	}
+	if theirs := kv["compression.type"]; theirs != "" && theirs != "producer" && theirs != ours {
+		c.add(name+" compression", Warn, fmt.Sprintf("compression.type is %s and we send %s: the brokers compress each batch anew", theirs, ours), set("compression.type=producer"))
+	}
+}
+
+// size compares the largest record that is known with what the topic takes. It is a warning, since the row may be delivered already.
+func (c *checker) size(name, topic string, kv map[string]string, largest int) {
+	n, err := strconv.Atoi(kv["max.message.bytes"])
+	if err != nil || largest <= n {
+		return
+	}
+	unless := ", unless compression makes it fit" // the bound is for what the broker stores
+	if theirs := kv["compression.type"]; theirs == "uncompressed" || c.cfg.Compression == "none" && (theirs == "producer" || theirs == "") {
+		unless = ""
+	}
+	c.add(name+" size", Warn, fmt.Sprintf("a row that is there makes a record of %d bytes, more than max.message.bytes, %d: one like it is refused and halts the relay%s", largest, n, unless),
+		c.mend.topic(topic, fmt.Sprintf("max.message.bytes=%d", largest+largest/10+minLimit))+"\nand raise fetch.max.bytes and max.partition.fetch.bytes of its consumers")
+}
+
+// timestamps judges what a topic makes of the timestamps, which are those of rows or of their transactions, not of sending.
+func (c *checker) timestamps(name, topic string, kv map[string]string, newest time.Time) {
+	name += " timestamps"
+	if kv["message.timestamp.type"] == "LogAppendTime" {
+		c.add(name, Warn, "message.timestamp.type is LogAppendTime: the broker replaces the time of each event by its own", c.mend.topic(topic, "message.timestamp.type=CreateTime"))
+		return
+	}
+	if key, past := bound(kv, "message.timestamp.before.max.ms"); key != "" && past < shortestOutage {
+		c.add(name, Warn, fmt.Sprintf("%s is %s: after an outage that is longer, the topic refuses the rows that waited", key, past), c.mend.topic(topic, key+"=9223372036854775807"))
+	}
+	key, future := bound(kv, "message.timestamp.after.max.ms")
+	if key == "" {
+		return
+	}
+	roomy := c.mend.topic(topic, key+"=3600000")
+	now := c.now()
+	switch {
+	case c.aheadKnown && c.ahead > future:
+		c.add(name, Fail, fmt.Sprintf("%s is %s and the database's clock is %s ahead of the brokers': every event is refused", key, future, c.ahead.Round(time.Millisecond)),
+			"Set the clocks (NTP).\nor "+roomy)
+	case future < clockSlack:
+		c.add(name, Warn, fmt.Sprintf("%s is %s: a database's clock that is further ahead of the brokers' has every event refused", key, future), roomy)
+	case newest.Sub(now) > future:
+		c.add(name, Warn, fmt.Sprintf("a row that is there has the timestamp %s, further in the future than %s, %s, allows: one like it is refused and halts the relay",
+			newest.UTC().Format(time.RFC3339), key, future), "Correct what writes the column of table.field.event.timestamp.\nor "+c.mend.topic(topic, key+"=9223372036854775807"))
+	}
+}
+
+// bound is the narrower of a setting and of the one that did for both directions before Kafka 3.6; key is "" where there is none.
+func bound(kv map[string]string, setting string) (key string, d time.Duration) {
+	for _, k := range []string{setting, "message.timestamp.difference.max.ms"} {
+		// The default of one is the largest int64, which no duration holds.
+		if ms, err := strconv.ParseInt(kv[k], 10, 64); err == nil && ms < int64(1<<63-1)/1e6 && (key == "" || ms < d.Milliseconds()) {
+			key, d = k, time.Duration(ms)*time.Millisecond
+		}
+	}
+	return key, d
+}
+
+// cleanup judges what the topic removes.
+func (c *checker) cleanup(name, topic string, kv map[string]string, keyless bool) {
+	policy := kv["cleanup.policy"]
+	if strings.Contains(policy, "compact") {
+		c.add(name+" cleanup", Warn, "cleanup.policy is "+policy+": of each key only the newest event is kept", c.mend.topic(topic, "cleanup.policy=delete"))
+		if keyless {
+			c.add(name+" keys", Warn, "a row that is there has no key, and a compacted topic refuses such a record: one like it halts the relay",
+				c.mend.topic(topic, "cleanup.policy=delete")+"\nor map a column that is never NULL: table.field.event.key")
+		}
+	}
+	if !strings.Contains(policy, "delete") {
+		return
+	}
+	if ms, err := strconv.ParseInt(kv["retention.ms"], 10, 64); err == nil && ms >= 0 {
+		switch keep := time.Duration(min(ms, int64(1<<63-1)/1e6)) * time.Millisecond; {
+		case keep < shortestKeep:
+			c.add(name+" retention", Warn, fmt.Sprintf("retention.ms is %s: events are gone before a consumer that was away for longer reads them", keep), c.mend.topic(topic, "retention.ms=604800000"))
+		case keep < shortestOutage && kv["message.timestamp.type"] != "LogAppendTime":
+			c.add(name+" retention", Warn, fmt.Sprintf("retention.ms is %s, counted from an event's timestamp, its commit: what waited through a longer outage of the relay may be deleted as soon as it is written", keep),
+				c.mend.topic(topic, "retention.ms=604800000"))
+		}
+	}
+	if n, err := strconv.ParseInt(kv["retention.bytes"], 10, 64); err == nil && n >= 0 && n < c.cfg.WindowBytes {
+		c.add(name+" retention", Warn, fmt.Sprintf("retention.bytes is %d for a partition, less than what the relay has in flight at once: a burst pushes events out before they are read", n),
+			c.mend.topic(topic, "retention.bytes=-1"))
+	}
+}
+
+// brokerSettings judges what is set for all topics.
+func (c *checker) brokerSettings(kv map[string]string) {
+	switch auto := kv["auto.create.topics.enable"]; {
+	case auto == "true" && !c.cfg.Topics.Create:
+		c.add("auto.create.topics.enable", Warn, "it is true: the brokers make a topic for whoever asks for one, with their defaults: a consumer with a wrong name makes one, and a missing topic may appear with too few partitions",
+			c.mend.broker("auto.create.topics.enable=false")+"; walpost itself asks without making any")
+	case auto != "":
+		c.add("auto.create.topics.enable", OK, "it is "+auto, "")
+	}
+	// A request has batches for many partitions. There is not more in flight than the window.
+	if n, err := strconv.ParseInt(kv["socket.request.max.bytes"], 10, 64); err == nil && n < min(maxWrite, c.cfg.WindowBytes) {
+		c.add("socket.request.max.bytes", Warn, fmt.Sprintf("it is %d: brokers cut a connection that sends a larger request, and one may have as much as delivery.window.bytes, %d", n, c.cfg.WindowBytes),
+			c.mend.broker("socket.request.max.bytes=104857600")+"\nor lower delivery.window.bytes")
+	}
+}
