@@ -186,6 +186,9 @@ func (j *judgement) slot() {
 	case s == nil && j.makes && j.cfg.Failover && j.f.server.Version < failoverVersion:
 		j.add(Fail, name, "Leave source.failover out, or upgrade to Postgres 17.",
 			"source.failover: needs Postgres 17 or newer (this is %d)", j.f.server.Version/10000).behave = misconfigured
+	case s == nil && j.makes && j.cfg.Failover && j.f.server.Recovery:
+		j.add(Fail, name, "Point source.dsn at the primary; its slot is copied to the standbys.",
+			"slot %s does not exist, and a standby cannot make one that survives a failover (source.failover)", j.cfg.Slot)
 	case s == nil && j.makes:
 		j.add(OK, name, "", "slot %s does not exist yet: it will be made", j.cfg.Slot)
 	case s == nil:
@@ -196,13 +199,13 @@ func (j *judgement) slot() {
 		j.add(Fail, name, other, "slot %s is of the plugin %s, not of pgoutput", j.cfg.Slot, s.Plugin)
 	case s.Database != j.f.server.Database:
 		j.add(Fail, name, other, "slot %s belongs to the database %s, not to %s", j.cfg.Slot, s.Database, j.f.server.Database)
+	case s.Synced && j.f.server.Recovery:
+		j.add(Fail, name, "Read from the primary, or set source.slot to a name of its own for this standby.",
+			"slot %s is a copy that is synchronized from the primary: it can be read only after a promotion", j.cfg.Slot)
 	case s.Temporary:
 		j.add(Fail, name, other, "slot %s is temporary: it ends with the session of process %d that made it", j.cfg.Slot, s.ActivePID)
 	case s.TwoPhase:
 		j.add(Fail, name, other, "slot %s is made for two-phase decoding, which walpost does not read", j.cfg.Slot)
-	case s.Synced && j.f.server.Recovery:
-		j.add(Fail, name, "Read from the primary, or set source.slot to a name of its own for this standby.",
-			"slot %s is a copy that is synchronized from the primary: it can be read only after a promotion", j.cfg.Slot)
 	case s.lost() != "" && j.makes:
 		j.add(Warn, name, "", "slot %s is invalidated (%s): it will be made again", j.cfg.Slot, s.lost())
 	case s.lost() != "":

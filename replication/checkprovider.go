@@ -30,7 +30,7 @@ func (x *examined) provider() provider {
 	return ""
 }
 
-var alterSystem = regexp.MustCompile(`ALTER SYSTEM SET (\w+) = ('[^']*'|\w+);( SELECT pg_reload_conf\(\);)?( then restart Postgres)?`)
+var alterSystem = regexp.MustCompile(`ALTER SYSTEM SET (\w+) = ('[^']*'|\w+);( SELECT pg_reload_conf\(\);)?( then restart Postgres\b)?`)
 
 // logicalDecoding turns logical decoding on.
 var logicalDecoding = map[provider]string{
@@ -40,20 +40,32 @@ var logicalDecoding = map[provider]string{
 	azure:    "Set the server parameter wal_level = logical; then restart the server.",
 }
 
-// fix is a fix as the provider has it done: none of them allows ALTER SYSTEM.
+// units are those in which a provider takes a setting: a bare number of the setting's own unit.
+var units = strings.NewReplacer("'50GB'", "51200 (in MB)", "'60s'", "60000 (in ms)")
+
+// fix is a fix as the provider has it done: none of them allows ALTER SYSTEM, or installs a version by hand.
 func (p provider) fix(fix string) string {
+	if p == "" {
+		return fix
+	}
 	if decoding, ok := logicalDecoding[p]; ok && strings.HasPrefix(fix, "ALTER SYSTEM SET wal_level") {
 		return decoding
 	}
-	switch p {
-	case rds:
-		return alterSystem.ReplaceAllString(fix, "Set $1 = $2 in the DB parameter group$4")
-	case aurora:
-		return alterSystem.ReplaceAllString(fix, "Set $1 = $2 in the DB cluster parameter group$4")
-	case cloudSQL:
-		return alterSystem.ReplaceAllString(fix, "Set the database flag $1 = $2 (gcloud sql instances patch)$4")
-	case azure:
-		return alterSystem.ReplaceAllString(fix, "Set the server parameter $1 = $2 (az postgres flexible-server parameter set)$4")
+	if p == azure && strings.HasPrefix(fix, "ALTER SYSTEM SET max_slot_wal_keep_size") {
+		// learn.microsoft.com/azure/postgresql, "Replication / Sending Servers": allowed values -1, parameter type read-only.
+		return "Azure does not let max_slot_wal_keep_size be set: let the storage grow by itself, or set monitor.wal_disk_size and monitor.breaker: stop_and_drop_slot, so that the slot goes before the disk is full."
 	}
-	return fix
+	fix = strings.ReplaceAll(fix, "Install the newest minor version of Postgres", "Upgrade the instance to the newest minor version of Postgres")
+	where := map[provider]string{
+		rds: "in the DB parameter group", aurora: "in the DB cluster parameter group",
+		cloudSQL: "as a database flag (gcloud sql instances patch)", azure: "as a server parameter (az postgres flexible-server parameter set)",
+	}[p]
+	return alterSystem.ReplaceAllStringFunc(fix, func(sql string) string {
+		m := alterSystem.FindStringSubmatch(sql)
+		set := "Set " + m[1] + " = " + units.Replace(m[2]) + " " + where
+		if m[4] != "" {
+			set += ", then restart the server"
+		}
+		return set
+	})
 }

@@ -142,21 +142,40 @@ func (j *judgement) further() {
 		}
 	}
 	pub := quoteIdent(j.cfg.Publication)
-	if len(tables) > 0 {
+	if p.AllTables || len(tables) > 0 {
 		n := len(tables)
 		if n > 3 {
 			tables = append(tables[:3], fmt.Sprintf("%d more", n-3))
 		}
+		// Of schemas too (15 and newer): the list replaces all that is in the publication.
 		fix := fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(sqlNames(j.cfg.tables()), ", "))
 		if p.AllTables {
-			fix = "Make a publication of its own for walpost and set source.publication: " + publicationSQL(&Config{Publication: j.cfg.Publication + "_outbox", Tables: j.cfg.Tables, Publish: j.cfg.Publish})
+			fix = j.ownPublication()
 		}
-		j.add(Warn, name, fix, "publication %s also has %s: each change there is decoded and sent to walpost, which drops it", j.cfg.Publication, strings.Join(tables, ", ")).logged = true
+		if n == 0 {
+			j.add(Warn, name, fix, "publication %s is FOR ALL TABLES: each change of a table that will be made is decoded and sent to walpost, which drops it", j.cfg.Publication).logged = true
+		} else {
+			j.add(Warn, name, fix, "publication %s also has %s: each change there is decoded and sent to walpost, which drops it", j.cfg.Publication, strings.Join(tables, ", ")).logged = true
+		}
 	}
 	if len(operations) > 0 {
 		j.add(Warn, name, fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.publishSetting()),
 			"publication %s also publishes %s: cleaning up the table is decoded and sent to walpost too", j.cfg.Publication, strings.Join(operations, ", ")).logged = true
 	}
+}
+
+// ownPublication replaces a publication of all tables, out of which none can be taken. A slot reads the catalog as it was: one that is
+// there reads the new publication only from where that was made
+// (TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking).
+func (j *judgement) ownPublication() string {
+	own := *j.cfg
+	own.Publication += "_outbox"
+	sql := publicationSQL(&own)
+	if !j.known() {
+		return "Make a publication of its own for walpost and set source.publication: " + sql
+	}
+	return "Make a publication of its own for walpost: " + sql + " Then SELECT pg_current_wal_lsn(); and once walpost status says that the slot has confirmed that position, " +
+		"restart walpost with source.publication: " + own.Publication + " (not before: the slot cannot read what was written without it)."
 }
 
 // identities warns of tables on which an application's UPDATE or DELETE fails, because it is published and nothing

@@ -3,7 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
-	"slices"
+	"net"
 	"strings"
 	"time"
 
@@ -24,20 +24,28 @@ type examined struct {
 	Feedback     string
 	PrimarySlot  string `json:"primary_slot"`
 	PrimaryInfo  bool   `json:"primary_info"` // primary_conninfo names a database; always true for who may not read it
+	SeesAll      bool   `json:"sees_all"`     // what the sessions of other roles do
+	ReadsRules   bool   `json:"reads_rules"`  // pg_hba.conf
+	Client       string // our address as the server sees it; "" is a unix socket
+	SSL          bool   // as the server sees it
+	ReadOnly     bool   `json:"read_only"`           // default_transaction_read_only, on our connections
+	Statement    int64  `json:"statement_timeout"`   // on our connections, in milliseconds
+	Transaction  int64  `json:"transaction_timeout"` // likewise; 0 before 17
+	WorkMem      int64  `json:"work_mem"`            // logical_decoding_work_mem, in kB, as a walsender of ours has it
+	Spilled      *spillFacts
 	Secured      []string
+	cleaned      []cleanedTable
+	rules        []hbaRule
+	remote       net.Addr // of the server
+	encrypted    bool
 	rate         float64 // bytes of WAL a second
 	measured     time.Duration
 	rateMeasured bool
 }
 
-// standbySlot is a physical slot, as logical decoding waits for it.
-type standbySlot struct {
-	Name   string
-	Active bool
-	Lost   bool
-}
-
-const examineQuery = `SELECT
+// examineQuery is one text for every version: a setting that a version does not have is NULL.
+func examineQuery(slot string) string {
+	return `SELECT
  (SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_mb,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'max_wal_size') AS max_wal_mb,
  coalesce((SELECT setting::bigint * CASE unit WHEN 'min' THEN 60 ELSE 1 END FROM pg_settings WHERE name = 'idle_replication_slot_timeout'), 0) AS idle_timeout,
@@ -48,62 +56,93 @@ const examineQuery = `SELECT
  (SELECT json_agg(json_build_object('name', slot_name, 'active', active, 'lost', wal_status = 'lost')) FROM pg_replication_slots WHERE slot_type = 'physical') AS slots,
  coalesce(current_setting('sync_replication_slots', true), '') AS syncs_slots,
  current_setting('hot_standby_feedback') AS feedback, current_setting('primary_slot_name') AS primary_slot,
- coalesce((SELECT setting ~ '(^|\s)dbname\s*=' FROM pg_settings WHERE name = 'primary_conninfo'), true) AS primary_info`
+ coalesce((SELECT setting ~ '(^|\s)dbname\s*=' FROM pg_settings WHERE name = 'primary_conninfo'), true) AS primary_info,
+ pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all,
+ has_table_privilege('pg_hba_file_rules', 'SELECT') AND has_function_privilege('pg_hba_file_rules()', 'EXECUTE') AS reads_rules,
+ host(inet_client_addr()) AS client, coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS ssl,
+ current_setting('default_transaction_read_only')::bool AS read_only,
+ (SELECT setting::bigint FROM pg_settings WHERE name = 'statement_timeout') AS statement_timeout,
+ (SELECT setting::bigint FROM pg_settings WHERE name = 'transaction_timeout') AS transaction_timeout,
+ (SELECT setting::bigint FROM pg_settings WHERE name = 'logical_decoding_work_mem') AS work_mem,
+ (SELECT to_json(d) FROM pg_stat_replication_slots d WHERE d.slot_name = ` + quoteLiteral(slot) + `) AS spilled`
+}
 
 // walPause is how far apart the two looks at the WAL are, from which its rate is taken.
 const walPause = 2 * time.Second
 
 // doctor adds to found what only a doctor looks at, and has every fix done as the provider has it done. What it cannot read
-// is a warning, because a run does not rest on it.
-func (c *Config) doctor(ctx context.Context, conn *pgconn.PgConn, f *facts, found []Finding) []Finding {
+// is a warning, because a run does not rest on it; that the server does not answer any more is for the caller to say (err).
+func (c *Config) doctor(ctx context.Context, conn *pgconn.PgConn, f *facts, makes bool, pause time.Duration, found []Finding) (_ []Finding, err error) {
 	if f.server.Version < minVersion {
-		return found
+		return found, nil
 	}
-	x, err := c.examine(ctx, conn, f)
+	x, err := row[examined](ctx, conn, "read the settings of a doctor", examineQuery(c.Slot))
 	if err != nil {
-		return append(found, Finding{Name: "settings", Level: Warn, Detail: err.Error()})
+		if ctx.Err() != nil || conn.IsClosed() {
+			return found, err
+		}
+		return append(found, Finding{Name: "settings", Level: Warn, Detail: err.Error()}), nil
 	}
-	found = append(found, c.judgeExamined(f, x)...)
+	x.remote, x.encrypted = transport(conn)
+	for _, look := range []func(context.Context, *pgconn.PgConn, *examined) error{
+		func(ctx context.Context, conn *pgconn.PgConn, x *examined) error {
+			return c.examineCleanup(ctx, conn, f, x)
+		},
+		c.examineRules,
+		func(ctx context.Context, conn *pgconn.PgConn, x *examined) error {
+			return examinePolicies(ctx, conn, f, x)
+		},
+		func(ctx context.Context, conn *pgconn.PgConn, x *examined) error { return examineRate(ctx, conn, pause, x) },
+	} {
+		e := look(ctx, conn, &x)
+		if ctx.Err() != nil || conn.IsClosed() {
+			err = e
+			break
+		}
+		if e != nil {
+			found = append(found, Finding{Name: "settings", Level: Warn, Detail: e.Error()})
+		}
+	}
+	found = append(found, c.judgeExamined(f, &x, makes)...)
 	for i := range found {
 		found[i].Fix = x.provider().fix(found[i].Fix)
 	}
-	return found
+	return found, err
 }
 
-// examine reads what only a doctor asks for. It changes nothing.
-func (c *Config) examine(ctx context.Context, conn *pgconn.PgConn, f *facts) (*examined, error) {
-	x, err := row[examined](ctx, conn, "read the settings of a doctor", examineQuery)
-	if err != nil {
-		return nil, err
+// examinePolicies reads which tables hide rows from the role.
+func examinePolicies(ctx context.Context, conn *pgconn.PgConn, f *facts, x *examined) error {
+	oids := existing(f.tables)
+	if len(oids) == 0 {
+		return nil
 	}
-	if oids := existing(f.tables); len(oids) > 0 {
-		type secured struct{ Name string }
-		list, err := rows[secured](ctx, conn, "read row-level security",
-			"SELECT oid::regclass::text AS name FROM pg_class WHERE oid IN ("+strings.Join(oids, ", ")+") AND row_security_active(oid)")
-		if err != nil {
-			return nil, err
-		}
-		for _, s := range list {
-			x.Secured = append(x.Secured, s.Name)
-		}
+	list, err := rows[struct{ Name string }](ctx, conn, "read row-level security",
+		"SELECT oid::regclass::text AS name FROM pg_class WHERE oid IN ("+strings.Join(oids, ", ")+") AND row_security_active(oid)")
+	for _, s := range list {
+		x.Secured = append(x.Secured, s.Name)
 	}
+	return err
+}
+
+// examineRate looks at the WAL twice.
+func examineRate(ctx context.Context, conn *pgconn.PgConn, pause time.Duration, x *examined) error {
 	began := time.Now()
 	before, err := readServer(ctx, conn)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	select {
-	case <-time.After(walPause):
+	case <-time.After(pause):
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		return fmt.Errorf("measure the rate of WAL: %w", ctx.Err())
 	}
 	after, err := readServer(ctx, conn)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	x.measured, x.rateMeasured = time.Since(began), true
 	x.rate = float64(after.LSN-before.LSN) / x.measured.Seconds()
-	return &x, nil
+	return nil
 }
 
 func existing(tables []tableFacts) (oids []string) {
@@ -116,24 +155,18 @@ func existing(tables []tableFacts) (oids []string) {
 }
 
 // judgeExamined says what the facts of a doctor mean. It is pure.
-func (c *Config) judgeExamined(f *facts, x *examined) []Finding {
-	j := &judgement{cfg: c, f: f}
+func (c *Config) judgeExamined(f *facts, x *examined, makes bool) []Finding {
+	j := &judgement{cfg: c, f: f, makes: makes}
 	j.minor()
+	j.transport(x)
+	j.reach(x)
 	j.rights(x)
+	j.sessions(x)
 	j.outage(x)
+	j.spilled(x)
 	j.standbys(x)
+	j.cleanup(x)
 	return j.found
-}
-
-// movedBack are the minors that mended a confirmed position that could move backwards.
-var movedBack = map[int]int{14: 19, 15: 14, 16: 10, 17: 6}
-
-func (j *judgement) minor() {
-	v := j.f.server.Version
-	if least, ok := movedBack[v/10000]; ok && v%10000 < least {
-		j.add(Warn, "minor version", fmt.Sprintf("Install the newest minor of Postgres %d.", v/10000),
-			"Postgres %d.%d can move a slot's confirmed position backwards, which repeats events; %d.%d does not", v/10000, v%10000, v/10000, least)
-	}
 }
 
 func (j *judgement) rights(x *examined) {
@@ -144,6 +177,12 @@ func (j *judgement) rights(x *examined) {
 	if x.ConnLimit >= 0 && x.ConnLimit < 3 && !s.Super {
 		j.add(Warn, "connection limit", "ALTER ROLE "+quoteIdent(s.Role)+" CONNECTION LIMIT 10;",
 			"role %s may have %d connections at a time; walpost holds one and opens others to look and to recover", s.Role, x.ConnLimit)
+	}
+	if x.SeesAll {
+		j.add(OK, "monitoring", "", "role %s sees what the sessions of other roles do", s.Role)
+	} else {
+		j.add(Warn, "monitoring", "GRANT pg_monitor TO "+quoteIdent(s.Role)+";",
+			"role %s does not see what the sessions of other roles do: who holds WAL back is not named, but for its process", s.Role)
 	}
 	for i := range j.f.tables {
 		if t := &j.f.tables[i]; t.exists() && !t.Readable {
@@ -182,35 +221,5 @@ func (j *judgement) outage(x *examined) {
 	if idle := time.Duration(x.IdleTimeout) * time.Second; idle > 0 && idle < 72*time.Hour {
 		j.add(Warn, "idle_replication_slot_timeout", "ALTER SYSTEM SET idle_replication_slot_timeout = 0; SELECT pg_reload_conf();",
 			"idle_replication_slot_timeout is %s: the slot is lost when walpost is away for longer", idle)
-	}
-}
-
-// standbys is about slots that survive a failover, and about decoding that waits for standbys.
-func (j *judgement) standbys(x *examined) {
-	if j.f.server.Recovery {
-		if x.SyncsSlots == "on" && (x.Feedback != "on" || x.PrimarySlot == "" || !x.PrimaryInfo) {
-			j.add(Warn, "slot synchronization", "On the standby: hot_standby_feedback = on, primary_slot_name, and dbname=… in primary_conninfo.",
-				"sync_replication_slots is on, but what it needs is not set: slots are not copied to this standby")
-		}
-		return
-	}
-	slot := j.f.slot
-	if !j.cfg.Failover && (slot == nil || !slot.Failover) {
-		return
-	}
-	for name := range strings.SplitSeq(x.WaitsFor, ",") {
-		if name = strings.Trim(strings.TrimSpace(name), `"`); name == "" {
-			continue
-		}
-		const fix = "Start that standby, or take it out: ALTER SYSTEM SET synchronized_standby_slots = '…'; SELECT pg_reload_conf();"
-		i := slices.IndexFunc(x.Slots, func(s standbySlot) bool { return s.Name == name })
-		switch {
-		case i < 0:
-			j.add(Fail, "synchronized_standby_slots", fix, "synchronized_standby_slots names %s, which is no physical slot: decoding stands still without an error", name)
-		case x.Slots[i].Lost:
-			j.add(Fail, "synchronized_standby_slots", fix, "slot %s of synchronized_standby_slots is invalidated: decoding stands still without an error", name)
-		case !x.Slots[i].Active:
-			j.add(Warn, "synchronized_standby_slots", fix, "slot %s of synchronized_standby_slots is inactive: decoding stands still until its standby is back", name)
-		}
 	}
 }

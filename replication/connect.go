@@ -147,7 +147,7 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
 	case e.Code == "28P01":
 		return "Check the user of source.dsn and the password (source.password, source.password_file, the DSN or ~/.pgpass)."
 	case e.Code == "28000" && strings.Contains(e.Message, "pg_hba"):
-		return fmt.Sprintf("Add a line for database %q and user %q to pg_hba.conf and reload. The line must name the database: the word replication there is for physical replication only.", cc.Database, cc.User)
+		return hbaHint(e.Message, cc.Database, cc.User)
 	case strings.HasPrefix(e.Code, "28"):
 		return fmt.Sprintf("Check that role %s exists and may log in: ALTER ROLE %s LOGIN;", role, role)
 	case e.Code == "3D000":

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"slices"
 	"sync"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -376,43 +375,4 @@ func (s *Source) note(f *facts) {
 			}
 		}
 	}
-}
-
-// Examine looks at every precondition, does not stop at the first problem, and changes nothing. It is what a person asks
-// when something does not work.
-func (s *Source) Examine(ctx context.Context) []Finding {
-	var found []Finding
-	sql, err := s.cfg.connectSQL(ctx)
-	if err != nil {
-		return []Finding{{Name: "connection", Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)}}
-	}
-	defer closeConn(sql)
-	found = append(found, Finding{Name: "connection", Level: OK, Detail: "connected to " + endpoint(sql)})
-	f, err := s.cfg.describe(ctx, sql)
-	if err != nil {
-		return append(found, Finding{Name: "catalog", Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)})
-	}
-	stream, err := s.cfg.connectReplication(ctx)
-	if err != nil {
-		found = append(found, Finding{Name: "replication connection", Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)})
-	} else {
-		closeConn(stream)
-		found = append(found, Finding{Name: "replication connection", Level: OK, Detail: "a connection in replication mode is accepted"})
-		f.streams = true
-	}
-	makes := f.slot == nil && s.cfg.Create
-	found = s.cfg.doctor(ctx, sql, f, append(found, s.cfg.judge(f, makes)...))
-	if makes && !s.cfg.SnapshotChosen && !slices.ContainsFunc(found, func(f Finding) bool { return f.Level == Fail }) {
-		if err := s.cfg.refuseRows(ctx, sql, f); err != nil {
-			found = append(found, Finding{Name: "source.snapshot", Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)})
-		}
-	}
-	return found
-}
-
-func endpoint(conn *pgconn.PgConn) string {
-	if c := conn.Conn(); c != nil && c.RemoteAddr() != nil && c.RemoteAddr().String() != "" {
-		return c.RemoteAddr().String()
-	}
-	return "Postgres"
 }

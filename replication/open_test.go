@@ -67,6 +67,12 @@ func (w *world) source() *Source {
 	return s
 }
 
+// examine is Examine without the pause in which the rate of WAL is measured.
+func (w *world) examine() []Finding {
+	w.Helper()
+	return w.source().examine(w.Context(), time.Minute, time.Millisecond)
+}
+
 // open opens a session that ends with the test.
 func (w *world) open(s *Source, create, replace bool) (*Session, error) {
 	w.Helper()
@@ -253,7 +259,7 @@ func TestOpenRefusesWhatCannotWorkAndSaysWhatToRun(t *testing.T) {
 				if want == "" {
 					want = r.error
 				}
-				found := w.source().Examine(t.Context())
+				found := w.examine()
 				bad := firstFail(found)
 				if bad == nil || !strings.Contains(bad.Detail, want) || !strings.Contains(bad.Fix, r.hint) {
 					t.Errorf("examine: %+v, want %q", bad, want)
@@ -270,7 +276,7 @@ func TestFirstOpenMakesPublicationThenSlot(t *testing.T) {
 	onEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		w.cfg.Failover = pg.Version() >= 17
-		if bad := firstFail(w.source().Examine(t.Context())); bad != nil {
+		if bad := firstFail(w.examine()); bad != nil {
 			t.Errorf("examine before: %+v", bad)
 		}
 		s := w.source()
@@ -295,7 +301,7 @@ func TestFirstOpenMakesPublicationThenSlot(t *testing.T) {
 		if err := s.Check(t.Context()); err != nil {
 			t.Errorf("check: %v", err)
 		}
-		for _, f := range s.Examine(t.Context()) {
+		for _, f := range w.examine() {
 			if f.Level == Fail {
 				t.Errorf("examine: %+v", f)
 			}

@@ -1,0 +1,127 @@
+package replication
+
+import (
+	"crypto/tls"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// spillFacts is a row of pg_stat_replication_slots.
+type spillFacts struct {
+	Txns  int64      `json:"spill_txns"`
+	Bytes int64      `json:"spill_bytes"`
+	Since *time.Time `json:"stats_reset"` // nil: as long as the slot is there
+}
+
+// transport is how conn reaches its server: where that is, and whether in TLS.
+func transport(conn *pgconn.PgConn) (net.Addr, bool) {
+	c := conn.Conn()
+	if c == nil {
+		return nil, false
+	}
+	_, encrypted := c.(*tls.Conn)
+	return c.RemoteAddr(), encrypted
+}
+
+// local says whether nobody is between us and the server.
+func local(a net.Addr) bool {
+	switch a := a.(type) {
+	case *net.TCPAddr:
+		return a.IP.IsLoopback()
+	case *net.UnixAddr:
+		return true
+	}
+	return false
+}
+
+// transport judges whether others can listen. The role's password opens every published table.
+func (j *judgement) transport(x *examined) {
+	const name = "TLS"
+	switch {
+	case x.encrypted:
+		j.add(OK, name, "", "the connection is in TLS")
+	case x.remote == nil || local(x.remote):
+	default:
+		j.add(Warn, name, "Set sslmode=verify-full (and sslrootcert) in source.dsn; the server needs ssl = on.",
+			"the connection to %s is not in TLS: every event, and with some methods the password, can be read on the way", x.remote)
+	}
+}
+
+const (
+	leastStatement   = 5 * time.Second  // a question of ours may wait that long for a lock
+	leastTransaction = 30 * time.Second // the longest statement outside of a cleanup
+	longLook         = 10 * time.Minute // what a cleanup gives the look into a partition (package cleanup)
+)
+
+// sessions is about settings that hit our sessions, whoever made them. What connecting sets over the role's and the database's
+// defaults does not: statement_timeout, lock_timeout, idle_in_transaction_session_timeout and idle_session_timeout
+// (sqlConfig, connectReplication).
+func (j *judgement) sessions(x *examined) {
+	s := &j.f.server
+	set := func(setting string) string {
+		return fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s;", quoteIdent(s.Role), quoteIdent(s.Database), setting)
+	}
+	if x.ReadOnly && !s.Recovery {
+		fix := set("default_transaction_read_only = off")
+		switch {
+		case j.makes && j.f.publication == nil:
+			j.add(Fail, "default_transaction_read_only", fix, "default_transaction_read_only is on for role %s: publication %s cannot be made", s.Role, j.cfg.Publication)
+		case j.cfg.Outbox.cleans():
+			j.add(Fail, "default_transaction_read_only", fix, "default_transaction_read_only is on for role %s: the cleanup can remove nothing", s.Role)
+		}
+	}
+	if d := time.Duration(x.Statement) * time.Millisecond; d > 0 && d < leastStatement {
+		j.add(Warn, "statement_timeout", "Leave statement_timeout out of source.dsn: walpost bounds its statements by itself.",
+			"source.dsn sets statement_timeout to %s: on a busy server the monitor and the checks at a start fail", d)
+	}
+	least := leastTransaction
+	if j.cfg.Outbox.Owns {
+		least = longLook
+	}
+	if d := time.Duration(x.Transaction) * time.Millisecond; d > 0 && d < least {
+		j.add(Warn, "transaction_timeout", set("transaction_timeout = 0"), "transaction_timeout is %s for role %s: it ends sessions of walpost in the middle of their work", d, s.Role)
+	}
+}
+
+// spilled says whether the server wrote transactions to disk before it sent them, because they did not fit into the memory of decoding.
+func (j *judgement) spilled(x *examined) {
+	const name = "logical_decoding_work_mem"
+	if x.Spilled == nil {
+		return
+	}
+	memory := x.WorkMem << 10
+	if x.Spilled.Bytes == 0 {
+		j.add(OK, name, "", "no transaction was too large for logical_decoding_work_mem (%s)", size(memory))
+		return
+	}
+	since := "since the slot was made"
+	if x.Spilled.Since != nil {
+		since = "since " + x.Spilled.Since.UTC().Format("2006-01-02 15:04")
+	}
+	// What the average one would have taken beside what it had.
+	const most = 1 << 30
+	want := int64(64 << 20)
+	for want < memory+x.Spilled.Bytes/max(x.Spilled.Txns, 1) {
+		want *= 2
+	}
+	fix := fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB'; then restart walpost.", quoteIdent(j.f.server.Role), want>>20)
+	if want > most {
+		fix = "Write less in one transaction, or leave room for it on the disk of pg_replslot: the memory for it would be " + size(want) + "."
+	}
+	j.add(Warn, name, fix, "%d transactions with %s were written to disk %s before they were sent: they did not fit into logical_decoding_work_mem (%s; changes of all tables of the database count)",
+		x.Spilled.Txns, size(x.Spilled.Bytes), since, size(memory))
+}
+
+// size is a number of bytes as Postgres writes it.
+func size(bytes int64) string {
+	switch {
+	case bytes >= 10<<30:
+		return fmt.Sprintf("%d GB", bytes>>30)
+	case bytes >= 10<<20:
+		return fmt.Sprintf("%d MB", bytes>>20)
+	}
+	return fmt.Sprintf("%d kB", bytes>>10)
+}
