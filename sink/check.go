@@ -102,6 +102,7 @@ type checker struct {
 
 	brokers int
 	broker  int32 // one that answers
+	caps    bool  // see caps
 	// ahead is how far the database's clock is ahead of the brokers'; known where both are told.
 	ahead      time.Duration
 	aheadKnown bool

@@ -73,6 +73,9 @@ var errNoClock = errors.New("the answer has no time")
 // controllerTime is the active controller's clock. It is exact where the controller told it of itself; else it is the newest
 // time that it knows of another.
 func (c *checker) controllerTime(ctx context.Context) (at time.Time, exact bool, err error) {
+	if err := c.mayDescribe(ctx); err != nil {
+		return at, false, err
+	}
 	req := kmsg.NewPtrDescribeQuorumRequest()
 	rt := kmsg.NewDescribeQuorumRequestTopic()
 	rt.Topic = "__cluster_metadata"
@@ -101,4 +104,22 @@ func (c *checker) controllerTime(ctx context.Context) (at time.Time, exact bool,
 		return at, false, errNoClock
 	}
 	return time.UnixMilli(newest), exact, nil
+}
+
+// mayDescribe says whether the cluster may be described, by a question that is no offence: a controller logs a DescribeQuorum that it
+// refuses as an error, with its stack.
+func (c *checker) mayDescribe(ctx context.Context) error {
+	req := kmsg.NewPtrDescribeClusterRequest()
+	req.IncludeClusterAuthorizedOperations = true
+	resp, err := req.RequestWith(ctx, c.cl)
+	if err != nil {
+		return err
+	}
+	if err := kerr.ErrorForCode(resp.ErrorCode); err != nil {
+		return err
+	}
+	if resp.ClusterAuthorizedOperations == 0 { // only who may describe the cluster is told, and that would be among it
+		return kerr.ClusterAuthorizationFailed
+	}
+	return nil
 }

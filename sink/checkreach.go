@@ -21,7 +21,7 @@ import (
 func (c *checker) reach(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	errs := ping(ctx, c.cl.SeedBrokers())
+	_, errs := ping(ctx, c.cl.SeedBrokers())
 	// The client gives the addresses in the order in which it was given them.
 	answers := 0
 	for _, err := range errs {
@@ -53,10 +53,13 @@ func (c *checker) reach(ctx context.Context) bool {
 		c.mend.from(b.Host)
 	}
 	reached := 0
-	for i, err := range ping(ctx, nodes) {
+	c.caps = true
+	knows, errs := ping(ctx, nodes)
+	for i, err := range errs {
 		b := meta.Brokers[i]
 		if err == nil {
 			reached, c.broker = reached+1, b.NodeID
+			c.caps = c.caps && caps(knows[i])
 			continue
 		}
 		addr := net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
@@ -73,17 +76,34 @@ func (c *checker) reach(ctx context.Context) bool {
 	return reached > 0
 }
 
-// ping asks brokers which requests they know: what any client asks first, behind TLS and SASL. The errors are in their order.
-func ping(ctx context.Context, brokers []*kgo.Broker) []error {
-	errs := make([]error, len(brokers))
+// ping asks brokers which requests they know: what any client asks first, behind TLS and SASL. Answers and errors are in their order.
+func ping(ctx context.Context, brokers []*kgo.Broker) ([]*kmsg.ApiVersionsResponse, []error) {
+	knows, errs := make([]*kmsg.ApiVersionsResponse, len(brokers)), make([]error, len(brokers))
 	var wg sync.WaitGroup
 	for i, b := range brokers {
 		wg.Go(func() {
-			_, errs[i] = b.Request(ctx, kmsg.NewPtrApiVersionsRequest())
+			req := kmsg.NewPtrApiVersionsRequest()
+			req.ClientSoftwareName, req.ClientSoftwareVersion = "walpost", "check" // without a name a broker answers with an error
+			var resp kmsg.Response
+			if resp, errs[i] = b.Request(ctx, req); errs[i] == nil {
+				knows[i] = resp.(*kmsg.ApiVersionsResponse)
+				errs[i] = kerr.ErrorForCode(knows[i].ErrorCode)
+			}
 		})
 	}
 	wg.Wait()
-	return errs
+	return knows, errs
+}
+
+// caps says whether a broker takes a min.insync.replicas that is more than the replicas for their number. Kafka does since 3.7
+// (KAFKA-15583), with which version 10 of Produce came; before, it refuses every record.
+func caps(knows *kmsg.ApiVersionsResponse) bool {
+	for _, k := range knows.ApiKeys {
+		if k.ApiKey == int16(kmsg.Produce) {
+			return k.MaxVersion >= 10
+		}
+	}
+	return false
 }
 
 // said is an error for one line. That the time was up says more in other words.

@@ -58,7 +58,7 @@ func (c *checker) checkpoint(ctx context.Context, topic string) {
 		}
 		return
 	case denied(err):
-		c.add(name, Fail, "the relay's user may not see it: "+err.Error(), c.mend.grant(topic, "Describe", "Read", "Write"))
+		c.add(name, Fail, "the relay's user may not see it: "+err.Error(), c.mend.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
 		return
 	case err != nil:
 		c.add(name, Fail, err.Error(), "")

@@ -28,7 +28,7 @@ func (c *checker) topic(ctx context.Context, m *kmsg.MetadataResponseTopic, topi
 		c.add(name, Fail, "does not exist", c.mend.create(topic, c.cfg.Topics, "")+"\nor set kafka.topics.create: true")
 		return
 	case denied(err):
-		c.add(name, Fail, "the relay's user may not see it, nor write to it: "+err.Error(), c.mend.grant(topic, "Describe", "Write"))
+		c.add(name, Fail, "the relay's user may not see it, and so not whether it exists: "+err.Error(), c.mend.grant(topic, "Describe", "Write", "DescribeConfigs"))
 		return
 	case err != nil:
 		c.add(name, Fail, err.Error(), "")
@@ -84,6 +84,7 @@ func (c *checker) replicas(name, topic string, m *kmsg.MetadataResponseTopic, mi
 	if !c.replication(name, topic, fewest(m), least) {
 		return
 	}
+	least = min(least, fewest(m)) // c.caps, or it was not more
 	behind, short := []string{}, []string{}
 	for i := range m.Partitions {
 		p := &m.Partitions[i]
@@ -109,6 +110,9 @@ func (c *checker) replicas(name, topic string, m *kmsg.MetadataResponseTopic, mi
 func (c *checker) replication(name, topic string, rf, least int) bool {
 	name += " replicas"
 	switch {
+	case least > rf && c.caps:
+		c.add(name, Warn, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: these brokers take it for %d, and an acknowledged event is on fewer brokers than is wanted", least, rf, rf),
+			"Give it more replicas (kafka-reassign-partitions.sh).\nor "+c.mend.topic(topic, fmt.Sprintf("min.insync.replicas=%d", max(1, rf-1))))
 	case least > rf:
 		c.add(name, Fail, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: nothing can be written", least, rf),
 			c.mend.topic(topic, fmt.Sprintf("min.insync.replicas=%d", max(1, rf-1)))+"\nor give it more replicas (kafka-reassign-partitions.sh)")

@@ -126,7 +126,7 @@ func TestJudgementOfReplicas(t *testing.T) {
 	}
 	for _, c := range []struct {
 		story   string
-		brokers int
+		brokers int // negative: of 3.7 or newer
 		least   string
 		parts   []kmsg.MetadataResponseTopicPartition
 		want    string
@@ -137,6 +137,7 @@ func TestJudgementOfReplicas(t *testing.T) {
 		{"one replica of several brokers", 3, "1", []kmsg.MetadataResponseTopicPartition{part(1, 1, 1)}, "replicas: warn: there is one replica"},
 		{"cannot be met", 3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: FAIL: min.insync.replicas is 4, more than the replicas, 3"},
 		{"cannot be met in one partition", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(1, 1, 1)}, "replicas: FAIL: min.insync.replicas is 2, more than the replicas, 1"},
+		{"cannot be met, and is not wanted to be", -3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 4, more than the replicas, 3: these brokers take it for 3"},
 		{"no room", 3, "3", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 3 of 3 replicas: one broker that stops"},
 		{"no safety", 3, "1", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 1 of 3 replicas: an acknowledged"},
 		{"a broker down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(3, 2, 1)}, "in-sync replicas: warn: a replica is down or behind of partition 0"},
@@ -144,7 +145,7 @@ func TestJudgementOfReplicas(t *testing.T) {
 		{"all brokers of one partition down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, -1)}, "leaders: FAIL: nothing can be written now, since no broker leads partition 0"},
 	} {
 		k := settled("")
-		k.brokers = c.brokers
+		k.brokers, k.caps = max(c.brokers, -c.brokers), c.brokers < 0
 		m := &kmsg.MetadataResponseTopic{Partitions: c.parts}
 		k.leaders("topic t", m)
 		k.replicas("topic t", "t", m, c.least)
@@ -175,6 +176,32 @@ func TestJudgementOfTheBrokersSettings(t *testing.T) {
 		k.brokerSettings(c.settings)
 		if got := lines(k.found); c.want == "" && got != "" || !strings.HasPrefix(got, c.want) {
 			t.Errorf("%v: %s", c.settings, got)
+		}
+	}
+}
+
+// With fewer in sync than a setting that cannot be met asks for, a broker that takes it for the replicas still writes while all are.
+func TestACappedMinimumIsComparedWithTheReplicas(t *testing.T) {
+	for isr, fails := range map[int]bool{2: false, 1: true} {
+		k := settled("")
+		k.caps = true
+		k.replicas("topic t", "t", &kmsg.MetadataResponseTopic{Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: make([]int32, 2), ISR: make([]int32, isr)}}}, "3")
+		if got := lines(k.found); strings.Contains(got, "FAIL") != fails {
+			t.Errorf("%d in sync: %s", isr, got)
+		}
+	}
+}
+
+// The version of Produce tells.
+func TestBrokersThatCapAreToldByWhatTheyKnow(t *testing.T) {
+	for produce, want := range map[int16]bool{9: false, 10: true, 12: true, -1: false} {
+		resp := kmsg.NewPtrApiVersionsResponse()
+		resp.ApiKeys = append(resp.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: 1, MaxVersion: 17})
+		if produce >= 0 {
+			resp.ApiKeys = append(resp.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: 0, MaxVersion: produce})
+		}
+		if caps(resp) != want {
+			t.Errorf("produce up to %d: %t", produce, !want)
 		}
 	}
 }
