@@ -16,7 +16,9 @@ const examineWithin = time.Minute
 
 // Examine looks at every precondition, does not stop at the first problem, and changes nothing. It is what a person asks
 // when something does not work. A server that does not answer is a finding after a minute.
-func (s *Source) Examine(ctx context.Context) []Finding { return s.examine(ctx, examineWithin, walPause) }
+func (s *Source) Examine(ctx context.Context) []Finding {
+	return s.examine(ctx, examineWithin, walPause)
+}
 
 // examine ends after within; pause is between the two looks at the WAL.
 func (s *Source) examine(parent context.Context, within, pause time.Duration) (found []Finding) {

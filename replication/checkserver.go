@@ -92,7 +92,9 @@ func (c *Config) doctor(ctx context.Context, conn *pgconn.PgConn, f *facts, make
 		func(ctx context.Context, conn *pgconn.PgConn, x *examined) error {
 			return examinePolicies(ctx, conn, f, x)
 		},
-		func(ctx context.Context, conn *pgconn.PgConn, x *examined) error { return examineRate(ctx, conn, pause, x) },
+		func(ctx context.Context, conn *pgconn.PgConn, x *examined) error {
+			return examineRate(ctx, conn, pause, x)
+		},
 	} {
 		e := look(ctx, conn, &x)
 		if ctx.Err() != nil || conn.IsClosed() {
