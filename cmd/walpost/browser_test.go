@@ -43,6 +43,34 @@ func chromium(t *testing.T) string {
 	return ""
 }
 
+// browse starts a browser, which ends with the test.
+func browse(t *testing.T) context.Context {
+	t.Helper()
+	path := chromium(t)
+	dir, err := os.MkdirTemp("", "walpost-chromium")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // the browser's own children write into it for a moment after it has gone
+		for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
+			err := os.RemoveAll(dir)
+			if err == nil {
+				return
+			}
+			if time.Now().After(end) {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(dir))
+	all, end := chromedp.NewExecAllocator(t.Context(), opts...)
+	t.Cleanup(end)
+	browser, endBrowser := chromedp.NewContext(all)
+	t.Cleanup(endBrowser)
+	return browser
+}
+
 // A live is a relay whose status a test changes while a browser looks.
 type live struct {
 	mu     sync.Mutex
@@ -134,12 +162,7 @@ func (v *visit) shot(name string) {
 }
 
 func TestStatusPageInABrowser(t *testing.T) {
-	path := chromium(t)
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
-	all, end := chromedp.NewExecAllocator(t.Context(), opts...)
-	t.Cleanup(end)
-	browser, endBrowser := chromedp.NewContext(all)
-	t.Cleanup(endBrowser)
+	browser := browse(t)
 	if err := chromedp.Run(browser); err != nil {
 		t.Fatal(err)
 	}
@@ -246,13 +269,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 
 // A page that stays open while the relay restarts says so, and goes on.
 func TestStatusPageSurvivesARestart(t *testing.T) {
-	path := chromium(t)
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(t.TempDir()))
-	all, end := chromedp.NewExecAllocator(t.Context(), opts...)
-	t.Cleanup(end)
-	tab, endTab := chromedp.NewContext(all)
-	t.Cleanup(endTab)
-	tab, cancel := context.WithTimeout(tab, 2*time.Minute)
+	tab, cancel := context.WithTimeout(browse(t), 2*time.Minute)
 	t.Cleanup(cancel)
 	v := &visit{t: t, ctx: tab}
 
