@@ -8,7 +8,6 @@ import (
 	"io"
 	"net"
 	"strconv"
-	"strings"
 	"sync"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -106,9 +105,13 @@ func caps(knows *kmsg.ApiVersionsResponse) bool {
 	return false
 }
 
-// said is an error for one line. That the time was up says more in other words.
+// said is an error for one line. Of a time that was up only what was waited for says more.
 func said(err error) string {
-	if errors.Is(err, context.DeadlineExceeded) && !strings.Contains(err.Error(), "i/o timeout") {
+	var timed net.Error
+	switch {
+	case errors.As(err, &timed) && timed.Timeout() && !errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("no answer in %s: %v", askTimeout, err)
+	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("no answer in %s", askTimeout)
 	}
 	return err.Error()
