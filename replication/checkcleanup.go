@@ -18,6 +18,7 @@ type cleanedTable struct {
 	Barred    []string
 	Foreign   []string // partitions that belong to others
 	Unplain   []string // partitions that are partitioned themselves, foreign or unlogged
+	MayUse    bool     `json:"may_use"`    // its schema
 	MayCreate bool     `json:"may_create"` // tables in its schema
 	Schema    string
 }
@@ -27,7 +28,7 @@ var cleanedTypes = map[string]bool{"timestamp with time zone": true, "timestamp 
 
 // cleanedQuery asks the rights on each leaf by itself, because rows are deleted from the partitions, not through their parent.
 func cleanedQuery(oids []string, column string) string {
-	return `SELECT c.oid, format_type(a.atttypid, NULL) AS column, n.nspname AS schema, has_schema_privilege(n.oid, 'CREATE') AS may_create,
+	return `SELECT c.oid, format_type(a.atttypid, NULL) AS column, n.nspname AS schema, has_schema_privilege(n.oid, 'USAGE') AS may_use, has_schema_privilege(n.oid, 'CREATE') AS may_create,
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indkey[0] = a.attnum AND i.indpred IS NULL) AS indexed,
  EXISTS (SELECT FROM pg_partitioned_table p WHERE p.partrelid = c.oid AND p.partstrat = 'r' AND p.partnatts = 1 AND p.partattrs[0] = a.attnum) AS range,
  (SELECT d.oid::regclass::text FROM pg_partitioned_table p JOIN pg_class d ON d.oid = p.partdefid WHERE p.partrelid = c.oid) AS default,
@@ -77,6 +78,9 @@ func (j *judgement) cleanup(x *examined) {
 				if len(j.found) == from {
 					j.add(OK, "cleanup of "+t.Table.String(), "", "role %s may remove old rows of %s", j.f.server.Role, t.Table)
 				}
+				if j.cfg.Outbox.Deletes && cleanedTypes[c.Column] && !c.Indexed {
+					j.unindexed(t)
+				}
 			}
 		}
 	}
@@ -100,7 +104,10 @@ func (j *judgement) cleanable(t *tableFacts, c *cleanedTable) {
 		return
 	}
 	if len(c.Barred) > 0 {
-		grants := make([]string, 0, 3)
+		grants := make([]string, 0, 4)
+		if !c.MayUse {
+			grants = append(grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", quoteIdent(c.Schema), role))
+		}
 		for _, leaf := range c.Barred[:min(3, len(c.Barred))] {
 			grants = append(grants, fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", quoteIdent(column), leaf, role))
 		}
@@ -110,14 +117,16 @@ func (j *judgement) cleanable(t *tableFacts, c *cleanedTable) {
 		}
 		j.add(Fail, name, fix, "role %s may not delete from %s: old rows stay (passing over locked rows takes the right to update one column)", j.f.server.Role, some(c.Barred))
 	}
-	if !c.Indexed {
-		how := " CONCURRENTLY"
-		if t.Kind == "p" {
-			how = "" // Postgres refuses it there
-		}
-		j.add(Warn, name, fmt.Sprintf("CREATE INDEX%s ON %s (%s);", how, table, quoteIdent(column)),
-			"no index of %s begins with %s: each pass of the cleanup reads the whole table", t.Table, column)
+}
+
+// unindexed warns of a table whose old rows are not found by an index.
+func (j *judgement) unindexed(t *tableFacts) {
+	how, column := " CONCURRENTLY", j.cfg.Outbox.timeColumn()
+	if t.Kind == "p" {
+		how = "" // Postgres refuses it there
 	}
+	j.add(Warn, "index for the cleanup of "+t.Table.String(), fmt.Sprintf("CREATE INDEX%s ON %s (%s);", how, t.Table.SQL(), quoteIdent(column)),
+		"no index of %s begins with %s: each pass of the cleanup reads the whole table", t.Table, column)
 }
 
 // droppable judges a table whose partitions are to be made and dropped, which only their owner may.

@@ -2,6 +2,7 @@ package replication
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -12,23 +13,25 @@ import (
 )
 
 // examineWithin bounds an examination: three connections, of which each may try several hosts, some twenty short questions and a pause.
-const examineWithin = time.Minute
+const examineWithin = 30 * time.Second
 
 // Examine looks at every precondition, does not stop at the first problem, and changes nothing. It is what a person asks
-// when something does not work. A server that does not answer is a finding after a minute.
+// when something does not work. A server that does not answer is a finding
+// after half a minute, or when the time that ctx gives is over.
 func (s *Source) Examine(ctx context.Context) []Finding {
 	return s.examine(ctx, examineWithin, walPause)
 }
 
 // examine ends after within; pause is between the two looks at the WAL.
 func (s *Source) examine(parent context.Context, within, pause time.Duration) (found []Finding) {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(parent, within)
 	defer cancel()
 	// fail says what went wrong in a step, and whether it was only that nobody answered.
 	fail := func(name string, err error) {
 		f := Finding{Name: name, Level: Fail, Detail: err.Error(), Fix: fault.Hint(err)}
-		if ctx.Err() != nil && parent.Err() == nil {
-			f.Detail = fmt.Sprintf("no answer within %s, what comes after it was not looked at: %s", within, err)
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			f.Detail = fmt.Sprintf("no answer within %s, and nothing after it was looked at: %s", time.Since(began).Round(time.Second), err)
 			f.Fix = "See whether the server is overloaded or stopped (its log, its load), and whether something on the way drops packets."
 		}
 		found = append(found, f)
