@@ -1,6 +1,8 @@
 package walpost
 
 import (
+	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -21,5 +23,16 @@ func TestTheDatabasesClockIsJudgedWithinWhatIsKnown(t *testing.T) {
 		if f.Side != "postgres" || f.Name != "clock" || f.Verdict != c.verdict || !strings.Contains(f.Why, c.why) || (f.Fix == "") != (c.verdict == OK) {
 			t.Errorf("%s within %s: %+v", c.ahead, c.within, f)
 		}
+	}
+}
+
+// What was interrupted is no finding: nobody should be told that a server is down because of it.
+func TestACheckThatIsInterruptedFindsNothing(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Source.DSN, cfg.Source.Table, cfg.Kafka.Brokers = "postgres://walpost@127.0.0.1:1/shop", "public.outbox", []string{"127.0.0.1:1"}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if found, err := Check(ctx, cfg); !errors.Is(err, context.Canceled) || found != nil {
+		t.Errorf("%+v, %v", found, err)
 	}
 }

@@ -122,6 +122,9 @@ func (c *checker) topics(ctx context.Context, traffic map[string]Traffic) {
 		}
 		names = append(names, t)
 	}
+	if len(traffic) == 0 {
+		c.add("topics", OK, "none is known, and so none is looked at: rows name them, and there is none that could be read", "Look again when there are rows.")
+	}
 	if len(names) == 0 {
 		return
 	}

@@ -84,6 +84,7 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 	cfg.Topics.Create = true
 	has(t, looked(t, cfg, map[string]Traffic{"absent": {}}, "new"),
 		"topic absent: ok: is missing and will be created", "checkpoint topic new: ok: is missing and will be created")
+	has(t, looked(t, cfg, nil, ""), "topics: ok: none is known, and so none is looked at")
 	if c.TopicInfo("absent") != nil || c.TopicInfo("new") != nil {
 		t.Error("the check created a topic")
 	}
@@ -143,6 +144,24 @@ func TestCheckGivesUpBrokersThatAreSilent(t *testing.T) {
 	if !asked {
 		t.Error("what is expected was not asked for: whoever waits for that waits for ever")
 	}
+}
+
+// A broker that answers at first and then no more takes nobody's time for ever, and what was not told is said.
+func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(1, "a", "cp"))
+	c.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		c.SleepControl(func() { <-t.Context().Done() })
+		return nil, nil, false
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	began := time.Now()
+	got := lines(Check(ctx, config(c.ListenAddrs()), func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}, Checkpoint: "cp"} }))
+	if time.Since(began) > askTimeout {
+		t.Errorf("it took %s", time.Since(began))
+	}
+	has(t, got, "brokers: ok", "broker settings: ok: not looked at", "idempotent producing: FAIL: no producer id is given: no answer", "topics: FAIL: the brokers do not answer for them", "checkpoint topic cp: FAIL")
 }
 
 // Before Kafka 2.8 the right to write to a topic was not enough.

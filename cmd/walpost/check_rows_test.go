@@ -44,3 +44,35 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 		t.Errorf("the row that cannot be routed is not named:\n%s", out)
 	}
 }
+
+// Of a large table the largest rows are looked at too, wherever they are.
+func TestCheckLooksForTheLargestRows(t *testing.T) {
+	kafka, pg := testenv.Kafka(t), testenv.Postgres(t, "")
+	dsn := pg.Database(t)
+	topic, compacted := kafka.Topic(t, 1, map[string]string{"max.message.bytes": "20000"}), kafka.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})
+	pg.Exec(t, dsn, outboxTable, "ALTER TABLE outbox ALTER aggregate_id DROP NOT NULL", rows(1, 2100, topic),
+		"INSERT INTO outbox SELECT 2101, '"+topic+"', 'k', 'x', to_jsonb((SELECT string_agg(md5(g::text), '') FROM generate_series(1, 1000) g))",
+		"INSERT INTO outbox SELECT 2102, '"+compacted+"', NULL, 'x', to_jsonb((SELECT string_agg(md5(g::text), '') FROM generate_series(1, 100) g))")
+	config := t.TempDir() + "/walpost.yaml"
+	write(t, config, `
+source: {dsn: "`+dsn+`", table: outbox, snapshot: never}
+router: {route.topic.replacement: "${routedByValue}"}
+kafka: {brokers: ["`+strings.Join(kafka.Brokers(), `", "`)+`"]}
+checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})+`}
+`)
+	code, out := command(t, "check", "-c", config)
+	if code != exitOK { // warnings
+		t.Errorf("exit code %d", code)
+	}
+	for _, want := range []string{
+		"ok    postgres: rows of public.outbox: 2000 and the 20 largest looked at",
+		"warn  kafka: topic " + topic + " size: a row that is there makes a record of 32",
+		"warn  kafka: topic " + compacted + " keys: a row that is there has no key",
+		"ok    postgres: clock: the database's is ",
+		"ok    kafka: clock: the controller's is ",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("no %q in\n%s", want, out)
+		}
+	}
+}
