@@ -151,8 +151,6 @@ func DescribeBlocker(b *replication.Blocker) string {
 // watch keeps the newest look at the slot.
 type watch struct {
 	limits MonitorConfig
-	// looked, where not nil, is told of every look that succeeded, by the goroutine of run.
-	looked func(SlotStatus)
 
 	mu       sync.Mutex
 	newest   SlotStatus
@@ -171,8 +169,8 @@ type reader interface {
 	Close()
 }
 
-// run looks at the slot at once and then at every interval, until ctx ends.
-func (w *watch) run(ctx context.Context, monitor reader, log zerolog.Logger) {
+// run looks at the slot at once and then at every interval, until ctx ends. looked, where not nil, is told of every look that succeeded.
+func (w *watch) run(ctx context.Context, monitor reader, looked func(SlotStatus), log zerolog.Logger) {
 	defer monitor.Close()
 	tick := time.NewTicker(w.limits.Interval)
 	defer tick.Stop()
@@ -191,8 +189,8 @@ func (w *watch) run(ctx context.Context, monitor reader, log zerolog.Logger) {
 			log.Info().Int("times", failures).Msg("slot is monitored again")
 			failures = 0
 		}
-		if err == nil && w.looked != nil {
-			w.looked(w.status(time.Now()))
+		if err == nil && looked != nil {
+			looked(w.status(time.Now()))
 		}
 		select {
 		case <-ctx.Done():

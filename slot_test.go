@@ -89,7 +89,7 @@ func TestMonitorGoesOnAfterErrorsAndSaysWhatIsOld(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
-			w.run(ctx, monitor, zerolog.Nop())
+			w.run(ctx, monitor, nil, zerolog.Nop())
 			close(done)
 		}()
 		expect := func(after time.Duration, level Level, known bool, err string) {

@@ -117,10 +117,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	// The monitor outlives ctx: what a drain or a halt does to the slot is seen too.
 	monitoring, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var monitor sync.WaitGroup
-	monitor.Go(func() { r.slot.run(monitoring, r.monitor(), r.cfg.Logger) })
+	monitor.Go(func() { r.slot.run(monitoring, r.monitor(), r.breaker(loop), r.cfg.Logger) })
 	defer monitor.Wait()
 	defer stop()
-	r.slot.looked = r.breaker(loop)
 	if cleaner := r.cleaner(loop); cleaner != nil {
 		r.mu.Lock()
 		r.cleaning = cleaner
