@@ -102,7 +102,7 @@ With GRANT pg_monitor TO `+role+`; it can also name the transactions of others t
 			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON %s TO %s;", quoteIdent(t.Schema), role, t.SQL(), role))
 	}
 	for _, t := range opts.Cleans {
-		cleans(add, t, &cfg.Outbox, role)
+		cleans(add, t, &cfg.Outbox, opts.Role)
 	}
 	if opts.Publication {
 		what := "inserts only"

@@ -57,10 +57,20 @@ END $$;`, quoteLiteral(t.Schema), quoteLiteral(t.Name))
 }
 
 // cleans adds the rights of the one who removes old rows.
-func cleans(add func(what, comment, sql string), t Table, o *Outbox, role string) {
+func cleans(add func(what, comment, sql string), t Table, o *Outbox, name string) {
+	role := quoteIdent(name)
 	if o.Owns {
-		add("the owner of "+t.String(), "For cleanup.mode drop_partitions: only the owner makes, detaches and drops partitions.",
-			fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", t.SQL(), role))
+		add("the owner of "+t.String(), `For cleanup.mode drop_partitions: only the owner makes, detaches and drops partitions, and the table's owner is not that of the
+partitions that are there.`,
+			fmt.Sprintf(`GRANT USAGE, CREATE ON SCHEMA %[1]s TO %[2]s;
+ALTER TABLE %[3]s OWNER TO %[2]s;
+DO $$
+DECLARE part regclass;
+BEGIN
+  FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = %[4]s::regclass LOOP
+    EXECUTE format('ALTER TABLE %%s OWNER TO %%I', part, %[5]s);
+  END LOOP;
+END $$;`, quoteIdent(t.Schema), role, t.SQL(), quoteLiteral(t.SQL()), quoteLiteral(name)))
 	}
 	if o.Deletes {
 		add("the right to delete from "+t.String(), `For cleanup.mode delete. The right to update is what passing over locked rows takes (FOR UPDATE SKIP LOCKED); nothing is updated.
@@ -76,8 +86,10 @@ func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []Ta
 	}
 	for _, t := range c.tables() {
 		found, err := rows[struct{ May bool }](ctx, sql, "look at the rights on "+t.String(), fmt.Sprintf(
-			`SELECT CASE WHEN %v THEN pg_has_role(c.relowner, 'USAGE') ELSE has_table_privilege(c.oid, 'SELECT, DELETE') AND has_table_privilege(c.oid, 'DELETE')
- AND has_any_column_privilege(c.oid, 'UPDATE') END AS may FROM pg_class c WHERE c.oid = to_regclass(%s)`, c.Outbox.Owns, quoteLiteral(t.SQL())))
+			`SELECT CASE WHEN %v THEN pg_has_role(c.relowner, 'USAGE') AND has_schema_privilege(c.relnamespace, 'CREATE')
+  AND NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = c.oid AND NOT pg_has_role(p.relowner, 'USAGE'))
+ ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'DELETE') AND has_any_column_privilege(c.oid, 'UPDATE') END AS may
+ FROM pg_class c WHERE c.oid = to_regclass(%s)`, c.Outbox.Owns, quoteLiteral(t.SQL())))
 		if err != nil {
 			return nil, err
 		}
