@@ -243,7 +243,7 @@ func (rc *recovery) each(ctx context.Context, r *tableReading, table replication
 		}
 		ok, err := rc.router.Route(ev, &rec)
 		if err != nil {
-			return fault.Person(fmt.Errorf("event %q: %w", rec.EventID, err), "Repair the row or the routing (walpost explain shows it), then walpost recover again.")
+			return fault.Person(err, "Repair the row or the routing (walpost explain shows it), then walpost recover again.")
 		}
 		if !ok {
 			continue

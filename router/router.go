@@ -72,11 +72,14 @@ func New(cfg Config) (*Router, error) {
 type RowError struct {
 	EventID string
 	Table   string
-	LSN     cdc.Position // of the row; for finding it in the WAL, not for resuming
+	LSN     cdc.Position // of the row; for finding it in the WAL, not for resuming; 0 where it was read from the table
 	Err     error
 }
 
 func (e *RowError) Error() string {
+	if e.LSN == 0 {
+		return fmt.Sprintf("event %q, read from the table %s, cannot be routed: %s", e.EventID, e.Table, e.Err)
+	}
 	return fmt.Sprintf("event %q of %s at %s cannot be routed: %s", e.EventID, e.Table, e.LSN, e.Err)
 }
 

@@ -204,6 +204,25 @@ func TestRowsGiveRecords(t *testing.T) {
 	}
 }
 
+func TestARowErrorSaysWhereTheRowWasFound(t *testing.T) {
+	cfg := DefaultConfig()
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rec cdc.Record
+	ev := insert(outbox, "u-1", null, "k", "Placed", "1")
+	for pos, want := range map[cdc.Position]string{
+		0x16B3748: `event "u-1" of public.outbox at 0/16B3748 cannot be routed: column aggregate_type`,
+		0:         `event "u-1", read from the table public.outbox, cannot be routed: column aggregate_type`, // by recover, or as a snapshot
+	} {
+		ev.Pos = pos
+		if _, err := r.Route(ev, &rec); err == nil || !strings.HasPrefix(err.Error(), want) {
+			t.Errorf("at %s: %v, want %s", pos, err, want)
+		}
+	}
+}
+
 func TestNeedsNamesWhatATableLacks(t *testing.T) {
 	for _, c := range []struct {
 		name   string
