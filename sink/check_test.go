@@ -118,6 +118,64 @@ func TestCheckTalksToEveryBroker(t *testing.T) {
 	has(t, got, "broker 1: FAIL: the cluster says that it is at 127.0.0.1:1, and there it cannot be reached from here", "advertised.listeners", "brokers: ok: 1 of 2 reachable")
 }
 
+// Where none of the brokers can be reached at the address that is given out, nothing else is asked for.
+func TestCheckStopsAtAddressesThatAreWrong(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(1, "a"))
+	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		resp := r.ResponseKind().(*kmsg.MetadataResponse)
+		b := kmsg.NewMetadataResponseBroker()
+		b.NodeID, b.Host, b.Port = 4, "127.0.0.1", 1
+		resp.Brokers = append(resp.Brokers, b)
+		return resp, nil, true
+	})
+	found := Check(t.Context(), config(c.ListenAddrs()), func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} })
+	if len(found) != 1 || found[0].Name != "broker 4" || found[0].Level != Fail {
+		t.Error(lines(found))
+	}
+}
+
+// A topic that would be created is judged by what the brokers would make of it.
+func TestCheckJudgesTopicsThatAreNotThereYet(t *testing.T) {
+	c := fake(t, kfake.NumBrokers(3))
+	c.ControlKey(int16(kmsg.CreateTopics), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		if !r.(*kmsg.CreateTopicsRequest).ValidateOnly {
+			t.Error("a topic is created")
+		}
+		resp := r.ResponseKind().(*kmsg.CreateTopicsResponse)
+		made := kmsg.NewCreateTopicsResponseTopic()
+		made.Topic, made.NumPartitions, made.ReplicationFactor = r.(*kmsg.CreateTopicsRequest).Topics[0].Topic, 4, 3
+		for k, v := range map[string]string{"min.insync.replicas": "3", "message.timestamp.type": "LogAppendTime", "cleanup.policy": "delete"} {
+			kv := kmsg.NewCreateTopicsResponseTopicConfig()
+			kv.Name, kv.Value = k, &v
+			made.Configs = append(made.Configs, kv)
+		}
+		resp.Topics = append(resp.Topics, made)
+		return resp, nil, true
+	})
+	cfg := config(c.ListenAddrs())
+	cfg.Topics.Create = true
+	has(t, looked(t, cfg, map[string]Traffic{"new": {}}, "cp"), "topic new: ok: is missing and will be created (kafka.topics.create), with 4 partitions and 3 replicas",
+		"topic new replicas: warn: min.insync.replicas is 3 of 3", "topic new timestamps: warn: message.timestamp.type is LogAppendTime",
+		"checkpoint topic cp: ok: is missing and will be created, with 4 partitions", "checkpoint topic cp replicas: warn: min.insync.replicas is 3 of 3")
+}
+
+// That checkpoints can be read is tried, whatever is told of rights.
+func TestCheckReadsTheCheckpoints(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(1, "cp"))
+	c.ControlKey(int16(kmsg.ListOffsets), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		resp := r.ResponseKind().(*kmsg.ListOffsetsResponse)
+		rt, rp := kmsg.NewListOffsetsResponseTopic(), kmsg.NewListOffsetsResponseTopicPartition()
+		rt.Topic, rp.ErrorCode = "cp", kerr.TopicAuthorizationFailed.Code
+		rt.Partitions = append(rt.Partitions, rp)
+		resp.Topics = append(resp.Topics, rt)
+		return resp, nil, true
+	})
+	has(t, looked(t, config(c.ListenAddrs()), nil, "cp"), "checkpoint topic cp: FAIL: can not be read: partition 0: TOPIC_AUTHORIZATION_FAILED", "--operation Read --topic cp")
+}
+
 func portOf(addr string) (port int) {
 	_, err := fmt.Sscanf(addr[strings.LastIndex(addr, ":")+1:], "%d", &port)
 	if err != nil {
@@ -192,8 +250,9 @@ func TestTrafficIsTheExtremesOfItsRecords(t *testing.T) {
 	if want := (Traffic{Largest: BatchBytes(large), Newest: at, Partition: 3}); tr != want {
 		t.Errorf("%+v, want %+v", tr, want)
 	}
-	tr.Add(&cdc.Record{Partition: -1})
-	if !tr.Keyless {
-		t.Error("a record without a key is not seen")
+	tr.Add(&cdc.Record{Partition: -1, Time: at.Add(time.Hour)})
+	tr.Add(small)
+	if !tr.Keyless || !tr.Newest.Equal(at.Add(time.Hour)) {
+		t.Errorf("%+v", tr)
 	}
 }

@@ -127,3 +127,19 @@ func TestADatabaseAheadOfTheControllerFailsTopics(t *testing.T) {
 	}))
 	has(t, got, "topic a timestamps: FAIL: message.timestamp.after.max.ms is 1m0s and the database's clock is 1m")
 }
+
+// A controller logs a DescribeQuorum that it refuses as an error.
+func TestAControllerIsNotAskedWhatItWouldRefuse(t *testing.T) {
+	f := fake(t)
+	withQuorum(t, f, func(*kmsg.DescribeQuorumResponse) { t.Error("it is asked") })
+	f.ControlKey(int16(kmsg.DescribeCluster), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		f.KeepControl()
+		if !r.(*kmsg.DescribeClusterRequest).IncludeClusterAuthorizedOperations {
+			t.Error("it is not asked for rights")
+		}
+		resp := r.ResponseKind().(*kmsg.DescribeClusterResponse)
+		resp.ClusterAuthorizedOperations = 0
+		return resp, nil, true
+	})
+	has(t, looked(t, config(f.ListenAddrs()), nil, ""), "clock: ok: the brokers' is not known: the relay's user may not describe the cluster", "--operation Describe --cluster")
+}

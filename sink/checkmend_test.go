@@ -72,6 +72,15 @@ func TestEachProviderHasItsOwnWay(t *testing.T) {
 	}
 }
 
+// One claim is named once.
+func TestEventHubsHasFewerClaimsThanThereAreRights(t *testing.T) {
+	m := newMend(config([]string{"shop.servicebus.windows.net:9093"}))
+	m.from("shop.servicebus.windows.net")
+	if got := m.grant("t", "Describe", "Read", "Write"); !strings.Contains(got, "the claim Listen, Send on") {
+		t.Error(got)
+	}
+}
+
 // ACLs name the user as the brokers do.
 func TestThePrincipalIsTheOneOfTheBrokers(t *testing.T) {
 	ca := newAuthority(t)

@@ -31,6 +31,8 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 		{settings: "message.timestamp.before.max.ms=259200000"},
 		{settings: "message.timestamp.before.max.ms=9223372036854775807"},
 		{settings: "message.timestamp.before.max.ms=9223372036854775807 message.timestamp.difference.max.ms=100000", want: "timestamps: warn: message.timestamp.difference.max.ms is 1m40s", fix: change + "message.timestamp.difference.max.ms=9223372036854775807"},
+		{settings: "message.timestamp.before.max.ms=1000000000 message.timestamp.difference.max.ms=100000", want: "timestamps: warn: message.timestamp.difference.max.ms is 1m40s", fix: "difference"},
+		{settings: "message.timestamp.before.max.ms=100000 message.timestamp.difference.max.ms=1000000000", want: "timestamps: warn: message.timestamp.before.max.ms is 1m40s", fix: "before"},
 		{settings: "message.timestamp.after.max.ms=59999", want: "timestamps: warn: message.timestamp.after.max.ms is 59.999s: a database's clock", fix: change + "message.timestamp.after.max.ms=3600000"},
 		{settings: "message.timestamp.after.max.ms=60000"},
 		{settings: "message.timestamp.after.max.ms=3600000", traffic: Traffic{Newest: now.Add(time.Hour)}},
@@ -51,6 +53,7 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 		{settings: "cleanup.policy=delete retention.ms=86399999", want: "retention: warn: retention.ms is 23h59m59.999s: events are gone before a consumer", fix: change + "retention.ms=604800000"},
 		{settings: "cleanup.policy=delete retention.ms=86400000", want: "retention: warn: retention.ms is 24h0m0s, counted from an event's timestamp", fix: change + "retention.ms=604800000"},
 		{settings: "cleanup.policy=delete retention.ms=259200000"},
+		{settings: "cleanup.policy=delete retention.ms=86400000 message.timestamp.type=LogAppendTime", want: "timestamps: warn", fix: "CreateTime"},
 		{settings: "cleanup.policy=delete retention.bytes=67108863", want: "retention: warn: retention.bytes is 67108863", fix: change + "retention.bytes=-1"},
 		{settings: "cleanup.policy=delete retention.bytes=67108864"},
 	} {
