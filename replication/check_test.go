@@ -155,6 +155,14 @@ func TestJudgementOfSettings(t *testing.T) {
 			f.server.Recovery, f.server.Version = true, 170000
 			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Confirmed: 1}
 		}, Fail, "slot", "synchronized from the primary", "primary"},
+		{"one that is not ready yet", func(f *facts) {
+			f.server.Recovery, f.server.Version = true, 170000
+			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Temporary: true, Confirmed: 1}
+		}, Fail, "slot", "synchronized from the primary", "primary"},
+		{"one that was before the promotion", func(f *facts) {
+			f.server.Version = 170000
+			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Confirmed: 1, WALStatus: "reserved"}
+		}, OK, "slot", "exists, confirmed up to 0/1", ""},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			cfg, f := valid(), good()
@@ -169,6 +177,18 @@ func TestJudgementOfSettings(t *testing.T) {
 			}
 			t.Errorf("nothing about %s: %+v", c.on, cfg.judge(f, true))
 		})
+	}
+}
+
+func TestAStandbyMakesNoSlotThatSurvivesAFailover(t *testing.T) {
+	cfg := valid()
+	f := &facts{server: serverFacts{Version: 170000, Recovery: true}}
+	j := &judgement{cfg: &cfg, f: f, makes: true}
+	j.slot()
+	cfg.Failover = true
+	j.slot()
+	if j.found[0].Level != OK || j.found[1].Level != Fail || !strings.Contains(j.found[1].Detail, "a standby cannot make one") {
+		t.Errorf("%+v", j.found)
 	}
 }
 

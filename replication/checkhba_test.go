@@ -214,3 +214,18 @@ func named(found []Finding, name string) *Finding {
 	}
 	return nil
 }
+
+func TestTheHintOfARefusalIsForTheAddressThatTheServerSees(t *testing.T) {
+	for message, want := range map[string][2]string{
+		`no pg_hba.conf entry for host "10.1.2.3", user "u", database "shop", no encryption`:          {"conf: host shop u 10.1.2.3/32 scram-sha-256 and", "only. Where the server wants TLS"},
+		`no pg_hba.conf entry for host "10.1.2.3", user "u", database "shop", SSL encryption`:         {"conf: hostssl shop u 10.1.2.3/32 scram-sha-256 and", "only."},
+		`pg_hba.conf rejects connection for host "fd00::1", user "u", database "shop", no encryption`: {"conf: host shop u fd00::1/128 scram-sha-256 and", "only. Where the server wants TLS"},
+		`no pg_hba.conf entry for host "[local]", user "u", database "shop", no encryption`:           {"conf: local shop u scram-sha-256 and", "only."},
+		`kein pg_hba.conf-Eintrag`: {"conf: host shop u the.client's.address scram-sha-256 and", "only."},
+	} {
+		got := hbaHint(message, "shop", "u")
+		if !strings.Contains(got, want[0]) || !strings.Contains(got, want[1]) || strings.HasSuffix(want[1], "only.") != strings.HasSuffix(got, "only.") {
+			t.Errorf("%s: %s", message, got)
+		}
+	}
+}

@@ -159,7 +159,7 @@ func (j *judgement) further() {
 		}
 	}
 	if len(operations) > 0 {
-		j.add(Warn, name, fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.publishSetting()),
+		j.add(Warn, "publication operations", fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.publishSetting()),
 			"publication %s also publishes %s: cleaning up the table is decoded and sent to walpost too", j.cfg.Publication, strings.Join(operations, ", ")).logged = true
 	}
 }

@@ -93,6 +93,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"a read-only role that must make", func(c *Config, f *facts, x *examined) { x.ReadOnly, f.publication = true, nil; c.Create = true }, Fail, "default_transaction_read_only", "publication walpost cannot be made", `ALTER ROLE "u" IN DATABASE "shop" SET default_transaction_read_only = off;`},
 		{"a read-only role that must clean", func(c *Config, _ *facts, x *examined) { x.ReadOnly, c.Outbox.Deletes = true, true }, Fail, "default_transaction_read_only", "cleanup can remove nothing", "= off"},
 		{"a standby is read-only", func(_ *Config, f *facts, x *examined) { x.ReadOnly, f.server.Recovery, f.publication = true, true, nil }, "", "default_transaction_read_only", "", ""},
+		{"a cleanup on a standby", func(c *Config, f *facts, _ *examined) { f.server.Recovery, c.Outbox.Deletes = true, true }, Fail, "cleanup", "nothing can be removed there", "primary"},
 		{"a short statement_timeout", func(_ *Config, _ *facts, x *examined) { x.Statement = 4999 }, Warn, "statement_timeout", "4.999s", "source.dsn"},
 		{"enough statement_timeout", func(_ *Config, _ *facts, x *examined) { x.Statement = 5000 }, "", "statement_timeout", "", ""},
 		{"a short transaction_timeout", func(_ *Config, _ *facts, x *examined) { x.Transaction = 29999 }, Warn, "transaction_timeout", "29.999s", "SET transaction_timeout = 0;"},

@@ -75,7 +75,7 @@ func TestCheckLeadsARestrictedRoleToADatabaseThatIsFine(t *testing.T) {
 				}
 			}
 			for name, verdict := range map[string]string{
-				"replication connection": "FAIL", "role": "FAIL", "monitoring": "warn", "cleanup of public.outbox": "FAIL", "index for the cleanup of public.outbox": "warn", "publication extras": "warn", "reading public.outbox": "warn",
+				"replication connection": "FAIL", "role": "FAIL", "monitoring": "warn", "cleanup of public.outbox": "FAIL", "index for the cleanup of public.outbox": "warn", "publication extras": "warn", "publication operations": "warn", "reading public.outbox": "warn",
 			} {
 				if wrong[name] != verdict {
 					t.Errorf("%s is %q, want %s", name, wrong[name], verdict)
