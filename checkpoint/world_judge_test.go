@@ -40,7 +40,7 @@ func (w *world) begin(epoch uint64) {
 		system: fmt.Sprint(w.systems), timeline: w.timelines, database: "shop",
 		slot: slot{name: "walpost", exists: true, confirmed: 0x100},
 	}
-	w.remember = memory{reach: 0x100, rec: &Record{
+	w.remember = memory{rec: &Record{
 		Name: "shop.walpost", Epoch: epoch, SystemID: w.now.system, Timeline: w.now.timeline,
 		Slot: "walpost", Database: "shop", LSN: 0x100,
 	}}
@@ -182,7 +182,7 @@ func (w *world) hold() {
 func (w *world) stand(lsn cdc.Position) {
 	rec := *w.remember.rec
 	rec.LSN, rec.Next = lsn, nil
-	w.remember = memory{rec: &rec, reach: lsn, wal: w.now.until(lsn)}
+	w.remember = memory{rec: &rec, wal: w.now.until(lsn)}
 }
 
 // TestAnHonestStartIsNeverRefusedAndADishonestOneAlways lets a world go on and starts the relay in it again and again.
@@ -266,7 +266,7 @@ func (w *world) deliver(t *rapid.T) {
 				next.CommitEndLSN = r.end
 			}
 			if next.Rows > 0 {
-				w.remember.reach, w.remember.wal = r.end, w.now.until(r.end)
+				w.remember.wal = w.now.until(r.end)
 			}
 			w.remember.rec.Next = next
 		}

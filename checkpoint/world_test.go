@@ -82,19 +82,19 @@ func (s *server) identity() cdc.Identity {
 	return id
 }
 
-// A memory is a record and the truth behind it: the WAL up to reach, which is where the record stands or, where a transaction
-// behind that is delivered in part, the end of that one.
+// A memory is a record and the truth behind it: the WAL up to where the record stands or, where a transaction behind that is
+// delivered in part, to the end of that one.
 type memory struct {
-	rec   *Record
-	reach cdc.Position
-	wal   []walRecord
+	rec *Record
+	wal []walRecord
 }
 
 // A truth is what somebody who sees both histories says of going on from a memory on a server.
 type truth struct {
 	dishonest string // what would be left out or taken for something else; "" for nothing
 	// unseen says that the two histories part on one timeline, and the server is past the memory on it: their numbers are
-	// the same, and nobody who sees numbers alone can tell.
+	// the same, and nobody who sees numbers alone can tell. Past the memory is past what its record knows: the other history
+	// may stand between there and the end of a transaction whose end the record does not know.
 	unseen bool
 	// back says that the server's line does not hold the memory's timeline. What is remembered may well be there; but the
 	// line is not the one that was followed, and that alone is to be refused.
@@ -121,7 +121,7 @@ func (m *memory) truth(s *server) truth {
 		}
 		return truth{
 			dishonest: fmt.Sprintf("record %d was delivered, and record %d stands in its place", r.id, s.wal[i].id),
-			unseen:    s.wal[i].timeline == r.timeline && s.left(r.timeline) >= m.reach,
+			unseen:    s.wal[i].timeline == r.timeline && s.left(r.timeline) >= m.rec.reach(),
 		}
 	}
 	for _, r := range s.wal {
