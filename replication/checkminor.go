@@ -17,6 +17,13 @@ type defect struct {
 // majors are released on one day.
 var defects = []defect{
 	{
+		// 15.20 (2026-11-12), "In logical replication, handle subtransaction aborts better": "If a subtransaction that made a catalog update
+		// aborts, logical decoding mistakenly still believed that the update was effective, potentially causing incorrect decoding output". The
+		// notes of the other majors' minors of that day were not at hand.
+		what:   "decoding can go wrong after DDL in a subtransaction that was rolled back",
+		mended: map[int]int{15: 20},
+	},
+	{
 		// 17.6 (2025-08-14), "Avoid re-distributing cache invalidation messages from other transactions during logical replication" (45c357e0e
 		// and REL_16 b2ae07720, REL_15 fc0fb77c5, REL_14 983b36362): "our previous round of minor releases included a bug fix" that brought it.
 		what:   "decoding can run out of memory and stop for good after DDL in parallel transactions",
