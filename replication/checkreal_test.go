@@ -318,9 +318,14 @@ func TestAnExaminationKnowsWhetherItsConnectionIsInTLS(t *testing.T) {
 	if f := named(w.examine(), "TLS"); f == nil || f.Level != OK {
 		t.Errorf("with it: %+v", f)
 	}
-	hba(t, pg, "hostssl all all 127.0.0.1/32 trust")
-	if f := named(w.examine(), "pg_hba.conf"); f == nil || f.Level != OK {
-		t.Errorf("a line for TLS: %+v", f)
+	// The file's own lines are for both kinds; these are not loaded.
+	for line, level := range map[string]Level{"hostssl all all 127.0.0.1/32 trust": OK, "hostnossl all all 127.0.0.1/32 trust": Warn} {
+		if err := os.WriteFile(filepath.Join(pg.DataDir(), "pg_hba.conf"), []byte(line+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if f := named(w.examine(), "pg_hba.conf"); f == nil || f.Level != level {
+			t.Errorf("with %s: %+v", line, f)
+		}
 	}
 }
 

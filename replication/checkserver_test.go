@@ -167,3 +167,13 @@ func TestAProviderTakesANumberInTheSettingsUnit(t *testing.T) {
 		t.Error(got)
 	}
 }
+
+func TestAReadOnlyRoleNeedNotMakeWhatNobodyMakes(t *testing.T) {
+	cfg := valid()
+	f := &facts{server: serverFacts{Version: 170011, Role: "u"}}
+	for _, makes := range []bool{false, true} {
+		if got := named(cfg.judgeExamined(f, &examined{ReadOnly: true}, makes), "default_transaction_read_only"); (got != nil) != makes {
+			t.Errorf("makes %v: %+v", makes, got)
+		}
+	}
+}
