@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -133,6 +134,36 @@ func TestCheckStopsAtAddressesThatAreWrong(t *testing.T) {
 	if len(found) != 1 || found[0].Name != "broker 4" || found[0].Level != Fail {
 		t.Error(lines(found))
 	}
+}
+
+// Brokers from before 3.7 refuse every record where min.insync.replicas is more than the replicas; one of them is enough.
+func TestCheckKnowsOldBrokers(t *testing.T) {
+	c := fake(t, kfake.NumBrokers(2))
+	if err := c.CreateTopic("strict", 1, map[string]string{"min.insync.replicas": "7"}); err != nil {
+		t.Fatal(err)
+	}
+	cl, err := newAdmin(config(c.ListenAddrs()).withDefaults())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	known, err := kmsg.NewPtrApiVersionsRequest().RequestWith(patient(t), cl)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.ControlKey(int16(kmsg.ApiVersions), func(r kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		resp := *known
+		resp.Version = r.GetVersion()
+		resp.ApiKeys = slices.Clone(resp.ApiKeys)
+		for i := range resp.ApiKeys {
+			if k := &resp.ApiKeys[i]; k.ApiKey == int16(kmsg.Produce) && c.CurrentNode() == 0 {
+				k.MaxVersion = 9
+			}
+		}
+		return &resp, nil, true
+	})
+	has(t, looked(t, config(c.ListenAddrs()), map[string]Traffic{"strict": {}}, ""), "topic strict replicas: FAIL: min.insync.replicas is 7, more than the replicas, 2: nothing can be written")
 }
 
 // A topic that would be created is judged by what the brokers would make of it.
