@@ -222,6 +222,8 @@ func TestJudgements(t *testing.T) {
 				t.Error("only a person can help, and it must say so")
 			} else if hint := fault.Hint(wrapped); !strings.HasSuffix(hint, "walpost run --accept-gap="+ref.Token) || hint[0] < 'A' || hint[0] > 'Z' {
 				t.Errorf("hint: %q", hint)
+			} else if recovers := strings.Contains(hint, "walpost recover"); recovers != (c.reason == SlotLost || c.reason == SlotMissing || c.reason == SlotAhead) {
+				t.Errorf("recover in the hint is %t: %q", recovers, hint) // before the token, which skips
 			}
 			if !token.MatchString(ref.Token) {
 				t.Errorf("token %q", ref.Token)

@@ -185,12 +185,14 @@ func (r *Refusal) Hint() string {
 	case SlotLost:
 		first = "The server has removed WAL that the slot needs; it can not come back."
 	case SlotAhead:
-		first = "Find out who uses or moved the slot, and stop that."
+		first = fmt.Sprintf("Find out who uses or moved the slot, and stop that. Unless they delivered the events: drop the slot "+
+			"(SELECT pg_drop_replication_slot('%s');), and walpost recover publishes from the table exactly what is missing.", r.Found.Slot)
 	}
 	next := "Going on starts where the slot stands."
 	switch {
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
-		next = "To make a new slot and publish from the table what the gap may hold: walpost recover. Going on without makes a new slot and starts there."
+		return first + " Run walpost recover: it shows the gap, makes a new slot, and publishes from the table exactly what is missing. " +
+			"To skip the events of this gap instead, and of no other: walpost run --accept-gap=" + r.Token
 	case r.NeedsSlot():
 		next = "Going on makes a new slot and starts there."
 	}

@@ -52,7 +52,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 		return fault.Person(
 			fmt.Errorf("slot %s needs the publication %s as of %s, where it did not exist: %w", s.cfg.slot, s.cfg.publication, s.received, e),
 			"The publication was dropped, or made after the slot; making it again does not help, since the slot reads the catalog as it was then. "+
-				"Events from "+s.safe().String()+" on may be missing: make the publication, then a new slot, and publish from the table what the gap may hold (walpost recover).")
+				"Events from "+s.safe().String()+" on may be missing. "+recoverWithout(s.cfg.slot))
 	case e.Code == stateNoRight:
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
 	case passing(e.Code):
@@ -75,6 +75,16 @@ func passing(code string) bool {
 		return true
 	}
 	return false
+}
+
+// recoverGone is what to do where the slot is missing or lost. A slot that is made by hand would begin behind the gap.
+const recoverGone = "Run walpost recover: it shows the gap, makes a new slot, and publishes from the table exactly what is missing. " +
+	"To skip that instead, walpost run --accept-gap=<token>, with the token that the next walpost run prints."
+
+// recoverWithout is what to do where the slot is there and cannot give what is missing: recover makes the publication too.
+func recoverWithout(slot string) string {
+	return "Drop the slot (SELECT pg_drop_replication_slot(" + quoteLiteral(slot) + ");), then run walpost recover: " +
+		"it makes what is not there, and publishes from the table exactly what is missing."
 }
 
 // startFault gives an error of START_REPLICATION its behaviour. An undefined object is the slot here, so that opening
@@ -104,7 +114,7 @@ func (s *Session) notice(body []byte) error {
 	return fault.Person(
 		fmt.Errorf("the server skips rows of slot %s from %s on: %s (SQLSTATE %s) %s", s.cfg.slot, s.received, m.Message, m.Code, m.Detail),
 		"The publication "+s.cfg.publication+" was dropped, or made after the slot. Events from "+s.safe().String()+
-			" on may be missing: make the publication, then a new slot, and publish from the table what the gap may hold (walpost recover).")
+			" on may be missing. "+recoverWithout(s.cfg.slot))
 }
 
 // goingDown says whether err, of a connection attempt, says that the server is not there or is about to leave.

@@ -172,6 +172,8 @@ func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
 		w.lose()
 		if err := s.Check(t.Context()); !fault.NeedsPerson(err) || !strings.Contains(err.Error(), "is invalidated (") || !strings.Contains(err.Error(), "events after") {
 			t.Errorf("check: %s %v", behaviourOf(err), err)
+		} else if hint := fault.Hint(err); !strings.HasPrefix(hint, "Run walpost recover: ") || !strings.Contains(hint, "To skip that instead, walpost run --accept-gap=") {
+			t.Errorf("check: hint %q", hint)
 		}
 		found := firstFail(s.Examine(t.Context()))
 		if found == nil || found.Name != "slot" || !strings.Contains(found.Detail, "is invalidated (") {

@@ -189,6 +189,7 @@ func (s *Source) judge(f *facts, makes bool) error {
 	}
 	if f.slot != nil && !makes {
 		if bad := s.changed(f); bad != nil {
+			bad.Fix = recoverWithout(s.cfg.Slot)
 			return s.missingSince(bad)
 		}
 	}
@@ -314,7 +315,19 @@ func (s *Source) Check(ctx context.Context) error {
 		// A failover or a restart ends the stream, and opening anew judges with the identity in hand.
 		return fault.Retry(fmt.Errorf("check the source: %s, on another server than the session's, or after its restart", bad.Detail))
 	}
+	bad.Fix = s.cfg.afterLoss(f, bad)
 	return s.missingSince(bad)
+}
+
+// afterLoss is what to do about something that the stream rested on: to mend it is not enough, since what was written meanwhile is missing.
+func (c *Config) afterLoss(f *facts, bad *Finding) string {
+	switch {
+	case f.slot == nil || f.slot.lost() != "":
+		return recoverGone
+	case f.publication == nil || bad.Fix == "":
+		return recoverWithout(c.Slot)
+	}
+	return bad.Fix + " The slot cannot give what was written meanwhile: " + recoverWithout(c.Slot)
 }
 
 // missingSince is a finding as an error that names the position up to which all was well.
@@ -328,17 +341,16 @@ func (s *Source) missingSince(bad *Finding) error {
 }
 
 // changed reports a publication, or a table's place in it, that was taken away and put back since it was seen last: what was
-// written meanwhile is not in the stream, and nothing else tells.
+// written meanwhile is not in the stream, and nothing else tells. What to do is the caller's to say.
 func (s *Source) changed(f *facts) *Finding {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.seen.pub == 0 || f.publication == nil {
 		return nil
 	}
-	fix := "Make a new slot and publish from the table what the gap may hold (walpost recover)."
 	if f.publication.OID != s.seen.pub {
 		return &Finding{
-			Name: "publication", Level: Fail, behave: lostEvents, Fix: fix,
+			Name: "publication", Level: Fail, behave: lostEvents,
 			Detail: fmt.Sprintf("publication %s was dropped and made again", s.cfg.Publication),
 		}
 	}
@@ -346,7 +358,7 @@ func (s *Source) changed(f *facts) *Finding {
 		now := f.publication.table(table)
 		if entry != 0 && now != nil && now.Entry != 0 && now.Entry != entry {
 			return &Finding{
-				Name: "publication", Level: Fail, behave: lostEvents, Fix: fix,
+				Name: "publication", Level: Fail, behave: lostEvents,
 				Detail: fmt.Sprintf("table %s was taken out of publication %s and put in again", table, s.cfg.Publication),
 			}
 		}

@@ -21,16 +21,22 @@ const dropActiveSlot = `DO $$ BEGIN FOR i IN 1..500 LOOP BEGIN
 	PERFORM pg_drop_replication_slot('%[1]s'); RETURN;
 	EXCEPTION WHEN object_in_use THEN PERFORM pg_sleep(0.002); END; END LOOP; END $$`
 
+const dropIdleSlot = "SELECT pg_drop_replication_slot('%[1]s')"
+
 func TestWhatIsTakenAwayWhileRunningIsNoticed(t *testing.T) {
 	t.Parallel()
 	takeAway := []struct {
 		name, sql, reason string
-		rows              bool // are written afterwards, so that the stream itself meets it
+		rows              bool     // are written afterwards, so that the stream itself meets it
+		mend              []string // what the hint says to do before recover
 	}{
 		{name: "the slot", sql: dropActiveSlot, reason: "does not exist"},
-		{name: "the publication", sql: "DROP PUBLICATION walpost", reason: "publication walpost"},
-		{name: "the publication, and rows come", sql: "DROP PUBLICATION walpost", reason: "publication", rows: true},
-		{name: "the table out of the publication", sql: "ALTER PUBLICATION walpost DROP TABLE outbox", reason: "publication walpost does not contain table public.outbox", rows: true},
+		{name: "the publication", sql: "DROP PUBLICATION walpost", reason: "publication walpost", mend: []string{dropIdleSlot}},
+		{name: "the publication, and rows come", sql: "DROP PUBLICATION walpost", reason: "publication", rows: true, mend: []string{dropIdleSlot}},
+		{
+			name: "the table out of the publication", sql: "ALTER PUBLICATION walpost DROP TABLE outbox", reason: "publication walpost does not contain table public.outbox", rows: true,
+			mend: []string{`ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox"`, dropIdleSlot},
+		},
 	}
 	for _, version := range []string{"15", "18"} {
 		for _, c := range takeAway {
@@ -44,10 +50,17 @@ func TestWhatIsTakenAwayWhileRunningIsNoticed(t *testing.T) {
 				eventually(t, 60*time.Second, "ready", r.ready)
 				w.arrive(w.insert(10))
 				w.exec(strings.ReplaceAll(c.sql, "%[1]s", slot))
+				var missing []string
 				if c.rows {
-					w.insert(10)
+					missing = w.insert(10)
 				}
-				w.halted(r, "", c.reason)
+				_, log := w.halted(r, "", c.reason)
+				for _, word := range append([]string{"run walpost recover:"}, c.mend...) {
+					word = strings.ReplaceAll(word, "%[1]s", slot)
+					if hint := hintOf(log); !strings.Contains(strings.ToLower(hint), strings.ToLower(word)) {
+						t.Errorf("the hint does not say %s: %s", word, hint)
+					}
+				}
 				// It stays refused, and nothing is made that was taken away.
 				before := w.slotState()
 				w.halted(w.start("--slot", slot), before)
@@ -61,9 +74,33 @@ func TestWhatIsTakenAwayWhileRunningIsNoticed(t *testing.T) {
 				if after := w.slotState(); before != after {
 					t.Errorf("what was there changed from %q to %q", before, after)
 				}
+				if version == "15" {
+					return
+				}
+				// Done as it was hinted, all arrives.
+				missing = append(missing, w.insert(10)...)
+				for _, sql := range c.mend {
+					w.exec(strings.ReplaceAll(sql, "%[1]s", slot))
+				}
+				if code, out := w.command("recover", "--yes", "--unordered", "--slot", slot); code != 0 || !strings.Contains(out, "recovered: ") {
+					t.Errorf("recover: code %d\n%s", code, out)
+				}
+				w.start("--slot", slot)
+				w.arrive(append(missing, w.insert(10)...))
 			})
 		}
 	}
+}
+
+// hintOf is what the log of a halt says to do.
+func hintOf(log string) string {
+	for line := range strings.Lines(log) {
+		var l struct{ Message, Hint string }
+		if json.Unmarshal([]byte(line), &l) == nil && strings.HasPrefix(l.Message, "halted: ") {
+			return l.Hint
+		}
+	}
+	return ""
 }
 
 // A record is ahead of the slot after each of these, and that is no gap.
