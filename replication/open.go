@@ -183,7 +183,7 @@ func (s *Source) judge(f *facts, makes bool) error {
 	if bad := firstFail(found); bad != nil {
 		err := bad.err(false)
 		if fault.NeedsPerson(err) && f.slot != nil {
-			err = fault.Person(fmt.Errorf("%w; events after %s may be missing", err, position(f.slot.Confirmed)), bad.Fix)
+			err = fault.Person(fmt.Errorf("%w; events after %s may be missing", err, position(f.slot.Confirmed)), s.cfg.afterLoss(f, bad))
 		}
 		return err
 	}

@@ -54,16 +54,21 @@ func TestWhatIsTakenAwayWhileRunningIsNoticed(t *testing.T) {
 				if c.rows {
 					missing = w.insert(10)
 				}
-				_, log := w.halted(r, "", c.reason)
-				for _, word := range append([]string{"run walpost recover:"}, c.mend...) {
-					word = strings.ReplaceAll(word, "%[1]s", slot)
-					if hint := hintOf(log); !strings.Contains(strings.ToLower(hint), strings.ToLower(word)) {
-						t.Errorf("the hint does not say %s: %s", word, hint)
+				hinted := func(log string) {
+					t.Helper()
+					for _, word := range append([]string{"run walpost recover:"}, c.mend...) {
+						word = strings.ReplaceAll(word, "%[1]s", slot)
+						if hint := hintOf(log); !strings.Contains(strings.ToLower(hint), strings.ToLower(word)) {
+							t.Errorf("the hint does not say %s: %s", word, hint)
+						}
 					}
 				}
+				_, log := w.halted(r, "", c.reason)
+				hinted(log)
 				// It stays refused, and nothing is made that was taken away.
 				before := w.slotState()
-				w.halted(w.start("--slot", slot), before)
+				_, log = w.halted(w.start("--slot", slot), before)
+				hinted(log)
 				if c.sql == dropActiveSlot && !strings.HasPrefix(before, "no slot") {
 					t.Errorf("a new slot: %s", before)
 				}
