@@ -89,6 +89,9 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 			}
 			for _, right := range []string{"SELECT", "DELETE", "UPDATE (created_at)"} {
 				w.exec("REVOKE " + right + " ON outbox FROM " + role)
+				if opts, err := w.source().Missing(t.Context()); err != nil || len(opts.Cleans) != 1 {
+					t.Errorf("without %s setup prints nothing for %v (%v)", right, opts.Cleans, err)
+				}
 				w.wantDetails(w.heals(name), "may not delete from")
 			}
 			w.exec("REVOKE USAGE ON SCHEMA public FROM public")
@@ -128,6 +131,19 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 			role := w.restricted()
 			w.wantDetails(w.heals(name), "fail public.outbox belongs to postgres: role "+role, `may not drop public."New One", public.old, public.rest`, "may not drop public.old, public.rest",
 				"may not drop public.rest", "may not make tables in schema public", "warn public.outbox has the default partition public.rest")
+			// And walpost setup prints what is taken away.
+			prints := func(want int) {
+				t.Helper()
+				if opts, err := w.source().Missing(t.Context()); err != nil || len(opts.Cleans) != want {
+					t.Errorf("%d to be printed by setup, want %d (%v)", len(opts.Cleans), want, err)
+				}
+			}
+			prints(0)
+			w.exec("REVOKE CREATE ON SCHEMA public FROM " + role)
+			prints(1)
+			w.exec("GRANT CREATE ON SCHEMA public TO "+role, "ALTER TABLE old OWNER TO postgres")
+			prints(1)
+			w.exec("ALTER TABLE old OWNER TO " + role)
 			w.exec("CREATE UNLOGGED TABLE quick PARTITION OF outbox FOR VALUES FROM ('2021-01-01') TO ('2021-02-01')", "ALTER TABLE quick OWNER TO "+role)
 			if f := named(w.examine(), name); f == nil || f.Level != Warn || !strings.Contains(f.Detail, "public.quick are partitioned, foreign or unlogged") {
 				t.Errorf("an unlogged one: %+v", f)
@@ -148,6 +164,9 @@ func TestARoleThatSeesNothingIsHealedByWhatIsPrinted(t *testing.T) {
 		role := w.restricted()
 		w.wantDetails(w.heals("monitoring"), "warn role "+role+" does not see")
 		w.wantDetails(w.heals("reading public.outbox"), "may not read")
+		w.wantDetails(w.heals("row-level security"))
+		w.exec("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
+		w.wantDetails(w.heals("row-level security"), "row-level security of public.outbox applies to role "+role)
 		if f := named(w.examine(), "monitoring"); f == nil || f.Level != OK {
 			t.Errorf("healed: %+v", f)
 		}

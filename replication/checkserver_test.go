@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"fmt"
 	"net"
 	"strings"
 	"testing"
@@ -35,6 +36,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"no WAL", func(_ *Config, _ *facts, x *examined) { x.rate = 0 }, OK, "outage", "not told", ""},
 		{"a fast server", func(_ *Config, _ *facts, x *examined) { x.rate = 40 << 20 }, Warn, "outage", "lasts 17m4s at 40 MB/s", "ALTER SYSTEM"},
 		{"below max_wal_size", func(_ *Config, _ *facts, x *examined) { x.KeepMB = 512 }, Warn, "outage", "less than max_wal_size (1024 MB)", "ALTER SYSTEM"},
+		{"as much as max_wal_size", func(_ *Config, _ *facts, x *examined) { x.KeepMB, x.rate = 1024, 1<<10 }, OK, "outage", "lasts", ""},
 		{"on RDS", func(_ *Config, _ *facts, x *examined) { x.KeepMB, x.Managed = 512, []string{"rds"} }, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) in the DB parameter group"},
 		{"on Aurora", func(_ *Config, _ *facts, x *examined) { x.KeepMB, x.Managed, x.Aurora = 512, []string{"rds"}, true }, Warn, "outage", "", "in the DB cluster parameter group"},
 		{"on Cloud SQL", func(_ *Config, _ *facts, x *examined) { x.KeepMB, x.Managed = 512, []string{"cloudsql"} }, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) as a database flag"},
@@ -51,6 +53,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"the newest minor", func(_ *Config, f *facts, _ *examined) { f.server.Version = 150020 }, "", "minor version", "", ""},
 		{"a minor of a provider", func(_ *Config, f *facts, x *examined) { f.server.Version, x.Managed = 170005, []string{"rds"} }, Warn, "minor version", "", "Upgrade the instance"},
 		{"a superuser", func(_ *Config, f *facts, _ *examined) { f.server.Super = true }, Warn, "superuser", "role u", "setup"},
+		{"no connection limit", func(*Config, *facts, *examined) {}, "", "connection limit", "", ""},
 		{"few connections", func(_ *Config, _ *facts, x *examined) { x.ConnLimit = 2 }, Warn, "connection limit", "may have 2", "CONNECTION LIMIT"},
 		{"enough connections", func(_ *Config, _ *facts, x *examined) { x.ConnLimit = 3 }, "", "connection limit", "", ""},
 		{"no SELECT", func(_ *Config, f *facts, _ *examined) { f.tables[0].Readable = false }, Warn, "reading public.outbox", "may not read", "GRANT SELECT"},
@@ -175,5 +178,33 @@ func TestAReadOnlyRoleNeedNotMakeWhatNobodyMakes(t *testing.T) {
 		if got := named(cfg.judgeExamined(f, &examined{ReadOnly: true}, makes), "default_transaction_read_only"); (got != nil) != makes {
 			t.Errorf("makes %v: %+v", makes, got)
 		}
+	}
+}
+
+func TestTheRateOfWALIsThatOfTheWriters(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	conn, err := w.cfg.connectSQL(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer closeConn(conn)
+	var x examined
+	from := w.value("SELECT pg_current_wal_flush_lsn()::text")
+	looked := make(chan error)
+	go func() { looked <- examineRate(t.Context(), conn, 300*time.Millisecond, &x) }()
+	for done := false; !done; {
+		select {
+		case err = <-looked:
+			done = true
+		default:
+			w.exec(insertRow)
+		}
+	}
+	var all float64
+	if _, e := fmt.Sscan(w.value("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '"+from+"')::text"), &all); e != nil {
+		t.Fatal(e)
+	}
+	if written := x.rate * x.measured.Seconds(); err != nil || !x.rateMeasured || written <= 0 || written > all+1 || x.measured < 300*time.Millisecond {
+		t.Errorf("%v at %v B/s over %s: %v", x.rateMeasured, x.rate, x.measured, err)
 	}
 }
