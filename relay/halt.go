@@ -26,12 +26,13 @@ func (l *loop) poison(err error, id, table string, begin cdc.Position) error {
 	if table == "" {
 		table = "unknown table"
 	}
-	where := ""
+	where, hint := "", "nothing from this row on is published: repair the row, its topic or the routing, then start again"
 	if begin > 0 {
 		where = " in transaction " + begin.String()
+		hint = fmt.Sprintf("Nothing from this event on is confirmed, and the WAL keeps the row as it was written: repair its topic, the limit or the routing, then start again. "+
+			"To go on without its transaction, and what else is in it: SELECT pg_replication_slot_advance('%s', '%s'); then walpost run with the --accept-gap that it asks for.", l.found.Slot, begin+1)
 	}
-	return fault.Person(fmt.Errorf("event %s of %s%s: %w", id, table, where, err),
-		"nothing from this event on is confirmed: repair the row, its topic or the routing, then start again")
+	return fault.Person(fmt.Errorf("event %s of %s%s: %w", id, table, where, err), hint)
 }
 
 // describe names what an event came from.

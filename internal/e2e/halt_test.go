@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -178,7 +179,7 @@ func TestAnEventThatCannotBeRoutedHalts(t *testing.T) {
 			w.arrive(before)
 			// The row can not be taken out of the WAL: deleting it changes nothing.
 			w.exec("DELETE FROM outbox WHERE id = '" + bad + "'")
-			again, _ := w.halted(w.start("--slot", slot), "", bad, "public.outbox")
+			again, log := w.halted(w.start("--slot", slot), "", bad, "public.outbox")
 			if again != reason {
 				t.Errorf("the restart halts by %q, and it was %q", again, reason)
 			}
@@ -191,6 +192,24 @@ func TestAnEventThatCannotBeRoutedHalts(t *testing.T) {
 			if ok := pg.Value(t, w.dsn, "SELECT confirmed_flush_lsn < $1::text::pg_lsn FROM pg_replication_slots WHERE slot_name = $2", beyond, slot); ok != "true" {
 				t.Errorf("the slot stands at %s, and the event is before %s", w.confirmed(), beyond)
 			}
+			// What the hint says takes its transaction out of the way, and nothing else.
+			advance := regexp.MustCompile(`SELECT pg_replication_slot_advance\('.+?', '[0-9A-F/]+'\);`).FindString(hintOf(log))
+			if advance == "" {
+				t.Fatalf("the hint has no way on: %s", hintOf(log))
+			}
+			w.exec(advance)
+			_, log = w.halted(w.start("--slot", slot), "", "was advanced")
+			token := tokenInHint.FindStringSubmatch(log)
+			if token == nil {
+				t.Fatalf("no token: %s", log)
+			}
+			r = w.start("--slot", slot, "--accept-gap", token[1])
+			w.arrive(after)
+			w.arrive(w.insert(5))
+			if n := w.arrived([]string{bad}) + w.again(); n > 0 {
+				t.Errorf("the halting event, or others again: %d", n)
+			}
+			w.stopCleanly(r)
 		})
 	}
 }
