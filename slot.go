@@ -72,7 +72,7 @@ func (s *SlotStatus) judge(limits MonitorConfig) {
 		return
 	}
 	if !s.Exists {
-		add(Critical, "the slot does not exist")
+		add(Critical, "the slot does not exist (a first walpost run makes it; one that was there is replaced by walpost recover, which closes the gap)")
 		return
 	}
 	switch {
@@ -81,7 +81,7 @@ func (s *SlotStatus) judge(limits MonitorConfig) {
 		if reason == "" {
 			reason = "lost"
 		}
-		add(Critical, "the slot is lost (%s): its WAL is gone", reason)
+		add(Critical, "the slot is lost (%s): its WAL is gone; walpost recover shows the gap, makes a new slot and publishes what is missing", reason)
 		return
 	case s.WALStatus == "unreserved":
 		add(Critical, "wal_status is unreserved: the next checkpoint may take the slot's WAL")

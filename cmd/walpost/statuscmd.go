@@ -113,7 +113,9 @@ func printSlot(w io.Writer, s walpost.SlotStatus) error {
 			line("spilled", "%s by %d transactions", walpost.Size(d.SpillBytes).Roughly(), d.SpillTxns)
 		}
 		line("confirmed", "%s", s.Confirmed)
-		line("restart", "%s", s.Restart)
+		if s.Restart > 0 { // a lost slot holds nothing
+			line("restart", "%s", s.Restart)
+		}
 		line("server", "%s", s.Server)
 		if s.Blocker != nil {
 			line("blocker", "%s", walpost.DescribeBlocker(s.Blocker))
