@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 )
 
@@ -19,6 +18,24 @@ const (
 	// recovered. The checkpoint keeps where delivery ended, a new start is refused, and walpost recover publishes what is missing.
 	BreakerDrop = "stop_and_drop_slot"
 )
+
+// A BreakerState is what the circuit breaker has come to.
+type BreakerState string
+
+// The states of the breaker. It is armed again once the slot is well, unless it has begun to drop the slot.
+const (
+	BreakerArmed   BreakerState = "armed"   // the slot is within its limits, or not beyond them for long
+	BreakerTripped BreakerState = "tripped" // beyond them; the slot is there, because that is configured, or because dropping it would not help or failed
+	BreakerDropped BreakerState = "dropped" // the slot was dropped
+)
+
+// A BreakerStatus is a copy of the breaker's state.
+type BreakerStatus struct {
+	Action string // what is configured: BreakerAlert or BreakerDrop
+	State  BreakerState
+	Reason string    // why it is not armed
+	Since  time.Time // when it came to State
+}
 
 // breakerLooks is how many looks in a row must agree: one value may be the moment before a big confirm.
 const breakerLooks = 3
@@ -61,43 +78,74 @@ func helps(s *SlotStatus) bool {
 	return s.Blocker == nil || s.Blocker.Kind != replication.BlockedBySlot
 }
 
-// breaker returns what is to be called with every look at the slot; nil where the breaker is off.
-func (r *Relay) breaker(loop *relay.Relay) func(SlotStatus) {
+// breaker returns what is to be called with every look at the slot, by one goroutine; nil where the breaker is off. halt is relay.Relay's Halt.
+func (r *Relay) breaker(halt func(err error, freed func())) func(SlotStatus) {
 	if r.cfg.Monitor.Breaker == BreakerOff {
 		return nil
 	}
 	b := &breaker{limits: r.cfg.Monitor}
+	dropping := false // from here on the state is dropSlot's
+	kept := false     // it was said that dropping the slot would not help
+	r.breakerCame(BreakerArmed, "")
 	return func(s SlotStatus) {
 		why := b.look(&s)
-		if why == "" {
+		switch {
+		case dropping:
+			return
+		case why == "" && !b.tripped:
+			kept = false
+			r.breakerCame(BreakerArmed, "")
+			return
+		case why == "":
 			return
 		}
 		log := r.cfg.Logger.Error().Str("slot", s.Slot).Str("reason", why)
 		switch {
 		case b.limits.Breaker != BreakerDrop:
+			r.breakerCame(BreakerTripped, why)
 			log.Msg("circuit breaker: the slot needs a person")
 		case !helps(&s):
-			log.Str("blocker", DescribeBlocker(s.Blocker)).Msg("circuit breaker: the slot is not dropped, because another one holds older WAL")
+			other := DescribeBlocker(s.Blocker)
+			r.breakerCame(BreakerTripped, why+"; it is not dropped, because another one holds older WAL: "+other)
+			if !kept {
+				log.Str("blocker", other).Msg("circuit breaker: the slot is not dropped, because another one holds older WAL")
+			}
+			kept, b.tripped = true, false // the next look may find the other one gone
 		default:
+			dropping = true
+			r.breakerCame(BreakerTripped, why)
 			log.Msg("circuit breaker: delivery stops, and the slot is dropped")
-			loop.Halt(fault.Person(fmt.Errorf("circuit breaker: %s, so delivery was stopped to drop it", why),
-				"the slot is dropped as soon as it is free, and what was written since is not in Kafka: walpost recover makes a new slot and publishes it from the table"),
-				func() { r.dropSlot(s.Slot) })
+			halt(fault.Person(fmt.Errorf("circuit breaker: %s, so delivery was stopped to drop it", why),
+				"The slot is dropped as soon as it is free. Remove what made it grow, then run walpost recover: it shows the gap, makes a new slot, and publishes from the table exactly what is missing."),
+				func() { r.dropSlot(s.Slot, why) })
 		}
 	}
 }
 
+// breakerCame keeps the breaker's state for Status.
+func (r *Relay) breakerCame(to BreakerState, why string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	since := time.Now()
+	if was := r.tripped; was != nil && was.State == to {
+		since = was.Since
+	}
+	r.tripped = &BreakerStatus{Action: r.cfg.Monitor.Breaker, State: to, Reason: why, Since: since}
+}
+
 // dropSlot drops the slot that the relay has left.
-func (r *Relay) dropSlot(slot string) {
+func (r *Relay) dropSlot(slot, why string) {
 	ctx, cancel := context.WithTimeout(context.Background(), breakerDropFor)
 	defer cancel()
 	for {
 		err := r.source.DropSlot(ctx)
 		if err == nil {
+			r.breakerCame(BreakerDropped, why)
 			r.cfg.Logger.Error().Str("slot", slot).Msg("circuit breaker: the slot is dropped")
 			return
 		}
 		if ctx.Err() != nil || !fault.Retryable(err) {
+			r.breakerCame(BreakerTripped, fmt.Sprintf("%s; it cannot be dropped: %v", why, err))
 			r.cfg.Logger.Error().Err(errors.Join(err, context.Cause(ctx))).Str("slot", slot).Msg("circuit breaker: the slot cannot be dropped")
 			return
 		}

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/replication"
 )
 
@@ -51,5 +54,71 @@ func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
 		if got := look(0, 0); got != "" {
 			t.Errorf("tripped by a forecast that nobody asked for: %s", got)
 		}
+	}
+}
+
+// What the breaker does is told by Status, and an old slot of somebody else's is no reason to give ours up, until it goes.
+func TestTheBreakerTellsItsState(t *testing.T) {
+	look := func(retained int64, other bool) SlotStatus {
+		s := SlotStatus{Known: true, Exhaustion: math.Inf(1), Health: replication.Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
+		if other {
+			s.Blocker = &replication.Blocker{Kind: replication.BlockedBySlot, Name: "old"}
+		}
+		return s
+	}
+	type step struct {
+		retained int64
+		other    bool
+		state    BreakerState
+		reason   string // a part
+		halts    int
+		logs     int
+	}
+	for action, steps := range map[string][]step{
+		BreakerAlert: {
+			{0, false, BreakerArmed, "", 0, 0},
+			{100, false, BreakerArmed, "", 0, 0},
+			{100, false, BreakerArmed, "", 0, 0},
+			{100, false, BreakerTripped, "holds 100 B", 0, 1},
+			{200, false, BreakerTripped, "holds 100 B", 0, 1},
+			{0, false, BreakerArmed, "", 0, 1},
+		},
+		BreakerDrop: {
+			{100, true, BreakerArmed, "", 0, 0},
+			{100, true, BreakerArmed, "", 0, 0},
+			{100, true, BreakerTripped, "another one holds older WAL: slot old", 0, 1},
+			{100, true, BreakerTripped, "another one", 0, 1},
+			{0, true, BreakerArmed, "", 0, 1},
+			{100, true, BreakerArmed, "", 0, 1},
+			{100, true, BreakerArmed, "", 0, 1},
+			{300, true, BreakerTripped, "holds 300 B", 0, 2},
+			{300, false, BreakerTripped, "holds 300 B", 1, 3},
+			{400, false, BreakerTripped, "holds 300 B", 1, 3},
+			{0, false, BreakerTripped, "holds 300 B", 1, 3},
+		},
+	} {
+		var logged strings.Builder
+		r := &Relay{cfg: Config{Monitor: MonitorConfig{Breaker: action, RetainedCritical: 100}, Logger: zerolog.New(&logged)}}
+		if r.Status().Breaker != nil {
+			t.Errorf("%s: a state before Run", action)
+		}
+		halts := 0
+		looked := r.breaker(func(err error, freed func()) {
+			if halts++; !fault.NeedsPerson(err) || !strings.Contains(fault.Hint(err), "walpost recover") || freed == nil {
+				t.Errorf("halted by %v, hint %q", err, fault.Hint(err))
+			}
+		})
+		for i, c := range steps {
+			looked(look(c.retained, c.other))
+			got := r.Status().Breaker
+			logs := strings.Count(logged.String(), "circuit breaker: ")
+			if got.Action != action || got.State != c.state || !strings.Contains(got.Reason, c.reason) || (c.reason == "") != (got.Reason == "") || halts != c.halts || logs != c.logs {
+				t.Errorf("%s, look %d: %+v, %d halts, %d log lines; want %+v", action, i, *got, halts, logs, c)
+			}
+		}
+	}
+	off := &Relay{cfg: Config{Monitor: MonitorConfig{Breaker: BreakerOff}}}
+	if off.breaker(nil) != nil || off.Status().Breaker != nil {
+		t.Error("a breaker that is off looks")
 	}
 }

@@ -48,6 +48,7 @@ type Relay struct {
 	kafka *sink.Kafka  // likewise; nil with Stdout
 	// cleaning is nil where no rows are removed.
 	cleaning *cleanup.Cleaner
+	tripped  *BreakerStatus // nil where the breaker is off; never changed, but replaced
 }
 
 // New returns a Relay that has not begun, or everything that is wrong with cfg. It connects nowhere and starts nothing.
@@ -117,7 +118,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	// The monitor outlives ctx: what a drain or a halt does to the slot is seen too.
 	monitoring, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var monitor sync.WaitGroup
-	monitor.Go(func() { r.slot.run(monitoring, r.monitor(), r.breaker(loop), r.cfg.Logger) })
+	monitor.Go(func() { r.slot.run(monitoring, r.monitor(), r.breaker(loop.Halt), r.cfg.Logger) })
 	defer monitor.Wait()
 	defer stop()
 	if cleaner := r.cleaner(loop); cleaner != nil {
@@ -193,12 +194,14 @@ type Status struct {
 	Window WindowConfig
 	// Cleanup is nil where no rows are removed.
 	Cleanup *cleanup.Status
+	// Breaker is nil where monitor.breaker is none, and before Run.
+	Breaker *BreakerStatus
 }
 
 // Status returns a copy of the state. Before Run it says that nothing has begun.
 func (r *Relay) Status() Status {
 	r.mu.Lock()
-	loop, kafka, cleaning := r.relay, r.kafka, r.cleaning
+	loop, kafka, cleaning, tripped := r.relay, r.kafka, r.cleaning, r.tripped
 	r.mu.Unlock()
 	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Slot: r.slot.status(time.Now())}
 	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: r.created}
@@ -211,6 +214,10 @@ func (r *Relay) Status() Status {
 	if cleaning != nil {
 		s := cleaning.Status()
 		st.Cleanup = &s
+	}
+	if tripped != nil {
+		b := *tripped
+		st.Breaker = &b
 	}
 	return st
 }

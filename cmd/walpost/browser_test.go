@@ -98,6 +98,7 @@ func nowBusy() walpost.Status {
 	s.Slot.Blocker.User, s.Slot.Blocker.Application = "report", "nightly"
 	s.Slot.Blocker.End = "SELECT pg_terminate_backend(42);"
 	s.Topics = map[string]uint64{"outbox.event.order": 1_204_311, "outbox.event.customer": 88_214}
+	s.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerDrop, State: walpost.BreakerArmed, Since: s.Since}
 	s.Recent = map[string][]relay.Sent{
 		"outbox.event.order":    {{EventID: "0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11", At: now}, {EventID: "0198c5a2-7d0c-7a41-8a62-11d0a9e2c3b4", At: now.Add(-2 * time.Second)}},
 		"outbox.event.customer": {{EventID: "0198c5a2-6f00-7b1e-b111-5a0e1d2c3b4a", At: now.Add(-40 * time.Second)}},
@@ -110,7 +111,8 @@ func halt(s *walpost.Status) {
 	s.Troubles = []relay.Trouble{{Text: s.Reason, Hint: "walpost recover --config walpost.yaml", At: time.Now(), Times: 1}}
 	s.Slot.WALStatus, s.Slot.Invalidation, s.Slot.Active, s.Slot.InactiveFor = "lost", "wal_removed", false, 90*time.Second
 	s.Slot.Limit, s.Slot.Exhaustion, s.Slot.RetainedBytes, s.Slot.SafeKnown, s.Slot.Blocker = walpost.ByRemoval, 0, -1, false, nil
-	s.Slot.Level, s.Slot.Findings = walpost.Critical, []string{"the slot is lost (wal_removed): its WAL is gone"}
+	s.Slot.Level, s.Slot.Findings = walpost.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; walpost recover shows the gap, makes a new slot and publishes what is missing"}
+	s.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerDrop, State: walpost.BreakerTripped, Reason: "slot walpost holds 9.0 GiB of WAL", Since: time.Now()}
 }
 
 // A visit is one tab on the page; whatever the browser complains of is an error of the test.
@@ -213,6 +215,8 @@ func TestStatusPageInABrowser(t *testing.T) {
 			v.sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
 			v.sees("SELECT pg_terminate_backend(42);")
 			v.sees("ready")
+			v.sees("armed: stop_and_drop_slot")
+			v.sees("off: a bad event halts") // dead letters
 			v.fits(c.name)
 			var ground string
 			v.do(chromedp.Evaluate("getComputedStyle(document.body).backgroundColor", &ground))
@@ -241,8 +245,9 @@ func TestStatusPageInABrowser(t *testing.T) {
 				s.Recent = map[string][]relay.Sent{evil + "topic": {{EventID: evil + "id", At: time.Now()}}}
 				s.Troubles = []relay.Trouble{{Text: evil + "error", Hint: evil + "hint", At: time.Now()}}
 				s.Slot.Blocker = &replication.Blocker{Kind: replication.BlockedByPrepared, Name: evil + "gid", End: evil + "sql"}
+				s.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerAlert, State: walpost.BreakerTripped, Reason: evil + "breaker", Since: time.Now()}
 			})
-			for _, what := range []string{"name", "slot", "finding", "topic", "id", "error", "hint", "gid", "sql"} {
+			for _, what := range []string{"breaker", "name", "slot", "finding", "topic", "id", "error", "hint", "gid", "sql"} {
 				v.sees(evil + what)
 			}
 			var found string
@@ -255,6 +260,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 			r.change(func(s *walpost.Status) { *s = nowBusy(); halt(s) })
 			v.sees("slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing")
 			v.sees("What to do: walpost recover --config walpost.yaml")
+			v.sees("slot walpost holds 9.0 GiB of WAL")
 			v.fits(c.name + " halted")
 			var left string
 			v.do(chromedp.Evaluate("[...document.querySelectorAll('[hidden]')].filter((e) => e.offsetParent !== null).map((e) => e.id).join(' ')", &left))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -91,14 +92,18 @@ func TestScriptReadsFieldsOfTheStatus(t *testing.T) {
 	walk = func(x reflect.Type) {
 		for i := range x.NumField() {
 			keys[x.Field(i).Tag.Get("json")] = true
-			if x.Field(i).Type.Kind() == reflect.Struct {
-				walk(x.Field(i).Type)
+			inner := x.Field(i).Type
+			if inner.Kind() == reflect.Pointer {
+				inner = inner.Elem()
+			}
+			if inner.Kind() == reflect.Struct {
+				walk(inner)
 			}
 		}
 	}
 	walk(reflect.TypeFor[view]())
 	script := ask(t, busy(), "GET", "/status.js").Body.String()
-	for _, m := range regexp.MustCompile(`\b(?:s|slot|s\.in_flight|s\.window|s\.latency|s\.source|s\.position)\.([a-z_0-9]+)\b`).FindAllStringSubmatch(script, -1) {
+	for _, m := range regexp.MustCompile(`\b(?:s|slot|breaker|s\.in_flight|s\.window|s\.latency|s\.source|s\.position)\.([a-z_0-9]+)\b`).FindAllStringSubmatch(script, -1) {
 		if !keys[m[1]] && m[1] != "length" && m[1] != "toFixed" {
 			t.Errorf("the script reads %s, which is no field of the status", m[0])
 		}
@@ -121,6 +126,23 @@ func TestStatusIsJSON(t *testing.T) {
 	}
 	if got.Name != "shop.walpost" || !got.Ready || got.Slot.Retained != 1000 || got.Slot.Blocker != "transaction of pid 42 in crm, idle in transaction, for 1m0s" || got.Latency.Count != 7 {
 		t.Errorf("got %+v from %s", got, w.Body)
+	}
+}
+
+// There are no dead letters as long as a bad event halts: a 0 would look like a queue that is empty.
+func TestStatusDoesNotPretendToHaveDeadLetters(t *testing.T) {
+	r := busy()
+	r.status.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerAlert, State: walpost.BreakerTripped, Reason: "slot walpost holds 9.0 GiB", Since: time.Now().Add(-time.Hour)}
+	var got map[string]any
+	if err := json.Unmarshal(ask(t, r, "GET", "/api/status").Body.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if dead, told := got["dead_letters"]; !told || dead != nil {
+		t.Errorf("dead_letters: %v, told %t; want null", dead, told)
+	}
+	breaker, _ := got["breaker"].(map[string]any)
+	if since, _ := breaker["since_seconds"].(float64); breaker["action"] != "alert" || breaker["state"] != "tripped" || breaker["reason"] != "slot walpost holds 9.0 GiB" || since < 3600 {
+		t.Errorf("breaker: %v", got["breaker"])
 	}
 }
 

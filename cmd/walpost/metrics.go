@@ -81,7 +81,7 @@ var (
 	inBytes     = desc("walpost_in_flight_bytes", "Bytes sent and not acknowledged.")
 	windowFull  = desc("walpost_window_full_seconds_total", "Time in which nothing was read because the window was full.")
 	sessions    = desc("walpost_sessions_total", "Sessions with the database by how they ended.", "ended")
-	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic.", "reason")
+	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic; 0 as long as delivery.on_poison can be nothing but halt.", "reason")
 	ready       = desc("walpost_ready", "Whether events flow, as /readyz has it.")
 
 	all = []*prometheus.Desc{
@@ -99,7 +99,7 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 
 // Describe names every metric.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range append(slices.Clip(all), ofCleanup...) {
+	for _, d := range append(append(slices.Clip(all), ofCleanup...), breakerIs) {
 		to <- d
 	}
 }
@@ -144,6 +144,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		counter(sessions, float64(s.Sessions[how]), how)
 	}
 	collectCleanup(s.Cleanup, gauge, counter)
+	collectBreaker(&s, gauge)
 	counter(deadLetters, 0, "refused") // nothing is dead-lettered: the only policy is to halt
 	gauge(ready, flag(s.Ready))
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"slices"
 	"strings"
@@ -211,6 +212,26 @@ walpost_slot_restart_blocker_info{blocker_database="crm",database="shop",kind="p
 	slot.Exists, slot.Blocker = false, nil
 	if n, err := testutil.GatherAndCount(collected(t, relay), "walpost_slot_wal_status", "walpost_slot_invalidated", "walpost_slot_inactive_seconds", "walpost_slot_restart_blocker_info"); err != nil || n != 0 {
 		t.Errorf("%d values of a slot that is not there, %v", n, err)
+	}
+}
+
+// The breaker's state is the process's: it is told also while nobody can look at the slot, and not at all where there is no breaker.
+func TestBreakerMetricHasOneState(t *testing.T) {
+	relay := busy()
+	if n, err := testutil.GatherAndCount(collected(t, relay), "walpost_breaker_state"); err != nil || n != 0 {
+		t.Errorf("%d values without a breaker, %v", n, err)
+	}
+	relay.status.Slot.Known = false
+	for _, state := range breakerStates {
+		relay.status.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerDrop, State: state}
+		want := "# HELP walpost_breaker_state 1 for the state of the circuit breaker, 0 for the others: armed, tripped (the slot is beyond monitor.retained_critical or monitor.breaker_forecast) " +
+			"or dropped (the breaker has dropped the slot); absent without monitor.breaker.\n# TYPE walpost_breaker_state gauge\n"
+		for _, one := range []string{"armed", "dropped", "tripped"} {
+			want += fmt.Sprintf("walpost_breaker_state{database=\"shop\",slot=\"walpost\",state=%q} %v\n", one, flag(one == string(state)))
+		}
+		if err := testutil.GatherAndCompare(collected(t, relay), strings.NewReader(want), "walpost_breaker_state"); err != nil {
+			t.Error(err)
+		}
 	}
 }
 

@@ -60,10 +60,11 @@ type view struct {
 	Slot slotView `json:"slot"`
 
 	Cleanup *cleanupView `json:"cleanup"` // null where no rows are removed
+	Breaker *breakerView `json:"breaker"` // null where monitor.breaker is none
 
-	Recent      map[string][]eventView `json:"recent"` // the newest events by topic, newest first
-	Errors      []errorView            `json:"errors"` // the newest ones, newest first
-	DeadLetters uint64                 `json:"dead_letters"`
+	Recent      map[string][]eventView `json:"recent"`       // the newest events by topic, newest first
+	Errors      []errorView            `json:"errors"`       // the newest ones, newest first
+	DeadLetters *uint64                `json:"dead_letters"` // null where there can be none: delivery.on_poison is halt
 
 	CheckpointError string   `json:"checkpoint_error"`
 	LastError       string   `json:"last_error"`
@@ -148,6 +149,7 @@ func viewOf(s walpost.Status, now time.Time) view {
 		Topics: s.Topics, Sessions: s.Sessions,
 		Slot:            slotViewOf(s.Slot, now),
 		Cleanup:         cleanupViewOf(s.Cleanup, now),
+		Breaker:         breakerViewOf(s.Breaker, now),
 		CheckpointError: s.CheckpointError, LastError: s.LastError,
 		LastErrorAgo: ago(s.LastErrorAt, now), LastEventAgo: ago(s.LastEvent, now), LastAckAgo: ago(s.LastAck, now),
 	}

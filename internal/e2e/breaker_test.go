@@ -9,14 +9,22 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// The database keeps its disk: with Kafka gone the slot is dropped at retained_critical. Nothing goes on behind that unseen.
-func TestTheBreakerDropsTheSlotAndANewStartIsRefused(t *testing.T) {
+// The database keeps its disk: with Kafka gone the slot is dropped at retained_critical. Nothing goes on behind that unseen, and what
+// a person is told to do brings every row.
+func TestTheBreakerDropsTheSlotAndRecoverClosesTheGap(t *testing.T) {
 	t.Parallel()
 	pg, kafka := testenv.Postgres(t, "15", testenv.Private()), testenv.KafkaPrivate(t, 1, nil)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.extra = `monitor: {interval: 1s, retained_warn: 4MiB, retained_critical: 16MiB, breaker: stop_and_drop_slot}
-halt_linger: 5s`
+halt_linger: 8s`
 	r := s.startReady()
+	state := func(want string) func() bool {
+		return func() bool {
+			v, ok := r.scrape().of("walpost_breaker_state", `state="`+want+`"`)
+			return ok && v == 1
+		}
+	}
+	eventually(t, 30*time.Second, "the breaker is armed", state("armed"))
 	w := s.follow()
 	insert := func(n int) {
 		pg.Exec(t, s.dsn, fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'k', 'Changed', '{"n": %d}')`, n))
@@ -33,17 +41,33 @@ halt_linger: 5s`
 	if !r.ended() { // it lingers
 		reason := r.notReady(5*time.Second, "circuit breaker")
 		t.Log(reason)
+		eventually(t, 5*time.Second, "the breaker says that the slot is dropped", state("dropped"))
 	}
 	if code := r.wait(time.Minute); code != 3 {
 		t.Errorf("exit code %d", code)
 	}
 
+	if hint := hintOf(r.log.String()); !strings.Contains(hint, "run walpost recover:") {
+		t.Errorf("the halt does not name recover: %s", hint)
+	}
+
 	kafka.Start(t)
 	r = s.start()
-	if code := r.wait(time.Minute); code != 3 || !strings.Contains(r.log.String(), "--accept-gap=") {
-		t.Errorf("a new start ended with code %d", code)
+	code := r.wait(time.Minute)
+	hint := hintOf(r.log.String())
+	first, second := strings.Index(hint, "Run walpost recover: "), strings.Index(hint, "walpost run --accept-gap=")
+	if code != 3 || first < 0 || second < first {
+		t.Errorf("a new start ended with code %d and said to do: %s", code, hint)
 	}
 	if n := slots(); n != "0" {
 		t.Errorf("%s slots: a new one was made over the gap", n)
 	}
+
+	if code, out := s.command("recover", "--yes", "--unordered"); code != 0 || !strings.Contains(out, "recovered: 1 rows") {
+		t.Errorf("recover: code %d\n%s", code, out)
+	}
+	r = s.startReady()
+	insert(3)
+	s.onceEach(w, time.Minute)
+	r.stopsClean()
 }

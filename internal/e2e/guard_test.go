@@ -19,7 +19,7 @@ import (
 // samples are the values of one scrape by the name with its labels.
 type samples map[string]float64
 
-var sampleLine = regexp.MustCompile(`(?m)^(walpost_(?:slot|monitor|clock)[a-z_]*(?:\{[^}]*\})?) (\S+)$`)
+var sampleLine = regexp.MustCompile(`(?m)^(walpost_(?:slot|monitor|clock|breaker)[a-z_]*(?:\{[^}]*\})?) (\S+)$`)
 
 func (r *relay) scrape() samples {
 	_, body := r.get("/metrics")

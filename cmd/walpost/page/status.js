@@ -93,7 +93,7 @@
     set("latency", s.latency.count ? `${seconds(s.latency.p50_seconds)} / ${seconds(s.latency.p99_seconds)}` : "–");
     set("oldest", s.in_flight.oldest_seconds === null ? "none" : seconds(s.in_flight.oldest_seconds));
     set("inflight", `${number(s.in_flight.events)} events, ${bytes(s.in_flight.bytes)}`);
-    set("dead", number(s.dead_letters));
+    set("dead", s.dead_letters === null ? "off: a bad event halts" : number(s.dead_letters));
     set("full", seconds(s.window.full_seconds));
     el("window").value = Math.max(s.in_flight.events / s.window.events, s.in_flight.bytes / s.window.bytes);
 
@@ -121,6 +121,8 @@
     el("hidden-note").hidden = !slot.hidden;
     set("hidden-note", slot.hidden ? `Not to be seen: ${slot.hidden}` : "");
     set("blocker", slot.blocker || "nothing");
+    const breaker = s.breaker;
+    set("breaker", breaker === null ? "off" : breaker.state === "armed" ? `armed: ${breaker.action}` : `${breaker.state} ${ago(breaker.since_seconds)}: ${breaker.reason}`);
     set("checked", slot.checked_seconds_ago === null ? "not yet" : `${seconds(slot.checked_seconds_ago)} ago`);
 
     for (const key of ["received", "safe", "checkpoint", "confirmed"]) set(key, s.position[key]);
