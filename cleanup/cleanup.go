@@ -180,6 +180,9 @@ func (c *Cleaner) pass(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := c.look(ctx); err != nil {
+		return err
+	}
 	if c.cfg.Mode == DropPartitions {
 		for _, t := range c.cfg.Tables {
 			if err := c.makeAhead(ctx, t); err != nil {

@@ -11,17 +11,20 @@ import (
 // timeTypes are the types that the time column may have.
 var timeTypes = map[string]bool{"timestamp with time zone": true, "timestamp without time zone": true, "date": true}
 
-// prepare looks at the tables once for each connection.
+// prepare is once for each connection.
 func (c *Cleaner) prepare(ctx context.Context) error {
 	// Whoever uses the table goes first.
 	// And a policy that hides rows from us must be an error: what is hidden looks delivered.
-	if err := c.exec(ctx, "cleanup", "SET lock_timeout = '1s'", "SET row_security = off"); err != nil {
-		return err
-	}
+	return c.exec(ctx, "cleanup", "SET lock_timeout = '1s'", "SET row_security = off")
+}
+
+// look is at the tables' definitions, once for each pass: an index that was made in the meantime is not asked for any more.
+func (c *Cleaner) look(ctx context.Context) error {
 	var hints []string
 	for _, t := range c.cfg.Tables {
 		found, err := c.rows(ctx, "look at the table", `SELECT format_type(a.atttypid, NULL),
- EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisvalid AND i.indkey[0] = a.attnum AND i.indpred IS NULL)
+ EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisvalid AND i.indkey[0] = a.attnum AND i.indpred IS NULL),
+ CASE c.relkind WHEN 'p' THEN '' ELSE ' CONCURRENTLY' END
  FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = $3 AND a.attnum > 0 AND NOT a.attisdropped`, t.Schema, t.Name, c.cfg.TimeColumn)
 		if err != nil {
@@ -34,7 +37,7 @@ func (c *Cleaner) prepare(ctx context.Context) error {
 			return fmt.Errorf("cleanup of %s: source.time_column must be a timestamptz, timestamp or date (column %s is a %s)", t, c.cfg.TimeColumn, typ)
 		}
 		if *found[0][1] != "t" && c.cfg.Mode == Delete {
-			hints = append(hints, fmt.Sprintf("every pass reads the whole table; run: CREATE INDEX CONCURRENTLY ON %s (%s);", t.quoted(), quote(c.cfg.TimeColumn)))
+			hints = append(hints, fmt.Sprintf("every pass reads the whole table; run: CREATE INDEX%s ON %s (%s);", *found[0][2], t.quoted(), quote(c.cfg.TimeColumn)))
 		}
 	}
 	c.update(func(s *Status) {

@@ -74,7 +74,8 @@ END $$;`, quoteIdent(t.Schema), role, t.SQL(), quoteLiteral(t.SQL()), quoteLiter
 	}
 	if o.Deletes {
 		add("the right to delete from "+t.String(), `For cleanup.mode delete. The right to update is what passing over locked rows takes (FOR UPDATE SKIP LOCKED); nothing is updated.
-Each pass finds the old rows by an index that begins with the time.`,
+Each pass finds the old rows by an index that begins with the time. (A partitioned table takes the index without CONCURRENTLY, and each of its
+partitions needs the grant: walpost check names those that lack it.)`,
 			fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%[2]s) ON %[1]s TO %[3]s;\nCREATE INDEX CONCURRENTLY ON %[1]s (%[2]s);", t.SQL(), quoteIdent(o.timeColumn()), role))
 	}
 }
