@@ -194,7 +194,7 @@ func (m *Monitor) named(r *blockerRow, seen map[string]sighting, h *Health) *Blo
 		b.Age = h.At.Sub(first.at)
 	}
 	if r.QueryAge != nil {
-		b.QueryAge = seconds(*r.QueryAge)
+		b.QueryAge = min(seconds(*r.QueryAge), b.Age) // the server reads its clock for each: where both began at once, the second is a moment later
 	}
 	switch r.Kind {
 	case BlockedByPrepared:
