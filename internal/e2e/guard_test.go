@@ -13,6 +13,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -145,52 +146,61 @@ func (g *hourglass) exhausted() time.Time {
 }
 
 // A slot on its way to being lost, under a real load, while Kafka is down: the monitor goes on, sees every status, and the forecast
-// is within a factor of two of the truth from half the budget on.
-func TestASlotIsForecastAndSeenToBeLost(t *testing.T) {
+// is within a factor of two of the truth from half the budget on. Once Kafka is back, recover brings every row of the gap, each key's in
+// order, and the stream goes on behind them.
+func TestASlotIsForecastSeenToBeLostAndRecovered(t *testing.T) {
 	t.Parallel()
 	const keep = 160 * mib
 	kafka := testenv.KafkaPrivate(t, 1, nil)
 	type stage struct {
-		w *world
-		r *relay
+		*setting
+		pg *testenv.PG
+		r  *relay
+		w  *watch
 	}
+	versions := []string{"15", "17", "18"}
 	var cases []*stage
-	for _, version := range []string{"15", "17", "18"} {
+	for _, version := range versions {
 		pg := testenv.Postgres(t, version, testenv.Private(), testenv.Param("max_slot_wal_keep_size", "160MB"), testenv.Param("max_wal_size", "96MB"),
-			testenv.Param("checkpoint_completion_target", "0.1"), testenv.Param("checkpoint_timeout", "1h"), testenv.Param("wal_keep_size", "0"))
-		pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE shop")
-		w := worldIn(t, kafka, pg, pg.DSN("shop"), "walpost")
-		w.extra = "halt_linger: 20s\nmonitor: {interval: 1s}\n"
-		w.exec("CREATE TABLE filler (a text) WITH (autovacuum_enabled = off)") // a vacuum of it writes WAL by the ten megabytes
-		cases = append(cases, &stage{w, w.startReady()})
-		w.arrive(w.insert(10))
+			testenv.Param("checkpoint_completion_target", "0.1"), testenv.Param("checkpoint_timeout", "1h"), testenv.Param("wal_keep_size", "0"),
+			testenv.Param("track_commit_timestamp", "on"))
+		c := &stage{setting: newSetting(t, pg, pg.Database(t), kafka), pg: pg}
+		c.source, c.extra = ", order_column: n", "halt_linger: 12s\nmonitor: {interval: 1s}\n"
+		pg.Exec(t, c.dsn, "ALTER TABLE outbox ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY",
+			"CREATE TABLE filler (a text) WITH (autovacuum_enabled = off)") // a vacuum of it writes WAL by the ten megabytes
+		c.r, c.w = c.startReady(), c.follow()
+		<-c.load(&shop.Shop{Writers: 2, Rows: 300, Seed: 1, Tag: "a"}).done
+		cases = append(cases, c)
+	}
+	for _, c := range cases {
+		c.onceEach(c.w, time.Minute)
 	}
 	if err := kafka.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	t.Run("until lost", func(t *testing.T) {
-		for i, version := range []string{"15", "17", "18"} {
+		for i, version := range versions {
 			c := cases[i]
 			t.Run(version, func(t *testing.T) {
 				t.Parallel()
-				w, r := c.w, c.r
-				w.t, r.t = t, t
-				w.insert(10) // from here on nothing can be confirmed
-				conn, err := pgx.Connect(t.Context(), w.dsn)
+				r := c.r
+				c.t, r.t = t, t
+				<-c.load(&shop.Shop{Writers: 2, Rows: 300, Seed: 2, Tag: "a"}).done // from here on nothing can be confirmed
+				conn, err := pgx.Connect(t.Context(), c.dsn)
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer conn.Close(t.Context()) //nolint:errcheck // the test ends it
 				series := r.record(t)
-				g := &hourglass{t: t, conn: conn, slot: "walpost", rate: 3 * mib}
+				g := &hourglass{t: t, conn: conn, slot: "walpost", rate: 4 * mib}
 				g.run(4 * mib)
-				w.exec("CHECKPOINT") // so that the server makes none by itself in the moment that is to be seen
+				c.pg.Exec(t, c.dsn, "CHECKPOINT") // so that the server makes none by itself in the moment that is to be seen
 				g.run(-1)
 				eventually(t, 30*time.Second, "unreserved is exported", func() bool { return r.scrape().status() == "unreserved" })
 				if v, ok := r.scrape().of("walpost_slot_exhaustion_seconds"); !ok || v != 0 {
 					t.Errorf("unreserved, and exhausted in %v", v)
 				}
-				w.exec("CHECKPOINT")
+				c.pg.Exec(t, c.dsn, "CHECKPOINT")
 				eventually(t, 30*time.Second, "lost is exported", func() bool {
 					s := r.scrape()
 					_, why := s.of("walpost_slot_invalidated", `reason="`)
@@ -234,6 +244,8 @@ func TestASlotIsForecastAndSeenToBeLost(t *testing.T) {
 					t.Errorf("only %d looks were judged", judged)
 				}
 
+				<-c.load(&shop.Shop{Writers: 2, Rows: 200, Seed: 3, Tag: "a"}).done // more of the gap
+
 				// It halts, Kafka or not, and is seen for halt_linger.
 				reason := ""
 				eventually(t, 30*time.Second, "halted", func() bool {
@@ -251,10 +263,33 @@ func TestASlotIsForecastAndSeenToBeLost(t *testing.T) {
 				}
 
 				// walpost status says the same, without a relay.
-				code, out := w.command("status")
+				code, out := c.command("status")
 				if code != 3 || !strings.Contains(out, "the slot is lost (") {
 					t.Errorf("status: code %d\n%s", code, out)
 				}
+			})
+		}
+	})
+	kafka.Start(t)
+	t.Run("until recovered", func(t *testing.T) {
+		for i, version := range versions {
+			c := cases[i]
+			t.Run(version, func(t *testing.T) {
+				t.Parallel()
+				c.t = t
+				during := c.load(&shop.Shop{Writers: 1, Seed: 4, Tag: "b", Pause: 10 * time.Millisecond})
+				code, out := c.command("recover", "--yes")
+				var n int
+				if _, err := fmt.Sscanf(out[max(0, strings.LastIndex(out, "recovered: ")):], "recovered: %d rows", &n); code != 0 || err != nil || n < 500 {
+					t.Errorf("recover: code %d, %d rows, %v\n%s", code, n, err, out)
+				}
+				t.Logf("recover said:\n%s", said(out))
+				r := c.startReady()
+				during.reach(t, during.Committed()+100)
+				during.stop()
+				c.onceEach(c.w, time.Minute)
+				eventually(t, 30*time.Second, "the slot is well", func() bool { return r.scrape().status() == "reserved" })
+				r.stopsClean()
 			})
 		}
 	})
