@@ -358,12 +358,26 @@ func TestTheMonitorGoesOnAndSaysWhenItIsStale(t *testing.T) {
 	if age := float64(time.Now().UnixMilli())/1000 - stale.looked(); stale.looked() == 0 || age < 3 {
 		t.Errorf("the values went %.1f s after the last look", age)
 	}
+	var told struct{ Slot slotSeen }
+	_, body := first.get("/api/status")
+	if err := json.Unmarshal([]byte(body), &told); err != nil || told.Slot.State != "unknown" || told.Slot.Known || told.Slot.Error == "" || len(told.Slot.Findings) == 0 || told.Slot.Ago < 3 {
+		t.Errorf("stale, and the status says %+v, %v", told.Slot, err)
+	}
 	w.pg.Start(t)
 	eventually(t, time.Minute, "the values come back", func() bool {
 		s := first.scrape()
 		exists, _ := s.of("walpost_slot_exists")
 		return s.looked() > stale.looked() && exists == 1
 	})
+}
+
+// slotSeen is what /api/status says of the slot.
+type slotSeen struct {
+	State    string
+	Known    bool
+	Findings []string
+	Error    string
+	Ago      float64 `json:"checked_seconds_ago"`
 }
 
 // What holds WAL back is often in another database of the cluster: it is named within an interval, with what ends it.
@@ -384,12 +398,24 @@ func TestALongTransactionElsewhereIsNamed(t *testing.T) {
 		}
 	}
 	began := time.Now()
+	series := r.record(t)
 	pid := fmt.Sprint(conn.PgConn().PID())
-	eventually(t, 30*time.Second, "the blocker is named", func() bool {
-		v, ok := r.scrape().of("walpost_slot_restart_blocker_info", `kind="transaction"`, `pid="`+pid+`"`, `blocker_database="crm"`, `state="idle in transaction"`)
+	named := func(s samples) bool {
+		v, ok := s.of("walpost_slot_restart_blocker_info", `kind="transaction"`, `pid="`+pid+`"`, `blocker_database="crm"`, `state="idle in transaction"`)
 		return ok && v == 1
-	})
-	t.Logf("named %s after it began, at an interval of 1s; five seconds make it long", time.Since(began).Round(100*time.Millisecond))
+	}
+	eventually(t, 30*time.Second, "the blocker is named", func() bool { return named(r.scrape()) })
+	// Five seconds make it long; from then on every look names it, so that it takes one interval at most.
+	const long = 5500 * time.Millisecond
+	looks := 0
+	for _, s := range append(series(), r.scrape()) {
+		if at := time.UnixMilli(int64(s.looked() * 1000)).Sub(began); at > long {
+			if looks++; !named(s) {
+				t.Errorf("a look %s after it began does not name it", at)
+			}
+		}
+	}
+	t.Logf("%d looks after it was long; named %s after it began", looks, time.Since(began).Round(100*time.Millisecond))
 	var v struct {
 		Slot struct {
 			Blocker    string `json:"blocker"`
