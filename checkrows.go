@@ -35,8 +35,15 @@ func (r *Relay) sample(ctx context.Context) (topics map[string]sink.Traffic, fou
 	if err != nil {
 		return s.topics, nil // Examine says why the database cannot be reached, or the table not be read
 	}
-	tables := reader.Tables()
+	tables, timed := reader.Tables(), reader.KeepsCommitTimes()
 	reader.Close()
+	if !timed && r.cfg.Source.OrderColumn == "" && len(tables) > 0 {
+		found = append(found, Finding{
+			onPostgres, "order of rows", Warn,
+			"neither track_commit_timestamp nor source.order_column tells in which order rows were written: were the slot lost, walpost recover could publish what is missing only with --unordered",
+			"Set source.order_column to a column that grows with every row, such as an identity; or the server's track_commit_timestamp to on (takes a restart; it tells of later rows only).",
+		})
+	}
 	for _, t := range tables {
 		found = append(found, s.table(ctx, t)...)
 	}

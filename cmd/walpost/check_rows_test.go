@@ -30,6 +30,9 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 		return out
 	}
 	out := check()
+	if !strings.Contains(out, "warn  postgres: order of rows: neither track_commit_timestamp nor source.order_column") {
+		t.Errorf("that recover could not tell the order is not said:\n%s", out)
+	}
 	for _, want := range []string{
 		"ok    kafka: topic " + small + ": 3 partitions",
 		"warn  kafka: topic " + large + " size: a row that is there makes a record of 3",

@@ -58,7 +58,7 @@ func TestCheckLeadsARestrictedRoleToADatabaseThatIsFine(t *testing.T) {
 	for _, version := range []string{"14", "18"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			pg := testenv.Postgres(t, version, testenv.Private(), testenv.Param("max_slot_wal_keep_size", "20GB"))
+			pg := testenv.Postgres(t, version, testenv.Private(), testenv.Param("max_slot_wal_keep_size", "20GB"), testenv.Param("track_commit_timestamp", "on"))
 			admin := pg.DSN("shop")
 			pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE shop", "CREATE ROLE careful LOGIN")
 			pg.Exec(t, admin, shop.Schema, "CREATE PUBLICATION walpost FOR ALL TABLES")
