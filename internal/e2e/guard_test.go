@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -65,7 +66,6 @@ func (s samples) status() string {
 
 // An hourglass writes WAL at a steady rate by its bytes. What the machine is late by is not made up for in a burst.
 type hourglass struct {
-	t    *testing.T
 	conn *pgx.Conn
 	slot string
 	rate float64 // bytes a second
@@ -82,24 +82,23 @@ type leftAt struct {
 }
 
 // run writes until no more than stop bytes are left of the slot's limit.
-func (g *hourglass) run(stop int64) {
-	g.t.Helper()
+func (g *hourglass) run(ctx context.Context, stop int64) error {
 	if g.began.IsZero() {
 		g.began = time.Now()
 		g.paced = g.began
 	}
 	for {
 		var lsn, left *int64
-		if err := g.conn.QueryRow(g.t.Context(), `SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint, safe_wal_size FROM pg_replication_slots WHERE slot_name = $1`,
+		if err := g.conn.QueryRow(ctx, `SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint, safe_wal_size FROM pg_replication_slots WHERE slot_name = $1`,
 			g.slot).Scan(&lsn, &left); err != nil || left == nil {
-			g.t.Fatalf("read the slot: %v, %v", left, err)
+			return fmt.Errorf("read the slot: %v, %w", left, err)
 		}
 		if g.wrote == 0 {
 			g.wrote = -*lsn
 		}
 		g.left = append(g.left, leftAt{time.Now(), *left})
 		if *left <= stop {
-			return
+			return nil
 		}
 		switch ahead := time.Duration(float64(g.wrote+*lsn)/g.rate*float64(time.Second)) - time.Since(g.paced); {
 		case ahead > 0:
@@ -107,10 +106,21 @@ func (g *hourglass) run(stop int64) {
 		case ahead < -time.Second:
 			g.paced = g.paced.Add(-ahead)
 		}
-		if _, err := g.conn.Exec(g.t.Context(), "INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 400)"); err != nil {
-			g.t.Fatal(err)
+		if _, err := g.conn.Exec(ctx, "INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 400)"); err != nil {
+			return err
 		}
 	}
+}
+
+// exhaust uses all of it up, and leaves the slot to the next checkpoint.
+func (g *hourglass) exhaust(ctx context.Context) error {
+	if err := g.run(ctx, 4*mib); err != nil {
+		return err
+	}
+	if _, err := g.conn.Exec(ctx, "CHECKPOINT"); err != nil { // so that the server makes none by itself in the moment that is to be seen
+		return err
+	}
+	return g.run(ctx, -1)
 }
 
 // steady says whether from some seconds before a moment to the end it was written as fast after that moment as before it. A machine
@@ -133,7 +143,7 @@ func (g *hourglass) leftAt(at time.Time) int64 {
 	return left
 }
 
-// exhausted is when nothing was left.
+// exhausted is when nothing was left, the zero time where that never was.
 func (g *hourglass) exhausted() time.Time {
 	for i, l := range g.left {
 		if l.left <= 0 && i > 0 {
@@ -141,8 +151,44 @@ func (g *hourglass) exhausted() time.Time {
 			return before.at.Add(time.Duration(float64(l.at.Sub(before.at)) * float64(before.left) / float64(before.left-l.left)))
 		}
 	}
-	g.t.Fatal("the limit was not used up")
 	return time.Time{}
+}
+
+// doomedKeep is the max_slot_wal_keep_size of a doomed.
+const doomedKeep = 160 * mib
+
+// A doomed is a relay whose slot is going to be lost.
+type doomed struct {
+	*setting
+	pg     *testenv.PG
+	r      *relay
+	w      *watch
+	g      *hourglass
+	series func() []samples
+}
+
+func newDoomed(t *testing.T, version string, kafka *testenv.KafkaCluster) *doomed {
+	t.Helper()
+	pg := testenv.Postgres(t, version, testenv.Private(), testenv.Param("max_slot_wal_keep_size", "160MB"), testenv.Param("max_wal_size", "96MB"),
+		testenv.Param("checkpoint_completion_target", "0.1"), testenv.Param("checkpoint_timeout", "1h"), testenv.Param("wal_keep_size", "0"),
+		testenv.Param("track_commit_timestamp", "on"))
+	d := &doomed{setting: newSetting(t, pg, pg.Database(t), kafka), pg: pg}
+	d.source, d.extra = ", order_column: n", "halt_linger: 15s\nmonitor: {interval: 1s}\n"
+	pg.Exec(t, d.dsn, "ALTER TABLE outbox ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY",
+		"CREATE TABLE filler (a text) WITH (autovacuum_enabled = off)") // a vacuum of it writes WAL by the ten megabytes
+	conn, err := pgx.Connect(t.Context(), d.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) }) // the test ends it
+	d.g = &hourglass{conn: conn, slot: "walpost", rate: 4 * mib}
+	d.r, d.w = d.startReady(), d.follow()
+	return d
+}
+
+// sell writes at least so many rows of the shop.
+func (d *doomed) sell(rows int64, seed uint64) {
+	<-d.load(&shop.Shop{Writers: 2, Rows: rows, Seed: seed, Tag: "a"}).done
 }
 
 // A slot on its way to being lost, under a real load, while Kafka is down: the monitor goes on, sees every status, and the forecast
@@ -150,149 +196,142 @@ func (g *hourglass) exhausted() time.Time {
 // order, and the stream goes on behind them.
 func TestASlotIsForecastSeenToBeLostAndRecovered(t *testing.T) {
 	t.Parallel()
-	const keep = 160 * mib
 	kafka := testenv.KafkaPrivate(t, 1, nil)
-	type stage struct {
-		*setting
-		pg *testenv.PG
-		r  *relay
-		w  *watch
-	}
 	versions := []string{"15", "17", "18"}
-	var cases []*stage
+	all := map[string]*doomed{}
 	for _, version := range versions {
-		pg := testenv.Postgres(t, version, testenv.Private(), testenv.Param("max_slot_wal_keep_size", "160MB"), testenv.Param("max_wal_size", "96MB"),
-			testenv.Param("checkpoint_completion_target", "0.1"), testenv.Param("checkpoint_timeout", "1h"), testenv.Param("wal_keep_size", "0"),
-			testenv.Param("track_commit_timestamp", "on"))
-		c := &stage{setting: newSetting(t, pg, pg.Database(t), kafka), pg: pg}
-		c.source, c.extra = ", order_column: n", "halt_linger: 12s\nmonitor: {interval: 1s}\n"
-		pg.Exec(t, c.dsn, "ALTER TABLE outbox ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY",
-			"CREATE TABLE filler (a text) WITH (autovacuum_enabled = off)") // a vacuum of it writes WAL by the ten megabytes
-		c.r, c.w = c.startReady(), c.follow()
-		<-c.load(&shop.Shop{Writers: 2, Rows: 300, Seed: 1, Tag: "a"}).done
-		cases = append(cases, c)
+		all[version] = newDoomed(t, version, kafka)
+		all[version].sell(300, 1)
 	}
-	for _, c := range cases {
-		c.onceEach(c.w, time.Minute)
+	for _, d := range all {
+		d.onceEach(d.w, time.Minute)
 	}
 	if err := kafka.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	t.Run("until lost", func(t *testing.T) {
-		for i, version := range versions {
-			c := cases[i]
-			t.Run(version, func(t *testing.T) {
-				t.Parallel()
-				r := c.r
-				c.t, r.t = t, t
-				<-c.load(&shop.Shop{Writers: 2, Rows: 300, Seed: 2, Tag: "a"}).done // from here on nothing can be confirmed
-				conn, err := pgx.Connect(t.Context(), c.dsn)
-				if err != nil {
-					t.Fatal(err)
-				}
-				defer conn.Close(t.Context()) //nolint:errcheck // the test ends it
-				series := r.record(t)
-				g := &hourglass{t: t, conn: conn, slot: "walpost", rate: 4 * mib}
-				g.run(4 * mib)
-				c.pg.Exec(t, c.dsn, "CHECKPOINT") // so that the server makes none by itself in the moment that is to be seen
-				g.run(-1)
-				eventually(t, 30*time.Second, "unreserved is exported", func() bool { return r.scrape().status() == "unreserved" })
-				if v, ok := r.scrape().of("walpost_slot_exhaustion_seconds"); !ok || v != 0 {
-					t.Errorf("unreserved, and exhausted in %v", v)
-				}
-				c.pg.Exec(t, c.dsn, "CHECKPOINT")
-				eventually(t, 30*time.Second, "lost is exported", func() bool {
-					s := r.scrape()
-					_, why := s.of("walpost_slot_invalidated", `reason="`)
-					exists, _ := s.of("walpost_slot_exists")
-					_, retained := s.of("walpost_slot_retained_bytes")
-					return s.status() == "lost" && why && exists == 1 && !retained
-				})
-				seen := append(series(), r.scrape()) // it may have ended between two looks
-
-				var order []string
-				for _, s := range seen {
-					if now := s.status(); now != "" && (len(order) == 0 || order[len(order)-1] != now) {
-						order = append(order, now)
-					}
-				}
-				if got := strings.Join(order, " "); got != "reserved extended unreserved lost" {
-					t.Errorf("the slot was seen to be %s", got)
-				}
-				fire(t, seen)
-				end, judged, worst := float64(g.exhausted().UnixMilli())/1000, 0, 1.0
-				for _, s := range seen {
-					left, known := s.of("walpost_slot_safe_wal_bytes")
-					truth := end - s.looked()
-					if !known || left > keep/2 || truth < 4 { // about a few intervals of the monitor nobody can tell much
-						continue
-					}
-					if !g.steady(time.UnixMilli(int64(s.looked()*1000)), g.exhausted()) {
-						continue
-					}
-					got, _ := s.of("walpost_slot_exhaustion_seconds")
-					judged++
-					off := max(got/truth, truth/got)
-					worst = max(worst, off)
-					if off > 2 || math.IsInf(got, 0) {
-						t.Errorf("with %.0f MiB left, %.1f s before the end, the forecast was %.1f s", left/mib, truth, got)
-					}
-				}
-				took := g.exhausted().Sub(g.began)
-				t.Logf("%d looks, %d judged, worst off by a factor of %.2f; the budget lasted %s", len(seen), judged, worst, took.Round(time.Second))
-				if judged < 5 {
-					t.Errorf("only %d looks were judged", judged)
-				}
-
-				<-c.load(&shop.Shop{Writers: 2, Rows: 200, Seed: 3, Tag: "a"}).done // more of the gap
-
-				// It halts, Kafka or not, and is seen for halt_linger.
-				reason := ""
-				eventually(t, 30*time.Second, "halted", func() bool {
-					_, reason = r.get("/readyz")
-					return strings.HasPrefix(reason, "halted: ")
-				})
-				if !strings.Contains(reason, "invalidated") || !strings.Contains(reason, "events after 0/") {
-					t.Errorf("the reason does not name the gap: %s", reason)
-				}
-				if got := r.scrape().status(); got != "lost" {
-					t.Errorf("while the halt lingers the slot is %q", got)
-				}
-				if code := r.wait(time.Minute); code != 3 {
-					t.Errorf("exit code %d", code)
-				}
-
-				// walpost status says the same, without a relay.
-				code, out := c.command("status")
-				if code != 3 || !strings.Contains(out, "the slot is lost (") {
-					t.Errorf("status: code %d\n%s", code, out)
-				}
+	// All at the same time, since it is waiting for the most part.
+	errs := make(chan error, len(all))
+	for _, d := range all {
+		d.sell(300, 2) // from here on nothing can be confirmed
+		d.series = d.r.record(t)
+		go func() { errs <- d.g.exhaust(t.Context()) }()
+	}
+	for range all {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[string][]samples{}
+	each := func(name string, do func(t *testing.T, d *doomed)) {
+		for _, version := range versions {
+			d := all[version]
+			t.Run(version+"/"+name, func(t *testing.T) {
+				d.t, d.r.t = t, t
+				do(t, d)
 			})
+			d.t, d.r.t = t, t
+		}
+	}
+	each("lost", func(t *testing.T, d *doomed) { seen[d.dsn] = d.loses(t) })
+	each("forecast", func(t *testing.T, d *doomed) { d.foreseen(t, seen[d.dsn]) })
+	each("exits", func(t *testing.T, d *doomed) {
+		if code := d.r.wait(time.Minute); code != 3 {
+			t.Errorf("exit code %d", code)
+		}
+		// walpost status says the same, without a relay.
+		code, out := d.command("status")
+		if code != 3 || !strings.Contains(out, "the slot is lost (") || !strings.Contains(out, "walpost recover") {
+			t.Errorf("status: code %d\n%s", code, out)
 		}
 	})
 	kafka.Start(t)
-	t.Run("until recovered", func(t *testing.T) {
-		for i, version := range versions {
-			c := cases[i]
-			t.Run(version, func(t *testing.T) {
-				t.Parallel()
-				c.t = t
-				during := c.load(&shop.Shop{Writers: 1, Seed: 4, Tag: "b", Pause: 10 * time.Millisecond})
-				code, out := c.command("recover", "--yes")
-				var n int
-				if _, err := fmt.Sscanf(out[max(0, strings.LastIndex(out, "recovered: ")):], "recovered: %d rows", &n); code != 0 || err != nil || n < 500 {
-					t.Errorf("recover: code %d, %d rows, %v\n%s", code, n, err, out)
-				}
-				t.Logf("recover said:\n%s", said(out))
-				r := c.startReady()
-				during.reach(t, during.Committed()+100)
-				during.stop()
-				c.onceEach(c.w, time.Minute)
-				eventually(t, 30*time.Second, "the slot is well", func() bool { return r.scrape().status() == "reserved" })
-				r.stopsClean()
-			})
-		}
+	each("recovered", func(t *testing.T, d *doomed) { d.recovers(t) })
+}
+
+// loses sees the slot go from unreserved to lost, and the relay halt for it. It returns what was scraped since Kafka went.
+func (d *doomed) loses(t *testing.T) []samples {
+	r := d.r
+	eventually(t, 30*time.Second, "unreserved is exported", func() bool { return r.scrape().status() == "unreserved" })
+	if v, ok := r.scrape().of("walpost_slot_exhaustion_seconds"); !ok || v != 0 {
+		t.Errorf("unreserved, and exhausted in %v", v)
+	}
+	d.pg.Exec(t, d.dsn, "CHECKPOINT")
+	eventually(t, 30*time.Second, "lost is exported", func() bool {
+		s := r.scrape()
+		_, why := s.of("walpost_slot_invalidated", `reason="`)
+		exists, _ := s.of("walpost_slot_exists")
+		_, retained := s.of("walpost_slot_retained_bytes")
+		return s.status() == "lost" && why && exists == 1 && !retained
 	})
+	seen := append(d.series(), r.scrape()) // it may have ended between two looks
+	// It halts, Kafka or not, and is seen for halt_linger.
+	reason := ""
+	eventually(t, 30*time.Second, "halted", func() bool {
+		_, reason = r.get("/readyz")
+		return strings.HasPrefix(reason, "halted: ")
+	})
+	if !strings.Contains(reason, "invalidated") || !strings.Contains(reason, "events after 0/") {
+		t.Errorf("the reason does not name the gap: %s", reason)
+	}
+	d.sell(200, 3) // more of the gap
+	if got := r.scrape().status(); got != "lost" {
+		t.Errorf("while the halt lingers the slot is %q", got)
+	}
+	return seen
+}
+
+// foreseen judges what was scraped until the slot was lost: its states, the alerts, the forecast.
+func (d *doomed) foreseen(t *testing.T, seen []samples) {
+	var order []string
+	for _, s := range seen {
+		if now := s.status(); now != "" && (len(order) == 0 || order[len(order)-1] != now) {
+			order = append(order, now)
+		}
+	}
+	if got := strings.Join(order, " "); got != "reserved extended unreserved lost" {
+		t.Errorf("the slot was seen to be %s", got)
+	}
+	fire(t, seen)
+	exhausted := d.g.exhausted()
+	end, judged, worst := float64(exhausted.UnixMilli())/1000, 0, 1.0
+	for _, s := range seen {
+		left, known := s.of("walpost_slot_safe_wal_bytes")
+		truth := end - s.looked()
+		if !known || left > doomedKeep/2 || truth < 4 { // about a few intervals of the monitor nobody can tell much
+			continue
+		}
+		if !d.g.steady(time.UnixMilli(int64(s.looked()*1000)), exhausted) {
+			continue
+		}
+		got, _ := s.of("walpost_slot_exhaustion_seconds")
+		judged++
+		off := max(got/truth, truth/got)
+		worst = max(worst, off)
+		if off > 2 || math.IsInf(got, 0) {
+			t.Errorf("with %.0f MiB left, %.1f s before the end, the forecast was %.1f s", left/mib, truth, got)
+		}
+	}
+	t.Logf("%d looks, %d judged, worst off by a factor of %.2f; the budget lasted %s", len(seen), judged, worst, exhausted.Sub(d.g.began).Round(time.Second))
+	if judged < 5 {
+		t.Errorf("only %d looks were judged", judged)
+	}
+}
+
+// recovers closes the gap while somebody writes, and goes on.
+func (d *doomed) recovers(t *testing.T) {
+	during := d.load(&shop.Shop{Writers: 1, Seed: 4, Tag: "b", Pause: 10 * time.Millisecond})
+	code, out := d.command("recover", "--yes")
+	var n int
+	if _, err := fmt.Sscanf(out[max(0, strings.LastIndex(out, "recovered: ")):], "recovered: %d rows", &n); code != 0 || err != nil || n < 500 {
+		t.Errorf("recover: code %d, %d rows, %v\n%s", code, n, err, out)
+	}
+	t.Logf("recover said:\n%s", said(out))
+	r := d.startReady()
+	during.reach(t, during.Committed()+100)
+	during.stop()
+	d.onceEach(d.w, time.Minute)
+	eventually(t, 30*time.Second, "the slot is well", func() bool { return r.scrape().status() == "reserved" })
+	r.stopsClean()
 }
 
 // record scrapes until the returned function is called, which gives the scrapes: one for each look of the monitor.
