@@ -227,3 +227,18 @@ func TestEveryCharacterIsReadBack(t *testing.T) {
 		}
 	}
 }
+
+// Whose keys are used is not a detail: another role has other rights.
+func TestALoginOfAWSWithOptionsIsRefused(t *testing.T) {
+	const module = "software.amazon.msk.auth.iam.IAMLoginModule required"
+	for login, want := range map[string]Verdict{
+		module: NotNeeded, module + ";": NotNeeded, module + " ; ": NotNeeded,
+		module + ` awsRoleArn=\"arn:aws:iam::123456789012:role/outbox\";`: Unsupported, module + ` awsProfileName=dev;`: Unsupported,
+		module + ` ${file:/login.properties:options};`: Unsupported, `${env:LOGIN}`: Unsupported,
+	} {
+		r := convertJSON(t, `, "producer.override.security.protocol": "SASL_SSL", "producer.override.sasl.mechanism": "AWS_MSK_IAM", "producer.override.sasl.jaas.config": "`+login+`"`)
+		if f := finding(r, "producer.override.sasl.jaas.config"); f == nil || f.Verdict != want {
+			t.Errorf("%s: got %+v, want %s", login, f, want)
+		}
+	}
+}

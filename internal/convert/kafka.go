@@ -291,6 +291,9 @@ func flow(s string) string {
 
 var jaasField = regexp.MustCompile(`(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))`)
 
+// bareLogin is a login without options.
+var bareLogin = regexp.MustCompile(`^\s*[A-Za-z0-9_.$]+\s+[A-Za-z]+\s*;?\s*$`)
+
 // sasl maps the mechanism, and the login that sasl.jaas.config holds.
 func (c *conversion) sasl() {
 	mechanism, p, ok := c.producerValue("sasl.mechanism")
@@ -303,8 +306,12 @@ func (c *conversion) sasl() {
 	case "AWS_MSK_IAM":
 		c.mapped(p.label, "kafka.sasl.mechanism", "%s; the keys come from the AWS_… environment", mechanism)
 		c.out.put("sasl", "{mechanism: "+mechanism+"}", "")
-		if hasJaas {
+		switch {
+		case !hasJaas:
+		case bareLogin.MatchString(jaas.entry().value):
 			c.idle(jaas.label, "the keys come from the AWS_… environment")
+		default:
+			c.bad(jaas.label, "its options name a role or a profile, and walpost assumes no role and reads no profile: give keys of that role by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or kafka.sasl.access_key and its secret, and leave the options out")
 		}
 		for _, name := range []string{"sasl.client.callback.handler.class", "sasl.login.callback.handler.class"} {
 			if p, ok := c.producerOption(name); ok {
