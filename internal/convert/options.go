@@ -119,6 +119,9 @@ func split(value string, quarkus bool) []part {
 	var parts []part
 	at := 0
 	for _, m := range pattern.FindAllStringSubmatchIndex(value, -1) {
+		if m[0] < at { // inside another
+			continue
+		}
 		group := func(i int) string {
 			if m[2*i] < 0 {
 				return ""
@@ -126,6 +129,7 @@ func split(value string, quarkus bool) []part {
 			return value[m[2*i]:m[2*i+1]]
 		}
 		var ref *reference
+		end := m[1]
 		if quarkus {
 			if m[2] >= 0 || group(2) == "routedByValue" { // \${
 				parts = append(parts, part{text: value[at:m[0]] + strings.TrimPrefix(value[m[0]:m[1]], `\`)})
@@ -136,6 +140,9 @@ func split(value string, quarkus bool) []part {
 			if m[6] >= 0 {
 				text := group(3)
 				ref.fallback = &text
+				if strings.Contains(text, "${") { // ${A:${B:c}}, which walpost.yaml has not
+					ref, end = &reference{provider: nested}, closing(value, m[0])
+				}
 			}
 		} else {
 			ref = &reference{provider: group(1), path: group(2), key: group(3)}
@@ -144,7 +151,7 @@ func split(value string, quarkus bool) []part {
 			parts = append(parts, part{text: value[at:m[0]]})
 		}
 		parts = append(parts, part{ref: ref})
-		at = m[1]
+		at = end
 	}
 	if at < len(value) {
 		parts = append(parts, part{text: value[at:]})
@@ -160,6 +167,25 @@ func split(value string, quarkus bool) []part {
 	return joined
 }
 
+// nested is the provider of a ${…} with another in it.
+const nested = "nested"
+
+// closing is behind the brace that closes the ${ at from; the end where there is none.
+func closing(value string, from int) int {
+	depth := 0
+	for i := from; i < len(value); i++ {
+		switch {
+		case strings.HasPrefix(value[i:], "${"):
+			depth++
+		case value[i] == '}':
+			if depth--; depth == 0 {
+				return i + 1
+			}
+		}
+	}
+	return len(value)
+}
+
 // from says where a reference's value came from.
 func (r *reference) from() string {
 	switch r.provider {
@@ -169,6 +195,8 @@ func (r *reference) from() string {
 		return "the key " + printable(r.key) + " of the properties file " + printable(r.path)
 	case "dir", "directory", "strimzidir":
 		return "the file " + printable(r.file())
+	case nested:
+		return "an expression with another in it"
 	case "secrets", "configmaps", "vault":
 		return "${" + printable(r.provider+":"+r.path+":"+r.key) + "}"
 	}
