@@ -242,6 +242,18 @@ func TestUpdatesHaveDebeziumsOutcome(t *testing.T) {
 	}
 }
 
+// Debezium has its placeholder for these types, whatever the limit on their length.
+func TestEveryTextThatAnUpdateDidNotChangeHasThePlaceholder(t *testing.T) {
+	for _, typ := range []string{"text", "varchar", "bpchar", "json", "jsonb", "xml"} {
+		one := table("id uuid not null key", "aggregate_type text", "aggregate_id text", "payload "+typ)
+		ev := updated(one, []string{"u-1", null, null, null}, []string{"u-2", "order", "k", "~"})
+		const want = `order[-1] "k"="__debezium_unavailable_value" __debezium.oldkey:"{'id':'u-1'}" id:"u-2"`
+		if got := result(t, func(c *Config) { c.Updates = true }, ev); got != want {
+			t.Errorf("%s:\n got %s\nwant %s", typ, got, want)
+		}
+	}
+}
+
 func TestWhatIsPassedOverIsTold(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.ExpandJSON, cfg.InvalidOperation, cfg.Tables = true, "error", []string{"public.outbox"}

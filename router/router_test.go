@@ -27,7 +27,7 @@ func table(columns ...string) *cdc.Relation {
 		"bytea": {TypeOID: 17}, "int4[]": {TypeOID: 1007, ElementType: 23, ElementName: "int4", BaseName: "_int4"},
 		"mood": {TypeOID: 20001, EnumLabels: []string{"sad", "ok"}},
 		"flag": {TypeOID: 20002, BaseType: 16, BaseName: "bool"}, "citext": {TypeOID: 20003, BaseName: "citext"}, "hstore": {TypeOID: 20004, BaseName: "hstore"},
-		"pair": {TypeOID: 30000},
+		"pair": {TypeOID: 30000}, "bpchar": {TypeOID: 1042}, "xml": {TypeOID: 142},
 	}
 	rel := &cdc.Relation{ID: 1, Schema: "public", Name: "outbox"}
 	keys := 0
