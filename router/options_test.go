@@ -244,12 +244,37 @@ func TestUpdatesHaveDebeziumsOutcome(t *testing.T) {
 
 // Debezium has its placeholder for these types, whatever the limit on their length.
 func TestEveryTextThatAnUpdateDidNotChangeHasThePlaceholder(t *testing.T) {
-	for _, typ := range []string{"text", "varchar", "bpchar", "json", "jsonb", "xml"} {
+	for _, typ := range []string{"text", "varchar", "bpchar", "json", "jsonb", "xml", "citext"} {
 		one := table("id uuid not null key", "aggregate_type text", "aggregate_id text", "payload "+typ)
 		ev := updated(one, []string{"u-1", null, null, null}, []string{"u-2", "order", "k", "~"})
 		const want = `order[-1] "k"="__debezium_unavailable_value" __debezium.oldkey:"{'id':'u-1'}" id:"u-2"`
 		if got := result(t, func(c *Config) { c.Updates = true }, ev); got != want {
 			t.Errorf("%s:\n got %s\nwant %s", typ, got, want)
+		}
+	}
+}
+
+// What Debezium 3.6.1 gives for bytes that an update did not change, where it writes bytes as text.
+func TestBytesThatAnUpdateDidNotChangeHaveDebeziumsPlaceholder(t *testing.T) {
+	for _, c := range []struct{ mode, placeholder, column, want string }{
+		{"bytes", "hex:00ff", "bytea", `"\x00\xff"`}, {"base64", "x", "bytea", "null"}, {"Base64-url-safe", "hex:00ff", "bytea", "null"},
+		{"hex", "__debezium_unavailable_value", "bytea", `"__debezium_unavailable_value"`}, {"HEX", "hex:00ff", "bytea not null", `"\x00` + "\uFFFD" + `"`},
+		{"base64", "x", "bytea not null", "!"},
+	} {
+		one := table("id uuid not null key", "aggregate_type text", "aggregate_id text", "payload "+c.column)
+		ev := updated(one, []string{"u-1", null, null, null}, []string{"u-2", "order", "k", "~"})
+		got := result(t, func(cfg *Config) {
+			cfg.Updates, cfg.Binary, cfg.UnavailableValue = true, c.mode, c.placeholder
+			if c.mode == "bytes" {
+				cfg.Value.Name = "bytes"
+			}
+		}, ev)
+		want := `order[-1] "k"=` + c.want + ` __debezium.oldkey:"{'id':'u-1'}" id:"u-2"`
+		if c.want == "!" {
+			want = `!event "u-2" of public.outbox at 0/16B3748 cannot be routed: column payload is a large value that the update did not change, so the WAL does not have it`
+		}
+		if got != want {
+			t.Errorf("%s, %s, %s:\n got %s\nwant %s", c.mode, c.placeholder, c.column, got, want)
 		}
 	}
 }

@@ -109,6 +109,9 @@ func (p *planner) column(option, name string) (source, bool) {
 		p.fail(option, "%w", err)
 		return s, false
 	}
+	if lower(p.cfg.Binary) == "hex" && s.typ.Schema.Type == connect.String && !s.typ.Text {
+		s.typ.Parse = placeholders(s.typ.Parse)
+	}
 	return s, true
 }
 

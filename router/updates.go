@@ -101,7 +101,7 @@ func (r *Router) update(p *plan, ev *cdc.Event, rec *cdc.Record) (bool, error) {
 		}
 	}
 	if old != nil {
-		return r.insert(p, ev, &row{values: ev.Row.Values, relation: p.rel, old: &ev.Old, unavailable: r.cfg.UnavailableValue}, old, rec)
+		return r.insert(p, ev, &row{values: ev.Row.Values, relation: p.rel, old: &ev.Old, unavailable: r.cfg.UnavailableValue, binary: lower(r.cfg.Binary)}, old, rec)
 	}
 	if r.fatalUpdates {
 		return false, r.rowError(ev, id, fault.Person(
@@ -127,6 +127,7 @@ type row struct {
 	// Of an update only: large values that it did not change are not in the WAL.
 	old         *cdc.Row
 	unavailable string // stands for them
+	binary      string // binary.handling.mode
 	err         error  // there is nothing that could stand for one of them
 }
 
@@ -141,6 +142,10 @@ func (r *row) at(i int) []byte {
 	}
 	col := &r.relation.Columns[i]
 	switch base := cmp.Or(col.BaseType, col.TypeOID); {
+	case base == oidBytea && strings.HasPrefix(r.binary, "base64"):
+		if !col.NotNull {
+			return nil // Debezium has no text for its placeholder, and takes that as null
+		}
 	case base == oidBytea:
 		value := []byte(r.unavailable)
 		if digits, ok := strings.CutPrefix(r.unavailable, "hex:"); ok {
@@ -148,10 +153,26 @@ func (r *row) at(i int) []byte {
 				value = b
 			}
 		}
+		if r.binary == "hex" {
+			return append([]byte{asItIs}, string([]rune(string(value)))...) // not its digits
+		}
 		return append([]byte(`\x`), hex.EncodeToString(value)...)
-	case base == oidText, base == oidVarchar, base == oidBPChar, base == oidJSON, base == oidJSONB, base == oidXML:
+	case base == oidText, base == oidVarchar, base == oidBPChar, base == oidJSON, base == oidJSONB, base == oidXML, col.BaseName == "citext":
 		return []byte(r.unavailable)
 	}
 	r.err = fmt.Errorf("column %s is a large value that the update did not change, so the WAL does not have it", col.Name)
 	return nil
+}
+
+// asItIs goes before a text that stands for bytes in hex and is none. Postgres has no text with that character.
+const asItIs = 0
+
+// placeholders lets through what row.at gives in place of bytes.
+func placeholders(parse func([]byte) (any, error)) func([]byte) (any, error) {
+	return func(raw []byte) (any, error) {
+		if len(raw) > 0 && raw[0] == asItIs {
+			return string(raw[1:]), nil
+		}
+		return parse(raw)
+	}
 }
