@@ -257,8 +257,11 @@ func TestEveryTextThatAnUpdateDidNotChangeHasThePlaceholder(t *testing.T) {
 // What Debezium 3.6.1 gives for bytes that an update did not change, where it writes bytes as text.
 func TestBytesThatAnUpdateDidNotChangeHaveDebeziumsPlaceholder(t *testing.T) {
 	for _, c := range []struct{ mode, placeholder, column, want string }{
-		{"bytes", "hex:00ff", "bytea", `"\x00\xff"`}, {"base64", "x", "bytea", "null"}, {"Base64-url-safe", "hex:00ff", "bytea", "null"},
-		{"hex", "__debezium_unavailable_value", "bytea", `"__debezium_unavailable_value"`}, {"HEX", "hex:00ff", "bytea not null", `"\x00` + "\uFFFD" + `"`},
+		{"bytes", "hex:00ff", "bytea", `"\x00\xff"`},
+		{"base64", "x", "bytea", "null"},
+		{"Base64-url-safe", "hex:00ff", "bytea", "null"},
+		{"hex", "__debezium_unavailable_value", "bytea", `"__debezium_unavailable_value"`},
+		{"HEX", "hex:00ff", "bytea not null", `"\x00` + "\uFFFD" + `"`},
 		{"base64", "x", "bytea not null", "!"},
 	} {
 		one := table("id uuid not null key", "aggregate_type text", "aggregate_id text", "payload "+c.column)
