@@ -269,3 +269,19 @@ func TestNestedExpressionsBecomeOneVariable(t *testing.T) {
 		t.Errorf("the password is in\n%s", r.YAML)
 	}
 }
+
+func TestATableIsReadAsSQLReadsIt(t *testing.T) {
+	for text, want := range map[string]string{
+		"public.outbox": "public.outbox", " Public.OutBox ": "public.outbox", `"Public".outBox`: `"Public".outbox`, `public."a.b""c"`: `public."a.b""c"`,
+		"outbox": "", "a.b.c": "", `public."outbox`: "", `public.""`: "", ".outbox": "", `public."a"b`: "",
+	} {
+		table, ok := parseTable(text)
+		got := ""
+		if ok {
+			got = table.sql()
+		}
+		if got != want {
+			t.Errorf("%s: got %q, want %q", text, got, want)
+		}
+	}
+}
