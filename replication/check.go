@@ -209,7 +209,7 @@ func (j *judgement) slot() {
 	case s.lost() != "" && j.makes:
 		j.add(Warn, name, "", "slot %s is invalidated (%s): it will be made again", j.cfg.Slot, s.lost())
 	case s.lost() != "":
-		j.add(Fail, name, "A lost slot does not come back. Make a new one, then publish from the table what the gap may hold (walpost recover).",
+		j.add(Fail, name, recoverGone,
 			"slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.lost(), position(s.Confirmed)).behave = lostEvents
 	default:
 		j.usable(s)

@@ -64,8 +64,8 @@ func (j *judgement) publication(tableMissing bool) {
 func (j *judgement) noPublication(tableMissing bool) {
 	const name = "publication"
 	if j.known() {
-		j.add(Fail, name, fmt.Sprintf("%s does not help the slot that is there: it reads the catalog as it was. Make the publication, drop the slot (SELECT pg_drop_replication_slot(%s);), "+
-			"start with --accept-gap=<token>, then publish from the table what the gap may hold (walpost recover).", publicationSQL(j.cfg), quoteLiteral(j.cfg.Slot)),
+		j.add(Fail, name, "A publication made now does not help the slot that is there: it reads the catalog as it was. "+recoverWithout(j.cfg.Slot)+
+			" Where walpost has never run, walpost run makes both once the slot is dropped.",
 			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
 			j.cfg.Publication, j.cfg.Slot).behave = lostEvents
 		return

@@ -67,7 +67,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "a slot whose publication is missing", sql: []string{"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"},
-		code: 3, what: "publication walpost does not exist, but slot {slot} does", fix: `CREATE PUBLICATION "walpost" FOR TABLE "public"."outbox"`,
+		code: 3, what: "publication walpost does not exist, but slot {slot} does", fix: "run walpost recover",
 	},
 	{
 		name: "a missing table", sql: []string{"DROP TABLE outbox"},
