@@ -285,3 +285,18 @@ func TestATableIsReadAsSQLReadsIt(t *testing.T) {
 		}
 	}
 }
+
+// What stands in the input is what walpost reads: a dollar sign is no variable, and a blank belongs to a replacement.
+func TestDollarsAndBlanksAreKept(t *testing.T) {
+	r := convertJSON(t, `, "transforms.outbox.route.topic.replacement": "x$1 ", "transforms.outbox.table.field.event.id": "$id"`)
+	for _, want := range []string{`route.topic.replacement: "x$1 "`, "table.field.event.id: $$id\n"} {
+		if !strings.Contains(string(r.YAML), want) {
+			t.Errorf("no %s in\n%s", want, r.YAML)
+		}
+	}
+	text := strings.Replace(connector, "public.outbox", `public\\.out\\$box`, 1) + "}"
+	r, err := Convert([]byte(text), Options{})
+	if err != nil || !strings.Contains(string(r.YAML), `table: "public.\"out$$box\""`) {
+		t.Errorf("%v\n%s", err, r.YAML)
+	}
+}
