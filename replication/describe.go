@@ -164,6 +164,7 @@ type tableFacts struct {
 	Similar     []string // where the table does not exist: names that differ in case only
 	NoSchema    bool     `json:"no_schema"`
 	Root        string   // of a partition: its topmost table
+	Partitions  []uint32 // OIDs of all below a partitioned table
 
 	relation *cdc.Relation // as Config.Needs sees it; nil where the table does not exist
 }
@@ -201,6 +202,7 @@ func tablesQuery(tables []Table) string {
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
  pg_get_userbyid(c.relowner) AS owner, pg_has_role(c.relowner, 'USAGE') AS owned, has_table_privilege(c.oid, 'SELECT') AS readable,
  CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::regclass::text END AS root,
+ CASE c.relkind WHEN 'p' THEN (SELECT json_agg(below.relid::oid::bigint) FROM pg_partition_tree(c.oid) below WHERE below.level > 0) END AS partitions,
  (SELECT json_agg(json_build_object('name', a.attname, 'type', a.atttypid::bigint, 'typmod', a.atttypmod, 'generated', a.attgenerated,
    'key', c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey)
      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)) ORDER BY a.attnum)
@@ -275,6 +277,20 @@ func (c *Config) describePublished(ctx context.Context, conn *pgconn.PgConn, f *
 		}
 	}
 	return nil
+}
+
+// roots is the table that each partition's rows are rows of, by the partition's OID. A partition that is one of the tables itself stays itself.
+func (f *facts) roots() map[uint32]Table {
+	roots := map[uint32]Table{}
+	for i := range f.tables {
+		for _, below := range f.tables[i].Partitions {
+			roots[below] = f.tables[i].Table
+		}
+	}
+	for i := range f.tables {
+		delete(roots, uint32(f.tables[i].OID))
+	}
+	return roots
 }
 
 func (t *tableFacts) asRelation() *cdc.Relation {

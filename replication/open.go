@@ -221,6 +221,7 @@ func (s *Source) session(identity cdc.Identity, f *facts, at net.Addr) sessionCo
 		logger: s.cfg.Logger, identity: identity,
 		recheck: func(ctx context.Context) (cdc.Identity, error) { return s.recheck(ctx, identity, opened) },
 		probe:   s.probeAt(at),
+		roots:   f.roots(),
 	}
 	if s.cfg.WantCatalog {
 		cfg.catalog = func(ctx context.Context, rel *cdc.Relation) error {

@@ -29,6 +29,8 @@ type sessionConfig struct {
 	// catalog fills the catalog fields of a relation that nobody else has seen yet, on a connection of its own. Nil when
 	// nobody asked for them. Next calls it, on the caller's goroutine.
 	catalog func(ctx context.Context, rel *cdc.Relation) error
+	// roots are the tables that partitions' rows are rows of, by the partition's OID.
+	roots map[uint32]Table
 	// probe makes a fresh SQL connection, asks it something and closes it. The session's probe goroutine calls it.
 	probe func(ctx context.Context) error
 }

@@ -139,12 +139,26 @@ func (s *Session) hijack(ctx context.Context) error {
 	return nil
 }
 
-// fill is what completes a relation from the catalog, nil where nobody asked for that.
+// fill is what completes a relation, nil where there is nothing to complete: from the catalog, where somebody asked for that, and with the
+// table's name in place of its partition's. Rows come under the names of partitions where they were written before the publication got
+// publish_via_partition_root: the server decodes old WAL by the publication as it was. Open refuses such a publication only as long as it is so.
 func (s *Session) fill() func(*cdc.Relation) error {
-	if s.cfg.catalog == nil {
+	if s.cfg.catalog == nil && len(s.cfg.roots) == 0 {
 		return nil
 	}
-	return func(rel *cdc.Relation) error { return s.cfg.catalog(s.callCtx, rel) }
+	return func(rel *cdc.Relation) error {
+		if s.cfg.catalog != nil {
+			if err := s.cfg.catalog(s.callCtx, rel); err != nil {
+				return err
+			}
+		}
+		if root, ok := s.cfg.roots[rel.ID]; ok {
+			s.cfg.logger.Warn().Stringer("partition", rel).Stringer("table", root).
+				Msg("rows come under their partition's name: written before the publication had publish_via_partition_root; they are taken as the table's")
+			rel.Schema, rel.Name = root.Schema, root.Name
+		}
+		return nil
+	}
 }
 
 // Next returns the next event, or an Idle with Pos 0 when nothing arrived for wait. A context that ends is no end of the

@@ -220,6 +220,34 @@ func TestRowsOfOneCopyArriveAllAlthoughTheirPositionIsOne(t *testing.T) {
 	}
 }
 
+// The server decodes old WAL by the publication as it was then: rows that were written before it had publish_via_partition_root come under
+// their partition's name, and are rows of the table all the same.
+func TestRowsFromBeforeThePublicationKnewTheRootAreTheTables(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, "CREATE TABLE outbox (aggregate_id text, payload text) PARTITION BY LIST (aggregate_id)",
+			"CREATE TABLE leaf (payload text, aggregate_id text)", "ALTER TABLE outbox ATTACH PARTITION leaf DEFAULT", "CREATE TABLE other (aggregate_id text)",
+			"CREATE PUBLICATION walpost FOR TABLE outbox, other WITH (publish = 'insert')")
+		w.cfg.Needs = nil
+		w.exec(w.slotOf("pgoutput"), "INSERT INTO outbox VALUES ('before')", "INSERT INTO other VALUES ('other')",
+			"ALTER PUBLICATION walpost SET (publish_via_partition_root = true)", "INSERT INTO outbox VALUES ('after')")
+		for _, catalog := range []bool{false, true} {
+			w.cfg.WantCatalog = catalog
+			s := w.stream(0)
+			tables := map[string]string{}
+			w.until(s, "aggregate_id", func(ev *cdc.Event) bool {
+				if rel := ev.Row.Relation; ev.Kind == cdc.Insert {
+					tables[string(ev.Row.Values[rel.Index("aggregate_id")].Bytes)] = rel.String()
+				}
+				return tables["after"] != "" && ev.Kind == cdc.Commit
+			})
+			if tables["before"] != "public.outbox" || tables["after"] != "public.outbox" || tables["other"] != "public.other" {
+				t.Errorf("%v", tables)
+			}
+			w.close(s)
+		}
+	})
+}
+
 func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 	const rows = 200_000
 	onEach(t, func(t *testing.T, pg *testenv.PG) {
