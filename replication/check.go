@@ -192,7 +192,8 @@ func (j *judgement) slot() {
 	case s == nil && j.makes:
 		j.add(OK, name, "", "slot %s does not exist yet: it will be made", j.cfg.Slot)
 	case s == nil:
-		j.add(Fail, name, slotSQL(j.cfg), "slot %s does not exist", j.cfg.Slot)
+		j.add(Fail, name, slotSQL(j.cfg)+" -- only if nobody has read from a slot of that name: a new one begins now, and what was written since the old one went is not in it. If walpost has: walpost recover",
+			"slot %s does not exist", j.cfg.Slot)
 	case s.Type != "logical":
 		j.add(Fail, name, other, "slot %s is a %s slot, not a logical one", j.cfg.Slot, s.Type)
 	case s.Plugin != "pgoutput":
