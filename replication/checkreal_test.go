@@ -417,7 +417,7 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 		{"at the publication", "pg_publication ", "catalog", "read publication walpost"},
 		{"at the stream", "replication\x00database", "replication connection", "connect for replication"},
 		{"at the doctor's settings", "max_wal_size", "settings", "read the settings of a doctor"},
-		{"at the cleanup's rights", "pg_partition_tree", "settings", "read what the cleanup needs"},
+		{"at the cleanup's rights", "pg_partitioned_table", "settings", "read what the cleanup needs"},
 		{"at pg_hba.conf", "SELECT * FROM pg_hba_file_rules", "settings", "read pg_hba.conf"},
 		{"at the policies", "row_security_active", "settings", "read row-level security"},
 		{"at the rows", "LIMIT 1", "source.snapshot", "public.outbox"},
