@@ -100,14 +100,8 @@ func (c *Config) Validate() []Problem {
 		bad("router.table.fields.additional.placement", "%s", err)
 	}
 	oneOf("router.table.field.additional.missing", c.AdditionalMissing, "error", "ignore")
-	if _, err := newTopics(c.TopicRegex, c.TopicReplacement); err != nil {
-		var re *replacementError
-		if errors.As(err, &re) {
-			bad("router.route.topic.replacement", "%s", err)
-		} else {
-			bad("router.route.topic.regex", "%s", err)
-		}
-	}
+	_, wrong := newTopics(c.TopicRegex, c.TopicReplacement)
+	ps = append(ps, wrong...)
 	oneOf("router.table.op.invalid.behavior", c.InvalidOperation, "warn", "error", "fatal")
 	oneOf("router.table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes")
 	oneOf("router.table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string")

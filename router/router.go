@@ -52,9 +52,7 @@ func New(cfg Config) (*Router, error) {
 	if r.placements, err = parsePlacements(cfg.AdditionalPlacement); err != nil {
 		return nil, fault.Config(err, "")
 	}
-	if r.topics, err = newTopics(cfg.TopicRegex, cfg.TopicReplacement); err != nil {
-		return nil, fault.Config(err, "")
-	}
+	r.topics, _ = newTopics(cfg.TopicRegex, cfg.TopicReplacement) // cfg.err() has compiled both
 	if cfg.ExpandJSON {
 		o := connect.ExpandOptions{Payload: cfg.Payload, FieldNames: adjustment(cfg.JSONFieldNames), Text: cfg.Value.text()}
 		if lower(cfg.JSONNull) == "optional_bytes" {

@@ -6,8 +6,8 @@ import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 
 /**
- * Says what Java makes of regexes and replacements: what the router has to make of them too. Reads one question a line, its
- * fields in hex, and writes one answer a line: "= " and hex, or "! " and the exception. Needs no jar; run as a source file.
+ * Says what Java makes of a pattern, a replacement and a value. It reads one question per line, with its fields in hex. It
+ * writes one answer per line: "= " and hex, or "! " and the exception. It needs no jar: run it as a source file.
  */
 public class Oracle {
     public static void main(String[] args) throws Exception {

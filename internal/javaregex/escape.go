@@ -1,4 +1,4 @@
-package router
+package javaregex
 
 import (
 	"errors"
@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// escape translates what begins with a backslash outside a class.
+// escape translates an escape outside a class.
 func (t *translator) escape(a *atom) error {
 	anchor := func(s string, n int) error {
 		a.assertion = true
@@ -52,7 +52,7 @@ func (t *translator) escape(a *atom) error {
 	return nil
 }
 
-// reference reads \1 or \k<name>.
+// reference translates a back reference: \1 or \k<name>.
 func (t *translator) reference() error {
 	const what = "a back reference"
 	n, length := 0, 2
@@ -87,10 +87,10 @@ func (t *translator) reference() error {
 	return nil
 }
 
-// character reads an escape that stands for one character, or for a class of them, in a class or outside.
+// character reads an escape that stands for one character or for a class, inside or outside a class.
 func (t *translator) character() (s set, isClass bool, err error) {
 	if t.i+1 == len(t.in) {
-		return nil, false, errors.New("nothing behind the last backslash")
+		return nil, false, errors.New("nothing follows the last backslash")
 	}
 	c := t.in[t.i+1].r
 	take := func(n int, s set, class bool) (set, bool, error) {
@@ -172,7 +172,7 @@ func (t *translator) character() (s set, isClass bool, err error) {
 	return nil, false, t.unsupported("this escape", 2)
 }
 
-// hex reads \xhh, \x{h…} and \uhhhh.
+// hex reads \xhh, \x{h…} and \uhhhh. length is 0 if the escape is invalid.
 func (t *translator) hex(c rune) (n rune, length int) {
 	from, to := 2, 4
 	switch {
@@ -194,127 +194,10 @@ func (t *translator) hex(c rune) (n rune, length int) {
 	}
 	v, err := strconv.ParseUint(text(t.in[t.i+from:t.i+to]), 16, 32)
 	if err != nil || v > maxRune || v >= 0xD800 && v < 0xE000 {
-		return 0, 0 // half of a surrogate pair has no counterpart
+		return 0, 0 // half of a surrogate pair is no character here
 	}
 	if from == 3 {
 		to++
 	}
 	return rune(v), to
-}
-
-// class reads a class behind its [. Where closed is not set it is what stands right of &&, and its ] is left.
-func (t *translator) class(closed bool) (set, error) {
-	negated := false
-	if closed && t.at(0) == '^' {
-		negated = true
-		t.i++
-	}
-	var s set
-	some := false
-	for {
-		switch c := t.at(0); {
-		case t.i >= len(t.in):
-			return nil, errors.New("a class without ]")
-		case c == ']' && !some:
-			return nil, t.unsupported("a ] at the start of a class", 1)
-		case c == ']':
-			if closed {
-				t.i++
-			}
-			if negated {
-				s = s.negate()
-			}
-			return s, nil
-		case c == '[':
-			t.i++
-			inner, err := t.class(true)
-			if err != nil {
-				return nil, err
-			}
-			s, some = s.union(inner), true
-		case t.peek("&&"):
-			if !some || !closed {
-				return nil, t.unsupported("an intersection of this form", 3)
-			}
-			t.i += 2
-			right, err := t.right()
-			if err != nil {
-				return nil, err
-			}
-			s = s.intersect(right)
-		default:
-			part, err := t.part()
-			if err != nil {
-				return nil, err
-			}
-			s, some = s.union(part), true
-		}
-	}
-}
-
-// right reads what stands right of &&: classes, or characters up to the end of the class. Java reads mixtures of both in ways that
-// nobody would expect.
-func (t *translator) right() (s set, err error) {
-	if t.at(0) != '[' {
-		if t.at(0) == ']' || t.at(0) == '&' || t.at(0) == '^' {
-			return nil, t.unsupported("an intersection of this form", 3)
-		}
-		from := t.i
-		if s, err = t.class(false); err == nil && slices.Contains(t.in[from:t.i], token{r: '['}) {
-			return nil, t.unsupported("an intersection of this form", 3)
-		}
-		return s, err
-	}
-	for t.at(0) == '[' {
-		t.i++
-		inner, err := t.class(true)
-		if err != nil {
-			return nil, err
-		}
-		s = s.union(inner)
-	}
-	if t.at(0) != ']' && !t.peek("&&") {
-		return nil, t.unsupported("an intersection of this form", 3)
-	}
-	return s, nil
-}
-
-// part reads one character of a class, a range of them, or an escape that is a class.
-func (t *translator) part() (set, error) {
-	from, isClass, err := t.member()
-	if err != nil || isClass {
-		return from, err
-	}
-	s := from
-	if t.at(0) == '-' && t.at(1) != '[' && t.at(1) != ']' && t.i+1 < len(t.in) {
-		t.i++
-		if t.peek("&&") {
-			return nil, t.unsupported("an intersection of this form", 3)
-		}
-		to, isClass, err := t.member()
-		if err != nil {
-			return nil, err
-		}
-		if isClass || to[0].from < from[0].from {
-			return nil, t.unsupported("a range of this form", 1)
-		}
-		s = set{{from[0].from, to[0].to}}
-	}
-	if t.fold {
-		s = s.fold()
-	}
-	return s, nil
-}
-
-func (t *translator) member() (s set, isClass bool, err error) {
-	if t.at(0) == '\\' {
-		s, isClass, err = t.character()
-		if isClass && t.at(0) == '-' && t.at(1) != ']' && t.at(1) != 0 {
-			return nil, false, t.unsupported("a class at the start of a range", 2)
-		}
-		return s, isClass, err
-	}
-	r := t.in[t.i].r
-	t.i++
-	return one(r), false, nil
 }

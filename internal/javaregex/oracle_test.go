@@ -1,4 +1,4 @@
-package router
+package javaregex
 
 import (
 	"bufio"
@@ -17,12 +17,13 @@ import (
 )
 
 var (
-	javaBin  = flag.String("java", "", "a java: with -update to ask for the golden in testdata/java, without to compare with at random")
-	javaSeed = flag.Uint64("java.seed", 0, "seed of the questions for -java; 0 takes one from the clock")
-	javaN    = flag.Int("java.n", 20000, "how many questions for -java")
+	update   = flag.Bool("update", false, "with -java: write testdata/regex.txt anew")
+	javaBin  = flag.String("java", "", "the path of a java to ask: for testdata/regex.txt with -update, else at random")
+	javaSeed = flag.Uint64("java.seed", 0, "the seed of the questions for -java; 0 takes one from the clock")
+	javaN    = flag.Int("java.n", 20000, "the number of questions for -java")
 )
 
-// A question is what Java is asked: a kind and its fields. See testdata/java/Oracle.java.
+// A question is a kind and its fields. testdata/Oracle.java answers it.
 type question []string
 
 func (q question) String() string {
@@ -44,7 +45,7 @@ func askJava(t *testing.T, questions []question) []string {
 		}
 		in.WriteByte('\n')
 	}
-	cmd := exec.Command(*javaBin, "-Xss16m", filepath.Join("testdata", "java", "Oracle.java"))
+	cmd := exec.Command(*javaBin, "-Xss16m", filepath.Join("testdata", "Oracle.java"))
 	cmd.Stdin, cmd.Stderr = &in, os.Stderr
 	out, err := cmd.Output()
 	if err != nil {
@@ -68,18 +69,14 @@ func askJava(t *testing.T, questions []question) []string {
 
 // ours answers as askJava does.
 func ours(q question) string {
-	tp, err := newTopics(q[1], q[2])
+	text, err := replace(q[1], q[2], q[3])
 	if err != nil {
 		return "refused: " + err.Error()
 	}
-	topic, err := tp.route(q[3])
-	if err != nil {
-		return "refused: " + err.Error()
-	}
-	return strconv.Quote(topic)
+	return strconv.Quote(text)
 }
 
-// judge says what is wrong with our answer: what Java does may be refused, but never done differently.
+// judge says what is wrong with our answer. We may refuse what Java answers, but must not answer differently.
 func judge(q question, java, us string) string {
 	if us == java || strings.HasPrefix(us, "refused: ") {
 		return ""
@@ -87,9 +84,9 @@ func judge(q question, java, us string) string {
 	return fmt.Sprintf("%s\n\tJava says %s\n\twe say    %s", q, java, us)
 }
 
-// TestJavaSaysTheSame holds regexes to what Java answered, in testdata/java.
+// TestJavaSaysTheSame compares our answers with the answers of Java in testdata/regex.txt.
 func TestJavaSaysTheSame(t *testing.T) {
-	file := filepath.Join("testdata", "java", "regex.txt")
+	file := filepath.Join("testdata", "regex.txt")
 	if *update && *javaBin != "" {
 		writeJavaGolden(t, file)
 	}
@@ -124,7 +121,7 @@ func TestJavaSaysTheSame(t *testing.T) {
 	if err := lines.Err(); err != nil {
 		t.Fatal(err)
 	}
-	// A router that refuses everything is never wrong; these are regexes that people could write.
+	// Refusing everything is never wrong, but these are patterns that people could write.
 	if total < 800 || refused > total/10 || backtracking < total/10 {
 		t.Errorf("%d questions; %d that Java answers are refused; %d take the engine that backtracks", total, refused, backtracking)
 	}
@@ -160,7 +157,7 @@ func writeJavaGolden(t *testing.T, file string) {
 		questions = append(questions, q)
 	}
 	var b bytes.Buffer
-	fmt.Fprintln(&b, "# What Java 17 says: go test ./router -run JavaSays -update -java <a java>")
+	fmt.Fprintln(&b, "# What Java 17 says: go test ./internal/javaregex -run JavaSays -update -java <a java>")
 	for i, answer := range askJava(t, questions) {
 		fmt.Fprintf(&b, "%s → %s\n", questions[i], answer)
 	}
@@ -169,10 +166,10 @@ func writeJavaGolden(t *testing.T, file string) {
 	}
 }
 
-// TestJavaAtRandom asks a Java that is there: -java <a java>.
+// TestJavaAtRandom compares our answers to random questions with those of the java that -java names.
 func TestJavaAtRandom(t *testing.T) {
 	if *javaBin == "" {
-		t.Skip("no -java; testdata/java holds what one said")
+		t.Skip("no -java; testdata/regex.txt has the answers of one")
 	}
 	seed := *javaSeed
 	if seed == 0 {
@@ -207,10 +204,10 @@ func TestJavaAtRandom(t *testing.T) {
 	t.Logf("%d of %d compared, the others refused; %d of them with a match, %d by the engine that backtracks", taken, len(questions), matched, backtracking)
 }
 
-// regexQuestion makes a regex of pieces that can be found in regexes, often wrong ones, a replacement and a value.
+// regexQuestion makes a pattern of pieces that occur in patterns, a replacement and a value. Many patterns are invalid.
 func regexQuestion(r *rand.Rand) question {
 	pick := func(of []string) string { return of[r.IntN(len(of))] }
-	// Most pieces are such as can be meant, so that there is something to compare; the others are for what is refused.
+	// Most questions use pieces with a counterpart, so that there are answers to compare.
 	tame := r.IntN(4) > 0
 	quantifiers, odd, inClasses := quantifiers, odd, inClasses
 	if tame {

@@ -1,4 +1,4 @@
-package router
+package javaregex
 
 import (
 	"fmt"
@@ -7,14 +7,17 @@ import (
 	"unicode"
 )
 
-// A set is a set of characters as ranges, sorted, none touching another: what a class of a Java regex means, worked out, so that both engines
-// are given the same characters whatever their own classes hold.
+// A set is a set of characters as sorted ranges that do not touch. It is the meaning of a character
+// class in a Java pattern. Both engines get the characters of the set, so their own classes do not
+// matter.
 type set []span
 
+// A span is a range of characters, including both ends.
 type span struct{ from, to rune }
 
 const maxRune = 0x10FFFF
 
+// setOf returns the set of the characters in any spans.
 func setOf(spans ...span) set {
 	slices.SortFunc(spans, func(a, b span) int { return int(a.from - b.from) })
 	var s set
@@ -47,7 +50,7 @@ func (s set) negate() set {
 
 func (s set) intersect(o set) set { return s.negate().union(o.negate()).negate() }
 
-// fold adds the other case of ASCII letters: Java's CASE_INSENSITIVE.
+// fold adds the other case of each ASCII letter, as Java's CASE_INSENSITIVE does.
 func (s set) fold() set {
 	spans := slices.Clone(s)
 	for _, r := range s {
@@ -60,7 +63,7 @@ func (s set) fold() set {
 	return setOf(spans...)
 }
 
-// write writes the set as a class that both engines read alike.
+// write writes the set as a character class that both engines read alike.
 func (s set) write(b *strings.Builder) {
 	switch {
 	case len(s) == 0:
@@ -81,7 +84,8 @@ func (s set) write(b *strings.Builder) {
 	b.WriteByte(']')
 }
 
-// writeLiteral writes one character, in a class or outside. regexp2, as .NET, takes \- for no end of a range.
+// writeLiteral writes one character, inside or outside a class. It escapes by number because regexp2
+// does not accept \- as the end of a range.
 func writeLiteral(b *strings.Builder, r rune) {
 	if r < 0x80 && !isWord(r) {
 		fmt.Fprintf(b, `\x%02X`, r)
@@ -110,7 +114,7 @@ var (
 	everything  = set{{0, maxRune}}
 )
 
-// posix are the classes of \p{…} that hold ASCII only.
+// posix are the classes \p{…} that contain only ASCII characters.
 var posix = map[string]set{
 	"Lower": lowerCase, "Upper": upper, "ASCII": {{0, 0x7f}}, "Alpha": alpha, "Digit": digits, "Alnum": alnum,
 	"Punct": set{{'!', '~'}}.intersect(alnum.negate()), "Graph": {{'!', '~'}}, "Print": {{' ', '~'}},
@@ -118,10 +122,11 @@ var posix = map[string]set{
 	"XDigit": setOf(span{'0', '9'}, span{'A', 'F'}, span{'a', 'f'}), "Space": spaces,
 }
 
-// categories are the general categories that mean the same here: what is unassigned differs by the version of Unicode.
+// categories are the general categories that mean the same in Java and here. Cn and C are missing
+// because unassigned characters depend on the version of Unicode.
 var categories = strings.Fields("L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp Cc Cf")
 
-// property is \p{name}.
+// property returns the set of \p{name}, and false if the property is not supported.
 func property(name string) (set, bool) {
 	if s, ok := posix[name]; ok {
 		return s, true
@@ -136,6 +141,7 @@ func property(name string) (set, bool) {
 	return nil, false
 }
 
+// tableSet is the set of a table of package unicode.
 func tableSet(t *unicode.RangeTable) set {
 	var spans []span
 	for _, r := range t.R16 {

@@ -1,4 +1,4 @@
-package router
+package javaregex
 
 import (
 	"errors"
@@ -9,52 +9,54 @@ import (
 	"strings"
 )
 
-// A javaRegex is a java.util.regex pattern in the syntax of one of two engines: Go's own, and regexp2's for look-around, back
-// references, atomic groups and possessive quantifiers.
-type javaRegex struct {
+// A translation is a Java pattern in the syntax of one of the two engines.
+type translation struct {
 	pattern    string
-	backtracks bool           // needs regexp2
-	groups     int            // capturing ones
-	names      map[string]int // of groups
-	// endAnchor says that the pattern has a $ or \Z: Java's also match before a final line terminator, and the ones here do
-	// not. It must not be used on a value that ends in one.
+	backtracks bool           // the pattern needs regexp2
+	groups     int            // the number of capturing groups
+	names      map[string]int // the numbers of the named groups
+
+	// endAnchor is set if the pattern has a $ or \Z. In Java both also match before a line
+	// terminator at the end of the value, but here they do not.
 	endAnchor bool
-	// wordAnchor says that the pattern has a \b: beyond ASCII its meaning changed with Java 19.
+	// wordAnchor is set if the pattern has a \b or \B. Outside ASCII, Java 19 changed what it means.
 	wordAnchor bool
-	// looksBehind says that the pattern has a look-behind: in Java it counts a character beyond U+FFFF as two.
+	// looksBehind is set if the pattern has a look-behind. In Java a look-behind counts a character
+	// above U+FFFF as two.
 	looksBehind bool
 }
 
-// translate turns a Java pattern into one with the same meaning, or says why there is none.
-func translate(java string) (*javaRegex, error) {
+// translate returns a pattern with the same meaning as the Java pattern. It prefers Go's own engine.
+func translate(java string) (*translation, error) {
 	in := tokens(java)
 	t := translator{in: in}
 	err := t.run()
 	if err == nil {
-		if _, wrong := syntax.Parse(t.out.String(), syntax.Perl); wrong != nil { // such as {1001}
+		if _, wrong := syntax.Parse(t.out.String(), syntax.Perl); wrong != nil { // for example a{1001}
 			err = errBacktracks
 		}
 	}
 	if errors.Is(err, errBacktracks) {
-		t = translator{in: in, javaRegex: javaRegex{backtracks: true}}
+		t = translator{in: in, translation: translation{backtracks: true}}
 		err = t.run()
 	}
 	if err != nil {
 		return nil, err
 	}
 	t.pattern = t.out.String()
-	return &t.javaRegex, nil
+	return &t.translation, nil
 }
 
-// errBacktracks says that Go's own engine cannot do it.
+// errBacktracks means that only the backtracking engine can match the pattern.
 var errBacktracks = errors.New("needs backtracking")
 
-// A token is a character of a pattern. One between \Q and \E stands for itself.
+// A token is one character of a pattern.
 type token struct {
 	r      rune
-	quoted bool
+	quoted bool // between \Q and \E: the character stands for itself
 }
 
+// tokens splits a pattern into characters and removes \Q and \E.
 func tokens(java string) []token {
 	var ts []token
 	quoted := false
@@ -79,45 +81,48 @@ func tokens(java string) []token {
 	return ts
 }
 
+// A translator reads a pattern from left to right and writes the translation.
 type translator struct {
-	javaRegex
+	translation
 	in  []token
-	i   int
+	i   int // the index of the current token
 	out strings.Builder
 
-	fold, dotAll bool // the flags i and s
-	stack        []frame
-	look         int  // look-behinds around
-	closed       int  // look-arounds and atomic groups around
-	full         bool // the present alternative cannot match nothing
+	fold, dotAll bool    // the flags i and s
+	stack        []frame // the open groups
+	look         int     // the number of open look-behinds
+	closed       int     // the number of open look-arounds and atomic groups
+	full         bool    // the current alternative cannot match the empty text
 }
 
-// A frame is an open group.
+// A frame is an open group, with the state of the translator before the group.
 type frame struct {
-	start        int // of its text in out
+	start        int // the offset of the group's text in out
 	fold, dotAll bool
-	assertion    bool // a look-around
-	behind       bool
-	closed       bool // a look-around or an atomic group
-	groups       int  // before it
-	full         bool // of the alternative that it stands in
-	empty        bool // an alternative of it can match nothing
+	assertion    bool // the group is a look-around
+	behind       bool // the group is a look-behind
+	closed       bool // the group is a look-around or an atomic group
+	groups       int  // the number of capturing groups before this group
+	full         bool // translator.full before this group
+	empty        bool // an alternative of the group can match the empty text
 }
 
-// An atom is what a quantifier may follow.
+// An atom is a part of a pattern that a quantifier can follow.
 type atom struct {
-	start      int  // of its text in out
-	assertion  bool // it matches no characters, or is not to be repeated for another reason
+	start      int  // the offset of the atom's text in out
+	assertion  bool // the atom matches no characters
 	group      bool
-	groups     int // that capture, in it
+	groups     int // the number of capturing groups in the atom
 	matchEmpty bool
 }
 
+// unsupported is the error for n characters from the current one that cannot be translated.
 func (t *translator) unsupported(what string, n int) error {
 	return fmt.Errorf("%s (%q at character %d) is not supported: it has no counterpart with the same meaning here",
 		what, text(t.in[t.i:min(len(t.in), t.i+n)]), t.i+1)
 }
 
+// text is the characters of tokens.
 func text(ts []token) string {
 	var b strings.Builder
 	for _, t := range ts {
@@ -126,7 +131,7 @@ func text(ts []token) string {
 	return b.String()
 }
 
-// at is the character n behind the present one, 0 where there is none or it is quoted.
+// at returns the character n places after the current one, or 0 if there is none or it is quoted.
 func (t *translator) at(n int) rune {
 	if t.i+n >= len(t.in) || t.in[t.i+n].quoted {
 		return 0
@@ -134,6 +139,7 @@ func (t *translator) at(n int) rune {
 	return t.in[t.i+n].r
 }
 
+// peek reports whether the characters from the current one on are those of s, none of them quoted.
 func (t *translator) peek(s string) bool {
 	for n, r := range []rune(s) {
 		if t.at(n) != r {
@@ -143,6 +149,7 @@ func (t *translator) peek(s string) bool {
 	return true
 }
 
+// run translates the whole pattern.
 func (t *translator) run() error {
 	for t.i < len(t.in) {
 		a := atom{start: t.out.Len()}
@@ -207,6 +214,7 @@ func (t *translator) run() error {
 	return nil
 }
 
+// literal writes one character that stands for itself.
 func (t *translator) literal(r rune) {
 	s := one(r)
 	if t.fold {
@@ -215,7 +223,7 @@ func (t *translator) literal(r rune) {
 	s.write(&t.out)
 }
 
-// alternative notes the end of an alternative of the innermost group.
+// alternative ends an alternative of the innermost group.
 func (t *translator) alternative() {
 	if n := len(t.stack); n > 0 && !t.full {
 		t.stack[n-1].empty = true
@@ -223,11 +231,13 @@ func (t *translator) alternative() {
 	t.full = false
 }
 
+// push opens a group.
 func (t *translator) push(f frame) {
 	t.stack = append(t.stack, f)
 	t.full = false
 }
 
+// closeGroup reads the ) of the innermost group.
 func (t *translator) closeGroup() atom {
 	t.alternative()
 	f := t.stack[len(t.stack)-1]
@@ -244,7 +254,10 @@ func (t *translator) closeGroup() atom {
 	return atom{start: f.start, assertion: f.assertion, group: true, groups: t.groups - f.groups, matchEmpty: f.empty}
 }
 
-// open reads what begins with a (.
+// Java keeps the text of such a group even if the match fails later; regexp2 does not.
+const capturesInClosed = "a capturing group in a look-around or an atomic group"
+
+// open reads the start of a group.
 func (t *translator) open() (err error) {
 	f := frame{start: t.out.Len(), fold: t.fold, dotAll: t.dotAll, groups: t.groups, full: t.full}
 	capture := func(name string) {
@@ -255,7 +268,7 @@ func (t *translator) open() (err error) {
 			}
 			t.names[name] = t.groups
 		}
-		if t.backtracks { // else regexp2 counts the named ones behind the others
+		if t.backtracks { // regexp2 would give named groups higher numbers than all others
 			t.out.WriteString("(?<" + strconv.Itoa(t.groups) + ">")
 		} else {
 			t.out.WriteByte('(')
@@ -272,7 +285,7 @@ func (t *translator) open() (err error) {
 	switch {
 	case !t.peek("(?"):
 		if t.closed > 0 {
-			return t.unsupported("a group in a look-around or an atomic group, which Java remembers also where the match failed later,", 1)
+			return t.unsupported(capturesInClosed, 1)
 		}
 		capture("")
 		t.i++
@@ -306,14 +319,14 @@ func (t *translator) open() (err error) {
 		for i := range len(name) {
 			c := name[i]
 			if letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'; !letter && (i == 0 || c < '0' || c > '9') {
-				return fmt.Errorf("group name %q: it must be letters and digits, a letter first", name)
+				return fmt.Errorf("group name %q: it must be letters and digits, and begin with a letter", name)
 			}
 		}
 		if _, twice := t.names[name]; twice || name == "" {
-			return fmt.Errorf("group name %q: it is there twice, or empty", name)
+			return fmt.Errorf("group name %q: the name is empty or occurs twice", name)
 		}
 		if t.closed > 0 {
-			return t.unsupported("a group in a look-around or an atomic group, which Java remembers also where the match failed later,", 3)
+			return t.unsupported(capturesInClosed, 3)
 		}
 		capture(name)
 		t.i += end + 1
@@ -330,7 +343,8 @@ func (t *translator) open() (err error) {
 	return nil
 }
 
-// flags reads (?i), (?s-i), (?i:…): i and s, which are worked into what is written.
+// flags reads inline flags such as (?i), (?s-i) and (?i:…). The flags are not written: they change
+// the characters that are written after them.
 func (t *translator) flags(f frame) error {
 	on := true
 	for n := 2; ; n++ {
@@ -358,7 +372,8 @@ func (t *translator) flags(f frame) error {
 	}
 }
 
-// quantifier reads what follows an atom, and says whether both together can match nothing.
+// quantifier reads the quantifier of an atom, if there is one. It reports whether the atom with its
+// quantifier can match the empty text.
 func (t *translator) quantifier(a atom) (empty bool, err error) {
 	var q string
 	var least, n int
@@ -412,7 +427,8 @@ func (t *translator) quantifier(a atom) (empty bool, err error) {
 	return least == 0 || a.matchEmpty, nil
 }
 
-// repetition reads {n}, {n,} or {n,m} at the start of ts. more says that it can be more than once; length 0 that it is none of these.
+// repetition reads {n}, {n,} or {n,m} at the start of ts. more reports whether it allows more than
+// one repetition. length is 0 if ts starts with none of the three.
 func repetition(ts []token) (q string, least int, more bool, length int) {
 	end := slices.IndexFunc(ts, func(k token) bool { return k.r == '}' })
 	if end < 0 || slices.ContainsFunc(ts[:end], func(k token) bool { return k.quoted }) {

@@ -1,5 +1,0 @@
-package router
-
-import "flag"
-
-var update = flag.Bool("update", false, "write the goldens anew")
