@@ -183,7 +183,8 @@ type Record struct {
 	Time      time.Time // of millisecond precision in Kafka; the same at every redelivery
 	// Committed is the commit time of the row's transaction: where its latency counts from. It is not delivered.
 	Committed time.Time
-	// EventID names the event in errors, logs and the checkpoint: the event id column as text. Never interpreted.
+	// EventID names the event in errors, logs and the checkpoint: the event id column as text. Never interpreted. It may be
+	// a part of the record's other bytes, so code that keeps it longer than the record must clone it.
 	EventID string
 }
 

@@ -168,6 +168,7 @@ func (l *loop) copyRow(r copied) error {
 		ticket.Tx |= l.gen << genShift
 		c.sent++
 		l.sink.Send(&l.rec, ticket)
+		l.rec = cdc.Record{} // the sink's now
 	}
 	return l.tracker.Commit(c.taken)
 }

@@ -113,6 +113,7 @@ func (l *loop) send(ev *cdc.Event, begin cdc.Position) {
 	ticket.Tx |= l.gen << genShift
 	l.recent.add(l.rec.Topic, l.rec.EventID, l.now)
 	l.sink.Send(&l.rec, ticket)
+	l.rec = cdc.Record{} // the sink's now; the next event may be long in coming
 }
 
 // inconsistent gives up what is remembered of the source's history, because what it sent does not fit to it, and has the next

@@ -37,8 +37,14 @@ type recent struct {
 }
 
 type sents struct {
-	ring [recentEvents]Sent
+	ring [recentEvents]sent
 	n    int
+}
+
+// A sent is a Sent that owns the bytes of its id: the record's own id is a part of its payload. The next event uses them again.
+type sent struct {
+	id []byte
+	at time.Time
 }
 
 func (r *recent) add(topic, id string, now time.Time) {
@@ -53,7 +59,8 @@ func (r *recent) add(topic, id string, now time.Time) {
 		s = &sents{}
 		r.topics[topic] = s
 	}
-	s.ring[s.n%recentEvents] = Sent{id, now}
+	slot := &s.ring[s.n%recentEvents]
+	slot.id, slot.at = append(slot.id[:0], id...), now
 	s.n++
 	r.changed = true
 }
@@ -61,7 +68,7 @@ func (r *recent) add(topic, id string, now time.Time) {
 func (r *recent) forgetOldest() {
 	oldest, at := "", time.Time{}
 	for topic, s := range r.topics {
-		if newest := s.ring[(s.n-1)%recentEvents].At; oldest == "" || newest.Before(at) {
+		if newest := s.ring[(s.n-1)%recentEvents].at; oldest == "" || newest.Before(at) {
 			oldest, at = topic, newest
 		}
 	}
@@ -79,7 +86,8 @@ func (r *recent) list(now time.Time) map[string][]Sent {
 	out := make(map[string][]Sent, len(r.topics))
 	for topic, s := range r.topics {
 		for i := 1; i <= min(s.n, recentEvents); i++ {
-			out[topic] = append(out[topic], s.ring[(s.n-i)%recentEvents])
+			e := &s.ring[(s.n-i)%recentEvents]
+			out[topic] = append(out[topic], Sent{string(e.id), e.at})
 		}
 	}
 	return out

@@ -22,7 +22,7 @@ type progress struct {
 	open   cdc.Position // Begin.Pos of the transaction received in part; 0 when there is none. Outlives a session.
 	events int          // of the open one: events handled, whether or not they gave a record
 	rows   int          // of the open one: events that gave a record, those skipped because of next included
-	lastID string       // event id of the last of rows
+	lastID []byte       // event id of the last of rows; a copy, because the record's own id would keep its payload in memory
 
 	inTx      bool // between Begin and Commit of this session
 	again     bool // the transaction that the session is in was received whole before
@@ -67,7 +67,7 @@ func (p *progress) begin(pos cdc.Position) (fresh bool, err error) {
 	case pos <= p.whole:
 		return false, fmt.Errorf("transaction %s after transaction %s: not in commit order", pos, p.whole)
 	}
-	p.open, p.events, p.rows, p.lastID, p.replaying = pos, 0, 0, "", false
+	p.open, p.events, p.rows, p.lastID, p.replaying = pos, 0, 0, p.lastID[:0], false
 	if p.next != nil {
 		switch {
 		case pos == p.next.CommitLSN:
@@ -97,7 +97,7 @@ func (p *progress) event() (bool, error) {
 // record takes the record that an event gave and says whether it is to be delivered.
 func (p *progress) record(id string) (bool, error) {
 	p.rows++
-	p.lastID = id
+	p.lastID = append(p.lastID[:0], id...)
 	if p.nextLeft == 0 {
 		return true, nil
 	}
@@ -146,7 +146,7 @@ func (p *progress) standalone(pos cdc.Position) (bool, error) {
 // left is what a checkpoint at safe has to say of the transaction behind it. Where settled is set, nothing is in flight.
 func (p *progress) left(safe cdc.Position, settled bool) *checkpoint.Next {
 	if settled && p.open != 0 && p.rows > 0 && p.nextLeft == 0 {
-		return &checkpoint.Next{CommitLSN: p.open, Rows: p.rows, LastEventID: p.lastID}
+		return &checkpoint.Next{CommitLSN: p.open, Rows: p.rows, LastEventID: string(p.lastID)}
 	}
 	if p.next != nil && safe <= p.next.CommitLSN {
 		return p.next

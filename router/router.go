@@ -12,6 +12,7 @@ package router
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -88,7 +89,7 @@ func (e *RowError) Unwrap() error { return e.Err }
 func (e *RowError) NeedsPerson() bool { return true }
 
 func (r *Router) rowError(ev *cdc.Event, id string, err error) *RowError {
-	return &RowError{EventID: id, Table: ev.Row.Relation.String(), LSN: ev.Pos, Err: err}
+	return &RowError{EventID: strings.Clone(id), Table: ev.Row.Relation.String(), LSN: ev.Pos, Err: err}
 }
 
 // Route fills rec from ev and says whether the event gives a record at all: inserts do, and updates that change the primary key where

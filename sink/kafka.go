@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -223,7 +224,7 @@ func (sl *slot) done(_ *kgo.Record, err error) {
 func (s *Kafka) end(sl *slot, err error, latency time.Duration) {
 	a := cdc.Ack{Ticket: sl.ticket, Err: err, Latency: latency}
 	if err != nil {
-		a.EventID, a.Topic = sl.eventID, sl.t.name
+		a.EventID, a.Topic = strings.Clone(sl.eventID), sl.t.name
 	}
 	sl.t.pending--
 	s.acks = append(s.acks, a)

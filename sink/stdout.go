@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strings"
 	"sync"
 	"time"
 	"unicode/utf8"
@@ -75,7 +76,7 @@ func (s *Stdout) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	}
 	a := cdc.Ack{Ticket: ticket, Latency: max(0, time.Since(rec.Committed))}
 	if err != nil {
-		a.Err, a.EventID, a.Topic = fmt.Errorf("write event %s: %w", rec.EventID, err), rec.EventID, rec.Topic
+		a.Err, a.EventID, a.Topic = fmt.Errorf("write event %s: %w", rec.EventID, err), strings.Clone(rec.EventID), rec.Topic
 	}
 	s.acks = append(s.acks, a)
 	select {
