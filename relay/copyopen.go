@@ -79,15 +79,18 @@ func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*check
 			"Write snapshot: initial under source: to finish it, or snapshot: never to leave the rest out.")
 	}
 	r.log.Warn().Uint64("rows", rec.Copy.Rows).Msg("THE SNAPSHOT IS GIVEN UP, because source.snapshot is never: the rows of the table that are not published yet are left out")
-	if rec.Copy.Slot {
-		without := *rec
-		without.Copy = nil
-		return &without, nil
+	if rec.Copy.Slot { // the record of the next epoch leaves the copy out
+		return rec, nil
 	}
 	if err := r.store.Save(ctx, rec.Key(), nil); err != nil {
 		return nil, waitable(fmt.Errorf("remove checkpoint %s: %w", rec.Key(), err))
 	}
 	return nil, nil //nolint:nilnil // no record is none
+}
+
+// givesUp reports whether the configuration gives up the snapshot that rec speaks of.
+func (r *Relay) givesUp(rec *checkpoint.Record) bool {
+	return rec.Copies(checkpoint.OriginSnapshot) && r.cfg.SkipSnapshot && r.cfg.Copying == nil
 }
 
 // planSnapshot is a first start.

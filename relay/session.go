@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -119,7 +120,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		if base != nil {
 			// Also on another timeline: Judge has made sure that this one left the other behind that transaction.
 			next.Next, next.CommitTime = base.Next, base.CommitTime
-			if base.Copy != nil {
+			if base.Copy != nil && !r.givesUp(base) {
 				c := *base.Copy
 				c.Slot, next.Copy = true, &c
 			}
@@ -156,11 +157,12 @@ func (r *Relay) newest(ctx context.Context) (*checkpoint.Record, []string, error
 	return rec, older, nil
 }
 
+// same reports whether two records are equal in every field. A former holder of the slot may have moved no more than Next or Copy.
 func same(a, b *checkpoint.Record) bool {
 	if a == nil || b == nil {
 		return a == b
 	}
-	return a.Epoch == b.Epoch && a.LSN == b.LSN
+	return bytes.Equal(a.Encode(), b.Encode())
 }
 
 // waitable makes an error of the store one that is waited out, unless it says itself what it is.
