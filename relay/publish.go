@@ -84,20 +84,3 @@ func (l *loop) noteError(err error) {
 	l.st.LastError, l.st.LastErrorAt = err.Error(), time.Now()
 	l.st.Troubles = troubled(l.st.Troubles, err, l.st.LastErrorAt)
 }
-
-// latencyBounds are LatencyBounds as durations: comparing those is all that an acknowledgement costs.
-var latencyBounds = func() (b [len(LatencyBounds)]time.Duration) {
-	for i, s := range LatencyBounds {
-		b[i] = time.Duration(s * float64(time.Second))
-	}
-	return b
-}()
-
-func (h *Histogram) add(d time.Duration) {
-	i := 0
-	for i < len(latencyBounds) && d > latencyBounds[i] {
-		i++
-	}
-	h.Counts[i]++
-	h.Sum += d.Seconds()
-}

@@ -58,13 +58,3 @@ type Status struct {
 	LastAck         time.Time         // local time of the newest acknowledgement
 	CheckpointError string            // why the checkpoint cannot be written now; "" when it can
 }
-
-// LatencyBounds are the upper bounds of Histogram's buckets, in seconds.
-var LatencyBounds = [...]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600}
-
-// A Histogram counts durations. Counts[i] is the number at or below LatencyBounds[i] and above the bound before; the last one is
-// above all bounds. Not cumulative.
-type Histogram struct {
-	Counts [len(LatencyBounds) + 1]uint64
-	Sum    float64 // seconds
-}

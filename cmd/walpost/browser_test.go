@@ -187,6 +187,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 				s := nowBusy()
 				s.Events, s.Slot.RetainedBytes = uint64(1000*i+i%7*150), int64(i%20)<<22
 				s.Latency.Counts[2+i%3] += uint64(20 * i)
+				s.Latency.Max = 0.01
 				past.sample(s, time.Now().Add(time.Duration(i-80)*historyEvery))
 			}
 			address := serve(t, "127.0.0.1:0", r, past)

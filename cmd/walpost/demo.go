@@ -19,7 +19,6 @@ import (
 	"github.com/walpost/walpost/internal/ledger"
 	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/shop"
-	"github.com/walpost/walpost/relay"
 )
 
 // demoDatabase is where the shop's tables are; demoSettle is how long the last events may take once the shop is closed.
@@ -245,22 +244,14 @@ func (d *demo) progress(last walpost.Status) walpost.Status {
 	if st.Slot.Known && st.Slot.UnconfirmedBytes >= 0 {
 		lag = walpost.Size(st.Slot.UnconfirmedBytes).Roughly()
 	}
-	took := since(st.Latency, last.Latency)
+	took := st.Latency.Since(last.Latency)
 	reason := ""
 	if !st.Ready {
 		reason = "  not ready: " + st.Reason
 	}
 	d.line.show(fmt.Sprintf("%d committed, %d arrived, %d/s, commit to ack p50 %.1f ms p99 %.1f ms, slot lag %s%s", d.shop.Committed(), arrived,
-		st.Events-last.Events, 1000*quantile(took, 0.5), 1000*quantile(took, 0.99), lag, reason))
+		st.Events-last.Events, 1000*took.Quantile(0.5), 1000*took.Quantile(0.99), lag, reason))
 	return st
-}
-
-// since is the latencies between two looks.
-func since(now, before relay.Histogram) relay.Histogram {
-	for i := range now.Counts {
-		now.Counts[i] -= before.Counts[i]
-	}
-	return now
 }
 
 // verdict compares what was committed with what arrived.

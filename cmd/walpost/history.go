@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/walpost/walpost"
-	"github.com/walpost/walpost/relay"
 )
 
 const (
@@ -53,12 +52,8 @@ func (h *history) sample(s walpost.Status, now time.Time) {
 			At: float64(now.UnixMilli()) / 1000, Rate: float64(s.Events-min(s.Events, h.before.Events)) / passed,
 			Retained: known(s.Slot.RetainedBytes, s.Slot.Known && s.Slot.Exists && s.Slot.RetainedBytes >= 0),
 		}
-		var within relay.Histogram // this interval only
-		for i, n := range s.Latency.Counts {
-			within.Counts[i] = n - min(n, h.before.Latency.Counts[i])
-		}
-		if count(within) > 0 {
-			p50, p99 := quantile(within, 0.5), quantile(within, 0.99)
+		if within := s.Latency.Since(h.before.Latency); within.Count() > 0 {
+			p50, p99 := within.Quantile(0.5), within.Quantile(0.99)
 			p.P50, p.P99 = &p50, &p99
 		}
 		h.points = append(h.points, p)

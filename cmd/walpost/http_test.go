@@ -169,18 +169,3 @@ func TestAddressInUseIsSaid(t *testing.T) {
 		t.Errorf("a second server on %s: %v", addr, err)
 	}
 }
-
-func TestQuantileLiesInItsBucket(t *testing.T) {
-	var h relay.Histogram
-	if got := quantile(h, 0.5); got != 0 {
-		t.Errorf("of nothing: %v", got)
-	}
-	h.Counts[3] = 100 // above 2.5 ms, up to 5 ms
-	if got := quantile(h, 0.5); got != 0.00375 {
-		t.Errorf("median %v, want 3.75 ms", got)
-	}
-	h.Counts[len(h.Counts)-1] = 100
-	if got := quantile(h, 0.99); got != 3600 {
-		t.Errorf("p99 %v, want the last bound", got)
-	}
-}

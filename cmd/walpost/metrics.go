@@ -131,7 +131,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		n += s.Latency.Counts[i]
 		buckets[bound] = n
 	}
-	to <- prometheus.MustNewConstHistogram(latency, count(s.Latency), s.Latency.Sum, buckets)
+	to <- prometheus.MustNewConstHistogram(latency, s.Latency.Count(), s.Latency.Sum, buckets)
 	age := 0.0
 	if a := ago(s.OldestUnacked, now); a != nil {
 		age = *a

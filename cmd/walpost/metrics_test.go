@@ -46,7 +46,7 @@ func busy() *still {
 			WALRate: 2048,
 		},
 	}
-	s.Latency.Counts[0], s.Latency.Counts[3], s.Latency.Sum = 4, 3, 0.02
+	s.Latency.Counts[0], s.Latency.Counts[3], s.Latency.Sum, s.Latency.Max = 4, 3, 0.02, 0.004
 	return &still{s}
 }
 
@@ -123,11 +123,21 @@ walpost_commit_to_ack_seconds_bucket{le="1"} 7
 walpost_commit_to_ack_seconds_bucket{le="2.5"} 7
 walpost_commit_to_ack_seconds_bucket{le="5"} 7
 walpost_commit_to_ack_seconds_bucket{le="10"} 7
+walpost_commit_to_ack_seconds_bucket{le="20"} 7
 walpost_commit_to_ack_seconds_bucket{le="30"} 7
+walpost_commit_to_ack_seconds_bucket{le="45"} 7
 walpost_commit_to_ack_seconds_bucket{le="60"} 7
+walpost_commit_to_ack_seconds_bucket{le="90"} 7
+walpost_commit_to_ack_seconds_bucket{le="120"} 7
+walpost_commit_to_ack_seconds_bucket{le="180"} 7
 walpost_commit_to_ack_seconds_bucket{le="300"} 7
+walpost_commit_to_ack_seconds_bucket{le="450"} 7
+walpost_commit_to_ack_seconds_bucket{le="600"} 7
 walpost_commit_to_ack_seconds_bucket{le="900"} 7
+walpost_commit_to_ack_seconds_bucket{le="1800"} 7
 walpost_commit_to_ack_seconds_bucket{le="3600"} 7
+walpost_commit_to_ack_seconds_bucket{le="7200"} 7
+walpost_commit_to_ack_seconds_bucket{le="14400"} 7
 walpost_commit_to_ack_seconds_bucket{le="+Inf"} 7
 walpost_commit_to_ack_seconds_sum 0.02
 walpost_commit_to_ack_seconds_count 7

@@ -158,7 +158,7 @@ func viewOf(s walpost.Status, now time.Time) view {
 	v.Position.Checkpoint, v.Position.Confirmed = s.Checkpoint.String(), s.Confirmed.String()
 	v.InFlight.Events, v.InFlight.Bytes, v.InFlight.Oldest = s.InFlightEvents, s.InFlightBytes, ago(s.OldestUnacked, now)
 	v.Window.Events, v.Window.Bytes, v.Window.Full = s.Window.Events, int64(s.Window.Bytes), s.WindowFull.Seconds()
-	v.Latency.Count, v.Latency.P50, v.Latency.P99 = count(s.Latency), quantile(s.Latency, 0.5), quantile(s.Latency, 0.99)
+	v.Latency.Count, v.Latency.P50, v.Latency.P99 = s.Latency.Count(), s.Latency.Quantile(0.5), s.Latency.Quantile(0.99)
 	v.Recent, v.Errors = map[string][]eventView{}, []errorView{}
 	for topic, events := range s.Recent {
 		for _, e := range events {
@@ -225,30 +225,6 @@ func ago(t, now time.Time) *float64 {
 	}
 	age := max(0, now.Sub(t).Seconds())
 	return &age
-}
-
-func count(h relay.Histogram) (n uint64) {
-	for _, c := range h.Counts {
-		n += c
-	}
-	return n
-}
-
-// quantile is where a share q of the durations lies, linear within a bucket. Above the last bound it is the last bound.
-func quantile(h relay.Histogram, q float64) float64 {
-	rank := q * float64(count(h))
-	if rank == 0 {
-		return 0
-	}
-	var below, lower float64
-	for i, bound := range relay.LatencyBounds {
-		n := float64(h.Counts[i])
-		if n > 0 && below+n >= rank {
-			return lower + (bound-lower)*(rank-below)/n
-		}
-		below, lower = below+n, bound
-	}
-	return lower
 }
 
 // stuckLimit is how long the loop may take for one turn. It publishes its state four times a second, and the longest

@@ -1,0 +1,75 @@
+package relay
+
+import "time"
+
+// LatencyBounds are the upper bounds of Histogram's buckets, in seconds. Above 10 s, where an outage shows, each is at most twice the
+// bound before it, up to four hours.
+var LatencyBounds = [...]float64{
+	.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10,
+	20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600, 7200, 14400,
+}
+
+// A Histogram counts durations. Counts[i] is the number at or below LatencyBounds[i] and above the bound before; the last one is
+// above all bounds. Not cumulative.
+type Histogram struct {
+	Counts [len(LatencyBounds) + 1]uint64
+	Sum    float64 // seconds
+	Max    float64 // seconds: the longest duration
+}
+
+// latencyBounds are LatencyBounds as durations: comparing those is all that an acknowledgement costs.
+var latencyBounds = func() (b [len(LatencyBounds)]time.Duration) {
+	for i, s := range LatencyBounds {
+		b[i] = time.Duration(s * float64(time.Second))
+	}
+	return b
+}()
+
+func (h *Histogram) add(d time.Duration) {
+	i := 0
+	for i < len(latencyBounds) && d > latencyBounds[i] {
+		i++
+	}
+	h.Counts[i]++
+	h.Sum += d.Seconds()
+	h.Max = max(h.Max, d.Seconds())
+}
+
+// Count is the number of durations.
+func (h Histogram) Count() (n uint64) {
+	for _, c := range h.Counts {
+		n += c
+	}
+	return n
+}
+
+// Since returns the durations that came after an earlier look. Its Max stays that of all durations, because a histogram does not
+// tell which of them came later.
+func (h Histogram) Since(before Histogram) Histogram {
+	for i, n := range before.Counts {
+		h.Counts[i] -= min(h.Counts[i], n)
+	}
+	h.Sum -= before.Sum
+	return h
+}
+
+// Quantile is where a share q of the durations lies, in seconds: linear within a bucket, and never above Max. It is 0 where there are no
+// durations.
+func (h Histogram) Quantile(q float64) float64 {
+	rank := q * float64(h.Count())
+	if rank == 0 {
+		return 0
+	}
+	var below, lower float64
+	for i, n := range h.Counts {
+		upper := h.Max
+		if i < len(LatencyBounds) {
+			upper = min(LatencyBounds[i], h.Max)
+		}
+		if n := float64(n); n > 0 && below+n >= rank {
+			return lower + (upper-lower)*(rank-below)/n
+		}
+		below, lower = below+float64(n), upper
+	}
+	return h.Max
+}
