@@ -121,10 +121,9 @@ func (t *tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 		return nil, err
 	}
 	r := &tableReading{tables: t, reader: reader, spec: c}
-	for _, table := range reader.Tables() {
-		if !slices.Contains(c.Finished, table.String()) {
-			r.left = append(r.left, table)
-		}
+	if r.left, err = unfinished(c, reader.Tables()); err != nil {
+		reader.Close()
+		return nil, err
 	}
 	if t.prepare != nil {
 		if r.leaveOut, err = t.prepare(ctx, r); err != nil {
@@ -133,6 +132,25 @@ func (t *tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 		}
 	}
 	return r, nil
+}
+
+// unfinished is the tables that are left to read, in this order: the one that was being read comes first, because a checkpoint keeps the
+// place of one table only.
+func unfinished(c checkpoint.Copy, all []replication.Table) (left []replication.Table, err error) {
+	begun := slices.IndexFunc(all, func(t replication.Table) bool { return t.String() == c.At.Table })
+	if c.At.Table != "" && begun < 0 {
+		return nil, fault.Config(fmt.Errorf("table %s is not among source.tables any more, and its %s is not finished: %d rows are published in all",
+			c.At.Table, c.Origin, c.Rows), "Put the table back under source.tables until its rows are published.")
+	}
+	if begun >= 0 {
+		left = append(left, all[begun])
+	}
+	for i, t := range all {
+		if i != begun && !slices.Contains(c.Finished, t.String()) {
+			left = append(left, t)
+		}
+	}
+	return left, nil
 }
 
 // tableReading reads one table after the other.
@@ -162,7 +180,7 @@ func (r *tableReading) selection(ctx context.Context, table replication.Table) (
 	return sel, nil
 }
 
-// Next returns the next row that is to be published.
+// Next returns the next row that is to be published, or the end of a table.
 func (r *tableReading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error) {
 	var none checkpoint.Mark
 	for len(r.left) > 0 {
@@ -185,7 +203,7 @@ func (r *tableReading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, e
 			return nil, none, err
 		case ev == nil:
 			r.left, r.rows = r.left[1:], nil
-			continue
+			return nil, checkpoint.Mark{Table: table.String()}, nil
 		}
 		if r.leaveOut != nil {
 			out, err := r.leaveOut(ev)

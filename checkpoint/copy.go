@@ -29,7 +29,7 @@ type Copy struct {
 	Since time.Time    `json:"since,omitzero"`
 
 	Finished []string `json:"finished,omitempty"` // tables whose rows are all acknowledged
-	At       Mark     `json:"at,omitzero"`        // the row of another table up to which they are
+	At       Mark     `json:"at,omitzero"`        // the row of the table being read up to which they are
 	Rows     uint64   `json:"rows"`               // acknowledged so far, over all starts
 }
 
@@ -60,12 +60,17 @@ func (r *Record) Copies(origin string) bool {
 	return r != nil && r.Copy != nil && r.Copy.Origin == origin
 }
 
-// Advance counts a row as acknowledged, with all before it. Tables are read one after another: where a row is of another table than the
-// one before, that one is finished.
+// Advance counts a row as acknowledged, with all before it.
 func (c *Copy) Advance(m Mark) {
-	if c.At.Table != "" && c.At.Table != m.Table {
-		c.Finished = append(slices.Clip(c.Finished), c.At.Table)
-	}
 	c.At = m
 	c.Rows++
+}
+
+// Finish notes that all rows of a table are acknowledged. Another order of the tables in the configuration, or another table in it, must
+// not end a table: only its reader knows that it has no further row.
+func (c *Copy) Finish(table string) {
+	c.Finished = append(slices.Clip(c.Finished), table)
+	if c.At.Table == table {
+		c.At = Mark{}
+	}
 }

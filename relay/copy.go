@@ -35,13 +35,15 @@ type copying struct {
 	over      bool   // a record that asks for no copy is durable
 }
 
-// An ahead is a row that was taken.
+// An ahead is a row that was taken, or the end of a table.
 type ahead struct {
 	n    cdc.Position
 	mark checkpoint.Mark
+	end  bool // of mark's table
 }
 
-// copied is what the reader hands over: a row that nobody else refers to, the end (ev nil), or why it stopped.
+// copied is what the reader hands over: a row that nobody else refers to, the end of a table (ev nil), the end of all tables (an empty mark
+// too), or why it stopped.
 type copied struct {
 	ev   *cdc.Event
 	mark checkpoint.Mark
@@ -148,9 +150,11 @@ func (l *loop) copyRow(r copied) error {
 		return l.lose(r.err)
 	case r.err != nil:
 		return r.err
-	case r.ev == nil:
+	case r.ev == nil && r.mark.Table == "":
 		c.done = true
 		return nil
+	case r.ev == nil:
+		return l.counted(ahead{mark: r.mark, end: true}, nil)
 	}
 	l.sawEvent, l.moved = true, true
 	c.table = r.ev.Row.Relation
@@ -159,16 +163,25 @@ func (l *loop) copyRow(r copied) error {
 	if err != nil {
 		return l.poison(fmt.Errorf("route: %w", err), l.rec.EventID, c.table.String(), 0)
 	}
+	if !ok {
+		return l.counted(ahead{mark: r.mark}, nil)
+	}
+	return l.counted(ahead{mark: r.mark}, &l.rec)
+}
+
+// counted gives a the next number, as a transaction with one record, or with none where rec is nil.
+func (l *loop) counted(a ahead, rec *cdc.Record) error {
+	c := l.copy
 	c.taken++
-	c.ahead = append(c.ahead, ahead{c.taken, r.mark})
+	a.n = c.taken
+	c.ahead = append(c.ahead, a)
 	l.tracker.Begin(l.now) // as old as its sending: it is late on nobody's account
-	if ok {
-		l.rec.Headers = append(l.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
-		ticket := l.tracker.Add(l.rec.Size())
+	if rec != nil {
+		rec.Headers = append(rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
+		ticket := l.tracker.Add(rec.Size())
 		ticket.Tx |= l.gen << genShift
 		c.sent++
-		l.sink.Send(&l.rec, ticket)
-		l.rec = cdc.Record{} // the sink's now
+		l.sink.Send(rec, ticket)
 	}
 	return l.tracker.Commit(c.taken)
 }
@@ -177,7 +190,11 @@ func (l *loop) copyRow(r copied) error {
 func (c *copying) advance(safe cdc.Position) {
 	n := 0
 	for n < len(c.ahead) && c.ahead[n].n <= safe {
-		c.spec.Advance(c.ahead[n].mark)
+		if a := &c.ahead[n]; a.end {
+			c.spec.Finish(a.mark.Table)
+		} else {
+			c.spec.Advance(a.mark)
+		}
 		n++
 	}
 	c.ahead = c.ahead[:copy(c.ahead, c.ahead[n:])]
@@ -234,7 +251,7 @@ func (c *copying) stop() {
 	}
 }
 
-// read hands all rows over, and then the end.
+// read hands over all rows, and the end of each table.
 func read(ctx context.Context, tables Tables, sess Session, spec checkpoint.Copy, out chan<- copied) error {
 	rows, err := tables.Rows(ctx, sess, spec)
 	if err != nil {
@@ -246,11 +263,14 @@ func read(ctx context.Context, tables Tables, sess Session, spec checkpoint.Copy
 		if err != nil {
 			return fmt.Errorf("read the table: %w", err)
 		}
-		if ev == nil {
+		switch {
+		case ev != nil:
+			ev = owned(ev)
+		case mark.Table == "":
 			return nil
 		}
 		select {
-		case out <- copied{ev: owned(ev), mark: mark}:
+		case out <- copied{ev: ev, mark: mark}:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

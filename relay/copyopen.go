@@ -35,7 +35,8 @@ type Tables interface {
 
 // Rows is one reading. One goroutine uses it.
 type Rows interface {
-	// Next returns the next row, as an Insert that is valid until the next call, and its place; nil behind the last one.
+	// Next returns the next row, as an Insert that is valid until the next call, and its place. Behind the last row of each table it returns
+	// a nil event and a Mark with only the table's name, and behind the last table a nil event and an empty Mark.
 	Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error)
 	Close()
 }

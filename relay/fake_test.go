@@ -47,6 +47,7 @@ type world struct {
 	landed   map[string][]int // per key: the index of each record, in order of arrival
 	perKey   map[string]int   // records made for each key so far
 	count    map[string]int   // arrivals per event id
+	arrivals int
 	times    map[string]time.Time
 	arrived  int // transactions of log that have arrived wholly, with all before
 	stalled  bool

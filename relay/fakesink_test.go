@@ -135,6 +135,7 @@ func (w *world) land(rec *cdc.Record) {
 	}
 	w.landed[key] = append(before, index)
 	w.count[rec.EventID]++
+	w.arrivals++
 	if w.clean && w.count[rec.EventID] > 1 {
 		w.fail("event %s of key %s arrived %d times", rec.EventID, key, w.count[rec.EventID])
 	}

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -45,6 +46,12 @@ func (w *world) start(cfg Config) *run {
 	if cfg.Copying != nil {
 		tables := *cfg.Copying.Tables.(*fakeTables)
 		tables.p = p
+		if tables.names == nil {
+			tables.names = []string{"first", "second"}
+		}
+		if tables.shuffle && w.rng.IntN(2) == 0 {
+			slices.Reverse(tables.names)
+		}
 		copying := *cfg.Copying
 		cfg.Copying, copying.Tables = &copying, &tables
 	}
