@@ -207,11 +207,14 @@ func (r *Record) Size() int {
 	return n
 }
 
-// A Ticket names one delivery for the tracker that counted it: its transaction and its size. It is carried through a sink
-// untouched.
+// A Ticket names one delivery for the tracker that counted it, by Tx and Size, and says which event was delivered. It is carried
+// through a sink untouched.
 type Ticket struct {
-	Tx   uint64
-	Size uint32
+	Tx     uint64
+	Size   uint32
+	Row    uint32    // number of the event in its transaction, or in the reading of the table, from 1
+	Commit Position  // of the commit record of the event's transaction; 0 for a row that was read from the table
+	Table  *Relation // nil for a message
 }
 
 // An Ack is the end of one delivery.

@@ -67,10 +67,11 @@ type benchSink struct {
 	wake chan struct{}
 }
 
-func (s *benchSink) Send(_ *cdc.Record, t cdc.Ticket) { s.acks = append(s.acks, cdc.Ack{Ticket: t}) }
-func (s *benchSink) Wake() <-chan struct{}            { return s.wake }
-func (s *benchSink) Stalled() error                   { return nil }
-func (s *benchSink) Close(context.Context) error      { return nil }
+func (s *benchSink) Send(_ *cdc.Record, t cdc.Ticket)       { s.acks = append(s.acks, cdc.Ack{Ticket: t}) }
+func (s *benchSink) Wake() <-chan struct{}                  { return s.wake }
+func (s *benchSink) Stalled() error                         { return nil }
+func (s *benchSink) Pending(func(string, int, error, bool)) {}
+func (s *benchSink) Close(context.Context) error            { return nil }
 func (s *benchSink) Acks(buf []cdc.Ack) []cdc.Ack {
 	buf = append(buf, s.acks...)
 	s.acks = s.acks[:0]

@@ -34,6 +34,7 @@ func (l *loop) connect(ctx context.Context) error {
 	if err != nil { // something else ends the run
 		cancel()
 		if a = l.giveUp(); a != nil {
+			l.attempted(a)
 			l.dead = a.sess
 		}
 		return err
@@ -41,16 +42,21 @@ func (l *loop) connect(ctx context.Context) error {
 	if a == nil {
 		return nil
 	}
-	if a.epoch > l.checkpointer.epoch && l.tracker != nil {
-		// Also where this attempt failed later on: its record may be the newest one from now on, so the next must not be below it.
-		l.checkpointer.epoch = a.epoch
-		// And where the slot was another's meanwhile, or is another one, what this process knows to be safe does not belong into it.
-		l.checkpointer.frozen = l.checkpointer.frozen || !a.own || a.gap || !sameHistory(l.found, a.found)
-	}
+	l.attempted(a)
 	if a.err != nil {
 		return l.refused(ctx, a.err)
 	}
 	return l.install(ctx, a)
+}
+
+// attempted takes over the epoch of an attempt, also of one that failed later on or that is not used: its record may be the newest one from
+// now on, so the next record must not be below it.
+func (l *loop) attempted(a *attempt) {
+	if a.epoch > l.checkpointer.epoch && l.tracker != nil {
+		l.checkpointer.epoch = a.epoch
+		// And where the slot was another's meanwhile, or is another one, what this process knows to be safe does not belong into it.
+		l.checkpointer.frozen = l.checkpointer.frozen || !a.own || a.gap || !sameHistory(l.found, a.found)
+	}
 }
 
 // await takes what comes in until the attempt ends. nil: it did not, although ctx ended.

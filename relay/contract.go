@@ -83,6 +83,11 @@ type Sink interface {
 	// a missing topic, a missing right, brokers that can not be reached.
 	Stalled() error
 
+	// Pending calls each once for every topic that has records which are sent and not delivered, in any order. why is what they
+	// wait for, nil where it is not known. closed says that they are not delivered any more, because they are behind a record
+	// that was refused.
+	Pending(each func(topic string, records int, why error, closed bool))
+
 	// Close gives up what is not delivered, without an Ack, and frees everything. A record on the wire may still arrive.
 	Close(ctx context.Context) error
 }

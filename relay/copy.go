@@ -29,7 +29,6 @@ type copying struct {
 	sent  uint64       // records that they gave
 	ahead []ahead      // the rows taken that are not acknowledged, oldest first
 	done  bool         // the last row is taken
-	table *cdc.Relation
 
 	savedRows uint64 // of spec, in the newest durable record
 	over      bool   // a record that asks for no copy is durable
@@ -154,23 +153,22 @@ func (l *loop) copyRow(r copied) error {
 		c.done = true
 		return nil
 	case r.ev == nil:
-		return l.counted(ahead{mark: r.mark, end: true}, nil)
+		return l.counted(ahead{mark: r.mark, end: true}, nil, nil)
 	}
 	l.sawEvent, l.moved = true, true
-	c.table = r.ev.Row.Relation
 	l.rec.EventID = ""
 	ok, err := l.router.Route(r.ev, &l.rec)
 	if err != nil {
-		return l.poison(fmt.Errorf("route: %w", err), l.rec.EventID, c.table.String(), 0)
+		return l.unroutable(r.ev, 0, int(c.taken)+1, err)
 	}
 	if !ok {
-		return l.counted(ahead{mark: r.mark}, nil)
+		return l.counted(ahead{mark: r.mark}, nil, nil)
 	}
-	return l.counted(ahead{mark: r.mark}, &l.rec)
+	return l.counted(ahead{mark: r.mark}, &l.rec, r.ev.Row.Relation)
 }
 
-// counted gives a the next number, as a transaction with one record, or with none where rec is nil.
-func (l *loop) counted(a ahead, rec *cdc.Record) error {
+// counted gives a the next number, as a transaction with one record of a row of table, or with none where rec is nil.
+func (l *loop) counted(a ahead, rec *cdc.Record, table *cdc.Relation) error {
 	c := l.copy
 	c.taken++
 	a.n = c.taken
@@ -179,9 +177,11 @@ func (l *loop) counted(a ahead, rec *cdc.Record) error {
 	if rec != nil {
 		rec.Headers = append(rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
 		ticket := l.tracker.Add(rec.Size())
+		ticket.Row, ticket.Table = uint32(c.taken), table
 		ticket.Tx |= l.gen << genShift
 		c.sent++
 		l.sink.Send(rec, ticket)
+		*rec = cdc.Record{} // the sink's now
 	}
 	return l.tracker.Commit(c.taken)
 }

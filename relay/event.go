@@ -62,7 +62,7 @@ func (l *loop) row(ev *cdc.Event) error {
 	l.rec.EventID = "" // the router sets it, if it gets that far
 	ok, err := l.router.Route(ev, &l.rec)
 	if err != nil {
-		return l.poison(fmt.Errorf("route: %w", err), l.rec.EventID, describe(ev), l.progress.open)
+		return l.unroutable(ev, l.progress.open, l.progress.events, err)
 	}
 	if !ok {
 		return nil
@@ -72,7 +72,7 @@ func (l *loop) row(ev *cdc.Event) error {
 		return l.inconsistent(err)
 	}
 	if send {
-		l.send(ev, l.progress.open)
+		l.send(ev, l.progress.open, l.progress.events)
 	}
 	return nil
 }
@@ -90,11 +90,11 @@ func (l *loop) standalone(ev *cdc.Event) error {
 	l.rec.EventID = ""
 	ok, err := l.router.Route(ev, &l.rec)
 	if err != nil {
-		return l.poison(fmt.Errorf("route: %w", err), l.rec.EventID, describe(ev), ev.Pos)
+		return l.unroutable(ev, ev.Pos, 1, err)
 	}
 	l.tracker.Begin(ev.Time)
 	if ok {
-		l.send(ev, ev.Pos)
+		l.send(ev, ev.Pos, 1)
 	}
 	l.received = max(l.received, ev.Pos)
 	if err := l.tracker.Commit(ev.Pos); err != nil {
@@ -103,13 +103,14 @@ func (l *loop) standalone(ev *cdc.Event) error {
 	return nil
 }
 
-// send hands l.rec, made of ev in the transaction at begin, to the sink.
-func (l *loop) send(ev *cdc.Event, begin cdc.Position) {
+// send hands l.rec to the sink. l.rec was made of ev, event number row of the transaction at begin.
+func (l *loop) send(ev *cdc.Event, begin cdc.Position, row int) {
 	ticket := l.tracker.Add(l.rec.Size())
 	if ticket.Tx > maxTx {
 		panic("relay: too many transactions for a ticket") // 2^48: nine years at a million a second
 	}
-	l.marks.add(ticket.Tx, begin, relationOf(ev))
+	l.marks.add(ticket.Tx, begin)
+	ticket.Commit, ticket.Row, ticket.Table = begin, uint32(row), relationOf(ev)
 	ticket.Tx |= l.gen << genShift
 	l.recent.add(l.rec.Topic, l.rec.EventID, l.now)
 	l.sink.Send(&l.rec, ticket)

@@ -25,6 +25,8 @@ type fakeSink struct {
 	wg     sync.WaitGroup
 	closed bool
 	sends  int
+	open   map[string]int // records that have not ended, by key: a key of the fake is what a topic is to Kafka
+	behind map[string]bool
 }
 
 type parcel struct {
@@ -33,7 +35,7 @@ type parcel struct {
 }
 
 func newFakeSink(p *proc, seed uint64) *fakeSink {
-	return &fakeSink{p: p, rng: rand.New(rand.NewPCG(seed, 2)), queues: map[string]chan parcel{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	return &fakeSink{p: p, rng: rand.New(rand.NewPCG(seed, 2)), queues: map[string]chan parcel{}, open: map[string]int{}, behind: map[string]bool{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
 func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
@@ -46,7 +48,18 @@ func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
 		s.queues[string(rec.Key)] = q
 		s.wg.Go(func() { s.deliver(q) })
 	}
+	s.open[string(rec.Key)]++
 	q <- parcel{*rec, ticket}
+}
+
+func (s *fakeSink) Pending(each func(topic string, records int, why error, closed bool)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key, n := range s.open {
+		if n > 0 {
+			each(key, n, errors.New("slow"), s.behind[key])
+		}
+	}
 }
 
 func (s *fakeSink) sent() int {
@@ -100,7 +113,7 @@ func (s *fakeSink) deliver(q chan parcel) {
 				}
 				w.mu.Unlock()
 				if poison {
-					s.ack(cdc.Ack{Ticket: m.ticket, Err: errors.New("record too large"), EventID: m.rec.EventID, Topic: m.rec.Topic})
+					s.ack(string(m.rec.Key), cdc.Ack{Ticket: m.ticket, Err: errors.New("record too large"), EventID: m.rec.EventID, Topic: m.rec.Topic})
 					return // nothing behind it
 				}
 				break
@@ -113,7 +126,7 @@ func (s *fakeSink) deliver(q chan parcel) {
 		late := s.delay(limit)
 		s.wg.Go(func() {
 			if s.sleep(late) {
-				s.ack(cdc.Ack{Ticket: m.ticket, Latency: time.Since(m.rec.Committed)})
+				s.ack(string(m.rec.Key), cdc.Ack{Ticket: m.ticket, Latency: time.Since(m.rec.Committed)})
 			}
 		})
 	}
@@ -144,9 +157,13 @@ func (w *world) land(rec *cdc.Record) {
 	}
 }
 
-func (s *fakeSink) ack(a cdc.Ack) {
+func (s *fakeSink) ack(key string, a cdc.Ack) {
 	s.mu.Lock()
 	s.acks = append(s.acks, a)
+	s.open[key]--
+	if a.Err != nil {
+		s.behind[key] = true
+	}
 	s.mu.Unlock()
 	select {
 	case s.wake <- struct{}{}:

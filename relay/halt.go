@@ -2,56 +2,18 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 )
 
 const (
-	settleLimit = 2 * time.Second // for acknowledgements once halted
 	finalLimit  = 5 * time.Second // for the last checkpoint
 	closeLimit  = 2 * time.Second // for the last Confirm, for the session's Close, for the sink's
 	helperLimit = 5 * time.Second // for helpers to notice that they are not wanted any more
 )
-
-// poison is the error for an event that can not be routed or delivered.
-func (l *loop) poison(err error, id, table string, begin cdc.Position) error {
-	if id == "" {
-		id = "without id"
-	}
-	if table == "" {
-		table = "unknown table"
-	}
-	where, hint := "", "nothing from this row on is published: repair the row, its topic or the routing, then start again"
-	if begin > 0 {
-		where = " in transaction " + begin.String()
-		hint = fmt.Sprintf("Nothing from this event on is confirmed, and the WAL keeps the row as it was written: repair its topic, the limit or the routing, then start again. "+
-			"To go on without its transaction, and what else is in it: SELECT pg_replication_slot_advance('%s', '%s'); then walpost run with the --accept-gap that it asks for.", l.found.Slot, begin+1)
-	}
-	return fault.Person(fmt.Errorf("event %s of %s%s: %w", id, table, where, err), hint)
-}
-
-// describe names what an event came from.
-func describe(ev *cdc.Event) string {
-	if ev.Kind == cdc.Message {
-		return fmt.Sprintf("message %q at %s", ev.Msg.Prefix, ev.Pos)
-	}
-	if rel := relationOf(ev); rel != nil {
-		return rel.String()
-	}
-	return ""
-}
-
-func relationOf(ev *cdc.Event) *cdc.Relation {
-	if ev.Row.Relation != nil {
-		return ev.Row.Relation
-	}
-	return ev.Old.Relation
-}
 
 // watch asks the source at every interval whether what the stream rests on is still there. It is not one of the loop's methods: it runs beside it.
 func (r *Relay) watch(ctx context.Context, found chan<- error) {
@@ -92,24 +54,6 @@ func (l *loop) checked(err error) error {
 	return nil
 }
 
-// halting is the error of a run that was halted from outside.
-type halting struct {
-	error
-	freed func()
-}
-
-func (h *halting) Unwrap() error { return h.error }
-
-// Halt ends Run with err, which needs a person, as a fault that was found inside would: what is acknowledged is checkpointed and
-// confirmed, nothing new is delivered. freed is called by Run when the session is closed, so that the slot is free, and before Run
-// lingers; it may take its time. Halt may be called from any goroutine and returns at once; a second call does nothing.
-func (r *Relay) Halt(err error, freed func()) {
-	select {
-	case r.halts <- &halting{error: err, freed: freed}:
-	default:
-	}
-}
-
 // stop is the clean end.
 func (l *loop) stop() error {
 	l.now = time.Now()
@@ -117,7 +61,7 @@ func (l *loop) stop() error {
 	l.setState(Draining, "stopping")
 	l.log.Info().Int("in_flight", l.inFlight()).Dur("grace", l.cfg.ShutdownGrace).Msg("stopping")
 	from := l.now
-	err := l.settle(nil, l.now.Add(l.cfg.ShutdownGrace))
+	err := l.drain(nil, l.now.Add(l.cfg.ShutdownGrace))
 	l.finish()
 	again := 0
 	if l.tracker != nil { // else nothing was ever read
@@ -129,11 +73,15 @@ func (l *loop) stop() error {
 	} else {
 		l.log.Info().Str("lsn", l.checkpointer.durable.String()).Dur("took", time.Since(from)).Msg("stopped")
 	}
-	l.setState(Stopped, "stopped")
-	if fault.NeedsPerson(err) {
-		return err
+	if err == nil && l.bad != nil {
+		err = l.bad
 	}
-	return nil
+	if !fault.NeedsPerson(err) {
+		l.setState(Stopped, "stopped")
+		return nil
+	}
+	l.setState(Stopped, err.Error())
+	return err
 }
 
 // comesAgain is the number of records that the next start delivers again.
@@ -168,9 +116,13 @@ func (l *loop) settle(stop <-chan struct{}, until time.Time) error {
 
 // finish writes the last checkpoint, confirms it and frees everything. It works whatever is unreachable, within some seconds.
 func (l *loop) finish() {
-	l.stopping = true
+	if l.finished {
+		return
+	}
+	l.stopping, l.finished = true, true
 	if a := l.arrived; a != nil { // too late to be used; its record holds
 		l.arrived = nil
+		l.attempted(a)
 		l.dead = a.sess
 	}
 	until := l.now.Add(finalLimit)
@@ -228,51 +180,6 @@ func (l *loop) unsaved(next *checkpoint.Next) bool {
 		return true
 	}
 	return l.tracker.Safe() == c.durable && next != nil && (c.next == nil || *c.next != *next)
-}
-
-// fail ends the run because of err: what is acknowledged is checkpointed and confirmed, nothing new is delivered. Where a person is
-// needed it lingers, so that monitoring sees it.
-func (l *loop) fail(ctx context.Context, err error) error {
-	l.now = time.Now()
-	l.stopping = true
-	l.noteError(err)
-	person := fault.NeedsPerson(err)
-	if !person {
-		l.setState(Draining, err.Error())
-		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: this cannot be waited out")
-	} else {
-		l.setState(Halted, err.Error())
-		l.ended("halted", err)
-		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Dur("linger", l.cfg.HaltLinger).
-			Msg("halted: this needs a person")
-	}
-	since := l.now
-	until := l.now.Add(min(settleLimit, l.cfg.ShutdownGrace))
-	for l.inFlight() > 0 && l.now.Before(until) {
-		if other := l.settle(nil, until); other != nil && !errors.Is(other, err) {
-			l.log.Error().Err(other).Msg("while stopping")
-		}
-		l.now = time.Now()
-	}
-	l.finish()
-	var from *halting
-	if errors.As(err, &from) {
-		from.freed()
-	}
-	if person && l.cfg.HaltLinger != 0 {
-		var over <-chan time.Time
-		if l.cfg.HaltLinger > 0 {
-			timer := time.NewTimer(time.Until(since.Add(l.cfg.HaltLinger)))
-			defer timer.Stop()
-			over = timer.C
-		}
-		select {
-		case <-ctx.Done():
-		case <-over:
-		}
-	}
-	l.setState(Stopped, err.Error())
-	return err
 }
 
 // end frees what runs beside the loop.

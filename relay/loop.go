@@ -61,9 +61,11 @@ type loop struct {
 	received cdc.Position
 	rec      cdc.Record // filled by the router again and again
 	acks     []cdc.Ack
-	fresh    bool // the next session must not go on with this tracker
-	dropNext bool // the next session must not skip what the checkpoint says was delivered
-	stopping bool // no way back to reading
+	fresh    bool      // the next session must not go on with this tracker
+	dropNext bool      // the next session must not skip what the checkpoint says was delivered
+	stopping bool      // no way back to reading
+	finished bool      // nothing is delivered any more
+	bad      *BadEvent // the first one; reading ended there
 
 	copy *copying // nil while the stream is read
 
@@ -264,21 +266,18 @@ func (l *loop) collect() error {
 	if len(l.acks) == 0 {
 		return nil
 	}
-	var poison error
+	var bad error // the first refusal, where the relay does not know of one yet
 	for i := range l.acks {
 		a := &l.acks[i]
 		gen := a.Ticket.Tx >> genShift
 		a.Ticket.Tx &= maxTx
 		switch {
-		case a.Err != nil && poison == nil:
-			m := mark{}
-			switch {
-			case gen == l.gen && l.copy != nil:
-				m.rel = l.copy.table
-			case gen == l.gen:
-				m = l.marks.find(a.Ticket.Tx)
+		case a.Err != nil:
+			if refused := refusedBySink(a); bad == nil && l.bad == nil {
+				bad = refused
+			} else {
+				l.anotherBad(refused)
 			}
-			poison = l.poison(fmt.Errorf("deliver to %s: %w", a.Topic, a.Err), a.EventID, m.table(), m.begin)
 		case a.Err == nil && gen == l.gen:
 			l.tracker.Ack(a.Ticket)
 			l.events++
@@ -289,7 +288,7 @@ func (l *loop) collect() error {
 	}
 	l.lastAck = l.now
 	l.checkpointer.active = true
-	return poison
+	return bad
 }
 
 // confirmIfDue tells the source what is safe: at once when there is something new, else as a sign of life.

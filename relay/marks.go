@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"sort"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -12,19 +11,11 @@ const (
 	maxTx    = 1<<genShift - 1
 )
 
-// A mark remembers where a transaction that is not safe yet began, for error messages and to say what comes again.
+// A mark remembers where a transaction that is not safe yet began, to say what comes again.
 type mark struct {
 	tx    uint64
 	begin cdc.Position
-	rel   *cdc.Relation // of its first row; nil for a message
-	sent  uint64        // records sent before it
-}
-
-func (m mark) table() string {
-	if m.rel == nil {
-		return ""
-	}
-	return m.rel.String()
+	sent  uint64 // records sent before it
 }
 
 // marks are the transactions that are not safe yet and gave at least one record, oldest first.
@@ -37,9 +28,9 @@ type marks struct {
 func (m *marks) len() int { return len(m.all) - m.head }
 
 // add counts a record of transaction tx.
-func (m *marks) add(tx uint64, begin cdc.Position, rel *cdc.Relation) {
+func (m *marks) add(tx uint64, begin cdc.Position) {
 	if n := len(m.all); n == m.head || m.all[n-1].tx != tx {
-		m.all = append(m.all, mark{tx: tx, begin: begin, rel: rel, sent: m.sent})
+		m.all = append(m.all, mark{tx: tx, begin: begin, sent: m.sent})
 	}
 	m.sent++
 }
@@ -53,16 +44,6 @@ func (m *marks) drop(safe cdc.Position) {
 		n := copy(m.all, m.all[m.head:])
 		m.all, m.head = m.all[:n], 0
 	}
-}
-
-// find returns the mark of transaction tx, or an empty one.
-func (m *marks) find(tx uint64) mark {
-	all := m.all[m.head:]
-	i := sort.Search(len(all), func(i int) bool { return all[i].tx >= tx })
-	if i < len(all) && all[i].tx == tx {
-		return all[i]
-	}
-	return mark{}
 }
 
 // safe is how many of the records sent are of transactions that are safe.

@@ -13,6 +13,11 @@ func (l *loop) publish() {
 	if l.state == CopyingRows && l.copy != nil {
 		reason = fmt.Sprintf("publishing rows of the table (%s): %d so far; the stream comes behind them", l.copy.spec.Origin, l.copy.spec.Rows)
 	}
+	var waiting []Waiting
+	if l.state == Halted && l.bad != nil && !l.finished {
+		waiting, _ = l.waiting()
+		reason += describeWaiting(waiting)
+	}
 	if l.state == Streaming || l.state == CopyingRows {
 		if err := l.sink.Stalled(); err != nil {
 			reason = "delivery waits: " + err.Error()
@@ -37,6 +42,10 @@ func (l *loop) publish() {
 		st.State, st.Since = l.state, l.now
 	}
 	st.Turned = l.now
+	st.Bad, st.Waiting = nil, waiting
+	if l.bad != nil && (l.state == Halted || l.state == Stopped) {
+		st.Bad = l.bad
+	}
 	st.Reason, st.Ready = reason, l.state == Streaming && reason == ""
 	st.Identity, st.Epoch, st.RunID = l.found, c.epoch, l.runID
 	st.Received, st.Checkpoint, st.Confirmed = l.received, c.durable, l.confirmed

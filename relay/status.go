@@ -30,6 +30,11 @@ type Status struct {
 	// Turned is when the loop last published its state, several times a second; an old one while it should work means that it hangs.
 	Turned time.Time
 
+	// Bad is the event that the relay is halted by; nil where there is none. It must not be changed. Waiting is what a relay that
+	// is halted by an event still delivers, or cannot deliver any more because it is behind a refused event.
+	Bad     *BadEvent
+	Waiting []Waiting
+
 	Identity cdc.Identity // of the newest session; zero before the first
 	Epoch    uint64
 	RunID    string // made once, kept in the checkpoint; empty before the first session

@@ -67,6 +67,33 @@ func (s *Kafka) Stalled() error {
 	return fmt.Errorf("topic %s: no acknowledgement for %s", worst.name, now.Sub(worst.since).Round(100*time.Millisecond))
 }
 
+// Pending calls each once for every topic that has records which are sent and not delivered: how many, what they wait for (nil
+// where that is not known), and whether the topic is closed behind a record that was refused.
+func (s *Kafka) Pending(each func(topic string, records int, why error, closed bool)) {
+	type one struct {
+		name    string
+		records int
+		why     error
+		closed  bool
+	}
+	var all []one
+	s.mu.Lock()
+	for name, t := range s.topics {
+		if t.pending == 0 {
+			continue
+		}
+		why := t.reason
+		if why == nil {
+			why = s.probe.found[name]
+		}
+		all = append(all, one{name, t.pending, why, t.gate == halted})
+	}
+	s.mu.Unlock()
+	for _, t := range all {
+		each(t.name, t.records, t.why, t.closed)
+	}
+}
+
 func (s *Kafka) search(topics []string) {
 	defer s.wg.Done()
 	slices.Sort(topics)

@@ -140,6 +140,9 @@ func (s *Stdout) Wake() <-chan struct{} { return s.wake }
 // Stalled is the error of the first write that failed.
 func (s *Stdout) Stalled() error { return s.failed() }
 
+// Pending tells nothing: every record has ended with the next Acks.
+func (s *Stdout) Pending(func(topic string, records int, why error, closed bool)) {}
+
 // Close writes out what is buffered.
 func (s *Stdout) Close(context.Context) error {
 	if s.failed() != nil {

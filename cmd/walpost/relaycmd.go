@@ -24,7 +24,8 @@ acknowledgements and exits 0; a second signal exits at once.
 
 Kafka, a topic or a database that is not there is waited for; /readyz and the log say for what. What needs a
 person (a lost slot, another timeline, an event that cannot be delivered) halts: /readyz tells the reason for
-halt_linger, then the exit code is 3.
+halt_linger, then the exit code is 3. At an event that cannot be delivered, what was read before it is delivered
+meanwhile.
 
 The configuration is a file, or flags, or both: flags go over WALPOST_… variables, and those over the file. Each flag has
 a variable of its name: --dsn is WALPOST_DSN.`,

@@ -21,6 +21,8 @@ type view struct {
 	SinceSecs  float64 `json:"since_seconds"`
 	NowSeconds float64 `json:"now_seconds"` // of this machine's clock, for rates
 
+	Halt *haltView `json:"halt"` // the event that the relay is halted by; null where there is none
+
 	Source struct {
 		Database string `json:"database"`
 		SystemID string `json:"system_identifier"`
@@ -71,6 +73,43 @@ type view struct {
 	LastErrorAgo    *float64 `json:"last_error_seconds_ago"`
 	LastEventAgo    *float64 `json:"last_event_seconds_ago"`
 	LastAckAgo      *float64 `json:"last_ack_seconds_ago"`
+}
+
+// haltView is the event that a relay is halted by, and what it still delivers.
+type haltView struct {
+	EventID   string        `json:"event_id"`
+	Table     string        `json:"table"`      // "" for a message
+	CommitLSN string        `json:"commit_lsn"` // of its transaction; 0/0 for a row that was read from the table
+	Row       int           `json:"row"`        // its number in the transaction, from 1
+	Topic     string        `json:"topic"`      // that refused it; "" where it cannot be routed
+	Error     string        `json:"error"`
+	Hint      string        `json:"hint"`
+	Waiting   []waitingView `json:"waiting"` // what was in flight and is not delivered, by topic
+}
+
+type waitingView struct {
+	Topic  string `json:"topic"`
+	Events int    `json:"events"`
+	Why    string `json:"why"`
+	Closed bool   `json:"closed"` // behind a refused event of the topic: delivered at the next start
+}
+
+func haltViewOf(s walpost.Status) *haltView {
+	bad := s.Bad
+	if bad == nil {
+		return nil
+	}
+	v := &haltView{
+		EventID: bad.EventID, CommitLSN: bad.Commit.String(), Row: bad.Row, Topic: bad.Topic,
+		Error: bad.Err.Error(), Hint: bad.Hint(), Waiting: []waitingView{},
+	}
+	if bad.Table != nil {
+		v.Table = bad.Table.String()
+	}
+	for _, w := range s.Waiting {
+		v.Waiting = append(v.Waiting, waitingView(w))
+	}
+	return v
 }
 
 type eventView struct {
@@ -147,6 +186,7 @@ func viewOf(s walpost.Status, now time.Time) view {
 		SinceSecs: now.Sub(s.Since).Seconds(), NowSeconds: float64(now.UnixMilli()) / 1000,
 		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions, Remarks: s.Remarks,
 		Topics: s.Topics, Sessions: s.Sessions,
+		Halt:            haltViewOf(s),
 		Slot:            slotViewOf(s.Slot, now),
 		Cleanup:         cleanupViewOf(s.Cleanup, now),
 		Breaker:         breakerViewOf(s.Breaker, now),

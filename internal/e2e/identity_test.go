@@ -47,12 +47,18 @@ func worldIn(t *testing.T, kafka *testenv.KafkaCluster, pg *testenv.PG, dsn, slo
 	t.Helper()
 	w := &world{setting: newSetting(t, pg, dsn, kafka), pg: pg, slot: slot, times: map[string]int{}}
 	w.extra = halting
+	w.also(w.topics...)
+	return w
+}
+
+// also counts what arrives in topics.
+func (w *world) also(topics ...string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	brokers := w.brokers // tests change w's
 	go func() {
 		defer close(done)
-		err := shop.Follow(ctx, brokers, w.topics, func(r *kgo.Record) {
+		err := shop.Follow(ctx, brokers, topics, func(r *kgo.Record) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			id := shop.Entry(r).ID
@@ -60,11 +66,10 @@ func worldIn(t *testing.T, kafka *testenv.KafkaCluster, pg *testenv.PG, dsn, slo
 			w.order = append(w.order, id)
 		})
 		if err != nil {
-			t.Errorf("consumer: %v", err)
+			w.t.Errorf("consumer: %v", err)
 		}
 	}()
-	t.Cleanup(func() { cancel(); <-done })
-	return w
+	w.t.Cleanup(func() { cancel(); <-done })
 }
 
 // insert commits n rows in one transaction and returns their ids.

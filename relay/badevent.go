@@ -1,0 +1,135 @@
+package relay
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// A BadEvent is an event that cannot be routed, or that the sink refused although it was tried alone. It halts the relay.
+type BadEvent struct {
+	EventID string        // "" where the event has none
+	Table   *cdc.Relation // nil for a message
+	Commit  cdc.Position  // of the commit record of its transaction; 0 for a row that was read from the table
+	Row     int           // its number in the transaction, or in the reading of the table, from 1
+	Topic   string        // the topic that refused the record; "" where the event cannot be routed
+	Err     error         // the router's or the sink's
+}
+
+func (e *BadEvent) Error() string {
+	id, table, where, step := e.EventID, "unknown table", "", "route"
+	if id == "" {
+		id = "without id"
+	}
+	if e.Table != nil {
+		table = e.Table.String()
+	}
+	if e.Commit > 0 {
+		where = fmt.Sprintf(" in transaction %s (row %d)", e.Commit, e.Row)
+	}
+	if e.Topic != "" {
+		step = "deliver to " + e.Topic
+	}
+	return fmt.Sprintf("event %s of %s%s: %s: %v", id, table, where, step, e.Err)
+}
+
+// Unwrap returns the reason.
+func (e *BadEvent) Unwrap() error { return e.Err }
+
+// NeedsPerson is true: only a person can repair the cause.
+func (e *BadEvent) NeedsPerson() bool { return true }
+
+// Retryable is false: the event is the same at the next attempt.
+func (e *BadEvent) Retryable() bool { return false }
+
+// Hint says what to do next.
+func (e *BadEvent) Hint() string {
+	if e.Commit == 0 && e.Table != nil {
+		return "Repair the cause (the configuration, the topic or its limit), or update or delete the row, then start walpost again: " +
+			"it reads the row from the table once more."
+	}
+	return "Repair the cause (the configuration, the topic or its limit), then start walpost again. An UPDATE or DELETE of the row changes nothing, " +
+		"because the WAL keeps the row as it was written."
+}
+
+// unroutable is the error for an event that the router refused.
+func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error) *BadEvent {
+	return &BadEvent{EventID: l.rec.EventID, Table: relationOf(ev), Commit: commit, Row: row, Err: err}
+}
+
+// refusedBySink is the error for a record that the sink refused.
+func refusedBySink(a *cdc.Ack) *BadEvent {
+	return &BadEvent{EventID: a.EventID, Table: a.Ticket.Table, Commit: a.Ticket.Commit, Row: int(a.Ticket.Row), Topic: a.Topic, Err: a.Err}
+}
+
+func relationOf(ev *cdc.Event) *cdc.Relation {
+	if ev.Row.Relation != nil {
+		return ev.Row.Relation
+	}
+	return ev.Old.Relation
+}
+
+// A Waiting is a topic with events that were sent and are not delivered.
+type Waiting struct {
+	Topic  string
+	Events int
+	Why    string // "" where it is not known
+	// Closed says that the events are behind a refused one in the topic: they are not delivered before the next start.
+	Closed bool
+}
+
+// waiting asks the sink what is not delivered, the topic with the most events first. open is how many events can still be delivered.
+func (l *loop) waiting() (all []Waiting, open int) {
+	l.sink.Pending(func(topic string, records int, why error, closed bool) {
+		w := Waiting{Topic: topic, Events: records, Closed: closed}
+		if why != nil {
+			w.Why = why.Error()
+		}
+		if !closed {
+			open += records
+		}
+		all = append(all, w)
+	})
+	slices.SortFunc(all, func(a, b Waiting) int {
+		if a.Events != b.Events {
+			return b.Events - a.Events
+		}
+		return strings.Compare(a.Topic, b.Topic)
+	})
+	return all, open
+}
+
+// waitingTopics is how many topics describeWaiting names.
+const waitingTopics = 3
+
+// describeWaiting says how many events wait for which topic; "" where none do.
+func describeWaiting(all []Waiting) string {
+	var open, closed []string
+	for _, w := range all {
+		switch {
+		case w.Closed:
+			closed = append(closed, fmt.Sprintf("%d behind the refused event in topic %s", w.Events, w.Topic))
+		case w.Why != "":
+			open = append(open, fmt.Sprintf("%d for topic %s (%s)", w.Events, w.Topic, w.Why))
+		default:
+			open = append(open, fmt.Sprintf("%d for topic %s", w.Events, w.Topic))
+		}
+	}
+	text := ""
+	if len(open) > 0 {
+		text = "; events that still wait to be delivered: " + listed(open)
+	}
+	if len(closed) > 0 {
+		text += "; events that come again at the next start: " + listed(closed)
+	}
+	return text
+}
+
+func listed(parts []string) string {
+	if more := len(parts) - waitingTopics; more > 0 {
+		return strings.Join(parts[:waitingTopics], ", ") + fmt.Sprintf(", and %d more topics", more)
+	}
+	return strings.Join(parts, ", ")
+}

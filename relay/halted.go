@@ -1,0 +1,173 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+const (
+	settleLimit = 2 * time.Second // for acknowledgements once halted by something other than a bad event
+)
+
+// halting is the error of a run that was halted from outside.
+type halting struct {
+	error
+	freed func()
+}
+
+func (h *halting) Unwrap() error { return h.error }
+
+// Halt ends Run with err, which needs a person, as a fault that was found inside would: what is acknowledged is checkpointed and
+// confirmed, nothing new is delivered. freed is called by Run when the session is closed, so that the slot is free, and before Run
+// lingers; it may take its time. Halt may be called from any goroutine and returns at once; a second call does nothing.
+func (r *Relay) Halt(err error, freed func()) {
+	select {
+	case r.halts <- &halting{error: err, freed: freed}:
+	default:
+	}
+}
+
+// fail ends the run because of err. Nothing more is read. Where err needs a person, Run lingers, so that monitoring sees it.
+func (l *loop) fail(ctx context.Context, err error) error {
+	if !fault.NeedsPerson(err) {
+		l.stopping = true
+		l.noteError(err)
+		l.setState(Draining, err.Error())
+		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: this cannot be waited out")
+		l.settleBriefly(err)
+		l.finish()
+		l.setState(Stopped, err.Error())
+		return err
+	}
+	for next := err; next != nil; {
+		err = next
+		next = l.halt(ctx, err)
+	}
+	l.setState(Stopped, err.Error())
+	return err
+}
+
+// halt announces err and lingers. Where err is a bad event, what is in flight is delivered, checkpointed and confirmed meanwhile; the slot is
+// freed when nothing is left that can be delivered. Any other fault concerns the slot or the source: delivery stops at once. halt returns
+// such a fault where one comes up while the relay is halted, and nil at its end.
+func (l *loop) halt(ctx context.Context, err error) error {
+	l.now = time.Now()
+	since := l.now
+	linger := l.cfg.HaltLinger
+	l.stopping = true
+	l.bad = nil
+	bad := errors.As(err, &l.bad)
+	l.noteError(err)
+	l.ended("halted", err)
+	l.setState(Halted, err.Error())
+	l.log.Error().Err(err).Str("hint", fault.Hint(err)).Int("in_flight", l.inFlight()).Dur("linger", linger).
+		Msg("halted: this needs a person")
+	if bad && !l.finished {
+		until := since.Add(max(linger, l.cfg.ShutdownGrace))
+		if linger < 0 {
+			until = time.Time{}
+		}
+		if other := l.drain(ctx.Done(), until); other != nil {
+			return other
+		}
+		l.sayDrained()
+	} else {
+		l.settleBriefly(err)
+	}
+	l.finish()
+	var from *halting
+	if errors.As(err, &from) {
+		from.freed()
+		since = time.Now()
+	}
+	return l.linger(ctx, since, linger)
+}
+
+// linger waits until a halt that began at since has lasted long enough, or ctx ends. It returns what the relay is halted by meanwhile.
+func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) error {
+	var over <-chan time.Time
+	if long >= 0 {
+		timer := time.NewTimer(time.Until(since.Add(long)))
+		defer timer.Stop()
+		over = timer.C
+	}
+	select {
+	case <-ctx.Done():
+	case <-over:
+	}
+	return nil
+}
+
+// settleBriefly takes the acknowledgements that come at once, although err ends the run.
+func (l *loop) settleBriefly(err error) {
+	if l.finished {
+		return
+	}
+	l.now = time.Now()
+	until := l.now.Add(min(settleLimit, l.cfg.ShutdownGrace))
+	for l.inFlight() > 0 && l.now.Before(until) {
+		if other := l.settle(nil, until); other != nil && !errors.Is(other, err) {
+			l.log.Error().Err(other).Msg("while stopping")
+		}
+		l.now = time.Now()
+	}
+}
+
+// drain delivers, checkpoints and confirms what is in flight until nothing is left that can be delivered, or until (zero: however long that
+// takes). When stop is closed, drain goes on for shutdown_grace at most. An event that is refused meanwhile ends nothing: what is in other
+// topics goes on. An error that drain returns concerns the source.
+func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
+	for l.inFlight() > 0 && (until.IsZero() || l.now.Before(until)) {
+		_, open := l.waiting()
+		if err := l.tick(time.Now()); err != nil {
+			var bad *BadEvent
+			if !errors.As(err, &bad) {
+				return err
+			}
+			l.anotherBad(bad)
+			continue
+		}
+		if open == 0 { // and tick has taken the acknowledgements
+			return nil
+		}
+		if l.dead != nil { // another session would be of no use: nothing is read any more
+			closeSession(l.background, l.dead)
+			l.dead = nil
+		}
+		next := l.now.Add(publishEvery)
+		if !until.IsZero() {
+			next = earlier(next, until)
+		}
+		l.wait(stop, next)
+		select {
+		case <-stop:
+			stop, until = nil, time.Now().Add(l.cfg.ShutdownGrace)
+		default:
+		}
+		l.now = time.Now()
+	}
+	return nil
+}
+
+// anotherBad tells of a bad event that was found while the relay was about to end. The first one is what the run ends with.
+func (l *loop) anotherBad(bad *BadEvent) {
+	l.noteError(bad)
+	if l.bad == nil {
+		l.bad = bad
+	}
+	l.log.Error().Err(bad).Str("hint", bad.Hint()).Msg("another event cannot be delivered: the next start halts there")
+}
+
+// sayDrained tells what became of the events that were in flight when the relay halted.
+func (l *loop) sayDrained() {
+	all, open := l.waiting()
+	if open > 0 {
+		l.log.Warn().Int("events", open).Str("lsn", l.tracker.Safe().String()).
+			Msg("the halt ends before everything was delivered: these events come again at the next start" + describeWaiting(all))
+		return
+	}
+	l.log.Info().Str("lsn", l.tracker.Safe().String()).Msg("everything that can be delivered is delivered, while the relay is halted")
+}

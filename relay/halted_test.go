@@ -1,0 +1,210 @@
+package relay
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// halted waits until r is halted.
+func (r *run) halted(t *testing.T) {
+	t.Helper()
+	r.w.want(t, 10*time.Second, "halted", func() bool { return r.relay.Status().State == Halted })
+}
+
+// A good event waits, as for a missing topic, and the next one cannot be routed. The halt is announced at once and reads nothing more. The
+// good event is delivered, checkpointed and confirmed when its topic is there, however late.
+func TestAHaltByABadEventDeliversWhatIsInFlight(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		r := w.start(Config{HaltLinger: time.Hour})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.hold = "0/74-0" })
+		good := w.commit("a")
+		if good.rows[0].id != "0/74-0" {
+			t.Fatal(good.rows[0].id)
+		}
+		bad := w.commit("b", "!", "c")
+		w.commit("d")
+		r.halted(t)
+		time.Sleep(10 * time.Minute)
+		st := r.relay.Status()
+		if st.Ready || st.InFlightEvents != 1 || len(st.Waiting) != 1 || st.Waiting[0] != (Waiting{Topic: "a", Events: 1, Why: "slow"}) ||
+			!strings.Contains(st.Reason, "aggregate_type is null; events that still wait to be delivered: 1 for topic a (slow)") {
+			t.Errorf("%+v", st)
+		}
+		if b := st.Bad; b == nil || b.EventID != bad.rows[1].id || b.Table != tableRel || b.Commit != bad.begin || b.Row != 2 || b.Topic != "" || b.Err == nil {
+			t.Errorf("%+v", b)
+		}
+		if look(w, &w.session) == nil {
+			t.Error("the slot is free before the event is delivered")
+		}
+		sends := r.sink.sent()
+		w.commit("d")
+		w.do(func() { w.hold = "" })
+		w.want(t, 5*time.Second, "the good one is confirmed, and the slot is free", func() bool {
+			return w.id.SlotFound.Confirmed == good.end && w.session == nil
+		})
+		if rec := w.record(); rec.LSN != good.end || rec.Next == nil || rec.Next.Rows != 1 || r.sink.sent() != sends {
+			t.Errorf("%+v, next %+v, %d sends after %d", rec, rec.Next, r.sink.sent(), sends)
+		}
+		if st := r.relay.Status(); st.State != Halted || len(st.Waiting) != 0 || strings.Contains(st.Reason, "wait") {
+			t.Errorf("%+v", st)
+		}
+		<-r.done
+		if !fault.NeedsPerson(r.err) || strings.Contains(fault.Hint(r.err), "SELECT") {
+			t.Errorf("%v, hint %s", r.err, fault.Hint(r.err))
+		}
+		r.wantLog(t, `"halted: this needs a person"`, 1)
+	})
+}
+
+// Without a linger, what is in flight has the time that a stop gives it.
+func TestAHaltWithoutLingerWaitsAsAStopDoes(t *testing.T) {
+	for name, back := range map[string]bool{"and it is delivered": true, "and it is not": false} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.gapsOK = true
+				r := w.start(Config{ShutdownGrace: 30 * time.Second})
+				w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+				w.do(func() { w.hold = "0/74-0" })
+				good := w.commit("a")
+				w.commit("!")
+				r.halted(t)
+				from := time.Now()
+				time.Sleep(25 * time.Second)
+				w.do(func() {
+					if back {
+						w.hold = ""
+					}
+				})
+				<-r.done
+				if took := time.Since(from); took < 25*time.Second || took > 31*time.Second || !fault.NeedsPerson(r.err) {
+					t.Errorf("%s: %v", took, r.err)
+				}
+				if got := look(w, &w.id.SlotFound.Confirmed) == good.end; got != back {
+					t.Errorf("confirmed: %t", got)
+				}
+				r.wantLog(t, "these events come again at the next start", map[bool]int{true: 0, false: 1}[back])
+			})
+		})
+	}
+}
+
+// SIGTERM during a halt is a stop: it waits for shutdown_grace at most, and the exit code stays that of the halt.
+func TestAStopEndsAHalt(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		r := w.start(Config{HaltLinger: -1})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.hold = "0/74-0" })
+		w.commit("a")
+		w.commit("!")
+		r.halted(t)
+		time.Sleep(time.Hour)
+		if took := r.stop(); took < 20*time.Second || took > 21*time.Second || !fault.NeedsPerson(r.err) {
+			t.Errorf("%s: %v", took, r.err)
+		}
+	})
+}
+
+// What is behind a refused record in its topic cannot be delivered any more: only the other topics are waited for.
+func TestARefusedRecordHoldsUpOnlyItsTopic(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		r := w.start(Config{HaltLinger: time.Hour})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.stalled = true })
+		good := w.commit("a")
+		bad := w.commit("b", "c", "c", "d")
+		w.do(func() { w.stalled, w.hold = false, good.rows[0].id; w.poison[bad.rows[1].id] = true })
+		r.halted(t)
+		time.Sleep(time.Minute)
+		st := r.relay.Status()
+		if !strings.Contains(st.Reason, "1 for topic a (slow); events that come again at the next start: 1 behind the refused event in topic c") {
+			t.Error(st.Reason)
+		}
+		if b := st.Bad; b == nil || b.Row != 2 || b.Commit != bad.begin || b.Topic != "t" || b.EventID != bad.rows[1].id || b.Table != tableRel {
+			t.Errorf("%+v", b)
+		}
+		w.do(func() { w.hold = "" })
+		w.want(t, 5*time.Second, "the slot is free", func() bool { return w.id.SlotFound.Confirmed == good.end && w.session == nil })
+		r.stop()
+	})
+}
+
+// A session that is lost during a halt is not replaced: the rest is delivered and checkpointed without one, and Postgres can shut down.
+func TestASessionThatIsLostDuringAHaltChangesNothing(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		r := w.start(Config{HaltLinger: time.Hour})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.hold = "0/74-0" })
+		good := w.commit("a")
+		w.commit("!")
+		r.halted(t)
+		time.Sleep(time.Minute)
+		opens := look(w, &w.opens)
+		w.cut(errNet)
+		time.Sleep(time.Minute)
+		w.do(func() { w.hold = "" })
+		w.want(t, 5*time.Second, "checkpoint", func() bool { return w.newest().LSN == good.end })
+		if st := r.relay.Status(); st.State != Halted || look(w, &w.opens) != opens {
+			t.Errorf("%+v, %d sessions after %d", st, w.opens, opens)
+		}
+		r.stop()
+	})
+}
+
+// What concerns the slot ends a delivering halt at once.
+func TestAFaultOfTheSourceEndsTheDeliveryOfAHalt(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		r := w.start(Config{HaltLinger: time.Hour})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.hold = "0/74-0" })
+		good := w.commit("a")
+		w.commit("!")
+		r.halted(t)
+		w.do(func() { w.checkErr = fault.Person(errors.New("the slot is gone"), "walpost recover") })
+		w.want(t, 20*time.Second, "the slot is given up", func() bool {
+			return w.session == nil && strings.Contains(r.relay.Status().Reason, "the slot is gone")
+		})
+		w.do(func() { w.hold = "" })
+		time.Sleep(time.Minute)
+		if n := w.count[good.rows[0].id]; n != 0 {
+			t.Error("delivered although the slot is gone")
+		}
+		r.stop()
+		if !strings.Contains(r.err.Error(), "the slot is gone") {
+			t.Error(r.err)
+		}
+	})
+}
+
+// A record that is refused while the relay stops takes nothing from what is in other topics.
+func TestARefusalDuringAStopLetsTheRestBeDelivered(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		r := w.start(Config{})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.stalled = true })
+		good := w.commit("a")
+		bad := w.commit("b")
+		w.want(t, time.Second, "sent", func() bool { return r.relay.Status().InFlightEvents == 2 })
+		w.do(func() { w.stalled, w.hold = false, good.rows[0].id; w.poison[bad.rows[0].id] = true })
+		r.cancel()
+		time.Sleep(5 * time.Second)
+		w.do(func() { w.hold = "" })
+		<-r.done
+		if !fault.NeedsPerson(r.err) || !strings.Contains(r.err.Error(), bad.rows[0].id) {
+			t.Error(r.err)
+		}
+		if got := look(w, &w.id.SlotFound.Confirmed); got != good.end {
+			t.Errorf("confirmed %s, and the good event ends at %s", got, good.end)
+		}
+	})
+}
