@@ -1,10 +1,10 @@
 package walpost
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -65,7 +65,6 @@ func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Ex
 	}
 	e := explainer{cfg: &cfg, router: r.router, opts: opts, table: reader.Tables()[0]}
 	e.relation = reader.Relation(e.table)
-	e.mapped = mappedColumns(&cfg.Router, e.relation)
 	if taker, ok := any(r.router).(relay.RunIDTaker); ok {
 		taker.SetRunID("(kept in the checkpoint)")
 	}
@@ -109,7 +108,6 @@ type explainer struct {
 	topics   *sink.TopicInfos // nil: not asked
 	table    replication.Table
 	relation *cdc.Relation
-	mapped   []mappedColumn
 }
 
 func (e *explainer) rows(ctx context.Context, reader *replication.TableReader) (*replication.Rows, error) {
@@ -153,7 +151,7 @@ func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool
 	ok, err := e.router.Route(ev, &rec)
 	switch {
 	case err != nil:
-		e.blame(x, err, ev)
+		explainError(x, err)
 		return x
 	case !ok:
 		x.Problem = "the router has no record for it"
@@ -215,62 +213,40 @@ func (e *explainer) place(ctx context.Context, x *Explanation) {
 	}
 }
 
-// mappedColumn is one column that an option of walpost.yaml names.
-type mappedColumn struct{ option, column string }
-
-func mappedColumns(c *RouterConfig, rel *cdc.Relation) []mappedColumn {
-	m := []mappedColumn{
-		{"router.route.by.field", either(rel, c.RouteBy, "aggregate_type", "aggregatetype")},
-		{"router.table.field.event.key", keyColumn(c, rel)},
-		{"router.table.field.event.id", c.EventID},
-		{"router.table.field.event.payload", c.Payload},
-		{"router.table.field.event.timestamp", c.Timestamp},
-	}
-	for _, placed := range placedColumn.FindAllStringSubmatch(c.AdditionalPlacement, -1) {
-		m = append(m, mappedColumn{"router.table.fields.additional.placement", placed[1]})
-	}
-	return m
-}
-
-// either is the column that an option names, or else the one of two that the table has.
-func either(rel *cdc.Relation, set, a, b string) string {
-	switch {
-	case set != "":
-		return set
-	case rel.Index(a) < 0 && rel.Index(b) >= 0:
-		return b
-	}
-	return a
-}
-
-func keyColumn(c *RouterConfig, rel *cdc.Relation) string {
-	return either(rel, c.EventKey, "aggregate_id", "aggregateid")
-}
-
-var placedColumn = regexp.MustCompile(`(?:^|,)\s*([^:,\s]+)\s*:`)
-
-// blame says why a row cannot be routed, and finds the option and the column that the router's reason is about.
-func (e *explainer) blame(x *Explanation, err error, ev *cdc.Event) {
-	x.Problem, x.Hint = err.Error(), fault.Hint(err)
-	var why *router.RowError
-	if errors.As(err, &why) {
-		x.Problem = why.Err.Error()
-	}
-	for _, m := range e.mapped {
-		if m.column == "" || !regexp.MustCompile(`(^|[^\pL\pN_])`+regexp.QuoteMeta(m.column)+`($|[^\pL\pN_])`).MatchString(x.Problem) {
-			continue
-		}
-		x.Option, x.Column = m.option, m.column
-		if x.Hint != "" {
-			return
-		}
-		if i := e.relation.Index(m.column); i < 0 {
-			x.Hint = "Name a column that the table has in " + m.option + "."
-		} else if ev.Row.Values[i].Bytes == nil {
-			x.Hint = fmt.Sprintf("Write a value into column %s, or name another column in %s.", m.column, m.option)
-		} else {
-			x.Hint = fmt.Sprintf("Change the value of column %s, or what %s says.", m.column, m.option)
-		}
+// explainError fills in why the router has no record for a row.
+func explainError(x *Explanation, err error) {
+	x.Problem = err.Error()
+	var bad *router.RowError
+	if !errors.As(err, &bad) {
 		return
 	}
+	p := bad.Problems[0]
+	x.Problem, x.Option, x.Column, x.Hint = bad.Reason(), p.Option, p.Column, explainHint(p)
+}
+
+// explainHint says what to change, so that a problem goes away.
+func explainHint(p router.Problem) string {
+	switch p.Rule {
+	case router.ColumnExists:
+		return "Name a column that the table has in " + p.Option + "."
+	case router.ColumnChosen:
+		return "Name one of both columns in " + p.Option + "."
+	case router.ColumnType:
+		return fmt.Sprintf("Name a column of another type in %s, or set a converter in records that can write this type.", p.Option)
+	case router.ValueSet:
+		return fmt.Sprintf("Write a value into column %s, or name another column in %s.", p.Column, p.Option)
+	case router.ValueValid:
+		if p.Column != "" {
+			return fmt.Sprintf("Change the value of column %s, or what %s says.", p.Column, p.Option)
+		}
+	}
+	return ""
+}
+
+// keyColumn is the column of the record's key.
+func keyColumn(c *RouterConfig, rel *cdc.Relation) string {
+	if c.EventKey == "" && rel.Index("aggregate_id") < 0 && rel.Index("aggregateid") >= 0 {
+		return "aggregateid"
+	}
+	return cmp.Or(c.EventKey, "aggregate_id")
 }

@@ -1,11 +1,9 @@
 package router
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 
@@ -68,18 +66,18 @@ func DefaultConfig() Config {
 	}
 }
 
-// A Problem is one option that is wrong. Option is its full name in walpost.yaml.
-type Problem struct{ Option, Message string }
-
-func (p Problem) Error() string { return p.Option + ": " + p.Message }
-
 var nameModes = []string{"none", "avro", "avro_unicode"}
 
 // Validate returns everything that is wrong with c, in the order of the options.
 func (c *Config) Validate() []Problem {
-	var ps []Problem
+	_, _, ps := c.compile()
+	return ps
+}
+
+// compile reads the options that have a syntax of their own, and returns everything that is wrong with c.
+func (c *Config) compile() (placements []placement, topics *topics, ps []Problem) {
 	bad := func(option, format string, args ...any) {
-		ps = append(ps, Problem{Option: option, Message: fmt.Sprintf(format, args...)})
+		ps = append(ps, badOption(option, format, args...))
 	}
 	oneOf := func(option, got string, words ...string) {
 		for _, s := range words {
@@ -100,7 +98,7 @@ func (c *Config) Validate() []Problem {
 		bad("router.table.fields.additional.placement", "%s", err)
 	}
 	oneOf("router.table.field.additional.missing", c.AdditionalMissing, "error", "ignore")
-	_, wrong := newTopics(c.TopicRegex, c.TopicReplacement)
+	topics, wrong := newTopics(c.TopicRegex, c.TopicReplacement)
 	ps = append(ps, wrong...)
 	oneOf("router.table.op.invalid.behavior", c.InvalidOperation, "warn", "error", "fatal")
 	oneOf("router.table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes")
@@ -136,7 +134,11 @@ func (c *Config) Validate() []Problem {
 	}
 	oneOf("records.schema.name.adjustment.mode", c.SchemaNames, nameModes...)
 	oneOf("records.field.name.adjustment.mode", c.FieldNames, nameModes...)
-	return ps
+	return placements, topics, ps
+}
+
+func badOption(option, format string, args ...any) Problem {
+	return Problem{Rule: OptionValid, Option: option, Message: fmt.Sprintf(format, args...)}
 }
 
 func enveloped(ps []placement) bool {
@@ -157,17 +159,6 @@ func topicPrefix(s string) bool {
 		}
 	}
 	return true
-}
-
-func (c *Config) err() error {
-	var errs []error
-	for _, p := range c.Validate() {
-		errs = append(errs, p)
-	}
-	if len(errs) == 0 {
-		return nil
-	}
-	return fault.Config(errors.Join(errs...), "")
 }
 
 // modes are the options that package pgvalue knows.

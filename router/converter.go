@@ -1,7 +1,6 @@
 package router
 
 import (
-	"fmt"
 	"strings"
 
 	"github.com/walpost/walpost/router/internal/connect"
@@ -28,16 +27,16 @@ func (c *Converter) validate(option string, names []string) (ps []Problem) {
 		known = known || c.Name == n
 	}
 	if !known {
-		ps = append(ps, Problem{option, fmt.Sprintf("must be one of %s (got %q)", strings.Join(names, ", "), c.Name)})
+		ps = append(ps, badOption(option, "must be one of %s (got %q)", strings.Join(names, ", "), c.Name))
 	}
 	switch strings.ToLower(c.DecimalFormat) {
 	case "", "base64", "numeric":
 	default:
-		ps = append(ps, Problem{option + ".decimal.format", fmt.Sprintf("must be one of base64, numeric (got %q)", c.DecimalFormat)})
+		ps = append(ps, badOption(option+".decimal.format", "must be one of base64, numeric (got %q)", c.DecimalFormat))
 	}
 	if c.Delegate != nil {
 		if c.Name != "binary" {
-			ps = append(ps, Problem{option + ".delegate.converter.type", fmt.Sprintf("belongs to %s: binary (the converter is %s)", option, c.Name)})
+			ps = append(ps, badOption(option+".delegate.converter.type", "belongs to %s: binary (the converter is %s)", option, c.Name))
 		}
 		ps = append(ps, c.Delegate.validate(option+".delegate.converter.type", delegateConverters)...)
 	}

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -15,7 +16,8 @@ import (
 type envelope struct {
 	before, after string   // of the schema's name: the aggregate type stands between
 	fields        []source // behind the payload, in the order of the placements
-	version       *source  // nil: none
+	payload       *source
+	version       *source // nil: none
 	conv          connect.TextConverter
 	schemas       map[envelopeKey]*connect.Schema
 }
@@ -30,18 +32,17 @@ type envelopeKey struct {
 const maxSchemas = 1024
 
 func (p *planner) envelope(conv connect.TextConverter, payload source) *envelope {
-	const placed = "table.fields.additional.placement"
 	name := adjustSchema(p.schemaNames, p.qualified()+".Value")
 	dot := strings.LastIndexByte(name, '.')
-	e := &envelope{before: name[:dot+1], after: name[dot:], conv: conv, schemas: map[envelopeKey]*connect.Schema{}}
+	e := &envelope{before: name[:dot+1], after: name[dot:], payload: &payload, conv: conv, schemas: map[envelopeKey]*connect.Schema{}}
 	names := map[string]bool{"payload": true}
 	for _, pl := range p.placements {
 		if pl.place != inEnvelope || p.missing(pl.column) {
 			continue
 		}
-		s, ok := p.column(placed, pl.column)
+		s, ok := p.column(optionPlacement, pl.column)
 		if s.name = pl.alias; names[s.name] {
-			p.fail(placed, "Cannot create field because of field name duplication %s", s.name)
+			p.fail(OptionValid, &s, "Cannot create field because of field name duplication %s", s.name)
 			ok = false
 		}
 		if names[s.name] = true; ok {
@@ -49,13 +50,13 @@ func (p *planner) envelope(conv connect.TextConverter, payload source) *envelope
 		}
 	}
 	if p.cfg.SchemaVersion != "" {
-		if s, ok := p.typed("table.field.event.schema.version", p.cfg.SchemaVersion, connect.Int32); ok {
+		if s, ok := p.typed(optionVersion, p.cfg.SchemaVersion, connect.Int32); ok {
 			e.version = &s
 		}
 	}
-	if payload.typ != nil && len(p.errs) == 0 {
+	if payload.typ != nil && len(p.problems) == 0 {
 		if err := probe(conv, "value", e.schema("", 0, payload.typ.Schema)); err != nil {
-			p.fail(placed, "the value is an envelope: %w", err)
+			p.fail(ColumnType, &source{option: optionPlacement}, "the value is an envelope: %s", err)
 		}
 	}
 	return e
@@ -94,42 +95,50 @@ func (e *envelope) schema(aggregate string, version int32, payload *connect.Sche
 }
 
 // append appends the envelope's bytes to buf.
-func (e *envelope) append(buf []byte, topic, aggregate string, row *row, payload *connect.Schema, v any) (grown, out []byte, err error) {
+func (e *envelope) append(buf []byte, topic, aggregate string, row *row, payload *connect.Schema, v any) (grown, out []byte, _ *Problem) {
 	version := int32(0)
 	if e.version != nil {
-		if raw := row.at(e.version.index); raw != nil {
+		if raw := row.at(e.version); raw != nil {
 			n, err := parse(e.version.typ, raw)
 			if err != nil {
-				return buf, nil, fmt.Errorf("column %s: %w", e.version.name, err)
+				return buf, nil, e.version.bad(raw, err)
 			}
 			if version = int32(n.(int64)); version == 0 {
-				return buf, nil, fmt.Errorf("column %s: a schema of version 0 cannot be written", e.version.name)
+				return buf, nil, e.version.bad(raw, errVersion)
 			}
 		}
 	}
 	s := e.schema(aggregate, version, payload)
 	values := make([]any, 1, len(s.Fields))
-	if values[0], err = required("payload", payload, v); err != nil {
-		return buf, nil, err
+	values[0] = v
+	if err := required("payload", payload, v); err != nil {
+		return buf, nil, e.payload.bad(row.at(e.payload), err)
 	}
 	for i := range e.fields {
 		f := &e.fields[i]
-		v, err := f.value(row.at(f.index))
+		raw := row.at(f)
+		v, err := f.value(raw)
 		if err == nil {
-			v, err = required(f.name, f.typ.Schema, v)
+			err = required(f.name, f.typ.Schema, v)
 		}
 		if err != nil {
-			return buf, nil, fmt.Errorf("field %s of the envelope: %w", f.name, err)
+			return buf, nil, f.bad(raw, err)
 		}
 		values = append(values, v)
 	}
-	return convert(buf, e.conv, topic, s, values)
+	buf, out, err := convert(buf, e.conv, topic, s, values)
+	if err != nil {
+		return buf, nil, &Problem{Rule: ValueValid, Option: optionPlacement, Message: "the envelope: " + err.Error()}
+	}
+	return buf, out, nil
 }
 
+var errVersion = errors.New("a schema of version 0 cannot be written")
+
 // required is what Struct.put wants of a value.
-func required(field string, s *connect.Schema, v any) (any, error) {
+func required(field string, s *connect.Schema, v any) error {
 	if v == nil && !s.Optional {
-		return nil, fmt.Errorf("Invalid value: null used for required field: %q, schema type: %s", field, s.Type) //nolint:staticcheck // Kafka Connect's words
+		return fmt.Errorf("Invalid value: null used for required field: %q, schema type: %s", field, s.Type) //nolint:staticcheck // Kafka Connect's words
 	}
-	return v, nil
+	return nil
 }

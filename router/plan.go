@@ -1,13 +1,11 @@
 package router
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/router/internal/connect"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
@@ -24,15 +22,15 @@ type plan struct {
 	envelope         *envelope // nil: the payload is the value
 	oldKey           *oldKey   // nil: the table has no primary key
 	slack            int       // bytes that converters added lately
-	err              error     // why no row of this relation can be routed
+	problems         []Problem // why no row of this relation can be routed
 }
 
-// Needs returns the columns that a table must have, and whose rows a publication must carry, for these options. The error is
-// about configuration: everything that is wrong with this table.
+// Needs returns the columns that these options read. The table must have them, and the publication must carry them. The error
+// is a *ConfigError with everything that is wrong with this table.
 func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	p := r.makePlan(rel, r.cfg.converters()) // not the router's own: this may be called beside Route
-	if p.err != nil {
-		return nil, fault.Config(fmt.Errorf("table %s: %w", rel, p.err), "")
+	if len(p.problems) > 0 {
+		return nil, &ConfigError{Table: rel.String(), Problems: p.problems}
 	}
 	indexes := []int{p.id.index, p.key.index, p.payload.index, p.route.index}
 	if p.stamp != nil {
@@ -83,14 +81,25 @@ func (r *Router) routed(rel *cdc.Relation) bool {
 // A planner makes one plan and collects what is wrong.
 type planner struct {
 	*Router
-	rel   *cdc.Relation
-	modes pgvalue.Modes
-	errs  []error
+	rel      *cdc.Relation
+	modes    pgvalue.Modes
+	problems []Problem
 }
 
-func (p *planner) fail(option, format string, args ...any) {
-	p.errs = append(p.errs, fmt.Errorf("router.%s: "+format, append([]any{option}, args...)...))
+func (p *planner) fail(rule Rule, s *source, format string, args ...any) {
+	p.problems = append(p.problems, Problem{Rule: rule, Option: s.option, Column: s.column, Message: fmt.Sprintf(format, args...)})
 }
+
+// The options that name columns.
+const (
+	optionID        = "router.table.field.event.id"
+	optionKey       = "router.table.field.event.key"
+	optionPayload   = "router.table.field.event.payload"
+	optionRoute     = "router.route.by.field"
+	optionTimestamp = "router.table.field.event.timestamp"
+	optionVersion   = "router.table.field.event.schema.version"
+	optionPlacement = "router.table.fields.additional.placement"
+)
 
 // index finds a column by the name that its field has.
 func (p *planner) index(name string) int {
@@ -99,14 +108,16 @@ func (p *planner) index(name string) int {
 
 // column is a column that an option names, without a converter.
 func (p *planner) column(option, name string) (source, bool) {
-	s := source{index: p.index(name), name: name}
+	s := source{index: p.index(name), name: name, option: option, column: name}
 	if s.index < 0 {
-		p.fail(option, "there is no column %q", name)
+		p.fail(ColumnExists, &s, "there is no column %q", name)
 		return s, false
 	}
+	col := &p.rel.Columns[s.index]
+	s.column = col.Name
 	var err error
-	if s.typ, err = pgvalue.Column(&p.rel.Columns[s.index], p.modes); err != nil {
-		p.fail(option, "%w", err)
+	if s.typ, err = pgvalue.Column(col, p.modes); err != nil {
+		p.fail(ColumnType, &s, "%s", err)
 		return s, false
 	}
 	if lower(p.cfg.Binary) == "hex" && s.typ.Schema.Type == connect.String && !s.typ.Text {
@@ -120,8 +131,8 @@ func (p *planner) with(option, name string, conv connect.TextConverter) source {
 	s, ok := p.column(option, name)
 	s.conv = conv
 	if ok {
-		if err := s.probe(&p.rel.Columns[s.index]); err != nil {
-			p.fail(option, "%w", err)
+		if err := probe(s.conv, s.name, s.typ.Schema); err != nil {
+			p.fail(ColumnType, &s, "column %s is a %s: %s", s.column, p.rel.Columns[s.index].TypeName, err)
 		}
 	}
 	return s
@@ -132,7 +143,7 @@ func (p *planner) typed(option, name string, want connect.Type) (source, bool) {
 	s, ok := p.column(option, name)
 	if ok && s.typ.Schema.Type != want {
 		col := &p.rel.Columns[s.index]
-		p.fail(option, "Field '%s' is not of type %s: column %s is a %s, which is %s", name, want, col.Name, col.TypeName, s.typ.Schema.Type)
+		p.fail(ColumnType, &s, "Field '%s' is not of type %s: column %s is a %s, which is %s", name, want, col.Name, col.TypeName, s.typ.Schema.Type)
 		ok = false
 	}
 	return s, ok
@@ -144,7 +155,7 @@ func (p *planner) either(option, set, a, b string) string {
 	case set != "":
 		return set
 	case hasA && hasB:
-		p.fail(option, "must be set, because the table has both %s and %s", a, b)
+		p.fail(ColumnChosen, &source{option: option}, "must be set, because the table has both %s and %s", a, b)
 	case hasB:
 		return b
 	}
@@ -165,21 +176,20 @@ func (p *planner) missing(name string) bool {
 }
 
 func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
-	const placed = "table.fields.additional.placement"
 	p := &planner{Router: r, rel: rel, modes: r.cfg.modes()}
 	made := &plan{rel: rel}
-	made.id = p.with("table.field.event.id", r.cfg.EventID, convs.header)
-	made.key = p.with("table.field.event.key", p.either("table.field.event.key", r.cfg.EventKey, "aggregate_id", "aggregateid"), convs.key)
+	made.id = p.with(optionID, r.cfg.EventID, convs.header)
+	made.key = p.with(optionKey, p.either(optionKey, r.cfg.EventKey, "aggregate_id", "aggregateid"), convs.key)
 	value := convs.value
 	if enveloped(r.placements) {
 		value = nil // for the struct, not for the payload
 	}
 	if value != nil {
-		made.payload = p.with("table.field.event.payload", r.cfg.Payload, value)
+		made.payload = p.with(optionPayload, r.cfg.Payload, value)
 	} else {
-		made.payload, _ = p.column("table.field.event.payload", r.cfg.Payload)
+		made.payload, _ = p.column(optionPayload, r.cfg.Payload)
 	}
-	made.route, _ = p.typed("route.by.field", p.either("route.by.field", r.cfg.RouteBy, "aggregate_type", "aggregatetype"), connect.String)
+	made.route, _ = p.typed(optionRoute, p.either(optionRoute, r.cfg.RouteBy, "aggregate_type", "aggregatetype"), connect.String)
 	if r.cfg.Timestamp != "" {
 		made.stamp = p.stamp(r.cfg.Timestamp)
 	}
@@ -189,11 +199,11 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 		}
 		switch pl.place {
 		case inHeader:
-			s := p.with(placed, pl.column, convs.header)
+			s := p.with(optionPlacement, pl.column, convs.header)
 			s.name = pl.alias
 			made.headers = append(made.headers, s)
 		case inPartition:
-			if s, ok := p.typed(placed, pl.column, connect.Int32); ok {
+			if s, ok := p.typed(optionPlacement, pl.column, connect.Int32); ok {
 				made.partition = &s // the last one wins
 			}
 		case inEnvelope: // all of them below
@@ -203,7 +213,7 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 		made.envelope = p.envelope(convs.value, made.payload)
 	}
 	made.oldKey = p.oldKey(convs.header)
-	made.err = errors.Join(p.errs...)
+	made.problems = p.problems
 	return made
 }
 

@@ -9,21 +9,21 @@ import (
 )
 
 // fill makes the record of a row. old is the row's former primary key, nil where it was not changed.
-func (r *Router) fill(p *plan, row *row, old []any, rec *cdc.Record) (err error) {
+func (r *Router) fill(p *plan, row *row, old []any, rec *cdc.Record) *Problem {
 	// One buffer for everything: the texts, and what the converters added to them lately. Should it be too little, append moves on to
 	// a new one and the old one stays valid for what is in it.
-	id := row.at(p.id.index)
-	size := len(id) + len(row.at(p.key.index)) + len(row.at(p.payload.index))
+	id := row.at(&p.id)
+	size := len(id) + len(row.at(&p.key)) + len(row.at(&p.payload))
 	for i := range p.headers {
-		size += len(row.at(p.headers[i].index))
+		size += len(row.at(&p.headers[i]))
 	}
 	buf := make([]byte, 0, size+p.slack)
 	rec.Headers = make([]cdc.Header, 0, 1+len(p.headers)+len(r.context)+min(len(old), 1))
 
-	var v []byte
-	if buf, v, err = p.id.append(buf, "", id); err != nil {
+	buf, v, err := p.id.append(buf, "", id)
+	if err != nil {
 		rec.EventID = string(id)
-		return fmt.Errorf("column %s: %w", p.id.name, err)
+		return p.id.bad(id, err)
 	}
 	switch {
 	case len(id) == 0:
@@ -32,40 +32,42 @@ func (r *Router) fill(p *plan, row *row, old []any, rec *cdc.Record) (err error)
 	default:
 		rec.EventID = string(id)
 	}
-	aggregate, err := r.route(p, row, rec)
-	if err != nil {
-		return fmt.Errorf("column %s: %w", p.route.name, err)
+	aggregate, problem := r.route(p, row, rec)
+	if problem != nil {
+		return problem
 	}
 	if old != nil {
 		var h []byte
 		if buf, h, err = p.oldKey.append(buf, rec.Topic, old); err != nil {
-			return fmt.Errorf("header %s: %w", oldKeyHeader, err)
+			return &Problem{Rule: ValueValid, Option: "source.publish", Message: "header " + oldKeyHeader + ": " + err.Error()}
 		}
 		rec.Headers = append(rec.Headers, cdc.Header{Key: oldKeyHeader, Value: h})
 	}
 	if r.cfg.ExtendedHeaders && r.context == nil {
-		return fmt.Errorf("header %s: there is no run id yet", runIDHeader)
+		return &Problem{Rule: OptionValid, Option: "records.extended.headers.enabled", Message: "there is no run id yet for the header " + runIDHeader}
 	}
 	rec.Headers = append(append(rec.Headers, r.context...), cdc.Header{Key: "id", Value: v})
 
-	if buf, rec.Key, err = p.key.append(buf, rec.Topic, row.at(p.key.index)); err != nil {
-		return fmt.Errorf("column %s: %w", p.key.name, err)
+	key := row.at(&p.key)
+	if buf, rec.Key, err = p.key.append(buf, rec.Topic, key); err != nil {
+		return p.key.bad(key, err)
 	}
-	if buf, rec.Value, err = r.payload(buf, p, row, rec.Topic, aggregate, rec.EventID); err != nil {
-		return err
+	if buf, rec.Value, problem = r.payload(buf, p, row, rec.Topic, aggregate, rec.EventID); problem != nil {
+		return problem
 	}
 	for i := range p.headers {
 		h := &p.headers[i]
-		if buf, v, err = h.append(buf, rec.Topic, row.at(h.index)); err != nil {
-			return fmt.Errorf("header %s: %w", h.name, err)
+		raw := row.at(h)
+		if buf, v, err = h.append(buf, rec.Topic, raw); err != nil {
+			return h.bad(raw, err)
 		}
 		rec.Headers = append(rec.Headers, cdc.Header{Key: h.name, Value: v})
 	}
 	p.learn(len(buf) - size)
-	if err := p.place(row, rec); err != nil {
-		return err
+	if problem := p.place(row, rec); problem != nil {
+		return problem
 	}
-	return row.err
+	return row.problem
 }
 
 // maxSlack bounds what a buffer may have too much: it is not counted against any window.
@@ -78,40 +80,47 @@ func (p *plan) learn(more int) {
 
 // route sets the topic and returns the value that it comes from. A NULL gives none, also where the column has a default: the
 // EventRouter reads it by Struct.getString, which knows no defaults.
-func (r *Router) route(p *plan, row *row, rec *cdc.Record) (aggregate string, err error) {
-	raw := row.at(p.route.index)
+func (r *Router) route(p *plan, row *row, rec *cdc.Record) (aggregate string, _ *Problem) {
+	raw := row.at(&p.route)
 	if raw == nil {
-		return "", fmt.Errorf("it is NULL, and the topic comes from it")
+		return "", p.route.problem(ValueSet, nil, "column %s is NULL, and the topic comes from it", p.route.column)
 	}
 	if !p.route.typ.Text {
 		v, err := p.route.typ.Parse(raw)
 		text, ok := v.(string)
-		if err != nil || !ok {
-			return "", fmt.Errorf("%q is no text (%w)", raw, err)
+		switch {
+		case err != nil:
+			return "", p.route.bad(raw, err)
+		case !ok:
+			return "", p.route.problem(ValueSet, raw, "column %s is NULL for Debezium, and the topic comes from it", p.route.column)
 		}
 		raw = []byte(text)
 	}
-	rec.Topic, err = r.topics.of(raw)
-	return unsafe.String(unsafe.SliceData(raw), len(raw)), err // until the event ends
+	topic, err := r.topics.of(raw)
+	if err != nil {
+		return "", p.route.bad(raw, err)
+	}
+	rec.Topic = topic
+	return unsafe.String(unsafe.SliceData(raw), len(raw)), nil // until the event ends
 }
 
 // payload appends the record's value to buf.
-func (r *Router) payload(buf []byte, p *plan, row *row, topic, aggregate, id string) (grown, out []byte, err error) {
+func (r *Router) payload(buf []byte, p *plan, row *row, topic, aggregate, id string) (grown, out []byte, _ *Problem) {
 	s := &p.payload
-	raw := row.at(s.index)
-	fail := func(err error) ([]byte, []byte, error) { return buf, nil, fmt.Errorf("column %s: %w", s.name, err) }
+	raw := row.at(s)
 	if s.typ.Text && raw != nil && r.expander == nil && p.envelope == nil {
 		if r.cfg.Tombstone && blank(raw) {
 			return buf, nil, nil
 		}
-		if buf, out, err = s.append(buf, topic, raw); err != nil {
-			return fail(err)
+		buf, out, err := s.append(buf, topic, raw)
+		if err != nil {
+			return buf, nil, s.bad(raw, err)
 		}
 		return buf, out, nil
 	}
 	v, err := s.value(raw)
 	if err != nil {
-		return fail(err)
+		return buf, nil, s.bad(raw, err)
 	}
 	schema := s.typ.Schema
 	if r.expander != nil {
@@ -127,7 +136,7 @@ func (r *Router) payload(buf []byte, p *plan, row *row, topic, aggregate, id str
 		return p.envelope.append(buf, topic, aggregate, row, schema, v)
 	}
 	if buf, out, err = convert(buf, s.conv, topic, schema, v); err != nil {
-		return fail(err)
+		return buf, nil, s.bad(raw, err)
 	}
 	return buf, out, nil
 }
@@ -151,15 +160,16 @@ func (r *Router) expanded(p *plan, s *connect.Schema, v any, id string) (*connec
 }
 
 // place sets what is neither key nor value nor header.
-func (p *plan) place(row *row, rec *cdc.Record) error {
+func (p *plan) place(row *row, rec *cdc.Record) *Problem {
 	if p.partition != nil {
-		v, err := parse(p.partition.typ, row.at(p.partition.index))
+		raw := row.at(p.partition)
+		v, err := parse(p.partition.typ, raw)
 		if err != nil {
-			return fmt.Errorf("column %s: %w", p.partition.name, err)
+			return p.partition.bad(raw, err)
 		}
 		if n, ok := v.(int64); ok {
 			if n < 0 {
-				return fmt.Errorf("partition %d: it must be 0 or more", n)
+				return p.partition.problem(ValueValid, raw, "column %s has partition %d: it must be 0 or more", p.partition.column, n)
 			}
 			rec.Partition = int32(n)
 		}
@@ -167,10 +177,10 @@ func (p *plan) place(row *row, rec *cdc.Record) error {
 	if p.stamp == nil {
 		return nil
 	}
-	if raw := row.at(p.stamp.index); raw != nil {
+	if raw := row.at(&p.stamp.source); raw != nil {
 		t, err := p.stamp.at(raw)
 		if err != nil {
-			return fmt.Errorf("timestamp: %w", err)
+			return p.stamp.bad(raw, err)
 		}
 		rec.Time = t
 	}

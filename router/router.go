@@ -11,12 +11,10 @@
 package router
 
 import (
-	"fmt"
 	"strings"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
@@ -40,20 +38,16 @@ type Router struct {
 	lastPlan *plan
 }
 
-// New returns a Router, or an error about configuration that names every option that is wrong.
+// New returns a Router. The error is a *ConfigError with every option that is wrong.
 func New(cfg Config) (*Router, error) {
-	if err := cfg.err(); err != nil {
-		return nil, err
+	placements, topics, wrong := cfg.compile()
+	if len(wrong) > 0 {
+		return nil, &ConfigError{Problems: wrong}
 	}
 	r := &Router{
-		cfg: cfg, ignoreMissing: lower(cfg.AdditionalMissing) == "ignore", fatalUpdates: lower(cfg.InvalidOperation) == "fatal",
+		cfg: cfg, placements: placements, topics: topics, ignoreMissing: lower(cfg.AdditionalMissing) == "ignore", fatalUpdates: lower(cfg.InvalidOperation) == "fatal",
 		schemaNames: lower(cfg.SchemaNames), fieldNames: adjustment(cfg.FieldNames), convs: cfg.converters(), plans: map[*cdc.Relation]*plan{},
 	}
-	var err error
-	if r.placements, err = parsePlacements(cfg.AdditionalPlacement); err != nil {
-		return nil, fault.Config(err, "")
-	}
-	r.topics, _ = newTopics(cfg.TopicRegex, cfg.TopicReplacement) // cfg.err() has compiled both
 	if cfg.ExpandJSON {
 		o := connect.ExpandOptions{Payload: cfg.Payload, FieldNames: adjustment(cfg.JSONFieldNames), Text: cfg.Value.text()}
 		if lower(cfg.JSONNull) == "optional_bytes" {
@@ -67,29 +61,10 @@ func New(cfg Config) (*Router, error) {
 	return r, nil
 }
 
-// A RowError says why a row cannot be routed. It needs a person: the row, or the configuration, must be changed.
-type RowError struct {
-	EventID string
-	Table   string
-	LSN     cdc.Position // of the row; for finding it in the WAL, not for resuming; 0 where it was read from the table
-	Err     error
-}
-
-func (e *RowError) Error() string {
-	if e.LSN == 0 {
-		return fmt.Sprintf("event %q, read from the table %s, cannot be routed: %s", e.EventID, e.Table, e.Err)
-	}
-	return fmt.Sprintf("event %q of %s at %s cannot be routed: %s", e.EventID, e.Table, e.LSN, e.Err)
-}
-
-// Unwrap returns the reason.
-func (e *RowError) Unwrap() error { return e.Err }
-
-// NeedsPerson is true: nothing that walpost could do would route this row.
-func (e *RowError) NeedsPerson() bool { return true }
-
-func (r *Router) rowError(ev *cdc.Event, id string, err error) *RowError {
-	return &RowError{EventID: strings.Clone(id), Table: ev.Row.Relation.String(), LSN: ev.Pos, Err: err}
+// rowError is the error of a row with this event id, which it also leaves in rec.
+func rowError(ev *cdc.Event, rec *cdc.Record, id string, problems ...Problem) *RowError {
+	rec.EventID = id
+	return &RowError{EventID: strings.Clone(id), Table: ev.Row.Relation.String(), LSN: ev.Pos, Problems: problems}
 }
 
 // Route fills rec from ev and says whether the event gives a record at all: inserts do, and updates that change the primary key where
@@ -112,12 +87,11 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 // insert routes the new row of ev.
 func (r *Router) insert(p *plan, ev *cdc.Event, row *row, old []any, rec *cdc.Record) (bool, error) {
 	*rec = cdc.Record{Partition: -1, Time: ev.Time.Truncate(time.Millisecond), Committed: ev.Time}
-	err := p.err
-	if err == nil {
-		err = r.fill(p, row, old, rec)
+	if len(p.problems) > 0 {
+		return false, rowError(ev, rec, eventID(p, ev), p.problems...)
 	}
-	if err != nil {
-		return false, r.rowError(ev, rec.EventID, err)
+	if problem := r.fill(p, row, old, rec); problem != nil {
+		return false, rowError(ev, rec, rec.EventID, *problem)
 	}
 	return true, nil
 }

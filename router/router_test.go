@@ -130,7 +130,7 @@ func TestRowsGiveRecords(t *testing.T) {
 		{name: "empty is not null", rel: outbox, row: []string{"u-1", "order", "", "Placed", ""}, want: `outbox.event.order[-1] ""="" at 05:06:07.891 id:"u-1"`},
 		{name: "null id is a null header", rel: outbox, row: []string{null, "order", "k", "Placed", "1"}, want: `outbox.event.order[-1] "k"="1" at 05:06:07.891 id:null`},
 		{name: "empty type", rel: outbox, row: []string{"u-1", "", "k", "Placed", "1"}, want: `outbox.event.[-1] "k"="1" at 05:06:07.891 id:"u-1"`},
-		{name: "null type", rel: outbox, row: []string{"u-1", null, "k", "Placed", "1"}, want: `!event "u-1" of public.outbox at 0/16B3748 cannot be routed: column aggregate_type: it is NULL`},
+		{name: "null type", rel: outbox, row: []string{"u-1", null, "k", "Placed", "1"}, want: `!event "u-1" of public.outbox at 0/16B3748 cannot be routed: router.route.by.field: column aggregate_type is NULL`},
 		{name: "bad topic", rel: outbox, row: []string{"u-1", "or der", "k", "Placed", "1"}, want: `!invalid topic name "outbox.event.or der"`},
 		{name: "long topic", rel: outbox, row: []string{"u-1", strings.Repeat("x", 237), "k", "Placed", "1"}, want: `!1 to 249`},
 		{name: "newline is not in the dot, and no match gives the value", rel: outbox, row: []string{"u-1", "a\nb", "k", "Placed", "1"}, want: `!invalid topic name "a\nb"`},
@@ -216,8 +216,8 @@ func TestARowErrorSaysWhereTheRowWasFound(t *testing.T) {
 	var rec cdc.Record
 	ev := insert(outbox, "u-1", null, "k", "Placed", "1")
 	for pos, want := range map[cdc.Position]string{
-		0x16B3748: `event "u-1" of public.outbox at 0/16B3748 cannot be routed: column aggregate_type`,
-		0:         `event "u-1", read from the table public.outbox, cannot be routed: column aggregate_type`, // by recover, or as a snapshot
+		0x16B3748: `event "u-1" of public.outbox at 0/16B3748 cannot be routed: router.route.by.field: column aggregate_type`,
+		0:         `event "u-1", read from the table public.outbox, cannot be routed: router.route.by.field: column aggregate_type`, // by recover, or as a snapshot
 	} {
 		ev.Pos = pos
 		if _, err := r.Route(ev, &rec); err == nil || !strings.HasPrefix(err.Error(), want) {

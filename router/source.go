@@ -3,17 +3,29 @@ package router
 import (
 	"fmt"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/router/internal/connect"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 
 // A source is one column, as a value of Kafka Connect, and the converter that makes bytes of it.
 type source struct {
-	index int
-	name  string // of the header or field, or of the column
-	typ   *pgvalue.Type
-	conv  connect.TextConverter
+	index  int
+	name   string // of the header or field, or of the column
+	typ    *pgvalue.Type
+	conv   connect.TextConverter
+	option string // that names the column, for problems
+	column string // its name in the table, for problems
+}
+
+// bad is the problem of a value that cannot become what the option makes of it.
+func (s *source) bad(raw []byte, err error) *Problem {
+	return s.problem(ValueValid, raw, "column %s: %s", s.column, err)
+}
+
+func (s *source) problem(rule Rule, raw []byte, format string, args ...any) *Problem {
+	return &Problem{
+		Rule: rule, Option: s.option, Column: s.column, Value: fmt.Sprintf("%.*s", maxValue, raw), Message: fmt.Sprintf(format, args...),
+	}
 }
 
 // append appends to buf the bytes of the column whose text is raw, and returns them too, nil where Kafka gets a null. raw nil is NULL, which
@@ -62,15 +74,8 @@ func cut(buf []byte, at int, null bool, err error) (grown, out []byte, _ error) 
 	return buf, buf[at:len(buf):len(buf)], nil
 }
 
-// probe says why a converter can make nothing of a column, in Kafka Connect's own words.
-func (s *source) probe(col *cdc.Column) error {
-	if err := probe(s.conv, s.name, s.typ.Schema); err != nil {
-		return fmt.Errorf("column %s is a %s: %w", col.Name, col.TypeName, err)
-	}
-	return nil
-}
-
-// probe asks a converter for a null: what it says then is about the type, as long as the null is allowed.
+// probe returns why a converter cannot write values with this schema, in Kafka Connect's own words. It has the converter write
+// a null, which every schema allows here, so that an error is about the schema.
 func probe(conv connect.Converter, name string, s *connect.Schema) error {
 	optional := *s
 	optional.Optional = true

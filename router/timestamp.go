@@ -20,7 +20,7 @@ const (
 
 // A stamp is the column of the record's timestamp.
 type stamp struct {
-	index int
+	source
 	zoned bool
 	parse func(raw []byte) (any, error) // microseconds since 1970 of a timestamp's text
 }
@@ -28,25 +28,24 @@ type stamp struct {
 // stamp takes a timestamp, as the EventRouter does, and also what Debezium fails on and is as clear: a timestamptz, and a timestamp
 // in a time.precision.mode that does not give a number.
 func (p *planner) stamp(name string) *stamp {
-	const option = "table.field.event.timestamp"
-	s, ok := p.column(option, name)
+	s, ok := p.column(optionTimestamp, name)
 	if !ok {
 		return nil
 	}
 	col := &p.rel.Columns[s.index]
 	oid := cmp.Or(col.BaseType, col.TypeOID)
 	if oid != oidTimestamp && oid != oidTimestamptz {
-		p.fail(option, "column %s must be a timestamp or timestamptz (it is a %s)", col.Name, col.TypeName)
+		p.fail(ColumnType, &s, "column %s must be a timestamp or timestamptz (it is a %s)", col.Name, col.TypeName)
 		return nil
 	}
 	t, err := pgvalue.Column(&cdc.Column{
 		Name: col.Name, TypeOID: oidTimestamp, TypeMod: -1, BaseTypeMod: -1, BaseName: "timestamp", TypeName: "timestamp without time zone",
 	}, pgvalue.Modes{Time: "microseconds"})
 	if err != nil {
-		p.fail(option, "%w", err)
+		p.fail(ColumnType, &s, "%s", err)
 		return nil
 	}
-	return &stamp{index: s.index, zoned: oid == oidTimestamptz, parse: t.Parse}
+	return &stamp{source: s, zoned: oid == oidTimestamptz, parse: t.Parse}
 }
 
 // at is the timestamp that raw says. As in Debezium, digits below the millisecond are cut off.

@@ -22,11 +22,11 @@ type topics struct {
 func newTopics(regex, replacement string) (*topics, []Problem) {
 	re, err := javaregex.Compile(regex)
 	if err != nil {
-		return nil, []Problem{{"router.route.topic.regex", err.Error()}}
+		return nil, []Problem{badOption("router.route.topic.regex", "%s", err)}
 	}
 	r, err := re.Replacement(replacement)
 	if err != nil {
-		return nil, []Problem{{"router.route.topic.replacement", err.Error()}}
+		return nil, []Problem{badOption("router.route.topic.replacement", "%s", err)}
 	}
 	return &topics{regex: re, replacement: r, cache: map[string]string{}}, nil
 }

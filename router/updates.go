@@ -3,14 +3,12 @@ package router
 import (
 	"cmp"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
 	"strings"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/router/internal/connect"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
@@ -42,7 +40,8 @@ func (p *planner) oldKey(conv connect.TextConverter) *oldKey {
 		if err != nil {
 			continue // Debezium leaves such a column out of the key
 		}
-		s := source{index: i, name: p.fieldNames.Adjust(p.rel.Columns[i].Name), typ: t}
+		name := p.rel.Columns[i].Name
+		s := source{index: i, name: p.fieldNames.Adjust(name), typ: t, option: "source.publish", column: name}
 		k.columns = append(k.columns, s)
 		k.schema.Fields = append(k.schema.Fields, connect.Field{Name: s.name, Schema: t.Schema})
 	}
@@ -54,7 +53,7 @@ func (p *planner) oldKey(conv connect.TextConverter) *oldKey {
 
 // changed returns the old key of an update that changed it, nil for one that did not or does not say: without a change the
 // server sends the old key only where the whole old row is the replica identity.
-func (k *oldKey) changed(ev *cdc.Event) ([]any, error) {
+func (k *oldKey) changed(ev *cdc.Event) ([]any, *Problem) {
 	if k == nil || ev.Old.Relation == nil {
 		return nil, nil
 	}
@@ -64,11 +63,11 @@ func (k *oldKey) changed(ev *cdc.Event) ([]any, error) {
 		c := &k.columns[i]
 		was, is := ev.Old.Values[c.index], ev.Row.Values[c.index]
 		if was.Bytes == nil {
-			return nil, fmt.Errorf("the update does not say the old value of column %s of the primary key: the replica identity must hold the primary key", c.name)
+			return nil, c.problem(ValueSent, nil, "the update does not have the old value of column %s of the primary key: the replica identity must contain the primary key", c.column)
 		}
 		v, err := c.value(was.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("column %s of the old key: %w", c.name, err)
+			return nil, c.bad(was.Bytes, err)
 		}
 		old[i] = v
 		if is.Unchanged || string(was.Bytes) == string(is.Bytes) {
@@ -76,7 +75,7 @@ func (k *oldKey) changed(ev *cdc.Event) ([]any, error) {
 		}
 		now, err := c.value(is.Bytes)
 		if err != nil {
-			return nil, fmt.Errorf("column %s: %w", c.name, err)
+			return nil, c.bad(is.Bytes, err)
 		}
 		differs = differs || !reflect.DeepEqual(v, now) // numeric 1.0 and 1.00 are one value
 	}
@@ -93,19 +92,21 @@ func (k *oldKey) append(buf []byte, topic string, old []any) (grown, out []byte,
 // update takes an update: false for one that gives no record.
 func (r *Router) update(p *plan, ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	var old []any
-	var err error
 	id := eventID(p, ev)
 	if r.cfg.Updates {
-		if old, err = p.oldKey.changed(ev); err != nil {
-			return false, r.rowError(ev, id, err)
+		var problem *Problem
+		if old, problem = p.oldKey.changed(ev); problem != nil {
+			return false, rowError(ev, rec, id, *problem)
 		}
 	}
 	if old != nil {
 		return r.insert(p, ev, &row{values: ev.Row.Values, relation: p.rel, old: &ev.Old, unavailable: r.cfg.UnavailableValue, binary: lower(r.cfg.Binary)}, old, rec)
 	}
 	if r.fatalUpdates {
-		return false, r.rowError(ev, id, fault.Person(
-			errors.New("the row was updated, and router.table.op.invalid.behavior is fatal"), "write outbox rows once, or set it to warn"))
+		return false, rowError(ev, rec, id, Problem{
+			Rule: UpdateFatal, Option: "router.table.op.invalid.behavior",
+			Message: "the row was updated, and updates are fatal: write outbox rows only once, or set the option to warn",
+		})
 	}
 	r.updates.add(fmt.Sprintf("event %q of %s", id, p.rel))
 	return false, nil
@@ -126,13 +127,14 @@ type row struct {
 
 	// Of an update only: large values that it did not change are not in the WAL.
 	old         *cdc.Row
-	unavailable string // stands for them
-	binary      string // binary.handling.mode
-	err         error  // there is nothing that could stand for one of them
+	unavailable string   // stands for them
+	binary      string   // binary.handling.mode
+	problem     *Problem // there is nothing that could stand for one of them
 }
 
-// at is the text of column i, nil for NULL.
-func (r *row) at(i int) []byte {
+// at is the text of a column, nil for NULL.
+func (r *row) at(s *source) []byte {
+	i := s.index
 	v := r.values[i]
 	if !v.Unchanged {
 		return v.Bytes
@@ -160,7 +162,7 @@ func (r *row) at(i int) []byte {
 	case base == oidText, base == oidVarchar, base == oidBPChar, base == oidJSON, base == oidJSONB, base == oidXML, col.BaseName == "citext":
 		return []byte(r.unavailable)
 	}
-	r.err = fmt.Errorf("column %s is a large value that the update did not change, so the WAL does not have it", col.Name)
+	r.problem = s.problem(ValueSent, nil, "column %s is a large value that the update did not change, so the WAL does not have it", col.Name)
 	return nil
 }
 

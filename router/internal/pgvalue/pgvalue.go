@@ -59,13 +59,13 @@ func Column(c *cdc.Column, m Modes) (*Type, error) {
 	}
 	out := &Type{Schema: &schema, Text: v.text, Parse: v.parse}
 	if !v.text {
-		out.Parse = guard(c.Name, v.parse, c.NotNull && !schema.HasDefault)
+		out.Parse = guard(v.parse, c.NotNull && !schema.HasDefault)
 	}
 	return out, nil
 }
 
-// guard makes of what a representation says what a column's user hears. required says that there is neither NULL nor a default.
-func guard(column string, parse func([]byte) (any, error), required bool) func([]byte) (any, error) {
+// guard returns a parse for users of a column. required is set if the column is NOT NULL and has no default.
+func guard(parse func([]byte) (any, error), required bool) func([]byte) (any, error) {
 	return func(raw []byte) (any, error) {
 		v, err := parse(raw)
 		if errors.Is(err, errLeftOut) {
@@ -73,9 +73,9 @@ func guard(column string, parse func([]byte) (any, error), required bool) func([
 		}
 		switch {
 		case err != nil:
-			return nil, fmt.Errorf("column %s: %w", column, err)
+			return nil, err
 		case v == nil && required:
-			return nil, fmt.Errorf("column %s: Debezium makes NULL of %.40q, and stops since the column is NOT NULL and has no default", column, raw)
+			return nil, fmt.Errorf("Debezium makes NULL of %.40q, and stops because the column is NOT NULL and has no default", raw) //nolint:staticcheck // a name
 		}
 		return v, nil
 	}

@@ -2,6 +2,7 @@ package pgvalue
 
 import (
 	"math/big"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -109,7 +110,7 @@ func TestAValueThatDebeziumCannotHoldIsAnErrorWhereNothingCanStandForIt(t *testi
 		t.Errorf("a column with a default: %v, %v", v, err)
 	}
 	numeric.HasDefault = false
-	if v, err := mustColumn(t, numeric, Modes{}).Parse([]byte("NaN")); err == nil || !strings.Contains(err.Error(), `column v: Debezium makes NULL of "NaN", and stops since the column is NOT NULL`) {
+	if v, err := mustColumn(t, numeric, Modes{}).Parse([]byte("NaN")); err == nil || !strings.Contains(err.Error(), `Debezium makes NULL of "NaN", and stops because the column is NOT NULL`) {
 		t.Errorf("a column that must not be NULL: %v, %v", v, err)
 	}
 }
@@ -138,7 +139,7 @@ func TestTextThatIsNoneOfTheTypeIsAnError(t *testing.T) {
 		for _, raw := range bad {
 			if v, err := typ.Parse([]byte(raw)); err == nil {
 				t.Errorf("OID %d: %q is read as %v", oid, raw, v)
-			} else if !strings.HasPrefix(err.Error(), "column v: ") {
+			} else if !strings.Contains(err.Error(), strconv.Quote(raw)) {
 				t.Errorf("OID %d: %q: %v", oid, raw, err)
 			}
 		}

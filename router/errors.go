@@ -1,0 +1,88 @@
+package router
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// A Problem is one reason why rows cannot become records.
+type Problem struct {
+	Rule    Rule
+	Option  string // the full name of the option in walpost.yaml, or "" if there is none
+	Column  string // the column that the option reads, or "" if the problem is in the option itself
+	Value   string // the start of the column's value if the problem is in the value
+	Message string // a sentence for people; it does not name the option
+}
+
+func (p Problem) Error() string {
+	if p.Option == "" {
+		return p.Message
+	}
+	return p.Option + ": " + p.Message
+}
+
+// A Rule is what a Problem violates. It tells what has to change.
+type Rule string
+
+// The rules. Nothing but the configuration or the table's definition helps against the first four.
+const (
+	OptionValid  Rule = "option valid"   // an option has a value that it can have
+	ColumnExists Rule = "column exists"  // the table has the column that an option names
+	ColumnChosen Rule = "column chosen"  // an option is set if the table has both of its default columns
+	ColumnType   Rule = "column type"    // the column has a type that the option can use
+	ValueSet     Rule = "value set"      // a column that decides on the topic is not NULL
+	ValueValid   Rule = "value valid"    // the value can be what the option makes of it
+	ValueSent    Rule = "value sent"     // the server sends every value that an update needs
+	UpdateFatal  Rule = "update refused" // a row is not updated if table.op.invalid.behavior is fatal
+)
+
+// maxValue bounds Problem.Value, in characters.
+const maxValue = 40
+
+// A ConfigError says why a configuration, or a table together with it, cannot work.
+type ConfigError struct {
+	Table    string // "" if the configuration is wrong whatever the table is
+	Problems []Problem
+}
+
+func (e *ConfigError) Error() string {
+	if e.Table == "" {
+		return reason(e.Problems)
+	}
+	return "table " + e.Table + ": " + reason(e.Problems)
+}
+
+// Misconfigured is true: see package fault.
+func (e *ConfigError) Misconfigured() bool { return true }
+
+// A RowError says why a row cannot be routed. A person must change the row or the configuration.
+type RowError struct {
+	EventID string
+	Table   string
+	LSN     cdc.Position // where the WAL has the row; 0 if the row was read from the table
+	// Problems has at least one element, and more only if they are about the table's definition.
+	Problems []Problem
+}
+
+func (e *RowError) Error() string {
+	if e.LSN == 0 {
+		return fmt.Sprintf("event %q, read from the table %s, cannot be routed: %s", e.EventID, e.Table, e.Reason())
+	}
+	return fmt.Sprintf("event %q of %s at %s cannot be routed: %s", e.EventID, e.Table, e.LSN, e.Reason())
+}
+
+// Reason is the error without the event: for callers that name the event themselves.
+func (e *RowError) Reason() string { return reason(e.Problems) }
+
+// NeedsPerson is true: see package fault.
+func (e *RowError) NeedsPerson() bool { return true }
+
+func reason(problems []Problem) string {
+	lines := make([]string, len(problems))
+	for i, p := range problems {
+		lines[i] = p.Error()
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,94 @@
+package router
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+func TestARowErrorNamesRuleOptionColumnAndValue(t *testing.T) {
+	const placement, long = "router.table.fields.additional.placement", "or der 0123456789012345678901234567890123456789"
+	rel := table("id uuid not null key", "kind text", "aggregate_id text", "body jsonb", "p int4", "at timestamp", "n numeric not null", "v int4")
+	options := func(c *Config) {
+		c.RouteBy, c.Payload, c.Timestamp, c.SchemaVersion = "kind", "body", "at", "v"
+		c.AdditionalPlacement = "p:partition,n:header:kind,p:envelope"
+		c.Updates = true
+	}
+	row := []string{"u-1", "order", "k", "1", "1", "2024-02-29 12:34:56", "1", "1"}
+	with := func(column int, value string) *cdc.Event {
+		values := slices.Clone(row)
+		values[column] = value
+		return insert(rel, values...)
+	}
+	oldKey := updated(rel, []string{null, null, null, null, null, null, null, null}, row)
+	for _, c := range []struct {
+		name string
+		ev   *cdc.Event
+		want Problem // without the message
+	}{
+		{"null topic", with(1, null), Problem{Rule: ValueSet, Option: "router.route.by.field", Column: "kind"}},
+		{"bad topic", with(1, long), Problem{Rule: ValueValid, Option: "router.route.by.field", Column: "kind", Value: long[:maxValue]}},
+		{"negative partition", with(4, "-1"), Problem{Rule: ValueValid, Option: placement, Column: "p", Value: "-1"}},
+		{"no number", with(4, "x"), Problem{Rule: ValueValid, Option: placement, Column: "p", Value: "x"}},
+		{"early timestamp", with(5, "1969-01-01 00:00:00"), Problem{Rule: ValueValid, Option: "router.table.field.event.timestamp", Column: "at", Value: "1969-01-01 00:00:00"}},
+		{"header under an alias", with(6, "NaN"), Problem{Rule: ValueValid, Option: placement, Column: "n", Value: "NaN"}},
+		{"version 0", with(7, "0"), Problem{Rule: ValueValid, Option: "router.table.field.event.schema.version", Column: "v", Value: "0"}},
+		{"old key not sent", oldKey, Problem{Rule: ValueSent, Option: "source.publish", Column: "id"}},
+		{"column gone", insert(table("id uuid", "kind text", "aggregate_id text", "p int4", "at timestamp", "n text", "v int4"), "u-1"), Problem{Rule: ColumnExists, Option: "router.table.field.event.payload", Column: "body"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			options(&cfg)
+			r, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rec cdc.Record
+			_, err = r.Route(c.ev, &rec)
+			var bad *RowError
+			if !errors.As(err, &bad) || len(bad.Problems) != 1 {
+				t.Fatalf("%v, want a row error with one problem", err)
+			}
+			got := bad.Problems[0]
+			if c.want.Message = got.Message; got != c.want || rec.EventID != "u-1" {
+				t.Errorf("\n got %+v of %q\nwant %+v", got, rec.EventID, c.want)
+			}
+			if !strings.Contains(bad.Reason(), got.Message) || strings.Contains(bad.Reason(), "u-1") || !strings.Contains(bad.Error(), bad.Reason()) {
+				t.Errorf("reason %q of %q", bad.Reason(), bad)
+			}
+		})
+	}
+}
+
+func TestAConfigErrorHasAllProblems(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.TopicRegex, cfg.Payload, cfg.HStore = "(", "", "x"
+	_, err := New(cfg)
+	var bad *ConfigError
+	if !errors.As(err, &bad) || len(bad.Problems) != 3 || bad.Table != "" {
+		t.Fatalf("%v, want a configuration error with three problems", err)
+	}
+	for i, option := range []string{"router.table.field.event.payload", "router.route.topic.regex", "records.hstore.handling.mode"} {
+		if p := bad.Problems[i]; p.Rule != OptionValid || p.Option != option {
+			t.Errorf("%+v, want a problem of %s", p, option)
+		}
+	}
+	r, err := New(DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = r.Needs(table("id uuid", "aggregate_type text", "aggregatetype text", "aggregate_id pair"))
+	if !errors.As(err, &bad) || bad.Table != "public.outbox" {
+		t.Fatalf("%v, want a configuration error of the table", err)
+	}
+	var rules []Rule
+	for _, p := range bad.Problems {
+		rules = append(rules, p.Rule)
+	}
+	if want := []Rule{ColumnType, ColumnExists, ColumnChosen}; !slices.Equal(rules, want) {
+		t.Errorf("rules %q, want %q", rules, want)
+	}
+}
