@@ -1,6 +1,7 @@
 package sink
 
 import (
+	"bytes"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -31,9 +32,15 @@ func TestOrderAndCompletenessUnderRandomFaults(t *testing.T) {
 // chaos runs one seed: with answers that are lost after the write, with refusals, or with both.
 func chaos(t *testing.T, r *rand.Rand, lost, refused bool) {
 	topics := []string{"a", "b", "c"}
-	c := fake(t, kfake.NumBrokers(3), kfake.SeedTopics(3, "a", "b"))
+	c := fake(t, kfake.NumBrokers(3))
+	limit := map[string]string{"max.message.bytes": "20000"}
+	for _, topic := range topics[:2] {
+		if err := c.CreateTopic(topic, 3, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if r.IntN(2) == 0 {
-		if err := c.CreateTopic("c", 2, nil); err != nil {
+		if err := c.CreateTopic("c", 2, limit); err != nil {
 			t.Fatal(err)
 		}
 		topics = topics[:2]
@@ -81,7 +88,10 @@ func chaos(t *testing.T, r *rand.Rand, lost, refused bool) {
 		}
 		for range r.IntN(200) {
 			rec := cdc.Record{Topic: topics[r.IntN(len(topics))], Key: fmt.Append(nil, "k", r.IntN(9)), Partition: -1}
-			if r.IntN(20) == 0 {
+			switch r.IntN(200) {
+			case 0: // too large for its topic until it is compressed
+				rec.Value = bytes.Repeat([]byte("x"), 30_000)
+			case 1, 2, 3, 4, 5, 6, 7, 8, 9:
 				rec.Value = incompressible(r.IntN(5000))
 			}
 			b.sendRecord(rec)
@@ -102,4 +112,9 @@ func chaos(t *testing.T, r *rand.Rand, lost, refused bool) {
 		t.Logf("%d times a topic was taken from a stuck client", n)
 	}
 	b.checkLog(c.ListenAddrs(), topics...)
+	for _, topic := range []string{"a", "b"} {
+		if !b.usesLarge(topic) {
+			t.Errorf("no record of topic %s went through the client of the large ones", topic)
+		}
+	}
 }

@@ -24,11 +24,11 @@ const (
 	maxLinger = 10 * time.Second
 )
 
-// client is one Kafka client that produces, and what the sink must know of it. A sink usually has one; see Kafka.fresh.
+// client is one Kafka client that produces, and what the sink must know of it. A sink usually has one of a kind; see Kafka.fresh.
 type client struct {
 	*kgo.Client
-	s     *Kafka
-	alone bool // accepts any size: for one record that is above its topic's limit, see gate.go
+	s    *Kafka
+	kind kind
 
 	topics int // that produce through it; guarded by Kafka.mu
 
@@ -36,15 +36,24 @@ type client struct {
 	limit map[string]int32 // what the client was told at a topic's first record, and keeps
 }
 
-func (s *Kafka) newClient(alone bool) (*client, error) {
-	c := &client{s: s, alone: alone, limit: map[string]int32{}}
+// A kind says which records a client is for.
+type kind uint8
+
+const (
+	ordinary kind = iota // records that fit the limit of their topic
+	large                // single records above that limit: the client accepts any size, see gate.go
+	kinds
+)
+
+func (s *Kafka) newClient(k kind) (*client, error) {
+	c := &client{s: s, kind: k, limit: map[string]int32{}}
 	// "auto" is no linger: batches fill by themselves while requests are on their way. Lingering for a millisecond while records
 	// are dense gained nothing in rate or CPU, and cost latency (scripts/bench).
 	linger := time.Duration(0)
 	if s.cfg.FixedLinger {
 		linger = s.cfg.Linger
 	}
-	if alone {
+	if k == large {
 		linger = 0
 	}
 	opts := append(s.cfg.reachOpts(),
@@ -71,7 +80,7 @@ func (s *Kafka) newClient(alone bool) (*client, error) {
 
 // batchLimit is called by the client once for each partition, under its locks.
 func (c *client) batchLimit(topic string) int32 {
-	if c.alone {
+	if c.kind == large {
 		return maxWrite
 	}
 	n := c.s.limitOf(topic)

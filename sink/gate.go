@@ -37,8 +37,8 @@ type topic struct {
 
 	// Guarded by Kafka.mu.
 	gate       gate
-	cl         *client // nil until the topic is known for the first time
-	through    *client // that has records in flight: cl, or for one record Kafka.lone
+	cl         [kinds]*client // each nil until it is first needed
+	through    *client        // of cl, the one that was given the topic's newest records; nil before the first
 	partitions int32
 	limit      int
 	fences     map[int32]struct{}
@@ -172,7 +172,7 @@ func (s *Kafka) tend(t *topic) {
 				return
 			}
 		default:
-			asked, driven = false, s.drive(t, group, nil)
+			asked, driven = false, s.drive(t, group, ordinary)
 		}
 	}
 }
@@ -185,11 +185,10 @@ func (s *Kafka) settle(t *topic) bool {
 			s.mu.Unlock()
 			return false
 		}
-		stuck := t.stuck.found && t.through == t.cl
+		stuck := t.stuck.found
 		if t.flight == 0 && !stuck {
 			clear(t.fences)
 			t.fenced.Store(false)
-			t.through = t.cl
 			s.mu.Unlock()
 			return true
 		}
@@ -271,13 +270,11 @@ func (s *Kafka) putBack(t *topic, group []*slot) {
 	s.mu.Unlock()
 }
 
-// drive hands a group over, to the topic's client or to another, and returns how many it has handed over: it stops behind a
+// drive hands a group over to the topic's client of a kind, and returns how many it has handed over: it stops behind a
 // record that was refused at once and behind a fence.
-func (s *Kafka) drive(t *topic, group []*slot, through *client) int {
+func (s *Kafka) drive(t *topic, group []*slot, k kind) int {
 	s.mu.Lock()
-	if through == nil {
-		through = t.cl
-	}
+	through := t.cl[k]
 	t.through = through
 	for _, sl := range group {
 		t.leaves(sl)
@@ -303,7 +300,7 @@ func (s *Kafka) drive(t *topic, group []*slot, through *client) int {
 // judge. (The limit is of a compressed batch, so a record may be larger than it and be accepted.)
 func (s *Kafka) driveAlone(t *topic, sl *slot) error {
 	s.mu.Lock()
-	partitions, lone := t.partitions, s.lone
+	partitions, first := t.partitions, t.cl[large] == nil
 	s.mu.Unlock()
 	keep := func(err error) error {
 		s.putBack(t, []*slot{sl})
@@ -315,28 +312,12 @@ func (s *Kafka) driveAlone(t *topic, sl *slot) error {
 	if sl.bytes > maxWrite-minLimit {
 		return keep(fmt.Errorf("%w (%d bytes, more than a request of %d bytes holds)", kerr.MessageTooLarge, sl.bytes, maxWrite))
 	}
-	if lone == nil {
-		var err error
-		if lone, err = s.newClient(true); err != nil {
+	if first {
+		if err := s.fresh(t, large); err != nil {
 			return keep(err)
 		}
-		s.mu.Lock()
-		if s.closed {
-			s.mu.Unlock()
-			lone.Close()
-			return keep(errClosed)
-		}
-		if s.lone == nil {
-			s.lone, lone = lone, nil
-		}
-		extra := lone
-		lone = s.lone
-		s.mu.Unlock()
-		if extra != nil {
-			extra.Close() // another topic was faster
-		}
 	}
-	s.drive(t, []*slot{sl}, lone)
+	s.drive(t, []*slot{sl}, large)
 	return nil
 }
 
@@ -360,7 +341,7 @@ func (s *Kafka) stream(t *topic) bool {
 				return true
 			}
 		default:
-			if s.drive(t, group, nil) < len(group) {
+			if s.drive(t, group, ordinary) < len(group) {
 				return false
 			}
 		}
@@ -374,7 +355,7 @@ func (s *Kafka) reopen(t *topic) bool {
 	if s.closed || len(t.failed) > 0 || len(t.redo) > 0 || t.queue.peek() != nil || t.fenced.Load() || t.stuck.found {
 		return false
 	}
-	t.gate, t.redo = open, nil
+	t.gate, t.redo, t.through = open, nil, t.cl[ordinary]
 	t.reason, t.stuck.times = nil, 0
 	return true
 }
@@ -399,7 +380,7 @@ func (s *Kafka) poison(t *topic, err error) {
 func (s *Kafka) isKnown(t *topic) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t.cl != nil && t.partitions > 0
+	return t.cl[ordinary] != nil && t.partitions > 0
 }
 
 func (s *Kafka) blame(t *topic, why error) {

@@ -98,8 +98,17 @@ func TestAConditionThatLastsIsNamedAndWaitedOut(t *testing.T) {
 	}
 }
 
+// limited has the topics a and b that take batches of n bytes. The limit is the topics' own, because kfake tells of a topic no
+// setting that it has from the broker.
 func limited(t testing.TB, n int) *kfake.Cluster {
-	return fake(t, kfake.SeedTopics(1, "a", "b"), kfake.BrokerConfigs(map[string]string{"message.max.bytes": fmt.Sprint(n)}))
+	t.Helper()
+	c := fake(t)
+	for _, topic := range []string{"a", "b"} {
+		if err := c.CreateTopic(topic, 1, map[string]string{"max.message.bytes": fmt.Sprint(n)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return c
 }
 
 func incompressible(n int) []byte {
@@ -149,6 +158,9 @@ func TestLargeButCompressibleIsDelivered(t *testing.T) {
 	b.send("a", "k", 20)
 	b.all()
 	b.checkLog(c.ListenAddrs(), "a")
+	if !b.usesLarge("a") {
+		t.Error("nothing went through the client of the large records")
+	}
 }
 
 // The broker refuses a batch for one of its records: only that one is poison.
@@ -279,7 +291,7 @@ func TestAChangedLimitTakesEffect(t *testing.T) {
 	b.all()
 	b.checkLog(c.ListenAddrs(), "a")
 	b.mu.Lock()
-	cl := b.topics["a"].cl
+	cl := b.topics["a"].cl[ordinary]
 	b.mu.Unlock()
 	if n, _ := cl.told("a"); n != 2_000 {
 		t.Errorf("the client still makes batches of up to %d bytes", n)

@@ -42,8 +42,7 @@ type Kafka struct {
 	// mu, because the clients call fence and behindFence under their own locks.
 	mu     sync.Mutex
 	closed bool
-	main   *client // where topics go that start now
-	lone   *client // made when first needed
+	next   [kinds]*client // where topics go that start now; nil until first needed
 	topics map[string]*topic
 	seq    uint64 // of Send
 	free   *slot
@@ -90,7 +89,7 @@ func Open(cfg Config) (*Kafka, error) {
 	if s.adm, err = newAdmin(cfg, &s.dials); err != nil {
 		return nil, err
 	}
-	if s.main, err = s.newClient(false); err != nil {
+	if s.next[ordinary], err = s.newClient(ordinary); err != nil {
 		s.adm.Close()
 		return nil, err
 	}
@@ -139,7 +138,7 @@ func (s *Kafka) Send(rec *cdc.Record, ticket cdc.Ticket) {
 		return
 	}
 	t.leaves(sl)
-	c := t.cl
+	c := t.through
 	s.handing.Store(n)
 	s.mu.Unlock()
 
@@ -264,12 +263,12 @@ func (s *Kafka) Close(ctx context.Context) error {
 		return nil
 	}
 	s.closed = true
-	clients := map[*client]bool{s.main: true}
-	if s.lone != nil {
-		clients[s.lone] = true
-	}
-	for _, t := range s.topics {
-		clients[t.cl] = true
+	clients := map[*client]bool{}
+	for k := range kinds {
+		clients[s.next[k]] = true
+		for _, t := range s.topics {
+			clients[t.cl[k]] = true
+		}
 	}
 	s.mu.Unlock()
 	s.cancel()

@@ -51,17 +51,15 @@ func (s *Kafka) learn(t *topic) error {
 	}
 	s.limits.Store(t.name, limit)
 	s.mu.Lock()
-	c := t.cl
-	if c == nil {
-		c = s.main
-		c.topics++
-	}
-	t.cl, t.through, t.partitions, t.limit = c, c, partitions, int(limit)
+	c := t.cl[ordinary]
+	t.partitions, t.limit = partitions, int(limit)
 	s.mu.Unlock()
-	if told, asked := c.told(t.name); asked && told != limit {
-		return s.fresh(t)
+	if c != nil {
+		if told, asked := c.told(t.name); !asked || told == limit {
+			return nil
+		}
 	}
-	return nil
+	return s.fresh(t, ordinary)
 }
 
 // usable returns the number of a topic's partitions.
@@ -75,21 +73,26 @@ func usable(m *kmsg.MetadataResponseTopic) (int32, error) {
 	return int32(len(m.Partitions)), nil
 }
 
-// fresh gives the topic another client, one that has nothing to do with the topic's past: the present one works with
-// another limit, knows the topic as it was before it was created again, or can not produce any more.
+// fresh gives the topic another client of a kind, one that has nothing to do with the topic's past: the present one works with
+// another limit, knows the topic as it was before it was created again, or can not produce any more. A topic that has no
+// client of that kind yet gets its first one.
 //
 // The client's own way for the first two is to purge the topic. But a purge starts its sequence numbers anew under the same
 // producer id and epoch, and a partition that still remembers a batch of the same numbers would acknowledge the next one as
 // a duplicate without writing it (TestPurgeWouldLoseARecord). A new producer id has no past.
-func (s *Kafka) fresh(t *topic) error {
+func (s *Kafka) fresh(t *topic, k kind) error {
 	s.mu.Lock()
-	c, old := s.main, t.cl
+	c, old := s.next[k], t.cl[k]
 	s.mu.Unlock()
-	told, asked := c.told(t.name)
+	usable := c != nil && c != old
+	if usable {
+		told, asked := c.told(t.name)
+		usable = !asked || told == s.limitOf(t.name)
+	}
 	var made *client
-	if c == old || asked && told != s.limitOf(t.name) {
+	if !usable {
 		var err error
-		if made, err = s.newClient(false); err != nil {
+		if made, err = s.newClient(k); err != nil {
 			return err
 		}
 		c = made
@@ -102,13 +105,12 @@ func (s *Kafka) fresh(t *topic) error {
 		}
 		return errClosed
 	}
-	if made == nil && s.main != c {
+	if made == nil && s.next[k] != c {
 		s.mu.Unlock()
-		return s.fresh(t) // another topic's tender replaced c meanwhile, and may have closed it
+		return s.fresh(t, k) // another topic's tender replaced c meanwhile, and may have closed it
 	}
-	unused := s.main
-	s.main = c
-	t.cl, t.through = c, c
+	unused := s.next[k]
+	s.next[k], t.cl[k] = c, c
 	c.topics++
 	if old != nil {
 		old.topics--
@@ -129,21 +131,18 @@ func (s *Kafka) fresh(t *topic) error {
 // repair does what helps against err, if anything does, before the next attempt. Nothing is in flight for the topic.
 func (s *Kafka) repair(t *topic, err error) {
 	s.mu.Lock()
-	c := t.cl
+	c := t.through // which failed the records
 	s.mu.Unlock()
-	if c == nil {
-		return
-	}
 	switch {
 	case errors.Is(err, errStuck):
 		return // abandon did
 	case missing(err):
-		s.moved(t, s.fresh(t))
+		s.moved(t, s.fresh(t, c.kind))
 		return
 	}
 	if why := c.fatal(s.ctx); why != nil && s.ctx.Err() == nil {
 		s.log.Debug().Err(why).Str("topic", t.name).Msg("the kafka client can not produce any more; replaced") // Stalled tells the reason
-		s.moved(t, s.fresh(t))
+		s.moved(t, s.fresh(t, c.kind))
 		return
 	}
 	c.ForceMetadataRefresh()

@@ -37,7 +37,7 @@ type stuck struct {
 func (s *Kafka) suspect(t *topic, well bool) {
 	now := time.Now()
 	switch k := &t.stuck; {
-	case !well || t.flight == 0 || t.through != t.cl || t.reason != nil:
+	case !well || t.flight == 0 || t.reason != nil:
 		k.well = time.Time{}
 	case k.well.IsZero() || k.well.Before(t.since):
 		k.well = now
@@ -53,7 +53,7 @@ func (s *Kafka) suspect(t *topic, well bool) {
 // abandon takes a stuck topic from its client. It is called by the topic's tender.
 func (s *Kafka) abandon(t *topic) {
 	s.mu.Lock()
-	c, flight := t.cl, t.flight
+	c, flight := t.through, t.flight
 	s.mu.Unlock()
 	s.log.Warn().Str("topic", t.name).Int("events", flight).
 		Msg("no answers although the brokers are well: trying again through a new kafka client; events may be delivered twice")
@@ -87,7 +87,7 @@ func (s *Kafka) abandon(t *topic) {
 	}
 	var pause backoff
 	for {
-		err := s.fresh(t)
+		err := s.fresh(t, c.kind)
 		s.moved(t, err)
 		if err == nil {
 			break

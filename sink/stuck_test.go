@@ -78,15 +78,14 @@ func TestATopicLeavesAClientThatIsStuck(t *testing.T) {
 func (b *bench) clientOf(topic string) *client {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.topics[topic].cl
+	return b.topics[topic].cl[ordinary]
 }
 
 // Only a wait without any reason counts, all of it, and each time it must be twice as long.
 func TestOnlyALongWaitWithoutAReasonIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		c := new(client)
 		s := &Kafka{patience: stuckAfter, closed: true} // closed: no tender starts
-		a := &topic{s: s, name: "a", wake: make(chan struct{}, 1), cl: c, through: c, flight: 1, since: time.Now()}
+		a := &topic{s: s, name: "a", wake: make(chan struct{}, 1), flight: 1, since: time.Now()}
 		// looks at the topic every two seconds, and returns after how long it was found to be stuck, 0 if it was not.
 		look := func(d time.Duration, well func(i int) bool) time.Duration {
 			begin := time.Now()
@@ -119,11 +118,7 @@ func TestOnlyALongWaitWithoutAReasonIsStuck(t *testing.T) {
 		if d := look(time.Hour, always); d != 0 {
 			t.Errorf("with nothing in flight: stuck after %s", d)
 		}
-		a.flight, a.through = 1, new(client)
-		if d := look(time.Hour, always); d != 0 {
-			t.Errorf("with a record that goes alone: stuck after %s", d)
-		}
-		a.through = c
+		a.flight = 1
 		for times, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute} {
 			if d := look(time.Hour, always); d != want {
 				t.Errorf("stuck after %s, the %d. time; must be %s", d, times+1, want)
