@@ -192,6 +192,9 @@ type Status struct {
 	Slot   SlotStatus
 	Topics map[string]uint64 // acknowledged events by topic, since the start
 	Window WindowConfig
+	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the brokers were well. Each time,
+	// events may have been delivered twice.
+	Abandoned uint64
 	// Cleanup is nil where no rows are removed.
 	Cleanup *cleanup.Status
 	// Breaker is nil where monitor.breaker is none, and before Run.
@@ -209,7 +212,8 @@ func (r *Relay) Status() Status {
 		st.Status = loop.Status()
 	}
 	if kafka != nil {
-		st.Topics = kafka.Status().Delivered
+		s := kafka.Status()
+		st.Topics, st.Abandoned = s.Delivered, s.Abandoned
 	}
 	if cleaning != nil {
 		s := cleaning.Status()

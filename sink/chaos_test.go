@@ -51,7 +51,7 @@ func chaos(t *testing.T, r *rand.Rand, lost, refused bool) {
 	cfg.FixedLinger = r.IntN(3) == 0
 	cfg.Topics.Create = len(topics) == 3
 	b := open1(t, cfg)
-	b.patience = 5 * time.Second // well above what anything here takes
+	b.stuckWait = stuckWait{least: 5 * time.Second, unknown: 5 * time.Second, wire: 10 * time.Second / 3} // well above what anything here takes
 	errs := []*kerr.Error{kerr.NotEnoughReplicas, kerr.KafkaStorageError, kerr.UnknownTopicOrPartition, kerr.NotLeaderForPartition}
 	if lost {
 		errs = append(errs, kerr.RequestTimedOut, kerr.NotEnoughReplicasAfterAppend)

@@ -33,8 +33,8 @@ type Kafka struct {
 	dials  dialHook
 	role   role // of the goroutine that calls Send
 	// handing is the number of the record that Send is about to hand to a client, 0 for none: see abandon.
-	handing  atomic.Uint64
-	patience time.Duration // of a stall without a reason, see stuck.go; tests shorten it
+	handing   atomic.Uint64
+	stuckWait stuckWait // with a stall that has no reason, see stuck.go; tests shorten it
 
 	limits sync.Map // topic -> int32: max.message.bytes, read by the clients under their locks
 
@@ -49,6 +49,8 @@ type Kafka struct {
 	acks   []cdc.Ack
 	spare  []cdc.Ack
 	probe  probe
+
+	abandoned uint64 // times that a topic was taken from a client that was stuck with it
 
 	lastTopic *topic // Send's goroutine only
 }
@@ -83,7 +85,7 @@ func Open(cfg Config) (*Kafka, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	s := &Kafka{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), topics: map[string]*topic{}, patience: stuckAfter}
+	s := &Kafka{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), topics: map[string]*topic{}, stuckWait: usualStuckWait}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.adm, err = newAdmin(cfg, &s.dials); err != nil {
@@ -296,13 +298,16 @@ func (s *Kafka) Close(ctx context.Context) error {
 type Status struct {
 	Delivered map[string]uint64 // acknowledged records by topic
 	Pending   int               // records sent and not ended
+	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the brokers were well. Each time,
+	// events may have been delivered twice.
+	Abandoned uint64
 }
 
 // Status returns a copy of the counters.
 func (s *Kafka) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Status{Delivered: make(map[string]uint64, len(s.topics))}
+	st := Status{Delivered: make(map[string]uint64, len(s.topics)), Abandoned: s.abandoned}
 	for name, t := range s.topics {
 		if t.delivered > 0 {
 			st.Delivered[name] = t.delivered

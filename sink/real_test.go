@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -161,4 +162,44 @@ func TestRealKafkaStoreReadsOverTransactions(t *testing.T) {
 			t.Errorf("read %q, %v; want %q", got["n/1"], err, want)
 		}
 	}
+}
+
+// A follower that does not keep up holds up every acknowledgement until its leader drops it. Nothing is wrong with the client then,
+// so nothing is delivered twice.
+func TestRealSlowFollowerGivesNoDuplicates(t *testing.T) {
+	k := testenv.KafkaPrivate(t, 3, map[string]string{"replica.lag.time.max.ms": "8000", "broker.session.timeout.ms": "120000"})
+	k.CreateTopic(t, "a", 1, map[string]string{"min.insync.replicas": "1"})
+	meta, err := describeTopics(patient(t), k.Client(t), "a")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &meta.Topics[0].Partitions[0]
+	leader, follower := int(p.Leader), int(p.ISR[0])
+	if follower == leader {
+		follower = int(p.ISR[1])
+	}
+	// Only replication is to be slow. The test pauses the follower, so another broker answers the client's questions in its place.
+	cfg := config(k.Brokers())
+	cfg.Dial = func(ctx context.Context, network, host string) (net.Conn, error) {
+		if host == k.Brokers()[follower-1] {
+			host = k.Brokers()[leader-1]
+		}
+		return new(net.Dialer).DialContext(ctx, network, host)
+	}
+	b := open1(t, cfg)
+	b.stuckWait = stuckWait{least: time.Second, unknown: time.Second, wire: time.Second}
+	b.send("a", "k", 10)
+	b.all()
+	if err := k.Pause(follower); err != nil {
+		t.Fatal(err)
+	}
+	b.send("a", "k", 100)
+	b.all()
+	if n := renewals(b.Kafka); n > 0 {
+		t.Errorf("the topic left its client %d times", n)
+	}
+	if err := k.Resume(follower); err != nil {
+		t.Fatal(err)
+	}
+	b.checkLog(k.Brokers(), "a")
 }

@@ -102,13 +102,15 @@ func (s *Kafka) search(topics []string) {
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
 	defer cancel()
-	found := map[string]error{}
+	found, wait, told := map[string]error{}, map[string]time.Duration{}, map[int32]time.Duration{}
 	meta, err := describeTopics(ctx, s.adm, topics...)
 	for i, name := range topics {
 		if err != nil {
 			found[name] = s.unreachable(err)
 		} else if why := s.examine(ctx, &meta.Topics[i]); why != nil {
 			found[name] = why
+		} else if wait[name], why = s.mustWait(ctx, &meta.Topics[i], told); why != nil {
+			found[name] = fmt.Errorf("topic %s: %w", name, why)
 		} else if why := s.dials.last(); why != nil {
 			found[name] = fmt.Errorf("topic %s: %w", name, why)
 		}
@@ -116,7 +118,7 @@ func (s *Kafka) search(topics []string) {
 	s.mu.Lock()
 	s.probe.running, s.probe.at, s.probe.found = false, time.Now(), found
 	for _, name := range topics {
-		s.suspect(s.topics[name], found[name] == nil)
+		s.suspect(s.topics[name], found[name] == nil, wait[name])
 	}
 	s.mu.Unlock()
 }

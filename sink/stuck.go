@@ -1,8 +1,14 @@
 package sink
 
 import (
+	"context"
 	"errors"
+	"fmt"
+	"strconv"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
 )
 
 // A client can get stuck with a partition. franz-go 1.22.2 stages up to five requests at a time; when it takes one back because the
@@ -18,10 +24,25 @@ import (
 //
 // The client that forgot a topic never produces to it again: its sequence numbers would start anew (see fresh).
 
-// stuckAfter is how long a topic must wait for the answer to its oldest record while its brokers, leaders and replicas are seen to
-// be well. It is longer than the client's own patience with a request, which is two thirds of it: ten seconds for the broker, and
-// ten for the way.
-const stuckAfter = 30 * time.Second
+// A slow follower looks the same. It holds up every acknowledgement until its leader drops it from the in-sync replicas. A leader looks
+// for slow followers twice in replica.lag.time.max.ms, so that takes up to one and a half times this setting. A new client would not
+// help then: it would only deliver again what the leader has already. So a topic waits for three times the setting.
+
+// stuckWait is how long a topic must wait for the answer to its oldest record, while its brokers, leaders and replicas are seen to be
+// well, before it leaves its client.
+type stuckWait struct {
+	least   time.Duration // whatever the brokers say: longer than wire
+	unknown time.Duration // where a broker does not tell its replica.lag.time.max.ms: enough for the default, 30 s
+	// wire is the client's own patience with a request: ten seconds for the broker, and ten for the way.
+	wire time.Duration
+}
+
+var usualStuckWait = stuckWait{least: 30 * time.Second, unknown: lagTimes * 30 * time.Second, wire: 20 * time.Second}
+
+const (
+	lagSetting = "replica.lag.time.max.ms"
+	lagTimes   = 3
+)
 
 var errStuck = errors.New("no answers although the brokers are well: trying again through a new client")
 
@@ -30,21 +51,53 @@ type stuck struct {
 	well  time.Time // since when the brokers were seen to be well without an acknowledgement; zero while they were not
 	found bool      // the topic has to leave its client
 	times int       // in a row: each time the patience doubles, so that brokers which are only slow are not asked for ever more
-	all   int
+}
+
+// mustWait is how long a topic with these leaders must wait. The error says that a leader does not answer. The answers of leaders are
+// kept in told.
+func (s *Kafka) mustWait(ctx context.Context, m *kmsg.MetadataResponseTopic, told map[int32]time.Duration) (time.Duration, error) {
+	longest := s.stuckWait.least
+	for i := range m.Partitions {
+		leader := m.Partitions[i].Leader
+		wait, ok := told[leader]
+		if !ok {
+			var err error
+			if wait, err = s.lagOf(ctx, leader); err != nil {
+				return 0, fmt.Errorf("broker %d does not answer: %w", leader, err)
+			}
+			told[leader] = wait
+		}
+		longest = max(longest, wait)
+	}
+	return longest, nil
+}
+
+// lagOf is how long a topic must wait for a leader whose follower is slow.
+func (s *Kafka) lagOf(ctx context.Context, broker int32) (time.Duration, error) {
+	kv, err := configsOf(ctx, s.adm, kmsg.ConfigResourceTypeBroker, strconv.Itoa(int(broker)), lagSetting)
+	var refused *kerr.Error
+	if err != nil && !errors.As(err, &refused) {
+		return 0, err
+	}
+	ms, err := strconv.ParseInt(kv[lagSetting], 10, 32)
+	if err != nil { // without the right to describe the cluster, which not every provider gives
+		return s.stuckWait.unknown, nil //nolint:nilerr // it is the usual answer
+	}
+	return lagTimes * time.Duration(ms) * time.Millisecond, nil
 }
 
 // suspect is told what a look at a silent topic has shown, and decides whether it is stuck. mu is held.
-func (s *Kafka) suspect(t *topic, well bool) {
+func (s *Kafka) suspect(t *topic, well bool, wait time.Duration) {
 	now := time.Now()
 	switch k := &t.stuck; {
 	case !well || t.flight == 0 || t.reason != nil:
 		k.well = time.Time{}
 	case k.well.IsZero() || k.well.Before(t.since):
 		k.well = now
-	case !k.found && now.Sub(k.well) >= s.patience<<min(k.times, 6):
+	case !k.found && now.Sub(k.well) >= wait<<min(k.times, 6):
 		k.found, k.well = true, time.Time{}
 		k.times++
-		k.all++
+		s.abandoned++
 		s.shut(t)
 		t.signal()
 	}
@@ -53,9 +106,9 @@ func (s *Kafka) suspect(t *topic, well bool) {
 // abandon takes a stuck topic from its client. It is called by the topic's tender.
 func (s *Kafka) abandon(t *topic) {
 	s.mu.Lock()
-	c, flight := t.through, t.flight
+	c, flight, silent := t.through, t.flight, time.Since(t.since)
 	s.mu.Unlock()
-	s.log.Warn().Str("topic", t.name).Int("events", flight).
+	s.log.Warn().Str("topic", t.name).Int("events", flight).Dur("for", silent).
 		Msg("no answers although the brokers are well: trying again through a new kafka client; events may be delivered twice")
 	// The gate is shut, so no Send hands over another record of this topic; one that has begun must end before the client forgets.
 	for n := s.handing.Load(); n != 0 && s.handing.Load() == n; {
@@ -65,7 +118,7 @@ func (s *Kafka) abandon(t *topic) {
 	// A request that is on the wire can still be written, by a broker that does not know it from the new client's: what comes later
 	// must not be in the log before it. After this time the client has given each of them up, and closed its connection.
 	select {
-	case <-time.After(s.patience * 2 / 3):
+	case <-time.After(s.stuckWait.wire):
 	case <-s.ctx.Done():
 		return
 	}

@@ -1,12 +1,14 @@
 package sink
 
 import (
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
@@ -15,13 +17,7 @@ import (
 
 // renewals is how often topics were taken from a stuck client.
 func renewals(s *Kafka) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, t := range s.topics {
-		n += t.stuck.all
-	}
-	return n
+	return int(s.Status().Abandoned)
 }
 
 // A client that does not go on with a topic, for whatever reason, is left by that topic: everything arrives in order, once or in a
@@ -29,7 +25,7 @@ func renewals(s *Kafka) int {
 func TestATopicLeavesAClientThatIsStuck(t *testing.T) {
 	c := fake(t, kfake.SeedTopics(1, "a", "b"))
 	b := open1(t, config(c.ListenAddrs()))
-	b.patience = 100 * time.Millisecond
+	b.stuckWait = stuckWait{least: 100 * time.Millisecond, unknown: 100 * time.Millisecond, wire: 70 * time.Millisecond}
 	for range 3 { // both topics are known, and their gates open
 		b.send("a", "k", 200)
 		b.send("b", "k", 200)
@@ -84,13 +80,13 @@ func (b *bench) clientOf(topic string) *client {
 // Only a wait without any reason counts, all of it, and each time it must be twice as long.
 func TestOnlyALongWaitWithoutAReasonIsStuck(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &Kafka{patience: stuckAfter, closed: true} // closed: no tender starts
+		s := &Kafka{closed: true} // closed: no tender starts
 		a := &topic{s: s, name: "a", wake: make(chan struct{}, 1), flight: 1, since: time.Now()}
 		// looks at the topic every two seconds, and returns after how long it was found to be stuck, 0 if it was not.
 		look := func(d time.Duration, well func(i int) bool) time.Duration {
 			begin := time.Now()
 			for i := 0; time.Since(begin) <= d; i++ {
-				s.suspect(a, well(i))
+				s.suspect(a, well(i), 30*time.Second)
 				if a.stuck.found {
 					a.stuck.found = false
 					return time.Since(begin)
@@ -169,7 +165,7 @@ func TestTheGateStaysShutWhileATopicIsStuck(t *testing.T) {
 func TestARequestOnTheWireIsOverBeforeTheNextClientBegins(t *testing.T) {
 	c := fake(t, kfake.SeedTopics(1, "a"))
 	b := open1(t, config(c.ListenAddrs()))
-	b.patience = 3 * time.Second
+	b.stuckWait = stuckWait{least: 3 * time.Second, unknown: 3 * time.Second, wire: 2 * time.Second}
 	for range 3 {
 		b.send("a", "k", 200)
 		b.all()
@@ -199,4 +195,59 @@ func TestARequestOnTheWireIsOverBeforeTheNextClientBegins(t *testing.T) {
 	b.all()
 	b.rerunsMayBe = true
 	b.checkLog(c.ListenAddrs(), "a")
+}
+
+// Where the leader tells its replica.lag.time.max.ms, a topic waits three times as long, so that a slow follower is dropped first.
+func TestATopicWaitsForItsSlowestLeader(t *testing.T) {
+	c := fake(t, kfake.NumBrokers(3), kfake.SeedTopics(3, "a"))
+	b := open1(t, config(c.ListenAddrs()))
+	told := map[int32]string{}
+	c.ControlKey(int16(kmsg.DescribeConfigs), func(kreq kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		req := kreq.(*kmsg.DescribeConfigsRequest)
+		if len(req.Resources) != 1 || req.Resources[0].ResourceType != kmsg.ConfigResourceTypeBroker {
+			return nil, nil, false
+		}
+		id, _ := strconv.Atoi(req.Resources[0].ResourceName)
+		resp := req.ResponseKind().(*kmsg.DescribeConfigsResponse)
+		r := kmsg.NewDescribeConfigsResponseResource()
+		r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeBroker, req.Resources[0].ResourceName
+		switch v := told[int32(id)]; v {
+		case "":
+		case "refused":
+			r.ErrorCode = kerr.ClusterAuthorizationFailed.Code
+		default:
+			kv := kmsg.NewDescribeConfigsResponseResourceConfig()
+			kv.Name, kv.Value = lagSetting, &v
+			r.Configs = append(r.Configs, kv)
+		}
+		resp.Resources = append(resp.Resources, r)
+		return resp, nil, true
+	})
+	for i, test := range []struct {
+		told [3]string // by the leader of each partition
+		want time.Duration
+	}{
+		{[3]string{"1000", "1000", "1000"}, 30 * time.Second}, // not less, whatever the brokers say
+		{[3]string{"30000", "30000", "30000"}, 90 * time.Second},
+		{[3]string{"30000", "120000", "30000"}, 6 * time.Minute},
+		{[3]string{"1000", "", "1000"}, 90 * time.Second},
+		{[3]string{"1000", "1000", "refused"}, 90 * time.Second},
+	} {
+		meta, err := describeTopics(patient(t), b.adm, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for p := range meta.Topics[0].Partitions {
+			meta.Topics[0].Partitions[p].Leader = int32(p)
+			told[int32(p)] = test.told[p]
+		}
+		wait, err := b.mustWait(patient(t), &meta.Topics[0], map[int32]time.Duration{})
+		if err != nil || wait != test.want {
+			t.Errorf("case %d, %q: %s, %v; want %s", i, test.told, wait, err, test.want)
+		}
+	}
+	if usualStuckWait.least <= usualStuckWait.wire || usualStuckWait.unknown < usualStuckWait.least {
+		t.Errorf("%+v", usualStuckWait)
+	}
 }

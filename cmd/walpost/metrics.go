@@ -82,11 +82,12 @@ var (
 	windowFull  = desc("walpost_window_full_seconds_total", "Time in which nothing was read because the window was full.")
 	sessions    = desc("walpost_sessions_total", "Sessions with the database by how they ended.", "ended")
 	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic; 0 as long as delivery.on_poison can be nothing but halt.", "reason")
+	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were well; events may be delivered twice each time.")
 	ready       = desc("walpost_ready", "Whether events flow, as /readyz has it.")
 
 	all = []*prometheus.Desc{
 		slotExists, slotRetained, slotUnconfirm, slotSafe, slotKeep, slotWALStatus, slotInvalid, slotActive, slotInactive, slotExhaustion,
-		slotWriteRate, slotBlocker, slotBlockerIs, slotXmin, slotSpill, clockSkew, monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, ready,
+		slotWriteRate, slotBlocker, slotBlockerIs, slotXmin, slotSpill, clockSkew, monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, abandoned, ready,
 	}
 
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
@@ -146,6 +147,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	collectCleanup(s.Cleanup, gauge, counter)
 	collectBreaker(&s, gauge)
 	counter(deadLetters, 0, "refused") // nothing is dead-lettered: the only policy is to halt
+	counter(abandoned, float64(s.Abandoned))
 	gauge(ready, flag(s.Ready))
 }
 

@@ -28,7 +28,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 func busy() *still {
 	s := walpost.Status{
 		Name: "shop.walpost", Window: walpost.WindowConfig{Events: 100, Bytes: 1 << 20},
-		Topics: map[string]uint64{"orders": 7},
+		Topics: map[string]uint64{"orders": 7}, Abandoned: 2,
 		Status: relay.Status{
 			State: relay.Streaming, Ready: true, Since: noon.Add(-time.Hour), Turned: noon,
 			InFlightEvents: 3, InFlightBytes: 300, OldestUnacked: noon.Add(-2 * time.Second),
@@ -70,6 +70,7 @@ var promised = []string{
 	"walpost_slot_catalog_xmin_age", "walpost_slot_spill_bytes_total", "walpost_monitor_last_success_timestamp_seconds",
 	"walpost_events_total", "walpost_commit_to_ack_seconds", "walpost_oldest_unacked_seconds", "walpost_in_flight_events",
 	"walpost_in_flight_bytes", "walpost_window_full_seconds_total", "walpost_sessions_total", "walpost_dead_letters_total",
+	"walpost_topics_abandoned_total",
 	"walpost_build_info",
 }
 
@@ -165,13 +166,16 @@ walpost_slot_wal_status{database="shop",slot="walpost",status="extended"} 1
 walpost_slot_wal_status{database="shop",slot="walpost",status="lost"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="reserved"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="unreserved"} 0
+# HELP walpost_topics_abandoned_total Times that a topic was taken from a Kafka client that got no answers although the brokers were well; events may be delivered twice each time.
+# TYPE walpost_topics_abandoned_total counter
+walpost_topics_abandoned_total 2
 # HELP walpost_window_full_seconds_total Time in which nothing was read because the window was full.
 # TYPE walpost_window_full_seconds_total counter
 walpost_window_full_seconds_total 1.5
 `
 	if err := testutil.GatherAndCompare(collected(t, busy()), strings.NewReader(want), "walpost_commit_to_ack_seconds", "walpost_events_total",
 		"walpost_oldest_unacked_seconds", "walpost_sessions_total", "walpost_slot_exhaustion_seconds",
-		"walpost_slot_restart_blocker_age_seconds", "walpost_slot_wal_status", "walpost_window_full_seconds_total"); err != nil {
+		"walpost_slot_restart_blocker_age_seconds", "walpost_slot_wal_status", "walpost_topics_abandoned_total", "walpost_window_full_seconds_total"); err != nil {
 		t.Error(err)
 	}
 }
