@@ -40,6 +40,16 @@ type BreakerStatus struct {
 // breakerLooks is how many looks in a row must agree: one value may be the moment before a big confirm.
 const breakerLooks = 3
 
+// linger is how long a halted relay stays. With a breaker that is long enough for its looks: else a relay that halts, ends and is started again
+// would fill the disk without ever tripping the breaker.
+func (c *Config) linger() time.Duration {
+	long := time.Duration(c.HaltLinger)
+	if long >= 0 && c.Monitor.Breaker != BreakerOff {
+		long = max(long, (breakerLooks+1)*c.Monitor.Interval)
+	}
+	return long
+}
+
 // breakerDropFor is how long the slot is tried to be dropped once the relay has left it. Somebody else who reads it keeps it.
 const breakerDropFor = 30 * time.Second
 

@@ -122,3 +122,22 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 		t.Error("a breaker that is off looks")
 	}
 }
+
+func TestAHaltLastsLongEnoughForTheBreaker(t *testing.T) {
+	for _, c := range []struct {
+		breaker    string
+		long, want time.Duration
+	}{
+		{BreakerOff, 0, 0},
+		{BreakerOff, time.Second, time.Second},
+		{BreakerDrop, 0, 8 * time.Second},
+		{BreakerAlert, time.Second, 8 * time.Second},
+		{BreakerDrop, time.Minute, time.Minute},
+		{BreakerDrop, time.Duration(Forever), time.Duration(Forever)},
+	} {
+		cfg := Config{HaltLinger: Linger(c.long), Monitor: MonitorConfig{Breaker: c.breaker, Interval: 2 * time.Second}}
+		if got := cfg.linger(); got != c.want {
+			t.Errorf("%s, halt_linger %s: %s, want %s", c.breaker, c.long, got, c.want)
+		}
+	}
+}

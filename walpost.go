@@ -100,7 +100,7 @@ func (r *Relay) Run(ctx context.Context) error {
 			Bytes:  int64(r.cfg.Delivery.Window.Bytes),
 		},
 		ShutdownGrace:   orNone(r.cfg.ShutdownGrace),
-		HaltLinger:      time.Duration(r.cfg.HaltLinger),
+		HaltLinger:      r.cfg.linger(),
 		MonitorInterval: r.cfg.Monitor.Interval,
 		AcceptGap:       r.cfg.AcceptGap,
 		Create:          r.cfg.Source.Create,

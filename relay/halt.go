@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -63,6 +64,10 @@ func (l *loop) stop() error {
 	from := l.now
 	err := l.drain(nil, l.now.Add(l.cfg.ShutdownGrace))
 	l.finish()
+	var outside *halting
+	if errors.As(err, &outside) {
+		outside.freed()
+	}
 	again := 0
 	if l.tracker != nil { // else nothing was ever read
 		again = l.comesAgain()

@@ -10,6 +10,8 @@ import (
 
 const (
 	settleLimit = 2 * time.Second // for acknowledgements once halted by something other than a bad event
+	// seenFor is how long a relay that was halted from outside stays at least: two scrapes at the interval that the alert rules ask for.
+	seenFor = time.Minute
 )
 
 // halting is the error of a run that was halted from outside.
@@ -20,9 +22,10 @@ type halting struct {
 
 func (h *halting) Unwrap() error { return h.error }
 
-// Halt ends Run with err, which needs a person, as a fault that was found inside would: what is acknowledged is checkpointed and
-// confirmed, nothing new is delivered. freed is called by Run when the session is closed, so that the slot is free, and before Run
-// lingers; it may take its time. Halt may be called from any goroutine and returns at once; a second call does nothing.
+// Halt ends Run with err, which needs a person, as a fault of the source would: what is acknowledged is checkpointed and confirmed,
+// nothing more is delivered. It works also while Run is halted already, or stops. Run calls freed when the session is closed, so that
+// the slot is free; freed may take its time. Unless its context ends, Run then lingers for a minute at least, so that Status is seen. Halt
+// may be called from any goroutine and returns at once; a second call does nothing.
 func (r *Relay) Halt(err error, freed func()) {
 	select {
 	case r.halts <- &halting{error: err, freed: freed}:
@@ -81,7 +84,9 @@ func (l *loop) halt(ctx context.Context, err error) error {
 	var from *halting
 	if errors.As(err, &from) {
 		from.freed()
-		since = time.Now()
+		if since = time.Now(); linger >= 0 {
+			linger = max(linger, seenFor)
+		}
 	}
 	return l.linger(ctx, since, linger)
 }
@@ -97,6 +102,8 @@ func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) 
 	select {
 	case <-ctx.Done():
 	case <-over:
+	case h := <-l.halts:
+		return h
 	}
 	return nil
 }

@@ -208,3 +208,72 @@ func TestARefusalDuringAStopLetsTheRestBeDelivered(t *testing.T) {
 		}
 	})
 }
+
+// The circuit breaker acts whatever the relay is halted by, and also when it stops: the slot is free when freed is called.
+func TestAHaltFromOutsideEndsAHalt(t *testing.T) {
+	for name, by := range map[string]func(w *world, r *run){
+		"by a bad event, nothing in flight": func(w *world, _ *run) { w.commit("!") },
+		"by a bad event that waits":         func(w *world, _ *run) { w.do(func() { w.hold = "0/74-0" }); w.commit("a"); w.commit("!") },
+		"by a fault of the source": func(w *world, _ *run) {
+			w.do(func() { w.checkErr = fault.Person(errors.New("the publication is gone"), "") })
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.gapsOK = true
+				r := w.start(Config{HaltLinger: -1})
+				w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+				by(w, r)
+				w.want(t, 20*time.Second, "halted", func() bool { return r.relay.Status().State == Halted })
+				time.Sleep(time.Hour)
+				held, calls := false, 0
+				r.relay.Halt(fault.Person(errors.New("too much WAL"), ""), func() { w.do(func() { held, calls = w.session != nil, calls+1 }) })
+				w.want(t, 10*time.Second, "freed", func() bool { return calls == 1 })
+				time.Sleep(time.Hour)
+				if st := r.relay.Status(); held || st.State != Halted || st.Reason != "too much WAL" || st.Bad != nil {
+					t.Errorf("held %t, %+v", held, st)
+				}
+				r.stop()
+				if !strings.Contains(r.err.Error(), "too much WAL") || calls != 1 {
+					t.Errorf("%v, %d calls", r.err, calls)
+				}
+			})
+		})
+	}
+}
+
+func TestAHaltFromOutsideFreesTheSlotOfARelayThatStops(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		r := w.start(Config{})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.stalled = true })
+		w.commit("a")
+		w.want(t, time.Second, "sent", func() bool { return r.relay.Status().InFlightEvents == 1 })
+		r.cancel()
+		time.Sleep(5 * time.Second)
+		calls := 0
+		r.relay.Halt(fault.Person(errors.New("too much WAL"), ""), func() { calls++ })
+		<-r.done
+		if !fault.NeedsPerson(r.err) || calls != 1 {
+			t.Errorf("%v, %d calls", r.err, calls)
+		}
+	})
+}
+
+// What the breaker has come to must be scraped, also where halt_linger is short.
+func TestAHaltFromOutsideIsSeen(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		var freed time.Time
+		r.relay.Halt(fault.Person(errors.New("too much WAL"), ""), func() {
+			time.Sleep(20 * time.Second) // dropping the slot takes its time
+			freed = time.Now()
+		})
+		<-r.done
+		if seen := time.Since(freed); seen < time.Minute || seen > 61*time.Second {
+			t.Errorf("it was there for %s", seen)
+		}
+	})
+}

@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,7 +17,7 @@ func TestTheBreakerDropsTheSlotAndRecoverClosesTheGap(t *testing.T) {
 	pg, kafka := testenv.Postgres(t, "15", testenv.Private()), testenv.KafkaPrivate(t, 1, nil)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.extra = `monitor: {interval: 1s, retained_warn: 4MiB, retained_critical: 16MiB, breaker: stop_and_drop_slot}
-halt_linger: 8s`
+halt_linger: 0s`
 	r := s.startReady()
 	state := func(want string) func() bool {
 		return func() bool {
@@ -38,10 +39,10 @@ halt_linger: 8s`
 	pg.Exec(t, s.dsn, "CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 30000)") // some 30 MB of WAL
 	slots := func() string { return pg.Value(t, s.dsn, "SELECT count(*)::text FROM pg_replication_slots") }
 	eventually(t, time.Minute, "the slot is dropped", func() bool { return slots() == "0" })
-	if !r.ended() { // it lingers
-		reason := r.notReady(5*time.Second, "circuit breaker")
-		t.Log(reason)
-		eventually(t, 5*time.Second, "the breaker says that the slot is dropped", state("dropped"))
+	t.Log(r.notReady(5*time.Second, "circuit breaker"))
+	eventually(t, 5*time.Second, "the breaker says that the slot is dropped", state("dropped"))
+	if err := r.cmd.Process.Signal(syscall.SIGTERM); err != nil { // it stays for a minute, although there is no linger
+		t.Fatal(err)
 	}
 	if code := r.wait(time.Minute); code != 3 {
 		t.Errorf("exit code %d", code)
@@ -70,4 +71,35 @@ halt_linger: 8s`
 	insert(3)
 	s.onceEach(w, time.Minute)
 	r.stopsClean()
+}
+
+// A relay that is halted holds WAL as one that waits does: the breaker acts there too.
+func TestTheBreakerActsDuringAHalt(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "17")
+	w.extra = `monitor: {interval: 1s, retained_warn: 4MiB, retained_critical: 16MiB, breaker: stop_and_drop_slot}
+halt_linger: forever`
+	w.exec("ALTER TABLE outbox ALTER aggregate_type DROP NOT NULL")
+	r := w.startReady()
+	bad := w.pg.Value(t, w.dsn, "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES (NULL, 'k', 'made', '{}') RETURNING id::text")
+	r.notReady(30*time.Second, bad)
+	w.exec("CREATE TABLE filler AS SELECT repeat('x', 1000) FROM generate_series(1, 30000)") // some 30 MB of WAL
+	eventually(t, time.Minute, "the slot is dropped", func() bool {
+		return w.pg.Value(t, w.dsn, "SELECT count(*)::text FROM pg_replication_slots") == "0"
+	})
+	r.notReady(5*time.Second, "circuit breaker")
+	if code := r.stop(); code != 3 {
+		t.Errorf("exit code %d", code)
+	}
+	// The row is in the table: recover reads it as it is now.
+	if code, out := w.command("recover", "--yes", "--unordered"); code != 3 || !strings.Contains(out, bad) || !strings.Contains(out, "Repair the row") {
+		t.Errorf("recover: code %d\n%s", code, out)
+	}
+	w.exec("UPDATE outbox SET aggregate_type = 'order' WHERE id = '" + bad + "'")
+	if code, out := w.command("recover", "--yes", "--unordered"); code != 0 {
+		t.Errorf("recover: code %d\n%s", code, out)
+	}
+	r = w.startReady()
+	w.arrive(append(w.insert(3), bad))
+	w.stopCleanly(r)
 }
