@@ -167,17 +167,36 @@ func TestRealKafkaStoreReadsOverTransactions(t *testing.T) {
 // A follower that does not keep up holds up every acknowledgement until its leader drops it. Nothing is wrong with the client then,
 // so nothing is delivered twice.
 func TestRealSlowFollowerGivesNoDuplicates(t *testing.T) {
-	k := testenv.KafkaPrivate(t, 3, map[string]string{"replica.lag.time.max.ms": "8000", "broker.session.timeout.ms": "120000"})
+	k := testenv.KafkaPrivate(t, 3, map[string]string{"replica.lag.time.max.ms": "6000", "broker.session.timeout.ms": "120000"})
 	k.CreateTopic(t, "a", 1, map[string]string{"min.insync.replicas": "1"})
-	meta, err := describeTopics(patient(t), k.Client(t), "a")
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &meta.Topics[0].Partitions[0]
-	leader, follower := int(p.Leader), int(p.ISR[0])
-	if follower == leader {
-		follower = int(p.ISR[1])
-	}
+	// The controller is no good choice, because another one would have to be elected before the follower can be dropped.
+	cl := k.Client(t)
+	var leader, follower int
+	waitFor(t, func() bool {
+		req := kmsg.NewPtrDescribeQuorumRequest()
+		rt := kmsg.NewDescribeQuorumRequestTopic()
+		rt.Topic = "__cluster_metadata"
+		rt.Partitions = append(rt.Partitions, kmsg.NewDescribeQuorumRequestTopicPartition())
+		req.Topics = append(req.Topics, rt)
+		quorum, err := req.RequestWith(patient(t), cl)
+		if err != nil {
+			t.Fatal(err)
+		}
+		meta, err := describeTopics(patient(t), cl, "a")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(quorum.Topics) == 0 || len(quorum.Topics[0].Partitions) == 0 || len(meta.Topics[0].Partitions) == 0 {
+			return false
+		}
+		p := &meta.Topics[0].Partitions[0]
+		for _, id := range p.ISR {
+			if id != p.Leader && id != quorum.Topics[0].Partitions[0].LeaderID {
+				leader, follower = int(p.Leader), int(id)
+			}
+		}
+		return len(p.ISR) == 3
+	})
 	// Only replication is to be slow. The test pauses the follower, so another broker answers the client's questions in its place.
 	cfg := config(k.Brokers())
 	cfg.Dial = func(ctx context.Context, network, host string) (net.Conn, error) {
