@@ -2,18 +2,22 @@ package router
 
 import (
 	"fmt"
+	"slices"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 
-// Config is Debezium's EventRouter, the converters of Kafka Connect, and what of Debezium's Postgres connector decides how a row looks to
-// both: the options, under their names there. Start from DefaultConfig.
+// Config has the options of Debezium's EventRouter, those of Kafka Connect's converters, and those
+// of Debezium's Postgres connector that decide how a row looks to both. The comments give the names
+// of the options there. Start from DefaultConfig.
 type Config struct {
-	// Tables are the tables whose rows are routed, as schema.table without quotes; rows of others give no record. Empty: all.
+	// Tables are the tables whose rows are routed, as schema.table without quotes. Rows of other
+	// tables give no record. If it is empty, the rows of all tables are routed.
 	Tables []string
-	// Updates says that an update which changes a row's primary key gives a record, as Debezium has it. Where it is not set, that
-	// is an update like any other.
+	// Updates makes an update that changes a row's primary key give a record, as in Debezium. If it
+	// is not set, such an update is treated like every other.
 	Updates bool
 
 	EventID             string // table.field.event.id
@@ -53,7 +57,7 @@ const (
 	DefaultTopicReplacement = "outbox.event.${routedByValue}"
 )
 
-// DefaultConfig is the EventRouter's defaults, with converters that leave text as it is.
+// DefaultConfig has the EventRouter's defaults, and converters that do not change text.
 func DefaultConfig() Config {
 	return Config{
 		EventID: "id", Payload: "payload", AdditionalMissing: "error", TopicRegex: DefaultTopicRegex,
@@ -74,7 +78,7 @@ func (c *Config) Validate() []Problem {
 	return ps
 }
 
-// compile reads the options that have a syntax of their own, and returns everything that is wrong with c.
+// compile parses the options that have a syntax, and returns everything that is wrong with c.
 func (c *Config) compile() (placements []placement, topics *topics, ps []Problem) {
 	bad := func(option, format string, args ...any) {
 		ps = append(ps, badOption(option, format, args...))
@@ -129,7 +133,7 @@ func (c *Config) compile() (placements []placement, topics *topics, ps []Problem
 		case c.Updates && c.Header.schemas():
 			bad("records.topic.prefix", "is required with source.publish update and a header converter that writes schemas: the schema's name of __debezium.oldkey begins with it")
 		}
-	} else if !topicPrefix(c.TopicPrefix) {
+	} else if strings.ContainsFunc(c.TopicPrefix, notInTopic) { // CommonConnectorConfig.TOPIC_NAME_PATTERN
 		bad("records.topic.prefix", "must be letters, digits, '.', '_' and '-' (got %q)", c.TopicPrefix)
 	}
 	oneOf("records.schema.name.adjustment.mode", c.SchemaNames, nameModes...)
@@ -141,27 +145,15 @@ func badOption(option, format string, args ...any) Problem {
 	return Problem{Rule: OptionValid, Option: option, Message: fmt.Sprintf(format, args...)}
 }
 
+// enveloped reports whether a placement puts a column into an envelope.
 func enveloped(ps []placement) bool {
-	for _, p := range ps {
-		if p.place == inEnvelope {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(ps, func(p placement) bool { return p.place == inEnvelope })
 }
 
-// topicPrefix is Debezium's rule for topic.prefix (CommonConnectorConfig.TOPIC_NAME_PATTERN).
-func topicPrefix(s string) bool {
-	for i := range len(s) {
-		c := s[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
-			return false
-		}
-	}
-	return true
-}
+// notInTopic reports that Kafka does not allow the character in the name of a topic.
+func notInTopic(r rune) bool { return r >= utf8.RuneSelf || !topicCharacter(byte(r)) }
 
-// modes are the options that package pgvalue knows.
+// modes are the options for package pgvalue.
 func (c *Config) modes() pgvalue.Modes {
 	return pgvalue.Modes{
 		Time: strings.ToLower(c.TimePrecision), Decimal: strings.ToLower(c.Decimal), Binary: strings.ToLower(c.Binary),

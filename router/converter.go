@@ -1,18 +1,20 @@
 package router
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// A Converter is one of Kafka Connect's converters and its options. Those that it has not are ignored, as Connect does.
+// A Converter is one of Kafka Connect's converters with its options. As in Connect, options of
+// other converters are ignored.
 type Converter struct {
 	Name          string     // string | json | bytes | binary; of headers: simple | string | json
 	Schemas       bool       // json: schemas.enable
 	DecimalFormat string     // json: decimal.format: base64 | numeric; empty is base64
 	NullDefault   bool       // json: replace.null.with.default
-	Delegate      *Converter // binary: delegate.converter.type, for what is not bytes; nil: none
+	Delegate      *Converter // binary: delegate.converter.type, for values that are not bytes; nil for none
 }
 
 var (
@@ -22,11 +24,7 @@ var (
 )
 
 func (c *Converter) validate(option string, names []string) (ps []Problem) {
-	known := false
-	for _, n := range names {
-		known = known || c.Name == n
-	}
-	if !known {
+	if !slices.Contains(names, c.Name) {
 		ps = append(ps, badOption(option, "must be one of %s (got %q)", strings.Join(names, ", "), c.Name))
 	}
 	switch strings.ToLower(c.DecimalFormat) {
@@ -43,12 +41,12 @@ func (c *Converter) validate(option string, names []string) (ps []Problem) {
 	return ps
 }
 
-// schemas says that the converter writes schemas for what is not bytes.
+// schemas reports whether the converter writes schemas for values that are not bytes.
 func (c *Converter) schemas() bool {
 	return c.Name == "json" && c.Schemas || c.Delegate != nil && c.Delegate.schemas()
 }
 
-// text says that a value that is not bytes becomes Java's text of it, whatever its schema.
+// text reports whether the converter writes a value that is not bytes as Java's toString does.
 func (c *Converter) text() bool {
 	return c.Name == "string" || c.Delegate != nil && c.Delegate.text()
 }
@@ -74,7 +72,7 @@ func (c *Converter) make() connect.TextConverter {
 	return connect.NewString()
 }
 
-// converters are what one goroutine uses: they remember schemas.
+// converters must be used by one goroutine at a time, because they remember schemas.
 type converters struct{ key, value, header connect.TextConverter }
 
 func (c *Config) converters() converters {

@@ -8,18 +8,19 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// An envelope is the value where a placement is "envelope": a Struct of the payload and of those columns.
+// An envelope is the value if a placement is "envelope": a Struct of the payload and of those
+// columns.
 //
-// Its schema has the row's aggregate type in its name. Debezium's has, too, but it keeps one schema for each payload schema (or version):
-// all aggregate types have the name of the one that came first since its start. Here the same row must give the same bytes after every
-// start, so each has its own.
+// The name of its schema contains the aggregate type of the row. In Debezium it contains the
+// aggregate type of the first row since its start, because Debezium keeps one schema for each
+// schema (or version) of the payload. Here the same row must give the same bytes after every start.
 type envelope struct {
-	before, after string   // of the schema's name: the aggregate type stands between
-	fields        []source // behind the payload, in the order of the placements
-	payload       *source
-	version       *source // nil: none
+	before, after string // the parts of the schema's name around the aggregate type
+	payload       *column
+	fields        []column // the fields after the payload, in the order of the placements
+	version       *column  // nil if the schema has no version
 	conv          connect.TextConverter
-	schemas       map[envelopeKey]*connect.Schema
+	schemas       map[envelopeKey]*connect.Schema // converters remember schemas by their pointers
 }
 
 type envelopeKey struct {
@@ -28,10 +29,11 @@ type envelopeKey struct {
 	payload   *connect.Schema
 }
 
-// maxSchemas bounds what is remembered of schemas: aggregate types are few in practice, and hostile ones must not grow memory.
+// maxSchemas bounds the remembered schemas. Aggregate types are few in practice, but a hostile one
+// per row must not make the memory grow.
 const maxSchemas = 1024
 
-func (p *planner) envelope(conv connect.TextConverter, payload source) *envelope {
+func (p *planner) envelope(conv connect.TextConverter, payload column) *envelope {
 	name := adjustSchema(p.schemaNames, p.qualified()+".Value")
 	dot := strings.LastIndexByte(name, '.')
 	e := &envelope{before: name[:dot+1], after: name[dot:], payload: &payload, conv: conv, schemas: map[envelopeKey]*connect.Schema{}}
@@ -40,28 +42,29 @@ func (p *planner) envelope(conv connect.TextConverter, payload source) *envelope
 		if pl.place != inEnvelope || p.missing(pl.column) {
 			continue
 		}
-		s, ok := p.column(optionPlacement, pl.column)
-		if s.name = pl.alias; names[s.name] {
-			p.fail(OptionValid, &s, "Cannot create field because of field name duplication %s", s.name)
+		c, ok := p.find(optionPlacement, pl.column)
+		if c.field = pl.alias; names[c.field] {
+			p.fail(OptionValid, &c, "Cannot create field because of field name duplication %s", c.field)
 			ok = false
 		}
-		if names[s.name] = true; ok {
-			e.fields = append(e.fields, s)
+		if names[c.field] = true; ok {
+			e.fields = append(e.fields, c)
 		}
 	}
 	if p.cfg.SchemaVersion != "" {
-		if s, ok := p.typed(optionVersion, p.cfg.SchemaVersion, connect.Int32); ok {
-			e.version = &s
+		if c, ok := p.typed(optionVersion, p.cfg.SchemaVersion, connect.Int32); ok {
+			e.version = &c
 		}
 	}
 	if payload.typ != nil && len(p.problems) == 0 {
 		if err := probe(conv, "value", e.schema("", 0, payload.typ.Schema)); err != nil {
-			p.fail(ColumnType, &source{option: optionPlacement}, "the value is an envelope: %s", err)
+			p.fail(ColumnType, &column{option: optionPlacement}, "the value is an envelope: %s", err)
 		}
 	}
 	return e
 }
 
+// indexes are the columns that the envelope reads, except for the payload.
 func (e *envelope) indexes() (all []int) {
 	for i := range e.fields {
 		all = append(all, e.fields[i].index)
@@ -72,16 +75,17 @@ func (e *envelope) indexes() (all []int) {
 	return all
 }
 
-// schema is the envelope's schema for one payload schema. Converters remember schemas by their pointers.
+// schema is the envelope's schema for one schema of the payload. Schemas of expanded payloads are
+// not remembered: there can be a new one for each row.
 func (e *envelope) schema(aggregate string, version int32, payload *connect.Schema) *connect.Schema {
 	key := envelopeKey{aggregate, version, payload}
-	if s, ok := e.schemas[key]; ok { // never one of an expanded payload
+	if s, ok := e.schemas[key]; ok {
 		return s
 	}
 	s := &connect.Schema{Type: connect.Struct, Name: e.before + aggregate + e.after, Version: version}
 	s.Fields = append(s.Fields, connect.Field{Name: "payload", Schema: payload})
 	for i := range e.fields {
-		s.Fields = append(s.Fields, connect.Field{Name: e.fields[i].name, Schema: e.fields[i].typ.Schema})
+		s.Fields = append(s.Fields, connect.Field{Name: e.fields[i].field, Schema: e.fields[i].typ.Schema})
 	}
 	if s.Over(payload).Passing() {
 		return s
@@ -94,12 +98,12 @@ func (e *envelope) schema(aggregate string, version int32, payload *connect.Sche
 	return s
 }
 
-// append appends the envelope's bytes to buf.
+// append appends the envelope's bytes to buf. payload is the schema of v.
 func (e *envelope) append(buf []byte, topic, aggregate string, row *row, payload *connect.Schema, v any) (grown, out []byte, _ *Problem) {
 	version := int32(0)
 	if e.version != nil {
-		if raw := row.at(e.version); raw != nil {
-			n, err := parse(e.version.typ, raw)
+		if raw := row.text(e.version); raw != nil {
+			n, err := e.version.parse(raw)
 			if err != nil {
 				return buf, nil, e.version.bad(raw, err)
 			}
@@ -112,14 +116,14 @@ func (e *envelope) append(buf []byte, topic, aggregate string, row *row, payload
 	values := make([]any, 1, len(s.Fields))
 	values[0] = v
 	if err := required("payload", payload, v); err != nil {
-		return buf, nil, e.payload.bad(row.at(e.payload), err)
+		return buf, nil, e.payload.bad(row.text(e.payload), err)
 	}
 	for i := range e.fields {
 		f := &e.fields[i]
-		raw := row.at(f)
+		raw := row.text(f)
 		v, err := f.value(raw)
 		if err == nil {
-			err = required(f.name, f.typ.Schema, v)
+			err = required(f.field, f.typ.Schema, v)
 		}
 		if err != nil {
 			return buf, nil, f.bad(raw, err)
@@ -135,7 +139,7 @@ func (e *envelope) append(buf []byte, topic, aggregate string, row *row, payload
 
 var errVersion = errors.New("a schema of version 0 cannot be written")
 
-// required is what Struct.put wants of a value.
+// required is the check of Connect's Struct.put.
 func required(field string, s *connect.Schema, v any) error {
 	if v == nil && !s.Optional {
 		return fmt.Errorf("Invalid value: null used for required field: %q, schema type: %s", field, s.Type) //nolint:staticcheck // Kafka Connect's words

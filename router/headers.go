@@ -5,7 +5,7 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// The headers that Debezium puts before all others (io.debezium.connector.common.DebeziumHeaders).
+// The extended headers of Debezium (io.debezium.connector.common.DebeziumHeaders).
 const (
 	logicalNameHeader = "__debezium.context.connectorLogicalName"
 	taskIDHeader      = "__debezium.context.taskId"
@@ -13,8 +13,8 @@ const (
 	runIDHeader       = "__debezium.context.runId"
 )
 
-// SetRunID says what the header __debezium.context.runId has; with extended headers nothing can be routed before. It must not be
-// called beside Route.
+// SetRunID sets the header __debezium.context.runId. With extended headers, Route returns an error
+// before the first call. SetRunID must not be called at the same time as Route.
 func (r *Router) SetRunID(id string) {
 	if r.context = nil; !r.cfg.ExtendedHeaders || id == "" {
 		return
@@ -25,8 +25,40 @@ func (r *Router) SetRunID(id string) {
 	} {
 		value, _, err := r.convs.header.Append(nil, "", text, h.value)
 		if err != nil {
-			panic("router: a header of text: " + err.Error()) // every converter for headers takes text
+			panic("router: a header of text: " + err.Error()) // every header converter accepts text
 		}
 		r.context = append(r.context, cdc.Header{Key: h.name, Value: value})
 	}
+}
+
+// headersBeforeID adds the header of a changed primary key and the extended headers.
+func (r *Router) headersBeforeID(buf []byte, p *plan, oldKey []any, rec *cdc.Record) ([]byte, *Problem) {
+	if oldKey != nil {
+		var value []byte
+		var problem *Problem
+		if buf, value, problem = p.oldKey.append(buf, rec.Topic, oldKey); problem != nil {
+			return buf, problem
+		}
+		rec.Headers = append(rec.Headers, cdc.Header{Key: oldKeyHeader, Value: value})
+	}
+	if r.cfg.ExtendedHeaders && r.context == nil {
+		p := badOption("records.extended.headers.enabled", "there is no run id yet for the header %s", runIDHeader)
+		return buf, &p
+	}
+	rec.Headers = append(rec.Headers, r.context...)
+	return buf, nil
+}
+
+// headersAfterID adds the headers that table.fields.additional.placement names.
+func (p *plan) headersAfterID(buf []byte, row *row, rec *cdc.Record) ([]byte, *Problem) {
+	for i := range p.headers {
+		h := &p.headers[i]
+		var value []byte
+		var problem *Problem
+		if buf, value, problem = h.append(buf, rec.Topic, row.text(h)); problem != nil {
+			return buf, problem
+		}
+		rec.Headers = append(rec.Headers, cdc.Header{Key: h.field, Value: value})
+	}
+	return buf, nil
 }

@@ -2,15 +2,18 @@ package router
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"unicode"
 	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// adjustSchema makes the name of a schema one that Avro allows, as Debezium's schema.name.adjustment.mode does
-// (io.debezium.schema.SchemaNameAdjuster). It works on UTF-16, as Java does: a character beyond it counts as two.
+// adjustSchema changes the name of a schema so that Avro allows it. It follows Debezium's
+// schema.name.adjustment.mode (io.debezium.schema.SchemaNameAdjuster). As in Java, a character
+// above U+FFFF counts as two.
 func adjustSchema(mode, name string) string {
 	if mode != "avro" && mode != "avro_unicode" {
 		return name
@@ -35,7 +38,7 @@ func adjustSchema(mode, name string) string {
 	return b.String()
 }
 
-// adjustment is what package connect calls field.name.adjustment.mode.
+// adjustment is package connect's constant for a field.name.adjustment.mode.
 func adjustment(mode string) connect.NameAdjustment {
 	switch lower(mode) {
 	case "avro":
@@ -46,21 +49,13 @@ func adjustment(mode string) connect.NameAdjustment {
 	return connect.KeepNames
 }
 
-// maxTopicName is Kafka's limit.
-const maxTopicName = 249
-
-// schemaPrefix begins the names of a table's schemas: what the topic of its changes would be without the EventRouter
-// (io.debezium.schema.AbstractTopicNamingStrategy.sanitizedTopicName).
+// schemaPrefix is the start of the names of a table's schemas. Without the EventRouter, it would be
+// the topic of the table (io.debezium.schema.AbstractTopicNamingStrategy.sanitizedTopicName).
 func schemaPrefix(parts ...string) string {
-	var some []string
-	for _, p := range parts {
-		if strings.TrimSpace(p) != "" {
-			some = append(some, p)
-		}
-	}
+	parts = slices.DeleteFunc(parts, func(p string) bool { return strings.TrimSpace(p) == "" })
 	var b strings.Builder
-	for _, c := range utf16.Encode([]rune(strings.Join(some, "."))) {
-		if c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-' {
+	for _, c := range utf16.Encode([]rune(strings.Join(parts, "."))) {
+		if c < utf8.RuneSelf && topicCharacter(byte(c)) {
 			b.WriteByte(byte(c))
 		} else {
 			b.WriteByte('_')

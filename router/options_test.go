@@ -46,8 +46,8 @@ func all(changes ...func(*Config)) func(*Config) {
 	}
 }
 
-// The outcomes are Debezium's: of its EventRouterDelegate and Kafka Connect's converters, as the corpus in testdata/debezium and real
-// runs show them.
+// The outcomes are Debezium's: of its EventRouterDelegate and Kafka Connect's converters, as the
+// corpus in testdata/debezium and real runs show them.
 func TestOptionsHaveDebeziumsOutcome(t *testing.T) {
 	base := []string{"id uuid not null key", "aggregate_type text not null", "aggregate_id text", "payload jsonb"}
 	with := func(columns ...string) *cdc.Relation { return table(append(base[:4:4], columns...)...) }
@@ -171,7 +171,8 @@ func TestTopicPrefixIsRequiredWhereItIsWritten(t *testing.T) {
 	}
 }
 
-// Debezium keeps the first schema for all aggregate types; a relay that did would write other bytes after a restart.
+// Debezium keeps the first schema for all aggregate types; a relay that did would write other bytes
+// after a restart.
 func TestEachAggregateTypeHasItsOwnEnvelopeSchema(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.TopicPrefix, cfg.AdditionalPlacement = "shop", "event_type:envelope"
@@ -188,7 +189,8 @@ func TestEachAggregateTypeHasItsOwnEnvelopeSchema(t *testing.T) {
 	}
 }
 
-// updated is an event that changes was, the old key or row, to is. A value "~" is one that the server did not send.
+// updated is an event that changes was, the old key or row, to is. A value "~" is one that the
+// server did not send.
 func updated(rel *cdc.Relation, was, is []string) *cdc.Event {
 	ev := insert(rel, is...)
 	ev.Kind = cdc.Update

@@ -3,8 +3,11 @@ package router
 import (
 	"fmt"
 	"strings"
+
+	"github.com/walpost/walpost/cdc"
 )
 
+// A place is where a placement puts a column.
 type place uint8
 
 const (
@@ -13,15 +16,15 @@ const (
 	inEnvelope
 )
 
-// A placement puts a column somewhere beside key and payload.
+// A placement says where a further column goes: into a header, the partition or the envelope.
 type placement struct {
 	column, alias string
 	place         place
 }
 
-// parsePlacements reads table.fields.additional.placement as Debezium's AdditionalFieldsValidator does: items split at commas,
-// each column:placement[:alias], all trimmed. An unknown placement, which Debezium lets pass and then fails on at the first record, is
-// refused here.
+// parsePlacements reads table.fields.additional.placement as Debezium's AdditionalFieldsValidator
+// does: items with commas between them, each column:placement[:alias], all trimmed. An unknown
+// placement is an error here; Debezium fails at the first record.
 func parsePlacements(s string) ([]placement, error) {
 	if s == "" {
 		return nil, nil
@@ -55,11 +58,31 @@ func parsePlacements(s string) ([]placement, error) {
 	return ps, nil
 }
 
-// javaSplit is String.split: empty strings at the end are not part of what it gives, and an empty string is one part.
+// javaSplit is Java's String.split: it drops empty parts at the end, but an empty text has one
+// part.
 func javaSplit(s, separator string) []string {
 	parts := strings.Split(s, separator)
 	for len(parts) > 1 && parts[len(parts)-1] == "" {
 		parts = parts[:len(parts)-1]
 	}
 	return parts
+}
+
+// setPartition sets the partition from the column, unless the column is NULL.
+func (p *plan) setPartition(row *row, rec *cdc.Record) *Problem {
+	if p.partition == nil {
+		return nil
+	}
+	raw := row.text(p.partition)
+	v, err := p.partition.parse(raw)
+	if err != nil {
+		return p.partition.bad(raw, err)
+	}
+	if n, ok := v.(int64); ok {
+		if n < 0 {
+			return p.partition.problem(ValueValid, raw, "column %s has partition %d: it must be 0 or more", p.partition.name, n)
+		}
+		rec.Partition = int32(n)
+	}
+	return nil
 }

@@ -1,7 +1,6 @@
 package router
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 
@@ -10,25 +9,25 @@ import (
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 
-// A plan is what the options mean for one relation: which columns, and how each becomes bytes. It is made once for each
-// relation.
+// A plan is what the options mean for one relation: which columns are read, and how each becomes
+// bytes.
 type plan struct {
 	rel              *cdc.Relation
-	id, key, payload source
-	route            source
-	headers          []source  // behind "id", in the order of the option
-	partition        *source   // nil: by the key
-	stamp            *stamp    // nil: the commit time
-	envelope         *envelope // nil: the payload is the value
-	oldKey           *oldKey   // nil: the table has no primary key
-	slack            int       // bytes that converters added lately
+	id, key, payload column
+	route            column
+	headers          []column  // the headers after "id", in the order of the option
+	partition        *column   // nil if the key decides on the partition
+	stamp            *stamp    // nil if the timestamp is the commit time
+	envelope         *envelope // nil if the payload is the value
+	oldKey           *oldKey   // nil if the table has no primary key
+	slack            int       // how many bytes converters added to a record lately
 	problems         []Problem // why no row of this relation can be routed
 }
 
-// Needs returns the columns that these options read. The table must have them, and the publication must carry them. The error
-// is a *ConfigError with everything that is wrong with this table.
+// Needs returns the columns that these options read. The table must have them, and the publication
+// must carry them. The error is a *ConfigError with everything that is wrong with this table.
 func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
-	p := r.makePlan(rel, r.cfg.converters()) // not the router's own: this may be called beside Route
+	p := r.makePlan(rel, r.cfg.converters()) // new converters, because Route may use the Router's own now
 	if len(p.problems) > 0 {
 		return nil, &ConfigError{Table: rel.String(), Problems: p.problems}
 	}
@@ -52,19 +51,24 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	return columns, nil
 }
 
-// WantsCatalog says that relations must carry the catalog's fields: schemas are made of them.
+// WantsCatalog reports that relations must have the fields of the catalog: schemas are made of
+// them.
 func (r *Router) WantsCatalog() bool { return true }
 
+// maxPlans bounds what is remembered. Every change of a table gives a new relation.
+const maxPlans = 64
+
+// plan returns the plan of a relation, or nil if the relation is none of the configured tables.
 func (r *Router) plan(rel *cdc.Relation) *plan {
 	if rel == r.last {
 		return r.lastPlan
 	}
 	p, ok := r.plans[rel]
 	if !ok {
-		if len(r.plans) >= 64 { // relations come anew with each change of a table; the old ones are of no use
+		if len(r.plans) >= maxPlans {
 			clear(r.plans)
 		}
-		if r.routed(rel) {
+		if len(r.cfg.Tables) == 0 || slices.Contains(r.cfg.Tables, rel.Schema+"."+rel.Name) {
 			p = r.makePlan(rel, r.convs)
 		}
 		r.plans[rel] = p
@@ -73,21 +77,29 @@ func (r *Router) plan(rel *cdc.Relation) *plan {
 	return p
 }
 
-// routed says whether the relation is one of the configured tables.
-func (r *Router) routed(rel *cdc.Relation) bool {
-	return len(r.cfg.Tables) == 0 || slices.Contains(r.cfg.Tables, rel.Schema+"."+rel.Name)
+// eventID returns the event id as the row has it, or "" if the row has none.
+func (p *plan) eventID(ev *cdc.Event) string {
+	if i := p.id.index; i >= 0 && i < len(ev.Row.Values) {
+		return string(ev.Row.Values[i].Bytes)
+	}
+	return ""
 }
 
-// A planner makes one plan and collects what is wrong.
-type planner struct {
-	*Router
-	rel      *cdc.Relation
-	modes    pgvalue.Modes
-	problems []Problem
+// size is the length of the texts that the record of a row is made of.
+func (p *plan) size(row *row) int {
+	size := len(row.text(&p.id)) + len(row.text(&p.key)) + len(row.text(&p.payload))
+	for i := range p.headers {
+		size += len(row.text(&p.headers[i]))
+	}
+	return size
 }
 
-func (p *planner) fail(rule Rule, s *source, format string, args ...any) {
-	p.problems = append(p.problems, Problem{Rule: rule, Option: s.option, Column: s.column, Message: fmt.Sprintf(format, args...)})
+// maxSlack bounds the unused part of a record's buffer, because no window counts it.
+const maxSlack = 4 << 10
+
+// learn adapts slack. more is how many bytes the last record had more than its texts.
+func (p *plan) learn(more int) {
+	p.slack = min(max(more, p.slack-p.slack/8, 0), maxSlack)
 }
 
 // The options that name columns.
@@ -99,70 +111,124 @@ const (
 	optionTimestamp = "router.table.field.event.timestamp"
 	optionVersion   = "router.table.field.event.schema.version"
 	optionPlacement = "router.table.fields.additional.placement"
+	optionPublish   = "source.publish" // names the columns of the primary key
 )
+
+func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
+	p := &planner{Router: r, rel: rel, modes: r.cfg.modes()}
+	made := &plan{rel: rel}
+	made.id = p.converted(optionID, r.cfg.EventID, convs.header)
+	made.key = p.converted(optionKey, p.either(optionKey, r.cfg.EventKey, "aggregate_id", "aggregateid"), convs.key)
+	if enveloped(r.placements) { // the converter gets the envelope, not the payload
+		made.payload, _ = p.find(optionPayload, r.cfg.Payload)
+	} else {
+		made.payload = p.converted(optionPayload, r.cfg.Payload, convs.value)
+	}
+	made.route, _ = p.typed(optionRoute, p.either(optionRoute, r.cfg.RouteBy, "aggregate_type", "aggregatetype"), connect.String)
+	if r.cfg.Timestamp != "" {
+		made.stamp = p.stamp(r.cfg.Timestamp)
+	}
+	for _, pl := range r.placements {
+		if p.missing(pl.column) {
+			continue
+		}
+		switch pl.place {
+		case inHeader:
+			c := p.converted(optionPlacement, pl.column, convs.header)
+			c.field = pl.alias
+			made.headers = append(made.headers, c)
+		case inPartition:
+			if c, ok := p.typed(optionPlacement, pl.column, connect.Int32); ok {
+				made.partition = &c // the last one wins
+			}
+		case inEnvelope: // see below
+		}
+	}
+	if enveloped(r.placements) {
+		made.envelope = p.envelope(convs.value, made.payload)
+	}
+	made.oldKey = p.oldKey(convs.header)
+	made.problems = p.problems
+	return made
+}
+
+// A planner makes one plan and collects what is wrong.
+type planner struct {
+	*Router
+	rel      *cdc.Relation
+	modes    pgvalue.Modes
+	problems []Problem
+}
+
+func (p *planner) fail(rule Rule, c *column, format string, args ...any) {
+	p.problems = append(p.problems, *c.problem(rule, nil, format, args...))
+}
 
 // index finds a column by the name that its field has.
 func (p *planner) index(name string) int {
 	return slices.IndexFunc(p.rel.Columns, func(c cdc.Column) bool { return p.fieldNames.Adjust(c.Name) == name })
 }
 
-// column is a column that an option names, without a converter.
-func (p *planner) column(option, name string) (source, bool) {
-	s := source{index: p.index(name), name: name, option: option, column: name}
-	if s.index < 0 {
-		p.fail(ColumnExists, &s, "there is no column %q", name)
-		return s, false
+// find returns the column that an option names, without a converter.
+func (p *planner) find(option, name string) (column, bool) {
+	c := column{index: p.index(name), name: name, field: name, option: option}
+	if c.index < 0 {
+		p.fail(ColumnExists, &c, "there is no column %q", name)
+		return c, false
 	}
-	col := &p.rel.Columns[s.index]
-	s.column = col.Name
+	of := &p.rel.Columns[c.index]
+	c.name = of.Name
 	var err error
-	if s.typ, err = pgvalue.Column(col, p.modes); err != nil {
-		p.fail(ColumnType, &s, "%s", err)
-		return s, false
+	if c.typ, err = pgvalue.Column(of, p.modes); err != nil {
+		p.fail(ColumnType, &c, "%s", err)
+		return c, false
 	}
-	if lower(p.cfg.Binary) == "hex" && s.typ.Schema.Type == connect.String && !s.typ.Text {
-		s.typ.Parse = placeholders(s.typ.Parse)
+	if lower(p.cfg.Binary) == "hex" && c.typ.Schema.Type == connect.String && !c.typ.Text {
+		c.typ.Parse = passPlaceholders(c.typ.Parse)
 	}
-	return s, true
+	return c, true
 }
 
-// with is a column that an option names, for a converter.
-func (p *planner) with(option, name string, conv connect.TextConverter) source {
-	s, ok := p.column(option, name)
-	s.conv = conv
+// converted returns the column that an option names, with its converter.
+func (p *planner) converted(option, name string, conv connect.TextConverter) column {
+	c, ok := p.find(option, name)
+	c.conv = conv
 	if ok {
-		if err := probe(s.conv, s.name, s.typ.Schema); err != nil {
-			p.fail(ColumnType, &s, "column %s is a %s: %s", s.column, p.rel.Columns[s.index].TypeName, err)
+		if err := probe(c.conv, c.field, c.typ.Schema); err != nil {
+			p.fail(ColumnType, &c, "column %s is a %s: %s", c.name, p.rel.Columns[c.index].TypeName, err)
 		}
 	}
-	return s
+	return c
 }
 
-// typed is a column whose value is read as one type: Struct.getString, Struct.getInt32.
-func (p *planner) typed(option, name string, want connect.Type) (source, bool) {
-	s, ok := p.column(option, name)
-	if ok && s.typ.Schema.Type != want {
-		col := &p.rel.Columns[s.index]
-		p.fail(ColumnType, &s, "Field '%s' is not of type %s: column %s is a %s, which is %s", name, want, col.Name, col.TypeName, s.typ.Schema.Type)
+// typed returns the column that an option names. Its values must have one type, as in Connect's
+// Struct.getString and Struct.getInt32.
+func (p *planner) typed(option, name string, want connect.Type) (column, bool) {
+	c, ok := p.find(option, name)
+	if ok && c.typ.Schema.Type != want {
+		p.fail(ColumnType, &c, "Field '%s' is not of type %s: column %s is a %s, which is %s",
+			name, want, c.name, p.rel.Columns[c.index].TypeName, c.typ.Schema.Type)
 		ok = false
 	}
-	return s, ok
+	return c, ok
 }
 
-// either is the column that an option names, or the one of two that the table has.
+// either returns the name that an option has. If the option is empty, it returns a or b, whichever
+// the table has.
 func (p *planner) either(option, set, a, b string) string {
 	switch hasA, hasB := p.index(a) >= 0, p.index(b) >= 0; {
 	case set != "":
 		return set
 	case hasA && hasB:
-		p.fail(ColumnChosen, &source{option: option}, "must be set, because the table has both %s and %s", a, b)
+		p.fail(ColumnChosen, &column{option: option}, "must be set, because the table has both %s and %s", a, b)
 	case hasB:
 		return b
 	}
 	return a
 }
 
-// missing says that a placement's column is one that may be missing and is: also where there is no value for its type.
+// missing reports whether a placement is left out: missing columns are ignored, and the table has
+// no such column, or the column has a type without values.
 func (p *planner) missing(name string) bool {
 	if !p.ignoreMissing {
 		return false
@@ -175,52 +241,10 @@ func (p *planner) missing(name string) bool {
 	return err != nil
 }
 
-func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
-	p := &planner{Router: r, rel: rel, modes: r.cfg.modes()}
-	made := &plan{rel: rel}
-	made.id = p.with(optionID, r.cfg.EventID, convs.header)
-	made.key = p.with(optionKey, p.either(optionKey, r.cfg.EventKey, "aggregate_id", "aggregateid"), convs.key)
-	value := convs.value
-	if enveloped(r.placements) {
-		value = nil // for the struct, not for the payload
-	}
-	if value != nil {
-		made.payload = p.with(optionPayload, r.cfg.Payload, value)
-	} else {
-		made.payload, _ = p.column(optionPayload, r.cfg.Payload)
-	}
-	made.route, _ = p.typed(optionRoute, p.either(optionRoute, r.cfg.RouteBy, "aggregate_type", "aggregatetype"), connect.String)
-	if r.cfg.Timestamp != "" {
-		made.stamp = p.stamp(r.cfg.Timestamp)
-	}
-	for _, pl := range r.placements {
-		if p.missing(pl.column) {
-			continue
-		}
-		switch pl.place {
-		case inHeader:
-			s := p.with(optionPlacement, pl.column, convs.header)
-			s.name = pl.alias
-			made.headers = append(made.headers, s)
-		case inPartition:
-			if s, ok := p.typed(optionPlacement, pl.column, connect.Int32); ok {
-				made.partition = &s // the last one wins
-			}
-		case inEnvelope: // all of them below
-		}
-	}
-	if enveloped(r.placements) {
-		made.envelope = p.envelope(convs.value, made.payload)
-	}
-	made.oldKey = p.oldKey(convs.header)
-	made.problems = p.problems
-	return made
-}
-
-// qualified is what the names of the relation's schemas begin with.
+// qualified is the start of the names of the relation's schemas.
 func (p *planner) qualified() string {
 	return schemaPrefix(p.cfg.TopicPrefix, p.rel.Schema, p.rel.Name)
 }
 
-// lower is for options that Debezium takes in any case.
+// lower is for options that Debezium reads in upper and lower case.
 func lower(s string) string { return strings.ToLower(strings.TrimSpace(s)) }

@@ -2,7 +2,7 @@ package router
 
 import "strings"
 
-// A remark counts what the configuration has the router pass over.
+// A remark counts one kind of thing that the router ignores because the configuration says so.
 type remark struct {
 	count uint64
 	last  string // the newest, for people
@@ -10,9 +10,10 @@ type remark struct {
 
 func (m *remark) add(what string) { m.count, m.last = m.count+1, what }
 
-// Remarks tells each kind of thing that the router passed over because its configuration says so, where there was one: what it was, whether
-// it was asked to be an error, how often since the start, and the newest. What Debezium would log a line for each, the relay logs now and
-// then. It must not be called beside Route.
+// Remarks calls each for every kind of thing that the router ignored: what it was, whether the
+// configuration calls it an error, how often it occurred since the start, and the newest. Debezium
+// logs a line for each; the relay logs them from time to time. Remarks must not be called at the
+// same time as Route.
 func (r *Router) Remarks(each func(what string, severe bool, count uint64, last string)) {
 	if r.updates.count > 0 {
 		each("unexpected update ignored", strings.EqualFold(r.cfg.InvalidOperation, "error"), r.updates.count, r.updates.last)

@@ -1,24 +1,37 @@
-// Package router makes records of outbox rows, as Debezium's Outbox EventRouter and Kafka Connect's converters do: topic by aggregate type,
-// key by aggregate id, the payload as value, an id header, further columns as headers, partition or parts of the value.
+// Package router turns the rows of an outbox table into Kafka records, as Debezium's Outbox
+// EventRouter and Kafka Connect's converters do. The aggregate type gives the topic, the aggregate
+// id the key and the payload the value. Further columns become headers, the partition or fields of
+// the value.
 //
-// It is pure: no I/O, no clock, no goroutines; the same row gives the same record, byte for byte. The rules and their sources are
-// Debezium 3.6's EventRouterDelegate and Postgres connector, and Kafka Connect's converters. What differs on purpose:
-//   - the default timestamp is the commit time and not a clock; a timestamptz can be the timestamp;
-//   - the run id of the extended headers is kept over restarts;
-//   - the schema of an envelope is named after the row's own aggregate type, not after the first one since the start;
-//   - columns whose names differ by case only are columns;
-//   - what Debezium stops at with the first record is refused at the start, and an expanded payload never stops it.
+// The package is pure: it has no I/O, no clock and no goroutines. The same row always gives the
+// same record, byte for byte. The rules come from Debezium 3.6 (EventRouterDelegate and the
+// Postgres connector) and from Kafka Connect's converters. These differences are deliberate:
+//   - The default timestamp is the commit time. Debezium reads a clock.
+//   - The column of the timestamp may be a timestamptz.
+//   - The run id in the extended headers survives restarts.
+//   - The schema of an envelope has the name of the row's own aggregate type. Debezium uses the
+//     first aggregate type since its start.
+//   - Two columns may have names that differ only in case.
+//   - A configuration that stops Debezium at the first record is an error at the start.
+//   - A payload that cannot be expanded stays as it is.
+//
+// To follow one event, start at Route and read record, which calls the other steps in order. The
+// files are in the same order: plan.go says which columns the options name, and then come topic.go,
+// value.go, headers.go, placement.go (the partition) and timestamp.go.
 package router
 
 import (
+	"fmt"
 	"strings"
 	"time"
+	"unsafe"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// A Router routes rows by one configuration. It must be used by one goroutine at a time, except Needs, which may be called from any.
+// A Router routes rows by one configuration. It must be used by one goroutine at a time, except for
+// Needs, which any goroutine may call at any time.
 type Router struct {
 	cfg           Config
 	placements    []placement
@@ -28,14 +41,14 @@ type Router struct {
 	fieldNames    connect.NameAdjustment
 	topics        *topics
 	convs         converters
-	context       []cdc.Header      // before "id" of every record; with extended headers
-	expander      *connect.Expander // nil: payloads stay as they are
+	context       []cdc.Header      // the extended headers; nil before SetRunID
+	expander      *connect.Expander // nil if payloads stay as they are
 
 	updates, notExpanded remark
 
-	plans    map[*cdc.Relation]*plan // nil values: not our table
+	plans    map[*cdc.Relation]*plan // nil values are relations of other tables
 	last     *cdc.Relation
-	lastPlan *plan
+	lastPlan *plan // the plan of last
 }
 
 // New returns a Router. The error is a *ConfigError with every option that is wrong.
@@ -45,8 +58,10 @@ func New(cfg Config) (*Router, error) {
 		return nil, &ConfigError{Problems: wrong}
 	}
 	r := &Router{
-		cfg: cfg, placements: placements, topics: topics, ignoreMissing: lower(cfg.AdditionalMissing) == "ignore", fatalUpdates: lower(cfg.InvalidOperation) == "fatal",
-		schemaNames: lower(cfg.SchemaNames), fieldNames: adjustment(cfg.FieldNames), convs: cfg.converters(), plans: map[*cdc.Relation]*plan{},
+		cfg: cfg, placements: placements, topics: topics,
+		ignoreMissing: lower(cfg.AdditionalMissing) == "ignore", fatalUpdates: lower(cfg.InvalidOperation) == "fatal",
+		schemaNames: lower(cfg.SchemaNames), fieldNames: adjustment(cfg.FieldNames),
+		convs: cfg.converters(), plans: map[*cdc.Relation]*plan{},
 	}
 	if cfg.ExpandJSON {
 		o := connect.ExpandOptions{Payload: cfg.Payload, FieldNames: adjustment(cfg.JSONFieldNames), Text: cfg.Value.text()}
@@ -61,15 +76,12 @@ func New(cfg Config) (*Router, error) {
 	return r, nil
 }
 
-// rowError is the error of a row with this event id, which it also leaves in rec.
-func rowError(ev *cdc.Event, rec *cdc.Record, id string, problems ...Problem) *RowError {
-	rec.EventID = id
-	return &RowError{EventID: strings.Clone(id), Table: ev.Row.Relation.String(), LSN: ev.Pos, Problems: problems}
-}
-
-// Route fills rec from ev and says whether the event gives a record at all: inserts do, and updates that change the primary key where
-// Config.Updates is set. Other updates follow table.op.invalid.behavior (see Remarks), deletes are ignored, as the EventRouter does.
-// rec owns its bytes afterwards: they share one new buffer. The error is a *RowError; rec.EventID is set even then where the row has one.
+// Route fills rec from ev and reports whether the event gives a record. An insert gives one. An
+// update gives one if it changes the primary key and Config.Updates is set. Other updates follow
+// table.op.invalid.behavior (see Remarks), and deletes give none, as in the EventRouter.
+//
+// The record owns its bytes, which share one new buffer. The error is a *RowError. rec.EventID is
+// set even then, if the row has an event id.
 func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	if ev.Kind != cdc.Insert && ev.Kind != cdc.Update {
 		return false, nil
@@ -78,20 +90,100 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	if p == nil {
 		return false, nil
 	}
+	row := row{values: ev.Row.Values, relation: p.rel}
+	var oldKey []any
 	if ev.Kind == cdc.Update {
-		return r.update(p, ev, rec)
+		var problem *Problem
+		if oldKey, problem = r.changedKey(p, ev); problem != nil {
+			return false, rowError(ev, rec, p.eventID(ev), *problem)
+		}
+		if oldKey == nil {
+			return false, nil
+		}
+		row.old, row.unavailable, row.binary = &ev.Old, r.cfg.UnavailableValue, lower(r.cfg.Binary)
 	}
-	return r.insert(p, ev, &row{values: ev.Row.Values, relation: p.rel}, nil, rec)
-}
-
-// insert routes the new row of ev.
-func (r *Router) insert(p *plan, ev *cdc.Event, row *row, old []any, rec *cdc.Record) (bool, error) {
 	*rec = cdc.Record{Partition: -1, Time: ev.Time.Truncate(time.Millisecond), Committed: ev.Time}
 	if len(p.problems) > 0 {
-		return false, rowError(ev, rec, eventID(p, ev), p.problems...)
+		return false, rowError(ev, rec, p.eventID(ev), p.problems...)
 	}
-	if problem := r.fill(p, row, old, rec); problem != nil {
+	if problem := r.record(p, &row, oldKey, rec); problem != nil {
 		return false, rowError(ev, rec, rec.EventID, *problem)
 	}
 	return true, nil
+}
+
+// changedKey returns the old primary key of an update that gives a record. It returns nil for an
+// update that gives none, and counts that update.
+func (r *Router) changedKey(p *plan, ev *cdc.Event) ([]any, *Problem) {
+	if r.cfg.Updates {
+		if old, problem := p.oldKey.changed(ev); old != nil || problem != nil {
+			return old, problem
+		}
+	}
+	if r.fatalUpdates {
+		return nil, &Problem{
+			Rule: UpdateFatal, Option: "router.table.op.invalid.behavior",
+			Message: "the row was updated, and updates are fatal: write outbox rows only once, or set the option to warn",
+		}
+	}
+	r.updates.add(fmt.Sprintf("event %q of %s", p.eventID(ev), p.rel))
+	return nil, nil
+}
+
+// record makes the record of a row, step by step. oldKey is nil unless the row's primary key was
+// changed.
+func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Problem {
+	// One buffer holds all bytes of the record. Its capacity is the length of the column's texts,
+	// and what converters added to them lately. If it is too small, append continues in a new
+	// buffer. The old buffer stays valid for the bytes that it has.
+	id := row.text(&p.id)
+	size := p.size(row)
+	buf := make([]byte, 0, size+p.slack)
+	rec.Headers = make([]cdc.Header, 0, 1+len(p.headers)+len(r.context)+min(len(oldKey), 1))
+
+	buf, idHeader, problem := p.id.append(buf, "", id)
+	rec.EventID = p.id.shared(id, idHeader)
+	if problem != nil {
+		return problem
+	}
+	aggregate, problem := r.topic(p, row, rec)
+	if problem != nil {
+		return problem
+	}
+	if buf, problem = r.headersBeforeID(buf, p, oldKey, rec); problem != nil {
+		return problem
+	}
+	rec.Headers = append(rec.Headers, cdc.Header{Key: "id", Value: idHeader})
+	if buf, rec.Key, problem = p.key.append(buf, rec.Topic, row.text(&p.key)); problem != nil {
+		return problem
+	}
+	if buf, rec.Value, problem = r.value(buf, p, row, aggregate, rec); problem != nil {
+		return problem
+	}
+	if buf, problem = p.headersAfterID(buf, row, rec); problem != nil {
+		return problem
+	}
+	p.learn(len(buf) - size)
+	if problem = p.setPartition(row, rec); problem != nil {
+		return problem
+	}
+	if problem = p.setTime(row, rec); problem != nil {
+		return problem
+	}
+	return row.problem
+}
+
+// shared returns the text of a column as a string. It shares the bytes of what a converter made of
+// the text if both are equal: the bytes of a record never change.
+func (c *column) shared(raw, converted []byte) string {
+	if len(raw) > 0 && c.typ.Text && string(converted) == string(raw) {
+		return unsafe.String(&converted[0], len(converted))
+	}
+	return string(raw)
+}
+
+// rowError is the error of a row with this event id. It leaves the event id in rec, too.
+func rowError(ev *cdc.Event, rec *cdc.Record, id string, problems ...Problem) *RowError {
+	rec.EventID = id
+	return &RowError{EventID: strings.Clone(id), Table: ev.Row.Relation.String(), LSN: ev.Pos, Problems: problems}
 }

@@ -18,7 +18,8 @@ import (
 
 var committed = time.Date(2026, 3, 4, 5, 6, 7, 891234000, time.UTC)
 
-// table makes a relation of "name type" columns; a type may end in "not null", "key" or "default …".
+// table makes a relation of "name type" columns; a type may end in "not null", "key" or "default
+// …".
 func table(columns ...string) *cdc.Relation {
 	types := map[string]cdc.Column{
 		"uuid": {TypeOID: 2950}, "text": {TypeOID: 25}, "varchar": {TypeOID: 1043}, "jsonb": {TypeOID: 3802}, "json": {TypeOID: 114},

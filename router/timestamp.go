@@ -11,49 +11,59 @@ import (
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 
-// Type OIDs of Postgres' catalog (pg_type.dat); they never change.
-const (
-	oidBytea, oidText, oidJSON, oidXML = 17, 25, 114, 142
-	oidBPChar, oidVarchar, oidJSONB    = 1042, 1043, 3802
-	oidTimestamp, oidTimestamptz       = 1114, 1184
-)
-
 // A stamp is the column of the record's timestamp.
 type stamp struct {
-	source
-	zoned bool
-	parse func(raw []byte) (any, error) // microseconds since 1970 of a timestamp's text
+	column
+	zoned  bool                          // the column is a timestamptz
+	micros func(raw []byte) (any, error) // microseconds since 1970
 }
 
-// stamp takes a timestamp, as the EventRouter does, and also what Debezium fails on and is as clear: a timestamptz, and a timestamp
-// in a time.precision.mode that does not give a number.
+// stamp accepts a timestamp, as the EventRouter does. It also accepts a timestamptz, and every
+// time.precision.mode. Debezium fails on both, although their meaning is clear.
 func (p *planner) stamp(name string) *stamp {
-	s, ok := p.column(optionTimestamp, name)
+	c, ok := p.find(optionTimestamp, name)
 	if !ok {
 		return nil
 	}
-	col := &p.rel.Columns[s.index]
+	col := &p.rel.Columns[c.index]
 	oid := cmp.Or(col.BaseType, col.TypeOID)
 	if oid != oidTimestamp && oid != oidTimestamptz {
-		p.fail(ColumnType, &s, "column %s must be a timestamp or timestamptz (it is a %s)", col.Name, col.TypeName)
+		p.fail(ColumnType, &c, "column %s must be a timestamp or timestamptz (it is a %s)", col.Name, col.TypeName)
 		return nil
 	}
 	t, err := pgvalue.Column(&cdc.Column{
 		Name: col.Name, TypeOID: oidTimestamp, TypeMod: -1, BaseTypeMod: -1, BaseName: "timestamp", TypeName: "timestamp without time zone",
 	}, pgvalue.Modes{Time: "microseconds"})
 	if err != nil {
-		p.fail(ColumnType, &s, "%s", err)
+		p.fail(ColumnType, &c, "%s", err)
 		return nil
 	}
-	return &stamp{source: s, zoned: oid == oidTimestamptz, parse: t.Parse}
+	return &stamp{column: c, zoned: oid == oidTimestamptz, micros: t.Parse}
 }
 
-// at is the timestamp that raw says. As in Debezium, digits below the millisecond are cut off.
-func (s *stamp) at(raw []byte) (time.Time, error) {
-	if s.zoned { // in UTC, as the connection's TimeZone is
+// setTime sets the timestamp from the column, unless the column is NULL.
+func (p *plan) setTime(row *row, rec *cdc.Record) *Problem {
+	if p.stamp == nil {
+		return nil
+	}
+	raw := row.text(&p.stamp.column)
+	if raw == nil {
+		return nil
+	}
+	t, err := p.stamp.time(raw)
+	if err != nil {
+		return p.stamp.bad(raw, err)
+	}
+	rec.Time = t
+	return nil
+}
+
+// time is the timestamp of a text. As in Debezium, digits below the millisecond are cut off.
+func (s *stamp) time(raw []byte) (time.Time, error) {
+	if s.zoned { // the connection's TimeZone is UTC
 		raw = bytes.Replace(raw, []byte("+00"), nil, 1)
 	}
-	v, err := s.parse(raw)
+	v, err := s.micros(raw)
 	if err != nil {
 		return time.Time{}, err
 	}
@@ -61,7 +71,7 @@ func (s *stamp) at(raw []byte) (time.Time, error) {
 	if !ok {
 		return time.Time{}, fmt.Errorf("%s is no time", raw)
 	}
-	ms := us / 1000 // towards 0, as in Java
+	ms := us / 1000 // rounds towards 0, as in Java
 	if ms < 0 {
 		return time.Time{}, fmt.Errorf("%s: Kafka has no time before 1970", raw)
 	}
@@ -71,6 +81,6 @@ func (s *stamp) at(raw []byte) (time.Time, error) {
 	return time.UnixMilli(ms).UTC(), nil
 }
 
-// maxMillis is the last time whose nanoseconds an int64 holds: the Kafka client counts in them, and a later one, such as infinity,
-// would silently become another.
+// maxMillis is the last time whose nanoseconds fit into an int64. The Kafka client counts
+// nanoseconds, so a later time, such as infinity, would silently become another time.
 const maxMillis = math.MaxInt64 / 1_000_000

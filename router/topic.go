@@ -2,16 +2,46 @@ package router
 
 import (
 	"fmt"
+	"unsafe"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/javaregex"
 )
+
+// topic sets the record's topic and returns the aggregate type that it comes from, which is valid
+// until the event ends. A NULL gives no topic even if the column has a default: the EventRouter
+// reads the column by Struct.getString, which ignores defaults.
+func (r *Router) topic(p *plan, row *row, rec *cdc.Record) (aggregate string, _ *Problem) {
+	raw := row.text(&p.route)
+	if raw == nil {
+		return "", p.route.problem(ValueSet, nil, "column %s is NULL, and the topic comes from it", p.route.name)
+	}
+	if !p.route.typ.Text {
+		v, err := p.route.typ.Parse(raw)
+		text, ok := v.(string)
+		switch {
+		case err != nil:
+			return "", p.route.bad(raw, err)
+		case !ok:
+			return "", p.route.problem(ValueSet, raw, "column %s is NULL for Debezium, and the topic comes from it", p.route.name)
+		}
+		raw = []byte(text)
+	}
+	topic, err := r.topics.of(raw)
+	if err != nil {
+		return "", p.route.bad(raw, err)
+	}
+	rec.Topic = topic
+	return unsafe.String(unsafe.SliceData(raw), len(raw)), nil
+}
 
 // maxTopics bounds the cache of topics. Routing values are few in practice, but a hostile one per
 // row must not make the memory grow.
 const maxTopics = 4096
 
-// topics gives the topic of a routing value, as Kafka Connect's RegexRouter does. If the whole value
-// matches the regular expression, the first match in it is replaced. Otherwise the topic is the value.
+// topics gives the topic of a routing value, as Kafka Connect's RegexRouter does. If the whole
+// value matches the regular expression, the first match in it is replaced. Otherwise the topic is
+// the value.
 type topics struct {
 	regex       *javaregex.Regexp
 	replacement *javaregex.Replacement
@@ -50,16 +80,24 @@ func (t *topics) of(value []byte) (string, error) {
 	return topic, nil
 }
 
-// checkTopic is Kafka's rule for topic names (org.apache.kafka.common.internals.Topic.validate).
+// maxTopicName is the length of the longest topic name that Kafka allows.
+const maxTopicName = 249
+
+// checkTopic returns why Kafka does not allow a topic name, or nil. The rule is the one of
+// org.apache.kafka.common.internals.Topic.validate.
 func checkTopic(name string) error {
-	if name == "" || name == "." || name == ".." || len(name) > 249 {
-		return fmt.Errorf("invalid topic name %.260q: it must have 1 to 249 characters and be neither . nor .. alone", name)
+	if name == "" || name == "." || name == ".." || len(name) > maxTopicName {
+		return fmt.Errorf("invalid topic name %.260q: it must have 1 to %d characters and must not be . or ..", name, maxTopicName)
 	}
 	for i := range len(name) {
-		c := name[i]
-		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && c != '.' && c != '_' && c != '-' {
+		if !topicCharacter(name[i]) {
 			return fmt.Errorf("invalid topic name %q: only letters, digits, '.', '_' and '-' are allowed", name)
 		}
 	}
 	return nil
+}
+
+// topicCharacter reports whether Kafka allows the character in a topic name.
+func topicCharacter(c byte) bool {
+	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }

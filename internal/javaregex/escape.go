@@ -87,7 +87,8 @@ func (t *translator) reference() error {
 	return nil
 }
 
-// character reads an escape that stands for one character or for a class, inside or outside a class.
+// character reads an escape that stands for one character or for a class, inside or outside a
+// class.
 func (t *translator) character() (s set, isClass bool, err error) {
 	if t.i+1 == len(t.in) {
 		return nil, false, errors.New("nothing follows the last backslash")

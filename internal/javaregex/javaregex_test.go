@@ -40,7 +40,8 @@ func TestPatternsMeanWhatTheyMeanInJava(t *testing.T) {
 		{``, "y", "abc", "abc"},
 		{`(.*?)-.*`, "$1", "a-b-c", "a"},
 		{`.*?`, "y", "abc", "yabc"}, // find() takes the empty match first
-		// Look-around, back references, atomic groups and possessive quantifiers take the other engine.
+		// Look-around, back references, atomic groups and possessive quantifiers take the other
+		// engine.
 		{`(?!internal)(.*)`, "t.$1", "order", "t.order"},
 		{`(?!internal)(.*)`, "t.$1", "internal.x", "internal.x"},
 		{`(.*)(?<!-v1)`, "t.$1", "order-v2", "t.order-v2"},
@@ -106,7 +107,8 @@ func TestWordBoundaryBeyondASCIIIsAnError(t *testing.T) {
 	}
 }
 
-// A database with the encoding SQL_ASCII gives whatever bytes were written. Neither engine of regular expressions is trusted with them.
+// A database with the encoding SQL_ASCII gives whatever bytes were written. Neither engine of
+// regular expressions is trusted with them.
 func TestValueThatIsNotUTF8IsRefused(t *testing.T) {
 	for _, regex := range []string{"0.++", ".*"} {
 		if got, err := replace(regex, "0", "0>\b\x9ah2"); err == nil || !strings.Contains(err.Error(), "not UTF-8") {

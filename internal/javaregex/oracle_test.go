@@ -76,7 +76,8 @@ func ours(q question) string {
 	return strconv.Quote(text)
 }
 
-// judge says what is wrong with our answer. We may refuse what Java answers, but must not answer differently.
+// judge says what is wrong with our answer. We may refuse what Java answers, but must not answer
+// differently.
 func judge(q question, java, us string) string {
 	if us == java || strings.HasPrefix(us, "refused: ") {
 		return ""
@@ -166,7 +167,8 @@ func writeJavaGolden(t *testing.T, file string) {
 	}
 }
 
-// TestJavaAtRandom compares our answers to random questions with those of the java that -java names.
+// TestJavaAtRandom compares our answers to random questions with those of the java that -java
+// names.
 func TestJavaAtRandom(t *testing.T) {
 	if *javaBin == "" {
 		t.Skip("no -java; testdata/regex.txt has the answers of one")
@@ -204,7 +206,8 @@ func TestJavaAtRandom(t *testing.T) {
 	t.Logf("%d of %d compared, the others refused; %d of them with a match, %d by the engine that backtracks", taken, len(questions), matched, backtracking)
 }
 
-// regexQuestion makes a pattern of pieces that occur in patterns, a replacement and a value. Many patterns are invalid.
+// regexQuestion makes a pattern of pieces that occur in patterns, a replacement and a value. Many
+// patterns are invalid.
 func regexQuestion(r *rand.Rand) question {
 	pick := func(of []string) string { return of[r.IntN(len(of))] }
 	// Most questions use pieces with a counterpart, so that there are answers to compare.

@@ -84,8 +84,8 @@ func (s set) write(b *strings.Builder) {
 	b.WriteByte(']')
 }
 
-// writeLiteral writes one character, inside or outside a class. It escapes by number because regexp2
-// does not accept \- as the end of a range.
+// writeLiteral writes one character, inside or outside a class. It escapes by number because
+// regexp2 does not accept \- as the end of a range.
 func writeLiteral(b *strings.Builder, r rune) {
 	if r < 0x80 && !isWord(r) {
 		fmt.Fprintf(b, `\x%02X`, r)

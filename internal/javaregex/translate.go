@@ -19,14 +19,16 @@ type translation struct {
 	// endAnchor is set if the pattern has a $ or \Z. In Java both also match before a line
 	// terminator at the end of the value, but here they do not.
 	endAnchor bool
-	// wordAnchor is set if the pattern has a \b or \B. Outside ASCII, Java 19 changed what it means.
+	// wordAnchor is set if the pattern has a \b or \B. Outside ASCII, Java 19 changed what it
+	// means.
 	wordAnchor bool
 	// looksBehind is set if the pattern has a look-behind. In Java a look-behind counts a character
 	// above U+FFFF as two.
 	looksBehind bool
 }
 
-// translate returns a pattern with the same meaning as the Java pattern. It prefers Go's own engine.
+// translate returns a pattern with the same meaning as the Java pattern. It prefers Go's own
+// engine.
 func translate(java string) (*translation, error) {
 	in := tokens(java)
 	t := translator{in: in}

@@ -1,0 +1,93 @@
+package router
+
+import (
+	"reflect"
+	"slices"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/router/internal/connect"
+	"github.com/walpost/walpost/router/internal/pgvalue"
+)
+
+// oldKeyHeader is the first header of a row whose primary key was changed. Debezium splits such an
+// update into a delete, which the EventRouter ignores, and an insert, which it routes.
+const oldKeyHeader = "__debezium.oldkey"
+
+// An oldKey writes the primary key of a table as a Struct.
+type oldKey struct {
+	schema  *connect.Schema
+	columns []column // in the order of the key
+	conv    connect.TextConverter
+}
+
+// oldKey returns nil if the table has no primary key.
+func (p *planner) oldKey(conv connect.TextConverter) *oldKey {
+	k := &oldKey{conv: conv, schema: &connect.Schema{
+		Type: connect.Struct, Name: adjustSchema(p.schemaNames, p.qualified()+".Key"),
+	}}
+	var indexes []int
+	for i := range p.rel.Columns {
+		if p.rel.Columns[i].KeyPosition > 0 {
+			indexes = append(indexes, i)
+		}
+	}
+	slices.SortFunc(indexes, func(a, b int) int { return p.rel.Columns[a].KeyPosition - p.rel.Columns[b].KeyPosition })
+	for _, i := range indexes {
+		t, err := pgvalue.Column(&p.rel.Columns[i], p.modes)
+		if err != nil {
+			continue // Debezium leaves such a column out of the key
+		}
+		name := p.rel.Columns[i].Name
+		c := column{index: i, name: name, field: p.fieldNames.Adjust(name), option: optionPublish, typ: t}
+		k.columns = append(k.columns, c)
+		k.schema.Fields = append(k.schema.Fields, connect.Field{Name: c.field, Schema: t.Schema})
+	}
+	if len(k.columns) == 0 {
+		return nil
+	}
+	return k
+}
+
+// changed returns the old primary key of an update that changed it, and nil otherwise. It also
+// returns nil if the update has no old row: then no column of the replica identity changed.
+func (k *oldKey) changed(ev *cdc.Event) ([]any, *Problem) {
+	if k == nil || ev.Old.Relation == nil {
+		return nil, nil
+	}
+	differs := false
+	old := make([]any, len(k.columns))
+	for i := range k.columns {
+		c := &k.columns[i]
+		was, is := ev.Old.Values[c.index], ev.Row.Values[c.index]
+		if was.Bytes == nil {
+			return nil, c.problem(ValueSent, nil,
+				"the update does not have the old value of column %s of the primary key: the replica identity must contain the primary key", c.name)
+		}
+		v, err := c.value(was.Bytes)
+		if err != nil {
+			return nil, c.bad(was.Bytes, err)
+		}
+		old[i] = v
+		if is.Unchanged || string(was.Bytes) == string(is.Bytes) {
+			continue
+		}
+		now, err := c.value(is.Bytes)
+		if err != nil {
+			return nil, c.bad(is.Bytes, err)
+		}
+		differs = differs || !reflect.DeepEqual(v, now) // the numerics 1.0 and 1.00 are one value
+	}
+	if !differs {
+		return nil, nil
+	}
+	return old, nil
+}
+
+// append appends the header's value to buf.
+func (k *oldKey) append(buf []byte, topic string, old []any) (grown, out []byte, _ *Problem) {
+	buf, out, err := convert(buf, k.conv, topic, k.schema, old)
+	if err != nil {
+		return buf, nil, &Problem{Rule: ValueValid, Option: optionPublish, Message: "header " + oldKeyHeader + ": " + err.Error()}
+	}
+	return buf, out, nil
+}

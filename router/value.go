@@ -1,0 +1,70 @@
+package router
+
+import (
+	"fmt"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/router/internal/connect"
+)
+
+// value appends the record's value to buf. The value is the payload or an envelope around it.
+func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc.Record) (grown, out []byte, _ *Problem) {
+	c := &p.payload
+	raw := row.text(c)
+	if c.typ.Text && raw != nil && r.expander == nil && p.envelope == nil { // the fast path: no value is made
+		if r.cfg.Tombstone && blank(raw) {
+			return buf, nil, nil
+		}
+		return c.append(buf, rec.Topic, raw)
+	}
+	v, err := c.value(raw)
+	if err != nil {
+		return buf, nil, c.bad(raw, err)
+	}
+	schema := c.typ.Schema
+	if r.expander != nil {
+		schema, v = r.expanded(p, schema, v, rec.EventID)
+	}
+	if text, isText := v.(string); r.cfg.Tombstone && (v == nil || isText && blank(text)) {
+		return buf, nil, nil
+	}
+	if p.envelope != nil {
+		if schema == nil { // the document [] has no schema
+			schema = c.typ.Schema
+		}
+		return p.envelope.append(buf, rec.Topic, aggregate, row, schema, v)
+	}
+	if buf, out, err = convert(buf, c.conv, rec.Topic, schema, v); err != nil {
+		return buf, nil, c.bad(raw, err)
+	}
+	return buf, out, nil
+}
+
+// expanded is the payload with table.expand.json.payload. A payload that cannot be expanded stays
+// as it is.
+func (r *Router) expanded(p *plan, s *connect.Schema, v any, id string) (*connect.Schema, any) {
+	if v == nil {
+		return s, v
+	}
+	text, ok := v.(string)
+	if !ok {
+		r.notExpanded.add(fmt.Sprintf("event %q of %s: the payload is not a text", id, p.rel))
+		return s, v
+	}
+	schema, value, err := r.expander.Expand(text)
+	if err != nil {
+		r.notExpanded.add(fmt.Sprintf("event %q of %s: %s", id, p.rel, err))
+		return s, v
+	}
+	return schema, value
+}
+
+// blank is Java's String.trim().isEmpty(): it has no character above the space.
+func blank[T string | []byte](text T) bool {
+	for i := range len(text) {
+		if text[i] > ' ' {
+			return false
+		}
+	}
+	return true
+}
