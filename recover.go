@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"maps"
 	"slices"
 	"time"
@@ -55,7 +54,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	if err != nil {
 		return 0, fault.Config(err, "")
 	}
-	rc := &recovery{cfg: &cfg, opts: opts, router: second, source: r.source, ids: map[[2]uint64]struct{}{}, seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}}
+	rc := &recovery{cfg: &cfg, opts: opts, router: second, source: r.source}
 	to, _, err := r.openSink()
 	if err != nil {
 		return 0, err
@@ -95,11 +94,9 @@ type recovery struct {
 	router *router.Router
 	source *replication.Source
 
-	ids     map[[2]uint64]struct{} // event ids in Kafka, by two hashes: one alone might take two ids for the same
-	seeds   [2]maphash.Seed
-	topics  map[string]int // topics of the rows, and how many ids were read of each; -1 where it could not be read
-	unread  error          // why not
-	agreed  bool           // to publish what is missing
+	known   *comparison // of the rows with what is in Kafka
+	unread  error       // why a topic cannot be read
+	agreed  bool        // to publish what is missing
 	reading *tableReading
 }
 
@@ -144,16 +141,16 @@ func (rc *recovery) ask(question, otherwise string) error {
 	return nil
 }
 
-// maxIDs bounds the memory for event ids in Kafka, to about a gigabyte.
-const maxIDs = 20_000_000
-
 // prepare counts what is missing, and asks whether to publish it.
 func (rc *recovery) prepare(ctx context.Context, r *tableReading) (func(*cdc.Event) (bool, error), error) {
-	rc.reading, rc.topics, rc.unread = r, map[string]int{}, nil
-	clear(rc.ids)
+	rc.reading, rc.unread, rc.known = r, nil, nil // the former one's memory is free
+	known, err := rc.compare(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	rc.known = known
 	var tails *sink.TailReader
 	if rc.cfg.Stdout == nil {
-		var err error
 		if tails, err = sink.ReadTails(rc.cfg.sink()); err != nil {
 			return nil, err
 		}
@@ -176,23 +173,37 @@ func (rc *recovery) prepare(ctx context.Context, r *tableReading) (func(*cdc.Eve
 		rc.say("nothing tells how old each row is (track_commit_timestamp, or source.time_column, would): the topics are read from their beginning; " +
 			"a row whose event Kafka has deleted counts as missing")
 	}
-	rows, missing := 0, 0
-	for _, table := range r.left {
-		if err := rc.each(ctx, r, table, func(rec *cdc.Record) error {
-			rows++
+	each := func(again bool, table replication.Table, count func(rec *cdc.Record)) error {
+		return rc.each(ctx, r, table, again, func(rec *cdc.Record) error {
 			if err := rc.tail(ctx, tails, rec.Topic, from); err != nil {
 				return err
 			}
-			if _, there := rc.ids[rc.key(idOf(rec))]; !there {
-				missing++
-			}
+			count(rec)
 			return nil
+		})
+	}
+	resumed := r.spec.Rows > 0
+	if resumed { // the records that an earlier call has published must not pass for equal rows that it has not come to
+		for _, table := range r.reader.Tables() {
+			if err := each(true, table, known.row); err != nil {
+				return nil, err
+			}
+		}
+	}
+	for _, table := range r.left {
+		if err := each(false, table, func(rec *cdc.Record) {
+			if !resumed {
+				known.row(rec)
+			}
+			known.rowLeft(rec)
 		}); err != nil {
 			return nil, err
 		}
 	}
-	for _, topic := range slices.Sorted(maps.Keys(rc.topics)) {
-		if n := rc.topics[topic]; n >= 0 {
+	there := known.conclude()
+	missing := known.left - there
+	for _, topic := range slices.Sorted(maps.Keys(known.topics)) {
+		if n := known.topics[topic].events; n >= 0 {
 			rc.say("topic %s has %d events of that time", topic, n)
 		}
 	}
@@ -203,7 +214,11 @@ func (rc *recovery) prepare(ctx context.Context, r *tableReading) (func(*cdc.Eve
 	if rc.unread != nil {
 		rc.say("what is in Kafka already cannot be read (%v): the rows are published by their time alone, also those that are there", rc.unread)
 	}
-	rc.say("%d rows of the table may be in the gap, %d of them are in Kafka, %d are missing", rows, rows-missing, missing)
+	rc.say("%d rows of the table may be in the gap, %d of them are in Kafka, %d are missing (compared by %s)", known.left, there, missing, known.how())
+	if known.inDoubt > 0 {
+		rc.say("%d of the missing rows resemble an event in Kafka (same topic, id and key): each may be that event, changed since, or another one. "+
+			"They are published too, because a duplicate is better than a loss", known.inDoubt)
+	}
 	if err := rc.gone(ctx, r); err != nil {
 		return nil, err
 	}
@@ -220,16 +235,46 @@ func (rc *recovery) prepare(ctx context.Context, r *tableReading) (func(*cdc.Eve
 		if err != nil || !ok {
 			return false, nil //nolint:nilerr // the relay's own router says it, and halts
 		}
-		_, there := rc.ids[rc.key(idOf(&rec))]
-		return there, nil
+		return known.take(&rec), nil
 	}, nil
 }
 
-// each routes all rows of a table that may be in the gap.
-func (rc *recovery) each(ctx context.Context, r *tableReading, table replication.Table, do func(rec *cdc.Record) error) error {
+// compare decides by what rows are compared with what is in Kafka.
+func (rc *recovery) compare(ctx context.Context, r *tableReading) (*comparison, error) {
+	all := r.reader.Tables()
+	unique := len(all) == 1 && isUnique(r.reader.Relation(all[0]), rc.cfg.Router.EventID)
+	timed := rc.cfg.Router.Timestamp != ""
+	if !timed && !unique {
+		timed = true
+		for _, table := range all {
+			known, err := r.reader.Timed(ctx, table, r.spec.Since)
+			if err != nil {
+				return nil, err
+			}
+			timed = timed && known
+		}
+	}
+	return newComparison(unique, timed), nil
+}
+
+// isUnique says whether no two rows have one value in a column, and neither have two databases: a uuid that is the primary key.
+func isUnique(rel *cdc.Relation, column string) bool {
+	for _, c := range rel.Columns {
+		if c.PrimaryKey != (c.Name == column) || c.Name == column && c.TypeName != "uuid" {
+			return false
+		}
+	}
+	return rel.Index(column) >= 0
+}
+
+// each routes the rows of a table that may be in the gap: those that are left, or again those that an earlier call has published.
+func (rc *recovery) each(ctx context.Context, r *tableReading, table replication.Table, again bool, do func(rec *cdc.Record) error) error {
 	sel, err := r.selection(ctx, table)
 	if err != nil {
 		return err
+	}
+	if again {
+		sel.After = replication.Place{}
 	}
 	rows, err := r.reader.Select(ctx, sel)
 	if err != nil {
@@ -256,35 +301,32 @@ func (rc *recovery) each(ctx context.Context, r *tableReading, table replication
 
 // tail reads which events a topic has, at the first row that goes there.
 func (rc *recovery) tail(ctx context.Context, tails *sink.TailReader, topic string, since time.Time) error {
-	if _, known := rc.topics[topic]; known || tails == nil {
+	if rc.known.topics[topic] != nil {
 		return nil
 	}
-	n := 0
+	t := &comparedTopic{}
+	rc.known.topics[topic] = t
+	if tails == nil {
+		t.events = -1
+		return nil
+	}
 	full := errors.New("too many events")
-	err := tails.IDs(ctx, topic, since, func(id []byte) error {
-		n++
-		rc.ids[rc.key(id)] = struct{}{}
-		if len(rc.ids) > maxIDs {
+	err := tails.Records(ctx, topic, since, func(r *sink.TailRecord) error {
+		if !rc.known.record(topic, t, r) {
 			return full
 		}
 		return nil
 	})
 	switch {
 	case errors.Is(err, full):
-		return fault.Config(fmt.Errorf("topic %s: more than %d events to compare with", topic, maxIDs),
+		return fault.Config(fmt.Errorf("topic %s: more than %d events to compare with", topic, len(rc.known.events)-1),
 			"Narrow the gap with --since: a time before which nothing is missing.")
 	case ctx.Err() != nil:
 		return errors.Join(ctx.Err(), err)
 	case err != nil:
-		rc.topics[topic], rc.unread = -1, err
-	default:
-		rc.topics[topic] = n
+		t.events, rc.unread = -1, err
 	}
 	return nil
-}
-
-func (rc *recovery) key(id []byte) [2]uint64 {
-	return [2]uint64{maphash.Bytes(rc.seeds[0], id), maphash.Bytes(rc.seeds[1], id)}
 }
 
 // idOf is the event id as it is in the record's header.

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -309,8 +310,29 @@ func (r *TableReader) Cuts(ctx context.Context, table Table, since time.Time, ti
 	if !r.commits {
 		age = "t." + quoteIdent(timeColumn)
 	}
+	return r.aged(ctx, t, young, age)
+}
+
+// Timed says whether the server keeps the commit time of every row that Since does not leave out.
+func (r *TableReader) Timed(ctx context.Context, table Table, since time.Time) (bool, error) {
+	t := r.table(table)
+	if t == nil {
+		return false, fmt.Errorf("table %s is not among source.tables", table)
+	}
+	if !r.commits {
+		return false, nil
+	}
+	young, err := r.since(t, &Selection{Since: since})
+	if err != nil {
+		return false, err
+	}
+	return r.aged(ctx, t, cmp.Or(young, "true"), commitTimestamp)
+}
+
+// aged says whether every row that a condition selects has an age.
+func (r *TableReader) aged(ctx context.Context, t *readTable, condition, age string) (bool, error) {
 	unknown, err := row[struct{ Found bool }](ctx, r.conn, "look at the age of the rows of "+t.String(),
-		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s IS NULL) AS found", t.from(), young, age))
+		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s IS NULL) AS found", t.from(), condition, age))
 	return !unknown.Found, err
 }
 

@@ -26,6 +26,9 @@ walpost.origin: recover. Then run goes on from the new slot, without a token. Ea
 Interrupted at any moment, it goes on when it is called again; until it is finished, run refuses. Rows that were
 deleted from the table meanwhile are lost: it says so, and how many where that can be told.
 
+A row is in Kafka if its topic has an event of the same id, key, value and time; where the id is a uuid and the primary key of
+the only table, topic, id and key are enough. In doubt, as after an UPDATE of a delivered row, it is published once more.
+
 Rows are looked at that were committed since the newest confirmed event, less --overlap: by the commit times that the
 server keeps (track_commit_timestamp), else by source.time_column, else all of them. They are ordered by commit times, else
 by source.order_column; with neither it refuses, unless --unordered.`,

@@ -10,7 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A TailReader reads what is in topics already: the event ids of their newest records. It is used by one goroutine at a time.
+// A TailReader reads what is in topics already: their newest records. It is used by one goroutine at a time.
 type TailReader struct{ cl *kgo.Client }
 
 // ReadTails makes a TailReader. It does not connect.
@@ -31,9 +31,15 @@ func (t *TailReader) Close() { t.cl.Close() }
 // tailPatience is how long a partition may give nothing before its reading fails.
 const tailPatience = 30 * time.Second
 
-// IDs calls each with the event id (header id) of every committed record of topic from the first one on whose timestamp is not before
-// since; the zero time is from the beginning. A topic that does not exist has none. The id is valid during the call.
-func (t *TailReader) IDs(ctx context.Context, topic string, since time.Time, each func(id []byte) error) error {
+// A TailRecord is a record with an event id. Its bytes are valid during the call that hands it over.
+type TailRecord struct {
+	ID, Key, Value []byte
+	Time           time.Time // zero where it is the broker's (message.timestamp.type LogAppendTime), which says nothing of the event
+}
+
+// Records calls each with every committed record of topic that has the header id, from the first one on whose timestamp is not before
+// since; the zero time is from the beginning. A topic that does not exist has none.
+func (t *TailReader) Records(ctx context.Context, topic string, since time.Time, each func(r *TailRecord) error) error {
 	asked, cancel := context.WithTimeout(ctx, tailPatience)
 	defer cancel()
 	meta, err := describeTopics(asked, t.cl, topic)
@@ -55,8 +61,9 @@ func (t *TailReader) IDs(ctx context.Context, topic string, since time.Time, eac
 	return nil
 }
 
-func (t *TailReader) partition(ctx context.Context, topic string, partition int32, since time.Time, each func(id []byte) error) error {
+func (t *TailReader) partition(ctx context.Context, topic string, partition int32, since time.Time, each func(r *TailRecord) error) error {
 	next, end := int64(-1), int64(-1)
+	given := int64(0) // the offset behind the newest record that each was called with: none comes twice
 	var pause backoff
 	for give := time.Now().Add(tailPatience); ; {
 		err := func() (err error) {
@@ -83,10 +90,15 @@ func (t *TailReader) partition(ctx context.Context, topic string, partition int3
 				}
 				for _, r := range fp.Records {
 					for _, h := range r.Headers {
-						if h.Key != "id" {
+						if h.Key != "id" || r.Offset < given {
 							continue
 						}
-						if err := each(h.Value); err != nil {
+						given = r.Offset + 1
+						out := TailRecord{ID: h.Value, Key: r.Key, Value: r.Value}
+						if r.Attrs.TimestampType() == 0 {
+							out.Time = r.Timestamp
+						}
+						if err := each(&out); err != nil {
 							return stopped{err}
 						}
 						break

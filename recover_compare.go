@@ -1,0 +1,210 @@
+package walpost
+
+import (
+	"encoding/binary"
+	"hash/maphash"
+	"math"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/sink"
+)
+
+// A comparison tells which rows of the table are in Kafka already. An event id alone does not tell it: two tables have the same numbers,
+// as have two databases that share a topic, and a NULL names nothing. So rows and records are compared by topic, id, key, value and
+// time. Equal ones are counted, because each is an event. In doubt a row is missing: a duplicate is better than a loss.
+type comparison struct {
+	// unique says that no two events have one id. Then value and time are not compared: both may have been changed since.
+	unique bool
+	// timed says that the time of each row's record is known: that of its commit, or the one that a column holds.
+	timed bool
+
+	topics map[string]*comparedTopic
+	hashes [2]maphash.Hash // two, because one alone might take two events for the same
+	events map[[2]uint64]tally
+	// seen holds hashes of two kinds: of topic, id and key, and of all that records have, with their time.
+	seen map[uint64]struct{}
+
+	left    int // rows that are not published by an earlier call
+	inDoubt int // of left: those that an event in Kafka resembles, and that are missing nevertheless
+}
+
+// A comparedTopic is what was read of a topic.
+type comparedTopic struct {
+	events int  // -1: it could not be read
+	timed  bool // its records have the times that a relay gave them, and these are compared
+}
+
+// A tally counts what is equal in everything that is compared.
+type tally struct {
+	records count // in Kafka; not those with an id that came again with the same time
+	times   count // how many times these records have; 0 where times are compared
+	rows    count // in the table
+	left    count // of rows: those that are not published by an earlier call
+}
+
+// A count is small, because there are millions of them. It stops at many.
+type count uint16
+
+const many = math.MaxUint16
+
+func (n *count) add() {
+	if *n < many {
+		*n++
+	}
+}
+
+// maxEvents bounds the memory, to about 1.2 gigabytes: so many unique events, or half as many whose times are not known.
+const maxEvents = 20_000_000
+
+func newComparison(unique, timed bool) *comparison {
+	c := &comparison{
+		unique: unique, timed: timed, topics: map[string]*comparedTopic{}, events: map[[2]uint64]tally{}, seen: map[uint64]struct{}{},
+	}
+	for i := range c.hashes {
+		c.hashes[i].SetSeed(maphash.MakeSeed())
+	}
+	return c
+}
+
+// how says by what rows are compared, for people.
+func (c *comparison) how() string {
+	switch {
+	case c.unique:
+		return "topic, id and key"
+	case c.timed:
+		return "topic, id, key, value and time"
+	}
+	return "topic, id, key and value"
+}
+
+// prints are the hashes of an event.
+type prints struct {
+	event [2]uint64 // of all that is compared
+	named uint64    // of topic, id and key
+	sent  uint64    // of event with its time
+}
+
+func (c *comparison) prints(t *comparedTopic, topic string, id, key, value []byte, at time.Time) (p prints) {
+	for i := range c.hashes {
+		h := &c.hashes[i]
+		h.Reset()
+		hashNumber(h, int64(len(topic)))
+		_, _ = h.WriteString(topic) // it never fails
+		hashText(h, id)
+		hashText(h, key)
+		p.named = h.Sum64()
+		if !c.unique {
+			hashText(h, value)
+		}
+		if t.timed {
+			hashNumber(h, at.UnixMilli())
+		}
+		p.event[i] = h.Sum64()
+		hashNumber(h, at.UnixMilli())
+		p.sent = h.Sum64()
+	}
+	return p
+}
+
+// hashText writes a text so that no two sequences of texts give the same bytes. NULL is not the empty text.
+func hashText(h *maphash.Hash, text []byte) {
+	if text == nil {
+		hashNumber(h, -1)
+		return
+	}
+	hashNumber(h, int64(len(text)))
+	_, _ = h.Write(text) // it never fails
+}
+
+func hashNumber(h *maphash.Hash, n int64) {
+	var b [8]byte
+	binary.LittleEndian.PutUint64(b[:], uint64(n))
+	_, _ = h.Write(b[:]) // it never fails
+}
+
+// record counts a record of a topic. It says whether memory is left for more.
+func (c *comparison) record(topic string, t *comparedTopic, r *sink.TailRecord) bool {
+	if t.events == 0 {
+		t.timed = c.timed && !c.unique && !r.Time.IsZero()
+	}
+	t.events++
+	p := c.prints(t, topic, r.ID, r.Key, r.Value, r.Time)
+	n := c.events[p.event]
+	again := false
+	if !c.unique && !t.timed {
+		if _, again = c.seen[p.sent]; !again {
+			c.seen[p.sent] = struct{}{}
+			n.times.add()
+		}
+	}
+	if !again || len(r.ID) == 0 { // of records without an id nothing tells that they are one event
+		n.records.add()
+	}
+	c.events[p.event] = n
+	if !c.unique {
+		c.seen[p.named] = struct{}{}
+	}
+	return len(c.events)+len(c.seen)/2 <= maxEvents
+}
+
+// row counts a row. Its topic was read before.
+func (c *comparison) row(rec *cdc.Record) {
+	p := c.ofRow(rec)
+	if n, there := c.events[p.event]; there {
+		n.rows.add()
+		c.events[p.event] = n
+	}
+}
+
+// rowLeft counts, of the rows that row has counted, one that is not published by an earlier call.
+func (c *comparison) rowLeft(rec *cdc.Record) {
+	c.left++
+	p := c.ofRow(rec)
+	if n, there := c.events[p.event]; there {
+		n.left.add()
+		c.events[p.event] = n
+		return
+	}
+	if _, named := c.seen[p.named]; named && rec.EventID != "" {
+		c.inDoubt++
+	}
+}
+
+func (c *comparison) ofRow(rec *cdc.Record) prints {
+	return c.prints(c.topics[rec.Topic], rec.Topic, idOf(rec), rec.Key, rec.Value, rec.Time)
+}
+
+// conclude returns how many of the rows that are left are in Kafka. It is called once all rows are counted.
+func (c *comparison) conclude() (there int) {
+	for p, n := range c.events {
+		if n.left == 0 {
+			continue
+		}
+		switch {
+		case n.rows == many || n.records == many || n.times > 0 && n.records > n.rows:
+			// Too many to count, or some of the records are of other rows, which are gone or were never in these tables.
+			n.records = 0
+			c.inDoubt += int(n.left)
+		case n.times > 0:
+			n.records = n.times
+		}
+		done := n.rows - n.left
+		n.records = min(n.records-min(done, n.records), n.left)
+		there += int(n.records)
+		c.events[p] = n
+	}
+	return there
+}
+
+// take says whether a row that is left is in Kafka. It is called once for each, after conclude.
+func (c *comparison) take(rec *cdc.Record) bool {
+	p := c.ofRow(rec)
+	n := c.events[p.event]
+	if n.records == 0 || n.left == 0 {
+		return false
+	}
+	n.records--
+	c.events[p.event] = n
+	return true
+}
