@@ -102,9 +102,12 @@ type recovery struct {
 
 func (rc *recovery) say(format string, args ...any) { rc.opts.Say(fmt.Sprintf(format, args...)) }
 
-// gap shows what is missing and asks for the new slot.
-func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal) (since time.Time, err error) {
+// gap shows what is missing and asks for the new slot. begun is an unfinished copy whose slot is lost.
+func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error) {
 	rc.say("%s", gap.Error())
+	if begun != nil && begun.Origin == checkpoint.OriginSnapshot && !rc.opts.Since.IsZero() {
+		return since, fault.Config(errors.New("--since: the snapshot is not finished, so a row of any age may be missing"), "Leave --since out.")
+	}
 	last := time.Time{}
 	if gap.Record != nil {
 		last = gap.Record.CommitTime
@@ -115,6 +118,13 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal) (since time.
 		since = last.Add(-rc.opts.Overlap)
 	}
 	rc.say("last confirmed: %s; the newest event before it was committed %s", gap.From, committed)
+	switch {
+	case begun != nil && begun.Origin == checkpoint.OriginRecover:
+		rc.say("the gap behind %s, which the unfinished recover was to close, is looked at again from its beginning", begun.From)
+		since = begun.Since
+	case begun != nil:
+		since = time.Time{}
+	}
 	if !rc.opts.Since.IsZero() {
 		since = rc.opts.Since
 	}

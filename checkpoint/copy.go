@@ -74,3 +74,15 @@ func (c *Copy) Finish(table string) {
 		c.At = Mark{}
 	}
 }
+
+// CopyBehind is the copy of r that goes on behind an accepted gap, on the source that was found. What was written to a finished table since
+// the former slot was made may be in no stream: such a table is read again. So is the other one, unless its rows can be compared with what
+// the former reading saw.
+func (r *Record) CopyBehind(found cdc.Identity) *Copy {
+	c := *r.Copy
+	c.Finished = nil
+	if r.SystemID != found.SystemID || r.Database != found.Database || r.Timeline != found.Timeline {
+		c.At = Mark{}
+	}
+	return &c
+}

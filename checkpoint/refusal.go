@@ -80,6 +80,9 @@ func (r *Refusal) token() string {
 	if rec := r.Record; rec != nil {
 		fmt.Fprintf(h, "%q %d %s %s %q %d %q %q\n", rec.Name, rec.Epoch, rec.LSN, rec.reach(),
 			rec.SystemID, rec.Timeline, rec.Database, rec.Slot)
+		if c := rec.Copy; c != nil {
+			fmt.Fprintf(h, "%s %d\n", c.Origin, c.Rows)
+		}
 		end, forked = fork(f, rec.Timeline)
 	}
 	fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, f.Slot, forked, end)
@@ -111,7 +114,13 @@ func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err er
 }
 
 // Error says in one sentence what was found and which events may be missing.
-func (r *Refusal) Error() string { return r.found() + ": " + r.gap() }
+func (r *Refusal) Error() string {
+	text := r.found() + ": " + r.gap()
+	if r.Record != nil && r.Record.Copy != nil {
+		text += fmt.Sprintf("; the %s is not finished: %d rows of the table are published", r.Record.Copy.Origin, r.Record.Copy.Rows)
+	}
+	return text
+}
 
 func (r *Refusal) found() string {
 	f, rec := &r.Found, r.Record
@@ -190,6 +199,17 @@ func (r *Refusal) Hint() string {
 	}
 	next := "Going on starts where the slot stands."
 	switch {
+	case r.Record.Copies(OriginSnapshot):
+		if r.Reason == SlotMissing || r.Reason == SlotLost {
+			first += " Run walpost recover: it makes a new slot, and publishes from the table exactly what is missing, the rest of the snapshot included."
+		}
+		return first + " To go on with the snapshot, which publishes some rows twice and leaves out events of this gap that are not in the table " +
+			"any more: walpost run --accept-gap=" + r.Token
+	case r.Record.Copies(OriginRecover) && (r.Reason == SlotMissing || r.Reason == SlotLost):
+		return first + " Run walpost recover: it begins again with the original gap. " +
+			"To give the recover up, with the rows that are not published: walpost run --accept-gap=" + r.Token
+	case r.Record.Copies(OriginRecover):
+		return first + " To give the recover up, with the rows that are not published: walpost run --accept-gap=" + r.Token
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
 		return first + " Run walpost recover: it shows the gap, makes a new slot, and publishes from the table exactly what is missing. " +
 			"To skip the events of this gap instead, and of no other: walpost run --accept-gap=" + r.Token

@@ -336,7 +336,7 @@ func TestARecoverEndsAndARunGoesOn(t *testing.T) {
 		tables := &fakeTables{w: w}
 		asked := 0
 		no := true
-		gap := func(_ context.Context, gap *checkpoint.Refusal) (time.Time, error) {
+		gap := func(context.Context, *checkpoint.Refusal, *checkpoint.Copy) (time.Time, error) {
 			if asked++; no {
 				return time.Time{}, fmt.Errorf("%w: nothing", ErrDeclined)
 			}

@@ -17,9 +17,10 @@ type Copying struct {
 	// checkpoint.OriginRecover, those that a lost slot may have left out. With OriginRecover, Run ends when they are published.
 	Origin string
 	Tables Tables
-	// Gap is asked, with OriginRecover, before anything is changed: whether to replace the slot of this gap. It returns the commit time
-	// from which on rows may be missing (zero: any), or an error that ends Run.
-	Gap func(ctx context.Context, gap *checkpoint.Refusal) (since time.Time, err error)
+	// Gap is asked, with OriginRecover, before anything is changed: whether to replace the slot of this gap. begun is the unfinished
+	// snapshot or recover that lost its slot, nil for none; what it has not published is part of the gap. Gap returns the commit time from
+	// which on rows may be missing (zero: any), or an error that ends Run.
+	Gap func(ctx context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error)
 }
 
 // Tables opens what is read beside the stream. Its methods are called by any goroutine.
@@ -58,19 +59,24 @@ const foreignTries = 4
 func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	c := r.cfg.Copying
 	switch {
-	case c != nil && rec.Copies(c.Origin):
-		return rec, nil
 	case c != nil && c.Origin == checkpoint.OriginRecover:
 		return r.planRecover(ctx, rec)
-	case rec.Copies(checkpoint.OriginRecover):
-		return nil, fault.Person(fmt.Errorf("a recover of the gap behind %s is not finished: %d rows are published", rec.Copy.From, rec.Copy.Rows),
-			"walpost recover goes on with it.")
+	case c != nil && rec.Copies(c.Origin):
+		return rec, nil
+	case rec.Copies(checkpoint.OriginRecover) && r.cfg.AcceptGap == "":
+		return nil, unfinishedRecover(rec)
 	case rec.Copies(checkpoint.OriginSnapshot):
 		return r.withoutCopy(ctx, rec)
 	case rec == nil && c != nil && r.cfg.Create:
 		return r.planSnapshot(ctx)
 	}
 	return rec, nil
+}
+
+// unfinishedRecover is the error of a run that found a recover which is not finished.
+func unfinishedRecover(rec *checkpoint.Record) error {
+	return fault.Person(fmt.Errorf("a recover of the gap behind %s is not finished: %d rows are published", rec.Copy.From, rec.Copy.Rows),
+		"walpost recover goes on with it.")
 }
 
 // withoutCopy decides about a snapshot that was begun and is not wanted by the configuration any more.
@@ -89,9 +95,9 @@ func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*check
 	return nil, nil //nolint:nilnil // no record is none
 }
 
-// givesUp reports whether the configuration gives up the snapshot that rec speaks of.
-func (r *Relay) givesUp(rec *checkpoint.Record) bool {
-	return rec.Copies(checkpoint.OriginSnapshot) && r.cfg.SkipSnapshot && r.cfg.Copying == nil
+// copies reports whether this process goes on with the copy that rec asks for.
+func (r *Relay) copies(rec *checkpoint.Record) bool {
+	return r.cfg.Copying != nil && rec.Copies(r.cfg.Copying.Origin)
 }
 
 // planSnapshot is a first start.
@@ -114,9 +120,15 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	return r.intend(ctx, nil, found, found.Server, checkpoint.Copy{Origin: checkpoint.OriginSnapshot})
 }
 
-// planRecover is the start of a recover that was not begun before.
+// planRecover is the start of a recover, or of going on with one. Where the slot of an unfinished one is lost too, all is planned anew from
+// the original gap: rows that were written since the slot was made are in no stream any more, those of finished tables too. What is
+// published is found in Kafka by its ids.
 func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
-	if intended(rec) { // of a snapshot: run makes the slot
+	begun := rec.Copies(checkpoint.OriginRecover)
+	switch {
+	case intended(rec) && begun:
+		return rec, nil
+	case intended(rec): // of a snapshot: run makes the slot
 		return nil, ErrNoGap
 	}
 	found, err := r.look(ctx)
@@ -126,6 +138,8 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	_, err = checkpoint.Judge(rec, found)
 	var gap *checkpoint.Refusal
 	switch {
+	case err == nil && begun:
+		return rec, nil
 	case err == nil || errors.Is(err, checkpoint.ErrNoSlot):
 		return nil, ErrNoGap
 	case !errors.As(err, &gap) || !gap.NeedsSlot() || gap.Reason != checkpoint.SlotLost && gap.Reason != checkpoint.SlotMissing:
@@ -134,11 +148,18 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
 	}
-	since, err := r.cfg.Copying.Gap(ctx, gap)
-	if err != nil {
+	next := checkpoint.Copy{Origin: checkpoint.OriginRecover, From: gap.From}
+	var was *checkpoint.Copy
+	if rec != nil {
+		was = rec.Copy
+	}
+	if begun {
+		next.From, next.Rows = was.From, was.Rows
+	}
+	if next.Since, err = r.cfg.Copying.Gap(ctx, gap, was); err != nil {
 		return nil, err
 	}
-	return r.intend(ctx, rec, found, gap.From, checkpoint.Copy{Origin: checkpoint.OriginRecover, From: gap.From, Since: since})
+	return r.intend(ctx, rec, found, next.From, next)
 }
 
 // look opens the source without making anything, and says what was found.

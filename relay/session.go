@@ -92,6 +92,10 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		}
 		a.start = base.LSN
 	}
+	if base.Copies(checkpoint.OriginRecover) && !r.copies(base) {
+		a.err = unfinishedRecover(base)
+		return a
+	}
 	if a.err = a.sess.Start(ctx, a.start); a.err != nil {
 		a.err = fmt.Errorf("start streaming from %s: %w", a.start, a.err)
 		return a
@@ -103,7 +107,8 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		if err != nil {
 			return err
 		}
-		if a.own = held != nil && held.Holder == r.cfg.Holder; a.own && !a.gap && !intended(held) {
+		// A record of a slot that was about to be made says nothing of who held the former one.
+		if a.own = held != nil && held.Holder == r.cfg.Holder && !intended(held); a.own && !a.gap {
 			rec, base = held, held // moved by this process: what is received already is skipped by the loop
 		}
 		if !same(rec, held) {
@@ -120,7 +125,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		if base != nil {
 			// Also on another timeline: Judge has made sure that this one left the other behind that transaction.
 			next.Next, next.CommitTime = base.Next, base.CommitTime
-			if base.Copy != nil && !r.givesUp(base) {
+			if r.copies(base) {
 				c := *base.Copy
 				c.Slot, next.Copy = true, &c
 			}
@@ -174,7 +179,8 @@ func waitable(err error) error {
 }
 
 // accept steps over the gap that refused names, if that is the one gap that the configuration accepts. It leaves in a.sess a
-// session whose slot is usable, and returns what to judge by from now on: where that slot stands.
+// session whose slot is usable, and returns what to judge by from now on: where that slot stands. An unfinished snapshot goes on behind
+// the gap: its rows are in the tables, and a new slot has a snapshot of them.
 func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpoint.Record, error) {
 	var gap *checkpoint.Refusal
 	if r.cfg.AcceptGap == "" || !errors.As(refused, &gap) {
@@ -187,7 +193,12 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 		Msg("GAP ACCEPTED: events in it are not delivered; going on behind it")
 	closeSession(ctx, a.sess)
 	var err error
-	if a.sess, err = r.source.Open(ctx, gap.NeedsSlot(), gap.NeedsSlot()); err != nil {
+	if r.copies(gap.Record) && gap.NeedsSlot() {
+		a.sess, err = r.cfg.Copying.Tables.Open(ctx, true)
+	} else {
+		a.sess, err = r.source.Open(ctx, gap.NeedsSlot(), gap.NeedsSlot())
+	}
+	if err != nil {
 		return nil, fmt.Errorf("open the source behind the accepted gap: %w", err)
 	}
 	a.found, a.gap = a.sess.Identity(), true
@@ -195,10 +206,14 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 	if err != nil {
 		return nil, fault.Person(fmt.Errorf("step over gap %s: %w", gap.Token, err), "start again: what is refused then names the gap as it is now")
 	}
-	return &checkpoint.Record{
+	base := &checkpoint.Record{
 		Name: r.cfg.Name, SystemID: a.found.SystemID, Timeline: a.found.Timeline, Slot: a.found.Slot,
 		Database: a.found.Database, LSN: start,
-	}, nil
+	}
+	if r.copies(gap.Record) {
+		base.Copy = gap.Record.CopyBehind(a.found)
+	}
+	return base, nil
 }
 
 // alive runs work beside a session that nobody reads, and gives its signs of life meanwhile. It returns when work has.

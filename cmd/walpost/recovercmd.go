@@ -23,7 +23,8 @@ func recoverCommand() *cobra.Command {
 table, reads from Kafka which events of that time are there, and publishes the missing rows in order, with the header
 walpost.origin: recover. Then run goes on from the new slot, without a token. Each step is asked for, unless --yes.
 
-Interrupted at any moment, it goes on when it is called again; until it is finished, run refuses. Rows that were
+Interrupted at any moment, it goes on when it is called again; until it is finished, run refuses. Where the new slot is
+lost too, it begins again with the original gap. A snapshot that is not finished is part of the gap. Rows that were
 deleted from the table meanwhile are lost: it says so, and how many where that can be told.
 
 A row is in Kafka if its topic has an event of the same id, key, value and time; where the id is a uuid and the primary key of
