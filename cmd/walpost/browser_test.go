@@ -307,7 +307,7 @@ func serve(t *testing.T, address string, r watched, past *history) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inner := handler(r, collected(t, r), past)
+	inner := handler(r, collected(t, r), past, nil)
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Add("Content-Security-Policy", strictest)
 		inner.ServeHTTP(extra{w}, req)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 
@@ -23,6 +24,8 @@ type fileConfig struct {
 type httpConfig struct {
 	// Listen is host:port of metrics, health and the status page; "off" or empty for none.
 	Listen string `yaml:"listen"`
+	// Hosts are names by which browsers reach the status page, beside IP addresses and localhost.
+	Hosts []string `yaml:"hosts"`
 }
 
 func (c httpConfig) off() bool { return c.Listen == "" || c.Listen == "off" }
@@ -35,7 +38,7 @@ type logConfig struct {
 func defaultConfig() fileConfig {
 	return fileConfig{
 		Config: walpost.DefaultConfig(),
-		HTTP:   httpConfig{Listen: "127.0.0.1:9640"},
+		HTTP:   httpConfig{Listen: "127.0.0.1:9640", Hosts: []string{}},
 		Log:    logConfig{Level: "info", Format: "json"},
 	}
 }
@@ -51,6 +54,11 @@ func (c *fileConfig) validate() walpost.Problems {
 			add("http.listen", "must be host:port, or off (got %q)", c.HTTP.Listen)
 		}
 	}
+	for i, host := range c.HTTP.Hosts {
+		if !hostName.MatchString(host) {
+			add(fmt.Sprintf("http.hosts[%d]", i), "must be a name without scheme, port and wildcard (got %q)", host)
+		}
+	}
 	if !slices.Contains(logLevels, c.Log.Level) {
 		add("log.level", "must be one of %s (got %q)", strings.Join(logLevels, ", "), c.Log.Level)
 	}
@@ -59,6 +67,8 @@ func (c *fileConfig) validate() walpost.Problems {
 	}
 	return found
 }
+
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
 
 var logLevels = []string{"debug", "info", "warn", "error"}
 

@@ -8,6 +8,9 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,8 +32,8 @@ type watched interface {
 
 // serveHTTP listens at once, so that a wrong address is an error of the start, and serves until the returned function is
 // called. The address is the one it really listens on.
-func serveHTTP(listen string, relay watched, metrics prometheus.Gatherer, log zerolog.Logger) (addr string, stop func(), err error) {
-	l, err := net.Listen("tcp", listen)
+func serveHTTP(cfg httpConfig, relay watched, metrics prometheus.Gatherer, log zerolog.Logger) (addr string, stop func(), err error) {
+	l, err := net.Listen("tcp", cfg.Listen)
 	if err != nil {
 		return "", nil, fault.WithHint(fmt.Errorf("http.listen: %w", err),
 			"another process may have the address: choose another with http.listen or --http, or switch it off with --http off")
@@ -40,7 +43,7 @@ func serveHTTP(listen string, relay watched, metrics prometheus.Gatherer, log ze
 	var sampler sync.WaitGroup
 	sampler.Go(func() { past.run(sampling, relay) })
 	server := &http.Server{
-		Handler:           handler(relay, metrics, past),
+		Handler:           handler(relay, metrics, past, cfg.Hosts),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -67,8 +70,8 @@ func serveHTTP(listen string, relay watched, metrics prometheus.Gatherer, log ze
 }
 
 // handler answers /livez, /readyz, /metrics, /api/status, /api/history and the status page. It shows no secret and changes nothing, so it
-// asks for no credentials; by default it listens on this host only.
-func handler(relay watched, metrics prometheus.Gatherer, past *history) http.Handler {
+// asks for no credentials; by default it listens on this host only. hosts are names that it answers to, beside those of knownHost.
+func handler(relay watched, metrics prometheus.Gatherer, past *history, hosts []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		if stuck := stuckFor(relay.Status(), time.Now()); stuck > 0 {
@@ -96,7 +99,46 @@ func handler(relay watched, metrics prometheus.Gatherer, past *history) http.Han
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, page, name) })
 	}
-	return secured(mux)
+	return secured(named(hosts, mux))
+}
+
+// named answers requests for a known host only. A page of another site may have its name resolve to this address and would read what is
+// shown (DNS rebinding); it cannot choose the header Host. Kubelets and Prometheus send any Host, and what they ask for is no secret.
+func named(hosts []string, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/livez", "/readyz", "/metrics":
+		default:
+			if !knownHost(r.Host, hosts) {
+				answer(w, http.StatusMisdirectedRequest, fmt.Sprintf("host %q is not known here: use an IP address or localhost, or add the name to http.hosts in walpost.yaml", r.Host))
+				return
+			}
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// knownHost says whether a header Host names an IP address, localhost or one of hosts.
+func knownHost(header string, hosts []string) bool {
+	host, _, err := net.SplitHostPort(header)
+	if err != nil { // without a port
+		host = header
+		if inner, ok := strings.CutPrefix(host, "["); ok {
+			if host, ok = strings.CutSuffix(inner, "]"); !ok {
+				return false
+			}
+		}
+	}
+	if _, err := netip.ParseAddr(host); err == nil {
+		return true
+	}
+	if strings.HasPrefix(header, "[") { // brackets are for addresses
+		return false
+	}
+	host = strings.TrimSuffix(host, ".")
+	return strings.EqualFold(host, "localhost") || slices.ContainsFunc(hosts, func(known string) bool {
+		return strings.EqualFold(host, strings.TrimSuffix(known, "."))
+	})
 }
 
 // secured adds what keeps a browser from doing anything but show the page.

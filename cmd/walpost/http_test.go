@@ -19,8 +19,45 @@ import (
 func ask(t *testing.T, relay watched, method, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
-	handler(relay, collected(t, relay), &history{}).ServeHTTP(w, httptest.NewRequest(method, path, nil))
+	r := httptest.NewRequest(method, path, nil)
+	r.Host = "localhost:9640"
+	handler(relay, collected(t, relay), &history{}, nil).ServeHTTP(w, r)
 	return w
+}
+
+// A page of another site can have its name resolve to this host (DNS rebinding), and would then read what is shown here.
+func TestOnlyKnownNamesAreAnswered(t *testing.T) {
+	relay := busy()
+	relay.status.Turned = time.Now()
+	h := handler(relay, collected(t, relay), &history{}, []string{"walpost.internal", "Relay-1.Example.COM."})
+	for host, known := range map[string]bool{
+		"127.0.0.1": true, "127.0.0.1:9640": true, "10.1.2.3:80": true, "[::1]": true, "[::1]:9640": true, "[fe80::1]:9640": true, "[fe80::1%25eth0]:9640": true,
+		"localhost": true, "localhost:9640": true, "LocalHost.": true, "localhost.:9640": true,
+		"walpost.internal": true, "WALPOST.Internal.:9640": true, "relay-1.example.com": true,
+		"": false, ":9640": false, "evil.example": false, "evil.example:9640": false, "127.0.0.1.evil.example": false, "localhost.evil.example": false,
+		"a.walpost.internal": false, "walpost.internal.evil.example": false, "localhost..": false, "[::1": false, "[localhost]:1": false, "2130706433": false, "127.1": false,
+	} {
+		for _, path := range []string{"/", "/status.js", "/status.css", "/api/status", "/api/history", "/nothing"} {
+			r := httptest.NewRequest("GET", path, nil)
+			r.Host = host
+			w := httptest.NewRecorder()
+			h.ServeHTTP(w, r)
+			if refused := w.Code == http.StatusMisdirectedRequest; refused == known {
+				t.Errorf("GET %s of host %q: %d %s", path, host, w.Code, w.Body)
+			}
+			if !known && (!strings.Contains(w.Body.String(), "http.hosts") || strings.Contains(w.Body.String(), "database")) {
+				t.Errorf("GET %s of host %q says %q", path, host, w.Body)
+			}
+		}
+		for _, path := range []string{"/livez", "/readyz", "/metrics"} { // a kubelet and Prometheus send what they like
+			r := httptest.NewRequest("GET", path, nil)
+			r.Host = host
+			w := httptest.NewRecorder()
+			if h.ServeHTTP(w, r); w.Code != http.StatusOK {
+				t.Errorf("GET %s of host %q: %d %s", path, host, w.Code, w.Body)
+			}
+		}
+	}
 }
 
 func TestReadinessGivesTheReason(t *testing.T) {
@@ -160,12 +197,12 @@ func TestHTTPOnlyShows(t *testing.T) {
 }
 
 func TestAddressInUseIsSaid(t *testing.T) {
-	addr, stop, err := serveHTTP("127.0.0.1:0", busy(), collected(t, busy()), zerolog.Nop())
+	addr, stop, err := serveHTTP(httpConfig{Listen: "127.0.0.1:0"}, busy(), collected(t, busy()), zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	if _, _, err := serveHTTP(addr, busy(), collected(t, busy()), zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "http.listen: ") {
+	if _, _, err := serveHTTP(httpConfig{Listen: addr}, busy(), collected(t, busy()), zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "http.listen: ") {
 		t.Errorf("a second server on %s: %v", addr, err)
 	}
 }

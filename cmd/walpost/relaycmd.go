@@ -68,7 +68,7 @@ func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started f
 	metrics.MustRegister(newCollector(r))
 	page := ""
 	if !cfg.HTTP.off() {
-		addr, stop, err := serveHTTP(cfg.HTTP.Listen, r, metrics, log)
+		addr, stop, err := serveHTTP(cfg.HTTP, r, metrics, log)
 		if err != nil {
 			return err
 		}
