@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/localpg"
 )
 
 // Exit codes. They are part of the interface: service managers and checks rely on them.
@@ -21,7 +22,10 @@ const (
 	exitPerson = 3 // needs a person
 )
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+func main() {
+	localpg.Init() // walpost demo starts this program again, as the keeper of its Postgres
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
 
 // run is the whole program but for the process: it returns the exit code.
 func run(args []string, stdout, stderr io.Writer) int {

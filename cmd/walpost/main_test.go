@@ -8,6 +8,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -18,6 +19,7 @@ func (s servers) Run() int { return testenv.Main(s.M) }
 
 // TestMain makes the test binary the walpost command too, for scripts and for tests that run it as a process.
 func TestMain(m *testing.M) {
+	localpg.Init()
 	testscript.Main(servers{m}, map[string]func(){"walpost": main})
 }
 

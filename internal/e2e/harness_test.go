@@ -21,6 +21,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/ledger"
+	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
@@ -29,6 +30,7 @@ import (
 var program string
 
 func TestMain(m *testing.M) {
+	localpg.Init()
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "walpost-e2e-")
 		if err != nil {

@@ -1,14 +1,14 @@
 //go:build linux || darwin
 
-// Package keeper runs a server process that must not outlive the program that wanted it: a Postgres for the demo, the real
-// servers of the tests.
+// Package keeper runs a server process that must not outlive the program that started it: the
+// Postgres of the demo, and the real servers of the tests.
 //
-// A Keeper is a child process, this same program under another name, that holds one temporary folder and at most one server
-// at a time. It is told what to do through a pipe. When the pipe closes, because Close was called or because the program ended in
-// whatever way (return, panic, os.Exit, SIGKILL), the keeper stops the server, removes the folder and ends.
+// A Keeper is a child process: this program again, with the subcommand "keep-server". It holds one
+// temporary folder and at most one server at a time, and gets its orders through a pipe. The pipe
+// closes when Close is called or when the program ends in any way (return, panic, os.Exit,
+// SIGKILL). Then the keeper stops the server, removes the folder and ends.
 //
-// A program that imports this package becomes a keeper when it is started with the argument 0 "walpost-keeper"; nothing else
-// of it runs then, because that happens while packages are initialised.
+// The program must call Init before everything else, so that it can be started as a keeper.
 package keeper
 
 import (
@@ -23,7 +23,9 @@ import (
 	"time"
 )
 
-const name = "walpost-keeper"
+const subcommand = "keep-server"
+
+var initialized bool
 
 // A Folder says where the keeper's folder goes and who owns it.
 type Folder struct {
@@ -81,9 +83,12 @@ type reply struct {
 	Exited string `json:",omitempty"` // how the server ended; empty while it runs
 }
 
-// New starts a keeper and has it make its folder. The caller must Close it; if the program ends before that, the keeper cleans up
-// all the same.
+// New starts a keeper, which makes its folder. The caller must Close it. If the program ends before
+// that, the keeper cleans up by itself.
 func New(f Folder) (*Keeper, error) {
+	if !initialized { // the child would do what the program does, and start a child itself
+		return nil, errors.New("keeper: the program did not call Init")
+	}
 	self := "/proc/self/exe" // stays valid when the file was removed, as `go test` does
 	if runtime.GOOS != "linux" {
 		exe, err := os.Executable()
@@ -103,7 +108,7 @@ func New(f Folder) (*Keeper, error) {
 		return nil, fmt.Errorf("keeper: pipe: %w", err)
 	}
 	// Its own session: a Ctrl-C in the terminal is for the program, which then stops its servers in good order.
-	cmd := &exec.Cmd{Path: self, Args: []string{name}, Stdin: inR, Stdout: outW, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
+	cmd := &exec.Cmd{Path: self, Args: []string{os.Args[0], subcommand}, Stdin: inR, Stdout: outW, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
 	err = cmd.Start()
 	inR.Close()
 	outW.Close()

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,10 +19,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func init() {
-	if len(os.Args) > 0 && os.Args[0] == name {
-		// Still on the main goroutine, which Go ties to the main thread while packages are initialised. That makes the
-		// parent-death signal of Linux right: it follows the thread that started the child, and this one lives to the end.
+// Init must be the first call in main or TestMain. In a process that New started, it is the keeper
+// and does not return.
+func Init() {
+	initialized = true
+	if len(os.Args) == 2 && os.Args[1] == subcommand {
+		// Linux sends the parent-death signal when the thread ends that started the server.
+		runtime.LockOSThread()
 		os.Exit(serve(os.Stdin, os.Stdout))
 	}
 }

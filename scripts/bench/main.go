@@ -16,6 +16,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/walpost/walpost/internal/localpg"
 )
 
 type options struct {
@@ -31,6 +33,7 @@ type options struct {
 }
 
 func main() {
+	localpg.Init()
 	var o options
 	flag.IntVar(&o.rows, "rows", 500_000, "rows of the backlog that is one transaction; 0: leave it out")
 	flag.IntVar(&o.txns, "txns", 300_000, "transactions of the backlog of one row each; 0: leave it out")

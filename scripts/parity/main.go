@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/parity"
 	"github.com/walpost/walpost/internal/testenv"
 )
@@ -34,6 +35,7 @@ type options struct {
 }
 
 func main() {
+	localpg.Init()
 	var o options
 	flag.StringVar(&o.dir, "dir", "router/testdata/debezium", "folder of the cases")
 	flag.StringVar(&o.only, "case", "", "regular expression: only cases whose short name (group_name) matches")

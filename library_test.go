@@ -1,0 +1,57 @@
+package walpost
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// testsAndDemo are packages that only tests, the demo and the command need.
+var testsAndDemo = regexp.MustCompile(`/kfake$|/embedded-postgres$|/lib/pq(/|$)|^testing$|/walpost/(cmd|deploy|scripts|internal/(e2e|keeper|ledger|localpg|parity|promtool|shop|testenv))(/|$)`)
+
+func TestTheLibraryLinksNothingOfTestsAndTheDemo(t *testing.T) {
+	list := func(args ...string) []string {
+		out, err := exec.Command("go", append([]string{"list"}, args...)...).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Fields(string(out))
+	}
+	libraries := 0
+	for _, pkg := range list("./...") {
+		if testsAndDemo.MatchString(pkg) {
+			continue
+		}
+		libraries++
+		for _, dep := range list("-deps", pkg) {
+			if testsAndDemo.MatchString(dep) {
+				t.Errorf("%s links %s", pkg, dep)
+			}
+		}
+	}
+	if found := list("-deps", "./cmd/walpost"); libraries < 8 || !strings.Contains(strings.Join(found, "\n"), "/embedded-postgres") {
+		t.Errorf("%d libraries looked at, and the command links %q: this test would find nothing", libraries, found)
+	}
+}
+
+// An init function works for everybody who imports a package, whether they want it or not.
+func TestNoPackageActsWhenItIsImported(t *testing.T) {
+	files := 0
+	err := filepath.WalkDir(".", func(path string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
+			return err
+		}
+		files++
+		source, err := os.ReadFile(path)
+		if strings.Contains(string(source), "\nfunc init()") {
+			t.Errorf("%s has an init function", path)
+		}
+		return err
+	})
+	if err != nil || files < 200 {
+		t.Errorf("%d files, %v", files, err)
+	}
+}
