@@ -83,6 +83,7 @@ type Cleaner struct {
 	cfg     Config
 	conn    *pgconn.PgConn // Run's goroutine only, as is horizon
 	horizon horizon
+	piece   int64 // blocks of a partition that one statement looks into
 
 	mu     sync.Mutex
 	status Status
@@ -96,7 +97,7 @@ func New(cfg Config) *Cleaner {
 	if cfg.Batch <= 0 {
 		cfg.Batch = defaultBatch
 	}
-	return &Cleaner{cfg: cfg}
+	return &Cleaner{cfg: cfg, piece: pieceBlocks}
 }
 
 // Status returns a copy of the counters.

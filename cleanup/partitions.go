@@ -3,6 +3,7 @@ package cleanup
 import (
 	"context"
 	"fmt"
+	"math"
 	"strconv"
 	"time"
 )
@@ -179,17 +180,45 @@ func (c *Cleaner) old(ctx context.Context, p partition) (bool, error) {
 	return text(res) == "t", err
 }
 
-// allDelivered says whether every row of the table is below the transaction id.
+// pieceBlocks is how many blocks of a partition one statement reads: 64 MiB, as blocks are everywhere.
+const pieceBlocks = 8192
+
+// allDelivered says whether every row of the table is below the transaction id. It reads piece after piece, each in a transaction of its
+// own, so that a large table neither holds back VACUUM nor takes longer than a statement may. What is written meanwhile into a piece
+// that was read is not seen: only what is said of a table that takes no rows any more can be relied on.
 func (c *Cleaner) allDelivered(ctx context.Context, t Table, below uint64) (bool, error) {
-	step := "look into " + t.String()
-	if err := c.exec(ctx, step, "SET statement_timeout = '10min'"); err != nil { // it is read whole, once
-		return false, err
+	session, file := c.cfg.Progress().Session, ""
+	sql := lookInto(t)
+	for from := int64(0); ; from += c.piece {
+		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
+			return false, nil // what was known holds no more
+		}
+		res, err := c.rows(ctx, "look into "+t.String(), sql, strconv.FormatUint(below, 10), t.quoted(),
+			fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", min(from+c.piece, math.MaxUint32)))
+		if err != nil {
+			return false, err
+		}
+		blocks, err := strconv.ParseInt(*res[0][1], 10, 64)
+		if err != nil {
+			return false, fmt.Errorf("look into %s: %w", t, err)
+		}
+		switch {
+		case *res[0][2] != "t":
+			return false, nil
+		case file != "" && file != text(res): // VACUUM FULL has moved the rows: those of the pieces to come may be in the pieces that were read
+			return false, nil
+		case from+c.piece >= blocks:
+			return true, nil
+		}
+		file = text(res)
 	}
-	res, err := c.rows(ctx, step, "SELECT NOT EXISTS (SELECT FROM ONLY "+t.quoted()+" t, "+next+" r WHERE NOT "+delivered("$1")+")", strconv.FormatUint(below, 10))
-	if err != nil {
-		return false, err
-	}
-	return text(res) == "t", c.exec(ctx, step, "RESET statement_timeout")
+}
+
+// lookInto gives the table's file, its size in blocks, and whether all rows of a piece are delivered: below $1, from $3 to $4. A statement
+// holds a lock on its table, so file and size are those that it reads.
+func lookInto(t Table) string {
+	return `SELECT pg_relation_filenode($2::regclass)::text, (pg_relation_size($2::regclass) / current_setting('block_size')::int8)::text,
+ NOT EXISTS (SELECT FROM ONLY ` + t.quoted() + " t, " + next + " r WHERE t.ctid >= $3::tid AND t.ctid < $4::tid AND NOT " + delivered("$1") + ")"
 }
 
 func (c *Cleaner) detach(ctx context.Context, t Table, p partition, below uint64, hasDefault bool) error {
