@@ -188,9 +188,10 @@ func (s pgSource) Open(ctx context.Context, create, replaceLost bool) (relay.Ses
 // Status is a copy of everything that can be told at one moment.
 type Status struct {
 	relay.Status
-	Name   string
-	Slot   SlotStatus
-	Topics map[string]uint64 // acknowledged events by topic, since the start
+	Name string
+	Slot SlotStatus
+	// Topics has the acknowledged events by topic, since the start. Topics beyond the first 200 are counted together, as "other".
+	Topics map[string]uint64
 	Window WindowConfig
 	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the brokers were well. Each time,
 	// events may have been delivered twice.

@@ -29,6 +29,7 @@ type client struct {
 	*kgo.Client
 	s    *Kafka
 	kind kind
+	gen  int // see generation.go
 
 	topics int // that produce through it; guarded by Kafka.mu
 
@@ -45,8 +46,8 @@ const (
 	kinds
 )
 
-func (s *Kafka) newClient(k kind) (*client, error) {
-	c := &client{s: s, kind: k, limit: map[string]int32{}}
+func (s *Kafka) newClient(k kind, gen int) (*client, error) {
+	c := &client{s: s, kind: k, gen: gen, limit: map[string]int32{}}
 	// "auto" is no linger: batches fill by themselves while requests are on their way. Lingering for a millisecond while records
 	// are dense gained nothing in rate or CPU, and cost latency (scripts/bench).
 	linger := time.Duration(0)

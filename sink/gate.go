@@ -33,6 +33,12 @@ type topic struct {
 	wake chan struct{} // tells the tender that nothing is in flight, capacity 1
 	role role          // the tender's
 
+	// The tender's own; while there is none, they wait for the next.
+	size  int     // of the next group
+	known bool    // no need to ask the brokers about the topic
+	asked bool    // they were asked, and nothing was handed over since
+	pause backoff // before the next attempt
+
 	fenced atomic.Bool // there are fences
 
 	// Guarded by Kafka.mu.
@@ -52,7 +58,7 @@ type topic struct {
 	since      time.Time // of the last acknowledgement of the oldest, or of the first record after a pause
 	reason     error     // why the tender waits, nil while it does not
 	stuck      stuck
-	delivered  uint64
+	delivered  *uint64 // of Kafka.delivered; nil before the first
 }
 
 type gate uint8
@@ -90,6 +96,7 @@ func (s *Kafka) shut(t *topic) {
 		return
 	}
 	t.gate = tended
+	t.size, t.known, t.asked, t.pause = 1, s.isKnown(t), false, 0
 	s.wg.Add(1)
 	go s.tend(t)
 }
@@ -101,78 +108,64 @@ func (t *topic) signal() {
 	}
 }
 
-// tend is steps 1 to 5.
+// tend is steps 1 to 5. It ends when the gate is open, and wherever the topic has to wait for the brokers or for the next attempt:
+// line.go starts it again.
 func (s *Kafka) tend(t *topic) {
 	defer s.wg.Done()
-	var (
-		size   = 1            // of the next group
-		driven = 0            // records of the last group
-		known  = s.isKnown(t) // no need to ask the brokers about the topic
-		asked  = false        // they were asked and nothing was handed over since
-		pause  = backoff(0)
-	)
-	wait := func(why error) bool {
-		size, known = 1, false
-		s.blame(t, why)
-		return pause.sleep(s.ctx)
+	driven := 0 // records of the last group
+	wait := func(why error) {
+		t.size, t.known = 1, false
+		s.later(t, why)
 	}
 	for s.settle(t) {
 		switch err := s.regroup(t); {
 		case err == nil && driven > 0:
-			pause = 0
+			t.pause = 0
 			s.blame(t, nil)
-			if size *= 2; size > fullGroup {
+			if t.size *= 2; t.size > fullGroup {
 				if s.stream(t) {
 					return
 				}
-				size = fullGroup
+				t.size = fullGroup
 				driven = 0
-				continue // settle: something failed, or the next record needs care
+				continue // settle: something failed, the next record needs care, or the client is left
 			}
 		case err == nil, errors.Is(err, context.Canceled): // Canceled: an unwritten record behind a fence
 		case refusal(err) && driven == 1:
 			s.poison(t, err)
 			return
 		case refusal(err):
-			size, known = max(1, driven/2), known && !tooLarge(err)
+			t.size, t.known = max(1, driven/2), t.known && !tooLarge(err)
 		default:
 			s.repair(t, err)
-			if !wait(reason(t.name, err)) {
-				return
-			}
+			wait(reason(t.name, err))
+			return
 		}
 		driven = 0
-		if !known {
-			if err := s.learn(t); refusal(err) { // no valid name
-				s.poison(t, err)
-				return
-			} else if err != nil {
-				if !wait(err) {
-					return
-				}
-				continue
-			}
-			known, asked = true, true
+		if !t.known || s.outdated(t) {
+			s.ask(t)
+			return
 		}
-		group, alone := s.take(t, size)
+		group, alone := s.take(t, t.size)
 		switch {
 		case len(group) == 0:
 			if s.reopen(t) {
 				return
 			}
-		case alone && !asked: // the topic may have changed
+		case alone && !t.asked: // the topic may have changed
 			s.putBack(t, group)
-			known = false
+			t.known = false
 		case alone:
-			asked, size, driven = false, 1, 1
+			t.asked, t.size, driven = false, 1, 1
 			if err := s.driveAlone(t, group[0]); err != nil && refusal(err) {
 				s.poison(t, err)
 				return
-			} else if err != nil && !wait(err) {
+			} else if err != nil {
+				wait(err)
 				return
 			}
 		default:
-			asked, driven = false, s.drive(t, group, ordinary)
+			t.asked, driven = false, s.drive(t, group, ordinary)
 		}
 	}
 }
@@ -326,7 +319,7 @@ func (s *Kafka) driveAlone(t *topic, sl *slot) error {
 func (s *Kafka) stream(t *topic) bool {
 	for {
 		s.mu.Lock()
-		trouble := s.closed || len(t.failed) > 0 || t.fenced.Load() || t.stuck.found
+		trouble := s.closed || len(t.failed) > 0 || t.fenced.Load() || t.stuck.found || !s.isKnown(t)
 		s.mu.Unlock()
 		if trouble {
 			return false
@@ -352,7 +345,7 @@ func (s *Kafka) stream(t *topic) bool {
 func (s *Kafka) reopen(t *topic) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed || len(t.failed) > 0 || len(t.redo) > 0 || t.queue.peek() != nil || t.fenced.Load() || t.stuck.found {
+	if s.closed || len(t.failed) > 0 || len(t.redo) > 0 || t.queue.peek() != nil || t.fenced.Load() || t.stuck.found || !s.isKnown(t) {
 		return false
 	}
 	t.gate, t.redo, t.through = open, nil, t.cl[ordinary]
@@ -377,10 +370,16 @@ func (s *Kafka) poison(t *topic, err error) {
 	s.end(sl, fmt.Errorf("event %s is refused by topic %s: %w", sl.eventID, t.name, err), 0)
 }
 
+// isKnown says whether the topic has a client of the present generation that works with what the brokers said of the topic. mu is held.
 func (s *Kafka) isKnown(t *topic) bool {
+	c := t.cl[ordinary]
+	return c != nil && c.gen == s.gen && t.partitions > 0
+}
+
+func (s *Kafka) outdated(t *topic) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return t.cl[ordinary] != nil && t.partitions > 0
+	return !s.isKnown(t)
 }
 
 func (s *Kafka) blame(t *topic, why error) {
@@ -392,11 +391,16 @@ func (s *Kafka) blame(t *topic, why error) {
 // backoff is the pause before the next attempt; zero before the first.
 type backoff time.Duration
 
-// sleep waits for some time that grows with each call. false: ctx has ended.
-func (b *backoff) sleep(ctx context.Context) bool {
+// next is how long to wait, which grows with each call. The jitter keeps topics from asking all at once.
+func (b *backoff) next() time.Duration {
 	d := min(max(2*time.Duration(*b), firstPause), lastPause)
 	*b = backoff(d)
-	timer := time.NewTimer(d/2 + rand.N(d/2+1)) // jitter: several topics do not ask at once
+	return d/2 + rand.N(d/2+1)
+}
+
+// sleep waits for the next pause. false: ctx has ended.
+func (b *backoff) sleep(ctx context.Context) bool {
+	timer := time.NewTimer(b.next())
 	defer timer.Stop()
 	select {
 	case <-timer.C:

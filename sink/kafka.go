@@ -49,10 +49,17 @@ type Kafka struct {
 	acks   []cdc.Ack
 	spare  []cdc.Ack
 	probe  probe
+	line   []*topic // to be asked about, see line.go
+	asking bool     // askAll runs
+
+	keep      keep
+	gen       int                 // of the clients, see generation.go
+	names     map[string]struct{} // topics of this generation
+	crowd     int                 // how many of them there must be before the next generation can be due
+	delivered map[string]*uint64  // acknowledged records by topic
 
 	abandoned uint64 // times that a topic was taken from a client that was stuck with it
-
-	lastTopic *topic // Send's goroutine only
+	lastTopic *topic // of Send
 }
 
 // role is a goroutine that hands records over to a client.
@@ -85,13 +92,16 @@ func Open(cfg Config) (*Kafka, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	s := &Kafka{cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), topics: map[string]*topic{}, stuckWait: usualStuckWait}
+	s := &Kafka{
+		cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), topics: map[string]*topic{}, stuckWait: usualStuckWait,
+		keep: usualKeep, names: map[string]struct{}{}, delivered: map[string]*uint64{},
+	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
 	if s.adm, err = newAdmin(cfg, &s.dials); err != nil {
 		return nil, err
 	}
-	if s.next[ordinary], err = s.newClient(ordinary); err != nil {
+	if s.next[ordinary], err = s.newClient(ordinary, 0); err != nil {
 		s.adm.Close()
 		return nil, err
 	}
@@ -217,7 +227,10 @@ func (sl *slot) done(_ *kgo.Record, err error) {
 	if oldest { // a partition that nothing comes from is not hidden by those that go on
 		t.since = now
 	}
-	t.delivered++
+	if t.delivered == nil {
+		t.delivered = s.count(t.name)
+	}
+	*t.delivered++
 	s.end(sl, nil, max(0, now.Sub(sl.committed)))
 }
 
@@ -296,8 +309,9 @@ func (s *Kafka) Close(ctx context.Context) error {
 
 // Status counts since Open.
 type Status struct {
-	Delivered map[string]uint64 // acknowledged records by topic
-	Pending   int               // records sent and not ended
+	// Delivered has the acknowledged records by topic. Topics beyond the first 200 are counted together, as OtherTopics.
+	Delivered map[string]uint64
+	Pending   int // records sent and not ended
 	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the brokers were well. Each time,
 	// events may have been delivered twice.
 	Abandoned uint64
@@ -307,11 +321,11 @@ type Status struct {
 func (s *Kafka) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Status{Delivered: make(map[string]uint64, len(s.topics)), Abandoned: s.abandoned}
-	for name, t := range s.topics {
-		if t.delivered > 0 {
-			st.Delivered[name] = t.delivered
-		}
+	st := Status{Delivered: make(map[string]uint64, len(s.delivered)), Abandoned: s.abandoned}
+	for name, n := range s.delivered {
+		st.Delivered[name] = *n
+	}
+	for _, t := range s.topics {
 		st.Pending += t.pending
 	}
 	return st

@@ -21,47 +21,6 @@ func (s *Kafka) limitOf(topic string) int32 {
 	return defaultLimit
 }
 
-// learn asks the brokers for the topic, creates it where that is configured, and gives it a client that works with its
-// present limit. It is called by the topic's tender with nothing in flight there. The error says why the topic can not be
-// used now; a refusal among them that it never can.
-func (s *Kafka) learn(t *topic) error {
-	if err := invalidTopic(t.name); err != nil {
-		return fmt.Errorf("%w: %w", kerr.InvalidTopicException, err)
-	}
-	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
-	defer cancel()
-	meta, err := describeTopics(ctx, s.adm, t.name)
-	if err != nil {
-		return s.unreachable(err)
-	}
-	partitions, err := usable(&meta.Topics[0])
-	if errors.Is(err, kerr.UnknownTopicOrPartition) && s.cfg.Topics.Create {
-		if err := createTopic(ctx, s.adm, t.name, s.cfg.Topics, nil); err != nil {
-			return fmt.Errorf("create topic %s: %w", t.name, err)
-		}
-		s.log.Info().Str("topic", t.name).Msg("topic created")
-		return fmt.Errorf("topic %s was created and is not ready yet", t.name)
-	}
-	if err != nil {
-		return reason(t.name, err)
-	}
-	limit, err := topicLimit(ctx, s.adm, t.name)
-	if err != nil {
-		return s.unreachable(err)
-	}
-	s.limits.Store(t.name, limit)
-	s.mu.Lock()
-	c := t.cl[ordinary]
-	t.partitions, t.limit = partitions, int(limit)
-	s.mu.Unlock()
-	if c != nil {
-		if told, asked := c.told(t.name); !asked || told == limit {
-			return nil
-		}
-	}
-	return s.fresh(t, ordinary)
-}
-
 // usable returns the number of a topic's partitions.
 func usable(m *kmsg.MetadataResponseTopic) (int32, error) {
 	if err := kerr.ErrorForCode(m.ErrorCode); err != nil {
@@ -82,7 +41,7 @@ func usable(m *kmsg.MetadataResponseTopic) (int32, error) {
 // a duplicate without writing it (TestPurgeWouldLoseARecord). A new producer id has no past.
 func (s *Kafka) fresh(t *topic, k kind) error {
 	s.mu.Lock()
-	c, old := s.next[k], t.cl[k]
+	c, old, gen := s.next[k], t.cl[k], s.gen
 	s.mu.Unlock()
 	usable := c != nil && c != old
 	if usable {
@@ -92,7 +51,7 @@ func (s *Kafka) fresh(t *topic, k kind) error {
 	var made *client
 	if !usable {
 		var err error
-		if made, err = s.newClient(k); err != nil {
+		if made, err = s.newClient(k, gen); err != nil {
 			return err
 		}
 		c = made
@@ -105,8 +64,11 @@ func (s *Kafka) fresh(t *topic, k kind) error {
 		}
 		return errClosed
 	}
-	if made == nil && s.next[k] != c {
+	if made == nil && s.next[k] != c || made != nil && gen != s.gen {
 		s.mu.Unlock()
+		if made != nil {
+			made.Close()
+		}
 		return s.fresh(t, k) // another topic's tender replaced c meanwhile, and may have closed it
 	}
 	unused := s.next[k]
@@ -122,9 +84,7 @@ func (s *Kafka) fresh(t *topic, k kind) error {
 		}
 	}
 	s.mu.Unlock()
-	for _, u := range end {
-		u.Close() // nothing is in flight there
-	}
+	s.closeAll(end)
 	return nil
 }
 
@@ -236,11 +196,16 @@ func topicLimit(ctx context.Context, c *kgo.Client, topic string) (int32, error)
 		}
 		return 0, err
 	}
-	n, err := strconv.ParseInt(kv["max.message.bytes"], 10, 64)
+	return int32(limitOf(kv)), nil
+}
+
+// limitOf reads a topic's max.message.bytes. A broker that does not say is as one that does not give the right to describe.
+func limitOf(kv map[string]string) int {
+	n, err := strconv.Atoi(kv["max.message.bytes"])
 	if err != nil {
-		return defaultLimit, nil //nolint:nilerr // a broker that does not say: as without the right to describe
+		return defaultLimit
 	}
-	return int32(min(max(n, minLimit), maxWrite)), nil
+	return min(max(n, minLimit), maxWrite)
 }
 
 // createTopic makes a topic. One that is there already is no error.

@@ -118,7 +118,9 @@ func (s *Kafka) search(topics []string) {
 	s.mu.Lock()
 	s.probe.running, s.probe.at, s.probe.found = false, time.Now(), found
 	for _, name := range topics {
-		s.suspect(s.topics[name], found[name] == nil, wait[name])
+		if t := s.topics[name]; t != nil { // else it was forgotten meanwhile
+			s.suspect(t, found[name] == nil, wait[name])
+		}
 	}
 	s.mu.Unlock()
 }

@@ -126,7 +126,7 @@ func TestOnlyALongWaitWithoutAReasonIsStuck(t *testing.T) {
 // The oldest record decides: partitions that go on do not hide one that does not.
 func TestAPartitionThatIsStuckShowsBesideOthers(t *testing.T) {
 	a := &topic{name: "a", wake: make(chan struct{}, 1)}
-	s := &Kafka{topics: map[string]*topic{"a": a}, wake: make(chan struct{}, 1)}
+	s := &Kafka{topics: map[string]*topic{"a": a}, delivered: map[string]*uint64{}, wake: make(chan struct{}, 1)}
 	a.s = s
 	slots := make([]*slot, 4)
 	for i := range slots {

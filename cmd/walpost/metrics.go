@@ -13,6 +13,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/sink"
 )
 
 // newRegistry makes a registry with what the process says of itself. The relay's metrics join it by newCollector.
@@ -33,10 +34,24 @@ func newRegistry() *prometheus.Registry {
 type kafkaMetrics struct {
 	*kprom.Metrics
 	once sync.Once
+
+	mu     sync.Mutex
+	topics map[string]struct{} // that have series of their own
 }
 
 func newKafkaMetrics(reg prometheus.Registerer) *kafkaMetrics {
-	return &kafkaMetrics{Metrics: kprom.NewMetrics("walpost_kafka", kprom.Registerer(reg))}
+	return &kafkaMetrics{Metrics: kprom.NewMetrics("walpost_kafka", kprom.Registerer(reg)), topics: map[string]struct{}{}}
+}
+
+// OnProduceBatchWritten counts topics beyond the first ones together, as walpost_events_total does: each is a series.
+func (m *kafkaMetrics) OnProduceBatchWritten(meta kgo.BrokerMetadata, topic string, partition int32, batch kgo.ProduceBatchMetrics) {
+	m.mu.Lock()
+	if _, ok := m.topics[topic]; !ok && len(m.topics) >= sink.MaxTopicSeries {
+		topic = sink.OtherTopics
+	}
+	m.topics[topic] = struct{}{}
+	m.mu.Unlock()
+	m.Metrics.OnProduceBatchWritten(meta, topic, partition, batch)
 }
 
 // OnNewClient registers for the first client only.

@@ -15,6 +15,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/sink"
 )
 
 // still is a relay that does not change.
@@ -285,5 +286,50 @@ func TestKafkaMetricsBearSeveralClients(t *testing.T) {
 		if !strings.HasPrefix(f.GetName(), "walpost_kafka_") {
 			t.Errorf("%s is not called walpost_kafka_…", f.GetName())
 		}
+	}
+}
+
+// The Kafka client's own metrics have as few topics as walpost_events_total.
+func TestTheClientsMetricsHaveNotMoreTopicsThanOurs(t *testing.T) {
+	reg := prometheus.NewRegistry()
+	hooks := newKafkaMetrics(reg)
+	cl, err := kgo.NewClient(kgo.WithHooks(hooks))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	const topics = 20_000
+	for range 2 {
+		for i := range topics {
+			hooks.OnProduceBatchWritten(kgo.BrokerMetadata{NodeID: 1}, fmt.Sprint("t", i), 0, kgo.ProduceBatchMetrics{NumRecords: 1, UncompressedBytes: 10})
+		}
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, f := range families {
+		sum, other := 0.0, 0.0
+		for _, m := range f.GetMetric() {
+			for _, l := range m.GetLabel() {
+				if l.GetName() == "topic" {
+					sum += m.GetCounter().GetValue()
+					if l.GetValue() == sink.OtherTopics {
+						other = m.GetCounter().GetValue()
+					}
+				}
+			}
+		}
+		if sum == 0 {
+			continue
+		}
+		found = true
+		if n := len(f.GetMetric()); n != sink.MaxTopicSeries+1 || sum != 2*topics*10 || other != 2*(topics-sink.MaxTopicSeries)*10 {
+			t.Errorf("%s: %d series, %v in all, %v of others", f.GetName(), n, sum, other)
+		}
+	}
+	if !found {
+		t.Error("nothing is counted by topic")
 	}
 }

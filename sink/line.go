@@ -1,0 +1,188 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// A topic that waits has no goroutine: thousands of topics may be missing at once. It waits on a timer, and then in a line of the
+// topics that the brokers are to be asked about. One goroutine asks about many of them with one request.
+const (
+	askGroup      = 200 // topics in one request
+	createsAtOnce = 16
+)
+
+// later says why the topic waits, and puts it in line after a pause. It is called by the topic's tender, which ends.
+func (s *Kafka) later(t *topic, why error) {
+	s.mu.Lock()
+	t.reason = why
+	end := s.leave(t)
+	time.AfterFunc(t.pause.next(), func() { s.ask(t) })
+	s.mu.Unlock()
+	s.closeAll(end)
+}
+
+// ask puts the topic in line. Its tender goes on when the brokers have answered.
+func (s *Kafka) ask(t *topic) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return
+	}
+	s.line = append(s.line, t)
+	if !s.asking {
+		s.asking = true
+		s.wg.Add(1)
+		go s.askAll()
+	}
+}
+
+// askAll asks about the topics in line until there are none.
+func (s *Kafka) askAll() {
+	defer s.wg.Done()
+	for {
+		s.mu.Lock()
+		n := min(len(s.line), askGroup)
+		if n == 0 || s.closed {
+			s.asking, s.line = false, nil
+			s.mu.Unlock()
+			return
+		}
+		group := s.line[:n:n]
+		s.line = s.line[n:]
+		s.mu.Unlock()
+		for i, err := range s.learn(group) {
+			if err == nil {
+				err = s.settled(group[i])
+			}
+			switch t := group[i]; {
+			case err == nil:
+				s.resume(t)
+			case refusal(err): // no valid name
+				s.poison(t, err)
+			default:
+				s.later(t, err)
+			}
+		}
+	}
+}
+
+// resume starts the tender of a topic that the brokers were asked about.
+func (s *Kafka) resume(t *topic) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t.known, t.asked = true, true
+	s.wg.Add(1) // s.askAll still counts, so nobody has stopped waiting
+	go s.tend(t)
+}
+
+// learn asks the brokers for topics and creates those that are missing, where that is configured. Nothing of them is in flight. The
+// errors say why a topic can not be used now; a refusal among them that it never can.
+func (s *Kafka) learn(group []*topic) []error {
+	errs := make([]error, len(group))
+	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
+	defer cancel()
+	ask := make([]string, 0, len(group))
+	for i, t := range group {
+		if err := invalidTopic(t.name); err != nil {
+			errs[i] = fmt.Errorf("%w: %w", kerr.InvalidTopicException, err)
+			continue
+		}
+		ask = append(ask, t.name)
+	}
+	every := func(err error) []error {
+		for i := range errs {
+			if errs[i] == nil {
+				errs[i] = err
+			}
+		}
+		return errs
+	}
+	if len(ask) == 0 {
+		return errs
+	}
+	meta, err := describeTopics(ctx, s.adm, ask...)
+	if err != nil {
+		return every(s.unreachable(err))
+	}
+	partitions, found := map[string]int32{}, ask[:0]
+	var creates sync.WaitGroup
+	turn := make(chan struct{}, createsAtOnce)
+	next := 0
+	for i, t := range group {
+		if errs[i] != nil {
+			continue
+		}
+		n, err := usable(&meta.Topics[next])
+		next++
+		switch {
+		case errors.Is(err, kerr.UnknownTopicOrPartition) && s.cfg.Topics.Create:
+			turn <- struct{}{}
+			creates.Go(func() {
+				errs[i] = s.create(ctx, t.name)
+				<-turn
+			})
+		case err != nil:
+			errs[i] = reason(t.name, err)
+		default:
+			partitions[t.name], found = n, append(found, t.name)
+		}
+	}
+	creates.Wait()
+	if len(found) == 0 {
+		return errs
+	}
+	settings, refused, err := configsOfAll(ctx, s.adm, kmsg.ConfigResourceTypeTopic, found, "max.message.bytes")
+	var all *kerr.Error // of the whole question: as without the right to describe
+	if err != nil && !errors.As(err, &all) {
+		return every(s.unreachable(err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i, t := range group {
+		if errs[i] != nil {
+			continue
+		}
+		limit := defaultLimit
+		if refused[t.name] == nil {
+			limit = limitOf(settings[t.name])
+		}
+		s.limits.Store(t.name, int32(limit))
+		t.partitions, t.limit = partitions[t.name], limit
+	}
+	return errs
+}
+
+// create makes a missing topic. The brokers need a moment until it can be used, so the topic stays in line.
+func (s *Kafka) create(ctx context.Context, topic string) error {
+	if err := createTopic(ctx, s.adm, topic, s.cfg.Topics, nil); err != nil {
+		return fmt.Errorf("create topic %s: %w", topic, err)
+	}
+	s.log.Info().Str("topic", topic).Msg("topic created")
+	return fmt.Errorf("topic %s was created and is not ready yet", topic)
+}
+
+// settled gives a topic that was learned a client of the present generation that works with the topic's present limit.
+func (s *Kafka) settled(t *topic) error {
+	s.mu.Lock()
+	end, forgotten := s.enter(t)
+	end = append(end, s.leave(t)...)
+	c := t.cl[ordinary]
+	s.mu.Unlock()
+	s.closeAll(end)
+	if len(forgotten) > 0 {
+		s.wg.Go(func() { s.adm.PurgeTopicsFromClient(forgotten...) }) // it never produces, so nothing is lost
+	}
+	if c != nil {
+		if told, asked := c.told(t.name); !asked || told == s.limitOf(t.name) {
+			return nil
+		}
+	}
+	return s.fresh(t, ordinary)
+}
