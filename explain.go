@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -95,11 +96,19 @@ func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Ex
 		case ev == nil:
 			return nil
 		}
-		if err := show(e.explain(ctx, ev, rows.CommitKnown)); err != nil {
+		x := e.explain(ctx, ev, rows.CommitKnown)
+		if x.Problem != "" && opts.JSON == nil {
+			x.Hint = strings.TrimSpace(x.Hint + " " + storedRow)
+		}
+		if err := show(x); err != nil {
 			return err
 		}
 	}
 }
+
+// storedRow is what the hint of a problem says beside the fix for rows to come, where the row is in the table: as the hint of a halt does.
+const storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
+	"repair the configuration, or pass over the event by walpost skip, with the token of the halt. (snapshot and recover read the row as it is now.)"
 
 type explainer struct {
 	cfg      *Config

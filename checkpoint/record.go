@@ -39,7 +39,7 @@ type Record struct {
 	Time       time.Time `json:"time"`   // of the writing; for people
 }
 
-// Next says how far the first transaction behind the record's LSN is acknowledged: its first Rows records are.
+// Next says how far the first transaction behind the record's LSN is acknowledged: its first Rows records are, or were passed over as walpost skip asked.
 type Next struct {
 	CommitLSN    cdc.Position `json:"commit_lsn"`     // of its commit record, as Begin carries it
 	CommitEndLSN cdc.Position `json:"commit_end_lsn"` // 0/0 while its Commit has not been read

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
 )
 
 // A BadEvent is an event that cannot be routed, or that the sink refused although it was tried alone. It halts the relay.
@@ -15,24 +17,23 @@ type BadEvent struct {
 	Commit  cdc.Position  // of the commit record of its transaction; 0 for a row that was read from the table
 	Row     int           // its number in the transaction, or in the reading of the table, from 1
 	Topic   string        // the topic that refused the record; "" where the event cannot be routed
+	Token   string        // names this one event for walpost skip; "" for a row that was read from the table
 	Err     error         // the router's or the sink's
 }
 
 func (e *BadEvent) Error() string {
-	id, table, where, step := e.EventID, "unknown table", "", "route"
-	if id == "" {
-		id = "without id"
-	}
-	if e.Table != nil {
-		table = e.Table.String()
-	}
-	if e.Commit > 0 {
-		where = fmt.Sprintf(" in transaction %s (row %d)", e.Commit, e.Row)
-	}
+	step := "route"
 	if e.Topic != "" {
 		step = "deliver to " + e.Topic
 	}
-	return fmt.Sprintf("event %s of %s%s: %s: %v", id, table, where, step, e.Err)
+	return fmt.Sprintf("%s: %s: %v", checkpoint.Event(e.EventID, e.table(), e.Commit, e.Row), step, e.Err)
+}
+
+func (e *BadEvent) table() string {
+	if e.Table == nil {
+		return ""
+	}
+	return e.Table.String()
 }
 
 // Unwrap returns the reason.
@@ -51,17 +52,48 @@ func (e *BadEvent) Hint() string {
 			"it reads the row from the table once more."
 	}
 	return "Repair the cause (the configuration, the topic or its limit), then start walpost again. An UPDATE or DELETE of the row changes nothing, " +
-		"because the WAL keeps the row as it was written."
+		"because the WAL keeps the row as it was written. To pass over exactly this event instead: walpost skip " + e.Token + ", then start walpost again."
 }
 
-// unroutable is the error for an event that the router refused.
+// unroutable is the error for an event that the router refused. Commit is 0 for a row that was read from the table.
 func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error) *BadEvent {
-	return &BadEvent{EventID: l.rec.EventID, Table: relationOf(ev), Commit: commit, Row: row, Err: err}
+	bad := &BadEvent{EventID: l.rec.EventID, Table: relationOf(ev), Commit: commit, Row: row, Err: err}
+	l.give(bad)
+	return bad
 }
 
 // refusedBySink is the error for a record that the sink refused.
-func refusedBySink(a *cdc.Ack) *BadEvent {
-	return &BadEvent{EventID: a.EventID, Table: a.Ticket.Table, Commit: a.Ticket.Commit, Row: int(a.Ticket.Row), Topic: a.Topic, Err: a.Err}
+func (l *loop) refusedBySink(a *cdc.Ack) *BadEvent {
+	bad := &BadEvent{EventID: a.EventID, Table: a.Ticket.Table, Commit: a.Ticket.Commit, Row: int(a.Ticket.Row), Topic: a.Topic, Err: a.Err}
+	l.give(bad)
+	return bad
+}
+
+// give gives a bad event its token, and has the checkpoint store remember it.
+func (l *loop) give(bad *BadEvent) {
+	if bad.Commit == 0 {
+		return
+	}
+	h := l.haltOf(bad.Commit, bad.Row, bad.table(), bad.EventID)
+	h.Topic, h.Error, h.Time = bad.Topic, bad.Err.Error(), time.Now()
+	bad.Token = h.Token
+	l.checkpointer.halts = append(l.checkpointer.halts, h)
+}
+
+// haltOf names an event of the source that the loop reads. Its timeline is the one that it was written on: so a failover changes no token.
+func (l *loop) haltOf(commit cdc.Position, row int, table, id string) *checkpoint.Halt {
+	timeline := l.found.Timeline
+	for _, left := range l.found.History {
+		if commit < left.End {
+			timeline = min(timeline, left.Timeline)
+		}
+	}
+	h := &checkpoint.Halt{
+		Name: l.cfg.Name, SystemID: l.found.SystemID, Timeline: timeline, Database: l.found.Database, Slot: l.found.Slot,
+		Commit: commit, Row: row, Table: table, EventID: id,
+	}
+	h.Token = h.NewToken()
+	return h
 }
 
 func relationOf(ev *cdc.Event) *cdc.Relation {

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -54,9 +55,10 @@ func (e *exclusive) Save(ctx context.Context, key string, value []byte) error {
 
 // saved is how one write ended.
 type saved struct {
-	rec     *checkpoint.Record // nil: a removal
+	rec     *checkpoint.Record // nil: a removal, or a halt
 	sent    uint64             // records sent that rec says are delivered
 	removed string
+	halt    *checkpoint.Halt
 	err     error
 }
 
@@ -79,6 +81,9 @@ type checkpointer struct {
 
 	older    []string  // keys to remove
 	removeAt time.Time // not before
+
+	halts  []*checkpoint.Halt // to write: without them walpost skip does not know their tokens
+	haltAt time.Time          // not before
 }
 
 // taken notes that a session holds the slot with rec as its record.
@@ -89,7 +94,14 @@ func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
 
 // due begins a write where one is due.
 func (c *checkpointer) due(l *loop) {
-	if c.busy || c.epoch == 0 || c.frozen || l.tracker == nil {
+	if c.busy {
+		return
+	}
+	if len(c.halts) > 0 && !l.now.Before(c.haltAt) {
+		c.saveHalt(l)
+		return
+	}
+	if c.epoch == 0 || c.frozen || l.tracker == nil {
 		return
 	}
 	if l.now.Before(c.retry) {
@@ -141,6 +153,17 @@ func (c *checkpointer) save(l *loop, next *checkpoint.Next) {
 	})
 }
 
+// saveHalt begins a write of the first halt.
+func (c *checkpointer) saveHalt(l *loop) {
+	halt := c.halts[0]
+	c.busy = true
+	l.wg.Go(func() {
+		ctx, cancel := context.WithTimeout(l.background, saveLimit)
+		defer cancel()
+		l.saves <- saved{halt: halt, err: l.store.Save(ctx, halt.Key(), halt.Encode())}
+	})
+}
+
 // remove begins the removal of one record that is of no use any more.
 func (c *checkpointer) remove(l *loop) {
 	key := c.older[0]
@@ -156,6 +179,11 @@ func (c *checkpointer) remove(l *loop) {
 func (c *checkpointer) result(l *loop, s saved) {
 	c.busy = false
 	switch {
+	case s.halt != nil && s.err == nil:
+		c.halts = c.halts[1:]
+	case s.halt != nil:
+		c.haltAt = l.now.Add(saveRetry)
+		l.noteError(fmt.Errorf("write halt %s: %w", s.halt.Token, s.err))
 	case s.rec == nil && s.err == nil:
 		c.older = c.older[1:]
 	case s.rec == nil:

@@ -152,6 +152,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	l.now = l.opened
 	l.found = a.found
 	l.checkpointer.taken(a.rec, a.older)
+	l.skipping.take(a)
 	l.runID = a.rec.RunID
 	if r, ok := l.router.(RunIDTaker); ok {
 		r.SetRunID(l.runID)

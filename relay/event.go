@@ -61,17 +61,20 @@ func (l *loop) row(ev *cdc.Event) error {
 	l.sawEvent = true
 	l.rec.EventID = "" // the router sets it, if it gets that far
 	ok, err := l.router.Route(ev, &l.rec)
-	if err != nil {
+	skip := l.passOver(ev, l.progress.open, l.progress.events)
+	switch {
+	case skip:
+	case err != nil:
 		return l.unroutable(ev, l.progress.open, l.progress.events, err)
-	}
-	if !ok {
+	case !ok:
 		return nil
 	}
+	// An event that is passed over counts as a record, whatever the router makes of it: the next start finds the same count.
 	send, err := l.progress.record(l.rec.EventID)
 	if err != nil {
 		return l.inconsistent(err)
 	}
-	if send {
+	if send && !skip {
 		l.send(ev, l.progress.open, l.progress.events)
 	}
 	return nil
@@ -89,6 +92,9 @@ func (l *loop) standalone(ev *cdc.Event) error {
 	l.moved, l.sawEvent = true, true
 	l.rec.EventID = ""
 	ok, err := l.router.Route(ev, &l.rec)
+	if l.passOver(ev, ev.Pos, 1) {
+		ok, err = false, nil
+	}
 	if err != nil {
 		return l.unroutable(ev, ev.Pos, 1, err)
 	}

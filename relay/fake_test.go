@@ -54,6 +54,9 @@ type world struct {
 	hold     string // the event that is not delivered for now
 	maxDelay time.Duration
 	poison   map[string]bool
+	cursed   map[string]bool         // poison that stays
+	skipped  map[string]bool         // a person has asked to pass over them
+	holes    map[string]map[int]bool // per key: the indexes of skipped
 
 	// The store.
 	records   map[string][]byte
@@ -88,7 +91,7 @@ func newWorld(seed uint64) *world {
 		rng: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), status: 10 * time.Second,
 		id:  cdc.Identity{SystemID: "7", Timeline: 1, Database: "shop", Slot: "walpost", SlotFound: cdc.SlotState{Exists: true, Confirmed: 100, WALStatus: "reserved"}},
 		pos: 100, changed: make(chan struct{}), landed: map[string][]int{}, perKey: map[string]int{}, count: map[string]int{}, times: map[string]time.Time{},
-		poison: map[string]bool{}, records: map[string][]byte{}, maxDelay: 50 * time.Millisecond, storeMax: 5 * time.Millisecond,
+		poison: map[string]bool{}, cursed: map[string]bool{}, skipped: map[string]bool{}, holes: map[string]map[int]bool{}, records: map[string][]byte{}, maxDelay: 50 * time.Millisecond, storeMax: 5 * time.Millisecond,
 		strays: map[int]bool{},
 	}
 }
@@ -150,7 +153,7 @@ func (w *world) delivered() (pos cdc.Position, next *txn, rows int) {
 			if !r.routed {
 				continue
 			}
-			if w.count[r.id] == 0 {
+			if w.count[r.id] == 0 && !w.skipped[r.id] {
 				whole = false
 				break
 			}
@@ -161,6 +164,44 @@ func (w *world) delivered() (pos cdc.Position, next *txn, rows int) {
 		}
 	}
 	return pos, nil, 0
+}
+
+// skip is what walpost skip does, for every event that a relay was halted by and that ok names. It returns how many those are.
+func (w *world) skip(ok func(h *checkpoint.Halt) bool) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	halts, _, err := checkpoint.Halts("shop", w.records)
+	if err != nil {
+		w.fail("halts: %v", err)
+	}
+	for _, h := range halts {
+		if !ok(h) {
+			continue
+		}
+		n++
+		w.records[h.SkipKey()] = h.Encode()
+		w.skipped[h.EventID] = true
+		for _, t := range w.log {
+			for _, r := range t.rows {
+				if r.id == h.EventID {
+					if w.holes[r.key] == nil {
+						w.holes[r.key] = map[int]bool{}
+					}
+					w.holes[r.key][r.index] = true
+				}
+			}
+		}
+	}
+	return n
+}
+
+// halts is how many events of halts, and requests to pass over one, the store has.
+func (w *world) halts() int {
+	halts, skips, err := checkpoint.Halts("shop", w.records)
+	if err != nil {
+		w.fail("halts: %v", err)
+	}
+	return len(halts) + len(skips)
 }
 
 func (w *world) newest() *checkpoint.Record {

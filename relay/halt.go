@@ -132,7 +132,8 @@ func (l *loop) finish() {
 	}
 	until := l.now.Add(finalLimit)
 	for tried := false; l.tracker != nil && l.now.Before(until); {
-		if l.checkpointer.busy || tried && l.now.Before(l.checkpointer.retry) {
+		c := &l.checkpointer
+		if c.busy || tried && l.now.Before(c.retry) || len(c.halts) > 0 {
 			l.wait(nil, earlier(until, l.now.Add(publishEvery)))
 			if l.tick(time.Now()) != nil {
 				l.now = time.Now() // what is wrong now changes nothing any more
@@ -143,8 +144,11 @@ func (l *loop) finish() {
 		if !l.unsaved(next) {
 			break
 		}
-		l.checkpointer.save(l, next)
+		c.save(l, next)
 		tried = true
+	}
+	for _, halt := range l.checkpointer.halts {
+		l.log.Error().Str("token", halt.Token).Msg("the halt could not be written to the checkpoint store: walpost skip does not know its token before another start halts there")
 	}
 	if l.sess != nil {
 		ctx, cancel := context.WithTimeout(l.background, closeLimit)

@@ -69,6 +69,9 @@ type loop struct {
 
 	copy *copying // nil while the stream is read
 
+	skipping skipping
+	skipped  uint64 // events passed over
+
 	checkpointer checkpointer
 
 	// For Status.
@@ -273,7 +276,7 @@ func (l *loop) collect() error {
 		a.Ticket.Tx &= maxTx
 		switch {
 		case a.Err != nil:
-			if refused := refusedBySink(a); bad == nil && l.bad == nil {
+			if refused := l.refusedBySink(a); bad == nil && l.bad == nil {
 				bad = refused
 			} else {
 				l.anotherBad(refused)
@@ -317,6 +320,7 @@ func (l *loop) confirm() error {
 	if safe > l.confirmed {
 		l.confirmed, l.moved = safe, true
 	}
+	l.checkpointer.older = append(l.checkpointer.older, l.skipping.drop(l.confirmed)...)
 	l.lastOK = l.now
 	return nil
 }

@@ -56,6 +56,7 @@ func (l *loop) publish() {
 		st.InFlightEvents, st.InFlightBytes = l.tracker.InFlight()
 		st.OldestUnacked = l.tracker.Oldest()
 	}
+	st.Skipped = l.skipped
 	st.Events, st.Transactions, st.WindowFull, st.Latency = l.events, l.transactions, l.windowFull, l.latency
 	l.remarks(st)
 	st.LastEvent, st.LastAck = l.lastEvent, l.lastAck

@@ -19,12 +19,14 @@ type attempt struct {
 	err  error
 	sess Session
 
-	found cdc.Identity       // while this session holds the slot
-	start cdc.Position       // the session streams from here
-	rec   *checkpoint.Record // written by this attempt: durable
-	older []string           // keys of records that are of no use any more
-	own   bool               // the record before rec was this process's: nobody else held the slot meanwhile
-	gap   bool               // a gap was stepped over
+	found cdc.Identity                // while this session holds the slot
+	start cdc.Position                // the session streams from here
+	rec   *checkpoint.Record          // written by this attempt: durable
+	older []string                    // keys of records that are of no use any more
+	halts map[string]*checkpoint.Halt // events that halted a relay, by token
+	skips map[string]*checkpoint.Halt // those that a person wants passed over
+	own   bool                        // the record before rec was this process's: nobody else held the slot meanwhile
+	gap   bool                        // a gap was stepped over
 
 	// epoch is the one that this attempt took, 0 for none. It can be set beside err: then the record may be durable or not.
 	epoch uint64
@@ -54,10 +56,11 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 			a.sess = nil
 		}
 	}()
-	rec, _, err := r.newest(ctx)
+	stored, err := r.newest(ctx)
 	if err != nil {
 		return attempt{err: err}
 	}
+	rec := stored.rec
 	if rec, err = r.plan(ctx, rec); err != nil {
 		return attempt{err: err}
 	}
@@ -78,11 +81,12 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 	}
 	if a.err != nil {
 		// The record was read before the slot. A holder that is at work moves the one and then the other in between, which is no gap.
-		held, _, err := r.newest(ctx)
+		now, err := r.newest(ctx)
 		if err != nil {
 			a.err = err
 			return a
 		}
+		held := now.rec
 		if !same(rec, held) {
 			a.err = errMoved
 			return a
@@ -103,10 +107,11 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 	// From here on the server wants signs of life, also while the store is slow. They confirm nothing that was not confirmed before.
 	a.found = a.sess.Identity()
 	a.err = alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
-		held, older, err := r.newest(ctx)
+		now, err := r.newest(ctx)
 		if err != nil {
 			return err
 		}
+		held, older := now.rec, now.older
 		// A record of a slot that was about to be made says nothing of who held the former one.
 		if a.own = held != nil && held.Holder == r.cfg.Holder && !intended(held); a.own && !a.gap {
 			rec, base = held, held // moved by this process: what is received already is skipped by the loop
@@ -142,24 +147,33 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		if err := r.store.Save(ctx, next.Key(), next.Encode()); err != nil {
 			return waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
 		}
-		a.rec, a.older = next, older
+		a.rec, a.older, a.halts, a.skips = next, older, now.halts, now.skips
 		return nil
 	})
 	return a
 }
 
-// newest loads this relay's newest record: nil when there is none.
-func (r *Relay) newest(ctx context.Context) (*checkpoint.Record, []string, error) {
+// stored is what the store has of this relay.
+type stored struct {
+	rec          *checkpoint.Record // the newest one; nil when there is none
+	older        []string           // keys of the others
+	halts, skips map[string]*checkpoint.Halt
+}
+
+// newest loads what the store has of this relay.
+func (r *Relay) newest(ctx context.Context) (s stored, err error) {
 	values, err := r.store.Load(ctx, r.cfg.Name)
 	if err != nil {
-		return nil, nil, waitable(fmt.Errorf("read checkpoint: %w", err))
+		return s, waitable(fmt.Errorf("read checkpoint: %w", err))
 	}
-	rec, older, err := checkpoint.Newest(r.cfg.Name, values)
-	if err != nil {
+	if s.rec, s.older, err = checkpoint.Newest(r.cfg.Name, values); err != nil {
 		keys := slices.Sorted(maps.Keys(values))
-		return nil, nil, fmt.Errorf("read checkpoint, records %q: %w", keys, err)
+		return s, fmt.Errorf("read checkpoint, records %q: %w", keys, err)
 	}
-	return rec, older, nil
+	if s.halts, s.skips, err = checkpoint.Halts(r.cfg.Name, values); err != nil {
+		return s, fmt.Errorf("read checkpoint: %w", err)
+	}
+	return s, nil
 }
 
 // same reports whether two records are equal in every field. A former holder of the slot may have moved no more than Next or Copy.

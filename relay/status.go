@@ -51,6 +51,7 @@ type Status struct {
 
 	Events          uint64            // acknowledged
 	Transactions    uint64            // read whole
+	Skipped         uint64            // events passed over, because walpost skip asked
 	Remarks         map[string]uint64 // what the router passed over, by kind
 	WindowFull      time.Duration
 	Sessions        map[string]uint64 // how sessions ended: stopped, lost, refused, halted

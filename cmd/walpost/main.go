@@ -88,6 +88,7 @@ func commands() []*cobra.Command {
 		explainCommand(),
 		debeziumCommand(),
 		recoverCommand(),
+		skipCommand(),
 		versionCommand(),
 	}
 }

@@ -50,6 +50,7 @@ type view struct {
 
 	Events       uint64            `json:"events"`
 	Transactions uint64            `json:"transactions"`
+	Skipped      uint64            `json:"skipped"` // events passed over, because walpost skip asked
 	Remarks      map[string]uint64 `json:"remarks"` // what the router passed over, by kind
 	Topics       map[string]uint64 `json:"topics"`
 	Sessions     map[string]uint64 `json:"sessions"`
@@ -81,6 +82,7 @@ type haltView struct {
 	Table     string        `json:"table"`      // "" for a message
 	CommitLSN string        `json:"commit_lsn"` // of its transaction; 0/0 for a row that was read from the table
 	Row       int           `json:"row"`        // its number in the transaction, from 1
+	Token     string        `json:"token"`      // for walpost skip; "" for a row that was read from the table
 	Topic     string        `json:"topic"`      // that refused it; "" where it cannot be routed
 	Error     string        `json:"error"`
 	Hint      string        `json:"hint"`
@@ -100,7 +102,7 @@ func haltViewOf(s walpost.Status) *haltView {
 		return nil
 	}
 	v := &haltView{
-		EventID: bad.EventID, CommitLSN: bad.Commit.String(), Row: bad.Row, Topic: bad.Topic,
+		EventID: bad.EventID, CommitLSN: bad.Commit.String(), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
 		Error: bad.Err.Error(), Hint: bad.Hint(), Waiting: []waitingView{},
 	}
 	if bad.Table != nil {
@@ -184,7 +186,7 @@ func viewOf(s walpost.Status, now time.Time) view {
 		Name: s.Name, Version: buildInfo().version, RunID: s.RunID, Holder: s.Holder,
 		State: string(s.State), Ready: s.Ready, Reason: s.Reason,
 		SinceSecs: now.Sub(s.Since).Seconds(), NowSeconds: float64(now.UnixMilli()) / 1000,
-		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions, Remarks: s.Remarks,
+		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions, Skipped: s.Skipped, Remarks: s.Remarks,
 		Topics: s.Topics, Sessions: s.Sessions,
 		Halt:            haltViewOf(s),
 		Slot:            slotViewOf(s.Slot, now),

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -171,7 +172,11 @@ func TestAnEventThatCannotBeRoutedHalts(t *testing.T) {
 			r := w.start("--slot", slot)
 			eventually(t, 60*time.Second, "ready", r.ready)
 			before := w.insert(20)
-			bad := pg.Value(t, w.dsn, "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ("+typ+", 'k1', 'made', '{}') RETURNING id::text")
+			// The second of three rows of one transaction.
+			three := strings.Fields(pg.Value(t, w.dsn, "WITH r AS (INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'k1', 'made', '{}'), ("+
+				typ+", 'k1', 'made', '{}'), ('order', 'k1', 'made', '{}') RETURNING id) SELECT string_agg(id::text, ' ') FROM r"))
+			bad := three[1]
+			before = append(before, three[0])
 			beyond := pg.Value(t, w.dsn, "SELECT pg_current_wal_lsn()::text")
 			after := w.insert(20)
 			reason, _ := w.halted(r, "", bad, "public.outbox", " in transaction 0/")
@@ -195,9 +200,39 @@ func TestAnEventThatCannotBeRoutedHalts(t *testing.T) {
 			if hint := hintOf(log); strings.Contains(hint, "SELECT") || !strings.Contains(hint, "An UPDATE or DELETE of the row changes nothing") {
 				t.Errorf("the hint: %s", hint)
 			}
+			token := skipInHint.FindStringSubmatch(hintOf(log))
+			if token == nil {
+				t.Fatalf("no token: %s", hintOf(log))
+			}
+			for _, wrong := range []string{"0-1-1-00000000", token[1] + "0"} {
+				if code, out := w.command("skip", wrong, "--slot", slot); code != 2 || !strings.Contains(out, token[1]+": event "+bad) {
+					t.Errorf("skip %s: code %d\n%s", wrong, code, out)
+				}
+			}
+			for range 2 { // once more does no harm
+				if code, out := w.command("skip", token[1], "--slot", slot); code != 0 || !strings.Contains(out, "passes over event "+bad+" of public.outbox in transaction 0/") {
+					t.Errorf("skip: code %d\n%s", code, out)
+				}
+			}
+			r = w.start("--slot", slot)
+			after = append(after, three[2])
+			w.arrive(after)
+			w.arrive(w.insert(5))
+			if n := w.arrived([]string{bad}) + w.again(); n > 0 {
+				t.Errorf("the halting event, or others again: %d", n)
+			}
+			w.stopCleanly(r)
+			if log := r.log.String(); !strings.Contains(log, "EVENT PASSED OVER") || !strings.Contains(log, bad) {
+				t.Errorf("the log: %s", log)
+			}
+			if code, out := w.command("skip", token[1], "--slot", slot); code != 2 {
+				t.Errorf("skip of what is passed over: code %d\n%s", code, out)
+			}
 		})
 	}
 }
+
+var skipInHint = regexp.MustCompile(`walpost skip ([0-9A-Fa-f-]+)`)
 
 // A good event waits for its missing topic, and the next one cannot be routed. Whatever happens during the halt, the good event is delivered.
 func TestAGoodEventIsDeliveredDuringAHalt(t *testing.T) {

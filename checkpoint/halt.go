@@ -1,0 +1,126 @@
+package checkpoint
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// A Halt is the one event of a stream that a relay was halted by. It is stored under Key by the relay, so that walpost skip knows that the
+// token was given, and under SkipKey by walpost skip. Neither key has an epoch, and Newest leaves both alone.
+type Halt struct {
+	Version  int          `json:"version"`
+	Token    string       `json:"token"`
+	Name     string       `json:"name"`
+	SystemID string       `json:"system_identifier"`
+	Timeline uint32       `json:"timeline"` // that the event was written on
+	Database string       `json:"database"`
+	Slot     string       `json:"slot"`
+	Commit   cdc.Position `json:"commit_lsn"` // of the commit record of the event's transaction
+	Row      int          `json:"row"`        // its number in the transaction, from 1
+	Table    string       `json:"table"`      // "" for a message
+	EventID  string       `json:"event_id"`   // "" where the event has none
+	Topic    string       `json:"topic,omitempty"`
+	Error    string       `json:"error,omitempty"`
+	Time     time.Time    `json:"time"` // of the writing; for people
+}
+
+// NewToken returns the token of h's event: the place of the event, which people can read, and a digest of all that makes the event this
+// one. No other event has the token, also where event ids are missing or repeated. An event at the same place that was written
+// on another timeline has another token.
+func (h *Halt) NewToken() string {
+	d := sha256.New()
+	fmt.Fprintf(d, "%q %q %d %q %q\n%s %d %q %q\n", h.Name, h.SystemID, h.Timeline, h.Database, h.Slot, h.Commit, h.Row, h.Table, h.EventID)
+	return fmt.Sprintf("%s-%d-%s", strings.ReplaceAll(h.Commit.String(), "/", "-"), h.Row, hex.EncodeToString(d.Sum(nil)[:4]))
+}
+
+// Event names the event for people.
+func (h *Halt) Event() string { return Event(h.EventID, h.Table, h.Commit, h.Row) }
+
+// Event names an event for people: commit is 0 for a row that was read from the table.
+func Event(id, table string, commit cdc.Position, row int) string {
+	if id == "" {
+		id = "without id"
+	}
+	if table == "" {
+		table = "unknown table"
+	}
+	text := fmt.Sprintf("event %s of %s", id, table)
+	if commit > 0 {
+		text += fmt.Sprintf(" in transaction %s (row %d)", commit, row)
+	}
+	return text
+}
+
+const (
+	haltKey = "/halt/"
+	skipKey = "/skip/"
+)
+
+// Key is the key that the relay stores a halt under.
+func (h *Halt) Key() string { return h.Name + haltKey + h.Token }
+
+// SkipKey is the key of the request to pass over the event.
+func (h *Halt) SkipKey() string { return h.Name + skipKey + h.Token }
+
+// Encode gives the value to store.
+func (h *Halt) Encode() []byte {
+	w := *h
+	w.Version, w.Time = Version, w.Time.UTC().Round(0)
+	value, err := json.Marshal(&w)
+	if err != nil {
+		panic("checkpoint: encode " + h.Key() + ": " + err.Error()) // a time after the year 9999
+	}
+	return value
+}
+
+// Halts picks what a store has under name of the events that halted a relay, and of the requests to pass over some of them, both by
+// token. A value that cannot be read is an error, as a record is in Newest.
+func Halts(name string, records map[string][]byte) (halts, skips map[string]*Halt, err error) {
+	halts, skips = map[string]*Halt{}, map[string]*Halt{}
+	for key, value := range records {
+		into := halts
+		token, ok := strings.CutPrefix(key, name+haltKey)
+		if !ok {
+			into = skips
+			if token, ok = strings.CutPrefix(key, name+skipKey); !ok {
+				continue
+			}
+		}
+		h := new(Halt)
+		if err = json.Unmarshal(value, h); err == nil && (h.Version != Version || h.Token != token || h.Name != name || h.Commit == 0 || h.Row < 1) {
+			err = fmt.Errorf("version %d and token %q do not fit", h.Version, h.Token)
+		}
+		if err != nil {
+			return nil, nil, fault.Person(fmt.Errorf("checkpoint record %q: %w", key, err),
+				"Nothing was changed. A record of a newer walpost is read by that walpost. One that is damaged can be removed: write a null value under its key.")
+		}
+		into[token] = h
+	}
+	return halts, skips, nil
+}
+
+// ByPlace lists halts in the order of the stream.
+func ByPlace(halts map[string]*Halt) []*Halt {
+	all := make([]*Halt, 0, len(halts))
+	for _, h := range halts {
+		all = append(all, h)
+	}
+	slices.SortFunc(all, func(a, b *Halt) int {
+		if a.Commit != b.Commit {
+			if a.Commit < b.Commit {
+				return -1
+			}
+			return 1
+		}
+		return a.Row - b.Row
+	})
+	return all
+}

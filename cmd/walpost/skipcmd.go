@@ -1,0 +1,49 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+)
+
+func skipCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "skip TOKEN",
+		Short: "passes over exactly the event that a halt names by its token",
+		Long: `skip asks run to pass over one event that cannot be routed, or that Kafka refuses. The halt prints the token in its
+hint, and /api/status has it. The token names exactly this event; all others of its transaction are delivered.
+
+skip writes the request to the checkpoint store and needs no running relay. The next start of run reads the request: restart
+a relay that is still halted. run logs the event that it passes over, and removes the request when a position behind the
+event is confirmed. With checkpoint.store: file the relay must have ended, because it holds the file.
+
+It exits 2 for a token that no halt of this relay gave.`,
+		Example: `  walpost skip --config walpost.yaml 0-16B3748-3-5f2a9c01`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError{errors.New("skip takes the token of one halt")}
+			}
+			return nil
+		},
+	}
+	load := configFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		cfg, err := load(func(*fileConfig) {})
+		if err != nil {
+			return err
+		}
+		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
+		defer stop()
+		cfg.Logger = newLogger(cfg.Log, cmd.ErrOrStderr())
+		halt, err := walpost.Skip(ctx, cfg.Config, args[0])
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "The next start of walpost run passes over %s, and over nothing else.\nThe halt was: %s\n", halt.Event(), oneLine(halt.Error))
+		return err
+	}
+	return cmd
+}

@@ -1,0 +1,73 @@
+package relay
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+)
+
+// skipping is what the store has of events that halted a relay. A request to pass over an event stays in the store until a position behind
+// the event is confirmed: a start before that passes over the event once more. All fields belong to the loop.
+type skipping struct {
+	asked map[spot]*checkpoint.Halt // by a person
+	keys  map[string]cdc.Position   // in the store, and the commit record behind which they are of no use
+}
+
+// A spot is where an event is in the stream.
+type spot struct {
+	commit cdc.Position
+	row    int
+}
+
+// take takes over what a new session has found in the store.
+func (s *skipping) take(a *attempt) {
+	s.asked, s.keys = map[spot]*checkpoint.Halt{}, map[string]cdc.Position{}
+	for h := range maps.Values(a.halts) {
+		s.keys[h.Key()] = h.Commit
+	}
+	for h := range maps.Values(a.skips) {
+		s.keys[h.SkipKey()] = h.Commit
+		s.asked[spot{h.Commit, h.Row}] = h
+	}
+}
+
+// drop returns the keys that are of no use any more once confirmed is confirmed.
+func (s *skipping) drop(confirmed cdc.Position) (keys []string) {
+	for key, commit := range s.keys {
+		if commit < confirmed {
+			keys = append(keys, key)
+			delete(s.keys, key)
+		}
+	}
+	if len(keys) > 0 {
+		maps.DeleteFunc(s.asked, func(at spot, _ *checkpoint.Halt) bool { return at.commit < confirmed })
+		slices.Sort(keys)
+	}
+	return keys
+}
+
+// passOver reports whether a person wants the event that l.rec was made of to be passed over: number row of the transaction at commit.
+func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) bool {
+	if len(l.skipping.asked) == 0 {
+		return false
+	}
+	h := l.skipping.asked[spot{commit, row}]
+	if h == nil {
+		return false
+	}
+	table := ""
+	if rel := relationOf(ev); rel != nil {
+		table = rel.String()
+	}
+	if found := l.haltOf(commit, row, table, l.rec.EventID); found.Token != h.Token {
+		l.log.Warn().Str("asked", h.Token).Str("found", found.Token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).
+			Msg("a request to pass over an event names another event than the one at this place: it is not applied")
+		return false
+	}
+	l.skipped++
+	l.log.Warn().Str("token", h.Token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).Int("row", row).
+		Msg("EVENT PASSED OVER, as walpost skip asked: it is not delivered")
+	return true
+}
