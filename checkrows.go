@@ -66,7 +66,11 @@ func (s *sampler) table(ctx context.Context, t replication.Table) []Finding {
 	name := "rows of " + t.String()
 	s.looked, s.bad = 0, nil
 	if err := s.read(ctx, replication.Selection{Table: t, Newest: sampleRows}); err != nil {
-		return []Finding{{onPostgres, name, Warn, "they cannot be looked at: " + err.Error(), fault.Hint(err)}}
+		verdict := Warn // the stream does not need the right to read the table
+		if fault.NeedsPerson(err) {
+			verdict = Fail
+		}
+		return []Finding{{onPostgres, name, verdict, "they cannot be looked at: " + err.Error(), fault.Hint(err)}}
 	}
 	looked := fmt.Sprint(s.looked)
 	if s.looked == sampleRows {

@@ -28,6 +28,7 @@ type examined struct {
 	ReadsRules   bool   `json:"reads_rules"`  // pg_hba.conf
 	Client       string // our address as the server sees it; "" is a unix socket
 	SSL          bool   // as the server sees it
+	Encoding     string // of the database
 	ReadOnly     bool   `json:"read_only"`           // default_transaction_read_only, on our connections
 	Statement    int64  `json:"statement_timeout"`   // on our connections, in milliseconds
 	Transaction  int64  `json:"transaction_timeout"` // likewise; 0 before 17
@@ -60,7 +61,7 @@ func examineQuery(slot string) string {
  pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all,
  has_table_privilege('pg_hba_file_rules', 'SELECT') AND has_function_privilege('pg_hba_file_rules()', 'EXECUTE') AS reads_rules,
  host(inet_client_addr()) AS client, coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS ssl,
- current_setting('default_transaction_read_only')::bool AS read_only,
+ current_setting('server_encoding') AS encoding, current_setting('default_transaction_read_only')::bool AS read_only,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'statement_timeout') AS statement_timeout,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'transaction_timeout') AS transaction_timeout,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'logical_decoding_work_mem') AS work_mem,
@@ -173,6 +174,10 @@ func (c *Config) judgeExamined(f *facts, x *examined, makes bool) []Finding {
 
 func (j *judgement) rights(x *examined) {
 	s := &j.f.server
+	if x.Encoding == "SQL_ASCII" {
+		j.add(Warn, "encoding", "Move the database into one with the encoding UTF8 (pg_dump, createdb --encoding UTF8), or allow only UTF-8 texts in the outbox.",
+			"the encoding of database %s is SQL_ASCII, where a text may be any bytes: a row with a text that is not UTF-8 halts the relay", s.Database)
+	}
 	if s.Super {
 		j.add(Warn, "superuser", "Make a role of its own for walpost: walpost setup prints the SQL.", "role %s is a superuser, which walpost does not need", s.Role)
 	}

@@ -184,6 +184,9 @@ func classify(err error) error {
 		if retryableState(pgErr.Code) {
 			return fault.Retry(err)
 		}
+		if notUTF8(pgErr.Code) {
+			return fault.Person(err, repairText+" Then start again.")
+		}
 		return err
 	case isBug(err):
 		return err

@@ -22,7 +22,14 @@ const (
 	stateNoRight          = "42501"
 	stateAdminShutdown    = "57P01"
 	stateCannotConnectNow = "57P03"
+	stateBadEncoding      = "22021" // character_not_in_repertoire: a text that is not valid in the client's encoding
+	stateNoConversion     = "22P05" // untranslatable_character
 )
+
+// notUTF8 reports whether the server could not give a text as UTF-8. In a database with the encoding SQL_ASCII a text may be any bytes.
+func notUTF8(code string) bool { return code == stateBadEncoding || code == stateNoConversion }
+
+const repairText = "A text cannot be given as UTF-8, such as one with other bytes in a database of the encoding SQL_ASCII. Repair the row in the table (UPDATE)."
 
 // sqlState is the SQLSTATE of the server's error in err's chain, or "".
 func sqlState(err error) string {
@@ -55,6 +62,13 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 				"Events from "+s.safe().String()+" on may be missing. "+recoverWithout(s.cfg.slot))
 	case e.Code == stateNoRight:
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
+	case notUTF8(e.Code):
+		where := "behind " + s.received.String()
+		if s.dec != nil && s.dec.inTx {
+			where = "in transaction " + s.dec.commitLSN.String()
+		}
+		return fault.Person(fmt.Errorf("stream of slot %s: a row %s has a text that is not UTF-8: %w", s.cfg.slot, where, e),
+			repairText+" The WAL keeps the old text, so the slot cannot give it. "+recoverWithout(s.cfg.slot))
 	case passing(e.Code):
 		return fault.Retry(err)
 	}
