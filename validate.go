@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
@@ -85,8 +86,6 @@ func only[T comparable](c *checks, field string, value, inert T) {
 	}
 }
 
-var topicName = regexp.MustCompile(`^[a-zA-Z0-9._-]{1,249}$`)
-
 func (c *checks) has(field string) bool {
 	return slices.ContainsFunc(c.found, func(p Problem) bool { return p.Field == field || p.Field == field+"_file" })
 }
@@ -138,7 +137,7 @@ func readSecret(name string) (string, error) {
 }
 
 func (c *checks) topic(field, name string) {
-	if !topicName.MatchString(name) || name == "." || name == ".." {
+	if topicname.Check(name) != nil {
 		c.add(field, "must be a topic name: 1 to 249 of a-z A-Z 0-9 . _ - (got %q)", name)
 	}
 }

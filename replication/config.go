@@ -15,6 +15,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pgname"
 )
 
 // A Config says which database, slot, publication and tables to read, and how. Messages name its fields as walpost.yaml
@@ -103,7 +104,7 @@ func (c *Config) Validate() []error {
 	if !slotName.MatchString(c.Slot) {
 		add("source.slot: must be 1 to 63 of a-z, 0-9 and _ (got %q)", c.Slot)
 	}
-	if err := checkIdentifier(c.Publication); err != nil {
+	if err := pgname.Check(c.Publication); err != nil {
 		add("source.publication: %w (got %q)", err, c.Publication)
 	}
 	for i, o := range c.Publish {

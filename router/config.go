@@ -6,6 +6,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 
@@ -151,7 +152,7 @@ func enveloped(ps []placement) bool {
 }
 
 // notInTopic reports that Kafka does not allow the character in the name of a topic.
-func notInTopic(r rune) bool { return r >= utf8.RuneSelf || !topicCharacter(byte(r)) }
+func notInTopic(r rune) bool { return r >= utf8.RuneSelf || !topicname.Allowed(byte(r)) }
 
 // modes are the options for package pgvalue.
 func (c *Config) modes() pgvalue.Modes {

@@ -8,6 +8,7 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
@@ -55,11 +56,11 @@ func schemaPrefix(parts ...string) string {
 	parts = slices.DeleteFunc(parts, func(p string) bool { return strings.TrimSpace(p) == "" })
 	var b strings.Builder
 	for _, c := range utf16.Encode([]rune(strings.Join(parts, "."))) {
-		if c < utf8.RuneSelf && topicCharacter(byte(c)) {
+		if c < utf8.RuneSelf && topicname.Allowed(byte(c)) {
 			b.WriteByte(byte(c))
 		} else {
 			b.WriteByte('_')
 		}
 	}
-	return b.String()[:min(b.Len(), maxTopicName)]
+	return b.String()[:min(b.Len(), topicname.MaxLength)]
 }

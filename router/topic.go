@@ -1,11 +1,11 @@
 package router
 
 import (
-	"fmt"
 	"unsafe"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/javaregex"
+	"github.com/walpost/walpost/internal/topicname"
 )
 
 // topic sets the record's topic and returns the aggregate type that it comes from, which is valid
@@ -70,7 +70,7 @@ func (t *topics) of(value []byte) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := checkTopic(topic); err != nil {
+	if err := topicname.Check(topic); err != nil {
 		return "", err
 	}
 	if len(t.cache) >= maxTopics {
@@ -78,26 +78,4 @@ func (t *topics) of(value []byte) (string, error) {
 	}
 	t.cache[string(value)] = topic
 	return topic, nil
-}
-
-// maxTopicName is the length of the longest topic name that Kafka allows.
-const maxTopicName = 249
-
-// checkTopic returns why Kafka does not allow a topic name, or nil. The rule is the one of
-// org.apache.kafka.common.internals.Topic.validate.
-func checkTopic(name string) error {
-	if name == "" || name == "." || name == ".." || len(name) > maxTopicName {
-		return fmt.Errorf("invalid topic name %.260q: it must have 1 to %d characters and must not be . or ..", name, maxTopicName)
-	}
-	for i := range len(name) {
-		if !topicCharacter(name[i]) {
-			return fmt.Errorf("invalid topic name %q: only letters, digits, '.', '_' and '-' are allowed", name)
-		}
-	}
-	return nil
-}
-
-// topicCharacter reports whether Kafka allows the character in a topic name.
-func topicCharacter(c byte) bool {
-	return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || c == '.' || c == '_' || c == '-'
 }

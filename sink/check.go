@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/topicname"
 )
 
 // A Level says how bad a Finding is.
@@ -116,7 +117,7 @@ func (c *checker) add(name string, level Level, detail, fix string) {
 func (c *checker) topics(ctx context.Context, traffic map[string]Traffic) {
 	var names []string
 	for _, t := range slices.Sorted(maps.Keys(traffic)) {
-		if err := invalidTopic(t); err != nil {
+		if err := topicname.Check(t); err != nil {
 			c.add("topic "+t, Fail, err.Error(), "Change router.route.topic.replacement or the value it is made of.")
 			continue
 		}

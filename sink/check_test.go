@@ -72,7 +72,7 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 		"topic small size: warn: a row that is there makes a record of 1001 bytes, more than max.message.bytes, 1000",
 		"unless compression makes it fit\n\tfix "+to+"small --add-config max.message.bytes=1613\nand raise fetch.max.bytes",
 		"topic absent: FAIL: does not exist\n\tfix kafka-topics.sh --bootstrap-server "+c.ListenAddrs()[0]+" --create --topic absent\nor set kafka.topics.create: true",
-		"topic no good: FAIL: the topic's name",
+		"topic no good: FAIL: invalid topic name",
 		"topic strict replicas: warn: min.insync.replicas is 7, more than the replicas, 3",
 		"or "+to+"strict --add-config min.insync.replicas=2\n",
 		"topic strict partitions: warn: a row that is there asks for partition 2, and there are 2",

@@ -8,6 +8,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/topicname"
 )
 
 // idempotent asks for a producer id, as every start of the producer does. Nothing is written: a number is given out.
@@ -40,7 +42,7 @@ func (c *checker) checkpoint(ctx context.Context, topic string) {
 	// Bounded well below the caller's patience: a topic that can not be read to its end would wait for ever.
 	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
 	defer cancel()
-	if err := invalidTopic(topic); err != nil {
+	if err := topicname.Check(topic); err != nil {
 		c.add(name, Fail, err.Error(), "Change checkpoint.topic.")
 		return
 	}

@@ -193,23 +193,3 @@ var codecs = map[string]kgo.CompressionCodec{
 	"lz4":    kgo.Lz4Compression(),
 	"zstd":   kgo.ZstdCompression(),
 }
-
-// invalidTopic says why Kafka would refuse a topic's name, or nil. The rules are those of Kafka's Topic.validate.
-func invalidTopic(name string) error {
-	switch {
-	case name == "":
-		return errors.New("the topic's name is empty")
-	case name == "." || name == "..":
-		return fmt.Errorf("the topic's name must not be %q", name)
-	case len(name) > 249:
-		return fmt.Errorf("the topic's name has %d characters, more than 249", len(name))
-	}
-	for i := 0; i < len(name); i++ {
-		switch c := name[i]; {
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '.', c == '_', c == '-':
-		default:
-			return fmt.Errorf("the topic's name %q has a character other than a-z, A-Z, 0-9, '.', '_' and '-'", name)
-		}
-	}
-	return nil
-}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/topicname"
 )
 
 // A topic that waits has no goroutine: thousands of topics may be missing at once. It waits on a timer, and then in a line of the
@@ -90,7 +92,7 @@ func (s *Kafka) learn(group []*topic) []error {
 	defer cancel()
 	ask := make([]string, 0, len(group))
 	for i, t := range group {
-		if err := invalidTopic(t.name); err != nil {
+		if err := topicname.Check(t.name); err != nil {
 			errs[i] = fmt.Errorf("%w: %w", kerr.InvalidTopicException, err)
 			continue
 		}

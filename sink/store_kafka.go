@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/topicname"
 )
 
 // A KafkaStore keeps checkpoint records in a compacted topic of one partition: the newest record of a key counts, a null value
@@ -40,7 +41,7 @@ func NewKafkaStore(cfg Config, topic string) (*KafkaStore, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	if err := invalidTopic(topic); err != nil {
+	if err := topicname.Check(topic); err != nil {
 		return nil, fault.Config(fmt.Errorf("checkpoint.topic: %w", err), "")
 	}
 	cfg = cfg.withDefaults()

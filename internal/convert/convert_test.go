@@ -296,7 +296,7 @@ func TestDollarsAndBlanksAreKept(t *testing.T) {
 	}
 	text := strings.Replace(connector, "public.outbox", `public\\.out\\$box`, 1) + "}"
 	r, err := Convert([]byte(text), Options{})
-	if err != nil || !strings.Contains(string(r.YAML), `table: "public.\"out$$box\""`) {
+	if err != nil || !strings.Contains(string(r.YAML), `table: public.out$$box`) {
 		t.Errorf("%v\n%s", err, r.YAML)
 	}
 }

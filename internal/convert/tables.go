@@ -3,60 +3,31 @@ package convert
 import (
 	"regexp"
 	"strings"
+
+	"github.com/walpost/walpost/internal/pgname"
 )
 
 // A table is one that the connector captures.
 type table struct{ schema, name string }
 
-var simpleName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
-
-func identifier(s string) string {
-	if simpleName.MatchString(s) {
-		return s
-	}
-	return `"` + strings.ReplaceAll(s, `"`, `""`) + `"`
-}
-
 // sql is the table as SQL and walpost read names.
-func (t table) sql() string { return identifier(t.schema) + "." + identifier(t.name) }
+func (t table) sql() string {
+	return pgname.QuoteIfNeeded(t.schema) + "." + pgname.QuoteIfNeeded(t.name)
+}
 
 func (t table) shown() string { return printable(t.sql()) }
 
 // parseTable reads schema.table as SQL does: folded to lower case unless in double quotes.
 func parseTable(s string) (table, bool) {
-	first, rest, ok := cutIdentifier(strings.TrimSpace(s))
-	if !ok || !strings.HasPrefix(rest, ".") {
+	names, err := pgname.Split(strings.TrimSpace(s))
+	if err != nil || len(names) != 2 {
 		return table{}, false
 	}
-	second, rest, ok := cutIdentifier(rest[1:])
-	return table{first, second}, ok && rest == ""
+	return table{names[0], names[1]}, true
 }
 
-func cutIdentifier(s string) (name, rest string, ok bool) {
-	if !strings.HasPrefix(s, `"`) {
-		end := strings.IndexAny(s, `."`)
-		if end < 0 {
-			end = len(s)
-		}
-		return strings.ToLower(s[:end]), s[end:], end > 0
-	}
-	var b strings.Builder
-	for i := 1; i < len(s); i++ {
-		if s[i] != '"' {
-			b.WriteByte(s[i])
-			continue
-		}
-		if i+1 < len(s) && s[i+1] == '"' {
-			b.WriteByte('"')
-			i++
-			continue
-		}
-		return b.String(), s[i+1:], b.Len() > 0
-	}
-	return "", "", false
-}
-
-// expressions splits Debezium's lists of regular expressions: at each comma that no backslash is before.
+// expressions splits Debezium's lists of regular expressions: at each comma that no backslash is
+// before.
 func expressions(s string) []string {
 	var all []string
 	at := 0
@@ -75,8 +46,9 @@ func expressions(s string) []string {
 // group is a group around nothing that needs one: public\.(outbox).
 var group = regexp.MustCompile(`\(([A-Za-z0-9_.\\]+)\)([^?*+{]|$)`)
 
-// literalNames is the one text that a regular expression stands for, as names between dots: public.outbox, public\.outbox,
-// ^public[.]outbox$. A dot without a backslash matches any character, but nobody means that by public.outbox.
+// literalNames is the one text that a regular expression stands for, as names between dots:
+// public.outbox, public\.outbox, ^public[.]outbox$. A dot without a backslash matches any
+// character, but nobody means that by public.outbox.
 func literalNames(re string) ([]string, bool) {
 	re = strings.TrimSuffix(strings.TrimPrefix(re, "^"), "$")
 	re = strings.ReplaceAll(re, "[.]", `\.`)

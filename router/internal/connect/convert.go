@@ -72,9 +72,6 @@ func schemaOf(s *Schema, v any) (*Schema, error) {
 	return nil, fmt.Errorf("a %T without a schema", v)
 }
 
-// isDecimal says that values of s are *Unscaled.
-func isDecimal(s *Schema) bool { return s.Type == Bytes && s.Name == DecimalName }
-
 // isByteArray says that Debezium's value of the Bytes schema s, in a struct of the schema parent or nil, is a byte[]. Elsewhere it is
 // a ByteBuffer.
 func isByteArray(s, parent *Schema) bool {

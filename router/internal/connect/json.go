@@ -190,7 +190,7 @@ func (c *jsonConverter) appendLogical(dst []byte, s *Schema, v any) ([]byte, err
 		if scale != u.Scale {
 			return dst, throw("Decimal value has mismatching scale for given Decimal schema. Schema has scale %d, value has scale %d.", scale, u.Scale)
 		}
-		return appendJSONBytes(dst, twosComplement(u.Value)), nil
+		return appendJSONBytes(dst, TwosComplement(u.Value)), nil
 	}
 	n, ok := v.(int64)
 	if !ok {

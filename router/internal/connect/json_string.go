@@ -15,8 +15,9 @@ var plain = func() (t [utf8.RuneSelf]bool) {
 	return t
 }()
 
-// appendJSONString appends s as a JSON string with the escapes that Jackson writes: the short ones, \u001F for other control
-// characters, and a pair of \u for what is beyond U+FFFF; all else as it is. What is no UTF-8 becomes U+FFFD, as when Java reads it.
+// appendJSONString appends s as a JSON string with the escapes that Jackson writes: the short ones,
+// \u001F for other control characters, and a pair of \u for what is beyond U+FFFF; all else as it
+// is. What is no UTF-8 becomes U+FFFD, as when Java reads it.
 func appendJSONString[T string | []byte](dst []byte, s T) []byte {
 	dst = append(dst, '"')
 	start := 0 // of what was not yet appended
@@ -27,23 +28,7 @@ func appendJSONString[T string | []byte](dst []byte, s T) []byte {
 				i++
 				continue
 			}
-			dst = append(dst, s[start:i]...)
-			switch b {
-			case '"', '\\':
-				dst = append(dst, '\\', b)
-			case '\b':
-				dst = append(dst, '\\', 'b')
-			case '\f':
-				dst = append(dst, '\\', 'f')
-			case '\n':
-				dst = append(dst, '\\', 'n')
-			case '\r':
-				dst = append(dst, '\\', 'r')
-			case '\t':
-				dst = append(dst, '\\', 't')
-			default:
-				dst = append(dst, '\\', 'u', '0', '0', upperHex[b>>4], upperHex[b&0xf])
-			}
+			dst = AppendJSONByte(append(dst, s[start:i]...), b)
 			i++
 			start = i
 			continue
@@ -69,6 +54,29 @@ func appendJSONString[T string | []byte](dst []byte, s T) []byte {
 	}
 	dst = append(dst, s[start:]...)
 	return append(dst, '"')
+}
+
+// AppendJSONByte appends one byte of a JSON string, with the escape that Jackson writes for a
+// character of ASCII. Other bytes stay as they are.
+func AppendJSONByte(dst []byte, b byte) []byte {
+	switch b {
+	case '"', '\\':
+		return append(dst, '\\', b)
+	case '\b':
+		return append(dst, '\\', 'b')
+	case '\f':
+		return append(dst, '\\', 'f')
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	}
+	if b < ' ' {
+		return append(dst, '\\', 'u', '0', '0', upperHex[b>>4], upperHex[b&0xf])
+	}
+	return append(dst, b)
 }
 
 // appendUnit appends one unit of UTF-16 as an escape.

@@ -6,17 +6,12 @@ import (
 	"strconv"
 )
 
-// FormatDouble is Double.toString of Java 19 and newer: the shortest digits that read back as f. Debezium's images run Java 21. Older
-// Javas print more digits of some numbers; testdata/java/older.txt has examples.
-func FormatDouble(f float64) string { return string(AppendDouble(nil, f)) }
-
-// FormatFloat is Float.toString of Java 19 and newer.
-func FormatFloat(f float32) string { return string(AppendFloat(nil, f)) }
-
-// AppendDouble appends FormatDouble's text to dst.
+// AppendDouble appends Double.toString of Java 19 and newer: the shortest digits that read back as
+// f. Debezium's images run Java 21. Older Javas print more digits of some numbers;
+// testdata/java/older.txt has examples.
 func AppendDouble(dst []byte, f float64) []byte { return appendJava(dst, f, 64) }
 
-// AppendFloat appends FormatFloat's text to dst.
+// AppendFloat appends Float.toString of Java 19 and newer.
 func AppendFloat(dst []byte, f float32) []byte { return appendJava(dst, float64(f), 32) }
 
 func appendJava(dst []byte, f float64, bits int) []byte {
@@ -53,8 +48,9 @@ func appendJava(dst []byte, f float64, bits int) []byte {
 	return append(dst[:to], dst[from:]...)
 }
 
-// nearest replaces the digits that dst has from start on by those that Java takes where there are several numbers as short: the nearest,
-// of two as near the even one. And Java takes two digits where one would do, so that they need not end with 0.
+// nearest replaces the digits that dst has from start on by those that Java takes where there are
+// several numbers as short: the nearest, of two as near the even one. And Java takes two digits
+// where one would do, so that they need not end with 0.
 func nearest(dst []byte, start int, f float64, bits int) []byte {
 	first := start
 	if dst[first] == '-' {
@@ -114,8 +110,8 @@ func positional(dst []byte, start int) []byte {
 	return append(dst, digits[exponent+1:]...)
 }
 
-// String is java.math.BigDecimal.toString: plain, but with an exponent where the scale is negative or more than five zeros would
-// follow the point before the first digit.
+// String is java.math.BigDecimal.toString: plain, but with an exponent where the scale is negative
+// or more than five zeros would follow the point before the first digit.
 func (u *Unscaled) String() string { return string(u.Append(nil)) }
 
 // Append appends String's text to dst.
@@ -157,22 +153,15 @@ func insert(dst []byte, at int, s string) []byte {
 	return dst
 }
 
-// twosComplement is java.math.BigInteger.toByteArray: big-endian, as short as a sign bit allows.
-func twosComplement(v *big.Int) []byte {
-	if v.Sign() >= 0 {
-		b := v.Bytes()
-		if len(b) == 0 || b[0]&0x80 != 0 {
-			b = append([]byte{0}, b...)
-		}
-		return b
+// TwosComplement is Java's BigInteger.toByteArray: the fewest bytes with a sign bit, big-endian.
+func TwosComplement(n *big.Int) []byte {
+	if n.Sign() >= 0 {
+		return n.FillBytes(make([]byte, n.BitLen()/8+1))
 	}
-	// -v-1 has the inverse bits of v.
-	b := new(big.Int).Not(v).Bytes()
-	for i := range b {
-		b[i] = ^b[i]
+	inverse := new(big.Int).Not(n) // -n-1 has the inverse bits of n
+	out := inverse.FillBytes(make([]byte, inverse.BitLen()/8+1))
+	for i := range out {
+		out[i] = ^out[i]
 	}
-	if len(b) == 0 || b[0]&0x80 == 0 {
-		b = append([]byte{0xff}, b...)
-	}
-	return b
+	return out
 }

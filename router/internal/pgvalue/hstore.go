@@ -95,9 +95,10 @@ func quoted(s []byte) (text string, rest []byte, ok bool) {
 	return "", nil, false
 }
 
-// asHashMap puts entries, which are in the order of their insertion into an empty java.util.HashMap, into the order of its iterator:
-// by bucket, and within one as inserted. (With nine or more in one bucket of a table of 64 or more Java makes a tree of them, whose
-// order may be another one.)
+// asHashMap puts entries, which are in the order of their insertion into an empty
+// java.util.HashMap, into the order of its iterator: by bucket, and within one as inserted. (With
+// nine or more in one bucket of a table of 64 or more Java makes a tree of them, whose order may be
+// another one.)
 func asHashMap(entries []connect.Entry, hash func(*connect.Entry) uint32) {
 	if len(entries) < 2 {
 		return
@@ -134,31 +135,11 @@ func stringHash(s string) (h uint32) {
 	return h
 }
 
-// appendJSON is Jackson's string, written to characters: what is not ASCII stays.
+// appendJSON appends a string as Jackson writes it to characters: what is not ASCII has no escape.
 func appendJSON(b []byte, s string) []byte {
-	const hexDigits = "0123456789ABCDEF"
 	b = append(b, '"')
 	for i := range len(s) {
-		switch c := s[i]; c {
-		case '"', '\\':
-			b = append(b, '\\', c)
-		case '\b':
-			b = append(b, '\\', 'b')
-		case '\f':
-			b = append(b, '\\', 'f')
-		case '\n':
-			b = append(b, '\\', 'n')
-		case '\r':
-			b = append(b, '\\', 'r')
-		case '\t':
-			b = append(b, '\\', 't')
-		default:
-			if c < ' ' {
-				b = append(b, '\\', 'u', '0', '0', hexDigits[c>>4], hexDigits[c&15])
-				continue
-			}
-			b = append(b, c)
-		}
+		b = connect.AppendJSONByte(b, s[i])
 	}
 	return append(b, '"')
 }

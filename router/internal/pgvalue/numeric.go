@@ -144,7 +144,7 @@ func numeric(t pgType, m Modes) *representation {
 			for d.scale > 0 && d.digits[len(d.digits)-1] == '0' {
 				d.digits, d.scale = d.digits[:len(d.digits)-1], d.scale-1
 			}
-			return []any{int64(d.scale), twosComplement(d.unscaled())}, nil
+			return []any{int64(d.scale), connect.TwosComplement(d.unscaled())}, nil
 		})
 		r.schema.Doc = "Variable scaled decimal"
 		r.schema.Fields = []connect.Field{{Name: "scale", Schema: &connect.Schema{Type: connect.Int32}}, {Name: "value", Schema: &connect.Schema{Type: connect.Bytes}}}
@@ -204,20 +204,6 @@ func exact(scale int, parse func([]byte) (any, error)) *representation {
 	r := named(connect.Bytes, connect.DecimalName, parse)
 	r.schema.Params = []connect.Param{{Key: "scale", Value: strconv.Itoa(scale)}}
 	return r
-}
-
-// twosComplement is BigInteger.toByteArray: big-endian, the fewest bytes with a sign bit.
-func twosComplement(n *big.Int) []byte {
-	if n.Sign() >= 0 {
-		return n.FillBytes(make([]byte, n.BitLen()/8+1))
-	}
-	// -n-1 has the bits of n, all turned.
-	b := new(big.Int).Not(n)
-	out := b.FillBytes(make([]byte, b.BitLen()/8+1))
-	for i := range out {
-		out[i] = ^out[i]
-	}
-	return out
 }
 
 // money has two digits behind the point, as Debezium's money.fraction.digits is unless somebody sets it.

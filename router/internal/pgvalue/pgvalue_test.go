@@ -160,7 +160,7 @@ func TestTextThatIsNoneOfTheTypeIsAnError(t *testing.T) {
 
 func TestTwosComplementIsTheShortest(t *testing.T) {
 	for n, want := range map[int64]string{0: "00", 1: "01", 127: "7f", 128: "0080", 255: "00ff", 256: "0100", -1: "ff", -128: "80", -129: "ff7f", -256: "ff00", -32768: "8000", -32769: "ff7fff"} {
-		if got := twosComplement(big.NewInt(n)); renderValue(&connect.Schema{Type: connect.Bytes}, got) != "x'"+want+"'" {
+		if got := connect.TwosComplement(big.NewInt(n)); renderValue(&connect.Schema{Type: connect.Bytes}, got) != "x'"+want+"'" {
 			t.Errorf("%d is %x, must be %s", n, got, want)
 		}
 	}

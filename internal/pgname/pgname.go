@@ -1,0 +1,104 @@
+// Package pgname reads and writes names of SQL as Postgres does.
+package pgname
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// maxLength is NAMEDATALEN - 1. Postgres cuts longer names silently; here they are errors.
+const maxLength = 63
+
+// Split reads names with dots between them. A name is folded to lower case unless it is in double
+// quotes, as in public."orderEvents". A quote in a quoted name is doubled.
+func Split(s string) (names []string, err error) {
+	for rest := s; ; rest = rest[1:] {
+		var name string
+		if name, rest, err = cut(rest); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+		if rest == "" {
+			return names, nil
+		}
+		if rest[0] != '.' {
+			return nil, fmt.Errorf("%q stands where a dot or the end was expected", rest)
+		}
+	}
+}
+
+// cut returns the first name in s and the rest. Only letters of ASCII are folded, as in Postgres with
+// the encoding UTF8.
+func cut(s string) (name, rest string, err error) {
+	if strings.HasPrefix(s, `"`) {
+		var b strings.Builder
+		for i := 1; i < len(s); i++ {
+			if s[i] != '"' {
+				b.WriteByte(s[i])
+				continue
+			}
+			if i+1 < len(s) && s[i+1] == '"' {
+				b.WriteByte('"')
+				i++
+				continue
+			}
+			name, rest = b.String(), s[i+1:]
+			return name, rest, Check(name)
+		}
+		return "", "", errors.New("a quote is not closed")
+	}
+	end := 0
+	for end < len(s) {
+		c := s[end]
+		letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' || c >= utf8.RuneSelf
+		if !letter && (end == 0 || c != '$' && (c < '0' || c > '9')) {
+			break
+		}
+		end++
+	}
+	name = strings.Map(func(r rune) rune {
+		if r >= 'A' && r <= 'Z' {
+			return r + 'a' - 'A'
+		}
+		return r
+	}, s[:end])
+	if name == "" && s != "" && s[0] != '.' {
+		return "", "", fmt.Errorf("%q must be in double quotes", s)
+	}
+	if end < len(s) && s[end] != '.' {
+		return "", "", fmt.Errorf("a name with %q in it must be in double quotes", firstRune(s[end:]))
+	}
+	return name, s[end:], Check(name)
+}
+
+// firstRune is the first character of s.
+func firstRune(s string) string {
+	_, n := utf8.DecodeRuneInString(s)
+	return s[:n]
+}
+
+// Check returns why a name is not valid.
+func Check(name string) error {
+	switch {
+	case name == "":
+		return errors.New("a name is empty")
+	case len(name) > maxLength:
+		return fmt.Errorf("a name is longer than %d bytes", maxLength)
+	case !utf8.ValidString(name) || strings.ContainsRune(name, 0):
+		return errors.New("a name is not valid UTF-8")
+	}
+	return nil
+}
+
+// Quote returns a name in double quotes.
+func Quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+
+// QuoteIfNeeded returns a name that Split reads as the same name, quoted only if it must be.
+func QuoteIfNeeded(name string) string {
+	if got, rest, err := cut(name); err == nil && rest == "" && got == name {
+		return name
+	}
+	return Quote(name)
+}
