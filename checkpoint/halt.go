@@ -59,6 +59,9 @@ func Event(id, table string, commit cdc.Position, row int) string {
 	return text
 }
 
+// haltVersion is the version of a Halt's encoding. It is apart from Version, so that a change of the Record refuses no Halt.
+const haltVersion = 1
+
 const (
 	haltKey = "/halt/"
 	skipKey = "/skip/"
@@ -73,7 +76,7 @@ func (h *Halt) SkipKey() string { return h.Name + skipKey + h.Token }
 // Encode gives the value to store.
 func (h *Halt) Encode() []byte {
 	w := *h
-	w.Version, w.Time = Version, w.Time.UTC().Round(0)
+	w.Version, w.Time = haltVersion, w.Time.UTC().Round(0)
 	value, err := json.Marshal(&w)
 	if err != nil {
 		panic("checkpoint: encode " + h.Key() + ": " + err.Error()) // a time after the year 9999
@@ -95,7 +98,7 @@ func Halts(name string, records map[string][]byte) (halts, skips map[string]*Hal
 			}
 		}
 		h := new(Halt)
-		if err = json.Unmarshal(value, h); err == nil && (h.Version != Version || h.Token != token || h.Name != name || h.Commit == 0 || h.Row < 1) {
+		if err = json.Unmarshal(value, h); err == nil && (h.Version != haltVersion || h.Token != token || h.Name != name || h.Commit == 0 || h.Row < 1) {
 			err = fmt.Errorf("version %d and token %q do not fit", h.Version, h.Token)
 		}
 		if err != nil {
