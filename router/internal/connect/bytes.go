@@ -2,7 +2,8 @@ package connect
 
 import "fmt"
 
-// NewByteArray returns Kafka Connect's ByteArrayConverter: bytes as they are, and an error for all else.
+// NewByteArray returns Kafka Connect's ByteArrayConverter. It writes bytes as they are. Other
+// values are errors.
 func NewByteArray() TextConverter { return byteArray{} }
 
 type byteArray struct{}
@@ -25,8 +26,8 @@ func (c byteArray) AppendText(dst []byte, topic string, s *Schema, _ []byte) (ou
 	return c.Append(dst, topic, s, "")
 }
 
-// NewBinary returns Debezium's BinaryDataConverter: bytes as they are, all else by the delegate (delegate.converter.type), or an
-// error where that is nil.
+// NewBinary returns Debezium's BinaryDataConverter. It writes bytes as they are. The delegate
+// (delegate.converter.type) writes other values; without a delegate they are errors.
 func NewBinary(delegate Converter) TextConverter { return &binary{delegate: delegate} }
 
 type binary struct{ delegate Converter }
@@ -61,7 +62,7 @@ func (c *binary) AppendText(dst []byte, topic string, s *Schema, text []byte) (o
 	return c.Append(dst, topic, s, string(text))
 }
 
-// javaClass is the name of the class that a value has in Kafka Connect.
+// javaClass is the name of a value's class in Kafka Connect.
 func javaClass(s *Schema, v any) string {
 	if s != nil {
 		switch s.Name {

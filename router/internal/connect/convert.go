@@ -4,8 +4,8 @@ import (
 	"fmt"
 )
 
-// A TextConverter is a Converter that takes the text of a String as bytes, so that the caller needs no string and no interface value of
-// it. All of this package's converters are.
+// A TextConverter is a Converter that also takes the text of a String as bytes. The caller then
+// needs neither a string nor an interface value. All converters of this package are TextConverters.
 type TextConverter interface {
 	Converter
 	// AppendText does what Append does with string(text). It does not keep text.
@@ -19,7 +19,7 @@ func (e dataException) Error() string { return string(e) }
 
 func throw(format string, args ...any) error { return dataException(fmt.Sprintf(format, args...)) }
 
-// errShape says that a value is not what its schema says: a mistake of ours.
+// errShape is the error for a value that does not fit its schema. It is a mistake of the caller.
 func errShape(s *Schema, v any) error {
 	return fmt.Errorf("a %T where the schema says %s", v, s.Type)
 }
@@ -37,7 +37,7 @@ func (t Type) String() string {
 	return typeNames[t]
 }
 
-// schemaless are the schemas that a value has where it has none.
+// schemaless are the schemas of values without a schema.
 var (
 	schemalessString  = &Schema{Type: String, Optional: true}
 	schemalessInt     = &Schema{Type: Int64, Optional: true}
@@ -48,7 +48,7 @@ var (
 	schemalessDecimal = &Schema{Type: Bytes, Optional: true, Name: DecimalName}
 )
 
-// schemaOf returns s, or, where it is nil, the schema that v's Go type stands for.
+// schemaOf returns s. If s is nil, it returns the schema for the Go type of v.
 func schemaOf(s *Schema, v any) (*Schema, error) {
 	if s != nil {
 		return s, nil
@@ -72,8 +72,8 @@ func schemaOf(s *Schema, v any) (*Schema, error) {
 	return nil, fmt.Errorf("a %T without a schema", v)
 }
 
-// isByteArray says that Debezium's value of the Bytes schema s, in a struct of the schema parent or nil, is a byte[]. Elsewhere it is
-// a ByteBuffer.
+// isByteArray reports whether Debezium's value of the Bytes schema s is a byte[]. Otherwise it is a
+// ByteBuffer. parent is the schema of the struct around it, or nil.
 func isByteArray(s, parent *Schema) bool {
 	const debezium = "io.debezium.data."
 	return s.Name == debezium+"Bits" || parent != nil && len(parent.Name) > len(debezium) && parent.Name[:len(debezium)] == debezium

@@ -17,7 +17,7 @@ type ExpandOptions struct {
 	Text bool
 }
 
-// A NullMember says what becomes of a member that is null.
+// A NullMember is what happens to a member that is null.
 type NullMember uint8
 
 const (
@@ -25,7 +25,7 @@ const (
 	OptionalBytes                   // optional_bytes: it stays, as optional bytes
 )
 
-// An EmptyArray says what becomes of a member that is an empty array.
+// An EmptyArray is what happens to a member that is an empty array.
 type EmptyArray uint8
 
 const (
@@ -64,19 +64,19 @@ type Expander struct {
 // NewExpander returns an Expander.
 func NewExpander(o ExpandOptions) *Expander { return &Expander{o: o} }
 
-// Expand makes a schema and a value of text. err says why it could not: the payload stays what it was then. The schema may be nil:
-// see the first point of Expander.
+// Expand returns a schema and a value for a JSON text. After an error, the payload must stay as it
+// is. The schema may be nil: see the first point of Expander.
 func (e *Expander) Expand(text string) (s *Schema, v any, err error) {
 	s, v, _, err = e.expand(text)
 	return s, v, err
 }
 
-// A fixed says where Expand differs from Debezium, by the numbers in Expander's comment.
+// A fixed names the points in the comment of Expander where the result differs from Debezium's.
 type fixed uint16
 
 func fix(number int) fixed { return 1 << number }
 
-// deadly are those where Debezium's converter fails, or may.
+// deadly are the points where Debezium's converter fails, or can fail.
 var deadly = fix(1) | fix(2) | fix(3) | fix(5) | fix(6)
 
 var errNotExpandable = errors.New("it does not begin with { or [")
@@ -108,7 +108,7 @@ func (e *Expander) expand(text string) (s *Schema, v any, f fixed, err error) {
 	return s, v, x.fixed, nil
 }
 
-// An expansion is one document on its way.
+// An expansion is the work on one document.
 type expansion struct {
 	o     *ExpandOptions
 	work  int // how many more bytes of JSON may be made, roughly
@@ -118,7 +118,7 @@ type expansion struct {
 	paths  map[[2]string]string       // of members, by the path of their object and their name
 }
 
-// spend takes n of the work that is left.
+// spend takes n from the amount of work that is left.
 func (x *expansion) spend(n int) error {
 	if x.work -= n; x.work < 0 {
 		x.fixed |= fix(8)
@@ -127,7 +127,7 @@ func (x *expansion) spend(n int) error {
 	return nil
 }
 
-// spendFields takes what it costs to write all fields.
+// spendFields takes the cost of all fields from the amount of work that is left.
 func (x *expansion) spendFields(fields []Field) error {
 	n := 0
 	for i := range fields {
@@ -136,7 +136,7 @@ func (x *expansion) spendFields(fields []Field) error {
 	return x.spend(n)
 }
 
-// value makes the value of n, for the schema s that covers it.
+// value returns the value of n for the schema s, which must cover it.
 func (x *expansion) value(n *node, s *Schema) (any, error) {
 	switch {
 	case n.kind == null:

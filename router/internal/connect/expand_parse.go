@@ -18,7 +18,7 @@ type node struct {
 	members []member
 }
 
-// A member is a member of an object, or an element of an array, which has no name.
+// A member is a member of an object, or an element of an array. An element has no name.
 type member struct {
 	name string
 	node node
@@ -41,10 +41,10 @@ func (k kind) String() string {
 	return [...]string{"null", "a boolean", "an integer", "a big integer", "a double", "a string", "an array", "an object"}[k]
 }
 
-// empty says that n is an empty array.
+// empty reports whether n is an empty array.
 func (n *node) empty() bool { return n.kind == array && len(n.members) == 0 }
 
-// What Jackson reads at most (StreamReadConstraints), in UTF-16.
+// The limits of Jackson (StreamReadConstraints), in units of UTF-16.
 const (
 	maxDepth  = 1000
 	maxNumber = 1000
@@ -52,8 +52,9 @@ const (
 	maxText   = 20_000_000
 )
 
-// parseJSON reads the value at the beginning of s as Jackson does: what follows it does not matter; of members with the same name
-// the last counts, at the place of the first.
+// parseJSON reads the value at the start of s as Jackson does. It ignores what follows the value.
+// If two members have the same name, the value of the last one stands at the place of the first
+// one.
 func parseJSON(s string) (node, error) {
 	p := parser{s: s}
 	var n node
@@ -218,7 +219,7 @@ func (p *parser) object(n *node, depth int) error {
 	}
 }
 
-// digits skips digits and returns how many there were.
+// digits skips digits and returns their number.
 func (p *parser) digits() int {
 	start := p.i
 	for p.i < len(p.s) && p.s[p.i] >= '0' && p.s[p.i] <= '9' {
@@ -280,7 +281,8 @@ func (p *parser) number(n *node) error {
 	return nil
 }
 
-// string reads a string of at most limit units of UTF-16. Half a surrogate pair becomes three bytes, see surrogate.
+// string reads a string of at most limit units of UTF-16. Half of a surrogate pair becomes three
+// bytes: see surrogate.
 func (p *parser) string(limit int) (string, error) {
 	p.i++
 	start := p.i
@@ -299,7 +301,7 @@ func (p *parser) string(limit int) (string, error) {
 	return "", errEnd
 }
 
-// escaped reads on in a string that began at start, from the first escape in it.
+// escaped reads the rest of a string that starts at start, from the first escape on.
 func (p *parser) escaped(start, limit int) (string, error) {
 	buf := append(make([]byte, 0, p.i-start+64), p.s[start:p.i]...)
 	for p.i < len(p.s) {
@@ -387,7 +389,7 @@ func (p *parser) hex4() (rune, error) {
 	return r, nil
 }
 
-// checkLength says that s has more than limit units of UTF-16.
+// checkLength returns an error if s has more than limit units of UTF-16.
 func checkLength(s string, limit int) error {
 	if len(s) <= limit {
 		return nil

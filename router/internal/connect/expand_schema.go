@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// The schemas of what is not made of members. The last four know no type yet, and give way to any that does.
+// The schemas of values without members. The last four have no type yet. Any type replaces them.
 var (
 	expandedString  = &Schema{Type: String, Optional: true, passing: true}
 	expandedBoolean = &Schema{Type: Boolean, Optional: true, passing: true}
@@ -18,7 +18,7 @@ var (
 	expandedNothing = &Schema{Type: Bytes, Optional: true, passing: true}  // of elements that there are none of; must not stay
 )
 
-// unknown returns how little s knows: 0 where it knows a type.
+// unknown returns how little is known about s, and 0 if its type is known.
 func unknown(s *Schema) int {
 	switch s {
 	case expandedNull, expandedEmpty:
@@ -33,7 +33,8 @@ func unknown(s *Schema) int {
 
 var errBigInteger = errors.New("an integer in it does not fit in 64 bits")
 
-// infer returns the schema of n, or nil where the options drop it. path is its name, with dots, or "".
+// infer returns the schema of n, or nil if the options drop n. path is the name of the schema with
+// dots, or "".
 func (x *expansion) infer(path string, n *node) (*Schema, error) {
 	switch n.kind {
 	case text:
@@ -118,7 +119,8 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 	return s, nil
 }
 
-// below returns the path of a member: the same string each time, for an array of objects asks for it with each.
+// below returns the path of a member. An array of objects asks for the same path with each object,
+// so the string is kept.
 func (x *expansion) below(path, name string) (string, error) {
 	if blank(path) {
 		return name, nil
@@ -138,7 +140,7 @@ func (x *expansion) below(path, name string) (string, error) {
 	return below, nil
 }
 
-// blank says that s is empty or white space, as Java's String.trim sees it.
+// blank reports whether s is empty or white space for Java's String.trim.
 func blank(s string) bool {
 	for i := range len(s) {
 		if s[i] > ' ' {
@@ -148,8 +150,9 @@ func blank(s string) bool {
 	return true
 }
 
-// inferElements returns the one schema of all elements of an array that is not empty. lenient says that Debezium would not look: what
-// it fails on may pass where it has a schema from elsewhere.
+// inferElements returns the one schema of all elements of an array, which must not be empty.
+// lenient means that Debezium does not look at the elements, because it has a schema from
+// elsewhere.
 func (x *expansion) inferElements(path string, n *node, lenient bool) (*Schema, error) {
 	var sample *node
 	nulls := false
@@ -184,7 +187,7 @@ func (x *expansion) inferElements(path string, n *node, lenient bool) (*Schema, 
 	return x.infer("", sample)
 }
 
-// sameType says that Debezium takes both for the same type when they are elements of one array.
+// sameType reports whether two elements of one array have the same type for Debezium.
 func sameType(a, b *node) bool {
 	class := func(n *node) kind {
 		switch {
@@ -236,7 +239,8 @@ func (x *expansion) inferObjects(path string, n *node, nulls bool) (*Schema, err
 	return all.schema, nil
 }
 
-// inferArrays merges the schemas of the arrays in an array. Debezium takes the first that is not null.
+// inferArrays merges the schemas of the arrays in an array. Debezium takes the first one that is
+// not null.
 func (x *expansion) inferArrays(n *node, lenient bool) (*Schema, error) {
 	var s *Schema
 	for i := range n.members {
@@ -274,7 +278,7 @@ func (x *expansion) inferArrays(n *node, lenient bool) (*Schema, error) {
 	return s, nil
 }
 
-// A merged is a struct schema that grows.
+// A merged is the schema of a struct while fields are added to it.
 type merged struct {
 	schema *Schema
 	at     map[string]int
@@ -309,7 +313,7 @@ func (x *expansion) mergeInto(m *merged, s *Schema) error {
 	return nil
 }
 
-// merge returns the schema that covers what a and b cover.
+// merge returns a schema for the values of both a and b.
 func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 	switch {
 	case a == b:
@@ -346,7 +350,7 @@ func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 	return nil, fmt.Errorf("it is %s here and %s there", a.Type, b.Type)
 }
 
-// optional returns s, or s made optional where it was not and the values of the unknown other are null.
+// optional returns s. If the values of the unknown schema other are null, it returns s as optional.
 func (x *expansion) optional(s, other *Schema) *Schema {
 	if s.Optional || other == expandedNothing || other == expandedEmpty {
 		return s
@@ -357,7 +361,7 @@ func (x *expansion) optional(s, other *Schema) *Schema {
 	return &o
 }
 
-// equal compares as ConnectSchema.equals does, as far as these schemas go.
+// equal compares two schemas as ConnectSchema.equals does, as far as these schemas need.
 func equal(a, b *Schema) bool {
 	if a == b {
 		return true

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// A DecimalFormat says how JSON shows a Decimal (decimal.format).
+// A DecimalFormat is how JSON shows a Decimal (decimal.format).
 type DecimalFormat uint8
 
 const (
@@ -14,8 +14,8 @@ const (
 	Numeric                      // a number
 )
 
-// JSONOptions are the options of Kafka Connect's JsonConverter. Its defaults differ from the zero value here: they are Schemas and
-// ReplaceNullWithDefault.
+// JSONOptions are the options of Kafka Connect's JsonConverter. In Connect, Schemas and
+// ReplaceNullWithDefault are true by default.
 type JSONOptions struct {
 	Schemas                bool          // schemas.enable
 	DecimalFormat          DecimalFormat // decimal.format
@@ -35,7 +35,7 @@ type jsonConverter struct {
 	schemas map[*Schema][]byte // {"schema":…,"payload": of each schema seen
 }
 
-// keptSchemas is how many schemas a converter remembers, as schemas.cache.size does in Connect.
+// keptSchemas is the number of schemas that a converter remembers (schemas.cache.size in Connect).
 const keptSchemas = 1000
 
 func (c *jsonConverter) Append(dst []byte, _ string, s *Schema, v any) (out []byte, null bool, err error) {
@@ -74,7 +74,7 @@ func (c *jsonConverter) AppendText(dst []byte, topic string, s *Schema, text []b
 	return out, false, nil
 }
 
-// appendEnvelope appends what stands before the payload.
+// appendEnvelope appends the text before the payload.
 func (c *jsonConverter) appendEnvelope(dst []byte, s *Schema) ([]byte, error) {
 	if s == nil {
 		return append(dst, `{"schema":null,"payload":`...), nil
@@ -97,7 +97,7 @@ func (c *jsonConverter) appendEnvelope(dst []byte, s *Schema) ([]byte, error) {
 	return dst, nil
 }
 
-// keep says that s will come again: neither it nor a field of it was made for one value.
+// keep reports whether s can occur again: neither s nor a field of s was made for one value.
 func keep(s *Schema) bool {
 	for _, f := range s.Fields {
 		if f.Schema != nil && f.Schema.passing {
@@ -228,7 +228,7 @@ func (c *jsonConverter) appendArray(dst []byte, s *Schema, list []any) (_ []byte
 	return append(dst, ']'), nil
 }
 
-// appendMap appends a map with string keys as an object, any other as an array of pairs.
+// appendMap appends a map with string keys as an object, and every other map as an array of pairs.
 func (c *jsonConverter) appendMap(dst []byte, s *Schema, entries []Entry) (_ []byte, err error) {
 	object := s.Key.Type == String
 	open, end := byte('['), byte(']')
@@ -285,7 +285,7 @@ func appendJSONBytes(dst, b []byte) []byte {
 	return append(dst, '"')
 }
 
-// appendJSONNumber appends Java's text of f, quoted where JSON has no such number.
+// appendJSONNumber appends Java's text of f. It quotes the text if JSON has no such number.
 func appendJSONNumber(dst []byte, f float64, text []byte) []byte {
 	if math.IsNaN(f) || math.IsInf(f, 0) {
 		dst = append(append(dst, '"'), text...)

@@ -7,7 +7,8 @@ var jsonTypes = [...]string{
 	String: "string", Bytes: "bytes", Array: "array", Map: "map", Struct: "struct",
 }
 
-// appendSchema appends a schema as JsonConverter.asJsonSchema does. field is the name of the field whose schema it is, or nil.
+// appendSchema appends a schema as JsonConverter.asJsonSchema does. field is the name of the field
+// that has the schema, or nil.
 func (c *jsonConverter) appendSchema(dst []byte, s *Schema, field *string) (_ []byte, err error) {
 	if s == nil { // the document [] in an envelope: see Expander
 		s = schemalessString

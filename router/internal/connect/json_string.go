@@ -7,7 +7,7 @@ import (
 
 const upperHex = "0123456789ABCDEF"
 
-// plain are the bytes of ASCII that stand in a JSON string as they are.
+// plain are the characters of ASCII that need no escape in a JSON string.
 var plain = func() (t [utf8.RuneSelf]bool) {
 	for c := range t {
 		t[c] = c >= 0x20 && c != '"' && c != '\\'
@@ -15,9 +15,9 @@ var plain = func() (t [utf8.RuneSelf]bool) {
 	return t
 }()
 
-// appendJSONString appends s as a JSON string with the escapes that Jackson writes: the short ones,
-// \u001F for other control characters, and a pair of \u for what is beyond U+FFFF; all else as it
-// is. What is no UTF-8 becomes U+FFFD, as when Java reads it.
+// appendJSONString appends s as a JSON string with the escapes that Jackson writes. Control
+// characters have the short escapes or \u001F. A character above U+FFFF has a pair of \u escapes.
+// Bytes that are not UTF-8 become U+FFFD, as in Java.
 func appendJSONString[T string | []byte](dst []byte, s T) []byte {
 	dst = append(dst, '"')
 	start := 0 // of what was not yet appended

@@ -7,7 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// A NameAdjustment says how names of fields become names that Avro allows: Debezium's field.name.adjustment.mode.
+// A NameAdjustment changes the names of fields into names that Avro allows (Debezium's
+// field.name.adjustment.mode).
 type NameAdjustment uint8
 
 const (
@@ -16,7 +17,7 @@ const (
 	AvroUnicodeNames                       // avro_unicode: _u and its code for what is not allowed, underscores among it
 )
 
-// Adjust returns the name that name becomes.
+// Adjust returns the adjusted name.
 func (a NameAdjustment) Adjust(name string) string {
 	if a == KeepNames || name == "" {
 		return name
@@ -66,7 +67,7 @@ func (a NameAdjustment) Adjust(name string) string {
 	return string(out)
 }
 
-// allows says that a keeps a unit of UTF-16.
+// allows reports whether the adjustment keeps a unit of UTF-16.
 func (a NameAdjustment) allows(u rune, first bool) bool {
 	return u >= 'a' && u <= 'z' || u >= 'A' && u <= 'Z' || u >= '0' && u <= '9' && !first || u == '_' && a == AvroNames
 }

@@ -6,12 +6,12 @@ import (
 	"strconv"
 )
 
-// AppendDouble appends Double.toString of Java 19 and newer: the shortest digits that read back as
-// f. Debezium's images run Java 21. Older Javas print more digits of some numbers;
-// testdata/java/older.txt has examples.
+// AppendDouble appends the text of Java's Double.toString: the shortest digits that read back as f.
+// Debezium's images run Java 21. Java 18 and older print more digits of some numbers:
+// testdata/numbers.txt has examples.
 func AppendDouble(dst []byte, f float64) []byte { return appendJava(dst, f, 64) }
 
-// AppendFloat appends Float.toString of Java 19 and newer.
+// AppendFloat appends the text of Java's Float.toString.
 func AppendFloat(dst []byte, f float32) []byte { return appendJava(dst, float64(f), 32) }
 
 func appendJava(dst []byte, f float64, bits int) []byte {
@@ -48,9 +48,9 @@ func appendJava(dst []byte, f float64, bits int) []byte {
 	return append(dst[:to], dst[from:]...)
 }
 
-// nearest replaces the digits that dst has from start on by those that Java takes where there are
-// several numbers as short: the nearest, of two as near the even one. And Java takes two digits
-// where one would do, so that they need not end with 0.
+// nearest replaces the digits in dst from start on. If several numbers have the same number of
+// digits, Java takes the nearest one, and the even one of two that are equally near. Java also
+// takes two digits instead of one if the second digit need not be 0.
 func nearest(dst []byte, start int, f float64, bits int) []byte {
 	first := start
 	if dst[first] == '-' {
@@ -78,7 +78,7 @@ func nearest(dst []byte, start int, f float64, bits int) []byte {
 	return dst
 }
 
-// positional makes 1.2345e+03, which dst has from start on, 1234.5.
+// positional changes 1.2345e+03 in dst from start on into 1234.5.
 func positional(dst []byte, start int) []byte {
 	var buf [32]byte
 	digits, rest := buf[:0], dst[start:]
@@ -110,11 +110,11 @@ func positional(dst []byte, start int) []byte {
 	return append(dst, digits[exponent+1:]...)
 }
 
-// String is java.math.BigDecimal.toString: plain, but with an exponent where the scale is negative
-// or more than five zeros would follow the point before the first digit.
+// String is java.math.BigDecimal.toString. It has an exponent if the scale is negative, or if more
+// than five zeros would follow the point.
 func (u *Unscaled) String() string { return string(u.Append(nil)) }
 
-// Append appends String's text to dst.
+// Append appends the text of String to dst.
 func (u *Unscaled) Append(dst []byte) []byte {
 	start := len(dst)
 	dst = u.Value.Append(dst, 10)

@@ -1,10 +1,12 @@
 package connect
 
-// Over returns s, or, where inner was made for one value only, s marked so too: it holds inner.
+// Over returns s. If inner was made for one value only, it marks s in the same way, because s
+// contains inner.
 func (s *Schema) Over(inner *Schema) *Schema {
 	s.passing = s.passing || inner != nil && inner.passing
 	return s
 }
 
-// Passing says that s was made for one value: nothing that was made of it can be of use again.
+// Passing reports whether s was made for one value only. Nothing that is derived from s is worth
+// remembering.
 func (s *Schema) Passing() bool { return s.passing }

@@ -1,5 +1,6 @@
-// Package connect is Kafka Connect's data model and its converters: how a value with a schema becomes the bytes of a key, a value or a
-// header, as Kafka Connect 4.3 writes them. It is pure and knows neither Postgres nor the EventRouter.
+// Package connect has Kafka Connect's data model and its converters. A converter turns a value with
+// a schema into the bytes of a key, a value or a header, as Kafka Connect 4.3 does. The package is
+// pure and knows neither Postgres nor the EventRouter.
 package connect
 
 import "math/big"
@@ -23,8 +24,8 @@ const (
 	Struct
 )
 
-// A Schema describes values. It is immutable once it was handed to a converter, which may keep what it made of it: make one for each
-// column and keep it, do not make one for each row.
+// A Schema describes values. It must not change after a converter has seen it, because the
+// converter remembers it. Make one schema for each column, not one for each row.
 type Schema struct {
 	Type     Type
 	Optional bool
@@ -80,7 +81,7 @@ const (
 	TimestampName = "org.apache.kafka.connect.data.Timestamp"
 )
 
-// A Converter makes bytes of values. It is not safe for use by several goroutines.
+// A Converter writes values as bytes. It must be used by one goroutine at a time.
 type Converter interface {
 	// Append appends the bytes of v to dst. null says that Kafka gets a null instead of bytes (dst is returned as it was). The error
 	// says why Connect could not convert the value either. topic is the record's; no converter here needs a registry, but Connect's

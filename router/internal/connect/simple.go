@@ -5,8 +5,9 @@ import (
 	"strconv"
 )
 
-// NewSimpleHeader returns Kafka Connect's SimpleHeaderConverter, which is the default for headers: the text of
-// Values.convertToString, and null of null. Dates and times are in UTC; in Connect they are in the time zone of the worker.
+// NewSimpleHeader returns Kafka Connect's SimpleHeaderConverter, the default for headers. It writes
+// the text of Values.convertToString, and null for null. Dates and times are in UTC; in Connect
+// they are in the time zone of the worker.
 func NewSimpleHeader() TextConverter { return simpleHeader{} }
 
 type simpleHeader struct{}
@@ -27,7 +28,8 @@ func (simpleHeader) AppendText(dst []byte, _ string, _ *Schema, text []byte) (ou
 	return append(dst, text...), false, nil
 }
 
-// appendSimple appends what Values.append does. embedded says that v is part of another value: texts are quoted then.
+// appendSimple appends the text of Values.append. embedded means that v is a part of another value.
+// Then texts are quoted.
 func appendSimple(dst []byte, s *Schema, v any, embedded bool) (_ []byte, err error) {
 	if v == nil {
 		return append(dst, "null"...), nil
@@ -109,7 +111,7 @@ func appendSimpleMap(dst []byte, s *Schema, entries []Entry) (_ []byte, err erro
 	return append(dst, '}'), nil
 }
 
-// appendSimpleStruct appends a struct with all its fields; one that is null comes with its default.
+// appendSimpleStruct appends a struct with all fields. A field that is null has its default.
 func appendSimpleStruct(dst []byte, s *Schema, values []any) (_ []byte, err error) {
 	if len(values) != len(s.Fields) {
 		return dst, errShape(s, values)
@@ -131,7 +133,7 @@ func appendSimpleStruct(dst []byte, s *Schema, values []any) (_ []byte, err erro
 	return append(dst, '}'), nil
 }
 
-// appendQuoted quotes s as Values.escape does: it knows only the quote and the backslash.
+// appendQuoted quotes s as Values.escape does. Only the quote and the backslash have escapes.
 func appendQuoted(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	for i := range len(s) {

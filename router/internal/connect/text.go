@@ -32,7 +32,7 @@ func (stringConverter) AppendText(dst []byte, _ string, _ *Schema, text []byte) 
 	return append(dst, text...), false, nil
 }
 
-// appendJavaString appends v.toString(). parent is the schema of the struct that v is a field of, or nil.
+// appendJavaString appends v.toString(). parent is the schema of the struct around v, or nil.
 func appendJavaString(dst []byte, s, parent *Schema, v any) ([]byte, error) {
 	if v == nil {
 		return append(dst, "null"...), nil
@@ -114,7 +114,8 @@ func appendJavaMap(dst []byte, s *Schema, entries []Entry) (_ []byte, err error)
 	return append(dst, '}'), nil
 }
 
-// appendJavaStruct appends a struct as Connect's Struct.toString does: without the fields that are null, whatever their defaults.
+// appendJavaStruct appends a struct as Connect's Struct.toString does: without fields that are
+// null, even if they have a default.
 func appendJavaStruct(dst []byte, s *Schema, values []any) (_ []byte, err error) {
 	if len(values) != len(s.Fields) {
 		return dst, errShape(s, values)
@@ -137,7 +138,8 @@ func appendJavaStruct(dst []byte, s *Schema, values []any) (_ []byte, err error)
 	return append(dst, '}'), nil
 }
 
-// questionMarks puts ? where Java has half a surrogate pair, which UTF-8 cannot express (see surrogate), in b from start on.
+// questionMarks writes ? for each half of a surrogate pair in b from start on, because UTF-8 cannot
+// express it (see surrogate).
 func questionMarks(b []byte, start int) []byte {
 	to := start
 	for i := start; i < len(b); i++ {
@@ -161,8 +163,9 @@ func questionMarks(b []byte, start int) []byte {
 	return b[:to]
 }
 
-// surrogate says that b begins with half a surrogate pair. A JSON document may have one, as an escape; a Java string holds it, and so
-// does a string here: as the three bytes that UTF-8 would have for it.
+// surrogate reports whether b starts with half of a surrogate pair. A JSON document can have one as
+// an escape, and a string in Java can contain it. A string here has the three bytes that UTF-8
+// would have for it.
 func surrogate(b []byte) bool {
 	return len(b) >= 3 && b[0] == 0xED && b[1] >= 0xA0 && b[1] <= 0xBF && b[2] >= 0x80 && b[2] <= utf8.RuneSelf+0x3F
 }

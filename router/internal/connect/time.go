@@ -4,7 +4,7 @@ import "strconv"
 
 const millisOfDay = 24 * 60 * 60 * 1000
 
-// javaMillis is what java.util.Date.getTime gives of the value of a Date, Time or Timestamp.
+// javaMillis is java.util.Date.getTime for the value of a Date, Time or Timestamp.
 func javaMillis(s *Schema, v int64) int64 {
 	if s.Name == DateName {
 		return v * millisOfDay
@@ -12,7 +12,7 @@ func javaMillis(s *Schema, v int64) int64 {
 	return v
 }
 
-// A civil is a point in time in UTC, in Java's calendar: Julian before October 15, 1582.
+// A civil is a point in time in UTC in Java's calendar, which is Julian before October 15, 1582.
 type civil struct {
 	year                           int64 // before 1 BC or of it, as in Java: without a sign
 	month, day, weekday            int   // 1 to 12, 1 to 31, 0 for Sunday
@@ -79,8 +79,9 @@ func appendJavaDate(dst []byte, millis int64) []byte {
 	return strconv.AppendInt(dst, c.year, 10)
 }
 
-// appendHeaderDate appends a java.util.Date as Connect's Values.convertToString does, in UTC: what is before January 2, 1970 as a
-// time of day, whatever day it was; midnight as a date; the rest as a timestamp.
+// appendHeaderDate appends a java.util.Date in UTC as Connect's Values.convertToString does. A
+// point in time before January 2, 1970 is written as a time of day, midnight as a date, and the
+// rest as a timestamp.
 func appendHeaderDate(dst []byte, millis int64) []byte {
 	c := javaCivil(millis)
 	if millis >= millisOfDay {
@@ -98,7 +99,7 @@ func appendHeaderDate(dst []byte, millis int64) []byte {
 	return append(appendDigits(dst, int64(c.ofSecond), 3), 'Z')
 }
 
-// appendDigits appends n, which is not negative, with at least so many digits.
+// appendDigits appends n, which must not be negative, with at least so many digits.
 func appendDigits(dst []byte, n int64, digits int) []byte {
 	var buf [20]byte
 	s := strconv.AppendInt(buf[:0], n, 10)

@@ -95,7 +95,8 @@ const (
 	isArray
 )
 
-// elements reads an array as Postgres prints it, and hands its outermost elements over; item is valid during the call only.
+// elements reads an array as Postgres prints it and calls a function for each outermost element.
+// The item is valid only during the call.
 func elements(raw []byte, each func(item []byte, is itemKind) error) error {
 	s := raw
 	if len(s) > 0 && s[0] == '[' { // bounds that do not begin at 1: [0:1]={a,b}
@@ -126,7 +127,7 @@ func elements(raw []byte, each func(item []byte, is itemKind) error) error {
 	}
 }
 
-// element reads one element and says what follows it.
+// element reads one element and returns the rest of the text.
 func element(s []byte, unescaped *[]byte) (item []byte, is itemKind, rest []byte, ok bool) {
 	if len(s) == 0 {
 		return nil, 0, nil, false

@@ -2,7 +2,8 @@ package pgvalue
 
 import "strconv"
 
-// A moment is a date and a time of day on Java's calendar without an end (proleptic Gregorian, year 0 is 1 BC).
+// A moment is a date and a time of day in Java's calendar without a limit (proleptic Gregorian;
+// year 0 is 1 BC).
 type moment struct {
 	days   int64 // since 1970-01-01
 	micros int64 // of the day; 24:00:00 is the whole day
@@ -10,7 +11,8 @@ type moment struct {
 
 const dayMicros = 86_400_000_000
 
-// readDate reads "2024-02-29", and says what follows it; " BC" behind everything is the caller's.
+// readDate reads a date such as "2024-02-29" and returns the rest of the text. The caller reads "
+// BC" at the end.
 func readDate(s []byte) (year, month, day int64, rest []byte, ok bool) {
 	year, s, ok = readInt(s, 4, 7)
 	if !ok || len(s) < 6 || s[0] != '-' || s[3] != '-' {
@@ -24,7 +26,8 @@ func readDate(s []byte) (year, month, day int64, rest []byte, ok bool) {
 	return year, month, day, s[6:], ok && day >= 1 && day <= 31 && year >= 1
 }
 
-// readClock reads "12:34:56.123456", up to 24:00:00, in microseconds, and says what follows it.
+// readClock reads a time such as "12:34:56.123456", up to 24:00:00, in microseconds. It returns the
+// rest of the text.
 func readClock(s []byte) (micros int64, rest []byte, ok bool) {
 	if len(s) < 8 || s[2] != ':' || s[5] != ':' {
 		return 0, nil, false
@@ -50,7 +53,7 @@ func readClock(s []byte) (micros int64, rest []byte, ok bool) {
 	return micros, s, micros <= dayMicros
 }
 
-// readInt reads from least to most digits.
+// readInt reads a number with at least least and at most most digits.
 func readInt(s []byte, least, most int) (n int64, rest []byte, ok bool) {
 	i := 0
 	for ; i < len(s) && i < most && s[i] >= '0' && s[i] <= '9'; i++ {
@@ -59,7 +62,7 @@ func readInt(s []byte, least, most int) (n int64, rest []byte, ok bool) {
 	return n, s[i:], i >= least
 }
 
-// readMoment reads a timestamp, or a timestamptz printed in UTC. year is not changed by bc.
+// readMoment reads a timestamp, or a timestamptz printed in UTC. bc does not change the year.
 func readMoment(raw []byte, zoned bool) (year, month, day, micros int64, bc, ok bool) {
 	year, month, day, rest, ok := readDate(raw)
 	if !ok || len(rest) < 2 || rest[0] != ' ' {
@@ -98,7 +101,7 @@ func validDay(year, month, day int64) bool {
 	return day <= 31
 }
 
-// daysOf counts from 1970-01-01 (Howard Hinnant's days_from_civil).
+// daysOf is the number of days since 1970-01-01 (Howard Hinnant's days_from_civil).
 func daysOf(year, month, day int64) int64 {
 	if month <= 2 {
 		year--
@@ -109,7 +112,8 @@ func daysOf(year, month, day int64) int64 {
 	return era*146_097 + ofEra*365 + ofEra/4 - ofEra/100 + ofYear - 719_468
 }
 
-// julianDaysOf is daysOf where Java's old calendar, which java.sql.Timestamp uses, is still the Julian one: before 1582-10-15.
+// julianDaysOf is daysOf for dates before 1582-10-15, when the old calendar of Java, which
+// java.sql.Timestamp uses, is Julian.
 func julianDaysOf(year, month, day int64) int64 {
 	if year > 1582 || year == 1582 && (month > 10 || month == 10 && day >= 15) {
 		return daysOf(year, month, day)
@@ -146,7 +150,7 @@ func floorDiv(a, b int64) int64 {
 	return q
 }
 
-// appendDate prints as Java's ISO_LOCAL_DATE: +10000-01-01, -0043-03-15.
+// appendDate appends a date as Java's ISO_LOCAL_DATE does: +10000-01-01, -0043-03-15.
 func appendDate(dst []byte, days int64) []byte {
 	year, month, day := civilOf(days)
 	switch {
@@ -162,7 +166,8 @@ func appendDate(dst []byte, days int64) []byte {
 	return appendPadded(dst, day, 2)
 }
 
-// appendClock prints hours to seconds, and digits of the fraction; -1 is as many as are needed.
+// appendClock appends hours, minutes, seconds and so many digits of the fraction; with -1, as many
+// as needed.
 func appendClock(dst []byte, micros int64, digits int) []byte {
 	seconds, fraction := micros/1_000_000, micros%1_000_000
 	dst = appendPadded(dst, seconds/3600, 2)

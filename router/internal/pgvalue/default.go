@@ -7,9 +7,10 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// defaultOf is what Debezium makes of a column's default, as pg_get_expr prints it. It does not compute: of a literal it takes the
-// first text in quotes, with all that is wrong with that ('it”s' becomes it), for the call of a function it has one value for each
-// type (now() is 1970), and anything else is no default, as are those of types that it does not look at.
+// defaultOf is the default that Debezium takes for a column from the text that pg_get_expr prints.
+// Debezium does not evaluate the expression. For a literal it takes the first text in quotes, so a
+// literal with a quote in it is cut off there. For the call of a function it has one value per type
+// (now() is 1970). Every other expression, and every other type, gives no default.
 func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok bool) {
 	if t.element != nil {
 		return nil, false
@@ -76,7 +77,7 @@ func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok
 	return nil, false
 }
 
-// bitsDefault takes whatever is no 1 for a 0: of an expression too.
+// bitsDefault reads every character that is not 1 as 0, even in an expression.
 func bitsDefault(v *representation, s string) (any, bool) {
 	if v.schema.Type == connect.Boolean {
 		return parsed(v.parse, s)
@@ -89,7 +90,7 @@ func bitsDefault(v *representation, s string) (any, bool) {
 	}, s))
 }
 
-// javaSpace is what String.trim takes off.
+// javaSpace are the characters that Java's String.trim removes.
 const javaSpace = "\x00\x01\x02\x03\x04\x05\x06\x07\x08\t\n\v\f\r\x0e\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c\x1d\x1e\x1f "
 
 func trimmed(oid uint32) bool {
@@ -112,7 +113,7 @@ func asAny(s string, ok bool) (any, bool) {
 	return s, true
 }
 
-// literal is the text of a literal or, for the call of a function, generated.
+// literal is the text of a literal. For the call of a function it is generated.
 func literal(expr, generated string) (string, bool) {
 	if isCall(expr) {
 		return generated, true
@@ -127,7 +128,7 @@ func literal(expr, generated string) (string, bool) {
 	return firstQuoted(expr)
 }
 
-// firstQuoted finds the Java regex '(.*?)'.
+// firstQuoted finds the first match of the Java pattern '(.*?)'.
 func firstQuoted(s string) (string, bool) {
 	for i := range len(s) {
 		if s[i] != '\'' {
@@ -140,7 +141,7 @@ func firstQuoted(s string) (string, bool) {
 	return "", false
 }
 
-// hasLineEnd says that s holds something that . does not match in Java.
+// hasLineEnd reports whether s has a character that . does not match in Java.
 func hasLineEnd(s string) bool { return strings.ContainsAny(s, "\n\r\u0085\u2028\u2029") }
 
 // isCall finds the Java regex ^[(]?[A-Za-z0-9_.]+\((?:.+(?:, ?.+)*)?\): a name, a parenthesis, and one that closes on the same line.
@@ -157,7 +158,7 @@ func isCall(s string) bool {
 	return end >= 0 && !hasLineEnd(s[n+1:n+1+end])
 }
 
-// enumDefault takes 'label'::type, quotes within the label doubled as they are.
+// enumDefault reads 'label'::type. Quotes in the label stay doubled.
 func enumDefault(expr string) (any, bool) {
 	cast := strings.LastIndex(expr, "::")
 	if cast < 2 || expr[0] != '\'' || expr[cast-1] != '\'' {
@@ -166,7 +167,7 @@ func enumDefault(expr string) (any, bool) {
 	return expr[1 : cast-1], true
 }
 
-// javaUUID is UUID.fromString, of what Postgres prints.
+// javaUUID is Java's UUID.fromString for the texts that Postgres prints.
 func javaUUID(s string) (any, bool) {
 	if len(s) != 36 {
 		return nil, false
@@ -182,7 +183,7 @@ func javaUUID(s string) (any, bool) {
 	return s, true
 }
 
-// The ends of Java's calendar stand for infinity in a default, unlike in a value.
+// In a default, unlike in a value, the ends of Java's calendar stand for infinity.
 const (
 	lastYear   = 999_999_999
 	lastDigits = "23:59:59.999999999"
@@ -248,7 +249,7 @@ func endOfTime(t pgType, m Modes, first bool) (any, bool) {
 	return nil, false // it overflows
 }
 
-// readAny reads a date, a timestamp, or one with a zone, as the moment in UTC.
+// readAny reads a date, a timestamp or a timestamptz as a moment in UTC.
 func readAny(s string) (moment, bool) {
 	s, bc := strings.CutSuffix(s, " BC")
 	year, month, day, rest, ok := readDate([]byte(s))

@@ -41,7 +41,8 @@ func hstore(m Modes) *representation {
 	})
 }
 
-// readHStore reads `"a"=>"1", "b"=>NULL`, in the order in which Java's HashMap gives it back.
+// readHStore reads a text such as `"a"=>"1", "b"=>NULL`. The entries have the order of Java's
+// HashMap.
 func readHStore(raw []byte) ([]connect.Entry, error) {
 	var entries []connect.Entry
 	for s := raw; len(s) > 0; {
@@ -95,10 +96,10 @@ func quoted(s []byte) (text string, rest []byte, ok bool) {
 	return "", nil, false
 }
 
-// asHashMap puts entries, which are in the order of their insertion into an empty
-// java.util.HashMap, into the order of its iterator: by bucket, and within one as inserted. (With
-// nine or more in one bucket of a table of 64 or more Java makes a tree of them, whose order may be
-// another one.)
+// asHashMap puts entries into the order in which a java.util.HashMap returns them. They must be in
+// the order of their insertion into the empty map. The order is by bucket, and within a bucket by
+// insertion. (If a bucket of a table with 64 or more has nine or more entries, Java makes a tree of
+// them. Its order can be different.)
 func asHashMap(entries []connect.Entry, hash func(*connect.Entry) uint32) {
 	if len(entries) < 2 {
 		return
@@ -122,7 +123,7 @@ func asHashMap(entries []connect.Entry, hash func(*connect.Entry) uint32) {
 	}
 }
 
-// stringHash is String.hashCode.
+// stringHash is Java's String.hashCode.
 func stringHash(s string) (h uint32) {
 	for _, r := range s {
 		if r > 0xffff {

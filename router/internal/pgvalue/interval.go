@@ -8,13 +8,13 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// A span is an interval as the JDBC driver's PGInterval holds it.
+// A span is an interval as PGInterval of the JDBC driver has it.
 type span struct {
 	years, months, days, hours, minutes int32
 	seconds, micros                     int32
 }
 
-// readSpan reads IntervalStyle postgres: "-1 years +2 mons -04:05:06.789".
+// readSpan reads an interval with IntervalStyle postgres: "-1 years +2 mons -04:05:06.789".
 func readSpan(s string) (out span, ok bool) {
 	fields := strings.Fields(strings.ReplaceAll(s, "+", " "))
 	for i := 0; i < len(fields); i++ {
@@ -61,10 +61,11 @@ func (out *span) clock(s string) bool {
 	return true
 }
 
-// fraction is PGInterval.getSeconds, with what a double makes of it.
+// fraction is PGInterval.getSeconds, including the rounding of a double.
 func (out *span) fraction() float64 { return float64(out.seconds) + float64(out.micros)/1_000_000 }
 
-// micros64 is Debezium's MicroDuration.durationMicros: months of 30.4375 days, all in doubles. Each step is rounded for itself.
+// micros64 is Debezium's MicroDuration.durationMicros. A month has 30.4375 days. All steps are
+// doubles, and each step rounds.
 func (out *span) micros64() int64 {
 	const daysPerMonth = 365.25 / 12.0
 	n := float64(float64(out.years*12+out.months)*daysPerMonth) + float64(out.days)
@@ -80,7 +81,8 @@ func (out *span) micros64() int64 {
 	return int64(n)
 }
 
-// iso is Debezium's Interval.toIsoString: seconds with nine digits at most, the others cut off.
+// iso is Debezium's Interval.toIsoString. Seconds have at most nine digits after the point; the
+// others are cut off.
 func (out *span) iso() string {
 	seconds := strconv.FormatFloat(out.fraction(), 'f', -1, 64)
 	if whole, fraction, ok := strings.Cut(seconds, "."); ok {

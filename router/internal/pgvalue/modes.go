@@ -6,7 +6,8 @@ import (
 	"strings"
 )
 
-// Modes says how Debezium's options want values to be represented. The zero value of each is Debezium's default.
+// Modes are the options of Debezium that decide how values look. An empty mode is Debezium's
+// default.
 type Modes struct {
 	Time     string // time.precision.mode
 	Decimal  string // decimal.handling.mode
@@ -15,7 +16,8 @@ type Modes struct {
 	HStore   string // hstore.handling.mode
 }
 
-// The values that Debezium's options take, its default first. Debezium takes them in any case; Modes wants them as they stand here.
+// The values of Debezium's options, with the default first. Debezium reads them in upper and lower
+// case, but Modes must have them as they stand here.
 var (
 	TimeModes     = []string{"adaptive", "adaptive_time_microseconds", "connect", "isostring", "microseconds", "nanoseconds"}
 	DecimalModes  = []string{"precise", "string", "double"}
@@ -24,7 +26,7 @@ var (
 	HStoreModes   = []string{"json", "map"}
 )
 
-// Validate says which mode is none.
+// Validate returns an error for a mode that does not exist.
 func (m Modes) Validate() error {
 	for _, o := range []struct {
 		option, value string
@@ -43,7 +45,7 @@ func (m Modes) Validate() error {
 	return nil
 }
 
-// withDefaults fills in what is not set.
+// withDefaults returns the modes with the defaults for those that are empty.
 func (m Modes) withDefaults() Modes {
 	for _, o := range []struct {
 		value *string

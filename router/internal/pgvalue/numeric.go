@@ -9,7 +9,7 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// A decimal is what java.math.BigDecimal holds of a number that Postgres prints.
+// A decimal is the java.math.BigDecimal of a number that Postgres prints.
 type decimal struct {
 	digits []byte // with a sign where negative, without the point
 	scale  int
@@ -35,7 +35,7 @@ func readDecimal(raw []byte) (decimal, bool) {
 	return decimal{digits, len(fraction)}, true
 }
 
-// rescale is BigDecimal.setScale without rounding.
+// rescale is Java's BigDecimal.setScale without rounding.
 func (d decimal) rescale(scale int) (decimal, bool) {
 	if add := scale - d.scale; add > 0 {
 		d.digits = append(bytes.Clone(d.digits), bytes.Repeat([]byte("0"), add)...)
@@ -63,7 +63,7 @@ func (d decimal) unscaled() *big.Int {
 	return n
 }
 
-// plain is BigDecimal.toPlainString.
+// plain is Java's BigDecimal.toPlainString.
 func (d decimal) plain() string {
 	digits, sign := string(d.digits), ""
 	if rest, ok := strings.CutPrefix(digits, "-"); ok {
@@ -85,11 +85,13 @@ func (d decimal) plain() string {
 	return sign + whole + "." + digits[len(digits)-d.scale:]
 }
 
-// double goes by the plain text: strconv loses digits of a number with more than 800 of them and an exponent.
+// double parses the plain text, because strconv loses digits of a number that has an exponent and
+// more than 800 digits.
 func (d decimal) double() (float64, bool) { return double(d.plain(), 64) }
 
-// numericShape is precision and scale of a numeric as Debezium takes them from its JDBC driver, which reads the scale as not
-// negative: numeric(5,-2) has 2046. Without a typmod the scale is each value's own.
+// numericShape is the precision and scale of a numeric as Debezium gets them from its JDBC driver.
+// The driver reads no negative scale: numeric(5,-2) has the scale 2046. Without a typmod, each
+// value has its own scale.
 func numericShape(t pgType) (precision, scale int, free bool) {
 	if t.mod < 0 {
 		return 0, 0, true
@@ -177,7 +179,7 @@ func numeric(t pgType, m Modes) *representation {
 	return r
 }
 
-// specialNumeric is what NaN and the infinities become; nil where they have no form.
+// specialNumeric is the value for NaN and the infinities, or nil if there is none.
 func specialNumeric(raw []byte, m Modes) (v any, is bool) {
 	var name string
 	switch string(raw) {
@@ -206,7 +208,7 @@ func exact(scale int, parse func([]byte) (any, error)) *representation {
 	return r
 }
 
-// money has two digits behind the point, as Debezium's money.fraction.digits is unless somebody sets it.
+// money has two digits after the point, the default of Debezium's money.fraction.digits.
 func money(m Modes) *representation {
 	decode := func(raw []byte) (decimal, error) {
 		number, ok := amount(string(raw))
@@ -251,7 +253,7 @@ func money(m Modes) *representation {
 	})
 }
 
-// halfUp is BigDecimal.setScale with RoundingMode.HALF_UP.
+// halfUp is Java's BigDecimal.setScale with RoundingMode.HALF_UP.
 func halfUp(d decimal, scale int) (decimal, bool) {
 	if d.scale <= scale {
 		return d.rescale(scale)
@@ -272,7 +274,7 @@ func halfUp(d decimal, scale int) (decimal, bool) {
 	return d, true
 }
 
-// amount takes the currency and the commas off.
+// amount removes the currency and the commas.
 func amount(s string) (string, bool) {
 	if s == "" {
 		return "", false

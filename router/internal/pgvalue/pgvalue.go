@@ -14,7 +14,8 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// A Type is what a column is in Kafka Connect's data model. It is immutable and may be used by several goroutines.
+// A Type is a column in Kafka Connect's data model. It is immutable, and any number of goroutines
+// may use it.
 type Type struct {
 	// Schema is the column's: optional unless the column is NOT NULL, with the default that Debezium makes of the catalog's. That
 	// default also stands for a NULL wherever a field is read as the EventRouter reads it (Struct.get).
@@ -28,7 +29,8 @@ type Type struct {
 	Parse func(raw []byte) (any, error)
 }
 
-// Column says what c is. The error says why such a column cannot be used: Debezium leaves it out of its records.
+// Column returns the Type of a column. The error says why the column cannot be used: Debezium
+// leaves it out of its records.
 func Column(c *cdc.Column, m Modes) (*Type, error) {
 	if err := m.Validate(); err != nil {
 		return nil, err
@@ -81,12 +83,13 @@ func guard(parse func([]byte) (any, error), required bool) func([]byte) (any, er
 	}
 }
 
-// errLeftOut is a value of which Debezium logs that it could not convert it; the whole column is left out of that record.
+// errLeftOut is the error for a value that Debezium cannot convert. Debezium logs it and leaves the
+// whole column out of the record.
 var errLeftOut = errors.New("left out by Debezium")
 
 func noValue(raw []byte, what string) error { return fmt.Errorf("%.40q is no %s", raw, what) }
 
-// A pgType is a type with the domains taken off.
+// A pgType is a type without the domains around it.
 type pgType struct {
 	oid     uint32
 	name    string // pg_type.typname
@@ -95,7 +98,7 @@ type pgType struct {
 	element *pgType // of an array; its mod is the array's
 }
 
-// A representation is what a type is in Kafka Connect's data model, with its schema not optional.
+// A representation is a type in Kafka Connect's data model. Its schema is not optional.
 type representation struct {
 	schema *connect.Schema
 	text   bool
@@ -107,7 +110,7 @@ type representation struct {
 	nested error
 }
 
-// errIdentity is an array within an array of what is text for Debezium.
+// errIdentity is the error for an array within an array, if the inner type is text for Debezium.
 var errIdentity = errors.New("an array within an array: Debezium writes the address of a Java object for it ([Ljava.lang.String;@3347eeff), which is another one each time")
 
 func str(raw []byte) (any, error) { return string(raw), nil }
@@ -120,7 +123,7 @@ func text(name string, params ...connect.Param) *representation {
 	return &representation{schema: s, text: true, parse: str, nested: errIdentity}
 }
 
-// plain is a schema without a name and with no more to say.
+// plain is the representation of a type whose schema has no name.
 func plain(t connect.Type, parse func([]byte) (any, error)) *representation {
 	return &representation{schema: &connect.Schema{Type: t}, parse: parse}
 }
@@ -129,7 +132,7 @@ func named(t connect.Type, name string, parse func([]byte) (any, error)) *repres
 	return &representation{schema: &connect.Schema{Type: t, Name: name, Version: 1}, parse: parse}
 }
 
-// representationOf returns nil for what Debezium has no schema for.
+// representationOf returns nil if Debezium has no schema for the type.
 func representationOf(t pgType, m Modes, optional bool) *representation {
 	if t.element != nil {
 		return array(t, m)
@@ -222,10 +225,11 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 	return nil
 }
 
-// isArrayName says that a type's name is that of an array. Postgres prints such a name with brackets, and keeps it with an underscore.
+// isArrayName reports whether a type name is that of an array. Postgres prints such a name with
+// brackets and stores it with an underscore.
 func (t *pgType) isArrayName() bool { return strings.HasSuffix(t.name, "[]") }
 
-// bareName takes schema and quotes off a name as format_type prints it.
+// bareName removes the schema and the quotes from a name that format_type prints.
 func bareName(s string) string {
 	dot, quoted := -1, false
 	for i := range len(s) {
@@ -243,7 +247,7 @@ func bareName(s string) string {
 	return s
 }
 
-// Type OIDs of Postgres' catalog (pg_type.dat); they never change.
+// The OIDs of types in Postgres' catalog (pg_type.dat). They never change.
 const (
 	oidBool, oidBytea, oidChar, oidName        = 16, 17, 18, 19
 	oidInt8, oidInt2, oidInt2Vector, oidInt4   = 20, 21, 22, 23

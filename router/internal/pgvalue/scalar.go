@@ -27,10 +27,11 @@ func integer(bits int) func([]byte) (any, error) {
 	}
 }
 
-// nan is Java's, which is not Go's.
+// nan has the bits of Java's NaN, which differ from Go's.
 var nan = math.Float64frombits(0x7ff8000000000000)
 
-// double reads what Postgres prints and Java's Double.parseDouble reads: too large is infinite.
+// double reads a text that Postgres prints as Java's Double.parseDouble does: a number that is too
+// large is infinite.
 func double(s string, bits int) (float64, bool) {
 	switch s {
 	case "NaN":
@@ -65,7 +66,8 @@ func float8(raw []byte) (any, error) {
 	return f, nil
 }
 
-// bitString is a boolean for a length of 1, else as many bytes as the highest bit that is set needs, the lowest first.
+// bitString is a boolean if the length is 1. Otherwise it is as many bytes as the highest set bit
+// needs, with the lowest byte first.
 func bitString(t pgType) *representation {
 	length := t.mod
 	if length < 0 && t.oid == oidVarbit {

@@ -36,7 +36,8 @@ func point() *representation {
 	return r
 }
 
-// geometry is PostGIS' extended well-known binary as it stands, and the reference system that it names.
+// geometry is the extended well-known binary of PostGIS as it is, and the reference system that it
+// names.
 func geometry(name, doc string) *representation {
 	r := named(connect.Struct, name, func(raw []byte) (any, error) {
 		wkb := make([]byte, hex.DecodedLen(len(raw)))

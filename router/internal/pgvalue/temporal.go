@@ -7,7 +7,7 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// precision is the number of fraction digits of a time type: 6 where the column has none.
+// precision is the number of fraction digits of a time type, and 6 if the column has none.
 func precision(t pgType) int {
 	if t.mod < 0 || t.mod > 6 {
 		return 6
@@ -17,7 +17,8 @@ func precision(t pgType) int {
 
 func isInfinity(raw []byte) bool { return string(raw) == "infinity" || string(raw) == "-infinity" }
 
-// date is days since 1970. Its infinities are what Debezium's dates of them come to in 32 bits.
+// date is the number of days since 1970. An infinity is what is left of Debezium's date for it in
+// 32 bits.
 func date(m Modes) *representation {
 	read := func(raw []byte) (days int64, err error) {
 		switch string(raw) {
@@ -95,7 +96,7 @@ func date(m Modes) *representation {
 	return r
 }
 
-// oldCalendarDays is the day of the fields that Java's old calendar has for a date that it was given as fields, era forgotten.
+// oldCalendarDays is the day for a date's fields in Java's old calendar, which ignores the era.
 func oldCalendarDays(year, month, day int64) (int64, error) {
 	if year == 1582 && month == 10 && day >= 5 && day < 15 {
 		day += 10
@@ -106,7 +107,8 @@ func oldCalendarDays(year, month, day int64) (int64, error) {
 	return daysOf(year, month, day), nil
 }
 
-// timeOfDay: adaptive takes milliseconds where the column has no more digits.
+// timeOfDay is a time. The mode adaptive takes milliseconds if the column has no more than three
+// digits.
 func timeOfDay(t pgType, m Modes) *representation {
 	name, typ, unit := "io.debezium.time.MicroTime", connect.Int64, int64(1)
 	iso := false
@@ -215,7 +217,7 @@ func timetz() *representation {
 	return r
 }
 
-// stamp is one way to hold a moment. ok is false where it cannot.
+// stamp is one form of a moment. ok is false if the form cannot hold the moment.
 type stamp struct {
 	name                    string
 	typ                     connect.Type
@@ -223,7 +225,7 @@ type stamp struct {
 	infinity, minusInfinity any
 }
 
-// The infinities are moments for Debezium: as many milliseconds as its JDBC driver stands for them.
+// For Debezium the infinities are moments: the milliseconds that its JDBC driver has for them.
 var (
 	epochMillis = func(at moment) (any, bool) { return at.days*86_400_000 + at.micros/1000, true }
 	stampMillis = stamp{"io.debezium.time.Timestamp", connect.Int64, epochMillis, int64(9_223_372_036_825_200), int64(-9_223_372_036_832_400)}
@@ -233,7 +235,8 @@ var (
 	stampISO    = stamp{"io.debezium.time.IsoTimestamp", connect.String, isoMoment, "+294247-01-10T04:00:25.2Z", "-290308-12-21T19:59:27.6Z"}
 )
 
-// epochMicros overflows as Debezium does: whole seconds stop at the largest number, then the fraction wraps.
+// epochMicros overflows as in Debezium: whole seconds stop at the largest number, and then the
+// fraction wraps around.
 func epochMicros(at moment) (any, bool) {
 	seconds := at.days*86_400 + at.micros/1_000_000
 	micros := seconds * 1_000_000
@@ -272,7 +275,7 @@ func isoMoment(at moment) (any, bool) {
 	return string(append(appendClock(out, at.micros, -1), 'Z')), true
 }
 
-// stampOf chooses by time.precision.mode.
+// stampOf returns the form for time.precision.mode.
 func stampOf(t pgType, m Modes) stamp {
 	switch m.Time {
 	case "connect":
@@ -316,7 +319,7 @@ func timestamp(t pgType, m Modes) *representation {
 	return r
 }
 
-// normal makes of 24:00:00 the next day.
+// normal changes 24:00:00 into the start of the next day.
 func normal(at moment) moment {
 	if at.micros == dayMicros {
 		return moment{at.days + 1, 0}
@@ -324,7 +327,7 @@ func normal(at moment) moment {
 	return at
 }
 
-// timestamptz has exactly the digits of the column, whatever time.precision.mode is.
+// timestamptz has exactly the digits of the column in every time.precision.mode.
 func timestamptz(t pgType) *representation {
 	digits := precision(t)
 	print := func(at moment) string {
@@ -362,7 +365,8 @@ func timestamptz(t pgType) *representation {
 	return r
 }
 
-// digitsOrNeeded is what appendClock is told: without digits in the column Debezium prints those that there are.
+// digitsOrNeeded is the number of digits for appendClock. If the column has no number of digits,
+// Debezium prints as many as needed.
 func digitsOrNeeded(digits int) int {
 	if digits == 0 {
 		return -1
