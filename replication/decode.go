@@ -70,6 +70,13 @@ func (d *decoder) decode(msg []byte, pos cdc.Position) (*cdc.Event, error) {
 	return &d.ev, nil
 }
 
+// release forgets the newest event, so that the message that it was decoded from can be freed.
+func (d *decoder) release() {
+	d.ev = cdc.Event{}
+	clear(d.values[:cap(d.values)])
+	clear(d.old[:cap(d.old)])
+}
+
 func (d *decoder) message(kind byte, m *cursor) (bool, error) {
 	switch kind {
 	case 'B':

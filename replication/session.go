@@ -211,6 +211,7 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 				until = due
 			}
 		}
+		s.dec.release()
 		switch err := s.wire.fill(ctx, now, until); {
 		case err == nil:
 		case errors.Is(err, errQuiet):

@@ -80,17 +80,18 @@ var errQuiet = errors.New("nothing arrived")
 
 // fill reads once, as much as there is. It returns errQuiet when nothing came before the deadline, ctx's error when that ended.
 func (w *wire) fill(ctx context.Context, now, deadline time.Time) error {
+	rest := w.buf[w.r:w.w] // a part of one message
+	if len(w.buf) > bufferSize && len(rest) < bufferSize {
+		w.buf, w.r = w.base, len(w.base) // the big message is taken
+	}
 	if w.r > 0 {
-		// What is left is a part of one message.
-		w.w = copy(w.buf, w.buf[w.r:w.w])
+		w.w = copy(w.buf, rest)
 		w.r = 0
 	}
-	if w.w == 0 && len(w.buf) > bufferSize {
-		w.buf = w.base
-	}
 	if w.w == len(w.buf) {
-		// The message is bigger. The buffer grows as bytes arrive, not by what the message says of itself.
-		bigger := make([]byte, 2*len(w.buf))
+		// The message is bigger, and gets a buffer of its size: one that doubles would cost up to three times that. Where a server
+		// says a wrong size, only the bytes that arrive are ever touched.
+		bigger := make([]byte, 1+int(binary.BigEndian.Uint32(w.buf[1:]))) // take has looked at the size
 		copy(bigger, w.buf)
 		w.buf = bigger
 	}
