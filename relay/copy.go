@@ -54,7 +54,9 @@ func (l *loop) installCopy(ctx context.Context, a *attempt) error {
 	if err := l.confirm(); err != nil { // the first sign of life of this session's own
 		return err
 	}
-	// What is in flight is waited for, however long: to send it again would be to publish it twice.
+	// What is in flight is waited for, however long: to send it again would be to publish it twice. Where the record is not this process's own,
+	// what the former copy had finished must not be written under the new epoch: the slot may be another one, whose stream has less.
+	l.checkpointer.frozen = l.copy == nil || !a.own
 	for l.inFlight() > 0 && ctx.Err() == nil && l.sess != nil {
 		if err := l.settle(ctx.Done(), l.now.Add(time.Minute)); err != nil {
 			return err

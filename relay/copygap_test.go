@@ -177,3 +177,30 @@ func TestARunGivesUpARecoverOnlyWithTheTokenOfItsGap(t *testing.T) {
 		r.stopped(t, 5*time.Second)
 	})
 }
+
+// Rows that are written between two slots are in no stream. What the copy of the first slot had in flight must not finish a table for the second.
+func TestWhatAFormerCopyHadInFlightFinishesNoTableOfTheNewSlot(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		lostSlot(t, w)
+		var begun []*checkpoint.Copy
+		cfg := recovering(w, &begun)
+		cfg.Window.Events = 3
+		r := w.start(cfg)
+		w.want(t, 20*time.Second, "a finished table, and one in the middle", func() bool {
+			rec := w.newest()
+			return rec.Copy != nil && len(rec.Copy.Finished) == 1 && rec.Copy.At.Table != ""
+		})
+		w.do(func() { w.stalled = true })
+		time.Sleep(time.Second)
+		w.commit("a", "b", "c", "d")
+		w.do(func() { w.id.SlotFound.Invalidation = "wal_removed" })
+		w.cut(errNet)
+		epoch := w.record().Epoch
+		w.want(t, 20*time.Second, "the record of the new slot", func() bool { rec := w.newest(); return rec.Epoch > epoch+1 && rec.Copy.Slot })
+		w.do(func() { w.stalled = false })
+		<-r.done
+		if r.err != nil || !w.everything() || w.record().Copy != nil {
+			t.Errorf("recover: %v, record %+v", r.err, w.record())
+		}
+	})
+}
