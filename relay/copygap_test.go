@@ -204,3 +204,28 @@ func TestWhatAFormerCopyHadInFlightFinishesNoTableOfTheNewSlot(t *testing.T) {
 		}
 	})
 }
+
+// Who leaves the token of an earlier gap in the command line has accepted that gap, and no other.
+func TestATokenDoesNotReplaceARecoverWhoseSlotIsNotMade(t *testing.T) {
+	for name, cfg := range map[string]func(w *world) Config{
+		"without a snapshot": func(*world) Config { return Config{Create: true} },
+		"with a snapshot":    snapshot,
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				lostSlot(t, w)
+				rec := w.record()
+				rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.LSN}
+				w.do(func() { w.records[rec.Key()] = rec.Encode() })
+				c := cfg(w)
+				c.AcceptGap = "another"
+				made := look(w, &w.creates)
+				r := w.start(c)
+				<-r.done
+				if !fault.NeedsPerson(r.err) || !strings.Contains(fault.Hint(r.err), "walpost recover goes on") || look(w, &w.creates) != made {
+					t.Errorf("%v, %d slots made", r.err, look(w, &w.creates)-made)
+				}
+			})
+		})
+	}
+}

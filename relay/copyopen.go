@@ -63,7 +63,8 @@ func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.R
 		return r.planRecover(ctx, rec)
 	case c != nil && rec.Copies(c.Origin):
 		return rec, nil
-	case rec.Copies(checkpoint.OriginRecover) && r.cfg.AcceptGap == "":
+	case rec.Copies(checkpoint.OriginRecover) && (r.cfg.AcceptGap == "" || intended(rec)):
+		// Where the slot is still to be made, no token can name what is missing: only recover goes on.
 		return nil, unfinishedRecover(rec)
 	case rec.Copies(checkpoint.OriginSnapshot):
 		return r.withoutCopy(ctx, rec)
