@@ -41,7 +41,16 @@ type world struct {
 	gapsOK   bool // a start behind the slot or ahead of delivery is what the test wants
 	opens    int
 	creates  int
-	strays   map[int]bool // transactions that the source leaves out when it sends them again: it lies
+	strays   map[int]bool        // transactions that the source leaves out when it sends them again: it lies
+	flaky    float64             // how likely a call of a session is its last one
+	made     cdc.Position        // where the slot was made
+	tabled   bool                // its rows are in the tables of simTables
+	accepted *checkpoint.Refusal // the gap that a person has accepted, until the slot behind it is made
+
+	unwritten cdc.Position // where that slot was made
+	byID      map[string]*row
+	byKey     map[string][]*row // rows that give records, in the order of their commits
+	top       map[string]*row   // of these, the last one that has arrived
 
 	// The broker.
 	landed   map[string][]int // per key: the index of each record, in order of arrival
@@ -54,15 +63,17 @@ type world struct {
 	hold     string // the event that is not delivered for now
 	maxDelay time.Duration
 	poison   map[string]bool
-	cursed   map[string]bool         // poison that stays
-	skipped  map[string]bool         // a person has asked to pass over them
-	holes    map[string]map[int]bool // per key: the indexes of skipped
+	cursed   map[string]bool // poison that stays
+	skipped  map[string]bool // a person has asked to pass over them
+	unrouted map[string]bool // rows that cannot be routed for now
 
 	// The store.
 	records   map[string][]byte
 	storeDown bool
 	storeLie  bool // applies and then says that it did not
 	storeHang bool // waits for the context
+	storeLate bool // says that it did not, and applies later
+	writers   map[string]*proc
 	storeMax  time.Duration
 	saves     int
 
@@ -75,13 +86,22 @@ type world struct {
 type txn struct {
 	begin, end cdc.Position
 	time       time.Time
-	rows       []row
+	rows       []*row
 }
 
 type row struct {
 	id, key string
 	index   int // within its key
 	routed  bool
+
+	// Of the simulation of tables (simtables_test.go).
+	tx      *txn
+	table   string
+	n       int          // its place in the order of all tables' rows
+	changed cdc.Position // the end of the UPDATE that wrote its present version; 0: none
+	deleted cdc.Position // the end of the DELETE; 0: the table has it
+	excused bool         // it may be missing: nothing has it any more, or a person accepted that
+	reread  bool         // a reading of what is in the tables now gave it, as the stream may
 }
 
 var tableRel = &cdc.Relation{ID: 1, Schema: "public", Name: "outbox", Columns: []cdc.Column{{Name: "id"}, {Name: "key"}, {Name: "n"}}}
@@ -91,8 +111,9 @@ func newWorld(seed uint64) *world {
 		rng: rand.New(rand.NewPCG(seed, 1)), began: time.Now(), status: 10 * time.Second,
 		id:  cdc.Identity{SystemID: "7", Timeline: 1, Database: "shop", Slot: "walpost", SlotFound: cdc.SlotState{Exists: true, Confirmed: 100, WALStatus: "reserved"}},
 		pos: 100, changed: make(chan struct{}), landed: map[string][]int{}, perKey: map[string]int{}, count: map[string]int{}, times: map[string]time.Time{},
-		poison: map[string]bool{}, cursed: map[string]bool{}, skipped: map[string]bool{}, holes: map[string]map[int]bool{}, records: map[string][]byte{}, maxDelay: 50 * time.Millisecond, storeMax: 5 * time.Millisecond,
-		strays: map[int]bool{},
+		poison: map[string]bool{}, cursed: map[string]bool{}, skipped: map[string]bool{}, unrouted: map[string]bool{},
+		records: map[string][]byte{}, maxDelay: 50 * time.Millisecond, storeMax: 5 * time.Millisecond,
+		strays: map[int]bool{}, byID: map[string]*row{}, byKey: map[string][]*row{}, top: map[string]*row{}, writers: map[string]*proc{}, made: 100,
 	}
 }
 
@@ -118,14 +139,19 @@ func (w *world) wake() {
 func (w *world) commit(keys ...string) *txn {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	return w.commitLocked(keys)
+}
+
+func (w *world) commitLocked(keys []string) *txn {
 	t := &txn{begin: w.pos + 8 + cdc.Position(8*len(keys)), time: time.Now()}
 	t.end = t.begin + 8
 	w.pos = t.end
 	for i, k := range keys {
-		r := row{id: fmt.Sprintf("%s-%d", t.begin, i), key: k, routed: !strings.HasPrefix(k, "-")}
-		if r.routed {
+		r := &row{id: fmt.Sprintf("%s-%d", t.begin, i), key: k, routed: !strings.HasPrefix(k, "-"), tx: t, n: len(w.byID)}
+		if w.byID[r.id] = r; r.routed {
 			r.index = w.perKey[k]
 			w.perKey[k]++
+			w.byKey[k] = append(w.byKey[k], r)
 		}
 		t.rows = append(t.rows, r)
 		w.times[r.id] = t.time
@@ -153,7 +179,7 @@ func (w *world) delivered() (pos cdc.Position, next *txn, rows int) {
 			if !r.routed {
 				continue
 			}
-			if w.count[r.id] == 0 && !w.skipped[r.id] {
+			if w.count[r.id] == 0 && !w.mayMiss(r) {
 				whole = false
 				break
 			}
@@ -168,8 +194,11 @@ func (w *world) delivered() (pos cdc.Position, next *txn, rows int) {
 
 // skip is what walpost skip does, for every event that a relay was halted by and that ok names. It returns how many those are.
 func (w *world) skip(ok func(h *checkpoint.Halt) bool) (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
+	w.do(func() { n = w.skipLocked(ok) })
+	return n
+}
+
+func (w *world) skipLocked(ok func(h *checkpoint.Halt) bool) (n int) {
 	halts, _, err := checkpoint.Halts("shop", w.records)
 	if err != nil {
 		w.fail("halts: %v", err)
@@ -181,19 +210,12 @@ func (w *world) skip(ok func(h *checkpoint.Halt) bool) (n int) {
 		n++
 		w.records[h.SkipKey()] = h.Encode()
 		w.skipped[h.EventID] = true
-		for _, t := range w.log {
-			for _, r := range t.rows {
-				if r.id == h.EventID {
-					if w.holes[r.key] == nil {
-						w.holes[r.key] = map[int]bool{}
-					}
-					w.holes[r.key][r.index] = true
-				}
-			}
-		}
 	}
 	return n
 }
+
+// mayMiss reports whether nobody waits for a row any more.
+func (w *world) mayMiss(r *row) bool { return r.excused || !r.routed || w.skipped[r.id] }
 
 // halts is how many events of halts, and requests to pass over one, the store has.
 func (w *world) halts() int {
@@ -218,6 +240,9 @@ type proc struct {
 	dead bool
 	away bool // cannot reach the server
 	sink *fakeSink
+
+	taken *checkpoint.Record // the newest record with which it took the slot
+	last  map[string]int     // the index of the newest record that it sent, by key
 }
 
 var errNet = fault.Retry(errors.New("connection reset"))
@@ -252,6 +277,10 @@ func (s fakeSource) Open(ctx context.Context, create, replaceLost bool) (Session
 		w.creates++
 		created = true
 		w.id.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: w.pos, WALStatus: "reserved"}
+		w.slotMade()
+	}
+	if w.flake() {
+		return nil, errNet
 	}
 	id := w.identity()
 	id.SlotFound.Created = created
@@ -293,7 +322,7 @@ func (s *fakeSession) Start(ctx context.Context, at cdc.Position) error {
 	w := s.p.w
 	for {
 		w.mu.Lock()
-		if s.p.dead || w.down {
+		if s.p.dead || w.down || s.p.away || !w.usable() {
 			w.mu.Unlock()
 			return errNet
 		}
@@ -319,15 +348,51 @@ func (s *fakeSession) Start(ctx context.Context, at cdc.Position) error {
 		s.tx++
 	}
 	s.ev, s.told = -1, at
+	if w.flake() {
+		s.snap()
+		return errNet
+	}
 	return nil
 }
 
+// snap ends the connection. The server notices at once or a second later.
+func (s *fakeSession) snap() {
+	w := s.p.w
+	s.dead = errNet
+	if w.session != s {
+		return
+	}
+	if w.rng.IntN(2) == 0 {
+		w.session = nil
+		w.wake()
+		return
+	}
+	go func() {
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.session == s {
+			w.session = nil
+			w.wake()
+		}
+	}()
+}
+
+// usable says whether the slot can be read.
+func (w *world) usable() bool { return w.id.SlotFound.Exists && w.id.SlotFound.Invalidation == "" }
+
+func (w *world) flake() bool { return w.flaky > 0 && w.rng.Float64() < w.flaky }
+
 func (s *fakeSession) alive() error {
-	if s.p.dead {
+	if s.p.dead || s.p.away {
 		return errNet
 	}
 	if s.dead != nil {
 		return s.dead
+	}
+	if s.p.w.flake() {
+		s.snap()
+		return errNet
 	}
 	if gap := time.Since(s.last); gap > s.p.w.status+500*time.Millisecond {
 		s.p.w.fail("%s without a sign of life", gap)
@@ -396,7 +461,7 @@ func (s *fakeSession) next() *cdc.Event {
 		}
 		r := t.rows[s.ev-1]
 		s.vals = [3]cdc.Value{{Bytes: []byte(r.id)}, {Bytes: []byte(r.key)}, {Bytes: binary.BigEndian.AppendUint64(nil, uint64(r.index))}}
-		s.event = cdc.Event{Kind: cdc.Insert, Pos: t.begin, Time: t.time, Row: cdc.Row{Relation: tableRel, Values: s.vals[:]}}
+		s.event = cdc.Event{Kind: cdc.Insert, Pos: t.begin, Time: t.time, Row: cdc.Row{Relation: r.relation(), Values: s.vals[:]}}
 	default:
 		s.event = cdc.Event{Kind: cdc.Commit, Pos: t.end, Time: t.time}
 		s.tx, s.ev, s.told = s.tx+1, -1, t.end
@@ -429,6 +494,9 @@ func (s *fakeSession) Confirm(ctx context.Context, safe cdc.Position) error {
 	rec := w.newest()
 	if rec == nil || safe > rec.LSN {
 		w.fail("confirm %s above the checkpoint %v", safe, rec)
+	}
+	if !w.usable() {
+		w.fail("confirm %s of a slot that is lost", safe)
 	}
 	// While rows of the table are published the position is where the slot was made: what is before it is in no stream.
 	if got, _, _ := w.delivered(); safe > got && (rec == nil || rec.Copy == nil) {
@@ -504,7 +572,9 @@ func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 		f.ignored++
 		return false, nil
 	}
-	if v[1].Bytes[0] == '!' {
+	unrouted := false
+	f.w.do(func() { unrouted = f.w.unrouted[rec.EventID] })
+	if v[1].Bytes[0] == '!' || unrouted {
 		return false, errors.New("column aggregate_type is null")
 	}
 	*rec = cdc.Record{

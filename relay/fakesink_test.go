@@ -40,6 +40,7 @@ func newFakeSink(p *proc, seed uint64) *fakeSink {
 }
 
 func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
+	s.p.w.do(func() { s.p.w.judgeSent(s.p, rec) })
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sends++
@@ -140,20 +141,27 @@ func (w *world) land(rec *cdc.Record) {
 		index = int(binary.BigEndian.Uint64(rec.Value))
 	}
 	before := w.landed[key]
-	last := -1
-	if len(before) > 0 {
-		last = before[len(before)-1]
-	}
-	for w.holes[key][last+1] {
-		last++
-	}
-	if index > last+1 {
-		w.fail("key %s: record %d arrived after record %d", key, index, last)
+	if r := w.byID[rec.EventID]; r != nil && w.count[rec.EventID] == 0 {
+		if top := w.top[key]; top != nil && top.index > index && w.count[top.id] > 0 && !w.mayMiss(r) {
+			w.fail("key %s: record %d (%s) arrived behind record %d (%s)", key, index, r.id, top.index, top.id)
+		} else {
+			w.top[key] = r
+		}
+		for i := index - 1; i >= 0; i-- {
+			earlier := w.byKey[key][i]
+			if w.count[earlier.id] > 0 {
+				break
+			}
+			if !w.mayMiss(earlier) {
+				w.fail("key %s: record %d (%s) arrived before record %d (%s)", key, index, r.id, earlier.index, earlier.id)
+				break
+			}
+		}
 	}
 	w.landed[key] = append(before, index)
 	w.count[rec.EventID]++
 	w.arrivals++
-	if w.clean && w.count[rec.EventID] > 1 {
+	if r := w.byID[rec.EventID]; w.clean && w.count[rec.EventID] > 1 && (r == nil || !r.reread) {
 		w.fail("event %s of key %s arrived %d times", rec.EventID, key, w.count[rec.EventID])
 	}
 	if at, ok := w.times[rec.EventID]; ok && !rec.Time.Equal(at) {
@@ -207,9 +215,10 @@ func (s *fakeSink) Close(ctx context.Context) error {
 }
 
 type fakeStore struct {
-	p  *proc
-	mu sync.Mutex
-	in bool
+	p     *proc
+	mu    sync.Mutex
+	in    bool
+	saves int // guarded by the world
 }
 
 func (s *fakeStore) enter(ctx context.Context) error {
@@ -221,13 +230,16 @@ func (s *fakeStore) enter(ctx context.Context) error {
 	s.mu.Unlock()
 	w := s.p.w
 	w.mu.Lock()
-	hang := w.storeHang
 	d := time.Duration(w.rng.Int64N(int64(w.storeMax) + 1))
-	w.mu.Unlock()
-	if hang {
-		<-ctx.Done()
-		return ctx.Err()
+	for w.storeHang && ctx.Err() == nil {
+		w.mu.Unlock()
+		select {
+		case <-ctx.Done():
+		case <-time.After(20 * time.Millisecond):
+		}
+		w.mu.Lock()
 	}
+	w.mu.Unlock()
 	select {
 	case <-ctx.Done():
 		return ctx.Err()
@@ -267,20 +279,40 @@ func (s *fakeStore) Save(ctx context.Context, key string, value []byte) error {
 	if w.storeDown || s.p.dead {
 		return errors.New("store cannot be reached")
 	}
+	s.saves++
+	if nth := s.saves; w.storeLate && w.rng.IntN(3) == 0 {
+		// As a produce that is on the wire when its caller gives up. A later one of the same process comes behind it.
+		d := time.Duration(w.rng.Int64N(int64(3 * time.Second)))
+		go func() {
+			time.Sleep(d)
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if s.saves == nth && !w.storeDown {
+				w.keep(s.p, key, value)
+			}
+		}()
+		return errors.New("write: not acknowledged")
+	}
+	w.keep(s.p, key, value)
+	if w.storeLie && w.rng.IntN(2) == 0 {
+		return errors.New("request timed out")
+	}
+	return nil
+}
+
+// keep makes a record durable.
+func (w *world) keep(p *proc, key string, value []byte) {
 	w.saves++
 	if value == nil {
 		delete(w.records, key)
 		if w.newest() == nil {
 			w.fail("the last record was removed, %s", key)
 		}
-		return nil
+		return
 	}
+	w.judgeWriter(p, key, value)
 	w.records[key] = value
 	w.judgeRecord(key, value)
-	if w.storeLie && w.rng.IntN(2) == 0 {
-		return errors.New("request timed out")
-	}
-	return nil
 }
 
 // judgeRecord holds a record that becomes durable against what has arrived.
@@ -297,8 +329,15 @@ func (w *world) judgeRecord(key string, value []byte) {
 		return
 	}
 	if rec.Copy != nil {
-		w.judgeCopy(rec)
+		if w.tabled {
+			w.judgeTables(rec)
+		} else {
+			w.judgeCopy(rec)
+		}
 		return
+	}
+	if rec.LSN < w.made {
+		return // of the slot before, which is lost
 	}
 	got, _, _ := w.delivered()
 	if rec.LSN > got {
@@ -313,7 +352,7 @@ func (w *world) judgeRecord(key string, value []byte) {
 			for _, r := range t.rows {
 				if r.routed && rows < n.Rows {
 					rows++
-					if w.count[r.id] == 0 && !w.skipped[r.id] || rows == n.Rows && r.id != n.LastEventID {
+					if w.count[r.id] == 0 && !w.mayMiss(r) || rows == n.Rows && r.id != n.LastEventID {
 						w.fail("checkpoint says that %d records of %s are delivered up to %s; %s arrived %d times", n.Rows, t.begin, n.LastEventID, r.id, w.count[r.id])
 					}
 				}

@@ -1,0 +1,133 @@
+package relay
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+)
+
+// slotMade notes where the stream begins from now on. What no stream has and no table has any more may be missing.
+func (w *world) slotMade() {
+	if gap := w.accepted; gap != nil {
+		for _, r := range w.byID {
+			if r.tx.end > gap.From && r.tx.end <= w.pos {
+				r.excused = true
+			}
+		}
+		w.accepted, w.unwritten = nil, w.pos
+	}
+	w.made = w.pos
+	w.forgive()
+}
+
+// forgive excuses the rows that were deleted before anything could read them: they are in no table, and in no stream.
+func (w *world) forgive() {
+	for _, r := range w.byID {
+		if r.deleted != 0 && w.count[r.id] == 0 && (!w.usable() || r.tx.end <= w.made) {
+			r.excused = true
+		}
+	}
+}
+
+// judgeSent holds what a process hands to the sink against the record with which it took the slot: that says what was delivered, and
+// nothing of it may be sent again. And what it sends of one key must be contiguous.
+func (w *world) judgeSent(p *proc, rec *cdc.Record) {
+	r := w.byID[rec.EventID]
+	if !w.tabled || r == nil || p.dead { // in the other worlds a source may lie, or a record be of somebody else's making
+		return
+	}
+	fromTable := slices.ContainsFunc(rec.Headers, func(h cdc.Header) bool { return h.Key == OriginHeader })
+	if taken := p.taken; taken != nil && w.covers(taken, r, fromTable) {
+		w.fail("%s (key %s, table %q, committed at %s) was sent again (from the table: %v) by process %d, and the record with which it took the slot says that it was delivered: %s at %s, next %+v, copy %+v",
+			r.id, r.key, r.table, r.tx.end, fromTable, w.number(p), taken.Key(), taken.LSN, taken.Next, taken.Copy)
+	}
+	if p.last == nil {
+		p.last = map[string]int{}
+	}
+	if last, ok := p.last[r.key]; ok && r.index > last {
+		for _, between := range w.byKey[r.key][last+1 : r.index] {
+			if w.count[between.id] == 0 && !w.mayMiss(between) {
+				w.fail("key %s: a process sent record %d (%s) behind record %d, and %s between them has not arrived", r.key, r.index, r.id, last, between.id)
+				break
+			}
+		}
+	}
+	p.last[r.key] = r.index
+}
+
+// covers says whether rec says that r is delivered.
+func (w *world) covers(rec *checkpoint.Record, r *row, fromTable bool) bool {
+	c := rec.Copy
+	if fromTable {
+		if c == nil || !c.Slot {
+			return c == nil && r.tx.end <= rec.LSN
+		}
+		if slices.Contains(c.Finished, r.table) {
+			return true
+		}
+		sees, _ := strconv.Atoi(c.At.Visible) //nolint:errcheck // "" sees nothing
+		upTo, err := strconv.Atoi(c.At.Key)
+		return err == nil && c.At.Table == r.table && r.n <= upTo && max(r.tx.end, r.changed) <= cdc.Position(sees)
+	}
+	if c != nil && !c.Slot {
+		return false
+	}
+	if n := rec.Next; n != nil && r.tx.begin == n.CommitLSN {
+		records := 0
+		for _, other := range r.tx.rows {
+			if other == r {
+				return records < n.Rows
+			}
+			if other.routed {
+				records++
+			}
+		}
+	}
+	return r.tx.end <= rec.LSN
+}
+
+// judgeWriter sees to it that one process writes under one key. A record of a slot that is still to be made is no holder's.
+func (w *world) judgeWriter(p *proc, key string, value []byte) {
+	if strings.Count(key, "/") > 1 { // a halt
+		return
+	}
+	rec, err := checkpoint.Decode(key, value)
+	if err != nil || rec.Copy != nil && !rec.Copy.Slot {
+		return // judgeRecord says what is wrong with it
+	}
+	if *seed0 != 0 {
+		w.tell("process %d writes %s at %s, next %+v, copy %+v", w.number(p), key, rec.LSN, rec.Next, rec.Copy)
+	}
+	switch other := w.writers[key]; {
+	case other == nil:
+		w.writers[key], p.taken = p, rec
+		p.last = nil
+	case other != p:
+		w.fail("two processes write %s", key)
+	}
+	if old := w.records[key]; old != nil {
+		if before, err := checkpoint.Decode(key, old); err == nil && before.LSN > rec.LSN {
+			w.fail("record %s went back from %s to %s", key, before.LSN, rec.LSN)
+		}
+	}
+}
+
+// judgeTables holds what a record says of a copy against what has arrived.
+func (w *world) judgeTables(rec *checkpoint.Record) {
+	if !rec.Copy.Slot || rec.LSN != w.made {
+		return // the slot is still to be made, or was lost since
+	}
+	for _, r := range w.byID {
+		if r.tx.end <= w.made && r.routed && !w.mayMiss(r) && w.count[r.id] == 0 && w.covers(rec, r, true) {
+			w.fail("a record says that rows of %s are published, and %s (%d) has not arrived: %+v", r.table, r.id, r.n, rec.Copy)
+		}
+	}
+}
+
+// number is the place of a process in the report.
+func (w *world) number(p *proc) int {
+	return slices.IndexFunc(w.runs, func(r *run) bool { return r.proc == p })
+}
