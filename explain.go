@@ -248,6 +248,7 @@ func explainHint(p router.Problem) string {
 		if p.Column != "" {
 			return fmt.Sprintf("Change the value of column %s, or what %s says.", p.Column, p.Option)
 		}
+	default: // the problem is in the option, or in an update, which explain does not see
 	}
 	return ""
 }

@@ -10,7 +10,7 @@ const MaxLength = 249
 // Check returns why Kafka does not allow a name, or nil.
 func Check(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > MaxLength {
-		return fmt.Errorf("invalid topic name %.260q: it must have 1 to %d characters and must not be . or ..", name, MaxLength)
+		return fmt.Errorf("invalid topic name %.260q: it must have 1 to %d characters, and must not be . or .. alone", name, MaxLength)
 	}
 	for i := range len(name) {
 		if !Allowed(name[i]) {
