@@ -2,15 +2,12 @@ package walpost
 
 import (
 	"cmp"
-	"fmt"
-	"io"
-	"os"
-	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"time"
 
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/secret"
 	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -19,32 +16,16 @@ import (
 
 // A Problem is one thing that is wrong with a Config: Field is its path by walpost.yaml's keys, Text says the bound and
 // the value.
-type Problem struct {
-	Field string
-	Text  string
-}
-
-func (p Problem) String() string { return p.Field + ": " + p.Text }
+type Problem = fault.Problem
 
 // Problems is everything that is wrong with a Config. It is an error that a retry cannot help.
-type Problems []Problem
-
-func (ps Problems) Error() string {
-	lines := make([]string, len(ps))
-	for i, p := range ps {
-		lines[i] = p.String()
-	}
-	return strings.Join(lines, "\n")
-}
-
-// Misconfigured says that this error is a matter of configuration.
-func (Problems) Misconfigured() bool { return true }
+type Problems = fault.Problems
 
 // checks collects problems; its methods name the field, the bound and the value.
 type checks struct{ found Problems }
 
 func (c *checks) add(field, format string, args ...any) {
-	c.found = append(c.found, Problem{Field: field, Text: fmt.Sprintf(format, args...)})
+	c.found.Add(field, format, args...)
 }
 
 func atLeast[T cmp.Ordered](c *checks, field string, value, bound T) {
@@ -86,17 +67,6 @@ func only[T comparable](c *checks, field string, value, inert T) {
 	}
 }
 
-func (c *checks) has(field string) bool {
-	return slices.ContainsFunc(c.found, func(p Problem) bool { return p.Field == field || p.Field == field+"_file" })
-}
-
-// theirs adds what a package says of its own part. Its text begins with the field.
-func (c *checks) theirs(err error) {
-	if field, text, ok := strings.Cut(err.Error(), ": "); ok && !c.has(field) {
-		c.add(field, "%s", text)
-	}
-}
-
 // secret is a secret's value, from its file where it has one.
 func (c *checks) secret(field string, value Secret, file string) string {
 	if file == "" {
@@ -106,34 +76,11 @@ func (c *checks) secret(field string, value Secret, file string) string {
 		c.add(field+"_file", "contradicts %s: write one of both", field)
 		return string(value)
 	}
-	text, err := readSecret(file)
+	text, err := secret.Read(file)
 	if err != nil {
 		c.add(field+"_file", "%v", err)
 	}
 	return text
-}
-
-// maxSecret is more than any password or token has.
-const maxSecret = 1 << 20
-
-func readSecret(name string) (string, error) {
-	f, err := os.Open(name)
-	if err != nil {
-		return "", err
-	}
-	defer func() { _ = f.Close() }() // opened for reading only
-	text, err := io.ReadAll(io.LimitReader(f, maxSecret+1))
-	if err != nil {
-		return "", err
-	}
-	if len(text) > maxSecret {
-		return "", fmt.Errorf("must be at most %d bytes (%s is larger)", maxSecret, name)
-	}
-	secret := strings.TrimRight(string(text), "\r\n")
-	if secret == "" {
-		return "", fmt.Errorf("must not be empty (%s)", name)
-	}
-	return secret, nil
 }
 
 func (c *checks) topic(field, name string) {
@@ -203,21 +150,24 @@ func (c *Config) Validate() Problems {
 func (c *SourceConfig) validate(k *checks, settings replication.Config) {
 	if c.Table != "" && len(c.Tables) > 0 {
 		k.add("source.tables", "contradicts source.table: write one of both")
+		settings.Tables = c.Tables
 	}
 	settings.DSN = k.secret("source.dsn", c.DSN, c.DSNFile)
 	settings.Password = k.secret("source.password", c.Password, c.PasswordFile)
 	if settings.Password != "" && passwordInDSN.MatchString(settings.DSN) {
 		k.add("source.password", "contradicts the password in source.dsn: write one of both")
 	}
-	if settings.DSN == "" && c.DSNFile == "" {
-		k.add("source.dsn", "is required")
+	if settings.DSN == "" {
+		if c.DSNFile == "" {
+			k.add("source.dsn", "is required")
+		}
+		settings.DSN = "host=unset"
 	}
 	if len(settings.Tables) == 0 {
 		k.add("source.table", "is required")
+		settings.Tables = []string{"unset"}
 	}
-	for _, err := range settings.Validate() {
-		k.theirs(err)
-	}
+	k.found = append(k.found, settings.Validate()...)
 	k.oneOf("source.snapshot", c.Snapshot, "", "never", "initial")
 	// auto is the default of the contract; while bulk catch-up is not delivered it behaves as never.
 	k.oneOf("source.bulk_catch_up", c.BulkCatchUp, "auto", "never")
@@ -255,13 +205,7 @@ func (c *RecordsConfig) validate(k *checks) {
 
 // validate reports contradictions, and then what the sink itself says of its part, which begins with the field.
 func (c *KafkaConfig) validate(k *checks, settings sink.Config, stdout bool) {
-	k.secret("kafka.sasl.password", c.SASL.Password, c.SASL.PasswordFile)
-	k.secret("kafka.sasl.token", c.SASL.Token, c.SASL.TokenFile)
-	k.secret("kafka.sasl.secret_key", c.SASL.SecretKey, c.SASL.SecretKeyFile)
 	k.secret("kafka.sasl.session_token", c.SASL.SessionToken, c.SASL.SessionTokenFile)
-	if s := c.SASL; s.Mechanism == "" && !reflect.ValueOf(s).IsZero() {
-		k.add("kafka.sasl.mechanism", "is required with any other key of kafka.sasl")
-	}
 	switch {
 	case stdout && len(c.Brokers) > 0:
 		k.add("kafka.brokers", "contradicts --stdout: records go to one place")
@@ -272,20 +216,8 @@ func (c *KafkaConfig) validate(k *checks, settings sink.Config, stdout bool) {
 		k.add("kafka.brokers", "is required")
 		settings.Brokers = []string{"unset:9092"}
 	}
-	for _, err := range each(settings.Validate()) {
-		k.theirs(err)
-	}
-}
-
-// each is the errors that errors.Join joined.
-func each(err error) []error {
-	if err == nil {
-		return nil
-	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		return joined.Unwrap()
-	}
-	return []error{err}
+	settings.WindowEvents, settings.WindowBytes = 0, 0 // DeliveryConfig has stricter bounds
+	k.found = append(k.found, settings.Validate()...)
 }
 
 func (c *DeliveryConfig) validate(k *checks) {

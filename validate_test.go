@@ -31,7 +31,7 @@ func TestSecretFilesLoseTheLineEndOnly(t *testing.T) {
 			t.Errorf("%q is the session token %q, want %q", text, got, want)
 		}
 	}
-	for _, text := range []string{"", "\n", strings.Repeat("a", maxSecret+1)} {
+	for _, text := range []string{"", "\n", strings.Repeat("a", 1<<20+1)} {
 		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -39,6 +39,18 @@ func TestSecretFilesLoseTheLineEndOnly(t *testing.T) {
 		cfg.Source.DSN, cfg.Source.DSNFile = "", name
 		if found := cfg.Validate(); len(found) != 1 || found[0].Field != "source.dsn_file" {
 			t.Errorf("a file of %d bytes: %v", len(text), found)
+		}
+		for field, change := range map[string]func(s *SASLConfig){
+			"kafka.sasl.password_file":      func(s *SASLConfig) { s.Mechanism, s.Username, s.PasswordFile = "PLAIN", "u", name },
+			"kafka.sasl.token_file":         func(s *SASLConfig) { s.Mechanism, s.TokenFile = "OAUTHBEARER", name },
+			"kafka.sasl.secret_key_file":    func(s *SASLConfig) { s.Mechanism, s.AccessKey, s.SecretKeyFile = "AWS_MSK_IAM", "a", name },
+			"kafka.sasl.session_token_file": func(s *SASLConfig) { s.Mechanism, s.SessionTokenFile = "AWS_MSK_IAM", name },
+		} {
+			cfg := usable()
+			change(&cfg.Kafka.SASL)
+			if found := cfg.Validate(); len(found) != 1 || found[0].Field != field {
+				t.Errorf("%s of %d bytes: %v", field, len(text), found)
+			}
 		}
 	}
 }

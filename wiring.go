@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/walpost/walpost/internal/secret"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
@@ -89,7 +90,7 @@ func orFile(value Secret, file string) string {
 	if file == "" {
 		return string(value)
 	}
-	text, _ := readSecret(file)
+	text, _ := secret.Read(file)
 	return text
 }
 

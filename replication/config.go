@@ -77,49 +77,56 @@ const (
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
-// Validate returns everything that is wrong with the configuration by itself, without a connection: one error for each
-// field, with the field, what is allowed and the value. Every error is a fault.Config.
-func (c *Config) Validate() []error {
-	var errs []error
-	add := func(format string, args ...any) { errs = append(errs, fault.Config(fmt.Errorf(format, args...), "")) }
+// Validate returns everything that is wrong with the configuration by itself, without a connection. A table's field is source.tables with
+// its number where there are several.
+func (c *Config) Validate() fault.Problems {
+	var found fault.Problems
 	if c.DSN == "" {
-		add("source.dsn: must be set")
+		found.Add("source.dsn", "must be set")
 	} else if _, err := c.connConfig(); err != nil {
-		errs = append(errs, err)
+		var of fault.Problems
+		if !errors.As(err, &of) {
+			of.Add("source.dsn", "%v", err)
+		}
+		found = append(found, of...)
 	}
 	if len(c.Tables) == 0 {
-		add("source.table: must be set")
+		found.Add("source.table", "must be set")
 	}
 	seen := map[Table]bool{}
-	for _, s := range c.Tables {
+	for i, s := range c.Tables {
+		field := "source.table"
+		if len(c.Tables) > 1 {
+			field = fmt.Sprintf("source.tables[%d]", i)
+		}
 		t, err := ParseTable(s)
 		switch {
 		case err != nil:
-			add("source.table: %w", err)
+			found.Add(field, "%v", err)
 		case seen[t]:
-			add("source.table: %s is named twice", t)
+			found.Add(field, "%s is named twice", t)
 		}
 		seen[t] = true
 	}
 	if !slotName.MatchString(c.Slot) {
-		add("source.slot: must be 1 to 63 of a-z, 0-9 and _ (got %q)", c.Slot)
+		found.Add("source.slot", "must be 1 to 63 of a-z, 0-9 and _ (got %q)", c.Slot)
 	}
 	if err := pgname.Check(c.Publication); err != nil {
-		add("source.publication: %w (got %q)", err, c.Publication)
+		found.Add("source.publication", "%v (got %q)", err, c.Publication)
 	}
 	for i, o := range c.Publish {
 		if o != "insert" && o != "update" || slices.Contains(c.Publish[:i], o) {
-			add("source.publish: must be insert, or insert and update (got %q)", strings.Join(c.Publish, ", "))
+			found.Add("source.publish", "must be insert, or insert and update (got %q)", strings.Join(c.Publish, ", "))
 			break
 		}
 	}
 	if len(c.Publish) > 0 && !slices.Contains(c.Publish, "insert") {
-		add("source.publish: must hold insert (got %q)", strings.Join(c.Publish, ", "))
+		found.Add("source.publish", "must hold insert (got %q)", strings.Join(c.Publish, ", "))
 	}
 	if c.CreateTimeout < 0 {
-		add("source.create_timeout: must not be negative (got %s)", c.CreateTimeout)
+		found.Add("source.create_timeout", "must not be negative (got %s)", c.CreateTimeout)
 	}
-	return errs
+	return found
 }
 
 // Database returns the database that the DSN names, or libpq's default for it.
@@ -190,7 +197,7 @@ var pins = []pin{
 func (c *Config) connConfig() (*pgconn.Config, error) {
 	cc, err := pgconn.ParseConfig(c.DSN)
 	if err != nil {
-		return nil, fault.Config(fmt.Errorf("source.dsn: %s", parseProblem(err)),
+		return nil, fault.Config(fault.Problems{{Field: "source.dsn", Text: parseProblem(err)}},
 			"Write a libpq URI such as postgres://walpost@db.internal:5432/shop?sslmode=verify-full, or keywords such as host=db.internal dbname=shop.")
 	}
 	if c.Password != "" {
@@ -202,8 +209,9 @@ func (c *Config) connConfig() (*pgconn.Config, error) {
 	}
 	options, err := optionSettings(given["options"])
 	if err != nil {
-		return nil, fault.Config(fmt.Errorf("source.dsn: options: %w", err), "")
+		return nil, fault.Config(fault.Problems{{Field: "source.dsn", Text: "options: " + err.Error()}}, "")
 	}
+	var found fault.Problems
 	for _, p := range pins {
 		key := strings.ToLower(p.name)
 		for _, from := range []struct{ where, value string }{
@@ -212,8 +220,7 @@ func (c *Config) connConfig() (*pgconn.Config, error) {
 			{"PGDATESTYLE", map[string]string{"datestyle": os.Getenv("PGDATESTYLE")}[key]},
 		} {
 			if from.value != "" && !p.same(from.value) {
-				return nil, fault.Config(fmt.Errorf("source.dsn: %s must be %s on walpost's connections (got %q from %s)",
-					p.name, p.value, from.value, from.where), "Leave the setting out: walpost sets it for its own connections only.")
+				found.Add("source.dsn", "%s must be %s on walpost's connections (got %q from %s)", p.name, p.value, from.value, from.where)
 			}
 		}
 		for name := range cc.RuntimeParams {
@@ -222,6 +229,9 @@ func (c *Config) connConfig() (*pgconn.Config, error) {
 			}
 		}
 		cc.RuntimeParams[p.name] = p.value
+	}
+	if len(found) > 0 {
+		return nil, fault.Config(found, "Leave the setting out: walpost sets it for its own connections only.")
 	}
 	delete(cc.RuntimeParams, "replication")
 	switch {

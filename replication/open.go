@@ -31,8 +31,8 @@ type Source struct {
 
 // NewSource validates cfg. It does not connect.
 func NewSource(cfg Config) (*Source, error) {
-	if errs := cfg.Validate(); len(errs) > 0 {
-		return nil, fault.Config(errors.Join(errs...), "")
+	if found := cfg.Validate(); len(found) > 0 {
+		return nil, found
 	}
 	if cfg.CreateTimeout == 0 {
 		cfg.CreateTimeout = defaultCreateTimeout

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"reflect"
 	"strings"
 	"time"
 
@@ -17,6 +18,9 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
+
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/secret"
 )
 
 type kgoDialer = func(ctx context.Context, network, host string) (net.Conn, error)
@@ -24,26 +28,43 @@ type kgoDialer = func(ctx context.Context, network, host string) (net.Conn, erro
 const dialTimeout = 10 * time.Second
 
 // load reads the files into a configuration for one connection.
-func (t TLS) load() (*tls.Config, error) {
-	c := &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
-	if t.CAFile != "" {
-		pem, err := os.ReadFile(t.CAFile)
-		if err != nil {
-			return nil, fmt.Errorf("kafka.tls.ca_file: %w", err)
-		}
-		c.RootCAs = x509.NewCertPool()
-		if !c.RootCAs.AppendCertsFromPEM(pem) {
-			return nil, fmt.Errorf("kafka.tls.ca_file: no certificate in %s", t.CAFile)
-		}
+func (t TLS) load() (c *tls.Config, err error) {
+	c = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
+	if c.RootCAs, err = t.roots(); err != nil {
+		return nil, fmt.Errorf("kafka.tls.ca_file: %w", err)
 	}
-	if t.CertFile != "" && t.KeyFile != "" {
-		pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-		if err != nil {
-			return nil, fmt.Errorf("kafka.tls.cert_file, kafka.tls.key_file: %w", err)
-		}
-		c.Certificates = []tls.Certificate{pair}
+	if c.Certificates, err = t.pair(); err != nil {
+		return nil, fmt.Errorf("kafka.tls.cert_file, kafka.tls.key_file: %w", err)
 	}
 	return c, nil
+}
+
+// roots are the authorities to trust: nil for the system's.
+func (t TLS) roots() (*x509.CertPool, error) {
+	if t.CAFile == "" {
+		return nil, nil //nolint:nilnil // as crypto/tls has it
+	}
+	pem, err := os.ReadFile(t.CAFile)
+	if err != nil {
+		return nil, err
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		return nil, fmt.Errorf("no certificate in %s", t.CAFile)
+	}
+	return pool, nil
+}
+
+// pair is the certificate of the client; none where it is not wanted.
+func (t TLS) pair() ([]tls.Certificate, error) {
+	if t.CertFile == "" || t.KeyFile == "" {
+		return nil, nil
+	}
+	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
+	if err != nil {
+		return nil, err
+	}
+	return []tls.Certificate{pair}, nil
 }
 
 // dial opens one TLS connection. The files are read each time: short-lived certificates are renewed in place.
@@ -61,56 +82,60 @@ func (t TLS) dial(ctx context.Context, network, host string) (net.Conn, error) {
 	return d.DialContext(ctx, network, host)
 }
 
-func (s SASL) validate(readable func(field, path string)) (errs []error) {
-	bad := func(format string, args ...any) { errs = append(errs, fmt.Errorf(format, args...)) }
+func (s SASL) validate(found *fault.Problems) {
 	one := func(field, value, file string) {
+		field = "kafka.sasl." + field
 		switch {
-		case value == "" && file == "":
-			bad("kafka.sasl.%s: must be set for %s, or kafka.sasl.%s_file", field, s.Mechanism, field)
 		case value != "" && file != "":
-			bad("kafka.sasl.%s: must not be set together with kafka.sasl.%s_file", field, field)
-		default:
-			readable("kafka.sasl."+field+"_file", file)
+			found.Add(field+"_file", "contradicts %s: write one of both", field)
+		case file != "":
+			if _, err := secret.Read(file); err != nil {
+				found.Add(field+"_file", "%v", err)
+			}
 		}
 	}
+	needs := func(field string, values ...string) {
+		if strings.Join(values, "") == "" {
+			found.Add("kafka.sasl."+field, "is required for %s", s.Mechanism)
+		}
+	}
+	one("password", s.Password, s.PasswordFile)
+	one("token", s.Token, s.TokenFile)
+	one("secret_key", s.SecretKey, s.SecretKeyFile)
 	switch s.Mechanism {
 	case "":
-		if s.Username != "" || s.Password != "" || s.PasswordFile != "" || s.Token != "" || s.TokenFile != "" || s.AccessKey != "" {
-			bad("kafka.sasl.mechanism: must be set when there are credentials (PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM)")
+		if !reflect.ValueOf(s).IsZero() {
+			found.Add("kafka.sasl.mechanism", "is required with any other key of kafka.sasl: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM")
 		}
 	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
-		if s.Username == "" {
-			bad("kafka.sasl.username: must be set for %s", s.Mechanism)
-		}
-		one("password", s.Password, s.PasswordFile)
+		needs("username", s.Username)
+		needs("password", s.Password, s.PasswordFile)
 	case "OAUTHBEARER":
-		one("token", s.Token, s.TokenFile)
+		needs("token", s.Token, s.TokenFile)
 	case "AWS_MSK_IAM":
 		if (s.AccessKey == "") != (s.SecretKey == "" && s.SecretKeyFile == "") {
-			bad("kafka.sasl: access_key and secret_key must both be set or both be left out (then they come from the environment)")
+			found.Add("kafka.sasl", "access_key and secret_key must both be set or both be left out (then they come from the environment)")
 		}
-		readable("kafka.sasl.secret_key_file", s.SecretKeyFile)
 	default:
-		bad("kafka.sasl.mechanism: must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM (got %q)", s.Mechanism)
+		found.Add("kafka.sasl.mechanism", "must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM (got %q)", s.Mechanism)
 	}
-	return errs
 }
 
-// secret is a value, or the content of a file without the end of its last line.
-func secret(value, path string) (string, error) {
+// secretOf is a value, or what its file has now.
+func secretOf(value, path string) (string, error) {
 	if path == "" {
 		return value, nil
 	}
-	b, err := os.ReadFile(path)
+	text, err := secret.Read(path)
 	if err != nil {
 		return "", fmt.Errorf("read secret: %w", err)
 	}
-	return strings.TrimRight(string(b), "\r\n"), nil
+	return text, nil
 }
 
 func (s SASL) mechanism() sasl.Mechanism {
 	user := func() (user, pass string, err error) {
-		pass, err = secret(s.Password, s.PasswordFile)
+		pass, err = secretOf(s.Password, s.PasswordFile)
 		return s.Username, pass, err
 	}
 	switch s.Mechanism {
@@ -130,7 +155,7 @@ func (s SASL) mechanism() sasl.Mechanism {
 		return scram.Sha512(f)
 	case "OAUTHBEARER":
 		return oauth.Oauth(func(context.Context) (oauth.Auth, error) {
-			t, err := secret(s.Token, s.TokenFile)
+			t, err := secretOf(s.Token, s.TokenFile)
 			return oauth.Auth{Token: t, Extensions: s.Extensions}, err
 		})
 	case "AWS_MSK_IAM":
@@ -142,7 +167,7 @@ func (s SASL) mechanism() sasl.Mechanism {
 func (s SASL) awsAuth() (aws.Auth, error) {
 	a := aws.Auth{AccessKey: s.AccessKey, SessionToken: s.SessionToken}
 	var err error
-	if a.SecretKey, err = secret(s.SecretKey, s.SecretKeyFile); err != nil {
+	if a.SecretKey, err = secretOf(s.SecretKey, s.SecretKeyFile); err != nil {
 		return a, err
 	}
 	if a.AccessKey == "" {

@@ -203,8 +203,8 @@ func TestConfigurationErrorsAreToldAllAtOnce(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, want := range []string{
-		`kafka.brokers: must be host:port (got "kafka")`,
-		`kafka.brokers: the port must be from 1 to 65535 (got "kafka:99999")`,
+		`kafka.brokers[0]: must be host:port (got "kafka")`,
+		`kafka.brokers[1]: the port must be from 1 to 65535 (got "kafka:99999")`,
 		`kafka.compression: must be none, gzip, snappy, lz4 or zstd (got "brotli")`,
 		`kafka.linger: must be auto, or from 0s to 10s (got -1ns)`,
 		`delivery.window.events: must be at least 1 (got -1)`,
@@ -213,8 +213,8 @@ func TestConfigurationErrorsAreToldAllAtOnce(t *testing.T) {
 		`kafka.topics.replication_factor: must be -1 (the broker's default) or from 1 to 32767 (got 40000)`,
 		`kafka.tls: cert_file and key_file must both be set`,
 		`kafka.tls.ca_file: open /does/not/exist: no such file or directory`,
-		`kafka.sasl.username: must be set for SCRAM-SHA-256`,
-		`kafka.sasl.password: must be set for SCRAM-SHA-256, or kafka.sasl.password_file`,
+		`kafka.sasl.username: is required for SCRAM-SHA-256`,
+		`kafka.sasl.password: is required for SCRAM-SHA-256`,
 	} {
 		if !strings.Contains(err.Error(), want) {
 			t.Errorf("missing: %s\nin:\n%v", want, err)
@@ -222,5 +222,32 @@ func TestConfigurationErrorsAreToldAllAtOnce(t *testing.T) {
 	}
 	if err := (Config{Brokers: []string{"[::1]:9092"}}).Validate(); err != nil {
 		t.Errorf("the smallest configuration: %v", err)
+	}
+}
+
+// The file is read again for every login: one that has become empty since the start is an error and no empty password.
+func TestAnEmptySecretIsRefusedAtALogin(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "secret")
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("right\n")
+	cfg := Config{Brokers: []string{"k:9092"}, SASL: SASL{Mechanism: "PLAIN", Username: "u", PasswordFile: name}}
+	if err := cfg.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	login := func() ([]byte, error) {
+		_, first, err := cfg.SASL.mechanism().Authenticate(t.Context(), "k:9092")
+		return first, err
+	}
+	if first, err := login(); err != nil || string(first) != "\x00u\x00right" {
+		t.Errorf("login: %q %v", first, err)
+	}
+	write("\n")
+	if first, err := login(); err == nil || !strings.Contains(err.Error(), "must not be empty") {
+		t.Errorf("login with an empty file: %q %v", first, err)
 	}
 }

@@ -5,7 +5,6 @@
 package sink
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -113,66 +112,65 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns every fault of the configuration, joined, each with field, bound and value, or nil. Files are only
-// looked at for whether they can be read.
-func (c Config) Validate() error {
-	var errs []error
-	bad := func(format string, args ...any) { errs = append(errs, fault.Config(fmt.Errorf(format, args...), "")) }
-	readable := func(field, path string) {
-		if path == "" {
-			return
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			bad("%s: %w", field, err)
-			return
-		}
-		_ = f.Close() // opened for reading only
-	}
+// Validate returns every fault of the configuration, or nil. Files are only looked at for whether they can be read.
+func (c Config) Validate() fault.Problems {
+	var found fault.Problems
 
 	if len(c.Brokers) == 0 {
-		bad("kafka.brokers: must name at least one broker (got none)")
+		found.Add("kafka.brokers", "must name at least one broker (got none)")
 	}
-	for _, b := range c.Brokers {
+	for i, b := range c.Brokers {
 		if err := checkBroker(b); err != nil {
-			bad("kafka.brokers: %w", err)
+			found.Add(fmt.Sprintf("kafka.brokers[%d]", i), "%v", err)
 		}
 	}
 	if _, ok := codecs[c.Compression]; c.Compression != "" && !ok {
-		bad("kafka.compression: must be none, gzip, snappy, lz4 or zstd (got %q)", c.Compression)
+		found.Add("kafka.compression", "must be none, gzip, snappy, lz4 or zstd (got %q)", c.Compression)
 	}
 	if c.FixedLinger && (c.Linger < 0 || c.Linger > maxLinger) {
-		bad("kafka.linger: must be auto, or from 0s to %s (got %s)", maxLinger, c.Linger)
+		found.Add("kafka.linger", "must be auto, or from 0s to %s (got %s)", maxLinger, c.Linger)
 	}
 	if c.WindowEvents < 0 {
-		bad("delivery.window.events: must be at least 1 (got %d)", c.WindowEvents)
+		found.Add("delivery.window.events", "must be at least 1 (got %d)", c.WindowEvents)
 	}
 	if c.WindowBytes < 0 {
-		bad("delivery.window.bytes: must be at least 1 (got %d)", c.WindowBytes)
+		found.Add("delivery.window.bytes", "must be at least 1 (got %d)", c.WindowBytes)
 	}
 	if n := c.Topics.Partitions; n < -1 || n > 1<<31-1 {
-		bad("kafka.topics.partitions: must be -1 (the broker's default) or at least 1 (got %d)", n)
+		found.Add("kafka.topics.partitions", "must be -1 (the broker's default) or at least 1 (got %d)", n)
 	}
 	if n := c.Topics.ReplicationFactor; n < -1 || n > 1<<15-1 {
-		bad("kafka.topics.replication_factor: must be -1 (the broker's default) or from 1 to 32767 (got %d)", n)
+		found.Add("kafka.topics.replication_factor", "must be -1 (the broker's default) or from 1 to 32767 (got %d)", n)
 	}
 
 	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		bad("kafka.tls: cert_file and key_file must both be set or both be left out (got cert_file %q, key_file %q)",
+		found.Add("kafka.tls", "cert_file and key_file must both be set or both be left out (got cert_file %q, key_file %q)",
 			c.TLS.CertFile, c.TLS.KeyFile)
 	}
-	readable("kafka.tls.ca_file", c.TLS.CAFile)
-	readable("kafka.tls.cert_file", c.TLS.CertFile)
-	readable("kafka.tls.key_file", c.TLS.KeyFile)
-	if c.TLS.on() {
-		if _, err := c.TLS.load(); err != nil {
-			bad("%w", err)
+	if _, err := c.TLS.roots(); err != nil {
+		found.Add("kafka.tls.ca_file", "%v", err)
+	}
+	if readable(&found, "kafka.tls.cert_file", c.TLS.CertFile) && readable(&found, "kafka.tls.key_file", c.TLS.KeyFile) {
+		if _, err := c.TLS.pair(); err != nil {
+			found.Add("kafka.tls.cert_file", "with kafka.tls.key_file: %v", err)
 		}
 	}
-	for _, err := range c.SASL.validate(readable) {
-		bad("%w", err)
+	c.SASL.validate(&found)
+	return found
+}
+
+// readable says whether a file can be opened, or is not wanted.
+func readable(found *fault.Problems, field, path string) bool {
+	if path == "" {
+		return true
 	}
-	return errors.Join(errs...)
+	f, err := os.Open(path)
+	if err != nil {
+		found.Add(field, "%v", err)
+		return false
+	}
+	_ = f.Close() // opened for reading only
+	return true
 }
 
 func checkBroker(b string) error {

@@ -199,12 +199,11 @@ func (d *decoder) expand(n *yaml.Node, path string) (string, bool) {
 	if slices.Contains(verbatim, path) {
 		return n.Value, true
 	}
-	text, err := expandVariables(n.Value, d.env)
-	if err != nil {
-		d.add(n, path, "%v", err)
-		return "", false
+	text, wrong := expandVariables(n.Value, d.env)
+	for _, w := range wrong {
+		d.add(n, path, "%s", w)
 	}
-	return text, true
+	return text, len(wrong) == 0
 }
 
 var variable = regexp.MustCompile(`\$\$|\$\{([^}]*)(\}?)`)
@@ -212,10 +211,9 @@ var variable = regexp.MustCompile(`\$\$|\$\{([^}]*)(\}?)`)
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
 // expandVariables replaces ${NAME} and ${NAME:-default} (also for a variable that is set and empty, as a shell does), and
-// $$ by $. Any other dollar sign stays.
-func expandVariables(text string, env func(string) (string, bool)) (string, error) {
-	var failed error
-	out := variable.ReplaceAllStringFunc(text, func(match string) string {
+// $$ by $. Any other dollar sign stays. wrong is what cannot be replaced.
+func expandVariables(text string, env func(string) (string, bool)) (out string, wrong []string) {
+	out = variable.ReplaceAllStringFunc(text, func(match string) string {
 		if match == "$$" {
 			return "$"
 		}
@@ -224,17 +222,17 @@ func expandVariables(text string, env func(string) (string, bool)) (string, erro
 		value, set := env(name)
 		switch {
 		case m[2] == "":
-			failed = errors.New("${ without } (write $$ for a dollar sign)")
+			wrong = append(wrong, "${ without } (write $$ for a dollar sign)")
 		case !variableName.MatchString(name):
-			failed = errors.New("${…} must hold the name of an environment variable (write $$ for a dollar sign)")
+			wrong = append(wrong, "${…} must hold the name of an environment variable (write $$ for a dollar sign)")
 		case hasFallback && value == "":
 			return fallback
 		case !set:
-			failed = fmt.Errorf("the environment variable %s is not set (${%s:-default} gives a default)", name, name)
+			wrong = append(wrong, fmt.Sprintf("the environment variable %s is not set (${%s:-default} gives a default)", name, name))
 		}
 		return value
 	})
-	return out, failed
+	return out, wrong
 }
 
 // setText sets a field from text: of a file, a flag or a variable.
