@@ -4,6 +4,8 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 )
 
@@ -92,6 +94,14 @@ func (m *mend) topic(name, set string) string {
 	return "kafka-configs.sh" + m.to + " --alter --entity-type topics --entity-name " + name + " --add-config " + shell(set)
 }
 
+// compactSoon is what keeps a checkpoint topic small, as far as the provider lets everybody set it.
+func (m *mend) compactSoon() string {
+	if m.provider == confluent {
+		return "cleanup.policy=compact,segment.bytes=52428800"
+	}
+	return join(compactedSoon)
+}
+
 // broker sets something on all brokers.
 func (m *mend) broker(set string) string {
 	switch m.provider {
@@ -108,10 +118,10 @@ func (m *mend) broker(set string) string {
 	return "Set " + set + " in server.properties of the brokers"
 }
 
-// create makes a topic as how says, with a setting ("" for none).
-func (m *mend) create(name string, how Topics, set string) string {
-	compacted := func(cmd, flag string) string {
-		if set == "cleanup.policy=compact" {
+// create makes a topic as how says, with settings. Providers take those that they let everybody set.
+func (m *mend) create(name string, how Topics, settings map[string]string) string {
+	flag := func(cmd, flag string) string {
+		if settings["cleanup.policy"] == "compact" {
 			return cmd + flag
 		}
 		return cmd
@@ -119,13 +129,13 @@ func (m *mend) create(name string, how Topics, set string) string {
 	cmd := "kafka-topics.sh" + m.to + " --create --topic " + name
 	switch m.provider {
 	case eventHubs:
-		return compacted("az eventhubs eventhub create --resource-group <group> --namespace-name <namespace> --name "+name, " --cleanup-policy Compact")
+		return flag("az eventhubs eventhub create --resource-group <group> --namespace-name <namespace> --name "+name, " --cleanup-policy Compact")
 	case aiven: // wants both numbers
 		partitions, replicas := max(1, how.Partitions), how.ReplicationFactor
 		if replicas < 1 {
 			replicas = 3
 		}
-		return compacted(fmt.Sprintf("avn service topic-create <service> %s --partitions %d --replication %d", name, partitions, replicas), " --cleanup-policy compact")
+		return flag(fmt.Sprintf("avn service topic-create <service> %s --partitions %d --replication %d", name, partitions, replicas), " --cleanup-policy compact")
 	case confluent:
 		cmd = "confluent kafka topic create " + name
 	case msk: // as one's own
@@ -136,8 +146,11 @@ func (m *mend) create(name string, how Topics, set string) string {
 	if how.ReplicationFactor > 0 && m.provider != confluent {
 		cmd += fmt.Sprintf(" --replication-factor %d", how.ReplicationFactor)
 	}
-	if set != "" {
-		cmd += " --config " + set
+	if m.provider == confluent {
+		return flag(cmd, " --config cleanup.policy=compact")
+	}
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		cmd += " --config " + key + "=" + settings[key]
 	}
 	return cmd
 }

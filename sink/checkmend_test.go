@@ -60,8 +60,8 @@ func TestEachProviderHasItsOwnWay(t *testing.T) {
 		for _, got := range []struct{ is, want string }{
 			{m.topic("t", "a=b"), c.topic},
 			{m.broker("a=b"), c.broker},
-			{m.create("t", Topics{Partitions: 3, ReplicationFactor: 2}, ""), c.create},
-			{m.create("t", Topics{Partitions: 1}, "cleanup.policy=compact"), c.compacted},
+			{m.create("t", Topics{Partitions: 3, ReplicationFactor: 2}, nil), c.create},
+			{m.create("t", Topics{Partitions: 1}, compacted), c.compacted},
 			{m.grant("t", "Write", "DescribeConfigs"), c.grant},
 			{m.grantCluster("IdempotentWrite"), c.grantCluster},
 		} {

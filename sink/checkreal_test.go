@@ -129,7 +129,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	}
 	k, asked := testenv.KafkaWithACLs(t, users, nil)
 	k.CreateTopic(t, topic, 3, nil)
-	k.CreateTopic(t, cp, 1, map[string]string{"cleanup.policy": "compact"})
+	k.CreateTopic(t, cp, 1, compactedSoon)
 	admin := k.Client(t)
 	config := func(i int) Config {
 		cfg := config([]string{asked})

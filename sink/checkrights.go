@@ -55,8 +55,13 @@ func (c *checker) checkpoint(ctx context.Context, topic string) {
 	n, err := usable(m)
 	switch {
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		if made := c.creatable(ctx, name, topic, Topics{Partitions: 1}, map[string]string{"cleanup.policy": "compact"}); made != nil {
-			c.add(name, OK, "is missing and will be created"+with(made), "")
+		made, refused, err := createCheckpoints(ctx, c.cl, topic, true)
+		if !c.creatable(name, topic, Topics{Partitions: 1}, compactedSoon, made, err) {
+			return
+		}
+		c.add(name, OK, "is missing and will be created"+with(made), "")
+		if refused != nil {
+			c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): it will have theirs, and each connect may read much", "")
 		}
 		return
 	case denied(err):
@@ -73,7 +78,8 @@ func (c *checker) checkpoint(ctx context.Context, topic string) {
 	if n != 1 {
 		c.add(name+" partitions", Warn, fmt.Sprintf("it has %d partitions; only partition 0 is used", n), "Nothing has to be done; a new topic wants one partition.")
 	}
-	kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeTopic, topic, "cleanup.policy", "min.insync.replicas")
+	kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeTopic, topic, "min.insync.replicas", "cleanup.policy", "segment.ms", "segment.bytes",
+		"min.cleanable.dirty.ratio")
 	switch {
 	case denied(err):
 		c.add(name+" settings", Warn, "the relay's user may not see them: whether it is compacted is not known", c.mend.grant(topic, "DescribeConfigs"))
@@ -82,14 +88,11 @@ func (c *checker) checkpoint(ctx context.Context, topic string) {
 		c.add(name+" settings", Warn, "not told: "+said(err), "")
 		return
 	}
-	if p := kv["cleanup.policy"]; p != "" && (!strings.Contains(p, "compact") || strings.Contains(p, "delete")) {
-		c.add(name+" cleanup", Warn, "cleanup.policy is "+p+": the checkpoint of a relay that is away for longer than retention.ms is deleted",
-			c.mend.topic(topic, "cleanup.policy=compact"))
-	}
+	c.checkpointSettings(name, topic, kv)
 	c.replicas(name, topic, m, kv["min.insync.replicas"])
 }
 
-// readable says whether the topic's records can be read, and written as far as is told; it reads them.
+// readable says whether the topic's records can be read, and written as far as is told; it reads them as a start does.
 func (c *checker) readable(ctx context.Context, name, topic string, m *kmsg.MetadataResponseTopic) bool {
 	var missing []string
 	for _, right := range []struct {
@@ -104,7 +107,15 @@ func (c *checker) readable(ctx context.Context, name, topic string, m *kmsg.Meta
 		c.add(name, Fail, "the relay's user may not "+strings.ToLower(strings.Join(missing, " or "))+" it", c.mend.grant(topic, missing...))
 		return false
 	}
-	if _, err := readPartition(ctx, c.cl, topic, 0); err != nil {
+	f := fold(c.cl, topic, "")
+	f.patience = askTimeout / 2 // without coming further
+	err := f.toEnd(ctx)
+	switch {
+	case err != nil && ctx.Err() != nil && f.next > f.start:
+		c.add(name, Warn, fmt.Sprintf("it is so large that it could not be read in %s: offset %d of %d; a connect reads on until it is at the end", 2*askTimeout, f.next, f.end),
+			c.mend.topic(topic, c.mend.compactSoon()))
+		return false
+	case err != nil:
 		fix := "See that partition 0 has a leader and no open transaction (kafka-transactions.sh find-hanging)."
 		if denied(err) {
 			fix = c.mend.grant(topic, "Read")

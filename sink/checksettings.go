@@ -21,6 +21,11 @@ const (
 	shortestKeep = 24 * time.Hour
 	// clockSlack is how far clocks of one system may differ before anything may be made of it.
 	clockSlack = time.Minute
+	// largeSegment and oldSegment are what the newest segment of a checkpoint topic may be, one of them: Confluent Cloud lets nobody set less
+	// than 50 MiB. usualRatio is Kafka's own, which bounds the rest to twice what is current.
+	largeSegment = 64 << 20
+	oldSegment   = time.Hour
+	usualRatio   = 0.5
 )
 
 // settings judges a topic's settings beside its replicas. It is pure; a setting that the broker does not tell is not judged.
@@ -119,6 +124,28 @@ func (c *checker) cleanup(name, topic string, kv map[string]string, keyless bool
 	if n, err := strconv.ParseInt(kv["retention.bytes"], 10, 64); err == nil && n >= 0 && n < c.cfg.WindowBytes {
 		c.add(name+" retention", Warn, fmt.Sprintf("retention.bytes is %d for a partition, less than what the relay has in flight at once: a burst pushes events out before they are read", n),
 			c.mend.topic(topic, "retention.bytes=-1"))
+	}
+}
+
+// checkpointSettings judges what a checkpoint topic keeps: too little, or more than a connect should have to read.
+func (c *checker) checkpointSettings(name, topic string, kv map[string]string) {
+	p := kv["cleanup.policy"]
+	if deletes(p) {
+		c.add(name+" cleanup", Warn, "cleanup.policy is "+p+": the checkpoint of a relay that is away for longer than retention.ms is deleted",
+			c.mend.topic(topic, "cleanup.policy=compact"))
+	}
+	if !strings.Contains(p, "compact") {
+		return
+	}
+	size, err1 := strconv.ParseInt(kv["segment.bytes"], 10, 64)
+	age, err2 := strconv.ParseInt(kv["segment.ms"], 10, 64)
+	if err1 == nil && err2 == nil && size > largeSegment && age > oldSegment.Milliseconds() {
+		c.add(name+" segments", Warn, fmt.Sprintf("segment.bytes is %d and segment.ms is %s: the newest segment is not compacted, so each connect reads up to that much",
+			size, time.Duration(min(age, int64(1<<63-1)/1e6))*time.Millisecond), c.mend.topic(topic, c.mend.compactSoon()))
+	}
+	if ratio, err := strconv.ParseFloat(kv["min.cleanable.dirty.ratio"], 64); err == nil && ratio > usualRatio {
+		c.add(name+" compaction", Warn, fmt.Sprintf("min.cleanable.dirty.ratio is %g: the topic is compacted late, so each connect reads more than it need", ratio),
+			c.mend.topic(topic, "min.cleanable.dirty.ratio="+compactedSoon["min.cleanable.dirty.ratio"]))
 	}
 }
 

@@ -17,7 +17,8 @@ func (c *checker) topic(ctx context.Context, m *kmsg.MetadataResponseTopic, topi
 	n, err := usable(m)
 	switch {
 	case errors.Is(err, kerr.UnknownTopicOrPartition) && c.cfg.Topics.Create:
-		if made := c.creatable(ctx, name, topic, c.cfg.Topics, nil); made != nil {
+		made, err := c.wouldCreate(ctx, topic)
+		if c.creatable(name, topic, c.cfg.Topics, nil, made, err) {
 			c.add(name, OK, "is missing and will be created (kafka.topics.create)"+with(made), "")
 			if made := settingsOf(made); len(made) > 0 {
 				c.settings(name, topic, made, t)
@@ -25,7 +26,7 @@ func (c *checker) topic(ctx context.Context, m *kmsg.MetadataResponseTopic, topi
 		}
 		return
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		c.add(name, Fail, "does not exist", c.mend.create(topic, c.cfg.Topics, "")+"\nor set kafka.topics.create: true")
+		c.add(name, Fail, "does not exist", c.mend.create(topic, c.cfg.Topics, nil)+"\nor set kafka.topics.create: true")
 		return
 	case denied(err):
 		c.add(name, Fail, "the relay's user may not see it, and so not whether it exists: "+err.Error(), c.mend.grant(topic, "Describe", "Write", "DescribeConfigs"))
@@ -142,28 +143,28 @@ func (c *checker) leaders(name string, m *kmsg.MetadataResponseTopic) {
 	}
 }
 
-// creatable asks the brokers whether they would create a topic, without creating it, and judges its replicas; nil where they would not.
-func (c *checker) creatable(ctx context.Context, name, topic string, how Topics, configs map[string]string) *kmsg.CreateTopicsResponseTopic {
+// wouldCreate asks the brokers whether they would create a topic of records, without creating it.
+func (c *checker) wouldCreate(ctx context.Context, topic string) (*kmsg.CreateTopicsResponseTopic, error) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	made, err := createTopicReq(ctx, c.cl, topic, how, configs, true)
+	return createTopicReq(ctx, c.cl, topic, c.cfg.Topics, nil, true)
+}
+
+// creatable judges whether the brokers would create a topic, by their answer, and the replicas that it would have.
+func (c *checker) creatable(name, topic string, how Topics, configs map[string]string, made *kmsg.CreateTopicsResponseTopic, err error) bool {
 	if err != nil {
-		set := ""
-		for k, v := range configs {
-			set = k + "=" + v
-		}
-		fix := c.mend.create(topic, how, set)
+		fix := c.mend.create(topic, how, configs)
 		if denied(err) {
 			fix += "\nor " + c.mend.grant(topic, "Create")
 		}
 		c.add(name, Fail, "is missing and can not be created: "+said(err), fix)
-		return nil
+		return false
 	}
 	// A broker that does not tell what it would make answers nothing of it.
 	if least, err := strconv.Atoi(settingsOf(made)["min.insync.replicas"]); err == nil && made.ReplicationFactor > 0 {
 		c.replication(name, topic, int(made.ReplicationFactor), least)
 	}
-	return made
+	return true
 }
 
 func with(made *kmsg.CreateTopicsResponseTopic) string {

@@ -218,3 +218,34 @@ func TestWhatIsNotToldIsSaid(t *testing.T) {
 	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not tell whether", "topic t settings: warn: not told: UNSUPPORTED_VERSION")
 	hasNot(t, got, "FAIL")
 }
+
+func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
+	const week = "604800000"
+	for _, x := range []struct {
+		kv   map[string]string
+		want string // "" for nothing
+	}{
+		{compactedSoon, ""},
+		{map[string]string{"cleanup.policy": "compact"}, ""}, // the rest is not told
+		{map[string]string{"cleanup.policy": "compact", "segment.bytes": "1073741824", "segment.ms": week},
+			"segments: warn: segment.bytes is 1073741824 and segment.ms is 168h0m0s: the newest segment is not compacted"},
+		{map[string]string{"cleanup.policy": "compact", "segment.bytes": "52428800", "segment.ms": week}, ""},
+		{map[string]string{"cleanup.policy": "compact", "segment.bytes": "1073741824", "segment.ms": "600000"}, ""},
+		{map[string]string{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.5"}, ""},
+		{map[string]string{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.9"}, "compaction: warn: min.cleanable.dirty.ratio is 0.9"},
+		{map[string]string{"cleanup.policy": "delete", "segment.bytes": "1073741824", "segment.ms": week}, "cleanup: warn: cleanup.policy is delete"},
+		{map[string]string{"cleanup.policy": "compact,delete"}, "cleanup: warn: cleanup.policy is compact,delete"},
+	} {
+		c := settled("snappy")
+		c.checkpointSettings("checkpoint topic cp", "cp", x.kv)
+		got := lines(c.found)
+		if x.want == "" && got != "" || !strings.Contains(got, x.want) || strings.Count(got, "warn") > 1 {
+			t.Errorf("%v: %s; must say %q", x.kv, got, x.want)
+		}
+	}
+	m := mend{provider: confluent}
+	for _, fix := range []string{m.topic("cp", m.compactSoon()), m.create("cp", Topics{Partitions: 1}, compactedSoon)} {
+		has(t, fix, "cleanup.policy=compact")
+		hasNot(t, fix, "segment.ms", "dirty") // Confluent Cloud lets nobody set as little
+	}
+}

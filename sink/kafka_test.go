@@ -240,11 +240,13 @@ func readAll(t testing.TB, brokers []string, topic string) []*kgo.Record {
 	}
 	var out []*kgo.Record
 	for p := range n {
-		rs, err := readPartition(ctx, cl, topic, p)
+		err := newReader(cl, topic, p, func(r *kgo.Record) error {
+			out = append(out, r)
+			return nil
+		}).toEnd(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		out = append(out, rs...)
 	}
 	return out
 }

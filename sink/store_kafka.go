@@ -1,10 +1,12 @@
 package sink
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,14 +29,28 @@ type KafkaStore struct {
 	topic string
 	log   zerolog.Logger
 
-	loadWithin time.Duration // loadTimeout; shorter in tests
+	patience time.Duration // of a Load that comes no further: readPatience; shorter in tests
 
 	mu     sync.Mutex
-	cl     *kgo.Client // produces and reads; nil until needed and after a fatal error
-	ready  bool        // the topic is there and was looked at
-	id     [16]byte    // of the topic, zero before it was looked at
+	cl     *kgo.Client   // produces and reads; nil until needed and after a fatal error
+	ready  bool          // the topic is there and was looked at
+	id     [16]byte      // of the topic, zero before it was looked at
+	seen   *folded       // what was read so far; nil for nothing
+	keep   time.Duration // of seen: see keepFolded
 	warned bool
 }
+
+// folded is what the topic holds of one name, up to the place of the reader: the newest record of each key.
+type folded struct {
+	*reader
+	name    string
+	records map[string][]byte
+	whole   time.Time // when the newest reading that came to the end began, or the first one
+}
+
+// keepFolded is how long the next Load may go on from where the one before ended, at most delete.retention.ms: after that time Kafka
+// drops the record that removes a key, and the Load would not see that the key was removed.
+const keepFolded = time.Hour
 
 // NewKafkaStore makes a store in topic. It does not wait for the brokers. Of cfg it uses what reaches the cluster.
 func NewKafkaStore(cfg Config, topic string) (*KafkaStore, error) {
@@ -45,11 +61,8 @@ func NewKafkaStore(cfg Config, topic string) (*KafkaStore, error) {
 		return nil, fault.Config(fmt.Errorf("checkpoint.topic: %w", err), "")
 	}
 	cfg = cfg.withDefaults()
-	return &KafkaStore{cfg: cfg, topic: topic, log: cfg.Logger, loadWithin: loadTimeout}, nil
+	return &KafkaStore{cfg: cfg, topic: topic, log: cfg.Logger, patience: readPatience}, nil
 }
-
-// loadTimeout bounds a Load: a partition without a leader, or with a transaction that nobody ends, would be waited for in silence.
-const loadTimeout = 20 * time.Second
 
 // Close frees the connections.
 func (k *KafkaStore) Close() {
@@ -121,11 +134,15 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 	id := meta.Topics[0].TopicID
 	switch {
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		err := createTopic(ctx, cl, k.topic, Topics{Partitions: 1}, map[string]string{"cleanup.policy": "compact"})
+		_, refused, err := createCheckpoints(ctx, cl, k.topic, false)
 		if err != nil {
 			return fmt.Errorf("create: %w", err)
 		}
 		k.log.Info().Str("topic", k.topic).Msg("checkpoint topic created")
+		if refused != nil {
+			k.log.Warn().Err(refused).Str("topic", k.topic).
+				Msg("the brokers refuse the settings that keep the checkpoint topic small: it has theirs, and each connect may read much")
+		}
 		if id, err = k.appear(ctx, cl); err != nil {
 			return err
 		}
@@ -134,9 +151,13 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 	case n > 1:
 		k.warn(fmt.Sprintf("has %d partitions; only partition 0 is used", n))
 	}
-	if kv, err := configsOf(ctx, cl, kmsg.ConfigResourceTypeTopic, k.topic, "cleanup.policy"); err == nil && kv["cleanup.policy"] != "" &&
-		!strings.Contains(kv["cleanup.policy"], "compact") {
-		k.warn("is not compacted (cleanup.policy=" + kv["cleanup.policy"] + "): checkpoints may be deleted; set cleanup.policy=compact")
+	kv, _ := configsOf(ctx, cl, kmsg.ConfigResourceTypeTopic, k.topic, "cleanup.policy", "delete.retention.ms") // nil where they are not told
+	if deletes(kv["cleanup.policy"]) {
+		k.warn("has cleanup.policy=" + kv["cleanup.policy"] + ": checkpoints may be deleted; set cleanup.policy=compact")
+	}
+	k.keep = keepFolded
+	if ms, err := strconv.ParseInt(kv["delete.retention.ms"], 10, 64); err == nil {
+		k.keep = time.Duration(min(ms, keepFolded.Milliseconds())) * time.Millisecond
 	}
 	k.ready, k.id = true, id
 	return nil
@@ -168,29 +189,63 @@ func (k *KafkaStore) appear(ctx context.Context, cl *kgo.Client) (id [16]byte, e
 // Load returns every record whose key starts with name + "/", as of some moment after the call began: it asks for the end
 // of the partition first, and then reads everything up to there, committed records only. A topic that was just created is
 // empty; a topic that can not be read to that end is an error.
+//
+// It takes as long as it needs while it comes further. What it has read it keeps, also when it ends with an error, and the next Load
+// goes on from there where the topic is still the same one. It holds no more than the newest record of each key of name.
 func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, k.loadWithin) // the caller tries again, and tells why
-	defer cancel()
-	cl, err := k.reach(ctx, "read")
+	cl, err := k.reachWithin(ctx, "read")
 	if err != nil {
 		return nil, err
 	}
-	records, err := readPartition(ctx, cl, k.topic, 0)
-	if err != nil {
+	if k.seen == nil || k.seen.name != name || time.Since(k.seen.whole) > k.keep {
+		k.seen = fold(nil, k.topic, name)
+	}
+	f, began, told := k.seen, time.Now(), time.Now()
+	f.cl, f.patience = cl, k.patience
+	f.each = func(r *kgo.Record) error {
+		if now := time.Now(); now.Sub(told) >= sayReading {
+			told = now
+			k.log.Info().Str("topic", k.topic).Int64("offset", r.Offset).Int64("end", f.end).Dur("for", now.Sub(began)).
+				Msg("reading the checkpoint topic; walpost check says whether it is larger than it need be")
+		}
+		return f.take(r)
+	}
+	if err := f.toEnd(ctx); err != nil {
 		k.ready = false // it may have been deleted
 		return nil, k.fail("read", err)
 	}
-	found := map[string][]byte{}
-	for _, r := range records {
-		if r.Value == nil {
-			delete(found, string(r.Key))
-		} else if strings.HasPrefix(string(r.Key), name+"/") {
-			found[string(r.Key)] = r.Value
-		}
+	f.whole = began
+	return maps.Clone(f.records), nil
+}
+
+// sayReading is how often a Load that takes long says how far it is.
+const sayReading = 10 * time.Second
+
+// reachWithin is reach within the patience of a Load, because a topic that gets no leader would be waited for in silence.
+func (k *KafkaStore) reachWithin(ctx context.Context, step string) (*kgo.Client, error) {
+	ctx, cancel := context.WithTimeout(ctx, k.patience)
+	defer cancel()
+	return k.reach(ctx, step)
+}
+
+func fold(cl *kgo.Client, topic, name string) *folded {
+	f := &folded{name: name, whole: time.Now()}
+	f.reader = newReader(cl, topic, 0, f.take)
+	f.again = func() { f.records = map[string][]byte{} }
+	return f
+}
+
+func (f *folded) take(r *kgo.Record) error {
+	switch key := string(r.Key); {
+	case !strings.HasPrefix(key, f.name+"/"):
+	case r.Value == nil:
+		delete(f.records, key)
+	default:
+		f.records[key] = bytes.Clone(r.Value) // the record is a part of all that was fetched
 	}
-	return maps.Clone(found), nil
+	return nil
 }
 
 // Save returns when all in-sync replicas have the record.

@@ -87,11 +87,14 @@ func TestKafkaStoreReadsOnAfterCompaction(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	if err := s.Save(patient(t), "n/2", []byte("newer")); err != nil {
+		t.Fatal(err)
+	}
 	if err := s.Save(patient(t), "n/1", nil); err != nil {
 		t.Fatal(err)
 	}
 	c.Compact()
-	if got, err := s.Load(patient(t), "n"); err != nil || len(got) != 0 {
+	if got, err := s.Load(patient(t), "n"); err != nil || len(got) != 1 {
 		t.Errorf("load: %v, %v", got, err)
 	}
 }
@@ -240,7 +243,7 @@ func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
 	if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	s.loadWithin = time.Second
+	s.patience = time.Second
 	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "cp", Err: kerr.NotLeaderForPartition, Count: -1})
 	if got, err := s.Load(patient(t), "n"); err == nil || !fault.Retryable(err) || !errors.Is(err, kerr.NotLeaderForPartition) {
 		t.Errorf("load: %v, %v", got, err)

@@ -54,83 +54,28 @@ func (t *TailReader) Records(ctx context.Context, topic string, since time.Time,
 		return fmt.Errorf("read topic %s: %w", topic, err)
 	}
 	for p := range n {
-		if err := t.partition(ctx, topic, p, since, each); err != nil {
-			return fmt.Errorf("read topic %s: partition %d: %w", topic, p, err)
+		given := int64(0) // the offset behind the newest record that each was called with: none comes twice
+		r := newReader(t.cl, topic, p, func(rec *kgo.Record) error {
+			for _, h := range rec.Headers {
+				if h.Key != "id" || rec.Offset < given {
+					continue
+				}
+				given = rec.Offset + 1
+				out := TailRecord{ID: h.Value, Key: rec.Key, Value: rec.Value}
+				if rec.Attrs.TimestampType() == 0 {
+					out.Time = rec.Timestamp
+				}
+				return each(&out)
+			}
+			return nil
+		})
+		r.patience, r.stable = tailPatience, true // what is behind the stable end is of a transaction that nobody has ended
+		if !since.IsZero() {
+			r.from = max(since.UnixMilli(), 0)
+		}
+		if err := r.toEnd(ctx); err != nil {
+			return fmt.Errorf("read topic %s: %w", topic, err)
 		}
 	}
 	return nil
 }
-
-func (t *TailReader) partition(ctx context.Context, topic string, partition int32, since time.Time, each func(r *TailRecord) error) error {
-	next, end := int64(-1), int64(-1)
-	given := int64(0) // the offset behind the newest record that each was called with: none comes twice
-	var pause backoff
-	for give := time.Now().Add(tailPatience); ; {
-		err := func() (err error) {
-			if end < 0 {
-				at := int64(-2) // the first there is
-				if !since.IsZero() {
-					at = max(since.UnixMilli(), 0)
-				}
-				if next, err = offset(ctx, t.cl, topic, partition, at); err != nil {
-					return err
-				}
-				if end, err = offset(ctx, t.cl, topic, partition, -1); err != nil {
-					end = -1
-					return err
-				}
-				if next < 0 { // nothing is that young
-					next = end
-				}
-			}
-			for next < end {
-				fp, to, err := fetch(ctx, t.cl, topic, partition, next)
-				if err != nil {
-					return err
-				}
-				for _, r := range fp.Records {
-					for _, h := range r.Headers {
-						if h.Key != "id" || r.Offset < given {
-							continue
-						}
-						given = r.Offset + 1
-						out := TailRecord{ID: h.Value, Key: r.Key, Value: r.Value}
-						if r.Attrs.TimestampType() == 0 {
-							out.Time = r.Timestamp
-						}
-						if err := each(&out); err != nil {
-							return stopped{err}
-						}
-						break
-					}
-				}
-				switch {
-				case to > next:
-					next, pause, give = to, 0, time.Now().Add(tailPatience)
-				case fp.LastStableOffset <= next: // what follows is of a transaction that nobody has ended
-					return nil
-				default:
-					return errors.New("the broker gives no records")
-				}
-			}
-			return nil
-		}()
-		var own stopped
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &own):
-			return own.error
-		case denied(err) || errors.Is(err, kerr.OffsetOutOfRange) && next >= end || time.Now().After(give):
-			return err
-		case errors.Is(err, kerr.OffsetOutOfRange): // deleted meanwhile
-			end = -1
-		}
-		if !pause.sleep(ctx) {
-			return errors.Join(context.Cause(ctx), err)
-		}
-	}
-}
-
-// stopped is an error of the caller's own.
-type stopped struct{ error }

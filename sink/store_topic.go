@@ -1,0 +1,54 @@
+package sink
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// compacted is what a checkpoint topic needs.
+var compacted = map[string]string{"cleanup.policy": "compact"}
+
+// compactedSoon keeps a checkpoint topic small as well. Each connect reads all of it, and Kafka never compacts the newest segment, which
+// is closed when it has segment.bytes or is segment.ms old: by default 1 GiB and a week. One busy relay writes some 250 kB in ten
+// minutes.
+var compactedSoon = map[string]string{
+	"cleanup.policy":            "compact",
+	"segment.ms":                "600000",
+	"segment.bytes":             "4194304",
+	"min.cleanable.dirty.ratio": "0.01",
+}
+
+// createCheckpoints makes the topic of the checkpoints, or with dry only asks whether it could be made. refused is why it has the
+// brokers' own settings for its segments: managed brokers let nobody set them, or not as low.
+func createCheckpoints(ctx context.Context, cl *kgo.Client, topic string, dry bool) (made *kmsg.CreateTopicsResponseTopic, refused, err error) {
+	how := Topics{Partitions: 1}
+	made, err = createTopicReq(ctx, cl, topic, how, compactedSoon, dry)
+	var answer *kerr.Error
+	if err == nil || !errors.As(err, &answer) || answer.Retriable || denied(err) {
+		return made, nil, err
+	}
+	refused = err
+	made, err = createTopicReq(ctx, cl, topic, how, compacted, dry)
+	return made, refused, err
+}
+
+// join writes settings as tools take them: key=value,key=value.
+func join(settings map[string]string) string {
+	var all []string
+	for _, key := range slices.Sorted(maps.Keys(settings)) {
+		all = append(all, key+"="+settings[key])
+	}
+	return strings.Join(all, ",")
+}
+
+// deletes says whether a cleanup.policy removes records that are the newest of their key.
+func deletes(policy string) bool {
+	return policy != "" && (!strings.Contains(policy, "compact") || strings.Contains(policy, "delete"))
+}
