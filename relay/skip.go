@@ -11,8 +11,9 @@ import (
 // skipping is what the store has of events that halted a relay. A request to pass over an event stays in the store until a position behind
 // the event is confirmed: a start before that passes over the event once more. All fields belong to the loop.
 type skipping struct {
-	asked map[spot]*checkpoint.Halt // by a person
-	keys  map[string]cdc.Position   // in the store, and the commit record behind which they are of no use
+	// asked is what a person asked for, by place. A place can have several requests: another configuration may name the event by another id.
+	asked map[spot][]*checkpoint.Halt
+	keys  map[string]cdc.Position // in the store, and the commit record behind which they are of no use
 }
 
 // A spot is where an event is in the stream.
@@ -23,13 +24,14 @@ type spot struct {
 
 // take takes over what a new session has found in the store.
 func (s *skipping) take(a *attempt) {
-	s.asked, s.keys = map[spot]*checkpoint.Halt{}, map[string]cdc.Position{}
+	s.asked, s.keys = map[spot][]*checkpoint.Halt{}, map[string]cdc.Position{}
 	for h := range maps.Values(a.halts) {
 		s.keys[h.Key()] = h.Commit
 	}
 	for h := range maps.Values(a.skips) {
 		s.keys[h.SkipKey()] = h.Commit
-		s.asked[spot{h.Commit, h.Row}] = h
+		at := spot{h.Commit, h.Row}
+		s.asked[at] = append(s.asked[at], h)
 	}
 }
 
@@ -42,7 +44,7 @@ func (s *skipping) drop(confirmed cdc.Position) (keys []string) {
 		}
 	}
 	if len(keys) > 0 {
-		maps.DeleteFunc(s.asked, func(at spot, _ *checkpoint.Halt) bool { return at.commit < confirmed })
+		maps.DeleteFunc(s.asked, func(at spot, _ []*checkpoint.Halt) bool { return at.commit < confirmed })
 		slices.Sort(keys)
 	}
 	return keys
@@ -53,21 +55,22 @@ func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) bool {
 	if len(l.skipping.asked) == 0 {
 		return false
 	}
-	h := l.skipping.asked[spot{commit, row}]
-	if h == nil {
+	asked := l.skipping.asked[spot{commit, row}]
+	if len(asked) == 0 {
 		return false
 	}
 	table := ""
 	if rel := relationOf(ev); rel != nil {
 		table = rel.String()
 	}
-	if found := l.haltOf(commit, row, table, l.rec.EventID); found.Token != h.Token {
-		l.log.Warn().Str("asked", h.Token).Str("found", found.Token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).
+	token := l.haltOf(commit, row, table, l.rec.EventID).Token
+	if !slices.ContainsFunc(asked, func(h *checkpoint.Halt) bool { return h.Token == token }) {
+		l.log.Warn().Str("asked", asked[0].Token).Str("found", token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).
 			Msg("a request to pass over an event names another event than the one at this place: it is not applied")
 		return false
 	}
 	l.skipped++
-	l.log.Warn().Str("token", h.Token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).Int("row", row).
+	l.log.Warn().Str("token", token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).Int("row", row).
 		Msg("EVENT PASSED OVER, as walpost skip asked: it is not delivered")
 	return true
 }
