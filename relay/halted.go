@@ -125,16 +125,21 @@ func (l *loop) settleBriefly(err error) {
 
 // drain delivers, checkpoints and confirms what is in flight until nothing is left that can be delivered, or until (zero: however long that
 // takes). When stop is closed, drain goes on for shutdown_grace at most. An event that is refused meanwhile ends nothing: what is in other
-// topics goes on. An error that drain returns concerns the source.
+// topics goes on. Nor does a session that is lost, whatever the error: the next start meets the error again if it stays. drain returns an error only
+// if the error concerns the slot or the source and needs a person.
 func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 	for l.inFlight() > 0 && (until.IsZero() || l.now.Before(until)) {
 		_, open := l.waiting()
 		if err := l.tick(time.Now()); err != nil {
 			var bad *BadEvent
-			if !errors.As(err, &bad) {
+			switch {
+			case errors.As(err, &bad):
+				l.anotherBad(bad)
+			case fault.NeedsPerson(err):
 				return err
+			default: // the session is lost
+				l.log.Warn().Err(err).Msg("source lost while the relay ends: what is in flight is delivered without it")
 			}
-			l.anotherBad(bad)
 			continue
 		}
 		if open == 0 { // and tick has taken the acknowledgements

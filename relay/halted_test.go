@@ -160,6 +160,30 @@ func TestASessionThatIsLostDuringAHaltChangesNothing(t *testing.T) {
 	})
 }
 
+// A session that ends by an error which every session would meet again changes nothing either: the bad event is before it.
+func TestASessionErrorDuringAHaltKeepsTheBadEvent(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		r := w.start(Config{HaltLinger: time.Hour})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.hold = "0/74-0" })
+		good := w.commit("a")
+		w.commit("!")
+		r.halted(t)
+		w.cut(errors.New("ERROR: invalid memory alloc request size (SQLSTATE XX000)"))
+		time.Sleep(time.Minute)
+		if st := r.relay.Status(); st.Bad == nil || !strings.Contains(st.Reason, "aggregate_type is null") {
+			t.Errorf("%+v", st)
+		}
+		w.do(func() { w.hold = "" })
+		w.want(t, 5*time.Second, "checkpoint", func() bool { return w.newest().LSN == good.end })
+		r.stop()
+		if !fault.NeedsPerson(r.err) {
+			t.Error(r.err)
+		}
+	})
+}
+
 // What concerns the slot ends a delivering halt at once.
 func TestAFaultOfTheSourceEndsTheDeliveryOfAHalt(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
