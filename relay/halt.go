@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -64,9 +63,9 @@ func (l *loop) stop() error {
 	from := l.now
 	err := l.drain(nil, l.now.Add(l.cfg.ShutdownGrace))
 	l.finish()
-	var outside *halting
-	if errors.As(err, &outside) {
-		outside.freed()
+	if l.outside != nil {
+		l.outside.freed()
+		err = l.outside
 	}
 	again := 0
 	if l.tracker != nil { // else nothing was ever read

@@ -42,6 +42,9 @@ func (l *loop) fail(ctx context.Context, err error) error {
 		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: this cannot be waited out")
 		l.settleBriefly(err)
 		l.finish()
+		if l.outside != nil {
+			l.outside.freed()
+		}
 		l.setState(Stopped, err.Error())
 		return err
 	}
@@ -82,7 +85,10 @@ func (l *loop) halt(ctx context.Context, err error) error {
 	}
 	l.finish()
 	var from *halting
-	if errors.As(err, &from) {
+	switch errors.As(err, &from); {
+	case from != l.outside: // it came while the last acknowledgements were taken, or the last checkpoint was written
+		return l.outside
+	case from != nil:
 		from.freed()
 		if since = time.Now(); linger >= 0 {
 			linger = max(linger, seenFor)
@@ -102,8 +108,8 @@ func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) 
 	select {
 	case <-ctx.Done():
 	case <-over:
-	case h := <-l.halts:
-		return h
+	case l.outside = <-l.halts:
+		return l.outside
 	}
 	return nil
 }

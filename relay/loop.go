@@ -65,6 +65,7 @@ type loop struct {
 	dropNext bool      // the next session must not skip what the checkpoint says was delivered
 	stopping bool      // no way back to reading
 	finished bool      // nothing is delivered any more
+	outside  *halting  // what halts the run from outside, once the loop knows of it
 	bad      *BadEvent // the first one; reading ended there
 
 	copy *copying // nil while the stream is read
@@ -242,8 +243,8 @@ func (l *loop) tick(now time.Time) error {
 	default:
 	}
 	select {
-	case h := <-l.halts:
-		return h
+	case l.outside = <-l.halts:
+		return l.outside
 	default:
 	}
 	if l.tracker != nil {

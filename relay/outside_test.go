@@ -1,0 +1,67 @@
+package relay
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// The breaker's word counts also when it comes while the relay halts, in the seconds for the last acknowledgements or the last checkpoint.
+func TestAHaltFromOutsideIsNotLostWhileTheRelayEnds(t *testing.T) {
+	for name, by := range map[string]func(w *world, r *run){
+		"waiting for acknowledgements": func(w *world, r *run) {
+			w.do(func() { w.stalled = true })
+			w.commit("a")
+			w.do(func() { w.checkErr = fault.Person(errors.New("the publication is gone"), "") })
+		},
+		"writing the last checkpoint": func(w *world, r *run) {
+			w.do(func() { w.storeHang = true })
+			w.commit("a", "!")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.gapsOK = true
+				r := w.start(Config{HaltLinger: -1})
+				w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+				by(w, r)
+				w.want(t, 20*time.Second, "halted", func() bool { return r.relay.Status().State == Halted })
+				time.Sleep(time.Second)
+				calls := 0
+				r.relay.Halt(fault.Person(errors.New("too much WAL"), ""), func() { w.do(func() { calls++ }) })
+				time.Sleep(time.Minute)
+				w.do(func() {
+					if calls != 1 {
+						t.Errorf("%d calls", calls)
+					}
+				})
+				if st := r.relay.Status(); st.State != Halted || st.Reason != "too much WAL" {
+					t.Errorf("%+v", st)
+				}
+				r.stop()
+			})
+		})
+	}
+}
+
+// A stop that writes its last checkpoint when the breaker comes.
+func TestAHaltFromOutsideIsNotLostWhileTheRelayStops(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		r := w.start(Config{})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.storeHang = true })
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		r.cancel()
+		time.Sleep(time.Second)
+		calls := 0
+		r.relay.Halt(fault.Person(errors.New("too much WAL"), ""), func() { calls++ })
+		<-r.done
+		if calls != 1 || !fault.NeedsPerson(r.err) {
+			t.Errorf("%v, %d calls", r.err, calls)
+		}
+	})
+}
