@@ -292,7 +292,7 @@ func (rc *recovery) each(ctx context.Context, r *tableReading, table replication
 	}
 	var rec cdc.Record
 	for {
-		ev, err := rows.Next()
+		ev, err := r.next(rows)
 		if err != nil || ev == nil {
 			return err
 		}

@@ -122,16 +122,48 @@ func (t *tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 	}
 	r := &tableReading{tables: t, reader: reader, spec: c}
 	if r.left, err = unfinished(c, reader.Tables()); err != nil {
-		reader.Close()
+		r.Close()
 		return nil, err
 	}
-	if t.prepare != nil {
-		if r.leaveOut, err = t.prepare(ctx, r); err != nil {
-			reader.Close()
-			return nil, err
-		}
+	if snapshot == "" {
+		err = r.readAhead(ctx)
+	}
+	if err == nil && t.prepare != nil {
+		r.leaveOut, err = t.prepare(ctx, r)
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
 	}
 	return r, nil
+}
+
+// readAhead finds out which rows of this reading the stream will give: those that were written since the slot was made. They are left out,
+// since the stream may give an event of the same key first, whose row is deleted. What a former reading saw cannot tell: an update, or an
+// ALTER TABLE that rewrites the table, has an old row look like a new one. Where the server does not tell, such rows come twice.
+func (r *tableReading) readAhead(ctx context.Context) error {
+	r.streamed = newRowSet()
+	upTo := r.reader.Position()
+	r.cfg.Logger.Info().Str("lsn", upTo.String()).Msg("reading ahead of the slot: rows that the stream will give are left out of this reading of the table")
+	err := r.source.ReadAhead(ctx, upTo, r.streamed.add)
+	if errors.Is(err, replication.ErrNoReadAhead) {
+		r.cfg.Logger.Warn().Err(err).Msg("rows that were written since the slot was made come twice, and of one key possibly in another order the first time")
+		return nil
+	}
+	return err
+}
+
+// next is the next row of rows that the stream will not give.
+func (r *tableReading) next(rows *replication.Rows) (*cdc.Event, error) {
+	for {
+		ev, err := rows.Next()
+		if ev == nil || err != nil || r.streamed == nil {
+			return ev, err
+		}
+		if streamed, err := r.streamed.has(&ev.Row); err != nil || !streamed {
+			return ev, err
+		}
+	}
 }
 
 // unfinished is the tables that are left to read, in this order: the one that was being read comes first, because a checkpoint keeps the
@@ -161,6 +193,7 @@ type tableReading struct {
 	left     []replication.Table // the first is being read where rows is not nil
 	rows     *replication.Rows
 	order    string
+	streamed *rowSet                           // what the stream will give; nil where the reading is of a moment before it
 	leaveOut func(ev *cdc.Event) (bool, error) // nil: nothing
 	given    uint64                            // rows
 }
@@ -195,7 +228,7 @@ func (r *tableReading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, e
 			}
 			r.order = orderName(sel.Order)
 		}
-		ev, err := r.rows.Next()
+		ev, err := r.next(r.rows)
 		switch {
 		case err != nil && ctx.Err() != nil:
 			return nil, none, errors.Join(ctx.Err(), err)
@@ -222,4 +255,7 @@ func (r *tableReading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, e
 }
 
 // Close frees the connection.
-func (r *tableReading) Close() { r.reader.Close() }
+func (r *tableReading) Close() {
+	r.reader.Close()
+	r.streamed.Close()
+}

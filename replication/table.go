@@ -23,6 +23,7 @@ type TableReader struct {
 	commits bool   // the server keeps commit timestamps (track_commit_timestamp)
 	sees    string // what the snapshot sees, as pg_current_snapshot prints it
 	xmax    string // the first full transaction id that it does not
+	at      lsn    // a position behind every transaction that it sees
 }
 
 type readTable struct {
@@ -120,16 +121,16 @@ func (r *TableReader) open(ctx context.Context, opts TableOptions, version int) 
 		begin += "; SET TRANSACTION SNAPSHOT " + quoteLiteral(opts.Snapshot)
 	}
 	if _, err = r.conn.Exec(ctx, begin).ReadAll(); err == nil {
-		var now struct {
+		type snapshot struct {
 			On         bool
 			Sees, XMax string
+			At         lsn
 		}
-		now, err = row[struct {
-			On         bool
-			Sees, XMax string
-		}](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
- pg_current_snapshot()::text AS sees, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax`)
-		r.commits, r.sees, r.xmax = now.On, now.Sees, now.XMax
+		var now snapshot
+		now, err = row[snapshot](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
+ pg_current_snapshot()::text AS sees, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
+ CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END AS at`)
+		r.commits, r.sees, r.xmax, r.at = now.On, now.Sees, now.XMax, now.At
 	}
 	if err != nil {
 		r.Close()
@@ -143,6 +144,9 @@ func (r *TableReader) Close() { closeConn(r.conn) }
 
 // KeepsCommitTimes says whether the server keeps the commit times of transactions (track_commit_timestamp).
 func (r *TableReader) KeepsCommitTimes() bool { return r.commits }
+
+// Position is behind the commit of every transaction whose rows are read.
+func (r *TableReader) Position() cdc.Position { return cdc.Position(r.at) }
 
 // Tables are the tables that can be read, in the configuration's order.
 func (r *TableReader) Tables() []Table {

@@ -1,0 +1,103 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+const (
+	stateNoFunction   = "42883"
+	stateNotSupported = "0A000"
+)
+
+// ErrNoReadAhead says that this server does not let the role copy the slot, so that nobody can tell what the stream will give.
+var ErrNoReadAhead = errors.New("the server does not allow to read ahead of the slot")
+
+// ReadAhead hands every row that the slot's stream will give as an insert, of a transaction that is wholly before upTo, to each. A row is
+// valid until each returns. The slot stays where it is, and may be in use: what is read is a copy of it. The copy is temporary: it ends with
+// this call, or with the process.
+func (s *Source) ReadAhead(ctx context.Context, upTo cdc.Position, each func(row *cdc.Row) error) error {
+	session, at, err := s.openAhead(ctx)
+	if err != nil {
+		return fmt.Errorf("read ahead of slot %s: %w", s.cfg.Slot, err)
+	}
+	defer func() {
+		limited, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		_ = session.Close(limited) // a connection that ends later frees the copy later
+	}()
+	if reached(at, upTo) {
+		return nil
+	}
+	if err := session.Start(ctx, at); err != nil {
+		return fmt.Errorf("read ahead of slot %s: %w", s.cfg.Slot, err)
+	}
+	for {
+		ev, err := session.Next(ctx, time.Second)
+		if err != nil {
+			return fmt.Errorf("read ahead of slot %s: %w", s.cfg.Slot, err)
+		}
+		switch ev.Kind {
+		case cdc.Insert:
+			if err := each(&ev.Row); err != nil {
+				return err
+			}
+		case cdc.Commit, cdc.Idle:
+			if reached(ev.Pos, upTo) {
+				return nil
+			}
+		case cdc.Begin, cdc.Update, cdc.Delete, cdc.Message:
+		}
+	}
+}
+
+// reached reports whether at is upTo, or beyond. Where the next record will begin a new page of WAL, the server names the place behind the
+// page's header (24 or 40 bytes) as the end of what is written, and the place before the header as the end of what is sent.
+func reached(at, upTo cdc.Position) bool {
+	const page, header = 8192, 40
+	return at >= upTo || at%page == 0 && at > 0 && upTo-at <= header
+}
+
+// openAhead opens a session on a temporary copy of the slot, which streams from at.
+func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Position, err error) {
+	var f *facts
+	if err := s.beside(ctx, func(sql *pgconn.PgConn) error {
+		f, err = s.cfg.describe(ctx, sql)
+		return err
+	}); err != nil {
+		return nil, 0, err
+	}
+	conn, err := s.connectBeside(ctx, f)
+	if err != nil {
+		return nil, 0, err
+	}
+	name := fmt.Sprintf("walpost_ahead_%d", conn.PID())
+	made, err := row[struct{ LSN lsn }](ctx, conn, "copy the slot",
+		"SELECT lsn FROM pg_copy_logical_replication_slot("+quoteLiteral(s.cfg.Slot)+", "+quoteLiteral(name)+", true)")
+	if err != nil {
+		closeConn(conn)
+		switch sqlState(err) {
+		case stateLimitReached:
+			return nil, 0, fault.Retry(fault.WithHint(err, "Raise max_replication_slots and restart Postgres, or drop a slot that nobody uses: "+
+				"a second slot is needed while an interrupted reading of the table begins again."))
+		case stateNoRight, stateNoFunction, stateNotSupported:
+			return nil, 0, fmt.Errorf("%w: %w", ErrNoReadAhead, err)
+		case stateUndefinedObject, stateNotInState: // opening anew judges what became of the slot
+			return nil, 0, fault.Retry(err)
+		}
+		return nil, 0, err
+	}
+	at = cdc.Position(made.LSN)
+	return newSession(conn, nil, sessionConfig{
+		slot: name, publication: s.cfg.Publication, walSenderTimeout: millis(f.server.SenderTimeout), confirmKeepalives: true,
+		logger: zerolog.Nop(), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: at}}, roots: f.roots(),
+	}), at, nil
+}

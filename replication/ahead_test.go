@@ -1,0 +1,84 @@
+package replication
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// ahead reads ahead to where a new reading of the table is, and returns the ids.
+func (w *world) ahead() (string, error) {
+	w.Helper()
+	r, err := w.source().ReadTables(w.Context(), TableOptions{})
+	if err != nil {
+		w.Fatal(err)
+	}
+	defer r.Close()
+	// Shorter than the server takes to ask by itself whether somebody is there.
+	ctx, cancel := context.WithTimeout(w.Context(), 20*time.Second)
+	defer cancel()
+	var ids []string
+	err = w.source().ReadAhead(ctx, r.Position(), func(row *cdc.Row) error {
+		ids = append(ids, string(row.Values[0].Bytes))
+		return nil
+	})
+	return strings.Join(ids, " "), err
+}
+
+// The copy of the slot gives what the slot will give, while that one is in use, and the slot stays where it is.
+func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
+	onEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)", "INSERT INTO outbox VALUES (1)")
+		w.cfg.SnapshotChosen = true
+		s := w.mustOpen(w.source(), true)
+		at := s.Identity().SlotFound.Confirmed
+		if err := s.Start(t.Context(), at); err != nil {
+			t.Fatal(err)
+		}
+		want := func(want string) {
+			t.Helper()
+			if got, err := w.ahead(); err != nil || got != want {
+				t.Errorf("read ahead: %q, %v, must be %q", got, err, want)
+			}
+		}
+		want("")
+		// A commit that is not awaited is visible before it is written.
+		w.exec("INSERT INTO outbox VALUES (2), (3)", "DELETE FROM outbox WHERE id = 2", "UPDATE outbox SET payload = 'x'",
+			"SET synchronous_commit = off; INSERT INTO outbox VALUES (4)")
+		want("2 3 4")
+		// The next record will begin a page, and a segment.
+		w.exec("SELECT pg_switch_wal()")
+		want("2 3 4")
+		for range 12 { // wherever in a page the WAL ends
+			w.exec("SELECT pg_logical_emit_message(false, 'x', repeat('x', 2000))")
+			want("2 3 4")
+		}
+		if got := w.value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = " + quoteLiteral(w.cfg.Slot)); got != at.String() {
+			t.Errorf("the slot moved from %s to %s", at, got)
+		}
+		if got := w.until(s, "id", func(ev *cdc.Event) bool { return ev.Kind == cdc.Commit }); len(got) == 0 {
+			t.Error("the slot gives nothing")
+		}
+	})
+}
+
+func TestReadAheadSaysWhatKeepsIt(t *testing.T) {
+	pg := testenv.Postgres(t, "16", testenv.Private(), testenv.Param("max_replication_slots", "1"))
+	w := newWorld(t, pg, "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)")
+	_ = w.mustOpen(w.source(), true)
+	w.exec("INSERT INTO outbox VALUES (1)")
+	if _, err := w.ahead(); !fault.Retryable(err) || !strings.Contains(fault.Hint(err), "max_replication_slots") {
+		t.Errorf("no slot is free: %v, hint %q", err, fault.Hint(err))
+	}
+	role := w.restricted()
+	w.exec("ALTER ROLE "+role+" REPLICATION", "GRANT SELECT ON outbox TO "+role, "REVOKE EXECUTE ON FUNCTION pg_copy_logical_replication_slot(name, name, boolean) FROM public")
+	if _, err := w.ahead(); !errors.Is(err, ErrNoReadAhead) {
+		t.Errorf("without the right: %v", err)
+	}
+}

@@ -1,0 +1,166 @@
+package walpost
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"os"
+	"slices"
+	"sort"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+const (
+	rowKeySize = 16
+	// runRows are kept in memory, in 16 MiB. More go to a temporary file, as sorted runs of so many.
+	runRows = 1 << 20
+	// blockRows of a run are read at once, in 4 KiB.
+	blockRows = 256
+)
+
+// A rowKey stands for a row by two hashes: one alone might take two rows for the same.
+type rowKey [2]uint64
+
+func (k rowKey) compare(o rowKey) int {
+	return cmp.Or(cmp.Compare(k[0], o[0]), cmp.Compare(k[1], o[1]))
+}
+
+// A rowSet knows rows again. Its memory is bounded, whatever their number. It is used by one goroutine at a time.
+type rowSet struct {
+	seeds  [2]maphash.Seed
+	max    int // keys in memory
+	keys   []rowKey
+	sorted bool
+	file   *os.File   // the runs; nil for none. It has no name any more, so that nothing is left behind.
+	runs   [][]rowKey // the first key of each block, for each run
+	rows   int
+}
+
+func newRowSet() *rowSet {
+	return &rowSet{seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, max: runRows}
+}
+
+// keyOf stands for a row by its table and the columns of the replica identity, which is the primary key as a rule. An update of other columns
+// leaves it as it is. A row of a table without a replica identity is known by all its columns: one that was changed is another one.
+func (s *rowSet) keyOf(row *cdc.Row) rowKey {
+	rel := row.Relation
+	whole := !slices.ContainsFunc(rel.Columns, func(c cdc.Column) bool { return c.Key })
+	var key rowKey
+	for i := range key {
+		var h maphash.Hash
+		h.SetSeed(s.seeds[i])
+		write := func(text []byte) {
+			var size [8]byte
+			binary.LittleEndian.PutUint64(size[:], uint64(len(text)))
+			h.Write(size[:]) //nolint:errcheck // never fails, hash/maphash says
+			h.Write(text)    //nolint:errcheck // likewise
+		}
+		write([]byte(rel.Schema))
+		write([]byte(rel.Name))
+		for j := range min(len(rel.Columns), len(row.Values)) {
+			if c := &rel.Columns[j]; whole || c.Key {
+				write([]byte(c.Name))
+				value := row.Values[j].Bytes
+				null := byte(0)
+				if value == nil {
+					null = 1
+				}
+				h.WriteByte(null) //nolint:errcheck // likewise
+				write(value)
+			}
+		}
+		key[i] = h.Sum64()
+	}
+	return key
+}
+
+// add takes a row in. No add may follow a has.
+func (s *rowSet) add(row *cdc.Row) error {
+	if len(s.keys) == s.max {
+		if err := s.spill(); err != nil {
+			return fault.WithHint(fmt.Errorf("keep %d rows of the stream on disk: %w", s.rows, err),
+				"Set TMPDIR to a directory with 16 bytes for each row that was written since the slot was made.")
+		}
+	}
+	s.keys = append(s.keys, s.keyOf(row))
+	s.rows++
+	return nil
+}
+
+func (s *rowSet) sort() {
+	slices.SortFunc(s.keys, rowKey.compare)
+	s.keys = slices.Compact(s.keys)
+}
+
+// spill writes the keys in memory as another run.
+func (s *rowSet) spill() error {
+	if s.file == nil {
+		file, err := os.CreateTemp("", "walpost-rows-")
+		if err != nil {
+			return err
+		}
+		s.file = file
+		if err := os.Remove(file.Name()); err != nil {
+			return err
+		}
+	}
+	s.sort()
+	buf := make([]byte, 0, s.max*rowKeySize)
+	var first []rowKey
+	for i := range s.max { // every run has the same size; the last key fills one that has fewer
+		k := s.keys[min(i, len(s.keys)-1)]
+		if i%blockRows == 0 {
+			first = append(first, k)
+		}
+		buf = binary.BigEndian.AppendUint64(binary.BigEndian.AppendUint64(buf, k[0]), k[1])
+	}
+	if _, err := s.file.Write(buf); err != nil {
+		return err
+	}
+	s.runs, s.keys = append(s.runs, first), s.keys[:0]
+	return nil
+}
+
+// has reports whether a row was added.
+func (s *rowSet) has(row *cdc.Row) (bool, error) {
+	if !s.sorted {
+		s.sort()
+		s.sorted = true
+	}
+	key := s.keyOf(row)
+	if _, ok := slices.BinarySearchFunc(s.keys, key, rowKey.compare); ok {
+		return true, nil
+	}
+	for i, first := range s.runs {
+		block := sort.Search(len(first), func(b int) bool { return first[b].compare(key) > 0 }) - 1
+		if block < 0 {
+			continue
+		}
+		var buf [blockRows * rowKeySize]byte
+		n, err := s.file.ReadAt(buf[:], int64(i*s.max+block*blockRows)*rowKeySize)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return false, fmt.Errorf("read the rows of the stream that are kept on disk: %w", err)
+		}
+		n = min(n/rowKeySize, s.max-block*blockRows)
+		at := func(j int) rowKey {
+			b := buf[j*rowKeySize:]
+			return rowKey{binary.BigEndian.Uint64(b), binary.BigEndian.Uint64(b[8:])}
+		}
+		if j := sort.Search(n, func(j int) bool { return at(j).compare(key) >= 0 }); j < n && at(j) == key {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// Close frees the file.
+func (s *rowSet) Close() {
+	if s != nil && s.file != nil {
+		_ = s.file.Close() // nobody reads it any more
+	}
+}
