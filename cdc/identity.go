@@ -18,7 +18,46 @@ type Identity struct {
 	History []Fork
 
 	SlotFound SlotState
+
+	// Published was read after Server: where it is as it was before, the publication was never changed up to Server.
+	Published Published
+	// Settled says that the publication and its entries are older than everything that the slot still gives.
+	Settled bool
+	// Time is the server's clock when Server was read.
+	Time time.Time
+	// Started is when the server was started. It tells two servers apart, or two lives of one.
+	Started string
 }
+
+// Published says which rows of the catalog make the server publish the configured tables. A row's OID and xmin are the
+// same at two moments only where nobody touched the row in between: VACUUM, a failover and a restart keep both.
+type Published struct {
+	Publication string           `json:"publication"`
+	OID         uint32           `json:"oid"`  // of the publication; 0 where there is none of that name
+	XMin        uint32           `json:"xmin"` // of its row in pg_publication
+	Tables      []PublishedTable `json:"tables"`
+}
+
+// PublishedTable is a configured table. It is published as long as one of Entries is there.
+type PublishedTable struct {
+	Name    string           `json:"name"` // schema.table
+	OID     uint32           `json:"oid"`
+	Entries []PublishedEntry `json:"entries"`
+}
+
+// PublishedEntry is what makes a publication contain a table.
+type PublishedEntry struct {
+	By   string `json:"by"`            // PublishedByTable, PublishedBySchema, PublishedByAll
+	OID  uint32 `json:"oid,omitzero"`  // 0 for PublishedByAll: the publication's own row says it
+	XMin uint32 `json:"xmin,omitzero"` // likewise
+}
+
+// What makes a publication contain a table.
+const (
+	PublishedByTable  = "table"      // a row of pg_publication_rel, of the table or of a table that it is a partition of
+	PublishedBySchema = "schema"     // a row of pg_publication_namespace
+	PublishedByAll    = "all tables" // FOR ALL TABLES
+)
 
 // A Fork says that the history of Timeline continues on another timeline from End on.
 type Fork struct {

@@ -78,7 +78,33 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		// the server was, which keeps a slot's position in memory for a while.
 		return SlotAhead
 	}
+	return judgePublished(rec, found)
+}
+
+// judgePublished is the part of the judgement that a look beside a running stream repeats.
+func judgePublished(rec *Record, found *cdc.Identity) Reason {
+	was := rec.Published
+	switch {
+	case was == nil:
+		return ""
+	case was.Publication != found.Published.Publication:
+		if found.Settled { // the slot gives nothing from before this publication was as it is
+			return ""
+		}
+		return OtherPublication
+	case len(was.changes(&found.Published)) > 0:
+		return PublicationChanged
+	}
 	return ""
+}
+
+// JudgePublished judges a look beside a running stream: whether what is published is as rec remembers it. The refusal is the
+// one that Judge gives at the next start.
+func JudgePublished(rec *Record, found cdc.Identity) error {
+	if reason := judgePublished(rec, &found); reason != "" {
+		return refuse(reason, rec, found)
+	}
+	return nil
 }
 
 // reach is how far the source must have come on the record's history for the record to be true of it: to its LSN and, where

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -16,21 +17,30 @@ import (
 // judged is a record at 0/2000 on timeline 3 and the source that it fits.
 func judged() (*Record, *cdc.Identity) {
 	rec := &Record{
-		Version: 1, Name: "shop.walpost", Epoch: 7, SystemID: "111", Timeline: 3, Slot: "walpost", Database: "shop", LSN: 0x2000,
+		Version: Version, Name: "shop.walpost", Epoch: 7, SystemID: "111", Timeline: 3, Slot: "walpost", Database: "shop", LSN: 0x2000,
+		Published: &Published{Published: publishes(), LSN: 0x1E00}, CommitTime: looked.Add(time.Hour),
 	}
+	rec.Published.Time = looked
 	found := &cdc.Identity{
 		SystemID: "111", Timeline: 3, Database: "shop", Slot: "walpost", Server: 0x5000,
 		History:   []cdc.Fork{{Timeline: 1, End: 0x800}, {Timeline: 2, End: 0x1000}},
 		SlotFound: cdc.SlotState{Exists: true, Confirmed: 0x1F00, Restart: 0x1000, WALStatus: "reserved"},
+		Published: publishes(),
 	}
 	return rec, found
 }
+
+// looked is when the record's publication was looked at.
+var looked = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 
 // descended puts the source on timeline 5, whose history left timeline 3 at end.
 func descended(f *cdc.Identity, end cdc.Position) {
 	f.Timeline = 5
 	f.History = append(f.History, cdc.Fork{Timeline: 3, End: end}, cdc.Fork{Timeline: 4, End: end + 0x100})
 }
+
+// altered is found with another xmin of its publication.
+func altered(f *cdc.Identity) { f.Published.XMin++ }
 
 var judgements = []struct {
 	what     string
@@ -183,6 +193,67 @@ var judgements = []struct {
 		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}
 		f.SlotFound.Confirmed = 0x2400
 	}},
+
+	{what: "a record that does not know what was published", start: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		r.Published = nil
+		altered(f)
+	}},
+	{what: "a table that is newly configured", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables = append(f.Published.Tables, cdc.PublishedTable{Name: "z.outbox", OID: 9})
+	}},
+	{what: "a table that is no longer configured", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables = f.Published.Tables[1:]
+	}},
+	{what: "one entry of two was dropped", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables[1].Entries = f.Published.Tables[1].Entries[1:]
+	}},
+	{what: "a further entry", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables[0].Entries = append([]cdc.PublishedEntry{{By: cdc.PublishedBySchema, OID: 5, XMin: 900}}, f.Published.Tables[0].Entries...)
+	}},
+	{what: "another publication, older than the slot's WAL", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Publication, f.Published.OID, f.Settled = "mine", 5, true
+	}},
+	{what: "another publication", reason: OtherPublication, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Publication, f.Published.OID = "mine", 5
+	}, says: `the publication is "mine", and checkpoint shop.walpost/7 at 0/2000 is of "walpost": the slot may still have to give what was written before "mine" was as it is: rows may be missing since 0/2000`},
+	{what: "the publication was altered", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) { altered(f) },
+		says: `publication "walpost" was altered since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
+	{what: "the publication was altered, and the look was beyond the record", reason: PublicationChanged, from: 0x2100, change: func(r *Record, f *cdc.Identity) {
+		r.Published.LSN = 0x2100
+		f.Published.XMin += 2
+	}},
+	{what: "the publication was altered, and the look was on the old timeline beyond its end", reason: PublicationChanged, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		r.Published.LSN = 0x2100
+		descended(f, 0x2000)
+		f.Published.XMin += 3
+	}},
+	{what: "the publication was made again", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.OID, f.Published.Tables[0].Entries[0].OID = 5, 6
+	}, says: `publication "walpost" was dropped and made again since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
+	{what: "a table was made again", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables[0].OID = 5
+	}, says: `table public.outbox in publication "walpost" was dropped and made again since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
+	{what: "a table was taken out and put in", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables[0].Entries[0].OID = 5
+	}, says: `table public.outbox was taken out of publication "walpost" and put in again since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
+	{what: "a table is published by its schema now", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables[0].Entries[0].By = cdc.PublishedBySchema
+	}},
+	{what: "a table's entry was altered, and the publication", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables[0].Entries[0].XMin++
+		altered(f)
+	}, says: `publication "walpost" was altered, the entry of table public.outbox in publication "walpost" was altered since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
+	{what: "a slot that was advanced, and the publication altered", reason: SlotAhead, from: 0x1E00, to: 0x2001, change: func(_ *Record, f *cdc.Identity) {
+		f.SlotFound.Confirmed = 0x2001
+		altered(f)
+	}},
+	{what: "no slot, and no publication", reason: SlotMissing, from: 0x1E00, slot: true, change: func(_ *Record, f *cdc.Identity) {
+		f.SlotFound, f.Published = cdc.SlotState{}, cdc.Published{Publication: "walpost"}
+	}},
+	{what: "another system, with a publication of the same name", reason: OtherSystem, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.SystemID = "333"
+		altered(f)
+	}},
 }
 
 func TestJudgements(t *testing.T) {
@@ -222,7 +293,7 @@ func TestJudgements(t *testing.T) {
 				t.Error("only a person can help, and it must say so")
 			} else if hint := fault.Hint(wrapped); !strings.HasSuffix(hint, "walpost run --accept-gap="+ref.Token) || hint[0] < 'A' || hint[0] > 'Z' {
 				t.Errorf("hint: %q", hint)
-			} else if recovers := strings.Contains(hint, "walpost recover"); recovers != (c.reason == SlotLost || c.reason == SlotMissing || c.reason == SlotAhead) {
+			} else if recovers := strings.Contains(hint, "walpost recover"); recovers != (c.reason == SlotLost || c.reason == SlotMissing || c.reason == SlotAhead || c.reason == PublicationChanged) {
 				t.Errorf("recover in the hint is %t: %q", recovers, hint) // before the token, which skips
 			}
 			if !token.MatchString(ref.Token) {
@@ -360,6 +431,78 @@ func TestAnAcceptedGapIsTheOneThatWasRefused(t *testing.T) {
 		if start != c.start || (err == nil) != (c.start != 0) {
 			t.Errorf("%s: %s, %v; must be %s", c.what, start, err, c.start)
 		}
+	}
+}
+
+// TestATokenOfAChangedPublicationStays: a relay that finds the change writes its last checkpoint, and may do so after
+// another look that was still good. The gap is the same at the next start.
+func TestATokenOfAChangedPublicationStays(t *testing.T) {
+	token := func(change func(*Record, *cdc.Identity)) string {
+		rec, found := judged()
+		altered(found)
+		change(rec, found)
+		err := JudgePublished(rec, *found)
+		_, again := Judge(rec, *found)
+		var ref, whole *Refusal
+		if !errors.As(err, &ref) || !errors.As(again, &whole) || ref.Token != whole.Token || !ref.Since.Equal(rec.Published.Time) {
+			t.Fatalf("refused: %v, and at the start: %v", err, again)
+		}
+		start, err := AcceptedStart(ref, *found)
+		if err != nil || start != rec.LSN {
+			t.Errorf("accepted: %s, %v", start, err)
+		}
+		found.Published.XMin++
+		if _, err := AcceptedStart(ref, *found); err == nil {
+			t.Error("accepted, although the publication was altered once more")
+		}
+		return ref.Token
+	}
+	gap := token(func(*Record, *cdc.Identity) {})
+	if gap != "b1a226a812ab" {
+		t.Errorf("the token of this gap is %s", gap)
+	}
+	for what, change := range map[string]func(*Record, *cdc.Identity){
+		"the record goes on": func(r *Record, f *cdc.Identity) { r.LSN++; r.Epoch++; r.Next = &Next{CommitLSN: 0x2400, Rows: 1} },
+		"a later look":       func(r *Record, _ *cdc.Identity) { r.Published.LSN++; r.Published.Time = looked.Add(1) },
+		"the slot goes on":   func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed++ },
+		"a promotion":        func(_ *Record, f *cdc.Identity) { descended(f, 0x2500) },
+		"a table is configured": func(_ *Record, f *cdc.Identity) {
+			f.Published.Tables = append(f.Published.Tables, cdc.PublishedTable{Name: "z", OID: 9})
+		},
+		"a table is not any more": func(_ *Record, f *cdc.Identity) { f.Published.Tables = f.Published.Tables[:1] },
+		"an entry that is further": func(_ *Record, f *cdc.Identity) {
+			f.Published.Tables[0].Entries = append(f.Published.Tables[0].Entries, cdc.PublishedEntry{By: cdc.PublishedByAll})
+		},
+	} {
+		if got := token(change); got != gap {
+			t.Errorf("%s: token %s, must still be %s", what, got, gap)
+		}
+	}
+	for what, change := range map[string]func(*Record, *cdc.Identity){
+		"altered twice":         func(_ *Record, f *cdc.Identity) { altered(f) },
+		"altered before":        func(r *Record, _ *cdc.Identity) { r.Published.XMin-- },
+		"and the table's entry": func(_ *Record, f *cdc.Identity) { f.Published.Tables[0].Entries[0].XMin++ },
+		"and made again":        func(_ *Record, f *cdc.Identity) { f.Published.OID++ },
+		"another record":        func(r *Record, _ *cdc.Identity) { r.Name = "shop" },
+	} {
+		if got := token(change); got == gap {
+			t.Errorf("%s: the same token", what)
+		}
+	}
+}
+
+// The event before which nothing is missing is not the newest that was delivered: that may be behind the change.
+func TestALostSlotsGapBeginsBeforeTheChangeOfThePublication(t *testing.T) {
+	rec, found := judged()
+	found.SlotFound = cdc.SlotState{}
+	_, err := Judge(rec, *found)
+	var ref *Refusal
+	if !errors.As(err, &ref) || !ref.Since.Equal(rec.CommitTime) {
+		t.Fatalf("unchanged: %+v", ref)
+	}
+	altered(found)
+	if _, err = Judge(rec, *found); !errors.As(err, &ref) || ref.From != rec.Published.LSN || !ref.Since.Equal(looked) {
+		t.Errorf("changed: from %s since %s", ref.From, ref.Since)
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// Version is the version of the encoding that Encode writes and Decode reads.
-const Version = 1
+// Version is the version of the encoding that Encode writes. Decode also reads version 1, which has no Published.
+const Version = 2
 
 // A Record is what is remembered of a position: where delivery stands, and of which source that is true. It is stored
 // under Key. Each holder of the slot writes under an epoch of its own, above all it has found, so that one which lost the
@@ -32,6 +32,8 @@ type Record struct {
 	LSN      cdc.Position `json:"lsn"` // everything before it is delivered and acknowledged
 	Next     *Next        `json:"next,omitempty"`
 	Copy     *Copy        `json:"copy,omitempty"`
+	// Published is what the source published when it was looked at last; nil in a record of version 1, which the next write completes.
+	Published *Published `json:"published,omitempty"`
 	// CommitTime is when the newest event before LSN was committed, by the server's clock; zero where that is not known.
 	CommitTime time.Time `json:"commit_time,omitzero"`
 	RunID      string    `json:"run_id"` // made with the first record and kept from then on, over processes and epochs
@@ -57,6 +59,10 @@ func (r *Record) Encode() []byte {
 	w.Version = Version
 	w.Time = w.Time.UTC().Round(0)
 	w.CommitTime = w.CommitTime.UTC().Round(0)
+	if w.Published != nil {
+		p := *w.Published
+		p.Time, w.Published = p.Time.UTC().Round(0), &p
+	}
 	if err := w.check(); err != nil {
 		panic("checkpoint: encode " + r.Key() + ": " + err.Error())
 	}
@@ -90,8 +96,8 @@ func decode(key string, value []byte) (*Record, error) {
 	if v.Version == nil {
 		return nil, errors.New("version is missing")
 	}
-	if *v.Version != Version {
-		return nil, fmt.Errorf("version %d is not known here, only %d", *v.Version, Version)
+	if *v.Version != 1 && *v.Version != Version {
+		return nil, fmt.Errorf("version %d is not known here, only 1 and %d", *v.Version, Version)
 	}
 	d := json.NewDecoder(bytes.NewReader(value))
 	d.DisallowUnknownFields() // this version has no others, and the next Encode would drop them
@@ -99,6 +105,10 @@ func decode(key string, value []byte) (*Record, error) {
 	if err := d.Decode(r); err != nil {
 		return nil, err
 	}
+	if r.Version < Version && r.Published != nil {
+		return nil, fmt.Errorf("version %d has no published", r.Version)
+	}
+	r.Version = Version
 	if v.Holder == nil { // written when run_id was the process's name
 		r.Holder, r.RunID = r.RunID, ""
 	}
@@ -109,6 +119,9 @@ func decode(key string, value []byte) (*Record, error) {
 		return nil, fmt.Errorf("it says that it is %q", k)
 	}
 	r.Time, r.CommitTime = r.Time.UTC(), r.CommitTime.UTC()
+	if r.Published != nil {
+		r.Published.Time = r.Published.Time.UTC()
+	}
 	return r, nil
 }
 
@@ -139,7 +152,13 @@ func (r *Record) check() error {
 		return fmt.Errorf("next.rows must be at least 0 (got %d)", r.Next.Rows)
 	case r.Copy != nil && r.Next != nil:
 		return errors.New("next and copy exclude each other")
-	case r.Copy != nil:
+	}
+	if r.Published != nil {
+		if err := r.Published.check(); err != nil {
+			return err
+		}
+	}
+	if r.Copy != nil {
 		return r.Copy.check()
 	}
 	return nil

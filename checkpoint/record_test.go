@@ -18,19 +18,55 @@ import (
 
 func aRecord() *Record {
 	return &Record{
-		Version: 1, Name: "shop.walpost", Epoch: 7, SystemID: "7564103926847123456", Timeline: 3,
+		Version: Version, Name: "shop.walpost", Epoch: 7, SystemID: "7564103926847123456", Timeline: 3,
 		Slot: "walpost", Database: "shop", LSN: 0x16_B374D848,
-		Next:  &Next{CommitLSN: 0x16_B374E000, CommitEndLSN: 0x16_B374E030, Rows: 2, LastEventID: "7f3"},
-		RunID: "018f", Holder: "2c1f", Time: time.Date(2026, 11, 20, 12, 0, 0, 123456000, time.UTC),
+		Next:      &Next{CommitLSN: 0x16_B374E000, CommitEndLSN: 0x16_B374E030, Rows: 2, LastEventID: "7f3"},
+		Published: &Published{Published: publishes(), LSN: 0x16_B374D900, Time: time.Date(2026, 11, 20, 11, 59, 50, 0, time.UTC)},
+		RunID:     "018f", Holder: "2c1f", Time: time.Date(2026, 11, 20, 12, 0, 0, 123456000, time.UTC),
+	}
+}
+
+func publishes() cdc.Published {
+	return cdc.Published{Publication: "walpost", OID: 16410, XMin: 740, Tables: []cdc.PublishedTable{
+		{Name: "public.outbox", OID: 16400, Entries: []cdc.PublishedEntry{{By: cdc.PublishedByTable, OID: 16411, XMin: 740}}},
+		{Name: "sales.outbox", OID: 16402, Entries: []cdc.PublishedEntry{{By: cdc.PublishedBySchema, OID: 16412, XMin: 740}, {By: cdc.PublishedByAll}}},
+	}}
+}
+
+// version1 is a record as it was written before Published.
+const version1 = `{"version":1,"name":"shop.walpost","epoch":7,"system_identifier":"7564103926847123456","timeline":3,` +
+	`"slot":"walpost","database":"shop","lsn":"16/B374D848","next":{"commit_lsn":"16/B374E000",` +
+	`"commit_end_lsn":"16/B374E030","rows":2,"last_event_id":"7f3"},"run_id":"018f","holder":"2c1f","time":"2026-11-20T12:00:00.123456Z"}`
+
+// A record of version 1 is read as one that does not know what was published, and written as one of the present version.
+func TestARecordOfVersion1IsAdopted(t *testing.T) {
+	const key = "shop.walpost/7"
+	want := aRecord()
+	want.Published = nil
+	got, err := Decode(key, []byte(version1))
+	if err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("read as %+v, %v", got, err)
+	}
+	if again, err := Decode(key, got.Encode()); err != nil || !reflect.DeepEqual(again, want) {
+		t.Errorf("written and read as %+v, %v", again, err)
+	}
+	_, found := judged()
+	found.SystemID, found.Server, found.Published = want.SystemID, 1<<60, publishes()
+	if start, err := Judge(got, *found); err != nil || start != want.LSN {
+		t.Errorf("start %s, %v", start, err)
 	}
 }
 
 // TestARecordIsStoredLikeThis pins the format: records of this version are read for ever.
 func TestARecordIsStoredLikeThis(t *testing.T) {
 	const key = "shop.walpost/7"
-	const value = `{"version":1,"name":"shop.walpost","epoch":7,"system_identifier":"7564103926847123456","timeline":3,` +
+	const value = `{"version":2,"name":"shop.walpost","epoch":7,"system_identifier":"7564103926847123456","timeline":3,` +
 		`"slot":"walpost","database":"shop","lsn":"16/B374D848","next":{"commit_lsn":"16/B374E000",` +
-		`"commit_end_lsn":"16/B374E030","rows":2,"last_event_id":"7f3"},"run_id":"018f","holder":"2c1f","time":"2026-11-20T12:00:00.123456Z"}`
+		`"commit_end_lsn":"16/B374E030","rows":2,"last_event_id":"7f3"},` +
+		`"published":{"publication":"walpost","oid":16410,"xmin":740,"tables":[{"name":"public.outbox","oid":16400,` +
+		`"entries":[{"by":"table","oid":16411,"xmin":740}]},{"name":"sales.outbox","oid":16402,"entries":[` +
+		`{"by":"schema","oid":16412,"xmin":740},{"by":"all tables"}]}],"lsn":"16/B374D900","time":"2026-11-20T11:59:50Z"},` +
+		`"run_id":"018f","holder":"2c1f","time":"2026-11-20T12:00:00.123456Z"}`
 	r := aRecord()
 	if got := r.Key(); got != key {
 		t.Errorf("key is %q, must be %q", got, key)
@@ -71,7 +107,7 @@ func records() *rapid.Generator[*Record] {
 	return rapid.Custom(func(t *rapid.T) *Record {
 		name := rapid.StringN(1, 20, -1).Filter(func(s string) bool { return strings.ToValidUTF8(s, "") == s })
 		r := &Record{
-			Version: 1,
+			Version: Version,
 			Name:    name.Draw(t, "name") + rapid.SampledFrom([]string{"", "/", "/3", "//", "/a/7"}).Draw(t, "slashes"),
 			Epoch:   rapid.Uint64Min(1).Draw(t, "epoch"), SystemID: name.Draw(t, "system"),
 			Timeline: rapid.Uint32Min(1).Draw(t, "timeline"), Slot: name.Draw(t, "slot"), Database: name.Draw(t, "database"),
@@ -83,6 +119,10 @@ func records() *rapid.Generator[*Record] {
 				CommitLSN: lsn(t, "commit"), CommitEndLSN: lsn(t, "end") - 1,
 				Rows: rapid.IntMin(0).Draw(t, "rows"), LastEventID: rapid.String().Draw(t, "id"),
 			}
+		}
+		if rapid.Bool().Draw(t, "published?") {
+			r.Published = &Published{Published: publishes(), LSN: lsn(t, "look"), Time: time.Unix(rapid.Int64Range(0, 1<<33).Draw(t, "at"), 0).UTC()}
+			r.Published.OID, r.Published.Publication = rapid.Uint32Min(1).Draw(t, "oid"), name.Draw(t, "publication")
 		}
 		return r
 	})
@@ -120,16 +160,19 @@ func TestWhatIsNotUnderstoodIsAnError(t *testing.T) {
 		{"no object", key, "7", "cannot unmarshal"},
 		{"half of it", key, value[:len(value)/2], "unexpected end"},
 		{"something behind", key, value + "{}", "after top-level value"},
-		{"no version", key, edit(`"version":1,`, ``), "version is missing"},
-		{"a later version", key, edit(`"version":1`, `"version":2`), "version 2 is not known"},
-		{"a later version, of which nothing else is known", key, `{"version":2,"lsn":{"at":1}}`, "version 2 is not known"},
-		{"version 0", key, edit(`"version":1`, `"version":0`), "version 0 is not known"},
+		{"no version", key, edit(`"version":2,`, ``), "version is missing"},
+		{"a later version", key, edit(`"version":2`, `"version":3`), "version 3 is not known"},
+		{"a later version, of which nothing else is known", key, `{"version":3,"lsn":{"at":1}}`, "version 3 is not known"},
+		{"version 0", key, edit(`"version":2`, `"version":0`), "version 0 is not known"},
+		{"a field of a later version", key, edit(`"version":2`, `"version":1`), "version 1 has no published"},
+		{"a publication without an OID", key, edit(`"oid":16410`, `"oid":0`), "published.oid"},
+		{"a publication without a look", key, edit(`"lsn":"16/B374D900",`, ``), "published.lsn"},
 		{"a field it does not have", key, edit(`"run_id"`, `"runid"`), "unknown field"},
 		{"a field of next that it does not have", key, edit(`"rows":2`, `"rows":2,"x":1`), "unknown field"},
 		{"an LSN that is none", key, edit(`16/B374D848`, `16-B374D848`), "not an LSN"},
 		{"an LSN that is a number", key, edit(`"16/B374D848"`, `97523456072`), "cannot unmarshal"},
 		{"no LSN", key, edit(`"lsn":"16/B374D848",`, ``), "lsn must not be 0/0"},
-		{"an empty next", key, edit(value[strings.Index(value, `{"commit_lsn"`):strings.Index(value, `,"run_id"`)], `{}`), "next.commit_lsn"},
+		{"an empty next", key, edit(value[strings.Index(value, `{"commit_lsn"`):strings.Index(value, `,"published"`)], `{}`), "next.commit_lsn"},
 		{"rows below 0", key, edit(`"rows":2`, `"rows":-1`), "next.rows"},
 		{"no system", key, edit(`"7564103926847123456"`, `""`), "system_identifier is missing"},
 		{"no slot", key, edit(`"slot":"walpost",`, ``), "slot is missing"},

@@ -4,6 +4,8 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/walpost/walpost/cdc"
 )
@@ -22,6 +24,10 @@ const (
 	SlotMissing    Reason = "slot_missing"
 	SlotLost       Reason = "slot_lost"
 	SlotAhead      Reason = "slot_ahead" // the slot was advanced or made again, or somebody else uses it
+	// OtherPublication: another publication is configured, and the slot may still give what was written before it was as it is.
+	OtherPublication Reason = "other_publication"
+	// PublicationChanged: the publication, or a table's place in it, was altered, or taken away and put back.
+	PublicationChanged Reason = "publication_changed"
 )
 
 // A Refusal says why going on would leave something out silently. Only a person can decide then. It asks for a token that
@@ -29,12 +35,16 @@ const (
 // of the next epoch must be written: that uses the token up.
 type Refusal struct {
 	Reason Reason
-	// From and To are where events may be missing: everything before From is delivered. To is 0 where nothing says
-	// where the missing part ends, or where the positions are of two histories.
+	// From and To are where events may be missing: everything before From is delivered, or the slot still gives it. To is 0
+	// where nothing says where the missing part ends, or where the positions are of two histories.
 	From, To cdc.Position
-	Record   *Record // what is remembered; nil where nothing is
-	Found    cdc.Identity
-	Token    string
+	// Since is a commit time before which no event is missing; zero where that is not known.
+	Since time.Time
+	// Changes are how what is published differs from what is remembered. Whatever the Reason is, the gap covers them too.
+	Changes []Change
+	Record  *Record // what is remembered; nil where nothing is
+	Found   cdc.Identity
+	Token   string
 }
 
 func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
@@ -44,7 +54,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		r.From = slot.Confirmed // it survives an invalidation
 	} else {
 		c := *rec
-		r.Record, r.From = &c, rec.LSN
+		r.Record, r.From, r.Since = &c, rec.LSN, rec.CommitTime
 	}
 	// comparable: the positions found are of the record's history, or of one that continues it from From on.
 	comparable := false
@@ -62,7 +72,10 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		comparable = found.Timeline == rec.Timeline
 	case SlotAhead:
 		comparable = true
-	case OtherSystem, OtherDatabase, TimelineBack, SlotMissing, SlotLost:
+	case OtherSystem, OtherDatabase, TimelineBack, SlotMissing, SlotLost, OtherPublication, PublicationChanged:
+	}
+	if r.Changes = changes(reason, rec, &found); len(r.Changes) > 0 {
+		r.widen(rec.Published)
 	}
 	if comparable && !r.NeedsSlot() && slot.Confirmed > r.From {
 		r.To = slot.Confirmed
@@ -71,10 +84,43 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 	return r
 }
 
+// changes are those of the publication, where its rows can be compared at all.
+func changes(reason Reason, rec *Record, found *cdc.Identity) []Change {
+	if rec == nil || rec.Published == nil || reason == OtherSystem || reason == OtherDatabase {
+		return nil
+	}
+	return rec.Published.changes(&found.Published)
+}
+
+// widen takes the time since the last look that found the publication unchanged into the gap. The record may have gone
+// on since, over rows that the slot left out.
+func (r *Refusal) widen(was *Published) {
+	from := was.LSN
+	if end, ok := fork(&r.Found, r.Record.Timeline); ok {
+		from = min(from, end)
+	}
+	if r.Reason == PublicationChanged {
+		r.From, r.Since = from, was.Time
+		return
+	}
+	r.From = min(r.From, from)
+	if r.Since.After(was.Time) {
+		r.Since = was.Time
+	}
+}
+
 // token digests what names the gap, and nothing that moves while the gap stays the same, such as the server's position.
 func (r *Refusal) token() string {
 	h := sha256.New()
 	f := &r.Found
+	if rec := r.Record; r.KeepsPosition() {
+		// The position and the epoch go on while this gap stays: a running relay that finds it writes its last checkpoint.
+		fmt.Fprintf(h, "%s\n%q %q %q %q %q %q\n", r.Reason, rec.Name, rec.SystemID, rec.Database, rec.Slot, rec.Published.Publication, f.Published.Publication)
+		for i := range r.Changes {
+			r.Changes[i].digest(h)
+		}
+		return hex.EncodeToString(h.Sum(nil)[:6])
+	}
 	var end cdc.Position
 	var forked bool
 	if rec := r.Record; rec != nil {
@@ -87,16 +133,25 @@ func (r *Refusal) token() string {
 	}
 	fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, f.Slot, forked, end)
 	fmt.Fprintf(h, "%v %s %v %q\n", f.SlotFound.Exists, f.SlotFound.Confirmed, lost(&f.SlotFound), f.SlotFound.Invalidation)
+	for i := range r.Changes {
+		r.Changes[i].digest(h)
+	}
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
 // NeedsSlot says that going on takes a new slot: the one that was found is missing or lost.
 func (r *Refusal) NeedsSlot() bool { return !r.Found.SlotFound.Exists || lost(&r.Found.SlotFound) }
 
-// AcceptedStart is where to start once a person has accepted the gap of ref by its token: where the slot stands. found is
+// KeepsPosition says that the slot is good and still gives everything behind the record: going on starts where the record is.
+func (r *Refusal) KeepsPosition() bool {
+	return r.Reason == PublicationChanged || r.Reason == OtherPublication
+}
+
+// AcceptedStart is where to start once a person has accepted the gap of ref by its token: where the slot stands, or where
+// the record does (KeepsPosition). found is
 // what the session says that is to be started: the same as in ref or, where ref needs a new slot, after that was made.
 // Anything else is an error: it is not the gap that was accepted, and is to be judged anew. The record that is written
-// then has no Next: a transaction that was delivered in part is part of the gap.
+// then has no Next, unless the position is kept: a transaction that was delivered in part is part of the gap.
 func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err error) {
 	now := *ref
 	now.Found = found
@@ -107,8 +162,14 @@ func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err er
 		}
 		now.Found.SlotFound = ref.Found.SlotFound
 	}
+	if !ref.NeedsSlot() {
+		now.Changes = changes(ref.Reason, ref.Record, &found)
+	}
 	if now.token() != ref.Token {
 		return 0, fmt.Errorf("what was found has changed since the gap %s was refused", ref.Token)
+	}
+	if ref.KeepsPosition() {
+		return ref.Record.LSN, nil
 	}
 	return found.SlotFound.Confirmed, nil
 }
@@ -155,6 +216,15 @@ func (r *Refusal) found() string {
 	case SlotAhead:
 		return fmt.Sprintf("slot %q stands at %s, beyond %s: it was advanced, made again or used by another reader",
 			f.Slot, f.SlotFound.Confirmed, key)
+	case OtherPublication:
+		return fmt.Sprintf("the publication is %q, and %s is of %q: the slot may still have to give what was written before %q was as it is",
+			f.Published.Publication, key, rec.Published.Publication, f.Published.Publication)
+	case PublicationChanged:
+		what := make([]string, len(r.Changes))
+		for i := range r.Changes {
+			what[i] = r.Changes[i].String()
+		}
+		return strings.Join(what, ", ") + " since checkpoint " + rec.Key() + " saw it"
 	}
 	return string(r.Reason)
 }
@@ -170,6 +240,8 @@ func (r *Refusal) gap() string {
 	switch {
 	case r.To != 0:
 		return fmt.Sprintf("events from %s to %s may be missing", r.From, r.To)
+	case r.KeepsPosition():
+		return fmt.Sprintf("rows may be missing since %s", r.From)
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
 		return fmt.Sprintf("events from %s to where a new slot starts may be missing", r.From)
 	default:
@@ -191,6 +263,10 @@ func (r *Refusal) Hint() string {
 		first = "Events that were delivered may not exist in this database any more: find out what was restored or promoted, and from which moment."
 	case SlotMissing:
 		first = "If this is not the server that had the slot, connect to that one."
+	case OtherPublication:
+		first = fmt.Sprintf("Set source.publication to %s again, and start with %s when walpost status says that the slot has confirmed a position behind its making; "+
+			"the server may need some more seconds to know it.", r.Record.Published.Publication, r.Found.Published.Publication)
+	case PublicationChanged:
 	case SlotLost:
 		first = "The server has removed WAL that the slot needs; it can not come back."
 	case SlotAhead:
@@ -199,6 +275,11 @@ func (r *Refusal) Hint() string {
 	}
 	next := "Going on starts where the slot stands."
 	switch {
+	case r.Reason == PublicationChanged:
+		return "Run walpost recover: it keeps the slot, and publishes from the table exactly what is missing. " +
+			"To leave that out instead, and of no other gap: walpost run --accept-gap=" + r.Token
+	case r.Reason == OtherPublication:
+		next = "Going on reads the rest of the slot by the other publication."
 	case r.Record.Copies(OriginSnapshot):
 		if r.Reason == SlotMissing || r.Reason == SlotLost {
 			first += " Run walpost recover: it makes a new slot, and publishes from the table exactly what is missing, the rest of the snapshot included."

@@ -1,0 +1,154 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// Published is what was published as what at the newest look that found it unchanged. A publication that is changed and
+// put back leaves no other trace: the slot skips the rows of the time between without a word.
+type Published struct {
+	cdc.Published
+	LSN  cdc.Position `json:"lsn"`  // the server's position before that look: up to here nothing was changed
+	Time time.Time    `json:"time"` // the server's clock before that look
+}
+
+// Seen is what a record remembers of found's publication, nil where there is none.
+func Seen(found cdc.Identity) *Published {
+	if found.Published.OID == 0 {
+		return nil
+	}
+	return &Published{Published: found.Published, LSN: found.Server, Time: found.Time.UTC().Round(0)}
+}
+
+// Looked is the position of the newest look at what is published, 0 where none is remembered.
+func (r *Record) Looked() cdc.Position {
+	if r.Published == nil {
+		return 0
+	}
+	return r.Published.LSN
+}
+
+func (p *Published) check() error {
+	switch {
+	case p.Publication == "":
+		return errors.New("published.publication is missing")
+	case !utf8.ValidString(p.Publication):
+		return fmt.Errorf("published.publication is not UTF-8: %q", p.Publication)
+	case p.OID == 0:
+		return errors.New("published.oid must not be 0")
+	case p.LSN == 0:
+		return errors.New("published.lsn must not be 0/0")
+	case p.Time.UTC().Year() < 0 || p.Time.UTC().Year() > 9999:
+		return fmt.Errorf("published.time must be in the years 0 to 9999, in UTC (got %d)", p.Time.UTC().Year())
+	}
+	for i := range p.Tables {
+		if name := p.Tables[i].Name; name == "" || !utf8.ValidString(name) {
+			return fmt.Errorf("published.tables: %q is not a name", name)
+		}
+	}
+	return nil
+}
+
+// A Change is how the publication, or a table's place in it, differs from what the record remembers.
+type Change struct {
+	Publication string
+	Table       string // schema.table; "" where the publication itself was changed
+	How         ChangeKind
+	// Was and Is are the rows of the catalog before and now; Is is empty where the row is gone.
+	Was, Is []cdc.PublishedEntry
+}
+
+// A ChangeKind is how something was changed.
+type ChangeKind string
+
+// The kinds of a Change.
+const (
+	Altered  ChangeKind = "altered"  // the same row of the catalog with another xmin: ALTER PUBLICATION, also one that changed nothing
+	Replaced ChangeKind = "replaced" // the publication or the table was dropped and made again
+	Readded  ChangeKind = "readded"  // the table was taken out of the publication and put in again
+	Gone     ChangeKind = "gone"     // there is no such publication
+)
+
+// changes compares what p remembers with what was found. Tables that only one of them has are no change: they were
+// configured, or not, in the meantime. The same holds for another publication.
+func (p *Published) changes(found *cdc.Published) []Change {
+	if p.Publication != found.Publication {
+		return nil
+	}
+	was, is := cdc.PublishedEntry{OID: p.OID, XMin: p.XMin}, cdc.PublishedEntry{OID: found.OID, XMin: found.XMin}
+	whole := Change{Publication: p.Publication, Was: []cdc.PublishedEntry{was}, Is: []cdc.PublishedEntry{is}}
+	switch {
+	case found.OID == 0:
+		whole.How, whole.Is = Gone, nil
+		return []Change{whole}
+	case found.OID != p.OID:
+		whole.How = Replaced
+		return []Change{whole}
+	}
+	var all []Change
+	if found.XMin != p.XMin {
+		whole.How = Altered
+		all = append(all, whole)
+	}
+	for i := range p.Tables {
+		was := &p.Tables[i]
+		at := slices.IndexFunc(found.Tables, func(t cdc.PublishedTable) bool { return t.Name == was.Name })
+		if at < 0 {
+			continue
+		}
+		is := &found.Tables[at]
+		if how := tableChange(was, is); how != "" {
+			all = append(all, Change{Publication: p.Publication, Table: was.Name, How: how, Was: was.Entries, Is: is.Entries})
+		}
+	}
+	return all
+}
+
+// tableChange says how a table's place in the publication changed, "" for not at all. A table is published as long as one
+// of its entries is there, so one entry that stayed is enough.
+func tableChange(was, is *cdc.PublishedTable) ChangeKind {
+	if is.OID != was.OID {
+		return Replaced
+	}
+	how := Readded
+	for _, e := range was.Entries {
+		for _, now := range is.Entries {
+			switch {
+			case now == e:
+				return ""
+			case now.By == e.By && now.OID == e.OID:
+				how = Altered
+			}
+		}
+	}
+	return how
+}
+
+func (c *Change) String() string {
+	publication := fmt.Sprintf("publication %q", c.Publication)
+	switch {
+	case c.Table == "" && c.How == Altered:
+		return publication + " was altered"
+	case c.Table == "" && c.How == Replaced:
+		return publication + " was dropped and made again"
+	case c.Table == "":
+		return publication + " does not exist"
+	case c.How == Altered:
+		return fmt.Sprintf("the entry of table %s in %s was altered", c.Table, publication)
+	case c.How == Replaced:
+		return fmt.Sprintf("table %s in %s was dropped and made again", c.Table, publication)
+	}
+	return fmt.Sprintf("table %s was taken out of %s and put in again", c.Table, publication)
+}
+
+// digest writes what tells this change from any other.
+func (c *Change) digest(w io.Writer) {
+	fmt.Fprintf(w, "%q %q %s %v %v\n", c.Publication, c.Table, c.How, c.Was, c.Is)
+}
