@@ -38,8 +38,8 @@ var (
 	ErrDeclined = relay.ErrDeclined
 )
 
-// Recover closes the gap that a lost slot left: it makes a new slot, with a snapshot of the table, and publishes from that what may be missing in
-// Kafka, with the header walpost.origin: recover. Run then goes on from the new slot. Each step is asked for. Interrupted, at any moment,
+// Recover closes the gap that a lost slot or a changed publication left. It makes a new slot where the old one is lost, with a snapshot of the
+// table, and publishes from the table what may be missing in Kafka, with the header walpost.origin: recover. Run then goes on from the slot. Each step is asked for. Interrupted, at any moment,
 // it is called again and goes on; until it is finished, Run refuses. published is the number of rows, over all calls.
 func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published uint64, err error) {
 	if opts.Overlap == 0 {
@@ -102,22 +102,22 @@ type recovery struct {
 
 func (rc *recovery) say(format string, args ...any) { rc.opts.Say(fmt.Sprintf(format, args...)) }
 
-// gap shows what is missing and asks for the new slot. begun is an unfinished copy whose slot is lost.
+// gap shows what is missing and asks for the new slot, where it takes one. begun is an unfinished copy that is cut short.
 func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error) {
 	rc.say("%s", gap.Error())
 	if begun != nil && begun.Origin == checkpoint.OriginSnapshot && !rc.opts.Since.IsZero() {
 		return since, fault.Config(errors.New("--since: the snapshot is not finished, so a row of any age may be missing"), "Leave --since out.")
 	}
-	last := time.Time{}
-	if gap.Record != nil {
-		last = gap.Record.CommitTime
+	when := "at a time that the checkpoint does not know"
+	if !gap.Since.IsZero() {
+		when = "at " + gap.Since.Format(time.RFC3339Nano)
+		since = gap.Since.Add(-rc.opts.Overlap)
 	}
-	committed := "at a time that the checkpoint does not know"
-	if !last.IsZero() {
-		committed = "at " + last.Format(time.RFC3339Nano)
-		since = last.Add(-rc.opts.Overlap)
+	if gap.KeepsPosition() {
+		rc.say("last seen unchanged: %s, %s", gap.From, when)
+	} else {
+		rc.say("last confirmed: %s; the newest event before it was committed %s", gap.From, when)
 	}
-	rc.say("last confirmed: %s; the newest event before it was committed %s", gap.From, committed)
 	switch {
 	case begun != nil && begun.Origin == checkpoint.OriginRecover:
 		rc.say("the gap behind %s, which the unfinished recover was to close, is looked at again from its beginning", begun.From)
@@ -132,6 +132,10 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 		rc.say("every row of the table may be in the gap (--since narrows it)")
 	} else {
 		rc.say("rows committed since %s may be in the gap, as far as their age can be told", since.UTC().Format(time.RFC3339))
+	}
+	if gap.KeepsPosition() {
+		rc.say("slot %s is kept: walpost run goes on from it. What it still gives may be published twice", rc.cfg.Source.Slot)
+		return since, nil
 	}
 	question := fmt.Sprintf("Make slot %s anew", rc.cfg.Source.Slot)
 	if gap.Found.SlotFound.Exists {
@@ -234,7 +238,7 @@ func (rc *recovery) prepare(ctx context.Context, r *tableReading) (func(*cdc.Eve
 	}
 	if missing > 0 && !rc.agreed { // a lost connection is no reason to ask again
 		if err := rc.ask(fmt.Sprintf("Publish %d rows, with the header %s: %s?", missing, relay.OriginHeader, checkpoint.OriginRecover),
-			"The new slot is there and waits; walpost recover goes on, walpost run refuses until then."); err != nil {
+			"The slot is there and waits; walpost recover goes on, walpost run refuses until then."); err != nil {
 			return nil, err
 		}
 		rc.agreed = true

@@ -276,7 +276,11 @@ func (r *Refusal) Hint() string {
 	next := "Going on starts where the slot stands."
 	switch {
 	case r.Reason == PublicationChanged:
-		return "Run walpost recover: it keeps the slot, and publishes from the table exactly what is missing. " +
+		if c := r.Changes[0]; c.Table == "" && c.How == Replaced {
+			first = "Should walpost run then halt because the publication did not exist at a position that the slot still has to read: " +
+				"drop the slot, and run walpost recover once more. "
+		}
+		return "Run walpost recover: it keeps the slot, and publishes from the table exactly what is missing. " + first +
 			"To leave that out instead, and of no other gap: walpost run --accept-gap=" + r.Token
 	case r.Reason == OtherPublication:
 		next = "Going on reads the rest of the slot by the other publication."

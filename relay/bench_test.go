@@ -20,7 +20,7 @@ type benchSource struct {
 }
 
 func (s *benchSource) Open(context.Context, bool, bool) (Session, error) { return s, nil }
-func (s *benchSource) Check(context.Context) error                       { return nil }
+func (s *benchSource) Check(context.Context) (cdc.Identity, error)       { return cdc.Identity{}, nil }
 func (s *benchSource) Start(context.Context, cdc.Position) error         { return nil }
 func (s *benchSource) Close(context.Context) error                       { return nil }
 func (s *benchSource) StatusEvery() time.Duration                        { return time.Second }

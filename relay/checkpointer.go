@@ -68,6 +68,7 @@ type checkpointer struct {
 	epoch   uint64           // of this holder; 0 before the first session
 	durable cdc.Position     // of the newest record known to be durable in this epoch: what may be confirmed
 	next    *checkpoint.Next // of that record
+	looked  cdc.Position     // of the look at what is published in that record
 	// durableSent is how many of the records sent by this process durable covers.
 	durableSent uint64
 	busy        bool
@@ -88,7 +89,7 @@ type checkpointer struct {
 
 // taken notes that a session holds the slot with rec as its record.
 func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
-	c.epoch, c.durable, c.next, c.frozen = rec.Epoch, rec.LSN, rec.Next, false
+	c.epoch, c.durable, c.next, c.looked, c.frozen = rec.Epoch, rec.LSN, rec.Next, rec.Looked(), false
 	c.older = append(c.older, older...)
 }
 
@@ -117,7 +118,9 @@ func (c *checkpointer) due(l *loop) {
 		}
 		return
 	}
-	if l.tracker.Safe() > c.durable && l.now.Sub(c.last) >= every {
+	// A newer look makes the gap shorter that a changed publication leaves. While nothing is safe, as in an outage, only the look moves.
+	looked := l.looked != nil && l.looked.LSN > c.looked && l.now.Sub(c.last) >= l.cfg.IdleCheckpointEvery
+	if l.tracker.Safe() > c.durable && l.now.Sub(c.last) >= every || looked {
 		c.save(l, l.progress.left(l.tracker.Safe(), false))
 		return
 	}
@@ -126,15 +129,26 @@ func (c *checkpointer) due(l *loop) {
 	}
 }
 
+// record is a record of all that is safe, but for what is delivered in part.
+func (l *loop) record() *checkpoint.Record {
+	rec := &checkpoint.Record{
+		Name: l.cfg.Name, Epoch: l.checkpointer.epoch, SystemID: l.found.SystemID, Timeline: l.found.Timeline, Slot: l.found.Slot,
+		Database: l.found.Database, LSN: l.tracker.Safe(), Published: l.looked, CommitTime: l.commitTime,
+		RunID: l.runID, Holder: l.cfg.Holder, Time: l.now.UTC(),
+	}
+	if l.copy != nil { // the tracker counts rows then
+		rec.LSN = l.checkpointer.durable
+	}
+	return rec
+}
+
 // save begins a write of all that is safe.
 func (c *checkpointer) save(l *loop, next *checkpoint.Next) {
-	rec := &checkpoint.Record{
-		Name: l.cfg.Name, Epoch: c.epoch, SystemID: l.found.SystemID, Timeline: l.found.Timeline, Slot: l.found.Slot,
-		Database: l.found.Database, LSN: l.tracker.Safe(), Next: next, RunID: l.runID, Holder: l.cfg.Holder, Time: l.now.UTC(),
-	}
+	rec := l.record()
+	rec.Next = next
 	sent := uint64(0)
 	if l.copy != nil {
-		rec.LSN, rec.Next, rec.Copy, sent = c.durable, nil, l.copy.record(), l.copy.sent-uint64(l.inFlight())
+		rec.Next, rec.Copy, sent = nil, l.copy.record(), l.copy.sent-uint64(l.inFlight())
 	} else if when := l.tracker.SafeTime(); !when.IsZero() {
 		l.commitTime = when
 	}
@@ -194,7 +208,7 @@ func (c *checkpointer) result(l *loop, s saved) {
 	case s.err != nil:
 		c.failed(l, s.err)
 	default:
-		c.durable, c.next, c.durableSent = s.rec.LSN, s.rec.Next, s.sent
+		c.durable, c.next, c.looked, c.durableSent = s.rec.LSN, s.rec.Next, s.rec.Looked(), s.sent
 		if cp := l.copy; cp != nil {
 			if cp.over = s.rec.Copy == nil; !cp.over {
 				cp.savedRows = s.rec.Copy.Rows

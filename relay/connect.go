@@ -157,7 +157,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if r, ok := l.router.(RunIDTaker); ok {
 		r.SetRunID(l.runID)
 	}
-	l.commitTime = a.rec.CommitTime
+	l.commitTime, l.looked = a.rec.CommitTime, a.rec.Published
 	if l.copy != nil || a.rec.Copy != nil {
 		return l.installCopy(ctx, a)
 	}

@@ -17,8 +17,9 @@ type Source interface {
 	Open(ctx context.Context, create, replaceLost bool) (Session, error)
 
 	// Check asks, on a connection of its own, whether what the stream rests on is still there: the slot, the publication
-	// with the table in it. nil: all is there. An error that needs a person means that events may be missing.
-	Check(ctx context.Context) error
+	// with the table in it, and says what was found. An error that needs a person means that events may be missing; found
+	// is valid beside it.
+	Check(ctx context.Context) (found cdc.Identity, err error)
 }
 
 // A Session is one connection to a source. It is used by one goroutine at a time, and never again after an error.

@@ -17,8 +17,8 @@ type Copying struct {
 	// checkpoint.OriginRecover, those that a lost slot may have left out. With OriginRecover, Run ends when they are published.
 	Origin string
 	Tables Tables
-	// Gap is asked, with OriginRecover, before anything is changed: whether to replace the slot of this gap. begun is the unfinished
-	// snapshot or recover that lost its slot, nil for none; what it has not published is part of the gap. Gap returns the commit time from
+	// Gap is asked, with OriginRecover, before anything is changed: whether to replace the slot of this gap (Refusal.NeedsSlot), or to close
+	// it on the slot that is there. begun is the unfinished snapshot or recover that is cut short, nil for none; what it has not published is part of the gap. Gap returns the commit time from
 	// which on rows may be missing (zero: any), or an error that ends Run.
 	Gap func(ctx context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error)
 }
@@ -143,6 +143,12 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 		return rec, nil
 	case err == nil || errors.Is(err, checkpoint.ErrNoSlot):
 		return nil, ErrNoGap
+	case errors.As(err, &gap) && gap.Reason == checkpoint.PublicationChanged:
+		// The slot is kept, so nothing is written before this process holds it: accept asks.
+		if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
+			return nil, fmt.Errorf("recover: %w", err)
+		}
+		return rec, nil
 	case !errors.As(err, &gap) || !gap.NeedsSlot() || gap.Reason != checkpoint.SlotLost && gap.Reason != checkpoint.SlotMissing:
 		return nil, err
 	}
@@ -161,6 +167,25 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 		return nil, err
 	}
 	return r.intend(ctx, rec, found, next.From, next)
+}
+
+// recoverKept is accept for a recover whose gap leaves the slot as it is: the rows are published from the table, and then
+// the stream goes on where the record is. What an unfinished copy has yet to publish becomes part of it.
+func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found cdc.Identity) (*checkpoint.Record, error) {
+	base := *gap.Record
+	since, err := r.cfg.Copying.Gap(ctx, gap, base.Copy)
+	if err != nil {
+		return nil, err
+	}
+	c := checkpoint.Copy{Origin: checkpoint.OriginRecover, Slot: true, From: gap.From, Since: since}
+	if was := base.Copy; was != nil {
+		c.Rows = was.Rows
+		if was.From != 0 {
+			c.From = min(c.From, was.From)
+		}
+	}
+	base.Published, base.Next, base.Copy = checkpoint.Seen(found), nil, &c
+	return &base, nil
 }
 
 // look opens the source without making anything, and says what was found.
@@ -208,6 +233,6 @@ func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Sessi
 		return sess, nil, nil
 	}
 	of := *rec
-	of.LSN, of.Timeline = slot.Confirmed, sess.Identity().Timeline
+	of.LSN, of.Timeline, of.Published = slot.Confirmed, sess.Identity().Timeline, checkpoint.Seen(sess.Identity())
 	return sess, &of, nil
 }

@@ -293,10 +293,10 @@ func (w *world) identity() cdc.Identity {
 	return id
 }
 
-func (s fakeSource) Check(ctx context.Context) error {
+func (s fakeSource) Check(ctx context.Context) (cdc.Identity, error) {
 	s.p.w.mu.Lock()
 	defer s.p.w.mu.Unlock()
-	return s.p.w.checkErr
+	return s.p.w.identity(), s.p.w.checkErr
 }
 
 type fakeSession struct {

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/walpost/walpost/checkpoint"
@@ -14,45 +13,6 @@ const (
 	closeLimit  = 2 * time.Second // for the last Confirm, for the session's Close, for the sink's
 	helperLimit = 5 * time.Second // for helpers to notice that they are not wanted any more
 )
-
-// watch asks the source at every interval whether what the stream rests on is still there. It is not one of the loop's methods: it runs beside it.
-func (r *Relay) watch(ctx context.Context, found chan<- error) {
-	ticker := time.NewTicker(r.cfg.MonitorInterval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
-		limited, cancel := context.WithTimeout(ctx, max(r.cfg.MonitorInterval, defaultMonitor))
-		err := r.source.Check(limited)
-		cancel()
-		select {
-		case <-ctx.Done():
-			return
-		case found <- err:
-		}
-	}
-}
-
-// checked takes what the monitor found.
-func (l *loop) checked(err error) error {
-	switch {
-	case err == nil:
-		l.check.over(l.now, func(n int, since time.Duration) {
-			l.log.Info().Int("times", n).Dur("for", since).Msg("source can be checked again")
-		})
-	case fault.NeedsPerson(err):
-		return fmt.Errorf("check of the source: %w", err)
-	default:
-		l.noteError(err)
-		l.check.fault(l.now, func(n int, since time.Duration) {
-			l.log.Warn().Err(err).Int("times", n).Dur("for", since).Msg("source cannot be checked")
-		})
-	}
-	return nil
-}
 
 // stop is the clean end.
 func (l *loop) stop() error {

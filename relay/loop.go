@@ -33,17 +33,18 @@ type loop struct {
 	cancel     context.CancelFunc
 	unbind     func() bool
 	wg         sync.WaitGroup
-	saves      chan saved   // capacity 1
-	checks     chan error   // capacity 1
-	attempts   chan attempt // capacity 1
-	arrived    *attempt     // came in and was not used yet
+	saves      chan saved    // capacity 1
+	checks     chan sighting // capacity 1
+	attempts   chan attempt  // capacity 1
+	arrived    *attempt      // came in and was not used yet
 
 	// The session.
 	sess       Session
 	dead       Session // lost, not closed yet
 	found      cdc.Identity
-	runID      string    // of its checkpoint record
-	commitTime time.Time // of the newest event before it; zero where that is not known
+	runID      string                // of its checkpoint record
+	commitTime time.Time             // of the newest event before it; zero where that is not known
+	looked     *checkpoint.Published // the newest look that found what is published unchanged; nil where none did
 	start      cdc.Position
 	every      time.Duration // of Confirm
 	opened     time.Time
@@ -99,7 +100,7 @@ type loop struct {
 
 func newLoop(r *Relay) *loop {
 	l := &loop{
-		Relay: r, saves: make(chan saved, 1), checks: make(chan error, 1), attempts: make(chan attempt, 1),
+		Relay: r, saves: make(chan saved, 1), checks: make(chan sighting, 1), attempts: make(chan attempt, 1),
 		now: time.Now(), state: Starting, batchSize: 1, batch: 1,
 	}
 	l.background, l.cancel = context.WithCancel(context.Background())
@@ -236,8 +237,8 @@ func (l *loop) tick(now time.Time) error {
 	default:
 	}
 	select {
-	case err := <-l.checks:
-		if err := l.checked(err); err != nil {
+	case k := <-l.checks:
+		if err := l.checked(k); err != nil {
 			return err
 		}
 	default:

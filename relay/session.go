@@ -125,7 +125,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		}
 		next := &checkpoint.Record{
 			Name: r.cfg.Name, Epoch: 1, SystemID: a.found.SystemID, Timeline: a.found.Timeline, Slot: a.found.Slot,
-			Database: a.found.Database, LSN: lsn, Holder: r.cfg.Holder, Time: time.Now().UTC(),
+			Database: a.found.Database, LSN: lsn, Published: checkpoint.Seen(a.found), Holder: r.cfg.Holder, Time: time.Now().UTC(),
 		}
 		if base != nil {
 			// Also on another timeline: Judge has made sure that this one left the other behind that transaction.
@@ -197,7 +197,14 @@ func waitable(err error) error {
 // the gap: its rows are in the tables, and a new slot has a snapshot of them.
 func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpoint.Record, error) {
 	var gap *checkpoint.Refusal
-	if r.cfg.AcceptGap == "" || !errors.As(refused, &gap) {
+	if !errors.As(refused, &gap) {
+		return nil, refused
+	}
+	if c := r.cfg.Copying; c != nil && c.Origin == checkpoint.OriginRecover && gap.Reason == checkpoint.PublicationChanged {
+		a.gap = true
+		return r.recoverKept(ctx, gap, a.found)
+	}
+	if r.cfg.AcceptGap == "" {
 		return nil, refused
 	}
 	if gap.Token != r.cfg.AcceptGap {
@@ -222,9 +229,12 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 	}
 	base := &checkpoint.Record{
 		Name: r.cfg.Name, SystemID: a.found.SystemID, Timeline: a.found.Timeline, Slot: a.found.Slot,
-		Database: a.found.Database, LSN: start,
+		Database: a.found.Database, LSN: start, Published: checkpoint.Seen(a.found),
 	}
-	if r.copies(gap.Record) {
+	switch {
+	case gap.KeepsPosition(): // nothing that is remembered of the stream, or of a copy, is part of the gap
+		base.Next, base.Copy, base.CommitTime = gap.Record.Next, gap.Record.Copy, gap.Record.CommitTime
+	case r.copies(gap.Record):
 		base.Copy = gap.Record.CopyBehind(a.found)
 	}
 	return base, nil

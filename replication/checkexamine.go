@@ -60,7 +60,13 @@ func (s *Source) examine(parent context.Context, within, pause time.Duration) (f
 		f.streams = true
 	}
 	makes := f.slot == nil && s.cfg.Create
-	found, err = s.cfg.doctor(ctx, sql, f, makes, pause, append(found, s.cfg.judge(f, makes)...))
+	judged := s.cfg.judge(f, makes)
+	for i := range judged {
+		if j := &judged[i]; j.behave == lostEvents && f.publication != nil {
+			j.Fix = s.cfg.afterLoss(f, j)
+		}
+	}
+	found, err = s.cfg.doctor(ctx, sql, f, makes, pause, append(found, judged...))
 	if err != nil {
 		fail("settings", err)
 		return found

@@ -159,9 +159,17 @@ func (j *judgement) further() {
 		}
 	}
 	if len(operations) > 0 {
-		j.add(Warn, "publication operations", fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.publishSetting()),
+		j.add(Warn, "publication operations", fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.publishSetting())+j.thenRecover(),
 			"publication %s also publishes %s: cleaning up the table is decoded and sent to walpost too", j.cfg.Publication, strings.Join(operations, ", ")).logged = true
 	}
+}
+
+// thenRecover is what to do after an ALTER of the publication that harms nothing, where a slot is read: nobody can tell it from one that does.
+func (j *judgement) thenRecover() string {
+	if !j.known() {
+		return ""
+	}
+	return " Then walpost run halts, because a publication that was altered may have left rows out: walpost recover finds that none is missing, and walpost run goes on."
 }
 
 // ownPublication replaces a publication of all tables, out of which none can be taken. A slot reads the catalog as it was: one that is
@@ -190,7 +198,7 @@ func (j *judgement) identities() {
 		if !t.exists() || t.identified() {
 			continue
 		}
-		j.add(Warn, "replica identity", fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert'); or give %s a primary key.", quoteIdent(j.cfg.Publication), t.Table.SQL()),
+		j.add(Warn, "replica identity", fmt.Sprintf("Give %s a primary key. Or ALTER PUBLICATION %s SET (publish = 'insert');", t.Table.SQL(), quoteIdent(j.cfg.Publication))+j.thenRecover(),
 			"%s has no replica identity while publication %s publishes updates or deletes: the application's UPDATE and DELETE of it fail",
 			t.Table, j.cfg.Publication).logged = true
 	}

@@ -17,6 +17,7 @@ type facts struct {
 	slot        *slotFacts // nil: there is none of that name
 	publication *publicationFacts
 	tables      []tableFacts // one for each of Config.Tables, in order
+	publishing  publishing
 	// streams says that a connection in replication mode was accepted, which proves the right to it.
 	streams bool
 }
@@ -25,9 +26,10 @@ type serverFacts struct {
 	Version       int
 	Recovery      bool
 	LSN           lsn
-	Started       string // when the postmaster started: it tells two servers, or two lives of one, apart
-	SystemID      string `json:"system_id"`
-	Timeline      uint32 // 0 on a standby
+	Now           time.Time // by the server's clock
+	Started       string    // when the postmaster started: it tells two servers, or two lives of one, apart
+	SystemID      string    `json:"system_id"`
+	Timeline      uint32    // 0 on a standby
 	Database      string
 	WALLevel      string `json:"wal_level"`
 	SenderTimeout string `json:"sender_timeout"` // milliseconds
@@ -46,7 +48,7 @@ type serverFacts struct {
 
 const serverQuery = `SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery() AS recovery,
  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn,
- pg_postmaster_start_time()::text AS started, (SELECT system_identifier::text FROM pg_control_system()) AS system_id,
+ clock_timestamp() AS now, pg_postmaster_start_time()::text AS started, (SELECT system_identifier::text FROM pg_control_system()) AS system_id,
  CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END AS timeline,
  current_database() AS database, current_setting('wal_level') AS wal_level,
  (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout') AS sender_timeout,
@@ -108,7 +110,6 @@ func (s *slotFacts) state() cdc.SlotState {
 }
 
 type publicationFacts struct {
-	OID       oid
 	AllTables bool `json:"puballtables"`
 	Insert    bool `json:"pubinsert"`
 	Update    bool `json:"pubupdate"`
@@ -125,9 +126,6 @@ type publishedTable struct {
 	Name    string   `json:"tablename"`
 	Columns []string `json:"attnames"`
 	Filter  string   `json:"rowfilter"`
-	// Entry is the publication's own entry for the table; 0 where the table comes in by its schema or with all tables. It
-	// changes when the table is taken out and put in again.
-	Entry oid
 }
 
 func (p *publicationFacts) table(t Table) *publishedTable {
@@ -144,10 +142,7 @@ func publicationQuery(name string) string {
 }
 
 func publishedQuery(name string) string {
-	return `SELECT t.*, (SELECT pr.oid FROM pg_publication p JOIN pg_publication_rel pr ON pr.prpubid = p.oid
- JOIN pg_class c ON c.oid = pr.prrelid JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE p.pubname = t.pubname AND n.nspname = t.schemaname AND c.relname = t.tablename) AS entry
- FROM pg_publication_tables t WHERE t.pubname = ` + quoteLiteral(name) + ` ORDER BY t.schemaname, t.tablename`
+	return "SELECT * FROM pg_publication_tables WHERE pubname = " + quoteLiteral(name) + " ORDER BY schemaname, tablename"
 }
 
 type tableFacts struct {
@@ -239,7 +234,11 @@ func (c *Config) describe(ctx context.Context, conn *pgconn.PgConn) (*facts, err
 	if f.slot, err = readSlot(ctx, conn, c.Slot); err != nil {
 		return nil, err
 	}
-	return f, c.describePublished(ctx, conn, f)
+	if err := c.describePublished(ctx, conn, f); err != nil {
+		return nil, err
+	}
+	f.publishing, err = c.readPublishing(ctx, conn, server.Version)
+	return f, err
 }
 
 // describePublished reads the publication and the tables into f.

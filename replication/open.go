@@ -18,14 +18,7 @@ import (
 type Source struct {
 	cfg Config
 
-	mu sync.Mutex
-	// What the newest successful Open or Check saw; guarded by mu.
-	seen struct {
-		position cdc.Position // of the server, before the look
-		started  string       // the server's life that Open reached
-		pub      oid
-		entries  map[Table]oid // the publication's own entries for the tables
-	}
+	mu     sync.Mutex
 	warned map[string]bool // warnings that are logged already; guarded by mu
 }
 
@@ -111,7 +104,9 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, m making) (
 		if f, made, err = s.prepare(ctx, conn, sql, f, lost, m); err != nil {
 			return nil, err
 		}
-		s.remember(f)
+		if err := f.publishing.steady(); err != nil && !made.created {
+			return nil, err
+		}
 	}
 	identity := identityOf(sys, &s.cfg, f)
 	identity.SlotFound.Created = made.created
@@ -167,11 +162,6 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *facts
 		return nil, made, err
 	}
 	f.streams, f.server.SenderTimeout = true, timeout
-	if made.created { // what the publication was before does not matter to a slot that is younger
-		s.mu.Lock()
-		s.seen.pub = 0
-		s.mu.Unlock()
-	}
 	return f, made, s.judge(f, false)
 }
 
@@ -186,12 +176,6 @@ func (s *Source) judge(f *facts, makes bool) error {
 			err = fault.Person(fmt.Errorf("%w; events after %s may be missing", err, position(f.slot.Confirmed)), s.cfg.afterLoss(f, bad))
 		}
 		return err
-	}
-	if f.slot != nil && !makes {
-		if bad := s.changed(f); bad != nil {
-			bad.Fix = recoverWithout(s.cfg.Slot)
-			return s.missingSince(bad)
-		}
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -209,6 +193,7 @@ func identityOf(sys system, cfg *Config, f *facts) cdc.Identity {
 		SystemID: sys.id, Timeline: sys.timeline, History: sys.history,
 		Database: f.server.Database, Slot: cfg.Slot, Server: cdc.Position(f.server.LSN),
 		Recovering: f.server.Recovery, SlotFound: f.slot.state(),
+		Published: f.publishing.Published, Settled: f.publishing.settled, Time: f.server.Now, Started: f.server.Started,
 	}
 }
 
@@ -278,9 +263,14 @@ func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened serverFac
 		if err != nil {
 			return err
 		}
-		now.Server, now.SlotFound = cdc.Position(server.LSN), slot.state()
+		now.Server, now.Time, now.SlotFound = cdc.Position(server.LSN), server.Now, slot.state()
 		now.SlotFound.Created = was.SlotFound.Created && slot != nil
-		return nil
+		p, err := s.cfg.readPublishing(ctx, sql, server.Version) // the slot may have been waited for a long time
+		if err != nil {
+			return err
+		}
+		now.Published, now.Settled = p.Published, p.settled
+		return p.steady()
 	})
 	if err != nil {
 		return cdc.Identity{}, fmt.Errorf("read slot %s again: %w", s.cfg.Slot, err)
@@ -288,36 +278,25 @@ func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened serverFac
 	return now, nil
 }
 
-// Check asks, on a connection of its own, whether what the stream rests on is still there: the slot, the publication with
-// inserts into each table and the mapped columns in it. nil: all is there. An error that needs a person says after which
-// position events may be missing; a retryable one says only that Postgres could not be asked.
-func (s *Source) Check(ctx context.Context) error {
+// Check asks, on a connection of its own, whether what the stream rests on is there: the slot, the publication with inserts
+// into each table and the mapped columns in it. It says what was found, also beside an error that needs a person: then
+// something is missing, and events may be missing with it. A retryable error says only that Postgres could not be asked.
+func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 	sql, err := s.cfg.connectSQL(ctx)
 	if err != nil {
-		return fault.Retry(fmt.Errorf("check the source: %w", err))
+		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
 	defer closeConn(sql)
 	f, err := s.cfg.describe(ctx, sql)
 	if err != nil {
-		return fault.Retry(fmt.Errorf("check the source: %w", err))
+		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
-	bad := firstFail(s.cfg.judgeRunning(f))
-	if bad == nil {
-		bad = s.changed(f)
+	found = identityOf(system{id: f.server.SystemID, timeline: f.server.Timeline}, &s.cfg, f)
+	if bad := firstFail(s.cfg.judgeRunning(f)); bad != nil {
+		bad.Fix = s.cfg.afterLoss(f, bad)
+		return found, bad.err(true)
 	}
-	if bad == nil {
-		s.note(f)
-		return nil
-	}
-	s.mu.Lock()
-	started := s.seen.started
-	s.mu.Unlock()
-	if started != "" && started != f.server.Started {
-		// A failover or a restart ends the stream, and opening anew judges with the identity in hand.
-		return fault.Retry(fmt.Errorf("check the source: %s, on another server than the session's, or after its restart", bad.Detail))
-	}
-	bad.Fix = s.cfg.afterLoss(f, bad)
-	return s.missingSince(bad)
+	return found, f.publishing.steady()
 }
 
 // afterLoss is what to do about something that the stream rested on: to mend it is not enough, since what was written meanwhile is missing.
@@ -328,64 +307,5 @@ func (c *Config) afterLoss(f *facts, bad *Finding) string {
 	case f.publication == nil || bad.Fix == "":
 		return recoverWithout(c.Slot)
 	}
-	return bad.Fix + " The slot cannot give what was written meanwhile: " + recoverWithout(c.Slot)
-}
-
-// missingSince is a finding as an error that names the position up to which all was well.
-func (s *Source) missingSince(bad *Finding) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen.position == 0 {
-		return bad.err(true)
-	}
-	return fault.Person(fmt.Errorf("%s; events after %s may be missing", bad.Detail, s.seen.position), bad.Fix)
-}
-
-// changed reports a publication, or a table's place in it, that was taken away and put back since it was seen last: what was
-// written meanwhile is not in the stream, and nothing else tells. What to do is the caller's to say.
-func (s *Source) changed(f *facts) *Finding {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.seen.pub == 0 || f.publication == nil {
-		return nil
-	}
-	if f.publication.OID != s.seen.pub {
-		return &Finding{
-			Name: "publication", Level: Fail, behave: lostEvents,
-			Detail: fmt.Sprintf("publication %s was dropped and made again", s.cfg.Publication),
-		}
-	}
-	for table, entry := range s.seen.entries {
-		now := f.publication.table(table)
-		if entry != 0 && now != nil && now.Entry != 0 && now.Entry != entry {
-			return &Finding{
-				Name: "publication", Level: Fail, behave: lostEvents,
-				Detail: fmt.Sprintf("table %s was taken out of publication %s and put in again", table, s.cfg.Publication),
-			}
-		}
-	}
-	return nil
-}
-
-// remember keeps what an Open saw, note what a Check saw.
-func (s *Source) remember(f *facts) {
-	s.note(f)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen.started = f.server.Started
-}
-
-func (s *Source) note(f *facts) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.seen.position = cdc.Position(f.server.LSN)
-	s.seen.pub, s.seen.entries = 0, map[Table]oid{}
-	if p := f.publication; p != nil {
-		s.seen.pub = p.OID
-		for _, t := range s.cfg.tables() {
-			if published := p.table(t); published != nil {
-				s.seen.entries[t] = published.Entry
-			}
-		}
-	}
+	return bad.Fix + " The slot does not give what was written in the meantime. Then run walpost recover: it publishes from the table exactly what is missing."
 }

@@ -298,7 +298,7 @@ func TestFirstOpenMakesPublicationThenSlot(t *testing.T) {
 		if again.SlotFound.Created || again.SlotFound.Confirmed != slot.Confirmed {
 			t.Errorf("opened again: %+v, was %+v", again.SlotFound, slot)
 		}
-		if err := s.Check(t.Context()); err != nil {
+		if _, err := s.Check(t.Context()); err != nil {
 			t.Errorf("check: %v", err)
 		}
 		for _, f := range w.examine() {

@@ -18,10 +18,14 @@ import (
 func recoverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "after a lost slot: a new slot, and what the gap may hold published from the table",
-		Long: `recover closes the gap of a slot that is lost or missing. It shows the gap, makes a new slot with a snapshot of the
-table, reads from Kafka which events of that time are there, and publishes the missing rows in order, with the header
-walpost.origin: recover. Then run goes on from the new slot, without a token. Each step is asked for, unless --yes.
+		Short: "after a lost slot or a changed publication: what the gap may hold published from the table",
+		Long: `recover closes the gap of a slot that is lost or missing, or of a publication that was changed and put back. It shows
+the gap, makes a new slot with a snapshot of the table where the old one is lost, reads from Kafka which events of that
+time are there, and publishes the missing rows in order, with the header walpost.origin: recover. Then run goes on from
+the slot, without a token. Each step is asked for, unless --yes.
+
+Where only the publication was changed, the slot is kept, and nothing is lost that it still holds. Rows that it has not
+given yet may be published twice: from the table and then from the slot.
 
 Interrupted at any moment, it goes on when it is called again; until it is finished, run refuses. Where the new slot is
 lost too, it begins again with the original gap. A snapshot that is not finished is part of the gap. Rows that were
@@ -73,7 +77,7 @@ by source.order_column; with neither it refuses, unless --unordered.`,
 		case err != nil:
 			return err
 		}
-		_, err = fmt.Fprintf(out, "recovered: %d rows were published. walpost run goes on from the new slot.\n", published)
+		_, err = fmt.Fprintf(out, "recovered: %d rows were published. walpost run goes on from the slot.\n", published)
 		return err
 	}
 	return cmd

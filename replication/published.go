@@ -1,0 +1,96 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// publishing is what identifies the publication and its entries for the tables, as one statement sees them.
+type publishing struct {
+	cdc.Published
+	settled bool
+}
+
+// readPublishing reads which rows of the catalog publish the tables. It must come after the server's position was read: a
+// publication that is as it was is then known to have been so up to that position.
+func (c *Config) readPublishing(ctx context.Context, conn *pgconn.PgConn, version int) (publishing, error) {
+	p := publishing{Published: cdc.Published{Publication: c.Publication}}
+	type entry struct {
+		By        string
+		OID, XMin oid
+	}
+	type table struct {
+		Ord     int
+		OID     oid
+		Entries []entry
+	}
+	found, err := rows[struct {
+		OID, XMin oid
+		Settled   bool
+		Tables    []table
+	}](ctx, conn, "read what publication "+c.Publication+" publishes", c.publishingQuery(version))
+	if err != nil || len(found) == 0 {
+		return p, err
+	}
+	tables := c.tables()
+	p.OID, p.XMin, p.settled = uint32(found[0].OID), uint32(found[0].XMin), found[0].Settled
+	for _, t := range found[0].Tables {
+		if t.Ord < 0 || t.Ord >= len(tables) {
+			return p, fmt.Errorf("read what publication %s publishes: %w: table %d", c.Publication, errAnswer, t.Ord)
+		}
+		published := cdc.PublishedTable{Name: tables[t.Ord].String(), OID: uint32(t.OID)}
+		for _, e := range t.Entries {
+			published.Entries = append(published.Entries, cdc.PublishedEntry{By: e.By, OID: uint32(e.OID), XMin: uint32(e.XMin)})
+		}
+		p.Tables = append(p.Tables, published)
+	}
+	slices.SortFunc(p.Tables, func(a, b cdc.PublishedTable) int { return strings.Compare(a.Name, b.Name) })
+	return p, nil
+}
+
+// steady is an error where the publication was found to be in order, and a table has no entry in it: another session is
+// changing it.
+func (p *publishing) steady() error {
+	for i := range p.Tables {
+		if t := &p.Tables[i]; len(t.Entries) == 0 {
+			return fault.Retry(fmt.Errorf("publication %s is just being changed: table %s has no entry in it", p.Publication, t.Name))
+		}
+	}
+	return nil
+}
+
+// publishingQuery gives no row where there is no publication. A table is also in a publication by the tables that it is a
+// partition of, and by their schemas (15 and newer).
+//
+// The slot's catalog_xmin is the oldest transaction that may have been open at a position which the slot has confirmed. What
+// an older transaction wrote was therefore there before everything that the slot still gives.
+func (c *Config) publishingQuery(version int) string {
+	values := []string{"(-1, NULL::text, NULL::text)"} // Config.Tables may be empty
+	for i, t := range c.tables() {
+		values = append(values, fmt.Sprintf("(%d, %s::text, %s::text)", i, quoteLiteral(t.Schema), quoteLiteral(t.Name)))
+	}
+	schemas := ""
+	if version >= 150000 {
+		schemas = ` UNION ALL SELECT t.ord, '` + cdc.PublishedBySchema + `', pn.oid, pn.xmin FROM t JOIN pg_class a ON a.oid = ANY (t.above)
+  JOIN pg_publication_namespace pn ON pn.pnnspid = a.relnamespace JOIN p ON p.oid = pn.pnpubid`
+	}
+	return `WITH p AS (SELECT oid, xmin, puballtables FROM pg_publication WHERE pubname = ` + quoteLiteral(c.Publication) + `),
+ t AS (SELECT v.ord, c.oid, array_append(ARRAY(SELECT relid::oid FROM pg_partition_ancestors(c.oid)), c.oid) AS above
+  FROM (VALUES ` + strings.Join(values, ", ") + `) v(ord, nsp, rel) JOIN pg_namespace n ON n.nspname = v.nsp
+  JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = v.rel AND c.relkind IN ('r', 'p')),
+ e(ord, by, oid, xmin) AS (SELECT DISTINCT * FROM (
+  SELECT t.ord, '` + cdc.PublishedByTable + `' AS by, pr.oid, pr.xmin FROM t JOIN pg_publication_rel pr ON pr.prrelid = ANY (t.above) JOIN p ON p.oid = pr.prpubid
+  UNION ALL SELECT t.ord, '` + cdc.PublishedByAll + `', NULL, NULL FROM t JOIN p ON p.puballtables` + schemas + `) all_of_them)
+ SELECT p.oid, p.xmin, (SELECT json_agg(json_build_object('ord', t.ord, 'oid', t.oid, 'entries',
+   (SELECT json_agg(json_build_object('by', e.by, 'oid', e.oid, 'xmin', e.xmin) ORDER BY e.by, e.oid) FROM e WHERE e.ord = t.ord))) FROM t) AS tables,
+  coalesce((SELECT bool_and(age(x.xmin) > age(s.catalog_xmin)) FROM pg_replication_slots s, (SELECT p.xmin UNION ALL SELECT e.xmin FROM e WHERE e.xmin IS NOT NULL) x
+   WHERE s.slot_name = ` + quoteLiteral(c.Slot) + `), false) AS settled
+ FROM p`
+}
