@@ -24,7 +24,7 @@ func Skip(ctx context.Context, cfg Config, token string) (*checkpoint.Halt, erro
 	defer free()
 	values, err := store.Load(ctx, r.cfg.Name)
 	if err != nil {
-		return nil, fault.WithHint(fmt.Errorf("read checkpoint: %w", err), "Where checkpoint.store is file, stop the relay first: it holds the file.")
+		return nil, fmt.Errorf("read checkpoint: %w", err)
 	}
 	rec, _, err := checkpoint.Newest(r.cfg.Name, values)
 	if err != nil {

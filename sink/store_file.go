@@ -66,7 +66,8 @@ func (f *FileStore) hold() error {
 	if err := unix.Flock(int(l.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		_ = l.Close() // nothing was written
 		if errors.Is(err, unix.EWOULDBLOCK) {
-			return fault.Retry(fmt.Errorf("checkpoint file %s is used by another process", f.path))
+			return fault.Retry(fault.WithHint(fmt.Errorf("checkpoint file %s is used by another process", f.path),
+				"A relay holds the file until it ends, also while it is halted."))
 		}
 		return fault.Retry(fmt.Errorf("lock %s: %w", name, err))
 	}
