@@ -216,8 +216,10 @@ var judgements = []struct {
 	{what: "another publication", reason: OtherPublication, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Publication, f.Published.OID = "mine", 5
 	}, says: `the publication is "mine", and checkpoint shop.walpost/7 at 0/2000 is of "walpost": the slot may still have to give what was written before "mine" was as it is: rows may be missing since 0/2000`},
-	{what: "the publication was altered", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) { altered(f) },
-		says: `publication "walpost" was altered since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
+	{
+		what: "the publication was altered", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) { altered(f) },
+		says: `publication "walpost" was altered since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`,
+	},
 	{what: "the publication was altered, and the look was beyond the record", reason: PublicationChanged, from: 0x2100, change: func(r *Record, f *cdc.Identity) {
 		r.Published.LSN = 0x2100
 		f.Published.XMin += 2

@@ -227,8 +227,10 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 	}{
 		{compactedSoon, ""},
 		{map[string]string{"cleanup.policy": "compact"}, ""}, // the rest is not told
-		{map[string]string{"cleanup.policy": "compact", "segment.bytes": "1073741824", "segment.ms": week},
-			"segments: warn: segment.bytes is 1073741824 and segment.ms is 168h0m0s: the newest segment is not compacted"},
+		{
+			map[string]string{"cleanup.policy": "compact", "segment.bytes": "1073741824", "segment.ms": week},
+			"segments: warn: segment.bytes is 1073741824 and segment.ms is 168h0m0s: the newest segment is not compacted",
+		},
 		{map[string]string{"cleanup.policy": "compact", "segment.bytes": "52428800", "segment.ms": week}, ""},
 		{map[string]string{"cleanup.policy": "compact", "segment.bytes": "1073741824", "segment.ms": "600000"}, ""},
 		{map[string]string{"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.5"}, ""},

@@ -5,7 +5,6 @@ package sink
 import (
 	"maps"
 	"slices"
-
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kmsg"
