@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
@@ -186,6 +187,52 @@ func TestEachAggregateTypeHasItsOwnEnvelopeSchema(t *testing.T) {
 		if _, err := r.Route(insert(outbox, "u-1", typ, "k", "P", "1"), &rec); err != nil || !strings.Contains(string(rec.Value), `"name":"shop.public.outbox.`+typ+`.Value"`) {
 			t.Errorf("%s: %s, %v", typ, rec.Value, err)
 		}
+	}
+}
+
+// A router gives each row the envelope that it would give a row that is its first, whichever rows came
+// before. It remembers one schema for each aggregate type and version, and none of an expanded payload.
+func TestAnEnvelopesSchemaIsOfItsRow(t *testing.T) {
+	rel := table("id uuid not null key", "aggregate_type text not null", "aggregate_id text", "payload jsonb", "event_type text", "version int4")
+	fresh := func() *Router {
+		cfg := DefaultConfig()
+		cfg.TopicPrefix, cfg.AdditionalPlacement, cfg.SchemaVersion, cfg.ExpandJSON = "shop", "event_type:envelope", "version", true
+		schemas(&cfg)
+		r, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r
+	}
+	value := func(r *Router, ev *cdc.Event) string {
+		var rec cdc.Record
+		if _, err := r.Route(ev, &rec); err != nil {
+			t.Fatal(err)
+		}
+		return string(rec.Value)
+	}
+	rows := [][3]string{ // aggregate type, version, payload
+		{"order", "1", "no document"}, {"other", "1", "no document"}, {"order", "2", "no document"}, {"order", "1", `{"a": 1}`},
+		{"order", "1", "no document"}, {"order", "1", `{"a": "x"}`}, {"other", "1", `{"b": true}`}, {"other", "1", `[1]`},
+	}
+	kept := 3 + 1 // and the schema of the probe at the start
+	for i := range 300 {
+		rows = append(rows, [3]string{fmt.Sprintf("t%04d", i), "1", "no document"})
+		kept++
+	}
+	r, buffer := fresh(), make([]byte, 0, 64)
+	for range 2 {
+		for _, row := range rows {
+			ev := insert(rel, "u-1", row[0], "k", row[2], "Placed", row[1])
+			want := value(fresh(), ev)
+			ev.Row.Values[1].Bytes = append(buffer, row[0]...) // the next row overwrites it, as in a stream
+			if got := value(r, ev); got != want {
+				t.Fatalf("%s: got %s\nwant %s", row, got, want)
+			}
+		}
+	}
+	if n := len(r.plan(rel).envelope.schemas); n != kept {
+		t.Errorf("%d schemas are kept, want %d", n, kept)
 	}
 }
 
