@@ -125,7 +125,10 @@ func (r *Relay) Run(ctx context.Context) error {
 		r.mu.Lock()
 		r.cleaning = cleaner
 		r.mu.Unlock()
-		monitor.Go(func() { cleaner.Run(ctx) })
+		// Not ctx alone: where the relay ends by itself, nobody ends ctx.
+		cleaning, end := context.WithCancel(ctx)
+		defer end()
+		monitor.Go(func() { cleaner.Run(cleaning) })
 	}
 	return loop.Run(ctx)
 }

@@ -98,6 +98,20 @@ func TestCleanupRemovesNothingThatIsNotDelivered(t *testing.T) {
 	}
 }
 
+// A process that is halted ends with code 3 beside its cleanup too: else nobody would start it again.
+func TestAHaltEndsTheCleanup(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t, "15")
+	s := newSetting(t, pg, pg.Database(t), testenv.Kafka(t))
+	s.source, s.extra = ", time_column: created_at, slot: "+s.slot(), "halt_linger: 0s\ncleanup: {mode: delete, keep: 0s}"
+	pg.Exec(t, s.dsn, "CREATE INDEX ON outbox (created_at)")
+	r := s.startReady()
+	pg.Exec(t, s.dsn, "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('two words', 'a', 'made', '{}')")
+	if code := r.wait(time.Minute); code != 3 {
+		t.Errorf("exit code %d", code)
+	}
+}
+
 // appended reads the topics from their start to their end: when the brokers took each event first.
 func appended(t *testing.T, kafka *testenv.KafkaCluster, s *setting) map[string]time.Time {
 	t.Helper()
