@@ -63,7 +63,7 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 		all.Go(func() {
 			found := sink.Check(ctx, cfg.sink(), func() sink.Expected {
 				known.Wait()
-				want.Checkpoint = cfg.checkpointTopic()
+				want.Checkpoint, want.Name = cfg.checkpointTopic(), r.cfg.Name
 				return want
 			})
 			for _, f := range found {

@@ -94,10 +94,18 @@ type Sink interface {
 }
 
 // A Store keeps checkpoint records: small values under keys of the form name/epoch. Its methods may take long and are
-// called by one goroutine at a time. A Store that can not be read gives an error, never "nothing there".
+// called by one goroutine at a time. A Store that can not be read gives an error, never "nothing there". Nor does a Store that has lost
+// records and has none of name under a number: that error needs a person, and has a GapToken (see LostRecords).
 type Store interface {
 	// Load returns every record whose key starts with name + "/", as of some moment after the call began.
 	Load(ctx context.Context, name string) (map[string][]byte, error)
 	// Save makes a record durable before it returns. A nil value removes the key.
 	Save(ctx context.Context, key string, value []byte) error
+}
+
+// LostRecords is the error of a Store that cannot tell whether it had a checkpoint.
+type LostRecords interface {
+	error
+	// GapToken names this one loss. As Config.AcceptGap it says that a person has decided to go on without a checkpoint.
+	GapToken() string
 }

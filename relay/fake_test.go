@@ -72,6 +72,7 @@ type world struct {
 	storeDown bool
 	storeLie  bool // applies and then says that it did not
 	storeHang bool // waits for the context
+	storeLost bool // has lost records: a Load without one of its own is a lostRecords
 	storeLate bool // says that it did not, and applies later
 	writers   map[string]*proc
 	storeMax  time.Duration

@@ -265,8 +265,16 @@ func (s *fakeStore) Load(ctx context.Context, name string) (map[string][]byte, e
 	if w.storeDown || s.p.dead {
 		return nil, errors.New("store cannot be reached")
 	}
+	if w.storeLost && len(w.records) == 0 {
+		return nil, lostRecords{errors.New("records were deleted")}
+	}
 	return maps.Clone(w.records), nil
 }
+
+type lostRecords struct{ error }
+
+func (lostRecords) GapToken() string  { return "t-lost" }
+func (lostRecords) NeedsPerson() bool { return true }
 
 func (s *fakeStore) Save(ctx context.Context, key string, value []byte) error {
 	defer s.leave()

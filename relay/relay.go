@@ -143,7 +143,8 @@ type Relay struct {
 	log    zerolog.Logger
 
 	halts   chan *halting
-	foreign int // slots that were found without a checkpoint, in a row; of the attempts, one at a time
+	foreign int    // slots that were found without a checkpoint, in a row; of the attempts, one at a time
+	loss    string // token of the lost records without which this attempt goes on; of the attempts, one at a time
 
 	mu sync.Mutex
 	st Status // written by the loop through publish

@@ -56,8 +56,9 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 			a.sess = nil
 		}
 	}()
+	r.loss = ""
 	stored, err := r.newest(ctx)
-	if err != nil {
+	if err = r.judgeLoss(ctx, err); err != nil {
 		return attempt{err: err}
 	}
 	rec := stored.rec
@@ -163,6 +164,10 @@ type stored struct {
 // newest loads what the store has of this relay.
 func (r *Relay) newest(ctx context.Context) (s stored, err error) {
 	values, err := r.store.Load(ctx, r.cfg.Name)
+	var lost LostRecords
+	if errors.As(err, &lost) && lost.GapToken() == r.loss {
+		return s, nil
+	}
 	if err != nil {
 		return s, waitable(fmt.Errorf("read checkpoint: %w", err))
 	}
@@ -174,6 +179,29 @@ func (r *Relay) newest(ctx context.Context) (s stored, err error) {
 		return s, fmt.Errorf("read checkpoint: %w", err)
 	}
 	return s, nil
+}
+
+// judgeLoss decides whether this attempt goes on without a record where the store has lost records. It does where the token of the loss
+// was accepted. It also does where the slot is lost: the refusal of that slot names the gap, and recover closes it.
+func (r *Relay) judgeLoss(ctx context.Context, err error) error {
+	var lost LostRecords
+	if !errors.As(err, &lost) {
+		return err
+	}
+	if r.cfg.AcceptGap == lost.GapToken() {
+		r.log.Warn().Str("token", lost.GapToken()).Str("gap", lost.Error()).Msg("GAP ACCEPTED: going on without a checkpoint")
+	} else {
+		found, unknown := r.look(ctx)
+		if unknown != nil {
+			return unknown
+		}
+		var gap *checkpoint.Refusal
+		if _, refused := checkpoint.Judge(nil, found); !errors.As(refused, &gap) {
+			return err
+		}
+	}
+	r.loss = lost.GapToken()
+	return nil
 }
 
 // same reports whether two records are equal in every field. A former holder of the slot may have moved no more than Next or Copy.

@@ -286,3 +286,41 @@ func TestRunIDOutlivesAnAcceptedGap(t *testing.T) {
 		}
 	})
 }
+
+// A store that has lost records cannot tell a relay that is new from one that ran before. Only a person can.
+func TestNoSlotIsMadeWhereTheStoreHasLostRecords(t *testing.T) {
+	gone := cdc.SlotState{Exists: true, Confirmed: 100, WALStatus: "lost", Invalidation: "wal_removed"}
+	for name, slot := range map[string]cdc.SlotState{"missing": {}, "there": {Exists: true, Confirmed: 100}} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.do(func() { w.storeLost, w.id.SlotFound = true, slot })
+				for _, token := range []string{"", "another"} {
+					r := w.start(Config{Create: true, AcceptGap: token})
+					<-r.done
+					var lost LostRecords
+					if !errors.As(r.err, &lost) || !fault.NeedsPerson(r.err) || look(w, &w.creates) != 0 {
+						t.Fatalf("%v, %d slots made", r.err, look(w, &w.creates))
+					}
+				}
+				r := w.start(Config{Create: true, AcceptGap: "t-lost"})
+				w.want(t, time.Second, "streaming", func() bool { return w.session != nil && len(w.records) > 0 })
+				w.commit("c")
+				w.want(t, time.Second, "delivered", w.allDelivered)
+				r.stopped(t, time.Second)
+				r.wantLog(t, "GAP ACCEPTED", 1)
+				w.start(Config{Create: true}).stopped(t, time.Second) // its record is there
+			})
+		})
+	}
+	t.Run("lost", func(t *testing.T) {
+		story(t, func(t *testing.T, w *world) {
+			w.do(func() { w.storeLost, w.id.SlotFound = true, gone })
+			token := refusedToken(t, w, Config{Create: true})
+			r := w.start(Config{Create: true, AcceptGap: token})
+			w.want(t, time.Second, "streaming", func() bool { return w.session != nil })
+			w.commit("c")
+			w.want(t, time.Second, "delivered", w.allDelivered)
+			r.stopped(t, time.Second)
+		})
+	})
+}

@@ -36,6 +36,7 @@ type Finding struct {
 type Expected struct {
 	Topics     map[string]Traffic
 	Checkpoint string // topic of the checkpoints; "" for none
+	Name       string // of the relay, whose checkpoint it is
 	// SourceAhead is how far the database's clock is ahead of this machine's; nil where that is not known.
 	SourceAhead *time.Duration
 }
@@ -89,7 +90,7 @@ func Check(ctx context.Context, cfg Config, expected func() Expected) []Finding 
 	c.idempotent(ctx)
 	c.topics(ctx, want.Topics)
 	if want.Checkpoint != "" {
-		c.checkpoint(ctx, want.Checkpoint)
+		c.checkpoint(ctx, want.Checkpoint, want.Name)
 	}
 	return c.found
 }

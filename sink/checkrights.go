@@ -36,8 +36,8 @@ func (c *checker) idempotent(ctx context.Context) {
 	}
 }
 
-// checkpoint judges the topic of the checkpoints, and reads it as a start does.
-func (c *checker) checkpoint(ctx context.Context, topic string) {
+// checkpoint judges the topic of the checkpoints, and reads it as a start of relay does.
+func (c *checker) checkpoint(ctx context.Context, topic, relay string) {
 	name := "checkpoint topic " + topic
 	// Bounded well below the caller's patience: a topic that can not be read to its end would wait for ever.
 	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
@@ -72,7 +72,7 @@ func (c *checker) checkpoint(ctx context.Context, topic string) {
 		return
 	}
 	c.leaders(name, m)
-	if c.readable(ctx, name, topic, m) {
+	if c.readable(ctx, name, topic, relay, m) {
 		c.add(name, OK, "can be read and, as far as is told, written", "")
 	}
 	if n != 1 {
@@ -93,7 +93,7 @@ func (c *checker) checkpoint(ctx context.Context, topic string) {
 }
 
 // readable says whether the topic's records can be read, and written as far as is told; it reads them as a start does.
-func (c *checker) readable(ctx context.Context, name, topic string, m *kmsg.MetadataResponseTopic) bool {
+func (c *checker) readable(ctx context.Context, name, topic, relay string, m *kmsg.MetadataResponseTopic) bool {
 	var missing []string
 	for _, right := range []struct {
 		name string
@@ -107,7 +107,7 @@ func (c *checker) readable(ctx context.Context, name, topic string, m *kmsg.Meta
 		c.add(name, Fail, "the relay's user may not "+strings.ToLower(strings.Join(missing, " or "))+" it", c.mend.grant(topic, missing...))
 		return false
 	}
-	f := fold(c.cl, topic, "")
+	f := fold(c.cl, topic, relay)
 	f.patience = askTimeout / 2 // without coming further
 	err := f.toEnd(ctx)
 	switch {
@@ -121,6 +121,10 @@ func (c *checker) readable(ctx context.Context, name, topic string, m *kmsg.Meta
 			fix = c.mend.grant(topic, "Read")
 		}
 		c.add(name, Fail, "can not be read: "+said(err), fix)
+		return false
+	}
+	if lost := f.lost(); lost != nil {
+		c.add(name, Fail, lost.Error(), lost.Hint())
 		return false
 	}
 	return true

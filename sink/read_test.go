@@ -2,6 +2,7 @@ package sink
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -138,6 +139,9 @@ func TestALoadGoesOnWhereTheOneBeforeEnded(t *testing.T) {
 	deleteRecords(t, s.cl, "cp", 3)
 	f.take()
 	load("1", 3)
+	if got, err := s.Load(patient(t), "m"); !errors.As(err, new(*LostRecords)) || fault.Retryable(err) || !fault.NeedsPerson(err) {
+		t.Errorf("load of a name without a record: %v, %v", got, err)
+	}
 	// Another topic of the same name, with more records than the one before.
 	if err := c.DeleteTopic("cp"); err != nil {
 		t.Fatal(err)

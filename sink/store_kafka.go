@@ -21,7 +21,8 @@ import (
 )
 
 // A KafkaStore keeps checkpoint records in a compacted topic of one partition: the newest record of a key counts, a null value
-// removes the key. The topic is created when it is missing. Every error can be tried again; none means "nothing there".
+// removes the key. The topic is created when it is missing. Every error but *LostRecords can be tried again; none means "nothing
+// there".
 //
 // A Save that returns an error may still take effect later, but never after a Save that was called later.
 type KafkaStore struct {
@@ -217,6 +218,9 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 		return nil, k.fail("read", err)
 	}
 	f.whole = began
+	if lost := f.lost(); lost != nil {
+		return nil, lost
+	}
 	return maps.Clone(f.records), nil
 }
 

@@ -3,14 +3,81 @@
 package sink
 
 import (
+	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/testenv"
 )
+
+// Compaction alone does not move the start of a topic, also where it removes the first records, so LostRecords does not speak of it.
+func TestRealCompactionDoesNotLookLikeLostRecords(t *testing.T) {
+	k := testenv.KafkaPrivate(t, 1, map[string]string{"log.cleaner.backoff.ms": "100"})
+	topic := k.Topic(t, 1, map[string]string{"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "0"})
+	s := kafkaStore(t, k.Brokers(), topic)
+	pad := []byte(strings.Repeat("x", 100_000))
+	enough := errors.New("enough")
+	first := func() (offset int64) {
+		err := newReader(s.cl, topic, 0, func(r *kgo.Record) error {
+			offset = r.Offset
+			return enough
+		}).toEnd(patient(t))
+		if !errors.Is(err, enough) {
+			t.Fatal(err)
+		}
+		return offset
+	}
+	if err := s.Save(patient(t), "gone/1", pad); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.Save(patient(t), "gone/1", nil); err != nil {
+		t.Fatal(err)
+	}
+	cl := k.Client(t, kgo.DefaultProduceTopic(topic))
+	waitFor(t, func() bool {
+		if err := cl.ProduceSync(patient(t), &kgo.Record{Key: []byte("other/1"), Value: pad}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+		return first() > 0
+	})
+	for _, name := range []string{"gone", "new", "other"} {
+		if _, err := s.Load(patient(t), name); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Records that are deleted from the front, as retention and kafka-delete-records.sh do, are noticed by a new start and by one that goes on.
+func TestRealRecordsThatWereDeletedAreMissed(t *testing.T) {
+	k := testenv.Kafka(t)
+	topic := k.Topic(t, 1, map[string]string{"cleanup.policy": "compact,delete"})
+	s := kafkaStore(t, k.Brokers(), topic)
+	for _, key := range []string{"n/1", "other/1"} {
+		if err := s.Save(patient(t), key, []byte("x")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, err := s.Load(patient(t), "n"); err != nil || len(got) != 1 {
+		t.Fatal(got, err)
+	}
+	deleteRecords(t, s.cl, topic, 1)
+	for what, s := range map[string]*KafkaStore{"the same": s, "another": kafkaStore(t, k.Brokers(), topic)} {
+		var lost *LostRecords
+		if got, err := s.Load(patient(t), "n"); !errors.As(err, &lost) || *lost != (LostRecords{topic, "n", 1}) {
+			t.Errorf("%s process: %v, %v", what, got, err)
+		}
+		found := lines(Check(t.Context(), config(k.Brokers()), func() Expected { return Expected{Checkpoint: topic, Name: "n"} }))
+		has(t, found, "checkpoint topic "+topic+": FAIL: checkpoint topic "+topic+` holds no checkpoint of "n"`, "--accept-gap="+lost.GapToken())
+		if got, err := s.Load(patient(t), "other"); err != nil || len(got) != 1 {
+			t.Errorf("%s process, the other relay: %v, %v", what, got, err)
+		}
+	}
+}
 
 // A topic that the store makes is compacted while it is written.
 func TestRealACheckpointTopicStaysSmall(t *testing.T) {

@@ -253,3 +253,36 @@ func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
 		t.Errorf("afterwards: %v, %v", got, err)
 	}
 }
+
+// Only a record under a number says that a holder of the slot was there.
+func TestLostRecordsAreToldByTheRecordsUnderANumber(t *testing.T) {
+	for _, x := range []struct {
+		start int64
+		keys  []string
+		lost  bool
+	}{
+		{0, nil, false},
+		{7, nil, true},
+		{7, []string{"n/12"}, false},
+		{7, []string{"n/halt/12", "n/skip/0"}, true},
+		{7, []string{"n/halt/12", "n/3"}, false},
+	} {
+		f := fold(nil, "cp", "n")
+		f.start, f.records = x.start, map[string][]byte{}
+		for _, key := range x.keys {
+			f.records[key] = []byte("x")
+		}
+		lost := f.lost()
+		if (lost != nil) != x.lost {
+			t.Errorf("start %d, %v: %v", x.start, x.keys, lost)
+		}
+		if lost == nil {
+			continue
+		}
+		later := *lost
+		later.Start++
+		if later.GapToken() == lost.GapToken() || !strings.Contains(fault.Hint(fmt.Errorf("read: %w", lost)), "walpost run --accept-gap="+lost.GapToken()) {
+			t.Errorf("token %s, of a later loss %s, hint %q", lost.GapToken(), later.GapToken(), lost.Hint())
+		}
+	}
+}

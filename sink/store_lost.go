@@ -1,0 +1,56 @@
+package sink
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+)
+
+// A LostRecords says that records were deleted from the front of the checkpoint topic, by its retention or by hand, and that it holds
+// no checkpoint of Name. Nobody can tell whether that relay ran before, so only a person can decide. Compaction alone never
+// moves the start of a topic.
+type LostRecords struct {
+	Topic string
+	Name  string
+	Start int64 // the first offset that is left
+}
+
+func (l *LostRecords) Error() string {
+	return fmt.Sprintf("checkpoint topic %s holds no checkpoint of %q, and its records before offset %d were deleted: whether this relay ran before cannot be told",
+		l.Topic, l.Name, l.Start)
+}
+
+// Hint says what to do for a relay that is new, and for one that is not.
+func (l *LostRecords) Hint() string {
+	return "Set cleanup.policy=compact on the topic, so that no checkpoint is deleted again. " +
+		"If this relay is new, start it once with walpost run --accept-gap=" + l.GapToken() + ". " +
+		"If it ran before, its checkpoint is lost, and the same command begins where the slot stands. " +
+		"If its slot is gone too, events may be missing: set source.snapshot: initial for that start, which publishes the rows of the table again."
+}
+
+// NeedsPerson is true.
+func (*LostRecords) NeedsPerson() bool { return true }
+
+// Retryable is false.
+func (*LostRecords) Retryable() bool { return false }
+
+// GapToken names this one loss: after a further deletion the token is another one.
+func (l *LostRecords) GapToken() string {
+	sum := sha256.Sum256(fmt.Appendf(nil, "lost records %q %q %d", l.Topic, l.Name, l.Start))
+	return hex.EncodeToString(sum[:6])
+}
+
+// lost returns an error where records were deleted from the front of the topic, and none of them that is left is of a holder of the slot,
+// under a number (see relay.Store).
+func (f *folded) lost() *LostRecords {
+	if f.start == 0 {
+		return nil
+	}
+	for key := range f.records {
+		if _, err := strconv.ParseUint(key[len(f.name)+1:], 10, 64); err == nil {
+			return nil
+		}
+	}
+	return &LostRecords{Topic: f.topic, Name: f.name, Start: f.start}
+}
