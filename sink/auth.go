@@ -159,7 +159,11 @@ func (s SASL) mechanism() sasl.Mechanism {
 			return oauth.Auth{Token: t, Extensions: s.Extensions}, err
 		})
 	case "AWS_MSK_IAM":
-		return aws.ManagedStreamingIAM(func(context.Context) (aws.Auth, error) { return s.awsAuth() })
+		auth := func(context.Context) (aws.Auth, error) { return s.awsAuth() }
+		if s.Region != "" {
+			return regional{region: s.Region, auth: auth}
+		}
+		return aws.ManagedStreamingIAM(auth)
 	}
 	return nil
 }
@@ -198,10 +202,6 @@ func (c Config) reachOpts() []kgo.Opt {
 		opts = append(opts, kgo.Dialer((&net.Dialer{Timeout: dialTimeout}).DialContext))
 	}
 	if m := c.SASL.mechanism(); m != nil {
-		if c.SASL.Mechanism == "AWS_MSK_IAM" && c.SASL.Region != "" && os.Getenv("AWS_REGION") == "" {
-			// The library takes the region of a broker name without one from the environment and from nowhere else.
-			_ = os.Setenv("AWS_REGION", c.SASL.Region) // fails only for an invalid name
-		}
 		opts = append(opts, kgo.SASL(m))
 	}
 	return opts

@@ -82,8 +82,8 @@ type SASL struct {
 	TokenFile  string
 	Extensions map[string]string
 
-	// AWS_MSK_IAM. What is empty comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. The region comes
-	// from the broker's name; where that has none, from Region, else AWS_REGION.
+	// AWS_MSK_IAM. What is empty comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. The region is
+	// Region; where that is empty, the one in the broker's name, else AWS_REGION.
 	AccessKey     string
 	SecretKey     string
 	SecretKeyFile string
