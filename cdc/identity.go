@@ -21,6 +21,8 @@ type Identity struct {
 
 	// Published was read after Server: where it is as it was before, the publication was never changed up to Server.
 	Published Published
+	// Unpublished is why rows that are written now are not in the stream, "" where they are: the table has another name, for example.
+	Unpublished string
 	// Settled says that the publication and its entries are older than everything that the slot still gives.
 	Settled bool
 	// Time is the server's clock when Server was read.

@@ -245,6 +245,9 @@ var judgements = []struct {
 		f.Published.Tables[0].Entries[0].XMin++
 		altered(f)
 	}, says: `publication "walpost" was altered, the entry of table public.outbox in publication "walpost" was altered since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
+	{what: "a look found the table gone, and it is back", reason: PublicationChanged, from: 0x1E00, change: func(r *Record, _ *cdc.Identity) {
+		r.Published = r.Published.Broken("table public.outbox does not exist in database shop")
+	}, says: `a look found that table public.outbox does not exist in database shop since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
 	{what: "a slot that was advanced, and the publication altered", reason: SlotAhead, from: 0x1E00, to: 0x2001, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.Confirmed = 0x2001
 		altered(f)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -17,6 +18,9 @@ type Published struct {
 	cdc.Published
 	LSN  cdc.Position `json:"lsn"`  // the server's position before that look: up to here nothing was changed
 	Time time.Time    `json:"time"` // the server's clock before that look
+	// Unpublished is what a later look found to keep rows out of the stream, "" for nothing. Not all of that leaves a trace in the
+	// catalog once it is put right, such as another name of the table.
+	Unpublished string `json:"unpublished,omitempty"`
 }
 
 // Seen is what a record remembers of found's publication, nil where there is none.
@@ -25,6 +29,13 @@ func Seen(found cdc.Identity) *Published {
 		return nil
 	}
 	return &Published{Published: found.Published, LSN: found.Server, Time: found.Time.UTC().Round(0)}
+}
+
+// Broken is p with what a later look found to keep rows out of the stream.
+func (p *Published) Broken(why string) *Published {
+	broken := *p
+	broken.Unpublished = strings.ToValidUTF8(why, "?")
+	return &broken
 }
 
 // Looked is the position of the newest look at what is published, 0 where none is remembered.
@@ -63,6 +74,8 @@ type Change struct {
 	How         ChangeKind
 	// Was and Is are the rows of the catalog before and now; Is is empty where the row is gone.
 	Was, Is []cdc.PublishedEntry
+	// Why is what kept rows out of the stream, for Mended.
+	Why string
 }
 
 // A ChangeKind is how something was changed.
@@ -71,6 +84,7 @@ type ChangeKind string
 // The kinds of a Change.
 const (
 	Altered  ChangeKind = "altered"  // the same row of the catalog with another xmin: ALTER PUBLICATION, also one that changed nothing
+	Mended   ChangeKind = "mended"   // what kept rows out of the stream was put right
 	Replaced ChangeKind = "replaced" // the publication or the table was dropped and made again
 	Readded  ChangeKind = "readded"  // the table was taken out of the publication and put in again
 	Gone     ChangeKind = "gone"     // there is no such publication
@@ -93,6 +107,9 @@ func (p *Published) changes(found *cdc.Published) []Change {
 		return []Change{whole}
 	}
 	var all []Change
+	if p.Unpublished != "" {
+		all = append(all, Change{Publication: p.Publication, How: Mended, Why: p.Unpublished})
+	}
 	if found.XMin != p.XMin {
 		whole.How = Altered
 		all = append(all, whole)
@@ -134,6 +151,8 @@ func tableChange(was, is *cdc.PublishedTable) ChangeKind {
 func (c *Change) String() string {
 	publication := fmt.Sprintf("publication %q", c.Publication)
 	switch {
+	case c.How == Mended:
+		return "a look found that " + c.Why
 	case c.Table == "" && c.How == Altered:
 		return publication + " was altered"
 	case c.Table == "" && c.How == Replaced:
@@ -151,4 +170,7 @@ func (c *Change) String() string {
 // digest writes what tells this change from any other.
 func (c *Change) digest(w io.Writer) {
 	fmt.Fprintf(w, "%q %q %s %v %v\n", c.Publication, c.Table, c.How, c.Was, c.Is)
+	if c.Why != "" {
+		fmt.Fprintf(w, "%q\n", c.Why)
+	}
 }

@@ -69,6 +69,7 @@ type checkpointer struct {
 	durable cdc.Position     // of the newest record known to be durable in this epoch: what may be confirmed
 	next    *checkpoint.Next // of that record
 	looked  cdc.Position     // of the look at what is published in that record
+	broken  bool             // that record says that rows were kept out of the stream
 	// durableSent is how many of the records sent by this process durable covers.
 	durableSent uint64
 	busy        bool
@@ -209,6 +210,7 @@ func (c *checkpointer) result(l *loop, s saved) {
 		c.failed(l, s.err)
 	default:
 		c.durable, c.next, c.looked, c.durableSent = s.rec.LSN, s.rec.Next, s.rec.Looked(), s.sent
+		c.broken = s.rec.Published != nil && s.rec.Published.Unpublished != ""
 		if cp := l.copy; cp != nil {
 			if cp.over = s.rec.Copy == nil; !cp.over {
 				cp.savedRows = s.rec.Copy.Rows

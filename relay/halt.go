@@ -141,6 +141,9 @@ func (l *loop) unsaved(next *checkpoint.Next) bool {
 	if c.epoch == 0 || c.frozen {
 		return false
 	}
+	if l.looked != nil && l.looked.Unpublished != "" && !c.broken {
+		return true
+	}
 	if cp := l.copy; cp != nil {
 		return !cp.over && (cp.acknowledged() || cp.spec.Rows > cp.savedRows)
 	}

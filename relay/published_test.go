@@ -175,3 +175,36 @@ func TestARecoverKeepsTheSlotOfAChangedPublication(t *testing.T) {
 		})
 	}
 }
+
+// What a look found to be missing is written down, also where nothing else has to be: put right, it may leave no trace.
+func TestWhatKeptRowsOutOfTheStreamIsRefusedOnceItIsMended(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		publishing(w)
+		r := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		time.Sleep(time.Minute)
+		w.do(func() {
+			w.checkErr = fault.Person(errors.New("the table is gone"), "")
+			w.id.Unpublished = "the table is gone"
+		})
+		<-r.done
+		if !strings.Contains(r.err.Error(), "the table is gone; events after ") {
+			t.Errorf("halted by %v", r.err)
+		}
+		w.do(func() { w.checkErr, w.id.Unpublished = nil, "" })
+		r = w.start(Config{})
+		w.want(t, time.Minute, "refused", func() bool { return r.relay.Status().State == Stopped })
+		<-r.done
+		gap := refusalOf(r.err)
+		if gap == nil || !strings.Contains(gap.Error(), "a look found that the table is gone") {
+			t.Fatalf("%v", r.err)
+		}
+		w.start(Config{AcceptGap: gap.Token})
+		w.commit("a")
+		w.want(t, 5*time.Second, "delivered", w.allDelivered)
+		if p := w.record().Published; p.Unpublished != "" {
+			t.Errorf("still in the record: %+v", p)
+		}
+	})
+}

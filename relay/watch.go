@@ -51,6 +51,9 @@ func (l *loop) checked(k sighting) error {
 		err = fault.Retry(fmt.Errorf("%w, on another server than the session's, or after its restart", err))
 	case fault.NeedsPerson(err) && l.looked != nil:
 		err = fmt.Errorf("%w; events after %s may be missing", err, l.looked.LSN)
+		if k.found.Unpublished != "" { // the last record says so: the next start refuses, also where all is put right by then
+			l.looked = l.looked.Broken(k.found.Unpublished)
+		}
 	case err == nil && !elsewhere:
 		if err = checkpoint.JudgePublished(l.record(), k.found); err == nil {
 			l.looked = checkpoint.Seen(k.found)

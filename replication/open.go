@@ -293,6 +293,9 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 	}
 	found = identityOf(system{id: f.server.SystemID, timeline: f.server.Timeline}, &s.cfg, f)
 	if bad := firstFail(s.cfg.judgeRunning(f)); bad != nil {
+		if bad.behave == lostEvents && f.slot != nil && f.slot.lost() == "" {
+			found.Unpublished = bad.Detail
+		}
 		bad.Fix = s.cfg.afterLoss(f, bad)
 		return found, bad.err(true)
 	}
