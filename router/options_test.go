@@ -212,8 +212,14 @@ func TestAnEnvelopesSchemaIsOfItsRow(t *testing.T) {
 		return string(rec.Value)
 	}
 	rows := [][3]string{ // aggregate type, version, payload
-		{"order", "1", "no document"}, {"other", "1", "no document"}, {"order", "2", "no document"}, {"order", "1", `{"a": 1}`},
-		{"order", "1", "no document"}, {"order", "1", `{"a": "x"}`}, {"other", "1", `{"b": true}`}, {"other", "1", `[1]`},
+		{"order", "1", "no document"},
+		{"other", "1", "no document"},
+		{"order", "2", "no document"},
+		{"order", "1", `{"a": 1}`},
+		{"order", "1", "no document"},
+		{"order", "1", `{"a": "x"}`},
+		{"other", "1", `{"b": true}`},
+		{"other", "1", `[1]`},
 	}
 	kept := 3 + 1 // and the schema of the probe at the start
 	for i := range 300 {
