@@ -3,6 +3,7 @@
 package shop
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,6 +53,7 @@ type Shop struct {
 	Pause   time.Duration // of each writer after each transaction
 	Seed    uint64
 	Tag     string // goes into the keys: two shops on one table need two
+	History string // the table that keeps every row, where rows are removed from outbox; "" is outbox
 
 	committed atomic.Int64
 }
@@ -108,7 +110,7 @@ func (s *Shop) session(ctx context.Context, id int, rnd *rand.Rand) error {
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
 	prefix := fmt.Sprintf("%s%d-", s.Tag, id)
 	next := map[string]int64{}
-	rows, err := conn.Query(ctx, `SELECT aggregate_id, max((payload->>'n')::bigint) FROM outbox WHERE starts_with(aggregate_id, $1) GROUP BY 1`, prefix)
+	rows, err := conn.Query(ctx, `SELECT aggregate_id, max((payload->>'n')::bigint) FROM `+cmp.Or(s.History, "outbox")+` WHERE starts_with(aggregate_id, $1) GROUP BY 1`, prefix)
 	if err != nil {
 		return err
 	}
