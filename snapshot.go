@@ -148,6 +148,8 @@ func (r *tableReading) readAhead(ctx context.Context) error {
 	err := r.source.ReadAhead(ctx, upTo, r.streamed.add)
 	if errors.Is(err, replication.ErrNoReadAhead) {
 		r.cfg.Logger.Warn().Err(err).Msg("rows that were written since the slot was made come twice, and of one key possibly in another order the first time")
+		r.streamed.Close()
+		r.streamed = nil // what was read ahead is no proof: the stream may end before it gives these rows
 		return nil
 	}
 	return err

@@ -18,8 +18,9 @@ const (
 	stateNotSupported = "0A000"
 )
 
-// ErrNoReadAhead says that this server does not let the role copy the slot, so that nobody can tell what the stream will give.
-var ErrNoReadAhead = errors.New("the server does not allow to read ahead of the slot")
+// ErrNoReadAhead says that nobody can tell what the stream will give: this server does not let the role copy the slot, or the stream itself
+// cannot be read, because the publication did not exist at a position that the slot still has to read.
+var ErrNoReadAhead = errors.New("the slot cannot be read ahead")
 
 // ReadAhead hands every row that the slot's stream will give as an insert, of a transaction that is wholly before upTo, to each. A row is
 // valid until each returns. The slot stays where it is, and may be in use: what is read is a copy of it. The copy is temporary: it ends with
@@ -42,7 +43,10 @@ func (s *Source) ReadAhead(ctx context.Context, upTo cdc.Position, each func(row
 	}
 	for {
 		ev, err := session.Next(ctx, time.Second)
-		if err != nil {
+		switch {
+		case fault.NeedsPerson(err): // the stream meets the same fault, and says what to do about the slot itself
+			return fmt.Errorf("%w: %w", ErrNoReadAhead, err)
+		case err != nil:
 			return fmt.Errorf("read ahead of slot %s: %w", s.cfg.Slot, err)
 		}
 		switch ev.Kind {
