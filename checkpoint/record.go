@@ -2,9 +2,11 @@ package checkpoint
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,9 +20,9 @@ import (
 // Version is the version of the encoding that Encode writes. Decode also reads version 1, which has no Published.
 const Version = 2
 
-// A Record is what is remembered of a position: where delivery stands, and of which source that is true. It is stored
-// under Key. Each holder of the slot writes under an epoch of its own, above all it has found, so that one which lost the
-// slot and wakes up later overwrites nothing: its epoch is no longer the newest.
+// A Record is what is remembered of a position: where delivery stands, and of which source that is true. Each holder of the slot writes
+// under an epoch above all it has found, and under its own key (HolderKey). So a holder that lost the slot and wakes up later overwrites
+// nothing, also where it lost the slot before its first record was written and the next holder took the same epoch.
 type Record struct {
 	Version  int          `json:"version"`
 	Name     string       `json:"name"`
@@ -39,6 +41,8 @@ type Record struct {
 	RunID      string    `json:"run_id"` // made with the first record and kept from then on, over processes and epochs
 	Holder     string    `json:"holder"` // names the process that wrote it
 	Time       time.Time `json:"time"`   // of the writing; for people
+
+	stored string // the key that it was read from; "" for Key
 }
 
 // Next says how far the first transaction behind the record's LSN is acknowledged: its first Rows records are, or were passed over as walpost skip asked.
@@ -49,8 +53,15 @@ type Next struct {
 	LastEventID  string       `json:"last_event_id"` // of the last of them; for people
 }
 
-// Key is the key that the record is stored under: its name, a slash and its epoch in decimal. The name may contain slashes.
+// Key names the record: its name, a slash and its epoch in decimal. The name may contain slashes.
 func (r *Record) Key() string { return r.Name + "/" + strconv.FormatUint(r.Epoch, 10) }
+
+// HolderKey is the key that the holder of the slot stores the record under: Key, a dot and the holder, which must have no slash.
+func (r *Record) HolderKey() string { return r.Key() + "." + r.Holder }
+
+// StoredKey is the key that Decode read the record from. A record of a slot that is still to be made is stored under Key, and so were those of
+// older walposts.
+func (r *Record) StoredKey() string { return cmp.Or(r.stored, r.Key()) }
 
 // Encode gives the value to store under Key. It writes Version whatever the field says, and panics for a record that
 // Decode would refuse: to store that would be to lose the position.
@@ -115,8 +126,11 @@ func decode(key string, value []byte) (*Record, error) {
 	if err := r.check(); err != nil {
 		return nil, err
 	}
-	if k := r.Key(); k != key {
-		return nil, fmt.Errorf("it says that it is %q", k)
+	if key != r.Key() {
+		if key != r.HolderKey() {
+			return nil, fmt.Errorf("it says that it is %q", r.Key())
+		}
+		r.stored = key
 	}
 	r.Time, r.CommitTime = r.Time.UTC(), r.CommitTime.UTC()
 	if r.Published != nil {
@@ -164,8 +178,9 @@ func (r *Record) check() error {
 	return nil
 }
 
-// Newest picks the record of the highest epoch from what a store has under name + "/", nil when there is none. older are
-// the keys of the others: their holders are gone, and they may be removed once a record of a higher epoch is durable.
+// Newest picks the record of the highest epoch from what a store has under name + "/", nil when there is none. Of several with that epoch
+// it picks the one that has come furthest: each says the truth. older are the keys of the others: their holders are gone, and they may be
+// removed once a record of a higher epoch is durable.
 // Keys that belong to a longer name with the same beginning are left alone. A record of this name that can not be read
 // is an error, even where a newer one can: it may be of a walpost that knows more.
 func Newest(name string, records map[string][]byte) (newest *Record, older []string, err error) {
@@ -178,17 +193,34 @@ func Newest(name string, records map[string][]byte) (newest *Record, older []str
 		if err != nil {
 			return nil, nil, err
 		}
-		if newest == nil {
+		switch {
+		case newest == nil:
 			newest = r
-			continue
-		}
-		if r.Epoch < newest.Epoch {
+		case r.compare(newest) < 0:
 			older = append(older, key)
-			continue
+		default:
+			older = append(older, newest.StoredKey())
+			newest = r
 		}
-		older = append(older, newest.Key())
-		newest = r
 	}
 	slices.Sort(older)
 	return newest, older, nil
+}
+
+// compare orders records of one name by how new they are: by epoch, then by how far each has come.
+func (r *Record) compare(o *Record) int {
+	rows := func(r *Record) (of uint64, next int) {
+		of = math.MaxUint64 // without a copy, or behind it
+		if r.Copy != nil {
+			of = r.Copy.Rows
+		}
+		if r.Next != nil {
+			next = r.Next.Rows
+		}
+		return of, next
+	}
+	copied, next := rows(r)
+	otherCopied, otherNext := rows(o)
+	return cmp.Or(cmp.Compare(r.Epoch, o.Epoch), cmp.Compare(r.LSN, o.LSN), cmp.Compare(copied, otherCopied), cmp.Compare(next, otherNext),
+		cmp.Compare(r.StoredKey(), o.StoredKey()))
 }

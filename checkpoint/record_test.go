@@ -325,3 +325,39 @@ func FuzzDecode(f *testing.F) {
 		}
 	})
 }
+
+// Two processes may take one epoch: the first one lost the slot before its record was there. Each has a key of its own, and the one that has
+// come furthest is right.
+func TestOfTwoHoldersOfOneEpochTheFurtherOneIsTheNewest(t *testing.T) {
+	of := func(holder string, change func(r *Record)) *Record {
+		r := aRecord()
+		r.Holder, r.Next = holder, nil
+		change(r)
+		return r
+	}
+	copied := func(rows uint64) func(*Record) {
+		return func(r *Record) { r.Copy = &Copy{Origin: OriginSnapshot, Slot: true, Rows: rows} }
+	}
+	for what, c := range map[string]struct{ further, behind func(r *Record) }{
+		"epoch":            {func(r *Record) { r.Epoch++; r.LSN-- }, func(*Record) {}},
+		"position":         {func(r *Record) { r.LSN++ }, func(r *Record) { r.Next = &Next{CommitLSN: r.LSN + 1, Rows: 3} }},
+		"rows of a copy":   {copied(4), copied(3)},
+		"end of a copy":    {func(*Record) {}, copied(4)},
+		"part of the next": {func(r *Record) { r.Next = &Next{CommitLSN: r.LSN + 1, Rows: 1} }, func(*Record) {}},
+	} {
+		for _, holders := range [][2]string{{"a", "b"}, {"b", "a"}} {
+			further, behind := of(holders[0], c.further), of(holders[1], c.behind)
+			got, older, err := Newest(further.Name, map[string][]byte{further.HolderKey(): further.Encode(), behind.HolderKey(): behind.Encode()})
+			if err != nil || got.Holder != further.Holder || !slices.Equal(older, []string{behind.HolderKey()}) || got.StoredKey() != further.HolderKey() {
+				t.Errorf("%s, held by %q: %+v, older %q, %v", what, holders, got, older, err)
+			}
+		}
+	}
+	r := of("a", func(*Record) {})
+	if _, err := Decode(r.Key()+".b", r.Encode()); err == nil {
+		t.Error("the key of another holder is taken for this one's")
+	}
+	if got, err := Decode(r.Key(), r.Encode()); err != nil || got.StoredKey() != r.Key() {
+		t.Errorf("a key of before: %v, %v", got, err)
+	}
+}

@@ -164,7 +164,7 @@ func (c *checkpointer) save(l *loop, next *checkpoint.Next) {
 	l.wg.Go(func() {
 		ctx, cancel := context.WithTimeout(l.background, saveLimit)
 		defer cancel()
-		l.saves <- saved{rec: rec, sent: sent, err: l.store.Save(ctx, rec.Key(), value)}
+		l.saves <- saved{rec: rec, sent: sent, err: l.store.Save(ctx, rec.HolderKey(), value)}
 	})
 }
 

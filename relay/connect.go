@@ -46,14 +46,17 @@ func (l *loop) connect(ctx context.Context) error {
 	if a.err != nil {
 		return l.refused(ctx, a.err)
 	}
+	a.own = a.own && !l.contested
 	return l.install(ctx, a)
 }
 
 // attempted takes over the epoch of an attempt, also of one that failed later on or that is not used: its record may be the newest one from
-// now on, so the next record must not be below it.
+// now on, so the next record must not be below it. The next attempt finds that record, and cannot tell by it that another process held the
+// slot before.
 func (l *loop) attempted(a *attempt) {
 	if a.epoch > l.checkpointer.epoch && l.tracker != nil {
 		l.checkpointer.epoch = a.epoch
+		l.contested = l.contested || !a.own || a.gap
 		// And where the slot was another's meanwhile, or is another one, what this process knows to be safe does not belong into it.
 		l.checkpointer.frozen = l.checkpointer.frozen || !a.own || a.gap || !sameHistory(l.found, a.found)
 	}
@@ -182,6 +185,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 
 // installed is the end of install: what was read before is in order.
 func (l *loop) installed(a *attempt) error {
+	l.contested = false
 	l.progress.reconnected()
 	if !l.watched {
 		l.watched = true

@@ -93,7 +93,7 @@ type Sink interface {
 	Close(ctx context.Context) error
 }
 
-// A Store keeps checkpoint records: small values under keys of the form name/epoch. Its methods may take long and are
+// A Store keeps checkpoint records: small values under keys of the form name/epoch.holder. Its methods may take long and are
 // called by one goroutine at a time. A Store that can not be read gives an error, never "nothing there". Nor does a Store that has lost
 // records and has none of name under a number: that error needs a person, and has a GapToken (see LostRecords).
 type Store interface {

@@ -90,7 +90,7 @@ func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*check
 	if rec.Copy.Slot { // the record of the next epoch leaves the copy out
 		return rec, nil
 	}
-	if err := r.store.Save(ctx, rec.Key(), nil); err != nil {
+	if err := r.store.Save(ctx, rec.StoredKey(), nil); err != nil {
 		return nil, waitable(fmt.Errorf("remove checkpoint %s: %w", rec.Key(), err))
 	}
 	return nil, nil //nolint:nilnil // no record is none

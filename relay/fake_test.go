@@ -237,10 +237,13 @@ func (w *world) newest() *checkpoint.Record {
 
 // A proc is one process: when it is killed, nothing that it still does has an effect.
 type proc struct {
-	w    *world
-	dead bool
-	away bool // cannot reach the server
-	sink *fakeSink
+	w       *world
+	dead    bool
+	away    bool   // cannot reach the server
+	stuck   string // the first write under this key is waited for in vain
+	inStuck bool   // it is being waited for
+	lies    string // the first write under this key succeeds, and says that it did not
+	sink    *fakeSink
 
 	taken *checkpoint.Record // the newest record with which it took the slot
 	last  map[string]int     // the index of the newest record that it sent, by key

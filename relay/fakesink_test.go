@@ -287,6 +287,14 @@ func (s *fakeStore) Save(ctx context.Context, key string, value []byte) error {
 	if w.storeDown || s.p.dead {
 		return errors.New("store cannot be reached")
 	}
+	if s.p.stuck == key {
+		s.p.inStuck = true
+		w.mu.Unlock()
+		<-ctx.Done()
+		w.mu.Lock()
+		s.p.stuck = ""
+		return ctx.Err()
+	}
 	s.saves++
 	if nth := s.saves; w.storeLate && w.rng.IntN(3) == 0 {
 		// As a produce that is on the wire when its caller gives up. A later one of the same process comes behind it.
@@ -302,6 +310,10 @@ func (s *fakeStore) Save(ctx context.Context, key string, value []byte) error {
 		return errors.New("write: not acknowledged")
 	}
 	w.keep(s.p, key, value)
+	if s.p.lies == key {
+		s.p.lies = ""
+		return errors.New("request timed out")
+	}
 	if w.storeLie && w.rng.IntN(2) == 0 {
 		return errors.New("request timed out")
 	}

@@ -49,6 +49,7 @@ type loop struct {
 	every      time.Duration // of Confirm
 	opened     time.Time
 	tries      int  // attempts since a session worked
+	contested  bool // another process had the slot, or a gap was stepped over, since the newest session that was installed
 	moved      bool // this session received or confirmed something new
 	watched    bool // the monitor runs
 	confirmed  cdc.Position

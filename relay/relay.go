@@ -26,7 +26,8 @@ import (
 type Config struct {
 	// Name is the key of the checkpoint: two relays of one store must not share it, nor must it hold a slash.
 	Name string
-	// Holder names this process in its checkpoint records. Default: 16 random hexadecimal digits.
+	// Holder names this process in its checkpoint records and their keys: no other process has this name, nor has it a slash. Default: 16
+	// random hexadecimal digits.
 	Holder string
 
 	Window Window
@@ -84,6 +85,9 @@ func (c Config) withDefaults() (Config, error) {
 	var wrong []error
 	if c.Name == "" || strings.Contains(c.Name, "/") {
 		wrong = append(wrong, fmt.Errorf("name: must not be empty nor hold a slash (got %q)", c.Name))
+	}
+	if strings.Contains(c.Holder, "/") {
+		wrong = append(wrong, fmt.Errorf("holder: must hold no slash (got %q)", c.Holder))
 	}
 	if c.Window.Events < 0 {
 		wrong = append(wrong, fmt.Errorf("delivery.window.events: must be at least 1 (got %d)", c.Window.Events))

@@ -138,14 +138,14 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		}
 		if held != nil {
 			next.Epoch = held.Epoch + 1
-			older = append(slices.Clip(older), held.Key())
+			older = append(slices.Clip(older), held.StoredKey())
 			next.RunID = held.RunID
 		}
 		if next.RunID == "" {
 			next.RunID = newRunID(next.Time)
 		}
 		a.epoch = next.Epoch
-		if err := r.store.Save(ctx, next.Key(), next.Encode()); err != nil {
+		if err := r.store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 			return waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
 		}
 		a.rec, a.older, a.halts, a.skips = next, older, now.halts, now.skips

@@ -46,13 +46,14 @@ func (f *simTables) Rows(_ context.Context, sess Session, c checkpoint.Copy) (Ro
 	}
 	s := sess.(*fakeSession) //nolint:errcheck // Open's
 	r := &simRows{f: f, sees: w.pos}
+	streamed := w.pos // what is behind is left out: the stream will give it
 	if s.snapshot {
 		if !w.usable() || s.id.SlotFound.Confirmed != w.made {
 			return nil, errNet // of a slot that is gone: so is its snapshot
 		}
 		r.sees, s.snapshot = w.made, false
 	} else {
-		r.present = true
+		r.present, streamed = true, max(w.id.SlotFound.Confirmed, s.told) // nobody reads the session yet
 	}
 	order := slices.Clone(f.order)
 	slices.SortStableFunc(order, func(a, b string) int { // the table that was begun is the first
@@ -82,6 +83,7 @@ func (f *simTables) Rows(_ context.Context, sess Session, c checkpoint.Copy) (Ro
 				}
 				switch {
 				case row.table != table || row.deleted != 0 && row.deleted <= r.sees:
+				case t.end > streamed:
 				case row.n <= upTo && version <= seen: // given before, as it is
 				case f.recover && (w.count[row.id] > 0 || row.excused): // in Kafka, or given up with a gap before
 				default:

@@ -50,3 +50,64 @@ func TestAStandbyGoesOnWhereTheFirstStopped(t *testing.T) {
 		})
 	}
 }
+
+// A process may lose its session while it writes the record of its new epoch. Whoever takes the slot then must not meet it under one key:
+// the older of the two positions could be written last, and the slot would be ahead of it.
+func TestTwoProcessesNeverWriteUnderOneKey(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.clean, w.status = false, time.Second
+		a := w.start(Config{Holder: "a"})
+		w.want(t, time.Second, "the first holds the slot", func() bool { return w.session != nil })
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		time.Sleep(2 * time.Second)
+		late := w.commit("b") // is acknowledged when the second holds the slot
+		w.do(func() { w.hold, a.stuck = late.rows[0].id, "shop/2.a" })
+		time.Sleep(time.Second)
+		w.cut(errNet)
+		w.want(t, 5*time.Second, "the first writes its second epoch", func() bool { return a.inStuck })
+		b := w.start(Config{Holder: "b"})
+		time.Sleep(time.Second)
+		w.cut(errNet)
+		w.want(t, 5*time.Second, "the second holds the slot", func() bool { return w.session != nil && w.session.p == b.proc })
+		time.Sleep(time.Second)
+		w.do(func() { w.hold = "" })
+		w.commit("c")
+		w.want(t, 30*time.Second, "delivered", w.allDelivered)
+		time.Sleep(30 * time.Second)
+		a.stop()
+		b.stop()
+	})
+}
+
+// A process that takes the slot after another one, and fails behind its first record, must not take that record for a sign that nobody else
+// had the slot: the other one has come further.
+func TestAFailedAttemptDoesNotHideTheOtherHolder(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.before(150)
+		cfg := snapshot(w)
+		cfg.Window.Events = 3
+		holds := func(r *run) func() bool { return func() bool { return w.session != nil && w.session.p == r.proc } }
+		rows := func() uint64 {
+			if rec := w.newest(); rec != nil && rec.Copy != nil {
+				return rec.Copy.Rows
+			}
+			return 0
+		}
+		cfg.Holder = "a"
+		a := w.start(cfg)
+		w.want(t, 10*time.Second, "the first publishes", func() bool { return holds(a)() && rows() > 5 })
+		cfg.Holder = "b"
+		b := w.start(cfg)
+		w.do(func() { a.away, w.clean = true, false }) // what is not in the record yet comes again
+		w.cut(errNet)
+		w.want(t, 10*time.Second, "the second publishes more", func() bool { return holds(b)() && rows() > 150 })
+		w.do(func() { a.away, a.lies, w.clean = false, "shop/4.a", true })
+		b.stopped(t, 5*time.Second)
+		w.want(t, time.Minute, "the first publishes the rest", w.allDelivered)
+		if a.lies != "" {
+			t.Error("no attempt failed: this says nothing")
+		}
+		a.stopped(t, 5*time.Second)
+	})
+}

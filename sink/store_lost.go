@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // A LostRecords says that records were deleted from the front of the checkpoint topic, by its retention or by hand, and that it holds
@@ -42,13 +43,14 @@ func (l *LostRecords) GapToken() string {
 }
 
 // lost returns an error where records were deleted from the front of the topic, and none of them that is left is of a holder of the slot,
-// under a number (see relay.Store).
+// under a number, alone or with the holder behind a dot (see relay.Store).
 func (f *folded) lost() *LostRecords {
 	if f.start == 0 {
 		return nil
 	}
 	for key := range f.records {
-		if _, err := strconv.ParseUint(key[len(f.name)+1:], 10, 64); err == nil {
+		epoch, _, _ := strings.Cut(key[len(f.name)+1:], ".")
+		if _, err := strconv.ParseUint(epoch, 10, 64); err == nil {
 			return nil
 		}
 	}

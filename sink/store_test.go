@@ -264,6 +264,7 @@ func TestLostRecordsAreToldByTheRecordsUnderANumber(t *testing.T) {
 		{0, nil, false},
 		{7, nil, true},
 		{7, []string{"n/12"}, false},
+		{7, []string{"n/12.1aae3fbc99fb4b07"}, false},
 		{7, []string{"n/halt/12", "n/skip/0"}, true},
 		{7, []string{"n/halt/12", "n/3"}, false},
 	} {
