@@ -126,7 +126,7 @@ func (t *tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 		return nil, err
 	}
 	if snapshot == "" {
-		err = r.readAhead(ctx)
+		err = r.readAhead(ctx, session.Began())
 	}
 	if err == nil && t.prepare != nil {
 		r.leaveOut, err = t.prepare(ctx, r)
@@ -141,11 +141,11 @@ func (t *tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 // readAhead finds out which rows of this reading the stream will give: those that were written since the slot was made. They are left out,
 // since the stream may give an event of the same key first, whose row is deleted. What a former reading saw cannot tell: an update, or an
 // ALTER TABLE that rewrites the table, has an old row look like a new one. Where the server does not tell, such rows come twice.
-func (r *tableReading) readAhead(ctx context.Context) error {
+func (r *tableReading) readAhead(ctx context.Context, from cdc.Position) error {
 	r.streamed = newRowSet()
 	upTo := r.reader.Position()
 	r.cfg.Logger.Info().Str("lsn", upTo.String()).Msg("reading ahead of the slot: rows that the stream will give are left out of this reading of the table")
-	err := r.source.ReadAhead(ctx, upTo, r.streamed.add)
+	err := r.source.ReadAhead(ctx, from, upTo, r.streamed.add)
 	if errors.Is(err, replication.ErrNoReadAhead) {
 		r.cfg.Logger.Warn().Err(err).Msg("rows that were written since the slot was made come twice, and of one key possibly in another order the first time")
 		r.streamed.Close()

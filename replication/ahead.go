@@ -22,10 +22,10 @@ const (
 // cannot be read, because the publication did not exist at a position that the slot still has to read.
 var ErrNoReadAhead = errors.New("the slot cannot be read ahead")
 
-// ReadAhead hands every row that the slot's stream will give as an insert, of a transaction that is wholly before upTo, to each. A row is
-// valid until each returns. The slot stays where it is, and may be in use: what is read is a copy of it. The copy is temporary: it ends with
+// ReadAhead hands every row that the slot's stream from from on will give as an insert, of a transaction that is wholly before upTo, to each.
+// A row is valid until each returns. The slot stays where it is, and may be in use: what is read is a copy of it. The copy is temporary: it ends with
 // this call, or with the process.
-func (s *Source) ReadAhead(ctx context.Context, upTo cdc.Position, each func(row *cdc.Row) error) error {
+func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.Position, each func(row *cdc.Row) error) error {
 	session, at, err := s.openAhead(ctx)
 	if err != nil {
 		return fmt.Errorf("read ahead of slot %s: %w", s.cfg.Slot, err)
@@ -35,7 +35,7 @@ func (s *Source) ReadAhead(ctx context.Context, upTo cdc.Position, each func(row
 		defer cancel()
 		_ = session.Close(limited) // a connection that ends later frees the copy later
 	}()
-	if reached(at, upTo) {
+	if at = max(at, from); reached(at, upTo) {
 		return nil
 	}
 	if err := session.Start(ctx, at); err != nil {

@@ -13,7 +13,7 @@ import (
 )
 
 // ahead reads ahead to where a new reading of the table is, and returns the ids.
-func (w *world) ahead() (string, error) {
+func (w *world) ahead(from cdc.Position) (string, error) {
 	w.Helper()
 	r, err := w.source().ReadTables(w.Context(), TableOptions{})
 	if err != nil {
@@ -24,7 +24,7 @@ func (w *world) ahead() (string, error) {
 	ctx, cancel := context.WithTimeout(w.Context(), 20*time.Second)
 	defer cancel()
 	var ids []string
-	err = w.source().ReadAhead(ctx, r.Position(), func(row *cdc.Row) error {
+	err = w.source().ReadAhead(ctx, from, r.Position(), func(row *cdc.Row) error {
 		ids = append(ids, string(row.Values[0].Bytes))
 		return nil
 	})
@@ -43,7 +43,7 @@ func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
 		}
 		want := func(want string) {
 			t.Helper()
-			if got, err := w.ahead(); err != nil || got != want {
+			if got, err := w.ahead(0); err != nil || got != want {
 				t.Errorf("read ahead: %q, %v, must be %q", got, err, want)
 			}
 		}
@@ -59,6 +59,15 @@ func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
 			w.exec("SELECT pg_logical_emit_message(false, 'x', repeat('x', 2000))")
 			want("2 3 4")
 		}
+		// The stream begins behind the slot's position where more is delivered than confirmed.
+		from, err := cdc.ParsePosition(w.value("SELECT pg_current_wal_insert_lsn()::text"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.exec("INSERT INTO outbox VALUES (5)")
+		if got, err := w.ahead(from); err != nil || got != "5" {
+			t.Errorf("read ahead from %s: %q, %v, must be 5", from, got, err)
+		}
 		if got := w.value("SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = " + quoteLiteral(w.cfg.Slot)); got != at.String() {
 			t.Errorf("the slot moved from %s to %s", at, got)
 		}
@@ -73,12 +82,12 @@ func TestReadAheadSaysWhatKeepsIt(t *testing.T) {
 	w := newWorld(t, pg, "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)")
 	_ = w.mustOpen(w.source(), true)
 	w.exec("INSERT INTO outbox VALUES (1)")
-	if _, err := w.ahead(); !fault.Retryable(err) || !strings.Contains(fault.Hint(err), "max_replication_slots") {
+	if _, err := w.ahead(0); !fault.Retryable(err) || !strings.Contains(fault.Hint(err), "max_replication_slots") {
 		t.Errorf("no slot is free: %v, hint %q", err, fault.Hint(err))
 	}
 	role := w.restricted()
 	w.exec("ALTER ROLE "+role+" REPLICATION", "GRANT SELECT ON outbox TO "+role, "REVOKE EXECUTE ON FUNCTION pg_copy_logical_replication_slot(name, name, boolean) FROM public")
-	if _, err := w.ahead(); !errors.Is(err, ErrNoReadAhead) {
+	if _, err := w.ahead(0); !errors.Is(err, ErrNoReadAhead) {
 		t.Errorf("without the right: %v", err)
 	}
 }

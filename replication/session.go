@@ -32,6 +32,7 @@ type Session struct {
 	dec      *decoder
 	callCtx  context.Context // of the running Next, for the catalog
 
+	began    cdc.Position // where the stream begins; does not change once it was started
 	received cdc.Position // newest position read: reported as write
 	flush    cdc.Position // newest safe position: reported as flush and apply; never goes back
 	idle     cdc.Position // newest keepalive handed on
@@ -63,6 +64,9 @@ func prepareStream(cc *pgconn.Config) { cc.RuntimeParams["client_min_messages"] 
 
 // Identity is what Open found; after Start, what was found once more while this session holds the slot.
 func (s *Session) Identity() cdc.Identity { return s.identity }
+
+// Began is where the stream of a started session begins: it gives the transactions that end behind. Any goroutine may ask.
+func (s *Session) Began() cdc.Position { return s.began }
 
 // Snapshot is the name of the snapshot of what was there before the slot, where OpenExporting made the slot, until it is freed. Any
 // goroutine may ask.
@@ -115,6 +119,7 @@ func (s *Session) start(ctx context.Context, at cdc.Position) error {
 		s.seed()
 	}
 	s.idle = s.received
+	s.began = max(at, s.identity.SlotFound.Confirmed)
 	s.watch()
 	return nil
 }
