@@ -134,7 +134,7 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 		rc.say("rows committed since %s may be in the gap, as far as their age can be told", since.UTC().Format(time.RFC3339))
 	}
 	if gap.KeepsPosition() {
-		rc.say("slot %s is kept: walpost run goes on from it. What it still gives may be published twice", rc.cfg.Source.Slot)
+		rc.say("slot %s is kept: walpost run goes on from it", rc.cfg.Source.Slot)
 		return since, nil
 	}
 	question := fmt.Sprintf("Make slot %s anew", rc.cfg.Source.Slot)

@@ -24,8 +24,8 @@ the gap, makes a new slot with a snapshot of the table where the old one is lost
 time are there, and publishes the missing rows in order, with the header walpost.origin: recover. Then run goes on from
 the slot, without a token. Each step is asked for, unless --yes.
 
-Where only the publication was changed, the slot is kept, and nothing is lost that it still holds. Rows that it has not
-given yet may be published twice: from the table and then from the slot.
+Where only the publication was changed, the slot is kept, and rows that it still gives are left to it. Where the slot
+cannot read what was written while there was no publication, the next run halts and says what to do.
 
 Interrupted at any moment, it goes on when it is called again; until it is finished, run refuses. Where the new slot is
 lost too, it begins again with the original gap. A snapshot that is not finished is part of the gap. Rows that were

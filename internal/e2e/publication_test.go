@@ -113,11 +113,11 @@ func TestAPublicationThatIsChangedAndPutBackIsAGap(t *testing.T) {
 				if code, out := w.command("recover", "--yes", "--slot", slot); code != 0 || !strings.Contains(out, "nothing to recover") {
 					t.Errorf("recover once more: code %d\n%s", code, out)
 				}
-				again := w.again()
 				r = w.start("--slot", slot)
 				w.arrive(w.insert(5))
 				w.stopCleanly(r)
-				if n := w.again() - again; n > 0 {
+				// Of a slot that cannot be read to its end nothing tells what it still gives.
+				if n := w.again(); n > 0 && (!c.wedged || running) {
 					t.Errorf("%d events came again", n)
 				}
 			})
