@@ -124,7 +124,7 @@ func (r *simRows) Next(context.Context) (*cdc.Event, checkpoint.Mark, error) {
 	if row.tx == nil {
 		return nil, checkpoint.Mark{Table: row.table}, nil
 	}
-	if r.present && (row.tx.end > w.made || row.changed != 0) {
+	if r.present && row.changed != 0 {
 		row.reread = true
 	}
 	r.vals = [3]cdc.Value{{Bytes: []byte(row.id)}, {Bytes: []byte(row.key)}, {Bytes: binary.BigEndian.AppendUint64(nil, uint64(row.index))}}
