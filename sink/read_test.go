@@ -74,13 +74,14 @@ func TestALoadTakesAsLongAsItNeeds(t *testing.T) {
 	c := fake(t)
 	s := kafkaStore(t, c.ListenAddrs(), "cp")
 	largeCheckpoints(t, s, 20)
-	s.patience = 2 * time.Second
-	f := watchFetches(c, 300*time.Millisecond)
+	const delay = 600 * time.Millisecond
+	s.patience = 5 * time.Second
+	f := watchFetches(c, delay)
 	got, err := s.Load(patient(t), "n")
 	if err != nil || !strings.HasPrefix(string(got["n/1"]), "19 ") {
 		t.Errorf("after the fetches at %v: %.10s, %v", f.take(), got["n/1"], err)
 	}
-	if at := f.take(); time.Duration(len(at))*300*time.Millisecond <= s.patience {
+	if at := f.take(); time.Duration(len(at))*delay <= s.patience {
 		t.Errorf("the load took no longer than its patience: %v", at)
 	}
 }
@@ -96,14 +97,12 @@ func TestALoadGoesOnWhereTheOneBeforeEnded(t *testing.T) {
 			return req.(*kmsg.FetchRequest).Topics[0].Partitions[0].FetchOffset >= offset
 		}
 	}
-	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "cp", Err: kerr.NotLeaderForPartition, Count: -1, When: after(4)})
-	s.patience = time.Second
+	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "cp", Err: kerr.TopicAuthorizationFailed, Count: -1, When: after(4)})
 	if got, err := s.Load(patient(t), "n"); err == nil || !fault.Retryable(err) {
 		t.Fatal(got, err)
 	}
 	h.Remove()
 	f.take()
-	s.patience = readPatience
 	load := func(want string, from int64) {
 		t.Helper()
 		got, err := s.Load(patient(t), "n")
