@@ -8,31 +8,20 @@ import (
 	"sync"
 	"time"
 
+	"github.com/walpost/walpost/doctor"
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/sink"
 )
 
-// A Finding is one precondition: what was looked at, what was found, and what mends it. Its JSON is what walpost check --json
-// prints: names and meanings do not change, further ones may come.
-type Finding struct {
-	Side    string `json:"side"`    // postgres, kafka
-	Name    string `json:"name"`    // of the precondition, the same at every call
-	Verdict string `json:"verdict"` // OK, Warn, Fail
-	Why     string `json:"why"`     // one clause, for people
-	Fix     string `json:"fix"`     // a statement, a setting or a command, one or more lines; "" where nothing has to be done
-}
+// A Finding is what Check found about one precondition.
+type Finding = doctor.Finding
 
-// The verdicts of a Finding. Without one that is Fail nothing can run; a Warn costs or threatens something.
+// The verdicts of a Finding.
 const (
-	OK   = "ok"
-	Warn = "warn"
-	Fail = "FAIL"
-)
-
-// The sides of a Finding.
-const (
-	onPostgres = "postgres"
-	onKafka    = "kafka"
+	OK   = doctor.OK
+	Warn = doctor.Warn
+	Fail = doctor.Fail
 )
 
 // postgresTimeout bounds what is asked of the database; what is asked of Kafka is bounded by package sink.
@@ -67,7 +56,7 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 				return want
 			})
 			for _, f := range found {
-				kafka = append(kafka, Finding{onKafka, f.Name, string(f.Level), f.Detail, f.Fix})
+				kafka = append(kafka, Finding{Side: doctor.Kafka, Name: f.Name, Verdict: doctor.Verdict(f.Level), Why: f.Detail, Fix: words(f.Fix)})
 			}
 		})
 	}
@@ -79,16 +68,24 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	return slices.Concat(database, clock, rows, kafka), nil
 }
 
+// words is a fix that is text already.
+func words(text string) fix.Fix {
+	if text == "" {
+		return nil
+	}
+	return fix.Fix{fix.Words(text)}
+}
+
 // examine is what the source finds of the database.
 func (r *Relay) examine(ctx context.Context) (found []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, postgresTimeout)
 	defer cancel()
 	for _, f := range r.source.Examine(ctx) {
-		verdict := string(f.Level)
+		verdict := doctor.Verdict(f.Level)
 		if f.Level == replication.Fail {
 			verdict = Fail
 		}
-		found = append(found, Finding{onPostgres, f.Name, verdict, f.Detail, f.Fix})
+		found = append(found, Finding{Side: doctor.Postgres, Name: f.Name, Verdict: verdict, Why: f.Detail, Fix: words(f.Fix)})
 	}
 	return found
 }
@@ -116,9 +113,12 @@ func judgeClock(ahead, within time.Duration) Finding {
 	if ahead < 0 {
 		where = "behind"
 	}
-	f := Finding{onPostgres, "clock", OK, fmt.Sprintf("the database's is %.3fs %s this machine's (within %s)", ahead.Abs().Seconds(), where, within.Round(time.Millisecond)), ""}
+	f := Finding{
+		Side: doctor.Postgres, Name: "clock", Verdict: OK,
+		Why: fmt.Sprintf("the database's is %.3fs %s this machine's (within %s)", ahead.Abs().Seconds(), where, within.Round(time.Millisecond)),
+	}
 	if ahead.Abs() > skewWarn+within {
-		f.Verdict, f.Fix = Warn, "Set the clocks of the database and of this machine (NTP): ages and latencies are off by that."
+		f.Verdict, f.Fix = Warn, words("Set the clocks of the database and of this machine (NTP): ages and latencies are off by that.")
 	}
 	return f
 }

@@ -6,12 +6,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/walpost/walpost/doctor"
 )
 
 func TestTheDatabasesClockIsJudgedWithinWhatIsKnown(t *testing.T) {
 	for _, c := range []struct {
 		ahead, within time.Duration
-		verdict, why  string
+		verdict       doctor.Verdict
+		why           string
 	}{
 		{0, time.Millisecond, OK, "the database's is 0.000s ahead of this machine's (within 1ms)"},
 		{skewWarn + time.Millisecond, time.Millisecond, OK, "2.001s ahead of"},
@@ -20,7 +23,7 @@ func TestTheDatabasesClockIsJudgedWithinWhatIsKnown(t *testing.T) {
 		{time.Minute, time.Minute, OK, "60.000s ahead of this machine's (within 1m0s)"},
 	} {
 		f := judgeClock(c.ahead, c.within)
-		if f.Side != "postgres" || f.Name != "clock" || f.Verdict != c.verdict || !strings.Contains(f.Why, c.why) || (f.Fix == "") != (c.verdict == OK) {
+		if f.Side != "postgres" || f.Name != "clock" || f.Verdict != c.verdict || !strings.Contains(f.Why, c.why) || (len(f.Fix) == 0) != (c.verdict == OK) {
 			t.Errorf("%s within %s: %+v", c.ahead, c.within, f)
 		}
 	}

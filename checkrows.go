@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
@@ -39,9 +40,9 @@ func (r *Relay) sample(ctx context.Context) (topics map[string]sink.Traffic, fou
 	reader.Close()
 	if !timed && r.cfg.Source.OrderColumn == "" && len(tables) > 0 {
 		found = append(found, Finding{
-			onPostgres, "order of rows", Warn,
-			"neither track_commit_timestamp nor source.order_column tells in which order rows were written: were the slot lost, walpost recover could publish what is missing only with --unordered",
-			"Set source.order_column to a column that grows with every row, such as an identity; or the server's track_commit_timestamp to on (takes a restart; it tells of later rows only).",
+			Side: doctor.Postgres, Name: "order of rows", Verdict: Warn,
+			Why: "neither track_commit_timestamp nor source.order_column tells in which order rows were written: were the slot lost, walpost recover could publish what is missing only with --unordered",
+			Fix: words("Set source.order_column to a column that grows with every row, such as an identity; or the server's track_commit_timestamp to on (takes a restart; it tells of later rows only)."),
 		})
 	}
 	for _, t := range tables {
@@ -66,11 +67,11 @@ func (s *sampler) table(ctx context.Context, t replication.Table) []Finding {
 	name := "rows of " + t.String()
 	s.looked, s.bad = 0, nil
 	if err := s.read(ctx, replication.Selection{Table: t, Newest: sampleRows}); err != nil {
-		verdict := Warn // the stream does not need the right to read the table
+		verdict := doctor.Warn // the stream does not need the right to read the table
 		if fault.NeedsPerson(err) {
 			verdict = Fail
 		}
-		return []Finding{{onPostgres, name, verdict, "they cannot be looked at: " + err.Error(), fault.Hint(err)}}
+		return []Finding{{Side: doctor.Postgres, Name: name, Verdict: verdict, Why: "they cannot be looked at: " + err.Error(), Fix: words(fault.Hint(err))}}
 	}
 	looked := fmt.Sprint(s.looked)
 	if s.looked == sampleRows {
@@ -85,11 +86,11 @@ func (s *sampler) table(ctx context.Context, t replication.Table) []Finding {
 	switch {
 	case s.bad != nil:
 		return []Finding{{
-			onPostgres, name, Warn, "one of those that are there gives no record: " + s.bad.Error(),
-			"A row like it halts the relay: walpost explain shows what is wrong with it.",
+			Side: doctor.Postgres, Name: name, Verdict: Warn, Why: "one of those that are there gives no record: " + s.bad.Error(),
+			Fix: words("A row like it halts the relay: walpost explain shows what is wrong with it."),
 		}}
 	case s.looked > 0:
-		return []Finding{{onPostgres, name, OK, looked + " looked at, all can be routed", ""}}
+		return []Finding{{Side: doctor.Postgres, Name: name, Verdict: OK, Why: looked + " looked at, all can be routed"}}
 	}
 	return nil
 }

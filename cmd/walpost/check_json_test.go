@@ -8,13 +8,15 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/doctor"
+	"github.com/walpost/walpost/internal/fix"
 )
 
 // The JSON is a contract: keys, verdicts and sides do not change.
 func TestCheckPrintsStableJSON(t *testing.T) {
 	r := reportOf([]walpost.Finding{
 		{Side: "postgres", Name: "wal_level", Verdict: walpost.OK, Why: "wal_level\n\tis <logical>"},
-		{Side: "kafka", Name: "topic a size", Verdict: walpost.Warn, Why: "w", Fix: "one\ntwo\n"},
+		{Side: "kafka", Name: "topic a size", Verdict: walpost.Warn, Why: "w", Fix: fix.Fix{fix.Words("one\ntwo\n")}},
 		{Side: "kafka", Name: "topic a", Verdict: walpost.Fail, Why: "f"},
 		{Side: "kafka", Name: "topic b", Verdict: walpost.Warn, Why: "w"},
 	})
@@ -59,7 +61,10 @@ warn  kafka: topic b: w
 
 // The worst finding decides, in whatever order they come.
 func TestTheWorstFindingIsTheVerdict(t *testing.T) {
-	for verdicts, want := range map[string][2]string{
+	for verdicts, want := range map[string]struct {
+		worst doctor.Verdict
+		last  string
+	}{
 		"":             {"ok", "ready to run\n"},
 		"ok":           {"ok", "ready to run\n"},
 		"ok warn ok":   {"warn", "ready to run, with 1 warnings\n"},
@@ -68,14 +73,14 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 	} {
 		found := []walpost.Finding{}
 		for _, v := range strings.Fields(verdicts) {
-			found = append(found, walpost.Finding{Side: "kafka", Name: "n", Verdict: v, Why: "w"})
+			found = append(found, walpost.Finding{Side: "kafka", Name: "n", Verdict: doctor.Verdict(v), Why: "w"})
 		}
 		r := reportOf(found)
 		var b bytes.Buffer
 		if err := r.print(&b); err != nil {
 			t.Fatal(err)
 		}
-		if r.Verdict != want[0] || !strings.HasSuffix(b.String(), want[1]) {
+		if r.Verdict != want.worst || !strings.HasSuffix(b.String(), want.last) {
 			t.Errorf("%q: %s\n%s", verdicts, r.Verdict, b.String())
 		}
 	}

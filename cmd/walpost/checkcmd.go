@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/doctor"
 )
 
 func checkCommand() *cobra.Command {
@@ -52,11 +53,19 @@ kafka), name, verdict, why and fix.`,
 	return cmd
 }
 
-// checkReport is what check --json prints.
+// checkReport is what check --json prints. Its names and meanings do not change; further ones may come.
 type checkReport struct {
-	Verdict  string            `json:"verdict"` // the worst of the findings
-	Counts   checkCounts       `json:"counts"`
-	Findings []walpost.Finding `json:"findings"`
+	Verdict  doctor.Verdict `json:"verdict"` // the worst of the findings
+	Counts   checkCounts    `json:"counts"`
+	Findings []checkFinding `json:"findings"`
+}
+
+type checkFinding struct {
+	Side    doctor.Side    `json:"side"`
+	Name    string         `json:"name"`
+	Verdict doctor.Verdict `json:"verdict"`
+	Why     string         `json:"why"`
+	Fix     string         `json:"fix"` // one or more lines; "" if there is nothing to do
 }
 
 type checkCounts struct {
@@ -66,10 +75,10 @@ type checkCounts struct {
 }
 
 func reportOf(found []walpost.Finding) *checkReport {
-	r := &checkReport{Verdict: walpost.OK, Findings: found}
+	r := &checkReport{Verdict: walpost.OK, Findings: make([]checkFinding, len(found))}
 	for i := range found {
 		f := &found[i]
-		f.Why, f.Fix = oneLine(f.Why), strings.TrimSpace(f.Fix)
+		r.Findings[i] = checkFinding{f.Side, f.Name, f.Verdict, oneLine(f.Why), f.FixText()}
 		switch f.Verdict {
 		case walpost.OK:
 			r.Counts.OK++

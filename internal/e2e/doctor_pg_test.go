@@ -7,10 +7,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
+
+// finding is one of the findings of walpost check --json.
+type finding struct{ Side, Name, Verdict, Why, Fix string }
 
 // doctor is walpost check for a database; there are no brokers.
 type doctor struct {
@@ -20,12 +22,12 @@ type doctor struct {
 }
 
 // finds returns what is found in the database at dsn.
-func (d *doctor) finds(dsn string) (code int, found []walpost.Finding) {
+func (d *doctor) finds(dsn string) (code int, found []finding) {
 	d.Helper()
 	s := &setting{t: d.T, extra: d.extra}
 	s.yaml = fmt.Sprintf("source: {dsn: %q, table: public.outbox, snapshot: never%s}\nkafka: {brokers: [\"127.0.0.1:1\"]}", dsn, d.source)
 	code, out := s.command("check", "--json")
-	var report struct{ Findings []walpost.Finding }
+	var report struct{ Findings []finding }
 	if err := json.Unmarshal([]byte(out), &report); err != nil {
 		d.Fatalf("%v: %s", err, out)
 	}
@@ -38,10 +40,10 @@ func (d *doctor) finds(dsn string) (code int, found []walpost.Finding) {
 }
 
 // about is the only finding of that name in the database at dsn, and must be of that verdict and contain want.
-func (d *doctor) about(dsn, name, verdict, want string) walpost.Finding {
+func (d *doctor) about(dsn, name, verdict, want string) finding {
 	d.Helper()
 	_, found := d.finds(dsn)
-	var of []walpost.Finding
+	var of []finding
 	for _, f := range found {
 		if f.Name == name {
 			of = append(of, f)

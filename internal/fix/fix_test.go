@@ -1,0 +1,29 @@
+package fix
+
+import "testing"
+
+func TestAFixIsRenderedForTheProvider(t *testing.T) {
+	keep := Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)"}
+	slots := Setting{Name: "max_replication_slots", Value: "14", Restart: true}
+	level := Setting{Name: "wal_level", Value: "logical", Restart: true}
+	for _, c := range []struct {
+		fix  Fix
+		on   Provider
+		want string
+	}{
+		{nil, RDS, ""},
+		{Fix{keep}, "", "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();"},
+		{Fix{keep}, RDS, "Set max_slot_wal_keep_size = 51200 (in MB) in the DB parameter group."},
+		{Fix{slots}, "", "ALTER SYSTEM SET max_replication_slots = 14; then restart Postgres."},
+		{Fix{slots}, CloudSQL, "Set max_replication_slots = 14 as a database flag (gcloud sql instances patch), then restart the server."},
+		{Fix{level}, Aurora, "Set rds.logical_replication = 1 in the DB cluster parameter group; then reboot the writer."},
+		{Fix{SQL("GRANT a TO b;"), Words("Then wait.")}, Azure, "GRANT a TO b; Then wait."},
+		{Fix{Command("kafka-topics.sh --create"), Words("or wait")}, "", "kafka-topics.sh --create\nor wait"},
+		{Fix{Key{"source.publish", "insert"}}, "", "Set source.publish: insert."},
+		{Fix{FileLine{"pg_hba.conf", "local shop u scram-sha-256"}}, "", "Add this line to pg_hba.conf: local shop u scram-sha-256 and reload (SELECT pg_reload_conf();)."},
+	} {
+		if got := c.fix.Text(c.on); got != c.want {
+			t.Errorf("%+v on %q: %s", c.fix, c.on, got)
+		}
+	}
+}
