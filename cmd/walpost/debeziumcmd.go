@@ -18,7 +18,7 @@ import (
 func debeziumCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "debezium",
-		Short: "takes over from Debezium",
+		Short: "helps to move from Debezium to walpost",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_ = cmd.Help() // fails only where standard output does
@@ -32,16 +32,17 @@ func debeziumCommand() *cobra.Command {
 func convertCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "convert connector.json",
-		Short: "a Debezium configuration as walpost.yaml",
-		Long: `convert reads the configuration of Debezium's Postgres connector with the Outbox EventRouter, and writes walpost.yaml to
-standard output. It reads a Kafka Connect connector (its JSON with or without name and config, or properties), Debezium
-Server's application.properties, and a Strimzi KafkaConnector; - is standard input.
+		Short: "turns a Debezium configuration into walpost.yaml",
+		Long: `convert reads the configuration of Debezium's Postgres connector with the Outbox EventRouter, and
+writes walpost.yaml to standard output. The input is a Kafka Connect connector (JSON, with or without
+name and config, or properties), Debezium Server's application.properties, or a Strimzi
+KafkaConnector. - reads standard input.
 
-Every option is reported on standard error: mapped, not needed (why) or unsupported (why, and what to do). It connects
-nowhere and changes nothing. A secret of the input is in nothing that it writes.
+convert reports each option on standard error: mapped, not needed (and why), or unsupported (why, and
+what to do). It connects to nothing and changes nothing. Its output contains no secret of the input.
 
-It exits 1 where an option is unsupported; what it writes then says so at its head. It exits 2, and writes nothing, where the
-input cannot be read or contradicts itself.`,
+It exits with 1 if an option is unsupported, and the output then says so at its top. It exits with 2,
+and writes nothing, if the input cannot be read or contradicts itself.`,
 		Example: `  walpost debezium convert connector.json --worker connect-distributed.properties > walpost.yaml
   curl -s http://connect:8083/connectors/outbox/config | walpost debezium convert - > walpost.yaml
   walpost debezium convert application.properties > walpost.yaml`,
@@ -54,8 +55,8 @@ input cannot be read or contradicts itself.`,
 	}
 	flags := cmd.Flags()
 	format := flags.String("format", string(convert.Auto), "the `kind` of the file: auto, connect, server, strimzi")
-	worker := flags.String("worker", "", "the `file` with the worker's properties, for converters and brokers that the connector leaves to it")
-	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, where the connector has a regular expression or no list (may be repeated)")
+	worker := flags.String("worker", "", "the `file` with the worker's properties, for converters and brokers that the connector does not name")
+	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector has a regular expression or no list (may be repeated)")
 	fresh := flags.Bool("fresh", false, "the connector has never run: walpost makes the slot, the publication and the snapshot")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch convert.Format(*format) {

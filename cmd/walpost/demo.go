@@ -30,13 +30,13 @@ const (
 func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "demo",
-		Short: "shows everything at work, embedded: Postgres, a broker, a shop, the relay",
-		Long: `demo starts a private Postgres and a Kafka-compatible broker inside this process, a small shop that writes orders
-and outbox rows in one transaction, and the relay between them. It needs nothing but a place to keep Postgres'
-binaries, which are downloaded once.
+		Short: "shows walpost at work, with a Postgres, a broker and a shop of its own",
+		Long: `demo starts a private Postgres, a Kafka-compatible broker inside this process, a small shop that
+writes orders and outbox rows in one transaction, and the relay. It needs only a place for the
+binaries of Postgres, which it downloads once.
 
-It runs until it is stopped, or --for so long, and then checks that everything committed arrived, once and in
-order per key. Exit code 0 means that it did. Nothing is left behind.`,
+It runs until you stop it, or for the time of --for. Then it checks that every committed event has
+arrived once, and in order per key. The exit code is 0 if this is so. demo leaves nothing behind.`,
 		Args: noArguments,
 	}
 	length := cmd.Flags().Duration("for", 0, "stop after this `time` (default: when interrupted)")

@@ -20,15 +20,16 @@ import (
 func explainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
-		Short: "the record that one row gives, or why it gives none",
-		Long: `explain routes rows of the table as run would, and prints for each the topic, partition, key, headers, value and
-timestamp of its record, or why it gives none: the column, the option and what to do. It writes nothing. The partition
-comes from the topic as it is now; without Kafka, or with --partitions, the rest is told all the same.
+		Short: "prints the record that a row gives, or why it gives none",
+		Long: `explain routes rows of the table as run would. For each row it prints the topic, partition, key,
+headers, value and timestamp of the record. If the row gives no record, it prints the column, the
+option and what to do. It writes nothing to Postgres or Kafka. It asks Kafka for the number of
+partitions. Without Kafka, or with --partitions, it prints everything else all the same.
 
-A row given by --json need not exist: each value is read by its column's type, and what is left out has the column's
-default. The table must be there.
+A row that is given with --json need not exist, but its table must exist. explain reads each value by
+the type of its column. A column that is left out has its default.
 
-It exits 1 where a row is not found, gives no record, or gives one that Kafka would refuse.`,
+It exits with 1 if a row is not found, gives no record, or gives a record that Kafka would refuse.`,
 		Example: `  walpost explain --config walpost.yaml --id 018f4e2a-9a3b-7c1d-8e2f-1a2b3c4d5e6f
   walpost explain --config walpost.yaml --last 3 --output json
   walpost explain --config walpost.yaml --partitions 12 --json '{"aggregate_type": "order", "aggregate_id": "4711", "event_type": "OrderPlaced"}'`,
@@ -38,9 +39,9 @@ It exits 1 where a row is not found, gives no record, or gives one that Kafka wo
 	flags := cmd.Flags()
 	id := flags.String("id", "", "the row with this event `id`")
 	last := flags.Int("last", 0, "the newest `n` rows, newest first")
-	row := flags.String("json", "", "a `row` as a JSON object by column names; - reads it from standard input")
-	partitions := flags.Int("partitions", 0, "the `number` of partitions of the topic, without asking Kafka")
-	output := flags.String("output", "text", "`text` or json (one object a line)")
+	row := flags.String("json", "", "a `row` as a JSON object with the names of columns as keys; - reads it from standard input")
+	partitions := flags.Int("partitions", 0, "take this `number` of partitions, and do not ask Kafka")
+	output := flags.String("output", "text", "`text` or json (one object in each line)")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.ExplainOptions{ID: *id, Last: *last, Partitions: *partitions}
 		ways := 0

@@ -24,27 +24,27 @@ func (s setting) env() string {
 
 var settings = []setting{
 	{flag: "dsn", field: "source.dsn", usage: "the database, as a libpq `URI`"},
-	{flag: "table", field: "source.table", usage: "the outbox `table`, as schema.table; several with commas"},
-	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of some Kafka brokers, with commas"},
+	{flag: "table", field: "source.table", usage: "the outbox `table`, as schema.table; several are separated by commas"},
+	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of Kafka brokers, separated by commas"},
 	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot (default walpost)"},
 	{flag: "publication", field: "source.publication", usage: "`name` of the publication (default walpost)"},
-	{flag: "create", field: "source.create", usage: "make the publication and the slot where they are missing (default true)", bool: true},
-	{flag: "snapshot", field: "source.snapshot", usage: "rows that are there before the slot is made: `never` or initial"},
+	{flag: "create", field: "source.create", usage: "make the publication and the slot if they are missing (default true)", bool: true},
+	{flag: "snapshot", field: "source.snapshot", usage: "whether to publish rows from before the slot: `never` or initial"},
 	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},
 	{flag: "topic-regex", field: "router.route.topic.regex", usage: "Java `regex` over the route.by.field column"},
-	{flag: "topic-replacement", field: "router.route.topic.replacement", usage: "`topic` for what the regex found (default outbox.event.${routedByValue})"},
+	{flag: "topic-replacement", field: "router.route.topic.replacement", usage: "the `topic` that replaces a match of the regex (default outbox.event.${routedByValue})"},
 	{flag: "create-topics", field: "kafka.topics.create", usage: "make missing topics", bool: true},
 	{flag: "compression", field: "kafka.compression", usage: "none, gzip, `snappy`, lz4 or zstd"},
-	{flag: "window-events", field: "delivery.window.events", usage: "at most this `number` of events in flight (default 50000)"},
-	{flag: "window-bytes", field: "delivery.window.bytes", usage: "at most this `size` in flight (default 64MiB)"},
+	{flag: "window-events", field: "delivery.window.events", usage: "the largest `number` of events in flight (default 50000)"},
+	{flag: "window-bytes", field: "delivery.window.bytes", usage: "the largest `size` of events in flight (default 64MiB)"},
 	{flag: "checkpoint-store", field: "checkpoint.store", usage: "`kafka` or file"},
 	{flag: "checkpoint-topic", field: "checkpoint.topic", usage: "the compacted `topic` (default walpost.checkpoints)"},
 	{flag: "checkpoint-path", field: "checkpoint.path", usage: "the `file`, with --checkpoint-store file"},
 	{flag: "http", field: "http.listen", usage: "`host:port` of metrics, health and the status page, or off (default 127.0.0.1:9640)"},
 	{flag: "log-level", field: "log.level", usage: "debug, `info`, warn or error"},
 	{flag: "log-format", field: "log.format", usage: "`json` or console"},
-	{flag: "shutdown-grace", field: "shutdown_grace", usage: "how `long` a stop waits for acknowledgements (default 20s)"},
-	{flag: "halt-linger", field: "halt_linger", usage: "how `long` to stay visible after a halt, or forever (default 60s)"},
+	{flag: "shutdown-grace", field: "shutdown_grace", usage: "the `time` that a stop waits for acknowledgements (default 20s)"},
+	{flag: "halt-linger", field: "halt_linger", usage: "the `time` that a halted relay stays visible, or forever (default 60s)"},
 }
 
 // A value is a flag's text, which the configuration judges as it judges a file's.
@@ -71,7 +71,7 @@ func (v *value) Type() string {
 // configFlags adds the flags that say what to relay, and returns what reads them.
 func configFlags(cmd *cobra.Command) func(with func(*fileConfig)) (fileConfig, error) {
 	flags := cmd.Flags()
-	file := flags.StringP("config", "c", "", "walpost.yaml `file` (WALPOST_CONFIG); flags and WALPOST_… variables go over it")
+	file := flags.StringP("config", "c", "", "the `file` walpost.yaml (WALPOST_CONFIG); flags and WALPOST_… variables override it")
 	for _, s := range settings {
 		f := flags.VarPF(&value{bool: s.bool}, s.flag, "", s.usage)
 		if s.bool {

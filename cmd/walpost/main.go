@@ -43,10 +43,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 func rootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:   "walpost",
-		Short: "relays the inserts of a Postgres outbox table to Kafka",
-		Long: `walpost reads the inserts of a Postgres outbox table from the WAL, routes each row as
-Debezium's Outbox EventRouter does, produces it to Kafka, and confirms to Postgres
-only what the brokers have acknowledged.`,
+		Short: "publishes a Postgres outbox table to Kafka",
+		Long: `walpost reads the inserts of a Postgres outbox table from the WAL, routes each row as Debezium's
+Outbox EventRouter does, and produces the record to Kafka. It confirms a position to Postgres only
+after the brokers have acknowledged every event up to that position.`,
 		Example: `  walpost demo
   walpost setup --config walpost.yaml
   walpost check --config walpost.yaml

@@ -18,25 +18,30 @@ import (
 func recoverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "after a lost slot or a changed publication: what the gap may hold published from the table",
-		Long: `recover closes the gap of a slot that is lost or missing, or of a publication that was changed and put back. It shows
-the gap, makes a new slot with a snapshot of the table where the old one is lost, reads from Kafka which events of that
-time are there, and publishes the missing rows in order, with the header walpost.origin: recover. Then run goes on from
-the slot, without a token. Each step is asked for, unless --yes.
+		Short: "publishes from the table what a lost slot or a changed publication has missed",
+		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It shows
+the gap. It makes a new slot with a snapshot of the table if the old slot is lost. It reads from Kafka
+which events of the gap have arrived, and publishes the missing rows in order, with the header
+walpost.origin: recover. Then run continues from the slot, without a token. recover asks before each
+step, unless you pass --yes.
 
-Where only the publication was changed, the slot is kept, and rows that it still gives are left to it. Where the slot
-cannot read what was written while there was no publication, the next run halts and says what to do.
+If only the publication was changed, recover keeps the slot, and leaves out the rows that the slot
+will still give. If the slot cannot read what was written while there was no publication, the next
+run halts and says what to do.
 
-Interrupted at any moment, it goes on when it is called again; until it is finished, run refuses. Where the new slot is
-lost too, it begins again with the original gap. A snapshot that is not finished is part of the gap. Rows that were
-deleted from the table meanwhile are lost: it says so, and how many where that can be told.
+If recover is interrupted, call it again, and it continues. Until it is finished, run refuses to
+start. If the new slot is lost, too, recover begins again with the original gap. An unfinished
+snapshot is part of the gap. Rows that were deleted from the table before they were published are
+lost. recover says so, and it says how many if it can know.
 
-A row is in Kafka if its topic has an event of the same id, key, value and time; where the id is a uuid and the primary key of
-the only table, topic, id and key are enough. In doubt, as after an UPDATE of a delivered row, it is published once more.
+A row is in Kafka if its topic has an event with the same id, key, value and time. If the id is a
+uuid and the primary key of the only table, topic, id and key are enough. If there is doubt, for
+example after an UPDATE of a delivered row, recover publishes the row again.
 
-Rows are looked at that were committed since the newest confirmed event, less --overlap: by the commit times that the
-server keeps (track_commit_timestamp), else by source.time_column, else all of them. They are ordered by commit times, else
-by source.order_column; with neither it refuses, unless --unordered.`,
+recover examines the rows that were committed since the newest confirmed event, minus --overlap. It
+takes the commit times that the server keeps (track_commit_timestamp), otherwise source.time_column,
+otherwise it examines all rows. It orders the rows by their commit times, otherwise by
+source.order_column. If it has neither, it refuses, unless you pass --unordered.`,
 		Example: `  walpost recover --config walpost.yaml
   walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z`,
 		Args: noArguments,
@@ -44,9 +49,9 @@ by source.order_column; with neither it refuses, unless --unordered.`,
 	load := configFlags(cmd)
 	flags := cmd.Flags()
 	yes := flags.Bool("yes", false, "answer every question with yes")
-	unordered := flags.Bool("unordered", false, "publish in any order, where nothing tells it")
+	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order")
 	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the checkpoint's, less the overlap)")
-	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "how `much` earlier than the newest confirmed event rows are looked at")
+	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "examine rows from this `time` before the newest confirmed event on")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.RecoverOptions{Overlap: *overlap}
 		if *overlap <= 0 {

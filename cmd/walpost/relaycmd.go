@@ -18,26 +18,26 @@ import (
 func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
-		Short: "relays until it is stopped",
-		Long: `run relays until it is stopped. SIGTERM or SIGINT takes no more events, waits up to shutdown_grace for
-acknowledgements and exits 0; a second signal exits at once.
+		Short: "relays events until it is stopped",
+		Long: `run relays events until it is stopped. After SIGTERM or SIGINT it reads no more events, waits up to
+shutdown_grace for acknowledgements, and exits with 0. A second signal ends it at once.
 
-Kafka, a topic or a database that is not there is waited for; /readyz and the log say for what. What needs a
-person (a lost slot, another timeline, an event that cannot be delivered) halts: /readyz tells the reason for
-halt_linger, then the exit code is 3. At an event that cannot be delivered, what was read before it is delivered
-meanwhile.
+If Kafka, a topic or the database is not available, run waits, and /readyz and the log say what it
+waits for. A lost slot, another timeline or an event that cannot be delivered needs a person. Then
+run halts: it delivers the events that it read before, shows the reason on /readyz for halt_linger,
+and exits with 3.
 
-The configuration is a file, or flags, or both: flags go over WALPOST_… variables, and those over the file. Each flag has
-a variable of its name: --dsn is WALPOST_DSN.`,
+The configuration is a file, flags, or both. A flag overrides a WALPOST_… variable, and a variable
+overrides the file. Each flag has a variable with its name: the variable of --dsn is WALPOST_DSN.`,
 		Example: `  walpost run --config walpost.yaml
   walpost run --dsn postgres://walpost@db:5432/shop --brokers kafka:9092 --table public.outbox
   walpost run --dsn postgres://walpost@db:5432/shop --table outbox --stdout --checkpoint-store file --checkpoint-path ./position`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd)
-	stdout := cmd.Flags().Bool("stdout", false, "write the records to standard output, as JSON lines, instead of to Kafka: for trying; needs --checkpoint-store file")
-	gap := cmd.Flags().String("accept-gap", "", "go on over the one gap that a refusal named, by the `token` that it printed; events in it are lost")
-	unordered := cmd.Flags().Bool("unordered", false, "publish the rows of source.snapshot: initial in any order, where nothing tells it")
+	stdout := cmd.Flags().Bool("stdout", false, "for a trial: write the records to standard output as JSON lines, not to Kafka; needs --checkpoint-store file")
+	gap := cmd.Flags().String("accept-gap", "", "accept the one gap whose `token` a refusal printed; the events of the gap are lost")
+	unordered := cmd.Flags().Bool("unordered", false, "if nothing tells the order of the rows of source.snapshot: initial, publish them in any order")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := load(func(c *fileConfig) {
 			c.AcceptGap, c.Unordered = *gap, *unordered

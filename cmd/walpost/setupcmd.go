@@ -11,16 +11,17 @@ import (
 func setupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setup",
-		Short: "prints the SQL that makes what is missing; --apply runs it",
-		Long: `setup prints the SQL for what is missing: the table, the role's rights, the publication and the slot. Where the database
-cannot be reached it prints all of it. --apply runs it, as the role of the DSN.`,
+		Short: "prints the SQL for what is missing; --apply runs it",
+		Long: `setup prints the SQL for what is missing: the table, the rights of the role, the publication and the
+slot. If it cannot reach the database, it prints the SQL for everything. --apply runs the SQL as the
+role of the DSN.`,
 		Example: `  walpost setup --config walpost.yaml
   walpost setup --dsn postgres://postgres@localhost/shop --table public.outbox --apply`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd)
-	apply := cmd.Flags().Bool("apply", false, "run it")
-	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table as one that is partitioned by source.time_column (default created_at), a day each")
+	apply := cmd.Flags().Bool("apply", false, "run the SQL")
+	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table partitioned by source.time_column (default created_at), one partition for each day")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := load(withoutKafka)
 		if err != nil {

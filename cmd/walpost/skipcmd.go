@@ -12,15 +12,17 @@ import (
 func skipCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "skip TOKEN",
-		Short: "passes over exactly the event that a halt names by its token",
-		Long: `skip asks run to pass over one event that cannot be routed, or that Kafka refuses. The halt prints the token in its
-hint, and /api/status has it. The token names exactly this event; all others of its transaction are delivered.
+		Short: "passes over the one event that a halt names with its token",
+		Long: `skip asks run to pass over one event that cannot be routed, or that Kafka refuses. The halt prints the
+token of the event in its hint, and /api/status shows it. The token names exactly this event. All
+other events of its transaction are delivered.
 
-skip writes the request to the checkpoint store and needs no running relay. The next start of run reads the request: restart
-a relay that is still halted. run logs the event that it passes over, and removes the request when a position behind the
-event is confirmed. With checkpoint.store: file the relay must have ended, because it holds the file.
+skip writes the request to the checkpoint store. It needs no running relay. run reads the request when
+it starts, so restart a relay that is still halted. run logs the event that it passes over, and
+removes the request after it has confirmed a position behind the event. With checkpoint.store: file
+the relay must have ended, because it holds the file.
 
-It exits 2 for a token that no halt of this relay gave.`,
+skip exits with 2 if no halt of this relay gave the token.`,
 		Example: `  walpost skip --config walpost.yaml 0-16B3748-3-5f2a9c01`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {

@@ -16,17 +16,20 @@ import (
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "tells how the slot is: lag, wal_status, what blocks it",
-		Long: `status looks at the slot in the database, with or without a running relay. It exits 0 where all is fine, 1 for a
-warning or where it cannot tell, and 3 where it is critical: the slot is gone, lost or about to be, or holds more
-WAL than monitor.retained_critical.`,
+		Short: "shows the slot: its lag, its state, and what blocks it",
+		Long: `status reads the state of the slot from the database. It needs no running relay. It exits with
+
+  0  if the slot is well
+  1  if there is a warning, or if the state cannot be read
+  3  if the slot is missing, lost or about to be lost, or holds more WAL than
+     monitor.retained_critical`,
 		Example: `  walpost status --config walpost.yaml
   walpost status --config walpost.yaml --watch 30s --json`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	watch := cmd.Flags().Duration("watch", 0, "look twice, this `long` apart: only then there is a forecast")
+	watch := cmd.Flags().Duration("watch", 0, "read the state twice, with this `pause` between; the forecast needs it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *watch < 0 || *watch > time.Hour {
 			return usageError{fmt.Errorf("--watch: must be from 0s to 1h (got %s)", *watch)}
