@@ -1,8 +1,10 @@
 package main
 
 import (
+	"maps"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,12 +37,45 @@ type kafkaMetrics struct {
 	*kprom.Metrics
 	once sync.Once
 
-	mu     sync.Mutex
-	topics map[string]struct{} // that have series of their own
+	mu      sync.Mutex
+	topics  map[string]struct{} // that have series of their own
+	clients map[*kgo.Client]struct{}
 }
 
 func newKafkaMetrics(reg prometheus.Registerer) *kafkaMetrics {
-	return &kafkaMetrics{Metrics: kprom.NewMetrics("walpost_kafka", kprom.Registerer(reg)), topics: map[string]struct{}{}}
+	m := &kafkaMetrics{topics: map[string]struct{}{}, clients: map[*kgo.Client]struct{}{}}
+	m.Metrics = kprom.NewMetrics("walpost_kafka", kprom.Registerer(withoutBuffers{reg}))
+	for name, of := range map[string]func(*kgo.Client) int64{
+		"walpost_kafka_buffered_produce_records_total": (*kgo.Client).BufferedProduceRecords,
+		"walpost_kafka_buffered_produce_bytes":         (*kgo.Client).BufferedProduceBytes,
+	} {
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: "What all Kafka clients hold to be produced."},
+			func() float64 { return m.sum(of) }))
+	}
+	return m
+}
+
+// sum adds up what the open clients say.
+func (m *kafkaMetrics) sum(of func(*kgo.Client) int64) float64 {
+	m.mu.Lock()
+	clients := slices.Collect(maps.Keys(m.clients)) // a client may call OnProduceBatchWritten under a lock that of needs
+	m.mu.Unlock()
+	n := int64(0)
+	for _, c := range clients {
+		n += of(c)
+	}
+	return float64(n)
+}
+
+// withoutBuffers refuses the plugin's gauges of what is buffered to be produced: they read the first client only.
+type withoutBuffers struct{ prometheus.Registerer }
+
+func (r withoutBuffers) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		if g, ok := c.(prometheus.GaugeFunc); !ok || !strings.Contains(g.Desc().String(), "_buffered_produce_") {
+			r.Registerer.MustRegister(c)
+		}
+	}
 }
 
 // OnProduceBatchWritten counts topics beyond the first ones together, as walpost_events_total does: each is a series.
@@ -55,10 +90,19 @@ func (m *kafkaMetrics) OnProduceBatchWritten(meta kgo.BrokerMetadata, topic stri
 }
 
 // OnNewClient registers for the first client only.
-func (m *kafkaMetrics) OnNewClient(c *kgo.Client) { m.once.Do(func() { m.Metrics.OnNewClient(c) }) }
+func (m *kafkaMetrics) OnNewClient(c *kgo.Client) {
+	m.once.Do(func() { m.Metrics.OnNewClient(c) })
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.clients[c] = struct{}{}
+}
 
 // OnClientClosed keeps the metrics: counters must not vanish when a client is replaced.
-func (m *kafkaMetrics) OnClientClosed(*kgo.Client) {}
+func (m *kafkaMetrics) OnClientClosed(c *kgo.Client) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.clients, c)
+}
 
 // A collector translates walpost.Status into metrics, at every scrape.
 type collector struct {
@@ -98,11 +142,12 @@ var (
 	sessions    = desc("walpost_sessions_total", "Sessions with the database by how they ended.", "ended")
 	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic; 0 as long as delivery.on_poison can be nothing but halt.", "reason")
 	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were well; events may be delivered twice each time.")
+	skipped     = desc("walpost_events_skipped_total", "Events that were not delivered because walpost skip asked for it.")
 	ready       = desc("walpost_ready", "Whether events flow, as /readyz has it.")
 
 	all = []*prometheus.Desc{
 		slotExists, slotRetained, slotUnconfirm, slotSafe, slotKeep, slotWALStatus, slotInvalid, slotActive, slotInactive, slotExhaustion,
-		slotWriteRate, slotBlocker, slotBlockerIs, slotXmin, slotSpill, clockSkew, monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, abandoned, ready,
+		slotWriteRate, slotBlocker, slotBlockerIs, slotXmin, slotSpill, clockSkew, monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, abandoned, skipped, ready,
 	}
 
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
@@ -163,6 +208,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	collectBreaker(&s, gauge)
 	counter(deadLetters, 0, "refused") // nothing is dead-lettered: the only policy is to halt
 	counter(abandoned, float64(s.Abandoned))
+	counter(skipped, float64(s.Skipped))
 	gauge(ready, flag(s.Ready))
 }
 

@@ -33,7 +33,7 @@ func busy() *still {
 		Status: relay.Status{
 			State: relay.Streaming, Ready: true, Since: noon.Add(-time.Hour), Turned: noon,
 			InFlightEvents: 3, InFlightBytes: 300, OldestUnacked: noon.Add(-2 * time.Second),
-			Events: 7, Transactions: 5, WindowFull: 1500 * time.Millisecond,
+			Events: 7, Transactions: 5, Skipped: 3, WindowFull: 1500 * time.Millisecond,
 			Sessions: map[string]uint64{"lost": 2},
 		},
 		Slot: walpost.SlotStatus{
@@ -71,7 +71,7 @@ var promised = []string{
 	"walpost_slot_catalog_xmin_age", "walpost_slot_spill_bytes_total", "walpost_monitor_last_success_timestamp_seconds",
 	"walpost_events_total", "walpost_commit_to_ack_seconds", "walpost_oldest_unacked_seconds", "walpost_in_flight_events",
 	"walpost_in_flight_bytes", "walpost_window_full_seconds_total", "walpost_sessions_total", "walpost_dead_letters_total",
-	"walpost_topics_abandoned_total",
+	"walpost_topics_abandoned_total", "walpost_events_skipped_total",
 	"walpost_build_info",
 }
 
@@ -143,6 +143,9 @@ walpost_commit_to_ack_seconds_bucket{le="14400"} 7
 walpost_commit_to_ack_seconds_bucket{le="+Inf"} 7
 walpost_commit_to_ack_seconds_sum 0.02
 walpost_commit_to_ack_seconds_count 7
+# HELP walpost_events_skipped_total Events that were not delivered because walpost skip asked for it.
+# TYPE walpost_events_skipped_total counter
+walpost_events_skipped_total 3
 # HELP walpost_events_total Events acknowledged by the brokers.
 # TYPE walpost_events_total counter
 walpost_events_total{topic="orders"} 7
@@ -174,7 +177,7 @@ walpost_topics_abandoned_total 2
 # TYPE walpost_window_full_seconds_total counter
 walpost_window_full_seconds_total 1.5
 `
-	if err := testutil.GatherAndCompare(collected(t, busy()), strings.NewReader(want), "walpost_commit_to_ack_seconds", "walpost_events_total",
+	if err := testutil.GatherAndCompare(collected(t, busy()), strings.NewReader(want), "walpost_commit_to_ack_seconds", "walpost_events_skipped_total", "walpost_events_total",
 		"walpost_oldest_unacked_seconds", "walpost_sessions_total", "walpost_slot_exhaustion_seconds",
 		"walpost_slot_restart_blocker_age_seconds", "walpost_slot_wal_status", "walpost_topics_abandoned_total", "walpost_window_full_seconds_total"); err != nil {
 		t.Error(err)
@@ -287,6 +290,45 @@ func TestKafkaMetricsBearSeveralClients(t *testing.T) {
 			t.Errorf("%s is not called walpost_kafka_…", f.GetName())
 		}
 	}
+}
+
+// A replaced client is one of several: what is buffered is the sum over the clients that are open.
+func TestBufferedRecordsAreThoseOfAllClients(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	hooks := newKafkaMetrics(reg)
+	var clients []*kgo.Client
+	for range 3 {
+		cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.WithHooks(hooks))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cl.Close()
+		clients = append(clients, cl)
+	}
+	is := func(records int, bytes int) {
+		t.Helper()
+		want := fmt.Sprintf(`
+# HELP walpost_kafka_buffered_produce_bytes What all Kafka clients hold to be produced.
+# TYPE walpost_kafka_buffered_produce_bytes gauge
+walpost_kafka_buffered_produce_bytes %d
+# HELP walpost_kafka_buffered_produce_records_total What all Kafka clients hold to be produced.
+# TYPE walpost_kafka_buffered_produce_records_total gauge
+walpost_kafka_buffered_produce_records_total %d
+`, bytes, records)
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "walpost_kafka_buffered_produce_bytes", "walpost_kafka_buffered_produce_records_total"); err != nil {
+			t.Error(err)
+		}
+	}
+	is(0, 0)
+	for i, cl := range clients {
+		for range i + 1 {
+			cl.Produce(t.Context(), &kgo.Record{Topic: "orders", Value: []byte("ten bytes!")}, nil)
+		}
+	}
+	is(6, 60)
+	clients[0].Close()
+	clients[2].Close()
+	is(2, 20)
 }
 
 // The Kafka client's own metrics have as few topics as walpost_events_total.
