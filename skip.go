@@ -37,7 +37,8 @@ func Skip(ctx context.Context, cfg Config, token string) (*checkpoint.Halt, erro
 	halt := halts[token]
 	switch {
 	case halt == nil:
-		hint := "The checkpoint store knows no halt of this relay. Check --name and the configuration."
+		hint := "The checkpoint store knows no halt of this relay. Check --name and the configuration. " +
+			"A relay that halted while the store could not be written says so in its log: it writes the halt later, or at its next start."
 		if len(halts) > 0 {
 			hint = "The halts that it knows:"
 			for _, h := range checkpoint.ByPlace(halts) {

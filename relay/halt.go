@@ -107,7 +107,7 @@ func (l *loop) finish() {
 		tried = true
 	}
 	for _, halt := range l.checkpointer.halts {
-		l.log.Error().Str("token", halt.Token).Msg("the halt could not be written to the checkpoint store: walpost skip does not know its token before another start halts there")
+		l.log.Error().Str("token", halt.Token).Msg("the halt is not written to the checkpoint store yet: walpost skip does not know its token until it is written, here or at the next start")
 	}
 	if l.sess != nil {
 		ctx, cancel := context.WithTimeout(l.background, closeLimit)

@@ -97,7 +97,8 @@ func (l *loop) halt(ctx context.Context, err error) error {
 	return l.linger(ctx, since, linger)
 }
 
-// linger waits until a halt that began at since has lasted long enough, or ctx ends. It returns what the relay is halted by meanwhile.
+// linger waits until a halt that began at since has lasted long enough, or ctx ends. It returns what the relay is halted by meanwhile. It writes
+// the halts that the store has not taken yet.
 func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) error {
 	var over <-chan time.Time
 	if long >= 0 {
@@ -105,13 +106,28 @@ func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) 
 		defer timer.Stop()
 		over = timer.C
 	}
-	select {
-	case <-ctx.Done():
-	case <-over:
-	case l.outside = <-l.halts:
-		return l.outside
+	c := &l.checkpointer
+	for {
+		var retry <-chan time.Time
+		if l.now = time.Now(); len(c.halts) > 0 && !c.busy {
+			retry = time.After(c.haltAt.Sub(l.now))
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-over:
+			return nil
+		case l.outside = <-l.halts:
+			return l.outside
+		case s := <-l.saves:
+			l.now = time.Now()
+			if c.result(l, s); s.halt != nil && s.err == nil {
+				l.log.Info().Str("token", s.halt.Token).Msg("the halt is written to the checkpoint store: walpost skip knows its token now")
+			}
+		case <-retry:
+			c.saveHalt(l)
+		}
 	}
-	return nil
 }
 
 // settleBriefly takes the acknowledgements that come at once, although err ends the run.
@@ -131,10 +147,18 @@ func (l *loop) settleBriefly(err error) {
 
 // drain delivers, checkpoints and confirms what is in flight until nothing is left that can be delivered, or until (zero: however long that
 // takes). When stop is closed, drain goes on for shutdown_grace at most. An event that is refused meanwhile ends nothing: what is in other
-// topics goes on. Nor does a session that is lost, whatever the error: the next start meets the error again if it stays. drain returns an error only
+// topics goes on. Nor does a session that is lost, whatever the error: the next start meets the error again if it stays. But without a session drain goes
+// on for shutdown_grace at most, because another process may hold the slot and deliver the same events. drain returns an error only
 // if the error concerns the slot or the source and needs a person.
 func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
+	alone := false
 	for l.inFlight() > 0 && (until.IsZero() || l.now.Before(until)) {
+		if l.sess == nil && !alone {
+			alone = true
+			if last := time.Now().Add(l.cfg.ShutdownGrace); until.IsZero() || last.Before(until) {
+				until = last
+			}
+		}
 		_, open := l.waiting()
 		if err := l.tick(time.Now()); err != nil {
 			var bad *BadEvent
@@ -162,7 +186,9 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 		l.wait(stop, next)
 		select {
 		case <-stop:
-			stop, until = nil, time.Now().Add(l.cfg.ShutdownGrace)
+			if stop = nil; !alone {
+				until = time.Now().Add(l.cfg.ShutdownGrace)
+			}
 		default:
 		}
 		l.now = time.Now()

@@ -150,7 +150,7 @@ func TestASessionThatIsLostDuringAHaltChangesNothing(t *testing.T) {
 		time.Sleep(time.Minute)
 		opens := look(w, &w.opens)
 		w.cut(errNet)
-		time.Sleep(time.Minute)
+		time.Sleep(15 * time.Second)
 		w.do(func() { w.hold = "" })
 		w.want(t, 5*time.Second, "checkpoint", func() bool { return w.newest().LSN == good.end })
 		if st := r.relay.Status(); st.State != Halted || look(w, &w.opens) != opens {
@@ -158,6 +158,67 @@ func TestASessionThatIsLostDuringAHaltChangesNothing(t *testing.T) {
 		}
 		r.stop()
 	})
+}
+
+// Another process may take the slot of a halted relay that has lost its session, and deliver everything anew. What the halted one delivered
+// hours later would come behind newer events of its key.
+func TestAHaltWithoutASessionLeavesTheEventsToTheNextHolder(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		a := w.start(Config{HaltLinger: -1})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.hold = "0/74-0" })
+		good := w.commit("a")
+		w.commit("!")
+		a.halted(t)
+		w.skip(everyHalt)
+		w.cut(errNet)
+		b := w.start(Config{})
+		w.want(t, 10*time.Second, "the second holds the slot", func() bool { return w.session != nil && w.session.p == b.proc })
+		w.commit("a", "a")
+		time.Sleep(time.Hour)
+		if st := a.relay.Status(); st.State != Halted || st.Bad == nil {
+			t.Errorf("%+v", st)
+		}
+		w.do(func() { w.hold = "" })
+		w.want(t, 10*time.Second, "all delivered", w.allDelivered)
+		time.Sleep(time.Minute)
+		if n := w.count[good.rows[0].id]; n != 1 {
+			t.Errorf("delivered %d times: %v", n, w.landed["a"])
+		}
+		b.stop()
+		a.stop()
+	})
+}
+
+// A store that is away for longer than the last checkpoint may take gets the halt when it is back. Else walpost skip would refuse the token that
+// the halt has printed.
+func TestAHaltIsWrittenWhenTheStoreIsBack(t *testing.T) {
+	for name, fault := range map[string]func(w *world) *bool{
+		"refuses": func(w *world) *bool { return &w.storeDown },
+		"hangs":   func(w *world) *bool { return &w.storeHang },
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.gapsOK = true
+				r := w.start(Config{HaltLinger: -1})
+				w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+				w.do(func() { *fault(w) = true })
+				w.commit("!")
+				r.halted(t)
+				w.want(t, 20*time.Second, "the slot is free", func() bool { return w.session == nil })
+				time.Sleep(10 * time.Minute)
+				w.do(func() { *fault(w) = false })
+				w.want(t, 2*time.Minute, "the halt is in the store", func() bool { return w.halts() == 1 })
+				saves := look(w, &w.saves)
+				time.Sleep(10 * time.Minute)
+				if n := look(w, &w.saves); n != saves {
+					t.Errorf("written %d times more", n-saves)
+				}
+				r.stop()
+			})
+		})
+	}
 }
 
 // A session that ends by an error which every session would meet again changes nothing either: the bad event is before it.
@@ -171,7 +232,7 @@ func TestASessionErrorDuringAHaltKeepsTheBadEvent(t *testing.T) {
 		w.commit("!")
 		r.halted(t)
 		w.cut(errors.New("ERROR: invalid memory alloc request size (SQLSTATE XX000)"))
-		time.Sleep(time.Minute)
+		time.Sleep(15 * time.Second)
 		if st := r.relay.Status(); st.Bad == nil || !strings.Contains(st.Reason, "aggregate_type is null") {
 			t.Errorf("%+v", st)
 		}
