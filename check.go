@@ -12,6 +12,7 @@ import (
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/slot"
 )
 
 // A Finding is what Check found about one precondition.
@@ -95,12 +96,12 @@ func (r *Relay) examine(ctx context.Context) (found []Finding) {
 func (r *Relay) databaseClock(ctx context.Context) (ahead *time.Duration, found []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
-	monitor := r.monitor()
-	defer monitor.Close()
-	if _, err := monitor.Read(ctx); err != nil { // opens the connection
+	reader := r.slotReader()
+	defer reader.Close()
+	if _, err := reader.Read(ctx); err != nil { // opens the connection
 		return nil, nil
 	}
-	h, err := monitor.Read(ctx)
+	h, err := reader.Read(ctx)
 	if err != nil {
 		return nil, nil
 	}
@@ -117,7 +118,7 @@ func judgeClock(ahead, within time.Duration) Finding {
 		Side: doctor.Postgres, Name: "clock", Verdict: OK,
 		Why: fmt.Sprintf("the database's is %.3fs %s this machine's (within %s)", ahead.Abs().Seconds(), where, within.Round(time.Millisecond)),
 	}
-	if ahead.Abs() > skewWarn+within {
+	if ahead.Abs() > slot.MaxClockSkew+within {
 		f.Verdict, f.Fix = Warn, words("Set the clocks of the database and of this machine (NTP): ages and latencies are off by that.")
 	}
 	return f

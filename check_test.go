@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/doctor"
+	"github.com/walpost/walpost/slot"
 )
 
 func TestTheDatabasesClockIsJudgedWithinWhatIsKnown(t *testing.T) {
@@ -17,8 +18,8 @@ func TestTheDatabasesClockIsJudgedWithinWhatIsKnown(t *testing.T) {
 		why           string
 	}{
 		{0, time.Millisecond, OK, "the database's is 0.000s ahead of this machine's (within 1ms)"},
-		{skewWarn + time.Millisecond, time.Millisecond, OK, "2.001s ahead of"},
-		{skewWarn + 2*time.Millisecond, time.Millisecond, Warn, "2.002s ahead of"},
+		{slot.MaxClockSkew + time.Millisecond, time.Millisecond, OK, "2.001s ahead of"},
+		{slot.MaxClockSkew + 2*time.Millisecond, time.Millisecond, Warn, "2.002s ahead of"},
 		{-time.Minute, 3 * time.Second, Warn, "60.000s behind this machine's (within 3s)"},
 		{time.Minute, time.Minute, OK, "60.000s ahead of this machine's (within 1m0s)"},
 	} {

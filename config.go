@@ -3,13 +3,14 @@ package walpost
 import (
 	"fmt"
 	"io"
-	"math"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/slot"
 )
 
 // A Config says what to relay, from where, to where. Start from DefaultConfig and set what differs; the zero value is
@@ -24,7 +25,7 @@ type Config struct {
 	Kafka      KafkaConfig      `yaml:"kafka"`
 	Delivery   DeliveryConfig   `yaml:"delivery"`
 	Checkpoint CheckpointConfig `yaml:"checkpoint"`
-	Monitor    MonitorConfig    `yaml:"monitor"`
+	Monitor    slot.Config      `yaml:"monitor"`
 	Cleanup    CleanupConfig    `yaml:"cleanup"`
 
 	// ShutdownGrace bounds how long a stop, or a lost source, waits for acknowledgements that are outstanding.
@@ -158,21 +159,6 @@ type CheckpointConfig struct {
 	Path  string `yaml:"path"`
 }
 
-// MonitorConfig is how often the slot is looked at, and from when on the WAL it holds is a warning or critical.
-type MonitorConfig struct {
-	Interval         time.Duration `yaml:"interval"`
-	RetainedWarn     Size          `yaml:"retained_warn"`
-	RetainedCritical Size          `yaml:"retained_critical"`
-	// WALDiskSize is how large pg_wal may become on the server's disk, which SQL cannot tell: the size of its volume, or of
-	// the share of one that WAL may take. 0 is unknown; then only max_slot_wal_keep_size is forecast.
-	WALDiskSize Size `yaml:"wal_disk_size"`
-	// Breaker is what is done when the slot holds RetainedCritical of WAL, or the forecast is below BreakerForecast: none, alert or
-	// stop_and_drop_slot. See breaker.go.
-	Breaker string `yaml:"breaker"`
-	// BreakerForecast trips the breaker also by the forecast; 0: only by RetainedCritical.
-	BreakerForecast time.Duration `yaml:"breaker_forecast"`
-}
-
 // CleanupConfig is what is done with old rows of the table: only what was delivered is ever removed. See package cleanup.
 type CleanupConfig struct {
 	// Mode is none, delete or drop_partitions.
@@ -206,7 +192,7 @@ func DefaultConfig() Config {
 			DeadLetterTopic: "walpost.dead_letter",
 		},
 		Checkpoint:    CheckpointConfig{Store: "kafka", Topic: "walpost.checkpoints"},
-		Monitor:       MonitorConfig{Interval: 10 * time.Second, RetainedWarn: 1 << 30, RetainedCritical: 10 << 30, Breaker: BreakerOff},
+		Monitor:       slot.DefaultConfig(),
 		Cleanup:       CleanupConfig{Mode: "none", Keep: 72 * time.Hour},
 		ShutdownGrace: 20 * time.Second,
 		HaltLinger:    Linger(60 * time.Second),
@@ -233,68 +219,7 @@ func (s Secret) GoString() string { return strconv.Quote(s.String()) }
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // A Size is a number of bytes; as text 1024, 64MiB, 10GiB, or with KB, MB, GB in powers of ten.
-type Size int64
-
-var sizeUnits = []struct {
-	suffix string
-	bytes  int64
-}{
-	{"TiB", 1 << 40},
-	{"GiB", 1 << 30},
-	{"MiB", 1 << 20},
-	{"KiB", 1 << 10},
-	{"TB", 1e12},
-	{"GB", 1e9},
-	{"MB", 1e6},
-	{"KB", 1e3},
-	{"kB", 1e3},
-	{"B", 1},
-}
-
-// UnmarshalText reads what String prints, and any whole number of a unit.
-func (s *Size) UnmarshalText(text []byte) error {
-	number, unit := string(text), int64(1)
-	for _, u := range sizeUnits {
-		if rest, ok := strings.CutSuffix(number, u.suffix); ok {
-			number, unit = strings.TrimSpace(rest), u.bytes
-			break
-		}
-	}
-	n, err := strconv.ParseInt(number, 10, 64)
-	if err != nil {
-		return fmt.Errorf("must be a size such as 1024, 64MiB or 10GiB (got %q)", text)
-	}
-	if n > (1<<63-1)/unit || n < -(1<<63-1)/unit {
-		return fmt.Errorf("must be below 8EiB (got %q)", text)
-	}
-	*s = Size(n * unit)
-	return nil
-}
-
-// String prints the largest binary unit that divides the size.
-func (s Size) String() string {
-	for _, u := range sizeUnits[:4] {
-		if s != 0 && int64(s)%u.bytes == 0 {
-			return strconv.FormatInt(int64(s)/u.bytes, 10) + u.suffix
-		}
-	}
-	return strconv.FormatInt(int64(s), 10)
-}
-
-// Roughly is the size for people: 1.5 GiB.
-func (s Size) Roughly() string {
-	v, unit := float64(s), "B"
-	for _, u := range []string{"KiB", "MiB", "GiB", "TiB"} {
-		if math.Abs(v) < 1024 {
-			break
-		}
-		v, unit = v/1024, u
-	}
-	if unit == "B" {
-		return fmt.Sprintf("%d B", int64(s))
-	}
-	return fmt.Sprintf("%.1f %s", v, unit)
-}
+type Size = size.Bytes
 
 // A Linger is a duration that may be without end.
 type Linger time.Duration

@@ -12,6 +12,7 @@ import (
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/slot"
 )
 
 // A Problem is one thing that is wrong with a Config: Field is its path by walpost.yaml's keys, Text says the bound and
@@ -127,9 +128,9 @@ func (c *Config) Validate() Problems {
 	if w := c.Monitor.WALDiskSize; w != 0 {
 		atLeast(&k, "monitor.wal_disk_size", w, 64<<20)
 	}
-	k.oneOf("monitor.breaker", c.Monitor.Breaker, BreakerOff, BreakerAlert, BreakerDrop)
+	k.oneOf("monitor.breaker", c.Monitor.Breaker, slot.BreakerOff, slot.BreakerAlert, slot.BreakerDrop)
 	atLeast(&k, "monitor.breaker_forecast", c.Monitor.BreakerForecast, 0)
-	if c.Monitor.BreakerForecast != 0 && c.Monitor.Breaker == BreakerOff {
+	if c.Monitor.BreakerForecast != 0 && c.Monitor.Breaker == slot.BreakerOff {
 		k.add("monitor.breaker_forecast", "needs monitor.breaker alert or stop_and_drop_slot (it is none)")
 	}
 	k.oneOf("cleanup.mode", c.Cleanup.Mode, "none", "delete", "drop_partitions")

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/slot"
 )
 
 // usable is a Config with which New succeeds.
@@ -76,7 +77,7 @@ func TestNameIsDatabaseAndSlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := r.Status(); s.Name != "shop.walpost" || s.Ready || s.Slot.Level != Unknown {
+	if s := r.Status(); s.Name != "shop.walpost" || s.Ready || s.Slot.Severity != slot.Unknown {
 		t.Errorf("before Run: %+v", s)
 	}
 }

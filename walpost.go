@@ -30,6 +30,7 @@ import (
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/slot"
 )
 
 // A Relay delivers one database's outbox to Kafka. Run is called once; Status by any goroutine, at any time.
@@ -41,14 +42,13 @@ type Relay struct {
 	started  atomic.Bool
 	created  time.Time
 
-	slot watch
+	monitor *slot.Monitor
 
-	mu    sync.Mutex
-	relay *relay.Relay // from Run on
-	kafka *sink.Kafka  // likewise; nil with Stdout
-	// cleaning is nil where no rows are removed.
-	cleaning *cleanup.Cleaner
-	tripped  *BreakerStatus // nil where the breaker is off; never changed, but replaced
+	mu       sync.Mutex       // guards what Run sets:
+	relay    *relay.Relay     // nil before Run
+	kafka    *sink.Kafka      // nil with Stdout
+	cleaning *cleanup.Cleaner // nil if no rows are removed
+	breaker  *slot.Breaker    // nil if the breaker is off
 }
 
 // New returns a Relay that has not begun, or everything that is wrong with cfg. It connects nowhere and starts nothing.
@@ -73,9 +73,10 @@ func New(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Relay{cfg: cfg, database: database, source: source, router: routes, created: time.Now()}
-	r.slot.begin(cfg.Source.Slot, database, cfg.Monitor)
-	return r, nil
+	return &Relay{
+		cfg: cfg, database: database, source: source, router: routes, created: time.Now(),
+		monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
+	}, nil
 }
 
 // Run delivers until ctx ends or a fault that no retry can help; see relay.Relay.Run for what it promises at the end. It
@@ -117,8 +118,16 @@ func (r *Relay) Run(ctx context.Context) error {
 
 	// The monitor outlives ctx: what a drain or a halt does to the slot is seen too.
 	monitoring, stop := context.WithCancel(context.WithoutCancel(ctx))
+	var observe func(slot.Status)
+	if r.cfg.Monitor.Breaker != slot.BreakerOff {
+		breaker := slot.NewBreaker(r.cfg.Monitor, loop.Halt, r.source.DropSlot, r.cfg.Logger)
+		r.mu.Lock()
+		r.breaker = breaker
+		r.mu.Unlock()
+		observe = breaker.Observe
+	}
 	var monitor sync.WaitGroup
-	monitor.Go(func() { r.slot.run(monitoring, r.monitor(), r.breaker(loop.Halt), r.cfg.Logger) })
+	monitor.Go(func() { r.monitor.Run(monitoring, r.slotReader(), observe, r.cfg.Logger) })
 	defer monitor.Wait()
 	defer stop()
 	if cleaner := r.cleaner(loop); cleaner != nil {
@@ -133,13 +142,31 @@ func (r *Relay) Run(ctx context.Context) error {
 	return loop.Run(ctx)
 }
 
-// monitor looks at the slot, and at the size of pg_wal where there is something to compare it with.
-func (r *Relay) monitor() *replication.Monitor {
-	m := r.source.Monitor()
+// slotReader reads the slot, and the size of pg_wal if there is a limit to compare it with.
+func (r *Relay) slotReader() *replication.Monitor {
+	reader := r.source.Monitor()
 	if r.cfg.Monitor.WALDiskSize > 0 {
-		m.MeasureWALDir()
+		reader.MeasureWALDir()
 	}
-	return m
+	return reader
+}
+
+// ReadSlot reads the slot once, and where apart is not 0 once more after that time, which gives a forecast.
+func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (slot.Status, error) {
+	r, err := New(cfg)
+	if err != nil {
+		return slot.Status{}, err
+	}
+	return slot.Once(ctx, cfg.Monitor, cfg.Source.Slot, r.database, r.slotReader(), apart)
+}
+
+// linger is how long a halted relay stays: with a breaker at least until the breaker can trip.
+func (c *Config) linger() time.Duration {
+	long := time.Duration(c.HaltLinger)
+	if long >= 0 {
+		long = max(long, c.Monitor.TripsWithin())
+	}
+	return long
 }
 
 // orNone is a grace as package relay has it, where zero is the default and below zero is none.
@@ -192,7 +219,7 @@ func (s pgSource) Open(ctx context.Context, create, replaceLost bool) (relay.Ses
 type Status struct {
 	relay.Status
 	Name string
-	Slot SlotStatus
+	Slot slot.Status
 	// Topics has the acknowledged events by topic, since the start. Topics beyond the first 200 are counted together, as "other".
 	Topics map[string]uint64
 	Window WindowConfig
@@ -202,15 +229,15 @@ type Status struct {
 	// Cleanup is nil where no rows are removed.
 	Cleanup *cleanup.Status
 	// Breaker is nil where monitor.breaker is none, and before Run.
-	Breaker *BreakerStatus
+	Breaker *slot.BreakerStatus
 }
 
 // Status returns a copy of the state. Before Run it says that nothing has begun.
 func (r *Relay) Status() Status {
 	r.mu.Lock()
-	loop, kafka, cleaning, tripped := r.relay, r.kafka, r.cleaning, r.tripped
+	loop, kafka, cleaning, breaker := r.relay, r.kafka, r.cleaning, r.breaker
 	r.mu.Unlock()
-	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Slot: r.slot.status(time.Now())}
+	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Slot: r.monitor.Status(time.Now())}
 	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: r.created}
 	if loop != nil {
 		st.Status = loop.Status()
@@ -223,8 +250,8 @@ func (r *Relay) Status() Status {
 		s := cleaning.Status()
 		st.Cleanup = &s
 	}
-	if tripped != nil {
-		b := *tripped
+	if breaker != nil {
+		b := breaker.Status()
 		st.Breaker = &b
 	}
 	return st

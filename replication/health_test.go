@@ -10,6 +10,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/slot"
 )
 
 // limited are servers on which a slot can be lost, and a transaction prepared.
@@ -40,7 +41,7 @@ func (w *world) run(conn *pgx.Conn, sql ...string) {
 	}
 }
 
-func (w *world) read(m *Monitor) Health {
+func (w *world) read(m *Monitor) slot.Health {
 	w.Helper()
 	h, err := m.Read(w.Context())
 	if err != nil {
@@ -97,7 +98,7 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 		w.follow() // while we are behind ourselves nobody else is named
 		h = w.read(m)
 		b := h.Blocker
-		if b == nil || b.Kind != BlockedByTransaction || b.PID != int32(conn.PgConn().PID()) || b.Database != w.cfg.Slot || b.User != "postgres" || b.State != "idle in transaction" ||
+		if b == nil || b.Kind != slot.BlockedByTransaction || b.PID != int32(conn.PgConn().PID()) || b.Database != w.cfg.Slot || b.User != "postgres" || b.State != "idle in transaction" ||
 			b.End != fmt.Sprintf("SELECT pg_terminate_backend(%d);", b.PID) || b.Age <= 0 {
 			t.Errorf("a writer: %+v", b)
 		}
@@ -114,7 +115,7 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 		})
 		w.follow()
 		b = w.read(m).Blocker
-		if b == nil || b.Kind != BlockedByPrepared || b.Name != "it's mine" || b.Database != w.cfg.Slot || b.User != "postgres" {
+		if b == nil || b.Kind != slot.BlockedByPrepared || b.Name != "it's mine" || b.Database != w.cfg.Slot || b.User != "postgres" {
 			t.Fatalf("a prepared one: %+v", b)
 		}
 		sql, _, _ := strings.Cut(b.End, ";")
@@ -127,7 +128,7 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 		w.exec(fmt.Sprintf("SELECT pg_create_physical_replication_slot('%s_old', true)", w.cfg.Slot))
 		t.Cleanup(func() { w.exec(fmt.Sprintf("SELECT pg_drop_replication_slot('%s_old')", w.cfg.Slot)) })
 		w.exec(insertRow, fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.cfg.Slot), w.slotOf("pgoutput"))
-		if b = w.read(m).Blocker; b == nil || b.Kind != BlockedBySlot || b.Name != w.cfg.Slot+"_old" || !strings.Contains(b.End, "pg_drop_replication_slot") {
+		if b = w.read(m).Blocker; b == nil || b.Kind != slot.BlockedBySlot || b.Name != w.cfg.Slot+"_old" || !strings.Contains(b.End, "pg_drop_replication_slot") {
 			t.Errorf("an older slot: %+v", b)
 		}
 

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/slot"
 )
 
 // blockerMinAge is how old a transaction must be to be called a blocker. There is always an oldest one on a busy server.
@@ -51,7 +52,7 @@ type sighting struct {
 func (m *Monitor) MeasureWALDir() { m.walDir = true }
 
 // Read reads the slot as it is now. Errors have the behaviour of package fault; after one the next Read connects again.
-func (m *Monitor) Read(ctx context.Context) (Health, error) {
+func (m *Monitor) Read(ctx context.Context) (slot.Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	// A connection that broke since the last time is no news: one more attempt on a fresh one tells.
@@ -63,13 +64,13 @@ func (m *Monitor) Read(ctx context.Context) (Health, error) {
 	}
 	conn, err := m.connect(ctx)
 	if err != nil {
-		return Health{}, fmt.Errorf("monitor slot %s: %w", m.cfg.Slot, err)
+		return slot.Health{}, fmt.Errorf("monitor slot %s: %w", m.cfg.Slot, err)
 	}
 	m.conn = conn
 	h, err := m.read(ctx)
 	if err != nil {
 		m.drop()
-		return Health{}, fmt.Errorf("monitor slot %s: %w", m.cfg.Slot, err)
+		return slot.Health{}, fmt.Errorf("monitor slot %s: %w", m.cfg.Slot, err)
 	}
 	return h, nil
 }
@@ -91,31 +92,31 @@ func (m *Monitor) drop() {
 	m.conn = nil
 }
 
-func (m *Monitor) read(ctx context.Context) (Health, error) {
+func (m *Monitor) read(ctx context.Context) (slot.Health, error) {
 	sent := time.Now()
 	r, err := row[healthRow](ctx, m.conn, "read the slot", healthQuery(m.cfg.Slot))
 	if err != nil {
-		return Health{}, err
+		return slot.Health{}, err
 	}
 	h := r.health(m.cfg.Slot, sent, time.Now())
 	m.observeInactive(&h, r.InactiveFor == nil)
 	if m.walDir && r.MayList {
 		dir, err := row[struct{ Bytes int64 }](ctx, m.conn, "measure pg_wal", walDirQuery)
 		if err != nil {
-			return Health{}, err
+			return slot.Health{}, err
 		}
 		h.WALDirBytes = dir.Bytes
 	}
 	if h.Exists && h.RetainedBytes >= 0 {
 		if h.Blocker, err = m.blocker(ctx, &h); err != nil {
-			return Health{}, err
+			return slot.Health{}, err
 		}
 	}
 	return h, nil
 }
 
 // observeInactive fills what servers before 17 do not tell.
-func (m *Monitor) observeInactive(h *Health, untold bool) {
+func (m *Monitor) observeInactive(h *slot.Health, untold bool) {
 	switch {
 	case !h.Exists || h.Active:
 		m.unread = time.Time{}
@@ -129,7 +130,7 @@ func (m *Monitor) observeInactive(h *Health, untold bool) {
 }
 
 // blocker is what holds WAL beside our own confirmations; nil where nothing is seen.
-func (m *Monitor) blocker(ctx context.Context, h *Health) (*Blocker, error) {
+func (m *Monitor) blocker(ctx context.Context, h *slot.Health) (*slot.Blocker, error) {
 	seen := m.seen
 	m.seen = map[string]sighting{}
 	slots, err := rows[blockerRow](ctx, m.conn, "find an older slot", olderSlotQuery(m.cfg.Slot))
@@ -158,7 +159,7 @@ func (m *Monitor) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 }
 
 type blockerRow struct {
-	Kind        BlockerKind
+	Kind        slot.BlockerKind
 	Xid         oid
 	Name        string
 	PID         int32
@@ -174,8 +175,8 @@ type blockerRow struct {
 
 // named makes a Blocker of a row; seen is what was seen before. One whose age is not told is as old as we have seen it, or has outlived so many other
 // transactions that it must be old.
-func (m *Monitor) named(r *blockerRow, seen map[string]sighting, h *Health) *Blocker {
-	b := &Blocker{
+func (m *Monitor) named(r *blockerRow, seen map[string]sighting, h *slot.Health) *slot.Blocker {
+	b := &slot.Blocker{
 		Kind: r.Kind, Name: r.Name, PID: r.PID, Database: r.Database, User: r.User, Application: r.Application, State: r.State,
 	}
 	key := fmt.Sprint(r.Kind, " ", r.PID, " ", r.Xid, " ", r.Name)
@@ -197,14 +198,14 @@ func (m *Monitor) named(r *blockerRow, seen map[string]sighting, h *Health) *Blo
 		b.QueryAge = min(seconds(*r.QueryAge), b.Age) // the server reads its clock for each: where both began at once, the second is a moment later
 	}
 	switch r.Kind {
-	case BlockedByPrepared:
+	case slot.BlockedByPrepared:
 		b.End = fmt.Sprintf("ROLLBACK PREPARED %s; -- in database %s, or COMMIT PREPARED", strings.TrimSpace(quoteLiteral(r.Name)), quoteIdent(r.Database))
-	case BlockedBySlot:
+	case slot.BlockedBySlot:
 		b.End = fmt.Sprintf("SELECT pg_drop_replication_slot(%s);", quoteLiteral(r.Name))
 		if r.PID != 0 {
 			b.End += fmt.Sprintf(" -- only if nobody needs it; first end its reader, pid %d", r.PID)
 		}
-	case BlockedByTransaction:
+	case slot.BlockedByTransaction:
 		b.End = fmt.Sprintf("SELECT pg_terminate_backend(%d);", r.PID)
 	}
 	return b

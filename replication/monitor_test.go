@@ -10,6 +10,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/slot"
 )
 
 // follow lets the slot follow the server as a consumer that has everything would, behind a fresh record of the running transactions.
@@ -47,7 +48,7 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 				h = w.read(m)
 			}
 			b := h.Blocker
-			if b == nil || b.Kind != BlockedByTransaction || b.Database != "crm" || b.PID != int32(other.PgConn().PID()) || b.User != "postgres" ||
+			if b == nil || b.Kind != slot.BlockedByTransaction || b.Database != "crm" || b.PID != int32(other.PgConn().PID()) || b.User != "postgres" ||
 				b.Application != "nightly" || b.State != "idle in transaction" || !b.Certain || b.Age <= 0 || b.QueryAge <= 0 || b.QueryAge > b.Age {
 				t.Fatalf("%+v", b)
 			}
@@ -91,14 +92,14 @@ func TestOlderSlotIsTheBlockerWhereItHoldsMore(t *testing.T) {
 	w.run(writer, "BEGIN", insertRow)
 	h := w.read(m)
 	b := h.Blocker
-	if b == nil || b.Kind != BlockedBySlot || b.Name != "gone" || b.State != "inactive" || b.End != "SELECT pg_drop_replication_slot('gone');" {
+	if b == nil || b.Kind != slot.BlockedBySlot || b.Name != "gone" || b.State != "inactive" || b.End != "SELECT pg_drop_replication_slot('gone');" {
 		t.Fatalf("%+v", b)
 	}
 	if h.Oldest >= h.Restart || h.Oldest == 0 {
 		t.Errorf("oldest WAL at %s, ours from %s", h.Oldest, h.Restart)
 	}
 	w.exec(b.End)
-	if b = w.read(m).Blocker; b == nil || b.Kind != BlockedByTransaction {
+	if b = w.read(m).Blocker; b == nil || b.Kind != slot.BlockedByTransaction {
 		t.Errorf("then the transaction: %+v", b)
 	}
 }

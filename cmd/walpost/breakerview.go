@@ -6,13 +6,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/slot"
 )
 
 var (
 	breakerIs = desc("walpost_breaker_state", "1 for the state of the circuit breaker, 0 for the others: armed, tripped (the slot is beyond monitor.retained_critical or monitor.breaker_forecast) or dropped (the breaker has dropped the slot); absent without monitor.breaker.",
 		"slot", "database", "state")
 
-	breakerStates = []walpost.BreakerState{walpost.BreakerArmed, walpost.BreakerTripped, walpost.BreakerDropped}
+	breakerStates = []slot.BreakerState{slot.BreakerArmed, slot.BreakerTripped, slot.BreakerDropped}
 )
 
 // collectBreaker sends the circuit breaker's state. It goes on where nobody can look at the slot: it is not the slot's.
@@ -33,7 +34,7 @@ type breakerView struct {
 	Since  float64 `json:"since_seconds"`
 }
 
-func breakerViewOf(s *walpost.BreakerStatus, now time.Time) *breakerView {
+func breakerViewOf(s *slot.BreakerStatus, now time.Time) *breakerView {
 	if s == nil {
 		return nil
 	}

@@ -21,7 +21,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/slot"
 )
 
 // strictest is a policy that a proxy in front of the page may set; two policies hold both.
@@ -94,11 +94,11 @@ func nowBusy() walpost.Status {
 	s := busy().status
 	now := time.Now()
 	s.Since, s.Turned, s.OldestUnacked, s.Slot.At = now.Add(-time.Hour), now, now.Add(-20*time.Millisecond), now
-	s.Slot.RetainedBytes, s.Slot.Limit, s.Slot.Left, s.Slot.Exhaustion = 96<<20, walpost.ByKeep, 928<<20, 5400
+	s.Slot.RetainedBytes, s.Slot.Limit, s.Slot.Left, s.Slot.Exhaustion = 96<<20, slot.ByKeep, 928<<20, 5400
 	s.Slot.Blocker.User, s.Slot.Blocker.Application = "report", "nightly"
 	s.Slot.Blocker.End = "SELECT pg_terminate_backend(42);"
 	s.Topics = map[string]uint64{"outbox.event.order": 1_204_311, "outbox.event.customer": 88_214}
-	s.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerDrop, State: walpost.BreakerArmed, Since: s.Since}
+	s.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerArmed, Since: s.Since}
 	s.Recent = map[string][]relay.Sent{
 		"outbox.event.order":    {{EventID: "0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11", At: now}, {EventID: "0198c5a2-7d0c-7a41-8a62-11d0a9e2c3b4", At: now.Add(-2 * time.Second)}},
 		"outbox.event.customer": {{EventID: "0198c5a2-6f00-7b1e-b111-5a0e1d2c3b4a", At: now.Add(-40 * time.Second)}},
@@ -110,9 +110,9 @@ func halt(s *walpost.Status) {
 	s.State, s.Ready, s.Reason = relay.Halted, false, "slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing"
 	s.Troubles = []relay.Trouble{{Text: s.Reason, Hint: "walpost recover --config walpost.yaml", At: time.Now(), Times: 1}}
 	s.Slot.WALStatus, s.Slot.Invalidation, s.Slot.Active, s.Slot.InactiveFor = "lost", "wal_removed", false, 90*time.Second
-	s.Slot.Limit, s.Slot.Exhaustion, s.Slot.RetainedBytes, s.Slot.SafeKnown, s.Slot.Blocker = walpost.ByRemoval, 0, -1, false, nil
-	s.Slot.Level, s.Slot.Findings = walpost.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; walpost recover shows the gap, makes a new slot and publishes what is missing"}
-	s.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerDrop, State: walpost.BreakerTripped, Reason: "slot walpost holds 9.0 GiB of WAL", Since: time.Now()}
+	s.Slot.Limit, s.Slot.Exhaustion, s.Slot.RetainedBytes, s.Slot.SafeKnown, s.Slot.Blocker = slot.ByRemoval, 0, -1, false, nil
+	s.Slot.Severity, s.Slot.Reasons = slot.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; walpost recover shows the gap, makes a new slot and publishes what is missing"}
+	s.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerTripped, Reason: "slot walpost holds 9.0 GiB of WAL", Since: time.Now()}
 }
 
 // A visit is one tab on the page; whatever the browser complains of is an error of the test.
@@ -241,12 +241,12 @@ func TestStatusPageInABrowser(t *testing.T) {
 			// What others have chosen is text and nothing else.
 			evil := `<img src=x onerror=alert(1)><script>document.title="owned"</script>`
 			r.change(func(s *walpost.Status) {
-				s.Name, s.Slot.Slot, s.Slot.Findings = evil+"name", evil+"slot", []string{evil + "finding"}
+				s.Name, s.Slot.Slot, s.Slot.Reasons = evil+"name", evil+"slot", []string{evil + "finding"}
 				s.Topics = map[string]uint64{evil + "topic": 2}
 				s.Recent = map[string][]relay.Sent{evil + "topic": {{EventID: evil + "id", At: time.Now()}}}
 				s.Troubles = []relay.Trouble{{Text: evil + "error", Hint: evil + "hint", At: time.Now()}}
-				s.Slot.Blocker = &replication.Blocker{Kind: replication.BlockedByPrepared, Name: evil + "gid", End: evil + "sql"}
-				s.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerAlert, State: walpost.BreakerTripped, Reason: evil + "breaker", Since: time.Now()}
+				s.Slot.Blocker = &slot.Blocker{Kind: slot.BlockedByPrepared, Name: evil + "gid", End: evil + "sql"}
+				s.Breaker = &slot.BreakerStatus{Action: slot.BreakerAlert, State: slot.BreakerTripped, Reason: evil + "breaker", Since: time.Now()}
 			})
 			for _, what := range []string{"breaker", "name", "slot", "finding", "topic", "id", "error", "hint", "gid", "sql"} {
 				v.sees(evil + what)

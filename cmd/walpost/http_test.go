@@ -12,8 +12,8 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/slot"
 )
 
 func ask(t *testing.T, relay watched, method, path string) *httptest.ResponseRecorder {
@@ -169,7 +169,7 @@ func TestStatusIsJSON(t *testing.T) {
 // There are no dead letters as long as a bad event halts: a 0 would look like a queue that is empty.
 func TestStatusDoesNotPretendToHaveDeadLetters(t *testing.T) {
 	r := busy()
-	r.status.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerAlert, State: walpost.BreakerTripped, Reason: "slot walpost holds 9.0 GiB", Since: time.Now().Add(-time.Hour)}
+	r.status.Breaker = &slot.BreakerStatus{Action: slot.BreakerAlert, State: slot.BreakerTripped, Reason: "slot walpost holds 9.0 GiB", Since: time.Now().Add(-time.Hour)}
 	var got map[string]any
 	if err := json.Unmarshal(ask(t, r, "GET", "/api/status").Body.Bytes(), &got); err != nil {
 		t.Fatal(err)

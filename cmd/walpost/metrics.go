@@ -13,9 +13,9 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/plugin/kprom"
 
-	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/slot"
 )
 
 // newRegistry makes a registry with what the process says of itself. The relay's metrics join it by newCollector.
@@ -212,7 +212,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(ready, flag(s.Ready))
 }
 
-func (c *collector) slot(s *walpost.SlotStatus, gauge, counter func(*prometheus.Desc, float64, ...string)) {
+func (c *collector) slot(s *slot.Status, gauge, counter func(*prometheus.Desc, float64, ...string)) {
 	labels := []string{s.Slot, s.Database}
 	gauge(slotExists, flag(s.Exists), labels...)
 	gauge(slotActive, flag(s.Active), labels...)

@@ -14,8 +14,8 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/slot"
 )
 
 // still is a relay that does not change.
@@ -36,15 +36,14 @@ func busy() *still {
 			Events: 7, Transactions: 5, Skipped: 3, WindowFull: 1500 * time.Millisecond,
 			Sessions: map[string]uint64{"lost": 2},
 		},
-		Slot: walpost.SlotStatus{
-			Known: true, Exhaustion: 3600, Level: walpost.Fine,
-			Health: replication.Health{
+		Slot: slot.Status{
+			Known: true, Forecast: slot.Forecast{Exhaustion: 3600, WALRate: 2048}, Severity: slot.OK,
+			Health: slot.Health{
 				Slot: "walpost", Database: "shop", At: noon.Add(-time.Second), Exists: true, Active: true, WALStatus: "extended",
 				RetainedBytes: 1000, UnconfirmedBytes: 100, SafeBytes: 5000, SafeKnown: true, KeepBytes: 1 << 30,
-				CatalogXminAge: 12, Decoding: replication.SlotCounts{SpillBytes: 34}, ClockSkew: -1500 * time.Millisecond,
-				Blocker: &replication.Blocker{Kind: replication.BlockedByTransaction, PID: 42, Database: "crm", State: "idle in transaction", Age: time.Minute, End: "SELECT 1;"},
+				CatalogXminAge: 12, Decoding: slot.DecodingStats{SpillBytes: 34}, ClockSkew: -1500 * time.Millisecond,
+				Blocker: &slot.Blocker{Kind: slot.BlockedByTransaction, PID: 42, Database: "crm", State: "idle in transaction", Age: time.Minute, End: "SELECT 1;"},
 			},
-			WALRate: 2048,
 		},
 	}
 	s.Latency.Counts[0], s.Latency.Counts[3], s.Latency.Sum, s.Latency.Max = 4, 3, 0.02, 0.004
@@ -199,9 +198,9 @@ func TestStaleSlotHasNoValues(t *testing.T) {
 
 func TestSlotMetricsTellTheWorst(t *testing.T) {
 	relay := busy()
-	slot := &relay.status.Slot
-	slot.WALStatus, slot.Invalidation, slot.Active, slot.InactiveFor, slot.RetainedBytes, slot.SafeKnown = "lost", "wal_removed", false, 90*time.Second, -1, false
-	slot.KeepBytes, slot.WALRate, slot.Blocker = -1, -1, &replication.Blocker{Kind: replication.BlockedByPrepared, Name: "x", Database: "crm", State: "prepared"}
+	st := &relay.status.Slot
+	st.WALStatus, st.Invalidation, st.Active, st.InactiveFor, st.RetainedBytes, st.SafeKnown = "lost", "wal_removed", false, 90*time.Second, -1, false
+	st.KeepBytes, st.WALRate, st.Blocker = -1, -1, &slot.Blocker{Kind: slot.BlockedByPrepared, Name: "x", Database: "crm", State: "prepared"}
 	want := `
 # HELP walpost_clock_skew_seconds The database's clock minus this machine's.
 # TYPE walpost_clock_skew_seconds gauge
@@ -227,7 +226,7 @@ walpost_slot_restart_blocker_info{blocker_database="crm",database="shop",kind="p
 		"walpost_slot_retained_bytes", "walpost_slot_safe_wal_bytes", "walpost_slot_wal_write_bytes_per_second"); err != nil {
 		t.Error(err)
 	}
-	slot.Exists, slot.Blocker = false, nil
+	st.Exists, st.Blocker = false, nil
 	if n, err := testutil.GatherAndCount(collected(t, relay), "walpost_slot_wal_status", "walpost_slot_invalidated", "walpost_slot_inactive_seconds", "walpost_slot_restart_blocker_info"); err != nil || n != 0 {
 		t.Errorf("%d values of a slot that is not there, %v", n, err)
 	}
@@ -241,7 +240,7 @@ func TestBreakerMetricHasOneState(t *testing.T) {
 	}
 	relay.status.Slot.Known = false
 	for _, state := range breakerStates {
-		relay.status.Breaker = &walpost.BreakerStatus{Action: walpost.BreakerDrop, State: state}
+		relay.status.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: state}
 		want := "# HELP walpost_breaker_state 1 for the state of the circuit breaker, 0 for the others: armed, tripped (the slot is beyond monitor.retained_critical or monitor.breaker_forecast) " +
 			"or dropped (the breaker has dropped the slot); absent without monitor.breaker.\n# TYPE walpost_breaker_state gauge\n"
 		for _, one := range []string{"armed", "dropped", "tripped"} {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/slot"
 )
 
 func statusCommand() *cobra.Command {
@@ -40,12 +41,12 @@ func statusCommand() *cobra.Command {
 		}
 		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
 		defer stop()
-		slot, failed := walpost.ReadSlot(ctx, cfg.Config, *watch)
+		status, failed := walpost.ReadSlot(ctx, cfg.Config, *watch)
 		out := cmd.OutOrStdout()
 		if *asJSON {
-			err = printJSON(out, slotViewOf(slot, time.Now()))
+			err = printJSON(out, slotViewOf(status, time.Now()))
 		} else {
-			err = printSlot(out, slot)
+			err = printSlot(out, status)
 		}
 		switch {
 		case err != nil:
@@ -55,9 +56,9 @@ func statusCommand() *cobra.Command {
 				fmt.Fprintf(cmd.ErrOrStderr(), "hint: %s\n", hint)
 			}
 			return exitError(exitFailed) // the findings have said why
-		case slot.Level == walpost.Critical:
+		case status.Severity == slot.Critical:
 			return exitError(exitPerson)
-		case slot.Level != walpost.Fine:
+		case status.Severity != slot.OK:
 			return exitError(exitFailed)
 		}
 		return nil
@@ -65,14 +66,14 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
-func printSlot(w io.Writer, s walpost.SlotStatus) error {
+func printSlot(w io.Writer, s slot.Status) error {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
 	}
 	line("slot", "%s in %s", s.Slot, s.Database)
-	line("state", "%s", s.Level)
-	for _, f := range s.Findings {
+	line("state", "%s", s.Severity)
+	for _, f := range s.Reasons {
 		line("", "%s", oneLine(f))
 	}
 	if s.Known && s.Exists {
@@ -91,14 +92,14 @@ func printSlot(w io.Writer, s walpost.SlotStatus) error {
 		} else if s.KeepBytes < 0 {
 			line("left", "no limit (max_slot_wal_keep_size is -1): the disk is the limit")
 		}
-		if s.Limit == walpost.ByDisk {
+		if s.Limit == slot.ByDisk {
 			line("disk", "%s left of monitor.wal_disk_size", walpost.Size(s.Left).Roughly())
 		}
 		switch {
-		case s.Limit == walpost.ByRemoval:
+		case s.Limit == slot.ByRemoval:
 		case s.WALRate < 0:
 			line("forecast", "needs two looks: --watch 30s")
-		case s.Limit == walpost.NoLimit:
+		case s.Limit == slot.NoLimit:
 			line("forecast", "none: no limit is known (set max_slot_wal_keep_size, or monitor.wal_disk_size)")
 		case math.IsInf(s.Exhaustion, 1):
 			line("forecast", "%s is not used up at this rate", s.Limit)
@@ -121,7 +122,7 @@ func printSlot(w io.Writer, s walpost.SlotStatus) error {
 		}
 		line("server", "%s", s.Server)
 		if s.Blocker != nil {
-			line("blocker", "%s", walpost.DescribeBlocker(s.Blocker))
+			line("blocker", "%s", s.Blocker)
 			line("", "to end it: %s", s.Blocker.End)
 		}
 		if s.Hidden != "" {

@@ -6,17 +6,16 @@ import (
 	"testing"
 	"time"
 
-	"github.com/walpost/walpost"
-	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/slot"
 )
 
 // What walpost status prints, whole, for each kind of slot.
 func TestStatusPrintsWhatAPersonNeeds(t *testing.T) {
 	const gib = 1 << 30
-	fine := func() walpost.SlotStatus {
-		return walpost.SlotStatus{
-			Known: true, Level: walpost.Fine, Exhaustion: math.Inf(1), Limit: walpost.ByKeep, Left: 3 * gib, WALRate: 1 << 20,
-			Health: replication.Health{
+	fine := func() slot.Status {
+		return slot.Status{
+			Known: true, Severity: slot.OK, Forecast: slot.Forecast{Exhaustion: math.Inf(1), Limit: slot.ByKeep, Left: 3 * gib, WALRate: 1 << 20},
+			Health: slot.Health{
 				Slot: "walpost", Database: "shop", Exists: true, Active: true, ActivePID: 77, WALStatus: "reserved", WaitEvent: "WalSenderWaitForWAL",
 				RetainedBytes: 16 << 20, UnconfirmedBytes: 2000, SafeBytes: 3 * gib, SafeKnown: true, KeepBytes: 4 * gib, CatalogXminAge: 12,
 				Confirmed: 0x16B3748, Restart: 0x16B0000, Server: 0x16B4000, ClockSkew: 1500 * time.Microsecond,
@@ -25,10 +24,10 @@ func TestStatusPrintsWhatAPersonNeeds(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name   string
-		change func(s *walpost.SlotStatus)
+		change func(s *slot.Status)
 		want   string
 	}{
-		{"fine, and what is left does not shrink", func(*walpost.SlotStatus) {}, `
+		{"fine, and what is left does not shrink", func(*slot.Status) {}, `
 slot         walpost in shop
 state        ok
 reader       active (pid 77)
@@ -45,9 +44,9 @@ restart      0/16B0000
 server       0/16B4000
 clock        the database's is 2ms from ours
 `},
-		{"lost", func(s *walpost.SlotStatus) {
-			s.Level, s.Findings = walpost.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; walpost recover closes the gap"}
-			s.WALStatus, s.Invalidation, s.Limit, s.Exhaustion, s.SafeKnown, s.Restart, s.RetainedBytes = "lost", "wal_removed", walpost.ByRemoval, 0, false, 0, -1
+		{"lost", func(s *slot.Status) {
+			s.Severity, s.Reasons = slot.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; walpost recover closes the gap"}
+			s.WALStatus, s.Invalidation, s.Limit, s.Exhaustion, s.SafeKnown, s.Restart, s.RetainedBytes = "lost", "wal_removed", slot.ByRemoval, 0, false, 0, -1
 			s.Active, s.InactiveFor, s.InactiveAtLeast, s.WaitEvent, s.CatalogXminAge, s.WALRate = false, 90*time.Second, true, "", 0, -1
 		}, `
 slot         walpost in shop
@@ -62,12 +61,12 @@ confirmed    0/16B3748
 server       0/16B4000
 clock        the database's is 2ms from ours
 `},
-		{"blocked, spilling, and used up soon", func(s *walpost.SlotStatus) {
-			s.Level, s.Findings = walpost.Warning, []string{"WAL is held back"}
+		{"blocked, spilling, and used up soon", func(s *slot.Status) {
+			s.Severity, s.Reasons = slot.Warning, []string{"WAL is held back"}
 			s.Exhaustion, s.WALStatus, s.SafeBytes, s.WaitEvent = 754.4, "extended", 700<<20, ""
-			s.Decoding = replication.SlotCounts{SpillBytes: 5 << 30, SpillTxns: 3}
-			s.Blocker = &replication.Blocker{
-				Kind: replication.BlockedByTransaction, PID: 42, User: "report", Application: "nightly", Database: "crm", State: "idle in transaction",
+			s.Decoding = slot.DecodingStats{SpillBytes: 5 << 30, SpillTxns: 3}
+			s.Blocker = &slot.Blocker{
+				Kind: slot.BlockedByTransaction, PID: 42, User: "report", Application: "nightly", Database: "crm", State: "idle in transaction",
 				Age: 3 * time.Hour, QueryAge: time.Hour, End: "SELECT pg_terminate_backend(42);",
 			}
 		}, `
@@ -90,8 +89,8 @@ blocker      transaction of pid 42 (report, nightly) in crm, idle in transaction
              to end it: SELECT pg_terminate_backend(42);
 clock        the database's is 2ms from ours
 `},
-		{"without a limit of the server's, bounded by the disk, and not allowed to see blockers", func(s *walpost.SlotStatus) {
-			s.SafeKnown, s.KeepBytes, s.Limit, s.Left, s.Exhaustion, s.WaitEvent = false, -1, walpost.ByDisk, 20*gib, 7200, ""
+		{"without a limit of the server's, bounded by the disk, and not allowed to see blockers", func(s *slot.Status) {
+			s.SafeKnown, s.KeepBytes, s.Limit, s.Left, s.Exhaustion, s.WaitEvent = false, -1, slot.ByDisk, 20*gib, 7200, ""
 			s.Hidden = "other sessions: GRANT pg_read_all_stats"
 		}, `
 slot         walpost in shop
@@ -111,8 +110,8 @@ server       0/16B4000
 hidden       other sessions: GRANT pg_read_all_stats
 clock        the database's is 2ms from ours
 `},
-		{"without any limit", func(s *walpost.SlotStatus) {
-			s.SafeKnown, s.KeepBytes, s.Limit, s.WaitEvent = false, -1, walpost.NoLimit, ""
+		{"without any limit", func(s *slot.Status) {
+			s.SafeKnown, s.KeepBytes, s.Limit, s.WaitEvent = false, -1, slot.NoLimit, ""
 		}, `
 slot         walpost in shop
 state        ok
@@ -129,7 +128,7 @@ restart      0/16B0000
 server       0/16B4000
 clock        the database's is 2ms from ours
 `},
-		{"looked at once", func(s *walpost.SlotStatus) { s.WALRate, s.WaitEvent = -1, "" }, `
+		{"looked at once", func(s *slot.Status) { s.WALRate, s.WaitEvent = -1, "" }, `
 slot         walpost in shop
 state        ok
 reader       active (pid 77)
@@ -144,15 +143,15 @@ restart      0/16B0000
 server       0/16B4000
 clock        the database's is 2ms from ours
 `},
-		{"missing", func(s *walpost.SlotStatus) {
-			s.Exists, s.Level, s.Findings = false, walpost.Critical, []string{"the slot does not exist"}
+		{"missing", func(s *slot.Status) {
+			s.Exists, s.Severity, s.Reasons = false, slot.Critical, []string{"the slot does not exist"}
 		}, `
 slot         walpost in shop
 state        critical
              the slot does not exist
 `},
-		{"not to be looked at", func(s *walpost.SlotStatus) {
-			s.Known, s.Level, s.Findings = false, walpost.Unknown, []string{"monitor slot walpost: connect:\n\tconnection refused"}
+		{"not to be looked at", func(s *slot.Status) {
+			s.Known, s.Severity, s.Reasons = false, slot.Unknown, []string{"monitor slot walpost: connect:\n\tconnection refused"}
 		}, `
 slot         walpost in shop
 state        unknown

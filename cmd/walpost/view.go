@@ -6,7 +6,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/slot"
 )
 
 // view is /api/status: a stable form of walpost.Status. Positions are LSNs as Postgres prints them; what cannot be told is null.
@@ -157,9 +157,9 @@ type slotView struct {
 	Version     int      `json:"server_version_num"`
 	ClockSkew   float64  `json:"clock_skew_seconds"` // the database's clock minus ours
 
-	Decoding    replication.SlotCounts `json:"decoding"`
-	BlockerFull *blockerView           `json:"blocker_detail"`
-	Hidden      string                 `json:"hidden"` // what cannot be seen, and what would show it
+	Decoding    slot.DecodingStats `json:"decoding"`
+	BlockerFull *blockerView       `json:"blocker_detail"`
+	Hidden      string             `json:"hidden"` // what cannot be seen, and what would show it
 
 	Blocker    string   `json:"blocker"`
 	BlockerEnd string   `json:"blocker_end"` // the SQL that ends it
@@ -219,16 +219,16 @@ func viewOf(s walpost.Status, now time.Time) view {
 	return v
 }
 
-func slotViewOf(s walpost.SlotStatus, now time.Time) slotView {
+func slotViewOf(s slot.Status, now time.Time) slotView {
 	v := slotView{
-		Name: s.Slot, Database: s.Database, State: string(s.Level), Findings: s.Findings, Known: s.Known, Exists: s.Exists,
+		Name: s.Slot, Database: s.Database, State: string(s.Severity), Findings: s.Reasons, Known: s.Known, Exists: s.Exists,
 		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus,
 		Server: s.Server.String(), Restart: s.Restart.String(), Confirmed: s.Health.Confirmed.String(),
 		Retained: known(s.RetainedBytes, s.Exists && s.RetainedBytes >= 0), Unconfirmed: known(s.UnconfirmedBytes, s.Exists && s.UnconfirmedBytes >= 0),
 		SafeWAL: known(s.SafeBytes, s.SafeKnown), KeepBytes: known(s.KeepBytes, s.KeepBytes >= 0 && !s.At.IsZero()),
 		CheckedAgo: ago(s.At, now), Error: s.Err,
 	}
-	v.Limit, v.Left, v.Invalidated, v.AtLeast = string(s.Limit), known(s.Left, s.Limit == walpost.ByKeep || s.Limit == walpost.ByDisk), s.Invalidation, s.InactiveAtLeast
+	v.Limit, v.Left, v.Invalidated, v.AtLeast = string(s.Limit), known(s.Left, s.Limit == slot.ByKeep || s.Limit == slot.ByDisk), s.Invalidation, s.InactiveAtLeast
 	v.WaitEvent, v.XminAge, v.Standby, v.Version, v.Decoding, v.Hidden = s.WaitEvent, s.CatalogXminAge, s.Standby, s.ServerVersion, s.Decoding, s.Hidden
 	v.ClockSkew = s.ClockSkew.Seconds()
 	if s.WALRate >= 0 {
@@ -242,7 +242,7 @@ func slotViewOf(s walpost.SlotStatus, now time.Time) slotView {
 	}
 	if s.Blocker != nil {
 		b := s.Blocker
-		v.Blocker, v.BlockerEnd = walpost.DescribeBlocker(b), b.End
+		v.Blocker, v.BlockerEnd = b.String(), b.End
 		v.BlockerFull = &blockerView{
 			string(b.Kind), b.Name, b.PID, b.Database, b.User, b.Application, b.State, b.Age.Seconds(), b.QueryAge.Seconds(), b.Certain, b.End,
 		}

@@ -1,4 +1,4 @@
-package walpost
+package slot
 
 import (
 	"math"
@@ -9,17 +9,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/replication"
 )
 
 func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
-	b := &breaker{limits: MonitorConfig{RetainedCritical: 100, BreakerForecast: time.Hour}}
-	look := func(retained int64, exhaustion float64, change ...func(*SlotStatus)) string {
-		s := &SlotStatus{Known: true, Exhaustion: exhaustion, Health: replication.Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
+	b := &trip{limits: Config{RetainedCritical: 100, BreakerForecast: time.Hour}}
+	look := func(retained int64, exhaustion float64, change ...func(*Status)) string {
+		s := &Status{Known: true, Forecast: Forecast{Exhaustion: exhaustion}, Health: Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
 		for _, c := range change {
 			c(s)
 		}
-		return b.look(s)
+		return b.add(s)
 	}
 	never := math.Inf(1)
 	for i, c := range []struct {
@@ -36,11 +35,11 @@ func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
 			t.Errorf("look %d: %q, want %q", i, got, c.want)
 		}
 	}
-	for name, change := range map[string]func(*SlotStatus){
-		"not known": func(s *SlotStatus) { s.Known = false },
-		"gone":      func(s *SlotStatus) { s.Exists = false },
-		"lost":      func(s *SlotStatus) { s.WALStatus = "lost" },
-		"invalid":   func(s *SlotStatus) { s.Invalidation = "wal_removed" },
+	for name, change := range map[string]func(*Status){
+		"not known": func(s *Status) { s.Known = false },
+		"gone":      func(s *Status) { s.Exists = false },
+		"lost":      func(s *Status) { s.WALStatus = "lost" },
+		"invalid":   func(s *Status) { s.Invalidation = "wal_removed" },
 	} {
 		look(0, never)
 		for range 5 {
@@ -59,10 +58,10 @@ func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
 
 // What the breaker does is told by Status, and an old slot of somebody else's is no reason to give ours up, until it goes.
 func TestTheBreakerTellsItsState(t *testing.T) {
-	look := func(retained int64, other bool) SlotStatus {
-		s := SlotStatus{Known: true, Exhaustion: math.Inf(1), Health: replication.Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
+	look := func(retained int64, other bool) Status {
+		s := Status{Known: true, Forecast: Forecast{Exhaustion: math.Inf(1)}, Health: Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
 		if other {
-			s.Blocker = &replication.Blocker{Kind: replication.BlockedBySlot, Name: "old"}
+			s.Blocker = &Blocker{Kind: BlockedBySlot, Name: "old"}
 		}
 		return s
 	}
@@ -98,46 +97,19 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 		},
 	} {
 		var logged strings.Builder
-		r := &Relay{cfg: Config{Monitor: MonitorConfig{Breaker: action, RetainedCritical: 100}, Logger: zerolog.New(&logged)}}
-		if r.Status().Breaker != nil {
-			t.Errorf("%s: a state before Run", action)
-		}
 		halts := 0
-		looked := r.breaker(func(err error, freed func()) {
+		b := NewBreaker(Config{Breaker: action, RetainedCritical: 100}, func(err error, freed func()) {
 			if halts++; !fault.NeedsPerson(err) || !strings.Contains(fault.Hint(err), "walpost recover") || freed == nil {
 				t.Errorf("halted by %v, hint %q", err, fault.Hint(err))
 			}
-		})
+		}, nil, zerolog.New(&logged))
 		for i, c := range steps {
-			looked(look(c.retained, c.other))
-			got := r.Status().Breaker
+			b.Observe(look(c.retained, c.other))
+			got := b.Status()
 			logs := strings.Count(logged.String(), "circuit breaker: ")
 			if got.Action != action || got.State != c.state || !strings.Contains(got.Reason, c.reason) || (c.reason == "") != (got.Reason == "") || halts != c.halts || logs != c.logs {
-				t.Errorf("%s, look %d: %+v, %d halts, %d log lines; want %+v", action, i, *got, halts, logs, c)
+				t.Errorf("%s, look %d: %+v, %d halts, %d log lines; want %+v", action, i, got, halts, logs, c)
 			}
-		}
-	}
-	off := &Relay{cfg: Config{Monitor: MonitorConfig{Breaker: BreakerOff}}}
-	if off.breaker(nil) != nil || off.Status().Breaker != nil {
-		t.Error("a breaker that is off looks")
-	}
-}
-
-func TestAHaltLastsLongEnoughForTheBreaker(t *testing.T) {
-	for _, c := range []struct {
-		breaker    string
-		long, want time.Duration
-	}{
-		{BreakerOff, 0, 0},
-		{BreakerOff, time.Second, time.Second},
-		{BreakerDrop, 0, 8 * time.Second},
-		{BreakerAlert, time.Second, 8 * time.Second},
-		{BreakerDrop, time.Minute, time.Minute},
-		{BreakerDrop, time.Duration(Forever), time.Duration(Forever)},
-	} {
-		cfg := Config{HaltLinger: Linger(c.long), Monitor: MonitorConfig{Breaker: c.breaker, Interval: 2 * time.Second}}
-		if got := cfg.linger(); got != c.want {
-			t.Errorf("%s, halt_linger %s: %s, want %s", c.breaker, c.long, got, c.want)
 		}
 	}
 }

@@ -1,0 +1,186 @@
+package slot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/size"
+)
+
+// The values of Config.Breaker.
+const (
+	BreakerOff   = "none"
+	BreakerAlert = "alert"
+	// BreakerDrop stops the relay and drops its slot: a database that runs out of disk is worse than a stream that has
+	// to be recovered. The checkpoint keeps where delivery ended, a new start is refused, and walpost recover publishes
+	// what is missing.
+	BreakerDrop = "stop_and_drop_slot"
+)
+
+// A BreakerState is the state of a Breaker.
+type BreakerState string
+
+// The states. A breaker is armed again when the slot is well, unless it has begun to drop the slot.
+const (
+	BreakerArmed   BreakerState = "armed"   // the slot is within its limits, or not beyond them for long
+	BreakerTripped BreakerState = "tripped" // beyond them, and the slot is still there: by configuration, or dropping it failed or would not help
+	BreakerDropped BreakerState = "dropped" // the slot was dropped
+)
+
+// A BreakerStatus is a copy of a Breaker's state.
+type BreakerStatus struct {
+	Action string // Config.Breaker: BreakerAlert or BreakerDrop
+	State  BreakerState
+	Reason string    // why State is not BreakerArmed
+	Since  time.Time // when the breaker came to State
+}
+
+const (
+	// tripAfter is how many reads in a row must agree: one value may be the moment before a big confirm.
+	tripAfter = 3
+	// dropWithin bounds the attempts to drop the slot once the relay has left it. The slot stays if somebody else reads it.
+	dropWithin = 30 * time.Second
+)
+
+// TripsWithin is how long after a start the breaker trips at the latest, 0 if it is off. A relay that halts and is started
+// again sooner than that would fill the disk without ever tripping it.
+func (c *Config) TripsWithin() time.Duration {
+	if c.Breaker == BreakerOff {
+		return 0
+	}
+	return (tripAfter + 1) * c.Interval
+}
+
+// A Breaker protects the database's disk: it trips when the slot is beyond what the user allows. Observe is called by one
+// goroutine at a time; Status by any.
+type Breaker struct {
+	cfg  Config
+	halt func(err error, freed func())
+	drop func(ctx context.Context) error
+	log  zerolog.Logger
+
+	trip     trip
+	dropping bool // dropSlot owns the status from now on
+	kept     bool // the log has said that dropping the slot would not help
+
+	mu     sync.Mutex
+	status BreakerStatus
+}
+
+// NewBreaker returns an armed Breaker. halt ends delivery with an error, and calls freed when nobody reads the slot any more.
+// drop drops the slot.
+func NewBreaker(cfg Config, halt func(err error, freed func()), drop func(ctx context.Context) error, log zerolog.Logger) *Breaker {
+	b := &Breaker{cfg: cfg, halt: halt, drop: drop, log: log, trip: trip{limits: cfg}}
+	b.set(BreakerArmed, "")
+	return b
+}
+
+// Status returns a copy of the state.
+func (b *Breaker) Status() BreakerStatus {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.status
+}
+
+func (b *Breaker) set(state BreakerState, reason string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	since := b.status.Since
+	if b.status.State != state {
+		since = time.Now()
+	}
+	b.status = BreakerStatus{Action: b.cfg.Breaker, State: state, Reason: reason, Since: since}
+}
+
+// Observe judges one read of the slot, and trips if it must.
+func (b *Breaker) Observe(s Status) {
+	if b.dropping {
+		return
+	}
+	reason := b.trip.add(&s)
+	if reason == "" {
+		if !b.trip.tripped {
+			b.kept = false
+			b.set(BreakerArmed, "")
+		}
+		return
+	}
+	log := b.log.Error().Str("slot", s.Slot).Str("reason", reason)
+	switch {
+	case b.cfg.Breaker != BreakerDrop:
+		b.set(BreakerTripped, reason)
+		log.Msg("circuit breaker: the slot needs a person")
+	case s.Blocker != nil && s.Blocker.Kind == BlockedBySlot: // dropping this slot would free no WAL
+		other := s.Blocker.String()
+		b.set(BreakerTripped, reason+"; it is not dropped, because another one holds older WAL: "+other)
+		if !b.kept {
+			log.Str("blocker", other).Msg("circuit breaker: the slot is not dropped, because another one holds older WAL")
+		}
+		b.kept, b.trip.tripped = true, false // the other slot may be gone at the next read
+	default:
+		b.dropping = true
+		b.set(BreakerTripped, reason)
+		log.Msg("circuit breaker: delivery stops, and the slot is dropped")
+		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so delivery was stopped to drop it", reason),
+			"The slot is dropped as soon as it is free. Remove what made it grow, then run walpost recover: it shows the gap, makes a new slot, and publishes from the table exactly what is missing."),
+			func() { b.dropSlot(s.Slot, reason) })
+	}
+}
+
+// dropSlot drops the slot that the relay has left.
+func (b *Breaker) dropSlot(slot, reason string) {
+	ctx, cancel := context.WithTimeout(context.Background(), dropWithin)
+	defer cancel()
+	for {
+		err := b.drop(ctx)
+		if err == nil {
+			b.set(BreakerDropped, reason)
+			b.log.Error().Str("slot", slot).Msg("circuit breaker: the slot is dropped")
+			return
+		}
+		if ctx.Err() != nil || !fault.Retryable(err) {
+			b.set(BreakerTripped, fmt.Sprintf("%s; it cannot be dropped: %v", reason, err))
+			b.log.Error().Err(errors.Join(err, context.Cause(ctx))).Str("slot", slot).Msg("circuit breaker: the slot cannot be dropped")
+			return
+		}
+		select {
+		case <-time.After(500 * time.Millisecond):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// A trip counts the reads in a row in which the slot is beyond its limits.
+type trip struct {
+	limits  Config
+	reads   int
+	tripped bool
+}
+
+// add returns why the breaker trips now, "" if it does not. It trips once until the slot is well again.
+func (t *trip) add(s *Status) string {
+	reason := ""
+	retained := size.Bytes(s.RetainedBytes)
+	switch {
+	case !s.Known || !s.Exists || s.lost(): // there is nothing to save
+	case retained >= t.limits.RetainedCritical:
+		reason = fmt.Sprintf("slot %s holds %s of WAL (monitor.retained_critical is %v)", s.Slot, retained.Roughly(), t.limits.RetainedCritical)
+	case t.limits.BreakerForecast > 0 && s.Exhaustion < t.limits.BreakerForecast.Seconds():
+		reason = fmt.Sprintf("slot %s is exhausted in %s at this rate (monitor.breaker_forecast is %v)", s.Slot, s.exhaustedIn(), t.limits.BreakerForecast)
+	}
+	if reason == "" {
+		t.reads, t.tripped = 0, false
+		return ""
+	}
+	if t.reads++; t.reads < tripAfter || t.tripped {
+		return ""
+	}
+	t.tripped = true
+	return reason
+}

@@ -1,0 +1,28 @@
+package slot
+
+import (
+	"time"
+
+	"github.com/walpost/walpost/internal/size"
+)
+
+// Config says how often the slot is read, when the WAL that it holds becomes a warning or critical, and what the breaker does.
+// It is the section monitor of walpost.yaml.
+type Config struct {
+	Interval         time.Duration `yaml:"interval"`
+	RetainedWarn     size.Bytes    `yaml:"retained_warn"`
+	RetainedCritical size.Bytes    `yaml:"retained_critical"`
+	// WALDiskSize is how large pg_wal may become on the server's disk, which SQL cannot tell: the size of its volume,
+	// or the share of the volume that WAL may take. 0 is unknown; then only max_slot_wal_keep_size is forecast.
+	WALDiskSize size.Bytes `yaml:"wal_disk_size"`
+	// Breaker is none, alert or stop_and_drop_slot: what happens when the slot holds RetainedCritical of WAL, or when
+	// the forecast is below BreakerForecast.
+	Breaker string `yaml:"breaker"`
+	// BreakerForecast trips the breaker by the forecast too. With 0 only RetainedCritical trips it.
+	BreakerForecast time.Duration `yaml:"breaker_forecast"`
+}
+
+// DefaultConfig returns the defaults.
+func DefaultConfig() Config {
+	return Config{Interval: 10 * time.Second, RetainedWarn: 1 << 30, RetainedCritical: 10 << 30, Breaker: BreakerOff}
+}

@@ -1,0 +1,142 @@
+// Package slot watches a logical replication slot: how much WAL the slot holds and why (Reader, Health), when that WAL
+// uses up a limit (the forecast), how bad that is (Monitor, Status), and when the slot must go so that the database keeps
+// its disk (Breaker). It needs no relay.
+package slot
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// Health is a slot at one moment, as SQL shows it: how much WAL it holds, and why.
+type Health struct {
+	Slot, Database string
+	At             time.Time // by this machine's clock
+	Exists         bool      // without the slot, only the facts about the server are known
+
+	ServerVersion int  // as server_version_num
+	Standby       bool // the server is in recovery
+	// ClockSkew is the server's clock minus this machine's, off by RoundTrip/2 at most.
+	ClockSkew time.Duration
+	RoundTrip time.Duration
+
+	Server    cdc.Position // newest WAL: written by a primary, received by a standby
+	Restart   cdc.Position // oldest WAL that the slot holds; 0 where it is lost
+	Confirmed cdc.Position
+
+	// RetainedBytes is the WAL that the slot holds, and UnconfirmedBytes the part of it that was not confirmed. The
+	// difference is held for transactions that are still open, not for the consumer. -1 is unknown.
+	RetainedBytes    int64
+	UnconfirmedBytes int64
+	// SafeBytes is how much more WAL may be written before the slot can be lost. It is negative when the next checkpoint
+	// can take the slot. It means something only where SafeKnown is set: with a limit, for a slot that is not lost.
+	SafeBytes int64
+	SafeKnown bool
+	KeepBytes int64 // max_slot_wal_keep_size; -1 is no limit
+
+	WALStatus    string // reserved, extended, unreserved, lost
+	Invalidation string // why the server has invalidated the slot; "" for a usable one
+
+	Active    bool
+	ActivePID int32
+	// InactiveFor is how long nobody has read the slot, 0 while somebody does. Before Postgres 17 it is how long this
+	// Reader has seen nobody, and InactiveAtLeast is set.
+	InactiveFor     time.Duration
+	InactiveAtLeast bool
+	WaitEvent       string // of the walsender, as in pg_stat_activity; WaitForStandbyConfirmation is a stall
+
+	CatalogXminAge int64 // transactions; 0 where the slot holds none
+	Decoding       DecodingStats
+
+	// Oldest is where the oldest WAL begins that any slot holds. WALDirBytes is the size of pg_wal, -1 where the Reader
+	// does not measure it or the role may not read it.
+	Oldest      cdc.Position
+	WALDirBytes int64
+
+	// Blocker is what holds WAL although it is confirmed; nil if nothing is seen that does. Hidden says what the role
+	// cannot see and what would show it; "" if it sees everything.
+	Blocker *Blocker
+	Hidden  string
+}
+
+// lost reports whether the WAL of the slot is gone.
+func (h *Health) lost() bool { return h.WALStatus == "lost" || h.Invalidation != "" }
+
+// DecodingStats is what decoding has cost since the slot's statistics began (pg_stat_replication_slots).
+type DecodingStats struct {
+	SpillTxns   int64 `json:"spill_txns"`
+	SpillCount  int64 `json:"spill_count"`
+	SpillBytes  int64 `json:"spill_bytes"` // written to disk for big transactions
+	StreamTxns  int64 `json:"stream_txns"`
+	StreamBytes int64 `json:"stream_bytes"` // sent before their transaction's end; 0 for a slot that only walpost reads
+	TotalTxns   int64 `json:"total_txns"`
+	TotalBytes  int64 `json:"total_bytes"`
+}
+
+// BlockerKind says what a Blocker is.
+type BlockerKind string
+
+// The kinds of Blocker.
+const (
+	BlockedByTransaction BlockerKind = "transaction" // an open transaction that has written something
+	BlockedByPrepared    BlockerKind = "prepared"    // a prepared transaction that nobody has finished
+	// BlockedBySlot is another slot that holds older WAL. It does not hold this slot back, but the server frees no WAL
+	// as long as the other slot is there.
+	BlockedBySlot BlockerKind = "slot"
+)
+
+// A Blocker is the oldest thing that keeps WAL from being freed.
+type Blocker struct {
+	Kind        BlockerKind
+	Name        string // of a prepared transaction (gid) or a slot
+	PID         int32  // 0 where no process belongs to it
+	Database    string // "" for a physical slot
+	User        string
+	Application string // application_name of the session
+	State       string // such as "idle in transaction", or "inactive" of a slot; "" without the right to see it
+	// Age is since the transaction began or the slot was left. If the role cannot see that, it is since this Reader
+	// first saw the blocker.
+	Age time.Duration
+	// QueryAge is since its newest statement began, 0 if the role cannot see it. The statement's text is not read,
+	// because it may hold what must not be shown.
+	QueryAge time.Duration
+	// Certain says that the slot is confirmed past the transaction's beginning, so restart_lsn cannot pass it.
+	// Otherwise it is the oldest transaction, and holds WAL back as soon as the slot has come to it.
+	Certain bool
+	End     string // the SQL that ends it
+}
+
+// String describes the blocker for people.
+func (b *Blocker) String() string {
+	text := string(b.Kind)
+	if b.Kind == BlockedByPrepared {
+		text += " transaction"
+	}
+	if b.Name != "" {
+		text += " " + b.Name
+	}
+	if b.PID != 0 {
+		text += fmt.Sprintf(" of pid %d", b.PID)
+	}
+	switch {
+	case b.User != "" && b.Application != "":
+		text += fmt.Sprintf(" (%s, %s)", b.User, b.Application)
+	case b.User != "":
+		text += " (" + b.User + ")"
+	}
+	if b.Database != "" {
+		text += " in " + b.Database
+	}
+	if b.State != "" && b.Kind != BlockedByPrepared {
+		text += ", " + b.State
+	}
+	if b.Age > 0 {
+		text += ", for " + b.Age.Round(time.Second).String()
+	}
+	if b.QueryAge > 0 && b.Kind == BlockedByTransaction {
+		text += ", its newest statement began " + b.QueryAge.Round(time.Second).String() + " ago"
+	}
+	return text
+}

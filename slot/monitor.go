@@ -1,0 +1,105 @@
+package slot
+
+import (
+	"context"
+	"math"
+	"sync"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// A Monitor keeps the newest Status of a slot. Run is called once; Status by any goroutine, at any time.
+type Monitor struct {
+	cfg Config
+
+	mu       sync.Mutex
+	newest   Status
+	forecast forecaster
+}
+
+// NewMonitor returns a Monitor that has read nothing yet.
+func NewMonitor(cfg Config, slot, database string) *Monitor {
+	return &Monitor{
+		cfg: cfg, forecast: newForecaster(cfg, stillPatience),
+		newest: Status{Health: Health{Slot: slot, Database: database}, Forecast: Forecast{Exhaustion: math.Inf(1), WALRate: -1}},
+	}
+}
+
+// reads is a Reader.
+type reads interface {
+	Read(ctx context.Context) (Health, error)
+	Close()
+}
+
+// Run reads the slot at once and then at every interval, until ctx ends, and closes reader. It calls observe, if it is not
+// nil, after each read that succeeded.
+func (m *Monitor) Run(ctx context.Context, reader reads, observe func(Status), log zerolog.Logger) {
+	defer reader.Close()
+	tick := time.NewTicker(m.cfg.Interval)
+	defer tick.Stop()
+	failures := 0
+	for {
+		h, err := reader.Read(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		switch m.add(h, err); {
+		case err != nil:
+			if failures++; failures == 1 {
+				log.Warn().Err(err).Msg("slot cannot be monitored")
+			}
+		case failures > 0:
+			log.Info().Int("times", failures).Msg("slot is monitored again")
+			failures = 0
+		}
+		if err == nil && observe != nil {
+			observe(m.Status(time.Now()))
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// add takes the result of one read.
+func (m *Monitor) add(h Health, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err != nil {
+		m.newest.Err = err.Error()
+		return
+	}
+	m.newest.Health, m.newest.Err, m.newest.Forecast = h, "", m.forecast.add(&h)
+}
+
+// Status returns the newest Status, judged at now.
+func (m *Monitor) Status(now time.Time) Status {
+	m.mu.Lock()
+	s := m.newest
+	m.mu.Unlock()
+	s.Known = !s.At.IsZero() && now.Sub(s.At) <= 3*m.cfg.Interval
+	s.judge(m.cfg)
+	return s
+}
+
+// Once reads the slot without a Monitor that runs: once, and where apart is not 0 once more after that time, which gives a
+// forecast. It closes reader. The Status says too why a read failed.
+func Once(ctx context.Context, cfg Config, slot, database string, reader reads, apart time.Duration) (Status, error) {
+	defer reader.Close()
+	m := NewMonitor(cfg, slot, database)
+	m.forecast = newForecaster(cfg, 0) // there will be no more than two reads
+	h, err := reader.Read(ctx)
+	m.add(h, err)
+	if err == nil && apart > 0 {
+		select {
+		case <-time.After(apart):
+			h, err = reader.Read(ctx)
+			m.add(h, err)
+		case <-ctx.Done():
+		}
+	}
+	return m.Status(time.Now()), err
+}

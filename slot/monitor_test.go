@@ -1,0 +1,62 @@
+package slot
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// scripted answers looks in turn, the last one for ever.
+type scripted struct {
+	answers []error
+	closed  bool
+}
+
+func (s *scripted) Read(context.Context) (Health, error) {
+	err := s.answers[0]
+	if len(s.answers) > 1 {
+		s.answers = s.answers[1:]
+	}
+	return Health{Slot: "walpost", At: time.Now(), Exists: true, Active: true, WALStatus: "reserved"}, err
+}
+
+func (s *scripted) Close() { s.closed = true }
+
+func TestMonitorGoesOnAfterErrorsAndSaysWhatIsOld(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := NewMonitor(limits, "walpost", "shop")
+		if s := m.Status(time.Now()); s.Severity != Unknown || s.Slot != "walpost" || s.Database != "shop" {
+			t.Errorf("before the first look: %+v", s)
+		}
+		refused := errors.New("refused")
+		reader := &scripted{answers: []error{nil, refused, refused, refused, refused, nil}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			m.Run(ctx, reader, nil, zerolog.Nop())
+			close(done)
+		}()
+		expect := func(after time.Duration, level Severity, known bool, err string) {
+			t.Helper()
+			time.Sleep(after)
+			synctest.Wait()
+			if s := m.Status(time.Now()); s.Severity != level || s.Known != known || s.Err != err {
+				t.Errorf("%s, known %v, %q; want %s, %v, %q", s.Severity, s.Known, s.Err, level, known, err)
+			}
+		}
+		expect(0, OK, true, "")
+		expect(10*time.Second, OK, true, "refused")
+		expect(20*time.Second, OK, true, "refused")
+		expect(10*time.Second, Unknown, false, "refused")
+		expect(10*time.Second, OK, true, "")
+		cancel()
+		<-done
+		if !reader.closed {
+			t.Error("the connection was left open")
+		}
+	})
+}
