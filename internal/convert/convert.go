@@ -136,7 +136,7 @@ func Convert(text []byte, o Options) (*Result, error) {
 	c.providers()
 	for _, pair := range exclusive {
 		if c.in.has(pair[0]) && c.in.has(pair[1]) {
-			return nil, &SyntaxError{Line: c.in.byName[pair[1]].line, Text: fmt.Sprintf("%s and %s contradict each other: write one of both", c.in.shown(pair[0]), c.in.shown(pair[1]))}
+			return nil, &SyntaxError{Line: c.in.byName[pair[1]].line, Text: fmt.Sprintf("%s and %s contradict each other: write only one of them", c.in.shown(pair[0]), c.in.shown(pair[1]))}
 		}
 	}
 	written := c.all()
@@ -184,7 +184,7 @@ func (c *conversion) all() bool {
 	if !c.class() {
 		for _, e := range c.in.list {
 			if !c.done[e.name] {
-				c.idle(e.name, "not looked at: there is nothing to convert, see %s", c.in.shown(classOption))
+				c.idle(e.name, "walpost has not examined this option, because there is nothing to convert: see %s", c.in.shown(classOption))
 			}
 		}
 		return false
@@ -301,15 +301,15 @@ func (c *conversion) differences() {
 	add := func(what, text string) {
 		c.found = append(c.found, Finding{Option: what, Verdict: Differs, Text: text, where: 1<<30 + 1})
 	}
-	add("pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each; walpost writes none")
+	add("pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each message; walpost writes none")
 	if v, ok := c.literal("heartbeat.interval.ms"); ok && v != "0" {
 		add("heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none")
 	}
 	if !c.in.has(c.router + "table.field.event.timestamp") {
-		add("timestamp", "without table.field.event.timestamp a record's timestamp is the transaction's commit time, not the connector's clock")
+		add("timestamp", "without table.field.event.timestamp, the timestamp of a record is the commit time of its transaction, not the connector's clock")
 	}
 	if on, ok := c.boolean("extended.headers.enabled", true); ok && on {
-		add("__debezium.context.runId", "one UUID that is kept over restarts, not a new one at each start")
+		add("__debezium.context.runId", "walpost keeps one UUID over restarts; Debezium makes a new one at each start")
 	}
 	if c.in.format == Server && c.partition {
 		add("partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does")

@@ -162,13 +162,13 @@ func TestPropertiesAreReadAsJavaReadsThem(t *testing.T) {
 
 func TestPlacesOfBrokenJSONAreExact(t *testing.T) {
 	for text, want := range map[string]string{
-		"{":                             "line 1, column 2: not JSON: it ends too soon",
+		"{":                             "line 1, column 2: it is not JSON: the input ends too early",
 		"{\n \"a\": \"é\" x}":           "line 2, column 11: not JSON: a comma or } is missing",
 		"{\"a\" 1}":                     "line 1, column 6: not JSON: a colon is missing",
-		"{\"a\": secret}":               "line 1, column 7: not JSON: a value is missing: texts stand in double quotes",
-		"{\"a\": \"b\",}":               "line 1, column 11: not JSON: a name in double quotes is missing (a comma too many before it?)",
-		"{\"a\": \"b\nc\"}":             "line 1, column 9: not JSON: a character in a string that must be escaped, or a string without its end",
-		"{\"a\": \"b\"} {\"c\": \"d\"}": "line 1, column 12: there is something behind the connector",
+		"{\"a\": secret}":               "line 1, column 7: not JSON: a value is missing: write text in double quotes",
+		"{\"a\": \"b\",}":               "line 1, column 11: not JSON: a name in double quotes is missing (perhaps there is an extra comma before it)",
+		"{\"a\": \"b\nc\"}":             "line 1, column 9: not JSON: a string has no end, or contains a character that must be escaped",
+		"{\"a\": \"b\"} {\"c\": \"d\"}": "line 1, column 12: there is more text after the connector",
 		"{\"a\": [1]}":                  "line 1, column 7: a must be a text, a number, true or false (got a list)",
 		"{\"a\": 1,\n\"a\": 2}":         "line 2, column 1: a is there twice",
 	} {
@@ -177,7 +177,7 @@ func TestPlacesOfBrokenJSONAreExact(t *testing.T) {
 			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
 	}
-	if _, err := Convert([]byte("[1]"), Options{}); err == nil || err.Error() != "line 1, column 1: must be an object: a connector, or its config (--format says what it is otherwise)" {
+	if _, err := Convert([]byte("[1]"), Options{}); err == nil || err.Error() != "line 1, column 1: must be an object: a connector, or its config (use --format if it is something else)" {
 		t.Errorf("a list: %v", err)
 	}
 }

@@ -91,14 +91,14 @@ func wrap(s string, width int) []string {
 // write is the whole file. What is not in it stands at its head, so that nobody takes it for complete.
 func (c *conversion) write() []byte {
 	var b bytes.Buffer
-	b.WriteString("# Made of a Debezium configuration by walpost debezium convert.\n")
+	b.WriteString("# Made from a Debezium configuration by walpost debezium convert.\n")
 	missing := 0
 	for _, f := range c.found {
 		if f.Verdict != Unsupported {
 			continue
 		}
 		if missing++; missing == 1 {
-			b.WriteString("#\n# NOT COMPLETE. These options are not in it:\n")
+			b.WriteString("#\n# NOT COMPLETE. These options are missing:\n")
 		}
 		for i, line := range wrap(f.Option+": "+printable(f.Text), 112) {
 			if i == 0 {

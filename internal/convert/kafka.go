@@ -42,7 +42,7 @@ func (c *conversion) producerValue(name string) (string, producer, bool) {
 	}
 	for _, part := range p.entry().parts {
 		if part.ref != nil {
-			c.bad(p.label, "its value comes from %s when the connector starts, and is needed now: write the value", part.ref.from())
+			c.bad(p.label, "the connector gets this value from %s when it starts, and convert needs the value now: write it", part.ref.from())
 			return "", p, false
 		}
 	}
@@ -60,13 +60,13 @@ func (c *conversion) kafka() {
 		c.out.put("compression", scalar(dollars(strings.ToLower(v))), "")
 	} else {
 		c.mapped(p.label, "kafka.compression", "none")
-		c.out.put("compression", "none", "the producer's default; snappy is walpost's")
+		c.out.put("compression", "none", "none is the producer's default; walpost's default is snappy")
 	}
 	c.topicCreation()
 	if v, ok := c.literal("exactly.once.support"); ok {
 		switch strings.ToLower(v) {
 		case "requested":
-			c.idle("exactly.once.support", "walpost delivers at least once, and nothing twice without a crash")
+			c.idle("exactly.once.support", "walpost delivers at least once, and without a crash exactly once")
 		default:
 			c.bad("exactly.once.support", "walpost delivers at least once; delivery.guarantee: exactly_once is not supported yet")
 		}
@@ -81,7 +81,7 @@ func (c *conversion) kafka() {
 		}
 		if name, ok := strings.CutPrefix(e.name, "producer."); ok {
 			if c.in.has("producer.override." + name) {
-				c.idle(label, "the connector's producer.override counts")
+				c.idle(label, "the connector's producer.override has priority")
 				continue
 			}
 			value := ""
@@ -96,14 +96,14 @@ func (c *conversion) kafka() {
 		case strings.HasPrefix(e.name, "key.converter"), strings.HasPrefix(e.name, "value.converter"), strings.HasPrefix(e.name, "header.converter"):
 			which, _, _ := strings.Cut(e.name, ".")
 			if c.in.has(which + ".converter") {
-				c.idle(label, "the connector has a converter of its own")
+				c.idle(label, "the connector has its own converter")
 			} else {
 				c.idle(label, "read with the connector's %s.converter", which)
 			}
 		case e.name == "exactly.once.source.support" && strings.EqualFold(strings.TrimSpace(e.value), "enabled"):
-			c.bad(label, "with it every connector delivers exactly once; walpost's delivery.guarantee: exactly_once is not supported yet")
+			c.bad(label, "with this option each connector delivers exactly once; walpost's delivery.guarantee: exactly_once is not supported yet")
 		default:
-			c.idle(label, "belongs to Kafka Connect's worker")
+			c.idle(label, "the option belongs to Kafka Connect's worker")
 		}
 	}
 }
@@ -132,7 +132,7 @@ func (c *conversion) brokers() {
 	if !ok {
 		text := "the worker's: set " + variable + ", or convert with --worker worker.properties"
 		if c.in.format == Strimzi {
-			text = "those of the KafkaConnect resource: set " + variable
+			text = "the brokers are in the KafkaConnect resource: set " + variable
 		}
 		if c.in.format == Server {
 			c.bad("debezium.sink.kafka.producer.bootstrap.servers", "is required")
@@ -234,7 +234,7 @@ func (c *conversion) pemFile(which string) (string, bool) {
 		if which == "keystore" {
 			what = "-nodes"
 		}
-		c.bad(p.label, "a Java store, and walpost reads PEM: keytool -importkeystore -srckeystore … -destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 %s -out %s.pem, and write it under kafka.tls", what, which)
+		c.bad(p.label, "this is a Java store, and walpost reads PEM files: keytool -importkeystore -srckeystore … -destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 %s -out %s.pem, and write it under kafka.tls", what, which)
 		return "", false
 	}
 	value, notes := c.variables(p.entry(), "WALPOST_KAFKA_"+strings.ToUpper(which), same)
@@ -255,7 +255,7 @@ func (c *conversion) tls() {
 	}
 	for _, name := range []string{"ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key"} {
 		if p, ok := c.producerOption(name); ok {
-			c.bad(p.label, "write it to a file, and the file's name under kafka.tls")
+			c.bad(p.label, "write it to a file, and write the name of the file under kafka.tls")
 		}
 	}
 	if p, ok := c.producerOption("ssl.key.password"); ok {
@@ -273,9 +273,9 @@ func (c *conversion) tls() {
 			continue
 		}
 		if v, _, ok := c.producerValue(check); ok && strings.EqualFold(v, "https") {
-			c.idle(at.label, "walpost always compares the broker's name with its certificate")
+			c.idle(at.label, "walpost always compares the name of a broker with its certificate")
 		} else if !c.done[at.label] {
-			c.bad(at.label, "it turns off comparing the broker's name with its certificate, and walpost always compares: write kafka.tls.server_name, or give the brokers certificates with their names")
+			c.bad(at.label, "the empty value turns off the comparison of a broker's name with its certificate, and walpost always compares them: write kafka.tls.server_name, or give the brokers certificates with their names")
 		}
 	}
 	c.out.put("tls", "{"+strings.Join(keys, ", ")+"}", "")
@@ -311,30 +311,30 @@ func (c *conversion) sasl() {
 		case bareLogin.MatchString(jaas.entry().value):
 			c.idle(jaas.label, "the keys come from the AWS_… environment")
 		default:
-			c.bad(jaas.label, "its options name a role or a profile, and walpost assumes no role and reads no profile: give keys of that role by AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or kafka.sasl.access_key and its secret, and leave the options out")
+			c.bad(jaas.label, "the options name a role or a profile, and walpost supports neither: give the keys of the role in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or kafka.sasl.access_key and its secret, and leave the options out")
 		}
 		for _, name := range []string{"sasl.client.callback.handler.class", "sasl.login.callback.handler.class"} {
 			if p, ok := c.producerOption(name); ok {
-				c.idle(p.label, "walpost has AWS_MSK_IAM itself")
+				c.idle(p.label, "walpost supports AWS_MSK_IAM itself")
 			}
 		}
 		return
 	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
 	default:
-		c.bad(p.label, "%s: walpost converts PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and AWS_MSK_IAM; OAUTHBEARER takes kafka.sasl.token_file, written by hand", printable(mechanism))
+		c.bad(p.label, "%s: walpost converts PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and AWS_MSK_IAM; for OAUTHBEARER write kafka.sasl.token_file by hand", printable(mechanism))
 		if hasJaas {
-			c.bad(jaas.label, "with this mechanism it is not converted")
+			c.bad(jaas.label, "convert does not support this option with this mechanism")
 		}
 		return
 	}
 	c.mapped(p.label, "kafka.sasl.mechanism", "%s", mechanism)
 	if !hasJaas {
-		c.bad(jaas.label, "is required: it has the user's name and password")
+		c.bad(jaas.label, "is required: it contains the user's name and password")
 		return
 	}
 	fields := jaasFields(jaas.entry())
 	if fields["username"] == nil || fields["password"] == nil {
-		c.bad(jaas.label, "the user's name and password are not found in it: write kafka.sasl.username and kafka.sasl.password_file")
+		c.bad(jaas.label, "it contains no user name and password: write kafka.sasl.username and kafka.sasl.password_file")
 		c.out.put("sasl", "{mechanism: "+mechanism+", username: \"${WALPOST_KAFKA_SASL_USERNAME}\", password: \"${WALPOST_KAFKA_SASL_PASSWORD}\"}", "")
 		return
 	}
@@ -406,7 +406,7 @@ func (c *conversion) topicCreation() {
 	}
 	for _, e := range c.in.list {
 		if strings.HasPrefix(e.name, prefix) && !c.done[e.name] {
-			c.bad(e.name, "walpost creates topics with a number of partitions and a replication factor only: create the topics beforehand, with their settings")
+			c.bad(e.name, "walpost creates topics only with a number of partitions and a replication factor: create the topics with their settings before the start")
 		}
 	}
 }

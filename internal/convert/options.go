@@ -196,7 +196,7 @@ func (r *reference) from() string {
 	case "dir", "directory", "strimzidir":
 		return "the file " + printable(r.file())
 	case nested:
-		return "an expression with another in it"
+		return "an expression inside another expression"
 	case "secrets", "configmaps", "vault":
 		return "${" + printable(r.provider+":"+r.path+":"+r.key) + "}"
 	}
@@ -224,7 +224,7 @@ func (c *conversion) literal(name string) (string, bool) {
 	}
 	for _, p := range e.parts {
 		if p.ref != nil {
-			c.bad(name, "its value comes from %s when the connector starts, and is needed now: write the value", p.ref.from())
+			c.bad(name, "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.ref.from())
 			return "", false
 		}
 	}

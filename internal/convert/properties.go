@@ -30,7 +30,7 @@ func readProperties(text []byte) ([]*entry, *SyntaxError) {
 			return nil, &SyntaxError{Line: number, Text: `a \u that four hexadecimal digits do not follow`}
 		}
 		if first, twice := seen[key]; twice {
-			return nil, &SyntaxError{Line: number, Text: printable(key) + " is there twice (first on line " + strconv.Itoa(first) + ")"}
+			return nil, &SyntaxError{Line: number, Text: printable(key) + " occurs twice (first on line " + strconv.Itoa(first) + ")"}
 		}
 		seen[key] = number
 		list = append(list, &entry{name: key, label: key, value: value, line: number})

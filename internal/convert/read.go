@@ -89,22 +89,22 @@ func (r *jsonReader) broken(err error) *SyntaxError {
 	var syntax *json.SyntaxError
 	switch {
 	case errors.As(err, &syntax):
-		text := "something that does not belong there"
+		text := "an unexpected character"
 		switch s := syntax.Error(); {
 		case strings.HasPrefix(s, "unexpected end"):
-			return r.at(int64(len(r.text)), "not JSON: it ends too soon")
+			return r.at(int64(len(r.text)), "it is not JSON: the input ends too early")
 		case strings.Contains(s, "after top-level value"):
-			return r.at(syntax.Offset-1, "there is something behind the connector")
+			return r.at(syntax.Offset-1, "there is more text after the connector")
 		case strings.Contains(s, "in string literal"):
-			text = "a character in a string that must be escaped, or a string without its end"
+			text = "a string has no end, or contains a character that must be escaped"
 		case strings.Contains(s, "after object key:value pair"):
 			text = "a comma or } is missing"
 		case strings.Contains(s, "after object key"):
 			text = "a colon is missing"
 		case strings.Contains(s, "looking for beginning of object key"):
-			text = "a name in double quotes is missing (a comma too many before it?)"
+			text = "a name in double quotes is missing (perhaps there is an extra comma before it)"
 		case strings.Contains(s, "looking for beginning of value"):
-			text = "a value is missing: texts stand in double quotes"
+			text = "a value is missing: write text in double quotes"
 		}
 		return r.at(max(syntax.Offset-1, 0), "not JSON: %s", text)
 	}
@@ -216,7 +216,7 @@ func readConnect(text []byte) (*options, error) {
 		return nil, r.broken(err)
 	}
 	if token != json.Delim('{') {
-		return nil, r.at(at, "must be an object: a connector, or its config (--format says what it is otherwise)")
+		return nil, r.at(at, "must be an object: a connector, or its config (use --format if it is something else)")
 	}
 	members, wrong := r.object(0)
 	if wrong != nil {

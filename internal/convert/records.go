@@ -68,7 +68,7 @@ func (c *conversion) topicPrefix() {
 	} else if !c.in.has(prefix) {
 		now := ""
 		if c.in.has("database.server.name") {
-			now = " (database.server.name was its name before Debezium 2.0)"
+			now = " (before Debezium 2.0 its name was database.server.name)"
 		}
 		c.add(Unsupported, prefix, true, "is required%s", now)
 	}
@@ -82,7 +82,7 @@ func (c *conversion) topicPrefix() {
 	c.mapped(headers, "records."+headers, "%v", on)
 	comment := ""
 	if on && !c.in.has(headers) {
-		comment = "Debezium's default since 3.2; an older one writes none of the four headers: false"
+		comment = "this is Debezium's default since 3.2; an older Debezium writes none of the four headers: set false"
 	}
 	if on {
 		c.out.put(headers, "true", comment)
@@ -96,7 +96,7 @@ func (c *conversion) connectConverter(which string) {
 	if !c.in.has(option) {
 		for _, e := range c.in.list {
 			if strings.HasPrefix(e.name, option+".") {
-				c.idle(e.name, "without %s in the connector Connect takes the worker's converter with the worker's options, and ignores this", option)
+				c.idle(e.name, "without %s in the connector, Connect uses the worker's converter with the worker's options, and ignores this option", option)
 			}
 		}
 		switch {
@@ -105,22 +105,22 @@ func (c *conversion) connectConverter(which string) {
 		case which == "header":
 			text := "simple"
 			if c.worker == nil {
-				text += ", unless the worker has another: --worker worker.properties tells"
+				text += ", unless the worker has another one: pass --worker worker.properties"
 			}
 			c.mapped(option, "records."+option, "%s", text)
 			return
 		default:
 			more := "; the worker has none"
 			if c.worker == nil {
-				more = ": give its properties by --worker worker.properties, or write the worker's converter into the connector"
+				more = ": pass its properties with --worker worker.properties, or write the worker's converter into the connector"
 			}
-			c.bad(option, "the connector has none, so the worker's matters%s", more)
+			c.bad(option, "the connector has no converter, so the worker's converter is used%s", more)
 			return
 		}
 	}
 	for _, p := range from.byName[option].parts {
 		if p.ref != nil {
-			c.bad(label+option, "its value comes from %s when the connector starts, and is needed now: write the value", p.ref.from())
+			c.bad(label+option, "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.ref.from())
 			return
 		}
 	}
@@ -148,7 +148,7 @@ func (s converterOptions) get(name string) (string, bool) {
 	}
 	for _, p := range e.parts {
 		if p.ref != nil {
-			s.c.bad(s.name(name), "its value comes from %s when the connector starts, and is needed now: write the value", p.ref.from())
+			s.c.bad(s.name(name), "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.ref.from())
 			return "", false
 		}
 	}
@@ -159,12 +159,12 @@ func (s converterOptions) get(name string) (string, bool) {
 func (c *conversion) converter(option, class, which string, s converterOptions) {
 	name := converterNames[class]
 	if name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple" {
-		c.bad(option, "%s: walpost has StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", printable(class))
+		c.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", printable(class))
 		return
 	}
 	text := name
 	if class == bufferConverter {
-		text += " (BinaryDataConverter is its name since Debezium 2)"
+		text += " (since Debezium 2 its name is BinaryDataConverter)"
 	}
 	c.mapped(option, s.field, "%s", text)
 	key := strings.TrimPrefix(s.field, "records.")
@@ -177,7 +177,7 @@ func (c *conversion) converter(option, class, which string, s converterOptions) 
 			if strings.EqualFold(v, "UTF8") || strings.EqualFold(v, "UTF-8") {
 				c.idle(s.name("converter.encoding"), "walpost writes UTF-8")
 			} else {
-				c.bad(s.name("converter.encoding"), "walpost writes UTF-8 only")
+				c.bad(s.name("converter.encoding"), "walpost writes only UTF-8")
 			}
 		}
 	case "binary":
@@ -225,7 +225,7 @@ func (c *conversion) jsonOptions(s converterOptions, key string) {
 		}
 	}
 	if s.from.has(s.prefix + "schemas.cache.size") {
-		c.idle(s.name("schemas.cache.size"), "walpost keeps a schema for each relation")
+		c.idle(s.name("schemas.cache.size"), "walpost keeps one schema for each relation")
 	}
 }
 
@@ -238,7 +238,7 @@ func (c *conversion) delegate(s converterOptions, key string) {
 	}
 	name := converterNames[class]
 	if name == "" || name == "simple" || name == "binary" {
-		c.bad(s.name(option), "%s: walpost has StringConverter, JsonConverter and ByteArrayConverter here", printable(class))
+		c.bad(s.name(option), "%s: here walpost supports StringConverter, JsonConverter and ByteArrayConverter", printable(class))
 		return
 	}
 	c.mapped(s.name(option), s.field+"."+option, "%s", name)
@@ -266,7 +266,7 @@ func (c *conversion) serverFormat(which string) {
 		c.mapped(option+".class", "records."+which+".converter", "%s", printable(own))
 	}
 	if class == "" {
-		c.bad(option, "%s: walpost has json, jsonbytearray, simplestring and binary", printable(format))
+		c.bad(option, "%s: walpost supports json, jsonbytearray, simplestring and binary", printable(format))
 		return
 	}
 	merged := newOptions(nil) // the options of the one, over those of all
@@ -317,9 +317,9 @@ func (c *conversion) serverLeftovers() {
 	for _, e := range c.in.list {
 		if rest, ok := strings.CutPrefix(e.name, "debezium.format."); ok && !c.done[e.name] {
 			if ofOneFormat(rest) {
-				c.bad(e.name, "unknown to the converters that walpost has: leave it out")
+				c.bad(e.name, "no converter of walpost has this option: leave it out")
 			} else {
-				c.idle(e.name, "none of the formats here takes it")
+				c.idle(e.name, "none of these formats has this option")
 			}
 		}
 	}
@@ -332,9 +332,9 @@ func (c *conversion) schemaParameters() {
 		switch {
 		case !ok, c.done[option]:
 		case !c.schemas || strings.EqualFold(v, "false"):
-			c.idle(option, "it adds to schemas, and no converter writes them")
+			c.idle(option, "the option adds to schemas, and no converter writes schemas")
 		default:
-			c.bad(option, "walpost does not add it to the schemas that are written: leave it out, or write schemas.enable=false")
+			c.bad(option, "walpost does not add this to the schemas: leave the option out, or write schemas.enable=false")
 		}
 	}
 }

@@ -61,7 +61,7 @@ func (c *conversion) connection() {
 	case !c.in.has("database.hostname"):
 		c.bad("database.hostname", "is required")
 	case !hosts.MatchString(strings.TrimSpace(e.text())):
-		c.bad("database.hostname", "must be a host's name or address; write source.dsn by hand")
+		c.bad("database.hostname", "must be the name or address of a host; otherwise write source.dsn by hand")
 	default:
 		host = part("database.hostname", "WALPOST_SOURCE_HOST", same)
 	}
@@ -83,7 +83,7 @@ func (c *conversion) connection() {
 		c.bad("database.user", "is required")
 	}
 	if e := c.in.byName["database.dbname"]; c.in.has("database.dbname") && strings.ContainsAny(e.text(), "?&") {
-		c.bad("database.dbname", "must be the database's name alone; what pgjdbc takes behind a ? has its own options, or goes into source.dsn")
+		c.bad("database.dbname", "must be only the name of the database; write parameters after a ? as options or into source.dsn")
 	} else if c.in.has("database.dbname") {
 		dbname = part("database.dbname", "WALPOST_SOURCE_DATABASE", uriText)
 	} else {
@@ -113,7 +113,7 @@ func (c *conversion) connection() {
 			continue
 		}
 		if e := c.in.byName[o.option]; o.param == "sslkey" && derKey.MatchString(strings.TrimSpace(e.text())) {
-			c.bad(o.option, "pgjdbc reads a binary key and walpost a PEM one: openssl pkcs8 -inform DER -in key.pk8 -out key.pem (of a .p12: openssl pkcs12 -nodes -nocerts), and then sslkey=…/key.pem in source.dsn")
+			c.bad(o.option, "pgjdbc reads a binary key, and walpost reads a PEM key: openssl pkcs8 -inform DER -in key.pk8 -out key.pem (of a .p12: openssl pkcs12 -nodes -nocerts), and then sslkey=…/key.pem in source.dsn")
 			continue
 		}
 		query += "&" + o.param + "=" + part(o.option, "WALPOST_SOURCE_"+strings.ToUpper(o.param), uriPath)
@@ -129,7 +129,7 @@ func (c *conversion) connection() {
 		c.out.note("%s", n)
 	}
 	if len(notes) > 0 {
-		c.out.note("(what stands in the URI must be percent-encoded: %%40 for @)")
+		c.out.note("(percent-encode the values in the URI: %%40 for @)")
 	}
 	c.out.put("dsn", scalar("postgres://"+user+strings.Join(each, ",")+"/"+dbname+query), "")
 	if c.in.has("database.password") {
@@ -137,9 +137,9 @@ func (c *conversion) connection() {
 	}
 	if v, ok := c.literal("database.sslfactory"); ok {
 		if strings.HasSuffix(v, "NonValidatingFactory") {
-			c.bad("database.sslfactory", "it does not verify the server: leave it out and write database.sslmode=require, which does not either")
+			c.bad("database.sslfactory", "this class does not verify the server: leave the option out and write database.sslmode=require, which does not verify it either")
 		} else {
-			c.bad("database.sslfactory", "a class of Java: write sslmode, sslrootcert, sslcert and sslkey instead")
+			c.bad("database.sslfactory", "this is a Java class: write sslmode, sslrootcert, sslcert and sslkey instead")
 		}
 	}
 }
@@ -154,7 +154,7 @@ func (c *conversion) secret(option, variable string, asFile bool) (value, note s
 
 func secretOf(parts []part, variable string, asFile bool) (value, note string) {
 	if len(parts) != 1 || parts[0].ref == nil {
-		return "${" + variable + "}", "set " + variable + ": the value in the input is not repeated here"
+		return "${" + variable + "}", "set " + variable + ": the output does not repeat the value of the input"
 	}
 	switch ref := parts[0].ref; ref.provider {
 	case "dir", "directory", "strimzidir":
@@ -169,11 +169,11 @@ func secretOf(parts []part, variable string, asFile bool) (value, note string) {
 			note = "set " + name + "; it was " + ref.from()
 		}
 		if ref.fallback != nil {
-			note += " (its default in the file is not repeated here)"
+			note += " (the output does not repeat its default)"
 		}
 		return "${" + name + "}", note
 	case "file", "strimzifile":
-		return "${" + variable + "}", "set " + variable + " to " + ref.from() + ": such a file holds several keys, so it cannot be a …_file of walpost's"
+		return "${" + variable + "}", "set " + variable + " to " + ref.from() + ": this file holds several keys, so walpost cannot read it with a …_file key"
 	default:
 		return "${" + variable + "}", "set " + variable + " to what " + ref.from() + " gave, or mount it as a file and write …_file"
 	}
@@ -205,9 +205,9 @@ func (c *conversion) slot() {
 	case plugin == "pgoutput":
 		c.mapped("plugin.name", "", "walpost reads pgoutput")
 	case plugin == "decoderbufs" || plugin == "wal2json" || strings.HasPrefix(plugin, "wal2json_"):
-		c.bad("plugin.name", "%s: walpost reads pgoutput, and a slot keeps its plugin: it must be made anew. Without a gap: while the connector runs, "+
-			"make a publication and a new slot for walpost (another source.slot; walpost setup --apply), stop the connector when it has caught up, then walpost run: "+
-			"what was written between comes twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
+		c.bad("plugin.name", "%s: walpost needs pgoutput, and a slot keeps its plugin, so make a new slot. To avoid a gap: while the connector runs, "+
+			"make a publication and a new slot for walpost (another source.slot; walpost setup --apply), stop the connector when it has caught up, and start walpost run. "+
+			"Events from this time come twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
 	default:
 		c.bad("plugin.name", "must be pgoutput (got %s)", printable(plugin))
 	}
@@ -219,7 +219,7 @@ func (c *conversion) slot() {
 		c.out.put("slot", "debezium", "Debezium's default")
 	}
 	if on, ok := c.boolean("slot.drop.on.stop", false); ok && on {
-		c.bad("slot.drop.on.stop", "STOPPING THE CONNECTOR DROPS ITS SLOT, and there is nothing to take over: set it to false, which restarts the connector, before it is stopped")
+		c.bad("slot.drop.on.stop", "STOPPING THE CONNECTOR DROPS ITS SLOT, and then there is nothing to take over: set the option to false before you stop the connector (this restarts it)")
 	}
 	if on, ok := c.boolean("slot.failover", false); ok && c.in.has("slot.failover") {
 		c.mapped("slot.failover", "source.failover", "%v", on)
@@ -251,7 +251,7 @@ func (c *conversion) publication() {
 			}
 		}
 		if !inserts {
-			c.bad(skipped, "without inserts (c) an outbox publishes nothing: leave c out")
+			c.bad(skipped, "without inserts (c) an outbox publishes nothing: remove c")
 		} else {
 			c.mapped(skipped, "source.publish", "%s", publish)
 		}
@@ -265,7 +265,7 @@ func (c *conversion) publication() {
 // not skipped. Other updates give nothing then, as table.op.invalid.behavior is not taken over.
 const publish = "[insert, update]"
 
-const afterConnector = "the slot is taken over, and the rows from before it are those that the connector's own snapshot published: see that it has finished. " +
+const afterConnector = "walpost takes over the slot, and the connector's own snapshot has published the rows from before it: check that this snapshot has finished. " +
 	"If the connector has never run, convert with --fresh"
 
 func (c *conversion) snapshot() {
@@ -277,31 +277,31 @@ func (c *conversion) snapshot() {
 	case mode == "initial" || mode == "when_needed":
 		if c.o.Fresh {
 			text = "initial"
-			c.mapped(option, field, "initial: walpost makes the slot, and publishes the rows that are there first (source.order_column, or track_commit_timestamp, orders them)")
+			c.mapped(option, field, "initial: walpost makes the slot, and publishes the existing rows first (in the order of source.order_column or track_commit_timestamp)")
 			break
 		}
 		more := ""
 		if mode == "when_needed" {
-			more = ". Where the slot is lost walpost stops and says so, and walpost recover publishes what may be missing"
+			more = ". If the slot is lost, walpost stops and says so, and walpost recover publishes what may be missing"
 		}
 		c.mapped(option, field, "never: %s%s", afterConnector, more)
 	case mode == "no_data" || mode == "never":
 		c.mapped(option, field, "never")
 	case mode == "always":
-		c.bad(option, "always: walpost publishes what is in the table once at most (source.snapshot: initial); leave it out")
+		c.bad(option, "always: walpost publishes the existing rows at most once (source.snapshot: initial); leave the option out")
 	case mode == "initial_only":
-		c.bad(option, "initial_only: walpost goes on with the stream; such a connector has no place in a relay")
+		c.bad(option, "initial_only: walpost continues with the stream, so it cannot replace such a connector")
 	case mode == "configuration_based" || mode == "custom":
-		c.bad(option, "%s: write initial or no_data, whichever it amounts to", mode)
+		c.bad(option, "%s: write initial or no_data, whichever has the same effect", mode)
 	case mode == "exported" || mode == "schema_only" || mode == "schema_only_recovery":
-		c.bad(option, "%s: a value that Debezium 2.5 and later do not have; write initial or no_data", mode)
+		c.bad(option, "%s: Debezium 2.5 and newer do not have this value; write initial or no_data", mode)
 	default:
 		c.bad(option, "must be initial, when_needed or no_data (got %s)", printable(mode))
 	}
 	if c.o.Fresh {
 		c.out.put("create", "true", "the connector has never run: there is no slot to take over")
 	} else {
-		c.out.put("create", "false", "the connector's slot and publication are taken over; walpost must never make a new slot here")
+		c.out.put("create", "false", "walpost takes over the connector's slot and publication, and must never make a new slot here")
 	}
 	c.out.put("snapshot", text, "")
 }

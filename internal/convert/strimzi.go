@@ -53,7 +53,7 @@ func readStrimzi(text []byte) (*options, error) {
 			name := fmt.Sprintf("%sresource on line %d", wrapped, root.Line)
 			o.put(&entry{name: name, label: "resource " + printable(kind), line: root.Line, parts: []part{}})
 		case found:
-			return nil, &SyntaxError{Line: root.Line, Text: "a second KafkaConnector: convert one at a time"}
+			return nil, &SyntaxError{Line: root.Line, Text: "this is a second KafkaConnector: convert one at a time"}
 		default:
 			found = true
 			if wrong := strimziConnector(o, root); wrong != nil {
@@ -62,7 +62,7 @@ func readStrimzi(text []byte) (*options, error) {
 		}
 	}
 	if !found {
-		return nil, &SyntaxError{Text: "there is no KafkaConnector in it (kind: KafkaConnector)"}
+		return nil, &SyntaxError{Text: "the input has no KafkaConnector (kind: KafkaConnector)"}
 	}
 	return o, nil
 }
@@ -124,7 +124,7 @@ func (s *strimzi) flat(n *yaml.Node, name, label string, depth int) *SyntaxError
 		n = n.Alias
 	}
 	if s.nodes++; s.nodes > 10_000 || depth > maxDepth {
-		return &SyntaxError{Line: n.Line, Text: "spec.config is too large or too deep"}
+		return &SyntaxError{Line: n.Line, Text: "spec.config is too large or nested too deeply"}
 	}
 	if n.Kind != yaml.MappingNode {
 		if name == "" {

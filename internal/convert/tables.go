@@ -88,7 +88,7 @@ func literalNames(re string) ([]string, bool) {
 	return append(names, name.String()), !quoted
 }
 
-const byTable = "a regular expression: write the outbox as schema.table, or give what it matches by --table schema.table"
+const byTable = "this is a regular expression: write the outbox as schema.table, or name the matching table with --table schema.table"
 
 // readTables finds the tables that the connector captures.
 func (c *conversion) readTables() {
@@ -108,13 +108,13 @@ func (c *conversion) readTables() {
 	case ok:
 		c.includeList(include, expr)
 	case !c.in.has(include):
-		c.add(Unsupported, include, true, "is required: without it the connector captures every table, and the EventRouter routes whatever it sees; name the outbox by --table schema.table")
+		c.add(Unsupported, include, true, "is required: without it the connector captures every table, and the EventRouter routes every row; name the outbox with --table schema.table")
 	}
 	if expr, ok := c.literal("table.exclude.list"); ok {
 		if len(c.o.Tables) > 0 {
-			c.idle("table.exclude.list", "--table says which tables are read (and not %s)", printable(expr))
+			c.idle("table.exclude.list", "--table names the tables that walpost reads (and not %s)", printable(expr))
 		} else {
-			c.bad("table.exclude.list", "walpost reads the tables that are named and no others: name the outbox by --table schema.table")
+			c.bad("table.exclude.list", "walpost reads only the tables that are named: name the outbox with --table schema.table")
 		}
 	}
 	c.schemaFilters()
@@ -135,7 +135,7 @@ func (c *conversion) includeList(option, expr string) {
 		case !ok:
 			wrong = byTable
 		case len(names) != 2 || names[0] == "" || names[1] == "":
-			wrong = "must be schema.table, as Debezium's Postgres connector has it; or give the outbox by --table schema.table"
+			wrong = "must be schema.table, as for Debezium's Postgres connector; or name the outbox with --table schema.table"
 		default:
 			t := table{names[0], names[1]}
 			mixed = mixed || strings.ToLower(t.sql()) != t.sql()
@@ -158,7 +158,7 @@ func (c *conversion) includeList(option, expr string) {
 		return
 	}
 	if mixed {
-		c.tablesNote = " (Debezium matches without regard to case; walpost takes capitals as they stand: walpost check says whether the table is there)"
+		c.tablesNote = " (Debezium ignores the case of letters, and walpost does not: walpost check says whether the table exists)"
 	}
 }
 
@@ -194,7 +194,7 @@ func (c *conversion) schemaFilters() {
 			for _, one := range expressions(expr) {
 				re, err := regexp.Compile(`(?i)\A(?:` + one + `)\z`)
 				if err != nil {
-					bad = "cannot be read as a regular expression"
+					bad = "is not a valid regular expression"
 					break
 				}
 				hit = hit || re.MatchString(t.schema)
@@ -207,7 +207,7 @@ func (c *conversion) schemaFilters() {
 		case bad != "":
 			c.bad(f.option, "%s", bad)
 		default:
-			c.idle(f.option, "walpost reads the tables that are named and no others")
+			c.idle(f.option, "walpost reads only the tables that are named")
 		}
 	}
 }

@@ -30,7 +30,7 @@ func (c *conversion) transforms() bool {
 	list, ok := c.literal("transforms")
 	if !ok {
 		if !c.in.has("transforms") {
-			c.add(Unsupported, "transforms", true, "is required: walpost does what the EventRouter does (%s), and the connector has no transform", eventRouter)
+			c.add(Unsupported, "transforms", true, "is required: walpost works like the EventRouter (%s), and the connector has no transform", eventRouter)
 		}
 		return false
 	}
@@ -46,12 +46,12 @@ func (c *conversion) transforms() bool {
 		kind, ok := c.literal(option)
 		switch {
 		case !ok && !c.in.has(option):
-			c.bad(option, "is required: %s is named in transforms", printable(name))
+			c.bad(option, "is required, because transforms names %s", printable(name))
 		case kind == eventRouter && router != "":
-			c.bad(option, "a second EventRouter: walpost has one; convert each to a configuration of its own")
+			c.bad(option, "this is a second EventRouter, and walpost has only one: convert each of them to its own configuration")
 		case kind == eventRouter:
 			router = name
-			c.mapped(option, "", "walpost does what the EventRouter does")
+			c.mapped(option, "", "walpost works like the EventRouter")
 		}
 	}
 	if router == "" {
@@ -59,7 +59,7 @@ func (c *conversion) transforms() bool {
 			c.otherTransform(name, true)
 		}
 		c.unused(all)
-		c.bad("transforms", "the EventRouter is not among them (%s): walpost does what it does", eventRouter)
+		c.bad("transforms", "the EventRouter (%s) is not among the transforms, and walpost works like the EventRouter", eventRouter)
 		return false
 	}
 	c.mapped("transforms", "", "%s is the EventRouter", printable(router))
@@ -101,7 +101,7 @@ func (c *conversion) predicate(transform string) (m matching, there bool) {
 	}
 	kind, _ := c.literal("predicates." + name + ".type")
 	if kind != topicNameMatches {
-		return matching{why: "only TopicNameMatches can be decided before there is a record (got " + printable(kind) + ")"}, true
+		return matching{why: "convert can evaluate only TopicNameMatches (got " + printable(kind) + ")"}, true
 	}
 	pattern, ok := c.literal("predicates." + name + ".pattern")
 	if !ok {
@@ -130,7 +130,7 @@ func (c *conversion) routerPredicate() {
 	if c.in.has(c.router + "negate") {
 		defer func() {
 			if !c.done[c.router+"negate"] {
-				c.idle(c.router+"negate", "it belongs to the predicate")
+				c.idle(c.router+"negate", "the option belongs to the predicate")
 			}
 		}()
 	}
@@ -153,16 +153,16 @@ func (c *conversion) routerPredicate() {
 		}
 	}
 	for _, t := range other {
-		c.bad(option, "the connector publishes changes of %s without the EventRouter, and walpost publishes outbox rows only: keep a connector for that table, with a slot of its own", t.shown())
+		c.bad(option, "the connector publishes changes of %s without the EventRouter, and walpost publishes only outbox rows: keep a connector with its own slot for this table", t.shown())
 	}
 	if c.tables = seen; len(seen) == 0 {
 		if len(other) > 0 {
-			c.bad(option, "no table's topic fits it, so the EventRouter gets no row (a topic is <topic.prefix>.<schema>.<table>)")
+			c.bad(option, "no topic of a table matches, so the EventRouter gets no row (a topic is <topic.prefix>.<schema>.<table>)")
 		}
 		return
 	}
 	if len(other) == 0 {
-		c.mapped(option, "", "the rows of %s go to the EventRouter, as all of walpost's do", c.tables[0].shown())
+		c.mapped(option, "", "the rows of %s go to the EventRouter, as all rows do in walpost", c.tables[0].shown())
 	}
 }
 
@@ -179,10 +179,10 @@ func (c *conversion) otherTransform(name string, before bool) {
 	for _, t := range c.tables {
 		never = never && !m.match(c.topic(t))
 	}
-	verdict, text := Unsupported, printable(kind)+": walpost has no transform but the EventRouter; do without it, or have the one that reads the topic do it"
+	verdict, text := Unsupported, printable(kind)+": walpost has no transform except the EventRouter; remove the transform, or let the consumers of the topic do its work"
 	switch {
 	case never:
-		verdict, text = NotNeeded, "its predicate leaves out the rows of the outbox"
+		verdict, text = NotNeeded, "its predicate excludes the rows of the outbox"
 	case there && !m.known:
 		text += "; " + m.why
 	}
@@ -210,10 +210,10 @@ func (c *conversion) unused(all []string) {
 				owned = owned || strings.HasPrefix(rest, name+".")
 			}
 			if !owned {
-				c.idle(e.name, "its transform is not in transforms, so Connect ignores it")
+				c.idle(e.name, "transforms does not name this transform, so Connect ignores it")
 			}
 		case e.name == "predicates":
-			c.idle(e.name, "what they say is with the transforms that use them")
+			c.idle(e.name, "the lines of the transforms that use the predicates explain them")
 		case strings.HasPrefix(e.name, "predicates."):
 			rest := strings.TrimPrefix(e.name, "predicates.")
 			used := false
@@ -221,7 +221,7 @@ func (c *conversion) unused(all []string) {
 				used = used || rest == name+".type" || rest == name+".pattern"
 			}
 			if used {
-				c.idle(e.name, "what it says is with the transforms that use it")
+				c.idle(e.name, "the lines of the transforms that use the predicate explain it")
 			} else {
 				c.idle(e.name, "no transform uses it")
 			}
@@ -252,11 +252,11 @@ func (c *conversion) routing() {
 	} {
 		option, field := c.router+o.name, "router."+o.name
 		if e := c.in.byName[option]; e != nil && !c.in.has(option) {
-			c.add(Unsupported, option, false, "it is empty, which to the EventRouter is not as leaving it out: it fails, or makes topics that nobody means. Leave it out, or write what is meant")
+			c.add(Unsupported, option, false, "the value is empty, and with an empty value the EventRouter fails or makes wrong topics. Leave the option out, or write the intended value")
 			continue
 		}
 		if o.name == "table.op.invalid.behavior" && !c.updates && c.in.has(option) {
-			c.idle(option, "the connector skips updates: skipped.operations")
+			c.idle(option, "the connector skips updates (skipped.operations)")
 			continue
 		}
 		value, ok := c.verbatimLiteral(option)
@@ -294,21 +294,21 @@ func (c *conversion) routing() {
 	}
 	c.missing()
 	if option := c.router + "table.field.event.type"; c.in.has(option) {
-		c.idle(option, "the EventRouter never reads it; a header with the type is table.fields.additional.placement: %s:header:eventType", "type")
+		c.idle(option, "the EventRouter never reads this option; for a header with the type write table.fields.additional.placement: %s:header:eventType", "type")
 	}
 	for _, name := range []string{"tracing.span.context.field", "tracing.operation.name", "tracing.with.context.field.only"} {
 		if option := c.router + name; c.in.has(option) {
-			c.bad(option, "walpost adds no headers of OpenTelemetry; carry the span's context as a column with table.fields.additional.placement. Without OpenTelemetry in Connect it did nothing: leave it out")
+			c.bad(option, "walpost adds no OpenTelemetry headers; publish the span's context as a column with table.fields.additional.placement. If Connect has no OpenTelemetry, the option had no effect: leave it out")
 		}
 	}
 	for _, old := range renamedRouter {
 		if option := c.router + old.name; c.in.has(option) {
-			c.bad(option, "a name from before Debezium 2.0: it is %s now", old.now)
+			c.bad(option, "this name is older than Debezium 2.0: write %s", old.now)
 		}
 	}
 	for _, e := range c.in.list {
 		if strings.HasPrefix(e.name, c.router) && !c.done[e.name] && strings.TrimSpace(e.value) != "" {
-			c.bad(e.name, "unknown to the EventRouter of Debezium 3.6, which ignores it: leave it out, or look for a misspelling")
+			c.bad(e.name, "the EventRouter of Debezium 3.6 has no such option and ignores it: leave it out, or correct its name")
 		}
 	}
 }
@@ -329,19 +329,19 @@ func (c *conversion) missing() {
 		value = v
 		c.mapped(now, "router.table.field.additional.missing", "%s", printable(v))
 		if c.in.has(old) {
-			c.idle(old, "its new name, %s, is there too and counts", "table.field.additional.missing")
+			c.idle(old, "the option is also given under its new name, %s, which has priority", "table.field.additional.missing")
 		}
 	} else if on, ok := c.boolean(old, true); ok && c.in.has(old) && !c.in.has(now) {
 		if value = "error"; !on {
 			value = "ignore"
 		}
-		c.mapped(old, "router.table.field.additional.missing", "%s (its name since Debezium 3.6, which ignores the old one)", value)
+		c.mapped(old, "router.table.field.additional.missing", "%s (its name since Debezium 3.6, which ignores the old name)", value)
 	}
 	if value != "" && !strings.EqualFold(value, "error") {
 		c.out.put("table.field.additional.missing", scalar(dollars(value)), "")
 		for _, option := range []string{"column.include.list", "column.exclude.list"} {
 			if c.in.has(option) {
-				c.bad(option, "with table.field.additional.missing=ignore a column that it takes away gives no header, and walpost would write one: leave that column out of table.fields.additional.placement instead, and this too")
+				c.bad(option, "with table.field.additional.missing=ignore, a column that this option removes gives no header, but walpost would write one: remove the column from table.fields.additional.placement, and leave this option out")
 			}
 		}
 	}
