@@ -337,15 +337,6 @@ func TestAnExaminationKnowsWhetherItsConnectionIsInTLS(t *testing.T) {
 	if f := named(w.examine(), "TLS"); f == nil || f.Level != OK {
 		t.Errorf("with it: %+v", f)
 	}
-	// The file's own lines are for both kinds; these are not loaded.
-	for line, level := range map[string]Level{"hostssl all all 127.0.0.1/32 trust": OK, "hostnossl all all 127.0.0.1/32 trust": Warn} {
-		if err := os.WriteFile(filepath.Join(pg.DataDir(), "pg_hba.conf"), []byte(line+"\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if f := named(w.examine(), "pg_hba.conf"); f == nil || f.Level != level {
-			t.Errorf("with %s: %+v", line, f)
-		}
-	}
 }
 
 // stalling forwards to a server until the client says word, from when on the server says nothing more, as one that hangs.
@@ -418,7 +409,6 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 		{"at the stream", "replication\x00database", "replication connection", "connect for replication"},
 		{"at the doctor's settings", "max_wal_size", "settings", "read the settings of a doctor"},
 		{"at the cleanup's rights", "pg_partitioned_table", "settings", "read what the cleanup needs"},
-		{"at pg_hba.conf", "SELECT * FROM pg_hba_file_rules", "settings", "read pg_hba.conf"},
 		{"at the policies", "row_security_active", "settings", "read row-level security"},
 		{"at the rows", "LIMIT 1", "source.snapshot", "public.outbox"},
 	} {

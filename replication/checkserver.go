@@ -25,9 +25,6 @@ type examined struct {
 	PrimarySlot  string `json:"primary_slot"`
 	PrimaryInfo  bool   `json:"primary_info"` // primary_conninfo names a database; always true for who may not read it
 	SeesAll      bool   `json:"sees_all"`     // what the sessions of other roles do
-	ReadsRules   bool   `json:"reads_rules"`  // pg_hba.conf
-	Client       string // our address as the server sees it; "" is a unix socket
-	SSL          bool   // as the server sees it
 	Encoding     string // of the database
 	ReadOnly     bool   `json:"read_only"`           // default_transaction_read_only, on our connections
 	Statement    int64  `json:"statement_timeout"`   // on our connections, in milliseconds
@@ -36,7 +33,6 @@ type examined struct {
 	Spilled      *spillFacts
 	Secured      []string
 	cleaned      []cleanedTable
-	rules        []hbaRule
 	remote       net.Addr // of the server
 	encrypted    bool
 	rate         float64 // bytes of WAL a second
@@ -59,8 +55,6 @@ func examineQuery(slot string) string {
  current_setting('hot_standby_feedback') AS feedback, current_setting('primary_slot_name') AS primary_slot,
  coalesce((SELECT setting ~ '(^|\s)dbname\s*=' FROM pg_settings WHERE name = 'primary_conninfo'), true) AS primary_info,
  pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all,
- has_table_privilege('pg_hba_file_rules', 'SELECT') AND has_function_privilege('pg_hba_file_rules()', 'EXECUTE') AS reads_rules,
- host(inet_client_addr()) AS client, coalesce((SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid()), false) AS ssl,
  current_setting('server_encoding') AS encoding, current_setting('default_transaction_read_only')::bool AS read_only,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'statement_timeout') AS statement_timeout,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'transaction_timeout') AS transaction_timeout,
@@ -89,7 +83,6 @@ func (c *Config) doctor(ctx context.Context, conn *pgconn.PgConn, f *facts, make
 		func(ctx context.Context, conn *pgconn.PgConn, x *examined) error {
 			return c.examineCleanup(ctx, conn, f, x)
 		},
-		c.examineRules,
 		func(ctx context.Context, conn *pgconn.PgConn, x *examined) error {
 			return examinePolicies(ctx, conn, f, x)
 		},
@@ -162,7 +155,6 @@ func (c *Config) judgeExamined(f *facts, x *examined, makes bool) []Finding {
 	j := &judgement{cfg: c, f: f, makes: makes}
 	j.minor()
 	j.transport(x)
-	j.reach(x)
 	j.rights(x)
 	j.sessions(x)
 	j.outage(x)
