@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 const (
@@ -72,9 +73,9 @@ func reached(at, upTo cdc.Position) bool {
 
 // openAhead opens a session on a temporary copy of the slot, which streams from at.
 func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Position, err error) {
-	var f *facts
+	var f *pg.Facts
 	if err := s.beside(ctx, func(sql *pgconn.PgConn) error {
-		f, err = s.cfg.describe(ctx, sql)
+		f, err = s.cfg.names().Describe(ctx, sql)
 		return err
 	}); err != nil {
 		return nil, 0, err
@@ -84,24 +85,24 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Positi
 		return nil, 0, err
 	}
 	name := fmt.Sprintf("walpost_ahead_%d", conn.PID())
-	made, err := row[struct{ LSN lsn }](ctx, conn, "copy the slot",
-		"SELECT lsn FROM pg_copy_logical_replication_slot("+quoteLiteral(s.cfg.Slot)+", "+quoteLiteral(name)+", true)")
+	made, err := pg.Row[struct{ LSN pg.LSN }](ctx, conn, "copy the slot",
+		"SELECT lsn FROM pg_copy_logical_replication_slot("+pg.QuoteLiteral(s.cfg.Slot)+", "+pg.QuoteLiteral(name)+", true)")
 	if err != nil {
-		closeConn(conn)
-		switch sqlState(err) {
-		case stateLimitReached:
+		pg.Close(conn)
+		switch pg.SQLState(err) {
+		case pg.StateLimitReached:
 			return nil, 0, fault.Retry(fault.WithHint(err, "Raise max_replication_slots and restart Postgres, or drop a slot that nobody uses: "+
 				"a second slot is needed while an interrupted reading of the table begins again."))
-		case stateNoRight, stateNoFunction, stateNotSupported:
+		case pg.StateNoRight, stateNoFunction, stateNotSupported:
 			return nil, 0, fmt.Errorf("%w: %w", ErrNoReadAhead, err)
-		case stateUndefinedObject, stateNotInState: // opening anew judges what became of the slot
+		case pg.StateUndefinedObject, pg.StateNotInState: // opening anew judges what became of the slot
 			return nil, 0, fault.Retry(err)
 		}
 		return nil, 0, err
 	}
 	at = cdc.Position(made.LSN)
 	return newSession(conn, nil, sessionConfig{
-		slot: name, publication: s.cfg.Publication, walSenderTimeout: millis(f.server.SenderTimeout), confirmKeepalives: true,
-		logger: zerolog.Nop(), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: at}}, roots: f.roots(),
+		slot: name, publication: s.cfg.Publication, walSenderTimeout: pg.Millis(f.Server.SenderTimeout), confirmKeepalives: true,
+		logger: zerolog.Nop(), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: at}}, roots: f.Roots(),
 	}), at, nil
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // A Level says how bad a Finding is.
@@ -55,7 +56,7 @@ func (f *Finding) err(running bool) error {
 // judgement collects findings about facts. It is pure.
 type judgement struct {
 	cfg   *Config
-	f     *facts
+	f     *pg.Facts
 	found []Finding
 	// makes says that the slot, and with it the publication where it is missing, is to be made.
 	makes bool
@@ -68,10 +69,10 @@ func (j *judgement) add(level Level, name, fix, detail string, args ...any) *Fin
 
 // judge says what the facts mean for a start, one finding or more for each precondition. makes is whether the slot would be
 // made where it is missing or lost.
-func (c *Config) judge(f *facts, makes bool) []Finding {
+func (c *Config) judge(f *pg.Facts, makes bool) []Finding {
 	j := &judgement{cfg: c, f: f, makes: makes}
 	j.server()
-	if f.server.Version >= minVersion {
+	if f.Server.Version >= pg.MinVersion {
 		j.published()
 		j.slot()
 	}
@@ -79,7 +80,7 @@ func (c *Config) judge(f *facts, makes bool) []Finding {
 }
 
 // judgeRunning says what the facts mean for a stream that is running: only what it rests on.
-func (c *Config) judgeRunning(f *facts) []Finding {
+func (c *Config) judgeRunning(f *pg.Facts) []Finding {
 	j := &judgement{cfg: c, f: f}
 	j.slot()
 	j.published()
@@ -96,14 +97,14 @@ func firstFail(found []Finding) *Finding {
 }
 
 func (j *judgement) server() {
-	s := &j.f.server
+	s := &j.f.Server
 	version := fmt.Sprintf("%d.%d", s.Version/10000, s.Version%10000)
-	if s.Version < minVersion {
+	if s.Version < pg.MinVersion {
 		j.add(Fail, "version", "Upgrade Postgres to 14 or newer.", "Postgres is version %s; 14 is the oldest that walpost reads from", version)
 		return
 	}
 	j.add(OK, "version", "", "Postgres %s", version)
-	if s.Recovery && s.Version < standbyVersion {
+	if s.Recovery && s.Version < pg.StandbyVersion {
 		j.add(Fail, "primary", "Point source.dsn at the primary.", "the server is a standby of version %s; logical decoding on a standby needs 16 or newer", version)
 	}
 	if s.WALLevel == "logical" {
@@ -113,10 +114,10 @@ func (j *judgement) server() {
 			"wal_level is %s, logical decoding needs logical", s.WALLevel)
 	}
 	switch {
-	case s.Super, s.Replication, s.Managed, j.f.streams:
+	case s.Super, s.Replication, s.Managed, j.f.Streams:
 		j.add(OK, "role", "", "role %s may replicate", s.Role)
 	default:
-		j.add(Fail, "role", replicationRightHint(s.Role), "role %s has not the right to replicate", s.Role)
+		j.add(Fail, "role", pg.ReplicationRightHint(s.Role), "role %s has not the right to replicate", s.Role)
 	}
 	j.room()
 	j.timeouts()
@@ -124,8 +125,8 @@ func (j *judgement) server() {
 
 // room is about slots and walsenders that are left.
 func (j *judgement) room() {
-	s := &j.f.server
-	slot := j.f.slot
+	s := &j.f.Server
+	slot := j.f.Slot
 	switch left := s.MaxSlots - s.Slots; {
 	case left > 0 || slot != nil:
 		j.add(OK, "max_replication_slots", "", "%d of %d replication slots in use", s.Slots, s.MaxSlots)
@@ -135,7 +136,7 @@ func (j *judgement) room() {
 	}
 	// A standby's own stream, and ours where this is asked beside it, are among them.
 	ours := 0
-	if slot != nil && slot.Active || j.f.streams {
+	if slot != nil && slot.Active || j.f.Streams {
 		ours = 1
 	}
 	switch left := s.MaxSenders - s.Senders; {
@@ -148,9 +149,9 @@ func (j *judgement) room() {
 }
 
 func (j *judgement) timeouts() {
-	s := &j.f.server
+	s := &j.f.Server
 	const name = "wal_sender_timeout"
-	switch d := millis(s.SenderTimeout); {
+	switch d := pg.Millis(s.SenderTimeout); {
 	case d == 0:
 		j.add(Warn, name, "ALTER SYSTEM SET wal_sender_timeout = '60s'; SELECT pg_reload_conf();",
 			"wal_sender_timeout is off: after a network failure the slot may stay taken by a dead connection")
@@ -179,14 +180,14 @@ func (j *judgement) timeouts() {
 
 // slot judges the slot itself.
 func (j *judgement) slot() {
-	s, name := j.f.slot, "slot"
-	quoted := quoteLiteral(j.cfg.Slot)
+	s, name := j.f.Slot, "slot"
+	quoted := pg.QuoteLiteral(j.cfg.Slot)
 	other := "Set source.slot to another name, or drop that slot if nobody needs it: SELECT pg_drop_replication_slot(" + quoted + ");"
 	switch {
-	case s == nil && j.makes && j.cfg.Failover && j.f.server.Version < failoverVersion:
+	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Version < pg.FailoverVersion:
 		j.add(Fail, name, "Leave source.failover out, or upgrade to Postgres 17.",
-			"source.failover: needs Postgres 17 or newer (this is %d)", j.f.server.Version/10000).behave = misconfigured
-	case s == nil && j.makes && j.cfg.Failover && j.f.server.Recovery:
+			"source.failover: needs Postgres 17 or newer (this is %d)", j.f.Server.Version/10000).behave = misconfigured
+	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Recovery:
 		j.add(Fail, name, "Point source.dsn at the primary; its slot is copied to the standbys.",
 			"slot %s does not exist, and a standby cannot make one that survives a failover (source.failover)", j.cfg.Slot)
 	case s == nil && j.makes:
@@ -198,31 +199,31 @@ func (j *judgement) slot() {
 		j.add(Fail, name, other, "slot %s is a %s slot, not a logical one", j.cfg.Slot, s.Type)
 	case s.Plugin != "pgoutput":
 		j.add(Fail, name, other, "slot %s is of the plugin %s, not of pgoutput", j.cfg.Slot, s.Plugin)
-	case s.Database != j.f.server.Database:
-		j.add(Fail, name, other, "slot %s belongs to the database %s, not to %s", j.cfg.Slot, s.Database, j.f.server.Database)
-	case s.Synced && j.f.server.Recovery:
+	case s.Database != j.f.Server.Database:
+		j.add(Fail, name, other, "slot %s belongs to the database %s, not to %s", j.cfg.Slot, s.Database, j.f.Server.Database)
+	case s.Synced && j.f.Server.Recovery:
 		j.add(Fail, name, "Read from the primary, or set source.slot to a name of its own for this standby.",
 			"slot %s is a copy that is synchronized from the primary: it can be read only after a promotion", j.cfg.Slot)
 	case s.Temporary:
 		j.add(Fail, name, other, "slot %s is temporary: it ends with the session of process %d that made it", j.cfg.Slot, s.ActivePID)
 	case s.TwoPhase:
 		j.add(Fail, name, other, "slot %s is made for two-phase decoding, which walpost does not read", j.cfg.Slot)
-	case s.lost() != "" && j.makes:
-		j.add(Warn, name, "", "slot %s is invalidated (%s): it will be made again", j.cfg.Slot, s.lost())
-	case s.lost() != "":
+	case s.Lost() != "" && j.makes:
+		j.add(Warn, name, "", "slot %s is invalidated (%s): it will be made again", j.cfg.Slot, s.Lost())
+	case s.Lost() != "":
 		j.add(Fail, name, recoverGone,
-			"slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.lost(), position(s.Confirmed)).behave = lostEvents
+			"slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.Lost(), position(s.Confirmed)).behave = lostEvents
 	default:
 		j.usable(s)
 		if j.cfg.Failover && !s.Failover {
-			j.add(Warn, "slot failover", "Stop walpost and run, on a replication connection: ALTER_REPLICATION_SLOT "+quoteIdent(j.cfg.Slot)+" (FAILOVER);",
+			j.add(Warn, "slot failover", "Stop walpost and run, on a replication connection: ALTER_REPLICATION_SLOT "+pg.QuoteIdent(j.cfg.Slot)+" (FAILOVER);",
 				"slot %s exists without failover: it will not survive one", j.cfg.Slot).logged = true
 		}
 	}
 }
 
 // usable describes a slot that can be read.
-func (j *judgement) usable(s *slotFacts) {
+func (j *judgement) usable(s *pg.Slot) {
 	active := ""
 	if s.Active {
 		active = fmt.Sprintf(", in use by process %d", s.ActivePID)
@@ -236,28 +237,28 @@ func (j *judgement) usable(s *slotFacts) {
 }
 
 // known says that the slot is there, so that a missing precondition means that events are lost.
-func (j *judgement) known() bool { return j.f.slot != nil && (!j.makes || j.f.slot.lost() == "") }
+func (j *judgement) known() bool { return j.f.Slot != nil && (!j.makes || j.f.Slot.Lost() == "") }
 
 // published judges the tables and the publication.
 func (j *judgement) published() {
 	missing := false
-	for i := range j.f.tables {
-		t := &j.f.tables[i]
+	for i := range j.f.Tables {
+		t := &j.f.Tables[i]
 		j.table(t)
-		missing = missing || !t.exists()
+		missing = missing || !t.Exists()
 	}
 	j.publication(missing)
 }
 
-func (j *judgement) table(t *tableFacts) {
+func (j *judgement) table(t *pg.TableFacts) {
 	name := "table " + t.Table.String()
 	fix := ""
 	switch {
-	case !t.exists() && len(t.Similar) > 0:
+	case !t.Exists() && len(t.Similar) > 0:
 		fix = fmt.Sprintf("Write source.table: '%s' (in double quotes, a name keeps its case).", t.Similar[0])
 		j.add(Fail, name, fix, "table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
-	case !t.exists():
-		j.add(Fail, name, "Set source.table, or make the table: walpost setup prints the SQL.", "table %s does not exist in database %s", t.Table, j.f.server.Database)
+	case !t.Exists():
+		j.add(Fail, name, "Set source.table, or make the table: walpost setup prints the SQL.", "table %s does not exist in database %s", t.Table, j.f.Server.Database)
 	case t.Kind != "r" && t.Kind != "p":
 		j.add(Fail, name, "Set source.table to an ordinary or partitioned table.", "%s is a %s: only tables are in the WAL", t.Table, kinds[t.Kind])
 	case t.Persistence == "u":
@@ -277,24 +278,24 @@ func (j *judgement) table(t *tableFacts) {
 var kinds = map[string]string{"v": "view", "m": "materialized view", "f": "foreign table"}
 
 // columns judges what the router needs, in the table and in what is published of it.
-func (j *judgement) columns(t *tableFacts) {
+func (j *judgement) columns(t *pg.TableFacts) {
 	if j.cfg.Needs == nil {
 		return
 	}
 	name := "columns of " + t.Table.String()
-	needs, err := j.cfg.Needs(t.relation)
+	needs, err := j.cfg.Needs(t.Relation)
 	if err != nil {
 		f := j.add(Fail, name, cmp.Or(fault.Hint(err), mapped(t)), "%s does not fit the configuration: %s", t.Table, err)
 		f.behave = misconfigured
 		return
 	}
 	var missing, generated, unlisted []string
-	var published *publishedTable
-	if p := j.f.publication; p != nil {
-		published = p.table(t.Table)
+	var published *pg.PublishedTable
+	if p := j.f.Publication; p != nil {
+		published = p.Table(t.Table)
 	}
 	for _, need := range needs {
-		c := t.column(need)
+		c := t.Column(need)
 		switch {
 		case c == nil:
 			missing = append(missing, need)
@@ -304,7 +305,7 @@ func (j *judgement) columns(t *tableFacts) {
 			} else {
 				unlisted = append(unlisted, need)
 			}
-		case c.Generated != "" && (j.f.server.Version < 180000 || published == nil):
+		case c.Generated != "" && (j.f.Server.Version < 180000 || published == nil):
 			generated = append(generated, need)
 		}
 	}
@@ -321,7 +322,7 @@ func (j *judgement) columns(t *tableFacts) {
 			"column %s of %s is generated: publication %s does not send it", strings.Join(generated, ", "), t.Table, j.cfg.Publication)
 	}
 	if len(unlisted) > 0 {
-		f := j.add(Fail, name, fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s; (a list of all its tables)", quoteIdent(j.cfg.Publication), t.Table.SQL()),
+		f := j.add(Fail, name, fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s; (a list of all its tables)", pg.QuoteIdent(j.cfg.Publication), t.Table.SQL()),
 			"publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
 		if j.known() {
 			f.behave = lostEvents
@@ -333,8 +334,8 @@ func (j *judgement) columns(t *tableFacts) {
 }
 
 // mapped says what mends a configuration that names columns which the table has not.
-func mapped(t *tableFacts) string {
+func mapped(t *pg.TableFacts) string {
 	return "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + t.Table.SQL() + "."
 }
 
-func position(l lsn) string { return fmt.Sprintf("%X/%X", uint32(l>>32), uint32(l)) }
+func position(l pg.LSN) string { return fmt.Sprintf("%X/%X", uint32(l>>32), uint32(l)) }

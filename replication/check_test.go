@@ -9,6 +9,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -111,53 +112,53 @@ func TestWarningsAreLoggedOnceWithTheirFix(t *testing.T) {
 
 // The same facts that a server of any version could show, judged without one.
 func TestJudgementOfSettings(t *testing.T) {
-	good := func() *facts {
-		return &facts{
-			server: serverFacts{Version: 150004, Database: "shop", WALLevel: "logical", SenderTimeout: "60000", MaxSlots: 10, MaxSenders: 10, KeepMB: 1024, Role: "u", Replication: true, CanCreate: true},
-			tables: []tableFacts{{Table: Table{"public", "outbox"}, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: true, Owned: true, relation: &cdc.Relation{}}},
+	good := func() *ipg.Facts {
+		return &ipg.Facts{
+			Server: ipg.Server{Version: 150004, Database: "shop", WALLevel: "logical", SenderTimeout: "60000", MaxSlots: 10, MaxSenders: 10, KeepMB: 1024, Role: "u", Replication: true, CanCreate: true},
+			Tables: []ipg.TableFacts{{Table: Table{Schema: "public", Name: "outbox"}, OID: 7, Kind: "r", Persistence: "p", Identity: "d", HasKey: true, Owned: true, Relation: &cdc.Relation{}}},
 		}
 	}
 	for _, c := range []struct {
 		name   string
-		change func(*facts)
+		change func(*ipg.Facts)
 		level  Level
 		on     string
 		detail string
 		fix    string
 	}{
-		{"all is well", func(*facts) {}, OK, "slot", "will be made", ""},
-		{"an old server", func(f *facts) { f.server.Version = 130010 }, Fail, "version", "Postgres is version 13.10", "14"},
-		{"wal_level", func(f *facts) { f.server.WALLevel = "replica" }, Fail, "wal_level", "wal_level is replica", "ALTER SYSTEM SET wal_level = 'logical';"},
-		{"no right", func(f *facts) { f.server.Replication = false }, Fail, "role", "role u has not the right to replicate", `ALTER ROLE "u" REPLICATION;`},
-		{"the right of RDS", func(f *facts) { f.server.Replication, f.server.Managed = false, true }, OK, "role", "may replicate", ""},
-		{"no slot left", func(f *facts) { f.server.Slots = 10 }, Fail, "max_replication_slots", "all 10 replication slots are in use", "max_replication_slots = 14"},
-		{"no walsender left", func(f *facts) { f.server.Senders = 10 }, Fail, "max_wal_senders", "all 10 walsenders are in use", "max_wal_senders = 14"},
-		{"no timeout", func(f *facts) { f.server.SenderTimeout = "0" }, Warn, "wal_sender_timeout", "is off", "60s"},
-		{"a short timeout", func(f *facts) { f.server.SenderTimeout = "500" }, Warn, "wal_sender_timeout", "500ms", "60s"},
-		{"a long timeout", func(f *facts) { f.server.SenderTimeout = "3600000" }, Warn, "wal_sender_timeout", "1h0m0s", "60s"},
-		{"no limit", func(f *facts) { f.server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "max_slot_wal_keep_size = '50GB'"},
-		{"any standby", func(f *facts) { f.server.SyncStandbys = "ANY 1 (*)" }, Warn, "synchronous_standby_names", "ANY 1 (*)", "Name the standbys"},
-		{"an old standby", func(f *facts) { f.server.Recovery = true }, Fail, "primary", "needs 16 or newer", "primary"},
-		{"a standby without publication", func(f *facts) { f.server.Recovery, f.server.Version = true, 170000 }, Fail, "publication", "a standby cannot make it", "On the primary: CREATE PUBLICATION"},
-		{"somebody else's table", func(f *facts) { f.tables[0].Owned, f.tables[0].Owner = false, "app" }, Fail, "publication", "role u may not make it: public.outbox belongs to app", "As the owner of the tables: CREATE PUBLICATION"},
-		{"no right on the database", func(f *facts) { f.server.CanCreate = false }, Fail, "publication", "the right CREATE on database shop", "CREATE PUBLICATION"},
-		{"a temporary slot", func(f *facts) {
-			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", Temporary: true, ActivePID: 9}
+		{"all is well", func(*ipg.Facts) {}, OK, "slot", "will be made", ""},
+		{"an old server", func(f *ipg.Facts) { f.Server.Version = 130010 }, Fail, "version", "Postgres is version 13.10", "14"},
+		{"wal_level", func(f *ipg.Facts) { f.Server.WALLevel = "replica" }, Fail, "wal_level", "wal_level is replica", "ALTER SYSTEM SET wal_level = 'logical';"},
+		{"no right", func(f *ipg.Facts) { f.Server.Replication = false }, Fail, "role", "role u has not the right to replicate", `ALTER ROLE "u" REPLICATION;`},
+		{"the right of RDS", func(f *ipg.Facts) { f.Server.Replication, f.Server.Managed = false, true }, OK, "role", "may replicate", ""},
+		{"no slot left", func(f *ipg.Facts) { f.Server.Slots = 10 }, Fail, "max_replication_slots", "all 10 replication slots are in use", "max_replication_slots = 14"},
+		{"no walsender left", func(f *ipg.Facts) { f.Server.Senders = 10 }, Fail, "max_wal_senders", "all 10 walsenders are in use", "max_wal_senders = 14"},
+		{"no timeout", func(f *ipg.Facts) { f.Server.SenderTimeout = "0" }, Warn, "wal_sender_timeout", "is off", "60s"},
+		{"a short timeout", func(f *ipg.Facts) { f.Server.SenderTimeout = "500" }, Warn, "wal_sender_timeout", "500ms", "60s"},
+		{"a long timeout", func(f *ipg.Facts) { f.Server.SenderTimeout = "3600000" }, Warn, "wal_sender_timeout", "1h0m0s", "60s"},
+		{"no limit", func(f *ipg.Facts) { f.Server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "max_slot_wal_keep_size = '50GB'"},
+		{"any standby", func(f *ipg.Facts) { f.Server.SyncStandbys = "ANY 1 (*)" }, Warn, "synchronous_standby_names", "ANY 1 (*)", "Name the standbys"},
+		{"an old standby", func(f *ipg.Facts) { f.Server.Recovery = true }, Fail, "primary", "needs 16 or newer", "primary"},
+		{"a standby without publication", func(f *ipg.Facts) { f.Server.Recovery, f.Server.Version = true, 170000 }, Fail, "publication", "a standby cannot make it", "On the primary: CREATE PUBLICATION"},
+		{"somebody else's table", func(f *ipg.Facts) { f.Tables[0].Owned, f.Tables[0].Owner = false, "app" }, Fail, "publication", "role u may not make it: public.outbox belongs to app", "As the owner of the tables: CREATE PUBLICATION"},
+		{"no right on the database", func(f *ipg.Facts) { f.Server.CanCreate = false }, Fail, "publication", "the right CREATE on database shop", "CREATE PUBLICATION"},
+		{"a temporary slot", func(f *ipg.Facts) {
+			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", Temporary: true, ActivePID: 9}
 		}, Fail, "slot", "temporary: it ends with the session of process 9", "source.slot"},
-		{"a lost slot", func(f *facts) {
-			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", WALStatus: "lost", Confirmed: 0x100}
+		{"a lost slot", func(f *ipg.Facts) {
+			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", WALStatus: "lost", Confirmed: 0x100}
 		}, Warn, "slot", "invalidated (lost): it will be made again", ""},
-		{"a slot that the primary owns", func(f *facts) {
-			f.server.Recovery, f.server.Version = true, 170000
-			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Confirmed: 1}
+		{"a slot that the primary owns", func(f *ipg.Facts) {
+			f.Server.Recovery, f.Server.Version = true, 170000
+			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Confirmed: 1}
 		}, Fail, "slot", "synchronized from the primary", "primary"},
-		{"one that is not ready yet", func(f *facts) {
-			f.server.Recovery, f.server.Version = true, 170000
-			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Temporary: true, Confirmed: 1}
+		{"one that is not ready yet", func(f *ipg.Facts) {
+			f.Server.Recovery, f.Server.Version = true, 170000
+			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Temporary: true, Confirmed: 1}
 		}, Fail, "slot", "synchronized from the primary", "primary"},
-		{"one that was before the promotion", func(f *facts) {
-			f.server.Version = 170000
-			f.slot = &slotFacts{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Confirmed: 1, WALStatus: "reserved"}
+		{"one that was before the promotion", func(f *ipg.Facts) {
+			f.Server.Version = 170000
+			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", Synced: true, Confirmed: 1, WALStatus: "reserved"}
 		}, OK, "slot", "exists, confirmed up to 0/1", ""},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
@@ -178,7 +179,7 @@ func TestJudgementOfSettings(t *testing.T) {
 
 func TestAStandbyMakesNoSlotThatSurvivesAFailover(t *testing.T) {
 	cfg := valid()
-	f := &facts{server: serverFacts{Version: 170000, Recovery: true}}
+	f := &ipg.Facts{Server: ipg.Server{Version: 170000, Recovery: true}}
 	j := &judgement{cfg: &cfg, f: f, makes: true}
 	j.slot()
 	cfg.Failover = true

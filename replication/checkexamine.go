@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // examineWithin bounds an examination: three connections, of which each may try several hosts, some twenty short questions and a pause.
@@ -36,33 +37,33 @@ func (s *Source) examine(parent context.Context, within, pause time.Duration) (f
 		}
 		found = append(found, f)
 	}
-	sql, err := s.cfg.connectSQL(ctx)
+	sql, err := s.cfg.database().ConnectSQL(ctx)
 	if err != nil {
 		fail("connection", err)
 		return found
 	}
-	defer closeConn(sql)
+	defer pg.Close(sql)
 	found = append(found, Finding{Name: "connection", Level: OK, Detail: "connected to " + endpoint(sql)})
-	f, err := s.cfg.describe(ctx, sql)
+	f, err := s.cfg.names().Describe(ctx, sql)
 	if err != nil {
 		fail("catalog", err)
 		return found
 	}
-	stream, err := s.cfg.connectReplication(ctx)
+	stream, err := s.cfg.database().ConnectReplication(ctx)
 	if err != nil {
 		fail("replication connection", err)
 		if ctx.Err() != nil {
 			return found
 		}
 	} else {
-		closeConn(stream)
+		pg.Close(stream)
 		found = append(found, Finding{Name: "replication connection", Level: OK, Detail: "a connection in replication mode is accepted"})
-		f.streams = true
+		f.Streams = true
 	}
-	makes := f.slot == nil && s.cfg.Create
+	makes := f.Slot == nil && s.cfg.Create
 	judged := s.cfg.judge(f, makes)
 	for i := range judged {
-		if j := &judged[i]; j.behave == lostEvents && f.publication != nil {
+		if j := &judged[i]; j.behave == lostEvents && f.Publication != nil {
 			j.Fix = s.cfg.afterLoss(f, j)
 		}
 	}

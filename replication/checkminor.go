@@ -56,7 +56,7 @@ var defects = []defect{
 
 // minor warns of the defects that the server's minor version has.
 func (j *judgement) minor() {
-	major, minor := j.f.server.Version/10000, j.f.server.Version%10000
+	major, minor := j.f.Server.Version/10000, j.f.Server.Version%10000
 	var has []string
 	least := 0
 	for _, d := range defects {

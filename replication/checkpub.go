@@ -3,12 +3,14 @@ package replication
 import (
 	"fmt"
 	"strings"
+
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // publication judges the publication. tableMissing says that a table is missing, which was said already.
 func (j *judgement) publication(tableMissing bool) {
 	const name = "publication"
-	p, pub := j.f.publication, quoteIdent(j.cfg.Publication)
+	p, pub := j.f.Publication, pg.QuoteIdent(j.cfg.Publication)
 	if p == nil {
 		j.noPublication(tableMissing)
 		return
@@ -27,12 +29,12 @@ func (j *judgement) publication(tableMissing bool) {
 		fail(fmt.Sprintf("ALTER PUBLICATION %s SET (%s); or set source.publish to insert.", pub, j.cfg.publishSetting()),
 			"publication %s does not publish updates, which source.publish wants", j.cfg.Publication)
 	}
-	for i := range j.f.tables {
-		t := &j.f.tables[i]
-		if !t.exists() {
+	for i := range j.f.Tables {
+		t := &j.f.Tables[i]
+		if !t.Exists() {
 			continue
 		}
-		published := p.table(t.Table)
+		published := p.Table(t.Table)
 		add := fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, t.Table.SQL())
 		switch {
 		case published != nil && published.Filter != "":
@@ -76,7 +78,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 		j.add(Fail, name, sql, "publication %s does not exist", j.cfg.Publication)
 	case tableMissing:
 		j.add(OK, name, "", "publication %s does not exist yet: it will be made when the tables are there", j.cfg.Publication)
-	case j.f.server.Recovery:
+	case j.f.Server.Recovery:
 		j.add(Fail, name, "On the primary: "+sql, "publication %s does not exist, and a standby cannot make it", j.cfg.Publication)
 	default:
 		if j.unidentified() {
@@ -84,7 +86,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 		}
 		if lacks := j.rightsToPublish(); lacks != "" {
 			j.add(Fail, name, "As the owner of the tables: "+sql, "publication %s does not exist, and role %s may not make it: %s",
-				j.cfg.Publication, j.f.server.Role, lacks)
+				j.cfg.Publication, j.f.Server.Role, lacks)
 			return
 		}
 		j.add(OK, name, "", "publication %s does not exist yet: it will be made", j.cfg.Publication)
@@ -93,8 +95,8 @@ func (j *judgement) noPublication(tableMissing bool) {
 
 // unidentified refuses to make a publication that would have an application's updates fail.
 func (j *judgement) unidentified() bool {
-	for i := range j.f.tables {
-		if t := &j.f.tables[i]; j.cfg.updates() && t.exists() && !t.identified() {
+	for i := range j.f.Tables {
+		if t := &j.f.Tables[i]; j.cfg.updates() && t.Exists() && !t.Identified() {
 			j.add(Fail, "publication", "Give "+t.Table.String()+" a primary key, or set source.publish to insert.",
 				"publication %s would publish updates, and %s has no replica identity: the application's UPDATE of it would fail", j.cfg.Publication, t.Table)
 			return true
@@ -105,14 +107,14 @@ func (j *judgement) unidentified() bool {
 
 // rightsToPublish is what the role lacks to make the publication, or "".
 func (j *judgement) rightsToPublish() string {
-	if j.f.server.Super {
+	if j.f.Server.Super {
 		return ""
 	}
-	if !j.f.server.CanCreate {
-		return "it has not the right CREATE on database " + j.f.server.Database
+	if !j.f.Server.CanCreate {
+		return "it has not the right CREATE on database " + j.f.Server.Database
 	}
-	for i := range j.f.tables {
-		if t := &j.f.tables[i]; t.exists() && !t.Owned {
+	for i := range j.f.Tables {
+		if t := &j.f.Tables[i]; t.Exists() && !t.Owned {
 			return fmt.Sprintf("%s belongs to %s", t.Table, t.Owner)
 		}
 	}
@@ -121,14 +123,14 @@ func (j *judgement) rightsToPublish() string {
 
 // further warns of what is published beside inserts into our tables: it works, and costs.
 func (j *judgement) further() {
-	p, name := j.f.publication, "publication extras"
+	p, name := j.f.Publication, "publication extras"
 	ours := map[Table]bool{}
 	for _, t := range j.cfg.tables() {
 		ours[t] = true
 	}
 	var tables []string
-	for _, t := range p.tables {
-		if table := (Table{t.Schema, t.Name}); !ours[table] {
+	for _, t := range p.Tables {
+		if table := (Table{Schema: t.Schema, Name: t.Name}); !ours[table] {
 			tables = append(tables, table.String())
 		}
 	}
@@ -141,7 +143,7 @@ func (j *judgement) further() {
 			operations = append(operations, o.name)
 		}
 	}
-	pub := quoteIdent(j.cfg.Publication)
+	pub := pg.QuoteIdent(j.cfg.Publication)
 	if p.AllTables || len(tables) > 0 {
 		n := len(tables)
 		if n > 3 {
@@ -189,16 +191,16 @@ func (j *judgement) ownPublication() string {
 // identities warns of tables on which an application's UPDATE or DELETE fails, because it is published and nothing
 // identifies the row.
 func (j *judgement) identities() {
-	p := j.f.publication
+	p := j.f.Publication
 	if !p.Update && !p.Delete {
 		return
 	}
-	for i := range j.f.tables {
-		t := &j.f.tables[i]
-		if !t.exists() || t.identified() {
+	for i := range j.f.Tables {
+		t := &j.f.Tables[i]
+		if !t.Exists() || t.Identified() {
 			continue
 		}
-		j.add(Warn, "replica identity", fmt.Sprintf("Give %s a primary key. Or ALTER PUBLICATION %s SET (publish = 'insert');", t.Table.SQL(), quoteIdent(j.cfg.Publication))+j.thenRecover(),
+		j.add(Warn, "replica identity", fmt.Sprintf("Give %s a primary key. Or ALTER PUBLICATION %s SET (publish = 'insert');", t.Table.SQL(), pg.QuoteIdent(j.cfg.Publication))+j.thenRecover(),
 			"%s has no replica identity while publication %s publishes updates or deletes: the application's UPDATE and DELETE of it fail",
 			t.Table, j.cfg.Publication).logged = true
 	}
@@ -224,13 +226,13 @@ func sqlNames(tables []Table) []string {
 // need no replica identity and cost nothing here; a partitioned table under its own name.
 func publicationSQL(c *Config) string {
 	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (%s, publish_via_partition_root = true);",
-		quoteIdent(c.Publication), strings.Join(sqlNames(c.tables()), ", "), c.publishSetting())
+		pg.QuoteIdent(c.Publication), strings.Join(sqlNames(c.tables()), ", "), c.publishSetting())
 }
 
 // slotSQL makes the slot by SQL. It must run after the publication is committed.
 func slotSQL(c *Config) string {
 	if c.Failover {
-		return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true);", quoteLiteral(c.Slot))
+		return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true);", pg.QuoteLiteral(c.Slot))
 	}
-	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput');", quoteLiteral(c.Slot))
+	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput');", pg.QuoteLiteral(c.Slot))
 }

@@ -22,6 +22,8 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/testenv"
+
+	ipg "github.com/walpost/walpost/internal/pg"
 )
 
 // restricted makes a role that may replicate and nothing else, and has the world connect as it. exec goes on as the superuser.
@@ -199,7 +201,7 @@ func TestOnlySettingsThatHitOurSessionsAreReported(t *testing.T) {
 			w.exec("GRANT CREATE ON DATABASE "+w.cfg.Slot+" TO "+role, "ALTER TABLE outbox OWNER TO "+role, "ALTER DATABASE "+w.cfg.Slot+" SET default_transaction_read_only = on")
 			// The superuser that heals has the database's default too.
 			w.dsn += "&default_transaction_read_only=off"
-			if _, err := w.open(w.source(), true, false); sqlState(err) != "25006" {
+			if _, err := w.open(w.source(), true, false); ipg.SQLState(err) != "25006" {
 				t.Errorf("a run in a read-only role: %v", err)
 			}
 			w.wantDetails(w.heals("default_transaction_read_only"), "fail default_transaction_read_only is on for role "+role+": publication walpost cannot be made")
@@ -285,12 +287,12 @@ func TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking(t *testing
 				return fmt.Sprintf("SELECT count(*) FROM pg_logical_slot_peek_binary_changes('%s', NULL, NULL, 'proto_version', '1', 'publication_names', '%s')", w.cfg.Slot, publication)
 			}
 			// Too early, it fails for ever: the row was written without it.
-			early, err := (&Config{DSN: w.dsn}).connectSQL(t.Context())
+			early, err := ipg.Database{DSN: w.dsn}.ConnectSQL(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer closeConn(early)
-			if _, err := early.Exec(t.Context(), read("walpost_outbox")).ReadAll(); sqlState(err) != "42704" {
+			defer ipg.Close(early)
+			if _, err := early.Exec(t.Context(), read("walpost_outbox")).ReadAll(); ipg.SQLState(err) != "42704" {
 				t.Errorf("before it is confirmed: %v", err)
 			}
 			w.exec("SELECT pg_replication_slot_advance('"+w.cfg.Slot+"', pg_current_wal_lsn())", insertRow)
@@ -320,7 +322,7 @@ func TestAnExaminationKnowsWhetherItsConnectionIsInTLS(t *testing.T) {
 	for name, block := range map[string]*pem.Block{"server.crt": {Type: "CERTIFICATE", Bytes: cert}, "server.key": {Type: "EC PRIVATE KEY", Bytes: private}} {
 		path := filepath.Join(pg.DataDir(), name)
 		// COPY TO a program would do it as the server's account; a file that is there keeps its owner.
-		pg.Exec(t, w.dsn, "COPY (SELECT 1) TO "+quoteLiteral(path))
+		pg.Exec(t, w.dsn, "COPY (SELECT 1) TO "+ipg.QuoteLiteral(path))
 		if err := os.WriteFile(path, pem.EncodeToMemory(block), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -443,4 +445,14 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 	if f := w.source().Examine(ctx); len(f) != 1 || f[0].Level != Fail || strings.Contains(f[0].Detail, "no answer") {
 		t.Errorf("cancelled: %+v", f)
 	}
+}
+
+// named is the first finding of that name.
+func named(found []Finding, name string) *Finding {
+	for i := range found {
+		if found[i].Name == name {
+			return &found[i]
+		}
+	}
+	return nil
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // examined are facts that only a doctor asks for: a start does not rest on them.
@@ -59,7 +61,7 @@ func examineQuery(slot string) string {
  (SELECT setting::bigint FROM pg_settings WHERE name = 'statement_timeout') AS statement_timeout,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'transaction_timeout') AS transaction_timeout,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'logical_decoding_work_mem') AS work_mem,
- (SELECT to_json(d) FROM pg_stat_replication_slots d WHERE d.slot_name = ` + quoteLiteral(slot) + `) AS spilled`
+ (SELECT to_json(d) FROM pg_stat_replication_slots d WHERE d.slot_name = ` + pg.QuoteLiteral(slot) + `) AS spilled`
 }
 
 // walPause is how far apart the two looks at the WAL are, from which its rate is taken.
@@ -67,11 +69,11 @@ const walPause = 2 * time.Second
 
 // doctor adds to found what only a doctor looks at, and has every fix done as the provider has it done. What it cannot read
 // is a warning, because a run does not rest on it; that the server does not answer any more is for the caller to say (err).
-func (c *Config) doctor(ctx context.Context, conn *pgconn.PgConn, f *facts, makes bool, pause time.Duration, found []Finding) (_ []Finding, err error) {
-	if f.server.Version < minVersion {
+func (c *Config) doctor(ctx context.Context, conn *pgconn.PgConn, f *pg.Facts, makes bool, pause time.Duration, found []Finding) (_ []Finding, err error) {
+	if f.Server.Version < pg.MinVersion {
 		return found, nil
 	}
-	x, err := row[examined](ctx, conn, "read the settings of a doctor", examineQuery(c.Slot))
+	x, err := pg.Row[examined](ctx, conn, "read the settings of a doctor", examineQuery(c.Slot))
 	if err != nil {
 		if ctx.Err() != nil || conn.IsClosed() {
 			return found, err
@@ -107,12 +109,12 @@ func (c *Config) doctor(ctx context.Context, conn *pgconn.PgConn, f *facts, make
 }
 
 // examinePolicies reads which tables hide rows from the role.
-func examinePolicies(ctx context.Context, conn *pgconn.PgConn, f *facts, x *examined) error {
-	oids := existing(f.tables)
+func examinePolicies(ctx context.Context, conn *pgconn.PgConn, f *pg.Facts, x *examined) error {
+	oids := existing(f.Tables)
 	if len(oids) == 0 {
 		return nil
 	}
-	list, err := rows[struct{ Name string }](ctx, conn, "read row-level security",
+	list, err := pg.Rows[struct{ Name string }](ctx, conn, "read row-level security",
 		"SELECT oid::regclass::text AS name FROM pg_class WHERE oid IN ("+strings.Join(oids, ", ")+") AND row_security_active(oid)")
 	for _, s := range list {
 		x.Secured = append(x.Secured, s.Name)
@@ -123,7 +125,7 @@ func examinePolicies(ctx context.Context, conn *pgconn.PgConn, f *facts, x *exam
 // examineRate looks at the WAL twice.
 func examineRate(ctx context.Context, conn *pgconn.PgConn, pause time.Duration, x *examined) error {
 	began := time.Now()
-	before, err := readServer(ctx, conn)
+	before, err := pg.ReadServer(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -132,7 +134,7 @@ func examineRate(ctx context.Context, conn *pgconn.PgConn, pause time.Duration, 
 	case <-ctx.Done():
 		return fmt.Errorf("measure the rate of WAL: %w", ctx.Err())
 	}
-	after, err := readServer(ctx, conn)
+	after, err := pg.ReadServer(ctx, conn)
 	if err != nil {
 		return err
 	}
@@ -141,9 +143,9 @@ func examineRate(ctx context.Context, conn *pgconn.PgConn, pause time.Duration, 
 	return nil
 }
 
-func existing(tables []tableFacts) (oids []string) {
+func existing(tables []pg.TableFacts) (oids []string) {
 	for i := range tables {
-		if tables[i].exists() {
+		if tables[i].Exists() {
 			oids = append(oids, fmt.Sprint(tables[i].OID))
 		}
 	}
@@ -151,7 +153,7 @@ func existing(tables []tableFacts) (oids []string) {
 }
 
 // judgeExamined says what the facts of a doctor mean. It is pure.
-func (c *Config) judgeExamined(f *facts, x *examined, makes bool) []Finding {
+func (c *Config) judgeExamined(f *pg.Facts, x *examined, makes bool) []Finding {
 	j := &judgement{cfg: c, f: f, makes: makes}
 	j.minor()
 	j.transport(x)
@@ -165,7 +167,7 @@ func (c *Config) judgeExamined(f *facts, x *examined, makes bool) []Finding {
 }
 
 func (j *judgement) rights(x *examined) {
-	s := &j.f.server
+	s := &j.f.Server
 	if x.Encoding == "SQL_ASCII" {
 		j.add(Warn, "encoding", "Move the database into one with the encoding UTF8 (pg_dump, createdb --encoding UTF8), or allow only UTF-8 texts in the outbox.",
 			"the encoding of database %s is SQL_ASCII, where a text may be any bytes: a row with a text that is not UTF-8 halts the relay", s.Database)
@@ -174,23 +176,23 @@ func (j *judgement) rights(x *examined) {
 		j.add(Warn, "superuser", "Make a role of its own for walpost: walpost setup prints the SQL.", "role %s is a superuser, which walpost does not need", s.Role)
 	}
 	if x.ConnLimit >= 0 && x.ConnLimit < 3 && !s.Super {
-		j.add(Warn, "connection limit", "ALTER ROLE "+quoteIdent(s.Role)+" CONNECTION LIMIT 10;",
+		j.add(Warn, "connection limit", "ALTER ROLE "+pg.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;",
 			"role %s may have %d connections at a time; walpost holds one and opens others to look and to recover", s.Role, x.ConnLimit)
 	}
 	if x.SeesAll {
 		j.add(OK, "monitoring", "", "role %s sees what the sessions of other roles do", s.Role)
 	} else {
-		j.add(Warn, "monitoring", "GRANT pg_monitor TO "+quoteIdent(s.Role)+";",
+		j.add(Warn, "monitoring", "GRANT pg_monitor TO "+pg.QuoteIdent(s.Role)+";",
 			"role %s does not see what the sessions of other roles do: who holds WAL back is not named, but for its process", s.Role)
 	}
-	for i := range j.f.tables {
-		if t := &j.f.tables[i]; t.exists() && !t.Readable {
-			j.add(Warn, "reading "+t.Table.String(), fmt.Sprintf("GRANT SELECT ON %s TO %s;", t.Table.SQL(), quoteIdent(s.Role)),
+	for i := range j.f.Tables {
+		if t := &j.f.Tables[i]; t.Exists() && !t.Readable {
+			j.add(Warn, "reading "+t.Table.String(), fmt.Sprintf("GRANT SELECT ON %s TO %s;", t.Table.SQL(), pg.QuoteIdent(s.Role)),
 				"role %s may not read %s: a snapshot, walpost recover and a cleanup would fail", s.Role, t.Table)
 		}
 	}
 	for _, name := range x.Secured {
-		j.add(Warn, "row-level security", fmt.Sprintf("ALTER ROLE %s BYPASSRLS; or add a policy that shows it every row.", quoteIdent(s.Role)),
+		j.add(Warn, "row-level security", fmt.Sprintf("ALTER ROLE %s BYPASSRLS; or add a policy that shows it every row.", pg.QuoteIdent(s.Role)),
 			"row-level security of %s applies to role %s: the stream has every row, a snapshot and walpost recover would not", name, s.Role)
 	}
 }

@@ -8,14 +8,16 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/testenv"
+
+	ipg "github.com/walpost/walpost/internal/pg"
 )
 
 func TestJudgementOfADoctor(t *testing.T) {
 	remote := &net.TCPAddr{IP: net.IPv4(10, 1, 2, 3), Port: 5432}
 	// onStandby is a standby of which nothing is wrong but what change makes of it.
-	onStandby := func(slot *slotFacts, change func(x *examined)) func(*Config, *facts, *examined) {
-		return func(_ *Config, f *facts, x *examined) {
-			f.server.Recovery, f.slot = true, slot
+	onStandby := func(slot *ipg.Slot, change func(x *examined)) func(*Config, *ipg.Facts, *examined) {
+		return func(_ *Config, f *ipg.Facts, x *examined) {
+			f.Server.Recovery, f.Slot = true, slot
 			x.SyncsSlots, x.Feedback, x.PrimarySlot, x.PrimaryInfo = "on", "on", "s1", true
 			if change != nil {
 				change(x)
@@ -25,96 +27,98 @@ func TestJudgementOfADoctor(t *testing.T) {
 	slots := func(active, lost bool) []standbySlot { return []standbySlot{{"s1", active, lost}} }
 	for _, c := range []struct {
 		name   string
-		change func(*Config, *facts, *examined)
+		change func(*Config, *ipg.Facts, *examined)
 		level  Level
 		on     string // "" where nothing but ok is found
 		detail string
 		fix    string
 	}{
-		{"all is well", func(*Config, *facts, *examined) {}, OK, "outage", "lasts 2h50m40s at 4 MB/s", ""},
-		{"a slow server", func(_ *Config, _ *facts, x *examined) { x.rate = 1e-9 }, OK, "outage", "lasts 87600h0m0s", ""},
-		{"no WAL", func(_ *Config, _ *facts, x *examined) { x.rate = 0 }, OK, "outage", "not told", ""},
-		{"a fast server", func(_ *Config, _ *facts, x *examined) { x.rate = 40 << 20 }, Warn, "outage", "lasts 17m4s at 40 MB/s", "ALTER SYSTEM"},
-		{"below max_wal_size", func(_ *Config, _ *facts, x *examined) { x.KeepMB = 512 }, Warn, "outage", "less than max_wal_size (1024 MB)", "ALTER SYSTEM"},
-		{"as much as max_wal_size", func(_ *Config, _ *facts, x *examined) { x.KeepMB, x.rate = 1024, 1<<10 }, OK, "outage", "lasts", ""},
-		{"on RDS", func(_ *Config, _ *facts, x *examined) { x.KeepMB, x.Managed = 512, []string{"rds"} }, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) in the DB parameter group"},
-		{"on Aurora", func(_ *Config, _ *facts, x *examined) { x.KeepMB, x.Managed, x.Aurora = 512, []string{"rds"}, true }, Warn, "outage", "", "in the DB cluster parameter group"},
-		{"on Cloud SQL", func(_ *Config, _ *facts, x *examined) { x.KeepMB, x.Managed = 512, []string{"cloudsql"} }, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) as a database flag"},
-		{"on Azure", func(_ *Config, _ *facts, x *examined) { x.KeepMB, x.Managed = 512, []string{"azure"} }, Warn, "outage", "", "Azure does not let max_slot_wal_keep_size be set"},
-		{"an idle timeout", func(_ *Config, _ *facts, x *examined) { x.IdleTimeout = 3600 }, Warn, "idle_replication_slot_timeout", "1h0m0s", "= 0"},
-		{"a long idle timeout", func(_ *Config, _ *facts, x *examined) { x.IdleTimeout = 72 * 3600 }, "", "idle_replication_slot_timeout", "", ""},
-		{"all of an old minor's defects", func(_ *Config, f *facts, _ *examined) { f.server.Version = 170005 }, Warn, "minor version", "17.5 has defects that 17.8 has not: decoding can run out of memory", "newest minor version of Postgres 17"},
-		{"a minor before a defect came", func(_ *Config, f *facts, _ *examined) { f.server.Version = 160008 }, Warn, "minor version", "16.12 has not: decoding can wait for ever after a crash of the server; the slot's confirmed", ""},
-		{"a minor before most", func(_ *Config, f *facts, _ *examined) { f.server.Version = 140014 }, Warn, "minor version", "14.14 has defects that 14.19 has not: the slot can ask for WAL that was removed", ""},
-		{"a mended minor", func(_ *Config, f *facts, _ *examined) { f.server.Version = 170008 }, "", "minor version", "", ""},
-		{"another that is mended", func(_ *Config, f *facts, _ *examined) { f.server.Version = 140019 }, "", "minor version", "", ""},
-		{"two defects left", func(_ *Config, f *facts, _ *examined) { f.server.Version = 150014 }, Warn, "minor version", "15.14 has defects that 15.20 has not: decoding can go wrong after DDL in a subtransaction that was rolled back; a slot that was just made or synchronized can be lost", ""},
-		{"the last defect", func(_ *Config, f *facts, _ *examined) { f.server.Version = 150019 }, Warn, "minor version", "15.19 has defects that 15.20 has not: decoding can go wrong", ""},
-		{"the newest minor", func(_ *Config, f *facts, _ *examined) { f.server.Version = 150020 }, "", "minor version", "", ""},
-		{"a minor of a provider", func(_ *Config, f *facts, x *examined) { f.server.Version, x.Managed = 170005, []string{"rds"} }, Warn, "minor version", "", "Upgrade the instance"},
-		{"a superuser", func(_ *Config, f *facts, _ *examined) { f.server.Super = true }, Warn, "superuser", "role u", "setup"},
-		{"no connection limit", func(*Config, *facts, *examined) {}, "", "connection limit", "", ""},
-		{"few connections", func(_ *Config, _ *facts, x *examined) { x.ConnLimit = 2 }, Warn, "connection limit", "may have 2", "CONNECTION LIMIT"},
-		{"enough connections", func(_ *Config, _ *facts, x *examined) { x.ConnLimit = 3 }, "", "connection limit", "", ""},
-		{"no SELECT", func(_ *Config, f *facts, _ *examined) { f.tables[0].Readable = false }, Warn, "reading public.outbox", "may not read", "GRANT SELECT"},
-		{"row-level security", func(_ *Config, _ *facts, x *examined) { x.Secured = []string{"outbox"} }, Warn, "row-level security", "outbox", "BYPASSRLS"},
-		{"a standby slot that is missing", func(c *Config, _ *facts, x *examined) { c.Failover, x.WaitsFor = true, "s1, s2" }, Fail, "synchronized_standby_slots", "names s1, which is no physical slot", "synchronized_standby_slots = 's2';"},
-		{"one that is lost", func(c *Config, _ *facts, x *examined) {
+		{"all is well", func(*Config, *ipg.Facts, *examined) {}, OK, "outage", "lasts 2h50m40s at 4 MB/s", ""},
+		{"a slow server", func(_ *Config, _ *ipg.Facts, x *examined) { x.rate = 1e-9 }, OK, "outage", "lasts 87600h0m0s", ""},
+		{"no WAL", func(_ *Config, _ *ipg.Facts, x *examined) { x.rate = 0 }, OK, "outage", "not told", ""},
+		{"a fast server", func(_ *Config, _ *ipg.Facts, x *examined) { x.rate = 40 << 20 }, Warn, "outage", "lasts 17m4s at 40 MB/s", "ALTER SYSTEM"},
+		{"below max_wal_size", func(_ *Config, _ *ipg.Facts, x *examined) { x.KeepMB = 512 }, Warn, "outage", "less than max_wal_size (1024 MB)", "ALTER SYSTEM"},
+		{"as much as max_wal_size", func(_ *Config, _ *ipg.Facts, x *examined) { x.KeepMB, x.rate = 1024, 1<<10 }, OK, "outage", "lasts", ""},
+		{"on RDS", func(_ *Config, _ *ipg.Facts, x *examined) { x.KeepMB, x.Managed = 512, []string{"rds"} }, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) in the DB parameter group"},
+		{"on Aurora", func(_ *Config, _ *ipg.Facts, x *examined) { x.KeepMB, x.Managed, x.Aurora = 512, []string{"rds"}, true }, Warn, "outage", "", "in the DB cluster parameter group"},
+		{"on Cloud SQL", func(_ *Config, _ *ipg.Facts, x *examined) { x.KeepMB, x.Managed = 512, []string{"cloudsql"} }, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) as a database flag"},
+		{"on Azure", func(_ *Config, _ *ipg.Facts, x *examined) { x.KeepMB, x.Managed = 512, []string{"azure"} }, Warn, "outage", "", "Azure does not let max_slot_wal_keep_size be set"},
+		{"an idle timeout", func(_ *Config, _ *ipg.Facts, x *examined) { x.IdleTimeout = 3600 }, Warn, "idle_replication_slot_timeout", "1h0m0s", "= 0"},
+		{"a long idle timeout", func(_ *Config, _ *ipg.Facts, x *examined) { x.IdleTimeout = 72 * 3600 }, "", "idle_replication_slot_timeout", "", ""},
+		{"all of an old minor's defects", func(_ *Config, f *ipg.Facts, _ *examined) { f.Server.Version = 170005 }, Warn, "minor version", "17.5 has defects that 17.8 has not: decoding can run out of memory", "newest minor version of Postgres 17"},
+		{"a minor before a defect came", func(_ *Config, f *ipg.Facts, _ *examined) { f.Server.Version = 160008 }, Warn, "minor version", "16.12 has not: decoding can wait for ever after a crash of the server; the slot's confirmed", ""},
+		{"a minor before most", func(_ *Config, f *ipg.Facts, _ *examined) { f.Server.Version = 140014 }, Warn, "minor version", "14.14 has defects that 14.19 has not: the slot can ask for WAL that was removed", ""},
+		{"a mended minor", func(_ *Config, f *ipg.Facts, _ *examined) { f.Server.Version = 170008 }, "", "minor version", "", ""},
+		{"another that is mended", func(_ *Config, f *ipg.Facts, _ *examined) { f.Server.Version = 140019 }, "", "minor version", "", ""},
+		{"two defects left", func(_ *Config, f *ipg.Facts, _ *examined) { f.Server.Version = 150014 }, Warn, "minor version", "15.14 has defects that 15.20 has not: decoding can go wrong after DDL in a subtransaction that was rolled back; a slot that was just made or synchronized can be lost", ""},
+		{"the last defect", func(_ *Config, f *ipg.Facts, _ *examined) { f.Server.Version = 150019 }, Warn, "minor version", "15.19 has defects that 15.20 has not: decoding can go wrong", ""},
+		{"the newest minor", func(_ *Config, f *ipg.Facts, _ *examined) { f.Server.Version = 150020 }, "", "minor version", "", ""},
+		{"a minor of a provider", func(_ *Config, f *ipg.Facts, x *examined) { f.Server.Version, x.Managed = 170005, []string{"rds"} }, Warn, "minor version", "", "Upgrade the instance"},
+		{"a superuser", func(_ *Config, f *ipg.Facts, _ *examined) { f.Server.Super = true }, Warn, "superuser", "role u", "setup"},
+		{"no connection limit", func(*Config, *ipg.Facts, *examined) {}, "", "connection limit", "", ""},
+		{"few connections", func(_ *Config, _ *ipg.Facts, x *examined) { x.ConnLimit = 2 }, Warn, "connection limit", "may have 2", "CONNECTION LIMIT"},
+		{"enough connections", func(_ *Config, _ *ipg.Facts, x *examined) { x.ConnLimit = 3 }, "", "connection limit", "", ""},
+		{"no SELECT", func(_ *Config, f *ipg.Facts, _ *examined) { f.Tables[0].Readable = false }, Warn, "reading public.outbox", "may not read", "GRANT SELECT"},
+		{"row-level security", func(_ *Config, _ *ipg.Facts, x *examined) { x.Secured = []string{"outbox"} }, Warn, "row-level security", "outbox", "BYPASSRLS"},
+		{"a standby slot that is missing", func(c *Config, _ *ipg.Facts, x *examined) { c.Failover, x.WaitsFor = true, "s1, s2" }, Fail, "synchronized_standby_slots", "names s1, which is no physical slot", "synchronized_standby_slots = 's2';"},
+		{"one that is lost", func(c *Config, _ *ipg.Facts, x *examined) {
 			c.Failover, x.WaitsFor, x.Slots = true, "s1", slots(false, true)
 		}, Fail, "synchronized_standby_slots", "invalidated", "synchronized_standby_slots = '';"},
-		{"one that is inactive", func(c *Config, _ *facts, x *examined) {
+		{"one that is inactive", func(c *Config, _ *ipg.Facts, x *examined) {
 			c.Failover, x.WaitsFor, x.Slots = true, " s1", slots(false, false)
 		}, Warn, "synchronized_standby_slots", "inactive", "take it out"},
-		{"one that is active", func(c *Config, _ *facts, x *examined) {
+		{"one that is active", func(c *Config, _ *ipg.Facts, x *examined) {
 			c.Failover, x.WaitsFor, x.Slots = true, `"s1"`, slots(true, false)
 		}, OK, "synchronized_standby_slots", "decoding waits for s1", ""},
-		{"a slot with failover that nobody configured", func(_ *Config, f *facts, x *examined) {
-			f.slot, x.WaitsFor = &slotFacts{Failover: true}, "s1"
+		{"a slot with failover that nobody configured", func(_ *Config, f *ipg.Facts, x *examined) {
+			f.Slot, x.WaitsFor = &ipg.Slot{Failover: true}, "s1"
 		}, Fail, "synchronized_standby_slots", "names s1", ""},
-		{"no standby is waited for", func(c *Config, _ *facts, x *examined) {
+		{"no standby is waited for", func(c *Config, _ *ipg.Facts, x *examined) {
 			c.Failover, x.Slots = true, append(slots(true, false), standbySlot{"gone", false, true})
 		}, Warn, "synchronized_standby_slots", "is empty", "synchronized_standby_slots = 's1';"},
-		{"there is no standby", func(c *Config, _ *facts, x *examined) { c.Failover, x.Slots = true, slots(false, true) }, Warn, "synchronized_standby_slots", "no standby with a slot", "pg_create_physical_replication_slot"},
-		{"no failover slot", func(_ *Config, f *facts, x *examined) { f.slot, x.WaitsFor = &slotFacts{}, "s1" }, "", "synchronized_standby_slots", "", ""},
-		{"failover before 17", func(c *Config, f *facts, x *examined) { c.Failover, f.server.Version = true, 160015 }, "", "synchronized_standby_slots", "", ""},
+		{"there is no standby", func(c *Config, _ *ipg.Facts, x *examined) { c.Failover, x.Slots = true, slots(false, true) }, Warn, "synchronized_standby_slots", "no standby with a slot", "pg_create_physical_replication_slot"},
+		{"no failover slot", func(_ *Config, f *ipg.Facts, x *examined) { f.Slot, x.WaitsFor = &ipg.Slot{}, "s1" }, "", "synchronized_standby_slots", "", ""},
+		{"failover before 17", func(c *Config, f *ipg.Facts, x *examined) { c.Failover, f.Server.Version = true, 160015 }, "", "synchronized_standby_slots", "", ""},
 		{"a standby without feedback", onStandby(nil, func(x *examined) { x.Feedback = "off" }), Warn, "slot synchronization", "(hot_standby_feedback = on)", "hot_standby_feedback"},
 		{"a standby without a slot", onStandby(nil, func(x *examined) { x.PrimarySlot = "" }), Warn, "slot synchronization", "(primary_slot_name)", "primary_slot_name"},
 		{"a standby that asks no database", onStandby(nil, func(x *examined) { x.PrimaryInfo = false }), Warn, "slot synchronization", "(dbname", "dbname"},
 		{"a standby that synchronizes", onStandby(nil, func(*examined) {}), OK, "slot synchronization", "copies", ""},
-		{"a standby that does not", onStandby(&slotFacts{Synced: true, Failover: true}, func(x *examined) { x.SyncsSlots = "off" }), Warn, "slot synchronization", "is off", "sync_replication_slots = 'on'"},
-		{"a standby that need not", onStandby(&slotFacts{}, func(x *examined) { x.SyncsSlots = "off" }), "", "slot synchronization", "", ""},
-		{"a copy that is ready", onStandby(&slotFacts{Synced: true, Failover: true, Confirmed: 0x1A0}, nil), OK, "failover to this standby", "confirmed up to 0/1A0, and would survive", ""},
-		{"a copy that is behind", onStandby(&slotFacts{Synced: true, Failover: true, Temporary: true}, nil), Warn, "failover to this standby", "temporary", "pg_log_standby_snapshot"},
-		{"a copy that is lost", onStandby(&slotFacts{Synced: true, Failover: true, Invalidation: "rows_removed"}, nil), Warn, "failover to this standby", "invalidated (rows_removed)", "anew"},
-		{"no copy", func(c *Config, f *facts, x *examined) { onStandby(nil, nil)(c, f, x); c.Failover = true }, Warn, "failover to this standby", "has no copy", "on the primary"},
-		{"a slot of the standby's own", onStandby(&slotFacts{}, nil), "", "failover to this standby", "", ""},
-		{"who sees nothing", func(_ *Config, _ *facts, x *examined) { x.SeesAll = false }, Warn, "monitoring", "does not see", `GRANT pg_monitor TO "u";`},
-		{"who sees all", func(*Config, *facts, *examined) {}, OK, "monitoring", "sees", ""},
-		{"TLS", func(_ *Config, _ *facts, x *examined) { x.encrypted, x.remote = true, remote }, OK, "TLS", "in TLS", ""},
-		{"no TLS far away", func(_ *Config, _ *facts, x *examined) { x.remote = remote }, Warn, "TLS", "to 10.1.2.3:5432 is not in TLS", "sslmode=verify-full"},
-		{"no TLS at home", func(_ *Config, _ *facts, x *examined) { x.remote = &net.TCPAddr{IP: net.IPv6loopback, Port: 5432} }, "", "TLS", "", ""},
-		{"a unix socket", func(_ *Config, _ *facts, x *examined) { x.remote = &net.UnixAddr{Name: "/tmp/.s.PGSQL.5432"} }, "", "TLS", "", ""},
-		{"a read-only role", func(_ *Config, _ *facts, x *examined) { x.ReadOnly = true }, "", "default_transaction_read_only", "", ""},
-		{"a read-only role that must make", func(c *Config, f *facts, x *examined) { x.ReadOnly, f.publication = true, nil; c.Create = true }, Fail, "default_transaction_read_only", "publication walpost cannot be made", `ALTER ROLE "u" IN DATABASE "shop" SET default_transaction_read_only = off;`},
-		{"a read-only role that must clean", func(c *Config, _ *facts, x *examined) { x.ReadOnly, c.Outbox.Deletes = true, true }, Fail, "default_transaction_read_only", "cleanup can remove nothing", "= off"},
-		{"a standby is read-only", func(_ *Config, f *facts, x *examined) { x.ReadOnly, f.server.Recovery, f.publication = true, true, nil }, "", "default_transaction_read_only", "", ""},
-		{"a cleanup on a standby", func(c *Config, f *facts, _ *examined) { f.server.Recovery, c.Outbox.Deletes = true, true }, Fail, "cleanup", "nothing can be removed there", "primary"},
-		{"a short statement_timeout", func(_ *Config, _ *facts, x *examined) { x.Statement = 4999 }, Warn, "statement_timeout", "4.999s", "source.dsn"},
-		{"enough statement_timeout", func(_ *Config, _ *facts, x *examined) { x.Statement = 5000 }, "", "statement_timeout", "", ""},
-		{"a short transaction_timeout", func(_ *Config, _ *facts, x *examined) { x.Transaction = 29999 }, Warn, "transaction_timeout", "29.999s", "SET transaction_timeout = 0;"},
-		{"enough transaction_timeout", func(_ *Config, _ *facts, x *examined) { x.Transaction = 30000 }, "", "transaction_timeout", "", ""},
-		{"not enough for a cleanup", func(c *Config, _ *facts, x *examined) { x.Transaction, c.Outbox.Owns = 30000, true }, Warn, "transaction_timeout", "30s", "= 0"},
-		{"nothing spilled", func(_ *Config, _ *facts, x *examined) { x.Spilled = &spillFacts{} }, OK, "logical_decoding_work_mem", "(64 MB)", ""},
-		{"spilled", func(_ *Config, _ *facts, x *examined) { x.Spilled = &spillFacts{Txns: 4, Bytes: 400 << 20} }, Warn, "logical_decoding_work_mem", "4 transactions with 400 MB were written to disk since the slot was made", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
-		{"spilled since a reset", func(_ *Config, _ *facts, x *examined) {
+		{"a standby that does not", onStandby(&ipg.Slot{Synced: true, Failover: true}, func(x *examined) { x.SyncsSlots = "off" }), Warn, "slot synchronization", "is off", "sync_replication_slots = 'on'"},
+		{"a standby that need not", onStandby(&ipg.Slot{}, func(x *examined) { x.SyncsSlots = "off" }), "", "slot synchronization", "", ""},
+		{"a copy that is ready", onStandby(&ipg.Slot{Synced: true, Failover: true, Confirmed: 0x1A0}, nil), OK, "failover to this standby", "confirmed up to 0/1A0, and would survive", ""},
+		{"a copy that is behind", onStandby(&ipg.Slot{Synced: true, Failover: true, Temporary: true}, nil), Warn, "failover to this standby", "temporary", "pg_log_standby_snapshot"},
+		{"a copy that is lost", onStandby(&ipg.Slot{Synced: true, Failover: true, Invalidation: "rows_removed"}, nil), Warn, "failover to this standby", "invalidated (rows_removed)", "anew"},
+		{"no copy", func(c *Config, f *ipg.Facts, x *examined) { onStandby(nil, nil)(c, f, x); c.Failover = true }, Warn, "failover to this standby", "has no copy", "on the primary"},
+		{"a slot of the standby's own", onStandby(&ipg.Slot{}, nil), "", "failover to this standby", "", ""},
+		{"who sees nothing", func(_ *Config, _ *ipg.Facts, x *examined) { x.SeesAll = false }, Warn, "monitoring", "does not see", `GRANT pg_monitor TO "u";`},
+		{"who sees all", func(*Config, *ipg.Facts, *examined) {}, OK, "monitoring", "sees", ""},
+		{"TLS", func(_ *Config, _ *ipg.Facts, x *examined) { x.encrypted, x.remote = true, remote }, OK, "TLS", "in TLS", ""},
+		{"no TLS far away", func(_ *Config, _ *ipg.Facts, x *examined) { x.remote = remote }, Warn, "TLS", "to 10.1.2.3:5432 is not in TLS", "sslmode=verify-full"},
+		{"no TLS at home", func(_ *Config, _ *ipg.Facts, x *examined) { x.remote = &net.TCPAddr{IP: net.IPv6loopback, Port: 5432} }, "", "TLS", "", ""},
+		{"a unix socket", func(_ *Config, _ *ipg.Facts, x *examined) { x.remote = &net.UnixAddr{Name: "/tmp/.s.PGSQL.5432"} }, "", "TLS", "", ""},
+		{"a read-only role", func(_ *Config, _ *ipg.Facts, x *examined) { x.ReadOnly = true }, "", "default_transaction_read_only", "", ""},
+		{"a read-only role that must make", func(c *Config, f *ipg.Facts, x *examined) { x.ReadOnly, f.Publication = true, nil; c.Create = true }, Fail, "default_transaction_read_only", "publication walpost cannot be made", `ALTER ROLE "u" IN DATABASE "shop" SET default_transaction_read_only = off;`},
+		{"a read-only role that must clean", func(c *Config, _ *ipg.Facts, x *examined) { x.ReadOnly, c.Outbox.Deletes = true, true }, Fail, "default_transaction_read_only", "cleanup can remove nothing", "= off"},
+		{"a standby is read-only", func(_ *Config, f *ipg.Facts, x *examined) {
+			x.ReadOnly, f.Server.Recovery, f.Publication = true, true, nil
+		}, "", "default_transaction_read_only", "", ""},
+		{"a cleanup on a standby", func(c *Config, f *ipg.Facts, _ *examined) { f.Server.Recovery, c.Outbox.Deletes = true, true }, Fail, "cleanup", "nothing can be removed there", "primary"},
+		{"a short statement_timeout", func(_ *Config, _ *ipg.Facts, x *examined) { x.Statement = 4999 }, Warn, "statement_timeout", "4.999s", "source.dsn"},
+		{"enough statement_timeout", func(_ *Config, _ *ipg.Facts, x *examined) { x.Statement = 5000 }, "", "statement_timeout", "", ""},
+		{"a short transaction_timeout", func(_ *Config, _ *ipg.Facts, x *examined) { x.Transaction = 29999 }, Warn, "transaction_timeout", "29.999s", "SET transaction_timeout = 0;"},
+		{"enough transaction_timeout", func(_ *Config, _ *ipg.Facts, x *examined) { x.Transaction = 30000 }, "", "transaction_timeout", "", ""},
+		{"not enough for a cleanup", func(c *Config, _ *ipg.Facts, x *examined) { x.Transaction, c.Outbox.Owns = 30000, true }, Warn, "transaction_timeout", "30s", "= 0"},
+		{"nothing spilled", func(_ *Config, _ *ipg.Facts, x *examined) { x.Spilled = &spillFacts{} }, OK, "logical_decoding_work_mem", "(64 MB)", ""},
+		{"spilled", func(_ *Config, _ *ipg.Facts, x *examined) { x.Spilled = &spillFacts{Txns: 4, Bytes: 400 << 20} }, Warn, "logical_decoding_work_mem", "4 transactions with 400 MB were written to disk since the slot was made", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
+		{"spilled since a reset", func(_ *Config, _ *ipg.Facts, x *examined) {
 			x.Spilled = &spillFacts{Txns: 1, Bytes: 1 << 20, Since: &time.Time{}}
 		}, Warn, "logical_decoding_work_mem", "since 0001-01-01 00:00", "128MB"},
-		{"spilled too much", func(_ *Config, _ *facts, x *examined) { x.Spilled = &spillFacts{Txns: 1, Bytes: 20 << 30} }, Warn, "logical_decoding_work_mem", "with 20 GB", "Write less in one transaction"},
-		{"never decoded", func(*Config, *facts, *examined) {}, "", "logical_decoding_work_mem", "", ""},
+		{"spilled too much", func(_ *Config, _ *ipg.Facts, x *examined) { x.Spilled = &spillFacts{Txns: 1, Bytes: 20 << 30} }, Warn, "logical_decoding_work_mem", "with 20 GB", "Write less in one transaction"},
+		{"never decoded", func(*Config, *ipg.Facts, *examined) {}, "", "logical_decoding_work_mem", "", ""},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			cfg := valid()
-			f := &facts{server: serverFacts{Version: 170011, Role: "u", Database: "shop"}, publication: &publicationFacts{}, tables: []tableFacts{{Table: Table{"public", "outbox"}, OID: 7, Readable: true}}}
+			f := &ipg.Facts{Server: ipg.Server{Version: 170011, Role: "u", Database: "shop"}, Publication: &ipg.Publication{}, Tables: []ipg.TableFacts{{Table: Table{Schema: "public", Name: "outbox"}, OID: 7, Readable: true}}}
 			x := &examined{KeepMB: 40960, MaxWALMB: 1024, ConnLimit: -1, SeesAll: true, WorkMem: 64 << 10, rate: 4 << 20, measured: 2 * time.Second, rateMeasured: true}
 			c.change(&cfg, f, x)
 			found := cfg.judgeExamined(f, x, true)
@@ -173,7 +177,7 @@ func TestAProviderTakesANumberInTheSettingsUnit(t *testing.T) {
 
 func TestAReadOnlyRoleNeedNotMakeWhatNobodyMakes(t *testing.T) {
 	cfg := valid()
-	f := &facts{server: serverFacts{Version: 170011, Role: "u"}}
+	f := &ipg.Facts{Server: ipg.Server{Version: 170011, Role: "u"}}
 	for _, makes := range []bool{false, true} {
 		if got := named(cfg.judgeExamined(f, &examined{ReadOnly: true}, makes), "default_transaction_read_only"); (got != nil) != makes {
 			t.Errorf("makes %v: %+v", makes, got)
@@ -183,11 +187,11 @@ func TestAReadOnlyRoleNeedNotMakeWhatNobodyMakes(t *testing.T) {
 
 func TestTheRateOfWALIsThatOfTheWriters(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
-	conn, err := w.cfg.connectSQL(t.Context())
+	conn, err := w.cfg.database().ConnectSQL(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer closeConn(conn)
+	defer ipg.Close(conn)
 	var x examined
 	from := w.value("SELECT pg_current_wal_flush_lsn()::text")
 	looked := make(chan error)

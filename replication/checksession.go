@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // spillFacts is a row of pg_stat_replication_slots.
@@ -60,14 +62,14 @@ const (
 // defaults does not: statement_timeout, lock_timeout, idle_in_transaction_session_timeout and idle_session_timeout
 // (sqlConfig, connectReplication).
 func (j *judgement) sessions(x *examined) {
-	s := &j.f.server
+	s := &j.f.Server
 	set := func(setting string) string {
-		return fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s;", quoteIdent(s.Role), quoteIdent(s.Database), setting)
+		return fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s;", pg.QuoteIdent(s.Role), pg.QuoteIdent(s.Database), setting)
 	}
 	if x.ReadOnly && !s.Recovery {
 		fix := set("default_transaction_read_only = off")
 		switch {
-		case j.makes && j.f.publication == nil:
+		case j.makes && j.f.Publication == nil:
 			j.add(Fail, "default_transaction_read_only", fix, "default_transaction_read_only is on for role %s: publication %s cannot be made", s.Role, j.cfg.Publication)
 		case j.cfg.Outbox.cleans():
 			j.add(Fail, "default_transaction_read_only", fix, "default_transaction_read_only is on for role %s: the cleanup can remove nothing", s.Role)
@@ -107,7 +109,7 @@ func (j *judgement) spilled(x *examined) {
 	for want < memory+x.Spilled.Bytes/max(x.Spilled.Txns, 1) {
 		want *= 2
 	}
-	fix := fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB'; then restart walpost.", quoteIdent(j.f.server.Role), want>>20)
+	fix := fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB'; then restart walpost.", pg.QuoteIdent(j.f.Server.Role), want>>20)
 	if want > most {
 		fix = "Write less in one transaction, or leave room for it on the disk of pg_replslot: the memory for it would be " + size(want) + "."
 	}

@@ -3,6 +3,8 @@ package replication
 import (
 	"slices"
 	"strings"
+
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // standbySlot is a physical slot, as logical decoding waits for it.
@@ -14,12 +16,12 @@ type standbySlot struct {
 
 // standbys is about slots that survive a failover, and about decoding that waits for standbys.
 func (j *judgement) standbys(x *examined) {
-	if j.f.server.Version < failoverVersion {
+	if j.f.Server.Version < pg.FailoverVersion {
 		return
 	}
-	slot := j.f.slot
+	slot := j.f.Slot
 	switch wanted := j.cfg.Failover || slot != nil && slot.Failover; {
-	case j.f.server.Recovery:
+	case j.f.Server.Recovery:
 		j.synchronizes(x, wanted)
 		j.copied(wanted)
 	case wanted:
@@ -57,14 +59,14 @@ func (j *judgement) synchronizes(x *examined, wanted bool) {
 // (logical-replication-failover.html).
 func (j *judgement) copied(wanted bool) {
 	const name = "failover to this standby"
-	switch s := j.f.slot; {
+	switch s := j.f.Slot; {
 	case s == nil && wanted:
 		j.add(Warn, name, "See that the slot exists on the primary with failover (pg_replication_slots.failover), and that the standby synchronizes it.",
 			"slot %s has no copy on this standby: it would not survive a failover to it", j.cfg.Slot)
 	case s == nil || !s.Synced:
-	case s.lost() != "":
+	case s.Lost() != "":
 		j.add(Warn, name, "It is made anew once the primary's slot is ahead of what the standby has; see max_slot_wal_keep_size and hot_standby_feedback there.",
-			"the copy of slot %s is invalidated (%s): the slot would be lost with a failover to this standby", j.cfg.Slot, s.lost())
+			"the copy of slot %s is invalidated (%s): the slot would be lost with a failover to this standby", j.cfg.Slot, s.Lost())
 	case s.Temporary:
 		j.add(Warn, name, "Wait until walpost has confirmed more; while nothing is written, SELECT pg_log_standby_snapshot(); on the primary.",
 			"the copy of slot %s is temporary, because the primary's slot is behind what the standby can serve: it would not survive a failover to this standby", j.cfg.Slot)

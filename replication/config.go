@@ -3,19 +3,16 @@ package replication
 import (
 	"errors"
 	"fmt"
-	"os"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/pgname"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // A Config says which database, slot, publication and tables to read, and how. Messages name its fields as walpost.yaml
@@ -66,14 +63,7 @@ type Config struct {
 	Logger zerolog.Logger
 }
 
-const (
-	minVersion      = 140000
-	standbyVersion  = 160000 // logical decoding on a standby
-	failoverVersion = 170000
-
-	defaultCreateTimeout  = 10 * time.Minute
-	defaultConnectTimeout = 10 * time.Second
-)
+const defaultCreateTimeout = 10 * time.Minute
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
@@ -83,7 +73,7 @@ func (c *Config) Validate() fault.Problems {
 	var found fault.Problems
 	if c.DSN == "" {
 		found.Add("source.dsn", "must be set")
-	} else if _, err := c.connConfig(); err != nil {
+	} else if _, err := c.database().Config(); err != nil {
 		var of fault.Problems
 		if !errors.As(err, &of) {
 			of.Add("source.dsn", "%v", err)
@@ -111,7 +101,7 @@ func (c *Config) Validate() fault.Problems {
 	if !slotName.MatchString(c.Slot) {
 		found.Add("source.slot", "must be 1 to 63 of a-z, 0-9 and _ (got %q)", c.Slot)
 	}
-	if err := pgname.Check(c.Publication); err != nil {
+	if err := pg.CheckName(c.Publication); err != nil {
 		found.Add("source.publication", "%v (got %q)", err, c.Publication)
 	}
 	for i, o := range c.Publish {
@@ -130,15 +120,15 @@ func (c *Config) Validate() fault.Problems {
 }
 
 // Database returns the database that the DSN names, or libpq's default for it.
-func (c *Config) Database() (string, error) {
-	cc, err := c.connConfig()
-	if err != nil {
-		return "", err
-	}
-	if cc.Database == "" {
-		return cc.User, nil
-	}
-	return cc.Database, nil
+func (c *Config) Database() (string, error) { return c.database().Name() }
+
+func (c *Config) database() pg.Database {
+	return pg.Database{DSN: c.DSN, Password: c.Password, ApplicationName: c.ApplicationName}
+}
+
+// names are what describes the stream in the catalog.
+func (c *Config) names() pg.Names {
+	return pg.Names{Slot: c.Slot, Publication: c.Publication, Tables: c.tables()}
 }
 
 // updates says whether updates are wanted.
@@ -162,170 +152,8 @@ func (c *Config) tables() []Table {
 	return tables
 }
 
-// A pin is a setting that every connection has, whatever the role's or the database's defaults are. Without it they
-// change the text of what pgoutput sends: dates, floats, bytea and intervals.
-type pin struct {
-	name, value string
-	same        func(value string) bool // another spelling of the same
-}
+// A Table is the name of a table.
+type Table = pg.Table
 
-func equals(values ...string) func(string) bool {
-	return func(v string) bool {
-		for _, want := range values {
-			if strings.EqualFold(strings.TrimSpace(v), want) {
-				return true
-			}
-		}
-		return false
-	}
-}
-
-var pins = []pin{
-	{"client_encoding", "UTF8", equals("UTF8", "UTF-8", "unicode")},
-	// The second part of DateStyle says how ambiguous input is read; output with ISO does not depend on it.
-	{"DateStyle", "ISO", func(v string) bool { first, _, _ := strings.Cut(v, ","); return equals("ISO")(first) }},
-	{"TimeZone", "UTC", equals("UTC", "Etc/UTC")},
-	{"IntervalStyle", "postgres", equals("postgres")},
-	// Every value above 0 prints the shortest exact form.
-	{"extra_float_digits", "3", equals("1", "2", "3")},
-	{"bytea_output", "hex", equals("hex")},
-	// A row security policy must not run in our name, nor hide rows: it is an error then.
-	{"row_security", "off", equals("off", "false", "0", "no")},
-}
-
-// connConfig reads the DSN, refuses what contradicts the pinned settings, and pins them.
-func (c *Config) connConfig() (*pgconn.Config, error) {
-	cc, err := pgconn.ParseConfig(c.DSN)
-	if err != nil {
-		return nil, fault.Config(fault.Problems{{Field: "source.dsn", Text: parseProblem(err)}},
-			"Write a libpq URI such as postgres://walpost@db.internal:5432/shop?sslmode=verify-full, or keywords such as host=db.internal dbname=shop.")
-	}
-	if c.Password != "" {
-		cc.Password = c.Password
-	}
-	given := map[string]string{}
-	for name, value := range cc.RuntimeParams {
-		given[strings.ToLower(name)] = value
-	}
-	options, err := optionSettings(given["options"])
-	if err != nil {
-		return nil, fault.Config(fault.Problems{{Field: "source.dsn", Text: "options: " + err.Error()}}, "")
-	}
-	var found fault.Problems
-	for _, p := range pins {
-		key := strings.ToLower(p.name)
-		for _, from := range []struct{ where, value string }{
-			{"the DSN or the environment", given[key]},
-			{"options (of the DSN or PGOPTIONS)", options[key]},
-			{"PGDATESTYLE", map[string]string{"datestyle": os.Getenv("PGDATESTYLE")}[key]},
-		} {
-			if from.value != "" && !p.same(from.value) {
-				found.Add("source.dsn", "%s must be %s on walpost's connections (got %q from %s)", p.name, p.value, from.value, from.where)
-			}
-		}
-		for name := range cc.RuntimeParams {
-			if strings.EqualFold(name, p.name) {
-				delete(cc.RuntimeParams, name)
-			}
-		}
-		cc.RuntimeParams[p.name] = p.value
-	}
-	if len(found) > 0 {
-		return nil, fault.Config(found, "Leave the setting out: walpost sets it for its own connections only.")
-	}
-	delete(cc.RuntimeParams, "replication")
-	switch {
-	case c.ApplicationName != "":
-		cc.RuntimeParams["application_name"] = c.ApplicationName
-	case given["application_name"] == "":
-		cc.RuntimeParams["application_name"] = "walpost"
-	}
-	// A pause between two statements is no reason to be cut off, whatever the role's defaults are.
-	cc.RuntimeParams["idle_session_timeout"] = "0"
-
-	if cc.ConnectTimeout == 0 {
-		cc.ConnectTimeout = defaultConnectTimeout
-	}
-	cc.DialFunc = dialer(cc.ConnectTimeout).DialContext
-	if !c.saysTarget() {
-		cc.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
-	}
-	return cc, nil
-}
-
-// saysTarget reports whether the user wrote target_session_attrs: pgconn does not tell its default from "any". In a
-// service file it does not count.
-func (c *Config) saysTarget() bool {
-	return strings.Contains(c.DSN, "target_session_attrs") || os.Getenv("PGTARGETSESSIONATTRS") != ""
-}
-
-// parseProblem is what is wrong with a DSN, without any part of the DSN that could be a piece of a password.
-func parseProblem(err error) string {
-	text := err.Error()
-	if i := strings.LastIndex(text, "`: "); i >= 0 {
-		text = text[i+len("`: "):]
-	}
-	var parse *pgconn.ParseConfigError
-	switch {
-	case !errors.As(err, &parse), strings.HasPrefix(text, "failed to parse as"), strings.HasPrefix(text, "invalid port"):
-		return "must be a libpq URI or keyword string (special characters in a URI's password are written as %40 and the like)"
-	}
-	return strings.TrimPrefix(text, "failed to ")
-}
-
-// optionSettings reads the settings of a command line as libpq's options has it: "-c name=value --name=value", with
-// backslashes before blanks that belong to a value.
-func optionSettings(options string) (map[string]string, error) {
-	settings := map[string]string{}
-	words := optionWords(options)
-	for i := 0; i < len(words); i++ {
-		word := words[i]
-		switch {
-		case word == "-c" || word == "--":
-			if i++; i == len(words) {
-				return nil, fmt.Errorf("%s is followed by nothing", word)
-			}
-			word = words[i]
-		case strings.HasPrefix(word, "-c"), strings.HasPrefix(word, "--"):
-			word = word[2:]
-		default:
-			continue // a switch that sets nothing we pin; the server judges it
-		}
-		name, value, _ := strings.Cut(word, "=")
-		settings[strings.ToLower(strings.ReplaceAll(name, "-", "_"))] = value
-	}
-	return settings, nil
-}
-
-func optionWords(s string) []string {
-	var words []string
-	var word strings.Builder
-	in := false
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; c {
-		case ' ', '\t', '\n', '\r', '\v', '\f':
-			if in {
-				words = append(words, word.String())
-				word.Reset()
-				in = false
-			}
-		default:
-			if c == '\\' && i+1 < len(s) {
-				i++
-				c = s[i]
-			}
-			word.WriteByte(c)
-			in = true
-		}
-	}
-	if in {
-		words = append(words, word.String())
-	}
-	return words
-}
-
-// millis is a setting that Postgres counts in milliseconds.
-func millis(s string) time.Duration {
-	n, _ := strconv.ParseInt(s, 10, 64)
-	return time.Duration(n) * time.Millisecond
-}
+// ParseTable reads a table's name as SQL does.
+func ParseTable(s string) (Table, error) { return pg.ParseTable(s) }

@@ -10,16 +10,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
-const (
-	stateDuplicate    = "42710"
-	stateNotUnique    = "23505" // made by another session between the look for it and the insert into the catalog
-	stateCancelled    = "57014"
-	stateLimitReached = "53400" // all replication slots are in use
-
-	countUpTo = 1_000_000
-)
+const countUpTo = 1_000_000
 
 // Making a slot waits for every transaction that is open. Who is waited for is asked, and logged, after the first while and
 // then now and then.
@@ -36,23 +30,23 @@ type madeSlot struct {
 
 // make makes the publication, where it is missing, and then the slot: a slot that is older than its publication could not
 // read it.
-func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, replace, export bool) (made madeSlot, err error) {
-	if f.publication == nil {
+func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, replace, export bool) (made madeSlot, err error) {
+	if f.Publication == nil {
 		_, err := sql.Exec(ctx, publicationSQL(&s.cfg)).ReadAll()
-		switch state := sqlState(err); {
-		case state == stateDuplicate, state == stateNotUnique:
-		case state == stateNoRight:
+		switch state := pg.SQLState(err); {
+		case state == pg.StateDuplicate, state == pg.StateNotUnique:
+		case state == pg.StateNoRight:
 			return made, fault.WithHint(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+publicationSQL(&s.cfg))
 		case err != nil:
-			return made, classify(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err))
+			return made, pg.Classify(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err))
 		default:
 			s.cfg.Logger.Info().Str("publication", s.cfg.Publication).Strs("tables", tableNames(s.cfg.tables())).Msg("publication made")
 		}
 	}
 	if replace {
-		_, err := conn.Exec(ctx, "DROP_REPLICATION_SLOT "+quoteIdent(s.cfg.Slot)).ReadAll()
-		if err != nil && sqlState(err) != stateUndefinedObject {
-			return made, classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
+		_, err := conn.Exec(ctx, "DROP_REPLICATION_SLOT "+pg.QuoteIdent(s.cfg.Slot)).ReadAll()
+		if err != nil && pg.SQLState(err) != pg.StateUndefinedObject {
+			return made, pg.Classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
 		}
 		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("lost slot dropped, to be made again")
 	}
@@ -72,10 +66,10 @@ func (c *Config) createSlotSQL(version int, export bool) string {
 			options = "(SNAPSHOT '" + snapshot + "', FAILOVER)"
 		}
 	}
-	return fmt.Sprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s", quoteIdent(c.Slot), options)
+	return fmt.Sprintf("CREATE_REPLICATION_SLOT %s LOGICAL pgoutput %s", pg.QuoteIdent(c.Slot), options)
 }
 
-func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, export bool) (made madeSlot, err error) {
+func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, export bool) (made madeSlot, err error) {
 	step := "make slot " + s.cfg.Slot
 	// The command is cancelled by request, so that the server gives up its half-made slot at once; the connection is cut only
 	// where that does not help.
@@ -86,7 +80,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *fact
 	done := make(chan error, 1)
 	var snapshot string // written before done
 	go func() {
-		results, err := conn.Exec(running, s.cfg.createSlotSQL(f.server.Version, export)).ReadAll()
+		results, err := conn.Exec(running, s.cfg.createSlotSQL(f.Server.Version, export)).ReadAll()
 		if err == nil && export {
 			snapshot, err = snapshotName(results)
 		}
@@ -102,7 +96,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *fact
 		case <-ask.C:
 			ask.Reset(askEvery)
 			text, pids := blockers(limited, sql, conn.PID())
-			if f.server.Recovery && text == "" {
+			if f.Server.Recovery && text == "" {
 				text = "the primary to log its running transactions (there: SELECT pg_log_standby_snapshot();)"
 			}
 			if waitsFor = text; text != "" {
@@ -131,7 +125,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *fact
 	if ctx.Err() != nil {
 		return made, fault.Retry(fmt.Errorf("%s: %w", step, context.Cause(ctx)))
 	}
-	if sqlState(err) != stateCancelled {
+	if pg.SQLState(err) != pg.StateCancelled {
 		return s.slotMade(step, snapshot, err)
 	}
 	if waitsFor == "" {
@@ -144,24 +138,24 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *fact
 // snapshotName reads slot_name, consistent_point, snapshot_name, output_plugin.
 func snapshotName(results []*pgconn.Result) (string, error) {
 	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < 3 || len(results[0].Rows[0][2]) == 0 {
-		return "", fmt.Errorf("%w: no snapshot", errAnswer)
+		return "", fmt.Errorf("%w: no snapshot", pg.ErrAnswer)
 	}
 	return string(results[0].Rows[0][2]), nil
 }
 
 func (s *Source) slotMade(step, snapshot string, err error) (made madeSlot, _ error) {
-	switch state := sqlState(err); {
+	switch state := pg.SQLState(err); {
 	case err == nil:
 		s.cfg.Logger.Info().Str("slot", s.cfg.Slot).Msg("slot made")
 		return madeSlot{created: true, snapshot: snapshot}, nil
-	case state == stateDuplicate:
+	case state == pg.StateDuplicate:
 		return made, nil
-	case state == stateNoRight:
+	case state == pg.StateNoRight:
 		return made, fault.WithHint(fmt.Errorf("%s: %w", step, err), "ALTER ROLE … REPLICATION;")
-	case state == stateLimitReached:
+	case state == pg.StateLimitReached:
 		return made, fault.WithHint(fmt.Errorf("%s: %w", step, err), "Raise max_replication_slots and restart Postgres, or drop a slot that nobody uses.")
 	}
-	return made, classify(fmt.Errorf("%s: %w", step, err))
+	return made, pg.Classify(fmt.Errorf("%s: %w", step, err))
 }
 
 type blocker struct {
@@ -174,7 +168,7 @@ type blocker struct {
 
 // blockers says in words, and as process ids, whom the process pid waits for; "" for nobody, or where it could not be asked.
 func blockers(ctx context.Context, sql *pgconn.PgConn, pid uint32) (string, []int32) {
-	all, err := rows[blocker](ctx, sql, "ask who blocks", fmt.Sprintf(`SELECT b.pid, a.usename AS user, a.datname AS database, a.state,
+	all, err := pg.Rows[blocker](ctx, sql, "ask who blocks", fmt.Sprintf(`SELECT b.pid, a.usename AS user, a.datname AS database, a.state,
  extract(epoch FROM clock_timestamp() - a.xact_start)::bigint AS age
  FROM unnest(pg_blocking_pids(%d)) b(pid) LEFT JOIN pg_stat_activity a ON a.pid = b.pid ORDER BY a.xact_start LIMIT 10`, pid))
 	if err != nil || len(all) == 0 {
@@ -199,18 +193,18 @@ func blockers(ctx context.Context, sql *pgconn.PgConn, pid uint32) (string, []in
 
 // refuseRows is an error where a table has rows that a slot made now would leave out, unless the user has said what
 // becomes of them.
-func (c *Config) refuseRows(ctx context.Context, sql *pgconn.PgConn, f *facts) error {
+func (c *Config) refuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts) error {
 	var words []string
-	for i := range f.tables {
-		if !f.tables[i].exists() {
+	for i := range f.Tables {
+		if !f.Tables[i].Exists() {
 			continue
 		}
-		count, err := countRows(ctx, sql, &f.tables[i])
+		count, err := countRows(ctx, sql, &f.Tables[i])
 		if err != nil {
 			return err
 		}
 		if count != "" {
-			words = append(words, fmt.Sprintf("table %s has %s", f.tables[i].Table, count))
+			words = append(words, fmt.Sprintf("table %s has %s", f.Tables[i].Table, count))
 		}
 	}
 	if len(words) == 0 {
@@ -221,11 +215,11 @@ func (c *Config) refuseRows(ctx context.Context, sql *pgconn.PgConn, f *facts) e
 }
 
 // countRows says how many rows a table has: "" for none, exactly up to a bound.
-func countRows(ctx context.Context, sql *pgconn.PgConn, t *tableFacts) (string, error) {
+func countRows(ctx context.Context, sql *pgconn.PgConn, t *pg.TableFacts) (string, error) {
 	step := "count the rows of " + t.Table.String()
 	type count struct{ N int64 }
-	n, err := row[count](ctx, sql, step, fmt.Sprintf("SELECT count(*) AS n FROM (SELECT FROM %s LIMIT %d) x", t.Table.SQL(), countUpTo+1))
-	switch state := sqlState(err); {
+	n, err := pg.Row[count](ctx, sql, step, fmt.Sprintf("SELECT count(*) AS n FROM (SELECT FROM %s LIMIT %d) x", t.Table.SQL(), countUpTo+1))
+	switch state := pg.SQLState(err); {
 	case err == nil && n.N == 0:
 		return "", nil
 	case err == nil && n.N == 1:
@@ -234,13 +228,13 @@ func countRows(ctx context.Context, sql *pgconn.PgConn, t *tableFacts) (string, 
 		return fmt.Sprintf("more than %d rows", countUpTo), nil
 	case err == nil:
 		return fmt.Sprintf("%d rows", n.N), nil
-	case state == stateCancelled && ctx.Err() == nil:
+	case state == pg.StateCancelled && ctx.Err() == nil:
 		return "more rows than can be counted in half a minute", nil
-	case state != stateNoRight || errors.Is(err, context.Canceled):
+	case state != pg.StateNoRight || errors.Is(err, context.Canceled):
 		return "", err
 	}
 	// Reading the WAL does not need the right to read the table. Its size then says whether there may be rows.
-	n, err = row[count](ctx, sql, step, fmt.Sprintf(`SELECT pg_relation_size(%d::oid::regclass)
+	n, err = pg.Row[count](ctx, sql, step, fmt.Sprintf(`SELECT pg_relation_size(%d::oid::regclass)
  + coalesce((SELECT sum(pg_relation_size(p.relid)) FROM pg_partition_tree(%d::oid::regclass) p), 0)::bigint AS n`, t.OID, t.OID))
 	if err != nil || n.N == 0 {
 		return "", err

@@ -3,19 +3,21 @@ package replication
 import (
 	"context"
 	"fmt"
+
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // DropSlot drops the slot, with the WAL that it holds: what was not read of it is gone. A slot that somebody reads gives an error
 // that a retry may help, one that is not there gives none.
 func (s *Source) DropSlot(ctx context.Context) error {
-	conn, err := s.cfg.connectSQL(ctx)
+	conn, err := s.cfg.database().ConnectSQL(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeConn(conn)
-	_, err = conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = "+quoteLiteral(s.cfg.Slot)).ReadAll()
+	defer pg.Close(conn)
+	_, err = conn.Exec(ctx, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = "+pg.QuoteLiteral(s.cfg.Slot)).ReadAll()
 	if err != nil {
-		return classify(fmt.Errorf("drop slot %s: %w", s.cfg.Slot, err))
+		return pg.Classify(fmt.Errorf("drop slot %s: %w", s.cfg.Slot, err))
 	}
 	return nil
 }

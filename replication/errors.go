@@ -12,33 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
-
-// SQLSTATEs that decide something: https://www.postgresql.org/docs/current/errcodes-appendix.html
-const (
-	stateUndefinedObject  = "42704"
-	stateNotInState       = "55000" // object_not_in_prerequisite_state: a lost slot, among others
-	stateInUse            = "55006"
-	stateNoRight          = "42501"
-	stateAdminShutdown    = "57P01"
-	stateCannotConnectNow = "57P03"
-	stateBadEncoding      = "22021" // character_not_in_repertoire: a text that is not valid in the client's encoding
-	stateNoConversion     = "22P05" // untranslatable_character
-)
-
-// notUTF8 reports whether the server could not give a text as UTF-8. In a database with the encoding SQL_ASCII a text may be any bytes.
-func notUTF8(code string) bool { return code == stateBadEncoding || code == stateNoConversion }
-
-const repairText = "A text cannot be given as UTF-8, such as one with other bytes in a database of the encoding SQL_ASCII. Repair the row in the table (UPDATE)."
-
-// sqlState is the SQLSTATE of the server's error in err's chain, or "".
-func sqlState(err error) string {
-	var e *pgconn.PgError
-	if errors.As(err, &e) {
-		return e.Code
-	}
-	return ""
-}
 
 // refusal is the error of an ErrorResponse's body.
 func refusal(body []byte) *pgconn.PgError {
@@ -55,20 +30,20 @@ func refusal(body []byte) *pgconn.PgError {
 func (s *Session) streamFault(e *pgconn.PgError) error {
 	err := fmt.Errorf("stream of slot %s: %w", s.cfg.slot, e)
 	switch {
-	case e.Code == stateUndefinedObject:
+	case e.Code == pg.StateUndefinedObject:
 		return fault.Person(
 			fmt.Errorf("slot %s needs the publication %s as of %s, where it did not exist: %w", s.cfg.slot, s.cfg.publication, s.received, e),
 			"The publication was dropped, or made after the slot; making it again does not help, since the slot reads the catalog as it was then. "+
 				"Events from "+s.safe().String()+" on may be missing. "+recoverWithout(s.cfg.slot))
-	case e.Code == stateNoRight:
+	case e.Code == pg.StateNoRight:
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
-	case notUTF8(e.Code):
+	case pg.NotUTF8(e.Code):
 		where := "behind " + s.received.String()
 		if s.dec != nil && s.dec.inTx {
 			where = "in transaction " + s.dec.commitLSN.String()
 		}
 		return fault.Person(fmt.Errorf("stream of slot %s: a row %s has a text that is not UTF-8: %w", s.cfg.slot, where, e),
-			repairText+" The WAL keeps the old text, so the slot cannot give it. "+recoverWithout(s.cfg.slot))
+			pg.RepairText+" The WAL keeps the old text, so the slot cannot give it. "+recoverWithout(s.cfg.slot))
 	case passing(e.Code):
 		return fault.Retry(err)
 	}
@@ -97,14 +72,14 @@ const recoverGone = "Run walpost recover: it shows the gap, makes a new slot, an
 
 // recoverWithout is what to do where the slot is there and cannot give what is missing: recover makes the publication too.
 func recoverWithout(slot string) string {
-	return "Drop the slot (SELECT pg_drop_replication_slot(" + quoteLiteral(slot) + ");), then run walpost recover: " +
+	return "Drop the slot (SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(slot) + ");), then run walpost recover: " +
 		"it makes what is not there, and publishes from the table exactly what is missing."
 }
 
 // startFault gives an error of START_REPLICATION its behaviour. An undefined object is the slot here, so that opening
 // again finds it missing and judges.
 func (s *Session) startFault(e *pgconn.PgError) error {
-	if e.Code == stateUndefinedObject {
+	if e.Code == pg.StateUndefinedObject {
 		return fault.Retry(fmt.Errorf("start replication of slot %s: %w", s.cfg.slot, e))
 	}
 	return s.streamFault(e)
@@ -121,7 +96,7 @@ func (s *Session) notice(body []byte) error {
 	if severity == "" {
 		severity = m.Severity
 	}
-	if m.Code != stateNotInState || severity != "WARNING" {
+	if m.Code != pg.StateNotInState || severity != "WARNING" {
 		s.cfg.logger.Info().Str("slot", s.cfg.slot).Str("severity", severity).Str("sqlstate", m.Code).Str("notice", m.Message).Msg("notice in the stream")
 		return nil
 	}
@@ -141,8 +116,8 @@ func goingDown(err error) bool {
 	if errors.As(err, &dial) && dial.Op == "dial" && errors.Is(dial, syscall.ENOENT) {
 		return true
 	}
-	switch sqlState(err) {
-	case stateAdminShutdown, stateCannotConnectNow:
+	switch pg.SQLState(err) {
+	case pg.StateAdminShutdown, pg.StateCannotConnectNow:
 		return true
 	}
 	return false

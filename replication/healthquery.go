@@ -4,11 +4,12 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/slot"
 )
 
 type healthRow struct {
-	Server      lsn
+	Server      pg.LSN
 	Version     int
 	Standby     bool
 	Now         float64 // the server's clock
@@ -18,13 +19,13 @@ type healthRow struct {
 	SeesAll     bool    `json:"sees_all"`
 	Role        string
 	Database    string
-	Slot        *slotFacts
+	Slot        *pg.Slot
 	Retained    *int64
 	Unconf      *int64
 	Safe        *int64
 	InactiveFor *float64 `json:"inactive_for"`
 	XminAge     int64    `json:"xmin_age"`
-	Oldest      lsn
+	Oldest      pg.LSN
 	Decoding    slot.DecodingStats
 	WaitEvent   string `json:"wait_event"`
 	MayList     bool   `json:"may_list"`
@@ -46,7 +47,7 @@ func healthQuery(slot string) string {
  s.safe_wal_size AS safe, age(s.catalog_xmin) AS xmin_age,
  extract(epoch FROM clock_timestamp() - (to_json(s)->>'inactive_since')::timestamptz)::float8 AS inactive_for,
  (SELECT min(o.restart_lsn) FROM pg_replication_slots o) AS oldest, to_json(st) AS decoding, a.wait_event
- FROM w LEFT JOIN pg_replication_slots s ON s.slot_name = ` + quoteLiteral(slot) + `
+ FROM w LEFT JOIN pg_replication_slots s ON s.slot_name = ` + pg.QuoteLiteral(slot) + `
  LEFT JOIN pg_stat_replication_slots st ON st.slot_name = s.slot_name
  LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid`
 }
@@ -71,7 +72,7 @@ func olderSlotQuery(slot string) string {
 	return `SELECT 'slot' AS kind, o.slot_name AS name, coalesce(o.active_pid, 0) AS pid, o.database, CASE WHEN o.active THEN 'active' ELSE 'inactive' END AS state,
  extract(epoch FROM clock_timestamp() - (to_json(o)->>'inactive_since')::timestamptz)::float8 AS age,
  pg_wal_lsn_diff(s.restart_lsn, o.restart_lsn)::bigint AS behind
- FROM pg_replication_slots o JOIN pg_replication_slots s ON s.slot_name = ` + quoteLiteral(slot) + `
+ FROM pg_replication_slots o JOIN pg_replication_slots s ON s.slot_name = ` + pg.QuoteLiteral(slot) + `
  WHERE o.restart_lsn < s.restart_lsn ORDER BY o.restart_lsn LIMIT 1`
 }
 
@@ -86,7 +87,7 @@ func (r *healthRow) health(name string, sent, received time.Time) slot.Health {
 	case r.Standby:
 		h.Hidden = "transactions of the primary, which hold back this slot too: ask the primary"
 	case !r.SeesAll:
-		h.Hidden = "what other roles' sessions do: GRANT pg_monitor TO " + quoteIdent(r.Role) + ";"
+		h.Hidden = "what other roles' sessions do: GRANT pg_monitor TO " + pg.QuoteIdent(r.Role) + ";"
 	}
 	if r.KeepMB >= 0 {
 		h.KeepBytes = r.KeepMB << 20
@@ -94,7 +95,7 @@ func (r *healthRow) health(name string, sent, received time.Time) slot.Health {
 	if r.Slot == nil {
 		return h
 	}
-	s := r.Slot.state()
+	s := r.Slot.State()
 	h.Exists, h.Restart, h.Confirmed = true, s.Restart, s.Confirmed
 	h.WALStatus, h.Invalidation, h.Active, h.ActivePID = s.WALStatus, s.Invalidation, s.Active, s.ActivePID
 	if r.Slot.Database != "" {

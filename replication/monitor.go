@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/slot"
 )
 
@@ -76,32 +77,32 @@ func (m *Monitor) Read(ctx context.Context) (slot.Health, error) {
 }
 
 func (m *Monitor) connect(ctx context.Context) (*pgconn.PgConn, error) {
-	cc, err := m.cfg.sqlConfig()
+	cc, err := m.cfg.database().SQLConfig()
 	if err != nil {
 		return nil, err
 	}
 	cc.RuntimeParams["statement_timeout"] = statementTimeout
-	return m.cfg.connect(ctx, cc, "connect")
+	return pg.Connect(ctx, cc, "connect")
 }
 
 // Close ends the connection.
 func (m *Monitor) Close() { m.drop() }
 
 func (m *Monitor) drop() {
-	closeConn(m.conn)
+	pg.Close(m.conn)
 	m.conn = nil
 }
 
 func (m *Monitor) read(ctx context.Context) (slot.Health, error) {
 	sent := time.Now()
-	r, err := row[healthRow](ctx, m.conn, "read the slot", healthQuery(m.cfg.Slot))
+	r, err := pg.Row[healthRow](ctx, m.conn, "read the slot", healthQuery(m.cfg.Slot))
 	if err != nil {
 		return slot.Health{}, err
 	}
 	h := r.health(m.cfg.Slot, sent, time.Now())
 	m.observeInactive(&h, r.InactiveFor == nil)
 	if m.walDir && r.MayList {
-		dir, err := row[struct{ Bytes int64 }](ctx, m.conn, "measure pg_wal", walDirQuery)
+		dir, err := pg.Row[struct{ Bytes int64 }](ctx, m.conn, "measure pg_wal", walDirQuery)
 		if err != nil {
 			return slot.Health{}, err
 		}
@@ -133,7 +134,7 @@ func (m *Monitor) observeInactive(h *slot.Health, untold bool) {
 func (m *Monitor) blocker(ctx context.Context, h *slot.Health) (*slot.Blocker, error) {
 	seen := m.seen
 	m.seen = map[string]sighting{}
-	slots, err := rows[blockerRow](ctx, m.conn, "find an older slot", olderSlotQuery(m.cfg.Slot))
+	slots, err := pg.Rows[blockerRow](ctx, m.conn, "find an older slot", olderSlotQuery(m.cfg.Slot))
 	if err != nil {
 		return nil, err
 	}
@@ -141,7 +142,7 @@ func (m *Monitor) blocker(ctx context.Context, h *slot.Health) (*slot.Blocker, e
 	if len(slots) > 0 && slots[0].Behind > h.RetainedBytes {
 		return m.named(&slots[0], seen, h), nil
 	}
-	found, err := rows[blockerRow](ctx, m.conn, "find the oldest transaction", blockerQuery)
+	found, err := pg.Rows[blockerRow](ctx, m.conn, "find the oldest transaction", blockerQuery)
 	if err != nil {
 		return nil, err
 	}
@@ -160,7 +161,7 @@ func (m *Monitor) blocker(ctx context.Context, h *slot.Health) (*slot.Blocker, e
 
 type blockerRow struct {
 	Kind        slot.BlockerKind
-	Xid         oid
+	Xid         pg.OID
 	Name        string
 	PID         int32
 	Database    string
@@ -199,9 +200,9 @@ func (m *Monitor) named(r *blockerRow, seen map[string]sighting, h *slot.Health)
 	}
 	switch r.Kind {
 	case slot.BlockedByPrepared:
-		b.End = fmt.Sprintf("ROLLBACK PREPARED %s; -- in database %s, or COMMIT PREPARED", strings.TrimSpace(quoteLiteral(r.Name)), quoteIdent(r.Database))
+		b.End = fmt.Sprintf("ROLLBACK PREPARED %s; -- in database %s, or COMMIT PREPARED", strings.TrimSpace(pg.QuoteLiteral(r.Name)), pg.QuoteIdent(r.Database))
 	case slot.BlockedBySlot:
-		b.End = fmt.Sprintf("SELECT pg_drop_replication_slot(%s);", quoteLiteral(r.Name))
+		b.End = fmt.Sprintf("SELECT pg_drop_replication_slot(%s);", pg.QuoteLiteral(r.Name))
 		if r.PID != 0 {
 			b.End += fmt.Sprintf(" -- only if nobody needs it; first end its reader, pid %d", r.PID)
 		}

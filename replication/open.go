@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // A Source is one database with one slot, one publication and the tables in it. It opens sessions that read it, and looks
@@ -59,52 +60,52 @@ type making struct {
 }
 
 func (s *Source) openWith(ctx context.Context, m making) (*Session, error) {
-	conn, err := s.cfg.connectReplication(ctx)
+	conn, err := s.cfg.database().ConnectReplication(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sql, err := s.cfg.connectSQL(ctx)
+	sql, err := s.cfg.database().ConnectSQL(ctx)
 	if err != nil {
-		closeConn(conn)
+		pg.Close(conn)
 		return nil, err
 	}
 	session, err := s.open(ctx, conn, sql, m)
 	if err != nil {
-		closeConn(conn)
-		closeConn(sql)
+		pg.Close(conn)
+		pg.Close(sql)
 		return nil, err
 	}
 	return session, nil
 }
 
 func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, m making) (*Session, error) {
-	sys, err := identify(ctx, conn)
+	sys, err := pg.Identify(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
-	f, err := s.cfg.describe(ctx, sql)
+	f, err := s.cfg.names().Describe(ctx, sql)
 	if err != nil {
 		return nil, err
 	}
-	f.streams = true
-	stream, err := row[struct{ Started, Timeout string }](ctx, conn, "read wal_sender_timeout",
+	f.Streams = true
+	stream, err := pg.Row[struct{ Started, Timeout string }](ctx, conn, "read wal_sender_timeout",
 		"SELECT pg_postmaster_start_time()::text AS started, (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout') AS timeout")
 	if err != nil {
 		return nil, err
 	}
-	if stream.Started != f.server.Started {
+	if stream.Started != f.Server.Started {
 		// With several hosts, or behind a name that moves, what one server says must not be taken for the other's.
 		return nil, fault.Retry(fmt.Errorf("two connections to source.dsn reached two servers"))
 	}
-	f.server.SenderTimeout = stream.Timeout // a session can have its own
+	f.Server.SenderTimeout = stream.Timeout // a session can have its own
 
-	lost := f.slot != nil && f.slot.lost() != ""
+	lost := f.Slot != nil && f.Slot.Lost() != ""
 	var made madeSlot
-	if here := f.slot != nil && !lost; here || f.slot == nil && m.slot || lost && m.replaceLost {
+	if here := f.Slot != nil && !lost; here || f.Slot == nil && m.slot || lost && m.replaceLost {
 		if f, made, err = s.prepare(ctx, conn, sql, f, lost, m); err != nil {
 			return nil, err
 		}
-		if err := f.publishing.steady(); err != nil && !made.created {
+		if err := f.Publishing.Steady(); err != nil && !made.created {
 			return nil, err
 		}
 	}
@@ -125,17 +126,17 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, m making) (
 }
 
 // connectBeside opens another connection in replication mode to the server that f is of.
-func (s *Source) connectBeside(ctx context.Context, f *facts) (*pgconn.PgConn, error) {
-	conn, err := s.cfg.connectReplication(ctx)
+func (s *Source) connectBeside(ctx context.Context, f *pg.Facts) (*pgconn.PgConn, error) {
+	conn, err := s.cfg.database().ConnectReplication(ctx)
 	if err != nil {
 		return nil, err
 	}
-	started, err := row[struct{ Started string }](ctx, conn, "read the server's start", "SELECT pg_postmaster_start_time()::text AS started")
-	if err == nil && started.Started != f.server.Started {
+	started, err := pg.Row[struct{ Started string }](ctx, conn, "read the server's start", "SELECT pg_postmaster_start_time()::text AS started")
+	if err == nil && started.Started != f.Server.Started {
 		err = fault.Retry(fmt.Errorf("two connections to source.dsn reached two servers"))
 	}
 	if err != nil {
-		closeConn(conn)
+		pg.Close(conn)
 		return nil, err
 	}
 	return conn, nil
@@ -143,8 +144,8 @@ func (s *Source) connectBeside(ctx context.Context, f *facts) (*pgconn.PgConn, e
 
 // prepare checks everything, and makes what may be made. It returns the facts as they are afterwards. Where the slot replaces one
 // that was lost, the rows that are there are part of a gap that a person has accepted: nothing is left to ask about them.
-func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *facts, lost bool, m making) (_ *facts, made madeSlot, err error) {
-	makes := lost || f.slot == nil && s.cfg.Create
+func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, lost bool, m making) (_ *pg.Facts, made madeSlot, err error) {
+	makes := lost || f.Slot == nil && s.cfg.Create
 	if err := s.judge(f, makes); err != nil || !makes {
 		return f, made, err
 	}
@@ -157,23 +158,23 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *facts
 		return nil, made, err
 	}
 	// Somebody else may have made the one or the other in the same moment: what is there now is judged, not what was asked for.
-	timeout := f.server.SenderTimeout
-	if f, err = s.cfg.describe(ctx, sql); err != nil {
+	timeout := f.Server.SenderTimeout
+	if f, err = s.cfg.names().Describe(ctx, sql); err != nil {
 		return nil, made, err
 	}
-	f.streams, f.server.SenderTimeout = true, timeout
+	f.Streams, f.Server.SenderTimeout = true, timeout
 	return f, made, s.judge(f, false)
 }
 
-func (s *Source) judge(f *facts, makes bool) error {
-	if f.slot != nil && f.slot.Type == "logical" && f.slot.Confirmed == 0 && f.slot.lost() == "" {
-		return fault.Retry(fmt.Errorf("slot %s is just being made by process %d", s.cfg.Slot, f.slot.ActivePID))
+func (s *Source) judge(f *pg.Facts, makes bool) error {
+	if f.Slot != nil && f.Slot.Type == "logical" && f.Slot.Confirmed == 0 && f.Slot.Lost() == "" {
+		return fault.Retry(fmt.Errorf("slot %s is just being made by process %d", s.cfg.Slot, f.Slot.ActivePID))
 	}
 	found := s.cfg.judge(f, makes)
 	if bad := firstFail(found); bad != nil {
 		err := bad.err(false)
-		if fault.NeedsPerson(err) && f.slot != nil {
-			err = fault.Person(fmt.Errorf("%w; events after %s may be missing", err, position(f.slot.Confirmed)), s.cfg.afterLoss(f, bad))
+		if fault.NeedsPerson(err) && f.Slot != nil {
+			err = fault.Person(fmt.Errorf("%w; events after %s may be missing", err, position(f.Slot.Confirmed)), s.cfg.afterLoss(f, bad))
 		}
 		return err
 	}
@@ -188,29 +189,29 @@ func (s *Source) judge(f *facts, makes bool) error {
 	return nil
 }
 
-func identityOf(sys system, cfg *Config, f *facts) cdc.Identity {
+func identityOf(sys pg.System, cfg *Config, f *pg.Facts) cdc.Identity {
 	return cdc.Identity{
-		SystemID: sys.id, Timeline: sys.timeline, History: sys.history,
-		Database: f.server.Database, Slot: cfg.Slot, Server: cdc.Position(f.server.LSN),
-		Recovering: f.server.Recovery, SlotFound: f.slot.state(),
-		Published: f.publishing.Published, Settled: f.publishing.settled, Time: f.server.Now, Started: f.server.Started,
+		SystemID: sys.ID, Timeline: sys.Timeline, History: sys.History,
+		Database: f.Server.Database, Slot: cfg.Slot, Server: cdc.Position(f.Server.LSN),
+		Recovering: f.Server.Recovery, SlotFound: f.Slot.State(),
+		Published: f.Publishing.Published, Settled: f.Publishing.Settled, Time: f.Server.Now, Started: f.Server.Started,
 	}
 }
 
 // session is what a Session needs from here. at is the server's address.
-func (s *Source) session(identity cdc.Identity, f *facts, at net.Addr) sessionConfig {
-	opened := f.server
+func (s *Source) session(identity cdc.Identity, f *pg.Facts, at net.Addr) sessionConfig {
+	opened := f.Server
 	cfg := sessionConfig{
 		slot: s.cfg.Slot, publication: s.cfg.Publication, messages: s.cfg.Messages,
-		walSenderTimeout: millis(opened.SenderTimeout), confirmKeepalives: s.cfg.ConfirmKeepalives,
+		walSenderTimeout: pg.Millis(opened.SenderTimeout), confirmKeepalives: s.cfg.ConfirmKeepalives,
 		logger: s.cfg.Logger, identity: identity,
 		recheck: func(ctx context.Context) (cdc.Identity, error) { return s.recheck(ctx, identity, opened) },
 		probe:   s.probeAt(at),
-		roots:   f.roots(),
+		roots:   f.Roots(),
 	}
 	if s.cfg.WantCatalog {
 		cfg.catalog = func(ctx context.Context, rel *cdc.Relation) error {
-			return s.beside(ctx, func(sql *pgconn.PgConn) error { return fillCatalog(ctx, sql, rel) })
+			return s.beside(ctx, func(sql *pgconn.PgConn) error { return pg.FillCatalog(ctx, sql, rel) })
 		}
 	}
 	return cfg
@@ -218,59 +219,64 @@ func (s *Source) session(identity cdc.Identity, f *facts, at net.Addr) sessionCo
 
 // beside does something on an ordinary connection made for it.
 func (s *Source) beside(ctx context.Context, do func(sql *pgconn.PgConn) error) error {
-	sql, err := s.cfg.connectSQL(ctx)
+	sql, err := s.cfg.database().ConnectSQL(ctx)
 	if err != nil {
 		return err
 	}
-	defer closeConn(sql)
+	defer pg.Close(sql)
 	return do(sql)
+}
+
+// Connect opens an ordinary connection for work on the users' own tables (pg.Database.ConnectForTables). The caller closes it.
+func (s *Source) Connect(ctx context.Context) (*pgconn.PgConn, error) {
+	return s.cfg.database().ConnectForTables(ctx)
 }
 
 // probeAt makes a probe of the server at one address, which the stream comes from. Anything else that source.dsn leads to
 // says nothing about that server: not another of its hosts, nor the one that its name means by now.
 func (s *Source) probeAt(at net.Addr) func(context.Context) error {
 	return func(ctx context.Context) error {
-		cc, err := s.cfg.sqlConfig()
+		cc, err := s.cfg.database().SQLConfig()
 		if err != nil {
 			return err
 		}
 		cc.LookupFunc = func(context.Context, string) ([]string, error) { return []string{at.String()}, nil }
 		dial := cc.DialFunc
 		cc.DialFunc = func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx, at.Network(), at.String()) }
-		sql, err := s.cfg.connect(ctx, cc, "connect")
+		sql, err := pg.Connect(ctx, cc, "connect")
 		if err != nil {
 			return err
 		}
-		defer closeConn(sql)
+		defer pg.Close(sql)
 		_, err = sql.Exec(ctx, "SELECT 1").ReadAll()
-		return classify(err)
+		return pg.Classify(err)
 	}
 }
 
 // recheck reads the identity once more, for a session that found was and opened. Another server, another life of the server
 // or another timeline is not judged here: opening anew reads it whole.
-func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened serverFacts) (cdc.Identity, error) {
+func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened pg.Server) (cdc.Identity, error) {
 	now := was
 	err := s.beside(ctx, func(sql *pgconn.PgConn) error {
-		server, err := readServer(ctx, sql)
+		server, err := pg.ReadServer(ctx, sql)
 		if err != nil {
 			return err
 		}
 		if server.Started != opened.Started || server.SystemID != opened.SystemID || server.Recovery != opened.Recovery || server.Timeline != opened.Timeline {
 			return fault.Retry(errors.New("the server is not the one that the session was opened on"))
 		}
-		slot, err := readSlot(ctx, sql, s.cfg.Slot)
+		slot, err := pg.ReadSlot(ctx, sql, s.cfg.Slot)
 		if err != nil {
 			return err
 		}
-		now.Server, now.Time, now.SlotFound = cdc.Position(server.LSN), server.Now, slot.state()
+		now.Server, now.Time, now.SlotFound = cdc.Position(server.LSN), server.Now, slot.State()
 		now.SlotFound.Created = was.SlotFound.Created && slot != nil
-		p, err := s.cfg.readPublishing(ctx, sql, server.Version) // the slot may have been waited for a long time
+		p, err := s.cfg.names().ReadPublishing(ctx, sql, server.Version) // the slot may have been waited for a long time
 		if err != nil {
 			return err
 		}
-		now.Published, now.Settled = p.Published, p.settled
-		return p.steady()
+		now.Published, now.Settled = p.Published, p.Settled
+		return p.Steady()
 	})
 	if err != nil {
 		return cdc.Identity{}, fmt.Errorf("read slot %s again: %w", s.cfg.Slot, err)
@@ -282,32 +288,32 @@ func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened serverFac
 // into each table and the mapped columns in it. It says what was found, also beside an error that needs a person: then
 // something is missing, and events may be missing with it. A retryable error says only that Postgres could not be asked.
 func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
-	sql, err := s.cfg.connectSQL(ctx)
+	sql, err := s.cfg.database().ConnectSQL(ctx)
 	if err != nil {
 		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
-	defer closeConn(sql)
-	f, err := s.cfg.describe(ctx, sql)
+	defer pg.Close(sql)
+	f, err := s.cfg.names().Describe(ctx, sql)
 	if err != nil {
 		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
-	found = identityOf(system{id: f.server.SystemID, timeline: f.server.Timeline}, &s.cfg, f)
+	found = identityOf(pg.System{ID: f.Server.SystemID, Timeline: f.Server.Timeline}, &s.cfg, f)
 	if bad := firstFail(s.cfg.judgeRunning(f)); bad != nil {
-		if bad.behave == lostEvents && f.slot != nil && f.slot.lost() == "" {
+		if bad.behave == lostEvents && f.Slot != nil && f.Slot.Lost() == "" {
 			found.Unpublished = bad.Detail
 		}
 		bad.Fix = s.cfg.afterLoss(f, bad)
 		return found, bad.err(true)
 	}
-	return found, f.publishing.steady()
+	return found, f.Publishing.Steady()
 }
 
 // afterLoss is what to do about something that the stream rested on: to mend it is not enough, since what was written meanwhile is missing.
-func (c *Config) afterLoss(f *facts, bad *Finding) string {
+func (c *Config) afterLoss(f *pg.Facts, bad *Finding) string {
 	switch {
-	case f.slot == nil || f.slot.lost() != "":
+	case f.Slot == nil || f.Slot.Lost() != "":
 		return recoverGone
-	case f.publication == nil || bad.Fix == "":
+	case f.Publication == nil || bad.Fix == "":
 		return recoverWithout(c.Slot)
 	}
 	return bad.Fix + " The slot does not give what was written in the meantime. Then run walpost recover: it publishes from the table exactly what is missing."

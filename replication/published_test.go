@@ -6,6 +6,8 @@ import (
 
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/testenv"
+
+	ipg "github.com/walpost/walpost/internal/pg"
 )
 
 // changedBy are what may happen to a publication, and what the next look says of it: "" where nothing is missing.
@@ -133,16 +135,16 @@ func TestAStandbyPublishesTheSame(t *testing.T) {
 			sb.CatchUp(t, pg)
 			sb.Promote(t)
 			s.cfg.DSN = sb.DSN(w.value("SELECT current_database()"))
-			sql, err := s.cfg.connectSQL(t.Context())
+			sql, err := s.cfg.database().ConnectSQL(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer closeConn(sql)
-			f, err := s.cfg.describe(t.Context(), sql)
+			defer ipg.Close(sql)
+			f, err := s.cfg.names().Describe(t.Context(), sql)
 			if err != nil {
 				t.Fatal(err)
 			}
-			found := identityOf(system{id: f.server.SystemID}, &s.cfg, f)
+			found := identityOf(ipg.System{ID: f.Server.SystemID}, &s.cfg, f)
 			if err := checkpoint.JudgePublished(rec, found); err != nil || found.Published.OID == 0 || found.Started == before.Started {
 				t.Errorf("%v, found %+v", err, found)
 			}

@@ -14,6 +14,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // A Session is one replication connection and, from Start on, the stream of one slot. It promises what relay.Session
@@ -58,10 +59,6 @@ func newSession(conn *pgconn.PgConn, sql prober, cfg sessionConfig) *Session {
 	return &Session{conn: conn, sql: sql, cfg: cfg, identity: cfg.identity, suspect: make(chan struct{}, 1)}
 }
 
-// prepareStream sets what the connection of a stream needs beyond what every connection does. Without the warnings of the
-// server a Session could not see that rows are being skipped.
-func prepareStream(cc *pgconn.Config) { cc.RuntimeParams["client_min_messages"] = "warning" }
-
 // Identity is what Open found; after Start, what was found once more while this session holds the slot.
 func (s *Session) Identity() cdc.Identity { return s.identity }
 
@@ -82,7 +79,7 @@ func (s *Session) FreeSnapshot() {
 	conn := s.exporter
 	s.exporter, s.snapshot = nil, ""
 	s.freeing.Unlock()
-	closeConn(conn)
+	pg.Close(conn)
 }
 
 // Start takes the slot and streams from at. A slot in use is waited for until ctx ends.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -439,7 +440,7 @@ func TestARefusedStartHasTheServersReason(t *testing.T) {
 				w.send(serverError("ERROR", c.code, "no"), ready())
 			}()
 			err := s.Start(t.Context(), 100)
-			if sqlState(err) != c.code || fault.Retryable(err) != c.retry || fault.NeedsPerson(err) != c.person {
+			if ipg.SQLState(err) != c.code || fault.Retryable(err) != c.retry || fault.NeedsPerson(err) != c.person {
 				t.Errorf("%v: retryable %t, needs a person %t", err, fault.Retryable(err), fault.NeedsPerson(err))
 			}
 			if _, again := s.Next(t.Context(), time.Second); !errors.Is(again, err) {

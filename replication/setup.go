@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // SetupOptions say what of the setup is wanted. The zero value wants nothing.
@@ -27,7 +28,7 @@ type SetupOptions struct {
 // FullSetup wants everything, as for an empty database: what SetupSQL shows where there is no connection to ask.
 func FullSetup(cfg Config) SetupOptions {
 	role := "walpost"
-	if cc, err := cfg.connConfig(); err == nil && cc.User != "" {
+	if cc, err := cfg.database().Config(); err == nil && cc.User != "" {
 		role = cc.User
 	}
 	var schemas []string
@@ -74,9 +75,9 @@ func SetupSQL(cfg Config, opts SetupOptions) string {
 func statements(cfg *Config, opts SetupOptions) []statement {
 	var all []statement
 	add := func(what, comment, sql string) { all = append(all, statement{what, comment, sql}) }
-	role := quoteIdent(opts.Role)
+	role := pg.QuoteIdent(opts.Role)
 	for _, s := range opts.Schemas {
-		add("schema "+s, "Where the table lives.", "CREATE SCHEMA "+quoteIdent(s)+";")
+		add("schema "+s, "Where the table lives.", "CREATE SCHEMA "+pg.QuoteIdent(s)+";")
 	}
 	for _, t := range opts.Tables {
 		add("table "+t.String(), `The outbox. The application inserts one row for each event, in the transaction that changes the data.
@@ -99,7 +100,7 @@ With GRANT pg_monitor TO `+role+`; it can also name the transactions of others t
 	}
 	for _, t := range opts.Grants {
 		add("the right to read "+t.String(), "For what reads the table itself: counting rows before the slot is made, verify, replay, recover.",
-			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON %s TO %s;", quoteIdent(t.Schema), role, t.SQL(), role))
+			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON %s TO %s;", pg.QuoteIdent(t.Schema), role, t.SQL(), role))
 	}
 	for _, t := range opts.Cleans {
 		cleans(add, t, &cfg.Outbox, opts.Role)
@@ -114,7 +115,7 @@ With GRANT pg_monitor TO `+role+`; it can also name the transactions of others t
 	}
 	if opts.Slot {
 		add("slot "+cfg.Slot, `The slot remembers what was read, and holds the WAL of what was not: make it when walpost is about to run, and drop it when
-walpost is not wanted any more (SELECT pg_drop_replication_slot(`+quoteLiteral(cfg.Slot)+`);). Rows from before it are not published.`,
+walpost is not wanted any more (SELECT pg_drop_replication_slot(`+pg.QuoteLiteral(cfg.Slot)+`);). Rows from before it are not published.`,
 			slotSQL(cfg))
 	}
 	return all
@@ -124,7 +125,7 @@ walpost is not wanted any more (SELECT pg_drop_replication_slot(`+quoteLiteral(c
 func (s *Source) Missing(ctx context.Context) (SetupOptions, error) {
 	var opts SetupOptions
 	err := s.beside(ctx, func(sql *pgconn.PgConn) error {
-		f, err := s.cfg.describe(ctx, sql)
+		f, err := s.cfg.names().Describe(ctx, sql)
 		if err != nil {
 			return err
 		}
@@ -135,15 +136,15 @@ func (s *Source) Missing(ctx context.Context) (SetupOptions, error) {
 	return opts, err
 }
 
-func (c *Config) missing(f *facts) SetupOptions {
-	server := &f.server
+func (c *Config) missing(f *pg.Facts) SetupOptions {
+	server := &f.Server
 	opts := SetupOptions{
 		Role: server.Role, AlterRole: !server.Super && !server.Replication && !server.Managed,
-		Publication: f.publication == nil, Slot: f.slot == nil && !c.SlotWithSnapshot,
+		Publication: f.Publication == nil, Slot: f.Slot == nil && !c.SlotWithSnapshot,
 	}
-	for i := range f.tables {
-		switch t := &f.tables[i]; {
-		case !t.exists():
+	for i := range f.Tables {
+		switch t := &f.Tables[i]; {
+		case !t.Exists():
 			opts.Tables = append(opts.Tables, t.Table)
 			if t.NoSchema && !slices.Contains(opts.Schemas, t.Table.Schema) {
 				opts.Schemas = append(opts.Schemas, t.Table.Schema)
@@ -159,19 +160,19 @@ func (c *Config) missing(f *facts) SetupOptions {
 // them. It returns what it made, also where it ends with an error. A slot is refused over a table that has rows until
 // Config.SnapshotChosen, and beside a slot that is there a missing publication is not made: it would not help.
 func (s *Source) Apply(ctx context.Context) (made []string, err error) {
-	sql, err := s.cfg.connectSQL(ctx)
+	sql, err := s.cfg.database().ConnectSQL(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer closeConn(sql)
-	f, err := s.cfg.describe(ctx, sql)
+	defer pg.Close(sql)
+	f, err := s.cfg.names().Describe(ctx, sql)
 	if err != nil {
 		return nil, err
 	}
 	opts := s.cfg.missing(f)
 	opts.Grants = nil // not needed for the stream, and only the table's owner can give them
 	j := &judgement{cfg: &s.cfg, f: f, makes: opts.Slot}
-	if j.known() && f.publication == nil {
+	if j.known() && f.Publication == nil {
 		j.noPublication(false)
 		return nil, j.found[0].err(false)
 	}
@@ -194,21 +195,21 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 			break // by the command, which is bounded and says whom it waits for
 		}
 		if _, err := sql.Exec(ctx, step.sql).ReadAll(); err != nil {
-			if sqlState(err) == stateNoRight {
+			if pg.SQLState(err) == pg.StateNoRight {
 				return made, fault.WithHint(fmt.Errorf("make %s: %w", step.what, err), "Run as a role that may: "+step.sql)
 			}
-			return made, classify(fmt.Errorf("make %s: %w", step.what, err))
+			return made, pg.Classify(fmt.Errorf("make %s: %w", step.what, err))
 		}
 		made = append(made, step.what)
 	}
 	if !opts.Slot {
 		return made, nil
 	}
-	conn, err := s.cfg.connectReplication(ctx)
+	conn, err := s.cfg.database().ConnectReplication(ctx)
 	if err != nil {
 		return made, err
 	}
-	defer closeConn(conn)
+	defer pg.Close(conn)
 	slot, err := s.makeSlot(ctx, conn, sql, f, false)
 	if slot.created {
 		made = append(made, "slot "+s.cfg.Slot)

@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // Outbox says what a setup makes of the tables for the one who removes old rows (package cleanup). The stream needs none of it.
@@ -29,7 +31,7 @@ func outboxSQL(t Table, o *Outbox) string {
 	key, primary, end := " PRIMARY KEY", "", ");"
 	column := "created_at"
 	if c := o.timeColumn(); c != column {
-		column = quoteIdent(c)
+		column = pg.QuoteIdent(c)
 	}
 	if o.Partitioned { // its key must hold the column that it is partitioned by
 		key, primary, end = "", ",\n  PRIMARY KEY (id, "+column+")", ") PARTITION BY RANGE ("+column+");"
@@ -53,12 +55,12 @@ BEGIN
     EXECUTE format('CREATE TABLE %%I.%%I PARTITION OF %%I.%%I FOR VALUES FROM (%%L) TO (%%L)', %[1]s, %[2]s || to_char(today + d, '"_p"YYYYMMDD'),
       %[1]s, %[2]s, (today + d)::text || ' 00:00:00+00', (today + d + 1)::text || ' 00:00:00+00');
   END LOOP;
-END $$;`, quoteLiteral(t.Schema), quoteLiteral(t.Name))
+END $$;`, pg.QuoteLiteral(t.Schema), pg.QuoteLiteral(t.Name))
 }
 
 // cleans adds the rights of the one who removes old rows.
 func cleans(add func(what, comment, sql string), t Table, o *Outbox, name string) {
-	role := quoteIdent(name)
+	role := pg.QuoteIdent(name)
 	if o.Owns {
 		add("the owner of "+t.String(), `For cleanup.mode drop_partitions: only the owner makes, detaches and drops partitions, and the table's owner is not that of the
 partitions that are there.`,
@@ -70,13 +72,13 @@ BEGIN
   FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = %[4]s::regclass LOOP
     EXECUTE format('ALTER TABLE %%s OWNER TO %%I', part, %[5]s);
   END LOOP;
-END $$;`, quoteIdent(t.Schema), role, t.SQL(), quoteLiteral(t.SQL()), quoteLiteral(name)))
+END $$;`, pg.QuoteIdent(t.Schema), role, t.SQL(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(name)))
 	}
 	if o.Deletes {
 		add("the right to delete from "+t.String(), `For cleanup.mode delete. The right to update is what passing over locked rows takes (FOR UPDATE SKIP LOCKED); nothing is updated.
 Each pass finds the old rows by an index that begins with the time. (A partitioned table takes the index without CONCURRENTLY, and each of its
 partitions needs the grant: walpost check names those that lack it.)`,
-			fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%[2]s) ON %[1]s TO %[3]s;\nCREATE INDEX CONCURRENTLY ON %[1]s (%[2]s);", t.SQL(), quoteIdent(o.timeColumn()), role))
+			fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%[2]s) ON %[1]s TO %[3]s;\nCREATE INDEX CONCURRENTLY ON %[1]s (%[2]s);", t.SQL(), pg.QuoteIdent(o.timeColumn()), role))
 	}
 }
 
@@ -86,11 +88,11 @@ func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []Ta
 		return nil, nil
 	}
 	for _, t := range c.tables() {
-		found, err := rows[struct{ May bool }](ctx, sql, "look at the rights on "+t.String(), fmt.Sprintf(
+		found, err := pg.Rows[struct{ May bool }](ctx, sql, "look at the rights on "+t.String(), fmt.Sprintf(
 			`SELECT CASE WHEN %v THEN pg_has_role(c.relowner, 'USAGE') AND has_schema_privilege(c.relnamespace, 'CREATE')
   AND NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = c.oid AND NOT pg_has_role(p.relowner, 'USAGE'))
  ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'DELETE') AND has_any_column_privilege(c.oid, 'UPDATE') END AS may
- FROM pg_class c WHERE c.oid = to_regclass(%s)`, c.Outbox.Owns, quoteLiteral(t.SQL())))
+ FROM pg_class c WHERE c.oid = to_regclass(%s)`, c.Outbox.Owns, pg.QuoteLiteral(t.SQL())))
 		if err != nil {
 			return nil, err
 		}

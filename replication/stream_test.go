@@ -12,6 +12,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -358,7 +359,7 @@ func TestAKilledWalsenderIsWorthAnotherTry(t *testing.T) {
 		kill := "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = current_database()"
 		s := w.stream(0)
 		w.exec(kill)
-		if err := w.dies(s); !fault.Retryable(err) || sqlState(err) != "57P01" {
+		if err := w.dies(s); !fault.Retryable(err) || ipg.SQLState(err) != "57P01" {
 			t.Errorf("reading: %v", err)
 		}
 		s = w.stream(0)

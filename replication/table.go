@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // A TableReader reads rows of the configured tables over SQL, as the inserts that the stream would have given for them: the
@@ -23,7 +24,7 @@ type TableReader struct {
 	commits bool   // the server keeps commit timestamps (track_commit_timestamp)
 	sees    string // what the snapshot sees, as pg_current_snapshot prints it
 	xmax    string // the first full transaction id that it does not
-	at      lsn    // a position behind every transaction that it sees
+	at      pg.LSN // a position behind every transaction that it sees
 }
 
 type readTable struct {
@@ -44,27 +45,27 @@ type TableOptions struct {
 // select from them, and nothing of the slot or the publication.
 func (s *Source) ReadTables(ctx context.Context, opts TableOptions) (*TableReader, error) {
 	r := &TableReader{cfg: &s.cfg}
-	f := &facts{}
+	f := &pg.Facts{}
 	version := 0
 	err := s.beside(ctx, func(sql *pgconn.PgConn) (err error) {
-		if version, err = serverVersion(ctx, sql); err != nil {
+		if version, err = pg.ServerVersion(ctx, sql); err != nil {
 			return err
 		}
-		return s.cfg.describePublished(ctx, sql, f)
+		return s.cfg.names().DescribePublished(ctx, sql, f)
 	})
 	if err != nil {
 		return nil, err
 	}
-	for i := range f.tables {
-		t := &f.tables[i]
-		if !t.exists() {
+	for i := range f.Tables {
+		t := &f.Tables[i]
+		if !t.Exists() {
 			return nil, fault.Config(fmt.Errorf("source.table: table %s does not exist", t.Table), "walpost setup prints the SQL that makes it.")
 		}
 		if !t.Readable {
 			return nil, fault.WithHint(fmt.Errorf("table %s: the role has no right to read it", t.Table),
 				fmt.Sprintf("GRANT SELECT ON %s TO …; (streaming does not need that right, reading the table does)", t.Table.SQL()))
 		}
-		rt := readTable{Table: t.Table, partitioned: t.Kind == "p", relation: t.streamed(f.publication, version)}
+		rt := readTable{Table: t.Table, partitioned: t.Kind == "p", relation: t.Streamed(f.Publication, version)}
 		r.tables = append(r.tables, rt)
 	}
 	if err := r.open(ctx, opts, version); err != nil {
@@ -73,74 +74,48 @@ func (s *Source) ReadTables(ctx context.Context, opts TableOptions) (*TableReade
 	return r, nil
 }
 
-// streamed is the relation as the stream has it: the columns that are published, in their order.
-func (t *tableFacts) streamed(p *publicationFacts, version int) *cdc.Relation {
-	var listed []string // nothing is known of them where the table is not published, and before 15
-	if p != nil {
-		if published := p.table(t.Table); published != nil {
-			listed = published.Columns
-		}
-	}
-	rel := *t.relation
-	rel.Columns = nil
-	for i, c := range t.Columns {
-		in := len(listed) == 0
-		for _, name := range listed {
-			in = in || name == c.Name
-		}
-		// 15 lists generated columns too, and no server before 18 sends them; 18 lists those that it sends.
-		if in && c.Generated != "" && (version < 180000 || len(listed) == 0) {
-			in = false
-		}
-		if in {
-			rel.Columns = append(rel.Columns, t.relation.Columns[i])
-		}
-	}
-	return &rel
-}
-
 // open connects and begins the transaction. The connection is set up as the stream's is, search path included: what a regclass
 // column prints depends on it.
 func (r *TableReader) open(ctx context.Context, opts TableOptions, version int) error {
-	cc, err := r.cfg.connConfig()
+	cc, err := r.cfg.database().Config()
 	if err != nil {
 		return err
 	}
 	cc.RuntimeParams["statement_timeout"] = strconv.FormatInt(opts.Timeout.Milliseconds(), 10)
 	cc.RuntimeParams["lock_timeout"] = "5s"
 	cc.RuntimeParams["idle_in_transaction_session_timeout"] = "0"
-	if r.conn, err = r.cfg.connect(ctx, cc, "connect to read the table"); err != nil {
+	if r.conn, err = pg.Connect(ctx, cc, "connect to read the table"); err != nil {
 		return err
 	}
 	begin := ""
-	if version >= failoverVersion { // the parameter came with 17
+	if version >= pg.FailoverVersion { // the parameter came with 17
 		begin = "SET transaction_timeout = 0; "
 	}
 	begin += "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 	if opts.Snapshot != "" {
-		begin += "; SET TRANSACTION SNAPSHOT " + quoteLiteral(opts.Snapshot)
+		begin += "; SET TRANSACTION SNAPSHOT " + pg.QuoteLiteral(opts.Snapshot)
 	}
 	if _, err = r.conn.Exec(ctx, begin).ReadAll(); err == nil {
 		type snapshot struct {
 			On         bool
 			Sees, XMax string
-			At         lsn
+			At         pg.LSN
 		}
 		var now snapshot
-		now, err = row[snapshot](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
+		now, err = pg.Row[snapshot](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
  pg_current_snapshot()::text AS sees, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END AS at`)
 		r.commits, r.sees, r.xmax, r.at = now.On, now.Sees, now.XMax, now.At
 	}
 	if err != nil {
 		r.Close()
-		return classify(fmt.Errorf("begin to read the table: %w", err))
+		return pg.Classify(fmt.Errorf("begin to read the table: %w", err))
 	}
 	return nil
 }
 
 // Close frees the snapshot and the connection.
-func (r *TableReader) Close() { closeConn(r.conn) }
+func (r *TableReader) Close() { pg.Close(r.conn) }
 
 // KeepsCommitTimes says whether the server keeps the commit times of transactions (track_commit_timestamp).
 func (r *TableReader) KeepsCommitTimes() bool { return r.commits }
@@ -186,7 +161,7 @@ func (t *readTable) from() string {
 func (t *readTable) columns() string {
 	names := make([]string, len(t.relation.Columns))
 	for i := range t.relation.Columns {
-		names[i] = "t." + quoteIdent(t.relation.Columns[i].Name)
+		names[i] = "t." + pg.QuoteIdent(t.relation.Columns[i].Name)
 	}
 	return strings.Join(names, ", ")
 }
@@ -248,7 +223,7 @@ func (r *Rows) Next() (*cdc.Event, error) {
 		got := reader.Values()
 		n := len(r.values)
 		if len(got) != n+4 {
-			return nil, fmt.Errorf("%s: %w: %d columns", r.step, errAnswer, len(got))
+			return nil, fmt.Errorf("%s: %w: %d columns", r.step, pg.ErrAnswer, len(got))
 		}
 		commit, key, id, skippable := got[n], got[n+1], got[n+2], got[n+3]
 		if r.place.Nth == 0 || string(key) != r.place.Key {
@@ -265,7 +240,7 @@ func (r *Rows) Next() (*cdc.Event, error) {
 		if r.CommitKnown {
 			us, err := strconv.ParseInt(string(commit), 10, 64)
 			if err != nil {
-				return nil, fmt.Errorf("%s: %w: commit time %q", r.step, errAnswer, commit)
+				return nil, fmt.Errorf("%s: %w: commit time %q", r.step, pg.ErrAnswer, commit)
 			}
 			at = time.UnixMicro(us).UTC()
 		}
@@ -295,7 +270,7 @@ func (r *Rows) end() error {
 }
 
 func (r *Rows) fault(err error) error {
-	err = classify(fmt.Errorf("%s: %w", r.step, err))
+	err = pg.Classify(fmt.Errorf("%s: %w", r.step, err))
 	if r.hint != nil {
 		err = r.hint(err)
 	}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // FromJSON gives one row that is not in the table: a JSON object by column names, each value read by the column's type, as
@@ -38,16 +39,16 @@ func (r *TableReader) FromJSON(ctx context.Context, table Table, object []byte) 
 	var defaults []string
 	for i := range t.relation.Columns {
 		c := &t.relation.Columns[i]
-		list[i] = "t." + quoteIdent(c.Name)
+		list[i] = "t." + pg.QuoteIdent(c.Name)
 		if !given[c.Name] && c.HasDefault {
 			list[i] = "(" + c.Default + ")::" + c.TypeName
 			defaults = append(defaults, c.Name)
 		}
 	}
 	sql := fmt.Sprintf("SELECT %s, NULL, NULL, NULL, false FROM json_populate_record(NULL::%s, %s) t",
-		strings.Join(list, ", "), t.SQL(), quoteLiteral(string(object)))
+		strings.Join(list, ", "), t.SQL(), pg.QuoteLiteral(string(object)))
 	return r.query(ctx, t, "read the row as one of "+t.String(), sql, func(err error) error {
-		if sqlState(err) != stateReadOnly {
+		if pg.SQLState(err) != stateReadOnly {
 			return err
 		}
 		return fault.Config(fmt.Errorf("a default of %s would write, as a sequence does: %w", strings.Join(defaults, ", "), err),

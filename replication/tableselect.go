@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // An Order is how rows of a table are sorted. Of two rows that were written by one transaction, and that the order does not
@@ -75,7 +76,7 @@ func (r *TableReader) Select(ctx context.Context, sel Selection) (*Rows, error) 
 		}
 		id = c + "::text"
 		if sel.ID != nil {
-			where = append(where, c+" = "+quoteLiteral(*sel.ID))
+			where = append(where, c+" = "+pg.QuoteLiteral(*sel.ID))
 		}
 	}
 	if since, err := r.since(t, &sel); err != nil {
@@ -125,7 +126,7 @@ func (t *readTable) column(name string) (string, error) {
 	if t.relation.Index(name) < 0 {
 		return "", noColumn(t, name)
 	}
-	return "t." + quoteIdent(name), nil
+	return "t." + pg.QuoteIdent(name), nil
 }
 
 const commitTimestamp = "pg_xact_commit_timestamp(t.xmin)"
@@ -135,7 +136,7 @@ func (r *TableReader) since(t *readTable, sel *Selection) (string, error) {
 	if sel.Since.IsZero() {
 		return "", nil
 	}
-	at := quoteLiteral(sel.Since.UTC().Format("2006-01-02 15:04:05.999999")+"+00") + "::timestamptz"
+	at := pg.QuoteLiteral(sel.Since.UTC().Format("2006-01-02 15:04:05.999999")+"+00") + "::timestamptz"
 	switch {
 	case r.commits:
 		// A row without a commit time is from before the server kept them. That may be after Since only where it kept none then.
@@ -155,7 +156,7 @@ func (r *TableReader) after(t *readTable, sel *Selection) (done, same string, er
 	// than 2^32 transactions. Ids below 3 are older than any.
 	xmin := "t.xmin::text::bigint"
 	seen := fmt.Sprintf("(%s < 3 OR pg_visible_in_snapshot(greatest(%s - ((%s - %s) & 4294967295), 3)::text::xid8, %s::pg_snapshot))",
-		xmin, r.xmax, r.xmax, xmin, quoteLiteral(sel.After.Sees))
+		xmin, r.xmax, r.xmax, xmin, pg.QuoteLiteral(sel.After.Sees))
 	var less, equal string
 	switch sel.Order.By {
 	case ByCommit:
@@ -173,7 +174,7 @@ func (r *TableReader) after(t *readTable, sel *Selection) (done, same string, er
 		if err != nil {
 			return "", "", err
 		}
-		less, equal = c+" < "+quoteLiteral(sel.After.Key), c+" = "+quoteLiteral(sel.After.Key)
+		less, equal = c+" < "+pg.QuoteLiteral(sel.After.Key), c+" = "+pg.QuoteLiteral(sel.After.Key)
 	default:
 		return "", "", errors.New("an order by nothing has no place to go on behind")
 	}
@@ -182,7 +183,7 @@ func (r *TableReader) after(t *readTable, sel *Selection) (done, same string, er
 
 // skip is how many rows of After's key are to be left out: all up to it, where it is still where it was.
 func (r *TableReader) skip(ctx context.Context, t *readTable, same, id string, keys []string, after Place) (int, error) {
-	at, err := rows[struct{ ID *string }](ctx, r.conn, "find where the reading of "+t.String()+" was", fmt.Sprintf(
+	at, err := pg.Rows[struct{ ID *string }](ctx, r.conn, "find where the reading of "+t.String()+" was", fmt.Sprintf(
 		"SELECT %s AS id FROM %s WHERE %s ORDER BY %s OFFSET %d LIMIT 1", id, t.from(), same, strings.Join(keys, ", "), after.Nth-1))
 	if err != nil {
 		return 0, err
@@ -285,7 +286,7 @@ func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order, key st
 		return "rows", nil
 	}
 	for _, c := range checks {
-		found, err := row[struct{ Found bool }](ctx, r.conn, "look at the order of "+t.String(), "SELECT EXISTS ("+c.query+") AS found")
+		found, err := pg.Row[struct{ Found bool }](ctx, r.conn, "look at the order of "+t.String(), "SELECT EXISTS ("+c.query+") AS found")
 		if err != nil {
 			return "", err
 		}
@@ -308,7 +309,7 @@ func (r *TableReader) Cuts(ctx context.Context, table Table, since time.Time, ti
 	}
 	age := commitTimestamp
 	if !r.commits {
-		age = "t." + quoteIdent(timeColumn)
+		age = "t." + pg.QuoteIdent(timeColumn)
 	}
 	return r.aged(ctx, t, young, age)
 }
@@ -331,7 +332,7 @@ func (r *TableReader) Timed(ctx context.Context, table Table, since time.Time) (
 
 // aged says whether every row that a condition selects has an age.
 func (r *TableReader) aged(ctx context.Context, t *readTable, condition, age string) (bool, error) {
-	unknown, err := row[struct{ Found bool }](ctx, r.conn, "look at the age of the rows of "+t.String(),
+	unknown, err := pg.Row[struct{ Found bool }](ctx, r.conn, "look at the age of the rows of "+t.String(),
 		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s IS NULL) AS found", t.from(), condition, age))
 	return !unknown.Found, err
 }
@@ -361,11 +362,11 @@ func (r *TableReader) Holes(ctx context.Context, table Table, column string, sin
 		Before, Last *int64
 		Rows         int64
 	}
-	n, err := row[counts](ctx, r.conn, "count the holes of "+column, fmt.Sprintf(`WITH b AS (SELECT max(%[1]s) AS before FROM %[2]s WHERE NOT %[3]s)
+	n, err := pg.Row[counts](ctx, r.conn, "count the holes of "+column, fmt.Sprintf(`WITH b AS (SELECT max(%[1]s) AS before FROM %[2]s WHERE NOT %[3]s)
  SELECT b.before, (SELECT count(*) FROM %[2]s WHERE %[1]s > b.before) AS rows,
  greatest((SELECT max(%[1]s) FROM %[2]s), (SELECT CASE WHEN has_sequence_privilege(s.oid, 'SELECT, USAGE') THEN pg_sequence_last_value(s.oid::regclass) END
   FROM pg_class s WHERE s.oid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass)) AS last FROM b`,
-		c, t.from(), young, quoteLiteral(t.SQL()), quoteLiteral(column)))
+		c, t.from(), young, pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(column)))
 	if err != nil || n.Before == nil || n.Last == nil {
 		return 0, false, err
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // How a slot in use is waited for. The server logs every try as an error, so they are not frequent.
@@ -36,7 +37,7 @@ func (s *Session) takeSlot(ctx context.Context, at cdc.Position) error {
 			}
 			return nil
 		}
-		if refused.Code != stateInUse {
+		if refused.Code != pg.StateInUse {
 			return s.startFault(refused)
 		}
 		if logged.IsZero() || time.Since(logged) >= inUseEvery {
@@ -66,11 +67,11 @@ func (s *Session) holder(ctx context.Context) int32 {
 // startCommand is START_REPLICATION for our slot. Streaming, binary and two_phase stay off: transactions arrive whole, as
 // text, in commit order.
 func (s *Session) startCommand(at cdc.Position) string {
-	options := "proto_version '1', publication_names " + quoteText(quoteIdent(s.cfg.publication))
+	options := "proto_version '1', publication_names " + quoteText(pg.QuoteIdent(s.cfg.publication))
 	if s.cfg.messages {
 		options += ", messages 'true'"
 	}
-	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (%s)", quoteIdent(s.cfg.slot), at, options)
+	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (%s)", pg.QuoteIdent(s.cfg.slot), at, options)
 }
 
 // tryStart sends START_REPLICATION and waits for the answer. A refusal leaves the connection ready for another try.

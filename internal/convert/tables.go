@@ -4,7 +4,7 @@ import (
 	"regexp"
 	"strings"
 
-	"github.com/walpost/walpost/internal/pgname"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // A table is one that the connector captures.
@@ -12,14 +12,14 @@ type table struct{ schema, name string }
 
 // sql is the table as SQL and walpost read names.
 func (t table) sql() string {
-	return pgname.QuoteIfNeeded(t.schema) + "." + pgname.QuoteIfNeeded(t.name)
+	return pg.QuoteIfNeeded(t.schema) + "." + pg.QuoteIfNeeded(t.name)
 }
 
 func (t table) shown() string { return printable(t.sql()) }
 
 // parseTable reads schema.table as SQL does: folded to lower case unless in double quotes.
 func parseTable(s string) (table, bool) {
-	names, err := pgname.Split(strings.TrimSpace(s))
+	names, err := pg.SplitName(strings.TrimSpace(s))
 	if err != nil || len(names) != 2 {
 		return table{}, false
 	}

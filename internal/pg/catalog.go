@@ -1,4 +1,4 @@
-package replication
+package pg
 
 import (
 	"context"
@@ -19,26 +19,26 @@ type catalogColumn struct {
 	HasDefault    bool `json:"has_default"`
 	Default       string
 	TypeName      string `json:"type_name"`
-	BaseType      oid    `json:"base_type"`
+	BaseType      OID    `json:"base_type"`
 	BaseTypeMod   *int32 `json:"base_typmod"`
 	BaseName      string `json:"base_name"`
-	Element       oid
+	Element       OID
 	ElementName   string `json:"element_name"`
 	Labels        []string
 	ElementLabels []string `json:"element_labels"`
 }
 
-// fillCatalog fills the catalog fields of rel's columns: types by their OID, the rest by the column's name in the table as it
+// FillCatalog fills the catalog fields of rel's columns: types by their OID, the rest by the column's name in the table as it
 // is now. A column or a table that is gone meanwhile has only its type; a type that is gone has nothing. Names of types
 // outside pg_catalog come with their schema.
-func fillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) error {
+func FillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) error {
 	if len(rel.Columns) == 0 {
 		return nil
 	}
 	values := make([]string, len(rel.Columns))
 	for i := range rel.Columns {
 		c := &rel.Columns[i]
-		values[i] = fmt.Sprintf("(%d, %s::name, %d::oid, %d)", i, quoteLiteral(c.Name), c.TypeOID, c.TypeMod)
+		values[i] = fmt.Sprintf("(%d, %s::name, %d::oid, %d)", i, QuoteLiteral(c.Name), c.TypeOID, c.TypeMod)
 	}
 	// The walk down a chain of domains ends at the type that is none; on the way down the first typmod counts (only the domain
 	// at the bottom can have one).
@@ -62,13 +62,13 @@ func fillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
  FROM v LEFT JOIN pg_type t ON t.oid = v.typ LEFT JOIN base b ON b.ord = v.ord LEFT JOIN pg_type e ON e.oid = b.element
  LEFT JOIN pg_attribute a ON a.attrelid = ` + fmt.Sprintf("%d", rel.ID) + `::oid AND a.attname = v.col AND a.attnum > 0 AND NOT a.attisdropped
  LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated = ''`
-	columns, err := rows[catalogColumn](ctx, conn, "read the catalog for "+rel.String(), query)
+	columns, err := Rows[catalogColumn](ctx, conn, "read the catalog for "+rel.String(), query)
 	if err != nil {
 		return err
 	}
 	for _, c := range columns {
 		if c.Ord < 0 || c.Ord >= len(rel.Columns) {
-			return fmt.Errorf("read the catalog for %s: %w: column %d", rel, errAnswer, c.Ord)
+			return fmt.Errorf("read the catalog for %s: %w: column %d", rel, ErrAnswer, c.Ord)
 		}
 		col := &rel.Columns[c.Ord]
 		col.NotNull, col.PrimaryKey, col.Generated = c.NotNull, c.PrimaryKey, c.Generated

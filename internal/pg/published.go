@@ -1,4 +1,4 @@
-package replication
+package pg
 
 import (
 	"context"
@@ -12,38 +12,39 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// publishing is what identifies the publication and its entries for the tables, as one statement sees them.
-type publishing struct {
+// Publishing is what identifies the publication and its entries for the tables, as one statement sees them.
+type Publishing struct {
 	cdc.Published
-	settled bool
+	// Settled says that the publication is older than everything that the slot still gives.
+	Settled bool
 }
 
-// readPublishing reads which rows of the catalog publish the tables. It must come after the server's position was read: a
+// ReadPublishing reads which rows of the catalog publish the tables. It must come after the server's position was read: a
 // publication that is as it was is then known to have been so up to that position.
-func (c *Config) readPublishing(ctx context.Context, conn *pgconn.PgConn, version int) (publishing, error) {
-	p := publishing{Published: cdc.Published{Publication: c.Publication}}
+func (n Names) ReadPublishing(ctx context.Context, conn *pgconn.PgConn, version int) (Publishing, error) {
+	p := Publishing{Published: cdc.Published{Publication: n.Publication}}
 	type entry struct {
 		By        string
-		OID, XMin oid
+		OID, XMin OID
 	}
 	type table struct {
 		Ord     int
-		OID     oid
+		OID     OID
 		Entries []entry
 	}
-	found, err := rows[struct {
-		OID, XMin oid
+	found, err := Rows[struct {
+		OID, XMin OID
 		Settled   bool
 		Tables    []table
-	}](ctx, conn, "read what publication "+c.Publication+" publishes", c.publishingQuery(version))
+	}](ctx, conn, "read what publication "+n.Publication+" publishes", n.publishingQuery(version))
 	if err != nil || len(found) == 0 {
 		return p, err
 	}
-	tables := c.tables()
-	p.OID, p.XMin, p.settled = uint32(found[0].OID), uint32(found[0].XMin), found[0].Settled
+	tables := n.Tables
+	p.OID, p.XMin, p.Settled = uint32(found[0].OID), uint32(found[0].XMin), found[0].Settled
 	for _, t := range found[0].Tables {
 		if t.Ord < 0 || t.Ord >= len(tables) {
-			return p, fmt.Errorf("read what publication %s publishes: %w: table %d", c.Publication, errAnswer, t.Ord)
+			return p, fmt.Errorf("read what publication %s publishes: %w: table %d", n.Publication, ErrAnswer, t.Ord)
 		}
 		published := cdc.PublishedTable{Name: tables[t.Ord].String(), OID: uint32(t.OID)}
 		for _, e := range t.Entries {
@@ -55,9 +56,9 @@ func (c *Config) readPublishing(ctx context.Context, conn *pgconn.PgConn, versio
 	return p, nil
 }
 
-// steady is an error where the publication was found to be in order, and a table has no entry in it: another session is
+// Steady is an error where the publication was found to be in order, and a table has no entry in it: another session is
 // changing it.
-func (p *publishing) steady() error {
+func (p *Publishing) Steady() error {
 	for i := range p.Tables {
 		if t := &p.Tables[i]; len(t.Entries) == 0 {
 			return fault.Retry(fmt.Errorf("publication %s is just being changed: table %s has no entry in it", p.Publication, t.Name))
@@ -71,17 +72,17 @@ func (p *publishing) steady() error {
 //
 // The slot's catalog_xmin is the oldest transaction that may have been open at a position which the slot has confirmed. What
 // an older transaction wrote was therefore there before everything that the slot still gives.
-func (c *Config) publishingQuery(version int) string {
-	values := []string{"(-1, NULL::text, NULL::text)"} // Config.Tables may be empty
-	for i, t := range c.tables() {
-		values = append(values, fmt.Sprintf("(%d, %s::text, %s::text)", i, quoteLiteral(t.Schema), quoteLiteral(t.Name)))
+func (n Names) publishingQuery(version int) string {
+	values := []string{"(-1, NULL::text, NULL::text)"} // there may be no tables
+	for i, t := range n.Tables {
+		values = append(values, fmt.Sprintf("(%d, %s::text, %s::text)", i, QuoteLiteral(t.Schema), QuoteLiteral(t.Name)))
 	}
 	schemas := ""
 	if version >= 150000 {
 		schemas = ` UNION ALL SELECT t.ord, '` + cdc.PublishedBySchema + `', pn.oid, pn.xmin FROM t JOIN pg_class a ON a.oid = ANY (t.above)
   JOIN pg_publication_namespace pn ON pn.pnnspid = a.relnamespace JOIN p ON p.oid = pn.pnpubid`
 	}
-	return `WITH p AS (SELECT oid, xmin, puballtables FROM pg_publication WHERE pubname = ` + quoteLiteral(c.Publication) + `),
+	return `WITH p AS (SELECT oid, xmin, puballtables FROM pg_publication WHERE pubname = ` + QuoteLiteral(n.Publication) + `),
  t AS (SELECT v.ord, c.oid, array_append(ARRAY(SELECT relid::oid FROM pg_partition_ancestors(c.oid)), c.oid) AS above
   FROM (VALUES ` + strings.Join(values, ", ") + `) v(ord, nsp, rel) JOIN pg_namespace n ON n.nspname = v.nsp
   JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = v.rel AND c.relkind IN ('r', 'p')),
@@ -91,6 +92,6 @@ func (c *Config) publishingQuery(version int) string {
  SELECT p.oid, p.xmin, (SELECT json_agg(json_build_object('ord', t.ord, 'oid', t.oid, 'entries',
    (SELECT json_agg(json_build_object('by', e.by, 'oid', e.oid, 'xmin', e.xmin) ORDER BY e.by, e.oid) FROM e WHERE e.ord = t.ord))) FROM t) AS tables,
   coalesce((SELECT bool_and(age(x.xmin) > age(s.catalog_xmin)) FROM pg_replication_slots s, (SELECT p.xmin UNION ALL SELECT e.xmin FROM e WHERE e.xmin IS NOT NULL) x
-   WHERE s.slot_name = ` + quoteLiteral(c.Slot) + `), false) AS settled
+   WHERE s.slot_name = ` + QuoteLiteral(n.Slot) + `), false) AS settled
  FROM p`
 }

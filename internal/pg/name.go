@@ -1,5 +1,4 @@
-// Package pgname reads and writes names of SQL as Postgres does.
-package pgname
+package pg
 
 import (
 	"errors"
@@ -11,9 +10,9 @@ import (
 // maxLength is NAMEDATALEN - 1. Postgres cuts longer names silently; here they are errors.
 const maxLength = 63
 
-// Split reads names with dots between them. A name is folded to lower case unless it is in double
+// SplitName reads names with dots between them. A name is folded to lower case unless it is in double
 // quotes, as in public."orderEvents". A quote in a quoted name is doubled.
-func Split(s string) (names []string, err error) {
+func SplitName(s string) (names []string, err error) {
 	for rest := s; ; rest = rest[1:] {
 		var name string
 		if name, rest, err = cut(rest); err != nil {
@@ -45,7 +44,7 @@ func cut(s string) (name, rest string, err error) {
 				continue
 			}
 			name, rest = b.String(), s[i+1:]
-			return name, rest, Check(name)
+			return name, rest, CheckName(name)
 		}
 		return "", "", errors.New("a quote is not closed")
 	}
@@ -70,7 +69,7 @@ func cut(s string) (name, rest string, err error) {
 	if end < len(s) && s[end] != '.' {
 		return "", "", fmt.Errorf("a name with %q in it must be in double quotes", firstRune(s[end:]))
 	}
-	return name, s[end:], Check(name)
+	return name, s[end:], CheckName(name)
 }
 
 // firstRune is the first character of s.
@@ -79,8 +78,8 @@ func firstRune(s string) string {
 	return s[:n]
 }
 
-// Check returns why a name is not valid.
-func Check(name string) error {
+// CheckName returns why a name is not valid.
+func CheckName(name string) error {
 	switch {
 	case name == "":
 		return errors.New("a name is empty")
@@ -92,13 +91,51 @@ func Check(name string) error {
 	return nil
 }
 
-// Quote returns a name in double quotes.
-func Quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
+// QuoteIdent returns a name in double quotes.
+func QuoteIdent(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 
-// QuoteIfNeeded returns a name that Split reads as the same name, quoted only if it must be.
+// QuoteIfNeeded returns a name that SplitName reads as the same name, quoted only if it must be.
 func QuoteIfNeeded(name string) string {
 	if got, rest, err := cut(name); err == nil && rest == "" && got == name {
 		return name
 	}
-	return Quote(name)
+	return QuoteIdent(name)
+}
+
+// A Table is the name of a table as the catalog has it: unquoted, in its own case.
+type Table struct{ Schema, Name string }
+
+// ParseTable reads a table's name as SQL does: schema.table or table (then in public), each folded
+// to lower case unless it is in double quotes, as in public."orderEvents". A quote inside quotes is
+// doubled.
+func ParseTable(s string) (Table, error) {
+	parts, err := SplitName(s)
+	if err != nil {
+		return Table{}, fmt.Errorf("%q is not a table name: %w", s, err)
+	}
+	switch len(parts) {
+	case 1:
+		return Table{"public", parts[0]}, nil
+	case 2:
+		return Table{parts[0], parts[1]}, nil
+	}
+	return Table{}, fmt.Errorf("%q is not a table name: it has %d parts; write schema.table", s, len(parts))
+}
+
+// String is the table as SQL would write it: quoted only where it must be.
+func (t Table) String() string {
+	return QuoteIfNeeded(t.Schema) + "." + QuoteIfNeeded(t.Name)
+}
+
+// SQL is the table, quoted.
+func (t Table) SQL() string { return QuoteIdent(t.Schema) + "." + QuoteIdent(t.Name) }
+
+// QuoteLiteral writes a string constant that means the same whatever standard_conforming_strings
+// says.
+func QuoteLiteral(s string) string {
+	s = strings.ReplaceAll(s, "'", "''")
+	if strings.Contains(s, `\`) {
+		return ` E'` + strings.ReplaceAll(s, `\`, `\\`) + `'`
+	}
+	return "'" + s + "'"
 }

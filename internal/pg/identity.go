@@ -1,4 +1,4 @@
-package replication
+package pg
 
 import (
 	"context"
@@ -14,41 +14,41 @@ import (
 // maxForks bounds a timeline history. Each promotion or point-in-time recovery adds one line.
 const maxForks = 100_000
 
-// system is what a server says of itself on a replication connection.
-type system struct {
-	id       string
-	timeline uint32
-	history  []cdc.Fork
+// A System is what a server says of itself on a replication connection.
+type System struct {
+	ID       string
+	Timeline uint32
+	History  []cdc.Fork
 }
 
-// identify asks a replication connection who is on the other end, and where its history forked.
-func identify(ctx context.Context, conn *pgconn.PgConn) (system, error) {
-	var s system
+// Identify asks a replication connection who is on the other end, and where its history forked.
+func Identify(ctx context.Context, conn *pgconn.PgConn) (System, error) {
+	var s System
 	fields, err := command(ctx, conn, "IDENTIFY_SYSTEM")
 	if err != nil {
 		return s, err
 	}
 	if len(fields) < 4 || len(fields[0]) == 0 {
-		return s, fmt.Errorf("IDENTIFY_SYSTEM: %w: %d columns", errAnswer, len(fields))
+		return s, fmt.Errorf("IDENTIFY_SYSTEM: %w: %d columns", ErrAnswer, len(fields))
 	}
-	s.id = string(fields[0])
+	s.ID = string(fields[0])
 	timeline, err := strconv.ParseUint(string(fields[1]), 10, 32)
 	if err != nil || timeline == 0 {
-		return s, fmt.Errorf("IDENTIFY_SYSTEM: %w: timeline %q", errAnswer, fields[1])
+		return s, fmt.Errorf("IDENTIFY_SYSTEM: %w: timeline %q", ErrAnswer, fields[1])
 	}
-	s.timeline = uint32(timeline)
-	if s.timeline == 1 {
+	s.Timeline = uint32(timeline)
+	if s.Timeline == 1 {
 		return s, nil
 	}
-	step := fmt.Sprintf("TIMELINE_HISTORY %d", s.timeline)
+	step := fmt.Sprintf("TIMELINE_HISTORY %d", s.Timeline)
 	if fields, err = command(ctx, conn, step); err != nil {
 		return s, err
 	}
 	if len(fields) != 2 {
-		return s, fmt.Errorf("%s: %w: %d columns", step, errAnswer, len(fields))
+		return s, fmt.Errorf("%s: %w: %d columns", step, ErrAnswer, len(fields))
 	}
-	if s.history, err = parseHistory(fields[1], s.timeline); err != nil {
-		return s, fmt.Errorf("%s: %w: %w", step, errAnswer, err)
+	if s.History, err = parseHistory(fields[1], s.Timeline); err != nil {
+		return s, fmt.Errorf("%s: %w: %w", step, ErrAnswer, err)
 	}
 	return s, nil
 }
@@ -57,10 +57,10 @@ func identify(ctx context.Context, conn *pgconn.PgConn) (system, error) {
 func command(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]byte, error) {
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
-		return nil, classify(fmt.Errorf("%s: %w", sql, err))
+		return nil, Classify(fmt.Errorf("%s: %w", sql, err))
 	}
 	if len(results) != 1 || len(results[0].Rows) != 1 {
-		return nil, fmt.Errorf("%s: %w: not one row", sql, errAnswer)
+		return nil, fmt.Errorf("%s: %w: not one row", sql, ErrAnswer)
 	}
 	return results[0].Rows[0], nil
 }

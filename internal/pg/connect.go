@@ -1,4 +1,4 @@
-package replication
+package pg
 
 import (
 	"context"
@@ -15,30 +15,30 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// connectSQL opens an ordinary connection. Its statements are bounded, so that nobody waits for a lock or a slow query of
+// ConnectSQL opens an ordinary connection. Its statements are bounded, so that nobody waits for a lock or a slow query of
 // ours for long.
-func (c *Config) connectSQL(ctx context.Context) (*pgconn.PgConn, error) {
-	cc, err := c.sqlConfig()
+func (d Database) ConnectSQL(ctx context.Context) (*pgconn.PgConn, error) {
+	cc, err := d.SQLConfig()
 	if err != nil {
 		return nil, err
 	}
-	return c.connect(ctx, cc, "connect")
+	return Connect(ctx, cc, "connect")
 }
 
-// Connect opens an ordinary connection for work on the users' own tables, with the text format that every connection has and with
-// bounded statements. Its search path is the role's, because triggers of the tables may rely on it: statements name schemas. The
-// caller closes it.
-func (s *Source) Connect(ctx context.Context) (*pgconn.PgConn, error) {
-	cc, err := s.cfg.sqlConfig()
+// ConnectForTables is ConnectSQL for work on the users' own tables. Its search path is the role's, because triggers of the tables
+// may rely on it: statements name schemas.
+func (d Database) ConnectForTables(ctx context.Context) (*pgconn.PgConn, error) {
+	cc, err := d.SQLConfig()
 	if err != nil {
 		return nil, err
 	}
 	delete(cc.RuntimeParams, "search_path")
-	return s.cfg.connect(ctx, cc, "connect")
+	return Connect(ctx, cc, "connect")
 }
 
-func (c *Config) sqlConfig() (*pgconn.Config, error) {
-	cc, err := c.connConfig()
+// SQLConfig is the configuration of ConnectSQL.
+func (d Database) SQLConfig() (*pgconn.Config, error) {
+	cc, err := d.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -54,9 +54,9 @@ func (c *Config) sqlConfig() (*pgconn.Config, error) {
 	return cc, nil
 }
 
-// connectReplication opens a connection in logical replication mode.
-func (c *Config) connectReplication(ctx context.Context) (*pgconn.PgConn, error) {
-	cc, err := c.connConfig()
+// ConnectReplication opens a connection in logical replication mode.
+func (d Database) ConnectReplication(ctx context.Context) (*pgconn.PgConn, error) {
+	cc, err := d.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -65,23 +65,25 @@ func (c *Config) connectReplication(ctx context.Context) (*pgconn.PgConn, error)
 	for _, name := range []string{"statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"} {
 		cc.RuntimeParams[name] = "0"
 	}
-	prepareStream(cc)
-	conn, err := c.connect(ctx, cc, "connect for replication")
+	// Without the warnings of the server a session could not see that rows are being skipped.
+	cc.RuntimeParams["client_min_messages"] = "warning"
+	conn, err := Connect(ctx, cc, "connect for replication")
 	if err != nil {
 		return nil, err
 	}
-	version, err := serverVersion(ctx, conn)
-	if err == nil && version >= failoverVersion { // the parameter came with 17
+	version, err := ServerVersion(ctx, conn)
+	if err == nil && version >= FailoverVersion { // the parameter came with 17
 		_, err = conn.Exec(ctx, "SET transaction_timeout = 0").ReadAll()
 	}
 	if err != nil {
-		closeConn(conn)
-		return nil, classify(fmt.Errorf("connect for replication: %w", err))
+		Close(conn)
+		return nil, Classify(fmt.Errorf("connect for replication: %w", err))
 	}
 	return conn, nil
 }
 
-func (c *Config) connect(ctx context.Context, cc *pgconn.Config, step string) (*pgconn.PgConn, error) {
+// Connect opens a connection and makes sure that it has the pinned settings.
+func Connect(ctx context.Context, cc *pgconn.Config, step string) (*pgconn.PgConn, error) {
 	conn, err := pgconn.ConnectConfig(ctx, cc)
 	if err != nil {
 		return nil, classifyConnect(fmt.Errorf("%s: %w", step, err), cc)
@@ -89,7 +91,7 @@ func (c *Config) connect(ctx context.Context, cc *pgconn.Config, step string) (*
 	// A proxy between us and Postgres may swallow settings.
 	for _, p := range pins {
 		if got := conn.ParameterStatus(p.name); got != "" && !p.same(got) {
-			closeConn(conn)
+			Close(conn)
 			return nil, fault.WithHint(fmt.Errorf("%s: the server did not take %s = %s (it has %q)", step, p.name, p.value, got),
 				"Connect to Postgres directly, not through a proxy that drops settings.")
 		}
@@ -97,8 +99,8 @@ func (c *Config) connect(ctx context.Context, cc *pgconn.Config, step string) (*
 	return conn, nil
 }
 
-// closeConn says goodbye without waiting for long, also when the caller's context has ended.
-func closeConn(conn *pgconn.PgConn) {
+// Close says goodbye without waiting for long, also when the caller's context has ended.
+func Close(conn *pgconn.PgConn) {
 	if conn == nil {
 		return
 	}
@@ -142,7 +144,7 @@ func classifyConnect(err error, cc *pgconn.Config) error {
 }
 
 func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
-	role := quoteIdent(cc.User)
+	role := QuoteIdent(cc.User)
 	switch {
 	case e.Code == "28P01":
 		return "Check the user of source.dsn and the password (source.password, source.password_file, the DSN or ~/.pgpass)."
@@ -153,9 +155,9 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
 	case e.Code == "3D000":
 		return "Check the database in source.dsn."
 	case e.Code == "42501" && cc.RuntimeParams["replication"] != "":
-		return replicationRightHint(cc.User)
+		return ReplicationRightHint(cc.User)
 	case e.Code == "42501":
-		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", quoteIdent(cc.Database), role)
+		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", QuoteIdent(cc.Database), role)
 	case e.Code == "08P01" && strings.Contains(e.Message, "startup parameter"):
 		return "This looks like a connection pooler. Connect to Postgres directly."
 	case e.Code == "42704" && strings.Contains(e.Message, "idle_session_timeout"):
@@ -166,26 +168,27 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
 	return ""
 }
 
-func replicationRightHint(user string) string {
-	role := quoteIdent(user)
+// ReplicationRightHint is what gives a role the right to replicate.
+func ReplicationRightHint(user string) string {
+	role := QuoteIdent(user)
 	return fmt.Sprintf("ALTER ROLE %s REPLICATION; (on Amazon RDS and Aurora: GRANT rds_replication TO %s;)", role, role)
 }
 
-// classify gives an error of a running connection its behaviour.
-func classify(err error) error {
+// Classify gives an error of a running connection its behaviour.
+func Classify(err error) error {
 	if err == nil {
 		return nil
 	}
 	var pgErr *pgconn.PgError
 	switch {
-	case hasBehaviour(err):
+	case HasBehaviour(err):
 		return err
 	case errors.As(err, &pgErr):
 		if retryableState(pgErr.Code) {
 			return fault.Retry(err)
 		}
-		if notUTF8(pgErr.Code) {
-			return fault.Person(err, repairText+" Then start again.")
+		if NotUTF8(pgErr.Code) {
+			return fault.Person(err, RepairText+" Then start again.")
 		}
 		return err
 	case isBug(err):
@@ -194,8 +197,8 @@ func classify(err error) error {
 	return fault.Retry(err) // the connection or a context
 }
 
-// hasBehaviour says whether somebody below has classified err already.
-func hasBehaviour(err error) bool {
+// HasBehaviour says whether somebody below has classified err already.
+func HasBehaviour(err error) bool {
 	var f interface{ Retryable() bool }
 	return errors.As(err, &f)
 }
@@ -204,7 +207,7 @@ func hasBehaviour(err error) bool {
 func isBug(err error) bool {
 	var a *json.UnmarshalTypeError
 	var b *json.SyntaxError
-	return errors.As(err, &a) || errors.As(err, &b) || errors.Is(err, errAnswer)
+	return errors.As(err, &a) || errors.As(err, &b) || errors.Is(err, ErrAnswer)
 }
 
 // retryableState says whether a SQLSTATE may go away by itself.

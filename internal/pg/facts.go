@@ -1,4 +1,4 @@
-package replication
+package pg
 
 import (
 	"context"
@@ -11,21 +11,27 @@ import (
 	"github.com/walpost/walpost/cdc"
 )
 
-// facts are what the catalog of a server says about everything a stream rests on. Reading them judges nothing.
-type facts struct {
-	server      serverFacts
-	slot        *slotFacts // nil: there is none of that name
-	publication *publicationFacts
-	tables      []tableFacts // one for each of Config.Tables, in order
-	publishing  publishing
-	// streams says that a connection in replication mode was accepted, which proves the right to it.
-	streams bool
+// Names are what to describe: names in the catalog.
+type Names struct {
+	Slot, Publication string
+	Tables            []Table
 }
 
-type serverFacts struct {
+// Facts are what the catalog of a server says about everything a stream rests on. Reading them judges nothing.
+type Facts struct {
+	Server      Server
+	Slot        *Slot // nil: there is none of that name
+	Publication *Publication
+	Tables      []TableFacts // one for each of Names.Tables, in order
+	Publishing  Publishing
+	// Streams says that a connection in replication mode was accepted, which proves the right to it.
+	Streams bool
+}
+
+type Server struct {
 	Version       int
 	Recovery      bool
-	LSN           lsn
+	LSN           LSN
 	Now           time.Time // by the server's clock
 	Started       string    // when the postmaster started: it tells two servers, or two lives of one, apart
 	SystemID      string    `json:"system_id"`
@@ -61,16 +67,16 @@ const serverQuery = `SELECT current_setting('server_version_num')::int AS versio
  has_database_privilege(current_database(), 'CREATE') AS can_create
  FROM pg_roles r WHERE r.rolname = current_user`
 
-// slotFacts is a row of pg_replication_slots; what a version does not have stays zero.
-type slotFacts struct {
+// A Slot is a row of pg_replication_slots; what a version does not have stays zero.
+type Slot struct {
 	Plugin        string
 	Type          string `json:"slot_type"`
 	Database      string
 	Temporary     bool
 	Active        bool
 	ActivePID     int32  `json:"active_pid"`
-	Restart       lsn    `json:"restart_lsn"`
-	Confirmed     lsn    `json:"confirmed_flush_lsn"`
+	Restart       LSN    `json:"restart_lsn"`
+	Confirmed     LSN    `json:"confirmed_flush_lsn"`
 	WALStatus     string `json:"wal_status"`
 	TwoPhase      bool   `json:"two_phase"`
 	Conflicting   bool
@@ -81,11 +87,11 @@ type slotFacts struct {
 }
 
 func slotQuery(name string) string {
-	return "SELECT * FROM pg_replication_slots WHERE slot_name = " + quoteLiteral(name)
+	return "SELECT * FROM pg_replication_slots WHERE slot_name = " + QuoteLiteral(name)
 }
 
-// lost is the reason why the server has invalidated the slot, or "".
-func (s *slotFacts) lost() string {
+// Lost is the reason why the server has invalidated the slot, or "".
+func (s *Slot) Lost() string {
 	switch {
 	case s.Invalidation != "": // 17 and newer
 		return s.Invalidation
@@ -95,13 +101,13 @@ func (s *slotFacts) lost() string {
 	return ""
 }
 
-func (s *slotFacts) state() cdc.SlotState {
+func (s *Slot) State() cdc.SlotState {
 	if s == nil {
 		return cdc.SlotState{}
 	}
 	state := cdc.SlotState{
 		Exists: true, Confirmed: cdc.Position(s.Confirmed), Restart: cdc.Position(s.Restart),
-		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus, Invalidation: s.lost(),
+		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus, Invalidation: s.Lost(),
 	}
 	if s.InactiveSince != nil && !s.Active {
 		state.InactiveSince = *s.InactiveSince
@@ -109,7 +115,7 @@ func (s *slotFacts) state() cdc.SlotState {
 	return state
 }
 
-type publicationFacts struct {
+type Publication struct {
 	AllTables bool `json:"puballtables"`
 	Insert    bool `json:"pubinsert"`
 	Update    bool `json:"pubupdate"`
@@ -117,37 +123,37 @@ type publicationFacts struct {
 	Truncate  bool `json:"pubtruncate"`
 	ViaRoot   bool `json:"pubviaroot"`
 
-	tables []publishedTable
+	Tables []PublishedTable `json:"-"`
 }
 
-// publishedTable is a row of pg_publication_tables. Before 15 there are no column lists and no filters.
-type publishedTable struct {
+// A PublishedTable is a row of pg_publication_tables. Before 15 there are no column lists and no filters.
+type PublishedTable struct {
 	Schema  string   `json:"schemaname"`
 	Name    string   `json:"tablename"`
 	Columns []string `json:"attnames"`
 	Filter  string   `json:"rowfilter"`
 }
 
-func (p *publicationFacts) table(t Table) *publishedTable {
-	for i := range p.tables {
-		if p.tables[i].Schema == t.Schema && p.tables[i].Name == t.Name {
-			return &p.tables[i]
+func (p *Publication) Table(t Table) *PublishedTable {
+	for i := range p.Tables {
+		if p.Tables[i].Schema == t.Schema && p.Tables[i].Name == t.Name {
+			return &p.Tables[i]
 		}
 	}
 	return nil
 }
 
 func publicationQuery(name string) string {
-	return "SELECT * FROM pg_publication WHERE pubname = " + quoteLiteral(name)
+	return "SELECT * FROM pg_publication WHERE pubname = " + QuoteLiteral(name)
 }
 
 func publishedQuery(name string) string {
-	return "SELECT * FROM pg_publication_tables WHERE pubname = " + quoteLiteral(name) + " ORDER BY schemaname, tablename"
+	return "SELECT * FROM pg_publication_tables WHERE pubname = " + QuoteLiteral(name) + " ORDER BY schemaname, tablename"
 }
 
-type tableFacts struct {
+type TableFacts struct {
 	Table       Table `json:"-"`
-	OID         oid
+	OID         OID
 	Kind        string // r table, p partitioned, v view, m materialized view, f foreign
 	Persistence string // p permanent, u unlogged, t temporary
 	Identity    string // replica identity: d, n, f, i
@@ -155,23 +161,23 @@ type tableFacts struct {
 	Owner       string
 	Owned       bool // by a role that we are
 	Readable    bool
-	Columns     []columnFacts
+	Columns     []Column
 	Similar     []string // where the table does not exist: names that differ in case only
 	NoSchema    bool     `json:"no_schema"`
 	Root        string   // of a partition: its topmost table
 	Partitions  []uint32 // OIDs of all below a partitioned table
 
-	relation *cdc.Relation // as Config.Needs sees it; nil where the table does not exist
+	Relation *cdc.Relation `json:"-"` // nil where the table does not exist
 }
 
-func (t *tableFacts) exists() bool { return t.OID != 0 }
+func (t *TableFacts) Exists() bool { return t.OID != 0 }
 
-// identified says that a row can be told by its replica identity.
-func (t *tableFacts) identified() bool {
+// Identified says that a row can be told by its replica identity.
+func (t *TableFacts) Identified() bool {
 	return t.Identity == "f" || t.Identity == "i" || t.Identity == "d" && t.HasKey
 }
 
-type columnFacts struct {
+type Column struct {
 	Name      string
 	Type      uint32
 	Typmod    int32
@@ -179,7 +185,7 @@ type columnFacts struct {
 	Generated string
 }
 
-func (t *tableFacts) column(name string) *columnFacts {
+func (t *TableFacts) Column(name string) *Column {
 	for i := range t.Columns {
 		if t.Columns[i].Name == name {
 			return &t.Columns[i]
@@ -191,7 +197,7 @@ func (t *tableFacts) column(name string) *columnFacts {
 func tablesQuery(tables []Table) string {
 	values := make([]string, len(tables))
 	for i, t := range tables {
-		values[i] = fmt.Sprintf("(%d, %s::text, %s::text)", i, quoteLiteral(t.Schema), quoteLiteral(t.Name))
+		values[i] = fmt.Sprintf("(%d, %s::text, %s::text)", i, QuoteLiteral(t.Schema), QuoteLiteral(t.Name))
 	}
 	return `SELECT c.oid, c.relkind AS kind, c.relpersistence AS persistence, c.relreplident AS identity,
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
@@ -210,89 +216,89 @@ func tablesQuery(tables []Table) string {
  ORDER BY v.ord`
 }
 
-// readSlot reads the slot of that name, or nil.
-func readSlot(ctx context.Context, conn *pgconn.PgConn, name string) (*slotFacts, error) {
-	slots, err := rows[slotFacts](ctx, conn, "read slot "+name, slotQuery(name))
+// ReadSlot reads the slot of that name, or nil.
+func ReadSlot(ctx context.Context, conn *pgconn.PgConn, name string) (*Slot, error) {
+	slots, err := Rows[Slot](ctx, conn, "read slot "+name, slotQuery(name))
 	if err != nil || len(slots) == 0 {
 		return nil, err
 	}
 	return &slots[0], nil
 }
 
-func readServer(ctx context.Context, conn *pgconn.PgConn) (serverFacts, error) {
-	return row[serverFacts](ctx, conn, "read the server's settings", serverQuery)
+func ReadServer(ctx context.Context, conn *pgconn.PgConn) (Server, error) {
+	return Row[Server](ctx, conn, "read the server's settings", serverQuery)
 }
 
-// describe reads everything about the slot, the publication and the tables; the server comes first, so that its position
+// Describe reads everything about the slot, the publication and the tables; the server comes first, so that its position
 // is one that the rest is not older than.
-func (c *Config) describe(ctx context.Context, conn *pgconn.PgConn) (*facts, error) {
-	server, err := readServer(ctx, conn)
+func (n Names) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, error) {
+	server, err := ReadServer(ctx, conn)
 	if err != nil {
 		return nil, err
 	}
-	f := &facts{server: server}
-	if f.slot, err = readSlot(ctx, conn, c.Slot); err != nil {
+	f := &Facts{Server: server}
+	if f.Slot, err = ReadSlot(ctx, conn, n.Slot); err != nil {
 		return nil, err
 	}
-	if err := c.describePublished(ctx, conn, f); err != nil {
+	if err := n.DescribePublished(ctx, conn, f); err != nil {
 		return nil, err
 	}
-	f.publishing, err = c.readPublishing(ctx, conn, server.Version)
+	f.Publishing, err = n.ReadPublishing(ctx, conn, server.Version)
 	return f, err
 }
 
-// describePublished reads the publication and the tables into f.
-func (c *Config) describePublished(ctx context.Context, conn *pgconn.PgConn, f *facts) error {
-	publications, err := rows[publicationFacts](ctx, conn, "read publication "+c.Publication, publicationQuery(c.Publication))
+// DescribePublished reads the publication and the tables into f.
+func (n Names) DescribePublished(ctx context.Context, conn *pgconn.PgConn, f *Facts) error {
+	publications, err := Rows[Publication](ctx, conn, "read publication "+n.Publication, publicationQuery(n.Publication))
 	if err != nil {
 		return err
 	}
-	f.publication = nil
+	f.Publication = nil
 	if len(publications) > 0 {
-		f.publication = &publications[0]
-		if f.publication.tables, err = rows[publishedTable](ctx, conn, "read the tables of publication "+c.Publication, publishedQuery(c.Publication)); err != nil {
+		f.Publication = &publications[0]
+		if f.Publication.Tables, err = Rows[PublishedTable](ctx, conn, "read the tables of publication "+n.Publication, publishedQuery(n.Publication)); err != nil {
 			return err
 		}
 	}
-	tables := c.tables()
+	tables := n.Tables
 	if len(tables) == 0 {
 		return nil
 	}
-	if f.tables, err = rows[tableFacts](ctx, conn, "read the tables", tablesQuery(tables)); err != nil {
+	if f.Tables, err = Rows[TableFacts](ctx, conn, "read the tables", tablesQuery(tables)); err != nil {
 		return err
 	}
-	if len(f.tables) != len(tables) {
-		return fmt.Errorf("read the tables: %w: %d rows for %d tables", errAnswer, len(f.tables), len(tables))
+	if len(f.Tables) != len(tables) {
+		return fmt.Errorf("read the tables: %w: %d rows for %d tables", ErrAnswer, len(f.Tables), len(tables))
 	}
-	for i := range f.tables {
-		t := &f.tables[i]
+	for i := range f.Tables {
+		t := &f.Tables[i]
 		t.Table = tables[i]
-		if !t.exists() {
+		if !t.Exists() {
 			continue
 		}
-		t.relation = t.asRelation()
-		if err := fillCatalog(ctx, conn, t.relation); err != nil {
+		t.Relation = t.asRelation()
+		if err := FillCatalog(ctx, conn, t.Relation); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// roots is the table that each partition's rows are rows of, by the partition's OID. A partition that is one of the tables itself stays itself.
-func (f *facts) roots() map[uint32]Table {
+// Roots is the table that each partition's rows are rows of, by the partition's OID. A partition that is one of the tables itself stays itself.
+func (f *Facts) Roots() map[uint32]Table {
 	roots := map[uint32]Table{}
-	for i := range f.tables {
-		for _, below := range f.tables[i].Partitions {
-			roots[below] = f.tables[i].Table
+	for i := range f.Tables {
+		for _, below := range f.Tables[i].Partitions {
+			roots[below] = f.Tables[i].Table
 		}
 	}
-	for i := range f.tables {
-		delete(roots, uint32(f.tables[i].OID))
+	for i := range f.Tables {
+		delete(roots, uint32(f.Tables[i].OID))
 	}
 	return roots
 }
 
-func (t *tableFacts) asRelation() *cdc.Relation {
+func (t *TableFacts) asRelation() *cdc.Relation {
 	rel := &cdc.Relation{ID: uint32(t.OID), Schema: t.Table.Schema, Name: t.Table.Name, Columns: make([]cdc.Column, len(t.Columns))}
 	if t.Identity != "" {
 		rel.ReplicaIdentity = t.Identity[0]
@@ -301,4 +307,30 @@ func (t *tableFacts) asRelation() *cdc.Relation {
 		rel.Columns[i] = cdc.Column{Name: c.Name, TypeOID: c.Type, TypeMod: c.Typmod, Key: c.Key}
 	}
 	return rel
+}
+
+// Streamed is the relation as the stream has it: the columns that are published, in their order.
+func (t *TableFacts) Streamed(p *Publication, version int) *cdc.Relation {
+	var listed []string // nothing is known of them where the table is not published, and before 15
+	if p != nil {
+		if published := p.Table(t.Table); published != nil {
+			listed = published.Columns
+		}
+	}
+	rel := *t.Relation
+	rel.Columns = nil
+	for i, c := range t.Columns {
+		in := len(listed) == 0
+		for _, name := range listed {
+			in = in || name == c.Name
+		}
+		// 15 lists generated columns too, and no server before 18 sends them; 18 lists those that it sends.
+		if in && c.Generated != "" && (version < 180000 || len(listed) == 0) {
+			in = false
+		}
+		if in {
+			rel.Columns = append(rel.Columns, t.Relation.Columns[i])
+		}
+	}
+	return &rel
 }

@@ -1,0 +1,38 @@
+package pg
+
+import (
+	"errors"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// SQLSTATEs that decide something: https://www.postgresql.org/docs/current/errcodes-appendix.html
+const (
+	StateUndefinedObject  = "42704"
+	StateNotInState       = "55000" // object_not_in_prerequisite_state: a lost slot, among others
+	StateInUse            = "55006"
+	StateNoRight          = "42501"
+	StateAdminShutdown    = "57P01"
+	StateCannotConnectNow = "57P03"
+	StateBadEncoding      = "22021" // character_not_in_repertoire: a text that is not valid in the client's encoding
+	StateNoConversion     = "22P05" // untranslatable_character
+	StateDuplicate        = "42710"
+	StateNotUnique        = "23505" // made by another session between the look for it and the insert into the catalog
+	StateCancelled        = "57014"
+	StateLimitReached     = "53400" // all replication slots are in use
+)
+
+// NotUTF8 reports whether the server could not give a text as UTF-8. In a database with the encoding SQL_ASCII a text may be any bytes.
+func NotUTF8(code string) bool { return code == StateBadEncoding || code == StateNoConversion }
+
+// RepairText says how to repair such a text.
+const RepairText = "A text cannot be given as UTF-8, such as one with other bytes in a database of the encoding SQL_ASCII. Repair the row in the table (UPDATE)."
+
+// SQLState is the SQLSTATE of the server's error in err's chain, or "".
+func SQLState(err error) string {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		return e.Code
+	}
+	return ""
+}

@@ -1,0 +1,195 @@
+package pg
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+func valid() Database { return Database{DSN: "postgres://u:geheim@db:5432/shop"} }
+
+func TestConnectionIsPinnedWhateverTheDSNSays(t *testing.T) {
+	t.Setenv("PGOPTIONS", "")
+	cfg := valid()
+	cfg.DSN += "?TIMEZONE=UTC&replication=database&application_name=mine"
+	cfg.Password = "other"
+	cc, err := cfg.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range pins {
+		if cc.RuntimeParams[p.name] != p.value {
+			t.Errorf("%s is %q", p.name, cc.RuntimeParams[p.name])
+		}
+	}
+	if _, twice := cc.RuntimeParams["TIMEZONE"]; twice || cc.RuntimeParams["replication"] != "" {
+		t.Errorf("left over: %v", cc.RuntimeParams)
+	}
+	if cc.RuntimeParams["application_name"] != "mine" || cc.Password != "other" || cc.ConnectTimeout != defaultConnectTimeout || cc.ValidateConnect == nil {
+		t.Errorf("%v %s %v", cc.RuntimeParams, cc.Password, cc.ConnectTimeout)
+	}
+	cfg.DSN += "&target_session_attrs=any&connect_timeout=3"
+	cfg.ApplicationName = "shop relay"
+	if cc, err = cfg.Config(); err != nil || cc.ValidateConnect != nil || cc.ConnectTimeout.Seconds() != 3 || cc.RuntimeParams["application_name"] != "shop relay" {
+		t.Errorf("%v %+v", err, cc)
+	}
+	for dsn, want := range map[string]string{"postgres://u@h/shop": "shop", "host=h user=u dbname='my shop'": "my shop", "postgres://u@h": "u"} {
+		cfg.DSN = dsn
+		if got, err := cfg.Name(); err != nil || got != want {
+			t.Errorf("database of %s: %q %v", dsn, got, err)
+		}
+	}
+}
+
+func TestConnectErrorsSayWhetherTryingAgainCanHelp(t *testing.T) {
+	refused := func(code, message string) error {
+		return fmt.Errorf("server error: %w", &pgconn.PgError{Severity: "FATAL", Code: code, Message: message})
+	}
+	cfg := valid()
+	cc, err := cfg.Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		err           error
+		behaves, hint string
+	}{
+		{errors.New("connection refused"), "retry", ""},
+		{refused("57P03", "the database system is starting up"), "retry", ""},
+		{refused("53300", "sorry, too many clients already"), "retry", ""},
+		{refused("28P01", "password authentication failed"), "fail", "source.password"},
+		{refused("28000", `no pg_hba.conf entry for host "10.0.0.1"`), "fail", `pg_hba.conf`},
+		{refused("28000", `role "u" does not exist`), "fail", `ALTER ROLE "u" LOGIN`},
+		{refused("3D000", `database "shop" does not exist`), "fail", "source.dsn"},
+		{refused("42501", `permission denied for database "shop"`), "fail", `GRANT CONNECT ON DATABASE "shop" TO "u";`},
+		{refused("08P01", "unsupported startup parameter: extra_float_digits"), "fail", "pooler"},
+		{pgconn.ErrStandbyConnection, "retry", "target_session_attrs=any"},
+		{errors.Join(errors.New("connection refused"), pgconn.ErrStandbyConnection), "retry", "target_session_attrs=any"},
+		{errors.Join(errors.New("connection refused"), refused("28P01", "no")), "retry", ""},
+		{errors.Join(refused("28P01", "no"), refused("28P01", "no")), "fail", "source.password"},
+	} {
+		err := classifyConnect(fmt.Errorf("connect: %w", c.err), cc)
+		if behaviour(err) != c.behaves || !strings.Contains(fault.Hint(err), c.hint) {
+			t.Errorf("%v: %s, hint %q; want %s %q", c.err, behaviour(err), fault.Hint(err), c.behaves, c.hint)
+		}
+	}
+	cc.RuntimeParams["replication"] = "database"
+	err = classifyConnect(refused("42501", "permission denied to start WAL sender"), cc)
+	if behaviour(err) != "fail" || !strings.Contains(fault.Hint(err), `ALTER ROLE "u" REPLICATION;`) {
+		t.Errorf("%v, hint %q", err, fault.Hint(err))
+	}
+}
+func TestTableNamesAreReadAsSQLDoes(t *testing.T) {
+	for _, c := range []struct{ in, schema, name, text string }{
+		{"public.outbox", "public", "outbox", "public.outbox"},
+		{"outbox", "public", "outbox", "public.outbox"},
+		{"Shop.OutBox", "shop", "outbox", "shop.outbox"},
+		{`"Shop"."outBox"`, "Shop", "outBox", `"Shop"."outBox"`},
+		{`shop."out.box"`, "shop", "out.box", `shop."out.box"`},
+		{`"say ""hi"""`, "public", `say "hi"`, `public."say ""hi"""`},
+		{"größe.tisch_1$", "größe", "tisch_1$", "größe.tisch_1$"},
+		{"ÄB.c", "Äb", "c", "Äb.c"}, // only ASCII is folded
+	} {
+		got, err := ParseTable(c.in)
+		if err != nil || got.Schema != c.schema || got.Name != c.name || got.String() != c.text {
+			t.Errorf("%s: %+v %s %v", c.in, got, got, err)
+			continue
+		}
+		if again, err := ParseTable(got.String()); err != nil || again != got {
+			t.Errorf("%s does not come back: %+v %v", got, again, err)
+		}
+	}
+	for in, want := range map[string]string{
+		"": "a name is empty", ".": "a name is empty", "a.": "a name is empty", ".b": "a name is empty", `""`: "a name is empty",
+		"a.b.c": "3 parts", `"a`: "a quote is not closed", "my-table": `must be in double quotes`, "1a": "must be in double quotes",
+		"a b": "must be in double quotes", `"a"b`: "where a dot or the end was expected",
+		strings.Repeat("x", 64): "longer than 63 bytes", "\"\xff\"": "not valid UTF-8", "a;drop": "must be in double quotes", "$a": "must be in double quotes",
+	} {
+		if got, err := ParseTable(in); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %+v %v, want %q", in, got, err, want)
+		}
+	}
+	if got := QuoteLiteral(`it's \ this`); got != ` E'it''s \\ this'` {
+		t.Errorf("literal: %s", got)
+	}
+}
+
+func TestTimelineHistoryIsReadWithinBounds(t *testing.T) {
+	forks, err := parseHistory([]byte("1\t0/3000148\tno recovery target specified\n\n# a comment\n2\t16/B374D848\tbefore 2026-01-02 03:04:05+00\n"), 3)
+	if err != nil || len(forks) != 2 || forks[0] != (cdc.Fork{Timeline: 1, End: 0x3000148}) || forks[1] != (cdc.Fork{Timeline: 2, End: 0x16B374D848}) {
+		t.Errorf("%v %v", forks, err)
+	}
+	for in, want := range map[string]string{
+		"": "is empty", "# only words\n": "is empty", "1": "has no position", "x\t0/1": "has no timeline", "1\t01": "line 1 of the history",
+		"1\tG/1": "line 1", "2\t0/1\n1\t0/2": "out of order", "1\t0/1\n1\t0/2": "out of order", "3\t0/1": "out of order", "0\t0/1": "out of order",
+		"99999999999\t0/1": "has no timeline", "1\t100000000/0": "line 1", "-1\t0/1": "has no timeline",
+		strings.Repeat("\x00", 40): "has no position",
+	} {
+		if forks, err := parseHistory([]byte(in), 3); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v %v, want %q", in, forks, err, want)
+		}
+	}
+}
+
+func FuzzTimelineHistory(f *testing.F) {
+	f.Add([]byte("1\t0/3000148\tno recovery target specified\n"), uint32(2))
+	f.Fuzz(func(t *testing.T, content []byte, current uint32) {
+		forks, err := parseHistory(content, current)
+		for i, fork := range forks {
+			if fork.Timeline >= current || i > 0 && forks[i-1].Timeline >= fork.Timeline {
+				t.Errorf("%v", forks)
+			}
+		}
+		if (err == nil) != (len(forks) > 0) {
+			t.Errorf("%v %v", forks, err)
+		}
+	})
+}
+
+func TestTheLineForPgHbaIsOneThatTheServerTakes(t *testing.T) {
+	for want, c := range map[string]hbaClient{
+		"host shop u 10.1.2.3/32 scram-sha-256":             {"10.1.2.3", false, "shop", "u"},
+		"hostssl shop u fd00::1/128 scram-sha-256":          {"fd00::1", true, "shop", "u"},
+		"local shop u scram-sha-256":                        {"", false, "shop", "u"},
+		`local "all" "my role" scram-sha-256`:               {"[local]", false, "all", "my role"},
+		"host shop u the.client's.address scram-sha-256":    {"the.client's.address", false, "shop", "u"},
+		`hostssl "replication" u 10.0.0.1/32 scram-sha-256`: {"::ffff:10.0.0.1", true, "replication", "u"},
+	} {
+		if got := hbaLine(c); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+func TestTheHintOfARefusalIsForTheAddressThatTheServerSees(t *testing.T) {
+	for message, want := range map[string][2]string{
+		`no pg_hba.conf entry for host "10.1.2.3", user "u", database "shop", no encryption`:          {"conf: host shop u 10.1.2.3/32 scram-sha-256 and", "only. Where the server wants TLS"},
+		`no pg_hba.conf entry for host "10.1.2.3", user "u", database "shop", SSL encryption`:         {"conf: hostssl shop u 10.1.2.3/32 scram-sha-256 and", "only."},
+		`pg_hba.conf rejects connection for host "fd00::1", user "u", database "shop", no encryption`: {"conf: host shop u fd00::1/128 scram-sha-256 and", "only. Where the server wants TLS"},
+		`no pg_hba.conf entry for host "[local]", user "u", database "shop", no encryption`:           {"conf: local shop u scram-sha-256 and", "only."},
+		`kein pg_hba.conf-Eintrag`: {"conf: host shop u the.client's.address scram-sha-256 and", "only."},
+	} {
+		got := hbaHint(message, "shop", "u")
+		if !strings.Contains(got, want[0]) || !strings.Contains(got, want[1]) || strings.HasSuffix(want[1], "only.") != strings.HasSuffix(got, "only.") {
+			t.Errorf("%s: %s", message, got)
+		}
+	}
+}
+
+func behaviour(err error) string {
+	switch {
+	case fault.Retryable(err):
+		return "retry"
+	case fault.NeedsPerson(err):
+		return "person"
+	case fault.Misconfigured(err):
+		return "config"
+	}
+	return "fail"
+}
