@@ -14,7 +14,6 @@ import (
 const (
 	OriginSnapshot = "snapshot" // the rows that were there before the slot
 	OriginRecover  = "recover"  // the rows that a lost slot may have left out
-	OriginReplay   = "replay"   // rows that somebody asked for once more
 )
 
 // A Copy says that rows of the tables have to be published before the stream is read from the record's LSN on, and how far

@@ -139,7 +139,7 @@ func (s *stage) state() string {
 	if oldest := s.t.Oldest(); !oldest.IsZero() {
 		text += fmt.Sprintf(" oldest=%ds", oldest.Unix())
 	}
-	if added, pending, open := s.t.Open(); open {
+	if added, pending, open := openTx(s.t); open {
 		text += fmt.Sprintf(" open=%d/%d", pending, added)
 	}
 	return text

@@ -155,15 +155,6 @@ func (t *Tracker) Oldest() time.Time {
 	return t.at(t.first).committed
 }
 
-// Open describes the transaction that has begun and not ended, if there is one: the deliveries added, and those of them
-// without acknowledgement.
-func (t *Tracker) Open() (added, pending int, open bool) {
-	if !t.open {
-		return 0, 0, false
-	}
-	return t.added, t.at(t.next - 1).pending, true
-}
-
 // at is transaction n's place in the ring.
 func (t *Tracker) at(n uint64) *transaction { return &t.ring[n&uint64(len(t.ring)-1)] }
 
