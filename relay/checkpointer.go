@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/walpost/walpost/cdc"
+	"github.com/rs/zerolog"
+
 	"github.com/walpost/walpost/checkpoint"
 )
 
@@ -16,10 +17,10 @@ const (
 	removeWait = 10 * time.Second // after a failed removal
 )
 
-// exclusive lets one goroutine at a time into a Store, which is all that a Store must stand.
+// exclusive lets one goroutine at a time into a Store, because a Store need not stand more.
 type exclusive struct {
 	store Store
-	free  chan struct{} // holds one token while nobody is in
+	free  chan struct{} // holds one token while nobody uses the store
 }
 
 func newExclusive(store Store) *exclusive {
@@ -53,184 +54,173 @@ func (e *exclusive) Save(ctx context.Context, key string, value []byte) error {
 	return e.store.Save(ctx, key, value)
 }
 
-// saved is how one write ended.
-type saved struct {
-	rec     *checkpoint.Record // nil: a removal, or a halt
-	sent    uint64             // records sent that rec says are delivered
-	removed string
-	halt    *checkpoint.Halt
-	err     error
-}
-
-// A checkpointer decides when which checkpoint is written, and knows what is durable. Loop only; the writing itself is done by one goroutine
-// at a time, so that a slow store holds up nothing but the confirmations.
+// A checkpointer decides when a checkpoint is written, and knows which one is durable. Its methods and fields belong to the
+// loop's goroutine. Another goroutine does the writing, one write at a time. So a slow store delays only the confirmations.
 type checkpointer struct {
-	epoch   uint64           // of this holder; 0 before the first session
-	durable cdc.Position     // of the newest record known to be durable in this epoch: what may be confirmed
-	next    *checkpoint.Next // of that record
-	looked  cdc.Position     // of the look at what is published in that record
-	broken  bool             // that record says that rows were kept out of the stream
-	// durableSent is how many of the records sent by this process durable covers.
-	durableSent uint64
-	busy        bool
-	frozen      bool // what is in flight is of a history that is over: no checkpoint of it
+	store     Store
+	every     time.Duration // the least time between two writes while acknowledgements arrive
+	idleEvery time.Duration // the same while none arrive
+	log       zerolog.Logger
+	beside    func(work func(context.Context) (report func())) // loop.beside
+	note      func(error)                                      // puts an error of the store into Status
 
-	active bool      // something was acknowledged since the newest write began
-	last   time.Time // when it began
-	fails  int       // in a row
-	retry  time.Time // not before
-	err    error     // of the newest write
+	epoch   uint64                // of this holder; 0 before the first session
+	durable *checkpoint.Record    // the newest record known to be durable in this epoch; zero before the first session
+	sent    uint64                // how many of the records sent by this process durable covers
+	looked  *checkpoint.Published // the newest look that found what is published unchanged; nil for none
+	busy    bool                  // a write has not ended yet
+	frozen  bool                  // no record may speak of what is in flight: its history is over, or may be
+
+	draft      checkpoint.Record // the record as it would be written now; see compose
+	draftSends uint64            // how many of the records sent by this process draft covers
+
+	active bool      // something was acknowledged since the newest write of a record began
+	last   time.Time // when that write began
+	fails  int       // failed writes of records in a row
+	retry  time.Time // no write of a record before this time
+	err    error     // of the newest write of a record
+	edge   edge
 
 	older    []string  // keys to remove
-	removeAt time.Time // not before
+	removeAt time.Time // no removal before this time
 
-	halts  []*checkpoint.Halt // to write: without them walpost skip does not know their tokens
-	haltAt time.Time          // not before
+	halts  []*checkpoint.Halt // to write: walpost skip knows only stored tokens
+	haltAt time.Time          // no write of a halt before this time
 }
 
-// taken notes that a session holds the slot with rec as its record.
+// taken notes that a session holds the slot, with rec as its durable record. It freezes the checkpointer: what is in flight may
+// be of another history than rec.
 func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
-	c.epoch, c.durable, c.next, c.looked, c.frozen = rec.Epoch, rec.LSN, rec.Next, rec.Looked(), false
+	c.epoch, c.durable, c.looked, c.frozen = rec.Epoch, rec, rec.Published, true
 	c.older = append(c.older, older...)
 }
 
-// due begins a write where one is due.
-func (c *checkpointer) due(l *loop) {
-	if c.busy {
-		return
+// due begins the write that is due at now, if there is one. It removes old keys only if tidy is set.
+func (c *checkpointer) due(now time.Time, p phase, tidy bool) {
+	switch {
+	case c.busy:
+	case len(c.halts) > 0 && !now.Before(c.haltAt):
+		c.saveHalt()
+	case c.epoch == 0 || c.frozen || now.Before(c.retry):
+	case c.ripe(now, p):
+		c.save(now)
+	case tidy && len(c.older) > 0 && !now.Before(c.removeAt):
+		c.remove()
 	}
-	if len(c.halts) > 0 && !l.now.Before(c.haltAt) {
-		c.saveHalt(l)
-		return
+}
+
+// compose makes draft the record of all that p has published safely. last says that nothing more is read.
+func (c *checkpointer) compose(now time.Time, p phase, last bool) {
+	c.draft = *c.durable
+	c.draft.Epoch, c.draft.LSN, c.draft.Published, c.draft.Time = c.epoch, p.safe(), c.looked, now.UTC()
+	c.draftSends = p.describe(&c.draft, last)
+}
+
+// ahead reports whether draft has come further than the durable record.
+func (c *checkpointer) ahead() bool {
+	was, is := c.durable.Copy, c.draft.Copy
+	return c.draft.LSN > c.durable.LSN || was != nil && (is == nil || is.Rows > was.Rows)
+}
+
+// ripe reports whether a record should be written at now, and leaves that record in draft.
+func (c *checkpointer) ripe(now time.Time, p phase) bool {
+	c.compose(now, p, false)
+	since := now.Sub(c.last)
+	switch {
+	case c.durable.Copy != nil && c.draft.Copy == nil: // the stream waits for this record
+		return true
+	case c.ahead() && (since >= c.idleEvery || c.active && since >= c.every):
+		return true
 	}
-	if c.epoch == 0 || c.frozen || l.tracker == nil {
-		return
+	// A changed publication leaves a gap that begins at the newest look. So the look is written even when nothing else moves.
+	return c.draft.Looked() > c.durable.Looked() && since >= c.idleEvery
+}
+
+// unsaved reports whether the durable record lacks something at the end of a run, and leaves the last record in draft.
+func (c *checkpointer) unsaved(now time.Time, p phase) bool {
+	if c.epoch == 0 || c.frozen {
+		return false
 	}
-	if l.now.Before(c.retry) {
-		return
+	c.compose(now, p, true)
+	was, is := c.durable.Next, c.draft.Next
+	return c.ahead() || is != nil && (was == nil || *was != *is) ||
+		c.looked != c.durable.Published && c.looked.Unpublished != ""
+}
+
+// save begins a write of draft.
+func (c *checkpointer) save(now time.Time) {
+	rec, sent := c.draft, c.draftSends
+	if rec.Copy != nil {
+		rows := *rec.Copy // the phase goes on counting in its own
+		rec.Copy = &rows
 	}
-	every := l.cfg.IdleCheckpointEvery
-	if c.active {
-		every = min(every, l.cfg.CheckpointEvery)
-	}
-	if l.copy != nil {
-		if cp := l.copy; !cp.over && (cp.acknowledged() || cp.spec.Rows > cp.savedRows && l.now.Sub(c.last) >= every) {
-			c.save(l, nil)
+	c.active, c.last = false, now
+	c.write(rec.HolderKey(), rec.Encode(), func(err error) {
+		switch {
+		case rec.Epoch != c.epoch: // a later session took an epoch of its own, and its record counts
+		case err != nil:
+			c.failed(err)
+		default:
+			c.durable, c.sent = &rec, sent
+			c.fails, c.err, c.retry = 0, nil, time.Time{}
+			c.edge.over(time.Now(), func(n int, since time.Duration) {
+				c.log.Info().Int("times", n).Dur("for", since).Msg("checkpoint written again")
+			})
 		}
-		return
-	}
-	// A newer look makes the gap shorter that a changed publication leaves. While nothing is safe, as in an outage, only the look moves.
-	looked := l.looked != nil && l.looked.LSN > c.looked && l.now.Sub(c.last) >= l.cfg.IdleCheckpointEvery
-	if l.tracker.Safe() > c.durable && l.now.Sub(c.last) >= every || looked {
-		c.save(l, l.progress.left(l.tracker.Safe(), false))
-		return
-	}
-	if len(c.older) > 0 && !l.now.Before(c.removeAt) && !l.stopping {
-		c.remove(l)
-	}
+	})
 }
 
-// record is a record of all that is safe, but for what is delivered in part.
-func (l *loop) record() *checkpoint.Record {
-	rec := &checkpoint.Record{
-		Name: l.cfg.Name, Epoch: l.checkpointer.epoch, SystemID: l.found.SystemID, Timeline: l.found.Timeline, Slot: l.found.Slot,
-		Database: l.found.Database, LSN: l.tracker.Safe(), Published: l.looked, CommitTime: l.commitTime,
-		RunID: l.runID, Holder: l.cfg.Holder, Time: l.now.UTC(),
-	}
-	if l.copy != nil { // the tracker counts rows then
-		rec.LSN = l.checkpointer.durable
-	}
-	return rec
-}
-
-// save begins a write of all that is safe.
-func (c *checkpointer) save(l *loop, next *checkpoint.Next) {
-	rec := l.record()
-	rec.Next = next
-	sent := uint64(0)
-	if l.copy != nil {
-		rec.Next, rec.Copy, sent = nil, l.copy.record(), l.copy.sent-uint64(l.inFlight())
-	} else if when := l.tracker.SafeTime(); !when.IsZero() {
-		l.commitTime = when
-	}
-	rec.CommitTime = l.commitTime
-	c.active, c.last = false, l.now
-	value := rec.Encode()
-	c.busy = true
-	if l.copy == nil {
-		l.marks.drop(rec.LSN)
-		sent = l.marks.safe()
-	}
-	l.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(l.background, saveLimit)
-		defer cancel()
-		l.saves <- saved{rec: rec, sent: sent, err: l.store.Save(ctx, rec.HolderKey(), value)}
+// failed notes that a write of a record failed. The record may be durable nevertheless, so nothing is concluded from it.
+func (c *checkpointer) failed(err error) {
+	now := time.Now()
+	c.err, c.active = err, true
+	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.fails, 8)))
+	c.fails++
+	c.note(err)
+	c.edge.fault(now, func(n int, since time.Duration) {
+		c.log.Warn().Err(err).Int("times", n).Dur("for", since).Str("lsn", c.durable.LSN.String()).
+			Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
 	})
 }
 
 // saveHalt begins a write of the first halt.
-func (c *checkpointer) saveHalt(l *loop) {
+func (c *checkpointer) saveHalt() {
 	halt := c.halts[0]
-	c.busy = true
-	l.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(l.background, saveLimit)
-		defer cancel()
-		l.saves <- saved{halt: halt, err: l.store.Save(ctx, halt.Key(), halt.Encode())}
-	})
-}
-
-// remove begins the removal of one record that is of no use any more.
-func (c *checkpointer) remove(l *loop) {
-	key := c.older[0]
-	c.busy = true
-	l.wg.Go(func() {
-		ctx, cancel := context.WithTimeout(l.background, saveLimit)
-		defer cancel()
-		l.saves <- saved{removed: key, err: l.store.Save(ctx, key, nil)}
-	})
-}
-
-// result takes how a write ended.
-func (c *checkpointer) result(l *loop, s saved) {
-	c.busy = false
-	switch {
-	case s.halt != nil && s.err == nil:
-		c.halts = c.halts[1:]
-	case s.halt != nil:
-		c.haltAt = l.now.Add(saveRetry)
-		l.noteError(fmt.Errorf("write halt %s: %w", s.halt.Token, s.err))
-	case s.rec == nil && s.err == nil:
-		c.older = c.older[1:]
-	case s.rec == nil:
-		// It does no harm where it is: a higher epoch wins. The next start finds it too.
-		c.removeAt = l.now.Add(removeWait)
-	case s.rec.Epoch != c.epoch:
-		// A session was taken meanwhile with an epoch of its own; what this write did counts for nothing any more.
-	case s.err != nil:
-		c.failed(l, s.err)
-	default:
-		c.durable, c.next, c.looked, c.durableSent = s.rec.LSN, s.rec.Next, s.rec.Looked(), s.sent
-		c.broken = s.rec.Published != nil && s.rec.Published.Unpublished != ""
-		if cp := l.copy; cp != nil {
-			if cp.over = s.rec.Copy == nil; !cp.over {
-				cp.savedRows = s.rec.Copy.Rows
-			}
+	c.write(halt.Key(), halt.Encode(), func(err error) {
+		if err == nil {
+			c.halts = c.halts[1:]
+			return
 		}
-		c.fails, c.err, c.retry = 0, nil, time.Time{}
-		l.storing.over(time.Now(), func(n int, since time.Duration) {
-			l.log.Info().Int("times", n).Dur("for", since).Msg("checkpoint written again")
-		})
-	}
-}
-
-// failed notes a write that failed. The record may be durable all the same; nothing is confirmed by it.
-func (c *checkpointer) failed(l *loop, err error) {
-	c.err, c.active = err, true
-	c.retry = l.now.Add(min(saveSlow, saveRetry<<min(c.fails, 8)))
-	c.fails++
-	l.noteError(err)
-	l.storing.fault(time.Now(), func(n int, since time.Duration) {
-		l.log.Warn().Err(err).Int("times", n).Dur("for", since).Str("lsn", c.durable.String()).
-			Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
+		c.haltAt = time.Now().Add(saveRetry)
+		c.note(fmt.Errorf("write halt %s: %w", halt.Token, err))
 	})
 }
+
+// remove begins the removal of one key.
+func (c *checkpointer) remove() {
+	c.write(c.older[0], nil, func(err error) {
+		if err == nil {
+			c.older = c.older[1:]
+			return
+		}
+		// An old record does no harm, because a higher epoch wins. The next start finds it too.
+		c.removeAt = time.Now().Add(removeWait)
+	})
+}
+
+// write begins a write of value under key. ended is called by the loop when the write has ended.
+func (c *checkpointer) write(key string, value []byte, ended func(error)) {
+	c.busy = true
+	c.beside(func(ctx context.Context) func() {
+		ctx, cancel := context.WithTimeout(ctx, saveLimit)
+		defer cancel()
+		err := c.store.Save(ctx, key, value)
+		return func() {
+			c.busy = false
+			ended(err)
+		}
+	})
+}
+
+// hurry makes a write due at once.
+func (c *checkpointer) hurry() { c.last = time.Time{} }

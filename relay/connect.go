@@ -6,14 +6,13 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// connect gets a session. Acknowledgements are taken and checkpoints written meanwhile: the sink does not notice. It returns nil without a
-// session when ctx ended.
+// connect gets a session. Meanwhile acknowledgements are taken and checkpoints written, so the sink does not notice. connect
+// returns nil without a session if ctx ended, or if another attempt can help.
 func (l *loop) connect(ctx context.Context) error {
-	if l.state != Connecting {
+	if l.st.State != Connecting {
 		l.setState(Connecting, "opening the first session")
 	}
 	if err := l.pause(ctx); err != nil || ctx.Err() != nil {
@@ -24,18 +23,18 @@ func (l *loop) connect(ctx context.Context) error {
 	defer cancel()
 	dead := l.dead
 	l.dead, l.arrived = nil, nil
-	l.wg.Go(func() {
+	l.beside(func(context.Context) func() {
 		if dead != nil {
 			closeSession(trying, dead)
 		}
-		l.attempts <- l.open(trying)
+		a := l.open(trying)
+		return func() { l.arrived = &a }
 	})
 	a, err := l.await(ctx)
 	if err != nil { // something else ends the run
 		cancel()
 		if a = l.giveUp(); a != nil {
-			l.attempted(a)
-			l.dead = a.sess
+			l.unused(a)
 		}
 		return err
 	}
@@ -50,25 +49,28 @@ func (l *loop) connect(ctx context.Context) error {
 	return l.install(ctx, a)
 }
 
-// attempted takes over the epoch of an attempt, also of one that failed later on or that is not used: its record may be the newest one from
-// now on, so the next record must not be below it. The next attempt finds that record, and cannot tell by it that another process held the
-// slot before.
+// attempted takes over the epoch of an attempt, even if the attempt failed or is not used. Its record may be the newest one,
+// so the next record must not have a lower epoch. The next attempt finds that record, and so cannot tell whether another
+// process held the slot before.
 func (l *loop) attempted(a *attempt) {
-	if a.epoch > l.checkpointer.epoch && l.tracker != nil {
-		l.checkpointer.epoch = a.epoch
+	c := &l.checkpointer
+	if a.epoch > c.epoch && l.begun {
+		c.epoch = a.epoch
 		l.contested = l.contested || !a.own || a.gap
-		// And where the slot was another's meanwhile, or is another one, what this process knows to be safe does not belong into it.
-		l.checkpointer.frozen = l.checkpointer.frozen || !a.own || a.gap || !sameHistory(l.found, a.found)
+		// If another process held the slot meanwhile, or the slot is another one, what is safe here does not belong into a record.
+		c.frozen = c.frozen || !a.own || a.gap || !sameHistory(l.found, a.found)
 	}
 }
 
-// await takes what comes in until the attempt ends. nil: it did not, although ctx ended.
+// unused takes over an attempt that came too late. Its record counts, and finish closes its session.
+func (l *loop) unused(a *attempt) {
+	l.attempted(a)
+	l.dead = a.sess
+}
+
+// await takes what comes in until the attempt ends. It returns nil if the attempt did not end although ctx did.
 func (l *loop) await(ctx context.Context) (*attempt, error) {
-	for {
-		if a := l.arrived; a != nil {
-			l.arrived = nil
-			return a, nil
-		}
+	for l.arrived == nil {
 		if ctx.Err() != nil {
 			return l.giveUp(), nil
 		}
@@ -77,14 +79,19 @@ func (l *loop) await(ctx context.Context) (*attempt, error) {
 			return nil, err
 		}
 	}
+	return l.takeArrived(), nil
 }
 
-// giveUp waits for an attempt whose context has ended. It is bounded in case the source does not keep its word.
+// giveUp waits for an attempt whose context has ended. The wait is bounded, in case the source breaks its contract.
 func (l *loop) giveUp() *attempt {
 	until := time.Now().Add(helperLimit)
 	for l.arrived == nil && time.Now().Before(until) {
 		l.wait(nil, until)
 	}
+	return l.takeArrived()
+}
+
+func (l *loop) takeArrived() *attempt {
 	a := l.arrived
 	l.arrived = nil
 	return a
@@ -110,7 +117,7 @@ func (l *loop) pause(ctx context.Context) error {
 	return nil
 }
 
-// refused takes the error of an attempt: nil where another one can help.
+// refused takes the error of an attempt. It returns nil if another attempt can help.
 func (l *loop) refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -120,82 +127,56 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		return err
 	}
 	l.noteError(err)
-	l.setReason(err.Error())
+	l.setState(l.st.State, err.Error())
 	l.lost.fault(time.Now(), func(n int, since time.Duration) {
 		l.log.Warn().Err(err).Int("times", n).Dur("for", since).Msg("no session, trying again")
 	})
 	return nil
 }
 
-// sameHistory says whether positions of a mean the same in b.
+// sameHistory reports whether positions of a mean the same in b.
 func sameHistory(a, b cdc.Identity) bool {
 	return a.SystemID == b.SystemID && a.Timeline == b.Timeline && a.Database == b.Database && a.Slot == b.Slot
 }
 
-// install begins to use the session of a. What is in flight stays in flight, and what is received stays received, where the
-// source is still the one that sent it and nobody else held the slot meanwhile.
-func (l *loop) install(ctx context.Context, a *attempt) error {
-	why := ""
+// changed says why what was received before does not fit the session of a, and "" if it fits.
+func (l *loop) changed(a *attempt) string {
 	switch {
-	case l.tracker == nil:
-	case l.fresh:
-		why = "what the source sent again differed from before"
 	case a.gap:
-		why = "a gap was accepted"
+		return "a gap was accepted"
 	case !a.own:
-		why = "another process held the slot meanwhile"
+		return "another process held the slot meanwhile"
 	case !sameHistory(l.found, a.found):
-		why = fmt.Sprintf("the source is another one: timeline %d after %d", a.found.Timeline, l.found.Timeline)
-	case a.found.Server < l.received:
-		why = fmt.Sprintf("the source went back from %s to %s", l.received, a.found.Server)
+		return fmt.Sprintf("the source is another one: timeline %d after %d", a.found.Timeline, l.found.Timeline)
+	case a.found.Server < l.st.Received:
+		return fmt.Sprintf("the source went back from %s to %s", l.st.Received, a.found.Server)
 	}
-	l.sess, l.every, l.start = a.sess, confirmEvery(a.sess.StatusEvery()), a.start
-	l.opened, l.lastOK, l.moved = time.Now(), time.Now(), false
-	l.confirmed = min(a.found.SlotFound.Confirmed, a.start)
-	l.now = l.opened
-	l.found = a.found
-	l.checkpointer.taken(a.rec, a.older)
-	l.skipping.take(a)
-	l.runID = a.rec.RunID
-	if r, ok := l.router.(RunIDTaker); ok {
-		r.SetRunID(l.runID)
-	}
-	l.commitTime, l.looked = a.rec.CommitTime, a.rec.Published
-	if l.copy != nil || a.rec.Copy != nil {
-		return l.installCopy(ctx, a)
-	}
-	if why != "" {
-		l.log.Warn().Str("why", why).Str("lsn", a.start.String()).Str("received", l.received.String()).Int("in_flight", l.inFlight()).
-			Msg("starting over at the checkpoint: events that were received behind it may be delivered twice")
-		// What is in flight belongs to the history that was left. It is waited for, so that the window holds, and then forgotten; no
-		// position of it is written any more.
-		l.fresh, l.checkpointer.frozen = true, true
-		if err := l.settle(ctx.Done(), l.now.Add(l.cfg.ShutdownGrace)); err != nil {
-			return err
-		}
-		if ctx.Err() != nil || l.sess == nil {
-			return nil
-		}
-	}
-	if l.tracker == nil || why != "" {
-		l.begin(a)
-	}
-	return l.installed(a)
+	return ""
 }
 
-// installed is the end of install: what was read before is in order.
-func (l *loop) installed(a *attempt) error {
-	l.contested = false
-	l.progress.reconnected()
-	if !l.watched {
-		l.watched = true
-		l.wg.Go(func() { l.watch(l.background, l.checks) })
+// install begins to use the session of a. What is in flight stays in flight, and what was received stays received, if the
+// source is the same and nobody else held the slot meanwhile.
+func (l *loop) install(ctx context.Context, a *attempt) error {
+	why := l.changed(a)
+	l.now = time.Now()
+	l.held = held{
+		sess: a.sess, found: a.found, start: a.start, every: confirmEvery(a.sess.StatusEvery()),
+		opened: l.now, lastOK: l.now, confirmed: min(a.found.SlotFound.Confirmed, a.start),
 	}
-	if l.copy != nil {
-		l.setState(CopyingRows, "")
-	} else {
-		l.setState(Streaming, "")
+	l.checkpointer.taken(a.rec, a.older)
+	l.skipping.take(a)
+	if r, ok := l.router.(RunIDTaker); ok {
+		r.SetRunID(a.rec.RunID)
 	}
+	if err := l.phase.resume(ctx, a, why); err != nil || ctx.Err() != nil || l.sess == nil {
+		return err
+	}
+	l.checkpointer.frozen, l.contested = false, false
+	if !l.begun {
+		l.begun = true
+		l.wg.Go(l.watch)
+	}
+	l.setState(l.phase.about())
 	connected := l.log.Info().Str("slot", l.found.Slot).Str("lsn", a.start.String()).Uint64("epoch", a.rec.Epoch).
 		Str("system_identifier", l.found.SystemID).Uint32("timeline", l.found.Timeline)
 	if l.lost.times == 0 {
@@ -205,23 +186,6 @@ func (l *loop) installed(a *attempt) error {
 		connected.Int("times", n).Dur("for", since).Msg("source recovered")
 	})
 	return l.confirm()
-}
-
-// begin forgets everything received and starts where the record of a is.
-func (l *loop) begin(a *attempt) {
-	if l.tracker != nil {
-		l.gen = (l.gen + 1) & (1<<(64-genShift) - 1)
-	}
-	// The record may be ahead of where the session starts: this process moved it while it waited for the slot. What is in between is
-	// delivered; to read it again would make a replay that a lost session breaks off in the middle.
-	l.tracker = checkpoint.New(a.rec.LSN)
-	l.marks, l.checkpointer.durableSent = marks{}, 0
-	l.received = a.rec.LSN
-	l.progress = progress{next: a.rec.Next, whole: a.rec.LSN - 1, message: a.rec.LSN}
-	if l.dropNext {
-		l.progress.next = nil
-	}
-	l.fresh, l.dropNext, l.checkpointer.frozen = false, false, false
 }
 
 // confirmEvery leaves a margin to what the source wants at least.

@@ -14,24 +14,20 @@ import (
 // OriginHeader is the header of every record that comes from the table and not from the WAL.
 const OriginHeader = "walpost.origin"
 
-// A copying is the publishing of rows of the table while the session holds the slot and nobody reads it. The rows are counted by a
-// tracker of their own, each as a transaction that ends at its number: what is safe is how many of them, from the first, are acknowledged.
+// copying is the phase that publishes rows of the table, while the session holds the slot and nobody reads the stream. Its
+// flight counts each row as a transaction that ends at the row's number. So what is safe there is a number of rows.
 //
-// The rows are read by a goroutine: one that is waited for, as while the server sorts them, must not hold up the signs of life. All
-// fields belong to the loop.
+// A goroutine reads the rows, because a wait for them must not hold up the signs of life. The server may have to sort them
+// first. All fields belong to the loop.
 type copying struct {
-	a      *attempt
+	*loop
 	spec   checkpoint.Copy // with all that is acknowledged
 	rows   chan copied     // nil while nothing is read
 	cancel context.CancelFunc
 
-	taken cdc.Position // rows
-	sent  uint64       // records that they gave
-	ahead []ahead      // the rows taken that are not acknowledged, oldest first
+	taken cdc.Position // rows and ends of tables
+	ahead []ahead      // those of them that are not acknowledged, oldest first
 	done  bool         // the last row is taken
-
-	savedRows uint64 // of spec, in the newest durable record
-	over      bool   // a record that asks for no copy is durable
 }
 
 // An ahead is a row that was taken, or the end of a table.
@@ -49,14 +45,15 @@ type copied struct {
 	err  error
 }
 
-// installCopy is install where rows of the table are to be published, or were until now.
-func (l *loop) installCopy(ctx context.Context, a *attempt) error {
-	if err := l.confirm(); err != nil { // the first sign of life of this session's own
+// resumeCopy is resume for a session whose record asks for a copy, or did until now. was is the former copy, nil for none.
+func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
+	if err := l.confirm(); err != nil { // the first sign of life on this session
 		return err
 	}
-	// What is in flight is waited for, however long: to send it again would be to publish it twice. Where the record is not this process's own,
-	// what the former copy had finished must not be written under the new epoch: the slot may be another one, whose stream has less.
-	l.checkpointer.frozen = l.copy == nil || !a.own
+	// What is in flight is waited for, however long, because sending it again would publish it twice. What the former copy
+	// finished must not be written under the new epoch unless the record is this process's own. The slot may be another one,
+	// whose stream has less.
+	l.checkpointer.frozen = was == nil || !a.own
 	for l.inFlight() > 0 && ctx.Err() == nil && l.sess != nil {
 		if err := l.settle(ctx.Done(), l.now.Add(time.Minute)); err != nil {
 			return err
@@ -65,75 +62,63 @@ func (l *loop) installCopy(ctx context.Context, a *attempt) error {
 	if ctx.Err() != nil || l.sess == nil {
 		return nil
 	}
-	was := l.copy
-	l.copy = nil
 	if a.rec.Copy == nil { // the write that ended the copy was durable after all, or another process made it
-		l.begin(a)
-		if was != nil && was.spec.Origin == checkpoint.OriginRecover {
+		l.phase = l.newStreaming()
+		if was.spec.Origin == checkpoint.OriginRecover {
 			return errCopied
 		}
-		return l.installed(a)
+		return nil
 	}
-	c := &copying{a: a, spec: *a.rec.Copy}
-	if was != nil && a.own { // this process knows better than the record how far it came
+	c := &copying{loop: l, spec: *a.rec.Copy}
+	if was != nil && a.own { // this process knows better than the record how far the copy came
 		c.spec, c.done = was.spec, was.done
 		c.spec.Slot = true
 	}
-	l.tracker = checkpoint.New(0) // nobody waits for a ticket of the former one
-	l.marks, l.checkpointer.durableSent = marks{}, 0
-	l.progress = progress{}
-	l.received = a.rec.LSN
-	l.fresh, l.dropNext, l.checkpointer.frozen = false, false, false
-	l.copy, c.savedRows = c, a.rec.Copy.Rows
+	l.fly(0)
+	l.st.Received = a.rec.LSN
+	l.phase = c
 	l.log.Info().Str("origin", c.spec.Origin).Uint64("published", c.spec.Rows).Str("lsn", a.rec.LSN.String()).
 		Msg("publishing rows of the table, ahead of the stream")
-	return l.installed(a)
+	return nil
 }
 
-// copyRows publishes rows until all are published, the session is lost, ctx ends, or something cannot go on.
-func (l *loop) copyRows(ctx context.Context) error {
-	c := l.copy
+func (c *copying) resume(ctx context.Context, a *attempt, _ string) error {
+	return c.resumeCopy(ctx, a, c)
+}
+
+func (c *copying) run(ctx context.Context) error {
 	if !c.done {
-		c.start(l)
+		c.start()
 	}
 	defer c.stop()
-	timer := time.NewTicker(idleWait / 2)
-	defer timer.Stop()
-	for n := 0; l.sess != nil; n++ {
-		if c.over {
-			return l.copied()
+	for n := 0; c.sess != nil; n++ {
+		if c.checkpointer.durable.Copy == nil {
+			return c.over()
 		}
 		var rows <-chan copied
-		if !c.done && !l.full() {
+		if !c.done && !c.full() && len(c.ahead) <= c.cfg.Window.Events {
 			rows = c.rows
 		}
 		ready := true
 		select {
 		case r := <-rows:
-			if err := l.copyRow(r); err != nil {
+			if err := c.take(r); err != nil {
 				return err
 			}
 		default:
 			ready = false
 		}
-		if !ready {
-			select {
-			case r := <-rows:
-				if err := l.copyRow(r); err != nil {
-					return err
-				}
-			case <-l.sink.Wake():
-			case s := <-l.saves:
-				l.checkpointer.result(l, s)
-			case <-ctx.Done():
-				return nil
-			case <-timer.C:
-			}
-		}
 		if ready && n%maxBatch != 0 {
 			continue
 		}
-		if err := l.tick(time.Now()); err != nil {
+		if !ready {
+			if r, ok := c.waitOr(rows, ctx.Done(), time.Now().Add(idleWait/2)); ok {
+				if err := c.take(r); err != nil {
+					return err
+				}
+			}
+		}
+		if err := c.tick(time.Now()); err != nil {
 			return err
 		}
 		if ctx.Err() != nil {
@@ -143,54 +128,47 @@ func (l *loop) copyRows(ctx context.Context) error {
 	return nil
 }
 
-// copyRow takes what the reader handed over.
-func (l *loop) copyRow(r copied) error {
-	c := l.copy
+// take takes what the reader handed over.
+func (c *copying) take(r copied) error {
 	switch {
 	case r.err != nil && fault.Retryable(r.err):
-		return l.lose(r.err)
+		return c.lose(r.err)
 	case r.err != nil:
 		return r.err
 	case r.ev == nil && r.mark.Table == "":
 		c.done = true
 		return nil
 	case r.ev == nil:
-		return l.counted(ahead{mark: r.mark, end: true}, nil, nil)
+		return c.count(ahead{mark: r.mark, end: true}, nil)
 	}
-	l.sawEvent, l.moved = true, true
-	l.rec.EventID = ""
-	ok, err := l.router.Route(r.ev, &l.rec)
+	c.sawEvent, c.moved = true, true
+	ok, err := c.route(r.ev)
 	if err != nil {
-		return l.unroutable(r.ev, 0, int(c.taken)+1, err)
+		return c.unroutable(r.ev, 0, int(c.taken)+1, err)
 	}
 	if !ok {
-		return l.counted(ahead{mark: r.mark}, nil, nil)
+		return c.count(ahead{mark: r.mark}, nil)
 	}
-	return l.counted(ahead{mark: r.mark}, &l.rec, r.ev.Row.Relation)
+	return c.count(ahead{mark: r.mark}, r.ev)
 }
 
-// counted gives a the next number, as a transaction with one record of a row of table, or with none where rec is nil.
-func (l *loop) counted(a ahead, rec *cdc.Record, table *cdc.Relation) error {
-	c := l.copy
+// count gives a the next number, as a transaction of its own, and sends the record that was made of ev. A nil ev sends
+// nothing.
+func (c *copying) count(a ahead, ev *cdc.Event) error {
 	c.taken++
 	a.n = c.taken
 	c.ahead = append(c.ahead, a)
-	l.tracker.Begin(l.now) // as old as its sending: it is late on nobody's account
-	if rec != nil {
-		rec.Headers = append(rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
-		ticket := l.tracker.Add(rec.Size())
-		ticket.Row, ticket.Table = uint32(c.taken), table
-		ticket.Tx |= l.gen << genShift
-		c.sent++
-		l.sink.Send(rec, ticket)
-		*rec = cdc.Record{} // the sink's now
+	c.flight.tracker.Begin(c.now) // so a row is as old as its sending: nobody is late with it
+	if ev != nil {
+		c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
+		c.send(c.taken-1, cdc.Ticket{Row: uint32(c.taken), Table: ev.Row.Relation})
 	}
-	return l.tracker.Commit(c.taken)
+	return c.flight.tracker.Commit(c.taken)
 }
 
-// advance takes over what is acknowledged.
-func (c *copying) advance(safe cdc.Position) {
-	n := 0
+func (c *copying) advance() {
+	c.flight.drop()
+	safe, n := c.flight.tracker.Safe(), 0
 	for n < len(c.ahead) && c.ahead[n].n <= safe {
 		if a := &c.ahead[n]; a.end {
 			c.spec.Finish(a.mark.Table)
@@ -202,38 +180,38 @@ func (c *copying) advance(safe cdc.Position) {
 	c.ahead = c.ahead[:copy(c.ahead, c.ahead[n:])]
 }
 
-// acknowledged says that nothing is left to read or to wait for.
-func (c *copying) acknowledged() bool { return c.done && len(c.ahead) == 0 }
+// safe is where the slot stands: nothing of the stream is read yet.
+func (c *copying) safe() cdc.Position { return c.checkpointer.durable.LSN }
 
-// record is what a checkpoint says of the copy now: nil once there is nothing left of it.
-func (c *copying) record() *checkpoint.Copy {
-	if c.acknowledged() {
-		return nil
+func (c *copying) describe(rec *checkpoint.Record, _ bool) uint64 {
+	rec.Copy = &c.spec
+	if c.done && len(c.ahead) == 0 { // nothing is left to read or to wait for
+		rec.Copy = nil
 	}
-	spec := c.spec
-	return &spec
+	return c.flight.drop()
 }
 
-// copied goes on to the stream.
-func (l *loop) copied() error {
-	c := l.copy
-	l.log.Info().Str("origin", c.spec.Origin).Uint64("rows", c.spec.Rows).Msg("the rows of the table are published")
-	l.copy = nil
-	l.begin(c.a)
+func (c *copying) about() (State, string) {
+	return CopyingRows, fmt.Sprintf("publishing rows of the table (%s): %d so far; the stream comes behind them", c.spec.Origin, c.spec.Rows)
+}
+
+// over goes on to the stream.
+func (c *copying) over() error {
+	c.log.Info().Str("origin", c.spec.Origin).Uint64("rows", c.spec.Rows).Msg("the rows of the table are published")
+	c.phase = c.newStreaming()
 	if c.spec.Origin == checkpoint.OriginRecover {
 		return errCopied
 	}
-	l.progress.reconnected()
-	l.setState(Streaming, "")
+	c.setState(c.phase.about())
 	return nil
 }
 
 // start begins to read.
-func (c *copying) start(l *loop) {
-	ctx, cancel := context.WithCancel(l.background)
+func (c *copying) start() {
+	ctx, cancel := context.WithCancel(c.background)
 	c.cancel, c.rows = cancel, make(chan copied)
-	tables, sess, spec, out := l.cfg.Copying.Tables, l.sess, c.spec, c.rows
-	l.wg.Go(func() {
+	tables, sess, spec, out := c.cfg.Copying.Tables, c.sess, c.spec, c.rows
+	c.wg.Go(func() {
 		err := read(ctx, tables, sess, spec, out)
 		if errors.Is(err, context.Canceled) && ctx.Err() != nil {
 			return

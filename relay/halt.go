@@ -4,7 +4,6 @@ import (
 	"context"
 	"time"
 
-	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 )
 
@@ -16,8 +15,6 @@ const (
 
 // stop is the clean end.
 func (l *loop) stop() error {
-	l.now = time.Now()
-	l.stopping = true
 	l.setState(Draining, "stopping")
 	l.log.Info().Int("in_flight", l.inFlight()).Dur("grace", l.cfg.ShutdownGrace).Msg("stopping")
 	from := l.now
@@ -27,15 +24,12 @@ func (l *loop) stop() error {
 		l.outside.freed()
 		err = l.outside
 	}
-	again := 0
-	if l.tracker != nil { // else nothing was ever read
-		again = l.comesAgain()
-	}
+	again := l.flight.sent - l.checkpointer.sent
 	if again > 0 {
-		l.log.Warn().Int("events", again).Int("unacknowledged", l.inFlight()).Str("lsn", l.checkpointer.durable.String()).
+		l.log.Warn().Uint64("events", again).Int("unacknowledged", l.inFlight()).Str("lsn", l.checkpointer.durable.LSN.String()).
 			Msg("stopped before everything was acknowledged and checkpointed: so many events come again at the next start")
 	} else {
-		l.log.Info().Str("lsn", l.checkpointer.durable.String()).Dur("took", time.Since(from)).Msg("stopped")
+		l.log.Info().Str("lsn", l.checkpointer.durable.LSN.String()).Dur("took", time.Since(from)).Msg("stopped")
 	}
 	if err == nil && l.bad != nil {
 		err = l.bad
@@ -46,20 +40,6 @@ func (l *loop) stop() error {
 	}
 	l.setState(Stopped, err.Error())
 	return err
-}
-
-// comesAgain is the number of records that the next start delivers again.
-func (l *loop) comesAgain() int {
-	c := &l.checkpointer
-	if l.copy != nil {
-		return int(l.copy.sent - c.durableSent)
-	}
-	if l.inFlight() == 0 && c.durable >= l.tracker.Safe() {
-		if left := l.progress.left(c.durable, true); left == nil || c.next != nil && *c.next == *left {
-			return 0
-		}
-	}
-	return int(l.marks.sent - c.durableSent)
 }
 
 // settle takes acknowledgements until nothing is in flight, something cannot go on, stop is closed, or until.
@@ -83,15 +63,13 @@ func (l *loop) finish() {
 	if l.finished {
 		return
 	}
-	l.stopping, l.finished = true, true
-	if a := l.arrived; a != nil { // too late to be used; its record holds
-		l.arrived = nil
-		l.attempted(a)
-		l.dead = a.sess
+	l.finished = true
+	if a := l.takeArrived(); a != nil {
+		l.unused(a)
 	}
+	c := &l.checkpointer
 	until := l.now.Add(finalLimit)
-	for tried := false; l.tracker != nil && l.now.Before(until); {
-		c := &l.checkpointer
+	for tried := false; l.now.Before(until); {
 		if c.busy || tried && l.now.Before(c.retry) || len(c.halts) > 0 {
 			l.wait(nil, earlier(until, l.now.Add(publishEvery)))
 			if l.tick(time.Now()) != nil {
@@ -99,20 +77,19 @@ func (l *loop) finish() {
 			}
 			continue
 		}
-		next := l.progress.left(l.tracker.Safe(), l.inFlight() == 0)
-		if !l.unsaved(next) {
+		if !c.unsaved(l.now, l.phase) {
 			break
 		}
-		c.save(l, next)
+		c.save(l.now)
 		tried = true
 	}
-	for _, halt := range l.checkpointer.halts {
+	for _, halt := range c.halts {
 		l.log.Error().Str("token", halt.Token).Msg("the halt is not written to the checkpoint store yet: walpost skip does not know its token until it is written, here or at the next start")
 	}
 	if l.sess != nil {
 		ctx, cancel := context.WithTimeout(l.background, closeLimit)
-		if err := l.sess.Confirm(ctx, l.checkpointer.durable); err == nil {
-			l.confirmed = max(l.confirmed, l.checkpointer.durable)
+		if err := l.sess.Confirm(ctx, c.durable.LSN); err == nil {
+			l.confirmed = max(l.confirmed, c.durable.LSN)
 		}
 		cancel()
 		ctx, cancel = context.WithTimeout(l.background, closeLimit)
@@ -135,29 +112,10 @@ func (l *loop) finish() {
 	l.publish()
 }
 
-// unsaved says whether the newest record lacks something that is known now.
-func (l *loop) unsaved(next *checkpoint.Next) bool {
-	c := &l.checkpointer
-	if c.epoch == 0 || c.frozen {
-		return false
-	}
-	if l.looked != nil && l.looked.Unpublished != "" && !c.broken {
-		return true
-	}
-	if cp := l.copy; cp != nil {
-		return !cp.over && (cp.acknowledged() || cp.spec.Rows > cp.savedRows)
-	}
-	if l.tracker.Safe() > c.durable {
-		return true
-	}
-	return l.tracker.Safe() == c.durable && next != nil && (c.next == nil || *c.next != *next)
-}
-
 // end frees what runs beside the loop.
 func (l *loop) end() {
 	l.now = time.Now()
 	l.remark(true)
-	l.unbind()
 	l.cancel()
 	done := make(chan struct{})
 	go func() {
@@ -170,8 +128,7 @@ func (l *loop) end() {
 		select {
 		case <-done:
 			return
-		case <-l.saves:
-		case <-l.checks:
+		case <-l.reports:
 		case <-timer.C:
 			l.log.Warn().Msg("a call to the source or the store does not end: left behind")
 			return

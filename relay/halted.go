@@ -36,7 +36,6 @@ func (r *Relay) Halt(err error, freed func()) {
 // fail ends the run because of err. Nothing more is read. Where err needs a person, Run lingers, so that monitoring sees it.
 func (l *loop) fail(ctx context.Context, err error) error {
 	if !fault.NeedsPerson(err) {
-		l.stopping = true
 		l.noteError(err)
 		l.setState(Draining, err.Error())
 		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: this cannot be waited out")
@@ -63,7 +62,6 @@ func (l *loop) halt(ctx context.Context, err error) error {
 	l.now = time.Now()
 	since := l.now
 	linger := l.cfg.HaltLinger
-	l.stopping = true
 	l.bad = nil
 	bad := errors.As(err, &l.bad)
 	l.noteError(err)
@@ -119,13 +117,13 @@ func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) 
 			return nil
 		case l.outside = <-l.halts:
 			return l.outside
-		case s := <-l.saves:
-			l.now = time.Now()
-			if c.result(l, s); s.halt != nil && s.err == nil {
-				l.log.Info().Str("token", s.halt.Token).Msg("the halt is written to the checkpoint store: walpost skip knows its token now")
+		case report := <-l.reports:
+			halts := c.halts
+			if report(); len(c.halts) < len(halts) {
+				l.log.Info().Str("token", halts[0].Token).Msg("the halt is written to the checkpoint store: walpost skip knows its token now")
 			}
 		case <-retry:
-			c.saveHalt(l)
+			c.saveHalt()
 		}
 	}
 }
@@ -209,9 +207,9 @@ func (l *loop) anotherBad(bad *BadEvent) {
 func (l *loop) sayDrained() {
 	all, open := l.waiting()
 	if open > 0 {
-		l.log.Warn().Int("events", open).Str("lsn", l.tracker.Safe().String()).
+		l.log.Warn().Int("events", open).Str("lsn", l.flight.tracker.Safe().String()).
 			Msg("the halt ends before everything was delivered: these events come again at the next start" + describeWaiting(all))
 		return
 	}
-	l.log.Info().Str("lsn", l.tracker.Safe().String()).Msg("everything that can be delivered is delivered, while the relay is halted")
+	l.log.Info().Str("lsn", l.flight.tracker.Safe().String()).Msg("everything that can be delivered is delivered, while the relay is halted")
 }

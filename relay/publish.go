@@ -1,7 +1,7 @@
 package relay
 
 import (
-	"fmt"
+	"maps"
 	"time"
 )
 
@@ -9,18 +9,15 @@ import (
 func (l *loop) publish() {
 	l.published = l.now
 	l.remark(false)
-	reason := l.reason
-	if l.state == CopyingRows && l.copy != nil {
-		reason = fmt.Sprintf("publishing rows of the table (%s): %d so far; the stream comes behind them", l.copy.spec.Origin, l.copy.spec.Rows)
-	}
-	var waiting []Waiting
-	if l.state == Halted && l.bad != nil && !l.finished {
-		waiting, _ = l.waiting()
-		reason += describeWaiting(waiting)
-	}
-	if l.state == Streaming || l.state == CopyingRows {
+	st, c := &l.st, &l.checkpointer
+	st.Turned, st.Reason, st.Waiting, st.Bad = l.now, l.reason, nil, nil
+	switch st.State {
+	case CopyingRows, Streaming:
+		if _, st.Reason = l.phase.about(); c.err != nil && st.Reason == "" {
+			st.Reason = "checkpoint cannot be written: " + c.err.Error()
+		}
 		if err := l.sink.Stalled(); err != nil {
-			reason = "delivery waits: " + err.Error()
+			st.Reason = "delivery waits: " + err.Error()
 			l.stalled.fault(l.now, func(n int, since time.Duration) {
 				l.log.Warn().Err(err).Dur("for", since).Int("in_flight", l.inFlight()).Msg("delivery stalled")
 			})
@@ -29,68 +26,57 @@ func (l *loop) publish() {
 				l.log.Info().Dur("for", since).Msg("delivery recovered")
 			})
 		}
-		if err := l.checkpointer.err; err != nil && reason == "" {
-			reason = "checkpoint cannot be written: " + err.Error()
+	case Halted:
+		if st.Bad = l.bad; l.bad != nil && !l.finished {
+			st.Waiting, _ = l.waiting()
+			st.Reason += describeWaiting(st.Waiting)
 		}
-	}
-	c := &l.checkpointer
-
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	st := &l.st
-	if st.State != l.state {
-		st.State, st.Since = l.state, l.now
-	}
-	st.Turned = l.now
-	st.Bad, st.Waiting = nil, waiting
-	if l.bad != nil && (l.state == Halted || l.state == Stopped) {
+	case Stopped:
 		st.Bad = l.bad
+	case Starting, Connecting, Draining:
 	}
-	st.Reason, st.Ready = reason, l.state == Streaming && reason == ""
-	st.Identity, st.Epoch, st.RunID = l.found, c.epoch, l.runID
-	st.Received, st.Checkpoint, st.Confirmed = l.received, c.durable, l.confirmed
-	if l.tracker != nil {
-		if st.Safe = c.durable; l.copy == nil {
-			st.Safe = l.tracker.Safe()
-		}
-		st.InFlightEvents, st.InFlightBytes = l.tracker.InFlight()
-		st.OldestUnacked = l.tracker.Oldest()
-	}
-	st.Skipped = l.skipped
-	st.Events, st.Transactions, st.WindowFull, st.Latency = l.events, l.transactions, l.windowFull, l.latency
+	st.Ready = st.State == Streaming && st.Reason == ""
+	st.Identity, st.Epoch, st.RunID = l.found, c.epoch, c.durable.RunID
+	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
+	st.InFlightEvents, st.InFlightBytes = l.flight.tracker.InFlight()
+	st.OldestUnacked = l.flight.tracker.Oldest()
 	l.remarks(st)
-	st.LastEvent, st.LastAck = l.lastEvent, l.lastAck
-	if l.recent.due(l.now, l.state != Streaming) {
+	if l.recent.due(l.now, st.State != Streaming) {
 		st.Recent = l.recent.list(l.now)
 	}
 	st.CheckpointError = ""
 	if c.err != nil {
 		st.CheckpointError = c.err.Error()
 	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.shown = *st
 }
 
 // setState changes what the relay is doing, and says why it is not ready, at once.
 func (l *loop) setState(s State, reason string) {
 	l.now = time.Now()
-	l.state, l.reason = s, reason
+	if l.reason = reason; l.st.State != s {
+		l.st.State, l.st.Since = s, l.now
+	}
 	l.publish()
 }
 
-func (l *loop) setReason(reason string) { l.setState(l.state, reason) }
-
-// ended counts a session that ended, or one that could not be had.
+// ended counts a session that ended, or an attempt that was refused.
 func (l *loop) ended(how string, err error) {
-	l.mu.Lock()
+	l.st.Sessions = maps.Clone(l.st.Sessions) // Status has given the former map away
 	l.st.Sessions[how]++
-	l.mu.Unlock()
 	if err != nil {
 		l.noteError(err)
 	}
 }
 
 func (l *loop) noteError(err error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
 	l.st.LastError, l.st.LastErrorAt = err.Error(), time.Now()
 	l.st.Troubles = troubled(l.st.Troubles, err, l.st.LastErrorAt)
+}
+
+// ending reports whether the relay reads no more.
+func (l *loop) ending() bool {
+	return l.st.State == Draining || l.st.State == Halted || l.st.State == Stopped
 }

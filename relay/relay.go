@@ -13,7 +13,6 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"maps"
 	mrand "math/rand/v2"
 	"strings"
 	"sync"
@@ -150,8 +149,8 @@ type Relay struct {
 	foreign int    // slots that were found without a checkpoint, in a row; of the attempts, one at a time
 	loss    string // token of the lost records without which this attempt goes on; of the attempts, one at a time
 
-	mu sync.Mutex
-	st Status // written by the loop through publish
+	mu    sync.Mutex
+	shown Status // loop.publish replaces it
 }
 
 // New returns a Relay that has not begun. The error names every wrong field of cfg. The relay takes over sink: Run closes it.
@@ -163,7 +162,7 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) (*Rel
 	return &Relay{
 		cfg: cfg, source: source, router: router, sink: sink, store: newExclusive(store), log: cfg.Logger,
 		halts: make(chan *halting, 1),
-		st: Status{
+		shown: Status{
 			State: Starting, Since: time.Now(), Reason: "starting", Holder: cfg.Holder,
 			Sessions: map[string]uint64{},
 		},
@@ -174,9 +173,7 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) (*Rel
 func (r *Relay) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	st := r.st
-	st.Sessions = maps.Clone(st.Sessions)
-	return st
+	return r.shown
 }
 
 // Run delivers until ctx ends or a fault that no retry can help. It waits out whatever may go away by itself: Kafka, the
@@ -189,7 +186,7 @@ func (r *Relay) Status() Status {
 func (r *Relay) Run(ctx context.Context) error {
 	l := newLoop(r)
 	defer l.end()
-	l.bound(ctx)
+	defer l.bound(ctx)()
 	r.log.Info().Str("name", r.cfg.Name).Str("holder", r.cfg.Holder).Int("window_events", r.cfg.Window.Events).
 		Int64("window_bytes", r.cfg.Window.Bytes).Msg("started")
 	err := l.deliver(ctx)

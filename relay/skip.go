@@ -69,7 +69,7 @@ func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) bool {
 			Msg("a request to pass over an event names another event than the one at this place: it is not applied")
 		return false
 	}
-	l.skipped++
+	l.st.Skipped++
 	l.log.Warn().Str("token", token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).Int("row", row).
 		Msg("EVENT PASSED OVER, as walpost skip asked: it is not delivered")
 	return true

@@ -17,30 +17,31 @@ type sighting struct {
 	err   error
 }
 
-// watch asks the source at every interval whether what the stream rests on is still there. It is not one of the loop's methods: it runs beside it.
-func (r *Relay) watch(ctx context.Context, sightings chan<- sighting) {
-	ticker := time.NewTicker(r.cfg.MonitorInterval)
+// watch checks the source at every interval, on a goroutine of its own.
+func (l *loop) watch() {
+	ticker := time.NewTicker(l.cfg.MonitorInterval)
 	defer ticker.Stop()
 	for {
 		select {
-		case <-ctx.Done():
+		case <-l.background.Done():
 			return
 		case <-ticker.C:
 		}
 		k := sighting{began: time.Now()}
-		limited, cancel := context.WithTimeout(ctx, max(r.cfg.MonitorInterval, defaultMonitor))
-		k.found, k.err = r.source.Check(limited)
+		ctx, cancel := context.WithTimeout(l.background, max(l.cfg.MonitorInterval, defaultMonitor))
+		k.found, k.err = l.source.Check(ctx)
 		cancel()
 		select {
-		case <-ctx.Done():
+		case <-l.background.Done():
 			return
-		case sightings <- k:
+		case l.reports <- func() { l.sighted = &k }:
 		}
 	}
 }
 
 // checked takes what the monitor found.
-func (l *loop) checked(k sighting) error {
+func (l *loop) checked(k *sighting) error {
+	c := &l.checkpointer
 	if k.began.Before(l.opened) {
 		return nil // the session looked later
 	}
@@ -49,14 +50,15 @@ func (l *loop) checked(k sighting) error {
 	case fault.NeedsPerson(err) && elsewhere:
 		// A failover or a restart ends the stream, and opening anew judges with the whole identity in hand.
 		err = fault.Retry(fmt.Errorf("%w, on another server than the session's, or after its restart", err))
-	case fault.NeedsPerson(err) && l.looked != nil:
-		err = fmt.Errorf("%w; events after %s may be missing", err, l.looked.LSN)
+	case fault.NeedsPerson(err) && c.looked != nil:
+		err = fmt.Errorf("%w; events after %s may be missing", err, c.looked.LSN)
 		if k.found.Unpublished != "" { // the last record says so: the next start refuses, also where all is put right by then
-			l.looked = l.looked.Broken(k.found.Unpublished)
+			c.looked = c.looked.Broken(k.found.Unpublished)
 		}
 	case err == nil && !elsewhere:
-		if err = checkpoint.JudgePublished(l.record(), k.found); err == nil {
-			l.looked = checkpoint.Seen(k.found)
+		c.compose(l.now, l.phase, false)
+		if err = checkpoint.JudgePublished(&c.draft, k.found); err == nil {
+			c.looked = checkpoint.Seen(k.found)
 		}
 	}
 	switch {

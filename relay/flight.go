@@ -1,0 +1,83 @@
+package relay
+
+import (
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+)
+
+const (
+	genShift = 48 // a ticket's Tx holds the tracker's number below this bit, and the flight's gen above it
+	maxTx    = 1<<genShift - 1
+)
+
+// A flight counts what a phase has sent, and knows how far everything sent is acknowledged.
+type flight struct {
+	tracker *checkpoint.Tracker
+	// gen numbers the flights of a process. An acknowledgement of a former flight must not reach this tracker.
+	gen    uint16
+	unsafe []mark // the transactions that gave a record and are not safe yet, oldest first, from head on
+	head   int
+	sent   uint64 // records, by all flights of this process
+}
+
+// A mark says how many records were sent before a transaction.
+type mark struct {
+	tx    uint64
+	begin cdc.Position // of the commit record
+	sent  uint64
+}
+
+// next returns the flight that follows f and starts at start.
+func (f *flight) next(start cdc.Position) flight {
+	return flight{tracker: checkpoint.New(start), gen: f.gen + 1, sent: f.sent}
+}
+
+// add counts a record of the open transaction and returns its ticket. The transaction's commit record is at begin, and the
+// transaction ends behind begin.
+func (f *flight) add(size int, begin cdc.Position) cdc.Ticket {
+	ticket := f.tracker.Add(size)
+	if ticket.Tx > maxTx {
+		panic("relay: too many transactions for a ticket") // 2^48 transactions take nine years at a million a second
+	}
+	if n := len(f.unsafe); n == f.head || f.unsafe[n-1].tx != ticket.Tx {
+		f.unsafe = append(f.unsafe, mark{tx: ticket.Tx, begin: begin, sent: f.sent})
+	}
+	f.sent++
+	ticket.Tx |= uint64(f.gen) << genShift
+	return ticket
+}
+
+// ack takes back a ticket. It reports false for a ticket of a former flight, whose record is read and counted again.
+func (f *flight) ack(ticket cdc.Ticket) bool {
+	if uint16(ticket.Tx>>genShift) != f.gen {
+		return false
+	}
+	ticket.Tx &= maxTx
+	f.tracker.Ack(ticket)
+	return true
+}
+
+// inFlight is the number of records without acknowledgement.
+func (f *flight) inFlight() int {
+	events, _ := f.tracker.InFlight()
+	return events
+}
+
+// waiting is the number of transactions that gave a record and are not safe.
+func (f *flight) waiting() int { return len(f.unsafe) - f.head }
+
+// drop forgets the transactions that are safe. It returns how many of the records sent belong to no other transaction.
+func (f *flight) drop() uint64 {
+	safe := f.tracker.Safe()
+	for f.head < len(f.unsafe) && f.unsafe[f.head].begin < safe {
+		f.head++
+	}
+	if f.head > len(f.unsafe)/2 {
+		n := copy(f.unsafe, f.unsafe[f.head:])
+		f.unsafe, f.head = f.unsafe[:n], 0
+	}
+	if f.waiting() == 0 {
+		return f.sent
+	}
+	return f.unsafe[f.head].sent
+}

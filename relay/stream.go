@@ -1,0 +1,267 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// streaming is the phase that publishes the stream. A lost session does not end it.
+type streaming struct {
+	*loop
+	progress  progress
+	fresh     bool // the next session must start over at the checkpoint
+	dropNext  bool // and must not skip what the checkpoint says was delivered
+	batch     int  // events until the next look at the clock
+	batchSize int
+}
+
+// newStreaming starts the stream where the durable record is. That may be ahead of where the session starts: this process
+// moved the record while it waited for the slot. What lies between is delivered. To read it again would make a replay that
+// a lost session breaks off in the middle.
+func (l *loop) newStreaming() *streaming {
+	rec := l.checkpointer.durable
+	l.fly(rec.LSN)
+	l.st.Received = rec.LSN
+	s := &streaming{loop: l, batch: 1, batchSize: 1}
+	s.progress = progress{next: rec.Next, whole: rec.LSN - 1, message: rec.LSN, replaying: true}
+	return s
+}
+
+func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
+	if s.fresh {
+		why = "what the source sent again differed from before"
+	}
+	switch {
+	case a.rec.Copy != nil:
+		return s.resumeCopy(ctx, a, nil)
+	case !s.begun:
+	case why == "":
+		s.progress.reconnected()
+		return nil
+	default:
+		s.log.Warn().Str("why", why).Str("lsn", a.start.String()).Str("received", s.st.Received.String()).Int("in_flight", s.inFlight()).
+			Msg("starting over at the checkpoint: events that were received behind it may be delivered twice")
+		// What is in flight belongs to the history that was left. Waiting for it keeps the window's bound. Then it is forgotten.
+		s.fresh = true
+		if err := s.settle(ctx.Done(), s.now.Add(s.cfg.ShutdownGrace)); err != nil || ctx.Err() != nil || s.sess == nil {
+			return err
+		}
+	}
+	next := s.newStreaming()
+	if s.dropNext {
+		next.progress.next = nil
+	}
+	s.phase = next
+	return nil
+}
+
+func (s *streaming) run(ctx context.Context) error {
+	for s.sess != nil {
+		if s.full() {
+			if err := s.waitFull(ctx); err != nil || ctx.Err() != nil {
+				return err
+			}
+			continue
+		}
+		// Not ctx: a call that ctx cut short would leave a session that cannot confirm any more.
+		ev, err := s.sess.Next(s.reading, s.patience())
+		if err != nil {
+			return s.lose(fmt.Errorf("read: %w", err))
+		}
+		if err := s.handle(ev); err != nil {
+			return err
+		}
+		if s.batch--; s.batch > 0 && ev.Kind != cdc.Idle {
+			continue
+		}
+		now := time.Now()
+		s.pace(now.Sub(s.now))
+		if err := s.tick(now); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+	}
+	return nil
+}
+
+// pace sets how many events may pass before the next look at the clock. While events are sparse, the loop looks after each
+// one, so that nothing waits for the next event. While they are dense, looking costs too much.
+func (s *streaming) pace(took time.Duration) {
+	switch {
+	case took < time.Millisecond:
+		s.batchSize = min(2*s.batchSize, maxBatch)
+	case took > 4*time.Millisecond:
+		s.batchSize = 1
+	}
+	s.batch = s.batchSize
+}
+
+// patience is how long Next may wait.
+func (s *streaming) patience() time.Duration {
+	if s.inFlight() > 0 || s.checkpointer.busy {
+		return min(busyWait, s.every/maxBatch)
+	}
+	return min(idleWait, s.every/4)
+}
+
+func (s *streaming) waitFull(ctx context.Context) error {
+	from := time.Now()
+	if err := s.tick(from); err != nil || s.sess == nil || !s.full() {
+		return err
+	}
+	s.wait(ctx.Done(), from.Add(fullConfirm/4))
+	now := time.Now()
+	s.st.WindowFull += now.Sub(from)
+	return s.tick(now)
+}
+
+// handle takes one event from the session.
+func (s *streaming) handle(ev *cdc.Event) error {
+	switch ev.Kind {
+	case cdc.Insert, cdc.Update, cdc.Delete:
+		return s.row(ev)
+	case cdc.Begin:
+		fresh, err := s.progress.begin(ev.Pos)
+		if fresh {
+			s.moved, s.sawEvent = true, true
+			s.flight.tracker.Begin(ev.Time)
+		}
+		if err != nil {
+			return s.inconsistent(err)
+		}
+	case cdc.Commit:
+		fresh, err := s.progress.commit()
+		if err != nil {
+			return s.inconsistent(err)
+		}
+		if fresh {
+			s.st.Transactions++
+			s.received(ev.Pos)
+			if err := s.flight.tracker.Commit(ev.Pos); err != nil {
+				return fmt.Errorf("end of transaction %s: %w", s.progress.whole, err)
+			}
+		}
+	case cdc.Idle:
+		// While a transaction is read in part, the position can only be from before that transaction.
+		if ev.Pos > 0 && s.progress.open == 0 && !s.progress.inTx {
+			s.received(ev.Pos)
+			s.flight.tracker.Idle(ev.Pos)
+		}
+	case cdc.Message:
+		if ev.Msg.Transactional {
+			return s.row(ev)
+		}
+		return s.standalone(ev)
+	}
+	return nil
+}
+
+func (s *streaming) received(pos cdc.Position) { s.st.Received = max(s.st.Received, pos) }
+
+// row takes an event inside a transaction.
+func (s *streaming) row(ev *cdc.Event) error {
+	mine, err := s.progress.event()
+	if err != nil {
+		return s.inconsistent(err)
+	}
+	if !mine {
+		return nil
+	}
+	s.sawEvent = true
+	ok, err := s.route(ev)
+	skip := s.passOver(ev, s.progress.open, s.progress.events)
+	switch {
+	case skip:
+	case err != nil:
+		return s.unroutable(ev, s.progress.open, s.progress.events, err)
+	case !ok:
+		return nil
+	}
+	// An event that is passed over counts as a record, whatever the router makes of it: the next start finds the same count.
+	send, err := s.progress.record(s.rec.EventID)
+	if err != nil {
+		return s.inconsistent(err)
+	}
+	if send && !skip {
+		s.publishEvent(ev, s.progress.open, s.progress.events)
+	}
+	return nil
+}
+
+// standalone takes a message outside transactions. It counts as a transaction of its own, which ends where the message does.
+func (s *streaming) standalone(ev *cdc.Event) error {
+	mine, err := s.progress.standalone(ev.Pos)
+	if err != nil {
+		return s.inconsistent(err)
+	}
+	if !mine {
+		return nil
+	}
+	s.moved, s.sawEvent = true, true
+	ok, err := s.route(ev)
+	if s.passOver(ev, ev.Pos, 1) {
+		ok, err = false, nil
+	}
+	if err != nil {
+		return s.unroutable(ev, ev.Pos, 1, err)
+	}
+	s.flight.tracker.Begin(ev.Time)
+	if ok {
+		s.publishEvent(ev, ev.Pos, 1)
+	}
+	s.received(ev.Pos)
+	if err := s.flight.tracker.Commit(ev.Pos); err != nil {
+		return fmt.Errorf("message at %s: %w", ev.Pos, err)
+	}
+	return nil
+}
+
+// publishEvent sends the record of ev, which is event number row of the transaction at commit.
+func (s *streaming) publishEvent(ev *cdc.Event, commit cdc.Position, row int) {
+	s.recent.add(s.rec.Topic, s.rec.EventID, s.now)
+	s.send(commit, cdc.Ticket{Commit: commit, Row: uint32(row), Table: relationOf(ev)})
+}
+
+// inconsistent forgets what is known of the source's history, because the source contradicts it. The next session starts at
+// the checkpoint and skips nothing. Other errors are errors of the source.
+func (s *streaming) inconsistent(err error) error {
+	switch {
+	case errors.Is(err, errNext):
+		s.dropNext = true
+	case errors.Is(err, errChanged):
+	default:
+		return fmt.Errorf("source: %w", err)
+	}
+	s.fresh = true
+	s.progress = progress{} // otherwise a stop would write down how far this transaction came
+	s.log.Error().Err(err).Str("lsn", s.checkpointer.durable.LSN.String()).
+		Msg("starting again at the checkpoint and skipping nothing: events may be delivered twice")
+	return s.lose(fault.Retry(err))
+}
+
+func (s *streaming) advance() { s.flight.drop() }
+
+func (s *streaming) safe() cdc.Position { return s.flight.tracker.Safe() }
+
+func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
+	settled := last && s.inFlight() == 0
+	rec.Next = s.progress.left(s.flight.tracker.Safe(), settled)
+	if when := s.flight.tracker.SafeTime(); !when.IsZero() {
+		rec.CommitTime = when
+	}
+	sent := s.flight.drop()
+	if settled { // Next covers what is sent of the open transaction
+		sent = s.flight.sent
+	}
+	return sent
+}
+
+func (s *streaming) about() (State, string) { return Streaming, "" }
