@@ -10,6 +10,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -70,10 +71,10 @@ func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Ex
 		taker.SetRunID("(kept in the checkpoint)")
 	}
 	if opts.Partitions == 0 && !opts.NoKafka && cfg.Stdout == nil {
-		if e.topics, err = sink.AskTopics(cfg.sink()); err != nil {
+		if e.brokers, err = kafka.NewAsker(cfg.sink().Config); err != nil {
 			return err
 		}
-		defer e.topics.Close()
+		defer e.brokers.Close()
 	}
 	rows, err := e.rows(ctx, reader)
 	if err != nil {
@@ -114,7 +115,7 @@ type explainer struct {
 	cfg      *Config
 	router   *router.Router
 	opts     ExplainOptions
-	topics   *sink.TopicInfos // nil: not asked
+	brokers  *kafka.Asker // nil if they are not asked
 	table    replication.Table
 	relation *cdc.Relation
 }
@@ -190,22 +191,25 @@ func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
 // place says which partition the record goes to, and what would keep it from getting there.
 func (e *explainer) place(ctx context.Context, x *Explanation) {
 	rec := x.Record
-	info, from := sink.TopicInfo{Partitions: int32(e.opts.Partitions)}, "as --partitions says"
+	partitions, from, limit, unknown := int32(e.opts.Partitions), "as --partitions says", 0, error(nil)
 	switch {
 	case e.opts.Partitions > 0:
-	case e.topics == nil:
-		info.Err = errors.New("no brokers are configured")
+	case e.brokers == nil:
+		unknown = errors.New("no brokers are configured")
 	default:
-		info, from = e.topics.Of(ctx, rec.Topic), "as the topic has now"
+		t := e.brokers.Topic(ctx, rec.Topic)
+		if unknown = t.Err; unknown == nil {
+			partitions, from, limit = int32(len(t.Partitions)), "as the topic has now", int(t.Limit())
+		}
 	}
 	switch {
-	case info.Err != nil && rec.Partition >= 0:
-		x.Partition, x.PartitionFrom = rec.Partition, "by its column; whether the topic has it is unknown: "+info.Err.Error()
-	case info.Err != nil:
-		x.PartitionFrom = "unknown: " + info.Err.Error() + " (--partitions tells it without Kafka)"
-	case rec.Partition >= info.Partitions:
+	case unknown != nil && rec.Partition >= 0:
+		x.Partition, x.PartitionFrom = rec.Partition, "by its column; whether the topic has it is unknown: "+unknown.Error()
+	case unknown != nil:
+		x.PartitionFrom = "unknown: " + unknown.Error() + " (--partitions tells it without Kafka)"
+	case rec.Partition >= partitions:
 		x.Partition, x.PartitionFrom = rec.Partition, "by its column"
-		x.Problem = fmt.Sprintf("the row asks for partition %d, and the topic has %d (from 0 on)", rec.Partition, info.Partitions)
+		x.Problem = fmt.Sprintf("the row asks for partition %d, and the topic has %d (from 0 on)", rec.Partition, partitions)
 		x.Option = "router.table.fields.additional.placement"
 		x.Hint = "Write a partition that is there, add partitions to the topic, or take the placement out."
 	case rec.Partition >= 0:
@@ -213,11 +217,11 @@ func (e *explainer) place(ctx context.Context, x *Explanation) {
 	case rec.Key == nil:
 		x.PartitionFrom = "any: a record without a key goes to whichever partition is next"
 	default:
-		x.Partition = sink.PartitionOf(rec, info.Partitions)
-		x.PartitionFrom = fmt.Sprintf("murmur2 of the key over %d partitions, %s", info.Partitions, from)
+		x.Partition = sink.PartitionOf(rec, partitions)
+		x.PartitionFrom = fmt.Sprintf("murmur2 of the key over %d partitions, %s", partitions, from)
 	}
-	if size := sink.BatchBytes(rec); info.MaxBytes > 0 && size > int(info.MaxBytes) && x.Problem == "" {
-		x.Problem = fmt.Sprintf("the record may be too large for the topic: up to %d bytes, max.message.bytes is %d (compression may help)", size, info.MaxBytes)
+	if size := sink.BatchBytes(rec); limit > 0 && size > limit && x.Problem == "" {
+		x.Problem = fmt.Sprintf("the record may be too large for the topic: up to %d bytes, max.message.bytes is %d (compression may help)", size, limit)
 		x.Hint = "Raise max.message.bytes of the topic."
 	}
 }

@@ -11,10 +11,10 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
-	"github.com/walpost/walpost/sink"
 )
 
 // RecoverOptions say how a gap is closed.
@@ -163,9 +163,9 @@ func (rc *recovery) prepare(ctx context.Context, r *tableReading) (func(*cdc.Eve
 		return nil, err
 	}
 	rc.known = known
-	var tails *sink.TailReader
+	var tails *kafka.TailReader
 	if rc.cfg.Stdout == nil {
-		if tails, err = sink.ReadTails(rc.cfg.sink()); err != nil {
+		if tails, err = kafka.ReadTails(rc.cfg.sink().Config); err != nil {
 			return nil, err
 		}
 		defer tails.Close()
@@ -314,7 +314,7 @@ func (rc *recovery) each(ctx context.Context, r *tableReading, table replication
 }
 
 // tail reads which events a topic has, at the first row that goes there.
-func (rc *recovery) tail(ctx context.Context, tails *sink.TailReader, topic string, since time.Time) error {
+func (rc *recovery) tail(ctx context.Context, tails *kafka.TailReader, topic string, since time.Time) error {
 	if rc.known.topics[topic] != nil {
 		return nil
 	}
@@ -325,7 +325,7 @@ func (rc *recovery) tail(ctx context.Context, tails *sink.TailReader, topic stri
 		return nil
 	}
 	full := errors.New("too many events")
-	err := tails.Records(ctx, topic, since, func(r *sink.TailRecord) error {
+	err := tails.Records(ctx, topic, since, func(r *kafka.TailRecord) error {
 		if !rc.known.record(topic, t, r) {
 			return full
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // A comparison tells which rows of the table are in Kafka already. An event id alone does not tell it: two tables have the same numbers,
@@ -124,7 +124,7 @@ func hashNumber(h *maphash.Hash, n int64) {
 }
 
 // record counts a record of a topic. It says whether memory is left for more.
-func (c *comparison) record(topic string, t *comparedTopic, r *sink.TailRecord) bool {
+func (c *comparison) record(topic string, t *comparedTopic, r *kafka.TailRecord) bool {
 	if t.events == 0 {
 		t.timed = c.timed && !c.unique && !r.Time.IsZero()
 	}

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/secret"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -98,7 +99,23 @@ func orFile(value Secret, file string) string {
 func (c *Config) sink() sink.Config {
 	k := c.Kafka
 	cfg := sink.Config{
-		Brokers:      k.Brokers,
+		Config: kafka.Config{
+			Brokers: k.Brokers,
+			SASL: kafka.SASL{
+				Mechanism:     k.SASL.Mechanism,
+				Username:      k.SASL.Username,
+				Password:      string(k.SASL.Password),
+				PasswordFile:  k.SASL.PasswordFile,
+				Token:         string(k.SASL.Token),
+				TokenFile:     k.SASL.TokenFile,
+				Extensions:    k.SASL.Extensions,
+				AccessKey:     k.SASL.AccessKey,
+				SecretKey:     string(k.SASL.SecretKey),
+				SecretKeyFile: k.SASL.SecretKeyFile,
+				SessionToken:  orFile(k.SASL.SessionToken, k.SASL.SessionTokenFile),
+				Region:        k.SASL.Region,
+			},
+		},
 		Compression:  k.Compression,
 		WindowEvents: c.Delivery.Window.Events,
 		WindowBytes:  int64(c.Delivery.Window.Bytes),
@@ -107,20 +124,6 @@ func (c *Config) sink() sink.Config {
 			Partitions:        k.Topics.Partitions,
 			ReplicationFactor: k.Topics.ReplicationFactor,
 		},
-		SASL: sink.SASL{
-			Mechanism:     k.SASL.Mechanism,
-			Username:      k.SASL.Username,
-			Password:      string(k.SASL.Password),
-			PasswordFile:  k.SASL.PasswordFile,
-			Token:         string(k.SASL.Token),
-			TokenFile:     k.SASL.TokenFile,
-			Extensions:    k.SASL.Extensions,
-			AccessKey:     k.SASL.AccessKey,
-			SecretKey:     string(k.SASL.SecretKey),
-			SecretKeyFile: k.SASL.SecretKeyFile,
-			SessionToken:  orFile(k.SASL.SessionToken, k.SASL.SessionTokenFile),
-			Region:        k.SASL.Region,
-		},
 		Logger: c.Logger,
 		Hooks:  c.KafkaHooks,
 	}
@@ -128,7 +131,7 @@ func (c *Config) sink() sink.Config {
 		cfg.Linger, cfg.FixedLinger = time.Duration(k.Linger), true
 	}
 	if k.TLS != nil {
-		cfg.TLS = sink.TLS{
+		cfg.TLS = kafka.TLS{
 			Enabled: true, CAFile: k.TLS.CAFile, CertFile: k.TLS.CertFile, KeyFile: k.TLS.KeyFile, ServerName: k.TLS.ServerName,
 		}
 	}

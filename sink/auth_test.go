@@ -1,95 +1,32 @@
 package sink
 
 import (
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
 	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
-	"math/big"
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
-// An authority signs certificates for 127.0.0.1.
-type authority struct {
-	testing.TB
-	cert *x509.Certificate
-	key  *ecdsa.PrivateKey
-	dir  string
-	n    int64
-}
-
-func newAuthority(t testing.TB) *authority {
-	a := &authority{TB: t, dir: t.TempDir(), n: 1}
-	der, key := a.sign(&x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
-	a.key = key
-	a.cert, _ = x509.ParseCertificate(der)
-	a.file("ca.pem", "CERTIFICATE", der)
-	return a
-}
-
-func (a *authority) sign(c *x509.Certificate) ([]byte, *ecdsa.PrivateKey) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.Fatal(err)
-	}
-	a.n++
-	c.SerialNumber = big.NewInt(a.n)
-	c.Subject = pkix.Name{CommonName: "test"}
-	c.NotBefore, c.NotAfter = time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	parent, signer := a.cert, a.key
-	if parent == nil {
-		parent, signer = c, key
-	}
-	der, err := x509.CreateCertificate(rand.Reader, c, parent, &key.PublicKey, signer)
-	if err != nil {
-		a.Fatal(err)
-	}
-	return der, key
-}
-
-func (a *authority) file(name, kind string, der []byte) string {
-	path := filepath.Join(a.dir, name)
-	if err := os.WriteFile(path, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		a.Fatal(err)
-	}
-	return path
-}
-
-func (a *authority) pair(name string) (tls.Certificate, string, string) {
-	der, key := a.sign(&x509.Certificate{
-		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"broker.test"},
-		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-	})
-	kder, err := x509.MarshalECPrivateKey(key)
-	if err != nil {
-		a.Fatal(err)
-	}
-	return tls.Certificate{Certificate: [][]byte{der}, PrivateKey: key}, a.file(name+".pem", "CERTIFICATE", der), a.file(name+".key", "EC PRIVATE KEY", kder)
-}
-
 func TestTLSWithAClientCertificate(t *testing.T) {
-	ca := newAuthority(t)
-	server, _, _ := ca.pair("server")
-	_, cert, key := ca.pair("client")
+	ca := testenv.NewAuthority(t)
+	server, _, _ := ca.Pair("server")
+	_, cert, key := ca.Pair("client")
 	pool := x509.NewCertPool()
-	pool.AddCert(ca.cert)
+	pool.AddCert(ca.Cert)
 	c := fake(t, kfake.SeedTopics(1, "a"), kfake.TLS(&tls.Config{
 		Certificates: []tls.Certificate{server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
 	}))
 	cfg := config(c.ListenAddrs())
-	cfg.TLS = TLS{CAFile: filepath.Join(ca.dir, "ca.pem"), CertFile: cert, KeyFile: key}
+	cfg.TLS = kafka.TLS{CAFile: ca.File, CertFile: cert, KeyFile: key}
 	b := open1(t, cfg)
 	b.send("a", "k", 10)
 	b.all()
@@ -119,7 +56,7 @@ func TestSASLReadsItsFilesAgain(t *testing.T) {
 			}
 			write("old\n")
 			cfg := config(c.ListenAddrs())
-			cfg.SASL = SASL{Mechanism: m, Username: "relay", PasswordFile: path}
+			cfg.SASL = kafka.SASL{Mechanism: m, Username: "relay", PasswordFile: path}
 			b := open1(t, cfg)
 			b.send("a", "k", 3)
 			waitFor(t, func() bool { return b.Stalled() != nil })
@@ -140,18 +77,16 @@ func TestARightThatIsGrantedLaterIsWaitedFor(t *testing.T) {
 		kfake.Superuser("PLAIN", "admin", "admin"),
 		kfake.User("PLAIN", "relay", "secret", allow(kmsg.ACLOperationDescribe)))
 	cfg := config(c.ListenAddrs())
-	cfg.SASL = SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
+	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
 	b := open1(t, cfg)
 	b.send("a", "k", 200)
 	waitFor(t, func() bool {
 		err := b.Stalled()
 		return err != nil && strings.Contains(err.Error(), "not authorized to produce") && strings.Contains(err.Error(), "topic a")
 	})
-	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "topic a: FAIL: the relay's user may not write to it\n\tfix kafka-acls.sh --bootstrap-server "+
-		c.ListenAddrs()[0]+" --command-config admin.properties --add --allow-principal User:relay --operation Write --topic a\n")
 	admin := config(c.ListenAddrs())
-	admin.SASL = SASL{Mechanism: "PLAIN", Username: "admin", Password: "admin"}
-	cl, err := kgo.NewClient(admin.withDefaults().reachOpts()...)
+	admin.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "admin", Password: "admin"}
+	cl, err := kgo.NewClient(admin.Options()...)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -193,10 +128,13 @@ func setACL(t testing.TB, cl *kgo.Client, topic string, op kmsg.ACLOperation, gr
 
 func TestConfigurationErrorsAreToldAllAtOnce(t *testing.T) {
 	cfg := Config{
-		Brokers: []string{"kafka", "kafka:99999", "kafka:9092"}, Compression: "brotli", FixedLinger: true, Linger: -1, WindowEvents: -1, WindowBytes: -5,
+		Config: kafka.Config{
+			Brokers: []string{"kafka", "kafka:99999", "kafka:9092"},
+			TLS:     kafka.TLS{CAFile: "/does/not/exist", CertFile: "only"},
+			SASL:    kafka.SASL{Mechanism: "SCRAM-SHA-256"},
+		},
+		Compression: "brotli", FixedLinger: true, Linger: -1, WindowEvents: -1, WindowBytes: -5,
 		Topics: Topics{Partitions: -2, ReplicationFactor: 40_000},
-		TLS:    TLS{CAFile: "/does/not/exist", CertFile: "only"},
-		SASL:   SASL{Mechanism: "SCRAM-SHA-256"},
 	}
 	err := cfg.Validate()
 	if err == nil {
@@ -220,34 +158,7 @@ func TestConfigurationErrorsAreToldAllAtOnce(t *testing.T) {
 			t.Errorf("missing: %s\nin:\n%v", want, err)
 		}
 	}
-	if err := (Config{Brokers: []string{"[::1]:9092"}}).Validate(); err != nil {
+	if err := config([]string{"[::1]:9092"}).Validate(); err != nil {
 		t.Errorf("the smallest configuration: %v", err)
-	}
-}
-
-// The file is read again for every login: one that has become empty since the start is an error and no empty password.
-func TestAnEmptySecretIsRefusedAtALogin(t *testing.T) {
-	name := filepath.Join(t.TempDir(), "secret")
-	write := func(text string) {
-		t.Helper()
-		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("right\n")
-	cfg := Config{Brokers: []string{"k:9092"}, SASL: SASL{Mechanism: "PLAIN", Username: "u", PasswordFile: name}}
-	if err := cfg.Validate(); err != nil {
-		t.Fatal(err)
-	}
-	login := func() ([]byte, error) {
-		_, first, err := cfg.SASL.mechanism().Authenticate(t.Context(), "k:9092")
-		return first, err
-	}
-	if first, err := login(); err != nil || string(first) != "\x00u\x00right" {
-		t.Errorf("login: %q %v", first, err)
-	}
-	write("\n")
-	if first, err := login(); err == nil || !strings.Contains(err.Error(), "must not be empty") {
-		t.Errorf("login with an empty file: %q %v", first, err)
 	}
 }

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/walpost/walpost/cdc"
@@ -61,7 +60,7 @@ var keys = func() (out [][]byte) {
 // BenchmarkSend is the path of a record through the sink and the client, against a broker that keeps nothing.
 func BenchmarkSend(b *testing.B) {
 	c := fake(b, kfake.SeedTopics(4, "a"), kfake.BlackholeProduce())
-	s, err := Open(Config{Brokers: c.ListenAddrs(), Logger: zerolog.Nop()})
+	s, err := Open(config(c.ListenAddrs()))
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/topicname"
 )
 
@@ -71,7 +71,7 @@ func Check(ctx context.Context, cfg Config, expected func() Expected) []Finding 
 		return []Finding{{"configuration", Fail, err.Error(), "correct the configuration"}}
 	}
 	cfg = cfg.withDefaults()
-	cl, err := newAdmin(cfg)
+	cl, err := cfg.NewClient()
 	if err != nil {
 		expected()
 		return []Finding{{"configuration", Fail, err.Error(), "correct the configuration"}}
@@ -132,18 +132,13 @@ func (c *checker) topics(ctx context.Context, traffic map[string]Traffic) {
 	}
 	step, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	meta, err := describeTopics(step, c.cl, names...)
+	known, err := kafka.Topics(step, c.cl, names, topicSettings...)
 	if err != nil {
 		c.add("topics", Fail, "the brokers do not answer for them: "+err.Error(), "")
 		return
 	}
-	settings, refused, err := configsOfAll(step, c.cl, kmsg.ConfigResourceTypeTopic, names, topicSettings...)
-	for i, name := range names {
-		why := err
-		if why == nil {
-			why = refused[name]
-		}
-		c.topic(ctx, &meta.Topics[i], name, settings[name], why, traffic[name])
+	for i := range known {
+		c.topic(ctx, &known[i], traffic[known[i].Name])
 	}
 }
 
@@ -151,7 +146,7 @@ func (c *checker) topics(ctx context.Context, traffic map[string]Traffic) {
 func (c *checker) cluster(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeBroker, fmt.Sprint(c.broker), "auto.create.topics.enable", "socket.request.max.bytes")
+	kv, err := kafka.BrokerSettings(ctx, c.cl, c.broker, "auto.create.topics.enable", "socket.request.max.bytes")
 	if err != nil {
 		c.add("broker settings", OK, fmt.Sprintf("not looked at: the brokers do not tell them (%v); a run does not need that", err), "")
 		return

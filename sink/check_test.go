@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // looked is what Check finds, a line for each finding and one more for its fix.
@@ -142,7 +143,7 @@ func TestCheckKnowsOldBrokers(t *testing.T) {
 	if err := c.CreateTopic("strict", 1, map[string]string{"min.insync.replicas": "7"}); err != nil {
 		t.Fatal(err)
 	}
-	cl, err := newAdmin(config(c.ListenAddrs()).withDefaults())
+	cl, err := config(c.ListenAddrs()).NewClient()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -265,9 +266,18 @@ func TestCheckAsksForAProducerID(t *testing.T) {
 		return resp, nil, true
 	})
 	cfg := config(c.ListenAddrs())
-	cfg.SASL = SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
+	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
 	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "idempotent producing: FAIL: no producer id is given",
 		"--command-config admin.properties --add --allow-principal User:relay --operation IdempotentWrite --cluster", "topic a: ok")
+}
+
+func TestCheckFindsATopicThatMayNotBeWritten(t *testing.T) {
+	describe := kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: "a", Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: kmsg.ACLOperationDescribe, Allow: true}
+	c := fake(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.EnableACLs(), kfake.User("PLAIN", "relay", "secret", describe))
+	cfg := config(c.ListenAddrs())
+	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
+	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "topic a: FAIL: the relay's user may not write to it\n\tfix kafka-acls.sh --bootstrap-server "+
+		c.ListenAddrs()[0]+" --command-config admin.properties --add --allow-principal User:relay --operation Write --topic a\n")
 }
 
 // What is known of the records of a topic is what its brokers will be asked to take.

@@ -8,6 +8,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // skewWarn is from when on two clocks differ more than NTP lets them.
@@ -27,7 +29,7 @@ func (c *checker) clocks(ctx context.Context, sourceAhead *time.Duration) {
 	if err != nil {
 		why := "only Kafka 3.3 and newer with KRaft tell it"
 		fix := ""
-		if denied(err) {
+		if kafka.Denied(err) {
 			why, fix = "the relay's user may not describe the cluster", c.mend.grantCluster("Describe")
 		}
 		c.add(name, OK, fmt.Sprintf("the brokers' is not known: %s (%v)", why, said(err)), fix)

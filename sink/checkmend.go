@@ -7,6 +7,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // A provider is who runs the brokers, as their names tell, which decides how something is changed. "" is the user.
@@ -30,7 +32,7 @@ type mend struct {
 
 func newMend(cfg Config) mend {
 	m := mend{to: " --bootstrap-server " + cfg.Brokers[0], iam: cfg.SASL.Mechanism == "AWS_MSK_IAM"}
-	if cfg.TLS.on() || cfg.SASL.Mechanism != "" {
+	if cfg.TLS.On() || cfg.SASL.Mechanism != "" {
 		m.to += " --command-config admin.properties"
 	}
 	m.user = cfg.SASL.Username
@@ -48,7 +50,7 @@ func newMend(cfg Config) mend {
 }
 
 // subject is the name in the client's certificate, which is its user where no ssl.principal.mapping.rules say otherwise.
-func subject(t TLS) string {
+func subject(t kafka.TLS) string {
 	if pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err == nil {
 		if cert, err := x509.ParseCertificate(pair.Certificate[0]); err == nil {
 			return cert.Subject.String()
@@ -118,39 +120,39 @@ func (m *mend) broker(set string) string {
 	return "Set " + set + " in server.properties of the brokers"
 }
 
-// create makes a topic as how says, with settings. Providers take those that they let everybody set.
-func (m *mend) create(name string, how Topics, settings map[string]string) string {
+// create makes a topic. Providers take those that they let everybody set.
+func (m *mend) create(how kafka.NewTopic) string {
 	flag := func(cmd, flag string) string {
-		if settings["cleanup.policy"] == "compact" {
+		if how.Settings["cleanup.policy"] == "compact" {
 			return cmd + flag
 		}
 		return cmd
 	}
-	cmd := "kafka-topics.sh" + m.to + " --create --topic " + name
+	cmd := "kafka-topics.sh" + m.to + " --create --topic " + how.Name
 	switch m.provider {
 	case eventHubs:
-		return flag("az eventhubs eventhub create --resource-group <group> --namespace-name <namespace> --name "+name, " --cleanup-policy Compact")
+		return flag("az eventhubs eventhub create --resource-group <group> --namespace-name <namespace> --name "+how.Name, " --cleanup-policy Compact")
 	case aiven: // wants both numbers
-		partitions, replicas := max(1, how.Partitions), how.ReplicationFactor
+		partitions, replicas := max(1, how.Partitions), how.Replicas
 		if replicas < 1 {
 			replicas = 3
 		}
-		return flag(fmt.Sprintf("avn service topic-create <service> %s --partitions %d --replication %d", name, partitions, replicas), " --cleanup-policy compact")
+		return flag(fmt.Sprintf("avn service topic-create <service> %s --partitions %d --replication %d", how.Name, partitions, replicas), " --cleanup-policy compact")
 	case confluent:
-		cmd = "confluent kafka topic create " + name
+		cmd = "confluent kafka topic create " + how.Name
 	case msk: // as one's own
 	}
 	if how.Partitions > 0 {
 		cmd += fmt.Sprintf(" --partitions %d", how.Partitions)
 	}
-	if how.ReplicationFactor > 0 && m.provider != confluent {
-		cmd += fmt.Sprintf(" --replication-factor %d", how.ReplicationFactor)
+	if how.Replicas > 0 && m.provider != confluent {
+		cmd += fmt.Sprintf(" --replication-factor %d", how.Replicas)
 	}
 	if m.provider == confluent {
 		return flag(cmd, " --config cleanup.policy=compact")
 	}
-	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		cmd += " --config " + key + "=" + settings[key]
+	for _, key := range slices.Sorted(maps.Keys(how.Settings)) {
+		cmd += " --config " + key + "=" + how.Settings[key]
 	}
 	return cmd
 }

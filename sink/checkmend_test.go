@@ -2,16 +2,18 @@ package sink
 
 import (
 	"crypto/tls"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 func TestEachProviderHasItsOwnWay(t *testing.T) {
 	cfg := config([]string{"boot:9098"})
-	cfg.SASL = SASL{Mechanism: "SCRAM-SHA-512", Username: "re lay", Password: "x"}
+	cfg.SASL = kafka.SASL{Mechanism: "SCRAM-SHA-512", Username: "re lay", Password: "x"}
 	for _, c := range []struct {
 		host                                                  string
 		iam                                                   bool
@@ -60,8 +62,8 @@ func TestEachProviderHasItsOwnWay(t *testing.T) {
 		for _, got := range []struct{ is, want string }{
 			{m.topic("t", "a=b"), c.topic},
 			{m.broker("a=b"), c.broker},
-			{m.create("t", Topics{Partitions: 3, ReplicationFactor: 2}, nil), c.create},
-			{m.create("t", Topics{Partitions: 1}, compacted), c.compacted},
+			{m.create(kafka.NewTopic{Name: "t", Partitions: 3, Replicas: 2}), c.create},
+			{m.create(kafka.NewTopic{Name: "t", Partitions: 1, Settings: compacted}), c.compacted},
 			{m.grant("t", "Write", "DescribeConfigs"), c.grant},
 			{m.grantCluster("IdempotentWrite"), c.grantCluster},
 		} {
@@ -83,22 +85,22 @@ func TestEventHubsHasFewerClaimsThanThereAreRights(t *testing.T) {
 
 // ACLs name the user as the brokers do.
 func TestThePrincipalIsTheOneOfTheBrokers(t *testing.T) {
-	ca := newAuthority(t)
-	_, cert, key := ca.pair("client")
-	withTLS := TLS{CAFile: filepath.Join(ca.dir, "ca.pem"), CertFile: cert, KeyFile: key}
+	ca := testenv.NewAuthority(t)
+	_, cert, key := ca.Pair("client")
+	withTLS := kafka.TLS{CAFile: ca.File, CertFile: cert, KeyFile: key}
 	for _, c := range []struct {
-		cfg  Config
+		cfg  kafka.Config
 		want string
 	}{
-		{Config{}, "User:ANONYMOUS"},
-		{Config{SASL: SASL{Mechanism: "PLAIN", Username: "o'relay"}}, `'User:o'\''relay'`},
-		{Config{TLS: withTLS, SASL: SASL{Mechanism: "PLAIN", Username: "relay"}}, "User:relay"},
-		{Config{TLS: withTLS, SASL: SASL{Mechanism: "OAUTHBEARER", Token: "t"}}, "'User:…'"},
-		{Config{TLS: withTLS}, "User:CN=test"},
-		{Config{TLS: TLS{CertFile: "gone", KeyFile: "gone"}}, "'User:…'"},
+		{kafka.Config{}, "User:ANONYMOUS"},
+		{kafka.Config{SASL: kafka.SASL{Mechanism: "PLAIN", Username: "o'relay"}}, `'User:o'\''relay'`},
+		{kafka.Config{TLS: withTLS, SASL: kafka.SASL{Mechanism: "PLAIN", Username: "relay"}}, "User:relay"},
+		{kafka.Config{TLS: withTLS, SASL: kafka.SASL{Mechanism: "OAUTHBEARER", Token: "t"}}, "'User:…'"},
+		{kafka.Config{TLS: withTLS}, "User:CN=test"},
+		{kafka.Config{TLS: kafka.TLS{CertFile: "gone", KeyFile: "gone"}}, "'User:…'"},
 	} {
 		c.cfg.Brokers = []string{"k:9092"}
-		if got := newMend(c.cfg).principal; got != c.want {
+		if got := newMend(Config{Config: c.cfg}).principal; got != c.want {
 			t.Errorf("%+v: %s, want %s", c.cfg, got, c.want)
 		}
 	}
@@ -106,8 +108,8 @@ func TestThePrincipalIsTheOneOfTheBrokers(t *testing.T) {
 
 // A broker that cannot be talked to is told apart by why.
 func TestUnreachableBrokersSayWhatToSet(t *testing.T) {
-	ca := newAuthority(t)
-	server, _, _ := ca.pair("server")
+	ca := testenv.NewAuthority(t)
+	server, _, _ := ca.Pair("server")
 	secure := fake(t, tlsOf(server))
 	users := fake(t, saslOf("relay", "secret")...)
 	for what, c := range map[string]struct {
@@ -115,12 +117,14 @@ func TestUnreachableBrokersSayWhatToSet(t *testing.T) {
 		at   []string
 		want string
 	}{
-		"a wrong password":         {func(c *Config) { c.SASL = SASL{Mechanism: "PLAIN", Username: "relay", Password: "hunter2"} }, users.ListenAddrs(), "SASL (kafka.sasl)"},
-		"a mechanism not offered":  {func(c *Config) { c.SASL = SASL{Mechanism: "SCRAM-SHA-512", Username: "relay", Password: "hunter2"} }, users.ListenAddrs(), "kafka.sasl"},
+		"a wrong password": {func(c *Config) { c.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "hunter2"} }, users.ListenAddrs(), "SASL (kafka.sasl)"},
+		"a mechanism not offered": {func(c *Config) {
+			c.SASL = kafka.SASL{Mechanism: "SCRAM-SHA-512", Username: "relay", Password: "hunter2"}
+		}, users.ListenAddrs(), "kafka.sasl"},
 		"SASL that is missing":     {func(*Config) {}, users.ListenAddrs(), "kafka.sasl"},
 		"TLS that is missing":      {func(*Config) {}, secure.ListenAddrs(), "may want TLS (kafka.tls)"},
 		"an authority not trusted": {func(c *Config) { c.TLS.Enabled = true }, secure.ListenAddrs(), "Set kafka.tls.ca_file"},
-		"another name":             {func(c *Config) { c.TLS = TLS{CAFile: filepath.Join(ca.dir, "ca.pem"), ServerName: "x.test"} }, secure.ListenAddrs(), "kafka.tls.server_name"},
+		"another name":             {func(c *Config) { c.TLS = kafka.TLS{CAFile: ca.File, ServerName: "x.test"} }, secure.ListenAddrs(), "kafka.tls.server_name"},
 		"a name that is not known": {func(*Config) {}, []string{"no-such-host.invalid:9092"}, "Correct the name in kafka.brokers"},
 		"nobody listens":           {func(*Config) {}, []string{"127.0.0.1:1"}, "Start the broker"},
 	} {

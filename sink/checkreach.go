@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
@@ -40,7 +41,7 @@ func (c *checker) reach(ctx context.Context) bool {
 	if answers == 0 {
 		return false
 	}
-	meta, err := describeTopics(ctx, c.cl)
+	meta, err := kadm.NewClient(c.cl).BrokerMetadata(ctx)
 	if err != nil {
 		c.add("brokers", Fail, said(err), unreachable(err))
 		return false

@@ -14,6 +14,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -133,7 +134,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	admin := k.Client(t)
 	config := func(i int) Config {
 		cfg := config([]string{asked})
-		cfg.SASL = SASL{Mechanism: "PLAIN", Username: fmt.Sprint("u", i), Password: "secret"}
+		cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: fmt.Sprint("u", i), Password: "secret"}
 		cfg.Topics.Create = cases[i].create
 		return cfg
 	}
@@ -193,7 +194,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	wrong.TLS.Enabled = true
 	has(t, looked(t, wrong, nil, ""), "broker "+asked+": FAIL: ", "may want TLS (kafka.tls)")
 	for _, name := range []string{missing, missingCP} {
-		if meta, err := describeTopics(patient(t), admin, name); err != nil || meta.Topics[0].ErrorCode != kerr.UnknownTopicOrPartition.Code {
+		if is, err := kafka.DescribeTopic(patient(t), admin, name); err != nil || !errors.Is(is.Err, kerr.UnknownTopicOrPartition) {
 			t.Errorf("%s was created: %v", name, err)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/topicname"
 )
 
@@ -28,7 +29,7 @@ func (c *checker) idempotent(ctx context.Context) {
 	switch {
 	case err == nil:
 		c.add(name, OK, "a producer id is given", "")
-	case denied(err):
+	case kafka.Denied(err):
 		c.add(name, Fail, "no producer id is given: the relay's user neither has IdempotentWrite on the cluster nor, from Kafka 2.8 on, Write on any topic",
 			"Grant Write on the topics (below)\nor, before Kafka 2.8, "+c.mend.grantCluster("IdempotentWrite"))
 	default:
@@ -46,17 +47,14 @@ func (c *checker) checkpoint(ctx context.Context, topic, relay string) {
 		c.add(name, Fail, err.Error(), "Change checkpoint.topic.")
 		return
 	}
-	meta, err := describeTopics(ctx, c.cl, topic)
-	if err != nil {
+	t, err := kafka.DescribeTopic(ctx, c.cl, topic, "min.insync.replicas", "cleanup.policy", "segment.ms", "segment.bytes", "min.cleanable.dirty.ratio")
+	switch {
+	case err != nil:
 		c.add(name, Fail, said(err), "")
 		return
-	}
-	m := &meta.Topics[0]
-	n, err := usable(m)
-	switch {
-	case errors.Is(err, kerr.UnknownTopicOrPartition):
+	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 		made, refused, err := createCheckpoints(ctx, c.cl, topic, true)
-		if !c.creatable(name, topic, Topics{Partitions: 1}, compactedSoon, made, err) {
+		if !c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: compactedSoon}, made, err) {
 			return
 		}
 		c.add(name, OK, "is missing and will be created"+with(made), "")
@@ -64,42 +62,41 @@ func (c *checker) checkpoint(ctx context.Context, topic, relay string) {
 			c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): it will have theirs, and each connect may read much", "")
 		}
 		return
-	case denied(err):
-		c.add(name, Fail, "the relay's user may not see it: "+err.Error(), c.mend.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
+	case kafka.Denied(t.Err):
+		c.add(name, Fail, "the relay's user may not see it: "+t.Err.Error(), c.mend.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
 		return
-	case err != nil:
-		c.add(name, Fail, err.Error(), "")
+	case t.Err != nil:
+		c.add(name, Fail, t.Err.Error(), "")
 		return
 	}
-	c.leaders(name, m)
-	if c.readable(ctx, name, topic, relay, m) {
+	c.leaders(name, t)
+	if c.readable(ctx, name, relay, t) {
 		c.add(name, OK, "can be read and, as far as is told, written", "")
 	}
-	if n != 1 {
+	if n := len(t.Partitions); n != 1 {
 		c.add(name+" partitions", Warn, fmt.Sprintf("it has %d partitions; only partition 0 is used", n), "Nothing has to be done; a new topic wants one partition.")
 	}
-	kv, err := configsOf(ctx, c.cl, kmsg.ConfigResourceTypeTopic, topic, "min.insync.replicas", "cleanup.policy", "segment.ms", "segment.bytes",
-		"min.cleanable.dirty.ratio")
 	switch {
-	case denied(err):
+	case kafka.Denied(t.Refused):
 		c.add(name+" settings", Warn, "the relay's user may not see them: whether it is compacted is not known", c.mend.grant(topic, "DescribeConfigs"))
 		return
-	case err != nil:
-		c.add(name+" settings", Warn, "not told: "+said(err), "")
+	case t.Refused != nil:
+		c.add(name+" settings", Warn, "not told: "+said(t.Refused), "")
 		return
 	}
-	c.checkpointSettings(name, topic, kv)
-	c.replicas(name, topic, m, kv["min.insync.replicas"])
+	c.checkpointSettings(name, topic, t.Settings)
+	c.replicas(name, t)
 }
 
 // readable says whether the topic's records can be read, and written as far as is told; it reads them as a start does.
-func (c *checker) readable(ctx context.Context, name, topic, relay string, m *kmsg.MetadataResponseTopic) bool {
+func (c *checker) readable(ctx context.Context, name, relay string, t *kafka.Topic) bool {
+	topic := t.Name
 	var missing []string
 	for _, right := range []struct {
 		name string
 		op   kmsg.ACLOperation
 	}{{"Read", kmsg.ACLOperationRead}, {"Write", kmsg.ACLOperationWrite}} {
-		if may, told := allowed(m, right.op); told && !may {
+		if may, told := t.Allows(right.op); told && !may {
 			missing = append(missing, right.name)
 		}
 	}
@@ -108,16 +105,16 @@ func (c *checker) readable(ctx context.Context, name, topic, relay string, m *km
 		return false
 	}
 	f := fold(c.cl, topic, relay)
-	f.patience = askTimeout / 2 // without coming further
-	err := f.toEnd(ctx)
+	f.Patience = askTimeout / 2 // without coming further
+	err := f.ToEnd(ctx)
 	switch {
-	case err != nil && ctx.Err() != nil && f.next > f.start:
-		c.add(name, Warn, fmt.Sprintf("it is so large that it could not be read in %s: offset %d of %d; a connect reads on until it is at the end", 2*askTimeout, f.next, f.end),
+	case err != nil && ctx.Err() != nil && f.Next > f.Start:
+		c.add(name, Warn, fmt.Sprintf("it is so large that it could not be read in %s: offset %d of %d; a connect reads on until it is at the end", 2*askTimeout, f.Next, f.End),
 			c.mend.topic(topic, c.mend.compactSoon()))
 		return false
 	case err != nil:
 		fix := "See that partition 0 has a leader and no open transaction (kafka-transactions.sh find-hanging)."
-		if denied(err) {
+		if kafka.Denied(err) {
 			fix = c.mend.grant(topic, "Read")
 		}
 		c.add(name, Fail, "can not be read: "+said(err), fix)

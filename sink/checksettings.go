@@ -5,6 +5,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // topicSettings are the settings of a topic that a doctor judges.
@@ -57,7 +59,7 @@ func (c *checker) size(name, topic string, kv map[string]string, largest int) {
 		unless = ""
 	}
 	c.add(name+" size", Warn, fmt.Sprintf("a row that is there makes a record of %d bytes, more than max.message.bytes, %d: one like it is refused and halts the relay%s", largest, n, unless),
-		c.mend.topic(topic, fmt.Sprintf("max.message.bytes=%d", largest+largest/10+minLimit))+"\nand raise fetch.max.bytes and max.partition.fetch.bytes of its consumers")
+		c.mend.topic(topic, fmt.Sprintf("max.message.bytes=%d", largest+largest/10+kafka.LeastLimit))+"\nand raise fetch.max.bytes and max.partition.fetch.bytes of its consumers")
 }
 
 // timestamps judges what a topic makes of the timestamps, which are those of rows or of their transactions, not of sending.
@@ -159,7 +161,7 @@ func (c *checker) brokerSettings(kv map[string]string) {
 		c.add("auto.create.topics.enable", OK, "it is "+auto, "")
 	}
 	// A request has batches for many partitions. There is not more in flight than the window.
-	if n, err := strconv.ParseInt(kv["socket.request.max.bytes"], 10, 64); err == nil && n < min(maxWrite, c.cfg.WindowBytes) {
+	if n, err := strconv.ParseInt(kv["socket.request.max.bytes"], 10, 64); err == nil && n < min(kafka.MaxRequest, c.cfg.WindowBytes) {
 		c.add("socket.request.max.bytes", Warn, fmt.Sprintf("it is %d: brokers cut a connection that sends a larger request, and one may have as much as delivery.window.bytes, %d", n, c.cfg.WindowBytes),
 			c.mend.broker("socket.request.max.bytes=104857600")+"\nor lower delivery.window.bytes")
 	}

@@ -7,41 +7,47 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
 )
 
-// topic judges one topic by what the brokers say of it, and its settings (kv), or why they are not told (refused).
-func (c *checker) topic(ctx context.Context, m *kmsg.MetadataResponseTopic, topic string, kv map[string]string, refused error, t Traffic) {
-	name := "topic " + topic
-	n, err := usable(m)
+// topic judges one topic by what the brokers say of it.
+func (c *checker) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
+	topic, name := is.Name, "topic "+is.Name
 	switch {
-	case errors.Is(err, kerr.UnknownTopicOrPartition) && c.cfg.Topics.Create:
-		made, err := c.wouldCreate(ctx, topic)
-		if c.creatable(name, topic, c.cfg.Topics, nil, made, err) {
+	case errors.Is(is.Err, kerr.UnknownTopicOrPartition) && c.cfg.Topics.Create:
+		how := c.newTopic(topic)
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		made, err := how.Create(ctx, c.cl, true)
+		if c.creatable(name, how, made, err) {
 			c.add(name, OK, "is missing and will be created (kafka.topics.create)"+with(made), "")
 			if made := settingsOf(made); len(made) > 0 {
 				c.settings(name, topic, made, t)
 			}
 		}
 		return
-	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		c.add(name, Fail, "does not exist", c.mend.create(topic, c.cfg.Topics, nil)+"\nor set kafka.topics.create: true")
+	case errors.Is(is.Err, kerr.UnknownTopicOrPartition):
+		c.add(name, Fail, "does not exist", c.mend.create(c.newTopic(topic))+"\nor set kafka.topics.create: true")
 		return
-	case denied(err):
-		c.add(name, Fail, "the relay's user may not see it, and so not whether it exists: "+err.Error(), c.mend.grant(topic, "Describe", "Write", "DescribeConfigs"))
+	case kafka.Denied(is.Err):
+		c.add(name, Fail, "the relay's user may not see it, and so not whether it exists: "+is.Err.Error(), c.mend.grant(topic, "Describe", "Write", "DescribeConfigs"))
 		return
-	case err != nil:
-		c.add(name, Fail, err.Error(), "")
+	case is.Err != nil:
+		c.add(name, Fail, is.Err.Error(), "")
 		return
 	}
-	detail := fmt.Sprintf("%d partitions, %d replicas", n, fewest(m))
+	n := int32(len(is.Partitions))
+	detail := fmt.Sprintf("%d partitions, %d replicas", n, fewest(is))
 	for _, key := range []string{"min.insync.replicas", "max.message.bytes"} {
-		if v := kv[key]; v != "" {
+		if v := is.Settings[key]; v != "" {
 			detail += ", " + key + " " + v
 		}
 	}
-	may, told := allowed(m, kmsg.ACLOperationWrite)
+	may, told := is.Allows(kmsg.ACLOperationWrite)
 	switch {
 	case !told:
 		c.add(name, OK, detail+"; the brokers do not tell whether the relay's user may write to it", "")
@@ -54,41 +60,46 @@ func (c *checker) topic(ctx context.Context, m *kmsg.MetadataResponseTopic, topi
 		c.add(name+" partitions", Warn, fmt.Sprintf("a row that is there asks for partition %d, and there are %d: one like it halts the relay", t.Partition, n),
 			"Correct the value that is placed as partition, or add partitions to "+topic+", which moves keys to others.")
 	}
-	c.leaders(name, m)
+	c.leaders(name, is)
 	switch {
-	case denied(refused):
-		c.add(name+" settings", Warn, fmt.Sprintf("the relay's user may not see them: max.message.bytes is taken for %d, and a topic that takes less is learned from refusals", defaultLimit),
+	case kafka.Denied(is.Refused):
+		c.add(name+" settings", Warn, fmt.Sprintf("the relay's user may not see them: max.message.bytes is taken for %d, and a topic that takes less is learned from refusals", kafka.UsualLimit),
 			c.mend.grant(topic, "DescribeConfigs"))
-	case refused != nil:
-		c.add(name+" settings", Warn, "not told: "+said(refused), "")
+	case is.Refused != nil:
+		c.add(name+" settings", Warn, "not told: "+said(is.Refused), "")
 	default:
-		c.replicas(name, topic, m, kv["min.insync.replicas"])
-		c.settings(name, topic, kv, t)
+		c.replicas(name, is)
+		c.settings(name, topic, is.Settings, t)
 	}
 }
 
+// newTopic is a topic of records as a run would create it.
+func (c *checker) newTopic(name string) kafka.NewTopic {
+	return kafka.NewTopic{Name: name, Partitions: c.cfg.Topics.Partitions, Replicas: c.cfg.Topics.ReplicationFactor}
+}
+
 // fewest is the number of replicas of the partition that has the fewest.
-func fewest(m *kmsg.MetadataResponseTopic) int {
-	n := len(m.Partitions[0].Replicas)
-	for i := range m.Partitions {
-		n = min(n, len(m.Partitions[i].Replicas))
+func fewest(t *kafka.Topic) int {
+	n := len(t.Partitions[0].Replicas)
+	for i := range t.Partitions {
+		n = min(n, len(t.Partitions[i].Replicas))
 	}
 	return n
 }
 
 // replicas compares a topic's replicas, and those of them that are in sync now, with its min.insync.replicas.
-func (c *checker) replicas(name, topic string, m *kmsg.MetadataResponseTopic, minISR string) {
-	least, err := strconv.Atoi(minISR)
+func (c *checker) replicas(name string, t *kafka.Topic) {
+	least, err := strconv.Atoi(t.Settings["min.insync.replicas"])
 	if err != nil {
 		return // not told
 	}
-	if !c.replication(name, topic, fewest(m), least) {
+	if !c.replication(name, t.Name, fewest(t), least) {
 		return
 	}
-	least = min(least, fewest(m)) // c.caps, or it was not more
+	least = min(least, fewest(t)) // c.caps, or it was not more
 	behind, short := []string{}, []string{}
-	for i := range m.Partitions {
-		p := &m.Partitions[i]
+	for i := range t.Partitions {
+		p := &t.Partitions[i]
 		switch {
 		case p.Leader < 0:
 		case len(p.ISR) < least:
@@ -130,10 +141,10 @@ func (c *checker) replication(name, topic string, rf, least int) bool {
 	return true
 }
 
-func (c *checker) leaders(name string, m *kmsg.MetadataResponseTopic) {
+func (c *checker) leaders(name string, t *kafka.Topic) {
 	var without []string
-	for i := range m.Partitions {
-		if p := &m.Partitions[i]; p.Leader < 0 {
+	for i := range t.Partitions {
+		if p := &t.Partitions[i]; p.Leader < 0 {
 			without = append(without, fmt.Sprint(p.Partition))
 		}
 	}
@@ -143,52 +154,36 @@ func (c *checker) leaders(name string, m *kmsg.MetadataResponseTopic) {
 	}
 }
 
-// wouldCreate asks the brokers whether they would create a topic of records, without creating it.
-func (c *checker) wouldCreate(ctx context.Context, topic string) (*kmsg.CreateTopicsResponseTopic, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout)
-	defer cancel()
-	return createTopicReq(ctx, c.cl, topic, c.cfg.Topics, nil, true)
-}
-
 // creatable judges whether the brokers would create a topic, by their answer, and the replicas that it would have.
-func (c *checker) creatable(name, topic string, how Topics, configs map[string]string, made *kmsg.CreateTopicsResponseTopic, err error) bool {
+func (c *checker) creatable(name string, how kafka.NewTopic, made kadm.CreateTopicResponse, err error) bool {
 	if err != nil {
-		fix := c.mend.create(topic, how, configs)
-		if denied(err) {
-			fix += "\nor " + c.mend.grant(topic, "Create")
+		fix := c.mend.create(how)
+		if kafka.Denied(err) {
+			fix += "\nor " + c.mend.grant(how.Name, "Create")
 		}
 		c.add(name, Fail, "is missing and can not be created: "+said(err), fix)
 		return false
 	}
 	// A broker that does not tell what it would make answers nothing of it.
 	if least, err := strconv.Atoi(settingsOf(made)["min.insync.replicas"]); err == nil && made.ReplicationFactor > 0 {
-		c.replication(name, topic, int(made.ReplicationFactor), least)
+		c.replication(name, how.Name, int(made.ReplicationFactor), least)
 	}
 	return true
 }
 
-func with(made *kmsg.CreateTopicsResponseTopic) string {
+func with(made kadm.CreateTopicResponse) string {
 	if made.NumPartitions <= 0 {
 		return ""
 	}
 	return fmt.Sprintf(", with %d partitions and %d replicas", made.NumPartitions, made.ReplicationFactor)
 }
 
-func settingsOf(made *kmsg.CreateTopicsResponseTopic) map[string]string {
+func settingsOf(made kadm.CreateTopicResponse) map[string]string {
 	kv := map[string]string{}
-	for i := range made.Configs {
-		if v := made.Configs[i].Value; v != nil {
-			kv[made.Configs[i].Name] = *v
+	for name, c := range made.Configs {
+		if c.Value != nil {
+			kv[name] = *c.Value
 		}
 	}
 	return kv
-}
-
-// allowed says whether the topic's answer permits an operation; known is false where the broker does not tell.
-func allowed(m *kmsg.MetadataResponseTopic, op kmsg.ACLOperation) (may, known bool) {
-	const notTold = -1 << 31
-	if m.AuthorizedOperations == notTold || m.AuthorizedOperations == 0 {
-		return false, false
-	}
-	return m.AuthorizedOperations&(1<<uint(op)) != 0, true
 }

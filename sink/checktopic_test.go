@@ -7,6 +7,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // settled is a checker whose clock stands still.
@@ -149,9 +151,9 @@ func TestJudgementOfReplicas(t *testing.T) {
 	} {
 		k := settled("")
 		k.brokers, k.caps = max(c.brokers, -c.brokers), c.brokers < 0
-		m := &kmsg.MetadataResponseTopic{Partitions: c.parts}
-		k.leaders("topic t", m)
-		k.replicas("topic t", "t", m, c.least)
+		is := &kafka.Topic{Name: "t", Partitions: c.parts, Settings: map[string]string{"min.insync.replicas": c.least}}
+		k.leaders("topic t", is)
+		k.replicas("topic t", is)
 		switch got := lines(k.found); {
 		case c.want == "" && got != "", c.want != "" && (len(k.found) != 1 || k.found[0].Fix == ""):
 			t.Errorf("%s: %s", c.story, got)
@@ -188,7 +190,10 @@ func TestACappedMinimumIsComparedWithTheReplicas(t *testing.T) {
 	for isr, fails := range map[int]bool{2: false, 1: true} {
 		k := settled("")
 		k.caps = true
-		k.replicas("topic t", "t", &kmsg.MetadataResponseTopic{Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: make([]int32, 2), ISR: make([]int32, isr)}}}, "3")
+		k.replicas("topic t", &kafka.Topic{
+			Name: "t", Settings: map[string]string{"min.insync.replicas": "3"},
+			Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: make([]int32, 2), ISR: make([]int32, isr)}},
+		})
 		if got := lines(k.found); strings.Contains(got, "FAIL") != fails {
 			t.Errorf("%d in sync: %s", isr, got)
 		}
@@ -212,8 +217,11 @@ func TestBrokersThatCapAreToldByWhatTheyKnow(t *testing.T) {
 // A broker that does not tell rights, or not the settings, is not accused of anything.
 func TestWhatIsNotToldIsSaid(t *testing.T) {
 	k := settled("")
-	m := &kmsg.MetadataResponseTopic{AuthorizedOperations: -1 << 31, Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: []int32{1}, ISR: []int32{1}}}}
-	k.topic(t.Context(), m, "t", nil, kerr.UnsupportedVersion, Traffic{})
+	is := &kafka.Topic{
+		Name: "t", Operations: -1 << 31, Refused: kerr.UnsupportedVersion,
+		Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: []int32{1}, ISR: []int32{1}}},
+	}
+	k.topic(t.Context(), is, Traffic{})
 	got := lines(k.found)
 	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not tell whether", "topic t settings: warn: not told: UNSUPPORTED_VERSION")
 	hasNot(t, got, "FAIL")
@@ -246,7 +254,7 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 		}
 	}
 	m := mend{provider: confluent}
-	for _, fix := range []string{m.topic("cp", m.compactSoon()), m.create("cp", Topics{Partitions: 1}, compactedSoon)} {
+	for _, fix := range []string{m.topic("cp", m.compactSoon()), m.create(kafka.NewTopic{Name: "cp", Partitions: 1, Settings: compactedSoon})} {
 		has(t, fix, "cleanup.policy=compact")
 		hasNot(t, fix, "segment.ms", "dirty") // Confluent Cloud lets nobody set as little
 	}

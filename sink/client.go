@@ -8,16 +8,12 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 const (
-	// maxWrite is the largest request that the client sends: the default of the broker's socket.request.max.bytes, above which
-	// a broker cuts the connection.
-	maxWrite = 100 << 20
-	// defaultLimit is the broker's default of max.message.bytes less what the client adds: 1,000,012, as librdkafka and
-	// franz-go have it.
-	defaultLimit = 1_000_012
-	minLimit     = 512
 	// room is what a batch of one record takes at most beside the record itself, in the newest request format, and some.
 	room = 96
 
@@ -57,17 +53,17 @@ func (s *Kafka) newClient(k kind, gen int) (*client, error) {
 	if k == large {
 		linger = 0
 	}
-	opts := append(s.cfg.reachOpts(),
+	opts := append(s.cfg.Options(),
 		kgo.RequiredAcks(kgo.AllISRAcks()), // idempotent by the client's default; never RecordRetries, never RecordDeliveryTimeout
 		kgo.UnknownTopicRetries(-1),
 		kgo.ProducerBatchCompression(codecs[s.cfg.Compression], kgo.NoCompression()),
 		kgo.ProducerLinger(linger),
-		kgo.BrokerMaxWriteBytes(maxWrite),
+		kgo.BrokerMaxWriteBytes(kafka.MaxRequest),
 		kgo.ProducerBatchMaxBytesFn(c.batchLimit),
 		// Above the window, because the window is the only brake. The client counts a record until its promise has returned,
 		// so for a moment one that the window has let go is still counted.
 		kgo.MaxBufferedRecords(2*s.cfg.WindowEvents+1024),
-		kgo.MaxBufferedBytes(int(2*s.cfg.WindowBytes)+2*maxWrite),
+		kgo.MaxBufferedBytes(int(2*s.cfg.WindowBytes)+2*kafka.MaxRequest),
 		kgo.RecordPartitioner(partitioner{kgo.UniformBytesPartitioner(64<<10, true, true, nil)}),
 		kgo.WithLogger(&clientLog{c: c, log: s.log}),
 		kgo.WithHooks(append([]kgo.Hook{fenceHook{}, &s.dials}, s.cfg.Hooks...)...),
@@ -82,7 +78,7 @@ func (s *Kafka) newClient(k kind, gen int) (*client, error) {
 // batchLimit is called by the client once for each partition, under its locks.
 func (c *client) batchLimit(topic string) int32 {
 	if c.kind == large {
-		return maxWrite
+		return kafka.MaxRequest
 	}
 	n := c.s.limitOf(topic)
 	c.mu.Lock()
@@ -136,6 +132,19 @@ func (p topicPartitioner) PartitionByBackup(r *kgo.Record, n int, backup kgo.Top
 		return int(r.Partition) // beyond n: the client fails the record; gate.go looks before
 	}
 	return p.TopicBackupPartitioner.PartitionByBackup(r, n, backup)
+}
+
+// PartitionOf is the partition of a record in a topic of n partitions: the one that the record asks for, or else murmur2 of its key as
+// in Kafka's Java client. A record that has neither goes to any partition: -1.
+func PartitionOf(rec *cdc.Record, n int32) int32 {
+	switch {
+	case rec.Partition >= 0:
+		return rec.Partition
+	case rec.Key == nil:
+		return -1
+	}
+	p := kgo.StickyKeyPartitioner(nil).ForTopic(rec.Topic)
+	return int32(p.Partition(&kgo.Record{Key: rec.Key}, int(n)))
 }
 
 // clientLog hears what the client logs. Its log is the only place where the client says, before it releases a partition's

@@ -5,26 +5,19 @@
 package sink
 
 import (
-	"fmt"
-	"net"
-	"os"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // Config says how to reach Kafka and how to produce. The zero value of an optional field is its default. The names in
 // brackets are those of walpost.yaml; Validate's messages use them.
 type Config struct {
-	Brokers  []string // [kafka.brokers] host:port; at least one
-	ClientID string   // default "walpost"
-	TLS      TLS      // [kafka.tls]
-	SASL     SASL     // [kafka.sasl]
+	kafka.Config
 
 	// Compression is none, gzip, snappy, lz4 or zstd; "" is snappy. [kafka.compression]
 	Compression string
@@ -43,9 +36,6 @@ type Config struct {
 	Logger zerolog.Logger
 	// Hooks are given to every client that produces, such as those of the metrics plugin. They must bear several clients.
 	Hooks []kgo.Hook
-
-	// Dial replaces the dialer, for tests and tunnels. With it TLS is Dial's affair.
-	Dial kgoDialer
 }
 
 // Topics says whether a missing topic is created, and how. -1, and 0, leave it to the broker's defaults.
@@ -55,51 +45,12 @@ type Topics struct {
 	ReplicationFactor int
 }
 
-// TLS is used when Enabled, or when any of the files or ServerName is set. The files are read again for every connection,
-// so a renewed certificate needs no restart.
-type TLS struct {
-	Enabled    bool
-	CAFile     string // PEM; default: the system's roots
-	CertFile   string // PEM; with KeyFile
-	KeyFile    string
-	ServerName string // default: the broker's host
-}
-
-func (t TLS) on() bool {
-	return t.Enabled || t.CAFile != "" || t.CertFile != "" || t.KeyFile != "" || t.ServerName != ""
-}
-
-// SASL is used when Mechanism is set. The files are read again for every authentication.
-type SASL struct {
-	Mechanism string // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM
-
-	Username     string
-	Password     string
-	PasswordFile string
-
-	// OAUTHBEARER
-	Token      string
-	TokenFile  string
-	Extensions map[string]string
-
-	// AWS_MSK_IAM. What is empty comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. The region is
-	// Region; where that is empty, the one in the broker's name, else AWS_REGION.
-	AccessKey     string
-	SecretKey     string
-	SecretKeyFile string
-	SessionToken  string
-	Region        string
-}
-
 const (
 	defaultWindowEvents = 50_000
 	defaultWindowBytes  = 64 << 20
 )
 
 func (c Config) withDefaults() Config {
-	if c.ClientID == "" {
-		c.ClientID = "walpost"
-	}
 	if c.Compression == "" {
 		c.Compression = "snappy"
 	}
@@ -112,18 +63,9 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// Validate returns every fault of the configuration, or nil. Files are only looked at for whether they can be read.
+// Validate returns every fault of the configuration, or nil. It connects nowhere.
 func (c Config) Validate() fault.Problems {
-	var found fault.Problems
-
-	if len(c.Brokers) == 0 {
-		found.Add("kafka.brokers", "must name at least one broker (got none)")
-	}
-	for i, b := range c.Brokers {
-		if err := checkBroker(b); err != nil {
-			found.Add(fmt.Sprintf("kafka.brokers[%d]", i), "%v", err)
-		}
-	}
+	found := c.Config.Validate()
 	if _, ok := codecs[c.Compression]; c.Compression != "" && !ok {
 		found.Add("kafka.compression", "must be none, gzip, snappy, lz4 or zstd (got %q)", c.Compression)
 	}
@@ -142,46 +84,7 @@ func (c Config) Validate() fault.Problems {
 	if n := c.Topics.ReplicationFactor; n < -1 || n > 1<<15-1 {
 		found.Add("kafka.topics.replication_factor", "must be -1 (the broker's default) or from 1 to 32767 (got %d)", n)
 	}
-
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		found.Add("kafka.tls", "cert_file and key_file must both be set or both be left out (got cert_file %q, key_file %q)",
-			c.TLS.CertFile, c.TLS.KeyFile)
-	}
-	if _, err := c.TLS.roots(); err != nil {
-		found.Add("kafka.tls.ca_file", "%v", err)
-	}
-	if readable(&found, "kafka.tls.cert_file", c.TLS.CertFile) && readable(&found, "kafka.tls.key_file", c.TLS.KeyFile) {
-		if _, err := c.TLS.pair(); err != nil {
-			found.Add("kafka.tls.cert_file", "with kafka.tls.key_file: %v", err)
-		}
-	}
-	c.SASL.validate(&found)
 	return found
-}
-
-// readable says whether a file can be opened, or is not wanted.
-func readable(found *fault.Problems, field, path string) bool {
-	if path == "" {
-		return true
-	}
-	f, err := os.Open(path)
-	if err != nil {
-		found.Add(field, "%v", err)
-		return false
-	}
-	_ = f.Close() // opened for reading only
-	return true
-}
-
-func checkBroker(b string) error {
-	host, port, err := net.SplitHostPort(b)
-	if err != nil || host == "" || strings.ContainsAny(host, "/ ,") {
-		return fmt.Errorf("must be host:port (got %q)", b)
-	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return fmt.Errorf("the port must be from 1 to 65535 (got %q)", b)
-	}
-	return nil
 }
 
 var codecs = map[string]kgo.CompressionCodec{

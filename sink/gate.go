@@ -4,12 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // The gate of a topic is what keeps the order where the client alone does not: after a refusal the client fails everything
@@ -34,10 +35,10 @@ type topic struct {
 	role role          // the tender's
 
 	// The tender's own; while there is none, they wait for the next.
-	size  int     // of the next group
-	known bool    // no need to ask the brokers about the topic
-	asked bool    // they were asked, and nothing was handed over since
-	pause backoff // before the next attempt
+	size  int           // of the next group
+	known bool          // no need to ask the brokers about the topic
+	asked bool          // they were asked, and nothing was handed over since
+	pause kafka.Backoff // before the next attempt
 
 	fenced atomic.Bool // there are fences
 
@@ -71,10 +72,8 @@ const (
 )
 
 const (
-	fullGroup  = 256 // a group of this size that went well ends the care
-	chunk      = 1024
-	firstPause = 50 * time.Millisecond
-	lastPause  = time.Second
+	fullGroup = 256 // a group of this size that went well ends the care
+	chunk     = 1024
 )
 
 // topicOf is called with mu held.
@@ -302,8 +301,8 @@ func (s *Kafka) driveAlone(t *topic, sl *slot) error {
 	if sl.partition >= partitions {
 		return keep(fmt.Errorf("partition %d of %d: %w", sl.partition, partitions, errPartition))
 	}
-	if sl.bytes > maxWrite-minLimit {
-		return keep(fmt.Errorf("%w (%d bytes, more than a request of %d bytes holds)", kerr.MessageTooLarge, sl.bytes, maxWrite))
+	if sl.bytes > kafka.MaxRequest-kafka.LeastLimit {
+		return keep(fmt.Errorf("%w (%d bytes, more than a request of %d bytes holds)", kerr.MessageTooLarge, sl.bytes, kafka.MaxRequest))
 	}
 	if first {
 		if err := s.fresh(t, large); err != nil {
@@ -386,28 +385,6 @@ func (s *Kafka) blame(t *topic, why error) {
 	s.mu.Lock()
 	t.reason = why
 	s.mu.Unlock()
-}
-
-// backoff is the pause before the next attempt; zero before the first.
-type backoff time.Duration
-
-// next is how long to wait, which grows with each call. The jitter keeps topics from asking all at once.
-func (b *backoff) next() time.Duration {
-	d := min(max(2*time.Duration(*b), firstPause), lastPause)
-	*b = backoff(d)
-	return d/2 + rand.N(d/2+1)
-}
-
-// sleep waits for the next pause. false: ctx has ended.
-func (b *backoff) sleep(ctx context.Context) bool {
-	timer := time.NewTimer(b.next())
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // queue is a first-in first-out list of slots that does not hold on to what has left it.

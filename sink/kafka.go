@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // Kafka delivers records to Kafka: acknowledged by all in-sync replicas, idempotent, in the order of Send for each topic
@@ -30,7 +31,7 @@ type Kafka struct {
 	wg     sync.WaitGroup // every goroutine of the sink
 	adm    *kgo.Client    // for questions and topic creation; never produces
 	wake   chan struct{}
-	dials  dialHook
+	dials  kafka.Dials
 	role   role // of the goroutine that calls Send
 	// handing is the number of the record that Send is about to hand to a client, 0 for none: see abandon.
 	handing   atomic.Uint64
@@ -98,7 +99,7 @@ func Open(cfg Config) (*Kafka, error) {
 	}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	var err error
-	if s.adm, err = newAdmin(cfg, &s.dials); err != nil {
+	if s.adm, err = cfg.NewClient(&s.dials); err != nil {
 		return nil, err
 	}
 	if s.next[ordinary], err = s.newClient(ordinary, 0); err != nil {
@@ -106,15 +107,6 @@ func Open(cfg Config) (*Kafka, error) {
 		return nil, err
 	}
 	return s, nil
-}
-
-// newAdmin makes a client that asks and does not produce. It gives up a request after some seconds, so that the reason shows.
-func newAdmin(cfg Config, hooks ...kgo.Hook) (*kgo.Client, error) {
-	c, err := kgo.NewClient(append(cfg.reachOpts(), kgo.RetryTimeout(5*time.Second), kgo.RequestRetries(3), kgo.WithHooks(hooks...))...)
-	if err != nil {
-		return nil, fmt.Errorf("kafka client: %w", err)
-	}
-	return c, nil
 }
 
 // Send takes over the bytes of rec and delivers it. It never waits for a broker.
@@ -198,6 +190,13 @@ func (sl *slot) fill(t *topic, rec *cdc.Record, ticket cdc.Ticket, n uint64) {
 	for i := range h {
 		sl.bytes += 10 + len(h[i].Key) + len(h[i].Value) // two lengths of at most five bytes
 	}
+}
+
+// BatchBytes is the size of a batch with this record alone, at most. The broker compares it with max.message.bytes.
+func BatchBytes(rec *cdc.Record) int {
+	sl := newSlot()
+	sl.fill(&topic{name: rec.Topic}, rec, cdc.Ticket{}, 0)
+	return sl.bytes
 }
 
 // done is the promise of a record. The client calls its promises one after another.

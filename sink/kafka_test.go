@@ -10,13 +10,12 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kadm"
-	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 	"go.uber.org/goleak"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/relay"
 )
@@ -74,7 +73,7 @@ type bench struct {
 }
 
 func config(brokers []string) Config {
-	return Config{Brokers: brokers, Logger: zerolog.Nop()}
+	return Config{Config: kafka.Config{Brokers: brokers}, Logger: zerolog.Nop()}
 }
 
 func open1(t testing.TB, cfg Config) *bench {
@@ -230,21 +229,20 @@ func readAll(t testing.TB, brokers []string, topic string) []*kgo.Record {
 		t.Fatal(err)
 	}
 	defer cl.Close()
-	meta, err := describeTopics(ctx, cl, topic)
-	if err != nil {
-		t.Fatal(err)
+	at, err := kafka.DescribeTopic(ctx, cl, topic)
+	if err == nil {
+		err = at.Err
 	}
-	n, err := usable(&meta.Topics[0])
 	if err != nil {
 		t.Fatalf("%s: %v", topic, err)
 	}
 	var out []*kgo.Record
-	for p := range n {
-		err := newReader(cl, topic, p, func(r *kgo.Record) error {
+	for p := range at.Partitions {
+		r := kafka.Reader{Client: cl, Topic: topic, Partition: int32(p), Each: func(r *kgo.Record) error {
 			out = append(out, r)
 			return nil
-		}).toEnd(ctx)
-		if err != nil {
+		}}
+		if err := r.ToEnd(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -315,21 +313,12 @@ func waitFor(t testing.TB, ok func() bool) {
 
 func setTopicConfig(t testing.TB, cl *kgo.Client, topic, key, value string) {
 	t.Helper()
-	req := kmsg.NewPtrIncrementalAlterConfigsRequest()
-	r := kmsg.NewIncrementalAlterConfigsRequestResource()
-	r.ResourceType, r.ResourceName = kmsg.ConfigResourceTypeTopic, topic
-	kv := kmsg.NewIncrementalAlterConfigsRequestResourceConfig()
-	kv.Name, kv.Value = key, &value
-	r.Configs = append(r.Configs, kv)
-	req.Resources = append(req.Resources, r)
-	resp, err := req.RequestWith(patient(t), cl)
+	changed, err := kadm.NewClient(cl).AlterTopicConfigs(patient(t), []kadm.AlterConfig{{Name: key, Value: &value}}, topic)
+	if err == nil {
+		err = changed[0].Err
+	}
 	if err != nil {
 		t.Fatal(err)
-	}
-	for _, r := range resp.Resources {
-		if err := kerr.ErrorForCode(r.ErrorCode); err != nil {
-			t.Fatal(err)
-		}
 	}
 }
 

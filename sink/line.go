@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/topicname"
 )
 
@@ -25,7 +25,7 @@ func (s *Kafka) later(t *topic, why error) {
 	s.mu.Lock()
 	t.reason = why
 	end := s.leave(t)
-	time.AfterFunc(t.pause.next(), func() { s.ask(t) })
+	time.AfterFunc(t.pause.Next(), func() { s.ask(t) })
 	s.mu.Unlock()
 	s.closeAll(end)
 }
@@ -90,80 +90,56 @@ func (s *Kafka) learn(group []*topic) []error {
 	errs := make([]error, len(group))
 	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
 	defer cancel()
-	ask := make([]string, 0, len(group))
+	var names []string
 	for i, t := range group {
 		if err := topicname.Check(t.name); err != nil {
 			errs[i] = fmt.Errorf("%w: %w", kerr.InvalidTopicException, err)
 			continue
 		}
-		ask = append(ask, t.name)
+		names = append(names, t.name)
 	}
-	every := func(err error) []error {
-		for i := range errs {
-			if errs[i] == nil {
-				errs[i] = err
-			}
-		}
+	if len(names) == 0 {
 		return errs
 	}
-	if len(ask) == 0 {
-		return errs
-	}
-	meta, err := describeTopics(ctx, s.adm, ask...)
-	if err != nil {
-		return every(s.unreachable(err))
-	}
-	partitions, found := map[string]int32{}, ask[:0]
+	known, down := kafka.Topics(ctx, s.adm, names, "max.message.bytes")
 	var creates sync.WaitGroup
 	turn := make(chan struct{}, createsAtOnce)
-	next := 0
 	for i, t := range group {
 		if errs[i] != nil {
 			continue
 		}
-		n, err := usable(&meta.Topics[next])
-		next++
+		if down != nil {
+			errs[i] = s.unreachable(down)
+			continue
+		}
+		is := known[0]
+		known = known[1:]
 		switch {
-		case errors.Is(err, kerr.UnknownTopicOrPartition) && s.cfg.Topics.Create:
+		case errors.Is(is.Err, kerr.UnknownTopicOrPartition) && s.cfg.Topics.Create:
 			turn <- struct{}{}
 			creates.Go(func() {
 				errs[i] = s.create(ctx, t.name)
 				<-turn
 			})
-		case err != nil:
-			errs[i] = reason(t.name, err)
+		case is.Err != nil:
+			errs[i] = reason(t.name, is.Err)
+		case is.Refused != nil && !errors.As(is.Refused, new(*kerr.Error)): // the lack of a right is a *kerr.Error
+			errs[i] = s.unreachable(is.Refused)
 		default:
-			partitions[t.name], found = n, append(found, t.name)
+			s.mu.Lock()
+			s.limits.Store(t.name, is.Limit())
+			t.partitions, t.limit = int32(len(is.Partitions)), int(is.Limit())
+			s.mu.Unlock()
 		}
 	}
 	creates.Wait()
-	if len(found) == 0 {
-		return errs
-	}
-	settings, refused, err := configsOfAll(ctx, s.adm, kmsg.ConfigResourceTypeTopic, found, "max.message.bytes")
-	var all *kerr.Error // of the whole question: as without the right to describe
-	if err != nil && !errors.As(err, &all) {
-		return every(s.unreachable(err))
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for i, t := range group {
-		if errs[i] != nil {
-			continue
-		}
-		limit := defaultLimit
-		if refused[t.name] == nil {
-			limit = limitOf(settings[t.name])
-		}
-		s.limits.Store(t.name, int32(limit))
-		t.partitions, t.limit = partitions[t.name], limit
-	}
 	return errs
 }
 
 // create makes a missing topic. The brokers need a moment until it can be used, so the topic stays in line.
 func (s *Kafka) create(ctx context.Context, topic string) error {
-	if err := createTopic(ctx, s.adm, topic, s.cfg.Topics, nil); err != nil {
+	how := kafka.NewTopic{Name: topic, Partitions: s.cfg.Topics.Partitions, Replicas: s.cfg.Topics.ReplicationFactor}
+	if _, err := how.Create(ctx, s.adm, false); err != nil {
 		return fmt.Errorf("create topic %s: %w", topic, err)
 	}
 	s.log.Info().Str("topic", topic).Msg("topic created")

@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -122,9 +123,9 @@ func TestRealKafkaStore(t *testing.T) {
 	topic := k.Topic(t, 1, nil) + ".checkpoints"
 	s := kafkaStore(t, k.Brokers(), topic)
 	storeStories(t, s)
-	kv, err := configsOf(patient(t), s.cl, kmsg.ConfigResourceTypeTopic, topic, "cleanup.policy")
-	if err != nil || kv["cleanup.policy"] != "compact" {
-		t.Errorf("created with %v, %v", kv, err)
+	is, err := kafka.DescribeTopic(patient(t), s.cl, topic, "cleanup.policy")
+	if err != nil || is.Settings["cleanup.policy"] != "compact" {
+		t.Errorf("created with %+v, %v", is, err)
 	}
 	deleteTopic(t, s.cl, topic)
 }
@@ -182,14 +183,14 @@ func TestRealSlowFollowerGivesNoDuplicates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		meta, err := describeTopics(patient(t), cl, "a")
+		is, err := kafka.DescribeTopic(patient(t), cl, "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(quorum.Topics) == 0 || len(quorum.Topics[0].Partitions) == 0 || len(meta.Topics[0].Partitions) == 0 {
+		if len(quorum.Topics) == 0 || len(quorum.Topics[0].Partitions) == 0 || len(is.Partitions) == 0 {
 			return false
 		}
-		p := &meta.Topics[0].Partitions[0]
+		p := &is.Partitions[0]
 		for _, id := range p.ISR {
 			if id != p.Leader && id != quorum.Topics[0].Partitions[0].LeaderID {
 				leader, follower = int(p.Leader), int(id)

@@ -1,18 +1,16 @@
 package sink
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
-	"net"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 const (
@@ -103,15 +101,15 @@ func (s *Kafka) search(topics []string) {
 	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
 	defer cancel()
 	found, wait, told := map[string]error{}, map[string]time.Duration{}, map[int32]time.Duration{}
-	meta, err := describeTopics(ctx, s.adm, topics...)
+	known, err := kafka.Topics(ctx, s.adm, topics, "min.insync.replicas")
 	for i, name := range topics {
 		if err != nil {
 			found[name] = s.unreachable(err)
-		} else if why := s.examine(ctx, &meta.Topics[i]); why != nil {
+		} else if why := examine(&known[i]); why != nil {
 			found[name] = why
-		} else if wait[name], why = s.mustWait(ctx, &meta.Topics[i], told); why != nil {
+		} else if wait[name], why = s.mustWait(ctx, &known[i], told); why != nil {
 			found[name] = fmt.Errorf("topic %s: %w", name, why)
-		} else if why := s.dials.last(); why != nil {
+		} else if why := s.dials.Last(); why != nil {
 			found[name] = fmt.Errorf("topic %s: %w", name, why)
 		}
 	}
@@ -126,57 +124,24 @@ func (s *Kafka) search(topics []string) {
 }
 
 // examine says what about a topic's state keeps a produce from being acknowledged.
-func (s *Kafka) examine(ctx context.Context, m *kmsg.MetadataResponseTopic) error {
-	name := *m.Topic
-	if _, err := usable(m); err != nil {
-		return reason(name, err)
+func examine(t *kafka.Topic) error {
+	if t.Err != nil {
+		return reason(t.Name, t.Err)
 	}
-	least := 0
-	if kv, err := configsOf(ctx, s.adm, kmsg.ConfigResourceTypeTopic, name, "min.insync.replicas"); err == nil {
-		least, _ = strconv.Atoi(kv["min.insync.replicas"]) // 0, not known, where it is no number
-	}
-	for _, p := range m.Partitions {
+	least, _ := strconv.Atoi(t.Settings["min.insync.replicas"]) // 0 if it is not told
+	for _, p := range t.Partitions {
 		if err := kerr.ErrorForCode(p.ErrorCode); err != nil || p.Leader < 0 {
-			return fmt.Errorf("topic %s has no leader for partition %d: %w", name, p.Partition, cmpErr(err, kerr.LeaderNotAvailable))
+			return fmt.Errorf("topic %s has no leader for partition %d: %w", t.Name, p.Partition, cmp.Or(err, error(kerr.LeaderNotAvailable)))
 		}
 		if len(p.ISR) < least {
 			return fmt.Errorf("topic %s has %d in-sync replicas of partition %d, fewer than min.insync.replicas=%d: %w",
-				name, len(p.ISR), p.Partition, least, kerr.NotEnoughReplicas)
+				t.Name, len(p.ISR), p.Partition, least, kerr.NotEnoughReplicas)
 		}
 	}
 	return nil
 }
 
-func cmpErr(err, otherwise error) error {
-	if err != nil {
-		return err
-	}
-	return otherwise
-}
-
-// unreachable names the brokers and, where there is one, the dialer's own error, which says more than the client's.
+// unreachable names the brokers, and the dialer's own error if there is one.
 func (s *Kafka) unreachable(err error) error {
-	if why := s.dials.last(); why != nil && !errors.Is(err, why) {
-		return fmt.Errorf("brokers %v: %w (%w)", s.cfg.Brokers, err, why)
-	}
-	return fmt.Errorf("brokers %v: %w", s.cfg.Brokers, err)
-}
-
-// dialHook remembers how the newest connection attempt ended.
-type dialHook struct{ err atomic.Pointer[error] }
-
-func (d *dialHook) last() error {
-	if p := d.err.Load(); p != nil {
-		return *p
-	}
-	return nil
-}
-
-// OnBrokerConnect is called by the client after each attempt.
-func (d *dialHook) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
-	if err == nil {
-		d.err.Store(nil)
-	} else if !errors.Is(err, context.Canceled) {
-		d.err.Store(&err)
-	}
+	return s.dials.Explain(fmt.Errorf("brokers %v: %w", s.cfg.Brokers, err))
 }

@@ -14,9 +14,9 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/topicname"
 )
 
@@ -30,7 +30,7 @@ type KafkaStore struct {
 	topic string
 	log   zerolog.Logger
 
-	patience time.Duration // of a Load that comes no further: readPatience; shorter in tests
+	patience time.Duration // of a Load that comes no further: kafka.ReadPatience; shorter in tests
 
 	mu     sync.Mutex
 	cl     *kgo.Client   // produces and reads; nil until needed and after a fatal error
@@ -43,7 +43,7 @@ type KafkaStore struct {
 
 // folded is what the topic holds of one name, up to the place of the reader: the newest record of each key.
 type folded struct {
-	*reader
+	kafka.Reader
 	name    string
 	records map[string][]byte
 	whole   time.Time // when the newest reading that came to the end began, or the first one
@@ -62,7 +62,7 @@ func NewKafkaStore(cfg Config, topic string) (*KafkaStore, error) {
 		return nil, fault.Config(fmt.Errorf("checkpoint.topic: %w", err), "")
 	}
 	cfg = cfg.withDefaults()
-	return &KafkaStore{cfg: cfg, topic: topic, log: cfg.Logger, patience: readPatience}, nil
+	return &KafkaStore{cfg: cfg, topic: topic, log: cfg.Logger, patience: kafka.ReadPatience}, nil
 }
 
 // Close frees the connections.
@@ -83,7 +83,7 @@ func (k *KafkaStore) client() (*kgo.Client, error) {
 	if k.cl != nil {
 		return k.cl, nil
 	}
-	cl, err := kgo.NewClient(append(k.cfg.reachOpts(),
+	cl, err := kgo.NewClient(append(k.cfg.Options(),
 		kgo.RequiredAcks(kgo.AllISRAcks()),
 		kgo.UnknownTopicRetries(-1),
 		kgo.ProducerLinger(0),
@@ -127,14 +127,12 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 	if k.ready {
 		return nil
 	}
-	meta, err := describeTopics(ctx, cl, k.topic)
+	t, err := k.describe(ctx, cl)
 	if err != nil {
 		return err
 	}
-	n, err := usable(&meta.Topics[0])
-	id := meta.Topics[0].TopicID
 	switch {
-	case errors.Is(err, kerr.UnknownTopicOrPartition):
+	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 		_, refused, err := createCheckpoints(ctx, cl, k.topic, false)
 		if err != nil {
 			return fmt.Errorf("create: %w", err)
@@ -144,15 +142,15 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 			k.log.Warn().Err(refused).Str("topic", k.topic).
 				Msg("the brokers refuse the settings that keep the checkpoint topic small: it has theirs, and each connect may read much")
 		}
-		if id, err = k.appear(ctx, cl); err != nil {
+		if t, err = k.appear(ctx, cl); err != nil {
 			return err
 		}
-	case err != nil:
-		return err
-	case n > 1:
-		k.warn(fmt.Sprintf("has %d partitions; only partition 0 is used", n))
+	case t.Err != nil:
+		return t.Err
+	case len(t.Partitions) > 1:
+		k.warn(fmt.Sprintf("has %d partitions; only partition 0 is used", len(t.Partitions)))
 	}
-	kv, _ := configsOf(ctx, cl, kmsg.ConfigResourceTypeTopic, k.topic, "cleanup.policy", "delete.retention.ms") // nil where they are not told
+	kv := t.Settings // nil if they are not told
 	if deletes(kv["cleanup.policy"]) {
 		k.warn("has cleanup.policy=" + kv["cleanup.policy"] + ": checkpoints may be deleted; set cleanup.policy=compact")
 	}
@@ -160,7 +158,7 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 	if ms, err := strconv.ParseInt(kv["delete.retention.ms"], 10, 64); err == nil {
 		k.keep = time.Duration(min(ms, keepFolded.Milliseconds())) * time.Millisecond
 	}
-	k.ready, k.id = true, id
+	k.ready, k.id = true, t.ID
 	return nil
 }
 
@@ -171,18 +169,22 @@ func (k *KafkaStore) warn(what string) {
 	k.warned = true
 }
 
-// appear waits until a topic that was created has a leader, and returns its id.
-func (k *KafkaStore) appear(ctx context.Context, cl *kgo.Client) (id [16]byte, err error) {
-	var pause backoff
+func (k *KafkaStore) describe(ctx context.Context, cl *kgo.Client) (*kafka.Topic, error) {
+	return kafka.DescribeTopic(ctx, cl, k.topic, "cleanup.policy", "delete.retention.ms")
+}
+
+// appear waits until a topic that was created has a leader.
+func (k *KafkaStore) appear(ctx context.Context, cl *kgo.Client) (*kafka.Topic, error) {
+	var pause kafka.Backoff
 	for {
-		meta, err := describeTopics(ctx, cl, k.topic)
+		t, err := k.describe(ctx, cl)
 		if err == nil {
-			if _, err = usable(&meta.Topics[0]); err == nil && meta.Topics[0].Partitions[0].Leader >= 0 {
-				return meta.Topics[0].TopicID, nil
+			if err = t.Err; err == nil && t.Partitions[0].Leader >= 0 {
+				return t, nil
 			}
 		}
-		if !pause.sleep(ctx) {
-			return id, fmt.Errorf("wait for the new topic: %w", errors.Join(context.Cause(ctx), err))
+		if !pause.Sleep(ctx) {
+			return nil, fmt.Errorf("wait for the new topic: %w", errors.Join(context.Cause(ctx), err))
 		}
 	}
 }
@@ -204,16 +206,16 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 		k.seen = fold(nil, k.topic, name)
 	}
 	f, began, told := k.seen, time.Now(), time.Now()
-	f.cl, f.patience = cl, k.patience
-	f.each = func(r *kgo.Record) error {
+	f.Client, f.Patience = cl, k.patience
+	f.Each = func(r *kgo.Record) error {
 		if now := time.Now(); now.Sub(told) >= sayReading {
 			told = now
-			k.log.Info().Str("topic", k.topic).Int64("offset", r.Offset).Int64("end", f.end).Dur("for", now.Sub(began)).
+			k.log.Info().Str("topic", k.topic).Int64("offset", r.Offset).Int64("end", f.End).Dur("for", now.Sub(began)).
 				Msg("reading the checkpoint topic; walpost check says whether it is larger than it need be")
 		}
 		return f.take(r)
 	}
-	if err := f.toEnd(ctx); err != nil {
+	if err := f.ToEnd(ctx); err != nil {
 		k.ready = false // it may have been deleted
 		return nil, k.fail("read", err)
 	}
@@ -236,8 +238,8 @@ func (k *KafkaStore) reachWithin(ctx context.Context, step string) (*kgo.Client,
 
 func fold(cl *kgo.Client, topic, name string) *folded {
 	f := &folded{name: name, whole: time.Now()}
-	f.reader = newReader(cl, topic, 0, f.take)
-	f.again = func() { f.records = map[string][]byte{} }
+	f.Reader = kafka.Reader{Client: cl, Topic: topic, Each: f.take}
+	f.Again = func() { f.records = map[string][]byte{} }
 	return f
 }
 

@@ -45,7 +45,7 @@ func (l *LostRecords) GapToken() string {
 // lost returns an error where records were deleted from the front of the topic, and none of them that is left is of a holder of the slot,
 // under a number, alone or with the holder behind a dot (see relay.Store).
 func (f *folded) lost() *LostRecords {
-	if f.start == 0 {
+	if f.Start == 0 {
 		return nil
 	}
 	for key := range f.records {
@@ -54,5 +54,5 @@ func (f *folded) lost() *LostRecords {
 			return nil
 		}
 	}
-	return &LostRecords{Topic: f.topic, Name: f.name, Start: f.start}
+	return &LostRecords{Topic: f.Topic, Name: f.name, Start: f.Start}
 }

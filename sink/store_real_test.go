@@ -11,8 +11,8 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -24,11 +24,11 @@ func TestRealCompactionDoesNotLookLikeLostRecords(t *testing.T) {
 	pad := []byte(strings.Repeat("x", 100_000))
 	enough := errors.New("enough")
 	first := func() (offset int64) {
-		err := newReader(s.cl, topic, 0, func(r *kgo.Record) error {
+		r := kafka.Reader{Client: s.cl, Topic: topic, Each: func(r *kgo.Record) error {
 			offset = r.Offset
 			return enough
-		}).toEnd(patient(t))
-		if !errors.Is(err, enough) {
+		}}
+		if err := r.ToEnd(patient(t)); !errors.Is(err, enough) {
 			t.Fatal(err)
 		}
 		return offset
@@ -47,8 +47,8 @@ func TestRealCompactionDoesNotLookLikeLostRecords(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 4*patience) // the cleaner of a busy machine takes its time
 	defer cancel()
-	for pause := backoff(0); first() == 0; {
-		if !pause.sleep(ctx) {
+	for pause := kafka.Backoff(0); first() == 0; {
+		if !pause.Sleep(ctx) {
 			t.Fatal("the topic is not compacted")
 		}
 	}
@@ -94,9 +94,9 @@ func TestRealACheckpointTopicStaysSmall(t *testing.T) {
 	if _, err := s.Load(patient(t), "n"); err != nil {
 		t.Fatal(err)
 	}
-	kv, err := configsOf(patient(t), s.cl, kmsg.ConfigResourceTypeTopic, topic, slices.Collect(maps.Keys(compactedSoon))...)
-	if err != nil || !maps.Equal(kv, compactedSoon) {
-		t.Errorf("created with %v, %v", kv, err)
+	is, err := kafka.DescribeTopic(patient(t), s.cl, topic, slices.Collect(maps.Keys(compactedSoon))...)
+	if err != nil || !maps.Equal(is.Settings, compactedSoon) {
+		t.Errorf("created with %+v, %v", is, err)
 	}
 	hasNot(t, looked(t, config(k.Brokers()), nil, topic), "warn: segment", "warn: min")
 	deleteTopic(t, s.cl, topic)

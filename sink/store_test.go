@@ -269,7 +269,7 @@ func TestLostRecordsAreToldByTheRecordsUnderANumber(t *testing.T) {
 		{7, []string{"n/halt/12", "n/3"}, false},
 	} {
 		f := fold(nil, "cp", "n")
-		f.start, f.records = x.start, map[string][]byte{}
+		f.Start, f.records = x.start, map[string][]byte{}
 		for _, key := range x.keys {
 			f.records[key] = []byte("x")
 		}

@@ -7,9 +7,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
-	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // compacted is what a checkpoint topic needs.
@@ -25,17 +27,17 @@ var compactedSoon = map[string]string{
 	"min.cleanable.dirty.ratio": "0.01",
 }
 
-// createCheckpoints makes the topic of the checkpoints, or with dry only asks whether it could be made. refused is why it has the
-// brokers' own settings for its segments: managed brokers let nobody set them, or not as low.
-func createCheckpoints(ctx context.Context, cl *kgo.Client, topic string, dry bool) (made *kmsg.CreateTopicsResponseTopic, refused, err error) {
-	how := Topics{Partitions: 1}
-	made, err = createTopicReq(ctx, cl, topic, how, compactedSoon, dry)
+// createCheckpoints creates the topic of the checkpoints. With dryRun it only asks whether the topic could be created. refused is why
+// the topic has the brokers' own settings for its segments: managed brokers let nobody set them, or not as low.
+func createCheckpoints(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
+	how := kafka.NewTopic{Name: topic, Partitions: 1, Settings: compactedSoon}
+	made, err = how.Create(ctx, cl, dryRun)
 	var answer *kerr.Error
-	if err == nil || !errors.As(err, &answer) || answer.Retriable || denied(err) {
+	if err == nil || !errors.As(err, &answer) || answer.Retriable || kafka.Denied(err) {
 		return made, nil, err
 	}
-	refused = err
-	made, err = createTopicReq(ctx, cl, topic, how, compacted, dry)
+	refused, how.Settings = err, compacted
+	made, err = how.Create(ctx, cl, dryRun)
 	return made, refused, err
 }
 

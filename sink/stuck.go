@@ -8,7 +8,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // A client can get stuck with a partition. franz-go 1.22.2 stages up to five requests at a time; when it takes one back because the
@@ -55,10 +56,10 @@ type stuck struct {
 
 // mustWait is how long a topic with these leaders must wait. The error says that a leader does not answer. The answers of leaders are
 // kept in told.
-func (s *Kafka) mustWait(ctx context.Context, m *kmsg.MetadataResponseTopic, told map[int32]time.Duration) (time.Duration, error) {
+func (s *Kafka) mustWait(ctx context.Context, t *kafka.Topic, told map[int32]time.Duration) (time.Duration, error) {
 	longest := s.stuckWait.least
-	for i := range m.Partitions {
-		leader := m.Partitions[i].Leader
+	for i := range t.Partitions {
+		leader := t.Partitions[i].Leader
 		wait, ok := told[leader]
 		if !ok {
 			var err error
@@ -74,7 +75,7 @@ func (s *Kafka) mustWait(ctx context.Context, m *kmsg.MetadataResponseTopic, tol
 
 // lagOf is how long a topic must wait for a leader whose follower is slow.
 func (s *Kafka) lagOf(ctx context.Context, broker int32) (time.Duration, error) {
-	kv, err := configsOf(ctx, s.adm, kmsg.ConfigResourceTypeBroker, strconv.Itoa(int(broker)), lagSetting)
+	kv, err := kafka.BrokerSettings(ctx, s.adm, broker, lagSetting)
 	var refused *kerr.Error
 	if err != nil && !errors.As(err, &refused) {
 		return 0, err
@@ -138,14 +139,14 @@ func (s *Kafka) abandon(t *topic) {
 			return
 		}
 	}
-	var pause backoff
+	var pause kafka.Backoff
 	for {
 		err := s.fresh(t, c.kind)
 		s.moved(t, err)
 		if err == nil {
 			break
 		}
-		if !pause.sleep(s.ctx) {
+		if !pause.Sleep(s.ctx) {
 			return
 		}
 	}

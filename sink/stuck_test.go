@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // renewals is how often topics were taken from a stuck client.
@@ -234,15 +235,15 @@ func TestATopicWaitsForItsSlowestLeader(t *testing.T) {
 		{[3]string{"1000", "", "1000"}, 90 * time.Second},
 		{[3]string{"1000", "1000", "refused"}, 90 * time.Second},
 	} {
-		meta, err := describeTopics(patient(t), b.adm, "a")
+		is, err := kafka.DescribeTopic(patient(t), b.adm, "a")
 		if err != nil {
 			t.Fatal(err)
 		}
-		for p := range meta.Topics[0].Partitions {
-			meta.Topics[0].Partitions[p].Leader = int32(p)
+		for p := range is.Partitions {
+			is.Partitions[p].Leader = int32(p)
 			told[int32(p)] = test.told[p]
 		}
-		wait, err := b.mustWait(patient(t), &meta.Topics[0], map[int32]time.Duration{})
+		wait, err := b.mustWait(patient(t), is, map[int32]time.Duration{})
 		if err != nil || wait != test.want {
 			t.Errorf("case %d, %q: %s, %v; want %s", i, test.told, wait, err, test.want)
 		}

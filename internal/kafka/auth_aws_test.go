@@ -1,4 +1,4 @@
-package sink
+package kafka
 
 import (
 	"encoding/json"
@@ -17,9 +17,9 @@ func TestTwoRelaysOfOneProcessHaveTheirOwnRegions(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, region := range []string{"eu-west-1", "us-east-2", "eu-west-1"} {
-		cfg := config([]string{"kafka.internal:9098"})
+		cfg := Config{Brokers: []string{"kafka.internal:9098"}}
 		cfg.SASL = SASL{Mechanism: "AWS_MSK_IAM", AccessKey: "AKIDEXAMPLE", SecretKey: "secret", Region: region}
-		cfg.reachOpts()
+		cfg.Options()
 		_, first, err := cfg.SASL.mechanism().Authenticate(t.Context(), "kafka.internal:9098")
 		if err != nil {
 			t.Fatal(err)

@@ -1,4 +1,4 @@
-package sink
+package kafka
 
 import (
 	"context"
@@ -10,15 +10,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A TailReader reads what is in topics already: their newest records. It is used by one goroutine at a time.
+// A TailReader reads the newest records that are in topics already. It must be used by one goroutine at a time.
 type TailReader struct{ cl *kgo.Client }
 
 // ReadTails makes a TailReader. It does not connect.
 func ReadTails(cfg Config) (*TailReader, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	cl, err := newAdmin(cfg.withDefaults())
+	cl, err := cfg.NewClient()
 	if err != nil {
 		return nil, err
 	}
@@ -42,20 +39,20 @@ type TailRecord struct {
 func (t *TailReader) Records(ctx context.Context, topic string, since time.Time, each func(r *TailRecord) error) error {
 	asked, cancel := context.WithTimeout(ctx, tailPatience)
 	defer cancel()
-	meta, err := describeTopics(asked, t.cl, topic)
-	if err != nil {
+	info, err := DescribeTopic(asked, t.cl, topic)
+	switch {
+	case err != nil:
 		return fmt.Errorf("read topic %s: %w", topic, err)
-	}
-	n, err := usable(&meta.Topics[0])
-	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+	case errors.Is(info.Err, kerr.UnknownTopicOrPartition):
 		return nil
+	case info.Err != nil:
+		return fmt.Errorf("read topic %s: %w", topic, info.Err)
 	}
-	if err != nil {
-		return fmt.Errorf("read topic %s: %w", topic, err)
-	}
-	for p := range n {
+	for p := range info.Partitions {
 		given := int64(0) // the offset behind the newest record that each was called with: none comes twice
-		r := newReader(t.cl, topic, p, func(rec *kgo.Record) error {
+		r := Reader{Client: t.cl, Topic: topic, Partition: int32(p), Since: since, Patience: tailPatience}
+		r.Stable = true // an open transaction may stay open, and its records are not committed
+		r.Each = func(rec *kgo.Record) error {
 			for _, h := range rec.Headers {
 				if h.Key != "id" || rec.Offset < given {
 					continue
@@ -68,12 +65,8 @@ func (t *TailReader) Records(ctx context.Context, topic string, since time.Time,
 				return each(&out)
 			}
 			return nil
-		})
-		r.patience, r.stable = tailPatience, true // what is behind the stable end is of a transaction that nobody has ended
-		if !since.IsZero() {
-			r.from = max(since.UnixMilli(), 0)
 		}
-		if err := r.toEnd(ctx); err != nil {
+		if err := r.ToEnd(ctx); err != nil {
 			return fmt.Errorf("read topic %s: %w", topic, err)
 		}
 	}

@@ -1,18 +1,13 @@
-package sink
+package kafka
 
 import (
 	"context"
-	"crypto/tls"
-	"crypto/x509"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"reflect"
 	"strings"
-	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl"
 	"github.com/twmb/franz-go/pkg/sasl/aws"
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
@@ -22,65 +17,6 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/secret"
 )
-
-type kgoDialer = func(ctx context.Context, network, host string) (net.Conn, error)
-
-const dialTimeout = 10 * time.Second
-
-// load reads the files into a configuration for one connection.
-func (t TLS) load() (c *tls.Config, err error) {
-	c = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
-	if c.RootCAs, err = t.roots(); err != nil {
-		return nil, fmt.Errorf("kafka.tls.ca_file: %w", err)
-	}
-	if c.Certificates, err = t.pair(); err != nil {
-		return nil, fmt.Errorf("kafka.tls.cert_file, kafka.tls.key_file: %w", err)
-	}
-	return c, nil
-}
-
-// roots are the authorities to trust: nil for the system's.
-func (t TLS) roots() (*x509.CertPool, error) {
-	if t.CAFile == "" {
-		return nil, nil //nolint:nilnil // as crypto/tls has it
-	}
-	pem, err := os.ReadFile(t.CAFile)
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(pem) {
-		return nil, fmt.Errorf("no certificate in %s", t.CAFile)
-	}
-	return pool, nil
-}
-
-// pair is the certificate of the client; none where it is not wanted.
-func (t TLS) pair() ([]tls.Certificate, error) {
-	if t.CertFile == "" || t.KeyFile == "" {
-		return nil, nil
-	}
-	pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile)
-	if err != nil {
-		return nil, err
-	}
-	return []tls.Certificate{pair}, nil
-}
-
-// dial opens one TLS connection. The files are read each time: short-lived certificates are renewed in place.
-func (t TLS) dial(ctx context.Context, network, host string) (net.Conn, error) {
-	c, err := t.load()
-	if err != nil {
-		return nil, err
-	}
-	if c.ServerName == "" {
-		if c.ServerName, _, err = net.SplitHostPort(host); err != nil {
-			return nil, fmt.Errorf("broker address %q: %w", host, err)
-		}
-	}
-	d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: c}
-	return d.DialContext(ctx, network, host)
-}
 
 func (s SASL) validate(found *fault.Problems) {
 	one := func(field, value, file string) {
@@ -182,27 +118,4 @@ func (s SASL) awsAuth() (aws.Auth, error) {
 		return a, errors.New("kafka.sasl: no AWS credentials in access_key and secret_key, nor in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY")
 	}
 	return a, nil
-}
-
-// reachOpts are the options with which every client of this package finds and enters the cluster.
-func (c Config) reachOpts() []kgo.Opt {
-	opts := []kgo.Opt{
-		kgo.SeedBrokers(c.Brokers...),
-		kgo.ClientID(c.ClientID),
-		// The client waits this long before it asks for metadata again; the default of 5 s shows as latency after every
-		// error that a refresh cures (seen: 5.0 s against 0.25 s).
-		kgo.MetadataMinAge(250 * time.Millisecond),
-	}
-	switch {
-	case c.Dial != nil:
-		opts = append(opts, kgo.Dialer(c.Dial))
-	case c.TLS.on():
-		opts = append(opts, kgo.Dialer(c.TLS.dial))
-	default:
-		opts = append(opts, kgo.Dialer((&net.Dialer{Timeout: dialTimeout}).DialContext))
-	}
-	if m := c.SASL.mechanism(); m != nil {
-		opts = append(opts, kgo.SASL(m))
-	}
-	return opts
 }

@@ -1,0 +1,61 @@
+package kafka
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+)
+
+// Denied reports whether the user lacks a right.
+func Denied(err error) bool {
+	return errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.ClusterAuthorizationFailed) ||
+		errors.Is(err, kerr.GroupAuthorizationFailed) || errors.Is(err, kerr.TransactionalIDAuthorizationFailed)
+}
+
+// Reason is an error of a topic as readiness and the log show it: the topic, what happened, and what would help if that is known.
+func Reason(topic string, err error) error {
+	switch {
+	case errors.Is(err, kerr.TopicAuthorizationFailed):
+		return fmt.Errorf("not authorized to write to topic %s (grant Write and Describe on it): %w", topic, err)
+	case errors.Is(err, kerr.ClusterAuthorizationFailed):
+		return fmt.Errorf("not authorized to produce to the cluster (grant Write on topic %s; IdempotentWrite on the cluster before Kafka 2.8): %w", topic, err)
+	case errors.Is(err, kerr.UnknownTopicOrPartition):
+		return fmt.Errorf("topic %s does not exist (create it, or set kafka.topics.create): %w", topic, err)
+	case errors.Is(err, kerr.UnknownTopicID):
+		return fmt.Errorf("topic %s was deleted or created again: %w", topic, err)
+	case errors.Is(err, kerr.NotEnoughReplicas), errors.Is(err, kerr.NotEnoughReplicasAfterAppend):
+		return fmt.Errorf("topic %s has fewer in-sync replicas than min.insync.replicas: %w", topic, err)
+	}
+	return fmt.Errorf("topic %s: %w", topic, err)
+}
+
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+// Backoff is the pause before the next attempt. It is zero before the first.
+type Backoff time.Duration
+
+// Next is how long to wait, which grows with each call. The jitter keeps many from asking at the same time.
+func (b *Backoff) Next() time.Duration {
+	d := min(max(2*time.Duration(*b), firstPause), lastPause)
+	*b = Backoff(d)
+	return d/2 + rand.N(d/2+1)
+}
+
+// Sleep waits for the next pause. It returns false if ctx has ended.
+func (b *Backoff) Sleep(ctx context.Context) bool {
+	timer := time.NewTimer(b.Next())
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
