@@ -277,16 +277,19 @@ func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 	})
 }
 
-// The window is full for longer than wal_sender_timeout: statuses alone keep the stream.
+// While the window is full, the relay reads nothing and sends only statuses. They keep the stream for longer than
+// wal_sender_timeout. The rows are written before the stream begins, because nobody sends a status during the INSERT.
 func TestTheStreamOutlivesAFullWindow(t *testing.T) {
+	const timeout = 3 * time.Second
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
-	w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D1s"
-	s := w.stream(0)
-	pid := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()")
+	w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D3s"
+	w.close(w.stream(0)) // makes the slot
 	w.exec(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
 		SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 1000)) FROM generate_series(1, 30000) n`)
+	s := w.stream(0)
 	full := time.Now()
-	for ticks := time.NewTicker(s.StatusEvery()); time.Since(full) < 4*time.Second; <-ticks.C {
+	pid := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()")
+	for ticks := time.NewTicker(s.StatusEvery()); time.Since(full) < 2*timeout; <-ticks.C {
 		if err := s.Confirm(t.Context(), 0); err != nil {
 			t.Fatalf("after %s: %v", time.Since(full), err)
 		}
