@@ -1,54 +1,19 @@
 package walpost
 
 import (
-	"cmp"
 	"context"
-	"errors"
-	"fmt"
-	"strings"
-	"time"
 
-	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/replication"
-	"github.com/walpost/walpost/router"
-	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/internal/explain"
 )
 
 // ExplainOptions say which rows are explained: exactly one of ID, Last and JSON.
-type ExplainOptions struct {
-	ID   string // the rows with this event id
-	Last int    // the newest rows, newest first
-	JSON []byte // a row that need not exist, as a JSON object by column names
-	// Partitions, where not 0, is taken for the number of partitions of every topic, and Kafka is not asked.
-	Partitions int
-	// NoKafka says that there are no brokers to ask.
-	NoKafka bool
-}
+type ExplainOptions = explain.Options
 
 // An Explanation is the record that one row gives, or why it gives none.
-type Explanation struct {
-	Table  string
-	Record *cdc.Record // nil where the row gives none
-	// TimeFrom says where the record's timestamp comes from.
-	TimeFrom string
-	// Partition is -1 where it is not known, or where any may be chosen; PartitionFrom says why.
-	Partition     int32
-	PartitionFrom string
-
-	// Problem says why the row gives no record, or why its record would not be delivered; "" where all is well. Option and
-	// Column are the key of walpost.yaml and the column that it is about, where that can be told, Hint what to do.
-	Problem string
-	Option  string
-	Column  string
-	Hint    string
-	EventID string // where it could be found
-}
+type Explanation = explain.Explanation
 
 // ErrNoRow says that no row of the table is the one that was asked for.
-var ErrNoRow = errors.New("there is no such row")
+var ErrNoRow = explain.ErrNoRow
 
 // Explain routes rows as Run would and hands each to show, valid during the call. It writes nothing, neither to the database nor to
 // Kafka. The configuration must name one table.
@@ -57,210 +22,10 @@ func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Ex
 	if err != nil {
 		return err
 	}
-	reader, err := r.source.ReadTables(ctx, replication.TableOptions{Timeout: 30 * time.Second})
-	if err != nil {
-		return err
+	by := explain.Config{Source: r.source, Router: r.router, OrderColumn: cfg.Source.OrderColumn}
+	if cfg.Stdout == nil {
+		to := cfg.sink()
+		by.Kafka = &to.Config
 	}
-	defer reader.Close()
-	if n := len(reader.Tables()); n != 1 {
-		return fault.Config(fmt.Errorf("%d tables are configured", n), "Say which one: --table schema.table.")
-	}
-	e := explainer{cfg: &cfg, router: r.router, opts: opts, table: reader.Tables()[0]}
-	e.relation = reader.Relation(e.table)
-	if taker, ok := any(r.router).(relay.RunIDTaker); ok {
-		taker.SetRunID("(kept in the checkpoint)")
-	}
-	if opts.Partitions == 0 && !opts.NoKafka && cfg.Stdout == nil {
-		if e.brokers, err = kafka.NewAsker(cfg.sink().Config); err != nil {
-			return err
-		}
-		defer e.brokers.Close()
-	}
-	rows, err := e.rows(ctx, reader)
-	if err != nil {
-		return err
-	}
-	for n := 0; ; n++ {
-		ev, err := rows.Next()
-		if bad := replication.BadValue(err); bad != nil && opts.JSON != nil {
-			return fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
-		} else if bad != nil {
-			return fmt.Errorf("%w in %s: %w", ErrNoRow, e.table, bad)
-		}
-		switch {
-		case err != nil:
-			return err
-		case ev == nil && n == 0 && opts.Last == 0:
-			return fmt.Errorf("%w in %s: nothing has the event id %q", ErrNoRow, e.table, opts.ID)
-		case ev == nil && n == 0:
-			return fmt.Errorf("%w: table %s is empty", ErrNoRow, e.table)
-		case ev == nil:
-			return nil
-		}
-		x := e.explain(ctx, ev, rows.CommitKnown)
-		if x.Problem != "" && opts.JSON == nil {
-			x.Hint = strings.TrimSpace(x.Hint + " " + storedRow)
-		}
-		if err := show(x); err != nil {
-			return err
-		}
-	}
-}
-
-// storedRow is what the hint of a problem says beside the fix for rows to come, where the row is in the table: as the hint of a halt does.
-const storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
-	"repair the configuration, or pass over the event by walpost skip, with the token of the halt. (snapshot and recover read the row as it is now.)"
-
-type explainer struct {
-	cfg      *Config
-	router   *router.Router
-	opts     ExplainOptions
-	brokers  *kafka.Asker // nil if they are not asked
-	table    replication.Table
-	relation *cdc.Relation
-}
-
-func (e *explainer) rows(ctx context.Context, reader *replication.TableReader) (*replication.Rows, error) {
-	if e.opts.JSON != nil {
-		rows, err := reader.FromJSON(ctx, e.table, e.opts.JSON)
-		if bad := replication.BadValue(err); bad != nil {
-			return nil, fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
-		}
-		return rows, err
-	}
-	sel := replication.Selection{Table: e.table, Newest: e.opts.Last}
-	if e.opts.Last > 0 {
-		// An ordering column has an index as a rule; the other one costs a look at every row.
-		sel.Order = replication.Order{By: replication.ByTransaction}
-		if e.cfg.Source.OrderColumn != "" {
-			sel.Order = replication.Order{By: replication.ByColumn, Column: e.cfg.Source.OrderColumn}
-		}
-	} else {
-		sel.IDColumn, sel.ID = e.cfg.Router.EventID, &e.opts.ID
-	}
-	rows, err := reader.Select(ctx, sel)
-	if bad := replication.BadValue(err); bad != nil {
-		return nil, fmt.Errorf("%w in %s: %w", ErrNoRow, e.table, bad)
-	}
-	return rows, err
-}
-
-func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool) *Explanation {
-	x := &Explanation{Table: e.table.String(), Partition: -1}
-	if i := e.relation.Index(e.cfg.Router.EventID); i >= 0 {
-		x.EventID = string(ev.Row.Values[i].Bytes)
-	}
-	for i, c := range e.relation.Columns {
-		if e.opts.JSON != nil && c.NotNull && ev.Row.Values[i].Bytes == nil {
-			x.Problem, x.Column = fmt.Sprintf("an INSERT of it is refused: column %s is NOT NULL", c.Name), c.Name
-			x.Hint = "Give the column a value in the row."
-			return x
-		}
-	}
-	var rec cdc.Record
-	ok, err := e.router.Route(ev, &rec)
-	switch {
-	case err != nil:
-		explainError(x, err)
-		return x
-	case !ok:
-		x.Problem = "the router has no record for it"
-		return x
-	}
-	x.Record, x.EventID = &rec, rec.EventID
-	x.TimeFrom = e.timeFrom(ev, commitKnown)
-	e.place(ctx, x)
-	return x
-}
-
-func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
-	if c := e.cfg.Router.Timestamp; c != "" {
-		if i := e.relation.Index(c); i >= 0 && ev.Row.Values[i].Bytes != nil {
-			return "column " + c + ", by router.table.field.event.timestamp"
-		}
-	}
-	switch {
-	case commitKnown:
-		return "commit time of the row's transaction"
-	case e.opts.JSON != nil:
-		return "time of this look: a row has the commit time of its transaction"
-	}
-	return "time of this look, as the server keeps no commit time of the row (track_commit_timestamp); the stream gives the commit time"
-}
-
-// place says which partition the record goes to, and what would keep it from getting there.
-func (e *explainer) place(ctx context.Context, x *Explanation) {
-	rec := x.Record
-	partitions, from, limit, unknown := int32(e.opts.Partitions), "as --partitions says", 0, error(nil)
-	switch {
-	case e.opts.Partitions > 0:
-	case e.brokers == nil:
-		unknown = errors.New("no brokers are configured")
-	default:
-		t := e.brokers.Topic(ctx, rec.Topic)
-		if unknown = t.Err; unknown == nil {
-			partitions, from, limit = int32(len(t.Partitions)), "as the topic has now", int(t.Limit())
-		}
-	}
-	switch {
-	case unknown != nil && rec.Partition >= 0:
-		x.Partition, x.PartitionFrom = rec.Partition, "by its column; whether the topic has it is unknown: "+unknown.Error()
-	case unknown != nil:
-		x.PartitionFrom = "unknown: " + unknown.Error() + " (--partitions tells it without Kafka)"
-	case rec.Partition >= partitions:
-		x.Partition, x.PartitionFrom = rec.Partition, "by its column"
-		x.Problem = fmt.Sprintf("the row asks for partition %d, and the topic has %d (from 0 on)", rec.Partition, partitions)
-		x.Option = "router.table.fields.additional.placement"
-		x.Hint = "Write a partition that is there, add partitions to the topic, or take the placement out."
-	case rec.Partition >= 0:
-		x.Partition, x.PartitionFrom = rec.Partition, "by its column"
-	case rec.Key == nil:
-		x.PartitionFrom = "any: a record without a key goes to whichever partition is next"
-	default:
-		x.Partition = sink.PartitionOf(rec, partitions)
-		x.PartitionFrom = fmt.Sprintf("murmur2 of the key over %d partitions, %s", partitions, from)
-	}
-	if size := sink.BatchBytes(rec); limit > 0 && size > limit && x.Problem == "" {
-		x.Problem = fmt.Sprintf("the record may be too large for the topic: up to %d bytes, max.message.bytes is %d (compression may help)", size, limit)
-		x.Hint = "Raise max.message.bytes of the topic."
-	}
-}
-
-// explainError fills in why the router has no record for a row.
-func explainError(x *Explanation, err error) {
-	x.Problem = err.Error()
-	var bad *router.RowError
-	if !errors.As(err, &bad) {
-		return
-	}
-	p := bad.Problems[0]
-	x.Problem, x.Option, x.Column, x.Hint = bad.Reason(), p.Option, p.Column, explainHint(p)
-}
-
-// explainHint says what to change, so that a problem goes away.
-func explainHint(p router.Problem) string {
-	switch p.Rule {
-	case router.ColumnExists:
-		return "Name a column that the table has in " + p.Option + "."
-	case router.ColumnChosen:
-		return "Name one of both columns in " + p.Option + "."
-	case router.ColumnType:
-		return fmt.Sprintf("Name a column of another type in %s, or set a converter in records that can write this type.", p.Option)
-	case router.ValueSet:
-		return fmt.Sprintf("Write a value into column %s, or name another column in %s.", p.Column, p.Option)
-	case router.ValueValid:
-		if p.Column != "" {
-			return fmt.Sprintf("Change the value of column %s, or what %s says.", p.Column, p.Option)
-		}
-	default: // the problem is in the option, or in an update, which explain does not see
-	}
-	return ""
-}
-
-// keyColumn is the column of the record's key.
-func keyColumn(c *RouterConfig, rel *cdc.Relation) string {
-	if c.EventKey == "" && rel.Index("aggregate_id") < 0 && rel.Index("aggregateid") >= 0 {
-		return "aggregateid"
-	}
-	return cmp.Or(c.EventKey, "aggregate_id")
+	return explain.Explain(ctx, by, opts, show)
 }

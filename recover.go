@@ -2,34 +2,22 @@ package walpost
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"strings"
 	"time"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/backfill"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
 )
 
 // RecoverOptions say how a gap is closed.
-type RecoverOptions struct {
-	// Since is the commit time before which no event is missing; zero takes the checkpoint's, less Overlap.
-	Since   time.Time
-	Overlap time.Duration
-	// Say tells the user something, in one or more lines; Ask asks, and says whether the answer is yes.
-	Say func(text string)
-	Ask func(question string) (bool, error)
-}
+type RecoverOptions = backfill.RecoverOptions
 
-// DefaultOverlap is how much earlier than the last confirmed commit rows are looked at: for clocks that are set, and for commits whose
-// times and places in the WAL are not in the same order.
-const DefaultOverlap = 10 * time.Minute
+// DefaultOverlap is the default of RecoverOptions.Overlap.
+const DefaultOverlap = backfill.DefaultOverlap
 
 var (
 	// ErrNoGap says that there is nothing to recover.
@@ -38,13 +26,11 @@ var (
 	ErrDeclined = relay.ErrDeclined
 )
 
-// Recover closes the gap that a lost slot or a changed publication left. It makes a new slot where the old one is lost, with a snapshot of the
-// table, and publishes from the table what may be missing in Kafka, with the header walpost.origin: recover. Run then goes on from the slot. Each step is asked for. Interrupted, at any moment,
-// it is called again and goes on; until it is finished, Run refuses. published is the number of rows, over all calls.
+// Recover closes the gap that a lost slot or a changed publication left. It makes a new slot where the old one is lost, and
+// publishes from the table what may be missing in Kafka, with the header walpost.origin: recover. Run then goes on from the
+// slot. Recover asks before each step. If it is interrupted, at any moment, the next call goes on; until it is finished, Run
+// refuses. published is the number of rows, over all calls.
 func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published uint64, err error) {
-	if opts.Overlap == 0 {
-		opts.Overlap = DefaultOverlap
-	}
 	cfg.Source.Create, cfg.Source.Snapshot, cfg.HaltLinger, cfg.AcceptGap = true, "initial", 0, ""
 	r, err := New(cfg)
 	if err != nil {
@@ -54,339 +40,70 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	if err != nil {
 		return 0, fault.Config(err, "")
 	}
-	rc := &recovery{cfg: &cfg, opts: opts, router: second, source: r.source}
-	to, _, err := r.openSink()
+	what := backfill.Recovering{RecoverOptions: opts, Slot: cfg.Source.Slot, Router: second}
+	if cfg.Stdout == nil {
+		to := cfg.sink()
+		what.Kafka = &to.Config
+	}
+	tables := r.tables()
+	tables.TimeColumn = cfg.Source.TimeColumn
+	copying, total := backfill.Recover(tables, what)
+	loop, _, free, err := r.open(ctx, copying, 0)
 	if err != nil {
 		return 0, err
 	}
-	store, free, err := r.openStore()
-	if err != nil {
-		return 0, errors.Join(err, to.Close(ctx))
-	}
 	defer free()
-	loop, err := relay.New(relay.Config{
-		Name:          r.cfg.Name,
-		Window:        relay.Window{Events: cfg.Delivery.Window.Events, Bytes: int64(cfg.Delivery.Window.Bytes)},
-		ShutdownGrace: orNone(cfg.ShutdownGrace),
-		Create:        true,
-		Copying: &relay.Copying{
-			Origin: checkpoint.OriginRecover, Gap: rc.gap,
-			Tables: &tables{source: r.source, cfg: &r.cfg, timeColumn: cfg.Source.TimeColumn, prepare: rc.prepare},
-		},
-		Logger: cfg.Logger,
-	}, pgSource{r.source}, r.router, to, store)
-	if err != nil {
-		return 0, errors.Join(fault.Config(err, ""), to.Close(ctx))
-	}
 	if err := loop.Run(ctx); err != nil {
 		return 0, err
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, fault.WithHint(fmt.Errorf("interrupted: %w", err), "walpost recover goes on where it was; walpost run refuses until it is finished.")
 	}
-	return rc.total(), nil
+	return total(), nil
 }
 
-// A recovery is one call of Recover. Its methods are called by one goroutine at a time.
-type recovery struct {
-	cfg    *Config
-	opts   RecoverOptions
-	router *router.Router
-	source *replication.Source
-
-	known   *comparison // of the rows with what is in Kafka
-	unread  error       // why a topic cannot be read
-	agreed  bool        // to publish what is missing
-	reading *tableReading
-}
-
-func (rc *recovery) say(format string, args ...any) { rc.opts.Say(fmt.Sprintf(format, args...)) }
-
-// gap shows what is missing and asks for the new slot, where it takes one. begun is an unfinished copy that is cut short.
-func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error) {
-	rc.say("%s", gap.Error())
-	if begun != nil && begun.Origin == checkpoint.OriginSnapshot && !rc.opts.Since.IsZero() {
-		return since, fault.Config(errors.New("--since: the snapshot is not finished, so a row of any age may be missing"), "Leave --since out.")
-	}
-	when := "at a time that the checkpoint does not know"
-	if !gap.Since.IsZero() {
-		when = "at " + gap.Since.Format(time.RFC3339Nano)
-		since = gap.Since.Add(-rc.opts.Overlap)
-	}
-	if gap.KeepsPosition() {
-		rc.say("last seen unchanged: %s, %s", gap.From, when)
-	} else {
-		rc.say("last confirmed: %s; the newest event before it was committed %s", gap.From, when)
-	}
-	switch {
-	case begun != nil && begun.Origin == checkpoint.OriginRecover:
-		rc.say("the gap behind %s, which the unfinished recover was to close, is looked at again from its beginning", begun.From)
-		since = begun.Since
-	case begun != nil:
-		since = time.Time{}
-	}
-	if !rc.opts.Since.IsZero() {
-		since = rc.opts.Since
-	}
-	if since.IsZero() {
-		rc.say("every row of the table may be in the gap (--since narrows it)")
-	} else {
-		rc.say("rows committed since %s may be in the gap, as far as their age can be told", since.UTC().Format(time.RFC3339))
-	}
-	if gap.KeepsPosition() {
-		rc.say("slot %s is kept: walpost run goes on from it", rc.cfg.Source.Slot)
-		return since, nil
-	}
-	question := fmt.Sprintf("Make slot %s anew", rc.cfg.Source.Slot)
-	if gap.Found.SlotFound.Exists {
-		question = fmt.Sprintf("Drop the lost slot %s and make it anew", rc.cfg.Source.Slot)
-	}
-	return since, rc.ask(question+", to begin the stream there?", "Nothing was changed.")
-}
-
-func (rc *recovery) ask(question, otherwise string) error {
-	yes, err := rc.opts.Ask(question)
-	if err != nil {
-		return err
-	}
-	if !yes {
-		return fmt.Errorf("%w: %s", ErrDeclined, otherwise)
-	}
-	return nil
-}
-
-// prepare counts what is missing, and asks whether to publish it.
-func (rc *recovery) prepare(ctx context.Context, r *tableReading) (func(*cdc.Event) (bool, error), error) {
-	rc.reading, rc.unread, rc.known = r, nil, nil // the former one's memory is free
-	known, err := rc.compare(ctx, r)
+// Skip asks the next Run to pass over the one event that a halt named by token, and returns that event. It needs the checkpoint store and
+// neither the database nor a running relay. A token that no halt of this relay gave is an error of the configuration.
+func Skip(ctx context.Context, cfg Config, token string) (*checkpoint.Halt, error) {
+	r, err := New(cfg)
 	if err != nil {
 		return nil, err
 	}
-	rc.known = known
-	var tails *kafka.TailReader
-	if rc.cfg.Stdout == nil {
-		if tails, err = kafka.ReadTails(rc.cfg.sink().Config); err != nil {
-			return nil, err
-		}
-		defer tails.Close()
-	}
-	if r.spec.Rows > 0 {
-		rc.say("going on with the recover of the gap behind %s: %d rows are published", r.spec.From, r.spec.Rows)
-	}
-	// Where the age of a row is not known, its event may be older in Kafka too.
-	from, cuts := r.spec.Since, true
-	for _, table := range r.left {
-		known, err := r.reader.Cuts(ctx, table, from, r.timeColumn)
-		if err != nil {
-			return nil, err
-		}
-		cuts = cuts && known
-	}
-	if !cuts {
-		from = time.Time{}
-		rc.say("nothing tells how old each row is (track_commit_timestamp, or source.time_column, would): the topics are read from their beginning; " +
-			"a row whose event Kafka has deleted counts as missing")
-	}
-	each := func(again bool, table replication.Table, count func(rec *cdc.Record)) error {
-		return rc.each(ctx, r, table, again, func(rec *cdc.Record) error {
-			if err := rc.tail(ctx, tails, rec.Topic, from); err != nil {
-				return err
-			}
-			count(rec)
-			return nil
-		})
-	}
-	resumed := r.spec.Rows > 0
-	if resumed { // the records that an earlier call has published must not pass for equal rows that it has not come to
-		for _, table := range r.reader.Tables() {
-			if err := each(true, table, known.row); err != nil {
-				return nil, err
-			}
-		}
-	}
-	for _, table := range r.left {
-		if err := each(false, table, func(rec *cdc.Record) {
-			if !resumed {
-				known.row(rec)
-			}
-			known.rowLeft(rec)
-		}); err != nil {
-			return nil, err
-		}
-	}
-	there := known.conclude()
-	missing := known.left - there
-	for _, topic := range slices.Sorted(maps.Keys(known.topics)) {
-		if n := known.topics[topic].events; n >= 0 {
-			rc.say("topic %s has %d events of that time", topic, n)
-		}
-	}
-	if rc.unread != nil && !cuts {
-		return nil, fault.Config(fmt.Errorf("nothing tells which rows are missing: not their age, and not Kafka: %w", rc.unread),
-			"Grant Read on the topics to the relay's user, or set source.time_column.")
-	}
-	if rc.unread != nil {
-		rc.say("what is in Kafka already cannot be read (%v): the rows are published by their time alone, also those that are there", rc.unread)
-	}
-	rc.say("%d rows of the table may be in the gap, %d of them are in Kafka, %d are missing (compared by %s)", known.left, there, missing, known.how())
-	if known.inDoubt > 0 {
-		rc.say("%d of the missing rows resemble an event in Kafka (same topic, id and key): each may be that event, changed since, or another one. "+
-			"They are published too, because a duplicate is better than a loss", known.inDoubt)
-	}
-	if err := rc.gone(ctx, r); err != nil {
+	store, free, err := r.openStore()
+	if err != nil {
 		return nil, err
 	}
-	if missing > 0 && !rc.agreed { // a lost connection is no reason to ask again
-		if err := rc.ask(fmt.Sprintf("Publish %d rows, with the header %s: %s?", missing, relay.OriginHeader, checkpoint.OriginRecover),
-			"The slot is there and waits; walpost recover goes on, walpost run refuses until then."); err != nil {
-			return nil, err
-		}
-		rc.agreed = true
-	}
-	var rec cdc.Record
-	return func(ev *cdc.Event) (bool, error) {
-		ok, err := rc.router.Route(ev, &rec)
-		if err != nil || !ok {
-			return false, nil //nolint:nilerr // the relay's own router says it, and halts
-		}
-		return known.take(&rec), nil
-	}, nil
-}
-
-// compare decides by what rows are compared with what is in Kafka.
-func (rc *recovery) compare(ctx context.Context, r *tableReading) (*comparison, error) {
-	all := r.reader.Tables()
-	unique := len(all) == 1 && isUnique(r.reader.Relation(all[0]), rc.cfg.Router.EventID)
-	timed := rc.cfg.Router.Timestamp != ""
-	if !timed && !unique {
-		timed = true
-		for _, table := range all {
-			known, err := r.reader.Timed(ctx, table, r.spec.Since)
-			if err != nil {
-				return nil, err
-			}
-			timed = timed && known
-		}
-	}
-	return newComparison(unique, timed), nil
-}
-
-// isUnique says whether no two rows have one value in a column, and neither have two databases: a uuid that is the primary key.
-func isUnique(rel *cdc.Relation, column string) bool {
-	for _, c := range rel.Columns {
-		if c.PrimaryKey != (c.Name == column) || c.Name == column && c.TypeName != "uuid" {
-			return false
-		}
-	}
-	return rel.Index(column) >= 0
-}
-
-// each routes the rows of a table that may be in the gap: those that are left, or again those that an earlier call has published.
-func (rc *recovery) each(ctx context.Context, r *tableReading, table replication.Table, again bool, do func(rec *cdc.Record) error) error {
-	sel, err := r.selection(ctx, table)
+	defer free()
+	values, err := store.Load(ctx, r.cfg.Name)
 	if err != nil {
-		return err
+		return nil, fmt.Errorf("read checkpoint: %w", err)
 	}
-	if again {
-		sel.After = replication.Place{}
-	}
-	rows, err := r.reader.Select(ctx, sel)
+	rec, _, err := checkpoint.Newest(r.cfg.Name, values)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	var rec cdc.Record
-	for {
-		ev, err := r.next(rows)
-		if err != nil || ev == nil {
-			return err
-		}
-		ok, err := rc.router.Route(ev, &rec)
-		if err != nil {
-			return fault.Person(err, "Repair the row or the routing (walpost explain shows it), then walpost recover again.")
-		}
-		if !ok {
-			continue
-		}
-		if err := do(&rec); err != nil {
-			return err
-		}
+	halts, _, err := checkpoint.Halts(r.cfg.Name, values)
+	if err != nil {
+		return nil, err
 	}
-}
-
-// tail reads which events a topic has, at the first row that goes there.
-func (rc *recovery) tail(ctx context.Context, tails *kafka.TailReader, topic string, since time.Time) error {
-	if rc.known.topics[topic] != nil {
-		return nil
-	}
-	t := &comparedTopic{}
-	rc.known.topics[topic] = t
-	if tails == nil {
-		t.events = -1
-		return nil
-	}
-	full := errors.New("too many events")
-	err := tails.Records(ctx, topic, since, func(r *kafka.TailRecord) error {
-		if !rc.known.record(topic, t, r) {
-			return full
-		}
-		return nil
-	})
+	halt := halts[token]
 	switch {
-	case errors.Is(err, full):
-		return fault.Config(fmt.Errorf("topic %s: more than %d events to compare with", topic, len(rc.known.events)-1),
-			"Narrow the gap with --since: a time before which nothing is missing.")
-	case ctx.Err() != nil:
-		return errors.Join(ctx.Err(), err)
-	case err != nil:
-		t.events, rc.unread = -1, err
-	}
-	return nil
-}
-
-// idOf is the event id as it is in the record's header.
-func idOf(rec *cdc.Record) []byte {
-	for i := range rec.Headers {
-		if rec.Headers[i].Key == "id" {
-			return rec.Headers[i].Value
+	case halt == nil:
+		hint := "The checkpoint store knows no halt of this relay. Check --name and the configuration. " +
+			"A relay that halted while the store could not be written says so in its log: it writes the halt later, or at its next start."
+		if len(halts) > 0 {
+			hint = "The halts that it knows:"
+			for _, h := range checkpoint.ByPlace(halts) {
+				hint += fmt.Sprintf("\n%s: %s", h.Token, h.Event())
+			}
 		}
+		return nil, fault.Config(fmt.Errorf("no halt of %s gave the token %q, or the relay is past its event", r.cfg.Name, token), hint)
+	case rec != nil && rec.LSN > halt.Commit:
+		return nil, fault.Config(fmt.Errorf("the checkpoint stands at %s: %s is delivered or passed over", rec.LSN, halt.Event()), "")
 	}
-	return nil
-}
-
-// gone says which rows are not in the table any more, as far as that can be told.
-func (rc *recovery) gone(ctx context.Context, r *tableReading) error {
-	column := rc.cfg.Source.OrderColumn
-	// As it is now, not as of the slot: the sequence knows no snapshot.
-	now, err := rc.source.ReadTables(ctx, replication.TableOptions{})
-	if err != nil {
-		return err
+	halt.Time = time.Now()
+	if err := store.Save(ctx, halt.SkipKey(), halt.Encode()); err != nil {
+		return nil, fmt.Errorf("write %s: %w", strings.TrimPrefix(halt.SkipKey(), r.cfg.Name+"/"), err)
 	}
-	defer now.Close()
-	for _, table := range r.left {
-		if column == "" {
-			rc.say("rows of %s that were deleted since are lost to Kafka, and nothing tells how many (source.order_column, an identity, would)", table)
-			continue
-		}
-		holes, known, err := now.Holes(ctx, table, column, r.spec.Since, r.timeColumn)
-		switch {
-		case err != nil:
-			return err
-		case !known:
-			rc.say("rows of %s that were deleted since are lost to Kafka; how many cannot be told by %s", table, column)
-		case holes == 0:
-			rc.say("no row of %s is gone: %s has no holes", table, column)
-		default:
-			rc.say("%d numbers of %s in %s have no row any more: so many rows at most were deleted, and are lost to Kafka where they were not published (a number that was rolled back is a hole too)",
-				holes, column, table)
-		}
-	}
-	return nil
-}
-
-// total is the number of rows published, over all calls.
-func (rc *recovery) total() uint64 {
-	if rc.reading == nil {
-		return 0
-	}
-	return rc.reading.spec.Rows + rc.reading.given
+	return halt, nil
 }

@@ -24,7 +24,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/cleanup"
+	"github.com/walpost/walpost/internal/backfill"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
@@ -85,33 +87,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		panic("walpost: Run called twice")
 	}
-	to, kafka, err := r.openSink()
+	var copying *relay.Copying
+	if r.cfg.Source.Snapshot == "initial" {
+		copying = &relay.Copying{Origin: checkpoint.OriginSnapshot, Tables: r.tables()}
+	}
+	loop, kafka, free, err := r.open(ctx, copying, r.cfg.linger())
 	if err != nil {
 		return err
 	}
-	store, free, err := r.openStore()
-	if err != nil {
-		return errors.Join(err, to.Close(ctx))
-	}
 	defer free()
-	loop, err := relay.New(relay.Config{
-		Name: r.cfg.Name,
-		Window: relay.Window{
-			Events: r.cfg.Delivery.Window.Events,
-			Bytes:  int64(r.cfg.Delivery.Window.Bytes),
-		},
-		ShutdownGrace:   orNone(r.cfg.ShutdownGrace),
-		HaltLinger:      r.cfg.linger(),
-		MonitorInterval: r.cfg.Monitor.Interval,
-		AcceptGap:       r.cfg.AcceptGap,
-		Create:          r.cfg.Source.Create,
-		Copying:         r.copying(),
-		SkipSnapshot:    r.cfg.Source.Snapshot == "never",
-		Logger:          r.cfg.Logger,
-	}, pgSource{r.source}, r.router, to, store)
-	if err != nil {
-		return errors.Join(fault.Config(err, ""), to.Close(ctx))
-	}
 	r.mu.Lock()
 	r.relay, r.kafka = loop, kafka
 	r.mu.Unlock()
@@ -140,6 +124,42 @@ func (r *Relay) Run(ctx context.Context) error {
 		monitor.Go(func() { cleaner.Run(cleaning) })
 	}
 	return loop.Run(ctx)
+}
+
+// open makes the loop of a Run or a Recover. free closes its store.
+func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Duration) (loop *relay.Relay, kafka *sink.Kafka, free func(), err error) {
+	to, kafka, err := r.openSink()
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	store, free, err := r.openStore()
+	if err != nil {
+		return nil, nil, nil, errors.Join(err, to.Close(ctx))
+	}
+	loop, err = relay.New(relay.Config{
+		Name:            r.cfg.Name,
+		Window:          relay.Window{Events: r.cfg.Delivery.Window.Events, Bytes: int64(r.cfg.Delivery.Window.Bytes)},
+		ShutdownGrace:   orNone(r.cfg.ShutdownGrace),
+		HaltLinger:      linger,
+		MonitorInterval: r.cfg.Monitor.Interval,
+		AcceptGap:       r.cfg.AcceptGap,
+		Create:          r.cfg.Source.Create,
+		Copying:         copying,
+		SkipSnapshot:    r.cfg.Source.Snapshot == "never",
+		Logger:          r.cfg.Logger,
+	}, pgSource{r.source}, r.router, to, store)
+	if err != nil {
+		free()
+		return nil, nil, nil, errors.Join(fault.Config(err, ""), to.Close(ctx))
+	}
+	return loop, kafka, free, nil
+}
+
+// tables reads the rows that are in the tables.
+func (r *Relay) tables() *backfill.Tables {
+	return &backfill.Tables{
+		Source: r.source, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: r.cfg.Logger,
+	}
 }
 
 // slotReader reads the slot, and the size of pg_wal if there is a limit to compare it with.

@@ -152,6 +152,25 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 	return made
 }
 
+// Columns names the columns of a table that some options are about. A name is empty if its option
+// is not set.
+type Columns struct{ ID, Key, Payload, Timestamp string }
+
+// Columns returns the names as the table has them. Options name a column as its field is named.
+func (r *Router) Columns(rel *cdc.Relation) Columns {
+	p := &planner{Router: r, rel: rel}
+	name := func(option, value string) string {
+		c, _ := p.find(option, value)
+		return c.name
+	}
+	return Columns{
+		ID:        name(optionID, r.cfg.EventID),
+		Key:       name(optionKey, p.either(optionKey, r.cfg.EventKey, "aggregate_id", "aggregateid")),
+		Payload:   name(optionPayload, r.cfg.Payload),
+		Timestamp: name(optionTimestamp, r.cfg.Timestamp),
+	}
+}
+
 // A planner makes one plan and collects what is wrong.
 type planner struct {
 	*Router

@@ -439,3 +439,30 @@ func TestAnErrorDoesNotKeepThePayload(t *testing.T) {
 	}
 	runtime.KeepAlive(err)
 }
+
+// Options name fields, whose names may be adjusted. Who reads the table needs the names that its columns have.
+func TestColumnsHaveTheNamesOfTheTable(t *testing.T) {
+	for _, c := range []struct {
+		what   string
+		change func(*Config)
+		rel    *cdc.Relation
+		want   Columns
+	}{
+		{"the defaults", func(*Config) {}, table("id uuid", "aggregate_id text", "payload jsonb"), Columns{ID: "id", Key: "aggregate_id", Payload: "payload"}},
+		{"another key", func(*Config) {}, table("id uuid", "aggregateid text", "payload jsonb"), Columns{ID: "id", Key: "aggregateid", Payload: "payload"}},
+		{"adjusted names", func(c *Config) {
+			c.EventID, c.EventKey, c.Payload, c.Timestamp, c.FieldNames = "event_id", "agg_id", "pay_load", "at_time", "avro"
+		}, table("event-id uuid", "agg-id text", "pay-load jsonb", "at-time timestamptz"), Columns{"event-id", "agg-id", "pay-load", "at-time"}},
+		{"a column that is not there", func(c *Config) { c.EventKey = "gone" }, table("id uuid", "payload jsonb"), Columns{ID: "id", Key: "gone", Payload: "payload"}},
+	} {
+		cfg := DefaultConfig()
+		c.change(&cfg)
+		r, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := r.Columns(c.rel); got != c.want {
+			t.Errorf("%s: %+v, want %+v", c.what, got, c.want)
+		}
+	}
+}

@@ -1,4 +1,4 @@
-package walpost
+package backfill
 
 import (
 	"encoding/binary"

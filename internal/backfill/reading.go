@@ -1,0 +1,149 @@
+package backfill
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/replication"
+)
+
+// A reading reads one table after the other.
+type reading struct {
+	*Tables
+	reader   *replication.TableReader
+	spec     checkpoint.Copy
+	left     []replication.Table // the first is being read where rows is not nil
+	rows     *replication.Rows
+	ordered  string                            // name of the order in which rows come
+	streamed *rowSet                           // what the stream will give; nil where the reading is of a moment before it
+	leaveOut func(ev *cdc.Event) (bool, error) // nil: nothing
+	given    uint64                            // rows
+}
+
+// unfinished is the tables that are left to read, in this order: the one that was being read comes first, because a checkpoint keeps the
+// place of one table only.
+func unfinished(c checkpoint.Copy, all []replication.Table) (left []replication.Table, err error) {
+	begun := slices.IndexFunc(all, func(t replication.Table) bool { return t.String() == c.At.Table })
+	if c.At.Table != "" && begun < 0 {
+		return nil, fault.Config(fmt.Errorf("table %s is not among source.tables any more, and its %s is not finished: %d rows are published in all",
+			c.At.Table, c.Origin, c.Rows), "Put the table back under source.tables until its rows are published.")
+	}
+	if begun >= 0 {
+		left = append(left, all[begun])
+	}
+	for i, t := range all {
+		if i != begun && !slices.Contains(c.Finished, t.String()) {
+			left = append(left, t)
+		}
+	}
+	return left, nil
+}
+
+// readAhead finds out which rows of this reading the stream will give: those that were written since the slot was made. They are left out,
+// since the stream may give an event of the same key first, whose row is deleted. What a former reading saw cannot tell: an update, or an
+// ALTER TABLE that rewrites the table, has an old row look like a new one. Where the server does not tell, such rows come twice.
+func (r *reading) readAhead(ctx context.Context, from cdc.Position) error {
+	r.streamed = newRowSet()
+	upTo := r.reader.Position()
+	r.Logger.Info().Str("lsn", upTo.String()).Msg("reading ahead of the slot: rows that the stream will give are left out of this reading of the table")
+	err := r.Source.ReadAhead(ctx, from, upTo, r.streamed.add)
+	if errors.Is(err, replication.ErrNoReadAhead) {
+		r.Logger.Warn().Err(err).Msg("rows that were written since the slot was made come twice, and of one key possibly in another order the first time")
+		r.streamed.Close()
+		r.streamed = nil // what was read ahead is no proof: the stream may end before it gives these rows
+		return nil
+	}
+	return err
+}
+
+// next is the next row of rows that the stream will not give.
+func (r *reading) next(rows *replication.Rows) (*cdc.Event, error) {
+	for {
+		ev, err := rows.Next()
+		if ev == nil || err != nil || r.streamed == nil {
+			return ev, err
+		}
+		if streamed, err := r.streamed.has(&ev.Row); err != nil || !streamed {
+			return ev, err
+		}
+	}
+}
+
+// selection is what spec wants of a table.
+func (r *reading) selection(ctx context.Context, table replication.Table) (replication.Selection, error) {
+	o, err := r.order(ctx, r.reader, table)
+	if err != nil {
+		return replication.Selection{}, err
+	}
+	sel := replication.Selection{
+		Table: table, Order: o, IDColumn: r.Columns(r.reader.Relation(table)).ID, Since: r.spec.Since, TimeColumn: r.TimeColumn,
+	}
+	if at := r.spec.At; at.Table == table.String() && at.Order != "" && at.Order == orderName(o) {
+		sel.After = replication.Place{Sees: at.Visible, Key: at.Key, Nth: at.Nth, ID: at.ID}
+	}
+	return sel, nil
+}
+
+// Next returns the next row that is to be published, or the end of a table.
+func (r *reading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error) {
+	var none checkpoint.Mark
+	for len(r.left) > 0 {
+		table := r.left[0]
+		if r.rows == nil {
+			sel, err := r.selection(ctx, table)
+			if err != nil {
+				return nil, none, err
+			}
+			if r.rows, err = r.reader.Select(ctx, sel); err != nil {
+				return nil, none, err
+			}
+			r.ordered = orderName(sel.Order)
+		}
+		ev, err := r.next(r.rows)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			return nil, none, errors.Join(ctx.Err(), err)
+		case err != nil:
+			return nil, none, err
+		case ev == nil:
+			r.left, r.rows = r.left[1:], nil
+			return nil, checkpoint.Mark{Table: table.String()}, nil
+		}
+		if r.leaveOut != nil {
+			out, err := r.leaveOut(ev)
+			if err != nil {
+				return nil, none, err
+			}
+			if out {
+				continue
+			}
+		}
+		r.given++
+		p := r.rows.Place()
+		return ev, checkpoint.Mark{Table: table.String(), Visible: p.Sees, Order: r.ordered, Key: p.Key, Nth: p.Nth, ID: p.ID}, nil
+	}
+	return nil, none, nil
+}
+
+// orderName tells two orders apart in a checkpoint.
+func orderName(o replication.Order) string {
+	switch o.By {
+	case replication.ByCommit:
+		return "commit " + o.Column
+	case replication.ByColumn:
+		return "column " + o.Column
+	case replication.ByTransaction, replication.BySize, replication.Unordered:
+	}
+	return ""
+}
+
+// Close frees the connection.
+func (r *reading) Close() {
+	r.reader.Close()
+	r.streamed.Close()
+}

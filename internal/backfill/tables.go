@@ -1,0 +1,118 @@
+// Package backfill publishes rows from the table itself, ahead of the stream: all of them for a first snapshot, and those that
+// are missing in Kafka for a recover. Package relay says when, and keeps in the checkpoint how far the reading is.
+package backfill
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/router"
+)
+
+// Tables reads the rows of the tables, for package relay.
+type Tables struct {
+	Source *replication.Source
+	// Columns says which columns of a table the event id and the key come from.
+	Columns func(rel *cdc.Relation) router.Columns
+	// OrderColumn orders rows, and TimeColumn leaves out rows that are too old, if the server keeps no commit times.
+	OrderColumn, TimeColumn string
+	// Unordered allows any order if nothing tells the order of the rows.
+	Unordered bool
+	Logger    zerolog.Logger
+
+	recovery *recovery // compares the rows with what is in Kafka; nil for a snapshot
+}
+
+// Check returns what keeps the tables from being read in an order.
+func (t *Tables) Check(ctx context.Context) error {
+	reader, err := t.Source.ReadTables(ctx, replication.TableOptions{})
+	if err != nil {
+		return err
+	}
+	defer reader.Close()
+	for _, table := range reader.Tables() {
+		if _, err := t.order(ctx, reader, table); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// order returns how a table's rows are ordered: by the commit times that the server keeps, else by the order column. It is an error
+// if neither places every row, unless any order will do.
+func (t *Tables) order(ctx context.Context, reader *replication.TableReader, table replication.Table) (replication.Order, error) {
+	column := t.OrderColumn
+	o := replication.Order{By: replication.Unordered}
+	switch {
+	case reader.KeepsCommitTimes():
+		o = replication.Order{By: replication.ByCommit, Column: column}
+	case column != "":
+		o = replication.Order{By: replication.ByColumn, Column: column}
+	}
+	unplaced, err := reader.Unplaced(ctx, table, o, t.Columns(reader.Relation(table)).Key)
+	switch {
+	case err != nil:
+		return o, err
+	case unplaced == "":
+		return o, nil
+	case !t.Unordered:
+		is, kept := "is "+column, "off"
+		if column == "" {
+			is = "is not set"
+		}
+		if reader.KeepsCommitTimes() {
+			kept = "on"
+		}
+		return o, fault.Config(fmt.Errorf("the order of %s in %s cannot be told: source.order_column %s, and track_commit_timestamp is %s", unplaced, table, is, kept),
+			"Set source.order_column to a column that grows with every row and is never NULL, such as an identity. Or add --unordered, where events of one key may come in any order.")
+	case o.By == replication.ByColumn: // its NULLs would be in the way of going on behind a row
+		return replication.Order{By: replication.Unordered}, nil
+	}
+	return o, nil
+}
+
+// Open makes the slot where it is missing, with a snapshot of the rows before it.
+func (t *Tables) Open(ctx context.Context, replaceLost bool) (relay.Session, error) {
+	session, err := t.Source.OpenExporting(ctx, replaceLost)
+	if err != nil {
+		return nil, err // not session: a nil *Session would be a Session that is not nil
+	}
+	return session, nil
+}
+
+// Rows begins to read.
+func (t *Tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy) (relay.Rows, error) {
+	session := sess.(*replication.Session) // Open's, or that of the relay's source
+	snapshot := session.Snapshot()
+	reader, err := t.Source.ReadTables(ctx, replication.TableOptions{Snapshot: snapshot})
+	session.FreeSnapshot()
+	if err != nil {
+		if snapshot != "" && !fault.Misconfigured(err) {
+			err = fault.Retry(err) // a session without the snapshot reads what is there now
+		}
+		return nil, err
+	}
+	r := &reading{Tables: t, reader: reader, spec: c}
+	if r.left, err = unfinished(c, reader.Tables()); err != nil {
+		r.Close()
+		return nil, err
+	}
+	if snapshot == "" {
+		err = r.readAhead(ctx, session.Began())
+	}
+	if err == nil && t.recovery != nil {
+		r.leaveOut, err = t.recovery.prepare(ctx, r)
+	}
+	if err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
