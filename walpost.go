@@ -28,6 +28,7 @@ import (
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/backfill"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -39,6 +40,7 @@ import (
 type Relay struct {
 	cfg      Config
 	database string
+	db       pg.Database
 	source   *replication.Source
 	router   *router.Router
 	started  atomic.Bool
@@ -76,7 +78,7 @@ func New(cfg Config) (*Relay, error) {
 		return nil, err
 	}
 	return &Relay{
-		cfg: cfg, database: database, source: source, router: routes, created: time.Now(),
+		cfg: cfg, database: database, db: from.Connection(), source: source, router: routes, created: time.Now(),
 		monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
 	}, nil
 }
@@ -163,12 +165,8 @@ func (r *Relay) tables() *backfill.Tables {
 }
 
 // slotReader reads the slot, and the size of pg_wal if there is a limit to compare it with.
-func (r *Relay) slotReader() *replication.Monitor {
-	reader := r.source.Monitor()
-	if r.cfg.Monitor.WALDiskSize > 0 {
-		reader.MeasureWALDir()
-	}
-	return reader
+func (r *Relay) slotReader() *slot.Reader {
+	return slot.NewReader(r.db, r.cfg.Source.Slot, r.cfg.Monitor.WALDiskSize > 0)
 }
 
 // ReadSlot reads the slot once, and where apart is not 0 once more after that time, which gives a forecast.

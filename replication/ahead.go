@@ -75,7 +75,7 @@ func reached(at, upTo cdc.Position) bool {
 func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Position, err error) {
 	var f *pg.Facts
 	if err := s.beside(ctx, func(sql *pgconn.PgConn) error {
-		f, err = s.cfg.names().Describe(ctx, sql)
+		f, err = s.cfg.Names().Describe(ctx, sql)
 		return err
 	}); err != nil {
 		return nil, 0, err

@@ -37,19 +37,19 @@ func (s *Source) examine(parent context.Context, within, pause time.Duration) (f
 		}
 		found = append(found, f)
 	}
-	sql, err := s.cfg.database().ConnectSQL(ctx)
+	sql, err := s.cfg.Connection().ConnectSQL(ctx)
 	if err != nil {
 		fail("connection", err)
 		return found
 	}
 	defer pg.Close(sql)
 	found = append(found, Finding{Name: "connection", Level: OK, Detail: "connected to " + endpoint(sql)})
-	f, err := s.cfg.names().Describe(ctx, sql)
+	f, err := s.cfg.Names().Describe(ctx, sql)
 	if err != nil {
 		fail("catalog", err)
 		return found
 	}
-	stream, err := s.cfg.database().ConnectReplication(ctx)
+	stream, err := s.cfg.Connection().ConnectReplication(ctx)
 	if err != nil {
 		fail("replication connection", err)
 		if ctx.Err() != nil {

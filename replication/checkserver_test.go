@@ -187,7 +187,7 @@ func TestAReadOnlyRoleNeedNotMakeWhatNobodyMakes(t *testing.T) {
 
 func TestTheRateOfWALIsThatOfTheWriters(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
-	conn, err := w.cfg.database().ConnectSQL(t.Context())
+	conn, err := w.cfg.Connection().ConnectSQL(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -73,7 +73,7 @@ func (c *Config) Validate() fault.Problems {
 	var found fault.Problems
 	if c.DSN == "" {
 		found.Add("source.dsn", "must be set")
-	} else if _, err := c.database().Config(); err != nil {
+	} else if _, err := c.Connection().Config(); err != nil {
 		var of fault.Problems
 		if !errors.As(err, &of) {
 			of.Add("source.dsn", "%v", err)
@@ -120,14 +120,15 @@ func (c *Config) Validate() fault.Problems {
 }
 
 // Database returns the database that the DSN names, or libpq's default for it.
-func (c *Config) Database() (string, error) { return c.database().Name() }
+func (c *Config) Database() (string, error) { return c.Connection().Name() }
 
-func (c *Config) database() pg.Database {
+// Connection says how to connect.
+func (c *Config) Connection() pg.Database {
 	return pg.Database{DSN: c.DSN, Password: c.Password, ApplicationName: c.ApplicationName}
 }
 
-// names are what describes the stream in the catalog.
-func (c *Config) names() pg.Names {
+// Names are what describes the stream in the catalog.
+func (c *Config) Names() pg.Names {
 	return pg.Names{Slot: c.Slot, Publication: c.Publication, Tables: c.tables()}
 }
 

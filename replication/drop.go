@@ -10,7 +10,7 @@ import (
 // DropSlot drops the slot, with the WAL that it holds: what was not read of it is gone. A slot that somebody reads gives an error
 // that a retry may help, one that is not there gives none.
 func (s *Source) DropSlot(ctx context.Context) error {
-	conn, err := s.cfg.database().ConnectSQL(ctx)
+	conn, err := s.cfg.Connection().ConnectSQL(ctx)
 	if err != nil {
 		return err
 	}

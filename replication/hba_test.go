@@ -55,10 +55,10 @@ func TestTheWordReplicationInPgHbaIsNotForALogicalConnection(t *testing.T) {
 					}
 					return errors.New("refused")
 				}
-				sql, err := w.cfg.database().ConnectSQL(t.Context())
+				sql, err := w.cfg.Connection().ConnectSQL(t.Context())
 				refused("sql", err, wanted(c.logical))
 				ipg.Close(sql)
-				stream, err := w.cfg.database().ConnectReplication(t.Context())
+				stream, err := w.cfg.Connection().ConnectReplication(t.Context())
 				refused("replication=database", err, wanted(c.logical))
 				ipg.Close(stream)
 				if line := "host " + w.cfg.Slot + " app 127.0.0.1/32 scram-sha-256"; err != nil && !strings.Contains(fault.Hint(err), "Add this line to pg_hba.conf: "+line+" and reload") {
@@ -69,12 +69,12 @@ func TestTheWordReplicationInPgHbaIsNotForALogicalConnection(t *testing.T) {
 				ipg.Close(conn)
 			}
 			// The line of the hint is one that lets us in.
-			_, err := w.cfg.database().ConnectSQL(t.Context())
+			_, err := w.cfg.Connection().ConnectSQL(t.Context())
 			_, line, _ := strings.Cut(fault.Hint(err), "pg_hba.conf: ")
 			line, _, _ = strings.Cut(line, " and reload")
 			hba(t, pg, strings.Replace(line, "scram-sha-256", "trust", 1))
 			pg.Restart(t)
-			conn, err := w.cfg.database().ConnectReplication(t.Context())
+			conn, err := w.cfg.Connection().ConnectReplication(t.Context())
 			if err != nil {
 				t.Errorf("with %q: %v", line, err)
 			}

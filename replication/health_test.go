@@ -41,15 +41,6 @@ func (w *world) run(conn *pgx.Conn, sql ...string) {
 	}
 }
 
-func (w *world) read(m *Monitor) slot.Health {
-	w.Helper()
-	h, err := m.Read(w.Context())
-	if err != nil {
-		w.Fatal(err)
-	}
-	return h
-}
-
 // lose makes the server invalidate the world's slot.
 func (w *world) lose() {
 	w.Helper()
@@ -61,107 +52,6 @@ func (w *world) lose() {
 		}
 	}
 	w.Fatal("the slot is not lost")
-}
-
-func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
-	onEachLimited(t, func(t *testing.T, pg *testenv.PG) {
-		w := newWorld(t, pg, outboxTable)
-		s := w.source()
-		m := s.Monitor()
-		t.Cleanup(m.Close)
-		m.minAge = 0
-
-		h := w.read(m)
-		if h.Exists || h.Server == 0 || h.RetainedBytes != -1 || h.UnconfirmedBytes != -1 || h.KeepBytes != 32<<20 || h.Database != w.cfg.Slot || h.Blocker != nil {
-			t.Errorf("no slot: %+v", h)
-		}
-		w.mustOpen(s, true)
-		h = w.read(m)
-		if !h.Exists || h.RetainedBytes <= 0 || h.UnconfirmedBytes < 0 || h.UnconfirmedBytes > h.RetainedBytes || !h.SafeKnown || h.SafeBytes <= 0 ||
-			h.WALStatus != "reserved" || h.Active || h.Restart == 0 || h.Confirmed < h.Restart || h.Server < h.Confirmed || h.CatalogXminAge < 0 || h.Blocker != nil {
-			t.Errorf("a fresh slot: %+v", h)
-		}
-		if since := h.InactiveFor; h.InactiveAtLeast != (pg.Version() < 17) || since < 0 || since > time.Minute {
-			t.Errorf("inactive for %s, at least %v", since, h.InactiveAtLeast)
-		}
-		if h.ServerVersion/10000 != pg.Version() || h.Standby || h.Hidden != "" || h.ClockSkew.Abs() > h.RoundTrip || h.RoundTrip <= 0 || h.Oldest == 0 || h.WALDirBytes != -1 {
-			t.Errorf("the server: %+v", h)
-		}
-
-		// A transaction that has only read holds nothing; one that has written does.
-		conn := w.connect()
-		w.run(conn, "BEGIN", "SELECT count(*) FROM outbox")
-		if h = w.read(m); h.Blocker != nil {
-			t.Errorf("a reader: %+v", h.Blocker)
-		}
-		w.run(conn, insertRow)
-		w.follow() // while we are behind ourselves nobody else is named
-		h = w.read(m)
-		b := h.Blocker
-		if b == nil || b.Kind != slot.BlockedByTransaction || b.PID != int32(conn.PgConn().PID()) || b.Database != w.cfg.Slot || b.User != "postgres" || b.State != "idle in transaction" ||
-			b.End != fmt.Sprintf("SELECT pg_terminate_backend(%d);", b.PID) || b.Age <= 0 {
-			t.Errorf("a writer: %+v", b)
-		}
-		m.minAge = time.Hour
-		if h = w.read(m); h.Blocker != nil {
-			t.Errorf("a young writer: %+v", h.Blocker)
-		}
-		m.minAge = 0
-		w.run(conn, `PREPARE TRANSACTION 'it''s mine'`)
-		t.Cleanup(func() { // it would hold up the tests after this one
-			if w.value("SELECT count(*) FROM pg_prepared_xacts") != "0" {
-				w.exec("ROLLBACK PREPARED 'it''s mine'")
-			}
-		})
-		w.follow()
-		b = w.read(m).Blocker
-		if b == nil || b.Kind != slot.BlockedByPrepared || b.Name != "it's mine" || b.Database != w.cfg.Slot || b.User != "postgres" {
-			t.Fatalf("a prepared one: %+v", b)
-		}
-		sql, _, _ := strings.Cut(b.End, ";")
-		w.exec(sql)
-		if h = w.read(m); h.Blocker != nil {
-			t.Errorf("after %s: %+v", b.End, h.Blocker)
-		}
-
-		// A slot that is further back than ours, once ours has moved.
-		w.exec(fmt.Sprintf("SELECT pg_create_physical_replication_slot('%s_old', true)", w.cfg.Slot))
-		t.Cleanup(func() { w.exec(fmt.Sprintf("SELECT pg_drop_replication_slot('%s_old')", w.cfg.Slot)) })
-		w.exec(insertRow, fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.cfg.Slot), w.slotOf("pgoutput"))
-		if b = w.read(m).Blocker; b == nil || b.Kind != slot.BlockedBySlot || b.Name != w.cfg.Slot+"_old" || !strings.Contains(b.End, "pg_drop_replication_slot") {
-			t.Errorf("an older slot: %+v", b)
-		}
-
-		w.lose()
-		h = w.read(m)
-		if h.WALStatus != "lost" || h.Invalidation == "" || h.Restart != 0 || h.RetainedBytes != -1 || h.SafeKnown || h.Confirmed == 0 || !h.Exists {
-			t.Errorf("lost: %+v", h)
-		}
-	})
-}
-
-func TestMonitorComesBackAfterItsConnectionWasCut(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
-	w.cfg.ApplicationName = "monitor of " + w.cfg.Slot
-	m := w.source().Monitor()
-	t.Cleanup(m.Close)
-	w.read(m)
-	was := m.conn
-	w.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'monitor of " + w.cfg.Slot + "'")
-	w.read(m)
-	if m.conn == was {
-		t.Error("the same connection")
-	}
-	m.drop()
-	m.cfg.DSN = "postgres://u@127.0.0.1:1/x"
-	if _, err := m.Read(t.Context()); !fault.Retryable(err) || !strings.Contains(err.Error(), "monitor slot") {
-		t.Errorf("unreachable: %v", err)
-	}
-	m.cfg.DSN = w.dsn
-	w.read(m)
-	if state := w.value("SELECT state FROM pg_stat_activity WHERE application_name = 'monitor of " + w.cfg.Slot + "'"); state != "idle" {
-		t.Errorf("between two reads the connection is %q", state)
-	}
 }
 
 func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
@@ -388,10 +278,10 @@ func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
 	if _, err := made.cfg.recheck(t.Context()); err != nil {
 		t.Errorf("recheck: %v", err)
 	}
-	m := s.Monitor()
-	t.Cleanup(m.Close)
-	if h := w.read(m); !h.Exists || h.Server == 0 {
-		t.Errorf("health: %+v", h)
+	reader := slot.NewReader(w.cfg.Connection(), w.cfg.Slot, false)
+	t.Cleanup(reader.Close)
+	if h, err := reader.Read(t.Context()); err != nil || !h.Exists || h.Server == 0 {
+		t.Errorf("health: %+v, %v", h, err)
 	}
 	if _, err := s.Check(t.Context()); err != nil {
 		t.Errorf("check: %v", err)

@@ -60,11 +60,11 @@ type making struct {
 }
 
 func (s *Source) openWith(ctx context.Context, m making) (*Session, error) {
-	conn, err := s.cfg.database().ConnectReplication(ctx)
+	conn, err := s.cfg.Connection().ConnectReplication(ctx)
 	if err != nil {
 		return nil, err
 	}
-	sql, err := s.cfg.database().ConnectSQL(ctx)
+	sql, err := s.cfg.Connection().ConnectSQL(ctx)
 	if err != nil {
 		pg.Close(conn)
 		return nil, err
@@ -83,7 +83,7 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, m making) (
 	if err != nil {
 		return nil, err
 	}
-	f, err := s.cfg.names().Describe(ctx, sql)
+	f, err := s.cfg.Names().Describe(ctx, sql)
 	if err != nil {
 		return nil, err
 	}
@@ -127,7 +127,7 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, m making) (
 
 // connectBeside opens another connection in replication mode to the server that f is of.
 func (s *Source) connectBeside(ctx context.Context, f *pg.Facts) (*pgconn.PgConn, error) {
-	conn, err := s.cfg.database().ConnectReplication(ctx)
+	conn, err := s.cfg.Connection().ConnectReplication(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -159,7 +159,7 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Fa
 	}
 	// Somebody else may have made the one or the other in the same moment: what is there now is judged, not what was asked for.
 	timeout := f.Server.SenderTimeout
-	if f, err = s.cfg.names().Describe(ctx, sql); err != nil {
+	if f, err = s.cfg.Names().Describe(ctx, sql); err != nil {
 		return nil, made, err
 	}
 	f.Streams, f.Server.SenderTimeout = true, timeout
@@ -219,7 +219,7 @@ func (s *Source) session(identity cdc.Identity, f *pg.Facts, at net.Addr) sessio
 
 // beside does something on an ordinary connection made for it.
 func (s *Source) beside(ctx context.Context, do func(sql *pgconn.PgConn) error) error {
-	sql, err := s.cfg.database().ConnectSQL(ctx)
+	sql, err := s.cfg.Connection().ConnectSQL(ctx)
 	if err != nil {
 		return err
 	}
@@ -229,14 +229,14 @@ func (s *Source) beside(ctx context.Context, do func(sql *pgconn.PgConn) error) 
 
 // Connect opens an ordinary connection for work on the users' own tables (pg.Database.ConnectForTables). The caller closes it.
 func (s *Source) Connect(ctx context.Context) (*pgconn.PgConn, error) {
-	return s.cfg.database().ConnectForTables(ctx)
+	return s.cfg.Connection().ConnectForTables(ctx)
 }
 
 // probeAt makes a probe of the server at one address, which the stream comes from. Anything else that source.dsn leads to
 // says nothing about that server: not another of its hosts, nor the one that its name means by now.
 func (s *Source) probeAt(at net.Addr) func(context.Context) error {
 	return func(ctx context.Context) error {
-		cc, err := s.cfg.database().SQLConfig()
+		cc, err := s.cfg.Connection().SQLConfig()
 		if err != nil {
 			return err
 		}
@@ -271,7 +271,7 @@ func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened pg.Server
 		}
 		now.Server, now.Time, now.SlotFound = cdc.Position(server.LSN), server.Now, slot.State()
 		now.SlotFound.Created = was.SlotFound.Created && slot != nil
-		p, err := s.cfg.names().ReadPublishing(ctx, sql, server.Version) // the slot may have been waited for a long time
+		p, err := s.cfg.Names().ReadPublishing(ctx, sql, server.Version) // the slot may have been waited for a long time
 		if err != nil {
 			return err
 		}
@@ -288,12 +288,12 @@ func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened pg.Server
 // into each table and the mapped columns in it. It says what was found, also beside an error that needs a person: then
 // something is missing, and events may be missing with it. A retryable error says only that Postgres could not be asked.
 func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
-	sql, err := s.cfg.database().ConnectSQL(ctx)
+	sql, err := s.cfg.Connection().ConnectSQL(ctx)
 	if err != nil {
 		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
 	defer pg.Close(sql)
-	f, err := s.cfg.names().Describe(ctx, sql)
+	f, err := s.cfg.Names().Describe(ctx, sql)
 	if err != nil {
 		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}

@@ -396,7 +396,7 @@ func TestPinnedFormatWithstandsTheRolesDefaults(t *testing.T) {
 		w.cfg.DSN += map[bool]string{true: "&", false: "?"}[strings.Contains(w.dsn, "?")] + "user=" + role
 		const query = `SELECT '2026-01-02 03:04:05.678+00'::timestamptz::text || '2026-01-02'::date || '1 day 02:03:04'::interval::text || (0.1::float8 + 0.2::float8) || 'é' || '\x00ff'::bytea::text || current_user`
 		want := "2026-01-02 03:04:05.678+002026-01-021 day 02:03:040.30000000000000004é\\x00ff" + role
-		for name, connect := range map[string]func(context.Context) (*pgconn.PgConn, error){"sql": w.cfg.database().ConnectSQL, "replication": w.cfg.database().ConnectReplication} {
+		for name, connect := range map[string]func(context.Context) (*pgconn.PgConn, error){"sql": w.cfg.Connection().ConnectSQL, "replication": w.cfg.Connection().ConnectReplication} {
 			conn, err := connect(t.Context())
 			if err != nil {
 				t.Fatal(err)

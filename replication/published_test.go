@@ -135,12 +135,12 @@ func TestAStandbyPublishesTheSame(t *testing.T) {
 			sb.CatchUp(t, pg)
 			sb.Promote(t)
 			s.cfg.DSN = sb.DSN(w.value("SELECT current_database()"))
-			sql, err := s.cfg.database().ConnectSQL(t.Context())
+			sql, err := s.cfg.Connection().ConnectSQL(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer ipg.Close(sql)
-			f, err := s.cfg.names().Describe(t.Context(), sql)
+			f, err := s.cfg.Names().Describe(t.Context(), sql)
 			if err != nil {
 				t.Fatal(err)
 			}

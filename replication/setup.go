@@ -28,7 +28,7 @@ type SetupOptions struct {
 // FullSetup wants everything, as for an empty database: what SetupSQL shows where there is no connection to ask.
 func FullSetup(cfg Config) SetupOptions {
 	role := "walpost"
-	if cc, err := cfg.database().Config(); err == nil && cc.User != "" {
+	if cc, err := cfg.Connection().Config(); err == nil && cc.User != "" {
 		role = cc.User
 	}
 	var schemas []string
@@ -125,7 +125,7 @@ walpost is not wanted any more (SELECT pg_drop_replication_slot(`+pg.QuoteLitera
 func (s *Source) Missing(ctx context.Context) (SetupOptions, error) {
 	var opts SetupOptions
 	err := s.beside(ctx, func(sql *pgconn.PgConn) error {
-		f, err := s.cfg.names().Describe(ctx, sql)
+		f, err := s.cfg.Names().Describe(ctx, sql)
 		if err != nil {
 			return err
 		}
@@ -160,12 +160,12 @@ func (c *Config) missing(f *pg.Facts) SetupOptions {
 // them. It returns what it made, also where it ends with an error. A slot is refused over a table that has rows until
 // Config.SnapshotChosen, and beside a slot that is there a missing publication is not made: it would not help.
 func (s *Source) Apply(ctx context.Context) (made []string, err error) {
-	sql, err := s.cfg.database().ConnectSQL(ctx)
+	sql, err := s.cfg.Connection().ConnectSQL(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer pg.Close(sql)
-	f, err := s.cfg.names().Describe(ctx, sql)
+	f, err := s.cfg.Names().Describe(ctx, sql)
 	if err != nil {
 		return nil, err
 	}
@@ -205,7 +205,7 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 	if !opts.Slot {
 		return made, nil
 	}
-	conn, err := s.cfg.database().ConnectReplication(ctx)
+	conn, err := s.cfg.Connection().ConnectReplication(ctx)
 	if err != nil {
 		return made, err
 	}

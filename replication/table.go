@@ -51,7 +51,7 @@ func (s *Source) ReadTables(ctx context.Context, opts TableOptions) (*TableReade
 		if version, err = pg.ServerVersion(ctx, sql); err != nil {
 			return err
 		}
-		return s.cfg.names().DescribePublished(ctx, sql, f)
+		return s.cfg.Names().DescribePublished(ctx, sql, f)
 	})
 	if err != nil {
 		return nil, err
@@ -77,7 +77,7 @@ func (s *Source) ReadTables(ctx context.Context, opts TableOptions) (*TableReade
 // open connects and begins the transaction. The connection is set up as the stream's is, search path included: what a regclass
 // column prints depends on it.
 func (r *TableReader) open(ctx context.Context, opts TableOptions, version int) error {
-	cc, err := r.cfg.database().Config()
+	cc, err := r.cfg.Connection().Config()
 	if err != nil {
 		return err
 	}

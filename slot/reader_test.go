@@ -1,4 +1,4 @@
-package replication
+package slot
 
 import (
 	"fmt"
@@ -9,15 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/slot"
 )
-
-// follow lets the slot follow the server as a consumer that has everything would, behind a fresh record of the running transactions.
-func (w *world) follow() {
-	w.Helper()
-	w.exec("CHECKPOINT", fmt.Sprintf("SELECT pg_replication_slot_advance('%s', pg_current_wal_lsn())", w.cfg.Slot))
-}
 
 // What pins a slot is often in another database, of another application: they share the WAL.
 func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
@@ -26,11 +21,9 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 			t.Parallel()
 			pg := testenv.Postgres(t, v, testenv.Private())
 			pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE shop", "CREATE DATABASE crm")
-			w := &world{T: t, pg: pg, dsn: pg.DSN("shop")}
-			w.cfg = Config{DSN: w.dsn, Tables: []string{"public.outbox"}, Slot: "walpost", Publication: "walpost"}
-			w.exec(outboxTable, publicationForOutbox, w.slotOf("pgoutput"))
-			m := w.source().Monitor()
-			t.Cleanup(m.Close)
+			w := &world{T: t, pg: pg, dsn: pg.DSN("shop"), db: ipg.Database{DSN: pg.DSN("shop")}, slot: "walpost"}
+			w.exec(outboxTable, w.made())
+			m := w.reader()
 			m.minAge = 0
 
 			other, err := pgx.Connect(t.Context(), pg.DSN("crm")+"&application_name=nightly")
@@ -48,7 +41,7 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 				h = w.read(m)
 			}
 			b := h.Blocker
-			if b == nil || b.Kind != slot.BlockedByTransaction || b.Database != "crm" || b.PID != int32(other.PgConn().PID()) || b.User != "postgres" ||
+			if b == nil || b.Kind != BlockedByTransaction || b.Database != "crm" || b.PID != int32(other.PgConn().PID()) || b.User != "postgres" ||
 				b.Application != "nightly" || b.State != "idle in transaction" || !b.Certain || b.Age <= 0 || b.QueryAge <= 0 || b.QueryAge > b.Age {
 				t.Fatalf("%+v", b)
 			}
@@ -83,23 +76,22 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 
 func TestOlderSlotIsTheBlockerWhereItHoldsMore(t *testing.T) {
 	pg := testenv.Postgres(t, "17", testenv.Private())
-	w := newWorld(t, pg, outboxTable, publicationForOutbox)
-	w.exec("SELECT pg_create_physical_replication_slot('gone', true)", "SELECT pg_switch_wal()", insertRow, "SELECT pg_switch_wal()", w.slotOf("pgoutput"))
-	m := w.source().Monitor()
-	t.Cleanup(m.Close)
+	w := newWorld(t, pg, outboxTable)
+	w.exec("SELECT pg_create_physical_replication_slot('gone', true)", "SELECT pg_switch_wal()", insertRow, "SELECT pg_switch_wal()", w.made())
+	m := w.reader()
 	m.minAge = 0
 	writer := w.connect()
 	w.run(writer, "BEGIN", insertRow)
 	h := w.read(m)
 	b := h.Blocker
-	if b == nil || b.Kind != slot.BlockedBySlot || b.Name != "gone" || b.State != "inactive" || b.End != "SELECT pg_drop_replication_slot('gone');" {
+	if b == nil || b.Kind != BlockedBySlot || b.Name != "gone" || b.State != "inactive" || b.End != "SELECT pg_drop_replication_slot('gone');" {
 		t.Fatalf("%+v", b)
 	}
 	if h.Oldest >= h.Restart || h.Oldest == 0 {
 		t.Errorf("oldest WAL at %s, ours from %s", h.Oldest, h.Restart)
 	}
 	w.exec(b.End)
-	if b = w.read(m).Blocker; b == nil || b.Kind != slot.BlockedByTransaction {
+	if b = w.read(m).Blocker; b == nil || b.Kind != BlockedByTransaction {
 		t.Errorf("then the transaction: %+v", b)
 	}
 }
@@ -107,12 +99,11 @@ func TestOlderSlotIsTheBlockerWhereItHoldsMore(t *testing.T) {
 // A role with nothing but REPLICATION sees that a transaction is there, and not what it does: that is said, and its age is ours.
 func TestWhatMayNotBeSeenIsSaid(t *testing.T) {
 	pg := testenv.Postgres(t, "15", testenv.Private())
-	w := newWorld(t, pg, outboxTable, publicationForOutbox, `CREATE ROLE "weak one" LOGIN REPLICATION`)
-	w.exec(w.slotOf("pgoutput"))
-	w.cfg.DSN = strings.Replace(w.dsn, "postgres@", "weak%20one@", 1)
-	m := w.source().Monitor()
-	t.Cleanup(m.Close)
-	m.MeasureWALDir()
+	w := newWorld(t, pg, outboxTable, `CREATE ROLE "weak one" LOGIN REPLICATION`)
+	w.exec(w.made())
+	w.db.DSN = strings.Replace(w.dsn, "postgres@", "weak%20one@", 1)
+	m := w.reader()
+	m.walDir = true
 	conn := w.connect()
 	w.run(conn, "BEGIN", insertRow)
 	m.minAge = 0
@@ -140,12 +131,11 @@ func TestWhatMayNotBeSeenIsSaid(t *testing.T) {
 func TestMonitorLeavesNothingOpen(t *testing.T) {
 	for _, v := range []string{"14", "18"} {
 		pg := testenv.Postgres(t, v, testenv.Private())
-		w := newWorld(t, pg, outboxTable, publicationForOutbox)
-		w.exec(w.slotOf("pgoutput"))
-		w.cfg.ApplicationName = "the monitor"
-		m := w.source().Monitor()
-		t.Cleanup(m.Close)
-		m.MeasureWALDir()
+		w := newWorld(t, pg, outboxTable)
+		w.exec(w.made())
+		w.db.ApplicationName = "the monitor"
+		m := w.reader()
+		m.walDir = true
 		before := w.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
 		for range 5 {
 			w.read(m)
@@ -172,13 +162,13 @@ func TestMonitorReadsASlotOnAStandby(t *testing.T) {
 		t.Run(v, func(t *testing.T) {
 			t.Parallel()
 			primary := testenv.Postgres(t, v, testenv.Private())
-			w := newWorld(t, primary, outboxTable, publicationForOutbox)
+			w := newWorld(t, primary, outboxTable)
 			standby := primary.Standby(t, testenv.Param("max_slot_wal_keep_size", "256MB"))
 			made := make(chan error, 1)
 			go func() {
-				conn, err := pgx.Connect(t.Context(), standby.DSN(w.cfg.Slot))
+				conn, err := pgx.Connect(t.Context(), standby.DSN(w.slot))
 				if err == nil {
-					_, err = conn.Exec(t.Context(), w.slotOf("pgoutput"))
+					_, err = conn.Exec(t.Context(), w.made())
 					_ = conn.Close(t.Context()) // it has done its work
 				}
 				made <- err
@@ -194,10 +184,9 @@ func TestMonitorReadsASlotOnAStandby(t *testing.T) {
 				case <-time.After(50 * time.Millisecond):
 				}
 			}
-			w.cfg.DSN = standby.DSN(w.cfg.Slot) + "&target_session_attrs=any"
-			m := w.source().Monitor()
-			t.Cleanup(m.Close)
-			m.MeasureWALDir()
+			w.db.DSN = standby.DSN(w.slot) + "&target_session_attrs=any"
+			m := w.reader()
+			m.walDir = true
 			first := w.read(m)
 			if !first.Exists || !first.Standby || !strings.Contains(first.Hidden, "the primary") || first.RetainedBytes <= 0 || !first.SafeKnown ||
 				first.SafeBytes <= 0 || first.SafeBytes > 272<<20 || first.WALDirBytes <= 0 {
@@ -218,9 +207,9 @@ func TestMonitorReadsASlotOnAStandby(t *testing.T) {
 func TestSafeBytesAreTheServers(t *testing.T) {
 	onEachLimited(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
-		w.exec(w.slotOf("pgoutput"))
+		w.exec(w.made())
 		for range 3 {
-			got := w.value(`SELECT restart_lsn || ' ' || (safe_wal_size + pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0'))::text FROM pg_replication_slots WHERE slot_name = '` + w.cfg.Slot + `'`)
+			got := w.value(`SELECT restart_lsn || ' ' || (safe_wal_size + pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0'))::text FROM pg_replication_slots WHERE slot_name = '` + w.slot + `'`)
 			text, end, _ := strings.Cut(got, " ")
 			restart, err := cdc.ParsePosition(text)
 			if err != nil {
@@ -232,4 +221,102 @@ func TestSafeBytesAreTheServers(t *testing.T) {
 			w.exec(insertRow, "SELECT pg_switch_wal()")
 		}
 	})
+}
+
+func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
+	onEachLimited(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		m := w.reader()
+		m.minAge = 0
+
+		h := w.read(m)
+		if h.Exists || h.Server == 0 || h.RetainedBytes != -1 || h.UnconfirmedBytes != -1 || h.KeepBytes != 32<<20 || h.Database != w.slot || h.Blocker != nil {
+			t.Errorf("no slot: %+v", h)
+		}
+		w.exec(w.made())
+		h = w.read(m)
+		if !h.Exists || h.RetainedBytes <= 0 || h.UnconfirmedBytes < 0 || h.UnconfirmedBytes > h.RetainedBytes || !h.SafeKnown || h.SafeBytes <= 0 ||
+			h.WALStatus != "reserved" || h.Active || h.Restart == 0 || h.Confirmed < h.Restart || h.Server < h.Confirmed || h.CatalogXminAge < 0 || h.Blocker != nil {
+			t.Errorf("a fresh slot: %+v", h)
+		}
+		if since := h.InactiveFor; h.InactiveAtLeast != (pg.Version() < 17) || since < 0 || since > time.Minute {
+			t.Errorf("inactive for %s, at least %v", since, h.InactiveAtLeast)
+		}
+		if h.ServerVersion/10000 != pg.Version() || h.Standby || h.Hidden != "" || h.ClockSkew.Abs() > h.RoundTrip || h.RoundTrip <= 0 || h.Oldest == 0 || h.WALDirBytes != -1 {
+			t.Errorf("the server: %+v", h)
+		}
+
+		// A transaction that has only read holds nothing; one that has written does.
+		conn := w.connect()
+		w.run(conn, "BEGIN", "SELECT count(*) FROM outbox")
+		if h = w.read(m); h.Blocker != nil {
+			t.Errorf("a reader: %+v", h.Blocker)
+		}
+		w.run(conn, insertRow)
+		w.follow() // while we are behind ourselves nobody else is named
+		h = w.read(m)
+		b := h.Blocker
+		if b == nil || b.Kind != BlockedByTransaction || b.PID != int32(conn.PgConn().PID()) || b.Database != w.slot || b.User != "postgres" || b.State != "idle in transaction" ||
+			b.End != fmt.Sprintf("SELECT pg_terminate_backend(%d);", b.PID) || b.Age <= 0 {
+			t.Errorf("a writer: %+v", b)
+		}
+		m.minAge = time.Hour
+		if h = w.read(m); h.Blocker != nil {
+			t.Errorf("a young writer: %+v", h.Blocker)
+		}
+		m.minAge = 0
+		w.run(conn, `PREPARE TRANSACTION 'it''s mine'`)
+		t.Cleanup(func() { // it would hold up the tests after this one
+			if w.value("SELECT count(*) FROM pg_prepared_xacts") != "0" {
+				w.exec("ROLLBACK PREPARED 'it''s mine'")
+			}
+		})
+		w.follow()
+		b = w.read(m).Blocker
+		if b == nil || b.Kind != BlockedByPrepared || b.Name != "it's mine" || b.Database != w.slot || b.User != "postgres" {
+			t.Fatalf("a prepared one: %+v", b)
+		}
+		sql, _, _ := strings.Cut(b.End, ";")
+		w.exec(sql)
+		if h = w.read(m); h.Blocker != nil {
+			t.Errorf("after %s: %+v", b.End, h.Blocker)
+		}
+
+		// A slot that is further back than ours, once ours has moved.
+		w.exec(fmt.Sprintf("SELECT pg_create_physical_replication_slot('%s_old', true)", w.slot))
+		t.Cleanup(func() { w.exec(fmt.Sprintf("SELECT pg_drop_replication_slot('%s_old')", w.slot)) })
+		w.exec(insertRow, fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.slot), w.made())
+		if b = w.read(m).Blocker; b == nil || b.Kind != BlockedBySlot || b.Name != w.slot+"_old" || !strings.Contains(b.End, "pg_drop_replication_slot") {
+			t.Errorf("an older slot: %+v", b)
+		}
+
+		w.lose()
+		h = w.read(m)
+		if h.WALStatus != "lost" || h.Invalidation == "" || h.Restart != 0 || h.RetainedBytes != -1 || h.SafeKnown || h.Confirmed == 0 || !h.Exists {
+			t.Errorf("lost: %+v", h)
+		}
+	})
+}
+
+func TestMonitorComesBackAfterItsConnectionWasCut(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	w.db.ApplicationName = "monitor of " + w.slot
+	m := w.reader()
+	w.read(m)
+	was := m.conn
+	w.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'monitor of " + w.slot + "'")
+	w.read(m)
+	if m.conn == was {
+		t.Error("the same connection")
+	}
+	m.Close()
+	m.db.DSN = "postgres://u@127.0.0.1:1/x"
+	if _, err := m.Read(t.Context()); !fault.Retryable(err) || !strings.Contains(err.Error(), "monitor slot") {
+		t.Errorf("unreachable: %v", err)
+	}
+	m.db.DSN = w.dsn
+	w.read(m)
+	if state := w.value("SELECT state FROM pg_stat_activity WHERE application_name = 'monitor of " + w.slot + "'"); state != "idle" {
+		t.Errorf("between two reads the connection is %q", state)
+	}
 }

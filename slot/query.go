@@ -1,11 +1,10 @@
-package replication
+package slot
 
 import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
-	"github.com/walpost/walpost/slot"
 )
 
 type healthRow struct {
@@ -26,7 +25,7 @@ type healthRow struct {
 	InactiveFor *float64 `json:"inactive_for"`
 	XminAge     int64    `json:"xmin_age"`
 	Oldest      pg.LSN
-	Decoding    slot.DecodingStats
+	Decoding    DecodingStats
 	WaitEvent   string `json:"wait_event"`
 	MayList     bool   `json:"may_list"`
 }
@@ -76,9 +75,9 @@ func olderSlotQuery(slot string) string {
  WHERE o.restart_lsn < s.restart_lsn ORDER BY o.restart_lsn LIMIT 1`
 }
 
-func (r *healthRow) health(name string, sent, received time.Time) slot.Health {
-	h := slot.Health{
-		Slot: name, Database: r.Database, At: received, Server: cdc.Position(r.Server), ServerVersion: r.Version, Standby: r.Standby,
+func (r *healthRow) health(slot string, sent, received time.Time) Health {
+	h := Health{
+		Slot: slot, Database: r.Database, At: received, Server: cdc.Position(r.Server), ServerVersion: r.Version, Standby: r.Standby,
 		KeepBytes: -1, RetainedBytes: -1, UnconfirmedBytes: -1, WALDirBytes: -1, Oldest: cdc.Position(r.Oldest),
 		RoundTrip: received.Sub(sent),
 	}
