@@ -219,6 +219,28 @@ func TestTheStreamWaitsForTheRecordThatEndsTheSnapshot(t *testing.T) {
 	}
 }
 
+// Rows that are delivered behind one that waits, as for its missing topic, are remembered until that one is delivered, and come
+// again after a crash. Their number is bounded, in a copy as in the stream.
+func TestACopyBoundsTheRowsBehindOneThatWaits(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.do(func() { w.hold = w.commitLocked([]string{"a"}).rows[0].id })
+		for range 200 {
+			w.commit("b")
+		}
+		w.do(func() { w.id.SlotFound = cdc.SlotState{} })
+		cfg := snapshot(w)
+		cfg.Window.Events = 10
+		r := w.start(cfg)
+		time.Sleep(time.Minute)
+		if n := len(w.count); n == 0 || n > 2*cfg.Window.Events {
+			t.Errorf("%d rows are delivered behind one that waits, with a window of %d", n, cfg.Window.Events)
+		}
+		w.do(func() { w.hold = "" })
+		w.want(t, time.Minute, "all rows", w.allDelivered)
+		r.stopped(t, 5*time.Second)
+	})
+}
+
 func TestASnapshotHaltsAtARowThatCannotBePublished(t *testing.T) {
 	for name, spoil := range map[string]func(w *world){
 		"routed":    func(w *world) { w.commit("!") },
