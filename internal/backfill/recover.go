@@ -158,8 +158,8 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 			return nil
 		})
 	}
-	resumed := r.spec.Rows > 0
-	if resumed { // the records that an earlier call has published must not pass for equal rows that it has not come to
+	resumed := r.spec.Rows > 0 || len(r.spec.Finished) > 0
+	if resumed { // the records of rows that an earlier reading has dealt with must not pass for equal rows that it has not come to
 		for _, table := range r.reader.Tables() {
 			if err := each(true, table, known.row); err != nil {
 				return nil, err

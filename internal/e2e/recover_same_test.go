@@ -263,6 +263,55 @@ func TestAKilledRecoverDoesNotTakeItsOwnRecordsForTheRest(t *testing.T) {
 	}
 }
 
+// The records of a table that had no missing row, and is finished, must not pass for the equal rows of the next table. The process that loses
+// its connection there knows that the table is finished. Its record says that only once a row is published, so the test writes it there.
+func TestTheRecordsOfAFinishedTableAreNotTakenForTheNextTable(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t, "15", testenv.Param("track_commit_timestamp", "off"))
+	s := twinSetting(t, pg, "tables: [public.outbox, public.other], order_column: id", nil, numbered("outbox"), numbered("other"))
+	path := t.TempDir() + "/checkpoint"
+	s.extra += fmt.Sprintf("\ncheckpoint: {store: file, path: %q}", path)
+	r := s.startReady()
+	pg.Exec(t, s.dsn, inserts("outbox", 10, 0, "x")...)
+	eventually(t, time.Minute, "delivered", func() bool { return len(s.records()) == 10 })
+	r.stopsClean()
+	pg.Exec(t, s.dsn, inserts("other", 10, 0, "x")...)
+	pg.Exec(t, s.dsn, "SELECT pg_drop_replication_slot('"+s.slot()+"')")
+	cmd := exec.Command(program, "recover", "--config", s.config())
+	cmd.Stdin = strings.NewReader("y\nn\n") // make the slot, and publish nothing
+	if out, err := cmd.CombinedOutput(); err == nil {
+		t.Fatalf("recover was declined, and ended well\n%s", out)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var file struct {
+		Version int               `json:"version"`
+		Records map[string][]byte `json:"records"`
+	}
+	if err := json.Unmarshal(text, &file); err != nil {
+		t.Fatal(err)
+	}
+	written := 0
+	for key, rec := range file.Records {
+		with := strings.Replace(string(rec), `"slot":true`, `"slot":true,"finished":["public.outbox"]`, 1)
+		if with != string(rec) {
+			written++
+		}
+		file.Records[key] = []byte(with)
+	}
+	if text, err = json.Marshal(file); err != nil || written != 1 {
+		t.Fatal(err, written)
+	}
+	if err := os.WriteFile(path, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out := s.command("recover", "--yes"); code != 0 || len(s.records()) != 20 {
+		t.Errorf("recover: code %d, %d records of 20\n%s", code, len(s.records()), out)
+	}
+}
+
 // begin starts walpost. kill ends it at once.
 func (s *setting) begin(args ...string) (kill func()) {
 	s.t.Helper()
