@@ -98,6 +98,35 @@ func TestAReadingGoesOnBehindAnother(t *testing.T) {
 	}
 }
 
+// A server forgets the commit times of old transactions between two readings, as it freezes their rows. A row that the first reading had not
+// come to looks like one from before the server kept them, which comes first in the order.
+func TestARowWhoseCommitTimeIsForgottenIsStillRead(t *testing.T) {
+	pg := testenv.Postgres(t, "16", testenv.Private(), testenv.Param("track_commit_timestamp", "on"))
+	w := newWorld(t, pg, "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)")
+	for id := range 6 {
+		w.exec(fmt.Sprintf("INSERT INTO outbox VALUES (%d)", id))
+	}
+	order := Order{By: ByCommit}
+	head, at := w.take(Selection{Order: order}, 3)
+	if rest, _ := w.take(Selection{Order: order, After: at}, 0); head+" "+rest != "0 1 2 3 4 5" {
+		t.Fatalf("read %s, then %s", head, rest)
+	}
+	w.exec("ALTER DATABASE template0 ALLOW_CONNECTIONS true")
+	databases := strings.Fields(w.value("SELECT string_agg(datname, ' ') FROM pg_database"))
+	for _, name := range databases {
+		pg.Exec(t, pg.DSN(name), "VACUUM (FREEZE)")
+	}
+	if n := w.value("SELECT count(*)::text FROM outbox WHERE pg_xact_commit_timestamp(xmin) IS NOT NULL"); n != "0" {
+		t.Fatalf("%s commit times are still known: this says nothing", n)
+	}
+	rest, _ := w.take(Selection{Order: order, After: at}, 0)
+	for _, id := range []string{"3", "4", "5"} {
+		if !strings.Contains(rest, id) {
+			t.Errorf("row %s is left out: %q", id, rest)
+		}
+	}
+}
+
 func TestSinceLeavesOutWhatIsKnownToBeOlder(t *testing.T) {
 	for _, keep := range []string{"on", "off"} {
 		t.Run("track_commit_timestamp "+keep, func(t *testing.T) {
