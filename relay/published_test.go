@@ -208,3 +208,28 @@ func TestWhatKeptRowsOutOfTheStreamIsRefusedOnceItIsMended(t *testing.T) {
 		}
 	})
 }
+
+// A lost slot has lost what was not delivered, and not only what was written since the newest look.
+func TestALookThatFindsTheSlotLostNamesWhatIsNotDelivered(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		publishing(w)
+		r := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		w.do(func() { w.stalled = true })
+		from := w.commit("a").begin
+		for range 6 {
+			w.commit("a")
+			time.Sleep(10 * time.Second)
+		}
+		w.do(func() { w.checkErr = fault.Person(errors.New("the slot is lost"), "") })
+		<-r.done
+		var gap cdc.Position
+		if _, at, ok := strings.Cut(r.err.Error(), "events after "); ok {
+			gap, _ = cdc.ParsePosition(strings.Fields(at)[0]) // 0 where it is none
+		}
+		if gap == 0 || gap > from {
+			t.Errorf("events are missing from %s on: %v", from, r.err)
+		}
+	})
+}

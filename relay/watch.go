@@ -51,10 +51,12 @@ func (l *loop) checked(k *sighting) error {
 		// A failover or a restart ends the stream, and opening anew judges with the whole identity in hand.
 		err = fault.Retry(fmt.Errorf("%w, on another server than the session's, or after its restart", err))
 	case fault.NeedsPerson(err) && c.looked != nil:
-		err = fmt.Errorf("%w; events after %s may be missing", err, c.looked.LSN)
+		from := l.phase.safe()
 		if k.found.Unpublished != "" { // the last record says so: the next start refuses, also where all is put right by then
+			from = c.looked.LSN // the slot still gives what was written before
 			c.looked = c.looked.Broken(k.found.Unpublished)
 		}
+		err = fmt.Errorf("%w; events after %s may be missing", err, from)
 	case err == nil && !elsewhere:
 		c.compose(l.now, l.phase, false)
 		if err = checkpoint.JudgePublished(&c.draft, k.found); err == nil {
