@@ -27,6 +27,9 @@ var ErrNoReadAhead = errors.New("the slot cannot be read ahead")
 // A row is valid until each returns. The slot stays where it is, and may be in use: what is read is a copy of it. The copy is temporary: it ends with
 // this call, or with the process.
 func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.Position, each func(row *cdc.Row) error) error {
+	if !reached(upTo, from) { // rows of before the stream may be missing in that reading
+		return fault.Retry(fmt.Errorf("the table was read on a server that has come to %s, and the stream begins at %s: two connections to source.dsn reached two servers", upTo, from))
+	}
 	session, at, err := s.openAhead(ctx)
 	if err != nil {
 		return fmt.Errorf("read ahead of slot %s: %w", s.cfg.Slot, err)

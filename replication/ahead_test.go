@@ -78,6 +78,15 @@ func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
 	})
 }
 
+// A standby that lags may have answered the question for the table's rows: the rows that it has not replayed are in no stream.
+func TestReadAheadRefusesAReadingFromBeforeTheStream(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, "16"), "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)")
+	at := w.mustOpen(w.source(), true).Identity().SlotFound.Confirmed
+	if _, err := w.ahead(at + 1<<30); !fault.Retryable(err) || !strings.Contains(err.Error(), "two servers") {
+		t.Errorf("the reading is of before the stream: %v", err)
+	}
+}
+
 func TestReadAheadSaysWhatKeepsIt(t *testing.T) {
 	pg := testenv.Postgres(t, "16", testenv.Private(), testenv.Param("max_replication_slots", "1"))
 	w := newWorld(t, pg, "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)")
