@@ -301,6 +301,17 @@ func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order, key st
 	return "", nil
 }
 
+// HasEqual says whether two rows of the table are equal in all columns that are published.
+func (r *TableReader) HasEqual(ctx context.Context, table Table) (bool, error) {
+	t := r.table(table)
+	if t == nil {
+		return false, fmt.Errorf("table %s is not among source.tables", table)
+	}
+	found, err := pg.Row[struct{ Found bool }](ctx, r.conn, "look for equal rows of "+t.String(), // as text, because json cannot be compared
+		"SELECT EXISTS (SELECT FROM "+t.from()+" GROUP BY ROW("+t.columns()+")::text HAVING count(*) > 1) AS found")
+	return found.Found, err
+}
+
 // Cuts says whether Selection.Since leaves out every row of the table that is older than it, because the age of each is known.
 func (r *TableReader) Cuts(ctx context.Context, table Table, since time.Time, timeColumn string) (bool, error) {
 	t := r.table(table)

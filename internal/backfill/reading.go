@@ -21,6 +21,7 @@ type reading struct {
 	rows     *replication.Rows
 	ordered  string                            // name of the order in which rows come
 	streamed *rowSet                           // what the stream will give; nil where the reading is of a moment before it
+	equal    []*cdc.Relation                   // tables of which streamed says nothing
 	leaveOut func(ev *cdc.Event) (bool, error) // nil: nothing
 	given    uint64                            // rows
 }
@@ -58,6 +59,25 @@ func (r *reading) readAhead(ctx context.Context, from cdc.Position) error {
 		r.streamed = nil // what was read ahead is no proof: the stream may end before it gives these rows
 		return nil
 	}
+	for _, table := range r.reader.Tables() {
+		if err == nil {
+			err = r.lookForEqual(ctx, table)
+		}
+	}
+	return err
+}
+
+// lookForEqual finds out whether a table without a key has equal rows. Which of them the stream will give cannot be told then.
+func (r *reading) lookForEqual(ctx context.Context, table replication.Table) error {
+	rel := r.reader.Relation(table)
+	if r.streamed.rows == 0 || hasKey(rel) {
+		return nil
+	}
+	equal, err := r.reader.HasEqual(ctx, table)
+	if equal {
+		r.equal = append(r.equal, rel)
+		r.Logger.Warn().Stringer("table", table).Msg("the table has equal rows and no primary key: its rows that were written since the slot was made come twice")
+	}
 	return err
 }
 
@@ -65,7 +85,7 @@ func (r *reading) readAhead(ctx context.Context, from cdc.Position) error {
 func (r *reading) next(rows *replication.Rows) (*cdc.Event, error) {
 	for {
 		ev, err := rows.Next()
-		if ev == nil || err != nil || r.streamed == nil {
+		if ev == nil || err != nil || r.streamed == nil || slices.Contains(r.equal, ev.Row.Relation) {
 			return ev, err
 		}
 		if streamed, err := r.streamed.has(&ev.Row); err != nil || !streamed {

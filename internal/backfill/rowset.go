@@ -49,7 +49,7 @@ func newRowSet() *rowSet {
 // leaves it as it is. A row of a table without a replica identity is known by all its columns: one that was changed is another one.
 func (s *rowSet) keyOf(row *cdc.Row) rowKey {
 	rel := row.Relation
-	whole := !slices.ContainsFunc(rel.Columns, func(c cdc.Column) bool { return c.Key })
+	whole := !hasKey(rel)
 	var key rowKey
 	for i := range key {
 		var h maphash.Hash
@@ -77,6 +77,12 @@ func (s *rowSet) keyOf(row *cdc.Row) rowKey {
 		key[i] = h.Sum64()
 	}
 	return key
+}
+
+// hasKey says whether some columns identify a row. Without them, and where all columns do (REPLICA IDENTITY FULL), two rows may be equal.
+func hasKey(rel *cdc.Relation) bool {
+	key := func(c cdc.Column) bool { return c.Key }
+	return slices.ContainsFunc(rel.Columns, key) && slices.ContainsFunc(rel.Columns, func(c cdc.Column) bool { return !key(c) })
 }
 
 // add takes a row in. No add may follow a has.
