@@ -8,8 +8,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
 	"runtime"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -22,7 +22,7 @@ const corpus = "../../router/testdata/debezium"
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // TestRecordsEqualDebeziums runs every case of the corpus through walpost, from a real Postgres to what a consumer reads. The cases
-// say what Debezium wrote; scripts/parity has it say so again.
+// say what Debezium wrote; TestRecord records it again.
 func TestRecordsEqualDebeziums(t *testing.T) {
 	files, err := ReadCorpus(corpus)
 	if err != nil {
@@ -56,17 +56,20 @@ func TestRecordsEqualDebeziums(t *testing.T) {
 			}
 		})
 	}
-	only := os.Getenv("WALPOST_PARITY_CASE")
+	match, err := regexp.Compile(*cases)
+	if err != nil {
+		t.Fatalf("-case: %v", err)
+	}
 	for _, f := range files {
 		for _, c := range f.Cases {
-			if strings.Contains(c.Slug(), only) {
+			if match.MatchString(c.Slug()) {
 				next <- c
 			}
 		}
 	}
 	close(next)
 	wg.Wait()
-	if only == "" {
+	if *cases == "" {
 		for name := range list {
 			if !seen[name] {
 				t.Errorf("%s is listed as different and is no case", name)
@@ -81,7 +84,7 @@ func TestRecordsEqualDebeziums(t *testing.T) {
 
 func replay(ctx context.Context, c *Case, dsn, name string, list List) (wrong string, different bool) {
 	if c.Want == "" {
-		return "has no record of what Debezium gives: run scripts/parity", false
+		return "has no record of what Debezium writes: run TestRecord with -record -missing", false
 	}
 	ctx, cancel := context.WithTimeoutCause(ctx, time.Minute, errors.New("no end after a minute"))
 	defer cancel()
