@@ -57,7 +57,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 		return 0, err
 	}
 	if err := ctx.Err(); err != nil {
-		return 0, fault.WithHint(fmt.Errorf("interrupted: %w", err), "walpost recover goes on where it was; walpost run refuses until it is finished.")
+		return 0, fault.WithHint(fmt.Errorf("interrupted: %w", err), fault.Command("recover")+" goes on where it was; walpost run refuses until it is finished.")
 	}
 	return total(), nil
 }

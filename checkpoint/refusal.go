@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
 )
 
 // A Reason is why a record does not fit the source that was found.
@@ -252,6 +253,7 @@ func (r *Refusal) gap() string {
 // Hint says what to do next.
 func (r *Refusal) Hint() string {
 	var first string
+	goOn, recovers := fault.Command("run", "--accept-gap="+r.Token), fault.Command("recover")
 	switch r.Reason {
 	case OtherSystem, OtherDatabase:
 		first = "If source.dsn leads to the wrong place, correct it."
@@ -271,37 +273,37 @@ func (r *Refusal) Hint() string {
 		first = "The server has removed WAL that the slot needs; it can not come back."
 	case SlotAhead:
 		first = fmt.Sprintf("Find out who uses or moved the slot, and stop that. Unless they delivered the events: drop the slot "+
-			"(SELECT pg_drop_replication_slot('%s');), and walpost recover publishes from the table exactly what is missing.", r.Found.Slot)
+			"(SELECT pg_drop_replication_slot('%s');), and %s publishes from the table exactly what is missing.", r.Found.Slot, recovers)
 	}
 	next := "Going on starts where the slot stands."
 	switch {
 	case r.Reason == PublicationChanged:
 		if c := r.Changes[0]; c.Table == "" && c.How == Replaced {
 			first = "Should walpost run then halt because the publication did not exist at a position that the slot still has to read: " +
-				"drop the slot, and run walpost recover once more. "
+				"drop the slot, and run " + recovers + " once more. "
 		}
-		return "Run walpost recover: it keeps the slot, and publishes from the table exactly what is missing. " + first +
-			"To leave that out instead, and of no other gap: walpost run --accept-gap=" + r.Token
+		return "Run " + recovers + ": it keeps the slot, and publishes from the table exactly what is missing. " + first +
+			"To leave that out instead, and of no other gap: " + goOn
 	case r.Reason == OtherPublication:
 		next = "Going on reads the rest of the slot by the other publication."
 	case r.Record.Copies(OriginSnapshot):
 		if r.Reason == SlotMissing || r.Reason == SlotLost {
-			first += " Run walpost recover: it makes a new slot, and publishes from the table exactly what is missing, the rest of the snapshot included."
+			first += " Run " + recovers + ": it makes a new slot, and publishes from the table exactly what is missing, the rest of the snapshot included."
 		}
 		return first + " To go on with the snapshot, which publishes some rows twice and leaves out events of this gap that are not in the table " +
-			"any more: walpost run --accept-gap=" + r.Token
+			"any more: " + goOn
 	case r.Record.Copies(OriginRecover) && (r.Reason == SlotMissing || r.Reason == SlotLost):
-		return first + " Run walpost recover: it begins again with the original gap. " +
-			"To give the recover up, with the rows that are not published: walpost run --accept-gap=" + r.Token
+		return first + " Run " + recovers + ": it begins again with the original gap. " +
+			"To give the recover up, with the rows that are not published: " + goOn
 	case r.Record.Copies(OriginRecover):
-		return first + " To give the recover up, with the rows that are not published: walpost run --accept-gap=" + r.Token
+		return first + " To give the recover up, with the rows that are not published: " + goOn
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
-		return first + " Run walpost recover: it shows the gap, makes a new slot, and publishes from the table exactly what is missing. " +
-			"To skip the events of this gap instead, and of no other: walpost run --accept-gap=" + r.Token
+		return first + " Run " + recovers + ": it shows the gap, makes a new slot, and publishes from the table exactly what is missing. " +
+			"To skip the events of this gap instead, and of no other: " + goOn
 	case r.NeedsSlot():
 		next = "Going on makes a new slot and starts there."
 	}
-	return first + " " + next + " To accept this gap, and no other: walpost run --accept-gap=" + r.Token
+	return first + " " + next + " To accept this gap, and no other: " + goOn
 }
 
 // NeedsPerson is true: only a person can say whether what is missing may be missing.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
 )
 
 // A BadEvent is an event that cannot be routed, or that the sink refused although it was tried alone. It halts the relay.
@@ -52,7 +53,7 @@ func (e *BadEvent) Hint() string {
 			"it reads the row from the table once more."
 	}
 	return "Repair the cause (the configuration, the topic or its limit), then start walpost again. An UPDATE or DELETE of the row changes nothing, " +
-		"because the WAL keeps the row as it was written. To pass over exactly this event instead: walpost skip " + e.Token + ", then start walpost again."
+		"because the WAL keeps the row as it was written. To pass over exactly this event instead: " + fault.Command("skip", e.Token) + ", then start walpost again."
 }
 
 // unroutable is the error for an event that the router refused. Commit is 0 for a row that was read from the table.

@@ -77,7 +77,7 @@ func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.R
 // unfinishedRecover is the error of a run that found a recover which is not finished.
 func unfinishedRecover(rec *checkpoint.Record) error {
 	return fault.Person(fmt.Errorf("a recover of the gap behind %s is not finished: %d rows are published", rec.Copy.From, rec.Copy.Rows),
-		"walpost recover goes on with it.")
+		fault.Command("recover")+" goes on with it.")
 }
 
 // withoutCopy decides about a snapshot that was begun and is not wanted by the configuration any more.

@@ -193,7 +193,7 @@ func (j *judgement) slot() {
 	case s == nil && j.makes:
 		j.add(OK, name, "", "slot %s does not exist yet: it will be made", j.cfg.Slot)
 	case s == nil:
-		j.add(Fail, name, slotSQL(j.cfg)+" -- only if nobody has read from a slot of that name: a new one begins now, and what was written since the old one went is not in it. If walpost has: walpost recover",
+		j.add(Fail, name, slotSQL(j.cfg)+" -- only if nobody has read from a slot of that name: a new one begins now, and what was written since the old one went is not in it. If walpost has: "+fault.Command("recover"),
 			"slot %s does not exist", j.cfg.Slot)
 	case s.Type != "logical":
 		j.add(Fail, name, other, "slot %s is a %s slot, not a logical one", j.cfg.Slot, s.Type)
@@ -211,7 +211,7 @@ func (j *judgement) slot() {
 	case s.Lost() != "" && j.makes:
 		j.add(Warn, name, "", "slot %s is invalidated (%s): it will be made again", j.cfg.Slot, s.Lost())
 	case s.Lost() != "":
-		j.add(Fail, name, recoverGone,
+		j.add(Fail, name, recoverGone(),
 			"slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.Lost(), position(s.Confirmed)).behave = lostEvents
 	default:
 		j.usable(s)

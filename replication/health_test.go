@@ -67,7 +67,7 @@ func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
 			t.Errorf("check: hint %q", hint)
 		}
 		found := firstFail(s.Examine(t.Context()))
-		if found == nil || found.Name != "slot" || !strings.Contains(found.Detail, "is invalidated (") || found.Fix != recoverGone {
+		if found == nil || found.Name != "slot" || !strings.Contains(found.Detail, "is invalidated (") || found.Fix != recoverGone() {
 			t.Errorf("examine: %+v", found)
 		}
 		slot := w.mustOpen(s, true).Identity().SlotFound

@@ -312,9 +312,9 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 func (c *Config) afterLoss(f *pg.Facts, bad *Finding) string {
 	switch {
 	case f.Slot == nil || f.Slot.Lost() != "":
-		return recoverGone
+		return recoverGone()
 	case f.Publication == nil || bad.Fix == "":
 		return recoverWithout(c.Slot)
 	}
-	return bad.Fix + " The slot does not give what was written in the meantime. Then run walpost recover: it publishes from the table exactly what is missing."
+	return bad.Fix + " The slot does not give what was written in the meantime. Then run " + fault.Command("recover") + ": it publishes from the table exactly what is missing."
 }

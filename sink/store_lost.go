@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"github.com/walpost/walpost/internal/fault"
 )
 
 // A LostRecords says that records were deleted from the front of the checkpoint topic, by its retention or by hand, and that it holds
@@ -25,7 +27,7 @@ func (l *LostRecords) Error() string {
 // Hint says what to do for a relay that is new, and for one that is not.
 func (l *LostRecords) Hint() string {
 	return "Set cleanup.policy=compact on the topic, so that no checkpoint is deleted again. " +
-		"If this relay is new, start it once with walpost run --accept-gap=" + l.GapToken() + ". " +
+		"If this relay is new, start it once with " + fault.Command("run", "--accept-gap="+l.GapToken()) + ". " +
 		"If it ran before, its checkpoint is lost, and the same command begins where the slot stands. " +
 		"If its slot is gone too, events may be missing: set source.snapshot: initial for that start, which publishes the rows of the table again."
 }

@@ -221,6 +221,28 @@ func TestFlagGoesOverVariable(t *testing.T) {
 	}
 }
 
+// A hint repeats how this program was told its configuration, so that a shell takes the command. A password is not repeated.
+func TestAHintRepeatsTheOptions(t *testing.T) {
+	for want, args := range map[string][]string{
+		"":                           nil,
+		"--config /etc/walpost.yaml": {"-c", "/etc/walpost.yaml", "--stdout"},
+		`--config 'it'\''s $HOME.yaml' --slot=a --create=false --topic-replacement='x.${routedByValue}'`: {
+			"--topic-replacement", "x.${routedByValue}", "--config", "it's $HOME.yaml", "--slot", "a", "--create=false",
+		},
+		`--dsn "$WALPOST_DSN" --table=public.outbox --brokers=kafka:9092`: {
+			"--dsn", "postgres://u:secret@h/shop", "--table", "public.outbox", "--brokers", "kafka:9092",
+		},
+	} {
+		cmd := runCommand()
+		if err := cmd.Flags().Parse(args); err != nil {
+			t.Fatal(err)
+		}
+		if got := given(cmd.Flags(), cmd.Flag("config").Value.String()); got != want {
+			t.Errorf("%q gives %q, must be %q", args, got, want)
+		}
+	}
+}
+
 func TestTableReplacesBothForms(t *testing.T) {
 	over := []override{{from: "--table", field: "source.table", text: "public.a,public.b"}}
 	for _, name := range []string{"minimal", "variables"} {

@@ -3,10 +3,13 @@ package main
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+
+	"github.com/walpost/walpost/internal/fault"
 )
 
 // A setting is a key of walpost.yaml that also has a flag and an environment variable.
@@ -83,8 +86,37 @@ func configFlags(cmd *cobra.Command) func(with func(*fileConfig)) (fileConfig, e
 		if *file == "" {
 			*file = os.Getenv("WALPOST_CONFIG")
 		}
+		fault.SetOptions(given(flags, *file))
 		return loadConfig(*file, os.LookupEnv, overrides(flags, os.LookupEnv), with)
 	}
+}
+
+// given repeats, for a shell, how the command line says what to relay. The database's URI may hold a password, so it is left to the environment.
+func given(flags *pflag.FlagSet, file string) string {
+	var words []string
+	if file != "" {
+		words = append(words, "--config "+shellWord(file))
+	}
+	for _, s := range settings {
+		switch {
+		case !flags.Changed(s.flag):
+		case s.flag == "dsn":
+			words = append(words, `--dsn "$WALPOST_DSN"`)
+		default:
+			words = append(words, "--"+s.flag+"="+shellWord(flags.Lookup(s.flag).Value.String()))
+		}
+	}
+	return strings.Join(words, " ")
+}
+
+var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:,@%+-]+$`)
+
+// shellWord quotes a word where a shell would not take it as it is.
+func shellWord(word string) string {
+	if plainWord.MatchString(word) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // overrides are the values of the environment and then those of the flags, for a flag goes over a variable. A variable

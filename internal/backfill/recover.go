@@ -200,7 +200,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	}
 	if missing > 0 && !rc.agreed { // a lost connection is no reason to ask again
 		if err := rc.ask(fmt.Sprintf("Publish %d rows, with the header %s: %s?", missing, relay.OriginHeader, checkpoint.OriginRecover),
-			"The slot is there and waits; walpost recover goes on, walpost run refuses until then."); err != nil {
+			"The slot is there and waits; "+fault.Command("recover")+" goes on, walpost run refuses until then."); err != nil {
 			return nil, err
 		}
 		rc.agreed = true
@@ -265,7 +265,7 @@ func (rc *recovery) each(ctx context.Context, r *reading, table replication.Tabl
 		}
 		ok, err := rc.Router.Route(ev, &rec)
 		if err != nil {
-			return fault.Person(err, "Repair the row or the routing (walpost explain shows it), then walpost recover again.")
+			return fault.Person(err, "Repair the row or the routing (walpost explain shows it), then run "+fault.Command("recover")+" again.")
 		}
 		if !ok {
 			continue

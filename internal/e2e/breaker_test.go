@@ -48,7 +48,7 @@ halt_linger: 0s`
 		t.Errorf("exit code %d", code)
 	}
 
-	if hint := hintOf(r.log.String()); !strings.Contains(hint, "run walpost recover:") {
+	if hint := hintOf(r.log.String()); !strings.Contains(hint, "run walpost recover --config ") {
 		t.Errorf("the halt does not name recover: %s", hint)
 	}
 
@@ -56,7 +56,7 @@ halt_linger: 0s`
 	r = s.start()
 	code := r.wait(time.Minute)
 	hint := hintOf(r.log.String())
-	first, second := strings.Index(hint, "Run walpost recover: "), strings.Index(hint, "walpost run --accept-gap=")
+	first, second := strings.Index(hint, "Run walpost recover --config "), strings.Index(hint, "walpost run --accept-gap=")
 	if code != 3 || first < 0 || second < first {
 		t.Errorf("a new start ended with code %d and said to do: %s", code, hint)
 	}

@@ -57,7 +57,7 @@ func TestWhatIsTakenAwayWhileRunningIsNoticed(t *testing.T) {
 				}
 				hinted := func(log string) {
 					t.Helper()
-					for _, word := range append([]string{"run walpost recover:"}, c.mend...) {
+					for _, word := range append([]string{"run walpost recover --config "}, c.mend...) {
 						word = strings.ReplaceAll(word, "%[1]s", slot)
 						if hint := hintOf(log); !strings.Contains(strings.ToLower(hint), strings.ToLower(word)) {
 							t.Errorf("the hint does not say %s: %s", word, hint)
@@ -242,7 +242,7 @@ func TestAGoodEventIsDeliveredDuringAHalt(t *testing.T) {
 			t.Parallel()
 			stops := name == "and Postgres stops"
 			w := newWorld(t, "15", testenv.Param("wal_sender_timeout", "2s"))
-			w.extra = "halt_linger: forever\nmonitor: {interval: 1s}\n"
+			w.extra = "halt_linger: forever\nshutdown_grace: 2m\nmonitor: {interval: 1s}\n"
 			w.exec("ALTER TABLE outbox ALTER aggregate_type DROP NOT NULL")
 			r := w.startReady()
 			w.arrive(w.insert(1))

@@ -166,7 +166,7 @@ func TestRecoverAsksAndCanBeInterruptedAtEachStep(t *testing.T) {
 	if code != 1 || !strings.Contains(out, "Publish ") || slot() != "reserved" && slot() != "extended" {
 		t.Errorf("no to the second question: code %d, slot %s\n%s", code, slot(), out)
 	}
-	s.refuses("a recover of the gap behind", "is not finished", "walpost recover goes on with it")
+	s.refuses("a recover of the gap behind", "is not finished", "walpost recover --config ", " goes on with it")
 	if n := w.count(); n > 3500 { // about 3000 were delivered before
 		t.Errorf("%d records: something was published before it was wanted", n)
 	}
@@ -241,7 +241,7 @@ func TestRecoverCountsWhatIsGoneFromTheTable(t *testing.T) {
 	s.lose()
 	// A slot that is made by hand in its place begins behind the gap: that is refused, and helped by dropping it.
 	s.pg.Exec(t, s.dsn, dropSlot, "SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')")
-	s.refuses("made again", dropSlot+";), and walpost recover publishes from the table exactly what is missing", "walpost run --accept-gap=")
+	s.refuses("made again", dropSlot+";), and walpost recover --config ", " publishes from the table exactly what is missing", "walpost run --accept-gap=")
 	if code, out := s.command("recover", "--yes"); code != 3 || !strings.Contains(out, dropSlot) {
 		t.Errorf("recover of a slot that is there: code %d\n%s", code, out)
 	}
