@@ -62,6 +62,9 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	return total(), nil
 }
 
+// skipLimit is how long the store may take. Kafka does not answer, for example, while too few replicas are in sync.
+var skipLimit = time.Minute
+
 // Skip asks the next Run to pass over the one event that a halt named by token, and returns that event. It needs the checkpoint store and
 // neither the database nor a running relay. A token that no halt of this relay gave is an error of the configuration.
 func Skip(ctx context.Context, cfg Config, token string) (*checkpoint.Halt, error) {
@@ -102,7 +105,9 @@ func Skip(ctx context.Context, cfg Config, token string) (*checkpoint.Halt, erro
 		return nil, fault.Config(fmt.Errorf("the checkpoint stands at %s: %s is delivered or passed over", rec.LSN, halt.Event()), "")
 	}
 	halt.Time = time.Now()
-	if err := store.Save(ctx, halt.SkipKey(), halt.Encode()); err != nil {
+	limited, cancel := context.WithTimeoutCause(ctx, skipLimit, fmt.Errorf("the store has not taken it for %s", skipLimit))
+	defer cancel()
+	if err := store.Save(limited, halt.SkipKey(), halt.Encode()); err != nil {
 		return nil, fmt.Errorf("write %s: %w", strings.TrimPrefix(halt.SkipKey(), r.cfg.Name+"/"), err)
 	}
 	return halt, nil

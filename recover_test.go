@@ -5,7 +5,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/sink"
 )
@@ -42,5 +48,42 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 				t.Errorf("%v, hint %q", err, hint)
 			}
 		})
+	}
+}
+
+// Too few replicas are in sync: the brokers refuse the request, and the client tries again for ever. Skip says so and ends.
+func TestSkipEndsWhereTheStoreTakesNothing(t *testing.T) {
+	c, err := kfake.NewCluster(kfake.NumBrokers(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	cfg := DefaultConfig()
+	cfg.Source.DSN, cfg.Source.Table = "postgres://h/shop", "public.outbox"
+	cfg.Kafka.Brokers = c.ListenAddrs()
+	r, err := New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	halt := &checkpoint.Halt{Name: r.cfg.Name, SystemID: "7", Timeline: 1, Database: "shop", Slot: "walpost", Commit: 5, Row: 1}
+	halt.Token = halt.NewToken()
+	store, free, err := r.openStore()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer free()
+	if err := store.Save(t.Context(), halt.Key(), halt.Encode()); err != nil {
+		t.Fatal(err)
+	}
+	skipLimit = 2 * time.Second
+	defer func() { skipLimit = time.Minute }()
+	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: cfg.Checkpoint.Topic, Err: kerr.NotEnoughReplicas, Count: -1})
+	if _, err := Skip(t.Context(), cfg, halt.Token); err == nil || fault.NeedsPerson(err) || !strings.Contains(err.Error(), "has not taken it") {
+		t.Errorf("skip: %v", err)
+	}
+	h.Remove()
+	skipLimit = time.Minute
+	if _, err := Skip(t.Context(), cfg, halt.Token); err != nil {
+		t.Errorf("once the replicas are back: %v", err)
 	}
 }
