@@ -422,3 +422,22 @@ func TestATableIsFinishedOnlyWhenItsRowsHaveEnded(t *testing.T) {
 		r.stopped(t, 5*time.Second)
 	})
 }
+
+// A copy reads rows on another connection, so only the signs of life can tell that the session is lost. Another process may hold the slot by then.
+func TestACopyNoticesALostSessionSoon(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.clean = false
+		w.before(6000)
+		cfg := snapshot(w)
+		cfg.Window.Events = 5000
+		r := w.start(cfg)
+		w.want(t, 10*time.Second, "rows", func() bool { return w.arrivals > 100 })
+		opens := look(w, &w.opens)
+		w.cut(errNet)
+		w.want(t, 2*time.Second, "the next session is asked for", func() bool { return w.opens > opens })
+		if st := r.relay.Status(); st.InFlightEvents > 4000 {
+			t.Errorf("the window was full: %+v", st)
+		}
+		r.stop()
+	})
+}

@@ -236,7 +236,7 @@ func (l *loop) confirmIfDue() error {
 		return nil
 	}
 	every := l.every
-	if l.ending() || l.full() {
+	if _, copies := l.phase.(*copying); copies || l.ending() || l.full() {
 		every = min(every, fullConfirm)
 	}
 	if l.checkpointer.durable.LSN <= l.confirmed && l.now.Sub(l.lastOK) < every {
