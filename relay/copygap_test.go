@@ -205,6 +205,27 @@ func TestWhatAFormerCopyHadInFlightFinishesNoTableOfTheNewSlot(t *testing.T) {
 	})
 }
 
+// A first start made its slot, and was gone before its first record: nothing was ever delivered. The server may have given up that slot by
+// now. No row is lost with it, so the snapshot begins again, with a slot of its own.
+func TestASnapshotBeginsAgainWhereItsFirstSlotWasLost(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.before(10)
+		rec := &checkpoint.Record{
+			Name: "shop", Epoch: 1, SystemID: w.id.SystemID, Timeline: 1, Slot: w.id.Slot, Database: w.id.Database, LSN: 100,
+			Copy: &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}, Holder: "gone",
+		}
+		w.do(func() {
+			w.records[rec.Key()] = rec.Encode()
+			w.id.SlotFound = cdc.SlotState{Exists: true, Confirmed: 100, Invalidation: "wal_removed"}
+		})
+		r := w.start(snapshot(w))
+		w.want(t, 20*time.Second, "every row", w.allDelivered)
+		w.commit("a", "c")
+		w.want(t, 20*time.Second, "the stream", w.allDelivered)
+		r.stopped(t, 5*time.Second)
+	})
+}
+
 // Who leaves the token of an earlier gap in the command line has accepted that gap, and no other.
 func TestATokenDoesNotReplaceARecoverWhoseSlotIsNotMade(t *testing.T) {
 	for name, cfg := range map[string]func(w *world) Config{

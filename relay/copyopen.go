@@ -225,7 +225,7 @@ func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Sessi
 		return sess, rec, err
 	}
 	// The slot that is found, or made, is the one: rows that are not in its stream are read from the table after it was made.
-	if sess, err = r.cfg.Copying.Tables.Open(ctx, rec.Copy.Origin == checkpoint.OriginRecover); err != nil {
+	if sess, err = r.cfg.Copying.Tables.Open(ctx, true); err != nil {
 		return nil, nil, err
 	}
 	slot := sess.Identity().SlotFound
