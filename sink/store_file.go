@@ -58,6 +58,16 @@ func (f *FileStore) hold() error {
 	if f.lock != nil {
 		return nil
 	}
+	for range 40 { // as many links as the kernel follows: it refuses a cycle
+		link, err := os.Readlink(f.path)
+		if err != nil {
+			break
+		}
+		if !filepath.IsAbs(link) {
+			link = filepath.Join(filepath.Dir(f.path), link)
+		}
+		f.path = link
+	}
 	name := f.path + ".lock"
 	l, err := os.OpenFile(name, os.O_CREATE|os.O_RDWR, 0o644)
 	if err != nil {

@@ -287,3 +287,49 @@ func TestLostRecordsAreToldByTheRecordsUnderANumber(t *testing.T) {
 		}
 	}
 }
+
+// A path may be a symbolic link into a volume. To replace the link itself would leave the volume with an old record.
+func TestFileStoreFollowsALink(t *testing.T) {
+	for name, there := range map[string]bool{"to a file": true, "to a file that is still to be made": false} {
+		t.Run(name, func(t *testing.T) {
+			volume, dir := t.TempDir(), t.TempDir()
+			target, link := filepath.Join(volume, "position"), filepath.Join(dir, "position")
+			if err := os.Symlink(target, link); err != nil {
+				t.Fatal(err)
+			}
+			if there {
+				s := NewFileStore(target)
+				if err := s.Save(t.Context(), "n/1", []byte("old")); err != nil {
+					t.Fatal(err)
+				}
+				_ = s.Close()
+			}
+			s := NewFileStore(link)
+			defer s.Close()
+			if err := s.Save(t.Context(), "n/1", []byte("new")); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := NewFileStore(target).Load(t.Context(), "n"); err == nil || !fault.Retryable(err) {
+				t.Errorf("the file is used by two: %v", err)
+			}
+			_ = s.Close()
+			again := NewFileStore(target)
+			defer again.Close()
+			if got, err := again.Load(t.Context(), "n"); err != nil || string(got["n/1"]) != "new" {
+				t.Errorf("the volume has %q, %v", got["n/1"], err)
+			}
+		})
+	}
+}
+
+func TestFileStoreRefusesACycleOfLinks(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "position")
+	if err := os.Symlink(path, path); err != nil {
+		t.Fatal(err)
+	}
+	s := NewFileStore(path)
+	defer s.Close()
+	if got, err := s.Load(t.Context(), "n"); err == nil {
+		t.Errorf("it reads as %v", got)
+	}
+}
