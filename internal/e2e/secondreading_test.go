@@ -129,3 +129,47 @@ func TestASecondReadingLeavesOutNoRowThatIsEqualToOneOfTheStream(t *testing.T) {
 		})
 	}
 }
+
+// A row that cannot be routed halts a snapshot. The hint says to update or delete the row: both go on, also where the rows that were
+// published last are deleted by then.
+func TestASnapshotGoesOnBehindABadRowThatIsUpdatedOrDeleted(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t, "15")
+	for name, repair := range map[string]string{
+		"updated": "UPDATE outbox SET aggregate_type = 'order' WHERE aggregate_type IS NULL",
+		"deleted": "DELETE FROM outbox WHERE id BETWEEN 4 AND 6",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := twinSetting(t, pg, "table: public.outbox, order_column: id, snapshot: initial", nil, numbered("outbox"))
+			pg.Exec(t, s.dsn, inserts("outbox", 10, 1, "n%d")...)
+			pg.Exec(t, s.dsn, "UPDATE outbox SET aggregate_type = NULL WHERE id = 6")
+			r := s.start()
+			if code := r.wait(time.Minute); code != 3 || !strings.Contains(r.log.String(), "update or delete the row") {
+				t.Fatalf("the bad row: exit code %d\n%s", code, r.log)
+			}
+			if n := len(s.records()); n != 5 {
+				t.Errorf("%d records before the bad row", n)
+			}
+			pg.Exec(t, s.dsn, repair)
+			r = s.startReady()
+			pg.Exec(t, s.dsn, insertOf("outbox", 1, "last"))
+			want := []string{"n1", "n2", "n3", "n4", "n5", "n6", "n7", "n8", "n9", "n10", "last"}
+			if name == "deleted" {
+				want = slices.Delete(want, 5, 6)
+			}
+			var got []string
+			eventually(t, time.Minute, "the last row", func() bool {
+				got = nil
+				for _, rec := range s.records() {
+					got = append(got, string(rec.Value))
+				}
+				return len(got) > 0 && got[len(got)-1] == "last"
+			})
+			r.stopsClean()
+			if !slices.Equal(got, want) {
+				t.Errorf("arrived: %v", got)
+			}
+		})
+	}
+}
