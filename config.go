@@ -1,15 +1,15 @@
 package walpost
 
 import (
-	"fmt"
 	"io"
-	"strconv"
 	"time"
 
 	"github.com/rs/zerolog"
-	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/router"
+	"github.com/walpost/walpost/sink"
 	"github.com/walpost/walpost/slot"
 )
 
@@ -20,9 +20,9 @@ type Config struct {
 	Name string `yaml:"name"`
 
 	Source     SourceConfig     `yaml:"source"`
-	Router     RouterConfig     `yaml:"router"`
-	Records    RecordsConfig    `yaml:"records"`
-	Kafka      KafkaConfig      `yaml:"kafka"`
+	Router     router.Options   `yaml:"router"`
+	Records    router.Records   `yaml:"records"`
+	Kafka      sink.Config      `yaml:"kafka"`
 	Delivery   DeliveryConfig   `yaml:"delivery"`
 	Checkpoint CheckpointConfig `yaml:"checkpoint"`
 	Monitor    slot.Config      `yaml:"monitor"`
@@ -43,8 +43,6 @@ type Config struct {
 	Stdout io.Writer `yaml:"-"`
 	// Logger is written to at edges only: started, connected, lost, recovered, stopped. The zero value is silent.
 	Logger zerolog.Logger `yaml:"-"`
-	// KafkaHooks are given to the Kafka client, for metrics and logs of its own.
-	KafkaHooks []kgo.Hook `yaml:"-"`
 }
 
 // SourceConfig is the database, the slot and what to read.
@@ -87,57 +85,6 @@ func (c *SourceConfig) AllTables() []string {
 	return c.Tables
 }
 
-// KafkaConfig is the brokers and how to talk to them.
-type KafkaConfig struct {
-	Brokers []string `yaml:"brokers"`
-	// TLS is off where nil; an empty one trusts the system's roots.
-	TLS  *TLSConfig `yaml:"tls"`
-	SASL SASLConfig `yaml:"sasl"`
-	// Compression is none, gzip, snappy, lz4 or zstd.
-	Compression string `yaml:"compression"`
-	// Linger is how long a batch is waited for; LingerAuto waits for nothing.
-	Linger LingerTime   `yaml:"linger"`
-	Topics TopicsConfig `yaml:"topics"`
-}
-
-// TLSConfig names PEM files. All are optional; CertFile and KeyFile belong together.
-type TLSConfig struct {
-	CAFile     string `yaml:"ca_file"`
-	CertFile   string `yaml:"cert_file"`
-	KeyFile    string `yaml:"key_file"`
-	ServerName string `yaml:"server_name"`
-}
-
-// SASLConfig is how to authenticate. It is off while Mechanism is empty.
-type SASLConfig struct {
-	// Mechanism is PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM.
-	Mechanism string `yaml:"mechanism"`
-	// Username and Password are for PLAIN and SCRAM. The files are read again for every authentication.
-	Username     string `yaml:"username"`
-	Password     Secret `yaml:"password"`
-	PasswordFile string `yaml:"password_file"`
-
-	// Token and Extensions are for OAUTHBEARER.
-	Token      Secret            `yaml:"token"`
-	TokenFile  string            `yaml:"token_file"`
-	Extensions map[string]string `yaml:"extensions"`
-
-	// AWS_MSK_IAM. What is empty comes from the AWS_… environment.
-	AccessKey        string `yaml:"access_key"`
-	SecretKey        Secret `yaml:"secret_key"`
-	SecretKeyFile    string `yaml:"secret_key_file"`
-	SessionToken     Secret `yaml:"session_token"`
-	SessionTokenFile string `yaml:"session_token_file"`
-	Region           string `yaml:"region"`
-}
-
-// TopicsConfig says whether and how missing topics are made. -1 is the broker's default.
-type TopicsConfig struct {
-	Create            bool `yaml:"create"`
-	Partitions        int  `yaml:"partitions"`
-	ReplicationFactor int  `yaml:"replication_factor"`
-}
-
 // DeliveryConfig is what is promised about each event, and what is done with one that cannot be delivered.
 type DeliveryConfig struct {
 	Guarantee       string       `yaml:"guarantee"`
@@ -167,8 +114,12 @@ type CleanupConfig struct {
 	Keep time.Duration `yaml:"keep"`
 }
 
+// deadLetterTopic is the only value until dead letters exist.
+const deadLetterTopic = "walpost.dead_letter"
+
 // DefaultConfig returns every default. The DSN, a table and the brokers have none.
 func DefaultConfig() Config {
+	routes := router.DefaultConfig()
 	return Config{
 		Source: SourceConfig{
 			Slot:              "walpost",
@@ -178,18 +129,14 @@ func DefaultConfig() Config {
 			ConfirmKeepalives: true,
 			BulkCatchUp:       "auto",
 		},
-		Router:  defaultRouter(),
-		Records: defaultRecords(),
-		Kafka: KafkaConfig{
-			Compression: "snappy",
-			Linger:      LingerAuto,
-			Topics:      TopicsConfig{Partitions: -1, ReplicationFactor: -1},
-		},
+		Router:  routes.Options,
+		Records: routes.Records,
+		Kafka:   sink.DefaultConfig(),
 		Delivery: DeliveryConfig{
 			Guarantee:       "at_least_once",
 			Window:          WindowConfig{Events: 50_000, Bytes: 64 << 20},
 			OnPoison:        "halt",
-			DeadLetterTopic: "walpost.dead_letter",
+			DeadLetterTopic: deadLetterTopic,
 		},
 		Checkpoint:    CheckpointConfig{Store: "kafka", Topic: "walpost.checkpoints"},
 		Monitor:       slot.DefaultConfig(),
@@ -199,24 +146,9 @@ func DefaultConfig() Config {
 	}
 }
 
-// A Secret never prints itself: not by fmt, not in JSON, not in a log. string(s) is its value. Beside each Secret there is
-// a File that may hold it instead; the line end that editors put there is not part of it.
-type Secret string
-
-const redacted = "(secret)"
-
-func (s Secret) String() string {
-	if s == "" {
-		return ""
-	}
-	return redacted
-}
-
-// GoString is what %#v prints.
-func (s Secret) GoString() string { return strconv.Quote(s.String()) }
-
-// MarshalText is what encoders write.
-func (s Secret) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+// A Secret never prints itself: not by fmt, not in JSON, not in a log. string(s) is its value. Beside
+// each Secret there is a File that may hold it instead.
+type Secret = conf.Secret
 
 // A Size is a number of bytes; as text 1024, 64MiB, 10GiB, or with KB, MB, GB in powers of ten.
 type Size = size.Bytes
@@ -229,7 +161,9 @@ const Forever Linger = -1
 
 // UnmarshalText reads a duration or "forever".
 func (l *Linger) UnmarshalText(text []byte) error {
-	return unmarshalDuration((*time.Duration)(l), text, "forever", time.Duration(Forever))
+	d, err := conf.DurationOr(text, "forever", time.Duration(Forever))
+	*l = Linger(d)
+	return err
 }
 
 func (l Linger) String() string {
@@ -237,35 +171,4 @@ func (l Linger) String() string {
 		return "forever"
 	}
 	return time.Duration(l).String()
-}
-
-// A LingerTime is how long the Kafka client waits for a batch to fill.
-type LingerTime time.Duration
-
-// LingerAuto leaves it to the client: none now, because batches fill while requests are on their way.
-const LingerAuto LingerTime = -1
-
-// UnmarshalText reads a duration or "auto".
-func (l *LingerTime) UnmarshalText(text []byte) error {
-	return unmarshalDuration((*time.Duration)(l), text, "auto", time.Duration(LingerAuto))
-}
-
-func (l LingerTime) String() string {
-	if l == LingerAuto {
-		return "auto"
-	}
-	return time.Duration(l).String()
-}
-
-func unmarshalDuration(d *time.Duration, text []byte, word string, value time.Duration) error {
-	if string(text) == word {
-		*d = value
-		return nil
-	}
-	v, err := time.ParseDuration(string(text))
-	if err != nil || v < 0 {
-		return fmt.Errorf("must be %s or a duration such as 10s (got %q)", word, text)
-	}
-	*d = v
-	return nil
 }

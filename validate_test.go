@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/sink"
 	"github.com/walpost/walpost/slot"
 )
 
@@ -28,8 +29,8 @@ func TestSecretFilesLoseTheLineEndOnly(t *testing.T) {
 		if got := cfg.replication().Password; got != want {
 			t.Errorf("%q is the password %q, want %q", text, got, want)
 		}
-		if got := cfg.sink().SASL.SessionToken; got != want {
-			t.Errorf("%q is the session token %q, want %q", text, got, want)
+		if got, err := cfg.Kafka.SASL.SessionToken.Or(cfg.Kafka.SASL.SessionTokenFile); got != want || err != nil {
+			t.Errorf("%q is the session token %q, %v, want %q", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "\n", strings.Repeat("a", 1<<20+1)} {
@@ -41,11 +42,11 @@ func TestSecretFilesLoseTheLineEndOnly(t *testing.T) {
 		if found := cfg.Validate(); len(found) != 1 || found[0].Field != "source.dsn_file" {
 			t.Errorf("a file of %d bytes: %v", len(text), found)
 		}
-		for field, change := range map[string]func(s *SASLConfig){
-			"kafka.sasl.password_file":      func(s *SASLConfig) { s.Mechanism, s.Username, s.PasswordFile = "PLAIN", "u", name },
-			"kafka.sasl.token_file":         func(s *SASLConfig) { s.Mechanism, s.TokenFile = "OAUTHBEARER", name },
-			"kafka.sasl.secret_key_file":    func(s *SASLConfig) { s.Mechanism, s.AccessKey, s.SecretKeyFile = "AWS_MSK_IAM", "a", name },
-			"kafka.sasl.session_token_file": func(s *SASLConfig) { s.Mechanism, s.SessionTokenFile = "AWS_MSK_IAM", name },
+		for field, change := range map[string]func(s *sink.SASL){
+			"kafka.sasl.password_file":      func(s *sink.SASL) { s.Mechanism, s.Username, s.PasswordFile = "PLAIN", "u", name },
+			"kafka.sasl.token_file":         func(s *sink.SASL) { s.Mechanism, s.TokenFile = "OAUTHBEARER", name },
+			"kafka.sasl.secret_key_file":    func(s *sink.SASL) { s.Mechanism, s.AccessKey, s.SecretKeyFile = "AWS_MSK_IAM", "a", name },
+			"kafka.sasl.session_token_file": func(s *sink.SASL) { s.Mechanism, s.SessionTokenFile = "AWS_MSK_IAM", name },
 		} {
 			cfg := usable()
 			change(&cfg.Kafka.SASL)

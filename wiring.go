@@ -2,11 +2,8 @@ package walpost
 
 import (
 	"slices"
-	"time"
 
 	"github.com/walpost/walpost/cleanup"
-	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/internal/secret"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -37,41 +34,7 @@ func (c *Config) replication() replication.Config {
 
 // routing is the configuration as the router wants it.
 func (c *Config) routing() router.Config {
-	r, rec := c.Router, c.Records
-	cfg := router.Config{
-		Updates:             slices.Contains(c.Source.Publish, "update"),
-		EventID:             r.EventID,
-		EventKey:            r.EventKey,
-		Payload:             r.Payload,
-		Timestamp:           r.Timestamp,
-		SchemaVersion:       r.SchemaVersion,
-		AdditionalPlacement: r.AdditionalPlacement,
-		AdditionalMissing:   r.AdditionalMissing,
-		RouteBy:             r.RouteBy,
-		TopicRegex:          r.TopicRegex,
-		TopicReplacement:    r.TopicReplacement,
-		Tombstone:           r.TombstoneOnEmptyPayload,
-		InvalidOperation:    r.InvalidOperation,
-		ExpandJSON:          r.ExpandJSONPayload,
-		JSONNull:            r.JSONNull,
-		JSONEmptyArray:      r.JSONEmptyArray,
-		JSONFieldNames:      r.FieldNames,
-		Key: converter(rec.KeyConverter, rec.KeySchemas, rec.KeyDecimalFormat, rec.KeyNullDefault,
-			rec.KeyDelegate, rec.KeyDelegateSchemas, rec.KeyDelegateDecimalFormat, rec.KeyDelegateNullDefault),
-		Value: converter(rec.ValueConverter, rec.ValueSchemas, rec.ValueDecimalFormat, rec.ValueNullDefault,
-			rec.ValueDelegate, rec.ValueDelegateSchemas, rec.ValueDelegateDecimalFormat, rec.ValueDelegateNullDefault),
-		Header:           converter(rec.HeaderConverter, rec.HeaderSchemas, rec.HeaderDecimalFormat, rec.HeaderNullDefault, "", false, "", true),
-		TimePrecision:    rec.TimePrecision,
-		Decimal:          rec.Decimal,
-		Binary:           rec.Binary,
-		Interval:         rec.Interval,
-		HStore:           rec.HStore,
-		ExtendedHeaders:  rec.ExtendedHeaders,
-		TopicPrefix:      rec.TopicPrefix,
-		SchemaNames:      rec.SchemaNames,
-		FieldNames:       rec.FieldNames,
-		UnavailableValue: rec.UnavailableValue,
-	}
+	cfg := router.Config{Updates: slices.Contains(c.Source.Publish, "update"), Options: c.Router, Records: c.Records}
 	for _, name := range c.Source.AllTables() {
 		if t, err := replication.ParseTable(name); err == nil { // replication reports the others
 			cfg.Tables = append(cfg.Tables, t.Schema+"."+t.Name)
@@ -80,63 +43,16 @@ func (c *Config) routing() router.Config {
 	return cfg
 }
 
-func converter(name string, schemas bool, format string, nulls bool, delegate string, delegateSchemas bool, delegateFormat string, delegateNulls bool) router.Converter {
-	c := router.Converter{Name: name, Schemas: schemas, DecimalFormat: format, NullDefault: nulls}
-	if delegate != "" {
-		c.Delegate = &router.Converter{Name: delegate, Schemas: delegateSchemas, DecimalFormat: delegateFormat, NullDefault: delegateNulls}
-	}
-	return c
-}
-
 // orFile is a secret's value, from its file where it has one. Validate reports what is wrong with the file.
 func orFile(value Secret, file string) string {
-	if file == "" {
-		return string(value)
-	}
-	text, _ := secret.Read(file)
+	text, _ := value.Or(file)
 	return text
 }
 
 // sink is the configuration as the Kafka sink wants it.
 func (c *Config) sink() sink.Config {
-	k := c.Kafka
-	cfg := sink.Config{
-		Config: kafka.Config{
-			Brokers: k.Brokers,
-			SASL: kafka.SASL{
-				Mechanism:     k.SASL.Mechanism,
-				Username:      k.SASL.Username,
-				Password:      string(k.SASL.Password),
-				PasswordFile:  k.SASL.PasswordFile,
-				Token:         string(k.SASL.Token),
-				TokenFile:     k.SASL.TokenFile,
-				Extensions:    k.SASL.Extensions,
-				AccessKey:     k.SASL.AccessKey,
-				SecretKey:     string(k.SASL.SecretKey),
-				SecretKeyFile: k.SASL.SecretKeyFile,
-				SessionToken:  orFile(k.SASL.SessionToken, k.SASL.SessionTokenFile),
-				Region:        k.SASL.Region,
-			},
-		},
-		Compression:  k.Compression,
-		WindowEvents: c.Delivery.Window.Events,
-		WindowBytes:  int64(c.Delivery.Window.Bytes),
-		Topics: sink.Topics{
-			Create:            k.Topics.Create,
-			Partitions:        k.Topics.Partitions,
-			ReplicationFactor: k.Topics.ReplicationFactor,
-		},
-		Logger: c.Logger,
-		Hooks:  c.KafkaHooks,
-	}
-	if k.Linger != LingerAuto {
-		cfg.Linger, cfg.FixedLinger = time.Duration(k.Linger), true
-	}
-	if k.TLS != nil {
-		cfg.TLS = kafka.TLS{
-			Enabled: true, CAFile: k.TLS.CAFile, CertFile: k.TLS.CertFile, KeyFile: k.TLS.KeyFile, ServerName: k.TLS.ServerName,
-		}
-	}
+	cfg := c.Kafka
+	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger
 	return cfg
 }
 

@@ -3,6 +3,7 @@ package replication
 import (
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -11,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -69,19 +70,18 @@ var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
 // Validate returns everything that is wrong with the configuration by itself, without a connection. A table's field is source.tables with
 // its number where there are several.
-func (c *Config) Validate() fault.Problems {
-	var found fault.Problems
+func (c *Config) Validate() (found conf.Problems) {
 	if c.DSN == "" {
-		found.Add("source.dsn", "must be set")
+		found.Add("source.dsn", conf.Required, "", nil)
 	} else if _, err := c.Connection().Config(); err != nil {
-		var of fault.Problems
+		var of conf.Problems
 		if !errors.As(err, &of) {
-			of.Add("source.dsn", "%v", err)
+			of.Try("source.dsn", err)
 		}
 		found = append(found, of...)
 	}
 	if len(c.Tables) == 0 {
-		found.Add("source.table", "must be set")
+		found.Add("source.table", conf.Required, "", nil)
 	}
 	seen := map[Table]bool{}
 	for i, s := range c.Tables {
@@ -90,32 +90,22 @@ func (c *Config) Validate() fault.Problems {
 			field = fmt.Sprintf("source.tables[%d]", i)
 		}
 		t, err := ParseTable(s)
-		switch {
-		case err != nil:
-			found.Add(field, "%v", err)
-		case seen[t]:
-			found.Add(field, "%s is named twice", t)
+		found.Try(field, err)
+		if err == nil && seen[t] {
+			found.Add(field, conf.MustBe, "named once", t.String())
 		}
 		seen[t] = true
 	}
 	if !slotName.MatchString(c.Slot) {
-		found.Add("source.slot", "must be 1 to 63 of a-z, 0-9 and _ (got %q)", c.Slot)
+		found.Add("source.slot", conf.MustBe, "1 to 63 of a-z, 0-9 and _", c.Slot)
 	}
 	if err := pg.CheckName(c.Publication); err != nil {
-		found.Add("source.publication", "%v (got %q)", err, c.Publication)
+		found.Add("source.publication", conf.Usable, err.Error(), c.Publication)
 	}
-	for i, o := range c.Publish {
-		if o != "insert" && o != "update" || slices.Contains(c.Publish[:i], o) {
-			found.Add("source.publish", "must be insert, or insert and update (got %q)", strings.Join(c.Publish, ", "))
-			break
-		}
+	if p := slices.Sorted(slices.Values(c.Publish)); len(p) > 0 && !slices.Equal(p, []string{"insert"}) && !slices.Equal(p, []string{"insert", "update"}) {
+		found.Add("source.publish", conf.MustBe, "insert, or insert and update", strings.Join(c.Publish, ", "))
 	}
-	if len(c.Publish) > 0 && !slices.Contains(c.Publish, "insert") {
-		found.Add("source.publish", "must hold insert (got %q)", strings.Join(c.Publish, ", "))
-	}
-	if c.CreateTimeout < 0 {
-		found.Add("source.create_timeout", "must not be negative (got %s)", c.CreateTimeout)
-	}
+	conf.Range(&found, "source.create_timeout", c.CreateTimeout, 0, math.MaxInt64)
 	return found
 }
 

@@ -18,13 +18,13 @@ func TestValidateNamesFieldBoundAndValue(t *testing.T) {
 		want   []string
 	}{
 		{"nothing is wrong", func(*Config) {}, nil},
-		{"no DSN", func(c *Config) { c.DSN = "" }, []string{"source.dsn: must be set"}},
-		{"no table", func(c *Config) { c.Tables = nil }, []string{"source.table: must be set"}},
+		{"no DSN", func(c *Config) { c.DSN = "" }, []string{"source.dsn: is required"}},
+		{"no table", func(c *Config) { c.Tables = nil }, []string{"source.table: is required"}},
 		{"a bad table", func(c *Config) { c.Tables = []string{"a.b.c"} }, []string{`source.table: "a.b.c" is not a table name: it has 3 parts; write schema.table`}},
-		{"a table twice", func(c *Config) { c.Tables = []string{"outbox", "Public.Outbox"} }, []string{"source.tables[1]: public.outbox is named twice"}},
+		{"a table twice", func(c *Config) { c.Tables = []string{"outbox", "Public.Outbox"} }, []string{"source.tables[1]: must be named once (got \"public.outbox\")"}},
 		{"a bad slot", func(c *Config) { c.Slot = "Wal-post" }, []string{`source.slot: must be 1 to 63 of a-z, 0-9 and _ (got "Wal-post")`}},
 		{"deletes", func(c *Config) { c.Publish = []string{"insert", "delete"} }, []string{`source.publish: must be insert, or insert and update (got "insert, delete")`}},
-		{"no inserts", func(c *Config) { c.Publish = []string{"update"} }, []string{`source.publish: must hold insert (got "update")`}},
+		{"no inserts", func(c *Config) { c.Publish = []string{"update"} }, []string{`source.publish: must be insert, or insert and update (got "update")`}},
 		{"inserts twice", func(c *Config) { c.Publish = []string{"insert", "insert"} }, []string{`(got "insert, insert")`}},
 		{"a long slot", func(c *Config) { c.Slot = strings.Repeat("s", 64) }, []string{"source.slot: must be 1 to 63 of a-z, 0-9 and _"}},
 		{"no publication", func(c *Config) { c.Publication = "" }, []string{"source.publication: a name is empty"}},

@@ -1,18 +1,16 @@
 package router
 
 import (
-	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/router/internal/pgvalue"
 )
 
-// Config has the options of Debezium's EventRouter, those of Kafka Connect's converters, and those
-// of Debezium's Postgres connector that decide how a row looks to both. The comments give the names
-// of the options there. Start from DefaultConfig.
+// A Config says which rows are routed, and how. Start from DefaultConfig.
 type Config struct {
 	// Tables are the tables whose rows are routed, as schema.table without quotes. Rows of other
 	// tables give no record. If it is empty, the rows of all tables are routed.
@@ -21,129 +19,139 @@ type Config struct {
 	// is not set, such an update is treated like every other.
 	Updates bool
 
-	EventID             string // table.field.event.id
-	EventKey            string // table.field.event.key; empty: aggregate_id or aggregateid, whichever the table has
-	Payload             string // table.field.event.payload
-	Timestamp           string // table.field.event.timestamp; empty: the commit time
-	SchemaVersion       string // table.field.event.schema.version; read only with an envelope
-	AdditionalPlacement string // table.fields.additional.placement: column:placement[:alias], …
-	AdditionalMissing   string // table.field.additional.missing: error | ignore
-	RouteBy             string // route.by.field; empty: aggregate_type or aggregatetype, whichever the table has
-	TopicRegex          string // route.topic.regex: a Java regular expression
-	TopicReplacement    string // route.topic.replacement: a Java replacement
-	Tombstone           bool   // route.tombstone.on.empty.payload
-	InvalidOperation    string // table.op.invalid.behavior: warn | error | fatal
-	ExpandJSON          bool   // table.expand.json.payload
-	JSONNull            string // table.json.payload.null.behavior: ignore | optional_bytes
-	JSONEmptyArray      string // table.json.payload.empty.array.behavior: ignore | optional_string
-	JSONFieldNames      string // field.name.adjustment.mode of the EventRouter: none | avro | avro_unicode
-
-	Key, Value, Header Converter
-
-	TimePrecision    string // time.precision.mode
-	Decimal          string // decimal.handling.mode
-	Binary           string // binary.handling.mode
-	Interval         string // interval.handling.mode
-	HStore           string // hstore.handling.mode
-	ExtendedHeaders  bool   // extended.headers.enabled
-	TopicPrefix      string // topic.prefix
-	SchemaNames      string // schema.name.adjustment.mode: none | avro | avro_unicode
-	FieldNames       string // field.name.adjustment.mode of the connector
-	UnavailableValue string // unavailable.value.placeholder
+	Options
+	Records
 }
 
-// The EventRouter's defaults for the topic.
-const (
-	DefaultTopicRegex       = "(?<routedByValue>.*)"
-	DefaultTopicReplacement = "outbox.event.${routedByValue}"
-)
+// Options are those of Debezium's EventRouter, with its names and meanings.
+type Options struct {
+	EventID string `yaml:"table.field.event.id"`
+	// EventType does nothing: the EventRouter has the option and never reads it.
+	EventType string `yaml:"table.field.event.type"`
+	// EventKey is the column of the key. Empty: aggregate_id or aggregateid, whichever the table has.
+	EventKey string `yaml:"table.field.event.key"`
+	Payload  string `yaml:"table.field.event.payload"`
+	// Timestamp is the column of the record's timestamp. Empty: the commit time.
+	Timestamp string `yaml:"table.field.event.timestamp"`
+	// SchemaVersion is read only with an envelope.
+	SchemaVersion string `yaml:"table.field.event.schema.version"`
+	// AdditionalPlacement lists column:placement[:alias], separated by commas. The placement is
+	// header, envelope or partition.
+	AdditionalPlacement string `yaml:"table.fields.additional.placement"`
+	AdditionalMissing   string `yaml:"table.field.additional.missing"` // error | ignore
+	// RouteBy is the column that names the topic. Empty: aggregate_type or aggregatetype, whichever
+	// the table has.
+	RouteBy          string `yaml:"route.by.field"`
+	TopicRegex       string `yaml:"route.topic.regex"`       // a Java regular expression
+	TopicReplacement string `yaml:"route.topic.replacement"` // a Java replacement
+	Tombstone        bool   `yaml:"route.tombstone.on.empty.payload"`
+	InvalidOperation string `yaml:"table.op.invalid.behavior"` // warn | error | fatal
+	// ExpandJSON makes JSON of a payload that is the text of an object or array, for a value
+	// converter that writes JSON.
+	ExpandJSON     bool   `yaml:"table.expand.json.payload"`
+	JSONNull       string `yaml:"table.json.payload.null.behavior"`        // ignore | optional_bytes
+	JSONEmptyArray string `yaml:"table.json.payload.empty.array.behavior"` // ignore | optional_string
+	// JSONFieldNames adjusts the names of the fields of an expanded payload: none, avro or
+	// avro_unicode.
+	JSONFieldNames string `yaml:"field.name.adjustment.mode"`
+}
+
+// Records has the options that decide how a row looks to the EventRouter and how column values
+// become bytes: those of Debezium's Postgres connector and of Kafka Connect's converters.
+type Records struct {
+	Key    DelegatingConverter `yaml:"key.converter"`
+	Value  DelegatingConverter `yaml:"value.converter"`
+	Header Converter           `yaml:"header.converter"`
+
+	TimePrecision string `yaml:"time.precision.mode"`
+	Decimal       string `yaml:"decimal.handling.mode"`
+	Binary        string `yaml:"binary.handling.mode"`
+	Interval      string `yaml:"interval.handling.mode"`
+	HStore        string `yaml:"hstore.handling.mode"`
+	// ExtendedHeaders adds the four headers __debezium.context.…, which need TopicPrefix.
+	ExtendedHeaders bool `yaml:"extended.headers.enabled"`
+	// TopicPrefix begins the names of schemas, and is the connector's name in the extended headers.
+	TopicPrefix string `yaml:"topic.prefix"`
+	// SchemaNames and FieldNames adjust the names of schemas and of columns: none, avro or
+	// avro_unicode.
+	SchemaNames string `yaml:"schema.name.adjustment.mode"`
+	FieldNames  string `yaml:"field.name.adjustment.mode"`
+	// UnavailableValue stands for a large value that an update did not send.
+	UnavailableValue string `yaml:"unavailable.value.placeholder"`
+}
 
 // DefaultConfig has the EventRouter's defaults, and converters that do not change text.
 func DefaultConfig() Config {
+	json := Converter{DecimalFormat: "base64", NullDefault: true}
+	text, simple := json, json
+	text.Name, simple.Name = "string", "simple"
 	return Config{
-		EventID: "id", Payload: "payload", AdditionalMissing: "error", TopicRegex: DefaultTopicRegex,
-		TopicReplacement: DefaultTopicReplacement, InvalidOperation: "warn",
-		JSONNull: "ignore", JSONEmptyArray: "ignore", JSONFieldNames: "none",
-		Key: Converter{Name: "string", NullDefault: true}, Value: Converter{Name: "string", NullDefault: true},
-		Header:        Converter{Name: "simple", NullDefault: true},
-		TimePrecision: "adaptive", Decimal: "precise", Binary: "bytes", Interval: "numeric", HStore: "json",
-		SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
+		Options: Options{
+			EventID: "id", Payload: "payload", AdditionalMissing: "error", TopicRegex: "(?<routedByValue>.*)",
+			TopicReplacement: "outbox.event.${routedByValue}", InvalidOperation: "warn",
+			JSONNull: "ignore", JSONEmptyArray: "ignore", JSONFieldNames: "none",
+		},
+		Records: Records{
+			Key: DelegatingConverter{text, json}, Value: DelegatingConverter{text, json}, Header: simple,
+			TimePrecision: "adaptive", Decimal: "precise", Binary: "bytes", Interval: "numeric", HStore: "json",
+			SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
+		},
 	}
 }
 
 var nameModes = []string{"none", "avro", "avro_unicode"}
 
 // Validate returns everything that is wrong with c, in the order of the options.
-func (c *Config) Validate() []Problem {
+func (c *Config) Validate() conf.Problems {
 	_, _, ps := c.compile()
 	return ps
 }
 
 // compile parses the options that have a syntax, and returns everything that is wrong with c.
-func (c *Config) compile() (placements []placement, topics *topics, ps []Problem) {
-	bad := func(option, format string, args ...any) {
-		ps = append(ps, badOption(option, format, args...))
-	}
+func (c *Config) compile() (placements []placement, topics *topics, ps conf.Problems) {
 	oneOf := func(option, got string, words ...string) {
-		for _, s := range words {
-			if strings.EqualFold(got, s) {
-				return
-			}
+		if !slices.ContainsFunc(words, func(w string) bool { return strings.EqualFold(w, got) }) {
+			ps.OneOf(option, got, words...)
 		}
-		bad(option, "must be one of %s (got %q)", strings.Join(words, ", "), got)
 	}
 	if c.EventID == "" {
-		bad("router.table.field.event.id", "must name a column (got \"\")")
+		ps.Add("router.table.field.event.id", conf.MustBe, "the name of a column", "")
 	}
 	if c.Payload == "" {
-		bad("router.table.field.event.payload", "must name a column (got \"\")")
+		ps.Add("router.table.field.event.payload", conf.MustBe, "the name of a column", "")
 	}
 	placements, err := parsePlacements(c.AdditionalPlacement)
-	if err != nil {
-		bad("router.table.fields.additional.placement", "%s", err)
-	}
+	ps.Try("router.table.fields.additional.placement", err)
 	oneOf("router.table.field.additional.missing", c.AdditionalMissing, "error", "ignore")
-	topics, wrong := newTopics(c.TopicRegex, c.TopicReplacement)
-	ps = append(ps, wrong...)
+	topics = newTopics(c.TopicRegex, c.TopicReplacement, &ps)
 	oneOf("router.table.op.invalid.behavior", c.InvalidOperation, "warn", "error", "fatal")
 	oneOf("router.table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes")
 	oneOf("router.table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string")
 	oneOf("router.field.name.adjustment.mode", c.JSONFieldNames, nameModes...)
-	for _, conv := range []struct {
-		prefix string
-		c      *Converter
-		names  []string
-	}{
-		{"records.key.converter", &c.Key, recordConverters},
-		{"records.value.converter", &c.Value, recordConverters},
-		{"records.header.converter", &c.Header, headerConverters},
-	} {
-		ps = append(ps, conv.c.validate(conv.prefix, conv.names)...)
-	}
+	c.Key.validate(&ps, "records.key.converter")
+	c.Value.validate(&ps, "records.value.converter")
+	c.Header.validate(&ps, "records.header.converter", "simple", "string", "json")
 	oneOf("records.time.precision.mode", c.TimePrecision, pgvalue.TimeModes...)
 	oneOf("records.decimal.handling.mode", c.Decimal, pgvalue.DecimalModes...)
 	oneOf("records.binary.handling.mode", c.Binary, pgvalue.BinaryModes...)
 	oneOf("records.interval.handling.mode", c.Interval, pgvalue.IntervalModes...)
 	oneOf("records.hstore.handling.mode", c.HStore, pgvalue.HStoreModes...)
+	const prefix = "records.topic.prefix"
 	if c.TopicPrefix == "" {
 		switch {
 		case c.ExtendedHeaders:
-			bad("records.topic.prefix", "is required with records.extended.headers.enabled: it is the header __debezium.context.connectorLogicalName")
+			ps.Add(prefix, conf.Required, "with records.extended.headers.enabled: it is the header __debezium.context.connectorLogicalName", nil)
 		case enveloped(placements) && c.Value.schemas():
-			bad("records.topic.prefix", "is required with an envelope whose schema is written: the schema's name begins with it")
+			ps.Add(prefix, conf.Required, "with an envelope whose schema is written: the schema's name begins with it", nil)
 		case c.Updates && c.Header.schemas():
-			bad("records.topic.prefix", "is required with source.publish update and a header converter that writes schemas: the schema's name of __debezium.oldkey begins with it")
+			ps.Add(prefix, conf.Required, "with source.publish update and a header converter that writes schemas: the schema's name of __debezium.oldkey begins with it", nil)
 		}
 	} else if strings.ContainsFunc(c.TopicPrefix, notInTopic) { // CommonConnectorConfig.TOPIC_NAME_PATTERN
-		bad("records.topic.prefix", "must be letters, digits, '.', '_' and '-' (got %q)", c.TopicPrefix)
+		ps.Add(prefix, conf.MustBe, "letters, digits, '.', '_' and '-'", c.TopicPrefix)
 	}
 	oneOf("records.schema.name.adjustment.mode", c.SchemaNames, nameModes...)
 	oneOf("records.field.name.adjustment.mode", c.FieldNames, nameModes...)
 	return placements, topics, ps
-}
-
-func badOption(option, format string, args ...any) Problem {
-	return Problem{Rule: OptionValid, Option: option, Message: fmt.Sprintf(format, args...)}
 }
 
 // enveloped reports whether a placement puts a column into an envelope.

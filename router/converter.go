@@ -1,54 +1,64 @@
 package router
 
 import (
-	"slices"
 	"strings"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// A Converter is one of Kafka Connect's converters with its options. As in Connect, options of
-// other converters are ignored.
+// A Converter is one of Kafka Connect's converters with its options. Its keys begin with the key of
+// the converter.
 type Converter struct {
-	Name          string     // string | json | bytes | binary; of headers: simple | string | json
-	Schemas       bool       // json: schemas.enable
-	DecimalFormat string     // json: decimal.format: base64 | numeric; empty is base64
-	NullDefault   bool       // json: replace.null.with.default
-	Delegate      *Converter // binary: delegate.converter.type, for values that are not bytes; nil for none
+	Name          string `suffix:""`                           // string | json | bytes | binary; of headers: simple | string | json
+	Schemas       bool   `suffix:".schemas.enable"`            // json only, as the following
+	DecimalFormat string `suffix:".decimal.format"`            // base64 | numeric; empty is base64
+	NullDefault   bool   `suffix:".replace.null.with.default"` // whether NULL becomes the column's default
 }
 
-var (
-	recordConverters   = []string{"string", "json", "bytes", "binary"}
-	headerConverters   = []string{"simple", "string", "json"}
-	delegateConverters = []string{"string", "json", "bytes"}
-)
+// A DelegatingConverter is a Converter that may be binary, which leaves values that are not bytes to
+// another converter. The Delegate has no Name if there is none.
+type DelegatingConverter struct {
+	Converter `suffix:""`
+	Delegate  Converter `suffix:".delegate.converter.type"`
+}
 
-func (c *Converter) validate(option string, names []string) (ps []Problem) {
-	if !slices.Contains(names, c.Name) {
-		ps = append(ps, badOption(option, "must be one of %s (got %q)", strings.Join(names, ", "), c.Name))
-	}
+// validate adds what is wrong. Options of a converter that was not chosen would do nothing.
+func (c *Converter) validate(ps *conf.Problems, option string, names ...string) {
+	ps.OneOf(option, c.Name, names...)
 	switch strings.ToLower(c.DecimalFormat) {
 	case "", "base64", "numeric":
 	default:
-		ps = append(ps, badOption(option+".decimal.format", "must be one of base64, numeric (got %q)", c.DecimalFormat))
+		ps.Add(option+".decimal.format", conf.MustBe, "one of base64, numeric", c.DecimalFormat)
 	}
-	if c.Delegate != nil {
-		if c.Name != "binary" {
-			ps = append(ps, badOption(option+".delegate.converter.type", "belongs to %s: binary (the converter is %s)", option, c.Name))
-		}
-		ps = append(ps, c.Delegate.validate(option+".delegate.converter.type", delegateConverters)...)
+	if c.Name != "json" && (c.Schemas || !c.NullDefault || strings.EqualFold(c.DecimalFormat, "numeric")) {
+		ps.Add(option, conf.MustBe, "json with schemas.enable, decimal.format or replace.null.with.default behind it", c.Name)
 	}
-	return ps
 }
+
+func (c *DelegatingConverter) validate(ps *conf.Problems, option string) {
+	c.Converter.validate(ps, option, "string", "json", "bytes", "binary")
+	option += ".delegate.converter.type"
+	if c.Delegate.Name != "" && c.Name != "binary" {
+		ps.Add(option, conf.Contradicts, "a converter other than binary", c.Delegate.Name)
+	}
+	c.Delegate.validate(ps, option, "", "string", "json", "bytes")
+}
+
+// schemas reports whether the converter writes schemas.
+func (c *Converter) schemas() bool { return c.Name == "json" && c.Schemas }
 
 // schemas reports whether the converter writes schemas for values that are not bytes.
-func (c *Converter) schemas() bool {
-	return c.Name == "json" && c.Schemas || c.Delegate != nil && c.Delegate.schemas()
-}
+func (c *DelegatingConverter) schemas() bool { return c.Converter.schemas() || c.Delegate.schemas() }
 
 // text reports whether the converter writes a value that is not bytes as Java's toString does.
-func (c *Converter) text() bool {
-	return c.Name == "string" || c.Delegate != nil && c.Delegate.text()
+func (c *DelegatingConverter) text() bool { return c.Name == "string" || c.Delegate.Name == "string" }
+
+func (c *DelegatingConverter) make() connect.TextConverter {
+	if c.Name == "binary" && c.Delegate.Name != "" {
+		return connect.NewBinary(c.Delegate.make())
+	}
+	return c.Converter.make()
 }
 
 func (c *Converter) make() connect.TextConverter {
@@ -62,10 +72,7 @@ func (c *Converter) make() connect.TextConverter {
 	case "bytes":
 		return connect.NewByteArray()
 	case "binary":
-		if c.Delegate == nil {
-			return connect.NewBinary(nil)
-		}
-		return connect.NewBinary(c.Delegate.make())
+		return connect.NewBinary(nil)
 	case "simple":
 		return connect.NewSimpleHeader()
 	}

@@ -41,18 +41,13 @@ const (
 // maxValue bounds Problem.Value, in characters.
 const maxValue = 40
 
-// A ConfigError says why a configuration, or a table together with it, cannot work.
+// A ConfigError says why a configuration does not fit a table.
 type ConfigError struct {
-	Table    string // "" if the configuration is wrong whatever the table is
+	Table    string
 	Problems []Problem
 }
 
-func (e *ConfigError) Error() string {
-	if e.Table == "" {
-		return reason(e.Problems)
-	}
-	return "table " + e.Table + ": " + reason(e.Problems)
-}
+func (e *ConfigError) Error() string { return "table " + e.Table + ": " + reason(e.Problems) }
 
 // Misconfigured is true: see package fault.
 func (e *ConfigError) Misconfigured() bool { return true }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 func TestARowErrorNamesRuleOptionColumnAndValue(t *testing.T) {
@@ -67,15 +68,20 @@ func TestAConfigErrorHasAllProblems(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.TopicRegex, cfg.Payload, cfg.HStore = "(", "", "x"
 	_, err := New(cfg)
-	var bad *ConfigError
-	if !errors.As(err, &bad) || len(bad.Problems) != 3 || bad.Table != "" {
-		t.Fatalf("%v, want a configuration error with three problems", err)
+	var wrong conf.Problems
+	if !errors.As(err, &wrong) || len(wrong) != 3 {
+		t.Fatalf("%v, want three problems", err)
 	}
-	for i, option := range []string{"router.table.field.event.payload", "router.route.topic.regex", "records.hstore.handling.mode"} {
-		if p := bad.Problems[i]; p.Rule != OptionValid || p.Option != option {
-			t.Errorf("%+v, want a problem of %s", p, option)
+	for i, want := range []conf.Problem{
+		{Field: "router.table.field.event.payload", Rule: conf.MustBe},
+		{Field: "router.route.topic.regex", Rule: conf.Usable},
+		{Field: "records.hstore.handling.mode", Rule: conf.MustBe},
+	} {
+		if p := wrong[i]; p.Rule != want.Rule || p.Field != want.Field {
+			t.Errorf("%+v, want %+v", p, want)
 		}
 	}
+	var bad *ConfigError
 	r, err := New(DefaultConfig())
 	if err != nil {
 		t.Fatal(err)

@@ -42,8 +42,9 @@ func (r *Router) headersBeforeID(buf []byte, p *plan, oldKey []any, rec *cdc.Rec
 		rec.Headers = append(rec.Headers, cdc.Header{Key: oldKeyHeader, Value: value})
 	}
 	if r.cfg.ExtendedHeaders && r.context == nil {
-		p := badOption("records.extended.headers.enabled", "there is no run id yet for the header %s", runIDHeader)
-		return buf, &p
+		return buf, &Problem{
+			Rule: OptionValid, Option: "records.extended.headers.enabled", Message: "there is no run id yet for the header " + runIDHeader,
+		}
 	}
 	rec.Headers = append(rec.Headers, r.context...)
 	return buf, nil

@@ -35,9 +35,11 @@ func result(t *testing.T, change func(*Config), ev *cdc.Event) string {
 	return strings.NewReplacer(`\"`, `'`, ` at 05:06:07.891`, ``, "outbox.event.", "").Replace(show(&rec))
 }
 
-func jsonValues(c *Config) { c.Value = Converter{Name: "json", NullDefault: true} }
+func jsonValues(c *Config) { c.Value.Converter = Converter{Name: "json", NullDefault: true} }
 
-func schemas(c *Config) { c.Value = Converter{Name: "json", Schemas: true, NullDefault: true} }
+func schemas(c *Config) {
+	c.Value.Converter = Converter{Name: "json", Schemas: true, NullDefault: true}
+}
 
 func all(changes ...func(*Config)) func(*Config) {
 	return func(c *Config) {
@@ -68,18 +70,18 @@ func TestOptionsHaveDebeziumsOutcome(t *testing.T) {
 		{"json null is four bytes", jsonValues, row(with(), null), `order[-1] "k"="null" id:"u-1"`},
 		{"json with schemas", schemas, row(with(), `1`), `order[-1] "k"="{'schema':{'type':'string','optional':true,'name':'io.debezium.data.Json','version':1},'payload':'1'}" id:"u-1"`},
 		{"json null with schemas", schemas, row(with(), null), `order[-1] "k"="{'schema':{'type':'string','optional':true,'name':'io.debezium.data.Json','version':1},'payload':null}" id:"u-1"`},
-		{"json key", func(c *Config) { c.Key = Converter{Name: "json", Schemas: true} }, row(with(), `1`), `order[-1] "{'schema':{'type':'string','optional':true},'payload':'k'}"="1" id:"u-1"`},
+		{"json key", func(c *Config) { c.Key.Converter = Converter{Name: "json", Schemas: true} }, row(with(), `1`), `order[-1] "{'schema':{'type':'string','optional':true},'payload':'k'}"="1" id:"u-1"`},
 		{"json header", func(c *Config) { c.Header = Converter{Name: "json"} }, row(with(), `1`), `order[-1] "k"="1" id:"'u-1'"`},
 		{"json null header is four bytes", all(place("n:header"), func(c *Config) { c.Header = Converter{Name: "json"} }), row(with("n int4"), `1`, null), `order[-1] "k"="1" id:"'u-1'" n:"null"`},
-		{"string header of an array", all(place("n:header"), func(c *Config) { c.Header = Converter{Name: "string"} }), row(with("n int4[]"), `1`, "{1,NULL,3}"), `order[-1] "k"="1" id:"u-1" n:"[1, null, 3]"`},
+		{"string header of an array", all(place("n:header"), func(c *Config) { c.Header = Converter{Name: "string", NullDefault: true} }), row(with("n int4[]"), `1`, "{1,NULL,3}"), `order[-1] "k"="1" id:"u-1" n:"[1, null, 3]"`},
 		{"simple header of an array", place("n:header"), row(with("n int4[]"), `1`, "{1,NULL,3}"), `order[-1] "k"="1" id:"u-1" n:"[1,null,3]"`},
 		{"bytes", func(c *Config) { c.Payload = "b"; c.Value.Name = "bytes" }, row(with("b bytea"), `1`, `\x00ff`), `order[-1] "k"="\x00\xff" id:"u-1"`},
 		{"null bytes", func(c *Config) { c.Payload = "b"; c.Value.Name = "bytes" }, row(with("b bytea"), `1`, null), `order[-1] "k"=null id:"u-1"`},
 		{"binary", func(c *Config) { c.Payload = "b"; c.Value.Name = "binary" }, row(with("b bytea"), `1`, `\x00ff`), `order[-1] "k"="\x00\xff" id:"u-1"`},
-		{"binary with a delegate", func(c *Config) { c.Value = Converter{Name: "binary", Delegate: &Converter{Name: "json"}} }, row(with(), `1`), `order[-1] "k"="'1'" id:"u-1"`},
+		{"binary with a delegate", func(c *Config) { c.Value.Name, c.Value.Delegate = "binary", Converter{Name: "json"} }, row(with(), `1`), `order[-1] "k"="'1'" id:"u-1"`},
 		{"binary mode", func(c *Config) { c.Payload, c.Binary = "b", "HEX" }, row(with("b bytea"), `1`, `\x00ff`), `order[-1] "k"="00ff" id:"u-1"`},
 		{"decimal mode", func(c *Config) { c.EventKey, c.Decimal = "n", "string" }, row(with("n numeric(10,2)"), `1`, `1.50`), `order[-1] "1.50"="1" id:"u-1"`},
-		{"decimal format", func(c *Config) { c.EventKey, c.Key = "n", Converter{Name: "json", DecimalFormat: "NUMERIC"} }, row(with("n numeric(10,2)"), `1`, `1.50`), `order[-1] "1.50"="1" id:"u-1"`},
+		{"decimal format", func(c *Config) { c.EventKey, c.Key.Converter = "n", Converter{Name: "json", DecimalFormat: "NUMERIC"} }, row(with("n numeric(10,2)"), `1`, `1.50`), `order[-1] "1.50"="1" id:"u-1"`},
 		{"time mode", all(place("t:header"), func(c *Config) { c.TimePrecision = "isostring" }), row(with("t timestamp"), `1`, `2024-02-29 12:34:56.5`), `order[-1] "k"="1" id:"u-1" t:"2024-02-29T12:34:56.5Z"`},
 
 		{"a null is the default: key", func(c *Config) { c.EventKey = "d" }, row(with("d text default 'x'::text"), `1`, null), `order[-1] "x"="1" id:"u-1"`},
@@ -152,12 +154,12 @@ func TestTopicPrefixIsRequiredWhereItIsWritten(t *testing.T) {
 	}{
 		{"defaults", nil, false},
 		{"extended headers", func(c *Config) { c.ExtendedHeaders = true }, true},
-		{"schema of an envelope", func(c *Config) { c.AdditionalPlacement, c.Value = "a:envelope", withSchemas }, true},
+		{"schema of an envelope", func(c *Config) { c.AdditionalPlacement, c.Value.Converter = "a:envelope", withSchemas }, true},
 		{"schema of an envelope by a delegate", func(c *Config) {
-			c.AdditionalPlacement, c.Value = "a:envelope", Converter{Name: "binary", Delegate: &withSchemas}
+			c.AdditionalPlacement, c.Value.Name, c.Value.Delegate = "a:envelope", "binary", withSchemas
 		}, true},
-		{"envelope without a schema", func(c *Config) { c.AdditionalPlacement, c.Value = "a:envelope", Converter{Name: "json"} }, false},
-		{"schema of another value", func(c *Config) { c.AdditionalPlacement, c.Value = "a:header", withSchemas }, false},
+		{"envelope without a schema", func(c *Config) { c.AdditionalPlacement, c.Value.Converter = "a:envelope", Converter{Name: "json"} }, false},
+		{"schema of another value", func(c *Config) { c.AdditionalPlacement, c.Value.Converter = "a:header", withSchemas }, false},
 		{"schema of the old key", func(c *Config) { c.Updates, c.Header = true, withSchemas }, true},
 		{"no updates", func(c *Config) { c.Header = withSchemas }, false},
 	} {
@@ -166,7 +168,7 @@ func TestTopicPrefixIsRequiredWhereItIsWritten(t *testing.T) {
 			c.change(&cfg)
 		}
 		ps := cfg.Validate()
-		if got := len(ps) == 1 && ps[0].Option == "records.topic.prefix"; got != c.want || !c.want && len(ps) > 0 {
+		if got := len(ps) == 1 && ps[0].Field == "records.topic.prefix"; got != c.want || !c.want && len(ps) > 0 {
 			t.Errorf("%s: %v, want it required: %t", c.name, ps, c.want)
 		}
 	}
@@ -395,7 +397,7 @@ func TestWhatIsPassedOverIsTold(t *testing.T) {
 func TestAnEventCostsTwoAllocations(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"string": nil,
-		"json":   all(jsonValues, func(c *Config) { c.Key = Converter{Name: "json"} }),
+		"json":   all(jsonValues, func(c *Config) { c.Key.Converter = Converter{Name: "json"} }),
 		"with headers and schemas": all(schemas, func(c *Config) {
 			c.ExtendedHeaders, c.AdditionalPlacement = true, "event_type:header"
 		}),

@@ -51,11 +51,11 @@ type Router struct {
 	lastPlan *plan // the plan of last
 }
 
-// New returns a Router. The error is a *ConfigError with every option that is wrong.
+// New returns a Router, or every option that is wrong, as conf.Problems.
 func New(cfg Config) (*Router, error) {
 	placements, topics, wrong := cfg.compile()
 	if len(wrong) > 0 {
-		return nil, &ConfigError{Problems: wrong}
+		return nil, wrong
 	}
 	r := &Router{
 		cfg: cfg, placements: placements, topics: topics,

@@ -241,7 +241,7 @@ func TestNeedsNamesWhatATableLacks(t *testing.T) {
 		{"both names and one set", func(c *Config) { c.EventKey, c.RouteBy = "aggregateid", "aggregate_type" }, table("id uuid", "aggregate_type text", "aggregatetype text", "aggregate_id text", "aggregateid text", "payload jsonb"), "id aggregate_type aggregateid payload"},
 		{"text through bytes", func(c *Config) { c.Value.Name = "bytes" }, outbox, "!payload: column payload is a jsonb: Invalid schema type for ByteArrayConverter: STRING"},
 		{"text through binary", func(c *Config) { c.Key.Name = "binary" }, outbox, "!key: column aggregate_id is a text|requires a delegate.converter.type to be configured"},
-		{"text through binary with a delegate", func(c *Config) { c.Value = Converter{Name: "binary", Delegate: &Converter{Name: "string"}} }, outbox, "id aggregate_type aggregate_id payload"},
+		{"text through binary with a delegate", func(c *Config) { c.Value.Name, c.Value.Delegate.Name = "binary", "string" }, outbox, "id aggregate_type aggregate_id payload"},
 		{"envelope through bytes", func(c *Config) { c.Value.Name, c.AdditionalPlacement = "bytes", "event_type:envelope" }, outbox, "!envelope: Invalid schema type for ByteArrayConverter: STRUCT"},
 		{"envelope", func(c *Config) { c.AdditionalPlacement, c.SchemaVersion = "event_type:envelope", "v" }, table("id uuid", "aggregate_type text", "aggregate_id text", "event_type text", "payload jsonb", "v int4"), "id aggregate_type aggregate_id event_type payload v"},
 		{"envelope with one name twice", func(c *Config) { c.AdditionalPlacement = "event_type:envelope:payload" }, outbox, "!Cannot create field because of field name duplication payload"},
@@ -313,20 +313,26 @@ func TestOnlyInsertsOfTheTablesAreRouted(t *testing.T) {
 
 func TestValidateSaysEverythingAtOnce(t *testing.T) {
 	cfg := Config{
-		TopicRegex: "(?<a>.*", TopicReplacement: "x", AdditionalPlacement: "a:nowhere", AdditionalMissing: "maybe", InvalidOperation: "no",
-		JSONNull: "drop", JSONEmptyArray: "x", JSONFieldNames: "y", ExtendedHeaders: true, SchemaNames: "z", FieldNames: "AVRO", Decimal: "no",
-		Key: Converter{Name: "json", DecimalFormat: "hex"}, Value: Converter{Name: "avro"}, Header: Converter{Name: "bytes", Delegate: &Converter{Name: "binary"}},
-		TimePrecision: "Connect", Binary: "none", Interval: "", HStore: "xml",
+		Options: Options{
+			TopicRegex: "(?<a>.*", TopicReplacement: "x", AdditionalPlacement: "a:nowhere", AdditionalMissing: "maybe", InvalidOperation: "no",
+			JSONNull: "drop", JSONEmptyArray: "x", JSONFieldNames: "y",
+		},
+		Records: Records{
+			Key:    DelegatingConverter{Converter{Name: "json", DecimalFormat: "hex"}, Converter{Name: "string", NullDefault: true}},
+			Value:  DelegatingConverter{Converter{Name: "avro", NullDefault: true}, Converter{NullDefault: true, Schemas: true}},
+			Header: Converter{Name: "string"}, ExtendedHeaders: true, SchemaNames: "z", FieldNames: "AVRO",
+			TimePrecision: "Connect", Decimal: "no", Binary: "none", Interval: "", HStore: "xml",
+		},
 	}
 	var got []string
 	for _, p := range cfg.Validate() {
-		got = append(got, p.Option)
+		got = append(got, p.Field)
 	}
 	want := "router.table.field.event.id router.table.field.event.payload router.table.fields.additional.placement " +
 		"router.table.field.additional.missing router.route.topic.regex router.table.op.invalid.behavior " +
 		"router.table.json.payload.null.behavior router.table.json.payload.empty.array.behavior router.field.name.adjustment.mode " +
-		"records.key.converter.decimal.format records.value.converter records.header.converter records.header.converter.delegate.converter.type " +
-		"records.header.converter.delegate.converter.type records.decimal.handling.mode records.binary.handling.mode " +
+		"records.key.converter.decimal.format records.key.converter.delegate.converter.type records.value.converter " +
+		"records.value.converter.delegate.converter.type records.header.converter records.decimal.handling.mode records.binary.handling.mode " +
 		"records.interval.handling.mode records.hstore.handling.mode records.topic.prefix records.schema.name.adjustment.mode"
 	if strings.Join(got, " ") != want {
 		t.Errorf("problems with %s\nwant %s", strings.Join(got, " "), want)
@@ -389,8 +395,8 @@ func BenchmarkRoute(b *testing.B) {
 		change func(*Config)
 	}{
 		{"string", nil},
-		{"json", all(jsonValues, func(c *Config) { c.Key = Converter{Name: "json"} })},
-		{"json with schemas", all(schemas, func(c *Config) { c.Key = Converter{Name: "json", Schemas: true} })},
+		{"json", all(jsonValues, func(c *Config) { c.Key.Converter = Converter{Name: "json"} })},
+		{"json with schemas", all(schemas, func(c *Config) { c.Key.Converter = Converter{Name: "json", Schemas: true} })},
 		{"string with all headers", func(c *Config) { c.ExtendedHeaders, c.AdditionalPlacement = true, "event_type:header" }},
 		{"json envelope", all(jsonValues, func(c *Config) { c.AdditionalPlacement = "event_type:envelope" })},
 		{"json expanded", all(jsonValues, func(c *Config) { c.ExpandJSON = true })},

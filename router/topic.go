@@ -4,6 +4,7 @@ import (
 	"unsafe"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/javaregex"
 	"github.com/walpost/walpost/internal/topicname"
 )
@@ -48,17 +49,16 @@ type topics struct {
 	cache       map[string]string // by routing value
 }
 
-// newTopics compiles route.topic.regex and route.topic.replacement.
-func newTopics(regex, replacement string) (*topics, []Problem) {
+// newTopics compiles route.topic.regex and route.topic.replacement. It adds what is wrong to ps.
+func newTopics(regex, replacement string, ps *conf.Problems) *topics {
 	re, err := javaregex.Compile(regex)
 	if err != nil {
-		return nil, []Problem{badOption("router.route.topic.regex", "%s", err)}
+		ps.Try("router.route.topic.regex", err)
+		return nil
 	}
 	r, err := re.Replacement(replacement)
-	if err != nil {
-		return nil, []Problem{badOption("router.route.topic.replacement", "%s", err)}
-	}
-	return &topics{regex: re, replacement: r, cache: map[string]string{}}, nil
+	ps.Try("router.route.topic.replacement", err)
+	return &topics{regex: re, replacement: r, cache: map[string]string{}}
 }
 
 // of returns the topic for a routing value. It does not keep the bytes of the value.

@@ -3,10 +3,11 @@ package router
 import "testing"
 
 func TestTopicCacheIsBounded(t *testing.T) {
-	tp, wrong := newTopics(DefaultTopicRegex, DefaultTopicReplacement)
-	if wrong != nil {
-		t.Fatal(wrong)
+	r, err := New(DefaultConfig())
+	if err != nil {
+		t.Fatal(err)
 	}
+	tp := r.topics
 	for i := range 3 * maxTopics {
 		v := []byte{byte('a' + i%26), byte('a' + i/26%26), byte('a' + i/676%26), byte('a' + i/17576%26)}
 		if topic, err := tp.of(v); err != nil || topic != "outbox.event."+string(v) {

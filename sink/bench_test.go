@@ -95,13 +95,12 @@ func BenchmarkRealPaced(b *testing.B) {
 	}{{"200", 5 * time.Millisecond, 1}, {"1000", time.Millisecond, 1}, {"1000in10s", 10 * time.Millisecond, 10}, {"3000", time.Millisecond, 3}} {
 		for _, l := range []struct {
 			name   string
-			fixed  bool
-			linger time.Duration
-		}{{"auto", false, 0}, {"0", true, 0}, {"1ms", true, time.Millisecond}} {
+			linger Linger
+		}{{"auto", 0}, {"1ms", Linger(time.Millisecond)}} {
 			b.Run(c.name+"/linger="+l.name, func(b *testing.B) {
 				k := testenv.Kafka(b)
 				cfg := config(k.Brokers())
-				cfg.FixedLinger, cfg.Linger = l.fixed, l.linger
+				cfg.Linger = l.linger
 				s, err := Open(cfg)
 				if err != nil {
 					b.Fatal(err)

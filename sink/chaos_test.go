@@ -48,7 +48,6 @@ func chaos(t *testing.T, r *rand.Rand, lost, refused bool) {
 	w := new(wire)
 	cfg := config(c.ListenAddrs())
 	cfg.Dial = w.dial
-	cfg.FixedLinger = r.IntN(3) == 0
 	cfg.Topics.Create = len(topics) == 3
 	b := open1(t, cfg)
 	b.stuckWait = stuckWait{least: 5 * time.Second, unknown: 5 * time.Second, wire: 10 * time.Second / 3} // well above what anything here takes

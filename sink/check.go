@@ -66,11 +66,6 @@ const topicsTimeout = 30 * time.Second
 // written. It calls expected after it has looked at the brokers, whether they can be reached or not. It returns some ten seconds
 // after its call at the latest where they cannot, else topicsTimeout after expected has returned.
 func Check(ctx context.Context, cfg Config, expected func() Expected) []Finding {
-	if err := cfg.Validate(); err != nil {
-		expected()
-		return []Finding{{"configuration", Fail, err.Error(), "correct the configuration"}}
-	}
-	cfg = cfg.withDefaults()
 	cl, err := cfg.NewClient()
 	if err != nil {
 		expected()

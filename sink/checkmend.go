@@ -32,7 +32,7 @@ type mend struct {
 
 func newMend(cfg Config) mend {
 	m := mend{to: " --bootstrap-server " + cfg.Brokers[0], iam: cfg.SASL.Mechanism == "AWS_MSK_IAM"}
-	if cfg.TLS.On() || cfg.SASL.Mechanism != "" {
+	if cfg.TLS != nil || cfg.SASL.Mechanism != "" {
 		m.to += " --command-config admin.properties"
 	}
 	m.user = cfg.SASL.Username
@@ -40,7 +40,7 @@ func newMend(cfg Config) mend {
 	case m.user != "":
 	case cfg.SASL.Mechanism != "":
 		m.user = "…"
-	case cfg.TLS.CertFile != "":
+	case cfg.TLS != nil && cfg.TLS.CertFile != "":
 		m.user = subject(cfg.TLS)
 	default:
 		m.user = "ANONYMOUS"
@@ -50,7 +50,7 @@ func newMend(cfg Config) mend {
 }
 
 // subject is the name in the client's certificate, which is its user where no ssl.principal.mapping.rules say otherwise.
-func subject(t kafka.TLS) string {
+func subject(t *kafka.TLS) string {
 	if pair, err := tls.LoadX509KeyPair(t.CertFile, t.KeyFile); err == nil {
 		if cert, err := x509.ParseCertificate(pair.Certificate[0]); err == nil {
 			return cert.Subject.String()

@@ -87,7 +87,7 @@ func TestEventHubsHasFewerClaimsThanThereAreRights(t *testing.T) {
 func TestThePrincipalIsTheOneOfTheBrokers(t *testing.T) {
 	ca := testenv.NewAuthority(t)
 	_, cert, key := ca.Pair("client")
-	withTLS := kafka.TLS{CAFile: ca.File, CertFile: cert, KeyFile: key}
+	withTLS := &kafka.TLS{CAFile: ca.File, CertFile: cert, KeyFile: key}
 	for _, c := range []struct {
 		cfg  kafka.Config
 		want string
@@ -97,7 +97,7 @@ func TestThePrincipalIsTheOneOfTheBrokers(t *testing.T) {
 		{kafka.Config{TLS: withTLS, SASL: kafka.SASL{Mechanism: "PLAIN", Username: "relay"}}, "User:relay"},
 		{kafka.Config{TLS: withTLS, SASL: kafka.SASL{Mechanism: "OAUTHBEARER", Token: "t"}}, "'User:…'"},
 		{kafka.Config{TLS: withTLS}, "User:CN=test"},
-		{kafka.Config{TLS: kafka.TLS{CertFile: "gone", KeyFile: "gone"}}, "'User:…'"},
+		{kafka.Config{TLS: &kafka.TLS{CertFile: "gone", KeyFile: "gone"}}, "'User:…'"},
 	} {
 		c.cfg.Brokers = []string{"k:9092"}
 		if got := newMend(Config{Config: c.cfg}).principal; got != c.want {
@@ -123,8 +123,8 @@ func TestUnreachableBrokersSayWhatToSet(t *testing.T) {
 		}, users.ListenAddrs(), "kafka.sasl"},
 		"SASL that is missing":     {func(*Config) {}, users.ListenAddrs(), "kafka.sasl"},
 		"TLS that is missing":      {func(*Config) {}, secure.ListenAddrs(), "may want TLS (kafka.tls)"},
-		"an authority not trusted": {func(c *Config) { c.TLS.Enabled = true }, secure.ListenAddrs(), "Set kafka.tls.ca_file"},
-		"another name":             {func(c *Config) { c.TLS = kafka.TLS{CAFile: ca.File, ServerName: "x.test"} }, secure.ListenAddrs(), "kafka.tls.server_name"},
+		"an authority not trusted": {func(c *Config) { c.TLS = &kafka.TLS{} }, secure.ListenAddrs(), "Set kafka.tls.ca_file"},
+		"another name":             {func(c *Config) { c.TLS = &kafka.TLS{CAFile: ca.File, ServerName: "x.test"} }, secure.ListenAddrs(), "kafka.tls.server_name"},
 		"a name that is not known": {func(*Config) {}, []string{"no-such-host.invalid:9092"}, "Correct the name in kafka.brokers"},
 		"nobody listens":           {func(*Config) {}, []string{"127.0.0.1:1"}, "Start the broker"},
 	} {

@@ -191,7 +191,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	has(t, got, "broker "+asked+": FAIL: ", "SASL_AUTHENTICATION_FAILED", "Correct kafka.sasl")
 	hasNot(t, got, "hunter2", ": ok")
 	wrong = config(0)
-	wrong.TLS.Enabled = true
+	wrong.TLS = &TLS{}
 	has(t, looked(t, wrong, nil, ""), "broker "+asked+": FAIL: ", "may want TLS (kafka.tls)")
 	for _, name := range []string{missing, missingCP} {
 		if is, err := kafka.DescribeTopic(patient(t), admin, name); err != nil || !errors.Is(is.Err, kerr.UnknownTopicOrPartition) {

@@ -15,12 +15,11 @@ import (
 func settled(compression string) *checker {
 	cfg := config([]string{"k:9092"})
 	cfg.Compression = compression
-	cfg = cfg.withDefaults()
 	return &checker{cfg: cfg, mend: newMend(cfg), now: func() time.Time { return time.Unix(1_700_000_000, 0) }, brokers: 3}
 }
 
 func TestJudgementOfATopicsSettings(t *testing.T) {
-	now := settled("").now()
+	now := settled("snappy").now()
 	const change = "--alter --entity-type topics --entity-name t --add-config "
 	for _, c := range []struct {
 		settings, want, fix string
@@ -59,7 +58,7 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 		{settings: "cleanup.policy=delete retention.bytes=67108863", want: "retention: warn: retention.bytes is 67108863", fix: change + "retention.bytes=-1"},
 		{settings: "cleanup.policy=delete retention.bytes=67108864"},
 	} {
-		k, kv := settled(""), map[string]string{}
+		k, kv := settled("snappy"), map[string]string{}
 		for _, set := range strings.Fields(c.settings) {
 			key, value, _ := strings.Cut(set, "=")
 			kv[key] = value
@@ -76,10 +75,10 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 }
 
 func TestRecordsWithoutAKeyAreRefusedByACompactedTopic(t *testing.T) {
-	k := settled("")
+	k := settled("snappy")
 	k.settings("topic t", "t", map[string]string{"cleanup.policy": "compact,delete"}, Traffic{Keyless: true})
 	has(t, lines(k.found), "topic t cleanup: warn", "topic t keys: warn: a row that is there has no key")
-	k = settled("")
+	k = settled("snappy")
 	k.settings("topic t", "t", map[string]string{"cleanup.policy": "delete"}, Traffic{Keyless: true})
 	if len(k.found) > 0 {
 		t.Error(lines(k.found))
@@ -111,14 +110,14 @@ func TestCompressionMayMakeALargeRecordFit(t *testing.T) {
 func TestADatabaseThatIsAheadOfTheBrokers(t *testing.T) {
 	kv := map[string]string{"message.timestamp.after.max.ms": "3600000"}
 	for ahead, fails := range map[time.Duration]bool{time.Hour: false, time.Hour + time.Millisecond: true, -2 * time.Hour: false} {
-		k := settled("")
+		k := settled("snappy")
 		k.ahead, k.aheadKnown = ahead, true
 		k.settings("topic t", "t", kv, Traffic{})
 		if fails != (len(k.found) == 1 && k.found[0].Level == Fail) || !fails && len(k.found) > 0 {
 			t.Errorf("ahead %s: %s", ahead, lines(k.found))
 		}
 	}
-	k := settled("")
+	k := settled("snappy")
 	k.ahead = 2 * time.Hour // and not known
 	if k.settings("topic t", "t", kv, Traffic{}); len(k.found) > 0 {
 		t.Error(lines(k.found))
@@ -149,7 +148,7 @@ func TestJudgementOfReplicas(t *testing.T) {
 		{"two brokers down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, 1)}, "in-sync replicas: FAIL: fewer than min.insync.replicas wants, so nothing can be written now to partition 0 (1 of 2)"},
 		{"all brokers of one partition down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, -1)}, "leaders: FAIL: nothing can be written now, since no broker leads partition 0"},
 	} {
-		k := settled("")
+		k := settled("snappy")
 		k.brokers, k.caps = max(c.brokers, -c.brokers), c.brokers < 0
 		is := &kafka.Topic{Name: "t", Partitions: c.parts, Settings: map[string]string{"min.insync.replicas": c.least}}
 		k.leaders("topic t", is)
@@ -176,7 +175,7 @@ func TestJudgementOfTheBrokersSettings(t *testing.T) {
 		{map[string]string{"socket.request.max.bytes": "67108864"}, false, ""},
 		{nil, false, ""},
 	} {
-		k := settled("")
+		k := settled("snappy")
 		k.cfg.Topics.Create = c.create
 		k.brokerSettings(c.settings)
 		if got := lines(k.found); c.want == "" && got != "" || !strings.HasPrefix(got, c.want) {
@@ -188,7 +187,7 @@ func TestJudgementOfTheBrokersSettings(t *testing.T) {
 // With fewer in sync than a setting that cannot be met asks for, a broker that takes it for the replicas still writes while all are.
 func TestACappedMinimumIsComparedWithTheReplicas(t *testing.T) {
 	for isr, fails := range map[int]bool{2: false, 1: true} {
-		k := settled("")
+		k := settled("snappy")
 		k.caps = true
 		k.replicas("topic t", &kafka.Topic{
 			Name: "t", Settings: map[string]string{"min.insync.replicas": "3"},
@@ -216,7 +215,7 @@ func TestBrokersThatCapAreToldByWhatTheyKnow(t *testing.T) {
 
 // A broker that does not tell rights, or not the settings, is not accused of anything.
 func TestWhatIsNotToldIsSaid(t *testing.T) {
-	k := settled("")
+	k := settled("snappy")
 	is := &kafka.Topic{
 		Name: "t", Operations: -1 << 31, Refused: kerr.UnsupportedVersion,
 		Partitions: []kmsg.MetadataResponseTopicPartition{{Replicas: []int32{1}, ISR: []int32{1}}},

@@ -46,10 +46,7 @@ func (s *Kafka) newClient(k kind, gen int) (*client, error) {
 	c := &client{s: s, kind: k, gen: gen, limit: map[string]int32{}}
 	// "auto" is no linger: batches fill by themselves while requests are on their way. Lingering for a millisecond while records
 	// are dense gained nothing in rate or CPU, and cost latency (scripts/bench).
-	linger := time.Duration(0)
-	if s.cfg.FixedLinger {
-		linger = s.cfg.Linger
-	}
+	linger := time.Duration(s.cfg.Linger)
 	if k == large {
 		linger = 0
 	}

@@ -5,84 +5,78 @@
 package sink
 
 import (
+	"math"
 	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/kafka"
 )
 
-// Config says how to reach Kafka and how to produce. The zero value of an optional field is its default. The names in
-// brackets are those of walpost.yaml; Validate's messages use them.
+// Config says how to reach Kafka and how to produce: the section kafka of walpost.yaml. Start from DefaultConfig.
 type Config struct {
-	kafka.Config
+	kafka.Config `yaml:",inline"`
 
-	// Compression is none, gzip, snappy, lz4 or zstd; "" is snappy. [kafka.compression]
-	Compression string
-	// Linger is how long a batch waits for more records while it is not full. Used only with FixedLinger; otherwise
-	// ("auto") nothing waits: batches fill while requests are on their way. [kafka.linger]
-	Linger      time.Duration
-	FixedLinger bool
+	Compression string `yaml:"compression"` // none, gzip, snappy, lz4 or zstd
+	Linger      Linger `yaml:"linger"`
+	Topics      Topics `yaml:"topics"`
 
-	// WindowEvents and WindowBytes are what the relay has in flight at most; the client's own limits are set above them, so
-	// that the window is the only brake. Zero: 50,000 and 64 MiB. [delivery.window]
-	WindowEvents int
-	WindowBytes  int64
+	// WindowEvents and WindowBytes are what the relay has in flight at most. The client's own limits are set above them, so
+	// that the window is the only brake.
+	WindowEvents int   `yaml:"-"`
+	WindowBytes  int64 `yaml:"-"`
 
-	Topics Topics // [kafka.topics]
-
-	Logger zerolog.Logger
+	// Logger is written to at edges only. The zero value is silent.
+	Logger zerolog.Logger `yaml:"-"`
 	// Hooks are given to every client that produces, such as those of the metrics plugin. They must bear several clients.
-	Hooks []kgo.Hook
+	Hooks []kgo.Hook `yaml:"-"`
 }
+
+// TLS and SASL are parts of Config.
+type (
+	TLS  = kafka.TLS
+	SASL = kafka.SASL
+)
 
 // Topics says whether a missing topic is created, and how. -1, and 0, leave it to the broker's defaults.
 type Topics struct {
-	Create            bool
-	Partitions        int
-	ReplicationFactor int
+	Create            bool `yaml:"create"`
+	Partitions        int  `yaml:"partitions"`
+	ReplicationFactor int  `yaml:"replication_factor"`
 }
 
-const (
-	defaultWindowEvents = 50_000
-	defaultWindowBytes  = 64 << 20
-)
+// A Linger is how long a batch waits for more records while it is not full. 0 is auto: nothing waits, because batches fill
+// while requests are on their way.
+type Linger time.Duration
 
-func (c Config) withDefaults() Config {
-	if c.Compression == "" {
-		c.Compression = "snappy"
-	}
-	if c.WindowEvents == 0 {
-		c.WindowEvents = defaultWindowEvents
-	}
-	if c.WindowBytes == 0 {
-		c.WindowBytes = defaultWindowBytes
-	}
-	return c
+// UnmarshalText reads a duration or "auto".
+func (l *Linger) UnmarshalText(text []byte) error {
+	d, err := conf.DurationOr(text, "auto", 0)
+	*l = Linger(d)
+	return err
+}
+
+func (l Linger) String() string { return time.Duration(l).String() }
+
+// DefaultConfig has every default. The brokers have none.
+func DefaultConfig() Config {
+	return Config{Compression: "snappy", Topics: Topics{Partitions: -1, ReplicationFactor: -1}}
 }
 
 // Validate returns every fault of the configuration, or nil. It connects nowhere.
-func (c Config) Validate() fault.Problems {
+func (c *Config) Validate() conf.Problems {
 	found := c.Config.Validate()
-	if _, ok := codecs[c.Compression]; c.Compression != "" && !ok {
-		found.Add("kafka.compression", "must be none, gzip, snappy, lz4 or zstd (got %q)", c.Compression)
+	found.OneOf("kafka.compression", c.Compression, "none", "gzip", "snappy", "lz4", "zstd")
+	if c.Linger < 0 || time.Duration(c.Linger) > maxLinger {
+		found.Add("kafka.linger", conf.MustBe, "auto, or from 0s to "+maxLinger.String(), c.Linger)
 	}
-	if c.FixedLinger && (c.Linger < 0 || c.Linger > maxLinger) {
-		found.Add("kafka.linger", "must be auto, or from 0s to %s (got %s)", maxLinger, c.Linger)
+	if n := c.Topics.Partitions; n < -1 || n > math.MaxInt32 {
+		found.Add("kafka.topics.partitions", conf.MustBe, "-1 (the broker's default) or at least 1", n)
 	}
-	if c.WindowEvents < 0 {
-		found.Add("delivery.window.events", "must be at least 1 (got %d)", c.WindowEvents)
-	}
-	if c.WindowBytes < 0 {
-		found.Add("delivery.window.bytes", "must be at least 1 (got %d)", c.WindowBytes)
-	}
-	if n := c.Topics.Partitions; n < -1 || n > 1<<31-1 {
-		found.Add("kafka.topics.partitions", "must be -1 (the broker's default) or at least 1 (got %d)", n)
-	}
-	if n := c.Topics.ReplicationFactor; n < -1 || n > 1<<15-1 {
-		found.Add("kafka.topics.replication_factor", "must be -1 (the broker's default) or from 1 to 32767 (got %d)", n)
+	if n := c.Topics.ReplicationFactor; n < -1 || n > math.MaxInt16 {
+		found.Add("kafka.topics.replication_factor", conf.MustBe, "-1 (the broker's default) or from 1 to 32767", n)
 	}
 	return found
 }

@@ -86,13 +86,8 @@ type slot struct {
 	next      *slot // there, or in the free list; mu
 }
 
-// Open makes a sink. It does not wait for the brokers: whatever is wrong with them shows in Stalled. The errors are those of
-// the configuration.
+// Open makes a sink of a valid configuration. It does not wait for the brokers: whatever is wrong with them shows in Stalled.
 func Open(cfg Config) (*Kafka, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
-	cfg = cfg.withDefaults()
 	s := &Kafka{
 		cfg: cfg, log: cfg.Logger, wake: make(chan struct{}, 1), topics: map[string]*topic{}, stuckWait: usualStuckWait,
 		keep: usualKeep, names: map[string]struct{}{}, delivered: map[string]*uint64{},

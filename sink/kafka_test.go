@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -73,7 +72,9 @@ type bench struct {
 }
 
 func config(brokers []string) Config {
-	return Config{Config: kafka.Config{Brokers: brokers}, Logger: zerolog.Nop()}
+	cfg := DefaultConfig()
+	cfg.Brokers, cfg.WindowEvents, cfg.WindowBytes = brokers, 50_000, 64<<20
+	return cfg
 }
 
 func open1(t testing.TB, cfg Config) *bench {

@@ -55,13 +55,9 @@ const keepFolded = time.Hour
 
 // NewKafkaStore makes a store in topic. It does not wait for the brokers. Of cfg it uses what reaches the cluster.
 func NewKafkaStore(cfg Config, topic string) (*KafkaStore, error) {
-	if err := cfg.Validate(); err != nil {
-		return nil, err
-	}
 	if err := topicname.Check(topic); err != nil {
 		return nil, fault.Config(fmt.Errorf("checkpoint.topic: %w", err), "")
 	}
-	cfg = cfg.withDefaults()
 	return &KafkaStore{cfg: cfg, topic: topic, log: cfg.Logger, patience: kafka.ReadPatience}, nil
 }
 

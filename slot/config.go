@@ -1,8 +1,10 @@
 package slot
 
 import (
+	"math"
 	"time"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/size"
 )
 
@@ -25,4 +27,22 @@ type Config struct {
 // DefaultConfig returns the defaults.
 func DefaultConfig() Config {
 	return Config{Interval: 10 * time.Second, RetainedWarn: 1 << 30, RetainedCritical: 10 << 30, Breaker: BreakerOff}
+}
+
+// Validate returns everything that is wrong with the Config.
+func (c *Config) Validate() (found conf.Problems) {
+	conf.Range(&found, "monitor.interval", c.Interval, time.Second, time.Hour)
+	conf.Range(&found, "monitor.retained_warn", c.RetainedWarn, 1, math.MaxInt64)
+	if c.RetainedCritical < c.RetainedWarn {
+		found.Add("monitor.retained_critical", conf.MustBe, "at least monitor.retained_warn, "+c.RetainedWarn.String(), c.RetainedCritical)
+	}
+	if c.WALDiskSize != 0 {
+		conf.Range(&found, "monitor.wal_disk_size", c.WALDiskSize, 64<<20, math.MaxInt64)
+	}
+	found.OneOf("monitor.breaker", c.Breaker, BreakerOff, BreakerAlert, BreakerDrop)
+	conf.Range(&found, "monitor.breaker_forecast", c.BreakerForecast, 0, math.MaxInt64)
+	if c.BreakerForecast != 0 && c.Breaker == BreakerOff {
+		found.Add("monitor.breaker_forecast", conf.Contradicts, "monitor.breaker: none", c.BreakerForecast)
+	}
+	return found
 }

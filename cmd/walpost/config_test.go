@@ -16,6 +16,8 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/sink"
 )
 
 // testEnv is the environment of the files in testdata/config.
@@ -79,9 +81,9 @@ func TestGoodFilesAreRead(t *testing.T) {
 			c.Source.DSN, c.Source.Table = "postgres://walpost@db.internal:5432/shop", "public.outbox"
 			c.Source.PasswordFile = "testdata/config/secret"
 			c.Kafka.Brokers = []string{"kafka-1:9092", "kafka-2:9092"}
-			c.Kafka.TLS = &walpost.TLSConfig{}
-			c.Kafka.SASL = walpost.SASLConfig{Mechanism: "SCRAM-SHA-512", Username: "walpost", PasswordFile: "testdata/config/secret"}
-			c.Kafka.Linger = walpost.LingerTime(5 * time.Millisecond)
+			c.Kafka.TLS = &sink.TLS{}
+			c.Kafka.SASL = sink.SASL{Mechanism: "SCRAM-SHA-512", Username: "walpost", PasswordFile: "testdata/config/secret"}
+			c.Kafka.Linger = sink.Linger(5 * time.Millisecond)
 			c.HTTP.Listen = "off"
 		},
 		"cleanup.good.yaml": func(c *fileConfig) {
@@ -144,7 +146,7 @@ func TestExampleHasEveryKey(t *testing.T) {
 	got := map[string]bool{}
 	keysOf(root.Content[0], "", got)
 	cfg := defaultConfig()
-	cfg.Kafka.TLS = &walpost.TLSConfig{}
+	cfg.Kafka.TLS = &sink.TLS{}
 	for _, key := range leaves(reflect.ValueOf(&cfg).Elem(), "") {
 		if !got[key] {
 			t.Errorf("%s is not in %s", key, filepath.Base(example))
@@ -164,7 +166,7 @@ func keysOf(n *yaml.Node, path string, into map[string]bool) {
 		return
 	}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		keysOf(n.Content[i+1], join(path, n.Content[i].Value), into)
+		keysOf(n.Content[i+1], yamlfile.Join(path, n.Content[i].Value), into)
 	}
 }
 
@@ -178,8 +180,8 @@ func leaves(v reflect.Value, path string) (keys []string) {
 		}
 		return []string{path}
 	}
-	for key, f := range fieldsOf(v) {
-		keys = append(keys, leaves(f, join(path, key))...)
+	for key, f := range yamlfile.Fields(v) {
+		keys = append(keys, leaves(f, yamlfile.Join(path, key))...)
 	}
 	return keys
 }
@@ -188,7 +190,7 @@ func TestFlagGoesOverVariableGoesOverFile(t *testing.T) {
 	over := []override{
 		{from: "WALPOST_SLOT", field: "source.slot", text: "from_env"},
 		{from: "--slot", field: "source.slot", text: "from_flag"},
-		{from: "--table", field: "source.table", text: "public.one"},
+		{from: "--table", field: "source.tables", text: "public.one"},
 		{from: "--route", field: "router.route.topic.replacement", text: "x.${routedByValue}"},
 		{from: "--create-topics", field: "kafka.topics.create", text: "true"},
 		{from: "WALPOST_HALT_LINGER", field: "halt_linger", text: "forever"},
@@ -211,7 +213,7 @@ func TestFlagGoesOverVariable(t *testing.T) {
 	env := map[string]string{"WALPOST_SLOT": "variable", "WALPOST_TABLE": "public.outbox", "WALPOST_NAME": "", "WALPOST_PORT": "tcp://10.0.0.1:80"}
 	got := overrides(cmd.Flags(), func(name string) (string, bool) { v, ok := env[name]; return v, ok })
 	want := []override{
-		{from: "WALPOST_TABLE", field: "source.table", text: "public.outbox"},
+		{from: "WALPOST_TABLE", field: "source.tables", text: "public.outbox"},
 		{from: "--slot", field: "source.slot", text: "flag"},
 		{from: "--snapshot", field: "source.snapshot", text: ""},
 		{from: "--create-topics", field: "kafka.topics.create", text: "true"},
@@ -244,7 +246,7 @@ func TestAHintRepeatsTheOptions(t *testing.T) {
 }
 
 func TestTableReplacesBothForms(t *testing.T) {
-	over := []override{{from: "--table", field: "source.table", text: "public.a,public.b"}}
+	over := []override{{from: "--table", field: "source.tables", text: "public.a,public.b"}}
 	for _, name := range []string{"minimal", "variables"} {
 		cfg, err := loadConfig("testdata/config/"+name+".good.yaml", testEnv, over, nil)
 		if err != nil || !slices.Equal(cfg.Source.AllTables(), []string{"public.a", "public.b"}) {
@@ -304,7 +306,7 @@ func TestWithoutFileTheFlagsAreNamed(t *testing.T) {
 
 func TestEverySettingNamesAField(t *testing.T) {
 	cfg := defaultConfig()
-	cfg.Kafka.TLS = &walpost.TLSConfig{}
+	cfg.Kafka.TLS = &sink.TLS{}
 	keys := leaves(reflect.ValueOf(&cfg).Elem(), "")
 	for _, s := range settings {
 		if !slices.Contains(keys, s.field) {

@@ -270,7 +270,7 @@ func FuzzConvert(f *testing.F) {
 			t.Fatalf("%v\n%s", wrongWith(r.YAML), r.YAML)
 		}
 		for _, p := range wrongWith(r.YAML) {
-			if p.field == "" {
+			if p.Field == "" {
 				t.Fatalf("not even YAML: %v\n%s", p, r.YAML)
 			}
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/convert"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 func debeziumCommand() *cobra.Command {
@@ -117,17 +118,16 @@ func refuse(result *convert.Result) {
 		return
 	}
 	for _, p := range wrongWith(result.YAML) {
-		result.Refuse(p.field, p.text)
+		result.Refuse(p.Field, p.Text())
 	}
 }
 
 var fileInDSN = regexp.MustCompile(`&ssl(?:rootcert|cert|key)=[^&]*`)
 
 // wrongWith reads and validates a configuration whose variables and files need not be there: they are those of another host.
-func wrongWith(doc []byte) []problem {
-	cfg := defaultConfig()
-	d := &decoder{file: "walpost.yaml", env: func(string) (string, bool) { return "1", true }, places: map[string]place{}}
-	d.decode(doc, &cfg)
+func wrongWith(doc []byte) yamlfile.Problems {
+	cfg, file := defaultConfig(), yamlfile.New("walpost.yaml", func(string) (string, bool) { return "1", true })
+	file.Read(doc, &cfg)
 	if s := &cfg.Source; s.PasswordFile != "" {
 		s.Password, s.PasswordFile = "1", ""
 	}
@@ -143,13 +143,7 @@ func wrongWith(doc []byte) []problem {
 			cfg.Kafka.Brokers[i] = "broker:9092"
 		}
 	}
-	found := d.problems
-	for _, p := range cfg.validate() {
-		if !reported(d.problems, p.Field) {
-			found = append(found, problem{field: p.Field, text: p.Text})
-		}
-	}
-	return found
+	return file.Check(cfg.validate())
 }
 
 // printReport writes one line for each finding, and how many there are of each.

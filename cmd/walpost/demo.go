@@ -19,6 +19,7 @@ import (
 	"github.com/walpost/walpost/internal/ledger"
 	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/shop"
+	"github.com/walpost/walpost/sink"
 )
 
 // demoDatabase is where the shop's tables are; demoSettle is how long the last events may take once the shop is closed.
@@ -81,7 +82,7 @@ func runDemo(ctx context.Context, out io.Writer, length time.Duration, listen st
 	cfg.Source.DSN = walpost.Secret(d.db.DSN(demoDatabase))
 	cfg.Source.Table = "public.outbox"
 	cfg.Kafka.Brokers = d.broker.ListenAddrs()
-	cfg.Kafka.Topics = walpost.TopicsConfig{Create: true, Partitions: 3, ReplicationFactor: 1}
+	cfg.Kafka.Topics = sink.Topics{Create: true, Partitions: 3, ReplicationFactor: 1}
 	cfg.Monitor.Interval = 2 * time.Second
 	cfg.HaltLinger = 0
 	cfg.HTTP.Listen = listen

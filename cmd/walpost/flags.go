@@ -27,7 +27,7 @@ func (s setting) env() string {
 
 var settings = []setting{
 	{flag: "dsn", field: "source.dsn", usage: "the database, as a libpq `URI`"},
-	{flag: "table", field: "source.table", usage: "the outbox `table`, as schema.table; several are separated by commas"},
+	{flag: "table", field: "source.tables", usage: "the outbox `table`, as schema.table; several are separated by commas"},
 	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of Kafka brokers, separated by commas"},
 	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot (default walpost)"},
 	{flag: "publication", field: "source.publication", usage: "`name` of the publication (default walpost)"},

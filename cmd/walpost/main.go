@@ -12,6 +12,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/localpg"
+	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 // Exit codes. They are part of the interface: service managers and checks rely on them.
@@ -131,7 +132,7 @@ func printError(w io.Writer, err error) {
 	if errors.As(err, &silent) {
 		return
 	}
-	var wrong configErrors
+	var wrong yamlfile.Problems
 	if errors.As(err, &wrong) {
 		fmt.Fprintln(w, wrong) // every line begins with its place in the file
 		return

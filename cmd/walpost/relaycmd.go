@@ -60,7 +60,7 @@ overrides the file. Each flag has a variable with its name: the variable of --ds
 func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started func(r *walpost.Relay, page string)) error {
 	metrics := newRegistry()
 	cfg.Logger = log
-	cfg.KafkaHooks = append(cfg.KafkaHooks, kgo.Hook(newKafkaMetrics(metrics)))
+	cfg.Kafka.Hooks = append(cfg.Kafka.Hooks, kgo.Hook(newKafkaMetrics(metrics)))
 	r, err := walpost.New(cfg.Config)
 	if err != nil {
 		return err

@@ -280,7 +280,7 @@ shutdown_grace: soon
 			"source.snapshot: must be one of never, initial (got \"sometimes\")",
 			"kafka.compression",
 			"delivery.window.events: must be at least 1 (got 0)",
-			"checkpoint.path: belongs to checkpoint.store: file",
+			"checkpoint.path: contradicts checkpoint.store kafka: it belongs to store file",
 			"monitor.interval: must be at least 1s (got 1ms)",
 		} {
 			if !strings.Contains(string(out), want) {

@@ -3,7 +3,6 @@ package kafka
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"reflect"
 	"strings"
@@ -14,64 +13,43 @@ import (
 	"github.com/twmb/franz-go/pkg/sasl/plain"
 	"github.com/twmb/franz-go/pkg/sasl/scram"
 
-	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/secret"
+	"github.com/walpost/walpost/internal/conf"
 )
 
-func (s SASL) validate(found *fault.Problems) {
-	one := func(field, value, file string) {
-		field = "kafka.sasl." + field
-		switch {
-		case value != "" && file != "":
-			found.Add(field+"_file", "contradicts %s: write one of both", field)
-		case file != "":
-			if _, err := secret.Read(file); err != nil {
-				found.Add(field+"_file", "%v", err)
-			}
+func (s *SASL) validate(found *conf.Problems) {
+	needs := func(field string, have ...string) {
+		if strings.Join(have, "") == "" {
+			found.Add("kafka.sasl."+field, conf.Required, "for "+s.Mechanism, nil)
 		}
 	}
-	needs := func(field string, values ...string) {
-		if strings.Join(values, "") == "" {
-			found.Add("kafka.sasl."+field, "is required for %s", s.Mechanism)
-		}
-	}
-	one("password", s.Password, s.PasswordFile)
-	one("token", s.Token, s.TokenFile)
-	one("secret_key", s.SecretKey, s.SecretKeyFile)
+	s.Password.Check(found, "kafka.sasl.password", s.PasswordFile)
+	s.Token.Check(found, "kafka.sasl.token", s.TokenFile)
+	s.SecretKey.Check(found, "kafka.sasl.secret_key", s.SecretKeyFile)
+	s.SessionToken.Check(found, "kafka.sasl.session_token", s.SessionTokenFile)
 	switch s.Mechanism {
 	case "":
-		if !reflect.ValueOf(s).IsZero() {
-			found.Add("kafka.sasl.mechanism", "is required with any other key of kafka.sasl: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM")
+		if !reflect.ValueOf(*s).IsZero() {
+			found.Add("kafka.sasl.mechanism", conf.Required, "with any other key of kafka.sasl: "+mechanisms, nil)
 		}
 	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
 		needs("username", s.Username)
-		needs("password", s.Password, s.PasswordFile)
+		needs("password", string(s.Password), s.PasswordFile)
 	case "OAUTHBEARER":
-		needs("token", s.Token, s.TokenFile)
+		needs("token", string(s.Token), s.TokenFile)
 	case "AWS_MSK_IAM":
 		if (s.AccessKey == "") != (s.SecretKey == "" && s.SecretKeyFile == "") {
-			found.Add("kafka.sasl", "access_key and secret_key must both be set or both be left out (then they come from the environment)")
+			found.Add("kafka.sasl", conf.MustHave, "both access_key and secret_key, or neither (then both come from the environment)", nil)
 		}
 	default:
-		found.Add("kafka.sasl.mechanism", "must be PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM (got %q)", s.Mechanism)
+		found.Add("kafka.sasl.mechanism", conf.MustBe, mechanisms, s.Mechanism)
 	}
 }
 
-// secretOf is a value, or what its file has now.
-func secretOf(value, path string) (string, error) {
-	if path == "" {
-		return value, nil
-	}
-	text, err := secret.Read(path)
-	if err != nil {
-		return "", fmt.Errorf("read secret: %w", err)
-	}
-	return text, nil
-}
+const mechanisms = "PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or AWS_MSK_IAM"
 
-func (s SASL) mechanism() sasl.Mechanism {
+func (s *SASL) mechanism() sasl.Mechanism {
 	user := func() (user, pass string, err error) {
-		pass, err = secretOf(s.Password, s.PasswordFile)
+		pass, err = s.Password.Or(s.PasswordFile)
 		return s.Username, pass, err
 	}
 	switch s.Mechanism {
@@ -91,7 +69,7 @@ func (s SASL) mechanism() sasl.Mechanism {
 		return scram.Sha512(f)
 	case "OAUTHBEARER":
 		return oauth.Oauth(func(context.Context) (oauth.Auth, error) {
-			t, err := secretOf(s.Token, s.TokenFile)
+			t, err := s.Token.Or(s.TokenFile)
 			return oauth.Auth{Token: t, Extensions: s.Extensions}, err
 		})
 	case "AWS_MSK_IAM":
@@ -104,10 +82,13 @@ func (s SASL) mechanism() sasl.Mechanism {
 	return nil
 }
 
-func (s SASL) awsAuth() (aws.Auth, error) {
-	a := aws.Auth{AccessKey: s.AccessKey, SessionToken: s.SessionToken}
+func (s *SASL) awsAuth() (aws.Auth, error) {
+	a := aws.Auth{AccessKey: s.AccessKey}
 	var err error
-	if a.SecretKey, err = secretOf(s.SecretKey, s.SecretKeyFile); err != nil {
+	if a.SecretKey, err = s.SecretKey.Or(s.SecretKeyFile); err != nil {
+		return a, err
+	}
+	if a.SessionToken, err = s.SessionToken.Or(s.SessionTokenFile); err != nil {
 		return a, err
 	}
 	if a.AccessKey == "" {

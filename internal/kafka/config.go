@@ -14,106 +14,100 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/conf"
 )
 
-// Config says how to reach the brokers and how to log in. The names in brackets are those of walpost.yaml.
+// Config says how to reach the brokers and how to log in.
 type Config struct {
-	Brokers []string // [kafka.brokers] host:port; at least one
-	TLS     TLS      // [kafka.tls]
-	SASL    SASL     // [kafka.sasl]
+	Brokers []string `yaml:"brokers"` // host:port; at least one
+	TLS     *TLS     `yaml:"tls"`     // nil: off
+	SASL    SASL     `yaml:"sasl"`
 
 	// Dial replaces the dialer, for tests and tunnels. TLS is then Dial's task.
-	Dial func(ctx context.Context, network, host string) (net.Conn, error)
+	Dial func(ctx context.Context, network, host string) (net.Conn, error) `yaml:"-"`
 }
 
-// TLS is used when Enabled is true, or when a file or ServerName is set. The files are read again for every connection, so a
-// renewed certificate needs no restart.
+// TLS names PEM files, all of them optional. They are read again for every connection, so a renewed certificate needs no
+// restart.
 type TLS struct {
-	Enabled    bool
-	CAFile     string // PEM; default: the system's roots
-	CertFile   string // PEM; with KeyFile
-	KeyFile    string
-	ServerName string // default: the broker's host
-}
-
-// On reports whether connections use TLS.
-func (t TLS) On() bool {
-	return t.Enabled || t.CAFile != "" || t.CertFile != "" || t.KeyFile != "" || t.ServerName != ""
+	CAFile     string `yaml:"ca_file"`   // default: the system's roots
+	CertFile   string `yaml:"cert_file"` // with KeyFile
+	KeyFile    string `yaml:"key_file"`
+	ServerName string `yaml:"server_name"` // default: the broker's host
 }
 
 // SASL is used when Mechanism is set. The files are read again for every authentication.
 type SASL struct {
-	Mechanism string // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM
+	Mechanism string `yaml:"mechanism"` // PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM
 
-	Username     string
-	Password     string
-	PasswordFile string
+	// PLAIN and SCRAM.
+	Username     string      `yaml:"username"`
+	Password     conf.Secret `yaml:"password"`
+	PasswordFile string      `yaml:"password_file"`
 
-	// OAUTHBEARER
-	Token      string
-	TokenFile  string
-	Extensions map[string]string
+	// OAUTHBEARER.
+	Token      conf.Secret       `yaml:"token"`
+	TokenFile  string            `yaml:"token_file"`
+	Extensions map[string]string `yaml:"extensions"`
 
 	// AWS_MSK_IAM. What is empty comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. The region is
 	// Region. If Region is empty, it is the region in the broker's name, or else AWS_REGION.
-	AccessKey     string
-	SecretKey     string
-	SecretKeyFile string
-	SessionToken  string
-	Region        string
+	AccessKey        string      `yaml:"access_key"`
+	SecretKey        conf.Secret `yaml:"secret_key"`
+	SecretKeyFile    string      `yaml:"secret_key_file"`
+	SessionToken     conf.Secret `yaml:"session_token"`
+	SessionTokenFile string      `yaml:"session_token_file"`
+	Region           string      `yaml:"region"`
 }
 
 // Validate returns every fault of the configuration, or nil. It opens the files and connects nowhere.
-func (c Config) Validate() fault.Problems {
-	var found fault.Problems
+func (c Config) Validate() (found conf.Problems) {
 	if len(c.Brokers) == 0 {
-		found.Add("kafka.brokers", "must name at least one broker (got none)")
+		found.Add("kafka.brokers", conf.Required, "", nil)
 	}
 	for i, b := range c.Brokers {
-		if err := checkBroker(b); err != nil {
-			found.Add(fmt.Sprintf("kafka.brokers[%d]", i), "%v", err)
-		}
+		checkBroker(&found, fmt.Sprintf("kafka.brokers[%d]", i), b)
 	}
-	if (c.TLS.CertFile == "") != (c.TLS.KeyFile == "") {
-		found.Add("kafka.tls", "cert_file and key_file must both be set or both be left out (got cert_file %q, key_file %q)",
-			c.TLS.CertFile, c.TLS.KeyFile)
-	}
-	if _, err := c.TLS.roots(); err != nil {
-		found.Add("kafka.tls.ca_file", "%v", err)
-	}
-	if readable(&found, "kafka.tls.cert_file", c.TLS.CertFile) && readable(&found, "kafka.tls.key_file", c.TLS.KeyFile) {
-		if _, err := c.TLS.pair(); err != nil {
-			found.Add("kafka.tls.cert_file", "with kafka.tls.key_file: %v", err)
-		}
+	if c.TLS != nil {
+		c.TLS.validate(&found)
 	}
 	c.SASL.validate(&found)
 	return found
 }
 
+func (t *TLS) validate(found *conf.Problems) {
+	if (t.CertFile == "") != (t.KeyFile == "") {
+		found.Add("kafka.tls", conf.MustHave, fmt.Sprintf("both cert_file and key_file, or neither (got cert_file %q, key_file %q)", t.CertFile, t.KeyFile), nil)
+	}
+	_, err := t.roots()
+	found.Try("kafka.tls.ca_file", err)
+	if readable(found, "kafka.tls.cert_file", t.CertFile) && readable(found, "kafka.tls.key_file", t.KeyFile) {
+		if _, err := t.pair(); err != nil {
+			found.Try("kafka.tls.cert_file", fmt.Errorf("with kafka.tls.key_file: %w", err))
+		}
+	}
+}
+
 // readable reports whether a file can be opened, or is not set.
-func readable(found *fault.Problems, field, path string) bool {
+func readable(found *conf.Problems, field, path string) bool {
 	if path == "" {
 		return true
 	}
 	f, err := os.Open(path)
-	if err != nil {
-		found.Add(field, "%v", err)
-		return false
+	if err == nil {
+		_ = f.Close() // opened for reading only
 	}
-	_ = f.Close() // opened for reading only
-	return true
+	found.Try(field, err)
+	return err == nil
 }
 
-func checkBroker(b string) error {
+func checkBroker(found *conf.Problems, field, b string) {
 	host, port, err := net.SplitHostPort(b)
 	if err != nil || host == "" || strings.ContainsAny(host, "/ ,") {
-		return fmt.Errorf("must be host:port (got %q)", b)
+		found.Add(field, conf.MustBe, "host:port", b)
+	} else if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		found.Add(field, conf.MustBe, "host:port with a port from 1 to 65535", b)
 	}
-	if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
-		return fmt.Errorf("the port must be from 1 to 65535 (got %q)", b)
-	}
-	return nil
 }
 
 const dialTimeout = 10 * time.Second
@@ -123,7 +117,7 @@ func (c Config) Options() []kgo.Opt {
 	dial := c.Dial
 	switch {
 	case dial != nil:
-	case c.TLS.On():
+	case c.TLS != nil:
 		dial = c.TLS.dial
 	default:
 		dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
@@ -152,7 +146,7 @@ func (c Config) NewClient(hooks ...kgo.Hook) (*kgo.Client, error) {
 }
 
 // load reads the files into a configuration for one connection.
-func (t TLS) load() (c *tls.Config, err error) {
+func (t *TLS) load() (c *tls.Config, err error) {
 	c = &tls.Config{MinVersion: tls.VersionTLS12, ServerName: t.ServerName}
 	if c.RootCAs, err = t.roots(); err != nil {
 		return nil, fmt.Errorf("kafka.tls.ca_file: %w", err)
@@ -164,7 +158,7 @@ func (t TLS) load() (c *tls.Config, err error) {
 }
 
 // roots are the authorities to trust: nil for the system's.
-func (t TLS) roots() (*x509.CertPool, error) {
+func (t *TLS) roots() (*x509.CertPool, error) {
 	if t.CAFile == "" {
 		return nil, nil //nolint:nilnil // as crypto/tls has it
 	}
@@ -180,7 +174,7 @@ func (t TLS) roots() (*x509.CertPool, error) {
 }
 
 // pair is the certificate of the client, if there is one.
-func (t TLS) pair() ([]tls.Certificate, error) {
+func (t *TLS) pair() ([]tls.Certificate, error) {
 	if t.CertFile == "" || t.KeyFile == "" {
 		return nil, nil
 	}
@@ -192,7 +186,7 @@ func (t TLS) pair() ([]tls.Certificate, error) {
 }
 
 // dial opens one TLS connection. The files are read each time: short-lived certificates are renewed in place.
-func (t TLS) dial(ctx context.Context, network, host string) (net.Conn, error) {
+func (t *TLS) dial(ctx context.Context, network, host string) (net.Conn, error) {
 	c, err := t.load()
 	if err != nil {
 		return nil, err

@@ -9,14 +9,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
-	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/convert"
+	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 // Relay runs cases on walpost, each with a checkpoint of its own and, unless Brokers is set, a Kafka of its own in this process.
@@ -43,55 +42,13 @@ func (c *Case) Converted(p *Place, slot string) (cfg walpost.Config, refused str
 			return cfg, f.Option + ": " + f.Text, nil
 		}
 	}
-	cfg, err = decode(made.YAML)
-	return cfg, "", err
-}
-
-// decode reads walpost.yaml as far as the converter writes it: cmd/walpost, which reads all of it, is a program.
-func decode(text []byte) (cfg walpost.Config, err error) {
 	cfg = walpost.DefaultConfig()
-	var doc yaml.Node
-	if err := yaml.Unmarshal(text, &doc); err != nil {
-		return cfg, err
+	file := yamlfile.New("walpost.yaml", os.LookupEnv)
+	file.Read(made.YAML, &cfg)
+	if wrong := file.Check(nil); len(wrong) > 0 {
+		return cfg, "", fmt.Errorf("%w in\n%s", wrong, made.YAML)
 	}
-	delete := func(n *yaml.Node, key string) {
-		for i := 0; i+1 < len(n.Content); i += 2 {
-			if n.Content[i].Value == key {
-				n.Content = append(n.Content[:i], n.Content[i+2:]...)
-				return
-			}
-		}
-	}
-	for _, section := range []string{"http", "log"} { // of the program
-		delete(doc.Content[0], section)
-	}
-	dollars(doc.Content[0])
-	b, err := yaml.Marshal(&doc)
-	if err != nil {
-		return cfg, err
-	}
-	dec := yaml.NewDecoder(strings.NewReader(string(b)))
-	dec.KnownFields(true)
-	if err := dec.Decode(&cfg); err != nil {
-		return cfg, fmt.Errorf("%w in\n%s", err, text)
-	}
-	return cfg, nil
-}
-
-// dollars undoes $$, except in the two keys that are taken as they stand.
-func dollars(n *yaml.Node) {
-	for i, child := range n.Content {
-		if n.Kind == yaml.MappingNode && i%2 == 1 && strings.HasPrefix(n.Content[i-1].Value, "route.topic.re") {
-			continue
-		}
-		dollars(child)
-	}
-	if n.Kind == yaml.ScalarNode {
-		n.Value = strings.ReplaceAll(n.Value, "$$", "$")
-		if n.Value == "true" || n.Value == "false" { // a boolean in quotes is one, too
-			n.Tag, n.Style = "", 0
-		}
-	}
+	return cfg, "", nil
 }
 
 // Run runs a case that was put into p. The error is of the run, not of the case.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 )
 
@@ -80,7 +81,7 @@ var pins = []pin{
 func (d Database) Config() (*pgconn.Config, error) {
 	cc, err := pgconn.ParseConfig(d.DSN)
 	if err != nil {
-		return nil, fault.Config(fault.Problems{{Field: "source.dsn", Text: parseProblem(err)}},
+		return nil, fault.Config(conf.Problems{{Field: "source.dsn", Want: parseProblem(err)}},
 			"Write a libpq URI such as postgres://walpost@db.internal:5432/shop?sslmode=verify-full, or keywords such as host=db.internal dbname=shop.")
 	}
 	if d.Password != "" {
@@ -92,9 +93,9 @@ func (d Database) Config() (*pgconn.Config, error) {
 	}
 	options, err := optionSettings(given["options"])
 	if err != nil {
-		return nil, fault.Config(fault.Problems{{Field: "source.dsn", Text: "options: " + err.Error()}}, "")
+		return nil, fault.Config(conf.Problems{{Field: "source.dsn", Want: "options: " + err.Error()}}, "")
 	}
-	var found fault.Problems
+	var found conf.Problems
 	for _, p := range pins {
 		key := strings.ToLower(p.name)
 		for _, from := range []struct{ where, value string }{
@@ -103,7 +104,7 @@ func (d Database) Config() (*pgconn.Config, error) {
 			{"PGDATESTYLE", map[string]string{"datestyle": os.Getenv("PGDATESTYLE")}[key]},
 		} {
 			if from.value != "" && !p.same(from.value) {
-				found.Add("source.dsn", "%s must be %s on walpost's connections (got %q from %s)", p.name, p.value, from.value, from.where)
+				found.Try("source.dsn", fmt.Errorf("%s must be %s on walpost's connections (got %q from %s)", p.name, p.value, from.value, from.where))
 			}
 		}
 		for name := range cc.RuntimeParams {

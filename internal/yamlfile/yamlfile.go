@@ -1,7 +1,11 @@
-package main
+// Package yamlfile reads walpost.yaml into a struct by its yaml tags, strictly, and collects everything
+// that is wrong instead of stopping at the first problem. yaml.Decoder gives neither columns nor more
+// than one kind of error.
+package yamlfile
 
 import (
 	"bytes"
+	"cmp"
 	"encoding"
 	"errors"
 	"fmt"
@@ -15,8 +19,15 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/size"
 )
+
+// A Problem is one thing that is wrong with what the user wrote.
+type Problem struct {
+	conf.Problem
+	at place
+}
 
 // place is where a value was written: a line of the file, a flag, an environment variable.
 type place struct {
@@ -24,38 +35,118 @@ type place struct {
 	line, col int    // orders the problems of a file; 0 for the others
 }
 
-// problem is one thing that is wrong with what the user wrote.
-type problem struct {
-	at    place
-	field string
-	text  string
-}
-
-func (p problem) String() string {
-	parts := []string{p.text}
-	if p.field != "" {
-		parts = slices.Insert(parts, 0, p.field)
-	}
-	if p.at.label != "" {
-		parts = slices.Insert(parts, 0, p.at.label)
-	}
+func (p Problem) String() string {
+	parts := slices.DeleteFunc([]string{p.at.label, p.Field, p.Text()}, func(s string) bool { return s == "" })
 	return strings.Join(parts, ": ")
 }
 
-// A decoder fills a struct from a YAML document by its yaml tags, strictly, and collects everything that is wrong
-// instead of stopping at the first. It exists because yaml.Decoder gives neither columns nor more than one kind of error.
-type decoder struct {
+// Problems is everything that is wrong with what the user wrote.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Misconfigured is true: see package fault.
+func (Problems) Misconfigured() bool { return true }
+
+// A Reader fills one struct: from a file, and then from flags and variables, which go over it.
+type Reader struct {
 	file     string
 	env      func(string) (string, bool)
 	places   map[string]place // of every field that was written, by its path
-	problems []problem
+	problems Problems
+}
+
+// New returns a Reader. The file's name is for messages; env gives the variables in values.
+func New(file string, env func(string) (string, bool)) *Reader {
+	return &Reader{file: file, env: env, places: map[string]place{}}
+}
+
+// Set sets a field from the text of a flag or a variable, and forgets what the file says about it.
+func (d *Reader) Set(into any, from, field, text string) {
+	d.Forget(field, from)
+	v := reflect.ValueOf(into).Elem()
+	for rest := field; rest != ""; {
+		fields := Fields(v)
+		if f, ok := fields[rest]; ok {
+			d.refuse(place{label: from}, field, setText(f, text))
+			return
+		}
+		var key string
+		key, rest, _ = strings.Cut(rest, ".")
+		v = fields[key]
+	}
+}
+
+// Forget drops what the file says about a field, wrong or right: from replaces the field.
+func (d *Reader) Forget(field, from string) {
+	covers := func(f string) bool { return f == field || strings.HasPrefix(f, field+"[") }
+	d.problems = slices.DeleteFunc(d.problems, func(p Problem) bool { return covers(p.Field) })
+	for f := range d.places {
+		if covers(f) {
+			delete(d.places, f)
+		}
+	}
+	d.places[field] = place{label: from}
+}
+
+// Check returns what is wrong with how the fields are written, and what a validation found. What is
+// wrong with how a field is written tells enough about it.
+func (d *Reader) Check(found conf.Problems) Problems {
+	all := slices.Clone(d.problems)
+	for _, p := range found {
+		if !d.reported(p.Field) {
+			all = append(all, Problem{p, d.find(p.Field)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b Problem) int {
+		return cmp.Or(cmp.Compare(a.at.line, b.at.line), cmp.Compare(a.at.col, b.at.col))
+	})
+	return all
+}
+
+// reported says whether something is already known to be wrong with a field, so that its absence is no
+// further news.
+func (d *Reader) reported(field string) bool {
+	return slices.ContainsFunc(d.problems, func(p Problem) bool {
+		return p.Field == field || p.Field == field+"_file" || strings.HasPrefix(p.Field, field+"[") ||
+			p.Field == field+"s" || strings.HasPrefix(p.Field, field+"s[") || // source.table may stand as source.tables
+			p.Field == "" // the file could not be read as YAML
+	})
+}
+
+// find is where a field was written, or else what is around it, or else the file.
+func (d *Reader) find(field string) place {
+	for path := field; path != ""; {
+		for _, name := range []string{path, path + "_file", path + "s"} {
+			if at, ok := d.places[name]; ok {
+				return at
+			}
+		}
+		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
+	}
+	return place{label: d.file}
+}
+
+// refuse adds an error, if there is one, as a problem of a field.
+func (d *Reader) refuse(at place, field string, err error) {
+	var found conf.Problems
+	found.Try(field, err)
+	for _, p := range found {
+		d.problems = append(d.problems, Problem{p, at})
+	}
 }
 
 // verbatim are the fields in which a dollar sign means something else.
 var verbatim = []string{"router.route.topic.regex", "router.route.topic.replacement"}
 
-// decode reads one document into the struct that into points to.
-func (d *decoder) decode(doc []byte, into any) {
+// Read reads one document into the struct that into points to.
+func (d *Reader) Read(doc []byte, into any) {
 	dec := yaml.NewDecoder(bytes.NewReader(doc))
 	var root yaml.Node
 	switch err := dec.Decode(&root); {
@@ -78,7 +169,7 @@ func (d *decoder) decode(doc []byte, into any) {
 
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?(.*)$`)
 
-func (d *decoder) syntax(err error) {
+func (d *Reader) syntax(err error) {
 	at, text := place{label: d.file}, err.Error()
 	if m := yamlLine.FindStringSubmatch(text); m != nil {
 		text = m[2]
@@ -90,19 +181,19 @@ func (d *decoder) syntax(err error) {
 		// The parser's text repeats the value, and an unquoted password may well start with an asterisk.
 		text = "a value that starts with * must be quoted"
 	}
-	d.problems = append(d.problems, problem{at: at, text: "not YAML: " + text})
+	d.refuse(at, "", errors.New("not YAML: "+text))
 }
 
-func (d *decoder) add(n *yaml.Node, field, format string, args ...any) {
-	d.problems = append(d.problems, problem{at: d.place(n), field: field, text: fmt.Sprintf(format, args...)})
+func (d *Reader) add(n *yaml.Node, field, format string, args ...any) {
+	d.refuse(d.place(n), field, fmt.Errorf(format, args...))
 }
 
-func (d *decoder) place(n *yaml.Node) place {
+func (d *Reader) place(n *yaml.Node) place {
 	return place{label: fmt.Sprintf("%s:%d:%d", d.file, n.Line, n.Column), line: n.Line, col: n.Column}
 }
 
 // value decodes one node. Only mappings that a struct stands for are walked into, so an alias cannot recurse for ever.
-func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
+func (d *Reader) value(n *yaml.Node, v reflect.Value, path string) {
 	d.places[path] = d.place(n)
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -135,7 +226,7 @@ func (d *decoder) value(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
+func (d *Reader) list(n *yaml.Node, v reflect.Value, path string) {
 	switch n.Kind {
 	case yaml.SequenceNode:
 		list := reflect.MakeSlice(v.Type(), len(n.Content), len(n.Content))
@@ -153,14 +244,14 @@ func (d *decoder) list(n *yaml.Node, v reflect.Value, path string) {
 }
 
 // words decodes a mapping whose keys are the user's own.
-func (d *decoder) words(n *yaml.Node, v reflect.Value, path string) {
+func (d *Reader) words(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
 		d.add(n, path, "must be a mapping (got %s)", kindName(n))
 		return
 	}
 	words := map[string]string{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, field := n.Content[i], join(path, n.Content[i].Value)
+		key, field := n.Content[i], Join(path, n.Content[i].Value)
 		if _, twice := words[key.Value]; twice {
 			d.add(key, field, "is there twice")
 		}
@@ -171,31 +262,31 @@ func (d *decoder) words(n *yaml.Node, v reflect.Value, path string) {
 	v.Set(reflect.ValueOf(words))
 }
 
-func (d *decoder) mapping(n *yaml.Node, v reflect.Value, path string) {
+func (d *Reader) mapping(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
 		d.add(n, path, "must be a mapping (got %s)", kindName(n))
 		return
 	}
-	fields := fieldsOf(v)
+	fields := Fields(v)
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, val := n.Content[i], n.Content[i+1]
 		name := key.Value
 		if seen[name] {
-			d.add(key, join(path, name), "is there twice")
+			d.add(key, Join(path, name), "is there twice")
 			continue
 		}
 		seen[name] = true
 		if f, ok := fields[name]; ok {
-			d.value(val, f, join(path, name))
+			d.value(val, f, Join(path, name))
 			continue
 		}
-		d.add(key, join(path, name), "unknown key%s", suggest(name, fields))
+		d.add(key, Join(path, name), "unknown key%s", suggest(name, fields))
 	}
 }
 
 // expand is the node's text with its variables put in.
-func (d *decoder) expand(n *yaml.Node, path string) (string, bool) {
+func (d *Reader) expand(n *yaml.Node, path string) (string, bool) {
 	if slices.Contains(verbatim, path) {
 		return n.Value, true
 	}
@@ -277,7 +368,7 @@ func wanted(t reflect.Type) string {
 	switch {
 	case t == reflect.TypeFor[time.Duration]():
 		return "a duration such as 10s"
-	case t == reflect.TypeFor[walpost.Size]():
+	case t == reflect.TypeFor[size.Bytes]():
 		return "a size such as 64MiB"
 	case t.Kind() == reflect.Bool:
 		return "true or false"
@@ -300,24 +391,38 @@ func kindName(n *yaml.Node) string {
 
 func isStruct(v reflect.Value) bool { return v.Kind() == reflect.Struct }
 
-// fieldsOf is a struct's fields by their yaml key, with those of inlined structs.
-func fieldsOf(v reflect.Value) map[string]reflect.Value {
+// Fields is a struct's fields by their yaml keys, with those of inlined structs. A struct whose fields have suffixes
+// stands for several keys, which all begin with its own.
+func Fields(v reflect.Value) map[string]reflect.Value {
 	fields := map[string]reflect.Value{}
-	for i := range v.NumField() {
-		switch tag := v.Type().Field(i).Tag.Get("yaml"); tag {
-		case "-", "":
-		case ",inline":
-			for key, f := range fieldsOf(v.Field(i)) {
-				fields[key] = f
-			}
-		default:
-			fields[tag] = v.Field(i)
-		}
-	}
+	addFields(fields, "", v)
 	return fields
 }
 
-func join(path, key string) string {
+func addFields(fields map[string]reflect.Value, prefix string, v reflect.Value) {
+	for f, value := range v.Fields() {
+		key, ok := f.Tag.Lookup("suffix")
+		if !ok {
+			key = f.Tag.Get("yaml")
+		}
+		switch {
+		case !ok && (key == "" || key == "-"):
+		case key == ",inline":
+			addFields(fields, prefix, value)
+		case isStruct(value) && hasSuffixes(value.Type()):
+			addFields(fields, prefix+key, value)
+		default:
+			fields[prefix+key] = value
+		}
+	}
+}
+
+func hasSuffixes(t reflect.Type) bool {
+	_, ok := t.Field(0).Tag.Lookup("suffix")
+	return ok
+}
+
+func Join(path, key string) string {
 	if path == "" {
 		return key
 	}

@@ -1,0 +1,97 @@
+// Package conf holds what the configuration of every stage is made of: values with a text form,
+// secrets, and what a validation finds.
+package conf
+
+import (
+	"cmp"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+)
+
+// A Problem is one thing that is wrong with a configuration.
+type Problem struct {
+	Field string // the path by the keys of walpost.yaml
+	Rule  Rule
+	Want  string // what the rule asks for: "at least 1", "one of kafka, file"
+	Value any    // what the field has, or nil if it is absent or must not be shown
+}
+
+// A Rule is what a value violates. Its text is the verb of the message.
+type Rule string
+
+const (
+	Required    Rule = "is required"
+	MustBe      Rule = "must be"
+	MustHave    Rule = "must have"
+	Contradicts Rule = "contradicts"
+	Unsupported Rule = "not supported yet"
+	Usable      Rule = "" // Want is the error of whatever tried to use the value
+)
+
+// Text is the problem without its field.
+func (p Problem) Text() string {
+	if p.Rule == Unsupported {
+		return fmt.Sprintf("%v: %s", p.Value, p.Rule)
+	}
+	text := strings.TrimSpace(string(p.Rule) + " " + p.Want)
+	switch {
+	case p.Value == nil:
+		return text
+	case reflect.TypeOf(p.Value).Kind() == reflect.String:
+		return fmt.Sprintf("%s (got %q)", text, p.Value)
+	}
+	return fmt.Sprintf("%s (got %v)", text, p.Value)
+}
+
+func (p Problem) String() string { return p.Field + ": " + p.Text() }
+
+// Problems is everything that is wrong with a configuration, in the order in which it was found. It
+// is an error that a retry cannot help.
+type Problems []Problem
+
+func (ps Problems) Error() string {
+	lines := make([]string, len(ps))
+	for i, p := range ps {
+		lines[i] = p.String()
+	}
+	return strings.Join(lines, "\n")
+}
+
+// Misconfigured is true: see package fault.
+func (Problems) Misconfigured() bool { return true }
+
+// Add adds a problem.
+func (ps *Problems) Add(field string, rule Rule, want string, value any) {
+	*ps = append(*ps, Problem{Field: field, Rule: rule, Want: want, Value: value})
+}
+
+// Try adds err, if there is one, as a problem of the field.
+func (ps *Problems) Try(field string, err error) {
+	if err != nil {
+		ps.Add(field, Usable, err.Error(), nil)
+	}
+}
+
+// OneOf adds a problem if the value is none of the words. A word that ends with "?" is known and
+// does not work yet: to accept it would promise what is not done.
+func (ps *Problems) OneOf(field, value string, words ...string) {
+	switch {
+	case slices.Contains(words, value+"?"):
+		ps.Add(field, Unsupported, "", value)
+	case !slices.Contains(words, value):
+		words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
+		ps.Add(field, MustBe, "one of "+strings.ReplaceAll(strings.Join(words, ", "), "?", ""), value)
+	}
+}
+
+// Range adds a problem if the value is below least or above most.
+func Range[T cmp.Ordered](ps *Problems, field string, value, least, most T) {
+	if value < least {
+		ps.Add(field, MustBe, fmt.Sprintf("at least %v", least), value)
+	}
+	if value > most {
+		ps.Add(field, MustBe, fmt.Sprintf("at most %v", most), value)
+	}
+}
