@@ -8,8 +8,8 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -45,8 +45,8 @@ func (r *Relay) sample(ctx context.Context) (topics map[string]sink.Traffic, fou
 			Fix: words("Set source.order_column to a column that grows with every row, such as an identity; or the server's track_commit_timestamp to on (takes a restart; it tells of later rows only)."),
 		})
 	}
-	for _, t := range tables {
-		found = append(found, s.table(ctx, t)...)
+	for i, t := range tables {
+		found = append(found, s.table(ctx, i, t)...)
 	}
 	return s.topics, found
 }
@@ -59,14 +59,15 @@ type sampler struct {
 	bad    error // the first row that gives no record
 }
 
-func (s *sampler) open(ctx context.Context) (*replication.TableReader, error) {
-	return s.relay.source.ReadTables(ctx, replication.TableOptions{Timeout: sampleTime})
+func (s *sampler) open(ctx context.Context) (*table.Reader, error) {
+	return s.relay.rows.Open(ctx, table.Options{Timeout: sampleTime})
 }
 
-func (s *sampler) table(ctx context.Context, t replication.Table) []Finding {
+// table looks at rows of the i-th table.
+func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 	name := "rows of " + t.String()
 	s.looked, s.bad = 0, nil
-	if err := s.read(ctx, replication.Selection{Table: t, Newest: sampleRows}); err != nil {
+	if err := s.read(ctx, i, table.Selection{Newest: sampleRows}); err != nil {
 		verdict := doctor.Warn // the stream does not need the right to read the table
 		if fault.NeedsPerson(err) {
 			verdict = Fail
@@ -76,8 +77,8 @@ func (s *sampler) table(ctx context.Context, t replication.Table) []Finding {
 	looked := fmt.Sprint(s.looked)
 	if s.looked == sampleRows {
 		// Those that matter most for max.message.bytes. Finding them reads the whole table, though none of its values.
-		err := s.read(ctx, replication.Selection{
-			Table: t, Newest: sampleLargest, Order: replication.Order{By: replication.BySize, Column: s.relay.cfg.Router.Payload},
+		err := s.read(ctx, i, table.Selection{
+			Newest: sampleLargest, Order: table.Order{By: table.BySize, Column: s.relay.router.Columns(t.Relation).Payload},
 		})
 		if looked += fmt.Sprintf(" and the %d largest", sampleLargest); err != nil {
 			looked = fmt.Sprintf("%d (not the largest: %v)", sampleRows, err)
@@ -96,16 +97,13 @@ func (s *sampler) table(ctx context.Context, t replication.Table) []Finding {
 }
 
 // read routes what a selection reads, on a connection of its own: one that a timeout ended reads nothing more.
-func (s *sampler) read(ctx context.Context, sel replication.Selection) error {
+func (s *sampler) read(ctx context.Context, i int, sel table.Selection) error {
 	reader, err := s.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer reader.Close()
-	if reader.Relation(sel.Table) == nil {
-		return nil
-	}
-	rows, err := reader.Select(ctx, sel)
+	rows, err := reader.Tables()[i].Select(ctx, sel)
 	if err != nil {
 		return err
 	}

@@ -22,7 +22,7 @@ func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Ex
 	if err != nil {
 		return err
 	}
-	by := explain.Config{Source: r.source, Router: r.router, OrderColumn: cfg.Source.OrderColumn}
+	by := explain.Config{From: r.rows, Router: r.router, OrderColumn: cfg.Source.OrderColumn}
 	if cfg.Stdout == nil {
 		to := cfg.sink()
 		by.Kafka = &to.Config

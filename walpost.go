@@ -29,6 +29,7 @@ import (
 	"github.com/walpost/walpost/internal/backfill"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -41,6 +42,7 @@ type Relay struct {
 	cfg      Config
 	database string
 	db       pg.Database
+	rows     table.Source
 	source   *replication.Source
 	router   *router.Router
 	started  atomic.Bool
@@ -78,7 +80,7 @@ func New(cfg Config) (*Relay, error) {
 		return nil, err
 	}
 	return &Relay{
-		cfg: cfg, database: database, db: from.Connection(), source: source, router: routes, created: time.Now(),
+		cfg: cfg, database: database, db: from.Connection(), rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: source, router: routes, created: time.Now(),
 		monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
 	}, nil
 }
@@ -160,7 +162,7 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 // tables reads the rows that are in the tables.
 func (r *Relay) tables() *backfill.Tables {
 	return &backfill.Tables{
-		Source: r.source, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: r.cfg.Logger,
+		Source: r.source, From: r.rows, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: r.cfg.Logger,
 	}
 }
 

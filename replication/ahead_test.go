@@ -10,13 +10,14 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	ipg "github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
 // ahead reads ahead to where a new reading of the table is, and returns the ids.
 func (w *world) ahead(from cdc.Position) (string, error) {
 	w.Helper()
-	r, err := w.source().ReadTables(w.Context(), TableOptions{})
+	r, err := table.Source{DB: w.cfg.Connection(), Names: w.cfg.Names()}.Open(w.Context(), table.Options{})
 	if err != nil {
 		w.Fatal(err)
 	}

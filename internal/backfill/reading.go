@@ -9,16 +9,17 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/replication"
 )
 
 // A reading reads one table after the other.
 type reading struct {
 	*Tables
-	reader   *replication.TableReader
+	reader   *table.Reader
 	spec     checkpoint.Copy
-	left     []replication.Table // the first is being read where rows is not nil
-	rows     *replication.Rows
+	left     []*table.Table // the first is being read where rows is not nil
+	rows     *table.Rows
 	ordered  string                            // name of the order in which rows come
 	streamed *rowSet                           // what the stream will give; nil where the reading is of a moment before it
 	equal    []*cdc.Relation                   // tables of which streamed says nothing
@@ -28,8 +29,8 @@ type reading struct {
 
 // unfinished is the tables that are left to read, in this order: the one that was being read comes first, because a checkpoint keeps the
 // place of one table only.
-func unfinished(c checkpoint.Copy, all []replication.Table) (left []replication.Table, err error) {
-	begun := slices.IndexFunc(all, func(t replication.Table) bool { return t.String() == c.At.Table })
+func unfinished(c checkpoint.Copy, all []*table.Table) (left []*table.Table, err error) {
+	begun := slices.IndexFunc(all, func(t *table.Table) bool { return t.String() == c.At.Table })
 	if c.At.Table != "" && begun < 0 {
 		return nil, fault.Config(fmt.Errorf("table %s is not among source.tables any more, and its %s is not finished: %d rows are published in all",
 			c.At.Table, c.Origin, c.Rows), "Put the table back under source.tables until its rows are published.")
@@ -59,30 +60,29 @@ func (r *reading) readAhead(ctx context.Context, from cdc.Position) error {
 		r.streamed = nil // what was read ahead is no proof: the stream may end before it gives these rows
 		return nil
 	}
-	for _, table := range r.reader.Tables() {
+	for _, t := range r.reader.Tables() {
 		if err == nil {
-			err = r.lookForEqual(ctx, table)
+			err = r.lookForEqual(ctx, t)
 		}
 	}
 	return err
 }
 
 // lookForEqual finds out whether a table without a key has equal rows. Which of them the stream will give cannot be told then.
-func (r *reading) lookForEqual(ctx context.Context, table replication.Table) error {
-	rel := r.reader.Relation(table)
-	if r.streamed.rows == 0 || hasKey(rel) {
+func (r *reading) lookForEqual(ctx context.Context, t *table.Table) error {
+	if r.streamed.rows == 0 || hasKey(t.Relation) {
 		return nil
 	}
-	equal, err := r.reader.HasEqual(ctx, table)
+	equal, err := t.HasEqual(ctx)
 	if equal {
-		r.equal = append(r.equal, rel)
-		r.Logger.Warn().Stringer("table", table).Msg("the table has equal rows and no primary key: its rows that were written since the slot was made come twice")
+		r.equal = append(r.equal, t.Relation)
+		r.Logger.Warn().Stringer("table", t).Msg("the table has equal rows and no primary key: its rows that were written since the slot was made come twice")
 	}
 	return err
 }
 
 // next is the next row of rows that the stream will not give.
-func (r *reading) next(rows *replication.Rows) (*cdc.Event, error) {
+func (r *reading) next(rows *table.Rows) (*cdc.Event, error) {
 	for {
 		ev, err := rows.Next()
 		if ev == nil || err != nil || r.streamed == nil || slices.Contains(r.equal, ev.Row.Relation) {
@@ -95,16 +95,14 @@ func (r *reading) next(rows *replication.Rows) (*cdc.Event, error) {
 }
 
 // selection is what spec wants of a table.
-func (r *reading) selection(ctx context.Context, table replication.Table) (replication.Selection, error) {
-	o, err := r.order(ctx, r.reader, table)
+func (r *reading) selection(ctx context.Context, t *table.Table) (table.Selection, error) {
+	o, err := r.order(ctx, r.reader, t)
 	if err != nil {
-		return replication.Selection{}, err
+		return table.Selection{}, err
 	}
-	sel := replication.Selection{
-		Table: table, Order: o, IDColumn: r.Columns(r.reader.Relation(table)).ID, Since: r.spec.Since, TimeColumn: r.TimeColumn,
-	}
-	if at := r.spec.At; at.Table == table.String() && at.Order != "" && at.Order == orderName(o) {
-		sel.After = replication.Place{Sees: at.Visible, Key: at.Key, Nth: at.Nth, ID: at.ID}
+	sel := table.Selection{Order: o, IDColumn: r.Columns(t.Relation).ID, Since: r.spec.Since, TimeColumn: r.TimeColumn}
+	if at := r.spec.At; at.Table == t.String() && at.Order != "" && at.Order == orderName(o) {
+		sel.After = table.Place{Sees: at.Visible, Key: at.Key, Nth: at.Nth, ID: at.ID}
 	}
 	return sel, nil
 }
@@ -113,13 +111,13 @@ func (r *reading) selection(ctx context.Context, table replication.Table) (repli
 func (r *reading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error) {
 	var none checkpoint.Mark
 	for len(r.left) > 0 {
-		table := r.left[0]
+		t := r.left[0]
 		if r.rows == nil {
-			sel, err := r.selection(ctx, table)
+			sel, err := r.selection(ctx, t)
 			if err != nil {
 				return nil, none, err
 			}
-			if r.rows, err = r.reader.Select(ctx, sel); err != nil {
+			if r.rows, err = t.Select(ctx, sel); err != nil {
 				return nil, none, err
 			}
 			r.ordered = orderName(sel.Order)
@@ -132,7 +130,7 @@ func (r *reading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error)
 			return nil, none, err
 		case ev == nil:
 			r.left, r.rows = r.left[1:], nil
-			return nil, checkpoint.Mark{Table: table.String()}, nil
+			return nil, checkpoint.Mark{Table: t.String()}, nil
 		}
 		if r.leaveOut != nil {
 			out, err := r.leaveOut(ev)
@@ -145,19 +143,19 @@ func (r *reading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error)
 		}
 		r.given++
 		p := r.rows.Place()
-		return ev, checkpoint.Mark{Table: table.String(), Visible: p.Sees, Order: r.ordered, Key: p.Key, Nth: p.Nth, ID: p.ID}, nil
+		return ev, checkpoint.Mark{Table: t.String(), Visible: p.Sees, Order: r.ordered, Key: p.Key, Nth: p.Nth, ID: p.ID}, nil
 	}
 	return nil, none, nil
 }
 
 // orderName tells two orders apart in a checkpoint.
-func orderName(o replication.Order) string {
+func orderName(o table.Order) string {
 	switch o.By {
-	case replication.ByCommit:
+	case table.ByCommit:
 		return "commit " + o.Column
-	case replication.ByColumn:
+	case table.ByColumn:
 		return "column " + o.Column
-	case replication.ByTransaction, replication.BySize, replication.Unordered:
+	case table.ByTransaction, table.BySize, table.Unordered:
 	}
 	return ""
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
 )
 
@@ -137,8 +137,8 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	}
 	// Where the age of a row is not known, its event may be older in Kafka too.
 	from, cuts := r.spec.Since, true
-	for _, table := range r.left {
-		known, err := r.reader.Cuts(ctx, table, from, r.TimeColumn)
+	for _, t := range r.left {
+		known, err := t.Cuts(ctx, from, r.TimeColumn)
 		if err != nil {
 			return nil, err
 		}
@@ -149,8 +149,8 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		rc.say("nothing tells how old each row is (track_commit_timestamp, or source.time_column, would): the topics are read from their beginning; " +
 			"a row whose event Kafka has deleted counts as missing")
 	}
-	each := func(again bool, table replication.Table, count func(rec *cdc.Record)) error {
-		return rc.each(ctx, r, table, again, func(rec *cdc.Record) error {
+	each := func(again bool, t *table.Table, count func(rec *cdc.Record)) error {
+		return rc.each(ctx, r, t, again, func(rec *cdc.Record) error {
 			if err := rc.tail(ctx, tails, rec.Topic, from); err != nil {
 				return err
 			}
@@ -160,14 +160,14 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	}
 	resumed := r.spec.Rows > 0 || len(r.spec.Finished) > 0
 	if resumed { // the records of rows that an earlier reading has dealt with must not pass for equal rows that it has not come to
-		for _, table := range r.reader.Tables() {
-			if err := each(true, table, known.row); err != nil {
+		for _, t := range r.reader.Tables() {
+			if err := each(true, t, known.row); err != nil {
 				return nil, err
 			}
 		}
 	}
-	for _, table := range r.left {
-		if err := each(false, table, func(rec *cdc.Record) {
+	for _, t := range r.left {
+		if err := each(false, t, func(rec *cdc.Record) {
 			if !resumed {
 				known.row(rec)
 			}
@@ -218,12 +218,12 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 // compare decides by what rows are compared with what is in Kafka.
 func (rc *recovery) compare(ctx context.Context, r *reading) (*comparison, error) {
 	all := r.reader.Tables()
-	unique := len(all) == 1 && isUnique(r.reader.Relation(all[0]), r.Columns)
-	timed := r.Columns(r.reader.Relation(all[0])).Timestamp != ""
+	unique := len(all) == 1 && isUnique(all[0].Relation, r.Columns)
+	timed := r.Columns(all[0].Relation).Timestamp != ""
 	if !timed && !unique {
 		timed = true
-		for _, table := range all {
-			known, err := r.reader.Timed(ctx, table, r.spec.Since)
+		for _, t := range all {
+			known, err := t.Timed(ctx, r.spec.Since)
 			if err != nil {
 				return nil, err
 			}
@@ -245,15 +245,15 @@ func isUnique(rel *cdc.Relation, columns func(*cdc.Relation) router.Columns) boo
 }
 
 // each routes the rows of a table that may be in the gap: those that are left, or again those that an earlier call has published.
-func (rc *recovery) each(ctx context.Context, r *reading, table replication.Table, again bool, do func(rec *cdc.Record) error) error {
-	sel, err := r.selection(ctx, table)
+func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again bool, do func(rec *cdc.Record) error) error {
+	sel, err := r.selection(ctx, t)
 	if err != nil {
 		return err
 	}
 	if again {
-		sel.After = replication.Place{}
+		sel.After = table.Place{}
 	}
-	rows, err := r.reader.Select(ctx, sel)
+	rows, err := t.Select(ctx, sel)
 	if err != nil {
 		return err
 	}
@@ -320,27 +320,30 @@ func idOf(rec *cdc.Record) []byte {
 func (rc *recovery) gone(ctx context.Context, r *reading) error {
 	column := r.OrderColumn
 	// As it is now, not as of the slot: the sequence knows no snapshot.
-	now, err := r.Source.ReadTables(ctx, replication.TableOptions{})
+	now, err := r.From.Open(ctx, table.Options{})
 	if err != nil {
 		return err
 	}
 	defer now.Close()
-	for _, table := range r.left {
-		if column == "" {
-			rc.say("rows of %s that were deleted since are lost to Kafka, and nothing tells how many (source.order_column, an identity, would)", table)
+	for _, t := range now.Tables() {
+		if !slices.ContainsFunc(r.left, func(left *table.Table) bool { return left.Table == t.Table }) {
 			continue
 		}
-		holes, known, err := now.Holes(ctx, table, column, r.spec.Since, r.TimeColumn)
+		if column == "" {
+			rc.say("rows of %s that were deleted since are lost to Kafka, and nothing tells how many (source.order_column, an identity, would)", t)
+			continue
+		}
+		holes, known, err := t.Holes(ctx, column, r.spec.Since, r.TimeColumn)
 		switch {
 		case err != nil:
 			return err
 		case !known:
-			rc.say("rows of %s that were deleted since are lost to Kafka; how many cannot be told by %s", table, column)
+			rc.say("rows of %s that were deleted since are lost to Kafka; how many cannot be told by %s", t, column)
 		case holes == 0:
-			rc.say("no row of %s is gone: %s has no holes", table, column)
+			rc.say("no row of %s is gone: %s has no holes", t, column)
 		default:
 			rc.say("%d numbers of %s in %s have no row any more: so many rows at most were deleted, and are lost to Kafka where they were not published (a number that was rolled back is a hole too)",
-				holes, column, table)
+				holes, column, t)
 		}
 	}
 	return nil

@@ -11,6 +11,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -18,7 +19,8 @@ import (
 
 // Tables reads the rows of the tables, for package relay.
 type Tables struct {
-	Source *replication.Source
+	Source *replication.Source // opens sessions, and reads ahead of the slot
+	From   table.Source
 	// Columns says which columns of a table the event id and the key come from.
 	Columns func(rel *cdc.Relation) router.Columns
 	// OrderColumn orders rows, and TimeColumn leaves out rows that are too old, if the server keeps no commit times.
@@ -32,13 +34,13 @@ type Tables struct {
 
 // Check returns what keeps the tables from being read in an order.
 func (t *Tables) Check(ctx context.Context) error {
-	reader, err := t.Source.ReadTables(ctx, replication.TableOptions{})
+	reader, err := t.From.Open(ctx, table.Options{})
 	if err != nil {
 		return err
 	}
 	defer reader.Close()
-	for _, table := range reader.Tables() {
-		if _, err := t.order(ctx, reader, table); err != nil {
+	for _, from := range reader.Tables() {
+		if _, err := t.order(ctx, reader, from); err != nil {
 			return err
 		}
 	}
@@ -47,16 +49,16 @@ func (t *Tables) Check(ctx context.Context) error {
 
 // order returns how a table's rows are ordered: by the commit times that the server keeps, else by the order column. It is an error
 // if neither places every row, unless any order will do.
-func (t *Tables) order(ctx context.Context, reader *replication.TableReader, table replication.Table) (replication.Order, error) {
+func (t *Tables) order(ctx context.Context, reader *table.Reader, from *table.Table) (table.Order, error) {
 	column := t.OrderColumn
-	o := replication.Order{By: replication.Unordered}
+	o := table.Order{By: table.Unordered}
 	switch {
 	case reader.KeepsCommitTimes():
-		o = replication.Order{By: replication.ByCommit, Column: column}
+		o = table.Order{By: table.ByCommit, Column: column}
 	case column != "":
-		o = replication.Order{By: replication.ByColumn, Column: column}
+		o = table.Order{By: table.ByColumn, Column: column}
 	}
-	unplaced, err := reader.Unplaced(ctx, table, o, t.Columns(reader.Relation(table)).Key)
+	unplaced, err := from.Unplaced(ctx, o, t.Columns(from.Relation).Key)
 	switch {
 	case err != nil:
 		return o, err
@@ -70,10 +72,10 @@ func (t *Tables) order(ctx context.Context, reader *replication.TableReader, tab
 		if reader.KeepsCommitTimes() {
 			kept = "on"
 		}
-		return o, fault.Config(fmt.Errorf("the order of %s in %s cannot be told: source.order_column %s, and track_commit_timestamp is %s", unplaced, table, is, kept),
+		return o, fault.Config(fmt.Errorf("the order of %s in %s cannot be told: source.order_column %s, and track_commit_timestamp is %s", unplaced, from, is, kept),
 			"Set source.order_column to a column that grows with every row and is never NULL, such as an identity. Or add --unordered, where events of one key may come in any order.")
-	case o.By == replication.ByColumn: // its NULLs would be in the way of going on behind a row
-		return replication.Order{By: replication.Unordered}, nil
+	case o.By == table.ByColumn: // its NULLs would be in the way of going on behind a row
+		return table.Order{By: table.Unordered}, nil
 	}
 	return o, nil
 }
@@ -91,7 +93,7 @@ func (t *Tables) Open(ctx context.Context, replaceLost bool) (relay.Session, err
 func (t *Tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy) (relay.Rows, error) {
 	session := sess.(*replication.Session) // Open's, or that of the relay's source
 	snapshot := session.Snapshot()
-	reader, err := t.Source.ReadTables(ctx, replication.TableOptions{Snapshot: snapshot})
+	reader, err := t.From.Open(ctx, table.Options{Snapshot: snapshot})
 	session.FreeSnapshot()
 	if err != nil {
 		if snapshot != "" && !fault.Misconfigured(err) {

@@ -11,7 +11,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
 )
@@ -29,7 +29,7 @@ type Options struct {
 
 // Config is what rows are explained by.
 type Config struct {
-	Source      *replication.Source
+	From        table.Source
 	Router      *router.Router
 	OrderColumn string        // orders the newest rows; "" orders them by transaction
 	Kafka       *kafka.Config // nil if the records do not go to Kafka
@@ -59,7 +59,7 @@ var ErrNoRow = errors.New("there is no such row")
 
 // Explain routes the rows that opts ask for, and hands each Explanation to show, valid during the call. It changes nothing.
 func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanation) error) error {
-	reader, err := cfg.Source.ReadTables(ctx, replication.TableOptions{Timeout: 30 * time.Second})
+	reader, err := cfg.From.Open(ctx, table.Options{Timeout: 30 * time.Second})
 	if err != nil {
 		return err
 	}
@@ -68,8 +68,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 		return fault.Config(fmt.Errorf("%d tables are configured", n), "Say which one: --table schema.table.")
 	}
 	e := explainer{Config: cfg, opts: opts, table: reader.Tables()[0]}
-	e.relation = reader.Relation(e.table)
-	e.columns = cfg.Router.Columns(e.relation)
+	e.columns = cfg.Router.Columns(e.table.Relation)
 	cfg.Router.SetRunID("(kept in the checkpoint)")
 	if opts.Partitions == 0 && !opts.NoKafka && cfg.Kafka != nil {
 		if e.brokers, err = kafka.NewAsker(*cfg.Kafka); err != nil {
@@ -77,13 +76,13 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 		}
 		defer e.brokers.Close()
 	}
-	rows, err := e.rows(ctx, reader)
+	rows, err := e.rows(ctx)
 	if err != nil {
 		return err
 	}
 	for n := 0; ; n++ {
 		ev, err := rows.Next()
-		if bad := replication.BadValue(err); bad != nil && opts.JSON != nil {
+		if bad := table.BadValue(err); bad != nil && opts.JSON != nil {
 			return fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
 		} else if bad != nil {
 			return fmt.Errorf("%w in %s: %w", ErrNoRow, e.table, bad)
@@ -114,33 +113,32 @@ const storedRow = "If run is halted by this row, an UPDATE or DELETE of it chang
 
 type explainer struct {
 	Config
-	opts     Options
-	brokers  *kafka.Asker // nil if they are not asked
-	table    replication.Table
-	relation *cdc.Relation
-	columns  router.Columns
+	opts    Options
+	brokers *kafka.Asker // nil if they are not asked
+	table   *table.Table
+	columns router.Columns
 }
 
-func (e *explainer) rows(ctx context.Context, reader *replication.TableReader) (*replication.Rows, error) {
+func (e *explainer) rows(ctx context.Context) (*table.Rows, error) {
 	if e.opts.JSON != nil {
-		rows, err := reader.FromJSON(ctx, e.table, e.opts.JSON)
-		if bad := replication.BadValue(err); bad != nil {
+		rows, err := e.table.FromJSON(ctx, e.opts.JSON)
+		if bad := table.BadValue(err); bad != nil {
 			return nil, fault.Config(fmt.Errorf("the row does not fit table %s: %w", e.table, bad), "")
 		}
 		return rows, err
 	}
-	sel := replication.Selection{Table: e.table, Newest: e.opts.Last}
+	sel := table.Selection{Newest: e.opts.Last}
 	if e.opts.Last > 0 {
 		// An ordering column has an index as a rule; the other one costs a look at every row.
-		sel.Order = replication.Order{By: replication.ByTransaction}
+		sel.Order = table.Order{By: table.ByTransaction}
 		if e.OrderColumn != "" {
-			sel.Order = replication.Order{By: replication.ByColumn, Column: e.OrderColumn}
+			sel.Order = table.Order{By: table.ByColumn, Column: e.OrderColumn}
 		}
 	} else {
 		sel.IDColumn, sel.ID = e.columns.ID, &e.opts.ID
 	}
-	rows, err := reader.Select(ctx, sel)
-	if bad := replication.BadValue(err); bad != nil {
+	rows, err := e.table.Select(ctx, sel)
+	if bad := table.BadValue(err); bad != nil {
 		return nil, fmt.Errorf("%w in %s: %w", ErrNoRow, e.table, bad)
 	}
 	return rows, err
@@ -148,10 +146,10 @@ func (e *explainer) rows(ctx context.Context, reader *replication.TableReader) (
 
 func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool) *Explanation {
 	x := &Explanation{Table: e.table.String(), Partition: -1}
-	if i := e.relation.Index(e.columns.ID); i >= 0 {
+	if i := e.table.Relation.Index(e.columns.ID); i >= 0 {
 		x.EventID = string(ev.Row.Values[i].Bytes)
 	}
-	for i, c := range e.relation.Columns {
+	for i, c := range e.table.Relation.Columns {
 		if e.opts.JSON != nil && c.NotNull && ev.Row.Values[i].Bytes == nil {
 			x.Problem, x.Column = fmt.Sprintf("an INSERT of it is refused: column %s is NOT NULL", c.Name), c.Name
 			x.Hint = "Give the column a value in the row."
@@ -175,7 +173,7 @@ func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool
 }
 
 func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
-	if i := e.relation.Index(e.columns.Timestamp); i >= 0 && ev.Row.Values[i].Bytes != nil {
+	if i := e.table.Relation.Index(e.columns.Timestamp); i >= 0 && ev.Row.Values[i].Bytes != nil {
 		return "column " + e.columns.Timestamp + ", by router.table.field.event.timestamp"
 	}
 	switch {

@@ -1,4 +1,5 @@
-package replication
+// Package table reads rows of the outbox tables over SQL, for whoever publishes, explains or checks them.
+package table
 
 import (
 	"context"
@@ -14,48 +15,58 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// A TableReader reads rows of the configured tables over SQL, as the inserts that the stream would have given for them: the
-// same relation with its catalog fields, the same text of each value. All that it reads is of one snapshot of the database,
-// which it holds until Close: that keeps VACUUM from what was deleted since. It is used by one goroutine at a time.
-type TableReader struct {
-	cfg     *Config
+// A Source says where rows are read. Its publication tells which columns of a row the stream has.
+type Source struct {
+	DB    pg.Database
+	Names pg.Names
+}
+
+// A Reader reads rows of the tables as the inserts that the stream would have given for them: the same relation with its catalog
+// fields, the same text of each value. All that it reads is of one snapshot of the database, which it holds until Close. VACUUM
+// cannot remove what was deleted since then. It is used by one goroutine at a time.
+type Reader struct {
 	conn    *pgconn.PgConn
-	tables  []readTable
+	tables  []*Table
 	commits bool   // the server keeps commit timestamps (track_commit_timestamp)
 	sees    string // what the snapshot sees, as pg_current_snapshot prints it
 	xmax    string // the first full transaction id that it does not
 	at      pg.LSN // a position behind every transaction that it sees
 }
 
-type readTable struct {
-	Table
-	relation    *cdc.Relation
+// A Table is one of the tables that a Reader reads.
+type Table struct {
+	pg.Table
+	// Relation is the table as the stream has it: the published columns, in their order.
+	Relation    *cdc.Relation
 	partitioned bool
+	reader      *Reader
 }
 
-// TableOptions say how a TableReader reads.
-type TableOptions struct {
+// Options say how a Reader reads.
+type Options struct {
 	// Snapshot is one that was exported on another connection; empty for the present state.
 	Snapshot string
 	// Timeout bounds each statement; 0 is no bound.
 	Timeout time.Duration
 }
 
-// ReadTables opens a TableReader on a connection of its own. It wants the tables to be there and the role to have the right to
-// select from them, and nothing of the slot or the publication.
-func (s *Source) ReadTables(ctx context.Context, opts TableOptions) (*TableReader, error) {
-	r := &TableReader{cfg: &s.cfg}
-	f := &pg.Facts{}
-	version := 0
-	err := s.beside(ctx, func(sql *pgconn.PgConn) (err error) {
-		if version, err = pg.ServerVersion(ctx, sql); err != nil {
-			return err
-		}
-		return s.cfg.Names().DescribePublished(ctx, sql, f)
-	})
+// Open opens a Reader on a connection of its own. The tables must exist, and the role must have the right to select from them.
+// Neither the slot nor the publication need exist.
+func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
+	sql, err := s.DB.ConnectSQL(ctx)
 	if err != nil {
 		return nil, err
 	}
+	defer pg.Close(sql)
+	version, err := pg.ServerVersion(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	f := &pg.Facts{}
+	if err := s.Names.DescribePublished(ctx, sql, f); err != nil {
+		return nil, err
+	}
+	r := &Reader{}
 	for i := range f.Tables {
 		t := &f.Tables[i]
 		if !t.Exists() {
@@ -65,10 +76,9 @@ func (s *Source) ReadTables(ctx context.Context, opts TableOptions) (*TableReade
 			return nil, fault.WithHint(fmt.Errorf("table %s: the role has no right to read it", t.Table),
 				fmt.Sprintf("GRANT SELECT ON %s TO …; (streaming does not need that right, reading the table does)", t.Table.SQL()))
 		}
-		rt := readTable{Table: t.Table, partitioned: t.Kind == "p", relation: t.Streamed(f.Publication, version)}
-		r.tables = append(r.tables, rt)
+		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), reader: r})
 	}
-	if err := r.open(ctx, opts, version); err != nil {
+	if err := r.open(ctx, s.DB, opts, version); err != nil {
 		return nil, err
 	}
 	return r, nil
@@ -76,8 +86,8 @@ func (s *Source) ReadTables(ctx context.Context, opts TableOptions) (*TableReade
 
 // open connects and begins the transaction. The connection is set up as the stream's is, search path included: what a regclass
 // column prints depends on it.
-func (r *TableReader) open(ctx context.Context, opts TableOptions, version int) error {
-	cc, err := r.cfg.Connection().Config()
+func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version int) error {
+	cc, err := db.Config()
 	if err != nil {
 		return err
 	}
@@ -115,42 +125,19 @@ func (r *TableReader) open(ctx context.Context, opts TableOptions, version int) 
 }
 
 // Close frees the snapshot and the connection.
-func (r *TableReader) Close() { pg.Close(r.conn) }
+func (r *Reader) Close() { pg.Close(r.conn) }
 
 // KeepsCommitTimes says whether the server keeps the commit times of transactions (track_commit_timestamp).
-func (r *TableReader) KeepsCommitTimes() bool { return r.commits }
+func (r *Reader) KeepsCommitTimes() bool { return r.commits }
 
 // Position is behind the commit of every transaction whose rows are read.
-func (r *TableReader) Position() cdc.Position { return cdc.Position(r.at) }
+func (r *Reader) Position() cdc.Position { return cdc.Position(r.at) }
 
-// Tables are the tables that can be read, in the configuration's order.
-func (r *TableReader) Tables() []Table {
-	all := make([]Table, len(r.tables))
-	for i, t := range r.tables {
-		all[i] = t.Table
-	}
-	return all
-}
-
-// Relation is the table's relation as rows have it, nil where it is none of the configured tables.
-func (r *TableReader) Relation(t Table) *cdc.Relation {
-	if found := r.table(t); found != nil {
-		return found.relation
-	}
-	return nil
-}
-
-func (r *TableReader) table(t Table) *readTable {
-	for i := range r.tables {
-		if r.tables[i].Table == t {
-			return &r.tables[i]
-		}
-	}
-	return nil
-}
+// Tables are the tables, in the configuration's order.
+func (r *Reader) Tables() []*Table { return r.tables }
 
 // from is the table in a FROM clause, as t. Rows of child tables (inheritance) are not published under the parent's name.
-func (t *readTable) from() string {
+func (t *Table) from() string {
 	if t.partitioned {
 		return t.SQL() + " t"
 	}
@@ -158,10 +145,10 @@ func (t *readTable) from() string {
 }
 
 // columns is the select list of the relation's columns.
-func (t *readTable) columns() string {
-	names := make([]string, len(t.relation.Columns))
-	for i := range t.relation.Columns {
-		names[i] = "t." + pg.QuoteIdent(t.relation.Columns[i].Name)
+func (t *Table) columns() string {
+	names := make([]string, len(t.Relation.Columns))
+	for i := range t.Relation.Columns {
+		names[i] = "t." + pg.QuoteIdent(t.Relation.Columns[i].Name)
 	}
 	return strings.Join(names, ", ")
 }
@@ -171,8 +158,8 @@ func micros(timestamptz string) string {
 	return "(extract(epoch FROM " + timestamptz + ") * 1000000)::bigint"
 }
 
-func (r *TableReader) commitTime() string {
-	if !r.commits {
+func (t *Table) commitTime() string {
+	if !t.reader.commits {
 		return "NULL::bigint"
 	}
 	return micros("pg_xact_commit_timestamp(t.xmin)")
@@ -184,7 +171,7 @@ type Rows struct {
 	result *pgconn.MultiResultReader
 	event  cdc.Event
 	values []cdc.Value
-	table  *readTable
+	table  *Table
 	hint   func(err error) error // adds what is known of an error of the statement; nil for nothing
 
 	// CommitKnown says that the newest event's time is its transaction's commit time; otherwise it is the time of reading.
@@ -206,10 +193,10 @@ func (r *Rows) Place() Place { return r.place }
 
 // query runs a statement that gives the relation's columns, then the commit time in microseconds, the key, the id, and whether the row is
 // one of those that skip counts.
-func (r *TableReader) query(ctx context.Context, t *readTable, step, sql string, hint func(error) error) (*Rows, error) {
-	rows := &Rows{step: step, table: t, hint: hint, values: make([]cdc.Value, len(t.relation.Columns))}
-	rows.place.Sees = r.sees
-	rows.result = r.conn.Exec(ctx, sql)
+func (t *Table) query(ctx context.Context, step, sql string, hint func(error) error) (*Rows, error) {
+	rows := &Rows{step: step, table: t, hint: hint, values: make([]cdc.Value, len(t.Relation.Columns))}
+	rows.place.Sees = t.reader.sees
+	rows.result = t.reader.conn.Exec(ctx, sql)
 	if !rows.result.NextResult() {
 		return nil, rows.end()
 	}
@@ -247,7 +234,7 @@ func (r *Rows) Next() (*cdc.Event, error) {
 		for i := range r.values {
 			r.values[i] = cdc.Value{Bytes: got[i]}
 		}
-		r.event = cdc.Event{Kind: cdc.Insert, Time: at, Row: cdc.Row{Relation: r.table.relation, Values: r.values}}
+		r.event = cdc.Event{Kind: cdc.Insert, Time: at, Row: cdc.Row{Relation: r.table.Relation, Values: r.values}}
 		return &r.event, nil
 	}
 	if _, err := reader.Close(); err != nil {

@@ -1,4 +1,4 @@
-package replication
+package table
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -41,13 +40,8 @@ func TestATableGivesWhatTheStreamGave(t *testing.T) {
 					"CREATE TABLE outbox_rest PARTITION OF outbox DEFAULT")
 			}
 			w.exec("ALTER DATABASE "+w.value("SELECT current_database()")+" SET DateStyle = 'German'", "ALTER DATABASE "+w.value("SELECT current_database()")+" SET bytea_output = 'escape'")
-			w.cfg.WantCatalog = true
-			w.cfg.Needs = nil
-			s := w.mustOpen(w.source(), true)
+			s := w.stream()
 			w.exec(everyRow)
-			if err := s.Start(t.Context(), s.Identity().SlotFound.Confirmed); err != nil {
-				t.Fatal(err)
-			}
 			type got struct {
 				rel  *cdc.Relation
 				vals []string
@@ -73,12 +67,12 @@ func TestATableGivesWhatTheStreamGave(t *testing.T) {
 					streamed = append(streamed, show(ev))
 				}
 			}
-			r, err := w.source().ReadTables(t.Context(), TableOptions{})
+			r, err := w.source().Open(t.Context(), Options{})
 			if err != nil {
 				t.Fatal(err)
 			}
 			defer r.Close()
-			rows, err := r.Select(t.Context(), Selection{Table: r.Tables()[0], Order: Order{By: ByColumn, Column: "id"}})
+			rows, err := r.Tables()[0].Select(t.Context(), Selection{Order: Order{By: ByColumn, Column: "id"}})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -117,13 +111,12 @@ func TestATableGivesWhatTheStreamGave(t *testing.T) {
 // order reads the rows' ids in an order.
 func (w *world) order(sel Selection) string {
 	w.Helper()
-	r, err := w.source().ReadTables(w.Context(), TableOptions{})
+	r, err := w.source().Open(w.Context(), Options{})
 	if err != nil {
 		w.Fatal(err)
 	}
 	defer r.Close()
-	sel.Table = r.Tables()[0]
-	rows, err := r.Select(w.Context(), sel)
+	rows, err := r.Tables()[0].Select(w.Context(), sel)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -191,19 +184,19 @@ func TestATableThatCannotBeReadSaysWhatToDo(t *testing.T) {
 	pg := testenv.Postgres(t, "15")
 	w := newWorld(t, pg)
 	read := func() error {
-		r, err := w.source().ReadTables(t.Context(), TableOptions{})
+		r, err := w.source().Open(t.Context(), Options{})
 		if err == nil {
 			r.Close()
 		}
 		return err
 	}
-	wantFault(t, read(), "config", "table public.outbox does not exist", "walpost setup")
-	w.exec(outboxTable, "CREATE ROLE "+w.cfg.Slot+"_r LOGIN")
-	t.Cleanup(func() { pg.Exec(t, pg.DSN("postgres"), "DROP ROLE "+w.cfg.Slot+"_r") })
-	w.cfg.DSN = strings.Replace(w.dsn, "postgres@", w.cfg.Slot+"_r@", 1)
-	wantFault(t, read(), "fail", "no right to read it", `GRANT SELECT ON "public"."outbox"`)
-	w.cfg.DSN = w.dsn
-	r, err := w.source().ReadTables(t.Context(), TableOptions{Snapshot: "00000003-0000001B-1"})
+	wantFault(t, read(), true, "table public.outbox does not exist", "walpost setup")
+	w.exec(outboxTable, "CREATE ROLE "+w.name+"_r LOGIN")
+	t.Cleanup(func() { pg.Exec(t, pg.DSN("postgres"), "DROP ROLE "+w.name+"_r") })
+	w.db.DSN = strings.Replace(w.dsn, "postgres@", w.name+"_r@", 1)
+	wantFault(t, read(), false, "no right to read it", `GRANT SELECT ON "public"."outbox"`)
+	w.db.DSN = w.dsn
+	r, err := w.source().Open(t.Context(), Options{Snapshot: "00000003-0000001B-1"})
 	if err == nil {
 		r.Close()
 	}
@@ -216,12 +209,12 @@ func TestATableThatCannotBeReadSaysWhatToDo(t *testing.T) {
 func TestATableIsReadRowByRow(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, "15"), outboxTable,
 		"INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', g::text, 'made', jsonb_build_object('x', repeat('x', 10000)) FROM generate_series(1, 20000) g")
-	r, err := w.source().ReadTables(t.Context(), TableOptions{})
+	r, err := w.source().Open(t.Context(), Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	rows, err := r.Select(t.Context(), Selection{Table: r.Tables()[0]})
+	rows, err := r.Tables()[0].Select(t.Context(), Selection{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -244,11 +237,4 @@ func heap() int64 {
 	var m runtime.MemStats
 	runtime.ReadMemStats(&m)
 	return int64(m.HeapAlloc)
-}
-
-func wantFault(t *testing.T, err error, behaves, text, hint string) {
-	t.Helper()
-	if err == nil || behaviourOf(err) != behaves || !strings.Contains(err.Error(), text) || !strings.Contains(fault.Hint(err), hint) {
-		t.Errorf("%s: %v\nhint: %s\nmust be %s: %s\nhint: %s", behaviourOf(err), err, fault.Hint(err), behaves, text, hint)
-	}
 }

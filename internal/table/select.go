@@ -1,4 +1,4 @@
-package replication
+package table
 
 import (
 	"cmp"
@@ -42,7 +42,6 @@ const (
 
 // A Selection is which rows of a table are read, and in which order.
 type Selection struct {
-	Table  Table
 	Order  Order
 	Newest int // only so many, from the end of the order; 0 is all
 
@@ -62,11 +61,7 @@ type Selection struct {
 }
 
 // Select reads what sel says. The rows must be read to their end, or the reader closed.
-func (r *TableReader) Select(ctx context.Context, sel Selection) (*Rows, error) {
-	t := r.table(sel.Table)
-	if t == nil {
-		return nil, fmt.Errorf("table %s is not among source.tables", sel.Table)
-	}
+func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 	var where []string
 	id := "NULL"
 	if sel.IDColumn != "" {
@@ -79,22 +74,22 @@ func (r *TableReader) Select(ctx context.Context, sel Selection) (*Rows, error) 
 			where = append(where, c+" = "+pg.QuoteLiteral(*sel.ID))
 		}
 	}
-	if since, err := r.since(t, &sel); err != nil {
+	if since, err := t.since(&sel); err != nil {
 		return nil, err
 	} else if since != "" {
 		where = append(where, since)
 	}
-	keys, key, err := r.sortKeys(t, sel.Order)
+	keys, key, err := t.sortKeys(sel.Order)
 	if err != nil {
 		return nil, err
 	}
 	skip, skippable := 0, "false"
 	if sel.After.Nth > 0 {
 		var done string
-		if done, skippable, err = r.after(t, &sel); err != nil {
+		if done, skippable, err = t.after(&sel); err != nil {
 			return nil, err
 		}
-		if skip, err = r.skip(ctx, t, skippable, id, keys, sel.After); err != nil {
+		if skip, err = t.skip(ctx, skippable, id, keys, sel.After); err != nil {
 			return nil, err
 		}
 		if sel.Order.By == ByCommit && sel.After.Key != "" && skip == 0 {
@@ -103,7 +98,7 @@ func (r *TableReader) Select(ctx context.Context, sel Selection) (*Rows, error) 
 		}
 		where = append(where, "("+done+") IS NOT TRUE")
 	}
-	sql := "SELECT " + strings.Join([]string{t.columns(), r.commitTime(), key, id, skippable}, ", ") + " FROM " + t.from()
+	sql := "SELECT " + strings.Join([]string{t.columns(), t.commitTime(), key, id, skippable}, ", ") + " FROM " + t.from()
 	if len(where) > 0 {
 		sql += " WHERE " + strings.Join(where, " AND ")
 	}
@@ -119,16 +114,16 @@ func (r *TableReader) Select(ctx context.Context, sel Selection) (*Rows, error) 
 	if sel.Newest > 0 {
 		sql += fmt.Sprintf(" LIMIT %d", sel.Newest)
 	}
-	rows, err := r.query(ctx, t, "read table "+t.String(), sql, nil)
+	rows, err := t.query(ctx, "read table "+t.String(), sql, nil)
 	if err == nil {
 		rows.skip = skip
 	}
 	return rows, err
 }
 
-func (t *readTable) column(name string) (string, error) {
-	if t.relation.Index(name) < 0 {
-		return "", noColumn(t, name)
+func (t *Table) column(name string) (string, error) {
+	if t.Relation.Index(name) < 0 {
+		return "", fault.Config(fmt.Errorf("table %s has no published column %q", t, name), "")
 	}
 	return "t." + pg.QuoteIdent(name), nil
 }
@@ -136,13 +131,13 @@ func (t *readTable) column(name string) (string, error) {
 const commitTimestamp = "pg_xact_commit_timestamp(t.xmin)"
 
 // since is the condition of Selection.Since, "" for none.
-func (r *TableReader) since(t *readTable, sel *Selection) (string, error) {
+func (t *Table) since(sel *Selection) (string, error) {
 	if sel.Since.IsZero() {
 		return "", nil
 	}
 	at := pg.QuoteLiteral(sel.Since.UTC().Format("2006-01-02 15:04:05.999999")+"+00") + "::timestamptz"
 	switch {
-	case r.commits:
+	case t.reader.commits:
 		// A row without a commit time is from before the server kept them. That may be after Since only where it kept none then.
 		return fmt.Sprintf("(%s >= %s OR %s IS NULL AND NOT EXISTS (SELECT FROM %s WHERE %s < %s))", commitTimestamp, at, commitTimestamp,
 			t.from(), commitTimestamp, at), nil
@@ -155,12 +150,12 @@ func (r *TableReader) since(t *readTable, sel *Selection) (string, error) {
 
 // after is the conditions of Selection.After: for rows that come before its key and were seen as they are, and for those with that key.
 // To be seen is asked by the transaction that wrote the row: one that was changed since has another.
-func (r *TableReader) after(t *readTable, sel *Selection) (done, same string, err error) {
+func (t *Table) after(sel *Selection) (done, same string, err error) {
 	// The full transaction id is the largest that is not beyond the snapshot and ends in xmin. It is the true one where the row is not older
 	// than 2^32 transactions. Ids below 3 are older than any.
 	xmin := "t.xmin::text::bigint"
 	seen := fmt.Sprintf("(%s < 3 OR pg_visible_in_snapshot(greatest(%s - ((%s - %s) & 4294967295), 3)::text::xid8, %s::pg_snapshot))",
-		xmin, r.xmax, r.xmax, xmin, pg.QuoteLiteral(sel.After.Sees))
+		xmin, t.reader.xmax, t.reader.xmax, xmin, pg.QuoteLiteral(sel.After.Sees))
 	var less, equal string
 	switch sel.Order.By {
 	case ByCommit:
@@ -186,8 +181,8 @@ func (r *TableReader) after(t *readTable, sel *Selection) (done, same string, er
 }
 
 // skip is how many rows of After's key are to be left out: all up to it, where it is still where it was.
-func (r *TableReader) skip(ctx context.Context, t *readTable, same, id string, keys []string, after Place) (int, error) {
-	at, err := pg.Rows[struct{ ID *string }](ctx, r.conn, "find where the reading of "+t.String()+" was", fmt.Sprintf(
+func (t *Table) skip(ctx context.Context, same, id string, keys []string, after Place) (int, error) {
+	at, err := pg.Rows[struct{ ID *string }](ctx, t.reader.conn, "find where the reading of "+t.String()+" was", fmt.Sprintf(
 		"SELECT %s AS id FROM %s WHERE %s ORDER BY %s OFFSET %d LIMIT 1", id, t.from(), same, strings.Join(keys, ", "), after.Nth-1))
 	if err != nil {
 		return 0, err
@@ -199,14 +194,14 @@ func (r *TableReader) skip(ctx context.Context, t *readTable, same, id string, k
 }
 
 // sortKeys are the terms of ORDER BY, and the expression of what After compares.
-func (r *TableReader) sortKeys(t *readTable, o Order) (keys []string, key string, err error) {
+func (t *Table) sortKeys(o Order) (keys []string, key string, err error) {
 	written := []string{"t.cmin::text::bigint ASC", "t.ctid ASC"}
 	if t.partitioned { // places of two partitions say nothing about each other
 		written = []string{"t.cmin::text::bigint ASC", "t.tableoid ASC", "t.ctid ASC"}
 	}
 	switch o.By {
 	case ByCommit:
-		if !r.commits {
+		if !t.reader.commits {
 			return nil, "", errors.New("the server keeps no commit times (track_commit_timestamp is off)")
 		}
 		keys = []string{commitTimestamp + " ASC NULLS FIRST"}
@@ -251,17 +246,9 @@ func reverse(term string) string {
 	return term
 }
 
-func noColumn(t *readTable, column string) error {
-	return fault.Config(fmt.Errorf("table %s has no published column %q", t, column), "")
-}
-
 // Unplaced says which of a table's rows an order does not place, as a person reads it; "" where it places all of them. Of rows with the same
 // value in the column key alone it asks in which order one statement wrote them, which no commit time tells: "" asks of all.
-func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order, key string) (string, error) {
-	t := r.table(table)
-	if t == nil {
-		return "", fmt.Errorf("table %s is not among source.tables", table)
-	}
+func (t *Table) Unplaced(ctx context.Context, o Order, key string) (string, error) {
 	type check struct{ query, text string }
 	var checks []check
 	switch {
@@ -290,7 +277,7 @@ func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order, key st
 		return "rows", nil
 	}
 	for _, c := range checks {
-		found, err := pg.Row[struct{ Found bool }](ctx, r.conn, "look at the order of "+t.String(), "SELECT EXISTS ("+c.query+") AS found")
+		found, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look at the order of "+t.String(), "SELECT EXISTS ("+c.query+") AS found")
 		if err != nil {
 			return "", err
 		}
@@ -302,52 +289,40 @@ func (r *TableReader) Unplaced(ctx context.Context, table Table, o Order, key st
 }
 
 // HasEqual says whether two rows of the table are equal in all columns that are published.
-func (r *TableReader) HasEqual(ctx context.Context, table Table) (bool, error) {
-	t := r.table(table)
-	if t == nil {
-		return false, fmt.Errorf("table %s is not among source.tables", table)
-	}
-	found, err := pg.Row[struct{ Found bool }](ctx, r.conn, "look for equal rows of "+t.String(), // as text, because json cannot be compared
+func (t *Table) HasEqual(ctx context.Context) (bool, error) {
+	found, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look for equal rows of "+t.String(), // as text, because json cannot be compared
 		"SELECT EXISTS (SELECT FROM "+t.from()+" GROUP BY ROW("+t.columns()+")::text HAVING count(*) > 1) AS found")
 	return found.Found, err
 }
 
 // Cuts says whether Selection.Since leaves out every row of the table that is older than it, because the age of each is known.
-func (r *TableReader) Cuts(ctx context.Context, table Table, since time.Time, timeColumn string) (bool, error) {
-	t := r.table(table)
-	if t == nil {
-		return false, fmt.Errorf("table %s is not among source.tables", table)
-	}
-	young, err := r.since(t, &Selection{Since: since, TimeColumn: timeColumn})
+func (t *Table) Cuts(ctx context.Context, since time.Time, timeColumn string) (bool, error) {
+	young, err := t.since(&Selection{Since: since, TimeColumn: timeColumn})
 	if err != nil || young == "" {
 		return false, err
 	}
 	age := commitTimestamp
-	if !r.commits {
+	if !t.reader.commits {
 		age = "t." + pg.QuoteIdent(timeColumn)
 	}
-	return r.aged(ctx, t, young, age)
+	return t.aged(ctx, young, age)
 }
 
 // Timed says whether the server keeps the commit time of every row that Since does not leave out.
-func (r *TableReader) Timed(ctx context.Context, table Table, since time.Time) (bool, error) {
-	t := r.table(table)
-	if t == nil {
-		return false, fmt.Errorf("table %s is not among source.tables", table)
-	}
-	if !r.commits {
+func (t *Table) Timed(ctx context.Context, since time.Time) (bool, error) {
+	if !t.reader.commits {
 		return false, nil
 	}
-	young, err := r.since(t, &Selection{Since: since})
+	young, err := t.since(&Selection{Since: since})
 	if err != nil {
 		return false, err
 	}
-	return r.aged(ctx, t, cmp.Or(young, "true"), commitTimestamp)
+	return t.aged(ctx, cmp.Or(young, "true"), commitTimestamp)
 }
 
 // aged says whether every row that a condition selects has an age.
-func (r *TableReader) aged(ctx context.Context, t *readTable, condition, age string) (bool, error) {
-	unknown, err := pg.Row[struct{ Found bool }](ctx, r.conn, "look at the age of the rows of "+t.String(),
+func (t *Table) aged(ctx context.Context, condition, age string) (bool, error) {
+	unknown, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look at the age of the rows of "+t.String(),
 		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s IS NULL) AS found", t.from(), condition, age))
 	return !unknown.Found, err
 }
@@ -355,21 +330,17 @@ func (r *TableReader) aged(ctx context.Context, t *readTable, condition, age str
 // Holes counts the numbers of an integer column, behind the last one that was committed before since, that no row has: up to the largest, or
 // the last that the column's sequence gave. known is false where that cannot be told: the column is no integer, nothing is that old, or nothing
 // tells how old a row is.
-func (r *TableReader) Holes(ctx context.Context, table Table, column string, since time.Time, timeColumn string) (holes int64, known bool, err error) {
-	t := r.table(table)
-	if t == nil {
-		return 0, false, fmt.Errorf("table %s is not among source.tables", table)
-	}
+func (t *Table) Holes(ctx context.Context, column string, since time.Time, timeColumn string) (holes int64, known bool, err error) {
 	c, err := t.column(column)
 	if err != nil {
 		return 0, false, err
 	}
-	switch oid := t.relation.Columns[t.relation.Index(column)].TypeOID; oid {
+	switch oid := t.Relation.Columns[t.Relation.Index(column)].TypeOID; oid {
 	case 20, 21, 23: // int8, int2, int4
 	default:
 		return 0, false, nil
 	}
-	young, err := r.since(t, &Selection{Since: since, TimeColumn: timeColumn})
+	young, err := t.since(&Selection{Since: since, TimeColumn: timeColumn})
 	if err != nil || young == "" {
 		return 0, false, err
 	}
@@ -377,7 +348,7 @@ func (r *TableReader) Holes(ctx context.Context, table Table, column string, sin
 		Before, Last *int64
 		Rows         int64
 	}
-	n, err := pg.Row[counts](ctx, r.conn, "count the holes of "+column, fmt.Sprintf(`WITH b AS (SELECT max(%[1]s) AS before FROM %[2]s WHERE NOT %[3]s)
+	n, err := pg.Row[counts](ctx, t.reader.conn, "count the holes of "+column, fmt.Sprintf(`WITH b AS (SELECT max(%[1]s) AS before FROM %[2]s WHERE NOT %[3]s)
  SELECT b.before, (SELECT count(*) FROM %[2]s WHERE %[1]s > b.before) AS rows,
  greatest((SELECT max(%[1]s) FROM %[2]s), (SELECT CASE WHEN has_sequence_privilege(s.oid, 'SELECT, USAGE') THEN pg_sequence_last_value(s.oid::regclass) END
   FROM pg_class s WHERE s.oid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass)) AS last FROM b`,

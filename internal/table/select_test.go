@@ -1,4 +1,4 @@
-package replication
+package table
 
 import (
 	"fmt"
@@ -12,13 +12,13 @@ import (
 // take reads n rows (0: all) and returns their ids and where the last one stands.
 func (w *world) take(sel Selection, n int) (ids string, at Place) {
 	w.Helper()
-	r, err := w.source().ReadTables(w.Context(), TableOptions{})
+	r, err := w.source().Open(w.Context(), Options{})
 	if err != nil {
 		w.Fatal(err)
 	}
 	defer r.Close()
-	sel.Table, sel.IDColumn = r.Tables()[0], "id"
-	rows, err := r.Select(w.Context(), sel)
+	sel.IDColumn = "id"
+	rows, err := r.Tables()[0].Select(w.Context(), sel)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -146,16 +146,16 @@ func TestSinceLeavesOutWhatIsKnownToBeOlder(t *testing.T) {
 			}
 			ask := func(since time.Time, column string) string {
 				ids, _ := w.take(Selection{Order: Order{By: ByColumn, Column: "id"}, Since: since, TimeColumn: column}, 0)
-				r, err := w.source().ReadTables(t.Context(), TableOptions{})
+				r, err := w.source().Open(t.Context(), Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
 				defer r.Close()
-				cuts, err := r.Cuts(t.Context(), r.Tables()[0], since, column)
+				cuts, err := r.Tables()[0].Cuts(t.Context(), since, column)
 				if err != nil {
 					t.Fatal(err)
 				}
-				holes, known, err := r.Holes(t.Context(), r.Tables()[0], "id", since, column)
+				holes, known, err := r.Tables()[0].Holes(t.Context(), "id", since, column)
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -1,4 +1,4 @@
-package replication
+package table
 
 import (
 	"bytes"
@@ -16,18 +16,14 @@ import (
 // FromJSON gives one row that is not in the table: a JSON object by column names, each value read by the column's type, as
 // json_populate_record does. Columns that it leaves out have their defaults, as in an INSERT; nothing is written. A key that
 // is no column is an error.
-func (r *TableReader) FromJSON(ctx context.Context, table Table, object []byte) (*Rows, error) {
-	t := r.table(table)
-	if t == nil {
-		return nil, fmt.Errorf("table %s is not among source.tables", table)
-	}
+func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 	keys, err := objectKeys(object)
 	if err != nil {
 		return nil, fault.Config(fmt.Errorf("the row must be one JSON object: %w", err), `Such as {"aggregate_type": "order", "aggregate_id": "4711"}.`)
 	}
 	given := map[string]bool{}
 	for _, k := range keys {
-		if t.relation.Index(k) < 0 {
+		if t.Relation.Index(k) < 0 {
 			return nil, fault.Config(fmt.Errorf("the row has %q, and table %s has no such published column", k, t), "Its columns: "+strings.Join(columnNames(t), ", "))
 		}
 		if given[k] {
@@ -35,10 +31,10 @@ func (r *TableReader) FromJSON(ctx context.Context, table Table, object []byte) 
 		}
 		given[k] = true
 	}
-	list := make([]string, len(t.relation.Columns))
+	list := make([]string, len(t.Relation.Columns))
 	var defaults []string
-	for i := range t.relation.Columns {
-		c := &t.relation.Columns[i]
+	for i := range t.Relation.Columns {
+		c := &t.Relation.Columns[i]
 		list[i] = "t." + pg.QuoteIdent(c.Name)
 		if !given[c.Name] && c.HasDefault {
 			list[i] = "(" + c.Default + ")::" + c.TypeName
@@ -47,7 +43,7 @@ func (r *TableReader) FromJSON(ctx context.Context, table Table, object []byte) 
 	}
 	sql := fmt.Sprintf("SELECT %s, NULL, NULL, NULL, false FROM json_populate_record(NULL::%s, %s) t",
 		strings.Join(list, ", "), t.SQL(), pg.QuoteLiteral(string(object)))
-	return r.query(ctx, t, "read the row as one of "+t.String(), sql, func(err error) error {
+	return t.query(ctx, "read the row as one of "+t.String(), sql, func(err error) error {
 		if pg.SQLState(err) != stateReadOnly {
 			return err
 		}
@@ -58,10 +54,10 @@ func (r *TableReader) FromJSON(ctx context.Context, table Table, object []byte) 
 
 const stateReadOnly = "25006" // read_only_sql_transaction
 
-func columnNames(t *readTable) []string {
-	names := make([]string, len(t.relation.Columns))
-	for i := range t.relation.Columns {
-		names[i] = t.relation.Columns[i].Name
+func columnNames(t *Table) []string {
+	names := make([]string, len(t.Relation.Columns))
+	for i := range t.Relation.Columns {
+		names[i] = t.Relation.Columns[i].Name
 	}
 	return names
 }
