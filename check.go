@@ -11,7 +11,6 @@ import (
 	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/replication"
-	"github.com/walpost/walpost/sink"
 	"github.com/walpost/walpost/slot"
 )
 
@@ -25,7 +24,7 @@ const (
 	Fail = doctor.Fail
 )
 
-// postgresTimeout bounds what is asked of the database; what is asked of Kafka is bounded by package sink.
+// postgresTimeout bounds what is asked of the database; what is asked of Kafka is bounded by CheckKafka.
 const postgresTimeout = 30 * time.Second
 
 // Check looks at every precondition of a run and changes nothing. Both sides are looked at at once, and whatever one of them does,
@@ -37,28 +36,24 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	}
 	var all sync.WaitGroup
 	var database, clock, rows, kafka []Finding
-	var want sink.Expected
+	var want doctor.Expected
 	var known sync.WaitGroup // want
-	known.Go(func() { want.SourceAhead, clock = r.databaseClock(ctx) })
+	known.Go(func() { want.DatabaseAhead, clock = r.databaseClock(ctx) })
 	known.Go(func() {
 		want.Topics, rows = r.sample(ctx)
 		for _, t := range cfg.knownTopics() {
 			if _, ok := want.Topics[t]; !ok {
-				want.Topics[t] = sink.Traffic{}
+				want.Topics[t] = doctor.Traffic{}
 			}
 		}
 	})
 	all.Go(func() { database = r.examine(ctx) })
 	if cfg.Stdout == nil {
 		all.Go(func() {
-			found := sink.Check(ctx, cfg.sink(), func() sink.Expected {
+			kafka = doctor.CheckKafka(ctx, cfg.sink(), cfg.checkpointTopic(), r.cfg.Name, func() doctor.Expected {
 				known.Wait()
-				want.Checkpoint, want.Name = cfg.checkpointTopic(), r.cfg.Name
 				return want
 			})
-			for _, f := range found {
-				kafka = append(kafka, Finding{Side: doctor.Kafka, Name: f.Name, Verdict: doctor.Verdict(f.Level), Why: f.Detail, Fix: words(f.Fix)})
-			}
 		})
 	}
 	known.Wait()

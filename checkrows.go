@@ -10,7 +10,6 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/relay"
-	"github.com/walpost/walpost/sink"
 )
 
 const (
@@ -25,10 +24,10 @@ const (
 // sample routes some of the rows that are in the tables now, as Run would: the topics that they go to, with what is to be known of the
 // records for each, and what is wrong with rows. A table that cannot be read is no precondition of the stream: what is known
 // without it counts.
-func (r *Relay) sample(ctx context.Context) (topics map[string]sink.Traffic, found []Finding) {
+func (r *Relay) sample(ctx context.Context) (topics map[string]doctor.Traffic, found []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, 2*sampleTime)
 	defer cancel()
-	s := sampler{relay: r, topics: map[string]sink.Traffic{}}
+	s := sampler{relay: r, topics: map[string]doctor.Traffic{}}
 	if taker, ok := any(r.router).(relay.RunIDTaker); ok {
 		taker.SetRunID("00000000-0000-7000-8000-000000000000") // as long as a real one
 	}
@@ -54,7 +53,7 @@ func (r *Relay) sample(ctx context.Context) (topics map[string]sink.Traffic, fou
 // A sampler routes rows into topics.
 type sampler struct {
 	relay  *Relay
-	topics map[string]sink.Traffic
+	topics map[string]doctor.Traffic
 	looked int
 	bad    error // the first row that gives no record
 }

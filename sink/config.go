@@ -1,5 +1,5 @@
 // Package sink delivers records: to Kafka (Open), or to a writer for trying (NewStdout). It also holds the stores of
-// checkpoint bytes (NewKafkaStore, NewFileStore) and the Kafka side of the preconditions (Check).
+// checkpoints (NewKafkaStore, NewFileStore).
 //
 // It knows the Kafka client, its settings and its errors. It knows nothing of transactions of the source or of positions.
 package sink

@@ -176,15 +176,12 @@ func TestACancelledLoadEnds(t *testing.T) {
 	}
 }
 
-// Where the brokers refuse the settings that keep the topic small, it is made without them; check says so beforehand.
+// Where the brokers refuse the settings that keep the topic small, it is made without them.
 func TestACheckpointTopicIsMadeWithoutSettingsThatAreRefused(t *testing.T) {
 	c := fake(t)
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.PolicyViolation, Count: -1, When: func(req kmsg.Request) bool {
 		return len(req.(*kmsg.CreateTopicsRequest).Topics[0].Configs) > 1
 	}})
-	has(t, looked(t, config(c.ListenAddrs()), nil, "cp"),
-		"checkpoint topic cp: ok: is missing and will be created",
-		"checkpoint topic cp segments: warn: the brokers refuse the settings that keep the topic small (POLICY_VIOLATION")
 	var log strings.Builder
 	cfg := config(c.ListenAddrs())
 	cfg.Logger = zerolog.New(&log)
@@ -196,11 +193,10 @@ func TestACheckpointTopicIsMadeWithoutSettingsThatAreRefused(t *testing.T) {
 	if _, err := s.Load(patient(t), "n"); err != nil {
 		t.Fatal(err)
 	}
-	has(t, log.String(), "POLICY_VIOLATION", "the brokers refuse the settings")
+	if said := log.String(); !strings.Contains(said, "POLICY_VIOLATION") || !strings.Contains(said, "the brokers refuse the settings") {
+		t.Error(said)
+	}
 	if p := c.TopicInfo("cp").Configs["cleanup.policy"]; p == nil || *p != "compact" {
 		t.Errorf("created with %v", c.TopicInfo("cp").Configs)
 	}
-	// Without the right to create, it is not made, and nothing is tried without.
-	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.TopicAuthorizationFailed, Count: -1})
-	has(t, looked(t, config(c.ListenAddrs()), nil, "other"), "checkpoint topic other: FAIL: is missing and can not be created: TOPIC_AUTHORIZATION_FAILED")
 }

@@ -129,7 +129,7 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 	}
 	switch {
 	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
-		_, refused, err := createCheckpoints(ctx, cl, k.topic, false)
+		_, refused, err := CreateCheckpointTopic(ctx, cl, k.topic, false)
 		if err != nil {
 			return fmt.Errorf("create: %w", err)
 		}
@@ -147,7 +147,7 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 		k.warn(fmt.Sprintf("has %d partitions; only partition 0 is used", len(t.Partitions)))
 	}
 	kv := t.Settings // nil if they are not told
-	if deletes(kv["cleanup.policy"]) {
+	if DeletesCheckpoints(kv["cleanup.policy"]) {
 		k.warn("has cleanup.policy=" + kv["cleanup.policy"] + ": checkpoints may be deleted; set cleanup.policy=compact")
 	}
 	k.keep = keepFolded

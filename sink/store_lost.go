@@ -1,13 +1,18 @@
 package sink
 
 import (
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
 )
 
 // A LostRecords says that records were deleted from the front of the checkpoint topic, by its retention or by hand, and that it holds
@@ -57,4 +62,17 @@ func (f *folded) lost() *LostRecords {
 		}
 	}
 	return &LostRecords{Topic: f.Topic, Name: f.name, Start: f.Start}
+}
+
+// ReadCheckpoints reads a checkpoint topic as a start of the relay name does, and returns how far it came. patience is how long it waits
+// without coming further. The error is a *LostRecords if the relay's checkpoint may have been deleted.
+func ReadCheckpoints(ctx context.Context, cl *kgo.Client, topic, name string, patience time.Duration) (at kafka.Reader, err error) {
+	f := fold(cl, topic, name)
+	f.Patience = patience
+	if err = f.ToEnd(ctx); err == nil {
+		if lost := f.lost(); lost != nil {
+			err = lost
+		}
+	}
+	return f.Reader, err
 }

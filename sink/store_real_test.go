@@ -78,8 +78,6 @@ func TestRealRecordsThatWereDeletedAreMissed(t *testing.T) {
 		if got, err := s.Load(patient(t), "n"); !errors.As(err, &lost) || *lost != (LostRecords{topic, "n", 1}) {
 			t.Errorf("%s process: %v, %v", what, got, err)
 		}
-		found := lines(Check(t.Context(), config(k.Brokers()), func() Expected { return Expected{Checkpoint: topic, Name: "n"} }))
-		has(t, found, "checkpoint topic "+topic+": FAIL: checkpoint topic "+topic+` holds no checkpoint of "n"`, "--accept-gap="+lost.GapToken())
 		if got, err := s.Load(patient(t), "other"); err != nil || len(got) != 1 {
 			t.Errorf("%s process, the other relay: %v, %v", what, got, err)
 		}
@@ -94,10 +92,9 @@ func TestRealACheckpointTopicStaysSmall(t *testing.T) {
 	if _, err := s.Load(patient(t), "n"); err != nil {
 		t.Fatal(err)
 	}
-	is, err := kafka.DescribeTopic(patient(t), s.cl, topic, slices.Collect(maps.Keys(compactedSoon))...)
-	if err != nil || !maps.Equal(is.Settings, compactedSoon) {
+	is, err := kafka.DescribeTopic(patient(t), s.cl, topic, slices.Collect(maps.Keys(CheckpointTopic))...)
+	if err != nil || !maps.Equal(is.Settings, CheckpointTopic) {
 		t.Errorf("created with %+v, %v", is, err)
 	}
-	hasNot(t, looked(t, config(k.Brokers()), nil, topic), "warn: segment", "warn: min")
 	deleteTopic(t, s.cl, topic)
 }

@@ -3,8 +3,6 @@ package sink
 import (
 	"context"
 	"errors"
-	"maps"
-	"slices"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -14,23 +12,23 @@ import (
 	"github.com/walpost/walpost/internal/kafka"
 )
 
-// compacted is what a checkpoint topic needs.
+// compacted is what a checkpoint topic needs at least.
 var compacted = map[string]string{"cleanup.policy": "compact"}
 
-// compactedSoon keeps a checkpoint topic small as well. Each connect reads all of it, and Kafka never compacts the newest segment, which
-// is closed when it has segment.bytes or is segment.ms old: by default 1 GiB and a week. One busy relay writes some 250 kB in ten
-// minutes.
-var compactedSoon = map[string]string{
+// CheckpointTopic are the settings of a checkpoint topic. All but cleanup.policy keep it small: each connect reads all of it, and Kafka
+// never compacts the newest segment. That segment is closed when it has segment.bytes or is segment.ms old, by default 1 GiB and a week.
+// One busy relay writes some 250 kB in ten minutes.
+var CheckpointTopic = map[string]string{
 	"cleanup.policy":            "compact",
 	"segment.ms":                "600000",
 	"segment.bytes":             "4194304",
 	"min.cleanable.dirty.ratio": "0.01",
 }
 
-// createCheckpoints creates the topic of the checkpoints. With dryRun it only asks whether the topic could be created. refused is why
+// CreateCheckpointTopic creates the topic of the checkpoints. With dryRun it only asks whether the topic could be created. refused is why
 // the topic has the brokers' own settings for its segments: managed brokers let nobody set them, or not as low.
-func createCheckpoints(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
-	how := kafka.NewTopic{Name: topic, Partitions: 1, Settings: compactedSoon}
+func CreateCheckpointTopic(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
+	how := kafka.NewTopic{Name: topic, Partitions: 1, Settings: CheckpointTopic}
 	made, err = how.Create(ctx, cl, dryRun)
 	var answer *kerr.Error
 	if err == nil || !errors.As(err, &answer) || answer.Retriable || kafka.Denied(err) {
@@ -41,16 +39,7 @@ func createCheckpoints(ctx context.Context, cl *kgo.Client, topic string, dryRun
 	return made, refused, err
 }
 
-// join writes settings as tools take them: key=value,key=value.
-func join(settings map[string]string) string {
-	var all []string
-	for _, key := range slices.Sorted(maps.Keys(settings)) {
-		all = append(all, key+"="+settings[key])
-	}
-	return strings.Join(all, ",")
-}
-
-// deletes says whether a cleanup.policy removes records that are the newest of their key.
-func deletes(policy string) bool {
+// DeletesCheckpoints reports whether a cleanup.policy removes records that are the newest of their key.
+func DeletesCheckpoints(policy string) bool {
 	return policy != "" && (!strings.Contains(policy, "compact") || strings.Contains(policy, "delete"))
 }

@@ -62,7 +62,7 @@ checkpoint: {topic: cp}
 	_, out := command(t, "check", "-c", config)
 	for _, want := range []string{
 		`ok    postgres: clock: the database's is 0\.`,
-		`warn  kafka: clock: the controller's is 7(200|199)\.\d+s behind this machine's`,
+		`warn  kafka: clock: the controller's clock is 7(200|199)\.\d+s behind this machine's`,
 		`warn  kafka: clock of the database: it is 7(200|199)\.\d+s ahead of the controller's`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {

@@ -193,7 +193,7 @@ checkpoint: {topic: %[5]s}
 		f := d.of("kafka", "checkpoint topic cp")
 		return f != nil && f.Verdict == "ok"
 	})
-	d.want(t, "kafka", "topic orders", "FAIL", "may not write to it")
+	d.want(t, "kafka", "topic orders", "FAIL", "may not write to the topic")
 	d.want(t, "kafka", "topic orders", "FAIL", "--allow-principal User:relay --operation Write --topic orders")
 	if d.Counts["FAIL"] != 1 || strings.Contains(d.text, "relay_secret") {
 		t.Errorf("got %s", d.text)

@@ -1,4 +1,4 @@
-package sink
+package doctor
 
 import (
 	"crypto/tls"
@@ -7,8 +7,10 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kfake"
 
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/sink"
 )
 
 func TestEachProviderHasItsOwnWay(t *testing.T) {
@@ -42,13 +44,13 @@ func TestEachProviderHasItsOwnWay(t *testing.T) {
 			grantCluster: "confluent kafka acl create --allow --service-account <the relay's> --operations idempotent-write --cluster-scope",
 		},
 		{
-			host: "kafka-1-shop.a.aivencloud.com", topic: "In the Aiven console, topic t, advanced configuration: a=b", broker: "avn service update <service> -c kafka.a=b",
+			host: "kafka-1-shop.a.aivencloud.com", topic: "Set a=b in the Aiven console (topic t, advanced configuration)", broker: "avn service update <service> -c kafka.a=b",
 			create: "avn service topic-create <service> t --partitions 3 --replication 2", compacted: "avn service topic-create <service> t --partitions 1 --replication 3 --cleanup-policy compact",
 			grant:        "avn service kafka-acl-add <service> --principal 'User:re lay' --operation Write --topic t\navn service kafka-acl-add <service> --principal 'User:re lay' --operation DescribeConfigs --topic t",
 			grantCluster: "avn service kafka-acl-add <service> --principal 'User:re lay' --operation IdempotentWrite --cluster",
 		},
 		{
-			host: "shop.servicebus.windows.net", topic: "In the properties of the event hub t", broker: "Event Hubs does not let you", create: "az eventhubs eventhub create --resource-group <group> --namespace-name <namespace> --name t",
+			host: "shop.servicebus.windows.net", topic: "in the properties of the event hub t", broker: "Event Hubs does not let you", create: "az eventhubs eventhub create --resource-group <group> --namespace-name <namespace> --name t",
 			compacted: "--name t --cleanup-policy Compact", grant: "the claim Send, Manage on the event hub t", grantCluster: "kafka-acls.sh",
 		},
 	} {
@@ -57,18 +59,21 @@ func TestEachProviderHasItsOwnWay(t *testing.T) {
 		} else {
 			cfg.SASL.Mechanism = "SCRAM-SHA-512"
 		}
-		m := newMend(cfg)
+		m := newKafkaFixes(cfg.Config)
 		m.from(c.host)
-		for _, got := range []struct{ is, want string }{
+		for _, got := range []struct {
+			is   fix.Step
+			want string
+		}{
 			{m.topic("t", "a=b"), c.topic},
 			{m.broker("a=b"), c.broker},
 			{m.create(kafka.NewTopic{Name: "t", Partitions: 3, Replicas: 2}), c.create},
-			{m.create(kafka.NewTopic{Name: "t", Partitions: 1, Settings: compacted}), c.compacted},
+			{m.create(kafka.NewTopic{Name: "t", Partitions: 1, Settings: map[string]string{"cleanup.policy": "compact"}}), c.compacted},
 			{m.grant("t", "Write", "DescribeConfigs"), c.grant},
 			{m.grantCluster("IdempotentWrite"), c.grantCluster},
 		} {
-			if !strings.Contains(got.is, got.want) {
-				t.Errorf("%s: %s\nwant %s", c.host, got.is, got.want)
+			if is := (fix.Fix{got.is}).Text(m.provider); !strings.Contains(is, got.want) {
+				t.Errorf("%s: %s\nwant %s", c.host, is, got.want)
 			}
 		}
 	}
@@ -76,9 +81,9 @@ func TestEachProviderHasItsOwnWay(t *testing.T) {
 
 // One claim is named once.
 func TestEventHubsHasFewerClaimsThanThereAreRights(t *testing.T) {
-	m := newMend(config([]string{"shop.servicebus.windows.net:9093"}))
+	m := newKafkaFixes(kafka.Config{Brokers: []string{"shop.servicebus.windows.net:9093"}})
 	m.from("shop.servicebus.windows.net")
-	if got := m.grant("t", "Describe", "Read", "Write"); !strings.Contains(got, "the claim Listen, Send on") {
+	if got := (fix.Fix{m.grant("t", "Describe", "Read", "Write")}).Text(""); !strings.Contains(got, "the claim Listen, Send on") {
 		t.Error(got)
 	}
 }
@@ -100,7 +105,7 @@ func TestThePrincipalIsTheOneOfTheBrokers(t *testing.T) {
 		{kafka.Config{TLS: &kafka.TLS{CertFile: "gone", KeyFile: "gone"}}, "'User:…'"},
 	} {
 		c.cfg.Brokers = []string{"k:9092"}
-		if got := newMend(Config{Config: c.cfg}).principal; got != c.want {
+		if got := newKafkaFixes(c.cfg).principal; got != c.want {
 			t.Errorf("%+v: %s, want %s", c.cfg, got, c.want)
 		}
 	}
@@ -113,26 +118,26 @@ func TestUnreachableBrokersSayWhatToSet(t *testing.T) {
 	secure := fake(t, tlsOf(server))
 	users := fake(t, saslOf("relay", "secret")...)
 	for what, c := range map[string]struct {
-		cfg  func(*Config)
+		cfg  func(*sink.Config)
 		at   []string
 		want string
 	}{
-		"a wrong password": {func(c *Config) { c.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "hunter2"} }, users.ListenAddrs(), "SASL (kafka.sasl)"},
-		"a mechanism not offered": {func(c *Config) {
+		"a wrong password": {func(c *sink.Config) { c.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "hunter2"} }, users.ListenAddrs(), "SASL (kafka.sasl)"},
+		"a mechanism not offered": {func(c *sink.Config) {
 			c.SASL = kafka.SASL{Mechanism: "SCRAM-SHA-512", Username: "relay", Password: "hunter2"}
 		}, users.ListenAddrs(), "kafka.sasl"},
-		"SASL that is missing":     {func(*Config) {}, users.ListenAddrs(), "kafka.sasl"},
-		"TLS that is missing":      {func(*Config) {}, secure.ListenAddrs(), "may want TLS (kafka.tls)"},
-		"an authority not trusted": {func(c *Config) { c.TLS = &kafka.TLS{} }, secure.ListenAddrs(), "Set kafka.tls.ca_file"},
-		"another name":             {func(c *Config) { c.TLS = &kafka.TLS{CAFile: ca.File, ServerName: "x.test"} }, secure.ListenAddrs(), "kafka.tls.server_name"},
-		"a name that is not known": {func(*Config) {}, []string{"no-such-host.invalid:9092"}, "Correct the name in kafka.brokers"},
-		"nobody listens":           {func(*Config) {}, []string{"127.0.0.1:1"}, "Start the broker"},
+		"SASL that is missing":     {func(*sink.Config) {}, users.ListenAddrs(), "kafka.sasl"},
+		"TLS that is missing":      {func(*sink.Config) {}, secure.ListenAddrs(), "may want TLS (kafka.tls)"},
+		"an authority not trusted": {func(c *sink.Config) { c.TLS = &kafka.TLS{} }, secure.ListenAddrs(), "Set kafka.tls.ca_file"},
+		"another name":             {func(c *sink.Config) { c.TLS = &kafka.TLS{CAFile: ca.File, ServerName: "x.test"} }, secure.ListenAddrs(), "kafka.tls.server_name"},
+		"a name that is not known": {func(*sink.Config) {}, []string{"no-such-host.invalid:9092"}, "Correct the name in kafka.brokers"},
+		"nobody listens":           {func(*sink.Config) {}, []string{"127.0.0.1:1"}, "Start the broker"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			cfg := config(c.at[:1])
 			c.cfg(&cfg)
-			found := Check(t.Context(), cfg, func() Expected { return Expected{} })
-			if len(found) != 1 || found[0].Level != Fail || !strings.Contains(found[0].Fix, c.want) {
+			found := CheckKafka(t.Context(), cfg, "", "n", func() Expected { return Expected{} })
+			if len(found) != 1 || found[0].Verdict != Fail || !strings.Contains(found[0].FixText(), c.want) {
 				t.Errorf("%s", lines(found))
 			}
 			hasNot(t, lines(found), "hunter2")

@@ -1,4 +1,4 @@
-package sink
+package doctor
 
 import (
 	"context"
@@ -14,11 +14,13 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/fix"
 )
 
-// reach asks every address of kafka.brokers, and then every broker under the address that the cluster gives out for it, since it is
-// those that records go to. It says whether it makes sense to go on.
-func (c *checker) reach(ctx context.Context) bool {
+// reach asks every address of kafka.brokers. Then it asks every broker at the address that the cluster gives out for it, because records
+// go there. It reports whether a broker answers.
+func (c *kafkaCheck) reach(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	_, errs := ping(ctx, c.cl.SeedBrokers())
@@ -35,7 +37,7 @@ func (c *checker) reach(ctx context.Context) bool {
 		case answers == 0:
 			c.add("broker "+c.cfg.Brokers[i], Fail, said(err), unreachable(err))
 		default:
-			c.add("broker "+c.cfg.Brokers[i], Warn, "of kafka.brokers, does not answer, while others do: "+said(err), unreachable(err))
+			c.add("broker "+c.cfg.Brokers[i], Warn, "this address of kafka.brokers does not answer, while others do: "+said(err), unreachable(err))
 		}
 	}
 	if answers == 0 {
@@ -50,7 +52,7 @@ func (c *checker) reach(ctx context.Context) bool {
 	var nodes []*kgo.Broker
 	for _, b := range meta.Brokers {
 		nodes = append(nodes, c.cl.Broker(int(b.NodeID)))
-		c.mend.from(b.Host)
+		c.fixes.from(b.Host)
 	}
 	reached := 0
 	c.caps = true
@@ -59,24 +61,24 @@ func (c *checker) reach(ctx context.Context) bool {
 		b := meta.Brokers[i]
 		if err == nil {
 			reached, c.broker = reached+1, b.NodeID
-			c.caps = c.caps && caps(knows[i])
+			c.caps = c.caps && capsMinISR(knows[i])
 			continue
 		}
 		addr := net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
-		c.add(fmt.Sprintf("broker %d", b.NodeID), Fail, fmt.Sprintf("the cluster says that it is at %s, and there it cannot be reached from here: %s", addr, said(err)),
-			fmt.Sprintf("Start it, or see that %s resolves and can be reached from here; what the cluster says is advertised.listeners of the broker.", addr))
+		c.add(fmt.Sprintf("broker %d", b.NodeID), Fail, fmt.Sprintf("the cluster says that the broker is at %s, and it cannot be reached there from this machine: %s", addr, said(err)),
+			fix.Words(fmt.Sprintf("Start the broker, or make %s reachable from this machine. The address is advertised.listeners of the broker.", addr)))
 	}
 	if reached > 0 {
 		on := ""
-		if c.mend.provider != "" {
-			on = ", of " + string(c.mend.provider)
+		if c.fixes.provider != "" {
+			on = ", of " + string(c.fixes.provider)
 		}
-		c.add("brokers", OK, fmt.Sprintf("%d of %d reachable%s", reached, c.brokers, on), "")
+		c.add("brokers", OK, fmt.Sprintf("%d of %d reachable%s", reached, c.brokers, on))
 	}
 	return reached > 0
 }
 
-// ping asks brokers which requests they know: what any client asks first, behind TLS and SASL. Answers and errors are in their order.
+// ping asks brokers which requests they know, behind TLS and SASL, as any client does first. Answers and errors are in the order of the brokers.
 func ping(ctx context.Context, brokers []*kgo.Broker) ([]*kmsg.ApiVersionsResponse, []error) {
 	knows, errs := make([]*kmsg.ApiVersionsResponse, len(brokers)), make([]error, len(brokers))
 	var wg sync.WaitGroup
@@ -95,9 +97,9 @@ func ping(ctx context.Context, brokers []*kgo.Broker) ([]*kmsg.ApiVersionsRespon
 	return knows, errs
 }
 
-// caps says whether a broker takes a min.insync.replicas that is more than the replicas for their number. Kafka does since 3.7
-// (KAFKA-15583), with which version 10 of Produce came; before, it refuses every record.
-func caps(knows *kmsg.ApiVersionsResponse) bool {
+// capsMinISR reports whether a broker takes a min.insync.replicas above the number of replicas for that number. Kafka does so since 3.7
+// (KAFKA-15583), which brought version 10 of Produce. Older brokers refuse every record.
+func capsMinISR(knows *kmsg.ApiVersionsResponse) bool {
 	for _, k := range knows.ApiKeys {
 		if k.ApiKey == int16(kmsg.Produce) {
 			return k.MaxVersion >= 10
@@ -106,7 +108,7 @@ func caps(knows *kmsg.ApiVersionsResponse) bool {
 	return false
 }
 
-// said is an error for one line. Of a time that was up only what was waited for says more.
+// said is an error for one line. If a deadline has passed, only the dialer's error says more than that.
 func said(err error) string {
 	var timed net.Error
 	switch {
@@ -118,8 +120,8 @@ func said(err error) string {
 	return err.Error()
 }
 
-// unreachable is what mends an address that cannot be talked to.
-func unreachable(err error) string {
+// unreachable says what fixes an address that cannot be talked to.
+func unreachable(err error) fix.Words {
 	var eof *kgo.ErrFirstReadEOF
 	var name *net.DNSError
 	var cert x509.CertificateInvalidError
@@ -137,7 +139,7 @@ func unreachable(err error) string {
 	case errors.As(err, &cert):
 		return "Renew the certificate, or set the clock of this machine."
 	case errors.As(err, &eof), errors.Is(err, io.EOF):
-		return "The listener of this port may want TLS (kafka.tls) or SASL (kafka.sasl), or not want it: compare with listener.security.protocol.map of the broker."
+		return "The listener of this port may want TLS (kafka.tls) or SASL (kafka.sasl), or may not want it: compare with listener.security.protocol.map of the broker."
 	case errors.As(err, &name):
 		return "Correct the name in kafka.brokers, or the resolver of this machine."
 	}

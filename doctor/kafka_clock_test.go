@@ -1,4 +1,4 @@
-package sink
+package doctor
 
 import (
 	"regexp"
@@ -51,23 +51,23 @@ func TestClocksAreCompared(t *testing.T) {
 		want    []string
 		not     string
 	}{
-		{story: "the same", want: []string{"clock: ok: the controller's is "}, not: "clock of the database"},
+		{story: "the same", want: []string{"clock: ok: the controller's clock is "}, not: "clock of the database"},
 		{
 			story: "the brokers an hour ahead", brokers: time.Hour,
-			want: []string{"clock: warn: the controller's is 3(600|599).* ahead of this machine's", "clock of the database: warn: it is 3(600|599).* behind the controller's"},
+			want: []string{"clock: warn: the controller's clock is 3(600|599).* ahead of this machine's", "clock of the database: warn: it is 3(600|599).* behind the controller's"},
 		},
 		{
 			story: "the brokers behind, and the database with them", brokers: -time.Minute, source: -time.Minute,
-			want: []string{"clock: warn: the controller's is (60|59).* behind this machine's"}, not: "clock of the database",
+			want: []string{"clock: warn: the controller's clock is (60|59).* behind this machine's"}, not: "clock of the database",
 		},
 		{story: "the database ahead", source: time.Minute, want: []string{"clock: ok", "clock of the database: warn: it is (60|59).* ahead of the controller's"}},
-		{story: "another voter's time", silent: true, want: []string{`clock: ok: the controller's is .*within 1\.\d+s\)`}},
-		{story: "another voter's time, an hour ahead", silent: true, brokers: time.Hour, want: []string{"clock: warn: the controller's is 3(600|599).* ahead of"}},
+		{story: "another voter's time", silent: true, want: []string{`clock: ok: the controller's clock is .*within 1\.\d+s\)`}},
+		{story: "another voter's time, an hour ahead", silent: true, brokers: time.Hour, want: []string{"clock: warn: the controller's clock is 3(600|599).* ahead of"}},
 		{
 			story: "not allowed", code: kerr.ClusterAuthorizationFailed.Code,
-			want: []string{"clock: ok: the brokers' is not known: the relay's user may not describe the cluster", "--operation Describe --cluster"}, not: "clock of the database",
+			want: []string{"clock: ok: the brokers' clock is not known: the relay's user may not describe the cluster", "--operation Describe --cluster"}, not: "clock of the database",
 		},
-		{story: "not KRaft", code: kerr.UnsupportedVersion.Code, want: []string{"clock: ok: the brokers' is not known: only Kafka 3.3"}, not: "clock of the database"},
+		{story: "not KRaft", code: kerr.UnsupportedVersion.Code, want: []string{"clock: ok: the brokers' clock is not known: only Kafka 3.3"}, not: "clock of the database"},
 	} {
 		t.Run(c.story, func(t *testing.T) {
 			f := fake(t)
@@ -90,7 +90,7 @@ func TestClocksAreCompared(t *testing.T) {
 				rt.Partitions = append(rt.Partitions, p)
 				resp.Topics = append(resp.Topics, rt)
 			})
-			got := lines(Check(t.Context(), config(f.ListenAddrs()), func() Expected { return Expected{SourceAhead: &c.source} }))
+			got := lines(CheckKafka(t.Context(), config(f.ListenAddrs()), "", "n", func() Expected { return Expected{DatabaseAhead: &c.source} }))
 			for _, want := range c.want {
 				if !regexp.MustCompile(want).MatchString(got) {
 					t.Errorf("no %q in\n%s", want, got)
@@ -122,8 +122,8 @@ func TestADatabaseAheadOfTheControllerFailsTopics(t *testing.T) {
 		resp.Topics = append(resp.Topics, rt)
 	})
 	ahead := 20 * time.Second // 70 s ahead of the brokers
-	got := lines(Check(t.Context(), config(f.ListenAddrs()), func() Expected {
-		return Expected{SourceAhead: &ahead, Topics: map[string]Traffic{"a": {}}}
+	got := lines(CheckKafka(t.Context(), config(f.ListenAddrs()), "", "n", func() Expected {
+		return Expected{DatabaseAhead: &ahead, Topics: map[string]Traffic{"a": {}}}
 	}))
 	has(t, got, "topic a timestamps: FAIL: message.timestamp.after.max.ms is 1m0s and the database's clock is 1m")
 }
@@ -141,5 +141,5 @@ func TestAControllerIsNotAskedWhatItWouldRefuse(t *testing.T) {
 		resp.ClusterAuthorizedOperations = 0
 		return resp, nil, true
 	})
-	has(t, looked(t, config(f.ListenAddrs()), nil, ""), "clock: ok: the brokers' is not known: the relay's user may not describe the cluster", "--operation Describe --cluster")
+	has(t, looked(t, config(f.ListenAddrs()), nil, ""), "clock: ok: the brokers' clock is not known: the relay's user may not describe the cluster", "--operation Describe --cluster")
 }

@@ -1,4 +1,4 @@
-package sink
+package doctor
 
 import (
 	"context"
@@ -14,20 +14,21 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/sink"
 )
 
 // looked is what Check finds, a line for each finding and one more for its fix.
-func looked(t testing.TB, cfg Config, topics map[string]Traffic, cp string) string {
+func looked(t testing.TB, cfg sink.Config, topics map[string]Traffic, cp string) string {
 	t.Helper()
-	return lines(Check(t.Context(), cfg, func() Expected { return Expected{Topics: topics, Checkpoint: cp} }))
+	return lines(CheckKafka(t.Context(), cfg, cp, "n", func() Expected { return Expected{Topics: topics} }))
 }
 
 func lines(found []Finding) string {
 	var sb strings.Builder
 	for _, f := range found {
-		fmt.Fprintf(&sb, "%s: %s: %s\n", f.Name, f.Level, f.Detail)
-		if f.Fix != "" {
-			fmt.Fprintf(&sb, "\tfix %s\n", f.Fix)
+		fmt.Fprintf(&sb, "%s: %s: %s\n", f.Name, f.Verdict, f.Why)
+		if text := f.FixText(); text != "" {
+			fmt.Fprintf(&sb, "\tfix %s\n", text)
 		}
 	}
 	return sb.String()
@@ -70,28 +71,28 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 		"brokers: ok: 3 of 3 reachable\n",
 		"idempotent producing: ok",
 		"topic there: ok: 2 partitions, 3 replicas, min.insync.replicas",
-		"topic small size: warn: a row that is there makes a record of 1001 bytes, more than max.message.bytes, 1000",
-		"unless compression makes it fit\n\tfix "+to+"small --add-config max.message.bytes=1613\nand raise fetch.max.bytes",
-		"topic absent: FAIL: does not exist\n\tfix kafka-topics.sh --bootstrap-server "+c.ListenAddrs()[0]+" --create --topic absent\nor set kafka.topics.create: true",
+		"topic small size: warn: a row of the table makes a record of 1001 bytes, more than max.message.bytes, 1000",
+		"unless compression makes it fit\n\tfix "+to+"small --add-config max.message.bytes=1613\nAlso raise fetch.max.bytes",
+		"topic absent: FAIL: the topic does not exist\n\tfix kafka-topics.sh --bootstrap-server "+c.ListenAddrs()[0]+" --create --topic absent\nOr set kafka.topics.create: true",
 		"topic no good: FAIL: invalid topic name",
 		"topic strict replicas: warn: min.insync.replicas is 7, more than the replicas, 3",
-		"or "+to+"strict --add-config min.insync.replicas=2\n",
-		"topic strict partitions: warn: a row that is there asks for partition 2, and there are 2",
+		"lower the setting:\n"+to+"strict --add-config min.insync.replicas=2\n",
+		"topic strict partitions: warn: a row of the table asks for partition 2, and there are 2",
 		"checkpoint topic cp: ok",
-		"checkpoint topic cp partitions: warn: it has 2 partitions",
+		"checkpoint topic cp partitions: warn: the topic has 2 partitions",
 		"checkpoint topic cp cleanup: warn: cleanup.policy is compact,delete",
 	)
 	hasNot(t, got, "topic strict size", "topic there size", "topic there partitions")
 
 	cfg.Topics.Create = true
 	has(t, looked(t, cfg, map[string]Traffic{"absent": {}}, "new"),
-		"topic absent: ok: is missing and will be created", "checkpoint topic new: ok: is missing and will be created")
-	has(t, looked(t, cfg, nil, ""), "topics: ok: none is known, and so none is looked at")
+		"topic absent: ok: the topic is missing and will be created", "checkpoint topic new: ok: the topic is missing and will be created")
+	has(t, looked(t, cfg, nil, ""), "topics: ok: no topic is known")
 	if c.TopicInfo("absent") != nil || c.TopicInfo("new") != nil {
 		t.Error("the check created a topic")
 	}
 	cfg.Topics.ReplicationFactor = 7
-	has(t, looked(t, cfg, map[string]Traffic{"absent": {}}, ""), "topic absent: FAIL: is missing and can not be created: INVALID_REPLICATION_FACTOR",
+	has(t, looked(t, cfg, map[string]Traffic{"absent": {}}, ""), "topic absent: FAIL: the topic is missing and cannot be created: INVALID_REPLICATION_FACTOR",
 		"--create --topic absent --replication-factor 7")
 }
 
@@ -103,7 +104,7 @@ func TestCheckTalksToEveryBroker(t *testing.T) {
 
 	c := fake(t, kfake.NumBrokers(2))
 	got = looked(t, config(append(c.ListenAddrs(), "127.0.0.1:1")), nil, "")
-	has(t, got, "broker 127.0.0.1:1: warn: of kafka.brokers, does not answer, while others do", "brokers: ok: 2 of 2 reachable")
+	has(t, got, "broker 127.0.0.1:1: warn: this address of kafka.brokers does not answer, while others do", "brokers: ok: 2 of 2 reachable")
 
 	// A broker that gives out an address where nobody can reach it.
 	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
@@ -117,7 +118,7 @@ func TestCheckTalksToEveryBroker(t *testing.T) {
 		return resp, nil, true
 	})
 	got = looked(t, config(c.ListenAddrs()[:1]), nil, "")
-	has(t, got, "broker 1: FAIL: the cluster says that it is at 127.0.0.1:1, and there it cannot be reached from here", "advertised.listeners", "brokers: ok: 1 of 2 reachable")
+	has(t, got, "broker 1: FAIL: the cluster says that the broker is at 127.0.0.1:1, and it cannot be reached there from this machine", "advertised.listeners", "brokers: ok: 1 of 2 reachable")
 }
 
 // Where none of the brokers can be reached at the address that is given out, nothing else is asked for.
@@ -131,8 +132,8 @@ func TestCheckStopsAtAddressesThatAreWrong(t *testing.T) {
 		resp.Brokers = append(resp.Brokers, b)
 		return resp, nil, true
 	})
-	found := Check(t.Context(), config(c.ListenAddrs()), func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} })
-	if len(found) != 1 || found[0].Name != "broker 4" || found[0].Level != Fail {
+	found := CheckKafka(t.Context(), config(c.ListenAddrs()), "", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} })
+	if len(found) != 1 || found[0].Name != "broker 4" || found[0].Verdict != Fail {
 		t.Error(lines(found))
 	}
 }
@@ -188,9 +189,9 @@ func TestCheckJudgesTopicsThatAreNotThereYet(t *testing.T) {
 	})
 	cfg := config(c.ListenAddrs())
 	cfg.Topics.Create = true
-	has(t, looked(t, cfg, map[string]Traffic{"new": {}}, "cp"), "topic new: ok: is missing and will be created (kafka.topics.create), with 4 partitions and 3 replicas",
+	has(t, looked(t, cfg, map[string]Traffic{"new": {}}, "cp"), "topic new: ok: the topic is missing and will be created (kafka.topics.create), with 4 partitions and 3 replicas",
 		"topic new replicas: warn: min.insync.replicas is 3 of 3", "topic new timestamps: warn: message.timestamp.type is LogAppendTime",
-		"checkpoint topic cp: ok: is missing and will be created, with 4 partitions", "checkpoint topic cp replicas: warn: min.insync.replicas is 3 of 3")
+		"checkpoint topic cp: ok: the topic is missing and will be created, with 4 partitions", "checkpoint topic cp replicas: warn: min.insync.replicas is 3 of 3")
 }
 
 // That checkpoints can be read is tried, whatever is told of rights.
@@ -205,7 +206,7 @@ func TestCheckReadsTheCheckpoints(t *testing.T) {
 		resp.Topics = append(resp.Topics, rt)
 		return resp, nil, true
 	})
-	has(t, looked(t, config(c.ListenAddrs()), nil, "cp"), "checkpoint topic cp: FAIL: can not be read: partition 0: TOPIC_AUTHORIZATION_FAILED", "--operation Read --topic cp")
+	has(t, looked(t, config(c.ListenAddrs()), nil, "cp"), "checkpoint topic cp: FAIL: the topic cannot be read: partition 0: TOPIC_AUTHORIZATION_FAILED", "--operation Read --topic cp")
 }
 
 func portOf(addr string) (port int) {
@@ -227,8 +228,8 @@ func TestCheckGivesUpBrokersThatAreSilent(t *testing.T) {
 	began, asked := time.Now(), false
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	found := Check(ctx, config(c.ListenAddrs()), func() Expected { asked = true; return Expected{} })
-	if len(found) != 1 || found[0].Level != Fail || !strings.HasPrefix(found[0].Name, "broker 127") || time.Since(began) > askTimeout {
+	found := CheckKafka(ctx, config(c.ListenAddrs()), "", "n", func() Expected { asked = true; return Expected{} })
+	if len(found) != 1 || found[0].Verdict != Fail || !strings.HasPrefix(found[0].Name, "broker 127") || time.Since(began) > askTimeout {
 		t.Errorf("after %s: %s", time.Since(began), lines(found))
 	}
 	if !asked {
@@ -247,11 +248,11 @@ func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
 	began := time.Now()
-	got := lines(Check(ctx, config(c.ListenAddrs()), func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}, Checkpoint: "cp"} }))
+	got := lines(CheckKafka(ctx, config(c.ListenAddrs()), "cp", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} }))
 	if time.Since(began) > askTimeout {
 		t.Errorf("it took %s", time.Since(began))
 	}
-	has(t, got, "brokers: ok", "broker settings: ok: not looked at", "idempotent producing: FAIL: no producer id is given: no answer", "topics: FAIL: the brokers do not answer for them", "checkpoint topic cp: FAIL")
+	has(t, got, "brokers: ok", "broker settings: ok: not looked at", "idempotent producing: FAIL: the brokers give no producer id: no answer", "topics: FAIL: the brokers do not answer for them", "checkpoint topic cp: FAIL")
 }
 
 // Before Kafka 2.8 the right to write to a topic was not enough.
@@ -267,7 +268,7 @@ func TestCheckAsksForAProducerID(t *testing.T) {
 	})
 	cfg := config(c.ListenAddrs())
 	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
-	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "idempotent producing: FAIL: no producer id is given",
+	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "idempotent producing: FAIL: the brokers give no producer id",
 		"--command-config admin.properties --add --allow-principal User:relay --operation IdempotentWrite --cluster", "topic a: ok")
 }
 
@@ -276,8 +277,22 @@ func TestCheckFindsATopicThatMayNotBeWritten(t *testing.T) {
 	c := fake(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.EnableACLs(), kfake.User("PLAIN", "relay", "secret", describe))
 	cfg := config(c.ListenAddrs())
 	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
-	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "topic a: FAIL: the relay's user may not write to it\n\tfix kafka-acls.sh --bootstrap-server "+
+	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "topic a: FAIL: the relay's user may not write to the topic\n\tfix kafka-acls.sh --bootstrap-server "+
 		c.ListenAddrs()[0]+" --command-config admin.properties --add --allow-principal User:relay --operation Write --topic a\n")
+}
+
+// If the brokers refuse the settings that keep the checkpoint topic small, the check says so before the topic is created.
+func TestCheckTriesTheSettingsOfTheCheckpointTopic(t *testing.T) {
+	c := fake(t)
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.PolicyViolation, Count: -1, When: func(req kmsg.Request) bool {
+		return len(req.(*kmsg.CreateTopicsRequest).Topics[0].Configs) > 1
+	}})
+	has(t, looked(t, config(c.ListenAddrs()), nil, "cp"),
+		"checkpoint topic cp: ok: the topic is missing and will be created",
+		"checkpoint topic cp segments: warn: the brokers refuse the settings that keep the topic small (POLICY_VIOLATION")
+	// Without the right to create the topic, nothing is tried without the settings.
+	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.TopicAuthorizationFailed, Count: -1})
+	has(t, looked(t, config(c.ListenAddrs()), nil, "other"), "checkpoint topic other: FAIL: the topic is missing and cannot be created: TOPIC_AUTHORIZATION_FAILED")
 }
 
 // What is known of the records of a topic is what its brokers will be asked to take.
@@ -288,7 +303,7 @@ func TestTrafficIsTheExtremesOfItsRecords(t *testing.T) {
 	large := &cdc.Record{Key: []byte("k"), Value: make([]byte, 999), Partition: -1, Time: at.Add(-time.Hour)}
 	tr.Add(small)
 	tr.Add(large)
-	if want := (Traffic{Largest: BatchBytes(large), Newest: at, Partition: 3}); tr != want {
+	if want := (Traffic{Largest: sink.BatchBytes(large), Newest: at, Partition: 3}); tr != want {
 		t.Errorf("%+v, want %+v", tr, want)
 	}
 	tr.Add(&cdc.Record{Partition: -1, Time: at.Add(time.Hour)})

@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-package sink
+package doctor
 
 import (
 	"errors"
@@ -10,12 +10,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/sink"
 )
 
 // A right is an operation on a topic, or on the cluster where topic is "".
@@ -97,31 +99,31 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	}
 	and := func(rights []right, more ...right) []right { return append(append([]right(nil), rights...), more...) }
 	cases := []struct {
-		story  string
-		rights []right
-		topics string
-		cp     string
-		create bool
-		name   string // of the one finding that is not ok; "" for none
-		level  Level
-		why    string
-		fixed  bool // by obeying
+		story   string
+		rights  []right
+		topics  string
+		cp      string
+		create  bool
+		name    string // of the one finding that is not ok; "" for none
+		verdict Verdict
+		why     string
+		fixed   bool // by obeying
 	}{
 		{story: "all", rights: full, topics: topic, cp: cp},
-		{story: "only what a run needs", rights: []right{full[0], full[2], full[3]}, topics: topic, name: "topic orders settings", level: Warn, why: "DescribeConfigs", fixed: true},
-		{story: "Write", rights: and(without(full[0]), right{operation: "Describe", topic: topic}), topics: topic, cp: cp, name: "topic orders", level: Fail, why: "may not write to it", fixed: true},
-		{story: "anything on the topic", rights: without(full[0], full[1]), topics: topic, cp: cp, name: "topic orders", level: Fail, why: "may not see it", fixed: true},
-		{story: "Describe is denied", rights: and(full, right{operation: "Describe", topic: topic, deny: true}), topics: topic, cp: cp, name: "topic orders", level: Fail, why: "may not see it"},
-		{story: "DescribeConfigs", rights: without(full[1]), topics: topic, cp: cp, name: "topic orders settings", level: Warn, why: "is taken for 1000012", fixed: true},
-		{story: "Create", rights: and(full, right{operation: "Describe", topic: missing}), topics: missing, cp: cp, create: true, name: "topic later", level: Fail, why: "is missing and can not be created: TOPIC_AUTHORIZATION_FAILED", fixed: true},
+		{story: "only what a run needs", rights: []right{full[0], full[2], full[3]}, topics: topic, name: "topic orders settings", verdict: Warn, why: "DescribeConfigs", fixed: true},
+		{story: "Write", rights: and(without(full[0]), right{operation: "Describe", topic: topic}), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "may not write to the topic", fixed: true},
+		{story: "anything on the topic", rights: without(full[0], full[1]), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "may not see the topic", fixed: true},
+		{story: "Describe is denied", rights: and(full, right{operation: "Describe", topic: topic, deny: true}), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "may not see the topic"},
+		{story: "DescribeConfigs", rights: without(full[1]), topics: topic, cp: cp, name: "topic orders settings", verdict: Warn, why: "takes 1000012 for max.message.bytes", fixed: true},
+		{story: "Create", rights: and(full, right{operation: "Describe", topic: missing}), topics: missing, cp: cp, create: true, name: "topic later", verdict: Fail, why: "is missing and cannot be created: TOPIC_AUTHORIZATION_FAILED", fixed: true},
 		{story: "nothing, for a topic that is made", rights: and(full, right{operation: "Describe", topic: missing}, right{operation: "Create", topic: missing}), topics: missing, cp: cp, create: true},
-		{story: "to Read the checkpoints", rights: without(full[2]), topics: topic, cp: cp, name: "checkpoint topic cp", level: Fail, why: "may not read it", fixed: true},
-		{story: "to Write checkpoints", rights: without(full[3]), topics: topic, cp: cp, name: "checkpoint topic cp", level: Fail, why: "may not write it", fixed: true},
-		{story: "both", rights: and(without(full[2], full[3]), right{operation: "Describe", topic: cp}), topics: topic, cp: cp, name: "checkpoint topic cp", level: Fail, why: "may not read or write it", fixed: true},
-		{story: "anything on the checkpoints", rights: without(full[2], full[3], full[4]), topics: topic, cp: cp, name: "checkpoint topic cp", level: Fail, why: "may not see it", fixed: true},
-		{story: "to see whether checkpoints are compacted", rights: without(full[4]), topics: topic, cp: cp, name: "checkpoint topic cp settings", level: Warn, why: "whether it is compacted is not known", fixed: true},
-		{story: "to Create the checkpoint topic", rights: and(full, right{operation: "Describe", topic: missingCP}), topics: topic, cp: missingCP, name: "checkpoint topic cp.later", level: Fail, why: "can not be created", fixed: true},
-		{story: "a producer id", rights: full[5:], name: "idempotent producing", level: Fail, why: "neither has IdempotentWrite", fixed: true},
+		{story: "to Read the checkpoints", rights: without(full[2]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not read the topic", fixed: true},
+		{story: "to Write checkpoints", rights: without(full[3]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not write the topic", fixed: true},
+		{story: "both", rights: and(without(full[2], full[3]), right{operation: "Describe", topic: cp}), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not read or write the topic", fixed: true},
+		{story: "anything on the checkpoints", rights: without(full[2], full[3], full[4]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not see the topic", fixed: true},
+		{story: "to see whether checkpoints are compacted", rights: without(full[4]), topics: topic, cp: cp, name: "checkpoint topic cp settings", verdict: Warn, why: "it is not known whether the topic is compacted", fixed: true},
+		{story: "to Create the checkpoint topic", rights: and(full, right{operation: "Describe", topic: missingCP}), topics: topic, cp: missingCP, name: "checkpoint topic cp.later", verdict: Fail, why: "cannot be created", fixed: true},
+		{story: "a producer id", rights: full[5:], name: "idempotent producing", verdict: Fail, why: "has neither IdempotentWrite", fixed: true},
 		{story: "nothing, with IdempotentWrite", rights: and(full[5:], right{operation: "IdempotentWrite"})},
 	}
 	users := map[string]string{}
@@ -130,9 +132,9 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	}
 	k, asked := testenv.KafkaWithACLs(t, users, nil)
 	k.CreateTopic(t, topic, 3, nil)
-	k.CreateTopic(t, cp, 1, compactedSoon)
+	k.CreateTopic(t, cp, 1, sink.CheckpointTopic)
 	admin := k.Client(t)
-	config := func(i int) Config {
+	config := func(i int) sink.Config {
 		cfg := config([]string{asked})
 		cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: fmt.Sprint("u", i), Password: "secret"}
 		cfg.Topics.Create = cases[i].create
@@ -143,7 +145,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	}
 	bad := func(found []Finding) (left []Finding) {
 		for _, f := range found {
-			if f.Level != OK {
+			if f.Verdict != OK {
 				left = append(left, f)
 			}
 		}
@@ -156,32 +158,32 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 				traffic[c.topics] = Traffic{Largest: 100}
 			}
 			check := func() []Finding {
-				return bad(Check(t.Context(), config(i), func() Expected { return Expected{Topics: traffic, Checkpoint: c.cp} }))
+				return bad(CheckKafka(t.Context(), config(i), c.cp, "n", func() Expected { return Expected{Topics: traffic} }))
 			}
 			// ACLs take effect a moment after they are made.
 			as := func(found []Finding) bool {
 				if c.name == "" {
 					return len(found) == 0
 				}
-				return len(found) == 1 && found[0].Name == c.name && found[0].Level == c.level && strings.Contains(found[0].Detail+found[0].Fix, c.why)
+				return len(found) == 1 && found[0].Name == c.name && found[0].Verdict == c.verdict && strings.Contains(found[0].Why+found[0].FixText(), c.why)
 			}
 			found := check()
 			for end := time.Now().Add(20 * time.Second); !as(found) && time.Now().Before(end); found = check() {
 				time.Sleep(100 * time.Millisecond)
 			}
 			if !as(found) {
-				t.Fatalf("want %s %s %q, got:\n%s", c.name, c.level, c.why, lines(found))
+				t.Fatalf("want %s %s %q, got:\n%s", c.name, c.verdict, c.why, lines(found))
 			}
 			if !c.fixed {
 				return
 			}
-			obey(t, admin, found[0].Fix)
+			obey(t, admin, found[0].FixText())
 			left := check()
 			for end := time.Now().Add(20 * time.Second); len(left) > 0 && time.Now().Before(end); left = check() {
 				time.Sleep(100 * time.Millisecond)
 			}
 			if len(left) > 0 {
-				t.Errorf("after %s:\n%s", found[0].Fix, lines(left))
+				t.Errorf("after %s:\n%s", found[0].FixText(), lines(left))
 			}
 		})
 	}
@@ -191,7 +193,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	has(t, got, "broker "+asked+": FAIL: ", "SASL_AUTHENTICATION_FAILED", "Correct kafka.sasl")
 	hasNot(t, got, "hunter2", ": ok")
 	wrong = config(0)
-	wrong.TLS = &TLS{}
+	wrong.TLS = &kafka.TLS{}
 	has(t, looked(t, wrong, nil, ""), "broker "+asked+": FAIL: ", "may want TLS (kafka.tls)")
 	for _, name := range []string{missing, missingCP} {
 		if is, err := kafka.DescribeTopic(patient(t), admin, name); err != nil || !errors.Is(is.Err, kerr.UnknownTopicOrPartition) {
@@ -210,49 +212,49 @@ func TestRealTopicSettingsAreJudgedAndMended(t *testing.T) {
 		key, value string
 		traffic    Traffic
 		name       string
-		level      Level
+		verdict    Verdict
 		refuses    error // what a record gets
 	}{
-		{key: "max.message.bytes", value: "1000", traffic: Traffic{Largest: 5000}, name: " size", level: Warn},
-		{key: "min.insync.replicas", value: "2", name: " replicas", level: Warn},
-		{key: "cleanup.policy", value: "compact", name: " cleanup", level: Warn},
-		{key: "message.timestamp.type", value: "LogAppendTime", name: " timestamps", level: Warn},
-		{key: "message.timestamp.before.max.ms", value: "1000", name: " timestamps", level: Warn, refuses: kerr.InvalidTimestamp},
-		{key: "message.timestamp.after.max.ms", value: "1000", name: " timestamps", level: Warn},
-		{key: "retention.ms", value: "3600000", name: " retention", level: Warn},
-		{key: "retention.bytes", value: "100000", name: " retention", level: Warn},
-		{key: "compression.type", value: "gzip", name: " compression", level: Warn},
-		{key: "unclean.leader.election.enable", value: "true", name: " leader election", level: Warn},
+		{key: "max.message.bytes", value: "1000", traffic: Traffic{Largest: 5000}, name: " size", verdict: Warn},
+		{key: "min.insync.replicas", value: "2", name: " replicas", verdict: Warn},
+		{key: "cleanup.policy", value: "compact", name: " cleanup", verdict: Warn},
+		{key: "message.timestamp.type", value: "LogAppendTime", name: " timestamps", verdict: Warn},
+		{key: "message.timestamp.before.max.ms", value: "1000", name: " timestamps", verdict: Warn, refuses: kerr.InvalidTimestamp},
+		{key: "message.timestamp.after.max.ms", value: "1000", name: " timestamps", verdict: Warn},
+		{key: "retention.ms", value: "3600000", name: " retention", verdict: Warn},
+		{key: "retention.bytes", value: "100000", name: " retention", verdict: Warn},
+		{key: "compression.type", value: "gzip", name: " compression", verdict: Warn},
+		{key: "unclean.leader.election.enable", value: "true", name: " leader election", verdict: Warn},
 	} {
 		t.Run(c.key, func(t *testing.T) {
 			topic := k.Topic(t, 1, map[string]string{c.key: c.value})
 			judged := func() (bad []Finding) {
-				for _, f := range Check(t.Context(), config(k.Brokers()), func() Expected { return Expected{Topics: map[string]Traffic{topic: c.traffic}} }) {
-					if f.Level != OK && strings.HasPrefix(f.Name, "topic ") {
+				for _, f := range CheckKafka(t.Context(), config(k.Brokers()), "", "n", func() Expected { return Expected{Topics: map[string]Traffic{topic: c.traffic}} }) {
+					if f.Verdict != OK && strings.HasPrefix(f.Name, "topic ") {
 						bad = append(bad, f)
 					}
 				}
 				return bad
 			}
 			found := judged()
-			if len(found) != 1 || found[0].Name != "topic "+topic+c.name || found[0].Level != c.level {
+			if len(found) != 1 || found[0].Name != "topic "+topic+c.name || found[0].Verdict != c.verdict {
 				t.Fatalf("want %s:\n%s", c.name, lines(found))
 			}
 			// What is only a warning takes records all the same.
-			if c.level == Warn || c.refuses != nil {
+			if c.verdict == Warn || c.refuses != nil {
 				cl := k.Client(t, kgo.DefaultProduceTopic(topic), kgo.RecordRetries(1), kgo.RetryBackoffFn(func(int) time.Duration { return time.Millisecond }))
 				old := &kgo.Record{Key: []byte("k"), Value: []byte("v"), Timestamp: time.Now().Add(-time.Hour)}
 				if err := cl.ProduceSync(patient(t), old).FirstErr(); !errors.Is(err, c.refuses) {
 					t.Errorf("a record got %v, want %v", err, c.refuses)
 				}
 			}
-			m := configLine.FindStringSubmatch(found[0].Fix)
+			m := configLine.FindStringSubmatch(found[0].FixText())
 			if m == nil || m[1] != topic {
-				t.Fatalf("no line for kafka-configs.sh in %q", found[0].Fix)
+				t.Fatalf("no line for kafka-configs.sh in %q", found[0].FixText())
 			}
 			setTopicConfig(t, admin, topic, m[2], m[3])
 			if left := judged(); len(left) > 0 {
-				t.Errorf("after %s:\n%s", found[0].Fix, lines(left))
+				t.Errorf("after %s:\n%s", found[0].FixText(), lines(left))
 			}
 		})
 	}
@@ -265,16 +267,52 @@ func TestRealInSyncReplicasAreCounted(t *testing.T) {
 	k.CreateTopic(t, "tight", 1, map[string]string{"min.insync.replicas": "3"})
 	topics := map[string]Traffic{"good": {}, "tight": {}}
 	got := looked(t, config(k.Brokers()), topics, "")
-	has(t, got, "brokers: ok: 3 of 3 reachable", "clock: ok: the controller's is", "topic good: ok: 1 partitions, 3 replicas, min.insync.replicas 2",
+	has(t, got, "brokers: ok: 3 of 3 reachable", "clock: ok: the controller's clock is", "topic good: ok: 1 partitions, 3 replicas, min.insync.replicas 2",
 		"topic tight replicas: warn: min.insync.replicas is 3 of 3")
 	hasNot(t, got, "FAIL", "in-sync replicas: ")
 	if err := k.Kill(3); err != nil {
 		t.Fatal(err)
 	}
-	waitFor(t, func() bool {
+	ctx := patient(t)
+	for {
 		got = looked(t, config(k.Brokers()), topics, "")
-		return strings.Contains(got, "topic good in-sync replicas: warn: a replica is down or behind of partition 0") &&
-			strings.Contains(got, "topic tight in-sync replicas: FAIL: fewer than min.insync.replicas wants, so nothing can be written now to partition 0 (2 of 3)")
-	})
-	has(t, got, "broker "+k.Brokers()[2]+": warn: of kafka.brokers, does not answer")
+		if strings.Contains(got, "topic good in-sync replicas: warn: a replica is down or behind in partition 0") &&
+			strings.Contains(got, "topic tight in-sync replicas: FAIL: fewer than min.insync.replicas wants, so nothing can be written now to partition 0 (2 of 3)") {
+			break
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("the missing replicas are not found:\n%s", got)
+		}
+	}
+	has(t, got, "broker "+k.Brokers()[2]+": warn: this address of kafka.brokers does not answer")
+}
+
+// The check finds what a start would refuse: records were deleted, and no checkpoint of this relay is left.
+func TestRealDeletedCheckpointsAreFound(t *testing.T) {
+	k := testenv.Kafka(t)
+	topic := k.Topic(t, 1, map[string]string{"cleanup.policy": "compact,delete"})
+	cl := k.Client(t, kgo.DefaultProduceTopic(topic))
+	for _, key := range []string{"n/1", "other/1"} {
+		if err := cl.ProduceSync(patient(t), &kgo.Record{Key: []byte(key), Value: []byte("x")}).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	to := kadm.Offsets{}
+	to.Add(kadm.Offset{Topic: topic, At: 1})
+	if deleted, err := kadm.NewClient(cl).DeleteRecords(patient(t), to); err != nil || deleted.Error() != nil {
+		t.Fatal(deleted, err)
+	}
+	lost := &sink.LostRecords{Topic: topic, Name: "n", Start: 1}
+	found := func(name string) string {
+		return lines(CheckKafka(t.Context(), config(k.Brokers()), topic, name, func() Expected { return Expected{} }))
+	}
+	has(t, found("n"), "checkpoint topic "+topic+": FAIL: "+lost.Error(), "--accept-gap="+lost.GapToken())
+	hasNot(t, found("other"), "FAIL")
+}
+
+// A topic that a store makes is judged as small.
+func TestRealTheStoresTopicIsNotBlamed(t *testing.T) {
+	k := testenv.Kafka(t)
+	topic := k.Topic(t, 1, sink.CheckpointTopic)
+	hasNot(t, looked(t, config(k.Brokers()), nil, topic), "warn: segment", "warn: min")
 }

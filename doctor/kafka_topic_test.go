@@ -1,4 +1,4 @@
-package sink
+package doctor
 
 import (
 	"strings"
@@ -8,14 +8,16 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/sink"
 )
 
 // settled is a checker whose clock stands still.
-func settled(compression string) *checker {
+func settled(compression string) *kafkaCheck {
 	cfg := config([]string{"k:9092"})
 	cfg.Compression = compression
-	return &checker{cfg: cfg, mend: newMend(cfg), now: func() time.Time { return time.Unix(1_700_000_000, 0) }, brokers: 3}
+	return &kafkaCheck{cfg: cfg, fixes: newKafkaFixes(cfg.Config), now: func() time.Time { return time.Unix(1_700_000_000, 0) }, brokers: 3}
 }
 
 func TestJudgementOfATopicsSettings(t *testing.T) {
@@ -28,31 +30,31 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 		{settings: "message.timestamp.type=LogAppendTime", want: "timestamps: warn: message.timestamp.type is LogAppendTime: the broker replaces the time", fix: change + "message.timestamp.type=CreateTime"},
 		{settings: "message.timestamp.type=LogAppendTime message.timestamp.before.max.ms=1 message.timestamp.after.max.ms=1", want: "timestamps: warn: message.timestamp.type", fix: "CreateTime"},
 		{settings: "message.timestamp.type=CreateTime"},
-		{settings: "message.timestamp.before.max.ms=3600000", want: "timestamps: warn: message.timestamp.before.max.ms is 1h0m0s: after an outage", fix: change + "message.timestamp.before.max.ms=9223372036854775807"},
+		{settings: "message.timestamp.before.max.ms=3600000", want: "timestamps: warn: message.timestamp.before.max.ms is 1h0m0s: after a longer outage", fix: change + "message.timestamp.before.max.ms=9223372036854775807"},
 		{settings: "message.timestamp.before.max.ms=259200000"},
 		{settings: "message.timestamp.before.max.ms=9223372036854775807"},
 		{settings: "message.timestamp.before.max.ms=9223372036854775807 message.timestamp.difference.max.ms=100000", want: "timestamps: warn: message.timestamp.difference.max.ms is 1m40s", fix: change + "message.timestamp.difference.max.ms=9223372036854775807"},
 		{settings: "message.timestamp.before.max.ms=1000000000 message.timestamp.difference.max.ms=100000", want: "timestamps: warn: message.timestamp.difference.max.ms is 1m40s", fix: "difference"},
 		{settings: "message.timestamp.before.max.ms=100000 message.timestamp.difference.max.ms=1000000000", want: "timestamps: warn: message.timestamp.before.max.ms is 1m40s", fix: "before"},
-		{settings: "message.timestamp.after.max.ms=59999", want: "timestamps: warn: message.timestamp.after.max.ms is 59.999s: a database's clock", fix: change + "message.timestamp.after.max.ms=3600000"},
+		{settings: "message.timestamp.after.max.ms=59999", want: "timestamps: warn: message.timestamp.after.max.ms is 59.999s: if the database's clock", fix: change + "message.timestamp.after.max.ms=3600000"},
 		{settings: "message.timestamp.after.max.ms=60000"},
 		{settings: "message.timestamp.after.max.ms=3600000", traffic: Traffic{Newest: now.Add(time.Hour)}},
-		{settings: "message.timestamp.after.max.ms=3600000", traffic: Traffic{Newest: now.Add(time.Hour + time.Second)}, want: "timestamps: warn: a row that is there has the timestamp 2023-11-14T23:13:21Z", fix: "table.field.event.timestamp"},
+		{settings: "message.timestamp.after.max.ms=3600000", traffic: Traffic{Newest: now.Add(time.Hour + time.Second)}, want: "timestamps: warn: a row of the table has the timestamp 2023-11-14T23:13:21Z", fix: "table.field.event.timestamp"},
 		{settings: "unclean.leader.election.enable=true", want: "leader election: warn: unclean.leader.election.enable is true", fix: change + "unclean.leader.election.enable=false"},
 		{settings: "unclean.leader.election.enable=false"},
 		{settings: "compression.type=producer"},
 		{settings: "compression.type=snappy"},
-		{settings: "compression.type=gzip", want: "compression: warn: compression.type is gzip and we send snappy", fix: change + "compression.type=producer"},
-		{settings: "compression.type=uncompressed", want: "compression: warn: compression.type is uncompressed and we send snappy", fix: "producer"},
+		{settings: "compression.type=gzip", want: "compression: warn: compression.type is gzip and walpost sends snappy", fix: change + "compression.type=producer"},
+		{settings: "compression.type=uncompressed", want: "compression: warn: compression.type is uncompressed and walpost sends snappy", fix: "producer"},
 		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1000}},
-		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1001}, want: "size: warn: a row that is there makes a record of 1001 bytes, more than max.message.bytes, 1000: one like it is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
+		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1001}, want: "size: warn: a row of the table makes a record of 1001 bytes, more than max.message.bytes, 1000: such a record is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
 		{settings: "cleanup.policy=delete retention.ms=604800000 retention.bytes=-1"},
 		{settings: "cleanup.policy=delete retention.ms=-1"},
 		{settings: "cleanup.policy=delete retention.ms=9223372036854775807"},
-		{settings: "cleanup.policy=compact", want: "cleanup: warn: cleanup.policy is compact: of each key only the newest", fix: change + "cleanup.policy=delete"},
+		{settings: "cleanup.policy=compact", want: "cleanup: warn: cleanup.policy is compact: only the newest event of each key", fix: change + "cleanup.policy=delete"},
 		{settings: "cleanup.policy=compact retention.ms=1000", want: "cleanup: warn: cleanup.policy is compact", fix: "delete"},
-		{settings: "cleanup.policy=delete retention.ms=86399999", want: "retention: warn: retention.ms is 23h59m59.999s: events are gone before a consumer", fix: change + "retention.ms=604800000"},
-		{settings: "cleanup.policy=delete retention.ms=86400000", want: "retention: warn: retention.ms is 24h0m0s, counted from an event's timestamp", fix: change + "retention.ms=604800000"},
+		{settings: "cleanup.policy=delete retention.ms=86399999", want: "retention: warn: retention.ms is 23h59m59.999s: a consumer that was away for longer misses events", fix: change + "retention.ms=604800000"},
+		{settings: "cleanup.policy=delete retention.ms=86400000", want: "retention: warn: retention.ms is 24h0m0s, and counts from an event's timestamp", fix: change + "retention.ms=604800000"},
 		{settings: "cleanup.policy=delete retention.ms=259200000"},
 		{settings: "cleanup.policy=delete retention.ms=86400000 message.timestamp.type=LogAppendTime", want: "timestamps: warn", fix: "CreateTime"},
 		{settings: "cleanup.policy=delete retention.bytes=67108863", want: "retention: warn: retention.bytes is 67108863", fix: change + "retention.bytes=-1"},
@@ -69,7 +71,7 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 			t.Errorf("%s %+v: %s", c.settings, c.traffic, lines(k.found))
 		case c.want != "":
 			has(t, lines(k.found), "topic t "+c.want)
-			has(t, k.found[0].Fix, c.fix)
+			has(t, k.found[0].FixText(), c.fix)
 		}
 	}
 }
@@ -77,7 +79,7 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 func TestRecordsWithoutAKeyAreRefusedByACompactedTopic(t *testing.T) {
 	k := settled("snappy")
 	k.settings("topic t", "t", map[string]string{"cleanup.policy": "compact,delete"}, Traffic{Keyless: true})
-	has(t, lines(k.found), "topic t cleanup: warn", "topic t keys: warn: a row that is there has no key")
+	has(t, lines(k.found), "topic t cleanup: warn", "topic t keys: warn: a row of the table has no key")
 	k = settled("snappy")
 	k.settings("topic t", "t", map[string]string{"cleanup.policy": "delete"}, Traffic{Keyless: true})
 	if len(k.found) > 0 {
@@ -100,7 +102,7 @@ func TestCompressionMayMakeALargeRecordFit(t *testing.T) {
 	} {
 		k := settled(c.ours)
 		k.size("topic t", "t", map[string]string{"max.message.bytes": "10", "compression.type": c.theirs}, 11)
-		if len(k.found) != 1 || strings.Contains(k.found[0].Detail, "unless compression") != c.may {
+		if len(k.found) != 1 || strings.Contains(k.found[0].Why, "unless compression") != c.may {
 			t.Errorf("%+v: %s", c, lines(k.found))
 		}
 	}
@@ -113,7 +115,7 @@ func TestADatabaseThatIsAheadOfTheBrokers(t *testing.T) {
 		k := settled("snappy")
 		k.ahead, k.aheadKnown = ahead, true
 		k.settings("topic t", "t", kv, Traffic{})
-		if fails != (len(k.found) == 1 && k.found[0].Level == Fail) || !fails && len(k.found) > 0 {
+		if fails != (len(k.found) == 1 && k.found[0].Verdict == Fail) || !fails && len(k.found) > 0 {
 			t.Errorf("ahead %s: %s", ahead, lines(k.found))
 		}
 	}
@@ -141,12 +143,12 @@ func TestJudgementOfReplicas(t *testing.T) {
 		{"one replica of several brokers", 3, "1", []kmsg.MetadataResponseTopicPartition{part(1, 1, 1)}, "replicas: warn: there is one replica"},
 		{"cannot be met", 3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: FAIL: min.insync.replicas is 4, more than the replicas, 3"},
 		{"cannot be met in one partition", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(1, 1, 1)}, "replicas: FAIL: min.insync.replicas is 2, more than the replicas, 1"},
-		{"cannot be met, and is not wanted to be", -3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 4, more than the replicas, 3: these brokers take it for 3"},
-		{"no room", 3, "3", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 3 of 3 replicas: one broker that stops"},
+		{"cannot be met, and is not wanted to be", -3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 4, more than the replicas, 3: these brokers take 3 for it"},
+		{"no room", 3, "3", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 3 of 3 replicas: delivery stops when one broker stops"},
 		{"no safety", 3, "1", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 1 of 3 replicas: an acknowledged"},
-		{"a broker down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(3, 2, 1)}, "in-sync replicas: warn: a replica is down or behind of partition 0"},
+		{"a broker down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(3, 2, 1)}, "in-sync replicas: warn: a replica is down or behind in partition 0"},
 		{"two brokers down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, 1)}, "in-sync replicas: FAIL: fewer than min.insync.replicas wants, so nothing can be written now to partition 0 (1 of 2)"},
-		{"all brokers of one partition down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, -1)}, "leaders: FAIL: nothing can be written now, since no broker leads partition 0"},
+		{"all brokers of one partition down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, -1)}, "leaders: FAIL: nothing can be written now, because no broker leads partition 0"},
 	} {
 		k := settled("snappy")
 		k.brokers, k.caps = max(c.brokers, -c.brokers), c.brokers < 0
@@ -154,7 +156,7 @@ func TestJudgementOfReplicas(t *testing.T) {
 		k.leaders("topic t", is)
 		k.replicas("topic t", is)
 		switch got := lines(k.found); {
-		case c.want == "" && got != "", c.want != "" && (len(k.found) != 1 || k.found[0].Fix == ""):
+		case c.want == "" && got != "", c.want != "" && (len(k.found) != 1 || k.found[0].FixText() == ""):
 			t.Errorf("%s: %s", c.story, got)
 		default:
 			has(t, got, c.want)
@@ -168,7 +170,7 @@ func TestJudgementOfTheBrokersSettings(t *testing.T) {
 		create   bool
 		want     string
 	}{
-		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: it is true: the brokers make a topic for whoever asks"},
+		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: the brokers create a topic with their defaults for everybody who asks"},
 		{map[string]string{"auto.create.topics.enable": "true"}, true, "auto.create.topics.enable: ok: it is true"},
 		{map[string]string{"auto.create.topics.enable": "false"}, false, "auto.create.topics.enable: ok: it is false"},
 		{map[string]string{"socket.request.max.bytes": "67108863"}, false, "socket.request.max.bytes: warn: it is 67108863"},
@@ -207,7 +209,7 @@ func TestBrokersThatCapAreToldByWhatTheyKnow(t *testing.T) {
 		if produce >= 0 {
 			resp.ApiKeys = append(resp.ApiKeys, kmsg.ApiVersionsResponseApiKey{ApiKey: 0, MaxVersion: produce})
 		}
-		if caps(resp) != want {
+		if capsMinISR(resp) != want {
 			t.Errorf("produce up to %d: %t", produce, !want)
 		}
 	}
@@ -222,7 +224,7 @@ func TestWhatIsNotToldIsSaid(t *testing.T) {
 	}
 	k.topic(t.Context(), is, Traffic{})
 	got := lines(k.found)
-	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not tell whether", "topic t settings: warn: not told: UNSUPPORTED_VERSION")
+	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not tell whether", "topic t settings: warn: the brokers do not tell them: UNSUPPORTED_VERSION")
 	hasNot(t, got, "FAIL")
 }
 
@@ -232,7 +234,7 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 		kv   map[string]string
 		want string // "" for nothing
 	}{
-		{compactedSoon, ""},
+		{sink.CheckpointTopic, ""},
 		{map[string]string{"cleanup.policy": "compact"}, ""}, // the rest is not told
 		{
 			map[string]string{"cleanup.policy": "compact", "segment.bytes": "1073741824", "segment.ms": week},
@@ -252,9 +254,10 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 			t.Errorf("%v: %s; must say %q", x.kv, got, x.want)
 		}
 	}
-	m := mend{provider: confluent}
-	for _, fix := range []string{m.topic("cp", m.compactSoon()), m.create(kafka.NewTopic{Name: "cp", Partitions: 1, Settings: compactedSoon})} {
-		has(t, fix, "cleanup.policy=compact")
-		hasNot(t, fix, "segment.ms", "dirty") // Confluent Cloud lets nobody set as little
+	m := kafkaFixes{provider: confluent}
+	for _, step := range []fix.Step{m.topic("cp", m.compactSoon()), m.create(kafka.NewTopic{Name: "cp", Partitions: 1, Settings: sink.CheckpointTopic})} {
+		text := fix.Fix{step}.Text(m.provider)
+		has(t, text, "cleanup.policy=compact")
+		hasNot(t, text, "segment.ms", "dirty") // Confluent Cloud lets nobody set as little
 	}
 }

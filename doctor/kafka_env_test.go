@@ -1,0 +1,65 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"go.uber.org/goleak"
+
+	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/sink"
+)
+
+// TestMain ends the shared servers and then looks for goroutines that are left.
+func TestMain(m *testing.M) {
+	code := testenv.Main(m)
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, "goroutines are left:", err)
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// patient bounds a wait. The bound is reached only if something is wrong.
+func patient(t testing.TB) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func fake(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
+}
+
+// config is what a run gives to CheckKafka.
+func config(brokers []string) sink.Config {
+	cfg := sink.DefaultConfig()
+	cfg.Brokers, cfg.WindowEvents, cfg.WindowBytes = brokers, 50_000, 64<<20
+	return cfg
+}
+
+func setTopicConfig(t testing.TB, cl *kgo.Client, topic, key, value string) {
+	t.Helper()
+	changed, err := kadm.NewClient(cl).AlterTopicConfigs(patient(t), []kadm.AlterConfig{{Name: key, Value: &value}}, topic)
+	if err == nil {
+		err = changed[0].Err
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,123 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/sink"
+)
+
+// idempotent asks for a producer id, as every start of the producer does. That writes nothing.
+//
+// The brokers want IdempotentWrite on the cluster for it. Since 2.8 (KIP-679) Write on any topic is enough.
+func (c *kafkaCheck) idempotent(ctx context.Context) {
+	const name = "idempotent producing"
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	req := kmsg.NewPtrInitProducerIDRequest()
+	req.ProducerID, req.ProducerEpoch = -1, -1
+	resp, err := req.RequestWith(ctx, c.cl)
+	if err == nil {
+		err = kerr.ErrorForCode(resp.ErrorCode)
+	}
+	switch {
+	case err == nil:
+		c.add(name, OK, "the brokers give a producer id")
+	case kafka.Denied(err):
+		c.add(name, Fail, "the brokers give no producer id: the relay's user has neither IdempotentWrite on the cluster nor, from Kafka 2.8 on, Write on any topic",
+			fix.Words("Grant Write on the topics (see below). Before Kafka 2.8, grant IdempotentWrite:"), c.fixes.grantCluster("IdempotentWrite"))
+	default:
+		c.add(name, Fail, "the brokers give no producer id: "+said(err), fix.Words("Look at the brokers' logs: the coordinator that gives out producer ids does not answer."))
+	}
+}
+
+// checkpoint judges the topic of the checkpoints, and reads it as a start of the relay does.
+func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
+	name := "checkpoint topic " + topic
+	// A topic that cannot be read to its end would use up the caller's time.
+	ctx, cancel := context.WithTimeout(ctx, 2*askTimeout)
+	defer cancel()
+	if err := topicname.Check(topic); err != nil {
+		c.add(name, Fail, err.Error(), fix.Words("Change checkpoint.topic."))
+		return
+	}
+	t, err := kafka.DescribeTopic(ctx, c.cl, topic, "min.insync.replicas", "cleanup.policy", "segment.ms", "segment.bytes", "min.cleanable.dirty.ratio")
+	switch {
+	case err != nil:
+		c.add(name, Fail, said(err))
+		return
+	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
+		made, refused, err := sink.CreateCheckpointTopic(ctx, c.cl, topic, true)
+		if !c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: sink.CheckpointTopic}, made, err) {
+			return
+		}
+		c.add(name, OK, "the topic is missing and will be created"+with(made))
+		if refused != nil {
+			c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each connect may read much")
+		}
+		return
+	case kafka.Denied(t.Err):
+		c.add(name, Fail, "the relay's user may not see the topic: "+t.Err.Error(), c.fixes.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
+		return
+	case t.Err != nil:
+		c.add(name, Fail, t.Err.Error())
+		return
+	}
+	c.leaders(name, t)
+	if c.readable(ctx, name, relay, t) {
+		c.add(name, OK, "the topic can be read and, as far as the brokers tell, written")
+	}
+	if n := len(t.Partitions); n != 1 {
+		c.add(name+" partitions", Warn, fmt.Sprintf("the topic has %d partitions, and only partition 0 is used", n), fix.Words("There is nothing to do. A new topic needs one partition."))
+	}
+	switch {
+	case kafka.Denied(t.Refused):
+		c.add(name+" settings", Warn, "the relay's user may not see them, so it is not known whether the topic is compacted", c.fixes.grant(topic, "DescribeConfigs"))
+		return
+	case t.Refused != nil:
+		c.add(name+" settings", Warn, "the brokers do not tell them: "+said(t.Refused))
+		return
+	}
+	c.checkpointSettings(name, topic, t.Settings)
+	c.replicas(name, t)
+}
+
+// readable reports whether the topic's records can be read and, as far as the brokers tell, written. It reads them as a start does.
+func (c *kafkaCheck) readable(ctx context.Context, name, relay string, t *kafka.Topic) bool {
+	topic := t.Name
+	var missing []string
+	for _, right := range []struct {
+		name string
+		op   kmsg.ACLOperation
+	}{{"Read", kmsg.ACLOperationRead}, {"Write", kmsg.ACLOperationWrite}} {
+		if may, told := t.Allows(right.op); told && !may {
+			missing = append(missing, right.name)
+		}
+	}
+	if len(missing) > 0 {
+		c.add(name, Fail, "the relay's user may not "+strings.ToLower(strings.Join(missing, " or "))+" the topic", c.fixes.grant(topic, missing...))
+		return false
+	}
+	at, err := sink.ReadCheckpoints(ctx, c.cl, topic, relay, askTimeout/2)
+	var lost *sink.LostRecords
+	switch {
+	case errors.As(err, &lost):
+		c.add(name, Fail, lost.Error(), fix.Words(lost.Hint()))
+	case err != nil && ctx.Err() != nil && at.Next > at.Start:
+		c.add(name, Warn, fmt.Sprintf("the topic is so large that it could not be read in %s: offset %d of %d; a connect reads it to its end", 2*askTimeout, at.Next, at.End),
+			c.fixes.topic(topic, c.fixes.compactSoon()))
+	case kafka.Denied(err):
+		c.add(name, Fail, "the topic cannot be read: "+said(err), c.fixes.grant(topic, "Read"))
+	case err != nil:
+		c.add(name, Fail, "the topic cannot be read: "+said(err), fix.Words("See that partition 0 has a leader and no open transaction (kafka-transactions.sh find-hanging)."))
+	}
+	return err == nil
+}
