@@ -11,15 +11,16 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// A BadEvent is an event that cannot be routed, or that the sink refused although it was tried alone. It halts the relay.
+// A BadEvent is an event that cannot be routed, or whose record the sink refused although the sink
+// sent it alone. It halts the relay.
 type BadEvent struct {
-	EventID string        // "" where the event has none
+	EventID string        // "" if the event has none
 	Table   *cdc.Relation // nil for a message
-	Commit  cdc.Position  // of the commit record of its transaction; 0 for a row that was read from the table
+	Commit  cdc.Position  // position of its transaction's commit record; 0 for a row of the table
 	Row     int           // its number in the transaction, or in the reading of the table, from 1
-	Topic   string        // the topic that refused the record; "" where the event cannot be routed
-	Token   string        // names this one event for walpost skip; "" for a row that was read from the table
-	Err     error         // the router's or the sink's
+	Topic   string        // the topic that refused the record; "" if the event cannot be routed
+	Token   string        // what walpost skip calls this event; "" for a row of the table
+	Err     error         // of the router or the sink
 }
 
 func (e *BadEvent) Error() string {
@@ -56,21 +57,22 @@ func (e *BadEvent) Hint() string {
 		"because the WAL keeps the row as it was written. To pass over exactly this event instead: " + fault.Command("skip", e.Token) + ", then start walpost again."
 }
 
-// unroutable is the error for an event that the router refused. Commit is 0 for a row that was read from the table.
+// unroutable returns the error for an event that the router refused. commit is 0 for a row of the
+// table.
 func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error) *BadEvent {
 	bad := &BadEvent{EventID: l.rec.EventID, Table: relationOf(ev), Commit: commit, Row: row, Err: err}
 	l.give(bad)
 	return bad
 }
 
-// refusedBySink is the error for a record that the sink refused.
+// refusedBySink returns the error for a record that the sink refused.
 func (l *loop) refusedBySink(a *cdc.Ack) *BadEvent {
 	bad := &BadEvent{EventID: a.EventID, Table: a.Ticket.Table, Commit: a.Ticket.Commit, Row: int(a.Ticket.Row), Topic: a.Topic, Err: a.Err}
 	l.give(bad)
 	return bad
 }
 
-// give gives a bad event its token, and has the checkpoint store remember it.
+// give gives a bad event its token and has the checkpoint store remember the event.
 func (l *loop) give(bad *BadEvent) {
 	if bad.Commit == 0 {
 		return
@@ -81,7 +83,8 @@ func (l *loop) give(bad *BadEvent) {
 	l.checkpointer.halts = append(l.checkpointer.halts, h)
 }
 
-// haltOf names an event of the source that the loop reads. Its timeline is the one that it was written on: so a failover changes no token.
+// haltOf names an event of the stream. Its timeline is the one that the event was written on, so a
+// failover changes no token.
 func (l *loop) haltOf(commit cdc.Position, row int, table, id string) *checkpoint.Halt {
 	timeline := l.found.Timeline
 	for _, left := range l.found.History {
@@ -108,12 +111,14 @@ func relationOf(ev *cdc.Event) *cdc.Relation {
 type Waiting struct {
 	Topic  string
 	Events int
-	Why    string // "" where it is not known
-	// Closed says that the events are behind a refused one in the topic: they are not delivered before the next start.
+	Why    string // "" if it is not known
+	// Closed says that the events are behind a refused one in the topic. They are not delivered
+	// before the next start.
 	Closed bool
 }
 
-// waiting asks the sink what is not delivered, the topic with the most events first. open is how many events can still be delivered.
+// waiting asks the sink what is not delivered. The topic with the most events comes first. open is
+// how many events can still be delivered.
 func (l *loop) waiting() (all []Waiting, open int) {
 	l.sink.Pending(func(topic string, records int, why error, closed bool) {
 		w := Waiting{Topic: topic, Events: records, Closed: closed}
@@ -137,7 +142,7 @@ func (l *loop) waiting() (all []Waiting, open int) {
 // waitingTopics is how many topics describeWaiting names.
 const waitingTopics = 3
 
-// describeWaiting says how many events wait for which topic; "" where none do.
+// describeWaiting says how many events wait for which topic. It is "" if none do.
 func describeWaiting(all []Waiting) string {
 	var open, closed []string
 	for _, w := range all {

@@ -54,8 +54,9 @@ func (e *exclusive) Save(ctx context.Context, key string, value []byte) error {
 	return e.store.Save(ctx, key, value)
 }
 
-// A checkpointer decides when a checkpoint is written, and knows which one is durable. Its methods and fields belong to the
-// loop's goroutine. Another goroutine does the writing, one write at a time. So a slow store delays only the confirmations.
+// A checkpointer decides when a checkpoint is written, and knows which one is durable. Its methods
+// and fields belong to the loop's goroutine. Another goroutine does the writing, one write at a
+// time. So a slow store delays only the confirmations.
 type checkpointer struct {
 	store     Store
 	every     time.Duration // the least time between two writes while acknowledgements arrive
@@ -88,14 +89,15 @@ type checkpointer struct {
 	haltAt time.Time          // no write of a halt before this time
 }
 
-// taken notes that a session holds the slot, with rec as its durable record. It freezes the checkpointer: what is in flight may
-// be of another history than rec.
+// taken notes that a session holds the slot, with rec as its durable record. It freezes the
+// checkpointer: what is in flight may be of another history than rec.
 func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
 	c.epoch, c.durable, c.looked, c.frozen = rec.Epoch, rec, rec.Published, true
 	c.older = append(c.older, older...)
 }
 
-// due begins the write that is due at now, if there is one. It removes old keys only if tidy is set.
+// due begins the write that is due at now, if there is one. It removes old keys only if tidy is
+// set.
 func (c *checkpointer) due(now time.Time, p phase, tidy bool) {
 	switch {
 	case c.busy:
@@ -109,7 +111,8 @@ func (c *checkpointer) due(now time.Time, p phase, tidy bool) {
 	}
 }
 
-// compose makes draft the record of all that p has published safely. last says that nothing more is read.
+// compose makes draft the record of all that p has published safely. last says that nothing more is
+// read.
 func (c *checkpointer) compose(now time.Time, p phase, last bool) {
 	c.draft = *c.durable
 	c.draft.Epoch, c.draft.LSN, c.draft.Published, c.draft.Time = c.epoch, p.safe(), c.looked, now.UTC()
@@ -132,11 +135,13 @@ func (c *checkpointer) ripe(now time.Time, p phase) bool {
 	case c.ahead() && (since >= c.idleEvery || c.active && since >= c.every):
 		return true
 	}
-	// A changed publication leaves a gap that begins at the newest look. So the look is written even when nothing else moves.
+	// A changed publication leaves a gap that begins at the newest look. So the look is written
+	// even when nothing else moves.
 	return c.draft.Looked() > c.durable.Looked() && since >= c.idleEvery
 }
 
-// unsaved reports whether the durable record lacks something at the end of a run, and leaves the last record in draft.
+// unsaved reports whether the durable record lacks something at the end of a run, and leaves the
+// last record in draft.
 func (c *checkpointer) unsaved(now time.Time, p phase) bool {
 	if c.epoch == 0 || c.frozen {
 		return false
@@ -170,7 +175,8 @@ func (c *checkpointer) save(now time.Time) {
 	})
 }
 
-// failed notes that a write of a record failed. The record may be durable nevertheless, so nothing is concluded from it.
+// failed notes that a write of a record failed. The record may be durable nevertheless, so nothing
+// is concluded from it.
 func (c *checkpointer) failed(err error) {
 	now := time.Now()
 	c.err, c.active = err, true

@@ -9,8 +9,9 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// connect gets a session. Meanwhile acknowledgements are taken and checkpoints written, so the sink does not notice. connect
-// returns nil without a session if ctx ended, or if another attempt can help.
+// connect gets a session. Meanwhile acknowledgements are taken and checkpoints written, so the sink
+// does not notice. connect returns nil without a session if ctx ended, or if another attempt can
+// help.
 func (l *loop) connect(ctx context.Context) error {
 	if l.st.State != Connecting {
 		l.setState(Connecting, "opening the first session")
@@ -49,26 +50,29 @@ func (l *loop) connect(ctx context.Context) error {
 	return l.install(ctx, a)
 }
 
-// attempted takes over the epoch of an attempt, even if the attempt failed or is not used. Its record may be the newest one,
-// so the next record must not have a lower epoch. The next attempt finds that record, and so cannot tell whether another
-// process held the slot before.
+// attempted takes over the epoch of an attempt, even if the attempt failed or is not used. Its
+// record may be the newest one, so the next record must not have a lower epoch. The next attempt
+// finds that record, and so cannot tell whether another process held the slot before.
 func (l *loop) attempted(a *attempt) {
 	c := &l.checkpointer
 	if a.epoch > c.epoch && l.begun {
 		c.epoch = a.epoch
 		l.contested = l.contested || !a.own || a.gap
-		// If another process held the slot meanwhile, or the slot is another one, what is safe here does not belong into a record.
+		// If another process held the slot meanwhile, or the slot is another one, what is safe here
+		// does not belong into a record.
 		c.frozen = c.frozen || !a.own || a.gap || !sameHistory(l.found, a.found)
 	}
 }
 
-// unused takes over an attempt that came too late. Its record counts, and finish closes its session.
+// unused takes over an attempt that came too late. Its record counts, and finish closes its
+// session.
 func (l *loop) unused(a *attempt) {
 	l.attempted(a)
 	l.dead = a.sess
 }
 
-// await takes what comes in until the attempt ends. It returns nil if the attempt did not end although ctx did.
+// await takes what comes in until the attempt ends. It returns nil if the attempt did not end
+// although ctx did.
 func (l *loop) await(ctx context.Context) (*attempt, error) {
 	for l.arrived == nil {
 		if ctx.Err() != nil {
@@ -82,7 +86,8 @@ func (l *loop) await(ctx context.Context) (*attempt, error) {
 	return l.takeArrived(), nil
 }
 
-// giveUp waits for an attempt whose context has ended. The wait is bounded, in case the source breaks its contract.
+// giveUp waits for an attempt whose context has ended. The wait is bounded, in case the source
+// breaks its contract.
 func (l *loop) giveUp() *attempt {
 	until := time.Now().Add(helperLimit)
 	for l.arrived == nil && time.Now().Before(until) {
@@ -154,8 +159,8 @@ func (l *loop) changed(a *attempt) string {
 	return ""
 }
 
-// install begins to use the session of a. What is in flight stays in flight, and what was received stays received, if the
-// source is the same and nobody else held the slot meanwhile.
+// install begins to use the session of a. What is in flight stays in flight, and what was received
+// stays received, if the source is the same and nobody else held the slot meanwhile.
 func (l *loop) install(ctx context.Context, a *attempt) error {
 	why := l.changed(a)
 	l.now = time.Now()

@@ -11,14 +11,15 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// OriginHeader is the header of every record that comes from the table and not from the WAL.
+// OriginHeader is a header of every record that comes from the table and not from the WAL.
 const OriginHeader = "walpost.origin"
 
-// copying is the phase that publishes rows of the table, while the session holds the slot and nobody reads the stream. Its
-// flight counts each row as a transaction that ends at the row's number. So what is safe there is a number of rows.
+// copying is the phase that publishes rows of the table, while the session holds the slot and
+// nobody reads the stream. Its flight counts each row as a transaction that ends at the row's
+// number. So what is safe there is a number of rows.
 //
-// A goroutine reads the rows, because a wait for them must not hold up the signs of life. The server may have to sort them
-// first. All fields belong to the loop.
+// A goroutine reads the rows, because a wait for them must not hold up the signs of life. The
+// server may have to sort them first. All fields belong to the loop.
 type copying struct {
 	*loop
 	spec   checkpoint.Copy // with all that is acknowledged
@@ -37,22 +38,23 @@ type ahead struct {
 	end  bool // of mark's table
 }
 
-// copied is what the reader hands over: a row that nobody else refers to, the end of a table (ev nil), the end of all tables (an empty mark
-// too), or why it stopped.
+// copied is what the reader hands over: a row that nobody else refers to, the end of a table (ev
+// nil), the end of all tables (an empty mark too), or why the reader stopped.
 type copied struct {
 	ev   *cdc.Event
 	mark checkpoint.Mark
 	err  error
 }
 
-// resumeCopy is resume for a session whose record asks for a copy, or did until now. was is the former copy, nil for none.
+// resumeCopy is resume for a session whose record asks for a copy, or did until now. was is the
+// former copy, nil for none.
 func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 	if err := l.confirm(); err != nil { // the first sign of life on this session
 		return err
 	}
-	// What is in flight is waited for, however long, because sending it again would publish it twice. What the former copy
-	// finished must not be written under the new epoch unless the record is this process's own. The slot may be another one,
-	// whose stream has less.
+	// What is in flight is waited for, however long, because sending it again would publish it
+	// twice. What the former copy finished must not be written under the new epoch unless the
+	// record is this process's own. The slot may be another one, whose stream has less.
 	l.checkpointer.frozen = was == nil || !a.own
 	for l.inFlight() > 0 && ctx.Err() == nil && l.sess != nil {
 		if err := l.settle(ctx.Done(), l.now.Add(time.Minute)); err != nil {
@@ -152,8 +154,8 @@ func (c *copying) take(r copied) error {
 	return c.count(ahead{mark: r.mark}, r.ev)
 }
 
-// count gives a the next number, as a transaction of its own, and sends the record that was made of ev. A nil ev sends
-// nothing.
+// count gives a the next number, as a transaction of its own, and sends the record that was made of
+// ev. A nil ev sends nothing.
 func (c *copying) count(a ahead, ev *cdc.Event) error {
 	c.taken++
 	a.n = c.taken
@@ -257,7 +259,7 @@ func read(ctx context.Context, tables Tables, sess Session, spec checkpoint.Copy
 	}
 }
 
-// owned is a copy of a row: the reader goes on to the next one while the loop still works on this one.
+// owned copies a row, because the reader goes on while the loop still works on the row.
 func owned(ev *cdc.Event) *cdc.Event {
 	size := 0
 	for _, v := range ev.Row.Values {

@@ -11,51 +11,59 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// Copying is what a Relay needs to publish rows of the table itself ahead of the stream.
+// Copying is what a Relay needs to publish rows of the table ahead of the stream.
 type Copying struct {
-	// Origin says which rows: checkpoint.OriginSnapshot, those from before the slot, at a first start;
-	// checkpoint.OriginRecover, those that a lost slot may have left out. With OriginRecover, Run ends when they are published.
+	// Origin says which rows. With checkpoint.OriginSnapshot they are the rows from before the
+	// slot, at a first start. With checkpoint.OriginRecover they are the rows that a lost slot may
+	// have left out, and Run ends when they are published.
 	Origin string
 	Tables Tables
-	// Gap is asked, with OriginRecover, before anything is changed: whether to replace the slot of this gap (Refusal.NeedsSlot), or to close
-	// it on the slot that is there. begun is the unfinished snapshot or recover that is cut short, nil for none; what it has not published is part of the gap. Gap returns the commit time from
-	// which on rows may be missing (zero: any), or an error that ends Run.
+	// Gap is asked, with OriginRecover, before anything is changed. It decides whether to replace
+	// the slot of gap (Refusal.NeedsSlot), or to close gap on the slot that exists. begun is the
+	// unfinished snapshot or recover that is cut short, nil for none. What begun has not published
+	// is part of the gap. Gap returns the commit time from which on rows may be missing (zero for
+	// any), or an error that ends Run.
 	Gap func(ctx context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error)
 }
 
-// Tables opens what is read beside the stream. Its methods are called by any goroutine.
+// Tables opens what is read beside the stream. Any goroutine may call its methods.
 type Tables interface {
 	// Check says, before a slot is made, what keeps the rows from being read.
 	Check(ctx context.Context) error
-	// Open is Source.Open with create set, but the session of a slot that it makes keeps a snapshot of the rows from before it.
+	// Open is Source.Open with create set. If it makes a slot, the session keeps a snapshot of the
+	// rows from before the slot.
 	Open(ctx context.Context, replaceLost bool) (Session, error)
-	// Rows reads the rows that c asks for and that are not published yet, in order. Where sess has no snapshot (any more) they are those
-	// that are in the tables now; what was written since the slot was made is among them then. It frees sess's snapshot.
+	// Rows reads in order the rows that c asks for and that are not published yet. If sess has no
+	// snapshot any more, those are the rows that are in the tables now, which include rows from
+	// after the slot was made. Rows frees the snapshot of sess.
 	Rows(ctx context.Context, sess Session, c checkpoint.Copy) (Rows, error)
 }
 
 // Rows is one reading. One goroutine uses it.
 type Rows interface {
-	// Next returns the next row, as an Insert that is valid until the next call, and its place. Behind the last row of each table it returns
-	// a nil event and a Mark with only the table's name, and behind the last table a nil event and an empty Mark.
+	// Next returns the next row as an Insert, with the row's place. The event is valid until the
+	// next call. Behind the last row of each table Next returns a nil event and a Mark that has
+	// only the table's name. Behind the last table it returns a nil event and an empty Mark.
 	Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error)
 	Close()
 }
 
-// ErrNoGap says that a recover has nothing to do: the slot is there, and the checkpoint fits it.
+// ErrNoGap says that a recover has nothing to do.
 var ErrNoGap = errors.New("there is no gap: the slot is there, and the checkpoint fits it")
 
-// ErrDeclined says that a person does not want what Copying asked for. It ends Run, and is no fault.
+// ErrDeclined says that a person declined what Copying.Gap asked for. It ends Run and is no fault.
 var ErrDeclined = errors.New("declined")
 
-// errCopied ends a Run that was to publish the rows of a gap and nothing else.
+// errCopied ends a Run that only publishes the rows of a gap.
 var errCopied = errors.New("the rows are published")
 
-// foreignTries is how often a slot without a checkpoint is looked at once more: another process may just have made it, and is about to write one.
+// foreignTries is how often a slot without a checkpoint is looked at. Another process may just have
+// made the slot and be about to write its checkpoint.
 const foreignTries = 4
 
-// plan decides what an attempt has to do with rec, the newest record (nil for none): it returns the record to go on with. Where a slot is
-// to be made for rows of the table, that is written down first, so that whoever comes next knows whose slot it is.
+// plan decides what an attempt does with rec, the newest record, nil for none. It returns the
+// record to go on with. If a slot is to be made for rows of the table, plan first writes that down,
+// so that the next process knows whose slot it is.
 func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	c := r.cfg.Copying
 	switch {
@@ -64,7 +72,8 @@ func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.R
 	case c != nil && rec.Copies(c.Origin):
 		return rec, nil
 	case rec.Copies(checkpoint.OriginRecover) && (r.cfg.AcceptGap == "" || intended(rec)):
-		// Where the slot is still to be made, no token can name what is missing: only recover goes on.
+		// Where the slot is still to be made, no token can name what is missing: only recover goes
+		// on.
 		return nil, unfinishedRecover(rec)
 	case rec.Copies(checkpoint.OriginSnapshot):
 		return r.withoutCopy(ctx, rec)
@@ -74,13 +83,13 @@ func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.R
 	return rec, nil
 }
 
-// unfinishedRecover is the error of a run that found a recover which is not finished.
+// unfinishedRecover is the error of a run that finds an unfinished recover.
 func unfinishedRecover(rec *checkpoint.Record) error {
 	return fault.Person(fmt.Errorf("a recover of the gap behind %s is not finished: %d rows are published", rec.Copy.From, rec.Copy.Rows),
 		fault.Command("recover")+" goes on with it.")
 }
 
-// withoutCopy decides about a snapshot that was begun and is not wanted by the configuration any more.
+// withoutCopy decides about an unfinished snapshot that the configuration no longer asks for.
 func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	if !r.cfg.SkipSnapshot {
 		return nil, fault.Config(fmt.Errorf("the snapshot that was begun is not finished: %d rows are published, and source.snapshot is not initial any more", rec.Copy.Rows),
@@ -101,7 +110,7 @@ func (r *Relay) copies(rec *checkpoint.Record) bool {
 	return r.cfg.Copying != nil && rec.Copies(r.cfg.Copying.Origin)
 }
 
-// planSnapshot is a first start.
+// planSnapshot plans a first start with a snapshot.
 func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	found, err := r.look(ctx)
 	if err != nil {
@@ -121,15 +130,16 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	return r.intend(ctx, nil, found, found.Server, checkpoint.Copy{Origin: checkpoint.OriginSnapshot})
 }
 
-// planRecover is the start of a recover, or of going on with one. Where the slot of an unfinished one is lost too, all is planned anew from
-// the original gap: rows that were written since the slot was made are in no stream any more, those of finished tables too. What is
-// published is found in Kafka by its ids.
+// planRecover plans a recover, or the rest of one. If the slot of an unfinished recover is lost
+// too, everything is planned again from the original gap. Rows that were written since that slot
+// was made are in no stream any more, even those of finished tables. Kafka shows which rows are
+// published, by their ids.
 func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	begun := rec.Copies(checkpoint.OriginRecover)
 	switch {
 	case intended(rec) && begun:
 		return rec, nil
-	case intended(rec): // of a snapshot: run makes the slot
+	case intended(rec): // walpost run makes the slot of this snapshot
 		return nil, ErrNoGap
 	}
 	found, err := r.look(ctx)
@@ -144,7 +154,8 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	case err == nil || errors.Is(err, checkpoint.ErrNoSlot):
 		return nil, ErrNoGap
 	case errors.As(err, &gap) && gap.Reason == checkpoint.PublicationChanged:
-		// The slot is kept, so nothing is written before this process holds it: accept asks.
+		// The slot is kept, so nothing is written before this process holds the slot. accept asks
+		// the person.
 		if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
 			return nil, fmt.Errorf("recover: %w", err)
 		}
@@ -169,8 +180,9 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	return r.intend(ctx, rec, found, next.From, next)
 }
 
-// recoverKept is accept for a recover whose gap leaves the slot as it is: the rows are published from the table, and then
-// the stream goes on where the record is. What an unfinished copy has yet to publish becomes part of it.
+// recoverKept is accept for a recover that keeps the slot. The rows are published from the table,
+// and then the stream goes on at the record. The recover includes what an unfinished copy has yet
+// to publish.
 func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found cdc.Identity) (*checkpoint.Record, error) {
 	base := *gap.Record
 	since, err := r.cfg.Copying.Gap(ctx, gap, base.Copy)
@@ -188,7 +200,7 @@ func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found 
 	return &base, nil
 }
 
-// look opens the source without making anything, and says what was found.
+// look opens the source without making anything, and returns what it found.
 func (r *Relay) look(ctx context.Context) (cdc.Identity, error) {
 	sess, err := r.source.Open(ctx, false, false)
 	if err != nil {
@@ -199,8 +211,8 @@ func (r *Relay) look(ctx context.Context) (cdc.Identity, error) {
 	return found, nil
 }
 
-// intend writes down that a slot is about to be made, for c. Nobody holds the slot, since there is none: two processes that do this at the
-// same time write the same.
+// intend writes down that a slot is about to be made for c. Nobody holds a slot that does not
+// exist. So two processes may do this at the same time, and both write the same.
 func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Identity, lsn cdc.Position, c checkpoint.Copy) (*checkpoint.Record, error) {
 	rec := &checkpoint.Record{
 		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Database: found.Database,
@@ -215,16 +227,17 @@ func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Id
 	return rec, nil
 }
 
-// intended says whether rec is of a slot that was about to be made.
+// intended reports whether rec speaks of a slot that was about to be made.
 func intended(rec *checkpoint.Record) bool { return rec != nil && rec.Copy != nil && !rec.Copy.Slot }
 
-// openFor opens the session that rec asks for. base is what to judge it by.
+// openFor opens the session that rec asks for. base is the record to judge the session by.
 func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Session, base *checkpoint.Record, err error) {
 	if !intended(rec) {
 		sess, err = r.source.Open(ctx, rec == nil && r.cfg.Create, false)
 		return sess, rec, err
 	}
-	// The slot that is found, or made, is the one: rows that are not in its stream are read from the table after it was made.
+	// Any slot that is found or made will do, because the rows that are not in its stream are read
+	// after it was made.
 	if sess, err = r.cfg.Copying.Tables.Open(ctx, true); err != nil {
 		return nil, nil, err
 	}

@@ -2,8 +2,8 @@ package relay
 
 import "time"
 
-// An edge makes few log lines of a repeated fault: one when the fault begins, one a minute while it lasts, and one when it
-// is over.
+// An edge makes few log lines of a repeated fault: one when the fault begins, one a minute while it
+// lasts, and one when it is over.
 type edge struct {
 	since, logged time.Time
 	times         int

@@ -13,7 +13,8 @@ const (
 // A flight counts what a phase has sent, and knows how far everything sent is acknowledged.
 type flight struct {
 	tracker *checkpoint.Tracker
-	// gen numbers the flights of a process. An acknowledgement of a former flight must not reach this tracker.
+	// gen numbers the flights of a process. An acknowledgement of a former flight must not reach
+	// this tracker.
 	gen    uint16
 	unsafe []mark // the transactions that gave a record and are not safe yet, oldest first, from head on
 	head   int
@@ -32,8 +33,8 @@ func (f *flight) next(start cdc.Position) flight {
 	return flight{tracker: checkpoint.New(start), gen: f.gen + 1, sent: f.sent}
 }
 
-// add counts a record of the open transaction and returns its ticket. The transaction's commit record is at begin, and the
-// transaction ends behind begin.
+// add counts a record of the open transaction and returns its ticket. The transaction's commit
+// record is at begin, and the transaction ends behind begin.
 func (f *flight) add(size int, begin cdc.Position) cdc.Ticket {
 	ticket := f.tracker.Add(size)
 	if ticket.Tx > maxTx {
@@ -47,7 +48,8 @@ func (f *flight) add(size int, begin cdc.Position) cdc.Ticket {
 	return ticket
 }
 
-// ack takes back a ticket. It reports false for a ticket of a former flight, whose record is read and counted again.
+// ack takes back a ticket. It reports false for a ticket of a former flight, whose record is read
+// and counted again.
 func (f *flight) ack(ticket cdc.Ticket) bool {
 	if uint16(ticket.Tx>>genShift) != f.gen {
 		return false
@@ -66,7 +68,8 @@ func (f *flight) inFlight() int {
 // waiting is the number of transactions that gave a record and are not safe.
 func (f *flight) waiting() int { return len(f.unsafe) - f.head }
 
-// drop forgets the transactions that are safe. It returns how many of the records sent belong to no other transaction.
+// drop forgets the transactions that are safe. It returns how many of the records sent belong to no
+// other transaction.
 func (f *flight) drop() uint64 {
 	safe := f.tracker.Safe()
 	for f.head < len(f.unsafe) && f.unsafe[f.head].begin < safe {

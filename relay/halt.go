@@ -9,11 +9,11 @@ import (
 
 const (
 	finalLimit  = 5 * time.Second // for the last checkpoint
-	closeLimit  = 2 * time.Second // for the last Confirm, for the session's Close, for the sink's
-	helperLimit = 5 * time.Second // for helpers to notice that they are not wanted any more
+	closeLimit  = 2 * time.Second // for the last Confirm, the Close of the session, and the Close of the sink
+	helperLimit = 5 * time.Second // for goroutines beside the loop to end
 )
 
-// stop is the clean end.
+// stop is the clean end of a run.
 func (l *loop) stop() error {
 	l.setState(Draining, "stopping")
 	l.log.Info().Int("in_flight", l.inFlight()).Dur("grace", l.cfg.ShutdownGrace).Msg("stopping")
@@ -42,7 +42,8 @@ func (l *loop) stop() error {
 	return err
 }
 
-// settle takes acknowledgements until nothing is in flight, something cannot go on, stop is closed, or until.
+// settle takes acknowledgements until nothing is in flight, something cannot go on, stop is closed,
+// or until.
 func (l *loop) settle(stop <-chan struct{}, until time.Time) error {
 	for l.inFlight() > 0 && l.now.Before(until) {
 		l.wait(stop, earlier(until, l.now.Add(publishEvery)))
@@ -58,7 +59,8 @@ func (l *loop) settle(stop <-chan struct{}, until time.Time) error {
 	return nil
 }
 
-// finish writes the last checkpoint, confirms it and frees everything. It works whatever is unreachable, within some seconds.
+// finish writes the last checkpoint, confirms it and frees everything. It ends within some seconds,
+// whatever is unreachable.
 func (l *loop) finish() {
 	if l.finished {
 		return
@@ -73,7 +75,7 @@ func (l *loop) finish() {
 		if c.busy || tried && l.now.Before(c.retry) || len(c.halts) > 0 {
 			l.wait(nil, earlier(until, l.now.Add(publishEvery)))
 			if l.tick(time.Now()) != nil {
-				l.now = time.Now() // what is wrong now changes nothing any more
+				l.now = time.Now() // an error changes nothing any more
 			}
 			continue
 		}

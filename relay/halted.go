@@ -9,8 +9,9 @@ import (
 )
 
 const (
-	settleLimit = 2 * time.Second // for acknowledgements once halted by something other than a bad event
-	// seenFor is how long a relay that was halted from outside stays at least: two scrapes at the interval that the alert rules ask for.
+	settleLimit = 2 * time.Second // for acknowledgements after a halt that is not by a bad event
+	// seenFor is the least time that a relay lingers after a halt from outside. It covers two
+	// scrapes at the interval that the alert rules ask for.
 	seenFor = time.Minute
 )
 
@@ -22,10 +23,13 @@ type halting struct {
 
 func (h *halting) Unwrap() error { return h.error }
 
-// Halt ends Run with err, which needs a person, as a fault of the source would: what is acknowledged is checkpointed and confirmed,
-// nothing more is delivered. It works also while Run is halted already, or stops. Run calls freed when the session is closed, so that
-// the slot is free; freed may take its time. Unless its context ends, Run then lingers for a minute at least, so that Status is seen. Halt
-// may be called from any goroutine and returns at once; a second call does nothing.
+// Halt ends Run with err, which needs a person, as a fault of the source would. What is
+// acknowledged is checkpointed and confirmed, and nothing more is delivered. Halt also works while
+// Run is halted already or stops.
+//
+// Run calls freed when the session is closed and so the slot is free. freed may take long. Then Run
+// lingers for at least a minute, unless its context ends, so that Status is seen. Halt may be
+// called from any goroutine and returns at once. A second call does nothing.
 func (r *Relay) Halt(err error, freed func()) {
 	select {
 	case r.halts <- &halting{error: err, freed: freed}:
@@ -33,7 +37,8 @@ func (r *Relay) Halt(err error, freed func()) {
 	}
 }
 
-// fail ends the run because of err. Nothing more is read. Where err needs a person, Run lingers, so that monitoring sees it.
+// fail ends the run because of err. Nothing more is read. If err needs a person, Run lingers so
+// that monitoring sees err.
 func (l *loop) fail(ctx context.Context, err error) error {
 	if !fault.NeedsPerson(err) {
 		l.noteError(err)
@@ -55,9 +60,10 @@ func (l *loop) fail(ctx context.Context, err error) error {
 	return err
 }
 
-// halt announces err and lingers. Where err is a bad event, what is in flight is delivered, checkpointed and confirmed meanwhile; the slot is
-// freed when nothing is left that can be delivered. Any other fault concerns the slot or the source: delivery stops at once. halt returns
-// such a fault where one comes up while the relay is halted, and nil at its end.
+// halt announces err and lingers. If err is a bad event, what is in flight is delivered,
+// checkpointed and confirmed first, and the slot is freed when nothing is left that can be
+// delivered. Any other fault concerns the slot or the source, so the delivery stops at once. halt
+// returns such a fault if one comes up meanwhile, and nil at its end.
 func (l *loop) halt(ctx context.Context, err error) error {
 	l.now = time.Now()
 	since := l.now
@@ -95,8 +101,8 @@ func (l *loop) halt(ctx context.Context, err error) error {
 	return l.linger(ctx, since, linger)
 }
 
-// linger waits until a halt that began at since has lasted long enough, or ctx ends. It returns what the relay is halted by meanwhile. It writes
-// the halts that the store has not taken yet.
+// linger waits until a halt that began at since has lasted for long, or until ctx ends. It returns
+// a halt from outside that comes meanwhile. It writes the halts that the store has not taken yet.
 func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) error {
 	var over <-chan time.Time
 	if long >= 0 {
@@ -143,11 +149,15 @@ func (l *loop) settleBriefly(err error) {
 	}
 }
 
-// drain delivers, checkpoints and confirms what is in flight until nothing is left that can be delivered, or until (zero: however long that
-// takes). When stop is closed, drain goes on for shutdown_grace at most. An event that is refused meanwhile ends nothing: what is in other
-// topics goes on. Nor does a session that is lost, whatever the error: the next start meets the error again if it stays. But without a session drain goes
-// on for shutdown_grace at most, because another process may hold the slot and deliver the same events. drain returns an error only
-// if the error concerns the slot or the source and needs a person.
+// drain delivers, checkpoints and confirms what is in flight, until nothing is left that can be
+// delivered, or until (zero for no limit). When stop is closed, drain goes on for ShutdownGrace at
+// most.
+//
+// A refused event does not end drain, because the events of other topics go on. A lost session does
+// not end it either, whatever the error: if the error stays, the next start meets it again. But
+// without a session drain goes on for ShutdownGrace at most, because another process may hold the
+// slot and deliver the same events. drain returns only errors that concern the slot or the source
+// and need a person.
 func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 	alone := false
 	for l.inFlight() > 0 && (until.IsZero() || l.now.Before(until)) {
@@ -194,7 +204,8 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 	return nil
 }
 
-// anotherBad tells of a bad event that was found while the relay was about to end. The first one is what the run ends with.
+// anotherBad logs a bad event that was found while the relay was about to end. The run ends with
+// the first one.
 func (l *loop) anotherBad(bad *BadEvent) {
 	l.noteError(bad)
 	if l.bad == nil {
@@ -203,7 +214,7 @@ func (l *loop) anotherBad(bad *BadEvent) {
 	l.log.Error().Err(bad).Str("hint", bad.Hint()).Msg("another event cannot be delivered: the next start halts there")
 }
 
-// sayDrained tells what became of the events that were in flight when the relay halted.
+// sayDrained logs what became of the events that were in flight when the relay halted.
 func (l *loop) sayDrained() {
 	all, open := l.waiting()
 	if open > 0 {

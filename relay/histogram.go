@@ -2,22 +2,23 @@ package relay
 
 import "time"
 
-// LatencyBounds are the upper bounds of Histogram's buckets, in seconds. Above 10 s, where an outage shows, each is at most twice the
-// bound before it, up to four hours.
+// LatencyBounds are the upper bounds of the buckets, in seconds. Outages show above 10 s. There
+// each bound, up to four hours, is at most twice the bound before it.
 var LatencyBounds = [...]float64{
 	.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10,
 	20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600, 7200, 14400,
 }
 
-// A Histogram counts durations. Counts[i] is the number at or below LatencyBounds[i] and above the bound before; the last one is
-// above all bounds. Not cumulative.
+// A Histogram counts durations. Counts[i] is the number of durations that are at or below
+// LatencyBounds[i] and above the bound before. The last count is of the durations above all bounds.
+// The counts are not cumulative.
 type Histogram struct {
 	Counts [len(LatencyBounds) + 1]uint64
 	Sum    float64 // seconds
-	Max    float64 // seconds: the longest duration
+	Max    float64 // seconds, of the longest duration
 }
 
-// latencyBounds are LatencyBounds as durations: comparing those is all that an acknowledgement costs.
+// latencyBounds are LatencyBounds as durations, which are cheaper to compare.
 var latencyBounds = func() (b [len(LatencyBounds)]time.Duration) {
 	for i, s := range LatencyBounds {
 		b[i] = time.Duration(s * float64(time.Second))
@@ -43,8 +44,8 @@ func (h Histogram) Count() (n uint64) {
 	return n
 }
 
-// Since returns the durations that came after an earlier look. Its Max stays that of all durations, because a histogram does not
-// tell which of them came later.
+// Since returns the durations that came after an earlier look. Its Max stays the one of all
+// durations, because a histogram does not tell which of them came later.
 func (h Histogram) Since(before Histogram) Histogram {
 	for i, n := range before.Counts {
 		h.Counts[i] -= min(h.Counts[i], n)
@@ -53,8 +54,8 @@ func (h Histogram) Since(before Histogram) Histogram {
 	return h
 }
 
-// Quantile is where a share q of the durations lies, in seconds: linear within a bucket, and never above Max. It is 0 where there are no
-// durations.
+// Quantile returns the duration, in seconds, that a share q of the durations does not exceed. It is
+// linear within a bucket and never above Max. It is 0 if there are no durations.
 func (h Histogram) Quantile(q float64) float64 {
 	rank := q * float64(h.Count())
 	if rank == 0 {

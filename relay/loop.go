@@ -27,7 +27,8 @@ const (
 type loop struct {
 	*Relay
 
-	// Goroutines beside the loop end with background, and report by sending a function that the loop calls.
+	// Goroutines beside the loop end with background, and report by sending a function that the
+	// loop calls.
 	background context.Context
 	cancel     context.CancelFunc
 	wg         sync.WaitGroup
@@ -94,7 +95,8 @@ func (l *loop) beside(work func(context.Context) (report func())) {
 	l.wg.Go(func() { l.reports <- work(l.background) })
 }
 
-// bound ends a Next that goes on although ctx has ended and its wait is over. The caller must call the function that it returns.
+// bound ends a Next that goes on although ctx has ended and its wait is over. The caller must call
+// the function that it returns.
 func (l *loop) bound(ctx context.Context) (release func() bool) {
 	reading, cancel := context.WithCancel(l.background)
 	l.reading = reading
@@ -118,9 +120,9 @@ func (l *loop) deliver(ctx context.Context) error {
 	return nil
 }
 
-// full reports whether the window is full. It also bounds the transactions that are not safe. When one key waits for its
-// broker and other keys do not, little is in flight. But the loop remembers all that was read since, and a crash brings all
-// of it again.
+// full reports whether the window is full. It also bounds the transactions that are not safe. When
+// one key waits for its broker and other keys do not, little is in flight. But the loop remembers
+// all that was read since, and a crash brings all of it again.
 func (l *loop) full() bool {
 	events, bytes := l.flight.tracker.InFlight()
 	return events >= l.cfg.Window.Events || int64(bytes) >= l.cfg.Window.Bytes || l.flight.waiting() > l.cfg.Window.Events
@@ -138,7 +140,8 @@ func (l *loop) route(ev *cdc.Event) (bool, error) {
 	return l.router.Route(ev, &l.rec)
 }
 
-// send hands l.rec to the sink, with the event's place. The transaction that it counts for begins at begin.
+// send hands l.rec to the sink, with the event's place. The transaction that it counts for begins
+// at begin.
 func (l *loop) send(begin cdc.Position, place cdc.Ticket) {
 	ticket := l.flight.add(l.rec.Size(), begin)
 	ticket.Commit, ticket.Row, ticket.Table = place.Commit, place.Row, place.Table
@@ -165,7 +168,8 @@ func (l *loop) waitOr(rows <-chan copied, stop <-chan struct{}, until time.Time)
 	return copied{}, false
 }
 
-// tick does everything that is due beside reading, at the time now. It never waits for more than a Confirm.
+// tick does everything that is due beside reading, at the time now. It never waits for more than a
+// Confirm.
 func (l *loop) tick(now time.Time) error {
 	l.now = now
 	if l.sawEvent {
@@ -230,7 +234,8 @@ func (l *loop) collect() error {
 	return bad
 }
 
-// confirmIfDue tells the source what is safe: at once when there is something new, otherwise as a sign of life.
+// confirmIfDue tells the source what is safe: at once when there is something new, otherwise as a
+// sign of life.
 func (l *loop) confirmIfDue() error {
 	if l.sess == nil {
 		return nil
@@ -274,8 +279,8 @@ func (l *loop) lose(err error) error {
 		return err
 	}
 	l.ended("lost", err)
-	// The next session may be on another server, after a failover, and starts where the record is. So all that is acknowledged
-	// goes into the record before.
+	// The next session may be on another server, after a failover, and starts where the record is.
+	// So all that is acknowledged goes into the record before.
 	l.checkpointer.hurry()
 	l.checkpointer.due(l.now, l.phase, false)
 	l.lost.fault(time.Now(), func(n int, _ time.Duration) {

@@ -12,16 +12,16 @@ const (
 	recentErrors = 5
 )
 
-// A Sent is an event that was handed to the sink. It has no payload.
+// A Sent is an event that was handed to the sink, without its payload.
 type Sent struct {
 	EventID string
 	At      time.Time
 }
 
-// A Trouble is an error that ended a session, a checkpoint write or a check, and what to do about it.
+// A Trouble is an error of a session, a checkpoint write or a check, and what to do about it.
 type Trouble struct {
 	Text  string
-	Hint  string // "" where there is none
+	Hint  string // "" for none
 	At    time.Time
 	Times int // in a row
 }
@@ -29,11 +29,11 @@ type Trouble struct {
 // recentEvery is how often the newest events are copied for Status.
 const recentEvery = time.Second
 
-// recent is the newest events by topic. Loop only.
+// recent holds the newest events by topic. It belongs to the loop.
 type recent struct {
 	topics  map[string]*sents
 	listed  time.Time
-	changed bool // since then
+	changed bool // since listed
 }
 
 type sents struct {
@@ -41,7 +41,8 @@ type sents struct {
 	n    int
 }
 
-// A sent is a Sent that owns the bytes of its id: the record's own id is a part of its payload. The next event uses them again.
+// A sent is a Sent that owns the bytes of its id, and reuses them for a later event. The id of a
+// record shares memory with the payload.
 type sent struct {
 	id []byte
 	at time.Time
@@ -75,12 +76,12 @@ func (r *recent) forgetOldest() {
 	delete(r.topics, oldest)
 }
 
-// due says whether there is something new to list, now or at the end of a run.
+// due reports whether there is something new to list. ending lists it at once.
 func (r *recent) due(now time.Time, ending bool) bool {
 	return r.changed && (ending || now.Sub(r.listed) >= recentEvery)
 }
 
-// list is a copy, newest first.
+// list copies the events, newest first.
 func (r *recent) list(now time.Time) map[string][]Sent {
 	r.listed, r.changed = now, false
 	out := make(map[string][]Sent, len(r.topics))
@@ -93,11 +94,12 @@ func (r *recent) list(now time.Time) map[string][]Sent {
 	return out
 }
 
-// troubled puts an error in front of those that were before it; the same one again is counted.
+// troubled puts err in front of the errors before. If err is the newest of them already, it is
+// counted.
 func troubled(before []Trouble, err error, now time.Time) []Trouble {
 	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), At: now, Times: 1}
 	if len(before) > 0 && before[0].Text == t.Text {
-		if t.Times = before[0].Times; now.Sub(before[0].At) > 100*time.Millisecond { // else told of by two places
+		if t.Times = before[0].Times; now.Sub(before[0].At) > 100*time.Millisecond { // sooner means that two places reported one fault
 			t.Times++
 		}
 		before = before[1:]

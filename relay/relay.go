@@ -1,10 +1,11 @@
-// Package relay holds the loop: it pulls events from a Source, has a Router make records of them, hands them to a Sink and
-// confirms to the source what is acknowledged, after a checkpoint of it is durable.
+// Package relay holds the loop. The loop pulls events from a Source, has a Router make records of
+// them, and hands the records to a Sink. It confirms to the source what is acknowledged, once a
+// checkpoint of it is durable.
 //
-// The order of things is the package's whole purpose: nothing is confirmed that is not checkpointed, nothing is
-// checkpointed that is not acknowledged, and nothing is acknowledged by anybody but the sink. One goroutine owns the
-// session; whatever else takes time (opening a session, writing a checkpoint, checking the source) runs beside it, one of
-// each at a time, and reports through a channel.
+// The package exists to keep this order: nothing is confirmed before it is checkpointed, and
+// nothing is checkpointed before the sink has acknowledged it. One goroutine owns the session.
+// Whatever else takes time runs beside it, one of each kind at a time: opening a session, writing a
+// checkpoint, checking the source, reading the table.
 package relay
 
 import (
@@ -21,48 +22,53 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Config says how a Relay behaves. Zero values take the default named at the field.
+// Config says how a Relay behaves. A zero value takes the default that its field names.
 type Config struct {
-	// Name is the key of the checkpoint: two relays of one store must not share it, nor must it hold a slash.
+	// Name is the key of the checkpoint. Two relays that share a store must not share a name. A
+	// name holds no slash.
 	Name string
-	// Holder names this process in its checkpoint records and their keys: no other process has this name, nor has it a slash. Default: 16
-	// random hexadecimal digits.
+	// Holder names this process in its checkpoint records and their keys. No other process has the
+	// same name, and the name holds no slash. Default: 16 random hexadecimal digits.
 	Holder string
 
 	Window Window
 
-	// ShutdownGrace is how long a stop waits for outstanding acknowledgements. Default 20 s; below zero: not at all.
+	// ShutdownGrace is how long a stop waits for acknowledgements. Default 20 s; below zero it does
+	// not wait.
 	ShutdownGrace time.Duration
-	// HaltLinger is how long Run goes on, halted, before it returns what halted it. 0: not at all; below zero: until its context ends.
+	// HaltLinger is how long Run goes on after a halt before it returns the cause. 0 returns at
+	// once; below zero Run goes on until its context ends.
 	HaltLinger time.Duration
-	// CheckpointEvery is the least time between two checkpoints while events are delivered. Default 1 s.
+	// CheckpointEvery is the least time between two checkpoints while events are delivered. Default
+	// 1 s.
 	CheckpointEvery time.Duration
-	// IdleCheckpointEvery is the same while only the source's position moves. Default 10 s.
+	// IdleCheckpointEvery is the same while only the position of the source moves. Default 10 s.
 	IdleCheckpointEvery time.Duration
-	// MonitorInterval is how often Source.Check is called. Default 10 s.
+	// MonitorInterval is the time between two calls of Source.Check. Default 10 s.
 	MonitorInterval time.Duration
 
-	// AcceptGap is the token of the one gap that may be stepped over, as a refusal printed it.
+	// AcceptGap is the token of the one gap that may be stepped over. A refusal printed the token.
 	AcceptGap string
-	// Create makes a missing slot, where no checkpoint knows of one.
+	// Create makes a missing slot if no checkpoint knows of a slot.
 	Create bool
-	// Copying publishes rows of the table ahead of the stream; nil where that is not wanted.
+	// Copying publishes rows of the table ahead of the stream; nil publishes none.
 	Copying *Copying
-	// SkipSnapshot says that a person wants none, also where one was begun and is not finished.
+	// SkipSnapshot says that a person wants no snapshot, not even the rest of one that has begun.
 	SkipSnapshot bool
 
 	Backoff Backoff
 	Logger  zerolog.Logger
 }
 
-// Window bounds what may be in flight. Both bounds are soft by one record.
+// Window bounds what may be in flight. Each bound may be exceeded by one record.
 type Window struct {
-	Events int   // default 50,000; also bounds the transactions that are not yet safe
+	Events int   // default 50,000; also bounds the transactions that are not safe yet
 	Bytes  int64 // default 64 MiB, counted by cdc.Record.Size
 }
 
-// Backoff is the wait between two attempts to open a session: it doubles from Min to Max, less up to a half by chance. The first
-// attempt after a session that worked is made at once.
+// Backoff is the wait between two attempts to open a session. The wait doubles from Min to Max, and
+// chance shortens it by up to a half. After a session that worked, the first attempt is made at
+// once.
 type Backoff struct {
 	Min, Max time.Duration  // default 100 ms and 30 s
 	Rand     func() float64 // in [0, 1); default math/rand
@@ -79,7 +85,7 @@ const (
 	maxBackoff      = 30 * time.Second
 )
 
-// withDefaults fills in what is not set, and says what is wrong with the rest: field, bound and value, all at once.
+// withDefaults fills in what is not set. The error names each wrong field with its bound and value.
 func (c Config) withDefaults() (Config, error) {
 	var wrong []error
 	if c.Name == "" || strings.Contains(c.Name, "/") {
@@ -130,13 +136,14 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Holder == "" {
 		var b [8]byte
-		rand.Read(b[:]) // never fails, crypto/rand says
+		rand.Read(b[:]) // crypto/rand documents that it never fails
 		c.Holder = hex.EncodeToString(b[:])
 	}
 	return c, errors.Join(wrong...)
 }
 
-// A Relay delivers one source to one sink. Run is called once; Status by any goroutine, at any time.
+// A Relay delivers one source to one sink. Run is called once. Status may be called by any
+// goroutine at any time.
 type Relay struct {
 	cfg    Config
 	source Source
@@ -146,14 +153,15 @@ type Relay struct {
 	log    zerolog.Logger
 
 	halts   chan *halting
-	foreign int    // slots that were found without a checkpoint, in a row; of the attempts, one at a time
-	loss    string // token of the lost records without which this attempt goes on; of the attempts, one at a time
+	foreign int    // how often in a row a slot was found without a checkpoint; used by one attempt at a time
+	loss    string // token of the lost records that this attempt goes on without; used by one attempt at a time
 
 	mu    sync.Mutex
 	shown Status // loop.publish replaces it
 }
 
-// New returns a Relay that has not begun. The error names every wrong field of cfg. The relay takes over sink: Run closes it.
+// New returns a Relay that has not begun. The error names every wrong field of cfg. The relay takes
+// over sink, and Run closes it.
 func New(cfg Config, source Source, router Router, sink Sink, store Store) (*Relay, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -169,20 +177,24 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) (*Rel
 	}, nil
 }
 
-// Status returns a copy of the relay's state. While the loop works it is at most a quarter of a second old.
+// Status returns a copy of the relay's state. While the loop works, the copy is at most a quarter
+// of a second old. The caller must not change its maps and slices.
 func (r *Relay) Status() Status {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.shown
 }
 
-// Run delivers until ctx ends or a fault that no retry can help. It waits out whatever may go away by itself: Kafka, the
-// checkpoint store, a source that restarts or whose slot is in use.
+// Run delivers until ctx ends or until a fault comes that no retry can help. It waits as long as
+// the fault may go away by itself: Kafka, the checkpoint store, a source that restarts, a slot that
+// is in use.
 //
-// When ctx ends, Run takes no more events, waits up to ShutdownGrace for acknowledgements, writes the last checkpoint, confirms it,
-// frees the slot and returns nil, also where something is left over: that comes again at the next start, and the log
-// says how much. A fault that needs a person (package fault) is returned after HaltLinger; until then Status says so. Other
-// errors are returned once what is acknowledged is checkpointed.
+// When ctx ends, Run takes no more events and waits up to ShutdownGrace for acknowledgements. Then
+// it writes the last checkpoint, confirms it, frees the slot and returns nil. Events that are left
+// over come again at the next start, and the log says how many.
+//
+// Run returns a fault that needs a person (package fault) after HaltLinger, and Status shows the
+// fault until then. Run returns other errors once what is acknowledged is checkpointed.
 func (r *Relay) Run(ctx context.Context) error {
 	l := newLoop(r)
 	defer l.end()

@@ -6,17 +6,17 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// remarkEvery is how often a kind of remark is logged while there are new ones.
+// remarkEvery is the least time between two log lines of one kind of remark.
 const remarkEvery = time.Minute
 
-// A told is what was logged of one kind of remark.
+// A told is what the log has of one kind of remark.
 type told struct {
 	count uint64
 	at    time.Time
 }
 
-// remark counts and logs what the router passed over: the first at once, further ones together, now and then, and all that are left
-// at the end.
+// remark logs what the router passed over. It logs the first case of a kind at once and sums up
+// later cases. At the end it logs the rest.
 func (l *loop) remark(end bool) {
 	r, ok := l.router.(Remarker)
 	if !ok {
@@ -39,9 +39,9 @@ func (l *loop) remark(end bool) {
 	})
 }
 
-// remarks is Status.Remarks; the caller holds the lock.
+// remarks sets Status.Remarks.
 func (l *loop) remarks(st *Status) {
-	st.Remarks = nil // the former is in the hands of who asked for it
+	st.Remarks = nil // Status has given the former map away
 	if r, ok := l.router.(Remarker); ok {
 		r.Remarks(func(what string, _ bool, count uint64, _ string) {
 			if st.Remarks == nil {

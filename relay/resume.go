@@ -8,37 +8,45 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 )
 
-// progress remembers what was received, so that what a source sends again is handled once. A source sends again, after a
-// lost session, everything from the position that the new session starts at: whole transactions, in the same order, with the
-// same events in the same order (true within one timeline of one system). So transactions are told apart by the position of their commit
-// record, which Begin carries, and events within one by counting. Never by a row's LSN: rows of one COPY share it, and
-// a transaction's first row carries the end of the one before.
+// progress remembers what was received, so that what a source sends again is handled once. After a
+// lost session, a source sends again everything from the position that the new session starts at.
+// Within one timeline of one system it sends the same transactions in the same order, with the same
+// events in the same order.
 //
-// It is pure: it decides, the loop does. Zero value: nothing received.
+// So progress tells transactions apart by the position of their commit record, which Begin carries.
+// It tells events apart by counting them within their transaction. It never uses the LSN of a row,
+// because rows of one COPY share an LSN, and the first row of a transaction carries the end of the
+// transaction before.
+//
+// progress is pure: it decides and the phase acts. Its zero value has received nothing.
 type progress struct {
-	whole   cdc.Position // Begin.Pos of the newest transaction received whole, or anything up to the next one's
+	// whole is Begin.Pos of the newest transaction that was received whole. It may be any position
+	// from there up to the next transaction.
+	whole   cdc.Position
 	message cdc.Position // Pos of the newest message outside transactions
 
-	open   cdc.Position // Begin.Pos of the transaction received in part; 0 when there is none. Outlives a session.
-	events int          // of the open one: events handled, whether or not they gave a record
-	rows   int          // of the open one: events that gave a record, those skipped because of next included
-	lastID []byte       // event id of the last of rows; a copy, because the record's own id would keep its payload in memory
+	// open is Begin.Pos of the transaction that was received in part, 0 for none. It outlives a
+	// session.
+	open   cdc.Position
+	events int    // of the open one: events handled, with or without a record
+	rows   int    // of the open one: events that gave a record, including those skipped because of next
+	lastID []byte // event id of the last of rows; a copy, because the record's id would keep its payload in memory
 
 	inTx      bool // between Begin and Commit of this session
-	again     bool // the transaction that the session is in was received whole before
-	skip      int  // events of it that are still to come and were handled in an earlier session
-	replaying bool // nothing new has come in this session yet
+	again     bool // the current transaction was received whole before
+	skip      int  // events of the current transaction that will come again and were handled before
+	replaying bool // this session has brought nothing new yet
 
-	// next is how far the first transaction behind the checkpoint was delivered by the run before; nil when it was not, or
-	// once that transaction is whole.
+	// next says how much the run before delivered of the first transaction behind the checkpoint.
+	// It is nil if that run delivered none of it, or once the transaction is whole.
 	next     *checkpoint.Next
-	nextLeft int // records that are still to be skipped because of next
+	nextLeft int // records that still have to be skipped because of next
 }
 
-// errChanged says that what came again is not what came before.
+// errChanged says that the source sent something else than before.
 var errChanged = errors.New("the source did not send again what it sent before")
 
-// errNext says that the transaction which the checkpoint describes as delivered in part is not that transaction.
+// errNext says that the checkpoint describes another transaction than the one that came.
 var errNext = errors.New("the transaction is not the one that the checkpoint says was delivered in part")
 
 // reconnected begins a new session on the same history.
@@ -46,7 +54,7 @@ func (p *progress) reconnected() {
 	p.inTx, p.again, p.skip, p.replaying = false, false, 0, true
 }
 
-// begin takes a Begin and says whether a transaction starts that was never seen before.
+// begin takes a Begin. It reports whether the transaction was never seen before.
 func (p *progress) begin(pos cdc.Position) (fresh bool, err error) {
 	if p.inTx {
 		return false, fmt.Errorf("begin of transaction %s inside transaction", pos)
@@ -79,7 +87,7 @@ func (p *progress) begin(pos cdc.Position) (fresh bool, err error) {
 	return true, nil
 }
 
-// event takes an event inside a transaction and says whether it is to be handled.
+// event takes an event inside a transaction. It reports whether the event has to be handled.
 func (p *progress) event() (bool, error) {
 	switch {
 	case !p.inTx:
@@ -94,7 +102,7 @@ func (p *progress) event() (bool, error) {
 	return true, nil
 }
 
-// record takes the record that an event gave and says whether it is to be delivered.
+// record takes the record that an event gave. It reports whether the record has to be delivered.
 func (p *progress) record(id string) (bool, error) {
 	p.rows++
 	p.lastID = append(p.lastID[:0], id...)
@@ -108,7 +116,7 @@ func (p *progress) record(id string) (bool, error) {
 	return false, nil
 }
 
-// commit takes a Commit and says whether it ends a transaction that was not whole before.
+// commit takes a Commit. It reports whether the transaction was not whole before.
 func (p *progress) commit() (fresh bool, err error) {
 	if !p.inTx {
 		return false, errors.New("a commit outside a transaction")
@@ -128,7 +136,7 @@ func (p *progress) commit() (fresh bool, err error) {
 	return true, nil
 }
 
-// standalone takes a message outside transactions and says whether it is new.
+// standalone takes a message outside transactions. It reports whether the message is new.
 func (p *progress) standalone(pos cdc.Position) (bool, error) {
 	if p.inTx {
 		return false, fmt.Errorf("a message outside transactions, at %s, inside transaction", pos)
@@ -143,7 +151,8 @@ func (p *progress) standalone(pos cdc.Position) (bool, error) {
 	return true, nil
 }
 
-// left is what a checkpoint at safe has to say of the transaction behind it. Where settled is set, nothing is in flight.
+// left is what a checkpoint at safe says of the transaction behind safe. settled says that nothing
+// is in flight.
 func (p *progress) left(safe cdc.Position, settled bool) *checkpoint.Next {
 	if settled && p.open != 0 && p.rows > 0 && p.nextLeft == 0 {
 		return &checkpoint.Next{CommitLSN: p.open, Rows: p.rows, LastEventID: string(p.lastID)}

@@ -14,31 +14,33 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// An attempt is what one try to open a session gave. Exactly one of err and sess is set.
+// An attempt is the result of one try to open a session. Exactly one of err and sess is set.
 type attempt struct {
 	err  error
 	sess Session
 
-	found cdc.Identity                // while this session holds the slot
-	start cdc.Position                // the session streams from here
-	rec   *checkpoint.Record          // written by this attempt: durable
+	found cdc.Identity                // as of when this session holds the slot
+	start cdc.Position                // where the session streams from
+	rec   *checkpoint.Record          // written by this attempt, and durable
 	older []string                    // keys of records that are of no use any more
 	halts map[string]*checkpoint.Halt // events that halted a relay, by token
-	skips map[string]*checkpoint.Halt // those that a person wants passed over
-	own   bool                        // the record before rec was this process's: nobody else held the slot meanwhile
-	gap   bool                        // a gap was stepped over
+	skips map[string]*checkpoint.Halt // those of them that a person wants passed over
+	own   bool                        // this process wrote the record before rec, so nobody else held the slot meanwhile
+	gap   bool                        // a gap was accepted
 
-	// epoch is the one that this attempt took, 0 for none. It can be set beside err: then the record may be durable or not.
+	// epoch is the one that this attempt took, 0 for none. It can be set beside err. Then the
+	// record may be durable or not.
 	epoch uint64
 }
 
-// errMoved says that another process moved the checkpoint while this one waited for the slot.
+// errMoved says that another process moved the checkpoint while this process waited for the slot.
 var errMoved = errors.New("the checkpoint was moved by another process while the slot was taken")
 
-// open makes one attempt. It may take as long as the slot is in another's hands; ctx ends it.
+// open makes one attempt. While another process holds the slot, the attempt waits, until ctx ends.
 //
-// The slot is the lock, and the record is read once more behind it: whoever held the slot before may have moved the record after it was
-// first read. Only then the next epoch is written, so that a former holder who wakes up writes where nobody looks.
+// The slot is the lock. Whoever held the slot before may have moved the record after this attempt
+// first read it. So the attempt reads the record once more when it holds the slot. Only then it
+// writes the next epoch. A former holder that wakes up later writes where nobody looks.
 func (r *Relay) open(ctx context.Context) attempt {
 	for {
 		a := r.openOnce(ctx)
@@ -81,7 +83,8 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		return a
 	}
 	if a.err != nil {
-		// The record was read before the slot. A holder that is at work moves the one and then the other in between, which is no gap.
+		// The record was read before the slot was looked at. A working holder moves the record and
+		// then the slot, which is no gap.
 		now, err := r.newest(ctx)
 		if err != nil {
 			a.err = err
@@ -105,7 +108,8 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		a.err = fmt.Errorf("start streaming from %s: %w", a.start, a.err)
 		return a
 	}
-	// From here on the server wants signs of life, also while the store is slow. They confirm nothing that was not confirmed before.
+	// From here on the server wants signs of life, even while the store is slow. They confirm
+	// nothing new.
 	a.found = a.sess.Identity()
 	a.err = alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
 		now, err := r.newest(ctx)
@@ -113,9 +117,9 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 			return err
 		}
 		held, older := now.rec, now.older
-		// A record of a slot that was about to be made says nothing of who held the former one.
+		// A record of a slot that was about to be made does not tell who held the former slot.
 		if a.own = held != nil && held.Holder == r.cfg.Holder && !intended(held); a.own && !a.gap {
-			rec, base = held, held // moved by this process: what is received already is skipped by the loop
+			rec, base = held, held // this process moved it, and the loop skips what it has received
 		}
 		if !same(rec, held) {
 			return errMoved
@@ -129,7 +133,8 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 			Database: a.found.Database, LSN: lsn, Published: checkpoint.Seen(a.found), Holder: r.cfg.Holder, Time: time.Now().UTC(),
 		}
 		if base != nil {
-			// Also on another timeline: Judge has made sure that this one left the other behind that transaction.
+			// This holds on another timeline too: Judge has checked that it left the old one behind
+			// that transaction.
 			next.Next, next.CommitTime = base.Next, base.CommitTime
 			if r.copies(base) {
 				c := *base.Copy
@@ -156,7 +161,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 
 // stored is what the store has of this relay.
 type stored struct {
-	rec          *checkpoint.Record // the newest one; nil when there is none
+	rec          *checkpoint.Record // the newest record; nil for none
 	older        []string           // keys of the others
 	halts, skips map[string]*checkpoint.Halt
 }
@@ -181,8 +186,9 @@ func (r *Relay) newest(ctx context.Context) (s stored, err error) {
 	return s, nil
 }
 
-// judgeLoss decides whether this attempt goes on without a record where the store has lost records. It does where the token of the loss
-// was accepted. It also does where the slot is lost: the refusal of that slot names the gap, and recover closes it.
+// judgeLoss decides whether an attempt goes on without a record after the store has lost records.
+// It does so if the token of the loss was accepted. It also does so if the slot is lost: then the
+// refusal of the slot names the gap, and recover closes it.
 func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 	var lost LostRecords
 	if !errors.As(err, &lost) {
@@ -204,7 +210,8 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 	return nil
 }
 
-// same reports whether two records are equal in every field. A former holder of the slot may have moved no more than Next or Copy.
+// same reports whether two records are equal in every field. A former holder of the slot may have
+// moved nothing but Next or Copy.
 func same(a, b *checkpoint.Record) bool {
 	if a == nil || b == nil {
 		return a == b
@@ -212,7 +219,8 @@ func same(a, b *checkpoint.Record) bool {
 	return bytes.Equal(a.Encode(), b.Encode())
 }
 
-// waitable makes an error of the store one that is waited out, unless it says itself what it is.
+// waitable makes err, an error of the store, one that is waited out, unless err says otherwise by
+// its behaviour.
 func waitable(err error) error {
 	if fault.NeedsPerson(err) || fault.Misconfigured(err) || fault.Retryable(err) {
 		return err
@@ -220,9 +228,10 @@ func waitable(err error) error {
 	return fault.Retry(err)
 }
 
-// accept steps over the gap that refused names, if that is the one gap that the configuration accepts. It leaves in a.sess a
-// session whose slot is usable, and returns what to judge by from now on: where that slot stands. An unfinished snapshot goes on behind
-// the gap: its rows are in the tables, and a new slot has a snapshot of them.
+// accept steps over the gap that refused names, if it is the one gap that the configuration
+// accepts. It leaves in a.sess a session whose slot is usable, and returns the record to judge by
+// from now on, which is where that slot stands. An unfinished snapshot goes on behind the gap,
+// because its rows are in the tables and a new slot has a snapshot of them.
 func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpoint.Record, error) {
 	var gap *checkpoint.Refusal
 	if !errors.As(refused, &gap) {
@@ -260,7 +269,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 		Database: a.found.Database, LSN: start, Published: checkpoint.Seen(a.found),
 	}
 	switch {
-	case gap.KeepsPosition(): // nothing that is remembered of the stream, or of a copy, is part of the gap
+	case gap.KeepsPosition(): // no part of the stream or of a copy is in the gap
 		base.Next, base.Copy, base.CommitTime = gap.Record.Next, gap.Record.Copy, gap.Record.CommitTime
 	case r.copies(gap.Record):
 		base.Copy = gap.Record.CopyBehind(a.found)
@@ -268,7 +277,8 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 	return base, nil
 }
 
-// alive runs work beside a session that nobody reads, and gives its signs of life meanwhile. It returns when work has.
+// alive runs work beside a session that nobody reads, and gives the session's signs of life
+// meanwhile. It returns when work has returned.
 func alive(ctx context.Context, sess Session, safe cdc.Position, work func(context.Context) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -290,9 +300,10 @@ func alive(ctx context.Context, sess Session, safe cdc.Position, work func(conte
 	}
 }
 
-// closeSession ends a session that is of no use any more, within a second, also when ctx has ended.
+// closeSession ends a session that is of no use any more. It takes a second at most, even if ctx
+// has ended.
 func closeSession(ctx context.Context, sess Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
-	_ = sess.Close(ctx) // the caller knows a better error, or needs none
+	_ = sess.Close(ctx) // the caller has a better error, or needs none
 }

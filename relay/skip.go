@@ -8,21 +8,24 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 )
 
-// skipping is what the store has of events that halted a relay. A request to pass over an event stays in the store until a position behind
-// the event is confirmed: a start before that passes over the event once more. All fields belong to the loop.
+// skipping is what the store has of events that halted a relay. A request to pass over an event
+// stays in the store until a position behind the event is confirmed. A start before that passes
+// over the event once more.
 type skipping struct {
-	// asked is what a person asked for, by place. A place can have several requests: another configuration may name the event by another id.
+	// asked holds the requests by place. A place can have several requests, because another
+	// configuration may give the event another id.
 	asked map[spot][]*checkpoint.Halt
-	keys  map[string]cdc.Position // in the store, and the commit record behind which they are of no use
+	// keys are the keys in the store, each with the commit record behind which it is of no use.
+	keys map[string]cdc.Position
 }
 
-// A spot is where an event is in the stream.
+// A spot is the place of an event in the stream.
 type spot struct {
 	commit cdc.Position
 	row    int
 }
 
-// take takes over what a new session has found in the store.
+// take takes over what a new session found in the store.
 func (s *skipping) take(a *attempt) {
 	s.asked, s.keys = map[spot][]*checkpoint.Halt{}, map[string]cdc.Position{}
 	for h := range maps.Values(a.halts) {
@@ -50,7 +53,8 @@ func (s *skipping) drop(confirmed cdc.Position) (keys []string) {
 	return keys
 }
 
-// passOver reports whether a person wants the event that l.rec was made of to be passed over: number row of the transaction at commit.
+// passOver reports whether a person asked to pass over the event that l.rec was made of. The event
+// is number row of the transaction at commit.
 func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) bool {
 	if len(l.skipping.asked) == 0 {
 		return false

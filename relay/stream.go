@@ -21,9 +21,9 @@ type streaming struct {
 	batchSize int
 }
 
-// newStreaming starts the stream where the durable record is. That may be ahead of where the session starts: this process
-// moved the record while it waited for the slot. What lies between is delivered. To read it again would make a replay that
-// a lost session breaks off in the middle.
+// newStreaming starts the stream where the durable record is. That may be ahead of where the
+// session starts: this process moved the record while it waited for the slot. What lies between is
+// delivered. To read it again would make a replay that a lost session breaks off in the middle.
 func (l *loop) newStreaming() *streaming {
 	rec := l.checkpointer.durable
 	l.fly(rec.LSN)
@@ -47,7 +47,8 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 	default:
 		s.log.Warn().Str("why", why).Str("lsn", a.start.String()).Str("received", s.st.Received.String()).Int("in_flight", s.inFlight()).
 			Msg("starting over at the checkpoint: events that were received behind it may be delivered twice")
-		// What is in flight belongs to the history that was left. Waiting for it keeps the window's bound. Then it is forgotten.
+		// What is in flight belongs to the history that was left. Waiting for it keeps the window's
+		// bound. Then it is forgotten.
 		s.fresh = true
 		if err := s.settle(ctx.Done(), s.now.Add(s.cfg.ShutdownGrace)); err != nil || ctx.Err() != nil || s.sess == nil {
 			return err
@@ -92,8 +93,9 @@ func (s *streaming) run(ctx context.Context) error {
 	return nil
 }
 
-// pace sets how many events may pass before the next look at the clock. While events are sparse, the loop looks after each
-// one, so that nothing waits for the next event. While they are dense, looking costs too much.
+// pace sets how many events may pass before the next look at the clock. While events are sparse,
+// the loop looks after each one, so that nothing waits for the next event. While they are dense,
+// looking costs too much.
 func (s *streaming) pace(took time.Duration) {
 	switch {
 	case took < time.Millisecond:
@@ -150,7 +152,8 @@ func (s *streaming) handle(ev *cdc.Event) error {
 			}
 		}
 	case cdc.Idle:
-		// While a transaction is read in part, the position can only be from before that transaction.
+		// While a transaction is read in part, the position can only be from before that
+		// transaction.
 		if ev.Pos > 0 && s.progress.open == 0 && !s.progress.inTx {
 			s.received(ev.Pos)
 			s.flight.tracker.Idle(ev.Pos)
@@ -185,7 +188,8 @@ func (s *streaming) row(ev *cdc.Event) error {
 	case !ok:
 		return nil
 	}
-	// An event that is passed over counts as a record, whatever the router makes of it: the next start finds the same count.
+	// An event that is passed over counts as a record, whatever the router makes of it: the next
+	// start finds the same count.
 	send, err := s.progress.record(s.rec.EventID)
 	if err != nil {
 		return s.inconsistent(err)
@@ -196,7 +200,8 @@ func (s *streaming) row(ev *cdc.Event) error {
 	return nil
 }
 
-// standalone takes a message outside transactions. It counts as a transaction of its own, which ends where the message does.
+// standalone takes a message outside transactions. It counts as a transaction of its own, which
+// ends where the message does.
 func (s *streaming) standalone(ev *cdc.Event) error {
 	mine, err := s.progress.standalone(ev.Pos)
 	if err != nil {
@@ -230,8 +235,9 @@ func (s *streaming) publishEvent(ev *cdc.Event, commit cdc.Position, row int) {
 	s.send(commit, cdc.Ticket{Commit: commit, Row: uint32(row), Table: relationOf(ev)})
 }
 
-// inconsistent forgets what is known of the source's history, because the source contradicts it. The next session starts at
-// the checkpoint and skips nothing. Other errors are errors of the source.
+// inconsistent forgets what is known of the source's history, because the source contradicts it.
+// The next session starts at the checkpoint and skips nothing. Other errors are errors of the
+// source.
 func (s *streaming) inconsistent(err error) error {
 	switch {
 	case errors.Is(err, errNext):

@@ -10,7 +10,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// A sighting is what the monitor found.
+// A sighting is what one check of the source found.
 type sighting struct {
 	began time.Time
 	found cdc.Identity
@@ -43,16 +43,16 @@ func (l *loop) watch() {
 func (l *loop) checked(k *sighting) error {
 	c := &l.checkpointer
 	if k.began.Before(l.opened) {
-		return nil // the session looked later
+		return nil // the session is newer
 	}
 	err := k.err
 	switch elsewhere := k.found.Started != l.found.Started; {
 	case fault.NeedsPerson(err) && elsewhere:
-		// A failover or a restart ends the stream, and opening anew judges with the whole identity in hand.
+		// A failover or a restart ends the stream, and the next attempt judges the whole identity.
 		err = fault.Retry(fmt.Errorf("%w, on another server than the session's, or after its restart", err))
 	case fault.NeedsPerson(err) && c.looked != nil:
 		from := l.phase.safe()
-		if k.found.Unpublished != "" { // the last record says so: the next start refuses, also where all is put right by then
+		if k.found.Unpublished != "" { // the last record says so, and the next start refuses even if all is put right by then
 			from = c.looked.LSN // the slot still gives what was written before
 			c.looked = c.looked.Broken(k.found.Unpublished)
 		}
