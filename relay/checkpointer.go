@@ -11,6 +11,8 @@ import (
 )
 
 const (
+	saveEvery  = time.Second            // the least time between two records while acknowledgements arrive
+	idleEvery  = 10 * time.Second       // the same while none arrive
 	saveLimit  = time.Minute            // for one write of a checkpoint
 	saveRetry  = 500 * time.Millisecond // after the first failed write; doubles up to saveSlow
 	saveSlow   = 10 * time.Second
@@ -20,50 +22,39 @@ const (
 // exclusive lets one goroutine at a time into a Store, because a Store need not stand more.
 type exclusive struct {
 	store Store
-	free  chan struct{} // holds one token while nobody uses the store
+	busy  chan struct{} // holds a token while a goroutine uses the store
 }
 
-func newExclusive(store Store) *exclusive {
-	e := &exclusive{store: store, free: make(chan struct{}, 1)}
-	e.free <- struct{}{}
-	return e
-}
-
-func (e *exclusive) enter(ctx context.Context) error {
+func (e *exclusive) alone(ctx context.Context, use func() error) error {
 	select {
-	case <-e.free:
-		return nil
+	case e.busy <- struct{}{}:
+		defer func() { <-e.busy }()
+		return use()
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-func (e *exclusive) Load(ctx context.Context, name string) (map[string][]byte, error) {
-	if err := e.enter(ctx); err != nil {
-		return nil, err
-	}
-	defer func() { e.free <- struct{}{} }()
-	return e.store.Load(ctx, name)
+func (e *exclusive) Load(ctx context.Context, name string) (values map[string][]byte, err error) {
+	err = e.alone(ctx, func() (err error) {
+		values, err = e.store.Load(ctx, name)
+		return err
+	})
+	return values, err
 }
 
 func (e *exclusive) Save(ctx context.Context, key string, value []byte) error {
-	if err := e.enter(ctx); err != nil {
-		return err
-	}
-	defer func() { e.free <- struct{}{} }()
-	return e.store.Save(ctx, key, value)
+	return e.alone(ctx, func() error { return e.store.Save(ctx, key, value) })
 }
 
 // A checkpointer decides when a checkpoint is written, and knows which one is durable. Its methods
 // and fields belong to the loop's goroutine. Another goroutine does the writing, one write at a
 // time. So a slow store delays only the confirmations.
 type checkpointer struct {
-	store     Store
-	every     time.Duration // the least time between two writes while acknowledgements arrive
-	idleEvery time.Duration // the same while none arrive
-	log       zerolog.Logger
-	beside    func(work func(context.Context) (report func())) // loop.beside
-	note      func(error)                                      // puts an error of the store into Status
+	store  Store
+	log    zerolog.Logger
+	beside func(work func(context.Context) (report func())) // loop.beside
+	note   func(error)                                      // puts an error of the store into Status
 
 	epoch   uint64                // of this holder; 0 before the first session
 	durable *checkpoint.Record    // the newest record known to be durable in this epoch; zero before the first session
@@ -77,7 +68,6 @@ type checkpointer struct {
 
 	active bool      // something was acknowledged since the newest write of a record began
 	last   time.Time // when that write began
-	fails  int       // failed writes of records in a row
 	retry  time.Time // no write of a record before this time
 	err    error     // of the newest write of a record
 	edge   edge
@@ -132,12 +122,12 @@ func (c *checkpointer) ripe(now time.Time, p phase) bool {
 	switch {
 	case c.durable.Copy != nil && c.draft.Copy == nil: // the stream waits for this record
 		return true
-	case c.ahead() && (since >= c.idleEvery || c.active && since >= c.every):
+	case c.ahead() && (since >= idleEvery || c.active && since >= saveEvery):
 		return true
 	}
 	// A changed publication leaves a gap that begins at the newest look. So the look is written
 	// even when nothing else moves.
-	return c.draft.Looked() > c.durable.Looked() && since >= c.idleEvery
+	return c.draft.Looked() > c.durable.Looked() && since >= idleEvery
 }
 
 // unsaved reports whether the durable record lacks something at the end of a run, and leaves the
@@ -167,10 +157,8 @@ func (c *checkpointer) save(now time.Time) {
 			c.failed(err)
 		default:
 			c.durable, c.sent = &rec, sent
-			c.fails, c.err, c.retry = 0, nil, time.Time{}
-			c.edge.over(time.Now(), func(n int, since time.Duration) {
-				c.log.Info().Int("times", n).Dur("for", since).Msg("checkpoint written again")
-			})
+			c.err, c.retry = nil, time.Time{}
+			c.edge.over(time.Now(), c.log.Info()).Msg("checkpoint written again")
 		}
 	})
 }
@@ -180,13 +168,10 @@ func (c *checkpointer) save(now time.Time) {
 func (c *checkpointer) failed(err error) {
 	now := time.Now()
 	c.err, c.active = err, true
-	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.fails, 8)))
-	c.fails++
+	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.edge.times, 8)))
 	c.note(err)
-	c.edge.fault(now, func(n int, since time.Duration) {
-		c.log.Warn().Err(err).Int("times", n).Dur("for", since).Str("lsn", c.durable.LSN.String()).
-			Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
-	})
+	c.edge.fault(now, c.log.Warn()).Err(err).Str("lsn", c.durable.LSN.String()).
+		Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
 }
 
 // saveHalt begins a write of the first halt.

@@ -3,10 +3,16 @@ package relay
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+)
+
+const (
+	minBackoff = 100 * time.Millisecond
+	maxBackoff = 30 * time.Second
 )
 
 // connect gets a session. Meanwhile acknowledgements are taken and checkpoints written, so the sink
@@ -78,7 +84,7 @@ func (l *loop) await(ctx context.Context) (*attempt, error) {
 		if ctx.Err() != nil {
 			return l.giveUp(), nil
 		}
-		l.wait(ctx.Done(), l.now.Add(idleWait))
+		l.wait(ctx.Done(), time.Time{})
 		if err := l.tick(time.Now()); err != nil {
 			return nil, err
 		}
@@ -102,19 +108,16 @@ func (l *loop) takeArrived() *attempt {
 	return a
 }
 
-// pause waits before the next attempt: not at all before the first one, then longer and longer.
+// pause waits before the next attempt. It does not wait before the first one after a session that
+// worked. Then the wait doubles each time, and chance shortens it by up to a half.
 func (l *loop) pause(ctx context.Context) error {
 	if l.tries == 0 {
 		return nil
 	}
-	b := l.cfg.Backoff
-	d := min(b.Max, b.Min<<min(l.tries-1, 30))
-	if d <= 0 { // overflow
-		d = b.Max
-	}
-	until := time.Now().Add(d - time.Duration(b.Rand()*float64(d)/2))
+	d := min(maxBackoff, minBackoff<<min(l.tries-1, 30))
+	until := time.Now().Add(d - time.Duration(rand.Float64()*float64(d)/2))
 	for l.now = time.Now(); l.now.Before(until) && ctx.Err() == nil; {
-		l.wait(ctx.Done(), earlier(until, l.now.Add(idleWait)))
+		l.wait(ctx.Done(), until)
 		if err := l.tick(time.Now()); err != nil {
 			return err
 		}
@@ -133,9 +136,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 	}
 	l.noteError(err)
 	l.setState(l.st.State, err.Error())
-	l.lost.fault(time.Now(), func(n int, since time.Duration) {
-		l.log.Warn().Err(err).Int("times", n).Dur("for", since).Msg("no session, trying again")
-	})
+	l.lost.fault(time.Now(), l.log.Warn()).Err(err).Msg("no session, trying again")
 	return nil
 }
 
@@ -182,14 +183,12 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 		l.wg.Go(l.watch)
 	}
 	l.setState(l.phase.about())
-	connected := l.log.Info().Str("slot", l.found.Slot).Str("lsn", a.start.String()).Uint64("epoch", a.rec.Epoch).
-		Str("system_identifier", l.found.SystemID).Uint32("timeline", l.found.Timeline)
-	if l.lost.times == 0 {
-		connected.Msg("connected")
+	connected, msg := l.log.Info(), "connected"
+	if l.lost.times > 0 {
+		connected, msg = l.lost.over(l.now, connected), "source recovered"
 	}
-	l.lost.over(l.now, func(n int, since time.Duration) {
-		connected.Int("times", n).Dur("for", since).Msg("source recovered")
-	})
+	connected.Str("slot", l.found.Slot).Str("lsn", a.start.String()).Uint64("epoch", a.rec.Epoch).
+		Str("system_identifier", l.found.SystemID).Uint32("timeline", l.found.Timeline).Msg(msg)
 	return l.confirm()
 }
 

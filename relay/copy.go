@@ -22,20 +22,11 @@ const OriginHeader = "walpost.origin"
 // server may have to sort them first. All fields belong to the loop.
 type copying struct {
 	*loop
-	spec   checkpoint.Copy // with all that is acknowledged
-	rows   chan copied     // nil while nothing is read
-	cancel context.CancelFunc
+	spec checkpoint.Copy // with all that is acknowledged
 
-	taken cdc.Position // rows and ends of tables
-	ahead []ahead      // those of them that are not acknowledged, oldest first
-	done  bool         // the last row is taken
-}
-
-// An ahead is a row that was taken, or the end of a table.
-type ahead struct {
-	n    cdc.Position
-	mark checkpoint.Mark
-	end  bool // of mark's table
+	taken cdc.Position      // rows and ends of tables
+	ahead []checkpoint.Mark // those of them that are not acknowledged, oldest first; Nth is 0 for the end of a table
+	done  bool              // the last row is taken
 }
 
 // copied is what the reader hands over: a row that nobody else refers to, the end of a table (ev
@@ -89,17 +80,19 @@ func (c *copying) resume(ctx context.Context, a *attempt, _ string) error {
 }
 
 func (c *copying) run(ctx context.Context) error {
+	reading, stop := context.WithCancel(c.background)
+	defer stop()
+	var all chan copied
 	if !c.done {
-		c.start()
+		all = c.start(reading)
 	}
-	defer c.stop()
 	for n := 0; c.sess != nil; n++ {
 		if c.checkpointer.durable.Copy == nil {
 			return c.over()
 		}
 		var rows <-chan copied
 		if !c.done && !c.full() && len(c.ahead) <= c.cfg.Window.Events {
-			rows = c.rows
+			rows = all
 		}
 		ready := true
 		select {
@@ -114,7 +107,7 @@ func (c *copying) run(ctx context.Context) error {
 			continue
 		}
 		if !ready {
-			if r, ok := c.waitOr(rows, ctx.Done(), time.Now().Add(idleWait/2)); ok {
+			if r, ok := c.waitOr(rows, ctx.Done(), time.Time{}); ok {
 				if err := c.take(r); err != nil {
 					return err
 				}
@@ -141,7 +134,7 @@ func (c *copying) take(r copied) error {
 		c.done = true
 		return nil
 	case r.ev == nil:
-		return c.count(ahead{mark: r.mark, end: true}, nil)
+		return c.count(r.mark, nil)
 	}
 	c.sawEvent, c.moved = true, true
 	ok, err := c.route(r.ev)
@@ -149,17 +142,16 @@ func (c *copying) take(r copied) error {
 		return c.unroutable(r.ev, 0, int(c.taken)+1, err)
 	}
 	if !ok {
-		return c.count(ahead{mark: r.mark}, nil)
+		return c.count(r.mark, nil)
 	}
-	return c.count(ahead{mark: r.mark}, r.ev)
+	return c.count(r.mark, r.ev)
 }
 
-// count gives a the next number, as a transaction of its own, and sends the record that was made of
+// count gives m the next number, as a transaction of its own, and sends the record that was made of
 // ev. A nil ev sends nothing.
-func (c *copying) count(a ahead, ev *cdc.Event) error {
+func (c *copying) count(m checkpoint.Mark, ev *cdc.Event) error {
 	c.taken++
-	a.n = c.taken
-	c.ahead = append(c.ahead, a)
+	c.ahead = append(c.ahead, m)
 	c.flight.tracker.Begin(c.now) // so a row is as old as its sending: nobody is late with it
 	if ev != nil {
 		c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
@@ -170,16 +162,15 @@ func (c *copying) count(a ahead, ev *cdc.Event) error {
 
 func (c *copying) advance() {
 	c.flight.drop()
-	safe, n := c.flight.tracker.Safe(), 0
-	for n < len(c.ahead) && c.ahead[n].n <= safe {
-		if a := &c.ahead[n]; a.end {
-			c.spec.Finish(a.mark.Table)
+	acked := int(c.flight.tracker.Safe()) - (int(c.taken) - len(c.ahead))
+	for _, m := range c.ahead[:acked] {
+		if m.Nth == 0 {
+			c.spec.Finish(m.Table)
 		} else {
-			c.spec.Advance(a.mark)
+			c.spec.Advance(m)
 		}
-		n++
 	}
-	c.ahead = c.ahead[:copy(c.ahead, c.ahead[n:])]
+	c.ahead = append(c.ahead[:0], c.ahead[acked:]...)
 }
 
 // safe is where the slot stands: nothing of the stream is read yet.
@@ -208,11 +199,9 @@ func (c *copying) over() error {
 	return nil
 }
 
-// start begins to read.
-func (c *copying) start() {
-	ctx, cancel := context.WithCancel(c.background)
-	c.cancel, c.rows = cancel, make(chan copied)
-	tables, sess, spec, out := c.cfg.Copying.Tables, c.sess, c.spec, c.rows
+// start begins to read, until ctx ends.
+func (c *copying) start(ctx context.Context) chan copied {
+	tables, sess, spec, out := c.cfg.Copying.Tables, c.sess, c.spec, make(chan copied)
 	c.wg.Go(func() {
 		err := read(ctx, tables, sess, spec, out)
 		if errors.Is(err, context.Canceled) && ctx.Err() != nil {
@@ -223,14 +212,7 @@ func (c *copying) start() {
 		case <-ctx.Done():
 		}
 	})
-}
-
-// stop ends the reading. The reader's goroutine ends soon.
-func (c *copying) stop() {
-	if c.cancel != nil {
-		c.cancel()
-		c.cancel, c.rows = nil, nil
-	}
+	return out
 }
 
 // read hands over all rows, and the end of each table.

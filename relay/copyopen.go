@@ -153,18 +153,16 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 		return rec, nil
 	case err == nil || errors.Is(err, checkpoint.ErrNoSlot):
 		return nil, ErrNoGap
-	case errors.As(err, &gap) && gap.Reason == checkpoint.PublicationChanged:
-		// The slot is kept, so nothing is written before this process holds the slot. accept asks
-		// the person.
-		if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
-			return nil, fmt.Errorf("recover: %w", err)
-		}
-		return rec, nil
-	case !errors.As(err, &gap) || !gap.NeedsSlot() || gap.Reason != checkpoint.SlotLost && gap.Reason != checkpoint.SlotMissing:
+	}
+	kept := errors.As(err, &gap) && gap.Reason == checkpoint.PublicationChanged
+	if !kept && (gap == nil || gap.Reason != checkpoint.SlotLost && gap.Reason != checkpoint.SlotMissing) {
 		return nil, err
 	}
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
+	}
+	if kept { // nothing is written before this process holds the slot: accept asks the person
+		return rec, nil
 	}
 	next := checkpoint.Copy{Origin: checkpoint.OriginRecover, From: gap.From}
 	var was *checkpoint.Copy
@@ -214,10 +212,8 @@ func (r *Relay) look(ctx context.Context) (cdc.Identity, error) {
 // intend writes down that a slot is about to be made for c. Nobody holds a slot that does not
 // exist. So two processes may do this at the same time, and both write the same.
 func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Identity, lsn cdc.Position, c checkpoint.Copy) (*checkpoint.Record, error) {
-	rec := &checkpoint.Record{
-		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Database: found.Database,
-		LSN: lsn, Copy: &c, Holder: r.cfg.Holder, Time: time.Now().UTC(),
-	}
+	rec := r.record(found, lsn)
+	rec.Copy, rec.Published = &c, nil
 	if was != nil {
 		rec.Epoch, rec.RunID, rec.CommitTime = was.Epoch+1, was.RunID, was.CommitTime
 	}

@@ -1,6 +1,10 @@
 package relay
 
-import "time"
+import (
+	"time"
+
+	"github.com/rs/zerolog"
+)
 
 // An edge makes few log lines of a repeated fault: one when the fault begins, one a minute while it
 // lasts, and one when it is over.
@@ -9,19 +13,24 @@ type edge struct {
 	times         int
 }
 
-func (e *edge) fault(now time.Time, log func(times int, since time.Duration)) {
+// fault counts the fault. It returns log with how often and how long the fault has come, or nil if
+// it is not time to log.
+func (e *edge) fault(now time.Time, log *zerolog.Event) *zerolog.Event {
 	if e.times++; e.times == 1 {
 		e.since = now
 	} else if now.Sub(e.logged) < time.Minute {
-		return
+		return log.Discard()
 	}
 	e.logged = now
-	log(e.times, now.Sub(e.since))
+	return log.Int("times", e.times).Dur("for", now.Sub(e.since))
 }
 
-func (e *edge) over(now time.Time, log func(times int, since time.Duration)) {
-	if e.times > 0 {
-		log(e.times, now.Sub(e.since))
-		*e = edge{}
+// over ends the fault. It returns log as fault does, or nil if there was no fault.
+func (e *edge) over(now time.Time, log *zerolog.Event) *zerolog.Event {
+	if e.times == 0 {
+		return log.Discard()
 	}
+	log.Int("times", e.times).Dur("for", now.Sub(e.since))
+	*e = edge{}
+	return log
 }

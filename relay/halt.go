@@ -46,7 +46,7 @@ func (l *loop) stop() error {
 // or until.
 func (l *loop) settle(stop <-chan struct{}, until time.Time) error {
 	for l.inFlight() > 0 && l.now.Before(until) {
-		l.wait(stop, earlier(until, l.now.Add(publishEvery)))
+		l.wait(stop, until)
 		if err := l.tick(time.Now()); err != nil {
 			return err
 		}
@@ -73,7 +73,7 @@ func (l *loop) finish() {
 	until := l.now.Add(finalLimit)
 	for tried := false; l.now.Before(until); {
 		if c.busy || tried && l.now.Before(c.retry) || len(c.halts) > 0 {
-			l.wait(nil, earlier(until, l.now.Add(publishEvery)))
+			l.wait(nil, until)
 			if l.tick(time.Now()) != nil {
 				l.now = time.Now() // an error changes nothing any more
 			}
@@ -136,11 +136,4 @@ func (l *loop) end() {
 			return
 		}
 	}
-}
-
-func earlier(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return a
-	}
-	return b
 }

@@ -65,12 +65,9 @@ func (l *loop) fail(ctx context.Context, err error) error {
 // delivered. Any other fault concerns the slot or the source, so the delivery stops at once. halt
 // returns such a fault if one comes up meanwhile, and nil at its end.
 func (l *loop) halt(ctx context.Context, err error) error {
-	l.now = time.Now()
-	since := l.now
-	linger := l.cfg.HaltLinger
+	since, linger := time.Now(), l.cfg.HaltLinger
 	l.bad = nil
 	bad := errors.As(err, &l.bad)
-	l.noteError(err)
 	l.ended("halted", err)
 	l.setState(Halted, err.Error())
 	l.log.Error().Err(err).Str("hint", fault.Hint(err)).Int("in_flight", l.inFlight()).Dur("linger", linger).
@@ -187,11 +184,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 			closeSession(l.background, l.dead)
 			l.dead = nil
 		}
-		next := l.now.Add(publishEvery)
-		if !until.IsZero() {
-			next = earlier(next, until)
-		}
-		l.wait(stop, next)
+		l.wait(stop, until)
 		select {
 		case <-stop:
 			if stop = nil; !alone {

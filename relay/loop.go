@@ -54,16 +54,15 @@ type loop struct {
 	outside  *halting  // what halts the run from outside, once the loop knows it
 	bad      *BadEvent // the first one; reading ended there
 
-	now       time.Time // when the clock was last looked at
-	st        Status    // publish copies it to Relay.shown
-	reason    string    // why the relay is not ready, as far as setState said it
-	published time.Time
-	sawEvent  bool // since the last look at the clock
-	recent    recent
-	lost      edge            // there is no session
-	stalled   edge            // the sink does not deliver
-	check     edge            // the source cannot be checked
-	told      map[string]told // remarks of the router
+	now      time.Time // when the clock was last looked at
+	st       Status    // publish copies it to Relay.shown
+	reason   string    // why the relay is not ready, as far as setState said it
+	sawEvent bool      // since the last look at the clock
+	recent   recent
+	lost     edge            // there is no session
+	stalled  edge            // the sink does not deliver
+	check    edge            // the source cannot be checked
+	told     map[string]told // remarks of the router
 }
 
 // held is what the loop knows of the newest session, which holds the slot unless it is lost.
@@ -83,8 +82,7 @@ func newLoop(r *Relay) *loop {
 	l.background, l.cancel = context.WithCancel(context.Background())
 	l.reading = l.background
 	l.checkpointer = checkpointer{
-		store: r.store, every: r.cfg.CheckpointEvery, idleEvery: r.cfg.IdleCheckpointEvery, log: r.log,
-		beside: l.beside, note: l.noteError, durable: new(checkpoint.Record),
+		store: r.store, log: r.log, beside: l.beside, note: l.noteError, durable: new(checkpoint.Record),
 	}
 	l.phase = l.newStreaming() // of nothing, until the first session begins
 	return l
@@ -149,12 +147,17 @@ func (l *loop) send(begin cdc.Position, place cdc.Ticket) {
 	l.rec = cdc.Record{} // its bytes belong to the sink now, and the next event may be long in coming
 }
 
-// wait returns when there is something for tick, when stop is closed, or at until.
+// wait returns when there is something for tick, when stop is closed, at until unless that is zero,
+// and after publishEvery.
 func (l *loop) wait(stop <-chan struct{}, until time.Time) { l.waitOr(nil, stop, until) }
 
 // waitOr is wait that also returns for a row, and then reports true.
 func (l *loop) waitOr(rows <-chan copied, stop <-chan struct{}, until time.Time) (copied, bool) {
-	timer := time.NewTimer(time.Until(until))
+	limit := publishEvery
+	if !until.IsZero() {
+		limit = min(limit, time.Until(until))
+	}
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
 	case row := <-rows:
@@ -200,7 +203,7 @@ func (l *loop) tick(now time.Time) error {
 	l.phase.advance()
 	l.checkpointer.due(now, l.phase, !l.ending())
 	err := l.confirmIfDue()
-	if now.Sub(l.published) >= publishEvery {
+	if now.Sub(l.st.Turned) >= publishEvery {
 		l.publish()
 	}
 	return err
@@ -283,9 +286,7 @@ func (l *loop) lose(err error) error {
 	// So all that is acknowledged goes into the record before.
 	l.checkpointer.hurry()
 	l.checkpointer.due(l.now, l.phase, false)
-	l.lost.fault(time.Now(), func(n int, _ time.Duration) {
-		l.log.Warn().Err(err).Int("times", n).Int("in_flight", l.inFlight()).Msg("source lost")
-	})
+	l.lost.fault(time.Now(), l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("source lost")
 	if !l.ending() {
 		l.setState(Connecting, "source lost: "+err.Error())
 	}

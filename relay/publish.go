@@ -7,7 +7,6 @@ import (
 
 // publish makes the loop's state what Status returns.
 func (l *loop) publish() {
-	l.published = l.now
 	l.remark(false)
 	st, c := &l.st, &l.checkpointer
 	st.Turned, st.Reason, st.Waiting, st.Bad = l.now, l.reason, nil, nil
@@ -18,13 +17,9 @@ func (l *loop) publish() {
 		}
 		if err := l.sink.Stalled(); err != nil {
 			st.Reason = "delivery waits: " + err.Error()
-			l.stalled.fault(l.now, func(n int, since time.Duration) {
-				l.log.Warn().Err(err).Dur("for", since).Int("in_flight", l.inFlight()).Msg("delivery stalled")
-			})
+			l.stalled.fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
 		} else {
-			l.stalled.over(l.now, func(_ int, since time.Duration) {
-				l.log.Info().Dur("for", since).Msg("delivery recovered")
-			})
+			l.stalled.over(l.now, l.log.Info()).Msg("delivery recovered")
 		}
 	case Halted:
 		if st.Bad = l.bad; l.bad != nil && !l.finished {
@@ -40,7 +35,6 @@ func (l *loop) publish() {
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
 	st.InFlightEvents, st.InFlightBytes = l.flight.tracker.InFlight()
 	st.OldestUnacked = l.flight.tracker.Oldest()
-	l.remarks(st)
 	if l.recent.due(l.now, st.State != Streaming) {
 		st.Recent = l.recent.list(l.now)
 	}
@@ -72,8 +66,7 @@ func (l *loop) ended(how string, err error) {
 }
 
 func (l *loop) noteError(err error) {
-	l.st.LastError, l.st.LastErrorAt = err.Error(), time.Now()
-	l.st.Troubles = troubled(l.st.Troubles, err, l.st.LastErrorAt)
+	l.st.Troubles = troubled(l.st.Troubles, err, time.Now())
 }
 
 // ending reports whether the relay reads no more.

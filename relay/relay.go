@@ -9,12 +9,12 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
 	"fmt"
-	mrand "math/rand/v2"
 	"strings"
 	"sync"
 	"time"
@@ -26,11 +26,7 @@ import (
 type Config struct {
 	// Name is the key of the checkpoint. Two relays that share a store must not share a name. A
 	// name holds no slash.
-	Name string
-	// Holder names this process in its checkpoint records and their keys. No other process has the
-	// same name, and the name holds no slash. Default: 16 random hexadecimal digits.
-	Holder string
-
+	Name   string
 	Window Window
 
 	// ShutdownGrace is how long a stop waits for acknowledgements. Default 20 s; below zero it does
@@ -39,11 +35,6 @@ type Config struct {
 	// HaltLinger is how long Run goes on after a halt before it returns the cause. 0 returns at
 	// once; below zero Run goes on until its context ends.
 	HaltLinger time.Duration
-	// CheckpointEvery is the least time between two checkpoints while events are delivered. Default
-	// 1 s.
-	CheckpointEvery time.Duration
-	// IdleCheckpointEvery is the same while only the position of the source moves. Default 10 s.
-	IdleCheckpointEvery time.Duration
 	// MonitorInterval is the time between two calls of Source.Check. Default 10 s.
 	MonitorInterval time.Duration
 
@@ -56,8 +47,7 @@ type Config struct {
 	// SkipSnapshot says that a person wants no snapshot, not even the rest of one that has begun.
 	SkipSnapshot bool
 
-	Backoff Backoff
-	Logger  zerolog.Logger
+	Logger zerolog.Logger
 }
 
 // Window bounds what may be in flight. Each bound may be exceeded by one record.
@@ -66,23 +56,11 @@ type Window struct {
 	Bytes  int64 // default 64 MiB, counted by cdc.Record.Size
 }
 
-// Backoff is the wait between two attempts to open a session. The wait doubles from Min to Max, and
-// chance shortens it by up to a half. After a session that worked, the first attempt is made at
-// once.
-type Backoff struct {
-	Min, Max time.Duration  // default 100 ms and 30 s
-	Rand     func() float64 // in [0, 1); default math/rand
-}
-
 const (
-	defaultGrace    = 20 * time.Second
-	defaultEvents   = 50_000
-	defaultBytes    = 64 << 20
-	defaultMonitor  = 10 * time.Second
-	defaultSave     = time.Second
-	defaultIdleSave = 10 * time.Second
-	defaultBackoff  = 100 * time.Millisecond
-	maxBackoff      = 30 * time.Second
+	defaultGrace   = 20 * time.Second
+	defaultEvents  = 50_000
+	defaultBytes   = 64 << 20
+	defaultMonitor = 10 * time.Second
 )
 
 // withDefaults fills in what is not set. The error names each wrong field with its bound and value.
@@ -91,54 +69,19 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Name == "" || strings.Contains(c.Name, "/") {
 		wrong = append(wrong, fmt.Errorf("name: must not be empty nor hold a slash (got %q)", c.Name))
 	}
-	if strings.Contains(c.Holder, "/") {
-		wrong = append(wrong, fmt.Errorf("holder: must hold no slash (got %q)", c.Holder))
-	}
 	if c.Window.Events < 0 {
 		wrong = append(wrong, fmt.Errorf("delivery.window.events: must be at least 1 (got %d)", c.Window.Events))
 	}
 	if c.Window.Bytes < 0 {
 		wrong = append(wrong, fmt.Errorf("delivery.window.bytes: must be at least 1 (got %d)", c.Window.Bytes))
 	}
-	for _, d := range []struct {
-		field string
-		v     *time.Duration
-		def   time.Duration
-	}{
-		{"checkpoint every", &c.CheckpointEvery, defaultSave},
-		{"checkpoint every, idle", &c.IdleCheckpointEvery, defaultIdleSave},
-		{"monitor.interval", &c.MonitorInterval, defaultMonitor},
-		{"backoff min", &c.Backoff.Min, defaultBackoff},
-		{"backoff max", &c.Backoff.Max, maxBackoff},
-	} {
-		if *d.v < 0 {
-			wrong = append(wrong, fmt.Errorf("%s: must be above 0 (got %s)", d.field, *d.v))
-		}
-		if *d.v == 0 {
-			*d.v = d.def
-		}
+	if c.MonitorInterval < 0 {
+		wrong = append(wrong, fmt.Errorf("monitor.interval: must be above 0 (got %s)", c.MonitorInterval))
 	}
-	if c.Backoff.Max < c.Backoff.Min {
-		wrong = append(wrong, fmt.Errorf("backoff max: must be at least min, %s (got %s)", c.Backoff.Min, c.Backoff.Max))
-	}
-	if c.Window.Events == 0 {
-		c.Window.Events = defaultEvents
-	}
-	if c.Window.Bytes == 0 {
-		c.Window.Bytes = defaultBytes
-	}
-	if c.ShutdownGrace == 0 {
-		c.ShutdownGrace = defaultGrace
-	}
-	c.ShutdownGrace = max(c.ShutdownGrace, 0)
-	if c.Backoff.Rand == nil {
-		c.Backoff.Rand = mrand.Float64
-	}
-	if c.Holder == "" {
-		var b [8]byte
-		rand.Read(b[:]) // crypto/rand documents that it never fails
-		c.Holder = hex.EncodeToString(b[:])
-	}
+	c.Window.Events = cmp.Or(c.Window.Events, defaultEvents)
+	c.Window.Bytes = cmp.Or(c.Window.Bytes, defaultBytes)
+	c.MonitorInterval = cmp.Or(c.MonitorInterval, defaultMonitor)
+	c.ShutdownGrace = max(cmp.Or(c.ShutdownGrace, defaultGrace), 0)
 	return c, errors.Join(wrong...)
 }
 
@@ -151,6 +94,7 @@ type Relay struct {
 	sink   Sink
 	store  *exclusive
 	log    zerolog.Logger
+	holder string // names this process in its checkpoints: 16 random hexadecimal digits
 
 	halts   chan *halting
 	foreign int    // how often in a row a slot was found without a checkpoint; used by one attempt at a time
@@ -167,13 +111,13 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) (*Rel
 	if err != nil {
 		return nil, err
 	}
+	var b [8]byte
+	rand.Read(b[:]) // crypto/rand documents that it never fails
+	holder := hex.EncodeToString(b[:])
 	return &Relay{
-		cfg: cfg, source: source, router: router, sink: sink, store: newExclusive(store), log: cfg.Logger,
-		halts: make(chan *halting, 1),
-		shown: Status{
-			State: Starting, Since: time.Now(), Reason: "starting", Holder: cfg.Holder,
-			Sessions: map[string]uint64{},
-		},
+		cfg: cfg, source: source, router: router, sink: sink, log: cfg.Logger, holder: holder,
+		store: &exclusive{store: store, busy: make(chan struct{}, 1)}, halts: make(chan *halting, 1),
+		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: holder, Sessions: map[string]uint64{}},
 	}, nil
 }
 
@@ -199,7 +143,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	l := newLoop(r)
 	defer l.end()
 	defer l.bound(ctx)()
-	r.log.Info().Str("name", r.cfg.Name).Str("holder", r.cfg.Holder).Int("window_events", r.cfg.Window.Events).
+	r.log.Info().Str("name", r.cfg.Name).Str("holder", r.holder).Int("window_events", r.cfg.Window.Events).
 		Int64("window_bytes", r.cfg.Window.Bytes).Msg("started")
 	err := l.deliver(ctx)
 	if err == nil || errors.Is(err, errCopied) {

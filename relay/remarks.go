@@ -15,14 +15,19 @@ type told struct {
 	at    time.Time
 }
 
-// remark logs what the router passed over. It logs the first case of a kind at once and sums up
-// later cases. At the end it logs the rest.
+// remark counts and logs what the router passed over. It logs the first case of a kind at once and
+// sums up later cases. At the end it logs the rest.
 func (l *loop) remark(end bool) {
 	r, ok := l.router.(Remarker)
 	if !ok {
 		return
 	}
+	l.st.Remarks = nil // Status has given the former map away
 	r.Remarks(func(what string, severe bool, count uint64, last string) {
+		if l.st.Remarks == nil {
+			l.st.Remarks = map[string]uint64{}
+		}
+		l.st.Remarks[what] = count
 		was := l.told[what]
 		if count == was.count || !end && l.now.Sub(was.at) < remarkEvery {
 			return
@@ -37,17 +42,4 @@ func (l *loop) remark(end bool) {
 		}
 		l.told[what] = told{count: count, at: l.now}
 	})
-}
-
-// remarks sets Status.Remarks.
-func (l *loop) remarks(st *Status) {
-	st.Remarks = nil // Status has given the former map away
-	if r, ok := l.router.(Remarker); ok {
-		r.Remarks(func(what string, _ bool, count uint64, _ string) {
-			if st.Remarks == nil {
-				st.Remarks = map[string]uint64{}
-			}
-			st.Remarks[what] = count
-		})
-	}
 }

@@ -3,7 +3,7 @@ package relay
 import (
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
+	"fmt"
 	"time"
 )
 
@@ -16,6 +16,5 @@ func newRunID(now time.Time) string {
 	rand.Read(b[6:]) // crypto/rand documents that it never fails
 	b[6] = b[6]&0x0f | 0x70
 	b[8] = b[8]&0x3f | 0x80
-	h := hex.EncodeToString(b[:])
-	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

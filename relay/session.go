@@ -118,7 +118,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		}
 		held, older := now.rec, now.older
 		// A record of a slot that was about to be made does not tell who held the former slot.
-		if a.own = held != nil && held.Holder == r.cfg.Holder && !intended(held); a.own && !a.gap {
+		if a.own = held != nil && held.Holder == r.holder && !intended(held); a.own && !a.gap {
 			rec, base = held, held // this process moved it, and the loop skips what it has received
 		}
 		if !same(rec, held) {
@@ -128,10 +128,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		if err != nil {
 			return err
 		}
-		next := &checkpoint.Record{
-			Name: r.cfg.Name, Epoch: 1, SystemID: a.found.SystemID, Timeline: a.found.Timeline, Slot: a.found.Slot,
-			Database: a.found.Database, LSN: lsn, Published: checkpoint.Seen(a.found), Holder: r.cfg.Holder, Time: time.Now().UTC(),
-		}
+		next := r.record(a.found, lsn)
 		if base != nil {
 			// This holds on another timeline too: Judge has checked that it left the old one behind
 			// that transaction.
@@ -210,6 +207,14 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 	return nil
 }
 
+// record returns a first record at lsn of the source that was found.
+func (r *Relay) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record {
+	return &checkpoint.Record{
+		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Database: found.Database,
+		LSN: lsn, Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
+	}
+}
+
 // same reports whether two records are equal in every field. A former holder of the slot may have
 // moved nothing but Next or Copy.
 func same(a, b *checkpoint.Record) bool {
@@ -264,10 +269,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 	if err != nil {
 		return nil, fault.Person(fmt.Errorf("step over gap %s: %w", gap.Token, err), "start again: what is refused then names the gap as it is now")
 	}
-	base := &checkpoint.Record{
-		Name: r.cfg.Name, SystemID: a.found.SystemID, Timeline: a.found.Timeline, Slot: a.found.Slot,
-		Database: a.found.Database, LSN: start, Published: checkpoint.Seen(a.found),
-	}
+	base := r.record(a.found, start)
 	switch {
 	case gap.KeepsPosition(): // no part of the stream or of a copy is in the gap
 		base.Next, base.Copy, base.CommitTime = gap.Record.Next, gap.Record.Copy, gap.Record.CommitTime

@@ -50,7 +50,6 @@ func (w *world) start(cfg Config) *run {
 	if cfg.Window.Events == 0 {
 		cfg.Window.Events = 20
 	}
-	cfg.Backoff.Rand = func() float64 { return .5 }
 	cfg.Logger = zerolog.New(&r.logs)
 	relay, err := New(cfg, fakeSource{p}, &fakeRouter{w: p.w}, p.sink, &fakeStore{p: p})
 	if err != nil {

@@ -56,17 +56,17 @@ func TestAStandbyGoesOnWhereTheFirstStopped(t *testing.T) {
 func TestTwoProcessesNeverWriteUnderOneKey(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		w.clean, w.status = false, time.Second
-		a := w.start(Config{Holder: "a"})
+		a := w.start(Config{})
 		w.want(t, time.Second, "the first holds the slot", func() bool { return w.session != nil })
 		w.commit("a")
 		w.want(t, time.Second, "delivered", w.allDelivered)
 		time.Sleep(2 * time.Second)
 		late := w.commit("b") // is acknowledged when the second holds the slot
-		w.do(func() { w.hold, a.stuck = late.rows[0].id, "shop/2.a" })
+		w.do(func() { w.hold, a.stuck = late.rows[0].id, "shop/2."+a.relay.holder })
 		time.Sleep(time.Second)
 		w.cut(errNet)
 		w.want(t, 5*time.Second, "the first writes its second epoch", func() bool { return a.inStuck })
-		b := w.start(Config{Holder: "b"})
+		b := w.start(Config{})
 		time.Sleep(time.Second)
 		w.cut(errNet)
 		w.want(t, 5*time.Second, "the second holds the slot", func() bool { return w.session != nil && w.session.p == b.proc })
@@ -94,15 +94,13 @@ func TestAFailedAttemptDoesNotHideTheOtherHolder(t *testing.T) {
 			}
 			return 0
 		}
-		cfg.Holder = "a"
 		a := w.start(cfg)
 		w.want(t, 10*time.Second, "the first publishes", func() bool { return holds(a)() && rows() > 5 })
-		cfg.Holder = "b"
 		b := w.start(cfg)
 		w.do(func() { a.away, w.clean = true, false }) // what is not in the record yet comes again
 		w.cut(errNet)
 		w.want(t, 10*time.Second, "the second publishes more", func() bool { return holds(b)() && rows() > 150 })
-		w.do(func() { a.away, a.lies, w.clean = false, "shop/4.a", true })
+		w.do(func() { a.away, a.lies, w.clean = false, "shop/4."+a.relay.holder, true })
 		b.stopped(t, 5*time.Second)
 		w.want(t, time.Minute, "the first publishes the rest", w.allDelivered)
 		if a.lies != "" {

@@ -253,22 +253,22 @@ func TestHolderAtWorkIsNoGapForOneWhoWaits(t *testing.T) {
 
 func TestRunIDIsMadeOnceAndKept(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
-		a := w.start(Config{Holder: "a"})
+		a := w.start(Config{})
 		w.commit("a")
 		w.want(t, time.Second, "delivered", w.allDelivered)
 		id := w.record().RunID
 		if len(id) != 36 || id[14] != '7' || !strings.ContainsRune("89ab", rune(id[19])) {
 			t.Errorf("%q is no UUID of version 7", id)
 		}
-		if st := a.relay.Status(); st.RunID != id || st.Holder != "a" {
+		if st := a.relay.Status(); st.RunID != id || st.Holder != a.relay.holder || w.record().Holder != st.Holder {
 			t.Errorf("status has run id %q, holder %q", st.RunID, st.Holder)
 		}
 		a.stopped(t, time.Second)
-		b := w.start(Config{Holder: "b"})
+		b := w.start(Config{})
 		w.commit("b")
 		w.want(t, time.Second, "delivered", w.allDelivered)
 		b.stopped(t, time.Second)
-		if rec := w.record(); rec.RunID != id || rec.Holder != "b" || rec.Epoch != 2 {
+		if rec := w.record(); rec.RunID != id || rec.Holder != b.relay.holder || b.relay.holder == a.relay.holder || rec.Epoch != 2 {
 			t.Errorf("%+v, want run id %s", rec, id)
 		}
 	})

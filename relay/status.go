@@ -60,8 +60,6 @@ type Status struct {
 	WindowFull      time.Duration
 	Sessions        map[string]uint64 // how sessions ended: stopped, lost, refused, halted
 	Latency         Histogram         // commit to acknowledgement
-	LastError       string            // newest error that ended a session or a checkpoint write
-	LastErrorAt     time.Time
 	Troubles        []Trouble         // the newest errors, newest first
 	Recent          map[string][]Sent // the newest events of the newest topics, newest first
 	LastEvent       time.Time         // local time of the newest event read

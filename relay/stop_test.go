@@ -279,7 +279,7 @@ func TestMonitorHaltsOnlyForAPerson(t *testing.T) {
 		time.Sleep(time.Minute)
 		w.commit("a")
 		w.want(t, time.Second, "delivered", w.allDelivered)
-		if st := r.relay.Status(); !st.Ready || !strings.Contains(st.LastError, "reset") {
+		if st := r.relay.Status(); !st.Ready || len(st.Troubles) == 0 || !strings.Contains(st.Troubles[0].Text, "reset") {
 			t.Errorf("%+v", st)
 		}
 		w.do(func() { w.checkErr = fault.Person(errors.New("the slot is gone"), "walpost recover") })

@@ -119,7 +119,7 @@ func (s *streaming) waitFull(ctx context.Context) error {
 	if err := s.tick(from); err != nil || s.sess == nil || !s.full() {
 		return err
 	}
-	s.wait(ctx.Done(), from.Add(fullConfirm/4))
+	s.wait(ctx.Done(), time.Time{})
 	now := time.Now()
 	s.st.WindowFull += now.Sub(from)
 	return s.tick(now)

@@ -65,16 +65,12 @@ func (l *loop) checked(k *sighting) error {
 	}
 	switch {
 	case err == nil:
-		l.check.over(l.now, func(n int, since time.Duration) {
-			l.log.Info().Int("times", n).Dur("for", since).Msg("source can be checked again")
-		})
+		l.check.over(l.now, l.log.Info()).Msg("source can be checked again")
 	case fault.NeedsPerson(err):
 		return fmt.Errorf("check of the source: %w", err)
 	default:
 		l.noteError(err)
-		l.check.fault(l.now, func(n int, since time.Duration) {
-			l.log.Warn().Err(err).Int("times", n).Dur("for", since).Msg("source cannot be checked")
-		})
+		l.check.fault(l.now, l.log.Warn()).Err(err).Msg("source cannot be checked")
 	}
 	return nil
 }

@@ -192,8 +192,11 @@ func viewOf(s walpost.Status, now time.Time) view {
 		Slot:            slotViewOf(s.Slot, now),
 		Cleanup:         cleanupViewOf(s.Cleanup, now),
 		Breaker:         breakerViewOf(s.Breaker, now),
-		CheckpointError: s.CheckpointError, LastError: s.LastError,
-		LastErrorAgo: ago(s.LastErrorAt, now), LastEventAgo: ago(s.LastEvent, now), LastAckAgo: ago(s.LastAck, now),
+		CheckpointError: s.CheckpointError,
+		LastEventAgo:    ago(s.LastEvent, now), LastAckAgo: ago(s.LastAck, now),
+	}
+	if len(s.Troubles) > 0 {
+		v.LastError, v.LastErrorAgo = s.Troubles[0].Text, ago(s.Troubles[0].At, now)
 	}
 	v.Source.Database, v.Source.SystemID, v.Source.Timeline = s.Slot.Database, s.Identity.SystemID, s.Identity.Timeline
 	v.Position.Received, v.Position.Safe = s.Received.String(), s.Safe.String()
