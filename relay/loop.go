@@ -244,7 +244,7 @@ func (l *loop) confirmIfDue() error {
 		return nil
 	}
 	every := l.every
-	if _, copies := l.phase.(*copying); copies || l.ending() || l.full() {
+	if l.st.State != Streaming || l.full() { // Next is not called
 		every = min(every, fullConfirm)
 	}
 	if l.checkpointer.durable.LSN <= l.confirmed && l.now.Sub(l.lastOK) < every {
