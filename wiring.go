@@ -62,21 +62,16 @@ func (r *Relay) cleaner(loop *relay.Relay) *cleanup.Cleaner {
 	if c.Mode == "none" {
 		return nil
 	}
-	cfg := cleanup.Config{
+	return cleanup.New(cleanup.Config{
 		Mode:       cleanup.Mode(c.Mode),
+		Tables:     r.rows.Names.Tables,
 		TimeColumn: r.cfg.Source.TimeColumn,
 		Keep:       c.Keep,
 		Slot:       r.cfg.Source.Slot,
-		Connect:    r.source.Connect,
+		Connect:    r.db.ConnectForTables,
 		Progress:   func() cleanup.Progress { return progress(loop.Status()) },
 		Logger:     r.cfg.Logger,
-	}
-	for _, name := range r.cfg.Source.AllTables() {
-		if t, err := replication.ParseTable(name); err == nil { // New has refused the others
-			cfg.Tables = append(cfg.Tables, cleanup.Table(t))
-		}
-	}
-	return cleanup.New(cfg)
+	})
 }
 
 // progress is how far the relay is: in a session only while it streams. Its epoch names the session, as each takes the next one.

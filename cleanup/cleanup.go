@@ -20,6 +20,8 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // A Mode is how rows are removed.
@@ -31,15 +33,10 @@ const (
 	DropPartitions Mode = "drop_partitions"
 )
 
-// A Table is one table of the outbox.
-type Table struct{ Schema, Name string }
-
-func (t Table) String() string { return t.Schema + "." + t.Name }
-
 // Config says what to remove.
 type Config struct {
 	Mode   Mode
-	Tables []Table
+	Tables []pg.Table
 	// TimeColumn is a timestamptz, timestamp or date (the latter two are taken as UTC): when the row was written.
 	TimeColumn string
 	// Keep is how old a row must be at least by TimeColumn. 0 removes what was delivered.
@@ -155,12 +152,8 @@ func (c *Cleaner) Run(ctx context.Context) {
 
 // drop ends the connection, and with it what is known of the server.
 func (c *Cleaner) drop() {
-	if c.conn != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-		_ = c.conn.Close(ctx) // it may be broken
-		cancel()
-		c.conn = nil
-	}
+	pg.Close(c.conn)
+	c.conn = nil
 	c.horizon.forget()
 }
 
@@ -203,7 +196,7 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	return nil
 }
 
-func (c *Cleaner) clean(ctx context.Context, t Table, below uint64) error {
+func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) error {
 	if c.cfg.Mode == DropPartitions {
 		return c.lacks(t, c.dropOld(ctx, t, below))
 	}
@@ -224,14 +217,14 @@ func (c *Cleaner) hint(h string) {
 }
 
 // lacks adds to err what to do about it where it is a matter of rights.
-func (c *Cleaner) lacks(t Table, err error) error {
+func (c *Cleaner) lacks(t pg.Table, err error) error {
 	if !isState(err, "42501") {
 		return err
 	}
 	if c.cfg.Mode == DropPartitions {
-		return fmt.Errorf("%w; the relay's role must own the table and its partitions: ALTER TABLE %s OWNER TO its name; (walpost setup prints it)", err, t.quoted())
+		return fmt.Errorf("%w; the relay's role must own the table and its partitions: ALTER TABLE %s OWNER TO its name; (walpost setup prints it)", err, t.SQL())
 	}
-	return fmt.Errorf("%w; run: GRANT SELECT, DELETE, UPDATE (%s) ON %s TO the relay's role; (walpost setup prints it)", err, quote(c.cfg.TimeColumn), t.quoted())
+	return fmt.Errorf("%w; run: GRANT SELECT, DELETE, UPDATE (%s) ON %s TO the relay's role; (walpost setup prints it)", err, pg.QuoteIdent(c.cfg.TimeColumn), t.SQL())
 }
 
 func (c *Cleaner) waits(why string) { c.update(func(s *Status) { s.Waiting = why }) }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // timeTypes are the types that the time column may have.
@@ -37,7 +39,7 @@ func (c *Cleaner) look(ctx context.Context) error {
 			return fmt.Errorf("cleanup of %s: source.time_column must be a timestamptz, timestamp or date (column %s is a %s)", t, c.cfg.TimeColumn, typ)
 		}
 		if *found[0][1] != "t" && c.cfg.Mode == Delete {
-			hints = append(hints, fmt.Sprintf("every pass reads the whole table; run: CREATE INDEX%s ON %s (%s);", *found[0][2], t.quoted(), quote(c.cfg.TimeColumn)))
+			hints = append(hints, fmt.Sprintf("every pass reads the whole table; run: CREATE INDEX%s ON %s (%s);", *found[0][2], t.SQL(), pg.QuoteIdent(c.cfg.TimeColumn)))
 		}
 	}
 	c.update(func(s *Status) {
@@ -52,11 +54,11 @@ func (c *Cleaner) look(ctx context.Context) error {
 }
 
 // deleteOld deletes what was delivered and is old, batch after batch, until there is no more.
-func (c *Cleaner) deleteOld(ctx context.Context, t Table, below uint64) error {
+func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error {
 	// The parent's rows are in its partitions, and a ctid names a row only within one of them. The rows of foreign and of unlogged
 	// ones are not in the WAL: their xmin says nothing of delivery.
 	leaves, err := c.rows(ctx, "find its partitions", `SELECT n.nspname, c.relname FROM pg_partition_tree(to_regclass($1)) p
- JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.isleaf AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY 1, 2`, t.quoted())
+ JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.isleaf AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY 1, 2`, t.SQL())
 	if err != nil {
 		return err
 	}
@@ -64,7 +66,7 @@ func (c *Cleaner) deleteOld(ctx context.Context, t Table, below uint64) error {
 		leaves = [][]*string{{&t.Schema, &t.Name}}
 	}
 	for _, l := range leaves {
-		leaf := Table{Schema: *l[0], Name: *l[1]}
+		leaf := pg.Table{Schema: *l[0], Name: *l[1]}
 		if err := c.deleteFrom(ctx, leaf, below); err != nil {
 			return c.lacks(leaf, err)
 		}
@@ -72,14 +74,14 @@ func (c *Cleaner) deleteOld(ctx context.Context, t Table, below uint64) error {
 	return nil
 }
 
-func (c *Cleaner) deleteFrom(ctx context.Context, t Table, below uint64) error {
-	column, session := quote(c.cfg.TimeColumn), c.cfg.Progress().Session
+func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) error {
+	column, session := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session
 	// A pass goes through the rows by time and begins where the last batch ended, because the index still has what was deleted.
 	sql := `WITH old AS MATERIALIZED (
-  SELECT t.ctid FROM ONLY ` + t.quoted() + ` t, ` + next + ` r
+  SELECT t.ctid FROM ONLY ` + t.SQL() + ` t, ` + next + ` r
   WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + `
   ORDER BY t.` + column + ` LIMIT $4 FOR UPDATE OF t SKIP LOCKED),
- gone AS (DELETE FROM ONLY ` + t.quoted() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)
+ gone AS (DELETE FROM ONLY ` + t.SQL() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)
  SELECT count(*)::text, max(at)::text FROM gone`
 	for from := "-infinity"; ; {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {

@@ -6,6 +6,8 @@ import (
 	"math"
 	"strconv"
 	"time"
+
+	"github.com/walpost/walpost/internal/pg"
 )
 
 const (
@@ -20,9 +22,11 @@ const (
 	closed = "walpost_closed"
 )
 
+func remarkOn(t pg.Table) string { return remark + t.Schema + "." + t.Name }
+
 // partition is one partition with bounds, as seconds since 1970.
 type partition struct {
-	Table
+	pg.Table
 	from, to float64
 	pending  bool // a detach was begun
 	plain    bool // an ordinary table whose rows are in the WAL; others are not looked into
@@ -31,10 +35,10 @@ type partition struct {
 
 // partitions returns the partitions of t with both bounds, in their order. The error says why t is not partitioned in the way
 // that is wanted here.
-func (c *Cleaner) partitions(ctx context.Context, t Table) (parts []partition, hasDefault bool, err error) {
+func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition, hasDefault bool, err error) {
 	kind, err := c.rows(ctx, "look at its partitions", `SELECT p.partstrat::text, p.partnatts::text, a.attname
  FROM pg_partitioned_table p LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
- WHERE p.partrelid = to_regclass($1)`, t.quoted())
+ WHERE p.partrelid = to_regclass($1)`, t.SQL())
 	if err != nil {
 		return nil, false, err
 	}
@@ -49,7 +53,7 @@ func (c *Cleaner) partitions(ctx context.Context, t Table) (parts []partition, h
  SELECT nspname, relname, pending::text, bound = 'DEFAULT',
  extract(epoch FROM (regexp_match(bound, 'FROM \(''([^'']+)''\)'))[1]::timestamptz)::text,
  extract(epoch FROM (regexp_match(bound, 'TO \(''([^'']+)''\)'))[1]::timestamptz)::text,
- plain::text, closed::text FROM p ORDER BY 6, 5`, t.quoted())
+ plain::text, closed::text FROM p ORDER BY 6, 5`, t.SQL())
 	if err != nil {
 		return nil, false, err
 	}
@@ -60,7 +64,7 @@ func (c *Cleaner) partitions(ctx context.Context, t Table) (parts []partition, h
 		if r[4] == nil || r[5] == nil {
 			continue // MINVALUE, MAXVALUE, DEFAULT: not of ours
 		}
-		p := partition{Table: Table{Schema: *r[0], Name: *r[1]}, pending: *r[2] == "true", plain: *r[6] == "true", closed: *r[7] == "true"}
+		p := partition{Table: pg.Table{Schema: *r[0], Name: *r[1]}, pending: *r[2] == "true", plain: *r[6] == "true", closed: *r[7] == "true"}
 		if p.from, err = strconv.ParseFloat(*r[4], 64); err == nil {
 			p.to, err = strconv.ParseFloat(*r[5], 64)
 		}
@@ -97,7 +101,7 @@ func plan(parts []partition, now float64) (made [][2]float64) {
 }
 
 // makeAhead makes partitions for the rows to come. A table is made beside and then attached, which locks out nobody who writes.
-func (c *Cleaner) makeAhead(ctx context.Context, t Table) error {
+func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 	parts, _, err := c.partitions(ctx, t)
 	if err != nil {
 		return err
@@ -112,11 +116,11 @@ func (c *Cleaner) makeAhead(ctx context.Context, t Table) error {
 	}
 	for _, p := range plan(parts, now) {
 		from, to := stamp(p[0]), stamp(p[1])
-		part := Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
+		part := pg.Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
 		// One transaction: a table that was made and not attached would be in the way of the next attempt.
 		err := c.change(ctx, "make partition "+part.String(),
-			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL EXCLUDING IDENTITY)", part.quoted(), t.quoted()),
-			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.quoted(), part.quoted(), literal(from), literal(to)))
+			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL EXCLUDING IDENTITY)", part.SQL(), t.SQL()),
+			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.SQL(), part.SQL(), pg.QuoteLiteral(from), pg.QuoteLiteral(to)))
 		if givesWay(err) {
 			return nil // there is time
 		}
@@ -149,14 +153,14 @@ func partName(table string, from, width float64) string {
 // dropOld detaches partitions in which everything is old and delivered, and drops those that were detached. A row may be written to
 // an old partition until it is shut, so it is looked into three times: before, so that none is shut too early, when it is shut, and before
 // it is dropped.
-func (c *Cleaner) dropOld(ctx context.Context, t Table, below uint64) error {
+func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 	parts, hasDefault, err := c.partitions(ctx, t)
 	if err != nil {
 		return err
 	}
 	for _, p := range parts {
 		if p.pending {
-			err := c.exec(ctx, "finish detaching "+p.String(), fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s FINALIZE", t.quoted(), p.quoted()))
+			err := c.exec(ctx, "finish detaching "+p.String(), fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s FINALIZE", t.SQL(), p.SQL()))
 			if err != nil && !givesWay(err) {
 				return err
 			}
@@ -186,14 +190,14 @@ const pieceBlocks = 8192
 // allDelivered says whether every row of the table is below the transaction id. It reads piece after piece, each in a transaction of its
 // own, so that a large table neither holds back VACUUM nor takes longer than a statement may. What is written meanwhile into a piece
 // that was read is not seen: only what is said of a table that takes no rows any more can be relied on.
-func (c *Cleaner) allDelivered(ctx context.Context, t Table, below uint64) (bool, error) {
+func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (bool, error) {
 	session, file := c.cfg.Progress().Session, ""
 	sql := lookInto(t)
 	for from := int64(0); ; from += c.piece {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
 			return false, nil // what was known holds no more
 		}
-		res, err := c.rows(ctx, "look into "+t.String(), sql, strconv.FormatUint(below, 10), t.quoted(),
+		res, err := c.rows(ctx, "look into "+t.String(), sql, strconv.FormatUint(below, 10), t.SQL(),
 			fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", min(from+c.piece, math.MaxUint32)))
 		if err != nil {
 			return false, err
@@ -216,19 +220,19 @@ func (c *Cleaner) allDelivered(ctx context.Context, t Table, below uint64) (bool
 
 // lookInto gives the table's file, its size in blocks, and whether all rows of a piece are delivered: below $1, from $3 to $4. A statement
 // holds a lock on its table, so file and size are those that it reads.
-func lookInto(t Table) string {
+func lookInto(t pg.Table) string {
 	return `SELECT pg_relation_filenode($2::regclass)::text, (pg_relation_size($2::regclass) / current_setting('block_size')::int8)::text,
- NOT EXISTS (SELECT FROM ONLY ` + t.quoted() + " t, " + next + " r WHERE t.ctid >= $3::tid AND t.ctid < $4::tid AND NOT " + delivered("$1") + ")"
+ NOT EXISTS (SELECT FROM ONLY ` + t.SQL() + " t, " + next + " r WHERE t.ctid >= $3::tid AND t.ctid < $4::tid AND NOT " + delivered("$1") + ")"
 }
 
-func (c *Cleaner) detach(ctx context.Context, t Table, p partition, below uint64, hasDefault bool) error {
+func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uint64, hasDefault bool) error {
 	old, err := c.old(ctx, p)
 	if err != nil {
 		return err
 	}
 	if !old {
 		if p.closed { // rows are to be kept for longer than before
-			return c.change(ctx, "open "+p.String(), "ALTER TABLE "+p.quoted()+" DROP CONSTRAINT "+closed, "COMMENT ON TABLE "+p.quoted()+" IS NULL")
+			return c.change(ctx, "open "+p.String(), "ALTER TABLE "+p.SQL()+" DROP CONSTRAINT "+closed, "COMMENT ON TABLE "+p.SQL()+" IS NULL")
 		}
 		return nil
 	}
@@ -248,7 +252,7 @@ func (c *Cleaner) detach(ctx context.Context, t Table, p partition, below uint64
 		how = "" // Postgres cannot do it concurrently beside a default partition; lock_timeout bounds the wait
 	}
 	err = c.exec(ctx, "detach "+p.String(),
-		fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s%s", t.quoted(), p.quoted(), how))
+		fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s%s", t.SQL(), p.SQL(), how))
 	if givesWay(err) {
 		return nil // begun, it is finished in another pass
 	}
@@ -264,10 +268,10 @@ func (c *Cleaner) detach(ctx context.Context, t Table, p partition, below uint64
 // write to it, and Postgres does not publish that row: to logical decoding the partition is no part of the table any more
 // (TestARowCannotBeWrittenToAPartitionThatIsBeingDetached). So the partition is shut first, while it is still a part: whoever
 // has written to it has ended then, and whoever comes later gets an error instead of losing an event.
-func (c *Cleaner) shut(ctx context.Context, t Table, p partition) (done bool, err error) {
+func (c *Cleaner) shut(ctx context.Context, t pg.Table, p partition) (done bool, err error) {
 	err = c.change(ctx, "close "+p.String(),
-		"ALTER TABLE "+p.quoted()+" ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
-		fmt.Sprintf("COMMENT ON TABLE %s IS %s", p.quoted(), literal(remark+t.String())))
+		"ALTER TABLE "+p.SQL()+" ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
+		fmt.Sprintf("COMMENT ON TABLE %s IS %s", p.SQL(), pg.QuoteLiteral(remarkOn(t))))
 	if givesWay(err) {
 		return false, nil
 	}
@@ -284,15 +288,15 @@ func (c *Cleaner) change(ctx context.Context, step string, sql ...string) error 
 }
 
 // dropDetached drops what we have detached, in this life or in an earlier one, once all of it is delivered.
-func (c *Cleaner) dropDetached(ctx context.Context, t Table, below uint64) error {
+func (c *Cleaner) dropDetached(ctx context.Context, t pg.Table, below uint64) error {
 	found, err := c.rows(ctx, "find detached partitions", `SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = $1
- AND EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`')`, remark+t.String())
+ AND EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`')`, remarkOn(t))
 	if err != nil {
 		return err
 	}
 	for _, r := range found {
-		part := Table{Schema: *r[0], Name: *r[1]}
+		part := pg.Table{Schema: *r[0], Name: *r[1]}
 		all, err := c.allDelivered(ctx, part, below)
 		if err != nil {
 			return err
@@ -300,7 +304,7 @@ func (c *Cleaner) dropDetached(ctx context.Context, t Table, below uint64) error
 		if !all {
 			continue
 		}
-		err = c.exec(ctx, "drop "+part.String(), "DROP TABLE "+part.quoted())
+		err = c.exec(ctx, "drop "+part.String(), "DROP TABLE "+part.SQL())
 		if givesWay(err) {
 			continue
 		}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	ipg "github.com/walpost/walpost/internal/pg"
 )
 
 // beforeSecondPiece runs do once in the next pass: when the first partition was looked into but for its first piece. A pass asks three times
@@ -103,7 +105,7 @@ func TestAPieceIsReadByItself(t *testing.T) {
 			p.exec("CREATE TABLE outbox_old (id int, created_at timestamptz, filler text)")
 			p.fill("outbox_old")
 			p.run() // connects
-			plan, err := p.rows(p.ctx, "explain", "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) "+lookInto(Table{"public", "outbox_old"}), "1000000000", "public.outbox_old", "(4,0)", "(8,0)")
+			plan, err := p.rows(p.ctx, "explain", "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) "+lookInto(ipg.Table{Schema: "public", Name: "outbox_old"}), "1000000000", "public.outbox_old", "(4,0)", "(8,0)")
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // rows runs one statement with text parameters. A NULL is a nil string.
@@ -88,31 +88,16 @@ func text(rows [][]*string) string {
 	return *rows[0][0]
 }
 
-func quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
-
-func (t Table) quoted() string { return quote(t.Schema) + "." + quote(t.Name) }
-
-// literal is a string constant.
-func literal(s string) string {
-	s = strings.ReplaceAll(s, "'", "''")
-	if strings.Contains(s, `\`) {
-		return `E'` + strings.ReplaceAll(s, `\`, `\\`) + `'`
-	}
-	return "'" + s + "'"
-}
-
 // interval is a duration as Postgres reads it.
 func interval(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', 6, 64) + " seconds"
 }
 
-// delivered is a condition on the rows of t: their transaction is below the full transaction id. A
-// row has only the low half of its transaction's id; the high half follows from the snapshot's xmax, which is above that of any
-// visible row and, for a row that is not frozen, less than half a round ahead. A row that was frozen long ago and whose id has come
-// round since may look newer than it is, and then stays; it never looks older than it is, because the id that it gets is
-// the newest possible one. Ids below 3 are those of rows that were there when the cluster was made or upgraded.
+// delivered is a condition on the rows of t: their transaction is below the full transaction id. A row that was frozen long ago
+// can look newer than it is (pg.FullXID), and then stays. It never looks older. Ids below 3 are those of rows that were there
+// when the cluster was made or upgraded.
 func delivered(below string) string {
-	return `(t.xmin::text::int8 < 3 OR r.next - ((r.next - t.xmin::text::int8) % 4294967296 + 4294967296) % 4294967296 < ` + below + `::int8)`
+	return "(t.xmin::text::int8 < 3 OR " + pg.FullXID("r.next") + " < " + below + "::int8)"
 }
 
 // next is the relation r of delivered: the id that comes next in the statement's snapshot.

@@ -16,6 +16,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
+	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -62,7 +63,7 @@ func newPlace(t *testing.T, version, ddl string, cfg Config) *place {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Tables, cfg.TimeColumn, cfg.Slot = []Table{{"public", "outbox"}}, "created_at", p.slot
+	cfg.Tables, cfg.TimeColumn, cfg.Slot = []ipg.Table{{Schema: "public", Name: "outbox"}}, "created_at", p.slot
 	cfg.Connect = func(ctx context.Context) (*pgconn.PgConn, error) { return pgconn.Connect(ctx, p.dsn) }
 	cfg.Progress = func() Progress {
 		p.mu.Lock()
@@ -308,6 +309,7 @@ func TestTransactionIDsAreComparedAcrossARound(t *testing.T) {
 		{4294967290, round + 100, round + 50, true},
 		{101, round + 100, round + 100, true}, // as old as it can be
 		{101, round + 100, 101, false},
+		{101, round + 100, 102, true},
 		{100, round + 100, round + 100, false}, // cannot be visible; kept
 		{4294967295, 7 * round, 7*round - 1, false},
 		{4294967295, 7 * round, 7 * round, true},

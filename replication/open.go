@@ -227,11 +227,6 @@ func (s *Source) beside(ctx context.Context, do func(sql *pgconn.PgConn) error) 
 	return do(sql)
 }
 
-// Connect opens an ordinary connection for work on the users' own tables (pg.Database.ConnectForTables). The caller closes it.
-func (s *Source) Connect(ctx context.Context) (*pgconn.PgConn, error) {
-	return s.cfg.Connection().ConnectForTables(ctx)
-}
-
 // probeAt makes a probe of the server at one address, which the stream comes from. Anything else that source.dsn leads to
 // says nothing about that server: not another of its hosts, nor the one that its name means by now.
 func (s *Source) probeAt(at net.Addr) func(context.Context) error {

@@ -100,3 +100,10 @@ func ServerVersion(ctx context.Context, conn *pgconn.PgConn) (int, error) {
 	v, err := Row[struct{ V int }](ctx, conn, "read the version", "SELECT current_setting('server_version_num')::int AS v")
 	return v.V, err
 }
+
+// FullXID is the SQL expression of the full id of the transaction that wrote row t. A row has only the low half of the id. The
+// high half follows from next, which is above the id of every visible row: pg_snapshot_xmax as an int8. The expression is the
+// largest id below next that ends in the low half, so it is the true one if the row is not older than 2^32 transactions.
+func FullXID(next string) string {
+	return "(" + next + " - ((" + next + " - t.xmin::text::int8) & 4294967295))"
+}

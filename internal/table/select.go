@@ -151,11 +151,9 @@ func (t *Table) since(sel *Selection) (string, error) {
 // after is the conditions of Selection.After: for rows that come before its key and were seen as they are, and for those with that key.
 // To be seen is asked by the transaction that wrote the row: one that was changed since has another.
 func (t *Table) after(sel *Selection) (done, same string, err error) {
-	// The full transaction id is the largest that is not beyond the snapshot and ends in xmin. It is the true one where the row is not older
-	// than 2^32 transactions. Ids below 3 are older than any.
-	xmin := "t.xmin::text::bigint"
-	seen := fmt.Sprintf("(%s < 3 OR pg_visible_in_snapshot(greatest(%s - ((%s - %s) & 4294967295), 3)::text::xid8, %s::pg_snapshot))",
-		xmin, t.reader.xmax, t.reader.xmax, xmin, pg.QuoteLiteral(sel.After.Sees))
+	// Ids below 3 are older than any.
+	seen := fmt.Sprintf("(t.xmin::text::int8 < 3 OR pg_visible_in_snapshot(greatest(%s, 3)::text::xid8, %s::pg_snapshot))",
+		pg.FullXID(t.reader.xmax), pg.QuoteLiteral(sel.After.Sees))
 	var less, equal string
 	switch sel.Order.By {
 	case ByCommit:
