@@ -86,7 +86,7 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 	switch {
 	case s.bad != nil:
 		return []Finding{{
-			Side: doctor.Postgres, Name: name, Verdict: Warn, Why: "one of those that are there gives no record: " + s.bad.Error(),
+			Side: doctor.Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
 			Fix: words("A row like it halts the relay: walpost explain shows what is wrong with it."),
 		}}
 	case s.looked > 0:

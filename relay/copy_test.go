@@ -330,6 +330,24 @@ func TestARunWithoutTheSnapshotRefusesToForgetIt(t *testing.T) {
 	})
 }
 
+// Before the first run there is no gap, and recover does not claim that the slot is there.
+func TestARecoverBeforeTheFirstRunSaysThatThereIsNoSlot(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		cfg := Config{Create: true, Copying: &Copying{Origin: checkpoint.OriginRecover, Tables: &fakeTables{w: w}}}
+		for _, c := range []struct {
+			exists bool
+			says   string
+		}{{false, "neither a slot nor a checkpoint"}, {true, "no checkpoint knows the slot"}} {
+			w.do(func() { w.id.SlotFound.Exists = c.exists })
+			r := w.start(cfg)
+			<-r.done
+			if !errors.Is(r.err, ErrNoGap) || !strings.Contains(r.err.Error(), c.says) {
+				t.Errorf("slot exists %t: %v", c.exists, r.err)
+			}
+		}
+	})
+}
+
 // A recover replaces the slot that is lost, publishes, and ends; a run goes on from there.
 func TestARecoverEndsAndARunGoesOn(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {

@@ -49,7 +49,7 @@ type Rows interface {
 }
 
 // ErrNoGap says that a recover has nothing to do.
-var ErrNoGap = errors.New("there is no gap: the slot is there, and the checkpoint fits it")
+var ErrNoGap = errors.New("there is no gap")
 
 // ErrDeclined says that a person declined what Copying.Gap asked for. It ends Run and is no fault.
 var ErrDeclined = errors.New("declined")
@@ -139,8 +139,8 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	switch {
 	case intended(rec) && begun:
 		return rec, nil
-	case intended(rec): // walpost run makes the slot of this snapshot
-		return nil, ErrNoGap
+	case intended(rec): // of a snapshot
+		return nil, fmt.Errorf("%w: walpost run has not made the slot yet", ErrNoGap)
 	}
 	found, err := r.look(ctx)
 	if err != nil {
@@ -151,8 +151,12 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	switch {
 	case err == nil && begun:
 		return rec, nil
-	case err == nil || errors.Is(err, checkpoint.ErrNoSlot):
-		return nil, ErrNoGap
+	case err == nil && rec == nil:
+		return nil, fmt.Errorf("%w: no checkpoint knows the slot, and the first walpost run begins where it stands", ErrNoGap)
+	case err == nil:
+		return nil, fmt.Errorf("%w: the slot exists, and the checkpoint fits it", ErrNoGap)
+	case errors.Is(err, checkpoint.ErrNoSlot):
+		return nil, fmt.Errorf("%w: there is neither a slot nor a checkpoint, and the first walpost run makes both", ErrNoGap)
 	}
 	kept := errors.As(err, &gap) && gap.Reason == checkpoint.PublicationChanged
 	if !kept && (gap == nil || gap.Reason != checkpoint.SlotLost && gap.Reason != checkpoint.SlotMissing) {

@@ -173,7 +173,7 @@ func (j *judgement) rights(x *examined) {
 			"the encoding of database %s is SQL_ASCII, where a text may be any bytes: a row with a text that is not UTF-8 halts the relay", s.Database)
 	}
 	if s.Super {
-		j.add(Warn, "superuser", "Make a role of its own for walpost: walpost setup prints the SQL.", "role %s is a superuser, which walpost does not need", s.Role)
+		j.add(Warn, "superuser", "Name a new role in source.dsn: walpost setup then prints the SQL that makes the role.", "role %s is a superuser, which walpost does not need", s.Role)
 	}
 	if x.ConnLimit >= 0 && x.ConnLimit < 3 && !s.Super {
 		j.add(Warn, "connection limit", "ALTER ROLE "+pg.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;",

@@ -43,7 +43,7 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 		}
 	}
 	pg.Exec(t, dsn, "INSERT INTO outbox SELECT 22, 'no topic', 'k', 'x', '{}'")
-	if out := check(); !strings.Contains(out, `warn  postgres: rows of public.outbox: one of those that are there gives no record: event "22"`) {
+	if out := check(); !strings.Contains(out, `warn  postgres: rows of public.outbox: a row of the table cannot be published: event "22"`) {
 		t.Errorf("the row that cannot be routed is not named:\n%s", out)
 	}
 }
