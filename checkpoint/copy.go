@@ -10,33 +10,36 @@ import (
 	"github.com/walpost/walpost/cdc"
 )
 
-// Origins of what is published from the table: the values of the header walpost.origin.
+// The origins are what is published from the table. They are values of the header walpost.origin.
 const (
 	OriginSnapshot = "snapshot" // the rows that were there before the slot
 	OriginRecover  = "recover"  // the rows that a lost slot may have left out
 )
 
-// A Copy says that rows of the tables have to be published before the stream is read from the record's LSN on, and how far
-// that has come. It stays in the record until all of them are acknowledged: a start that finds it goes on with it.
+// A Copy says that rows of the tables have to be published before the stream is read from the
+// record's LSN on, and how far that has come. The Copy stays in the record until all the rows are
+// acknowledged. A start that finds a Copy goes on with it.
 type Copy struct {
 	Origin string `json:"origin"` // OriginSnapshot or OriginRecover
-	// Slot is false while the slot may still have to be made; the record's LSN is no position of it then.
+	// Slot is false while the slot may still have to be made. Until then the record's LSN is no
+	// position of the slot.
 	Slot bool `json:"slot"`
-	// From is the position behind which events may be missing, for OriginRecover, and Since the commit time before which
-	// none can be; zero for unknown. A row is looked at from Since on.
+	// From and Since are for OriginRecover. Events behind the position From may be missing. No
+	// event that was committed before Since is missing, so rows are looked at from Since on. Zero
+	// is unknown.
 	From  cdc.Position `json:"from,omitzero"`
 	Since time.Time    `json:"since,omitzero"`
 
 	Finished []string `json:"finished,omitempty"` // tables whose rows are all acknowledged
-	At       Mark     `json:"at,omitzero"`        // the row of the table being read up to which they are
-	Rows     uint64   `json:"rows"`               // acknowledged so far, over all starts
+	At       Mark     `json:"at,omitzero"`        // the last acknowledged row of the table that is being read
+	Rows     uint64   `json:"rows"`               // acknowledged so far, by all starts
 }
 
-// A Mark is a row's place in the reading of one table.
+// A Mark is the place of a row in the reading of one table.
 type Mark struct {
 	Table   string `json:"table"`
 	Visible string `json:"visible"` // what the reading saw, as pg_current_snapshot prints it
-	Order   string `json:"order"`   // what it was ordered by; a Mark means nothing in another order
+	Order   string `json:"order"`   // what the reading was ordered by; a Mark means nothing in another order
 	Key     string `json:"key"`     // of the row, by that order
 	Nth     int    `json:"nth"`     // of the rows with that key, from 1
 	ID      string `json:"id"`      // its event id
@@ -54,19 +57,20 @@ func (c *Copy) check() error {
 	return nil
 }
 
-// Copies says whether this record asks for a copy of that origin.
+// Copies reports whether this record asks for a copy of that origin. A nil record does not.
 func (r *Record) Copies(origin string) bool {
 	return r != nil && r.Copy != nil && r.Copy.Origin == origin
 }
 
-// Advance counts a row as acknowledged, with all before it.
+// Advance counts a row as acknowledged, with all rows before it.
 func (c *Copy) Advance(m Mark) {
 	c.At = m
 	c.Rows++
 }
 
-// Finish notes that all rows of a table are acknowledged. Another order of the tables in the configuration, or another table in it, must
-// not end a table: only its reader knows that it has no further row.
+// Finish notes that all rows of a table are acknowledged. Only the reader of the table knows that
+// the table has no further row. A new order of the tables in the configuration, or a new table in
+// it, must not end a table.
 func (c *Copy) Finish(table string) {
 	c.Finished = append(slices.Clip(c.Finished), table)
 	if c.At.Table == table {
@@ -74,9 +78,10 @@ func (c *Copy) Finish(table string) {
 	}
 }
 
-// CopyBehind is the copy of r that goes on behind an accepted gap, on the source that was found. What was written to a finished table since
-// the former slot was made may be in no stream: such a table is read again. So is the other one, unless its rows can be compared with what
-// the former reading saw.
+// CopyBehind is the copy of r that goes on behind an accepted gap, on the source that was found.
+// What was written to a finished table since the former slot was made may be in no stream, so such
+// a table is read again. The table that is being read is read again too, unless its rows can be
+// compared with what the former reading saw.
 func (r *Record) CopyBehind(found cdc.Identity) *Copy {
 	c := *r.Copy
 	c.Finished = nil

@@ -13,28 +13,29 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// A Halt is the one event of a stream that a relay was halted by. It is stored under Key by the relay, so that walpost skip knows that the
-// token was given, and under SkipKey by walpost skip. Neither key has an epoch, and Newest leaves both alone.
+// A Halt is an event that halted a relay. The relay stores it under Key, so that walpost skip knows
+// the token. walpost skip stores it under SkipKey. Neither key has an epoch, and Newest leaves both
+// alone.
 type Halt struct {
 	Version  int          `json:"version"`
 	Token    string       `json:"token"`
 	Name     string       `json:"name"`
 	SystemID string       `json:"system_identifier"`
-	Timeline uint32       `json:"timeline"` // that the event was written on
+	Timeline uint32       `json:"timeline"` // the one that the event was written on
 	Database string       `json:"database"`
 	Slot     string       `json:"slot"`
 	Commit   cdc.Position `json:"commit_lsn"` // of the commit record of the event's transaction
-	Row      int          `json:"row"`        // its number in the transaction, from 1
+	Row      int          `json:"row"`        // number of the event in the transaction, from 1
 	Table    string       `json:"table"`      // "" for a message
-	EventID  string       `json:"event_id"`   // "" where the event has none
+	EventID  string       `json:"event_id"`   // "" if the event has none
 	Topic    string       `json:"topic,omitempty"`
 	Error    string       `json:"error,omitempty"`
-	Time     time.Time    `json:"time"` // of the writing; for people
+	Time     time.Time    `json:"time"` // of the writing, for people
 }
 
-// NewToken returns the token of h's event: the place of the event, which people can read, and a digest of all that makes the event this
-// one. No other event has the token, also where event ids are missing or repeated. An event at the same place that was written
-// on another timeline has another token.
+// NewToken returns the token of h's event. It holds the place of the event, which people can read,
+// and a digest of all that identifies the event. No other event has the token, even if event ids
+// are missing or repeated. An event at the same place on another timeline has another token.
 func (h *Halt) NewToken() string {
 	d := sha256.New()
 	fmt.Fprintf(d, "%q %q %d %q %q\n%s %d %q %q\n", h.Name, h.SystemID, h.Timeline, h.Database, h.Slot, h.Commit, h.Row, h.Table, h.EventID)
@@ -44,7 +45,7 @@ func (h *Halt) NewToken() string {
 // Event names the event for people.
 func (h *Halt) Event() string { return Event(h.EventID, h.Table, h.Commit, h.Row) }
 
-// Event names an event for people: commit is 0 for a row that was read from the table.
+// Event names an event for people. commit is 0 for a row of the table.
 func Event(id, table string, commit cdc.Position, row int) string {
 	if id == "" {
 		id = "without id"
@@ -59,7 +60,8 @@ func Event(id, table string, commit cdc.Position, row int) string {
 	return text
 }
 
-// haltVersion is the version of a Halt's encoding. It is apart from Version, so that a change of the Record refuses no Halt.
+// haltVersion is the version of the encoding of a Halt. It is not Version, so that a change of the
+// Record makes no Halt unreadable.
 const haltVersion = 1
 
 const (
@@ -73,7 +75,7 @@ func (h *Halt) Key() string { return h.Name + haltKey + h.Token }
 // SkipKey is the key of the request to pass over the event.
 func (h *Halt) SkipKey() string { return h.Name + skipKey + h.Token }
 
-// Encode gives the value to store.
+// Encode returns the value to store.
 func (h *Halt) Encode() []byte {
 	w := *h
 	w.Version, w.Time = haltVersion, w.Time.UTC().Round(0)
@@ -84,8 +86,9 @@ func (h *Halt) Encode() []byte {
 	return value
 }
 
-// Halts picks what a store has under name of the events that halted a relay, and of the requests to pass over some of them, both by
-// token. A value that cannot be read is an error, as a record is in Newest.
+// Halts picks from the records of a store, for the relay with this name, the events that halted it
+// and the requests to pass over events. Both are by token. A value that cannot be read is an error,
+// as it is in Newest.
 func Halts(name string, records map[string][]byte) (halts, skips map[string]*Halt, err error) {
 	halts, skips = map[string]*Halt{}, map[string]*Halt{}
 	for key, value := range records {

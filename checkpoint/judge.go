@@ -8,22 +8,25 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// ErrNoSlot says that there is neither a record nor a slot: nothing was ever delivered, so nothing can be missing, and the
-// slot may be made. It is not a Refusal.
+// ErrNoSlot says that neither a record nor a slot exists. Nothing was ever delivered, so nothing
+// can be missing, and the slot may be made. ErrNoSlot is not a Refusal.
 var ErrNoSlot = errors.New("the slot does not exist, and no checkpoint knows it")
 
-// Judge says where to start on the source that was found. It returns ErrNoSlot where a slot is to be made first, and a
-// *Refusal where a start would leave events out, or give others than those that the record speaks of.
+// Judge says where to start on the source that was found. It returns ErrNoSlot if a slot has to be
+// made first. It returns a *Refusal if a start would leave events out, or would give other events
+// than those that the record speaks of.
 //
-// rec is what is remembered, nil for nothing. Its LSN must be the position that the caller means to start from: one that
-// has read further, and has the rest in flight, asks with a copy of the record that says so.
+// rec is what is remembered, nil for nothing. Its LSN must be the position that the caller means to
+// start from. A caller that has read further and has the rest in flight asks with a copy of the
+// record that says so.
 //
-// A record that is accepted on a higher timeline is true on it as it stands, Next included, and may be written again under
-// it.
+// A record that is accepted on a higher timeline is true on it as it stands, Next included. It may
+// be written again under that timeline.
 //
-// What no judgement can see: two histories that part on one timeline, once the server has written past the record again. A
-// copy that is started without recovery does that, or two copies that were promoted to the same timeline number, with no
-// archive between them. A restore or a promotion that takes a timeline of its own is seen.
+// No judgement can see one thing: two histories that part on one timeline, once the server has
+// written past the record again. This happens if a copy is started without recovery, or if two
+// copies are promoted to the same timeline number without a common archive. A restore or a
+// promotion that takes a timeline of its own is seen.
 func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 	if rec == nil {
 		switch slot := &found.SlotFound; {
@@ -38,7 +41,8 @@ func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 	if reason := judge(rec, &found); reason != "" {
 		refusal := refuse(reason, rec, found)
 		if reason == ServerBehind && found.Recovering {
-			// A standby that has just started replays from its last restart point, which may lie before the record.
+			// A standby that has just started replays from its last restart point, which may lie
+			// before the record.
 			return 0, fault.Retry(fmt.Errorf("the server is in recovery and has replayed only up to %s, the checkpoint is at %s: %w",
 				found.Server, rec.LSN, refusal))
 		}
@@ -66,16 +70,18 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 	}
 	switch slot := &found.SlotFound; {
 	case found.Server < reach:
-		// The server would accept a start in the future, and skip everything before it without a word.
+		// The server would accept a start in the future, and would skip everything before it
+		// silently.
 		return ServerBehind
 	case !slot.Exists:
 		return SlotMissing
 	case lost(slot):
 		return SlotLost
 	case slot.Confirmed > rec.LSN:
-		// Ours never is: the checkpoint is durable before a position is confirmed. The server would start at the
-		// slot's position, whatever it is asked for. A slot behind the record is fine: we were killed in between, or
-		// the server was, which keeps a slot's position in memory for a while.
+		// walpost never moves the slot beyond the record, because the checkpoint is durable before
+		// a position is confirmed. The server would start at the slot's position, whatever it is
+		// asked for. A slot behind the record is fine: walpost was killed in between, or the server
+		// was, which keeps a slot's position in memory for a while.
 		return SlotAhead
 	}
 	return judgePublished(rec, found)
@@ -88,7 +94,7 @@ func judgePublished(rec *Record, found *cdc.Identity) Reason {
 	case was == nil:
 		return ""
 	case was.Publication != found.Published.Publication:
-		if found.Settled { // the slot gives nothing from before this publication was as it is
+		if found.Settled { // the slot gives nothing from before the last change of this publication
 			return ""
 		}
 		return OtherPublication
@@ -98,8 +104,8 @@ func judgePublished(rec *Record, found *cdc.Identity) Reason {
 	return ""
 }
 
-// JudgePublished judges a look beside a running stream: whether what is published is as rec remembers it. The refusal is the
-// one that Judge gives at the next start.
+// JudgePublished judges a look beside a running stream: whether what is published is what rec
+// remembers. The refusal is the one that Judge gives at the next start.
 func JudgePublished(rec *Record, found cdc.Identity) error {
 	if reason := judgePublished(rec, &found); reason != "" {
 		return refuse(reason, rec, found)
@@ -107,18 +113,20 @@ func JudgePublished(rec *Record, found cdc.Identity) error {
 	return nil
 }
 
-// reach is how far the source must have come on the record's history for the record to be true of it: to its LSN and, where
-// the transaction behind that is delivered in part, over that one's commit.
+// reach is how far the source must have come on the record's history for the record to be true of
+// it. That is the record's LSN. If part of the transaction behind it is delivered, it is the end of
+// that transaction.
 func (r *Record) reach() cdc.Position {
 	reach := r.LSN
 	if n := r.Next; n != nil && n.Rows > 0 {
-		// While the end is not known, over the beginning of the commit record: histories do not part within a record.
+		// If the end is not known, the beginning of the commit record will do, because histories do
+		// not part within a record.
 		reach = max(reach, n.CommitEndLSN, n.CommitLSN+1)
 	}
 	return reach
 }
 
-// fork is where found's history left timeline.
+// fork is where the history of found left timeline.
 func fork(found *cdc.Identity, timeline uint32) (cdc.Position, bool) {
 	for _, f := range found.History {
 		if f.Timeline == timeline {

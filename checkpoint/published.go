@@ -12,18 +12,20 @@ import (
 	"github.com/walpost/walpost/cdc"
 )
 
-// Published is what was published as what at the newest look that found it unchanged. A publication that is changed and
-// put back leaves no other trace: the slot skips the rows of the time between without a word.
+// Published is what was published, as it was at the newest look that found it unchanged. Without
+// it, a publication that is changed and put back leaves no trace, and the slot silently skips the
+// rows of the time between.
 type Published struct {
 	cdc.Published
-	LSN  cdc.Position `json:"lsn"`  // the server's position before that look: up to here nothing was changed
+	LSN  cdc.Position `json:"lsn"`  // the server's position before that look; nothing was changed up to there
 	Time time.Time    `json:"time"` // the server's clock before that look
-	// Unpublished is what a later look found to keep rows out of the stream, "" for nothing. Not all of that leaves a trace in the
-	// catalog once it is put right, such as another name of the table.
+	// Unpublished is what a later look found to keep rows out of the stream, "" for nothing. Some
+	// of it, such as another name of the table, leaves no trace in the catalog once it is put
+	// right.
 	Unpublished string `json:"unpublished,omitempty"`
 }
 
-// Seen is what a record remembers of found's publication, nil where there is none.
+// Seen is what a record remembers of the publication of found, nil if there is none.
 func Seen(found cdc.Identity) *Published {
 	if found.Published.OID == 0 {
 		return nil
@@ -31,14 +33,14 @@ func Seen(found cdc.Identity) *Published {
 	return &Published{Published: found.Published, LSN: found.Server, Time: found.Time.UTC().Round(0)}
 }
 
-// Broken is p with what a later look found to keep rows out of the stream.
+// Broken returns p with what a later look found to keep rows out of the stream.
 func (p *Published) Broken(why string) *Published {
 	broken := *p
 	broken.Unpublished = strings.ToValidUTF8(why, "?")
 	return &broken
 }
 
-// Looked is the position of the newest look at what is published, 0 where none is remembered.
+// Looked is the position of the newest look at what is published, 0 if none is remembered.
 func (r *Record) Looked() cdc.Position {
 	if r.Published == nil {
 		return 0
@@ -67,12 +69,13 @@ func (p *Published) check() error {
 	return nil
 }
 
-// A Change is how the publication, or a table's place in it, differs from what the record remembers.
+// A Change is how the publication, or the place of a table in it, differs from what the record
+// remembers.
 type Change struct {
 	Publication string
-	Table       string // schema.table; "" where the publication itself was changed
+	Table       string // schema.table; "" if the publication itself was changed
 	How         ChangeKind
-	// Was and Is are the rows of the catalog before and now; Is is empty where the row is gone.
+	// Was and Is are the rows of the catalog before and now. Is is empty if the row is gone.
 	Was, Is []cdc.PublishedEntry
 	// Why is what kept rows out of the stream, for Mended.
 	Why string
@@ -83,15 +86,16 @@ type ChangeKind string
 
 // The kinds of a Change.
 const (
-	Altered  ChangeKind = "altered"  // the same row of the catalog with another xmin: ALTER PUBLICATION, also one that changed nothing
+	Altered  ChangeKind = "altered"  // the same row of the catalog with another xmin; any ALTER PUBLICATION does that
 	Mended   ChangeKind = "mended"   // what kept rows out of the stream was put right
 	Replaced ChangeKind = "replaced" // the publication or the table was dropped and made again
 	Readded  ChangeKind = "readded"  // the table was taken out of the publication and put in again
 	Gone     ChangeKind = "gone"     // there is no such publication
 )
 
-// changes compares what p remembers with what was found. Tables that only one of them has are no change: they were
-// configured, or not, in the meantime. The same holds for another publication.
+// changes compares what p remembers with what was found. A table that only one of them has is no
+// change, because the configuration named the table in one case only. The same holds for another
+// publication.
 func (p *Published) changes(found *cdc.Published) []Change {
 	if p.Publication != found.Publication {
 		return nil
@@ -128,8 +132,8 @@ func (p *Published) changes(found *cdc.Published) []Change {
 	return all
 }
 
-// tableChange says how a table's place in the publication changed, "" for not at all. A table is published as long as one
-// of its entries is there, so one entry that stayed is enough.
+// tableChange says how the place of a table in the publication changed, "" for not at all. A table
+// is published as long as one of its entries exists, so one entry that stayed is enough.
 func tableChange(was, is *cdc.PublishedTable) ChangeKind {
 	if is.OID != was.OID {
 		return Replaced
@@ -167,7 +171,7 @@ func (c *Change) String() string {
 	return fmt.Sprintf("table %s was taken out of %s and put in again", c.Table, publication)
 }
 
-// digest writes what tells this change from any other.
+// digest writes what distinguishes this change from any other.
 func (c *Change) digest(w io.Writer) {
 	fmt.Fprintf(w, "%q %q %s %v %v\n", c.Publication, c.Table, c.How, c.Was, c.Is)
 	if c.Why != "" {

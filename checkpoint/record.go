@@ -17,12 +17,15 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// Version is the version of the encoding that Encode writes. Decode also reads version 1, which has no Published.
+// Version is the version of the encoding that Encode writes. Decode also reads version 1, which has
+// no Published.
 const Version = 2
 
-// A Record is what is remembered of a position: where delivery stands, and of which source that is true. Each holder of the slot writes
-// under an epoch above all it has found, and under its own key (HolderKey). So a holder that lost the slot and wakes up later overwrites
-// nothing, also where it lost the slot before its first record was written and the next holder took the same epoch.
+// A Record is what is remembered of a position: how far delivery has come, and of which source that
+// is true. Each holder of the slot writes under an epoch above all epochs that it found, and under
+// its own key (HolderKey). So a holder that lost the slot and wakes up later overwrites nothing.
+// That holds even if it lost the slot before it wrote its first record and the next holder took the
+// same epoch.
 type Record struct {
 	Version  int          `json:"version"`
 	Name     string       `json:"name"`
@@ -34,37 +37,41 @@ type Record struct {
 	LSN      cdc.Position `json:"lsn"` // everything before it is delivered and acknowledged
 	Next     *Next        `json:"next,omitempty"`
 	Copy     *Copy        `json:"copy,omitempty"`
-	// Published is what the source published when it was looked at last; nil in a record of version 1, which the next write completes.
+	// Published is what the source published at the newest look. It is nil in a record of version
+	// 1, and the next write adds it.
 	Published *Published `json:"published,omitempty"`
-	// CommitTime is when the newest event before LSN was committed, by the server's clock; zero where that is not known.
+	// CommitTime is when the newest event before LSN was committed, by the server's clock. It is
+	// zero if that is not known.
 	CommitTime time.Time `json:"commit_time,omitzero"`
-	RunID      string    `json:"run_id"` // made with the first record and kept from then on, over processes and epochs
+	RunID      string    `json:"run_id"` // made with the first record and kept in all later ones
 	Holder     string    `json:"holder"` // names the process that wrote it
-	Time       time.Time `json:"time"`   // of the writing; for people
+	Time       time.Time `json:"time"`   // of the writing, for people
 
-	stored string // the key that it was read from; "" for Key
+	stored string // the key that the record was read from; "" for Key
 }
 
-// Next says how far the first transaction behind the record's LSN is acknowledged: its first Rows records are, or were passed over as walpost skip asked.
+// Next says how much of the first transaction behind the record's LSN is acknowledged: its first
+// Rows records. Some of these may have been passed over because walpost skip asked.
 type Next struct {
 	CommitLSN    cdc.Position `json:"commit_lsn"`     // of its commit record, as Begin carries it
-	CommitEndLSN cdc.Position `json:"commit_end_lsn"` // 0/0 while its Commit has not been read
+	CommitEndLSN cdc.Position `json:"commit_end_lsn"` // 0/0 until its Commit is read
 	Rows         int          `json:"rows"`
-	LastEventID  string       `json:"last_event_id"` // of the last of them; for people
+	LastEventID  string       `json:"last_event_id"` // of the last of these records, for people
 }
 
 // Key names the record: its name, a slash and its epoch in decimal. The name may contain slashes.
 func (r *Record) Key() string { return r.Name + "/" + strconv.FormatUint(r.Epoch, 10) }
 
-// HolderKey is the key that the holder of the slot stores the record under: Key, a dot and the holder, which must have no slash.
+// HolderKey is the key that the holder of the slot stores the record under: Key, a dot and the
+// holder, which must have no slash.
 func (r *Record) HolderKey() string { return r.Key() + "." + r.Holder }
 
-// StoredKey is the key that Decode read the record from. A record of a slot that is still to be made is stored under Key, and so were those of
-// older walposts.
+// StoredKey is the key that Decode read the record from. It is Key for the record of a slot that is
+// still to be made, and for a record of an older walpost.
 func (r *Record) StoredKey() string { return cmp.Or(r.stored, r.Key()) }
 
-// Encode gives the value to store under Key. It writes Version whatever the field says, and panics for a record that
-// Decode would refuse: to store that would be to lose the position.
+// Encode returns the value to store under Key. It writes Version whatever the field says. It panics
+// for a record that Decode would refuse, because storing such a record would lose the position.
 func (r *Record) Encode() []byte {
 	w := *r
 	w.Version = Version
@@ -84,8 +91,9 @@ func (r *Record) Encode() []byte {
 	return value
 }
 
-// Decode reads what Encode wrote under key. Whatever it does not understand in full is an error that names the key and
-// needs a person: a record that can not be read must not be taken for one that is not there.
+// Decode reads what Encode wrote under key. Anything that it does not understand in full is an
+// error that names the key and needs a person. A record that cannot be read must not be taken for
+// one that does not exist.
 func Decode(key string, value []byte) (*Record, error) {
 	r, err := decode(key, value)
 	if err != nil {
@@ -96,12 +104,13 @@ func Decode(key string, value []byte) (*Record, error) {
 }
 
 func decode(key string, value []byte) (*Record, error) {
-	// The version first, and alone: of another version nothing else is known, not even its fields.
+	// The version is read first, and alone, because nothing is known of other versions, not even
+	// their fields.
 	var v struct {
 		Version *int    `json:"version"`
 		Holder  *string `json:"holder"`
 	}
-	if err := json.Unmarshal(value, &v); err != nil { // also when something follows the record
+	if err := json.Unmarshal(value, &v); err != nil { // it fails too if something follows the record
 		return nil, err
 	}
 	if v.Version == nil {
@@ -111,7 +120,7 @@ func decode(key string, value []byte) (*Record, error) {
 		return nil, fmt.Errorf("version %d is not known here, only 1 and %d", *v.Version, Version)
 	}
 	d := json.NewDecoder(bytes.NewReader(value))
-	d.DisallowUnknownFields() // this version has no others, and the next Encode would drop them
+	d.DisallowUnknownFields() // this version has none, and the next Encode would drop them
 	r := new(Record)
 	if err := d.Decode(r); err != nil {
 		return nil, err
@@ -120,7 +129,7 @@ func decode(key string, value []byte) (*Record, error) {
 		return nil, fmt.Errorf("version %d has no published", r.Version)
 	}
 	r.Version = Version
-	if v.Holder == nil { // written when run_id was the process's name
+	if v.Holder == nil { // an older walpost wrote the holder as run_id
 		r.Holder, r.RunID = r.RunID, ""
 	}
 	if err := r.check(); err != nil {
@@ -139,7 +148,7 @@ func decode(key string, value []byte) (*Record, error) {
 	return r, nil
 }
 
-// check holds for every record that may be stored.
+// check returns an error for a record that must not be stored.
 func (r *Record) check() error {
 	for _, f := range []struct{ name, value string }{
 		{"name", r.Name}, {"system_identifier", r.SystemID}, {"slot", r.Slot}, {"database", r.Database},
@@ -178,11 +187,14 @@ func (r *Record) check() error {
 	return nil
 }
 
-// Newest picks the record of the highest epoch from what a store has under name + "/", nil when there is none. Of several with that epoch
-// it picks the one that has come furthest: each says the truth. older are the keys of the others: their holders are gone, and they may be
-// removed once a record of a higher epoch is durable.
-// Keys that belong to a longer name with the same beginning are left alone. A record of this name that can not be read
-// is an error, even where a newer one can: it may be of a walpost that knows more.
+// Newest picks the record of the highest epoch from what a store has under name + "/". It returns
+// nil if there is none. Several records may have that epoch. Then Newest picks the one that has
+// come furthest, because each of them is true. older are the keys of the other records. Their
+// holders are gone, so the keys may be removed once a record of a higher epoch is durable.
+//
+// Keys of a longer name with the same beginning are left alone. A record of this name that cannot
+// be read is an error, even if a newer one can be read, because a newer walpost may have written
+// it.
 func Newest(name string, records map[string][]byte) (newest *Record, older []string, err error) {
 	for key, value := range records {
 		epoch, ok := strings.CutPrefix(key, name+"/")

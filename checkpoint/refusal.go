@@ -20,30 +20,35 @@ const (
 	OtherDatabase  Reason = "other_database"  // the record is of another database of this server
 	OtherSlot      Reason = "other_slot"      // the record is of another slot
 	TimelineBack   Reason = "timeline_back"   // a lower timeline: an old primary, or an old copy
-	TimelineForked Reason = "timeline_forked" // a higher one that left the record's timeline before the record, or never was on it
-	ServerBehind   Reason = "server_behind"   // the server has not come to the record's position: restored from a copy
+	TimelineForked Reason = "timeline_forked" // a higher one that left the record's timeline before the record, or was never on it
+	ServerBehind   Reason = "server_behind"   // the server has not reached the record's position: it was restored from a copy
 	SlotMissing    Reason = "slot_missing"
 	SlotLost       Reason = "slot_lost"
 	SlotAhead      Reason = "slot_ahead" // the slot was advanced or made again, or somebody else uses it
-	// OtherPublication: another publication is configured, and the slot may still give what was written before it was as it is.
+	// OtherPublication: another publication is configured, and the slot may still give what was
+	// written before its last change.
 	OtherPublication Reason = "other_publication"
-	// PublicationChanged: the publication, or a table's place in it, was altered, or taken away and put back.
+	// PublicationChanged: the publication, or the place of a table in it, was altered, or was
+	// removed and put back.
 	PublicationChanged Reason = "publication_changed"
 )
 
-// A Refusal says why going on would leave something out silently. Only a person can decide then. It asks for a token that
-// names this one gap: the same gap has the same token at every start, and no other gap has it. Once it is accepted, a record
-// of the next epoch must be written: that uses the token up.
+// A Refusal says why going on would silently leave something out. Then only a person can decide.
+// The person accepts the gap by its token. The same gap has the same token at every start, and no
+// other gap has it. Once a gap is accepted, a record of the next epoch must be written, which uses
+// the token up.
 type Refusal struct {
 	Reason Reason
-	// From and To are where events may be missing: everything before From is delivered, or the slot still gives it. To is 0
-	// where nothing says where the missing part ends, or where the positions are of two histories.
+	// From and To are where events may be missing. Everything before From is delivered, or the slot
+	// still gives it. To is 0 if the end of the missing part is not known, or if the positions
+	// belong to two histories.
 	From, To cdc.Position
-	// Since is a commit time before which no event is missing; zero where that is not known.
+	// Since is a commit time before which no event is missing; zero if that is not known.
 	Since time.Time
-	// Changes are how what is published differs from what is remembered. Whatever the Reason is, the gap covers them too.
+	// Changes are how what is published differs from what is remembered. The gap covers them,
+	// whatever the Reason is.
 	Changes []Change
-	Record  *Record // what is remembered; nil where nothing is
+	Record  *Record // what is remembered; nil for nothing
 	Found   cdc.Identity
 	Token   string
 }
@@ -57,11 +62,12 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		c := *rec
 		r.Record, r.From, r.Since = &c, rec.LSN, rec.CommitTime
 	}
-	// comparable: the positions found are of the record's history, or of one that continues it from From on.
+	// comparable says that the positions found belong to the record's history, or to one that
+	// continues it from From on.
 	comparable := false
 	switch reason {
 	case TimelineForked:
-		// Beyond the fork other events have the positions of those that were delivered.
+		// Beyond the fork, other events have the positions of delivered events.
 		end, ok := fork(&found, rec.Timeline)
 		if ok {
 			r.From = min(r.From, end)
@@ -85,7 +91,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 	return r
 }
 
-// changes are those of the publication, where its rows can be compared at all.
+// changes are the changes of the publication, if its rows can be compared at all.
 func changes(reason Reason, rec *Record, found *cdc.Identity) []Change {
 	if rec == nil || rec.Published == nil || reason == OtherSystem || reason == OtherDatabase {
 		return nil
@@ -93,8 +99,8 @@ func changes(reason Reason, rec *Record, found *cdc.Identity) []Change {
 	return rec.Published.changes(&found.Published)
 }
 
-// widen takes the time since the last look that found the publication unchanged into the gap. The record may have gone
-// on since, over rows that the slot left out.
+// widen includes in the gap the time since the last look that found the publication unchanged. The
+// record may have moved since then, past rows that the slot left out.
 func (r *Refusal) widen(was *Published) {
 	from := was.LSN
 	if end, ok := fork(&r.Found, r.Record.Timeline); ok {
@@ -110,12 +116,14 @@ func (r *Refusal) widen(was *Published) {
 	}
 }
 
-// token digests what names the gap, and nothing that moves while the gap stays the same, such as the server's position.
+// token digests what identifies the gap, and nothing that moves while the gap stays the same, such
+// as the server's position.
 func (r *Refusal) token() string {
 	h := sha256.New()
 	f := &r.Found
 	if rec := r.Record; r.KeepsPosition() {
-		// The position and the epoch go on while this gap stays: a running relay that finds it writes its last checkpoint.
+		// The position and the epoch move while this gap stays, because a running relay that finds
+		// it writes a last checkpoint.
 		fmt.Fprintf(h, "%s\n%q %q %q %q %q %q\n", r.Reason, rec.Name, rec.SystemID, rec.Database, rec.Slot, rec.Published.Publication, f.Published.Publication)
 		for i := range r.Changes {
 			r.Changes[i].digest(h)
@@ -140,19 +148,23 @@ func (r *Refusal) token() string {
 	return hex.EncodeToString(h.Sum(nil)[:6])
 }
 
-// NeedsSlot says that going on takes a new slot: the one that was found is missing or lost.
+// NeedsSlot reports whether going on takes a new slot, because the one that was found is missing or
+// lost.
 func (r *Refusal) NeedsSlot() bool { return !r.Found.SlotFound.Exists || lost(&r.Found.SlotFound) }
 
-// KeepsPosition says that the slot is good and still gives everything behind the record: going on starts where the record is.
+// KeepsPosition reports whether the slot is good and still gives everything behind the record. Then
+// going on starts at the record.
 func (r *Refusal) KeepsPosition() bool {
 	return r.Reason == PublicationChanged || r.Reason == OtherPublication
 }
 
-// AcceptedStart is where to start once a person has accepted the gap of ref by its token: where the slot stands, or where
-// the record does (KeepsPosition). found is
-// what the session says that is to be started: the same as in ref or, where ref needs a new slot, after that was made.
-// Anything else is an error: it is not the gap that was accepted, and is to be judged anew. The record that is written
-// then has no Next, unless the position is kept: a transaction that was delivered in part is part of the gap.
+// AcceptedStart is where to start once a person has accepted the gap of ref by its token: where the
+// slot stands, or at the record (KeepsPosition). found is what the session to be started says. It
+// must be the same as in ref, except for the new slot if ref needs one. Otherwise it is not the
+// accepted gap, and AcceptedStart returns an error: the caller judges again.
+//
+// The record that is written then has no Next, unless the position is kept. A transaction that was
+// delivered in part is part of the gap.
 func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err error) {
 	now := *ref
 	now.Found = found
@@ -306,8 +318,8 @@ func (r *Refusal) Hint() string {
 	return first + " " + next + " To accept this gap, and no other: " + goOn
 }
 
-// NeedsPerson is true: only a person can say whether what is missing may be missing.
+// NeedsPerson is true, because only a person can say whether what is missing may be missing.
 func (r *Refusal) NeedsPerson() bool { return true }
 
-// Retryable is false: a gap does not close by itself.
+// Retryable is false, because a gap does not close by itself.
 func (r *Refusal) Retryable() bool { return false }

@@ -1,8 +1,9 @@
-// Package checkpoint knows which position is safe and whether a remembered position still means what it meant.
+// Package checkpoint knows which position is safe, and whether a remembered position still means
+// what it meant.
 //
-// It is pure: no clocks, no locks, no stores. A Tracker turns acknowledgements into the one position that may be
-// confirmed. A Record is what is remembered of that position across restarts, and Judge holds it against what a source
-// says of itself.
+// It is pure: it has no clocks, no locks and no stores. A Tracker turns acknowledgements into the
+// one position that may be confirmed. A Record is what is remembered of that position across
+// restarts. Judge compares a Record with what a source says of itself.
 package checkpoint
 
 import (
@@ -13,22 +14,25 @@ import (
 	"github.com/walpost/walpost/cdc"
 )
 
-// A Tracker turns acknowledgements that arrive in any order into the one position that is safe to confirm: the end of the
-// last transaction such that it and every one before it is wholly acknowledged. It counts what is in flight on the way.
+// A Tracker turns acknowledgements that arrive in any order into the one position that is safe to
+// confirm. That is the end of the last transaction such that it and every transaction before it is
+// wholly acknowledged. The Tracker also counts what is in flight.
 //
-// It is told what is read, in the order it is read: Begin, an Add for each delivery, Commit, and Idle between
-// transactions. Transactions come whole, in commit order, one after another. A transaction stays open when the session
-// that brought it is lost: the caller continues it when it is read again and does not Add again what it has added.
+// The caller tells it what is read, in the order of reading: Begin, an Add for each delivery,
+// Commit, and Idle between transactions. Transactions come whole, in commit order, one after
+// another. A transaction stays open when the session that brought it is lost. The caller continues
+// it when it is read again, and does not Add again what it has added.
 //
-// It must be used by one goroutine at a time. It keeps some words per unacknowledged transaction, nothing per delivery,
-// and allocates only when more transactions are in flight than ever before.
+// One goroutine at a time may use a Tracker. It keeps some words per unacknowledged transaction and
+// nothing per delivery. It allocates only when more transactions are in flight than ever before.
 type Tracker struct {
-	safe cdc.Position // end of the finished prefix
-	when time.Time    // commit time of the newest transaction in it that had a delivery
-	last cdc.Position // newest end known: of a transaction, an idle report, or the start
+	safe cdc.Position // end of the transactions that are finished, with all before
+	when time.Time    // commit time of the newest of them that had a delivery
+	last cdc.Position // newest end that was reported: of a transaction, an idle report, or the start
 
-	// The transactions that are not behind safe, oldest first, are those numbered from first to next-1. Transaction n
-	// is in ring[n mod len(ring)]; len(ring) is a power of two. The oldest is never both committed and acknowledged.
+	// The transactions that are not behind safe have the numbers first to next-1, oldest first.
+	// Transaction n is in ring[n mod len(ring)]. len(ring) is a power of two. The oldest one is
+	// never both committed and acknowledged.
 	ring        []transaction
 	first, next uint64
 	open        bool // the newest transaction has begun and not ended
@@ -39,7 +43,7 @@ type Tracker struct {
 
 type transaction struct {
 	committed time.Time
-	end       cdc.Position // of it and of all that is empty behind it; 0 while open
+	end       cdc.Position // of it and of all empty transactions behind it; 0 while it is open
 	pending   int          // deliveries without acknowledgement
 	bytes     int          // their sizes
 }
@@ -50,7 +54,7 @@ func New(start cdc.Position) *Tracker {
 	return &Tracker{safe: start, last: start, ring: make([]transaction, 64), first: 1, next: 1}
 }
 
-// Begin opens a transaction that was committed at the given time. It panics when one is open.
+// Begin opens a transaction that was committed at the given time. It panics if one is open.
 func (t *Tracker) Begin(committed time.Time) {
 	if t.open {
 		panic("checkpoint: begin inside a transaction")
@@ -63,13 +67,13 @@ func (t *Tracker) Begin(committed time.Time) {
 	t.open, t.added = true, 0
 }
 
-// Add counts one delivery of size bytes within the open transaction. The ticket comes back through Ack, once. It panics
-// when no transaction is open.
+// Add counts one delivery of size bytes within the open transaction. The ticket comes back through
+// Ack, once. Add panics if no transaction is open.
 func (t *Tracker) Add(size int) cdc.Ticket {
 	if !t.open {
 		panic("checkpoint: add outside a transaction")
 	}
-	if uint64(size) > math.MaxUint32 { // a negative one too
+	if uint64(size) > math.MaxUint32 { // or negative
 		panic(fmt.Sprintf("checkpoint: add of %d bytes", size))
 	}
 	ticket := cdc.Ticket{Tx: t.next - 1, Size: uint32(size)}
@@ -82,9 +86,9 @@ func (t *Tracker) Add(size int) cdc.Ticket {
 	return ticket
 }
 
-// Commit ends the open transaction at end, its end LSN. It panics when none is open. An end that is not beyond everything
-// that was reported before is an error, and the transaction stays open: the source contradicts itself, and no position
-// from it can be trusted any more.
+// Commit ends the open transaction at end, its end LSN. It panics if none is open. If end is not
+// beyond everything that was reported before, Commit returns an error, and the transaction stays
+// open. Then the source contradicts itself, and no position from it can be trusted any more.
 func (t *Tracker) Commit(end cdc.Position) error {
 	if !t.open {
 		panic("checkpoint: commit outside a transaction")
@@ -94,7 +98,7 @@ func (t *Tracker) Commit(end cdc.Position) error {
 	}
 	t.open = false
 	if t.added == 0 {
-		t.next-- // no ticket bears its number
+		t.next-- // no ticket has its number
 		t.Idle(end)
 		return nil
 	}
@@ -104,8 +108,9 @@ func (t *Tracker) Commit(end cdc.Position) error {
 	return nil
 }
 
-// Idle counts a report that everything before pos has been read: an empty transaction that ends there. It is ignored
-// inside a transaction, and when pos is 0 or not beyond what was reported before.
+// Idle counts a report that everything before pos has been read, as an empty transaction that ends
+// there. Idle is ignored inside a transaction, and if pos is 0 or not beyond what was reported
+// before.
 func (t *Tracker) Idle(pos cdc.Position) {
 	if t.open || pos <= t.last {
 		return
@@ -120,7 +125,7 @@ func (t *Tracker) Idle(pos cdc.Position) {
 
 // Ack takes back one ticket of Add. It panics for a ticket that nobody waits for.
 func (t *Tracker) Ack(ticket cdc.Ticket) {
-	// first <= Tx < next, written so that it can not overflow.
+	// This is first <= Tx < next, written so that it cannot overflow.
 	if ticket.Tx-t.first >= t.next-t.first {
 		panic(fmt.Sprintf("checkpoint: acknowledgement for transaction %d, which is finished or never began", ticket.Tx))
 	}
@@ -136,29 +141,31 @@ func (t *Tracker) Ack(ticket cdc.Ticket) {
 	t.advance()
 }
 
-// Safe is the position that may be confirmed: everything before it is acknowledged. It never goes back.
+// Safe is the position that may be confirmed: everything before it is acknowledged. It never goes
+// back.
 func (t *Tracker) Safe() cdc.Position { return t.safe }
 
-// SafeTime is the commit time of the newest transaction before Safe that had a delivery; zero where there was none since New.
+// SafeTime is the commit time of the newest transaction before Safe that had a delivery. It is zero
+// if there was none since New.
 func (t *Tracker) SafeTime() time.Time { return t.when }
 
 // InFlight is the number of deliveries without acknowledgement, and their bytes.
 func (t *Tracker) InFlight() (events, bytes int) { return t.events, t.bytes }
 
-// Oldest is the commit time of the first transaction, in commit order, that has a delivery without acknowledgement; an
-// open one counts. It is the zero time when everything is acknowledged.
+// Oldest is the commit time of the first transaction, in commit order, that has a delivery without
+// acknowledgement. An open transaction counts. Oldest is zero if everything is acknowledged.
 func (t *Tracker) Oldest() time.Time {
 	if t.events == 0 {
 		return time.Time{}
 	}
-	// The first is committed and unacknowledged, or it is the open one and then the only one.
+	// The first one is committed and unacknowledged, or it is the open one and then the only one.
 	return t.at(t.first).committed
 }
 
-// at is transaction n's place in the ring.
+// at is the place of transaction n in the ring.
 func (t *Tracker) at(n uint64) *transaction { return &t.ring[n&uint64(len(t.ring)-1)] }
 
-// advance moves safe over the finished prefix.
+// advance moves safe over the finished transactions.
 func (t *Tracker) advance() {
 	for t.first != t.next {
 		tx := t.at(t.first)
