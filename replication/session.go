@@ -21,8 +21,8 @@ import (
 // asks for: events whole transaction by whole transaction, in commit order; flush positions that never exceed what Confirm
 // was told; an error, never silence, when the stream is over. It is used by one goroutine at a time.
 //
-// A session watches over the server by itself: a server that wants to stop waits for our confirmation, without end, so a
-// goroutine of the session looks whether it does and closes the stream then, whether Next is being called or not.
+// A server that wants to stop waits for our confirmation without end. So a goroutine of the session finds that out and closes
+// the stream, whether Next is being called or not.
 type Session struct {
 	cfg  sessionConfig
 	conn *pgconn.PgConn // until Start hijacks it, then nil
@@ -48,9 +48,10 @@ type Session struct {
 	snapshot string
 	freeing  sync.Mutex // guards both: the snapshot may be freed by another goroutine
 
-	ended   atomic.Pointer[error] // set by the watch when it closes the connection
-	unwatch func()                // stops the watch and waits for it; nil before Start
-	suspect chan struct{}         // asks the watch to look now; capacity one
+	ended   atomic.Pointer[error] // set by the shutdown detector when it closes the connection
+	suspect chan struct{}         // asks the detector for a probe now; capacity one
+	// stopDetector stops the detector and waits for it; nil before Start.
+	stopDetector func()
 }
 
 // newSession makes a session of conn, which is an idle connection in replication mode. The session owns conn and sql from
@@ -89,7 +90,7 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 	}
 	if err := s.start(ctx, at); err != nil {
 		if s.err = err; s.wire != nil {
-			s.wire.deadlines.unwatch()
+			s.wire.deadlines.forget()
 		}
 		return err
 	}
@@ -117,7 +118,7 @@ func (s *Session) start(ctx context.Context, at cdc.Position) error {
 	}
 	s.idle = s.received
 	s.began = max(at, s.identity.SlotFound.Confirmed)
-	s.watch()
+	s.detectShutdown()
 	return nil
 }
 
@@ -285,8 +286,8 @@ func (s *Session) Close(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, closeWithin)
 	defer cancel()
 	s.FreeSnapshot()
-	if s.unwatch != nil {
-		s.unwatch()
+	if s.stopDetector != nil {
+		s.stopDetector()
 	}
 	if s.sql != nil {
 		_ = s.sql.Close(ctx) // it holds nothing
@@ -299,7 +300,7 @@ func (s *Session) Close(ctx context.Context) error {
 	if s.wire == nil {
 		return nil
 	}
-	defer s.wire.deadlines.unwatch()
+	defer s.wire.deadlines.forget()
 	defer s.wire.kill()
 	alive := s.over() == nil && s.dec != nil
 	s.err = errClosed
@@ -363,7 +364,7 @@ func (s *Session) over() error {
 	return s.err
 }
 
-// fail records what ended the session. What the watch found is the better reason than the closed connection it left.
+// fail records what ended the session. The shutdown that the detector found is a better reason than the connection that it closed.
 func (s *Session) fail(err error) error {
 	if p := s.ended.Load(); p != nil {
 		err = *p

@@ -100,7 +100,7 @@ func (s *Session) keepalive(end cdc.Position, asked bool) (*cdc.Event, error) {
 		now := time.Now()
 		s.owed = true // and is paid before the next read, when the time has come
 		if s.spin.asked(end, now, s.early(now)) {
-			s.lookNow()
+			s.probeNow()
 		}
 		if s.spin.over(now) {
 			return nil, fault.Retry(fmt.Errorf("stream of slot %s: %w: it asks again and again for a confirmation of %s", s.cfg.slot, errGoingDown, end))

@@ -106,7 +106,7 @@ func (w *wire) fill(ctx context.Context, now, deadline time.Time) error {
 	if least := now.Add(leastWait); deadline.Before(least) {
 		deadline = least
 	}
-	if err := w.deadlines.watch(ctx); err != nil {
+	if err := w.deadlines.follow(ctx); err != nil {
 		return err
 	}
 	if !w.deadlines.set(deadline) {
@@ -170,19 +170,19 @@ func (w *wire) kill() {
 	_ = conn.Close() // there is nobody left to tell
 }
 
-// deadlines sets the read deadlines of a connection so that the end of a context interrupts a read. The watch on a context
-// stays in place from call to call, because callers come again with the same one.
+// deadlines sets the read deadlines of a connection so that the end of a context interrupts a read. It follows a context
+// from call to call, because callers come again with the same one.
 type deadlines struct {
 	conn net.Conn
-	stop func() bool // ends the watch; the caller's goroutine only
+	stop func() bool // stops following; the caller's goroutine only
 
 	mu    sync.Mutex
-	done  <-chan struct{} // of the watched context, nil when none is; written under mu, by the caller's goroutine
-	ended bool            // the watched context has; under mu
+	done  <-chan struct{} // of the context that is followed, nil for none; written under mu, by the caller's goroutine
+	ended bool            // that context has; under mu
 }
 
-// watch makes the end of ctx interrupt reads, instead of the end of any context before.
-func (d *deadlines) watch(ctx context.Context) error {
+// follow makes the end of ctx interrupt reads, instead of the end of any context before.
+func (d *deadlines) follow(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
 	}
@@ -190,7 +190,7 @@ func (d *deadlines) watch(ctx context.Context) error {
 	if done == d.done {
 		return nil
 	}
-	d.unwatch()
+	d.forget()
 	if done == nil {
 		return nil
 	}
@@ -208,8 +208,8 @@ func (d *deadlines) watch(ctx context.Context) error {
 	return nil
 }
 
-// unwatch forgets the watched context.
-func (d *deadlines) unwatch() {
+// forget stops following.
+func (d *deadlines) forget() {
 	if d.stop != nil {
 		d.stop()
 	}
@@ -218,7 +218,7 @@ func (d *deadlines) unwatch() {
 	d.done, d.stop, d.ended = nil, nil, false
 }
 
-// set sets the deadline, unless the watched context has ended already.
+// set sets the deadline, unless the context that is followed has ended already.
 func (d *deadlines) set(deadline time.Time) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
