@@ -75,6 +75,7 @@ func New(cfg Config) (*Relay, error) {
 	if cfg.Name == "" {
 		cfg.Name = database + "." + cfg.Source.Slot
 	}
+	from.Advise = advise(&from)
 	source, err := replication.NewSource(from)
 	if err != nil {
 		return nil, err

@@ -58,11 +58,18 @@ type Config struct {
 	// An error means that the configuration does not fit the table. Nil: no column is needed.
 	Needs func(rel *cdc.Relation) (columns []string, err error)
 
+	// Advise says what works but costs or threatens something, judged by what a start finds. Each advice is logged once.
+	// Nil: nothing is logged.
+	Advise func(f *pg.Facts) []Advice
+
 	// ApplicationName is what Postgres shows for our connections. Default: the DSN's, else "walpost".
 	ApplicationName string
 	// Logger is written to at edges only. The zero value is silent.
 	Logger zerolog.Logger
 }
+
+// An Advice is something to log at a start, with a hint that says what to do.
+type Advice struct{ Text, Hint string }
 
 const defaultCreateTimeout = 10 * time.Minute
 
@@ -122,12 +129,12 @@ func (c *Config) Names() pg.Names {
 	return pg.Names{Slot: c.Slot, Publication: c.Publication, Tables: c.tables()}
 }
 
-// updates says whether updates are wanted.
-func (c *Config) updates() bool { return slices.Contains(c.Publish, "update") }
+// Updates says whether updates are wanted.
+func (c *Config) Updates() bool { return slices.Contains(c.Publish, "update") }
 
-// publishSetting is the publication's parameter publish.
-func (c *Config) publishSetting() string {
-	if c.updates() {
+// PublishSetting is the publication's parameter publish.
+func (c *Config) PublishSetting() string {
+	if c.Updates() {
 		return "publish = 'insert, update'"
 	}
 	return "publish = 'insert'"

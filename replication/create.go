@@ -32,11 +32,11 @@ type madeSlot struct {
 // read it.
 func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, replace, export bool) (made madeSlot, err error) {
 	if f.Publication == nil {
-		_, err := sql.Exec(ctx, publicationSQL(&s.cfg)).ReadAll()
+		_, err := sql.Exec(ctx, PublicationSQL(&s.cfg)).ReadAll()
 		switch state := pg.SQLState(err); {
 		case state == pg.StateDuplicate, state == pg.StateNotUnique:
 		case state == pg.StateNoRight:
-			return made, fault.WithHint(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+publicationSQL(&s.cfg))
+			return made, fault.WithHint(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+PublicationSQL(&s.cfg))
 		case err != nil:
 			return made, pg.Classify(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err))
 		default:
@@ -191,9 +191,9 @@ func blockers(ctx context.Context, sql *pgconn.PgConn, pid uint32) (string, []in
 	return strings.Join(words, ", "), pids
 }
 
-// refuseRows is an error where a table has rows that a slot made now would leave out, unless the user has said what
+// RefuseRows is an error where a table has rows that a slot made now would leave out, unless the user has said what
 // becomes of them.
-func (c *Config) refuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts) error {
+func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts) error {
 	var words []string
 	for i := range f.Tables {
 		if !f.Tables[i].Exists() {
@@ -240,4 +240,36 @@ func countRows(ctx context.Context, sql *pgconn.PgConn, t *pg.TableFacts) (strin
 		return "", err
 	}
 	return fmt.Sprintf("%d bytes of rows (role without the right to count them)", n.N), nil
+}
+
+func tableNames(tables []Table) []string {
+	names := make([]string, len(tables))
+	for i, t := range tables {
+		names[i] = t.String()
+	}
+	return names
+}
+
+// SQLNames are the tables, quoted.
+func SQLNames(tables []Table) []string {
+	names := make([]string, len(tables))
+	for i, t := range tables {
+		names[i] = t.SQL()
+	}
+	return names
+}
+
+// PublicationSQL makes the publication: inserts only, unless updates are wanted, so that the application's updates and deletes
+// need no replica identity and cost nothing here; a partitioned table under its own name.
+func PublicationSQL(c *Config) string {
+	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (%s, publish_via_partition_root = true);",
+		pg.QuoteIdent(c.Publication), strings.Join(SQLNames(c.tables()), ", "), c.PublishSetting())
+}
+
+// slotSQL makes the slot by SQL. It must run after the publication is committed.
+func slotSQL(c *Config) string {
+	if c.Failover {
+		return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput', false, false, true);", pg.QuoteLiteral(c.Slot))
+	}
+	return fmt.Sprintf("SELECT pg_create_logical_replication_slot(%s, 'pgoutput');", pg.QuoteLiteral(c.Slot))
 }

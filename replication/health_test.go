@@ -66,9 +66,8 @@ func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
 		} else if hint := fault.Hint(err); !strings.HasPrefix(hint, "Run walpost recover: ") || !strings.Contains(hint, "To skip that instead, walpost run --accept-gap=") {
 			t.Errorf("check: hint %q", hint)
 		}
-		found := firstFail(s.Examine(t.Context()))
-		if found == nil || found.Name != "slot" || !strings.Contains(found.Detail, "is invalidated (") || found.Fix != recoverGone() {
-			t.Errorf("examine: %+v", found)
+		if found := w.unmet(); len(found) != 1 || found[0].Name != "slot" || !strings.Contains(found[0].Why, "is invalidated (") || found[0].Fix.Text("") != recoverGone() {
+			t.Errorf("unmet: %+v", found)
 		}
 		slot := w.mustOpen(s, true).Identity().SlotFound
 		if !slot.Exists || slot.Created || slot.Invalidation == "" || slot.Restart != 0 || slot.Confirmed != was.SlotFound.Confirmed || slot.WALStatus != "lost" {
@@ -168,8 +167,8 @@ func TestSetupSQLRunsAsPrinted(t *testing.T) {
 						statement.Reset()
 					}
 				}
-				if bad := firstFail(w.source().Examine(t.Context())); bad != nil {
-					t.Errorf("%+v after\n%s", bad, sql)
+				if bad := w.unmet(); len(bad) > 0 {
+					t.Errorf("%v after\n%s", bad, sql)
 				}
 				if opts, err := w.source().Missing(t.Context()); err != nil || !opts.Empty() {
 					t.Errorf("afterwards %+v %v is missing", opts, err)
@@ -202,15 +201,11 @@ func TestRightsThatAreMissingAreNamed(t *testing.T) {
 			}
 		}
 		expect("fail", "connect for replication", "ALTER ROLE \""+role+"\" REPLICATION;")
-		found := w.source().Examine(t.Context())
-		if bad := firstFail(found); bad == nil || bad.Name != "replication connection" || len(found) < 8 {
-			t.Errorf("examine: %+v", found)
-		}
 		if opts, err := w.source().Missing(t.Context()); err != nil || !opts.AlterRole || opts.Role != role || len(opts.Grants) != 1 {
 			t.Errorf("missing: %+v %v", opts, err)
 		}
 		w.exec("ALTER ROLE " + role + " REPLICATION")
-		expect("fail", "role "+role+" may not make it: it has not the right CREATE on database", "As the owner of the tables: CREATE PUBLICATION")
+		expect("fail", "role "+role+" may not make it: it lacks the right CREATE on database", "As the owner of the tables: CREATE PUBLICATION")
 		w.exec("GRANT CREATE ON DATABASE " + w.cfg.Slot + " TO " + role)
 		expect("fail", "role "+role+" may not make it: public.outbox belongs to postgres", "As the owner")
 		w.exec(publicationForOutbox, insertRow)

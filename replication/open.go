@@ -34,6 +34,9 @@ func NewSource(cfg Config) (*Source, error) {
 	return &Source{cfg: cfg, warned: map[string]bool{}}, nil
 }
 
+// Config returns the configuration, which must not be changed.
+func (s *Source) Config() *Config { return &s.cfg }
+
 // Open connects, checks every precondition and finds the slot, but does not take it.
 //
 // Where the slot is missing and create is set (and Config.Create), the publication is made first, when it is missing too,
@@ -150,7 +153,7 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Fa
 		return f, made, err
 	}
 	if !lost && !m.replaceLost && !m.export && !s.cfg.SnapshotChosen {
-		if err := s.cfg.refuseRows(ctx, sql, f); err != nil {
+		if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
 			return nil, made, err
 		}
 	}
@@ -170,20 +173,22 @@ func (s *Source) judge(f *pg.Facts, makes bool) error {
 	if f.Slot != nil && f.Slot.Type == "logical" && f.Slot.Confirmed == 0 && f.Slot.Lost() == "" {
 		return fault.Retry(fmt.Errorf("slot %s is just being made by process %d", s.cfg.Slot, f.Slot.ActivePID))
 	}
-	found := s.cfg.judge(f, makes)
-	if bad := firstFail(found); bad != nil {
-		err := bad.err(false)
+	if unmet := s.cfg.Unmet(f, makes); len(unmet) > 0 {
+		err := unmet[0].fault(false, f.Server.Provider)
 		if fault.NeedsPerson(err) && f.Slot != nil {
-			err = fault.Person(fmt.Errorf("%w; events after %s may be missing", err, position(f.Slot.Confirmed)), s.cfg.afterLoss(f, bad))
+			err = fault.Person(fmt.Errorf("%w; events after %s may be missing", err, f.Slot.Confirmed), fault.Hint(err))
 		}
 		return err
 	}
+	if s.cfg.Advise == nil {
+		return nil
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for _, w := range found {
-		if w.Level == Warn && w.logged && !s.warned[w.Detail] {
-			s.warned[w.Detail] = true
-			s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Str("hint", w.Fix).Msg(w.Detail)
+	for _, a := range s.cfg.Advise(f) {
+		if !s.warned[a.Text] {
+			s.warned[a.Text] = true
+			s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Str("hint", a.Hint).Msg(a.Text)
 		}
 	}
 	return nil
@@ -293,23 +298,13 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
 	found = identityOf(pg.System{ID: f.Server.SystemID, Timeline: f.Server.Timeline}, &s.cfg, f)
-	if bad := firstFail(s.cfg.judgeRunning(f)); bad != nil {
-		if bad.behave == lostEvents && f.Slot != nil && f.Slot.Lost() == "" {
-			found.Unpublished = bad.Detail
+	if unmet := s.cfg.unmetRunning(f); len(unmet) > 0 {
+		bad := unmet[0]
+		if bad.Losing && f.Slot != nil && f.Slot.Lost() == "" {
+			found.Unpublished = bad.Why
 		}
 		bad.Fix = s.cfg.afterLoss(f, bad)
-		return found, bad.err(true)
+		return found, bad.fault(true, f.Server.Provider)
 	}
 	return found, f.Publishing.Steady()
-}
-
-// afterLoss is what to do about something that the stream rested on: to mend it is not enough, since what was written meanwhile is missing.
-func (c *Config) afterLoss(f *pg.Facts, bad *Finding) string {
-	switch {
-	case f.Slot == nil || f.Slot.Lost() != "":
-		return recoverGone()
-	case f.Publication == nil || bad.Fix == "":
-		return recoverWithout(c.Slot)
-	}
-	return bad.Fix + " The slot does not give what was written in the meantime. Then run " + fault.Command("recover") + ": it publishes from the table exactly what is missing."
 }

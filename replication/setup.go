@@ -38,7 +38,7 @@ func FullSetup(cfg Config) SetupOptions {
 		}
 	}
 	opts := SetupOptions{Schemas: schemas, Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: !cfg.SlotWithSnapshot}
-	if cfg.Outbox.Deletes || cfg.Outbox.Owns {
+	if cfg.Outbox.Cleans() {
 		opts.Cleans = cfg.tables()
 	}
 	return opts
@@ -107,11 +107,11 @@ With GRANT pg_monitor TO `+role+`; it can also name the transactions of others t
 	}
 	if opts.Publication {
 		what := "inserts only"
-		if cfg.updates() {
+		if cfg.Updates() {
 			what = "inserts, and updates for those that change a primary key"
 		}
 		add("publication "+cfg.Publication, `What is read: `+what+`. It must be made before the slot: a slot that is older than its publication cannot read it.`,
-			publicationSQL(cfg))
+			PublicationSQL(cfg))
 	}
 	if opts.Slot {
 		add("slot "+cfg.Slot, `The slot remembers what was read, and holds the WAL of what was not: make it when walpost is about to run, and drop it when
@@ -172,23 +172,20 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 	opts := s.cfg.missing(f)
 	opts.Grants = nil // not needed for the stream, and only the table's owner can give them
 	j := &judgement{cfg: &s.cfg, f: f, makes: opts.Slot}
-	if j.known() && f.Publication == nil {
+	switch {
+	case j.known() && f.Publication == nil:
 		j.noPublication(false)
-		return nil, j.found[0].err(false)
-	}
-	if opts.Publication && j.unidentified() {
-		return nil, j.found[0].err(false)
-	}
-	if opts.Slot {
+	case opts.Publication && j.unidentified():
+	case opts.Slot:
 		if !s.cfg.SnapshotChosen {
-			if err := s.cfg.refuseRows(ctx, sql, f); err != nil {
+			if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
 				return nil, err
 			}
 		}
 		j.slot()
-		if bad := firstFail(j.found); bad != nil {
-			return nil, bad.err(false)
-		}
+	}
+	if len(j.unmet) > 0 {
+		return nil, j.unmet[0].fault(false, f.Server.Provider)
 	}
 	for _, step := range statements(&s.cfg, opts) {
 		if opts.Slot && step.sql == slotSQL(&s.cfg) {

@@ -19,7 +19,11 @@ type Outbox struct {
 	Deletes, Owns bool
 }
 
-func (o *Outbox) timeColumn() string {
+// Cleans says whether old rows are to be removed.
+func (o *Outbox) Cleans() bool { return o.Deletes || o.Owns }
+
+// Time is the column that says when a row was written.
+func (o *Outbox) Time() string {
 	if o.TimeColumn == "" {
 		return "created_at"
 	}
@@ -30,7 +34,7 @@ func (o *Outbox) timeColumn() string {
 func outboxSQL(t Table, o *Outbox) string {
 	key, primary, end := " PRIMARY KEY", "", ");"
 	column := "created_at"
-	if c := o.timeColumn(); c != column {
+	if c := o.Time(); c != column {
 		column = pg.QuoteIdent(c)
 	}
 	if o.Partitioned { // its key must hold the column that it is partitioned by
@@ -78,13 +82,13 @@ END $$;`, pg.QuoteIdent(t.Schema), role, t.SQL(), pg.QuoteLiteral(t.SQL()), pg.Q
 		add("the right to delete from "+t.String(), `For cleanup.mode delete. The right to update is what passing over locked rows takes (FOR UPDATE SKIP LOCKED); nothing is updated.
 Each pass finds the old rows by an index that begins with the time. (A partitioned table takes the index without CONCURRENTLY, and each of its
 partitions needs the grant: walpost check names those that lack it.)`,
-			fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%[2]s) ON %[1]s TO %[3]s;\nCREATE INDEX CONCURRENTLY ON %[1]s (%[2]s);", t.SQL(), pg.QuoteIdent(o.timeColumn()), role))
+			fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%[2]s) ON %[1]s TO %[3]s;\nCREATE INDEX CONCURRENTLY ON %[1]s (%[2]s);", t.SQL(), pg.QuoteIdent(o.Time()), role))
 	}
 }
 
 // uncleaned is which of the tables lack what the one who removes old rows needs.
 func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []Table, err error) {
-	if !c.Outbox.Deletes && !c.Outbox.Owns {
+	if !c.Outbox.Cleans() {
 		return nil, nil
 	}
 	for _, t := range c.tables() {

@@ -123,3 +123,14 @@ func (s Setting) text(p Provider) string {
 	}
 	return sql + " SELECT pg_reload_conf();"
 }
+
+// ByWords is a Fix of one sentence or more. It is empty if the text is empty.
+func ByWords(text string) Fix {
+	if text == "" {
+		return nil
+	}
+	return Fix{Words(text)}
+}
+
+// BySQL is a Fix of one statement or more.
+func BySQL(sql string) Fix { return Fix{SQL(sql)} }

@@ -181,7 +181,7 @@ func Classify(err error) error {
 	}
 	var pgErr *pgconn.PgError
 	switch {
-	case HasBehaviour(err):
+	case hasBehaviour(err):
 		return err
 	case errors.As(err, &pgErr):
 		if retryableState(pgErr.Code) {
@@ -197,8 +197,8 @@ func Classify(err error) error {
 	return fault.Retry(err) // the connection or a context
 }
 
-// HasBehaviour says whether somebody below has classified err already.
-func HasBehaviour(err error) bool {
+// hasBehaviour says whether somebody below has classified err already.
+func hasBehaviour(err error) bool {
 	var f interface{ Retryable() bool }
 	return errors.As(err, &f)
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fix"
 )
 
 // Names are what to describe: names in the catalog.
@@ -50,6 +51,7 @@ type Server struct {
 	Replication   bool
 	Managed       bool // member of a role that gives the right on a managed service
 	CanCreate     bool `json:"can_create"`
+	Provider      fix.Provider
 }
 
 const serverQuery = `SELECT current_setting('server_version_num')::int AS version, pg_is_in_recovery() AS recovery,
@@ -64,7 +66,10 @@ const serverQuery = `SELECT current_setting('server_version_num')::int AS versio
  current_setting('synchronous_standby_names') AS syncstandbys,
  r.rolname AS role, r.rolsuper AS super, r.rolreplication AS replication,
  EXISTS (SELECT FROM pg_roles m WHERE m.rolname IN ('rds_replication', 'rds_superuser', 'rdsadmin') AND pg_has_role(r.oid, m.oid, 'MEMBER')) AS managed,
- has_database_privilege(current_database(), 'CREATE') AS can_create
+ has_database_privilege(current_database(), 'CREATE') AS can_create,
+ (SELECT min(CASE WHEN s.name LIKE 'rds.%' AND EXISTS (SELECT FROM pg_proc WHERE proname = 'aurora_version') THEN '` + string(fix.Aurora) + `'
+   WHEN s.name LIKE 'rds.%' THEN '` + string(fix.RDS) + `' WHEN s.name LIKE 'cloudsql.%' THEN '` + string(fix.CloudSQL) + `' ELSE '` + string(fix.Azure) + `' END)
+  FROM pg_settings s WHERE s.name ~ '^(rds|cloudsql|azure)\.') AS provider
  FROM pg_roles r WHERE r.rolname = current_user`
 
 // A Slot is a row of pg_replication_slots; what a version does not have stays zero.

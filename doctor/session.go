@@ -1,4 +1,4 @@
-package replication
+package doctor
 
 import (
 	"crypto/tls"
@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -40,14 +41,14 @@ func local(a net.Addr) bool {
 }
 
 // transport judges whether others can listen. The role's password opens every published table.
-func (j *judgement) transport(x *examined) {
+func (x *examination) transport() {
 	const name = "TLS"
 	switch {
 	case x.encrypted:
-		j.add(OK, name, "", "the connection is in TLS")
+		x.add(OK, name, nil, "the connection is in TLS")
 	case x.remote == nil || local(x.remote):
 	default:
-		j.add(Warn, name, "Set sslmode=verify-full (and sslrootcert) in source.dsn; the server needs ssl = on.",
+		x.add(Warn, name, fix.ByWords("Set sslmode=verify-full (and sslrootcert) in source.dsn; the server needs ssl = on."),
 			"the connection to %s is not in TLS: every event, and with some methods the password, can be read on the way", x.remote)
 	}
 }
@@ -61,42 +62,42 @@ const (
 // sessions is about settings that hit our sessions, whoever made them. What connecting sets over the role's and the database's
 // defaults does not: statement_timeout, lock_timeout, idle_in_transaction_session_timeout and idle_session_timeout
 // (sqlConfig, connectReplication).
-func (j *judgement) sessions(x *examined) {
-	s := &j.f.Server
-	set := func(setting string) string {
-		return fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s;", pg.QuoteIdent(s.Role), pg.QuoteIdent(s.Database), setting)
+func (x *examination) sessions() {
+	s := &x.f.Server
+	set := func(setting string) fix.Fix {
+		return fix.BySQL(fmt.Sprintf("ALTER ROLE %s IN DATABASE %s SET %s;", pg.QuoteIdent(s.Role), pg.QuoteIdent(s.Database), setting))
 	}
 	if x.ReadOnly && !s.Recovery {
-		fix := set("default_transaction_read_only = off")
+		by := set("default_transaction_read_only = off")
 		switch {
-		case j.makes && j.f.Publication == nil:
-			j.add(Fail, "default_transaction_read_only", fix, "default_transaction_read_only is on for role %s: publication %s cannot be made", s.Role, j.cfg.Publication)
-		case j.cfg.Outbox.cleans():
-			j.add(Fail, "default_transaction_read_only", fix, "default_transaction_read_only is on for role %s: the cleanup can remove nothing", s.Role)
+		case x.makes && x.f.Publication == nil:
+			x.add(Fail, "default_transaction_read_only", by, "default_transaction_read_only is on for role %s: publication %s cannot be made", s.Role, x.cfg.Publication)
+		case x.cfg.Outbox.Cleans():
+			x.add(Fail, "default_transaction_read_only", by, "default_transaction_read_only is on for role %s: the cleanup can remove nothing", s.Role)
 		}
 	}
 	if d := time.Duration(x.Statement) * time.Millisecond; d > 0 && d < leastStatement {
-		j.add(Warn, "statement_timeout", "Leave statement_timeout out of source.dsn: walpost bounds its statements by itself.",
+		x.add(Warn, "statement_timeout", fix.ByWords("Leave statement_timeout out of source.dsn: walpost bounds its statements by itself."),
 			"source.dsn sets statement_timeout to %s: on a busy server the monitor and the checks at a start fail", d)
 	}
 	least := leastTransaction
-	if j.cfg.Outbox.Owns {
+	if x.cfg.Outbox.Owns {
 		least = longLook
 	}
 	if d := time.Duration(x.Transaction) * time.Millisecond; d > 0 && d < least {
-		j.add(Warn, "transaction_timeout", set("transaction_timeout = 0"), "transaction_timeout is %s for role %s: it ends sessions of walpost in the middle of their work", d, s.Role)
+		x.add(Warn, "transaction_timeout", set("transaction_timeout = 0"), "transaction_timeout is %s for role %s: it ends sessions of walpost in the middle of their work", d, s.Role)
 	}
 }
 
 // spilled says whether the server wrote transactions to disk before it sent them, because they did not fit into the memory of decoding.
-func (j *judgement) spilled(x *examined) {
+func (x *examination) spilled() {
 	const name = "logical_decoding_work_mem"
 	if x.Spilled == nil {
 		return
 	}
 	memory := x.WorkMem << 10
 	if x.Spilled.Bytes == 0 {
-		j.add(OK, name, "", "no transaction was too large for logical_decoding_work_mem (%s)", size(memory))
+		x.add(OK, name, nil, "no transaction was too large for logical_decoding_work_mem (%s)", size(memory))
 		return
 	}
 	since := "since the slot was made"
@@ -109,11 +110,11 @@ func (j *judgement) spilled(x *examined) {
 	for want < memory+x.Spilled.Bytes/max(x.Spilled.Txns, 1) {
 		want *= 2
 	}
-	fix := fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB'; then restart walpost.", pg.QuoteIdent(j.f.Server.Role), want>>20)
+	by := fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB';", pg.QuoteIdent(x.f.Server.Role), want>>20)), fix.Words("then restart walpost.")}
 	if want > most {
-		fix = "Write less in one transaction, or leave room for it on the disk of pg_replslot: the memory for it would be " + size(want) + "."
+		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot: the memory for it would be " + size(want) + ".")
 	}
-	j.add(Warn, name, fix, "%d transactions with %s were written to disk %s before they were sent: they did not fit into logical_decoding_work_mem (%s; changes of all tables of the database count)",
+	x.add(Warn, name, by, "%d transactions with %s were written to disk %s before they were sent: they did not fit into logical_decoding_work_mem (%s; changes of all tables of the database count)",
 		x.Spilled.Txns, size(x.Spilled.Bytes), since, size(memory))
 }
 

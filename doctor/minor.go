@@ -1,8 +1,10 @@
-package replication
+package doctor
 
 import (
 	"fmt"
 	"strings"
+
+	"github.com/walpost/walpost/internal/fix"
 )
 
 // A defect is one of Postgres that a slot or its reader suffers from, and that a minor version has mended. A major version that has no
@@ -55,8 +57,8 @@ var defects = []defect{
 }
 
 // minor warns of the defects that the server's minor version has.
-func (j *judgement) minor() {
-	major, minor := j.f.Server.Version/10000, j.f.Server.Version%10000
+func (x *examination) minor() {
+	major, minor := x.f.Server.Version/10000, x.f.Server.Version%10000
 	var has []string
 	least := 0
 	for _, d := range defects {
@@ -66,7 +68,11 @@ func (j *judgement) minor() {
 		}
 	}
 	if len(has) > 0 {
-		j.add(Warn, "minor version", fmt.Sprintf("Install the newest minor version of Postgres %d.", major),
+		upgrade := fix.ByWords(fmt.Sprintf("Install the newest minor version of Postgres %d.", major))
+		if x.f.Server.Provider != "" {
+			upgrade = fix.ByWords(fmt.Sprintf("Upgrade the instance to the newest minor version of Postgres %d.", major))
+		}
+		x.add(Warn, "minor version", upgrade,
 			"Postgres %d.%d has defects that %d.%d has not: %s", major, minor, major, least, strings.Join(has, "; "))
 	}
 }

@@ -1,4 +1,4 @@
-package walpost
+package doctor
 
 import (
 	"context"
@@ -6,10 +6,9 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/table"
-	"github.com/walpost/walpost/relay"
 )
 
 const (
@@ -21,27 +20,25 @@ const (
 	sampleTopics = 100
 )
 
-// sample routes some of the rows that are in the tables now, as Run would: the topics that they go to, with what is to be known of the
+// checkRows routes some of the rows that are in the tables now, as Run would: the topics that they go to, with what is to be known of the
 // records for each, and what is wrong with rows. A table that cannot be read is no precondition of the stream: what is known
 // without it counts.
-func (r *Relay) sample(ctx context.Context) (topics map[string]doctor.Traffic, found []Finding) {
+func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found []Finding) {
 	ctx, cancel := context.WithTimeout(ctx, 2*sampleTime)
 	defer cancel()
-	s := sampler{relay: r, topics: map[string]doctor.Traffic{}}
-	if taker, ok := any(r.router).(relay.RunIDTaker); ok {
-		taker.SetRunID("00000000-0000-7000-8000-000000000000") // as long as a real one
-	}
+	s := sampler{run: run, topics: map[string]Traffic{}}
+	run.Router.SetRunID("00000000-0000-7000-8000-000000000000") // as long as a real one
 	reader, err := s.open(ctx)
 	if err != nil {
-		return s.topics, nil // Examine says why the database cannot be reached, or the table not be read
+		return s.topics, nil // CheckPostgres says why the database cannot be reached, or the table not be read
 	}
 	tables, timed := reader.Tables(), reader.KeepsCommitTimes()
 	reader.Close()
-	if !timed && r.cfg.Source.OrderColumn == "" && len(tables) > 0 {
+	if !timed && run.OrderColumn == "" && len(tables) > 0 {
 		found = append(found, Finding{
-			Side: doctor.Postgres, Name: "order of rows", Verdict: Warn,
+			Side: Postgres, Name: "order of rows", Verdict: Warn,
 			Why: "neither track_commit_timestamp nor source.order_column tells in which order rows were written: were the slot lost, walpost recover could publish what is missing only with --unordered",
-			Fix: words("Set source.order_column to a column that grows with every row, such as an identity; or the server's track_commit_timestamp to on (takes a restart; it tells of later rows only)."),
+			Fix: fix.ByWords("Set source.order_column to a column that grows with every row, such as an identity; or the server's track_commit_timestamp to on (takes a restart; it tells of later rows only)."),
 		})
 	}
 	for i, t := range tables {
@@ -52,14 +49,14 @@ func (r *Relay) sample(ctx context.Context) (topics map[string]doctor.Traffic, f
 
 // A sampler routes rows into topics.
 type sampler struct {
-	relay  *Relay
-	topics map[string]doctor.Traffic
+	run    *Run
+	topics map[string]Traffic
 	looked int
 	bad    error // the first row that gives no record
 }
 
 func (s *sampler) open(ctx context.Context) (*table.Reader, error) {
-	return s.relay.rows.Open(ctx, table.Options{Timeout: sampleTime})
+	return s.run.Rows.Open(ctx, table.Options{Timeout: sampleTime})
 }
 
 // table looks at rows of the i-th table.
@@ -67,17 +64,17 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 	name := "rows of " + t.String()
 	s.looked, s.bad = 0, nil
 	if err := s.read(ctx, i, table.Selection{Newest: sampleRows}); err != nil {
-		verdict := doctor.Warn // the stream does not need the right to read the table
+		verdict := Warn // the stream does not need the right to read the table
 		if fault.NeedsPerson(err) {
 			verdict = Fail
 		}
-		return []Finding{{Side: doctor.Postgres, Name: name, Verdict: verdict, Why: "they cannot be looked at: " + err.Error(), Fix: words(fault.Hint(err))}}
+		return []Finding{{Side: Postgres, Name: name, Verdict: verdict, Why: "they cannot be looked at: " + err.Error(), Fix: fix.ByWords(fault.Hint(err))}}
 	}
 	looked := fmt.Sprint(s.looked)
 	if s.looked == sampleRows {
 		// Those that matter most for max.message.bytes. Finding them reads the whole table, though none of its values.
 		err := s.read(ctx, i, table.Selection{
-			Newest: sampleLargest, Order: table.Order{By: table.BySize, Column: s.relay.router.Columns(t.Relation).Payload},
+			Newest: sampleLargest, Order: table.Order{By: table.BySize, Column: s.run.Router.Columns(t.Relation).Payload},
 		})
 		if looked += fmt.Sprintf(" and the %d largest", sampleLargest); err != nil {
 			looked = fmt.Sprintf("%d (not the largest: %v)", sampleRows, err)
@@ -86,11 +83,11 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 	switch {
 	case s.bad != nil:
 		return []Finding{{
-			Side: doctor.Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
-			Fix: words("A row like it halts the relay: walpost explain shows what is wrong with it."),
+			Side: Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
+			Fix: fix.ByWords("A row like it halts the relay: walpost explain shows what is wrong with it."),
 		}}
 	case s.looked > 0:
-		return []Finding{{Side: doctor.Postgres, Name: name, Verdict: OK, Why: looked + " looked at, all can be routed"}}
+		return []Finding{{Side: Postgres, Name: name, Verdict: OK, Why: looked + " looked at, all can be routed"}}
 	}
 	return nil
 }
@@ -113,7 +110,7 @@ func (s *sampler) read(ctx context.Context, i int, sel table.Selection) error {
 			return err
 		}
 		s.looked++
-		ok, err := s.relay.router.Route(ev, &rec)
+		ok, err := s.run.Router.Route(ev, &rec)
 		traffic, known := s.topics[rec.Topic]
 		switch {
 		case err != nil && s.bad == nil:

@@ -1,4 +1,4 @@
-package replication
+package doctor
 
 import (
 	"bytes"
@@ -21,9 +21,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/walpost/walpost/internal/testenv"
-
 	ipg "github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/replication"
 )
 
 // restricted makes a role that may replicate and nothing else, and has the world connect as it. exec goes on as the superuser.
@@ -42,14 +42,15 @@ var firstStatement = regexp.MustCompile(`(GRANT|ALTER|CREATE) `)
 func (w *world) heals(name string) (details []string) {
 	w.Helper()
 	for range 10 {
-		i := slices.IndexFunc(w.examine(), func(f Finding) bool { return f.Name == name && f.Level != OK })
+		i := slices.IndexFunc(w.examine(), func(f Finding) bool { return f.Name == name && f.Verdict != OK })
 		if i < 0 {
 			return details
 		}
 		f := w.examine()[i]
-		details = append(details, string(f.Level)+" "+f.Detail)
+		details = append(details, string(f.Verdict)+" "+f.Why)
 		// Words may stand before and behind the statements.
-		sql := f.Fix[firstStatement.FindStringIndex(f.Fix)[0] : strings.LastIndexByte(f.Fix, ';')+1]
+		text := f.FixText()
+		sql := text[firstStatement.FindStringIndex(text)[0] : strings.LastIndexByte(text, ';')+1]
 		for one := range strings.SplitSeq(sql, "; ") {
 			w.exec(one)
 		}
@@ -81,12 +82,12 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 		const name = "cleanup of public.outbox"
 		t.Run("delete", func(t *testing.T) {
 			w := newWorld(t, pg, outboxTable)
-			w.cfg.Outbox = Outbox{Deletes: true}
+			w.cfg.Outbox = replication.Outbox{Deletes: true}
 			role := w.restricted()
-			w.wantDetails(w.heals(name), "fail role "+role+" may not delete from public.outbox")
+			w.wantDetails(w.heals(name), "FAIL role "+role+" may not delete from public.outbox")
 			w.wantDetails(w.heals("index for the "+name), "warn no index of public.outbox begins with created_at")
 			f := named(w.examine(), name)
-			if f == nil || f.Level != OK {
+			if f == nil || f.Verdict != OK {
 				t.Errorf("healed: %+v", f)
 			}
 			for _, right := range []string{"SELECT", "DELETE", "UPDATE (created_at)"} {
@@ -99,28 +100,28 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 			w.exec("REVOKE USAGE ON SCHEMA public FROM public")
 			w.wantDetails(w.heals(name), "may not delete from")
 			w.cfg.Outbox.TimeColumn = "event_type"
-			if f := named(w.examine(), name); f == nil || f.Level != Fail || !strings.Contains(f.Detail, "column event_type of public.outbox is a text") {
+			if f := named(w.examine(), name); f == nil || f.Verdict != Fail || !strings.Contains(f.Why, "column event_type of public.outbox is a text") {
 				t.Errorf("a text: %+v", f)
 			}
 			if f := named(w.examine(), "index for the "+name); f != nil {
 				t.Errorf("an index on a text: %+v", f)
 			}
-			w.cfg.Outbox = Outbox{}
+			w.cfg.Outbox = replication.Outbox{}
 			if f := named(w.examine(), name); f != nil {
 				t.Errorf("without a cleanup: %+v", f)
 			}
 		})
 		t.Run("no column", func(t *testing.T) {
 			w := newWorld(t, pg, "CREATE TABLE outbox (id int, aggregate_id text, payload text)")
-			w.cfg.Outbox = Outbox{Deletes: true, TimeColumn: "at"}
-			w.wantDetails(w.heals(name), "fail public.outbox has no column at (source.time_column)")
+			w.cfg.Outbox = replication.Outbox{Deletes: true, TimeColumn: "at"}
+			w.wantDetails(w.heals(name), "FAIL public.outbox has no column at (source.time_column)")
 			w.wantDetails(w.heals("index for the "+name), "warn no index of public.outbox begins with at")
 			w.exec("DROP INDEX outbox_at_idx", "CREATE INDEX ON outbox (at) WHERE id > 0", "CREATE INDEX ON outbox (id, at)")
 			w.wantDetails(w.heals("index for the "+name), "no index")
 		})
 		t.Run("delete from partitions", func(t *testing.T) {
 			w := newWorld(t, pg, partitioned...)
-			w.cfg.Outbox = Outbox{Deletes: true}
+			w.cfg.Outbox = replication.Outbox{Deletes: true}
 			role := w.restricted()
 			w.exec("GRANT SELECT, DELETE, UPDATE ON outbox TO " + role) // of the parent, which says nothing of the partitions
 			w.wantDetails(w.heals(name), `may not delete from public."New One", public.old`)
@@ -128,10 +129,10 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 		})
 		t.Run("drop partitions", func(t *testing.T) {
 			w := newWorld(t, pg, append(partitioned, "CREATE TABLE rest PARTITION OF outbox DEFAULT")...)
-			w.cfg.Outbox = Outbox{Owns: true}
+			w.cfg.Outbox = replication.Outbox{Owns: true}
 			w.exec("REVOKE CREATE ON SCHEMA public FROM public")
 			role := w.restricted()
-			w.wantDetails(w.heals(name), "fail public.outbox belongs to postgres: role "+role, `may not drop public."New One", public.old, public.rest`, "may not drop public.old, public.rest",
+			w.wantDetails(w.heals(name), "FAIL public.outbox belongs to postgres: role "+role, `may not drop public."New One", public.old, public.rest`, "may not drop public.old, public.rest",
 				"may not drop public.rest", "may not make tables in schema public", "warn public.outbox has the default partition public.rest")
 			// And walpost setup prints what is taken away.
 			prints := func(want int) {
@@ -147,12 +148,12 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 			prints(1)
 			w.exec("ALTER TABLE old OWNER TO " + role)
 			w.exec("CREATE UNLOGGED TABLE quick PARTITION OF outbox FOR VALUES FROM ('2021-01-01') TO ('2021-02-01')", "ALTER TABLE quick OWNER TO "+role)
-			if f := named(w.examine(), name); f == nil || f.Level != Warn || !strings.Contains(f.Detail, "public.quick are partitioned, foreign or unlogged") {
+			if f := named(w.examine(), name); f == nil || f.Verdict != Warn || !strings.Contains(f.Why, "public.quick are partitioned, foreign or unlogged") {
 				t.Errorf("an unlogged one: %+v", f)
 			}
 			w.cfg.Outbox.TimeColumn = "created_at"
 			w.exec("DROP TABLE outbox", strings.Replace(partitioned[0], "RANGE (created_at)", "RANGE (created_at, id)", 1))
-			if f := named(w.examine(), name); f == nil || f.Level != Fail || !strings.Contains(f.Detail, "PARTITION BY RANGE (created_at), and public.outbox is not") {
+			if f := named(w.examine(), name); f == nil || f.Verdict != Fail || !strings.Contains(f.Why, "PARTITION BY RANGE (created_at), and public.outbox is not") {
 				t.Errorf("by two columns: %+v", f)
 			}
 		})
@@ -169,7 +170,7 @@ func TestARoleThatSeesNothingIsHealedByWhatIsPrinted(t *testing.T) {
 		w.wantDetails(w.heals("row-level security"))
 		w.exec("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")
 		w.wantDetails(w.heals("row-level security"), "row-level security of public.outbox applies to role "+role)
-		if f := named(w.examine(), "monitoring"); f == nil || f.Level != OK {
+		if f := named(w.examine(), "monitoring"); f == nil || f.Verdict != OK {
 			t.Errorf("healed: %+v", f)
 		}
 	})
@@ -188,24 +189,26 @@ func TestOnlySettingsThatHitOurSessionsAreReported(t *testing.T) {
 				w.exec("ALTER ROLE "+role+" SET "+s+" = '1ms'", "ALTER DATABASE "+w.cfg.Slot+" SET "+s+" = '1ms'")
 			}
 			for _, f := range w.examine() {
-				if f.Name == "settings" || strings.HasSuffix(f.Name, "_timeout") && f.Level != OK {
+				if f.Name == "settings" || strings.HasSuffix(f.Name, "_timeout") && f.Verdict != OK {
 					t.Errorf("found %+v", f)
 				}
 			}
 			dsn := w.cfg.DSN
 			w.cfg.DSN += "&statement_timeout=4s"
-			if f := named(w.examine(), "statement_timeout"); f == nil || f.Level != Warn || !strings.Contains(f.Detail, "to 4s") {
+			if f := named(w.examine(), "statement_timeout"); f == nil || f.Verdict != Warn || !strings.Contains(f.Why, "to 4s") {
 				t.Errorf("of the DSN: %+v", f)
 			}
 			w.cfg.DSN = dsn
 			w.exec("GRANT CREATE ON DATABASE "+w.cfg.Slot+" TO "+role, "ALTER TABLE outbox OWNER TO "+role, "ALTER DATABASE "+w.cfg.Slot+" SET default_transaction_read_only = on")
 			// The superuser that heals has the database's default too.
 			w.dsn += "&default_transaction_read_only=off"
-			if _, err := w.open(w.source(), true, false); ipg.SQLState(err) != "25006" {
+			if err := w.open(); ipg.SQLState(err) != "25006" {
 				t.Errorf("a run in a read-only role: %v", err)
 			}
-			w.wantDetails(w.heals("default_transaction_read_only"), "fail default_transaction_read_only is on for role "+role+": publication walpost cannot be made")
-			w.mustOpen(w.source(), true)
+			w.wantDetails(w.heals("default_transaction_read_only"), "FAIL default_transaction_read_only is on for role "+role+": publication walpost cannot be made")
+			if err := w.open(); err != nil {
+				t.Error(err)
+			}
 			if pg.Version() < 17 {
 				return
 			}
@@ -220,25 +223,25 @@ func TestTransactionsThatDecodingWroteToDiskAreCounted(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, pg, outboxTable, publicationForOutbox)
 		w.exec(w.slotOf("pgoutput"), "ALTER DATABASE "+w.cfg.Slot+" SET logical_decoding_work_mem = '64kB'")
-		if f := named(w.examine(), "logical_decoding_work_mem"); f != nil && f.Level != OK {
+		if f := named(w.examine(), "logical_decoding_work_mem"); f != nil && f.Verdict != OK {
 			t.Errorf("before: %+v", f)
 		}
 		read := "SELECT count(*) FROM pg_logical_slot_peek_binary_changes('" + w.cfg.Slot + "', NULL, NULL, 'proto_version', '1', 'publication_names', 'walpost')"
 		w.exec("INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'a', 'b', 'c', to_jsonb(repeat('x', 100)) FROM generate_series(1, 2000)", read)
 		var f *Finding
 		for range 200 { // the counters come a moment later (14)
-			if f = named(w.examine(), "logical_decoding_work_mem"); f != nil && f.Level == Warn {
+			if f = named(w.examine(), "logical_decoding_work_mem"); f != nil && f.Verdict == Warn {
 				break
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		if f == nil || f.Level != Warn || !strings.HasPrefix(f.Detail, "1 transactions with ") || !strings.Contains(f.Detail, "logical_decoding_work_mem (64 kB;") {
+		if f == nil || f.Verdict != Warn || !strings.HasPrefix(f.Why, "1 transactions with ") || !strings.Contains(f.Why, "logical_decoding_work_mem (64 kB;") {
 			t.Fatalf("found %+v", f)
 		}
 		// The statement is one that the server takes.
-		sql, _, _ := strings.Cut(strings.Replace(f.Fix, `ROLE "postgres"`, "DATABASE "+w.cfg.Slot, 1), ";")
+		sql, _, _ := strings.Cut(strings.Replace(f.FixText(), `ROLE "postgres"`, "DATABASE "+w.cfg.Slot, 1), ";")
 		w.exec(sql)
-		if f = named(w.examine(), "logical_decoding_work_mem"); f == nil || !strings.Contains(f.Detail, "logical_decoding_work_mem (64 MB;") {
+		if f = named(w.examine(), "logical_decoding_work_mem"); f == nil || !strings.Contains(f.Why, "logical_decoding_work_mem (64 MB;") {
 			t.Errorf("after %s: %+v", sql, f)
 		}
 	})
@@ -258,11 +261,11 @@ func TestAPublicationIsCutDownByWhatIsPrinted(t *testing.T) {
 			}
 			w.wantDetails(w.heals("publication extras"), "warn publication walpost also has public.a, public.b")
 			w.wantDetails(w.heals("publication operations"), "warn publication walpost also publishes update, delete, truncate")
-			if f := named(w.examine(), "publication"); f == nil || f.Level != OK {
+			if f := named(w.examine(), "publication"); f == nil || f.Verdict != OK {
 				t.Errorf("healed: %+v", f)
 			}
 			w.exec("DROP PUBLICATION walpost", "DROP TABLE a, b", "CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert')")
-			if f := named(w.examine(), "publication extras"); f == nil || !strings.Contains(f.Detail, "is FOR ALL TABLES") || !strings.Contains(f.Fix, `CREATE PUBLICATION "walpost_outbox" FOR TABLE "public"."outbox" WITH (publish = 'insert'`) {
+			if f := named(w.examine(), "publication extras"); f == nil || !strings.Contains(f.Why, "is FOR ALL TABLES") || !strings.Contains(f.FixText(), `CREATE PUBLICATION "walpost_outbox" FOR TABLE "public"."outbox" WITH (publish = 'insert'`) {
 				t.Errorf("for all tables: %+v", f)
 			}
 		})
@@ -277,10 +280,10 @@ func TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking(t *testing
 			w := newWorld(t, testenv.Postgres(t, v), outboxTable, "CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert')")
 			w.exec(w.slotOf("pgoutput"), insertRow)
 			f := named(w.examine(), "publication extras")
-			if f == nil || !strings.Contains(f.Fix, "once walpost status says that the slot has confirmed that position") {
+			if f == nil || !strings.Contains(f.FixText(), "once walpost status says that the slot has confirmed that position") {
 				t.Fatalf("found %+v", f)
 			}
-			_, sql, _ := strings.Cut(f.Fix, ": ")
+			_, sql, _ := strings.Cut(f.FixText(), ": ")
 			sql, _, _ = strings.Cut(sql, " Then ")
 			w.exec(sql)
 			read := func(publication string) string {
@@ -336,7 +339,7 @@ func TestAnExaminationKnowsWhetherItsConnectionIsInTLS(t *testing.T) {
 		t.Errorf("at home without it: %+v", f)
 	}
 	w.cfg.DSN = strings.Replace(w.dsn, "sslmode=disable", "sslmode=require", 1)
-	if f := named(w.examine(), "TLS"); f == nil || f.Level != OK {
+	if f := named(w.examine(), "TLS"); f == nil || f.Verdict != OK {
 		t.Errorf("with it: %+v", f)
 	}
 }
@@ -417,15 +420,15 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, pg, outboxTable, "CREATE INDEX ON outbox (created_at)")
-			w.cfg.Outbox = Outbox{Deletes: true}
+			w.cfg.Outbox = replication.Outbox{Deletes: true}
 			w.cfg.DSN = strings.Replace(w.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), stalling(t, fmt.Sprintf("127.0.0.1:%d", pg.Port()), c.word), 1)
-			found := w.source().examine(t.Context(), 2*time.Second, time.Millisecond)
+			found := checkPostgres(t.Context(), &w.cfg, 2*time.Second, time.Millisecond)
 			last := found[len(found)-1]
-			if last.Name != c.on || last.Level != Fail || !strings.HasPrefix(last.Detail, "no answer within 2s") || !strings.Contains(last.Detail, c.step) || last.Fix == "" {
+			if last.Name != c.on || last.Verdict != Fail || !strings.HasPrefix(last.Why, "no answer within 2s") || !strings.Contains(last.Why, c.step) || len(last.Fix) == 0 {
 				t.Errorf("the last finding is %+v, want %s with %q", last, c.on, c.step)
 			}
 			for _, f := range found[:len(found)-1] {
-				if f.Level == Fail {
+				if f.Verdict == Fail {
 					t.Errorf("another fails: %+v", f)
 				}
 			}
@@ -435,14 +438,14 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 	w.cfg.DSN = strings.Replace(w.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), stalling(t, fmt.Sprintf("127.0.0.1:%d", pg.Port()), "max_wal_size"), 1)
 	hurried, done := context.WithTimeout(t.Context(), time.Second)
 	defer done()
-	if f := w.source().Examine(hurried); f[len(f)-1].Name != "settings" || !strings.HasPrefix(f[len(f)-1].Detail, "no answer within 1s") {
+	if f := CheckPostgres(hurried, &w.cfg); f[len(f)-1].Name != "settings" || !strings.HasPrefix(f[len(f)-1].Why, "no answer within 1s") {
 		t.Errorf("the caller's own limit: %+v", f)
 	}
 	// Who stops waiting does not hear that the server is slow.
 	w = newWorld(t, pg, outboxTable)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if f := w.source().Examine(ctx); len(f) != 1 || f[0].Level != Fail || strings.Contains(f[0].Detail, "no answer") {
+	if f := CheckPostgres(ctx, &w.cfg); len(f) != 1 || f[0].Verdict != Fail || strings.Contains(f[0].Why, "no answer") {
 		t.Errorf("cancelled: %+v", f)
 	}
 }

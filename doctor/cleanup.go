@@ -1,4 +1,4 @@
-package replication
+package doctor
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -47,62 +48,59 @@ func cleanedQuery(oids []string, column string) string {
  WHERE c.oid IN (` + strings.Join(oids, ", ") + `)`
 }
 
-// cleans says whether old rows are to be removed.
-func (o *Outbox) cleans() bool { return o.Deletes || o.Owns }
-
-// examineCleanup reads what a cleanup needs, where there is to be one.
-func (c *Config) examineCleanup(ctx context.Context, conn *pgconn.PgConn, f *pg.Facts, x *examined) error {
-	oids := existing(f.Tables)
-	if !c.Outbox.cleans() || len(oids) == 0 {
-		return nil
+// readCleanup reads what a cleanup needs, if there is to be one.
+func (x *examination) readCleanup(ctx context.Context, conn *pgconn.PgConn) (err error) {
+	if oids := existing(x.f.Tables); x.cfg.Outbox.Cleans() && len(oids) > 0 {
+		x.cleaned, err = pg.Rows[cleanedTable](ctx, conn, "read what the cleanup needs", cleanedQuery(oids, x.cfg.Outbox.Time()))
 	}
-	var err error
-	x.cleaned, err = pg.Rows[cleanedTable](ctx, conn, "read what the cleanup needs", cleanedQuery(oids, c.Outbox.timeColumn()))
 	return err
 }
 
 // cleanup judges what the removal of old rows rests on. The stream does not; but who has asked for a cleanup and gets none has a
 // table that grows.
-func (j *judgement) cleanup(x *examined) {
-	if !j.cfg.Outbox.cleans() {
+func (x *examination) cleanup() {
+	if !x.cfg.Outbox.Cleans() {
 		return
 	}
-	if j.f.Server.Recovery {
-		j.add(Fail, "cleanup", "Point source.dsn at the primary, or leave cleanup.mode out.", "the server is a standby: nothing can be removed there")
+	if x.f.Server.Recovery {
+		x.add(Fail, "cleanup", fix.ByWords("Point source.dsn at the primary, or leave cleanup.mode out."), "the server is a standby: nothing can be removed there")
 		return
 	}
-	for i := range j.f.Tables {
-		t := &j.f.Tables[i]
+	for i := range x.f.Tables {
+		t := &x.f.Tables[i]
 		for k := range x.cleaned {
 			if c := &x.cleaned[k]; c.OID == t.OID && (t.Kind == "r" || t.Kind == "p") {
-				from := len(j.found)
-				j.cleanable(t, c)
-				if len(j.found) == from {
-					j.add(OK, "cleanup of "+t.Table.String(), "", "role %s may remove old rows of %s", j.f.Server.Role, t.Table)
+				from := len(x.found)
+				x.cleanable(t, c)
+				if len(x.found) == from {
+					x.add(OK, "cleanup of "+t.Table.String(), nil, "role %s may remove old rows of %s", x.f.Server.Role, t.Table)
 				}
-				if j.cfg.Outbox.Deletes && cleanedTypes[c.Column] && !c.Indexed {
-					j.unindexed(t)
+				if x.cfg.Outbox.Deletes && cleanedTypes[c.Column] && !c.Indexed {
+					x.unindexed(t)
 				}
 			}
 		}
 	}
 }
 
-func (j *judgement) cleanable(t *pg.TableFacts, c *cleanedTable) {
-	name, table, role := "cleanup of "+t.Table.String(), t.Table.SQL(), pg.QuoteIdent(j.f.Server.Role)
-	outbox := &j.cfg.Outbox
-	column := outbox.timeColumn()
+func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
+	name, table, role := "cleanup of "+t.Table.String(), t.Table.SQL(), pg.QuoteIdent(x.f.Server.Role)
+	outbox := &x.cfg.Outbox
+	column := outbox.Time()
 	switch {
 	case c.Column == "":
-		j.add(Fail, name, fmt.Sprintf("Set source.time_column to the column that says when a row was written, or: ALTER TABLE %s ADD COLUMN %s timestamptz NOT NULL DEFAULT now();", table, pg.QuoteIdent(column)),
+		x.add(Fail, name, fix.Fix{
+			fix.Words("Set source.time_column to the column that says when a row was written, or:"),
+			fix.SQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s timestamptz NOT NULL DEFAULT now();", table, pg.QuoteIdent(column))),
+		},
 			"%s has no column %s (source.time_column)", t.Table, column)
 		return
 	case !cleanedTypes[c.Column]:
-		j.add(Fail, name, "Set source.time_column to a timestamptz, timestamp or date.", "source.time_column: column %s of %s is a %s", column, t.Table, c.Column)
+		x.add(Fail, name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."), "source.time_column: column %s of %s is a %s", column, t.Table, c.Column)
 		return
 	}
 	if outbox.Owns {
-		j.droppable(t, c)
+		x.droppable(t, c)
 		return
 	}
 	if len(c.Barred) > 0 {
@@ -113,56 +111,48 @@ func (j *judgement) cleanable(t *pg.TableFacts, c *cleanedTable) {
 		for _, leaf := range c.Barred[:min(3, len(c.Barred))] {
 			grants = append(grants, fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", pg.QuoteIdent(column), leaf, role))
 		}
-		fix := strings.Join(grants, " ")
+		by := fix.BySQL(strings.Join(grants, " "))
 		if t.Kind == "p" {
-			fix += " (rows are deleted from the partitions: each of them needs it, also those to come)"
+			by = append(by, fix.Words("(rows are deleted from the partitions: each of them needs it, also those to come)"))
 		}
-		j.add(Fail, name, fix, "role %s may not delete from %s: old rows stay (passing over locked rows takes the right to update one column)", j.f.Server.Role, some(c.Barred))
+		x.add(Fail, name, by, "role %s may not delete from %s: old rows stay (passing over locked rows takes the right to update one column)", x.f.Server.Role, some(c.Barred))
 	}
 }
 
 // unindexed warns of a table whose old rows are not found by an index.
-func (j *judgement) unindexed(t *pg.TableFacts) {
-	how, column := " CONCURRENTLY", j.cfg.Outbox.timeColumn()
+func (x *examination) unindexed(t *pg.TableFacts) {
+	how, column := " CONCURRENTLY", x.cfg.Outbox.Time()
 	if t.Kind == "p" {
 		how = "" // Postgres refuses it there
 	}
-	j.add(Warn, "index for the cleanup of "+t.Table.String(), fmt.Sprintf("CREATE INDEX%s ON %s (%s);", how, t.Table.SQL(), pg.QuoteIdent(column)),
+	x.add(Warn, "index for the cleanup of "+t.Table.String(), fix.BySQL(fmt.Sprintf("CREATE INDEX%s ON %s (%s);", how, t.Table.SQL(), pg.QuoteIdent(column))),
 		"no index of %s begins with %s: each pass of the cleanup reads the whole table", t.Table, column)
 }
 
 // droppable judges a table whose partitions are to be made and dropped, which only their owner may.
-func (j *judgement) droppable(t *pg.TableFacts, c *cleanedTable) {
-	name, role := "cleanup of "+t.Table.String(), pg.QuoteIdent(j.f.Server.Role)
+func (x *examination) droppable(t *pg.TableFacts, c *cleanedTable) {
+	name, role := "cleanup of "+t.Table.String(), pg.QuoteIdent(x.f.Server.Role)
 	if !c.Range {
-		j.add(Fail, name, "walpost setup --partitioned prints the SQL of such a table; or set cleanup.mode to delete.",
-			"cleanup.mode drop_partitions needs a table that is PARTITION BY RANGE (%s), and %s is not", j.cfg.Outbox.timeColumn(), t.Table)
+		x.add(Fail, name, fix.ByWords("walpost setup --partitioned prints the SQL of such a table; or set cleanup.mode to delete."),
+			"cleanup.mode drop_partitions needs a table that is PARTITION BY RANGE (%s), and %s is not", x.cfg.Outbox.Time(), t.Table)
 		return
 	}
 	if !t.Owned {
-		j.add(Fail, name, fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", t.Table.SQL(), role),
-			"%s belongs to %s: role %s may neither make nor drop its partitions", t.Table, t.Owner, j.f.Server.Role)
+		x.add(Fail, name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", t.Table.SQL(), role)),
+			"%s belongs to %s: role %s may neither make nor drop its partitions", t.Table, t.Owner, x.f.Server.Role)
 	}
 	if len(c.Foreign) > 0 {
-		j.add(Fail, name, fmt.Sprintf("ALTER TABLE %s OWNER TO %s; (and so for each)", c.Foreign[0], role), "role %s may not drop %s, which belong to others", j.f.Server.Role, some(c.Foreign))
+		x.add(Fail, name, fix.Fix{fix.SQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", c.Foreign[0], role)), fix.Words("(and so for each)")}, "role %s may not drop %s, which belong to others", x.f.Server.Role, some(c.Foreign))
 	}
 	if !c.MayCreate {
-		j.add(Fail, name, fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(c.Schema), role),
-			"role %s may not make tables in schema %s: there will be no partitions for the rows to come", j.f.Server.Role, c.Schema)
+		x.add(Fail, name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(c.Schema), role)),
+			"role %s may not make tables in schema %s: there will be no partitions for the rows to come", x.f.Server.Role, c.Schema)
 	}
 	if c.Default != "" {
-		j.add(Warn, name, fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s;", t.Table.SQL(), c.Default),
+		x.add(Warn, name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s;", t.Table.SQL(), c.Default)),
 			"%s has the default partition %s: beside it no partition can be detached without a lock on the whole table", t.Table, c.Default)
 	}
 	if len(c.Unplain) > 0 {
-		j.add(Warn, name, "Drop them by hand once their rows are delivered.", "%s are partitioned, foreign or unlogged: they are never dropped", some(c.Unplain))
+		x.add(Warn, name, fix.ByWords("Drop them by hand once their rows are delivered."), "%s are partitioned, foreign or unlogged: they are never dropped", some(c.Unplain))
 	}
-}
-
-// some is a list that does not become longer than a line.
-func some(names []string) string {
-	if n := len(names); n > 3 {
-		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), n-3)
-	}
-	return strings.Join(names, ", ")
 }

@@ -1,0 +1,147 @@
+package doctor
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/replication"
+)
+
+// Advise returns the warnings that a start logs, judged by what it found of the server, the slot and the publication. It is pure.
+func Advise(cfg *replication.Config, f *pg.Facts) []Finding {
+	x := &examination{cfg: cfg, f: f}
+	x.advise()
+	return x.found
+}
+
+func (x *examination) advise() {
+	if s := &x.f.Server; strings.Contains(s.SyncStandbys, "*") {
+		x.add(Warn, "synchronous_standby_names", fix.ByWords("Name the standbys in synchronous_standby_names instead of '*'."),
+			"synchronous_standby_names is %q: commits may wait for walpost as if it were a standby", s.SyncStandbys)
+	}
+	if p := x.f.Publication; p != nil && p.Insert {
+		x.extras(p)
+		x.identities(p)
+	}
+	s := x.f.Slot
+	if s == nil || s.Lost() != "" {
+		return
+	}
+	if s.WALStatus == "unreserved" {
+		x.add(Warn, "slot", fix.ByWords("Run walpost, or raise max_slot_wal_keep_size, before the next checkpoint."),
+			"slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size%s", x.cfg.Slot, activeBy(s))
+	}
+	if x.cfg.Failover && !s.Failover {
+		x.add(Warn, "slot failover", fix.Fix{fix.Words("Stop walpost and run, on a replication connection:"), fix.SQL("ALTER_REPLICATION_SLOT " + pg.QuoteIdent(x.cfg.Slot) + " (FAILOVER);")},
+			"slot %s exists without failover: it will not survive one", x.cfg.Slot)
+	}
+}
+
+// walSettings is about the server's settings that a stream lives with.
+func (x *examination) walSettings() {
+	const name = "wal_sender_timeout"
+	minute := fix.Fix{fix.Setting{Name: name, Value: "60s", Bare: "60000 (in ms)"}}
+	switch d := pg.Millis(x.f.Server.SenderTimeout); {
+	case d == 0:
+		x.add(Warn, name, minute, "wal_sender_timeout is off: after a network failure the slot may stay taken by a dead connection")
+	case d < time.Second:
+		x.add(Warn, name, minute, "wal_sender_timeout is %s: a short pause of the network ends the stream", d)
+	case d > 5*time.Minute:
+		x.add(Warn, name, minute, "wal_sender_timeout is %s: after a network failure nobody can take the slot for that long", d)
+	}
+	if x.f.Server.KeepMB < 0 {
+		x.add(Warn, "max_slot_wal_keep_size", keepSize, "max_slot_wal_keep_size is not set: a slot that is not read holds WAL until the disk is full")
+	}
+}
+
+var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)"}, fix.Words("-- less than the free space of the disk")}
+
+// extras warns of what is published beside inserts into our tables: it works, and costs.
+func (x *examination) extras(p *pg.Publication) {
+	const name = "publication extras"
+	ours := map[pg.Table]bool{}
+	for _, t := range x.cfg.Names().Tables {
+		ours[t] = true
+	}
+	var tables []string
+	for _, t := range p.Tables {
+		if table := (pg.Table{Schema: t.Schema, Name: t.Name}); !ours[table] {
+			tables = append(tables, table.String())
+		}
+	}
+	pub := pg.QuoteIdent(x.cfg.Publication)
+	// Of schemas too (15 and newer): the list replaces all that is in the publication.
+	only := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", ")))
+	switch {
+	case p.AllTables && len(tables) == 0:
+		x.add(Warn, name, x.ownPublication(), "publication %s is FOR ALL TABLES: each change of a table that will be made is decoded and sent to walpost, which drops it", x.cfg.Publication)
+	case len(tables) > 0:
+		if p.AllTables {
+			only = x.ownPublication()
+		}
+		x.add(Warn, name, only, "publication %s also has %s: each change there is decoded and sent to walpost, which drops it", x.cfg.Publication, some(tables))
+	}
+	var operations []string
+	for _, o := range []struct {
+		on   bool
+		name string
+	}{{p.Update && !x.cfg.Updates(), "update"}, {p.Delete, "delete"}, {p.Truncate, "truncate"}} {
+		if o.on {
+			operations = append(operations, o.name)
+		}
+	}
+	if len(operations) > 0 {
+		x.add(Warn, "publication operations", x.thenRecover(fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, x.cfg.PublishSetting()))),
+			"publication %s also publishes %s: cleaning up the table is decoded and sent to walpost too", x.cfg.Publication, strings.Join(operations, ", "))
+	}
+}
+
+// thenRecover adds what to do after an ALTER of the publication that harms nothing, if a slot is read: nobody can tell it from one that does.
+func (x *examination) thenRecover(steps ...fix.Step) fix.Fix {
+	if x.f.Slot == nil {
+		return steps
+	}
+	return append(steps, fix.Words("Then walpost run halts, because a publication that was altered may have left rows out: walpost recover finds that none is missing, and walpost run goes on."))
+}
+
+// ownPublication replaces a publication of all tables, out of which none can be taken. A slot reads the catalog as it was: one that is
+// there reads the new publication only from where that was made
+// (TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking).
+func (x *examination) ownPublication() fix.Fix {
+	own := *x.cfg
+	own.Publication += "_outbox"
+	sql := fix.SQL(replication.PublicationSQL(&own))
+	if x.f.Slot == nil {
+		return fix.Fix{fix.Words("Make a publication of its own for walpost and set source.publication:"), sql}
+	}
+	return fix.Fix{
+		fix.Words("Make a publication of its own for walpost:"), sql,
+		fix.Words("Then SELECT pg_current_wal_lsn(); and once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
+			own.Publication + " (not before: the slot cannot read what was written without it)."),
+	}
+}
+
+// identities warns of tables on which an application's UPDATE or DELETE fails, because it is published and nothing
+// identifies the row.
+func (x *examination) identities(p *pg.Publication) {
+	if !p.Update && !p.Delete {
+		return
+	}
+	for i := range x.f.Tables {
+		if t := &x.f.Tables[i]; t.Exists() && !t.Identified() {
+			x.add(Warn, "replica identity", x.thenRecover(fix.Words("Give "+t.Table.SQL()+" a primary key. Or"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pg.QuoteIdent(x.cfg.Publication)))),
+				"%s has no replica identity while publication %s publishes updates or deletes: the application's UPDATE and DELETE of it fail", t.Table, x.cfg.Publication)
+		}
+	}
+}
+
+// some is a list that does not become longer than a line.
+func some(names []string) string {
+	if n := len(names); n > 3 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:3], ", "), n-3)
+	}
+	return strings.Join(names, ", ")
+}

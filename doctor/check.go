@@ -1,0 +1,91 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/table"
+	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/router"
+	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/slot"
+)
+
+// A Run is what is to be checked: the parts of a run, none of which has begun.
+type Run struct {
+	Name   string // the relay's
+	Source *replication.Source
+	Router *router.Router
+	Kafka  *sink.Config // nil if records go elsewhere
+	// Topics are those that are known without a row. Checkpoint is the topic of the checkpoints, or empty.
+	Topics     []string
+	Checkpoint string
+	Rows       table.Source // the tables' rows
+	// OrderColumn is the column that tells in which order rows were written, or empty.
+	OrderColumn string
+}
+
+// Check looks at every precondition of a run and changes nothing. Both sides are looked at at once, and whatever one of them does,
+// the other is reported wholly. It takes about a minute at the most.
+func Check(ctx context.Context, run Run) []Finding {
+	var all, known sync.WaitGroup
+	var database, clock, rows, kafka []Finding
+	var want Expected // known guards it
+	known.Go(func() { want.DatabaseAhead, clock = databaseClock(ctx, run.Source) })
+	known.Go(func() {
+		want.Topics, rows = checkRows(ctx, &run)
+		for _, t := range run.Topics {
+			want.Topics[t] = want.Topics[t]
+		}
+	})
+	all.Go(func() { database = CheckPostgres(ctx, run.Source.Config()) })
+	if run.Kafka != nil {
+		all.Go(func() {
+			kafka = CheckKafka(ctx, *run.Kafka, run.Checkpoint, run.Name, func() Expected {
+				known.Wait()
+				return want
+			})
+		})
+	}
+	known.Wait()
+	all.Wait()
+	return slices.Concat(database, clock, rows, kafka)
+}
+
+// databaseClock compares the database's clock with this machine's: how far it is ahead, nil if that is not known. CheckPostgres
+// says that a database cannot be reached.
+func databaseClock(ctx context.Context, source *replication.Source) (ahead *time.Duration, found []Finding) {
+	ctx, cancel := context.WithTimeout(ctx, sampleTime)
+	defer cancel()
+	cfg := source.Config()
+	reader := slot.NewReader(cfg.Connection(), cfg.Slot, false)
+	defer reader.Close()
+	if _, err := reader.Read(ctx); err != nil { // opens the connection
+		return nil, nil
+	}
+	h, err := reader.Read(ctx)
+	if err != nil {
+		return nil, nil
+	}
+	return &h.ClockSkew, []Finding{judgeClock(h.ClockSkew, h.RoundTrip/2+time.Millisecond)}
+}
+
+// judgeClock judges how far the database's clock is ahead of ours, which is known within a bound.
+func judgeClock(ahead, within time.Duration) Finding {
+	where := "ahead of"
+	if ahead < 0 {
+		where = "behind"
+	}
+	f := Finding{
+		Side: Postgres, Name: "clock", Verdict: OK,
+		Why: fmt.Sprintf("the database's is %.3fs %s this machine's (within %s)", ahead.Abs().Seconds(), where, within.Round(time.Millisecond)),
+	}
+	if ahead.Abs() > slot.MaxClockSkew+within {
+		f.Verdict, f.Fix = Warn, fix.ByWords("Set the clocks of the database and of this machine (NTP): ages and latencies are off by that.")
+	}
+	return f
+}

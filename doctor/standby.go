@@ -1,0 +1,124 @@
+package doctor
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// standbySlot is a physical slot, as logical decoding waits for it.
+type standbySlot struct {
+	Name   string
+	Active bool
+	Lost   bool
+}
+
+// standbys is about slots that survive a failover, and about decoding that waits for standbys.
+func (x *examination) standbys() {
+	if x.f.Server.Version < pg.FailoverVersion {
+		return
+	}
+	slot := x.f.Slot
+	switch wanted := x.cfg.Failover || slot != nil && slot.Failover; {
+	case x.f.Server.Recovery:
+		x.synchronizes(wanted)
+		x.copied(wanted)
+	case wanted:
+		x.awaited()
+	}
+}
+
+// synchronizes judges a standby's settings. Without them its slots are those of the moment in which pg_sync_replication_slots() was
+// called last, if ever.
+func (x *examination) synchronizes(wanted bool) {
+	const name = "slot synchronization"
+	var lacks []string
+	for _, l := range []struct {
+		bad  bool
+		what string
+	}{{x.Feedback != "on", "hot_standby_feedback = on"}, {x.PrimarySlot == "", "primary_slot_name"}, {!x.PrimaryInfo, "dbname=… in primary_conninfo"}} {
+		if l.bad {
+			lacks = append(lacks, l.what)
+		}
+	}
+	switch {
+	case x.SyncsSlots != "on" && !wanted:
+	case x.SyncsSlots != "on":
+		x.add(Warn, name, fix.Fix{fix.Words("On the standby:"), fix.Setting{Name: "sync_replication_slots", Value: "on"}},
+			"sync_replication_slots is off on this standby: slots are copied to it only when pg_sync_replication_slots() is called")
+	case len(lacks) > 0:
+		x.add(Warn, name, fix.ByWords("On the standby: "+strings.Join(lacks, ", ")+"."),
+			"sync_replication_slots is on, but it needs what is not set (%s): slots are not copied to this standby", strings.Join(lacks, ", "))
+	default:
+		x.add(OK, name, nil, "this standby copies the failover slots of its primary")
+	}
+}
+
+// copied judges a standby's copy of the slot, as the manual has it: synced AND NOT temporary AND invalidation_reason IS NULL
+// (logical-replication-failover.html).
+func (x *examination) copied(wanted bool) {
+	const name = "failover to this standby"
+	switch s := x.f.Slot; {
+	case s == nil && wanted:
+		x.add(Warn, name, fix.ByWords("See that the slot exists on the primary with failover (pg_replication_slots.failover), and that the standby synchronizes it."),
+			"slot %s has no copy on this standby: it would not survive a failover to it", x.cfg.Slot)
+	case s == nil || !s.Synced:
+	case s.Lost() != "":
+		x.add(Warn, name, fix.ByWords("It is made anew once the primary's slot is ahead of what the standby has; see max_slot_wal_keep_size and hot_standby_feedback there."),
+			"the copy of slot %s is invalidated (%s): the slot would be lost with a failover to this standby", x.cfg.Slot, s.Lost())
+	case s.Temporary:
+		x.add(Warn, name, fix.ByWords("Wait until walpost has confirmed more; while nothing is written, SELECT pg_log_standby_snapshot(); on the primary."),
+			"the copy of slot %s is temporary, because the primary's slot is behind what the standby can serve: it would not survive a failover to this standby", x.cfg.Slot)
+	default:
+		x.add(OK, name, nil, "slot %s is copied to this standby, confirmed up to %s, and would survive a failover to it", x.cfg.Slot, s.Confirmed)
+	}
+}
+
+// awaited judges, on a primary, the standbys that decoding waits for, so that none of them is behind what was delivered.
+func (x *examination) awaited() {
+	const name = "synchronized_standby_slots"
+	var names []string
+	for n := range strings.SplitSeq(x.WaitsFor, ",") {
+		if n = strings.Trim(strings.TrimSpace(n), `"`); n != "" {
+			names = append(names, n)
+		}
+	}
+	if len(names) == 0 {
+		var there []string
+		for _, s := range x.Slots {
+			if !s.Lost {
+				there = append(there, s.Name)
+			}
+		}
+		if len(there) == 0 {
+			x.add(Warn, name, fix.ByWords("Give each standby that may take over a slot (pg_create_physical_replication_slot, primary_slot_name), and name it in synchronized_standby_slots."),
+				"the slot is to survive a failover, but this server has no standby with a slot of its own")
+			return
+		}
+		x.add(Warn, name, fix.Fix{fix.Setting{Name: name, Value: strings.Join(there, ", ")}},
+			"synchronized_standby_slots is empty: events may be delivered that a standby does not have yet, and after a failover to it they never happened")
+		return
+	}
+	from := len(x.found)
+	for _, n := range names {
+		by := fix.Fix{fix.Words("Start that standby, or take it out:"), fix.Setting{Name: name, Value: strings.Join(without(names, n), ", ")}}
+		i := slices.IndexFunc(x.Slots, func(s standbySlot) bool { return s.Name == n })
+		switch {
+		case i < 0:
+			x.add(Fail, name, by, "synchronized_standby_slots names %s, which is no physical slot of this server: decoding stands still without an error", n)
+		case x.Slots[i].Lost:
+			x.add(Fail, name, by, "slot %s of synchronized_standby_slots is invalidated: decoding stands still without an error", n)
+		case !x.Slots[i].Active:
+			x.add(Warn, name, by, "slot %s of synchronized_standby_slots is inactive: decoding stands still until its standby is back", n)
+		}
+	}
+	if len(x.found) == from {
+		x.add(OK, name, nil, "decoding waits for %s", strings.Join(names, ", "))
+	}
+}
+
+func without(names []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool { return n == one })
+}

@@ -1,0 +1,329 @@
+package replication
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// An Unmet is a precondition of the stream that is not met: no stream can start, or events are lost to one.
+type Unmet struct {
+	Name string // of the precondition, such as "wal_level" or "columns of public.outbox"
+	Why  string // a clause without a full stop
+	Fix  fix.Fix
+
+	Losing        bool // the slot exists, so events are lost to it
+	Misconfigured bool // the configuration must change
+}
+
+func (u *Unmet) Error() string { return u.Why }
+
+// fault gives the error its behaviour. running says that a stream rested on the precondition already.
+func (u *Unmet) fault(running bool, by fix.Provider) error {
+	hint := u.Fix.Text(by)
+	switch {
+	case u.Misconfigured && !running:
+		return fault.Config(u, hint)
+	case u.Losing || running:
+		return fault.Person(u, hint)
+	}
+	return fault.WithHint(u, hint)
+}
+
+// Unmet returns the preconditions of a start that are not met, the gravest first. makes says that the start makes the slot if
+// it is missing or lost. It is pure.
+func (c *Config) Unmet(f *pg.Facts, makes bool) []*Unmet {
+	j := &judgement{cfg: c, f: f, makes: makes}
+	j.server()
+	if f.Server.Version >= pg.MinVersion {
+		j.published()
+		j.slot()
+	}
+	for _, u := range j.unmet {
+		if u.Losing && f.Publication != nil {
+			u.Fix = c.afterLoss(f, u)
+		}
+	}
+	return j.unmet
+}
+
+// unmetRunning is Unmet for a stream that runs: only what the stream rests on.
+func (c *Config) unmetRunning(f *pg.Facts) []*Unmet {
+	j := &judgement{cfg: c, f: f}
+	j.slot()
+	j.published()
+	return j.unmet
+}
+
+// afterLoss is what to do about something that the stream rested on: to mend it is not enough, since what was written meanwhile is missing.
+func (c *Config) afterLoss(f *pg.Facts, bad *Unmet) fix.Fix {
+	switch {
+	case f.Slot == nil || f.Slot.Lost() != "":
+		return fix.Fix{fix.Words(recoverGone())}
+	case f.Publication == nil || len(bad.Fix) == 0:
+		return fix.Fix{fix.Words(recoverWithout(c.Slot))}
+	}
+	return append(slices.Clip(bad.Fix), fix.Words("The slot does not give what was written in the meantime. Then run "+fault.Command("recover")+": it publishes from the table exactly what is missing."))
+}
+
+// A judgement collects the preconditions that facts do not meet.
+type judgement struct {
+	cfg   *Config
+	f     *pg.Facts
+	makes bool // the slot, and with it a missing publication, is to be made
+	unmet []*Unmet
+}
+
+func (j *judgement) fail(name string, by fix.Fix, why string, args ...any) *Unmet {
+	u := &Unmet{Name: name, Why: fmt.Sprintf(why, args...), Fix: by}
+	j.unmet = append(j.unmet, u)
+	return u
+}
+
+// lose is fail for a precondition without which a slot that exists loses events.
+func (j *judgement) lose(name string, by fix.Fix, why string, args ...any) {
+	j.fail(name, by, why, args...).Losing = j.known()
+}
+
+// known says that the slot is there and is to be read.
+func (j *judgement) known() bool { return j.f.Slot != nil && (!j.makes || j.f.Slot.Lost() == "") }
+
+func (j *judgement) server() {
+	s := &j.f.Server
+	if s.Version < pg.MinVersion {
+		j.fail("version", fix.ByWords("Upgrade Postgres to 14 or newer."),
+			"Postgres is version %d.%d; 14 is the oldest that walpost reads from", s.Version/10000, s.Version%10000)
+		return
+	}
+	if s.Recovery && s.Version < pg.StandbyVersion {
+		j.fail("primary", fix.ByWords("Point source.dsn at the primary."),
+			"the server is a standby of version %d.%d; logical decoding on a standby needs 16 or newer", s.Version/10000, s.Version%10000)
+	}
+	if s.WALLevel != "logical" {
+		j.fail("wal_level", fix.Fix{fix.Setting{Name: "wal_level", Value: "logical", Restart: true}}, "wal_level is %s, logical decoding needs logical", s.WALLevel)
+	}
+	if !s.Super && !s.Replication && !s.Managed && !j.f.Streams {
+		j.fail("role", fix.BySQL(pg.ReplicationRightHint(s.Role)), "role %s lacks the right to replicate", s.Role)
+	}
+	if s.Slots >= s.MaxSlots && j.f.Slot == nil {
+		j.fail("max_replication_slots", fix.Fix{fix.Setting{Name: "max_replication_slots", Value: fmt.Sprint(s.MaxSlots + 4), Restart: true}, fix.Words("Or drop a slot that nobody uses.")},
+			"all %d replication slots are in use", s.MaxSlots)
+	}
+	// A walsender of ours may be among those in use.
+	if ours := j.f.Streams || j.f.Slot != nil && j.f.Slot.Active; s.Senders >= s.MaxSenders && !ours {
+		j.fail("max_wal_senders", fix.Fix{fix.Setting{Name: "max_wal_senders", Value: fmt.Sprint(s.MaxSenders + 4), Restart: true}},
+			"all %d walsenders are in use", s.MaxSenders)
+	}
+}
+
+// slot judges the slot itself. A lost slot that is made again is fine.
+func (j *judgement) slot() {
+	const name = "slot"
+	s := j.f.Slot
+	other := fix.Fix{fix.Words("Set source.slot to another name, or drop that slot if nobody needs it:"), fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(j.cfg.Slot) + ");")}
+	switch {
+	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Version < pg.FailoverVersion:
+		j.fail(name, fix.ByWords("Leave source.failover out, or upgrade to Postgres 17."),
+			"source.failover: needs Postgres 17 or newer (this is %d)", j.f.Server.Version/10000).Misconfigured = true
+	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Recovery:
+		j.fail(name, fix.ByWords("Point source.dsn at the primary; its slot is copied to the standbys."),
+			"slot %s does not exist, and a standby cannot make one that survives a failover (source.failover)", j.cfg.Slot)
+	case s == nil && !j.makes:
+		j.fail(name, fix.Fix{fix.SQL(slotSQL(j.cfg)), fix.Words("-- only if nobody has read from a slot of that name: a new one begins now, and what was written since the old one went is not in it. If walpost has: " + fault.Command("recover"))},
+			"slot %s does not exist", j.cfg.Slot)
+	case s == nil:
+	case s.Type != "logical":
+		j.fail(name, other, "slot %s is a %s slot, not a logical one", j.cfg.Slot, s.Type)
+	case s.Plugin != "pgoutput":
+		j.fail(name, other, "slot %s is of the plugin %s, not of pgoutput", j.cfg.Slot, s.Plugin)
+	case s.Database != j.f.Server.Database:
+		j.fail(name, other, "slot %s belongs to the database %s, not to %s", j.cfg.Slot, s.Database, j.f.Server.Database)
+	case s.Synced && j.f.Server.Recovery:
+		j.fail(name, fix.ByWords("Read from the primary, or set source.slot to a name of its own for this standby."),
+			"slot %s is a copy that is synchronized from the primary: it can be read only after a promotion", j.cfg.Slot)
+	case s.Temporary:
+		j.fail(name, other, "slot %s is temporary: it ends with the session of process %d that made it", j.cfg.Slot, s.ActivePID)
+	case s.TwoPhase:
+		j.fail(name, other, "slot %s is made for two-phase decoding, which walpost does not read", j.cfg.Slot)
+	case s.Lost() != "" && !j.makes:
+		j.fail(name, fix.ByWords(recoverGone()), "slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.Lost(), s.Confirmed).Losing = true
+	}
+}
+
+// published judges the tables and the publication.
+func (j *judgement) published() {
+	missing := false
+	for i := range j.f.Tables {
+		t := &j.f.Tables[i]
+		j.table(t)
+		missing = missing || !t.Exists()
+	}
+	j.publication(missing)
+}
+
+func (j *judgement) table(t *pg.TableFacts) {
+	name := "table " + t.Table.String()
+	switch {
+	case !t.Exists() && len(t.Similar) > 0:
+		j.lose(name, fix.ByWords(fmt.Sprintf("Write source.table: '%s' (in double quotes, a name keeps its case).", t.Similar[0])),
+			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
+	case !t.Exists():
+		j.lose(name, fix.ByWords("Set source.table, or make the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, j.f.Server.Database)
+	case t.Kind != "r" && t.Kind != "p":
+		j.lose(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is a %s: only tables are in the WAL", t.Table, kinds[t.Kind])
+	case t.Persistence == "u":
+		j.lose(name, fix.BySQL("ALTER TABLE "+t.Table.SQL()+" SET LOGGED;"), "table %s is UNLOGGED: its rows are not in the WAL", t.Table)
+	case t.Persistence == "t":
+		j.lose(name, fix.ByWords("Set source.table to a permanent table."), "table %s is temporary: its rows are not in the WAL", t.Table)
+	default:
+		j.columns(t)
+	}
+}
+
+var kinds = map[string]string{"v": "view", "m": "materialized view", "f": "foreign table"}
+
+// columns judges what the router needs, in the table and in what is published of it.
+func (j *judgement) columns(t *pg.TableFacts) {
+	if j.cfg.Needs == nil {
+		return
+	}
+	name := "columns of " + t.Table.String()
+	mapped := "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + t.Table.SQL() + "."
+	needs, err := j.cfg.Needs(t.Relation)
+	if err != nil {
+		j.fail(name, fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err).Misconfigured = true
+		return
+	}
+	var missing, generated, unlisted []string
+	var published *pg.PublishedTable
+	if p := j.f.Publication; p != nil {
+		published = p.Table(t.Table)
+	}
+	for _, need := range needs {
+		c := t.Column(need)
+		switch {
+		case c == nil:
+			missing = append(missing, need)
+		case published != nil && published.Columns != nil && !slices.Contains(published.Columns, need):
+			if c.Generated != "" {
+				generated = append(generated, need)
+			} else {
+				unlisted = append(unlisted, need)
+			}
+		case c.Generated != "" && (j.f.Server.Version < 180000 || published == nil):
+			generated = append(generated, need)
+		}
+	}
+	if len(missing) > 0 {
+		has := make([]string, len(t.Columns))
+		for i, c := range t.Columns {
+			has[i] = c.Name
+		}
+		j.fail(name, fix.ByWords(mapped), "table %s has no column %s (it has %s)", t.Table, strings.Join(missing, ", "), strings.Join(has, ", "))
+	}
+	if len(generated) > 0 {
+		j.fail(name, fix.ByWords("Use an ordinary column, filled by the application."),
+			"column %s of %s is generated: publication %s does not send it", strings.Join(generated, ", "), t.Table, j.cfg.Publication)
+	}
+	if len(unlisted) > 0 {
+		j.lose(name, j.setTable(t), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
+	}
+}
+
+// setTable publishes a table whole.
+func (j *judgement) setTable(t *pg.TableFacts) fix.Fix {
+	return fix.Fix{fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pg.QuoteIdent(j.cfg.Publication), t.Table.SQL())), fix.Words("(a list of all its tables)")}
+}
+
+// publication judges the publication. tableMissing says that a table is missing, which was said already.
+func (j *judgement) publication(tableMissing bool) {
+	const name = "publication"
+	p, pub := j.f.Publication, pg.QuoteIdent(j.cfg.Publication)
+	if p == nil {
+		j.noPublication(tableMissing)
+		return
+	}
+	publish := fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, j.cfg.PublishSetting())
+	if !p.Insert {
+		j.lose(name, fix.BySQL(publish), "publication %s does not publish inserts", j.cfg.Publication)
+	}
+	if j.cfg.Updates() && !p.Update {
+		j.lose(name, fix.Fix{fix.SQL(publish), fix.Words("Or set source.publish to insert.")},
+			"publication %s does not publish updates, which source.publish wants", j.cfg.Publication)
+	}
+	for i := range j.f.Tables {
+		t := &j.f.Tables[i]
+		if !t.Exists() {
+			continue
+		}
+		published := p.Table(t.Table)
+		switch {
+		case published != nil && published.Filter != "":
+			j.lose(name, j.setTable(t), "publication %s has a row filter for %s: %s", j.cfg.Publication, t.Table, published.Filter)
+		case published != nil:
+		case t.Kind == "p" && !p.ViaRoot:
+			j.lose(name, fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true);", pub)),
+				"publication %s publishes the partitions of %s under their own names", j.cfg.Publication, t.Table)
+		case t.Root != "":
+			j.lose(name, fix.ByWords("Set source.table to the partitioned table."),
+				"publication %s does not publish %s by itself: it is a partition of %s", j.cfg.Publication, t.Table, t.Root)
+		default:
+			j.lose(name, fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, t.Table.SQL())), "publication %s does not contain table %s", j.cfg.Publication, t.Table)
+		}
+	}
+}
+
+func (j *judgement) noPublication(tableMissing bool) {
+	const name = "publication"
+	make := fix.SQL(PublicationSQL(j.cfg))
+	switch {
+	case j.known():
+		j.lose(name, fix.ByWords("A publication made now does not help the slot that is there: it reads the catalog as it was. "+recoverWithout(j.cfg.Slot)+
+			" Where walpost has never run, walpost run makes both once the slot is dropped."),
+			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
+			j.cfg.Publication, j.cfg.Slot)
+	case !j.makes:
+		j.fail(name, fix.Fix{make}, "publication %s does not exist", j.cfg.Publication)
+	case tableMissing: // it is made when the tables are there
+	case j.f.Server.Recovery:
+		j.fail(name, fix.Fix{fix.Words("On the primary:"), make}, "publication %s does not exist, and a standby cannot make it", j.cfg.Publication)
+	default:
+		if lacks := j.rightsToPublish(); !j.unidentified() && lacks != "" {
+			j.fail(name, fix.Fix{fix.Words("As the owner of the tables:"), make}, "publication %s does not exist, and role %s may not make it: %s",
+				j.cfg.Publication, j.f.Server.Role, lacks)
+		}
+	}
+}
+
+// unidentified refuses to make a publication that would have an application's updates fail.
+func (j *judgement) unidentified() bool {
+	for i := range j.f.Tables {
+		if t := &j.f.Tables[i]; j.cfg.Updates() && t.Exists() && !t.Identified() {
+			j.fail("publication", fix.ByWords("Give "+t.Table.String()+" a primary key, or set source.publish to insert."),
+				"publication %s would publish updates, and %s has no replica identity: the application's UPDATE of it would fail", j.cfg.Publication, t.Table)
+			return true
+		}
+	}
+	return false
+}
+
+// rightsToPublish is what the role lacks to make the publication, or "".
+func (j *judgement) rightsToPublish() string {
+	if j.f.Server.Super {
+		return ""
+	}
+	if !j.f.Server.CanCreate {
+		return "it lacks the right CREATE on database " + j.f.Server.Database
+	}
+	for i := range j.f.Tables {
+		if t := &j.f.Tables[i]; t.Exists() && !t.Owned {
+			return fmt.Sprintf("%s belongs to %s", t.Table, t.Owner)
+		}
+	}
+	return ""
+}
