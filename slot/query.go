@@ -30,8 +30,8 @@ type healthRow struct {
 	MayList     bool   `json:"may_list"`
 }
 
-// healthQuery reads the slot with the views' rows as JSON, so that one text serves every version. On a standby that receives nothing now,
-// what was replayed may be beyond what was received.
+// healthQuery reads the slot. It reads rows of views as JSON, so that one text serves every version. On a standby that receives
+// nothing now, the replayed position can be beyond the received one.
 func healthQuery(slot string) string {
 	return `WITH w AS (SELECT CASE WHEN pg_is_in_recovery() THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) ELSE pg_current_wal_lsn() END AS lsn)
  SELECT w.lsn AS server, current_setting('server_version_num')::int AS version, pg_is_in_recovery() AS standby,
@@ -51,12 +51,12 @@ func healthQuery(slot string) string {
  LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid`
 }
 
-// walDirQuery is apart from healthQuery: the right to list is checked for a whole statement, whatever part of it runs.
+// walDirQuery is apart from healthQuery, because the server checks the right to list for the whole statement.
 const walDirQuery = `SELECT coalesce(sum(size), 0)::bigint AS bytes FROM pg_ls_waldir()`
 
-// blockerQuery finds the oldest transaction that has an id of its own: one without has written nothing and holds no WAL, whatever
-// snapshot (backend_xmin) it keeps. The kind of process does not matter: an autovacuum worker with an id holds WAL like any other.
-// Everybody sees backend_xid; what else a foreign session does, only who may read all statistics (pg_monitor).
+// blockerQuery finds the oldest transaction that has an id. A transaction without an id has written nothing and holds no WAL,
+// whatever snapshot (backend_xmin) it keeps. An autovacuum worker with an id holds WAL like any other process. Every role sees
+// backend_xid, but only a role with pg_monitor sees what another role's session does.
 const blockerQuery = `SELECT b.*, age(b.xid) AS xids FROM (
  SELECT 'transaction' AS kind, a.backend_xid AS xid, a.pid, '' AS name, a.datname AS database, a.usename AS "user", a.application_name AS application,
   CASE WHEN a.backend_type = 'client backend' THEN a.state ELSE a.backend_type END AS state,
@@ -66,7 +66,7 @@ const blockerQuery = `SELECT b.*, age(b.xid) AS xids FROM (
  SELECT 'prepared', p.transaction, 0, p.gid, p.database, p.owner, '', 'prepared', extract(epoch FROM clock_timestamp() - p.prepared)::float8, NULL
  FROM pg_prepared_xacts p) b ORDER BY xids DESC LIMIT 1`
 
-// olderSlotQuery finds the slot, of either type, that is furthest behind ours.
+// olderSlotQuery finds the slot, logical or physical, that is furthest behind this slot.
 func olderSlotQuery(slot string) string {
 	return `SELECT 'slot' AS kind, o.slot_name AS name, coalesce(o.active_pid, 0) AS pid, o.database, CASE WHEN o.active THEN 'active' ELSE 'inactive' END AS state,
  extract(epoch FROM clock_timestamp() - (to_json(o)->>'inactive_since')::timestamptz)::float8 AS age,
@@ -100,7 +100,7 @@ func (r *healthRow) health(slot string, sent, received time.Time) Health {
 	if r.Slot.Database != "" {
 		h.Database = r.Slot.Database
 	}
-	// A server's positions and a slot's are not read in one instant: a slot may be ahead by a little.
+	// The server's position and the slot's are not read at one instant, so the slot may be ahead by a little.
 	if r.Retained != nil {
 		h.RetainedBytes = max(0, *r.Retained)
 	}
@@ -111,7 +111,7 @@ func (r *healthRow) health(slot string, sent, received time.Time) Health {
 	case r.Safe != nil && !r.Standby:
 		h.SafeBytes, h.SafeKnown = *r.Safe, true
 	case r.Standby && r.KeepMB >= 0 && h.Restart > 0 && r.Segment > 0:
-		// A standby computes safe_wal_size from the position up to which it has itself written WAL: nowhere.
+		// A standby computes safe_wal_size from the position of the WAL that it has written itself, and it writes none.
 		h.SafeBytes, h.SafeKnown = safeBytes(h.Restart, h.Server, max(r.KeepMB, r.WALKeepMB)<<20, r.Segment), true
 	}
 	if r.InactiveFor != nil && !h.Active {
@@ -121,7 +121,7 @@ func (r *healthRow) health(slot string, sent, received time.Time) Health {
 	return h
 }
 
-// safeBytes is safe_wal_size as Postgres computes it (pg_get_replication_slots): to the end of the last segment that the limit covers.
+// safeBytes is safe_wal_size as pg_get_replication_slots computes it: up to the end of the last segment that the limit covers.
 func safeBytes(restart, server cdc.Position, keep, segment int64) int64 {
 	return (int64(restart)/segment+keep/segment+1)*segment - int64(server)
 }

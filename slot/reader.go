@@ -15,11 +15,12 @@ import (
 // blockerMinAge is how old a transaction must be to be called a blocker. There is always an oldest one on a busy server.
 const blockerMinAge = 5 * time.Second
 
-// behindMin is how much must be unconfirmed to say that we are behind: an idle slot is confirmed every ten seconds only.
+// behindMin is how much must be unconfirmed before the consumer counts as behind. An idle slot is confirmed only every ten
+// seconds.
 const behindMin = 16 << 20
 
-// readTimeout bounds one Read beside the caller's context: a monitor that hangs tells nothing. A statement is bounded by
-// the server too, well before, so that what the client gave up is not still running there.
+// readTimeout bounds one Read beside the caller's context, because a monitor that hangs says nothing. The server bounds a
+// statement to less, so that no statement runs on which the client has given up.
 const (
 	readTimeout      = 20 * time.Second
 	statementTimeout = "8s"
@@ -40,7 +41,7 @@ type Reader struct {
 	seen map[string]sighting
 }
 
-// A sighting is when something was first seen, by our clock and by the server's position: it began before both.
+// A sighting is when a blocker was first seen, by our clock and by the server's position. It began before both.
 type sighting struct {
 	at     time.Time
 	server cdc.Position
@@ -56,7 +57,7 @@ func NewReader(db pg.Database, slot string, walDir bool) *Reader {
 func (r *Reader) Read(ctx context.Context) (Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	// A connection that broke since the last time is no news: one more attempt on a fresh one tells.
+	// The connection may have broken since the last read, so a second attempt uses a fresh connection.
 	if r.conn != nil {
 		if h, err := r.read(ctx); err == nil {
 			return h, nil
@@ -114,7 +115,7 @@ func (r *Reader) read(ctx context.Context) (Health, error) {
 	return h, nil
 }
 
-// observeInactive fills what servers before 17 do not tell.
+// observeInactive fills InactiveFor, which servers before 17 do not tell.
 func (r *Reader) observeInactive(h *Health, untold bool) {
 	switch {
 	case !h.Exists || h.Active:
@@ -128,7 +129,7 @@ func (r *Reader) observeInactive(h *Health, untold bool) {
 	}
 }
 
-// blocker is what holds WAL beside our own confirmations; nil where nothing is seen.
+// blocker returns what holds WAL although it is confirmed, nil for nothing.
 func (r *Reader) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 	seen := r.seen
 	r.seen = map[string]sighting{}
@@ -136,7 +137,7 @@ func (r *Reader) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 	if err != nil {
 		return nil, err
 	}
-	// A slot that holds more than all that ours does is what fills the disk, whoever pins ours.
+	// A slot that holds more WAL than this slot fills the disk, whoever holds this slot back.
 	if len(slots) > 0 && slots[0].Behind > h.RetainedBytes {
 		return r.named(&slots[0], seen, h), nil
 	}
@@ -145,7 +146,7 @@ func (r *Reader) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 		return nil, err
 	}
 	if len(found) > 0 {
-		// While most of what is held waits for us, a transaction that the slot has not come to yet is not to blame.
+		// While most of the WAL waits for the consumer, a transaction that the slot has not come to yet is not to blame.
 		ours := h.UnconfirmedBytes >= behindMin && 2*h.UnconfirmedBytes > h.RetainedBytes
 		if b := r.named(&found[0], seen, h); b.Age >= r.minAge && (b.Certain || !ours) {
 			return b, nil

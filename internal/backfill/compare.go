@@ -10,40 +10,41 @@ import (
 	"github.com/walpost/walpost/internal/kafka"
 )
 
-// A comparison tells which rows of the table are in Kafka already. An event id alone does not tell it: two tables have the same numbers,
-// as have two databases that share a topic, and a NULL names nothing. So rows and records are compared by topic, id, key, value and
-// time. Equal ones are counted, because each is an event. In doubt a row is missing: a duplicate is better than a loss.
+// A comparison tells which rows of the table are in Kafka already. The event id alone does not tell that: two tables, or two
+// databases that share a topic, can have the same ids, and an id can be NULL. So rows and records are compared by topic, id, key,
+// value and time. Equal ones are counted, because each is an event. In doubt a row counts as missing, because a duplicate is
+// better than a loss.
 type comparison struct {
-	// unique says that no two events have one id. Then value and time are not compared: both may have been changed since.
+	// unique says that no two events have one id. Then value and time are not compared, because both may have changed.
 	unique bool
-	// timed says that the time of each row's record is known: that of its commit, or the one that a column holds.
+	// timed says that the time of each row's record is known: the row's commit time, or the time in a column.
 	timed bool
 
 	topics map[string]*comparedTopic
-	hashes [2]maphash.Hash // two, because one alone might take two events for the same
+	hashes [2]maphash.Hash // two, because two events may have one hash in common
 	events map[[2]uint64]tally
-	// seen holds hashes of two kinds: of topic, id and key, and of all that records have, with their time.
+	// seen holds hashes of two kinds: of topic, id and key, and of everything in a record, its time included.
 	seen map[uint64]struct{}
 
 	left    int // rows that are not published by an earlier call
-	inDoubt int // of left: those that an event in Kafka resembles, and that are missing nevertheless
+	inDoubt int // of left: missing rows that an event in Kafka resembles
 }
 
 // A comparedTopic is what was read of a topic.
 type comparedTopic struct {
 	events int  // -1: it could not be read
-	timed  bool // its records have the times that a relay gave them, and these are compared
+	timed  bool // times are compared, because the records have the times that a relay gave them
 }
 
-// A tally counts what is equal in everything that is compared.
+// A tally counts rows and records that are equal in everything that is compared.
 type tally struct {
-	records count // in Kafka; not those with an id that came again with the same time
-	times   count // how many times these records have; 0 where times are compared
+	records count // in Kafka; a record that comes again with the same id and time is not counted
+	times   count // the number of different times of these records; 0 if times are compared
 	rows    count // in the table
 	left    count // of rows: those that are not published by an earlier call
 }
 
-// A count is small, because there are millions of them. It stops at many.
+// A count has 16 bits, because there are millions of counts. It stops at many.
 type count uint16
 
 const many = math.MaxUint16
@@ -54,7 +55,7 @@ func (n *count) add() {
 	}
 }
 
-// maxEvents bounds the memory, to about 1.2 gigabytes: so many unique events, or half as many whose times are not known.
+// maxEvents bounds the memory to about 1.2 GB. Half as many events fit if their times are unknown.
 const maxEvents = 20_000_000
 
 func newComparison(unique, timed bool) *comparison {
@@ -67,7 +68,7 @@ func newComparison(unique, timed bool) *comparison {
 	return c
 }
 
-// how says by what rows are compared, for people.
+// how says what is compared, for people.
 func (c *comparison) how() string {
 	switch {
 	case c.unique:
@@ -107,7 +108,7 @@ func (c *comparison) prints(t *comparedTopic, topic string, id, key, value []byt
 	return p
 }
 
-// hashText writes a text so that no two sequences of texts give the same bytes. NULL is not the empty text.
+// hashText writes a text such that two different sequences of texts give different bytes. NULL differs from the empty text.
 func hashText(h *maphash.Hash, text []byte) {
 	if text == nil {
 		hashNumber(h, -1)
@@ -123,7 +124,7 @@ func hashNumber(h *maphash.Hash, n int64) {
 	_, _ = h.Write(b[:]) // it never fails
 }
 
-// record counts a record of a topic. It says whether memory is left for more.
+// record counts a record of a topic. It reports whether memory is left for more.
 func (c *comparison) record(topic string, t *comparedTopic, r *kafka.TailRecord) bool {
 	if t.events == 0 {
 		t.timed = c.timed && !c.unique && !r.Time.IsZero()
@@ -138,7 +139,7 @@ func (c *comparison) record(topic string, t *comparedTopic, r *kafka.TailRecord)
 			n.times.add()
 		}
 	}
-	if !again || len(r.ID) == 0 { // of records without an id nothing tells that they are one event
+	if !again || len(r.ID) == 0 { // nothing tells that two records without an id are one event
 		n.records.add()
 	}
 	c.events[p.event] = n
@@ -148,7 +149,7 @@ func (c *comparison) record(topic string, t *comparedTopic, r *kafka.TailRecord)
 	return len(c.events)+len(c.seen)/2 <= maxEvents
 }
 
-// row counts a row. Its topic was read before.
+// row counts a row. The caller has read the row's topic.
 func (c *comparison) row(rec *cdc.Record) {
 	p := c.ofRow(rec)
 	if n, there := c.events[p.event]; there {
@@ -157,7 +158,7 @@ func (c *comparison) row(rec *cdc.Record) {
 	}
 }
 
-// rowLeft counts, of the rows that row has counted, one that is not published by an earlier call.
+// rowLeft counts a row that no earlier call has published. row has counted it before.
 func (c *comparison) rowLeft(rec *cdc.Record) {
 	c.left++
 	p := c.ofRow(rec)
@@ -183,7 +184,7 @@ func (c *comparison) conclude() (there int) {
 		}
 		switch {
 		case n.rows == many || n.records == many || n.times > 0 && n.records > n.rows:
-			// Too many to count, or some of the records are of other rows, which are gone or were never in these tables.
+			// There are too many to count, or some records belong to other rows, which are gone or were never in these tables.
 			n.records = 0
 			c.inDoubt += int(n.left)
 		case n.times > 0:
@@ -197,7 +198,7 @@ func (c *comparison) conclude() (there int) {
 	return there
 }
 
-// take says whether a row that is left is in Kafka. It is called once for each, after conclude.
+// take reports whether a row that is left is in Kafka. It is called once for each of them, after conclude.
 func (c *comparison) take(rec *cdc.Record) bool {
 	p := c.ofRow(rec)
 	n := c.events[p.event]

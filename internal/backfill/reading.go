@@ -18,17 +18,17 @@ type reading struct {
 	*Tables
 	reader   *table.Reader
 	spec     checkpoint.Copy
-	left     []*table.Table // the first is being read where rows is not nil
+	left     []*table.Table // rows, if not nil, reads the first
 	rows     *table.Rows
 	ordered  string                            // name of the order in which rows come
-	streamed *rowSet                           // what the stream will give; nil where the reading is of a moment before it
-	equal    []*cdc.Relation                   // tables of which streamed says nothing
+	streamed *rowSet                           // the rows that the stream will give; nil if the reading is of a moment before the stream
+	equal    []*cdc.Relation                   // tables that streamed says nothing about
 	leaveOut func(ev *cdc.Event) (bool, error) // nil: nothing
-	given    uint64                            // rows
+	given    uint64                            // how many rows Next has returned
 }
 
-// unfinished is the tables that are left to read, in this order: the one that was being read comes first, because a checkpoint keeps the
-// place of one table only.
+// unfinished returns the tables that are left to read. The table whose reading has begun comes first, because a checkpoint keeps
+// the place in one table only.
 func unfinished(c checkpoint.Copy, all []*table.Table) (left []*table.Table, err error) {
 	begun := slices.IndexFunc(all, func(t *table.Table) bool { return t.String() == c.At.Table })
 	if c.At.Table != "" && begun < 0 {
@@ -46,9 +46,10 @@ func unfinished(c checkpoint.Copy, all []*table.Table) (left []*table.Table, err
 	return left, nil
 }
 
-// readAhead finds out which rows of this reading the stream will give: those that were written since the slot was made. They are left out,
-// since the stream may give an event of the same key first, whose row is deleted. What a former reading saw cannot tell: an update, or an
-// ALTER TABLE that rewrites the table, has an old row look like a new one. Where the server does not tell, such rows come twice.
+// readAhead finds out which rows of this reading the stream will give: those that were written since the slot was made. The reading
+// leaves them out, because the stream may first give an older event of the same key whose row is deleted. The snapshot of an
+// earlier reading cannot tell these rows: after an update, or an ALTER TABLE that rewrites the table, an old row looks new. If
+// the slot cannot be read ahead, such rows come twice.
 func (r *reading) readAhead(ctx context.Context, from cdc.Position) error {
 	r.streamed = newRowSet()
 	upTo := r.reader.Position()
@@ -57,7 +58,7 @@ func (r *reading) readAhead(ctx context.Context, from cdc.Position) error {
 	if errors.Is(err, replication.ErrNoReadAhead) {
 		r.Logger.Warn().Err(err).Msg("rows that were written since the slot was made come twice, and of one key possibly in another order the first time")
 		r.streamed.Close()
-		r.streamed = nil // what was read ahead is no proof: the stream may end before it gives these rows
+		r.streamed = nil // the stream may end before it gives the rows that were read ahead
 		return nil
 	}
 	for _, t := range r.reader.Tables() {
@@ -68,7 +69,7 @@ func (r *reading) readAhead(ctx context.Context, from cdc.Position) error {
 	return err
 }
 
-// lookForEqual finds out whether a table without a key has equal rows. Which of them the stream will give cannot be told then.
+// lookForEqual finds out whether a table without a key has equal rows. Nothing tells which of them the stream will give.
 func (r *reading) lookForEqual(ctx context.Context, t *table.Table) error {
 	if r.streamed.rows == 0 || hasKey(t.Relation) {
 		return nil
@@ -81,7 +82,7 @@ func (r *reading) lookForEqual(ctx context.Context, t *table.Table) error {
 	return err
 }
 
-// next is the next row of rows that the stream will not give.
+// next returns the next of rows that the stream will not give.
 func (r *reading) next(rows *table.Rows) (*cdc.Event, error) {
 	for {
 		ev, err := rows.Next()
@@ -94,7 +95,7 @@ func (r *reading) next(rows *table.Rows) (*cdc.Event, error) {
 	}
 }
 
-// selection is what spec wants of a table.
+// selection says which rows of a table spec asks for.
 func (r *reading) selection(ctx context.Context, t *table.Table) (table.Selection, error) {
 	o, err := r.order(ctx, r.reader, t)
 	if err != nil {
@@ -148,7 +149,7 @@ func (r *reading) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error)
 	return nil, none, nil
 }
 
-// orderName tells two orders apart in a checkpoint.
+// orderName names an order in a checkpoint.
 func orderName(o table.Order) string {
 	switch o.By {
 	case table.ByCommit:

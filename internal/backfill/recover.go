@@ -64,7 +64,7 @@ type recovery struct {
 
 func (rc *recovery) say(format string, args ...any) { rc.Say(fmt.Sprintf(format, args...)) }
 
-// gap shows what is missing and asks for the new slot, where it takes one. begun is an unfinished copy that is cut short.
+// gap shows what is missing, and asks whether to make a new slot if the gap needs one. begun is an unfinished copy that ends here.
 func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error) {
 	rc.say("%s", gap.Error())
 	if begun != nil && begun.Origin == checkpoint.OriginSnapshot && !rc.Since.IsZero() {
@@ -119,7 +119,7 @@ func (rc *recovery) ask(question, otherwise string) error {
 
 // prepare counts what is missing, and asks whether to publish it.
 func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (bool, error), error) {
-	rc.reading, rc.unread, rc.known = r, nil, nil // the former one's memory is free
+	rc.reading, rc.unread, rc.known = r, nil, nil // frees the memory of the reading before
 	known, err := rc.compare(ctx, r)
 	if err != nil {
 		return nil, err
@@ -135,7 +135,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	if r.spec.Rows > 0 {
 		rc.say("going on with the recover of the gap behind %s: %d rows are published", r.spec.From, r.spec.Rows)
 	}
-	// Where the age of a row is not known, its event may be older in Kafka too.
+	// If the age of a row is not known, its event in Kafka may be old too.
 	from, cuts := r.spec.Since, true
 	for _, t := range r.left {
 		known, err := t.Cuts(ctx, from, r.TimeColumn)
@@ -159,7 +159,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		})
 	}
 	resumed := r.spec.Rows > 0 || len(r.spec.Finished) > 0
-	if resumed { // the records of rows that an earlier reading has dealt with must not pass for equal rows that it has not come to
+	if resumed { // the records of rows that an earlier reading has handled must not count for equal rows that it has not come to
 		for _, t := range r.reader.Tables() {
 			if err := each(true, t, known.row); err != nil {
 				return nil, err
@@ -209,13 +209,13 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	return func(ev *cdc.Event) (bool, error) {
 		ok, err := rc.Router.Route(ev, &rec)
 		if err != nil || !ok {
-			return false, nil //nolint:nilerr // the relay's own router says it, and halts
+			return false, nil //nolint:nilerr // the relay's own router finds the error too, and the relay halts
 		}
 		return known.take(&rec), nil
 	}, nil
 }
 
-// compare decides by what rows are compared with what is in Kafka.
+// compare decides which parts of a row and of a record in Kafka are compared.
 func (rc *recovery) compare(ctx context.Context, r *reading) (*comparison, error) {
 	all := r.reader.Tables()
 	unique := len(all) == 1 && isUnique(all[0].Relation, r.Columns)
@@ -244,7 +244,8 @@ func isUnique(rel *cdc.Relation, columns func(*cdc.Relation) router.Columns) boo
 	return rel.Index(column) >= 0
 }
 
-// each routes the rows of a table that may be in the gap: those that are left, or again those that an earlier call has published.
+// each routes the rows of a table that may be in the gap: those that are left, or with again those that an earlier call has
+// published too.
 func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again bool, do func(rec *cdc.Record) error) error {
 	sel, err := r.selection(ctx, t)
 	if err != nil {
@@ -276,7 +277,7 @@ func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again 
 	}
 }
 
-// tail reads which events a topic has, at the first row that goes there.
+// tail reads the events of a topic when the first row is routed to it.
 func (rc *recovery) tail(ctx context.Context, tails *kafka.TailReader, topic string, since time.Time) error {
 	if rc.known.topics[topic] != nil {
 		return nil
@@ -306,7 +307,7 @@ func (rc *recovery) tail(ctx context.Context, tails *kafka.TailReader, topic str
 	return nil
 }
 
-// idOf is the event id as it is in the record's header.
+// idOf returns the event id in the record's header, nil if it has none.
 func idOf(rec *cdc.Record) []byte {
 	for i := range rec.Headers {
 		if rec.Headers[i].Key == "id" {
@@ -316,10 +317,10 @@ func idOf(rec *cdc.Record) []byte {
 	return nil
 }
 
-// gone says which rows are not in the table any more, as far as that can be told.
+// gone says how many rows are not in the table any more, as far as the order column tells.
 func (rc *recovery) gone(ctx context.Context, r *reading) error {
 	column := r.OrderColumn
-	// As it is now, not as of the slot: the sequence knows no snapshot.
+	// The table is read as it is now and not as of the slot, because a sequence knows no snapshot.
 	now, err := r.From.Open(ctx, table.Options{})
 	if err != nil {
 		return err

@@ -17,26 +17,26 @@ import (
 
 const (
 	rowKeySize = 16
-	// runRows are kept in memory, in 16 MiB. More go to a temporary file, as sorted runs of so many.
+	// runRows is how many rows are kept in memory, in 16 MiB. More rows go to a temporary file, in sorted runs of runRows.
 	runRows = 1 << 20
-	// blockRows of a run are read at once, in 4 KiB.
+	// blockRows is how many rows of a run are read at once, in 4 KiB.
 	blockRows = 256
 )
 
-// A rowKey stands for a row by two hashes: one alone might take two rows for the same.
+// A rowKey stands for a row by two hashes, because two rows may have one hash in common.
 type rowKey [2]uint64
 
 func (k rowKey) compare(o rowKey) int {
 	return cmp.Or(cmp.Compare(k[0], o[0]), cmp.Compare(k[1], o[1]))
 }
 
-// A rowSet knows rows again. Its memory is bounded, whatever their number. It is used by one goroutine at a time.
+// A rowSet recognises the rows that were added. Its memory is bounded. It is used by one goroutine at a time.
 type rowSet struct {
 	seeds  [2]maphash.Seed
 	max    int // keys in memory
 	keys   []rowKey
 	sorted bool
-	file   *os.File   // the runs; nil for none. It has no name any more, so that nothing is left behind.
+	file   *os.File   // the runs; nil for none. It has no name, so that a crash leaves no file behind.
 	runs   [][]rowKey // the first key of each block, for each run
 	rows   int
 }
@@ -45,8 +45,9 @@ func newRowSet() *rowSet {
 	return &rowSet{seeds: [2]maphash.Seed{maphash.MakeSeed(), maphash.MakeSeed()}, max: runRows}
 }
 
-// keyOf stands for a row by its table and the columns of the replica identity, which is the primary key as a rule. An update of other columns
-// leaves it as it is. A row of a table without a replica identity is known by all its columns: one that was changed is another one.
+// keyOf makes the key of a row from its table and the columns of the replica identity, which is usually the primary key. An update
+// of other columns does not change the key. In a table without a replica identity all columns make the key, so a changed row is
+// another row.
 func (s *rowSet) keyOf(row *cdc.Row) rowKey {
 	rel := row.Relation
 	whole := !hasKey(rel)
@@ -118,7 +119,7 @@ func (s *rowSet) spill() error {
 	s.sort()
 	buf := make([]byte, 0, s.max*rowKeySize)
 	var first []rowKey
-	for i := range s.max { // every run has the same size; the last key fills one that has fewer
+	for i := range s.max { // every run has the same size: the last key fills a run that has fewer
 		k := s.keys[min(i, len(s.keys)-1)]
 		if i%blockRows == 0 {
 			first = append(first, k)

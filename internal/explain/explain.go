@@ -21,7 +21,7 @@ type Options struct {
 	ID   string // the rows with this event id
 	Last int    // the newest rows, newest first
 	JSON []byte // a row that need not exist, as a JSON object by column names
-	// Partitions, where not 0, is taken for the number of partitions of every topic, and Kafka is not asked.
+	// Partitions is taken for the number of partitions of every topic, and Kafka is not asked. 0 asks Kafka.
 	Partitions int
 	// NoKafka says that there are no brokers to ask.
 	NoKafka bool
@@ -38,20 +38,20 @@ type Config struct {
 // An Explanation is the record that one row gives, or why it gives none.
 type Explanation struct {
 	Table  string
-	Record *cdc.Record // nil where the row gives none
+	Record *cdc.Record // nil if the row gives none
 	// TimeFrom says where the record's timestamp comes from.
 	TimeFrom string
-	// Partition is -1 where it is not known, or where any may be chosen; PartitionFrom says why.
+	// Partition is -1 if it is unknown, or if the producer may choose any. PartitionFrom says why.
 	Partition     int32
 	PartitionFrom string
 
-	// Problem says why the row gives no record, or why its record would not be delivered; "" where all is well. Option and
-	// Column are the key of walpost.yaml and the column that it is about, where that can be told, Hint what to do.
+	// Problem says why the row gives no record, or why its record would not be delivered; "" if there is none. Option is the
+	// key of walpost.yaml and Column the column that the problem is about, if they are known. Hint says what to do.
 	Problem string
 	Option  string
 	Column  string
 	Hint    string
-	EventID string // where it could be found
+	EventID string // "" if it could not be found
 }
 
 // ErrNoRow says that no row of the table is the one that was asked for.
@@ -107,7 +107,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 	}
 }
 
-// storedRow is what the hint of a problem says beside the fix for rows to come, where the row is in the table: as the hint of a halt does.
+// storedRow is added to the hint of a problem if the row is in the table, as the hint of a halt does.
 const storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
 	"repair the configuration, or pass over the event by walpost skip, with the token of the halt. (snapshot and recover read the row as it is now.)"
 
@@ -129,7 +129,7 @@ func (e *explainer) rows(ctx context.Context) (*table.Rows, error) {
 	}
 	sel := table.Selection{Newest: e.opts.Last}
 	if e.opts.Last > 0 {
-		// An ordering column has an index as a rule; the other one costs a look at every row.
+		// The order column usually has an index. Without it the server looks at every row.
 		sel.Order = table.Order{By: table.ByTransaction}
 		if e.OrderColumn != "" {
 			sel.Order = table.Order{By: table.ByColumn, Column: e.OrderColumn}
@@ -185,7 +185,7 @@ func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
 	return "time of this look, as the server keeps no commit time of the row (track_commit_timestamp); the stream gives the commit time"
 }
 
-// place says which partition the record goes to, and what would keep it from getting there.
+// place finds the partition of the record, and what would keep the record from being delivered.
 func (e *explainer) place(ctx context.Context, x *Explanation) {
 	rec := x.Record
 	partitions, from, limit, unknown := int32(e.opts.Partitions), "as --partitions says", 0, error(nil)

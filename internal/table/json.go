@@ -13,9 +13,9 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// FromJSON gives one row that is not in the table: a JSON object by column names, each value read by the column's type, as
-// json_populate_record does. Columns that it leaves out have their defaults, as in an INSERT; nothing is written. A key that
-// is no column is an error.
+// FromJSON gives one row that is not in the table: a JSON object by column names. Each value is read by the column's type, as
+// json_populate_record does. Columns that the object leaves out have their defaults, as in an INSERT. Nothing is written. A key
+// that is no column is an error.
 func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 	keys, err := objectKeys(object)
 	if err != nil {
@@ -62,7 +62,7 @@ func columnNames(t *Table) []string {
 	return names
 }
 
-// objectKeys are the keys of a JSON object, each as often as it is there.
+// objectKeys returns the keys of a JSON object. A key that the object has twice comes twice.
 func objectKeys(object []byte) ([]string, error) {
 	d := json.NewDecoder(bytes.NewReader(object))
 	start, err := d.Token()
@@ -78,7 +78,7 @@ func objectKeys(object []byte) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		keys = append(keys, key.(string)) // in an object nothing else stands here
+		keys = append(keys, key.(string)) // the decoder allows nothing else here
 		var value json.RawMessage
 		if err := d.Decode(&value); err != nil {
 			return nil, err

@@ -29,7 +29,7 @@ type Reader struct {
 	tables  []*Table
 	commits bool   // the server keeps commit timestamps (track_commit_timestamp)
 	sees    string // what the snapshot sees, as pg_current_snapshot prints it
-	xmax    string // the first full transaction id that it does not
+	xmax    string // the first full transaction id that the snapshot does not see
 	at      pg.LSN // a position behind every transaction that it sees
 }
 
@@ -84,8 +84,8 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 	return r, nil
 }
 
-// open connects and begins the transaction. The connection is set up as the stream's is, search path included: what a regclass
-// column prints depends on it.
+// open connects and begins the transaction. The connection has the settings of the stream's connection, the search path
+// included, because the text of a regclass column depends on it.
 func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version int) error {
 	cc, err := db.Config()
 	if err != nil {
@@ -153,7 +153,7 @@ func (t *Table) columns() string {
 	return strings.Join(names, ", ")
 }
 
-// micros is an expression for a timestamptz in microseconds since 1970: exact, and independent of how dates are printed.
+// micros is an expression for a timestamptz in microseconds since 1970. It is exact, and does not depend on DateStyle.
 func micros(timestamptz string) string {
 	return "(extract(epoch FROM " + timestamptz + ") * 1000000)::bigint"
 }
@@ -165,22 +165,22 @@ func (t *Table) commitTime() string {
 	return micros("pg_xact_commit_timestamp(t.xmin)")
 }
 
-// Rows reads one table's rows one by one: never more than one is in memory.
+// Rows reads one table's rows one by one. It holds one row in memory.
 type Rows struct {
 	step   string
 	result *pgconn.MultiResultReader
 	event  cdc.Event
 	values []cdc.Value
 	table  *Table
-	hint   func(err error) error // adds what is known of an error of the statement; nil for nothing
+	hint   func(err error) error // explains an error of the statement; may be nil
 
 	// CommitKnown says that the newest event's time is its transaction's commit time; otherwise it is the time of reading.
 	CommitKnown bool
 	place       Place
-	skip        int // rows of the first key that are to be left out
+	skip        int // rows of the first key that are still to be left out
 }
 
-// A Place is where a row stands in a reading: what a later reading can go on behind.
+// A Place is the place of a row in a reading. A later reading can go on behind it.
 type Place struct {
 	Sees string // what the reading saw, as pg_current_snapshot prints it
 	Key  string // of the row, by the order
@@ -188,11 +188,11 @@ type Place struct {
 	ID   string // value of Selection.IDColumn
 }
 
-// Place is where the newest row stands.
+// Place returns the place of the newest row.
 func (r *Rows) Place() Place { return r.place }
 
-// query runs a statement that gives the relation's columns, then the commit time in microseconds, the key, the id, and whether the row is
-// one of those that skip counts.
+// query runs a statement that gives the relation's columns, the commit time in microseconds, the key, the id, and whether skip
+// counts the row.
 func (t *Table) query(ctx context.Context, step, sql string, hint func(error) error) (*Rows, error) {
 	rows := &Rows{step: step, table: t, hint: hint, values: make([]cdc.Value, len(t.Relation.Columns))}
 	rows.place.Sees = t.reader.sees
@@ -203,7 +203,8 @@ func (t *Table) query(ctx context.Context, step, sql string, hint func(error) er
 	return rows, nil
 }
 
-// Next returns the next row as an Insert, or nil behind the last one. It is valid until the next call; its relation for ever.
+// Next returns the next row as an Insert, or nil behind the last one. The row is valid until the next call, and its relation
+// stays valid.
 func (r *Rows) Next() (*cdc.Event, error) {
 	reader := r.result.ResultReader()
 	for reader.NextRow() {

@@ -16,8 +16,8 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// An Order is how rows of a table are sorted. Of two rows that were written by one transaction, and that the order does not
-// tell apart, the one that was written first comes first (by command, then by place).
+// An Order is how rows of a table are sorted. If one transaction wrote two rows, and the order does not tell them apart, the row
+// that was written first comes first (by command, then by place).
 type Order struct {
 	By     OrderBy
 	Column string // for ByColumn and BySize
@@ -32,35 +32,35 @@ const (
 	Unordered OrderBy = iota
 	// ByCommit is by the commit times that the server keeps; rows from before it kept them come first.
 	ByCommit
-	// ByColumn is by a column, such as an identity: commit order only where writers of one key wait for each other.
+	// ByColumn is by a column, such as an identity. That is the commit order only if the writers of one key wait for each other.
 	ByColumn
-	// ByTransaction is by the age of the writing transaction's id: the order in which transactions began to write.
+	// ByTransaction is the order in which the transactions began to write, by the age of their ids.
 	ByTransaction
-	// BySize is by how large a column's value is as it is stored, which may be compressed: cheap, since no value is fetched for it.
+	// BySize is by the stored size of a column's value, which may be compressed. The server fetches no value for it.
 	BySize
 )
 
-// A Selection is which rows of a table are read, and in which order.
+// A Selection says which rows of a table are read, and in which order.
 type Selection struct {
 	Order  Order
-	Newest int // only so many, from the end of the order; 0 is all
+	Newest int // reads only so many rows, from the end of the order; 0 reads all
 
 	// IDColumn is the column of Place.ID; "" for none.
 	IDColumn string
-	// ID, where not nil, selects the rows with that value in IDColumn.
+	// ID selects the rows with that value in IDColumn; nil selects all.
 	ID *string
 
-	// Since, where not zero, leaves out the rows that were committed before it, as far as that can be told: by the commit times that the
-	// server keeps, else by TimeColumn, else not at all.
+	// Since leaves out the rows that are known to be committed before it: by the commit times that the server keeps, else by
+	// TimeColumn. Zero leaves out nothing.
 	Since      time.Time
 	TimeColumn string
 
-	// After, where Nth is not 0, leaves out the rows that an earlier reading in the same order had come to with that Place. A row that was
-	// changed since is not left out. ByCommit and ByColumn only.
+	// After leaves out the rows up to that Place, which an earlier reading in the same order has read. A row that was changed
+	// since then is not left out. It is for ByCommit and ByColumn only. If Nth is 0, nothing is left out.
 	After Place
 }
 
-// Select reads what sel says. The rows must be read to their end, or the reader closed.
+// Select reads the rows of sel. The caller must read the rows to their end, or close the reader.
 func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 	var where []string
 	id := "NULL"
@@ -93,7 +93,8 @@ func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 			return nil, err
 		}
 		if sel.Order.By == ByCommit && sel.After.Key != "" && skip == 0 {
-			// The server may have forgotten commit times since, with that of After's row. A row without one may be behind it.
+			// The server may have forgotten commit times since then, that of After's row too. A row without a commit time may
+			// be behind After's row.
 			done += " AND " + commitTimestamp + " IS NOT NULL"
 		}
 		where = append(where, "("+done+") IS NOT TRUE")
@@ -130,7 +131,7 @@ func (t *Table) column(name string) (string, error) {
 
 const commitTimestamp = "pg_xact_commit_timestamp(t.xmin)"
 
-// since is the condition of Selection.Since, "" for none.
+// since returns the condition of Selection.Since, "" for none.
 func (t *Table) since(sel *Selection) (string, error) {
 	if sel.Since.IsZero() {
 		return "", nil
@@ -138,7 +139,8 @@ func (t *Table) since(sel *Selection) (string, error) {
 	at := pg.QuoteLiteral(sel.Since.UTC().Format("2006-01-02 15:04:05.999999")+"+00") + "::timestamptz"
 	switch {
 	case t.reader.commits:
-		// A row without a commit time is from before the server kept them. That may be after Since only where it kept none then.
+		// A row without a commit time was written before the server kept commit times. It can be younger than Since only if the
+		// server kept none at Since.
 		return fmt.Sprintf("(%s >= %s OR %s IS NULL AND NOT EXISTS (SELECT FROM %s WHERE %s < %s))", commitTimestamp, at, commitTimestamp,
 			t.from(), commitTimestamp, at), nil
 	case sel.TimeColumn != "":
@@ -148,8 +150,9 @@ func (t *Table) since(sel *Selection) (string, error) {
 	return "", nil
 }
 
-// after is the conditions of Selection.After: for rows that come before its key and were seen as they are, and for those with that key.
-// To be seen is asked by the transaction that wrote the row: one that was changed since has another.
+// after returns the conditions of Selection.After: done for rows before its key, and same for rows with its key. Both select only
+// rows that the earlier reading saw as they are now. That is asked of the transaction that wrote the row, because an update has
+// another transaction.
 func (t *Table) after(sel *Selection) (done, same string, err error) {
 	// Ids below 3 are older than any.
 	seen := fmt.Sprintf("(t.xmin::text::int8 < 3 OR pg_visible_in_snapshot(greatest(%s, 3)::text::xid8, %s::pg_snapshot))",
@@ -178,7 +181,7 @@ func (t *Table) after(sel *Selection) (done, same string, err error) {
 	return seen + " AND " + less, "coalesce(" + seen + " AND " + equal + ", false)", nil
 }
 
-// skip is how many rows of After's key are to be left out: all up to it, where it is still where it was.
+// skip returns how many rows of After's key are left out: all up to After's row if that row still has its place, else none.
 func (t *Table) skip(ctx context.Context, same, id string, keys []string, after Place) (int, error) {
 	at, err := pg.Rows[struct{ ID *string }](ctx, t.reader.conn, "find where the reading of "+t.String()+" was", fmt.Sprintf(
 		"SELECT %s AS id FROM %s WHERE %s ORDER BY %s OFFSET %d LIMIT 1", id, t.from(), same, strings.Join(keys, ", "), after.Nth-1))
@@ -191,10 +194,10 @@ func (t *Table) skip(ctx context.Context, same, id string, keys []string, after 
 	return 0, nil
 }
 
-// sortKeys are the terms of ORDER BY, and the expression of what After compares.
+// sortKeys returns the terms of ORDER BY, and the expression that Selection.After compares.
 func (t *Table) sortKeys(o Order) (keys []string, key string, err error) {
 	written := []string{"t.cmin::text::bigint ASC", "t.ctid ASC"}
-	if t.partitioned { // places of two partitions say nothing about each other
+	if t.partitioned { // the ctids of two partitions cannot be compared
 		written = []string{"t.cmin::text::bigint ASC", "t.tableoid ASC", "t.ctid ASC"}
 	}
 	switch o.By {
@@ -230,7 +233,7 @@ func (t *Table) sortKeys(o Order) (keys []string, key string, err error) {
 	return nil, "NULL", nil
 }
 
-// reverse turns a term of ORDER BY around.
+// reverse returns a term of ORDER BY that sorts the other way.
 func reverse(term string) string {
 	term, nulls := strings.CutSuffix(term, " NULLS FIRST")
 	if expr, ok := strings.CutSuffix(term, " ASC"); ok {
@@ -244,8 +247,8 @@ func reverse(term string) string {
 	return term
 }
 
-// Unplaced says which of a table's rows an order does not place, as a person reads it; "" where it places all of them. Of rows with the same
-// value in the column key alone it asks in which order one statement wrote them, which no commit time tells: "" asks of all.
+// Unplaced describes, for people, the rows that an order does not place; "" if it places every row. No commit time tells in which
+// order one statement wrote its rows. That matters only for rows with the same value in the column key; key "" asks of all rows.
 func (t *Table) Unplaced(ctx context.Context, o Order, key string) (string, error) {
 	type check struct{ query, text string }
 	var checks []check
@@ -286,14 +289,14 @@ func (t *Table) Unplaced(ctx context.Context, o Order, key string) (string, erro
 	return "", nil
 }
 
-// HasEqual says whether two rows of the table are equal in all columns that are published.
+// HasEqual reports whether two rows of the table are equal in all published columns.
 func (t *Table) HasEqual(ctx context.Context) (bool, error) {
 	found, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look for equal rows of "+t.String(), // as text, because json cannot be compared
 		"SELECT EXISTS (SELECT FROM "+t.from()+" GROUP BY ROW("+t.columns()+")::text HAVING count(*) > 1) AS found")
 	return found.Found, err
 }
 
-// Cuts says whether Selection.Since leaves out every row of the table that is older than it, because the age of each is known.
+// Cuts reports whether Selection.Since leaves out every older row of the table, because the age of each row is known.
 func (t *Table) Cuts(ctx context.Context, since time.Time, timeColumn string) (bool, error) {
 	young, err := t.since(&Selection{Since: since, TimeColumn: timeColumn})
 	if err != nil || young == "" {
@@ -306,7 +309,7 @@ func (t *Table) Cuts(ctx context.Context, since time.Time, timeColumn string) (b
 	return t.aged(ctx, young, age)
 }
 
-// Timed says whether the server keeps the commit time of every row that Since does not leave out.
+// Timed reports whether the server keeps the commit time of every row that Since does not leave out.
 func (t *Table) Timed(ctx context.Context, since time.Time) (bool, error) {
 	if !t.reader.commits {
 		return false, nil
@@ -318,16 +321,16 @@ func (t *Table) Timed(ctx context.Context, since time.Time) (bool, error) {
 	return t.aged(ctx, cmp.Or(young, "true"), commitTimestamp)
 }
 
-// aged says whether every row that a condition selects has an age.
+// aged reports whether every row that a condition selects has an age.
 func (t *Table) aged(ctx context.Context, condition, age string) (bool, error) {
 	unknown, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look at the age of the rows of "+t.String(),
 		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s IS NULL) AS found", t.from(), condition, age))
 	return !unknown.Found, err
 }
 
-// Holes counts the numbers of an integer column, behind the last one that was committed before since, that no row has: up to the largest, or
-// the last that the column's sequence gave. known is false where that cannot be told: the column is no integer, nothing is that old, or nothing
-// tells how old a row is.
+// Holes counts the numbers of an integer column that no row has. It begins behind the largest number that was committed before
+// since, and ends at the largest number, or at the last one that the column's sequence gave. known is false if the column is no
+// integer, no row is that old, or nothing tells how old a row is.
 func (t *Table) Holes(ctx context.Context, column string, since time.Time, timeColumn string) (holes int64, known bool, err error) {
 	c, err := t.column(column)
 	if err != nil {
@@ -357,7 +360,7 @@ func (t *Table) Holes(ctx context.Context, column string, since time.Time, timeC
 	return max(*n.Last-*n.Before-n.Rows, 0), true, nil
 }
 
-// A BadValueError says that a text is no value of a column's type, or no row of the table.
+// A BadValueError says that a text is no value of a column's type, or violates a constraint of the table.
 type BadValueError struct{ err *pgconn.PgError }
 
 func (e *BadValueError) Error() string { return e.err.Message }
@@ -365,7 +368,7 @@ func (e *BadValueError) Error() string { return e.err.Message }
 // Unwrap returns the server's error.
 func (e *BadValueError) Unwrap() error { return e.err }
 
-// BadValue returns the BadValueError in err's chain: the server's word that a text does not fit the column's type.
+// BadValue returns the BadValueError of err, or nil if the server did not refuse a value.
 func BadValue(err error) *BadValueError {
 	var e *pgconn.PgError
 	if errors.As(err, &e) && (strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23")) {
