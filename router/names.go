@@ -1,10 +1,8 @@
 package router
 
 import (
-	"fmt"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf16"
 	"unicode/utf8"
 
@@ -12,34 +10,8 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// adjustSchema changes the name of a schema so that Avro allows it. It follows Debezium's
-// schema.name.adjustment.mode (io.debezium.schema.SchemaNameAdjuster). As in Java, a character
-// above U+FFFF counts as two.
-func adjustSchema(mode, name string) string {
-	if mode != "avro" && mode != "avro_unicode" {
-		return name
-	}
-	var b strings.Builder
-	for i, c := range utf16.Encode([]rune(name)) {
-		switch letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c == '_' && mode == "avro"; {
-		case letter, i > 0 && (c >= '0' && c <= '9' || c == '.'):
-			b.WriteByte(byte(c))
-		case mode == "avro_unicode":
-			hex := fmt.Sprintf("%x", c)
-			if len(hex) <= 2 {
-				hex = "00" + hex
-			}
-			b.WriteString("_u" + hex)
-		case i == 0 && unicode.IsDigit(rune(c)):
-			b.WriteString("_" + string(rune(c)))
-		default:
-			b.WriteByte('_')
-		}
-	}
-	return b.String()
-}
-
-// adjustment is package connect's constant for a field.name.adjustment.mode.
+// adjustment is package connect's constant for a value of one of the two options
+// ….name.adjustment.mode.
 func adjustment(mode string) connect.NameAdjustment {
 	switch lower(mode) {
 	case "avro":

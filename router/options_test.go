@@ -469,7 +469,7 @@ func TestSchemaNamesAreDebeziums(t *testing.T) {
 		{"avro_unicode", "ā", "_u101"},
 		{"avro", "", ""},
 	} {
-		if got := adjustSchema(c.mode, c.in); got != c.want {
+		if got := adjustment(c.mode).AdjustSchema(c.in); got != c.want {
 			t.Errorf("%s of %q: %q, want %q", c.mode, c.in, got, c.want)
 		}
 	}

@@ -37,7 +37,7 @@ type Router struct {
 	placements    []placement
 	ignoreMissing bool
 	fatalUpdates  bool
-	schemaNames   string
+	schemaNames   connect.NameAdjustment
 	fieldNames    connect.NameAdjustment
 	topics        *topics
 	convs         converters
@@ -60,7 +60,7 @@ func New(cfg Config) (*Router, error) {
 	r := &Router{
 		cfg: cfg, placements: placements, topics: topics,
 		ignoreMissing: lower(cfg.AdditionalMissing) == "ignore", fatalUpdates: lower(cfg.InvalidOperation) == "fatal",
-		schemaNames: lower(cfg.SchemaNames), fieldNames: adjustment(cfg.FieldNames),
+		schemaNames: adjustment(cfg.SchemaNames), fieldNames: adjustment(cfg.FieldNames),
 		convs: cfg.converters(), plans: map[*cdc.Relation]*plan{},
 	}
 	if cfg.ExpandJSON {
@@ -133,8 +133,8 @@ func (r *Router) changedKey(p *plan, ev *cdc.Event) ([]any, *Problem) {
 // record makes the record of a row, step by step. oldKey is nil unless the row's primary key was
 // changed.
 func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Problem {
-	// One buffer holds all bytes of the record. Its capacity is the length of the column's texts,
-	// and what converters added to them lately. If it is too small, append continues in a new
+	// One buffer holds all bytes of the record. Its capacity is the length of the columns' texts
+	// plus what converters added to them lately. If it is too small, append continues in a new
 	// buffer. The old buffer stays valid for the bytes that it has.
 	id := row.text(&p.id)
 	size := p.size(row)

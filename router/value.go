@@ -12,7 +12,7 @@ func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc
 	c := &p.payload
 	raw := row.text(c)
 	if c.typ.Text && raw != nil && r.expander == nil && p.envelope == nil { // the fast path: no value is made
-		if r.cfg.Tombstone && blank(raw) {
+		if r.cfg.Tombstone && connect.Blank(raw) {
 			return buf, nil, nil
 		}
 		return c.append(buf, rec.Topic, raw)
@@ -25,7 +25,7 @@ func (r *Router) value(buf []byte, p *plan, row *row, aggregate string, rec *cdc
 	if r.expander != nil {
 		schema, v = r.expanded(p, schema, v, rec.EventID)
 	}
-	if text, isText := v.(string); r.cfg.Tombstone && (v == nil || isText && blank(text)) {
+	if text, isText := v.(string); r.cfg.Tombstone && (v == nil || isText && connect.Blank(text)) {
 		return buf, nil, nil
 	}
 	if p.envelope != nil {
@@ -57,14 +57,4 @@ func (r *Router) expanded(p *plan, s *connect.Schema, v any, id string) (*connec
 		return s, v
 	}
 	return schema, value
-}
-
-// blank is Java's String.trim().isEmpty(): it has no character above the space.
-func blank[T string | []byte](text T) bool {
-	for i := range len(text) {
-		if text[i] > ' ' {
-			return false
-		}
-	}
-	return true
 }

@@ -44,7 +44,7 @@ func (c *binary) Append(dst []byte, topic string, s *Schema, v any) (out []byte,
 	if c.delegate == nil {
 		text := "null"
 		if v != nil {
-			b, err := appendJavaString(nil, s, nil, v)
+			b, err := appendJavaString(nil, s, v)
 			if err != nil {
 				return dst, false, err
 			}

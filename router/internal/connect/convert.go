@@ -2,6 +2,7 @@ package connect
 
 import (
 	"fmt"
+	"strings"
 )
 
 // A TextConverter is a Converter that also takes the text of a String as bytes. The caller then
@@ -76,5 +77,5 @@ func schemaOf(s *Schema, v any) (*Schema, error) {
 // ByteBuffer. parent is the schema of the struct around it, or nil.
 func isByteArray(s, parent *Schema) bool {
 	const debezium = "io.debezium.data."
-	return s.Name == debezium+"Bits" || parent != nil && len(parent.Name) > len(debezium) && parent.Name[:len(debezium)] == debezium
+	return s.Name == debezium+"Bits" || parent != nil && strings.HasPrefix(parent.Name, debezium)
 }

@@ -12,8 +12,8 @@ type ExpandOptions struct {
 	EmptyArray EmptyArray     // table.json.payload.empty.array.behavior
 	FieldNames NameAdjustment // field.name.adjustment.mode
 
-	// Text says that the value goes to a converter that does not look at the schema: StringConverter. To it Debezium hands the text of
-	// a document that it cannot expand, where another converter fails; so text it stays here too.
+	// Text means that the value goes to StringConverter, which ignores the schema. Debezium gives it
+	// the text of a document that it cannot expand; with another converter, Debezium fails.
 	Text bool
 }
 
@@ -21,42 +21,49 @@ type ExpandOptions struct {
 type NullMember uint8
 
 const (
-	DropNull      NullMember = iota // ignore: it is left out
-	OptionalBytes                   // optional_bytes: it stays, as optional bytes
+	DropNull      NullMember = iota // ignore: the member is left out
+	OptionalBytes                   // optional_bytes: the member becomes optional bytes
 )
 
 // An EmptyArray is what happens to a member that is an empty array.
 type EmptyArray uint8
 
 const (
-	DropEmptyArray EmptyArray = iota // ignore: it is left out
-	OptionalString                   // optional_string: it stays, as an array of optional strings (Debezium 3.7)
+	DropEmptyArray EmptyArray = iota // ignore: the member is left out
+	OptionalString                   // optional_string: it becomes an array of optional strings (Debezium 3.7)
 )
 
-// An Expander makes a value with a schema of a payload that is a JSON document: table.expand.json.payload, as Debezium's
-// JsonSchemaData does it. Where Debezium makes no use of a document, or not the same at each start, this is what happens here:
+// An Expander makes a value with a schema from a payload that is a JSON document, as Debezium's
+// JsonSchemaData does (table.expand.json.payload). If Debezium fails, or gives different results
+// after each start, the Expander differs:
 //
-//  1. An array as the whole document. Debezium makes its schema, fails to make its value, and with a JsonConverter the task dies.
-//     Here it is expanded. Only of the document [] Debezium makes something, the text "[]" without a schema; so it is here,
-//     and in an envelope, which is the death of Debezium's task too, it is a string.
-//  2. An integer beyond 64 bits. Debezium's task dies. Here the document stays text: as a double the number would be another.
-//  3. Objects in one array whose members of the same name have different types. Debezium takes the type that comes first in a hash
-//     set, which differs from start to start, and its task dies. Here int32 and int64 become int64; of all others the document stays
-//     text.
-//  4. Objects in one array with different members. Debezium merges them, in the order of that hash set. Here the order is that in which
-//     they first appear in the document.
-//  5. Objects in one array whose members of the same name are objects with different members, or arrays of such. Debezium does not
-//     merge these: all members that the object whose schema came first does not have are lost. The same in arrays of arrays, where
-//     only the first inner array counts; its task dies where the types are different. Here they are merged like the others.
-//  6. Null and objects with different members in one array. Debezium's task dies. Here the elements are optional.
-//  7. A member whose name field.name.adjustment.mode changes. Debezium looks its value up under the new name, and so all of them
-//     are null. Here they have their values. Where two members of one object get the same name the document stays text.
-//  8. Objects in one array that have so different members that the merged value would take more than about 16 MiB and four times the
-//     document; or names so long and deep that the names of the structs, which are paths, would. Debezium writes it or runs out of
-//     memory. Here the document stays text.
-//  9. More than 1000 levels in what is written. Debezium's task dies. Here it is written.
+//  1. The document is an array. Debezium makes the schema, fails to make the value, and stops if the
+//     converter is a JsonConverter. Here the array is expanded. Debezium and the Expander make the
+//     text "[]" without a schema from the document []. In an envelope, Debezium stops; here the
+//     value is a string.
+//  2. An integer has more than 64 bits. Debezium stops. Here the document stays text, because a
+//     double would be another number.
+//  3. Objects in one array have members with the same name and different types. Debezium takes one
+//     of the types, depending on a hash set, and stops. Here int32 and int64 become int64; with
+//     other types the document stays text.
+//  4. Objects in one array have different members. Debezium merges them in the order of the hash
+//     set. Here they have the order in which they first appear in the document.
+//  5. Objects in one array have members with the same name that are objects with different members,
+//     or arrays of such objects. Debezium loses all members that the first object does not have. In
+//     an array of arrays, Debezium uses only the first inner array, and stops if the types differ.
+//     Here they are merged like other objects.
+//  6. An array has nulls and objects with different members. Debezium stops. Here the elements are
+//     optional.
+//  7. field.name.adjustment.mode changes the name of a member. Debezium looks the value up under the
+//     new name and writes null. Here the member has its value. If two members of an object get the
+//     same name, the document stays text.
+//  8. The merged value would have more than about 16 MiB plus four times the document, because the
+//     objects of an array have very different members or long, deep names. Debezium writes it or
+//     runs out of memory. Here the document stays text.
+//  9. The value has more than 1000 levels. Debezium stops. Here it is written.
 //
-// With ExpandOptions.Text a document that is the death of Debezium's task stays text. An Expander may be used by several goroutines.
+// With ExpandOptions.Text, a document on which Debezium stops stays text. Several goroutines may use
+// an Expander.
 type Expander struct {
 	o ExpandOptions
 }
@@ -71,17 +78,17 @@ func (e *Expander) Expand(text string) (s *Schema, v any, err error) {
 	return s, v, err
 }
 
-// A fixed names the points in the comment of Expander where the result differs from Debezium's.
-type fixed uint16
+// A difference is a set of the points in the comment of Expander.
+type difference uint16
 
-func fix(number int) fixed { return 1 << number }
+func point(number int) difference { return 1 << number }
 
-// deadly are the points where Debezium's converter fails, or can fail.
-var deadly = fix(1) | fix(2) | fix(3) | fix(5) | fix(6)
+// fatal are the points where Debezium's converter fails, or can fail.
+var fatal = point(1) | point(2) | point(3) | point(5) | point(6)
 
 var errNotExpandable = errors.New("it does not begin with { or [")
 
-func (e *Expander) expand(text string) (s *Schema, v any, f fixed, err error) {
+func (e *Expander) expand(text string) (s *Schema, v any, f difference, err error) {
 	if text == "" || text[0] != '{' && text[0] != '[' {
 		return nil, nil, 0, errNotExpandable
 	}
@@ -91,28 +98,28 @@ func (e *Expander) expand(text string) (s *Schema, v any, f fixed, err error) {
 	}
 	x := expansion{o: &e.o, work: 16<<20 + 4*len(text)}
 	if s, err = x.infer(e.o.Payload, &doc); err != nil {
-		return nil, nil, x.fixed, err
+		return nil, nil, x.differs, err
 	}
 	if s == nil {
-		return nil, text, x.fixed, nil
+		return nil, text, x.differs, nil
 	}
 	if doc.kind == array {
-		x.fixed |= fix(1)
+		x.differs |= point(1)
 	}
 	if v, err = x.value(&doc, s); err != nil {
-		return nil, nil, x.fixed, err
+		return nil, nil, x.differs, err
 	}
-	if e.o.Text && x.fixed&deadly != 0 {
-		return nil, nil, x.fixed, errors.New("Debezium cannot expand it") //nolint:staticcheck // a name
+	if e.o.Text && x.differs&fatal != 0 {
+		return nil, nil, x.differs, errors.New("Debezium cannot expand it") //nolint:staticcheck // a name
 	}
-	return s, v, x.fixed, nil
+	return s, v, x.differs, nil
 }
 
 // An expansion is the work on one document.
 type expansion struct {
-	o     *ExpandOptions
-	work  int // how many more bytes of JSON may be made, roughly
-	fixed fixed
+	o       *ExpandOptions
+	work    int // how many more bytes of JSON may be made, roughly
+	differs difference
 
 	fields map[*Schema]map[string]int // of large structs, the indexes of their fields
 	paths  map[[2]string]string       // of members, by the path of their object and their name
@@ -121,8 +128,8 @@ type expansion struct {
 // spend takes n from the amount of work that is left.
 func (x *expansion) spend(n int) error {
 	if x.work -= n; x.work < 0 {
-		x.fixed |= fix(8)
-		return errors.New("its objects have too many different members, or too long names, to be merged")
+		x.differs |= point(8)
+		return errors.New("its objects have too many different members, or names that are too long, to be merged")
 	}
 	return nil
 }
@@ -162,8 +169,8 @@ func (x *expansion) value(n *node, s *Schema) (any, error) {
 	case n.kind == object && s.Type == Struct:
 		return x.structValue(n, s)
 	}
-	x.fixed |= fix(3)
-	return nil, fmt.Errorf("a value in it is %s here and %s there", n.kind, s.Type)
+	x.differs |= point(3)
+	return nil, fmt.Errorf("a value in it is both %s and %s", n.kind, s.Type)
 }
 
 func (x *expansion) structValue(n *node, s *Schema) (any, error) {
@@ -171,7 +178,7 @@ func (x *expansion) structValue(n *node, s *Schema) (any, error) {
 		return nil, err
 	}
 	values := make([]any, len(s.Fields))
-	next := 0 // members come mostly in the order of the fields
+	next := 0 // most members have the order of the fields
 	for i := range n.members {
 		m := &n.members[i]
 		if m.node.kind == null {
@@ -184,7 +191,7 @@ func (x *expansion) structValue(n *node, s *Schema) (any, error) {
 		}
 		next = found + 1
 		if found < 0 || m.node.empty() && (values[found] != nil || name != m.name && s.Fields[found].Schema.Type != Array) {
-			continue // what the options drop
+			continue // the options drop it
 		}
 		v, err := x.value(&m.node, s.Fields[found].Schema)
 		if err != nil {

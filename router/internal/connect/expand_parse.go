@@ -60,7 +60,7 @@ func parseJSON(s string) (node, error) {
 	var n node
 	err := p.value(&n, 0)
 	if err != nil {
-		err = fmt.Errorf("no JSON that Jackson reads: %w at byte %d", err, p.i)
+		err = fmt.Errorf("Jackson cannot read this JSON: %w at byte %d", err, p.i)
 	}
 	return n, err
 }
@@ -262,7 +262,7 @@ func (p *parser) number(n *node) error {
 		count, parts = count+k, parts+1
 	}
 	if p.s[first] == '0' && n.kind == double {
-		count -= 3 - parts // Jackson counts -1 digits for each part that is not there, if there is a zero first
+		count -= 3 - parts // after a leading zero, Jackson counts -1 digits for each missing part
 	}
 	if count > maxNumber {
 		return fmt.Errorf("a number of more than %d digits", maxNumber)

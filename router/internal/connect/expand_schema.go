@@ -14,8 +14,8 @@ var (
 	expandedDouble  = &Schema{Type: Float64, Optional: true, passing: true}
 	expandedNull    = &Schema{Type: Bytes, Optional: true, passing: true}  // of null, with OptionalBytes
 	expandedEmpty   = &Schema{Type: String, Optional: true, passing: true} // of the elements of an empty array, with OptionalString
-	expandedNulls   = &Schema{Type: Bytes, Optional: true, passing: true}  // of elements that are all null and do not count; must not stay
-	expandedNothing = &Schema{Type: Bytes, Optional: true, passing: true}  // of elements that there are none of; must not stay
+	expandedNulls   = &Schema{Type: Bytes, Optional: true, passing: true}  // of elements that are all null; another schema replaces it
+	expandedNothing = &Schema{Type: Bytes, Optional: true, passing: true}  // of an array without elements; another schema replaces it
 )
 
 // unknown returns how little is known about s, and 0 if its type is known.
@@ -47,7 +47,7 @@ func (x *expansion) infer(path string, n *node) (*Schema, error) {
 		}
 		return expandedInt64, nil
 	case bigInteger:
-		x.fixed |= fix(2)
+		x.differs |= point(2)
 		return nil, errBigInteger
 	case double:
 		return expandedDouble, nil
@@ -85,7 +85,7 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 		m := &n.members[i]
 		name := x.o.FieldNames.Adjust(m.name)
 		if name != m.name && m.node.kind != null && !(m.node.empty() && x.o.EmptyArray == DropEmptyArray) {
-			x.fixed |= fix(7)
+			x.differs |= point(7)
 		}
 		var below string
 		var err error
@@ -109,7 +109,7 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 				adjusted = make(map[string]bool, len(n.members))
 			}
 			if adjusted[name] {
-				x.fixed |= fix(7)
+				x.differs |= point(7)
 				return nil, fmt.Errorf("two members of one object in it become %s", name)
 			}
 			adjusted[name] = true
@@ -122,7 +122,7 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 // below returns the path of a member. An array of objects asks for the same path with each object,
 // so the string is kept.
 func (x *expansion) below(path, name string) (string, error) {
-	if blank(path) {
+	if Blank(path) {
 		return name, nil
 	}
 	key := [2]string{path, name}
@@ -140,10 +140,10 @@ func (x *expansion) below(path, name string) (string, error) {
 	return below, nil
 }
 
-// blank reports whether s is empty or white space for Java's String.trim.
-func blank(s string) bool {
-	for i := range len(s) {
-		if s[i] > ' ' {
+// Blank is Java's String.trim().isEmpty(): the text has no character above the space.
+func Blank[T string | []byte](text T) bool {
+	for i := range len(text) {
+		if text[i] > ' ' {
 			return false
 		}
 	}
@@ -194,7 +194,7 @@ func sameType(a, b *node) bool {
 		case n.kind == bigInteger:
 			return double
 		case n.kind == integer && int64(int32(n.int)) != n.int:
-			return bigInteger // a class of its own, that is free
+			return bigInteger // no other node has this class
 		}
 		return n.kind
 	}
@@ -224,7 +224,7 @@ func (x *expansion) inferObjects(path string, n *node, nulls bool) (*Schema, err
 		if all == nil {
 			all = newMerged(first)
 		}
-		x.fixed |= fix(4)
+		x.differs |= point(4)
 		if err := x.mergeInto(all, s); err != nil {
 			return nil, err
 		}
@@ -234,7 +234,7 @@ func (x *expansion) inferObjects(path string, n *node, nulls bool) (*Schema, err
 	}
 	// Debezium's merged schemas are not optional.
 	if all.schema.Optional = nulls; nulls {
-		x.fixed |= fix(6)
+		x.differs |= point(6)
 	}
 	return all.schema, nil
 }
@@ -255,7 +255,7 @@ func (x *expansion) inferArrays(n *node, lenient bool) (*Schema, error) {
 			if elem.empty() {
 				of = expandedNothing
 			} else if of, err = x.inferElements("", elem, true); err != nil {
-				x.fixed |= fix(5)
+				x.differs |= point(5)
 				return nil, err
 			}
 			of = arrayOf(of)
@@ -329,13 +329,13 @@ func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 		if err := x.spendFields(a.Fields); err != nil {
 			return nil, err
 		}
-		x.fixed |= fix(5)
+		x.differs |= point(5)
 		m := newMerged(a)
 		m.schema.Optional = a.Optional || b.Optional
 		return m.schema, x.mergeInto(m, b)
 	case a.Type == Array && b.Type == Array:
 		if a.Elem != b.Elem && (unknown(a.Elem) > 0 || unknown(b.Elem) == 1) {
-			x.fixed |= fix(5)
+			x.differs |= point(5)
 		}
 		elem, err := x.merge(a.Elem, b.Elem)
 		if err != nil || elem == a.Elem {
@@ -343,11 +343,11 @@ func (x *expansion) merge(a, b *Schema) (*Schema, error) {
 		}
 		return arrayOf(elem), nil
 	case a == expandedInt32 && b == expandedInt64, a == expandedInt64 && b == expandedInt32:
-		x.fixed |= fix(3)
+		x.differs |= point(3)
 		return expandedInt64, nil
 	}
-	x.fixed |= fix(3)
-	return nil, fmt.Errorf("it is %s here and %s there", a.Type, b.Type)
+	x.differs |= point(3)
+	return nil, fmt.Errorf("it is both %s and %s", a.Type, b.Type)
 }
 
 // optional returns s. If the values of the unknown schema other are null, it returns s as optional.
@@ -355,7 +355,7 @@ func (x *expansion) optional(s, other *Schema) *Schema {
 	if s.Optional || other == expandedNothing || other == expandedEmpty {
 		return s
 	}
-	x.fixed |= fix(6)
+	x.differs |= point(6)
 	o := *s
 	o.Optional = true
 	return &o

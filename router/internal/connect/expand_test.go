@@ -36,7 +36,7 @@ func (q expandQuestion) options() ExpandOptions {
 }
 
 // ourExpansion answers as Oracle.java does, with the expander's options as they stand, and says what was fixed.
-func ourExpansion(o ExpandOptions, text string) ([]answer, fixed) {
+func ourExpansion(o ExpandOptions, text string) ([]answer, difference) {
 	s, v, f, err := NewExpander(o).expand(text)
 	if err != nil {
 		s, v = &Schema{Type: String, Optional: true}, text
@@ -48,10 +48,10 @@ func ourExpansion(o ExpandOptions, text string) ([]answer, fixed) {
 	return as, f
 }
 
-func (f fixed) String() string {
+func (f difference) String() string {
 	var s []string
 	for i := range 16 {
-		if f&fix(i) != 0 {
+		if f&point(i) != 0 {
 			s = append(s, strconv.Itoa(i))
 		}
 	}
@@ -60,7 +60,7 @@ func (f fixed) String() string {
 
 // judgeExpansion says what is wrong with ours. Where nothing was fixed it must be what Debezium's is; where the order of members is all
 // that was, the same but for that; and where Debezium's task had to die, it must have died, or the comment about it is wrong.
-func judgeExpansion(q expandQuestion, java []answer) (wrong string, f fixed) {
+func judgeExpansion(q expandQuestion, java []answer) (wrong string, f difference) {
 	us, f := ourExpansion(q.options(), q.text)
 	report := func(i int, why string) {
 		wrong += fmt.Sprintf("\n%s: %s, %s\n  Debezium: %.2000s\n  we:       %.2000s", expandAnswers[i], why, f, java[i], us[i])
@@ -71,9 +71,9 @@ func judgeExpansion(q expandQuestion, java []answer) (wrong string, f fixed) {
 		switch {
 		case f == 0 && java[i] != us[i]:
 			report(i, "differs")
-		case f == fix(4) && i < 2 && (!ok || canonical(theirs) != canonical(ours)):
+		case f == point(4) && i < 2 && (!ok || canonical(theirs) != canonical(ours)):
 			report(i, "differs by more than order")
-		case bits.OnesCount16(uint16(f)) == 1 && f&(fix(1)|fix(2)|fix(6)) != 0 && i < 2 && !java[i].failed() && java[i] != us[i]:
+		case bits.OnesCount16(uint16(f)) == 1 && f&(point(1)|point(2)|point(6)) != 0 && i < 2 && !java[i].failed() && java[i] != us[i]:
 			report(i, "Debezium did not fail")
 		case us[i].failed():
 			report(i, "we fail")
@@ -84,7 +84,7 @@ func judgeExpansion(q expandQuestion, java []answer) (wrong string, f fixed) {
 	// The text of a value goes through no schema.
 	o := q.options()
 	o.Text = true
-	if us, _ = ourExpansion(o, q.text); f&(fix(4)|fix(5)|fix(7)|fix(8)) == 0 && us[2] != java[2] {
+	if us, _ = ourExpansion(o, q.text); f&(point(4)|point(5)|point(7)|point(8)) == 0 && us[2] != java[2] {
 		report(2, "differs where only text is wanted")
 	}
 	return wrong, f

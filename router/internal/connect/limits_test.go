@@ -90,7 +90,7 @@ func TestExpansionIsBounded(t *testing.T) {
 	names.WriteString(`{}]}`)
 	path := strings.Repeat(`{"`+strings.Repeat("x", 1000)+`":`, 999) + "1" + strings.Repeat("}", 999)
 	for _, text := range []string{b.String(), deep, `[[[{"x":1}],` + strings.TrimSuffix(strings.TrimPrefix(deep, `{"a":`), "}") + `]]`, names.String(), path} {
-		if _, _, f, err := NewExpander(ExpandOptions{Payload: "payload"}).expand(text); err == nil || f&fix(8) == 0 {
+		if _, _, f, err := NewExpander(ExpandOptions{Payload: "payload"}).expand(text); err == nil || f&point(8) == 0 {
 			t.Errorf("%.40s… is expanded, %s, %v", text, f, err)
 		}
 	}

@@ -7,24 +7,30 @@ import (
 	"unicode/utf8"
 )
 
-// A NameAdjustment changes the names of fields into names that Avro allows (Debezium's
-// field.name.adjustment.mode).
+// A NameAdjustment changes the names of fields and schemas into names that Avro allows (Debezium's
+// field.name.adjustment.mode and schema.name.adjustment.mode).
 type NameAdjustment uint8
 
 const (
 	KeepNames        NameAdjustment = iota // none
-	AvroNames                              // avro: an underscore for what is not allowed
-	AvroUnicodeNames                       // avro_unicode: _u and its code for what is not allowed, underscores among it
+	AvroNames                              // avro: _ replaces a character that is not allowed
+	AvroUnicodeNames                       // avro_unicode: _u and its code replace it; _ is not allowed
 )
 
-// Adjust returns the adjusted name.
-func (a NameAdjustment) Adjust(name string) string {
+// Adjust returns the adjusted name of a field.
+func (a NameAdjustment) Adjust(name string) string { return a.adjust(name, false) }
+
+// AdjustSchema returns the adjusted name of a schema, which may contain dots.
+func (a NameAdjustment) AdjustSchema(name string) string { return a.adjust(name, true) }
+
+// adjust counts a character above U+FFFF as two, as Java does.
+func (a NameAdjustment) adjust(name string, dots bool) string {
 	if a == KeepNames || name == "" {
 		return name
 	}
 	fits := true
 	for i := range len(name) {
-		if !a.allows(rune(name[i]), i == 0) {
+		if !a.allows(rune(name[i]), i == 0, dots) {
 			fits = false
 			break
 		}
@@ -47,7 +53,7 @@ func (a NameAdjustment) Adjust(name string) string {
 		for k, u := range units[:count] {
 			first := i == 0 && k == 0
 			switch {
-			case a.allows(u, first):
+			case a.allows(u, first, dots):
 				out = append(out, byte(u))
 			case a == AvroNames:
 				out = append(out, '_')
@@ -68,6 +74,7 @@ func (a NameAdjustment) Adjust(name string) string {
 }
 
 // allows reports whether the adjustment keeps a unit of UTF-16.
-func (a NameAdjustment) allows(u rune, first bool) bool {
-	return u >= 'a' && u <= 'z' || u >= 'A' && u <= 'Z' || u >= '0' && u <= '9' && !first || u == '_' && a == AvroNames
+func (a NameAdjustment) allows(u rune, first, dots bool) bool {
+	return u >= 'a' && u <= 'z' || u >= 'A' && u <= 'Z' || u == '_' && a == AvroNames ||
+		!first && (u >= '0' && u <= '9' || u == '.' && dots)
 }

@@ -34,7 +34,8 @@ type Schema struct {
 	Doc      string
 	Params   []Param // in the order in which Connect writes them
 
-	// Default is the value of a field without one. It means something only where HasDefault is set; it may be nil then.
+	// Default is the value of a field that has none. It counts only if HasDefault is set, and may
+	// be nil.
 	HasDefault bool
 	Default    any
 
@@ -42,9 +43,20 @@ type Schema struct {
 	Elem   *Schema // of an Array, and the values of a Map
 	Key    *Schema // of a Map
 
-	// passing is set in a schema that was made for one value: a converter need not keep what it makes of it.
+	// passing means that the schema was made for one value, so a converter need not remember it.
 	passing bool
 }
+
+// Over returns s. If inner was made for one value only, it marks s in the same way, because s
+// contains inner.
+func (s *Schema) Over(inner *Schema) *Schema {
+	s.passing = s.passing || inner != nil && inner.passing
+	return s
+}
+
+// Passing reports whether s was made for one value only. Nothing that is derived from s is worth
+// remembering.
+func (s *Schema) Passing() bool { return s.passing }
 
 // A Param is one parameter of a Schema.
 type Param struct{ Key, Value string }
@@ -67,8 +79,9 @@ type Field struct {
 //	Map             []Entry, in the order in which they are written
 //	Struct          []any, one for each of Fields
 //
-// nil is NULL, of any type. The logical types org.apache.kafka.connect.data.Date, Time and Timestamp (what time.precision.mode=connect
-// gives) are the int32 or int64 that Connect stores: days, milliseconds of the day, milliseconds since 1970.
+// nil is NULL for every type. The logical types Date, Time and Timestamp (time.precision.mode:
+// connect) are the integers that Connect stores: days since 1970, milliseconds of the day, and
+// milliseconds since 1970.
 
 // An Entry is one entry of a Map.
 type Entry struct{ Key, Value any }
@@ -83,9 +96,9 @@ const (
 
 // A Converter writes values as bytes. It must be used by one goroutine at a time.
 type Converter interface {
-	// Append appends the bytes of v to dst. null says that Kafka gets a null instead of bytes (dst is returned as it was). The error
-	// says why Connect could not convert the value either. topic is the record's; no converter here needs a registry, but Connect's
-	// messages name it.
+	// Append appends the bytes of v to dst. If null is true, Kafka gets a null, and out is dst. An
+	// error says why Connect cannot convert the value either. topic is the topic of the record,
+	// which Connect's messages name.
 	Append(dst []byte, topic string, s *Schema, v any) (out []byte, null bool, err error)
 }
 

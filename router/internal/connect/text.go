@@ -2,54 +2,94 @@ package connect
 
 import (
 	"encoding/base64"
+	"fmt"
 	"strconv"
 	"unicode/utf8"
 )
 
-// NewString returns Kafka Connect's StringConverter: Java's toString of every value, and null of null. It differs from Java, where
-// Java's text is no use, in this only:
-//
-//   - Of a byte[] (bit(n), and the number in a VariableScaleDecimal) Java prints an address, "[B@6d06d69c", another one each
-//     time. Here it is base64.
-//   - java.util.Date prints in the time zone of the worker. Here it is UTC.
-func NewString() TextConverter { return stringConverter{} }
+// NewString returns Kafka Connect's StringConverter. It writes Java's toString of a value, and null
+// for null. It differs from Java in two cases:
+//   - For a byte[] (bit(n), and the number in a VariableScaleDecimal), Java prints an address that
+//     changes each time, such as "[B@6d06d69c". This converter prints base64.
+//   - Java prints a java.util.Date in the time zone of the worker. This converter prints UTC.
+func NewString() TextConverter { return stringConverter{append: appendJavaString} }
 
-type stringConverter struct{}
+// NewSimpleHeader returns Kafka Connect's SimpleHeaderConverter, the default for headers. It writes
+// the text of Values.convertToString, and null for null. Dates and times are in UTC; in Connect
+// they are in the time zone of the worker.
+func NewSimpleHeader() TextConverter { return stringConverter{append: appendSimple} }
 
-func (stringConverter) Append(dst []byte, _ string, s *Schema, v any) (out []byte, null bool, err error) {
+// A stringConverter writes values as text. append never gets a nil value.
+type stringConverter struct {
+	append func(dst []byte, s *Schema, v any) ([]byte, error)
+}
+
+func (c stringConverter) Append(dst []byte, _ string, s *Schema, v any) (out []byte, null bool, err error) {
 	if v == nil {
 		return dst, true, nil
 	}
-	start := len(dst)
-	out, err = appendJavaString(dst, s, nil, v)
-	if err != nil {
+	if out, err = c.append(dst, s, v); err != nil {
 		return dst, false, err
 	}
-	return questionMarks(out, start), false, nil
+	return questionMarks(out, len(dst)), false, nil
 }
 
 func (stringConverter) AppendText(dst []byte, _ string, _ *Schema, text []byte) (out []byte, null bool, err error) {
 	return append(dst, text...), false, nil
 }
 
-// appendJavaString appends v.toString(). parent is the schema of the struct around v, or nil.
-func appendJavaString(dst []byte, s, parent *Schema, v any) ([]byte, error) {
+// appendJavaString appends v.toString().
+func appendJavaString(dst []byte, s *Schema, v any) ([]byte, error) {
+	return java.append(dst, s, v, nil, false)
+}
+
+// appendSimple appends the text of Values.convertToString.
+func appendSimple(dst []byte, s *Schema, v any) ([]byte, error) {
+	return simple.append(dst, s, v, nil, false)
+}
+
+// A style is a way to write values as text: as Java's toString, or as Connect's Values.append.
+type style struct {
+	comma, colon string // between the elements of a list or map; between a key and its value
+	date         func(dst []byte, millis int64) []byte
+	isSimple     bool // Values.append: it quotes the texts and bytes within another value
+}
+
+var (
+	java   = &style{comma: ", ", colon: "=", date: appendJavaDate}
+	simple = &style{comma: ",", colon: ":", date: appendHeaderDate, isSimple: true}
+)
+
+// append appends the text of v. embedded means that v is a part of another value. parent is the
+// schema of the struct around v, or nil.
+func (st *style) append(dst []byte, s *Schema, v any, parent *Schema, embedded bool) (_ []byte, err error) {
 	if v == nil {
 		return append(dst, "null"...), nil
 	}
-	s, err := schemaOf(s, v)
-	if err != nil {
+	if s, err = schemaOf(s, v); err != nil {
 		return dst, err
 	}
 	switch v := v.(type) {
 	case string:
-		if s.Type == String {
+		switch {
+		case s.Type != String:
+		case st.isSimple && embedded:
+			return appendQuoted(dst, v), nil
+		default:
 			return append(dst, v...), nil
 		}
+	case []byte:
+		switch {
+		case st.isSimple && embedded:
+			return appendJSONBytes(dst, v), nil
+		case st.isSimple || isByteArray(s, parent):
+			return base64.StdEncoding.AppendEncode(dst, v), nil
+		}
+		return fmt.Appendf(dst, "java.nio.HeapByteBuffer[pos=0 lim=%d cap=%[1]d]", len(v)), nil
 	case int64:
 		switch s.Name {
 		case DateName, TimeName, TimestampName:
-			return appendJavaDate(dst, javaMillis(s, v)), nil
+			return st.date(dst, javaMillis(s, v)), nil
 		}
 		return strconv.AppendInt(dst, v, 10), nil
 	case float64:
@@ -60,82 +100,93 @@ func appendJavaString(dst []byte, s, parent *Schema, v any) ([]byte, error) {
 		return strconv.AppendBool(dst, v), nil
 	case *Unscaled:
 		return v.Append(dst), nil
-	case []byte:
-		if isByteArray(s, parent) {
-			return base64.StdEncoding.AppendEncode(dst, v), nil
-		}
-		dst = append(dst, "java.nio.HeapByteBuffer[pos=0 lim="...)
-		dst = strconv.AppendInt(dst, int64(len(v)), 10)
-		dst = append(dst, " cap="...)
-		dst = strconv.AppendInt(dst, int64(len(v)), 10)
-		return append(dst, ']'), nil
 	case []any:
-		if s.Type == Array {
-			return appendJavaList(dst, s, v)
-		}
-		if s.Type == Struct {
-			return appendJavaStruct(dst, s, v)
+		switch {
+		case s.Type == Array:
+			return st.appendList(dst, s, v)
+		case s.Type == Struct && len(v) == len(s.Fields):
+			return st.appendStruct(dst, s, v)
 		}
 	case []Entry:
 		if s.Type == Map {
-			return appendJavaMap(dst, s, v)
+			return st.appendMap(dst, s, v)
 		}
 	}
 	return dst, errShape(s, v)
 }
 
-func appendJavaList(dst []byte, s *Schema, list []any) (_ []byte, err error) {
+func (st *style) appendList(dst []byte, s *Schema, list []any) (_ []byte, err error) {
 	dst = append(dst, '[')
 	for i, elem := range list {
 		if i > 0 {
-			dst = append(dst, ", "...)
+			dst = append(dst, st.comma...)
 		}
-		if dst, err = appendJavaString(dst, s.Elem, nil, elem); err != nil {
+		if dst, err = st.append(dst, s.Elem, elem, nil, true); err != nil {
 			return dst, err
 		}
 	}
 	return append(dst, ']'), nil
 }
 
-func appendJavaMap(dst []byte, s *Schema, entries []Entry) (_ []byte, err error) {
+func (st *style) appendMap(dst []byte, s *Schema, entries []Entry) (_ []byte, err error) {
 	dst = append(dst, '{')
 	for i, e := range entries {
 		if i > 0 {
-			dst = append(dst, ", "...)
+			dst = append(dst, st.comma...)
 		}
-		if dst, err = appendJavaString(dst, s.Key, nil, e.Key); err != nil {
+		if dst, err = st.append(dst, s.Key, e.Key, nil, true); err != nil {
 			return dst, err
 		}
-		dst = append(dst, '=')
-		if dst, err = appendJavaString(dst, s.Elem, nil, e.Value); err != nil {
+		dst = append(dst, st.colon...)
+		if dst, err = st.append(dst, s.Elem, e.Value, nil, true); err != nil {
 			return dst, err
 		}
 	}
 	return append(dst, '}'), nil
 }
 
-// appendJavaStruct appends a struct as Connect's Struct.toString does: without fields that are
-// null, even if they have a default.
-func appendJavaStruct(dst []byte, s *Schema, values []any) (_ []byte, err error) {
-	if len(values) != len(s.Fields) {
-		return dst, errShape(s, values)
+// appendStruct appends a struct. Values.append writes the default of a field that is null. Connect's
+// Struct.toString leaves the field out, even if it has a default.
+func (st *style) appendStruct(dst []byte, s *Schema, values []any) (_ []byte, err error) {
+	if !st.isSimple {
+		dst = append(dst, "Struct"...)
 	}
-	dst = append(dst, "Struct{"...)
+	dst = append(dst, '{')
 	first := true
 	for i, f := range s.Fields {
-		if values[i] == nil {
+		v := values[i]
+		if v == nil && !st.isSimple {
 			continue
 		}
 		if !first {
 			dst = append(dst, ',')
 		}
 		first = false
-		dst = append(append(dst, f.Name...), '=')
-		if dst, err = appendJavaString(dst, f.Schema, s, values[i]); err != nil {
+		if st.isSimple {
+			dst = appendQuoted(dst, f.Name)
+		} else {
+			dst = append(dst, f.Name...)
+		}
+		if v == nil && f.Schema != nil && f.Schema.HasDefault {
+			v = f.Schema.Default
+		}
+		if dst, err = st.append(append(dst, st.colon...), f.Schema, v, s, true); err != nil {
 			return dst, err
 		}
 	}
 	return append(dst, '}'), nil
+}
+
+// appendQuoted quotes s as Values.escape does. Only the quote and the backslash have escapes.
+func appendQuoted(dst []byte, s string) []byte {
+	dst = append(dst, '"')
+	for i := range len(s) {
+		if s[i] == '"' || s[i] == '\\' {
+			dst = append(dst, '\\')
+		}
+		dst = append(dst, s[i])
+	}
+	return append(dst, '"')
 }
 
 // questionMarks writes ? for each half of a surrogate pair in b from start on, because UTF-8 cannot
@@ -144,7 +195,7 @@ func questionMarks(b []byte, start int) []byte {
 	to := start
 	for i := start; i < len(b); i++ {
 		if b[i] == 0xED && surrogate(b[i:]) {
-			if to == start { // the first
+			if to == start { // this is the first half
 				to = i
 			}
 			b[to] = '?'

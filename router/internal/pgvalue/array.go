@@ -6,14 +6,14 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// array: Debezium names the types of which it takes arrays with elements that may be NULL. Of other types that it knows it takes
-// arrays too, but their elements must not be NULL, and a few it leaves out.
+// array is the representation of an array, or nil if Debezium leaves the array out. Debezium has a
+// list of element types that may be NULL. Elements of its other types must not be NULL.
 func array(t pgType, m Modes) *representation {
 	e := *t.element
 	switch e.oid {
 	case oidMoney, oidName, oidInterval, oidVarbit, oidXML, oidPoint:
 		return nil
-	case oidBit: // the schema of one bit string, and no value
+	case oidBit: // Debezium has the schema of one bit string, and no value
 		r := bitString(e)
 		r.parse = func([]byte) (any, error) { return nil, errLeftOut }
 		return r
@@ -29,14 +29,10 @@ func array(t pgType, m Modes) *representation {
 	if element.element != nil {
 		parse = element.element
 	}
-	required := len(e.labels) > 0
-	switch e.oid {
-	case oidTSVector:
-		required = true
-	}
+	required := len(e.labels) > 0 || e.oid == oidTSVector
 	nullFails := false
 	switch {
-	case t.oid == oidInt2Vector || t.oid == oidOIDVector: // which Postgres prints without braces: Debezium sees no elements
+	case t.oid == oidInt2Vector || t.oid == oidOIDVector: // printed without braces: Debezium sees no elements
 		required = true
 	case e.oid < firstUserOID || required:
 	case e.name == "isbn", e.name == "vector", e.name == "halfvec":

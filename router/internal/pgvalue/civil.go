@@ -1,6 +1,6 @@
 package pgvalue
 
-import "strconv"
+import "github.com/walpost/walpost/router/internal/connect"
 
 // A moment is a date and a time of day in Java's calendar without a limit (proleptic Gregorian;
 // year 0 is 1 BC).
@@ -106,8 +106,7 @@ func daysOf(year, month, day int64) int64 {
 	if month <= 2 {
 		year--
 	}
-	era := floorDiv(year, 400)
-	ofEra := year - era*400
+	era, ofEra := connect.FloorDiv(year, 400)
 	ofYear := (153*((month+9)%12)+2)/5 + day - 1
 	return era*146_097 + ofEra*365 + ofEra/4 - ofEra/100 + ofYear - 719_468
 }
@@ -121,65 +120,40 @@ func julianDaysOf(year, month, day int64) int64 {
 	if month <= 2 {
 		year--
 	}
-	four := floorDiv(year, 4)
-	return four*1461 + (year-four*4)*365 + (153*((month+9)%12)+2)/5 + day - 1 - 719_470
-}
-
-// civilOf is the inverse of daysOf.
-func civilOf(days int64) (year, month, day int64) {
-	days += 719_468
-	era := floorDiv(days, 146_097)
-	ofEra := days - era*146_097
-	yearOfEra := (ofEra - ofEra/1460 + ofEra/36_524 - ofEra/146_096) / 365
-	ofYear := ofEra - (365*yearOfEra + yearOfEra/4 - yearOfEra/100)
-	shifted := (5*ofYear + 2) / 153
-	day = ofYear - (153*shifted+2)/5 + 1
-	month = (shifted+2)%12 + 1
-	year = yearOfEra + era*400
-	if month <= 2 {
-		year++
-	}
-	return year, month, day
-}
-
-func floorDiv(a, b int64) int64 {
-	q := a / b
-	if a%b < 0 {
-		q--
-	}
-	return q
+	four, ofFour := connect.FloorDiv(year, 4)
+	return four*1461 + ofFour*365 + (153*((month+9)%12)+2)/5 + day - 1 - 719_470
 }
 
 // appendDate appends a date as Java's ISO_LOCAL_DATE does: +10000-01-01, -0043-03-15.
 func appendDate(dst []byte, days int64) []byte {
-	year, month, day := civilOf(days)
+	year, month, day := connect.Civil(days)
 	switch {
 	case year > 9999:
 		dst = append(dst, '+')
 	case year < 0:
 		dst, year = append(dst, '-'), -year
 	}
-	dst = appendPadded(dst, year, 4)
+	dst = connect.AppendPadded(dst, year, 4)
 	dst = append(dst, '-')
-	dst = appendPadded(dst, month, 2)
+	dst = connect.AppendPadded(dst, month, 2)
 	dst = append(dst, '-')
-	return appendPadded(dst, day, 2)
+	return connect.AppendPadded(dst, day, 2)
 }
 
 // appendClock appends hours, minutes, seconds and so many digits of the fraction; with -1, as many
 // as needed.
 func appendClock(dst []byte, micros int64, digits int) []byte {
 	seconds, fraction := micros/1_000_000, micros%1_000_000
-	dst = appendPadded(dst, seconds/3600, 2)
+	dst = connect.AppendPadded(dst, seconds/3600, 2)
 	dst = append(dst, ':')
-	dst = appendPadded(dst, seconds/60%60, 2)
+	dst = connect.AppendPadded(dst, seconds/60%60, 2)
 	dst = append(dst, ':')
-	dst = appendPadded(dst, seconds%60, 2)
+	dst = connect.AppendPadded(dst, seconds%60, 2)
 	if digits == 0 || digits < 0 && fraction == 0 {
 		return dst
 	}
 	dst = append(dst, '.')
-	dst = appendPadded(dst, fraction, 6)
+	dst = connect.AppendPadded(dst, fraction, 6)
 	if digits > 0 {
 		return dst[:len(dst)-6+digits]
 	}
@@ -187,13 +161,4 @@ func appendClock(dst []byte, micros int64, digits int) []byte {
 		dst = dst[:len(dst)-1]
 	}
 	return dst
-}
-
-func appendPadded(dst []byte, n int64, width int) []byte {
-	var b [20]byte
-	digits := strconv.AppendInt(b[:0], n, 10)
-	for i := len(digits); i < width; i++ {
-		dst = append(dst, '0')
-	}
-	return append(dst, digits...)
 }

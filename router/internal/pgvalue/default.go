@@ -7,7 +7,7 @@ import (
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
-// defaultOf is the default that Debezium takes for a column from the text that pg_get_expr prints.
+// defaultOf is the default that Debezium makes from the text that pg_get_expr prints for a column.
 // Debezium does not evaluate the expression. For a literal it takes the first text in quotes, so a
 // literal with a quote in it is cut off there. For the call of a function it has one value per type
 // (now() is 1970). Every other expression, and every other type, gives no default.
@@ -144,7 +144,8 @@ func firstQuoted(s string) (string, bool) {
 // hasLineEnd reports whether s has a character that . does not match in Java.
 func hasLineEnd(s string) bool { return strings.ContainsAny(s, "\n\r\u0085\u2028\u2029") }
 
-// isCall finds the Java regex ^[(]?[A-Za-z0-9_.]+\((?:.+(?:, ?.+)*)?\): a name, a parenthesis, and one that closes on the same line.
+// isCall finds the Java regex ^[(]?[A-Za-z0-9_.]+\((?:.+(?:, ?.+)*)?\): a name, an opening
+// parenthesis, and a closing one on the same line.
 func isCall(s string) bool {
 	s = strings.TrimPrefix(s, "(")
 	n := 0
@@ -246,7 +247,7 @@ func endOfTime(t pgType, m Modes, first bool) (any, bool) {
 	if s := stampOf(t, m); s.name == stampMicros.name {
 		return s.of(at)
 	}
-	return nil, false // it overflows
+	return nil, false // the value overflows
 }
 
 // readAny reads a date, a timestamp or a timestamptz as a moment in UTC.
@@ -284,6 +285,6 @@ func readAny(s string) (moment, bool) {
 		}
 		at.micros -= sign * offset * 1_000_000
 	}
-	shift := floorDiv(at.micros, dayMicros)
-	return moment{at.days + shift, at.micros - shift*dayMicros}, true
+	shift, micros := connect.FloorDiv(at.micros, dayMicros)
+	return moment{at.days + shift, micros}, true
 }

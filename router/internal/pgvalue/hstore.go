@@ -10,22 +10,12 @@ import (
 
 func hstore(m Modes) *representation {
 	if m.HStore == "map" {
-		r := plain(connect.Map, func(raw []byte) (any, error) {
-			entries, err := readHStore(raw)
-			if err != nil {
-				return nil, err
-			}
-			return entries, nil
-		})
+		r := plain(connect.Map, parseWith(readHStore, func(entries []connect.Entry) any { return entries }))
 		r.schema.Key, r.schema.Elem = &connect.Schema{Type: connect.String}, &connect.Schema{Type: connect.String, Optional: true}
 		return r
 	}
-	return named(connect.String, "io.debezium.data.Json", func(raw []byte) (any, error) {
-		entries, err := readHStore(raw)
-		if err != nil {
-			return nil, err
-		}
-		b := append(make([]byte, 0, len(raw)+2), '{')
+	return named(connect.String, "io.debezium.data.Json", parseWith(readHStore, func(entries []connect.Entry) any {
+		b := append(make([]byte, 0, 32*len(entries)+2), '{')
 		for i, e := range entries {
 			if i > 0 {
 				b = append(b, ',')
@@ -37,8 +27,8 @@ func hstore(m Modes) *representation {
 				b = appendJSON(b, e.Value.(string)) //nolint:errcheck // readHStore made it
 			}
 		}
-		return string(append(b, '}')), nil
-	})
+		return string(append(b, '}'))
+	}))
 }
 
 // readHStore reads a text such as `"a"=>"1", "b"=>NULL`. The entries have the order of Java's

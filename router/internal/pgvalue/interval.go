@@ -106,18 +106,15 @@ func (out *span) iso() string {
 }
 
 func interval(m Modes) *representation {
-	value := func(s span) any { return s.micros64() }
-	r := named(connect.Int64, "io.debezium.time.MicroDuration", nil)
-	if m.Interval == "string" {
-		r = named(connect.String, "io.debezium.time.Interval", nil)
-		value = func(s span) any { return s.iso() }
-	}
-	r.parse = func(raw []byte) (any, error) {
+	read := func(raw []byte) (span, error) {
 		s, ok := readSpan(string(raw))
 		if !ok {
-			return nil, noValue(raw, "interval that Debezium can read")
+			return s, noValue(raw, "interval that Debezium can read")
 		}
-		return value(s), nil
+		return s, nil
 	}
-	return r
+	if m.Interval == "string" {
+		return named(connect.String, "io.debezium.time.Interval", parseWith(read, func(s span) any { return s.iso() }))
+	}
+	return named(connect.Int64, "io.debezium.time.MicroDuration", parseWith(read, func(s span) any { return s.micros64() }))
 }

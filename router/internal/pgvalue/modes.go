@@ -1,13 +1,7 @@
 package pgvalue
 
-import (
-	"fmt"
-	"slices"
-	"strings"
-)
-
-// Modes are the options of Debezium that decide how values look. An empty mode is Debezium's
-// default.
+// Modes are the options of Debezium that decide how values look. A mode that is empty or unknown is
+// Debezium's default: the caller validates.
 type Modes struct {
 	Time     string // time.precision.mode
 	Decimal  string // decimal.handling.mode
@@ -25,35 +19,3 @@ var (
 	IntervalModes = []string{"numeric", "string"}
 	HStoreModes   = []string{"json", "map"}
 )
-
-// Validate returns an error for a mode that does not exist.
-func (m Modes) Validate() error {
-	for _, o := range []struct {
-		option, value string
-		valid         []string
-	}{
-		{"time.precision.mode", m.Time, TimeModes},
-		{"decimal.handling.mode", m.Decimal, DecimalModes},
-		{"binary.handling.mode", m.Binary, BinaryModes},
-		{"interval.handling.mode", m.Interval, IntervalModes},
-		{"hstore.handling.mode", m.HStore, HStoreModes},
-	} {
-		if o.value != "" && !slices.Contains(o.valid, o.value) {
-			return fmt.Errorf("%s: must be one of %s (got %q)", o.option, strings.Join(o.valid, ", "), o.value)
-		}
-	}
-	return nil
-}
-
-// withDefaults returns the modes with the defaults for those that are empty.
-func (m Modes) withDefaults() Modes {
-	for _, o := range []struct {
-		value *string
-		valid []string
-	}{{&m.Time, TimeModes}, {&m.Decimal, DecimalModes}, {&m.Binary, BinaryModes}, {&m.Interval, IntervalModes}, {&m.HStore, HStoreModes}} {
-		if *o.value == "" {
-			*o.value = o.valid[0]
-		}
-	}
-	return m
-}

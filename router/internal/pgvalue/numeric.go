@@ -11,7 +11,7 @@ import (
 
 // A decimal is the java.math.BigDecimal of a number that Postgres prints.
 type decimal struct {
-	digits []byte // with a sign where negative, without the point
+	digits []byte // with a minus if the number is negative, without the point
 	scale  int
 }
 
@@ -85,9 +85,14 @@ func (d decimal) plain() string {
 	return sign + whole + "." + digits[len(digits)-d.scale:]
 }
 
+func (d decimal) text() any { return d.plain() }
+
 // double parses the plain text, because strconv loses digits of a number that has an exponent and
 // more than 800 digits.
-func (d decimal) double() (float64, bool) { return double(d.plain(), 64) }
+func (d decimal) double() any {
+	f, _ := double(d.plain(), 64) // a plain text is always a number
+	return f
+}
 
 // numericShape is the precision and scale of a numeric as Debezium gets them from its JDBC driver.
 // The driver reads no negative scale: numeric(5,-2) has the scale 2046. Without a typmod, each
@@ -110,7 +115,7 @@ func numeric(t pgType, m Modes) *representation {
 		}
 		if !free {
 			if d, ok = d.rescale(scale); !ok {
-				return d, errLeftOut // the server holds no such value; a default may be one
+				return d, errLeftOut // only a default can have more digits than the column
 			}
 		}
 		return d, nil
@@ -118,46 +123,22 @@ func numeric(t pgType, m Modes) *representation {
 	var r *representation
 	switch {
 	case m.Decimal == "string":
-		r = plain(connect.String, func(raw []byte) (any, error) {
-			d, err := decode(raw)
-			if err != nil {
-				return nil, err
-			}
-			return d.plain(), nil
-		})
+		r = plain(connect.String, parseWith(decode, decimal.text))
 	case m.Decimal == "double":
-		r = plain(connect.Float64, func(raw []byte) (any, error) {
-			d, err := decode(raw)
-			if err != nil {
-				return nil, err
-			}
-			f, ok := d.double()
-			if !ok {
-				return nil, noValue(raw, "numeric")
-			}
-			return f, nil
-		})
+		r = plain(connect.Float64, parseWith(decode, decimal.double))
 	case free:
-		r = named(connect.Struct, "io.debezium.data.VariableScaleDecimal", func(raw []byte) (any, error) {
-			d, err := decode(raw)
-			if err != nil {
-				return nil, err
-			}
+		r = named(connect.Struct, "io.debezium.data.VariableScaleDecimal", parseWith(decode, func(d decimal) any {
 			for d.scale > 0 && d.digits[len(d.digits)-1] == '0' {
 				d.digits, d.scale = d.digits[:len(d.digits)-1], d.scale-1
 			}
-			return []any{int64(d.scale), connect.TwosComplement(d.unscaled())}, nil
-		})
+			return []any{int64(d.scale), connect.TwosComplement(d.unscaled())}
+		}))
 		r.schema.Doc = "Variable scaled decimal"
 		r.schema.Fields = []connect.Field{{Name: "scale", Schema: &connect.Schema{Type: connect.Int32}}, {Name: "value", Schema: &connect.Schema{Type: connect.Bytes}}}
 	default:
-		r = exact(scale, func(raw []byte) (any, error) {
-			d, err := decode(raw)
-			if err != nil {
-				return nil, err
-			}
-			return &connect.Unscaled{Value: d.unscaled(), Scale: int32(d.scale)}, nil
-		})
+		r = exact(scale, parseWith(decode, func(d decimal) any {
+			return &connect.Unscaled{Value: d.unscaled(), Scale: int32(d.scale)}
+		}))
 		r.schema.Params = append(r.schema.Params, connect.Param{Key: "connect.decimal.precision", Value: strconv.Itoa(precision)})
 	}
 	number := r.parse
@@ -211,34 +192,17 @@ func exact(scale int, parse func([]byte) (any, error)) *representation {
 // money has two digits after the point, the default of Debezium's money.fraction.digits.
 func money(m Modes) *representation {
 	decode := func(raw []byte) (decimal, error) {
-		number, ok := amount(string(raw))
+		d, ok := readDecimal([]byte(amount(string(raw))))
 		if !ok {
-			return decimal{}, noValue(raw, "amount of money as Debezium reads them: a currency sign at the front, commas between thousands, a decimal point")
-		}
-		d, ok := readDecimal([]byte(number))
-		if !ok {
-			return decimal{}, noValue(raw, "amount of money as Debezium reads them: a currency sign at the front, commas between thousands, a decimal point")
+			return decimal{}, noValue(raw, "amount of money that Debezium can read: a currency sign at the front, commas between thousands, a decimal point")
 		}
 		return d, nil
 	}
 	switch m.Decimal {
 	case "string":
-		return plain(connect.String, func(raw []byte) (any, error) {
-			d, err := decode(raw)
-			if err != nil {
-				return nil, err
-			}
-			return d.plain(), nil
-		})
+		return plain(connect.String, parseWith(decode, decimal.text))
 	case "double":
-		return plain(connect.Float64, func(raw []byte) (any, error) {
-			d, err := decode(raw)
-			if err != nil {
-				return nil, err
-			}
-			f, _ := d.double()
-			return f, nil
-		})
+		return plain(connect.Float64, parseWith(decode, decimal.double))
 	}
 	return exact(2, func(raw []byte) (any, error) {
 		d, err := decode(raw)
@@ -275,9 +239,9 @@ func halfUp(d decimal, scale int) (decimal, bool) {
 }
 
 // amount removes the currency and the commas.
-func amount(s string) (string, bool) {
+func amount(s string) string {
 	if s == "" {
-		return "", false
+		return ""
 	}
 	negative := s[0] == '(' || s[0] == '-'
 	if s[0] == '-' {
@@ -285,7 +249,7 @@ func amount(s string) (string, bool) {
 	} else if s[0] == '(' && s[len(s)-1] == ')' && len(s) > 1 {
 		s = s[1 : len(s)-1]
 	}
-	for i, r := range s { // the first character, whatever it is
+	for i, r := range s { // remove the first character unless it belongs to the number
 		if i > 0 {
 			s = s[i:]
 			break
@@ -298,5 +262,5 @@ func amount(s string) (string, bool) {
 	if negative {
 		s = "-" + s
 	}
-	return s, true
+	return s
 }

@@ -1,8 +1,10 @@
-// Package pgvalue says what a Postgres column is in Kafka Connect's data model: its schema, and its values from the text that
-// Postgres prints, exactly as Debezium's Postgres connector 3.6.1 makes them of a stream of pgoutput, its oddities included.
+// Package pgvalue translates a Postgres column into Kafka Connect's data model: its schema, and its
+// values from the text that Postgres prints. The results are those of Debezium's Postgres connector
+// 3.6.1 with pgoutput, including its oddities.
 //
-// The text must come from a connection with the pinned settings (see cdc.Value), and what the catalog says must be in the cdc.Column.
-// testdata/debezium holds what Debezium itself gave, and how to ask it again.
+// The text must come from a connection with the pinned settings (see cdc.Value), and the cdc.Column
+// must have the fields of the catalog. testdata/debezium holds the results of Debezium itself, and
+// says how to record them again.
 package pgvalue
 
 import (
@@ -17,24 +19,24 @@ import (
 // A Type is a column in Kafka Connect's data model. It is immutable, and any number of goroutines
 // may use it.
 type Type struct {
-	// Schema is the column's: optional unless the column is NOT NULL, with the default that Debezium makes of the catalog's. That
-	// default also stands for a NULL wherever a field is read as the EventRouter reads it (Struct.get).
+	// Schema is optional unless the column is NOT NULL. It has the default that Debezium makes from
+	// the catalog's. This default also replaces a NULL if a field is read by Struct.get, as the
+	// EventRouter does.
 	Schema *connect.Schema
-	// Text says that values are strings whose text is the column's as it stands: Parse would only make a string of it.
+	// Text means that the values are strings, equal to the column's text. Parse only makes a string
+	// of the text.
 	Text bool
-	// Parse makes a value, as package connect describes them, of a column's text. It is not called for NULL. The value owns its
-	// bytes. It may be nil, which is to be treated as NULL: Debezium logs a warning and leaves the field out where it cannot
-	// represent a value (numeric NaN with decimal.handling.mode=precise is one). An error stands for what stops Debezium, and for
-	// a text that is none of the type.
+	// Parse makes a value (see package connect) from the column's text. It is not called for NULL.
+	// The value owns its bytes. A nil value must be treated as NULL: Debezium leaves a field out,
+	// with a warning, if it cannot represent the value (such as numeric NaN with
+	// decimal.handling.mode=precise). An error means that Debezium stops, or that the text is not
+	// of this type.
 	Parse func(raw []byte) (any, error)
 }
 
 // Column returns the Type of a column. The error says why the column cannot be used: Debezium
 // leaves it out of its records.
 func Column(c *cdc.Column, m Modes) (*Type, error) {
-	if err := m.Validate(); err != nil {
-		return nil, err
-	}
 	t := pgType{oid: c.TypeOID, name: c.BaseName, mod: c.BaseTypeMod, labels: c.EnumLabels}
 	if c.BaseType != 0 {
 		t.oid = c.BaseType
@@ -45,18 +47,17 @@ func Column(c *cdc.Column, m Modes) (*Type, error) {
 	if c.ElementType != 0 {
 		t.element = &pgType{oid: c.ElementType, name: c.ElementName, mod: t.mod, labels: c.ElementLabels}
 	}
-	m = m.withDefaults()
 	v := representationOf(t, m, !c.NotNull)
 	if v == nil {
 		name := c.TypeName
 		if name == "" {
 			name = fmt.Sprintf("type with OID %d", c.TypeOID)
 		}
-		return nil, fmt.Errorf("column %s is a %s: Debezium leaves columns of this type out of its records, so there is no value to take over (a column of type text works)", c.Name, name)
+		return nil, fmt.Errorf("column %s is a %s: Debezium leaves columns of this type out of its records, so walpost has no value for it (a column of type text works)", c.Name, name)
 	}
 	schema := *v.schema
 	schema.Optional = !c.NotNull
-	if c.HasDefault && c.BaseType == 0 { // Debezium looks for a domain by its name, and finds nothing
+	if c.HasDefault && c.BaseType == 0 { // Debezium does not find the default of a domain
 		schema.Default, schema.HasDefault = defaultOf(t, m, v, c.Default)
 	}
 	out := &Type{Schema: &schema, Text: v.text, Parse: v.parse}
@@ -102,16 +103,17 @@ type pgType struct {
 type representation struct {
 	schema *connect.Schema
 	text   bool
-	// parse returns nil for a value that Debezium makes NULL, errLeftOut for one that fails it.
+	// parse returns nil if Debezium makes NULL of a value, and errLeftOut if Debezium fails on it.
 	parse func(raw []byte) (any, error)
-	// element, where set, is parse for the elements of an array, which reach Debezium as what its JDBC driver makes of them.
+	// element is parse for the elements of an array, which Debezium gets from its JDBC driver. If it
+	// is nil, parse is used.
 	element func(raw []byte) (any, error)
-	// nested is what becomes of an array within an array. nil makes it NULL.
+	// nested is the error for an array within an array. If it is nil, the inner array becomes NULL.
 	nested error
 }
 
 // errIdentity is the error for an array within an array, if the inner type is text for Debezium.
-var errIdentity = errors.New("an array within an array: Debezium writes the address of a Java object for it ([Ljava.lang.String;@3347eeff), which is another one each time")
+var errIdentity = errors.New("an array within an array: Debezium writes the address of a Java object for it ([Ljava.lang.String;@3347eeff), which changes each time")
 
 func str(raw []byte) (any, error) { return string(raw), nil }
 
@@ -132,12 +134,23 @@ func named(t connect.Type, name string, parse func([]byte) (any, error)) *repres
 	return &representation{schema: &connect.Schema{Type: t, Name: name, Version: 1}, parse: parse}
 }
 
+// parseWith returns a parse that makes a value from the result of read.
+func parseWith[T any](read func(raw []byte) (T, error), value func(T) any) func(raw []byte) (any, error) {
+	return func(raw []byte) (any, error) {
+		v, err := read(raw)
+		if err != nil {
+			return nil, err
+		}
+		return value(v), nil
+	}
+}
+
 // representationOf returns nil if Debezium has no schema for the type.
 func representationOf(t pgType, m Modes, optional bool) *representation {
 	if t.element != nil {
 		return array(t, m)
 	}
-	if t.isArrayName() { // of which the catalog said nothing
+	if strings.HasSuffix(t.name, "[]") { // format_type's name for an array: the catalog was not read
 		return nil
 	}
 	if len(t.labels) > 0 {
@@ -200,7 +213,7 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 	if t.oid < firstUserOID {
 		return nil
 	}
-	switch t.name { // whatever its schema is: Debezium looks at no more than the name
+	switch t.name { // in any schema: Debezium looks only at the name
 	case "citext":
 		r := text("")
 		r.nested = nil
@@ -224,10 +237,6 @@ func representationOf(t pgType, m Modes, optional bool) *representation {
 	}
 	return nil
 }
-
-// isArrayName reports whether a type name is that of an array. Postgres prints such a name with
-// brackets and stores it with an underscore.
-func (t *pgType) isArrayName() bool { return strings.HasSuffix(t.name, "[]") }
 
 // bareName removes the schema and the quotes from a name that format_type prints.
 func bareName(s string) string {

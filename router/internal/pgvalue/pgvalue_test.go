@@ -20,28 +20,6 @@ func mustColumn(t testing.TB, c cdc.Column, m Modes) *Type {
 	return typ
 }
 
-func TestModesHaveDebeziumsNames(t *testing.T) {
-	for _, m := range append(runs, Modes{}) {
-		if err := m.Validate(); err != nil {
-			t.Error(err)
-		}
-	}
-	for want, m := range map[string]Modes{
-		`time.precision.mode: must be one of adaptive, adaptive_time_microseconds, connect, isostring, microseconds, nanoseconds (got "micros")`: {Time: "micros"},
-		`decimal.handling.mode: must be one of precise, string, double (got "Precise")`:                                                          {Decimal: "Precise"},
-		`binary.handling.mode: must be one of bytes, base64, base64-url-safe, hex (got "raw")`:                                                   {Binary: "raw"},
-		`interval.handling.mode: must be one of numeric, string (got "iso")`:                                                                     {Interval: "iso"},
-		`hstore.handling.mode: must be one of json, map (got " json")`:                                                                           {HStore: " json"},
-	} {
-		if err := m.Validate(); err == nil || err.Error() != want {
-			t.Errorf("%+v: %v, must be %s", m, err, want)
-		}
-		if _, err := Column(&cdc.Column{Name: "v", TypeOID: oidText}, m); err == nil || err.Error() != want {
-			t.Errorf("a column with %+v: %v", m, err)
-		}
-	}
-}
-
 func TestUnsetModesAreDebeziumsDefaults(t *testing.T) {
 	first := Modes{TimeModes[0], DecimalModes[0], BinaryModes[0], IntervalModes[0], HStoreModes[0]}
 	for _, c := range readGolden(t) {
@@ -175,7 +153,7 @@ func TestDaysAreTheCalendars(t *testing.T) {
 				if got := daysOf(year, month, day); got != days {
 					t.Fatalf("%d-%d-%d is day %d, must be %d", year, month, day, got, days)
 				}
-				if y, m, d := civilOf(days); y != year || m != month || d != day {
+				if y, m, d := connect.Civil(days); y != year || m != month || d != day {
 					t.Fatalf("day %d is %d-%d-%d, must be %d-%d-%d", days, y, m, d, year, month, day)
 				}
 				days++

@@ -125,28 +125,13 @@ func bytea(m Modes) *representation {
 		}
 		return b, nil
 	}
-	var encode func([]byte) string
 	switch m.Binary {
 	case "base64":
-		encode = base64.StdEncoding.EncodeToString
+		return plain(connect.String, parseWith(decode, func(b []byte) any { return base64.StdEncoding.EncodeToString(b) }))
 	case "base64-url-safe":
-		encode = base64.URLEncoding.EncodeToString
+		return plain(connect.String, parseWith(decode, func(b []byte) any { return base64.URLEncoding.EncodeToString(b) }))
 	case "hex":
-		encode = hex.EncodeToString
-	default:
-		return plain(connect.Bytes, func(raw []byte) (any, error) {
-			b, err := decode(raw)
-			if err != nil {
-				return nil, err
-			}
-			return b, nil
-		})
+		return plain(connect.String, parseWith(decode, func(b []byte) any { return hex.EncodeToString(b) }))
 	}
-	return plain(connect.String, func(raw []byte) (any, error) {
-		b, err := decode(raw)
-		if err != nil {
-			return nil, err
-		}
-		return encode(b), nil
-	})
+	return plain(connect.Bytes, parseWith(decode, func(b []byte) any { return b }))
 }

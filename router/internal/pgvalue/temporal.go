@@ -17,8 +17,7 @@ func precision(t pgType) int {
 
 func isInfinity(raw []byte) bool { return string(raw) == "infinity" || string(raw) == "-infinity" }
 
-// date is the number of days since 1970. An infinity is what is left of Debezium's date for it in
-// 32 bits.
+// date is the number of days since 1970. For an infinity, it is the low 32 bits of Debezium's days.
 func date(m Modes) *representation {
 	read := func(raw []byte) (days int64, err error) {
 		switch string(raw) {
@@ -34,7 +33,8 @@ func date(m Modes) *representation {
 		}
 		return daysOf(year, month, day), nil
 	}
-	// In an array it is a java.sql.Date first: no era, and the days that Pope Gregory left out come ten days later.
+	// An element of an array is a java.sql.Date first. It has no era, and the ten days that the
+	// Gregorian calendar left out become later days.
 	element := func(raw []byte) (days int64, err error) {
 		switch string(raw) {
 		case "infinity":
@@ -49,10 +49,11 @@ func date(m Modes) *representation {
 		return oldCalendarDays(year, month, day)
 	}
 	if m.Time == "isostring" {
-		print := func(days int64) string {
+		print := func(days int64) any {
 			var b [20]byte
 			return string(append(appendDate(b[:0], days), 'Z'))
 		}
+		parse := parseWith(read, print)
 		r := named(connect.String, "io.debezium.time.IsoDate", func(raw []byte) (any, error) {
 			switch string(raw) {
 			case "infinity":
@@ -60,39 +61,17 @@ func date(m Modes) *representation {
 			case "-infinity":
 				return "-5877611-06-22Z", nil
 			}
-			days, err := read(raw)
-			if err != nil {
-				return nil, err
-			}
-			return print(days), nil
+			return parse(raw)
 		})
-		r.element = func(raw []byte) (any, error) {
-			days, err := element(raw)
-			if err != nil {
-				return nil, err
-			}
-			return print(days), nil
-		}
+		r.element = parseWith(element, print)
 		return r
 	}
 	name := "io.debezium.time.Date"
 	if m.Time == "connect" {
 		name = connect.DateName
 	}
-	r := named(connect.Int32, name, func(raw []byte) (any, error) {
-		days, err := read(raw)
-		if err != nil {
-			return nil, err
-		}
-		return days, nil
-	})
-	r.element = func(raw []byte) (any, error) {
-		days, err := element(raw)
-		if err != nil {
-			return nil, err
-		}
-		return int64(int32(days)), nil
-	}
+	r := named(connect.Int32, name, parseWith(read, func(days int64) any { return days }))
+	r.element = parseWith(element, func(days int64) any { return int64(int32(days)) })
 	return r
 }
 
@@ -113,7 +92,7 @@ func timeOfDay(t pgType, m Modes) *representation {
 	name, typ, unit := "io.debezium.time.MicroTime", connect.Int64, int64(1)
 	iso := false
 	switch m.Time {
-	case "adaptive":
+	case "", "adaptive":
 		if precision(t) <= 3 {
 			name, typ, unit = "io.debezium.time.Time", connect.Int32, 1000
 		}
@@ -141,29 +120,19 @@ func timeOfDay(t pgType, m Modes) *representation {
 		}
 		return micros, nil
 	}
-	r := named(typ, name, func(raw []byte) (any, error) {
-		micros, err := read(raw)
-		if err != nil {
-			return nil, err
-		}
-		return value(micros), nil
-	})
-	r.element = func(raw []byte) (any, error) { // a java.sql.Time: milliseconds, and 24:00:00 is the next day's midnight
-		micros, err := read(raw)
-		if err != nil {
-			return nil, err
-		}
-		return value(micros % dayMicros / 1000 * 1000), nil
-	}
+	r := named(typ, name, parseWith(read, value))
+	// An element is a java.sql.Time first: milliseconds, and 24:00:00 is midnight.
+	r.element = parseWith(read, func(micros int64) any { return value(micros % dayMicros / 1000 * 1000) })
 	return r
 }
 
-// timetz is the time in UTC.
+// timetz is the time in UTC. An element of an array is a java.sql.Time first: it has whole seconds,
+// and its time zone may have seconds.
 func timetz() *representation {
-	read := func(raw []byte, seconds bool) (int64, error) {
+	parse := func(raw []byte, seconds bool) (any, error) {
 		micros, rest, ok := readClock(raw)
 		if !ok || len(rest) < 3 || rest[0] != '+' && rest[0] != '-' {
-			return 0, noValue(raw, "time of day with a time zone")
+			return nil, noValue(raw, "time of day with a time zone")
 		}
 		behind := rest[0] == '-'
 		var offset int64
@@ -171,21 +140,21 @@ func timetz() *representation {
 		for n, unit := 0, int64(3600); ; n, unit = n+1, unit/60 {
 			var part int64
 			if part, rest, ok = readInt(rest, 2, 2); !ok || part > 59 || n > 2 {
-				return 0, noValue(raw, "time of day with a time zone")
+				return nil, noValue(raw, "time of day with a time zone")
 			}
 			if n == 2 && !seconds {
-				return 0, noValue(raw, "time of day that Debezium can read: it stops at a time zone with seconds")
+				return nil, noValue(raw, "time of day that Debezium can read: its time zone has seconds")
 			}
 			if offset += part * unit; len(rest) == 0 {
 				break
 			}
 			if rest[0] != ':' {
-				return 0, noValue(raw, "time of day with a time zone")
+				return nil, noValue(raw, "time of day with a time zone")
 			}
 			rest = rest[1:]
 		}
-		if offset > 18*3600 { // the most that Java takes; Postgres takes less
-			return 0, noValue(raw, "time of day with a time zone")
+		if offset > 18*3600 { // the limit of Java; the limit of Postgres is lower
+			return nil, noValue(raw, "time of day with a time zone")
 		}
 		if behind {
 			offset = -offset
@@ -194,26 +163,14 @@ func timetz() *representation {
 		if micros < 0 {
 			micros += dayMicros
 		}
-		return micros, nil
-	}
-	print := func(micros int64) string {
+		if seconds {
+			micros = micros / 1_000_000 * 1_000_000
+		}
 		var b [20]byte
-		return string(append(appendClock(b[:0], micros, -1), 'Z'))
+		return string(append(appendClock(b[:0], micros, -1), 'Z')), nil
 	}
-	r := named(connect.String, "io.debezium.time.ZonedTime", func(raw []byte) (any, error) {
-		micros, err := read(raw, false)
-		if err != nil {
-			return nil, err
-		}
-		return print(micros), nil
-	})
-	r.element = func(raw []byte) (any, error) { // a java.sql.Time asked for its fields: seconds
-		micros, err := read(raw, true)
-		if err != nil {
-			return nil, err
-		}
-		return print(micros / 1_000_000 * 1_000_000), nil
-	}
+	r := named(connect.String, "io.debezium.time.ZonedTime", func(raw []byte) (any, error) { return parse(raw, false) })
+	r.element = func(raw []byte) (any, error) { return parse(raw, true) }
 	return r
 }
 
@@ -225,7 +182,7 @@ type stamp struct {
 	infinity, minusInfinity any
 }
 
-// For Debezium the infinities are moments: the milliseconds that its JDBC driver has for them.
+// Debezium treats an infinity as a moment: the milliseconds that its JDBC driver has for it.
 var (
 	epochMillis = func(at moment) (any, bool) { return at.days*86_400_000 + at.micros/1000, true }
 	stampMillis = stamp{"io.debezium.time.Timestamp", connect.Int64, epochMillis, int64(9_223_372_036_825_200), int64(-9_223_372_036_832_400)}
@@ -250,23 +207,12 @@ func epochMicros(at moment) (any, bool) {
 
 func epochNanos(at moment) (any, bool) {
 	const dayNanos = dayMicros * 1000
-	high, low := bits.Mul64(uint64(abs(at.days)), dayNanos)
+	high, low := bits.Mul64(uint64(max(at.days, -at.days)), dayNanos)
 	if high != 0 || low > math.MaxInt64 {
 		return nil, false
 	}
-	nanos := at.days * dayNanos
-	if add := at.micros * 1000; nanos > math.MaxInt64-add {
-		return nil, false
-	} else {
-		return nanos + add, true
-	}
-}
-
-func abs(n int64) int64 {
-	if n < 0 {
-		return -n
-	}
-	return n
+	nanos, add := at.days*dayNanos, at.micros*1000
+	return nanos + add, nanos <= math.MaxInt64-add
 }
 
 func isoMoment(at moment) (any, bool) {
@@ -315,7 +261,7 @@ func timestamp(t pgType, m Modes) *representation {
 		}
 	}
 	r := named(s.typ, s.name, read(daysOf))
-	r.element = read(julianDaysOf) // a java.sql.Timestamp first
+	r.element = read(julianDaysOf) // an element is a java.sql.Timestamp first
 	return r
 }
 
@@ -345,7 +291,7 @@ func timestamptz(t pgType) *representation {
 		}
 		return print(normal(moment{daysOf(astronomical(year, bc), month, day), micros})), nil
 	})
-	r.element = func(raw []byte) (any, error) { // a java.sql.Timestamp asked for its fields
+	r.element = func(raw []byte) (any, error) { // an element is a java.sql.Timestamp first
 		switch string(raw) {
 		case "infinity":
 			return "infinity", nil
