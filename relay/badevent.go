@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -131,10 +132,7 @@ func (l *loop) waiting() (all []Waiting, open int) {
 		all = append(all, w)
 	})
 	slices.SortFunc(all, func(a, b Waiting) int {
-		if a.Events != b.Events {
-			return b.Events - a.Events
-		}
-		return strings.Compare(a.Topic, b.Topic)
+		return cmp.Or(b.Events-a.Events, strings.Compare(a.Topic, b.Topic))
 	})
 	return all, open
 }

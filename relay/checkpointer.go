@@ -212,6 +212,3 @@ func (c *checkpointer) write(key string, value []byte, ended func(error)) {
 		}
 	})
 }
-
-// hurry makes a write due at once.
-func (c *checkpointer) hurry() { c.last = time.Time{} }

@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -204,9 +203,6 @@ func (c *copying) start(ctx context.Context) chan copied {
 	tables, sess, spec, out := c.cfg.Copying.Tables, c.sess, c.spec, make(chan copied)
 	c.wg.Go(func() {
 		err := read(ctx, tables, sess, spec, out)
-		if errors.Is(err, context.Canceled) && ctx.Err() != nil {
-			return
-		}
 		select {
 		case out <- copied{err: err}:
 		case <-ctx.Done():

@@ -18,22 +18,14 @@ type Histogram struct {
 	Max    float64 // seconds, of the longest duration
 }
 
-// latencyBounds are LatencyBounds as durations, which are cheaper to compare.
-var latencyBounds = func() (b [len(LatencyBounds)]time.Duration) {
-	for i, s := range LatencyBounds {
-		b[i] = time.Duration(s * float64(time.Second))
-	}
-	return b
-}()
-
 func (h *Histogram) add(d time.Duration) {
-	i := 0
-	for i < len(latencyBounds) && d > latencyBounds[i] {
+	s, i := d.Seconds(), 0
+	for i < len(LatencyBounds) && s > LatencyBounds[i] {
 		i++
 	}
 	h.Counts[i]++
-	h.Sum += d.Seconds()
-	h.Max = max(h.Max, d.Seconds())
+	h.Sum += s
+	h.Max = max(h.Max, s)
 }
 
 // Count is the number of durations.

@@ -284,7 +284,7 @@ func (l *loop) lose(err error) error {
 	l.ended("lost", err)
 	// The next session may be on another server, after a failover, and starts where the record is.
 	// So all that is acknowledged goes into the record before.
-	l.checkpointer.hurry()
+	l.checkpointer.last = time.Time{}
 	l.checkpointer.due(l.now, l.phase, false)
 	l.lost.fault(time.Now(), l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("source lost")
 	if !l.ending() {

@@ -3,6 +3,8 @@ package relay
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -52,66 +54,63 @@ func (r *Relay) open(ctx context.Context) attempt {
 }
 
 func (r *Relay) openOnce(ctx context.Context) (a attempt) {
-	defer func() {
-		if a.err != nil && a.sess != nil {
-			closeSession(ctx, a.sess)
-			a.sess = nil
-		}
-	}()
+	if a.err = r.try(ctx, &a); a.err != nil && a.sess != nil {
+		closeSession(ctx, a.sess)
+		a.sess = nil
+	}
+	return a
+}
+
+// try fills a. If it returns an error, a may have a session that is of no use.
+func (r *Relay) try(ctx context.Context, a *attempt) error {
 	r.loss = ""
 	stored, err := r.newest(ctx)
 	if err = r.judgeLoss(ctx, err); err != nil {
-		return attempt{err: err}
+		return err
 	}
-	rec := stored.rec
-	if rec, err = r.plan(ctx, rec); err != nil {
-		return attempt{err: err}
+	rec, err := r.plan(ctx, stored.rec)
+	if err != nil {
+		return err
 	}
 	var base *checkpoint.Record
 	if a.sess, base, err = r.openFor(ctx, rec); err != nil {
-		return attempt{err: fmt.Errorf("open the source: %w", err)}
+		return fmt.Errorf("open the source: %w", err)
 	}
 	a.found = a.sess.Identity()
-	a.start, a.err = checkpoint.Judge(base, a.found)
-	if rec == nil && a.err == nil && !a.found.SlotFound.Created {
+	a.start, err = checkpoint.Judge(base, a.found)
+	if rec == nil && err == nil && !a.found.SlotFound.Created {
 		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
 			Msg("the slot was there before, and there is no checkpoint of it: starting where the slot stands. " +
 				"If this relay ran on it before, its checkpoints are gone, and nobody can tell whether the slot was moved meanwhile")
 	}
-	if errors.Is(a.err, checkpoint.ErrNoSlot) {
-		a.err = fault.Config(fmt.Errorf("slot %s: %w", a.found.Slot, a.err), "make the slot, or let walpost make it: source.create: true")
-		return a
+	if errors.Is(err, checkpoint.ErrNoSlot) {
+		return fault.Config(fmt.Errorf("slot %s: %w", a.found.Slot, err), "make the slot, or let walpost make it: source.create: true")
 	}
-	if a.err != nil {
+	if err != nil {
 		// The record was read before the slot was looked at. A working holder moves the record and
 		// then the slot, which is no gap.
-		now, err := r.newest(ctx)
-		if err != nil {
-			a.err = err
-			return a
+		now, unread := r.newest(ctx)
+		if unread != nil {
+			return unread
 		}
-		held := now.rec
-		if !same(rec, held) {
-			a.err = errMoved
-			return a
+		if !same(rec, now.rec) {
+			return errMoved
 		}
-		if base, a.err = r.accept(ctx, &a, a.err); a.err != nil {
-			return a
+		if base, err = r.accept(ctx, a, err); err != nil {
+			return err
 		}
 		a.start = base.LSN
 	}
 	if base.Copies(checkpoint.OriginRecover) && !r.copies(base) {
-		a.err = unfinishedRecover(base)
-		return a
+		return unfinishedRecover(base)
 	}
-	if a.err = a.sess.Start(ctx, a.start); a.err != nil {
-		a.err = fmt.Errorf("start streaming from %s: %w", a.start, a.err)
-		return a
+	if err = a.sess.Start(ctx, a.start); err != nil {
+		return fmt.Errorf("start streaming from %s: %w", a.start, err)
 	}
 	// From here on the server wants signs of life, even while the store is slow. They confirm
 	// nothing new.
 	a.found = a.sess.Identity()
-	a.err = alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
+	return alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
 		now, err := r.newest(ctx)
 		if err != nil {
 			return err
@@ -153,7 +152,6 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 		a.rec, a.older, a.halts, a.skips = next, older, now.halts, now.skips
 		return nil
 	})
-	return a
 }
 
 // stored is what the store has of this relay.
@@ -308,4 +306,16 @@ func closeSession(ctx context.Context, sess Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = sess.Close(ctx) // the caller has a better error, or needs none
+}
+
+// newRunID makes a UUID of version 7 (RFC 9562). Debezium makes one at each start of its task.
+// walpost makes one with the first checkpoint record only, because a new one would make a second
+// delivery differ from the first.
+func newRunID(now time.Time) string {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:], uint64(now.UnixMilli())<<16)
+	rand.Read(b[6:]) // crypto/rand documents that it never fails
+	b[6] = b[6]&0x0f | 0x70
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
