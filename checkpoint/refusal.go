@@ -20,8 +20,8 @@ const (
 	OtherDatabase  Reason = "other_database"  // the record is of another database of this server
 	OtherSlot      Reason = "other_slot"      // the record is of another slot
 	TimelineBack   Reason = "timeline_back"   // a lower timeline: an old primary, or an old copy
-	TimelineForked Reason = "timeline_forked" // a higher one that left the record's timeline before the record, or was never on it
-	ServerBehind   Reason = "server_behind"   // the server has not reached the record's position: it was restored from a copy
+	TimelineForked Reason = "timeline_forked" // a higher one that does not continue the record's timeline up to the record
+	ServerBehind   Reason = "server_behind"   // the server has not reached the record's position, after a restore
 	SlotMissing    Reason = "slot_missing"
 	SlotLost       Reason = "slot_lost"
 	SlotAhead      Reason = "slot_ahead" // the slot was advanced or made again, or somebody else uses it

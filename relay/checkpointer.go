@@ -25,6 +25,7 @@ type exclusive struct {
 	busy  chan struct{} // holds a token while a goroutine uses the store
 }
 
+// alone runs use while no other goroutine uses the store.
 func (e *exclusive) alone(ctx context.Context, use func() error) error {
 	select {
 	case e.busy <- struct{}{}:
@@ -57,20 +58,20 @@ type checkpointer struct {
 	note   func(error)                                      // puts an error of the store into Status
 
 	epoch   uint64                // of this holder; 0 before the first session
-	durable *checkpoint.Record    // the newest record known to be durable in this epoch; zero before the first session
+	durable *checkpoint.Record    // the newest durable record of this epoch; zero before the first session
 	sent    uint64                // how many of the records sent by this process durable covers
 	looked  *checkpoint.Published // the newest look that found what is published unchanged; nil for none
 	busy    bool                  // a write has not ended yet
-	frozen  bool                  // no record may speak of what is in flight: its history is over, or may be
+	frozen  bool                  // no record may speak of what is in flight, because its history may be over
 
 	draft      checkpoint.Record // the record as it would be written now; see compose
 	draftSends uint64            // how many of the records sent by this process draft covers
 
-	active bool      // something was acknowledged since the newest write of a record began
-	last   time.Time // when that write began
-	retry  time.Time // no write of a record before this time
-	err    error     // of the newest write of a record
-	edge   edge
+	active  bool      // something was acknowledged since the newest write of a record began
+	last    time.Time // when that write began
+	retry   time.Time // no write of a record before this time
+	err     error     // of the newest write of a record
+	failing edge      // writes of records
 
 	older    []string  // keys to remove
 	removeAt time.Time // no removal before this time
@@ -86,8 +87,7 @@ func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
 	c.older = append(c.older, older...)
 }
 
-// due begins the write that is due at now, if there is one. It removes old keys only if tidy is
-// set.
+// due begins the write that is due at now, if there is one. It removes old keys only if tidy.
 func (c *checkpointer) due(now time.Time, p phase, tidy bool) {
 	switch {
 	case c.busy:
@@ -101,8 +101,8 @@ func (c *checkpointer) due(now time.Time, p phase, tidy bool) {
 	}
 }
 
-// compose makes draft the record of all that p has published safely. last says that nothing more is
-// read.
+// compose makes draft the record of all that p has published safely. last says that reading is
+// over.
 func (c *checkpointer) compose(now time.Time, p phase, last bool) {
 	c.draft = *c.durable
 	c.draft.Epoch, c.draft.LSN, c.draft.Published, c.draft.Time = c.epoch, p.safe(), c.looked, now.UTC()
@@ -158,7 +158,7 @@ func (c *checkpointer) save(now time.Time) {
 		default:
 			c.durable, c.sent = &rec, sent
 			c.err, c.retry = nil, time.Time{}
-			c.edge.over(time.Now(), c.log.Info()).Msg("checkpoint written again")
+			c.failing.over(time.Now(), c.log.Info()).Msg("checkpoint written again")
 		}
 	})
 }
@@ -168,9 +168,9 @@ func (c *checkpointer) save(now time.Time) {
 func (c *checkpointer) failed(err error) {
 	now := time.Now()
 	c.err, c.active = err, true
-	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.edge.times, 8)))
+	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.failing.times, 8)))
 	c.note(err)
-	c.edge.fault(now, c.log.Warn()).Err(err).Str("lsn", c.durable.LSN.String()).
+	c.failing.fault(now, c.log.Warn()).Err(err).Str("lsn", c.durable.LSN.String()).
 		Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
 }
 

@@ -56,9 +56,9 @@ func (l *loop) connect(ctx context.Context) error {
 	return l.install(ctx, a)
 }
 
-// attempted takes over the epoch of an attempt, even if the attempt failed or is not used. Its
-// record may be the newest one, so the next record must not have a lower epoch. The next attempt
-// finds that record, and so cannot tell whether another process held the slot before.
+// attempted takes over the epoch of an attempt, even if the attempt failed or is not used. The
+// record of the attempt may be the newest one, so the next record must not have a lower epoch. The
+// next attempt finds that record. So it cannot tell whether another process held the slot before.
 func (l *loop) attempted(a *attempt) {
 	c := &l.checkpointer
 	if a.epoch > c.epoch && l.begun {

@@ -13,18 +13,18 @@ import (
 // OriginHeader is a header of every record that comes from the table and not from the WAL.
 const OriginHeader = "walpost.origin"
 
-// copying is the phase that publishes rows of the table, while the session holds the slot and
-// nobody reads the stream. Its flight counts each row as a transaction that ends at the row's
-// number. So what is safe there is a number of rows.
+// copying is the phase that publishes rows of the table. Meanwhile the session holds the slot, and
+// nobody reads the stream. The flight counts each row as a transaction that ends at the row's
+// number. So the safe position of its tracker is a number of rows.
 //
-// A goroutine reads the rows, because a wait for them must not hold up the signs of life. The
-// server may have to sort them first. All fields belong to the loop.
+// A goroutine reads the rows, because the server may have to sort them first, and the loop must
+// give signs of life. All fields belong to the loop.
 type copying struct {
 	*loop
 	spec checkpoint.Copy // with all that is acknowledged
 
 	taken cdc.Position      // rows and ends of tables
-	ahead []checkpoint.Mark // those of them that are not acknowledged, oldest first; Nth is 0 for the end of a table
+	ahead []checkpoint.Mark // those without acknowledgement, oldest first; Nth is 0 for an end
 	done  bool              // the last row is taken
 }
 
@@ -36,15 +36,15 @@ type copied struct {
 	err  error
 }
 
-// resumeCopy is resume for a session whose record asks for a copy, or did until now. was is the
+// resumeCopy goes on with a session whose record asks for a copy, or did so until now. was is the
 // former copy, nil for none.
 func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 	if err := l.confirm(); err != nil { // the first sign of life on this session
 		return err
 	}
-	// What is in flight is waited for, however long, because sending it again would publish it
-	// twice. What the former copy finished must not be written under the new epoch unless the
-	// record is this process's own. The slot may be another one, whose stream has less.
+	// The wait for what is in flight has no limit, because sending it again would publish it twice.
+	// If the record is not this process's own, the slot may be another one, whose stream has less.
+	// Then what the former copy finished must not be written under the new epoch.
 	l.checkpointer.frozen = was == nil || !a.own
 	for l.inFlight() > 0 && ctx.Err() == nil && l.sess != nil {
 		if err := l.settle(ctx.Done(), l.now.Add(time.Minute)); err != nil {
@@ -93,24 +93,21 @@ func (c *copying) run(ctx context.Context) error {
 		if !c.done && !c.full() && len(c.ahead) <= c.cfg.Window.Events {
 			rows = all
 		}
-		ready := true
+		var r copied
+		ok, idle := false, false
 		select {
-		case r := <-rows:
+		case r, ok = <-rows:
+		default:
+			idle = true
+			r, ok = c.waitOr(rows, ctx.Done(), time.Time{})
+		}
+		if ok {
 			if err := c.take(r); err != nil {
 				return err
 			}
-		default:
-			ready = false
 		}
-		if ready && n%maxBatch != 0 {
+		if !idle && n%maxBatch != 0 {
 			continue
-		}
-		if !ready {
-			if r, ok := c.waitOr(rows, ctx.Done(), time.Time{}); ok {
-				if err := c.take(r); err != nil {
-					return err
-				}
-			}
 		}
 		if err := c.tick(time.Now()); err != nil {
 			return err
@@ -122,7 +119,7 @@ func (c *copying) run(ctx context.Context) error {
 	return nil
 }
 
-// take takes what the reader handed over.
+// take handles what the reader handed over.
 func (c *copying) take(r copied) error {
 	switch {
 	case r.err != nil && fault.Retryable(r.err):
@@ -151,7 +148,7 @@ func (c *copying) take(r copied) error {
 func (c *copying) count(m checkpoint.Mark, ev *cdc.Event) error {
 	c.taken++
 	c.ahead = append(c.ahead, m)
-	c.flight.tracker.Begin(c.now) // so a row is as old as its sending: nobody is late with it
+	c.flight.tracker.Begin(c.now) // a row counts as new when it is sent
 	if ev != nil {
 		c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
 		c.send(c.taken-1, cdc.Ticket{Row: uint32(c.taken), Table: ev.Row.Relation})
@@ -187,7 +184,7 @@ func (c *copying) about() (State, string) {
 	return CopyingRows, fmt.Sprintf("publishing rows of the table (%s): %d so far; the stream comes behind them", c.spec.Origin, c.spec.Rows)
 }
 
-// over goes on to the stream.
+// over goes on to the stream, once a record that asks for no copy is durable.
 func (c *copying) over() error {
 	c.log.Info().Str("origin", c.spec.Origin).Uint64("rows", c.spec.Rows).Msg("the rows of the table are published")
 	c.phase = c.newStreaming()

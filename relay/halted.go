@@ -87,7 +87,7 @@ func (l *loop) halt(ctx context.Context, err error) error {
 	l.finish()
 	var from *halting
 	switch errors.As(err, &from); {
-	case from != l.outside: // it came while the last acknowledgements were taken, or the last checkpoint was written
+	case from != l.outside: // the halt from outside came since err
 		return l.outside
 	case from != nil:
 		from.freed()

@@ -16,7 +16,7 @@ const (
 	busyWait     = 20 * time.Millisecond  // of Next while acknowledgements or a write are awaited
 	idleWait     = 250 * time.Millisecond // of Next otherwise; a stop may go unnoticed for so long
 	maxBatch     = 32                     // events between two looks at the clock
-	fullConfirm  = time.Second            // between Confirms while Next is not called: only they notice a dead session
+	fullConfirm  = time.Second            // between Confirms while Next is not called
 	confirmLimit = 5 * time.Second        // for one Confirm
 	hungNext     = time.Second            // how long Next may go on after a stop was asked for
 	publishEvery = 100 * time.Millisecond
@@ -39,7 +39,7 @@ type loop struct {
 	dead      Session  // lost, and not closed yet
 	arrived   *attempt // has ended, and is not used yet
 	tries     int      // attempts since a session worked
-	contested bool     // since the newest session that began, another process had the slot or a gap was accepted
+	contested bool     // another process had the slot, or a gap was accepted, since the newest session
 	begun     bool     // a session has begun: the phase is a real one, and the monitor runs
 	sighted   *sighting
 
@@ -227,7 +227,7 @@ func (l *loop) collect() error {
 			}
 		case l.flight.ack(a.Ticket):
 			l.st.Events++
-			if a.Ticket.Commit != 0 { // the age of a row of the table does not tell how fast the row was delivered
+			if a.Ticket.Commit != 0 { // the age of a table's row is not a delay
 				l.st.Latency.add(a.Latency)
 			}
 		}

@@ -8,16 +8,16 @@ import (
 )
 
 // A phase is what the relay publishes now: rows of the table (copying), or the stream (streaming).
-// A copy ends with a stream. The loop's goroutine calls all methods.
+// After a copy comes the stream. The loop's goroutine calls all methods.
 type phase interface {
 	// run publishes until the loop has another phase, the session is lost, ctx ends, or something
-	// cannot go on. Only the last of these is an error.
+	// cannot go on. It returns an error only in the last case.
 	run(ctx context.Context) error
 
 	// resume goes on with the session of a, which the loop has taken over. why says why events that
-	// were received before do not fit that session; "" where they do. Where another phase has to
-	// follow, resume makes it the loop's phase. It may wait for what is in flight, and leaves the
-	// phase as it is if ctx ends or the session is lost meanwhile.
+	// were received before do not fit that session, and is "" if they fit. If another phase has to
+	// follow, resume makes it the loop's phase. resume may wait for what is in flight. If ctx ends
+	// or the session is lost meanwhile, resume leaves the phase as it is.
 	resume(ctx context.Context, a *attempt, why string) error
 
 	// advance takes over what is acknowledged.
@@ -26,11 +26,11 @@ type phase interface {
 	// safe is the position in the stream up to which everything is published and acknowledged.
 	safe() cdc.Position
 
-	// describe writes into rec how far the phase has come between safe and the end: rec's Copy,
-	// Next and CommitTime. rec is a copy of the newest durable record. last says that nothing more
+	// describe writes into rec what is published behind safe, which is rec's Copy, Next and
+	// CommitTime. Before, rec is a copy of the newest durable record. last says that nothing more
 	// is read. describe returns how many of the records that this process sent rec covers.
 	describe(rec *checkpoint.Record, last bool) (sent uint64)
 
-	// about is what Status says while the phase runs. reason is "" for a relay that is ready.
+	// about is what Status says while the phase runs. reason is "" if the relay is ready.
 	about() (state State, reason string)
 }

@@ -99,7 +99,7 @@ func (r *recent) list(now time.Time) map[string][]Sent {
 func troubled(before []Trouble, err error, now time.Time) []Trouble {
 	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), At: now, Times: 1}
 	if len(before) > 0 && before[0].Text == t.Text {
-		if t.Times = before[0].Times; now.Sub(before[0].At) > 100*time.Millisecond { // sooner means that two places reported one fault
+		if t.Times = before[0].Times; now.Sub(before[0].At) > 100*time.Millisecond { // not one fault from two places
 			t.Times++
 		}
 		before = before[1:]

@@ -30,7 +30,7 @@ type progress struct {
 	open   cdc.Position
 	events int    // of the open one: events handled, with or without a record
 	rows   int    // of the open one: events that gave a record, including those skipped because of next
-	lastID []byte // event id of the last of rows; a copy, because the record's id would keep its payload in memory
+	lastID []byte // event id of the last of rows, copied out of its payload
 
 	inTx      bool // between Begin and Commit of this session
 	again     bool // the current transaction was received whole before

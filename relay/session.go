@@ -27,7 +27,7 @@ type attempt struct {
 	older []string                    // keys of records that are of no use any more
 	halts map[string]*checkpoint.Halt // events that halted a relay, by token
 	skips map[string]*checkpoint.Halt // those of them that a person wants passed over
-	own   bool                        // this process wrote the record before rec, so nobody else held the slot meanwhile
+	own   bool                        // this process wrote the record before rec, so nobody held the slot since
 	gap   bool                        // a gap was accepted
 
 	// epoch is the one that this attempt took, 0 for none. It can be set beside err. Then the

@@ -21,9 +21,10 @@ type streaming struct {
 	batchSize int
 }
 
-// newStreaming starts the stream where the durable record is. That may be ahead of where the
-// session starts: this process moved the record while it waited for the slot. What lies between is
-// delivered. To read it again would make a replay that a lost session breaks off in the middle.
+// newStreaming starts the stream at the durable record. The record may be ahead of where the
+// session starts, because this process moved it while it waited for the slot. The events between
+// are delivered. Reading them again would make a replay that a lost session breaks off in the
+// middle.
 func (l *loop) newStreaming() *streaming {
 	rec := l.checkpointer.durable
 	l.fly(rec.LSN)
@@ -95,7 +96,7 @@ func (s *streaming) run(ctx context.Context) error {
 
 // pace sets how many events may pass before the next look at the clock. While events are sparse,
 // the loop looks after each one, so that nothing waits for the next event. While they are dense,
-// looking costs too much.
+// that would cost too much.
 func (s *streaming) pace(took time.Duration) {
 	switch {
 	case took < time.Millisecond:
@@ -235,9 +236,9 @@ func (s *streaming) publishEvent(ev *cdc.Event, commit cdc.Position, row int) {
 	s.send(commit, cdc.Ticket{Commit: commit, Row: uint32(row), Table: relationOf(ev)})
 }
 
-// inconsistent forgets what is known of the source's history, because the source contradicts it.
-// The next session starts at the checkpoint and skips nothing. Other errors are errors of the
-// source.
+// inconsistent handles a source that contradicts what is known of its history. The loop forgets
+// that history, and the next session starts at the checkpoint and skips nothing. Other errors are
+// returned as errors of the source.
 func (s *streaming) inconsistent(err error) error {
 	switch {
 	case errors.Is(err, errNext):

@@ -52,7 +52,7 @@ func (l *loop) checked(k *sighting) error {
 		err = fault.Retry(fmt.Errorf("%w, on another server than the session's, or after its restart", err))
 	case fault.NeedsPerson(err) && c.looked != nil:
 		from := l.phase.safe()
-		if k.found.Unpublished != "" { // the last record says so, and the next start refuses even if all is put right by then
+		if k.found.Unpublished != "" { // the next start refuses, even if all is put right by then
 			from = c.looked.LSN // the slot still gives what was written before
 			c.looked = c.looked.Broken(k.found.Unpublished)
 		}
