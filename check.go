@@ -69,7 +69,7 @@ func (c *Config) checkpointTopic() string {
 // SetupSQL is the SQL that makes what is missing for cfg. With a database that can be reached it leaves out what is there;
 // otherwise it is for an empty one, and why says why.
 func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
-	r, err := New(cfg)
+	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
 		return "", nil, err
 	}
@@ -79,7 +79,7 @@ func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 		missing = replication.FullSetup(settings)
 	}
 	sql = replication.SetupSQL(settings, missing)
-	if settings.SlotWithSnapshot {
+	if settings.Snapshot == "initial" {
 		sql += "\n-- The slot is made by walpost run, together with the snapshot of the rows that are there (source.snapshot: initial).\n"
 	}
 	return sql, why, nil
@@ -87,7 +87,7 @@ func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 
 // Setup makes what is missing, as far as the role may, and returns what it made, also with an error.
 func Setup(ctx context.Context, cfg Config) (made []string, err error) {
-	r, err := New(cfg)
+	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
 		return nil, err
 	}

@@ -6,8 +6,10 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
 	"github.com/walpost/walpost/slot"
@@ -19,14 +21,14 @@ type Config struct {
 	// Name is the key of the checkpoint. Two relays on one checkpoint topic need two names. Default: <database>.<slot>.
 	Name string `yaml:"name"`
 
-	Source     SourceConfig     `yaml:"source"`
-	Router     router.Options   `yaml:"router"`
-	Records    router.Records   `yaml:"records"`
-	Kafka      sink.Config      `yaml:"kafka"`
-	Delivery   DeliveryConfig   `yaml:"delivery"`
-	Checkpoint CheckpointConfig `yaml:"checkpoint"`
-	Monitor    slot.Config      `yaml:"monitor"`
-	Cleanup    CleanupConfig    `yaml:"cleanup"`
+	Source     replication.Config `yaml:"source"`
+	Router     router.Options     `yaml:"router"`
+	Records    router.Records     `yaml:"records"`
+	Kafka      sink.Config        `yaml:"kafka"`
+	Delivery   DeliveryConfig     `yaml:"delivery"`
+	Checkpoint sink.StoreConfig   `yaml:"checkpoint"`
+	Monitor    slot.Config        `yaml:"monitor"`
+	Cleanup    cleanup.Config     `yaml:"cleanup"`
 
 	// ShutdownGrace bounds how long a stop, or a lost source, waits for acknowledgements that are outstanding.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace"`
@@ -45,46 +47,6 @@ type Config struct {
 	Logger zerolog.Logger `yaml:"-"`
 }
 
-// SourceConfig is the database, the slot and what to read.
-type SourceConfig struct {
-	// DSN is a libpq URI or keyword string of a role that may replicate and select from the table.
-	DSN     Secret `yaml:"dsn"`
-	DSNFile string `yaml:"dsn_file"`
-	// Password is the role's, for a DSN without one.
-	Password     Secret `yaml:"password"`
-	PasswordFile string `yaml:"password_file"`
-	// Table is schema.table, as SQL reads names. Tables is for several; only one of both may be set.
-	Table       string   `yaml:"table"`
-	Tables      []string `yaml:"tables"`
-	Slot        string   `yaml:"slot"`
-	Publication string   `yaml:"publication"`
-	// Publish is what a publication that walpost makes carries: insert, and update where an update of a row's primary key is
-	// to be published as Debezium does. A publication that is there is used as it is.
-	Publish []string `yaml:"publish"`
-	// Create makes the publication, and then the slot, where they are missing and no checkpoint knows the slot.
-	Create bool `yaml:"create"`
-	// Snapshot is "never" or "initial": whether the rows that are there before the slot is made are published, ahead of the stream and with
-	// the header walpost.origin: snapshot. Empty means never, but a first start over a table that has rows refuses until it is written.
-	Snapshot string `yaml:"snapshot"`
-	// OrderColumn orders what is read from the table, where the server keeps no commit times. TimeColumn ages rows for Cleanup, and for a
-	// recover where the server keeps none.
-	OrderColumn string `yaml:"order_column"`
-	TimeColumn  string `yaml:"time_column"`
-	// Failover makes the slot one that survives a failover (Postgres 17 and newer).
-	Failover bool `yaml:"failover"`
-	// ConfirmKeepalives lets an idle slot follow the server. Off for forks of Postgres where that is unsafe.
-	ConfirmKeepalives bool   `yaml:"confirm_keepalives"`
-	BulkCatchUp       string `yaml:"bulk_catch_up"`
-}
-
-// AllTables is Table or Tables.
-func (c *SourceConfig) AllTables() []string {
-	if c.Table != "" {
-		return append([]string{c.Table}, c.Tables...)
-	}
-	return c.Tables
-}
-
 // DeliveryConfig is what is promised about each event, and what is done with one that cannot be delivered.
 type DeliveryConfig struct {
 	Guarantee       string       `yaml:"guarantee"`
@@ -99,21 +61,6 @@ type WindowConfig struct {
 	Bytes  Size `yaml:"bytes"`
 }
 
-// CheckpointConfig says where the position is remembered: in a compacted topic, or in a file on this one host.
-type CheckpointConfig struct {
-	Store string `yaml:"store"`
-	Topic string `yaml:"topic"`
-	Path  string `yaml:"path"`
-}
-
-// CleanupConfig is what is done with old rows of the table: only what was delivered is ever removed. See package cleanup.
-type CleanupConfig struct {
-	// Mode is none, delete or drop_partitions.
-	Mode string `yaml:"mode"`
-	// Keep is how old a row must be at least by SourceConfig.TimeColumn; 0 removes what was delivered.
-	Keep time.Duration `yaml:"keep"`
-}
-
 // deadLetterTopic is the only value until dead letters exist.
 const deadLetterTopic = "walpost.dead_letter"
 
@@ -121,14 +68,7 @@ const deadLetterTopic = "walpost.dead_letter"
 func DefaultConfig() Config {
 	routes := router.DefaultConfig()
 	return Config{
-		Source: SourceConfig{
-			Slot:              "walpost",
-			Publication:       "walpost",
-			Publish:           []string{"insert"},
-			Create:            true,
-			ConfirmKeepalives: true,
-			BulkCatchUp:       "auto",
-		},
+		Source:  replication.DefaultConfig(),
 		Router:  routes.Options,
 		Records: routes.Records,
 		Kafka:   sink.DefaultConfig(),
@@ -138,9 +78,9 @@ func DefaultConfig() Config {
 			OnPoison:        "halt",
 			DeadLetterTopic: deadLetterTopic,
 		},
-		Checkpoint:    CheckpointConfig{Store: "kafka", Topic: "walpost.checkpoints"},
+		Checkpoint:    sink.DefaultStore(),
 		Monitor:       slot.DefaultConfig(),
-		Cleanup:       CleanupConfig{Mode: "none", Keep: 72 * time.Hour},
+		Cleanup:       cleanup.DefaultConfig(),
 		ShutdownGrace: 20 * time.Second,
 		HaltLinger:    Linger(60 * time.Second),
 	}

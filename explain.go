@@ -18,12 +18,12 @@ var ErrNoRow = explain.ErrNoRow
 // Explain routes rows as Run would and hands each to show, valid during the call. It writes nothing, neither to the database nor to
 // Kafka. The configuration must name one table.
 func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Explanation) error) error {
-	r, err := New(cfg)
+	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
 		return err
 	}
 	by := explain.Config{From: r.rows, Router: r.router, OrderColumn: cfg.Source.OrderColumn}
-	if cfg.Stdout == nil {
+	if cfg.Stdout == nil && len(cfg.Kafka.Brokers) > 0 {
 		to := cfg.sink()
 		by.Kafka = &to.Config
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/sink"
 	"github.com/walpost/walpost/slot"
@@ -26,7 +27,7 @@ func TestSecretFilesLoseTheLineEndOnly(t *testing.T) {
 		}
 		cfg := usable()
 		cfg.Source.PasswordFile, cfg.Kafka.SASL.SessionTokenFile = name, name
-		if got := cfg.replication().Password; got != want {
+		if got := string(cfg.replication().Password); got != want {
 			t.Errorf("%q is the password %q, want %q", text, got, want)
 		}
 		if got, err := cfg.Kafka.SASL.SessionToken.Or(cfg.Kafka.SASL.SessionTokenFile); got != want || err != nil {
@@ -80,5 +81,20 @@ func TestNameIsDatabaseAndSlot(t *testing.T) {
 	}
 	if s := r.Status(); s.Name != "shop.walpost" || s.Ready || s.Slot.Severity != slot.Unknown {
 		t.Errorf("before Run: %+v", s)
+	}
+}
+
+func TestWhatNeedsTheDatabaseOnlyNeedsNoBrokers(t *testing.T) {
+	cfg := usable()
+	cfg.Kafka.Brokers = nil
+	if found := cfg.ValidateDatabase(); found != nil {
+		t.Errorf("without brokers: %v", found)
+	}
+	if found := cfg.Validate(); len(found) != 1 || found[0].Field != "kafka.brokers" || found[0].Rule != conf.Required {
+		t.Errorf("for Run, without brokers: %v", found)
+	}
+	cfg.Kafka.Brokers, cfg.Kafka.Compression = []string{"kafka"}, "rar"
+	if found := cfg.ValidateDatabase(); len(found) != 2 {
+		t.Errorf("wrong values of the brokers and the compression: %v", found)
 	}
 }

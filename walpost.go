@@ -58,9 +58,12 @@ type Relay struct {
 }
 
 // New returns a Relay that has not begun, or everything that is wrong with cfg. It connects nowhere and starts nothing.
-func New(cfg Config) (*Relay, error) {
-	if found := cfg.Validate(); len(found) > 0 {
-		return nil, found
+func New(cfg Config) (*Relay, error) { return prepare(cfg, cfg.Validate()) }
+
+// prepare makes a Relay of a Config with which wrong was found to be wrong.
+func prepare(cfg Config, wrong Problems) (*Relay, error) {
+	if len(wrong) > 0 {
+		return nil, wrong
 	}
 	routes, err := router.New(cfg.routing())
 	if err != nil {
@@ -76,10 +79,7 @@ func New(cfg Config) (*Relay, error) {
 		cfg.Name = database + "." + cfg.Source.Slot
 	}
 	from.Advise = advise(&from)
-	source, err := replication.NewSource(from)
-	if err != nil {
-		return nil, err
-	}
+	source := replication.NewSource(from)
 	return &Relay{
 		cfg: cfg, database: database, db: from.Connection(), rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: source, router: routes, created: time.Now(),
 		monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
@@ -174,7 +174,7 @@ func (r *Relay) slotReader() *slot.Reader {
 
 // ReadSlot reads the slot once, and where apart is not 0 once more after that time, which gives a forecast.
 func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (slot.Status, error) {
-	r, err := New(cfg)
+	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
 		return slot.Status{}, err
 	}

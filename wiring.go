@@ -13,23 +13,12 @@ import (
 // replication is the configuration as the source wants it, but for the columns that the router needs.
 func (c *Config) replication() replication.Config {
 	s := c.Source
-	return replication.Config{
-		DSN:              orFile(s.DSN, s.DSNFile),
-		Password:         orFile(s.Password, s.PasswordFile),
-		Tables:           s.AllTables(),
-		Slot:             s.Slot,
-		Publication:      s.Publication,
-		Publish:          s.Publish,
-		Create:           s.Create,
-		SnapshotChosen:   s.Snapshot != "",
-		SlotWithSnapshot: s.Snapshot == "initial",
-		Outbox: replication.Outbox{
-			TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned, Deletes: c.Cleanup.Mode == "delete", Owns: c.Cleanup.Mode == "drop_partitions",
-		},
-		Failover:          s.Failover,
-		ConfirmKeepalives: s.ConfirmKeepalives,
-		Logger:            c.Logger,
+	s.ReadSecrets()
+	s.Outbox = replication.Outbox{
+		TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned, Deletes: c.Cleanup.Mode == "delete", Owns: c.Cleanup.Mode == "drop_partitions",
 	}
+	s.Logger = c.Logger
+	return s
 }
 
 // routing is the configuration as the router wants it.
@@ -43,12 +32,6 @@ func (c *Config) routing() router.Config {
 	return cfg
 }
 
-// orFile is a secret's value, from its file where it has one. Validate reports what is wrong with the file.
-func orFile(value Secret, file string) string {
-	text, _ := value.Or(file)
-	return text
-}
-
 // sink is the configuration as the Kafka sink wants it.
 func (c *Config) sink() sink.Config {
 	cfg := c.Kafka
@@ -58,20 +41,14 @@ func (c *Config) sink() sink.Config {
 
 // cleaner makes the cleaner of old rows; nil where none is wanted. It asks loop how far the relay is.
 func (r *Relay) cleaner(loop *relay.Relay) *cleanup.Cleaner {
-	c := r.cfg.Cleanup
-	if c.Mode == "none" {
+	cfg := r.cfg.Cleanup
+	if cfg.Mode == cleanup.None {
 		return nil
 	}
-	return cleanup.New(cleanup.Config{
-		Mode:       cleanup.Mode(c.Mode),
-		Tables:     r.rows.Names.Tables,
-		TimeColumn: r.cfg.Source.TimeColumn,
-		Keep:       c.Keep,
-		Slot:       r.cfg.Source.Slot,
-		Connect:    r.db.ConnectForTables,
-		Progress:   func() cleanup.Progress { return progress(loop.Status()) },
-		Logger:     r.cfg.Logger,
-	})
+	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
+	cfg.Connect, cfg.Logger = r.db.ConnectForTables, r.cfg.Logger
+	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
+	return cleanup.New(cfg)
 }
 
 // progress is how far the relay is: in a session only while it streams. Its epoch names the session, as each takes the next one.

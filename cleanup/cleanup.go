@@ -21,6 +21,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -29,28 +30,43 @@ type Mode string
 
 // The modes.
 const (
+	None           Mode = "none"
 	Delete         Mode = "delete"
 	DropPartitions Mode = "drop_partitions"
 )
 
-// Config says what to remove.
+// Config says what to remove: the section cleanup of walpost.yaml, and what the relay tells.
 type Config struct {
-	Mode   Mode
-	Tables []pg.Table
-	// TimeColumn is a timestamptz, timestamp or date (the latter two are taken as UTC): when the row was written.
-	TimeColumn string
+	Mode Mode `yaml:"mode"`
 	// Keep is how old a row must be at least by TimeColumn. 0 removes what was delivered.
-	Keep time.Duration
-	Slot string
+	Keep time.Duration `yaml:"keep"`
+
+	Tables []pg.Table `yaml:"-"`
+	// TimeColumn is a timestamptz, timestamp or date (the latter two are taken as UTC): when the row was written.
+	TimeColumn string `yaml:"-"`
+	Slot       string `yaml:"-"`
 	// Connect opens an ordinary connection to the database as the relay's role.
-	Connect func(ctx context.Context) (*pgconn.PgConn, error)
+	Connect func(ctx context.Context) (*pgconn.PgConn, error) `yaml:"-"`
 	// Progress says how far the relay is. It is called from the cleaner's goroutine and must not block.
-	Progress func() Progress
-	Logger   zerolog.Logger
+	Progress func() Progress `yaml:"-"`
+	Logger   zerolog.Logger  `yaml:"-"`
 	// Every is the time between two passes; 0 is 10 s.
-	Every time.Duration
+	Every time.Duration `yaml:"-"`
 	// Batch is how many rows one statement removes; 0 is 1,000.
-	Batch int
+	Batch int `yaml:"-"`
+}
+
+// DefaultConfig has the defaults of the section.
+func DefaultConfig() Config { return Config{Mode: None, Keep: 72 * time.Hour} }
+
+// Validate returns everything that is wrong with the section.
+func (c *Config) Validate() (found conf.Problems) {
+	found.OneOf("cleanup.mode", string(c.Mode), string(None), string(Delete), string(DropPartitions))
+	conf.Range(&found, "cleanup.keep", c.Keep, 0, 20*365*24*time.Hour)
+	if c.Mode != None && c.TimeColumn == "" {
+		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: rows are kept for cleanup.keep by it", c.Mode), nil)
+	}
+	return found
 }
 
 const (

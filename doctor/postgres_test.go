@@ -21,6 +21,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/walpost/walpost/internal/conf"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/replication"
@@ -32,7 +33,7 @@ func (w *world) restricted() (role string) {
 	role = "role_" + w.cfg.Slot
 	w.exec("CREATE ROLE " + role + " LOGIN REPLICATION")
 	w.Cleanup(func() { w.exec("DROP OWNED BY "+role+" CASCADE", "DROP ROLE "+role) })
-	w.cfg.DSN = strings.Replace(w.cfg.DSN, "postgres@", role+"@", 1)
+	w.cfg.DSN = conf.Secret(strings.Replace(string(w.cfg.DSN), "postgres@", role+"@", 1))
 	return role
 }
 
@@ -198,7 +199,7 @@ func TestOnlySettingsThatHitOurSessionsAreReported(t *testing.T) {
 			if f := named(w.examine(), "statement_timeout"); f == nil || f.Verdict != Warn || !strings.Contains(f.Why, "to 4s") {
 				t.Errorf("of the DSN: %+v", f)
 			}
-			w.cfg.DSN = dsn
+			w.cfg.DSN = conf.Secret(dsn)
 			w.exec("GRANT CREATE ON DATABASE "+w.cfg.Slot+" TO "+role, "ALTER TABLE outbox OWNER TO "+role, "ALTER DATABASE "+w.cfg.Slot+" SET default_transaction_read_only = on")
 			// The superuser that heals has the database's default too.
 			w.dsn += "&default_transaction_read_only=off"
@@ -338,7 +339,7 @@ func TestAnExaminationKnowsWhetherItsConnectionIsInTLS(t *testing.T) {
 	if f := named(w.examine(), "TLS"); f != nil {
 		t.Errorf("at home without it: %+v", f)
 	}
-	w.cfg.DSN = strings.Replace(w.dsn, "sslmode=disable", "sslmode=require", 1)
+	w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "sslmode=disable", "sslmode=require", 1))
 	if f := named(w.examine(), "TLS"); f == nil || f.Verdict != OK {
 		t.Errorf("with it: %+v", f)
 	}
@@ -421,7 +422,7 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 			t.Parallel()
 			w := newWorld(t, pg, outboxTable, "CREATE INDEX ON outbox (created_at)")
 			w.cfg.Outbox = replication.Outbox{Deletes: true}
-			w.cfg.DSN = strings.Replace(w.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), stalling(t, fmt.Sprintf("127.0.0.1:%d", pg.Port()), c.word), 1)
+			w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), stalling(t, fmt.Sprintf("127.0.0.1:%d", pg.Port()), c.word), 1))
 			found := checkPostgres(t.Context(), &w.cfg, 2*time.Second, time.Millisecond)
 			last := found[len(found)-1]
 			if last.Name != c.on || last.Verdict != Fail || !strings.HasPrefix(last.Why, "no answer within 2s") || !strings.Contains(last.Why, c.step) || len(last.Fix) == 0 {
@@ -435,7 +436,7 @@ func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 		})
 	}
 	w := newWorld(t, pg, outboxTable)
-	w.cfg.DSN = strings.Replace(w.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), stalling(t, fmt.Sprintf("127.0.0.1:%d", pg.Port()), "max_wal_size"), 1)
+	w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, fmt.Sprintf("127.0.0.1:%d", pg.Port()), stalling(t, fmt.Sprintf("127.0.0.1:%d", pg.Port()), "max_wal_size"), 1))
 	hurried, done := context.WithTimeout(t.Context(), time.Second)
 	defer done()
 	if f := CheckPostgres(hurried, &w.cfg); f[len(f)-1].Name != "settings" || !strings.HasPrefix(f[len(f)-1].Why, "no answer within 1s") {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
@@ -43,11 +44,10 @@ type world struct {
 func newWorld(t *testing.T, pg *testenv.PG, sql ...string) *world {
 	t.Helper()
 	w := &world{T: t, pg: pg, dsn: pg.Database(t)}
-	db, _ := (&replication.Config{DSN: w.dsn}).Database()
-	w.cfg = replication.Config{
-		DSN: w.dsn, Tables: []string{"public.outbox"}, Slot: db, Publication: "walpost", Create: true, ConfirmKeepalives: true,
-		Needs: func(*cdc.Relation) ([]string, error) { return []string{"id", "aggregate_id", "payload"}, nil },
-	}
+	w.cfg = replication.DefaultConfig()
+	w.cfg.DSN, w.cfg.Tables = conf.Secret(w.dsn), []string{"public.outbox"}
+	w.cfg.Slot, _ = w.cfg.Database()
+	w.cfg.Needs = func(*cdc.Relation) ([]string, error) { return []string{"id", "aggregate_id", "payload"}, nil }
 	w.exec(sql...)
 	return w
 }
@@ -63,11 +63,7 @@ func (w *world) value(sql string) string { w.Helper(); return w.pg.Value(w.T, w.
 
 func (w *world) source() *replication.Source {
 	w.Helper()
-	s, err := replication.NewSource(w.cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return s
+	return replication.NewSource(w.cfg)
 }
 
 // open opens a session as a run does, and closes it.

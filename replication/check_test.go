@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
@@ -67,12 +68,12 @@ func TestCheckThatCannotConnectSaysNothingAboutTheSlot(t *testing.T) {
 	s := w.source()
 	w.mustOpen(s, true)
 	for _, dsn := range []string{"postgres://nobody_of_that_name@" + w.dsn[strings.Index(w.dsn, "@")+1:], "postgres://u@127.0.0.1:1/x"} {
-		s.cfg.DSN = dsn
+		s.cfg.DSN = conf.Secret(dsn)
 		if _, err := s.Check(t.Context()); !fault.Retryable(err) {
 			t.Errorf("%s: %s %v", dsn, behaviourOf(err), err)
 		}
 	}
-	s.cfg.DSN = w.dsn
+	s.cfg.DSN = conf.Secret(w.dsn)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := s.Check(ctx); !fault.Retryable(err) {
@@ -88,7 +89,7 @@ func TestCheckSaysWhichServerAnswered(t *testing.T) {
 	if found, err := s.Check(t.Context()); err != nil || found.Started != session.Identity().Started {
 		t.Errorf("the same server: %v, started %q", err, found.Started)
 	}
-	s.cfg.DSN = newWorld(t, testenv.Postgres(t, "16")).dsn
+	s.cfg.DSN = conf.Secret(newWorld(t, testenv.Postgres(t, "16")).dsn)
 	if found, err := s.Check(t.Context()); err == nil || found.Started == session.Identity().Started {
 		t.Errorf("another server: %v, started %q", err, found.Started)
 	}
@@ -138,7 +139,7 @@ func TestRecheckReadsTheSlotAgainAndNoticesAnotherServer(t *testing.T) {
 	if now, err = session.cfg.recheck(t.Context()); err != nil || now.SlotFound.Exists {
 		t.Errorf("dropped: %+v %v", now, err)
 	}
-	s.cfg.DSN = newWorld(t, testenv.Postgres(t, "16")).dsn
+	s.cfg.DSN = conf.Secret(newWorld(t, testenv.Postgres(t, "16")).dsn)
 	if _, err := session.cfg.recheck(t.Context()); !fault.Retryable(err) {
 		t.Errorf("another server: %v", err)
 	}
@@ -191,15 +192,15 @@ func TestTheProbeAsksNoOtherServerThanTheStreams(t *testing.T) {
 	}
 	gone.Close()
 	s := w.source()
-	s.cfg.DSN = strings.Replace(w.dsn, "@", "@"+gone.Addr().String()+",", 1) // two hosts
+	s.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "@", "@"+gone.Addr().String()+",", 1)) // two hosts
 	if err := s.probeAt(here)(t.Context()); err != nil {
 		t.Errorf("the server that is there: %v", err)
 	}
-	s.cfg.DSN = w.dsn
+	s.cfg.DSN = conf.Secret(w.dsn)
 	if err := s.probeAt(gone.Addr())(t.Context()); !goingDown(err) {
 		t.Errorf("the server that is gone, behind a name that leads elsewhere by now: %v", err)
 	}
-	s.cfg.DSN = strings.Replace(w.dsn, "@", "@"+gone.Addr().String()+",", 1)
+	s.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "@", "@"+gone.Addr().String()+",", 1))
 	if err := s.probeAt(gone.Addr())(t.Context()); !goingDown(err) {
 		t.Errorf("the server that is gone, beside another host: %v", err)
 	}

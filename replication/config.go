@@ -3,7 +3,6 @@ package replication
 import (
 	"errors"
 	"fmt"
-	"math"
 	"regexp"
 	"slices"
 	"strings"
@@ -16,93 +15,116 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// A Config says which database, slot, publication and tables to read, and how. Messages name its fields as walpost.yaml
-// does.
+// A Config says which database, slot, publication and tables to read, and how: the section source of walpost.yaml. Start
+// from DefaultConfig.
 type Config struct {
-	// DSN is a libpq URI or keyword string; several hosts are tried in order. Unless it says something else in
-	// target_session_attrs, only a primary is accepted. It must not ask for another text format than the pinned one.
-	DSN string
-	// Password, where not empty, is used instead of the DSN's. It is never part of an error or a log line.
-	Password string
+	// DSN is a libpq URI or keyword string of a role that may replicate and select from the tables; several hosts are tried
+	// in order. Unless it says something else in target_session_attrs, only a primary is accepted. It must not ask for
+	// another text format than the pinned one.
+	DSN     conf.Secret `yaml:"dsn"`
+	DSNFile string      `yaml:"dsn_file"`
+	// Password is the role's, for a DSN without one.
+	Password     conf.Secret `yaml:"password"`
+	PasswordFile string      `yaml:"password_file"`
 
-	// Tables are schema.table, as SQL reads names: folded to lower case unless in double quotes. At least one.
-	Tables []string
-	Slot   string
-	// Publication is made, for Publish in Tables, together with the slot; a Publication that is there is used as it is.
-	Publication string
-	// Publish is "insert" and, where wanted, "update". Nil: insert only. A publication that lacks one of them is an error.
-	Publish []string
-
-	// Create allows Open to make the publication and the slot.
-	Create bool
-	// SnapshotChosen says that the user wrote what becomes of rows that are there before the slot. Without it Open makes no
-	// slot over tables that have rows.
-	SnapshotChosen bool
-	// SlotWithSnapshot says that the slot is made by OpenExporting, which alone can tell the rows before it: a setup leaves it out.
-	SlotWithSnapshot bool
-	// Outbox says what a setup makes of the tables beside what the stream needs.
-	Outbox Outbox
+	// Table is schema.table, as SQL reads names: folded to lower case unless in double quotes. Tables is for several; only
+	// one of both may be set.
+	Table       string   `yaml:"table"`
+	Tables      []string `yaml:"tables"`
+	Slot        string   `yaml:"slot"`
+	Publication string   `yaml:"publication"`
+	// Publish is what a publication that Open makes carries: insert, and update if an update of a row's primary key is to be
+	// published as Debezium does. A publication that is there is used as it is, and must have these operations.
+	Publish []string `yaml:"publish"`
+	// Create makes the publication, and then the slot, if they are missing and no checkpoint knows the slot.
+	Create bool `yaml:"create"`
+	// Snapshot is "never" or "initial": whether the rows that are there before the slot are published, ahead of the stream and
+	// with the header walpost.origin: snapshot. If it is empty, Open makes no slot over tables that have rows.
+	Snapshot string `yaml:"snapshot"`
+	// OrderColumn orders what is read from the table if the server keeps no commit times.
+	OrderColumn string `yaml:"order_column"`
+	// TimeColumn tells how old rows are: for a cleanup, and for a recover if the server keeps no commit times.
+	TimeColumn string `yaml:"time_column"`
 	// Failover makes the slot one that survives a failover (Postgres 17 and newer).
-	Failover bool
-	// CreateTimeout bounds one attempt to make the slot, which waits for every transaction that is open. Default 10 minutes.
-	CreateTimeout time.Duration
+	Failover bool `yaml:"failover"`
+	// ConfirmKeepalives hands keepalives on as positions, so that an idle slot follows the server. It must be off for forks
+	// of Postgres where that is unsafe.
+	ConfirmKeepalives bool   `yaml:"confirm_keepalives"`
+	BulkCatchUp       string `yaml:"bulk_catch_up"`
 
-	// ConfirmKeepalives hands keepalives on as positions, so that an idle slot follows the server.
-	ConfirmKeepalives bool
+	// Outbox says what a setup makes of the tables beside what the stream needs.
+	Outbox Outbox `yaml:"-"`
+	// CreateTimeout bounds one attempt to make the slot, which waits for every transaction that is open. Default 10 minutes.
+	CreateTimeout time.Duration `yaml:"-"`
 	// Messages asks for logical messages (pg_logical_emit_message) too.
-	Messages bool
+	Messages bool `yaml:"-"`
 	// WantCatalog fills the catalog fields of every relation, by a query on a connection of its own for each new relation.
-	WantCatalog bool
+	WantCatalog bool `yaml:"-"`
 
 	// Needs says which columns of a table must be there and be published, judged by the table as the catalog has it now.
 	// An error means that the configuration does not fit the table. Nil: no column is needed.
-	Needs func(rel *cdc.Relation) (columns []string, err error)
+	Needs func(rel *cdc.Relation) (columns []string, err error) `yaml:"-"`
 
 	// Advise says what works but costs or threatens something, judged by what a start finds. Each advice is logged once.
 	// Nil: nothing is logged.
-	Advise func(f *pg.Facts) []Advice
+	Advise func(f *pg.Facts) []Advice `yaml:"-"`
 
 	// ApplicationName is what Postgres shows for our connections. Default: the DSN's, else "walpost".
-	ApplicationName string
+	ApplicationName string `yaml:"-"`
 	// Logger is written to at edges only. The zero value is silent.
-	Logger zerolog.Logger
+	Logger zerolog.Logger `yaml:"-"`
 }
 
 // An Advice is something to log at a start, with a hint that says what to do.
 type Advice struct{ Text, Hint string }
 
-const defaultCreateTimeout = 10 * time.Minute
-
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
-// Validate returns everything that is wrong with the configuration by itself, without a connection. A table's field is source.tables with
-// its number where there are several.
-func (c *Config) Validate() (found conf.Problems) {
-	if c.DSN == "" {
+// DefaultConfig has every default. The DSN and a table have none.
+func DefaultConfig() Config {
+	return Config{
+		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true,
+		BulkCatchUp: "auto", CreateTimeout: 10 * time.Minute,
+	}
+}
+
+// ReadSecrets replaces the names of files with what the files hold. Validate tells what is wrong with a file.
+func (c *Config) ReadSecrets() {
+	dsn, _ := c.DSN.Or(c.DSNFile)
+	password, _ := c.Password.Or(c.PasswordFile)
+	c.DSN, c.DSNFile, c.Password, c.PasswordFile = conf.Secret(dsn), "", conf.Secret(password), ""
+}
+
+// AllTables is Table or Tables.
+func (c *Config) AllTables() []string {
+	if c.Table != "" {
+		return append([]string{c.Table}, c.Tables...)
+	}
+	return c.Tables
+}
+
+var passwordInDSN = regexp.MustCompile(`(?i)^[a-z]+://[^/@:]*:[^/@]+@|[?&\s]password\s*=|^password\s*=`)
+
+// Validate returns everything that is wrong with the configuration by itself, without a connection. A table's field is
+// source.tables with its number if there are several.
+func (c Config) Validate() (found conf.Problems) {
+	if c.Table != "" && len(c.Tables) > 0 {
+		found.Add("source.tables", conf.Contradicts, "source.table: write one of both", nil)
+		c.Table = ""
+	}
+	c.DSN.Check(&found, "source.dsn", c.DSNFile)
+	c.Password.Check(&found, "source.password", c.PasswordFile)
+	inFile := c.DSNFile != ""
+	c.ReadSecrets()
+	if c.Password != "" && passwordInDSN.MatchString(string(c.DSN)) {
+		found.Add("source.password", conf.Contradicts, "the password in source.dsn: write one of both", nil)
+	}
+	if c.DSN != "" {
+		c.validateDSN(&found)
+	} else if !inFile {
 		found.Add("source.dsn", conf.Required, "", nil)
-	} else if _, err := c.Connection().Config(); err != nil {
-		var of conf.Problems
-		if !errors.As(err, &of) {
-			of.Try("source.dsn", err)
-		}
-		found = append(found, of...)
 	}
-	if len(c.Tables) == 0 {
-		found.Add("source.table", conf.Required, "", nil)
-	}
-	seen := map[Table]bool{}
-	for i, s := range c.Tables {
-		field := "source.table"
-		if len(c.Tables) > 1 {
-			field = fmt.Sprintf("source.tables[%d]", i)
-		}
-		t, err := ParseTable(s)
-		found.Try(field, err)
-		if err == nil && seen[t] {
-			found.Add(field, conf.MustBe, "named once", t.String())
-		}
-		seen[t] = true
-	}
+	c.validateTables(&found)
 	if !slotName.MatchString(c.Slot) {
 		found.Add("source.slot", conf.MustBe, "1 to 63 of a-z, 0-9 and _", c.Slot)
 	}
@@ -112,8 +134,39 @@ func (c *Config) Validate() (found conf.Problems) {
 	if p := slices.Sorted(slices.Values(c.Publish)); len(p) > 0 && !slices.Equal(p, []string{"insert"}) && !slices.Equal(p, []string{"insert", "update"}) {
 		found.Add("source.publish", conf.MustBe, "insert, or insert and update", strings.Join(c.Publish, ", "))
 	}
-	conf.Range(&found, "source.create_timeout", c.CreateTimeout, 0, math.MaxInt64)
+	found.OneOf("source.snapshot", c.Snapshot, "", "never", "initial")
+	// While bulk catch-up does not exist, auto behaves as never.
+	found.OneOf("source.bulk_catch_up", c.BulkCatchUp, "auto", "never")
 	return found
+}
+
+func (c *Config) validateDSN(found *conf.Problems) {
+	_, err := c.Connection().Config()
+	var of conf.Problems
+	if !errors.As(err, &of) {
+		of.Try("source.dsn", err)
+	}
+	*found = append(*found, of...)
+}
+
+func (c *Config) validateTables(found *conf.Problems) {
+	all := c.AllTables()
+	if len(all) == 0 {
+		found.Add("source.table", conf.Required, "", nil)
+	}
+	seen := map[Table]bool{}
+	for i, s := range all {
+		field := "source.table"
+		if len(all) > 1 {
+			field = fmt.Sprintf("source.tables[%d]", i)
+		}
+		t, err := ParseTable(s)
+		found.Try(field, err)
+		if err == nil && seen[t] {
+			found.Add(field, conf.MustBe, "named once", t.String())
+		}
+		seen[t] = true
+	}
 }
 
 // Database returns the database that the DSN names, or libpq's default for it.
@@ -121,7 +174,7 @@ func (c *Config) Database() (string, error) { return c.Connection().Name() }
 
 // Connection says how to connect.
 func (c *Config) Connection() pg.Database {
-	return pg.Database{DSN: c.DSN, Password: c.Password, ApplicationName: c.ApplicationName}
+	return pg.Database{DSN: string(c.DSN), Password: string(c.Password), ApplicationName: c.ApplicationName}
 }
 
 // Names are what describes the stream in the catalog.
@@ -141,8 +194,8 @@ func (c *Config) PublishSetting() string {
 }
 
 func (c *Config) tables() []Table {
-	tables := make([]Table, 0, len(c.Tables))
-	for _, s := range c.Tables {
+	var tables []Table
+	for _, s := range c.AllTables() {
 		if t, err := ParseTable(s); err == nil {
 			tables = append(tables, t)
 		}

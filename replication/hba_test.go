@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
@@ -31,7 +32,7 @@ func TestTheWordReplicationInPgHbaIsNotForALogicalConnection(t *testing.T) {
 			t.Parallel()
 			pg := testenv.Postgres(t, v, testenv.Private())
 			w := newWorld(t, pg, "CREATE ROLE app LOGIN REPLICATION")
-			w.cfg.DSN = strings.Replace(w.dsn, "postgres@", "app@", 1)
+			w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", "app@", 1))
 			for _, c := range []struct {
 				line              string
 				logical, physical bool
@@ -64,7 +65,7 @@ func TestTheWordReplicationInPgHbaIsNotForALogicalConnection(t *testing.T) {
 				if line := "host " + w.cfg.Slot + " app 127.0.0.1/32 scram-sha-256"; err != nil && !strings.Contains(fault.Hint(err), "Add this line to pg_hba.conf: "+line+" and reload") {
 					t.Errorf("the hint is %q, want the line %q", fault.Hint(err), line)
 				}
-				conn, err := pgconn.Connect(t.Context(), w.cfg.DSN+"&replication=true")
+				conn, err := pgconn.Connect(t.Context(), string(w.cfg.DSN)+"&replication=true")
 				refused("replication=true", err, wanted(c.physical))
 				ipg.Close(conn)
 			}

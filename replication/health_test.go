@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/slot"
@@ -90,7 +91,7 @@ func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
 func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
 	onEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
-		w.cfg.SnapshotChosen = true
+		w.cfg.Snapshot = "never"
 		w.cfg.CreateTimeout = 500 * time.Millisecond
 		conn := w.connect()
 		w.run(conn, "BEGIN", insertRow)
@@ -152,7 +153,7 @@ func TestSetupSQLRunsAsPrinted(t *testing.T) {
 				w := newWorld(t, pg)
 				role := "role_" + w.cfg.Slot
 				w.cfg.Tables, w.cfg.Failover, w.cfg.Outbox = []string{`"Shop"."outBox"`}, pg.Version() >= 17, outbox
-				w.cfg.DSN = strings.Replace(w.dsn, "postgres@", role+"@", 1)
+				w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", role+"@", 1))
 				sql := SetupSQL(w.cfg, FullSetup(w.cfg))
 				t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
 				var statement strings.Builder
@@ -192,7 +193,7 @@ func TestRightsThatAreMissingAreNamed(t *testing.T) {
 		w := newWorld(t, pg, outboxTable, "CREATE ROLE role_"+t.Name()[strings.LastIndex(t.Name(), "/")+1:]+"_weak LOGIN")
 		role := "role_" + t.Name()[strings.LastIndex(t.Name(), "/")+1:] + "_weak"
 		t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
-		w.cfg.DSN = strings.Replace(w.dsn, "postgres@", role+"@", 1)
+		w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", role+"@", 1))
 		expect := func(behaves, text, hint string) {
 			t.Helper()
 			_, err := w.open(w.source(), true, false)
@@ -214,9 +215,9 @@ func TestRightsThatAreMissingAreNamed(t *testing.T) {
 		if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
 			t.Error("not made")
 		}
-		w.cfg.DSN = strings.Replace(w.cfg.DSN, "/"+w.cfg.Slot, "/no_such_database", 1)
+		w.cfg.DSN = conf.Secret(strings.Replace(string(w.cfg.DSN), "/"+w.cfg.Slot, "/no_such_database", 1))
 		expect("fail", "no_such_database", "source.dsn")
-		w.cfg.DSN = strings.Replace(w.dsn, "postgres@", "no_such_role@", 1)
+		w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", "no_such_role@", 1))
 		expect("fail", "no_such_role", `ALTER ROLE "no_such_role" LOGIN`)
 		w.cfg.DSN = "host=127.0.0.1 port=1 user=u password=geheim dbname=x"
 		expect("retry", "refused", "")
@@ -230,18 +231,18 @@ func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
 	primary := testenv.Postgres(t, "17", testenv.Private())
 	w := newWorld(t, primary, outboxTable, publicationForOutbox)
 	standby := primary.Standby(t)
-	w.cfg.DSN = standby.DSN(w.cfg.Slot)
+	w.cfg.DSN = conf.Secret(standby.DSN(w.cfg.Slot))
 	_, err := w.open(w.source(), true, false)
 	if behaviourOf(err) != "retry" || !strings.Contains(fault.Hint(err), "target_session_attrs=any") {
 		t.Fatalf("%s %v (%s)", behaviourOf(err), err, fault.Hint(err))
 	}
 	both := fmt.Sprintf("host=127.0.0.1,127.0.0.1 port=%d,%d user=postgres dbname=%s sslmode=disable", standby.Port(), primary.Port(), w.cfg.Slot)
-	w.cfg.DSN = both
+	w.cfg.DSN = conf.Secret(both)
 	session := w.mustOpen(w.source(), false)
 	if got := session.Identity(); got.SystemID == "" || got.SlotFound.Exists {
 		t.Errorf("%+v", got)
 	}
-	w.cfg.DSN = both + " target_session_attrs=any"
+	w.cfg.DSN = conf.Secret(both + " target_session_attrs=any")
 	w.cfg.Slot += "_standby"
 	stop := make(chan struct{})
 	logged := make(chan struct{})
@@ -283,7 +284,7 @@ func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
 	}
 	made.Close(t.Context())
 	standby.Promote(t)
-	w.cfg.DSN = standby.DSN(made.Identity().Database)
+	w.cfg.DSN = conf.Secret(standby.DSN(made.Identity().Database))
 	promoted := w.mustOpen(w.source(), false).Identity()
 	if promoted.Timeline != 2 || len(promoted.History) != 1 || promoted.History[0].Timeline != 1 || promoted.History[0].End == 0 || promoted.SystemID != made.Identity().SystemID {
 		t.Errorf("promoted: %+v", promoted)

@@ -23,16 +23,8 @@ type Source struct {
 	warned map[string]bool // warnings that are logged already; guarded by mu
 }
 
-// NewSource validates cfg. It does not connect.
-func NewSource(cfg Config) (*Source, error) {
-	if found := cfg.Validate(); len(found) > 0 {
-		return nil, found
-	}
-	if cfg.CreateTimeout == 0 {
-		cfg.CreateTimeout = defaultCreateTimeout
-	}
-	return &Source{cfg: cfg, warned: map[string]bool{}}, nil
-}
+// NewSource makes a Source of a valid Config whose secrets are read. It does not connect.
+func NewSource(cfg Config) *Source { return &Source{cfg: cfg, warned: map[string]bool{}} }
 
 // Config returns the configuration, which must not be changed.
 func (s *Source) Config() *Config { return &s.cfg }
@@ -152,7 +144,7 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Fa
 	if err := s.judge(f, makes); err != nil || !makes {
 		return f, made, err
 	}
-	if !lost && !m.replaceLost && !m.export && !s.cfg.SnapshotChosen {
+	if !lost && !m.replaceLost && !m.export && s.cfg.Snapshot == "" {
 		if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
 			return nil, made, err
 		}

@@ -11,6 +11,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	ipg "github.com/walpost/walpost/internal/pg"
@@ -41,12 +42,11 @@ type world struct {
 func newWorld(t *testing.T, pg *testenv.PG, sql ...string) *world {
 	t.Helper()
 	w := &world{T: t, pg: pg, dsn: pg.Database(t), logs: &strings.Builder{}}
-	db, _ := (&Config{DSN: w.dsn}).Database()
-	w.cfg = Config{
-		DSN: w.dsn, Tables: []string{"public.outbox"}, Slot: db, Publication: "walpost", Create: true, ConfirmKeepalives: true,
-		Needs:  func(*cdc.Relation) ([]string, error) { return []string{"id", "aggregate_id", "payload"}, nil },
-		Logger: zerolog.New(zerolog.SyncWriter(w.logs)),
-	}
+	w.cfg = DefaultConfig()
+	w.cfg.DSN, w.cfg.Tables = conf.Secret(w.dsn), []string{"public.outbox"}
+	w.cfg.Slot, _ = w.cfg.Database()
+	w.cfg.Needs = func(*cdc.Relation) ([]string, error) { return []string{"id", "aggregate_id", "payload"}, nil }
+	w.cfg.Logger = zerolog.New(zerolog.SyncWriter(w.logs))
 	w.exec(sql...)
 	return w
 }
@@ -62,11 +62,7 @@ func (w *world) value(sql string) string { w.Helper(); return w.pg.Value(w.T, w.
 
 func (w *world) source() *Source {
 	w.Helper()
-	s, err := NewSource(w.cfg)
-	if err != nil {
-		w.Fatal(err)
-	}
-	return s
+	return NewSource(w.cfg)
 }
 
 // unmet is what a start finds unmet, with the refusal of a table that has rows as the last one. The slot is made.
@@ -83,7 +79,7 @@ func (w *world) unmet() []*Unmet {
 	}
 	makes := f.Slot == nil && w.cfg.Create
 	found := w.cfg.Unmet(f, makes)
-	if makes && !w.cfg.SnapshotChosen {
+	if makes && w.cfg.Snapshot == "" {
 		if err := w.cfg.RefuseRows(w.Context(), sql, f); err != nil {
 			found = append(found, &Unmet{Name: "source.snapshot", Why: err.Error(), Fix: fix.ByWords(fault.Hint(err))})
 		}
@@ -97,7 +93,7 @@ func (w *world) restricted() (role string) {
 	role = "role_" + w.cfg.Slot
 	w.exec("CREATE ROLE " + role + " LOGIN REPLICATION")
 	w.Cleanup(func() { w.exec("DROP OWNED BY "+role+" CASCADE", "DROP ROLE "+role) })
-	w.cfg.DSN = strings.Replace(w.cfg.DSN, "postgres@", role+"@", 1)
+	w.cfg.DSN = conf.Secret(strings.Replace(string(w.cfg.DSN), "postgres@", role+"@", 1))
 	return role
 }
 
@@ -344,7 +340,7 @@ func TestMissingSlotIsTheCallersToJudge(t *testing.T) {
 
 func TestRowsDoNotMatterOnceTheUserHasChosen(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable, insertRow)
-	w.cfg.SnapshotChosen = true
+	w.cfg.Snapshot = "never"
 	if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
 		t.Error("no slot made")
 	}
@@ -372,12 +368,7 @@ func TestTwoFirstOpensAtOnceShareOneSlot(t *testing.T) {
 		results := make(chan result, n)
 		for range n {
 			go func() {
-				s, err := NewSource(w.cfg)
-				if err != nil {
-					results <- result{err: err}
-					return
-				}
-				session, err := s.Open(t.Context(), true, false)
+				session, err := NewSource(w.cfg).Open(t.Context(), true, false)
 				if err != nil {
 					results <- result{err: err}
 					return
@@ -414,7 +405,7 @@ func TestPinnedFormatWithstandsTheRolesDefaults(t *testing.T) {
 			"ALTER ROLE "+role+" SET default_transaction_read_only = on",
 			"ALTER DATABASE "+w.cfg.Slot+" SET DateStyle = 'SQL, DMY'", "ALTER DATABASE "+w.cfg.Slot+" SET bytea_output = 'escape'")
 		t.Cleanup(func() { pg.Exec(t, pg.DSN("postgres"), "DROP ROLE "+role) })
-		w.cfg.DSN += map[bool]string{true: "&", false: "?"}[strings.Contains(w.dsn, "?")] + "user=" + role
+		w.cfg.DSN += conf.Secret(map[bool]string{true: "&", false: "?"}[strings.Contains(w.dsn, "?")] + "user=" + role)
 		const query = `SELECT '2026-01-02 03:04:05.678+00'::timestamptz::text || '2026-01-02'::date || '1 day 02:03:04'::interval::text || (0.1::float8 + 0.2::float8) || 'é' || '\x00ff'::bytea::text || current_user`
 		want := "2026-01-02 03:04:05.678+002026-01-021 day 02:03:040.30000000000000004é\\x00ff" + role
 		for name, connect := range map[string]func(context.Context) (*pgconn.PgConn, error){"sql": w.cfg.Connection().ConnectSQL, "replication": w.cfg.Connection().ConnectReplication} {

@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/checkpoint"
-	"github.com/walpost/walpost/internal/testenv"
-
+	"github.com/walpost/walpost/internal/conf"
 	ipg "github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // changedBy are what may happen to a publication, and what the next look says of it: "" where nothing is missing.
@@ -134,7 +134,7 @@ func TestAStandbyPublishesTheSame(t *testing.T) {
 			sb := pg.Standby(t)
 			sb.CatchUp(t, pg)
 			sb.Promote(t)
-			s.cfg.DSN = sb.DSN(w.value("SELECT current_database()"))
+			s.cfg.DSN = conf.Secret(sb.DSN(w.value("SELECT current_database()")))
 			sql, err := s.cfg.Connection().ConnectSQL(t.Context())
 			if err != nil {
 				t.Fatal(err)

@@ -37,7 +37,7 @@ func FullSetup(cfg Config) SetupOptions {
 			schemas = append(schemas, t.Schema)
 		}
 	}
-	opts := SetupOptions{Schemas: schemas, Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: !cfg.SlotWithSnapshot}
+	opts := SetupOptions{Schemas: schemas, Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: cfg.Snapshot != "initial"}
 	if cfg.Outbox.Cleans() {
 		opts.Cleans = cfg.tables()
 	}
@@ -140,7 +140,7 @@ func (c *Config) missing(f *pg.Facts) SetupOptions {
 	server := &f.Server
 	opts := SetupOptions{
 		Role: server.Role, AlterRole: !server.Super && !server.Replication && !server.Managed,
-		Publication: f.Publication == nil, Slot: f.Slot == nil && !c.SlotWithSnapshot,
+		Publication: f.Publication == nil, Slot: f.Slot == nil && c.Snapshot != "initial",
 	}
 	for i := range f.Tables {
 		switch t := &f.Tables[i]; {
@@ -158,7 +158,7 @@ func (c *Config) missing(f *pg.Facts) SetupOptions {
 
 // Apply makes what is missing: tables, publication, slot, and the role's rights as far as the connected role may grant
 // them. It returns what it made, also where it ends with an error. A slot is refused over a table that has rows until
-// Config.SnapshotChosen, and beside a slot that is there a missing publication is not made: it would not help.
+// Config.Snapshot is set, and beside a slot that is there a missing publication is not made: it would not help.
 func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 	sql, err := s.cfg.Connection().ConnectSQL(ctx)
 	if err != nil {
@@ -177,7 +177,7 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 		j.noPublication(false)
 	case opts.Publication && j.unidentified():
 	case opts.Slot:
-		if !s.cfg.SnapshotChosen {
+		if s.cfg.Snapshot == "" {
 			if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
 				return nil, err
 			}

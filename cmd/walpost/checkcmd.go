@@ -27,7 +27,7 @@ the findings. Each finding has side (postgres or kafka), name, verdict, why and 
   walpost check --config walpost.yaml --json | jq -r '.findings[] | select(.verdict == "FAIL") | .fix'`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd)
+	load := configFlags(cmd, (*walpost.Config).Validate)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := load(nil)

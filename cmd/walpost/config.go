@@ -45,8 +45,8 @@ func defaultConfig() fileConfig {
 }
 
 // validate returns everything that is wrong, by the paths of walpost.yaml.
-func (c *fileConfig) validate() walpost.Problems {
-	found := c.Config.Validate()
+func (c *fileConfig) validate(check func(*walpost.Config) walpost.Problems) walpost.Problems {
+	found := check(&c.Config)
 	if !c.HTTP.off() {
 		if _, _, err := net.SplitHostPort(c.HTTP.Listen); err != nil {
 			found.Add("http.listen", conf.MustBe, "host:port, or off", c.HTTP.Listen)
@@ -73,7 +73,7 @@ type override struct {
 
 // loadConfig reads the file (none where name is empty), puts the overrides over it in their order, applies with, which
 // sets what has no key, and validates. All that is wrong is returned as one error.
-func loadConfig(name string, env func(string) (string, bool), over []override, with func(*fileConfig)) (fileConfig, error) {
+func loadConfig(name string, env func(string) (string, bool), over []override, with func(*fileConfig), check func(*walpost.Config) walpost.Problems) (fileConfig, error) {
 	cfg, file := defaultConfig(), yamlfile.New(name, env)
 	if name != "" {
 		doc, err := os.ReadFile(filepath.Clean(name))
@@ -92,7 +92,7 @@ func loadConfig(name string, env func(string) (string, bool), over []override, w
 	if with != nil {
 		with(&cfg)
 	}
-	found := cfg.validate()
+	found := cfg.validate(check)
 	if name == "" {
 		nameFlags(found)
 	}

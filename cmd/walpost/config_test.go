@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/yamlfile"
 	"github.com/walpost/walpost/sink"
@@ -46,7 +47,7 @@ func TestBadFilesSayEverythingThatIsWrong(t *testing.T) {
 					want = append(want, name+":"+m[1])
 				}
 			}
-			_, err = loadConfig(name, testEnv, nil, nil)
+			_, err = loadConfig(name, testEnv, nil, nil, (*walpost.Config).Validate)
 			if err == nil {
 				t.Fatal("the file was accepted")
 			}
@@ -89,7 +90,7 @@ func TestGoodFilesAreRead(t *testing.T) {
 		"cleanup.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table, c.Source.TimeColumn = "postgres://db/shop", "public.outbox", "created_at"
 			c.Kafka.Brokers = []string{"k:9092"}
-			c.Cleanup = walpost.CleanupConfig{Mode: "drop_partitions"}
+			c.Cleanup = cleanup.Config{Mode: "drop_partitions"}
 		},
 		"inert.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "host=db.internal dbname=shop user=walpost", `public."Outbox"`
@@ -103,7 +104,7 @@ func TestGoodFilesAreRead(t *testing.T) {
 	}
 	for _, name := range names {
 		t.Run(filepath.Base(name), func(t *testing.T) {
-			got, err := loadConfig(name, testEnv, nil, nil)
+			got, err := loadConfig(name, testEnv, nil, nil, (*walpost.Config).Validate)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -120,7 +121,7 @@ func TestGoodFilesAreRead(t *testing.T) {
 const example = "../../walpost.example.yaml"
 
 func TestExampleIsTheDefaults(t *testing.T) {
-	got, err := loadConfig(example, testEnv, nil, nil)
+	got, err := loadConfig(example, testEnv, nil, nil, (*walpost.Config).Validate)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestFlagGoesOverVariableGoesOverFile(t *testing.T) {
 		{from: "--create-topics", field: "kafka.topics.create", text: "true"},
 		{from: "WALPOST_HALT_LINGER", field: "halt_linger", text: "forever"},
 	}
-	cfg, err := loadConfig("testdata/config/variables.good.yaml", testEnv, over, nil)
+	cfg, err := loadConfig("testdata/config/variables.good.yaml", testEnv, over, nil, (*walpost.Config).Validate)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -248,7 +249,7 @@ func TestAHintRepeatsTheOptions(t *testing.T) {
 func TestTableReplacesBothForms(t *testing.T) {
 	over := []override{{from: "--table", field: "source.tables", text: "public.a,public.b"}}
 	for _, name := range []string{"minimal", "variables"} {
-		cfg, err := loadConfig("testdata/config/"+name+".good.yaml", testEnv, over, nil)
+		cfg, err := loadConfig("testdata/config/"+name+".good.yaml", testEnv, over, nil, (*walpost.Config).Validate)
 		if err != nil || !slices.Equal(cfg.Source.AllTables(), []string{"public.a", "public.b"}) {
 			t.Errorf("%s: %v, %v", name, cfg.Source.AllTables(), err)
 		}
@@ -261,7 +262,7 @@ func TestOverrideHealsWhatCannotBeRead(t *testing.T) {
 		{from: "--halt-linger", field: "halt_linger", text: "0s"},
 		{from: "--brokers", field: "kafka.brokers", text: "kafka:9092"},
 	}
-	_, err := loadConfig("testdata/config/types.bad.yaml", testEnv, over, nil)
+	_, err := loadConfig("testdata/config/types.bad.yaml", testEnv, over, nil, (*walpost.Config).Validate)
 	text := fmt.Sprint(err)
 	for _, field := range []string{"source.slot", "halt_linger", "kafka.brokers"} {
 		if strings.Contains(text, field) {
@@ -280,7 +281,7 @@ func TestOverrideHealsTheFileAndNamesItself(t *testing.T) {
 		{from: "WALPOST_LOG_LEVEL", field: "log.level", text: "loud"},
 		{from: "--window-bytes", field: "delivery.window.bytes", text: "much"},
 	}
-	_, err := loadConfig("testdata/config/bounds.bad.yaml", testEnv, over, nil)
+	_, err := loadConfig("testdata/config/bounds.bad.yaml", testEnv, over, nil, (*walpost.Config).Validate)
 	text := fmt.Sprint(err)
 	for _, want := range []string{
 		"--window-events: delivery.window.events: must be at least 1 (got 0)",
@@ -297,7 +298,7 @@ func TestOverrideHealsTheFileAndNamesItself(t *testing.T) {
 }
 
 func TestWithoutFileTheFlagsAreNamed(t *testing.T) {
-	_, err := loadConfig("", testEnv, nil, nil)
+	_, err := loadConfig("", testEnv, nil, nil, (*walpost.Config).Validate)
 	want := "source.dsn: is required (--dsn, WALPOST_DSN, or a file by --config)"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)

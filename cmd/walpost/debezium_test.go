@@ -20,6 +20,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/txtar"
 
+	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/convert"
 )
 
@@ -117,7 +118,7 @@ func accepted(t *testing.T, doc, both, key string) {
 		}
 		return "5432", true // a host, a user, a password, and a port too
 	}
-	cfg, err := loadConfig(name, env, nil, nil)
+	cfg, err := loadConfig(name, env, nil, nil, (*walpost.Config).Validate)
 	if strings.Contains(doc, "pay$$load") && cfg.Router.Payload+cfg.Records.UnavailableValue != "pay$load${x}$$" {
 		t.Errorf("dollar signs: %q, %q", cfg.Router.Payload, cfg.Records.UnavailableValue)
 	}

@@ -143,7 +143,7 @@ func wrongWith(doc []byte) yamlfile.Problems {
 			cfg.Kafka.Brokers[i] = "broker:9092"
 		}
 	}
-	return file.Check(cfg.validate())
+	return file.Check(cfg.validate((*walpost.Config).Validate))
 }
 
 // printReport writes one line for each finding, and how many there are of each.

@@ -35,7 +35,7 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
   walpost explain --config walpost.yaml --partitions 12 --json '{"aggregate_type": "order", "aggregate_id": "4711", "event_type": "OrderPlaced"}'`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd)
+	load := configFlags(cmd, (*walpost.Config).ValidateDatabase)
 	flags := cmd.Flags()
 	id := flags.String("id", "", "the row with this event `id`")
 	last := flags.Int("last", 0, "the newest `n` rows, newest first")
@@ -68,10 +68,7 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
 				}
 			}
 		}
-		cfg, err := load(func(c *fileConfig) {
-			opts.NoKafka = len(c.Kafka.Brokers) == 0
-			withoutKafka(c)
-		})
+		cfg, err := load(nil)
 		if err != nil {
 			return err
 		}

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/walpost/walpost"
+
 	"github.com/walpost/walpost/internal/fault"
 )
 
@@ -71,8 +73,8 @@ func (v *value) Type() string {
 	return "string"
 }
 
-// configFlags adds the flags that say what to relay, and returns what reads them.
-func configFlags(cmd *cobra.Command) func(with func(*fileConfig)) (fileConfig, error) {
+// configFlags adds the flags that say what to relay, and returns what reads them. check finds what is wrong for the command.
+func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problems) func(with func(*fileConfig)) (fileConfig, error) {
 	flags := cmd.Flags()
 	file := flags.StringP("config", "c", "", "the `file` walpost.yaml (WALPOST_CONFIG); flags and WALPOST_… variables override it")
 	for _, s := range settings {
@@ -87,7 +89,7 @@ func configFlags(cmd *cobra.Command) func(with func(*fileConfig)) (fileConfig, e
 			*file = os.Getenv("WALPOST_CONFIG")
 		}
 		fault.SetOptions(given(flags, *file))
-		return loadConfig(*file, os.LookupEnv, overrides(flags, os.LookupEnv), with)
+		return loadConfig(*file, os.LookupEnv, overrides(flags, os.LookupEnv), with, check)
 	}
 }
 

@@ -46,7 +46,7 @@ source.order_column. If it has neither, it refuses, unless you pass --unordered.
   walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd)
+	load := configFlags(cmd, (*walpost.Config).Validate)
 	flags := cmd.Flags()
 	yes := flags.Bool("yes", false, "answer every question with yes")
 	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order")

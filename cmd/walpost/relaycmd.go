@@ -34,7 +34,7 @@ overrides the file. Each flag has a variable with its name: the variable of --ds
   walpost run --dsn postgres://walpost@db:5432/shop --table outbox --stdout --checkpoint-store file --checkpoint-path ./position`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd)
+	load := configFlags(cmd, (*walpost.Config).Validate)
 	stdout := cmd.Flags().Bool("stdout", false, "for a trial: write the records to standard output as JSON lines, not to Kafka; needs --checkpoint-store file")
 	gap := cmd.Flags().String("accept-gap", "", "accept the one gap whose `token` a refusal printed; the events of the gap are lost")
 	unordered := cmd.Flags().Bool("unordered", false, "if nothing tells the order of the rows of source.snapshot: initial, publish them in any order")

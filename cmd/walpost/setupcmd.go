@@ -19,11 +19,11 @@ role of the DSN.`,
   walpost setup --dsn postgres://postgres@localhost/shop --table public.outbox --apply`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd)
+	load := configFlags(cmd, (*walpost.Config).ValidateDatabase)
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
 	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table partitioned by source.time_column (default created_at), one partition for each day")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := load(withoutKafka)
+		cfg, err := load(nil)
 		if err != nil {
 			return err
 		}
@@ -56,11 +56,4 @@ role of the DSN.`,
 		return err
 	}
 	return cmd
-}
-
-// withoutKafka lets a command that talks to the database only do without brokers.
-func withoutKafka(cfg *fileConfig) {
-	if len(cfg.Kafka.Brokers) == 0 {
-		cfg.Kafka.Brokers = []string{"none.invalid:9092"} // reserved for what does not exist, by RFC 2606
-	}
 }

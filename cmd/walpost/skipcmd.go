@@ -31,9 +31,9 @@ skip exits with 2 if no halt of this relay gave the token.`,
 			return nil
 		},
 	}
-	load := configFlags(cmd)
+	load := configFlags(cmd, (*walpost.Config).Validate)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := load(func(*fileConfig) {})
+		cfg, err := load(nil)
 		if err != nil {
 			return err
 		}

@@ -23,8 +23,6 @@ type Options struct {
 	JSON []byte // a row that need not exist, as a JSON object by column names
 	// Partitions is taken for the number of partitions of every topic, and Kafka is not asked. 0 asks Kafka.
 	Partitions int
-	// NoKafka says that there are no brokers to ask.
-	NoKafka bool
 }
 
 // Config is what rows are explained by.
@@ -70,7 +68,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 	e := explainer{Config: cfg, opts: opts, table: reader.Tables()[0]}
 	e.columns = cfg.Router.Columns(e.table.Relation)
 	cfg.Router.SetRunID("(kept in the checkpoint)")
-	if opts.Partitions == 0 && !opts.NoKafka && cfg.Kafka != nil {
+	if opts.Partitions == 0 && cfg.Kafka != nil {
 		if e.brokers, err = kafka.NewAsker(*cfg.Kafka); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
@@ -77,13 +78,9 @@ func (w *world) run(conn *pgx.Conn, sql ...string) {
 // stream makes the publication and the slot, and begins to stream.
 func (w *world) stream() *replication.Session {
 	w.Helper()
-	source, err := replication.NewSource(replication.Config{
-		DSN: w.dsn, Tables: []string{"public.outbox"}, Slot: w.name, Publication: "walpost", Create: true, WantCatalog: true,
-	})
-	if err != nil {
-		w.Fatal(err)
-	}
-	s, err := source.Open(w.Context(), true, false)
+	cfg := replication.DefaultConfig()
+	cfg.DSN, cfg.Table, cfg.Slot, cfg.WantCatalog = conf.Secret(w.dsn), "public.outbox", w.name, true
+	s, err := replication.NewSource(cfg).Open(w.Context(), true, false)
 	if err != nil {
 		w.Fatalf("open: %v (hint: %s)", err, fault.Hint(err))
 	}

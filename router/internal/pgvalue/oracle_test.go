@@ -25,6 +25,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/replication"
 )
@@ -147,15 +148,11 @@ func ask(t *testing.T, columns []goldenColumn) {
 
 // readStream fills in the columns and the texts, as walpost reads them.
 func readStream(t *testing.T, dsn string, tables []string, slot string, columns []goldenColumn) {
-	source, err := replication.NewSource(replication.Config{
-		DSN: dsn, Tables: tables, Slot: slot, Publication: "walpost", SnapshotChosen: true, WantCatalog: true,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := replication.DefaultConfig()
+	cfg.DSN, cfg.Tables, cfg.Slot, cfg.Snapshot, cfg.WantCatalog = conf.Secret(dsn), tables, slot, "never", true
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	session, err := source.Open(ctx, false, false)
+	session, err := replication.NewSource(cfg).Open(ctx, false, false)
 	if err != nil {
 		t.Fatal(err)
 	}
