@@ -39,7 +39,9 @@ func Check(ctx context.Context, run Run) []Finding {
 	known.Go(func() {
 		want.Topics, rows = checkRows(ctx, &run)
 		for _, t := range run.Topics {
-			want.Topics[t] = want.Topics[t]
+			if _, ok := want.Topics[t]; !ok {
+				want.Topics[t] = Traffic{}
+			}
 		}
 	})
 	all.Go(func() { database = CheckPostgres(ctx, run.Source.Config()) })

@@ -40,17 +40,19 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"a slow server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 1e-9 }, OK, "outage", "lasts 87600h0m0s", ""},
 		{"no WAL", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 0 }, OK, "outage", "not told", ""},
 		{"a fast server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 40 << 20 }, Warn, "outage", "lasts 17m4s at 40 MB/s", "ALTER SYSTEM"},
-		{"below max_wal_size", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.KeepMB = 512 }, Warn, "outage", "less than max_wal_size (1024 MB)", "ALTER SYSTEM"},
-		{"as much as max_wal_size", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.KeepMB, x.rate = 1024, 1<<10 }, OK, "outage", "lasts", ""},
-		{"on RDS", func(_ *replication.Config, f *ipg.Facts, x *examination) { x.KeepMB, f.Server.Provider = 512, fix.RDS }, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) in the DB parameter group"},
+		{"below max_wal_size", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = 512 }, Warn, "outage", "less than max_wal_size (1024 MB)", "ALTER SYSTEM"},
+		{"as much as max_wal_size", func(_ *replication.Config, f *ipg.Facts, x *examination) { f.Server.KeepMB, x.rate = 1024, 1<<10 }, OK, "outage", "lasts", ""},
+		{"on RDS", func(_ *replication.Config, f *ipg.Facts, x *examination) {
+			f.Server.KeepMB, f.Server.Provider = 512, fix.RDS
+		}, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) in the DB parameter group"},
 		{"on Aurora", func(_ *replication.Config, f *ipg.Facts, x *examination) {
-			x.KeepMB, f.Server.Provider = 512, fix.Aurora
+			f.Server.KeepMB, f.Server.Provider = 512, fix.Aurora
 		}, Warn, "outage", "", "in the DB cluster parameter group"},
 		{"on Cloud SQL", func(_ *replication.Config, f *ipg.Facts, x *examination) {
-			x.KeepMB, f.Server.Provider = 512, fix.CloudSQL
+			f.Server.KeepMB, f.Server.Provider = 512, fix.CloudSQL
 		}, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) as a database flag"},
 		{"on Azure", func(_ *replication.Config, f *ipg.Facts, x *examination) {
-			x.KeepMB, f.Server.Provider = 512, fix.Azure
+			f.Server.KeepMB, f.Server.Provider = 512, fix.Azure
 		}, Warn, "outage", "", "Azure does not let max_slot_wal_keep_size be set"},
 		{"an idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 3600 }, Warn, "idle_replication_slot_timeout", "1h0m0s", "= 0"},
 		{"a long idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 72 * 3600 }, "", "idle_replication_slot_timeout", "", ""},
@@ -147,9 +149,9 @@ func TestJudgementOfADoctor(t *testing.T) {
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
 			cfg := valid()
-			f := &ipg.Facts{Server: ipg.Server{Version: 170011, Role: "u", Database: "shop"}, Publication: &ipg.Publication{}, Tables: []ipg.TableFacts{{Table: ipg.Table{Schema: "public", Name: "outbox"}, OID: 7, Readable: true}}}
+			f := &ipg.Facts{Server: ipg.Server{Version: 170011, Role: "u", Database: "shop", KeepMB: 40960}, Publication: &ipg.Publication{}, Tables: []ipg.TableFacts{{Table: ipg.Table{Schema: "public", Name: "outbox"}, OID: 7, Readable: true}}}
 			x := &examination{cfg: &cfg, f: f, makes: true, settings: settings{
-				KeepMB: 40960, MaxWALMB: 1024, ConnLimit: -1, SeesAll: true, WorkMem: 64 << 10, rate: 4 << 20, measured: 2 * time.Second, rateMeasured: true,
+				MaxWALMB: 1024, ConnLimit: -1, SeesAll: true, WorkMem: 64 << 10, rate: 4 << 20, measured: 2 * time.Second, rateMeasured: true,
 			}}
 			c.change(&cfg, f, x)
 			x.judge()

@@ -91,7 +91,7 @@ func (f *kafkaFixes) topic(name, set string) fix.Step {
 		return fix.Words(fmt.Sprintf("Set %s in the Aiven console (topic %s, advanced configuration) or in the resource aiven_kafka_topic.", set, name))
 	case eventHubs:
 		return fix.Words(fmt.Sprintf("Set %s in the properties of the event hub %s, if its tier has it.", set, name))
-	case msk: // as for own brokers
+	default: // on Amazon MSK as for own brokers
 	}
 	return fix.Command("kafka-configs.sh" + f.access + " --alter --entity-type topics --entity-name " + name + " --add-config " + shell(set))
 }
@@ -144,7 +144,7 @@ func (f *kafkaFixes) create(how kafka.NewTopic) fix.Step {
 		return flag(fmt.Sprintf("avn service topic-create <service> %s --partitions %d --replication %d", how.Name, partitions, replicas), " --cleanup-policy compact")
 	case confluent:
 		cmd = "confluent kafka topic create " + how.Name
-	case msk: // as for own brokers
+	default: // on Amazon MSK as for own brokers
 	}
 	if how.Partitions > 0 {
 		cmd += fmt.Sprintf(" --partitions %d", how.Partitions)

@@ -15,7 +15,6 @@ import (
 
 // settings are facts that only a doctor asks for: a start does not rest on them.
 type settings struct {
-	KeepMB       int64  `json:"keep_mb"`
 	MaxWALMB     int64  `json:"max_wal_mb"`
 	IdleTimeout  int64  `json:"idle_timeout"` // idle_replication_slot_timeout, in seconds; 0 is none
 	ConnLimit    int    `json:"conn_limit"`   // of the role; -1 is none
@@ -44,7 +43,6 @@ type settings struct {
 // settingsQuery is one text for every version: a setting that a version does not have is NULL.
 func settingsQuery(slot string) string {
 	return `SELECT
- (SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_mb,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'max_wal_size') AS max_wal_mb,
  coalesce((SELECT setting::bigint * CASE unit WHEN 'min' THEN 60 ELSE 1 END FROM pg_settings WHERE name = 'idle_replication_slot_timeout'), 0) AS idle_timeout,
  (SELECT rolconnlimit FROM pg_roles WHERE rolname = current_user) AS conn_limit,
@@ -181,18 +179,18 @@ func (x *examination) rights() {
 // outage says how long the relay may be away.
 func (x *examination) outage() {
 	const name = "outage"
-	if x.KeepMB >= 0 {
+	if keep := x.f.Server.KeepMB; keep >= 0 {
 		lasts := time.Duration(0)
 		if x.rateMeasured && x.rate > 0 {
 			// In seconds first: an idle server would overflow a duration.
-			lasts = time.Duration(min(float64(x.KeepMB<<20)/x.rate, 10*365*86400)) * time.Second
+			lasts = time.Duration(min(float64(keep<<20)/x.rate, 10*365*86400)) * time.Second
 		}
-		told := fmt.Sprintf("max_slot_wal_keep_size (%d MB) lasts %s at %.3g MB/s, measured over %s", x.KeepMB, lasts, x.rate/(1<<20), x.measured.Round(time.Second))
+		told := fmt.Sprintf("max_slot_wal_keep_size (%d MB) lasts %s at %.3g MB/s, measured over %s", keep, lasts, x.rate/(1<<20), x.measured.Round(time.Second))
 		switch {
-		case x.KeepMB < x.MaxWALMB:
-			x.add(Warn, name, keepSize, "max_slot_wal_keep_size (%d MB) is less than max_wal_size (%d MB): the slot can be lost between two checkpoints", x.KeepMB, x.MaxWALMB)
+		case keep < x.MaxWALMB:
+			x.add(Warn, name, keepSize, "max_slot_wal_keep_size (%d MB) is less than max_wal_size (%d MB): the slot can be lost between two checkpoints", keep, x.MaxWALMB)
 		case !x.rateMeasured || x.rate <= 0:
-			x.add(OK, name, nil, "max_slot_wal_keep_size is %d MB; no WAL was written while check looked, so how long it lasts is not told", x.KeepMB)
+			x.add(OK, name, nil, "max_slot_wal_keep_size is %d MB; no WAL was written while check looked, so how long it lasts is not told", keep)
 		case lasts < time.Hour:
 			x.add(Warn, name, keepSize, "%s: a longer outage loses the slot", told)
 		default:

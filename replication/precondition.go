@@ -170,7 +170,7 @@ func (j *judgement) table(t *pg.TableFacts) {
 	name := "table " + t.Table.String()
 	switch {
 	case !t.Exists() && len(t.Similar) > 0:
-		j.lose(name, fix.ByWords(fmt.Sprintf("Write source.table: '%s' (in double quotes, a name keeps its case).", t.Similar[0])),
+		j.lose(name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
 			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
 	case !t.Exists():
 		j.lose(name, fix.ByWords("Set source.table, or make the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, j.f.Server.Database)

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"regexp"
 	"slices"
+
+	"github.com/walpost/walpost/internal/fix"
 )
 
 // Nothing here reads pg_hba.conf to predict what a reload of it would do. An open connection shows that the loaded file lets us
@@ -59,6 +61,8 @@ func hbaHint(message, database, user string) string {
 			tls = " Where the server wants TLS (on Amazon RDS: rds.force_ssl), set sslmode=verify-full in source.dsn instead."
 		}
 	}
-	return "Add this line to pg_hba.conf: " + hbaLine(c) + " and reload (SELECT pg_reload_conf();). The line must name the database: " +
-		"the word replication there is for physical replication only." + tls
+	return fix.Fix{
+		fix.FileLine{File: "pg_hba.conf", Line: hbaLine(c)},
+		fix.Words("The line must name the database: the word replication there is for physical replication only." + tls),
+	}.Text("")
 }

@@ -85,6 +85,7 @@ func TestConnectErrorsSayWhetherTryingAgainCanHelp(t *testing.T) {
 		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
 }
+
 func TestTableNamesAreReadAsSQLDoes(t *testing.T) {
 	for _, c := range []struct{ in, schema, name, text string }{
 		{"public.outbox", "public", "outbox", "public.outbox"},

@@ -1,4 +1,4 @@
-package replication
+package pg
 
 import (
 	"errors"
@@ -9,9 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
-	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -31,14 +29,19 @@ func TestTheWordReplicationInPgHbaIsNotForALogicalConnection(t *testing.T) {
 		t.Run(v, func(t *testing.T) {
 			t.Parallel()
 			pg := testenv.Postgres(t, v, testenv.Private())
-			w := newWorld(t, pg, "CREATE ROLE app LOGIN REPLICATION")
-			w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", "app@", 1))
+			dsn := pg.Database(t)
+			pg.Exec(t, dsn, "CREATE ROLE app LOGIN REPLICATION")
+			db := Database{DSN: strings.Replace(dsn, "postgres@", "app@", 1)}
+			name, err := db.Name()
+			if err != nil {
+				t.Fatal(err)
+			}
 			for _, c := range []struct {
 				line              string
 				logical, physical bool
 			}{
 				{"host replication app 127.0.0.1/32 trust", false, true},
-				{"host " + w.cfg.Slot + " app 127.0.0.1/32 trust", true, false},
+				{"host " + name + " app 127.0.0.1/32 trust", true, false},
 				{"host all app 127.0.0.1/32 trust", true, false},
 				{"", false, false},
 			} {
@@ -46,7 +49,7 @@ func TestTheWordReplicationInPgHbaIsNotForALogicalConnection(t *testing.T) {
 				pg.Restart(t)
 				refused := func(what string, got, want error) {
 					t.Helper()
-					if (got == nil) != (want == nil) || got != nil && (ipg.SQLState(got) != "28000" || !strings.Contains(got.Error(), "no pg_hba.conf entry for")) {
+					if (got == nil) != (want == nil) || got != nil && (SQLState(got) != "28000" || !strings.Contains(got.Error(), "no pg_hba.conf entry for")) {
 						t.Errorf("with %q, %s: %v", c.line, what, got)
 					}
 				}
@@ -56,30 +59,30 @@ func TestTheWordReplicationInPgHbaIsNotForALogicalConnection(t *testing.T) {
 					}
 					return errors.New("refused")
 				}
-				sql, err := w.cfg.Connection().ConnectSQL(t.Context())
+				sql, err := db.ConnectSQL(t.Context())
 				refused("sql", err, wanted(c.logical))
-				ipg.Close(sql)
-				stream, err := w.cfg.Connection().ConnectReplication(t.Context())
+				Close(sql)
+				stream, err := db.ConnectReplication(t.Context())
 				refused("replication=database", err, wanted(c.logical))
-				ipg.Close(stream)
-				if line := "host " + w.cfg.Slot + " app 127.0.0.1/32 scram-sha-256"; err != nil && !strings.Contains(fault.Hint(err), "Add this line to pg_hba.conf: "+line+" and reload") {
+				Close(stream)
+				if line := "host " + name + " app 127.0.0.1/32 scram-sha-256"; err != nil && !strings.Contains(fault.Hint(err), "Add this line to pg_hba.conf: "+line+" and reload") {
 					t.Errorf("the hint is %q, want the line %q", fault.Hint(err), line)
 				}
-				conn, err := pgconn.Connect(t.Context(), string(w.cfg.DSN)+"&replication=true")
+				conn, err := pgconn.Connect(t.Context(), db.DSN+"&replication=true")
 				refused("replication=true", err, wanted(c.physical))
-				ipg.Close(conn)
+				Close(conn)
 			}
 			// The line of the hint is one that lets us in.
-			_, err := w.cfg.Connection().ConnectSQL(t.Context())
+			_, err = db.ConnectSQL(t.Context())
 			_, line, _ := strings.Cut(fault.Hint(err), "pg_hba.conf: ")
 			line, _, _ = strings.Cut(line, " and reload")
 			hba(t, pg, strings.Replace(line, "scram-sha-256", "trust", 1))
 			pg.Restart(t)
-			conn, err := w.cfg.Connection().ConnectReplication(t.Context())
+			conn, err := db.ConnectReplication(t.Context())
 			if err != nil {
 				t.Errorf("with %q: %v", line, err)
 			}
-			ipg.Close(conn)
+			Close(conn)
 		})
 	}
 }
