@@ -234,7 +234,7 @@ func (c *Cleaner) hint(h string) {
 
 // lacks adds to err what to do about it where it is a matter of rights.
 func (c *Cleaner) lacks(t pg.Table, err error) error {
-	if !isState(err, "42501") {
+	if pg.SQLState(err) != pg.StateNoRight {
 		return err
 	}
 	if c.cfg.Mode == DropPartitions {

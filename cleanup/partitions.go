@@ -36,37 +36,40 @@ type partition struct {
 // partitions returns the partitions of t with both bounds, in their order. The error says why t is not partitioned in the way
 // that is wanted here.
 func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition, hasDefault bool, err error) {
-	kind, err := c.rows(ctx, "look at its partitions", `SELECT p.partstrat::text, p.partnatts::text, a.attname
- FROM pg_partitioned_table p LEFT JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
- WHERE p.partrelid = to_regclass($1)`, t.SQL())
+	oid := "to_regclass(" + pg.QuoteLiteral(t.SQL()) + ")"
+	ranged, err := pg.Rows[struct{}](ctx, c.conn, "look at its partitions", `SELECT 1
+ FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
+ WHERE p.partrelid = `+oid+` AND p.partstrat = 'r' AND p.partnatts = 1 AND a.attname = `+pg.QuoteLiteral(c.cfg.TimeColumn))
 	if err != nil {
 		return nil, false, err
 	}
-	if len(kind) == 0 || *kind[0][0] != "r" || *kind[0][1] != "1" || kind[0][2] == nil || *kind[0][2] != c.cfg.TimeColumn {
+	if len(ranged) == 0 {
 		return nil, false, fmt.Errorf("cleanup.mode drop_partitions needs a table that is PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
 	}
 	// A bound is printed in the type of the column; read as a timestamptz in UTC it says the same for all three types.
-	found, err := c.rows(ctx, "look at its partitions", `WITH p AS (
- SELECT n.nspname, c.relname, i.inhdetachpending AS pending, pg_get_expr(c.relpartbound, c.oid) AS bound,
- c.relkind = 'r' AND c.relpersistence = 'p' AS plain, EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`') AS closed
- FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.inhparent = to_regclass($1))
- SELECT nspname, relname, pending::text, bound = 'DEFAULT',
- extract(epoch FROM (regexp_match(bound, 'FROM \(''([^'']+)''\)'))[1]::timestamptz)::text,
- extract(epoch FROM (regexp_match(bound, 'TO \(''([^'']+)''\)'))[1]::timestamptz)::text,
- plain::text, closed::text FROM p ORDER BY 6, 5`, t.SQL())
+	type child struct {
+		Schema, Name                    string
+		Pending, Rest, Ordinary, Closed bool
+		Begins, Ends                    *string // as text, because JSON has no infinity
+	}
+	found, err := pg.Rows[child](ctx, c.conn, "look at its partitions", `WITH p AS (
+ SELECT n.nspname AS schema, c.relname AS name, i.inhdetachpending AS pending, pg_get_expr(c.relpartbound, c.oid) AS bound,
+ c.relkind = 'r' AND c.relpersistence = 'p' AS ordinary, EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`') AS closed
+ FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.inhparent = `+oid+`)
+ SELECT schema, name, pending, ordinary, closed, bound = 'DEFAULT' AS rest,
+ extract(epoch FROM (regexp_match(bound, 'FROM \(''([^'']+)''\)'))[1]::timestamptz)::text AS begins,
+ extract(epoch FROM (regexp_match(bound, 'TO \(''([^'']+)''\)'))[1]::timestamptz)::text AS ends FROM p ORDER BY 8, 7`)
 	if err != nil {
 		return nil, false, err
 	}
 	for _, r := range found {
-		if r[3] != nil && *r[3] == "t" {
-			hasDefault = true
-		}
-		if r[4] == nil || r[5] == nil {
+		hasDefault = hasDefault || r.Rest
+		if r.Begins == nil || r.Ends == nil {
 			continue // MINVALUE, MAXVALUE, DEFAULT: not of ours
 		}
-		p := partition{Table: pg.Table{Schema: *r[0], Name: *r[1]}, pending: *r[2] == "true", plain: *r[6] == "true", closed: *r[7] == "true"}
-		if p.from, err = strconv.ParseFloat(*r[4], 64); err == nil {
-			p.to, err = strconv.ParseFloat(*r[5], 64)
+		p := partition{Table: pg.Table{Schema: r.Schema, Name: r.Name}, pending: r.Pending, plain: r.Ordinary, closed: r.Closed}
+		if p.from, err = strconv.ParseFloat(*r.Begins, 64); err == nil {
+			p.to, err = strconv.ParseFloat(*r.Ends, 64)
 		}
 		if err != nil {
 			return nil, false, fmt.Errorf("look at its partitions: %w", err)
@@ -106,15 +109,11 @@ func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 	if err != nil {
 		return err
 	}
-	clock, err := c.rows(ctx, "read the clock", "SELECT extract(epoch FROM now())::text")
+	clock, err := pg.Row[struct{ Now float64 }](ctx, c.conn, "read the clock", "SELECT extract(epoch FROM now())::float8 AS now")
 	if err != nil {
 		return err
 	}
-	now, err := strconv.ParseFloat(text(clock), 64)
-	if err != nil {
-		return fmt.Errorf("read the clock: %w", err)
-	}
-	for _, p := range plan(parts, now) {
+	for _, p := range plan(parts, clock.Now) {
 		from, to := stamp(p[0]), stamp(p[1])
 		part := pg.Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
 		// One transaction: a table that was made and not attached would be in the way of the next attempt.
@@ -179,9 +178,9 @@ func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 
 // old says whether the newest row that p may have is older than wanted.
 func (c *Cleaner) old(ctx context.Context, p partition) (bool, error) {
-	res, err := c.rows(ctx, "compare with the clock", "SELECT to_timestamp($1::float8) <= now() - $2::interval",
-		strconv.FormatFloat(p.to, 'f', -1, 64), interval(c.cfg.Keep))
-	return text(res) == "t", err
+	is, err := pg.Row[struct{ Old bool }](ctx, c.conn, "compare with the clock", fmt.Sprintf("SELECT to_timestamp('%s'::float8) <= now() - interval '%s' AS old",
+		strconv.FormatFloat(p.to, 'f', -1, 64), interval(c.cfg.Keep)))
+	return is.Old, err
 }
 
 // pieceBlocks is how many blocks of a partition one statement reads: 64 MiB, as blocks are everywhere.
@@ -191,38 +190,36 @@ const pieceBlocks = 8192
 // own, so that a large table neither holds back VACUUM nor takes longer than a statement may. What is written meanwhile into a piece
 // that was read is not seen: only what is said of a table that takes no rows any more can be relied on.
 func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (bool, error) {
-	session, file := c.cfg.Progress().Session, ""
-	sql := lookInto(t)
+	session, file := c.cfg.Progress().Session, int64(-1)
 	for from := int64(0); ; from += c.piece {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
 			return false, nil // what was known holds no more
 		}
-		res, err := c.rows(ctx, "look into "+t.String(), sql, strconv.FormatUint(below, 10), t.SQL(),
-			fmt.Sprintf("(%d,0)", from), fmt.Sprintf("(%d,0)", min(from+c.piece, math.MaxUint32)))
+		piece, err := pg.Row[struct {
+			File, Blocks int64
+			Delivered    bool
+		}](ctx, c.conn, "look into "+t.String(), lookInto(t, below, from, min(from+c.piece, math.MaxUint32)))
 		if err != nil {
 			return false, err
 		}
-		blocks, err := strconv.ParseInt(*res[0][1], 10, 64)
-		if err != nil {
-			return false, fmt.Errorf("look into %s: %w", t, err)
-		}
 		switch {
-		case *res[0][2] != "t":
+		case !piece.Delivered:
 			return false, nil
-		case file != "" && file != text(res): // VACUUM FULL has moved the rows: those of the pieces to come may be in the pieces that were read
+		case file >= 0 && file != piece.File: // VACUUM FULL has moved the rows: those of the pieces to come may be in the pieces that were read
 			return false, nil
-		case from+c.piece >= blocks:
+		case from+c.piece >= piece.Blocks:
 			return true, nil
 		}
-		file = text(res)
+		file = piece.File
 	}
 }
 
-// lookInto gives the table's file, its size in blocks, and whether all rows of a piece are delivered: below $1, from $3 to $4. A statement
-// holds a lock on its table, so file and size are those that it reads.
-func lookInto(t pg.Table) string {
-	return `SELECT pg_relation_filenode($2::regclass)::text, (pg_relation_size($2::regclass) / current_setting('block_size')::int8)::text,
- NOT EXISTS (SELECT FROM ONLY ` + t.SQL() + " t, " + next + " r WHERE t.ctid >= $3::tid AND t.ctid < $4::tid AND NOT " + delivered("$1") + ")"
+// lookInto gives the table's file, its size in blocks, and whether all rows of the blocks in [from, to) are below the transaction
+// id. A statement holds a lock on its table, so file and size are those that it reads.
+func lookInto(t pg.Table, below uint64, from, to int64) string {
+	return fmt.Sprintf(`SELECT pg_relation_filenode(%[1]s::regclass)::int8 AS file, pg_relation_size(%[1]s::regclass) / current_setting('block_size')::int8 AS blocks,
+ NOT EXISTS (SELECT FROM ONLY %[2]s t, %[3]s r WHERE t.ctid >= '(%[4]d,0)'::tid AND t.ctid < '(%[5]d,0)'::tid AND NOT %[6]s) AS delivered`,
+		pg.QuoteLiteral(t.SQL()), t.SQL(), next, from, to, delivered(strconv.FormatUint(below, 10)))
 }
 
 func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uint64, hasDefault bool) error {
@@ -289,14 +286,13 @@ func (c *Cleaner) change(ctx context.Context, step string, sql ...string) error 
 
 // dropDetached drops what we have detached, in this life or in an earlier one, once all of it is delivered.
 func (c *Cleaner) dropDetached(ctx context.Context, t pg.Table, below uint64) error {
-	found, err := c.rows(ctx, "find detached partitions", `SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = $1
- AND EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`')`, remarkOn(t))
+	found, err := pg.Rows[pg.Table](ctx, c.conn, "find detached partitions", `SELECT n.nspname AS schema, c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = `+pg.QuoteLiteral(remarkOn(t))+`
+ AND EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`')`)
 	if err != nil {
 		return err
 	}
-	for _, r := range found {
-		part := pg.Table{Schema: *r[0], Name: *r[1]}
+	for _, part := range found {
 		all, err := c.allDelivered(ctx, part, below)
 		if err != nil {
 			return err

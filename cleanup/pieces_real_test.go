@@ -105,13 +105,13 @@ func TestAPieceIsReadByItself(t *testing.T) {
 			p.exec("CREATE TABLE outbox_old (id int, created_at timestamptz, filler text)")
 			p.fill("outbox_old")
 			p.run() // connects
-			plan, err := p.rows(p.ctx, "explain", "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) "+lookInto(ipg.Table{Schema: "public", Name: "outbox_old"}), "1000000000", "public.outbox_old", "(4,0)", "(8,0)")
+			plan, err := p.conn.Exec(p.ctx, "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF) "+lookInto(ipg.Table{Schema: "public", Name: "outbox_old"}, 1000000000, 4, 8)).ReadAll()
 			if err != nil {
 				t.Fatal(err)
 			}
 			all := ""
-			for _, line := range plan {
-				all += *line[0] + "\n"
+			for _, line := range plan[0].Rows {
+				all += string(line[0]) + "\n"
 			}
 			if !strings.Contains(all, "Tid Range Scan on outbox_old") {
 				t.Errorf("the plan is\n%s", all)
