@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"reflect"
 	"regexp"
 	"strings"
 
@@ -10,15 +11,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/walpost/walpost"
-
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 // A setting is a key of walpost.yaml that also has a flag and an environment variable.
 type setting struct {
 	flag  string
 	field string
-	usage string // the first word in backquotes names the value in the help
+	usage string // the first word in backquotes names the value in the help, which adds the default
 	bool  bool
 }
 
@@ -31,25 +32,25 @@ var settings = []setting{
 	{flag: "dsn", field: "source.dsn", usage: "the database, as a libpq `URI`"},
 	{flag: "table", field: "source.tables", usage: "the outbox `table`, as schema.table; several are separated by commas"},
 	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of Kafka brokers, separated by commas"},
-	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot (default walpost)"},
-	{flag: "publication", field: "source.publication", usage: "`name` of the publication (default walpost)"},
-	{flag: "create", field: "source.create", usage: "make the publication and the slot if they are missing (default true)", bool: true},
+	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot"},
+	{flag: "publication", field: "source.publication", usage: "`name` of the publication"},
+	{flag: "create", field: "source.create", usage: "make the publication and the slot if they are missing", bool: true},
 	{flag: "snapshot", field: "source.snapshot", usage: "whether to publish rows from before the slot: `never` or initial"},
 	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},
 	{flag: "topic-regex", field: "router.route.topic.regex", usage: "Java `regex` over the route.by.field column"},
-	{flag: "topic-replacement", field: "router.route.topic.replacement", usage: "the `topic` that replaces a match of the regex (default outbox.event.${routedByValue})"},
+	{flag: "topic-replacement", field: "router.route.topic.replacement", usage: "the `topic` that replaces a match of the regex"},
 	{flag: "create-topics", field: "kafka.topics.create", usage: "make missing topics", bool: true},
-	{flag: "compression", field: "kafka.compression", usage: "none, gzip, `snappy`, lz4 or zstd"},
-	{flag: "window-events", field: "delivery.window.events", usage: "the largest `number` of events in flight (default 50000)"},
-	{flag: "window-bytes", field: "delivery.window.bytes", usage: "the largest `size` of events in flight (default 64MiB)"},
-	{flag: "checkpoint-store", field: "checkpoint.store", usage: "`kafka` or file"},
-	{flag: "checkpoint-topic", field: "checkpoint.topic", usage: "the compacted `topic` (default walpost.checkpoints)"},
+	{flag: "compression", field: "kafka.compression", usage: "the `codec`: none, gzip, snappy, lz4 or zstd"},
+	{flag: "window-events", field: "delivery.window.events", usage: "the largest `number` of events in flight"},
+	{flag: "window-bytes", field: "delivery.window.bytes", usage: "the largest `size` of events in flight"},
+	{flag: "checkpoint-store", field: "checkpoint.store", usage: "the `store`: kafka or file"},
+	{flag: "checkpoint-topic", field: "checkpoint.topic", usage: "the compacted `topic`"},
 	{flag: "checkpoint-path", field: "checkpoint.path", usage: "the `file`, with --checkpoint-store file"},
-	{flag: "http", field: "http.listen", usage: "`host:port` of metrics, health and the status page, or off (default 127.0.0.1:9640)"},
-	{flag: "log-level", field: "log.level", usage: "debug, `info`, warn or error"},
-	{flag: "log-format", field: "log.format", usage: "`json` or console"},
-	{flag: "shutdown-grace", field: "shutdown_grace", usage: "the `time` that a stop waits for acknowledgements (default 20s)"},
-	{flag: "halt-linger", field: "halt_linger", usage: "the `time` that a halted relay stays visible, or forever (default 60s)"},
+	{flag: "http", field: "http.listen", usage: "`host:port` of metrics, health and the status page, or off"},
+	{flag: "log-level", field: "log.level", usage: "the `level`: debug, info, warn or error"},
+	{flag: "log-format", field: "log.format", usage: "the `format`: json or console"},
+	{flag: "shutdown-grace", field: "shutdown_grace", usage: "the `time` that a stop waits for acknowledgements"},
+	{flag: "halt-linger", field: "halt_linger", usage: "the `time` that a halted relay stays visible, or forever"},
 }
 
 // A value is a flag's text, which the configuration judges as it judges a file's.
@@ -77,7 +78,11 @@ func (v *value) Type() string {
 func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problems) func(with func(*fileConfig)) (fileConfig, error) {
 	flags := cmd.Flags()
 	file := flags.StringP("config", "c", "", "the `file` walpost.yaml (WALPOST_CONFIG); flags and WALPOST_… variables override it")
+	defaults := defaultConfig()
 	for _, s := range settings {
+		if v := yamlfile.Find(reflect.ValueOf(&defaults).Elem(), s.field); !v.IsZero() {
+			s.usage += fmt.Sprintf(" (default %v)", v)
+		}
 		f := flags.VarPF(&value{bool: s.bool}, s.flag, "", s.usage)
 		if s.bool {
 			f.NoOptDefVal = "true"

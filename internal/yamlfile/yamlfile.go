@@ -70,17 +70,17 @@ func New(file string, env func(string) (string, bool)) *Reader {
 // Set sets a field from the text of a flag or a variable, and forgets what the file says about it.
 func (d *Reader) Set(into any, from, field, text string) {
 	d.Forget(field, from)
-	v := reflect.ValueOf(into).Elem()
-	for rest := field; rest != ""; {
-		fields := Fields(v)
-		if f, ok := fields[rest]; ok {
-			d.refuse(place{label: from}, field, setText(f, text))
-			return
-		}
-		var key string
-		key, rest, _ = strings.Cut(rest, ".")
-		v = fields[key]
+	d.refuse(place{label: from}, field, setText(Find(reflect.ValueOf(into).Elem(), field), text))
+}
+
+// Find returns the field at a path in a struct, which must be there.
+func Find(v reflect.Value, path string) reflect.Value {
+	fields := Fields(v)
+	if f, ok := fields[path]; ok {
+		return f
 	}
+	key, rest, _ := strings.Cut(path, ".")
+	return Find(fields[key], rest)
 }
 
 // Forget drops what the file says about a field, wrong or right: from replaces the field.
