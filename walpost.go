@@ -190,6 +190,26 @@ func (c *Config) linger() time.Duration {
 	return long
 }
 
+// cleaner makes the cleaner of old rows; nil where none is wanted. It asks loop how far the relay is.
+func (r *Relay) cleaner(loop *relay.Relay) *cleanup.Cleaner {
+	cfg := r.cfg.Cleanup
+	if cfg.Mode == cleanup.None {
+		return nil
+	}
+	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
+	cfg.Connect, cfg.Logger = r.db.ConnectForTables, r.cfg.Logger
+	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
+	return cleanup.New(cfg)
+}
+
+// progress is how far the relay is: in a session only while it streams. Its epoch names the session, as each takes the next one.
+func progress(s relay.Status) cleanup.Progress {
+	if s.State != relay.Streaming {
+		return cleanup.Progress{}
+	}
+	return cleanup.Progress{Session: s.Epoch, Confirmed: s.Confirmed}
+}
+
 // orNone is a grace as package relay has it, where zero is the default and below zero is none.
 func orNone(grace time.Duration) time.Duration {
 	if grace == 0 {
