@@ -34,7 +34,7 @@ type envelopeKey struct {
 const maxSchemas = 1024
 
 func (p *planner) envelope(conv connect.TextConverter, payload column) *envelope {
-	name := p.schemaNames.AdjustSchema(p.qualified()+".Value")
+	name := p.schemaNames.AdjustSchema(p.qualified() + ".Value")
 	dot := strings.LastIndexByte(name, '.')
 	e := &envelope{before: name[:dot+1], after: name[dot:], payload: &payload, conv: conv, schemas: map[envelopeKey]*connect.Schema{}}
 	names := map[string]bool{"payload": true}

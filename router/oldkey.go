@@ -23,7 +23,7 @@ type oldKey struct {
 // oldKey returns nil if the table has no primary key.
 func (p *planner) oldKey(conv connect.TextConverter) *oldKey {
 	k := &oldKey{conv: conv, schema: &connect.Schema{
-		Type: connect.Struct, Name: p.schemaNames.AdjustSchema(p.qualified()+".Key"),
+		Type: connect.Struct, Name: p.schemaNames.AdjustSchema(p.qualified() + ".Key"),
 	}}
 	var indexes []int
 	for i := range p.rel.Columns {

@@ -4,17 +4,15 @@ package testenv
 
 import (
 	"context"
+	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -24,32 +22,45 @@ import (
 	"github.com/walpost/walpost/internal/localpg"
 )
 
-// A ConnectWorker is a running Kafka Connect worker, a standalone one, that has Debezium's Postgres connector. It keeps the
-// connectors' configurations in memory and their offsets in a file, so that a connector that is deleted and put again under the
-// same name goes on where it was, as long as the worker is there.
+// A ConnectWorker is a running, standalone Kafka Connect worker with Debezium's Postgres connector.
+// It keeps the connectors' configurations in memory and their offsets in a file. Therefore a
+// connector that is deleted and created again continues at its offset, as long as the worker exists.
 type ConnectWorker struct {
-	keeper  *keeper.Keeper
+	program
 	brokers []string
-	java    string
-	lib     string
-	port    int
 }
 
-// Connect starts a Kafka Connect worker on the brokers of a cluster; it ends with the test. props are worker properties that win
-// over testenv's own: converters are StringConverter where a connector names none, offsets are flushed every second (Connect's
-// default is a minute), records may have 8 MiB, and there is no automatic retry. Topics are the test's to make, as for any
-// other producer. Where Java or Maven is missing the test is skipped, with a line on standard error, or fails if
-// WALPOST_REQUIRE_KAFKA is 1.
+var (
+	//go:embed connect_pom.xml
+	connectPOM []byte
+	//go:embed connect_debezium_pom.xml
+	debeziumPOM []byte
+)
+
+// DebeziumVersion is the release that Connect runs, as in connect_debezium_pom.xml.
+const DebeziumVersion = "3.6.1.Final"
+
+// connectLib is a library with lib/*.jar, the worker, and plugins/debezium/*.jar.
+func connectLib(ctx context.Context) (dir, java string, err error) {
+	return cachedJars(ctx, "connect-"+kafkaVersion+"-debezium-"+DebeziumVersion, "Kafka Connect "+kafkaVersion+" and Debezium "+DebeziumVersion,
+		map[string][]byte{"lib": connectPOM, filepath.Join("plugins", "debezium"): debeziumPOM}, nil)
+}
+
+// Connect starts a Kafka Connect worker on the brokers of a cluster. It ends with the test. props are
+// worker properties, which replace testenv's own: the converters are StringConverter, offsets are
+// flushed every second, records may have 8 MiB, and failed tasks are not retried. The test must
+// create its topics. If Java or Maven is missing, the test is skipped with a line on standard error,
+// or fails if WALPOST_REQUIRE_KAFKA is 1.
 func Connect(t testing.TB, c *KafkaCluster, props map[string]string) *ConnectWorker {
 	t.Helper()
-	needConnect(t)
+	need(t, "Debezium", connectLib)
 	w, err := startConnect(t.Context(), c.Brokers(), props)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last messages of kafka connect:\n%s", w.Log(40))
+			t.Logf("last messages of kafka connect:\n%s", w.logTail(40))
 		}
 		if err := w.keeper.Close(); err != nil {
 			t.Error(err)
@@ -70,14 +81,14 @@ func startConnect(ctx context.Context, brokers []string, props map[string]string
 		if err != nil {
 			return nil, err
 		}
-		w := &ConnectWorker{keeper: k, brokers: brokers, java: java, lib: lib}
+		w := &ConnectWorker{program: program{java: java, lib: lib, keeper: k}, brokers: brokers}
 		err = w.first(ctx, props)
 		if err == nil {
 			return w, nil
 		}
-		// Somebody else may have taken the port between our choice and the worker's start.
-		again := try < 3 && strings.Contains(w.Log(200), "already in use")
-		err = errors.Join(fmt.Errorf("kafka connect: start: %w: %s", err, w.Log(30)), k.Close())
+		// Another program may have taken the port before the worker's start.
+		again := try < 3 && strings.Contains(w.logTail(200), "already in use")
+		err = errors.Join(fmt.Errorf("kafka connect: start: %w: %s", err, w.logTail(30)), k.Close())
 		if !again {
 			return nil, err
 		}
@@ -89,7 +100,6 @@ func (w *ConnectWorker) first(ctx context.Context, props map[string]string) erro
 	if w.port, err = localpg.FreePort(); err != nil {
 		return err
 	}
-	dir := w.keeper.Folder()
 	p := map[string]string{
 		"bootstrap.servers":                                 strings.Join(w.brokers, ","),
 		"listeners":                                         "http://" + w.address(),
@@ -97,7 +107,7 @@ func (w *ConnectWorker) first(ctx context.Context, props map[string]string) erro
 		"plugin.discovery":                                  "service_load",
 		"key.converter":                                     "org.apache.kafka.connect.storage.StringConverter",
 		"value.converter":                                   "org.apache.kafka.connect.storage.StringConverter",
-		"offset.storage.file.filename":                      filepath.Join(dir, "offsets"),
+		"offset.storage.file.filename":                      w.file("offsets"),
 		"offset.flush.interval.ms":                          "1000",
 		"task.shutdown.graceful.timeout.ms":                 "10000",
 		"producer.max.request.size":                         "8388608",
@@ -107,94 +117,36 @@ func (w *ConnectWorker) first(ctx context.Context, props map[string]string) erro
 		"producer.metadata.recovery.rebootstrap.trigger.ms": "10000",
 	}
 	maps.Copy(p, props)
-	if err := writeProperties(filepath.Join(dir, "worker.properties"), p); err != nil {
+	if err := writeProperties(w.file("worker.properties"), p); err != nil {
 		return err
 	}
-	err = writeProperties(filepath.Join(dir, "log4j2.properties"), map[string]string{
-		"status":                         "error",
-		"appender.out.type":              "Console",
-		"appender.out.name":              "out",
-		"appender.out.layout.type":       "PatternLayout",
-		"appender.out.layout.pattern":    "%d %p %c{1} [%t]: %m%n",
-		"rootLogger.level":               "warn",
-		"rootLogger.appenderRef.out.ref": "out",
-		"logger.dbz.name":                "io.debezium",
-		"logger.dbz.level":               "info",
-	})
-	if err != nil {
+	if err := w.writeLogging(map[string]string{"logger.dbz.name": "io.debezium", "logger.dbz.level": "info"}); err != nil {
 		return err
 	}
 	return w.Start(ctx)
 }
 
-func (w *ConnectWorker) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(w.port)) }
-func (w *ConnectWorker) log() string     { return filepath.Join(w.keeper.Folder(), "log") }
-
-// connectJVM has room for dozens of connectors; what is not used is not taken.
-var connectJVM = []string{"-Xmx2g", "-Xms128m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"}
-
-// Start starts the worker again after Stop or Kill, on the same port and with the offsets that it had written, and returns when
-// it answers. It has no connectors then.
+// Start starts the worker again after Stop or Kill, on the same port and with the offsets that it
+// had written. It returns when the worker answers. The worker has no connectors.
 func (w *ConnectWorker) Start(ctx context.Context) error {
-	dir := w.keeper.Folder()
-	_, err := w.keeper.Start(keeper.Command{
-		Path: w.java,
-		Args: append(slices.Clone(connectJVM),
-			"-Djava.io.tmpdir="+dir, "-Dlog4j2.configurationFile="+filepath.Join(dir, "log4j2.properties"),
-			"-cp", filepath.Join(w.lib, "lib", "*"), "org.apache.kafka.connect.cli.ConnectStandalone",
-			filepath.Join(dir, "worker.properties")),
-		Dir: dir, Env: os.Environ(), Log: w.log(), Quit: syscall.SIGKILL, Grace: 10 * time.Second,
-	})
-	if err != nil {
+	// The heap has room for dozens of connectors. The JVM takes only what it uses.
+	if err := w.run([]string{"-Xmx2g", "-Xms128m"}, "org.apache.kafka.connect.cli.ConnectStandalone", "worker.properties"); err != nil {
 		return err
 	}
-	for {
-		exited, err := w.keeper.Wait(50 * time.Millisecond)
-		if err != nil {
-			return err
-		}
-		if exited != "" {
-			return errors.New(exited)
-		}
+	return w.await(ctx, func() error {
 		var names []string
-		if err := w.rest(ctx, http.MethodGet, "/connectors", nil, &names); err == nil {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
+		return w.rest(ctx, http.MethodGet, "/connectors", nil, &names)
+	})
 }
 
-// Stop shuts the worker down in good order: its connectors stop, and what they have delivered is written down.
+// Stop shuts the worker down in good order: its connectors stop, and their offsets are stored.
 func (w *ConnectWorker) Stop() error { return w.end(syscall.SIGTERM) }
 
 // Kill kills the worker with SIGKILL.
 func (w *ConnectWorker) Kill() error { return w.end(syscall.SIGKILL) }
 
-func (w *ConnectWorker) end(s syscall.Signal) error {
-	if err := w.keeper.Signal(s); err != nil {
-		return err
-	}
-	exited, err := w.keeper.Wait(time.Minute)
-	if err == nil && exited == "" {
-		err = fmt.Errorf("kafka connect: still running a minute after %s: %s", s, w.Log(20))
-	}
-	return err
-}
-
-// Log returns the last lines of the worker's messages.
-func (w *ConnectWorker) Log(lines int) string {
-	b, err := os.ReadFile(w.log())
-	if err != nil {
-		return err.Error()
-	}
-	all := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
-}
-
-// Debezium returns the least configuration of a Postgres connector for pgoutput on a database: what it connects to and a slot, a
-// publication and a topic prefix called name. What a test adds may replace all of it.
+// Debezium returns a minimal configuration of a Postgres connector for pgoutput on a database. The
+// slot, the publication and the topic prefix are called name. A test may replace any option.
 func Debezium(dsn, name string) (map[string]string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil {

@@ -21,24 +21,23 @@ const connectorTimeout = 2 * time.Minute
 
 // A ConnectorStatus is what the worker says about a connector and its one task.
 type ConnectorStatus struct {
-	Connector string // RUNNING, PAUSED, STOPPED, FAILED; empty: there is none
-	Task      string // the same; empty: there is none
+	Connector string // RUNNING, PAUSED, STOPPED or FAILED; empty if it does not exist
+	Task      string // the same
 	Trace     string // of the failure
 }
 
-// A ConnectorOffset is what a connector has stored about where it is. Of Debezium's Postgres connector the partition is
-// {"server": topic.prefix}.
+// A ConnectorOffset is a stored offset of a connector. The partition of Debezium's Postgres connector is {"server": topic.prefix}.
 type ConnectorOffset struct {
 	Partition map[string]any `json:"partition"`
 	Offset    map[string]any `json:"offset"`
 }
 
-// TryPut makes or changes a connector. A refusal of its configuration is a *RESTError.
+// TryPut creates or changes a connector. If the worker refuses the configuration, the error is a *RESTError.
 func (w *ConnectWorker) TryPut(ctx context.Context, name string, config map[string]string) error {
 	err := w.rest(ctx, http.MethodPut, connectorPath(name)+"/config", config, nil)
 	var refusal *RESTError
 	if errors.As(err, &refusal) && refusal.Status == http.StatusInternalServerError {
-		// Connect 4.3 trips, while it writes the message, over options that Debezium did not validate after it found one wrong.
+		// If Debezium finds a wrong option, it leaves others unvalidated, and Connect 4.3 fails while it writes the message.
 		if reasons, _ := w.invalid(ctx, name, config); len(reasons) > 0 {
 			return &RESTError{Status: http.StatusBadRequest, Message: strings.Join(reasons, "; ")}
 		}
@@ -46,7 +45,7 @@ func (w *ConnectWorker) TryPut(ctx context.Context, name string, config map[stri
 	return err
 }
 
-// invalid asks what is wrong with a configuration.
+// invalid returns what is wrong with a configuration.
 func (w *ConnectWorker) invalid(ctx context.Context, name string, config map[string]string) (reasons []string, err error) {
 	config = maps.Clone(config)
 	config["name"] = name
@@ -68,32 +67,32 @@ func (w *ConnectWorker) invalid(ctx context.Context, name string, config map[str
 	return reasons, nil
 }
 
-// Put makes or changes a connector, which starts at once.
+// Put is TryPut for a test that needs the connector. The connector starts at once.
 func (w *ConnectWorker) Put(t testing.TB, name string, config map[string]string) {
 	t.Helper()
 	w.must(t, "put connector "+name, func(ctx context.Context) error { return w.TryPut(ctx, name, config) })
 }
 
-// Delete removes a connector and returns when it has let go of its slot. Its offsets stay.
+// Delete removes a connector and returns when it has released its slot. Its offsets stay.
 func (w *ConnectWorker) Delete(t testing.TB, name string) {
 	t.Helper()
 	w.must(t, "delete connector "+name, func(ctx context.Context) error { return w.TryDelete(ctx, name) })
 }
 
-// TryDelete is Delete for what is no test.
+// TryDelete is Delete with an error.
 func (w *ConnectWorker) TryDelete(ctx context.Context, name string) error {
 	return w.rest(ctx, http.MethodDelete, connectorPath(name), nil, nil)
 }
 
-// Pause keeps a connector's task, with its slot, but takes no more records from it.
+// Pause stops reading records from a connector's task, which keeps its slot.
 func (w *ConnectWorker) Pause(t testing.TB, name string) { w.change(t, name, "pause", "PAUSED") }
 
-// StopConnector ends a connector's task, so that it lets go of its slot, and returns when it has.
+// StopConnector ends a connector's task, and returns when the task has released its slot.
 func (w *ConnectWorker) StopConnector(t testing.TB, name string) {
 	w.change(t, name, "stop", "STOPPED")
 }
 
-// Resume lets a paused or stopped connector go on.
+// Resume continues a paused or stopped connector.
 func (w *ConnectWorker) Resume(t testing.TB, name string) { w.change(t, name, "resume", "RUNNING") }
 
 func (w *ConnectWorker) change(t testing.TB, name, verb, state string) {
@@ -108,7 +107,7 @@ func (w *ConnectWorker) change(t testing.TB, name, verb, state string) {
 	})
 }
 
-// Status says how a connector is. One that is not there has the zero status.
+// Status returns the status of a connector. The status is zero if the connector does not exist.
 func (w *ConnectWorker) Status(ctx context.Context, name string) (ConnectorStatus, error) {
 	var answer struct {
 		Connector struct{ State, Trace string }
@@ -130,14 +129,14 @@ func (w *ConnectWorker) Status(ctx context.Context, name string) (ConnectorStatu
 	return s, nil
 }
 
-// TryStreams waits until a connector's task runs and its slot, in the database of dsn, is in use: it reads the WAL from then on. A task
-// that fails is an error with the reason.
+// TryStreams waits until a connector's task runs and its slot, in the database of dsn, is in use. Then
+// the connector reads the WAL. If the task fails, the error has the reason.
 func (w *ConnectWorker) TryStreams(ctx context.Context, name, dsn, slot string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
 		return err
 	}
-	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it was only asked
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it only ran queries
 	return w.until(ctx, name, func(s ConnectorStatus) (bool, error) {
 		if s.Task != "RUNNING" {
 			return false, nil
@@ -148,7 +147,7 @@ func (w *ConnectWorker) TryStreams(ctx context.Context, name, dsn, slot string) 
 	})
 }
 
-// Streams is TryStreams for a test that needs it.
+// Streams is TryStreams for a test that needs the stream.
 func (w *ConnectWorker) Streams(t testing.TB, name, dsn, slot string) {
 	t.Helper()
 	w.must(t, "connector "+name+" streams", func(ctx context.Context) error { return w.TryStreams(ctx, name, dsn, slot) })
@@ -179,7 +178,7 @@ func (e *ConnectorFailure) Error() string {
 	return fmt.Sprintf("connector %s has failed: %s", e.Name, e.Trace)
 }
 
-// until asks for the status until done says so or the connector has failed.
+// until reads the status until done returns true or the connector has failed.
 func (w *ConnectWorker) until(ctx context.Context, name string, done func(ConnectorStatus) (bool, error)) error {
 	for {
 		s, err := w.Status(ctx, name)
@@ -201,7 +200,7 @@ func (w *ConnectWorker) until(ctx context.Context, name string, done func(Connec
 	}
 }
 
-// Offsets returns what a connector has stored, as of the last flush; none before the first record.
+// Offsets returns the offsets that a connector has stored. There are none before the first record.
 func (w *ConnectWorker) Offsets(t testing.TB, name string) []ConnectorOffset {
 	t.Helper()
 	var offsets []ConnectorOffset
@@ -212,14 +211,14 @@ func (w *ConnectWorker) Offsets(t testing.TB, name string) []ConnectorOffset {
 	return offsets
 }
 
-// TryOffsets is Offsets for what is no test.
+// TryOffsets is Offsets with an error.
 func (w *ConnectWorker) TryOffsets(ctx context.Context, name string) ([]ConnectorOffset, error) {
 	var answer struct{ Offsets []ConnectorOffset }
 	err := w.rest(ctx, http.MethodGet, connectorPath(name)+"/offsets", nil, &answer)
 	return answer.Offsets, err
 }
 
-// SetOffsets replaces what a connector has stored. The connector must be stopped.
+// SetOffsets replaces the stored offsets of a connector. The connector must be stopped.
 func (w *ConnectWorker) SetOffsets(t testing.TB, name string, offsets []ConnectorOffset) {
 	t.Helper()
 	w.must(t, "set offsets of connector "+name, func(ctx context.Context) error {
@@ -227,7 +226,7 @@ func (w *ConnectWorker) SetOffsets(t testing.TB, name string, offsets []Connecto
 	})
 }
 
-// ResetOffsets forgets what a connector has stored. The connector must be stopped.
+// ResetOffsets deletes the stored offsets of a connector. The connector must be stopped.
 func (w *ConnectWorker) ResetOffsets(t testing.TB, name string) {
 	t.Helper()
 	w.must(t, "reset offsets of connector "+name, func(ctx context.Context) error {

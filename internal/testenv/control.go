@@ -10,15 +10,15 @@ import (
 	"github.com/walpost/walpost/internal/localpg"
 )
 
-// own returns the server of a private PG.
+// own returns the server of a private PG, and panics if pg is shared.
 func (pg *PG) own() *localpg.Server {
 	if pg.server == nil || !pg.private {
-		panic("testenv: only a test with a server of its own may do this: testenv.Private()")
+		panic("testenv: this needs a private server: use testenv.Private()")
 	}
 	return pg.server
 }
 
-// Stop stops a private server: "smart", "fast" or "immediate". One that still runs after the timeout is an error.
+// Stop stops a private server: "smart", "fast" or "immediate". It returns an error if the server still runs after the timeout.
 func (pg *PG) Stop(mode string, timeout time.Duration) error {
 	return pg.own().Stop(localpg.Mode(mode), timeout)
 }
@@ -33,7 +33,7 @@ func (pg *PG) Start(t testing.TB) {
 	}
 }
 
-// Restart stops a private server fast, disconnecting everybody, and starts it again.
+// Restart stops a private server fast, which disconnects all clients, and starts it again.
 func (pg *PG) Restart(t testing.TB) {
 	t.Helper()
 	if err := pg.Stop("fast", time.Minute); err != nil {
@@ -42,13 +42,13 @@ func (pg *PG) Restart(t testing.TB) {
 	pg.Start(t)
 }
 
-// Kill kills the postmaster of a private server with SIGKILL; its children end by themselves, at once.
+// Kill kills the postmaster of a private server with SIGKILL. Its children notice and end.
 func (pg *PG) Kill() error { return pg.own().Kill() }
 
-// Running says whether a private server's process is there.
+// Running reports whether a private server's process exists.
 func (pg *PG) Running() bool { return pg.own().Running() }
 
-// SetParam changes a server parameter of a private server from its next start on; an empty value takes it back.
+// SetParam changes a parameter of a private server, effective at its next start. An empty value restores the default.
 func (pg *PG) SetParam(name, value string) {
 	pg.own().SetParameters(map[string]string{name: value})
 }

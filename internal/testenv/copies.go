@@ -15,8 +15,9 @@ import (
 	"github.com/walpost/walpost/internal/localpg"
 )
 
-// CopyData copies the data directory of a private server, with its replication slots, and returns the copy's path; it lives as
-// long as the server. A running server goes on meanwhile, and the copy is its state at the end of this call.
+// CopyData copies the data directory of a private server, with its replication slots, and returns the
+// copy's path. The copy is removed with the server. A running server continues, and the copy is its
+// state at the end of this call.
 func (pg *PG) CopyData(t testing.TB) (dir string) {
 	t.Helper()
 	return pg.copyData(t, false)
@@ -33,8 +34,9 @@ func (pg *PG) copyData(t testing.TB, forStandby bool) string {
 	return dir
 }
 
-// Restore replaces the data directory of a private server by a copy that CopyData made, of it or of another server of the same
-// version, and starts it, on the same port: the server went back in time, with the same system identifier and timeline.
+// Restore replaces the data directory of a private server by a copy that CopyData made from a server
+// of the same version, and starts the server on the same port. The server goes back in time, with
+// the copy's system identifier and timeline.
 func (pg *PG) Restore(t testing.TB, dir string) {
 	t.Helper()
 	if pg.Running() {
@@ -48,13 +50,13 @@ func (pg *PG) Restore(t testing.TB, dir string) {
 	pg.Start(t)
 }
 
-// StartCopy starts another private server from a copy that CopyData made: what a machine is that was restored from it.
+// StartCopy starts another private server from a copy that CopyData made, like a machine that was restored from a backup.
 func (pg *PG) StartCopy(t testing.TB, dir string, opts ...PGOption) *PG {
 	t.Helper()
 	return pg.derive(t, dir, opts, nil, nil)
 }
 
-// Clone is CopyData and StartCopy at once.
+// Clone is CopyData followed by StartCopy.
 func (pg *PG) Clone(t testing.TB, opts ...PGOption) *PG {
 	t.Helper()
 	return pg.StartCopy(t, pg.CopyData(t), opts...)
@@ -76,14 +78,14 @@ func (pg *PG) derive(t testing.TB, dir string, opts []PGOption, params map[strin
 	})
 }
 
-// Standby starts a streaming physical standby of a private server, and returns when it streams. It holds the primary's WAL with a
-// physical slot of its own, and its primary_conninfo names a database, as sync_replication_slots (17 and newer) needs it.
+// Standby starts a physical standby of a private server, and returns when it streams. A physical slot
+// holds the primary's WAL for it. Its primary_conninfo names a database, which
+// sync_replication_slots (17 and newer) needs.
 func (pg *PG) Standby(t testing.TB, opts ...PGOption) *PG {
 	t.Helper()
 	name := unique("standby")
 	dir := pg.copyData(t, true)
-	// After the copy, whose WAL reaches its own end, and before the start: the standby asks for what comes then. The temporary slot
-	// of the copy is gone, so begin with what the server has.
+	// The copy has its WAL up to its end, and the temporary slot of the copy is gone. The new slot holds the WAL after that.
 	pg.Exec(t, pg.DSN("postgres"), "SELECT pg_create_physical_replication_slot('"+name+"', true)")
 	sb := pg.derive(t, dir, opts, map[string]string{
 		"hot_standby":          "on",
@@ -97,7 +99,7 @@ func (pg *PG) Standby(t testing.TB, opts ...PGOption) *PG {
 	return sb
 }
 
-// CatchUp returns when the standby has replayed all that its primary has written until now.
+// CatchUp returns when the standby has replayed everything that its primary has written until now.
 func (pg *PG) CatchUp(t testing.TB, primary *PG) {
 	t.Helper()
 	lsn := primary.Value(t, primary.DSN("postgres"), "SELECT pg_current_wal_lsn()::text")
@@ -112,9 +114,10 @@ func (pg *PG) Promote(t testing.TB) {
 	}
 }
 
-// RestoreUntil does a point-in-time recovery: a server started from dir, a copy that CopyData made earlier, replays this private
-// server's WAL up to the LSN and goes on from there on a new timeline, with the same system identifier. The WAL since the copy must
-// still be there: where more than a few segments are written, give the server Param("wal_keep_size", "1GB").
+// RestoreUntil does a point-in-time recovery. A server starts from dir, a copy that CopyData made
+// earlier, replays this private server's WAL up to the LSN, and continues on a new timeline with the
+// same system identifier. The WAL since the copy must still exist: if a test writes more than a few
+// segments, give the server Param("wal_keep_size", "1GB").
 func (pg *PG) RestoreUntil(t testing.TB, dir, lsn string, opts ...PGOption) *PG {
 	t.Helper()
 	restored := pg.derive(t, dir, opts, map[string]string{
@@ -132,7 +135,7 @@ func (pg *PG) RestoreUntil(t testing.TB, dir, lsn string, opts ...PGOption) *PG 
 	return restored
 }
 
-// wait waits until a query says true.
+// wait waits until a query returns true.
 func (pg *PG) wait(t testing.TB, what, sql string, args ...any) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

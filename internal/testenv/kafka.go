@@ -20,7 +20,7 @@ import (
 
 // A KafkaCluster is one or more running brokers. Topics are not created by producing to them.
 type KafkaCluster struct {
-	nodes    []*node // empty: brokers that are not ours
+	nodes    []*node // empty for brokers that testenv did not start
 	external []string
 	private  bool
 }
@@ -31,14 +31,14 @@ var sharedKafka struct {
 	err     error
 }
 
-// Kafka returns a running broker, shared by the tests of this binary. Where Java or Maven is missing the test is skipped, with a
-// line on standard error, or fails if WALPOST_REQUIRE_KAFKA is 1.
+// Kafka returns a running broker, which the tests of this binary share. If Java or Maven is missing,
+// the test is skipped with a line on standard error, or fails if WALPOST_REQUIRE_KAFKA is 1.
 func Kafka(t testing.TB) *KafkaCluster {
 	t.Helper()
 	if brokers := os.Getenv("WALPOST_TEST_BROKERS"); brokers != "" {
 		return &KafkaCluster{external: strings.Split(brokers, ",")}
 	}
-	needJava(t)
+	need(t, "Kafka", kafkaLib)
 	s := &sharedKafka
 	s.once.Do(func() {
 		if s.cluster, s.err = startKafka(context.Background(), 1, nil); s.err == nil {
@@ -51,15 +51,16 @@ func Kafka(t testing.TB) *KafkaCluster {
 	return s.cluster
 }
 
-// KafkaPrivate returns a cluster that only this test uses, so that it may stop, kill and pause its nodes, which are numbered from
-// 1. With three nodes or more, topics have three replicas of which two must be in sync. props are broker properties that win over
-// testenv's own; one that begins with a plus is added to testenv's own, behind a comma: "+listeners".
+// KafkaPrivate returns a cluster that only this test uses, so the test may stop, kill and pause its
+// nodes, which are numbered from 1. With three nodes or more, topics have three replicas, of which
+// two must be in sync. props are broker properties that replace testenv's own. A name with a plus,
+// such as "+listeners", appends its value to testenv's own after a comma.
 func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluster {
 	t.Helper()
 	if os.Getenv("WALPOST_TEST_BROKERS") != "" {
-		loudly("%s needs a Kafka of its own, not the one of WALPOST_TEST_BROKERS: starting one", t.Name())
+		loudly("%s needs a private Kafka instead of WALPOST_TEST_BROKERS: starting one", t.Name())
 	}
-	needJava(t)
+	need(t, "Kafka", kafkaLib)
 	c, err := startKafka(t.Context(), nodes, props)
 	if err != nil {
 		t.Fatal(err)
@@ -78,7 +79,7 @@ func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluste
 	return c
 }
 
-// Brokers returns the addresses of all nodes, host:port, also of those that are stopped.
+// Brokers returns the addresses (host:port) of all nodes, including stopped ones.
 func (c *KafkaCluster) Brokers() []string {
 	if c.nodes == nil {
 		return slices.Clone(c.external)
@@ -101,8 +102,8 @@ func (c *KafkaCluster) Client(t testing.TB, opts ...kgo.Opt) *kgo.Client {
 	return cl
 }
 
-// Topic makes a topic with a name of its own and returns it when each partition has a leader. configs are the topic's, such as
-// max.message.bytes; nil for none.
+// Topic creates a topic with a unique name, and returns the name when each partition has a leader.
+// configs are the topic's, such as max.message.bytes, or nil.
 func (c *KafkaCluster) Topic(t testing.TB, partitions int, configs map[string]string) string {
 	t.Helper()
 	name := unique("wp")
@@ -110,8 +111,8 @@ func (c *KafkaCluster) Topic(t testing.TB, partitions int, configs map[string]st
 	return name
 }
 
-// CreateTopic makes a topic with the given name, which must not be there yet. Topics of brokers that are not ours are deleted at the
-// end of the test.
+// CreateTopic creates a topic with the given name, which must not exist. A topic of brokers that
+// testenv did not start is deleted at the end of the test.
 func (c *KafkaCluster) CreateTopic(t testing.TB, name string, partitions int, configs map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -178,10 +179,10 @@ func adminOf(brokers ...string) (*kadm.Client, error) {
 	)
 }
 
-// own returns the given nodes of a private cluster, all of them where none is given.
+// own returns the given nodes of a private cluster, or all nodes if none is given.
 func (c *KafkaCluster) own(ids []int) []*node {
 	if !c.private {
-		panic("testenv: only a test with a cluster of its own may do this: testenv.KafkaPrivate")
+		panic("testenv: this needs a private cluster: use testenv.KafkaPrivate")
 	}
 	if len(ids) == 0 {
 		return c.nodes
@@ -189,35 +190,36 @@ func (c *KafkaCluster) own(ids []int) []*node {
 	var nodes []*node
 	for _, id := range ids {
 		if id < 1 || id > len(c.nodes) {
-			panic(fmt.Sprintf("testenv: no node %d in a cluster of %d", id, len(c.nodes)))
+			panic(fmt.Sprintf("testenv: there is no node %d in a cluster of %d", id, len(c.nodes)))
 		}
 		nodes = append(nodes, c.nodes[id-1])
 	}
 	return nodes
 }
 
-// Stop shuts nodes of a private cluster down in good order (none given: all) and returns when they have ended.
+// Stop shuts nodes of a private cluster down in good order, and returns when they have ended. Without
+// arguments, Stop, Kill, Pause, Resume and Start act on all nodes.
 func (c *KafkaCluster) Stop(nodes ...int) error {
 	return eachNode(c.own(nodes), (*node).stop)
 }
 
-// Kill kills nodes of a private cluster with SIGKILL (none given: all).
+// Kill kills nodes of a private cluster with SIGKILL.
 func (c *KafkaCluster) Kill(nodes ...int) error {
 	return eachNode(c.own(nodes), (*node).kill)
 }
 
-// Pause freezes nodes of a private cluster with SIGSTOP (none given: all): their connections stay open and nothing is answered.
+// Pause freezes nodes of a private cluster with SIGSTOP. Their connections stay open, but they answer nothing.
 func (c *KafkaCluster) Pause(nodes ...int) error {
 	return eachNode(c.own(nodes), (*node).pause)
 }
 
-// Resume lets paused nodes go on.
+// Resume continues paused nodes.
 func (c *KafkaCluster) Resume(nodes ...int) error {
 	return eachNode(c.own(nodes), (*node).resume)
 }
 
-// Start starts stopped or killed nodes of a private cluster again (none given: all), on the same ports and data, and returns when
-// the cluster counts them among its live brokers.
+// Start starts stopped or killed nodes of a private cluster again, on the same ports and data. It
+// returns when the cluster counts them among its live brokers.
 func (c *KafkaCluster) Start(t testing.TB, nodes ...int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)

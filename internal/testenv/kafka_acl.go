@@ -13,9 +13,10 @@ import (
 	"github.com/walpost/walpost/internal/localpg"
 )
 
-// KafkaWithACLs returns a private cluster of one node that authorizes, and the address where clients are asked who they are: by
-// SASL PLAIN, one of users (names with their passwords). They may do what ACLs let them, which is nothing at first. Who comes by
-// Brokers is asked nothing and may do everything. props are as those of KafkaPrivate.
+// KafkaWithACLs returns a private cluster of one node with an authorizer, and an address where
+// clients log in by SASL PLAIN as one of users (names and passwords). ACLs say what they may do, and
+// there are no ACLs at first. Clients of Brokers need no login and may do everything. props are as
+// for KafkaPrivate.
 func KafkaWithACLs(t testing.TB, users, props map[string]string) (c *KafkaCluster, asked string) {
 	t.Helper()
 	port, err := localpg.FreePort()

@@ -5,10 +5,10 @@ package testenv
 import (
 	"context"
 	"crypto/rand"
+	_ "embed"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 	"path/filepath"
@@ -23,18 +23,45 @@ import (
 	"github.com/walpost/walpost/internal/localpg"
 )
 
-// A node is a broker that is a controller, too.
+// A node is a broker that is also a controller.
 type node struct {
+	program
 	id         int
-	port       int
 	controller int // port
-	java       string
-	lib        string
-	keeper     *keeper.Keeper
 }
 
-func (n *node) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(n.port)) }
-func (n *node) log() string     { return filepath.Join(n.keeper.Folder(), "log") }
+//go:embed pom.xml
+var kafkaPOM []byte
+
+const kafkaVersion = "4.3.0" // as in pom.xml
+
+// kafkaLib is a library with lib/*.jar and formatted/.
+func kafkaLib(ctx context.Context) (dir, java string, err error) {
+	return cachedJars(ctx, "kafka-"+kafkaVersion, "Kafka "+kafkaVersion, map[string][]byte{"lib": kafkaPOM}, func(dir, java string) error {
+		return formatOnce(ctx, dir, java)
+	})
+}
+
+// formatOnce makes formatted/bootstrap.checkpoint, which lists the features of a new cluster. The file is the same for all nodes
+// and clusters of this version.
+func formatOnce(ctx context.Context, dir, java string) error {
+	data := filepath.Join(dir, "formatted")
+	conf := filepath.Join(dir, "format.properties")
+	err := writeProperties(conf, map[string]string{
+		"process.roles": "broker,controller", "node.id": "1", "controller.quorum.voters": "1@127.0.0.1:9093",
+		"listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093", "controller.listener.names": "CONTROLLER",
+		"log.dirs": data,
+	})
+	if err != nil {
+		return err
+	}
+	err = command(ctx, dir, java, "-XX:-UsePerfData", "-cp", filepath.Join(dir, "lib", "*"), "kafka.tools.StorageTool",
+		"format", "-t", kafkaUUID(), "-c", conf)
+	if err != nil {
+		return fmt.Errorf("kafka %s: format: %w", kafkaVersion, err)
+	}
+	return os.Remove(filepath.Join(data, "meta.properties"))
+}
 
 func startKafka(ctx context.Context, nodes int, props map[string]string) (*KafkaCluster, error) {
 	lib, java, err := kafkaLib(ctx)
@@ -45,7 +72,7 @@ func startKafka(ctx context.Context, nodes int, props map[string]string) (*Kafka
 	defer cancel()
 	for try := 1; ; try++ {
 		c, err := tryKafka(ctx, lib, java, nodes, props)
-		// Somebody else may have taken a port between our choice and the broker's start.
+		// Another program may have taken a port before the broker's start.
 		if err == nil || try == 3 || !strings.Contains(err.Error(), "already in use") {
 			return c, err
 		}
@@ -59,7 +86,7 @@ func tryKafka(ctx context.Context, lib, java string, nodes int, props map[string
 		if err != nil {
 			return nil, errors.Join(err, c.close())
 		}
-		n := &node{id: id, java: java, lib: lib, keeper: k}
+		n := &node{id: id, program: program{java: java, lib: lib, keeper: k}}
 		c.nodes = append(c.nodes, n)
 		if n.port, err = localpg.FreePort(); err == nil {
 			n.controller, err = localpg.FreePort()
@@ -80,10 +107,9 @@ func tryKafka(ctx context.Context, lib, java string, nodes int, props map[string
 	return c, nil
 }
 
-// format writes what `kafka-storage format` would write, except that the file which is the same for all clusters was made once.
+// format writes the files that `kafka-storage format` writes. formatOnce has made the file that is the same for all clusters.
 func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) error {
-	dir := n.keeper.Folder()
-	data := filepath.Join(dir, "data")
+	data := n.file("data")
 	if err := localpg.CopyDir(filepath.Join(n.lib, "formatted"), data); err != nil {
 		return err
 	}
@@ -129,7 +155,7 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 		"background.threads":             "2",
 		"log.cleaner.dedupe.buffer.size": "2097152",
 
-		// A node that was killed gives way soon, to its successors and to itself.
+		// The cluster soon notices that a node was killed, and accepts it again.
 		"controlled.shutdown.max.retries":       "1",
 		"controller.quorum.election.timeout.ms": "500",
 		"controller.quorum.fetch.timeout.ms":    "1000",
@@ -143,43 +169,24 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 			p[k] = v
 		}
 	}
-	if err := writeProperties(filepath.Join(dir, "server.properties"), p); err != nil {
+	if err := writeProperties(n.file("server.properties"), p); err != nil {
 		return err
 	}
-	return writeProperties(filepath.Join(dir, "log4j2.properties"), map[string]string{
-		"status":                         "error",
-		"appender.out.type":              "Console",
-		"appender.out.name":              "out",
-		"appender.out.layout.type":       "PatternLayout",
-		"appender.out.layout.pattern":    "%d %p %c{1}: %m%n",
-		"rootLogger.level":               "warn",
-		"rootLogger.appenderRef.out.ref": "out",
-	})
-}
-
-func writeProperties(path string, p map[string]string) error {
-	var b strings.Builder
-	for _, k := range slices.Sorted(maps.Keys(p)) {
-		fmt.Fprintf(&b, "%s=%s\n", k, strings.ReplaceAll(p[k], `\`, `\\`))
-	}
-	return os.WriteFile(path, []byte(b.String()), 0o644)
+	return n.writeLogging(nil)
 }
 
 // kafkaUUID makes an identifier as Kafka writes it.
 func kafkaUUID() string {
 	var b [16]byte
 	rand.Read(b[:])
-	b[0] &= 0x7f // none that begins with a dash: Kafka avoids them because tools take them for options
+	b[0] &= 0x7f // it must not begin with a dash, because Kafka's tools would take it for an option
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
-
-// jvm are options for a short life: little memory, no optimising compiler, no file in the temporary folder.
-var jvm = []string{"-Xmx384m", "-Xms96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto"}
 
 // start starts nodes and waits until each of them answers and knows of all of them.
 func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 	for _, n := range nodes {
-		if err := n.run(); err != nil {
+		if err := n.run([]string{"-Xmx384m", "-Xms96m"}, "kafka.Kafka", "server.properties"); err != nil {
 			return fmt.Errorf("kafka node %d: start: %w", n.id, err)
 		}
 	}
@@ -191,10 +198,18 @@ func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 	return nil
 }
 
-// ready asks the node itself: after a kill, the others count it among the living until its session ends, and it answers only when
-// they have let it in again.
+// ready asks the node itself. After a kill, the other nodes count it as alive until its session ends,
+// and it answers only after they have accepted it again.
 func (n *node) ready(ctx context.Context, nodes []*node) error {
-	if err := n.listening(ctx); err != nil {
+	err := n.await(ctx, func() error {
+		var d net.Dialer
+		conn, err := d.DialContext(ctx, "tcp", n.address())
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
 		return err
 	}
 	adm, err := adminOf(n.address())
@@ -202,58 +217,16 @@ func (n *node) ready(ctx context.Context, nodes []*node) error {
 		return err
 	}
 	defer adm.Close()
-	for {
+	return n.await(ctx, func() error {
 		once, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
 		brokers, err := adm.ListBrokers(once)
-		cancel()
 		live := brokers.NodeIDs()
-		missing := slices.ContainsFunc(nodes, func(other *node) bool { return !slices.Contains(live, int32(other.id)) })
-		if err == nil && !missing {
-			return nil
+		if err == nil && slices.ContainsFunc(nodes, func(other *node) bool { return !slices.Contains(live, int32(other.id)) }) {
+			err = fmt.Errorf("the cluster has only the nodes %v", live)
 		}
-		exited, waitErr := n.keeper.Wait(20 * time.Millisecond)
-		if waitErr != nil {
-			return waitErr
-		}
-		if exited != "" {
-			return errors.New(exited)
-		}
-		if ctx.Err() != nil {
-			return errors.Join(fmt.Errorf("nodes in the cluster: %v", live), err, context.Cause(ctx))
-		}
-	}
-}
-
-func (n *node) run() error {
-	dir := n.keeper.Folder()
-	_, err := n.keeper.Start(keeper.Command{
-		Path: n.java,
-		Args: append(slices.Clone(jvm),
-			"-Djava.io.tmpdir="+dir, "-Dlog4j2.configurationFile="+filepath.Join(dir, "log4j2.properties"),
-			"-cp", filepath.Join(n.lib, "lib", "*"), "kafka.Kafka", filepath.Join(dir, "server.properties")),
-		Dir: dir, Env: os.Environ(), Log: n.log(), Quit: syscall.SIGKILL, Grace: 10 * time.Second,
+		return err
 	})
-	return err
-}
-
-// listening waits for the node's port.
-func (n *node) listening(ctx context.Context) error {
-	for {
-		exited, err := n.keeper.Wait(20 * time.Millisecond)
-		if err != nil {
-			return err
-		}
-		if exited != "" {
-			return errors.New(exited)
-		}
-		var d net.Dialer
-		if conn, err := d.DialContext(ctx, "tcp", n.address()); err == nil {
-			return conn.Close()
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-	}
 }
 
 func (n *node) stop() error   { return n.end(syscall.SIGTERM) }
@@ -261,27 +234,7 @@ func (n *node) kill() error   { return n.end(syscall.SIGKILL) }
 func (n *node) pause() error  { return n.keeper.Signal(syscall.SIGSTOP) }
 func (n *node) resume() error { return n.keeper.Signal(syscall.SIGCONT) }
 
-func (n *node) end(s syscall.Signal) error {
-	if err := n.keeper.Signal(s); err != nil {
-		return err
-	}
-	exited, err := n.keeper.Wait(time.Minute)
-	if err == nil && exited == "" {
-		err = fmt.Errorf("still running a minute after %s: %s", s, n.logTail(20))
-	}
-	return err
-}
-
-func (n *node) logTail(lines int) string {
-	b, err := os.ReadFile(n.log())
-	if err != nil {
-		return err.Error()
-	}
-	all := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
-}
-
-// eachNode does one thing to several nodes at once: the last controllers of a quorum can only stop together.
+// eachNode acts on several nodes at the same time, because the last controllers of a quorum can stop only together.
 func eachNode(nodes []*node, do func(*node) error) error {
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup

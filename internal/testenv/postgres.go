@@ -21,11 +21,11 @@ import (
 
 // A PG is a running Postgres with wal_level = logical.
 type PG struct {
-	server  *localpg.Server // nil: a server that is not ours
+	server  *localpg.Server // nil for the server of WALPOST_TEST_DSN
 	dsn     string          // of that server
 	version int
 	private bool
-	params  map[string]string // a private server was started with
+	params  map[string]string // of a private server, at its start
 }
 
 type pgOptions struct {
@@ -34,16 +34,16 @@ type pgOptions struct {
 	params  map[string]string
 }
 
-// A PGOption says what a Postgres should be like.
+// A PGOption is a property of a Postgres.
 type PGOption func(*pgOptions)
 
-// Private asks for a server that only this test uses, so that it may stop, kill and copy it. It ends with the test.
+// Private means a server that only this test uses, so the test may stop, kill and copy it. It ends with the test.
 func Private() PGOption { return func(o *pgOptions) { o.private = true } }
 
-// Fsync makes the server sync to disk. Without it a crash of the server, which tests can cause, still loses nothing.
+// Fsync makes the server sync to disk. A crash of the server loses nothing even without it.
 func Fsync() PGOption { return func(o *pgOptions) { o.fsync = true } }
 
-// Param sets a server parameter, such as wal_sender_timeout. Servers are shared between tests that set the same ones.
+// Param sets a server parameter, such as wal_sender_timeout. Tests with the same parameters share a server.
 func Param(name, value string) PGOption {
 	return func(o *pgOptions) { o.params[name] = value }
 }
@@ -56,9 +56,9 @@ type sharedPG struct {
 
 var sharedPGs sync.Map // from options to *sharedPG
 
-// Postgres returns a running server of the major version, "14" to "18", or of $WALPOST_PG or 15 where version is empty.
-//
-// Where WALPOST_TEST_DSN is set the server there is used, and a test that asks for another version is skipped.
+// Postgres returns a running server of a major version, "14" to "18". If version is empty, it is
+// $WALPOST_PG, or 15. If WALPOST_TEST_DSN is set, that server is used, and a test of another version
+// is skipped.
 func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 	t.Helper()
 	o := pgOptions{params: map[string]string{}}
@@ -69,7 +69,7 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 		if !o.private && !o.fsync && len(o.params) == 0 {
 			return external(t, dsn, version)
 		}
-		loudly("%s needs a Postgres of its own, not the one of WALPOST_TEST_DSN: starting one", t.Name())
+		loudly("%s needs a private Postgres instead of WALPOST_TEST_DSN: starting one", t.Name())
 	}
 	if version == "" {
 		version = os.Getenv("WALPOST_PG")
@@ -135,7 +135,7 @@ func external(t testing.TB, dsn, version string) *PG {
 	pg.query(t, dsn, []any{&num, &level}, "SELECT current_setting('server_version_num')::int, current_setting('wal_level')")
 	pg.version = num / 10000
 	if level != "logical" {
-		t.Fatalf("the Postgres of WALPOST_TEST_DSN has wal_level = %s, tests need logical", level)
+		t.Fatalf("the Postgres of WALPOST_TEST_DSN has wal_level = %s, but tests need logical", level)
 	}
 	if version != "" && version != fmt.Sprint(pg.version) {
 		loudly("SKIP: the Postgres of WALPOST_TEST_DSN is version %d; tests of version %s are skipped", pg.version, version)
@@ -160,7 +160,7 @@ func (pg *PG) DSN(database string) string {
 // Version returns the major version.
 func (pg *PG) Version() int { return pg.version }
 
-// Port returns the port on 127.0.0.1; it stays the same over restarts. 0 for the server of WALPOST_TEST_DSN.
+// Port returns the port on 127.0.0.1, which restarts do not change, or 0 for the server of WALPOST_TEST_DSN.
 func (pg *PG) Port() int {
 	if pg.server == nil {
 		return 0
@@ -168,8 +168,8 @@ func (pg *PG) Port() int {
 	return pg.server.Port()
 }
 
-// Database makes a database with a name of its own. At the end of the test it is dropped, with its replication slots, whoever uses
-// them.
+// Database creates a database with a unique name. At the end of the test, the database and its
+// replication slots are dropped, even if they are in use.
 func (pg *PG) Database(t testing.TB) (dsn string) {
 	t.Helper()
 	name := unique("wp")
@@ -194,12 +194,12 @@ func (pg *PG) drop(database string) error {
 	}
 	defer conn.Close(ctx)
 	for {
-		// The server drops the database's slots with it, but not one in use, and a terminated walsender holds its slot for a moment.
+		// The server drops the database with its slots, unless a slot is in use. A terminated walsender holds its slot for a moment.
 		_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = $1 AND active`, database)
 		if err == nil {
 			_, err = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+database+" WITH (FORCE)")
 		}
-		// "trying to drop stats entry already dropped" is the server's own race when a slot of the database has just gone (seen on 16).
+		// "trying to drop stats entry already dropped" is a race in the server (seen on 16) if a slot has just been dropped.
 		if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "(SQLSTATE 55006)") &&
 			!strings.Contains(err.Error(), "stats entry already dropped") {
 			return err
@@ -211,7 +211,7 @@ func (pg *PG) drop(database string) error {
 	}
 }
 
-// Exec runs statements one by one, each on its own outside a transaction, in one session.
+// Exec runs statements one after the other in one session, each in its own transaction.
 func (pg *PG) Exec(t testing.TB, dsn string, sql ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -228,7 +228,7 @@ func (pg *PG) Exec(t testing.TB, dsn string, sql ...string) {
 	}
 }
 
-// Value runs a query that gives one value, and returns it as text; NULL is "".
+// Value returns the one value of a query as text. NULL is "".
 func (pg *PG) Value(t testing.TB, dsn, sql string, args ...any) string {
 	t.Helper()
 	var v any

@@ -2,17 +2,17 @@
 
 // Package testenv gives tests real servers: Postgres 14 to 18 and Kafka, without Docker, each downloaded once.
 //
-// A server is started when the first test of a test binary asks for it, shared by the tests after it, and ends with the binary,
-// however that ends. Tests stay apart by names of their own: PG.Database and KafkaCluster.Topic make them. What stops, kills,
-// copies or configures a server takes a private one.
+// The first test of a test binary that needs a server starts it, later tests share it, and it ends
+// with the binary, even if the binary is killed. Tests use unique names, from PG.Database and
+// KafkaCluster.Topic. A test that stops, kills, copies or configures a server takes a private one.
 //
 // Environment:
 //
 //	WALPOST_PG             the Postgres version of tests that do not name one (default 15)
-//	WALPOST_TEST_DSN       a Postgres to use instead of own ones, as a superuser; private ones are still started
-//	WALPOST_TEST_BROKERS   Kafka brokers (host:port,…) to use instead of own ones; private ones are still started
-//	WALPOST_REQUIRE_KAFKA  1: a test that needs Kafka fails where Java or Maven is missing, instead of being skipped
-//	WALPOST_CACHE          folder for what is downloaded (default: the user's cache folder; /var/cache/walpost as root)
+//	WALPOST_TEST_DSN       a Postgres, as a superuser, that replaces the shared ones
+//	WALPOST_TEST_BROKERS   Kafka brokers (host:port,…) that replace the shared ones
+//	WALPOST_REQUIRE_KAFKA  1: without Java or Maven, a test that needs Kafka fails instead of being skipped
+//	WALPOST_CACHE          folder for downloads (default: the user's cache folder; /var/cache/walpost as root)
 package testenv
 
 import (
@@ -68,7 +68,7 @@ func closeAtEnd(f func() error) {
 
 var said sync.Map
 
-// loudly prints a line once in a test binary, also where the test that prints it passes.
+// loudly prints a line once in a test binary, even if the test passes.
 func loudly(format string, args ...any) {
 	line := fmt.Sprintf("testenv: "+format, args...)
 	if _, again := said.LoadOrStore(line, true); !again {
@@ -76,7 +76,7 @@ func loudly(format string, args ...any) {
 	}
 }
 
-// unique makes names that no other test, and no other test binary on the same server, uses.
+// unique makes a name that no other test uses, nor another test binary on the same server.
 var unique = func() func(prefix string) string {
 	var mu sync.Mutex
 	n := 0

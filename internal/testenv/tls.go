@@ -28,7 +28,7 @@ type Authority struct {
 	n    int64
 }
 
-// NewAuthority makes an Authority whose files go with the test.
+// NewAuthority makes an Authority. Its files are removed with the test.
 func NewAuthority(t testing.TB) *Authority {
 	a := &Authority{TB: t, dir: t.TempDir(), n: 1}
 	der, key := a.sign(&x509.Certificate{IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign})
@@ -66,7 +66,7 @@ func (a *Authority) file(name, kind string, der []byte) string {
 	return path
 }
 
-// Pair makes a certificate for a server or a client, and returns it with the names of its two PEM files.
+// Pair makes a certificate for a server or a client. It returns the certificate and the names of its two PEM files.
 func (a *Authority) Pair(name string) (tls.Certificate, string, string) {
 	der, key := a.sign(&x509.Certificate{
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"broker.test"},

@@ -12,31 +12,31 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// A backlog is rows that were written while nobody read.
+// A backlog is a number of rows that were written while no reader ran.
 type backlog struct {
 	name  string
 	rows  int
 	whole bool // in one transaction
 
-	first, last int64  // their places in the order of writing
-	end         string // LSN behind them
+	first, last int64  // the numbers of its first and last row in the order of writing
+	end         string // the LSN after its last row
 }
 
-// A result is what one reader took for one backlog.
+// A result has the figures of one reader for one backlog.
 type result struct {
 	rate float64 // events per second
 	cpu  float64 // seconds per million events
 	rss  float64 // peak, MB
-	load string  // when it began
+	load string  // at its start
 }
 
-// A reader reads a backlog from a slot and is measured. What it delivers is checked outside of the measurement.
+// A reader reads a backlog from a slot and is measured. Its records are checked after the measurement.
 type reader interface {
 	String() string
 	read(ctx context.Context, b *backlog, slot string) (result, error)
 }
 
-// compare writes a backlog and lets the readers read it in turn, each from a slot of its own on the same WAL.
+// compare writes a backlog. Then the readers read it in turn, each from its own slot on the same WAL.
 func (e *env) compare(ctx context.Context, b *backlog, readers []reader, rounds int) error {
 	var slots []string
 	for range rounds * len(readers) {
@@ -52,7 +52,7 @@ func (e *env) compare(ctx context.Context, b *backlog, readers []reader, rounds 
 	results := map[string][]result{}
 	for round := range rounds {
 		for i := range readers {
-			r := readers[(round+i)%len(readers)] // nobody is always first
+			r := readers[(round+i)%len(readers)] // a different reader is first in each round
 			slot := slots[0]
 			slots = slots[1:]
 			res, err := r.read(ctx, b, slot)
@@ -84,7 +84,7 @@ func (e *env) write(ctx context.Context, b *backlog) error {
 			"SET synchronous_commit = off",
 			fmt.Sprintf("DO $$ BEGIN FOR n IN %d..%d LOOP CALL put(n); %s END LOOP; END $$", b.first, b.last, commit),
 			"SET synchronous_commit = on",
-			"CHECKPOINT", // also flushes what was committed
+			"CHECKPOINT", // also flushes the commits
 		} {
 			if _, err := c.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
 				return err

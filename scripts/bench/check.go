@@ -14,8 +14,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// check consumes the topic from start to end and compares it with the backlog: every row once, nothing else, each key in the
-// order of writing and on one partition, the id and the key those of the row.
+// check compares the topic with the backlog: each row has exactly one record with its id and key, there are no other records, and
+// each key is in the order of writing on one partition.
 func check(ctx context.Context, brokers []string, topic string, b *backlog) error {
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers...), kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	if err != nil {
@@ -63,7 +63,7 @@ func check(ctx context.Context, brokers []string, topic string, b *backlog) erro
 			}
 			seen[row.Seq-b.first] = true
 			if key := fmt.Sprintf("key-%d", row.Seq%1000); string(r.Key) != key || eventID(r) != id(row.Seq) {
-				note("another key or id than the row's", r)
+				note("the key or id differs from the row's", r)
 			}
 			last, again := keys[string(r.Key)]
 			if again && last.partition != r.Partition {
@@ -82,7 +82,7 @@ func check(ctx context.Context, brokers []string, topic string, b *backlog) erro
 		}
 	}
 	if missing > 0 || len(wrong) > 0 {
-		return fmt.Errorf("%d rows are missing in %s; wrong: %v\n  %s", missing, topic, count, strings.Join(wrong, "\n  "))
+		return fmt.Errorf("%d rows are missing in %s; wrong records: %v\n  %s", missing, topic, count, strings.Join(wrong, "\n  "))
 	}
 	return nil
 }
@@ -96,7 +96,7 @@ func eventID(r *kgo.Record) string {
 	return ""
 }
 
-// id is the row's, as the procedure put makes it.
+// id is the id that the procedure put gives to a row.
 func id(seq int64) string {
 	sum := md5.Sum([]byte(fmt.Sprint(seq))) //nolint:gosec // no secret
 	return hex.EncodeToString(sum[:])

@@ -4,11 +4,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"text/tabwriter"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -19,8 +17,8 @@ const (
 	cleanupSlice = 15   // seconds between two looks
 )
 
-// cleanup writes rows for some seconds, without and with a cleanup that keeps ten seconds of them, and shows how the table grows. Here the
-// server has autovacuum on, which gives the space back to the table.
+// cleanup writes rows without and with a cleanup that keeps ten seconds of them, and shows how the table grows. The server has
+// autovacuum on, which makes the space of deleted rows available again.
 func (e *env) cleanup(ctx context.Context, path string, seconds int) error {
 	err := e.sql(ctx, func(c *pgx.Conn) error {
 		for _, s := range []string{
@@ -60,18 +58,11 @@ func (e *env) grow(ctx context.Context, w *tabwriter.Writer, path, mode string, 
 	defer func() { e.source, e.extra = source, extra }()
 	e.source = ", time_column: created_at"
 	e.extra += fmt.Sprintf("\ncleanup: {mode: %s, keep: %ds}\n", mode, cleanupKeep)
-	proc, err := e.relay(ctx, path, slot, prefix)
+	proc, err := e.readyRelay(ctx, path, slot, prefix)
 	if err != nil {
 		return err
 	}
 	defer proc.kill()
-	for proc.page() == "" || !ready(proc.page()) {
-		select {
-		case <-proc.done:
-			return fmt.Errorf("walpost ended: %w\n%s", errors.Join(proc.err, ctx.Err()), proc.out.String())
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 	var seq int64
 	var from string
 	if err := e.sql(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, "SELECT pg_current_wal_lsn()::text").Scan(&from) }); err != nil {

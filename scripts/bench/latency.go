@@ -26,26 +26,19 @@ const (
 	warmUp  = 2 // seconds
 )
 
-// latency lets a relay run, writes single rows at each rate, and shows how long they took to be acknowledged, by the relay's own
-// histogram, and to reach a consumer, from the statement's clock, which is read just before the commit.
+// latency runs a relay and writes single rows at each rate. It shows the time to the acknowledgement, from the relay's histogram,
+// and the time to a consumer, which starts at the statement's clock just before the commit.
 func (e *env) latency(ctx context.Context, path string, rates []int, seconds int) (err error) {
 	slot, err := e.slot(ctx)
 	if err != nil {
 		return err
 	}
 	topic, prefix := e.topic()
-	proc, err := e.relay(ctx, path, slot, prefix)
+	proc, err := e.readyRelay(ctx, path, slot, prefix)
 	if err != nil {
 		return err
 	}
 	defer proc.kill()
-	for proc.page() == "" || !ready(proc.page()) {
-		select {
-		case <-proc.done:
-			return fmt.Errorf("walpost ended: %w\n%s", errors.Join(proc.err, ctx.Err()), proc.out.String())
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
 	var seq int64
 	if err := e.sql(ctx, func(c *pgx.Conn) error { return c.QueryRow(ctx, "SELECT count(*) FROM outbox").Scan(&seq) }); err != nil {
 		return err
@@ -105,8 +98,7 @@ func (e *env) latency(ctx context.Context, path string, rates []int, seconds int
 	return e.drop(ctx, slot)
 }
 
-// pace writes rows after seq, evenly over some seconds, and returns the last one's number. A machine that cannot write so fast
-// writes all of them later.
+// pace writes rows after seq, evenly over some seconds, and returns the number of the last row. A slow machine takes longer.
 func (e *env) pace(ctx context.Context, seq int64, rate, seconds int) (int64, error) {
 	total := rate * seconds
 	var wg sync.WaitGroup
@@ -134,7 +126,7 @@ func (e *env) pace(ctx context.Context, seq int64, rate, seconds int) (int64, er
 	return seq + int64(total), errors.Join(failed...)
 }
 
-// A follower is a consumer that notes how old each record is when it has it.
+// A follower is a consumer that records the age of each record on arrival.
 type follower struct {
 	cl   *kgo.Client
 	done chan struct{}
@@ -210,19 +202,10 @@ func (f *follower) stop() {
 	<-f.done
 }
 
-func ready(page string) bool {
-	resp, err := http.Get(page + "/readyz")
-	if err != nil {
-		return false
-	}
-	_ = resp.Body.Close() // it is not read
-	return resp.StatusCode == http.StatusOK
-}
-
-// A bucket counts what was at or below its bound, in seconds.
+// A bucket counts the values at or below its bound, in seconds.
 type bucket struct{ bound, count float64 }
 
-// histogram reads walpost's own from its metrics.
+// histogram reads the histogram of walpost's latency from its metrics.
 func histogram(page string) ([]bucket, error) {
 	resp, err := http.Get(page + "/metrics")
 	if err != nil {
@@ -250,12 +233,12 @@ func histogram(page string) ([]bucket, error) {
 		all = append(all, b)
 	}
 	if len(all) == 0 {
-		return nil, errors.New("no histogram in the metrics")
+		return nil, errors.New("the metrics have no histogram")
 	}
 	return all, nil
 }
 
-// quantile is as Prometheus' histogram_quantile: even within a bucket.
+// quantile is Prometheus' histogram_quantile, which spreads the values evenly within a bucket.
 func quantile(all []bucket, q float64) float64 {
 	rank := q * all[len(all)-1].count
 	below := bucket{}
@@ -271,7 +254,7 @@ func quantile(all []bucket, q float64) float64 {
 	return below.bound
 }
 
-// processorTime is what a process has used so far, to a hundredth of a second.
+// processorTime is the CPU time of a process, to a hundredth of a second.
 func processorTime(pid int) time.Duration {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

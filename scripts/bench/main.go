@@ -1,8 +1,8 @@
 //go:build linux
 
-// Command bench measures walpost beside pg_recvlogical on the same backlog of a Postgres that it starts, into a Kafka that it
-// starts, and how long an event takes from commit to acknowledgement and to a consumer. What it prints says something about
-// this machine and this moment: compare lines of one run, never of two. See README.md.
+// Command bench starts a Postgres and a Kafka, and compares walpost with pg_recvlogical on the same backlog. It also measures the
+// time of an event from commit to acknowledgement and to a consumer. The figures depend on the machine and its load: compare
+// only lines of one run. See README.md.
 package main
 
 import (
@@ -35,16 +35,16 @@ type options struct {
 func main() {
 	localpg.Init()
 	var o options
-	flag.IntVar(&o.rows, "rows", 500_000, "rows of the backlog that is one transaction; 0: leave it out")
-	flag.IntVar(&o.txns, "txns", 300_000, "transactions of the backlog of one row each; 0: leave it out")
+	flag.IntVar(&o.rows, "rows", 500_000, "rows of the backlog in one transaction; 0: skip it")
+	flag.IntVar(&o.txns, "txns", 300_000, "transactions of the backlog with one row each; 0: skip it")
 	flag.IntVar(&o.rounds, "rounds", 3, "times that each reader reads each backlog")
-	flag.StringVar(&o.rates, "rates", "200,1000,3000", "events per second at which latency is measured; empty: leave it out")
-	flag.IntVar(&o.seconds, "seconds", 15, "time that each rate lasts")
+	flag.StringVar(&o.rates, "rates", "200,1000,3000", "events per second for the measurement of latency; empty: skip it")
+	flag.IntVar(&o.seconds, "seconds", 15, "seconds for each rate")
 	flag.StringVar(&o.version, "postgres", "15", "major version of Postgres")
-	flag.StringVar(&o.builds, "walpost", "", "programs to compare, separated by commas; empty: build the one here")
-	flag.StringVar(&o.recvlogical, "pg_recvlogical", "", "its path; empty: look for it")
+	flag.StringVar(&o.builds, "walpost", "", "programs to compare, separated by commas; empty: build this one")
+	flag.StringVar(&o.recvlogical, "pg_recvlogical", "", "path of pg_recvlogical; empty: search for it")
 	flag.StringVar(&o.extra, "config", "", "a file with further sections of walpost.yaml, such as delivery")
-	flag.IntVar(&o.cleanup, "cleanup", 0, "time for which the table's size is watched, without and with a cleanup; 0: leave it out")
+	flag.IntVar(&o.cleanup, "cleanup", 0, "seconds to watch the table's size, without and with a cleanup; 0: skip it")
 	flag.BoolVar(&o.rest, "idle", false, "wait for a load average below 0.5 before each figure")
 	flag.Parse()
 
@@ -119,7 +119,7 @@ func run(ctx context.Context, o *options) (err error) {
 		for text := range strings.SplitSeq(o.rates, ",") {
 			rate, err := strconv.Atoi(text)
 			if err != nil || rate < 1 {
-				return fmt.Errorf("-rates: %q is no rate", text)
+				return fmt.Errorf("-rates: %q is not a rate", text)
 			}
 			rates = append(rates, rate)
 		}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -45,7 +46,7 @@ func (p *pgReader) read(ctx context.Context, b *backlog, slot string) (result, e
 	return proc.result(b.rows, took, load), nil
 }
 
-// walpostReader is `walpost run` into Kafka. Its time is over when the brokers have everything.
+// walpostReader is `walpost run` into Kafka. The measurement ends when the brokers have everything.
 type walpostReader struct {
 	*env
 	path, name string
@@ -111,6 +112,29 @@ http: {listen: "127.0.0.1:0"}
 	return launch(ctx, path, "run", "--config", file)
 }
 
+// readyRelay starts a walpost and waits until it is ready.
+func (e *env) readyRelay(ctx context.Context, path, slot, prefix string) (*process, error) {
+	proc, err := e.relay(ctx, path, slot, prefix)
+	if err != nil {
+		return nil, err
+	}
+	for {
+		if page := proc.page(); page != "" {
+			if resp, err := http.Get(page + "/readyz"); err == nil {
+				_ = resp.Body.Close() // only the status counts
+				if resp.StatusCode == http.StatusOK {
+					return proc, nil
+				}
+			}
+		}
+		select {
+		case <-proc.done:
+			return nil, fmt.Errorf("walpost ended: %w\n%s", errors.Join(proc.err, ctx.Err()), proc.out.String())
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
 // A process is a reader that runs.
 type process struct {
 	cmd   *exec.Cmd
@@ -134,7 +158,7 @@ func launch(ctx context.Context, path string, args ...string) (*process, error) 
 	go func() { ended <- p.cmd.Wait() }()
 	go func() {
 		defer close(p.done)
-		// Not rusage's maximum: a child begins with that of the program which started it.
+		// The maximum of rusage is no use: a child inherits the maximum of its parent.
 		tick := time.NewTicker(50 * time.Millisecond)
 		defer tick.Stop()
 		for {
@@ -179,7 +203,7 @@ func (p *process) result(rows int, took time.Duration, load string) result {
 	return result{rate: float64(rows) / took.Seconds(), cpu: cpu.Seconds() / float64(rows) * 1e6, rss: p.peak, load: load}
 }
 
-// page is where walpost's HTTP listens; "" until it does.
+// page is the address of walpost's HTTP server, or "" before it listens.
 func (p *process) page() string {
 	for line := range strings.Lines(p.out.String()) {
 		var l struct{ URL, Message string }
@@ -190,7 +214,7 @@ func (p *process) page() string {
 	return ""
 }
 
-// highWater is the most memory that a process has had resident, in MB; 0 when it has ended.
+// highWater is the peak resident memory of a process in MB, or 0 if the process has ended.
 func highWater(pid int) float64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -198,7 +222,7 @@ func highWater(pid int) float64 {
 	}
 	_, rest, _ := strings.Cut(string(b), "VmHWM:")
 	var kb float64
-	_, _ = fmt.Sscan(rest, &kb) // 0 where there is none
+	_, _ = fmt.Sscan(rest, &kb) // 0 without a number
 	return kb / 1024
 }
 

@@ -18,12 +18,12 @@ import (
 
 // An env is the servers and the table of one run.
 type env struct {
-	dir   string // for files of ours
+	dir   string // for configuration files
 	dsn   string
 	kafka *testenv.KafkaCluster
 	host  *host
 	extra string // sections of walpost.yaml
-	// source is further keys of its source, each behind a comma.
+	// source has further keys of the section source, each after a comma.
 	source string
 	idle   bool
 	named  int
@@ -38,7 +38,7 @@ CREATE PROCEDURE put(n bigint) LANGUAGE sql AS $$
   'pad', md5(n || 'a') || md5(n || 'b') || md5(n || 'c') || md5(n || 'd') || md5(n || 'e') || md5(n || 'f') || md5(n || 'g') || md5(n || 'h')) $$;
 `
 
-// start starts the servers. A server that testenv would only skip a test for is an error here.
+// start starts the servers. If testenv would skip a test, start returns an error.
 func start(version string) (e *env, err error) {
 	e = &env{host: &host{}}
 	defer func() {
@@ -49,7 +49,7 @@ func start(version string) (e *env, err error) {
 			err = errors.Join(e.host.err, e.close())
 		}
 	}()
-	// Nothing but the readers should write or work while they are measured.
+	// Only the readers should work during a measurement.
 	pg := testenv.Postgres(e.host, version, testenv.Param("autovacuum", "off"), testenv.Param("max_wal_size", "16GB"),
 		testenv.Param("checkpoint_timeout", "1h"), testenv.Param("shared_buffers", "512MB"))
 	e.dsn = pg.Database(e.host)
@@ -82,7 +82,7 @@ func (e *env) unique() string {
 	return fmt.Sprintf("bench_%d_%d", os.Getpid(), e.named)
 }
 
-// slot makes a slot that begins here.
+// slot makes a slot that begins at the present end of the WAL.
 func (e *env) slot(ctx context.Context) (string, error) {
 	name := e.unique()
 	return name, e.sql(ctx, func(c *pgx.Conn) error {
@@ -91,7 +91,7 @@ func (e *env) slot(ctx context.Context) (string, error) {
 	})
 }
 
-// drop drops a slot, when whoever had it has let go.
+// drop drops a slot after its reader has released it.
 func (e *env) drop(ctx context.Context, slot string) error {
 	return e.sql(ctx, func(c *pgx.Conn) error {
 		for {
@@ -104,7 +104,7 @@ func (e *env) drop(ctx context.Context, slot string) error {
 	})
 }
 
-// topic makes the topic that the rows of one reader go to, and returns it with the prefix that leads there.
+// topic makes a topic for the rows of one reader, and returns its name and the prefix for route.topic.replacement.
 func (e *env) topic() (name, prefix string) {
 	prefix = e.unique() + "."
 	name = prefix + "bench"
@@ -112,7 +112,7 @@ func (e *env) topic() (name, prefix string) {
 	return name, prefix
 }
 
-// load is the load average of the last minute, and waits for an idle machine first where that is wanted.
+// load is the load average of the last minute. If e.idle is set, it waits for an idle machine first.
 func (e *env) load(ctx context.Context) (string, error) {
 	for {
 		b, err := os.ReadFile("/proc/loadavg")
@@ -134,9 +134,9 @@ func (e *env) load(ctx context.Context) (string, error) {
 	}
 }
 
-// A host stands where testenv wants a test: this program is none.
+// A host is the testing.TB that testenv needs, because this program is not a test.
 type host struct {
-	testing.TB // nil: nothing else of it is called
+	testing.TB // nil: testenv calls no other method
 	err        error
 	cleanups   []func()
 }
