@@ -117,8 +117,11 @@ func (c *checkpointer) ahead() bool {
 
 // ripe reports whether a record should be written at now, and leaves that record in draft.
 func (c *checkpointer) ripe(now time.Time, p phase) bool {
-	c.compose(now, p, false)
 	since := now.Sub(c.last)
+	if c.durable.Copy == nil && since < saveEvery { // the loop asks after every few events
+		return false
+	}
+	c.compose(now, p, false)
 	switch {
 	case c.durable.Copy != nil && c.draft.Copy == nil: // the stream waits for this record
 		return true

@@ -151,7 +151,7 @@ func (c *copying) count(m checkpoint.Mark, ev *cdc.Event) error {
 	c.flight.tracker.Begin(c.now) // a row counts as new when it is sent
 	if ev != nil {
 		c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
-		c.send(c.taken-1, cdc.Ticket{Row: uint32(c.taken), Table: ev.Row.Relation})
+		c.send(c.taken-1, 0, int(c.taken), ev.Row.Relation)
 	}
 	return c.flight.tracker.Commit(c.taken)
 }

@@ -33,19 +33,17 @@ func (f *flight) next(start cdc.Position) flight {
 	return flight{tracker: checkpoint.New(start), gen: f.gen + 1, sent: f.sent}
 }
 
-// add counts a record of the open transaction and returns its ticket. The transaction's commit
-// record is at begin, and the transaction ends behind begin.
-func (f *flight) add(size int, begin cdc.Position) cdc.Ticket {
-	ticket := f.tracker.Add(size)
+// count counts the record of ticket, which is of the open transaction, and marks ticket as one of
+// this flight. The transaction's commit record is at begin, and the transaction ends behind begin.
+func (f *flight) count(ticket *cdc.Ticket, begin cdc.Position) {
 	if ticket.Tx > maxTx {
-		panic("relay: too many transactions for a ticket") // 2^48 transactions take nine years at a million a second
+		panic("relay: too many transactions for a ticket") // 2^48 take nine years at a million a second
 	}
 	if n := len(f.unsafe); n == f.head || f.unsafe[n-1].tx != ticket.Tx {
 		f.unsafe = append(f.unsafe, mark{tx: ticket.Tx, begin: begin, sent: f.sent})
 	}
 	f.sent++
 	ticket.Tx |= uint64(f.gen) << genShift
-	return ticket
 }
 
 // ack takes back a ticket. It reports false for a ticket of a former flight, whose record is read

@@ -138,11 +138,12 @@ func (l *loop) route(ev *cdc.Event) (bool, error) {
 	return l.router.Route(ev, &l.rec)
 }
 
-// send hands l.rec to the sink, with the event's place. The transaction that it counts for begins
-// at begin.
-func (l *loop) send(begin cdc.Position, place cdc.Ticket) {
-	ticket := l.flight.add(l.rec.Size(), begin)
-	ticket.Commit, ticket.Row, ticket.Table = place.Commit, place.Row, place.Table
+// send hands l.rec to the sink. It is event number row of the transaction at commit, or row number
+// row of the table if commit is 0. The transaction that it counts for begins at begin.
+func (l *loop) send(begin, commit cdc.Position, row int, table *cdc.Relation) {
+	ticket := l.flight.tracker.Add(l.rec.Size())
+	l.flight.count(&ticket, begin)
+	ticket.Commit, ticket.Row, ticket.Table = commit, uint32(row), table
 	l.sink.Send(&l.rec, ticket)
 	l.rec = cdc.Record{} // its bytes belong to the sink now, and the next event may be long in coming
 }

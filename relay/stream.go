@@ -233,7 +233,7 @@ func (s *streaming) standalone(ev *cdc.Event) error {
 // publishEvent sends the record of ev, which is event number row of the transaction at commit.
 func (s *streaming) publishEvent(ev *cdc.Event, commit cdc.Position, row int) {
 	s.recent.add(s.rec.Topic, s.rec.EventID, s.now)
-	s.send(commit, cdc.Ticket{Commit: commit, Row: uint32(row), Table: relationOf(ev)})
+	s.send(commit, commit, row, relationOf(ev))
 }
 
 // inconsistent handles a source that contradicts what is known of its history. The loop forgets
