@@ -79,7 +79,7 @@ func TestNameIsDatabaseAndSlot(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s := r.Status(); s.Name != "shop.walpost" || s.Ready || s.Slot.Severity != slot.Unknown {
+	if s := r.Status(); s.Name != "shop.walpost" || s.Ready || s.Slot.Severity != slot.Unknown || s.Breaker != nil {
 		t.Errorf("before Run: %+v", s)
 	}
 }
