@@ -28,7 +28,7 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	}
 	run := doctor.Run{
 		Name: r.cfg.Name, Source: r.source, Router: r.router, Topics: cfg.knownTopics(), Checkpoint: cfg.checkpointTopic(),
-		OrderColumn: cfg.Source.OrderColumn, Rows: r.rows,
+		Rows: r.rows,
 	}
 	if cfg.Stdout == nil {
 		to := cfg.sink()

@@ -36,7 +36,7 @@ func (x *examination) advise() {
 	}
 	if x.cfg.Failover && !s.Failover {
 		x.add(Warn, "slot failover", fix.Fix{fix.Words("Stop walpost and run, on a replication connection:"), fix.SQL("ALTER_REPLICATION_SLOT " + pg.QuoteIdent(x.cfg.Slot) + " (FAILOVER);")},
-			"slot %s exists without failover: it will not survive one", x.cfg.Slot)
+			"slot %s was made without failover: it does not survive a failover", x.cfg.Slot)
 	}
 }
 
@@ -57,7 +57,7 @@ func (x *examination) walSettings() {
 	}
 }
 
-var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)"}, fix.Words("-- less than the free space of the disk")}
+var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)"}, fix.Words("(keep it below the free space of the disk)")}
 
 // extras warns of what is published beside inserts into our tables: it works, and costs.
 func (x *examination) extras(p *pg.Publication) {

@@ -25,8 +25,6 @@ type Run struct {
 	Topics     []string
 	Checkpoint string
 	Rows       table.Source // the tables' rows
-	// OrderColumn is the column that tells in which order rows were written, or empty.
-	OrderColumn string
 }
 
 // Check looks at every precondition of a run and changes nothing. Both sides are looked at at once, and whatever one of them does,
@@ -84,10 +82,10 @@ func judgeClock(ahead, within time.Duration) Finding {
 	}
 	f := Finding{
 		Side: Postgres, Name: "clock", Verdict: OK,
-		Why: fmt.Sprintf("the database's is %.3fs %s this machine's (within %s)", ahead.Abs().Seconds(), where, within.Round(time.Millisecond)),
+		Why: fmt.Sprintf("the database's clock is %.3fs %s this machine's clock (within %s)", ahead.Abs().Seconds(), where, within.Round(time.Millisecond)),
 	}
 	if ahead.Abs() > slot.MaxClockSkew+within {
-		f.Verdict, f.Fix = Warn, fix.ByWords("Set the clocks of the database and of this machine (NTP): ages and latencies are off by that.")
+		f.Verdict, f.Fix = Warn, fix.ByWords("Set the clocks of the database and of this machine (NTP). Ages and latencies are wrong by the difference.")
 	}
 	return f
 }

@@ -14,11 +14,11 @@ func TestTheDatabasesClockIsJudgedWithinWhatIsKnown(t *testing.T) {
 		verdict       Verdict
 		why           string
 	}{
-		{0, time.Millisecond, OK, "the database's is 0.000s ahead of this machine's (within 1ms)"},
+		{0, time.Millisecond, OK, "the database's clock is 0.000s ahead of this machine's clock (within 1ms)"},
 		{slot.MaxClockSkew + time.Millisecond, time.Millisecond, OK, "2.001s ahead of"},
 		{slot.MaxClockSkew + 2*time.Millisecond, time.Millisecond, Warn, "2.002s ahead of"},
-		{-time.Minute, 3 * time.Second, Warn, "60.000s behind this machine's (within 3s)"},
-		{time.Minute, time.Minute, OK, "60.000s ahead of this machine's (within 1m0s)"},
+		{-time.Minute, 3 * time.Second, Warn, "60.000s behind this machine's clock (within 3s)"},
+		{time.Minute, time.Minute, OK, "60.000s ahead of this machine's clock (within 1m0s)"},
 	} {
 		f := judgeClock(c.ahead, c.within)
 		if f.Side != "postgres" || f.Name != "clock" || f.Verdict != c.verdict || !strings.Contains(f.Why, c.why) || (len(f.Fix) == 0) != (c.verdict == OK) {

@@ -153,6 +153,6 @@ func (x *examination) droppable(t *pg.TableFacts, c *cleanedTable) {
 			"%s has the default partition %s: beside it no partition can be detached without a lock on the whole table", t.Table, c.Default)
 	}
 	if len(c.Unplain) > 0 {
-		x.add(Warn, name, fix.ByWords("Drop them by hand once their rows are delivered."), "%s are partitioned, foreign or unlogged: they are never dropped", some(c.Unplain))
+		x.add(Warn, name, fix.ByWords("Drop them by hand once their rows are delivered."), "%s are partitioned, foreign or unlogged: walpost never drops them", some(c.Unplain))
 	}
 }

@@ -38,7 +38,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 	}{
 		{"all is well", func(*replication.Config, *ipg.Facts, *examination) {}, OK, "outage", "lasts 2h50m40s at 4 MB/s", ""},
 		{"a slow server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 1e-9 }, OK, "outage", "lasts 87600h0m0s", ""},
-		{"no WAL", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 0 }, OK, "outage", "not told", ""},
+		{"no WAL", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 0 }, OK, "outage", "unknown how long", ""},
 		{"a fast server", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.rate = 40 << 20 }, Warn, "outage", "lasts 17m4s at 40 MB/s", "ALTER SYSTEM"},
 		{"below max_wal_size", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = 512 }, Warn, "outage", "less than max_wal_size (1024 MB)", "ALTER SYSTEM"},
 		{"as much as max_wal_size", func(_ *replication.Config, f *ipg.Facts, x *examination) { f.Server.KeepMB, x.rate = 1024, 1<<10 }, OK, "outage", "lasts", ""},
@@ -108,7 +108,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 			c.Failover = true
 		}, Warn, "failover to this standby", "has no copy", "on the primary"},
 		{"a slot of the standby's own", onStandby(&ipg.Slot{}, nil), "", "failover to this standby", "", ""},
-		{"who sees nothing", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.SeesAll = false }, Warn, "monitoring", "does not see", `GRANT pg_monitor TO "u";`},
+		{"who sees nothing", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.SeesAll = false }, Warn, "monitoring", "cannot see", `GRANT pg_monitor TO "u";`},
 		{"who sees all", func(*replication.Config, *ipg.Facts, *examination) {}, OK, "monitoring", "sees", ""},
 		{"TLS", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.encrypted, x.remote = true, remote }, OK, "TLS", "in TLS", ""},
 		{"no TLS far away", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.remote = remote }, Warn, "TLS", "to 10.1.2.3:5432 is not in TLS", "sslmode=verify-full"},

@@ -54,8 +54,8 @@ func checkPostgres(parent context.Context, cfg *replication.Config, within, paus
 	// fail says what went wrong in a step, and whether it was only that nobody answered.
 	fail := func(name string, err error) {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			x.add(Fail, name, fix.ByWords("See whether the server is overloaded or stopped (its log, its load), and whether something on the way drops packets."),
-				"no answer within %s, and nothing after it was looked at: %s", time.Since(began).Round(time.Second), err)
+			x.add(Fail, name, fix.ByWords("See whether the server is overloaded or stopped (its log, its load), and whether the network drops packets."),
+				"no answer within %s, and the rest was not checked: %s", time.Since(began).Round(time.Second), err)
 			return
 		}
 		x.add(Fail, name, fix.ByWords(fault.Hint(err)), "%s", err)
@@ -144,7 +144,7 @@ func (x *examination) stream() {
 	place("max_wal_senders", "%d of %d walsenders in use", s.Senders, s.MaxSenders)
 	place("wal_sender_timeout", "wal_sender_timeout is %s", pg.Millis(s.SenderTimeout))
 	place("max_slot_wal_keep_size", "max_slot_wal_keep_size is %d MB", s.KeepMB)
-	place("synchronous_standby_names", "synchronous_standby_names does not mean walpost")
+	place("synchronous_standby_names", "synchronous_standby_names does not name walpost")
 	missing := false
 	for i := range x.f.Tables {
 		t := &x.f.Tables[i]

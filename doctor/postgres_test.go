@@ -166,7 +166,7 @@ func TestARoleThatSeesNothingIsHealedByWhatIsPrinted(t *testing.T) {
 		t.Parallel()
 		w := newWorld(t, pg, outboxTable)
 		role := w.restricted()
-		w.wantDetails(w.heals("monitoring"), "warn role "+role+" does not see")
+		w.wantDetails(w.heals("monitoring"), "warn role "+role+" cannot see")
 		w.wantDetails(w.heals("reading public.outbox"), "may not read")
 		w.wantDetails(w.heals("row-level security"))
 		w.exec("ALTER TABLE outbox ENABLE ROW LEVEL SECURITY")

@@ -34,10 +34,10 @@ func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found 
 	}
 	tables, timed := reader.Tables(), reader.KeepsCommitTimes()
 	reader.Close()
-	if !timed && run.OrderColumn == "" && len(tables) > 0 {
+	if !timed && run.Source.Config().OrderColumn == "" && len(tables) > 0 {
 		found = append(found, Finding{
 			Side: Postgres, Name: "order of rows", Verdict: Warn,
-			Why: "neither track_commit_timestamp nor source.order_column tells in which order rows were written: were the slot lost, walpost recover could publish what is missing only with --unordered",
+			Why: "neither track_commit_timestamp nor source.order_column tells in which order rows were written: if the slot is lost, walpost recover can publish the missing rows only with --unordered",
 			Fix: fix.ByWords("Set source.order_column to a column that grows with every row, such as an identity; or the server's track_commit_timestamp to on (takes a restart; it tells of later rows only)."),
 		})
 	}
@@ -68,7 +68,7 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 		if fault.NeedsPerson(err) {
 			verdict = Fail
 		}
-		return []Finding{{Side: Postgres, Name: name, Verdict: verdict, Why: "they cannot be looked at: " + err.Error(), Fix: fix.ByWords(fault.Hint(err))}}
+		return []Finding{{Side: Postgres, Name: name, Verdict: verdict, Why: "the rows cannot be read: " + err.Error(), Fix: fix.ByWords(fault.Hint(err))}}
 	}
 	looked := fmt.Sprint(s.looked)
 	if s.looked == sampleRows {
@@ -87,7 +87,7 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 			Fix: fix.ByWords("A row like it halts the relay: walpost explain shows what is wrong with it."),
 		}}
 	case s.looked > 0:
-		return []Finding{{Side: Postgres, Name: name, Verdict: OK, Why: looked + " looked at, all can be routed"}}
+		return []Finding{{Side: Postgres, Name: name, Verdict: OK, Why: "walpost can publish all rows that it read (" + looked + ")"}}
 	}
 	return nil
 }

@@ -156,13 +156,13 @@ func (x *examination) rights() {
 	}
 	if x.ConnLimit >= 0 && x.ConnLimit < 3 && !s.Super {
 		x.add(Warn, "connection limit", fix.BySQL("ALTER ROLE "+pg.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;"),
-			"role %s may have %d connections at a time; walpost holds one and opens others to look and to recover", s.Role, x.ConnLimit)
+			"role %s may have %d connections at a time; walpost keeps one open, and opens others to check and to recover", s.Role, x.ConnLimit)
 	}
 	if x.SeesAll {
-		x.add(OK, "monitoring", nil, "role %s sees what the sessions of other roles do", s.Role)
+		x.add(OK, "monitoring", nil, "role %s sees the sessions of other roles", s.Role)
 	} else {
 		x.add(Warn, "monitoring", fix.BySQL("GRANT pg_monitor TO "+pg.QuoteIdent(s.Role)+";"),
-			"role %s does not see what the sessions of other roles do: who holds WAL back is not named, but for its process", s.Role)
+			"role %s cannot see the sessions of other roles: of a session that holds WAL back, walpost knows only the process id", s.Role)
 	}
 	for i := range x.f.Tables {
 		if t := &x.f.Tables[i]; t.Exists() && !t.Readable {
@@ -172,7 +172,7 @@ func (x *examination) rights() {
 	}
 	for _, name := range x.Secured {
 		x.add(Warn, "row-level security", fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s BYPASSRLS;", pg.QuoteIdent(s.Role))), fix.Words("or add a policy that shows it every row.")},
-			"row-level security of %s applies to role %s: the stream has every row, a snapshot and walpost recover would not", name, s.Role)
+			"row-level security of %s applies to role %s: the stream has every row, but a snapshot and walpost recover miss some", name, s.Role)
 	}
 }
 
@@ -190,7 +190,7 @@ func (x *examination) outage() {
 		case keep < x.MaxWALMB:
 			x.add(Warn, name, keepSize, "max_slot_wal_keep_size (%d MB) is less than max_wal_size (%d MB): the slot can be lost between two checkpoints", keep, x.MaxWALMB)
 		case !x.rateMeasured || x.rate <= 0:
-			x.add(OK, name, nil, "max_slot_wal_keep_size is %d MB; no WAL was written while check looked, so how long it lasts is not told", keep)
+			x.add(OK, name, nil, "max_slot_wal_keep_size is %d MB; no WAL was written during the check, so it is unknown how long it lasts", keep)
 		case lasts < time.Hour:
 			x.add(Warn, name, keepSize, "%s: a longer outage loses the slot", told)
 		default:

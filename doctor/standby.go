@@ -50,7 +50,7 @@ func (x *examination) synchronizes(wanted bool) {
 			"sync_replication_slots is off on this standby: slots are copied to it only when pg_sync_replication_slots() is called")
 	case len(lacks) > 0:
 		x.add(Warn, name, fix.ByWords("On the standby: "+strings.Join(lacks, ", ")+"."),
-			"sync_replication_slots is on, but it needs what is not set (%s): slots are not copied to this standby", strings.Join(lacks, ", "))
+			"sync_replication_slots is on, but settings that it needs are missing (%s): slots are not copied to this standby", strings.Join(lacks, ", "))
 	default:
 		x.add(OK, name, nil, "this standby copies the failover slots of its primary")
 	}
@@ -66,7 +66,7 @@ func (x *examination) copied(wanted bool) {
 			"slot %s has no copy on this standby: it would not survive a failover to it", x.cfg.Slot)
 	case s == nil || !s.Synced:
 	case s.Lost() != "":
-		x.add(Warn, name, fix.ByWords("It is made anew once the primary's slot is ahead of what the standby has; see max_slot_wal_keep_size and hot_standby_feedback there."),
+		x.add(Warn, name, fix.ByWords("The standby makes the copy anew once the primary's slot is ahead of what the standby has; see max_slot_wal_keep_size and hot_standby_feedback there."),
 			"the copy of slot %s is invalidated (%s): the slot would be lost with a failover to this standby", x.cfg.Slot, s.Lost())
 	case s.Temporary:
 		x.add(Warn, name, fix.ByWords("Wait until walpost has confirmed more; while nothing is written, SELECT pg_log_standby_snapshot(); on the primary."),

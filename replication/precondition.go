@@ -134,13 +134,13 @@ func (j *judgement) slot() {
 		j.fail(name, fix.ByWords("Point source.dsn at the primary; its slot is copied to the standbys."),
 			"slot %s does not exist, and a standby cannot make one that survives a failover (source.failover)", j.cfg.Slot)
 	case s == nil && !j.makes:
-		j.fail(name, fix.Fix{fix.SQL(slotSQL(j.cfg)), fix.Words("-- only if nobody has read from a slot of that name: a new one begins now, and what was written since the old one went is not in it. If walpost has: " + fault.Command("recover"))},
+		j.fail(name, fix.Fix{fix.SQL(slotSQL(j.cfg)), fix.Words("-- only if walpost has never read from a slot of this name: a new slot begins now, without what was written since the old slot was dropped. Otherwise: " + fault.Command("recover"))},
 			"slot %s does not exist", j.cfg.Slot)
 	case s == nil:
 	case s.Type != "logical":
 		j.fail(name, other, "slot %s is a %s slot, not a logical one", j.cfg.Slot, s.Type)
 	case s.Plugin != "pgoutput":
-		j.fail(name, other, "slot %s is of the plugin %s, not of pgoutput", j.cfg.Slot, s.Plugin)
+		j.fail(name, other, "slot %s is of the plugin %s instead of pgoutput", j.cfg.Slot, s.Plugin)
 	case s.Database != j.f.Server.Database:
 		j.fail(name, other, "slot %s belongs to the database %s, not to %s", j.cfg.Slot, s.Database, j.f.Server.Database)
 	case s.Synced && j.f.Server.Recovery:
@@ -237,7 +237,7 @@ func (j *judgement) columns(t *pg.TableFacts) {
 
 // setTable publishes a table whole.
 func (j *judgement) setTable(t *pg.TableFacts) fix.Fix {
-	return fix.Fix{fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pg.QuoteIdent(j.cfg.Publication), t.Table.SQL())), fix.Words("(a list of all its tables)")}
+	return fix.Fix{fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pg.QuoteIdent(j.cfg.Publication), t.Table.SQL())), fix.Words("(list every table of the publication)")}
 }
 
 // publication judges the publication. tableMissing says that a table is missing, which was said already.

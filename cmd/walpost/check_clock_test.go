@@ -61,7 +61,7 @@ checkpoint: {topic: cp}
 `)
 	_, out := command(t, "check", "-c", config)
 	for _, want := range []string{
-		`ok    postgres: clock: the database's is 0\.`,
+		`ok    postgres: clock: the database's clock is 0\.`,
 		`warn  kafka: clock: the controller's clock is 7(200|199)\.\d+s behind this machine's`,
 		`warn  kafka: clock of the database: it is 7(200|199)\.\d+s ahead of the controller's`,
 	} {

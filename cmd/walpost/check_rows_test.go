@@ -36,7 +36,7 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 	for _, want := range []string{
 		"ok    kafka: topic " + small + ": 3 partitions",
 		"warn  kafka: topic " + large + " size: a row of the table makes a record of 3",
-		"ok    postgres: rows of public.outbox: 21 looked at",
+		"ok    postgres: rows of public.outbox: walpost can publish all rows that it read (21)",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q in\n%s", want, out)
@@ -68,10 +68,10 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 		t.Errorf("exit code %d", code)
 	}
 	for _, want := range []string{
-		"ok    postgres: rows of public.outbox: 2000 and the 20 largest looked at",
+		"ok    postgres: rows of public.outbox: walpost can publish all rows that it read (2000 and the 20 largest)",
 		"warn  kafka: topic " + topic + " size: a row of the table makes a record of 32",
 		"warn  kafka: topic " + compacted + " keys: a row of the table has no key",
-		"ok    postgres: clock: the database's is ",
+		"ok    postgres: clock: the database's clock is ",
 		"ok    kafka: clock: the controller's clock is ",
 	} {
 		if !strings.Contains(out, want) {
