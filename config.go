@@ -12,6 +12,7 @@ import (
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
@@ -53,15 +54,9 @@ type Config struct {
 // DeliveryConfig is what is promised about each event, and what is done with one that cannot be delivered.
 type DeliveryConfig struct {
 	Guarantee       string       `yaml:"guarantee"`
-	Window          WindowConfig `yaml:"window"`
+	Window          relay.Window `yaml:"window"`
 	OnPoison        string       `yaml:"on_poison"`
 	DeadLetterTopic string       `yaml:"dead_letter_topic"`
-}
-
-// WindowConfig bounds what is in flight, and with it memory and the duplicates after a crash.
-type WindowConfig struct {
-	Events int  `yaml:"events"`
-	Bytes  Size `yaml:"bytes"`
 }
 
 // deadLetterTopic is the only value until dead letters exist.
@@ -69,7 +64,7 @@ const deadLetterTopic = "walpost.dead_letter"
 
 // DefaultConfig returns every default. The DSN, a table and the brokers have none.
 func DefaultConfig() Config {
-	routes := router.DefaultConfig()
+	routes, run := router.DefaultConfig(), relay.DefaultConfig()
 	return Config{
 		Source:  replication.DefaultConfig(),
 		Router:  routes.Options,
@@ -77,14 +72,14 @@ func DefaultConfig() Config {
 		Kafka:   sink.DefaultConfig(),
 		Delivery: DeliveryConfig{
 			Guarantee:       "at_least_once",
-			Window:          WindowConfig{Events: 50_000, Bytes: 64 << 20},
+			Window:          run.Window,
 			OnPoison:        "halt",
 			DeadLetterTopic: deadLetterTopic,
 		},
 		Checkpoint:    sink.DefaultStore(),
 		Monitor:       slot.DefaultConfig(),
 		Cleanup:       cleanup.DefaultConfig(),
-		ShutdownGrace: 20 * time.Second,
+		ShutdownGrace: run.ShutdownGrace,
 		HaltLinger:    Linger(60 * time.Second),
 	}
 }

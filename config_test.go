@@ -98,3 +98,15 @@ func TestWhatNeedsTheDatabaseOnlyNeedsNoBrokers(t *testing.T) {
 		t.Errorf("wrong values of the brokers and the compression: %v", found)
 	}
 }
+
+func TestADatabaseWithASlashNeedsAName(t *testing.T) {
+	cfg := usable()
+	cfg.Source.DSN = "postgres://walpost@db:5432/a%2Fb"
+	if _, err := New(cfg); !fault.Misconfigured(err) || !strings.Contains(err.Error(), "name: is required") {
+		t.Errorf("without a name: %v", err)
+	}
+	cfg.Name = "a.b"
+	if _, err := New(cfg); err != nil {
+		t.Error(err)
+	}
+}

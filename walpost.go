@@ -20,6 +20,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -27,6 +28,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/backfill"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
@@ -77,6 +79,9 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	}
 	if cfg.Name == "" {
 		cfg.Name = database + "." + cfg.Source.Slot
+	}
+	if strings.Contains(cfg.Name, "/") {
+		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name holds a slash"}}
 	}
 	from.Advise = advise(&from)
 	source := replication.NewSource(from)
@@ -141,10 +146,10 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, to.Close(ctx))
 	}
-	loop, err = relay.New(relay.Config{
+	loop = relay.New(relay.Config{
 		Name:            r.cfg.Name,
-		Window:          relay.Window{Events: r.cfg.Delivery.Window.Events, Bytes: int64(r.cfg.Delivery.Window.Bytes)},
-		ShutdownGrace:   orNone(r.cfg.ShutdownGrace),
+		Window:          r.cfg.Delivery.Window,
+		ShutdownGrace:   r.cfg.ShutdownGrace,
 		HaltLinger:      linger,
 		MonitorInterval: r.cfg.Monitor.Interval,
 		AcceptGap:       r.cfg.AcceptGap,
@@ -153,10 +158,6 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 		SkipSnapshot:    r.cfg.Source.Snapshot == "never",
 		Logger:          r.cfg.Logger,
 	}, pgSource{r.source}, r.router, to, store)
-	if err != nil {
-		free()
-		return nil, nil, nil, errors.Join(fault.Config(err, ""), to.Close(ctx))
-	}
 	return loop, kafka, free, nil
 }
 
@@ -210,14 +211,6 @@ func progress(s relay.Status) cleanup.Progress {
 	return cleanup.Progress{Session: s.Epoch, Confirmed: s.Confirmed}
 }
 
-// orNone is a grace as package relay has it, where zero is the default and below zero is none.
-func orNone(grace time.Duration) time.Duration {
-	if grace == 0 {
-		return -1
-	}
-	return grace
-}
-
 func (r *Relay) openSink() (relay.Sink, *sink.Kafka, error) {
 	if r.cfg.Stdout != nil {
 		return sink.NewStdout(r.cfg.Stdout), nil, nil
@@ -263,7 +256,7 @@ type Status struct {
 	Slot slot.Status
 	// Topics has the acknowledged events by topic, since the start. Topics beyond the first 200 are counted together, as "other".
 	Topics map[string]uint64
-	Window WindowConfig
+	Window relay.Window
 	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the brokers were well. Each time,
 	// events may have been delivered twice.
 	Abandoned uint64

@@ -87,10 +87,9 @@ func (benchStore) Save(context.Context, string, []byte) error              { ret
 func loopOver(tb testing.TB, n, rows int) {
 	ctx, cancel := context.WithCancel(context.Background())
 	src := &benchSource{n: n, rows: rows, row: -1, pos: 16, stop: cancel, vals: [1]cdc.Value{{Bytes: []byte("x")}}}
-	r, err := New(Config{Name: "shop"}, src, benchRouter{[]byte("key"), make([]byte, 300)}, &benchSink{wake: make(chan struct{}, 1)}, benchStore{})
-	if err != nil {
-		tb.Fatal(err)
-	}
+	cfg := DefaultConfig()
+	cfg.Name = "shop"
+	r := New(cfg, src, benchRouter{[]byte("key"), make([]byte, 300)}, &benchSink{wake: make(chan struct{}, 1)}, benchStore{})
 	if err := r.Run(ctx); err != nil {
 		tb.Fatal(err)
 	}

@@ -123,7 +123,7 @@ func (l *loop) deliver(ctx context.Context) error {
 // all that was read since, and a crash brings all of it again.
 func (l *loop) full() bool {
 	events, bytes := l.flight.tracker.InFlight()
-	return events >= l.cfg.Window.Events || int64(bytes) >= l.cfg.Window.Bytes || l.flight.waiting() > l.cfg.Window.Events
+	return events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.waiting() > l.cfg.Window.Events
 }
 
 // fly begins to count from start, and forgets what was counted before.

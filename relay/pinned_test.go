@@ -62,10 +62,9 @@ func TestADeliveredPayloadIsFreed(t *testing.T) {
 	defer cancel()
 	src := &pausingSource{benchSource: benchSource{n: 3, rows: 20, row: -1, pos: 16, vals: [1]cdc.Value{{Bytes: []byte("x")}}}}
 	router := &payloadRouter{}
-	r, err := New(Config{Name: "shop"}, src, router, &benchSink{wake: make(chan struct{}, 1)}, benchStore{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	cfg := DefaultConfig()
+	cfg.Name = "shop"
+	r := New(cfg, src, router, &benchSink{wake: make(chan struct{}, 1)}, benchStore{})
 	looked := false
 	src.idle = func() {
 		if st := r.Status(); looked || st.Events < 60 || len(st.Recent["t"]) != recentEvents {

@@ -9,33 +9,31 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
-	"fmt"
-	"strings"
 	"sync"
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/internal/size"
 )
 
-// Config says how a Relay behaves. A zero value takes the default that its field names.
+// Config says how a Relay behaves. Start from DefaultConfig.
 type Config struct {
 	// Name is the key of the checkpoint. Two relays that share a store must not share a name. A
 	// name holds no slash.
 	Name   string
 	Window Window
 
-	// ShutdownGrace is how long a stop waits for acknowledgements. Default 20 s; below zero it does
-	// not wait.
+	// ShutdownGrace is how long a stop waits for acknowledgements.
 	ShutdownGrace time.Duration
 	// HaltLinger is how long Run goes on after a halt before it returns the cause. 0 returns at
 	// once; below zero Run goes on until its context ends.
 	HaltLinger time.Duration
-	// MonitorInterval is the time between two calls of Source.Check. Default 10 s.
+	// MonitorInterval is the time between two calls of Source.Check.
 	MonitorInterval time.Duration
 
 	// AcceptGap is the token of the one gap that may be stepped over. A refusal printed the token.
@@ -52,37 +50,13 @@ type Config struct {
 
 // Window bounds what may be in flight. Each bound may be exceeded by one record.
 type Window struct {
-	Events int   // default 50,000; also bounds the transactions that are not safe yet
-	Bytes  int64 // default 64 MiB, counted by cdc.Record.Size
+	Events int        `yaml:"events"` // also bounds the transactions that are not safe yet
+	Bytes  size.Bytes `yaml:"bytes"`  // counted by cdc.Record.Size
 }
 
-const (
-	defaultGrace   = 20 * time.Second
-	defaultEvents  = 50_000
-	defaultBytes   = 64 << 20
-	defaultMonitor = 10 * time.Second
-)
-
-// withDefaults fills in what is not set. The error names each wrong field with its bound and value.
-func (c Config) withDefaults() (Config, error) {
-	var wrong []error
-	if c.Name == "" || strings.Contains(c.Name, "/") {
-		wrong = append(wrong, fmt.Errorf("name: must not be empty nor hold a slash (got %q)", c.Name))
-	}
-	if c.Window.Events < 0 {
-		wrong = append(wrong, fmt.Errorf("delivery.window.events: must be at least 1 (got %d)", c.Window.Events))
-	}
-	if c.Window.Bytes < 0 {
-		wrong = append(wrong, fmt.Errorf("delivery.window.bytes: must be at least 1 (got %d)", c.Window.Bytes))
-	}
-	if c.MonitorInterval < 0 {
-		wrong = append(wrong, fmt.Errorf("monitor.interval: must be above 0 (got %s)", c.MonitorInterval))
-	}
-	c.Window.Events = cmp.Or(c.Window.Events, defaultEvents)
-	c.Window.Bytes = cmp.Or(c.Window.Bytes, defaultBytes)
-	c.MonitorInterval = cmp.Or(c.MonitorInterval, defaultMonitor)
-	c.ShutdownGrace = max(cmp.Or(c.ShutdownGrace, defaultGrace), 0)
-	return c, errors.Join(wrong...)
+// DefaultConfig has every default. The name has none.
+func DefaultConfig() Config {
+	return Config{Window: Window{Events: 50_000, Bytes: 64 << 20}, ShutdownGrace: 20 * time.Second, MonitorInterval: 10 * time.Second}
 }
 
 // A Relay delivers one source to one sink. Run is called once. Status may be called by any
@@ -104,13 +78,8 @@ type Relay struct {
 	shown Status // loop.publish replaces it
 }
 
-// New returns a Relay that has not begun. The error names every wrong field of cfg. The relay takes
-// over sink, and Run closes it.
-func New(cfg Config, source Source, router Router, sink Sink, store Store) (*Relay, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return nil, err
-	}
+// New returns a Relay that has not begun. The relay takes over sink, and Run closes it.
+func New(cfg Config, source Source, router Router, sink Sink, store Store) *Relay {
 	var b [8]byte
 	rand.Read(b[:]) // crypto/rand documents that it never fails
 	holder := hex.EncodeToString(b[:])
@@ -118,7 +87,7 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) (*Rel
 		cfg: cfg, source: source, router: router, sink: sink, log: cfg.Logger, holder: holder,
 		store: &exclusive{store: store, busy: make(chan struct{}, 1)}, halts: make(chan *halting, 1),
 		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: holder, Sessions: map[string]uint64{}},
-	}, nil
+	}
 }
 
 // Status returns a copy of the relay's state. While the loop works, the copy is at most a quarter
@@ -144,7 +113,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer l.end()
 	defer l.bound(ctx)()
 	r.log.Info().Str("name", r.cfg.Name).Str("holder", r.holder).Int("window_events", r.cfg.Window.Events).
-		Int64("window_bytes", r.cfg.Window.Bytes).Msg("started")
+		Int64("window_bytes", int64(r.cfg.Window.Bytes)).Msg("started")
 	err := l.deliver(ctx)
 	if err == nil || errors.Is(err, errCopied) {
 		return l.stop()

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/size"
 )
 
 var (
@@ -47,14 +49,11 @@ func (w *world) start(cfg Config) *run {
 		copying := *cfg.Copying
 		cfg.Copying, copying.Tables = &copying, copying.Tables.(ownTables).of(p)
 	}
-	if cfg.Window.Events == 0 {
-		cfg.Window.Events = 20
-	}
+	usual := DefaultConfig()
+	cfg.Window.Events, cfg.Window.Bytes = cmp.Or(cfg.Window.Events, 20), cmp.Or(cfg.Window.Bytes, usual.Window.Bytes)
+	cfg.ShutdownGrace, cfg.MonitorInterval = cmp.Or(cfg.ShutdownGrace, usual.ShutdownGrace), usual.MonitorInterval
 	cfg.Logger = zerolog.New(&r.logs)
-	relay, err := New(cfg, fakeSource{p}, &fakeRouter{w: p.w}, p.sink, &fakeStore{p: p})
-	if err != nil {
-		panic(err)
-	}
+	relay := New(cfg, fakeSource{p}, &fakeRouter{w: p.w}, p.sink, &fakeStore{p: p})
 	r.relay = relay
 	ctx, cancel := context.WithCancel(context.Background())
 	r.cancel = cancel
@@ -354,7 +353,7 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 		s.world.clean = clean
 		s.status = []time.Duration{10 * time.Second, 2 * time.Second, time.Second}[s.rng.IntN(3)]
 		s.maxDelay = []time.Duration{2 * time.Millisecond, 50 * time.Millisecond, 700 * time.Millisecond}[s.rng.IntN(3)]
-		s.cfg.Window = Window{Events: 1 + s.rng.IntN(60), Bytes: int64(100 + s.rng.IntN(5000))}
+		s.cfg.Window = Window{Events: 1 + s.rng.IntN(60), Bytes: size.Bytes(100 + s.rng.IntN(5000))}
 		s.begin()
 		written := make(chan struct{})
 		go func() { s.write(seed); close(written) }()

@@ -15,6 +15,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/size"
 )
 
 // known are defects that are not repaired yet: what shows them is left out, unless the flag -known asks for it.
@@ -417,7 +418,7 @@ func newFleet(seed uint64, clean bool) *fleet {
 	f.tables = []string{"t0", "t1", "t2"}[:1+f.rng.IntN(3)]
 	f.maxDelay = []time.Duration{2 * time.Millisecond, 50 * time.Millisecond, 700 * time.Millisecond}[f.rng.IntN(3)]
 	f.status = []time.Duration{10 * time.Second, 2 * time.Second}[f.rng.IntN(2)]
-	f.cfg.Window = Window{Events: 1 + f.rng.IntN(60), Bytes: int64(100 + f.rng.IntN(5000))}
+	f.cfg.Window = Window{Events: 1 + f.rng.IntN(60), Bytes: size.Bytes(100 + f.rng.IntN(5000))}
 	f.id.SlotFound = cdc.SlotState{}
 	f.cfg.Create = true
 	if f.rng.IntN(3) > 0 {

@@ -28,7 +28,7 @@ func (l *loop) watch() {
 		case <-ticker.C:
 		}
 		k := sighting{began: time.Now()}
-		ctx, cancel := context.WithTimeout(l.background, max(l.cfg.MonitorInterval, defaultMonitor))
+		ctx, cancel := context.WithTimeout(l.background, max(l.cfg.MonitorInterval, DefaultConfig().MonitorInterval))
 		k.found, k.err = l.source.Check(ctx)
 		cancel()
 		select {

@@ -18,6 +18,7 @@ import (
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -75,7 +76,7 @@ func TestGoodFilesAreRead(t *testing.T) {
 			c.Source.DSN, c.Source.Tables = "postgres://walpost@db.internal/shop", []string{"public.outbox", "sales.outbox"}
 			c.Router.TopicRegex, c.Router.TopicReplacement = "(?<routedByValue>.*)$", "events.${routedByValue}"
 			c.Kafka.Brokers = []string{"kafka-1:9092", "kafka-2:9092"}
-			c.Delivery.Window = walpost.WindowConfig{Events: 7, Bytes: 1 << 20}
+			c.Delivery.Window = relay.Window{Events: 7, Bytes: 1 << 20}
 			c.HaltLinger = walpost.Forever
 		},
 		"secrets.good.yaml": func(c *fileConfig) {

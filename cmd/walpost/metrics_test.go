@@ -28,7 +28,7 @@ var noon = time.Date(2026, 1, 2, 12, 0, 0, 0, time.UTC)
 // busy is a relay with something to show at every place.
 func busy() *still {
 	s := walpost.Status{
-		Name: "shop.walpost", Window: walpost.WindowConfig{Events: 100, Bytes: 1 << 20},
+		Name: "shop.walpost", Window: relay.Window{Events: 100, Bytes: 1 << 20},
 		Topics: map[string]uint64{"orders": 7}, Abandoned: 2,
 		Status: relay.Status{
 			State: relay.Streaming, Ready: true, Since: noon.Add(-time.Hour), Turned: noon,
