@@ -1,9 +1,8 @@
-// Package convert makes a walpost configuration of one of Debezium's: a Kafka Connect connector, Debezium Server's
+// Package convert makes a walpost configuration from a configuration of Debezium: a Kafka Connect connector, Debezium Server's
 // application.properties, or a Strimzi KafkaConnector.
 //
-// It is pure: it opens no file and connects nowhere. It promises that every option of the input has at least one line in the
-// report, whatever becomes of it, and that a value of an option that may hold a secret is in none of the output: not in the
-// configuration, not in the report, not in an error.
+// It is pure: it opens no file and makes no connection. Every option of the input has at least one line in the report. The value of
+// an option that may hold a secret is never in the configuration, the report or an error.
 package convert
 
 import (
@@ -15,7 +14,7 @@ import (
 // A Format is a kind of input.
 type Format string
 
-// The formats. Auto tells them apart by content.
+// The formats. With Auto, the content decides.
 const (
 	Auto    Format = "auto"
 	Connect Format = "connect"
@@ -23,21 +22,21 @@ const (
 	Strimzi Format = "strimzi"
 )
 
-// Options are what the input cannot tell.
+// Options are facts that the input does not have.
 type Options struct {
 	Format Format
-	// Worker is the text of the worker's properties: its converters and its producer are the connector's where that has none.
+	// Worker is the text of the worker's properties. Its converters and its producer count if the connector has none.
 	Worker []byte
-	// Tables stand for the tables that the connector's regular expressions match.
+	// Tables replace the connector's regular expressions for tables.
 	Tables []string
-	// Fresh says that the connector has never run: there is no slot to take over, so walpost makes it, and the snapshot.
+	// Fresh means that the connector has never run, so walpost creates the slot and makes the snapshot.
 	Fresh bool
 }
 
-// A Verdict is what became of one option.
+// A Verdict is the result for one option.
 type Verdict string
 
-// The verdicts. Differs is for what no option asks for and is not as with Debezium; it does not fail a conversion.
+// The verdicts. Differs is a difference from Debezium that no option causes. It does not fail a conversion.
 const (
 	Mapped      Verdict = "mapped"
 	NotNeeded   Verdict = "not needed"
@@ -48,21 +47,21 @@ const (
 // A Finding is one line of the report. Text never holds a value that may be secret.
 type Finding struct {
 	Option  string
-	Default bool // the input does not have it; Debezium's default counts
+	Default bool // the input does not have the option, so Debezium's default counts
 	Verdict Verdict
 	Text    string
-	where   int // orders the report as the input is
+	where   int // the place in the report, which has the input's order
 }
 
-// A Result is a configuration and what is said of it.
+// A Result is a configuration and its report.
 type Result struct {
-	YAML   []byte // nil where there is nothing to write: another connector, no table
+	YAML   []byte // nil if there is no configuration: another connector, or no table
 	Report []Finding
 
 	c *conversion
 }
 
-// Refuse adds what walpost itself says against a field of the configuration, under the name of the option that it was made of.
+// Refuse adds walpost's own error about a field of the configuration. The report names the option that the field comes from.
 func (r *Result) Refuse(field, text string) {
 	option := field
 	for at := field; at != ""; {
@@ -86,7 +85,7 @@ func (r *Result) Refuse(field, text string) {
 	r.YAML = r.c.write()
 }
 
-// Unsupported says whether something of the input is not in the configuration.
+// Unsupported reports whether an option of the input has no equivalent in the configuration.
 func (r *Result) Unsupported() bool {
 	for _, f := range r.Report {
 		if f.Verdict == Unsupported {
@@ -96,9 +95,9 @@ func (r *Result) Unsupported() bool {
 	return false
 }
 
-// A SyntaxError is input that cannot be read, or contradicts itself. It is a matter of configuration.
+// A SyntaxError means that the input cannot be read or contradicts itself.
 type SyntaxError struct {
-	Line, Column int // from 1; 0 where not known
+	Line, Column int // from 1; 0 if not known
 	Text         string
 }
 
@@ -112,7 +111,7 @@ func (e *SyntaxError) Error() string {
 	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.Text)
 }
 
-// Misconfigured says that a retry cannot help.
+// Misconfigured is true: see package fault.
 func (*SyntaxError) Misconfigured() bool { return true }
 
 // Convert reads text and returns the configuration with its report, or a *SyntaxError.
@@ -149,7 +148,7 @@ func Convert(text []byte, o Options) (*Result, error) {
 	return r, nil
 }
 
-// exclusive are options of which Debezium takes one only.
+// exclusive are pairs of options that Debezium refuses together.
 var exclusive = [][2]string{
 	{"table.include.list", "table.exclude.list"},
 	{"schema.include.list", "schema.exclude.list"},
@@ -157,14 +156,14 @@ var exclusive = [][2]string{
 	{"message.prefix.include.list", "message.prefix.exclude.list"},
 }
 
-// workers begins the names of the worker's options, so that they are not the connector's.
+// workers begins the names of the worker's options, to tell them from the connector's.
 const workers = "(worker) "
 
 // A conversion is one run of Convert.
 type conversion struct {
 	o      Options
 	in     *options
-	worker *options // nil: not given
+	worker *options // nil if not given
 	done   map[string]bool
 	found  []Finding
 	origin map[string]string
@@ -173,13 +172,13 @@ type conversion struct {
 	router     string // the prefix of the EventRouter's options: transforms.outbox.
 	predicates map[string]bool
 	tables     []table
-	tablesNote string // goes behind them in the report
+	tablesNote string // follows the tables in the report
 	updates    bool
 	schemas    bool // a converter writes schemas
 	partition  bool // a column decides the partition
 }
 
-// all converts in the order of the configuration, and says whether there is one to write.
+// all converts in the order of the configuration. It reports whether there is a configuration to write.
 func (c *conversion) all() bool {
 	if !c.class() {
 		for _, e := range c.in.list {
@@ -221,7 +220,7 @@ func (c *conversion) class() bool {
 	return false
 }
 
-// add is one line of the report. The option is by its name in the connector.
+// add adds one line to the report. option is the name in the connector.
 func (c *conversion) add(v Verdict, option string, fallback bool, format string, args ...any) {
 	fallback = fallback && !strings.HasPrefix(option, workers)
 	f := Finding{Option: c.in.shown(option), Default: fallback, Verdict: v, Text: fmt.Sprintf(format, args...), where: 1 << 30}
@@ -235,7 +234,7 @@ func (c *conversion) add(v Verdict, option string, fallback bool, format string,
 	c.found = append(c.found, f)
 }
 
-// mapped says what field an option became. An option that the input does not have is reported as a default.
+// mapped reports the field that an option became. An option that the input does not have is a default.
 func (c *conversion) mapped(option, field, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if field != "" {
@@ -253,16 +252,14 @@ func (c *conversion) bad(option, format string, args ...any) {
 	c.add(Unsupported, option, !c.in.has(option), format, args...)
 }
 
-// rest reports what nothing else has, so that no option is without a line.
+// rest reports the options that have no line yet.
 func (c *conversion) rest() {
 	for _, e := range c.in.list {
 		if c.done[e.name] {
 			continue
 		}
 		value, ok := "", false
-		if strings.HasPrefix(e.name, wrapped) {
-			ok = false // it has no value of its own
-		} else if len(e.parts) == 0 || len(e.parts) == 1 && e.parts[0].ref == nil {
+		if !strings.HasPrefix(e.name, wrapped) && (len(e.parts) == 0 || len(e.parts) == 1 && e.parts[0].ref == nil) {
 			value, ok = strings.TrimSpace(e.text()), true
 		}
 		v, text := judge(e.name, value, ok)
@@ -270,13 +267,13 @@ func (c *conversion) rest() {
 	}
 }
 
-// providerClasses are the config providers that are known, by the end of their class.
+// providerClasses are the known config providers by the last part of their class.
 var providerClasses = map[string]string{
 	"FileConfigProvider": "file", "DirectoryConfigProvider": "dir", "EnvVarConfigProvider": "env",
 	"KubernetesSecretConfigProvider": "secrets", "KubernetesConfigMapConfigProvider": "configmaps",
 }
 
-// providers names the providers of references by what they are: the worker may call them anything.
+// providers replaces the names that the worker gives to config providers by the names of their kinds.
 func (c *conversion) providers() {
 	if c.worker == nil {
 		return
@@ -296,7 +293,7 @@ func (c *conversion) providers() {
 	}
 }
 
-// differences are what no single option says, and what a consumer may notice.
+// differences reports differences from Debezium that no single option causes and that a consumer may notice.
 func (c *conversion) differences() {
 	add := func(what, text string) {
 		c.found = append(c.found, Finding{Option: what, Verdict: Differs, Text: text, where: 1<<30 + 1})

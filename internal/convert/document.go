@@ -8,13 +8,13 @@ import (
 	"strings"
 )
 
-// A document is walpost.yaml while it is written: sections of keys with comments.
+// A document is the walpost.yaml that is being written.
 type document struct {
 	b       bytes.Buffer
-	pending string // the head of a section that has no key yet
+	pending string // the first line of a section that has no key yet
 }
 
-// section begins a section; without keys nothing is written of it.
+// section begins a section. A section without keys is not written.
 func (d *document) section(name, comment string) {
 	d.pending = "\n" + name + ":"
 	if comment != "" {
@@ -23,7 +23,7 @@ func (d *document) section(name, comment string) {
 	d.pending += "\n"
 }
 
-// note writes a comment on lines of its own before the next key.
+// note writes a comment before the next key.
 func (d *document) note(format string, args ...any) {
 	d.head()
 	for _, line := range wrap(printable(fmt.Sprintf(format, args...)), 110) {
@@ -46,18 +46,18 @@ func (d *document) put(key, value, comment string) {
 	d.b.WriteByte('\n')
 }
 
-// plain is what YAML reads as a text without quotes, wherever it stands.
+// plain matches a text that needs no quotes anywhere in YAML.
 var (
 	plain = regexp.MustCompile(`^[A-Za-z_/$][A-Za-z0-9_./{}$@?&=%+-]*(?::[A-Za-z0-9_./{}$@?&=%+-]+)*(?:://[A-Za-z0-9_./{}$@?&=%+:,-]+)?$`)
 	words = regexp.MustCompile(`(?i)^(?:true|false|null|yes|no|on|off|y|n)$`)
 )
 
-// scalar is a text as YAML has it. The configuration reads every value as text, so numbers need no quotes.
+// scalar is a text in YAML. The configuration reads every value as text, so numbers need no quotes.
 func scalar(s string) string {
 	if plain.MatchString(s) && !words.MatchString(s) {
 		return s
 	}
-	return strconv.Quote(strings.ToValidUTF8(s, "\uFFFD")) // YAML reads back whatever Go escapes; JSON leaves DEL as it is, which YAML refuses
+	return strconv.Quote(strings.ToValidUTF8(s, "\uFFFD")) // YAML reads all escapes of Go
 }
 
 func list(values []string) string {
@@ -88,7 +88,7 @@ func wrap(s string, width int) []string {
 	return append(lines, line)
 }
 
-// write is the whole file. What is not in it stands at its head, so that nobody takes it for complete.
+// write is the whole file. It begins with the missing options, so that nobody takes it for complete.
 func (c *conversion) write() []byte {
 	var b bytes.Buffer
 	b.WriteString("# Made from a Debezium configuration by walpost debezium convert.\n")

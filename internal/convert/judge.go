@@ -5,12 +5,12 @@ import (
 	"strings"
 )
 
-// A rule is what is said of an option that becomes no field.
+// A rule is the verdict of an option that becomes no field.
 type rule struct {
-	why string // not needed, because
-	// fine are the values, in lower case, with which it is not needed; nil is all of them, unless bad alone is set.
+	why string // the reason why the option is not needed
+	// fine are the values, in lower case, with which the option is not needed. If it is nil, these are all values, or none if bad is set.
 	fine []string
-	bad  string // why it is not supported with any other value, and what to do
+	bad  string // why the other values are not supported, and the action
 }
 
 const (
@@ -62,7 +62,7 @@ var rules = map[string]rule{
 	"topic.heartbeat.prefix":            {why: "walpost writes no heartbeat records"},
 	"topic.heartbeat.name":              {why: "walpost writes no heartbeat records"},
 	"heartbeat.topics.prefix":           {bad: "topic.heartbeat.prefix is its name since Debezium 2.0; walpost writes no heartbeat records: leave it out"},
-	"message.prefix.include.list":       {bad: "the option selects records of pg_logical_emit_message, and walpost writes no such records: keep a connector with its own slot for them, or leave the option out"},
+	"message.prefix.include.list":       {bad: "the option selects records of pg_logical_emit_message, and walpost writes none: keep a connector with its own slot for them, or leave the option out"},
 	"message.prefix.exclude.list":       {why: "walpost writes no records of pg_logical_emit_message"},
 	"replica.identity.autoset.values":   {why: "the connector has already set the replica identity, and walpost changes no table"},
 	"read.only":                         {why: "walpost writes nothing to the database; if database.hostname is a standby, add target_session_attrs=standby to source.dsn"},
@@ -95,7 +95,7 @@ var rules = map[string]rule{
 	"include.unknown.datatypes":          {why: "walpost writes the same types as Debezium", fine: []string{"false"}, bad: "walpost does not write values of types that Debezium does not know: leave the option out if no mapped column has such a type"},
 	"money.fraction.digits":              {why: "walpost writes money with two digits", fine: []string{"2"}, bad: "walpost writes money with two digits: leave the option out if no mapped column is money"},
 	"converters":                         {bad: "a custom converter is Java code, and walpost runs none: give the columns the types that the consumers need, or write the converted value into a text column"},
-	"post.processors":                    {bad: "a post processor is this is Java code, and walpost runs none: leave the option out"},
+	"post.processors":                    {bad: "a post processor is Java code, and walpost runs none: leave the option out"},
 	"custom.sanitize.pattern":            {bad: "walpost supports none, avro and avro_unicode: leave the option out"},
 	"sanitize.field.names":               {bad: "this name is older than Debezium 2.0: write field.name.adjustment.mode (avro for true)"},
 	"table.ignore.builtin":               {why: "walpost reads only the tables that are named"},
@@ -163,13 +163,13 @@ var prefixes = []struct {
 	{"column.mask.", rule{bad: "walpost writes columns unchanged, so do not map a column that must not be seen. Leave the option out if it names no mapped column"}},
 	{"column.truncate.", rule{bad: "walpost writes columns unchanged. Leave the option out if it names no mapped column"}},
 	{"quarkus.", rule{why: "the option belongs to Quarkus; walpost has log and http"}},
-	{"debezium.sink.kafka.", rule{bad: "Debezium Server's Kafka sink has no such option: leave it out"}},
+	{"debezium.sink.kafka.", rule{bad: "Debezium Server's Kafka sink does not have this option: leave it out"}},
 	{"debezium.sink.", rule{why: "the option is about another sink than Kafka"}},
 	{"consumer.override.", rule{why: "the option is for connectors that read from Kafka"}},
 	{"admin.override.", rule{why: "the option is for Connect's client that creates topics; walpost uses kafka.brokers, tls and sasl"}},
 }
 
-// renamed are names from before Debezium 2.0, which later ones ignore.
+// renamed are names from before Debezium 2.0, which newer versions ignore.
 var renamed = map[string]string{
 	"database.server.name": "topic.prefix", "table.whitelist": "table.include.list", "table.blacklist": "table.exclude.list",
 	"schema.whitelist": "schema.include.list", "schema.blacklist": "schema.exclude.list", "column.whitelist": "column.include.list",
@@ -179,19 +179,18 @@ var renamed = map[string]string{
 
 var environmentName = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
 
-// judge is the verdict of an option that becomes no field. The value is not known where it comes from a provider.
+// judge is the verdict of an option that becomes no field. known is false if the value comes from a provider.
 func judge(name, value string, known bool) (Verdict, string) {
 	if now, ok := renamed[name]; ok {
-		return Unsupported, "this name is older than Debezium 2.0, and newer versions ignore it: write " + now + ""
+		return Unsupported, "this name is older than Debezium 2.0, and newer versions ignore it: write " + now
 	}
 	if producer, ok := strings.CutPrefix(name, "producer.override."); ok {
 		return judgeProducer(producer, value)
 	}
-	lower := strings.ToLower(name)
-	if lower != "database.tcpkeepalive" {
-		lower = name
+	if strings.EqualFold(name, "database.tcpKeepAlive") {
+		name = "database.tcpkeepalive"
 	}
-	if r, ok := rules[lower]; ok {
+	if r, ok := rules[name]; ok {
 		return r.of(value, known)
 	}
 	for _, p := range prefixes {
@@ -203,9 +202,9 @@ func judge(name, value string, known bool) (Verdict, string) {
 	case strings.HasPrefix(name, wrapped+"resource"):
 		return NotNeeded, "walpost reads only the KafkaConnector"
 	case strings.HasPrefix(name, wrapped):
-		return Unsupported, "a KafkaConnector has no such field"
+		return Unsupported, "a KafkaConnector does not have this field"
 	case known && value == "":
-		return NotNeeded, "it is empty"
+		return NotNeeded, "the value is empty"
 	case strings.HasPrefix(name, "%"):
 		return Unsupported, "the option is for one Quarkus profile: write it without the profile"
 	case environmentName.MatchString(name):
@@ -213,15 +212,15 @@ func judge(name, value string, known bool) (Verdict, string) {
 	case strings.HasPrefix(name, "database."), strings.HasPrefix(name, "driver."):
 		return Unsupported, "the option is for the JDBC driver: write the parameter of libpq into source.dsn, or leave the option out"
 	case strings.HasSuffix(name, ".type") || strings.Contains(name, ".converter."):
-		return Unsupported, "Debezium's Postgres connector has no such option; walpost runs no custom converters and transforms"
+		return Unsupported, "Debezium's Postgres connector does not have this option; walpost runs no custom converters and transforms"
 	}
-	return Unsupported, "the Postgres connector of Debezium 3.6 and Kafka Connect have no such option: leave it out, or correct its name"
+	return Unsupported, "the Postgres connector of Debezium 3.6 and Kafka Connect do not have this option: leave it out, or correct its name"
 }
 
 func (r rule) of(value string, known bool) (Verdict, string) {
 	switch {
 	case known && value == "":
-		return NotNeeded, "it is empty"
+		return NotNeeded, "the value is empty"
 	case r.bad == "":
 		return NotNeeded, r.why
 	case r.fine == nil:
@@ -260,7 +259,7 @@ func judgeProducer(name, value string) (Verdict, string) {
 	case "max.request.size":
 		return NotNeeded, "walpost takes the limit from the topic's max.message.bytes"
 	case "security.providers":
-		return Unsupported, "Java code, which walpost does not run"
+		return Unsupported, "this is Java code, and walpost runs none: leave the option out"
 	}
 	for _, prefix := range []string{"retries", "retry.", "delivery.timeout", "request.timeout", "max.block", "metadata.", "reconnect.", "connections.", "socket.", "receive.", "send.", "metric", "client.", "partitioner.", "enable.metrics", "auto.include", "bootstrap.", "compression."} {
 		if strings.HasPrefix(name, prefix) {
@@ -270,5 +269,5 @@ func judgeProducer(name, value string) (Verdict, string) {
 	if strings.HasPrefix(name, "ssl.") || strings.HasPrefix(name, "sasl.") {
 		return Unsupported, "write the matching key under kafka.tls or kafka.sasl, or leave the option out"
 	}
-	return Unsupported, "Kafka's producer has no such option: leave it out"
+	return Unsupported, "Kafka's producer does not have this option: leave it out"
 }

@@ -7,26 +7,26 @@ import (
 	"strings"
 )
 
-// A producer is where an option of the producer comes from: the connector's producer.override.…, or the worker's producer.….
+// A producer is the origin of an option of the Kafka producer: the connector's producer.override.…, or the worker's producer.….
 type producer struct {
 	from   *options
 	option string // in from
 	label  string // in the report
 }
 
-// producerOption finds an option of the producer. Connect does not give it the worker's own, bootstrap.servers apart.
+// producerOption finds an option of the producer. It has priority in the connector. From the worker's own options, Connect uses only
+// bootstrap.servers.
 func (c *conversion) producerOption(name string) (producer, bool) {
 	if c.in.has("producer.override." + name) {
 		return producer{c.in, "producer.override." + name, "producer.override." + name}, true
 	}
 	if c.worker != nil {
-		for _, option := range []string{"producer." + name, name} {
-			if option == name && name != "bootstrap.servers" {
-				break
-			}
-			if c.worker.has(option) {
-				return producer{c.worker, option, workers + option}, true
-			}
+		option := "producer." + name
+		if name == "bootstrap.servers" && !c.worker.has(option) {
+			option = name
+		}
+		if c.worker.has(option) {
+			return producer{c.worker, option, workers + option}, true
 		}
 	}
 	return producer{option: "producer.override." + name, label: "producer.override." + name}, false
@@ -34,22 +34,17 @@ func (c *conversion) producerOption(name string) (producer, bool) {
 
 func (p producer) entry() *entry { return p.from.byName[p.option] }
 
-// value is the literal value of a producer's option. One that comes from a provider is reported.
+// producerValue is the literal value of an option of the producer. It reports a value that comes from a provider.
 func (c *conversion) producerValue(name string) (string, producer, bool) {
 	p, ok := c.producerOption(name)
 	if !ok {
 		return "", p, false
 	}
-	for _, part := range p.entry().parts {
-		if part.ref != nil {
-			c.bad(p.label, "the connector gets this value from %s when it starts, and convert needs the value now: write it", part.ref.from())
-			return "", p, false
-		}
-	}
-	return strings.TrimSpace(p.entry().text()), p, true
+	value, ok := c.literalOf(p.entry(), p.label)
+	return value, p, ok
 }
 
-// kafka is the section kafka, and with it what is promised of delivery.
+// kafka converts the section kafka and the options about delivery.
 func (c *conversion) kafka() {
 	c.out.section("kafka", "")
 	c.sink()
@@ -64,10 +59,9 @@ func (c *conversion) kafka() {
 	}
 	c.topicCreation()
 	if v, ok := c.literal("exactly.once.support"); ok {
-		switch strings.ToLower(v) {
-		case "requested":
+		if strings.EqualFold(v, "requested") {
 			c.idle("exactly.once.support", "walpost delivers at least once, and without a crash exactly once")
-		default:
+		} else {
 			c.bad("exactly.once.support", "walpost delivers at least once; delivery.guarantee: exactly_once is not supported yet")
 		}
 	}
@@ -108,7 +102,7 @@ func (c *conversion) kafka() {
 	}
 }
 
-// sink is what Debezium Server says of where it writes.
+// sink converts the kind of Debezium Server's sink.
 func (c *conversion) sink() {
 	if c.in.format != Server {
 		return
@@ -130,7 +124,7 @@ func (c *conversion) brokers() {
 	const variable = "WALPOST_KAFKA_BROKERS"
 	p, ok := c.producerOption("bootstrap.servers")
 	if !ok {
-		text := "the worker's: set " + variable + ", or convert with --worker worker.properties"
+		text := "the worker has the brokers: set " + variable + ", or convert with --worker worker.properties"
 		if c.in.format == Strimzi {
 			text = "the brokers are in the KafkaConnect resource: set " + variable
 		}
@@ -169,7 +163,7 @@ func (c *conversion) brokers() {
 	c.out.put("brokers", list(all), "")
 }
 
-// security maps security.protocol with what belongs to it.
+// security maps security.protocol and its options.
 func (c *conversion) security() {
 	protocol, p, ok := c.producerValue("security.protocol")
 	if !ok {
@@ -193,14 +187,14 @@ func (c *conversion) security() {
 		switch {
 		case c.done[at.label]:
 		case strings.HasPrefix(at.name, "sasl.") && !strings.HasPrefix(protocol, "SASL_"), strings.HasPrefix(at.name, "ssl.") && !strings.HasSuffix(protocol, "SSL"):
-			c.idle(at.label, "with security.protocol %s it is not used", protocol)
+			c.idle(at.label, "security.protocol %s does not use this option", protocol)
 		}
 	}
 }
 
 type producerAt struct{ name, label string }
 
-// producerAll is every option of the producer that is there.
+// producerAll is every option of the producer in the input.
 func (c *conversion) producerAll() []producerAt {
 	var all []producerAt
 	for _, e := range c.in.list {
@@ -218,7 +212,7 @@ func (c *conversion) producerAll() []producerAt {
 	return all
 }
 
-// pemFile is a store that is a PEM file, by its type.
+// pemFile is the path of a store whose type is PEM. It reports other stores.
 func (c *conversion) pemFile(which string) (string, bool) {
 	option := "ssl." + which + ".location"
 	p, there := c.producerOption(option)
@@ -234,7 +228,7 @@ func (c *conversion) pemFile(which string) (string, bool) {
 		if which == "keystore" {
 			what = "-nodes"
 		}
-		c.bad(p.label, "this is a Java store, and walpost reads PEM files: keytool -importkeystore -srckeystore … -destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 %s -out %s.pem, and write it under kafka.tls", what, which)
+		c.bad(p.label, "this is a Java store, and walpost reads PEM files: keytool -importkeystore -srckeystore … -destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 %s -out %s.pem, and write the name of the PEM file under kafka.tls", what, which)
 		return "", false
 	}
 	value, notes := c.variables(p.entry(), "WALPOST_KAFKA_"+strings.ToUpper(which), same)
@@ -255,17 +249,17 @@ func (c *conversion) tls() {
 	}
 	for _, name := range []string{"ssl.truststore.certificates", "ssl.keystore.certificate.chain", "ssl.keystore.key"} {
 		if p, ok := c.producerOption(name); ok {
-			c.bad(p.label, "write it to a file, and write the name of the file under kafka.tls")
+			c.bad(p.label, "write the value to a file, and write the name of the file under kafka.tls")
 		}
 	}
 	if p, ok := c.producerOption("ssl.key.password"); ok {
 		c.bad(p.label, "walpost reads keys without a password: openssl pkey -in key.pem -out plain.pem, readable by walpost only")
 	}
 	if p, ok := c.producerOption("ssl.keystore.password"); ok {
-		c.idle(p.label, "a PEM file has none")
+		c.idle(p.label, "a PEM file has no password")
 	}
 	if p, ok := c.producerOption("ssl.truststore.password"); ok {
-		c.idle(p.label, "a PEM file has none")
+		c.idle(p.label, "a PEM file has no password")
 	}
 	const check = "ssl.endpoint.identification.algorithm"
 	for _, at := range c.producerAll() {
@@ -281,7 +275,7 @@ func (c *conversion) tls() {
 	c.out.put("tls", "{"+strings.Join(keys, ", ")+"}", "")
 }
 
-// flow is a text inside braces.
+// flow is a text inside braces in YAML.
 func flow(s string) string {
 	if q := scalar(s); q != s || !strings.ContainsAny(s, ",{}[]") {
 		return q
@@ -291,10 +285,10 @@ func flow(s string) string {
 
 var jaasField = regexp.MustCompile(`(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s;]+))`)
 
-// bareLogin is a login without options.
+// bareLogin is a JAAS login without options.
 var bareLogin = regexp.MustCompile(`^\s*[A-Za-z0-9_.$]+\s+[A-Za-z]+\s*;?\s*$`)
 
-// sasl maps the mechanism, and the login that sasl.jaas.config holds.
+// sasl maps the mechanism and the login in sasl.jaas.config.
 func (c *conversion) sasl() {
 	mechanism, p, ok := c.producerValue("sasl.mechanism")
 	if !ok {
@@ -334,7 +328,7 @@ func (c *conversion) sasl() {
 	}
 	fields := jaasFields(jaas.entry())
 	if fields["username"] == nil || fields["password"] == nil {
-		c.bad(jaas.label, "it contains no user name and password: write kafka.sasl.username and kafka.sasl.password_file")
+		c.bad(jaas.label, "the login has no user name and password: write kafka.sasl.username and kafka.sasl.password_file")
 		c.out.put("sasl", "{mechanism: "+mechanism+", username: \"${WALPOST_KAFKA_SASL_USERNAME}\", password: \"${WALPOST_KAFKA_SASL_PASSWORD}\"}", "")
 		return
 	}
@@ -354,7 +348,7 @@ func (c *conversion) sasl() {
 
 // jaasFields finds name and password in a login, with the references in them.
 func jaasFields(e *entry) map[string][]part {
-	var b strings.Builder // references stand as marks: a login's own syntax must not see what is in them
+	var b strings.Builder // marks replace references, because their text must not count as syntax of the login
 	var refs []*reference
 	for _, p := range e.parts {
 		if p.ref == nil {
@@ -367,7 +361,7 @@ func jaasFields(e *entry) map[string][]part {
 	fields := map[string][]part{}
 	for _, m := range jaasField.FindAllStringSubmatch(b.String(), -1) {
 		if strings.ContainsAny(m[4], `="'`) {
-			return nil // not a login's syntax: what is taken for the name may be the password
+			return nil // not the syntax of a login: the name found may be the password
 		}
 		text := m[2] + m[3]
 		text = regexp.MustCompile(`\\(.)`).ReplaceAllString(text, "$1") + m[4]
@@ -388,7 +382,7 @@ func jaasFields(e *entry) map[string][]part {
 	return fields
 }
 
-// topicCreation maps Connect's default group. Without it Connect leaves topics to the broker, and so does walpost.
+// topicCreation maps Connect's default group. Without it, Connect and walpost leave the creation of topics to the broker.
 func (c *conversion) topicCreation() {
 	const prefix = "topic.creation."
 	keys, any := []string{"create: true"}, false

@@ -9,15 +9,15 @@ import (
 
 // An entry is one option of the input.
 type entry struct {
-	name  string // as the connector knows it: slot.name
-	label string // as the input has it: debezium.source.slot.name
+	name  string // the connector's name: slot.name
+	label string // the name in the input: debezium.source.slot.name
 	value string
 	line  int
 	order int
 	parts []part
 }
 
-// text is the value without its references; only for entries that have none.
+// text is the value of an entry without references.
 func (e *entry) text() string {
 	var b strings.Builder
 	for _, p := range e.parts {
@@ -53,13 +53,13 @@ func (o *options) put(e *entry) {
 	}
 }
 
-// has says whether an option is there with a value: an empty one is as none to Debezium.
+// has reports whether an option has a value. Debezium ignores an empty one.
 func (o *options) has(name string) bool {
 	e := o.byName[name]
 	return e != nil && strings.TrimSpace(e.value) != ""
 }
 
-// shown is an option's name as the user has it, without anything that a terminal would take for a command.
+// shown is an option's name in the input, without control characters and secrets.
 func (o *options) shown(name string) string {
 	if e := o.byName[name]; e != nil {
 		return salt.ReplaceAllString(printable(e.label), "${1}(secret)")
@@ -76,10 +76,10 @@ func (o *options) shown(name string) string {
 	return salt.ReplaceAllString(printable(name), "${1}(secret)")
 }
 
-// salt is a secret that Debezium has in an option's name: column.mask.hash.SHA-256.with.salt.…
+// salt finds a secret in the name of an option: column.mask.hash.SHA-256.with.salt.…
 var salt = regexp.MustCompile(`(\.with\.salt\.).+`)
 
-// printable is s without control characters, which could be a terminal's commands or the end of a comment.
+// printable is s without control characters, which could be commands for a terminal or end a comment.
 func printable(s string) string {
 	s = strings.ToValidUTF8(s, "�")
 	return strings.Map(func(r rune) rune {
@@ -90,7 +90,7 @@ func printable(s string) string {
 	}, s)
 }
 
-// A reference is a ${…} that Kafka Connect's config providers, or Quarkus, replace when the connector starts.
+// A reference is a ${…} that a config provider of Kafka Connect, or Quarkus, replaces when the connector starts.
 type reference struct {
 	provider  string // env, file, dir, secrets, …
 	path, key string
@@ -109,8 +109,8 @@ var (
 	quarkusPattern  = regexp.MustCompile(`(\\)?\$\{([A-Za-z_][A-Za-z0-9_.\-]*)(?::([^}]*))?\}`)
 )
 
-// split finds the references of a value. Kafka Connect knows only those with a colon, so the ${routedByValue} of a replacement
-// is text to it. Quarkus would expand that too, and has \${…} against it; what is the EventRouter's own name stays text.
+// split finds the references in a value. For Kafka Connect a reference has a colon, so ${routedByValue} is text. For Quarkus, \${…}
+// is text; ${routedByValue} stays text too.
 func split(value string, quarkus bool) []part {
 	pattern := providerPattern
 	if quarkus {
@@ -140,7 +140,7 @@ func split(value string, quarkus bool) []part {
 			if m[6] >= 0 {
 				text := group(3)
 				ref.fallback = &text
-				if strings.Contains(text, "${") { // ${A:${B:c}}, which walpost.yaml has not
+				if strings.Contains(text, "${") { // ${A:${B:c}} is not possible in walpost.yaml
 					ref, end = &reference{provider: nested}, closing(value, m[0])
 				}
 			}
@@ -156,7 +156,7 @@ func split(value string, quarkus bool) []part {
 	if at < len(value) {
 		parts = append(parts, part{text: value[at:]})
 	}
-	var joined []part // text beside text is one
+	var joined []part // adjacent texts become one part
 	for _, p := range parts {
 		if n := len(joined); n > 0 && p.ref == nil && joined[n-1].ref == nil {
 			joined[n-1].text += p.text
@@ -167,10 +167,10 @@ func split(value string, quarkus bool) []part {
 	return joined
 }
 
-// nested is the provider of a ${…} with another in it.
+// nested is the provider of a ${…} that contains another one.
 const nested = "nested"
 
-// closing is behind the brace that closes the ${ at from; the end where there is none.
+// closing is the offset after the brace that closes the ${ at from, or the end if there is none.
 func closing(value string, from int) int {
 	depth := 0
 	for i := from; i < len(value); i++ {
@@ -186,7 +186,7 @@ func closing(value string, from int) int {
 	return len(value)
 }
 
-// from says where a reference's value came from.
+// from describes the origin of a reference's value.
 func (r *reference) from() string {
 	switch r.provider {
 	case "env", "strimzienv":
@@ -200,14 +200,14 @@ func (r *reference) from() string {
 	case "secrets", "configmaps", "vault":
 		return "${" + printable(r.provider+":"+r.path+":"+r.key) + "}"
 	}
-	return "a config provider" // of the user's own; what it is given is not known to be harmless
+	return "a config provider" // an unknown one; its path and key may be secret
 }
 
 func (r *reference) file() string { return strings.TrimSuffix(r.path, "/") + "/" + r.key }
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// variable is the environment variable that stands for the reference: its own, or else the one for the field.
+// variable is the environment variable for the reference: its own one, or the one for the field.
 func (r *reference) variable(field string) string {
 	if (r.provider == "env" || r.provider == "strimzienv") && variableName.MatchString(r.key) {
 		return r.key
@@ -215,23 +215,26 @@ func (r *reference) variable(field string) string {
 	return field
 }
 
-// literal is an option's value, trimmed, where it is there and has no references. A value that comes from a provider and would
-// have to be known now is reported.
+// literal is the trimmed value of an option that has a value. It reports a value that comes from a provider.
 func (c *conversion) literal(name string) (string, bool) {
-	e := c.in.byName[name]
-	if e == nil || !c.in.has(name) {
+	if !c.in.has(name) {
 		return "", false
 	}
+	return c.literalOf(c.in.byName[name], name)
+}
+
+// literalOf is literal for an entry that the report calls label.
+func (c *conversion) literalOf(e *entry, label string) (string, bool) {
 	for _, p := range e.parts {
 		if p.ref != nil {
-			c.bad(name, "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.ref.from())
+			c.bad(label, "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.ref.from())
 			return "", false
 		}
 	}
 	return strings.TrimSpace(e.text()), true
 }
 
-// or is an option's literal value, or else the default.
+// or is an option's literal value, or the default.
 func (c *conversion) or(name, fallback string) string {
 	if v, ok := c.literal(name); ok {
 		return v
@@ -239,7 +242,7 @@ func (c *conversion) or(name, fallback string) string {
 	return fallback
 }
 
-// number is an option's value as a number; what is none is reported.
+// number is an option's value as a number. It reports any other value.
 func (c *conversion) number(name string) (int, bool) {
 	v, ok := c.literal(name)
 	if !ok {
@@ -253,7 +256,7 @@ func (c *conversion) number(name string) (int, bool) {
 	return n, true
 }
 
-// boolean is an option's value as Kafka reads booleans; what is none is reported.
+// boolean is an option's value as Kafka reads booleans. It reports any other value.
 func (c *conversion) boolean(name string, fallback bool) (value, ok bool) {
 	v, there := c.literal(name)
 	switch {
@@ -268,8 +271,8 @@ func (c *conversion) boolean(name string, fallback bool) (value, ok bool) {
 	return fallback, false
 }
 
-// variables is an option's value for a field of the configuration: references become environment variables, with a note for
-// each that is not the same variable as before. escape is applied to what is text.
+// variables is an option's value for a field of the configuration. References become environment variables, with a note for each.
+// escape is applied to the text between them.
 func (c *conversion) variables(e *entry, field string, escape func(string) string) (value string, notes []string) {
 	var b strings.Builder
 	for _, p := range e.parts {
@@ -294,5 +297,5 @@ func (c *conversion) variables(e *entry, field string, escape func(string) strin
 
 func same(s string) string { return s }
 
-// dollars writes a dollar sign so that walpost takes it as one.
+// dollars escapes dollar signs for walpost.yaml.
 func dollars(s string) string { return strings.ReplaceAll(s, "$", "$$") }

@@ -7,8 +7,8 @@ import (
 	"unicode/utf8"
 )
 
-// readProperties reads Java's properties as java.util.Properties.load does: three separators, escapes, lines that go on. A key
-// that is there twice is refused: Java takes the last, and the one who wrote the first does not know.
+// readProperties reads Java's properties as java.util.Properties.load does: three separators, escapes and continued lines. It refuses
+// a key that occurs twice; Java silently uses the last value.
 func readProperties(text []byte) ([]*entry, *SyntaxError) {
 	var list []*entry
 	seen := map[string]int{}
@@ -27,7 +27,7 @@ func readProperties(text []byte) ([]*entry, *SyntaxError) {
 		}
 		key, value, ok := cutProperty(line)
 		if !ok {
-			return nil, &SyntaxError{Line: number, Text: `a \u that four hexadecimal digits do not follow`}
+			return nil, &SyntaxError{Line: number, Text: `four hexadecimal digits must follow \u`}
 		}
 		if first, twice := seen[key]; twice {
 			return nil, &SyntaxError{Line: number, Text: printable(key) + " occurs twice (first on line " + strconv.Itoa(first) + ")"}
@@ -38,12 +38,12 @@ func readProperties(text []byte) ([]*entry, *SyntaxError) {
 	return list, nil
 }
 
-// goesOn says whether the line ends in an odd number of backslashes.
+// goesOn reports whether the line ends in an odd number of backslashes.
 func goesOn(line string) bool {
 	return (len(line)-len(strings.TrimRight(line, `\`)))%2 == 1
 }
 
-// cutProperty splits a line at the first =, : or blank that no backslash is before.
+// cutProperty splits a line at the first =, : or blank without a backslash before it.
 func cutProperty(line string) (key, value string, ok bool) {
 	i := 0
 	for i < len(line) && strings.IndexByte("=: \t\f", line[i]) < 0 {
@@ -114,8 +114,8 @@ func hexUnit(s string) (rune, bool) {
 	return rune(n), err == nil
 }
 
-// readServer reads Debezium Server's application.properties. Options of the connector lose their prefix; those of the sink and of
-// the formats become what Kafka Connect has for them.
+// readServer reads Debezium Server's application.properties. Options of the connector lose their prefix. Options of the sink's
+// producer get the names that they have in Kafka Connect.
 func readServer(text []byte) (*options, error) {
 	list, wrong := readProperties(text)
 	if wrong != nil {

@@ -10,7 +10,7 @@ import (
 	"unicode/utf8"
 )
 
-// maxInput is far more than any connector has.
+// maxInput is far above the size of any connector.
 const maxInput = 8 << 20
 
 // read returns the options of the input, whatever its format.
@@ -29,7 +29,7 @@ func read(text []byte, format Format) (*options, error) {
 	}
 	switch format {
 	case Connect:
-		if text[firstByte(text)] != '{' && propertyLine.Match(text) && !isArray(text) { // connect-standalone takes properties
+		if first := text[firstByte(text)]; first != '{' && first != '[' && propertyLine.Match(text) { // connect-standalone takes properties
 			list, err := readProperties(text)
 			if err != nil {
 				return nil, err
@@ -41,14 +41,12 @@ func read(text []byte, format Format) (*options, error) {
 		return readServer(text)
 	case Strimzi:
 		return readStrimzi(text)
-	case Auto: // recognise has said another
+	case Auto: // recognise never returns it
 	}
 	return nil, &SyntaxError{Text: fmt.Sprintf("format must be one of auto, connect, server, strimzi (got %q)", format)}
 }
 
 func firstByte(text []byte) int { return len(text) - len(bytes.TrimLeft(text, " \t\r\n")) }
-
-func isArray(text []byte) bool { return text[firstByte(text)] == '[' }
 
 var (
 	yamlLine     = regexp.MustCompile(`(?m)^(?:---|(?:apiVersion|kind|metadata|spec)\s*:)`)
@@ -56,7 +54,7 @@ var (
 	propertyLine = regexp.MustCompile(`(?m)^\s*[A-Za-z][A-Za-z0-9_.\-]*\s*[=:]`)
 )
 
-// recognise tells the format by content. What is none of the others is taken for a connector, whose errors are the clearest.
+// recognise finds the format by content. The default is a connector, because its errors are the clearest.
 func recognise(text []byte) Format {
 	switch {
 	case text[firstByte(text)] == '{':
@@ -69,7 +67,7 @@ func recognise(text []byte) Format {
 	return Connect
 }
 
-// A jsonReader reads one connector's JSON and knows where it is.
+// A jsonReader reads the JSON of one connector.
 type jsonReader struct {
 	text []byte
 	dec  *json.Decoder
@@ -84,7 +82,7 @@ func (r *jsonReader) at(offset int64, format string, args ...any) *SyntaxError {
 	return &SyntaxError{Line: line, Column: column, Text: fmt.Sprintf(format, args...)}
 }
 
-// broken is what is wrong with the JSON, without a piece of it: it may be a piece of a password.
+// broken is the error for invalid JSON. It repeats no part of the JSON, which may be a password.
 func (r *jsonReader) broken(err error) *SyntaxError {
 	var syntax *json.SyntaxError
 	switch {
@@ -92,7 +90,7 @@ func (r *jsonReader) broken(err error) *SyntaxError {
 		text := "an unexpected character"
 		switch s := syntax.Error(); {
 		case strings.HasPrefix(s, "unexpected end"):
-			return r.at(int64(len(r.text)), "it is not JSON: the input ends too early")
+			return r.at(int64(len(r.text)), "not JSON: the input ends too early")
 		case strings.Contains(s, "after top-level value"):
 			return r.at(syntax.Offset-1, "there is more text after the connector")
 		case strings.Contains(s, "in string literal"):
@@ -111,7 +109,7 @@ func (r *jsonReader) broken(err error) *SyntaxError {
 	return r.at(r.dec.InputOffset(), "not JSON")
 }
 
-// start is where the next token begins: the decoder's offset is behind the last one.
+// start is the offset of the next token. The decoder's offset is the end of the last one.
 func (r *jsonReader) start() int64 {
 	i := r.dec.InputOffset()
 	for i < int64(len(r.text)) && strings.IndexByte(" \t\r\n,:", r.text[i]) >= 0 {
@@ -127,12 +125,12 @@ type member struct {
 	value  string
 	null   bool
 	object []member
-	other  string // what it is, where it is neither
+	other  string // a description if the value is an object or a list
 }
 
 const maxDepth = 16
 
-// object reads members until the object's end; its { is read.
+// object reads the members of an object after its {, up to its end.
 func (r *jsonReader) object(depth int) ([]member, *SyntaxError) {
 	var members []member
 	seen := map[string]bool{}
@@ -147,7 +145,7 @@ func (r *jsonReader) object(depth int) ([]member, *SyntaxError) {
 		}
 		name, _ := token.(string)
 		if seen[name] {
-			return nil, r.at(at, "%s is there twice", printable(name))
+			return nil, r.at(at, "%s occurs twice", printable(name))
 		}
 		seen[name] = true
 		m := member{name: name, offset: r.start()}
@@ -206,7 +204,7 @@ func (r *jsonReader) skip() error {
 func readConnect(text []byte) (*options, error) {
 	r := &jsonReader{text: text, dec: json.NewDecoder(bytes.NewReader(text))}
 	r.dec.UseNumber()
-	var whole json.RawMessage // the decoder of tokens does not say exactly where the text is broken
+	var whole json.RawMessage // json.Unmarshal has exact offsets of errors, unlike the decoder
 	if err := json.Unmarshal(text, &whole); err != nil {
 		return nil, r.broken(err)
 	}
@@ -240,9 +238,9 @@ func readConnect(text []byte) (*options, error) {
 			for _, inner := range m.object {
 				if o.byName[inner.name] != nil {
 					if inner.name != "name" {
-						return nil, r.at(inner.offset, "%s is there twice", printable(inner.name))
+						return nil, r.at(inner.offset, "%s occurs twice", printable(inner.name))
 					}
-					continue // the connector's name, which its config repeats
+					continue // the config repeats the connector's name
 				}
 				if err := add(inner, inner.name); err != nil {
 					return nil, err
@@ -252,7 +250,7 @@ func readConnect(text []byte) (*options, error) {
 			o.put(&entry{name: wrapped + m.name, label: m.name, line: r.at(m.offset, "").Line, parts: []part{}})
 		default:
 			if o.byName[m.name] != nil {
-				continue // name, which the config has too
+				continue // the config has the name, too
 			}
 			if err := add(m, m.name); err != nil {
 				return nil, err
@@ -262,8 +260,8 @@ func readConnect(text []byte) (*options, error) {
 	return o, nil
 }
 
-// wrapper is what GET /connectors/… and POST /connectors have around the config.
+// wrapper are the fields around the config in GET /connectors/… and POST /connectors.
 var wrapper = map[string]bool{"name": true, "tasks": true, "type": true, "initial_state": true}
 
-// wrapped begins the names of what is around a config, so that they are no options of it.
+// wrapped begins the names of fields around a config, to tell them from options.
 const wrapped = "(around) "

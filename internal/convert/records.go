@@ -10,21 +10,21 @@ const (
 	jsonConverter   = "org.apache.kafka.connect.json.JsonConverter"
 	bytesConverter  = "org.apache.kafka.connect.converters.ByteArrayConverter"
 	binaryConverter = "io.debezium.converters.BinaryDataConverter"
-	bufferConverter = "io.debezium.converters.ByteBufferConverter" // its name until Debezium 2
+	bufferConverter = "io.debezium.converters.ByteBufferConverter" // the name of binaryConverter until Debezium 2
 )
 
-// converterNames are walpost's names of Kafka Connect's classes.
+// converterNames are walpost's names for Kafka Connect's classes.
 var converterNames = map[string]string{
 	stringConverter: "string", simpleConverter: "simple", jsonConverter: "json", bytesConverter: "bytes",
 	binaryConverter: "binary", bufferConverter: "binary",
 }
 
-// serverFormats are Debezium Server's names of classes.
+// serverFormats are Debezium Server's names for the classes.
 var serverFormats = map[string]string{
 	"json": jsonConverter, "jsonbytearray": jsonConverter, "simplestring": stringConverter, "binary": binaryConverter,
 }
 
-// records is the section records.
+// records converts the section records.
 func (c *conversion) records() {
 	c.out.section("records", "")
 	c.topicPrefix()
@@ -76,20 +76,19 @@ func (c *conversion) topicPrefix() {
 	if !ok {
 		return
 	}
-	if !c.in.has(prefix) {
-		on = false
-	}
+	on = on && c.in.has(prefix)
 	c.mapped(headers, "records."+headers, "%v", on)
-	comment := ""
-	if on && !c.in.has(headers) {
-		comment = "this is Debezium's default since 3.2; an older Debezium writes none of the four headers: set false"
-	}
 	if on {
+		comment := ""
+		if !c.in.has(headers) {
+			comment = "this is Debezium's default since 3.2; an older Debezium writes none of the four headers: set false"
+		}
 		c.out.put(headers, "true", comment)
 	}
 }
 
-// connectConverter maps a converter of the connector, or else of its worker. Connect takes the options from where the class is.
+// connectConverter maps a converter of the connector, or of its worker if the connector has none. Connect reads the options from the
+// same place as the class.
 func (c *conversion) connectConverter(which string) {
 	option := which + ".converter"
 	from, label := c.in, ""
@@ -118,13 +117,10 @@ func (c *conversion) connectConverter(which string) {
 			return
 		}
 	}
-	for _, p := range from.byName[option].parts {
-		if p.ref != nil {
-			c.bad(label+option, "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.ref.from())
-			return
-		}
+	class, ok := c.literalOf(from.byName[option], label+option)
+	if !ok {
+		return
 	}
-	class := strings.TrimSpace(from.byName[option].text())
 	settings := converterOptions{c: c, from: from, prefix: option + ".", field: "records." + option, label: label}
 	c.converter(label+option, class, which, settings)
 }
@@ -135,24 +131,17 @@ type converterOptions struct {
 	from   *options
 	prefix string
 	field  string
-	label  string // goes before the names in the report
+	label  string // precedes the names in the report
 }
 
-// name is an option's in the report.
+// name is an option's name in the report.
 func (s converterOptions) name(option string) string { return s.label + s.prefix + option }
 
 func (s converterOptions) get(name string) (string, bool) {
-	e := s.from.byName[s.prefix+name]
-	if e == nil || !s.from.has(s.prefix+name) {
+	if !s.from.has(s.prefix + name) {
 		return "", false
 	}
-	for _, p := range e.parts {
-		if p.ref != nil {
-			s.c.bad(s.name(name), "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.ref.from())
-			return "", false
-		}
-	}
-	return strings.TrimSpace(e.text()), true
+	return s.c.literalOf(s.from.byName[s.prefix+name], s.name(name))
 }
 
 // converter writes one converter with its options.
@@ -183,16 +172,14 @@ func (c *conversion) converter(option, class, which string, s converterOptions) 
 	case "binary":
 		c.delegate(s, key)
 	}
-	for _, e := range s.from.list { // what this converter does not have
-		if strings.HasPrefix(e.name, s.prefix) && !c.done[e.name] {
-			if s.from == c.in {
-				c.idle(e.name, "%s has no such option and ignores it", name)
-			}
+	for _, e := range s.from.list {
+		if strings.HasPrefix(e.name, s.prefix) && !c.done[e.name] && s.from == c.in {
+			c.idle(e.name, "%s does not have this option and ignores it", name)
 		}
 	}
 }
 
-// jsonOptions writes the options of a JsonConverter. Its schemas are on by default, walpost's are off.
+// jsonOptions writes the options of a JsonConverter. By default it writes schemas, and walpost does not.
 func (c *conversion) jsonOptions(s converterOptions, key string) {
 	schemas := true
 	if v, ok := s.get("schemas.enable"); ok {
@@ -229,7 +216,7 @@ func (c *conversion) jsonOptions(s converterOptions, key string) {
 	}
 }
 
-// delegate writes what BinaryDataConverter uses for what is not bytes.
+// delegate writes the converter that BinaryDataConverter uses for values that are not bytes.
 func (c *conversion) delegate(s converterOptions, key string) {
 	const option = "delegate.converter.type"
 	class, ok := s.get(option)
@@ -238,7 +225,7 @@ func (c *conversion) delegate(s converterOptions, key string) {
 	}
 	name := converterNames[class]
 	if name == "" || name == "simple" || name == "binary" {
-		c.bad(s.name(option), "%s: here walpost supports StringConverter, JsonConverter and ByteArrayConverter", printable(class))
+		c.bad(s.name(option), "%s: as a delegate, walpost supports StringConverter, JsonConverter and ByteArrayConverter", printable(class))
 		return
 	}
 	c.mapped(s.name(option), s.field+"."+option, "%s", name)
@@ -250,7 +237,7 @@ func (c *conversion) delegate(s converterOptions, key string) {
 	}
 }
 
-// serverFormat maps debezium.format.…: what is said of all three holds for each that says nothing else.
+// serverFormat maps debezium.format.…. An option without key, value or header counts for all three that do not have it.
 func (c *conversion) serverFormat(which string) {
 	option := "debezium.format." + which
 	format, ok := c.literal(option)
@@ -269,7 +256,7 @@ func (c *conversion) serverFormat(which string) {
 		c.bad(option, "%s: walpost supports json, jsonbytearray, simplestring and binary", printable(format))
 		return
 	}
-	merged := newOptions(nil) // the options of the one, over those of all
+	merged := newOptions(nil) // the options of this format, then those of all three
 	for _, prefix := range []string{option + ".", "debezium.format."} {
 		for _, e := range c.in.list {
 			rest, ok := strings.CutPrefix(e.name, prefix)
@@ -282,7 +269,7 @@ func (c *conversion) serverFormat(which string) {
 		}
 	}
 	c.converter(option, class, which, converterOptions{c: c, from: merged, prefix: option + ".", field: "records." + which + ".converter"})
-	for _, e := range merged.list { // the option of all three has its line by the first that it decided
+	for _, e := range merged.list { // report an option of all three once, with the first format that uses it
 		if c.done[e.name] && e.label != e.name {
 			for _, own := range c.in.list {
 				if own.label == e.label {
@@ -302,7 +289,7 @@ func ofOneFormat(rest string) bool {
 	return false
 }
 
-// reportAs gives an option of all formats the finding of the one that it decided.
+// reportAs turns the finding of name into that of e, an option of all formats.
 func (c *conversion) reportAs(e *entry, name string) bool {
 	for i := range c.found {
 		if f := &c.found[i]; f.Option == c.in.shown(name) {
@@ -317,7 +304,7 @@ func (c *conversion) serverLeftovers() {
 	for _, e := range c.in.list {
 		if rest, ok := strings.CutPrefix(e.name, "debezium.format."); ok && !c.done[e.name] {
 			if ofOneFormat(rest) {
-				c.bad(e.name, "no converter of walpost has this option: leave it out")
+				c.bad(e.name, "walpost's converters do not have this option: leave it out")
 			} else {
 				c.idle(e.name, "none of these formats has this option")
 			}
@@ -325,7 +312,7 @@ func (c *conversion) serverLeftovers() {
 	}
 }
 
-// schemaParameters are options that only a schema which is written shows.
+// schemaParameters converts options that matter only if schemas are written.
 func (c *conversion) schemaParameters() {
 	for _, option := range []string{"column.propagate.source.type", "datatype.propagate.source.type", "include.schema.comments"} {
 		v, ok := c.literal(option)

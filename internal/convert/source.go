@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// source is the section source: the connection, the tables, the slot and its publication.
+// source converts the section source: the connection, the tables, the slot and its publication.
 func (c *conversion) source() {
 	c.out.section("source", "")
 	c.connection()
@@ -25,7 +25,7 @@ func (c *conversion) source() {
 	c.snapshot()
 }
 
-// uriText escapes what has a meaning in a URI.
+// uriText escapes the characters that have a meaning in a URI.
 func uriText(s string) string {
 	var b strings.Builder
 	for i := range len(s) {
@@ -42,7 +42,7 @@ func uriPath(s string) string { return strings.ReplaceAll(uriText(s), "%2F", "/"
 
 var hosts = regexp.MustCompile(`^[A-Za-z0-9._,:\[\]-]*$`)
 
-// connection writes the DSN. What is not in Debezium's options is left to libpq's defaults, which are pgjdbc's too.
+// connection writes the DSN. libpq's defaults, which are the same as pgjdbc's, count for what Debezium's options do not say.
 func (c *conversion) connection() {
 	var notes []string
 	part := func(option, variable string, escape func(string) string) string {
@@ -61,7 +61,7 @@ func (c *conversion) connection() {
 	case !c.in.has("database.hostname"):
 		c.bad("database.hostname", "is required")
 	case !hosts.MatchString(strings.TrimSpace(e.text())):
-		c.bad("database.hostname", "must be the name or address of a host; otherwise write source.dsn by hand")
+		c.bad("database.hostname", "must be the name or address of a host: write source.dsn by hand if it is something else")
 	default:
 		host = part("database.hostname", "WALPOST_SOURCE_HOST", same)
 	}
@@ -119,12 +119,12 @@ func (c *conversion) connection() {
 		query += "&" + o.param + "=" + part(o.option, "WALPOST_SOURCE_"+strings.ToUpper(o.param), uriPath)
 	}
 	if c.in.has("database.sslpassword") {
-		value, note := c.secret("database.sslpassword", "WALPOST_SOURCE_SSLPASSWORD", false)
+		value, note := secretOf(c.in.byName["database.sslpassword"].parts, "WALPOST_SOURCE_SSLPASSWORD", false)
 		query += "&sslpassword=" + value
 		notes = append(notes, note)
 		c.mapped("database.sslpassword", "source.dsn", "%s", note)
 	}
-	c.origin["source.dsn"] = c.in.shown("database.sslmode") // the one that may hold a wrong word
+	c.origin["source.dsn"] = c.in.shown("database.sslmode") // walpost may refuse its value
 	for _, n := range notes {
 		c.out.note("%s", n)
 	}
@@ -133,7 +133,7 @@ func (c *conversion) connection() {
 	}
 	c.out.put("dsn", scalar("postgres://"+user+strings.Join(each, ",")+"/"+dbname+query), "")
 	if c.in.has("database.password") {
-		c.putSecret("database.password", "source", "password", "WALPOST_SOURCE_PASSWORD")
+		c.putSecret("database.password", c.in.byName["database.password"].parts, "source", "password", "WALPOST_SOURCE_PASSWORD")
 	}
 	if v, ok := c.literal("database.sslfactory"); ok {
 		if strings.HasSuffix(v, "NonValidatingFactory") {
@@ -146,12 +146,8 @@ func (c *conversion) connection() {
 
 var derKey = regexp.MustCompile(`(?i)\.(?:pk8|der|p12|pfx|jks)$`)
 
-// secret is what stands for an option that holds a secret: a file where asFile allows it and there is one, else an environment
-// variable. Nothing of a literal value is ever in what it returns.
-func (c *conversion) secret(option, variable string, asFile bool) (value, note string) {
-	return secretOf(c.in.byName[option].parts, variable, asFile)
-}
-
+// secretOf is the value that replaces a secret: a file if asFile is set and the secret is in one, and an environment variable
+// otherwise. It never returns a part of a literal value.
 func secretOf(parts []part, variable string, asFile bool) (value, note string) {
 	if len(parts) != 1 || parts[0].ref == nil {
 		return "${" + variable + "}", "set " + variable + ": the output does not repeat the value of the input"
@@ -180,11 +176,7 @@ func secretOf(parts []part, variable string, asFile bool) (value, note string) {
 }
 
 // putSecret writes a secret's key, or its …_file.
-func (c *conversion) putSecret(option, section, key, variable string) {
-	c.putSecretOf(option, c.in.byName[option].parts, section, key, variable)
-}
-
-func (c *conversion) putSecretOf(option string, parts []part, section, key, variable string) {
+func (c *conversion) putSecret(option string, parts []part, section, key, variable string) {
 	value, note := secretOf(parts, variable, true)
 	if note == "" {
 		c.mapped(option, section+"."+key+"_file", "%s", printable(value))
@@ -196,8 +188,8 @@ func (c *conversion) putSecretOf(option string, parts []part, section, key, vari
 	c.out.put(key, value, "")
 }
 
-// slot takes over the connector's slot. A configuration that was converted makes none: with a new one, everything since the
-// connector's last flush would be missing, and nothing would say so.
+// slot takes over the connector's slot. The converted configuration never creates a slot, because the events since the connector's
+// last flush would be missing in a new slot, without an error.
 func (c *conversion) slot() {
 	plugin := strings.ToLower(c.or("plugin.name", "decoderbufs"))
 	switch {
@@ -251,7 +243,7 @@ func (c *conversion) publication() {
 			}
 		}
 		if !inserts {
-			c.bad(skipped, "without inserts (c) an outbox publishes nothing: remove c")
+			c.bad(skipped, "an outbox publishes nothing without inserts (c): remove c")
 		} else {
 			c.mapped(skipped, "source.publish", "%s", publish)
 		}
@@ -261,8 +253,8 @@ func (c *conversion) publication() {
 	c.out.put("publish", publish, "")
 }
 
-// publish has updates even where skipped.operations has u: an update of a row's primary key is a delete and a create to Debezium, and the create is
-// not skipped. Other updates give nothing then, as table.op.invalid.behavior is not taken over.
+// publish has updates even if skipped.operations has u. Debezium splits an update of a row's primary key into a delete and a create,
+// and does not skip the create. Other updates give no record.
 const publish = "[insert, update]"
 
 const afterConnector = "walpost takes over the slot, and the connector's own snapshot has published the rows from before it: check that this snapshot has finished. " +

@@ -13,7 +13,7 @@ import (
 
 var yamlError = regexp.MustCompile(`^yaml: line (\d+):`)
 
-// notYAML is where the YAML is broken. The parser's text may repeat a value, so it is left out.
+// notYAML is the error for invalid YAML. It leaves out the parser's text, which may repeat a value.
 func notYAML(err error) *SyntaxError {
 	wrong := &SyntaxError{Text: "not YAML"}
 	if m := yamlError.FindStringSubmatch(err.Error()); m != nil {
@@ -22,7 +22,7 @@ func notYAML(err error) *SyntaxError {
 	return wrong
 }
 
-// readStrimzi reads the one KafkaConnector of a YAML file. Other resources of the file are reported.
+// readStrimzi reads the only KafkaConnector of a YAML file. Other resources in the file are reported.
 func readStrimzi(text []byte) (*options, error) {
 	o := newOptions(nil)
 	o.format = Strimzi
@@ -76,7 +76,7 @@ func child(n *yaml.Node, name string) *yaml.Node {
 	return nil
 }
 
-// strimziNames are the fields of spec that are options of the connector, by their names there.
+// strimziNames are the options of the connector that are fields of spec.
 var strimziNames = map[string]string{"class": classOption, "tasksMax": "tasks.max"}
 
 func strimziConnector(o *options, root *yaml.Node) *SyntaxError {
@@ -113,7 +113,7 @@ func strimziConnector(o *options, root *yaml.Node) *SyntaxError {
 	return nil
 }
 
-// A strimzi collects options. It counts nodes, because aliases can make a small file large.
+// A strimzi collects options. It counts nodes, because aliases can turn a small file into many nodes.
 type strimzi struct {
 	o     *options
 	nodes int
@@ -153,7 +153,7 @@ func (s *strimzi) scalar(n *yaml.Node, name, label string) *SyntaxError {
 	case n.Kind != yaml.ScalarNode:
 		return &SyntaxError{Line: n.Line, Column: n.Column, Text: printable(label) + " must be one value"}
 	case s.o.byName[name] != nil:
-		return &SyntaxError{Line: n.Line, Column: n.Column, Text: printable(label) + " is there twice"}
+		return &SyntaxError{Line: n.Line, Column: n.Column, Text: printable(label) + " occurs twice"}
 	}
 	value := n.Value
 	if n.Tag == "!!null" {

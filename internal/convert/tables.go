@@ -2,15 +2,16 @@ package convert
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// A table is one that the connector captures.
+// A table is a table that the connector captures.
 type table struct{ schema, name string }
 
-// sql is the table as SQL and walpost read names.
+// sql is the table's name in SQL and in walpost.yaml.
 func (t table) sql() string {
 	return pg.QuoteIfNeeded(t.schema) + "." + pg.QuoteIfNeeded(t.name)
 }
@@ -139,11 +140,7 @@ func (c *conversion) includeList(option, expr string) {
 		default:
 			t := table{names[0], names[1]}
 			mixed = mixed || strings.ToLower(t.sql()) != t.sql()
-			twice := false
-			for _, other := range c.tables {
-				twice = twice || other == t
-			}
-			if !twice {
+			if !slices.Contains(c.tables, t) {
 				c.tables = append(c.tables, t)
 			}
 		}
@@ -162,12 +159,12 @@ func (c *conversion) includeList(option, expr string) {
 	}
 }
 
-// reportTables says which tables are left when the predicates have been looked at.
+// reportTables reports the tables that the predicates leave.
 func (c *conversion) reportTables() {
 	const include = "table.include.list"
 	if c.done[include] || len(c.tables) == 0 {
 		if !c.done[include] && c.in.has(include) {
-			c.idle(include, "no table of it is left")
+			c.idle(include, "the predicates exclude all its tables")
 		}
 		return
 	}
@@ -178,7 +175,7 @@ func (c *conversion) reportTables() {
 	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.tablesNote)
 }
 
-// schemaFilters sees that the schemas' lists let the tables through.
+// schemaFilters checks that the lists of schemas include the tables.
 func (c *conversion) schemaFilters() {
 	for _, f := range []struct {
 		option string
@@ -203,10 +200,9 @@ func (c *conversion) schemaFilters() {
 				bad = "contradicts table.include.list: with both the connector does not capture " + t.shown()
 			}
 		}
-		switch {
-		case bad != "":
+		if bad != "" {
 			c.bad(f.option, "%s", bad)
-		default:
+		} else {
 			c.idle(f.option, "walpost reads only the tables that are named")
 		}
 	}

@@ -2,6 +2,7 @@ package convert
 
 import (
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -21,8 +22,8 @@ func names(list string) []string {
 	return all
 }
 
-// transforms finds the EventRouter among the transforms, decides about the others, and reads the tables, because what a predicate
-// says depends on them. It says whether there is an EventRouter.
+// transforms finds the EventRouter, decides about the other transforms, and reads the tables, which predicates depend on. It reports
+// whether there is an EventRouter.
 func (c *conversion) transforms() bool {
 	c.predicates = map[string]bool{}
 	c.readTables()
@@ -36,11 +37,9 @@ func (c *conversion) transforms() bool {
 	}
 	all, router := names(list), ""
 	for i, name := range all {
-		for _, before := range all[:i] {
-			if before == name {
-				c.bad("transforms", "%s is there twice", printable(name))
-				return false
-			}
+		if slices.Contains(all[:i], name) {
+			c.bad("transforms", "%s occurs twice", printable(name))
+			return false
 		}
 		option := "transforms." + name + ".type"
 		kind, ok := c.literal(option)
@@ -77,14 +76,14 @@ func (c *conversion) transforms() bool {
 	return true
 }
 
-// A matching is what a predicate says of a table's records, where that can be told.
+// A matching is the result of a predicate for a table's records, if it is known.
 type matching struct {
 	known bool
 	match func(topic string) bool
-	why   string // where it cannot be told
+	why   string // the reason if it is not known
 }
 
-// predicate is what name's predicate says.
+// predicate is the matching of a transform's predicate.
 func (c *conversion) predicate(transform string) (m matching, there bool) {
 	option := "transforms." + transform + ".predicate"
 	name, ok := c.literal(option)
@@ -92,11 +91,7 @@ func (c *conversion) predicate(transform string) (m matching, there bool) {
 		return matching{why: "its predicate cannot be read"}, c.in.has(option)
 	}
 	c.predicates[name] = true
-	listed := false
-	for _, n := range names(c.or("predicates", "")) {
-		listed = listed || n == name
-	}
-	if !listed {
+	if !slices.Contains(names(c.or("predicates", "")), name) {
 		return matching{why: "the predicate " + printable(name) + " is not in predicates"}, true
 	}
 	kind, _ := c.literal("predicates." + name + ".type")
@@ -118,7 +113,7 @@ func (c *conversion) predicate(transform string) (m matching, there bool) {
 	return matching{known: true, match: func(topic string) bool { return re.MatchString(topic) != negate }}, true
 }
 
-// topic is where Debezium's own records of the table go, which a predicate sees.
+// topic is the topic of Debezium's own records of the table. Predicates compare this name.
 func (c *conversion) topic(t table) string {
 	return c.or("topic.prefix", "") + c.or("topic.delimiter", ".") + t.schema + "." + t.name
 }
@@ -166,7 +161,7 @@ func (c *conversion) routerPredicate() {
 	}
 }
 
-// otherTransform decides about a transform that is not the EventRouter: it is left out only where it can touch no outbox row.
+// otherTransform decides about a transform that is not the EventRouter. It is not needed only if it cannot change an outbox row.
 func (c *conversion) otherTransform(name string, before bool) {
 	prefix := "transforms." + name + "."
 	option := prefix + "type"
@@ -194,22 +189,13 @@ func (c *conversion) otherTransform(name string, before bool) {
 	}
 }
 
-// unused reports the predicates, and options of transforms that are not in the list.
+// unused reports the predicates, and the options of transforms that are not in all.
 func (c *conversion) unused(all []string) {
-	listed := map[string]bool{}
-	for _, name := range all {
-		listed[name] = true
-	}
 	for _, e := range c.in.list {
 		switch rest, ok := strings.CutPrefix(e.name, "transforms."); {
 		case c.done[e.name]:
 		case ok:
-			// A name may have dots, so every listed one is tried.
-			owned := false
-			for name := range listed {
-				owned = owned || strings.HasPrefix(rest, name+".")
-			}
-			if !owned {
+			if !slices.ContainsFunc(all, func(name string) bool { return strings.HasPrefix(rest, name+".") }) { // a name may have dots
 				c.idle(e.name, "transforms does not name this transform, so Connect ignores it")
 			}
 		case e.name == "predicates":
@@ -308,7 +294,7 @@ func (c *conversion) routing() {
 	}
 	for _, e := range c.in.list {
 		if strings.HasPrefix(e.name, c.router) && !c.done[e.name] && strings.TrimSpace(e.value) != "" {
-			c.bad(e.name, "the EventRouter of Debezium 3.6 has no such option and ignores it: leave it out, or correct its name")
+			c.bad(e.name, "the EventRouter of Debezium 3.6 does not have this option and ignores it: leave it out, or correct its name")
 		}
 	}
 }
