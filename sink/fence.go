@@ -35,7 +35,15 @@ import (
 //   - a producer id refused for good: all later records fail too, until the client is replaced with nothing in flight;
 //   - a purged or re-created topic: its buffers stay dead.
 //
-// The fence falls when nothing of the topic is in flight any more. TestFenceKeepsTheOrderWhenARecordOvertakesAFailure pins the client's log and hook.
+// The fence falls when nothing of the topic is in flight any more.
+//
+// The client's documentation promises none of the three things, and it promises nothing that would do instead. The only documented notice of
+// a failure is the promise (or OnProduceRecordUnbuffered just before it), and it comes too late. The only documented way to hold
+// back a record that is in the client is its context. A context whose Done waits for the promises of earlier records would need no log.
+// But it would block under the client's locks, so it needs more of the client's inside, and a change there would stop delivery.
+// ManualFlushing and Flush wait for every record of the client, so nothing would be sent while a request is on its way.
+//
+// So TestFenceKeepsTheOrderWhenARecordOvertakesAFailure pins the three things, and .ci/client runs it with the client's newest release.
 
 // failing reads the client's log: it says of which partition a line reports an error. A line that reports one without
 // failing records costs a short pause of its topic, nothing else.

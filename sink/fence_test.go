@@ -46,6 +46,11 @@ func (m *meddler) OnProduceRecordUnbuffered(_ *kgo.Record, err error) {
 func TestFenceKeepsTheOrderWhenARecordOvertakesAFailure(t *testing.T) {
 	for _, e := range []*kerr.Error{kerr.UnknownServerError, kerr.TopicAuthorizationFailed, kerr.CorruptMessage} {
 		t.Run(e.Message, func(t *testing.T) {
+			t.Cleanup(func() {
+				if t.Failed() {
+					t.Log("The Kafka client may have stopped doing what fence.go needs. Run .ci/client, which says what to do.")
+				}
+			})
 			c := fake(t, kfake.SeedTopics(1, "a"))
 			m := &meddler{failed: make(chan struct{}), release: make(chan struct{})}
 			cfg := config(c.ListenAddrs())
