@@ -92,10 +92,10 @@ func Skip(ctx context.Context, cfg Config, token string) (*checkpoint.Halt, erro
 	halt := halts[token]
 	switch {
 	case halt == nil:
-		hint := "The checkpoint store knows no halt of this relay. Check --name and the configuration. " +
-			"A relay that halted while the store could not be written says so in its log: it writes the halt later, or at its next start."
+		hint := "The checkpoint store has no halt of this relay. If walpost run has passed over the event, there is nothing to do. " +
+			"Otherwise check --name and the configuration. If the relay could not write its halt, its log says so: the relay writes the halt later, or at its next start."
 		if len(halts) > 0 {
-			hint = "The halts that it knows:"
+			hint = "The checkpoint store has these halts:"
 			for _, h := range checkpoint.ByPlace(halts) {
 				hint += fmt.Sprintf("\n%s: %s", h.Token, h.Event())
 			}

@@ -294,23 +294,23 @@ func (r *Refusal) Hint() string {
 			first = "Should walpost run then halt because the publication did not exist at a position that the slot still has to read: " +
 				"drop the slot, and run " + recovers + " once more. "
 		}
-		return "Run " + recovers + ": it keeps the slot, and publishes from the table exactly what is missing. " + first +
+		return "Run " + recovers + " to publish from the table exactly what is missing; it keeps the slot. " + first +
 			"To leave that out instead, and of no other gap: " + goOn
 	case r.Reason == OtherPublication:
 		next = "Going on reads the rest of the slot by the other publication."
 	case r.Record.Copies(OriginSnapshot):
 		if r.Reason == SlotMissing || r.Reason == SlotLost {
-			first += " Run " + recovers + ": it makes a new slot, and publishes from the table exactly what is missing, the rest of the snapshot included."
+			first += " Run " + recovers + " to make a new slot, and to publish from the table exactly what is missing, with the rest of the snapshot."
 		}
 		return first + " To go on with the snapshot, which publishes some rows twice and leaves out events of this gap that are not in the table " +
 			"any more: " + goOn
 	case r.Record.Copies(OriginRecover) && (r.Reason == SlotMissing || r.Reason == SlotLost):
-		return first + " Run " + recovers + ": it begins again with the original gap. " +
+		return first + " Run " + recovers + " to begin again with the original gap. " +
 			"To give the recover up, with the rows that are not published: " + goOn
 	case r.Record.Copies(OriginRecover):
 		return first + " To give the recover up, with the rows that are not published: " + goOn
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
-		return first + " Run " + recovers + ": it shows the gap, makes a new slot, and publishes from the table exactly what is missing. " +
+		return first + " Run " + recovers + " to see the gap, to make a new slot, and to publish from the table exactly what is missing. " +
 			"To skip the events of this gap instead, and of no other: " + goOn
 	case r.NeedsSlot():
 		next = "Going on makes a new slot and starts there."

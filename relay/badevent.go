@@ -55,7 +55,7 @@ func (e *BadEvent) Hint() string {
 			"it reads the row from the table once more."
 	}
 	return "Repair the cause (the configuration, the topic or its limit), then start walpost again. An UPDATE or DELETE of the row changes nothing, " +
-		"because the WAL keeps the row as it was written. To pass over exactly this event instead: " + fault.Command("skip", e.Token) + ", then start walpost again."
+		"because the WAL keeps the row as it was written. To pass over exactly this event instead, run " + fault.Command("skip", e.Token) + " and start walpost again."
 }
 
 // unroutable returns the error for an event that the router refused. commit is 0 for a row of the

@@ -32,9 +32,9 @@ func (l *LostRecords) Error() string {
 // Hint says what to do for a relay that is new, and for one that is not.
 func (l *LostRecords) Hint() string {
 	return "Set cleanup.policy=compact on the topic, so that no checkpoint is deleted again. " +
-		"If this relay is new, start it once with " + fault.Command("run", "--accept-gap="+l.GapToken()) + ". " +
-		"If it ran before, its checkpoint is lost, and the same command begins where the slot stands. " +
-		"If its slot is gone too, events may be missing: set source.snapshot: initial for that start, which publishes the rows of the table again."
+		"If this relay ran before, its checkpoint is lost, and the command below begins at the position of the slot. " +
+		"If its slot is gone, too, events may be missing: set source.snapshot: initial for this start, which publishes the rows of the table again. " +
+		"Start the relay once with " + fault.Command("run", "--accept-gap="+l.GapToken())
 }
 
 // NeedsPerson is true.

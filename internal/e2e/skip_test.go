@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// skipCommand finds the command in a hint, up to the comma behind it.
+// skipCommand finds the command in a hint: it stands in backquotes.
 func skipCommand(t *testing.T, log string) string {
 	t.Helper()
-	_, command, ok := strings.Cut(hintOf(log), "instead: ")
-	command, _, end := strings.Cut(command, ", then start")
+	_, command, ok := strings.Cut(hintOf(log), "instead, run `")
+	command, _, end := strings.Cut(command, "`")
 	if !ok || !end {
 		t.Fatalf("no command: %s", hintOf(log))
 	}

@@ -73,8 +73,12 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 			return nil, fault.Config(fmt.Errorf("source.table: table %s does not exist", t.Table), "walpost setup prints the SQL that makes it.")
 		}
 		if !t.Readable {
-			return nil, fault.WithHint(fmt.Errorf("table %s: the role has no right to read it", t.Table),
-				fmt.Sprintf("GRANT SELECT ON %s TO …; (streaming does not need that right, reading the table does)", t.Table.SQL()))
+			cc, err := s.DB.Config()
+			if err != nil {
+				return nil, err
+			}
+			return nil, fault.WithHint(fmt.Errorf("table %s: the role %q lacks the right to read it", t.Table, cc.User),
+				fmt.Sprintf("GRANT SELECT ON %s TO %s; (streaming does not need this right, but reading the table does)", t.Table.SQL(), pg.QuoteIdent(cc.User)))
 		}
 		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), reader: r})
 	}

@@ -194,7 +194,7 @@ func TestATableThatCannotBeReadSaysWhatToDo(t *testing.T) {
 	w.exec(outboxTable, "CREATE ROLE "+w.name+"_r LOGIN")
 	t.Cleanup(func() { pg.Exec(t, pg.DSN("postgres"), "DROP ROLE "+w.name+"_r") })
 	w.db.DSN = strings.Replace(w.dsn, "postgres@", w.name+"_r@", 1)
-	wantFault(t, read(), false, "no right to read it", `GRANT SELECT ON "public"."outbox"`)
+	wantFault(t, read(), false, "lacks the right to read it", `GRANT SELECT ON "public"."outbox"`)
 	w.db.DSN = w.dsn
 	r, err := w.source().Open(t.Context(), Options{Snapshot: "00000003-0000001B-1"})
 	if err == nil {
