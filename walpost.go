@@ -30,7 +30,6 @@ import (
 	"github.com/walpost/walpost/internal/backfill"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
@@ -43,7 +42,6 @@ import (
 type Relay struct {
 	cfg      Config
 	database string
-	db       pg.Database
 	rows     table.Source
 	source   *replication.Source
 	router   *router.Router
@@ -84,10 +82,9 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name holds a slash"}}
 	}
 	from.Advise = advise(&from)
-	source := replication.NewSource(from)
 	return &Relay{
-		cfg: cfg, database: database, db: from.Connection(), rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: source, router: routes, created: time.Now(),
-		monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
+		cfg: cfg, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: replication.NewSource(from), router: routes,
+		created: time.Now(), monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
 	}, nil
 }
 
@@ -170,7 +167,7 @@ func (r *Relay) tables() *backfill.Tables {
 
 // slotReader reads the slot, and the size of pg_wal if there is a limit to compare it with.
 func (r *Relay) slotReader() *slot.Reader {
-	return slot.NewReader(r.db, r.cfg.Source.Slot, r.cfg.Monitor.WALDiskSize > 0)
+	return slot.NewReader(r.rows.DB, r.cfg.Source.Slot, r.cfg.Monitor.WALDiskSize > 0)
 }
 
 // ReadSlot reads the slot once, and where apart is not 0 once more after that time, which gives a forecast.
@@ -198,7 +195,7 @@ func (r *Relay) cleaner(loop *relay.Relay) *cleanup.Cleaner {
 		return nil
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
-	cfg.Connect, cfg.Logger = r.db.ConnectForTables, r.cfg.Logger
+	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
 	return cleanup.New(cfg)
 }
