@@ -105,7 +105,7 @@ func TestDoctorReportsOneSideWhileTheOtherIsDown(t *testing.T) {
 			t.Helper()
 			d.want(t, "postgres", "connection", "ok", "")
 			d.want(t, "postgres", "wal_level", "ok", "logical")
-			d.want(t, "postgres", "clock", "ok", "the database's is ")
+			d.want(t, "postgres", "clock", "ok", "the database's clock is ")
 		},
 		"kafka": func(t *testing.T, d *diagnosis) {
 			t.Helper()
