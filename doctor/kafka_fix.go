@@ -120,8 +120,9 @@ func (f *kafkaFixes) broker(set string) fix.Step {
 		return fix.Command("avn service update <service> -c kafka." + strings.ReplaceAll(key, ".", "_") + "=" + value)
 	case eventHubs:
 		return fix.Words("Event Hubs does not let you set " + set + ".")
+	default:
+		return fix.Words("Set " + set + " in server.properties of the brokers.")
 	}
-	return fix.Words("Set " + set + " in server.properties of the brokers.")
 }
 
 // create makes a topic. Managed brokers take only the settings that everybody may set.
