@@ -1,7 +1,7 @@
-// Package cdc holds the words of the flow: what a source reads, what a router makes of it, and what a sink delivers.
+// Package cdc has the values that flow through walpost: the events that a source reads, the records that a router makes from them,
+// and the acknowledgements of a sink.
 //
-// It imports none of walpost's other packages and knows neither Kafka nor Debezium. Everything here is a plain value;
-// each type says how long its bytes live and who may keep them.
+// It imports no other package of walpost and knows neither Kafka nor Debezium. Each type says how long its bytes are valid.
 package cdc
 
 import (
@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Position is a place in one source's history. Positions of one source are ordered; positions of two sources (another
-// system identifier, a timeline that forked) must not be compared. For Postgres it is an LSN in bytes.
+// A Position is a place in the history of one source. For Postgres it is an LSN. Positions of two sources (another system identifier,
+// or a forked timeline) must not be compared.
 type Position uint64
 
 // String prints a Position as Postgres prints an LSN: "16/B374D848". The zero Position is "0/0".
 func (p Position) String() string { return fmt.Sprintf("%X/%X", uint32(p>>32), uint32(p)) }
 
-// ParsePosition reads what String prints, and what Postgres prints elsewhere: small letters, leading zeros. Each half has one to
-// eight digits, as in the server's own pg_lsn_in.
+// ParsePosition reads the text of String, also with small letters and leading zeros. Each half has one to eight digits, as in
+// Postgres' pg_lsn_in.
 func ParsePosition(s string) (Position, error) {
 	high, low, ok := strings.Cut(s, "/")
 	if ok && len(high) <= 8 && len(low) <= 8 {
@@ -32,10 +32,10 @@ func ParsePosition(s string) (Position, error) {
 	return 0, fmt.Errorf("%q is not an LSN (two hexadecimal numbers, as in 16/B374D848)", s)
 }
 
-// MarshalText gives the text of String: in JSON a Position is text, since a number loses its low bits in many readers.
+// MarshalText returns the text of String. In JSON a Position is text, because many readers lose the low bits of a number.
 func (p Position) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
-// UnmarshalText reads what ParsePosition reads.
+// UnmarshalText is ParsePosition.
 func (p *Position) UnmarshalText(text []byte) error {
 	v, err := ParsePosition(string(text))
 	if err != nil {
@@ -45,29 +45,28 @@ func (p *Position) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Kind says what an Event is.
+// A Kind is the kind of an Event.
 type Kind uint8
 
-// The kinds of Event. Within a session they arrive as: Idle anywhere, else Begin, any number of Insert, Update, Delete
-// and transactional Message, then Commit. Transactions arrive whole, one after another, in commit order, committed ones only.
+// The kinds of Event. A transaction is a Begin, any number of Insert, Update, Delete and transactional Message, and a Commit. Only
+// committed transactions arrive, whole, one after the other, in commit order. An Idle can arrive anywhere.
 const (
-	// Idle says that nothing arrived for a while, or that the source reported its position. Pos 0 says nothing about
-	// positions. Pos > 0 is an empty transaction that ends there: everything before Pos has been handed over already.
-	// Inside a transaction (between Begin and Commit) an Idle always has Pos 0.
+	// Idle means that nothing arrived for a while, or that the source reported its position. A Pos above 0 is an empty transaction
+	// that ends there: all events before Pos have arrived. Between Begin and Commit, Pos is 0.
 	Idle Kind = iota + 1
-	// Begin starts a transaction. Pos is the LSN of its commit record (smaller than the end LSN that its Commit carries);
-	// it names the transaction within its source's timeline. Time is its commit time.
+	// Begin starts a transaction. Pos is the LSN of its commit record, which identifies the transaction in the source's timeline. It
+	// is smaller than the Pos of its Commit. Time is the commit time.
 	Begin
 	// Insert is one new row, in Row.
 	Insert
-	// Update is one changed row: the new values in Row, the old key or row in Old where the replica identity gives it.
+	// Update is one changed row: the new values in Row, and the old key or row in Old if the replica identity has it.
 	Update
 	// Delete is one removed row: its key or old row in Old.
 	Delete
-	// Message is a logical message (pg_logical_emit_message) in Msg. A non-transactional one arrives outside transactions.
+	// Message is a logical message (pg_logical_emit_message) in Msg. If it is not transactional, it arrives outside transactions.
 	Message
-	// Commit ends a transaction. Pos is its end LSN: the position that may be confirmed, as it is, once the transaction and
-	// everything before it is acknowledged. Time is the commit time.
+	// Commit ends a transaction. Pos is its end LSN, which may be confirmed when this and all earlier transactions are acknowledged.
+	// Time is the commit time.
 	Commit
 )
 
@@ -91,17 +90,17 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// An Event is one thing that a source read. It and all bytes it refers to are valid until the next event is read;
-// its Relation may be kept for ever.
+// An Event is one change or position that a source read. It and its bytes are valid until the next event is read. Its Relation may be
+// kept for ever.
 type Event struct {
 	Kind Kind
-	// Pos is described at each Kind. For Insert, Update, Delete and Message it is the LSN of the WAL record, for error
-	// messages only: it is neither unique nor a position to resume from (rows of one COPY share it).
+	// Pos is described at each Kind. For Insert, Update, Delete and Message it is the LSN of the WAL record, for messages only: it is
+	// not unique (rows of one COPY share it), and a stream cannot resume from it.
 	Pos  Position
 	Time time.Time // Begin, Commit: commit time, UTC, microseconds. Rows: their transaction's commit time.
 	XID  uint32    // Begin: the transaction id
 	Row  Row       // Insert, Update: the new row
-	Old  Row       // Update, Delete: the old key or row; Relation nil where the server sent none
+	Old  Row       // Update, Delete: the old key or row; Relation is nil if the server sent none
 	Msg  LogicalMessage
 }
 
@@ -114,14 +113,14 @@ type Row struct {
 // A Value is one column's value in Postgres' text format, as the pinned settings of the connection print it (UTF8,
 // DateStyle ISO, TimeZone UTC, IntervalStyle postgres, extra_float_digits 3, bytea_output hex).
 type Value struct {
-	// Bytes is nil for NULL, and also where Unchanged is set. An empty value is an empty slice that is not nil.
+	// Bytes is nil for NULL, and if Unchanged is set. An empty value is an empty slice that is not nil.
 	Bytes []byte
-	// Unchanged says that the server did not send a TOASTed value because an UPDATE did not change it.
+	// Unchanged means that the server did not send a TOASTed value, because an UPDATE did not change it.
 	Unchanged bool
 }
 
-// A Relation is a table as it was when a row was written, at best. It is immutable: a changed table gives a new Relation,
-// so its pointer can be used as a key for what was computed from it. It stays valid for ever.
+// A Relation is the definition of a table. It is immutable and valid for ever. A changed table gets a new Relation, so its pointer can
+// be the key of a cache.
 type Relation struct {
 	ID              uint32 // the OID
 	Schema, Name    string
@@ -129,8 +128,8 @@ type Relation struct {
 	Columns         []Column
 }
 
-// A Column is one column of a Relation. The fields up to Key come from the stream; those from NotNull on come from the
-// catalog and are filled only when the source was asked for it (they are the catalog's newest state, not as of the LSN).
+// A Column is one column of a Relation. The fields up to Key come from the stream. The fields from NotNull on are filled only on
+// request. They come from the present catalog, and may be newer than the row.
 type Column struct {
 	Name    string
 	TypeOID uint32
@@ -140,12 +139,12 @@ type Column struct {
 	NotNull       bool // the column, or the domain that is its type
 	PrimaryKey    bool // part of the primary key
 	KeyPosition   int  // place in the primary key, from 1; 0 for a column that is not in it
-	Generated     bool // GENERATED ALWAYS AS (…); it has no default then
+	Generated     bool // GENERATED ALWAYS AS (…), which excludes a default
 	HasDefault    bool
 	Default       string   // the default's expression text, as pg_get_expr prints it
-	TypeName      string   // as format_type prints it; from a Type message where the stream sent one
+	TypeName      string   // as format_type prints it; from a Type message if the stream sent one
 	BaseType      uint32   // of a domain: the type below, else 0
-	BaseTypeMod   int32    // the typmod of the type below all domains: TypeMod where the type is none
+	BaseTypeMod   int32    // the typmod of the type below all domains; TypeMod if the type is not a domain
 	BaseName      string   // pg_type.typname of the type, or of the one below all domains: int4, _text, citext
 	ElementType   uint32   // of an array, or a domain over one: the type of its elements, else 0
 	ElementName   string   // pg_type.typname of ElementType
@@ -166,25 +165,25 @@ func (r *Relation) Index(name string) int {
 // String is the relation as schema.name, unquoted.
 func (r *Relation) String() string { return r.Schema + "." + r.Name }
 
-// A LogicalMessage is what pg_logical_emit_message wrote.
+// A LogicalMessage is a message from pg_logical_emit_message.
 type LogicalMessage struct {
 	Prefix        string
 	Content       []byte
 	Transactional bool
 }
 
-// A Record is what a sink delivers. It owns its bytes: nobody changes them after it was handed over.
+// A Record is a record for a sink. It owns its bytes, which must not change.
 type Record struct {
 	Topic     string
-	Partition int32  // -1: chosen by the key (murmur2, as Kafka's Java client does)
+	Partition int32  // -1 if the key decides (murmur2, as in Kafka's Java client)
 	Key       []byte // nil is a null key, which is not the same as an empty one
 	Value     []byte // nil is a null value: a tombstone
 	Headers   []Header
 	Time      time.Time // of millisecond precision in Kafka; the same at every redelivery
-	// Committed is the commit time of the row's transaction: where its latency counts from. It is not delivered.
+	// Committed is the commit time of the row's transaction, from which the latency counts. It is not delivered.
 	Committed time.Time
-	// EventID names the event in errors, logs and the checkpoint: the event id column as text. Never interpreted. It may be
-	// a part of the record's other bytes, so code that keeps it longer than the record must clone it.
+	// EventID is the event id column as text. It names the event in errors, logs and the checkpoint. It may share the record's bytes,
+	// so code that keeps it longer than the record must clone it.
 	EventID string
 }
 
@@ -194,11 +193,10 @@ type Header struct {
 	Value []byte
 }
 
-// RecordOverhead is what Size counts for each record beside its own bytes: about what Kafka's record format and walpost's
-// bookkeeping add.
+// RecordOverhead is the size that Size adds to a record's bytes, for Kafka's record format and walpost's bookkeeping.
 const RecordOverhead = 70
 
-// Size is the number of bytes that a record is counted with against a window: key, value, headers and a fixed overhead.
+// Size is the number of bytes that a record takes of a window: topic, key, value, headers and a fixed overhead.
 func (r *Record) Size() int {
 	n := RecordOverhead + len(r.Topic) + len(r.Key) + len(r.Value)
 	for i := range r.Headers {
@@ -207,12 +205,11 @@ func (r *Record) Size() int {
 	return n
 }
 
-// A Ticket names one delivery for the tracker that counted it, by Tx and Size, and says which event was delivered. It is carried
-// through a sink untouched.
+// A Ticket identifies one delivery for the tracker (Tx and Size) and the event that is delivered. A sink does not change it.
 type Ticket struct {
 	Tx     uint64
 	Size   uint32
-	Row    uint32    // number of the event in its transaction, or in the reading of the table, from 1
+	Row    uint32    // number of the event in its transaction, or in the copy, from 1
 	Commit Position  // of the commit record of the event's transaction; 0 for a row that was read from the table
 	Table  *Relation // nil for a message
 }
@@ -220,10 +217,10 @@ type Ticket struct {
 // An Ack is the end of one delivery.
 type Ack struct {
 	Ticket Ticket
-	// Err is nil for a record that the broker has acknowledged. Otherwise the record alone was refused for good (poison);
-	// whatever can pass is waited out by the sink and gives no Ack. EventID and Topic are set only with Err.
+	// Err is nil if the broker has acknowledged the record. Otherwise the broker has refused this record for ever. The sink retries
+	// other errors, and gives no Ack for them. EventID and Topic are set only with Err.
 	Err            error
 	EventID, Topic string
-	// Latency is from the commit (Record.Committed) to the acknowledgement by this machine's clock; never negative.
+	// Latency is the time from Record.Committed to the acknowledgement by this machine's clock. It is never negative.
 	Latency time.Duration
 }

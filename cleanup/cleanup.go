@@ -1,13 +1,12 @@
-// Package cleanup removes old rows of the outbox table, or drops its old partitions: only what was delivered and is older than
-// the user wants to keep.
+// Package cleanup deletes old rows of the outbox table, or drops its old partitions. It removes only rows that were delivered and
+// are older than the user wants to keep.
 //
-// A table knows no LSN. So the cleaner notes which transactions had ended (the xmin of pg_current_snapshot()) and then the position
-// of the WAL. Once the relay and the slot have both confirmed that position, every row that was written by a transaction below that
-// xmin is in Kafka, whatever has happened since. Nothing of this is kept over a restart, a lost connection or another
-// session of the relay: it is noted anew, which costs nothing but time.
+// A row has no LSN. Therefore the cleaner records which transactions had ended (the xmin of pg_current_snapshot()), and then the
+// position of the WAL. When the relay and the slot have both confirmed that position, every row of a transaction below that xmin is
+// in Kafka. A restart, a lost connection or another session of the relay discards this knowledge, and the cleaner starts again.
 //
-// It runs beside the relay and never holds a transaction open for long: small batches with pauses in between that are as long as
-// the batches, rows that somebody else has locked are left for later.
+// The cleaner runs beside the relay and never holds a transaction open for long. It works in small batches, pauses after each batch
+// for as long as the batch took, and leaves locked rows for later.
 package cleanup
 
 import (
@@ -38,21 +37,21 @@ const (
 // Config says what to remove: the section cleanup of walpost.yaml, and what the relay tells.
 type Config struct {
 	Mode Mode `yaml:"mode"`
-	// Keep is how old a row must be at least by TimeColumn. 0 removes what was delivered.
+	// Keep is the age by TimeColumn from which a delivered row is removed. 0 removes all delivered rows.
 	Keep time.Duration `yaml:"keep"`
 
 	Tables []pg.Table `yaml:"-"`
-	// TimeColumn is a timestamptz, timestamp or date (the latter two are taken as UTC): when the row was written.
+	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in UTC.
 	TimeColumn string `yaml:"-"`
 	Slot       string `yaml:"-"`
 	// Connect opens an ordinary connection to the database as the relay's role.
 	Connect func(ctx context.Context) (*pgconn.PgConn, error) `yaml:"-"`
-	// Progress says how far the relay is. It is called from the cleaner's goroutine and must not block.
+	// Progress returns the relay's progress. It is called from the cleaner's goroutine and must not block.
 	Progress func() Progress `yaml:"-"`
 	Logger   zerolog.Logger  `yaml:"-"`
-	// Every is the time between two passes; 0 is 10 s.
+	// Every is the time between two passes. 0 means 10 s.
 	Every time.Duration `yaml:"-"`
-	// Batch is how many rows one statement removes; 0 is 1,000.
+	// Batch is the number of rows that one statement deletes. 0 means 1,000.
 	Batch int `yaml:"-"`
 }
 
@@ -73,30 +72,30 @@ const (
 	defaultEvery = 10 * time.Second
 	defaultBatch = 1000
 	leastPause   = 20 * time.Millisecond
-	sayAgain     = time.Hour   // an error that stays
-	lookAgain    = time.Second // while nothing is known to be delivered, which takes two short questions
+	sayAgain     = time.Hour   // until an error that persists is logged again
+	lookAgain    = time.Second // the pause while no row is known to be delivered: such a pass is two short queries
 )
 
-// Status counts since the start.
+// A Status has the counters since the start, and the present state.
 type Status struct {
 	Rows       uint64 // deleted
 	Partitions uint64 // dropped
-	Made       uint64 // partitions that were made ahead
-	// Waiting says why nothing is removed now, "" when nothing is in the way.
+	Made       uint64 // partitions that were created ahead
+	// Waiting says why no row is removed now. It is "" if nothing prevents it.
 	Waiting string
-	// Err is why the newest pass failed, "" when it did not; LastPass is the end of the newest that did not.
+	// Err is the error of the newest pass, or "". LastPass is the end of the newest pass without an error.
 	Err      string
 	LastPass time.Time
-	// Hints are what would make it cheaper, such as an index that is missing.
+	// Hints say what would make the cleanup cheaper, such as a missing index.
 	Hints []string
 }
 
-// A Cleaner removes rows. Run is called once; Status by any goroutine.
+// A Cleaner removes rows. Run must be called once. Any goroutine may call Status.
 type Cleaner struct {
 	cfg     Config
-	conn    *pgconn.PgConn // Run's goroutine only, as is horizon
+	conn    *pgconn.PgConn // Run's goroutine only, like horizon
 	horizon horizon
-	piece   int64 // blocks of a partition that one statement looks into
+	piece   int64 // blocks of a partition that one statement reads
 
 	mu     sync.Mutex
 	status Status
@@ -128,8 +127,8 @@ func (c *Cleaner) update(change func(s *Status)) {
 	c.mu.Unlock()
 }
 
-// Run removes rows until ctx ends. Errors are no reason to stop: they are logged when they come and when they go, and Status has
-// them. The relay is never held up by them.
+// Run removes rows until ctx ends. It does not stop after an error. Status has the error, and the log has its start and its end.
+// Errors never delay the relay.
 func (c *Cleaner) Run(ctx context.Context) {
 	defer c.drop()
 	var failed string
@@ -145,13 +144,13 @@ func (c *Cleaner) Run(ctx context.Context) {
 			c.update(func(s *Status) { s.Err = err.Error() })
 			if failed != err.Error() || time.Since(said) > sayAgain {
 				failed, said = err.Error(), time.Now()
-				c.cfg.Logger.Warn().Err(err).Msg("old rows cannot be removed")
+				c.cfg.Logger.Warn().Err(err).Msg("cleanup cannot remove old rows")
 			}
 		default:
 			c.update(func(s *Status) { s.Err, s.LastPass = "", time.Now() })
 			if failed != "" {
 				failed = ""
-				c.cfg.Logger.Info().Msg("old rows are removed again")
+				c.cfg.Logger.Info().Msg("cleanup removes old rows again")
 			}
 		}
 		pause := c.cfg.Every
@@ -166,14 +165,14 @@ func (c *Cleaner) Run(ctx context.Context) {
 	}
 }
 
-// drop ends the connection, and with it what is known of the server.
+// drop closes the connection and forgets everything that was read on it.
 func (c *Cleaner) drop() {
 	pg.Close(c.conn)
 	c.conn = nil
 	c.horizon.forget()
 }
 
-// pass does what can be done now.
+// pass removes the rows that can be removed now.
 func (c *Cleaner) pass(ctx context.Context) error {
 	if c.cfg.Progress().Session == 0 {
 		c.drop()
@@ -219,10 +218,10 @@ func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) error {
 	return c.deleteOld(ctx, t, below)
 }
 
-// errWaits is no error: there is nothing to be done before something else has happened.
+// errWaits means that the cleanup must wait. It is not reported as an error.
 var errWaits = errors.New("waits")
 
-// hint adds a hint for as long as the connection lasts.
+// hint adds a hint, which stays until the connection ends.
 func (c *Cleaner) hint(h string) {
 	c.update(func(s *Status) {
 		if !slices.Contains(s.Hints, h) {
@@ -232,7 +231,7 @@ func (c *Cleaner) hint(h string) {
 	})
 }
 
-// lacks adds to err what to do about it where it is a matter of rights.
+// lacks adds the statement that grants the missing right, if err is about a right.
 func (c *Cleaner) lacks(t pg.Table, err error) error {
 	if pg.SQLState(err) != pg.StateNoRight {
 		return err
@@ -245,10 +244,10 @@ func (c *Cleaner) lacks(t pg.Table, err error) error {
 
 func (c *Cleaner) waits(why string) { c.update(func(s *Status) { s.Waiting = why }) }
 
-// below is the transaction id below which everything was delivered, 0 while that is not known.
+// below is the transaction id below which everything was delivered, or 0 if it is not known.
 func (c *Cleaner) below(ctx context.Context) (uint64, error) {
-	// The progress is read before the slot and the mark: a session that ends in between is seen the next time, and the mark of
-	// an old session is worth nothing then.
+	// Read the progress before the slot and the mark. If the session ends in between, the next read sees it, and the mark counts no
+	// more.
 	p := c.cfg.Progress()
 	if c.horizon.wants(p) {
 		m, err := c.mark(ctx)
@@ -260,7 +259,7 @@ func (c *Cleaner) below(ctx context.Context) (uint64, error) {
 	slot, err := c.slot(ctx)
 	if errors.Is(err, errWaits) {
 		c.horizon.forget()
-		c.waits("the slot is not being read on this server")
+		c.waits("no process reads the slot on this server")
 		return 0, nil
 	}
 	if err != nil {
@@ -268,7 +267,7 @@ func (c *Cleaner) below(ctx context.Context) (uint64, error) {
 	}
 	below := c.horizon.bound(c.cfg.Progress(), slot)
 	if below == 0 {
-		c.waits("nothing is confirmed that was written since the relay connected")
+		c.waits("no position has been confirmed since the relay connected")
 	} else {
 		c.waits("")
 	}

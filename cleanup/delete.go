@@ -13,14 +13,13 @@ import (
 // timeTypes are the types that the time column may have.
 var timeTypes = map[string]bool{"timestamp with time zone": true, "timestamp without time zone": true, "date": true}
 
-// prepare is once for each connection.
+// prepare sets up a new connection.
 func (c *Cleaner) prepare(ctx context.Context) error {
-	// Whoever uses the table goes first.
-	// And a policy that hides rows from us must be an error: what is hidden looks delivered.
+	// Other users of the table have priority. A policy that hides rows must cause an error, because a hidden row looks delivered.
 	return c.exec(ctx, "cleanup", "SET lock_timeout = '1s'", "SET row_security = off")
 }
 
-// look is at the tables' definitions, once for each pass: an index that was made in the meantime is not asked for any more.
+// look checks the tables' definitions in each pass, so that a hint disappears after the index was created.
 func (c *Cleaner) look(ctx context.Context) error {
 	var hints []string
 	for _, t := range c.cfg.Tables {
@@ -60,10 +59,10 @@ func (c *Cleaner) look(ctx context.Context) error {
 	return nil
 }
 
-// deleteOld deletes what was delivered and is old, batch after batch, until there is no more.
+// deleteOld deletes the old, delivered rows of t in batches.
 func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error {
-	// The parent's rows are in its partitions, and a ctid names a row only within one of them. The rows of foreign and of unlogged
-	// ones are not in the WAL: their xmin says nothing of delivery.
+	// The rows of a partitioned table are in its partitions, and a ctid is unique only within a partition. The rows of foreign and
+	// unlogged partitions are not in the WAL, so their xmin does not tell whether they were delivered.
 	leaves, err := pg.Rows[pg.Table](ctx, c.conn, "find its partitions", `SELECT n.nspname AS schema, c.relname AS name FROM pg_partition_tree(to_regclass(`+pg.QuoteLiteral(t.SQL())+`)) p
  JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.isleaf AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY 1, 2`)
 	if err != nil {
@@ -82,7 +81,7 @@ func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error
 
 func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) error {
 	column, session := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session
-	// A pass goes through the rows by time and begins where the last batch ended, because the index still has what was deleted.
+	// A batch begins at the time at which the last one ended, because the index still has the deleted rows.
 	sql := `WITH old AS MATERIALIZED (
   SELECT t.ctid FROM ONLY ` + t.SQL() + ` t, ` + next + ` r
   WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + `
@@ -91,7 +90,7 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) erro
  SELECT count(*), max(at) FROM gone`
 	for from := "-infinity"; ; {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
-			return nil // what was known holds no more
+			return nil // the knowledge of another session does not count
 		}
 		began := time.Now()
 		args := [][]byte{[]byte(interval(c.cfg.Keep)), []byte(from), strconv.AppendUint(nil, below, 10), strconv.AppendInt(nil, int64(c.cfg.Batch), 10)}
@@ -99,7 +98,7 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) erro
 		err := res.Err
 		if givesWay(err) {
 			c.cfg.Logger.Debug().Err(err).Str("table", t.String()).Msg("cleanup gives way")
-			c.waits(fmt.Sprintf("%s: others use it, or a batch takes too long: %s", t, err))
+			c.waits(fmt.Sprintf("%s is in use, or a batch takes too long: %s", t, err))
 			return nil
 		}
 		n := 0
@@ -114,7 +113,7 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) erro
 			return nil
 		}
 		from = string(res.Rows[0][1])
-		// Half of the time is others'.
+		// Leave half of the time to others.
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

@@ -2,42 +2,41 @@ package cleanup
 
 import "github.com/walpost/walpost/cdc"
 
-// A Progress is how far the relay has come, at one moment.
+// A Progress is the progress of the relay at one moment.
 type Progress struct {
-	// Session names the relay's present session with the database: another value is another session. 0: it has none.
+	// Session identifies the relay's present session with the database. It is 0 without a session.
 	Session uint64
-	// Confirmed is the position that this session has confirmed: everything that was committed before it is in Kafka, and
-	// the checkpoint says so.
+	// Confirmed is the position that this session has confirmed. Everything that was committed before it is in Kafka and in the
+	// checkpoint.
 	Confirmed cdc.Position
 }
 
-// A mark is a pair that was read on one connection, the snapshot before the position: every transaction below xmin had ended when
-// position was the end of the WAL. So, once position is confirmed, whatever transactions below xmin have written was delivered.
+// A mark is a pair that was read on one connection, first the snapshot and then the position. Every transaction below xmin had
+// ended when position was the end of the WAL. Therefore all their rows are delivered when position is confirmed.
 //
-// The snapshot's xmin and not the snapshot as a whole decides: pg_snapshot lists the open transactions but not their
-// subtransactions, whose ids rows written behind a savepoint carry. A subtransaction's id is above its parent's, so below
-// xmin both have ended.
+// The mark uses only the snapshot's xmin, because pg_snapshot lists open transactions without their subtransactions. A row that was
+// written after a savepoint has the id of a subtransaction. This id is above the parent's, so below xmin both have ended.
 type mark struct {
 	xmin     uint64 // a full transaction id, with its epoch
 	position cdc.Position
 }
 
-// A horizon turns marks and the relay's progress into the transaction id below which everything was delivered. It is pure.
-// What it knows holds for one session of the relay and one connection of ours: a server that was restored, failed over or replaced
-// counts its transactions anew, and none of that happens behind the back of both.
+// A horizon computes the transaction id below which everything was delivered, from marks and the relay's progress. It is pure. Its
+// knowledge is valid for one session of the relay and one connection of the cleaner: a server that was restored, failed over or
+// replaced has other transactions, and none of these events can keep both alive.
 type horizon struct {
 	session uint64
 	pending *mark
-	below   uint64 // 0: not known
+	below   uint64 // 0 if not known
 }
 
-// wants says whether a new mark should be taken: there is a session, and no mark is waiting for it.
+// wants reports whether a new mark is needed: there is a session, and no mark waits to be confirmed.
 func (h *horizon) wants(p Progress) bool {
 	h.follow(p)
 	return p.Session != 0 && h.pending == nil
 }
 
-// note takes a mark that was read while p was the relay's progress.
+// note stores a mark that was read after the progress p.
 func (h *horizon) note(p Progress, m mark) {
 	h.follow(p)
 	if p.Session != 0 {
@@ -45,8 +44,8 @@ func (h *horizon) note(p Progress, m mark) {
 	}
 }
 
-// bound is the id below which everything was delivered, 0 for none. slot is what the server itself says was confirmed, on the
-// connection of the marks; both must have passed the mark.
+// bound is the id below which everything was delivered, or 0. slot is the confirmed position of the slot, read on the connection of
+// the marks. The relay and the slot must both have passed the mark.
 func (h *horizon) bound(p Progress, slot cdc.Position) uint64 {
 	h.follow(p)
 	if h.pending != nil && p.Confirmed >= h.pending.position && slot >= h.pending.position {
@@ -56,12 +55,12 @@ func (h *horizon) bound(p Progress, slot cdc.Position) uint64 {
 	return h.below
 }
 
-// follow forgets everything when the session is another one.
+// follow forgets everything if the session has changed.
 func (h *horizon) follow(p Progress) {
 	if p.Session == 0 || p.Session != h.session {
 		*h = horizon{session: p.Session}
 	}
 }
 
-// forget is for a lost connection.
+// forget discards everything after a lost connection.
 func (h *horizon) forget() { *h = horizon{} }

@@ -11,14 +11,14 @@ import (
 )
 
 const (
-	// ahead is for how many widths of a partition there must be room for rows to come.
+	// ahead is the number of widths of a partition for which future partitions must exist.
 	ahead = 3
-	// firstWidth is the width of partitions of a table that has none yet.
+	// firstWidth is the width of the first partitions of a table.
 	firstWidth = 24 * time.Hour
-	// remark is the comment of a partition that was detached by us, before the name of the table that it was part of. It is how it is
-	// found again after a crash.
+	// remark is the comment of a partition that the cleanup has detached, followed by the name of its table. The cleanup finds the
+	// partition by this comment after a crash.
 	remark = "walpost: detached, is dropped once everything in it is confirmed; was part of "
-	// closed is the name of the constraint that lets no row into a partition any more: see shut.
+	// closed is the name of the constraint that keeps new rows out of a partition: see shut.
 	closed = "walpost_closed"
 )
 
@@ -28,13 +28,13 @@ func remarkOn(t pg.Table) string { return remark + t.Schema + "." + t.Name }
 type partition struct {
 	pg.Table
 	from, to float64
-	pending  bool // a detach was begun
-	plain    bool // an ordinary table whose rows are in the WAL; others are not looked into
-	closed   bool // takes no rows any more, because of us
+	pending  bool // a concurrent detach has begun and not finished
+	plain    bool // an ordinary table whose rows are in the WAL; others are never dropped
+	closed   bool // the cleanup has added the constraint closed
 }
 
-// partitions returns the partitions of t with both bounds, in their order. The error says why t is not partitioned in the way
-// that is wanted here.
+// partitions returns the partitions of t that have both bounds, in their order. It returns an error if t is not partitioned by range
+// of the time column.
 func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition, hasDefault bool, err error) {
 	oid := "to_regclass(" + pg.QuoteLiteral(t.SQL()) + ")"
 	ranged, err := pg.Rows[struct{}](ctx, c.conn, "look at its partitions", `SELECT 1
@@ -46,7 +46,7 @@ func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition
 	if len(ranged) == 0 {
 		return nil, false, fmt.Errorf("cleanup.mode drop_partitions needs a table that is PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
 	}
-	// A bound is printed in the type of the column; read as a timestamptz in UTC it says the same for all three types.
+	// Postgres prints a bound in the type of the column. All three types can be read as a timestamptz in UTC.
 	type child struct {
 		Schema, Name                    string
 		Pending, Rest, Ordinary, Closed bool
@@ -65,7 +65,7 @@ func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition
 	for _, r := range found {
 		hasDefault = hasDefault || r.Rest
 		if r.Begins == nil || r.Ends == nil {
-			continue // MINVALUE, MAXVALUE, DEFAULT: not of ours
+			continue // MINVALUE, MAXVALUE and DEFAULT are never dropped
 		}
 		p := partition{Table: pg.Table{Schema: r.Schema, Name: r.Name}, pending: r.Pending, plain: r.Ordinary, closed: r.Closed}
 		if p.from, err = strconv.ParseFloat(*r.Begins, 64); err == nil {
@@ -79,8 +79,8 @@ func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition
 	return parts, hasDefault, nil
 }
 
-// plan says which partitions must be made so that there is room for rows to come: from and to in seconds since 1970, as many widths
-// of the newest partition as are needed. It is pure.
+// plan returns the partitions that must be created for future rows, as bounds in seconds since 1970. They have the width of the
+// newest partition. It is pure.
 func plan(parts []partition, now float64) (made [][2]float64) {
 	width, end := firstWidth.Seconds(), 0.0
 	if len(parts) > 0 {
@@ -92,7 +92,7 @@ func plan(parts []partition, now float64) (made [][2]float64) {
 	} else {
 		end = float64(int64(now/width)) * width
 	}
-	// A table that was left alone for a long time begins again at the present one; what is in between stays without partitions.
+	// If the newest partition is old, continue at the present time and leave the gap without partitions.
 	if gap := now - end; gap > width {
 		end += float64(int64(gap/width)) * width
 	}
@@ -103,7 +103,7 @@ func plan(parts []partition, now float64) (made [][2]float64) {
 	return made
 }
 
-// makeAhead makes partitions for the rows to come. A table is made beside and then attached, which locks out nobody who writes.
+// makeAhead creates partitions for future rows. It creates a table and attaches it, which does not block writers.
 func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 	parts, _, err := c.partitions(ctx, t)
 	if err != nil {
@@ -116,12 +116,12 @@ func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 	for _, p := range plan(parts, clock.Now) {
 		from, to := stamp(p[0]), stamp(p[1])
 		part := pg.Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
-		// One transaction: a table that was made and not attached would be in the way of the next attempt.
+		// Use one transaction, because a table that is not attached would block the next attempt.
 		err := c.change(ctx, "make partition "+part.String(),
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL EXCLUDING IDENTITY)", part.SQL(), t.SQL()),
 			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.SQL(), part.SQL(), pg.QuoteLiteral(from), pg.QuoteLiteral(to)))
 		if givesWay(err) {
-			return nil // there is time
+			return nil // the next pass tries again
 		}
 		if err != nil {
 			return err
@@ -136,7 +136,7 @@ func stamp(seconds float64) string {
 	return time.UnixMicro(int64(seconds * 1e6)).UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 }
 
-// partName is the table's name, shortened where it must be, and when the partition begins.
+// partName is the table's name, shortened if needed, and the start of the partition.
 func partName(table string, from, width float64) string {
 	layout := "20060102"
 	if width < firstWidth.Seconds() {
@@ -149,9 +149,8 @@ func partName(table string, from, width float64) string {
 	return table + suffix
 }
 
-// dropOld detaches partitions in which everything is old and delivered, and drops those that were detached. A row may be written to
-// an old partition until it is shut, so it is looked into three times: before, so that none is shut too early, when it is shut, and before
-// it is dropped.
+// dropOld detaches partitions whose rows are all old and delivered, and drops detached partitions. Rows can be written to an old
+// partition until it is shut. Therefore it is checked three times: before it is shut, after it is shut, and before it is dropped.
 func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 	parts, hasDefault, err := c.partitions(ctx, t)
 	if err != nil {
@@ -163,10 +162,10 @@ func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 			if err != nil && !givesWay(err) {
 				return err
 			}
-			continue // its remark was written before
+			continue // it already has its remark
 		}
 		if !p.plain {
-			c.hint("partition " + p.String() + " is not an ordinary logged table (partitioned itself, foreign or unlogged): it is never dropped")
+			c.hint("partition " + p.String() + " is never dropped, because it is partitioned itself, foreign or unlogged")
 			continue
 		}
 		if err := c.detach(ctx, t, p, below, hasDefault); err != nil {
@@ -176,7 +175,7 @@ func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 	return c.dropDetached(ctx, t, below)
 }
 
-// old says whether the newest row that p may have is older than wanted.
+// old reports whether the end of p is older than the time to keep.
 func (c *Cleaner) old(ctx context.Context, p partition) (bool, error) {
 	is, err := pg.Row[struct{ Old bool }](ctx, c.conn, "compare with the clock", fmt.Sprintf("SELECT to_timestamp('%s'::float8) <= now() - interval '%s' AS old",
 		strconv.FormatFloat(p.to, 'f', -1, 64), interval(c.cfg.Keep)))
@@ -186,14 +185,14 @@ func (c *Cleaner) old(ctx context.Context, p partition) (bool, error) {
 // pieceBlocks is how many blocks of a partition one statement reads: 64 MiB, as blocks are everywhere.
 const pieceBlocks = 8192
 
-// allDelivered says whether every row of the table is below the transaction id. It reads piece after piece, each in a transaction of its
-// own, so that a large table neither holds back VACUUM nor takes longer than a statement may. What is written meanwhile into a piece
-// that was read is not seen: only what is said of a table that takes no rows any more can be relied on.
+// allDelivered reports whether every row of the table is below the transaction id. It reads one piece per transaction, so that a
+// large table neither holds back VACUUM nor exceeds the timeout of a statement. It misses rows that are written to a piece after the
+// piece was read. Therefore the answer is reliable only for a table that takes no more rows.
 func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (bool, error) {
 	session, file := c.cfg.Progress().Session, int64(-1)
 	for from := int64(0); ; from += c.piece {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
-			return false, nil // what was known holds no more
+			return false, nil // the knowledge of another session does not count
 		}
 		piece, err := pg.Row[struct {
 			File, Blocks int64
@@ -205,7 +204,7 @@ func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (b
 		switch {
 		case !piece.Delivered:
 			return false, nil
-		case file >= 0 && file != piece.File: // VACUUM FULL has moved the rows: those of the pieces to come may be in the pieces that were read
+		case file >= 0 && file != piece.File: // VACUUM FULL has moved rows, perhaps into pieces that were already read
 			return false, nil
 		case from+c.piece >= piece.Blocks:
 			return true, nil
@@ -214,8 +213,8 @@ func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (b
 	}
 }
 
-// lookInto gives the table's file, its size in blocks, and whether all rows of the blocks in [from, to) are below the transaction
-// id. A statement holds a lock on its table, so file and size are those that it reads.
+// lookInto returns the table's file, its size in blocks, and whether all rows of the blocks in [from, to) are below the transaction
+// id. The statement locks the table, so the file does not change while it reads.
 func lookInto(t pg.Table, below uint64, from, to int64) string {
 	return fmt.Sprintf(`SELECT pg_relation_filenode(%[1]s::regclass)::int8 AS file, pg_relation_size(%[1]s::regclass) / current_setting('block_size')::int8 AS blocks,
  NOT EXISTS (SELECT FROM ONLY %[2]s t, %[3]s r WHERE t.ctid >= '(%[4]d,0)'::tid AND t.ctid < '(%[5]d,0)'::tid AND NOT %[6]s) AS delivered`,
@@ -228,7 +227,7 @@ func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uin
 		return err
 	}
 	if !old {
-		if p.closed { // rows are to be kept for longer than before
+		if p.closed { // the time to keep has become longer
 			return c.change(ctx, "open "+p.String(), "ALTER TABLE "+p.SQL()+" DROP CONSTRAINT "+closed, "COMMENT ON TABLE "+p.SQL()+" IS NULL")
 		}
 		return nil
@@ -241,17 +240,17 @@ func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uin
 			return err
 		}
 		if all, err := c.allDelivered(ctx, p.Table, below); err != nil || !all {
-			return err // the row that came meanwhile is published as ever: the partition is still there
+			return err // the new row is published as usual, because the partition is still attached
 		}
 	}
 	how := " CONCURRENTLY"
 	if hasDefault {
-		how = "" // Postgres cannot do it concurrently beside a default partition; lock_timeout bounds the wait
+		how = "" // CONCURRENTLY is not allowed with a default partition; lock_timeout bounds the wait
 	}
 	err = c.exec(ctx, "detach "+p.String(),
 		fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s%s", t.SQL(), p.SQL(), how))
 	if givesWay(err) {
-		return nil // begun, it is finished in another pass
+		return nil // another pass finishes it
 	}
 	if err == nil {
 		c.cfg.Logger.Info().Str("partition", p.String()).Msg("partition detached")
@@ -259,12 +258,12 @@ func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uin
 	return err
 }
 
-// shut lets no row into p any more. false: others use it.
+// shut keeps new rows out of p. done is false if the partition is in use.
 //
-// While a partition is being detached concurrently, a transaction that sees it as it was (repeatable read, or a long statement) can still
-// write to it, and Postgres does not publish that row: to logical decoding the partition is no part of the table any more
-// (TestARowCannotBeWrittenToAPartitionThatIsBeingDetached). So the partition is shut first, while it is still a part: whoever
-// has written to it has ended then, and whoever comes later gets an error instead of losing an event.
+// During a concurrent detach, a transaction with an older view (repeatable read, or a long statement) can still write to the
+// partition. Postgres does not publish that row, because logical decoding sees a partition that is detached
+// (TestARowCannotBeWrittenToAPartitionThatIsBeingDetached). Therefore the partition is shut while it is attached. All its writers have
+// ended then, and a later writer gets an error instead of losing an event.
 func (c *Cleaner) shut(ctx context.Context, t pg.Table, p partition) (done bool, err error) {
 	err = c.change(ctx, "close "+p.String(),
 		"ALTER TABLE "+p.SQL()+" ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
@@ -279,12 +278,12 @@ func (c *Cleaner) shut(ctx context.Context, t pg.Table, p partition) (done bool,
 func (c *Cleaner) change(ctx context.Context, step string, sql ...string) error {
 	err := c.exec(ctx, step, append(append([]string{"BEGIN"}, sql...), "COMMIT")...)
 	if err != nil {
-		_ = c.exec(ctx, "roll back", "ROLLBACK") // the connection is dropped when that fails, too
+		_ = c.exec(ctx, "roll back", "ROLLBACK") // if this fails too, the connection is closed
 	}
 	return err
 }
 
-// dropDetached drops what we have detached, in this life or in an earlier one, once all of it is delivered.
+// dropDetached drops the partitions that this or an earlier process has detached, when all their rows are delivered.
 func (c *Cleaner) dropDetached(ctx context.Context, t pg.Table, below uint64) error {
 	found, err := pg.Rows[pg.Table](ctx, c.conn, "find detached partitions", `SELECT n.nspname AS schema, c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = `+pg.QuoteLiteral(remarkOn(t))+`

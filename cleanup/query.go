@@ -20,7 +20,7 @@ func (c *Cleaner) exec(ctx context.Context, step string, sql ...string) error {
 	return nil
 }
 
-// mark reads the snapshot first and the position second: what had ended in the snapshot has its end before the position.
+// mark reads the snapshot first and the position second, so that the transactions that had ended in the snapshot end before the position.
 func (c *Cleaner) mark(ctx context.Context) (mark, error) {
 	snapshot, err := pg.Row[struct{ XMin uint64 }](ctx, c.conn, "read the snapshot", "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8 AS xmin")
 	if err != nil {
@@ -30,8 +30,8 @@ func (c *Cleaner) mark(ctx context.Context) (mark, error) {
 	return mark{xmin: snapshot.XMin, position: cdc.Position(end.At)}, err
 }
 
-// slot is what this server says the slot has confirmed. A slot that nobody reads here is errWaits: this may be another server than
-// the one that the relay reads from.
+// slot is the confirmed position of the slot on this server. The error is errWaits if no process reads the slot, because the relay may
+// read from another server.
 func (c *Cleaner) slot(ctx context.Context) (cdc.Position, error) {
 	found, err := pg.Rows[struct{ At pg.LSN }](ctx, c.conn, "read the slot", `SELECT confirmed_flush_lsn AS at FROM pg_replication_slots
  WHERE slot_name = `+pg.QuoteLiteral(c.cfg.Slot)+` AND active AND confirmed_flush_lsn IS NOT NULL AND NOT pg_is_in_recovery()`)
@@ -50,8 +50,8 @@ func interval(d time.Duration) string {
 }
 
 // delivered is a condition on the rows of t: their transaction is below the full transaction id. A row that was frozen long ago
-// can look newer than it is (pg.FullXID), and then stays. It never looks older. Ids below 3 are those of rows that were there
-// when the cluster was made or upgraded.
+// can look newer than it is (pg.FullXID), and then stays. It never looks older. Ids below 3 are those of rows that existed
+// when the cluster was created or upgraded.
 func delivered(below string) string {
 	return "(t.xmin::text::int8 < 3 OR " + pg.FullXID("r.next") + " < " + below + "::int8)"
 }

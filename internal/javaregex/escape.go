@@ -71,7 +71,7 @@ func (t *translator) reference() error {
 	}
 	switch {
 	case n == 0 || n > t.groups:
-		return t.unsupported("a reference to a group that does not stand before it", length)
+		return t.unsupported("a reference to a group that is not before it", length)
 	case t.fold:
 		return t.unsupported(what+" with the flag i", length)
 	case t.look > 0:
@@ -80,12 +80,21 @@ func (t *translator) reference() error {
 		return errBacktracks
 	}
 	if slices.ContainsFunc(t.stack, func(f frame) bool { return strings.HasPrefix(t.out.String()[f.start:], "(?<"+strconv.Itoa(n)+">") }) {
-		return t.unsupported("a reference to the group that it stands in", length)
+		return t.unsupported("a reference to the group around it", length)
 	}
 	t.out.WriteString(`\k<` + strconv.Itoa(n) + `>`)
 	t.i += length
 	return nil
 }
+
+// classes are the escapes that stand for a class.
+var classes = map[rune]set{
+	'd': digits, 'D': digits.negate(), 'w': word, 'W': word.negate(), 's': spaces, 'S': spaces.negate(),
+	'h': horizontal, 'H': horizontal.negate(), 'v': vertical, 'V': vertical.negate(),
+}
+
+// controls are the escapes that stand for a control character.
+var controls = map[rune]rune{'t': '\t', 'n': '\n', 'r': '\r', 'f': '\f', 'a': '\a', 'e': 0x1B}
 
 // character reads an escape that stands for one character or for a class, inside or outside a
 // class.
@@ -98,39 +107,13 @@ func (t *translator) character() (s set, isClass bool, err error) {
 		t.i += n
 		return s, class, nil
 	}
+	if s, ok := classes[c]; ok {
+		return take(2, s, true)
+	}
+	if r, ok := controls[c]; ok {
+		return take(2, one(r), false)
+	}
 	switch c {
-	case 'd':
-		return take(2, digits, true)
-	case 'D':
-		return take(2, digits.negate(), true)
-	case 'w':
-		return take(2, word, true)
-	case 'W':
-		return take(2, word.negate(), true)
-	case 's':
-		return take(2, spaces, true)
-	case 'S':
-		return take(2, spaces.negate(), true)
-	case 'h':
-		return take(2, horizontal, true)
-	case 'H':
-		return take(2, horizontal.negate(), true)
-	case 'v':
-		return take(2, vertical, true)
-	case 'V':
-		return take(2, vertical.negate(), true)
-	case 't':
-		return take(2, one('\t'), false)
-	case 'n':
-		return take(2, one('\n'), false)
-	case 'r':
-		return take(2, one('\r'), false)
-	case 'f':
-		return take(2, one('\f'), false)
-	case 'a':
-		return take(2, one('\a'), false)
-	case 'e':
-		return take(2, one(0x1B), false)
 	case 'c':
 		if r := t.at(2); r > 0 && r < 0x80 {
 			return take(3, one(r^64), false)

@@ -75,8 +75,8 @@ func TestPatternsMeanWhatTheyMeanInJava(t *testing.T) {
 
 func TestPatternWithoutACounterpartIsRefused(t *testing.T) {
 	for regex, want := range map[string]string{
-		"(?m)^a": "inline flag", "(?u)a": "inline flag", "(?x) a": "inline flag", `\G`: "escape", `\X`: "escape", `\N{SPACE}`: "escape", `\b{g}`: "escape", `\8`: "stand before it",
-		`\1(a)`: "stand before it", `(a\1)`: "stands in", `(?i)(a)\1`: "flag i", `(?<=(a))b`: "look-around", `(?!(a))b`: "look-around", `(?=(a))b`: "look-around", `(?>(a)b)`: "atomic", `(a)*+`: "possessive", `(?<=a+)b`: "look-behind",
+		"(?m)^a": "inline flag", "(?u)a": "inline flag", "(?x) a": "inline flag", `\G`: "escape", `\X`: "escape", `\N{SPACE}`: "escape", `\b{g}`: "escape", `\8`: "is not before it",
+		`\1(a)`: "is not before it", `(a\1)`: "the group around it", `(?i)(a)\1`: "flag i", `(?<=(a))b`: "look-around", `(?!(a))b`: "look-around", `(?=(a))b`: "look-around", `(?>(a)b)`: "atomic", `(a)*+`: "possessive", `(?<=a+)b`: "look-behind",
 		`(?<=(?:ab){2})`: "look-behind", `(a*)*`: "can match nothing", `(?:a?)+`: "can match nothing", `(?:(a)|b?){2,}`: "can match nothing", `^*`: "quantifier of this", `\R+`: "quantifier of", "a**": "quantifier of a quantifier",
 		"[a&&b&&c]": "intersection", "[a&&[b]c]": "intersection", "[a&&]": "intersection", `[\w-z]`: "start of a range", "[z-a]": "range", `\p{C}`: "property", `\p{InGreek}`: "property",
 		`x{,3}`: "quantifier", "x{3,2}": "quantifier", "[]a]": "start of a class", "*a": "of nothing", "(": "without )", ")": "without (", "[a": "without ]", `a\`: "last backslash",

@@ -144,23 +144,20 @@ func property(name string) (set, bool) {
 // tableSet is the set of a table of package unicode.
 func tableSet(t *unicode.RangeTable) set {
 	var spans []span
-	for _, r := range t.R16 {
-		for c := rune(r.Lo); c <= rune(r.Hi); c += rune(r.Stride) {
-			if r.Stride == 1 {
-				spans = append(spans, span{c, rune(r.Hi)})
-				break
-			}
+	add := func(from, to, stride rune) {
+		if stride == 1 {
+			spans = append(spans, span{from, to})
+			return
+		}
+		for c := from; c <= to; c += stride {
 			spans = append(spans, span{c, c})
 		}
 	}
+	for _, r := range t.R16 {
+		add(rune(r.Lo), rune(r.Hi), rune(r.Stride))
+	}
 	for _, r := range t.R32 {
-		for c := rune(r.Lo); c <= rune(r.Hi); c += rune(r.Stride) {
-			if r.Stride == 1 {
-				spans = append(spans, span{c, rune(r.Hi)})
-				break
-			}
-			spans = append(spans, span{c, c})
-		}
+		add(rune(r.Lo), rune(r.Hi), rune(r.Stride))
 	}
 	return setOf(spans...)
 }

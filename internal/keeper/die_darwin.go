@@ -2,8 +2,8 @@ package keeper
 
 import "syscall"
 
-// dieWithParent does nothing: there is no such thing here, so a server outlives a keeper that is itself killed.
+// dieWithParent does nothing, because macOS has no parent-death signal. A server outlives a keeper that is killed.
 func dieWithParent(*syscall.SysProcAttr, syscall.Signal) {}
 
-// adoptOrphans does nothing: there is no such thing here.
+// adoptOrphans does nothing, because macOS has no subreapers.
 func adoptOrphans() {}

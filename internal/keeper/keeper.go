@@ -31,7 +31,7 @@ var initialized bool
 type Folder struct {
 	Base string // must exist
 	Name string // beginning of the name
-	UID  int    // owner; only looked at where the program runs as root
+	UID  int    // owner; used only if the program runs as root
 	GID  int
 }
 
@@ -40,24 +40,22 @@ type Command struct {
 	Path string
 	Args []string // without argument 0
 	Dir  string
-	Env  []string // the whole environment, nothing is inherited
-	Log  string   // file that gets standard output and error, appended to
+	Env  []string // the whole environment
+	Log  string   // standard output and error are appended to this file
 
-	// UID and GID run the server as somebody else where they are not 0. That takes root.
+	// UID and GID, if not 0, are the user and group of the server. This requires root.
 	UID, GID int
 
-	// Quit is the signal for a server whose keeper is asked to end. It should make the server stop within Grace without
-	// waiting for its clients; after Grace it is killed.
+	// Quit is the signal that stops the server when the keeper ends. The server is killed if it still runs after Grace.
 	Quit  syscall.Signal
 	Grace time.Duration
 
-	// PidFile is a Postgres's postmaster.pid, or empty. From it the keeper learns which System V shared memory to remove after
-	// the server was killed and could not remove it itself.
+	// PidFile is the postmaster.pid of a Postgres, or "". It names the System V shared memory that the keeper removes after the server
+	// was killed.
 	PidFile string
 }
 
-// A Keeper runs one server at a time. Its methods may be called from several goroutines. It starts no goroutine in this
-// process.
+// A Keeper runs one server at a time. Several goroutines may call its methods. It starts no goroutine in this process.
 type Keeper struct {
 	mu     sync.Mutex
 	cmd    *exec.Cmd
@@ -86,10 +84,10 @@ type reply struct {
 // New starts a keeper, which makes its folder. The caller must Close it. If the program ends before
 // that, the keeper cleans up by itself.
 func New(f Folder) (*Keeper, error) {
-	if !initialized { // the child would do what the program does, and start a child itself
+	if !initialized { // the child would run the program again and start another child
 		return nil, errors.New("keeper: the program did not call Init")
 	}
-	self := "/proc/self/exe" // stays valid when the file was removed, as `go test` does
+	self := "/proc/self/exe" // it stays valid after `go test` removes the file
 	if runtime.GOOS != "linux" {
 		exe, err := os.Executable()
 		if err != nil {
@@ -107,7 +105,7 @@ func New(f Folder) (*Keeper, error) {
 		inW.Close()
 		return nil, fmt.Errorf("keeper: pipe: %w", err)
 	}
-	// Its own session: a Ctrl-C in the terminal is for the program, which then stops its servers in good order.
+	// The child is in another session, so that a Ctrl-C in the terminal reaches only the program, which stops its servers in order.
 	cmd := &exec.Cmd{Path: self, Args: []string{os.Args[0], subcommand}, Stdin: inR, Stdout: outW, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
 	err = cmd.Start()
 	inR.Close()
@@ -129,21 +127,21 @@ func New(f Folder) (*Keeper, error) {
 // Folder returns the keeper's folder, which is removed with it.
 func (k *Keeper) Folder() string { return k.folder }
 
-// Start runs a server and returns its process id. There must be no other one running.
+// Start runs a server and returns its process id. No other server may be running.
 func (k *Keeper) Start(c Command) (pid int, err error) {
 	r, err := k.do(request{Op: "start", Command: &c})
 	return r.PID, err
 }
 
-// Signal sends a signal to the server. A server that has ended is no error.
+// Signal sends a signal to the server. It returns nil if the server has ended.
 func (k *Keeper) Signal(s syscall.Signal) error {
 	_, err := k.do(request{Op: "signal", Signal: s})
 	return err
 }
 
-// Wait waits until the server has ended, at most d, and says how it ended: empty while it still runs.
+// Wait waits until the server has ended, but at most d. It returns how the server ended, or "" if it still runs.
 func (k *Keeper) Wait(d time.Duration) (exited string, err error) {
-	// In slices, so that a signal from another goroutine gets through meanwhile.
+	// Wait in slices, so that another goroutine can send a signal.
 	const slice = 20 * time.Millisecond
 	deadline := time.Now().Add(d)
 	for {

@@ -40,7 +40,7 @@ type keeping struct {
 }
 
 func serve(in io.Reader, out io.Writer) int {
-	// The answer to a program that is gone must be an error, not a SIGPIPE that skips the cleaning up.
+	// Writing to a program that has ended must return an error. A SIGPIPE would prevent the cleanup.
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	end := make(chan os.Signal, 4)
@@ -134,7 +134,7 @@ func (k *keeping) running() bool {
 
 func (k *keeping) start(c Command) (reply, error) {
 	if k.running() {
-		return reply{}, fmt.Errorf("start %s: the last one is still running", c.Path)
+		return reply{}, fmt.Errorf("start %s: another server is still running", c.Path)
 	}
 	reapOrphans(0) // of a killed server
 	log, err := os.OpenFile(c.Log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -157,8 +157,7 @@ func (k *keeping) start(c Command) (reply, error) {
 	ended := make(chan struct{})
 	k.cmd, k.proc, k.ended = c, proc, ended
 	go func() {
-		// The error repeats the state.
-		_ = proc.Wait()
+		_ = proc.Wait() // ProcessState has the same information
 		k.how = proc.ProcessState.String()
 		close(ended)
 	}()
@@ -184,7 +183,7 @@ func (k *keeping) close() int {
 	if k.folder == "" {
 		return 0
 	}
-	// Where orphans cannot be waited for: they may write for some milliseconds more, until they notice that they are alone.
+	// On systems without subreapers, orphans may still write for some milliseconds.
 	var err error
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
 		if err = os.RemoveAll(k.folder); err == nil {
@@ -195,7 +194,7 @@ func (k *keeping) close() int {
 	return 1
 }
 
-// reapOrphans waits up to d for the children of a server that was killed. There must be no server running.
+// reapOrphans waits up to d for the children of a server that was killed. No server may be running.
 func reapOrphans(d time.Duration) {
 	for deadline := time.Now().Add(d); ; time.Sleep(5 * time.Millisecond) {
 		for {
@@ -213,8 +212,8 @@ func reapOrphans(d time.Duration) {
 	}
 }
 
-// removeSharedMemory removes the one small System V segment that a Postgres uses to recognise children of a former postmaster,
-// if the file is still there: a postmaster that ends by itself removes both. Line 7 holds its key and its id.
+// removeSharedMemory removes the small System V segment by which a Postgres recognises children of a former postmaster. A postmaster
+// that ends by itself removes the segment and the file. Line 7 of the file has the key and the id of the segment.
 func removeSharedMemory(pidFile string) {
 	b, err := os.ReadFile(pidFile)
 	if err != nil {

@@ -1,8 +1,8 @@
-// Package ledger compares what was committed with what arrived: the referee of the demo, the end-to-end tests and the
-// benchmarks. It shares no code with the relay.
+// Package ledger compares committed events with the records that arrived, for the demo and the end-to-end tests. It shares no code
+// with the relay.
 //
-// The invariants are those of the design's promises: nothing lost, nothing invented, first occurrences of one key in
-// commit order, replays as contiguous re-runs, duplicates byte-identical, one key on one partition.
+// The invariants are the promises of walpost: no event is lost or invented, the first occurrences of a key are in commit order,
+// duplicates come as contiguous re-runs with identical bytes, and a key is on one partition.
 package ledger
 
 import (
@@ -11,8 +11,8 @@ import (
 	"strings"
 )
 
-// A Ledger is filled by Commit, in any order, and by Observe, in the order of each partition; then Check compares. It is for
-// one goroutine at a time.
+// A Ledger gets events from Commit, in any order, and records from Observe, in the order of each partition. Check compares them. It must
+// be used by one goroutine at a time.
 type Ledger struct {
 	committed map[string]entry
 	seen      map[string]sighting
@@ -43,7 +43,7 @@ type (
 	}
 )
 
-// A Record is what an independent consumer saw.
+// A Record is a record that an independent consumer received.
 type Record struct {
 	Topic     string
 	Partition int32
@@ -52,7 +52,7 @@ type Record struct {
 	Bytes     [][]byte // everything that must be equal in a duplicate: key, value, headers, timestamp
 }
 
-// A Report counts what is wrong, and keeps the first examples as sentences.
+// A Report counts the violations, and has the first ones as sentences.
 type Report struct {
 	Committed, Arrived int // events committed; records seen, duplicates included
 	Duplicates         int
@@ -65,7 +65,7 @@ type Report struct {
 	Examples           []string
 }
 
-// OK says that every promise held; duplicates are not counted against it.
+// OK reports whether there are no violations. Duplicates are allowed.
 func (r *Report) OK() bool {
 	return r.Lost+r.Invented+r.Disordered+r.Scattered+r.Changed+r.Moved == 0
 }
@@ -94,15 +94,14 @@ func New() *Ledger {
 	}
 }
 
-// Commit enters a committed event: its id, its key, and its place n among the committed events of that key, from 1 on without
-// gaps.
+// Commit enters a committed event: its id, its key, and its number n among the events of that key, from 1 without gaps.
 func (l *Ledger) Commit(id, key string, n int64) {
 	l.committed[id] = entry{key: l.hash([]byte(key)), n: n}
 }
 
 func (l *Ledger) hash(b []byte) int64 { return int64(maphash.Bytes(l.seed, b)) }
 
-// Observe enters the next record of a partition. Events that are not yet committed in the ledger may be entered: Check decides.
+// Observe enters the next record of a partition. Its Commit may come later.
 func (l *Ledger) Observe(r Record) {
 	l.rep.Arrived++
 	var h maphash.Hash
@@ -144,7 +143,7 @@ func (l *Ledger) Observe(r Record) {
 	ru.next = old.index + 1
 }
 
-// Missing is the number of committed events that have not arrived yet.
+// Missing is the number of committed events that have not arrived.
 func (l *Ledger) Missing() int {
 	n := 0
 	for id := range l.committed {
@@ -155,7 +154,7 @@ func (l *Ledger) Missing() int {
 	return n
 }
 
-// Check compares everything entered so far.
+// Check compares everything that was entered.
 func (l *Ledger) Check() Report {
 	rep := l.rep
 	rep.Examples = append([]string(nil), rep.Examples...)
@@ -174,7 +173,7 @@ func (l *Ledger) Check() Report {
 				continue
 			}
 			if e.n <= last[e.key] {
-				rep.note(&rep.Disordered, "event %s on %s/%d is number %d of its key and comes behind number %d", id, p.topic, p.id, e.n, last[e.key])
+				rep.note(&rep.Disordered, "event %s on %s/%d is number %d of its key and comes after number %d", id, p.topic, p.id, e.n, last[e.key])
 			} else {
 				last[e.key] = e.n
 			}

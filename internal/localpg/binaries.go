@@ -18,10 +18,10 @@ import (
 	"github.com/walpost/walpost/internal/keeper"
 )
 
-// DefaultVersion is what a Config without a version runs.
+// DefaultVersion is the version of a Config without a version.
 const DefaultVersion = "15"
 
-// Versions lists the major versions that can be run, oldest first.
+// Versions lists the supported major versions, oldest first.
 func Versions() []string { return []string{"14", "15", "16", "17", "18"} }
 
 // releases are the newest builds of each major version.
@@ -50,8 +50,8 @@ func Init() {
 
 // fetch downloads a release and unpacks it into dir/postgres.
 //
-// The library offers no way to fetch without starting a server. It fetches, then makes its runtime folder, then runs initdb: here
-// the runtime folder would lie below a file that the archive brings, so it ends, with an error, just where we take over.
+// The library cannot fetch without starting a server. It fetches, makes its runtime folder, and runs initdb. Here the runtime folder
+// would be below a file of the archive, so the library stops with an error after the fetch.
 func fetch(release embedded.PostgresVersion, dir string) error {
 	to := filepath.Join(dir, "postgres")
 	err := embedded.NewDatabase(embedded.DefaultConfig().
@@ -69,11 +69,11 @@ func fetch(release embedded.PostgresVersion, dir string) error {
 	return nil
 }
 
-// binaries returns the folder that holds bin/initdb and bin/postgres of the major version, after downloading it if need be.
+// binaries returns the folder with bin/initdb and bin/postgres of a major version. It downloads them if needed.
 func binaries(ctx context.Context, major string, progress func(string)) (string, error) {
 	release, ok := releases[major]
 	if !ok {
-		return "", fmt.Errorf("postgres %s: not one of %s", major, strings.Join(Versions(), ", "))
+		return "", fmt.Errorf("postgres %s: the version must be one of %s", major, strings.Join(Versions(), ", "))
 	}
 	name := fmt.Sprintf("postgres-%s-%s-%s", release, runtime.GOOS, runtime.GOARCH)
 	return Cached(name, func(dir string) error {
@@ -84,7 +84,7 @@ func binaries(ctx context.Context, major string, progress func(string)) (string,
 		if err := os.Mkdir(work, 0o755); err != nil {
 			return err
 		}
-		// In a process of its own: the library cannot be interrupted, and it leaves a file in $TMPDIR.
+		// Use another process, because the library cannot be interrupted, and leaves a file in $TMPDIR.
 		self, err := os.Executable()
 		if err != nil {
 			return err

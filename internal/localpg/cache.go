@@ -15,8 +15,8 @@ import (
 	"syscall"
 )
 
-// CacheDir returns the folder that keeps what was downloaded or made once: $WALPOST_CACHE, else the user's cache folder. As root
-// it is /var/cache/walpost, because Postgres refuses to run as root and the user it runs as could not enter root's home.
+// CacheDir returns the folder for downloads and templates: $WALPOST_CACHE, or the user's cache folder. For root it is
+// /var/cache/walpost, because Postgres must run as another user, who cannot enter root's home.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("WALPOST_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -26,14 +26,13 @@ func CacheDir() (string, error) {
 	}
 	dir, err := os.UserCacheDir()
 	if err != nil {
-		return "", fmt.Errorf("cache folder (WALPOST_CACHE names another): %w", err)
+		return "", fmt.Errorf("cache folder (WALPOST_CACHE sets another): %w", err)
 	}
 	return filepath.Join(dir, "walpost"), nil
 }
 
-// Cached returns the folder called name in the cache, after make has filled it if it was not there. Programs that ask at the
-// same time wait for the one that makes it; a make that fails or is killed leaves nothing that could be taken for the
-// finished folder. Everything in it becomes readable by all users.
+// Cached returns the folder called name in the cache. If it does not exist, make fills it, and other programs wait. If make fails or
+// is killed, no folder with this name remains. All users may read the content.
 func Cached(name string, make func(dir string) error) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -44,11 +43,11 @@ func Cached(name string, make func(dir string) error) (string, error) {
 		return dir, nil
 	}
 	if err := mkdirOpen(filepath.Dir(dir)); err != nil {
-		return "", fmt.Errorf("cache (WALPOST_CACHE names another place): %w", err)
+		return "", fmt.Errorf("cache (WALPOST_CACHE sets another folder): %w", err)
 	}
 	lock, err := os.OpenFile(dir+".lock", os.O_CREATE|os.O_RDWR, 0o666)
 	if err != nil {
-		return "", fmt.Errorf("cache (WALPOST_CACHE names another place): %w", err)
+		return "", fmt.Errorf("cache (WALPOST_CACHE sets another folder): %w", err)
 	}
 	defer lock.Close()
 	if err := flock(lock); err != nil {
@@ -57,7 +56,7 @@ func Cached(name string, make func(dir string) error) (string, error) {
 	if _, err := os.Stat(dir); err == nil {
 		return dir, nil
 	}
-	// We hold the lock: an unfinished folder belongs to nobody.
+	// Because of the lock, no other program uses an unfinished folder.
 	tmp := dir + ".part"
 	if err := os.RemoveAll(tmp); err != nil {
 		return "", fmt.Errorf("cache: %w", err)
@@ -86,7 +85,7 @@ func flock(f *os.File) error {
 	}
 }
 
-// mkdirOpen is MkdirAll whose new folders are open to all users, whatever the umask.
+// mkdirOpen is MkdirAll, but all users may read the new folders, whatever the umask.
 func mkdirOpen(dir string) error {
 	if _, err := os.Stat(dir); err == nil {
 		return nil
@@ -103,8 +102,8 @@ func mkdirOpen(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// openToAll adds the permission to read, and to enter or run where the owner has it, below dir; except in a Postgres data directory,
-// which the server wants closed to others.
+// openToAll lets all users read dir, and enter or run what the owner may. It leaves out Postgres data directories, which the server
+// requires to be closed to others.
 func openToAll(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink != 0 {
@@ -127,12 +126,11 @@ func openToAll(dir string) error {
 	})
 }
 
-// An account is who a server runs as. Zero: as this program.
+// An account is the user of a server. The zero account is the user of this program.
 type account struct{ uid, gid int }
 
-// serverAccount is this program's own user or, where that is root, a user id that nobody else has: the server's folder belongs to it
-// and root writes there, so that any other program under the same id could lead root astray. The range is the one in which systemd
-// finds ids for the same purpose; higher ones do not exist in many containers.
+// serverAccount is this program's user. For root it is an unused user id: root writes to the server's folder, so a program with the
+// same id could mislead root. The range is the one that systemd uses for this purpose. Many containers have no higher ids.
 func serverAccount() account {
 	if os.Geteuid() != 0 {
 		return account{}
@@ -146,7 +144,7 @@ func serverAccount() account {
 	}
 }
 
-// initdbAccount is one that the user database knows: initdb insists on a name.
+// initdbAccount is an account with a name, which initdb needs.
 func initdbAccount() account {
 	if os.Geteuid() != 0 {
 		return account{}
@@ -161,7 +159,7 @@ func initdbAccount() account {
 	return account{65534, 65534}
 }
 
-// mayEnter says whether the account can reach dir: it or everybody must have the right to enter it and each folder above.
+// mayEnter returns an error if the account may not enter dir or a folder above it.
 func (a account) mayEnter(dir string) error {
 	if a.uid == 0 {
 		return nil
@@ -182,8 +180,7 @@ func (a account) mayEnter(dir string) error {
 	}
 }
 
-// tempBase returns a folder for temporary folders that the account can reach: the wanted one or, as nothing depends on the place,
-// another.
+// tempBase returns a folder for temporary folders that the account may enter: the wanted one if possible.
 func tempBase(a account, wanted string) (string, error) {
 	var tried []string
 	for _, dir := range []string{wanted, os.TempDir(), "/tmp", "/var/tmp"} {

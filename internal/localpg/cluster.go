@@ -20,7 +20,7 @@ import (
 
 // initCluster makes a new data directory at dir, whose parent must exist.
 //
-// It copies one that initdb made once, which takes a tenth of the time of initdb, and gives it an identity of its own.
+// It copies a directory that initdb made once, which takes a tenth of the time of initdb, and gives the copy a new identity.
 func initCluster(ctx context.Context, major, bin, dir string, a account) error {
 	name := fmt.Sprintf("%s-initdb-%d", filepath.Base(bin), os.Geteuid())
 	template, err := Cached(name, func(tmp string) error {
@@ -33,7 +33,7 @@ func initCluster(ctx context.Context, major, bin, dir string, a account) error {
 		if err := initdb(ctx, bin, filepath.Join(tmp, "made"), by); err != nil {
 			return err
 		}
-		// From now on only this program's user may change it.
+		// Only this program's user may change the finished template.
 		if by.uid != 0 {
 			if err := os.Chown(tmp, os.Geteuid(), os.Getegid()); err != nil {
 				return err
@@ -72,13 +72,13 @@ func initdb(ctx context.Context, bin, dir string, a account) error {
 	return nil
 }
 
-// serverEnv is the whole environment of the servers, so that no PG… variable of the caller changes them.
+// serverEnv is the whole environment of a server. It excludes the PG… variables of the caller.
 func serverEnv(home string) []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "LC_ALL=C", "TZ=UTC"}
 }
 
-// setSystemIdentifier makes a cleanly stopped data directory a cluster of its own: the identifier stands in pg_control, under a
-// CRC-32C, and in the header of each WAL segment (XLogLongPageHeaderData), where startup compares it.
+// setSystemIdentifier gives a cleanly stopped data directory a new identifier. The identifier is in pg_control, which has a CRC-32C,
+// and in the header of each WAL segment (XLogLongPageHeaderData), which is compared at the start.
 func setSystemIdentifier(dir string, id uint64) error {
 	path := filepath.Join(dir, "global", "pg_control")
 	b, err := os.ReadFile(path)
@@ -89,7 +89,7 @@ func setSystemIdentifier(dir string, id uint64) error {
 		return fmt.Errorf("%s has %d bytes", path, len(b))
 	}
 	old := binary.NativeEndian.Uint64(b)
-	// The checksum is the last field of a structure whose length differs between versions; it covers everything before it.
+	// The checksum is the last field of a structure whose length depends on the version. It covers everything before it.
 	table := crc32.MakeTable(crc32.Castagnoli)
 	at := 0
 	for n := 64; n+4 <= 512; n += 4 {
@@ -138,7 +138,7 @@ func setSystemIdentifier(dir string, id uint64) error {
 	return nil
 }
 
-// writeInPlace keeps the file's owner and mode.
+// writeInPlace changes a file and keeps its owner and mode.
 func writeInPlace(path string, at int64, b []byte) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {

@@ -16,11 +16,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// CopyData copies the data directory to a new folder, from which another server may be started (Config.Data) or this one restored
-// (Restore). The copy has the same system identifier and replication slots. Of a running server it is what a base backup is:
-// its state at the end of the copy; nobody is disconnected.
+// CopyData copies the data directory to a new folder, for Config.Data or Restore. The copy has the same system identifier and
+// replication slots. The copy of a running server is its state at the end of the copy, like a base backup. No client is disconnected.
 //
-// Replication slots are left out where a standby is to be made of the copy, as pg_basebackup does.
+// A copy for a standby has no replication slots, as with pg_basebackup.
 func (s *Server) CopyData(ctx context.Context, to string, forStandby bool) error {
 	var empty []string
 	if forStandby {
@@ -40,7 +39,7 @@ func (s *Server) CopyData(ctx context.Context, to string, forStandby bool) error
 
 // backup follows the manual, "Making a Base Backup Using the Low Level API".
 func (s *Server) backup(ctx context.Context, to string, empty []string) error {
-	// All in one session: the server ends the backup, and drops the temporary slot, when it ends.
+	// Use one session. At its end, the server ends the backup and drops the temporary slot.
 	conn, err := pgx.Connect(ctx, s.DSN("postgres"))
 	if err != nil {
 		return err
@@ -76,12 +75,11 @@ func (s *Server) backup(ctx context.Context, to string, empty []string) error {
 	return s.writeFile(filepath.Join(to, "backup_label"), label)
 }
 
-// CopyDir copies a folder to a new one, with modes and symbolic links; the copy belongs to this program's user.
+// CopyDir copies a folder with modes and symbolic links. The copy belongs to this program's user.
 func CopyDir(from, to string) error { return copyDir(from, to, account{}) }
 
-// copyDir is CopyDir for an account, to which the copy will belong. Files that vanish meanwhile are left out,
-// as the copy of a running server's data directory needs it; of the folders named in empty, only the folder itself is copied. A
-// half-made copy is left to the caller.
+// copyDir is CopyDir for an account that will own the copy. It leaves out files that disappear during the copy, because the server may
+// be running, and the content of the folders in empty. After an error, the caller must remove the copy.
 func copyDir(from, to string, owner account, empty ...string) error {
 	err := filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		if errors.Is(err, fs.ErrNotExist) && path != from {

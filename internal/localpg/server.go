@@ -1,10 +1,10 @@
 //go:build linux || darwin
 
-// Package localpg runs a private Postgres server: the real one, from binaries that are downloaded once, on a free port of
-// 127.0.0.1, with a data directory in a temporary folder. `walpost demo` and the tests use it.
+// Package localpg runs a private Postgres server on a free port of 127.0.0.1, with a data directory in a temporary folder. The
+// binaries are downloaded once. `walpost demo` and the tests use it.
 //
-// Everybody on this machine may connect as any role without a password, also for replication: it is for trying and testing. A
-// server never outlives its program: see package keeper.
+// The server is for trials and tests: every user of this machine may connect as any role without a password. A server never
+// outlives its program: see package keeper.
 package localpg
 
 import (
@@ -29,32 +29,31 @@ import (
 
 // A Config says which server to run.
 type Config struct {
-	// Version is the major version, "14" to "18"; empty is DefaultVersion.
+	// Version is the major version, "14" to "18". If it is empty, it is DefaultVersion.
 	Version string
 
-	// Parameters are server parameters as in postgresql.conf, without quotes. They win over this package's own: wal_level
-	// logical, 100 connections, 40 WAL senders and slots, logging to the file Server.Log names.
+	// Parameters are server parameters as in postgresql.conf, without quotes. They replace this package's own: wal_level logical, 100
+	// connections, 40 WAL senders and slots, a log in the file Server.Log.
 	Parameters map[string]string
 
 	// Fsync makes commits survive a crash of the machine. Without it they survive only a crash of the server.
 	Fsync bool
 
-	// Data is a data directory to start from, of a server of the same version that does not run. It is copied. Empty: a new,
-	// empty cluster.
+	// Data is the data directory of a stopped server of the same version. The new server starts from a copy. If it is empty, the new
+	// server has an empty cluster.
 	Data string
 
-	// Folder is where the temporary folder goes; empty: the system's place for it.
+	// Folder is the parent of the temporary folder. If it is empty, it is the system's temporary folder.
 	Folder string
 
 	// Prepare, if set, is called before the server starts for the first time, to change its data directory (WriteFile).
 	Prepare func(*Server) error
 
-	// Progress, if set, is told of steps that take long: the download.
+	// Progress, if set, is called before a step that takes long: the download.
 	Progress func(step string)
 }
 
-// A Server is a private Postgres server. Its methods may be called from several goroutines, except that Start, Restore and Close
-// must not overlap.
+// A Server is a private Postgres server. Several goroutines may call its methods, but Start, Restore and Close must not overlap.
 type Server struct {
 	major   string
 	bin     string
@@ -69,21 +68,21 @@ type Server struct {
 	fsync  bool
 }
 
-// A Mode is a way to stop, named as pg_ctl does.
+// A Mode is a way to stop, with the names of pg_ctl.
 type Mode string
 
 const (
-	Smart     Mode = "smart"     // waits until all clients have left
-	Fast      Mode = "fast"      // disconnects clients, but waits until WAL senders have sent everything and got it confirmed
-	Immediate Mode = "immediate" // as after a crash: the next start recovers
+	Smart     Mode = "smart"     // waits until all clients have disconnected
+	Fast      Mode = "fast"      // disconnects clients, and waits until WAL senders have sent everything and got it confirmed
+	Immediate Mode = "immediate" // like a crash: the next start recovers
 )
 
 var stopSignals = map[Mode]syscall.Signal{Smart: syscall.SIGTERM, Fast: syscall.SIGINT, Immediate: syscall.SIGQUIT}
 
-// startTimeout is for a machine under load; a start takes well below a second.
+// startTimeout allows for a machine under load. A start usually takes less than a second.
 const startTimeout = 90 * time.Second
 
-// orphansLimit is for the children of a killed postmaster to end.
+// orphansLimit is the time for the children of a killed postmaster to end.
 const orphansLimit = 20 * time.Second
 
 // Start runs a server and returns when it accepts connections. The caller must Close it.
@@ -97,7 +96,7 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 		return nil, err
 	}
 	if err := s.account.mayEnter(s.bin); err != nil {
-		return nil, fmt.Errorf("cache (WALPOST_CACHE names another place): %w", err)
+		return nil, fmt.Errorf("cache (WALPOST_CACHE sets another folder): %w", err)
 	}
 	base, err := tempBase(s.account, c.Folder)
 	if err != nil {
@@ -134,7 +133,7 @@ func (s *Server) first(ctx context.Context, c Config) error {
 			return err
 		}
 		err = s.start(ctx)
-		// Somebody else may have taken the port since.
+		// Another program may have taken the port.
 		if err == nil || try == 5 || !strings.Contains(s.LogTail(50), "could not bind") {
 			return err
 		}
@@ -151,7 +150,7 @@ func (s *Server) Start(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		// The children of a killed postmaster notice it by themselves, a moment later; until then they have its shared memory.
+		// The children of a killed postmaster end a moment later. Until then they hold its shared memory.
 		if !strings.Contains(err.Error(), "pre-existing shared memory block") || ctx.Err() != nil || time.Now().After(deadline) {
 			return fmt.Errorf("postgres %s: %w", s.major, err)
 		}
@@ -183,7 +182,7 @@ func (s *Server) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	// The postmaster writes its state into line 8 of its pid file, for pg_ctl and for us.
+	// The postmaster writes its state into line 8 of its pid file.
 	for deadline := time.Now().Add(startTimeout); ; {
 		exited, err := s.keeper.Wait(10 * time.Millisecond)
 		if err != nil {
@@ -260,7 +259,7 @@ func (s *Server) writeConf() error {
 	return writeInPlace(conf, int64(len(old)), []byte("\n"+include))
 }
 
-// WriteFile writes a file of the data directory, such as standby.signal, in a way that the server can read, change and remove it.
+// WriteFile writes a file of the data directory, such as standby.signal. The server can read, change and remove it.
 func (s *Server) WriteFile(name, content string) error {
 	return s.writeFile(filepath.Join(s.data, name), content)
 }
@@ -275,12 +274,12 @@ func (s *Server) writeFile(path, content string) error {
 	return os.Chown(path, s.account.uid, s.account.gid)
 }
 
-// Import copies a folder to one called name beside the data directory, where the server can read it.
+// Import copies a folder to a folder called name beside the data directory, where the server can read it.
 func (s *Server) Import(from, name string) error {
 	return copyDir(from, filepath.Join(s.Folder(), name), s.account)
 }
 
-// SetParameters changes server parameters from the next start on; an empty value takes one back.
+// SetParameters changes server parameters, effective at the next start. An empty value restores the default.
 func (s *Server) SetParameters(p map[string]string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -296,17 +295,17 @@ func (s *Server) SetParameters(p map[string]string) {
 	s.params = all
 }
 
-// Stop stops the server and returns when it has ended. A server that still runs after the timeout is an error, and goes on
-// stopping: a Kill or a harder Stop may follow.
+// Stop stops the server and returns when it has ended. If the server still runs after the timeout, Stop returns an error and the
+// server continues to stop. A Kill or a harder Stop may follow.
 func (s *Server) Stop(mode Mode, timeout time.Duration) error {
 	sig, ok := stopSignals[mode]
 	if !ok {
-		return fmt.Errorf("postgres %s: stop: %q is none of smart, fast, immediate", s.major, mode)
+		return fmt.Errorf("postgres %s: stop: %q must be one of smart, fast, immediate", s.major, mode)
 	}
 	return s.end(sig, string(mode)+" stop", timeout)
 }
 
-// Kill kills the postmaster, as the kernel would when it runs out of memory. Its children notice and end.
+// Kill kills the postmaster, as the kernel does when memory runs out. Its children notice and end.
 func (s *Server) Kill() error { return s.end(syscall.SIGKILL, "kill", 30*time.Second) }
 
 func (s *Server) end(sig syscall.Signal, what string, timeout time.Duration) error {
@@ -323,16 +322,16 @@ func (s *Server) end(sig syscall.Signal, what string, timeout time.Duration) err
 	return nil
 }
 
-// Running says whether the server's process is there.
+// Running reports whether the server's process exists.
 func (s *Server) Running() bool {
 	exited, err := s.keeper.Wait(0)
 	return err == nil && exited == ""
 }
 
-// Close stops the server at once and removes its folder. It returns when nothing is left.
+// Close stops the server at once and removes its folder.
 func (s *Server) Close() error { return s.keeper.Close() }
 
-// Restore replaces the data directory by a copy of another one of the same version. Neither's server may be running.
+// Restore replaces the data directory by a copy of a data directory of the same version. Both servers must be stopped.
 func (s *Server) Restore(from string) error {
 	if s.Running() {
 		return fmt.Errorf("postgres %s: restore: the server is running", s.major)
@@ -343,7 +342,7 @@ func (s *Server) Restore(from string) error {
 	if err := copyDir(from, s.data, s.account); err != nil {
 		return fmt.Errorf("postgres %s: restore: %w", s.major, err)
 	}
-	// Of a server that was killed, or copied while it ran.
+	// A server that was killed, or copied while it ran, leaves these files.
 	for _, stale := range []string{"postmaster.pid", "postmaster.opts"} {
 		if err := os.Remove(filepath.Join(s.data, stale)); err != nil && !errors.Is(err, os.ErrNotExist) {
 			return fmt.Errorf("postgres %s: restore: %w", s.major, err)
@@ -370,13 +369,13 @@ func (s *Server) Version() int {
 	return n
 }
 
-// Port returns the port on 127.0.0.1; it stays the same over restarts.
+// Port returns the port on 127.0.0.1, which restarts do not change.
 func (s *Server) Port() int { return s.port }
 
-// DataDir returns the data directory; it is removed by Close.
+// DataDir returns the data directory. Close removes it.
 func (s *Server) DataDir() string { return s.data }
 
-// Folder returns the folder around the data directory. What is put there is removed by Close.
+// Folder returns the folder around the data directory. Close removes it with its content.
 func (s *Server) Folder() string { return s.keeper.Folder() }
 
 // Log returns the file with the server's messages.
@@ -396,8 +395,8 @@ func (s *Server) logSince(from int64) string {
 	return strings.TrimSpace(string(b[min(from, int64(len(b))):]))
 }
 
-// FreePort returns a TCP port on 127.0.0.1 that nobody listens on. It lies below the range from which systems take the ports of
-// outgoing connections and of listeners that ask for any, so that it is still free after a server's restart.
+// FreePort returns a TCP port on 127.0.0.1 without a listener. It is below the range of ports that systems choose themselves, so it is
+// still free when a server restarts.
 func FreePort() (int, error) {
 	var last error
 	for range 200 {

@@ -1,5 +1,5 @@
-// Package shop is the workload of the demo, the end-to-end tests and the benchmarks: a small service that changes its
-// tables and writes outbox rows in the same transaction, and a consumer that reads what arrived.
+// Package shop is the workload of the demo and the end-to-end tests: a small service that changes its tables and writes outbox rows in
+// the same transaction, and a consumer of the records.
 package shop
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/walpost/walpost/internal/ledger"
 )
 
-// Schema makes the shop's tables in a fresh database.
+// Schema creates the shop's tables in a new database.
 const Schema = `
 CREATE TABLE orders (id text PRIMARY KEY, status text NOT NULL, changed_at timestamptz NOT NULL DEFAULT now());
 CREATE TABLE outbox (
@@ -30,7 +30,7 @@ CREATE TABLE outbox (
 	created_at     timestamptz NOT NULL DEFAULT now()
 );`
 
-// Types are the aggregate types of the events, and so the ends of the topics' names.
+// Types are the aggregate types of the events, which are the ends of the topics' names.
 var Types = []string{"order", "invoice"}
 
 // Topics are the topics that the router's defaults give.
@@ -42,26 +42,26 @@ func Topics() []string {
 	return topics
 }
 
-// A Shop writes until it is told to stop. Each writer owns its keys, so the events of a key are numbered in commit order by n in
-// the payload: 1, 2, 3 without gaps, because a rolled-back transaction takes its numbers back.
+// A Shop writes outbox rows. Each writer has its own keys, so n in the payload numbers the events of a key in commit order, from 1
+// without gaps. A transaction that is rolled back uses no numbers.
 type Shop struct {
 	DSN     string
 	Writers int
-	Rows    int64         // stop after about so many committed rows in all; 0: until ctx ends
-	MaxRows int           // rows of a transaction: 1 to MaxRows, evenly; 0 is 50
+	Rows    int64         // the number of committed rows, roughly, after which it stops; 0 is no limit
+	MaxRows int           // most rows of a transaction; 0 is 50
 	Keys    int           // keys of a writer; 0 is 20
 	Pause   time.Duration // of each writer after each transaction
 	Seed    uint64
-	Tag     string // goes into the keys: two shops on one table need two
-	History string // the table that keeps every row, where rows are removed from outbox; "" is outbox
+	Tag     string // begins the keys: each shop on a table needs another one
+	History string // the table that keeps every row, if rows are removed from outbox; "" is outbox
 
 	committed atomic.Int64
 }
 
-// Committed is how many rows were committed so far.
+// Committed is the number of committed rows.
 func (s *Shop) Committed() int64 { return s.committed.Load() }
 
-// Run writes until ctx ends or Rows are committed, and returns nil then. Lost connections are opened again.
+// Run writes until ctx ends or Rows are committed, and then returns nil. It opens a lost connection again.
 func (s *Shop) Run(ctx context.Context) error {
 	if s.MaxRows == 0 {
 		s.MaxRows = 50
@@ -101,7 +101,7 @@ func (s *Shop) write(ctx context.Context, id int) error {
 	return nil
 }
 
-// session writes on one connection; its counters come from the table, so that a commit whose answer was lost does no harm.
+// session writes on one connection. Its counters come from the table, because the answer to a commit may have been lost.
 func (s *Shop) session(ctx context.Context, id int, rnd *rand.Rand) error {
 	conn, err := pgx.Connect(ctx, s.DSN)
 	if err != nil {
@@ -133,14 +133,14 @@ func (s *Shop) session(ctx context.Context, id int, rnd *rand.Rand) error {
 	return nil
 }
 
-// transaction changes orders and writes their events, by single statements or by COPY (whose rows share one LSN). One in ten
-// is rolled back; one in ten has a savepoint whose rows are taken back.
+// transaction changes orders and writes their events, by single statements or by COPY, whose rows share one LSN. One transaction in
+// ten is rolled back, and one in ten rolls back to a savepoint.
 func (s *Shop) transaction(ctx context.Context, conn *pgx.Conn, prefix string, next map[string]int64, rnd *rand.Rand) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {
 		return err
 	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it is nothing
+	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // it does nothing after a commit
 	count, copied, undone := 1+rnd.IntN(s.MaxRows), rnd.IntN(4) == 0, rnd.IntN(10) == 0
 	counters := map[string]int64{}
 	write := func(tx pgx.Tx, n int, counters map[string]int64) error {
@@ -194,7 +194,7 @@ func (s *Shop) transaction(ctx context.Context, conn *pgx.Conn, prefix string, n
 	return nil
 }
 
-// Truth enters every row of the outbox into l: the table says what was committed.
+// Truth enters every row of the outbox, as committed, into l.
 func Truth(ctx context.Context, dsn string, l *ledger.Ledger) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
