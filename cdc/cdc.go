@@ -1,7 +1,8 @@
-// Package cdc has the values that flow through walpost: the events that a source reads, the records that a router makes from them,
-// and the acknowledgements of a sink.
+// Package cdc has the values that flow through walpost: the events that a source reads, the records
+// that a router makes from them, and the acknowledgements of a sink.
 //
-// It imports no other package of walpost and knows neither Kafka nor Debezium. Each type says how long its bytes are valid.
+// It imports no other package of walpost and knows neither Kafka nor Debezium. Each type says how
+// long its bytes are valid.
 package cdc
 
 import (
@@ -11,15 +12,15 @@ import (
 	"time"
 )
 
-// A Position is a place in the history of one source. For Postgres it is an LSN. Positions of two sources (another system identifier,
-// or a forked timeline) must not be compared.
+// A Position is a place in the history of one source. For Postgres it is an LSN. Positions of two
+// sources (another system identifier, or a forked timeline) must not be compared.
 type Position uint64
 
 // String prints a Position as Postgres prints an LSN: "16/B374D848". The zero Position is "0/0".
 func (p Position) String() string { return fmt.Sprintf("%X/%X", uint32(p>>32), uint32(p)) }
 
-// ParsePosition reads the text of String, also with small letters and leading zeros. Each half has one to eight digits, as in
-// Postgres' pg_lsn_in.
+// ParsePosition reads the text of String, also with small letters and leading zeros. Each half has
+// one to eight digits, as in Postgres' pg_lsn_in.
 func ParsePosition(s string) (Position, error) {
 	high, low, ok := strings.Cut(s, "/")
 	if ok && len(high) <= 8 && len(low) <= 8 {
@@ -32,7 +33,8 @@ func ParsePosition(s string) (Position, error) {
 	return 0, fmt.Errorf("%q is not an LSN (two hexadecimal numbers, as in 16/B374D848)", s)
 }
 
-// MarshalText returns the text of String. In JSON a Position is text, because many readers lose the low bits of a number.
+// MarshalText returns the text of String. In JSON a Position is text, because many readers lose the
+// low bits of a number.
 func (p Position) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
 
 // UnmarshalText is ParsePosition.
@@ -48,25 +50,30 @@ func (p *Position) UnmarshalText(text []byte) error {
 // A Kind is the kind of an Event.
 type Kind uint8
 
-// The kinds of Event. A transaction is a Begin, any number of Insert, Update, Delete and transactional Message, and a Commit. Only
-// committed transactions arrive, whole, one after the other, in commit order. An Idle can arrive anywhere.
+// The kinds of Event. A transaction is a Begin, any number of Insert, Update, Delete and
+// transactional Message, and a Commit. Only committed transactions arrive, whole, one after the
+// other, in commit order. An Idle can arrive anywhere.
 const (
-	// Idle means that nothing arrived for a while, or that the source reported its position. A Pos above 0 is an empty transaction
-	// that ends there: all events before Pos have arrived. Between Begin and Commit, Pos is 0.
+	// Idle means that nothing arrived for a while, or that the source reported its position. A Pos
+	// above 0 is an empty transaction that ends there: all events before Pos have arrived. Between
+	// Begin and Commit, Pos is 0.
 	Idle Kind = iota + 1
-	// Begin starts a transaction. Pos is the LSN of its commit record, which identifies the transaction in the source's timeline. It
-	// is smaller than the Pos of its Commit. Time is the commit time.
+	// Begin starts a transaction. Pos is the LSN of its commit record, which identifies the
+	// transaction in the source's timeline. It is smaller than the Pos of its Commit. Time is the
+	// commit time.
 	Begin
 	// Insert is one new row, in Row.
 	Insert
-	// Update is one changed row: the new values in Row, and the old key or row in Old if the replica identity has it.
+	// Update is one changed row: the new values in Row, and the old key or row in Old if the
+	// replica identity has it.
 	Update
 	// Delete is one removed row: its key or old row in Old.
 	Delete
-	// Message is a logical message (pg_logical_emit_message) in Msg. If it is not transactional, it arrives outside transactions.
+	// Message is a logical message (pg_logical_emit_message) in Msg. If it is not transactional, it
+	// arrives outside transactions.
 	Message
-	// Commit ends a transaction. Pos is its end LSN, which may be confirmed when this and all earlier transactions are acknowledged.
-	// Time is the commit time.
+	// Commit ends a transaction. Pos is its end LSN, which may be confirmed when this and all
+	// earlier transactions are acknowledged. Time is the commit time.
 	Commit
 )
 
@@ -90,12 +97,13 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", uint8(k))
 }
 
-// An Event is one change or position that a source read. It and its bytes are valid until the next event is read. Its Relation may be
-// kept for ever.
+// An Event is one change or position that a source read. It and its bytes are valid until the next
+// event is read. Its Relation may be kept for ever.
 type Event struct {
 	Kind Kind
-	// Pos is described at each Kind. For Insert, Update, Delete and Message it is the LSN of the WAL record, for messages only: it is
-	// not unique (rows of one COPY share it), and a stream cannot resume from it.
+	// Pos is described at each Kind. For Insert, Update, Delete and Message it is the LSN of the
+	// WAL record, for messages only: it is not unique (rows of one COPY share it), and a stream
+	// cannot resume from it.
 	Pos  Position
 	Time time.Time // Begin, Commit: commit time, UTC, microseconds. Rows: their transaction's commit time.
 	XID  uint32    // Begin: the transaction id
@@ -110,17 +118,20 @@ type Row struct {
 	Values   []Value // len(Values) == len(Relation.Columns)
 }
 
-// A Value is one column's value in Postgres' text format, as the pinned settings of the connection print it (UTF8,
-// DateStyle ISO, TimeZone UTC, IntervalStyle postgres, extra_float_digits 3, bytea_output hex).
+// A Value is one column's value in Postgres' text format, as the pinned settings of the connection
+// print it (UTF8, DateStyle ISO, TimeZone UTC, IntervalStyle postgres, extra_float_digits 3,
+// bytea_output hex).
 type Value struct {
-	// Bytes is nil for NULL, and if Unchanged is set. An empty value is an empty slice that is not nil.
+	// Bytes is nil for NULL, and if Unchanged is set. An empty value is an empty slice that is not
+	// nil.
 	Bytes []byte
-	// Unchanged means that the server did not send a TOASTed value, because an UPDATE did not change it.
+	// Unchanged means that the server did not send a TOASTed value, because an UPDATE did not
+	// change it.
 	Unchanged bool
 }
 
-// A Relation is the definition of a table. It is immutable and valid for ever. A changed table gets a new Relation, so its pointer can
-// be the key of a cache.
+// A Relation is the definition of a table. It is immutable and valid for ever. A changed table gets
+// a new Relation, so its pointer can be the key of a cache.
 type Relation struct {
 	ID              uint32 // the OID
 	Schema, Name    string
@@ -128,8 +139,9 @@ type Relation struct {
 	Columns         []Column
 }
 
-// A Column is one column of a Relation. The fields up to Key come from the stream. The fields from NotNull on are filled only on
-// request. They come from the present catalog, and may be newer than the row.
+// A Column is one column of a Relation. The fields up to Key come from the stream. The fields from
+// NotNull on are filled only on request. They come from the present catalog, and may be newer than
+// the row.
 type Column struct {
 	Name    string
 	TypeOID uint32
@@ -180,10 +192,12 @@ type Record struct {
 	Value     []byte // nil is a null value: a tombstone
 	Headers   []Header
 	Time      time.Time // of millisecond precision in Kafka; the same at every redelivery
-	// Committed is the commit time of the row's transaction, from which the latency counts. It is not delivered.
+	// Committed is the commit time of the row's transaction, from which the latency counts. It is
+	// not delivered.
 	Committed time.Time
-	// EventID is the event id column as text. It names the event in errors, logs and the checkpoint. It may share the record's bytes,
-	// so code that keeps it longer than the record must clone it.
+	// EventID is the event id column as text. It names the event in errors, logs and the
+	// checkpoint. It may share the record's bytes, so code that keeps it longer than the record
+	// must clone it.
 	EventID string
 }
 
@@ -193,10 +207,12 @@ type Header struct {
 	Value []byte
 }
 
-// RecordOverhead is the size that Size adds to a record's bytes, for Kafka's record format and walpost's bookkeeping.
+// RecordOverhead is the size that Size adds to a record's bytes, for Kafka's record format and
+// walpost's bookkeeping.
 const RecordOverhead = 70
 
-// Size is the number of bytes that a record takes of a window: topic, key, value, headers and a fixed overhead.
+// Size is the number of bytes that a record takes of a window: topic, key, value, headers and a
+// fixed overhead.
 func (r *Record) Size() int {
 	n := RecordOverhead + len(r.Topic) + len(r.Key) + len(r.Value)
 	for i := range r.Headers {
@@ -205,7 +221,8 @@ func (r *Record) Size() int {
 	return n
 }
 
-// A Ticket identifies one delivery for the tracker (Tx and Size) and the event that is delivered. A sink does not change it.
+// A Ticket identifies one delivery for the tracker (Tx and Size) and the event that is delivered. A
+// sink does not change it.
 type Ticket struct {
 	Tx     uint64
 	Size   uint32
@@ -217,10 +234,12 @@ type Ticket struct {
 // An Ack is the end of one delivery.
 type Ack struct {
 	Ticket Ticket
-	// Err is nil if the broker has acknowledged the record. Otherwise the broker has refused this record for ever. The sink retries
-	// other errors, and gives no Ack for them. EventID and Topic are set only with Err.
+	// Err is nil if the broker has acknowledged the record. Otherwise the broker has refused this
+	// record for ever. The sink retries other errors, and gives no Ack for them. EventID and Topic
+	// are set only with Err.
 	Err            error
 	EventID, Topic string
-	// Latency is the time from Record.Committed to the acknowledgement by this machine's clock. It is never negative.
+	// Latency is the time from Record.Committed to the acknowledgement by this machine's clock. It
+	// is never negative.
 	Latency time.Duration
 }

@@ -2,28 +2,33 @@ package cdc
 
 import "time"
 
-// An Identity is what a source says of itself and of the slot at one moment: all that is needed to judge whether a
-// remembered position still means what it meant. It is a plain value.
+// An Identity is what a source says of itself and of the slot at one moment: all that is needed to
+// judge whether a remembered position still means what it meant. It is a plain value.
 type Identity struct {
 	SystemID string // Postgres' system_identifier, decimal
 	Timeline uint32
 	Database string
 	Slot     string
-	// Server is the server's own newest position: what it has flushed (a primary) or replayed (a standby). A position
-	// beyond it cannot come from this server's history.
+	// Server is the server's own newest position: what it has flushed (a primary) or replayed (a
+	// standby). A position beyond it cannot come from this server's history.
 	Server Position
-	// Recovering says that the server replays a history and has not come to its end: a standby, or a restore under way.
+	// Recovering says that the server replays a history and has not come to its end: a standby, or
+	// a restore under way.
 	Recovering bool
-	// History lists where each older timeline of this server ended, oldest first, from its timeline history. Empty on timeline 1.
+	// History lists where each older timeline of this server ended, oldest first, from its timeline
+	// history. Empty on timeline 1.
 	History []Fork
 
 	SlotFound SlotState
 
-	// Published was read after Server: where it is as it was before, the publication was never changed up to Server.
+	// Published was read after Server: where it is as it was before, the publication was never
+	// changed up to Server.
 	Published Published
-	// Unpublished is why rows that are written now are not in the stream, "" where they are: the table has another name, for example.
+	// Unpublished is why rows that are written now are not in the stream, "" where they are: the
+	// table has another name, for example.
 	Unpublished string
-	// Settled says that the publication and its entries are older than everything that the slot still gives.
+	// Settled says that the publication and its entries are older than everything that the slot
+	// still gives.
 	Settled bool
 	// Time is the server's clock when Server was read.
 	Time time.Time
@@ -31,8 +36,9 @@ type Identity struct {
 	Started string
 }
 
-// Published says which rows of the catalog make the server publish the configured tables. A row's OID and xmin are the
-// same at two moments only where nobody touched the row in between: VACUUM, a failover and a restart keep both.
+// Published says which rows of the catalog make the server publish the configured tables. A row's
+// OID and xmin are the same at two moments only where nobody touched the row in between: VACUUM, a
+// failover and a restart keep both.
 type Published struct {
 	Publication string           `json:"publication"`
 	OID         uint32           `json:"oid"`  // of the publication; 0 where there is none of that name
@@ -76,8 +82,8 @@ type SlotState struct {
 	Active    bool
 	ActivePID int32
 	WALStatus string // reserved, extended, unreserved, lost
-	// Invalidation is the reason where the server gives one (Postgres 17+), "lost" where it only says that it is.
-	// Empty for a usable slot.
+	// Invalidation is the reason where the server gives one (Postgres 17+), "lost" where it only
+	// says that it is. Empty for a usable slot.
 	Invalidation string
 	// InactiveSince is zero where the server does not say (before 17) or the slot is active.
 	InactiveSince time.Time

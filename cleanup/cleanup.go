@@ -1,12 +1,14 @@
-// Package cleanup deletes old rows of the outbox table, or drops its old partitions. It removes only rows that were delivered and
-// are older than the user wants to keep.
+// Package cleanup deletes old rows of the outbox table, or drops its old partitions. It removes
+// only rows that were delivered and are older than the user wants to keep.
 //
-// A row has no LSN. Therefore the cleaner records which transactions had ended (the xmin of pg_current_snapshot()), and then the
-// position of the WAL. When the relay and the slot have both confirmed that position, every row of a transaction below that xmin is
-// in Kafka. A restart, a lost connection or another session of the relay discards this knowledge, and the cleaner starts again.
+// A row has no LSN. Therefore the cleaner records which transactions had ended (the xmin of
+// pg_current_snapshot()), and then the position of the WAL. When the relay and the slot have both
+// confirmed that position, every row of a transaction below that xmin is in Kafka. A restart, a
+// lost connection or another session of the relay discards this knowledge, and the cleaner starts
+// again.
 //
-// The cleaner runs beside the relay and never holds a transaction open for long. It works in small batches, pauses after each batch
-// for as long as the batch took, and leaves locked rows for later.
+// The cleaner runs beside the relay and never holds a transaction open for long. It works in small
+// batches, pauses after each batch for as long as the batch took, and leaves locked rows for later.
 package cleanup
 
 import (
@@ -37,16 +39,19 @@ const (
 // Config says what to remove: the section cleanup of walpost.yaml, and what the relay tells.
 type Config struct {
 	Mode Mode `yaml:"mode"`
-	// Keep is the age by TimeColumn from which a delivered row is removed. 0 removes all delivered rows.
+	// Keep is the age by TimeColumn from which a delivered row is removed. 0 removes all delivered
+	// rows.
 	Keep time.Duration `yaml:"keep"`
 
 	Tables []pg.Table `yaml:"-"`
-	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in UTC.
+	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in
+	// UTC.
 	TimeColumn string `yaml:"-"`
 	Slot       string `yaml:"-"`
 	// Connect opens an ordinary connection to the database as the relay's role.
 	Connect func(ctx context.Context) (*pgconn.PgConn, error) `yaml:"-"`
-	// Progress returns the relay's progress. It is called from the cleaner's goroutine and must not block.
+	// Progress returns the relay's progress. It is called from the cleaner's goroutine and must not
+	// block.
 	Progress func() Progress `yaml:"-"`
 	Logger   zerolog.Logger  `yaml:"-"`
 	// Every is the time between two passes. 0 means 10 s.
@@ -83,7 +88,8 @@ type Status struct {
 	Made       uint64 // partitions that were created ahead
 	// Waiting says why no row is removed now. It is "" if nothing prevents it.
 	Waiting string
-	// Err is the error of the newest pass, or "". LastPass is the end of the newest pass without an error.
+	// Err is the error of the newest pass, or "". LastPass is the end of the newest pass without an
+	// error.
 	Err      string
 	LastPass time.Time
 	// Hints say what would make the cleanup cheaper, such as a missing index.
@@ -127,8 +133,8 @@ func (c *Cleaner) update(change func(s *Status)) {
 	c.mu.Unlock()
 }
 
-// Run removes rows until ctx ends. It does not stop after an error. Status has the error, and the log has its start and its end.
-// Errors never delay the relay.
+// Run removes rows until ctx ends. It does not stop after an error. Status has the error, and the
+// log has its start and its end. Errors never delay the relay.
 func (c *Cleaner) Run(ctx context.Context) {
 	defer c.drop()
 	var failed string
@@ -246,8 +252,8 @@ func (c *Cleaner) waits(why string) { c.update(func(s *Status) { s.Waiting = why
 
 // below is the transaction id below which everything was delivered, or 0 if it is not known.
 func (c *Cleaner) below(ctx context.Context) (uint64, error) {
-	// Read the progress before the slot and the mark. If the session ends in between, the next read sees it, and the mark counts no
-	// more.
+	// Read the progress before the slot and the mark. If the session ends in between, the next read
+	// sees it, and the mark counts no more.
 	p := c.cfg.Progress()
 	if c.horizon.wants(p) {
 		m, err := c.mark(ctx)

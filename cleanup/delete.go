@@ -15,11 +15,13 @@ var timeTypes = map[string]bool{"timestamp with time zone": true, "timestamp wit
 
 // prepare sets up a new connection.
 func (c *Cleaner) prepare(ctx context.Context) error {
-	// Other users of the table have priority. A policy that hides rows must cause an error, because a hidden row looks delivered.
+	// Other users of the table have priority. A policy that hides rows must cause an error, because
+	// a hidden row looks delivered.
 	return c.exec(ctx, "cleanup", "SET lock_timeout = '1s'", "SET row_security = off")
 }
 
-// look checks the tables' definitions in each pass, so that a hint disappears after the index was created.
+// look checks the tables' definitions in each pass, so that a hint disappears after the index was
+// created.
 func (c *Cleaner) look(ctx context.Context) error {
 	var hints []string
 	for _, t := range c.cfg.Tables {
@@ -61,8 +63,9 @@ func (c *Cleaner) look(ctx context.Context) error {
 
 // deleteOld deletes the old, delivered rows of t in batches.
 func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error {
-	// The rows of a partitioned table are in its partitions, and a ctid is unique only within a partition. The rows of foreign and
-	// unlogged partitions are not in the WAL, so their xmin does not tell whether they were delivered.
+	// The rows of a partitioned table are in its partitions, and a ctid is unique only within a
+	// partition. The rows of foreign and unlogged partitions are not in the WAL, so their xmin does
+	// not tell whether they were delivered.
 	leaves, err := pg.Rows[pg.Table](ctx, c.conn, "find its partitions", `SELECT n.nspname AS schema, c.relname AS name FROM pg_partition_tree(to_regclass(`+pg.QuoteLiteral(t.SQL())+`)) p
  JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.isleaf AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY 1, 2`)
 	if err != nil {
@@ -81,7 +84,8 @@ func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error
 
 func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) error {
 	column, session := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session
-	// A batch begins at the time at which the last one ended, because the index still has the deleted rows.
+	// A batch begins at the time at which the last one ended, because the index still has the
+	// deleted rows.
 	sql := `WITH old AS MATERIALIZED (
   SELECT t.ctid FROM ONLY ` + t.SQL() + ` t, ` + next + ` r
   WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + `

@@ -6,31 +6,35 @@ import "github.com/walpost/walpost/cdc"
 type Progress struct {
 	// Session identifies the relay's present session with the database. It is 0 without a session.
 	Session uint64
-	// Confirmed is the position that this session has confirmed. Everything that was committed before it is in Kafka and in the
-	// checkpoint.
+	// Confirmed is the position that this session has confirmed. Everything that was committed
+	// before it is in Kafka and in the checkpoint.
 	Confirmed cdc.Position
 }
 
-// A mark is a pair that was read on one connection, first the snapshot and then the position. Every transaction below xmin had
-// ended when position was the end of the WAL. Therefore all their rows are delivered when position is confirmed.
+// A mark is a pair that was read on one connection, first the snapshot and then the position. Every
+// transaction below xmin had ended when position was the end of the WAL. Therefore all their rows
+// are delivered when position is confirmed.
 //
-// The mark uses only the snapshot's xmin, because pg_snapshot lists open transactions without their subtransactions. A row that was
-// written after a savepoint has the id of a subtransaction. This id is above the parent's, so below xmin both have ended.
+// The mark uses only the snapshot's xmin, because pg_snapshot lists open transactions without their
+// subtransactions. A row that was written after a savepoint has the id of a subtransaction. This id
+// is above the parent's, so below xmin both have ended.
 type mark struct {
 	xmin     uint64 // a full transaction id, with its epoch
 	position cdc.Position
 }
 
-// A horizon computes the transaction id below which everything was delivered, from marks and the relay's progress. It is pure. Its
-// knowledge is valid for one session of the relay and one connection of the cleaner: a server that was restored, failed over or
-// replaced has other transactions, and none of these events can keep both alive.
+// A horizon computes the transaction id below which everything was delivered, from marks and the
+// relay's progress. It is pure. Its knowledge is valid for one session of the relay and one
+// connection of the cleaner: a server that was restored, failed over or replaced has other
+// transactions, and none of these events can keep both alive.
 type horizon struct {
 	session uint64
 	pending *mark
 	below   uint64 // 0 if not known
 }
 
-// wants reports whether a new mark is needed: there is a session, and no mark waits to be confirmed.
+// wants reports whether a new mark is needed: there is a session, and no mark waits to be
+// confirmed.
 func (h *horizon) wants(p Progress) bool {
 	h.follow(p)
 	return p.Session != 0 && h.pending == nil
@@ -44,8 +48,8 @@ func (h *horizon) note(p Progress, m mark) {
 	}
 }
 
-// bound is the id below which everything was delivered, or 0. slot is the confirmed position of the slot, read on the connection of
-// the marks. The relay and the slot must both have passed the mark.
+// bound is the id below which everything was delivered, or 0. slot is the confirmed position of the
+// slot, read on the connection of the marks. The relay and the slot must both have passed the mark.
 func (h *horizon) bound(p Progress, slot cdc.Position) uint64 {
 	h.follow(p)
 	if h.pending != nil && p.Confirmed >= h.pending.position && slot >= h.pending.position {

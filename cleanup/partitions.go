@@ -15,8 +15,8 @@ const (
 	ahead = 3
 	// firstWidth is the width of the first partitions of a table.
 	firstWidth = 24 * time.Hour
-	// remark is the comment of a partition that the cleanup has detached, followed by the name of its table. The cleanup finds the
-	// partition by this comment after a crash.
+	// remark is the comment of a partition that the cleanup has detached, followed by the name of
+	// its table. The cleanup finds the partition by this comment after a crash.
 	remark = "walpost: detached, is dropped once everything in it is confirmed; was part of "
 	// closed is the name of the constraint that keeps new rows out of a partition: see shut.
 	closed = "walpost_closed"
@@ -33,8 +33,8 @@ type partition struct {
 	closed   bool // the cleanup has added the constraint closed
 }
 
-// partitions returns the partitions of t that have both bounds, in their order. It returns an error if t is not partitioned by range
-// of the time column.
+// partitions returns the partitions of t that have both bounds, in their order. It returns an error
+// if t is not partitioned by range of the time column.
 func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition, hasDefault bool, err error) {
 	oid := "to_regclass(" + pg.QuoteLiteral(t.SQL()) + ")"
 	ranged, err := pg.Rows[struct{}](ctx, c.conn, "look at its partitions", `SELECT 1
@@ -46,7 +46,8 @@ func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition
 	if len(ranged) == 0 {
 		return nil, false, fmt.Errorf("cleanup.mode drop_partitions needs a table that is PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
 	}
-	// Postgres prints a bound in the type of the column. All three types can be read as a timestamptz in UTC.
+	// Postgres prints a bound in the type of the column. All three types can be read as a
+	// timestamptz in UTC.
 	type child struct {
 		Schema, Name                    string
 		Pending, Rest, Ordinary, Closed bool
@@ -79,8 +80,8 @@ func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition
 	return parts, hasDefault, nil
 }
 
-// plan returns the partitions that must be created for future rows, as bounds in seconds since 1970. They have the width of the
-// newest partition. It is pure.
+// plan returns the partitions that must be created for future rows, as bounds in seconds since
+// 1970. They have the width of the newest partition. It is pure.
 func plan(parts []partition, now float64) (made [][2]float64) {
 	width, end := firstWidth.Seconds(), 0.0
 	if len(parts) > 0 {
@@ -92,7 +93,8 @@ func plan(parts []partition, now float64) (made [][2]float64) {
 	} else {
 		end = float64(int64(now/width)) * width
 	}
-	// If the newest partition is old, continue at the present time and leave the gap without partitions.
+	// If the newest partition is old, continue at the present time and leave the gap without
+	// partitions.
 	if gap := now - end; gap > width {
 		end += float64(int64(gap/width)) * width
 	}
@@ -103,7 +105,8 @@ func plan(parts []partition, now float64) (made [][2]float64) {
 	return made
 }
 
-// makeAhead creates partitions for future rows. It creates a table and attaches it, which does not block writers.
+// makeAhead creates partitions for future rows. It creates a table and attaches it, which does not
+// block writers.
 func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 	parts, _, err := c.partitions(ctx, t)
 	if err != nil {
@@ -149,8 +152,9 @@ func partName(table string, from, width float64) string {
 	return table + suffix
 }
 
-// dropOld detaches partitions whose rows are all old and delivered, and drops detached partitions. Rows can be written to an old
-// partition until it is shut. Therefore it is checked three times: before it is shut, after it is shut, and before it is dropped.
+// dropOld detaches partitions whose rows are all old and delivered, and drops detached partitions.
+// Rows can be written to an old partition until it is shut. Therefore it is checked three times:
+// before it is shut, after it is shut, and before it is dropped.
 func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 	parts, hasDefault, err := c.partitions(ctx, t)
 	if err != nil {
@@ -182,12 +186,14 @@ func (c *Cleaner) old(ctx context.Context, p partition) (bool, error) {
 	return is.Old, err
 }
 
-// pieceBlocks is how many blocks of a partition one statement reads: 64 MiB, as blocks are everywhere.
+// pieceBlocks is how many blocks of a partition one statement reads: 64 MiB, as blocks are
+// everywhere.
 const pieceBlocks = 8192
 
-// allDelivered reports whether every row of the table is below the transaction id. It reads one piece per transaction, so that a
-// large table neither holds back VACUUM nor exceeds the timeout of a statement. It misses rows that are written to a piece after the
-// piece was read. Therefore the answer is reliable only for a table that takes no more rows.
+// allDelivered reports whether every row of the table is below the transaction id. It reads one
+// piece per transaction, so that a large table neither holds back VACUUM nor exceeds the timeout of
+// a statement. It misses rows that are written to a piece after the piece was read. Therefore the
+// answer is reliable only for a table that takes no more rows.
 func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (bool, error) {
 	session, file := c.cfg.Progress().Session, int64(-1)
 	for from := int64(0); ; from += c.piece {
@@ -213,8 +219,9 @@ func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (b
 	}
 }
 
-// lookInto returns the table's file, its size in blocks, and whether all rows of the blocks in [from, to) are below the transaction
-// id. The statement locks the table, so the file does not change while it reads.
+// lookInto returns the table's file, its size in blocks, and whether all rows of the blocks in
+// [from, to) are below the transaction id. The statement locks the table, so the file does not
+// change while it reads.
 func lookInto(t pg.Table, below uint64, from, to int64) string {
 	return fmt.Sprintf(`SELECT pg_relation_filenode(%[1]s::regclass)::int8 AS file, pg_relation_size(%[1]s::regclass) / current_setting('block_size')::int8 AS blocks,
  NOT EXISTS (SELECT FROM ONLY %[2]s t, %[3]s r WHERE t.ctid >= '(%[4]d,0)'::tid AND t.ctid < '(%[5]d,0)'::tid AND NOT %[6]s) AS delivered`,
@@ -260,10 +267,12 @@ func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uin
 
 // shut keeps new rows out of p. done is false if the partition is in use.
 //
-// During a concurrent detach, a transaction with an older view (repeatable read, or a long statement) can still write to the
-// partition. Postgres does not publish that row, because logical decoding sees a partition that is detached
-// (TestARowCannotBeWrittenToAPartitionThatIsBeingDetached). Therefore the partition is shut while it is attached. All its writers have
-// ended then, and a later writer gets an error instead of losing an event.
+// During a concurrent detach, a transaction with an older view (repeatable read, or a long
+// statement) can still write to the partition. Postgres does not publish that row, because logical
+// decoding sees a partition that is detached
+// (TestARowCannotBeWrittenToAPartitionThatIsBeingDetached). Therefore the partition is shut while
+// it is attached. All its writers have ended then, and a later writer gets an error instead of
+// losing an event.
 func (c *Cleaner) shut(ctx context.Context, t pg.Table, p partition) (done bool, err error) {
 	err = c.change(ctx, "close "+p.String(),
 		"ALTER TABLE "+p.SQL()+" ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
@@ -283,7 +292,8 @@ func (c *Cleaner) change(ctx context.Context, step string, sql ...string) error 
 	return err
 }
 
-// dropDetached drops the partitions that this or an earlier process has detached, when all their rows are delivered.
+// dropDetached drops the partitions that this or an earlier process has detached, when all their
+// rows are delivered.
 func (c *Cleaner) dropDetached(ctx context.Context, t pg.Table, below uint64) error {
 	found, err := pg.Rows[pg.Table](ctx, c.conn, "find detached partitions", `SELECT n.nspname AS schema, c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = `+pg.QuoteLiteral(remarkOn(t))+`

@@ -20,7 +20,8 @@ func (c *Cleaner) exec(ctx context.Context, step string, sql ...string) error {
 	return nil
 }
 
-// mark reads the snapshot first and the position second, so that the transactions that had ended in the snapshot end before the position.
+// mark reads the snapshot first and the position second, so that the transactions that had ended in
+// the snapshot end before the position.
 func (c *Cleaner) mark(ctx context.Context) (mark, error) {
 	snapshot, err := pg.Row[struct{ XMin uint64 }](ctx, c.conn, "read the snapshot", "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::int8 AS xmin")
 	if err != nil {
@@ -30,8 +31,8 @@ func (c *Cleaner) mark(ctx context.Context) (mark, error) {
 	return mark{xmin: snapshot.XMin, position: cdc.Position(end.At)}, err
 }
 
-// slot is the confirmed position of the slot on this server. The error is errWaits if no process reads the slot, because the relay may
-// read from another server.
+// slot is the confirmed position of the slot on this server. The error is errWaits if no process
+// reads the slot, because the relay may read from another server.
 func (c *Cleaner) slot(ctx context.Context) (cdc.Position, error) {
 	found, err := pg.Rows[struct{ At pg.LSN }](ctx, c.conn, "read the slot", `SELECT confirmed_flush_lsn AS at FROM pg_replication_slots
  WHERE slot_name = `+pg.QuoteLiteral(c.cfg.Slot)+` AND active AND confirmed_flush_lsn IS NOT NULL AND NOT pg_is_in_recovery()`)
@@ -49,9 +50,9 @@ func interval(d time.Duration) string {
 	return strconv.FormatFloat(d.Seconds(), 'f', 6, 64) + " seconds"
 }
 
-// delivered is a condition on the rows of t: their transaction is below the full transaction id. A row that was frozen long ago
-// can look newer than it is (pg.FullXID), and then stays. It never looks older. Ids below 3 are those of rows that existed
-// when the cluster was created or upgraded.
+// delivered is a condition on the rows of t: their transaction is below the full transaction id. A
+// row that was frozen long ago can look newer than it is (pg.FullXID), and then stays. It never
+// looks older. Ids below 3 are those of rows that existed when the cluster was created or upgraded.
 func delivered(below string) string {
 	return "(t.xmin::text::int8 < 3 OR " + pg.FullXID("r.next") + " < " + below + "::int8)"
 }
@@ -59,7 +60,8 @@ func delivered(below string) string {
 // next is the relation r of delivered: the id that comes next in the statement's snapshot.
 const next = `(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 AS next)`
 
-// givesWay reports whether err means that others use the table, or that it took too long this time. There is another pass.
+// givesWay reports whether err means that others use the table, or that it took too long this time.
+// There is another pass.
 func givesWay(err error) bool {
 	switch pg.SQLState(err) {
 	case "55P03", pg.StateCancelled, "40001", "40P01": // a lock, a timeout, a serialization failure, a deadlock

@@ -28,7 +28,8 @@ type Options struct {
 	EventID string `yaml:"table.field.event.id"`
 	// EventType does nothing: the EventRouter has the option and never reads it.
 	EventType string `yaml:"table.field.event.type"`
-	// EventKey is the column of the key. Empty: aggregate_id or aggregateid, whichever the table has.
+	// EventKey is the column of the key. Empty: aggregate_id or aggregateid, whichever the table
+	// has.
 	EventKey string `yaml:"table.field.event.key"`
 	Payload  string `yaml:"table.field.event.payload"`
 	// Timestamp is the column of the record's timestamp. Empty: the commit time.

@@ -16,8 +16,8 @@ type Converter struct {
 	NullDefault   bool   `suffix:".replace.null.with.default"` // whether NULL becomes the column's default
 }
 
-// A DelegatingConverter is a Converter that may be binary, which leaves values that are not bytes to
-// another converter. The Delegate has no Name if there is none.
+// A DelegatingConverter is a Converter that may be binary, which leaves values that are not bytes
+// to another converter. The Delegate has no Name if there is none.
 type DelegatingConverter struct {
 	Converter `suffix:""`
 	Delegate  Converter `suffix:".delegate.converter.type"`

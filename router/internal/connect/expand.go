@@ -12,8 +12,8 @@ type ExpandOptions struct {
 	EmptyArray EmptyArray     // table.json.payload.empty.array.behavior
 	FieldNames NameAdjustment // field.name.adjustment.mode
 
-	// Text means that the value goes to StringConverter, which ignores the schema. Debezium gives it
-	// the text of a document that it cannot expand; with another converter, Debezium fails.
+	// Text means that the value goes to StringConverter, which ignores the schema. Debezium gives
+	// it the text of a document that it cannot expand; with another converter, Debezium fails.
 	Text bool
 }
 
@@ -62,8 +62,8 @@ const (
 //     runs out of memory. Here the document stays text.
 //  9. The value has more than 1000 levels. Debezium stops. Here it is written.
 //
-// With ExpandOptions.Text, a document on which Debezium stops stays text. Several goroutines may use
-// an Expander.
+// With ExpandOptions.Text, a document on which Debezium stops stays text. Several goroutines may
+// use an Expander.
 type Expander struct {
 	o ExpandOptions
 }

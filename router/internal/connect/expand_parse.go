@@ -87,6 +87,19 @@ func (p *parser) next() (byte, error) {
 	return 0, errEnd
 }
 
+// last reads the comma or the end after a member. It reports whether it is the end.
+func (p *parser) last(end byte) (bool, error) {
+	c, err := p.next()
+	if err != nil {
+		return false, err
+	}
+	if c != ',' && c != end {
+		return false, errSyntax
+	}
+	p.i++
+	return c == end, nil
+}
+
 func (p *parser) value(n *node, depth int) error {
 	c, err := p.next()
 	if err != nil {
@@ -140,15 +153,8 @@ func (p *parser) array(n *node, depth int) error {
 		if err = p.value(&n.members[len(n.members)-1].node, depth); err != nil {
 			return err
 		}
-		if c, err = p.next(); err != nil {
+		if last, err := p.last(']'); last || err != nil {
 			return err
-		}
-		if c != ',' && c != ']' {
-			return errSyntax
-		}
-		p.i++
-		if c == ']' {
-			return nil
 		}
 	}
 }
@@ -206,15 +212,8 @@ func (p *parser) object(n *node, depth int) error {
 		if err = p.value(&n.members[i].node, depth); err != nil {
 			return err
 		}
-		if c, err = p.next(); err != nil {
+		if last, err := p.last('}'); last || err != nil {
 			return err
-		}
-		if c != ',' && c != '}' {
-			return errSyntax
-		}
-		p.i++
-		if c == '}' {
-			return nil
 		}
 	}
 }
@@ -242,24 +241,22 @@ func (p *parser) number(n *node) error {
 	count, parts := whole, 1
 	if p.i < len(p.s) && p.s[p.i] == '.' {
 		p.i++
-		k := p.digits()
-		if k == 0 {
+		n.kind, parts = double, parts+1
+		if count += p.digits(); p.s[p.i-1] == '.' {
 			return errSyntax
 		}
-		n.kind = double
-		count, parts = count+k, parts+1
 	}
 	if p.i < len(p.s) && (p.s[p.i] == 'e' || p.s[p.i] == 'E') {
 		p.i++
 		if p.i < len(p.s) && (p.s[p.i] == '+' || p.s[p.i] == '-') {
 			p.i++
 		}
+		n.kind, parts = double, parts+1
 		k := p.digits()
 		if k == 0 {
 			return errSyntax
 		}
-		n.kind = double
-		count, parts = count+k, parts+1
+		count += k
 	}
 	if p.s[first] == '0' && n.kind == double {
 		count -= 3 - parts // after a leading zero, Jackson counts -1 digits for each missing part

@@ -24,8 +24,8 @@ type JSONOptions struct {
 
 // NewJSON returns Kafka Connect's JsonConverter.
 //
-// A null that has a schema is not null for Kafka: it is the text null, or, with Schemas, an envelope
-// whose payload is null. A null without a schema is null for Kafka.
+// A null that has a schema is not null for Kafka: it is the text null, or, with Schemas, an
+// envelope whose payload is null. A null without a schema is null for Kafka.
 func NewJSON(o JSONOptions) TextConverter {
 	return &jsonConverter{o: o, schemas: make(map[*Schema][]byte)}
 }

@@ -145,8 +145,8 @@ func (st *style) appendMap(dst []byte, s *Schema, entries []Entry) (_ []byte, er
 	return append(dst, '}'), nil
 }
 
-// appendStruct appends a struct. Values.append writes the default of a field that is null. Connect's
-// Struct.toString leaves the field out, even if it has a default.
+// appendStruct appends a struct. Values.append writes the default of a field that is null.
+// Connect's Struct.toString leaves the field out, even if it has a default.
 func (st *style) appendStruct(dst []byte, s *Schema, values []any) (_ []byte, err error) {
 	if !st.isSimple {
 		dst = append(dst, "Struct"...)

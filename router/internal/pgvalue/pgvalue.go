@@ -67,7 +67,8 @@ func Column(c *cdc.Column, m Modes) (*Type, error) {
 	return out, nil
 }
 
-// guard returns a parse for users of a column. required is set if the column is NOT NULL and has no default.
+// guard returns a parse for users of a column. required is set if the column is NOT NULL and has no
+// default.
 func guard(parse func([]byte) (any, error), required bool) func([]byte) (any, error) {
 	return func(raw []byte) (any, error) {
 		v, err := parse(raw)
@@ -105,8 +106,8 @@ type representation struct {
 	text   bool
 	// parse returns nil if Debezium makes NULL of a value, and errLeftOut if Debezium fails on it.
 	parse func(raw []byte) (any, error)
-	// element is parse for the elements of an array, which Debezium gets from its JDBC driver. If it
-	// is nil, parse is used.
+	// element is parse for the elements of an array, which Debezium gets from its JDBC driver. If
+	// it is nil, parse is used.
 	element func(raw []byte) (any, error)
 	// nested is the error for an array within an array. If it is nil, the inner array becomes NULL.
 	nested error
