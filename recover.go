@@ -48,6 +48,18 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	tables := r.tables()
 	tables.TimeColumn = cfg.Source.TimeColumn
 	copying, total := backfill.Recover(tables, what)
+	if cfg.Checkpoint.Store == "file" {
+		// A relay holds the file until it ends. The person who calls Recover need not wait for that.
+		store, free, err := r.openStore()
+		if err != nil {
+			return 0, err
+		}
+		_, err = store.Load(ctx, r.cfg.Name)
+		free()
+		if err != nil {
+			return 0, err
+		}
+	}
 	loop, _, free, err := r.open(ctx, copying, 0)
 	if err != nil {
 		return 0, err
@@ -57,7 +69,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 		return 0, err
 	}
 	if err := ctx.Err(); err != nil {
-		return 0, fault.WithHint(fmt.Errorf("interrupted: %w", err), fault.Command("recover")+" goes on where it was; walpost run refuses until it is finished.")
+		return 0, fault.WithHint(fmt.Errorf("interrupted: %w", err), "If recover had begun to publish, walpost run refuses to start until recover is finished. To continue, run "+fault.Command("recover"))
 	}
 	return total(), nil
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/walpost/walpost/sink"
 )
 
-// Where the store cannot be read, skip advises what helps with this store, and with this fault of it.
+// If the store cannot be read, skip and recover end, and advise what helps with this store, and with this fault of it.
 func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, cfg *Config)
@@ -46,6 +46,12 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 			_, err := Skip(t.Context(), cfg, "0-1-1-00000000")
 			if hint := fault.Hint(err); err == nil || fault.NeedsPerson(err) != c.person || !strings.Contains(hint, c.hint) || c.hint == "" && hint != "" {
 				t.Errorf("%v, hint %q", err, hint)
+			}
+			if c.hint == "" {
+				return // Recover waits for Kafka
+			}
+			if _, err := Recover(t.Context(), cfg, RecoverOptions{}); fault.NeedsPerson(err) != c.person || !strings.Contains(fault.Hint(err), c.hint) {
+				t.Errorf("recover: %v, hint %q", err, fault.Hint(err))
 			}
 		})
 	}

@@ -34,7 +34,7 @@ func (l *loop) connect(ctx context.Context) error {
 		if dead != nil {
 			closeSession(trying, dead)
 		}
-		a := l.open(trying)
+		a := l.open(trying, l.inUse)
 		return func() { l.arrived = &a }
 	})
 	a, err := l.await(ctx)
@@ -54,6 +54,18 @@ func (l *loop) connect(ctx context.Context) error {
 	}
 	a.own = a.own && !l.contested
 	return l.install(ctx, a)
+}
+
+// inUse tells the page that another process holds the slot. It is called beside the loop.
+func (l *loop) inUse(found cdc.Identity) {
+	select {
+	case l.reports <- func() {
+		if l.sess == nil {
+			l.setState(l.st.State, fmt.Sprintf("slot %s is in use by process %d: waiting for it", found.Slot, found.SlotFound.ActivePID))
+		}
+	}:
+	case <-l.background.Done():
+	}
 }
 
 // attempted takes over the epoch of an attempt, even if the attempt failed or is not used. The

@@ -288,6 +288,9 @@ func (s fakeSource) Open(ctx context.Context, create, replaceLost bool) (Session
 	}
 	id := w.identity()
 	id.SlotFound.Created = created
+	if w.session != nil {
+		id.SlotFound.ActivePID = 4711
+	}
 	return &fakeSession{p: s.p, id: id, snapshot: created}, nil
 }
 

@@ -39,13 +39,14 @@ type attempt struct {
 var errMoved = errors.New("the checkpoint was moved by another process while the slot was taken")
 
 // open makes one attempt. While another process holds the slot, the attempt waits, until ctx ends.
+// It first tells inUse about that process.
 //
 // The slot is the lock. Whoever held the slot before may have moved the record after this attempt
 // first read it. So the attempt reads the record once more when it holds the slot. Only then it
 // writes the next epoch. A former holder that wakes up later writes where nobody looks.
-func (r *Relay) open(ctx context.Context) attempt {
+func (r *Relay) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 	for {
-		a := r.openOnce(ctx)
+		a := r.openOnce(ctx, inUse)
 		if !errors.Is(a.err, errMoved) || ctx.Err() != nil {
 			return a
 		}
@@ -53,8 +54,8 @@ func (r *Relay) open(ctx context.Context) attempt {
 	}
 }
 
-func (r *Relay) openOnce(ctx context.Context) (a attempt) {
-	if a.err = r.try(ctx, &a); a.err != nil && a.sess != nil {
+func (r *Relay) openOnce(ctx context.Context, inUse func(cdc.Identity)) (a attempt) {
+	if a.err = r.try(ctx, &a, inUse); a.err != nil && a.sess != nil {
 		closeSession(ctx, a.sess)
 		a.sess = nil
 	}
@@ -62,7 +63,7 @@ func (r *Relay) openOnce(ctx context.Context) (a attempt) {
 }
 
 // try fills a. If it returns an error, a may have a session that is of no use.
-func (r *Relay) try(ctx context.Context, a *attempt) error {
+func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) error {
 	r.loss = ""
 	stored, err := r.newest(ctx)
 	if err = r.judgeLoss(ctx, err); err != nil {
@@ -103,6 +104,9 @@ func (r *Relay) try(ctx context.Context, a *attempt) error {
 	}
 	if base.Copies(checkpoint.OriginRecover) && !r.copies(base) {
 		return unfinishedRecover(base)
+	}
+	if a.found.SlotFound.ActivePID != 0 {
+		inUse(a.found)
 	}
 	if err = a.sess.Start(ctx, a.start); err != nil {
 		return fmt.Errorf("start streaming from %s: %w", a.start, err)

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"strings"
 	"testing"
 	"time"
 )
@@ -39,6 +40,9 @@ func TestAStandbyGoesOnWhereTheFirstStopped(t *testing.T) {
 				opens := look(w, &w.opens)
 				b := w.start(c.config(w))
 				w.want(t, 10*time.Second, "the second waits for it", func() bool { return w.opens > opens })
+				w.want(t, 10*time.Second, "the second says for whom it waits", func() bool {
+					return strings.Contains(b.relay.Status().Reason, "is in use by process 4711: waiting for it")
+				})
 				time.Sleep(time.Second)
 				w.do(func() { w.stalled = false })
 				w.want(t, time.Minute, "the first delivers", func() bool { return c.when(w) })
