@@ -81,7 +81,7 @@ type checkpointer struct {
 }
 
 // taken notes that a session holds the slot, with rec as its durable record. It freezes the
-// checkpointer: what is in flight may be of another history than rec.
+// checkpointer until the phase has resumed: what is in flight may be of another history than rec.
 func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
 	c.epoch, c.durable, c.looked, c.frozen = rec.Epoch, rec, rec.Published, true
 	c.older = append(c.older, older...)

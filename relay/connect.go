@@ -189,7 +189,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if err := l.phase.resume(ctx, a, why); err != nil || ctx.Err() != nil || l.sess == nil {
 		return err
 	}
-	l.checkpointer.frozen, l.contested = false, false
+	l.contested = false
 	if !l.begun {
 		l.begun = true
 		l.wg.Go(l.watch)

@@ -129,7 +129,7 @@ func (l *loop) full() bool {
 // fly begins to count from start, and forgets what was counted before.
 func (l *loop) fly(start cdc.Position) {
 	l.flight = l.flight.next(start)
-	l.checkpointer.sent = l.flight.sent
+	l.checkpointer.sent, l.checkpointer.frozen = l.flight.sent, false
 }
 
 // route makes l.rec the record of ev. It reports whether ev gives one.

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -350,5 +351,49 @@ func TestHaltWorksWithoutASession(t *testing.T) {
 		if !fault.NeedsPerson(r.err) || calls != 1 {
 			t.Errorf("%v, %d calls", r.err, calls)
 		}
+	})
+}
+
+// A stoppingRouter calls stop when the loop installs its session number at.
+type stoppingRouter struct {
+	fakeRouter
+	at   int
+	stop func()
+}
+
+func (r *stoppingRouter) SetRunID(id string) {
+	r.fakeRouter.SetRunID(id)
+	if r.at--; r.at == 0 {
+		r.stop()
+	}
+}
+
+// A stop may come just when a lost session is replaced. What was in flight is delivered then, and
+// the last checkpoint has it.
+func TestAStopWhileASessionIsReplacedLosesNoAcknowledgement(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		ctx, stop := context.WithCancel(context.Background())
+		defer stop()
+		p := &proc{w: w}
+		p.sink = newFakeSink(p, 1)
+		cfg := DefaultConfig()
+		cfg.Name = "shop"
+		router := &stoppingRouter{fakeRouter: fakeRouter{w: w}, at: 2, stop: func() {
+			stop()
+			w.do(func() { w.stalled = false })
+		}}
+		relay := New(cfg, fakeSource{p}, router, p.sink, &fakeStore{p: p})
+		done := make(chan error)
+		go func() { done <- relay.Run(ctx) }()
+		w.do(func() { w.stalled = true })
+		w.commit(keys(8)...)
+		w.want(t, 10*time.Second, "all in flight", func() bool { return relay.Status().InFlightEvents == 8 })
+		w.cut(errNet)
+		if err := <-done; err != nil || !w.everything() || w.record().LSN != w.pos {
+			t.Errorf("%v, delivered %t, record at %s of %s", err, w.everything(), w.record().LSN, w.pos)
+		}
+		r := w.start(Config{})
+		time.Sleep(5 * time.Second)
+		r.stopped(t, time.Second)
 	})
 }

@@ -44,6 +44,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 	case !s.begun:
 	case why == "":
 		s.progress.reconnected()
+		s.checkpointer.frozen = false // a stop saves what is in flight, even if it comes now
 		return nil
 	default:
 		s.log.Warn().Str("why", why).Str("lsn", a.start.String()).Str("received", s.st.Received.String()).Int("in_flight", s.inFlight()).
