@@ -57,7 +57,7 @@ func (x *examination) walSettings() {
 	}
 }
 
-var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)"}, fix.Words("(keep it below the free space of the disk)")}
+var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)", Note: "(keep it below the free space of the disk)"}}
 
 // extras warns of what is published beside inserts into our tables: it works, and costs.
 func (x *examination) extras(p *pg.Publication) {

@@ -54,6 +54,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"on Azure", func(_ *replication.Config, f *ipg.Facts, x *examination) {
 			f.Server.KeepMB, f.Server.Provider = 512, fix.Azure
 		}, Warn, "outage", "", "Azure does not let max_slot_wal_keep_size be set"},
+		{"room on the disk", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = 512 }, Warn, "outage", "", "(keep it below the free space of the disk)"},
 		{"an idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 3600 }, Warn, "idle_replication_slot_timeout", "1h0m0s", "= 0"},
 		{"a long idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 72 * 3600 }, "", "idle_replication_slot_timeout", "", ""},
 		{"all of an old minor's defects", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 170005 }, Warn, "minor version", "17.5 has defects that 17.8 has not: decoding can run out of memory", "newest minor version of Postgres 17"},
@@ -221,6 +222,12 @@ func TestTheRateOfWALIsThatOfTheWriters(t *testing.T) {
 	}
 	if written := x.rate * x.measured.Seconds(); err != nil || !x.rateMeasured || written <= 0 || written > all+1 || x.measured < 300*time.Millisecond {
 		t.Errorf("%v at %v B/s over %s: %v", x.rateMeasured, x.rate, x.measured, err)
+	}
+}
+
+func TestAzureIsNotToldHowLargeTheSettingMayBe(t *testing.T) {
+	if text := keepSize.Text(fix.Azure); strings.Contains(text, "keep it below") {
+		t.Error(text)
 	}
 }
 

@@ -3,6 +3,7 @@
 package fix
 
 import (
+	"cmp"
 	"strings"
 )
 
@@ -76,7 +77,8 @@ type Setting struct {
 	Name, Value string
 	// Bare is Value as a number in the setting's own unit, if Value has a unit. Providers take nothing else.
 	Bare    string
-	Restart bool // a reload is not enough
+	Note    string // a remark on Value; a provider who has the setting in another way does not need it
+	Restart bool   // a reload is not enough
 }
 
 // parameters is where each provider has the server's settings.
@@ -102,26 +104,22 @@ func (s Setting) text(p Provider) string {
 	if text, ok := exceptions[p][s.Name]; ok {
 		return text
 	}
-	if where, ok := parameters[p]; ok {
-		value := s.Value
-		if s.Bare != "" {
-			value = s.Bare
-		}
-		text := "Set " + s.Name + " = " + value + " " + where
-		if s.Restart {
-			text += ", then restart the server"
-		}
-		return text + "."
-	}
 	value := s.Value
 	if strings.Trim(value, "0123456789") != "" || value == "" {
 		value = "'" + strings.ReplaceAll(value, "'", "''") + "'"
 	}
-	sql := "ALTER SYSTEM SET " + s.Name + " = " + value + ";"
+	text := "ALTER SYSTEM SET " + s.Name + " = " + value + "; SELECT pg_reload_conf();"
 	if s.Restart {
-		return sql + " then restart Postgres."
+		text = "ALTER SYSTEM SET " + s.Name + " = " + value + "; then restart Postgres."
 	}
-	return sql + " SELECT pg_reload_conf();"
+	if where, ok := parameters[p]; ok {
+		text = "Set " + s.Name + " = " + cmp.Or(s.Bare, s.Value, "''") + " " + where
+		if s.Restart {
+			text += ", then restart the server"
+		}
+		text += "."
+	}
+	return strings.TrimSpace(text + " " + s.Note)
 }
 
 // ByWords is a Fix of one sentence or more. It is empty if the text is empty.

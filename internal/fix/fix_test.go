@@ -3,7 +3,8 @@ package fix
 import "testing"
 
 func TestAFixIsRenderedForTheProvider(t *testing.T) {
-	keep := Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)"}
+	keep := Setting{Name: "max_slot_wal_keep_size", Value: "50GB", Bare: "51200 (in MB)", Note: "(below the size of the disk)"}
+	nothing := Setting{Name: "synchronized_standby_slots", Value: ""}
 	slots := Setting{Name: "max_replication_slots", Value: "14", Restart: true}
 	level := Setting{Name: "wal_level", Value: "logical", Restart: true}
 	timeout := Setting{Name: "wal_sender_timeout", Value: "60s", Bare: "60000 (in ms)"}
@@ -13,8 +14,11 @@ func TestAFixIsRenderedForTheProvider(t *testing.T) {
 		want string
 	}{
 		{nil, RDS, ""},
-		{Fix{keep}, "", "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf();"},
-		{Fix{keep}, RDS, "Set max_slot_wal_keep_size = 51200 (in MB) in the DB parameter group."},
+		{Fix{keep}, "", "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB'; SELECT pg_reload_conf(); (below the size of the disk)"},
+		{Fix{keep}, RDS, "Set max_slot_wal_keep_size = 51200 (in MB) in the DB parameter group. (below the size of the disk)"},
+		{Fix{keep}, Azure, exceptions[Azure]["max_slot_wal_keep_size"]},
+		{Fix{nothing}, "", "ALTER SYSTEM SET synchronized_standby_slots = ''; SELECT pg_reload_conf();"},
+		{Fix{nothing}, RDS, "Set synchronized_standby_slots = '' in the DB parameter group."},
 		{Fix{slots}, "", "ALTER SYSTEM SET max_replication_slots = 14; then restart Postgres."},
 		{Fix{slots}, CloudSQL, "Set max_replication_slots = 14 as a database flag (gcloud sql instances patch), then restart the server."},
 		{Fix{level}, "", "ALTER SYSTEM SET wal_level = 'logical'; then restart Postgres."},
