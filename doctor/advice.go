@@ -14,6 +14,7 @@ import (
 func Advise(cfg *replication.Config, f *pg.Facts) []Finding {
 	x := &examination{cfg: cfg, f: f}
 	x.advise()
+	x.adviseSlot()
 	return x.found
 }
 
@@ -26,6 +27,10 @@ func (x *examination) advise() {
 		x.extras(p)
 		x.identities(p)
 	}
+}
+
+// adviseSlot is about a slot that can be read.
+func (x *examination) adviseSlot() {
 	s := x.f.Slot
 	if s == nil || s.Lost() != "" {
 		return

@@ -231,6 +231,33 @@ func TestAzureIsNotToldHowLargeTheSettingMayBe(t *testing.T) {
 	}
 }
 
+// What a run cannot use needs no advice on how to use it.
+func TestAForeignSlotGetsNoAdvice(t *testing.T) {
+	for name, change := range map[string]func(*ipg.Facts){
+		"physical":         func(f *ipg.Facts) { f.Slot.Type = "physical" },
+		"another database": func(f *ipg.Facts) { f.Slot.Database = "other" },
+		"a standby's copy": func(f *ipg.Facts) { f.Server.Recovery, f.Slot.Synced = true, true },
+	} {
+		t.Run(strings.ReplaceAll(name, " ", "_"), func(t *testing.T) {
+			cfg := valid()
+			cfg.Failover = true
+			f := &ipg.Facts{Server: ipg.Server{Version: 170011, Database: "shop"}, Slot: &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", WALStatus: "unreserved", Confirmed: 1}}
+			change(f)
+			x := &examination{cfg: &cfg, f: f}
+			x.stream()
+			var about []Finding
+			for _, found := range x.found {
+				if strings.HasPrefix(found.Name, "slot") {
+					about = append(about, found)
+				}
+			}
+			if len(about) != 1 || about[0].Verdict != Fail {
+				t.Errorf("found %+v", about)
+			}
+		})
+	}
+}
+
 // The same facts that a server of any version could show, judged without one.
 func TestJudgementOfSettings(t *testing.T) {
 	good := func() *ipg.Facts {

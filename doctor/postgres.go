@@ -111,12 +111,17 @@ func endpoint(conn *pgconn.PgConn) string {
 func (x *examination) stream() {
 	s, before := &x.f.Server, x.found
 	x.found = nil
+	usable := s.Version >= pg.MinVersion // the slot
 	for _, u := range x.cfg.Unmet(x.f, x.makes) {
 		x.add(Fail, u.Name, u.Fix, "%s", u.Why)
+		usable = usable && u.Name != "slot"
 	}
 	if s.Version >= pg.MinVersion {
 		x.walSettings()
 		x.advise()
+	}
+	if usable {
+		x.adviseSlot()
 	}
 	judged := x.found
 	x.found = before
