@@ -1,6 +1,7 @@
 package doctor
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -41,7 +42,7 @@ func (c *kafkaCheck) settings(name, topic string, kv map[string]string, t Traffi
 	if kv["unclean.leader.election.enable"] == "true" {
 		c.add(name+" leader election", Warn, "unclean.leader.election.enable is true: an acknowledged event may be lost with its leader", set("unclean.leader.election.enable=false"))
 	}
-	ours := c.cfg.Compression
+	ours := cmp.Or(c.cfg.Compression, "snappy")
 	if ours == "none" {
 		ours = "uncompressed"
 	}

@@ -87,6 +87,14 @@ func TestRecordsWithoutAKeyAreRefusedByACompactedTopic(t *testing.T) {
 	}
 }
 
+func TestAnEmptyCompressionIsTheDefault(t *testing.T) {
+	k := settled("")
+	k.settings("topic t", "t", map[string]string{"compression.type": "snappy"}, Traffic{})
+	if len(k.found) > 0 {
+		t.Error(lines(k.found))
+	}
+}
+
 // Where nothing is compressed in the end, nothing makes a record fit.
 func TestCompressionMayMakeALargeRecordFit(t *testing.T) {
 	for _, c := range []struct {

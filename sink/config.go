@@ -19,7 +19,7 @@ import (
 type Config struct {
 	kafka.Config `yaml:",inline"`
 
-	Compression string `yaml:"compression"` // none, gzip, snappy, lz4 or zstd
+	Compression string `yaml:"compression"` // none, gzip, snappy, lz4 or zstd; empty is snappy
 	Linger      Linger `yaml:"linger"`
 	Topics      Topics `yaml:"topics"`
 
@@ -68,7 +68,7 @@ func DefaultConfig() Config {
 // Validate returns every fault of the configuration, or nil. It connects nowhere.
 func (c *Config) Validate() conf.Problems {
 	found := c.Config.Validate()
-	found.OneOf("kafka.compression", c.Compression, "none", "gzip", "snappy", "lz4", "zstd")
+	found.OneOf("kafka.compression", c.Compression, "", "none", "gzip", "snappy", "lz4", "zstd")
 	if c.Linger < 0 || time.Duration(c.Linger) > maxLinger {
 		found.Add("kafka.linger", conf.MustBe, "auto, or from 0s to "+maxLinger.String(), c.Linger)
 	}
@@ -82,6 +82,7 @@ func (c *Config) Validate() conf.Problems {
 }
 
 var codecs = map[string]kgo.CompressionCodec{
+	"":       kgo.SnappyCompression(),
 	"none":   kgo.NoCompression(),
 	"gzip":   kgo.GzipCompression(),
 	"snappy": kgo.SnappyCompression(),
