@@ -80,11 +80,13 @@ type Advice struct{ Text, Hint string }
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
+const defaultCreateTimeout = 10 * time.Minute
+
 // DefaultConfig has every default. The DSN and a table have none.
 func DefaultConfig() Config {
 	return Config{
 		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true,
-		BulkCatchUp: "auto", CreateTimeout: 10 * time.Minute,
+		BulkCatchUp: "auto", CreateTimeout: defaultCreateTimeout,
 	}
 }
 

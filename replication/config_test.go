@@ -13,6 +13,15 @@ func valid() Config {
 	return cfg
 }
 
+// A Config that was not begun with DefaultConfig must not give up each attempt at once.
+func TestMakingTheSlotIsBoundedByDefault(t *testing.T) {
+	cfg := valid()
+	cfg.CreateTimeout = 0
+	if got := NewSource(cfg).Config().CreateTimeout; got != DefaultConfig().CreateTimeout {
+		t.Error(got)
+	}
+}
+
 func TestValidateNamesFieldBoundAndValue(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -24,7 +24,12 @@ type Source struct {
 }
 
 // NewSource makes a Source of a valid Config whose secrets are read. It does not connect.
-func NewSource(cfg Config) *Source { return &Source{cfg: cfg, warned: map[string]bool{}} }
+func NewSource(cfg Config) *Source {
+	if cfg.CreateTimeout == 0 {
+		cfg.CreateTimeout = defaultCreateTimeout
+	}
+	return &Source{cfg: cfg, warned: map[string]bool{}}
+}
 
 // Config returns the configuration, which must not be changed.
 func (s *Source) Config() *Config { return &s.cfg }
