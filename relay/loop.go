@@ -36,12 +36,12 @@ type loop struct {
 	reading    context.Context // for Next; it ends a while after a stop was asked for
 
 	held
-	dead      Session  // lost, and not closed yet
-	arrived   *attempt // has ended, and is not used yet
-	tries     int      // attempts since a session worked
-	contested bool     // another process had the slot, or a gap was accepted, since the newest session
-	begun     bool     // a session has begun: the phase is a real one, and the monitor runs
-	sighted   *sighting
+	dead      Session    // lost, and not closed yet
+	arrived   *attempt   // has ended, and is not used yet
+	tries     int        // attempts since a session worked
+	contested bool       // another process had the slot, or a gap was accepted, since the newest session
+	begun     bool       // a session has begun: the phase is a real one, and the monitor runs
+	sighted   []sighting // what the monitor found, and the loop has not judged yet, oldest first
 
 	phase        phase
 	flight       flight
@@ -190,8 +190,9 @@ func (l *loop) tick(now time.Time) error {
 			reported = false
 		}
 	}
-	if k := l.sighted; k != nil {
-		l.sighted = nil
+	for len(l.sighted) > 0 {
+		k := &l.sighted[0]
+		l.sighted = l.sighted[1:]
 		if err := l.checked(k); err != nil {
 			return err
 		}

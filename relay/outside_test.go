@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"time"
@@ -62,6 +63,41 @@ func TestAHaltFromOutsideIsNotLostWhileTheRelayStops(t *testing.T) {
 		<-r.done
 		if calls != 1 || !fault.NeedsPerson(r.err) {
 			t.Errorf("%v, %d calls", r.err, calls)
+		}
+	})
+}
+
+// While a Confirm hangs, several looks at the source end. The first one that needs a person halts
+// the relay, although a later one finds nothing.
+func TestNoLookAtTheSourceIsLostWhileTheLoopWaits(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK = true
+		p := &proc{w: w}
+		p.sink = newFakeSink(p, 1)
+		cfg := DefaultConfig()
+		cfg.Name, cfg.MonitorInterval, cfg.Window.Events = "shop", time.Second, 1
+		relay := New(cfg, fakeSource{p}, &fakeRouter{w: w}, p.sink, &fakeStore{p: p})
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		done := make(chan error, 1)
+		go func() { done <- relay.Run(ctx) }()
+		w.do(func() { w.stalled = true })
+		w.commit("a")
+		w.want(t, time.Second, "the window is full", func() bool { return relay.Status().InFlightEvents == 1 })
+		w.do(func() { w.blocked = true })
+		w.want(t, time.Minute, "the loop waits", func() bool { return time.Since(relay.Status().Turned) > time.Second })
+		w.do(func() { w.checkErr = fault.Person(errors.New("the publication is gone"), "") })
+		time.Sleep(time.Second)
+		w.do(func() { w.checkErr, w.blocked = nil, false })
+		select {
+		case err := <-done:
+			if !fault.NeedsPerson(err) {
+				t.Error(err)
+			}
+		case <-time.After(time.Minute):
+			t.Errorf("the relay goes on: %+v", relay.Status())
+			cancel()
+			<-done
 		}
 	})
 }

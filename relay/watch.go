@@ -34,7 +34,7 @@ func (l *loop) watch() {
 		select {
 		case <-l.background.Done():
 			return
-		case l.reports <- func() { l.sighted = &k }:
+		case l.reports <- func() { l.sighted = append(l.sighted, k) }:
 		}
 	}
 }
