@@ -340,6 +340,13 @@ func TestValidateSaysEverythingAtOnce(t *testing.T) {
 	if _, err := New(cfg); !fault.Misconfigured(err) {
 		t.Errorf("New: %v, want an error about configuration", err)
 	}
+	// The converters take an unknown mode for the default, so nothing else refuses it.
+	cfg = DefaultConfig()
+	cfg.TimePrecision = "micros"
+	want = `records.time.precision.mode: must be one of adaptive, adaptive_time_microseconds, connect, isostring, microseconds, nanoseconds (got "micros")`
+	if found := cfg.Validate(); found.Error() != want {
+		t.Errorf("%s, want %s", found, want)
+	}
 }
 
 func TestPlacementsAreReadAsDebeziumDoes(t *testing.T) {
