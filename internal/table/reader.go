@@ -53,17 +53,8 @@ type Options struct {
 // Open opens a Reader on a connection of its own. The tables must exist, and the role must have the right to select from them.
 // Neither the slot nor the publication need exist.
 func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
-	sql, err := s.DB.ConnectSQL(ctx)
+	f, version, err := s.describe(ctx)
 	if err != nil {
-		return nil, err
-	}
-	defer pg.Close(sql)
-	version, err := pg.ServerVersion(ctx, sql)
-	if err != nil {
-		return nil, err
-	}
-	f := &pg.Facts{}
-	if err := s.Names.DescribePublished(ctx, sql, f); err != nil {
 		return nil, err
 	}
 	r := &Reader{}
@@ -86,6 +77,20 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 		return nil, err
 	}
 	return r, nil
+}
+
+// describe reads the catalog on a connection that it closes, because a role may have few connections.
+func (s Source) describe(ctx context.Context) (f *pg.Facts, version int, err error) {
+	sql, err := s.DB.ConnectSQL(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer pg.Close(sql)
+	f = &pg.Facts{}
+	if version, err = pg.ServerVersion(ctx, sql); err == nil {
+		err = s.Names.DescribePublished(ctx, sql, f)
+	}
+	return f, version, err
 }
 
 // open connects and begins the transaction. The connection has the settings of the stream's connection, the search path

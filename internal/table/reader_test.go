@@ -205,6 +205,20 @@ func TestATableThatCannotBeReadSaysWhatToDo(t *testing.T) {
 	}
 }
 
+// A role may have few connections, and a relay holds some of them already.
+func TestAReaderTakesOneConnection(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	role := "one_" + w.name
+	w.exec("CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1", "GRANT SELECT ON public.outbox TO "+role)
+	t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
+	w.db.DSN = strings.Replace(w.dsn, "postgres@", role+"@", 1)
+	reader, err := w.source().Open(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	reader.Close()
+}
+
 // A big table is never in memory as a whole: the server is read as far as the rows are taken.
 func TestATableIsReadRowByRow(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, "15"), outboxTable,
