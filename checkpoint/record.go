@@ -98,7 +98,7 @@ func Decode(key string, value []byte) (*Record, error) {
 	r, err := decode(key, value)
 	if err != nil {
 		return nil, fault.Person(fmt.Errorf("checkpoint record %q: %w", key, err),
-			"Nothing was changed. A record of a newer walpost is read by that walpost. One that is damaged can be replaced by hand: write the position that is known to be delivered under the same key.")
+			"Nothing was changed. If a newer walpost wrote the record, run that version. If the record is damaged, write a record with the last delivered position under the same key.")
 	}
 	return r, nil
 }

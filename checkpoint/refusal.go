@@ -204,33 +204,33 @@ func (r *Refusal) found() string {
 	key := fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.LSN)
 	switch r.Reason {
 	case OtherSystem:
-		return fmt.Sprintf("the server has system identifier %s, and %s is of %s, another server", f.SystemID, key, rec.SystemID)
+		return fmt.Sprintf("the server has the system identifier %s, but %s was written for %s, another server", f.SystemID, key, rec.SystemID)
 	case OtherDatabase:
-		return fmt.Sprintf("the database is %q, and %s is of %q", f.Database, key, rec.Database)
+		return fmt.Sprintf("the database is %q, but %s was written for %q", f.Database, key, rec.Database)
 	case OtherSlot:
-		return fmt.Sprintf("the slot is %q, and %s is of %q", f.Slot, key, rec.Slot)
+		return fmt.Sprintf("the slot is %q, but %s was written for %q", f.Slot, key, rec.Slot)
 	case TimelineBack:
-		return fmt.Sprintf("the server is on timeline %d, and %s is on timeline %d: this is an old primary or an old copy",
+		return fmt.Sprintf("the server is on timeline %d, but %s is on timeline %d: this is an old primary or an old copy",
 			f.Timeline, key, rec.Timeline)
 	case TimelineForked:
 		end, ok := fork(f, rec.Timeline)
 		if !ok {
 			return fmt.Sprintf("the server is on timeline %d, which does not come from timeline %d of %s", f.Timeline, rec.Timeline, key)
 		}
-		return fmt.Sprintf("the server's history left timeline %d at %s, and %s has delivered events up to %s of it",
+		return fmt.Sprintf("the server's history left timeline %d at %s, but %s has delivered events of this timeline up to %s",
 			rec.Timeline, end, key, rec.reach())
 	case ServerBehind:
-		return fmt.Sprintf("the server stands at %s, and %s has delivered events up to %s: it was restored from an earlier copy",
+		return fmt.Sprintf("the server's WAL ends at %s, but %s has delivered events up to %s: the server was restored from an earlier copy",
 			f.Server, key, rec.reach())
 	case SlotMissing:
-		return fmt.Sprintf("slot %q does not exist, and %s is of it", f.Slot, key)
+		return fmt.Sprintf("slot %q does not exist, but %s was written for this slot", f.Slot, key)
 	case SlotLost:
-		return fmt.Sprintf("slot %q is lost (%s), and %s is of it", f.Slot, why(&f.SlotFound), key)
+		return fmt.Sprintf("slot %q is lost (%s), and %s was written for this slot", f.Slot, why(&f.SlotFound), key)
 	case SlotAhead:
 		return fmt.Sprintf("slot %q stands at %s, beyond %s: it was advanced, made again or used by another reader",
 			f.Slot, f.SlotFound.Confirmed, key)
 	case OtherPublication:
-		return fmt.Sprintf("the publication is %q, and %s is of %q: the slot may still have to give what was written before %q was as it is",
+		return fmt.Sprintf("source.publication is %q, but %s was written with publication %q: the slot may still hold rows from before publication %q had its present form",
 			f.Published.Publication, key, rec.Published.Publication, f.Published.Publication)
 	case PublicationChanged:
 		what := make([]string, len(r.Changes))
@@ -268,54 +268,54 @@ func (r *Refusal) Hint() string {
 	goOn, recovers := fault.Command("run", "--accept-gap="+r.Token), fault.Command("recover")
 	switch r.Reason {
 	case OtherSystem, OtherDatabase:
-		first = "If source.dsn leads to the wrong place, correct it."
+		first = "If source.dsn names the wrong server or database, correct it."
 	case OtherSlot:
 		first = fmt.Sprintf("If source.slot is wrong, correct it: it was %q.", r.Record.Slot)
 	case TimelineBack:
 		first = "Connect to the present primary, and take the old one out of source.dsn."
 	case TimelineForked, ServerBehind:
-		first = "Events that were delivered may not exist in this database any more: find out what was restored or promoted, and from which moment."
+		first = "Delivered events may no longer exist in this database: find out which server was restored or promoted, and to which time."
 	case SlotMissing:
 		first = "If this is not the server that had the slot, connect to that one."
 	case OtherPublication:
-		first = fmt.Sprintf("Set source.publication to %s again, and start with %s when walpost status says that the slot has confirmed a position behind its making; "+
-			"the server may need some more seconds to know it.", r.Record.Published.Publication, r.Found.Published.Publication)
+		first = fmt.Sprintf("Set source.publication back to %s and start walpost. Change it to %s only after the slot has confirmed a position later than the creation of that publication "+
+			"(walpost status shows the confirmed position). The server may need some more seconds to know it.", r.Record.Published.Publication, r.Found.Published.Publication)
 	case PublicationChanged:
 	case SlotLost:
-		first = "The server has removed WAL that the slot needs; it can not come back."
+		first = "The server has removed WAL that the slot needs, so the slot cannot be used again."
 	case SlotAhead:
-		first = fmt.Sprintf("Find out who uses or moved the slot, and stop that. Unless they delivered the events: drop the slot "+
-			"(SELECT pg_drop_replication_slot('%s');), and %s publishes from the table exactly what is missing.", r.Found.Slot, recovers)
+		first = fmt.Sprintf("Find out which process uses or moved the slot, and stop it. If it did not deliver the events to Kafka, drop the slot "+
+			"(SELECT pg_drop_replication_slot('%s');) and run %s to publish from the table exactly what is missing.", r.Found.Slot, recovers)
 	}
-	next := "Going on starts where the slot stands."
+	next := "If you accept the gap, walpost starts at the position of the slot."
 	switch {
 	case r.Reason == PublicationChanged:
 		if c := r.Changes[0]; c.Table == "" && c.How == Replaced {
-			first = "Should walpost run then halt because the publication did not exist at a position that the slot still has to read: " +
-				"drop the slot, and run " + recovers + " once more. "
+			first = "If walpost run then halts because the slot needs the publication as of a time when it did not exist, " +
+				"drop the slot and run " + recovers + " once more. "
 		}
 		return "Run " + recovers + " to publish from the table exactly what is missing; it keeps the slot. " + first +
-			"To leave that out instead, and of no other gap: " + goOn
+			"To continue without these rows instead (the token accepts only this gap), run " + goOn
 	case r.Reason == OtherPublication:
-		next = "Going on reads the rest of the slot by the other publication."
+		next = "If you accept the gap, walpost reads the rest of the slot with the other publication."
 	case r.Record.Copies(OriginSnapshot):
 		if r.Reason == SlotMissing || r.Reason == SlotLost {
 			first += " Run " + recovers + " to make a new slot, and to publish from the table exactly what is missing, with the rest of the snapshot."
 		}
-		return first + " To go on with the snapshot, which publishes some rows twice and leaves out events of this gap that are not in the table " +
-			"any more: " + goOn
+		return first + " To continue with the snapshot (it publishes some rows twice, and leaves out events of this gap whose rows " +
+			"are no longer in the table), run " + goOn
 	case r.Record.Copies(OriginRecover) && (r.Reason == SlotMissing || r.Reason == SlotLost):
 		return first + " Run " + recovers + " to begin again with the original gap. " +
-			"To give the recover up, with the rows that are not published: " + goOn
+			"To give up the recover and the rows that it has not published, run " + goOn
 	case r.Record.Copies(OriginRecover):
-		return first + " To give the recover up, with the rows that are not published: " + goOn
+		return first + " To give up the recover and the rows that it has not published, run " + goOn
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
 		return first + " Run " + recovers + " to see the gap, to make a new slot, and to publish from the table exactly what is missing. " +
-			"To skip the events of this gap instead, and of no other: " + goOn
+			"To skip the events of this gap instead (and of no other gap), run " + goOn
 	case r.NeedsSlot():
-		next = "Going on makes a new slot and starts there."
+		next = "If you accept the gap, walpost makes a new slot and starts there."
 	}
-	return first + " " + next + " To accept this gap, and no other: " + goOn
+	return first + " " + next + " To accept this gap and no other, run " + goOn
 }
 
 // NeedsPerson is true, because only a person can say whether what is missing may be missing.

@@ -82,12 +82,12 @@ func (x *examination) extras(p *pg.Publication) {
 	only := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", ")))
 	switch {
 	case p.AllTables && len(tables) == 0:
-		x.add(Warn, name, x.ownPublication(), "publication %s is FOR ALL TABLES: each change of a table that will be made is decoded and sent to walpost, which drops it", x.cfg.Publication)
+		x.add(Warn, name, x.ownPublication(), "publication %s is FOR ALL TABLES: Postgres also sends the changes of future tables to walpost, which ignores them", x.cfg.Publication)
 	case len(tables) > 0:
 		if p.AllTables {
 			only = x.ownPublication()
 		}
-		x.add(Warn, name, only, "publication %s also has %s: each change there is decoded and sent to walpost, which drops it", x.cfg.Publication, some(tables))
+		x.add(Warn, name, only, "publication %s also has %s: Postgres sends their changes to walpost, which ignores them", x.cfg.Publication, some(tables))
 	}
 	var operations []string
 	for _, o := range []struct {
@@ -100,7 +100,7 @@ func (x *examination) extras(p *pg.Publication) {
 	}
 	if len(operations) > 0 {
 		x.add(Warn, "publication operations", x.thenRecover(fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, x.cfg.PublishSetting()))),
-			"publication %s also publishes %s: cleaning up the table is decoded and sent to walpost too", x.cfg.Publication, strings.Join(operations, ", "))
+			"publication %s also publishes %s: Postgres sends them to walpost, too, for example when rows are cleaned up, and walpost ignores them", x.cfg.Publication, strings.Join(operations, ", "))
 	}
 }
 
@@ -109,7 +109,7 @@ func (x *examination) thenRecover(steps ...fix.Step) fix.Fix {
 	if x.f.Slot == nil {
 		return steps
 	}
-	return append(steps, fix.Words("Then walpost run halts, because a publication that was altered may have left rows out: walpost recover finds that none is missing, and walpost run goes on."))
+	return append(steps, fix.Words("After this, walpost run halts once, because the publication was altered. Run walpost recover, which finds nothing missing, and then walpost run."))
 }
 
 // ownPublication replaces a publication of all tables, out of which none can be taken. A slot reads the catalog as it was: one that is

@@ -98,7 +98,7 @@ func (x *examination) awaited() {
 			return
 		}
 		x.add(Warn, name, fix.Fix{fix.Setting{Name: name, Value: strings.Join(there, ", ")}},
-			"synchronized_standby_slots is empty: events may be delivered that a standby does not have yet, and after a failover to it they never happened")
+			"synchronized_standby_slots is empty: walpost may deliver an event before a standby has its transaction; after a failover to this standby, Kafka has an event that the database lacks")
 		return
 	}
 	from := len(x.found)

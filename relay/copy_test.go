@@ -232,7 +232,9 @@ func TestACopyBoundsTheRowsBehindOneThatWaits(t *testing.T) {
 		cfg.Window.Events = 10
 		r := w.start(cfg)
 		time.Sleep(time.Minute)
-		if n := len(w.count); n == 0 || n > 2*cfg.Window.Events {
+		n := 0
+		w.do(func() { n = len(w.count) })
+		if n == 0 || n > 2*cfg.Window.Events {
 			t.Errorf("%d rows are delivered behind one that waits, with a window of %d", n, cfg.Window.Events)
 		}
 		w.do(func() { w.hold = "" })

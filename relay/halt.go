@@ -27,7 +27,7 @@ func (l *loop) stop() error {
 	again := l.flight.sent - l.checkpointer.sent
 	if again > 0 {
 		l.log.Warn().Uint64("events", again).Int("unacknowledged", l.inFlight()).Str("lsn", l.checkpointer.durable.LSN.String()).
-			Msg("stopped before everything was acknowledged and checkpointed: so many events come again at the next start")
+			Msg("stopped before everything was acknowledged and checkpointed: the next start delivers these events again")
 	} else {
 		l.log.Info().Str("lsn", l.checkpointer.durable.LSN.String()).Dur("took", time.Since(from)).Msg("stopped")
 	}
@@ -86,7 +86,7 @@ func (l *loop) finish() {
 		tried = true
 	}
 	for _, halt := range c.halts {
-		l.log.Error().Str("token", halt.Token).Msg("the halt is not written to the checkpoint store yet: walpost skip does not know its token until it is written, here or at the next start")
+		l.log.Error().Str("token", halt.Token).Msg("the halt is not stored yet: walpost skip accepts its token only after the relay has stored it, now or at the next start")
 	}
 	if l.sess != nil {
 		ctx, cancel := context.WithTimeout(l.background, closeLimit)

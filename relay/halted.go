@@ -43,7 +43,7 @@ func (l *loop) fail(ctx context.Context, err error) error {
 	if !fault.NeedsPerson(err) {
 		l.noteError(err)
 		l.setState(Draining, err.Error())
-		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: this cannot be waited out")
+		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: waiting does not repair this error")
 		l.settleBriefly(err)
 		l.finish()
 		if l.outside != nil {

@@ -508,6 +508,6 @@ func TestASkipOfAnotherEventIsNotApplied(t *testing.T) {
 		if bad := badOf(t, r.err); bad.EventID != "another" {
 			t.Errorf("%+v", bad)
 		}
-		r.wantLog(t, "it is not applied", 1)
+		r.wantLog(t, "walpost ignores the request", 1)
 	})
 }

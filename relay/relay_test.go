@@ -114,7 +114,7 @@ func TestFirstRecordFollowsTheSlot(t *testing.T) {
 			t.Errorf("record %+v", rec)
 		}
 		r.stopped(t, time.Second)
-		r.wantLog(t, "there is no checkpoint of it", 0)
+		r.wantLog(t, "no checkpoint belongs to it", 0)
 		if look(w, &w.creates) != 1 || look(w, &w.saves) != 1 {
 			t.Errorf("%d slots made, %d saves", look(w, &w.creates), look(w, &w.saves))
 		}
@@ -128,8 +128,8 @@ func TestSlotWithoutACheckpointIsTakenLoudly(t *testing.T) {
 		w.want(t, time.Second, "delivered", w.allDelivered)
 		r.stopped(t, time.Second)
 		w.start(Config{Create: true}).stopped(t, time.Second)
-		r.wantLog(t, "there is no checkpoint of it", 1)
-		w.runs[1].wantLog(t, "there is no checkpoint of it", 0)
+		r.wantLog(t, "no checkpoint belongs to it", 1)
+		w.runs[1].wantLog(t, "no checkpoint belongs to it", 0)
 	})
 }
 

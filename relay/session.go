@@ -81,8 +81,8 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	a.start, err = checkpoint.Judge(base, a.found)
 	if rec == nil && err == nil && !a.found.SlotFound.Created {
 		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
-			Msg("the slot was there before, and there is no checkpoint of it: starting where the slot stands. " +
-				"If this relay ran on it before, its checkpoints are gone, and nobody can tell whether the slot was moved meanwhile")
+			Msg("the slot existed before, and no checkpoint belongs to it: walpost starts at the position of the slot. " +
+				"If this relay used the slot before, its checkpoint is lost, and events may be missing")
 	}
 	if errors.Is(err, checkpoint.ErrNoSlot) {
 		return fault.Config(fmt.Errorf("slot %s: %w", a.found.Slot, err), "make the slot, or let walpost make it: source.create: true")
@@ -115,47 +115,55 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	// nothing new.
 	a.found = a.sess.Identity()
 	return alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
-		now, err := r.newest(ctx)
-		if err != nil {
-			return err
-		}
-		held, older := now.rec, now.older
-		// A record of a slot that was about to be made does not tell who held the former slot.
-		if a.own = held != nil && held.Holder == r.holder && !intended(held); a.own && !a.gap {
-			rec, base = held, held // this process moved it, and the loop skips what it has received
-		}
-		if !same(rec, held) {
-			return errMoved
-		}
-		lsn, err := checkpoint.Judge(base, a.found)
-		if err != nil {
-			return err
-		}
-		next := r.record(a.found, lsn)
-		if base != nil {
-			// This holds on another timeline too: Judge has checked that it left the old one behind
-			// that transaction.
-			next.Next, next.CommitTime = base.Next, base.CommitTime
-			if r.copies(base) {
-				c := *base.Copy
-				c.Slot, next.Copy = true, &c
-			}
-		}
-		if held != nil {
-			next.Epoch = held.Epoch + 1
-			older = append(slices.Clip(older), held.StoredKey())
-			next.RunID = held.RunID
-		}
-		if next.RunID == "" {
-			next.RunID = newRunID(next.Time)
-		}
-		a.epoch = next.Epoch
-		if err := r.store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
-			return waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
-		}
-		a.rec, a.older, a.halts, a.skips = next, older, now.halts, now.skips
-		return nil
+		// The checkpointer must not write between this read and this write: if a former attempt
+		// failed, the checkpointer may write under the same epoch, and its record may be further.
+		return r.store.alone(ctx, func() error { return r.takeOver(ctx, a, rec, base) })
 	})
+}
+
+// takeOver writes the record of a's epoch, if the newest record still is rec. base is the record
+// that the source was judged by. The caller has the store for itself.
+func (r *Relay) takeOver(ctx context.Context, a *attempt, rec, base *checkpoint.Record) error {
+	now, err := r.newestOf(ctx, r.store.store)
+	if err != nil {
+		return err
+	}
+	held, older := now.rec, now.older
+	// A record of a slot that was about to be made does not tell who held the former slot.
+	if a.own = held != nil && held.Holder == r.holder && !intended(held); a.own && !a.gap {
+		rec, base = held, held // this process moved it, and the loop skips what it has received
+	}
+	if !same(rec, held) {
+		return errMoved
+	}
+	lsn, err := checkpoint.Judge(base, a.found)
+	if err != nil {
+		return err
+	}
+	next := r.record(a.found, lsn)
+	if base != nil {
+		// This holds on another timeline too: Judge has checked that it left the old one behind
+		// that transaction.
+		next.Next, next.CommitTime = base.Next, base.CommitTime
+		if r.copies(base) {
+			c := *base.Copy
+			c.Slot, next.Copy = true, &c
+		}
+	}
+	if held != nil {
+		next.Epoch = held.Epoch + 1
+		older = append(slices.Clip(older), held.StoredKey())
+		next.RunID = held.RunID
+	}
+	if next.RunID == "" {
+		next.RunID = newRunID(next.Time)
+	}
+	a.epoch = next.Epoch
+	if err := r.store.store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
+		return waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
+	}
+	a.rec, a.older, a.halts, a.skips = next, older, now.halts, now.skips
+	return nil
 }
 
 // stored is what the store has of this relay.
@@ -166,8 +174,10 @@ type stored struct {
 }
 
 // newest loads what the store has of this relay.
-func (r *Relay) newest(ctx context.Context) (s stored, err error) {
-	values, err := r.store.Load(ctx, r.cfg.Name)
+func (r *Relay) newest(ctx context.Context) (stored, error) { return r.newestOf(ctx, r.store) }
+
+func (r *Relay) newestOf(ctx context.Context, store Store) (s stored, err error) {
+	values, err := store.Load(ctx, r.cfg.Name)
 	var lost LostRecords
 	if errors.As(err, &lost) && lost.GapToken() == r.loss {
 		return s, nil
@@ -252,7 +262,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 		return nil, refused
 	}
 	if gap.Token != r.cfg.AcceptGap {
-		return nil, fmt.Errorf("another gap than the accepted one (%s): %w", r.cfg.AcceptGap, refused)
+		return nil, fmt.Errorf("--accept-gap names gap %s, but walpost found another gap: %w", r.cfg.AcceptGap, refused)
 	}
 	r.log.Warn().Str("token", gap.Token).Str("gap", refused.Error()).
 		Msg("GAP ACCEPTED: events in it are not delivered; going on behind it")
@@ -269,7 +279,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 	a.found, a.gap = a.sess.Identity(), true
 	start, err := checkpoint.AcceptedStart(gap, a.found)
 	if err != nil {
-		return nil, fault.Person(fmt.Errorf("step over gap %s: %w", gap.Token, err), "start again: what is refused then names the gap as it is now")
+		return nil, fault.Person(fmt.Errorf("step over gap %s: %w", gap.Token, err), "Start walpost again. It prints a new token for the present gap.")
 	}
 	base := r.record(a.found, start)
 	switch {

@@ -70,7 +70,7 @@ func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) bool {
 	token := l.haltOf(commit, row, table, l.rec.EventID).Token
 	if !slices.ContainsFunc(asked, func(h *checkpoint.Halt) bool { return h.Token == token }) {
 		l.log.Warn().Str("asked", asked[0].Token).Str("found", token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).
-			Msg("a request to pass over an event names another event than the one at this place: it is not applied")
+			Msg("a skip request names another event than the event at this place: walpost ignores the request")
 		return false
 	}
 	l.st.Skipped++

@@ -134,7 +134,7 @@ func (j *judgement) slot() {
 		j.fail(name, fix.ByWords("Point source.dsn at the primary; its slot is copied to the standbys."),
 			"slot %s does not exist, and a standby cannot make one that survives a failover (source.failover)", j.cfg.Slot)
 	case s == nil && !j.makes:
-		j.fail(name, fix.Fix{fix.SQL(slotSQL(j.cfg)), fix.Words("-- only if walpost has never read from a slot of this name: a new slot begins now, without what was written since the old slot was dropped. Otherwise: " + fault.Command("recover"))},
+		j.fail(name, fix.Fix{fix.Words("-- If walpost has used a slot of this name before, do not make it by hand, because events would be missing. Instead, run " + fault.Command("recover")), fix.Words("-- For a new relay:"), fix.SQL(slotSQL(j.cfg))},
 			"slot %s does not exist", j.cfg.Slot)
 	case s == nil:
 	case s.Type != "logical":
@@ -283,8 +283,8 @@ func (j *judgement) noPublication(tableMissing bool) {
 	make := fix.SQL(PublicationSQL(j.cfg))
 	switch {
 	case j.known():
-		j.lose(name, fix.ByWords("A publication made now does not help the slot that is there: it reads the catalog as it was. "+recoverWithout(j.cfg.Slot)+
-			" Where walpost has never run, walpost run makes both once the slot is dropped."),
+		j.lose(name, fix.ByWords("Do not only make the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot)+
+			" If walpost has never run, drop the slot, and walpost run makes both."),
 			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
 			j.cfg.Publication, j.cfg.Slot)
 	case !j.makes:

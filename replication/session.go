@@ -157,7 +157,7 @@ func (s *Session) fill() func(*cdc.Relation) error {
 		}
 		if root, ok := s.cfg.roots[rel.ID]; ok {
 			s.cfg.logger.Warn().Stringer("partition", rel).Stringer("table", root).
-				Msg("rows come under their partition's name: written before the publication had publish_via_partition_root; they are taken as the table's")
+				Msg("these rows have the name of their partition, because they were written before publish_via_partition_root was set: walpost takes them as rows of the table")
 			rel.Schema, rel.Name = root.Schema, root.Name
 		}
 		return nil

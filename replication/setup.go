@@ -99,7 +99,7 @@ With GRANT pg_monitor TO `+role+`; it can also name the transactions of others t
 			"CREATE ROLE "+role+" WITH LOGIN REPLICATION;")
 	}
 	for _, t := range opts.Grants {
-		add("the right to read "+t.String(), "For what reads the table itself: counting rows before the slot is made, verify, replay, recover.",
+		add("the right to read "+t.String(), "walpost reads the table to find rows from before the slot, for a snapshot, and for recover.",
 			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON %s TO %s;", pg.QuoteIdent(t.Schema), role, t.SQL(), role))
 	}
 	for _, t := range opts.Cleans {

@@ -25,7 +25,7 @@ type LostRecords struct {
 }
 
 func (l *LostRecords) Error() string {
-	return fmt.Sprintf("checkpoint topic %s holds no checkpoint of %q, and its records before offset %d were deleted: whether this relay ran before cannot be told",
+	return fmt.Sprintf("checkpoint topic %s holds no checkpoint of %q, and its records before offset %d were deleted: walpost cannot know whether this relay ran before",
 		l.Topic, l.Name, l.Start)
 }
 

@@ -84,9 +84,9 @@ func (r *healthRow) health(slot string, sent, received time.Time) Health {
 	h.ClockSkew = time.Duration(r.Now*1e9) - time.Duration(sent.Add(h.RoundTrip/2).UnixNano())
 	switch {
 	case r.Standby:
-		h.Hidden = "transactions of the primary, which hold back this slot too: ask the primary"
+		h.Hidden = "this standby cannot see the transactions of the primary, which also hold WAL: ask the primary"
 	case !r.SeesAll:
-		h.Hidden = "what other roles' sessions do: GRANT pg_monitor TO " + pg.QuoteIdent(r.Role) + ";"
+		h.Hidden = "walpost cannot see the sessions of other roles; to allow it: GRANT pg_monitor TO " + pg.QuoteIdent(r.Role) + ";"
 	}
 	if r.KeepMB >= 0 {
 		h.KeepBytes = r.KeepMB << 20

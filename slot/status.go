@@ -60,7 +60,7 @@ func (s *Status) judge(limits Config) {
 		return
 	}
 	if !s.Exists {
-		add(Critical, "the slot does not exist (a first walpost run makes it; one that was there is replaced by walpost recover, which closes the gap)")
+		add(Critical, "the slot does not exist: the first walpost run makes it; if it existed before, run walpost recover")
 		return
 	}
 	switch {
@@ -72,7 +72,7 @@ func (s *Status) judge(limits Config) {
 		add(Critical, "the slot is lost (%s): its WAL is gone; walpost recover shows the gap, makes a new slot and publishes what is missing", reason)
 		return
 	case s.WALStatus == "unreserved":
-		add(Critical, "wal_status is unreserved: the next checkpoint may take the slot's WAL")
+		add(Critical, "wal_status is unreserved: the next checkpoint of Postgres may remove WAL that the slot needs")
 	case s.Limit == ByDisk && s.Left <= 0:
 		add(Critical, "pg_wal holds as much as monitor.wal_disk_size, %v", limits.WALDiskSize)
 	}

@@ -75,7 +75,7 @@ func handler(relay watched, metrics prometheus.Gatherer, past *history, hosts []
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		if stuck := stuckFor(relay.Status(), time.Now()); stuck > 0 {
-			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("the relay's loop has not turned for %s", stuck.Round(time.Second)))
+			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("the relay has made no progress for %s", stuck.Round(time.Second)))
 			return
 		}
 		answer(w, http.StatusOK, "ok")

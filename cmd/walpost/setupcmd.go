@@ -46,7 +46,7 @@ role of the DSN.`,
 			return err
 		}
 		if why != nil {
-			fmt.Fprintf(out, "-- What is there already could not be seen (%s): this is for an empty database.\n\n",
+			fmt.Fprintf(out, "-- walpost could not examine the database (%s), so this SQL is for an empty database.\n\n",
 				oneLine(why.Error()))
 		}
 		if sql == "" {

@@ -128,7 +128,7 @@ func printSlot(w io.Writer, s slot.Status) error {
 		if s.Hidden != "" {
 			line("hidden", "%s", s.Hidden)
 		}
-		line("clock", "the database's is %s from ours", s.ClockSkew.Round(time.Millisecond))
+		line("clock", "the database's clock minus this machine's clock: %s", s.ClockSkew.Round(time.Millisecond))
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

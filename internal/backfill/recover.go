@@ -82,7 +82,7 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	}
 	switch {
 	case begun != nil && begun.Origin == checkpoint.OriginRecover:
-		rc.say("the gap behind %s, which the unfinished recover was to close, is looked at again from its beginning", begun.From)
+		rc.say("an earlier recover did not finish: walpost examines its whole gap again, from %s on", begun.From)
 		since = begun.Since
 	case begun != nil:
 		since = time.Time{}
@@ -93,17 +93,17 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	if since.IsZero() {
 		rc.say("every row of the table may be in the gap (--since narrows it)")
 	} else {
-		rc.say("rows committed since %s may be in the gap, as far as their age can be told", since.UTC().Format(time.RFC3339))
+		rc.say("rows committed since %s may be in the gap, and rows of unknown age", since.UTC().Format(time.RFC3339))
 	}
 	if gap.KeepsPosition() {
-		rc.say("slot %s is kept: walpost run goes on from it", rc.Slot)
+		rc.say("slot %s is kept, and walpost run continues from it", rc.Slot)
 		return since, nil
 	}
-	question := fmt.Sprintf("Make slot %s anew", rc.Slot)
+	question := fmt.Sprintf("Make a new slot %s", rc.Slot)
 	if gap.Found.SlotFound.Exists {
-		question = fmt.Sprintf("Drop the lost slot %s and make it anew", rc.Slot)
+		question = fmt.Sprintf("Drop the lost slot %s and make a new one", rc.Slot)
 	}
-	return since, rc.ask(question+", to begin the stream there?", "Nothing was changed.")
+	return since, rc.ask(question+"? The stream then begins at the new slot.", "Nothing was changed.")
 }
 
 func (rc *recovery) ask(question, otherwise string) error {
@@ -146,7 +146,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	}
 	if !cuts {
 		from = time.Time{}
-		rc.say("nothing tells how old each row is (track_commit_timestamp, or source.time_column, would): the topics are read from their beginning; " +
+		rc.say("walpost does not know the age of the rows (it needs track_commit_timestamp or source.time_column), so it reads the topics from their beginning; " +
 			"a row whose event Kafka has deleted counts as missing")
 	}
 	each := func(again bool, t *table.Table, count func(rec *cdc.Record)) error {
@@ -184,23 +184,23 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		}
 	}
 	if rc.unread != nil && !cuts {
-		return nil, fault.Config(fmt.Errorf("nothing tells which rows are missing: not their age, and not Kafka: %w", rc.unread),
+		return nil, fault.Config(fmt.Errorf("walpost cannot find the missing rows: it does not know the age of the rows, and it cannot read the topics: %w", rc.unread),
 			"Grant Read on the topics to the relay's user, or set source.time_column.")
 	}
 	if rc.unread != nil {
-		rc.say("what is in Kafka already cannot be read (%v): the rows are published by their time alone, also those that are there", rc.unread)
+		rc.say("walpost cannot read the topics (%v): it publishes all rows of this time, also rows that are in Kafka", rc.unread)
 	}
 	rc.say("%d rows of the table may be in the gap, %d of them are in Kafka, %d are missing (compared by %s)", known.left, there, missing, known.how())
 	if known.inDoubt > 0 {
-		rc.say("%d of the missing rows resemble an event in Kafka (same topic, id and key): each may be that event, changed since, or another one. "+
-			"They are published too, because a duplicate is better than a loss", known.inDoubt)
+		rc.say("%d of the missing rows resemble an event in Kafka (same topic, id and key): walpost cannot tell whether they are the same events. "+
+			"It publishes them, because a duplicate is better than a loss", known.inDoubt)
 	}
 	if err := rc.gone(ctx, r); err != nil {
 		return nil, err
 	}
 	if missing > 0 && !rc.agreed { // a lost connection is no reason to ask again
 		if err := rc.ask(fmt.Sprintf("Publish %d rows, with the header %s: %s?", missing, relay.OriginHeader, checkpoint.OriginRecover),
-			"The slot is there and waits; "+fault.Command("recover")+" goes on, walpost run refuses until then."); err != nil {
+			"The new slot exists, and walpost run refuses to start until recover is finished. To continue, run "+fault.Command("recover")); err != nil {
 			return nil, err
 		}
 		rc.agreed = true
@@ -331,7 +331,7 @@ func (rc *recovery) gone(ctx context.Context, r *reading) error {
 			continue
 		}
 		if column == "" {
-			rc.say("rows of %s that were deleted since are lost to Kafka, and nothing tells how many (source.order_column, an identity, would)", t)
+			rc.say("deleted rows of %s that were not published are lost; walpost cannot count them, because source.order_column names no identity column", t)
 			continue
 		}
 		holes, known, err := t.Holes(ctx, column, r.spec.Since, r.TimeColumn)
@@ -339,12 +339,12 @@ func (rc *recovery) gone(ctx context.Context, r *reading) error {
 		case err != nil:
 			return err
 		case !known:
-			rc.say("rows of %s that were deleted since are lost to Kafka; how many cannot be told by %s", t, column)
+			rc.say("deleted rows of %s that were not published are lost; column %s does not tell how many they are", t, column)
 		case holes == 0:
 			rc.say("no row of %s is gone: %s has no holes", t, column)
 		default:
-			rc.say("%d numbers of %s in %s have no row any more: so many rows at most were deleted, and are lost to Kafka where they were not published (a number that was rolled back is a hole too)",
-				holes, column, t)
+			rc.say("column %s of %s has %d missing numbers: at most this many rows were deleted, and those that were not published are lost (a rollback also leaves a missing number)",
+				column, t, holes)
 		}
 	}
 	return nil

@@ -64,7 +64,7 @@ func TestARecoverWhoseSlotIsLostBeginsAgain(t *testing.T) {
 	s.lose()
 	<-s.load(&shop.Shop{Writers: 4, Rows: 1000, Seed: 5, Tag: "a"}).done
 	code, out := s.command("recover", "--yes")
-	if code != 0 || !strings.Contains(out, "which the unfinished recover was to close, is looked at again") {
+	if code != 0 || !strings.Contains(out, "walpost examines its whole gap again") {
 		t.Errorf("recover: code %d\n%s", code, out)
 	}
 	r := s.startReady()

@@ -316,7 +316,7 @@ func TestAGapIsRefusedUntilItIsAccepted(t *testing.T) {
 			want := append(c.make(w), checkpoint)
 
 			token := w.refused(want)
-			if wrong := w.refused(append(want, "another gap than the accepted one (0123456789ab)"), "--accept-gap=0123456789ab"); wrong != token {
+			if wrong := w.refused(append(want, "--accept-gap names gap 0123456789ab, but walpost found another gap"), "--accept-gap=0123456789ab"); wrong != token {
 				t.Errorf("the same gap has the tokens %s and %s", token, wrong)
 			}
 
@@ -339,7 +339,7 @@ func TestAGapIsRefusedUntilItIsAccepted(t *testing.T) {
 				t.Errorf("%d events came again after a clean stop", n)
 			}
 			w.exec(dropSlot)
-			next := w.refused([]string{checkpoint, "another gap than the accepted one"}, "--accept-gap="+token)
+			next := w.refused([]string{checkpoint, "but walpost found another gap"}, "--accept-gap="+token)
 			if next == token {
 				t.Errorf("another gap has the same token")
 			}

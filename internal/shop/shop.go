@@ -184,7 +184,10 @@ func (s *Shop) transaction(ctx context.Context, conn *pgx.Conn, prefix string, n
 	if rnd.IntN(10) == 0 {
 		return tx.Rollback(ctx)
 	}
-	if err := tx.Commit(ctx); err != nil {
+	// Run waits for the answer to a COMMIT, so that nothing is committed after Run has returned.
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+	defer cancel()
+	if err := tx.Commit(end); err != nil {
 		return err
 	}
 	for k, n := range counters {
