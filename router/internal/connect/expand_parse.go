@@ -60,7 +60,7 @@ func parseJSON(s string) (node, error) {
 	var n node
 	err := p.value(&n, 0)
 	if err != nil {
-		err = fmt.Errorf("Jackson cannot read this JSON: %w at byte %d", err, p.i)
+		err = fmt.Errorf("this JSON cannot be read as Jackson reads it: %w at byte %d", err, p.i)
 	}
 	return n, err
 }
