@@ -42,7 +42,7 @@ xmin age     12 transactions
 confirmed    0/16B3748
 restart      0/16B0000
 server       0/16B4000
-clock        the database's is 2ms from ours
+clock        the database's clock minus this machine's clock: 2ms
 `},
 		{"lost", func(s *slot.Status) {
 			s.Severity, s.Reasons = slot.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; walpost recover closes the gap"}
@@ -59,7 +59,7 @@ unconfirmed  2.0 KiB
 xmin age     0 transactions
 confirmed    0/16B3748
 server       0/16B4000
-clock        the database's is 2ms from ours
+clock        the database's clock minus this machine's clock: 2ms
 `},
 		{"blocked, spilling, and used up soon", func(s *slot.Status) {
 			s.Severity, s.Reasons = slot.Warning, []string{"WAL is held back"}
@@ -87,7 +87,7 @@ restart      0/16B0000
 server       0/16B4000
 blocker      transaction of pid 42 (report, nightly) in crm, idle in transaction, for 3h0m0s, its newest statement began 1h0m0s ago
              to end it: SELECT pg_terminate_backend(42);
-clock        the database's is 2ms from ours
+clock        the database's clock minus this machine's clock: 2ms
 `},
 		{"without a limit of the server's, bounded by the disk, and not allowed to see blockers", func(s *slot.Status) {
 			s.SafeKnown, s.KeepBytes, s.Limit, s.Left, s.Exhaustion, s.WaitEvent = false, -1, slot.ByDisk, 20*gib, 7200, ""
@@ -108,7 +108,7 @@ confirmed    0/16B3748
 restart      0/16B0000
 server       0/16B4000
 hidden       other sessions: GRANT pg_read_all_stats
-clock        the database's is 2ms from ours
+clock        the database's clock minus this machine's clock: 2ms
 `},
 		{"without any limit", func(s *slot.Status) {
 			s.SafeKnown, s.KeepBytes, s.Limit, s.WaitEvent = false, -1, slot.NoLimit, ""
@@ -126,7 +126,7 @@ xmin age     12 transactions
 confirmed    0/16B3748
 restart      0/16B0000
 server       0/16B4000
-clock        the database's is 2ms from ours
+clock        the database's clock minus this machine's clock: 2ms
 `},
 		{"looked at once", func(s *slot.Status) { s.WALRate, s.WaitEvent = -1, "" }, `
 slot         walpost in shop
@@ -141,7 +141,7 @@ xmin age     12 transactions
 confirmed    0/16B3748
 restart      0/16B0000
 server       0/16B4000
-clock        the database's is 2ms from ours
+clock        the database's clock minus this machine's clock: 2ms
 `},
 		{"missing", func(s *slot.Status) {
 			s.Exists, s.Severity, s.Reasons = false, slot.Critical, []string{"the slot does not exist"}
