@@ -118,7 +118,8 @@ func (c Config) Options() []kgo.Opt {
 	switch {
 	case dial != nil:
 	case c.TLS != nil:
-		dial = c.TLS.dial
+		t := *c.TLS // the caller may change its own
+		dial = t.dial
 	default:
 		dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
 	}
