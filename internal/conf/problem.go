@@ -51,9 +51,12 @@ func (p Problem) String() string { return p.Field + ": " + p.Text() }
 // is an error that a retry cannot help.
 type Problems []Problem
 
-func (ps Problems) Error() string {
-	lines := make([]string, len(ps))
-	for i, p := range ps {
+func (ps Problems) Error() string { return Lines(ps) }
+
+// Lines is the text of each problem on a line of its own.
+func Lines[P fmt.Stringer](problems []P) string {
+	lines := make([]string, len(problems))
+	for i, p := range problems {
 		lines[i] = p.String()
 	}
 	return strings.Join(lines, "\n")

@@ -43,13 +43,7 @@ func (p Problem) String() string {
 // Problems is everything that is wrong with what the user wrote.
 type Problems []Problem
 
-func (ps Problems) Error() string {
-	lines := make([]string, len(ps))
-	for i, p := range ps {
-		lines[i] = p.String()
-	}
-	return strings.Join(lines, "\n")
-}
+func (ps Problems) Error() string { return conf.Lines(ps) }
 
 // Misconfigured is true: see package fault.
 func (Problems) Misconfigured() bool { return true }
