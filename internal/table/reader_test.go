@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -212,11 +213,22 @@ func TestAReaderTakesOneConnection(t *testing.T) {
 	w.exec("CREATE ROLE "+role+" LOGIN CONNECTION LIMIT 1", "GRANT SELECT ON public.outbox TO "+role)
 	t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
 	w.db.DSN = strings.Replace(w.dsn, "postgres@", role+"@", 1)
-	reader, err := w.source().Open(t.Context(), Options{})
-	if err != nil {
-		t.Fatal(err)
+	// The server counts a closed connection until its process has ended, so an attempt may come too early. Callers of Open retry.
+	patience := time.Now().Add(30 * time.Second)
+	for time.Now().Before(patience) {
+		reader, err := w.source().Open(t.Context(), Options{})
+		if err == nil {
+			reader.Close()
+			return
+		}
+		if !fault.Retryable(err) {
+			t.Fatal(err)
+		}
+		for time.Now().Before(patience) && w.value("SELECT count(*) FROM pg_stat_activity WHERE usename = '"+role+"'") != "0" {
+			time.Sleep(time.Millisecond)
+		}
 	}
-	reader.Close()
+	t.Error("no attempt succeeds")
 }
 
 // A big table is never in memory as a whole: the server is read as far as the rows are taken.
