@@ -173,7 +173,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 }
 
 func TestADoctorsFactsAreReadFromEveryVersion(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert')")
 		names := map[string]Verdict{}
 		for _, f := range w.examine() {

@@ -78,7 +78,7 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 		"CREATE TABLE old PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-02-01')",
 		`CREATE TABLE "New One" PARTITION OF outbox FOR VALUES FROM ('2020-02-01') TO ('2020-03-01')`,
 	}
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		t.Parallel()
 		const name = "cleanup of public.outbox"
 		t.Run("delete", func(t *testing.T) {
@@ -162,7 +162,7 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 }
 
 func TestARoleThatSeesNothingIsHealedByWhatIsPrinted(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		t.Parallel()
 		w := newWorld(t, pg, outboxTable)
 		role := w.restricted()
@@ -220,7 +220,7 @@ func TestOnlySettingsThatHitOurSessionsAreReported(t *testing.T) {
 }
 
 func TestTransactionsThatDecodingWroteToDiskAreCounted(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		t.Parallel()
 		w := newWorld(t, pg, outboxTable, publicationForOutbox)
 		w.exec(w.slotOf("pgoutput"), "ALTER DATABASE "+w.cfg.Slot+" SET logical_decoding_work_mem = '64kB'")

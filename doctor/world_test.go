@@ -15,13 +15,6 @@ import (
 	"github.com/walpost/walpost/replication"
 )
 
-// onEach runs a test against every version of Postgres.
-func onEach(t *testing.T, test func(t *testing.T, pg *testenv.PG)) {
-	for _, v := range []string{"14", "15", "16", "17", "18"} {
-		t.Run(v, func(t *testing.T) { test(t, testenv.Postgres(t, v)) })
-	}
-}
-
 const outboxTable = `CREATE TABLE public.outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL,
  aggregate_id text NOT NULL, event_type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT now())`
 
@@ -91,7 +84,7 @@ func (w *world) slotOf(plugin string) string {
 
 // What a start refuses, the doctor reports with the same fix, and it looks at the rest all the same.
 func TestTheDoctorReportsWhatAStartRefuses(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		for name, sql := range map[string][]string{
 			"no table":       nil,
 			"unlogged":       {strings.Replace(outboxTable, "CREATE TABLE", "CREATE UNLOGGED TABLE", 1)},

@@ -35,7 +35,7 @@ func (w *world) ahead(from cdc.Position) (string, error) {
 
 // The copy of the slot gives what the slot will give, while that one is in use, and the slot stays where it is.
 func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)", "INSERT INTO outbox VALUES (1)")
 		w.cfg.Snapshot = "never"
 		s := w.mustOpen(w.source(), true)

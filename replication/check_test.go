@@ -30,7 +30,7 @@ func TestCheckNoticesWhatIsTakenAway(t *testing.T) {
 		{"some rows", 15, []string{"ALTER PUBLICATION walpost SET TABLE outbox WHERE (event_type <> 'x')"}, "has a row filter"},
 		{"a column of it", 15, []string{"ALTER PUBLICATION walpost SET TABLE outbox (id, aggregate_id)"}, "has a column list for public.outbox that lacks payload"},
 	}
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		for _, l := range losses {
 			if pg.Version() < l.min {
 				continue
@@ -146,7 +146,7 @@ func TestRecheckReadsTheSlotAgainAndNoticesAnotherServer(t *testing.T) {
 }
 
 func TestCatalogFillsWhatTheStreamDoesNotSay(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, "CREATE TYPE mood AS ENUM ('sad', 'ok', 'happy')", "CREATE DOMAIN name AS varchar(20)", "CREATE DOMAIN public.nick AS public.name",
 			"CREATE DOMAIN public.moods AS mood[]", "CREATE DOMAIN public.money AS numeric(10,2)", "CREATE DOMAIN public.price AS public.money NOT NULL",
 			"CREATE TABLE outbox (id int NOT NULL, aggregate_id public.nick DEFAULT 'x', payload numeric(10,2)[], feeling mood, double int GENERATED ALWAYS AS (id * 2) STORED, moods public.moods, price public.price, gone text, PRIMARY KEY (price, id))",

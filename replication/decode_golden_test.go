@@ -25,8 +25,6 @@ var (
 	record = flag.Bool("record", false, "record testdata/pgoutput-*.gz anew, from real servers")
 )
 
-var versions = []string{"14", "15", "16", "17", "18"}
-
 // A recorded message is what the server wrote, and where.
 type recorded struct {
 	pos  cdc.Position
@@ -69,7 +67,7 @@ func TestRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, version := range versions {
+	for _, version := range testenv.Versions {
 		t.Run(version, func(t *testing.T) {
 			pg := testenv.Postgres(t, version)
 			ctx := t.Context()
@@ -130,7 +128,7 @@ func TestRecord(t *testing.T) {
 // and times differ, nothing else may.
 func TestEveryVersionGivesTheSameEvents(t *testing.T) {
 	const golden = "testdata/pgoutput.txt"
-	for i, version := range versions {
+	for i, version := range testenv.Versions {
 		t.Run(version, func(t *testing.T) {
 			got := story(t, recording(t, version))
 			if *update && i == 0 {

@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // Messages as the server writes them, for what recordings do not hold.
@@ -113,7 +114,7 @@ func TestWhatBreaksTheProtocolIsAnErrorThatNamesIt(t *testing.T) {
 }
 
 func TestAMessageCutShortIsAnError(t *testing.T) {
-	for _, version := range versions {
+	for _, version := range testenv.Versions {
 		d := newDecoder(0, nil)
 		for _, m := range recording(t, version) {
 			for n := range min(len(m.data), 2000) {
@@ -217,7 +218,7 @@ func TestDecodingRowsDoesNotAllocate(t *testing.T) {
 
 // FuzzDecode feeds sequences of messages, each behind its length in two bytes.
 func FuzzDecode(f *testing.F) {
-	for _, version := range versions {
+	for _, version := range testenv.Versions {
 		var seed []byte
 		for _, m := range recording(f, version) {
 			if len(m.data) > 300 {

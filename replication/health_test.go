@@ -14,54 +14,13 @@ import (
 	"github.com/walpost/walpost/slot"
 )
 
-// limited are servers on which a slot can be lost, and a transaction prepared.
-func onEachLimited(t *testing.T, test func(t *testing.T, pg *testenv.PG)) {
-	for _, v := range versions {
-		t.Run(v, func(t *testing.T) {
-			test(t, testenv.Postgres(t, v, testenv.Param("max_prepared_transactions", "5"), testenv.Param("max_slot_wal_keep_size", "32MB"), testenv.Param("wal_keep_size", "0"), testenv.Param("max_wal_size", "64MB")))
-		})
-	}
-}
-
-func (w *world) connect() *pgx.Conn {
-	w.Helper()
-	conn, err := pgx.Connect(w.Context(), w.dsn)
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { conn.Close(w.Context()) })
-	return conn
-}
-
-func (w *world) run(conn *pgx.Conn, sql ...string) {
-	w.Helper()
-	for _, s := range sql {
-		if _, err := conn.Exec(w.Context(), s); err != nil {
-			w.Fatalf("%s: %v", s, err)
-		}
-	}
-}
-
-// lose makes the server invalidate the world's slot.
-func (w *world) lose() {
-	w.Helper()
-	w.exec("CREATE TABLE IF NOT EXISTS filler (a text)")
-	for range 20 {
-		w.exec("INSERT INTO filler SELECT repeat('x', 1000) FROM generate_series(1, 1000)", "SELECT pg_switch_wal()", "CHECKPOINT")
-		if w.value("SELECT wal_status FROM pg_replication_slots WHERE slot_name = '"+w.cfg.Slot+"'") == "lost" {
-			return
-		}
-	}
-	w.Fatal("the slot is not lost")
-}
-
 func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
-	onEachLimited(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEachLimited(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		s := w.source()
 		was := w.mustOpen(s, true).Identity()
 		w.exec(insertRow)
-		w.lose()
+		w.pg.LoseSlot(w.T, w.dsn, w.cfg.Slot)
 		if _, err := s.Check(t.Context()); !fault.NeedsPerson(err) || !strings.Contains(err.Error(), "is invalidated (") {
 			t.Errorf("check: %s %v", behaviourOf(err), err)
 		} else if hint := fault.Hint(err); !strings.HasPrefix(hint, "Run walpost recover ") || !strings.Contains(hint, "To skip these events instead, use walpost run --accept-gap=") {
@@ -89,12 +48,12 @@ func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
 }
 
 func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		w.cfg.Snapshot = "never"
 		w.cfg.CreateTimeout = 500 * time.Millisecond
-		conn := w.connect()
-		w.run(conn, "BEGIN", insertRow)
+		conn := testenv.Conn(w.T, w.dsn)
+		testenv.Run(w.T, conn, "BEGIN", insertRow)
 		s := w.source()
 		_, err := w.open(s, true, false)
 		pid := fmt.Sprintf("process %d (postgres@%s, idle in transaction", conn.PgConn().PID(), w.cfg.Slot)
@@ -104,7 +63,7 @@ func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
 		if n := w.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '" + w.cfg.Slot + "'"); n != "0" {
 			t.Error("a half-made slot is left")
 		}
-		w.run(conn, "COMMIT")
+		testenv.Run(w.T, conn, "COMMIT")
 		if !w.mustOpen(s, true).Identity().SlotFound.Created {
 			t.Error("not made")
 		}
@@ -112,7 +71,7 @@ func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
 }
 
 func TestSetupMakesWhatIsMissingAndNoMore(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg)
 		w.cfg.Tables = []string{"shop.outbox"}
 		s := w.source()
@@ -149,7 +108,7 @@ func TestSetupSQLRunsAsPrinted(t *testing.T) {
 		"plain": {}, "deleted from": {Deletes: true}, "partitioned": {Partitioned: true, Owns: true, TimeColumn: "writtenAt"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			onEach(t, func(t *testing.T, pg *testenv.PG) {
+			testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 				w := newWorld(t, pg)
 				role := "role_" + w.cfg.Slot
 				w.cfg.Tables, w.cfg.Failover, w.cfg.Outbox = []string{`"Shop"."outBox"`}, pg.Version() >= 17, outbox
@@ -189,7 +148,7 @@ func TestSetupSQLRunsAsPrinted(t *testing.T) {
 
 // A role has what it was given and nothing more, as in a real installation.
 func TestRightsThatAreMissingAreNamed(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable, "CREATE ROLE role_"+t.Name()[strings.LastIndex(t.Name(), "/")+1:]+"_weak LOGIN")
 		role := "role_" + t.Name()[strings.LastIndex(t.Name(), "/")+1:] + "_weak"
 		t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })

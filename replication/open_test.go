@@ -18,13 +18,6 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// onEach runs a test against every version of Postgres.
-func onEach(t *testing.T, test func(t *testing.T, pg *testenv.PG)) {
-	for _, v := range []string{"14", "15", "16", "17", "18"} {
-		t.Run(v, func(t *testing.T) { test(t, testenv.Postgres(t, v)) })
-	}
-}
-
 const outboxTable = `CREATE TABLE public.outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL,
  aggregate_id text NOT NULL, event_type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT now())`
 
@@ -243,7 +236,7 @@ var refusals = []struct {
 }
 
 func TestOpenRefusesWhatCannotWorkAndSaysWhatToRun(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		for _, r := range refusals {
 			if pg.Version() < r.min || strings.HasPrefix(r.name, "failover") && pg.Version() >= 17 {
 				continue
@@ -293,7 +286,7 @@ func TestOpenRefusesWhatCannotWorkAndSaysWhatToRun(t *testing.T) {
 }
 
 func TestFirstOpenMakesPublicationThenSlot(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		w.cfg.Failover = pg.Version() >= 17
 		if found := w.unmet(); len(found) > 0 {
@@ -358,7 +351,7 @@ func TestRowsDoNotMatterOverAnAcceptedGap(t *testing.T) {
 }
 
 func TestTwoFirstOpensAtOnceShareOneSlot(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		const n = 4
 		type result struct {
@@ -396,7 +389,7 @@ func TestTwoFirstOpensAtOnceShareOneSlot(t *testing.T) {
 
 // A role whose defaults differ must not change a byte of what we read.
 func TestPinnedFormatWithstandsTheRolesDefaults(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		role := "role_" + w.cfg.Slot
 		w.exec("CREATE ROLE "+role+" SUPERUSER LOGIN", "ALTER ROLE "+role+" SET DateStyle = 'German, DMY'", "ALTER ROLE "+role+" SET TimeZone = 'Asia/Kolkata'",
@@ -434,8 +427,8 @@ func TestPinnedFormatWithstandsTheRolesDefaults(t *testing.T) {
 // A slot that somebody else is making is in the catalog already, without a position. It must not be taken for one at 0/0.
 func TestSlotThatIsBeingMadeIsWaitedFor(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable, publicationForOutbox)
-	blocker, maker := w.connect(), w.connect()
-	w.run(blocker, "BEGIN", insertRow)
+	blocker, maker := testenv.Conn(w.T, w.dsn), testenv.Conn(w.T, w.dsn)
+	testenv.Run(w.T, blocker, "BEGIN", insertRow)
 	made := make(chan error, 1)
 	go func() {
 		_, err := maker.Exec(t.Context(), w.slotOf("pgoutput"))
@@ -448,7 +441,7 @@ func TestSlotThatIsBeingMadeIsWaitedFor(t *testing.T) {
 	if !fault.Retryable(err) || !strings.Contains(err.Error(), fmt.Sprintf("is just being made by process %d", maker.PgConn().PID())) {
 		t.Errorf("%s %v", behaviourOf(err), err)
 	}
-	w.run(blocker, "COMMIT")
+	testenv.Run(w.T, blocker, "COMMIT")
 	if err := <-made; err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ var changedBy = []struct {
 
 // Both a look beside the stream and a start see each change, and nothing else.
 func TestAChangedPublicationIsSeen(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		for _, c := range changedBy {
 			if pg.Version() < c.min {
 				continue

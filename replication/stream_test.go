@@ -118,7 +118,7 @@ func (w *world) active() string {
 }
 
 func TestOnlyWhatWasConfirmedDoesNotComeAgain(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		s := w.stream(0)
 		// Adjacent commits: one byte too far would skip the next transaction.
@@ -150,7 +150,7 @@ func TestOnlyWhatWasConfirmedDoesNotComeAgain(t *testing.T) {
 
 // After a lost connection the acknowledgements of what the former session read arrive before this one has read it again.
 func TestConfirmingAheadOfTheStreamSkipsNothing(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		s := w.stream(0)
 		w.exec(insertOf("a"), insertOf("b"))
@@ -224,7 +224,7 @@ func TestRowsOfOneCopyArriveAllAlthoughTheirPositionIsOne(t *testing.T) {
 // The server decodes old WAL by the publication as it was then: rows that were written before it had publish_via_partition_root come under
 // their partition's name, and are rows of the table all the same.
 func TestRowsFromBeforeThePublicationKnewTheRootAreTheTables(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, "CREATE TABLE outbox (aggregate_id text, payload text) PARTITION BY LIST (aggregate_id)",
 			"CREATE TABLE leaf (payload text, aggregate_id text)", "ALTER TABLE outbox ATTACH PARTITION leaf DEFAULT", "CREATE TABLE other (aggregate_id text)",
 			"CREATE PUBLICATION walpost FOR TABLE outbox, other WITH (publish = 'insert')")
@@ -251,7 +251,7 @@ func TestRowsFromBeforeThePublicationKnewTheRootAreTheTables(t *testing.T) {
 
 func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 	const rows = 200_000
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D1s"
 		w.close(w.stream(0)) // makes the slot
@@ -303,7 +303,7 @@ func TestTheStreamOutlivesAFullWindow(t *testing.T) {
 }
 
 func TestAnIdleSlotFollowsTheServer(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable, "CREATE TABLE busy (v text)")
 		s := w.stream(0)
 		w.exec("INSERT INTO busy SELECT repeat('x', 100) FROM generate_series(1, 10000)")
@@ -357,7 +357,7 @@ func TestASlotInUseIsTakenOverWhenItIsFree(t *testing.T) {
 }
 
 func TestAKilledWalsenderIsWorthAnotherTry(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		kill := "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = current_database()"
 		s := w.stream(0)
@@ -383,7 +383,7 @@ func TestAKilledWalsenderIsWorthAnotherTry(t *testing.T) {
 }
 
 func TestADroppedPublicationNeedsAPerson(t *testing.T) {
-	onEach(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		s := w.stream(0)
 		w.exec(insertOf("a"))
@@ -399,7 +399,7 @@ func TestADroppedPublicationNeedsAPerson(t *testing.T) {
 
 // A fast shutdown waits until everything that was sent is confirmed.
 func TestAFastShutdownDoesNotHangOnUs(t *testing.T) {
-	for _, version := range versions {
+	for _, version := range testenv.Versions {
 		for _, reading := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s reading=%t", version, reading), func(t *testing.T) {
 				t.Parallel()

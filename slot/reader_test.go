@@ -16,7 +16,7 @@ import (
 
 // What pins a slot is often in another database, of another application: they share the WAL.
 func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
-	for _, v := range versions {
+	for _, v := range testenv.Versions {
 		t.Run(v, func(t *testing.T) {
 			t.Parallel()
 			pg := testenv.Postgres(t, v, testenv.Private())
@@ -31,7 +31,7 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = other.Close(t.Context()) }) // the test ends it
-			w.run(other, "CREATE TABLE report (n int)", "BEGIN", "INSERT INTO report VALUES (1)")
+			testenv.Run(w.T, other, "CREATE TABLE report (n int)", "BEGIN", "INSERT INTO report VALUES (1)")
 			began := w.value("SELECT pg_current_wal_lsn()::text")
 			w.exec(insertRow, "SELECT pg_switch_wal()")
 			h := w.read(m)
@@ -65,8 +65,8 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 			for range 3 {
 				w.exec(insertRow, "SELECT pg_switch_wal()")
 			}
-			late := w.connect()
-			w.run(late, "BEGIN", insertRow)
+			late := testenv.Conn(w.T, w.dsn)
+			testenv.Run(w.T, late, "BEGIN", insertRow)
 			if h = w.read(m); h.Blocker != nil || h.UnconfirmedBytes < h.RetainedBytes/2 {
 				t.Errorf("behind ourselves: %+v, %d of %d unconfirmed", h.Blocker, h.UnconfirmedBytes, h.RetainedBytes)
 			}
@@ -80,8 +80,8 @@ func TestOlderSlotIsTheBlockerWhereItHoldsMore(t *testing.T) {
 	w.exec("SELECT pg_create_physical_replication_slot('gone', true)", "SELECT pg_switch_wal()", insertRow, "SELECT pg_switch_wal()", w.made())
 	m := w.reader()
 	m.minAge = 0
-	writer := w.connect()
-	w.run(writer, "BEGIN", insertRow)
+	writer := testenv.Conn(w.T, w.dsn)
+	testenv.Run(w.T, writer, "BEGIN", insertRow)
 	h := w.read(m)
 	b := h.Blocker
 	if b == nil || b.Kind != BlockedBySlot || b.Name != "gone" || b.State != "inactive" || b.End != "SELECT pg_drop_replication_slot('gone');" {
@@ -104,8 +104,8 @@ func TestWhatMayNotBeSeenIsSaid(t *testing.T) {
 	w.db.DSN = strings.Replace(w.dsn, "postgres@", "weak%20one@", 1)
 	m := w.reader()
 	m.walDir = true
-	conn := w.connect()
-	w.run(conn, "BEGIN", insertRow)
+	conn := testenv.Conn(w.T, w.dsn)
+	testenv.Run(w.T, conn, "BEGIN", insertRow)
 	m.minAge = 0
 	h := w.read(m)
 	b := h.Blocker
@@ -205,7 +205,7 @@ func TestMonitorReadsASlotOnAStandby(t *testing.T) {
 
 // What we compute for a standby is what the server computes for itself.
 func TestSafeBytesAreTheServers(t *testing.T) {
-	onEachLimited(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEachLimited(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		w.exec(w.made())
 		for range 3 {
@@ -224,7 +224,7 @@ func TestSafeBytesAreTheServers(t *testing.T) {
 }
 
 func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
-	onEachLimited(t, func(t *testing.T, pg *testenv.PG) {
+	testenv.OnEachLimited(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
 		m := w.reader()
 		m.minAge = 0
@@ -247,12 +247,12 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 		}
 
 		// A transaction that has only read holds nothing; one that has written does.
-		conn := w.connect()
-		w.run(conn, "BEGIN", "SELECT count(*) FROM outbox")
+		conn := testenv.Conn(w.T, w.dsn)
+		testenv.Run(w.T, conn, "BEGIN", "SELECT count(*) FROM outbox")
 		if h = w.read(m); h.Blocker != nil {
 			t.Errorf("a reader: %+v", h.Blocker)
 		}
-		w.run(conn, insertRow)
+		testenv.Run(w.T, conn, insertRow)
 		w.follow() // while we are behind ourselves nobody else is named
 		h = w.read(m)
 		b := h.Blocker
@@ -265,7 +265,7 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 			t.Errorf("a young writer: %+v", h.Blocker)
 		}
 		m.minAge = 0
-		w.run(conn, `PREPARE TRANSACTION 'it''s mine'`)
+		testenv.Run(w.T, conn, `PREPARE TRANSACTION 'it''s mine'`)
 		t.Cleanup(func() { // it would hold up the tests after this one
 			if w.value("SELECT count(*) FROM pg_prepared_xacts") != "0" {
 				w.exec("ROLLBACK PREPARED 'it''s mine'")
@@ -290,7 +290,7 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 			t.Errorf("an older slot: %+v", b)
 		}
 
-		w.lose()
+		w.pg.LoseSlot(w.T, w.dsn, w.slot)
 		h = w.read(m)
 		if h.WALStatus != "lost" || h.Invalidation == "" || h.Restart != 0 || h.RetainedBytes != -1 || h.SafeKnown || h.Confirmed == 0 || !h.Exists {
 			t.Errorf("lost: %+v", h)

@@ -33,7 +33,7 @@ const everyRow = `INSERT INTO outbox (id, aggregate_id, payload, "Mixed Case", f
 // to tell the two apart. The role's defaults differ from what the connections pin.
 func TestATableGivesWhatTheStreamGave(t *testing.T) {
 	for _, partitioned := range []bool{false, true} {
-		onEach(t, func(t *testing.T, pg *testenv.PG) {
+		testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 			w := newWorld(t, pg, everyType...)
 			if partitioned {
 				w.exec("ALTER TABLE outbox RENAME TO old", "ALTER TABLE old DROP CONSTRAINT outbox_pkey",
@@ -147,11 +147,11 @@ func TestTableRowsComeInTheOrderAskedFor(t *testing.T) {
 		t.Run("track_commit_timestamp "+keep, func(t *testing.T) {
 			w := newWorld(t, testenv.Postgres(t, "15", testenv.Param("track_commit_timestamp", keep)),
 				"CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)")
-			first, second := w.connect(), w.connect()
-			w.run(first, "BEGIN", "INSERT INTO outbox VALUES (1, 'a', '')", "SAVEPOINT s", "INSERT INTO outbox VALUES (9, 'a', '')", "RELEASE s", "INSERT INTO outbox VALUES (2, 'a', '')")
-			w.run(second, "INSERT INTO outbox VALUES (3, 'a', '')", "INSERT INTO outbox VALUES (4, 'a', '')")
-			w.run(first, "COMMIT")
-			w.run(second, "INSERT INTO outbox SELECT generate_series(5, 6), 'a', ''")
+			first, second := testenv.Conn(w.T, w.dsn), testenv.Conn(w.T, w.dsn)
+			testenv.Run(w.T, first, "BEGIN", "INSERT INTO outbox VALUES (1, 'a', '')", "SAVEPOINT s", "INSERT INTO outbox VALUES (9, 'a', '')", "RELEASE s", "INSERT INTO outbox VALUES (2, 'a', '')")
+			testenv.Run(w.T, second, "INSERT INTO outbox VALUES (3, 'a', '')", "INSERT INTO outbox VALUES (4, 'a', '')")
+			testenv.Run(w.T, first, "COMMIT")
+			testenv.Run(w.T, second, "INSERT INTO outbox SELECT generate_series(5, 6), 'a', ''")
 			w.exec("CREATE TABLE child () INHERITS (outbox)", "INSERT INTO child VALUES (77, 'a', '')") // published, if at all, under its own name
 			for what, want := range map[Order]string{
 				{By: ByColumn, Column: "id"}: "1 2 3 4 5 6 9",

@@ -51,8 +51,8 @@ func TestAReadingGoesOnBehindAnother(t *testing.T) {
 			if keep == "on" {
 				order = Order{By: ByCommit, Column: "place"}
 			}
-			late := w.connect()
-			w.run(late, "BEGIN", "INSERT INTO outbox VALUES (99, 'a', '', 1)", "SAVEPOINT s", "INSERT INTO outbox VALUES (98, 'a', '', 1)")
+			late := testenv.Conn(w.T, w.dsn)
+			testenv.Run(w.T, late, "BEGIN", "INSERT INTO outbox VALUES (99, 'a', '', 1)", "SAVEPOINT s", "INSERT INTO outbox VALUES (98, 'a', '', 1)")
 			// In one transaction: by commit time all have one key, by column two of each.
 			w.exec("INSERT INTO outbox SELECT g, 'a', '', g / 2 + 1 FROM generate_series(1, 9) g")
 			whole, _ := w.take(Selection{Order: order}, 0)
@@ -75,7 +75,7 @@ func TestAReadingGoesOnBehindAnother(t *testing.T) {
 				}
 			}
 			_, at := w.take(Selection{Order: order}, 5)
-			w.run(late, "COMMIT")
+			testenv.Run(w.T, late, "COMMIT")
 			w.exec("UPDATE outbox SET payload = 'changed' WHERE id = 2", "DELETE FROM outbox WHERE id = 7")
 			w.exec("INSERT INTO outbox VALUES (55, 'a', '', NULL)") // which compares with nothing
 			rest, _ := w.take(Selection{Order: order, After: at}, 0)

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	ipg "github.com/walpost/walpost/internal/pg"
@@ -16,13 +14,6 @@ import (
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
-
-// onEach runs a test against every version of Postgres.
-func onEach(t *testing.T, test func(t *testing.T, pg *testenv.PG)) {
-	for _, v := range []string{"14", "15", "16", "17", "18"} {
-		t.Run(v, func(t *testing.T) { test(t, testenv.Postgres(t, v)) })
-	}
-}
 
 const outboxTable = `CREATE TABLE public.outbox (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), aggregate_type text NOT NULL,
  aggregate_id text NOT NULL, event_type text NOT NULL, payload jsonb, created_at timestamptz NOT NULL DEFAULT now())`
@@ -54,25 +45,6 @@ func (w *world) value(sql string) string { w.Helper(); return w.pg.Value(w.T, w.
 
 func (w *world) source() Source {
 	return Source{DB: w.db, Names: ipg.Names{Publication: "walpost", Tables: []ipg.Table{{Schema: "public", Name: "outbox"}}}}
-}
-
-func (w *world) connect() *pgx.Conn {
-	w.Helper()
-	conn, err := pgx.Connect(w.Context(), w.dsn)
-	if err != nil {
-		w.Fatal(err)
-	}
-	w.Cleanup(func() { conn.Close(w.Context()) })
-	return conn
-}
-
-func (w *world) run(conn *pgx.Conn, sql ...string) {
-	w.Helper()
-	for _, s := range sql {
-		if _, err := conn.Exec(w.Context(), s); err != nil {
-			w.Fatalf("%s: %v", s, err)
-		}
-	}
 }
 
 // stream makes the publication and the slot, and begins to stream.
