@@ -70,7 +70,8 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 		return nil, fault.Config(err, "")
 	}
 	from := cfg.replication()
-	from.Needs, from.WantCatalog, from.Messages = routes.Needs, routes.WantsCatalog(), false
+	from.Needs, from.Messages = routes.Needs, false
+	from.WantCatalog = true // the router makes schemas of the catalog's fields
 	database, err := from.Database()
 	if err != nil {
 		return nil, err

@@ -51,10 +51,6 @@ func (r *Router) Needs(rel *cdc.Relation) (columns []string, err error) {
 	return columns, nil
 }
 
-// WantsCatalog reports that relations must have the fields of the catalog: schemas are made of
-// them.
-func (r *Router) WantsCatalog() bool { return true }
-
 // maxPlans bounds what is remembered. Every change of a table gives a new relation.
 const maxPlans = 64
 

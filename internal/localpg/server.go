@@ -36,9 +36,6 @@ type Config struct {
 	// connections, 40 WAL senders and slots, a log in the file Server.Log.
 	Parameters map[string]string
 
-	// Fsync makes commits survive a crash of the machine. Without it they survive only a crash of the server.
-	Fsync bool
-
 	// Data is the data directory of a stopped server of the same version. The new server starts from a copy. If it is empty, the new
 	// server has an empty cluster.
 	Data string
@@ -65,7 +62,6 @@ type Server struct {
 
 	mu     sync.Mutex
 	params map[string]string
-	fsync  bool
 }
 
 // A Mode is a way to stop, with the names of pg_ctl.
@@ -87,7 +83,7 @@ const orphansLimit = 20 * time.Second
 
 // Start runs a server and returns when it accepts connections. The caller must Close it.
 func Start(ctx context.Context, c Config) (*Server, error) {
-	s := &Server{major: c.Version, account: serverAccount(), params: c.Parameters, fsync: c.Fsync}
+	s := &Server{major: c.Version, account: serverAccount(), params: c.Parameters}
 	if s.major == "" {
 		s.major = DefaultVersion
 	}
@@ -218,11 +214,7 @@ func pidFileState(path string, pid int) string {
 
 // writeConf writes the parameters to a file that postgresql.conf includes.
 func (s *Server) writeConf() error {
-	fsync := "off"
 	s.mu.Lock()
-	if s.fsync {
-		fsync = "on"
-	}
 	p := map[string]string{
 		"listen_addresses":           "127.0.0.1",
 		"port":                       strconv.Itoa(s.port),
@@ -231,7 +223,7 @@ func (s *Server) writeConf() error {
 		"max_connections":            "100",
 		"max_wal_senders":            "40",
 		"max_replication_slots":      "40",
-		"fsync":                      fsync,
+		"fsync":                      "off", // commits survive a crash of the server, and not of the machine
 		"timezone":                   "UTC",
 		"log_timezone":               "UTC",
 		"logging_collector":          "off",

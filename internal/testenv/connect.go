@@ -139,9 +139,6 @@ func (w *ConnectWorker) Start(ctx context.Context) error {
 	})
 }
 
-// Stop shuts the worker down in good order: its connectors stop, and their offsets are stored.
-func (w *ConnectWorker) Stop() error { return w.end(syscall.SIGTERM) }
-
 // Kill kills the worker with SIGKILL.
 func (w *ConnectWorker) Kill() error { return w.end(syscall.SIGKILL) }
 

@@ -74,7 +74,7 @@ func (pg *PG) derive(t testing.TB, dir string, opts []PGOption, params map[strin
 		opt(&o)
 	}
 	return privatePG(t, localpg.Config{
-		Version: fmt.Sprint(pg.version), Parameters: o.params, Fsync: o.fsync, Data: dir, Prepare: prepare,
+		Version: fmt.Sprint(pg.version), Parameters: o.params, Data: dir, Prepare: prepare,
 	})
 }
 

@@ -30,7 +30,6 @@ type PG struct {
 
 type pgOptions struct {
 	private bool
-	fsync   bool
 	params  map[string]string
 }
 
@@ -39,9 +38,6 @@ type PGOption func(*pgOptions)
 
 // Private means a server that only this test uses, so the test may stop, kill and copy it. It ends with the test.
 func Private() PGOption { return func(o *pgOptions) { o.private = true } }
-
-// Fsync makes the server sync to disk. A crash of the server loses nothing even without it.
-func Fsync() PGOption { return func(o *pgOptions) { o.fsync = true } }
 
 // Param sets a server parameter, such as wal_sender_timeout. Tests with the same parameters share a server.
 func Param(name, value string) PGOption {
@@ -66,7 +62,7 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 		opt(&o)
 	}
 	if dsn := os.Getenv("WALPOST_TEST_DSN"); dsn != "" {
-		if !o.private && !o.fsync && len(o.params) == 0 {
+		if !o.private && len(o.params) == 0 {
 			return external(t, dsn, version)
 		}
 		loudly("%s needs a private Postgres instead of WALPOST_TEST_DSN: starting one", t.Name())
@@ -78,16 +74,16 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 		version = localpg.DefaultVersion
 	}
 	if o.private {
-		return privatePG(t, localpg.Config{Version: version, Parameters: o.params, Fsync: o.fsync})
+		return privatePG(t, localpg.Config{Version: version, Parameters: o.params})
 	}
-	key := fmt.Sprint(version, o.fsync)
+	key := version
 	for _, name := range slices.Sorted(maps.Keys(o.params)) {
 		key += fmt.Sprintf(" %s=%q", name, o.params[name])
 	}
 	v, _ := sharedPGs.LoadOrStore(key, new(sharedPG))
 	s := v.(*sharedPG)
 	s.once.Do(func() {
-		s.pg, s.err = startPG(context.Background(), localpg.Config{Version: version, Parameters: o.params, Fsync: o.fsync})
+		s.pg, s.err = startPG(context.Background(), localpg.Config{Version: version, Parameters: o.params})
 		if s.err == nil {
 			closeAtEnd(s.pg.server.Close)
 		}
