@@ -140,9 +140,9 @@ func (t *translator) character() (s set, isClass bool, err error) {
 			}
 			name, length = text(t.in[t.i+3:t.i+end]), end+1
 		}
-		s, ok := property(name)
-		if !ok || t.fold {
-			return nil, false, t.unsupported("this property, or one with the flag i,", length)
+		s, ok := property(name, t.fold)
+		if !ok {
+			return nil, false, t.unsupported("this property", length)
 		}
 		if c == 'P' {
 			s = s.negate()

@@ -57,6 +57,11 @@ func TestPatternsMeanWhatTheyMeanInJava(t *testing.T) {
 		{`(?i)(order)(?-i)X`, "$1", "oRdErX", "oRdEr"},
 		{`(?i)[a-c&&[^b]]+`, "x", "aC", "x"},
 		{`(?i)k`, "x", "\u212a", "\u212a"},
+		{`(?i)order-(\p{Alpha}+)`, "$1", "ORDER-New", "New"},
+		{`(?i)\p{Lower}`, "x", "A", "x"}, // since Java 16
+		{`(?i)[\p{Lu}]+`, "x", "äÄǅ", "x"},
+		{`(?i)\P{IsLt}`, "x", "ä", "ä"},
+		{`(?i)\p{IsGreek}\p{Digit}`, "x", "λ1", "x"},
 		{`(?s).`, "x", "\n", "x"},
 		{`[a-z&&[^aeiou]]+`, "x", "xyz", "x"},
 		{`[a-c[x-z]]+`, "x", "ax", "x"},

@@ -126,12 +126,22 @@ var posix = map[string]set{
 // because unassigned characters depend on the version of Unicode.
 var categories = strings.Fields("L Lu Ll Lt Lm Lo M Mn Mc Me N Nd Nl No P Pc Pd Ps Pe Pi Pf Po S Sm Sc Sk So Z Zs Zl Zp Cc Cf")
 
-// property returns the set of \p{name}, and false if the property is not supported.
-func property(name string) (set, bool) {
+// cased are the properties that the flag i changes, since Java 16: each means all of them then. The
+// flag changes no other property.
+var cased = map[string]string{"Lower": "Alpha", "Upper": "Alpha", "Lu": "LC", "Ll": "LC", "Lt": "LC"}
+
+// property returns the set of \p{name}, and false if the property is not supported. fold is the
+// flag i.
+func property(name string, fold bool) (set, bool) {
+	bare, is := strings.CutPrefix(name, "Is")
+	if all := cased[bare]; fold && all == "LC" {
+		return tableSet(unicode.Lu).union(tableSet(unicode.Ll)).union(tableSet(unicode.Lt)), true
+	} else if fold && all != "" && !is {
+		return posix[all], true
+	}
 	if s, ok := posix[name]; ok {
 		return s, true
 	}
-	bare, is := strings.CutPrefix(name, "Is")
 	if slices.Contains(categories, bare) {
 		return tableSet(unicode.Categories[bare]), true
 	}
