@@ -400,3 +400,27 @@ func files(t *testing.T, pattern string) []string {
 	}
 	return names
 }
+
+// The values that the help and the completion give for a flag are those that the configuration takes.
+func TestFlagsOfferTheValuesThatTheConfigurationTakes(t *testing.T) {
+	for _, s := range settings {
+		if s.values == "" {
+			continue
+		}
+		set := func(value string) error {
+			_, err := loadConfig("", func(string) (string, bool) { return "", false },
+				[]override{{"--dsn", "source.dsn", "postgres://h/d"}, {"--table", "source.tables", "a"}, {"--checkpoint-path", "checkpoint.path", "p"}, {"--" + s.flag, s.field, value}},
+				nil, (*walpost.Config).ValidateDatabase)
+			return err
+		}
+		values := strings.Fields(s.values)
+		for _, value := range values {
+			if err := set(value); err != nil && strings.Contains(err.Error(), s.field+":") {
+				t.Errorf("--%s offers %s: %v", s.flag, value, err)
+			}
+		}
+		if err := set("nonsense"); err == nil || !strings.Contains(err.Error(), "one of "+strings.Join(values, ", ")+" (got") {
+			t.Errorf("--%s offers %v, and the configuration says: %v", s.flag, values, err)
+		}
+	}
+}

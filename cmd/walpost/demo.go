@@ -40,8 +40,8 @@ It runs until you stop it, or for the time of --for. Then it checks that every c
 arrived once, and in order per key. The exit code is 0 if this is so. demo leaves nothing behind.`,
 		Args: noArguments,
 	}
-	length := cmd.Flags().Duration("for", 0, "stop after this `time` (default: when interrupted)")
-	listen := cmd.Flags().String("http", "127.0.0.1:0", "`address` of the status page; off for none")
+	length := cmd.Flags().Duration("for", 0, "stop after this `duration` (default: when interrupted)")
+	listen := cmd.Flags().String("http", "127.0.0.1:0", "`host:port` of the status page, or off")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *length < 0 {
 			return usageError{fmt.Errorf("--for: must not be below 0 (got %s)", *length)}

@@ -13,6 +13,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/walpost/walpost"
 )
@@ -26,41 +27,52 @@ headers, value and timestamp of the record. If the row gives no record, it print
 option and what to do. It writes nothing to Postgres or Kafka. It asks Kafka for the number of
 partitions. Without Kafka, or with --partitions, it prints everything else all the same.
 
-A row that is given with --json need not exist, but its table must exist. explain reads each value by
+A row that is given with --row need not exist, but its table must exist. explain reads each value by
 the type of its column. A column that is left out has its default.
 
 It exits with 1 if a row is not found, gives no record, or gives a record that Kafka would refuse.`,
 		Example: `  walpost explain --config walpost.yaml --id 018f4e2a-9a3b-7c1d-8e2f-1a2b3c4d5e6f
-  walpost explain --config walpost.yaml --last 3 --output json
-  walpost explain --config walpost.yaml --partitions 12 --json '{"aggregate_type": "order", "aggregate_id": "4711", "event_type": "OrderPlaced"}'`,
-		Args: noArguments,
+  walpost explain --config walpost.yaml --last 3 --json
+  walpost explain --config walpost.yaml --partitions 12 --row '{"aggregate_type": "order", "aggregate_id": "4711", "event_type": "OrderPlaced"}'`,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 && cmd.Flags().Changed("json") {
+				return rowByJSON
+			}
+			return noArguments(cmd, args)
+		},
 	}
-	load := configFlags(cmd, (*walpost.Config).ValidateDatabase)
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
+		var value *pflag.InvalidValueError
+		if errors.As(err, &value) && value.GetFlag().Name == "json" {
+			return rowByJSON
+		}
+		return usageError{err}
+	})
+	load := configFlags(cmd, (*walpost.Config).ValidateDatabase,
+		"dsn", "table", "brokers", "publication", "topic-regex", "topic-replacement", "compression")
 	flags := cmd.Flags()
 	id := flags.String("id", "", "the row with this event `id`")
-	last := flags.Int("last", 0, "the newest `n` rows, newest first")
-	row := flags.String("json", "", "a `row` as a JSON object with the names of columns as keys; - reads it from standard input")
+	last := flags.Int("last", 0, "the newest `number` of rows, newest first")
+	row := flags.String("row", "", "a row as a `JSON` object with the names of columns as keys; - reads it from standard input")
 	partitions := flags.Int("partitions", 0, "take this `number` of partitions, and do not ask Kafka")
-	output := flags.String("output", "text", "`text` or json (one object in each line)")
+	asJSON := flags.Bool("json", false, "print JSON, one object in each line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.ExplainOptions{ID: *id, Last: *last, Partitions: *partitions}
 		ways := 0
-		for _, way := range []string{"id", "last", "json"} {
+		for _, way := range []string{"id", "last", "row"} {
 			if flags.Changed(way) {
 				ways++
 			}
 		}
 		switch {
 		case ways != 1:
-			return usageError{errors.New("say which row: one of --id, --last and --json")}
+			return usageError{errors.New("say which row: one of --id, --last and --row")}
 		case flags.Changed("last") && (*last < 1 || *last > 1_000_000):
 			return usageError{fmt.Errorf("--last: must be from 1 to 1000000 (got %d)", *last)}
 		case *partitions < 0 || flags.Changed("partitions") && *partitions < 1 || *partitions > 1<<20:
 			return usageError{fmt.Errorf("--partitions: must be from 1 to %d (got %d)", 1<<20, *partitions)}
-		case *output != "text" && *output != "json":
-			return usageError{fmt.Errorf("--output: must be one of text, json (got %q)", *output)}
 		}
-		if flags.Changed("json") {
+		if flags.Changed("row") {
 			if opts.JSON = []byte(*row); *row == "-" {
 				var err error
 				if opts.JSON, err = io.ReadAll(cmd.InOrStdin()); err != nil {
@@ -77,7 +89,7 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
 		out, none, n := cmd.OutOrStdout(), false, 0
 		err = walpost.Explain(ctx, cfg.Config, opts, func(x *walpost.Explanation) error {
 			none = none || x.Problem != ""
-			if n++; *output == "json" {
+			if n++; *asJSON {
 				return printJSONLine(out, explanationView(x))
 			}
 			if n > 1 {
@@ -92,6 +104,9 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
 	}
 	return cmd
 }
+
+// rowByJSON refuses a row after --json, which took one before the first release.
+var rowByJSON = usageError{errors.New("explain: --json prints JSON and takes no value: pass the row with --row")}
 
 func printExplanation(w io.Writer, x *walpost.Explanation) error {
 	var b strings.Builder

@@ -5,6 +5,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -17,10 +18,11 @@ import (
 
 // A setting is a key of walpost.yaml that also has a flag and an environment variable.
 type setting struct {
-	flag  string
-	field string
-	usage string // the first word in backquotes names the value in the help, which adds the default
-	bool  bool
+	flag   string
+	field  string
+	usage  string // the first word in backquotes names the value in the help, which adds the values and the default
+	values string // what it can be, separated by spaces; "" if that is no short list
+	bool   bool
 }
 
 // env is the setting's environment variable: WALPOST_ and the flag.
@@ -30,27 +32,27 @@ func (s setting) env() string {
 
 var settings = []setting{
 	{flag: "dsn", field: "source.dsn", usage: "the database, as a libpq `URI`"},
-	{flag: "table", field: "source.tables", usage: "the outbox `table`, as schema.table; several are separated by commas"},
+	{flag: "table", field: "source.tables", usage: "the outbox table, as `schema.table`; several are separated by commas"},
 	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of Kafka brokers, separated by commas"},
 	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot"},
 	{flag: "publication", field: "source.publication", usage: "`name` of the publication"},
 	{flag: "create", field: "source.create", usage: "make the publication and the slot if they are missing", bool: true},
-	{flag: "snapshot", field: "source.snapshot", usage: "whether to publish rows from before the slot: `never` or initial"},
+	{flag: "snapshot", field: "source.snapshot", usage: "the snapshot `mode`, for rows from before the slot", values: "never initial"},
 	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},
 	{flag: "topic-regex", field: "router.route.topic.regex", usage: "Java `regex` over the route.by.field column"},
 	{flag: "topic-replacement", field: "router.route.topic.replacement", usage: "the `topic` that replaces a match of the regex"},
 	{flag: "create-topics", field: "kafka.topics.create", usage: "make missing topics", bool: true},
-	{flag: "compression", field: "kafka.compression", usage: "the `codec`: none, gzip, snappy, lz4 or zstd"},
+	{flag: "compression", field: "kafka.compression", usage: "the `codec`", values: "none gzip snappy lz4 zstd"},
 	{flag: "window-events", field: "delivery.window.events", usage: "the largest `number` of events in flight"},
 	{flag: "window-bytes", field: "delivery.window.bytes", usage: "the largest `size` of events in flight"},
-	{flag: "checkpoint-store", field: "checkpoint.store", usage: "the `store`: kafka or file"},
+	{flag: "checkpoint-store", field: "checkpoint.store", usage: "the `store`", values: "kafka file"},
 	{flag: "checkpoint-topic", field: "checkpoint.topic", usage: "the compacted `topic`"},
 	{flag: "checkpoint-path", field: "checkpoint.path", usage: "the `file`, with --checkpoint-store file"},
 	{flag: "http", field: "http.listen", usage: "`host:port` of metrics, health and the status page, or off"},
-	{flag: "log-level", field: "log.level", usage: "the `level`: debug, info, warn or error"},
-	{flag: "log-format", field: "log.format", usage: "the `format`: json or console"},
-	{flag: "shutdown-grace", field: "shutdown_grace", usage: "the `time` that a stop waits for acknowledgements"},
-	{flag: "halt-linger", field: "halt_linger", usage: "the `time` that a halted relay stays visible, or forever"},
+	{flag: "log-level", field: "log.level", usage: "the `level`", values: "debug info warn error"},
+	{flag: "log-format", field: "log.format", usage: "the `format`", values: "json console"},
+	{flag: "shutdown-grace", field: "shutdown_grace", usage: "the `duration` that a stop waits for acknowledgements"},
+	{flag: "halt-linger", field: "halt_linger", usage: "the `duration` that a halted relay stays visible, or forever"},
 }
 
 // A value is a flag's text, which the configuration judges as it judges a file's.
@@ -75,17 +77,27 @@ func (v *value) Type() string {
 }
 
 // configFlags adds the flags that say what to relay, and returns what reads them. check finds what is wrong for the command.
-func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problems) func(with func(*fileConfig)) (fileConfig, error) {
+// The help lists the flags in uses, or all flags if uses is empty. The command accepts the other flags as well, because every
+// command of a relay can have the same options, and hints repeat them.
+func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problems, uses ...string) func(with func(*fileConfig)) (fileConfig, error) {
 	flags := cmd.Flags()
 	file := flags.StringP("config", "c", "", "the `file` walpost.yaml (WALPOST_CONFIG); flags and WALPOST_… variables override it")
 	defaults := defaultConfig()
 	for _, s := range settings {
+		values := strings.Fields(s.values)
+		if n := len(values); n > 0 {
+			s.usage += ": " + strings.Join(values[:n-1], ", ") + " or " + values[n-1]
+		}
 		if v := yamlfile.Find(reflect.ValueOf(&defaults).Elem(), s.field); !v.IsZero() {
 			s.usage += fmt.Sprintf(" (default %v)", v)
 		}
 		f := flags.VarPF(&value{bool: s.bool}, s.flag, "", s.usage)
 		if s.bool {
-			f.NoOptDefVal = "true"
+			f.NoOptDefVal, values = "true", []string{"true", "false"}
+		}
+		f.Hidden = len(uses) > 0 && !slices.Contains(uses, s.flag)
+		if len(values) > 0 {
+			offer(cmd, s.flag, values...)
 		}
 	}
 	flags.SortFlags = false
@@ -138,6 +150,28 @@ func overrides(flags *pflag.FlagSet, env func(string) (string, bool)) []override
 		}
 	}
 	return over
+}
+
+// offer has the shell's completion offer the values of a flag.
+func offer(cmd *cobra.Command, flag string, values ...string) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, cobra.FixedCompletions(values, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // there is no such flag
+	}
+}
+
+// offerNoFiles keeps the shell's completion from offering files where a command or a flag takes none.
+func offerNoFiles(cmd *cobra.Command) {
+	if cmd.ValidArgsFunction == nil {
+		cmd.ValidArgsFunction = cobra.NoFileCompletions
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if name, _ := pflag.UnquoteUsage(f); name != "file" {
+			_ = cmd.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions) // an error says that it has values
+		}
+	})
+	for _, c := range cmd.Commands() {
+		offerNoFiles(c)
+	}
 }
 
 // noArguments refuses words after the command: a flag that lost its dashes must not be ignored.

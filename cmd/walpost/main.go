@@ -47,7 +47,9 @@ func rootCommand() *cobra.Command {
 		Short: "publishes a Postgres outbox table to Kafka",
 		Long: `walpost reads the inserts of a Postgres outbox table from the WAL, routes each row as Debezium's
 Outbox EventRouter does, and produces the record to Kafka. It confirms a position to Postgres only
-after the brokers have acknowledged every event up to that position.`,
+after the brokers have acknowledged every event up to that position.
+
+Each command takes the configuration flags of run, and its help lists those that it uses.`,
 		Example: `  walpost demo
   walpost setup --config walpost.yaml
   walpost check --config walpost.yaml
@@ -72,9 +74,11 @@ after the brokers have acknowledged every event up to that position.`,
 		},
 		SuggestionsMinimumDistance: 2,
 	}
-	root.CompletionOptions.HiddenDefaultCmd = true
+	root.Version = buildInfo().String()
+	root.SetVersionTemplate("{{.Version}}")
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	root.AddCommand(commands()...)
+	offerNoFiles(root)
 	return root
 }
 

@@ -46,12 +46,14 @@ source.order_column. If it has neither, it refuses, unless you pass --unordered.
   walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd, (*walpost.Config).Validate)
+	load := configFlags(cmd, (*walpost.Config).Validate,
+		"dsn", "table", "brokers", "slot", "publication", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
+		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format", "shutdown-grace")
 	flags := cmd.Flags()
 	yes := flags.Bool("yes", false, "answer every question with yes")
 	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order")
 	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the checkpoint's, less the overlap)")
-	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "examine rows from this `time` before the newest confirmed event on")
+	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "examine rows from this `duration` before the newest confirmed event on")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.RecoverOptions{Overlap: *overlap}
 		if *overlap <= 0 {

@@ -19,7 +19,7 @@ role of the DSN.`,
   walpost setup --dsn postgres://postgres@localhost/shop --table public.outbox --apply`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd, (*walpost.Config).ValidateDatabase)
+	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "snapshot")
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
 	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table partitioned by source.time_column (default created_at), one partition for each day")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -31,7 +31,8 @@ skip exits with 2 if no halt of this relay gave the token.`,
 			return nil
 		},
 	}
-	load := configFlags(cmd, (*walpost.Config).Validate)
+	load := configFlags(cmd, (*walpost.Config).Validate,
+		"dsn", "table", "brokers", "slot", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		cfg, err := load(nil)
 		if err != nil {

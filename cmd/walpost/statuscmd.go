@@ -28,9 +28,9 @@ func statusCommand() *cobra.Command {
   walpost status --config walpost.yaml --watch 30s --json`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd, (*walpost.Config).ValidateDatabase)
+	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "http")
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	watch := cmd.Flags().Duration("watch", 0, "read the state twice, with this `pause` between; the forecast needs it")
+	watch := cmd.Flags().Duration("watch", 0, "read the state twice, this `duration` apart; the forecast needs it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *watch < 0 || *watch > time.Hour {
 			return usageError{fmt.Errorf("--watch: must be from 0s to 1h (got %s)", *watch)}

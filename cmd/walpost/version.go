@@ -43,15 +43,18 @@ func buildInfo() build {
 	return b
 }
 
+// String is what walpost version prints.
+func (b build) String() string {
+	return fmt.Sprintf("walpost %s\ncommit %s\n%s %s/%s\n", b.version, b.commit, b.goVersion, runtime.GOOS, runtime.GOARCH)
+}
+
 func versionCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "prints the version, the commit and the Go version",
 		Args:  noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			b := buildInfo()
-			_, err := fmt.Fprintf(cmd.OutOrStdout(), "walpost %s\ncommit %s\n%s %s/%s\n",
-				b.version, b.commit, b.goVersion, runtime.GOOS, runtime.GOARCH)
+			_, err := fmt.Fprint(cmd.OutOrStdout(), buildInfo())
 			return err
 		},
 	}
