@@ -201,9 +201,9 @@ func (r *Relay) cleaner(loop *relay.Relay) *cleanup.Cleaner {
 	return cleanup.New(cfg)
 }
 
-// progress is how far the relay is: in a session only while it streams. Its epoch names the session, as each takes the next one.
+// progress is how far the relay is: in a session only while it reads the stream. Its epoch names the session, as each takes the next one.
 func progress(s relay.Status) cleanup.Progress {
-	if s.State != relay.Streaming {
+	if !s.InStream {
 		return cleanup.Progress{}
 	}
 	return cleanup.Progress{Session: s.Epoch, Confirmed: s.Confirmed}
@@ -264,6 +264,16 @@ type Status struct {
 	Breaker *slot.BreakerStatus
 }
 
+// judge makes the slot's danger the state, unless the relay's own state is worse. Ready does not change: events flow until the
+// slot is lost.
+func (s *Status) judge() {
+	if s.Slot.Severity != slot.Critical || !relay.SlotAtRisk.Worse(s.State) {
+		return
+	}
+	s.Reason = strings.TrimSuffix(s.Slot.Reasons[0]+"; "+s.Reason, "; ")
+	s.State = relay.SlotAtRisk
+}
+
 // Status returns a copy of the state. Before Run it says that nothing has begun.
 func (r *Relay) Status() Status {
 	r.mu.Lock()
@@ -286,5 +296,6 @@ func (r *Relay) Status() Status {
 		b := breaker.Status()
 		st.Breaker = &b
 	}
+	st.judge()
 	return st
 }

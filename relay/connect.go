@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
@@ -19,7 +20,7 @@ const (
 // does not notice. connect returns nil without a session if ctx ended, or if another attempt can
 // help.
 func (l *loop) connect(ctx context.Context) error {
-	if l.st.State != Connecting {
+	if l.st.State == Starting {
 		l.setState(Connecting, "opening the first session")
 	}
 	if err := l.pause(ctx); err != nil || ctx.Err() != nil {
@@ -61,7 +62,7 @@ func (l *loop) inUse(found cdc.Identity) {
 	select {
 	case l.reports <- func() {
 		if l.sess == nil {
-			l.setState(l.st.State, fmt.Sprintf("slot %s is in use by process %d: waiting for it", found.Slot, found.SlotFound.ActivePID))
+			l.setState(Standby, fmt.Sprintf("slot %s is in use by process %d: waiting for it", found.Slot, found.SlotFound.ActivePID))
 		}
 	}:
 	case <-l.background.Done():
@@ -147,7 +148,11 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		return err
 	}
 	l.noteError(err)
-	l.setState(l.st.State, err.Error())
+	state := Connecting
+	if unread := (storeError{}); errors.As(err, &unread) {
+		state = NoCheckpoint
+	}
+	l.setState(state, err.Error())
 	l.lost.fault(time.Now(), l.log.Warn()).Err(err).Msg("no session, trying again")
 	return nil
 }

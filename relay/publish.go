@@ -8,19 +8,15 @@ import (
 // publish makes the loop's state what Status returns.
 func (l *loop) publish() {
 	l.remark(false)
-	st, c := &l.st, &l.checkpointer
+	st, c, state := &l.st, &l.checkpointer, l.st.State
 	st.Turned, st.Reason, st.Waiting, st.Bad = l.now, l.reason, nil, nil
-	switch st.State {
-	case CopyingRows, Streaming:
-		if _, st.Reason = l.phase.about(); c.err != nil && st.Reason == "" {
-			st.Reason = "checkpoint cannot be written: " + c.err.Error()
+	worse := func(s State, why string) {
+		if st.Reason != "" {
+			why += "; " + st.Reason
 		}
-		if err := l.sink.Stalled(); err != nil {
-			st.Reason = "delivery waits: " + err.Error()
-			l.stalled.fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
-		} else {
-			l.stalled.over(l.now, l.log.Info()).Msg("delivery recovered")
-		}
+		state, st.Reason = s, why
+	}
+	switch state {
 	case Halted:
 		if st.Bad = l.bad; l.bad != nil && !l.finished {
 			st.Waiting, _ = l.waiting()
@@ -28,14 +24,26 @@ func (l *loop) publish() {
 		}
 	case Stopped:
 		st.Bad = l.bad
-	case Starting, Connecting, Draining:
+	default:
+		if state == CopyingRows || state == Streaming {
+			_, st.Reason = l.phase.about()
+		}
+		if c.err != nil {
+			worse(NoCheckpoint, "checkpoint cannot be written: "+c.err.Error())
+		}
+		if err := l.sink.Stalled(); err != nil {
+			worse(Stalled, "delivery waits: "+err.Error())
+			l.stalled.fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
+		} else {
+			l.stalled.over(l.now, l.log.Info()).Msg("delivery recovered")
+		}
 	}
-	st.Ready = st.State == Streaming && st.Reason == ""
+	st.InStream, st.Ready = st.State == Streaming, state == Streaming
 	st.Identity, st.Epoch, st.RunID = l.found, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
 	st.InFlightEvents, st.InFlightBytes = l.flight.tracker.InFlight()
 	st.OldestUnacked = l.flight.tracker.Oldest()
-	if l.recent.due(l.now, st.State != Streaming) {
+	if l.recent.due(l.now, state != Streaming) {
 		st.Recent = l.recent.list(l.now)
 	}
 	st.CheckpointError = ""
@@ -44,15 +52,17 @@ func (l *loop) publish() {
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if state != l.shown.State {
+		st.Since = l.now
+	}
 	l.shown = *st
+	l.shown.State = state
 }
 
 // setState changes what the relay is doing, and says why it is not ready, at once.
 func (l *loop) setState(s State, reason string) {
 	l.now = time.Now()
-	if l.reason = reason; l.st.State != s {
-		l.st.State, l.st.Since = s, l.now
-	}
+	l.st.State, l.reason = s, reason
 	l.publish()
 }
 

@@ -236,9 +236,15 @@ func same(a, b *checkpoint.Record) bool {
 	return bytes.Equal(a.Encode(), b.Encode())
 }
 
+// A storeError is an error of the store of checkpoints, and not of the source.
+type storeError struct{ error }
+
+func (e storeError) Unwrap() error { return e.error }
+
 // waitable makes err, an error of the store, one that is waited out, unless err says otherwise by
 // its behaviour.
 func waitable(err error) error {
+	err = storeError{err}
 	if fault.NeedsPerson(err) || fault.Misconfigured(err) || fault.Retryable(err) {
 		return err
 	}

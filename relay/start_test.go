@@ -74,7 +74,7 @@ func TestNothingIsConfirmedWhileTheStoreIsDown(t *testing.T) {
 		if look(w, &w.id.SlotFound.Confirmed) != before || look(w, &w.confirms)-confirms < 4 {
 			t.Errorf("slot at %s, %d confirms", look(w, &w.id.SlotFound.Confirmed), look(w, &w.confirms)-confirms)
 		}
-		if st := r.relay.Status(); st.Ready || st.State != Streaming || !strings.Contains(st.Reason, "store cannot be reached") || st.CheckpointError == "" {
+		if st := r.relay.Status(); st.Ready || st.State != NoCheckpoint || !st.InStream || !strings.Contains(st.Reason, "store cannot be reached") || st.CheckpointError == "" {
 			t.Errorf("%+v", st)
 		}
 		w.do(func() { w.storeDown = false })

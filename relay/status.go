@@ -1,34 +1,50 @@
 package relay
 
 import (
+	"slices"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
 )
 
-// State says what the relay is doing.
+// A State is what a person must know first about a relay. If several states hold at one time, the
+// worst one is the state. /readyz, /api/status, the metric and the status page show the same state.
 type State string
 
-// The states of a relay.
+// The states of a relay, worst first.
 const (
-	Starting    State = "starting"   // nothing is opened yet
-	Connecting  State = "connecting" // opening a session, or waiting to try again
-	CopyingRows State = "copying"    // publishing rows of the table; the stream follows
-	Streaming   State = "streaming"  // reading and delivering
-	Draining    State = "draining"   // asked to stop, and waiting for acknowledgements
-	Halted      State = "halted"     // needs a person, and goes on so that monitoring sees it
-	Stopped     State = "stopped"
+	Halted       State = "halted"        // needs a person, and goes on so that monitoring sees it
+	Stopped      State = "stopped"       // the end, after a clean stop or a fault
+	Stalled      State = "stalled"       // events wait, because Kafka does not acknowledge them
+	NoCheckpoint State = "no-checkpoint" // the checkpoint cannot be read or written, so nothing is confirmed
+	Connecting   State = "connecting"    // opening a session, or waiting to try again
+	SlotAtRisk   State = "slot-at-risk"  // events flow, but the slot is lost or soon will be: walpost.Status finds this state
+	Standby      State = "standby"       // another process holds the slot, and this one waits for it
+	CopyingRows  State = "copying"       // publishing rows of the table; the stream follows
+	Starting     State = "starting"      // nothing is opened yet
+	Draining     State = "draining"      // asked to stop, and waiting for acknowledgements
+	Streaming    State = "streaming"     // reading and delivering
 )
+
+// States are all states, worst first.
+var States = []State{
+	Halted, Stopped, Stalled, NoCheckpoint, Connecting, SlotAtRisk, Standby, CopyingRows, Starting, Draining, Streaming,
+}
+
+// Worse reports whether s is worse than other.
+func (s State) Worse(other State) bool { return slices.Index(States, s) < slices.Index(States, other) }
 
 // Status is a copy of the relay's state at one moment. Counters count from the start of the
 // process.
 type Status struct {
 	State State
 	// Ready says that events flow: the relay streams, nothing is stalled, and the checkpoint can be
-	// written. Reason says why the relay is not ready; it is "" for a ready one.
+	// written. Reason says why State is not Streaming; it is "" if State is.
 	Ready  bool
 	Reason string
-	Since  time.Time // of the present State
+	Since  time.Time // of the relay's present State
+	// InStream says that the relay reads the stream in a session, also if State is a worse one.
+	InStream bool
 	// Turned is when the loop last published its state, which it does several times a second. If it
 	// is old although the relay should work, the loop hangs.
 	Turned time.Time

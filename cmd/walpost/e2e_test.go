@@ -302,7 +302,7 @@ func TestDroppedSlotHaltsAndLingers(t *testing.T) {
 func TestRunWaitsForWhatIsNotThere(t *testing.T) {
 	p := start(t, "run", "--dsn", "postgres://nobody@127.0.0.1:1/shop", "--table", "outbox", "--brokers", "127.0.0.1:2")
 	p.until("a reason", func(v *view) bool { return !v.Ready && strings.Contains(v.Reason, "refused") })
-	if code, body := p.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "connecting: ") {
+	if code, body := p.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "no-checkpoint: ") {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 	if code, _ := p.get("/livez"); code != http.StatusOK {

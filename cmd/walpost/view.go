@@ -280,11 +280,11 @@ const stuckLimit = time.Minute
 // is for readiness to tell, and a restart would not help.
 func stuckFor(s walpost.Status, now time.Time) time.Duration {
 	switch s.State {
-	case relay.Connecting, relay.CopyingRows, relay.Streaming, relay.Draining:
-		if still := now.Sub(s.Turned); !s.Turned.IsZero() && still > stuckLimit {
-			return still
-		}
 	case relay.Starting, relay.Halted, relay.Stopped:
+		return 0
+	}
+	if still := now.Sub(s.Turned); !s.Turned.IsZero() && still > stuckLimit {
+		return still
 	}
 	return 0
 }
