@@ -113,9 +113,9 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 		}
 		by := fix.BySQL(strings.Join(grants, " "))
 		if t.Kind == "p" {
-			by = append(by, fix.Words("(rows are deleted from the partitions: each of them needs it, also those to come)"))
+			by = append(by, fix.Words("(grant this on every partition, including future ones)"))
 		}
-		x.add(Fail, name, by, "role %s may not delete from %s: old rows stay (passing over locked rows takes the right to update one column)", x.f.Server.Role, some(c.Barred))
+		x.add(Fail, name, by, "role %s may not delete from %s: old rows are not removed (to skip locked rows, walpost also needs UPDATE on one column)", x.f.Server.Role, some(c.Barred))
 	}
 }
 
@@ -142,15 +142,15 @@ func (x *examination) droppable(t *pg.TableFacts, c *cleanedTable) {
 			"%s belongs to %s: role %s may neither make nor drop its partitions", t.Table, t.Owner, x.f.Server.Role)
 	}
 	if len(c.Foreign) > 0 {
-		x.add(Fail, name, fix.Fix{fix.SQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", c.Foreign[0], role)), fix.Words("(and so for each)")}, "role %s may not drop %s, which belong to others", x.f.Server.Role, some(c.Foreign))
+		x.add(Fail, name, fix.Fix{fix.SQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", c.Foreign[0], role)), fix.Words("(repeat for each one)")}, "role %s may not drop %s, which belong to others", x.f.Server.Role, some(c.Foreign))
 	}
 	if !c.MayCreate {
 		x.add(Fail, name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(c.Schema), role)),
-			"role %s may not make tables in schema %s: there will be no partitions for the rows to come", x.f.Server.Role, c.Schema)
+			"role %s may not make tables in schema %s: walpost cannot make partitions for future rows", x.f.Server.Role, c.Schema)
 	}
 	if c.Default != "" {
 		x.add(Warn, name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s;", t.Table.SQL(), c.Default)),
-			"%s has the default partition %s: beside it no partition can be detached without a lock on the whole table", t.Table, c.Default)
+			"%s has the default partition %s: while it exists, detaching a partition locks the whole table", t.Table, c.Default)
 	}
 	if len(c.Unplain) > 0 {
 		x.add(Warn, name, fix.ByWords("Drop them by hand once their rows are delivered."), "%s are partitioned, foreign or unlogged: walpost never drops them", some(c.Unplain))

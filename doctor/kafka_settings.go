@@ -122,7 +122,7 @@ func (c *kafkaCheck) cleanup(name, topic string, kv map[string]string, keyless b
 		case keep < shortestKeep:
 			c.add(name+" retention", Warn, fmt.Sprintf("retention.ms is %s: a consumer that was away for longer misses events", keep), c.fixes.topic(topic, "retention.ms=604800000"))
 		case keep < shortestOutage && kv["message.timestamp.type"] != "LogAppendTime":
-			c.add(name+" retention", Warn, fmt.Sprintf("retention.ms is %s, and counts from an event's timestamp, its commit: after a longer outage of the relay, events may be deleted as soon as they are written", keep),
+			c.add(name+" retention", Warn, fmt.Sprintf("retention.ms is %s, counted from the event's timestamp (usually its commit time): after a longer outage of the relay, events may be deleted as soon as they are written", keep),
 				c.fixes.topic(topic, "retention.ms=604800000"))
 		}
 	}
@@ -165,7 +165,7 @@ func (c *kafkaCheck) brokerSettings(kv map[string]string) {
 	}
 	// A request has batches for many partitions. There is not more in flight than the window.
 	if n, err := strconv.ParseInt(kv["socket.request.max.bytes"], 10, 64); err == nil && n < min(kafka.MaxRequest, c.cfg.WindowBytes) {
-		c.add("socket.request.max.bytes", Warn, fmt.Sprintf("it is %d: brokers cut a connection that sends a larger request, and a request may have delivery.window.bytes, %d", n, c.cfg.WindowBytes),
+		c.add("socket.request.max.bytes", Warn, fmt.Sprintf("socket.request.max.bytes is %d, but a request can be as large as delivery.window.bytes (%d): brokers close the connection if a request exceeds the limit", n, c.cfg.WindowBytes),
 			c.fixes.broker("socket.request.max.bytes=104857600"), fix.Words("Or lower delivery.window.bytes."))
 	}
 }

@@ -54,7 +54,7 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 		{settings: "cleanup.policy=compact", want: "cleanup: warn: cleanup.policy is compact: only the newest event of each key", fix: change + "cleanup.policy=delete"},
 		{settings: "cleanup.policy=compact retention.ms=1000", want: "cleanup: warn: cleanup.policy is compact", fix: "delete"},
 		{settings: "cleanup.policy=delete retention.ms=86399999", want: "retention: warn: retention.ms is 23h59m59.999s: a consumer that was away for longer misses events", fix: change + "retention.ms=604800000"},
-		{settings: "cleanup.policy=delete retention.ms=86400000", want: "retention: warn: retention.ms is 24h0m0s, and counts from an event's timestamp", fix: change + "retention.ms=604800000"},
+		{settings: "cleanup.policy=delete retention.ms=86400000", want: "retention: warn: retention.ms is 24h0m0s, counted from the event's timestamp", fix: change + "retention.ms=604800000"},
 		{settings: "cleanup.policy=delete retention.ms=259200000"},
 		{settings: "cleanup.policy=delete retention.ms=86400000 message.timestamp.type=LogAppendTime", want: "timestamps: warn", fix: "CreateTime"},
 		{settings: "cleanup.policy=delete retention.bytes=67108863", want: "retention: warn: retention.bytes is 67108863", fix: change + "retention.bytes=-1"},
@@ -181,7 +181,7 @@ func TestJudgementOfTheBrokersSettings(t *testing.T) {
 		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: the brokers create a topic with their defaults for everybody who asks"},
 		{map[string]string{"auto.create.topics.enable": "true"}, true, "auto.create.topics.enable: ok: it is true"},
 		{map[string]string{"auto.create.topics.enable": "false"}, false, "auto.create.topics.enable: ok: it is false"},
-		{map[string]string{"socket.request.max.bytes": "67108863"}, false, "socket.request.max.bytes: warn: it is 67108863"},
+		{map[string]string{"socket.request.max.bytes": "67108863"}, false, "socket.request.max.bytes: warn: socket.request.max.bytes is 67108863"},
 		{map[string]string{"socket.request.max.bytes": "67108864"}, false, ""},
 		{nil, false, ""},
 	} {

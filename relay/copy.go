@@ -181,7 +181,7 @@ func (c *copying) describe(rec *checkpoint.Record, _ bool) uint64 {
 }
 
 func (c *copying) about() (State, string) {
-	return CopyingRows, fmt.Sprintf("publishing rows of the table (%s): %d so far; the stream comes behind them", c.spec.Origin, c.spec.Rows)
+	return CopyingRows, fmt.Sprintf("publishing rows of the table (%s): %d so far; the stream follows them", c.spec.Origin, c.spec.Rows)
 }
 
 // over goes on to the stream, once a record that asks for no copy is durable.

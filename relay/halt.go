@@ -132,7 +132,7 @@ func (l *loop) end() {
 			return
 		case <-l.reports:
 		case <-timer.C:
-			l.log.Warn().Msg("a call to the source or the store does not end: left behind")
+			l.log.Warn().Msg("a call to the database or the checkpoint store has not returned; stopping without waiting for it")
 			return
 		}
 	}

@@ -139,7 +139,7 @@ func (p *progress) commit() (fresh bool, err error) {
 // standalone takes a message outside transactions. It reports whether the message is new.
 func (p *progress) standalone(pos cdc.Position) (bool, error) {
 	if p.inTx {
-		return false, fmt.Errorf("a message outside transactions, at %s, inside transaction", pos)
+		return false, fmt.Errorf("the server sent a non-transactional message, at %s, inside a transaction", pos)
 	}
 	if pos <= p.message {
 		return false, nil

@@ -124,7 +124,7 @@ var (
 	slotInvalid    = desc("walpost_slot_invalidated", "1 with the reason why the server has invalidated the slot; absent for a usable one.", "slot", "database", "reason")
 	slotActive     = desc("walpost_slot_active", "Whether somebody reads the slot.", ofSlot...)
 	slotInactive   = desc("walpost_slot_inactive_seconds", "For how long nobody has read the slot, 0 while somebody does; before Postgres 17 as long as this process has watched.", ofSlot...)
-	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: the limit of the WAL held for the slot is used up in so many seconds at the present rate; +Inf where that is not in sight, 0 once the next checkpoint may take the slot.", ofSlot...)
+	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot.", ofSlot...)
 	slotWriteRate  = desc("walpost_slot_wal_write_bytes_per_second", "WAL that the server writes, over the last minute.", ofSlot...)
 	slotBlockerIs  = desc("walpost_slot_restart_blocker_info", "1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent where nothing does.", "slot", "database", "kind", "pid", "blocker_database", "state")
 	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.", ofSlot...)

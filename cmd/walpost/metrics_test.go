@@ -157,7 +157,7 @@ walpost_sessions_total{ended="halted"} 0
 walpost_sessions_total{ended="lost"} 2
 walpost_sessions_total{ended="refused"} 0
 walpost_sessions_total{ended="stopped"} 0
-# HELP walpost_slot_exhaustion_seconds Forecast: the limit of the WAL held for the slot is used up in so many seconds at the present rate; +Inf where that is not in sight, 0 once the next checkpoint may take the slot.
+# HELP walpost_slot_exhaustion_seconds Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot.
 # TYPE walpost_slot_exhaustion_seconds gauge
 walpost_slot_exhaustion_seconds{database="shop",slot="walpost"} 3600
 # HELP walpost_slot_restart_blocker_age_seconds Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.

@@ -53,7 +53,7 @@ source.order_column. If it has neither, it refuses, unless you pass --unordered.
 	yes := flags.Bool("yes", false, "answer every question with yes")
 	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order")
 	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the checkpoint's, less the overlap)")
-	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "examine rows from this `duration` before the newest confirmed event on")
+	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "start examining rows this `duration` before the newest confirmed event")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.RecoverOptions{Overlap: *overlap}
 		if *overlap <= 0 {

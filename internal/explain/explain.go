@@ -176,11 +176,11 @@ func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
 	}
 	switch {
 	case commitKnown:
-		return "commit time of the row's transaction"
+		return "the commit time of the row's transaction"
 	case e.opts.JSON != nil:
-		return "time of this look: a row has the commit time of its transaction"
+		return "the current time; once the row is inserted, its record gets the commit time of its transaction"
 	}
-	return "time of this look, as the server keeps no commit time of the row (track_commit_timestamp); the stream gives the commit time"
+	return "the current time, because the server keeps no commit time of the row (track_commit_timestamp); run uses the commit time of the transaction"
 }
 
 // place finds the partition of the record, and what would keep the record from being delivered.
