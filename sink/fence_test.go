@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -191,6 +192,55 @@ func TestAClientThatCanNotProduceAnyMoreIsReplaced(t *testing.T) {
 		t.Errorf("the fault was hit %d times", h.Hits())
 	}
 	b.checkLog(c.ListenAddrs(), "a", "b")
+}
+
+// loads counts the metadata requests of the clients that produce, and the connections that they closed.
+type loads struct{ n, closed atomic.Int64 }
+
+func (l *loads) OnBrokerDisconnect(kgo.BrokerMetadata, net.Conn) { l.closed.Add(1) }
+
+func (l *loads) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	if key == int16(kmsg.Metadata) {
+		l.n.Add(1)
+	}
+}
+
+// A client that was refused its producer id can miss a record when it fails what it holds. It looks at that record again when it
+// loads what the brokers know, so it is told to while the record waits: whatever the reason of an earlier attempt was.
+func TestAClientLoadsMetadataWhileARecordWaits(t *testing.T) {
+	c := fake(t, kfake.SeedTopics(1, "a"))
+	cfg := config(c.ListenAddrs())
+	l := new(loads)
+	cfg.Hooks = []kgo.Hook{l}
+	b := open1(t, cfg)
+	b.send("a", "k", 10)
+	b.all()
+	release := make(chan struct{})
+	end := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(end)
+	held := make(chan struct{})
+	hold := sync.OnceFunc(func() { close(held) })
+	c.ControlKey(int16(kmsg.Produce), func(kmsg.Request) (kmsg.Response, error, bool) {
+		hold()
+		c.SleepControl(func() { <-release })
+		return nil, nil, false
+	})
+	b.send("a", "k", 1)
+	<-held
+	b.mu.Lock()
+	b.topics["a"].reason = kerr.ClusterAuthorizationFailed
+	b.mu.Unlock()
+	before := l.n.Load()
+	waitFor(t, func() bool {
+		_ = b.Stalled()
+		return l.n.Load() > before
+	})
+	if l.closed.Load() > 0 {
+		t.Error("the client asked only after it had given the request up")
+	}
+	end()
+	b.all()
+	b.checkLog(c.ListenAddrs(), "a")
 }
 
 func TestBrokersThatCanNotBeReachedAreNamed(t *testing.T) {

@@ -1,5 +1,7 @@
 package sink
 
+import "time"
+
 // The slots of a topic that are at a client are a list in the order in which they were handed over, because the oldest one tells whether
 // all of its partitions go on: each partition answers in order, so while it waits, its partition has answered nothing.
 
@@ -17,7 +19,9 @@ func (t *topic) leaves(sl *slot) {
 
 // returns is the end of leaves. mu is held.
 func (t *topic) returns(sl *slot) {
-	t.flight--
+	if t.flight--; t.flight == 0 {
+		t.stuck.well = time.Time{} // the wait of the next attempt is another one
+	}
 	if sl.prev == nil {
 		t.oldest = sl.next
 	} else {

@@ -43,7 +43,7 @@ func (s *Kafka) Stalled() error {
 		if worst == nil || t.since.Before(worst.since) || t.since.Equal(worst.since) && t.name < worst.name {
 			worst = t
 		}
-		if t.reason == nil {
+		if t.reason == nil || t.flight > 0 && now.Sub(t.since) >= stallAfter { // the reason may be an earlier attempt's
 			silent = append(silent, t.name)
 		}
 	}
@@ -98,6 +98,7 @@ func (s *Kafka) search(topics []string) {
 	if len(topics) > 32 {
 		topics = topics[:32] // one reason is enough for all; the others have their turn later
 	}
+	s.nudge(topics)
 	ctx, cancel := context.WithTimeout(s.ctx, askTimeout)
 	defer cancel()
 	found, wait, told := map[string]error{}, map[string]time.Duration{}, map[int32]time.Duration{}
@@ -121,6 +122,24 @@ func (s *Kafka) search(topics []string) {
 		}
 	}
 	s.mu.Unlock()
+}
+
+// nudge has the clients that hold records of these topics load what the brokers know. The client then tries again with whatever
+// it still holds. Without that it would try at its next load, minutes later, where it has missed a record: franz-go 1.22.2 makes
+// a new topic's partitions visible after it has buffered their first record (storePartitionsUpdate), so a failure of all that is
+// buffered passes over that record if it comes in between (failBufferedRecords, after a producer id was refused).
+func (s *Kafka) nudge(topics []string) {
+	clients := map[*client]bool{}
+	s.mu.Lock()
+	for _, name := range topics {
+		if t := s.topics[name]; t != nil && t.flight > 0 {
+			clients[t.through] = true
+		}
+	}
+	s.mu.Unlock()
+	for c := range clients {
+		c.ForceMetadataRefresh()
+	}
 }
 
 // examine says what about a topic's state keeps a produce from being acknowledged.

@@ -91,7 +91,7 @@ func (s *Kafka) lagOf(ctx context.Context, broker int32) (time.Duration, error) 
 func (s *Kafka) suspect(t *topic, well bool, wait time.Duration) {
 	now := time.Now()
 	switch k := &t.stuck; {
-	case !well || t.flight == 0 || t.reason != nil:
+	case !well || t.flight == 0:
 		k.well = time.Time{}
 	case k.well.IsZero() || k.well.Before(t.since):
 		k.well = now

@@ -115,7 +115,17 @@ func TestOnlyALongWaitWithoutAReasonIsStuck(t *testing.T) {
 		if d := look(time.Hour, always); d != 0 {
 			t.Errorf("with nothing in flight: stuck after %s", d)
 		}
-		a.flight = 1
+		a.flight = 0
+		sl := newSlot()
+		a.leaves(sl)
+		if d := look(time.Hour, func(int) bool {
+			a.returns(sl) // an attempt has failed, and the next one begins
+			a.leaves(sl)
+			return true
+		}); d != 0 {
+			t.Errorf("with one attempt after another: stuck after %s", d)
+		}
+		a.stuck, a.reason = stuck{}, kerr.ClusterAuthorizationFailed // of an earlier attempt
 		for times, want := range []time.Duration{30 * time.Second, time.Minute, 2 * time.Minute} {
 			if d := look(time.Hour, always); d != want {
 				t.Errorf("stuck after %s, the %d. time; must be %s", d, times+1, want)
