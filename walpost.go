@@ -70,8 +70,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 		return nil, fault.Config(err, "")
 	}
 	from := cfg.replication()
-	from.Needs, from.Messages = routes.Needs, false
-	from.WantCatalog = true // the router makes schemas of the catalog's fields
+	from.Needs = routes.Needs
 	database, err := from.Database()
 	if err != nil {
 		return nil, err

@@ -69,9 +69,6 @@ const (
 	Update
 	// Delete is one removed row: its key or old row in Old.
 	Delete
-	// Message is a logical message (pg_logical_emit_message) in Msg. If it is not transactional, it
-	// arrives outside transactions.
-	Message
 	// Commit ends a transaction. Pos is its end LSN, which may be confirmed when this and all
 	// earlier transactions are acknowledged. Time is the commit time.
 	Commit
@@ -89,8 +86,6 @@ func (k Kind) String() string {
 		return "update"
 	case Delete:
 		return "delete"
-	case Message:
-		return "message"
 	case Commit:
 		return "commit"
 	}
@@ -101,15 +96,14 @@ func (k Kind) String() string {
 // event is read. Its Relation may be kept for ever.
 type Event struct {
 	Kind Kind
-	// Pos is described at each Kind. For Insert, Update, Delete and Message it is the LSN of the
-	// WAL record, for messages only: it is not unique (rows of one COPY share it), and a stream
-	// cannot resume from it.
+	// Pos is described at each Kind. For Insert, Update and Delete it is the LSN of the WAL record,
+	// for texts only: it is not unique (rows of one COPY share it), and a stream cannot resume from
+	// it.
 	Pos  Position
 	Time time.Time // Begin, Commit: commit time, UTC, microseconds. Rows: their transaction's commit time.
 	XID  uint32    // Begin: the transaction id
 	Row  Row       // Insert, Update: the new row
 	Old  Row       // Update, Delete: the old key or row; Relation is nil if the server sent none
-	Msg  LogicalMessage
 }
 
 // A Row is the values of one row, in the order of Relation.Columns.
@@ -176,13 +170,6 @@ func (r *Relation) Index(name string) int {
 
 // String is the relation as schema.name, unquoted.
 func (r *Relation) String() string { return r.Schema + "." + r.Name }
-
-// A LogicalMessage is a message from pg_logical_emit_message.
-type LogicalMessage struct {
-	Prefix        string
-	Content       []byte
-	Transactional bool
-}
 
 // A Record is a record for a sink. It owns its bytes, which must not change.
 type Record struct {

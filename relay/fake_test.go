@@ -569,10 +569,6 @@ func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	if f.runID == "" {
 		f.w.do(func() { f.w.fail("an event without a run id") })
 	}
-	if ev.Kind == cdc.Message {
-		*rec = cdc.Record{Topic: "t", Key: []byte(ev.Msg.Prefix), EventID: ev.Pos.String(), Time: ev.Time}
-		return true, nil
-	}
 	v := ev.Row.Values
 	rec.EventID = string(v[0].Bytes)
 	if v[1].Bytes[0] == '-' {

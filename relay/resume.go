@@ -22,8 +22,7 @@ import (
 type progress struct {
 	// whole is Begin.Pos of the newest transaction that was received whole. It may be any position
 	// from there up to the next transaction.
-	whole   cdc.Position
-	message cdc.Position // Pos of the newest message outside transactions
+	whole cdc.Position
 
 	// open is Begin.Pos of the transaction that was received in part, 0 for none. It outlives a
 	// session.
@@ -133,21 +132,6 @@ func (p *progress) commit() (fresh bool, err error) {
 		return false, fmt.Errorf("%w: transaction %s ended %d records before the point that was delivered", errNext, p.open, p.nextLeft)
 	}
 	p.whole, p.open, p.next = p.open, 0, nil
-	return true, nil
-}
-
-// standalone takes a message outside transactions. It reports whether the message is new.
-func (p *progress) standalone(pos cdc.Position) (bool, error) {
-	if p.inTx {
-		return false, fmt.Errorf("the server sent a non-transactional message, at %s, inside a transaction", pos)
-	}
-	if pos <= p.message {
-		return false, nil
-	}
-	if p.open != 0 {
-		return false, fmt.Errorf("%w: a message at %s before transaction %s, which was read in part", errChanged, pos, p.open)
-	}
-	p.message = pos
 	return true, nil
 }
 

@@ -74,16 +74,6 @@ func TestSourceThatContradictsItselfIsNoticed(t *testing.T) {
 			p.next = &checkpoint.Next{CommitLSN: 20, Rows: 1}
 			return errors.Join(begin(p, 20), commit(p))
 		}, errNext},
-		"message inside": {func(p *progress) error {
-			_, err := p.standalone(25)
-			return errors.Join(begin(p, 20), err, func() error { _, err := p.standalone(26); return err }())
-		}, nil},
-		"message before the open one": {func(p *progress) error {
-			_ = begin(p, 20)
-			p.reconnected()
-			_, err := p.standalone(10)
-			return err
-		}, errChanged},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.do(&progress{})
@@ -91,22 +81,5 @@ func TestSourceThatContradictsItselfIsNoticed(t *testing.T) {
 				t.Errorf("%v, not %v", err, c.want)
 			}
 		})
-	}
-}
-
-func TestMessagesOutsideTransactionsAreTakenOnce(t *testing.T) {
-	var p progress
-	take := func(pos int) bool { ok, err := p.standalone(cdc.Position(pos)); return ok && err == nil }
-	if !take(10) || take(10) {
-		t.Error("one that was taken")
-	}
-	// A message ends where the commit record of its transaction begins: their positions are the same, and both are to be taken.
-	if fresh, err := p.begin(10); !fresh || err != nil {
-		t.Error(fresh, err)
-	}
-	_, _ = p.commit()
-	p.reconnected()
-	if take(10) || !take(11) {
-		t.Error("after a lost session")
 	}
 }

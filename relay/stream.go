@@ -30,7 +30,7 @@ func (l *loop) newStreaming() *streaming {
 	l.fly(rec.LSN)
 	l.st.Received = rec.LSN
 	s := &streaming{loop: l, batch: 1, batchSize: 1}
-	s.progress = progress{next: rec.Next, whole: rec.LSN - 1, message: rec.LSN, replaying: true}
+	s.progress = progress{next: rec.Next, whole: rec.LSN - 1, replaying: true}
 	return s
 }
 
@@ -160,11 +160,6 @@ func (s *streaming) handle(ev *cdc.Event) error {
 			s.received(ev.Pos)
 			s.flight.tracker.Idle(ev.Pos)
 		}
-	case cdc.Message:
-		if ev.Msg.Transactional {
-			return s.row(ev)
-		}
-		return s.standalone(ev)
 	}
 	return nil
 }
@@ -198,35 +193,6 @@ func (s *streaming) row(ev *cdc.Event) error {
 	}
 	if send && !skip {
 		s.publishEvent(ev, s.progress.open, s.progress.events)
-	}
-	return nil
-}
-
-// standalone takes a message outside transactions. It counts as a transaction of its own, which
-// ends where the message does.
-func (s *streaming) standalone(ev *cdc.Event) error {
-	mine, err := s.progress.standalone(ev.Pos)
-	if err != nil {
-		return s.inconsistent(err)
-	}
-	if !mine {
-		return nil
-	}
-	s.moved, s.sawEvent = true, true
-	ok, err := s.route(ev)
-	if s.passOver(ev, ev.Pos, 1) {
-		ok, err = false, nil
-	}
-	if err != nil {
-		return s.unroutable(ev, ev.Pos, 1, err)
-	}
-	s.flight.tracker.Begin(ev.Time)
-	if ok {
-		s.publishEvent(ev, ev.Pos, 1)
-	}
-	s.received(ev.Pos)
-	if err := s.flight.tracker.Commit(ev.Pos); err != nil {
-		return fmt.Errorf("message at %s: %w", ev.Pos, err)
 	}
 	return nil
 }

@@ -56,10 +56,6 @@ type Config struct {
 	Outbox Outbox `yaml:"-"`
 	// CreateTimeout bounds one attempt to make the slot, which waits for every transaction that is open. Default 10 minutes.
 	CreateTimeout time.Duration `yaml:"-"`
-	// Messages asks for logical messages (pg_logical_emit_message) too.
-	Messages bool `yaml:"-"`
-	// WantCatalog fills the catalog fields of every relation, by a query on a connection of its own for each new relation.
-	WantCatalog bool `yaml:"-"`
 
 	// Needs says which columns of a table must be there and be published, judged by the table as the catalog has it now.
 	// An error means that the configuration does not fit the table. Nil: no column is needed.

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -30,7 +31,6 @@ type decoder struct {
 	commitLSN cdc.Position // of the open transaction, from its Begin
 	commitAt  time.Time    // likewise
 	end       cdc.Position // where the newest finished transaction ended, or where the stream began
-	prefix    string       // of the newest logical message
 
 	ev          cdc.Event   // reused
 	values, old []cdc.Value // reused
@@ -82,15 +82,13 @@ func (d *decoder) message(kind byte, m *cursor) (bool, error) {
 	case 'B':
 		return true, d.begin(m)
 	case 'I':
-		return true, d.insert(m)
+		return true, d.write(cdc.Insert, m)
 	case 'C':
 		return true, d.commit(m)
 	case 'U':
-		return true, d.update(m)
+		return true, d.write(cdc.Update, m)
 	case 'D':
 		return true, d.delete(m)
-	case 'M':
-		return true, d.logical(m)
 	case 'R':
 		return false, d.relation(m)
 	case 'Y':
@@ -99,7 +97,7 @@ func (d *decoder) message(kind byte, m *cursor) (bool, error) {
 			d.types[oid] = typeName(schema, name)
 		}
 		return false, nil
-	case 'T', 'O': // Truncate: no rows. Origin: which upstream a transaction came from.
+	case 'T', 'O', 'M': // A Truncate has no rows, and nobody needs an Origin or a logical Message.
 		m.b = nil
 		return false, nil
 	}
@@ -140,28 +138,14 @@ func (d *decoder) commit(m *cursor) error {
 	return nil
 }
 
-func (d *decoder) insert(m *cursor) error {
-	rel, err := d.row(m)
-	if err != nil {
-		return err
-	}
-	if tag := m.byte(); tag != 'N' {
-		return m.badTag(tag)
-	}
-	if d.values, err = m.tuple(d.values, rel); err != nil {
-		return err
-	}
-	d.ev.Kind, d.ev.Time, d.ev.Row = cdc.Insert, d.commitAt, cdc.Row{Relation: rel, Values: d.values}
-	return nil
-}
-
-func (d *decoder) update(m *cursor) error {
+// write reads an insert or an update. Only an update can have an old row.
+func (d *decoder) write(kind cdc.Kind, m *cursor) error {
 	rel, err := d.row(m)
 	if err != nil {
 		return err
 	}
 	tag := m.byte()
-	if tag == 'K' || tag == 'O' {
+	if kind == cdc.Update && (tag == 'K' || tag == 'O') {
 		if d.old, err = m.tuple(d.old, rel); err != nil {
 			return fmt.Errorf("old row: %w", err)
 		}
@@ -174,7 +158,7 @@ func (d *decoder) update(m *cursor) error {
 	if d.values, err = m.tuple(d.values, rel); err != nil {
 		return err
 	}
-	d.ev.Kind, d.ev.Time, d.ev.Row = cdc.Update, d.commitAt, cdc.Row{Relation: rel, Values: d.values}
+	d.ev.Kind, d.ev.Time, d.ev.Row = kind, d.commitAt, cdc.Row{Relation: rel, Values: d.values}
 	return nil
 }
 
@@ -211,30 +195,6 @@ func (d *decoder) row(m *cursor) (*cdc.Relation, error) {
 	}
 	d.newest = rel
 	return rel, nil
-}
-
-func (d *decoder) logical(m *cursor) error {
-	flags, lsn, prefix, content := m.byte(), cdc.Position(m.uint64()), m.cstring(), m.sized()
-	transactional := flags&1 != 0
-	switch {
-	case m.short:
-		return errShort
-	case flags > 1:
-		return fmt.Errorf("unknown flags %#x", flags)
-	case transactional && !d.inTx:
-		return fmt.Errorf("transactional message at %s outside a transaction", lsn)
-	case !transactional && d.inTx:
-		return fmt.Errorf("message at %s that is not transactional within the transaction that commits at %s", lsn, d.commitLSN)
-	}
-	if d.prefix != string(prefix) { // this comparison does not allocate
-		d.prefix = string(prefix)
-	}
-	d.ev.Kind, d.ev.Pos = cdc.Message, lsn
-	if transactional {
-		d.ev.Time = d.commitAt
-	}
-	d.ev.Msg = cdc.LogicalMessage{Prefix: d.prefix, Content: content, Transactional: transactional}
-	return nil
 }
 
 // relation reads a table's description. The server repeats it whenever something about the table may have changed; one
@@ -306,61 +266,27 @@ func (m *cursor) take(n int) []byte {
 	return b
 }
 
-func (m *cursor) byte() byte {
-	if b := m.take(1); b != nil {
-		return b[0]
+// uint reads a big-endian number of n bytes.
+func (m *cursor) uint(n int) (v uint64) {
+	for _, b := range m.take(n) {
+		v = v<<8 | uint64(b)
 	}
-	return 0
+	return v
 }
 
-func (m *cursor) uint16() uint16 {
-	if b := m.take(2); b != nil {
-		return binary.BigEndian.Uint16(b)
-	}
-	return 0
-}
-
-func (m *cursor) uint32() uint32 {
-	if b := m.take(4); b != nil {
-		return binary.BigEndian.Uint32(b)
-	}
-	return 0
-}
-
-func (m *cursor) uint64() uint64 {
-	if b := m.take(8); b != nil {
-		return binary.BigEndian.Uint64(b)
-	}
-	return 0
-}
+func (m *cursor) byte() byte     { return byte(m.uint(1)) }
+func (m *cursor) uint16() uint16 { return uint16(m.uint(2)) }
+func (m *cursor) uint32() uint32 { return uint32(m.uint(4)) }
+func (m *cursor) uint64() uint64 { return m.uint(8) }
 
 // cstring reads up to the next zero byte.
 func (m *cursor) cstring() []byte {
-	for i, c := range m.b {
-		if c == 0 {
-			b := m.b[:i:i]
-			m.b = m.b[i+1:]
-			return b
-		}
-	}
-	m.short, m.b = true, nil
-	return nil
+	b, rest, found := bytes.Cut(m.b, []byte{0})
+	m.short, m.b = m.short || !found, rest
+	return b
 }
 
 func (m *cursor) text() string { return string(m.cstring()) }
-
-// sized reads bytes behind their number.
-func (m *cursor) sized() []byte {
-	n := m.uint32()
-	if m.short {
-		return nil
-	}
-	if uint64(n) > uint64(len(m.b)) {
-		m.short, m.b = true, nil
-		return nil
-	}
-	return m.take(int(n))
-}
 
 func (m *cursor) badTag(tag byte) error {
 	if m.short {

@@ -201,8 +201,6 @@ func story(t *testing.T, messages []recorded) string {
 				continue
 			}
 			tell("commit\n")
-		case cdc.Message:
-			tell("message %q transactional=%t: %q", ev.Msg.Prefix, ev.Msg.Transactional, ev.Msg.Content)
 		case cdc.Insert, cdc.Update, cdc.Delete, cdc.Idle:
 			tell("%s%s%s", ev.Kind, inWords(" old", ev.Old), inWords(" new", ev.Row))
 		}

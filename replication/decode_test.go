@@ -55,12 +55,6 @@ func tuple(b []byte, values ...string) []byte {
 	return b
 }
 
-func msgLogical(flags byte, prefix, content string) []byte {
-	b := u64([]byte{'M', flags}, 9)
-	b = append(append(b, prefix...), 0)
-	return append(u32(b, len(content)), content...)
-}
-
 func TestWhatBreaksTheProtocolIsAnErrorThatNamesIt(t *testing.T) {
 	relation := msgRelation(5, "id", "v")
 	for _, c := range []struct {
@@ -89,8 +83,6 @@ func TestWhatBreaksTheProtocolIsAnErrorThatNamesIt(t *testing.T) {
 		{"bytes behind the end", [][]byte{relation, msgBegin(200), append(msgInsert(5, "1", "a"), 0)}, "1 bytes behind its end"},
 		{"a value longer than the message", [][]byte{relation, msgBegin(200), append(u16(append(u32([]byte{'I'}, 5), 'N'), 2), 't', 255, 255, 255, 255)}, "cut short"},
 		{"more columns than the message can hold", [][]byte{append(append(u32([]byte{'R'}, 5), "s\x00t\x00d"...), 255, 255)}, "cut short"},
-		{"a transactional message outside", [][]byte{msgLogical(1, "p", "c")}, "outside a transaction"},
-		{"a message that is not transactional within", [][]byte{msgBegin(200), msgLogical(0, "p", "c")}, "not transactional within"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			d := newDecoder(100, nil)
@@ -118,7 +110,7 @@ func TestAMessageCutShortIsAnError(t *testing.T) {
 		d := newDecoder(0, nil)
 		for _, m := range recording(t, version) {
 			for n := range min(len(m.data), 2000) {
-				if k := m.data[0]; n > 0 && (k == 'T' || k == 'O') {
+				if k := m.data[0]; n > 0 && (k == 'T' || k == 'O' || k == 'M') {
 					continue // skipped unread
 				}
 				// A copy of what the decoder knows, since a begin changes it.
@@ -199,14 +191,14 @@ func TestDecodingRowsDoesNotAllocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	pos := cdc.Position(100)
-	insert, logical := msgInsert(5, "1", "two", strings.Repeat("3", 300)), msgLogical(1, "prefix", "content")
+	insert := msgInsert(5, "1", "two", strings.Repeat("3", 300))
 	begin, commit := msgBegin(0), msgCommit(0, 0)
 	if n := testing.AllocsPerRun(1000, func() {
 		pos += 100
 		binary.BigEndian.PutUint64(begin[1:], uint64(pos))
 		binary.BigEndian.PutUint64(commit[2:], uint64(pos))
 		binary.BigEndian.PutUint64(commit[10:], uint64(pos+50))
-		for _, m := range [][]byte{begin, insert, insert, logical, commit} {
+		for _, m := range [][]byte{begin, insert, insert, commit} {
 			if _, err := d.decode(m, pos); err != nil {
 				t.Fatal(err)
 			}
@@ -230,7 +222,7 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	}
-	for _, m := range [][]byte{msgRelation(5, "id"), msgInsert(5, "1"), msgCommit(1, 2), msgLogical(1, "p", "c"), {'Y', 0, 0, 0, 1, 'a', 0, 'b', 0}} {
+	for _, m := range [][]byte{msgRelation(5, "id"), msgInsert(5, "1"), msgCommit(1, 2), {'Y', 0, 0, 0, 1, 'a', 0, 'b', 0}} {
 		f.Add(append(u16(nil, len(m)), m...))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -247,7 +239,7 @@ func FuzzDecode(f *testing.F) {
 			if ev == nil {
 				continue
 			}
-			if ev.Kind != cdc.Begin && ev.Kind != cdc.Message && !open {
+			if ev.Kind != cdc.Begin && !open {
 				t.Fatalf("%s outside a transaction", ev.Kind)
 			}
 			for _, row := range []cdc.Row{ev.Row, ev.Old} {

@@ -203,20 +203,17 @@ func identityOf(sys pg.System, cfg *Config, f *pg.Facts) cdc.Identity {
 // session is what a Session needs from here. at is the server's address.
 func (s *Source) session(identity cdc.Identity, f *pg.Facts, at net.Addr) sessionConfig {
 	opened := f.Server
-	cfg := sessionConfig{
-		slot: s.cfg.Slot, publication: s.cfg.Publication, messages: s.cfg.Messages,
+	return sessionConfig{
+		slot: s.cfg.Slot, publication: s.cfg.Publication,
 		walSenderTimeout: pg.Millis(opened.SenderTimeout), confirmKeepalives: s.cfg.ConfirmKeepalives,
 		logger: s.cfg.Logger, identity: identity,
 		recheck: func(ctx context.Context) (cdc.Identity, error) { return s.recheck(ctx, identity, opened) },
 		probe:   s.probeAt(at),
 		roots:   f.Roots(),
-	}
-	if s.cfg.WantCatalog {
-		cfg.catalog = func(ctx context.Context, rel *cdc.Relation) error {
+		catalog: func(ctx context.Context, rel *cdc.Relation) error {
 			return s.beside(ctx, func(sql *pgconn.PgConn) error { return pg.FillCatalog(ctx, sql, rel) })
-		}
+		},
 	}
-	return cfg
 }
 
 // beside does something on an ordinary connection made for it.

@@ -13,8 +13,6 @@ import (
 type sessionConfig struct {
 	slot        string
 	publication string
-	// messages asks for logical messages (pg_logical_emit_message) too.
-	messages bool
 	// walSenderTimeout is the server's wal_sender_timeout on the replication connection; 0 is off.
 	walSenderTimeout time.Duration
 	// confirmKeepalives hands keepalives on as positions (Idle with Pos > 0).
@@ -26,8 +24,8 @@ type sessionConfig struct {
 	// recheck reads the identity and the slot once more by SQL. Start calls it when it holds the slot, and while it waits
 	// for a slot in use, to name who holds it.
 	recheck func(ctx context.Context) (cdc.Identity, error)
-	// catalog fills the catalog fields of a relation that nobody else has seen yet, on a connection of its own. Nil when
-	// nobody asked for them. Next calls it, on the caller's goroutine.
+	// catalog fills the catalog fields of a relation that nobody else has seen yet, on a connection of its own. Nil if
+	// nobody needs them. Next calls it, on the caller's goroutine.
 	catalog func(ctx context.Context, rel *cdc.Relation) error
 	// roots are the tables that partitions' rows are rows of, by the partition's OID.
 	roots map[uint32]Table

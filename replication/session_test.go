@@ -452,9 +452,9 @@ func TestARefusedStartHasTheServersReason(t *testing.T) {
 
 func TestNamesAreQuotedInTheCommand(t *testing.T) {
 	cfg := testConfig()
-	cfg.publication, cfg.messages = `it's "mine"`, true
+	cfg.publication = `it's "mine"`
 	s := newSession(nil, nil, cfg)
-	want := `START_REPLICATION SLOT "slot" LOGICAL 16/B374D848 (proto_version '1', publication_names '"it''s ""mine"""', messages 'true')`
+	want := `START_REPLICATION SLOT "slot" LOGICAL 16/B374D848 (proto_version '1', publication_names '"it''s ""mine"""')`
 	if got := s.startCommand(0x16B374D848); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}

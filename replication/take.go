@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -68,15 +69,16 @@ func (s *Session) holder(ctx context.Context) int32 {
 // text, in commit order.
 func (s *Session) startCommand(at cdc.Position) string {
 	options := "proto_version '1', publication_names " + quoteText(pg.QuoteIdent(s.cfg.publication))
-	if s.cfg.messages {
-		options += ", messages 'true'"
-	}
 	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (%s)", pg.QuoteIdent(s.cfg.slot), at, options)
 }
 
 // tryStart sends START_REPLICATION and waits for the answer. A refusal leaves the connection ready for another try.
 func (s *Session) tryStart(ctx context.Context, at cdc.Position) (refused *pgconn.PgError, err error) {
-	if err := s.wire.write(query(s.startCommand(at)), s.writeDeadline(ctx)); err != nil {
+	start, err := (&pgproto3.Query{String: s.startCommand(at)}).Encode(nil)
+	if err == nil {
+		err = s.wire.write(start, s.writeDeadline(ctx))
+	}
+	if err != nil {
 		return nil, fault.Retry(err)
 	}
 	for {
@@ -117,11 +119,3 @@ func (s *Session) tryStart(ctx context.Context, at cdc.Position) (refused *pgcon
 }
 
 const answerWithin = 60 * time.Second
-
-// query is a simple query message.
-func query(sql string) []byte {
-	n := 4 + len(sql) + 1
-	b := append(make([]byte, 0, 1+n), 'Q', byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
-	b = append(b, sql...)
-	return append(b, 0)
-}

@@ -295,7 +295,6 @@ func TestOnlyInsertsOfTheTablesAreRouted(t *testing.T) {
 	for _, ev := range []*cdc.Event{
 		insert(&other, "u", "order", "k", "P", "1"),
 		{Kind: cdc.Delete, Old: cdc.Row{Relation: outbox}},
-		{Kind: cdc.Message, Msg: cdc.LogicalMessage{Prefix: "x"}},
 		{Kind: cdc.Update, Row: insert(outbox, "u", "order", "k", "P", "1").Row},
 	} {
 		if ok, err := r.Route(ev, &rec); ok || err != nil {

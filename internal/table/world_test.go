@@ -51,7 +51,7 @@ func (w *world) source() Source {
 func (w *world) stream() *replication.Session {
 	w.Helper()
 	cfg := replication.DefaultConfig()
-	cfg.DSN, cfg.Table, cfg.Slot, cfg.WantCatalog = conf.Secret(w.dsn), "public.outbox", w.name, true
+	cfg.DSN, cfg.Table, cfg.Slot = conf.Secret(w.dsn), "public.outbox", w.name
 	s, err := replication.NewSource(cfg).Open(w.Context(), true, false)
 	if err != nil {
 		w.Fatalf("open: %v (hint: %s)", err, fault.Hint(err))

@@ -149,7 +149,7 @@ func ask(t *testing.T, columns []goldenColumn) {
 // readStream fills in the columns and the texts, as walpost reads them.
 func readStream(t *testing.T, dsn string, tables []string, slot string, columns []goldenColumn) {
 	cfg := replication.DefaultConfig()
-	cfg.DSN, cfg.Tables, cfg.Slot, cfg.Snapshot, cfg.WantCatalog = conf.Secret(dsn), tables, slot, "never", true
+	cfg.DSN, cfg.Tables, cfg.Slot, cfg.Snapshot = conf.Secret(dsn), tables, slot, "never"
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	session, err := replication.NewSource(cfg).Open(ctx, false, false)
