@@ -40,6 +40,10 @@ type settings struct {
 	rateMeasured bool
 }
 
+// leastConnections is what a run needs of the role's CONNECTION LIMIT, which does not count walsenders. The session, the
+// monitor and the cleanup keep one each. A check of the source, a look at the catalog and a probe of the server take one for a moment.
+const leastConnections = 6
+
 // settingsQuery is one text for every version: a setting that a version does not have is NULL.
 func settingsQuery(slot string) string {
 	return `SELECT
@@ -154,9 +158,9 @@ func (x *examination) rights() {
 	if s.Super {
 		x.add(Warn, "superuser", fix.ByWords("Name a new role in source.dsn: walpost setup then prints the SQL that makes the role."), "role %s is a superuser, which walpost does not need", s.Role)
 	}
-	if x.ConnLimit >= 0 && x.ConnLimit < 3 && !s.Super {
+	if x.ConnLimit >= 0 && x.ConnLimit < leastConnections && !s.Super {
 		x.add(Warn, "connection limit", fix.BySQL("ALTER ROLE "+pg.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;"),
-			"role %s may have %d connections at a time; walpost keeps one open, and opens others to check and to recover", s.Role, x.ConnLimit)
+			"role %s may have %d connections at a time; walpost run needs up to %d, and the other commands and a standby relay need their own", s.Role, x.ConnLimit, leastConnections)
 	}
 	if x.SeesAll {
 		x.add(OK, "monitoring", nil, "role %s sees the sessions of other roles", s.Role)

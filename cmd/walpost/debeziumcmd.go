@@ -40,7 +40,8 @@ name and config, or properties), Debezium Server's application.properties, or a 
 KafkaConnector. - reads standard input.
 
 convert reports each option on standard error: mapped, not needed (and why), or unsupported (why, and
-what to do). It connects to nothing and changes nothing. Its output contains no secret of the input.
+what to do). A line with differs names a difference that no option causes. convert connects to nothing
+and changes nothing. Its output contains no secret of the input.
 
 It exits with 1 if an option is unsupported, and the output then says so at its top. It exits with 2,
 and writes nothing, if the input cannot be read or contradicts itself.`,
