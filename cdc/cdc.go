@@ -222,9 +222,9 @@ type Ticket struct {
 type Ack struct {
 	Ticket Ticket
 	// Err is nil if the broker has acknowledged the record. Otherwise the broker has refused this
-	// record for ever. The sink retries other errors, and gives no Ack for them. EventID and Topic
-	// are set only with Err.
-	Err            error
+	// record for ever. The sink retries other errors, and gives no Ack for them.
+	Err error
+	// EventID shares memory with the record if Err is nil. Copy it to keep it.
 	EventID, Topic string
 	// Latency is the time from Record.Committed to the acknowledgement by this machine's clock. It
 	// is never negative.

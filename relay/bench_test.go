@@ -67,13 +67,16 @@ type benchSink struct {
 	wake chan struct{}
 }
 
-func (s *benchSink) Send(_ *cdc.Record, t cdc.Ticket)       { s.acks = append(s.acks, cdc.Ack{Ticket: t}) }
+func (s *benchSink) Send(r *cdc.Record, t cdc.Ticket) {
+	s.acks = append(s.acks, cdc.Ack{Ticket: t, EventID: r.EventID, Topic: r.Topic})
+}
 func (s *benchSink) Wake() <-chan struct{}                  { return s.wake }
 func (s *benchSink) Stalled() error                         { return nil }
 func (s *benchSink) Pending(func(string, int, error, bool)) {}
 func (s *benchSink) Close(context.Context) error            { return nil }
 func (s *benchSink) Acks(buf []cdc.Ack) []cdc.Ack {
 	buf = append(buf, s.acks...)
+	clear(s.acks)
 	s.acks = s.acks[:0]
 	return buf
 }

@@ -128,7 +128,7 @@ func (s *fakeSink) deliver(q chan parcel) {
 		late := s.delay(limit)
 		s.wg.Go(func() {
 			if s.sleep(late) {
-				s.ack(string(m.rec.Key), cdc.Ack{Ticket: m.ticket, Latency: time.Since(m.rec.Committed)})
+				s.ack(string(m.rec.Key), cdc.Ack{Ticket: m.ticket, EventID: m.rec.EventID, Topic: m.rec.Topic, Latency: time.Since(m.rec.Committed)})
 			}
 		})
 	}

@@ -61,6 +61,7 @@ type loop struct {
 	recent   recent
 	lost     edge            // there is no session
 	stalled  edge            // the sink does not deliver
+	outage   outage          // while the sink does not deliver
 	check    edge            // the source cannot be checked
 	told     map[string]told // remarks of the router
 }
@@ -217,9 +218,13 @@ func (l *loop) collect() error {
 	if len(l.acks) == 0 {
 		return nil
 	}
-	var bad error // the first refusal, if the relay does not know one yet
+	defer clear(l.acks) // their ids are parts of payloads
+	var bad error       // the first refusal, if the relay does not know one yet
 	for i := range l.acks {
 		a := &l.acks[i]
+		if a.Err == nil {
+			l.recent.add(a.Topic, a.EventID, l.now)
+		}
 		switch {
 		case a.Err != nil:
 			if refused := l.refusedBySink(a); bad == nil && l.bad == nil {

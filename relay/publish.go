@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"fmt"
 	"maps"
 	"time"
 )
@@ -32,10 +33,13 @@ func (l *loop) publish() {
 			worse(NoCheckpoint, "checkpoint cannot be written: "+c.err.Error())
 		}
 		if err := l.sink.Stalled(); err != nil {
-			worse(Stalled, "delivery waits: "+err.Error())
+			why := fmt.Errorf("delivery waits: %w", err)
+			worse(Stalled, why.Error())
+			st.Troubles = l.outage.waits(st.Troubles, why, l.now)
 			l.stalled.fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
 		} else {
 			l.stalled.over(l.now, l.log.Info()).Msg("delivery recovered")
+			l.outage = ""
 		}
 	}
 	st.InStream, st.Ready = st.State == Streaming, state == Streaming

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"slices"
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
@@ -12,13 +13,14 @@ const (
 	recentErrors = 5
 )
 
-// A Sent is an event that was handed to the sink, without its payload.
+// A Sent is an event that was acknowledged, without its payload.
 type Sent struct {
 	EventID string
-	At      time.Time
+	At      time.Time // of the acknowledgement
 }
 
-// A Trouble is an error of a session, a checkpoint write or a check, and what to do about it.
+// A Trouble is an error of a session, of the delivery, a checkpoint write or a check, and what to do
+// about it.
 type Trouble struct {
 	Text  string
 	Hint  string // "" for none
@@ -92,6 +94,25 @@ func (r *recent) list(now time.Time) map[string][]Sent {
 		}
 	}
 	return out
+}
+
+// An outage is a time in which delivery waits. It is one trouble, although its reason may become
+// known late, and may change.
+type outage string // the newest reason; "" if delivery goes on
+
+// waits puts err in front of the errors before, in place of the outage's former reason.
+func (o *outage) waits(before []Trouble, err error, now time.Time) []Trouble {
+	if outage(err.Error()) == *o {
+		return before
+	}
+	if len(before) > 0 && before[0].Text == string(*o) {
+		before = slices.Clone(before) // Status has given it away
+		if before[0].Times--; before[0].Times == 0 {
+			before = before[1:]
+		}
+	}
+	*o = outage(err.Error())
+	return troubled(before, err, now)
 }
 
 // troubled puts err in front of the errors before. If err is the newest of them already, it is

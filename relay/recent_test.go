@@ -35,6 +35,42 @@ func TestNewestEventsAreKeptByTopicAndBounded(t *testing.T) {
 	}
 }
 
+// Kafka may be down for an hour: an event is new when it is acknowledged, and not when it is sent. The outage is one error,
+// with its newest reason, and a second outage is counted.
+func TestNewestEventsAndErrorsDuringAnOutage(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{})
+		first := w.commit("a").rows[0].id
+		w.want(t, time.Minute, "listed", func() bool { return len(r.relay.Status().Recent) == 1 })
+		acked := r.relay.Status().LastAck
+		for outage := 1; outage <= 2; outage++ {
+			w.do(func() { w.stalled = true })
+			second := w.commit("a").rows[0].id
+			time.Sleep(time.Hour)
+			st := r.relay.Status()
+			if len(st.Recent) != 1 || !st.LastAck.Equal(acked) {
+				t.Fatalf("newest events %v, last acknowledgement %s", st.Recent, st.LastAck)
+			}
+			for _, events := range st.Recent {
+				if events[0].EventID != first || events[0].At.After(acked) {
+					t.Errorf("the newest event is %v, and only %s is acknowledged, at %s", events[0], first, acked)
+				}
+			}
+			if len(st.Troubles) != 1 || st.Troubles[0].Times != outage || st.Troubles[0].Text != "delivery waits: brokers cannot be reached" {
+				t.Errorf("outage %d: %+v", outage, st.Troubles)
+			}
+			w.do(func() { w.stalled = false })
+			w.want(t, time.Minute, "the second event is listed", func() bool {
+				for _, events := range r.relay.Status().Recent {
+					return events[0].EventID == second
+				}
+				return false
+			})
+			first, acked = second, r.relay.Status().LastAck
+		}
+	})
+}
+
 func TestNewestErrorsAreCountedAndBounded(t *testing.T) {
 	var all []Trouble
 	at := time.Now()

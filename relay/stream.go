@@ -199,7 +199,6 @@ func (s *streaming) row(ev *cdc.Event) error {
 
 // publishEvent sends the record of ev, which is event number row of the transaction at commit.
 func (s *streaming) publishEvent(ev *cdc.Event, commit cdc.Position, row int) {
-	s.recent.add(s.rec.Topic, s.rec.EventID, s.now)
 	s.send(commit, commit, row, relationOf(ev))
 }
 

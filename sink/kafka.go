@@ -230,9 +230,9 @@ func (sl *slot) done(_ *kgo.Record, err error) {
 
 // end gives a slot's Ack and frees it. mu is held.
 func (s *Kafka) end(sl *slot, err error, latency time.Duration) {
-	a := cdc.Ack{Ticket: sl.ticket, Err: err, Latency: latency}
+	a := cdc.Ack{Ticket: sl.ticket, Err: err, EventID: sl.eventID, Topic: sl.t.name, Latency: latency}
 	if err != nil {
-		a.EventID, a.Topic = strings.Clone(sl.eventID), sl.t.name
+		a.EventID = strings.Clone(sl.eventID)
 	}
 	sl.t.pending--
 	s.acks = append(s.acks, a)

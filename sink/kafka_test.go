@@ -145,10 +145,10 @@ func (b *bench) take() {
 		if b.acked[id] || b.poison[id] != nil {
 			b.Fatalf("event %s ended twice", id)
 		}
+		if a.EventID != id {
+			b.Fatalf("the ack of event %s names %q", id, a.EventID)
+		}
 		if a.Err != nil {
-			if a.EventID != id {
-				b.Fatalf("the ack of event %s names %q", id, a.EventID)
-			}
 			b.poison[id] = a.Err
 		} else {
 			b.acked[id] = true

@@ -74,9 +74,9 @@ func (s *Stdout) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	if err == nil {
 		err = s.write(&l)
 	}
-	a := cdc.Ack{Ticket: ticket, Latency: max(0, time.Since(rec.Committed))}
+	a := cdc.Ack{Ticket: ticket, EventID: rec.EventID, Topic: rec.Topic, Latency: max(0, time.Since(rec.Committed))}
 	if err != nil {
-		a.Err, a.EventID, a.Topic = fmt.Errorf("write event %s: %w", rec.EventID, err), strings.Clone(rec.EventID), rec.Topic
+		a.Err, a.EventID = fmt.Errorf("write event %s: %w", rec.EventID, err), strings.Clone(rec.EventID)
 	}
 	s.acks = append(s.acks, a)
 	select {
@@ -129,6 +129,7 @@ func (s *Stdout) Acks(buf []cdc.Ack) []cdc.Ack {
 		}
 	}
 	buf = append(buf, s.acks...)
+	clear(s.acks)
 	clear(s.acks)
 	s.acks = s.acks[:0]
 	return buf
