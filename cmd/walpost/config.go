@@ -20,6 +20,9 @@ type fileConfig struct {
 
 	HTTP httpConfig `yaml:"http"`
 	Log  logConfig  `yaml:"log"`
+	// Unsupported are the options of Debezium that convert could not convert. Each one is an error
+	// until the user has decided about it and deletes it.
+	Unsupported []string `yaml:"unsupported"`
 }
 
 type httpConfig struct {
@@ -47,6 +50,9 @@ func defaultConfig() fileConfig {
 // validate returns everything that is wrong, by the paths of walpost.yaml.
 func (c *fileConfig) validate(check func(*walpost.Config) walpost.Problems) walpost.Problems {
 	found := check(&c.Config)
+	for i, option := range c.Unsupported {
+		found.Add(fmt.Sprintf("unsupported[%d]", i), conf.Usable, option, nil)
+	}
 	if !c.HTTP.off() {
 		if _, _, err := net.SplitHostPort(c.HTTP.Listen); err != nil {
 			found.Add("http.listen", conf.MustBe, "host:port, or off", c.HTTP.Listen)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/txtar"
+	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/convert"
@@ -276,4 +278,61 @@ func FuzzConvert(f *testing.F) {
 			}
 		}
 	})
+}
+
+// avroConnector has a converter that walpost does not have. Without it, records would be written as text.
+const avroConnector = `{"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
+ "database.hostname": "db", "database.user": "u", "database.dbname": "shop", "topic.prefix": "shop", "table.include.list": "public.outbox",
+ "key.converter": "org.apache.kafka.connect.storage.StringConverter", "value.converter": "io.confluent.connect.avro.AvroConverter",
+ "value.converter.schema.registry.url": "http://registry:8081", "producer.override.bootstrap.servers": "kafka:9092",
+ "transforms": "outbox", "transforms.outbox.type": "io.debezium.transforms.outbox.EventRouter"}`
+
+func TestEveryCommandRefusesAConversionThatIsNotComplete(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "walpost.yaml")
+	var doc, report bytes.Buffer
+	if code := convertWith([]string{"-"}, []byte(avroConnector), &doc, &report); code != exitFailed {
+		t.Fatalf("exit %d\n%s", code, &report)
+	}
+	if err := os.WriteFile(name, doc.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	needs := map[string][]string{"explain": {"--last", "1"}, "skip": {"1"}}
+	commands := 0
+	for _, cmd := range leafCommands(rootCommand()) {
+		if cmd.Flags().Lookup("config") == nil {
+			continue
+		}
+		commands++
+		path := strings.Fields(cmd.CommandPath())[1:]
+		args := append(append(path, "--config", name), needs[path[len(path)-1]]...)
+		var stdout, stderr bytes.Buffer
+		root := rootCommand()
+		root.SetArgs(args)
+		root.SetOut(&stdout)
+		root.SetErr(&stderr)
+		ended, end := context.WithCancel(t.Context()) // a command that accepts the file ends at once
+		end()
+		err := root.ExecuteContext(ended)
+		if exitCode(err) != exitUsage || !strings.Contains(fmt.Sprint(err), "walpost.yaml:6:5: unsupported[0]: value.converter: io.confluent.connect.avro.AvroConverter") {
+			t.Errorf("%s: exit %d: %v", strings.Join(args, " "), exitCode(err), err)
+		}
+	}
+	if commands < 6 {
+		t.Errorf("only %d commands read walpost.yaml", commands)
+	}
+	// The user decides: the entry goes, and the file is accepted.
+	decided := regexp.MustCompile(`(?s)unsupported:.*?\n\n`).ReplaceAllString(doc.String(), "\n")
+	both, key := standIn(t)
+	accepted(t, decided, both, key)
+}
+
+func leafCommands(cmd *cobra.Command) []*cobra.Command {
+	if !cmd.HasSubCommands() {
+		return []*cobra.Command{cmd}
+	}
+	var all []*cobra.Command
+	for _, sub := range cmd.Commands() {
+		all = append(all, leafCommands(sub)...)
+	}
+	return all
 }

@@ -43,8 +43,9 @@ convert reports each option on standard error: mapped, not needed (and why), or 
 what to do). A line with differs names a difference that no option causes. convert connects to nothing
 and changes nothing. Its output contains no secret of the input.
 
-It exits with 1 if an option is unsupported, and the output then says so at its top. It exits with 2,
-and writes nothing, if the input cannot be read or contradicts itself.`,
+It exits with 1 if an option is unsupported. The output then has the option under unsupported, and
+every command refuses the output until you have decided about the option and deleted its entry. It
+exits with 2, and writes nothing, if the input cannot be read or contradicts itself.`,
 		Example: `  walpost debezium convert connector.json --worker connect-distributed.properties > walpost.yaml
   curl -s http://connect:8083/connectors/outbox/config | walpost debezium convert - > walpost.yaml
   walpost debezium convert application.properties > walpost.yaml`,
@@ -131,6 +132,7 @@ var fileInDSN = regexp.MustCompile(`&ssl(?:rootcert|cert|key)=[^&]*`)
 func wrongWith(doc []byte) yamlfile.Problems {
 	cfg, file := defaultConfig(), yamlfile.New("walpost.yaml", func(string) (string, bool) { return "1", true })
 	file.Read(doc, &cfg)
+	cfg.Unsupported = nil // the report has them
 	if s := &cfg.Source; s.PasswordFile != "" {
 		s.Password, s.PasswordFile = "1", ""
 	}

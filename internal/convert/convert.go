@@ -61,7 +61,8 @@ type Result struct {
 	c *conversion
 }
 
-// Refuse adds walpost's own error about a field of the configuration. The report names the option that the field comes from.
+// Refuse adds walpost's own error about a field of the configuration to the report, under the option
+// that the field comes from. The file needs no entry for it, because walpost refuses the field itself.
 func (r *Result) Refuse(field, text string) {
 	option := field
 	for at := field; at != ""; {
@@ -76,13 +77,10 @@ func (r *Result) Refuse(field, text string) {
 	for i := range r.Report {
 		if f := &r.Report[i]; f.Option == option && f.Verdict == Mapped {
 			f.Verdict, f.Text = Unsupported, text
-			r.YAML = r.c.write()
 			return
 		}
 	}
 	r.Report = append(r.Report, Finding{Option: option, Verdict: Unsupported, Text: text})
-	r.c.found = r.Report
-	r.YAML = r.c.write()
 }
 
 // Unsupported reports whether an option of the input has no equivalent in the configuration.

@@ -88,7 +88,8 @@ func wrap(s string, width int) []string {
 	return append(lines, line)
 }
 
-// write is the whole file. It begins with the missing options, so that nobody takes it for complete.
+// write is the whole file. It begins with the unsupported options as values that every command
+// refuses, so that nobody runs a configuration that is not complete.
 func (c *conversion) write() []byte {
 	var b bytes.Buffer
 	b.WriteString("# Made from a Debezium configuration by walpost debezium convert.\n")
@@ -98,15 +99,11 @@ func (c *conversion) write() []byte {
 			continue
 		}
 		if missing++; missing == 1 {
-			b.WriteString("#\n# NOT COMPLETE. These options are missing:\n")
+			b.WriteString("\n# NOT COMPLETE: no command accepts this file while an entry is below. Decide about each of these\n" +
+				"# options of the connector, and then delete its entry.\nunsupported:\n")
 		}
-		for i, line := range wrap(f.Option+": "+printable(f.Text), 112) {
-			if i == 0 {
-				b.WriteString("# - " + line + "\n")
-			} else {
-				b.WriteString("#   " + line + "\n")
-			}
-		}
+		text := wrap(dollars(f.Option+": "+printable(f.Text)), 96)
+		b.WriteString("  - >-\n    " + strings.Join(text, "\n    ") + "\n")
 	}
 	b.Write(c.out.b.Bytes())
 	return b.Bytes()
