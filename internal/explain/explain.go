@@ -245,9 +245,12 @@ func explainHint(p router.Problem) string {
 		return fmt.Sprintf("Write a value into column %s, or name another column in %s.", p.Column, p.Option)
 	case router.ValueValid:
 		if p.Column != "" {
-			return fmt.Sprintf("Change the value of column %s, or what %s says.", p.Column, p.Option)
+			return fmt.Sprintf("Change the value of column %s, or the value of %s.", p.Column, p.Option)
 		}
-	default: // the problem is in the option, or in an update, which explain does not see
+		return "Change the value of " + p.Option + "."
+	case router.OptionValid:
+		return "Change the value of " + p.Option + "."
+	case router.ValueSent, router.UpdateFatal: // only an update has them, and explain sees the row as it is now
 	}
 	return ""
 }
