@@ -236,8 +236,14 @@ monitor: {interval: 1s}
 	p.until("1000 events", func(v *view) bool {
 		return v.Ready && v.Events == 1000 && v.InFlight.Events == 0 && v.Slot.State == "ok"
 	})
-	if code, out := command(t, "status", "-c", config, "--json"); code != exitOK {
-		t.Errorf("status while it runs: exit code %d\n%s", code, out)
+	at := strings.TrimPrefix(p.page, "http://")
+	for _, args := range [][]string{{"--http", at}, {"--json", "--http", at}, {"--http", "off"}} {
+		if code, out := command(t, append([]string{"status", "-c", config}, args...)...); code != exitOK {
+			t.Errorf("status %s while it runs: exit code %d\n%s", args, code, out)
+		}
+	}
+	if code, out := command(t, "status", "-c", config, "--http", "127.0.0.1:1"); code != exitFailed || !strings.Contains(out, "no relay answers at 127.0.0.1:1 (connection refused)") {
+		t.Errorf("status of a relay that is elsewhere: exit code %d\n%s", code, out)
 	}
 	for path, want := range map[string]string{
 		"/livez": "ok", "/readyz": "ok", "/": "<title>walpost</title>", "/status.js": "use strict", "/status.css": "dark",
@@ -289,6 +295,13 @@ func TestDroppedSlotHaltsAndLingers(t *testing.T) {
 	}
 	if code, body := p.get("/livez"); code != http.StatusOK {
 		t.Errorf("/livez: %d %s", code, body)
+	}
+	_, host, _ := strings.Cut(dsn, "@")
+	host, _, _ = strings.Cut(host, "/")
+	// A halted relay is told also if the database cannot be asked.
+	if code, out := command(t, "status", "--dsn", strings.Replace(dsn, host, "127.0.0.1:1", 1), "--table", "outbox", "--slot", slot, "--http", strings.TrimPrefix(p.page, "http://")); code != exitPerson ||
+		!strings.Contains(out, "connection refused") || !strings.Contains(out, "the relay is not ready (halted)") {
+		t.Errorf("status without the database: exit code %d, want %d\n%s", code, exitPerson, out)
 	}
 	if code, out := command(t, "status", "--dsn", dsn, "--table", "outbox", "--slot", slot); code != exitPerson || !strings.Contains(out, "does not exist") {
 		t.Errorf("status: exit code %d, want %d\n%s", code, exitPerson, out)

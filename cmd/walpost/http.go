@@ -74,21 +74,22 @@ func serveHTTP(cfg httpConfig, relay watched, metrics prometheus.Gatherer, log z
 func handler(relay watched, metrics prometheus.Gatherer, past *history, hosts []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
-		if stuck := stuckFor(relay.Status(), time.Now()); stuck > 0 {
-			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("the relay has made no progress for %s", stuck.Round(time.Second)))
+		if now := time.Now(); stuckFor(relay.Status(), now) > 0 {
+			answer(w, http.StatusServiceUnavailable, seen(relay, now).Reason)
 			return
 		}
 		answer(w, http.StatusOK, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if s := relay.Status(); !s.Ready {
+		if s := seen(relay, time.Now()); !s.Ready {
 			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("%s: %s", s.State, s.Reason))
 			return
 		}
 		answer(w, http.StatusOK, "ok")
 	})
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {
-		answerJSON(w, viewOf(relay.Status(), time.Now()))
+		now := time.Now()
+		answerJSON(w, viewOf(seen(relay, now), now))
 	})
 	mux.HandleFunc("GET /api/history", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, past.list()) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))

@@ -62,6 +62,11 @@ func TestOnlyKnownNamesAreAnswered(t *testing.T) {
 
 func TestReadinessGivesTheReason(t *testing.T) {
 	r := busy()
+	r.status.Turned = time.Now().Add(-2 * stuckLimit)
+	if w := ask(t, r, "GET", "/readyz"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "streaming: the relay has made no progress for 2m") {
+		t.Errorf("a relay that hangs: %d %s", w.Code, w.Body)
+	}
+	r.status.Turned = time.Now()
 	if w := ask(t, r, "GET", "/readyz"); w.Code != http.StatusOK {
 		t.Errorf("ready: %d %s", w.Code, w.Body)
 	}
@@ -148,7 +153,9 @@ func TestScriptReadsFieldsOfTheStatus(t *testing.T) {
 }
 
 func TestStatusIsJSON(t *testing.T) {
-	w := ask(t, busy(), "GET", "/api/status")
+	r := busy()
+	r.status.Turned = time.Now()
+	w := ask(t, r, "GET", "/api/status")
 	var got struct {
 		Name  string
 		Ready bool

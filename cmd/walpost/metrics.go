@@ -167,7 +167,8 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 
 // Collect sends what is true now. A slot that was not looked at for a while has no values rather than old ones.
 func (c *collector) Collect(to chan<- prometheus.Metric) {
-	s, now := c.relay.Status(), c.now()
+	now := c.now()
+	s := seen(c.relay, now)
 	send := func(d *prometheus.Desc, kind prometheus.ValueType, v float64, labels ...string) {
 		to <- prometheus.MustNewConstMetric(d, kind, v, labels...)
 	}

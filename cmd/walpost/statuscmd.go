@@ -1,29 +1,40 @@
 package main
 
 import (
+	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
+	"net"
+	"net/http"
+	"os"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
 
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "shows the slot: its lag, its state, and what blocks it",
-		Long: `status reads the state of the slot from the database. It needs no running relay. It exits with
+		Short: "shows whether events are delivered, and the slot: its lag, its state, and what blocks it",
+		Long: `status reads the state of the slot from the database, and asks the running relay at http.listen
+whether it delivers events. If the relay runs on another machine, pass its address with --http. With
+http.listen: off, status knows the slot only, and says so. It exits with
 
-  0  if the slot is well
-  1  if there is a warning, or if the state cannot be read
-  3  if the slot is missing, lost or about to be lost, or holds more WAL than
-     monitor.retained_critical`,
+  0  if the slot is well and the relay delivers events
+  1  if there is a warning, if no relay answers, if the relay is not ready, or if the state of the
+     slot cannot be read
+  3  if the relay is halted, or if the slot is missing, lost or about to be lost, or holds more WAL
+     than monitor.retained_critical`,
 		Example: `  walpost status --config walpost.yaml
   walpost status --config walpost.yaml --watch 30s --json`,
 		Args: noArguments,
@@ -42,15 +53,22 @@ func statusCommand() *cobra.Command {
 		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
 		defer stop()
 		status, failed := walpost.ReadSlot(ctx, cfg.Config, *watch)
+		answer := askRelay(ctx, cfg.HTTP, &status)
+		answer.judge(&status)
 		out := cmd.OutOrStdout()
 		if *asJSON {
-			err = printJSON(out, slotViewOf(status, time.Now()))
+			err = printJSON(out, struct {
+				slotView
+				Relay relayAnswer `json:"relay"`
+			}{slotViewOf(status, time.Now()), answer})
 		} else {
-			err = printSlot(out, status)
+			err = printStatus(out, &status, answer)
 		}
 		switch {
 		case err != nil:
 			return err
+		case failed != nil && status.Severity == slot.Critical: // the relay is halted
+			return exitError(exitPerson)
 		case failed != nil:
 			if hint := fault.Hint(failed); hint != "" {
 				fmt.Fprintf(cmd.ErrOrStderr(), "hint: %s\n", hint)
@@ -66,15 +84,110 @@ func statusCommand() *cobra.Command {
 	return cmd
 }
 
-func printSlot(w io.Writer, s slot.Status) error {
+// A relayAnswer is what walpost status learns from the running relay.
+type relayAnswer struct {
+	Address string      `json:"address"` // http.listen; "" if status has nobody to ask
+	State   relay.State `json:"state"`   // as in /api/status; "" without an answer
+	Ready   bool        `json:"ready"`
+	Reason  string      `json:"reason"` // why the relay is not ready, or why it is not known
+}
+
+// askTimeout is how long a relay may take for its answer. The answer is in its memory.
+const askTimeout = 3 * time.Second
+
+// askRelay asks the relay at http.listen whether it delivers the events of s, as it was read just now.
+func askRelay(ctx context.Context, cfg httpConfig, s *slot.Status) relayAnswer {
+	if _, port, _ := net.SplitHostPort(cfg.Listen); cfg.off() || port == "0" { // validate has seen the address
+		return relayAnswer{Reason: fmt.Sprintf("http.listen is %q, so the relay has no address to ask", cfg.Listen)}
+	}
+	a := relayAnswer{Address: cfg.Listen}
+	// The relay answers to the name localhost whatever its address is. An address without a host means this machine.
+	client := http.Client{Timeout: askTimeout, Transport: &http.Transport{
+		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, network, cfg.Listen)
+		},
+	}}
+	defer client.CloseIdleConnections()
+	const where = "start walpost run, or pass the address of the relay with --http"
+	v, err := getStatus(ctx, &client)
+	switch {
+	case err != nil:
+		a.Reason = fmt.Sprintf("no relay answers at %s (%v): %s", a.Address, err, where)
+	case v.Slot.Name != s.Slot || v.Slot.Database != s.Database:
+		a.Reason = fmt.Sprintf("the relay at %s is of slot %s in %s: %s", a.Address, v.Slot.Name, v.Slot.Database, where)
+	case v.Ready && s.Known && v.Slot.CheckedAgo != nil && *v.Slot.CheckedAgo < v.SinceSecs && v.Slot.ActivePID != s.ActivePID:
+		// The relay has looked at the slot in its present session, so it has seen its own walsender.
+		a.Reason = fmt.Sprintf("the relay at %s reads a slot of this name on another server: %s", a.Address, where)
+	default:
+		a.State, a.Ready, a.Reason = relay.State(v.State), v.Ready, v.Reason
+	}
+	return a
+}
+
+// getStatus is /api/status. An error is short: it says why there is no answer.
+func getStatus(ctx context.Context, client *http.Client) (v view, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/status", nil)
+	if err != nil {
+		return v, err
+	}
+	resp, err := client.Do(req)
+	var cause syscall.Errno
+	switch {
+	case errors.As(err, &cause): // without the address, which is said already
+		return v, cause
+	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
+		return v, fmt.Errorf("no answer within %s", askTimeout)
+	case err != nil:
+		return v, errors.Unwrap(err)
+	}
+	defer func() { _ = resp.Body.Close() }() // it was read
+	if resp.StatusCode == http.StatusOK {
+		err = json.NewDecoder(io.LimitReader(resp.Body, maxDocument)).Decode(&v)
+	}
+	if err != nil || v.State == "" {
+		return v, fmt.Errorf("what answers is not walpost: %s", resp.Status)
+	}
+	return v, nil
+}
+
+// judge makes the severity of s that of the slot and the relay together.
+func (a relayAnswer) judge(s *slot.Status) {
+	switch {
+	case a.Ready, a.Address == "":
+		return
+	case a.State == relay.Halted:
+		s.Severity = slot.Critical
+	case s.Severity == slot.OK:
+		s.Severity = slot.Warning
+	}
+	reason := a.Reason
+	if a.State != "" {
+		reason = strings.TrimSuffix(fmt.Sprintf("the relay is not ready (%s): %s", a.State, a.Reason), ": ")
+	}
+	s.Reasons = append(s.Reasons, reason)
+}
+
+func printStatus(w io.Writer, s *slot.Status, a relayAnswer) error {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
 	}
 	line("slot", "%s in %s", s.Slot, s.Database)
-	line("state", "%s", s.Severity)
+	state := string(s.Severity)
+	if a.Address == "" && s.Severity == slot.OK {
+		state = "the slot is ok; whether events are delivered is not known"
+	}
+	line("state", "%s", state)
 	for _, f := range s.Reasons {
 		line("", "%s", oneLine(f))
+	}
+	switch {
+	case a.Address == "":
+		line("relay", "unknown: %s", a.Reason)
+	case a.State == "":
+		line("relay", "unknown (%s)", a.Address)
+	default:
+		line("relay", "%s (%s)", a.State, a.Address)
 	}
 	if s.Known && s.Exists {
 		active := "inactive"

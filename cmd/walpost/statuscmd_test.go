@@ -1,11 +1,17 @@
 package main
 
 import (
+	"fmt"
 	"math"
+	"net"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
 
@@ -30,6 +36,7 @@ func TestStatusPrintsWhatAPersonNeeds(t *testing.T) {
 		{"fine, and what is left does not shrink", func(*slot.Status) {}, `
 slot         walpost in shop
 state        ok
+relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   reserved
 retained     16.0 MiB
@@ -52,6 +59,7 @@ clock        the database's clock minus this machine's clock: 2ms
 slot         walpost in shop
 state        critical
              the slot is lost (wal_removed): its WAL is gone; walpost recover closes the gap
+relay        streaming (127.0.0.1:9640)
 reader       inactive for at least 1m30s
 wal_status   lost
 retained     unknown
@@ -73,6 +81,7 @@ clock        the database's clock minus this machine's clock: 2ms
 slot         walpost in shop
 state        warning
              WAL is held back
+relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   extended
 retained     16.0 MiB
@@ -95,6 +104,7 @@ clock        the database's clock minus this machine's clock: 2ms
 		}, `
 slot         walpost in shop
 state        ok
+relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   reserved
 retained     16.0 MiB
@@ -115,6 +125,7 @@ clock        the database's clock minus this machine's clock: 2ms
 		}, `
 slot         walpost in shop
 state        ok
+relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   reserved
 retained     16.0 MiB
@@ -131,6 +142,7 @@ clock        the database's clock minus this machine's clock: 2ms
 		{"looked at once", func(s *slot.Status) { s.WALRate, s.WaitEvent = -1, "" }, `
 slot         walpost in shop
 state        ok
+relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   reserved
 retained     16.0 MiB
@@ -149,6 +161,7 @@ clock        the database's clock minus this machine's clock: 2ms
 slot         walpost in shop
 state        critical
              the slot does not exist
+relay        streaming (127.0.0.1:9640)
 `},
 		{"not to be looked at", func(s *slot.Status) {
 			s.Known, s.Severity, s.Reasons = false, slot.Unknown, []string{"monitor slot walpost: connect:\n\tconnection refused"}
@@ -156,16 +169,116 @@ state        critical
 slot         walpost in shop
 state        unknown
              monitor slot walpost: connect: connection refused
+relay        streaming (127.0.0.1:9640)
 `},
 	} {
 		s := fine()
 		c.change(&s)
 		var b strings.Builder
-		if err := printSlot(&b, s); err != nil {
+		if err := printStatus(&b, &s, relayAnswer{Address: "127.0.0.1:9640", State: relay.Streaming, Ready: true}); err != nil {
 			t.Fatal(err)
 		}
 		if got := "\n" + b.String(); got != c.want {
 			t.Errorf("%s:%s\nmust be%s", c.name, got, c.want)
 		}
+	}
+}
+
+// Each state that a relay can be in when walpost status asks it, beside a slot that is well. Never is "ok" said of a relay
+// that does not deliver.
+func TestStatusAsksTheRelay(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		change   func(s *walpost.Status) // of a relay that streams
+		severity slot.Severity
+		relay    string // the line
+		reason   string // the finding; "" for none
+	}{
+		{"streams", func(*walpost.Status) {}, slot.OK, "streaming (ADDR)", ""},
+		{"starts", func(s *walpost.Status) {
+			s.State, s.Ready, s.Reason, s.Slot = relay.Starting, false, "starting", slot.Status{Health: slot.Health{Slot: "walpost", Database: "shop"}}
+		}, slot.Warning, "starting (ADDR)", "the relay is not ready (starting): starting"},
+		{"copies", func(s *walpost.Status) {
+			s.State, s.Ready, s.Reason = relay.CopyingRows, false, "publishing rows of the table (snapshot): 7 of about 70"
+		}, slot.Warning, "copying (ADDR)", "the relay is not ready (copying): publishing rows of the table (snapshot): 7 of about 70"},
+		{"is stalled", func(s *walpost.Status) {
+			s.State, s.Ready, s.Reason = relay.Stalled, false, "delivery waits: connection refused"
+		}, slot.Warning, "stalled (ADDR)", "the relay is not ready (stalled): delivery waits: connection refused"},
+		{"cannot write its checkpoint", func(s *walpost.Status) {
+			s.State, s.Ready, s.Reason = relay.NoCheckpoint, false, "checkpoint cannot be written: refused"
+		}, slot.Warning, "no-checkpoint (ADDR)", "the relay is not ready (no-checkpoint): checkpoint cannot be written: refused"},
+		{"was at risk when its monitor looked", func(s *walpost.Status) {
+			s.State, s.Reason = relay.SlotAtRisk, "wal_status is unreserved"
+		}, slot.OK, "slot-at-risk (ADDR)", ""},
+		{"hangs", func(s *walpost.Status) {
+			s.Turned = time.Now().Add(-2*stuckLimit - time.Second)
+		}, slot.Warning, "streaming (ADDR)", "the relay is not ready (streaming): the relay has made no progress for 2m1s"},
+		{"is a standby", func(s *walpost.Status) {
+			s.State, s.Ready, s.Reason = relay.Standby, false, "slot walpost is active for pid 77"
+		}, slot.Warning, "standby (ADDR)", "the relay is not ready (standby): slot walpost is active for pid 77"},
+		{"is halted", func(s *walpost.Status) { s.State, s.Ready, s.Reason = relay.Halted, false, "event 7: no topic" },
+			slot.Critical, "halted (ADDR)", "the relay is not ready (halted): event 7: no topic"},
+		{"has stopped", func(s *walpost.Status) { s.State, s.Ready, s.Reason = relay.Stopped, false, "" },
+			slot.Warning, "stopped (ADDR)", "the relay is not ready (stopped)"},
+		{"has another slot", func(s *walpost.Status) { s.Slot.Slot = "other" }, slot.Warning, "unknown (ADDR)",
+			"the relay at ADDR is of slot other in shop: start walpost run, or pass the address of the relay with --http"},
+		{"has another database", func(s *walpost.Status) { s.Slot.Database = "other" }, slot.Warning, "unknown (ADDR)",
+			"the relay at ADDR is of slot walpost in other: start walpost run, or pass the address of the relay with --http"},
+		{"has the same names on another server", func(s *walpost.Status) { s.Slot.ActivePID = 99 }, slot.Warning, "unknown (ADDR)",
+			"the relay at ADDR reads a slot of this name on another server: start walpost run, or pass the address of the relay with --http"},
+		{"has reconnected since its monitor looked", func(s *walpost.Status) {
+			s.Slot.ActivePID, s.Since, s.Slot.At = 99, time.Now().Add(-time.Second), time.Now().Add(-time.Minute)
+		}, slot.OK, "streaming (ADDR)", ""},
+	} {
+		r := busy()
+		r.status.Turned, r.status.Since = time.Now(), time.Now().Add(-time.Hour)
+		r.status.Slot.At, r.status.Slot.ActivePID = time.Now(), 77
+		c.change(&r.status)
+		server := httptest.NewServer(handler(r, collected(t, r), &history{}, nil))
+		statusSays(t, "a relay that "+c.name, server.Listener.Addr().String(), c.severity, c.relay, c.reason)
+		server.Close()
+	}
+
+	// Nobody answers, or not a relay.
+	const where = ": start walpost run, or pass the address of the relay with --http"
+	refuses, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer refuses.Close()
+	statusSays(t, "a process that stands still", refuses.Addr().String(), slot.Warning, "unknown (ADDR)", "no relay answers at ADDR (no answer within 3s)"+where)
+	refuses.Close()
+	statusSays(t, "no process", refuses.Addr().String(), slot.Warning, "unknown (ADDR)", "no relay answers at ADDR (connection refused)"+where)
+	for body, code := range map[string]int{"<html>": http.StatusOK, "{}": http.StatusOK, "[]": http.StatusNotFound} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, code, body) }))
+		statusSays(t, "a program that answers "+body, server.Listener.Addr().String(), slot.Warning, "unknown (ADDR)",
+			fmt.Sprintf("no relay answers at ADDR (what answers is not walpost: %d %s)", code, http.StatusText(code))+where)
+		server.Close()
+	}
+	for _, listen := range []string{"off", "127.0.0.1:0"} {
+		statusSays(t, "http.listen "+listen, listen, slot.OK, `unknown: http.listen is "`+listen+`", so the relay has no address to ask`, "")
+	}
+}
+
+// statusSays asks the relay at listen beside a slot that is well, and compares what walpost status prints.
+func statusSays(t *testing.T, name, listen string, severity slot.Severity, line, reason string) {
+	t.Helper()
+	s := slot.Status{Known: true, Severity: slot.OK, Health: slot.Health{Slot: "walpost", Database: "shop", Exists: true, Active: true, ActivePID: 77}}
+	a := askRelay(t.Context(), httpConfig{Listen: listen}, &s)
+	a.judge(&s)
+	var b strings.Builder
+	if err := printStatus(&b, &s, a); err != nil {
+		t.Fatal(err)
+	}
+	state := "state        " + string(severity) + "\n"
+	if a.Address == "" {
+		state = "state        the slot is ok; whether events are delivered is not known\n"
+	}
+	if reason != "" {
+		state += "             " + oneLine(strings.ReplaceAll(reason, "ADDR", listen)) + "\n"
+	}
+	want := "slot         walpost in shop\n" + state + "relay        " + strings.ReplaceAll(line, "ADDR", listen) + "\nreader "
+	if !strings.HasPrefix(b.String(), want) || s.Severity != severity {
+		t.Errorf("%s: severity %s\n%s\nmust be %s\n%s", name, s.Severity, &b, severity, want)
 	}
 }

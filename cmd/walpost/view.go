@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"math"
 	"time"
 
@@ -287,4 +288,13 @@ func stuckFor(s walpost.Status, now time.Time) time.Duration {
 		return still
 	}
 	return 0
+}
+
+// seen is the relay's status with one correction: a relay whose loop hangs is not ready, whatever it published last.
+func seen(r watched, now time.Time) walpost.Status {
+	s := r.Status()
+	if stuck := stuckFor(s, now); stuck > 0 {
+		s.Ready, s.Reason = false, fmt.Sprintf("the relay has made no progress for %s", stuck.Round(time.Second))
+	}
+	return s
 }

@@ -309,6 +309,12 @@ func TestTwoRelaysShareASlotByTurns(t *testing.T) {
 	if v := second.view(); v.Ready {
 		t.Errorf("the second: %+v", v)
 	}
+	for r, want := range map[*relay]string{first: "streaming (", second: "standby ("} {
+		code, out := w.command("status", "--http", strings.TrimPrefix(r.page, "http://"))
+		if !strings.Contains(out, "relay        "+want) || (r == first) != (code == 0) || (r == second) != strings.Contains(out, "in use by process "+pid) {
+			t.Errorf("walpost status: code %d, and it must say %s\n%s", code, want, out)
+		}
+	}
 	first.kill()
 	eventually(t, 20*time.Second, "the second takes over", second.ready)
 

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -29,6 +30,9 @@ func TestKafkaDownKeepsSessionAndMemory(t *testing.T) {
 	down, committed := time.Now(), work.Committed()
 	reason := r.notReady(20*time.Second, kafka.Brokers()[0])
 	t.Logf("not ready %s after Kafka was gone: %s", time.Since(down).Round(time.Millisecond), reason)
+	if code, out := s.command("status", "--http", strings.TrimPrefix(r.page, "http://")); code != 1 || !strings.Contains(out, "the relay is not ready (stalled): delivery waits: ") {
+		t.Errorf("walpost status while delivery is stalled: code %d\n%s", code, out)
+	}
 	// From the full window on, memory has no reason to grow.
 	eventually(t, time.Minute, "the window is full", func() bool { return r.metric("walpost_in_flight_events") >= window })
 	early, _ := r.rss()
