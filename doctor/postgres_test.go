@@ -334,7 +334,7 @@ func TestAnExaminationKnowsWhetherItsConnectionIsInTLS(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pg.SetParam("ssl", "on")
+	pg.Exec(t, pg.DSN("postgres"), "ALTER SYSTEM SET ssl = on")
 	pg.Restart(t)
 	if f := named(w.examine(), "TLS"); f != nil {
 		t.Errorf("at home without it: %+v", f)

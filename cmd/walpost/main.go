@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/localpg"
+	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/yamlfile"
 )
 
@@ -24,7 +24,7 @@ const (
 )
 
 func main() {
-	localpg.Init() // walpost demo starts this program again, as the keeper of its Postgres
+	keeper.Init() // walpost demo starts this program again, as the guard of its Postgres
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/walpost/walpost/internal/localpg"
+	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -19,7 +19,7 @@ func (s servers) Run() int { return testenv.Main(s.M) }
 
 // TestMain makes the test binary the walpost command too, for scripts and for tests that run it as a process.
 func TestMain(m *testing.M) {
-	localpg.Init()
+	keeper.Init()
 	testscript.Main(servers{m}, map[string]func(){"walpost": main})
 }
 

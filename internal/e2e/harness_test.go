@@ -20,8 +20,8 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/ledger"
-	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
@@ -30,7 +30,7 @@ import (
 var program string
 
 func TestMain(m *testing.M) {
-	localpg.Init()
+	keeper.Init()
 	os.Exit(func() int {
 		dir, err := os.MkdirTemp("", "walpost-e2e-")
 		if err != nil {

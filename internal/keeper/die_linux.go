@@ -1,13 +1,7 @@
 package keeper
 
-import (
-	"syscall"
+import "syscall"
 
-	"golang.org/x/sys/unix"
-)
-
-// dieWithParent ends the server if the keeper is killed.
+// dieWithParent ends the server even if the program and its guard are killed together. Linux sends the signal when the thread that
+// started the server ends. The threads of a Go program end with the program, except those of a goroutine that ends locked to one.
 func dieWithParent(attr *syscall.SysProcAttr, s syscall.Signal) { attr.Pdeathsig = s }
-
-// adoptOrphans makes this process the parent of processes whose parent was killed, so that it can wait for them.
-func adoptOrphans() { _ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) }

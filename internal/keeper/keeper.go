@@ -3,21 +3,24 @@
 // Package keeper runs a server process that must not outlive the program that started it: the
 // Postgres of the demo, and the real servers of the tests.
 //
-// A Keeper is a child process: this program again, with the subcommand "keep-server". It holds one
-// temporary folder and at most one server at a time, and gets its orders through a pipe. The pipe
+// A Keeper has a temporary folder and runs at most one server at a time. Its guard is a child
+// process: this program again, with the subcommand "keep-server". The guard reads a pipe that
 // closes when Close is called or when the program ends in any way (return, panic, os.Exit,
-// SIGKILL). Then the keeper stops the server, removes the folder and ends.
+// SIGKILL). Then the guard stops the server, removes the folder and ends.
 //
-// The program must call Init before everything else, so that it can be started as a keeper.
+// The program must call Init before everything else, so that it can be started as a guard.
 package keeper
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -27,63 +30,64 @@ const subcommand = "keep-server"
 
 var initialized bool
 
-// A Folder says where the keeper's folder goes and who owns it.
-type Folder struct {
-	Base string // must exist
-	Name string // beginning of the name
-	UID  int    // owner; used only if the program runs as root
-	GID  int
+// Init must be the first call in main or TestMain. In a process that New started, it is the guard
+// and does not return.
+func Init() {
+	initialized = true
+	if len(os.Args) == 3 && os.Args[1] == subcommand {
+		os.Exit(guard(os.Args[2]))
+	}
 }
 
 // A Command is a server to run.
 type Command struct {
 	Path string
 	Args []string // without argument 0
-	Dir  string
 	Env  []string // the whole environment
-	Log  string   // standard output and error are appended to this file
 
-	// UID and GID, if not 0, are the user and group of the server. This requires root.
-	UID, GID int
+	// Credential is the user and group of the server, or nil for those of this program.
+	Credential *syscall.Credential
 
 	// Quit is the signal that stops the server when the keeper ends. The server is killed if it still runs after Grace.
 	Quit  syscall.Signal
 	Grace time.Duration
 
-	// PidFile is the postmaster.pid of a Postgres, or "". It names the System V shared memory that the keeper removes after the server
+	// PidFile is the postmaster.pid of a Postgres, or "". It names the System V shared memory that the guard removes after the server
 	// was killed.
 	PidFile string
 }
 
-// A Keeper runs one server at a time. Several goroutines may call its methods. It starts no goroutine in this process.
+// A Keeper runs one server at a time. Several goroutines may call its methods.
 type Keeper struct {
-	mu     sync.Mutex
-	cmd    *exec.Cmd
-	in     *os.File
-	out    *os.File
-	dec    *json.Decoder
 	folder string
-	closed bool
+	guard  *exec.Cmd
+	orders *os.File // to the guard
+	alive  *os.File // inherited by the processes of the server: the guard reads its end when all of them have ended
+
+	close func() error
+
+	mu     sync.Mutex
+	server *server
 }
 
-type request struct {
-	Op      string
-	Folder  *Folder        `json:",omitempty"`
-	Command *Command       `json:",omitempty"`
-	Signal  syscall.Signal `json:",omitempty"`
-	Wait    time.Duration  `json:",omitempty"`
+// A server is a process that was started.
+type server struct {
+	process *os.Process
+	ended   chan struct{} // closed when the process has ended
+	how     string        // the way it ended; valid after ended
+	said    int64         // the size of the log before the start
 }
 
-type reply struct {
-	Err    string `json:",omitempty"`
-	Folder string `json:",omitempty"`
-	PID    int    `json:",omitempty"`
-	Exited string `json:",omitempty"` // how the server ended; empty while it runs
+// order tells the guard which server to stop.
+type order struct {
+	PID     int // 0 if the server has ended
+	Quit    syscall.Signal
+	Grace   time.Duration
+	PidFile string
 }
 
-// New starts a keeper, which makes its folder. The caller must Close it. If the program ends before
-// that, the keeper cleans up by itself.
-func New(f Folder) (*Keeper, error) {
+// New makes a folder in base, whose name begins with name, and starts the guard of the folder. The caller must Close the Keeper.
+func New(base, name string) (*Keeper, error) {
 	if !initialized { // the child would run the program again and start another child
 		return nil, errors.New("keeper: the program did not call Init")
 	}
@@ -95,100 +99,181 @@ func New(f Folder) (*Keeper, error) {
 		}
 		self = exe
 	}
-	inR, inW, err := os.Pipe()
+	folder, err := os.MkdirTemp(base, name)
 	if err != nil {
-		return nil, fmt.Errorf("keeper: pipe: %w", err)
+		return nil, fmt.Errorf("keeper: %w", err)
 	}
-	outR, outW, err := os.Pipe()
+	ordersR, ordersW, err1 := os.Pipe()
+	aliveR, aliveW, err2 := os.Pipe()
+	// The guard is in another session, so that a Ctrl-C in the terminal reaches only the program, which stops its servers in order.
+	cmd := &exec.Cmd{
+		Path: self, Args: []string{os.Args[0], subcommand, folder}, Stdin: ordersR, ExtraFiles: []*os.File{aliveR},
+		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
+	}
+	if err = errors.Join(err1, err2); err == nil {
+		err = cmd.Start()
+	}
+	ordersR.Close()
+	aliveR.Close()
 	if err != nil {
-		inR.Close()
-		inW.Close()
-		return nil, fmt.Errorf("keeper: pipe: %w", err)
+		ordersW.Close()
+		aliveW.Close()
+		return nil, errors.Join(fmt.Errorf("keeper: %w", err), os.Remove(folder))
 	}
-	// The child is in another session, so that a Ctrl-C in the terminal reaches only the program, which stops its servers in order.
-	cmd := &exec.Cmd{Path: self, Args: []string{os.Args[0], subcommand}, Stdin: inR, Stdout: outW, SysProcAttr: &syscall.SysProcAttr{Setsid: true}}
-	err = cmd.Start()
-	inR.Close()
-	outW.Close()
-	if err != nil {
-		inW.Close()
-		outR.Close()
-		return nil, fmt.Errorf("keeper: start: %w", err)
-	}
-	k := &Keeper{cmd: cmd, in: inW, out: outR, dec: json.NewDecoder(outR)}
-	r, err := k.do(request{Op: "folder", Folder: &f})
-	if err != nil {
-		return nil, errors.Join(err, k.Close())
-	}
-	k.folder = r.Folder
+	never := &server{ended: make(chan struct{}), how: "never started"}
+	close(never.ended)
+	k := &Keeper{folder: folder, guard: cmd, orders: ordersW, alive: aliveW, server: never}
+	k.close = sync.OnceValue(k.end)
 	return k, nil
 }
 
 // Folder returns the keeper's folder, which is removed with it.
 func (k *Keeper) Folder() string { return k.folder }
 
-// Start runs a server and returns its process id. No other server may be running.
+// Start runs a server in the folder and returns its process id. No other server may be running. Its
+// messages are appended to the file Log.
 func (k *Keeper) Start(c Command) (pid int, err error) {
-	r, err := k.do(request{Op: "start", Command: &c})
-	return r.PID, err
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.running() {
+		return 0, fmt.Errorf("start %s: another server is still running", c.Path)
+	}
+	log, err := os.OpenFile(k.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return 0, fmt.Errorf("start %s: %w", c.Path, err)
+	}
+	defer log.Close()
+	info, err := log.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("start %s: %w", c.Path, err)
+	}
+	attr := &syscall.SysProcAttr{Setsid: true, Credential: c.Credential}
+	dieWithParent(attr, c.Quit)
+	cmd := &exec.Cmd{
+		Path: c.Path, Args: append([]string{c.Path}, c.Args...), Dir: k.folder, Env: c.Env,
+		Stdout: log, Stderr: log, ExtraFiles: []*os.File{k.alive}, SysProcAttr: attr,
+	}
+	if err := cmd.Start(); err != nil {
+		return 0, fmt.Errorf("start: %w", err)
+	}
+	s := &server{process: cmd.Process, ended: make(chan struct{}), said: info.Size()}
+	k.server = s
+	tell := json.NewEncoder(k.orders)
+	err = tell.Encode(order{cmd.Process.Pid, c.Quit, c.Grace, c.PidFile})
+	go func() {
+		_ = cmd.Wait() // ProcessState has the same information
+		s.how = cmd.ProcessState.String()
+		_ = tell.Encode(order{0, c.Quit, c.Grace, c.PidFile}) // the guard may have ended
+		close(s.ended)
+	}()
+	if err != nil {
+		return 0, errors.Join(fmt.Errorf("start: the guard has ended: %w", err), s.process.Kill())
+	}
+	return cmd.Process.Pid, nil
+}
+
+func (k *Keeper) running() bool {
+	select {
+	case <-k.server.ended:
+		return false
+	default:
+		return true
+	}
+}
+
+func (k *Keeper) current() *server {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.server
+}
+
+// Running reports whether the server's process exists.
+func (k *Keeper) Running() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.running()
 }
 
 // Signal sends a signal to the server. It returns nil if the server has ended.
 func (k *Keeper) Signal(s syscall.Signal) error {
-	_, err := k.do(request{Op: "signal", Signal: s})
-	return err
-}
-
-// Wait waits until the server has ended, but at most d. It returns how the server ended, or "" if it still runs.
-func (k *Keeper) Wait(d time.Duration) (exited string, err error) {
-	// Wait in slices, so that another goroutine can send a signal.
-	const slice = 20 * time.Millisecond
-	deadline := time.Now().Add(d)
-	for {
-		left := max(min(time.Until(deadline), slice), 0)
-		r, err := k.do(request{Op: "wait", Wait: left})
-		if err != nil || r.Exited != "" || left < slice {
-			return r.Exited, err
-		}
-	}
-}
-
-// Close stops the server as Command.Quit says, removes the folder, and returns when both are gone.
-func (k *Keeper) Close() error {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
+	p := k.current().process
+	if p == nil {
 		return nil
 	}
-	k.closed = true
-	k.in.Close()
-	err := k.cmd.Wait()
-	k.out.Close()
-	if err != nil {
-		return fmt.Errorf("keeper: %w", err)
+	if err := p.Signal(s); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("send %s: %w", s, err)
 	}
 	return nil
 }
 
-func (k *Keeper) do(q request) (reply, error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.closed {
-		return reply{}, errors.New("keeper: closed")
+// Await returns nil as soon as ready returns nil. It returns an error if the server or ctx ends before.
+func (k *Keeper) Await(ctx context.Context, ready func() error) error {
+	s := k.current()
+	for {
+		select {
+		case <-s.ended:
+			return fmt.Errorf("%s: %s", s.how, k.Said())
+		default:
+		}
+		err := ready()
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w: %s", context.Cause(ctx), err, k.Said())
+		case <-time.After(10 * time.Millisecond):
+		}
 	}
-	b, err := json.Marshal(q)
+}
+
+// End sends a signal that ends the server. It returns an error if the server still runs after the timeout.
+func (k *Keeper) End(s syscall.Signal, timeout time.Duration) error {
+	if err := k.Signal(s); err != nil {
+		return err
+	}
+	select {
+	case <-k.current().ended:
+		return nil
+	case <-time.After(timeout):
+		return fmt.Errorf("still running after %s: %s", timeout, k.LogTail(20))
+	}
+}
+
+// Log returns the file with the messages of all servers.
+func (k *Keeper) Log() string { return filepath.Join(k.folder, "log") }
+
+// Said returns the messages of the server since its last start.
+func (k *Keeper) Said() string {
+	b, err := os.ReadFile(k.Log())
 	if err != nil {
-		return reply{}, fmt.Errorf("keeper: %s: %w", q.Op, err)
+		return err.Error()
 	}
-	if _, err := k.in.Write(append(b, '\n')); err != nil {
-		return reply{}, fmt.Errorf("keeper: %s: %w", q.Op, err)
+	return strings.TrimSpace(string(b[min(k.current().said, int64(len(b))):]))
+}
+
+// LogTail returns the last lines of Log.
+func (k *Keeper) LogTail(lines int) string {
+	b, err := os.ReadFile(k.Log())
+	if err != nil {
+		return err.Error()
 	}
-	var r reply
-	if err := k.dec.Decode(&r); err != nil {
-		return reply{}, fmt.Errorf("keeper: %s: no answer: %w", q.Op, err)
+	all := strings.Split(strings.TrimSpace(string(b)), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// Close stops the server as Command.Quit says, removes the folder, and returns when both are gone.
+func (k *Keeper) Close() error {
+	return k.close()
+}
+
+// end is Close at its first call.
+func (k *Keeper) end() error {
+	k.orders.Close()
+	k.alive.Close()
+	if err := k.guard.Wait(); err != nil {
+		return errors.Join(fmt.Errorf("keeper: the guard has ended: %w", err), k.End(syscall.SIGKILL, time.Minute), os.RemoveAll(k.folder))
 	}
-	if r.Err != "" {
-		return reply{}, fmt.Errorf("keeper: %s", r.Err)
-	}
-	return r, nil
+	return nil
 }

@@ -6,12 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/rand/v2"
 	"os"
-	"os/user"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 )
 
@@ -124,74 +120,4 @@ func openToAll(dir string) error {
 		}
 		return os.Chmod(path, mode)
 	})
-}
-
-// An account is the user of a server. The zero account is the user of this program.
-type account struct{ uid, gid int }
-
-// serverAccount is this program's user. For root it is an unused user id: root writes to the server's folder, so a program with the
-// same id could mislead root. The range is the one that systemd uses for this purpose. Many containers have no higher ids.
-func serverAccount() account {
-	if os.Geteuid() != 0 {
-		return account{}
-	}
-	const first, last = 61184, 65519
-	for {
-		id := first + rand.IntN(last-first+1)
-		if _, err := user.LookupId(strconv.Itoa(id)); err != nil {
-			return account{id, id}
-		}
-	}
-}
-
-// initdbAccount is an account with a name, which initdb needs.
-func initdbAccount() account {
-	if os.Geteuid() != 0 {
-		return account{}
-	}
-	if u, err := user.Lookup("nobody"); err == nil {
-		uid, err1 := strconv.Atoi(u.Uid)
-		gid, err2 := strconv.Atoi(u.Gid)
-		if err1 == nil && err2 == nil && uid > 0 {
-			return account{uid, gid}
-		}
-	}
-	return account{65534, 65534}
-}
-
-// mayEnter returns an error if the account may not enter dir or a folder above it.
-func (a account) mayEnter(dir string) error {
-	if a.uid == 0 {
-		return nil
-	}
-	for d := dir; ; d = filepath.Dir(d) {
-		info, err := os.Stat(d)
-		if err != nil {
-			return err
-		}
-		st, ok := info.Sys().(*syscall.Stat_t)
-		owns := ok && int(st.Uid) == a.uid && info.Mode()&0o100 != 0
-		if !owns && info.Mode()&0o001 == 0 {
-			return fmt.Errorf("%s is closed to other users, and Postgres refuses to run as root", d)
-		}
-		if d == filepath.Dir(d) {
-			return nil
-		}
-	}
-}
-
-// tempBase returns a folder for temporary folders that the account may enter: the wanted one if possible.
-func tempBase(a account, wanted string) (string, error) {
-	var tried []string
-	for _, dir := range []string{wanted, os.TempDir(), "/tmp", "/var/tmp"} {
-		if dir == "" {
-			continue
-		}
-		err := a.mayEnter(dir)
-		if err == nil {
-			return dir, nil
-		}
-		tried = append(tried, err.Error())
-	}
-	return "", fmt.Errorf("no folder for the server's data: %s", strings.Join(tried, "; "))
 }

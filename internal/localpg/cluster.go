@@ -10,64 +10,46 @@ import (
 	"fmt"
 	"hash/crc32"
 	"io"
+	"io/fs"
 	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 )
 
-// initCluster makes a new data directory at dir, whose parent must exist.
-//
-// It copies a directory that initdb made once, which takes a tenth of the time of initdb, and gives the copy a new identity.
-func initCluster(ctx context.Context, major, bin, dir string, a account) error {
-	name := fmt.Sprintf("%s-initdb-%d", filepath.Base(bin), os.Geteuid())
-	template, err := Cached(name, func(tmp string) error {
-		by := initdbAccount()
-		if by.uid != 0 {
-			if err := os.Chown(tmp, by.uid, by.gid); err != nil {
-				return err
-			}
-		}
-		if err := initdb(ctx, bin, filepath.Join(tmp, "made"), by); err != nil {
+// initCluster makes a new data directory. It copies a directory that initdb made once, which takes a tenth of the time of initdb, and
+// gives the copy a new identity.
+func (s *Server) initCluster(ctx context.Context, dir string) error {
+	template, err := Cached(fmt.Sprintf("%s-initdb-%d", filepath.Base(s.bin), os.Geteuid()), func(tmp string) error {
+		u, err := namedUser()
+		if err != nil {
 			return err
 		}
-		// Only this program's user may change the finished template.
-		if by.uid != 0 {
-			if err := os.Chown(tmp, os.Geteuid(), os.Getegid()); err != nil {
-				return err
-			}
-		}
-		if err := CopyDir(filepath.Join(tmp, "made"), filepath.Join(tmp, "data")); err != nil {
+		if err := give(tmp, u); err != nil {
 			return err
 		}
-		return os.RemoveAll(filepath.Join(tmp, "made"))
+		cmd := exec.CommandContext(ctx, filepath.Join(s.bin, "bin", "initdb"), "--pgdata="+filepath.Join(tmp, "data"),
+			"--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
+		cmd.Env, cmd.Dir, cmd.SysProcAttr = serverEnv(tmp), tmp, &syscall.SysProcAttr{Credential: u}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("initdb: %w: %s", err, bytes.TrimSpace(out))
+		}
+		if u == nil {
+			return nil
+		}
+		return give(tmp, &syscall.Credential{}) // only root may change the template
 	})
 	if err != nil {
 		return err
 	}
-	if err := copyDir(filepath.Join(template, "data"), dir, a); err != nil {
+	if err := CopyDir(filepath.Join(template, "data"), dir); err != nil {
 		return err
 	}
-	id := uint64(time.Now().Unix())<<32 | uint64(rand.Uint32())
-	if err := setSystemIdentifier(dir, id); err != nil {
-		return fmt.Errorf("new system identifier for postgres %s: %w", major, err)
-	}
-	return nil
-}
-
-func initdb(ctx context.Context, bin, dir string, a account) error {
-	cmd := exec.CommandContext(ctx, filepath.Join(bin, "bin", "initdb"),
-		"--pgdata="+dir, "--username=postgres", "--auth=trust", "--encoding=UTF8", "--locale=C", "--no-sync")
-	cmd.Env = serverEnv(filepath.Dir(dir))
-	cmd.Dir = filepath.Dir(dir)
-	cmd.SysProcAttr = &syscall.SysProcAttr{}
-	if a.uid != 0 {
-		cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("initdb: %w: %s", err, bytes.TrimSpace(out))
+	if err := renew(dir); err != nil {
+		return fmt.Errorf("new system identifier: %w", err)
 	}
 	return nil
 }
@@ -77,73 +59,79 @@ func serverEnv(home string) []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "LC_ALL=C", "TZ=UTC"}
 }
 
-// setSystemIdentifier gives a cleanly stopped data directory a new identifier. The identifier is in pg_control, which has a CRC-32C,
-// and in the header of each WAL segment (XLogLongPageHeaderData), which is compared at the start.
-func setSystemIdentifier(dir string, id uint64) error {
+// renew gives a new data directory another system identifier. The identifier is in pg_control, and in the header of the one WAL
+// segment (XLogLongPageHeaderData), which the server compares at its start.
+func renew(dir string) error {
+	id := binary.NativeEndian.AppendUint64(nil, uint64(time.Now().Unix())<<32|uint64(rand.Uint32()))
 	path := filepath.Join(dir, "global", "pg_control")
-	b, err := os.ReadFile(path)
+	control, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	if len(b) < 512 {
-		return fmt.Errorf("%s has %d bytes", path, len(b))
-	}
-	old := binary.NativeEndian.Uint64(b)
-	// The checksum is the last field of a structure whose length depends on the version. It covers everything before it.
+	// A CRC-32C is the last field of a structure whose length depends on the version. It covers everything before it.
 	table := crc32.MakeTable(crc32.Castagnoli)
-	at := 0
-	for n := 64; n+4 <= 512; n += 4 {
-		if crc32.Checksum(b[:n], table) == binary.NativeEndian.Uint32(b[n:]) {
-			at = n
-			break
+	at := 64
+	for ; crc32.Checksum(control[:at], table) != binary.NativeEndian.Uint32(control[at:]); at += 4 {
+		if at > 504 || len(control) < 512 {
+			return fmt.Errorf("%s: no checksum found in %d bytes", path, len(control))
 		}
 	}
-	if at == 0 {
-		return fmt.Errorf("%s: no checksum found", path)
-	}
-	binary.NativeEndian.PutUint64(b, id)
-	binary.NativeEndian.PutUint32(b[at:], crc32.Checksum(b[:at], table))
-	if err := writeInPlace(path, 0, b); err != nil {
+	old := slices.Clone(control[:8])
+	copy(control, id)
+	binary.NativeEndian.PutUint32(control[at:], crc32.Checksum(control[:at], table))
+	if err := os.WriteFile(path, control, 0); err != nil { // the file exists and keeps its mode
 		return err
 	}
 
-	segments, err := filepath.Glob(filepath.Join(dir, "pg_wal", "????????????????????????"))
+	const offset = 24
+	segment, err := os.OpenFile(filepath.Join(dir, "pg_wal", "000000010000000000000001"), os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
-	const sysidOffset = 24
-	for _, segment := range segments {
-		f, err := os.Open(segment)
-		if err != nil {
-			return err
-		}
-		var head [sysidOffset + 8]byte
-		_, err = io.ReadFull(f, head[:])
-		f.Close()
-		if err != nil {
-			return fmt.Errorf("%s: %w", segment, err)
-		}
-		if binary.NativeEndian.Uint64(head[sysidOffset:]) != old {
-			return fmt.Errorf("%s: no header with the identifier %d", segment, old)
-		}
-		var b [8]byte
-		binary.NativeEndian.PutUint64(b[:], id)
-		if err := writeInPlace(segment, sysidOffset, b[:]); err != nil {
-			return err
-		}
+	defer segment.Close()
+	head := make([]byte, 8)
+	if _, err := segment.ReadAt(head, offset); err != nil {
+		return err
 	}
-	if len(segments) == 0 {
-		return errors.New("no WAL segment")
+	if !bytes.Equal(head, old) {
+		return fmt.Errorf("%s does not have the identifier of pg_control", segment.Name())
 	}
-	return nil
+	_, err = segment.WriteAt(id, offset)
+	return err
 }
 
-// writeInPlace changes a file and keeps its owner and mode.
-func writeInPlace(path string, at int64, b []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	_, err = f.WriteAt(b, at)
-	return errors.Join(err, f.Close())
+// CopyDir copies a folder, for this program's user only. It leaves out the content of the folders in empty, and files that disappear
+// during the copy, because a server may be running. After an error, the caller must remove the copy.
+func CopyDir(from, to string, empty ...string) error {
+	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
+		rel, relErr := filepath.Rel(from, path)
+		target := filepath.Join(to, rel)
+		switch {
+		case errors.Is(err, fs.ErrNotExist) && path != from:
+			return nil
+		case errors.Join(err, relErr) != nil:
+			return errors.Join(err, relErr)
+		case e.IsDir():
+			if err := os.Mkdir(target, 0o700); err != nil || !slices.Contains(empty, rel) {
+				return err
+			}
+			return filepath.SkipDir
+		case !e.Type().IsRegular():
+			return fmt.Errorf("copy %s: it is neither a file nor a folder", path)
+		}
+		in, err := os.Open(path)
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		defer in.Close()
+		out, err := os.OpenFile(target, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(out, in)
+		return errors.Join(err, out.Close())
+	})
 }

@@ -26,7 +26,7 @@ const programEnv = "LOCALPG_TEST_PROGRAM"
 // TestMain makes the test binary also the program whose end the tests look at: it starts a server, says so, and ends, or waits
 // to be killed.
 func TestMain(m *testing.M) {
-	Init()
+	keeper.Init()
 	how := os.Getenv(programEnv)
 	if how == "" {
 		os.Exit(m.Run())
@@ -53,7 +53,7 @@ func TestMain(m *testing.M) {
 }
 
 func TestNothingIsLeftHoweverTheProgramEnds(t *testing.T) {
-	for _, how := range []string{"killed", "exit", "panic", "postmaster killed"} {
+	for _, how := range []string{"killed", "killed with its guard", "exit", "panic", "postmaster killed"} {
 		t.Run(how, func(t *testing.T) {
 			cmd := exec.Command(os.Args[0])
 			cmd.Env = append(os.Environ(), programEnv+"="+how)
@@ -69,19 +69,27 @@ func TestNothingIsLeftHoweverTheProgramEnds(t *testing.T) {
 				t.Fatal(err)
 			}
 			folder, segment, _ := strings.Cut(strings.TrimSpace(line), " ")
-			if !sharedMemoryExists(t, segment) && how == "killed" {
+			killed := strings.HasPrefix(how, "killed")
+			if !sharedMemoryExists(t, segment) && killed {
 				t.Fatalf("no shared memory segment %q of a running server found; the test would not see one that is left", segment)
 			}
-			if how == "killed" {
+			if killed {
 				if n := len(processesIn(t, folder)); n < 5 {
 					t.Fatalf("%d processes of a running server found; the test would not see any that are left", n)
 				}
-				if err := cmd.Process.Kill(); err != nil {
-					t.Fatal(err)
+				if how != "killed" {
+					kill(t, guardOf(t, folder))
 				}
+				kill(t, cmd.Process.Pid)
 			}
 			_, _ = io.Copy(io.Discard, out)
 			_ = cmd.Wait()
+			if how == "killed with its guard" { // the folder is left
+				eventually(t, func() error { return noProcess(t, folder) })
+				if err := os.RemoveAll(folder); err != nil {
+					t.Error(err)
+				}
+			}
 			gone(t, folder)
 			if sharedMemoryExists(t, segment) {
 				t.Errorf("the shared memory segment %s is still there", segment)
@@ -127,44 +135,33 @@ func TestTheNameOfAProgramDoesNotMatter(t *testing.T) {
 	}
 }
 
-func TestTheServerDiesWithItsKeeper(t *testing.T) {
+func TestCloseStopsAServerWhoseGuardWasKilled(t *testing.T) {
 	s := start(t, Config{})
-	postmaster, err := strconv.Atoi(pidFileLine(s, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	keeperPID := parentOf(t, postmaster)
-	if err := syscall.Kill(keeperPID, syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
-	eventually(t, func() error { return noProcess(t, s.Folder()) })
+	kill(t, guardOf(t, s.Folder()))
 	if s.Close() == nil {
-		t.Error("no error from a keeper that was killed")
+		t.Error("no error from a guard that was killed")
 	}
-	if err := os.RemoveAll(s.Folder()); err != nil {
-		t.Error(err)
-	}
+	gone(t, s.Folder())
 }
 
 func TestAServerThatIgnoresItsEndIsKilled(t *testing.T) {
-	k, err := keeper.New(keeper.Folder{Base: t.TempDir(), Name: "k-"})
+	k, err := keeper.New(t.TempDir(), "k-")
 	if err != nil {
 		t.Fatal(err)
 	}
 	folder := k.Folder()
 	_, err = k.Start(keeper.Command{
-		Path: "/bin/sh", Args: []string{"-c", "trap '' QUIT; echo ready; while :; do sleep 1; done", folder}, Dir: folder,
-		Log: filepath.Join(folder, "log"), Quit: syscall.SIGQUIT, Grace: 100 * time.Millisecond,
+		Path: "/bin/sh", Args: []string{"-c", "trap '' QUIT; echo ready; while :; do sleep 1; done", folder},
+		Quit: syscall.SIGQUIT, Grace: 100 * time.Millisecond,
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
-		b, err := os.ReadFile(filepath.Join(folder, "log"))
-		if err == nil && len(b) == 0 {
-			err = errors.New("no output yet")
+		if k.Said() != "ready" {
+			return errors.New("no output yet")
 		}
-		return err
+		return nil
 	})
 	if err := k.Close(); err != nil {
 		t.Fatal(err)
@@ -226,21 +223,21 @@ func processesIn(t *testing.T, folder string) map[int]string {
 	return found
 }
 
-func parentOf(t *testing.T, pid int) int {
+// guardOf returns the process id of a folder's guard.
+func guardOf(t *testing.T, folder string) int {
 	t.Helper()
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "PPid:"); ok {
-			ppid, err := strconv.Atoi(strings.TrimSpace(rest))
-			if err != nil {
-				t.Fatal(err)
-			}
-			return ppid
+	for pid, args := range processesIn(t, folder) {
+		if strings.Contains(args, "keep-server") {
+			return pid
 		}
 	}
-	t.Fatalf("no parent of %d", pid)
+	t.Fatalf("no guard of %s", folder)
 	return 0
+}
+
+func kill(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -92,14 +92,14 @@ func TestOtherRolesAndReplicationConnectWithoutAPassword(t *testing.T) {
 func TestAStopThatDoesNotEndInTimeIsAnError(t *testing.T) {
 	s := start(t, Config{})
 	connect(t, s) // a smart stop waits for it
-	err := s.Stop(Smart, 200*time.Millisecond)
+	err := s.Stop("smart", 200*time.Millisecond)
 	if err == nil || !strings.Contains(err.Error(), "still running") {
 		t.Errorf("smart stop with a client: %v, want that it is still running", err)
 	}
 	if !s.Running() {
 		t.Error("the server has ended")
 	}
-	if err := s.Stop(Fast, time.Minute); err != nil {
+	if err := s.Stop("fast", time.Minute); err != nil {
 		t.Error(err)
 	}
 	if s.Running() {
@@ -117,19 +117,5 @@ func TestAFailedStartSaysWhatTheServerSaid(t *testing.T) {
 	}
 	if _, err := Start(t.Context(), Config{Version: "13"}); err == nil || !strings.Contains(err.Error(), "14, 15") {
 		t.Errorf("got %v, want a list of versions", err)
-	}
-}
-
-func TestParametersChangeWithTheNextStart(t *testing.T) {
-	s := start(t, Config{Parameters: map[string]string{"work_mem": "5MB"}})
-	s.SetParameters(map[string]string{"work_mem": "", "wal_sender_timeout": "7s"})
-	if err := s.Stop(Fast, time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if got := value(t, s, "SELECT current_setting('work_mem') || ' ' || current_setting('wal_sender_timeout')"); got != "4MB 7s" {
-		t.Errorf("work_mem and wal_sender_timeout: %s, want 4MB 7s", got)
 	}
 }

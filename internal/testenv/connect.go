@@ -60,9 +60,9 @@ func Connect(t testing.TB, c *KafkaCluster, props map[string]string) *ConnectWor
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			t.Logf("last messages of kafka connect:\n%s", w.logTail(40))
+			t.Logf("last messages of kafka connect:\n%s", w.LogTail(40))
 		}
-		if err := w.keeper.Close(); err != nil {
+		if err := w.Close(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -77,19 +77,17 @@ func startConnect(ctx context.Context, brokers []string, props map[string]string
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	for try := 1; ; try++ {
-		k, err := keeper.New(keeper.Folder{Base: os.TempDir(), Name: "walpost-connect-"})
+		k, err := keeper.New(os.TempDir(), "walpost-connect-")
 		if err != nil {
 			return nil, err
 		}
-		w := &ConnectWorker{program: program{java: java, lib: lib, keeper: k}, brokers: brokers}
-		err = w.first(ctx, props)
-		if err == nil {
+		w := &ConnectWorker{program: program{java: java, lib: lib, Keeper: k}, brokers: brokers}
+		if err = w.first(ctx, props); err == nil {
 			return w, nil
 		}
 		// Another program may have taken the port before the worker's start.
-		again := try < 3 && strings.Contains(w.logTail(200), "already in use")
-		err = errors.Join(fmt.Errorf("kafka connect: start: %w: %s", err, w.logTail(30)), k.Close())
-		if !again {
+		again := try < 3 && strings.Contains(err.Error(), "already in use")
+		if err = errors.Join(fmt.Errorf("kafka connect: start: %w", err), k.Close()); !again {
 			return nil, err
 		}
 	}
@@ -133,14 +131,14 @@ func (w *ConnectWorker) Start(ctx context.Context) error {
 	if err := w.run([]string{"-Xmx2g", "-Xms128m"}, "org.apache.kafka.connect.cli.ConnectStandalone", "worker.properties"); err != nil {
 		return err
 	}
-	return w.await(ctx, func() error {
+	return w.Await(ctx, func() error {
 		var names []string
 		return w.rest(ctx, http.MethodGet, "/connectors", nil, &names)
 	})
 }
 
 // Kill kills the worker with SIGKILL.
-func (w *ConnectWorker) Kill() error { return w.end(syscall.SIGKILL) }
+func (w *ConnectWorker) Kill() error { return w.End(syscall.SIGKILL, time.Minute) }
 
 // Debezium returns a minimal configuration of a Postgres connector for pgoutput on a database. The
 // slot, the publication and the topic prefix are called name. A test may replace any option.

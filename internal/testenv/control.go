@@ -20,7 +20,7 @@ func (pg *PG) own() *localpg.Server {
 
 // Stop stops a private server: "smart", "fast" or "immediate". It returns an error if the server still runs after the timeout.
 func (pg *PG) Stop(mode string, timeout time.Duration) error {
-	return pg.own().Stop(localpg.Mode(mode), timeout)
+	return pg.own().Stop(mode, timeout)
 }
 
 // Start starts a stopped or killed private server again, on the same port and data directory.
@@ -47,11 +47,6 @@ func (pg *PG) Kill() error { return pg.own().Kill() }
 
 // Running reports whether a private server's process exists.
 func (pg *PG) Running() bool { return pg.own().Running() }
-
-// SetParam changes a parameter of a private server, effective at its next start. An empty value restores the default.
-func (pg *PG) SetParam(name, value string) {
-	pg.own().SetParameters(map[string]string{name: value})
-}
 
 // DataDir returns the data directory of a private server.
 func (pg *PG) DataDir() string { return pg.own().DataDir() }

@@ -4,8 +4,10 @@ package testenv
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -15,22 +17,41 @@ import (
 	"github.com/walpost/walpost/internal/localpg"
 )
 
-// CopyData copies the data directory of a private server, with its replication slots, and returns the
-// copy's path. The copy is removed with the server. A running server continues, and the copy is its
-// state at the end of this call.
+// CopyData copies the data directory of a private server, which must run, with its replication slots,
+// and returns the copy's path. The copy is removed with the server. No client is disconnected, and
+// the copy is the server's state at the end of this call.
 func (pg *PG) CopyData(t testing.TB) (dir string) {
 	t.Helper()
-	return pg.copyData(t, false)
+	return pg.copyData(t)
 }
 
-func (pg *PG) copyData(t testing.TB, forStandby bool) string {
+// copyData follows the manual, "Making a Base Backup Using the Low Level API". It leaves out the
+// content of the folders in empty.
+func (pg *PG) copyData(t testing.TB, empty ...string) (dir string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	defer cancel()
-	dir := filepath.Join(pg.own().Folder(), unique("copy"))
-	if err := pg.server.CopyData(ctx, dir, forStandby); err != nil {
-		t.Fatal(err)
+	data := pg.own().DataDir()
+	dir = filepath.Join(pg.server.Folder(), unique("copy"))
+	start, stop := "pg_backup_start('copy', true)", "pg_backup_stop(false)"
+	if pg.version < 15 {
+		start, stop = "pg_start_backup('copy', true, false)", "pg_stop_backup(false, false)"
 	}
+	// At the end of the session, the server ends the backup and drops the temporary slot, which keeps the WAL until then.
+	conn := Conn(t, pg.DSN("postgres"))
+	defer conn.Close(context.Background()) //nolint:errcheck // nothing depends on it
+	Run(t, conn, "SELECT pg_create_physical_replication_slot('"+unique("copy")+"', true, true)", "SELECT "+start)
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatalf("copy of %s: %v", data, err)
+		}
+	}
+	must(localpg.CopyDir(data, dir, append(empty, "pg_wal", "pg_dynshmem")...))
+	var label string
+	must(conn.QueryRow(t.Context(), "SELECT labelfile FROM "+stop).Scan(&label))
+	must(os.Remove(filepath.Join(dir, "pg_wal")))
+	must(localpg.CopyDir(filepath.Join(data, "pg_wal"), filepath.Join(dir, "pg_wal"), "archive_status"))
+	must(os.WriteFile(filepath.Join(dir, "backup_label"), []byte(label), 0o600))
+	must(os.Remove(filepath.Join(dir, "postmaster.pid")))
 	return dir
 }
 
@@ -39,43 +60,28 @@ func (pg *PG) copyData(t testing.TB, forStandby bool) string {
 // the copy's system identifier and timeline.
 func (pg *PG) Restore(t testing.TB, dir string) {
 	t.Helper()
-	if pg.Running() {
-		if err := pg.Stop("immediate", time.Minute); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := pg.own().Restore(dir); err != nil {
+	data := pg.own().DataDir()
+	if err := errors.Join(pg.Stop("immediate", time.Minute), os.RemoveAll(data), localpg.CopyDir(dir, data)); err != nil {
 		t.Fatal(err)
 	}
 	pg.Start(t)
 }
 
-// StartCopy starts another private server from a copy that CopyData made, like a machine that was restored from a backup.
-func (pg *PG) StartCopy(t testing.TB, dir string, opts ...PGOption) *PG {
-	t.Helper()
-	return pg.derive(t, dir, opts, nil, nil)
-}
-
-// Clone is CopyData followed by StartCopy.
-func (pg *PG) Clone(t testing.TB, opts ...PGOption) *PG {
-	t.Helper()
-	return pg.StartCopy(t, pg.CopyData(t), opts...)
-}
-
-// derive starts a server with this one's parameters, those given, and those of opts.
-func (pg *PG) derive(t testing.TB, dir string, opts []PGOption, params map[string]string, prepare func(*localpg.Server) error) *PG {
+// derive starts a server from a copy that CopyData made, with this server's parameters, those given,
+// and those of opts. prepare completes its data directory.
+func (pg *PG) derive(t testing.TB, from string, opts []PGOption, params map[string]string, prepare func(dir string) error) *PG {
 	t.Helper()
 	o := pgOptions{params: maps.Clone(pg.params)}
-	if o.params == nil {
-		o.params = map[string]string{}
-	}
 	maps.Copy(o.params, params)
 	for _, opt := range opts {
 		opt(&o)
 	}
-	return privatePG(t, localpg.Config{
-		Version: fmt.Sprint(pg.version), Parameters: o.params, Data: dir, Prepare: prepare,
-	})
+	return privatePG(t, localpg.Config{Version: fmt.Sprint(pg.version), Parameters: o.params, Data: func(dir string) error {
+		if err := localpg.CopyDir(from, dir); err != nil {
+			return err
+		}
+		return prepare(dir)
+	}})
 }
 
 // Standby starts a physical standby of a private server, and returns when it streams. A physical slot
@@ -84,7 +90,7 @@ func (pg *PG) derive(t testing.TB, dir string, opts []PGOption, params map[strin
 func (pg *PG) Standby(t testing.TB, opts ...PGOption) *PG {
 	t.Helper()
 	name := unique("standby")
-	dir := pg.copyData(t, true)
+	dir := pg.copyData(t, "pg_replslot") // as with pg_basebackup
 	// The copy has its WAL up to its end, and the temporary slot of the copy is gone. The new slot holds the WAL after that.
 	pg.Exec(t, pg.DSN("postgres"), "SELECT pg_create_physical_replication_slot('"+name+"', true)")
 	sb := pg.derive(t, dir, opts, map[string]string{
@@ -93,7 +99,7 @@ func (pg *PG) Standby(t testing.TB, opts ...PGOption) *PG {
 		"primary_slot_name":    name,
 		"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres sslmode=disable application_name=%s",
 			pg.Port(), name),
-	}, func(s *localpg.Server) error { return s.WriteFile("standby.signal", "") })
+	}, func(dir string) error { return os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o600) })
 	pg.wait(t, "the standby streams",
 		"SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = $1 AND state = 'streaming'", name)
 	return sb
@@ -125,11 +131,10 @@ func (pg *PG) RestoreUntil(t testing.TB, dir, lsn string, opts ...PGOption) *PG 
 		"recovery_target_lsn":      lsn,
 		"recovery_target_action":   "promote",
 		"recovery_target_timeline": "current",
-	}, func(s *localpg.Server) error {
-		if err := s.Import(filepath.Join(pg.own().DataDir(), "pg_wal"), "wal"); err != nil {
-			return err
-		}
-		return s.WriteFile("recovery.signal", "")
+	}, func(dir string) error {
+		return errors.Join(
+			localpg.CopyDir(filepath.Join(pg.own().DataDir(), "pg_wal"), filepath.Join(dir, "..", "wal")),
+			os.WriteFile(filepath.Join(dir, "recovery.signal"), nil, 0o600))
 	})
 	restored.wait(t, "the end of recovery", "SELECT NOT pg_is_in_recovery()")
 	return restored

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -69,7 +70,7 @@ func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluste
 	t.Cleanup(func() {
 		if t.Failed() {
 			for _, n := range c.nodes {
-				t.Logf("last messages of kafka node %d:\n%s", n.id, n.logTail(20))
+				t.Logf("last messages of kafka node %d:\n%s", n.id, n.LogTail(20))
 			}
 		}
 		if err := c.close(); err != nil {
@@ -200,22 +201,22 @@ func (c *KafkaCluster) own(ids []int) []*node {
 // Stop shuts nodes of a private cluster down in good order, and returns when they have ended. Without
 // arguments, Stop, Kill, Pause, Resume and Start act on all nodes.
 func (c *KafkaCluster) Stop(nodes ...int) error {
-	return eachNode(c.own(nodes), (*node).stop)
+	return eachNode(c.own(nodes), func(n *node) error { return n.End(syscall.SIGTERM, time.Minute) })
 }
 
 // Kill kills nodes of a private cluster with SIGKILL.
 func (c *KafkaCluster) Kill(nodes ...int) error {
-	return eachNode(c.own(nodes), (*node).kill)
+	return eachNode(c.own(nodes), func(n *node) error { return n.End(syscall.SIGKILL, time.Minute) })
 }
 
 // Pause freezes nodes of a private cluster with SIGSTOP. Their connections stay open, but they answer nothing.
 func (c *KafkaCluster) Pause(nodes ...int) error {
-	return eachNode(c.own(nodes), (*node).pause)
+	return eachNode(c.own(nodes), func(n *node) error { return n.Signal(syscall.SIGSTOP) })
 }
 
 // Resume continues paused nodes.
 func (c *KafkaCluster) Resume(nodes ...int) error {
-	return eachNode(c.own(nodes), (*node).resume)
+	return eachNode(c.own(nodes), func(n *node) error { return n.Signal(syscall.SIGCONT) })
 }
 
 // Start starts stopped or killed nodes of a private cluster again, on the same ports and data. It

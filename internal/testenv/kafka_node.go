@@ -9,14 +9,12 @@ import (
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/walpost/walpost/internal/keeper"
@@ -82,11 +80,11 @@ func startKafka(ctx context.Context, nodes int, props map[string]string) (*Kafka
 func tryKafka(ctx context.Context, lib, java string, nodes int, props map[string]string) (*KafkaCluster, error) {
 	c := &KafkaCluster{}
 	for id := 1; id <= nodes; id++ {
-		k, err := keeper.New(keeper.Folder{Base: os.TempDir(), Name: "walpost-kafka-"})
+		k, err := keeper.New(os.TempDir(), "walpost-kafka-")
 		if err != nil {
 			return nil, errors.Join(err, c.close())
 		}
-		n := &node{id: id, program: program{java: java, lib: lib, keeper: k}}
+		n := &node{id: id, program: program{java: java, lib: lib, Keeper: k}}
 		c.nodes = append(c.nodes, n)
 		if n.port, err = localpg.FreePort(); err == nil {
 			n.controller, err = localpg.FreePort()
@@ -192,7 +190,7 @@ func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 	}
 	for _, n := range nodes {
 		if err := n.ready(ctx, nodes); err != nil {
-			return fmt.Errorf("kafka node %d: start: %w: %s", n.id, err, n.logTail(30))
+			return fmt.Errorf("kafka node %d: start: %w", n.id, err)
 		}
 	}
 	return nil
@@ -201,23 +199,12 @@ func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 // ready asks the node itself. After a kill, the other nodes count it as alive until its session ends,
 // and it answers only after they have accepted it again.
 func (n *node) ready(ctx context.Context, nodes []*node) error {
-	err := n.await(ctx, func() error {
-		var d net.Dialer
-		conn, err := d.DialContext(ctx, "tcp", n.address())
-		if err != nil {
-			return err
-		}
-		return conn.Close()
-	})
-	if err != nil {
-		return err
-	}
 	adm, err := adminOf(n.address())
 	if err != nil {
 		return err
 	}
 	defer adm.Close()
-	return n.await(ctx, func() error {
+	return n.Await(ctx, func() error {
 		once, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
 		brokers, err := adm.ListBrokers(once)
@@ -228,11 +215,6 @@ func (n *node) ready(ctx context.Context, nodes []*node) error {
 		return err
 	})
 }
-
-func (n *node) stop() error   { return n.end(syscall.SIGTERM) }
-func (n *node) kill() error   { return n.end(syscall.SIGKILL) }
-func (n *node) pause() error  { return n.keeper.Signal(syscall.SIGSTOP) }
-func (n *node) resume() error { return n.keeper.Signal(syscall.SIGCONT) }
 
 // eachNode acts on several nodes at the same time, because the last controllers of a quorum can stop only together.
 func eachNode(nodes []*node, do func(*node) error) error {
@@ -250,5 +232,5 @@ func eachNode(nodes []*node, do func(*node) error) error {
 }
 
 func (c *KafkaCluster) close() error {
-	return eachNode(c.nodes, func(n *node) error { return n.keeper.Close() })
+	return eachNode(c.nodes, func(n *node) error { return n.Close() })
 }

@@ -26,16 +26,15 @@ import (
 
 // A program is a Java server that listens on a port of 127.0.0.1: a Kafka node or a Connect worker.
 type program struct {
+	*keeper.Keeper
 	java, lib string
 	port      int
-	keeper    *keeper.Keeper
 }
 
 func (p *program) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }
-func (p *program) log() string     { return filepath.Join(p.keeper.Folder(), "log") }
 
 // file is the path of a file in the program's folder.
-func (p *program) file(name string) string { return filepath.Join(p.keeper.Folder(), name) }
+func (p *program) file(name string) string { return filepath.Join(p.Folder(), name) }
 
 // writeLogging writes log4j2.properties, with further properties. Messages go to the program's log.
 func (p *program) writeLogging(more map[string]string) error {
@@ -55,56 +54,14 @@ func (p *program) writeLogging(more map[string]string) error {
 // run starts the program. The options of the JVM are for a short life: no optimising compiler, and
 // no file in the temporary folder.
 func (p *program) run(heap []string, class, properties string) error {
-	dir := p.keeper.Folder()
-	_, err := p.keeper.Start(keeper.Command{
+	_, err := p.Keeper.Start(keeper.Command{
 		Path: p.java,
 		Args: append(slices.Clone(heap), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto",
-			"-Djava.io.tmpdir="+dir, "-Dlog4j2.configurationFile="+p.file("log4j2.properties"),
+			"-Djava.io.tmpdir="+p.Folder(), "-Dlog4j2.configurationFile="+p.file("log4j2.properties"),
 			"-cp", filepath.Join(p.lib, "lib", "*"), class, p.file(properties)),
-		Dir: dir, Env: os.Environ(), Log: p.log(), Quit: syscall.SIGKILL, Grace: 10 * time.Second,
+		Env: os.Environ(), Quit: syscall.SIGKILL, Grace: 10 * time.Second,
 	})
 	return err
-}
-
-// await waits until ready returns nil. It returns an error if the program or ctx ends before.
-func (p *program) await(ctx context.Context, ready func() error) error {
-	for {
-		exited, err := p.keeper.Wait(20 * time.Millisecond)
-		if err != nil {
-			return err
-		}
-		if exited != "" {
-			return errors.New(exited)
-		}
-		if err = ready(); err == nil {
-			return nil
-		}
-		if ctx.Err() != nil {
-			return errors.Join(err, context.Cause(ctx))
-		}
-	}
-}
-
-// end sends a signal that ends the program, and waits for its end.
-func (p *program) end(s syscall.Signal) error {
-	if err := p.keeper.Signal(s); err != nil {
-		return err
-	}
-	exited, err := p.keeper.Wait(time.Minute)
-	if err == nil && exited == "" {
-		err = fmt.Errorf("still running a minute after %s: %s", s, p.logTail(20))
-	}
-	return err
-}
-
-// logTail returns the last lines of the program's messages.
-func (p *program) logTail(lines int) string {
-	b, err := os.ReadFile(p.log())
-	if err != nil {
-		return err.Error()
-	}
-	all := strings.Split(strings.TrimSpace(string(b)), "\n")
-	return strings.Join(all[max(0, len(all)-lines):], "\n")
 }
 
 func writeProperties(path string, p map[string]string) error {

@@ -7,10 +7,12 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/internal/localpg"
 )
 
 // Versions are the major versions of Postgres that walpost supports.
-var Versions = []string{"14", "15", "16", "17", "18"}
+var Versions = localpg.Versions()
 
 // OnEach runs a test against every version of Postgres.
 func OnEach(t *testing.T, test func(t *testing.T, pg *PG), opts ...PGOption) {

@@ -21,7 +21,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/walpost/walpost/internal/localpg"
+	"github.com/walpost/walpost/internal/keeper"
 )
 
 // shared are the servers that outlive the test that started them.
@@ -34,9 +34,9 @@ var shared struct {
 //
 //	func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 //
-// A TestMain that does something before Main must call localpg.Init first.
+// A TestMain that does something before Main must call keeper.Init first.
 func Main(m *testing.M) int {
-	localpg.Init()
+	keeper.Init()
 	code := m.Run()
 	if err := Close(); err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)

@@ -17,7 +17,7 @@ import (
 	"strings"
 	"syscall"
 
-	"github.com/walpost/walpost/internal/localpg"
+	"github.com/walpost/walpost/internal/keeper"
 )
 
 type options struct {
@@ -33,7 +33,7 @@ type options struct {
 }
 
 func main() {
-	localpg.Init()
+	keeper.Init()
 	var o options
 	flag.IntVar(&o.rows, "rows", 500_000, "rows of the backlog in one transaction; 0: skip it")
 	flag.IntVar(&o.txns, "txns", 300_000, "transactions of the backlog with one row each; 0: skip it")
