@@ -53,7 +53,7 @@ func advise(cfg *replication.Config) func(f *pg.Facts) []replication.Advice {
 
 // knownTopics are the topics that can be told without a row.
 func (c *Config) knownTopics() []string {
-	if t := c.Router.TopicReplacement; t != "" && !strings.ContainsAny(t, `$\`) {
+	if t := c.Router.TopicReplacement; c.Router.RenameRegex == "" && t != "" && !strings.ContainsAny(t, `$\`) {
 		return []string{t}
 	}
 	return nil

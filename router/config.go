@@ -1,6 +1,7 @@
 package router
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -45,8 +46,12 @@ type Options struct {
 	RouteBy          string `yaml:"route.by.field"`
 	TopicRegex       string `yaml:"route.topic.regex"`       // a Java regular expression
 	TopicReplacement string `yaml:"route.topic.replacement"` // a Java replacement
-	Tombstone        bool   `yaml:"route.tombstone.on.empty.payload"`
-	InvalidOperation string `yaml:"table.op.invalid.behavior"` // warn | error | fatal
+	// RenameRegex and RenameReplacement change the topic once more, as Kafka Connect's RegexRouter
+	// behind the EventRouter. Without a regex, nothing is renamed.
+	RenameRegex       string `yaml:"topic.rename.regex"`
+	RenameReplacement string `yaml:"topic.rename.replacement"`
+	Tombstone         bool   `yaml:"route.tombstone.on.empty.payload"`
+	InvalidOperation  string `yaml:"table.op.invalid.behavior"` // warn | error | fatal
 	// ExpandJSON makes JSON of a payload that is the text of an object or array, for a value
 	// converter that writes JSON.
 	ExpandJSON     bool   `yaml:"table.expand.json.payload"`
@@ -77,6 +82,8 @@ type Records struct {
 	// avro_unicode.
 	SchemaNames string `yaml:"schema.name.adjustment.mode"`
 	FieldNames  string `yaml:"field.name.adjustment.mode"`
+	// Headers change the headers of every record, one step after the other.
+	Headers []HeaderStep `yaml:"headers"`
 	// UnavailableValue stands for a large value that an update did not send.
 	UnavailableValue string `yaml:"unavailable.value.placeholder"`
 }
@@ -95,7 +102,7 @@ func DefaultConfig() Config {
 		Records: Records{
 			Key: DelegatingConverter{text, json}, Value: DelegatingConverter{text, json}, Header: simple,
 			TimePrecision: "adaptive", Decimal: "precise", Binary: "bytes", Interval: "numeric", HStore: "json",
-			SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
+			Headers: []HeaderStep{}, SchemaNames: "none", FieldNames: "none", UnavailableValue: "__debezium_unavailable_value",
 		},
 	}
 }
@@ -124,7 +131,7 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 	placements, err := parsePlacements(c.AdditionalPlacement)
 	ps.Try("router.table.fields.additional.placement", err)
 	oneOf("router.table.field.additional.missing", c.AdditionalMissing, "error", "ignore")
-	topics = newTopics(c.TopicRegex, c.TopicReplacement, &ps)
+	topics = newTopics(c, &ps)
 	oneOf("router.table.op.invalid.behavior", c.InvalidOperation, "warn", "error", "fatal")
 	oneOf("router.table.json.payload.null.behavior", c.JSONNull, "ignore", "optional_bytes")
 	oneOf("router.table.json.payload.empty.array.behavior", c.JSONEmptyArray, "ignore", "optional_string")
@@ -149,6 +156,9 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 		}
 	} else if strings.ContainsFunc(c.TopicPrefix, notInTopic) { // CommonConnectorConfig.TOPIC_NAME_PATTERN
 		ps.Add(prefix, conf.MustBe, "letters, digits, '.', '_' and '-'", c.TopicPrefix)
+	}
+	for i := range c.Headers {
+		c.Headers[i].validate(&ps, fmt.Sprintf("records.headers[%d]", i))
 	}
 	oneOf("records.schema.name.adjustment.mode", c.SchemaNames, nameModes...)
 	oneOf("records.field.name.adjustment.mode", c.FieldNames, nameModes...)

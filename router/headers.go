@@ -1,7 +1,10 @@
 package router
 
 import (
+	"slices"
+
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/router/internal/connect"
 )
 
@@ -13,27 +16,64 @@ const (
 	runIDHeader       = "__debezium.context.runId"
 )
 
+// A HeaderStep inserts one header or drops headers, as Kafka Connect's InsertHeader and DropHeaders
+// behind the EventRouter do.
+type HeaderStep struct {
+	Insert   string   `yaml:"insert"`    // the header's name
+	Value    string   `yaml:"value"`     // its text, which the header converter writes
+	BeforeID bool     `yaml:"before_id"` // insert the header before the header "id", not behind all headers
+	Drop     []string `yaml:"drop"`      // the names of headers
+}
+
+func (s *HeaderStep) validate(ps *conf.Problems, option string) {
+	switch {
+	case (s.Insert == "") == (len(s.Drop) == 0), s.Insert == "" && (s.Value != "" || s.BeforeID):
+		ps.Add(option, conf.MustBe, "insert with value, or drop with a list of names", nil)
+	case s.Insert == "id" || slices.Contains(s.Drop, "id"):
+		ps.Add(option, conf.MustBe, "about another header than id, by which recover finds the records", nil)
+	}
+}
+
+// fixed is the headers that are the same in every record.
+type fixed struct {
+	context []cdc.Header // before "id": the extended headers and inserted ones
+	last    []cdc.Header // inserted behind all others
+	ready   bool         // the run id is there, or not needed
+}
+
 // SetRunID sets the header __debezium.context.runId. With extended headers, Route returns an error
 // before the first call. SetRunID must not be called at the same time as Route.
 func (r *Router) SetRunID(id string) {
-	if r.context = nil; !r.cfg.ExtendedHeaders || id == "" {
-		return
-	}
-	text := &connect.Schema{Type: connect.String}
-	for _, h := range [...]struct{ name, value string }{
-		{logicalNameHeader, r.cfg.TopicPrefix}, {taskIDHeader, "0"}, {connectorHeader, "postgresql"}, {runIDHeader, id},
-	} {
-		value, _, err := r.convs.header.Append(nil, "", text, h.value)
+	r.fixed = fixed{ready: !r.cfg.ExtendedHeaders || id != ""}
+	f := &r.fixed
+	insert := func(to *[]cdc.Header, name, text string) {
+		value, _, err := r.convs.header.Append(nil, "", &connect.Schema{Type: connect.String}, text)
 		if err != nil {
 			panic("router: a header of text: " + err.Error()) // every header converter accepts text
 		}
-		r.context = append(r.context, cdc.Header{Key: h.name, Value: value})
+		*to = append(*to, cdc.Header{Key: name, Value: value})
+	}
+	if r.cfg.ExtendedHeaders && f.ready {
+		insert(&f.context, logicalNameHeader, r.cfg.TopicPrefix)
+		insert(&f.context, taskIDHeader, "0")
+		insert(&f.context, connectorHeader, "postgresql")
+		insert(&f.context, runIDHeader, id)
+	}
+	for _, s := range r.cfg.Headers {
+		drop := func(h cdc.Header) bool { return slices.Contains(s.Drop, h.Key) }
+		f.context, f.last = slices.DeleteFunc(f.context, drop), slices.DeleteFunc(f.last, drop)
+		switch {
+		case s.BeforeID:
+			insert(&f.context, s.Insert, s.Value)
+		case s.Insert != "":
+			insert(&f.last, s.Insert, s.Value)
+		}
 	}
 }
 
 // headersBeforeID adds the header of a changed primary key and the extended headers.
 func (r *Router) headersBeforeID(buf []byte, p *plan, oldKey []any, rec *cdc.Record) ([]byte, *Problem) {
-	if oldKey != nil {
+	if oldKey != nil && !slices.Contains(r.dropped, oldKeyHeader) {
 		var value []byte
 		var problem *Problem
 		if buf, value, problem = p.oldKey.append(buf, rec.Topic, oldKey); problem != nil {
@@ -41,17 +81,17 @@ func (r *Router) headersBeforeID(buf []byte, p *plan, oldKey []any, rec *cdc.Rec
 		}
 		rec.Headers = append(rec.Headers, cdc.Header{Key: oldKeyHeader, Value: value})
 	}
-	if r.cfg.ExtendedHeaders && r.context == nil {
+	if !r.fixed.ready {
 		return buf, &Problem{
 			Rule: OptionValid, Option: "records.extended.headers.enabled", Message: "there is no run id yet for the header " + runIDHeader,
 		}
 	}
-	rec.Headers = append(rec.Headers, r.context...)
+	rec.Headers = append(rec.Headers, r.fixed.context...)
 	return buf, nil
 }
 
-// headersAfterID adds the headers that table.fields.additional.placement names.
-func (p *plan) headersAfterID(buf []byte, row *row, rec *cdc.Record) ([]byte, *Problem) {
+// headersAfterID adds the headers that table.fields.additional.placement names, and inserted ones.
+func (r *Router) headersAfterID(buf []byte, p *plan, row *row, rec *cdc.Record) ([]byte, *Problem) {
 	for i := range p.headers {
 		h := &p.headers[i]
 		var value []byte
@@ -61,5 +101,6 @@ func (p *plan) headersAfterID(buf []byte, row *row, rec *cdc.Record) ([]byte, *P
 		}
 		rec.Headers = append(rec.Headers, cdc.Header{Key: h.field, Value: value})
 	}
+	rec.Headers = append(rec.Headers, r.fixed.last...)
 	return buf, nil
 }

@@ -132,7 +132,9 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 		case inHeader:
 			c := p.converted(optionPlacement, pl.column, convs.header)
 			c.field = pl.alias
-			made.headers = append(made.headers, c)
+			if !slices.Contains(p.dropped, pl.alias) {
+				made.headers = append(made.headers, c)
+			}
 		case inPartition:
 			if c, ok := p.typed(optionPlacement, pl.column, connect.Int32); ok {
 				made.partition = &c // the last one wins

@@ -41,7 +41,8 @@ type Router struct {
 	fieldNames    connect.NameAdjustment
 	topics        *topics
 	convs         converters
-	context       []cdc.Header      // the extended headers; nil before SetRunID
+	fixed         fixed
+	dropped       []string          // the names of headers that records.headers drops
 	expander      *connect.Expander // nil if payloads stay as they are
 
 	updates, notExpanded remark
@@ -73,6 +74,10 @@ func New(cfg Config) (*Router, error) {
 		}
 		r.expander = connect.NewExpander(o)
 	}
+	for _, s := range cfg.Headers {
+		r.dropped = append(r.dropped, s.Drop...)
+	}
+	r.SetRunID("")
 	return r, nil
 }
 
@@ -139,7 +144,7 @@ func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Probl
 	id := row.text(&p.id)
 	size := p.size(row)
 	buf := make([]byte, 0, size+p.slack)
-	rec.Headers = make([]cdc.Header, 0, 1+len(p.headers)+len(r.context)+min(len(oldKey), 1))
+	rec.Headers = make([]cdc.Header, 0, 1+len(p.headers)+len(r.fixed.context)+len(r.fixed.last)+min(len(oldKey), 1))
 
 	buf, idHeader, problem := p.id.append(buf, "", id)
 	rec.EventID = p.id.shared(id, idHeader)
@@ -160,7 +165,7 @@ func (r *Router) record(p *plan, row *row, oldKey []any, rec *cdc.Record) *Probl
 	if buf, rec.Value, problem = r.value(buf, p, row, aggregate, rec); problem != nil {
 		return problem
 	}
-	if buf, problem = p.headersAfterID(buf, row, rec); problem != nil {
+	if buf, problem = r.headersAfterID(buf, p, row, rec); problem != nil {
 		return problem
 	}
 	p.learn(len(buf) - size)

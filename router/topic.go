@@ -40,25 +40,39 @@ func (r *Router) topic(p *plan, row *row, rec *cdc.Record) (aggregate string, _ 
 // row must not make the memory grow.
 const maxTopics = 4096
 
-// topics gives the topic of a routing value, as Kafka Connect's RegexRouter does. If the whole
-// value matches the regular expression, the first match in it is replaced. Otherwise the topic is
-// the value.
+// topics gives the topic of a routing value: the value after all rewrites.
 type topics struct {
-	regex       *javaregex.Regexp
-	replacement *javaregex.Replacement
-	cache       map[string]string // by routing value
+	rewrites []rewrite
+	cache    map[string]string // by routing value
 }
 
-// newTopics compiles route.topic.regex and route.topic.replacement. It adds what is wrong to ps.
-func newTopics(regex, replacement string, ps *conf.Problems) *topics {
-	re, err := javaregex.Compile(regex)
-	if err != nil {
-		ps.Try("router.route.topic.regex", err)
-		return nil
+// A rewrite changes a name as Kafka Connect's RegexRouter does. If the whole name matches the
+// regular expression, the first match in it is replaced. Otherwise the name stays.
+type rewrite struct {
+	regex       *javaregex.Regexp
+	replacement *javaregex.Replacement
+}
+
+// newTopics compiles route.topic and topic.rename. It adds what is wrong to ps.
+func newTopics(c *Config, ps *conf.Problems) *topics {
+	t := &topics{cache: map[string]string{}}
+	add := func(option, regex, replacement string) {
+		re, err := javaregex.Compile(regex)
+		if err != nil {
+			ps.Try(option+".regex", err)
+			return
+		}
+		r, err := re.Replacement(replacement)
+		ps.Try(option+".replacement", err)
+		t.rewrites = append(t.rewrites, rewrite{re, r})
 	}
-	r, err := re.Replacement(replacement)
-	ps.Try("router.route.topic.replacement", err)
-	return &topics{regex: re, replacement: r, cache: map[string]string{}}
+	add("router.route.topic", c.TopicRegex, c.TopicReplacement)
+	if c.RenameRegex != "" {
+		add("router.topic.rename", c.RenameRegex, c.RenameReplacement)
+	} else if c.RenameReplacement != "" {
+		ps.Add("router.topic.rename.regex", conf.Required, "with router.topic.rename.replacement", nil)
+	}
+	return t
 }
 
 // of returns the topic for a routing value. It does not keep the bytes of the value.
@@ -66,9 +80,12 @@ func (t *topics) of(value []byte) (string, error) {
 	if topic, ok := t.cache[string(value)]; ok {
 		return topic, nil
 	}
-	topic, err := t.regex.ReplaceIfMatches(string(value), t.replacement)
-	if err != nil {
-		return "", err
+	topic := string(value)
+	for _, r := range t.rewrites {
+		var err error
+		if topic, err = r.regex.ReplaceIfMatches(topic, r.replacement); err != nil {
+			return "", err
+		}
 	}
 	if err := topicname.Check(topic); err != nil {
 		return "", err

@@ -137,7 +137,7 @@ func (d *Reader) refuse(at place, field string, err error) {
 }
 
 // verbatim are the fields in which a dollar sign means something else.
-var verbatim = []string{"router.route.topic.regex", "router.route.topic.replacement"}
+var verbatim = []string{"router.route.topic.regex", "router.route.topic.replacement", "router.topic.rename.regex", "router.topic.rename.replacement"}
 
 // Read reads one document into the struct that into points to.
 func (d *Reader) Read(doc []byte, into any) {
@@ -229,7 +229,9 @@ func (d *Reader) list(n *yaml.Node, v reflect.Value, path string) {
 		}
 		v.Set(list)
 	case yaml.ScalarNode: // a,b,c: what one environment variable can hold
-		if text, ok := d.expand(n, path); ok {
+		if v.Type().Elem().Kind() == reflect.Struct {
+			d.add(n, path, "must be a list (got %s)", kindName(n))
+		} else if text, ok := d.expand(n, path); ok {
 			v.Set(reflect.ValueOf(splitList(text)))
 		}
 	default:
