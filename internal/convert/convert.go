@@ -167,7 +167,8 @@ type conversion struct {
 	origin map[string]string
 	out    document
 
-	router     string // the prefix of the EventRouter's options: transforms.outbox.
+	router string // the prefix of the EventRouter's options: transforms.outbox.
+	others
 	predicates map[string]bool
 	tables     []table
 	tablesNote string // follows the tables in the report

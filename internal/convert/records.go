@@ -57,6 +57,7 @@ func (c *conversion) records() {
 			c.out.put(o.name, scalar(dollars(v)), "")
 		}
 	}
+	c.headerSteps()
 	c.schemaParameters()
 }
 
@@ -154,6 +155,9 @@ func (c *conversion) converter(option, class, which string, s converterOptions) 
 	text := name
 	if class == bufferConverter {
 		text += " (since Debezium 2 its name is BinaryDataConverter)"
+	}
+	if which == "header" {
+		c.headers = name
 	}
 	c.mapped(option, s.field, "%s", text)
 	key := strings.TrimPrefix(s.field, "records.")

@@ -1,14 +1,12 @@
 package convert
 
 import (
-	"regexp"
 	"slices"
 	"strings"
 )
 
 const (
-	eventRouter      = "io.debezium.transforms.outbox.EventRouter"
-	topicNameMatches = "org.apache.kafka.connect.transforms.predicates.TopicNameMatches"
+	eventRouter = "io.debezium.transforms.outbox.EventRouter"
 )
 
 // names splits Connect's list of names.
@@ -63,59 +61,32 @@ func (c *conversion) transforms() bool {
 	}
 	c.mapped("transforms", "", "%s is the EventRouter", printable(router))
 	c.router = "transforms." + router + "."
+	c.placement, _ = c.literal(c.router + "table.fields.additional.placement")
+	at := slices.Index(all, router)
+	for _, name := range all[:at] {
+		c.renameBefore(name)
+	}
 	c.routerPredicate()
-	before := true
-	for _, name := range all {
-		if name == router {
-			before = false
-			continue
-		}
-		c.otherTransform(name, before)
+	c.renames = nil
+	for _, name := range all[:at] {
+		c.otherTransform(name, true)
+		c.renameBefore(name)
+	}
+	c.topics = c.routedTopics()
+	for _, name := range all[at+1:] {
+		c.otherTransform(name, false)
 	}
 	c.unused(all)
 	return true
 }
 
-// A matching is the result of a predicate for a table's records, if it is known.
-type matching struct {
-	known bool
-	match func(topic string) bool
-	why   string // the reason if it is not known
-}
-
-// predicate is the matching of a transform's predicate.
-func (c *conversion) predicate(transform string) (m matching, there bool) {
-	option := "transforms." + transform + ".predicate"
-	name, ok := c.literal(option)
-	if !ok {
-		return matching{why: "its predicate cannot be read"}, c.in.has(option)
-	}
-	c.predicates[name] = true
-	if !slices.Contains(names(c.or("predicates", "")), name) {
-		return matching{why: "the predicate " + printable(name) + " is not in predicates"}, true
-	}
-	kind, _ := c.literal("predicates." + name + ".type")
-	if kind != topicNameMatches {
-		return matching{why: "convert can evaluate only TopicNameMatches (got " + printable(kind) + ")"}, true
-	}
-	pattern, ok := c.literal("predicates." + name + ".pattern")
-	if !ok {
-		return matching{why: "the predicate " + printable(name) + " has no pattern"}, true
-	}
-	re, err := regexp.Compile(`\A(?:` + pattern + `)\z`)
-	if err != nil {
-		return matching{why: "the pattern of " + printable(name) + " cannot be read"}, true
-	}
-	negate, ok := c.boolean("transforms."+transform+".negate", false)
-	if !ok {
-		return matching{why: "negate cannot be read"}, true
-	}
-	return matching{known: true, match: func(topic string) bool { return re.MatchString(topic) != negate }}, true
-}
-
-// topic is the topic of Debezium's own records of the table. Predicates compare this name.
+// topic is the topic of Debezium's own records of the table, behind the transforms in front of the EventRouter so far.
 func (c *conversion) topic(t table) string {
-	return c.or("topic.prefix", "") + c.or("topic.delimiter", ".") + t.schema + "." + t.name
+	topic := c.or("topic.prefix", "") + c.or("topic.delimiter", ".") + t.schema + "." + t.name
+	for _, rename := range c.renames {
+		topic = rename(topic)
+	}
+	return topic
 }
 
 // routerPredicate keeps the tables whose rows the EventRouter sees.
@@ -129,22 +100,26 @@ func (c *conversion) routerPredicate() {
 			}
 		}()
 	}
-	m, there := c.predicate(name)
+	p, there := c.predicate(name)
 	switch {
 	case !there:
 		return
-	case !m.known:
+	case p.why != "":
 		if !c.done[option] {
-			c.bad(option, "%s", m.why)
+			c.bad(option, "%s", p.why)
 		}
 		return
 	}
 	var seen, other []table
 	for _, t := range c.tables {
-		if m.match(c.topic(t)) {
+		switch p.before(c.topic(t)) {
+		case always:
 			seen = append(seen, t)
-		} else {
+		case never:
 			other = append(other, t)
+		case unknown:
+			c.bad(option, "%s", p.unclear())
+			return
 		}
 	}
 	for _, t := range other {
@@ -161,7 +136,7 @@ func (c *conversion) routerPredicate() {
 	}
 }
 
-// otherTransform decides about a transform that is not the EventRouter. It is not needed only if it cannot change an outbox row.
+// otherTransform decides about a transform that is not the EventRouter.
 func (c *conversion) otherTransform(name string, before bool) {
 	prefix := "transforms." + name + "."
 	option := prefix + "type"
@@ -169,17 +144,16 @@ func (c *conversion) otherTransform(name string, before bool) {
 	if c.done[option] {
 		return
 	}
-	m, there := c.predicate(name)
-	never := there && m.known && before && len(c.tables) > 0
-	for _, t := range c.tables {
-		never = never && !m.match(c.topic(t))
-	}
-	verdict, text := Unsupported, printable(kind)+": walpost has no transform except the EventRouter; remove the transform, or let the consumers of the topic do its work"
+	when, why := c.applies(name, before)
+	verdict, text := Unsupported, printable(kind)+": walpost has no such transform; remove the transform, or let the consumers of the topic do its work"
+	handle := handlers[kind]
 	switch {
-	case never:
+	case when == never:
 		verdict, text = NotNeeded, "its predicate excludes the rows of the outbox"
-	case there && !m.known:
-		text += "; " + m.why
+	case when == unknown:
+		text += "; " + why
+	case handle != nil && c.router != "":
+		verdict, text = handle(c, prefix, before)
 	}
 	c.add(verdict, option, false, "%s", text)
 	for _, e := range c.in.list {
@@ -204,7 +178,7 @@ func (c *conversion) unused(all []string) {
 			rest := strings.TrimPrefix(e.name, "predicates.")
 			used := false
 			for name := range c.predicates {
-				used = used || rest == name+".type" || rest == name+".pattern"
+				used = used || rest == name+".type" || rest == name+".pattern" || rest == name+".name"
 			}
 			if used {
 				c.idle(e.name, "the lines of the transforms that use the predicate explain it")
@@ -247,13 +221,18 @@ func (c *conversion) routing() {
 		}
 		value, ok := c.verbatimLiteral(option)
 		if !ok {
-			if c.in.has(option) || !o.always {
+			folded := o.name == "route.topic.replacement" && c.replacement != ""
+			if c.in.has(option) || !o.always && !folded {
 				continue
 			}
 			value = o.debezium
 		}
-		if o.name == "table.fields.additional.placement" {
+		switch {
+		case o.name == "table.fields.additional.placement":
+			value = c.placement
 			c.partition = strings.Contains(strings.ToLower(value), ":partition")
+		case o.name == "route.topic.replacement" && c.replacement != "":
+			value = c.replacement
 		}
 		c.mapped(option, field, "%s", printable(value))
 		if value == o.ours && !o.always {
@@ -264,10 +243,14 @@ func (c *conversion) routing() {
 			text = dollars(text)
 		}
 		comment := ""
-		if !ok {
+		if !ok && value == o.debezium {
 			comment = "Debezium's default"
 		}
 		c.out.put(o.name, scalar(text), comment)
+	}
+	if c.rename[0] != "" {
+		c.out.put("topic.rename.regex", scalar(c.rename[0]), "")
+		c.out.put("topic.rename.replacement", scalar(c.rename[1]), "")
 	}
 	for _, name := range []string{"route.tombstone.on.empty.payload", "table.expand.json.payload"} {
 		option := c.router + name

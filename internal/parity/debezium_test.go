@@ -51,8 +51,7 @@ func (c *Case) Base(p *Place, slot string) (map[string]string, error) {
 }
 
 // apart are further options that keep connectors apart that run on one Kafka: behind the EventRouter every topic gets the case's name in
-// front, which changes nothing else of a record, and the message that says that all has been said goes to a topic of its own, as
-// bytes, which any converter takes.
+// front, which changes nothing else of a record, and the message that says that all has been said becomes bytes, which any converter takes.
 func (c *Case) apart(config map[string]string) {
 	slug := c.Slug()
 	end := func(name, typ, option, value string) {
@@ -61,7 +60,8 @@ func (c *Case) apart(config map[string]string) {
 		config[t+"predicate"] = "end"
 		config[t+option] = value
 	}
-	config["transforms"] += ",end1,end2,end3,end4,apart"
+	// The message is bytes before the case's own transforms see it, because they may rename its topic.
+	config["transforms"] = "end1,end2,end3,end4," + config["transforms"] + ",apart"
 	end("end1", "ExtractField$Value", "field", "message")
 	end("end2", "ValueToKey", "fields", "content")
 	end("end3", "ExtractField$Key", "field", "content")
@@ -112,7 +112,7 @@ func (d *Debezium) Run(ctx context.Context, c *Case, p *Place, slot string) (o O
 		return o, fmt.Errorf("read what Debezium wrote: %w", err)
 	}
 	for _, r := range records {
-		if r.Topic != config["topic.prefix"]+".message" {
+		if !strings.HasSuffix(r.Topic, config["topic.prefix"]+".message") {
 			o.Records = append(o.Records, r)
 		}
 	}

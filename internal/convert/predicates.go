@@ -1,0 +1,152 @@
+package convert
+
+import (
+	"regexp"
+	"regexp/syntax"
+	"slices"
+	"strings"
+)
+
+const (
+	predicates       = "org.apache.kafka.connect.transforms.predicates."
+	topicNameMatches = predicates + "TopicNameMatches"
+	hasHeaderKey     = predicates + "HasHeaderKey"
+	recordIsTomb     = predicates + "RecordIsTombstone"
+)
+
+// An answer is what a predicate says of the rows of the outbox.
+type answer uint8
+
+const (
+	unknown answer = iota // the predicate says yes of some of the rows, or convert does not know
+	always
+	never
+)
+
+// answerOf is the answer to a question that is known to have the same answer for every row.
+func answerOf(yes bool) answer {
+	if yes {
+		return always
+	}
+	return never
+}
+
+func (a answer) negate(negate bool) answer {
+	if negate && a != unknown {
+		return always + never - a
+	}
+	return a
+}
+
+// A predicate is that of a transform.
+type predicate struct {
+	kind   string
+	text   string         // the pattern, or the name of the header
+	topics *regexp.Regexp // of a TopicNameMatches
+	negate bool
+	why    string // the reason if the predicate cannot be read
+}
+
+// predicate returns the predicate of a transform, and whether the transform has one.
+func (c *conversion) predicate(transform string) (p predicate, there bool) {
+	option := "transforms." + transform + ".predicate"
+	name, ok := c.literal(option)
+	if !ok {
+		return predicate{why: "its predicate cannot be read"}, c.in.has(option)
+	}
+	c.predicates[name] = true
+	prefix := "predicates." + name + "."
+	if !slices.Contains(names(c.or("predicates", "")), name) {
+		return predicate{why: "the predicate " + printable(name) + " is not in predicates"}, true
+	}
+	p.kind, _ = c.literal(prefix + "type")
+	switch p.kind {
+	case topicNameMatches:
+		if p.text, ok = c.literal(prefix + "pattern"); !ok {
+			return predicate{why: "the predicate " + printable(name) + " has no pattern"}, true
+		}
+		var err error
+		if p.topics, err = regexp.Compile(`\A(?:` + p.text + `)\z`); err != nil {
+			return predicate{why: "the pattern of " + printable(name) + " cannot be read"}, true
+		}
+	case hasHeaderKey:
+		if p.text, ok = c.literal(prefix + "name"); !ok {
+			return predicate{why: "the predicate " + printable(name) + " has no name of a header"}, true
+		}
+	case recordIsTomb:
+	default:
+		return predicate{why: "convert can evaluate only TopicNameMatches, HasHeaderKey and RecordIsTombstone (got " + printable(p.kind) + ")"}, true
+	}
+	if p.negate, ok = c.boolean("transforms."+transform+".negate", false); !ok {
+		return predicate{why: "negate cannot be read"}, true
+	}
+	return p, true
+}
+
+// unclear is the reason why a predicate that was read is not folded.
+func (p *predicate) unclear() string {
+	return "its predicate is not known to be true, or not known to be false, for every row of the outbox"
+}
+
+// before is the answer for a table's rows in front of the EventRouter.
+func (p *predicate) before(topic string) answer {
+	switch p.kind {
+	case topicNameMatches:
+		return answerOf(p.topics.MatchString(topic)).negate(p.negate)
+	case recordIsTomb: // the EventRouter drops tombstones, which come from deletes
+		return never.negate(p.negate)
+	}
+	return unknown
+}
+
+// applies says whether a transform sees the rows of the outbox. why is the reason if that is unknown.
+func (c *conversion) applies(transform string, before bool) (a answer, why string) {
+	p, there := c.predicate(transform)
+	switch {
+	case !there:
+		return always, ""
+	case p.why != "":
+		return unknown, p.why
+	case before:
+		for i, t := range c.tables {
+			if of := p.before(c.topic(t)); i == 0 || of == a {
+				a = of
+			} else {
+				a = unknown
+			}
+		}
+	case p.kind == topicNameMatches:
+		a = c.topics.match(p.text).negate(p.negate)
+	case p.kind == hasHeaderKey:
+		a = c.hasHeader(p.text).negate(p.negate)
+	}
+	return a, p.unclear()
+}
+
+// topicSet is the topics that records can have: every one begins with prefix.
+type topicSet struct{ prefix string }
+
+// match says whether a pattern matches all of the topics, or none.
+func (s topicSet) match(pattern string) answer {
+	re, err := regexp.Compile(pattern)
+	if err != nil {
+		return unknown
+	}
+	begins, _ := re.LiteralPrefix()
+	switch {
+	case !strings.HasPrefix(begins, s.prefix) && !strings.HasPrefix(s.prefix, begins):
+		return never
+	case strings.HasPrefix(s.prefix, begins) && sameSyntax(pattern, regexp.QuoteMeta(begins)+".*"):
+		return always
+	}
+	return unknown
+}
+
+func sameSyntax(a, b string) bool {
+	x, err := syntax.Parse(a, syntax.Perl)
+	if err != nil {
+		return false
+	}
+	y, err := syntax.Parse(b, syntax.Perl)
+	return err == nil && x.Equal(y)
+}
