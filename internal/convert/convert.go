@@ -7,6 +7,7 @@ package convert
 
 import (
 	"fmt"
+	"slices"
 	"sort"
 	"strings"
 )
@@ -131,6 +132,7 @@ func Convert(text []byte, o Options) (*Result, error) {
 		c.worker = newOptions(w)
 	}
 	c.providers()
+	c.renameOld()
 	for _, pair := range exclusive {
 		if c.in.has(pair[0]) && c.in.has(pair[1]) {
 			return nil, &SyntaxError{Line: c.in.byName[pair[1]].line, Text: fmt.Sprintf("%s and %s contradict each other: write only one of them", c.in.shown(pair[0]), c.in.shown(pair[1]))}
@@ -162,6 +164,7 @@ type conversion struct {
 	o      Options
 	in     *options
 	worker *options // nil if not given
+	old    bool     // the input is for a Debezium before 2.0
 	done   map[string]bool
 	found  []Finding
 	origin map[string]string
@@ -253,15 +256,26 @@ func (c *conversion) bad(option, format string, args ...any) {
 
 // rest reports the options that have no line yet.
 func (c *conversion) rest() {
+	var owners []*entry // name Java code, which has options under its names
+	for _, name := range []string{"converters", "post.processors"} {
+		if e := c.in.byName[name]; e != nil {
+			owners = append(owners, e)
+		}
+	}
 	for _, e := range c.in.list {
 		if c.done[e.name] {
 			continue
 		}
-		value, ok := "", false
-		if !strings.HasPrefix(e.name, wrapped) && (len(e.parts) == 0 || len(e.parts) == 1 && e.parts[0].ref == nil) {
-			value, ok = strings.TrimSpace(e.text()), true
+		owner := slices.IndexFunc(owners, func(o *entry) bool {
+			list, _ := o.plain()
+			return slices.ContainsFunc(names(list), func(name string) bool { return strings.HasPrefix(e.name, name+".") })
+		})
+		if owner >= 0 {
+			c.idle(e.name, "belongs to %s", c.in.shown(owners[owner].name))
+			continue
 		}
-		v, text := judge(e.name, value, ok)
+		value, known := e.plain()
+		v, text := judge(e.name, value, known)
 		c.add(v, e.name, false, "%s", text)
 	}
 }
@@ -304,8 +318,11 @@ func (c *conversion) differences() {
 	if !c.in.has(c.router + "table.field.event.timestamp") {
 		add("timestamp", "without table.field.event.timestamp, the timestamp of a record is the commit time of its transaction, not the connector's clock")
 	}
-	if on, ok := c.boolean("extended.headers.enabled", true); ok && on {
+	if on, ok := c.boolean("extended.headers.enabled", !c.old); ok && on {
 		add("__debezium.context.runId", "walpost keeps one UUID over restarts; Debezium makes a new one at each start")
+	}
+	if c.old {
+		add("Debezium before 2.0", "walpost writes records as Debezium 3.6 does: compare some with walpost explain")
 	}
 	if c.in.format == Server && c.partition {
 		add("partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does")

@@ -21,27 +21,27 @@ const (
 	tracing    = "walpost sends no OpenLineage events"
 	ofConnect  = "belongs to Kafka Connect"
 	raw        = "the option is about Debezium's own records, which the EventRouter replaces"
+	ignored    = "Debezium 3.6 and Kafka Connect ignore this option, because they have none of this name"
 )
 
 // rules are the options of Debezium's Postgres connector and of Kafka Connect that become no field, by name.
 var rules = map[string]rule{
 	// Kafka Connect
-	"name":                              {why: "walpost's name (the checkpoint's key) is <database>.<slot>, unless name: gives another one"},
-	"tasks.max":                         {why: "a Postgres connector has one task, and walpost has one loop"},
-	"tasks.max.enforce":                 {why: ofConnect},
-	"config.action.reload":              {why: "walpost reads its configuration at its start"},
-	"errors.tolerance":                  {why: "walpost stops at a row that cannot be routed or delivered", fine: []string{"none"}, bad: "walpost never skips an event: it stops and names the event (delivery.on_poison: halt). Leave the option out"},
-	"errors.retry.timeout":              {why: retries},
-	"errors.retry.delay.max.ms":         {why: retries},
-	"errors.log.enable":                 {why: "walpost logs every error, without the row's content"},
-	"errors.log.include.messages":       {why: "walpost never logs a row's content"},
-	"errors.max.retries":                {why: retries},
-	"offsets.storage.topic":             {why: "walpost keeps its position in checkpoint.topic"},
-	"transaction.boundary":              {why: "walpost works with the transactions of Postgres"},
-	"transaction.boundary.interval.ms":  {why: "walpost works with the transactions of Postgres"},
-	"predicates":                        {why: "no transform uses them"},
-	"topic.creation.enable":             {why: "kafka.topics.create says whether topics are created"},
-	"key.converter.schema.registry.url": {bad: "walpost has no converter with a schema registry"},
+	"name":                             {why: "walpost's name (the checkpoint's key) is <database>.<slot>, unless name: gives another one"},
+	"tasks.max":                        {why: "a Postgres connector has one task, and walpost has one loop"},
+	"tasks.max.enforce":                {why: ofConnect},
+	"config.action.reload":             {why: "walpost reads its configuration at its start"},
+	"errors.tolerance":                 {why: "walpost stops at a row that cannot be routed or delivered", fine: []string{"none"}, bad: "walpost never skips an event: it stops and names the event (delivery.on_poison: halt). Leave the option out"},
+	"errors.retry.timeout":             {why: retries},
+	"errors.retry.delay.max.ms":        {why: retries},
+	"errors.log.enable":                {why: "walpost logs every error, without the row's content"},
+	"errors.log.include.messages":      {why: "walpost never logs a row's content"},
+	"errors.max.retries":               {why: retries},
+	"offsets.storage.topic":            {why: "walpost keeps its position in checkpoint.topic"},
+	"transaction.boundary":             {why: "walpost works with the transactions of Postgres"},
+	"transaction.boundary.interval.ms": {why: "walpost works with the transactions of Postgres"},
+	"predicates":                       {why: "no transform uses them"},
+	"topic.creation.enable":            {why: "kafka.topics.create says whether topics are created"},
 
 	// the slot and the stream
 	"publication.autocreate.mode":       {why: "walpost makes a publication only with source.create, and for its tables only"},
@@ -61,12 +61,13 @@ var rules = map[string]rule{
 	"heartbeat.action.query":            {why: "an idle slot follows the server without this query; if another program reads the rows that the query writes, write them in another way"},
 	"topic.heartbeat.prefix":            {why: "walpost writes no heartbeat records"},
 	"topic.heartbeat.name":              {why: "walpost writes no heartbeat records"},
-	"heartbeat.topics.prefix":           {bad: "topic.heartbeat.prefix is its name since Debezium 2.0; walpost writes no heartbeat records: leave it out"},
+	"heartbeat.topics.prefix":           {why: "walpost writes no heartbeat records"},
 	"message.prefix.include.list":       {bad: "the option selects records of pg_logical_emit_message, and walpost writes none: keep a connector with its own slot for them, or leave the option out"},
 	"message.prefix.exclude.list":       {why: "walpost writes no records of pg_logical_emit_message"},
 	"replica.identity.autoset.values":   {why: "the connector has already set the replica identity, and walpost changes no table"},
 	"read.only":                         {why: "walpost writes nothing to the database; if database.hostname is a standby, add target_session_attrs=standby to source.dsn"},
 	"database.initial.statements":       {bad: "walpost sets its sessions up itself: use ALTER ROLE … SET, or options=-c… in source.dsn"},
+	"database.server.id":                {why: "a Postgres connector does not use it"},
 	"database.include.list":             {why: "a Postgres connector has one database, database.dbname, and ignores this option"},
 	"database.exclude.list":             {why: "a Postgres connector has one database, database.dbname, and ignores this option"},
 	"database.connection.factory.class": {bad: "this is Java code, and walpost runs none: leave the option out"},
@@ -97,7 +98,7 @@ var rules = map[string]rule{
 	"converters":                         {bad: "a custom converter is Java code, and walpost runs none: give the columns the types that the consumers need, or write the converted value into a text column"},
 	"post.processors":                    {bad: "a post processor is Java code, and walpost runs none: leave the option out"},
 	"custom.sanitize.pattern":            {bad: "walpost supports none, avro and avro_unicode: leave the option out"},
-	"sanitize.field.names":               {bad: "this name is older than Debezium 2.0: write field.name.adjustment.mode (avro for true)"},
+	"sanitize.field.names":               {why: "walpost changes no names of fields", fine: []string{"false"}, bad: "write router.field.name.adjustment.mode: avro and records.field.name.adjustment.mode: avro, which have this effect"},
 	"table.ignore.builtin":               {why: "walpost reads only the tables that are named"},
 	"include.schema.changes":             {why: "a Postgres connector has no schema changes to report"},
 	"sourceinfo.struct.maker":            {why: raw},
@@ -144,6 +145,19 @@ var rules = map[string]rule{
 	"slot.seek.to.known.offset.on.start":          {why: "walpost compares its checkpoint with the slot at every connect (offset.mismatch.strategy is its name since 3.4)"},
 }
 
+// routerRules are the options of the EventRouter that become no field.
+var routerRules = map[string]rule{
+	"table.field.event.type":          {why: "the EventRouter never reads this option; for a header with the type write table.fields.additional.placement: type:header:eventType"},
+	"tracing.operation.name":          {why: "the option names a span, and no record contains the name"},
+	"tracing.span.context.field":      {why: tracingDefault, fine: []string{"tracingspancontext"}, bad: noTracing},
+	"tracing.with.context.field.only": {why: tracingDefault, fine: []string{"true"}, bad: noTracing},
+}
+
+const (
+	tracingDefault = "this is the EventRouter's default"
+	noTracing      = "walpost adds no OpenTelemetry headers; publish the span's context as a column with table.fields.additional.placement. If Connect has no OpenTelemetry, the option had no effect: leave it out"
+)
+
 // prefixes are rules for whole families.
 var prefixes = []struct {
 	prefix string
@@ -169,21 +183,69 @@ var prefixes = []struct {
 	{"admin.override.", rule{why: "the option is for Connect's client that creates topics; walpost uses kafka.brokers, tls and sasl"}},
 }
 
-// renamed are names from before Debezium 2.0, which newer versions ignore.
-var renamed = map[string]string{
-	"database.server.name": "topic.prefix", "table.whitelist": "table.include.list", "table.blacklist": "table.exclude.list",
-	"schema.whitelist": "schema.include.list", "schema.blacklist": "schema.exclude.list", "column.whitelist": "column.include.list",
-	"column.blacklist": "column.exclude.list", "slot.drop_on_stop": "slot.drop.on.stop", "toasted.value.placeholder": "unavailable.value.placeholder",
-	"snapshot.custom.class": "snapshot.mode.custom.name", "schema.refresh.mode.columns": "schema.refresh.mode",
+// An oldName is a name that an option had before version since. Newer versions ignore it.
+type oldName struct {
+	old, now, since string
+	mapped          bool // the value has the same meaning under both names
+}
+
+// oldNames are the old names. A name that begins with a dot follows the name of the EventRouter.
+var oldNames = []oldName{
+	{"database.server.name", "topic.prefix", "2.0", true},
+	{"table.whitelist", "table.include.list", "2.0", true},
+	{"table.blacklist", "table.exclude.list", "2.0", true},
+	{"schema.whitelist", "schema.include.list", "2.0", true},
+	{"schema.blacklist", "schema.exclude.list", "2.0", true},
+	{"column.whitelist", "column.include.list", "2.0", true},
+	{"column.blacklist", "column.exclude.list", "2.0", true},
+	{"database.whitelist", "database.include.list", "2.0", true},
+	{"database.blacklist", "database.exclude.list", "2.0", true},
+	{"slot.drop_on_stop", "slot.drop.on.stop", "1.1", true},
+	{"toasted.value.placeholder", "unavailable.value.placeholder", "2.0", true},
+	{"sanitize.field.names", "field.name.adjustment.mode", "2.2", false},
+	{".debezium.op.invalid.behavior", "table.op.invalid.behavior", "2.0", true},
+	{".debezium.expand.json.payload", "table.expand.json.payload", "1.8", true}, // 1.7.1 had it first
+	{".table.field.event.payload.id", "table.field.event.key", "2.0", true},
+	{".table.field.payload", "table.field.event.payload", "0.10", false},
+	{".table.field.payload.id", "table.field.event.key", "0.10", false},
+	{".table.field.schema.version", "table.field.event.schema.version", "0.10", false},
+}
+
+// renameOld gives options their new names if the input is for a Debezium before 2.0. Otherwise the
+// connector ignores the old names, and walpost does so, too. Debezium requires topic.prefix since 2.0.
+func (c *conversion) renameOld() {
+	c.old = !c.in.has("topic.prefix") && c.in.has("database.server.name")
+	for _, e := range c.in.list {
+		for _, o := range oldNames {
+			before, is := strings.CutSuffix(e.name, o.old)
+			if is = is && (before == "" || o.old[0] == '.' && strings.HasPrefix(before, "transforms.")); !is {
+				continue
+			}
+			now := o.now
+			if before != "" {
+				now = before + "." + now
+			}
+			other := c.in.byName[now]
+			switch {
+			case c.old && o.mapped && other == nil:
+				delete(c.in.byName, e.name)
+				e.name = now
+				c.in.byName[now] = e
+			case c.old && o.old == ".table.field.event.payload.id" && other.value != e.value:
+				c.bad(e.name, "before Debezium 2.0, this column gives the key of a row whose %s is null, and walpost leaves that key null: leave the option out if no row has such a null", o.now)
+			case c.old && o.mapped:
+				c.idle(e.name, "%s has priority", o.now)
+			case !c.old || o.since == "0.10":
+				c.idle(e.name, "Debezium %s and newer ignore this name; the name is now %s", o.since, o.now)
+			}
+		}
+	}
 }
 
 var environmentName = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
 
 // judge is the verdict of an option that becomes no field. known is false if the value comes from a provider.
 func judge(name, value string, known bool) (Verdict, string) {
-	if now, ok := renamed[name]; ok {
-		return Unsupported, "this name is older than Debezium 2.0, and newer versions ignore it: write " + now
-	}
 	if producer, ok := strings.CutPrefix(name, "producer.override."); ok {
 		return judgeProducer(producer, value)
 	}
@@ -211,10 +273,8 @@ func judge(name, value string, known bool) (Verdict, string) {
 		return Unsupported, "this is the name of an environment variable: write the option as in Debezium's documentation (debezium.source.…)"
 	case strings.HasPrefix(name, "database."), strings.HasPrefix(name, "driver."):
 		return Unsupported, "the option is for the JDBC driver: write the parameter of libpq into source.dsn, or leave the option out"
-	case strings.HasSuffix(name, ".type") || strings.Contains(name, ".converter."):
-		return Unsupported, "Debezium's Postgres connector does not have this option; walpost runs no custom converters and transforms"
 	}
-	return Unsupported, "the Postgres connector of Debezium 3.6 and Kafka Connect do not have this option: leave it out, or correct its name"
+	return NotNeeded, ignored
 }
 
 func (r rule) of(value string, known bool) (Verdict, string) {

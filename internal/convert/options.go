@@ -26,6 +26,15 @@ func (e *entry) text() string {
 	return b.String()
 }
 
+// plain is the trimmed value of an entry. known is false if a provider gives a part of the value.
+func (e *entry) plain() (value string, known bool) {
+	known = !strings.HasPrefix(e.name, wrapped) && (len(e.parts) == 0 || len(e.parts) == 1 && e.parts[0].ref == nil)
+	if known {
+		value = strings.TrimSpace(e.text())
+	}
+	return value, known
+}
+
 // options are the options of one input, by the connector's names.
 type options struct {
 	format Format

@@ -67,13 +67,9 @@ func (c *conversion) topicPrefix() {
 		c.mapped(prefix, "records."+prefix, "%s", printable(v))
 		c.out.put(prefix, scalar(dollars(v)), "")
 	} else if !c.in.has(prefix) {
-		now := ""
-		if c.in.has("database.server.name") {
-			now = " (before Debezium 2.0 its name was database.server.name)"
-		}
-		c.add(Unsupported, prefix, true, "is required%s", now)
+		c.add(Unsupported, prefix, true, "is required")
 	}
-	on, ok := c.boolean(headers, true)
+	on, ok := c.boolean(headers, !c.old)
 	if !ok {
 		return
 	}
@@ -150,6 +146,11 @@ func (c *conversion) converter(option, class, which string, s converterOptions) 
 	name := converterNames[class]
 	if name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple" {
 		c.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", printable(class))
+		for _, e := range s.from.list {
+			if strings.HasPrefix(e.name, s.prefix) && s.from == c.in {
+				c.idle(e.name, "belongs to %s", printable(option))
+			}
+		}
 		return
 	}
 	text := name

@@ -266,7 +266,7 @@ func (c *conversion) snapshot() {
 	field, text := "source.snapshot", "never"
 	switch {
 	case c.done[option]:
-	case mode == "initial" || mode == "when_needed":
+	case mode == "initial" || mode == "when_needed" || mode == "exported":
 		if c.o.Fresh {
 			text = "initial"
 			c.mapped(option, field, "initial: walpost makes the slot, and publishes the existing rows first (in the order of source.order_column or track_commit_timestamp)")
@@ -285,7 +285,7 @@ func (c *conversion) snapshot() {
 		c.bad(option, "initial_only: walpost continues with the stream, so it cannot replace such a connector")
 	case mode == "configuration_based" || mode == "custom":
 		c.bad(option, "%s: write initial or no_data, whichever has the same effect", mode)
-	case mode == "exported" || mode == "schema_only" || mode == "schema_only_recovery":
+	case mode == "schema_only" || mode == "schema_only_recovery":
 		c.bad(option, "%s: Debezium 2.5 and newer do not have this value; write initial or no_data", mode)
 	default:
 		c.bad(option, "must be initial, when_needed or no_data (got %s)", printable(mode))

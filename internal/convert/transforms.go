@@ -262,32 +262,16 @@ func (c *conversion) routing() {
 		}
 	}
 	c.missing()
-	if option := c.router + "table.field.event.type"; c.in.has(option) {
-		c.idle(option, "the EventRouter never reads this option; for a header with the type write table.fields.additional.placement: %s:header:eventType", "type")
-	}
-	for _, name := range []string{"tracing.span.context.field", "tracing.operation.name", "tracing.with.context.field.only"} {
-		if option := c.router + name; c.in.has(option) {
-			c.bad(option, "walpost adds no OpenTelemetry headers; publish the span's context as a column with table.fields.additional.placement. If Connect has no OpenTelemetry, the option had no effect: leave it out")
-		}
-	}
-	for _, old := range renamedRouter {
-		if option := c.router + old.name; c.in.has(option) {
-			c.bad(option, "this name is older than Debezium 2.0: write %s", old.now)
-		}
-	}
 	for _, e := range c.in.list {
-		if strings.HasPrefix(e.name, c.router) && !c.done[e.name] && strings.TrimSpace(e.value) != "" {
-			c.bad(e.name, "the EventRouter of Debezium 3.6 does not have this option and ignores it: leave it out, or correct its name")
+		if name, ok := strings.CutPrefix(e.name, c.router); ok && !c.done[e.name] {
+			if r, ok := routerRules[name]; ok {
+				v, text := r.of(e.plain())
+				c.add(v, e.name, false, "%s", text)
+			} else {
+				c.idle(e.name, "the EventRouter of Debezium 3.6 ignores this option, because it has none of this name")
+			}
 		}
 	}
-}
-
-var renamedRouter = []struct{ name, now string }{
-	{"table.field.payload.id", "table.field.event.key"},
-	{"table.field.event.payload.id", "table.field.event.key"},
-	{"table.field.schema.version", "table.field.event.schema.version"},
-	{"debezium.op.invalid.behavior", "table.op.invalid.behavior"},
-	{"debezium.expand.json.payload", "table.expand.json.payload"},
 }
 
 // missing is table.field.additional.missing, which was table.fields.additional.error.on.missing until Debezium 3.5.
