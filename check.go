@@ -67,25 +67,33 @@ func (c *Config) checkpointTopic() string {
 }
 
 // SetupSQL is the SQL that makes what is missing for cfg. With a database that can be reached it leaves out what is there;
-// otherwise it is for an empty one, and why says why.
+// otherwise it is for an empty one, and why says why. An error beside SQL is about what a setup cannot mend.
 func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
 		return "", nil, err
 	}
-	settings := cfg.replication()
+	settings := r.source.Config()
 	missing, why := r.source.Missing(ctx)
 	if why != nil {
-		missing = replication.FullSetup(settings)
+		missing = replication.FullSetup(*settings)
 	}
-	sql = replication.SetupSQL(settings, missing)
-	if settings.Snapshot == "initial" {
-		sql += "\n-- The slot is made by walpost run, together with the snapshot of the rows that are there (source.snapshot: initial).\n"
+	sql = replication.SetupSQL(*settings, missing)
+	if err = missing.Err(); missing.Empty() {
+		sql = "-- Everything is there.\n"
 	}
-	return sql, why, nil
+	switch {
+	case !missing.SlotByRun:
+	case settings.Create:
+		sql += "\n-- The first walpost run makes slot " + settings.Slot + ", together with its first checkpoint.\n"
+	default:
+		sql += "\n-- Slot " + settings.Slot + " is missing, and source.create is false: walpost setup --make-slot makes it.\n"
+	}
+	return sql, why, err
 }
 
-// Setup makes what is missing, as far as the role may, and returns what it made, also with an error.
+// Setup makes everything that is missing, or nothing, and returns what it made. Beside an error that is the slot at most that is
+// missing then.
 func Setup(ctx context.Context, cfg Config) (made []string, err error) {
 	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {

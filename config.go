@@ -43,8 +43,11 @@ type Config struct {
 	AcceptGap string `yaml:"-"`
 	// Unordered lets rows of the table be published in any order, where neither the server's commit times nor Source.OrderColumn tell it.
 	Unordered bool `yaml:"-"`
-	// SetupPartitioned has a setup make a missing table as one that is partitioned by Source.TimeColumn.
-	SetupPartitioned bool `yaml:"-"`
+	// SetupPartitioned has a setup make a missing table as one that is partitioned by Source.TimeColumn. SetupRole is the role that
+	// walpost runs as, if a setup connects as another role. SetupSlot has a setup make the slot; otherwise the first run makes it.
+	SetupPartitioned bool   `yaml:"-"`
+	SetupRole        string `yaml:"-"`
+	SetupSlot        bool   `yaml:"-"`
 	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
 	Stdout io.Writer `yaml:"-"`
 	// Logger is written to at edges only: started, connected, lost, recovered, stopped. The zero value is silent.
@@ -168,7 +171,7 @@ func (c *Config) replication() replication.Config {
 	s := c.Source
 	s.ReadSecrets()
 	s.Outbox = replication.Outbox{
-		TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned, Deletes: c.Cleanup.Mode == "delete", Owns: c.Cleanup.Mode == "drop_partitions",
+		Role: c.SetupRole, Slot: c.SetupSlot, TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned, Deletes: c.Cleanup.Mode == "delete", Owns: c.Cleanup.Mode == "drop_partitions",
 	}
 	s.Logger = c.Logger
 	return s

@@ -9,6 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -156,7 +157,7 @@ func (x *examination) rights() {
 			"the encoding of database %s is SQL_ASCII, where a text may be any bytes: a row with a text that is not UTF-8 halts the relay", s.Database)
 	}
 	if s.Super {
-		x.add(Warn, "superuser", fix.ByWords("Name a new role in source.dsn: walpost setup then prints the SQL that makes the role."), "role %s is a superuser, which walpost does not need", s.Role)
+		x.add(Warn, "superuser", fix.ByWords("Make another role, and name it in source.dsn: "+fault.Command("setup", "--role=walpost")), "role %s is a superuser, which walpost does not need", s.Role)
 	}
 	if x.ConnLimit >= 0 && x.ConnLimit < leastConnections && !s.Super {
 		x.add(Warn, "connection limit", fix.BySQL("ALTER ROLE "+pg.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;"),

@@ -70,42 +70,9 @@ func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
 	})
 }
 
-func TestSetupMakesWhatIsMissingAndNoMore(t *testing.T) {
-	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
-		w := newWorld(t, pg)
-		w.cfg.Tables = []string{"shop.outbox"}
-		s := w.source()
-		opts, err := s.Missing(t.Context())
-		if err != nil || len(opts.Tables) != 1 || !opts.Publication || !opts.Slot || opts.AlterRole || opts.CreateRole {
-			t.Fatalf("%+v %v", opts, err)
-		}
-		made, err := s.Apply(t.Context())
-		if want := "schema shop, table shop.outbox, publication walpost, slot " + w.cfg.Slot; err != nil || strings.Join(made, ", ") != want {
-			t.Fatalf("made %v %v", made, err)
-		}
-		if opts, err = s.Missing(t.Context()); err != nil || !opts.Empty() || SetupSQL(w.cfg, opts) != "" {
-			t.Errorf("afterwards %+v %v", opts, err)
-		}
-		if made, err = s.Apply(t.Context()); err != nil || len(made) != 0 {
-			t.Errorf("again %v %v", made, err)
-		}
-		if w.mustOpen(s, true).Identity().SlotFound.Created {
-			t.Error("the slot was made again")
-		}
-		w.exec(strings.Replace(insertRow, "public", "shop", 1), "DROP PUBLICATION walpost")
-		if made, err = s.Apply(t.Context()); !fault.NeedsPerson(err) || len(made) != 0 {
-			t.Errorf("a slot without its publication: %v %v", made, err)
-		}
-		w.exec("SELECT pg_drop_replication_slot(current_database())")
-		if made, err = s.Apply(t.Context()); !fault.Misconfigured(err) || len(made) != 0 {
-			t.Errorf("rows and no word: %v %v", made, err)
-		}
-	})
-}
-
 func TestSetupSQLRunsAsPrinted(t *testing.T) {
 	for name, outbox := range map[string]Outbox{
-		"plain": {}, "deleted from": {Deletes: true}, "partitioned": {Partitioned: true, Owns: true, TimeColumn: "writtenAt"},
+		"plain": {Slot: true}, "deleted from": {Slot: true, Deletes: true}, "partitioned": {Slot: true, Partitioned: true, Owns: true, TimeColumn: "writtenAt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
@@ -177,7 +144,7 @@ func TestRightsThatAreMissingAreNamed(t *testing.T) {
 		w.cfg.DSN = conf.Secret(strings.Replace(string(w.cfg.DSN), "/"+w.cfg.Slot, "/no_such_database", 1))
 		expect("fail", "no_such_database", "source.dsn")
 		w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", "no_such_role@", 1))
-		expect("fail", "no_such_role", `ALTER ROLE "no_such_role" LOGIN`)
+		expect("fail", "no_such_role", `Check that role "no_such_role" exists and may log in. To make role "no_such_role" or what it lacks, run setup with the DSN of an administrator (--dsn): walpost setup --role=no_such_role --apply`)
 		w.cfg.DSN = "host=127.0.0.1 port=1 user=u password=geheim dbname=x"
 		expect("retry", "refused", "")
 		if _, err := w.open(w.source(), true, false); strings.Contains(err.Error(), "geheim") {

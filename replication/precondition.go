@@ -91,7 +91,9 @@ func (j *judgement) lose(name string, by fix.Fix, why string, args ...any) {
 }
 
 // known says that the slot is there and is to be read.
-func (j *judgement) known() bool { return j.f.Slot != nil && (!j.makes || j.f.Slot.Lost() == "") }
+func (j *judgement) known() bool {
+	return j.f.Slot != nil && j.f.Slot.Database == j.f.Server.Database && (!j.makes || j.f.Slot.Lost() == "")
+}
 
 func (j *judgement) server() {
 	s := &j.f.Server
@@ -166,8 +168,11 @@ func (j *judgement) published() {
 	j.publication(missing)
 }
 
+// tableName is the name of the precondition that a table exists.
+func tableName(t Table) string { return "table " + t.String() }
+
 func (j *judgement) table(t *pg.TableFacts) {
-	name := "table " + t.Table.String()
+	name := tableName(t.Table)
 	switch {
 	case !t.Exists() && len(t.Similar) > 0:
 		j.lose(name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
@@ -282,6 +287,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 	const name = "publication"
 	make := fix.SQL(PublicationSQL(j.cfg))
 	switch {
+	case j.f.Slot != nil && j.f.Slot.Database != j.f.Server.Database: // slot says that it is another database's
 	case j.known():
 		j.lose(name, fix.ByWords("Do not only make the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot)+
 			" If walpost has never run, drop the slot, and walpost run makes both."),

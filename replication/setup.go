@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -16,37 +18,70 @@ import (
 type SetupOptions struct {
 	Role        string // the role that walpost runs as
 	CreateRole  bool   // make it
-	AlterRole   bool   // it is there and lacks the right to replicate
+	AlterRole   bool   // it is there, and lacks the right to replicate or to log in
+	Provider    fix.Provider
 	Schemas     []string
 	Tables      []Table // make these
 	Grants      []Table // let Role read these
 	Cleans      []Table // let Role remove old rows of these, as Config.Outbox says
 	Publication bool
 	Slot        bool
+	SlotByRun   bool // the slot is missing, and the first run makes it
+
+	// Unmet is what a setup cannot mend. If it concerns the tables, the publication or the slot, then
+	// neither Publication nor Slot is wanted.
+	Unmet []*Unmet
 }
 
 // FullSetup wants everything, as for an empty database: what SetupSQL shows where there is no connection to ask.
 func FullSetup(cfg Config) SetupOptions {
-	role := "walpost"
+	opts := SetupOptions{Role: "walpost"}
 	if cc, err := cfg.Connection().Config(); err == nil && cc.User != "" {
-		role = cc.User
+		opts.Role = cc.User
 	}
-	var schemas []string
+	opts.Role = cmp.Or(cfg.Outbox.Role, opts.Role)
+	opts.CreateRole = opts.Role != "postgres" // a server has this role from the beginning
 	for _, t := range cfg.tables() {
-		if t.Schema != "public" && !slices.Contains(schemas, t.Schema) {
-			schemas = append(schemas, t.Schema)
+		opts.Tables = append(opts.Tables, t)
+		if t.Schema != "public" && !slices.Contains(opts.Schemas, t.Schema) {
+			opts.Schemas = append(opts.Schemas, t.Schema)
 		}
 	}
-	opts := SetupOptions{Schemas: schemas, Role: role, CreateRole: true, Tables: cfg.tables(), Grants: cfg.tables(), Publication: true, Slot: cfg.Snapshot != "initial"}
-	if cfg.Outbox.Cleans() {
-		opts.Cleans = cfg.tables()
+	if opts.CreateRole {
+		opts.Grants = opts.Tables
 	}
+	if cfg.Outbox.Cleans() {
+		opts.Cleans = opts.Tables
+	}
+	opts.stream(&cfg, cfg.misfits(opts.Tables), true, true)
 	return opts
 }
 
-// Empty says that nothing is missing.
+// stream decides on the publication and the slot. unfit is what is wrong with them or with the tables.
+func (o *SetupOptions) stream(cfg *Config, unfit []*Unmet, noPublication, noSlot bool) {
+	if noSlot && cfg.Outbox.Slot && cfg.Snapshot == "initial" {
+		unfit = append(unfit, &Unmet{
+			Name: "slot", Why: "with source.snapshot: initial, the first run makes the slot together with its snapshot", Fix: fix.ByWords("Leave out --make-slot."), Misconfigured: true,
+		})
+	}
+	o.Unmet = append(o.Unmet, unfit...)
+	o.Publication = noPublication && len(unfit) == 0
+	o.Slot = noSlot && cfg.Outbox.Slot && len(unfit) == 0
+	o.SlotByRun = noSlot && !cfg.Outbox.Slot && len(unfit) == 0
+}
+
+// Empty says that nothing is missing but a slot that the first run makes.
 func (o *SetupOptions) Empty() bool {
-	return !o.CreateRole && !o.AlterRole && len(o.Schemas) == 0 && len(o.Tables) == 0 && len(o.Grants) == 0 && len(o.Cleans) == 0 && !o.Publication && !o.Slot
+	return !o.CreateRole && !o.AlterRole && len(o.Schemas) == 0 && len(o.Tables) == 0 && len(o.Grants) == 0 && len(o.Cleans) == 0 &&
+		!o.Publication && !o.Slot && len(o.Unmet) == 0
+}
+
+// Err is the first thing that a setup cannot mend, or nil.
+func (o *SetupOptions) Err() error {
+	if len(o.Unmet) == 0 {
+		return nil
+	}
+	return o.Unmet[0].fault(false, o.Provider)
 }
 
 // A statement is one step of a setup.
@@ -54,6 +89,7 @@ type statement struct {
 	what    string // in a few words, for a log
 	comment string // why, for a reader; lines without "-- "
 	sql     string
+	apart   bool // cannot run in a transaction with others
 }
 
 // SetupSQL is the SQL that makes what opts want, with comments, in the order in which it must run. It ends with the slot,
@@ -74,130 +110,206 @@ func SetupSQL(cfg Config, opts SetupOptions) string {
 
 func statements(cfg *Config, opts SetupOptions) []statement {
 	var all []statement
-	add := func(what, comment, sql string) { all = append(all, statement{what, comment, sql}) }
+	add := func(what, comment, sql string) { all = append(all, statement{what: what, comment: comment, sql: sql}) }
 	role := pg.QuoteIdent(opts.Role)
 	for _, s := range opts.Schemas {
-		add("schema "+s, "Where the table lives.", "CREATE SCHEMA "+pg.QuoteIdent(s)+";")
+		add("schema "+s, "The schema of the table.", "CREATE SCHEMA "+pg.QuoteIdent(s)+";")
 	}
 	for _, t := range opts.Tables {
-		add("table "+t.String(), `The outbox. The application inserts one row for each event, in the transaction that changes the data.
-Old rows may be deleted at any time after they are published: deletes are not published.`, outboxSQL(t, &cfg.Outbox))
+		what, comment := "table "+t.String(), `The outbox. The application inserts one row for each event, in the transaction that changes the data.
+Old rows may be deleted at any time after they are published: deletes are not published.`
+		if cfg.OrderColumn == "" {
+			what += " (set source.order_column: " + DefaultOrderColumn + ")"
+			comment += "\nSet source.order_column: " + DefaultOrderColumn + " in walpost.yaml. Then a snapshot and recover publish rows in their order."
+		}
+		add(what, comment, outboxSQL(t, cfg))
 		if cfg.Outbox.Partitioned {
-			add("partitions of "+t.String(), "One for each day. walpost makes the next ones and drops the old ones with cleanup.mode drop_partitions.", partitionsSQL(t))
+			add("partitions of "+t.String(), "One for each day. walpost makes the next ones and drops the old ones with cleanup.mode: drop_partitions.", partitionsSQL(t))
 		}
 	}
+	right, member := " REPLICATION", ""
+	amazon := opts.Provider == fix.RDS || opts.Provider == fix.Aurora
+	if amazon {
+		right, member = "", "\nGRANT rds_replication TO "+role+";"
+	}
+	const reads = "\nA role with this right reads all published tables, even without the right to SELECT."
 	switch {
 	case opts.AlterRole:
-		add("the right of role "+opts.Role, `The right to read the WAL (on Amazon RDS and Aurora instead: GRANT rds_replication TO `+role+`;).
-It reads every table that a publication has, without the right to select from it: keep its password as you keep the data.`,
-			"ALTER ROLE "+role+" LOGIN REPLICATION;")
+		add("the right of role "+opts.Role+" to replicate", "The right to read the WAL."+reads, "ALTER ROLE "+role+" LOGIN"+right+";"+member)
 	case opts.CreateRole:
-		add("role "+opts.Role, `The role of walpost; give it a password: \password `+opts.Role+`
-It reads every table that a publication has, without the right to select from it: keep its password as you keep the data.
-(On Amazon RDS and Aurora: without REPLICATION, and GRANT rds_replication TO `+role+`;)
-With GRANT pg_monitor TO `+role+`; it can also name the transactions of others that hold WAL.`,
-			"CREATE ROLE "+role+" WITH LOGIN REPLICATION;")
+		comment := `The role of walpost. Give it a password if pg_hba.conf asks for one (\password in psql).` + reads
+		if !amazon {
+			comment += "\nOn Amazon RDS and Aurora, leave REPLICATION out, and add: GRANT rds_replication TO " + role + ";"
+		}
+		add("role "+opts.Role+" without a password", comment, "CREATE ROLE "+role+" LOGIN"+right+";"+member)
+		add("membership of role "+opts.Role+" in pg_monitor", "So that walpost can name the transactions of other roles that hold WAL.", "GRANT pg_monitor TO "+role+";")
 	}
 	for _, t := range opts.Grants {
 		add("the right to read "+t.String(), "walpost reads the table to find rows from before the slot, for a snapshot, and for recover.",
 			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON %s TO %s;", pg.QuoteIdent(t.Schema), role, t.SQL(), role))
 	}
 	for _, t := range opts.Cleans {
-		cleans(add, t, &cfg.Outbox, opts.Role)
+		all = append(all, cleans(t, &cfg.Outbox, role, opts.Role, slices.Contains(opts.Tables, t))...)
 	}
 	if opts.Publication {
 		what := "inserts only"
 		if cfg.Updates() {
 			what = "inserts, and updates for those that change a primary key"
 		}
-		add("publication "+cfg.Publication, `What is read: `+what+`. It must be made before the slot: a slot that is older than its publication cannot read it.`,
+		add("publication "+cfg.Publication, `What walpost reads: `+what+`. Make it before the slot: a slot cannot read a publication that is younger.`,
 			PublicationSQL(cfg))
 	}
 	if opts.Slot {
-		add("slot "+cfg.Slot, `The slot remembers what was read, and holds the WAL of what was not: make it when walpost is about to run, and drop it when
-walpost is not wanted any more (SELECT pg_drop_replication_slot(`+pg.QuoteLiteral(cfg.Slot)+`);). Rows from before it are not published.`,
-			slotSQL(cfg))
+		add("slot "+cfg.Slot, `The slot holds all WAL that walpost has not read. Make it only when walpost is about to run. If you
+do not want walpost any more, drop it: SELECT pg_drop_replication_slot(`+pg.QuoteLiteral(cfg.Slot)+`);
+Rows from before the slot are not published.`, slotSQL(cfg))
+		all[len(all)-1].apart = true
 	}
 	return all
 }
 
-// Missing looks at what of the setup is not there yet. What is there and wrong is for Examine to say.
-func (s *Source) Missing(ctx context.Context) (SetupOptions, error) {
-	var opts SetupOptions
-	err := s.beside(ctx, func(sql *pgconn.PgConn) error {
-		f, err := s.cfg.Names().Describe(ctx, sql)
-		if err != nil {
-			return err
-		}
-		opts = s.cfg.missing(f)
-		opts.Cleans, err = s.cfg.uncleaned(ctx, sql)
+// Missing looks at what of the setup is not there yet, and what it cannot mend. It uses the connected role, and Config.Outbox.Role
+// for what that role lacks.
+func (s *Source) Missing(ctx context.Context) (opts SetupOptions, err error) {
+	err = s.beside(ctx, func(sql *pgconn.PgConn) error {
+		opts, _, err = s.missing(ctx, sql)
 		return err
 	})
 	return opts, err
 }
 
-func (c *Config) missing(f *pg.Facts) SetupOptions {
-	server := &f.Server
-	opts := SetupOptions{
-		Role: server.Role, AlterRole: !server.Super && !server.Replication && !server.Managed,
-		Publication: f.Publication == nil, Slot: f.Slot == nil && c.Snapshot != "initial",
+func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOptions, f *pg.Facts, err error) {
+	if f, err = s.cfg.Names().Describe(ctx, sql); err != nil {
+		return opts, nil, err
+	}
+	opts.Role = cmp.Or(s.cfg.Outbox.Role, f.Server.Role)
+	opts.Provider = f.Server.Provider
+	its := f // as opts.Role sees the server; nil if there is no such role
+	if opts.Role != f.Server.Role {
+		if its, err = s.become(ctx, sql, &opts); err != nil {
+			return opts, nil, err
+		}
+	}
+	if its != nil {
+		opts.AlterRole = opts.AlterRole || !its.Server.Super && !its.Server.Replication && !its.Server.Managed
+		if opts.Cleans, err = s.cfg.uncleaned(ctx, sql); err != nil {
+			return opts, nil, err
+		}
+	} else if s.cfg.Outbox.Cleans() {
+		opts.Cleans = s.cfg.tables()
+	}
+	if _, err := sql.Exec(ctx, "RESET ROLE").ReadAll(); err != nil {
+		return opts, nil, err
 	}
 	for i := range f.Tables {
-		switch t := &f.Tables[i]; {
-		case !t.Exists():
+		t := &f.Tables[i]
+		switch {
+		case t.Exists():
+		case len(t.Similar) > 0:
+			continue // the name is wrong
+		default:
 			opts.Tables = append(opts.Tables, t.Table)
 			if t.NoSchema && !slices.Contains(opts.Schemas, t.Table.Schema) {
 				opts.Schemas = append(opts.Schemas, t.Table.Schema)
 			}
-		case !t.Readable:
+		}
+		if its == nil || !its.Tables[i].Readable && !its.Server.Super {
 			opts.Grants = append(opts.Grants, t.Table)
 		}
 	}
-	return opts
+	unfit := s.cfg.misfits(opts.Tables)
+	// Rights are no part of it: a setup gives them, or fails at them.
+	able := *f
+	able.Server.Super = true
+	server := &judgement{cfg: &s.cfg, f: &able}
+	server.server()
+	for i, u := range s.cfg.Unmet(&able, f.Slot == nil) {
+		switch {
+		case i < len(server.unmet):
+			opts.Unmet = append(opts.Unmet, u)
+		case !slices.ContainsFunc(opts.Tables, func(t Table) bool { return u.Name == tableName(t) }):
+			unfit = append(unfit, u)
+		}
+	}
+	opts.stream(&s.cfg, unfit, f.Publication == nil, f.Slot == nil)
+	return opts, f, nil
 }
 
-// Apply makes what is missing: tables, publication, slot, and the role's rights as far as the connected role may grant
-// them. It returns what it made, also where it ends with an error. A slot is refused over a table that has rows until
-// Config.Snapshot is set, and beside a slot that is there a missing publication is not made: it would not help.
+// become looks at the server as opts.Role sees it, and stays this role; nil if there is no such role.
+func (s *Source) become(ctx context.Context, sql *pgconn.PgConn, opts *SetupOptions) (*pg.Facts, error) {
+	found, err := pg.Rows[struct{ Login bool }](ctx, sql, "look for role "+opts.Role, "SELECT rolcanlogin AS login FROM pg_roles WHERE rolname = "+pg.QuoteLiteral(opts.Role))
+	if opts.CreateRole = len(found) == 0; opts.CreateRole || err != nil {
+		return nil, err
+	}
+	opts.AlterRole = !found[0].Login
+	if _, err := sql.Exec(ctx, "SET ROLE "+pg.QuoteIdent(opts.Role)).ReadAll(); err != nil {
+		return nil, fault.WithHint(pg.Classify(fmt.Errorf("look at the rights of role %s: %w", opts.Role, err)), "Connect as a superuser, or as a member of this role.")
+	}
+	return s.cfg.Names().Describe(ctx, sql)
+}
+
+// misfits are those tables that a setup would make, and that would not have what the router needs.
+func (c *Config) misfits(tables []Table) (unfit []*Unmet) {
+	for _, t := range tables {
+		if c.Needs == nil {
+			break
+		}
+		if _, err := c.Needs(outboxRelation(t, c)); err != nil {
+			unfit = append(unfit, &Unmet{
+				Name: tableName(t), Why: fmt.Sprintf("table %s does not exist, and the table that setup makes does not fit the configuration: %s", t, err),
+				Fix: fix.ByWords("Make the table yourself, or leave out the router options that name other columns than setup makes."), Misconfigured: true,
+			})
+		}
+	}
+	return unfit
+}
+
+// Apply makes everything that is missing, or nothing: tables, publication, the role and its rights. The slot is made last, if Config.Outbox.Slot
+// wants it. It returns what it made. What it cannot mend is an error before anything is made, as is a slot over a table that
+// has rows until Config.Snapshot is set.
 func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 	sql, err := s.cfg.Connection().ConnectSQL(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer pg.Close(sql)
-	f, err := s.cfg.Names().Describe(ctx, sql)
+	opts, f, err := s.missing(ctx, sql)
 	if err != nil {
 		return nil, err
 	}
-	opts := s.cfg.missing(f)
-	opts.Grants = nil // not needed for the stream, and only the table's owner can give them
-	j := &judgement{cfg: &s.cfg, f: f, makes: opts.Slot}
-	switch {
-	case j.known() && f.Publication == nil:
-		j.noPublication(false)
-	case opts.Publication && j.unidentified():
-	case opts.Slot:
-		if s.cfg.Snapshot == "" {
-			if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
-				return nil, err
-			}
-		}
-		j.slot()
+	if err := opts.Err(); err != nil {
+		return nil, err
 	}
-	if len(j.unmet) > 0 {
-		return nil, j.unmet[0].fault(false, f.Server.Provider)
+	if opts.Slot && s.cfg.Snapshot == "" {
+		if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
+			return nil, err
+		}
+	}
+	if opts.Role == f.Server.Role {
+		opts.Grants, opts.Cleans = nil, nil // a role cannot give itself a right, and has all rights on its own tables
+	}
+	run := func(sqls string) error {
+		_, err := sql.Exec(ctx, sqls).ReadAll()
+		return err
+	}
+	if err := run("BEGIN"); err != nil {
+		return nil, pg.Classify(err)
 	}
 	for _, step := range statements(&s.cfg, opts) {
-		if opts.Slot && step.sql == slotSQL(&s.cfg) {
-			break // by the command, which is bounded and says whom it waits for
+		if step.apart {
+			continue
 		}
-		if _, err := sql.Exec(ctx, step.sql).ReadAll(); err != nil {
+		if err := run(step.sql); err != nil {
+			err = fmt.Errorf("make %s: %w; nothing was made", step.what, err)
 			if pg.SQLState(err) == pg.StateNoRight {
-				return made, fault.WithHint(fmt.Errorf("make %s: %w", step.what, err), "Run as a role that may: "+step.sql)
+				return nil, fault.WithHint(err, "The statement was: "+step.sql+"\n"+pg.SetupHint(opts.Role))
 			}
-			return made, pg.Classify(fmt.Errorf("make %s: %w", step.what, err))
+			return nil, pg.Classify(err)
 		}
 		made = append(made, step.what)
+	}
+	if err := run("COMMIT"); err != nil {
+		return nil, pg.Classify(fmt.Errorf("commit the setup: %w", err))
 	}
 	if !opts.Slot {
 		return made, nil

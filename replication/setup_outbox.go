@@ -1,16 +1,25 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
 )
 
-// Outbox says what a setup makes of the tables for the one who removes old rows (package cleanup). The stream needs none of it.
+// Outbox says what a setup makes, and for whom. The stream needs none of it.
 type Outbox struct {
+	// Role is the role that walpost runs as; empty is the role of the DSN.
+	Role string
+	// Slot makes the slot too. Otherwise the first run makes it.
+	Slot bool
 	// TimeColumn is when a row was written; empty is created_at.
 	TimeColumn string
 	// Partitioned makes a new table as one that is partitioned by range of TimeColumn, a day each.
@@ -30,24 +39,68 @@ func (o *Outbox) Time() string {
 	return o.TimeColumn
 }
 
+// DefaultOrderColumn is the column that orders the rows of a new table, unless Config.OrderColumn names one.
+const DefaultOrderColumn = "seq"
+
+// A newColumn is a column of a table that a setup makes.
+type newColumn struct {
+	name, definition, comment string
+	typ                       uint32
+}
+
+// outboxColumns are the columns of a new table.
+func outboxColumns(c *Config) []newColumn {
+	identity := "bigint      GENERATED ALWAYS AS IDENTITY"
+	if c.Outbox.Partitioned { // before Postgres 17, a partitioned table has no identity
+		identity = "bigserial   NOT NULL"
+	}
+	columns := []newColumn{
+		{"id", "uuid        NOT NULL DEFAULT gen_random_uuid()", `the event's id, in the header "id"`, pgtype.UUIDOID},
+		{"aggregate_type", "text        NOT NULL", "decides the topic: outbox.event.<aggregate_type>", pgtype.TextOID},
+		{"aggregate_id", "text        NOT NULL", "the record's key: events with the same key stay in order", pgtype.TextOID},
+		{"event_type", "text        NOT NULL", "", pgtype.TextOID},
+		{"payload", "jsonb", "the record's value", pgtype.JSONBOID},
+		{c.Outbox.Time(), "timestamptz NOT NULL DEFAULT now()", "", pgtype.TimestamptzOID},
+	}
+	order := newColumn{cmp.Or(c.OrderColumn, DefaultOrderColumn), identity, "orders rows that walpost reads from the table", pgtype.Int8OID}
+	switch i := slices.IndexFunc(columns, func(c newColumn) bool { return c.name == order.name }); i {
+	case -1:
+		columns = append(columns, order)
+	case 0: // a random id orders nothing
+		columns[0].definition, columns[0].typ = identity, order.typ
+	}
+	return columns
+}
+
+// outboxRelation is a new table as the router sees it.
+func outboxRelation(t Table, c *Config) *cdc.Relation {
+	rel := &cdc.Relation{Schema: t.Schema, Name: t.Name, ReplicaIdentity: 'd'}
+	for i, col := range outboxColumns(c) {
+		rel.Columns = append(rel.Columns, cdc.Column{Name: col.name, TypeOID: col.typ, TypeMod: -1, Key: i == 0})
+	}
+	return rel
+}
+
 // outboxSQL makes a table.
-func outboxSQL(t Table, o *Outbox) string {
-	key, primary, end := " PRIMARY KEY", "", ");"
-	column := "created_at"
-	if c := o.Time(); c != column {
-		column = pg.QuoteIdent(c)
+func outboxSQL(t Table, c *Config) string {
+	key, end := "PRIMARY KEY (id)", ");"
+	if c.Outbox.Partitioned { // its key must hold the column that it is partitioned by
+		column := pg.QuoteIdent(c.Outbox.Time())
+		key, end = "PRIMARY KEY (id, "+column+")", ") PARTITION BY RANGE ("+column+");"
 	}
-	if o.Partitioned { // its key must hold the column that it is partitioned by
-		key, primary, end = "", ",\n  PRIMARY KEY (id, "+column+")", ") PARTITION BY RANGE ("+column+");"
+	var b strings.Builder
+	for _, col := range outboxColumns(c) {
+		name := col.name
+		if !slices.Contains([]string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "created_at", DefaultOrderColumn}, name) {
+			name = pg.QuoteIdent(name)
+		}
+		line := fmt.Sprintf("  %-14s %s,", name, col.definition)
+		if col.comment != "" {
+			line = fmt.Sprintf("%-66s -- %s", line, col.comment)
+		}
+		b.WriteString(line + "\n")
 	}
-	return fmt.Sprintf(`CREATE TABLE %s (
-  id             uuid        NOT NULL DEFAULT gen_random_uuid()%s, -- the event's id, in the header "id"
-  aggregate_type text        NOT NULL, -- decides the topic: outbox.event.<aggregate_type>
-  aggregate_id   text        NOT NULL, -- the record's key: events with the same key stay in order
-  event_type     text        NOT NULL,
-  payload        jsonb,                -- the record's value
-  %-14s timestamptz NOT NULL DEFAULT now()%s
-%s`, t.SQL(), key, column, primary, end)
+	return fmt.Sprintf("CREATE TABLE %s (\n%s  %s\n%s", t.SQL(), b.String(), key, end)
 }
 
 // partitionsSQL makes the partitions of today and of the three days to come, in UTC.
@@ -62,13 +115,12 @@ BEGIN
 END $$;`, pg.QuoteLiteral(t.Schema), pg.QuoteLiteral(t.Name))
 }
 
-// cleans adds the rights of the one who removes old rows.
-func cleans(add func(what, comment, sql string), t Table, o *Outbox, name string) {
-	role := pg.QuoteIdent(name)
+// cleans are the rights of the one who removes old rows, and the index that finds them. fresh says that the setup makes the table.
+func cleans(t Table, o *Outbox, role, name string, fresh bool) (all []statement) {
 	if o.Owns {
-		add("the owner of "+t.String(), `For cleanup.mode drop_partitions: only the owner makes, detaches and drops partitions, and the table's owner is not that of the
-partitions that are there.`,
-			fmt.Sprintf(`GRANT USAGE, CREATE ON SCHEMA %[1]s TO %[2]s;
+		all = append(all, statement{what: "role " + name + " the owner of " + t.String(), comment: `For cleanup.mode: drop_partitions. Only the owner makes, detaches and drops partitions. A partition
+can have another owner than its table.`,
+			sql: fmt.Sprintf(`GRANT USAGE, CREATE ON SCHEMA %[1]s TO %[2]s;
 ALTER TABLE %[3]s OWNER TO %[2]s;
 DO $$
 DECLARE part regclass;
@@ -76,14 +128,22 @@ BEGIN
   FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = %[4]s::regclass LOOP
     EXECUTE format('ALTER TABLE %%s OWNER TO %%I', part, %[5]s);
   END LOOP;
-END $$;`, pg.QuoteIdent(t.Schema), role, t.SQL(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(name)))
+END $$;`, pg.QuoteIdent(t.Schema), role, t.SQL(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(name))})
 	}
 	if o.Deletes {
-		add("the right to delete from "+t.String(), `For cleanup.mode delete. The right to update is what passing over locked rows takes (FOR UPDATE SKIP LOCKED); nothing is updated.
-Each pass finds the old rows by an index that begins with the time. (A partitioned table takes the index without CONCURRENTLY, and each of its
-partitions needs the grant: walpost check names those that lack it.)`,
-			fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%[2]s) ON %[1]s TO %[3]s;\nCREATE INDEX CONCURRENTLY ON %[1]s (%[2]s);", t.SQL(), pg.QuoteIdent(o.Time()), role))
+		concurrently := " CONCURRENTLY"
+		if fresh {
+			concurrently = ""
+		}
+		column := pg.QuoteIdent(o.Time())
+		all = append(all,
+			statement{what: "the right to delete from " + t.String(), comment: `For cleanup.mode: delete. FOR UPDATE SKIP LOCKED needs the right to update; walpost updates nothing.
+Each partition of a partitioned table needs this grant, too: walpost check names those without it.`,
+				sql: fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", column, t.SQL(), role)},
+			statement{what: "an index on " + t.String(), comment: "Each pass finds the old rows by this index. (For a partitioned table, leave out CONCURRENTLY.)",
+				sql: fmt.Sprintf("CREATE INDEX%s ON %s (%s);", concurrently, t.SQL(), column), apart: !fresh})
 	}
+	return all
 }
 
 // uncleaned is which of the tables lack what the one who removes old rows needs.

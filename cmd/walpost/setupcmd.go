@@ -12,22 +12,30 @@ func setupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "prints the SQL for what is missing; --apply runs it",
-		Long: `setup prints the SQL for what is missing: the table, the rights of the role, the publication and the
-slot. If it cannot reach the database, it prints the SQL for everything. --apply runs the SQL as the
-role of the DSN.`,
+		Long: `setup prints the SQL for what is missing: the table, the role and its rights, and the publication. If
+it cannot reach the database, it prints the SQL for everything. If something is wrong that setup
+cannot repair, such as a table without the columns that walpost needs, setup says so and fails.
+
+--apply runs the SQL, all of it or nothing, as the role of the DSN. The exception is an index on a
+table that exists. --role names the role that walpost runs as, if the DSN is an administrator's.
+
+The slot holds WAL from the moment it exists. So setup makes it only with --make-slot. Otherwise the first
+walpost run makes it, together with its first checkpoint.`,
 		Example: `  walpost setup --config walpost.yaml
-  walpost setup --dsn postgres://postgres@localhost/shop --table public.outbox --apply`,
+  walpost setup --config walpost.yaml --dsn postgres://postgres@localhost/shop --role walpost --apply`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "snapshot")
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
+	role := cmd.Flags().String("role", "", "the `name` of the role that walpost runs as (default the role of the DSN)")
+	slot := cmd.Flags().Bool("make-slot", false, "make the slot too, which holds WAL from now on")
 	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table partitioned by source.time_column (default created_at), one partition for each day")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := load(nil)
 		if err != nil {
 			return err
 		}
-		cfg.SetupPartitioned = *partitioned
+		cfg.SetupRole, cfg.SetupSlot, cfg.SetupPartitioned = *role, *slot, *partitioned
 		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
 		defer stop()
 		out := cmd.OutOrStdout()
@@ -42,17 +50,11 @@ role of the DSN.`,
 			return err
 		}
 		sql, why, err := walpost.SetupSQL(ctx, cfg.Config)
-		if err != nil {
-			return err
-		}
 		if why != nil {
 			fmt.Fprintf(out, "-- walpost could not examine the database (%s), so this SQL is for an empty database.\n\n",
 				oneLine(why.Error()))
 		}
-		if sql == "" {
-			sql = "-- Everything is there.\n"
-		}
-		_, err = fmt.Fprint(out, sql)
+		fmt.Fprint(out, sql)
 		return err
 	}
 	return cmd

@@ -147,11 +147,11 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
 	role := QuoteIdent(cc.User)
 	switch {
 	case e.Code == "28P01":
-		return "Check the user of source.dsn and the password (source.password, source.password_file, the DSN or ~/.pgpass)."
+		return fmt.Sprintf("Check that role %s exists, and its password (source.password, source.password_file, the DSN or ~/.pgpass). ", role) + SetupHint(cc.User)
 	case e.Code == "28000" && strings.Contains(e.Message, "pg_hba"):
 		return hbaHint(e.Message, cc.Database, cc.User)
 	case strings.HasPrefix(e.Code, "28"):
-		return fmt.Sprintf("Check that role %s exists and may log in: ALTER ROLE %s LOGIN;", role, role)
+		return fmt.Sprintf("Check that role %s exists and may log in. ", role) + SetupHint(cc.User)
 	case e.Code == "3D000":
 		return "Check the database in source.dsn."
 	case e.Code == "42501" && cc.RuntimeParams["replication"] != "":
@@ -172,6 +172,11 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
 func ReplicationRightHint(user string) string {
 	role := QuoteIdent(user)
 	return fmt.Sprintf("ALTER ROLE %s REPLICATION; (on Amazon RDS and Aurora: GRANT rds_replication TO %s;)", role, role)
+}
+
+// SetupHint says how to make a role, or what it lacks. It ends with a command.
+func SetupHint(user string) string {
+	return "To make role " + QuoteIdent(user) + " or what it lacks, run setup with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+user, "--apply")
 }
 
 // Classify gives an error of a running connection its behaviour.

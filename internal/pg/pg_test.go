@@ -65,7 +65,7 @@ func TestConnectErrorsSayWhetherTryingAgainCanHelp(t *testing.T) {
 		{refused("53300", "sorry, too many clients already"), "retry", ""},
 		{refused("28P01", "password authentication failed"), "fail", "source.password"},
 		{refused("28000", `no pg_hba.conf entry for host "10.0.0.1"`), "fail", `pg_hba.conf`},
-		{refused("28000", `role "u" does not exist`), "fail", `ALTER ROLE "u" LOGIN`},
+		{refused("28000", `role "u" does not exist`), "fail", `walpost setup --role=u --apply`},
 		{refused("3D000", `database "shop" does not exist`), "fail", "source.dsn"},
 		{refused("42501", `permission denied for database "shop"`), "fail", `GRANT CONNECT ON DATABASE "shop" TO "u";`},
 		{refused("08P01", "unsupported startup parameter: extra_float_digits"), "fail", "pooler"},
