@@ -15,7 +15,7 @@ type column struct {
 	field  string // the name of the header, or of the field of the envelope
 	option string // the option that names the column
 	typ    *pgvalue.Type
-	conv   connect.TextConverter
+	conv   connect.Converter
 }
 
 // problem is a problem of the column. raw is the text of its value, or nil if the value does not

@@ -54,21 +54,19 @@ func (c *DelegatingConverter) schemas() bool { return c.Converter.schemas() || c
 // text reports whether the converter writes a value that is not bytes as Java's toString does.
 func (c *DelegatingConverter) text() bool { return c.Name == "string" || c.Delegate.Name == "string" }
 
-func (c *DelegatingConverter) make() connect.TextConverter {
+func (c *DelegatingConverter) make() connect.Converter {
 	if c.Name == "binary" && c.Delegate.Name != "" {
 		return connect.NewBinary(c.Delegate.make())
 	}
 	return c.Converter.make()
 }
 
-func (c *Converter) make() connect.TextConverter {
+func (c *Converter) make() connect.Converter {
 	switch c.Name {
 	case "json":
-		o := connect.JSONOptions{Schemas: c.Schemas, ReplaceNullWithDefault: c.NullDefault}
-		if strings.EqualFold(c.DecimalFormat, "numeric") {
-			o.DecimalFormat = connect.Numeric
-		}
-		return connect.NewJSON(o)
+		return connect.NewJSON(connect.JSONOptions{
+			Schemas: c.Schemas, NumericDecimals: strings.EqualFold(c.DecimalFormat, "numeric"), ReplaceNullWithDefault: c.NullDefault,
+		})
 	case "bytes":
 		return connect.NewByteArray()
 	case "binary":
@@ -80,7 +78,7 @@ func (c *Converter) make() connect.TextConverter {
 }
 
 // converters must be used by one goroutine at a time, because they remember schemas.
-type converters struct{ key, value, header connect.TextConverter }
+type converters struct{ key, value, header connect.Converter }
 
 func (c *Config) converters() converters {
 	return converters{key: c.Key.make(), value: c.Value.make(), header: c.Header.make()}

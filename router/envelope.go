@@ -19,7 +19,7 @@ type envelope struct {
 	payload       *column
 	fields        []column // the fields after the payload, in the order of the placements
 	version       *column  // nil if the schema has no version
-	conv          connect.TextConverter
+	conv          connect.Converter
 	schemas       map[envelopeKey]*connect.Schema // converters remember schemas by their pointers
 }
 
@@ -33,7 +33,7 @@ type envelopeKey struct {
 // per row must not make the memory grow.
 const maxSchemas = 1024
 
-func (p *planner) envelope(conv connect.TextConverter, payload column) *envelope {
+func (p *planner) envelope(conv connect.Converter, payload column) *envelope {
 	name := p.schemaNames.AdjustSchema(p.qualified() + ".Value")
 	dot := strings.LastIndexByte(name, '.')
 	e := &envelope{before: name[:dot+1], after: name[dot:], payload: &payload, conv: conv, schemas: map[envelopeKey]*connect.Schema{}}

@@ -17,11 +17,11 @@ const oldKeyHeader = "__debezium.oldkey"
 type oldKey struct {
 	schema  *connect.Schema
 	columns []column // in the order of the key
-	conv    connect.TextConverter
+	conv    connect.Converter
 }
 
 // oldKey returns nil if the table has no primary key.
-func (p *planner) oldKey(conv connect.TextConverter) *oldKey {
+func (p *planner) oldKey(conv connect.Converter) *oldKey {
 	k := &oldKey{conv: conv, schema: &connect.Schema{
 		Type: connect.Struct, Name: p.schemaNames.AdjustSchema(p.qualified() + ".Key"),
 	}}

@@ -17,7 +17,7 @@ type plan struct {
 	route            column
 	headers          []column  // the headers after "id", in the order of the option
 	partition        *column   // nil if the key decides on the partition
-	stamp            *stamp    // nil if the timestamp is the commit time
+	stamp            *column   // nil if the timestamp is the commit time
 	envelope         *envelope // nil if the payload is the value
 	oldKey           *oldKey   // nil if the table has no primary key
 	slack            int       // how many bytes converters added to a record lately
@@ -207,7 +207,7 @@ func (p *planner) find(option, name string) (column, bool) {
 }
 
 // converted returns the column that an option names, with its converter.
-func (p *planner) converted(option, name string, conv connect.TextConverter) column {
+func (p *planner) converted(option, name string, conv connect.Converter) column {
 	c, ok := p.find(option, name)
 	c.conv = conv
 	if ok {

@@ -65,14 +65,10 @@ func New(cfg Config) (*Router, error) {
 		convs: cfg.converters(), plans: map[*cdc.Relation]*plan{},
 	}
 	if cfg.ExpandJSON {
-		o := connect.ExpandOptions{Payload: cfg.Payload, FieldNames: adjustment(cfg.JSONFieldNames), Text: cfg.Value.text()}
-		if lower(cfg.JSONNull) == "optional_bytes" {
-			o.Null = connect.OptionalBytes
-		}
-		if lower(cfg.JSONEmptyArray) == "optional_string" {
-			o.EmptyArray = connect.OptionalString
-		}
-		r.expander = connect.NewExpander(o)
+		r.expander = connect.NewExpander(connect.ExpandOptions{
+			Payload: cfg.Payload, FieldNames: adjustment(cfg.JSONFieldNames), Text: cfg.Value.text(),
+			NullBytes: lower(cfg.JSONNull) == "optional_bytes", EmptyStrings: lower(cfg.JSONEmptyArray) == "optional_string",
+		})
 	}
 	for _, s := range cfg.Headers {
 		r.dropped = append(r.dropped, s.Drop...)

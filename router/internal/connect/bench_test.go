@@ -21,7 +21,7 @@ func BenchmarkText(b *testing.B) {
 				b.SetBytes(int64(len(size.text)))
 				var dst []byte
 				for b.Loop() {
-					out, _, err := c.(TextConverter).AppendText(dst[:0], "topic", json, size.text)
+					out, _, err := c.AppendText(dst[:0], "topic", json, size.text)
 					if err != nil {
 						b.Fatal(err)
 					}
@@ -72,7 +72,7 @@ func TestTextIsNotCopiedTwice(t *testing.T) {
 	for i, c := range newConverters()[:4] {
 		dst := make([]byte, 0, 2048)
 		n := testing.AllocsPerRun(100, func() {
-			if _, _, err := c.(TextConverter).AppendText(dst, "topic", s, text); err != nil {
+			if _, _, err := c.AppendText(dst, "topic", s, text); err != nil {
 				t.Fatal(err)
 			}
 		})
@@ -134,7 +134,7 @@ func TestEmptyArrayInEnvelope(t *testing.T) {
 
 // TestOptionalStringKeepsEmptyArrays: table.json.payload.empty.array.behavior, which Debezium has since 3.7.
 func TestOptionalStringKeepsEmptyArrays(t *testing.T) {
-	e, c := NewExpander(ExpandOptions{Payload: "payload", EmptyArray: OptionalString}), NewJSON(JSONOptions{Schemas: true})
+	e, c := NewExpander(ExpandOptions{Payload: "payload", EmptyStrings: true}), NewJSON(JSONOptions{Schemas: true})
 	for _, q := range []struct{ text, want string }{
 		{`{"a":[]}`, `{"schema":{"type":"struct","fields":[{"type":"array","items":{"type":"string","optional":true},"optional":true,"field":"a"}],"optional":true,"name":"payload"},"payload":{"a":[]}}`},
 		{`[]`, `{"schema":{"type":"array","items":{"type":"string","optional":true},"optional":true},"payload":[]}`},

@@ -1,10 +1,8 @@
 package connect
 
-import "fmt"
-
 // NewByteArray returns Kafka Connect's ByteArrayConverter. It writes bytes as they are. Other
 // values are errors.
-func NewByteArray() TextConverter { return byteArray{} }
+func NewByteArray() Converter { return byteArray{} }
 
 type byteArray struct{}
 
@@ -18,7 +16,11 @@ func (byteArray) Append(dst []byte, _ string, s *Schema, v any) (out []byte, nul
 	case []byte:
 		return append(dst, v...), false, nil
 	default:
-		return dst, false, throw("ByteArrayConverter is not compatible with objects of type class %s", javaClass(s, v))
+		class := "java.lang.String"
+		if _, ok := v.(*Unscaled); ok {
+			class = "java.math.BigDecimal"
+		}
+		return dst, false, throw("ByteArrayConverter is not compatible with objects of type class %s", class)
 	}
 }
 
@@ -28,7 +30,7 @@ func (c byteArray) AppendText(dst []byte, topic string, s *Schema, _ []byte) (ou
 
 // NewBinary returns Debezium's BinaryDataConverter. It writes bytes as they are. The delegate
 // (delegate.converter.type) writes other values; without a delegate they are errors.
-func NewBinary(delegate Converter) TextConverter { return &binary{delegate: delegate} }
+func NewBinary(delegate Converter) Converter { return &binary{delegate: delegate} }
 
 type binary struct{ delegate Converter }
 
@@ -56,35 +58,8 @@ func (c *binary) Append(dst []byte, topic string, s *Schema, v any) (out []byte,
 }
 
 func (c *binary) AppendText(dst []byte, topic string, s *Schema, text []byte) (out []byte, null bool, err error) {
-	if d, ok := c.delegate.(TextConverter); ok {
-		return d.AppendText(dst, topic, s, text)
+	if c.delegate != nil {
+		return c.delegate.AppendText(dst, topic, s, text)
 	}
 	return c.Append(dst, topic, s, string(text))
-}
-
-// javaClass is the name of a value's class in Kafka Connect.
-func javaClass(s *Schema, v any) string {
-	if s != nil {
-		switch s.Name {
-		case DecimalName:
-			return "java.math.BigDecimal"
-		case DateName, TimeName, TimestampName:
-			return "java.util.Date"
-		}
-	}
-	switch v.(type) {
-	case string:
-		return "java.lang.String"
-	case bool:
-		return "java.lang.Boolean"
-	case int64:
-		return "java.lang.Long"
-	case float64:
-		return "java.lang.Double"
-	case float32:
-		return "java.lang.Float"
-	case *Unscaled:
-		return "java.math.BigDecimal"
-	}
-	return fmt.Sprintf("%T", v)
 }

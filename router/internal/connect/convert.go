@@ -5,14 +5,6 @@ import (
 	"strings"
 )
 
-// A TextConverter is a Converter that also takes the text of a String as bytes. The caller then
-// needs neither a string nor an interface value. All converters of this package are TextConverters.
-type TextConverter interface {
-	Converter
-	// AppendText does what Append does with string(text). It does not keep text.
-	AppendText(dst []byte, topic string, s *Schema, text []byte) (out []byte, null bool, err error)
-}
-
 // A dataException is an error that Kafka Connect throws, in its own words.
 type dataException string
 
@@ -38,39 +30,15 @@ func (t Type) String() string {
 	return typeNames[t]
 }
 
-// schemaless are the schemas of values without a schema.
-var (
-	schemalessString  = &Schema{Type: String, Optional: true}
-	schemalessInt     = &Schema{Type: Int64, Optional: true}
-	schemalessDouble  = &Schema{Type: Float64, Optional: true}
-	schemalessFloat   = &Schema{Type: Float32, Optional: true}
-	schemalessBoolean = &Schema{Type: Boolean, Optional: true}
-	schemalessBytes   = &Schema{Type: Bytes, Optional: true}
-	schemalessDecimal = &Schema{Type: Bytes, Optional: true, Name: DecimalName}
-)
+// schemaless is the schema of a text that has none: see Expander.
+var schemaless = &Schema{Type: String, Optional: true}
 
-// schemaOf returns s. If s is nil, it returns the schema for the Go type of v.
-func schemaOf(s *Schema, v any) (*Schema, error) {
-	if s != nil {
-		return s, nil
+// schemaOf returns s, or the schema of a text if s is nil.
+func schemaOf(s *Schema) *Schema {
+	if s == nil {
+		return schemaless
 	}
-	switch v.(type) {
-	case string:
-		return schemalessString, nil
-	case int64:
-		return schemalessInt, nil
-	case float64:
-		return schemalessDouble, nil
-	case float32:
-		return schemalessFloat, nil
-	case bool:
-		return schemalessBoolean, nil
-	case []byte:
-		return schemalessBytes, nil
-	case *Unscaled:
-		return schemalessDecimal, nil
-	}
-	return nil, fmt.Errorf("a %T without a schema", v)
+	return s
 }
 
 // isByteArray reports whether Debezium's value of the Bytes schema s is a byte[]. Otherwise it is a

@@ -8,30 +8,20 @@ import (
 // ExpandOptions are the EventRouter's options for JSON payloads.
 type ExpandOptions struct {
 	Payload    string         // table.field.event.payload: the structs are named after it
-	Null       NullMember     // table.json.payload.null.behavior
-	EmptyArray EmptyArray     // table.json.payload.empty.array.behavior
 	FieldNames NameAdjustment // field.name.adjustment.mode
+
+	// NullBytes makes optional bytes of a member that is null (table.json.payload.null.behavior:
+	// optional_bytes). Otherwise the member is left out.
+	NullBytes bool
+	// EmptyStrings makes an array of optional strings of a member that is an empty array
+	// (table.json.payload.empty.array.behavior: optional_string, Debezium 3.7). Otherwise the member
+	// is left out.
+	EmptyStrings bool
 
 	// Text means that the value goes to StringConverter, which ignores the schema. Debezium gives
 	// it the text of a document that it cannot expand; with another converter, Debezium fails.
 	Text bool
 }
-
-// A NullMember is what happens to a member that is null.
-type NullMember uint8
-
-const (
-	DropNull      NullMember = iota // ignore: the member is left out
-	OptionalBytes                   // optional_bytes: the member becomes optional bytes
-)
-
-// An EmptyArray is what happens to a member that is an empty array.
-type EmptyArray uint8
-
-const (
-	DropEmptyArray EmptyArray = iota // ignore: the member is left out
-	OptionalString                   // optional_string: it becomes an array of optional strings (Debezium 3.7)
-)
 
 // An Expander makes a value with a schema from a payload that is a JSON document, as Debezium's
 // JsonSchemaData does (table.expand.json.payload). If Debezium fails, or gives different results

@@ -12,8 +12,8 @@ var (
 	expandedInt32   = &Schema{Type: Int32, Optional: true, passing: true}
 	expandedInt64   = &Schema{Type: Int64, Optional: true, passing: true}
 	expandedDouble  = &Schema{Type: Float64, Optional: true, passing: true}
-	expandedNull    = &Schema{Type: Bytes, Optional: true, passing: true}  // of null, with OptionalBytes
-	expandedEmpty   = &Schema{Type: String, Optional: true, passing: true} // of the elements of an empty array, with OptionalString
+	expandedNull    = &Schema{Type: Bytes, Optional: true, passing: true}  // of null, with NullBytes
+	expandedEmpty   = &Schema{Type: String, Optional: true, passing: true} // of the elements of an empty array, with EmptyStrings
 	expandedNulls   = &Schema{Type: Bytes, Optional: true, passing: true}  // of elements that are all null; another schema replaces it
 	expandedNothing = &Schema{Type: Bytes, Optional: true, passing: true}  // of an array without elements; another schema replaces it
 )
@@ -52,13 +52,13 @@ func (x *expansion) infer(path string, n *node) (*Schema, error) {
 	case double:
 		return expandedDouble, nil
 	case null:
-		if x.o.Null == OptionalBytes {
+		if x.o.NullBytes {
 			return expandedNull, nil
 		}
 		return nil, nil
 	case array:
 		if len(n.members) == 0 {
-			if x.o.EmptyArray == OptionalString {
+			if x.o.EmptyStrings {
 				return arrayOf(expandedEmpty), nil
 			}
 			return nil, nil
@@ -84,7 +84,7 @@ func (x *expansion) inferObject(path string, n *node) (*Schema, error) {
 	for i := range n.members {
 		m := &n.members[i]
 		name := x.o.FieldNames.Adjust(m.name)
-		if name != m.name && m.node.kind != null && !(m.node.empty() && x.o.EmptyArray == DropEmptyArray) {
+		if name != m.name && m.node.kind != null && !(m.node.empty() && !x.o.EmptyStrings) {
 			x.differs |= point(7)
 		}
 		var below string
@@ -170,7 +170,7 @@ func (x *expansion) inferElements(path string, n *node, lenient bool) (*Schema, 
 	switch {
 	case sample == nil && lenient:
 		return expandedNulls, nil
-	case sample == nil && x.o.Null == OptionalBytes:
+	case sample == nil && x.o.NullBytes:
 		return expandedNull, nil
 	case sample == nil:
 		return nil, errors.New("an array in it has only nulls")

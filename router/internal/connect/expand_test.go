@@ -29,7 +29,7 @@ func (q expandQuestion) golden() string {
 func (q expandQuestion) options() ExpandOptions {
 	o := ExpandOptions{Payload: "payload"}
 	if q.nulls == "optional_bytes" {
-		o.Null = OptionalBytes
+		o.NullBytes = true
 	}
 	o.FieldNames = map[string]NameAdjustment{"none": KeepNames, "avro": AvroNames, "avro_unicode": AvroUnicodeNames}[q.names]
 	return o

@@ -13,7 +13,7 @@ func FuzzExpand(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text string, options uint8) {
 		o := ExpandOptions{
-			Payload: "payload", Null: NullMember(options & 1), EmptyArray: EmptyArray(options >> 1 & 1), FieldNames: NameAdjustment(options >> 2 % 3), Text: options>>4&1 == 1,
+			Payload: "payload", NullBytes: options&1 == 1, EmptyStrings: options>>1&1 == 1, FieldNames: NameAdjustment(options >> 2 % 3), Text: options>>4&1 == 1,
 		}
 		s, v, err := NewExpander(o).Expand(text)
 		if err != nil {
@@ -42,11 +42,11 @@ func FuzzJSONString(f *testing.F) {
 	f.Add([]byte("\xed\xa0\xbd\xff\xc0\x80"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		c := NewJSON(JSONOptions{})
-		out, _, err := c.AppendText(nil, "topic", schemalessString, text)
+		out, _, err := c.AppendText(nil, "topic", schemaless, text)
 		if err != nil || !json.Valid(out) || !utf8.Valid(out) {
 			t.Fatalf("%q: %q %v", text, out, err)
 		}
-		same, _, err := c.Append(nil, "topic", schemalessString, string(text))
+		same, _, err := c.Append(nil, "topic", schemaless, string(text))
 		if err != nil || string(same) != string(out) {
 			t.Fatalf("%q as a string, %q as bytes, %v", same, out, err)
 		}

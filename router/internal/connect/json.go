@@ -6,27 +6,19 @@ import (
 	"strconv"
 )
 
-// A DecimalFormat is how JSON shows a Decimal (decimal.format).
-type DecimalFormat uint8
-
-const (
-	Base64  DecimalFormat = iota // the bytes of the unscaled number, as text: Connect's default
-	Numeric                      // a number
-)
-
 // JSONOptions are the options of Kafka Connect's JsonConverter. In Connect, Schemas and
 // ReplaceNullWithDefault are true by default.
 type JSONOptions struct {
-	Schemas                bool          // schemas.enable
-	DecimalFormat          DecimalFormat // decimal.format
-	ReplaceNullWithDefault bool          // replace.null.with.default
+	Schemas                bool // schemas.enable
+	NumericDecimals        bool // decimal.format: numeric
+	ReplaceNullWithDefault bool // replace.null.with.default
 }
 
 // NewJSON returns Kafka Connect's JsonConverter.
 //
 // A null that has a schema is not null for Kafka: it is the text null, or, with Schemas, an
 // envelope whose payload is null. A null without a schema is null for Kafka.
-func NewJSON(o JSONOptions) TextConverter {
+func NewJSON(o JSONOptions) Converter {
 	return &jsonConverter{o: o, schemas: make(map[*Schema][]byte)}
 }
 
@@ -128,9 +120,7 @@ func (c *jsonConverter) append(dst []byte, s *Schema, v any) (_ []byte, err erro
 		}
 		return dst, throw("Conversion error: null value for field that is required and has no default value")
 	}
-	if s, err = schemaOf(s, v); err != nil {
-		return dst, err
-	}
+	s = schemaOf(s)
 	if logical(s) {
 		return c.appendLogical(dst, s, v)
 	}
@@ -178,9 +168,9 @@ func (c *jsonConverter) appendLogical(dst []byte, s *Schema, v any) ([]byte, err
 	if s.Name == DecimalName {
 		u, ok := v.(*Unscaled)
 		if !ok {
-			return dst, throw("Invalid type for Decimal, expected BigDecimal but was class %s", javaClass(nil, v))
+			return dst, errShape(s, v)
 		}
-		if c.o.DecimalFormat == Numeric {
+		if c.o.NumericDecimals {
 			return u.Append(dst), nil
 		}
 		scale, err := decimalScale(s)

@@ -10,9 +10,7 @@ var jsonTypes = [...]string{
 // appendSchema appends a schema as JsonConverter.asJsonSchema does. field is the name of the field
 // that has the schema, or nil.
 func (c *jsonConverter) appendSchema(dst []byte, s *Schema, field *string) (_ []byte, err error) {
-	if s == nil { // the document [] in an envelope: see Expander
-		s = schemalessString
-	}
+	s = schemaOf(s)
 	if s.Type == 0 || int(s.Type) >= len(jsonTypes) {
 		return dst, throw("Couldn't translate unsupported schema type %s.", s.Type)
 	}

@@ -147,7 +147,7 @@ func TestExpansionLosesNothing(t *testing.T) {
 		q := g.expandQuestion()
 		q.names = "none"
 		o := q.options()
-		o.EmptyArray = EmptyArray(g.IntN(2))
+		o.EmptyStrings = g.IntN(2) == 1
 		s, v, f, err := NewExpander(o).expand(q.text)
 		if err != nil || s == nil {
 			continue

@@ -35,7 +35,7 @@ func newConverters() []Converter {
 	plain := JSONOptions{ReplaceNullWithDefault: true}
 	return []Converter{
 		NewString(), NewSimpleHeader(), NewJSON(plain), NewJSON(JSONOptions{Schemas: true, ReplaceNullWithDefault: true}),
-		NewJSON(JSONOptions{Schemas: true, DecimalFormat: Numeric}), NewByteArray(), NewBinary(nil), NewBinary(NewString()), NewBinary(NewJSON(plain)),
+		NewJSON(JSONOptions{Schemas: true, NumericDecimals: true}), NewByteArray(), NewBinary(nil), NewBinary(NewString()), NewBinary(NewJSON(plain)),
 	}
 }
 

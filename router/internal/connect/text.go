@@ -12,12 +12,12 @@ import (
 //   - For a byte[] (bit(n), and the number in a VariableScaleDecimal), Java prints an address that
 //     changes each time, such as "[B@6d06d69c". This converter prints base64.
 //   - Java prints a java.util.Date in the time zone of the worker. This converter prints UTC.
-func NewString() TextConverter { return stringConverter{append: appendJavaString} }
+func NewString() Converter { return stringConverter{append: appendJavaString} }
 
 // NewSimpleHeader returns Kafka Connect's SimpleHeaderConverter, the default for headers. It writes
 // the text of Values.convertToString, and null for null. Dates and times are in UTC; in Connect
 // they are in the time zone of the worker.
-func NewSimpleHeader() TextConverter { return stringConverter{append: appendSimple} }
+func NewSimpleHeader() Converter { return stringConverter{append: appendSimple} }
 
 // A stringConverter writes values as text. append never gets a nil value.
 type stringConverter struct {
@@ -62,13 +62,11 @@ var (
 
 // append appends the text of v. embedded means that v is a part of another value. parent is the
 // schema of the struct around v, or nil.
-func (st *style) append(dst []byte, s *Schema, v any, parent *Schema, embedded bool) (_ []byte, err error) {
+func (st *style) append(dst []byte, s *Schema, v any, parent *Schema, embedded bool) ([]byte, error) {
 	if v == nil {
 		return append(dst, "null"...), nil
 	}
-	if s, err = schemaOf(s, v); err != nil {
-		return dst, err
-	}
+	s = schemaOf(s)
 	switch v := v.(type) {
 	case string:
 		switch {

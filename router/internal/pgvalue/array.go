@@ -147,20 +147,8 @@ func element(s []byte, unescaped *[]byte) (item []byte, is itemKind, rest []byte
 		}
 		return nil, 0, nil, false
 	case '"':
-		b := (*unescaped)[:0]
-		for i := 1; i < len(s); i++ {
-			switch s[i] {
-			case '"':
-				*unescaped = b
-				return b, isValue, s[i+1:], true
-			case '\\':
-				if i++; i == len(s) {
-					return nil, 0, nil, false
-				}
-			}
-			b = append(b, s[i])
-		}
-		return nil, 0, nil, false
+		*unescaped, rest, ok = unquote(s, (*unescaped)[:0])
+		return *unescaped, isValue, rest, ok
 	}
 	end := bytes.IndexByte(s, ',')
 	if end < 0 {

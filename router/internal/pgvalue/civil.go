@@ -1,6 +1,10 @@
 package pgvalue
 
-import "github.com/walpost/walpost/router/internal/connect"
+import (
+	"time"
+
+	"github.com/walpost/walpost/router/internal/connect"
+)
 
 // A moment is a date and a time of day in Java's calendar without a limit (proleptic Gregorian;
 // year 0 is 1 BC).
@@ -88,27 +92,14 @@ func astronomical(year int64, bc bool) int64 {
 	return year
 }
 
+// validDay reports whether a month has a day, which is from 1 to 31.
 func validDay(year, month, day int64) bool {
-	switch month {
-	case 2:
-		if year%4 == 0 && (year%100 != 0 || year%400 == 0) {
-			return day <= 29
-		}
-		return day <= 28
-	case 4, 6, 9, 11:
-		return day <= 30
-	}
-	return day <= 31
+	return time.Date(int(year), time.Month(month), int(day), 0, 0, 0, 0, time.UTC).Day() == int(day)
 }
 
-// daysOf is the number of days since 1970-01-01 (Howard Hinnant's days_from_civil).
+// daysOf is the number of days since 1970-01-01.
 func daysOf(year, month, day int64) int64 {
-	if month <= 2 {
-		year--
-	}
-	era, ofEra := connect.FloorDiv(year, 400)
-	ofYear := (153*((month+9)%12)+2)/5 + day - 1
-	return era*146_097 + ofEra*365 + ofEra/4 - ofEra/100 + ofYear - 719_468
+	return time.Date(int(year), time.Month(month), int(day), 0, 0, 0, 0, time.UTC).Unix() / 86_400
 }
 
 // julianDaysOf is daysOf for dates before 1582-10-15, when the old calendar of Java, which

@@ -71,19 +71,25 @@ func quoted(s []byte) (text string, rest []byte, ok bool) {
 	if end > 0 && s[end] == '"' {
 		return string(s[1:end]), s[end+1:], true
 	}
-	var b []byte
+	b, rest, ok := unquote(s, nil)
+	return string(b), rest, ok
+}
+
+// unquote appends to b the text between the quote at the start of s and the next one, without its
+// backslashes.
+func unquote(s, b []byte) (text, rest []byte, ok bool) {
 	for i := 1; i < len(s); i++ {
 		switch s[i] {
 		case '"':
-			return string(b), s[i+1:], true
+			return b, s[i+1:], true
 		case '\\':
 			if i++; i == len(s) {
-				return "", nil, false
+				return nil, nil, false
 			}
 		}
 		b = append(b, s[i])
 	}
-	return "", nil, false
+	return nil, nil, false
 }
 
 // asHashMap puts entries into the order in which a java.util.HashMap returns them. They must be in

@@ -1,8 +1,10 @@
 package pgvalue
 
 import (
+	"bytes"
 	"math"
 	"math/bits"
+	"slices"
 
 	"github.com/walpost/walpost/router/internal/connect"
 )
@@ -263,6 +265,21 @@ func timestamp(t pgType, m Modes) *representation {
 	r := named(s.typ, s.name, read(daysOf))
 	r.element = read(julianDaysOf) // an element is a java.sql.Timestamp first
 	return r
+}
+
+var micros = timestamp(pgType{mod: -1}, Modes{Time: "microseconds"}).parse
+
+// Micros returns the microseconds since 1970 of a timestamp, or of a timestamptz printed in UTC. An
+// infinity is a moment, as in Debezium.
+func Micros(raw []byte) (int64, error) {
+	if before, after, zoned := bytes.Cut(raw, []byte("+00")); zoned {
+		raw = slices.Concat(before, after)
+	}
+	v, err := micros(raw)
+	if err != nil {
+		return 0, err
+	}
+	return v.(int64), nil
 }
 
 // normal changes 24:00:00 into the start of the next day.
