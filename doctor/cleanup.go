@@ -13,7 +13,7 @@ import (
 
 // cleanedTable is what the one who removes old rows (package cleanup) needs of a table.
 type cleanedTable struct {
-	OID       pg.OID
+	OID       uint32 `json:",string"`
 	Column    string // the type of the time column, "" where there is none of that name
 	Indexed   bool   // an index begins with it
 	Range     bool   // partitioned by range of that column and of nothing else

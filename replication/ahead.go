@@ -88,7 +88,7 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Positi
 		return nil, 0, err
 	}
 	name := fmt.Sprintf("walpost_ahead_%d", conn.PID())
-	made, err := pg.Row[struct{ LSN pg.LSN }](ctx, conn, "copy the slot",
+	made, err := pg.Row[struct{ LSN cdc.Position }](ctx, conn, "copy the slot",
 		"SELECT lsn FROM pg_copy_logical_replication_slot("+pg.QuoteLiteral(s.cfg.Slot)+", "+pg.QuoteLiteral(name)+", true)")
 	if err != nil {
 		pg.Close(conn)
@@ -103,9 +103,8 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Positi
 		}
 		return nil, 0, err
 	}
-	at = cdc.Position(made.LSN)
 	return newSession(conn, nil, sessionConfig{
 		slot: name, publication: s.cfg.Publication, walSenderTimeout: pg.Millis(f.Server.SenderTimeout), confirmKeepalives: true,
-		logger: zerolog.Nop(), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: at}}, roots: f.Roots(),
-	}), at, nil
+		logger: zerolog.Nop(), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: made.LSN}}, roots: f.Roots(),
+	}), made.LSN, nil
 }

@@ -194,7 +194,7 @@ func (s *Source) judge(f *pg.Facts, makes bool) error {
 func identityOf(sys pg.System, cfg *Config, f *pg.Facts) cdc.Identity {
 	return cdc.Identity{
 		SystemID: sys.ID, Timeline: sys.Timeline, History: sys.History,
-		Database: f.Server.Database, Slot: cfg.Slot, Server: cdc.Position(f.Server.LSN),
+		Database: f.Server.Database, Slot: cfg.Slot, Server: f.Server.LSN,
 		Recovering: f.Server.Recovery, SlotFound: f.Slot.State(),
 		Published: f.Publishing.Published, Settled: f.Publishing.Settled, Time: f.Server.Now, Started: f.Server.Started,
 	}
@@ -263,7 +263,7 @@ func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened pg.Server
 		if err != nil {
 			return err
 		}
-		now.Server, now.Time, now.SlotFound = cdc.Position(server.LSN), server.Now, slot.State()
+		now.Server, now.Time, now.SlotFound = server.LSN, server.Now, slot.State()
 		now.SlotFound.Created = was.SlotFound.Created && slot != nil
 		p, err := s.cfg.Names().ReadPublishing(ctx, sql, server.Version) // the slot may have been waited for a long time
 		if err != nil {

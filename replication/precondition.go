@@ -210,23 +210,25 @@ func (j *judgement) columns(t *pg.TableFacts) {
 		published = p.Table(t.Table)
 	}
 	for _, need := range needs {
-		c := t.Column(need)
-		switch {
-		case c == nil:
+		i := t.Relation.Index(need)
+		if i < 0 {
 			missing = append(missing, need)
+			continue
+		}
+		switch isGenerated := t.Relation.Columns[i].Generated; {
 		case published != nil && published.Columns != nil && !slices.Contains(published.Columns, need):
-			if c.Generated != "" {
+			if isGenerated {
 				generated = append(generated, need)
 			} else {
 				unlisted = append(unlisted, need)
 			}
-		case c.Generated != "" && (j.f.Server.Version < 180000 || published == nil):
+		case isGenerated && (j.f.Server.Version < 180000 || published == nil):
 			generated = append(generated, need)
 		}
 	}
 	if len(missing) > 0 {
-		has := make([]string, len(t.Columns))
-		for i, c := range t.Columns {
+		has := make([]string, len(t.Relation.Columns))
+		for i, c := range t.Relation.Columns {
 			has[i] = c.Name
 		}
 		j.fail(name, fix.ByWords(mapped), "table %s has no column %s (it has %s)", t.Table, strings.Join(missing, ", "), strings.Join(has, ", "))

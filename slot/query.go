@@ -8,7 +8,7 @@ import (
 )
 
 type healthRow struct {
-	Server      pg.LSN
+	Server      cdc.Position
 	Version     int
 	Standby     bool
 	Now         float64 // the server's clock
@@ -24,7 +24,7 @@ type healthRow struct {
 	Safe        *int64
 	InactiveFor *float64 `json:"inactive_for"`
 	XminAge     int64    `json:"xmin_age"`
-	Oldest      pg.LSN
+	Oldest      cdc.Position
 	Decoding    DecodingStats
 	WaitEvent   string `json:"wait_event"`
 	MayList     bool   `json:"may_list"`
@@ -77,8 +77,8 @@ func olderSlotQuery(slot string) string {
 
 func (r *healthRow) health(slot string, sent, received time.Time) Health {
 	h := Health{
-		Slot: slot, Database: r.Database, At: received, Server: cdc.Position(r.Server), ServerVersion: r.Version, Standby: r.Standby,
-		KeepBytes: -1, RetainedBytes: -1, UnconfirmedBytes: -1, WALDirBytes: -1, Oldest: cdc.Position(r.Oldest),
+		Slot: slot, Database: r.Database, At: received, Server: r.Server, ServerVersion: r.Version, Standby: r.Standby,
+		KeepBytes: -1, RetainedBytes: -1, UnconfirmedBytes: -1, WALDirBytes: -1, Oldest: r.Oldest,
 		RoundTrip: received.Sub(sent),
 	}
 	h.ClockSkew = time.Duration(r.Now*1e9) - time.Duration(sent.Add(h.RoundTrip/2).UnixNano())

@@ -160,7 +160,7 @@ func (r *Reader) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 
 type blockerRow struct {
 	Kind        BlockerKind
-	Xid         pg.OID
+	Xid         uint32 `json:",string"`
 	Name        string
 	PID         int32
 	Database    string

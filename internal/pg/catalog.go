@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -9,24 +10,6 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 )
-
-type catalogColumn struct {
-	Ord           int
-	NotNull       bool `json:"not_null"`
-	PrimaryKey    bool `json:"primary_key"`
-	KeyPosition   int  `json:"key_position"`
-	Generated     bool
-	HasDefault    bool `json:"has_default"`
-	Default       string
-	TypeName      string `json:"type_name"`
-	BaseType      OID    `json:"base_type"`
-	BaseTypeMod   *int32 `json:"base_typmod"`
-	BaseName      string `json:"base_name"`
-	Element       OID
-	ElementName   string `json:"element_name"`
-	Labels        []string
-	ElementLabels []string `json:"element_labels"`
-}
 
 // FillCatalog fills the catalog fields of rel's columns: types by their OID, the rest by the column's name in the table as it
 // is now. A column or a table that is gone meanwhile has only its type; a type that is gone has nothing. Names of types
@@ -50,19 +33,23 @@ func FillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
  base AS (SELECT b.ord, b.typmod, b.depth, t.oid, t.typname,
   CASE WHEN t.typelem <> 0 AND t.typlen = -1 AND t.typcategory = 'A' THEN t.typelem END AS element
   FROM below b JOIN pg_type t ON t.oid = b.typ WHERE t.typtype <> 'd')
- SELECT v.ord, a.attnotnull OR (t.typtype = 'd' AND t.typnotnull) AS not_null,
- EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey)) AS primary_key,
- coalesce((SELECT array_position(i.indkey::int2[], a.attnum) + 1 FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary), 0) AS key_position,
- a.attgenerated <> '' AS generated, d.oid IS NOT NULL AS has_default, pg_get_expr(d.adbin, d.adrelid) AS "default",
- CASE WHEN t.oid IS NOT NULL THEN format_type(v.typ, v.typmod) END AS type_name,
- CASE WHEN b.depth > 0 THEN b.oid END AS base_type, b.typmod AS base_typmod, b.typname AS base_name,
- b.element, e.typname AS element_name,
- (SELECT json_agg(l.enumlabel ORDER BY l.enumsortorder) FROM pg_enum l WHERE l.enumtypid = b.oid) AS labels,
- (SELECT json_agg(l.enumlabel ORDER BY l.enumsortorder) FROM pg_enum l WHERE l.enumtypid = e.oid) AS element_labels
+ SELECT v.ord, a.attnotnull OR (t.typtype = 'd' AND t.typnotnull) AS notnull,
+ EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey)) AS primarykey,
+ coalesce((SELECT array_position(i.indkey::int2[], a.attnum) + 1 FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary), 0) AS keyposition,
+ a.attgenerated <> '' AS generated, d.oid IS NOT NULL AS hasdefault, pg_get_expr(d.adbin, d.adrelid) AS "default",
+ CASE WHEN t.oid IS NOT NULL THEN format_type(v.typ, v.typmod) END AS typename,
+ CASE WHEN b.depth > 0 THEN b.oid::bigint END AS basetype, coalesce(b.typmod, v.typmod) AS basetypemod, b.typname AS basename,
+ b.element::bigint AS elementtype, e.typname AS elementname,
+ (SELECT json_agg(l.enumlabel ORDER BY l.enumsortorder) FROM pg_enum l WHERE l.enumtypid = b.oid) AS enumlabels,
+ (SELECT json_agg(l.enumlabel ORDER BY l.enumsortorder) FROM pg_enum l WHERE l.enumtypid = e.oid) AS elementlabels
  FROM v LEFT JOIN pg_type t ON t.oid = v.typ LEFT JOIN base b ON b.ord = v.ord LEFT JOIN pg_type e ON e.oid = b.element
  LEFT JOIN pg_attribute a ON a.attrelid = ` + fmt.Sprintf("%d", rel.ID) + `::oid AND a.attname = v.col AND a.attnum > 0 AND NOT a.attisdropped
  LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum AND a.attgenerated = ''`
-	columns, err := Rows[catalogColumn](ctx, conn, "read the catalog for "+rel.String(), query)
+	type column struct {
+		Ord int
+		cdc.Column
+	}
+	columns, err := Rows[column](ctx, conn, "read the catalog for "+rel.String(), query)
 	if err != nil {
 		return err
 	}
@@ -71,18 +58,9 @@ func FillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
 			return fmt.Errorf("read the catalog for %s: %w: column %d", rel, ErrAnswer, c.Ord)
 		}
 		col := &rel.Columns[c.Ord]
-		col.NotNull, col.PrimaryKey, col.Generated = c.NotNull, c.PrimaryKey, c.Generated
-		col.KeyPosition = c.KeyPosition
-		col.HasDefault, col.Default = c.HasDefault, c.Default
-		if col.TypeName == "" { // a Type message of the stream is as of the row
-			col.TypeName = c.TypeName
-		}
-		col.BaseType, col.BaseName, col.BaseTypeMod = uint32(c.BaseType), c.BaseName, col.TypeMod
-		if c.BaseTypeMod != nil {
-			col.BaseTypeMod = *c.BaseTypeMod
-		}
-		col.ElementType, col.ElementName = uint32(c.Element), c.ElementName
-		col.EnumLabels, col.ElementLabels = c.Labels, c.ElementLabels
+		c.Name, c.TypeOID, c.TypeMod, c.Key = col.Name, col.TypeOID, col.TypeMod, col.Key
+		c.TypeName = cmp.Or(col.TypeName, c.TypeName) // a Type message of the stream is as of the row
+		*col = c.Column
 	}
 	return nil
 }

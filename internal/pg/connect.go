@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -196,7 +195,7 @@ func Classify(err error) error {
 			return fault.Person(err, RepairText+" Then start again.")
 		}
 		return err
-	case isBug(err):
+	case errors.Is(err, ErrAnswer): // another attempt does not change the answer
 		return err
 	}
 	return fault.Retry(err) // the connection or a context
@@ -206,13 +205,6 @@ func Classify(err error) error {
 func hasBehaviour(err error) bool {
 	var f interface{ Retryable() bool }
 	return errors.As(err, &f)
-}
-
-// isBug says that an answer was not what we asked for, which another attempt does not change.
-func isBug(err error) bool {
-	var a *json.UnmarshalTypeError
-	var b *json.SyntaxError
-	return errors.As(err, &a) || errors.As(err, &b) || errors.Is(err, ErrAnswer)
 }
 
 // retryableState says whether a SQLSTATE may go away by itself.

@@ -3,6 +3,7 @@ package pg
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ type Facts struct {
 type Server struct {
 	Version       int
 	Recovery      bool
-	LSN           LSN
+	LSN           cdc.Position
 	Now           time.Time // by the server's clock
 	Started       string    // when the postmaster started: it tells two servers, or two lives of one, apart
 	SystemID      string    `json:"system_id"`
@@ -79,11 +80,11 @@ type Slot struct {
 	Database      string
 	Temporary     bool
 	Active        bool
-	ActivePID     int32  `json:"active_pid"`
-	Restart       LSN    `json:"restart_lsn"`
-	Confirmed     LSN    `json:"confirmed_flush_lsn"`
-	WALStatus     string `json:"wal_status"`
-	TwoPhase      bool   `json:"two_phase"`
+	ActivePID     int32        `json:"active_pid"`
+	Restart       cdc.Position `json:"restart_lsn"`
+	Confirmed     cdc.Position `json:"confirmed_flush_lsn"`
+	WALStatus     string       `json:"wal_status"`
+	TwoPhase      bool         `json:"two_phase"`
 	Conflicting   bool
 	InactiveSince *time.Time `json:"inactive_since"`
 	Invalidation  string     `json:"invalidation_reason"`
@@ -111,7 +112,7 @@ func (s *Slot) State() cdc.SlotState {
 		return cdc.SlotState{}
 	}
 	state := cdc.SlotState{
-		Exists: true, Confirmed: cdc.Position(s.Confirmed), Restart: cdc.Position(s.Restart),
+		Exists: true, Confirmed: s.Confirmed, Restart: s.Restart,
 		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus, Invalidation: s.Lost(),
 	}
 	if s.InactiveSince != nil && !s.Active {
@@ -140,12 +141,11 @@ type PublishedTable struct {
 }
 
 func (p *Publication) Table(t Table) *PublishedTable {
-	for i := range p.Tables {
-		if p.Tables[i].Schema == t.Schema && p.Tables[i].Name == t.Name {
-			return &p.Tables[i]
-		}
+	i := slices.IndexFunc(p.Tables, func(p PublishedTable) bool { return p.Schema == t.Schema && p.Name == t.Name })
+	if i < 0 {
+		return nil
 	}
-	return nil
+	return &p.Tables[i]
 }
 
 func publicationQuery(name string) string {
@@ -157,8 +157,8 @@ func publishedQuery(name string) string {
 }
 
 type TableFacts struct {
-	Table       Table `json:"-"`
-	OID         OID
+	Table       Table  `json:"-"`
+	OID         uint32 `json:",string"`
 	Kind        string // r table, p partitioned, v view, m materialized view, f foreign
 	Persistence string // p permanent, u unlogged, t temporary
 	Identity    string // replica identity: d, n, f, i
@@ -166,13 +166,12 @@ type TableFacts struct {
 	Owner       string
 	Owned       bool // by a role that we are
 	Readable    bool
-	Columns     []Column
 	Similar     []string // where the table does not exist: names that differ in case only
 	NoSchema    bool     `json:"no_schema"`
 	Root        string   // of a partition: its topmost table
 	Partitions  []uint32 // OIDs of all below a partitioned table
 
-	Relation *cdc.Relation `json:"-"` // nil where the table does not exist
+	Relation *cdc.Relation // nil where the table does not exist
 }
 
 func (t *TableFacts) Exists() bool { return t.OID != 0 }
@@ -180,23 +179,6 @@ func (t *TableFacts) Exists() bool { return t.OID != 0 }
 // Identified says that a row can be told by its replica identity.
 func (t *TableFacts) Identified() bool {
 	return t.Identity == "f" || t.Identity == "i" || t.Identity == "d" && t.HasKey
-}
-
-type Column struct {
-	Name      string
-	Type      uint32
-	Typmod    int32
-	Key       bool
-	Generated string
-}
-
-func (t *TableFacts) Column(name string) *Column {
-	for i := range t.Columns {
-		if t.Columns[i].Name == name {
-			return &t.Columns[i]
-		}
-	}
-	return nil
 }
 
 func tablesQuery(tables []Table) string {
@@ -209,10 +191,10 @@ func tablesQuery(tables []Table) string {
  pg_get_userbyid(c.relowner) AS owner, pg_has_role(c.relowner, 'USAGE') AS owned, has_table_privilege(c.oid, 'SELECT') AS readable,
  CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::regclass::text END AS root,
  CASE c.relkind WHEN 'p' THEN (SELECT json_agg(below.relid::oid::bigint) FROM pg_partition_tree(c.oid) below WHERE below.level > 0) END AS partitions,
- (SELECT json_agg(json_build_object('name', a.attname, 'type', a.atttypid::bigint, 'typmod', a.atttypmod, 'generated', a.attgenerated,
+ CASE WHEN c.oid IS NOT NULL THEN json_build_object('columns', (SELECT json_agg(json_build_object('name', a.attname, 'typeoid', a.atttypid::bigint, 'typemod', a.atttypmod,
    'key', c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey)
      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)) ORDER BY a.attnum)
-  FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+  FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)) END AS relation,
  NOT EXISTS (SELECT FROM pg_namespace s WHERE s.nspname = v.nsp) AS no_schema,
  CASE WHEN c.oid IS NULL THEN (SELECT json_agg(quote_ident(sn.nspname) || '.' || quote_ident(sc.relname)) FROM pg_class sc JOIN pg_namespace sn ON sn.oid = sc.relnamespace
   WHERE lower(sn.nspname) = lower(v.nsp) AND lower(sc.relname) = lower(v.rel) AND sc.relkind IN ('r', 'p')) END AS similar
@@ -281,7 +263,10 @@ func (n Names) DescribePublished(ctx context.Context, conn *pgconn.PgConn, f *Fa
 		if !t.Exists() {
 			continue
 		}
-		t.Relation = t.asRelation()
+		t.Relation.ID, t.Relation.Schema, t.Relation.Name = t.OID, t.Table.Schema, t.Table.Name
+		if t.Identity != "" {
+			t.Relation.ReplicaIdentity = t.Identity[0]
+		}
 		if err := FillCatalog(ctx, conn, t.Relation); err != nil {
 			return err
 		}
@@ -298,20 +283,9 @@ func (f *Facts) Roots() map[uint32]Table {
 		}
 	}
 	for i := range f.Tables {
-		delete(roots, uint32(f.Tables[i].OID))
+		delete(roots, f.Tables[i].OID)
 	}
 	return roots
-}
-
-func (t *TableFacts) asRelation() *cdc.Relation {
-	rel := &cdc.Relation{ID: uint32(t.OID), Schema: t.Table.Schema, Name: t.Table.Name, Columns: make([]cdc.Column, len(t.Columns))}
-	if t.Identity != "" {
-		rel.ReplicaIdentity = t.Identity[0]
-	}
-	for i, c := range t.Columns {
-		rel.Columns[i] = cdc.Column{Name: c.Name, TypeOID: c.Type, TypeMod: c.Typmod, Key: c.Key}
-	}
-	return rel
 }
 
 // Streamed is the relation as the stream has it: the columns that are published, in their order.
@@ -324,17 +298,11 @@ func (t *TableFacts) Streamed(p *Publication, version int) *cdc.Relation {
 	}
 	rel := *t.Relation
 	rel.Columns = nil
-	for i, c := range t.Columns {
-		in := len(listed) == 0
-		for _, name := range listed {
-			in = in || name == c.Name
-		}
+	for _, c := range t.Relation.Columns {
+		in := len(listed) == 0 || slices.Contains(listed, c.Name)
 		// 15 lists generated columns too, and no server before 18 sends them; 18 lists those that it sends.
-		if in && c.Generated != "" && (version < 180000 || len(listed) == 0) {
-			in = false
-		}
-		if in {
-			rel.Columns = append(rel.Columns, t.Relation.Columns[i])
+		if in && !(c.Generated && (version < 180000 || len(listed) == 0)) {
+			rel.Columns = append(rel.Columns, c)
 		}
 	}
 	return &rel

@@ -24,31 +24,33 @@ type Publishing struct {
 func (n Names) ReadPublishing(ctx context.Context, conn *pgconn.PgConn, version int) (Publishing, error) {
 	p := Publishing{Published: cdc.Published{Publication: n.Publication}}
 	type entry struct {
-		By        string
-		OID, XMin OID
+		By   string
+		OID  uint32 `json:",string"`
+		XMin uint32 `json:",string"`
 	}
 	type table struct {
 		Ord     int
-		OID     OID
+		OID     uint32 `json:",string"`
 		Entries []entry
 	}
 	found, err := Rows[struct {
-		OID, XMin OID
-		Settled   bool
-		Tables    []table
+		OID     uint32 `json:",string"`
+		XMin    uint32 `json:",string"`
+		Settled bool
+		Tables  []table
 	}](ctx, conn, "read what publication "+n.Publication+" publishes", n.publishingQuery(version))
 	if err != nil || len(found) == 0 {
 		return p, err
 	}
 	tables := n.Tables
-	p.OID, p.XMin, p.Settled = uint32(found[0].OID), uint32(found[0].XMin), found[0].Settled
+	p.OID, p.XMin, p.Settled = found[0].OID, found[0].XMin, found[0].Settled
 	for _, t := range found[0].Tables {
 		if t.Ord < 0 || t.Ord >= len(tables) {
 			return p, fmt.Errorf("read what publication %s publishes: %w: table %d", n.Publication, ErrAnswer, t.Ord)
 		}
-		published := cdc.PublishedTable{Name: tables[t.Ord].String(), OID: uint32(t.OID)}
+		published := cdc.PublishedTable{Name: tables[t.Ord].String(), OID: t.OID}
 		for _, e := range t.Entries {
-			published.Entries = append(published.Entries, cdc.PublishedEntry{By: e.By, OID: uint32(e.OID), XMin: uint32(e.XMin)})
+			published.Entries = append(published.Entries, cdc.PublishedEntry{By: e.By, OID: e.OID, XMin: e.XMin})
 		}
 		p.Tables = append(p.Tables, published)
 	}

@@ -1,24 +1,21 @@
 package pg
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"strconv"
 
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/walpost/walpost/cdc"
 )
 
 // ErrAnswer marks an answer of the server that is not of the form the question asks for.
 var ErrAnswer = errors.New("unexpected answer")
 
-// Rows runs a query and reads each row as a JSON object into a T, by column names. NULL leaves the zero value; a column
-// that this version of Postgres does not have does too, so a view may be asked for whole. It uses the simple protocol,
-// which also works on a replication connection.
+// Rows runs a query and reads each row as a JSON object into a T, by column names. NULL, and a column
+// that this version of Postgres does not have, leave the zero value, so a view may be asked for
+// whole. An oid or xid is a string in JSON: its field has the tag json:",string". Rows uses the
+// simple protocol, which also works on a replication connection.
 func Rows[T any](ctx context.Context, conn *pgconn.PgConn, step, query string) ([]T, error) {
 	results, err := conn.Exec(ctx, "SELECT to_json(r) FROM ("+query+") r").ReadAll()
 	if err != nil {
@@ -34,7 +31,7 @@ func Rows[T any](ctx context.Context, conn *pgconn.PgConn, step, query string) (
 			return nil, fmt.Errorf("%s: %w: %d columns", step, ErrAnswer, len(row))
 		}
 		if err := json.Unmarshal(row[0], &v); err != nil {
-			return nil, fmt.Errorf("%s: %w", step, err)
+			return nil, fmt.Errorf("%s: %w: %w", step, ErrAnswer, err)
 		}
 		out = append(out, v)
 	}
@@ -52,47 +49,6 @@ func Row[T any](ctx context.Context, conn *pgconn.PgConn, step, query string) (T
 		return zero, err
 	}
 	return all[0], nil
-}
-
-// An LSN reads a pg_lsn; NULL is 0.
-type LSN cdc.Position
-
-func (l LSN) String() string { return cdc.Position(l).String() }
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (l *LSN) UnmarshalJSON(b []byte) error {
-	if bytes.Equal(b, []byte("null")) {
-		*l = 0
-		return nil
-	}
-	var s string
-	if err := json.Unmarshal(b, &s); err != nil {
-		return err
-	}
-	p, err := cdc.ParsePosition(s)
-	if err != nil {
-		return fmt.Errorf("%w: %w", ErrAnswer, err)
-	}
-	*l = LSN(p)
-	return nil
-}
-
-// An OID reads an oid or an xid, which JSON has as a string.
-type OID uint32
-
-// UnmarshalJSON implements json.Unmarshaler.
-func (o *OID) UnmarshalJSON(b []byte) error {
-	b = bytes.Trim(b, `"`)
-	if bytes.Equal(b, []byte("null")) {
-		*o = 0
-		return nil
-	}
-	n, err := strconv.ParseUint(string(b), 10, 32)
-	if err != nil {
-		return fmt.Errorf("%w: %q is not an oid", ErrAnswer, b)
-	}
-	*o = OID(n)
-	return nil
 }
 
 // ServerVersion is the server_version_num.

@@ -27,10 +27,10 @@ type Source struct {
 type Reader struct {
 	conn    *pgconn.PgConn
 	tables  []*Table
-	commits bool   // the server keeps commit timestamps (track_commit_timestamp)
-	sees    string // what the snapshot sees, as pg_current_snapshot prints it
-	xmax    string // the first full transaction id that the snapshot does not see
-	at      pg.LSN // a position behind every transaction that it sees
+	commits bool         // the server keeps commit timestamps (track_commit_timestamp)
+	sees    string       // what the snapshot sees, as pg_current_snapshot prints it
+	xmax    string       // the first full transaction id that the snapshot does not see
+	at      cdc.Position // a position behind every transaction that it sees
 }
 
 // A Table is one of the tables that a Reader reads.
@@ -118,7 +118,7 @@ func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version
 		type snapshot struct {
 			On         bool
 			Sees, XMax string
-			At         pg.LSN
+			At         cdc.Position
 		}
 		var now snapshot
 		now, err = pg.Row[snapshot](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
