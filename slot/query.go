@@ -1,51 +1,45 @@
 package slot
 
 import (
+	"cmp"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
 )
 
+// A healthRow is a Health with what it is computed from.
 type healthRow struct {
-	Server      cdc.Position
-	Version     int
-	Standby     bool
+	Health
 	Now         float64 // the server's clock
 	Segment     int64   // wal_segment_size
-	KeepMB      int64   `json:"keep_mb"`
 	WALKeepMB   int64   `json:"wal_keep_mb"`
 	SeesAll     bool    `json:"sees_all"`
 	Role        string
-	Database    string
-	Slot        *pg.Slot
-	Retained    *int64
-	Unconf      *int64
+	Row         *pg.Slot `json:"slot"`
 	Safe        *int64
 	InactiveFor *float64 `json:"inactive_for"`
-	XminAge     int64    `json:"xmin_age"`
-	Oldest      cdc.Position
-	Decoding    DecodingStats
-	WaitEvent   string `json:"wait_event"`
-	MayList     bool   `json:"may_list"`
+	MayList     bool     `json:"may_list"`
 }
 
 // healthQuery reads the slot. It reads rows of views as JSON, so that one text serves every version. On a standby that receives
-// nothing now, the replayed position can be beyond the received one.
+// nothing now, the replayed position can be beyond the received one. The slot may be ahead of the server's position by a little, because the two
+// are not read at one instant.
 func healthQuery(slot string) string {
 	return `WITH w AS (SELECT CASE WHEN pg_is_in_recovery() THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) ELSE pg_current_wal_lsn() END AS lsn)
- SELECT w.lsn AS server, current_setting('server_version_num')::int AS version, pg_is_in_recovery() AS standby,
+ SELECT w.lsn AS server, current_setting('server_version_num')::int AS serverversion, pg_is_in_recovery() AS standby,
  extract(epoch FROM clock_timestamp())::float8 AS now,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size') AS segment,
- (SELECT setting::bigint FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keep_mb,
+ (SELECT CASE WHEN setting::bigint < 0 THEN -1 ELSE setting::bigint << 20 END FROM pg_settings WHERE name = 'max_slot_wal_keep_size') AS keepbytes,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'wal_keep_size') AS wal_keep_mb,
  pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, current_user AS role,
  has_function_privilege('pg_ls_waldir()', 'EXECUTE') AS may_list,
  current_database() AS database, CASE WHEN s.slot_name IS NOT NULL THEN to_json(s) END AS slot,
- pg_wal_lsn_diff(w.lsn, s.restart_lsn)::bigint AS retained, pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn)::bigint AS unconf,
- s.safe_wal_size AS safe, age(s.catalog_xmin) AS xmin_age,
+ CASE WHEN s.restart_lsn IS NULL THEN -1 ELSE greatest(0, pg_wal_lsn_diff(w.lsn, s.restart_lsn))::bigint END AS retainedbytes,
+ CASE WHEN s.confirmed_flush_lsn IS NULL THEN -1 ELSE greatest(0, pg_wal_lsn_diff(w.lsn, s.confirmed_flush_lsn))::bigint END AS unconfirmedbytes,
+ s.safe_wal_size AS safe, age(s.catalog_xmin) AS catalogxminage,
  extract(epoch FROM clock_timestamp() - (to_json(s)->>'inactive_since')::timestamptz)::float8 AS inactive_for,
- (SELECT min(o.restart_lsn) FROM pg_replication_slots o) AS oldest, to_json(st) AS decoding, a.wait_event
+ (SELECT min(o.restart_lsn) FROM pg_replication_slots o) AS oldest, to_json(st) AS decoding, a.wait_event AS waitevent
  FROM w LEFT JOIN pg_replication_slots s ON s.slot_name = ` + pg.QuoteLiteral(slot) + `
  LEFT JOIN pg_stat_replication_slots st ON st.slot_name = s.slot_name
  LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid`
@@ -76,11 +70,8 @@ func olderSlotQuery(slot string) string {
 }
 
 func (r *healthRow) health(slot string, sent, received time.Time) Health {
-	h := Health{
-		Slot: slot, Database: r.Database, At: received, Server: r.Server, ServerVersion: r.Version, Standby: r.Standby,
-		KeepBytes: -1, RetainedBytes: -1, UnconfirmedBytes: -1, WALDirBytes: -1, Oldest: r.Oldest,
-		RoundTrip: received.Sub(sent),
-	}
+	h := r.Health
+	h.Slot, h.At, h.RoundTrip, h.WALDirBytes = slot, received, received.Sub(sent), -1
 	h.ClockSkew = time.Duration(r.Now*1e9) - time.Duration(sent.Add(h.RoundTrip/2).UnixNano())
 	switch {
 	case r.Standby:
@@ -88,36 +79,23 @@ func (r *healthRow) health(slot string, sent, received time.Time) Health {
 	case !r.SeesAll:
 		h.Hidden = "walpost cannot see the sessions of other roles; to allow it: GRANT pg_monitor TO " + pg.QuoteIdent(r.Role) + ";"
 	}
-	if r.KeepMB >= 0 {
-		h.KeepBytes = r.KeepMB << 20
-	}
-	if r.Slot == nil {
+	if r.Row == nil {
 		return h
 	}
-	s := r.Slot.State()
+	s := r.Row.State()
 	h.Exists, h.Restart, h.Confirmed = true, s.Restart, s.Confirmed
 	h.WALStatus, h.Invalidation, h.Active, h.ActivePID = s.WALStatus, s.Invalidation, s.Active, s.ActivePID
-	if r.Slot.Database != "" {
-		h.Database = r.Slot.Database
-	}
-	// The server's position and the slot's are not read at one instant, so the slot may be ahead by a little.
-	if r.Retained != nil {
-		h.RetainedBytes = max(0, *r.Retained)
-	}
-	if r.Unconf != nil {
-		h.UnconfirmedBytes = max(0, *r.Unconf)
-	}
+	h.Database = cmp.Or(r.Row.Database, h.Database)
 	switch {
 	case r.Safe != nil && !r.Standby:
 		h.SafeBytes, h.SafeKnown = *r.Safe, true
-	case r.Standby && r.KeepMB >= 0 && h.Restart > 0 && r.Segment > 0:
+	case r.Standby && h.KeepBytes >= 0 && h.Restart > 0 && r.Segment > 0:
 		// A standby computes safe_wal_size from the position of the WAL that it has written itself, and it writes none.
-		h.SafeBytes, h.SafeKnown = safeBytes(h.Restart, h.Server, max(r.KeepMB, r.WALKeepMB)<<20, r.Segment), true
+		h.SafeBytes, h.SafeKnown = safeBytes(h.Restart, h.Server, max(h.KeepBytes, r.WALKeepMB<<20), r.Segment), true
 	}
 	if r.InactiveFor != nil && !h.Active {
 		h.InactiveFor = seconds(*r.InactiveFor)
 	}
-	h.CatalogXminAge, h.Decoding, h.WaitEvent = r.XminAge, r.Decoding, r.WaitEvent
 	return h
 }
 

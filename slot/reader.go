@@ -159,26 +159,18 @@ func (r *Reader) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 }
 
 type blockerRow struct {
-	Kind        BlockerKind
-	Xid         uint32 `json:",string"`
-	Name        string
-	PID         int32
-	Database    string
-	User        string
-	Application string
-	State       string
-	Age         *float64
-	QueryAge    *float64 `json:"query_age"`
-	Xids        int64
-	Behind      int64
+	Blocker
+	Xid      uint32   `json:",string"`
+	Age      *float64 // seconds
+	QueryAge *float64 `json:"query_age"`
+	Xids     int64
+	Behind   int64
 }
 
 // named makes a Blocker of a row; seen is what was seen before. If the server does not tell the age, it is the time since this
 // Reader first saw the blocker, or long enough if the blocker has outlived many other transactions.
 func (r *Reader) named(row *blockerRow, seen map[string]sighting, h *Health) *Blocker {
-	b := &Blocker{
-		Kind: row.Kind, Name: row.Name, PID: row.PID, Database: row.Database, User: row.User, Application: row.Application, State: row.State,
-	}
+	b := &row.Blocker
 	key := fmt.Sprint(row.Kind, " ", row.PID, " ", row.Xid, " ", row.Name)
 	first, ok := seen[key]
 	if !ok {

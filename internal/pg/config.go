@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"time"
@@ -181,29 +182,15 @@ func optionSettings(options string) (map[string]string, error) {
 	return settings, nil
 }
 
+var (
+	optionWord    = regexp.MustCompile(`(?s)(?:\\.|[^\s\v])+`)
+	optionEscaped = regexp.MustCompile(`(?s)\\(.)`)
+)
+
 func optionWords(s string) []string {
-	var words []string
-	var word strings.Builder
-	in := false
-	for i := 0; i < len(s); i++ {
-		switch c := s[i]; c {
-		case ' ', '\t', '\n', '\r', '\v', '\f':
-			if in {
-				words = append(words, word.String())
-				word.Reset()
-				in = false
-			}
-		default:
-			if c == '\\' && i+1 < len(s) {
-				i++
-				c = s[i]
-			}
-			word.WriteByte(c)
-			in = true
-		}
-	}
-	if in {
-		words = append(words, word.String())
+	words := optionWord.FindAllString(s, -1)
+	for i, w := range words {
+		words[i] = optionEscaped.ReplaceAllString(w, "$1")
 	}
 	return words
 }
