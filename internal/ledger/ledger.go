@@ -1,4 +1,4 @@
-// Package ledger compares committed events with the records that arrived, for the demo and the end-to-end tests. It shares no code
+// Package ledger compares committed events with the records that arrived, for the demo, the end-to-end tests and the benchmark. It shares no code
 // with the relay.
 //
 // The invariants are the promises of walpost: no event is lost or invented, the first occurrences of a key are in commit order,

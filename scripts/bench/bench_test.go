@@ -1,0 +1,152 @@
+//go:build linux
+
+// Package bench compares walpost with pg_recvlogical on the same backlog. It also measures the time of an event from commit to
+// acknowledgement and to a consumer, and the size of the table without and with a cleanup. The figures depend on the machine and
+// its load: compare only lines of one run. See README.md.
+package bench
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+var (
+	rows        = flag.Int("rows", 500_000, "rows of the backlog in one transaction")
+	txns        = flag.Int("txns", 300_000, "transactions of the backlog with one row each")
+	rounds      = flag.Int("rounds", 3, "times that each reader reads each backlog")
+	rates       = flag.String("rates", "200,1000,3000", "events per second for the measurement of latency")
+	seconds     = flag.Int("seconds", 15, "seconds for each rate")
+	version     = flag.String("postgres", "15", "major version of Postgres")
+	builds      = flag.String("walpost", "", "programs to compare, separated by commas; empty: build this one")
+	recvlogical = flag.String("pg_recvlogical", "", "path of pg_recvlogical; empty: search for it")
+	sections    = flag.String("config", "", "a file with further sections of walpost.yaml, such as delivery")
+	grows       = flag.Int("cleanup", 120, "seconds to watch the table's size")
+	idle        = flag.Bool("idle", false, "wait for a load average below 0.5 before each figure")
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+// An env is the servers and the table of one benchmark.
+type env struct {
+	pg     *testenv.PG
+	dsn    string
+	kafka  *testenv.KafkaCluster
+	dir    string // for configuration files
+	builds []string
+	source string // further keys of the section source, each after a comma
+	extra  string // sections of walpost.yaml
+	seq    int    // the number of the last row that pace wrote
+}
+
+const schema = `
+CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text NOT NULL, aggregateid text NOT NULL, type text NOT NULL, payload jsonb NOT NULL,
+ created_at timestamptz NOT NULL DEFAULT now());
+CREATE PUBLICATION bench FOR TABLE outbox WITH (publish = 'insert');
+-- A row of about 300 bytes of jsonb, most of which do not compress. The payload carries the place in the order of writing.
+CREATE PROCEDURE put(n bigint) LANGUAGE sql AS $$
+ INSERT INTO outbox SELECT md5(n::text)::uuid, 'bench', 'key-' || n % 1000, 'Written', jsonb_build_object('seq', n,
+  'pad', md5(n || 'a') || md5(n || 'b') || md5(n || 'c') || md5(n || 'd') || md5(n || 'e') || md5(n || 'f') || md5(n || 'g') || md5(n || 'h')) $$;
+`
+
+// start starts the servers. Only the readers should work during a measurement, so autovacuum is off except for the cleanup.
+func start(b *testing.B, opts ...testenv.PGOption) *env {
+	e := &env{dir: b.TempDir(), builds: strings.Split(*builds, ",")}
+	if *builds == "" {
+		e.builds[0] = filepath.Join(e.dir, "walpost")
+		out, err := exec.Command("go", "build", "-o", e.builds[0], "github.com/walpost/walpost/cmd/walpost").CombinedOutput()
+		check(b, err, string(out))
+	}
+	if *sections != "" {
+		text, err := os.ReadFile(*sections)
+		check(b, err)
+		e.extra = string(text)
+	}
+	e.pg = testenv.Postgres(b, *version, append(opts, testenv.Param("max_wal_size", "16GB"), testenv.Param("checkpoint_timeout", "1h"),
+		testenv.Param("shared_buffers", "512MB"))...)
+	e.dsn = e.pg.Database(b)
+	e.kafka = testenv.Kafka(b)
+	e.pg.Exec(b, e.dsn, schema)
+	return e
+}
+
+func check(b *testing.B, err error, story ...string) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err, strings.Join(story, "\n"))
+	}
+}
+
+// name is the name of a build: walpost, or walpost1, walpost2, … if several are compared.
+func (e *env) name(build int) string {
+	if len(e.builds) == 1 {
+		return "walpost"
+	}
+	return fmt.Sprintf("walpost%d", build+1)
+}
+
+var named int
+
+// unique makes a name for a slot, a topic and a checkpoint.
+func unique() string {
+	named++
+	return fmt.Sprintf("bench_%d_%d", os.Getpid(), named)
+}
+
+// slot makes a slot that begins at the present end of the WAL, or where another slot is.
+func (e *env) slot(b *testing.B, like string) string {
+	name := unique()
+	if like == "" {
+		e.pg.Exec(b, e.dsn, "SELECT pg_create_logical_replication_slot('"+name+"', 'pgoutput')")
+	} else {
+		e.pg.Exec(b, e.dsn, "SELECT pg_copy_logical_replication_slot('"+like+"', '"+name+"')")
+	}
+	return name
+}
+
+// drop drops a slot after its reader has released it.
+func (e *env) drop(b *testing.B, slot string) {
+	conn := testenv.Conn(b, e.dsn)
+	defer conn.Close(context.Background()) //nolint:errcheck // nothing depends on it
+	for {
+		_, err := conn.Exec(b.Context(), "SELECT pg_drop_replication_slot($1)", slot)
+		if err == nil {
+			return
+		}
+		if !strings.Contains(err.Error(), "is active") {
+			b.Fatal(err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+// topic makes a topic for the rows of one reader, and returns its name and the prefix for route.topic.replacement.
+func (e *env) topic(b *testing.B) (name, prefix string) {
+	prefix = unique() + "."
+	name = prefix + "bench"
+	e.kafka.CreateTopic(b, name, 4, nil)
+	return name, prefix
+}
+
+// load is the load average of the last minute. With -idle, it waits for an idle machine first.
+func load(b *testing.B) float64 {
+	for {
+		text, err := os.ReadFile("/proc/loadavg")
+		check(b, err)
+		var now float64
+		_, err = fmt.Sscan(string(text), &now)
+		check(b, err)
+		if !*idle || now < 0.5 {
+			return now
+		}
+		time.Sleep(time.Second)
+	}
+}

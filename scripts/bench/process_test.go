@@ -1,0 +1,153 @@
+//go:build linux
+
+package bench
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// relay starts a walpost on the slot, to topics with the prefix.
+func (e *env) relay(b *testing.B, path, slot, prefix string) *process {
+	file := filepath.Join(e.dir, slot+".yaml")
+	check(b, os.WriteFile(file, fmt.Appendf(nil, `name: %s
+source: {dsn: %q, table: public.outbox, slot: %s, publication: bench, create: false%s}
+router: {route.topic.replacement: "%s${routedByValue}"}
+kafka: {brokers: [%s]}
+http: {listen: "127.0.0.1:0"}
+%s
+`, slot, e.dsn, slot, e.source, prefix, strings.Join(e.kafka.Brokers(), ", "), e.extra), 0o600))
+	return launch(b, path, "run", "--config", file)
+}
+
+// readyRelay starts a walpost and waits until it is ready.
+func (e *env) readyRelay(b *testing.B, path, slot, prefix string) *process {
+	p := e.relay(b, path, slot, prefix)
+	for {
+		if page := p.page(); page != "" {
+			if resp, err := http.Get(page + "/readyz"); err == nil {
+				_ = resp.Body.Close() // only the status counts
+				if resp.StatusCode == http.StatusOK {
+					return p
+				}
+			}
+		}
+		p.sleep(b, 50*time.Millisecond)
+	}
+}
+
+// A process is a reader that runs.
+type process struct {
+	cmd          *exec.Cmd
+	began, ended time.Time
+	out          output
+	done         chan struct{} // closed when it has ended; err, ended and peak are valid then
+	err          error
+	peak         float64 // resident memory in MB
+}
+
+// launch starts a program, and kills it when the benchmark ends.
+func launch(b *testing.B, path string, args ...string) *process {
+	p := &process{cmd: exec.CommandContext(b.Context(), path, args...), done: make(chan struct{}), began: time.Now()}
+	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	check(b, p.cmd.Start())
+	b.Cleanup(func() { <-p.done })
+	ended := make(chan error, 1)
+	go func() { ended <- p.cmd.Wait() }()
+	go func() {
+		defer close(p.done)
+		// The maximum of rusage is no use: a child inherits the maximum of its parent.
+		tick := time.NewTicker(50 * time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case p.err = <-ended:
+				p.ended = time.Now()
+				return
+			case <-tick.C:
+				p.peak = max(p.peak, highWater(p.cmd.Process.Pid))
+			}
+		}
+	}()
+	return p
+}
+
+// sleep fails the benchmark if the process ends meanwhile.
+func (p *process) sleep(b *testing.B, d time.Duration) {
+	select {
+	case <-p.done:
+		b.Fatalf("the program ended early: %v\n%s", p.err, p.out.String())
+	case <-time.After(d):
+	}
+}
+
+// wait waits for a good end.
+func (p *process) wait(b *testing.B) {
+	<-p.done
+	check(b, p.err, p.out.String())
+}
+
+// stop asks for the end and waits for it.
+func (p *process) stop(b *testing.B) {
+	check(b, p.cmd.Process.Signal(syscall.SIGTERM))
+	p.wait(b)
+}
+
+// page is the address of walpost's HTTP server, or "" before it listens.
+func (p *process) page() string {
+	for line := range strings.Lines(p.out.String()) {
+		var l struct{ URL, Message string }
+		if json.Unmarshal([]byte(line), &l) == nil && l.Message == "http listens" {
+			return strings.TrimSuffix(l.URL, "/")
+		}
+	}
+	return ""
+}
+
+// highWater is the peak resident memory of a process in MB, or 0 if the process has ended.
+func highWater(pid int) float64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	_, rest, _ := strings.Cut(string(text), "VmHWM:")
+	var kb float64
+	_, _ = fmt.Sscan(rest, &kb) // 0 without a number
+	return kb / 1024
+}
+
+// processorTime is the CPU time of a process in seconds, to a hundredth.
+func processorTime(pid int) float64 {
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	_, rest, _ := strings.Cut(string(text), ") ") // behind the name
+	var user, system float64
+	if f := strings.Fields(rest); len(f) > 12 {
+		_, _ = fmt.Sscan(f[11]+" "+f[12], &user, &system) // the kernel wrote them
+	}
+	return (user + system) / 100
+}
+
+// output keeps what a process writes.
+type output struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text.String()
+}
