@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -37,7 +38,7 @@ func convertCommand() *cobra.Command {
 		Long: `convert reads the configuration of Debezium's Postgres connector with the Outbox EventRouter, and
 writes walpost.yaml to standard output. The input is a Kafka Connect connector (JSON, with or without
 name and config, or properties), Debezium Server's application.properties, or a Strimzi
-KafkaConnector. - reads standard input.
+KafkaConnector, also in a List. - reads standard input.
 
 convert reports each option on standard error: mapped, not needed (and why), or unsupported (why, and
 what to do). A line with differs names a difference that no option causes. convert connects to nothing
@@ -151,7 +152,8 @@ func wrongWith(doc []byte) yamlfile.Problems {
 	return file.Check(cfg.validate((*walpost.Config).Validate))
 }
 
-// printReport writes one line for each finding, and how many there are of each.
+// printReport writes one line for each finding, and how many there are of each. What is unsupported
+// comes last, where the user of a terminal sees it.
 func printReport(w io.Writer, result *convert.Result) {
 	width, count := 0, map[convert.Verdict]int{}
 	label := func(f convert.Finding) string {
@@ -164,7 +166,15 @@ func printReport(w io.Writer, result *convert.Result) {
 		width = max(width, min(len(label(f)), 60))
 		count[f.Verdict]++
 	}
-	for _, f := range result.Report {
+	last := func(f convert.Finding) int {
+		if f.Verdict == convert.Unsupported {
+			return 1
+		}
+		return 0
+	}
+	report := slices.Clone(result.Report)
+	slices.SortStableFunc(report, func(a, b convert.Finding) int { return last(a) - last(b) })
+	for _, f := range report {
 		fmt.Fprintf(w, "%-11s  %-*s  %s\n", f.Verdict, width, label(f), f.Text)
 	}
 	fmt.Fprintf(w, "%d mapped, %d not needed, %d unsupported\n", count[convert.Mapped], count[convert.NotNeeded], count[convert.Unsupported])

@@ -132,6 +132,7 @@ func Convert(text []byte, o Options) (*Result, error) {
 		c.worker = newOptions(w)
 	}
 	c.providers()
+	c.cloud()
 	c.renameOld()
 	for _, pair := range exclusive {
 		if c.in.has(pair[0]) && c.in.has(pair[1]) {
@@ -161,14 +162,15 @@ const workers = "(worker) "
 
 // A conversion is one run of Convert.
 type conversion struct {
-	o      Options
-	in     *options
-	worker *options // nil if not given
-	old    bool     // the input is for a Debezium before 2.0
-	done   map[string]bool
-	found  []Finding
-	origin map[string]string
-	out    document
+	o       Options
+	in      *options
+	worker  *options // nil if not given
+	old     bool     // the input is for a Debezium before 2.0
+	managed bool     // the input is for Confluent Cloud
+	done    map[string]bool
+	found   []Finding
+	origin  map[string]string
+	out     document
 
 	router string // the prefix of the EventRouter's options: transforms.outbox.
 	others
@@ -203,7 +205,7 @@ func (c *conversion) all() bool {
 
 const (
 	classOption = "connector.class"
-	postgres    = "io.debezium.connector.postgresql.PostgresConnector"
+	postgres    = "io.debezium.connector.postgresql.PostgresConnector" // Connect knows it by two short names, too
 )
 
 func (c *conversion) class() bool {
@@ -214,7 +216,7 @@ func (c *conversion) class() bool {
 	case !ok:
 		c.add(Unsupported, classOption, true, "is required: "+postgres)
 		return false
-	case name == postgres || c.in.format != Connect && name == "PostgresConnector" || name == "io.debezium.connector.postgresql.PostgresConnectorTask":
+	case c.managed, name == postgres, name == "PostgresConnector", name == "Postgres", name == postgres+"Task":
 		c.mapped(classOption, "", "walpost reads Postgres")
 		return true
 	}

@@ -30,6 +30,9 @@ var rules = map[string]rule{
 	"name":                             {why: "walpost's name (the checkpoint's key) is <database>.<slot>, unless name: gives another one"},
 	"tasks.max":                        {why: "a Postgres connector has one task, and walpost has one loop"},
 	"tasks.max.enforce":                {why: ofConnect},
+	"after.state.only":                 {why: "the EventRouter needs the whole event, as walpost does", fine: []string{"false"}, bad: "with this value, the EventRouter gets no event that it can route: check that the connector writes records, and leave the option out"},
+	"json.output.decimal.format":       {why: "no JsonConverter uses it"},
+	"schema.context.name":              {why: "walpost has no schema registry"},
 	"config.action.reload":             {why: "walpost reads its configuration at its start"},
 	"errors.tolerance":                 {why: "walpost stops at a row that cannot be routed or delivered", fine: []string{"none"}, bad: "walpost never skips an event: it stops and names the event (delivery.on_poison: halt). Leave the option out"},
 	"errors.retry.timeout":             {why: retries},
@@ -176,6 +179,8 @@ var prefixes = []struct {
 	{"offset.", rule{why: "walpost keeps its position in checkpoint.topic and in its slot"}}, // Debezium Server's
 	{"column.mask.", rule{bad: "walpost writes columns unchanged, so do not map a column that must not be seen. Leave the option out if it names no mapped column"}},
 	{"column.truncate.", rule{bad: "walpost writes columns unchanged. Leave the option out if it names no mapped column"}},
+	{"kafka.", rule{why: "the option is Confluent Cloud's; kafka.sasl has the login"}},
+	{"cloud.", rule{why: "the option is Confluent Cloud's"}},
 	{"quarkus.", rule{why: "the option belongs to Quarkus; walpost has log and http"}},
 	{"debezium.sink.kafka.", rule{bad: "Debezium Server's Kafka sink does not have this option: leave it out"}},
 	{"debezium.sink.", rule{why: "the option is about another sink than Kafka"}},

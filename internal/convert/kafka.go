@@ -44,6 +44,21 @@ func (c *conversion) producerValue(name string) (string, producer, bool) {
 	return value, p, ok
 }
 
+// noWorker reports whether options of the worker may count that are not given.
+func (c *conversion) noWorker() bool {
+	return c.worker == nil && c.in.format != Server && !c.managed
+}
+
+// workerFields are the names of what the worker decides, and what the user can do about it.
+type workerFields struct{ where, brokers, security, compression, action string }
+
+func (c *conversion) workerFields() workerFields {
+	if c.in.format == Strimzi {
+		return workerFields{"the KafkaConnect resource", "spec.bootstrapServers", "spec.tls or spec.authentication", "producer.compression.type in spec.config", "write it under kafka"}
+	}
+	return workerFields{"the worker", "bootstrap.servers", "producer.security.protocol", "producer.compression.type", "convert with --worker worker.properties"}
+}
+
 // kafka converts the section kafka and the options about delivery.
 func (c *conversion) kafka() {
 	c.out.section("kafka", "")
@@ -54,7 +69,12 @@ func (c *conversion) kafka() {
 		c.mapped(p.label, "kafka.compression", "%s", printable(v))
 		c.out.put("compression", scalar(dollars(strings.ToLower(v))), "")
 	} else {
-		c.mapped(p.label, "kafka.compression", "none")
+		more := ""
+		if c.noWorker() {
+			w := c.workerFields()
+			more = fmt.Sprintf(", unless %s has %s: %s", w.where, w.compression, w.action)
+		}
+		c.mapped(p.label, "kafka.compression", "none%s", more)
 		c.out.put("compression", "none", "none is the producer's default; walpost's default is snappy")
 	}
 	c.topicCreation()
@@ -124,9 +144,10 @@ func (c *conversion) brokers() {
 	const variable = "WALPOST_KAFKA_BROKERS"
 	p, ok := c.producerOption("bootstrap.servers")
 	if !ok {
-		text := "the worker has the brokers: set " + variable + ", or convert with --worker worker.properties"
-		if c.in.format == Strimzi {
-			text = "the brokers are in the KafkaConnect resource: set " + variable
+		w := c.workerFields()
+		text := fmt.Sprintf("%s has them in %s: set %s, or %s", w.where, w.brokers, variable, w.action)
+		if c.managed {
+			text = "set " + variable + " to the cluster's bootstrap server"
 		}
 		if c.in.format == Server {
 			c.bad("debezium.sink.kafka.producer.bootstrap.servers", "is required")
@@ -165,9 +186,20 @@ func (c *conversion) brokers() {
 
 // security maps security.protocol and its options.
 func (c *conversion) security() {
+	if c.managed {
+		c.mapped("kafka.auth.mode", "kafka.sasl", "the login of Confluent Cloud: set WALPOST_KAFKA_SASL_USERNAME and WALPOST_KAFKA_SASL_PASSWORD to an API key and its secret")
+		c.out.put("tls", "{}", "")
+		c.out.put("sasl", `{mechanism: PLAIN, username: "${WALPOST_KAFKA_SASL_USERNAME}", password: "${WALPOST_KAFKA_SASL_PASSWORD}"}`, "an API key and its secret")
+		return
+	}
 	protocol, p, ok := c.producerValue("security.protocol")
 	if !ok {
 		protocol = "PLAINTEXT"
+		if _, there := c.producerOption("security.protocol"); !there && c.noWorker() {
+			w := c.workerFields()
+			c.mapped(p.label, "", "no TLS and no login, unless %s has %s: %s", w.where, w.security, w.action)
+			c.out.note("The connector has no TLS and no login for Kafka. If %s has %s, %s.", w.where, w.security, w.action)
+		}
 	} else {
 		c.mapped(p.label, "", "%s", printable(strings.ToUpper(protocol)))
 	}

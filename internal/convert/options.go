@@ -115,7 +115,7 @@ type part struct {
 var (
 	// providerPattern is that of Kafka's ConfigTransformer: ${provider:[path:]key}.
 	providerPattern = regexp.MustCompile(`\$\{([^}:]*):(?:([^}]*):)?([^}]*)\}`)
-	quarkusPattern  = regexp.MustCompile(`(\\)?\$\{([A-Za-z_][A-Za-z0-9_.\-]*)(?::([^}]*))?\}`)
+	quarkusPattern  = regexp.MustCompile(`([\\$])?\$\{([A-Za-z_][A-Za-z0-9_.\-]*)(?::([^}]*))?\}`)
 )
 
 // split finds the references in a value. For Kafka Connect a reference has a colon, so ${routedByValue} is text. For Quarkus, \${…}
@@ -140,8 +140,8 @@ func split(value string, quarkus bool) []part {
 		var ref *reference
 		end := m[1]
 		if quarkus {
-			if m[2] >= 0 || group(2) == "routedByValue" { // \${
-				parts = append(parts, part{text: value[at:m[0]] + strings.TrimPrefix(value[m[0]:m[1]], `\`)})
+			if m[2] >= 0 || group(2) == "routedByValue" { // \${ and $${ are a text
+				parts = append(parts, part{text: value[at:m[0]] + strings.TrimPrefix(value[m[0]:m[1]], group(1))})
 				at = m[1]
 				continue
 			}

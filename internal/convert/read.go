@@ -51,12 +51,15 @@ func firstByte(text []byte) int { return len(text) - len(bytes.TrimLeft(text, " 
 var (
 	yamlLine     = regexp.MustCompile(`(?m)^(?:---|(?:apiVersion|kind|metadata|spec)\s*:)`)
 	serverLine   = regexp.MustCompile(`(?m)^\s*(?:%[^.]*\.)?debezium\.[A-Za-z]`)
+	kubernetes   = regexp.MustCompile(`"kind"\s*:\s*"(?:KafkaConnector|KafkaConnectorList|List|Template)"`)
 	propertyLine = regexp.MustCompile(`(?m)^\s*[A-Za-z][A-Za-z0-9_.\-]*\s*[=:]`)
 )
 
 // recognise finds the format by content. The default is a connector, because its errors are the clearest.
 func recognise(text []byte) Format {
 	switch {
+	case kubernetes.Match(text):
+		return Strimzi
 	case text[firstByte(text)] == '{':
 		return Connect
 	case serverLine.Match(text):
@@ -88,6 +91,10 @@ func (r *jsonReader) broken(err error) *SyntaxError {
 	switch {
 	case errors.As(err, &syntax):
 		text := "an unexpected character"
+		if at := firstByte(r.text); at < len(r.text) && r.text[at] != '{' && r.text[at] != '[' {
+			return &SyntaxError{Text: "this is neither JSON, nor properties, nor a Kubernetes resource: take the configuration from Connect itself, " +
+				"with curl http://connect:8083/connectors/<name>/config, or write the connector's options into a JSON object"}
+		}
 		switch s := syntax.Error(); {
 		case strings.HasPrefix(s, "unexpected end"):
 			return r.at(int64(len(r.text)), "not JSON: the input ends too early")

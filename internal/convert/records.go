@@ -100,7 +100,7 @@ func (c *conversion) connectConverter(which string) {
 			from, label = c.worker, workers
 		case which == "header":
 			text := "simple"
-			if c.worker == nil {
+			if c.noWorker() {
 				text += ", unless the worker has another one: pass --worker worker.properties"
 			}
 			c.mapped(option, "records."+option, "%s", text)

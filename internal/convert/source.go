@@ -191,7 +191,11 @@ func (c *conversion) putSecret(option string, parts []part, section, key, variab
 // slot takes over the connector's slot. The converted configuration never creates a slot, because the events since the connector's
 // last flush would be missing in a new slot, without an error.
 func (c *conversion) slot() {
-	plugin := strings.ToLower(c.or("plugin.name", "decoderbufs"))
+	plugin := "decoderbufs"
+	if c.managed {
+		plugin = "pgoutput"
+	}
+	plugin = strings.ToLower(c.or("plugin.name", plugin))
 	switch {
 	case c.done["plugin.name"]:
 	case plugin == "pgoutput":

@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strconv"
+	"strings"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -22,12 +24,13 @@ func notYAML(err error) *SyntaxError {
 	return wrong
 }
 
-// readStrimzi reads the only KafkaConnector of a YAML file. Other resources in the file are reported.
+// readStrimzi reads the only KafkaConnector of a file, which may be YAML or JSON. The KafkaConnector
+// may be an item of a List. Other resources in the file are reported.
 func readStrimzi(text []byte) (*options, error) {
 	o := newOptions(nil)
 	o.format = Strimzi
 	dec := yaml.NewDecoder(bytes.NewReader(text))
-	found := false
+	resources := []*yaml.Node{}
 	for {
 		var doc yaml.Node
 		err := dec.Decode(&doc)
@@ -40,7 +43,12 @@ func readStrimzi(text []byte) (*options, error) {
 		if len(doc.Content) == 0 || doc.Content[0].Kind == yaml.ScalarNode && doc.Content[0].Tag == "!!null" {
 			continue
 		}
-		root := doc.Content[0]
+		resources = append(resources, doc.Content[0])
+	}
+	found := false
+	for len(resources) > 0 {
+		root := resources[0]
+		resources = resources[1:]
 		if root.Kind != yaml.MappingNode {
 			return nil, &SyntaxError{Line: root.Line, Column: root.Column, Text: "must be a KafkaConnector"}
 		}
@@ -48,12 +56,17 @@ func readStrimzi(text []byte) (*options, error) {
 		if n := child(root, "kind"); n != nil {
 			kind = n.Value
 		}
+		items := child(root, "items")
 		switch {
+		case kind == "Template":
+			return nil, &SyntaxError{Line: root.Line, Text: "a Template has parameters: oc process --local -f template.yaml -o yaml | walpost debezium convert -"}
+		case strings.HasSuffix(kind, "List") && items != nil && items.Kind == yaml.SequenceNode:
+			resources = append(slices.Clone(items.Content), resources...)
 		case kind != "KafkaConnector":
 			name := fmt.Sprintf("%sresource on line %d", wrapped, root.Line)
 			o.put(&entry{name: name, label: "resource " + printable(kind), line: root.Line, parts: []part{}})
 		case found:
-			return nil, &SyntaxError{Line: root.Line, Text: "this is a second KafkaConnector: convert one at a time"}
+			return nil, &SyntaxError{Line: root.Line, Text: "this is a second KafkaConnector: write each one to a file of its own, and convert one at a time"}
 		default:
 			found = true
 			if wrong := strimziConnector(o, root); wrong != nil {
