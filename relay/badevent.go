@@ -2,6 +2,7 @@ package relay
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,11 +26,20 @@ type BadEvent struct {
 }
 
 func (e *BadEvent) Error() string {
-	step := "route"
+	step := "cannot be routed"
 	if e.Topic != "" {
-		step = "deliver to " + e.Topic
+		step = "cannot be delivered to topic " + e.Topic
 	}
-	return fmt.Sprintf("%s: %s: %v", checkpoint.Event(e.EventID, e.table(), e.Commit, e.Row), step, e.Err)
+	return fmt.Sprintf("%s %s: %s", checkpoint.Event(e.EventID, e.table(), e.Commit, e.Row), step, e.Reason())
+}
+
+// Reason is the cause without the event, which the other fields name.
+func (e *BadEvent) Reason() string {
+	var apart interface{ Reason() string }
+	if errors.As(e.Err, &apart) {
+		return apart.Reason()
+	}
+	return e.Err.Error()
 }
 
 func (e *BadEvent) table() string {
@@ -79,7 +89,7 @@ func (l *loop) give(bad *BadEvent) {
 		return
 	}
 	h := l.haltOf(bad.Commit, bad.Row, bad.table(), bad.EventID)
-	h.Topic, h.Error, h.Time = bad.Topic, bad.Err.Error(), time.Now()
+	h.Topic, h.Error, h.Time = bad.Topic, bad.Reason(), time.Now()
 	bad.Token = h.Token
 	l.checkpointer.halts = append(l.checkpointer.halts, h)
 }

@@ -194,9 +194,18 @@ func (s *fakeSink) Acks(buf []cdc.Ack) []cdc.Ack {
 
 func (s *fakeSink) Wake() <-chan struct{} { return s.wake }
 
+// silence is a stall without a known cause.
+type silence struct{}
+
+func (silence) Error() string    { return "no acknowledgement" }
+func (silence) CauseKnown() bool { return false }
+
 func (s *fakeSink) Stalled() error {
 	s.p.w.mu.Lock()
 	defer s.p.w.mu.Unlock()
+	if s.p.w.stalled && s.p.w.silent {
+		return silence{}
+	}
 	if s.p.w.stalled {
 		return errors.New("brokers cannot be reached")
 	}

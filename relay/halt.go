@@ -29,7 +29,7 @@ func (l *loop) stop() error {
 		l.log.Warn().Uint64("events", again).Int("unacknowledged", l.inFlight()).Str("lsn", l.checkpointer.durable.LSN.String()).
 			Msg("stopped before everything was acknowledged and checkpointed: the next start delivers these events again")
 	} else {
-		l.log.Info().Str("lsn", l.checkpointer.durable.LSN.String()).Dur("took", time.Since(from)).Msg("stopped")
+		l.log.Info().Str("lsn", l.checkpointer.durable.LSN.String()).Dur("took", time.Since(from).Round(time.Millisecond)).Msg("stopped")
 	}
 	if err == nil && l.bad != nil {
 		err = l.bad

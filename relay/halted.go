@@ -66,11 +66,15 @@ func (l *loop) fail(ctx context.Context, err error) error {
 // returns such a fault if one comes up meanwhile, and nil at its end.
 func (l *loop) halt(ctx context.Context, err error) error {
 	since, linger := time.Now(), l.cfg.HaltLinger
+	long := "forever"
+	if linger >= 0 {
+		long = linger.String()
+	}
 	l.bad = nil
 	bad := errors.As(err, &l.bad)
 	l.ended("halted", err)
 	l.setState(Halted, err.Error())
-	l.log.Error().Err(err).Str("hint", fault.Hint(err)).Int("in_flight", l.inFlight()).Dur("linger", linger).
+	l.log.Error().Err(err).Str("hint", fault.Hint(err)).Int("in_flight", l.inFlight()).Str("linger", long).
 		Msg("halted: this needs a person")
 	if bad && !l.finished {
 		until := since.Add(max(linger, l.cfg.ShutdownGrace))

@@ -36,7 +36,7 @@ func (l *loop) publish() {
 			why := fmt.Errorf("delivery waits: %w", err)
 			worse(Stalled, why.Error())
 			st.Troubles = l.outage.waits(st.Troubles, why, l.now)
-			l.stalled.fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
+			l.stalled.cause(err).fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
 		} else {
 			l.stalled.over(l.now, l.log.Info()).Msg("delivery recovered")
 			l.outage = ""

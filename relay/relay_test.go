@@ -277,6 +277,29 @@ func TestWindowHoldsAndSignsOfLifeGoOn(t *testing.T) {
 	}
 }
 
+// The log of an outage names the cause as soon as it is known, and not a minute later.
+func TestTheCauseOfAStallIsLoggedAtOnce(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{})
+		time.Sleep(time.Second)
+		silent := func(is bool) {
+			w.do(func() { w.stalled, w.silent = true, is })
+			time.Sleep(5 * time.Second)
+		}
+		w.commit("a")
+		silent(true)
+		r.wantLog(t, "no acknowledgement", 1)
+		silent(false)
+		r.wantLog(t, "brokers cannot be reached", 1)
+		silent(true)
+		silent(false) // it is known already
+		r.wantLog(t, "delivery stalled", 2)
+		w.do(func() { w.stalled = false })
+		w.want(t, 10*time.Second, "all delivered", w.allDelivered)
+		r.stopped(t, time.Second)
+	})
+}
+
 // A key that waits for its broker must not let memory, and what a crash repeats, grow with what the other keys deliver.
 func TestOneStuckKeyBoundsWhatIsReadBehindIt(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"errors"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -11,6 +12,16 @@ import (
 type edge struct {
 	since, logged time.Time
 	times         int
+	known         bool // the cause was known at one of the times
+}
+
+// cause has the next fault logged at once if err is the first error that tells the cause.
+func (e *edge) cause(err error) *edge {
+	var says interface{ CauseKnown() bool }
+	if known := !errors.As(err, &says) || says.CauseKnown(); known && !e.known {
+		e.known, e.logged = true, time.Time{}
+	}
+	return e
 }
 
 // fault counts the fault. It returns log with how often and how long the fault has come, or nil if
@@ -22,7 +33,7 @@ func (e *edge) fault(now time.Time, log *zerolog.Event) *zerolog.Event {
 		return log.Discard()
 	}
 	e.logged = now
-	return log.Int("times", e.times).Dur("for", now.Sub(e.since))
+	return log.Int("times", e.times).Dur("for", now.Sub(e.since).Round(time.Millisecond))
 }
 
 // over ends the fault. It returns log as fault does, or nil if there was no fault.
@@ -30,7 +41,7 @@ func (e *edge) over(now time.Time, log *zerolog.Event) *zerolog.Event {
 	if e.times == 0 {
 		return log.Discard()
 	}
-	log.Int("times", e.times).Dur("for", now.Sub(e.since))
+	log.Int("times", e.times).Dur("for", now.Sub(e.since).Round(time.Millisecond))
 	*e = edge{}
 	return log
 }

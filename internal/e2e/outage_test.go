@@ -51,6 +51,14 @@ func TestKafkaDownKeepsSessionAndMemory(t *testing.T) {
 		t.Errorf("memory is not flat: %d MiB when the window was full, %d MiB %s later, peak %d MiB", early/mib, late/mib, 3*timeout, peak/mib)
 	}
 	r.notReady(time.Second, kafka.Brokers()[0])
+	for line := range strings.Lines(r.log.String()) {
+		if reason = line; strings.Contains(line, "delivery stalled") && strings.Contains(line, "refused") {
+			break
+		}
+	}
+	if !strings.Contains(reason, "refused") || strings.Contains(reason, `"for":"1m`) {
+		t.Errorf("the log names the cause of the outage a minute late: %s", reason)
+	}
 
 	kafka.Start(t)
 	up := time.Now()
