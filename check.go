@@ -3,7 +3,6 @@ package walpost
 import (
 	"context"
 	"fmt"
-	"strings"
 
 	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/internal/pg"
@@ -27,7 +26,7 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 		return nil, err
 	}
 	run := doctor.Run{
-		Name: r.cfg.Name, Source: r.source, Router: r.router, Topics: cfg.knownTopics(), Checkpoint: cfg.checkpointTopic(),
+		Name: r.cfg.Name, Source: r.source, Router: r.router, Checkpoint: cfg.checkpointTopic(),
 		Rows: r.rows,
 	}
 	if cfg.Stdout == nil {
@@ -49,14 +48,6 @@ func advise(cfg *replication.Config) func(f *pg.Facts) []replication.Advice {
 		}
 		return advice
 	}
-}
-
-// knownTopics are the topics that can be told without a row.
-func (c *Config) knownTopics() []string {
-	if t := c.Router.TopicReplacement; c.Router.RenameRegex == "" && t != "" && !strings.ContainsAny(t, `$\`) {
-		return []string{t}
-	}
-	return nil
 }
 
 func (c *Config) checkpointTopic() string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,8 +22,7 @@ type Run struct {
 	Source *replication.Source
 	Router *router.Router
 	Kafka  *sink.Config // nil if records go elsewhere
-	// Topics are those that are known without a row. Checkpoint is the topic of the checkpoints, or empty.
-	Topics     []string
+	// Checkpoint is the topic of the checkpoints, or empty.
 	Checkpoint string
 	Rows       table.Source // the tables' rows
 }
@@ -36,10 +36,9 @@ func Check(ctx context.Context, run Run) []Finding {
 	known.Go(func() { want.DatabaseAhead, clock = databaseClock(ctx, run.Source) })
 	known.Go(func() {
 		want.Topics, rows = checkRows(ctx, &run)
-		for _, t := range run.Topics {
-			if _, ok := want.Topics[t]; !ok {
-				want.Topics[t] = Traffic{}
-			}
+		want.Patterns = run.Router.TopicPatterns()
+		if only := want.Patterns[0]; len(want.Patterns) == 1 && !strings.Contains(only, "*") && len(want.Topics) == 0 {
+			want.Topics[only] = Traffic{}
 		}
 	})
 	all.Go(func() { database = CheckPostgres(ctx, run.Source.Config()) })

@@ -156,6 +156,7 @@ func (c *kafkaCheck) checkpointSettings(name, topic string, kv map[string]string
 
 // brokerSettings judges what is set for all topics.
 func (c *kafkaCheck) brokerSettings(kv map[string]string) {
+	c.creates = kv["auto.create.topics.enable"] == "true"
 	switch auto := kv["auto.create.topics.enable"]; {
 	case auto == "true" && !c.cfg.Topics.Create:
 		c.add("auto.create.topics.enable", Warn, "the brokers create a topic with their defaults for everybody who asks for one: a consumer with a wrong name creates one, and a missing topic may appear with too few partitions",

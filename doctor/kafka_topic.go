@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -72,6 +74,49 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 		c.replicas(name, is)
 		c.settings(name, topic, is.Settings, t)
 	}
+}
+
+// unnamed says how the topics come to be if no row names one yet. patterns are their names.
+func (c *kafkaCheck) unnamed(ctx context.Context, checkpoint string, patterns []string) {
+	const name = "topics"
+	to := "rows go to topics such as " + strings.Join(patterns, " and ")
+	if c.cfg.Topics.Create {
+		c.add(name, OK, to+": walpost creates a missing topic when its first event comes (kafka.topics.create)")
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	all, err := kafka.TopicNames(ctx, c.cl)
+	if err != nil {
+		c.add(name, Fail, "the brokers do not answer for them: "+err.Error())
+		return
+	}
+	var fit []string
+	for _, topic := range all {
+		for _, p := range patterns {
+			// Each name fits *, so a topic of that pattern says nothing.
+			if ok, err := path.Match(p, topic); err == nil && ok && p != "*" && topic != checkpoint && !slices.Contains(fit, topic) {
+				fit = append(fit, topic)
+			}
+		}
+	}
+	if n := len(fit); n > 0 {
+		fit = fit[:min(n, 5)]
+		if n > len(fit) {
+			fit = append(fit, fmt.Sprintf("and %d others", n-len(fit)))
+		}
+		c.add(name, OK, to+", and there are "+strings.Join(fit, ", ")+"; no row names another one yet, and an event for a topic that is missing waits until somebody creates the topic")
+		return
+	}
+	why := to + ", and the brokers list no such topic: the first event waits until somebody creates its topic"
+	if slices.Contains(patterns, "*") {
+		why = "each row names its own topic: an event whose topic does not exist waits until somebody creates the topic"
+	}
+	if c.creates {
+		why += ", because walpost does not use auto.create.topics.enable"
+	}
+	c.add(name, Warn, why, fix.Key{Name: "kafka.topics.create", Value: "true"}, fix.Words("Or create each topic before its first event, for example:"),
+		c.fixes.create(c.newTopic(strings.ReplaceAll(patterns[0], "*", "order"))))
 }
 
 // newTopic is a topic of records as a run would create it.

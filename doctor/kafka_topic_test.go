@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/fix"
@@ -268,4 +269,33 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 		has(t, text, "cleanup.policy=compact")
 		hasNot(t, text, "segment.ms", "dirty") // Confluent Cloud lets nobody set as little
 	}
+}
+
+// What check says of topics before a row names one is true in each state, and a warning says how the topics come to be.
+func TestCheckSaysHowTopicsComeToBe(t *testing.T) {
+	c := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "outbox.event.order", "walpost.checkpoints"))
+	create := "Or create each topic before its first event, for example:\nkafka-topics.sh --bootstrap-server " + c.ListenAddrs()[0] + " --create --topic "
+	for _, is := range []struct {
+		name     string
+		patterns []string
+		create   bool
+		want     string
+	}{
+		{"none is there", []string{"shop.*.v1"}, false, "topics: warn: rows go to topics such as shop.*.v1, and the brokers list no such topic: the first event waits until somebody creates its topic\n" +
+			"\tfix Set kafka.topics.create: true. " + create + "shop.order.v1\n"},
+		{"one is there", []string{"outbox.event.*"}, false, "topics: ok: rows go to topics such as outbox.event.*, and there are outbox.event.order; "},
+		{"one of two kinds is there", []string{"shop.*", "outbox.event.*"}, false, "topics: ok: rows go to topics such as shop.* and outbox.event.*, and there are outbox.event.order; "},
+		{"only the checkpoints fit", []string{"walpost.*"}, false, "topics: warn: rows go to topics such as walpost.*, and the brokers list no such topic"},
+		{"the row decides all", []string{"*"}, false, "topics: warn: each row names its own topic: an event whose topic does not exist waits until somebody creates the topic\n\tfix Set kafka.topics.create: true. "},
+		{"walpost creates them", []string{"shop.*"}, true, "topics: ok: rows go to topics such as shop.*: walpost creates a missing topic when its first event comes (kafka.topics.create)\n"},
+	} {
+		t.Run(is.name, func(t *testing.T) {
+			cfg := config(c.ListenAddrs())
+			cfg.Topics.Create = is.create
+			found := CheckKafka(t.Context(), cfg, "walpost.checkpoints", "n", func() Expected { return Expected{Patterns: is.patterns} })
+			has(t, lines(found), is.want)
+		})
+	}
+	has(t, looked(t, config(c.ListenAddrs()), map[string]Traffic{"outbox.event.order": {}}, ""), "topic outbox.event.order: ok")
+	hasNot(t, looked(t, config(c.ListenAddrs()), map[string]Traffic{"outbox.event.order": {}}, ""), "topics: ")
 }

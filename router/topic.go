@@ -75,6 +75,17 @@ func newTopics(c *Config, ps *conf.Problems) *topics {
 	return t
 }
 
+// TopicPatterns returns the names of the topics that rows go to, with * for what depends on the row.
+// The name of a topic has no *.
+func (r *Router) TopicPatterns() []string {
+	last := len(r.topics.rewrites) - 1
+	patterns := []string{r.topics.rewrites[last].replacement.Glob()}
+	if last > 0 { // a topic that topic.rename.regex does not match keeps its name
+		patterns = append(patterns, r.topics.rewrites[0].replacement.Glob())
+	}
+	return patterns
+}
+
 // of returns the topic for a routing value. It does not keep the bytes of the value.
 func (t *topics) of(value []byte) (string, error) {
 	if topic, ok := t.cache[string(value)]; ok {

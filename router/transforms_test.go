@@ -67,3 +67,22 @@ func TestRenameNeedsARegex(t *testing.T) {
 		t.Errorf("%v", found)
 	}
 }
+
+func TestTopicPatternsNameWhatDependsOnTheRow(t *testing.T) {
+	for _, c := range []struct{ regex, replacement, renameRegex, rename, want string }{
+		{"(?<routedByValue>.*)", "outbox.event.${routedByValue}", "", "", "outbox.event.*"},
+		{"(.*)-(.*)", "$2.v$1", "", "", "*.v*"},
+		{".*", "orders", "", "", "orders"},
+		{"(.*)", "outbox.event.$1", `outbox\.event\.(.*)`, "shop.$1.v1", "shop.*.v1 outbox.event.*"},
+	} {
+		cfg := DefaultConfig()
+		cfg.TopicRegex, cfg.TopicReplacement, cfg.RenameRegex, cfg.RenameReplacement = c.regex, c.replacement, c.renameRegex, c.rename
+		r, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Join(r.TopicPatterns(), " "); got != c.want {
+			t.Errorf("%s: %s, want %s", c.replacement, got, c.want)
+		}
+	}
+}

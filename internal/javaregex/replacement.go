@@ -75,4 +75,17 @@ func (re *Regexp) Replacement(s string) (*Replacement, error) {
 	return &Replacement{pieces}, nil
 }
 
+// Glob is what the replacement gives, with * for each group.
+func (r *Replacement) Glob() string {
+	var b strings.Builder
+	for _, p := range r.pieces {
+		if p.group < 0 {
+			b.WriteString(p.text)
+		} else {
+			b.WriteByte('*')
+		}
+	}
+	return b.String()
+}
+
 func isDigit(c byte) bool { return c >= '0' && c <= '9' }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"sync/atomic"
 	"time"
@@ -89,6 +90,23 @@ func Topics(ctx context.Context, cl *kgo.Client, names []string, settings ...str
 		}
 	}
 	return topics, nil
+}
+
+// TopicNames returns the names of all topics that the user may see, without the cluster's own.
+func TopicNames(ctx context.Context, cl *kgo.Client) (names []string, err error) {
+	req := kmsg.NewPtrMetadataRequest()
+	req.AllowAutoTopicCreation = false
+	resp, err := req.RequestWith(ctx, cl)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range resp.Topics {
+		if t.Topic != nil && !t.IsInternal && t.ErrorCode == 0 {
+			names = append(names, *t.Topic)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // DescribeTopic is Topics for one topic.
