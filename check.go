@@ -35,7 +35,7 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	}
 	found := doctor.Check(ctx, run)
 	if ctx.Err() != nil {
-		return nil, fmt.Errorf("interrupted before all was looked at: %w", context.Cause(ctx))
+		return nil, fmt.Errorf("interrupted before everything was checked: %w", context.Cause(ctx))
 	}
 	return found, nil
 }

@@ -106,7 +106,7 @@ func Halts(name string, records map[string][]byte) (halts, skips map[string]*Hal
 		}
 		if err != nil {
 			return nil, nil, fault.Person(fmt.Errorf("checkpoint record %q: %w", key, err),
-				"Nothing was changed. A record of a newer walpost is read by that walpost. One that is damaged can be removed: write a null value under its key.")
+				"Nothing was changed. If a newer walpost wrote the record, run that version. If the record is damaged, remove it: write a null value under its key.")
 		}
 		into[token] = h
 	}

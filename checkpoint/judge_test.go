@@ -82,11 +82,11 @@ var judgements = []struct {
 	}},
 	{what: "no record, a lost slot", none: true, reason: SlotLost, from: 0x1F00, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.Invalidation, f.SlotFound.WALStatus = "wal_removed", "lost"
-	}, says: `slot "walpost" is lost (wal_removed), and no checkpoint knows it: events from 0/1F00 to where a new slot starts may be missing`},
+	}, says: `slot "walpost" is lost (wal_removed), and no checkpoint knows it: events from 0/1F00 to the start of a new slot may be missing`},
 
 	{
 		what: "another system", reason: OtherSystem, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SystemID = "222" },
-		says: `the server has the system identifier 222, but checkpoint shop.walpost/7 at 0/2000 was written for 111, another server: events from 0/2000 on may be missing, to where is unknown`,
+		says: `the server has the system identifier 222, but checkpoint shop.walpost/7 at 0/2000 was written for 111, another server: events from 0/2000 onwards may be missing, and the end of the gap is unknown`,
 	},
 	{what: "another system, and everything else too", reason: OtherSystem, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		*f = cdc.Identity{SystemID: "222", Timeline: 1, Database: "d", Slot: "s"}
@@ -94,7 +94,7 @@ var judgements = []struct {
 	{what: "a server that does not say who it is", reason: OtherSystem, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SystemID = "" }},
 	{
 		what: "another database", reason: OtherDatabase, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Database = "shop2" },
-		says: `the database is "shop2", but checkpoint shop.walpost/7 at 0/2000 was written for "shop": events from 0/2000 on may be missing, to where is unknown`,
+		says: `the database is "shop2", but checkpoint shop.walpost/7 at 0/2000 was written for "shop": events from 0/2000 onwards may be missing, and the end of the gap is unknown`,
 	},
 	{what: "another slot, further on", reason: OtherSlot, from: 0x2000, to: 0x3000, change: func(_ *Record, f *cdc.Identity) {
 		f.Slot, f.SlotFound.Confirmed = "walpost2", 0x3000
@@ -109,7 +109,7 @@ var judgements = []struct {
 	}},
 	{
 		what: "a lower timeline", reason: TimelineBack, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Timeline, f.History = 2, f.History[:1] },
-		says: `the server is on timeline 2, but checkpoint shop.walpost/7 at 0/2000 is on timeline 3: this is an old primary or an old copy: events from 0/2000 on may be missing, to where is unknown`,
+		says: `the server is on timeline 2, but checkpoint shop.walpost/7 at 0/2000 is on timeline 3: this is an old primary or an old copy: events from 0/2000 onwards may be missing, and the end of the gap is unknown`,
 	},
 	{what: "a higher timeline that left below the record", reason: TimelineForked, from: 0x1FFF, to: 0x3000, change: func(_ *Record, f *cdc.Identity) {
 		descended(f, 0x1FFF)
@@ -133,19 +133,19 @@ var judgements = []struct {
 		what: "a higher timeline that never was on the record's", reason: TimelineForked, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 			f.Timeline, f.SlotFound.Confirmed = 5, 0x3000
 		},
-		says: `the server is on timeline 5, which does not come from timeline 3 of checkpoint shop.walpost/7 at 0/2000: events from 0/2000 on may be missing, to where is unknown`,
+		says: `the server is on timeline 5, which does not continue timeline 3 of checkpoint shop.walpost/7 at 0/2000: events from 0/2000 onwards may be missing, and the end of the gap is unknown`,
 	},
 	{what: "a higher timeline that left within the transaction delivered in part", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
 		r.Next = &Next{CommitLSN: 0x2400, CommitEndLSN: 0x2430, Rows: 2}
 		descended(f, 0x2400)
-	}, says: `the server's history left timeline 3 at 0/2400, but checkpoint shop.walpost/7 at 0/2000 has delivered events of this timeline up to 0/2430: events from 0/2000 on may be missing, to where is unknown`},
+	}, says: `the server's history left timeline 3 at 0/2400, but checkpoint shop.walpost/7 at 0/2000 has delivered events of this timeline up to 0/2430: events from 0/2000 onwards may be missing, and the end of the gap is unknown`},
 	{what: "the same, and its end was not read", reason: TimelineForked, from: 0x2000, change: func(r *Record, f *cdc.Identity) {
 		r.Next = &Next{CommitLSN: 0x2400, Rows: 2}
 		descended(f, 0x2400)
 	}},
 	{
 		what: "a restored copy", reason: ServerBehind, from: 0x1FFF, change: func(_ *Record, f *cdc.Identity) { f.Server = 0x1FFF },
-		says: `the server's WAL ends at 0/1FFF, but checkpoint shop.walpost/7 at 0/2000 has delivered events up to 0/2000: the server was restored from an earlier copy: events from 0/1FFF on may be missing, to where is unknown`,
+		says: `the server's WAL ends at 0/1FFF, but checkpoint shop.walpost/7 at 0/2000 has delivered events up to 0/2000: the server was restored from an earlier copy: events from 0/1FFF onwards may be missing, and the end of the gap is unknown`,
 	},
 	{what: "a restored copy without the slot", reason: ServerBehind, from: 0x1800, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		f.Server, f.SlotFound = 0x1800, cdc.SlotState{}
@@ -160,7 +160,7 @@ var judgements = []struct {
 	}},
 	{
 		what: "no slot", reason: SlotMissing, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound = cdc.SlotState{} },
-		says: `slot "walpost" does not exist, but checkpoint shop.walpost/7 at 0/2000 was written for this slot: events from 0/2000 to where a new slot starts may be missing`,
+		says: `slot "walpost" does not exist, but checkpoint shop.walpost/7 at 0/2000 was written for this slot: events from 0/2000 to the start of a new slot may be missing`,
 	},
 	{what: "no slot after a promotion", reason: SlotMissing, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		descended(f, 0x2000)
@@ -168,10 +168,10 @@ var judgements = []struct {
 	}},
 	{what: "a lost slot, as 17 says it", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.WALStatus, f.SlotFound.Invalidation, f.SlotFound.Restart = "lost", "idle_timeout", 0
-	}, says: `slot "walpost" is lost (idle_timeout), and checkpoint shop.walpost/7 at 0/2000 was written for this slot: events from 0/2000 to where a new slot starts may be missing`},
+	}, says: `slot "walpost" is lost (idle_timeout), and checkpoint shop.walpost/7 at 0/2000 was written for this slot: events from 0/2000 to the start of a new slot may be missing`},
 	{
 		what: "a lost slot, by its WAL alone", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.WALStatus = "lost" },
-		says: `slot "walpost" is lost (lost), and checkpoint shop.walpost/7 at 0/2000 was written for this slot: events from 0/2000 to where a new slot starts may be missing`,
+		says: `slot "walpost" is lost (lost), and checkpoint shop.walpost/7 at 0/2000 was written for this slot: events from 0/2000 to the start of a new slot may be missing`,
 	},
 	{what: "an invalidated slot whose WAL is there", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Invalidation = "wal_level_insufficient" }},
 	{what: "a lost slot that was advanced before", reason: SlotLost, from: 0x2000, slot: true, change: func(_ *Record, f *cdc.Identity) {
@@ -247,7 +247,7 @@ var judgements = []struct {
 	}, says: `publication "walpost" was altered, the entry of table public.outbox in publication "walpost" was altered since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
 	{what: "a look found the table gone, and it is back", reason: PublicationChanged, from: 0x1E00, change: func(r *Record, _ *cdc.Identity) {
 		r.Published = r.Published.Broken("table public.outbox does not exist in database shop")
-	}, says: `a look found that table public.outbox does not exist in database shop since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
+	}, says: `a check found that table public.outbox does not exist in database shop since checkpoint shop.walpost/7 saw it: rows may be missing since 0/1E00`},
 	{what: "a slot that was advanced, and the publication altered", reason: SlotAhead, from: 0x1E00, to: 0x2001, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.Confirmed = 0x2001
 		altered(f)

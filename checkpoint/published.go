@@ -156,7 +156,7 @@ func (c *Change) String() string {
 	publication := fmt.Sprintf("publication %q", c.Publication)
 	switch {
 	case c.How == Mended:
-		return "a look found that " + c.Why
+		return "a check found that " + c.Why
 	case c.Table == "" && c.How == Altered:
 		return publication + " was altered"
 	case c.Table == "" && c.How == Replaced:

@@ -171,7 +171,7 @@ func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err er
 	if ref.NeedsSlot() {
 		slot := &found.SlotFound
 		if !slot.Created || lost(slot) {
-			return 0, fmt.Errorf("slot %q is not the new one that the accepted gap %s asks for", found.Slot, ref.Token)
+			return 0, fmt.Errorf("slot %q is not the new slot that the accepted gap %s needs", found.Slot, ref.Token)
 		}
 		now.Found.SlotFound = ref.Found.SlotFound
 	}
@@ -215,7 +215,7 @@ func (r *Refusal) found() string {
 	case TimelineForked:
 		end, ok := fork(f, rec.Timeline)
 		if !ok {
-			return fmt.Sprintf("the server is on timeline %d, which does not come from timeline %d of %s", f.Timeline, rec.Timeline, key)
+			return fmt.Sprintf("the server is on timeline %d, which does not continue timeline %d of %s", f.Timeline, rec.Timeline, key)
 		}
 		return fmt.Sprintf("the server's history left timeline %d at %s, but %s has delivered events of this timeline up to %s",
 			rec.Timeline, end, key, rec.reach())
@@ -256,9 +256,9 @@ func (r *Refusal) gap() string {
 	case r.KeepsPosition():
 		return fmt.Sprintf("rows may be missing since %s", r.From)
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
-		return fmt.Sprintf("events from %s to where a new slot starts may be missing", r.From)
+		return fmt.Sprintf("events from %s to the start of a new slot may be missing", r.From)
 	default:
-		return fmt.Sprintf("events from %s on may be missing, to where is unknown", r.From)
+		return fmt.Sprintf("events from %s onwards may be missing, and the end of the gap is unknown", r.From)
 	}
 }
 
@@ -276,10 +276,10 @@ func (r *Refusal) Hint() string {
 	case TimelineForked, ServerBehind:
 		first = "Delivered events may no longer exist in this database: find out which server was restored or promoted, and to which time."
 	case SlotMissing:
-		first = "If this is not the server that had the slot, connect to that one."
+		first = "If another server has the slot, connect to that server."
 	case OtherPublication:
 		first = fmt.Sprintf("Set source.publication back to %s and start walpost. Change it to %s only after the slot has confirmed a position later than the creation of that publication "+
-			"(walpost status shows the confirmed position). The server may need some more seconds to know it.", r.Record.Published.Publication, r.Found.Published.Publication)
+			"(walpost status shows the confirmed position). walpost may accept the change only some seconds later.", r.Record.Published.Publication, r.Found.Published.Publication)
 	case PublicationChanged:
 	case SlotLost:
 		first = "The server has removed WAL that the slot needs, so the slot cannot be used again."

@@ -101,8 +101,8 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) erro
 		res := c.conn.ExecParams(ctx, sql, args, nil, nil, nil).Read()
 		err := res.Err
 		if givesWay(err) {
-			c.cfg.Logger.Debug().Err(err).Str("table", t.String()).Msg("cleanup gives way")
-			c.waits(fmt.Sprintf("%s is in use, or a batch takes too long: %s", t, err))
+			c.cfg.Logger.Debug().Err(err).Str("table", t.String()).Msg("the cleanup stops its pass, because the table is in use")
+			c.waits(fmt.Sprintf("%s is locked, or a batch takes too long: %s", t, err))
 			return nil
 		}
 		n := 0

@@ -40,7 +40,7 @@ func (x *examination) adviseSlot() {
 			"slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size%s", x.cfg.Slot, activeBy(s))
 	}
 	if x.cfg.Failover && !s.Failover {
-		x.add(Warn, "slot failover", fix.Fix{fix.Words("Stop walpost and run, on a replication connection:"), fix.SQL("ALTER_REPLICATION_SLOT " + pg.QuoteIdent(x.cfg.Slot) + " (FAILOVER);")},
+		x.add(Warn, "slot failover", fix.Fix{fix.Words("Stop walpost, and run this on a replication connection:"), fix.SQL("ALTER_REPLICATION_SLOT " + pg.QuoteIdent(x.cfg.Slot) + " (FAILOVER);")},
 			"slot %s was made without failover: it does not survive a failover", x.cfg.Slot)
 	}
 }
@@ -58,7 +58,7 @@ func (x *examination) walSettings() {
 		x.add(Warn, name, minute, "wal_sender_timeout is %s: after a network failure nobody can take the slot for that long", d)
 	}
 	if x.f.Server.KeepMB < 0 {
-		x.add(Warn, "max_slot_wal_keep_size", keepSize, "max_slot_wal_keep_size is not set: a slot that is not read holds WAL until the disk is full")
+		x.add(Warn, "max_slot_wal_keep_size", keepSize, "max_slot_wal_keep_size is not set: a slot that nobody reads holds WAL until the disk is full")
 	}
 }
 
@@ -125,7 +125,7 @@ func (x *examination) ownPublication() fix.Fix {
 	return fix.Fix{
 		fix.Words("Make a publication of its own for walpost:"), sql,
 		fix.Words("Then SELECT pg_current_wal_lsn(); and once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
-			own.Publication + " (not before: the slot cannot read what was written without it)."),
+			own.Publication + " (not earlier: the slot cannot read older WAL with the new publication)."),
 	}
 }
 
@@ -137,8 +137,8 @@ func (x *examination) identities(p *pg.Publication) {
 	}
 	for i := range x.f.Tables {
 		if t := &x.f.Tables[i]; t.Exists() && !t.Identified() {
-			x.add(Warn, "replica identity", x.thenRecover(fix.Words("Give "+t.Table.SQL()+" a primary key. Or"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pg.QuoteIdent(x.cfg.Publication)))),
-				"%s has no replica identity while publication %s publishes updates or deletes: the application's UPDATE and DELETE of it fail", t.Table, x.cfg.Publication)
+			x.add(Warn, "replica identity", x.thenRecover(fix.Words("Give "+t.Table.SQL()+" a primary key, or run:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pg.QuoteIdent(x.cfg.Publication)))),
+				"%s has no replica identity, but publication %s publishes updates or deletes: the application's UPDATE and DELETE statements on the table fail", t.Table, x.cfg.Publication)
 		}
 	}
 }

@@ -63,7 +63,7 @@ func (x *examination) cleanup() {
 		return
 	}
 	if x.f.Server.Recovery {
-		x.add(Fail, "cleanup", fix.ByWords("Point source.dsn at the primary, or leave cleanup.mode out."), "the server is a standby: nothing can be removed there")
+		x.add(Fail, "cleanup", fix.ByWords("Point source.dsn at the primary, or remove cleanup.mode."), "the server is a standby: nothing can be removed there")
 		return
 	}
 	for i := range x.f.Tables {

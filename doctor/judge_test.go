@@ -53,17 +53,17 @@ func TestJudgementOfADoctor(t *testing.T) {
 		}, Warn, "outage", "", "Set max_slot_wal_keep_size = 51200 (in MB) as a database flag"},
 		{"on Azure", func(_ *replication.Config, f *ipg.Facts, x *examination) {
 			f.Server.KeepMB, f.Server.Provider = 512, fix.Azure
-		}, Warn, "outage", "", "Azure does not let max_slot_wal_keep_size be set"},
+		}, Warn, "outage", "", "Azure does not let you set max_slot_wal_keep_size"},
 		{"room on the disk", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.KeepMB = 512 }, Warn, "outage", "", "(keep it below the free space of the disk)"},
 		{"an idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 3600 }, Warn, "idle_replication_slot_timeout", "1h0m0s", "= 0"},
 		{"a long idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 72 * 3600 }, "", "idle_replication_slot_timeout", "", ""},
-		{"all of an old minor's defects", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 170005 }, Warn, "minor version", "17.5 has defects that 17.8 has not: decoding can run out of memory", "newest minor version of Postgres 17"},
-		{"a minor before a defect came", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 160008 }, Warn, "minor version", "16.12 has not: decoding can wait for ever after a crash of the server; the slot's confirmed", ""},
-		{"a minor before most", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 140014 }, Warn, "minor version", "14.14 has defects that 14.19 has not: the slot can ask for WAL that was removed", ""},
+		{"all of an old minor's defects", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 170005 }, Warn, "minor version", "17.5 has defects that are fixed in 17.8: decoding can run out of memory", "newest minor version of Postgres 17"},
+		{"a minor before a defect came", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 160008 }, Warn, "minor version", "fixed in 16.12: decoding can wait forever after a crash of the server; the slot's confirmed", ""},
+		{"a minor before most", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 140014 }, Warn, "minor version", "14.14 has defects that are fixed in 14.19: the slot can ask for WAL that was removed", ""},
 		{"a mended minor", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 170008 }, "", "minor version", "", ""},
 		{"another that is mended", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 140019 }, "", "minor version", "", ""},
-		{"two defects left", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150014 }, Warn, "minor version", "15.14 has defects that 15.20 has not: decoding can go wrong after DDL in a subtransaction that was rolled back; a slot that was just made or synchronized can be lost", ""},
-		{"the last defect", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150019 }, Warn, "minor version", "15.19 has defects that 15.20 has not: decoding can go wrong", ""},
+		{"two defects left", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150014 }, Warn, "minor version", "15.14 has defects that are fixed in 15.20: decoding can go wrong after DDL in a subtransaction that was rolled back; a slot that was just made or synchronized can be lost", ""},
+		{"the last defect", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150019 }, Warn, "minor version", "15.19 has defects that are fixed in 15.20: decoding can go wrong", ""},
 		{"the newest minor", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150020 }, "", "minor version", "", ""},
 		{"a minor of a provider", func(_ *replication.Config, f *ipg.Facts, _ *examination) {
 			f.Server.Version, f.Server.Provider = 170005, fix.RDS
@@ -103,7 +103,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"a standby that need not", onStandby(&ipg.Slot{}, func(x *examination) { x.SyncsSlots = "off" }), "", "slot synchronization", "", ""},
 		{"a copy that is ready", onStandby(&ipg.Slot{Synced: true, Failover: true, Confirmed: 0x1A0}, nil), OK, "failover to this standby", "confirmed up to 0/1A0, and would survive", ""},
 		{"a copy that is behind", onStandby(&ipg.Slot{Synced: true, Failover: true, Temporary: true}, nil), Warn, "failover to this standby", "temporary", "pg_log_standby_snapshot"},
-		{"a copy that is lost", onStandby(&ipg.Slot{Synced: true, Failover: true, Invalidation: "rows_removed"}, nil), Warn, "failover to this standby", "invalidated (rows_removed)", "anew"},
+		{"a copy that is lost", onStandby(&ipg.Slot{Synced: true, Failover: true, Invalidation: "rows_removed"}, nil), Warn, "failover to this standby", "invalidated (rows_removed)", "copies the slot again"},
 		{"no copy", func(c *replication.Config, f *ipg.Facts, x *examination) {
 			onStandby(nil, nil)(c, f, x)
 			c.Failover = true
@@ -111,8 +111,8 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"a slot of the standby's own", onStandby(&ipg.Slot{}, nil), "", "failover to this standby", "", ""},
 		{"who sees nothing", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.SeesAll = false }, Warn, "monitoring", "cannot see", `GRANT pg_monitor TO "u";`},
 		{"who sees all", func(*replication.Config, *ipg.Facts, *examination) {}, OK, "monitoring", "sees", ""},
-		{"TLS", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.encrypted, x.remote = true, remote }, OK, "TLS", "in TLS", ""},
-		{"no TLS far away", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.remote = remote }, Warn, "TLS", "to 10.1.2.3:5432 is not in TLS", "sslmode=verify-full"},
+		{"TLS", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.encrypted, x.remote = true, remote }, OK, "TLS", "uses TLS", ""},
+		{"no TLS far away", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.remote = remote }, Warn, "TLS", "to 10.1.2.3:5432 does not use TLS", "sslmode=verify-full"},
 		{"no TLS at home", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.remote = &net.TCPAddr{IP: net.IPv6loopback, Port: 5432}
 		}, "", "TLS", "", ""},

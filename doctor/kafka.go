@@ -119,7 +119,7 @@ func (c *kafkaCheck) topics(ctx context.Context, traffic map[string]Traffic) {
 	defer cancel()
 	known, err := kafka.Topics(step, c.cl, names, topicSettings...)
 	if err != nil {
-		c.add("topics", Fail, "the brokers do not answer for them: "+err.Error())
+		c.add("topics", Fail, "the brokers do not answer: "+err.Error())
 		return
 	}
 	for i := range known {
@@ -133,7 +133,7 @@ func (c *kafkaCheck) cluster(ctx context.Context) {
 	defer cancel()
 	kv, err := kafka.BrokerSettings(ctx, c.cl, c.broker, "auto.create.topics.enable", "socket.request.max.bytes")
 	if err != nil {
-		c.add("broker settings", OK, fmt.Sprintf("not looked at: the brokers do not tell them (%v); a run does not need them", err))
+		c.add("broker settings", OK, fmt.Sprintf("not checked, because the brokers do not report them (%v); a run does not need them", err))
 		return
 	}
 	c.brokerSettings(kv)

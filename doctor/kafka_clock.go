@@ -30,7 +30,7 @@ func (c *kafkaCheck) clocks(ctx context.Context, databaseAhead *time.Duration) {
 		c.add(name, OK, fmt.Sprintf("the brokers' clock is not known: the relay's user may not describe the cluster (%v)", said(err)), c.fixes.grantCluster("Describe"))
 		return
 	} else if err != nil {
-		c.add(name, OK, fmt.Sprintf("the brokers' clock is not known: only Kafka 3.3 and newer with KRaft tell it (%v)", said(err)))
+		c.add(name, OK, fmt.Sprintf("the brokers' clock is not known: only Kafka 3.3 and newer with KRaft reports it (%v)", said(err)))
 		return
 	}
 	sent := c.now()
@@ -45,7 +45,7 @@ func (c *kafkaCheck) clocks(ctx context.Context, databaseAhead *time.Duration) {
 		within += time.Second // the other voters are in touch with the controller twice a second
 	}
 	ahead := theirs.Sub(sent.Add(received.Sub(sent) / 2))
-	why := fmt.Sprintf("the controller's clock is %s this machine's (within %s)", apart(ahead), within.Round(time.Millisecond))
+	why := fmt.Sprintf("the controller's clock is %s this machine's clock (within %s)", apart(ahead), within.Round(time.Millisecond))
 	if ahead.Abs() > skewWarn+within {
 		c.add(name, Warn, why, fix.Words("Set the clocks of the brokers and of this machine (NTP): ages and latencies are wrong by the difference."))
 	} else {
@@ -56,7 +56,7 @@ func (c *kafkaCheck) clocks(ctx context.Context, databaseAhead *time.Duration) {
 	}
 	c.ahead, c.aheadKnown = *databaseAhead-ahead, true
 	if c.ahead.Abs() > skewWarn+within {
-		c.add("clock of the database", Warn, fmt.Sprintf("it is %s the controller's: the brokers judge timestamps of the database by their own clock", apart(c.ahead)),
+		c.add("clock of the database", Warn, fmt.Sprintf("the database's clock is %s the controller's clock: the brokers judge timestamps of the database by their own clock", apart(c.ahead)),
 			fix.Words("Set the clocks of the brokers and of the database (NTP)."))
 	}
 }

@@ -54,13 +54,13 @@ func TestClocksAreCompared(t *testing.T) {
 		{story: "the same", want: []string{"clock: ok: the controller's clock is "}, not: "clock of the database"},
 		{
 			story: "the brokers an hour ahead", brokers: time.Hour,
-			want: []string{"clock: warn: the controller's clock is 3(600|599).* ahead of this machine's", "clock of the database: warn: it is 3(600|599).* behind the controller's"},
+			want: []string{"clock: warn: the controller's clock is 3(600|599).* ahead of this machine's", "clock of the database: warn: the database's clock is 3(600|599).* behind the controller's"},
 		},
 		{
 			story: "the brokers behind, and the database with them", brokers: -time.Minute, source: -time.Minute,
 			want: []string{"clock: warn: the controller's clock is (60|59).* behind this machine's"}, not: "clock of the database",
 		},
-		{story: "the database ahead", source: time.Minute, want: []string{"clock: ok", "clock of the database: warn: it is (60|59).* ahead of the controller's"}},
+		{story: "the database ahead", source: time.Minute, want: []string{"clock: ok", "clock of the database: warn: the database's clock is (60|59).* ahead of the controller's"}},
 		{story: "another voter's time", silent: true, want: []string{`clock: ok: the controller's clock is .*within 1\.\d+s\)`}},
 		{story: "another voter's time, an hour ahead", silent: true, brokers: time.Hour, want: []string{"clock: warn: the controller's clock is 3(600|599).* ahead of"}},
 		{

@@ -65,7 +65,7 @@ func (c *kafkaCheck) reach(ctx context.Context) bool {
 			continue
 		}
 		addr := net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
-		c.add(fmt.Sprintf("broker %d", b.NodeID), Fail, fmt.Sprintf("the cluster says that the broker is at %s, and it cannot be reached there from this machine: %s", addr, said(err)),
+		c.add(fmt.Sprintf("broker %d", b.NodeID), Fail, fmt.Sprintf("the cluster advertises the broker at %s, but this machine cannot reach that address: %s", addr, said(err)),
 			fix.Words(fmt.Sprintf("Start the broker, or make %s reachable from this machine. The address is advertised.listeners of the broker.", addr)))
 	}
 	if reached > 0 {
@@ -137,11 +137,11 @@ func unreachable(err error) fix.Words {
 	case errors.As(err, &host):
 		return "Use the name in the certificate in kafka.brokers, or set kafka.tls.server_name to it."
 	case errors.As(err, &cert):
-		return "Renew the certificate, or set the clock of this machine."
+		return "Renew the certificate, or correct the clock of this machine."
 	case errors.As(err, &eof), errors.Is(err, io.EOF):
 		return "The listener of this port may want TLS (kafka.tls) or SASL (kafka.sasl), or may not want it: compare with listener.security.protocol.map of the broker."
 	case errors.As(err, &name):
 		return "Correct the name in kafka.brokers, or the resolver of this machine."
 	}
-	return "Start the broker, or correct kafka.brokers and see that firewalls let this machine through."
+	return "Start the broker, or correct kafka.brokers and make sure that firewalls let this machine through."
 }

@@ -114,7 +114,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 		{story: "Write", rights: and(without(full[0]), right{operation: "Describe", topic: topic}), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "may not write to the topic", fixed: true},
 		{story: "anything on the topic", rights: without(full[0], full[1]), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "may not see the topic", fixed: true},
 		{story: "Describe is denied", rights: and(full, right{operation: "Describe", topic: topic, deny: true}), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "may not see the topic"},
-		{story: "DescribeConfigs", rights: without(full[1]), topics: topic, cp: cp, name: "topic orders settings", verdict: Warn, why: "takes 1000012 for max.message.bytes", fixed: true},
+		{story: "DescribeConfigs", rights: without(full[1]), topics: topic, cp: cp, name: "topic orders settings", verdict: Warn, why: "assumes 1000012 for max.message.bytes", fixed: true},
 		{story: "Create", rights: and(full, right{operation: "Describe", topic: missing}), topics: missing, cp: cp, create: true, name: "topic later", verdict: Fail, why: "is missing and cannot be created: TOPIC_AUTHORIZATION_FAILED", fixed: true},
 		{story: "nothing, for a topic that is made", rights: and(full, right{operation: "Describe", topic: missing}, right{operation: "Create", topic: missing}), topics: missing, cp: cp, create: true},
 		{story: "to Read the checkpoints", rights: without(full[2]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not read the topic", fixed: true},
@@ -277,7 +277,7 @@ func TestRealInSyncReplicasAreCounted(t *testing.T) {
 	for {
 		got = looked(t, config(k.Brokers()), topics, "")
 		if strings.Contains(got, "topic good in-sync replicas: warn: a replica is down or behind in partition 0") &&
-			strings.Contains(got, "topic tight in-sync replicas: FAIL: fewer than min.insync.replicas wants, so nothing can be written now to partition 0 (2 of 3)") {
+			strings.Contains(got, "topic tight in-sync replicas: FAIL: fewer than min.insync.replicas, so nothing can be written now to partition 0 (2 of 3)") {
 			break
 		}
 		if ctx.Err() != nil {

@@ -30,12 +30,12 @@ func (c *kafkaCheck) idempotent(ctx context.Context) {
 	}
 	switch {
 	case err == nil:
-		c.add(name, OK, "the brokers give a producer id")
+		c.add(name, OK, "the brokers assign a producer id")
 	case kafka.Denied(err):
-		c.add(name, Fail, "the brokers give no producer id: the relay's user has neither IdempotentWrite on the cluster nor, from Kafka 2.8 on, Write on any topic",
+		c.add(name, Fail, "the brokers assign no producer id: the relay's user has neither IdempotentWrite on the cluster nor, from Kafka 2.8 on, Write on any topic",
 			fix.Words("Grant Write on the topics (see below). Before Kafka 2.8, grant IdempotentWrite:"), c.fixes.grantCluster("IdempotentWrite"))
 	default:
-		c.add(name, Fail, "the brokers give no producer id: "+said(err), fix.Words("Look at the brokers' logs: the coordinator that gives out producer ids does not answer."))
+		c.add(name, Fail, "the brokers assign no producer id: "+said(err), fix.Words("Look at the brokers' logs: the coordinator that assigns producer ids does not answer."))
 	}
 }
 
@@ -61,7 +61,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 		}
 		c.add(name, OK, "the topic is missing and will be created"+with(made))
 		if refused != nil {
-			c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each connect may read much")
+			c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each connect may have to read a lot")
 		}
 		return
 	case kafka.Denied(t.Err):
@@ -73,7 +73,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	}
 	c.leaders(name, t)
 	if c.readable(ctx, name, relay, t) {
-		c.add(name, OK, "the topic can be read and, as far as the brokers tell, written")
+		c.add(name, OK, "the topic can be read and, according to the brokers, written")
 	}
 	if n := len(t.Partitions); n != 1 {
 		c.add(name+" partitions", Warn, fmt.Sprintf("the topic has %d partitions, and only partition 0 is used", n), fix.Words("There is nothing to do. A new topic needs one partition."))
@@ -83,7 +83,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 		c.add(name+" settings", Warn, "the relay's user may not see them, so it is not known whether the topic is compacted", c.fixes.grant(topic, "DescribeConfigs"))
 		return
 	case t.Refused != nil:
-		c.add(name+" settings", Warn, "the brokers do not tell them: "+said(t.Refused))
+		c.add(name+" settings", Warn, "the brokers do not report them: "+said(t.Refused))
 		return
 	}
 	c.checkpointSettings(name, topic, t.Settings)
@@ -117,7 +117,7 @@ func (c *kafkaCheck) readable(ctx context.Context, name, relay string, t *kafka.
 	case kafka.Denied(err):
 		c.add(name, Fail, "the topic cannot be read: "+said(err), c.fixes.grant(topic, "Read"))
 	case err != nil:
-		c.add(name, Fail, "the topic cannot be read: "+said(err), fix.Words("See that partition 0 has a leader and no open transaction (kafka-transactions.sh find-hanging)."))
+		c.add(name, Fail, "the topic cannot be read: "+said(err), fix.Words("Make sure that partition 0 has a leader and no open transaction (kafka-transactions.sh find-hanging)."))
 	}
 	return err == nil
 }

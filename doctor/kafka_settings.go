@@ -88,7 +88,7 @@ func (c *kafkaCheck) timestamps(name, topic string, kv map[string]string, newest
 	case future < clockSlack:
 		c.add(name, Warn, fmt.Sprintf("%s is %s: if the database's clock is further ahead of the brokers' clock, every event is refused", key, future), roomy)
 	case newest.Sub(now) > future:
-		c.add(name, Warn, fmt.Sprintf("a row of the table has the timestamp %s, further in the future than %s, %s, allows: such a record is refused and halts the relay",
+		c.add(name, Warn, fmt.Sprintf("a row of the table has the timestamp %s, further in the future than %s (%s) allows: such a record is refused and halts the relay",
 			newest.UTC().Format(time.RFC3339), key, future), fix.Words("Correct what writes the column of table.field.event.timestamp, or allow more:"), c.fixes.topic(topic, key+"=9223372036854775807"))
 	}
 }
@@ -127,7 +127,7 @@ func (c *kafkaCheck) cleanup(name, topic string, kv map[string]string, keyless b
 		}
 	}
 	if n, err := strconv.ParseInt(kv["retention.bytes"], 10, 64); err == nil && n >= 0 && n < c.cfg.WindowBytes {
-		c.add(name+" retention", Warn, fmt.Sprintf("retention.bytes is %d for a partition, less than the relay has in flight at once: a burst deletes events before they are read", n),
+		c.add(name+" retention", Warn, fmt.Sprintf("retention.bytes is %d for a partition, less than the relay can have in flight: a burst deletes events before they are read", n),
 			c.fixes.topic(topic, "retention.bytes=-1"))
 	}
 }
@@ -159,7 +159,7 @@ func (c *kafkaCheck) brokerSettings(kv map[string]string) {
 	c.creates = kv["auto.create.topics.enable"] == "true"
 	switch auto := kv["auto.create.topics.enable"]; {
 	case auto == "true" && !c.cfg.Topics.Create:
-		c.add("auto.create.topics.enable", Warn, "the brokers create a topic with their defaults for everybody who asks for one: a consumer with a wrong name creates one, and a missing topic may appear with too few partitions",
+		c.add("auto.create.topics.enable", Warn, "the brokers create a topic with their defaults for every client that asks for one: a consumer with a wrong name creates one, and a missing topic may appear with too few partitions",
 			c.fixes.broker("auto.create.topics.enable=false"))
 	case auto != "":
 		c.add("auto.create.topics.enable", OK, "it is "+auto)

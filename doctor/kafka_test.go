@@ -117,7 +117,7 @@ func TestCheckTalksToEveryBroker(t *testing.T) {
 		return resp, nil, true
 	})
 	got = looked(t, config(c.ListenAddrs()[:1]), nil, "")
-	has(t, got, "broker 1: FAIL: the cluster says that the broker is at 127.0.0.1:1, and it cannot be reached there from this machine", "advertised.listeners", "brokers: ok: 1 of 2 reachable")
+	has(t, got, "broker 1: FAIL: the cluster advertises the broker at 127.0.0.1:1, but this machine cannot reach that address", "advertised.listeners", "brokers: ok: 1 of 2 reachable")
 }
 
 // Where none of the brokers can be reached at the address that is given out, nothing else is asked for.
@@ -251,7 +251,7 @@ func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
 	if time.Since(began) > askTimeout {
 		t.Errorf("it took %s", time.Since(began))
 	}
-	has(t, got, "brokers: ok", "broker settings: ok: not looked at", "idempotent producing: FAIL: the brokers give no producer id: no answer", "topics: FAIL: the brokers do not answer for them", "checkpoint topic cp: FAIL")
+	has(t, got, "brokers: ok", "broker settings: ok: not checked", "idempotent producing: FAIL: the brokers assign no producer id: no answer", "topics: FAIL: the brokers do not answer", "checkpoint topic cp: FAIL")
 }
 
 // Before Kafka 2.8 the right to write to a topic was not enough.
@@ -267,7 +267,7 @@ func TestCheckAsksForAProducerID(t *testing.T) {
 	})
 	cfg := config(c.ListenAddrs())
 	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
-	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "idempotent producing: FAIL: the brokers give no producer id",
+	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "idempotent producing: FAIL: the brokers assign no producer id",
 		"--command-config admin.properties --add --allow-principal User:relay --operation IdempotentWrite --cluster", "topic a: ok")
 }
 

@@ -37,7 +37,7 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 		c.add(name, Fail, "the topic does not exist", c.fixes.create(c.newTopic(topic)), fix.Words("Or set kafka.topics.create: true."))
 		return
 	case kafka.Denied(is.Err):
-		c.add(name, Fail, "the relay's user may not see the topic, nor whether it exists: "+is.Err.Error(), c.fixes.grant(topic, "Describe", "Write", "DescribeConfigs"))
+		c.add(name, Fail, "the relay's user may not see the topic or whether it exists: "+is.Err.Error(), c.fixes.grant(topic, "Describe", "Write", "DescribeConfigs"))
 		return
 	case is.Err != nil:
 		c.add(name, Fail, is.Err.Error())
@@ -53,7 +53,7 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 	may, told := is.Allows(kmsg.ACLOperationWrite)
 	switch {
 	case !told:
-		c.add(name, OK, detail+"; the brokers do not tell whether the relay's user may write to the topic")
+		c.add(name, OK, detail+"; the brokers do not report whether the relay's user may write to the topic")
 	case !may:
 		c.add(name, Fail, "the relay's user may not write to the topic", c.fixes.grant(topic, "Write"))
 	default:
@@ -66,10 +66,10 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 	c.leaders(name, is)
 	switch {
 	case kafka.Denied(is.Refused):
-		c.add(name+" settings", Warn, fmt.Sprintf("the relay's user may not see them: walpost takes %d for max.message.bytes, and learns a lower limit from refusals", kafka.UsualLimit),
+		c.add(name+" settings", Warn, fmt.Sprintf("the relay's user may not see them: walpost assumes %d for max.message.bytes, and learns of a lower limit when a broker refuses a record", kafka.UsualLimit),
 			c.fixes.grant(topic, "DescribeConfigs"))
 	case is.Refused != nil:
-		c.add(name+" settings", Warn, "the brokers do not tell them: "+said(is.Refused))
+		c.add(name+" settings", Warn, "the brokers do not report them: "+said(is.Refused))
 	default:
 		c.replicas(name, is)
 		c.settings(name, topic, is.Settings, t)
@@ -155,7 +155,7 @@ func (c *kafkaCheck) replicas(name string, t *kafka.Topic) {
 		}
 	}
 	if len(short) > 0 {
-		c.add(name+" in-sync replicas", Fail, "fewer than min.insync.replicas wants, so nothing can be written now to partition "+strings.Join(short, ", "),
+		c.add(name+" in-sync replicas", Fail, "fewer than min.insync.replicas, so nothing can be written now to partition "+strings.Join(short, ", "),
 			c.describe("--under-min-isr-partitions")...)
 	}
 	if len(behind) > 0 {
@@ -168,7 +168,7 @@ const moreReplicas = fix.Words("Or give the topic more replicas (kafka-reassign-
 
 // describe says how to see the partitions that brokers which are down concern.
 func (c *kafkaCheck) describe(which string) fix.Fix {
-	return fix.Fix{fix.Words("Start the brokers that are down. All partitions concerned:"), fix.Command("kafka-topics.sh" + c.fixes.access + " --describe " + which)}
+	return fix.Fix{fix.Words("Start the brokers that are down. To list all affected partitions:"), fix.Command("kafka-topics.sh" + c.fixes.access + " --describe " + which)}
 }
 
 // replication compares the number of replicas with min.insync.replicas, and reports whether the setting can be met.
@@ -176,7 +176,7 @@ func (c *kafkaCheck) replication(name, topic string, rf, least int) bool {
 	name += " replicas"
 	switch {
 	case least > rf && c.caps:
-		c.add(name, Warn, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: these brokers take %d for it, and an acknowledged event is on fewer brokers than it should be", least, rf, rf),
+		c.add(name, Warn, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: these brokers use %d instead, and an acknowledged event is on fewer brokers than it should be", least, rf, rf),
 			fix.Words("Give the topic more replicas (kafka-reassign-partitions.sh), or lower the setting:"), c.fixes.topic(topic, fmt.Sprintf("min.insync.replicas=%d", max(1, rf-1))))
 	case least > rf:
 		c.add(name, Fail, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: nothing can be written", least, rf),

@@ -152,11 +152,11 @@ func TestJudgementOfReplicas(t *testing.T) {
 		{"one replica of several brokers", 3, "1", []kmsg.MetadataResponseTopicPartition{part(1, 1, 1)}, "replicas: warn: there is one replica"},
 		{"cannot be met", 3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: FAIL: min.insync.replicas is 4, more than the replicas, 3"},
 		{"cannot be met in one partition", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(1, 1, 1)}, "replicas: FAIL: min.insync.replicas is 2, more than the replicas, 1"},
-		{"cannot be met, and is not wanted to be", -3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 4, more than the replicas, 3: these brokers take 3 for it"},
+		{"cannot be met, and is not wanted to be", -3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 4, more than the replicas, 3: these brokers use 3 instead"},
 		{"no room", 3, "3", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 3 of 3 replicas: delivery stops when one broker stops"},
 		{"no safety", 3, "1", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 1 of 3 replicas: an acknowledged"},
 		{"a broker down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(3, 2, 1)}, "in-sync replicas: warn: a replica is down or behind in partition 0"},
-		{"two brokers down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, 1)}, "in-sync replicas: FAIL: fewer than min.insync.replicas wants, so nothing can be written now to partition 0 (1 of 2)"},
+		{"two brokers down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, 1)}, "in-sync replicas: FAIL: fewer than min.insync.replicas, so nothing can be written now to partition 0 (1 of 2)"},
 		{"all brokers of one partition down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, -1)}, "leaders: FAIL: nothing can be written now, because no broker leads partition 0"},
 	} {
 		k := settled("snappy")
@@ -179,7 +179,7 @@ func TestJudgementOfTheBrokersSettings(t *testing.T) {
 		create   bool
 		want     string
 	}{
-		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: the brokers create a topic with their defaults for everybody who asks"},
+		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: the brokers create a topic with their defaults for every client that asks"},
 		{map[string]string{"auto.create.topics.enable": "true"}, true, "auto.create.topics.enable: ok: it is true"},
 		{map[string]string{"auto.create.topics.enable": "false"}, false, "auto.create.topics.enable: ok: it is false"},
 		{map[string]string{"socket.request.max.bytes": "67108863"}, false, "socket.request.max.bytes: warn: socket.request.max.bytes is 67108863"},
@@ -233,7 +233,7 @@ func TestWhatIsNotToldIsSaid(t *testing.T) {
 	}
 	k.topic(t.Context(), is, Traffic{})
 	got := lines(k.found)
-	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not tell whether", "topic t settings: warn: the brokers do not tell them: UNSUPPORTED_VERSION")
+	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not report whether", "topic t settings: warn: the brokers do not report them: UNSUPPORTED_VERSION")
 	hasNot(t, got, "FAIL")
 }
 

@@ -40,7 +40,7 @@ var defects = []defect{
 	{
 		// 17.6 and its round (c9f4e7520, REL_16 b485e1c89, REL_15 9f270f48f, REL_14 bedfdb85b), "Avoid infinite wait in logical decoding when
 		// reading a partially-written WAL record".
-		what:   "decoding can wait for ever after a crash of the server",
+		what:   "decoding can wait forever after a crash of the server",
 		mended: map[int]int{14: 19, 15: 14, 16: 10, 17: 6},
 	},
 	{
@@ -73,6 +73,6 @@ func (x *examination) minor() {
 			upgrade = fix.ByWords(fmt.Sprintf("Upgrade the instance to the newest minor version of Postgres %d.", major))
 		}
 		x.add(Warn, "minor version", upgrade,
-			"Postgres %d.%d has defects that %d.%d has not: %s", major, minor, major, least, strings.Join(has, "; "))
+			"Postgres %d.%d has defects that are fixed in %d.%d: %s", major, minor, major, least, strings.Join(has, "; "))
 	}
 }

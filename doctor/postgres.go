@@ -54,7 +54,7 @@ func checkPostgres(parent context.Context, cfg *replication.Config, within, paus
 	// fail says what went wrong in a step, and whether it was only that nobody answered.
 	fail := func(name string, err error) {
 		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-			x.add(Fail, name, fix.ByWords("See whether the server is overloaded or stopped (its log, its load), and whether the network drops packets."),
+			x.add(Fail, name, fix.ByWords("Check whether the server is overloaded or stopped (its log, its load), and whether the network drops packets."),
 				"no answer within %s, and the rest was not checked: %s", time.Since(began).Round(time.Second), err)
 			return
 		}
@@ -172,7 +172,7 @@ func (x *examination) publicationMet(tableMissing bool) string {
 	name := x.cfg.Publication
 	switch {
 	case x.f.Publication == nil && tableMissing:
-		return "publication " + name + " does not exist yet: it will be made when the tables are there"
+		return "publication " + name + " does not exist yet: it will be made when the tables exist"
 	case x.f.Publication == nil:
 		return "publication " + name + " does not exist yet: it will be made"
 	}

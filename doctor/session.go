@@ -45,11 +45,11 @@ func (x *examination) transport() {
 	const name = "TLS"
 	switch {
 	case x.encrypted:
-		x.add(OK, name, nil, "the connection is in TLS")
+		x.add(OK, name, nil, "the connection uses TLS")
 	case x.remote == nil || local(x.remote):
 	default:
 		x.add(Warn, name, fix.ByWords("Set sslmode=verify-full (and sslrootcert) in source.dsn; the server needs ssl = on."),
-			"the connection to %s is not in TLS: every event, and with some methods the password, can be read on the way", x.remote)
+			"the connection to %s does not use TLS: every event, and with some methods the password, can be read in transit", x.remote)
 	}
 }
 
@@ -112,7 +112,7 @@ func (x *examination) spilled() {
 	}
 	by := fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB';", pg.QuoteIdent(x.f.Server.Role), want>>20)), fix.Words("then restart walpost.")}
 	if want > most {
-		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot: the memory for it would be " + size(want) + ".")
+		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory it would need " + size(want) + ".")
 	}
 	x.add(Warn, name, by, "%d transactions with %s were written to disk %s before they were sent: they did not fit into logical_decoding_work_mem (%s; changes of all tables of the database count)",
 		x.Spilled.Txns, size(x.Spilled.Bytes), since, size(memory))

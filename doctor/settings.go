@@ -74,7 +74,7 @@ func (x *examination) examineSettings(ctx context.Context, conn *pgconn.PgConn, 
 		x.add(Warn, "settings", nil, "%s", err)
 		return false
 	}
-	if x.settings, err = pg.Row[settings](ctx, conn, "read the settings of a doctor", settingsQuery(x.cfg.Slot)); err != nil {
+	if x.settings, err = pg.Row[settings](ctx, conn, "read the settings", settingsQuery(x.cfg.Slot)); err != nil {
 		if gone(err) {
 			return err
 		}
@@ -154,7 +154,7 @@ func (x *examination) rights() {
 	s := &x.f.Server
 	if x.Encoding == "SQL_ASCII" {
 		x.add(Warn, "encoding", fix.ByWords("Move the database into one with the encoding UTF8 (pg_dump, createdb --encoding UTF8), or allow only UTF-8 texts in the outbox."),
-			"the encoding of database %s is SQL_ASCII, where a text may be any bytes: a row with a text that is not UTF-8 halts the relay", s.Database)
+			"the encoding of database %s is SQL_ASCII, in which a text may contain any bytes: a row with a text that is not UTF-8 halts the relay", s.Database)
 	}
 	if s.Super {
 		x.add(Warn, "superuser", fix.ByWords("Make another role, and name it in source.dsn: "+fault.Command("setup", "--role=walpost")), "role %s is a superuser, which walpost does not need", s.Role)
@@ -167,7 +167,7 @@ func (x *examination) rights() {
 		x.add(OK, "monitoring", nil, "role %s sees the sessions of other roles", s.Role)
 	} else {
 		x.add(Warn, "monitoring", fix.BySQL("GRANT pg_monitor TO "+pg.QuoteIdent(s.Role)+";"),
-			"role %s cannot see the sessions of other roles: of a session that holds WAL back, walpost knows only the process id", s.Role)
+			"role %s cannot see the sessions of other roles: if a session holds WAL back, walpost knows only its process id", s.Role)
 	}
 	for i := range x.f.Tables {
 		if t := &x.f.Tables[i]; t.Exists() && !t.Readable {

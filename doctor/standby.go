@@ -62,11 +62,11 @@ func (x *examination) copied(wanted bool) {
 	const name = "failover to this standby"
 	switch s := x.f.Slot; {
 	case s == nil && wanted:
-		x.add(Warn, name, fix.ByWords("See that the slot exists on the primary with failover (pg_replication_slots.failover), and that the standby synchronizes it."),
+		x.add(Warn, name, fix.ByWords("Make sure that the slot exists on the primary with failover (pg_replication_slots.failover), and that the standby synchronizes it."),
 			"slot %s has no copy on this standby: it would not survive a failover to it", x.cfg.Slot)
 	case s == nil || !s.Synced:
 	case s.Lost() != "":
-		x.add(Warn, name, fix.ByWords("The standby makes the copy anew once the primary's slot is ahead of what the standby has; see max_slot_wal_keep_size and hot_standby_feedback there."),
+		x.add(Warn, name, fix.ByWords("The standby copies the slot again when the primary's slot is ahead of the WAL that the standby has. Check max_slot_wal_keep_size and hot_standby_feedback on the standby."),
 			"the copy of slot %s is invalidated (%s): the slot would be lost with a failover to this standby", x.cfg.Slot, s.Lost())
 	case s.Temporary:
 		x.add(Warn, name, fix.ByWords("Wait until walpost has confirmed more; while nothing is written, SELECT pg_log_standby_snapshot(); on the primary."),
@@ -107,11 +107,11 @@ func (x *examination) awaited() {
 		i := slices.IndexFunc(x.Slots, func(s standbySlot) bool { return s.Name == n })
 		switch {
 		case i < 0:
-			x.add(Fail, name, by, "synchronized_standby_slots names %s, which is no physical slot of this server: decoding stands still without an error", n)
+			x.add(Fail, name, by, "synchronized_standby_slots names %s, which is no physical slot of this server: decoding stops without an error", n)
 		case x.Slots[i].Lost:
-			x.add(Fail, name, by, "slot %s of synchronized_standby_slots is invalidated: decoding stands still without an error", n)
+			x.add(Fail, name, by, "slot %s of synchronized_standby_slots is invalidated: decoding stops without an error", n)
 		case !x.Slots[i].Active:
-			x.add(Warn, name, by, "slot %s of synchronized_standby_slots is inactive: decoding stands still until its standby is back", n)
+			x.add(Warn, name, by, "slot %s of synchronized_standby_slots is inactive: decoding waits until its standby is back", n)
 		}
 	}
 	if len(x.found) == from {

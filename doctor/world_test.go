@@ -127,7 +127,7 @@ func TestAdviceIsAboutWhatWorksAndCosts(t *testing.T) {
 	}
 	for _, want := range []string{
 		"publication walpost also has public.orders", "publication walpost also publishes update, delete",
-		"public.outbox has no replica identity while publication walpost publishes updates or deletes",
+		"public.outbox has no replica identity, but publication walpost publishes updates or deletes",
 	} {
 		n := 0
 		for _, f := range advice {

@@ -77,7 +77,7 @@ func (l *loop) attempted(a *attempt) {
 	if a.epoch > c.epoch && l.begun {
 		c.epoch = a.epoch
 		l.contested = l.contested || !a.own || a.gap
-		// If another process held the slot meanwhile, or the slot is another one, what is safe here
+		// If another process held the slot in the meantime, or the slot is another one, what is safe here
 		// does not belong into a record.
 		c.frozen = c.frozen || !a.own || a.gap || !sameHistory(l.found, a.found)
 	}
@@ -168,9 +168,9 @@ func (l *loop) changed(a *attempt) string {
 	case a.gap:
 		return "a gap was accepted"
 	case !a.own:
-		return "another process held the slot meanwhile"
+		return "another process held the slot in the meantime"
 	case !sameHistory(l.found, a.found):
-		return fmt.Sprintf("the source is another one: timeline %d after %d", a.found.Timeline, l.found.Timeline)
+		return fmt.Sprintf("the source has changed: timeline %d after %d", a.found.Timeline, l.found.Timeline)
 	case a.found.Server < l.st.Received:
 		return fmt.Sprintf("the source went back from %s to %s", l.st.Received, a.found.Server)
 	}

@@ -161,7 +161,7 @@ func TestARunGivesUpARecoverOnlyWithTheTokenOfItsGap(t *testing.T) {
 		r.stopped(t, 5*time.Second)
 		r = w.start(Config{Create: true, AcceptGap: "another"})
 		<-r.done
-		if !fault.NeedsPerson(r.err) || !strings.Contains(fault.Hint(r.err), "walpost recover goes on") {
+		if !fault.NeedsPerson(r.err) || !strings.Contains(fault.Hint(r.err), "walpost recover continues") {
 			t.Errorf("with a token of no gap: %v", r.err)
 		}
 		w.do(func() { w.id.SystemID = "8" })
@@ -243,7 +243,7 @@ func TestATokenDoesNotReplaceARecoverWhoseSlotIsNotMade(t *testing.T) {
 				made := look(w, &w.creates)
 				r := w.start(c)
 				<-r.done
-				if !fault.NeedsPerson(r.err) || !strings.Contains(fault.Hint(r.err), "walpost recover goes on") || look(w, &w.creates) != made {
+				if !fault.NeedsPerson(r.err) || !strings.Contains(fault.Hint(r.err), "walpost recover continues") || look(w, &w.creates) != made {
 					t.Errorf("%v, %d slots made", r.err, look(w, &w.creates)-made)
 				}
 			})

@@ -85,8 +85,8 @@ func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.R
 
 // unfinishedRecover is the error of a run that finds an unfinished recover.
 func unfinishedRecover(rec *checkpoint.Record) error {
-	return fault.Person(fmt.Errorf("a recover of the gap behind %s is not finished: %d rows are published", rec.Copy.From, rec.Copy.Rows),
-		fault.Command("recover")+" goes on with it.")
+	return fault.Person(fmt.Errorf("a recover of the gap after %s is not finished: %d rows are published", rec.Copy.From, rec.Copy.Rows),
+		fault.Command("recover")+" continues it.")
 }
 
 // withoutCopy decides about an unfinished snapshot that the configuration no longer asks for.
@@ -117,12 +117,12 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 		return nil, err
 	}
 	if found.SlotFound.Exists {
-		err := fmt.Errorf("slot %s is there, and no checkpoint knows it: source.snapshot: initial cannot tell which rows were there before it", found.Slot)
+		err := fmt.Errorf("slot %s exists, and no checkpoint knows it: source.snapshot: initial cannot know which rows are older than the slot", found.Slot)
 		if r.foreign++; r.foreign < foreignTries {
 			return nil, fault.Retry(err)
 		}
-		return nil, fault.Config(err, fmt.Sprintf("Drop the slot (SELECT pg_drop_replication_slot('%s');): it is made anew, together with the snapshot. "+
-			"Or write snapshot: never, to begin where the slot stands.", found.Slot))
+		return nil, fault.Config(err, fmt.Sprintf("Drop the slot (SELECT pg_drop_replication_slot('%s');): walpost then makes it again, together with the snapshot. "+
+			"Or write snapshot: never, to begin at the position of the slot.", found.Slot))
 	}
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)

@@ -127,7 +127,7 @@ func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) 
 		case report := <-l.reports:
 			halts := c.halts
 			if report(); len(c.halts) < len(halts) {
-				l.log.Info().Str("token", halts[0].Token).Msg("the halt is written to the checkpoint store: walpost skip knows its token now")
+				l.log.Info().Str("token", halts[0].Token).Msg("the halt is written to the checkpoint store: walpost skip accepts its token now")
 			}
 		case <-retry:
 			c.saveHalt()

@@ -197,7 +197,7 @@ func TestWhatKeptRowsOutOfTheStreamIsRefusedOnceItIsMended(t *testing.T) {
 		w.want(t, time.Minute, "refused", func() bool { return r.relay.Status().State == Stopped })
 		<-r.done
 		gap := refusalOf(r.err)
-		if gap == nil || !strings.Contains(gap.Error(), "a look found that the table is gone") {
+		if gap == nil || !strings.Contains(gap.Error(), "a check found that the table is gone") {
 			t.Fatalf("%v", r.err)
 		}
 		w.start(Config{AcceptGap: gap.Token})

@@ -490,7 +490,7 @@ func TestAnotherHolderMeanwhileMeansStartingOver(t *testing.T) {
 		w.commit("a")
 		w.want(t, 31*time.Second, "delivered", w.allDelivered)
 		a.stopped(t, time.Second)
-		a.wantLog(t, "another process held the slot meanwhile", 1)
+		a.wantLog(t, "another process held the slot in the meantime", 1)
 	})
 }
 

@@ -50,7 +50,7 @@ func (r *Relay) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 		if !errors.Is(a.err, errMoved) || ctx.Err() != nil {
 			return a
 		}
-		r.log.Info().Msg(errMoved.Error() + ": starting from where it is now")
+		r.log.Info().Msg(errMoved.Error() + ": starting at its present position")
 	}
 }
 
@@ -204,7 +204,7 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 		return err
 	}
 	if r.cfg.AcceptGap == lost.GapToken() {
-		r.log.Warn().Str("token", lost.GapToken()).Str("gap", lost.Error()).Msg("GAP ACCEPTED: going on without a checkpoint")
+		r.log.Warn().Str("token", lost.GapToken()).Str("gap", lost.Error()).Msg("GAP ACCEPTED: continuing without a checkpoint")
 	} else {
 		found, unknown := r.look(ctx)
 		if unknown != nil {
@@ -271,7 +271,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 		return nil, fmt.Errorf("--accept-gap names gap %s, but walpost found another gap: %w", r.cfg.AcceptGap, refused)
 	}
 	r.log.Warn().Str("token", gap.Token).Str("gap", refused.Error()).
-		Msg("GAP ACCEPTED: events in it are not delivered; going on behind it")
+		Msg("GAP ACCEPTED: events in it are not delivered; continuing after it")
 	closeSession(ctx, a.sess)
 	var err error
 	if r.copies(gap.Record) && gap.NeedsSlot() {
@@ -280,7 +280,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 		a.sess, err = r.source.Open(ctx, gap.NeedsSlot(), gap.NeedsSlot())
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open the source behind the accepted gap: %w", err)
+		return nil, fmt.Errorf("open the source after the accepted gap: %w", err)
 	}
 	a.found, a.gap = a.sess.Identity(), true
 	start, err := checkpoint.AcceptedStart(gap, a.found)
@@ -314,7 +314,7 @@ func alive(ctx context.Context, sess Session, safe cdc.Position, work func(conte
 			if err := sess.Confirm(ctx, safe); err != nil {
 				cancel()
 				<-done
-				return fmt.Errorf("sign of life: %w", err)
+				return fmt.Errorf("send a status update: %w", err)
 			}
 		}
 	}

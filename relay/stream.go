@@ -48,7 +48,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		return nil
 	default:
 		s.log.Warn().Str("why", why).Str("lsn", a.start.String()).Str("received", s.st.Received.String()).Int("in_flight", s.inFlight()).
-			Msg("starting over at the checkpoint: events that were received behind it may be delivered twice")
+			Msg("starting over at the checkpoint: events that were received after it may be delivered twice")
 		// What is in flight belongs to the history that was left. Waiting for it keeps the window's
 		// bound. Then it is forgotten.
 		s.fresh = true

@@ -49,7 +49,7 @@ func (l *loop) checked(k *sighting) error {
 	switch elsewhere := k.found.Started != l.found.Started; {
 	case fault.NeedsPerson(err) && elsewhere:
 		// A failover or a restart ends the stream, and the next attempt judges the whole identity.
-		err = fault.Retry(fmt.Errorf("%w, on another server than the session's, or after its restart", err))
+		err = fault.Retry(fmt.Errorf("%w, on a server other than the session's, or after a restart", err))
 	case fault.NeedsPerson(err) && c.looked != nil:
 		from := l.phase.safe()
 		if k.found.Unpublished != "" { // the next start refuses, even if all is put right by then

@@ -48,7 +48,7 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 		if err != nil && pg.SQLState(err) != pg.StateUndefinedObject {
 			return made, pg.Classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
 		}
-		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("lost slot dropped, to be made again")
+		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("dropped the lost slot, which is made again")
 	}
 	return s.makeSlot(ctx, conn, sql, f, export)
 }
@@ -210,8 +210,8 @@ func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts
 	if len(words) == 0 {
 		return nil
 	}
-	return fault.Config(fmt.Errorf("source.snapshot: must be written, since %s from before the slot", strings.Join(words, " and ")),
-		"Write under source: snapshot: initial to publish them first, or snapshot: never to begin with what is inserted from now on.")
+	return fault.Config(fmt.Errorf("source.snapshot: is required, because %s from before the slot", strings.Join(words, " and ")),
+		"Write under source: snapshot: initial to publish them first, or snapshot: never to begin with the rows that are inserted from now on.")
 }
 
 // countRows says how many rows a table has: "" for none, exactly up to a bound.

@@ -33,7 +33,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 	case e.Code == pg.StateUndefinedObject:
 		return fault.Person(
 			fmt.Errorf("slot %s needs the publication %s as of %s, where it did not exist: %w", s.cfg.slot, s.cfg.publication, s.received, e),
-			"The publication was dropped, or made after the slot. To make it again does not help, because the slot reads an old state of the catalog. "+
+			"The publication was dropped, or made after the slot. Making it again does not help, because the slot reads an old state of the catalog. "+
 				"Events from "+s.safe().String()+" on may be missing. "+recoverWithout(s.cfg.slot))
 	case e.Code == pg.StateNoRight:
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")

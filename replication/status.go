@@ -174,7 +174,7 @@ func (s *Session) unheard(now time.Time) time.Duration {
 // silence reports a peer that is gone without a word.
 func (s *Session) silence() error {
 	if quiet := s.unheard(time.Now()); quiet > s.silenceLimit() {
-		return lost(s.cfg.slot, fmt.Errorf("nothing was heard for %s", quiet.Round(time.Millisecond)))
+		return lost(s.cfg.slot, fmt.Errorf("no message from the server for %s", quiet.Round(time.Millisecond)))
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ func (c *Converter) validate(ps *conf.Problems, option string, names ...string) 
 		ps.Add(option+".decimal.format", conf.MustBe, "one of base64, numeric", c.DecimalFormat)
 	}
 	if c.Name != "json" && (c.Schemas || !c.NullDefault || strings.EqualFold(c.DecimalFormat, "numeric")) {
-		ps.Add(option, conf.MustBe, "json with schemas.enable, decimal.format or replace.null.with.default behind it", c.Name)
+		ps.Add(option, conf.MustBe, "json if schemas.enable, decimal.format or replace.null.with.default is set", c.Name)
 	}
 }
 

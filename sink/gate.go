@@ -365,7 +365,7 @@ func (s *Kafka) poison(t *topic, err error) {
 		return
 	}
 	sl := group[0]
-	t.reason = fmt.Errorf("topic %s is halted behind event %s: %w", t.name, sl.eventID, err)
+	t.reason = fmt.Errorf("topic %s is halted after event %s: %w", t.name, sl.eventID, err)
 	s.end(sl, err, 0) // the acknowledgement names the event and the topic
 }
 

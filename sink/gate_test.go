@@ -136,7 +136,7 @@ func TestOversizeIsRefusedAloneAndHoldsItsTopic(t *testing.T) {
 		t.Errorf("the ack of the large record: %v", err)
 	}
 	b.checkLog(c.ListenAddrs(), "a", "b")
-	if err := b.Stalled(); err == nil || !strings.Contains(err.Error(), "topic a is halted behind event "+id) {
+	if err := b.Stalled(); err == nil || !strings.Contains(err.Error(), "topic a is halted after event "+id) {
 		t.Errorf("stalled: %v", err)
 	}
 	b.send("a", "k", 1) // nor is what comes later

@@ -85,7 +85,7 @@ func (s *Kafka) repair(t *topic, err error) {
 		return
 	}
 	if why := c.fatal(s.ctx); why != nil && s.ctx.Err() == nil {
-		s.log.Debug().Err(why).Str("topic", t.name).Msg("the kafka client can not produce any more; replaced") // Stalled tells the reason
+		s.log.Debug().Err(why).Str("topic", t.name).Msg("the kafka client cannot produce any more and was replaced") // Stalled tells the reason
 		s.moved(t, s.fresh(t, c.kind))
 		return
 	}

@@ -109,7 +109,7 @@ func (k *KafkaStore) reach(ctx context.Context, step string) (*kgo.Client, error
 		return cl, nil
 	}
 	// What the client still holds is of a topic that is gone, and would hold up all that comes behind it.
-	k.log.Warn().Str("topic", k.topic).Msg("the checkpoint topic was deleted and made again")
+	k.log.Warn().Str("topic", k.topic).Msg("the checkpoint topic was deleted and created again")
 	k.drop()
 	return k.client()
 }
@@ -207,7 +207,7 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 		if now := time.Now(); now.Sub(told) >= sayReading {
 			told = now
 			k.log.Info().Str("topic", k.topic).Int64("offset", r.Offset).Int64("end", f.End).Dur("for", now.Sub(began).Round(time.Millisecond)).
-				Msg("reading the checkpoint topic; walpost check says whether it is larger than it need be")
+				Msg("reading the checkpoint topic; walpost check says whether it is larger than necessary")
 		}
 		return f.take(r)
 	}

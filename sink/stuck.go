@@ -45,7 +45,7 @@ const (
 	lagTimes   = 3
 )
 
-var errStuck = errors.New("no answers although the brokers are well: trying again through a new client")
+var errStuck = errors.New("no answers although the brokers are healthy: trying again through a new client")
 
 // stuck is what is known of a topic's wait. Guarded by Kafka.mu.
 type stuck struct {
@@ -110,7 +110,7 @@ func (s *Kafka) abandon(t *topic) {
 	c, flight, silent := t.through, t.flight, time.Since(t.since)
 	s.mu.Unlock()
 	s.log.Warn().Str("topic", t.name).Int("events", flight).Dur("for", silent.Round(time.Millisecond)).
-		Msg("no answers although the brokers are well: trying again through a new kafka client; events may be delivered twice")
+		Msg("no answers although the brokers are healthy: trying again through a new kafka client; events may be delivered twice")
 	// The gate is shut, so no Send hands over another record of this topic; one that has begun must end before the client forgets.
 	for n := s.handing.Load(); n != 0 && s.handing.Load() == n; {
 		time.Sleep(100 * time.Microsecond)

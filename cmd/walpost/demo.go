@@ -183,7 +183,7 @@ func (d *demo) play(ctx context.Context, length time.Duration, ended chan error,
 		}
 	}
 	d.line.end()
-	fmt.Fprintln(d.out, "\nthe shop is closed; waiting for what is on its way")
+	fmt.Fprintln(d.out, "\nthe shop is closed; waiting for the events in flight")
 	if err := d.enterTruth(background); err != nil {
 		return err
 	}

@@ -84,7 +84,7 @@ source.order_column. If it has neither, it refuses, unless you pass --unordered.
 		case err != nil:
 			return err
 		}
-		_, err = fmt.Fprintf(out, "recovered: %d rows were published. walpost run goes on from the slot.\n", published)
+		_, err = fmt.Fprintf(out, "recovered: %d rows were published. walpost run continues from the slot.\n", published)
 		return err
 	}
 	return cmd
@@ -113,7 +113,7 @@ func asking(ctx context.Context, yes bool, in io.Reader, out io.Writer) func(que
 			text := strings.ToLower(strings.TrimSpace(a.text))
 			if a.err != nil && text == "" {
 				fmt.Fprintln(out)
-				return false, fault.Config(fmt.Errorf("no answer: %w", a.err), "Add --yes where nobody can answer.")
+				return false, fault.Config(fmt.Errorf("no answer: %w", a.err), "Add --yes if nobody can answer.")
 			}
 			return text == "y" || text == "yes", nil
 		case <-ctx.Done():

@@ -98,7 +98,7 @@ func untilSignal(parent context.Context, stderr io.Writer) (context.Context, fun
 			return
 		}
 		<-signals
-		fmt.Fprintln(stderr, "walpost: second signal: exit at once; what was not confirmed comes again")
+		fmt.Fprintln(stderr, "walpost: second signal: exiting at once; events that were not confirmed come again")
 		os.Exit(exitFailed)
 	}()
 	return ctx, func() {

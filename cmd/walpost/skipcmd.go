@@ -19,7 +19,7 @@ other events of its transaction are delivered.
 
 skip writes the request to the checkpoint store. It needs no running relay. run reads the request when
 it starts, so restart a relay that is still halted. run logs the event that it passes over, and
-removes the request after it has confirmed a position behind the event. With checkpoint.store: file
+removes the request after it has confirmed a position after the event. With checkpoint.store: file
 the relay must have ended, because it holds the file.
 
 skip exits with 2 if no halt of this relay gave the token.`,

@@ -133,7 +133,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		defer tails.Close()
 	}
 	if r.spec.Rows > 0 {
-		rc.say("going on with the recover of the gap behind %s: %d rows are published", r.spec.From, r.spec.Rows)
+		rc.say("continuing the recover of the gap after %s: %d rows are published", r.spec.From, r.spec.Rows)
 	}
 	// If the age of a row is not known, its event in Kafka may be old too.
 	from, cuts := r.spec.Since, true
@@ -341,7 +341,7 @@ func (rc *recovery) gone(ctx context.Context, r *reading) error {
 		case !known:
 			rc.say("deleted rows of %s that were not published are lost; column %s does not tell how many they are", t, column)
 		case holes == 0:
-			rc.say("no row of %s is gone: %s has no holes", t, column)
+			rc.say("no row of %s is gone: column %s has no missing numbers", t, column)
 		default:
 			rc.say("column %s of %s has %d missing numbers: at most this many rows were deleted, and those that were not published are lost (a rollback also leaves a missing number)",
 				column, t, holes)

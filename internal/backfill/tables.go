@@ -72,8 +72,8 @@ func (t *Tables) order(ctx context.Context, reader *table.Reader, from *table.Ta
 		if reader.KeepsCommitTimes() {
 			kept = "on"
 		}
-		return o, fault.Config(fmt.Errorf("the order of %s in %s cannot be told: source.order_column %s, and track_commit_timestamp is %s", unplaced, from, is, kept),
-			"Set source.order_column to a column that grows with every row and is never NULL, such as an identity. Or add --unordered, where events of one key may come in any order.")
+		return o, fault.Config(fmt.Errorf("the order of %s in %s is unknown: source.order_column %s, and track_commit_timestamp is %s", unplaced, from, is, kept),
+			"Set source.order_column to a column that grows with every row and is never NULL, such as an identity. Or add --unordered: then events of one key may come in any order.")
 	case o.By == table.ByColumn: // a reading cannot go on behind a row that has NULL in the order column
 		return table.Order{By: table.Unordered}, nil
 	}

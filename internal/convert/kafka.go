@@ -80,7 +80,7 @@ func (c *conversion) kafka() {
 	c.topicCreation()
 	if v, ok := c.literal("exactly.once.support"); ok {
 		if strings.EqualFold(v, "requested") {
-			c.idle("exactly.once.support", "walpost delivers at least once, and without a crash exactly once")
+			c.idle("exactly.once.support", "walpost delivers at least once, and duplicates come only in the cases that the README names")
 		} else {
 			c.bad("exactly.once.support", "walpost delivers at least once; delivery.guarantee: exactly_once is not supported yet")
 		}

@@ -31,7 +31,7 @@ var preconditions = []struct {
 }{
 	{
 		name: "rows and no word about them", sql: []string{onePair},
-		code: 2, what: "source.snapshot: must be written, since table public.outbox has 2 rows", fix: "snapshot: never",
+		code: 2, what: "source.snapshot: is required, because table public.outbox has 2 rows", fix: "snapshot: never",
 	},
 	{
 		name: "no slot, and none to be made", sql: []string{makePublication}, args: []string{"--create=false"},

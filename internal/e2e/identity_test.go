@@ -254,7 +254,7 @@ var gaps = []struct {
 		name: "a missing slot", version: "18",
 		make: func(w *world) []string {
 			w.exec(dropSlot)
-			return []string{`slot "walpost" does not exist`, "to where a new slot starts"}
+			return []string{`slot "walpost" does not exist`, "to the start of a new slot"}
 		},
 	},
 	{

@@ -171,7 +171,7 @@ func TestATableThatWasRenamedForAWhileIsAGap(t *testing.T) {
 	w.halted(r, "", "public.outbox is a view", "may be missing")
 	w.exec("DROP VIEW outbox", "ALTER TABLE away RENAME TO outbox")
 	after := w.insert(5)
-	w.refused([]string{"a look found that public.outbox is a view", "rows may be missing since "})
+	w.refused([]string{"a check found that public.outbox is a view", "rows may be missing since "})
 	code, out := w.command("recover", "--yes", "--unordered")
 	if code != 0 || !strings.Contains(out, "recovered: ") {
 		t.Fatalf("recover: code %d\n%s", code, out)

@@ -89,7 +89,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 		case err != nil:
 			return err
 		case ev == nil && n == 0 && opts.Last == 0:
-			return fmt.Errorf("%w in %s: nothing has the event id %q", ErrNoRow, e.table, opts.ID)
+			return fmt.Errorf("%w in %s: no row has the event id %q", ErrNoRow, e.table, opts.ID)
 		case ev == nil && n == 0:
 			return fmt.Errorf("%w: table %s is empty", ErrNoRow, e.table)
 		case ev == nil:
@@ -149,7 +149,7 @@ func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool
 	}
 	for i, c := range e.table.Relation.Columns {
 		if e.opts.JSON != nil && c.NotNull && ev.Row.Values[i].Bytes == nil {
-			x.Problem, x.Column = fmt.Sprintf("an INSERT of it is refused: column %s is NOT NULL", c.Name), c.Name
+			x.Problem, x.Column = fmt.Sprintf("Postgres would refuse an INSERT of the row: column %s is NOT NULL", c.Name), c.Name
 			x.Hint = "Give the column a value in the row."
 			return x
 		}
@@ -161,7 +161,7 @@ func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool
 		explainError(x, err)
 		return x
 	case !ok:
-		x.Problem = "the router has no record for it"
+		x.Problem = "the row gives no record"
 		return x
 	}
 	x.Record, x.EventID = &rec, rec.EventID
@@ -186,7 +186,7 @@ func (e *explainer) timeFrom(ev *cdc.Event, commitKnown bool) string {
 // place finds the partition of the record, and what would keep the record from being delivered.
 func (e *explainer) place(ctx context.Context, x *Explanation) {
 	rec := x.Record
-	partitions, from, limit, unknown := int32(e.opts.Partitions), "as --partitions says", 0, error(nil)
+	partitions, from, limit, unknown := int32(e.opts.Partitions), "from --partitions", 0, error(nil)
 	switch {
 	case e.opts.Partitions > 0:
 	case e.brokers == nil:
@@ -194,23 +194,23 @@ func (e *explainer) place(ctx context.Context, x *Explanation) {
 	default:
 		t := e.brokers.Topic(ctx, rec.Topic)
 		if unknown = t.Err; unknown == nil {
-			partitions, from, limit = int32(len(t.Partitions)), "as the topic has now", int(t.Limit())
+			partitions, from, limit = int32(len(t.Partitions)), "the present number of the topic", int(t.Limit())
 		}
 	}
 	switch {
 	case unknown != nil && rec.Partition >= 0:
 		x.Partition, x.PartitionFrom = rec.Partition, "by its column; whether the topic has it is unknown: "+unknown.Error()
 	case unknown != nil:
-		x.PartitionFrom = "unknown: " + unknown.Error() + " (--partitions tells it without Kafka)"
+		x.PartitionFrom = "unknown: " + unknown.Error() + " (give the number with --partitions)"
 	case rec.Partition >= partitions:
 		x.Partition, x.PartitionFrom = rec.Partition, "by its column"
-		x.Problem = fmt.Sprintf("the row asks for partition %d, and the topic has %d (from 0 on)", rec.Partition, partitions)
+		x.Problem = fmt.Sprintf("the row asks for partition %d, but the topic has %d partitions, numbered from 0", rec.Partition, partitions)
 		x.Option = "router.table.fields.additional.placement"
-		x.Hint = "Write a partition that is there, add partitions to the topic, or take the placement out."
+		x.Hint = "Write a partition that exists, add partitions to the topic, or remove the placement."
 	case rec.Partition >= 0:
 		x.Partition, x.PartitionFrom = rec.Partition, "by its column"
 	case rec.Key == nil:
-		x.PartitionFrom = "any: a record without a key goes to whichever partition is next"
+		x.PartitionFrom = "any: the producer chooses the partition of a record without a key"
 	default:
 		x.Partition = sink.PartitionOf(rec, partitions)
 		x.PartitionFrom = fmt.Sprintf("murmur2 of the key over %d partitions, %s", partitions, from)
@@ -238,7 +238,7 @@ func explainHint(p router.Problem) string {
 	case router.ColumnExists:
 		return "Name a column that the table has in " + p.Option + "."
 	case router.ColumnChosen:
-		return "Name one of both columns in " + p.Option + "."
+		return "Name one of the two columns in " + p.Option + "."
 	case router.ColumnType:
 		return fmt.Sprintf("Name a column of another type in %s, or set a converter in records that can write this type.", p.Option)
 	case router.ValueSet:

@@ -95,7 +95,7 @@ var exceptions = map[Provider]map[string]string{
 	Azure: {
 		"wal_level": "Set the server parameter wal_level = logical; then restart the server.",
 		// learn.microsoft.com/azure/postgresql, "Replication / Sending Servers": allowed values -1, parameter type read-only.
-		"max_slot_wal_keep_size": "Azure does not let max_slot_wal_keep_size be set. Let the storage grow by itself, or set monitor.wal_disk_size and " +
+		"max_slot_wal_keep_size": "Azure does not let you set max_slot_wal_keep_size. Let the storage grow automatically, or set monitor.wal_disk_size and " +
 			"monitor.breaker: stop_and_drop_slot, so that the slot is dropped before the disk is full.",
 	},
 }

@@ -125,7 +125,7 @@ func (r *Reader) step(ctx context.Context) error {
 		r.Next = r.End
 		return nil
 	}
-	return fmt.Errorf("offset %d of %d can not be read yet (last stable offset %d)", r.Next, r.End, fp.LastStableOffset)
+	return fmt.Errorf("offset %d of %d cannot be read yet (last stable offset %d)", r.Next, r.End, fp.LastStableOffset)
 }
 
 // begin asks where the log starts and ends now, and decides where to read on.

@@ -91,7 +91,7 @@ func Connect(ctx context.Context, cc *pgconn.Config, step string) (*pgconn.PgCon
 	for _, p := range pins {
 		if got := conn.ParameterStatus(p.name); got != "" && !p.same(got) {
 			Close(conn)
-			return nil, fault.WithHint(fmt.Errorf("%s: the server did not take %s = %s (it has %q)", step, p.name, p.value, got),
+			return nil, fault.WithHint(fmt.Errorf("%s: the server did not accept %s = %s (it has %q)", step, p.name, p.value, got),
 				"Connect to Postgres directly, not through a proxy that drops settings.")
 		}
 	}
@@ -126,7 +126,7 @@ func classifyConnect(err error, cc *pgconn.Config) error {
 				retry = retry || retryableState(pgErr.Code)
 			}
 		case isTLS(leaf):
-			hint = "Check sslmode and sslrootcert of source.dsn: the server's certificate must be signed by that root and carry the host's name."
+			hint = "Check sslmode and sslrootcert of source.dsn: the server's certificate must be signed by that root and must name the host."
 		default:
 			retry = true // the network, name resolution, a time limit
 		}
@@ -160,7 +160,7 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
 	case e.Code == "08P01" && strings.Contains(e.Message, "startup parameter"):
 		return "This looks like a connection pooler. Connect to Postgres directly."
 	case e.Code == "42704" && strings.Contains(e.Message, "idle_session_timeout"):
-		return "Upgrade Postgres to 14 or newer: older ones do not know this setting, and walpost does not read from them."
+		return "Upgrade Postgres to 14 or newer: older versions do not have this setting, and walpost does not support them."
 	case e.Code == "42704", e.Code == "22023":
 		return "Check the parameters in source.dsn and its options."
 	}

@@ -58,7 +58,7 @@ func hbaHint(message, database, user string) string {
 	if m := refusedBy.FindStringSubmatch(message); m != nil {
 		c.Address, c.SSL = m[1], m[4] == "SSL"
 		if m[4] == "no" && c.Address != "[local]" {
-			tls = " Where the server wants TLS (on Amazon RDS: rds.force_ssl), set sslmode=verify-full in source.dsn instead."
+			tls = " If the server requires TLS (on Amazon RDS: rds.force_ssl), set sslmode=verify-full in source.dsn instead."
 		}
 	}
 	return fix.Fix{

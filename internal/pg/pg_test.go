@@ -170,9 +170,9 @@ func TestTheLineForPgHbaIsOneThatTheServerTakes(t *testing.T) {
 
 func TestTheHintOfARefusalIsForTheAddressThatTheServerSees(t *testing.T) {
 	for message, want := range map[string][2]string{
-		`no pg_hba.conf entry for host "10.1.2.3", user "u", database "shop", no encryption`:          {"conf: host shop u 10.1.2.3/32 scram-sha-256 and", "only. Where the server wants TLS"},
+		`no pg_hba.conf entry for host "10.1.2.3", user "u", database "shop", no encryption`:          {"conf: host shop u 10.1.2.3/32 scram-sha-256 and", "only. If the server requires TLS"},
 		`no pg_hba.conf entry for host "10.1.2.3", user "u", database "shop", SSL encryption`:         {"conf: hostssl shop u 10.1.2.3/32 scram-sha-256 and", "only."},
-		`pg_hba.conf rejects connection for host "fd00::1", user "u", database "shop", no encryption`: {"conf: host shop u fd00::1/128 scram-sha-256 and", "only. Where the server wants TLS"},
+		`pg_hba.conf rejects connection for host "fd00::1", user "u", database "shop", no encryption`: {"conf: host shop u fd00::1/128 scram-sha-256 and", "only. If the server requires TLS"},
 		`no pg_hba.conf entry for host "[local]", user "u", database "shop", no encryption`:           {"conf: local shop u scram-sha-256 and", "only."},
 		`kein pg_hba.conf-Eintrag`: {"conf: host shop u the.client's.address scram-sha-256 and", "only."},
 	} {
