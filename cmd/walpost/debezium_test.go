@@ -24,6 +24,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/convert"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 var updateDebezium = goflag.Bool("update-debezium", false, "write what convert gives to testdata/debezium, for reading it")
@@ -335,4 +336,38 @@ func leafCommands(cmd *cobra.Command) []*cobra.Command {
 		all = append(all, leafCommands(sub)...)
 	}
 	return all
+}
+
+// The tables of a shop: two outboxes, one of them partitioned, a heartbeat table, and another program's tables.
+var shopTables = []string{
+	`CREATE TABLE public.outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb)`,
+	`CREATE TABLE public."Events" (id uuid, aggregatetype text, aggregateid text, type text, payload jsonb, at timestamptz) PARTITION BY RANGE (at)`,
+	`CREATE TABLE public.events_1 PARTITION OF public."Events" FOR VALUES FROM ('2024-01-01') TO ('2025-01-01')`,
+	`CREATE TABLE public.heartbeat (id int PRIMARY KEY, at timestamptz)`,
+	`CREATE SCHEMA sales`, `CREATE TABLE sales.orders (id int PRIMARY KEY)`,
+}
+
+func TestConvertAsksTheServerWhichTablesTheConnectorCaptures(t *testing.T) {
+	dsn := testenv.Postgres(t, "").Database(t)
+	pg := testenv.Postgres(t, "")
+	pg.Exec(t, dsn, append(shopTables, `CREATE PUBLICATION only_outbox FOR TABLE public.outbox, public.heartbeat`)...)
+	for _, c := range []struct{ options, want, report string }{
+		{`"table.include.list": "public.out.*"`, "table: public.outbox\n", ""},
+		{`"table.include.list": " PUBLIC\\.OUTBOX ,public.heartbeat, public.gone "`, "table: public.outbox\n", "public.heartbeat has no column aggregatetype"},
+		{`"table.include.list": "public.events_[0-9]+"`, `table: "public.\"Events\""` + "\n", ""},
+		{`"publication.name": "only_outbox"`, "table: public.outbox\n", ""},
+		{`"publication.name": "only_outbox", "transforms.outbox.route.by.field": "kind"`, "", "is an outbox, which has the columns kind, payload, aggregateid, id"},
+		{`"schema.include.list": "public", "table.exclude.list": "public.events.*"`, "table: public.outbox\n", ""},
+		{`"schema.exclude.list": "sales"`, `tables: ["public.\"Events\"", public.outbox]` + "\n", ""},
+		{`"table.include.list": "sales.*"`, "", "sales.orders has no column aggregatetype"},
+		{`"table.include.list": "public.(?!x).*"`, "", "convert cannot read this regular expression: name the outbox with --table schema.table"},
+	} {
+		input := strings.Replace(avroConnector, `"table.include.list": "public.outbox"`, c.options, 1)
+		input = strings.Replace(input, "io.confluent.connect.avro.AvroConverter", "org.apache.kafka.connect.storage.StringConverter", 1)
+		var stdout, stderr bytes.Buffer
+		code := convertWith([]string{"-", "--dsn", dsn}, []byte(input), &stdout, &stderr)
+		if (code == exitOK) != (c.want != "") || !strings.Contains(stdout.String(), c.want) || !strings.Contains(stderr.String(), c.report) {
+			t.Errorf("%s: exit %d, want %q and %q\n%s%s", c.options, code, c.want, c.report, &stdout, &stderr)
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/convert"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/yamlfile"
 )
 
@@ -41,14 +43,15 @@ name and config, or properties), Debezium Server's application.properties, or a 
 KafkaConnector, also in a List. - reads standard input.
 
 convert reports each option on standard error: mapped, not needed (and why), or unsupported (why, and
-what to do). A line with differs names a difference that no option causes. convert connects to nothing
-and changes nothing. Its output contains no secret of the input.
+what to do). A line with differs names a difference that no option causes. convert changes
+nothing, and connects only to the database of --dsn. Its output contains no secret of the input.
 
 It exits with 1 if an option is unsupported. The output then has the option under unsupported, and
 every command refuses the output until you have decided about the option and deleted its entry. It
 exits with 2, and writes nothing, if the input cannot be read or contradicts itself.`,
 		Example: `  walpost debezium convert connector.json --worker connect-distributed.properties > walpost.yaml
   curl -s http://connect:8083/connectors/outbox/config | walpost debezium convert - > walpost.yaml
+  walpost debezium convert connector.json --dsn postgres://app@db/shop > walpost.yaml
   walpost debezium convert application.properties > walpost.yaml`,
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -62,7 +65,8 @@ exits with 2, and writes nothing, if the input cannot be read or contradicts its
 	format := flags.String("format", string(convert.Auto), "the `kind` of the file: auto, connect, server, strimzi")
 	worker := flags.String("worker", "", "the `file` with the worker's properties, for converters and brokers that the connector does not name")
 	offer(cmd, "format", string(convert.Auto), string(convert.Connect), string(convert.Server), string(convert.Strimzi))
-	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector has a regular expression or no list (may be repeated)")
+	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector has a regular expression or no list (may be repeated); --dsn finds it, too")
+	dsn := flags.String("dsn", "", "the database, as a libpq `URI`: convert asks it which tables the connector captures")
 	fresh := flags.Bool("fresh", false, "the connector has never run: walpost makes the slot, the publication and the snapshot")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch convert.Format(*format) {
@@ -77,6 +81,11 @@ exits with 2, and writes nothing, if the input cannot be read or contradicts its
 		opts := convert.Options{Format: convert.Format(*format), Tables: *tables, Fresh: *fresh}
 		if *worker != "" {
 			if opts.Worker, err = readInput(nil, *worker); err != nil {
+				return err
+			}
+		}
+		if *dsn != "" {
+			if opts.Catalog, err = readCatalog(cmd.Context(), *dsn); err != nil {
 				return err
 			}
 		}
@@ -95,6 +104,17 @@ exits with 2, and writes nothing, if the input cannot be read or contradicts its
 		return nil
 	}
 	return cmd
+}
+
+// readCatalog asks a database for its tables.
+func readCatalog(ctx context.Context, dsn string) ([]convert.CatalogTable, error) {
+	conn, err := pg.Database{DSN: dsn}.ConnectSQL(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer pg.Close(conn)
+	tables, err := pg.Rows[convert.CatalogTable](ctx, conn, "read the tables", convert.CatalogQuery)
+	return append([]convert.CatalogTable{}, tables...), err
 }
 
 // maxDocument is more than any configuration has.

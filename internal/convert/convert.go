@@ -30,6 +30,8 @@ type Options struct {
 	Worker []byte
 	// Tables replace the connector's regular expressions for tables.
 	Tables []string
+	// Catalog has the tables of the database, or is nil if nobody has asked the server.
+	Catalog []CatalogTable
 	// Fresh means that the connector has never run, so walpost creates the slot and makes the snapshot.
 	Fresh bool
 }

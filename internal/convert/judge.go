@@ -114,7 +114,7 @@ var rules = map[string]rule{
 	"topic.delimiter":                    {why: "the EventRouter names the topics", fine: []string{"."}, bad: "the delimiter is a part of the schemas' names: leave the option out"},
 	"topic.cache.size":                   {why: raw},
 	"snapshot.mode.custom.name":          {why: snapshots},
-	"signal.data.collection":             {bad: "walpost takes no signals, so it has no ad hoc snapshots and no pause. Leave the option out, and remove its table from table.include.list"},
+	"signal.data.collection":             {bad: "walpost takes no signals, so it has no ad hoc snapshots and no pause. Leave the option out"},
 	"signal.enabled.channels":            {why: "without signal.data.collection this channel is empty", fine: []string{"source"}, bad: "walpost takes no signals: leave the option out"},
 	"notification.enabled.channels":      {why: "metrics, readiness and the log say what walpost does", fine: []string{"log", "jmx", "log,jmx", "jmx,log"}, bad: "walpost writes no notifications: use its metrics, and leave the option out"},
 	"custom.metric.tags":                 {why: "walpost's metrics have the labels slot and database"},

@@ -26,8 +26,11 @@ func (e *entry) text() string {
 	return b.String()
 }
 
-// plain is the trimmed value of an entry. known is false if a provider gives a part of the value.
+// plain is the trimmed value of an entry, or empty for no entry. known is false if a provider gives a part of the value.
 func (e *entry) plain() (value string, known bool) {
+	if e == nil {
+		return "", true
+	}
 	known = !strings.HasPrefix(e.name, wrapped) && (len(e.parts) == 0 || len(e.parts) == 1 && e.parts[0].ref == nil)
 	if known {
 		value = strings.TrimSpace(e.text())

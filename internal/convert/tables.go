@@ -89,11 +89,13 @@ func literalNames(re string) ([]string, bool) {
 	return append(names, name.String()), !quoted
 }
 
-const byTable = "this is a regular expression: write the outbox as schema.table, or name the matching table with --table schema.table"
+const (
+	include = "table.include.list"
+	byTable = "name the outbox with --table schema.table, or let convert ask the server: --dsn postgres://…"
+)
 
 // readTables finds the tables that the connector captures.
 func (c *conversion) readTables() {
-	const include = "table.include.list"
 	expr, ok := c.literal(include)
 	switch {
 	case len(c.o.Tables) > 0:
@@ -106,16 +108,19 @@ func (c *conversion) readTables() {
 			c.tables = append(c.tables, t)
 		}
 		c.tablesNote = " (by --table)"
+	case c.o.Catalog != nil:
+		c.ask()
 	case ok:
-		c.includeList(include, expr)
+		c.includeList(expr)
+		c.leaveOut()
 	case !c.in.has(include):
-		c.add(Unsupported, include, true, "is required: without it the connector captures every table, and the EventRouter routes every row; name the outbox with --table schema.table")
+		c.add(Unsupported, include, true, "is required: without it the connector captures every table, and the EventRouter routes every row; %s", byTable)
 	}
 	if expr, ok := c.literal("table.exclude.list"); ok {
-		if len(c.o.Tables) > 0 {
-			c.idle("table.exclude.list", "--table names the tables that walpost reads (and not %s)", printable(expr))
+		if len(c.o.Tables) > 0 || c.o.Catalog != nil {
+			c.idle("table.exclude.list", "walpost reads only the tables that are named (and not %s)", printable(expr))
 		} else {
-			c.bad("table.exclude.list", "walpost reads only the tables that are named: name the outbox with --table schema.table")
+			c.bad("table.exclude.list", "walpost reads only the tables that are named: %s", byTable)
 		}
 	}
 	c.schemaFilters()
@@ -128,15 +133,15 @@ func (c *conversion) tableField() string {
 	return "source.tables"
 }
 
-func (c *conversion) includeList(option, expr string) {
+func (c *conversion) includeList(expr string) {
 	mixed, wrong := false, ""
 	for _, one := range expressions(expr) {
 		names, ok := literalNames(one)
 		switch {
 		case !ok:
-			wrong = byTable
+			wrong = "this is a regular expression: write the outbox as schema.table, or " + byTable
 		case len(names) != 2 || names[0] == "" || names[1] == "":
-			wrong = "must be schema.table, as for Debezium's Postgres connector; or name the outbox with --table schema.table"
+			wrong = "must be schema.table, as for Debezium's Postgres connector; or " + byTable
 		default:
 			t := table{names[0], names[1]}
 			mixed = mixed || strings.ToLower(t.sql()) != t.sql()
@@ -147,11 +152,11 @@ func (c *conversion) includeList(option, expr string) {
 	}
 	if wrong != "" {
 		c.tables = nil
-		c.bad(option, "%s", wrong)
+		c.bad(include, "%s", wrong)
 		return
 	}
 	if len(c.tables) == 0 {
-		c.bad(option, "names no table")
+		c.bad(include, "names no table")
 		return
 	}
 	if mixed {
@@ -161,7 +166,6 @@ func (c *conversion) includeList(option, expr string) {
 
 // reportTables reports the tables that the predicates leave.
 func (c *conversion) reportTables() {
-	const include = "table.include.list"
 	if c.done[include] || len(c.tables) == 0 {
 		if !c.done[include] && c.in.has(include) {
 			c.idle(include, "the predicates exclude all its tables")
@@ -175,35 +179,38 @@ func (c *conversion) reportTables() {
 	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.tablesNote)
 }
 
+// patterns are the regular expressions of one of Debezium's lists. Debezium ignores the case of letters.
+func (c *conversion) patterns(option string) (all []*regexp.Regexp) {
+	expr, _ := c.literal(option)
+	for _, one := range expressions(expr) {
+		re, err := regexp.Compile(`(?i)\A(?:` + one + `)\z`)
+		if err != nil {
+			c.bad(option, "convert cannot read this regular expression: name the outbox with --table schema.table")
+			return nil
+		}
+		all = append(all, re)
+	}
+	return all
+}
+
+func matchAny(all []*regexp.Regexp, s string) bool {
+	return slices.ContainsFunc(all, func(re *regexp.Regexp) bool { return re.MatchString(s) })
+}
+
 // schemaFilters checks that the lists of schemas include the tables.
 func (c *conversion) schemaFilters() {
-	for _, f := range []struct {
-		option string
-		want   bool
-	}{{"schema.include.list", true}, {"schema.exclude.list", false}} {
-		expr, ok := c.literal(f.option)
-		if !ok {
+	for option, want := range map[string]bool{"schema.include.list": true, "schema.exclude.list": false} {
+		if !c.in.has(option) {
 			continue
 		}
-		bad := ""
+		all := c.patterns(option)
 		for _, t := range c.tables {
-			hit := false
-			for _, one := range expressions(expr) {
-				re, err := regexp.Compile(`(?i)\A(?:` + one + `)\z`)
-				if err != nil {
-					bad = "is not a valid regular expression"
-					break
-				}
-				hit = hit || re.MatchString(t.schema)
-			}
-			if bad == "" && hit != f.want {
-				bad = "contradicts table.include.list: with both the connector does not capture " + t.shown()
+			if !c.done[option] && matchAny(all, t.schema) != want {
+				c.bad(option, "contradicts table.include.list: with both the connector does not capture %s", t.shown())
 			}
 		}
-		if bad != "" {
-			c.bad(f.option, "%s", bad)
-		} else {
-			c.idle(f.option, "walpost reads only the tables that are named")
+		if !c.done[option] {
+			c.idle(option, "walpost reads only the tables that are named")
 		}
 	}
 }

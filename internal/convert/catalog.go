@@ -1,0 +1,98 @@
+package convert
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A CatalogTable is a table of the database. The root of a partition is the partitioned table, and
+// the root of another table is the table itself.
+type CatalogTable struct {
+	Schema, Name, RootSchema, RootName string
+	Columns                            []string
+	Publications                       []string // publish the root or one of its partitions
+}
+
+// CatalogQuery asks the server for its CatalogTables.
+const CatalogQuery = `SELECT n.nspname AS schema, c.relname AS name, rn.nspname AS rootschema, r.relname AS rootname,
+ (SELECT json_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
+ (SELECT json_agg(DISTINCT p.pubname) FROM pg_publication_tables p JOIN pg_namespace pn ON pn.nspname = p.schemaname
+  JOIN pg_class pc ON pc.relnamespace = pn.oid AND pc.relname = p.tablename
+  WHERE coalesce(pg_partition_root(pc.oid), pc.oid) = r.oid) AS publications
+ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ JOIN pg_class r ON r.oid = coalesce(pg_partition_root(c.oid), c.oid) JOIN pg_namespace rn ON rn.oid = r.relnamespace
+ WHERE c.relkind IN ('r', 'p') AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\_%' ORDER BY 1, 2`
+
+// outboxColumns are the columns without which the EventRouter stops at an insert.
+func (c *conversion) outboxColumns() (columns []string) {
+	router := ""
+	for _, e := range c.in.list {
+		if strings.HasPrefix(e.name, "transforms.") && strings.TrimSpace(e.value) == eventRouter {
+			router = strings.TrimSuffix(e.name, "type")
+		}
+	}
+	for _, o := range [][2]string{{"route.by.field", "aggregatetype"}, {"table.field.event.payload", "payload"}, {"table.field.event.key", "aggregateid"}, {"table.field.event.id", "id"}} {
+		columns = append(columns, c.or(router+o[0], o[1]))
+	}
+	return columns
+}
+
+// ask finds the outboxes among the tables that the connector captures. It leaves out a table that
+// lacks a column of an outbox, because the connector stops at the first insert into such a table.
+func (c *conversion) ask() {
+	lists := map[string][]*regexp.Regexp{}
+	for _, option := range []string{include, "table.exclude.list", "schema.include.list", "schema.exclude.list"} {
+		lists[option] = c.patterns(option)
+	}
+	publication := c.or("publication.name", "dbz_publication")
+	published := func(t CatalogTable) bool { return slices.Contains(t.Publications, publication) }
+	exists := slices.ContainsFunc(c.o.Catalog, published)
+	needed := c.outboxColumns()
+	var without []string
+	for _, t := range c.o.Catalog {
+		name, root := t.Schema+"."+t.Name, table{t.RootSchema, t.RootName}
+		lacks := slices.IndexFunc(needed, func(column string) bool { return !slices.Contains(t.Columns, column) })
+		switch {
+		case c.in.has(include) && !matchAny(lists[include], name), matchAny(lists["table.exclude.list"], name),
+			c.in.has("schema.include.list") && !matchAny(lists["schema.include.list"], t.Schema), matchAny(lists["schema.exclude.list"], t.Schema),
+			exists && !published(t), slices.Contains(c.tables, root):
+		case lacks >= 0:
+			without = append(without, fmt.Sprintf("%s has no column %s", table{t.Schema, t.Name}.shown(), printable(needed[lacks])))
+		default:
+			c.tables = append(c.tables, root)
+		}
+	}
+	c.tablesNote = " (by --dsn" + strings.Join(append([]string{""}, without...), "; ") + ")"
+	if len(c.tables) == 0 && !c.done[include] {
+		c.add(Unsupported, include, !c.in.has(include), "no table that the connector captures is an outbox, which has the columns %s%s", printable(strings.Join(needed, ", ")), c.tablesNote)
+	}
+}
+
+// written finds the tables that a statement writes, if the statement names the columns.
+var written = regexp.MustCompile(`(?i)(?:into|update|from)\s+([\w$."]+)\s*(?:\(|set\b|where\b)`)
+
+// leaveOut leaves out the tables of heartbeats and signals, which are no outboxes.
+func (c *conversion) leaveOut() {
+	query, _ := c.in.byName["heartbeat.action.query"].plain()
+	columns := c.outboxColumns()
+	if slices.ContainsFunc(columns[:2], func(column string) bool { return strings.Contains(query, column) }) {
+		query = "" // the heartbeats are events of an outbox
+	}
+	signals, _ := c.in.byName["signal.data.collection"].plain()
+	others := [][2]string{{signals, "signal.data.collection"}}
+	for _, m := range written.FindAllStringSubmatch(query, -1) {
+		others = append(others, [2]string{m[1], "heartbeat.action.query"})
+	}
+	for _, o := range others {
+		is := func(t table) bool {
+			other, ok := parseTable(o[0])
+			return ok && other == t || !ok && strings.EqualFold(o[0], t.name)
+		}
+		if i := slices.IndexFunc(c.tables, is); i >= 0 && len(c.tables) > 1 {
+			c.tablesNote += fmt.Sprintf(" (without %s, which is the table of %s)", c.tables[i].shown(), o[1])
+			c.tables = slices.Delete(c.tables, i, i+1)
+		}
+	}
+}
