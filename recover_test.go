@@ -13,6 +13,7 @@ import (
 
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -59,11 +60,7 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 
 // Too few replicas are in sync: the brokers refuse the request, and the client tries again for ever. Skip says so and ends.
 func TestSkipEndsWhereTheStoreTakesNothing(t *testing.T) {
-	c, err := kfake.NewCluster(kfake.NumBrokers(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer c.Close()
+	c := testenv.FakeKafka(t)
 	cfg := DefaultConfig()
 	cfg.Source.DSN, cfg.Source.Table = "postgres://h/shop", "public.outbox"
 	cfg.Kafka.Brokers = c.ListenAddrs()

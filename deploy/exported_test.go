@@ -15,6 +15,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/plugin/kprom"
+
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 var (
@@ -66,11 +68,7 @@ func exported(t *testing.T) []string {
 // produced is a registry as the program makes it, with a Kafka client that has delivered something.
 func produced(t *testing.T) *prometheus.Registry {
 	t.Helper()
-	cluster, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer cluster.Close()
+	cluster := testenv.FakeKafka(t, kfake.SeedTopics(1, "orders"))
 	reg := prometheus.NewRegistry()
 	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	client, err := kgo.NewClient(kgo.SeedBrokers(cluster.ListenAddrs()...), kgo.WithHooks(kprom.NewMetrics("walpost_kafka", kprom.Registerer(reg))))

@@ -9,6 +9,8 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // withQuorum has a fake answer DescribeQuorum, which it does not know.
@@ -70,7 +72,7 @@ func TestClocksAreCompared(t *testing.T) {
 		{story: "not KRaft", code: kerr.UnsupportedVersion.Code, want: []string{"clock: ok: the brokers' clock is not known: only Kafka 3.3"}, not: "clock of the database"},
 	} {
 		t.Run(c.story, func(t *testing.T) {
-			f := fake(t)
+			f := testenv.FakeKafka(t)
 			withQuorum(t, f, func(resp *kmsg.DescribeQuorumResponse) {
 				resp.ErrorCode = c.code
 				p := kmsg.NewDescribeQuorumResponseTopicPartition()
@@ -108,7 +110,7 @@ func TestClocksAreCompared(t *testing.T) {
 
 // What is known of two clocks reaches the judgement of topics.
 func TestADatabaseAheadOfTheControllerFailsTopics(t *testing.T) {
-	f := fake(t)
+	f := testenv.FakeKafka(t)
 	if err := f.CreateTopic("a", 1, map[string]string{"message.timestamp.after.max.ms": "60000"}); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +132,7 @@ func TestADatabaseAheadOfTheControllerFailsTopics(t *testing.T) {
 
 // A controller logs a DescribeQuorum that it refuses as an error.
 func TestAControllerIsNotAskedWhatItWouldRefuse(t *testing.T) {
-	f := fake(t)
+	f := testenv.FakeKafka(t)
 	withQuorum(t, f, func(*kmsg.DescribeQuorumResponse) { t.Error("it is asked") })
 	f.ControlKey(int16(kmsg.DescribeCluster), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		f.KeepControl()

@@ -115,8 +115,8 @@ func TestThePrincipalIsTheOneOfTheBrokers(t *testing.T) {
 func TestUnreachableBrokersSayWhatToSet(t *testing.T) {
 	ca := testenv.NewAuthority(t)
 	server, _, _ := ca.Pair("server")
-	secure := fake(t, tlsOf(server))
-	users := fake(t, saslOf("relay", "secret")...)
+	secure := testenv.FakeKafka(t, tlsOf(server))
+	users := testenv.FakeKafka(t, saslOf("relay", "secret")...)
 	for what, c := range map[string]struct {
 		cfg  func(*sink.Config)
 		at   []string

@@ -14,6 +14,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -54,7 +55,7 @@ func hasNot(t testing.TB, text string, pieces ...string) {
 }
 
 func TestCheckFindsWhatIsMissing(t *testing.T) {
-	c := fake(t, kfake.NumBrokers(3), kfake.SeedTopics(2, "there"))
+	c := testenv.FakeKafka(t, kfake.NumBrokers(3), kfake.SeedTopics(2, "there"))
 	for name, set := range map[string]map[string]string{
 		"cp": {"cleanup.policy": "compact,delete"}, "strict": {"min.insync.replicas": "7"}, "small": {"max.message.bytes": "1000"},
 	} {
@@ -101,7 +102,7 @@ func TestCheckTalksToEveryBroker(t *testing.T) {
 	has(t, got, "broker 127.0.0.1:1: FAIL: ", "refused", "fix Start the broker, or correct kafka.brokers")
 	hasNot(t, got, "topic", ": ok")
 
-	c := fake(t, kfake.NumBrokers(2))
+	c := testenv.FakeKafka(t, kfake.NumBrokers(2))
 	got = looked(t, config(append(c.ListenAddrs(), "127.0.0.1:1")), nil, "")
 	has(t, got, "broker 127.0.0.1:1: warn: this address of kafka.brokers does not answer, while others do", "brokers: ok: 2 of 2 reachable")
 
@@ -122,7 +123,7 @@ func TestCheckTalksToEveryBroker(t *testing.T) {
 
 // Where none of the brokers can be reached at the address that is given out, nothing else is asked for.
 func TestCheckStopsAtAddressesThatAreWrong(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	c.ControlKey(int16(kmsg.Metadata), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		resp := r.ResponseKind().(*kmsg.MetadataResponse)
@@ -139,7 +140,7 @@ func TestCheckStopsAtAddressesThatAreWrong(t *testing.T) {
 
 // Brokers from before 3.7 refuse every record where min.insync.replicas is more than the replicas; one of them is enough.
 func TestCheckKnowsOldBrokers(t *testing.T) {
-	c := fake(t, kfake.NumBrokers(2))
+	c := testenv.FakeKafka(t, kfake.NumBrokers(2))
 	if err := c.CreateTopic("strict", 1, map[string]string{"min.insync.replicas": "7"}); err != nil {
 		t.Fatal(err)
 	}
@@ -169,7 +170,7 @@ func TestCheckKnowsOldBrokers(t *testing.T) {
 
 // A topic that would be created is judged by what the brokers would make of it.
 func TestCheckJudgesTopicsThatAreNotThereYet(t *testing.T) {
-	c := fake(t, kfake.NumBrokers(3))
+	c := testenv.FakeKafka(t, kfake.NumBrokers(3))
 	c.ControlKey(int16(kmsg.CreateTopics), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		if !r.(*kmsg.CreateTopicsRequest).ValidateOnly {
@@ -195,7 +196,7 @@ func TestCheckJudgesTopicsThatAreNotThereYet(t *testing.T) {
 
 // That checkpoints can be read is tried, whatever is told of rights.
 func TestCheckReadsTheCheckpoints(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "cp"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "cp"))
 	c.ControlKey(int16(kmsg.ListOffsets), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		resp := r.ResponseKind().(*kmsg.ListOffsetsResponse)
@@ -218,7 +219,7 @@ func portOf(addr string) (port int) {
 
 // Brokers that take connections and answer nothing are given up after a bounded time, and the rest of a check is not asked.
 func TestCheckGivesUpBrokersThatAreSilent(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	c.Control(func(kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		c.SleepControl(func() { <-t.Context().Done() })
@@ -238,7 +239,7 @@ func TestCheckGivesUpBrokersThatAreSilent(t *testing.T) {
 
 // A broker that answers at first and then no more takes nobody's time for ever, and what was not told is said.
 func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a", "cp"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a", "cp"))
 	c.ControlKey(int16(kmsg.DescribeConfigs), func(kmsg.Request) (kmsg.Response, error, bool) {
 		c.KeepControl()
 		c.SleepControl(func() { <-t.Context().Done() })
@@ -256,7 +257,7 @@ func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
 
 // Before Kafka 2.8 the right to write to a topic was not enough.
 func TestCheckAsksForAProducerID(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "secret"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.Superuser("PLAIN", "relay", "secret"))
 	c.ControlKey(int16(kmsg.InitProducerID), func(r kmsg.Request) (kmsg.Response, error, bool) {
 		if id := r.(*kmsg.InitProducerIDRequest).TransactionalID; id != nil {
 			t.Errorf("asked for the transactional id %s", *id)
@@ -273,7 +274,7 @@ func TestCheckAsksForAProducerID(t *testing.T) {
 
 func TestCheckFindsATopicThatMayNotBeWritten(t *testing.T) {
 	describe := kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: "a", Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: kmsg.ACLOperationDescribe, Allow: true}
-	c := fake(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.EnableACLs(), kfake.User("PLAIN", "relay", "secret", describe))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.EnableACLs(), kfake.User("PLAIN", "relay", "secret", describe))
 	cfg := config(c.ListenAddrs())
 	cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}
 	has(t, looked(t, cfg, map[string]Traffic{"a": {}}, ""), "topic a: FAIL: the relay's user may not write to the topic\n\tfix kafka-acls.sh --bootstrap-server "+
@@ -282,7 +283,7 @@ func TestCheckFindsATopicThatMayNotBeWritten(t *testing.T) {
 
 // If the brokers refuse the settings that keep the checkpoint topic small, the check says so before the topic is created.
 func TestCheckTriesTheSettingsOfTheCheckpointTopic(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.PolicyViolation, Count: -1, When: func(req kmsg.Request) bool {
 		return len(req.(*kmsg.CreateTopicsRequest).Topics[0].Configs) > 1
 	}})

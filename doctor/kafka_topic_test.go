@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/sink"
 )
 
@@ -273,7 +274,7 @@ func TestJudgementOfTheCheckpointTopicsSettings(t *testing.T) {
 
 // What check says of topics before a row names one is true in each state, and a warning says how the topics come to be.
 func TestCheckSaysHowTopicsComeToBe(t *testing.T) {
-	c := fake(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "outbox.event.order", "walpost.checkpoints"))
+	c := testenv.FakeKafka(t, kfake.NumBrokers(1), kfake.SeedTopics(1, "outbox.event.order", "walpost.checkpoints"))
 	create := "Or create each topic before its first event, for example:\nkafka-topics.sh --bootstrap-server " + c.ListenAddrs()[0] + " --create --topic "
 	for _, is := range []struct {
 		name     string

@@ -22,7 +22,7 @@ func TestTLSWithAClientCertificate(t *testing.T) {
 	_, cert, key := ca.Pair("client")
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.Cert)
-	c := fake(t, kfake.SeedTopics(1, "a"), kfake.TLS(&tls.Config{
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.TLS(&tls.Config{
 		Certificates: []tls.Certificate{server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: pool,
 	}))
 	cfg := config(c.ListenAddrs())
@@ -47,7 +47,7 @@ func TestTLSWithAClientCertificate(t *testing.T) {
 func TestSASLReadsItsFilesAgain(t *testing.T) {
 	for _, m := range []string{"PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"} {
 		t.Run(m, func(t *testing.T) {
-			c := fake(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.Superuser(m, "relay", "secret"))
+			c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.Superuser(m, "relay", "secret"))
 			path := filepath.Join(t.TempDir(), "password")
 			write := func(s string) {
 				if err := os.WriteFile(path, []byte(s), 0o600); err != nil {
@@ -73,7 +73,7 @@ func TestARightThatIsGrantedLaterIsWaitedFor(t *testing.T) {
 	allow := func(op kmsg.ACLOperation) kfake.ACL {
 		return kfake.ACL{Resource: kmsg.ACLResourceTypeTopic, Name: "a", Pattern: kmsg.ACLResourcePatternTypeLiteral, Operation: op, Allow: true}
 	}
-	c := fake(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.EnableACLs(),
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"), kfake.EnableSASL(), kfake.EnableACLs(),
 		kfake.Superuser("PLAIN", "admin", "admin"),
 		kfake.User("PLAIN", "relay", "secret", allow(kmsg.ACLOperationDescribe)))
 	cfg := config(c.ListenAddrs())

@@ -59,7 +59,7 @@ var keys = func() (out [][]byte) {
 
 // BenchmarkSend is the path of a record through the sink and the client, against a broker that keeps nothing.
 func BenchmarkSend(b *testing.B) {
-	c := fake(b, kfake.SeedTopics(4, "a"), kfake.BlackholeProduce())
+	c := testenv.FakeKafka(b, kfake.SeedTopics(4, "a"), kfake.BlackholeProduce())
 	s, err := Open(config(c.ListenAddrs()))
 	if err != nil {
 		b.Fatal(err)

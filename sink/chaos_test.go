@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 var seeds = flag.Uint64("seeds", 12, "how many seeds the test under random faults tries")
@@ -32,7 +33,7 @@ func TestOrderAndCompletenessUnderRandomFaults(t *testing.T) {
 // chaos runs one seed: with answers that are lost after the write, with refusals, or with both.
 func chaos(t *testing.T, r *rand.Rand, lost, refused bool) {
 	topics := []string{"a", "b", "c"}
-	c := fake(t, kfake.NumBrokers(3))
+	c := testenv.FakeKafka(t, kfake.NumBrokers(3))
 	limit := map[string]string{"max.message.bytes": "20000"}
 	for _, topic := range topics[:2] {
 		if err := c.CreateTopic(topic, 3, limit); err != nil {

@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // meddler is a hook that holds the client at two points: a record before it is buffered, and the report of a failure.
@@ -52,7 +53,7 @@ func TestFenceKeepsTheOrderWhenARecordOvertakesAFailure(t *testing.T) {
 					t.Log("The Kafka client may have stopped doing what fence.go needs. Run .ci/client, which says what to do.")
 				}
 			})
-			c := fake(t, kfake.SeedTopics(1, "a"))
+			c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 			m := &meddler{failed: make(chan struct{}), release: make(chan struct{})}
 			cfg := config(c.ListenAddrs())
 			cfg.Hooks = []kgo.Hook{m}
@@ -142,7 +143,7 @@ func (c *wireConn) Close() error {
 
 // The broker has written the records and its answer is lost: they come once.
 func TestLostAnswersGiveNoDuplicates(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(3, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(3, "a"))
 	w := new(wire)
 	cfg := config(c.ListenAddrs())
 	cfg.Dial = w.dial
@@ -160,7 +161,7 @@ func TestLostAnswersGiveNoDuplicates(t *testing.T) {
 }
 
 func TestCloseIsBoundedWhileTheBrokersAreSilent(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	w := new(wire)
 	cfg := config(c.ListenAddrs())
 	cfg.Dial = w.dial
@@ -182,7 +183,7 @@ func TestCloseIsBoundedWhileTheBrokersAreSilent(t *testing.T) {
 
 // A producer id that is refused for good makes the client useless: it is replaced, and nothing is lost.
 func TestAClientThatCanNotProduceAnyMoreIsReplaced(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(2, "a", "b"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(2, "a", "b"))
 	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.InitProducerID}, TopLevel: true, Err: kerr.ClusterAuthorizationFailed, Count: 3})
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("a", "k", 100)
@@ -208,7 +209,7 @@ func (l *loads) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.
 // A client that was refused its producer id can miss a record when it fails what it holds. It looks at that record again when it
 // loads what the brokers know, so it is told to while the record waits: whatever the reason of an earlier attempt was.
 func TestAClientLoadsMetadataWhileARecordWaits(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	cfg := config(c.ListenAddrs())
 	l := new(loads)
 	cfg.Hooks = []kgo.Hook{l}

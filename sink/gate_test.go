@@ -12,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 var produce = []kmsg.Key{kmsg.Produce}
@@ -30,7 +31,7 @@ func TestEveryErrorThatPassesIsWaitedOut(t *testing.T) {
 	} {
 		t.Run(e.Message, func(t *testing.T) {
 			t.Parallel()
-			c := fake(t, kfake.SeedTopics(2, "a", "b"))
+			c := testenv.FakeKafka(t, kfake.SeedTopics(2, "a", "b"))
 			b := open1(t, config(c.ListenAddrs()))
 			b.send("a", "k", 1)
 			b.send("b", "k", 1)
@@ -74,7 +75,7 @@ func TestAConditionThatLastsIsNamedAndWaitedOut(t *testing.T) {
 	} {
 		t.Run(e.Message, func(t *testing.T) {
 			t.Parallel()
-			c := fake(t, kfake.SeedTopics(2, "a", "b"))
+			c := testenv.FakeKafka(t, kfake.SeedTopics(2, "a", "b"))
 			b := open1(t, config(c.ListenAddrs()))
 			b.send("a", "k", 1)
 			b.all()
@@ -102,7 +103,7 @@ func TestAConditionThatLastsIsNamedAndWaitedOut(t *testing.T) {
 // setting that it has from the broker.
 func limited(t testing.TB, n int) *kfake.Cluster {
 	t.Helper()
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	for _, topic := range []string{"a", "b"} {
 		if err := c.CreateTopic(topic, 1, map[string]string{"max.message.bytes": fmt.Sprint(n)}); err != nil {
 			t.Fatal(err)
@@ -165,7 +166,7 @@ func TestLargeButCompressibleIsDelivered(t *testing.T) {
 
 // The broker refuses a batch for one of its records: only that one is poison.
 func TestAnInvalidRecordAmongManyIsFound(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("a", "k", 1)
 	b.all()
@@ -191,7 +192,7 @@ func TestAnInvalidRecordAmongManyIsFound(t *testing.T) {
 }
 
 func TestInvalidTopicNamesAreRefusedAtOnce(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	b := open1(t, config(c.ListenAddrs()))
 	for _, name := range []string{"", ".", "..", "a b", "ümlaut", "a/b", strings.Repeat("x", 250)} {
 		id := b.sendRecord(cdc.Record{Topic: name, Partition: -1})
@@ -203,7 +204,7 @@ func TestInvalidTopicNamesAreRefusedAtOnce(t *testing.T) {
 }
 
 func TestAPartitionThatIsNotThereIsRefused(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(3, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(3, "a"))
 	b := open1(t, config(c.ListenAddrs()))
 	for p := range int32(3) {
 		b.sendRecord(cdc.Record{Topic: "a", Key: []byte(fmt.Sprint("to", p)), Partition: p})
@@ -219,7 +220,7 @@ func TestAPartitionThatIsNotThereIsRefused(t *testing.T) {
 }
 
 func TestAMissingTopicIsWaitedForAndNamed(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("late", "k", 50)
 	b.send("a", "k", 50)
@@ -236,7 +237,7 @@ func TestAMissingTopicIsWaitedForAndNamed(t *testing.T) {
 }
 
 func TestAMissingTopicIsCreatedWhereThatIsWanted(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	cfg := config(c.ListenAddrs())
 	cfg.Topics = Topics{Create: true, Partitions: 5, ReplicationFactor: -1}
 	b := open1(t, cfg)
@@ -249,7 +250,7 @@ func TestAMissingTopicIsCreatedWhereThatIsWanted(t *testing.T) {
 }
 
 func TestATopicCreatedAgainIsDeliveredTo(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("a", "k", 30)
 	b.all()

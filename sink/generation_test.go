@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 const manyTopics = 20_000
@@ -58,7 +59,7 @@ func (b *bench) only(topics ...string) []string {
 // use holds while it moves from client to client. A topic that comes again is known anew: created again, or with another limit.
 func TestTopicsThatAreNotUsedAreForgotten(t *testing.T) {
 	names := topicNames(manyTopics)
-	c := fake(t, kfake.SeedTopics(1, append([]string{"hot", "limited"}, names...)...))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, append([]string{"hot", "limited"}, names...)...))
 	b := open1(t, config(c.ListenAddrs()))
 	b.keep = keep{topics: 500}
 	setTopicConfig(t, b.adm, "limited", "max.message.bytes", "5000")
@@ -112,7 +113,7 @@ func TestTopicsThatAreNotUsedAreForgotten(t *testing.T) {
 // A topic that is missing waits without a goroutine, and the brokers are asked about many at once.
 func TestMissingTopicsCostNoGoroutines(t *testing.T) {
 	names := topicNames(manyTopics)
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	b := open1(t, config(c.ListenAddrs()))
 	b.send("a", "k", 1)
 	b.all()

@@ -48,16 +48,6 @@ func patient(t testing.TB) context.Context {
 	return ctx
 }
 
-func fake(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
-	t.Helper()
-	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(c.Close)
-	return c
-}
-
 // A bench is a sink with a book of what was sent and what came back.
 type bench struct {
 	testing.TB
@@ -251,7 +241,7 @@ func readAll(t testing.TB, brokers []string, topic string) []*kgo.Record {
 }
 
 func TestDeliversInOrder(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(3, "a", "b"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(3, "a", "b"))
 	b := open1(t, config(c.ListenAddrs()))
 	for i := range 2000 {
 		b.send([]string{"a", "b"}[i%2], fmt.Sprint("k", i%7), 1)
@@ -268,7 +258,7 @@ func TestDeliversInOrder(t *testing.T) {
 
 // The reason why a topic gets a new client where others would purge it.
 func TestPurgeWouldLoseARecord(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	purgeLoses(t, c.ListenAddrs(), "a")
 }
 

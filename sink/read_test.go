@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // fetches notes from which offsets the partition is read.
@@ -71,7 +72,7 @@ func deleteRecords(t testing.TB, cl *kgo.Client, topic string, before int64) {
 
 // A Load may take longer than its patience, as long as it comes further.
 func TestALoadTakesAsLongAsItNeeds(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	s := kafkaStore(t, c.ListenAddrs(), "cp")
 	largeCheckpoints(t, s, 20)
 	const delay = 600 * time.Millisecond
@@ -88,7 +89,7 @@ func TestALoadTakesAsLongAsItNeeds(t *testing.T) {
 
 // A Load that failed has not read for nothing: the next one goes on where it ended. So does one after a whole Load.
 func TestALoadGoesOnWhereTheOneBeforeEnded(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	s := kafkaStore(t, c.ListenAddrs(), "cp")
 	largeCheckpoints(t, s, 10)
 	f := watchFetches(c, 0)
@@ -162,7 +163,7 @@ func TestALoadGoesOnWhereTheOneBeforeEnded(t *testing.T) {
 
 // A cancelled Load ends at once, and says so.
 func TestACancelledLoadEnds(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	s := kafkaStore(t, c.ListenAddrs(), "cp")
 	largeCheckpoints(t, s, 1)
 	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "cp", Err: kerr.NotLeaderForPartition, Count: -1})
@@ -178,7 +179,7 @@ func TestACancelledLoadEnds(t *testing.T) {
 
 // Where the brokers refuse the settings that keep the topic small, it is made without them.
 func TestACheckpointTopicIsMadeWithoutSettingsThatAreRefused(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.CreateTopics}, Err: kerr.PolicyViolation, Count: -1, When: func(req kmsg.Request) bool {
 		return len(req.(*kmsg.CreateTopicsRequest).Topics[0].Configs) > 1
 	}})

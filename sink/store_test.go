@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/relay"
 )
 
@@ -67,7 +68,7 @@ func kafkaStore(t testing.TB, brokers []string, topic string) *KafkaStore {
 }
 
 func TestKafkaStore(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	storeStories(t, kafkaStore(t, c.ListenAddrs(), "walpost.checkpoints"))
 	info := c.TopicInfo("walpost.checkpoints")
 	if p := info.Configs["cleanup.policy"]; p == nil || *p != "compact" || len(c.PartitionInfos("walpost.checkpoints")) != 1 {
@@ -80,7 +81,7 @@ func TestKafkaStore(t *testing.T) {
 }
 
 func TestKafkaStoreReadsOnAfterCompaction(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	s := kafkaStore(t, c.ListenAddrs(), "cp")
 	for i := range 300 {
 		if err := s.Save(patient(t), "n/1", []byte(fmt.Sprint(i))); err != nil {
@@ -104,7 +105,7 @@ func TestKafkaStoreThatCanNotBeReadIsAnError(t *testing.T) {
 	for _, e := range []*kerr.Error{kerr.TopicAuthorizationFailed, kerr.UnknownServerError} {
 		for _, key := range []kmsg.Key{kmsg.ListOffsets, kmsg.Fetch} {
 			t.Run(e.Message+" "+key.Name(), func(t *testing.T) {
-				c := fake(t)
+				c := testenv.FakeKafka(t)
 				s := kafkaStore(t, c.ListenAddrs(), "cp")
 				if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
 					t.Fatal(err)
@@ -130,7 +131,7 @@ func TestKafkaStoreThatCanNotBeReadIsAnError(t *testing.T) {
 }
 
 func TestKafkaStoreThatCanNotBeWrittenIsAnError(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	s := kafkaStore(t, c.ListenAddrs(), "cp")
 	if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
 		t.Fatal(err)
@@ -238,7 +239,7 @@ func TestADamagedFileIsNeverEmpty(t *testing.T) {
 }
 
 func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
-	c := fake(t)
+	c := testenv.FakeKafka(t)
 	s := kafkaStore(t, c.ListenAddrs(), "cp")
 	if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
 		t.Fatal(err)

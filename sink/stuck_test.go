@@ -14,6 +14,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // renewals is how often topics were taken from a stuck client.
@@ -24,7 +25,7 @@ func renewals(s *Kafka) int {
 // A client that does not go on with a topic, for whatever reason, is left by that topic: everything arrives in order, once or in a
 // contiguous re-run, also what is sent while the topic moves. Other topics stay.
 func TestATopicLeavesAClientThatIsStuck(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a", "b"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a", "b"))
 	b := open1(t, config(c.ListenAddrs()))
 	b.stuckWait = stuckWait{least: 100 * time.Millisecond, unknown: 100 * time.Millisecond, wire: 70 * time.Millisecond}
 	for range 3 { // both topics are known, and their gates open
@@ -174,7 +175,7 @@ func TestTheGateStaysShutWhileATopicIsStuck(t *testing.T) {
 // What a slow broker has of the client that was left is written before anything that comes through the next one, or never: else
 // the log would end with what is long past.
 func TestARequestOnTheWireIsOverBeforeTheNextClientBegins(t *testing.T) {
-	c := fake(t, kfake.SeedTopics(1, "a"))
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
 	b := open1(t, config(c.ListenAddrs()))
 	b.stuckWait = stuckWait{least: 3 * time.Second, unknown: 3 * time.Second, wire: 2 * time.Second}
 	for range 3 {
@@ -210,7 +211,7 @@ func TestARequestOnTheWireIsOverBeforeTheNextClientBegins(t *testing.T) {
 
 // Where the leader tells its replica.lag.time.max.ms, a topic waits three times as long, so that a slow follower is dropped first.
 func TestATopicWaitsForItsSlowestLeader(t *testing.T) {
-	c := fake(t, kfake.NumBrokers(3), kfake.SeedTopics(3, "a"))
+	c := testenv.FakeKafka(t, kfake.NumBrokers(3), kfake.SeedTopics(3, "a"))
 	b := open1(t, config(c.ListenAddrs()))
 	told := map[int32]string{}
 	c.ControlKey(int16(kmsg.DescribeConfigs), func(kreq kmsg.Request) (kmsg.Response, error, bool) {

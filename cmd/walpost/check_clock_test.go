@@ -15,11 +15,7 @@ import (
 
 // The clocks of a real database and of brokers that are two hours behind meet in one finding.
 func TestCheckComparesTheClocksOfBothSides(t *testing.T) {
-	brokers, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(1, "orders", "cp"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(brokers.Close)
+	brokers := testenv.FakeKafka(t, kfake.SeedTopics(1, "orders", "cp"))
 	cl, err := kgo.NewClient(kgo.SeedBrokers(brokers.ListenAddrs()...))
 	if err != nil {
 		t.Fatal(err)

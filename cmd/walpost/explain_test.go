@@ -12,11 +12,7 @@ import (
 // TestExplain runs the scripts of testdata/explain against a Postgres and a broker. A script's database has the table of
 // "walpost setup"; "sql" runs a statement in it.
 func TestExplain(t *testing.T) {
-	kafka, err := kfake.NewCluster(kfake.NumBrokers(1), kfake.SeedTopics(3, "outbox.event.order"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer kafka.Close()
+	kafka := testenv.FakeKafka(t, kfake.SeedTopics(3, "outbox.event.order"))
 	for _, keep := range []string{"off", "on"} {
 		t.Run("track_commit_timestamp "+keep, func(t *testing.T) {
 			pg := testenv.Postgres(t, "", testenv.Param("track_commit_timestamp", keep))

@@ -16,6 +16,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
@@ -50,6 +51,17 @@ func Kafka(t testing.TB) *KafkaCluster {
 		t.Fatal(s.err)
 	}
 	return s.cluster
+}
+
+// FakeKafka starts a broker in this process, for faults that a real one cannot show. It ends with the test.
+func FakeKafka(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
+	t.Helper()
+	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.Close)
+	return c
 }
 
 // KafkaPrivate returns a cluster that only this test uses, so the test may stop, kill and pause its
