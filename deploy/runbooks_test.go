@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -66,5 +67,32 @@ func TestRunbooksSQLRuns(t *testing.T) {
 				t.Errorf("only %d statements", ran)
 			}
 		})
+	}
+}
+
+// TestRunbooksKnowWhatAProviderRefuses compares the runbooks with the fix that walpost check prints on Azure.
+func TestRunbooksKnowWhatAProviderRefuses(t *testing.T) {
+	const name = "max_slot_wal_keep_size"
+	azure, _, _ := strings.Cut(fix.Fix{fix.Setting{Name: name, Value: "50GB"}}.Text(fix.Azure), ".")
+	pages, err := filepath.Glob(filepath.Join(runbooks, "*.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	advise := 0
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		words := strings.Join(strings.Fields(strings.ReplaceAll(string(text), "`", "")), " ")
+		if !strings.Contains(words, "ALTER SYSTEM SET "+name) {
+			continue
+		}
+		if advise++; !strings.Contains(words, azure) {
+			t.Errorf("%s advises to set %s and does not say: %s", filepath.Base(page), name, azure)
+		}
+	}
+	if advise == 0 {
+		t.Errorf("no page advises to set %s", name)
 	}
 }
