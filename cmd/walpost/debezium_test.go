@@ -371,3 +371,33 @@ func TestConvertAsksTheServerWhichTablesTheConnectorCaptures(t *testing.T) {
 		}
 	}
 }
+
+// The shapes of configurations that are published in documentation, blogs and repositories. Each one
+// converts, or its refusal is one of few that name the next step.
+func TestPublishedConfigurationsConvertOrNameTheNextStep(t *testing.T) {
+	steps := regexp.MustCompile(`set plugin\.name=pgoutput with a new slot|curl http://connect:8083/connectors/<name>/config|--worker worker\.properties|` +
+		`name the outbox with --table schema\.table, or let convert ask the server: --dsn|write each one as an option of application\.properties|` +
+		`keep Debezium Server for this sink|keep a connector with its own slot|[Ll]eave the option out|walpost supports StringConverter, JsonConverter|` +
+		`oc process --local|is required$`)
+	shapes, converted := 0, 0
+	for _, c := range conversionCases(t) {
+		name := strings.TrimSuffix(filepath.Base(c.name), ".txtar")
+		if !regexp.MustCompile(`^(public|cloud|openshift|kubectl)_?`).MatchString(name) {
+			continue
+		}
+		shapes++
+		if c.want["exit"] == "0\n" {
+			converted++
+			continue
+		}
+		for line := range strings.Lines(c.want["stderr"]) {
+			line = strings.TrimRight(line, "\n")
+			if (strings.HasPrefix(line, "unsupported  ") || strings.HasPrefix(line, "walpost: ")) && !steps.MatchString(line) {
+				t.Errorf("%s: no next step in %q", name, line)
+			}
+		}
+	}
+	if shapes < 20 || converted < 8 {
+		t.Errorf("%d shapes, of which %d convert", shapes, converted)
+	}
+}

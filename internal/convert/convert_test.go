@@ -169,7 +169,7 @@ func TestPlacesOfBrokenJSONAreExact(t *testing.T) {
 		"{\"a\": \"b\",}":               "line 1, column 11: not JSON: a name in double quotes is missing (perhaps there is an extra comma before it)",
 		"{\"a\": \"b\nc\"}":             "line 1, column 9: not JSON: a string has no end, or contains a character that must be escaped",
 		"{\"a\": \"b\"} {\"c\": \"d\"}": "line 1, column 12: there is more text after the connector",
-		"{\"a\": [1]}":                  "line 1, column 7: a must be a text, a number, true or false (got a list)",
+		"{\"a\": [1]}":                  "line 1, column 7: a must be a text, a number, true or false (got a list): " + fromConnect,
 		"{\"a\": 1,\n\"a\": 2}":         "line 2, column 1: a occurs twice",
 	} {
 		_, err := Convert([]byte(text), Options{})
@@ -177,7 +177,7 @@ func TestPlacesOfBrokenJSONAreExact(t *testing.T) {
 			t.Errorf("%q: got %v, want %s", text, err, want)
 		}
 	}
-	if _, err := Convert([]byte("[1]"), Options{}); err == nil || err.Error() != "line 1, column 1: must be an object: a connector, or its config (use --format if it is something else)" {
+	if _, err := Convert([]byte("[1]"), Options{}); err == nil || err.Error() != "line 1, column 1: must be an object with the options of one connector: "+fromConnect {
 		t.Errorf("a list: %v", err)
 	}
 }

@@ -1,7 +1,6 @@
 package convert
 
 import (
-	"regexp"
 	"strings"
 )
 
@@ -247,8 +246,6 @@ func (c *conversion) renameOld() {
 	}
 }
 
-var environmentName = regexp.MustCompile(`^[A-Z][A-Z0-9_]*$`)
-
 // judge is the verdict of an option that becomes no field. known is false if the value comes from a provider.
 func judge(name, value string, known bool) (Verdict, string) {
 	if producer, ok := strings.CutPrefix(name, "producer.override."); ok {
@@ -274,8 +271,6 @@ func judge(name, value string, known bool) (Verdict, string) {
 		return NotNeeded, "the value is empty"
 	case strings.HasPrefix(name, "%"):
 		return Unsupported, "the option is for one Quarkus profile: write it without the profile"
-	case environmentName.MatchString(name):
-		return Unsupported, "this is the name of an environment variable: write the option as in Debezium's documentation (debezium.source.…)"
 	case strings.HasPrefix(name, "database."), strings.HasPrefix(name, "driver."):
 		return Unsupported, "the option is for the JDBC driver: write the parameter of libpq into source.dsn, or leave the option out"
 	}

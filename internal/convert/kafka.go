@@ -132,7 +132,7 @@ func (c *conversion) sink() {
 	case ok && v == "kafka":
 		c.mapped(option, "", "walpost writes to Kafka")
 	case ok:
-		c.bad(option, "%s: walpost writes to Kafka only", printable(v))
+		c.bad(option, "%s: walpost writes to Kafka only: keep Debezium Server for this sink", printable(v))
 	case !c.in.has(option):
 		c.bad(option, "is required: kafka")
 	}

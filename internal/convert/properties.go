@@ -138,6 +138,9 @@ func readServer(text []byte) (*options, error) {
 		}
 		o.put(e)
 	}
+	if !o.has(classOption) && len(list) > 0 && strings.HasPrefix(list[0].name, "DEBEZIUM_") {
+		return nil, &SyntaxError{Text: "these are environment variables: write each one as an option of application.properties, such as debezium.source.database.hostname"}
+	}
 	return o, nil
 }
 

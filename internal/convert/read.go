@@ -50,9 +50,9 @@ func firstByte(text []byte) int { return len(text) - len(bytes.TrimLeft(text, " 
 
 var (
 	yamlLine     = regexp.MustCompile(`(?m)^(?:---|(?:apiVersion|kind|metadata|spec)\s*:)`)
-	serverLine   = regexp.MustCompile(`(?m)^\s*(?:%[^.]*\.)?debezium\.[A-Za-z]`)
+	serverLine   = regexp.MustCompile(`(?m)^\s*(?:(?:%[^.]*\.)?debezium\.|DEBEZIUM_)[A-Za-z]`)
 	kubernetes   = regexp.MustCompile(`"kind"\s*:\s*"(?:KafkaConnector|KafkaConnectorList|List|Template)"`)
-	propertyLine = regexp.MustCompile(`(?m)^\s*[A-Za-z][A-Za-z0-9_.\-]*\s*[=:]`)
+	propertyLine = regexp.MustCompile(`(?m)^connector\.class\s*[=:]`)
 )
 
 // recognise finds the format by content. The default is a connector, because its errors are the clearest.
@@ -92,8 +92,7 @@ func (r *jsonReader) broken(err error) *SyntaxError {
 	case errors.As(err, &syntax):
 		text := "an unexpected character"
 		if at := firstByte(r.text); at < len(r.text) && r.text[at] != '{' && r.text[at] != '[' {
-			return &SyntaxError{Text: "this is neither JSON, nor properties, nor a Kubernetes resource: take the configuration from Connect itself, " +
-				"with curl http://connect:8083/connectors/<name>/config, or write the connector's options into a JSON object"}
+			return &SyntaxError{Text: "this is neither JSON, nor properties, nor a KafkaConnector: " + fromConnect}
 		}
 		switch s := syntax.Error(); {
 		case strings.HasPrefix(s, "unexpected end"):
@@ -207,6 +206,9 @@ func (r *jsonReader) skip() error {
 	return nil
 }
 
+// fromConnect says how to get an input that convert can read.
+const fromConnect = "take the connector's options from Connect, with curl http://connect:8083/connectors/<name>/config, or write them into one JSON object"
+
 // readConnect reads {"name": …, "config": {…}}, or the bare map that PUT …/config takes.
 func readConnect(text []byte) (*options, error) {
 	r := &jsonReader{text: text, dec: json.NewDecoder(bytes.NewReader(text))}
@@ -221,7 +223,7 @@ func readConnect(text []byte) (*options, error) {
 		return nil, r.broken(err)
 	}
 	if token != json.Delim('{') {
-		return nil, r.at(at, "must be an object: a connector, or its config (use --format if it is something else)")
+		return nil, r.at(at, "must be an object with the options of one connector: %s", fromConnect)
 	}
 	members, wrong := r.object(0)
 	if wrong != nil {
@@ -231,7 +233,7 @@ func readConnect(text []byte) (*options, error) {
 	add := func(m member, label string) *SyntaxError {
 		switch {
 		case m.other != "":
-			return r.at(m.offset, "%s must be a text, a number, true or false (got %s)", printable(label), m.other)
+			return r.at(m.offset, "%s must be a text, a number, true or false (got %s): %s", printable(label), m.other, fromConnect)
 		case m.null:
 			m.value = ""
 		}
