@@ -7,13 +7,13 @@ import (
 
 var options atomic.Pointer[string]
 
-// SetOptions sets the options of this program, as words of a shell: --config walpost.yaml. Hints repeat
-// them in the commands that they advise, so that a reader can paste a command. A program that uses
-// walpost as a library has no such options.
+// SetOptions sets the options of this program, as words of a shell: --config walpost.yaml. Hints
+// repeat them in the commands that they advise, so that a reader can paste a command. A program
+// that uses walpost as a library has no such options.
 func SetOptions(words string) { options.Store(&words) }
 
-// Command is a walpost command for a hint, with the options of this program. A hint puts a space or its
-// own end behind the command, so that it can be pasted.
+// Command is a walpost command for a hint, with the options of this program. A hint puts a space or
+// its own end behind the command, so that it can be pasted.
 func Command(words ...string) string {
 	text := "walpost " + strings.Join(words, " ")
 	if o := options.Load(); o != nil && *o != "" {

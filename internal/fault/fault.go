@@ -1,7 +1,8 @@
-// Package fault gives errors behaviour: whether trying again can help, whether a person is needed, and what to do next.
+// Package fault gives errors behaviour: whether trying again can help, whether a person is needed,
+// and what to do next.
 //
-// Callers ask for behaviour through the functions here (errors.As below them), never for types. An error that says nothing
-// is not retryable and needs no person: it fails the run.
+// Callers ask for behaviour through the functions here (errors.As below them), never for types. An
+// error that says nothing is not retryable and needs no person: it fails the run.
 package fault
 
 import "errors"
@@ -28,11 +29,12 @@ func (f *fault) NeedsPerson() bool   { return f.kind == person }
 func (f *fault) Misconfigured() bool { return f.kind == config }
 func (f *fault) Hint() string        { return f.hint }
 
-// Retry marks err as one that may go away by itself: the network, a server that restarts, a slot in use.
+// Retry marks err as one that may go away by itself: the network, a server that restarts, a slot in
+// use.
 func Retry(err error) error { return &fault{err: err, kind: retry} }
 
-// Person marks err as one that only a person can resolve (exit code 3). The hint says what to do next: a statement, a
-// command, a setting.
+// Person marks err as one that only a person can resolve (exit code 3). The hint says what to do
+// next: a statement, a command, a setting.
 func Person(err error, hint string) error { return &fault{err: err, kind: person, hint: hint} }
 
 // Config marks err as wrong configuration (exit code 2). The hint may be empty.
@@ -41,7 +43,8 @@ func Config(err error, hint string) error { return &fault{err: err, kind: config
 // WithHint adds what to do next to an error that fails the run (exit code 1).
 func WithHint(err error, hint string) error { return &fault{err: err, hint: hint} }
 
-// Retryable says whether the outermost error in err's chain that has an opinion says that trying again can help.
+// Retryable says whether the outermost error in err's chain that has an opinion says that trying
+// again can help.
 func Retryable(err error) bool {
 	var f interface{ Retryable() bool }
 	return errors.As(err, &f) && f.Retryable()

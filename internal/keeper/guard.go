@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// guard waits until the program has ended or has called Close. Then it stops the server and removes the folder. Its result is the
-// exit code.
+// guard waits until the program has ended or has called Close. Then it stops the server and removes
+// the folder. Its result is the exit code.
 func guard(folder string) int {
 	signal.Ignore(syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP)
 	var last order
@@ -49,8 +49,9 @@ func guard(folder string) int {
 	return 0
 }
 
-// removeSharedMemory removes the small System V segment by which a Postgres recognises children of a former postmaster. A postmaster
-// that ends by itself removes the segment and the file. Line 7 of the file has the key and the id of the segment.
+// removeSharedMemory removes the small System V segment by which a Postgres recognises children of
+// a former postmaster. A postmaster that ends by itself removes the segment and the file. Line 7 of
+// the file has the key and the id of the segment.
 func removeSharedMemory(pidFile string) {
 	b, err := os.ReadFile(pidFile)
 	lines := strings.Split(string(b), "\n")

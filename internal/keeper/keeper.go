@@ -48,12 +48,13 @@ type Command struct {
 	// Credential is the user and group of the server, or nil for those of this program.
 	Credential *syscall.Credential
 
-	// Quit is the signal that stops the server when the keeper ends. The server is killed if it still runs after Grace.
+	// Quit is the signal that stops the server when the keeper ends. The server is killed if it
+	// still runs after Grace.
 	Quit  syscall.Signal
 	Grace time.Duration
 
-	// PidFile is the postmaster.pid of a Postgres, or "". It names the System V shared memory that the guard removes after the server
-	// was killed.
+	// PidFile is the postmaster.pid of a Postgres, or "". It names the System V shared memory that
+	// the guard removes after the server was killed.
 	PidFile string
 }
 
@@ -86,7 +87,8 @@ type order struct {
 	PidFile string
 }
 
-// New makes a folder in base, whose name begins with name, and starts the guard of the folder. The caller must Close the Keeper.
+// New makes a folder in base, whose name begins with name, and starts the guard of the folder. The
+// caller must Close the Keeper.
 func New(base, name string) (*Keeper, error) {
 	if !initialized { // the child would run the program again and start another child
 		return nil, errors.New("keeper: the program did not call Init")
@@ -105,7 +107,8 @@ func New(base, name string) (*Keeper, error) {
 	}
 	ordersR, ordersW, err1 := os.Pipe()
 	aliveR, aliveW, err2 := os.Pipe()
-	// The guard is in another session, so that a Ctrl-C in the terminal reaches only the program, which stops its servers in order.
+	// The guard is in another session, so that a Ctrl-C in the terminal reaches only the program,
+	// which stops its servers in order.
 	cmd := &exec.Cmd{
 		Path: self, Args: []string{os.Args[0], subcommand, folder}, Stdin: ordersR, ExtraFiles: []*os.File{aliveR},
 		SysProcAttr: &syscall.SysProcAttr{Setsid: true},
@@ -206,7 +209,8 @@ func (k *Keeper) Signal(s syscall.Signal) error {
 	return nil
 }
 
-// Await returns nil as soon as ready returns nil. It returns an error if the server or ctx ends before.
+// Await returns nil as soon as ready returns nil. It returns an error if the server or ctx ends
+// before.
 func (k *Keeper) Await(ctx context.Context, ready func() error) error {
 	s := k.current()
 	for {
@@ -228,7 +232,8 @@ func (k *Keeper) Await(ctx context.Context, ready func() error) error {
 	}
 }
 
-// End sends a signal that ends the server. It returns an error if the server still runs after the timeout.
+// End sends a signal that ends the server. It returns an error if the server still runs after the
+// timeout.
 func (k *Keeper) End(s syscall.Signal, timeout time.Duration) error {
 	if err := k.Signal(s); err != nil {
 		return err

@@ -1,8 +1,9 @@
-// Package ledger compares committed events with the records that arrived, for the demo, the end-to-end tests and the benchmark. It shares no code
-// with the relay.
+// Package ledger compares committed events with the records that arrived, for the demo, the
+// end-to-end tests and the benchmark. It shares no code with the relay.
 //
-// The invariants are the promises of walpost: no event is lost or invented, the first occurrences of a key are in commit order,
-// duplicates come as contiguous re-runs with identical bytes, and a key is on one partition.
+// The invariants are the promises of walpost: no event is lost or invented, the first occurrences
+// of a key are in commit order, duplicates come as contiguous re-runs with identical bytes, and a
+// key is on one partition.
 package ledger
 
 import (
@@ -11,8 +12,8 @@ import (
 	"strings"
 )
 
-// A Ledger gets events from Commit, in any order, and records from Observe, in the order of each partition. Check compares them. It must
-// be used by one goroutine at a time.
+// A Ledger gets events from Commit, in any order, and records from Observe, in the order of each
+// partition. Check compares them. It must be used by one goroutine at a time.
 type Ledger struct {
 	committed map[string]entry
 	seen      map[string]sighting
@@ -94,7 +95,8 @@ func New() *Ledger {
 	}
 }
 
-// Commit enters a committed event: its id, its key, and its number n among the events of that key, from 1 without gaps.
+// Commit enters a committed event: its id, its key, and its number n among the events of that key,
+// from 1 without gaps.
 func (l *Ledger) Commit(id, key string, n int64) {
 	l.committed[id] = entry{key: l.hash([]byte(key)), n: n}
 }

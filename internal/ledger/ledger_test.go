@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// story enters events as "id" or "id'" (other bytes) or "id@1" (another partition), and committed ones as key+number.
+// story enters events as "id" or "id'" (other bytes) or "id@1" (another partition), and committed
+// ones as key+number.
 func story(committed, arrived string) Report {
 	l := New()
 	for _, id := range strings.Fields(committed) {

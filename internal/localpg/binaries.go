@@ -31,7 +31,8 @@ var releases = map[string]embedded.PostgresVersion{
 	"18": "18.6.0",
 }
 
-// binaries returns the folder with bin/initdb and bin/postgres of a major version. It downloads them if needed.
+// binaries returns the folder with bin/initdb and bin/postgres of a major version. It downloads
+// them if needed.
 func binaries(ctx context.Context, major string, progress func(string)) (string, error) {
 	release, ok := releases[major]
 	if !ok {
@@ -54,8 +55,9 @@ func binaries(ctx context.Context, major string, progress func(string)) (string,
 
 // fetch downloads a release and unpacks it into dir.
 //
-// The library cannot fetch without starting a server. It fetches, makes its runtime folder, and runs initdb. Here the runtime folder
-// would be below a file of the archive, so the library stops with an error after the fetch.
+// The library cannot fetch without starting a server. It fetches, makes its runtime folder, and
+// runs initdb. Here the runtime folder would be below a file of the archive, so the library stops
+// with an error after the fetch.
 func fetch(release embedded.PostgresVersion, dir string) error {
 	download := filepath.Join(dir, "download")
 	err := embedded.NewDatabase(embedded.DefaultConfig().

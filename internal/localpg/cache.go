@@ -11,8 +11,9 @@ import (
 	"syscall"
 )
 
-// CacheDir returns the folder for downloads and templates: $WALPOST_CACHE, or the user's cache folder. For root it is
-// /var/cache/walpost, because Postgres must run as another user, who cannot enter root's home.
+// CacheDir returns the folder for downloads and templates: $WALPOST_CACHE, or the user's cache
+// folder. For root it is /var/cache/walpost, because Postgres must run as another user, who cannot
+// enter root's home.
 func CacheDir() (string, error) {
 	if dir := os.Getenv("WALPOST_CACHE"); dir != "" {
 		return filepath.Abs(dir)
@@ -27,8 +28,9 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "walpost"), nil
 }
 
-// Cached returns the folder called name in the cache. If it does not exist, make fills it, and other programs wait. If make fails or
-// is killed, no folder with this name remains. All users may read the content.
+// Cached returns the folder called name in the cache. If it does not exist, make fills it, and
+// other programs wait. If make fails or is killed, no folder with this name remains. All users may
+// read the content.
 func Cached(name string, make func(dir string) error) (string, error) {
 	cache, err := CacheDir()
 	if err != nil {
@@ -98,8 +100,8 @@ func mkdirOpen(dir string) error {
 	return os.Chmod(dir, 0o755)
 }
 
-// openToAll lets all users read dir, and enter or run what the owner may. It leaves out Postgres data directories, which the server
-// requires to be closed to others.
+// openToAll lets all users read dir, and enter or run what the owner may. It leaves out Postgres
+// data directories, which the server requires to be closed to others.
 func openToAll(dir string) error {
 	return filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || e.Type()&fs.ModeSymlink != 0 {

@@ -20,8 +20,8 @@ import (
 	"time"
 )
 
-// initCluster makes a new data directory. It copies a directory that initdb made once, which takes a tenth of the time of initdb, and
-// gives the copy a new identity.
+// initCluster makes a new data directory. It copies a directory that initdb made once, which takes
+// a tenth of the time of initdb, and gives the copy a new identity.
 func (s *Server) initCluster(ctx context.Context, dir string) error {
 	template, err := Cached(fmt.Sprintf("%s-initdb-%d", filepath.Base(s.bin), os.Geteuid()), func(tmp string) error {
 		u, err := namedUser()
@@ -59,8 +59,9 @@ func serverEnv(home string) []string {
 	return []string{"PATH=/usr/local/bin:/usr/bin:/bin", "HOME=" + home, "LC_ALL=C", "TZ=UTC"}
 }
 
-// renew gives a new data directory another system identifier. The identifier is in pg_control, and in the header of the one WAL
-// segment (XLogLongPageHeaderData), which the server compares at its start.
+// renew gives a new data directory another system identifier. The identifier is in pg_control, and
+// in the header of the one WAL segment (XLogLongPageHeaderData), which the server compares at its
+// start.
 func renew(dir string) error {
 	id := binary.NativeEndian.AppendUint64(nil, uint64(time.Now().Unix())<<32|uint64(rand.Uint32()))
 	path := filepath.Join(dir, "global", "pg_control")
@@ -68,7 +69,8 @@ func renew(dir string) error {
 	if err != nil {
 		return err
 	}
-	// A CRC-32C is the last field of a structure whose length depends on the version. It covers everything before it.
+	// A CRC-32C is the last field of a structure whose length depends on the version. It covers
+	// everything before it.
 	table := crc32.MakeTable(crc32.Castagnoli)
 	at := 64
 	for ; crc32.Checksum(control[:at], table) != binary.NativeEndian.Uint32(control[at:]); at += 4 {
@@ -100,8 +102,9 @@ func renew(dir string) error {
 	return err
 }
 
-// CopyDir copies a folder, for this program's user only. It leaves out the content of the folders in empty, and files that disappear
-// during the copy, because a server may be running. After an error, the caller must remove the copy.
+// CopyDir copies a folder, for this program's user only. It leaves out the content of the folders
+// in empty, and files that disappear during the copy, because a server may be running. After an
+// error, the caller must remove the copy.
 func CopyDir(from, to string, empty ...string) error {
 	return filepath.WalkDir(from, func(path string, e fs.DirEntry, err error) error {
 		rel, relErr := filepath.Rel(from, path)

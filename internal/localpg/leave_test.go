@@ -23,8 +23,8 @@ import (
 
 const programEnv = "LOCALPG_TEST_PROGRAM"
 
-// TestMain makes the test binary also the program whose end the tests look at: it starts a server, says so, and ends, or waits
-// to be killed.
+// TestMain makes the test binary also the program whose end the tests look at: it starts a server,
+// says so, and ends, or waits to be killed.
 func TestMain(m *testing.M) {
 	keeper.Init()
 	how := os.Getenv(programEnv)
@@ -201,7 +201,8 @@ func eventually(t *testing.T, check func() error) {
 	t.Fatal(err)
 }
 
-// processesIn returns the command lines of the processes whose working directory or command line lies in the folder, by id.
+// processesIn returns the command lines of the processes whose working directory or command line
+// lies in the folder, by id.
 func processesIn(t *testing.T, folder string) map[int]string {
 	t.Helper()
 	dirs, err := filepath.Glob("/proc/[0-9]*")

@@ -1,10 +1,10 @@
 //go:build linux || darwin
 
-// Package localpg runs a private Postgres server on a free port of 127.0.0.1, with a data directory in a temporary folder. The
-// binaries are downloaded once. `walpost demo` and the tests use it.
+// Package localpg runs a private Postgres server on a free port of 127.0.0.1, with a data directory
+// in a temporary folder. The binaries are downloaded once. `walpost demo` and the tests use it.
 //
-// The server is for trials and tests: every user of this machine may connect as any role without a password. A server never
-// outlives its program: see package keeper.
+// The server is for trials and tests: every user of this machine may connect as any role without a
+// password. A server never outlives its program: see package keeper.
 package localpg
 
 import (
@@ -31,22 +31,23 @@ type Config struct {
 	// Version is the major version, "14" to "18". If it is empty, it is DefaultVersion.
 	Version string
 
-	// Parameters are server parameters as in postgresql.conf, without quotes. They replace this package's own: wal_level logical, 100
-	// connections, 40 WAL senders and slots.
+	// Parameters are server parameters as in postgresql.conf, without quotes. They replace this
+	// package's own: wal_level logical, 100 connections, 40 WAL senders and slots.
 	Parameters map[string]string
 
 	// Data, if set, makes the data directory. If it is nil, the server has an empty cluster.
 	Data func(dir string) error
 
-	// Folder is the parent of the temporary folder. If it is empty, it is the system's temporary folder.
+	// Folder is the parent of the temporary folder. If it is empty, it is the system's temporary
+	// folder.
 	Folder string
 
 	// Progress, if set, is called before a step that takes long: the download.
 	Progress func(step string)
 }
 
-// A Server is a private Postgres server. Several goroutines may call its methods, but Start and Close must not overlap. Its keeper's
-// Close stops the server at once and removes its folder.
+// A Server is a private Postgres server. Several goroutines may call its methods, but Start and
+// Close must not overlap. Its keeper's Close stops the server at once and removes its folder.
 type Server struct {
 	*keeper.Keeper
 	major      string
@@ -120,7 +121,8 @@ func (s *Server) Start(ctx context.Context) error {
 		if err == nil {
 			return nil
 		}
-		// The children of a killed postmaster end a moment later. Until then they hold its shared memory.
+		// The children of a killed postmaster end a moment later. Until then they hold its shared
+		// memory.
 		if !strings.Contains(err.Error(), "pre-existing shared memory block") || ctx.Err() != nil {
 			return fmt.Errorf("postgres %s: %w", s.major, err)
 		}
@@ -192,10 +194,11 @@ func (s *Server) writeConf() error {
 	return os.WriteFile(filepath.Join(s.DataDir(), "postgresql.conf"), []byte(b.String()), 0o600)
 }
 
-// Stop stops the server and returns when it has ended. The modes are those of pg_ctl: "smart" waits until all clients have
-// disconnected, "fast" disconnects them, and waits until WAL senders have sent everything and got it confirmed, and "immediate" is
-// like a crash. If the server still runs after the timeout, Stop returns an error and the server continues to stop. A Kill or a
-// harder Stop may follow.
+// Stop stops the server and returns when it has ended. The modes are those of pg_ctl: "smart" waits
+// until all clients have disconnected, "fast" disconnects them, and waits until WAL senders have
+// sent everything and got it confirmed, and "immediate" is like a crash. If the server still runs
+// after the timeout, Stop returns an error and the server continues to stop. A Kill or a harder
+// Stop may follow.
 func (s *Server) Stop(mode string, timeout time.Duration) error {
 	signal, ok := map[string]syscall.Signal{"smart": syscall.SIGTERM, "fast": syscall.SIGINT, "immediate": syscall.SIGQUIT}[mode]
 	if !ok {
@@ -234,8 +237,8 @@ func (s *Server) Port() int { return s.port }
 // DataDir returns the data directory. Close removes it.
 func (s *Server) DataDir() string { return filepath.Join(s.Folder(), "data") }
 
-// FreePort returns a TCP port on 127.0.0.1 without a listener. It is below the range of ports that systems choose themselves, so it is
-// still free when a server restarts.
+// FreePort returns a TCP port on 127.0.0.1 without a listener. It is below the range of ports that
+// systems choose themselves, so it is still free when a server restarts.
 func FreePort() (int, error) {
 	var last error
 	for range 200 {

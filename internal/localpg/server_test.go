@@ -11,7 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// memory is where the tests put data directories: some file systems take a second to make and delete the thousand files of one.
+// memory is where the tests put data directories: some file systems take a second to make and
+// delete the thousand files of one.
 const memory = "/dev/shm"
 
 func start(t *testing.T, c Config) *Server {

@@ -14,10 +14,12 @@ import (
 	"syscall"
 )
 
-// Postgres refuses to run as root. If this program runs as root, the server has another user. A nil credential is this program's user.
+// Postgres refuses to run as root. If this program runs as root, the server has another user. A nil
+// credential is this program's user.
 
-// unusedUser returns a user id that nobody has: root writes to the server's folder, so a program with the same id could mislead root.
-// The range is the one that systemd uses for this purpose. Many containers have no higher ids.
+// unusedUser returns a user id that nobody has: root writes to the server's folder, so a program
+// with the same id could mislead root. The range is the one that systemd uses for this purpose.
+// Many containers have no higher ids.
 func unusedUser() *syscall.Credential {
 	const first, last = 61184, 65519
 	for {
@@ -42,7 +44,8 @@ func namedUser() (*syscall.Credential, error) {
 	return &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}, errors.Join(err1, err2)
 }
 
-// give makes a user the owner of a folder and its content. The children of a killed server may still remove files.
+// give makes a user the owner of a folder and its content. The children of a killed server may
+// still remove files.
 func give(dir string, to *syscall.Credential) error {
 	if to == nil {
 		return nil

@@ -19,8 +19,8 @@ const version = "v0.313.5" // Prometheus 3.13.5
 var errNone = errors.New("SKIP: no promtool: the alert rules are not tested; WALPOST_REQUIRE_PROMTOOL=1 builds one (minutes, once)")
 
 // Find returns the path of a real promtool: $PROMTOOL, an installed one, or one that is built from
-// its module into the cache folder, which takes two minutes on two cores, once. If there is none and
-// WALPOST_REQUIRE_PROMTOOL is not 1, Find says so on standard error and returns "".
+// its module into the cache folder, which takes two minutes on two cores, once. If there is none
+// and WALPOST_REQUIRE_PROMTOOL is not 1, Find says so on standard error and returns "".
 func Find(t testing.TB) string {
 	t.Helper()
 	if path := os.Getenv("PROMTOOL"); path != "" {
@@ -45,7 +45,8 @@ func Find(t testing.TB) string {
 	return filepath.Join(dir, "promtool")
 }
 
-// build builds in the module's own folder, as the main module: go install refuses a module with replace directives.
+// build builds in the module's own folder, as the main module: go install refuses a module with
+// replace directives.
 func build(t testing.TB, path string) error {
 	download := exec.CommandContext(t.Context(), "go", "mod", "download", "-json", "github.com/prometheus/prometheus@"+version)
 	download.Dir = t.TempDir() // outside any module

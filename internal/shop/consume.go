@@ -10,7 +10,8 @@ import (
 	"github.com/walpost/walpost/internal/ledger"
 )
 
-// Follow reads topics from their start and calls observe for each record, in the order of its partition. It returns nil when ctx ends.
+// Follow reads topics from their start and calls observe for each record, in the order of its
+// partition. It returns nil when ctx ends.
 func Follow(ctx context.Context, brokers, topics []string, observe func(*kgo.Record)) error {
 	cl, err := kgo.NewClient(
 		kgo.SeedBrokers(brokers...),
@@ -27,7 +28,8 @@ func Follow(ctx context.Context, brokers, topics []string, observe func(*kgo.Rec
 		if ctx.Err() != nil {
 			return nil
 		}
-		// The client continues by itself when brokers are down for a while, which is part of the tests.
+		// The client continues by itself when brokers are down for a while, which is part of the
+		// tests.
 		for _, e := range fs.Errors() {
 			if errors.Is(e.Err, kgo.ErrClientClosed) {
 				return e.Err
@@ -37,7 +39,8 @@ func Follow(ctx context.Context, brokers, topics []string, observe func(*kgo.Rec
 	}
 }
 
-// Entry is a record for the ledger: the event id from the header "id", and all bytes that a duplicate must repeat.
+// Entry is a record for the ledger: the event id from the header "id", and all bytes that a
+// duplicate must repeat.
 func Entry(r *kgo.Record) ledger.Record {
 	out := ledger.Record{Topic: r.Topic, Partition: r.Partition, Key: string(r.Key)}
 	out.Bytes = append(out.Bytes, r.Key, r.Value, strconv.AppendInt(nil, r.Timestamp.UnixMilli(), 10))

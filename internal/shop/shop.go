@@ -1,5 +1,5 @@
-// Package shop is the workload of the demo and the end-to-end tests: a small service that changes its tables and writes outbox rows in
-// the same transaction, and a consumer of the records.
+// Package shop is the workload of the demo and the end-to-end tests: a small service that changes
+// its tables and writes outbox rows in the same transaction, and a consumer of the records.
 package shop
 
 import (
@@ -42,8 +42,8 @@ func Topics() []string {
 	return topics
 }
 
-// A Shop writes outbox rows. Each writer has its own keys, so n in the payload numbers the events of a key in commit order, from 1
-// without gaps. A transaction that is rolled back uses no numbers.
+// A Shop writes outbox rows. Each writer has its own keys, so n in the payload numbers the events
+// of a key in commit order, from 1 without gaps. A transaction that is rolled back uses no numbers.
 type Shop struct {
 	DSN     string
 	Writers int
@@ -61,7 +61,8 @@ type Shop struct {
 // Committed is the number of committed rows.
 func (s *Shop) Committed() int64 { return s.committed.Load() }
 
-// Run writes until ctx ends or Rows are committed, and then returns nil. It opens a lost connection again.
+// Run writes until ctx ends or Rows are committed, and then returns nil. It opens a lost connection
+// again.
 func (s *Shop) Run(ctx context.Context) error {
 	if s.MaxRows == 0 {
 		s.MaxRows = 50
@@ -101,7 +102,8 @@ func (s *Shop) write(ctx context.Context, id int) error {
 	return nil
 }
 
-// session writes on one connection. Its counters come from the table, because the answer to a commit may have been lost.
+// session writes on one connection. Its counters come from the table, because the answer to a
+// commit may have been lost.
 func (s *Shop) session(ctx context.Context, id int, rnd *rand.Rand) error {
 	conn, err := pgx.Connect(ctx, s.DSN)
 	if err != nil {
@@ -133,8 +135,8 @@ func (s *Shop) session(ctx context.Context, id int, rnd *rand.Rand) error {
 	return nil
 }
 
-// transaction changes orders and writes their events, by single statements or by COPY, whose rows share one LSN. One transaction in
-// ten is rolled back, and one in ten rolls back to a savepoint.
+// transaction changes orders and writes their events, by single statements or by COPY, whose rows
+// share one LSN. One transaction in ten is rolled back, and one in ten rolls back to a savepoint.
 func (s *Shop) transaction(ctx context.Context, conn *pgx.Conn, prefix string, next map[string]int64, rnd *rand.Rand) error {
 	tx, err := conn.Begin(ctx)
 	if err != nil {

@@ -24,7 +24,8 @@ import (
 
 // A ConnectWorker is a running, standalone Kafka Connect worker with Debezium's Postgres connector.
 // It keeps the connectors' configurations in memory and their offsets in a file. Therefore a
-// connector that is deleted and created again continues at its offset, as long as the worker exists.
+// connector that is deleted and created again continues at its offset, as long as the worker
+// exists.
 type ConnectWorker struct {
 	program
 	brokers []string
@@ -46,11 +47,11 @@ func connectLib(ctx context.Context) (dir, java string, err error) {
 		map[string][]byte{"lib": connectPOM, filepath.Join("plugins", "debezium"): debeziumPOM}, nil)
 }
 
-// Connect starts a Kafka Connect worker on the brokers of a cluster. It ends with the test. props are
-// worker properties, which replace testenv's own: the converters are StringConverter, offsets are
-// flushed every second, records may have 8 MiB, and failed tasks are not retried. The test must
-// create its topics. If Java or Maven is missing, the test is skipped with a line on standard error,
-// or fails if WALPOST_REQUIRE_KAFKA is 1.
+// Connect starts a Kafka Connect worker on the brokers of a cluster. It ends with the test. props
+// are worker properties, which replace testenv's own: the converters are StringConverter, offsets
+// are flushed every second, records may have 8 MiB, and failed tasks are not retried. The test must
+// create its topics. If Java or Maven is missing, the test is skipped with a line on standard
+// error, or fails if WALPOST_REQUIRE_KAFKA is 1.
 func Connect(t testing.TB, c *KafkaCluster, props map[string]string) *ConnectWorker {
 	t.Helper()
 	need(t, "Debezium", connectLib)

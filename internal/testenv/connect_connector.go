@@ -26,18 +26,21 @@ type ConnectorStatus struct {
 	Trace     string // of the failure
 }
 
-// A ConnectorOffset is a stored offset of a connector. The partition of Debezium's Postgres connector is {"server": topic.prefix}.
+// A ConnectorOffset is a stored offset of a connector. The partition of Debezium's Postgres
+// connector is {"server": topic.prefix}.
 type ConnectorOffset struct {
 	Partition map[string]any `json:"partition"`
 	Offset    map[string]any `json:"offset"`
 }
 
-// TryPut creates or changes a connector. If the worker refuses the configuration, the error is a *RESTError.
+// TryPut creates or changes a connector. If the worker refuses the configuration, the error is a
+// *RESTError.
 func (w *ConnectWorker) TryPut(ctx context.Context, name string, config map[string]string) error {
 	err := w.rest(ctx, http.MethodPut, connectorPath(name)+"/config", config, nil)
 	var refusal *RESTError
 	if errors.As(err, &refusal) && refusal.Status == http.StatusInternalServerError {
-		// If Debezium finds a wrong option, it leaves others unvalidated, and Connect 4.3 fails while it writes the message.
+		// If Debezium finds a wrong option, it leaves others unvalidated, and Connect 4.3 fails
+		// while it writes the message.
 		if reasons, _ := w.invalid(ctx, name, config); len(reasons) > 0 {
 			return &RESTError{Status: http.StatusBadRequest, Message: strings.Join(reasons, "; ")}
 		}
@@ -129,8 +132,8 @@ func (w *ConnectWorker) Status(ctx context.Context, name string) (ConnectorStatu
 	return s, nil
 }
 
-// TryStreams waits until a connector's task runs and its slot, in the database of dsn, is in use. Then
-// the connector reads the WAL. If the task fails, the error has the reason.
+// TryStreams waits until a connector's task runs and its slot, in the database of dsn, is in use.
+// Then the connector reads the WAL. If the task fails, the error has the reason.
 func (w *ConnectWorker) TryStreams(ctx context.Context, name, dsn, slot string) error {
 	conn, err := pgx.Connect(ctx, dsn)
 	if err != nil {
@@ -151,21 +154,6 @@ func (w *ConnectWorker) TryStreams(ctx context.Context, name, dsn, slot string) 
 func (w *ConnectWorker) Streams(t testing.TB, name, dsn, slot string) {
 	t.Helper()
 	w.must(t, "connector "+name+" streams", func(ctx context.Context) error { return w.TryStreams(ctx, name, dsn, slot) })
-}
-
-// Fails waits until a connector or its task has failed, and returns the stack trace.
-func (w *ConnectWorker) Fails(t testing.TB, name string) (trace string) {
-	t.Helper()
-	w.must(t, "connector "+name+" fails", func(ctx context.Context) error {
-		err := w.until(ctx, name, func(ConnectorStatus) (bool, error) { return false, nil })
-		var failed *ConnectorFailure
-		if errors.As(err, &failed) {
-			trace = failed.Trace
-			return nil
-		}
-		return err
-	})
-	return trace
 }
 
 // A ConnectorFailure is a connector or task in the state FAILED.
@@ -216,14 +204,6 @@ func (w *ConnectWorker) TryOffsets(ctx context.Context, name string) ([]Connecto
 	var answer struct{ Offsets []ConnectorOffset }
 	err := w.rest(ctx, http.MethodGet, connectorPath(name)+"/offsets", nil, &answer)
 	return answer.Offsets, err
-}
-
-// SetOffsets replaces the stored offsets of a connector. The connector must be stopped.
-func (w *ConnectWorker) SetOffsets(t testing.TB, name string, offsets []ConnectorOffset) {
-	t.Helper()
-	w.must(t, "set offsets of connector "+name, func(ctx context.Context) error {
-		return w.rest(ctx, http.MethodPatch, connectorPath(name)+"/offsets", map[string]any{"offsets": offsets}, nil)
-	})
 }
 
 // ResetOffsets deletes the stored offsets of a connector. The connector must be stopped.

@@ -18,7 +18,8 @@ func (pg *PG) own() *localpg.Server {
 	return pg.server
 }
 
-// Stop stops a private server: "smart", "fast" or "immediate". It returns an error if the server still runs after the timeout.
+// Stop stops a private server: "smart", "fast" or "immediate". It returns an error if the server
+// still runs after the timeout.
 func (pg *PG) Stop(mode string, timeout time.Duration) error {
 	return pg.own().Stop(mode, timeout)
 }
@@ -50,6 +51,3 @@ func (pg *PG) Running() bool { return pg.own().Running() }
 
 // DataDir returns the data directory of a private server.
 func (pg *PG) DataDir() string { return pg.own().DataDir() }
-
-// Log returns the last lines of a private server's messages.
-func (pg *PG) Log(lines int) string { return pg.own().LogTail(lines) }

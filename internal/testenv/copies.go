@@ -17,9 +17,9 @@ import (
 	"github.com/walpost/walpost/internal/localpg"
 )
 
-// CopyData copies the data directory of a private server, which must run, with its replication slots,
-// and returns the copy's path. The copy is removed with the server. No client is disconnected, and
-// the copy is the server's state at the end of this call.
+// CopyData copies the data directory of a private server, which must run, with its replication
+// slots, and returns the copy's path. The copy is removed with the server. No client is
+// disconnected, and the copy is the server's state at the end of this call.
 func (pg *PG) CopyData(t testing.TB) (dir string) {
 	t.Helper()
 	return pg.copyData(t)
@@ -35,7 +35,8 @@ func (pg *PG) copyData(t testing.TB, empty ...string) (dir string) {
 	if pg.version < 15 {
 		start, stop = "pg_start_backup('copy', true, false)", "pg_stop_backup(false, false)"
 	}
-	// At the end of the session, the server ends the backup and drops the temporary slot, which keeps the WAL until then.
+	// At the end of the session, the server ends the backup and drops the temporary slot, which
+	// keeps the WAL until then.
 	conn := Conn(t, pg.DSN("postgres"))
 	defer conn.Close(context.Background()) //nolint:errcheck // nothing depends on it
 	Run(t, conn, "SELECT pg_create_physical_replication_slot('"+unique("copy")+"', true, true)", "SELECT "+start)
@@ -55,9 +56,9 @@ func (pg *PG) copyData(t testing.TB, empty ...string) (dir string) {
 	return dir
 }
 
-// Restore replaces the data directory of a private server by a copy that CopyData made from a server
-// of the same version, and starts the server on the same port. The server goes back in time, with
-// the copy's system identifier and timeline.
+// Restore replaces the data directory of a private server by a copy that CopyData made from a
+// server of the same version, and starts the server on the same port. The server goes back in time,
+// with the copy's system identifier and timeline.
 func (pg *PG) Restore(t testing.TB, dir string) {
 	t.Helper()
 	data := pg.own().DataDir()
@@ -67,8 +68,8 @@ func (pg *PG) Restore(t testing.TB, dir string) {
 	pg.Start(t)
 }
 
-// derive starts a server from a copy that CopyData made, with this server's parameters, those given,
-// and those of opts. prepare completes its data directory.
+// derive starts a server from a copy that CopyData made, with this server's parameters, those
+// given, and those of opts. prepare completes its data directory.
 func (pg *PG) derive(t testing.TB, from string, opts []PGOption, params map[string]string, prepare func(dir string) error) *PG {
 	t.Helper()
 	o := pgOptions{params: maps.Clone(pg.params)}
@@ -84,14 +85,15 @@ func (pg *PG) derive(t testing.TB, from string, opts []PGOption, params map[stri
 	}})
 }
 
-// Standby starts a physical standby of a private server, and returns when it streams. A physical slot
-// holds the primary's WAL for it. Its primary_conninfo names a database, which
+// Standby starts a physical standby of a private server, and returns when it streams. A physical
+// slot holds the primary's WAL for it. Its primary_conninfo names a database, which
 // sync_replication_slots (17 and newer) needs.
 func (pg *PG) Standby(t testing.TB, opts ...PGOption) *PG {
 	t.Helper()
 	name := unique("standby")
 	dir := pg.copyData(t, "pg_replslot") // as with pg_basebackup
-	// The copy has its WAL up to its end, and the temporary slot of the copy is gone. The new slot holds the WAL after that.
+	// The copy has its WAL up to its end, and the temporary slot of the copy is gone. The new slot
+	// holds the WAL after that.
 	pg.Exec(t, pg.DSN("postgres"), "SELECT pg_create_physical_replication_slot('"+name+"', true)")
 	sb := pg.derive(t, dir, opts, map[string]string{
 		"hot_standby":          "on",
@@ -121,9 +123,9 @@ func (pg *PG) Promote(t testing.TB) {
 }
 
 // RestoreUntil does a point-in-time recovery. A server starts from dir, a copy that CopyData made
-// earlier, replays this private server's WAL up to the LSN, and continues on a new timeline with the
-// same system identifier. The WAL since the copy must still exist: if a test writes more than a few
-// segments, give the server Param("wal_keep_size", "1GB").
+// earlier, replays this private server's WAL up to the LSN, and continues on a new timeline with
+// the same system identifier. The WAL since the copy must still exist: if a test writes more than a
+// few segments, give the server Param("wal_keep_size", "1GB").
 func (pg *PG) RestoreUntil(t testing.TB, dir, lsn string, opts ...PGOption) *PG {
 	t.Helper()
 	restored := pg.derive(t, dir, opts, map[string]string{

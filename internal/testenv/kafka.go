@@ -27,33 +27,32 @@ type KafkaCluster struct {
 	private  bool
 }
 
-var sharedKafka struct {
-	once    sync.Once
-	cluster *KafkaCluster
-	err     error
-}
+var sharedKafka = sync.OnceValues(func() (*KafkaCluster, error) {
+	c, err := startKafka(context.Background(), 1, nil)
+	if err == nil {
+		closeAtEnd(c.close)
+	}
+	return c, err
+})
 
-// Kafka returns a running broker, which the tests of this binary share. If Java or Maven is missing,
-// the test is skipped with a line on standard error, or fails if WALPOST_REQUIRE_KAFKA is 1.
+// Kafka returns a running broker, which the tests of this binary share. If Java or Maven is
+// missing, the test is skipped with a line on standard error, or fails if WALPOST_REQUIRE_KAFKA is
+// 1.
 func Kafka(t testing.TB) *KafkaCluster {
 	t.Helper()
 	if brokers := os.Getenv("WALPOST_TEST_BROKERS"); brokers != "" {
 		return &KafkaCluster{external: strings.Split(brokers, ",")}
 	}
 	need(t, "Kafka", kafkaLib)
-	s := &sharedKafka
-	s.once.Do(func() {
-		if s.cluster, s.err = startKafka(context.Background(), 1, nil); s.err == nil {
-			closeAtEnd(s.cluster.close)
-		}
-	})
-	if s.err != nil {
-		t.Fatal(s.err)
+	c, err := sharedKafka()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return s.cluster
+	return c
 }
 
-// FakeKafka starts a broker in this process, for faults that a real one cannot show. It ends with the test.
+// FakeKafka starts a broker in this process, for faults that a real one cannot show. It ends with
+// the test.
 func FakeKafka(t testing.TB, opts ...kfake.Opt) *kfake.Cluster {
 	t.Helper()
 	c, err := kfake.NewCluster(append([]kfake.Opt{kfake.NumBrokers(1)}, opts...)...)
@@ -210,8 +209,8 @@ func (c *KafkaCluster) own(ids []int) []*node {
 	return nodes
 }
 
-// Stop shuts nodes of a private cluster down in good order, and returns when they have ended. Without
-// arguments, Stop, Kill, Pause, Resume and Start act on all nodes.
+// Stop shuts nodes of a private cluster down in good order, and returns when they have ended.
+// Without arguments, Stop, Kill, Pause, Resume and Start act on all nodes.
 func (c *KafkaCluster) Stop(nodes ...int) error {
 	return eachNode(c.own(nodes), func(n *node) error { return n.End(syscall.SIGTERM, time.Minute) })
 }
@@ -221,7 +220,8 @@ func (c *KafkaCluster) Kill(nodes ...int) error {
 	return eachNode(c.own(nodes), func(n *node) error { return n.End(syscall.SIGKILL, time.Minute) })
 }
 
-// Pause freezes nodes of a private cluster with SIGSTOP. Their connections stay open, but they answer nothing.
+// Pause freezes nodes of a private cluster with SIGSTOP. Their connections stay open, but they
+// answer nothing.
 func (c *KafkaCluster) Pause(nodes ...int) error {
 	return eachNode(c.own(nodes), func(n *node) error { return n.Signal(syscall.SIGSTOP) })
 }

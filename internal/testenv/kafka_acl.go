@@ -14,9 +14,9 @@ import (
 )
 
 // KafkaWithACLs returns a private cluster of one node with an authorizer, and an address where
-// clients log in by SASL PLAIN as one of users (names and passwords). ACLs say what they may do, and
-// there are no ACLs at first. Clients of Brokers need no login and may do everything. props are as
-// for KafkaPrivate.
+// clients log in by SASL PLAIN as one of users (names and passwords). ACLs say what they may do,
+// and there are no ACLs at first. Clients of Brokers need no login and may do everything. props are
+// as for KafkaPrivate.
 func KafkaWithACLs(t testing.TB, users, props map[string]string) (c *KafkaCluster, asked string) {
 	t.Helper()
 	port, err := localpg.FreePort()

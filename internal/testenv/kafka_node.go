@@ -40,8 +40,8 @@ func kafkaLib(ctx context.Context) (dir, java string, err error) {
 	})
 }
 
-// formatOnce makes formatted/bootstrap.checkpoint, which lists the features of a new cluster. The file is the same for all nodes
-// and clusters of this version.
+// formatOnce makes formatted/bootstrap.checkpoint, which lists the features of a new cluster. The
+// file is the same for all nodes and clusters of this version.
 func formatOnce(ctx context.Context, dir, java string) error {
 	data := filepath.Join(dir, "formatted")
 	conf := filepath.Join(dir, "format.properties")
@@ -105,7 +105,8 @@ func tryKafka(ctx context.Context, lib, java string, nodes int, props map[string
 	return c, nil
 }
 
-// format writes the files that `kafka-storage format` writes. formatOnce has made the file that is the same for all clusters.
+// format writes the files that `kafka-storage format` writes. formatOnce has made the file that is
+// the same for all clusters.
 func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) error {
 	data := n.file("data")
 	if err := localpg.CopyDir(filepath.Join(n.lib, "formatted"), data); err != nil {
@@ -196,8 +197,8 @@ func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 	return nil
 }
 
-// ready asks the node itself. After a kill, the other nodes count it as alive until its session ends,
-// and it answers only after they have accepted it again.
+// ready asks the node itself. After a kill, the other nodes count it as alive until its session
+// ends, and it answers only after they have accepted it again.
 func (n *node) ready(ctx context.Context, nodes []*node) error {
 	adm, err := adminOf(n.address())
 	if err != nil {
@@ -216,7 +217,8 @@ func (n *node) ready(ctx context.Context, nodes []*node) error {
 	})
 }
 
-// eachNode acts on several nodes at the same time, because the last controllers of a quorum can stop only together.
+// eachNode acts on several nodes at the same time, because the last controllers of a quorum can
+// stop only together.
 func eachNode(nodes []*node, do func(*node) error) error {
 	errs := make([]error, len(nodes))
 	var wg sync.WaitGroup

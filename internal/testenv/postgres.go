@@ -36,25 +36,21 @@ type pgOptions struct {
 // A PGOption is a property of a Postgres.
 type PGOption func(*pgOptions)
 
-// Private means a server that only this test uses, so the test may stop, kill and copy it. It ends with the test.
+// Private means a server that only this test uses, so the test may stop, kill and copy it. It ends
+// with the test.
 func Private() PGOption { return func(o *pgOptions) { o.private = true } }
 
-// Param sets a server parameter, such as wal_sender_timeout. Tests with the same parameters share a server.
+// Param sets a server parameter, such as wal_sender_timeout. Tests with the same parameters share a
+// server.
 func Param(name, value string) PGOption {
 	return func(o *pgOptions) { o.params[name] = value }
 }
 
-type sharedPG struct {
-	once sync.Once
-	pg   *PG
-	err  error
-}
-
-var sharedPGs sync.Map // from options to *sharedPG
+var sharedPGs sync.Map // from options to func() (*PG, error)
 
 // Postgres returns a running server of a major version, "14" to "18". If version is empty, it is
-// $WALPOST_PG, or 15. If WALPOST_TEST_DSN is set, that server is used, and a test of another version
-// is skipped.
+// $WALPOST_PG, or 15. If WALPOST_TEST_DSN is set, that server is used, and a test of another
+// version is skipped.
 func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 	t.Helper()
 	o := pgOptions{params: map[string]string{}}
@@ -80,18 +76,18 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 	for _, name := range slices.Sorted(maps.Keys(o.params)) {
 		key += fmt.Sprintf(" %s=%q", name, o.params[name])
 	}
-	v, _ := sharedPGs.LoadOrStore(key, new(sharedPG))
-	s := v.(*sharedPG)
-	s.once.Do(func() {
-		s.pg, s.err = startPG(context.Background(), localpg.Config{Version: version, Parameters: o.params})
-		if s.err == nil {
-			closeAtEnd(s.pg.server.Close)
+	start, _ := sharedPGs.LoadOrStore(key, sync.OnceValues(func() (*PG, error) {
+		pg, err := startPG(context.Background(), localpg.Config{Version: version, Parameters: o.params})
+		if err == nil {
+			closeAtEnd(pg.server.Close)
 		}
-	})
-	if s.err != nil {
-		t.Fatal(s.err)
+		return pg, err
+	}))
+	pg, err := start.(func() (*PG, error))()
+	if err != nil {
+		t.Fatal(err)
 	}
-	return s.pg
+	return pg
 }
 
 func startPG(ctx context.Context, c localpg.Config) (*PG, error) {
@@ -156,7 +152,8 @@ func (pg *PG) DSN(database string) string {
 // Version returns the major version.
 func (pg *PG) Version() int { return pg.version }
 
-// Port returns the port on 127.0.0.1, which restarts do not change, or 0 for the server of WALPOST_TEST_DSN.
+// Port returns the port on 127.0.0.1, which restarts do not change, or 0 for the server of
+// WALPOST_TEST_DSN.
 func (pg *PG) Port() int {
 	if pg.server == nil {
 		return 0
@@ -190,12 +187,14 @@ func (pg *PG) drop(database string) error {
 	}
 	defer conn.Close(ctx)
 	for {
-		// The server drops the database with its slots, unless a slot is in use. A terminated walsender holds its slot for a moment.
+		// The server drops the database with its slots, unless a slot is in use. A terminated
+		// walsender holds its slot for a moment.
 		_, err := conn.Exec(ctx, `SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE database = $1 AND active`, database)
 		if err == nil {
 			_, err = conn.Exec(ctx, "DROP DATABASE IF EXISTS "+database+" WITH (FORCE)")
 		}
-		// "trying to drop stats entry already dropped" is a race in the server (seen on 16) if a slot has just been dropped.
+		// "trying to drop stats entry already dropped" is a race in the server (seen on 16) if a
+		// slot has just been dropped.
 		if err == nil || ctx.Err() != nil || !strings.Contains(err.Error(), "(SQLSTATE 55006)") &&
 			!strings.Contains(err.Error(), "stats entry already dropped") {
 			return err

@@ -5,9 +5,9 @@ import (
 	"syscall"
 )
 
-// tempFolder returns a folder in memory for the data of test servers, or "" if there is little memory
-// or TMPDIR is set. A data directory has a thousand files, and some file systems take a second to
-// create and delete them.
+// tempFolder returns a folder in memory for the data of test servers, or "" if there is little
+// memory or TMPDIR is set. A data directory has a thousand files, and some file systems take a
+// second to create and delete them.
 func tempFolder() string {
 	const memory, tmpfs, plenty = "/dev/shm", 0x01021994, 8 << 30
 	var fs syscall.Statfs_t

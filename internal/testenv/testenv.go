@@ -1,6 +1,7 @@
 //go:build linux || darwin
 
-// Package testenv gives tests real servers: Postgres 14 to 18 and Kafka, without Docker, each downloaded once.
+// Package testenv gives tests real servers: Postgres 14 to 18 and Kafka, without Docker, each
+// downloaded once.
 //
 // The first test of a test binary that needs a server starts it, later tests share it, and it ends
 // with the binary, even if the binary is killed. Tests use unique names, from PG.Database and
@@ -18,7 +19,9 @@ package testenv
 import (
 	"fmt"
 	"os"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/walpost/walpost/internal/keeper"
@@ -38,26 +41,13 @@ var shared struct {
 func Main(m *testing.M) int {
 	keeper.Init()
 	code := m.Run()
-	if err := Close(); err != nil {
-		fmt.Fprintln(os.Stderr, "testenv:", err)
-		code = max(code, 1)
-	}
-	return code
-}
-
-// Close stops the shared servers, for a TestMain that does not use Main.
-func Close() error {
-	shared.mu.Lock()
-	closers := shared.closers
-	shared.closers = nil
-	shared.mu.Unlock()
-	var first error
-	for i := len(closers) - 1; i >= 0; i-- {
-		if err := closers[i](); err != nil && first == nil {
-			first = err
+	for _, f := range slices.Backward(shared.closers) {
+		if err := f(); err != nil {
+			fmt.Fprintln(os.Stderr, "testenv:", err)
+			code = max(code, 1)
 		}
 	}
-	return first
+	return code
 }
 
 func closeAtEnd(f func() error) {
@@ -76,14 +66,7 @@ func loudly(format string, args ...any) {
 	}
 }
 
+var names atomic.Int64
+
 // unique makes a name that no other test uses, nor another test binary on the same server.
-var unique = func() func(prefix string) string {
-	var mu sync.Mutex
-	n := 0
-	return func(prefix string) string {
-		mu.Lock()
-		defer mu.Unlock()
-		n++
-		return fmt.Sprintf("%s_%d_%d", prefix, os.Getpid(), n)
-	}
-}()
+func unique(prefix string) string { return fmt.Sprintf("%s_%d_%d", prefix, os.Getpid(), names.Add(1)) }

@@ -66,7 +66,8 @@ func (a *Authority) file(name, kind string, der []byte) string {
 	return path
 }
 
-// Pair makes a certificate for a server or a client. It returns the certificate and the names of its two PEM files.
+// Pair makes a certificate for a server or a client. It returns the certificate and the names of
+// its two PEM files.
 func (a *Authority) Pair(name string) (tls.Certificate, string, string) {
 	der, key := a.sign(&x509.Certificate{
 		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"broker.test"},

@@ -27,7 +27,8 @@ type backlog struct {
 	end          string // the LSN after its last row
 }
 
-// A reader reads a backlog from a slot. It returns the process after its end, and the time that it took.
+// A reader reads a backlog from a slot. It returns the process after its end, and the time that it
+// took.
 type reader struct {
 	name string
 	read func(b *testing.B, g *backlog, slot string) (*process, time.Duration)
@@ -133,8 +134,8 @@ func (e *env) walpost(path string) func(*testing.B, *backlog, string) (*process,
 	}
 }
 
-// compare compares the topic with the backlog: each row has exactly one record with its id and key, there are no other records, and
-// each key is in the order of writing on one partition.
+// compare compares the topic with the backlog: each row has exactly one record with its id and key,
+// there are no other records, and each key is in the order of writing on one partition.
 func (e *env) compare(b *testing.B, g *backlog, adm *kadm.Client, topic string) {
 	accounts := ledger.New()
 	written, err := testenv.Conn(b, e.dsn).Query(b.Context(),

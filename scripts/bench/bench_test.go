@@ -1,8 +1,9 @@
 //go:build linux
 
-// Package bench compares walpost with pg_recvlogical on the same backlog. It also measures the time of an event from commit to
-// acknowledgement and to a consumer, and the size of the table without and with a cleanup. The figures depend on the machine and
-// its load: compare only lines of one run. See README.md.
+// Package bench compares walpost with pg_recvlogical on the same backlog. It also measures the time
+// of an event from commit to acknowledgement and to a consumer, and the size of the table without
+// and with a cleanup. The figures depend on the machine and its load: compare only lines of one
+// run. See README.md.
 package bench
 
 import (
@@ -57,7 +58,8 @@ CREATE PROCEDURE put(n bigint) LANGUAGE sql AS $$
   'pad', md5(n || 'a') || md5(n || 'b') || md5(n || 'c') || md5(n || 'd') || md5(n || 'e') || md5(n || 'f') || md5(n || 'g') || md5(n || 'h')) $$;
 `
 
-// start starts the servers. Only the readers should work during a measurement, so autovacuum is off except for the cleanup.
+// start starts the servers. Only the readers should work during a measurement, so autovacuum is off
+// except for the cleanup.
 func start(b *testing.B, opts ...testenv.PGOption) *env {
 	e := &env{dir: b.TempDir(), builds: strings.Split(*builds, ",")}
 	if *builds == "" {
@@ -128,7 +130,8 @@ func (e *env) drop(b *testing.B, slot string) {
 	}
 }
 
-// topic makes a topic for the rows of one reader, and returns its name and the prefix for route.topic.replacement.
+// topic makes a topic for the rows of one reader, and returns its name and the prefix for
+// route.topic.replacement.
 func (e *env) topic(b *testing.B) (name, prefix string) {
 	prefix = unique() + "."
 	name = prefix + "bench"

@@ -9,8 +9,8 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// Rows are written without and with a cleanup that keeps ten seconds of them. The server has autovacuum on, which makes the space of
-// deleted rows available again.
+// Rows are written without and with a cleanup that keeps ten seconds of them. The server has
+// autovacuum on, which makes the space of deleted rows available again.
 func BenchmarkCleanup(b *testing.B) {
 	const rate, slice = 1000, 15 // rows a second; seconds between two looks
 	e := start(b, testenv.Param("autovacuum_naptime", "5s"))

@@ -22,8 +22,9 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// A relay runs, and single rows are written at each rate. The time to the acknowledgement is from the relay's histogram. The time to a
-// consumer starts at the statement's clock just before the commit.
+// A relay runs, and single rows are written at each rate. The time to the acknowledgement is from
+// the relay's histogram. The time to a consumer starts at the statement's clock just before the
+// commit.
 func BenchmarkLatency(b *testing.B) {
 	e := start(b, testenv.Param("autovacuum", "off"))
 	for text := range strings.SplitSeq(*rates, ",") {
