@@ -121,18 +121,18 @@ func TestAlertsSayWhatAndWhatNext(t *testing.T) {
 	}
 }
 
-func TestLostSlotFiresBeforeTheRelayHasGone(t *testing.T) {
+func TestAHaltFiresBeforeTheRelayHasGone(t *testing.T) {
 	found := 0
 	for _, r := range rules(t) {
-		if strings.HasSuffix(r.Alert, "SlotLost") || r.Alert == "WalpostSlotMissing" {
+		if strings.HasSuffix(r.Alert, "SlotLost") || r.Alert == "WalpostSlotMissing" || r.Alert == "WalpostRelayHalted" {
 			found++
 			if r.For != "0m" || r.Keep == "" {
 				t.Errorf("%s: for %q, keep_firing_for %q; a halted relay is there for a minute only", r.Alert, r.For, r.Keep)
 			}
 		}
 	}
-	if found != 3 {
-		t.Errorf("%d rules for lost slots, want 3", found)
+	if found != 4 {
+		t.Errorf("%d rules for lost slots and halts, want 4", found)
 	}
 }
 

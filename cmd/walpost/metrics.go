@@ -46,8 +46,8 @@ func newKafkaMetrics(reg prometheus.Registerer) *kafkaMetrics {
 	m := &kafkaMetrics{topics: map[string]struct{}{}, clients: map[*kgo.Client]struct{}{}}
 	m.Metrics = kprom.NewMetrics("walpost_kafka", kprom.Registerer(withoutBuffers{reg}))
 	for name, of := range map[string]func(*kgo.Client) int64{
-		"walpost_kafka_buffered_produce_records_total": (*kgo.Client).BufferedProduceRecords,
-		"walpost_kafka_buffered_produce_bytes":         (*kgo.Client).BufferedProduceBytes,
+		"walpost_kafka_buffered_produce_records": (*kgo.Client).BufferedProduceRecords,
+		"walpost_kafka_buffered_produce_bytes":   (*kgo.Client).BufferedProduceBytes,
 	} {
 		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: "What all Kafka clients hold to be produced."},
 			func() float64 { return m.sum(of) }))
@@ -67,12 +67,12 @@ func (m *kafkaMetrics) sum(of func(*kgo.Client) int64) float64 {
 	return float64(n)
 }
 
-// withoutBuffers refuses the plugin's gauges of what is buffered to be produced: they read the first client only.
+// withoutBuffers refuses the plugin's gauges of what is buffered. They read the first client only, and some are named as counters.
 type withoutBuffers struct{ prometheus.Registerer }
 
 func (r withoutBuffers) MustRegister(all ...prometheus.Collector) {
 	for _, c := range all {
-		if g, ok := c.(prometheus.GaugeFunc); !ok || !strings.Contains(g.Desc().String(), "_buffered_produce_") {
+		if g, ok := c.(prometheus.GaugeFunc); !ok || !strings.Contains(g.Desc().String(), "_buffered_") {
 			r.Registerer.MustRegister(c)
 		}
 	}
@@ -120,11 +120,11 @@ var (
 	slotUnconfirm  = desc("walpost_slot_unconfirmed_bytes", "WAL that was not confirmed to the slot; the rest of what it holds is held for others.", ofSlot...)
 	slotSafe       = desc("walpost_slot_safe_wal_bytes", "WAL that may still be written before the slot can be lost; absent without max_slot_wal_keep_size.", ofSlot...)
 	slotWALStatus  = desc("walpost_slot_wal_status", "1 for the slot's wal_status, 0 for the others; missing where there is no slot.", "slot", "database", "status")
-	slotKeep       = desc("walpost_slot_max_wal_keep_bytes", "The server's max_slot_wal_keep_size; -1 for no limit.", ofSlot...)
+	slotKeep       = desc("walpost_slot_max_wal_keep_bytes", "The server's max_slot_wal_keep_size; absent without a limit.", ofSlot...)
 	slotInvalid    = desc("walpost_slot_invalidated", "1 with the reason why the server has invalidated the slot; absent for a usable one.", "slot", "database", "reason")
 	slotActive     = desc("walpost_slot_active", "Whether somebody reads the slot.", ofSlot...)
 	slotInactive   = desc("walpost_slot_inactive_seconds", "For how long nobody has read the slot, 0 while somebody does; before Postgres 17 as long as this process has watched.", ofSlot...)
-	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot.", ofSlot...)
+	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.", ofSlot...)
 	slotWriteRate  = desc("walpost_slot_wal_write_bytes_per_second", "WAL that the server writes, over the last minute.", ofSlot...)
 	slotBlockerIs  = desc("walpost_slot_restart_blocker_info", "1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent where nothing does.", "slot", "database", "kind", "pid", "blocker_database", "state")
 	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.", ofSlot...)
@@ -144,10 +144,11 @@ var (
 	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were well; events may be delivered twice each time.")
 	skipped     = desc("walpost_events_skipped_total", "Events that were not delivered because walpost skip asked for it.")
 	ready       = desc("walpost_ready", "Whether events flow, as /readyz has it.")
+	stateIs     = desc("walpost_state", "1 for the state of the relay, as /readyz and /api/status have it, 0 for the others.", "state")
 
 	all = []*prometheus.Desc{
 		slotExists, slotRetained, slotUnconfirm, slotSafe, slotKeep, slotWALStatus, slotInvalid, slotActive, slotInactive, slotExhaustion,
-		slotWriteRate, slotBlocker, slotBlockerIs, slotXmin, slotSpill, clockSkew, monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, abandoned, skipped, ready,
+		slotWriteRate, slotBlocker, slotBlockerIs, slotXmin, slotSpill, clockSkew, monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, abandoned, skipped, ready, stateIs,
 	}
 
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
@@ -211,14 +212,21 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	counter(abandoned, float64(s.Abandoned))
 	counter(skipped, float64(s.Skipped))
 	gauge(ready, flag(s.Ready))
+	for _, state := range relay.States {
+		gauge(stateIs, flag(s.State == state), string(state))
+	}
 }
 
 func (c *collector) slot(s *slot.Status, gauge, counter func(*prometheus.Desc, float64, ...string)) {
 	labels := []string{s.Slot, s.Database}
 	gauge(slotExists, flag(s.Exists), labels...)
 	gauge(slotActive, flag(s.Active), labels...)
-	gauge(slotExhaustion, s.Exhaustion, labels...)
-	gauge(slotKeep, float64(s.KeepBytes), labels...)
+	if s.Limit != slot.NoLimit {
+		gauge(slotExhaustion, s.Exhaustion, labels...)
+	}
+	if s.KeepBytes >= 0 {
+		gauge(slotKeep, float64(s.KeepBytes), labels...)
+	}
 	gauge(clockSkew, s.ClockSkew.Seconds())
 	if s.WALRate >= 0 {
 		gauge(slotWriteRate, s.WALRate, labels...)

@@ -37,7 +37,7 @@ func busy() *still {
 			Sessions: map[string]uint64{"lost": 2},
 		},
 		Slot: slot.Status{
-			Known: true, Forecast: slot.Forecast{Exhaustion: 3600, WALRate: 2048}, Severity: slot.OK,
+			Known: true, Forecast: slot.Forecast{Exhaustion: 3600, Limit: slot.ByKeep, WALRate: 2048}, Severity: slot.OK,
 			Health: slot.Health{
 				Slot: "walpost", Database: "shop", At: noon.Add(-time.Second), Exists: true, Active: true, WALStatus: "extended",
 				RetainedBytes: 1000, UnconfirmedBytes: 100, SafeBytes: 5000, SafeKnown: true, KeepBytes: 1 << 30,
@@ -70,7 +70,7 @@ var promised = []string{
 	"walpost_slot_catalog_xmin_age", "walpost_slot_spill_bytes_total", "walpost_monitor_last_success_timestamp_seconds",
 	"walpost_events_total", "walpost_commit_to_ack_seconds", "walpost_oldest_unacked_seconds", "walpost_in_flight_events",
 	"walpost_in_flight_bytes", "walpost_window_full_seconds_total", "walpost_sessions_total", "walpost_dead_letters_total",
-	"walpost_topics_abandoned_total", "walpost_events_skipped_total",
+	"walpost_topics_abandoned_total", "walpost_events_skipped_total", "walpost_state", "walpost_ready",
 	"walpost_build_info",
 }
 
@@ -157,7 +157,7 @@ walpost_sessions_total{ended="halted"} 0
 walpost_sessions_total{ended="lost"} 2
 walpost_sessions_total{ended="refused"} 0
 walpost_sessions_total{ended="stopped"} 0
-# HELP walpost_slot_exhaustion_seconds Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot.
+# HELP walpost_slot_exhaustion_seconds Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.
 # TYPE walpost_slot_exhaustion_seconds gauge
 walpost_slot_exhaustion_seconds{database="shop",slot="walpost"} 3600
 # HELP walpost_slot_restart_blocker_age_seconds Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.
@@ -214,9 +214,6 @@ walpost_slot_inactive_seconds{database="shop",slot="walpost"} 90
 # HELP walpost_slot_invalidated 1 with the reason why the server has invalidated the slot; absent for a usable one.
 # TYPE walpost_slot_invalidated gauge
 walpost_slot_invalidated{database="shop",reason="wal_removed",slot="walpost"} 1
-# HELP walpost_slot_max_wal_keep_bytes The server's max_slot_wal_keep_size; -1 for no limit.
-# TYPE walpost_slot_max_wal_keep_bytes gauge
-walpost_slot_max_wal_keep_bytes{database="shop",slot="walpost"} -1
 # HELP walpost_slot_restart_blocker_info 1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent where nothing does.
 # TYPE walpost_slot_restart_blocker_info gauge
 walpost_slot_restart_blocker_info{blocker_database="crm",database="shop",kind="prepared",pid="",slot="walpost",state="prepared"} 1
@@ -252,11 +249,50 @@ func TestBreakerMetricHasOneState(t *testing.T) {
 	}
 }
 
-func TestSlotWithoutLimitHasNoSafeBytes(t *testing.T) {
+// Without a limit there is no limit, nothing left of it, and no time until it is used up: no -1 and no +Inf.
+func TestMetricsOfALimitAreAbsentWithoutOne(t *testing.T) {
 	relay := busy()
-	relay.status.Slot.SafeKnown, relay.status.Slot.Exhaustion = false, math.Inf(1)
-	if n, err := testutil.GatherAndCount(collected(t, relay), "walpost_slot_safe_wal_bytes"); err != nil || n != 0 {
+	limited := []string{"walpost_slot_safe_wal_bytes", "walpost_slot_max_wal_keep_bytes", "walpost_slot_exhaustion_seconds"}
+	relay.status.Slot.Exhaustion = math.Inf(1) // not in sight, and there is a limit
+	if n, err := testutil.GatherAndCount(collected(t, relay), limited...); err != nil || n != 3 {
+		t.Errorf("%d values, %v; want 3", n, err)
+	}
+	relay.status.Slot.SafeKnown, relay.status.Slot.KeepBytes, relay.status.Slot.Limit = false, -1, slot.NoLimit
+	if n, err := testutil.GatherAndCount(collected(t, relay), limited...); err != nil || n != 0 {
 		t.Errorf("%d values, %v; want none", n, err)
+	}
+}
+
+func TestStateMetricHasOneState(t *testing.T) {
+	r := busy()
+	for _, state := range relay.States {
+		r.status.State = state
+		want := "# HELP walpost_state 1 for the state of the relay, as /readyz and /api/status have it, 0 for the others.\n# TYPE walpost_state gauge\n"
+		for _, one := range relay.States {
+			want += fmt.Sprintf("walpost_state{state=%q} %v\n", one, flag(one == state))
+		}
+		if err := testutil.GatherAndCompare(collected(t, r), strings.NewReader(want), "walpost_state"); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Prometheus takes what ends in _total for a counter.
+func TestNamesTellCountersFromGauges(t *testing.T) {
+	kafka := prometheus.NewPedanticRegistry()
+	cl, err := kgo.NewClient(kgo.SeedBrokers("127.0.0.1:1"), kgo.WithHooks(newKafkaMetrics(kafka)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cl.Close()
+	families, err := prometheus.Gatherers{collected(t, busy()), kafka}.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if counter := f.GetType().String() == "COUNTER"; counter != strings.HasSuffix(f.GetName(), "_total") {
+			t.Errorf("%s is a %s", f.GetName(), f.GetType())
+		}
 	}
 }
 
@@ -310,11 +346,11 @@ func TestBufferedRecordsAreThoseOfAllClients(t *testing.T) {
 # HELP walpost_kafka_buffered_produce_bytes What all Kafka clients hold to be produced.
 # TYPE walpost_kafka_buffered_produce_bytes gauge
 walpost_kafka_buffered_produce_bytes %d
-# HELP walpost_kafka_buffered_produce_records_total What all Kafka clients hold to be produced.
-# TYPE walpost_kafka_buffered_produce_records_total gauge
-walpost_kafka_buffered_produce_records_total %d
+# HELP walpost_kafka_buffered_produce_records What all Kafka clients hold to be produced.
+# TYPE walpost_kafka_buffered_produce_records gauge
+walpost_kafka_buffered_produce_records %d
 `, bytes, records)
-		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "walpost_kafka_buffered_produce_bytes", "walpost_kafka_buffered_produce_records_total"); err != nil {
+		if err := testutil.GatherAndCompare(reg, strings.NewReader(want), "walpost_kafka_buffered_produce_bytes", "walpost_kafka_buffered_produce_records"); err != nil {
 			t.Error(err)
 		}
 	}

@@ -151,6 +151,7 @@ type status struct {
 	State, Reason string
 	Ready         bool
 	Epoch         uint64
+	Halt          struct{ Token string }
 }
 
 func (r *relay) view() (v status) {

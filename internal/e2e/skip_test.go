@@ -5,9 +5,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // skipCommand finds the command in a hint.
@@ -73,6 +78,93 @@ func TestSkipWithTheFileStore(t *testing.T) {
 				return err == nil && !strings.Contains(string(text), "/halt/") && !strings.Contains(string(text), "/skip/")
 			})
 			w.stopCleanly(r)
+		})
+	}
+}
+
+var shellBlock = regexp.MustCompile("(?s)```sh\n(.*?)```")
+
+// Every command of the runbook of a bad event works while the relay is halted, in the order of the page, and ends the halt.
+func TestTheRunbookOfABadEventWorks(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/runbooks/WalpostRelayHalted.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name, values, problem string
+		larger                bool // the way is a larger topic, and else to pass over the event
+	}{
+		{"a row that cannot be routed", "(NULL, 'k1', 'made', '{}')", "no record: ", false},
+		{"a record that Kafka refuses", "('order', 'k1', 'made', (SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 100000) i))", "would not be delivered: ", false},
+		{"a topic with a low limit", "('order', 'k1', 'made', (SELECT to_jsonb(string_agg(md5(i::text), '')) FROM generate_series(1, 100000) i))", "would not be delivered: ", true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			pg, slot := testenv.Postgres(t, "15"), strings.ReplaceAll(unique("runbook"), "-", "_")
+			w := worldIn(t, testenv.Kafka(t), pg, pg.Database(t), slot)
+			w.extra, w.source = "halt_linger: forever\n", ", slot: "+slot
+			w.exec("ALTER TABLE outbox ALTER aggregate_type DROP NOT NULL")
+			r := w.startReady()
+			w.arrive(w.insert(3))
+			bad := w.pg.Value(t, w.dsn, "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES "+c.values+" RETURNING id::text")
+			later := w.insert(3)
+			eventually(t, 60*time.Second, "halted", func() bool { return r.view().State == "halted" })
+			token := r.view().Halt.Token
+			at, ran := strings.TrimPrefix(r.page, "http://"), 0
+			for _, block := range shellBlock.FindAllStringSubmatch(string(page), -1) {
+				for line := range strings.Lines(block[1]) {
+					words := strings.Fields(strings.NewReplacer("--config walpost.yaml", "", "<id>", bad, "<token>", token).Replace(line))
+					if len(words) == 0 {
+						continue
+					}
+					switch ran++; words[0] + " " + words[1] {
+					case "walpost status":
+						if code, out := w.command("status", "--http", at); code != 3 || !strings.Contains(out, bad) {
+							t.Errorf("%s: code %d\n%s", line, code, out)
+						}
+					case "curl -s":
+						if _, body := r.get(strings.TrimPrefix(words[2], "http://127.0.0.1:9640")); !strings.Contains(body, bad) {
+							t.Errorf("%s: %s", line, body)
+						}
+					case "walpost explain":
+						if code, out := w.command(words[1:]...); code != 1 || !strings.Contains(out, "PROBLEM    "+c.problem) {
+							t.Errorf("%s: code %d\n%s", line, code, out)
+						}
+					case "kafka-configs.sh --bootstrap-server":
+						if !c.larger {
+							continue
+						}
+						size := "10000000"
+						resps, err := kadm.NewClient(testenv.Kafka(t).Client(t)).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: &size}}, w.prefix+"order")
+						if err == nil {
+							_, err = resps.On(w.prefix+"order", nil)
+						}
+						if err != nil || !strings.Contains(line, "max.message.bytes=") {
+							t.Fatalf("%s: %v", line, err)
+						}
+						later = append(later, bad)
+					case "walpost skip":
+						if c.larger {
+							continue
+						}
+						if code, out := w.command(words[1:]...); code != 0 {
+							t.Errorf("%s: code %d\n%s", line, code, out)
+						}
+					case "walpost run":
+						if code := r.stop(); code != 3 {
+							t.Errorf("exit code %d", code)
+						}
+						w.startReady()
+						w.arrive(later)
+					default:
+						t.Errorf("the runbook has another command: %s", line)
+					}
+				}
+			}
+			if ran < 7 || !c.larger && w.arrived([]string{bad}) > 0 {
+				t.Errorf("%d commands; %d arrivals of the bad event", ran, w.arrived([]string{bad}))
+			}
 		})
 	}
 }
