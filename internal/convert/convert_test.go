@@ -78,6 +78,24 @@ func TestEveryOptionOfDebeziumIsKnown(t *testing.T) {
 	}
 }
 
+func TestEveryRuleIsComplete(t *testing.T) {
+	seen := map[string]bool{}
+	for _, r := range rules() {
+		if len(r.Options) == 0 || r.Why == "" && r.Bad == "" || r.Fine != nil && (r.Why == "" || r.Bad == "") {
+			t.Errorf("%+v", r)
+		}
+		for _, option := range r.Options {
+			if seen[option] {
+				t.Errorf("%s has two rules", option)
+			}
+			seen[option] = true
+		}
+	}
+	if len(seen) < 150 {
+		t.Errorf("only %d options have a rule", len(seen))
+	}
+}
+
 // docs/debezium.md says what becomes of each.
 func TestEveryOptionOfDebeziumIsInTheDocs(t *testing.T) {
 	text, err := os.ReadFile("../../docs/debezium.md")

@@ -98,11 +98,8 @@ func (c *conversion) kafka() {
 				c.idle(label, "the connector's producer.override has priority")
 				continue
 			}
-			value := ""
-			if len(e.parts) == 1 && e.parts[0].ref == nil {
-				value = strings.TrimSpace(e.text())
-			}
-			v, text := judgeProducer(name, value)
+			value, known := e.plain()
+			v, text := judge("producer.override."+name, value, known)
 			c.add(v, label, false, "%s", text)
 			continue
 		}

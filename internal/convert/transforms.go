@@ -264,7 +264,7 @@ func (c *conversion) routing() {
 	c.missing()
 	for _, e := range c.in.list {
 		if name, ok := strings.CutPrefix(e.name, c.router); ok && !c.done[e.name] {
-			if r, ok := routerRules[name]; ok {
+			if r, ok := ruleOf("(router) " + name); ok {
 				v, text := r.of(e.plain())
 				c.add(v, e.name, false, "%s", text)
 			} else {
