@@ -12,8 +12,6 @@ var (
 	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows of the outbox that were deleted.")
 	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions of the outbox that were made ahead or dropped.", "done")
 	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When a pass of the cleanup last ended well; 0 before that.")
-
-	ofCleanup = []*prometheus.Desc{cleanupRows, cleanupParts, cleanupLast}
 )
 
 // collectCleanup sends the cleanup's metrics; there are none where no rows are removed.
@@ -24,11 +22,7 @@ func collectCleanup(s *cleanup.Status, gauge, counter func(*prometheus.Desc, flo
 	counter(cleanupRows, float64(s.Rows))
 	counter(cleanupParts, float64(s.Made), "made")
 	counter(cleanupParts, float64(s.Partitions), "dropped")
-	last := 0.0
-	if !s.LastPass.IsZero() {
-		last = float64(s.LastPass.UnixMilli()) / 1000
-	}
-	gauge(cleanupLast, last)
+	gauge(cleanupLast, stamp(s.LastPass))
 }
 
 // cleanupView is the cleanup in /api/status.

@@ -146,22 +146,21 @@ var (
 	ready       = desc("walpost_ready", "Whether events flow, as /readyz has it.")
 	stateIs     = desc("walpost_state", "1 for the state of the relay, as /readyz and /api/status have it, 0 for the others.", "state")
 
-	all = []*prometheus.Desc{
-		slotExists, slotRetained, slotUnconfirm, slotSafe, slotKeep, slotWALStatus, slotInvalid, slotActive, slotInactive, slotExhaustion,
-		slotWriteRate, slotBlocker, slotBlockerIs, slotXmin, slotSpill, clockSkew, monitorSuccess, events, latency, oldest, inEvents, inBytes, windowFull, sessions, deadLetters, abandoned, skipped, ready, stateIs,
-	}
-
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
 	sessionEndings = []string{"stopped", "lost", "refused", "halted"}
 )
 
+var descs []*prometheus.Desc // all that desc made
+
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, labels, nil)
+	d := prometheus.NewDesc(name, help, labels, nil)
+	descs = append(descs, d)
+	return d
 }
 
 // Describe names every metric.
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range append(append(slices.Clip(all), ofCleanup...), breakerIs) {
+	for _, d := range descs {
 		to <- d
 	}
 }
@@ -179,11 +178,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	if s.Slot.Known {
 		c.slot(&s.Slot, gauge, counter)
 	}
-	success := 0.0
-	if !s.Slot.At.IsZero() {
-		success = float64(s.Slot.At.UnixMilli()) / 1000
-	}
-	gauge(monitorSuccess, success)
+	gauge(monitorSuccess, stamp(s.Slot.At))
 
 	for topic, n := range s.Topics {
 		counter(events, float64(n), topic)
@@ -262,6 +257,14 @@ func (c *collector) slot(s *slot.Status, gauge, counter func(*prometheus.Desc, f
 	gauge(slotInactive, s.InactiveFor.Seconds(), labels...)
 	gauge(slotXmin, float64(s.CatalogXminAge), labels...)
 	counter(slotSpill, float64(s.Decoding.SpillBytes), labels...)
+}
+
+// stamp is a time in seconds since 1970, or 0 for one that has not come.
+func stamp(t time.Time) float64 {
+	if t.IsZero() {
+		return 0
+	}
+	return float64(t.UnixMilli()) / 1000
 }
 
 func flag(b bool) float64 {
