@@ -223,11 +223,11 @@ var refusals = []struct {
 	},
 	{
 		name: "a publication without the updates that are wanted", sql: []string{outboxTable, publicationForOutbox}, cfg: func(c *Config) { c.Publish = []string{"insert", "update"} },
-		error: "publication walpost does not publish updates, which source.publish wants", behaves: "fail", hint: `ALTER PUBLICATION "walpost" SET (publish = 'insert, update');`,
+		error: "publication walpost does not publish updates, which source.publish requires", behaves: "fail", hint: `ALTER PUBLICATION "walpost" SET (publish = 'insert, update');`,
 	},
 	{
 		name: "updates of a table without a key", sql: []string{outboxTable, "ALTER TABLE outbox DROP CONSTRAINT outbox_pkey"}, cfg: func(c *Config) { c.Publish = []string{"insert", "update"} },
-		error: "public.outbox has no replica identity: the application's UPDATE of it would fail", behaves: "fail", hint: "primary key",
+		error: "public.outbox has no replica identity: the application's UPDATE statements on the table would fail", behaves: "fail", hint: "primary key",
 	},
 	{
 		name: "failover before 17", sql: []string{outboxTable}, cfg: func(c *Config) { c.Failover = true },

@@ -99,7 +99,7 @@ func (j *judgement) server() {
 	s := &j.f.Server
 	if s.Version < pg.MinVersion {
 		j.fail("version", fix.ByWords("Upgrade Postgres to 14 or newer."),
-			"Postgres is version %d.%d; 14 is the oldest that walpost reads from", s.Version/10000, s.Version%10000)
+			"Postgres is version %d.%d; 14 is the oldest version that walpost supports", s.Version/10000, s.Version%10000)
 		return
 	}
 	if s.Recovery && s.Version < pg.StandbyVersion {
@@ -261,7 +261,7 @@ func (j *judgement) publication(tableMissing bool) {
 	}
 	if j.cfg.Updates() && !p.Update {
 		j.lose(name, fix.Fix{fix.SQL(publish), fix.Words("Or set source.publish to insert.")},
-			"publication %s does not publish updates, which source.publish wants", j.cfg.Publication)
+			"publication %s does not publish updates, which source.publish requires", j.cfg.Publication)
 	}
 	for i := range j.f.Tables {
 		t := &j.f.Tables[i]
@@ -278,7 +278,7 @@ func (j *judgement) publication(tableMissing bool) {
 				"publication %s publishes the partitions of %s under their own names", j.cfg.Publication, t.Table)
 		case t.Root != "":
 			j.lose(name, fix.ByWords("Set source.table to the partitioned table."),
-				"publication %s does not publish %s by itself: it is a partition of %s", j.cfg.Publication, t.Table, t.Root)
+				"publication %s does not publish %s on its own, because it is a partition of %s", j.cfg.Publication, t.Table, t.Root)
 		default:
 			j.lose(name, fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, t.Table.SQL())), "publication %s does not contain table %s", j.cfg.Publication, t.Table)
 		}
@@ -313,7 +313,7 @@ func (j *judgement) unidentified() bool {
 	for i := range j.f.Tables {
 		if t := &j.f.Tables[i]; j.cfg.Updates() && t.Exists() && !t.Identified() {
 			j.fail("publication", fix.ByWords("Give "+t.Table.String()+" a primary key, or set source.publish to insert."),
-				"publication %s would publish updates, and %s has no replica identity: the application's UPDATE of it would fail", j.cfg.Publication, t.Table)
+				"publication %s would publish updates, and %s has no replica identity: the application's UPDATE statements on the table would fail", j.cfg.Publication, t.Table)
 			return true
 		}
 	}

@@ -169,7 +169,7 @@ func (c *conversion) regexRouter(prefix string, before bool) (Verdict, string) {
 	case c.topics.match(regex) == never:
 		return NotNeeded, "no topic of the EventRouter matches its regex"
 	case c.rename[0] != "":
-		return Unsupported, "walpost renames a topic only once behind the EventRouter: write one RegexRouter in place of both"
+		return Unsupported, "walpost renames a topic only once after the EventRouter: write one RegexRouter instead of two"
 	}
 	if folded, ok := c.fold(regex, to); ok {
 		c.replacement = folded
@@ -191,7 +191,7 @@ func (c *conversion) logicalRouter(prefix string, before bool) (Verdict, string)
 	case c.topics.match(c.verbatim(prefix+"topic.regex")) == never:
 		return NotNeeded, "no topic of the EventRouter matches its topic.regex"
 	}
-	return Unsupported, "behind the EventRouter, ByLogicalTableRouter fails at the first record with a key: write a RegexRouter, which convert reads"
+	return Unsupported, "after the EventRouter, ByLogicalTableRouter fails at the first record with a key: write a RegexRouter, which convert reads"
 }
 
 // number matches a literal that Connect reads as an integer or a boolean, and writes as it is.
@@ -208,7 +208,7 @@ func (c *conversion) insertHeader(prefix string, before bool) (Verdict, string) 
 	case name == "" || !ok:
 		return Unsupported, "InsertHeader needs header and value.literal"
 	case !s.number && (notText.MatchString(value) || !unicode.IsLetter(first) && !strings.ContainsRune("_/", first)):
-		return Unsupported, "Connect reads value.literal as something else than text, and convert does not know how Connect writes it: put the header that the consumers see into records.headers"
+		return Unsupported, "Connect reads value.literal as something other than text, and convert does not know how Connect writes it: put the header that the consumers see into records.headers"
 	}
 	c.steps = append(c.steps, s)
 	return Mapped, "records.headers: insert " + printable(name)

@@ -146,7 +146,7 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
 	role := QuoteIdent(cc.User)
 	switch {
 	case e.Code == "28P01":
-		return fmt.Sprintf("Check that role %s exists, and its password (source.password, source.password_file, the DSN or ~/.pgpass). ", role) + SetupHint(cc.User)
+		return fmt.Sprintf("Check that role %s exists, and check its password (source.password, source.password_file, the DSN or ~/.pgpass). ", role) + SetupHint(cc.User)
 	case e.Code == "28000" && strings.Contains(e.Message, "pg_hba"):
 		return hbaHint(e.Message, cc.Database, cc.User)
 	case strings.HasPrefix(e.Code, "28"):

@@ -24,7 +24,7 @@ func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 	given := map[string]bool{}
 	for _, k := range keys {
 		if t.Relation.Index(k) < 0 {
-			return nil, fault.Config(fmt.Errorf("the row has %q, and table %s has no such published column", k, t), "Its columns: "+strings.Join(columnNames(t), ", "))
+			return nil, fault.Config(fmt.Errorf("the row has %q, but table %s has no such published column", k, t), "Its columns: "+strings.Join(columnNames(t), ", "))
 		}
 		if given[k] {
 			return nil, fault.Config(fmt.Errorf("the row has %q twice", k), "")
@@ -47,7 +47,7 @@ func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 		if pg.SQLState(err) != stateReadOnly {
 			return err
 		}
-		return fault.Config(fmt.Errorf("a default of %s would write, as a sequence does: %w", strings.Join(defaults, ", "), err),
+		return fault.Config(fmt.Errorf("a default of %s would write to the database, as a sequence does: %w", strings.Join(defaults, ", "), err),
 			"Give that column a value in the row.")
 	})
 }
@@ -88,7 +88,7 @@ func objectKeys(object []byte) ([]string, error) {
 		return nil, err
 	}
 	if _, err := d.Token(); !errors.Is(err, io.EOF) {
-		return nil, errors.New("something follows it")
+		return nil, errors.New("there is more text after it")
 	}
 	return keys, nil
 }

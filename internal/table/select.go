@@ -164,7 +164,7 @@ func (t *Table) after(sel *Selection) (done, same string, err error) {
 		if sel.After.Key != "" {
 			n, err := strconv.ParseInt(sel.After.Key, 10, 64)
 			if err != nil {
-				return "", "", fmt.Errorf("key %q is no commit time", sel.After.Key)
+				return "", "", fmt.Errorf("key %q is not a commit time", sel.After.Key)
 			}
 			less = fmt.Sprintf("(%s IS NULL OR %s < %d)", commitTimestamp, micros(commitTimestamp), n)
 			equal = fmt.Sprintf("%s = %d", micros(commitTimestamp), n)
@@ -176,7 +176,7 @@ func (t *Table) after(sel *Selection) (done, same string, err error) {
 		}
 		less, equal = c+" < "+pg.QuoteLiteral(sel.After.Key), c+" = "+pg.QuoteLiteral(sel.After.Key)
 	default:
-		return "", "", errors.New("an order by nothing has no place to go on behind")
+		return "", "", errors.New("an empty order has no position to continue after")
 	}
 	return seen + " AND " + less, "coalesce(" + seen + " AND " + equal + ", false)", nil
 }
