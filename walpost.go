@@ -195,6 +195,7 @@ func (r *Relay) cleaner(loop *relay.Relay) *cleanup.Cleaner {
 		return nil
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
+	cfg.Publication = r.cfg.Source.Publication
 	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
 	return cleanup.New(cfg)

@@ -47,7 +47,8 @@ type Config struct {
 	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in
 	// UTC.
 	TimeColumn string `yaml:"-"`
-	Slot       string `yaml:"-"`
+	// Slot and Publication are what the relay reads.
+	Slot, Publication string `yaml:"-"`
 	// Connect opens an ordinary connection to the database as the relay's role.
 	Connect func(ctx context.Context) (*pgconn.PgConn, error) `yaml:"-"`
 	// Progress returns the relay's progress. It is called from the cleaner's goroutine and must not
@@ -102,6 +103,8 @@ type Cleaner struct {
 	conn    *pgconn.PgConn // Run's goroutine only, like horizon
 	horizon horizon
 	piece   int64 // blocks of a partition that one statement reads
+	// filtered says that the publication has a row filter for a table. Run's goroutine only.
+	filtered bool
 
 	mu     sync.Mutex
 	status Status
@@ -160,7 +163,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 			}
 		}
 		pause := c.cfg.Every
-		if err == nil && c.horizon.below == 0 {
+		if err == nil && c.horizon.below == 0 && !c.filtered {
 			pause = min(pause, lookAgain)
 		}
 		select {
@@ -204,6 +207,10 @@ func (c *Cleaner) pass(ctx context.Context) error {
 				return fmt.Errorf("cleanup of %s: %w", t, c.lacks(t, err))
 			}
 		}
+	}
+	if c.filtered {
+		c.waits("the publication has a row filter")
+		return nil
 	}
 	below, err := c.below(ctx)
 	if err != nil || below == 0 {

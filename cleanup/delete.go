@@ -24,12 +24,15 @@ func (c *Cleaner) prepare(ctx context.Context) error {
 // created.
 func (c *Cleaner) look(ctx context.Context) error {
 	var hints []string
+	c.filtered = false
 	for _, t := range c.cfg.Tables {
 		type column struct {
-			Type                 string
+			Type, Filter         string
 			Indexed, Partitioned bool
 		}
 		found, err := pg.Rows[column](ctx, c.conn, "look at the table", `SELECT format_type(a.atttypid, NULL) AS type,
+ (SELECT to_jsonb(p)->>'rowfilter' FROM pg_publication_tables p WHERE p.pubname = `+pg.QuoteLiteral(c.cfg.Publication)+` AND p.schemaname = `+
+			pg.QuoteLiteral(t.Schema)+` AND p.tablename = `+pg.QuoteLiteral(t.Name)+`) AS filter,
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisvalid AND i.indkey[0] = a.attnum AND i.indpred IS NULL) AS indexed,
  c.relkind = 'p' AS partitioned FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
  WHERE c.oid = to_regclass(`+pg.QuoteLiteral(t.SQL())+`) AND a.attname = `+pg.QuoteLiteral(c.cfg.TimeColumn)+` AND a.attnum > 0 AND NOT a.attisdropped`)
@@ -41,6 +44,13 @@ func (c *Cleaner) look(ctx context.Context) error {
 		}
 		if typ := found[0].Type; !timeTypes[typ] {
 			return fmt.Errorf("cleanup of %s: source.time_column must be a timestamptz, timestamp or date (column %s is a %s)", t, c.cfg.TimeColumn, typ)
+		}
+		if filter := found[0].Filter; filter != "" {
+			// A row that the filter leaves out was not delivered. A row that an UPDATE brought in was not
+			// delivered either, if the publication has inserts only.
+			c.filtered = true
+			hints = append(hints, fmt.Sprintf("publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none",
+				c.cfg.Publication, t, filter))
 		}
 		if !found[0].Indexed && c.cfg.Mode == Delete {
 			how := " CONCURRENTLY"

@@ -63,7 +63,7 @@ func newPlace(t *testing.T, version, ddl string, cfg Config) *place {
 	}); err != nil {
 		t.Fatal(err)
 	}
-	cfg.Tables, cfg.TimeColumn, cfg.Slot = []ipg.Table{{Schema: "public", Name: "outbox"}}, "created_at", p.slot
+	cfg.Tables, cfg.TimeColumn, cfg.Slot, cfg.Publication = []ipg.Table{{Schema: "public", Name: "outbox"}}, "created_at", p.slot, "pub"
 	cfg.Connect = func(ctx context.Context) (*pgconn.PgConn, error) { return pgconn.Connect(ctx, p.dsn) }
 	cfg.Progress = func() Progress {
 		p.mu.Lock()
@@ -176,6 +176,51 @@ func TestOnlyWhatIsConfirmedAndOldIsDeleted(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		})
+	}
+}
+
+// A row that the publication's row filter leaves out was never delivered, and a row that an UPDATE made one of the filter's neither.
+func TestNothingIsRemovedUnderARowFilter(t *testing.T) {
+	for _, version := range []string{"14", "15", "18"} {
+		for mode, table := range map[Mode]string{Delete: plainTable, DropPartitions: "CREATE TABLE outbox (id int, created_at timestamptz) PARTITION BY RANGE (created_at)"} {
+			t.Run(version+"/"+string(mode), func(t *testing.T) {
+				t.Parallel()
+				p := newPlace(t, version, table, Config{Mode: mode})
+				if mode == DropPartitions {
+					p.exec("CREATE TABLE old PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")
+				}
+				filtered := version != "14" // which has no filters
+				if filtered {
+					p.exec("ALTER PUBLICATION pub SET TABLE outbox WHERE (id > 1)")
+				}
+				p.exec("INSERT INTO outbox VALUES (1, '2020-01-01 12:00'), (2, '2020-01-01 12:00')")
+				for range 4 {
+					p.run()
+					p.confirm()
+				}
+				s := p.Status()
+				if !filtered {
+					p.want("there is no filter")
+					return
+				}
+				p.want("there is a filter", 1, 2)
+				if !strings.Contains(strings.Join(s.Hints, ""), "row filter for public.outbox ((id > 1))") || s.Waiting == "" {
+					t.Errorf("%+v", s)
+				}
+				if mode == DropPartitions && s.Made == 0 {
+					t.Error("no partitions are made for rows to come")
+				}
+				p.exec("ALTER PUBLICATION pub SET TABLE outbox")
+				for range 4 {
+					p.run()
+					p.confirm()
+				}
+				p.want("the filter is gone")
+				if s := p.Status(); s.Waiting != "" {
+					t.Errorf("%+v", s)
+				}
+			})
+		}
 	}
 }
 

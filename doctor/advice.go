@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,6 +26,7 @@ func (x *examination) advise() {
 	}
 	if p := x.f.Publication; p != nil && p.Insert {
 		x.extras(p)
+		x.leftOut(p)
 		x.identities(p)
 	}
 }
@@ -101,6 +103,45 @@ func (x *examination) extras(p *pg.Publication) {
 	if len(operations) > 0 {
 		x.add(Warn, "publication operations", x.thenRecover(fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, x.cfg.PublishSetting()))),
 			"publication %s also publishes %s: Postgres sends them to walpost, too, for example when rows are cleaned up, and walpost ignores them", x.cfg.Publication, strings.Join(operations, ", "))
+	}
+}
+
+// leftOut warns of what a publication of the user's own does not publish.
+func (x *examination) leftOut(p *pg.Publication) {
+	pub := pg.QuoteIdent(x.cfg.Publication)
+	updates := x.cfg.Updates() && !p.Update
+	for i := range x.f.Tables {
+		t := &x.f.Tables[i]
+		if !t.Exists() {
+			continue
+		}
+		if updates && !t.Identified() {
+			updates = false
+			x.add(Warn, "publication updates", fix.ByWords("Set source.publish to insert. Or give "+t.Table.String()+" a primary key, and let the publication publish updates."),
+				"publication %s publishes no updates, and %s has no replica identity: a changed primary key gives no record, although source.publish has update", x.cfg.Publication, t.Table)
+		}
+		whole := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", ")))
+		if x.f.Slot != nil {
+			whole = append(whole, fix.Words("After this, walpost run halts once, because the publication was altered. Run walpost recover, and then walpost run."))
+		}
+		if filter := p.Filter(t.Table); filter != "" {
+			x.add(Warn, "row filter of "+t.Table.String(), append(fix.Fix{fix.Words("If walpost shall publish every row:")}, whole...),
+				"publication %s has a row filter for %s: walpost publishes only rows with %s, also from the table", x.cfg.Publication, t.Table, filter)
+		}
+		if x.cfg.Needs == nil {
+			continue
+		}
+		all, _ := x.cfg.Needs(t.Relation)
+		streamed, err := x.cfg.Needs(t.Streamed(p, x.f.Server.Version))
+		lacks := slices.DeleteFunc(all, func(c string) bool { return slices.Contains(streamed, c) })
+		if err == nil && len(lacks) > 0 {
+			x.add(Warn, "columns of "+t.Table.String(), append(fix.Fix{fix.Words("If the records shall have it:")}, whole...),
+				"publication %s does not publish column %s of %s: records do not have it (router.table.field.additional.missing is ignore)", x.cfg.Publication, some(lacks), t.Table)
+		}
+	}
+	if updates {
+		x.add(Warn, "publication updates", x.thenRecover(fix.Words("Set source.publish to insert. Or:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, x.cfg.PublishSetting()))),
+			"publication %s publishes no updates: a changed primary key gives no record, although source.publish has update", x.cfg.Publication)
 	}
 }
 

@@ -87,7 +87,11 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 	name, table, role := "cleanup of "+t.Table.String(), t.Table.SQL(), pg.QuoteIdent(x.f.Server.Role)
 	outbox := &x.cfg.Outbox
 	column := outbox.Time()
-	switch {
+	switch filter := x.f.Publication.Filter(t.Table); {
+	case filter != "":
+		x.add(Fail, name, fix.ByWords("Set cleanup.mode to none, and remove old rows by a job of your own."),
+			"publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none", x.cfg.Publication, t.Table, filter)
+		return
 	case c.Column == "":
 		x.add(Fail, name, fix.Fix{
 			fix.Words("Set source.time_column to the column that says when a row was written, or:"),

@@ -162,8 +162,12 @@ func (x *examination) stream() {
 	}
 	place("publication", "%s", x.publicationMet(missing))
 	place("publication extras", "")
+	place("publication updates", "")
 	place("publication operations", "")
 	place("replica identity", "")
+	for i := range x.f.Tables {
+		place("row filter of "+x.f.Tables[i].Table.String(), "")
+	}
 	place("slot", "%s", x.slotMet())
 	x.found = append(x.found, judged...)
 }
@@ -177,7 +181,7 @@ func (x *examination) publicationMet(tableMissing bool) string {
 		return "publication " + name + " does not exist yet: it will be made"
 	}
 	what := "inserts into"
-	if x.cfg.Updates() {
+	if x.cfg.Updates() && x.f.Publication.Update {
 		what = "inserts into and updates of"
 	}
 	tables := make([]string, len(x.f.Tables))

@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -137,6 +138,36 @@ func TestAdviceIsAboutWhatWorksAndCosts(t *testing.T) {
 		}
 		if n != 1 {
 			t.Errorf("%q is said %d times: %+v", want, n, advice)
+		}
+	}
+}
+
+// A publication of the user's own may publish less than walpost could use.
+func TestAdviceIsAboutWhatAPublicationLeavesOut(t *testing.T) {
+	pg := testenv.Postgres(t, "15")
+	for want, sql := range map[string][]string{
+		"publication walpost publishes no updates: a changed primary key":                  {outboxTable, publicationForOutbox},
+		"publication walpost publishes no updates, and public.outbox has no replica":       {strings.Replace(outboxTable, "PRIMARY KEY", "", 1), publicationForOutbox},
+		"publication walpost has a row filter for public.outbox: walpost publishes":        {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'x') WITH (publish = 'insert')"},
+		"publication walpost does not publish column created_at of public.outbox: records": {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id, event_type, payload) WITH (publish = 'insert')"},
+	} {
+		w := newWorld(t, pg, sql...)
+		w.cfg.Publish = []string{"insert", "update"}
+		w.cfg.Needs = func(rel *cdc.Relation) (needs []string, _ error) {
+			for i := range rel.Columns {
+				needs = append(needs, rel.Columns[i].Name)
+			}
+			return needs, nil
+		}
+		var advice []Finding
+		w.cfg.Advise = func(f *ipg.Facts) []replication.Advice { advice = Advise(&w.cfg, f); return nil }
+		if err := w.open(); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.ContainsFunc(advice, func(f Finding) bool {
+			return strings.HasPrefix(f.Why, want) && f.Verdict == Warn && f.FixText() != ""
+		}) {
+			t.Errorf("%q is not said: %+v", want, advice)
 		}
 	}
 }

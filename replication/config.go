@@ -34,7 +34,7 @@ type Config struct {
 	Slot        string   `yaml:"slot"`
 	Publication string   `yaml:"publication"`
 	// Publish is what a publication that Open makes carries: insert, and update if an update of a row's primary key is to be
-	// published as Debezium does. A publication that is there is used as it is, and must have these operations.
+	// published as Debezium does. A publication that is there is used as it is.
 	Publish []string `yaml:"publish"`
 	// Create makes the publication, and then the slot, if they are missing and no checkpoint knows the slot.
 	Create bool `yaml:"create"`
@@ -182,6 +182,19 @@ func (c *Config) Names() pg.Names {
 
 // Updates says whether updates are wanted.
 func (c *Config) Updates() bool { return slices.Contains(c.Publish, "update") }
+
+// publishable is the configuration of a publication that Open makes. It publishes no updates if a table has no replica
+// identity, because the application's UPDATE of that table would fail.
+func (c *Config) publishable(f *pg.Facts) *Config {
+	for i := range f.Tables {
+		if t := &f.Tables[i]; t.Exists() && !t.Identified() {
+			inserts := *c
+			inserts.Publish = []string{"insert"}
+			return &inserts
+		}
+	}
+	return c
+}
 
 // PublishSetting is the publication's parameter publish.
 func (c *Config) PublishSetting() string {

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -32,11 +33,12 @@ type madeSlot struct {
 // read it.
 func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, replace, export bool) (made madeSlot, err error) {
 	if f.Publication == nil {
-		_, err := sql.Exec(ctx, PublicationSQL(&s.cfg)).ReadAll()
+		publication := PublicationSQL(s.cfg.publishable(f))
+		_, err := sql.Exec(ctx, publication).ReadAll()
 		switch state := pg.SQLState(err); {
 		case state == pg.StateDuplicate, state == pg.StateNotUnique:
 		case state == pg.StateNoRight:
-			return made, fault.WithHint(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+PublicationSQL(&s.cfg))
+			return made, fault.WithHint(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+publication)
 		case err != nil:
 			return made, pg.Classify(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err))
 		default:
@@ -199,7 +201,7 @@ func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts
 		if !f.Tables[i].Exists() {
 			continue
 		}
-		count, err := countRows(ctx, sql, &f.Tables[i])
+		count, err := countRows(ctx, sql, &f.Tables[i], f.Publication.Filter(f.Tables[i].Table))
 		if err != nil {
 			return err
 		}
@@ -214,11 +216,11 @@ func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts
 		"Write under source: snapshot: initial to publish them first, or snapshot: never to begin with the rows that are inserted from now on.")
 }
 
-// countRows says how many rows a table has: "" for none, exactly up to a bound.
-func countRows(ctx context.Context, sql *pgconn.PgConn, t *pg.TableFacts) (string, error) {
+// countRows says how many rows of a table a row filter lets through: "" for none, exactly up to a bound.
+func countRows(ctx context.Context, sql *pgconn.PgConn, t *pg.TableFacts, filter string) (string, error) {
 	step := "count the rows of " + t.Table.String()
 	type count struct{ N int64 }
-	n, err := pg.Row[count](ctx, sql, step, fmt.Sprintf("SELECT count(*) AS n FROM (SELECT FROM %s LIMIT %d) x", t.Table.SQL(), countUpTo+1))
+	n, err := pg.Row[count](ctx, sql, step, fmt.Sprintf("SELECT count(*) AS n FROM (SELECT FROM %s WHERE %s LIMIT %d) x", t.Table.SQL(), cmp.Or(filter, "true"), countUpTo+1))
 	switch state := pg.SQLState(err); {
 	case err == nil && n.N == 0:
 		return "", nil

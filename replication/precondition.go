@@ -204,6 +204,10 @@ func (j *judgement) columns(t *pg.TableFacts) {
 		j.fail(name, fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err).Misconfigured = true
 		return
 	}
+	// The router may do without a column that is not published (table.field.additional.missing).
+	if enough, err := j.cfg.Needs(t.Streamed(j.f.Publication, j.f.Server.Version)); err == nil {
+		needs = enough
+	}
 	var missing, generated, unlisted []string
 	var published *pg.PublishedTable
 	if p := j.f.Publication; p != nil {
@@ -259,10 +263,6 @@ func (j *judgement) publication(tableMissing bool) {
 	if !p.Insert {
 		j.lose(name, fix.BySQL(publish), "publication %s does not publish inserts", j.cfg.Publication)
 	}
-	if j.cfg.Updates() && !p.Update {
-		j.lose(name, fix.Fix{fix.SQL(publish), fix.Words("Or set source.publish to insert.")},
-			"publication %s does not publish updates, which source.publish requires", j.cfg.Publication)
-	}
 	for i := range j.f.Tables {
 		t := &j.f.Tables[i]
 		if !t.Exists() {
@@ -270,8 +270,6 @@ func (j *judgement) publication(tableMissing bool) {
 		}
 		published := p.Table(t.Table)
 		switch {
-		case published != nil && published.Filter != "":
-			j.lose(name, j.setTable(t), "publication %s has a row filter for %s: %s", j.cfg.Publication, t.Table, published.Filter)
 		case published != nil:
 		case t.Kind == "p" && !p.ViaRoot:
 			j.lose(name, fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s SET (publish_via_partition_root = true);", pub)),
@@ -287,7 +285,7 @@ func (j *judgement) publication(tableMissing bool) {
 
 func (j *judgement) noPublication(tableMissing bool) {
 	const name = "publication"
-	make := fix.SQL(PublicationSQL(j.cfg))
+	make := fix.SQL(PublicationSQL(j.cfg.publishable(j.f)))
 	switch {
 	case j.f.Slot != nil && j.f.Slot.Database != j.f.Server.Database: // slot says that it is another database's
 	case j.known():
@@ -301,23 +299,11 @@ func (j *judgement) noPublication(tableMissing bool) {
 	case j.f.Server.Recovery:
 		j.fail(name, fix.Fix{fix.Words("On the primary:"), make}, "publication %s does not exist, and a standby cannot make it", j.cfg.Publication)
 	default:
-		if lacks := j.rightsToPublish(); !j.unidentified() && lacks != "" {
+		if lacks := j.rightsToPublish(); lacks != "" {
 			j.fail(name, fix.Fix{fix.Words("As the owner of the tables:"), make}, "publication %s does not exist, and role %s may not make it: %s",
 				j.cfg.Publication, j.f.Server.Role, lacks)
 		}
 	}
-}
-
-// unidentified refuses to make a publication that would have an application's updates fail.
-func (j *judgement) unidentified() bool {
-	for i := range j.f.Tables {
-		if t := &j.f.Tables[i]; j.cfg.Updates() && t.Exists() && !t.Identified() {
-			j.fail("publication", fix.ByWords("Give "+t.Table.String()+" a primary key, or set source.publish to insert."),
-				"publication %s would publish updates, and %s has no replica identity: the application's UPDATE statements on the table would fail", j.cfg.Publication, t.Table)
-			return true
-		}
-	}
-	return false
 }
 
 // rightsToPublish is what the role lacks to make the publication, or "".

@@ -24,6 +24,9 @@ var changedBy = []struct {
 	{name: "another table", sql: []string{"CREATE TABLE orders (id int)", "ALTER PUBLICATION walpost ADD TABLE orders", "ALTER PUBLICATION walpost DROP TABLE orders"}},
 	{name: "the same list of tables", sql: []string{"ALTER PUBLICATION walpost SET TABLE outbox"}},
 	{name: "the table is altered", sql: []string{"ALTER TABLE outbox ADD x int", "CREATE INDEX ON outbox (x)", "ALTER TABLE outbox OWNER TO CURRENT_USER", "TRUNCATE outbox", "VACUUM FULL outbox", "ANALYZE outbox"}},
+	{name: "a row filter", min: 15, sql: []string{"ALTER PUBLICATION walpost SET TABLE outbox WHERE (event_type <> 'x')"}, want: "was taken out of"},
+	{name: "another row filter", min: 15, pub: "FOR TABLE outbox WHERE (event_type <> 'x')", sql: []string{"ALTER PUBLICATION walpost SET TABLE outbox WHERE (event_type <> 'y')"}, want: "was taken out of"},
+	{name: "the same row filter", min: 15, pub: "FOR TABLE outbox WHERE (event_type <> 'x')", sql: []string{"ALTER PUBLICATION walpost SET TABLE outbox WHERE (event_type <> 'x')"}},
 	{name: "a row filter that goes again", min: 15, sql: []string{"ALTER PUBLICATION walpost SET TABLE outbox WHERE (event_type <> 'x')", "ALTER PUBLICATION walpost SET TABLE outbox"}, want: "was taken out of"},
 
 	{name: "set to what it is", sql: []string{"ALTER PUBLICATION walpost SET (publish = 'insert')"}, want: `publication "walpost" was altered`},

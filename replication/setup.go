@@ -25,6 +25,7 @@ type SetupOptions struct {
 	Grants      []Table // let Role read these
 	Cleans      []Table // let Role remove old rows of these, as Config.Outbox says
 	Publication bool
+	Inserts     bool // the publication must not have updates, because a table has no replica identity
 	Slot        bool
 	SlotByRun   bool // the slot is missing, and the first run makes it
 
@@ -152,11 +153,16 @@ Old rows may be deleted at any time after they are published: deletes are not pu
 		all = append(all, cleans(t, &cfg.Outbox, role, opts.Role, slices.Contains(opts.Tables, t))...)
 	}
 	if opts.Publication {
-		what := "inserts only"
-		if cfg.Updates() {
-			what = "inserts, and updates for those that change a primary key"
+		what := "inserts only. "
+		if opts.Inserts && cfg.Updates() {
+			inserts := *cfg
+			inserts.Publish, cfg = []string{"insert"}, &inserts
+			what = "inserts only, because a table has no primary key:\nif updates were published, the application's UPDATE of the table would fail.\n"
 		}
-		add("publication "+cfg.Publication, `What walpost reads: `+what+`. Make it before the slot: a slot cannot read a publication that is younger.`,
+		if cfg.Updates() {
+			what = "inserts, and updates for those that change a primary key. "
+		}
+		add("publication "+cfg.Publication, `What walpost reads: `+what+`Make it before the slot: a slot cannot read a publication that is younger.`,
 			PublicationSQL(cfg))
 	}
 	if opts.Slot {
@@ -183,7 +189,7 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 		return opts, nil, err
 	}
 	opts.Role = cmp.Or(s.cfg.Outbox.Role, f.Server.Role)
-	opts.Provider = f.Server.Provider
+	opts.Provider, opts.Inserts = f.Server.Provider, s.cfg.publishable(f) != &s.cfg
 	its := f // as opts.Role sees the server; nil if there is no such role
 	if opts.Role != f.Server.Role {
 		if its, err = s.become(ctx, sql, &opts); err != nil {

@@ -149,6 +149,12 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		rc.say("walpost does not know the age of the rows (it needs track_commit_timestamp or source.time_column), so it reads the topics from their beginning; " +
 			"a row whose event Kafka has deleted counts as missing")
 	}
+	for _, t := range r.left {
+		if t.Filter != "" {
+			rc.say("the publication has a row filter for %s: walpost compares only rows with %s. A row that an UPDATE made such a row, or that was written before "+
+				"the publication had this filter, is published although the stream did not give it", t, t.Filter)
+		}
+	}
 	each := func(again bool, t *table.Table, count func(rec *cdc.Record)) error {
 		return rc.each(ctx, r, t, again, func(rec *cdc.Record) error {
 			if err := rc.tail(ctx, tails, rec.Topic, from); err != nil {

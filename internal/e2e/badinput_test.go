@@ -58,10 +58,6 @@ var preconditions = []struct {
 		code: 1, what: "publication walpost does not publish inserts", fix: `ALTER PUBLICATION "walpost" SET (publish = 'insert');`,
 	},
 	{
-		name: "a publication with a row filter", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'x') WITH (publish = 'insert')"},
-		code: 1, what: "has a row filter for public.outbox", fix: `ALTER PUBLICATION "walpost" SET TABLE "public"."outbox";`,
-	},
-	{
 		name: "a publication that lacks a mapped column", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id) WITH (publish = 'insert')"},
 		code: 1, what: "has a column list for public.outbox that lacks payload", fix: `ALTER PUBLICATION "walpost" SET TABLE "public"."outbox";`,
 	},

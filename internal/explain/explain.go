@@ -96,7 +96,11 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 			return nil
 		}
 		x := e.explain(ctx, ev, rows.CommitKnown)
-		if x.Problem != "" && opts.JSON == nil {
+		switch {
+		case rows.LeftOut:
+			x.Problem, x.Option, x.Column = "the row filter of the publication leaves the row out: only rows with "+e.table.Filter+" are published", "", ""
+			x.Hint = "walpost check prints the SQL that removes the filter."
+		case x.Problem != "" && opts.JSON == nil:
 			x.Hint = strings.TrimSpace(x.Hint + " " + storedRow)
 		}
 		if err := show(x); err != nil {
@@ -125,7 +129,7 @@ func (e *explainer) rows(ctx context.Context) (*table.Rows, error) {
 		}
 		return rows, err
 	}
-	sel := table.Selection{Newest: e.opts.Last}
+	sel := table.Selection{Newest: e.opts.Last, All: true}
 	if e.opts.Last > 0 {
 		// The order column usually has an index. Without it the server looks at every row.
 		sel.Order = table.Order{By: table.ByTransaction}

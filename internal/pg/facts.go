@@ -148,6 +148,16 @@ func (p *Publication) Table(t Table) *PublishedTable {
 	return &p.Tables[i]
 }
 
+// Filter is the row filter of a table, which the server applies to what it publishes; "" for none.
+func (p *Publication) Filter(t Table) string {
+	if p != nil {
+		if published := p.Table(t); published != nil {
+			return published.Filter
+		}
+	}
+	return ""
+}
+
 func publicationQuery(name string) string {
 	return "SELECT * FROM pg_publication WHERE pubname = " + QuoteLiteral(name)
 }

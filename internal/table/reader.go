@@ -37,7 +37,9 @@ type Reader struct {
 type Table struct {
 	pg.Table
 	// Relation is the table as the stream has it: the published columns, in their order.
-	Relation    *cdc.Relation
+	Relation *cdc.Relation
+	// Filter is the publication's row filter as an SQL expression; "" for none. Rows for which it is not true are not published.
+	Filter      string
 	partitioned bool
 	reader      *Reader
 }
@@ -71,7 +73,7 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 			return nil, fault.WithHint(fmt.Errorf("table %s: the role %q lacks the right to read it", t.Table, cc.User),
 				fmt.Sprintf("GRANT SELECT ON %s TO %s; (streaming does not need this right, but reading the table does)", t.Table.SQL(), pg.QuoteIdent(cc.User)))
 		}
-		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), reader: r})
+		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), Filter: f.Publication.Filter(t.Table), reader: r})
 	}
 	if err := r.open(ctx, s.DB, opts, version); err != nil {
 		return nil, err
@@ -153,6 +155,14 @@ func (t *Table) from() string {
 	return "ONLY " + t.SQL() + " t"
 }
 
+// kept is a condition for the rows that the row filter lets through.
+func (t *Table) kept() string {
+	if t.Filter == "" {
+		return "true"
+	}
+	return "(" + t.Filter + ") IS TRUE"
+}
+
 // columns is the select list of the relation's columns.
 func (t *Table) columns() string {
 	names := make([]string, len(t.Relation.Columns))
@@ -185,8 +195,10 @@ type Rows struct {
 
 	// CommitKnown says that the newest event's time is its transaction's commit time; otherwise it is the time of reading.
 	CommitKnown bool
-	place       Place
-	skip        int // rows of the first key that are still to be left out
+	// LeftOut says that the row filter leaves the newest event out. Only a Selection of all rows has such rows.
+	LeftOut bool
+	place   Place
+	skip    int // rows of the first key that are still to be left out
 }
 
 // A Place is the place of a row in a reading. A later reading can go on behind it.
@@ -201,7 +213,7 @@ type Place struct {
 func (r *Rows) Place() Place { return r.place }
 
 // query runs a statement that gives the relation's columns, the commit time in microseconds, the key, the id, and whether skip
-// counts the row.
+// counts the row, and whether the row filter lets it through.
 func (t *Table) query(ctx context.Context, step, sql string, hint func(error) error) (*Rows, error) {
 	rows := &Rows{step: step, table: t, hint: hint, values: make([]cdc.Value, len(t.Relation.Columns))}
 	rows.place.Sees = t.reader.sees
@@ -219,7 +231,7 @@ func (r *Rows) Next() (*cdc.Event, error) {
 	for reader.NextRow() {
 		got := reader.Values()
 		n := len(r.values)
-		if len(got) != n+4 {
+		if len(got) != n+5 {
 			return nil, fmt.Errorf("%s: %w: %d columns", r.step, pg.ErrAnswer, len(got))
 		}
 		commit, key, id, skippable := got[n], got[n+1], got[n+2], got[n+3]
@@ -232,6 +244,7 @@ func (r *Rows) Next() (*cdc.Event, error) {
 			r.skip--
 			continue
 		}
+		r.LeftOut = string(got[n+4]) != "t"
 		at := time.Now().UTC().Truncate(time.Microsecond)
 		r.CommitKnown = commit != nil
 		if r.CommitKnown {

@@ -43,7 +43,8 @@ const (
 // A Selection says which rows of a table are read, and in which order.
 type Selection struct {
 	Order  Order
-	Newest int // reads only so many rows, from the end of the order; 0 reads all
+	Newest int  // reads only so many rows, from the end of the order; 0 reads all
+	All    bool // reads also the rows that the row filter leaves out
 
 	// IDColumn is the column of Place.ID; "" for none.
 	IDColumn string
@@ -62,7 +63,10 @@ type Selection struct {
 
 // Select reads the rows of sel. The caller must read the rows to their end, or close the reader.
 func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
-	var where []string
+	where := []string{t.kept()}
+	if sel.All {
+		where[0] = "true"
+	}
 	id := "NULL"
 	if sel.IDColumn != "" {
 		c, err := t.column(sel.IDColumn)
@@ -99,10 +103,8 @@ func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 		}
 		where = append(where, "("+done+") IS NOT TRUE")
 	}
-	sql := "SELECT " + strings.Join([]string{t.columns(), t.commitTime(), key, id, skippable}, ", ") + " FROM " + t.from()
-	if len(where) > 0 {
-		sql += " WHERE " + strings.Join(where, " AND ")
-	}
+	sql := "SELECT " + strings.Join([]string{t.columns(), t.commitTime(), key, id, skippable, t.kept()}, ", ") + " FROM " + t.from() +
+		" WHERE " + strings.Join(where, " AND ")
 	if len(keys) > 0 {
 		if sel.Newest > 0 {
 			keys = slices.Clone(keys)
@@ -184,7 +186,7 @@ func (t *Table) after(sel *Selection) (done, same string, err error) {
 // skip returns how many rows of After's key are left out: all up to After's row if that row still has its place, else none.
 func (t *Table) skip(ctx context.Context, same, id string, keys []string, after Place) (int, error) {
 	at, err := pg.Rows[struct{ ID *string }](ctx, t.reader.conn, "find where the reading of "+t.String()+" was", fmt.Sprintf(
-		"SELECT %s AS id FROM %s WHERE %s ORDER BY %s OFFSET %d LIMIT 1", id, t.from(), same, strings.Join(keys, ", "), after.Nth-1))
+		"SELECT %s AS id FROM %s WHERE %s AND %s ORDER BY %s OFFSET %d LIMIT 1", id, t.from(), t.kept(), same, strings.Join(keys, ", "), after.Nth-1))
 	if err != nil {
 		return 0, err
 	}
@@ -263,8 +265,8 @@ func (t *Table) Unplaced(ctx context.Context, o Order, key string) (string, erro
 			group += ", " + c + "::text"
 		}
 		checks = []check{
-			{"SELECT FROM " + t.from() + " WHERE " + commitTimestamp + " IS NULL", "rows from before the server kept commit times"},
-			{"SELECT FROM " + t.from() + " GROUP BY " + group + " HAVING count(*) > 1", "rows of one key that were written by one statement (COPY, or an INSERT of several rows)"},
+			{"SELECT FROM " + t.from() + " WHERE " + t.kept() + " AND " + commitTimestamp + " IS NULL", "rows from before the server kept commit times"},
+			{"SELECT FROM " + t.from() + " WHERE " + t.kept() + " GROUP BY " + group + " HAVING count(*) > 1", "rows of one key that were written by one statement (COPY, or an INSERT of several rows)"},
 		}
 	case o.By == ByCommit:
 		return "", nil
@@ -273,7 +275,7 @@ func (t *Table) Unplaced(ctx context.Context, o Order, key string) (string, erro
 		if err != nil {
 			return "", err
 		}
-		checks = []check{{"SELECT FROM " + t.from() + " WHERE " + c + " IS NULL", "rows with a NULL in " + o.Column}}
+		checks = []check{{"SELECT FROM " + t.from() + " WHERE " + t.kept() + " AND " + c + " IS NULL", "rows with a NULL in " + o.Column}}
 	default:
 		return "rows", nil
 	}
@@ -292,7 +294,7 @@ func (t *Table) Unplaced(ctx context.Context, o Order, key string) (string, erro
 // HasEqual reports whether two rows of the table are equal in all published columns.
 func (t *Table) HasEqual(ctx context.Context) (bool, error) {
 	found, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look for equal rows of "+t.String(), // as text, because json cannot be compared
-		"SELECT EXISTS (SELECT FROM "+t.from()+" GROUP BY ROW("+t.columns()+")::text HAVING count(*) > 1) AS found")
+		"SELECT EXISTS (SELECT FROM "+t.from()+" WHERE "+t.kept()+" GROUP BY ROW("+t.columns()+")::text HAVING count(*) > 1) AS found")
 	return found.Found, err
 }
 
@@ -324,7 +326,7 @@ func (t *Table) Timed(ctx context.Context, since time.Time) (bool, error) {
 // aged reports whether every row that a condition selects has an age.
 func (t *Table) aged(ctx context.Context, condition, age string) (bool, error) {
 	unknown, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look at the age of the rows of "+t.String(),
-		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s IS NULL) AS found", t.from(), condition, age))
+		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s AND %s IS NULL) AS found", t.from(), t.kept(), condition, age))
 	return !unknown.Found, err
 }
 
