@@ -29,7 +29,8 @@ import (
 
 var updateDebezium = goflag.Bool("update-debezium", false, "write what convert gives to testdata/debezium, for reading it")
 
-// A conversionCase is one file of testdata/debezium: args, the input, what must not be in the output, and the output.
+// A conversionCase is one file of testdata/debezium: args, the input, what must not be in the
+// output, and the output.
 type conversionCase struct {
 	name    string
 	archive *txtar.Archive
@@ -76,7 +77,8 @@ func conversionCases(t testing.TB) []conversionCase {
 	return cases
 }
 
-// standIn makes PEM files that stand for every file that a configuration names: one with a certificate and its key, one with the key.
+// standIn makes PEM files that stand for every file that a configuration names: one with a
+// certificate and its key, one with the key.
 func standIn(t *testing.T) (both, key string) {
 	t.Helper()
 	private, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
@@ -108,7 +110,8 @@ var (
 	sslKey  = regexp.MustCompile(`(sslkey=)[^"\s&]+`)
 )
 
-// accepted loads a configuration as run does, with a file and an environment for everything that it names.
+// accepted loads a configuration as run does, with a file and an environment for everything that it
+// names.
 func accepted(t *testing.T, doc, both, key string) {
 	t.Helper()
 	name := filepath.Join(t.TempDir(), "walpost.yaml")
@@ -207,7 +210,8 @@ func (c *conversionCase) update(t *testing.T, got map[string]string) {
 // cutStep is how far apart the places are at which an input is cut; see race_test.go.
 var cutStep = 1
 
-// A secret stays out of the output wherever the input breaks off, too: an error must not quote what it cannot read.
+// A secret stays out of the output wherever the input breaks off, too: an error must not quote what
+// it cannot read.
 func TestNoSecretIsWrittenWhereverTheInputEnds(t *testing.T) {
 	for _, c := range conversionCases(t) {
 		if len(c.secrets) == 0 {
@@ -249,7 +253,8 @@ func everything(text []byte, o convert.Options) string {
 	return b.String() + string(r.YAML)
 }
 
-// Whatever the input is, there is an answer, and a configuration that walpost can read and has no objection to but those reported.
+// Whatever the input is, there is an answer, and a configuration that walpost can read and has no
+// objection to but those reported.
 func FuzzConvert(f *testing.F) {
 	for _, c := range conversionCases(f) {
 		f.Add(c.input, []byte(nil), "public.outbox")
@@ -281,7 +286,8 @@ func FuzzConvert(f *testing.F) {
 	})
 }
 
-// avroConnector has a converter that walpost does not have. Without it, records would be written as text.
+// avroConnector has a converter that walpost does not have. Without it, records would be written as
+// text.
 const avroConnector = `{"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
  "database.hostname": "db", "database.user": "u", "database.dbname": "shop", "topic.prefix": "shop", "table.include.list": "public.outbox",
  "key.converter": "org.apache.kafka.connect.storage.StringConverter", "value.converter": "io.confluent.connect.avro.AvroConverter",
@@ -338,7 +344,8 @@ func leafCommands(cmd *cobra.Command) []*cobra.Command {
 	return all
 }
 
-// The tables of a shop: two outboxes, one of them partitioned, a heartbeat table, and another program's tables.
+// The tables of a shop: two outboxes, one of them partitioned, a heartbeat table, and another
+// program's tables.
 var shopTables = []string{
 	`CREATE TABLE public.outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload jsonb)`,
 	`CREATE TABLE public."Events" (id uuid, aggregatetype text, aggregateid text, type text, payload jsonb, at timestamptz) PARTITION BY RANGE (at)`,
@@ -372,8 +379,8 @@ func TestConvertAsksTheServerWhichTablesTheConnectorCaptures(t *testing.T) {
 	}
 }
 
-// The shapes of configurations that are published in documentation, blogs and repositories. Each one
-// converts, or its refusal is one of few that name the next step.
+// The shapes of configurations that are published in documentation, blogs and repositories. Each
+// one converts, or its refusal is one of few that name the next step.
 func TestPublishedConfigurationsConvertOrNameTheNextStep(t *testing.T) {
 	steps := regexp.MustCompile(`set plugin\.name=pgoutput with a new slot|curl http://connect:8083/connectors/<name>/config|--worker worker\.properties|` +
 		`name the outbox with --table schema\.table, or let convert ask the server: --dsn|write each one as an option of application\.properties|` +

@@ -149,7 +149,8 @@ func refuse(result *convert.Result) {
 
 var fileInDSN = regexp.MustCompile(`&ssl(?:rootcert|cert|key)=[^&]*`)
 
-// wrongWith reads and validates a configuration whose variables and files need not be there: they are those of another host.
+// wrongWith reads and validates a configuration whose variables and files need not be there: they
+// are those of another host.
 func wrongWith(doc []byte) yamlfile.Problems {
 	cfg, file := defaultConfig(), yamlfile.New("walpost.yaml", func(string) (string, bool) { return "1", true })
 	file.Read(doc, &cfg)

@@ -1,8 +1,9 @@
-// Package convert makes a walpost configuration from a configuration of Debezium: a Kafka Connect connector, Debezium Server's
-// application.properties, or a Strimzi KafkaConnector.
+// Package convert makes a walpost configuration from a configuration of Debezium: a Kafka Connect
+// connector, Debezium Server's application.properties, or a Strimzi KafkaConnector.
 //
-// It is pure: it opens no file and makes no connection. Every option of the input has at least one line in the report. The value of
-// an option that may hold a secret is never in the configuration, the report or an error.
+// It is pure: it opens no file and makes no connection. Every option of the input has at least one
+// line in the report. The value of an option that may hold a secret is never in the configuration,
+// the report or an error.
 package convert
 
 import (
@@ -26,20 +27,23 @@ const (
 // Options are facts that the input does not have.
 type Options struct {
 	Format Format
-	// Worker is the text of the worker's properties. Its converters and its producer count if the connector has none.
+	// Worker is the text of the worker's properties. Its converters and its producer count if the
+	// connector has none.
 	Worker []byte
 	// Tables replace the connector's regular expressions for tables.
 	Tables []string
 	// Catalog has the tables of the database, or is nil if nobody has asked the server.
 	Catalog []CatalogTable
-	// Fresh means that the connector has never run, so walpost creates the slot and makes the snapshot.
+	// Fresh means that the connector has never run, so walpost creates the slot and makes the
+	// snapshot.
 	Fresh bool
 }
 
 // A Verdict is the result for one option.
 type Verdict string
 
-// The verdicts. Differs is a difference from Debezium that no option causes. It does not fail a conversion.
+// The verdicts. Differs is a difference from Debezium that no option causes. It does not fail a
+// conversion.
 const (
 	Mapped      Verdict = "mapped"
 	NotNeeded   Verdict = "not needed"
@@ -64,8 +68,9 @@ type Result struct {
 	c *conversion
 }
 
-// Refuse adds walpost's own error about a field of the configuration to the report, under the option
-// that the field comes from. The file needs no entry for it, because walpost refuses the field itself.
+// Refuse adds walpost's own error about a field of the configuration to the report, under the
+// option that the field comes from. The file needs no entry for it, because walpost refuses the
+// field itself.
 func (r *Result) Refuse(field, text string) {
 	option := field
 	for at := field; at != ""; {
@@ -184,7 +189,8 @@ type conversion struct {
 	partition  bool // a column decides the partition
 }
 
-// all converts in the order of the configuration. It reports whether there is a configuration to write.
+// all converts in the order of the configuration. It reports whether there is a configuration to
+// write.
 func (c *conversion) all() bool {
 	if !c.class() {
 		for _, e := range c.in.list {
@@ -240,7 +246,8 @@ func (c *conversion) add(v Verdict, option string, fallback bool, format string,
 	c.found = append(c.found, f)
 }
 
-// mapped reports the field that an option became. An option that the input does not have is a default.
+// mapped reports the field that an option became. An option that the input does not have is a
+// default.
 func (c *conversion) mapped(option, field, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if field != "" {
@@ -290,7 +297,8 @@ var providerClasses = map[string]string{
 	"KubernetesSecretConfigProvider": "secrets", "KubernetesConfigMapConfigProvider": "configmaps",
 }
 
-// providers replaces the names that the worker gives to config providers by the names of their kinds.
+// providers replaces the names that the worker gives to config providers by the names of their
+// kinds.
 func (c *conversion) providers() {
 	if c.worker == nil {
 		return
@@ -310,7 +318,8 @@ func (c *conversion) providers() {
 	}
 }
 
-// differences reports differences from Debezium that no single option causes and that a consumer may notice.
+// differences reports differences from Debezium that no single option causes and that a consumer
+// may notice.
 func (c *conversion) differences() {
 	add := func(what, text string) {
 		c.found = append(c.found, Finding{Option: what, Verdict: Differs, Text: text, where: 1<<30 + 1})
@@ -326,7 +335,7 @@ func (c *conversion) differences() {
 		add("__debezium.context.runId", "walpost keeps one UUID over restarts; Debezium makes a new one at each start")
 	}
 	if c.old {
-		add("Debezium before 2.0", "walpost writes records as Debezium 3.6 does: compare some with walpost explain")
+		add("Debezium before 2.0", "walpost writes records as Debezium 3.6 does, and leaves a null key null: compare some records with walpost explain")
 	}
 	if c.in.format == Server && c.partition {
 		add("partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does")

@@ -51,7 +51,8 @@ func debeziumOptions(t *testing.T) []string {
 	return all
 }
 
-// Every option that Debezium 3.6.1 has in its source is known here: none is called unknown, or misspelt.
+// Every option that Debezium 3.6.1 has in its source is known here: none is called unknown, or
+// misspelt.
 func TestEveryOptionOfDebeziumIsKnown(t *testing.T) {
 	for _, option := range debeziumOptions(t) {
 		if option == "table.exclude.list" { // contradicts the list of the connector here
@@ -210,7 +211,8 @@ func TestATakeoverNeverMakesASlot(t *testing.T) {
 	}
 }
 
-// A login that is written wrongly has its password where the name should be, and the name is written.
+// A login that is written wrongly has its password where the name should be, and the name is
+// written.
 func TestABrokenLoginIsNotTakenApart(t *testing.T) {
 	for _, login := range []string{
 		`username= password=\"hidden-1\";`, `username=password='hidden-1';`, `username=\"u\" password=\"hidden-1`, `password=hidden-1`, `username=\"u\" password=hidden-1=x;`,
@@ -261,7 +263,8 @@ func TestALoginOfAWSWithOptionsIsRefused(t *testing.T) {
 	}
 }
 
-// Quarkus takes a reference in the fallback of another, walpost.yaml does not: one variable stands for both.
+// Quarkus takes a reference in the fallback of another, walpost.yaml does not: one variable stands
+// for both.
 func TestNestedExpressionsBecomeOneVariable(t *testing.T) {
 	const server = "debezium.sink.type=kafka\ndebezium.sink.kafka.producer.bootstrap.servers=${B:${C:k1:9092}},k2:9092\ndebezium.source.connector.class=PostgresConnector\n" +
 		"debezium.source.plugin.name=pgoutput\ndebezium.source.database.hostname=db\ndebezium.source.database.user=app-${A:${B:${C:x}}}-${D:y}\n" +
@@ -304,7 +307,8 @@ func TestATableIsReadAsSQLReadsIt(t *testing.T) {
 	}
 }
 
-// What stands in the input is what walpost reads: a dollar sign is no variable, and a blank belongs to a replacement.
+// What stands in the input is what walpost reads: a dollar sign is no variable, and a blank belongs
+// to a replacement.
 func TestDollarsAndBlanksAreKept(t *testing.T) {
 	r := convertJSON(t, `, "transforms.outbox.route.topic.replacement": "x$1 ", "transforms.outbox.table.field.event.id": "$id"`)
 	for _, want := range []string{`route.topic.replacement: "x$1 "`, "table.field.event.id: $$id\n"} {

@@ -73,7 +73,8 @@ var oldNames = []oldName{
 }
 
 // renameOld gives options their new names if the input is for a Debezium before 2.0. Otherwise the
-// connector ignores the old names, and walpost does so, too. Debezium requires topic.prefix since 2.0.
+// connector ignores the old names, and walpost does so, too. Debezium requires topic.prefix since
+// 2.0.
 func (c *conversion) renameOld() {
 	c.old = !c.in.has("topic.prefix") && c.in.has("database.server.name")
 	for _, e := range c.in.list {
@@ -103,7 +104,8 @@ func (c *conversion) renameOld() {
 	}
 }
 
-// judge is the verdict of an option that becomes no field. known is false if the value comes from a provider.
+// judge is the verdict of an option that becomes no field. known is false if the value comes from a
+// provider.
 func judge(name, value string, known bool) (Verdict, string) {
 	if strings.EqualFold(name, "database.tcpKeepAlive") {
 		name = "database.tcpkeepalive"

@@ -7,15 +7,16 @@ import (
 	"strings"
 )
 
-// A producer is the origin of an option of the Kafka producer: the connector's producer.override.…, or the worker's producer.….
+// A producer is the origin of an option of the Kafka producer: the connector's producer.override.…,
+// or the worker's producer.….
 type producer struct {
 	from   *options
 	option string // in from
 	label  string // in the report
 }
 
-// producerOption finds an option of the producer. It has priority in the connector. From the worker's own options, Connect uses only
-// bootstrap.servers.
+// producerOption finds an option of the producer. It has priority in the connector. From the
+// worker's own options, Connect uses only bootstrap.servers.
 func (c *conversion) producerOption(name string) (producer, bool) {
 	if c.in.has("producer.override." + name) {
 		return producer{c.in, "producer.override." + name, "producer.override." + name}, true
@@ -34,7 +35,8 @@ func (c *conversion) producerOption(name string) (producer, bool) {
 
 func (p producer) entry() *entry { return p.from.byName[p.option] }
 
-// producerValue is the literal value of an option of the producer. It reports a value that comes from a provider.
+// producerValue is the literal value of an option of the producer. It reports a value that comes
+// from a provider.
 func (c *conversion) producerValue(name string) (string, producer, bool) {
 	p, ok := c.producerOption(name)
 	if !ok {
@@ -411,7 +413,8 @@ func jaasFields(e *entry) map[string][]part {
 	return fields
 }
 
-// topicCreation maps Connect's default group. Without it, Connect and walpost leave the creation of topics to the broker.
+// topicCreation maps Connect's default group. Without it, Connect and walpost leave the creation of
+// topics to the broker.
 func (c *conversion) topicCreation() {
 	const prefix = "topic.creation."
 	keys, any := []string{"create: true"}, false

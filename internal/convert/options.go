@@ -26,7 +26,8 @@ func (e *entry) text() string {
 	return b.String()
 }
 
-// plain is the trimmed value of an entry, or empty for no entry. known is false if a provider gives a part of the value.
+// plain is the trimmed value of an entry, or empty for no entry. known is false if a provider gives
+// a part of the value.
 func (e *entry) plain() (value string, known bool) {
 	if e == nil {
 		return "", true
@@ -91,7 +92,8 @@ func (o *options) shown(name string) string {
 // salt finds a secret in the name of an option: column.mask.hash.SHA-256.with.salt.…
 var salt = regexp.MustCompile(`(\.with\.salt\.).+`)
 
-// printable is s without control characters, which could be commands for a terminal or end a comment.
+// printable is s without control characters, which could be commands for a terminal or end a
+// comment.
 func printable(s string) string {
 	s = strings.ToValidUTF8(s, "�")
 	return strings.Map(func(r rune) rune {
@@ -102,7 +104,8 @@ func printable(s string) string {
 	}, s)
 }
 
-// A reference is a ${…} that a config provider of Kafka Connect, or Quarkus, replaces when the connector starts.
+// A reference is a ${…} that a config provider of Kafka Connect, or Quarkus, replaces when the
+// connector starts.
 type reference struct {
 	provider  string // env, file, dir, secrets, …
 	path, key string
@@ -121,8 +124,8 @@ var (
 	quarkusPattern  = regexp.MustCompile(`([\\$])?\$\{([A-Za-z_][A-Za-z0-9_.\-]*)(?::([^}]*))?\}`)
 )
 
-// split finds the references in a value. For Kafka Connect a reference has a colon, so ${routedByValue} is text. For Quarkus, \${…}
-// is text; ${routedByValue} stays text too.
+// split finds the references in a value. For Kafka Connect a reference has a colon, so
+// ${routedByValue} is text. For Quarkus, \${…} is text; ${routedByValue} stays text too.
 func split(value string, quarkus bool) []part {
 	pattern := providerPattern
 	if quarkus {
@@ -227,7 +230,8 @@ func (r *reference) variable(field string) string {
 	return field
 }
 
-// literal is the trimmed value of an option that has a value. It reports a value that comes from a provider.
+// literal is the trimmed value of an option that has a value. It reports a value that comes from a
+// provider.
 func (c *conversion) literal(name string) (string, bool) {
 	if !c.in.has(name) {
 		return "", false
@@ -283,8 +287,8 @@ func (c *conversion) boolean(name string, fallback bool) (value, ok bool) {
 	return fallback, false
 }
 
-// variables is an option's value for a field of the configuration. References become environment variables, with a note for each.
-// escape is applied to the text between them.
+// variables is an option's value for a field of the configuration. References become environment
+// variables, with a note for each. escape is applied to the text between them.
 func (c *conversion) variables(e *entry, field string, escape func(string) string) (value string, notes []string) {
 	var b strings.Builder
 	for _, p := range e.parts {

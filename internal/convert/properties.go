@@ -7,8 +7,9 @@ import (
 	"unicode/utf8"
 )
 
-// readProperties reads Java's properties as java.util.Properties.load does: three separators, escapes and continued lines. It refuses
-// a key that occurs twice; Java silently uses the last value.
+// readProperties reads Java's properties as java.util.Properties.load does: three separators,
+// escapes and continued lines. It refuses a key that occurs twice; Java silently uses the last
+// value.
 func readProperties(text []byte) ([]*entry, *SyntaxError) {
 	var list []*entry
 	seen := map[string]int{}
@@ -114,8 +115,8 @@ func hexUnit(s string) (rune, bool) {
 	return rune(n), err == nil
 }
 
-// readServer reads Debezium Server's application.properties. Options of the connector lose their prefix. Options of the sink's
-// producer get the names that they have in Kafka Connect.
+// readServer reads Debezium Server's application.properties. Options of the connector lose their
+// prefix. Options of the sink's producer get the names that they have in Kafka Connect.
 func readServer(text []byte) (*options, error) {
 	list, wrong := readProperties(text)
 	if wrong != nil {

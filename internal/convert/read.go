@@ -55,7 +55,8 @@ var (
 	propertyLine = regexp.MustCompile(`(?m)^connector\.class\s*[=:]`)
 )
 
-// recognise finds the format by content. The default is a connector, because its errors are the clearest.
+// recognise finds the format by content. The default is a connector, because its errors are the
+// clearest.
 func recognise(text []byte) Format {
 	switch {
 	case kubernetes.Match(text):

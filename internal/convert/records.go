@@ -84,8 +84,8 @@ func (c *conversion) topicPrefix() {
 	}
 }
 
-// connectConverter maps a converter of the connector, or of its worker if the connector has none. Connect reads the options from the
-// same place as the class.
+// connectConverter maps a converter of the connector, or of its worker if the connector has none.
+// Connect reads the options from the same place as the class.
 func (c *conversion) connectConverter(which string) {
 	option := which + ".converter"
 	from, label := c.in, ""
@@ -184,7 +184,8 @@ func (c *conversion) converter(option, class, which string, s converterOptions) 
 	}
 }
 
-// jsonOptions writes the options of a JsonConverter. By default it writes schemas, and walpost does not.
+// jsonOptions writes the options of a JsonConverter. By default it writes schemas, and walpost does
+// not.
 func (c *conversion) jsonOptions(s converterOptions, key string) {
 	schemas := true
 	if v, ok := s.get("schemas.enable"); ok {
@@ -242,7 +243,8 @@ func (c *conversion) delegate(s converterOptions, key string) {
 	}
 }
 
-// serverFormat maps debezium.format.…. An option without key, value or header counts for all three that do not have it.
+// serverFormat maps debezium.format.…. An option without key, value or header counts for all three
+// that do not have it.
 func (c *conversion) serverFormat(which string) {
 	option := "debezium.format." + which
 	format, ok := c.literal(option)

@@ -42,7 +42,8 @@ func uriPath(s string) string { return strings.ReplaceAll(uriText(s), "%2F", "/"
 
 var hosts = regexp.MustCompile(`^[A-Za-z0-9._,:\[\]-]*$`)
 
-// connection writes the DSN. libpq's defaults, which are the same as pgjdbc's, count for what Debezium's options do not say.
+// connection writes the DSN. libpq's defaults, which are the same as pgjdbc's, count for what
+// Debezium's options do not say.
 func (c *conversion) connection() {
 	var notes []string
 	part := func(option, variable string, escape func(string) string) string {
@@ -146,8 +147,8 @@ func (c *conversion) connection() {
 
 var derKey = regexp.MustCompile(`(?i)\.(?:pk8|der|p12|pfx|jks)$`)
 
-// secretOf is the value that replaces a secret: a file if asFile is set and the secret is in one, and an environment variable
-// otherwise. It never returns a part of a literal value.
+// secretOf is the value that replaces a secret: a file if asFile is set and the secret is in one,
+// and an environment variable otherwise. It never returns a part of a literal value.
 func secretOf(parts []part, variable string, asFile bool) (value, note string) {
 	if len(parts) != 1 || parts[0].ref == nil {
 		return "${" + variable + "}", "set " + variable + ": the output does not repeat the value of the input"
@@ -188,8 +189,8 @@ func (c *conversion) putSecret(option string, parts []part, section, key, variab
 	c.out.put(key, value, "")
 }
 
-// slot takes over the connector's slot. The converted configuration never creates a slot, because the events since the connector's
-// last flush would be missing in a new slot, without an error.
+// slot takes over the connector's slot. The converted configuration never creates a slot, because
+// the events since the connector's last flush would be missing in a new slot, without an error.
 func (c *conversion) slot() {
 	plugin := "decoderbufs"
 	if c.managed {
@@ -257,8 +258,9 @@ func (c *conversion) publication() {
 	c.out.put("publish", publish, "")
 }
 
-// publish has updates even if skipped.operations has u. Debezium splits an update of a row's primary key into a delete and a create,
-// and does not skip the create. Other updates give no record.
+// publish has updates even if skipped.operations has u. Debezium splits an update of a row's
+// primary key into a delete and a create, and does not skip the create. Other updates give no
+// record.
 const publish = "[insert, update]"
 
 const afterConnector = "walpost takes over the slot, and the connector's own snapshot has published the rows from before it: check that this snapshot has finished. " +

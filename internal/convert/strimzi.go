@@ -24,8 +24,8 @@ func notYAML(err error) *SyntaxError {
 	return wrong
 }
 
-// readStrimzi reads the only KafkaConnector of a file, which may be YAML or JSON. The KafkaConnector
-// may be an item of a List. Other resources in the file are reported.
+// readStrimzi reads the only KafkaConnector of a file, which may be YAML or JSON. The
+// KafkaConnector may be an item of a List. Other resources in the file are reported.
 func readStrimzi(text []byte) (*options, error) {
 	o := newOptions(nil)
 	o.format = Strimzi
@@ -126,7 +126,8 @@ func strimziConnector(o *options, root *yaml.Node) *SyntaxError {
 	return nil
 }
 
-// A strimzi collects options. It counts nodes, because aliases can turn a small file into many nodes.
+// A strimzi collects options. It counts nodes, because aliases can turn a small file into many
+// nodes.
 type strimzi struct {
 	o     *options
 	nodes int

@@ -179,7 +179,8 @@ func (c *conversion) reportTables() {
 	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.tablesNote)
 }
 
-// patterns are the regular expressions of one of Debezium's lists. Debezium ignores the case of letters.
+// patterns are the regular expressions of one of Debezium's lists. Debezium ignores the case of
+// letters.
 func (c *conversion) patterns(option string) (all []*regexp.Regexp) {
 	expr, _ := c.literal(option)
 	for _, one := range expressions(expr) {

@@ -20,8 +20,8 @@ func names(list string) []string {
 	return all
 }
 
-// transforms finds the EventRouter, decides about the other transforms, and reads the tables, which predicates depend on. It reports
-// whether there is an EventRouter.
+// transforms finds the EventRouter, decides about the other transforms, and reads the tables, which
+// predicates depend on. It reports whether there is an EventRouter.
 func (c *conversion) transforms() bool {
 	c.predicates = map[string]bool{}
 	c.readTables()
@@ -80,7 +80,8 @@ func (c *conversion) transforms() bool {
 	return true
 }
 
-// topic is the topic of Debezium's own records of the table, behind the transforms in front of the EventRouter so far.
+// topic is the topic of Debezium's own records of the table, behind the transforms in front of the
+// EventRouter so far.
 func (c *conversion) topic(t table) string {
 	topic := c.or("topic.prefix", "") + c.or("topic.delimiter", ".") + t.schema + "." + t.name
 	for _, rename := range c.renames {
@@ -274,7 +275,8 @@ func (c *conversion) routing() {
 	}
 }
 
-// missing is table.field.additional.missing, which was table.fields.additional.error.on.missing until Debezium 3.5.
+// missing is table.field.additional.missing, which was table.fields.additional.error.on.missing
+// until Debezium 3.5.
 func (c *conversion) missing() {
 	now, old := c.router+"table.field.additional.missing", c.router+"table.fields.additional.error.on.missing"
 	value := ""
