@@ -11,7 +11,7 @@ import (
 var (
 	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows of the outbox that were deleted.")
 	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions of the outbox that were made ahead or dropped.", "done")
-	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When a pass of the cleanup last ended well; 0 before that.")
+	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When a pass of the cleanup last succeeded; 0 before that.")
 )
 
 // collectCleanup sends the cleanup's metrics; there are none where no rows are removed.

@@ -49,7 +49,7 @@ func newKafkaMetrics(reg prometheus.Registerer) *kafkaMetrics {
 		"walpost_kafka_buffered_produce_records": (*kgo.Client).BufferedProduceRecords,
 		"walpost_kafka_buffered_produce_bytes":   (*kgo.Client).BufferedProduceBytes,
 	} {
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: "What all Kafka clients hold to be produced."},
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: "What all Kafka clients hold and have not produced yet."},
 			func() float64 { return m.sum(of) }))
 	}
 	return m
@@ -115,35 +115,35 @@ func newCollector(relay watched) *collector { return &collector{relay: relay, no
 var (
 	ofSlot = []string{"slot", "database"}
 
-	slotExists     = desc("walpost_slot_exists", "Whether the slot is there; 1 also for a lost one.", ofSlot...)
+	slotExists     = desc("walpost_slot_exists", "Whether the slot exists; also 1 if it is lost.", ofSlot...)
 	slotRetained   = desc("walpost_slot_retained_bytes", "WAL that the slot holds.", ofSlot...)
-	slotUnconfirm  = desc("walpost_slot_unconfirmed_bytes", "WAL that was not confirmed to the slot; the rest of what it holds is held for others.", ofSlot...)
+	slotUnconfirm  = desc("walpost_slot_unconfirmed_bytes", "WAL that walpost has not confirmed; open transactions hold the rest of what the slot holds.", ofSlot...)
 	slotSafe       = desc("walpost_slot_safe_wal_bytes", "WAL that may still be written before the slot can be lost; absent without max_slot_wal_keep_size.", ofSlot...)
-	slotWALStatus  = desc("walpost_slot_wal_status", "1 for the slot's wal_status, 0 for the others; missing where there is no slot.", "slot", "database", "status")
+	slotWALStatus  = desc("walpost_slot_wal_status", "1 for the slot's wal_status, 0 for the others; absent if there is no slot.", "slot", "database", "status")
 	slotKeep       = desc("walpost_slot_max_wal_keep_bytes", "The server's max_slot_wal_keep_size; absent without a limit.", ofSlot...)
 	slotInvalid    = desc("walpost_slot_invalidated", "1 with the reason why the server has invalidated the slot; absent for a usable one.", "slot", "database", "reason")
 	slotActive     = desc("walpost_slot_active", "Whether somebody reads the slot.", ofSlot...)
-	slotInactive   = desc("walpost_slot_inactive_seconds", "For how long nobody has read the slot, 0 while somebody does; before Postgres 17 as long as this process has watched.", ofSlot...)
+	slotInactive   = desc("walpost_slot_inactive_seconds", "For how long no process has read the slot, 0 while one reads it; before Postgres 17, at most since this process started.", ofSlot...)
 	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.", ofSlot...)
 	slotWriteRate  = desc("walpost_slot_wal_write_bytes_per_second", "WAL that the server writes, over the last minute.", ofSlot...)
-	slotBlockerIs  = desc("walpost_slot_restart_blocker_info", "1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent where nothing does.", "slot", "database", "kind", "pid", "blocker_database", "state")
+	slotBlockerIs  = desc("walpost_slot_restart_blocker_info", "1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent if nothing does.", "slot", "database", "kind", "pid", "blocker_database", "state")
 	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.", ofSlot...)
 	slotXmin       = desc("walpost_slot_catalog_xmin_age", "Transactions since the slot's catalog_xmin.", ofSlot...)
-	slotSpill      = desc("walpost_slot_spill_bytes_total", "What the server wrote to disk for big transactions of the slot.", ofSlot...)
+	slotSpill      = desc("walpost_slot_spill_bytes_total", "Bytes that the server wrote to disk while decoding large transactions for the slot.", ofSlot...)
 	clockSkew      = desc("walpost_clock_skew_seconds", "The database's clock minus this machine's.")
 	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot was last read; 0 before that.")
 
 	events      = desc("walpost_events_total", "Events acknowledged by the brokers.", "topic")
 	latency     = desc("walpost_commit_to_ack_seconds", "From the commit in the database to the brokers' acknowledgement.")
-	oldest      = desc("walpost_oldest_unacked_seconds", "Age of the oldest transaction that is not acknowledged whole, 0 for none.")
+	oldest      = desc("walpost_oldest_unacked_seconds", "Age of the oldest transaction that is not completely acknowledged, 0 if there is none.")
 	inEvents    = desc("walpost_in_flight_events", "Events sent and not acknowledged.")
 	inBytes     = desc("walpost_in_flight_bytes", "Bytes sent and not acknowledged.")
 	windowFull  = desc("walpost_window_full_seconds_total", "Time in which nothing was read because the window was full.")
 	sessions    = desc("walpost_sessions_total", "Sessions with the database by how they ended.", "ended")
-	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic; 0 as long as delivery.on_poison can be nothing but halt.", "reason")
-	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were well; events may be delivered twice each time.")
+	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic; always 0, because dead letters do not exist yet.", "reason")
+	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were healthy; events may be delivered twice each time.")
 	skipped     = desc("walpost_events_skipped_total", "Events that were not delivered because walpost skip asked for it.")
-	ready       = desc("walpost_ready", "Whether events flow, as /readyz has it.")
+	ready       = desc("walpost_ready", "Whether the relay is ready, as /readyz reports it.")
 	stateIs     = desc("walpost_state", "1 for the state of the relay, as /readyz and /api/status have it, 0 for the others.", "state")
 
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}

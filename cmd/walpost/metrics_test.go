@@ -148,7 +148,7 @@ walpost_events_skipped_total 3
 # HELP walpost_events_total Events acknowledged by the brokers.
 # TYPE walpost_events_total counter
 walpost_events_total{topic="orders"} 7
-# HELP walpost_oldest_unacked_seconds Age of the oldest transaction that is not acknowledged whole, 0 for none.
+# HELP walpost_oldest_unacked_seconds Age of the oldest transaction that is not completely acknowledged, 0 if there is none.
 # TYPE walpost_oldest_unacked_seconds gauge
 walpost_oldest_unacked_seconds 2
 # HELP walpost_sessions_total Sessions with the database by how they ended.
@@ -163,13 +163,13 @@ walpost_slot_exhaustion_seconds{database="shop",slot="walpost"} 3600
 # HELP walpost_slot_restart_blocker_age_seconds Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.
 # TYPE walpost_slot_restart_blocker_age_seconds gauge
 walpost_slot_restart_blocker_age_seconds{database="shop",slot="walpost"} 60
-# HELP walpost_slot_wal_status 1 for the slot's wal_status, 0 for the others; missing where there is no slot.
+# HELP walpost_slot_wal_status 1 for the slot's wal_status, 0 for the others; absent if there is no slot.
 # TYPE walpost_slot_wal_status gauge
 walpost_slot_wal_status{database="shop",slot="walpost",status="extended"} 1
 walpost_slot_wal_status{database="shop",slot="walpost",status="lost"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="reserved"} 0
 walpost_slot_wal_status{database="shop",slot="walpost",status="unreserved"} 0
-# HELP walpost_topics_abandoned_total Times that a topic was taken from a Kafka client that got no answers although the brokers were well; events may be delivered twice each time.
+# HELP walpost_topics_abandoned_total Times that a topic was taken from a Kafka client that got no answers although the brokers were healthy; events may be delivered twice each time.
 # TYPE walpost_topics_abandoned_total counter
 walpost_topics_abandoned_total 2
 # HELP walpost_window_full_seconds_total Time in which nothing was read because the window was full.
@@ -205,16 +205,16 @@ func TestSlotMetricsTellTheWorst(t *testing.T) {
 # HELP walpost_clock_skew_seconds The database's clock minus this machine's.
 # TYPE walpost_clock_skew_seconds gauge
 walpost_clock_skew_seconds -1.5
-# HELP walpost_slot_exists Whether the slot is there; 1 also for a lost one.
+# HELP walpost_slot_exists Whether the slot exists; also 1 if it is lost.
 # TYPE walpost_slot_exists gauge
 walpost_slot_exists{database="shop",slot="walpost"} 1
-# HELP walpost_slot_inactive_seconds For how long nobody has read the slot, 0 while somebody does; before Postgres 17 as long as this process has watched.
+# HELP walpost_slot_inactive_seconds For how long no process has read the slot, 0 while one reads it; before Postgres 17, at most since this process started.
 # TYPE walpost_slot_inactive_seconds gauge
 walpost_slot_inactive_seconds{database="shop",slot="walpost"} 90
 # HELP walpost_slot_invalidated 1 with the reason why the server has invalidated the slot; absent for a usable one.
 # TYPE walpost_slot_invalidated gauge
 walpost_slot_invalidated{database="shop",reason="wal_removed",slot="walpost"} 1
-# HELP walpost_slot_restart_blocker_info 1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent where nothing does.
+# HELP walpost_slot_restart_blocker_info 1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent if nothing does.
 # TYPE walpost_slot_restart_blocker_info gauge
 walpost_slot_restart_blocker_info{blocker_database="crm",database="shop",kind="prepared",pid="",slot="walpost",state="prepared"} 1
 `
@@ -343,10 +343,10 @@ func TestBufferedRecordsAreThoseOfAllClients(t *testing.T) {
 	is := func(records int, bytes int) {
 		t.Helper()
 		want := fmt.Sprintf(`
-# HELP walpost_kafka_buffered_produce_bytes What all Kafka clients hold to be produced.
+# HELP walpost_kafka_buffered_produce_bytes What all Kafka clients hold and have not produced yet.
 # TYPE walpost_kafka_buffered_produce_bytes gauge
 walpost_kafka_buffered_produce_bytes %d
-# HELP walpost_kafka_buffered_produce_records What all Kafka clients hold to be produced.
+# HELP walpost_kafka_buffered_produce_records What all Kafka clients hold and have not produced yet.
 # TYPE walpost_kafka_buffered_produce_records gauge
 walpost_kafka_buffered_produce_records %d
 `, bytes, records)
