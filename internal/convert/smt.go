@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"fmt"
 	"regexp"
 	"regexp/syntax"
@@ -77,19 +78,10 @@ func (c *conversion) verbatim(option string) string {
 	return v
 }
 
-// routing is route.topic.regex and route.topic.replacement.
+// route returns route.topic.regex and route.topic.replacement, behind the transforms so far.
 func (c *conversion) route() (regex, replacement string) {
-	regex, replacement = "(?<routedByValue>.*)", "outbox.event.${routedByValue}"
-	if v, ok := c.verbatimLiteral(c.router + "route.topic.regex"); ok {
-		regex = v
-	}
-	if v, ok := c.verbatimLiteral(c.router + "route.topic.replacement"); ok {
-		replacement = v
-	}
-	if c.replacement != "" {
-		replacement = c.replacement
-	}
-	return regex, replacement
+	return cmp.Or(c.verbatim(c.router+"route.topic.regex"), "(?<routedByValue>.*)"),
+		cmp.Or(c.replacement, c.verbatim(c.router+"route.topic.replacement"), "outbox.event.${routedByValue}")
 }
 
 // routedTopics is the topics that the EventRouter gives.
