@@ -318,6 +318,11 @@ func (r *Refusal) Hint() string {
 	return first + " " + next + " To accept this gap and no other, run " + goOn
 }
 
+// Commands are those that Hint may contain.
+func (r *Refusal) Commands() []string {
+	return []string{fault.Command("recover"), fault.Command("run", "--accept-gap="+r.Token)}
+}
+
 // NeedsPerson is true, because only a person can say whether what is missing may be missing.
 func (r *Refusal) NeedsPerson() bool { return true }
 

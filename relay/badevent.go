@@ -68,6 +68,14 @@ func (e *BadEvent) Hint() string {
 		"because the WAL keeps the row as it was written. To pass over exactly this event instead, run " + fault.Command("skip", e.Token) + " and start walpost again."
 }
 
+// Commands are those of Hint.
+func (e *BadEvent) Commands() []string {
+	if e.Token == "" {
+		return nil
+	}
+	return []string{fault.Command("skip", e.Token)}
+}
+
 // unroutable returns the error for an event that the router refused. commit is 0 for a row of the
 // table.
 func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error) *BadEvent {

@@ -22,10 +22,11 @@ type Sent struct {
 // A Trouble is an error of a session, of the delivery, a checkpoint write or a check, and what to do
 // about it.
 type Trouble struct {
-	Text  string
-	Hint  string // "" for none
-	At    time.Time
-	Times int // in a row
+	Text     string
+	Hint     string   // "" for none
+	Commands []string // that Hint may contain
+	At       time.Time
+	Times    int // in a row
 }
 
 // recentEvery is how often the newest events are copied for Status.
@@ -118,7 +119,7 @@ func (o *outage) waits(before []Trouble, err error, now time.Time) []Trouble {
 // troubled puts err in front of the errors before. If err is the newest of them already, it is
 // counted.
 func troubled(before []Trouble, err error, now time.Time) []Trouble {
-	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), At: now, Times: 1}
+	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), Commands: fault.Commands(err), At: now, Times: 1}
 	if len(before) > 0 && before[0].Text == t.Text {
 		if t.Times = before[0].Times; now.Sub(before[0].At) > 100*time.Millisecond { // not one fault from two places
 			t.Times++

@@ -23,6 +23,20 @@ type Unmet struct {
 
 func (u *Unmet) Error() string { return u.Why }
 
+// Commands are those that the hint of fault may contain.
+func (u *Unmet) Commands() []string {
+	commands := []string{fault.Command("recover")}
+	for _, step := range u.Fix {
+		switch step := step.(type) {
+		case fix.SQL:
+			commands = append(commands, string(step))
+		case fix.Command:
+			commands = append(commands, string(step))
+		}
+	}
+	return commands
+}
+
 // fault gives the error its behaviour. running says that a stream rested on the precondition already.
 func (u *Unmet) fault(running bool, by fix.Provider) error {
 	hint := u.Fix.Text(by)

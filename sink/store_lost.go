@@ -37,6 +37,11 @@ func (l *LostRecords) Hint() string {
 		"Start the relay once with " + fault.Command("run", "--accept-gap="+l.GapToken())
 }
 
+// Commands are those of Hint.
+func (l *LostRecords) Commands() []string {
+	return []string{fault.Command("run", "--accept-gap="+l.GapToken())}
+}
+
 // NeedsPerson is true.
 func (*LostRecords) NeedsPerson() bool { return true }
 

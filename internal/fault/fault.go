@@ -20,6 +20,7 @@ type fault struct {
 	err  error
 	kind kind
 	hint string
+	cmds []string
 }
 
 func (f *fault) Error() string       { return f.err.Error() }
@@ -28,14 +29,17 @@ func (f *fault) Retryable() bool     { return f.kind == retry }
 func (f *fault) NeedsPerson() bool   { return f.kind == person }
 func (f *fault) Misconfigured() bool { return f.kind == config }
 func (f *fault) Hint() string        { return f.hint }
+func (f *fault) Commands() []string  { return f.cmds }
 
 // Retry marks err as one that may go away by itself: the network, a server that restarts, a slot in
 // use.
 func Retry(err error) error { return &fault{err: err, kind: retry} }
 
 // Person marks err as one that only a person can resolve (exit code 3). The hint says what to do
-// next: a statement, a command, a setting.
-func Person(err error, hint string) error { return &fault{err: err, kind: person, hint: hint} }
+// next: a statement, a command, a setting. commands are those of the hint that a reader may copy.
+func Person(err error, hint string, commands ...string) error {
+	return &fault{err: err, kind: person, hint: hint, cmds: commands}
+}
 
 // Config marks err as wrong configuration (exit code 2). The hint may be empty.
 func Config(err error, hint string) error { return &fault{err: err, kind: config, hint: hint} }
@@ -78,4 +82,22 @@ func Hint(err error) string {
 		err = errors.Unwrap(f)
 	}
 	return ""
+}
+
+// Commands returns the commands that the hint of err may contain, so that a page can offer each of them to be copied.
+func Commands(err error) []string {
+	for err != nil {
+		var f interface {
+			error
+			Commands() []string
+		}
+		if !errors.As(err, &f) {
+			return nil
+		}
+		if c := f.Commands(); len(c) > 0 {
+			return c
+		}
+		err = errors.Unwrap(f)
+	}
+	return nil
 }
