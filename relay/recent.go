@@ -103,7 +103,7 @@ type outage string // the newest reason; "" if delivery goes on
 
 // waits puts err in front of the errors before, in place of the outage's former reason.
 func (o *outage) waits(before []Trouble, err error, now time.Time) []Trouble {
-	if outage(err.Error()) == *o {
+	if outage(err.Error()) == *o || *o != "" && !causeKnown(err) {
 		return before
 	}
 	if len(before) > 0 && before[0].Text == string(*o) {

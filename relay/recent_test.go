@@ -71,6 +71,31 @@ func TestNewestEventsAndErrorsDuringAnOutage(t *testing.T) {
 	})
 }
 
+// unknown is a stall of which the sink does not know the cause.
+type unknown struct{ error }
+
+func (unknown) CauseKnown() bool { return false }
+
+func TestAnOutageIsOneErrorWithItsNewestKnownReason(t *testing.T) {
+	at := time.Now()
+	silent, refused := unknown{errors.New("no acknowledgement")}, errors.New("connection refused")
+	var all []Trouble
+	for range 2 { // outages
+		var o outage
+		for _, err := range []error{silent, silent, errors.New("reset"), refused, refused, silent} {
+			at = at.Add(time.Second)
+			all = o.waits(all, err, at)
+		}
+	}
+	if len(all) != 1 || all[0].Text != "connection refused" || all[0].Times != 2 {
+		t.Errorf("%+v", all)
+	}
+	var o outage
+	if all = o.waits(all, silent, at); len(all) != 2 || all[0].Text != "no acknowledgement" {
+		t.Errorf("%+v", all)
+	}
+}
+
 func TestNewestErrorsAreCountedAndBounded(t *testing.T) {
 	var all []Trouble
 	at := time.Now()

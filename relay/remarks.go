@@ -17,11 +17,15 @@ type edge struct {
 
 // cause has the next fault logged at once if err is the first error that tells the cause.
 func (e *edge) cause(err error) *edge {
-	var says interface{ CauseKnown() bool }
-	if known := !errors.As(err, &says) || says.CauseKnown(); known && !e.known {
+	if causeKnown(err) && !e.known {
 		e.known, e.logged = true, time.Time{}
 	}
 	return e
+}
+
+func causeKnown(err error) bool {
+	var says interface{ CauseKnown() bool }
+	return !errors.As(err, &says) || says.CauseKnown()
 }
 
 // fault counts the fault. It returns log with how often and how long the fault has come, or nil if

@@ -51,13 +51,13 @@ func TestTheWorstStateIsShown(t *testing.T) {
 }
 
 func TestStatesAreWorstFirst(t *testing.T) {
-	order := []State{Halted, Stalled, Connecting, SlotAtRisk, Standby, CopyingRows, Streaming}
+	order := []State{Halted, Hung, Stalled, Connecting, SlotAtRisk, Standby, CopyingRows, Streaming}
 	for i, s := range order[1:] {
 		if !order[i].Worse(s) || s.Worse(order[i]) || s.Worse(s) {
 			t.Errorf("%s must be worse than %s", order[i], s)
 		}
 	}
-	if all := slices.Compact(slices.Sorted(slices.Values(States))); len(all) != len(States) || len(all) != 11 {
+	if all := slices.Compact(slices.Sorted(slices.Values(States))); len(all) != len(States) || len(all) != 12 {
 		t.Errorf("States has %v", all)
 	}
 }

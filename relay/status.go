@@ -15,6 +15,7 @@ type State string
 const (
 	Halted       State = "halted"        // needs a person, and goes on so that monitoring sees it
 	Stopped      State = "stopped"       // the end, after a clean stop or a fault
+	Hung         State = "hung"          // the loop makes no progress, which is a defect: whoever looks at Turned finds this state
 	Stalled      State = "stalled"       // events wait, because Kafka does not acknowledge them
 	NoCheckpoint State = "no-checkpoint" // the checkpoint cannot be read or written, so nothing is confirmed
 	Connecting   State = "connecting"    // opening a session, or waiting to try again
@@ -28,7 +29,7 @@ const (
 
 // States are all states, worst first.
 var States = []State{
-	Halted, Stopped, Stalled, NoCheckpoint, Connecting, SlotAtRisk, Standby, CopyingRows, Starting, Draining, Streaming,
+	Halted, Stopped, Hung, Stalled, NoCheckpoint, Connecting, SlotAtRisk, Standby, CopyingRows, Starting, Draining, Streaming,
 }
 
 // Worse reports whether s is worse than other.

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 	"net"
 	"net/http"
 	"os"
@@ -95,6 +96,9 @@ func nowBusy() walpost.Status {
 	now := time.Now()
 	s.Since, s.Turned, s.OldestUnacked, s.Slot.At = now.Add(-time.Hour), now, now.Add(-20*time.Millisecond), now
 	s.Slot.RetainedBytes, s.Slot.Limit, s.Slot.Left, s.Slot.Exhaustion = 96<<20, slot.ByKeep, 928<<20, 5400
+	s.LastAck, s.LastEvent, s.Epoch, s.Events, s.Transactions = now.Add(-300*time.Millisecond), now, 4, 1_292_525, 960_211
+	s.Received, s.Safe, s.Checkpoint, s.Confirmed = 0x16_B374D848, 0x16_B374C000, 0x16_B3700000, 0x16_B3700000
+	s.Window, s.InFlightEvents, s.InFlightBytes, s.Identity.Timeline = relay.Window{Events: 50_000, Bytes: 64 << 20}, 1_234, 812<<10, 1
 	s.Slot.Blocker.User, s.Slot.Blocker.Application = "report", "nightly"
 	s.Slot.Blocker.End = "SELECT pg_terminate_backend(42);"
 	s.Topics = map[string]uint64{"outbox.event.order": 1_204_311, "outbox.event.customer": 88_214}
@@ -108,7 +112,10 @@ func nowBusy() walpost.Status {
 
 func halt(s *walpost.Status) {
 	s.State, s.Ready, s.Reason = relay.Halted, false, "slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing"
-	s.Troubles = []relay.Trouble{{Text: s.Reason, Hint: "walpost recover --config walpost.yaml", At: time.Now(), Times: 1}}
+	s.Troubles = []relay.Trouble{{
+		Text: s.Reason, Hint: "The server has removed WAL that the slot needs. Run walpost recover --config walpost.yaml to see the gap.",
+		Commands: []string{"walpost recover --config walpost.yaml"}, At: time.Now(), Times: 1,
+	}}
 	s.Slot.WALStatus, s.Slot.Invalidation, s.Slot.Active, s.Slot.InactiveFor = "lost", "wal_removed", false, 90*time.Second
 	s.Slot.Limit, s.Slot.Exhaustion, s.Slot.RetainedBytes, s.Slot.SafeKnown, s.Slot.Blocker = slot.ByRemoval, 0, -1, false, nil
 	s.Slot.Severity, s.Slot.Reasons = slot.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; walpost recover shows the gap, makes a new slot and publishes what is missing"}
@@ -134,7 +141,12 @@ func (v *visit) do(actions ...chromedp.Action) {
 func (v *visit) sees(text string) {
 	v.t.Helper()
 	var ok bool
-	v.do(chromedp.Poll(fmt.Sprintf("document.body.innerText.includes(%q)", text), &ok, chromedp.WithPollingTimeout(30*time.Second)))
+	if err := chromedp.Run(v.ctx, chromedp.Poll(fmt.Sprintf("document.body.innerText.includes(%q)", text), &ok, chromedp.WithPollingTimeout(30*time.Second))); err != nil {
+		var all string
+		v.do(chromedp.Text("body", &all))
+		v.shot("failed")
+		v.t.Fatalf("the page does not say %q: %v\n%s\n%s", text, err, all, v.complaints())
+	}
 }
 
 func (v *visit) complaints() []string {
@@ -163,6 +175,37 @@ func (v *visit) shot(name string) {
 	}
 }
 
+// charts checks what the charts show: a line that one spike does not flatten, axes, the span and the maximum, and the value
+// under the pointer.
+func (v *visit) charts() {
+	v.t.Helper()
+	v.sees("Last 4.6 min, maximum 101K/s (above the scale)")
+	v.sees("Last 4.6 min, maximum 98 MiB")
+	for _, name := range []string{"rate", "latency", "retained"} {
+		// How many of the canvas' rows, in the plot's upper half, have the line's colour.
+		var rows int
+		v.do(chromedp.Evaluate(fmt.Sprintf(`(() => {
+			const c = document.querySelector("#chart-%s canvas"), g = c.getContext("2d").getImageData(0, 0, c.width, c.height / 2).data;
+			const probe = document.createElement("canvas").getContext("2d");
+			probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--link").trim();
+			probe.fillRect(0, 0, 1, 1);
+			const want = probe.getImageData(0, 0, 1, 1).data, rows = new Set();
+			for (let i = 0; i < g.length; i += 4) if (g[i+3] > 200 && [0, 1, 2].every((k) => Math.abs(g[i+k] - want[k]) < 24)) rows.add(Math.floor(i / 4 / c.width));
+			return rows.size; })()`, name), &rows))
+		if rows < 10 {
+			v.t.Errorf("chart %s: the line is in %d rows of the upper half", name, rows)
+		}
+		var x, y float64
+		v.do(chromedp.Evaluate(fmt.Sprintf(`(() => { const e = document.querySelector("#chart-%s"); e.scrollIntoView(); return e.getBoundingClientRect().left + e.clientWidth * 0.6; })()`, name), &x),
+			chromedp.Evaluate(fmt.Sprintf(`document.querySelector("#chart-%s").getBoundingClientRect().top + 60`, name), &y))
+		v.do(chromedp.MouseEvent("mouseMoved", x, y))
+		var ok bool
+		v.do(chromedp.Poll(fmt.Sprintf(`/^\d\d:\d\d:\d\d: (p99 )?[\d.]+ ?(K?\/s|ms|MiB)/.test(document.querySelector("#span-%s").innerText)`, name), &ok, chromedp.WithPollingTimeout(30*time.Second)))
+	}
+	v.do(chromedp.MouseEvent("mouseMoved", 1, 1), chromedp.Evaluate("scrollTo(0, 0)", nil))
+	v.sees("Last 4.6 min, maximum 98 MiB")
+}
+
 func TestStatusPageInABrowser(t *testing.T) {
 	browser := browse(t)
 	if err := chromedp.Run(browser); err != nil {
@@ -177,18 +220,23 @@ func TestStatusPageInABrowser(t *testing.T) {
 	}{
 		{"desktop-light", 1280, 900, "light", "rgb(246, 247, 249)"},
 		{"desktop-dark", 1280, 900, "dark", "rgb(17, 22, 28)"},
-		{"phone-light", 360, 740, "light", "rgb(246, 247, 249)"},
-		{"phone-dark", 360, 740, "dark", "rgb(17, 22, 28)"},
+		{"phone-light", 390, 844, "light", "rgb(246, 247, 249)"},
+		{"phone-dark", 390, 844, "dark", "rgb(17, 22, 28)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			r := &live{status: nowBusy()}
 			past := &history{}
-			for i := range 80 { // some minutes of history
+			for i := range 140 { // some minutes of history, with one spike
 				s := nowBusy()
-				s.Events, s.Slot.RetainedBytes = uint64(1000*i+i%7*150), int64(i%20)<<22
-				s.Latency.Counts[2+i%3] += uint64(20 * i)
-				s.Latency.Max = 0.01
-				past.sample(s, time.Now().Add(time.Duration(i-80)*historyEvery))
+				s.Events, s.Slot.RetainedBytes = uint64(1000*i+int(700*math.Sin(float64(i)/9))), int64(60+i%20*2)<<20
+				if i >= 70 {
+					s.Events += 200_000
+				}
+				for n := range i {
+					s.Latency.Counts[3+n/11%3] += 20
+				}
+				s.Latency.Max = 0.02
+				past.sample(s, time.Now().Add(time.Duration(i-140)*historyEvery))
 			}
 			address := serve(t, "127.0.0.1:0", r, past)
 
@@ -215,7 +263,9 @@ func TestStatusPageInABrowser(t *testing.T) {
 				chromedp.EmulateViewport(c.width, c.height), chromedp.Navigate("http://"+address+"/"))
 			v.sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
 			v.sees("SELECT pg_terminate_backend(42);")
-			v.sees("ready")
+			v.sees("Streaming")
+			v.sees("far from its limit")
+			v.sees("1,234 of 50,000 events, 812 KiB of 64 MiB in flight")
 			v.sees("armed: stop_and_drop_slot")
 			v.sees("off: a bad event halts") // dead letters
 			v.fits(c.name)
@@ -224,12 +274,10 @@ func TestStatusPageInABrowser(t *testing.T) {
 			if ground != c.ground {
 				t.Errorf("the page is %s in %s", ground, c.scheme)
 			}
-			var lines int
-			v.do(chromedp.Evaluate("[...document.querySelectorAll('.spark .line')].filter((p) => p.getAttribute('d').length > 100).length", &lines))
-			if lines != 3 {
-				t.Errorf("%d lines of the last minutes are drawn, want 3", lines)
-			}
-			v.shot(c.name + "-healthy")
+			v.charts()
+			r.change(func(s *walpost.Status) { s.Slot.Blocker = nil })
+			v.sees("Held back by\nnothing")
+			v.shot("streaming-" + c.name)
 
 			// Live, without a reload.
 			r.change(func(s *walpost.Status) {
@@ -253,14 +301,14 @@ func TestStatusPageInABrowser(t *testing.T) {
 			}
 			var found string
 			v.do(chromedp.Evaluate("`${document.querySelectorAll('img').length} ${document.scripts.length} ${document.title.includes('owned') && !document.title.includes('<')}`", &found))
-			if found != "0 1 false" {
+			if found != "0 2 false" {
 				t.Errorf("images, scripts, title taken: %s", found)
 			}
 			v.fits(c.name + " with long words")
 
 			r.change(func(s *walpost.Status) { *s = nowBusy(); halt(s) })
 			v.sees("slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing")
-			v.sees("What to do: walpost recover --config walpost.yaml")
+			v.sees("A person must act")
 			v.sees("slot walpost holds 9.0 GiB of WAL")
 			v.fits(c.name + " halted")
 			var left string
@@ -268,7 +316,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 			if left != "" {
 				t.Errorf("hidden and to be seen: %s", left)
 			}
-			v.shot(c.name + "-halted")
+			v.shot("slot-lost-" + c.name)
 			v.clean()
 		})
 	}
@@ -286,7 +334,7 @@ func TestStatusPageSurvivesARestart(t *testing.T) {
 		v.do(chromedp.Navigate("http://" + address + "/"))
 		v.sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
 	})
-	v.sees("disconnected")
+	v.sees("Disconnected")
 	v.sees("What is below is old")
 	v.shot("disconnected")
 	again := nowBusy()
@@ -295,7 +343,7 @@ func TestStatusPageSurvivesARestart(t *testing.T) {
 	v.sees("after-the-restart")
 	var text string
 	v.do(chromedp.Text("#state", &text))
-	if text != "ready" {
+	if text != "Streaming" {
 		t.Errorf("the state is %q", text)
 	}
 }

@@ -97,6 +97,8 @@ func handler(relay watched, metrics prometheus.Gatherer, past *history, hosts []
 		"GET /{$}":        "page/index.html",
 		"GET /status.js":  "page/status.js",
 		"GET /status.css": "page/status.css",
+		"GET /uplot.js":   "page/uplot/uPlot.iife.min.js",
+		"GET /uplot.css":  "page/uplot/uPlot.min.css",
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, page, name) })
 	}

@@ -2,8 +2,10 @@ package main
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"reflect"
 	"regexp"
 	"strings"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
@@ -106,6 +109,7 @@ func TestPageNeedsNothingFromElsewhere(t *testing.T) {
 	r := busy()
 	for path, kind := range map[string]string{
 		"/": "text/html", "/status.js": "text/javascript", "/status.css": "text/css",
+		"/uplot.js": "text/javascript", "/uplot.css": "text/css",
 	} {
 		w := ask(t, r, "GET", path)
 		if w.Code != http.StatusOK || !strings.HasPrefix(w.Header().Get("Content-Type"), kind) {
@@ -114,13 +118,13 @@ func TestPageNeedsNothingFromElsewhere(t *testing.T) {
 		if csp := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'; ") || strings.Contains(csp, "unsafe") {
 			t.Errorf("%s: policy %s", path, csp)
 		}
-		body := strings.ReplaceAll(w.Body.String(), "http://www.w3.org/2000/svg", "")
+		body := strings.Replace(w.Body.String(), "/*! https://github.com/leeoniya/uPlot (v", "", 1) // its first line
 		if found := regexp.MustCompile(`https?://|style="|onclick|<style|@import|innerHTML`).FindString(body); found != "" {
 			t.Errorf("%s has %s in it", path, found)
 		}
 	}
 	html, script := ask(t, r, "GET", "/").Body.String(), ask(t, r, "GET", "/status.js").Body.String()
-	for _, id := range regexp.MustCompile(`(?:set|el|badge)\("([a-z-]+)"`).FindAllStringSubmatch(script, -1) {
+	for _, id := range regexp.MustCompile(`(?:set|el|badge|show|fill)\("([a-z-]+)"`).FindAllStringSubmatch(script, -1) {
 		if !strings.Contains(html, `id="`+id[1]+`"`) {
 			t.Errorf("the script shows %s, which the page has not", id[1])
 		}
@@ -211,5 +215,35 @@ func TestAddressInUseIsSaid(t *testing.T) {
 	defer stop()
 	if _, _, err := serveHTTP(httpConfig{Listen: addr}, busy(), collected(t, busy()), zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "http.listen: ") {
 		t.Errorf("a second server on %s: %v", addr, err)
+	}
+}
+
+// Each state has its words on the page, and each page of the documentation that the status page links exists.
+func TestEveryStateHasItsWordsAndItsRunbook(t *testing.T) {
+	script := ask(t, busy(), "GET", "/status.js").Body.String()
+	for _, state := range relay.States {
+		if !strings.Contains(script, fmt.Sprintf("\n    %q: [", state)) {
+			t.Errorf("the page has no words for %s", state)
+		}
+	}
+	lost := slot.Health{Exists: true, WALStatus: "lost"}
+	for _, s := range []walpost.Status{
+		{Status: relay.Status{State: relay.Halted, Bad: &relay.BadEvent{}}},
+		{Status: relay.Status{State: relay.Halted}, Breaker: &slot.BreakerStatus{State: slot.BreakerDropped}},
+		{Status: relay.Status{State: relay.Halted}, Slot: slot.Status{Known: true}},
+		{Status: relay.Status{State: relay.SlotAtRisk}, Slot: slot.Status{Known: true, Health: lost, Forecast: slot.Forecast{Limit: slot.ByRemoval}}},
+		{Status: relay.Status{State: relay.SlotAtRisk}, Slot: slot.Status{Known: true, Health: slot.Health{Exists: true, WALStatus: "unreserved"}}},
+		{Status: relay.Status{State: relay.SlotAtRisk}}, {Status: relay.Status{State: relay.Halted}}, {Status: relay.Status{State: relay.Hung}},
+		{Status: relay.Status{State: relay.Stalled}}, {Status: relay.Status{State: relay.CopyingRows}}, {Status: relay.Status{State: relay.Standby}},
+	} {
+		page, ok := strings.CutPrefix(runbook(&s), "https://github.com/walpost/walpost/blob/main/")
+		file, anchor, _ := strings.Cut(page, "#")
+		text, err := os.ReadFile("../../" + file)
+		if !ok || err != nil || !strings.Contains(strings.ToLower(string(text)), "# "+strings.ReplaceAll(anchor, "-", " ")) {
+			t.Errorf("%s: %q: %v", s.State, page, err)
+		}
+	}
+	if page := runbook(&busy().status); page != "" {
+		t.Errorf("a healthy relay has the runbook %s", page)
 	}
 }

@@ -212,7 +212,7 @@ func TestStatusAsksTheRelay(t *testing.T) {
 		}, slot.OK, "slot-at-risk (ADDR)", ""},
 		{"hangs", func(s *walpost.Status) {
 			s.Turned = time.Now().Add(-2*stuckLimit - time.Second)
-		}, slot.Warning, "streaming (ADDR)", "the relay is not ready (streaming): the relay has made no progress for 2m1s"},
+		}, slot.Warning, "hung (ADDR)", "the relay is not ready (hung): the relay has made no progress for 2m1s"},
 		{"is a standby", func(s *walpost.Status) {
 			s.State, s.Ready, s.Reason = relay.Standby, false, "slot walpost is active for pid 77"
 		}, slot.Warning, "standby (ADDR)", "the relay is not ready (standby): slot walpost is active for pid 77"},

@@ -19,7 +19,8 @@ type view struct {
 	Holder     string  `json:"holder"` // of this process
 	State      string  `json:"state"`
 	Ready      bool    `json:"ready"`
-	Reason     string  `json:"reason"` // why not ready
+	Reason     string  `json:"reason"`  // why the state is not streaming
+	Runbook    string  `json:"runbook"` // the page of the documentation for the state; "" if events flow
 	SinceSecs  float64 `json:"since_seconds"`
 	NowSeconds float64 `json:"now_seconds"` // of this machine's clock, for rates
 
@@ -88,7 +89,8 @@ type haltView struct {
 	Topic     string        `json:"topic"`      // that refused it; "" where it cannot be routed
 	Error     string        `json:"error"`
 	Hint      string        `json:"hint"`
-	Waiting   []waitingView `json:"waiting"` // what was in flight and is not delivered, by topic
+	Commands  []string      `json:"commands"` // of the hint
+	Waiting   []waitingView `json:"waiting"`  // what was in flight and is not delivered, by topic
 }
 
 type waitingView struct {
@@ -105,7 +107,7 @@ func haltViewOf(s walpost.Status) *haltView {
 	}
 	v := &haltView{
 		EventID: bad.EventID, CommitLSN: bad.Commit.String(), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
-		Error: bad.Reason(), Hint: bad.Hint(), Waiting: []waitingView{},
+		Error: bad.Reason(), Hint: bad.Hint(), Commands: bad.Commands(), Waiting: []waitingView{},
 	}
 	if bad.Table != nil {
 		v.Table = bad.Table.String()
@@ -122,10 +124,11 @@ type eventView struct {
 }
 
 type errorView struct {
-	Text  string  `json:"text"`
-	Hint  string  `json:"hint"` // what to do next; "" where there is nothing to say
-	Ago   float64 `json:"seconds_ago"`
-	Times int     `json:"times"`
+	Text     string   `json:"text"`
+	Hint     string   `json:"hint"`     // what to do next; "" where there is nothing to say
+	Commands []string `json:"commands"` // that the hint may contain
+	Ago      float64  `json:"seconds_ago"`
+	Times    int      `json:"times"`
 }
 
 // slotView is the slot, in /api/status and in walpost status --json.
@@ -186,7 +189,7 @@ type blockerView struct {
 func viewOf(s walpost.Status, now time.Time) view {
 	v := view{
 		Name: s.Name, Version: buildInfo().version, RunID: s.RunID, Holder: s.Holder,
-		State: string(s.State), Ready: s.Ready, Reason: s.Reason,
+		State: string(s.State), Ready: s.Ready, Reason: s.Reason, Runbook: runbook(&s),
 		SinceSecs: now.Sub(s.Since).Seconds(), NowSeconds: float64(now.UnixMilli()) / 1000,
 		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions, Skipped: s.Skipped, Remarks: s.Remarks,
 		Topics: s.Topics, Sessions: s.Sessions,
@@ -213,7 +216,7 @@ func viewOf(s walpost.Status, now time.Time) view {
 		}
 	}
 	for _, e := range s.Troubles {
-		v.Errors = append(v.Errors, errorView{e.Text, e.Hint, max(0, now.Sub(e.At).Seconds()), e.Times})
+		v.Errors = append(v.Errors, errorView{e.Text, e.Hint, e.Commands, max(0, now.Sub(e.At).Seconds()), e.Times})
 	}
 	if v.Topics == nil {
 		v.Topics = map[string]uint64{}
@@ -222,6 +225,35 @@ func viewOf(s walpost.Status, now time.Time) view {
 		v.Sessions = map[string]uint64{}
 	}
 	return v
+}
+
+const notReady = "runbooks/WalpostRelayNotReady.md"
+
+// runbooks are the pages for the states in which a person may have to act.
+var runbooks = map[relay.State]string{
+	relay.Halted: "runbooks/WalpostRelayHalted.md", relay.Stopped: notReady, relay.Hung: notReady, relay.Stalled: notReady, relay.NoCheckpoint: notReady,
+	relay.Connecting: notReady, relay.SlotAtRisk: "runbooks/WalpostSlotRetainedHigh.md", relay.Standby: notReady, relay.CopyingRows: "snapshot.md",
+}
+
+func runbook(s *walpost.Status) string {
+	page := runbooks[s.State]
+	switch halted := s.State == relay.Halted; {
+	case halted && s.Bad != nil:
+		page += "#a-bad-event"
+	case s.Breaker != nil && s.Breaker.State != slot.BreakerArmed && (halted || s.State == relay.SlotAtRisk):
+		page = "runbooks/WalpostBreakerTripped.md"
+	case !halted && s.State != relay.SlotAtRisk || !s.Slot.Known:
+	case !s.Slot.Exists:
+		page = "runbooks/WalpostSlotMissing.md"
+	case s.Slot.Limit == slot.ByRemoval:
+		page = "runbooks/WalpostSlotLost.md"
+	case s.Slot.WALStatus == "unreserved":
+		page = "runbooks/WalpostSlotUnreserved.md"
+	}
+	if page == "" {
+		return ""
+	}
+	return "https://github.com/walpost/walpost/blob/main/docs/" + page
 }
 
 func slotViewOf(s slot.Status, now time.Time) slotView {
@@ -294,7 +326,7 @@ func stuckFor(s walpost.Status, now time.Time) time.Duration {
 func seen(r watched, now time.Time) walpost.Status {
 	s := r.Status()
 	if stuck := stuckFor(s, now); stuck > 0 {
-		s.Ready, s.Reason = false, fmt.Sprintf("the relay has made no progress for %s", stuck.Round(time.Second))
+		s.State, s.Ready, s.Reason = relay.Hung, false, fmt.Sprintf("the relay has made no progress for %s", stuck.Round(time.Second))
 	}
 	return s
 }
