@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
@@ -181,7 +182,7 @@ func (c *Config) replication() replication.Config {
 func (c *Config) routing() router.Config {
 	cfg := router.Config{Updates: slices.Contains(c.Source.Publish, "update"), Options: c.Router, Records: c.Records}
 	for _, name := range c.Source.AllTables() {
-		if t, err := replication.ParseTable(name); err == nil { // replication reports the others
+		if t, err := pg.ParseTable(name); err == nil { // replication reports the others
 			cfg.Tables = append(cfg.Tables, t.Schema+"."+t.Name)
 		}
 	}

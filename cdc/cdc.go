@@ -101,7 +101,6 @@ type Event struct {
 	// it.
 	Pos  Position
 	Time time.Time // Begin, Commit: commit time, UTC, microseconds. Rows: their transaction's commit time.
-	XID  uint32    // Begin: the transaction id
 	Row  Row       // Insert, Update: the new row
 	Old  Row       // Update, Delete: the old key or row; Relation is nil if the server sent none
 }
@@ -143,7 +142,6 @@ type Column struct {
 	Key     bool  // part of the replica identity
 
 	NotNull       bool // the column, or the domain that is its type
-	PrimaryKey    bool // part of the primary key
 	KeyPosition   int  // place in the primary key, from 1; 0 for a column that is not in it
 	Generated     bool // GENERATED ALWAYS AS (…), which excludes a default
 	HasDefault    bool

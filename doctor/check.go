@@ -75,13 +75,9 @@ func databaseClock(ctx context.Context, source *replication.Source) (ahead *time
 
 // judgeClock judges how far the database's clock is ahead of ours, which is known within a bound.
 func judgeClock(ahead, within time.Duration) Finding {
-	where := "ahead of"
-	if ahead < 0 {
-		where = "behind"
-	}
 	f := Finding{
 		Side: Postgres, Name: "clock", Verdict: OK,
-		Why: fmt.Sprintf("the database's clock is %.3fs %s this machine's clock (within %s)", ahead.Abs().Seconds(), where, within.Round(time.Millisecond)),
+		Why: fmt.Sprintf("the database's clock is %s this machine's clock (within %s)", apart(ahead), within.Round(time.Millisecond)),
 	}
 	if ahead.Abs() > slot.MaxClockSkew+within {
 		f.Verdict, f.Fix = Warn, fix.ByWords("Set the clocks of the database and of this machine (NTP). Ages and latencies are wrong by the difference.")

@@ -136,16 +136,16 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"a short transaction_timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.Transaction = 29999 }, Warn, "transaction_timeout", "29.999s", "SET transaction_timeout = 0;"},
 		{"enough transaction_timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.Transaction = 30000 }, "", "transaction_timeout", "", ""},
 		{"not enough for a cleanup", func(c *replication.Config, _ *ipg.Facts, x *examination) { x.Transaction, c.Outbox.Owns = 30000, true }, Warn, "transaction_timeout", "30s", "= 0"},
-		{"nothing spilled", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.Spilled = &spillFacts{} }, OK, "logical_decoding_work_mem", "(64 MB)", ""},
+		{"nothing spilled", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.Spilled = &spillFacts{} }, OK, "logical_decoding_work_mem", "(64.0 MiB)", ""},
 		{"spilled", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 4, Bytes: 400 << 20}
-		}, Warn, "logical_decoding_work_mem", "4 transactions with 400 MB were written to disk since the slot was made", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
+		}, Warn, "logical_decoding_work_mem", "4 transactions with 400.0 MiB were written to disk since the slot was made", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
 		{"spilled since a reset", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 1, Bytes: 1 << 20, Since: &time.Time{}}
 		}, Warn, "logical_decoding_work_mem", "since 0001-01-01 00:00", "128MB"},
 		{"spilled too much", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 1, Bytes: 20 << 30}
-		}, Warn, "logical_decoding_work_mem", "with 20 GB", "Write less in one transaction"},
+		}, Warn, "logical_decoding_work_mem", "with 20.0 GiB", "Write less in one transaction"},
 		{"never decoded", func(*replication.Config, *ipg.Facts, *examination) {}, "", "logical_decoding_work_mem", "", ""},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {

@@ -236,13 +236,13 @@ func TestTransactionsThatDecodingWroteToDiskAreCounted(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		if f == nil || f.Verdict != Warn || !strings.HasPrefix(f.Why, "1 transactions with ") || !strings.Contains(f.Why, "logical_decoding_work_mem (64 kB;") {
+		if f == nil || f.Verdict != Warn || !strings.HasPrefix(f.Why, "1 transactions with ") || !strings.Contains(f.Why, "logical_decoding_work_mem (64.0 KiB;") {
 			t.Fatalf("found %+v", f)
 		}
 		// The statement is one that the server takes.
 		sql, _, _ := strings.Cut(strings.Replace(f.FixText(), `ROLE "postgres"`, "DATABASE "+w.cfg.Slot, 1), ";")
 		w.exec(sql)
-		if f = named(w.examine(), "logical_decoding_work_mem"); f == nil || !strings.Contains(f.Why, "logical_decoding_work_mem (64 MB;") {
+		if f = named(w.examine(), "logical_decoding_work_mem"); f == nil || !strings.Contains(f.Why, "logical_decoding_work_mem (64.0 MiB;") {
 			t.Errorf("after %s: %+v", sql, f)
 		}
 	})

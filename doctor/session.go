@@ -1,15 +1,13 @@
 package doctor
 
 import (
-	"crypto/tls"
 	"fmt"
 	"net"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
-
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/size"
 )
 
 // spillFacts is a row of pg_stat_replication_slots.
@@ -17,16 +15,6 @@ type spillFacts struct {
 	Txns  int64      `json:"spill_txns"`
 	Bytes int64      `json:"spill_bytes"`
 	Since *time.Time `json:"stats_reset"` // nil: as long as the slot is there
-}
-
-// transport is how conn reaches its server: where that is, and whether in TLS.
-func transport(conn *pgconn.PgConn) (net.Addr, bool) {
-	c := conn.Conn()
-	if c == nil {
-		return nil, false
-	}
-	_, encrypted := c.(*tls.Conn)
-	return c.RemoteAddr(), encrypted
 }
 
 // local says whether nobody is between us and the server.
@@ -95,9 +83,9 @@ func (x *examination) spilled() {
 	if x.Spilled == nil {
 		return
 	}
-	memory := x.WorkMem << 10
+	memory := size.Bytes(x.WorkMem) << 10
 	if x.Spilled.Bytes == 0 {
-		x.add(OK, name, nil, "no transaction was too large for logical_decoding_work_mem (%s)", size(memory))
+		x.add(OK, name, nil, "no transaction was too large for logical_decoding_work_mem (%s)", memory.Roughly())
 		return
 	}
 	since := "since the slot was made"
@@ -106,25 +94,14 @@ func (x *examination) spilled() {
 	}
 	// What the average one would have taken beside what it had.
 	const most = 1 << 30
-	want := int64(64 << 20)
-	for want < memory+x.Spilled.Bytes/max(x.Spilled.Txns, 1) {
+	want := size.Bytes(64 << 20)
+	for want < memory+size.Bytes(x.Spilled.Bytes/max(x.Spilled.Txns, 1)) {
 		want *= 2
 	}
 	by := fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB';", pg.QuoteIdent(x.f.Server.Role), want>>20)), fix.Words("then restart walpost.")}
 	if want > most {
-		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory it would need " + size(want) + ".")
+		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory it would need " + want.Roughly() + ".")
 	}
 	x.add(Warn, name, by, "%d transactions with %s were written to disk %s before they were sent: they did not fit into logical_decoding_work_mem (%s; changes of all tables of the database count)",
-		x.Spilled.Txns, size(x.Spilled.Bytes), since, size(memory))
-}
-
-// size is a number of bytes as Postgres writes it.
-func size(bytes int64) string {
-	switch {
-	case bytes >= 10<<30:
-		return fmt.Sprintf("%d GB", bytes>>30)
-	case bytes >= 10<<20:
-		return fmt.Sprintf("%d MB", bytes>>20)
-	}
-	return fmt.Sprintf("%d kB", bytes>>10)
+		x.Spilled.Txns, size.Bytes(x.Spilled.Bytes).Roughly(), since, memory.Roughly())
 }

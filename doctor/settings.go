@@ -2,6 +2,7 @@ package doctor
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"net"
 	"strings"
@@ -80,7 +81,10 @@ func (x *examination) examineSettings(ctx context.Context, conn *pgconn.PgConn, 
 		}
 		return nil
 	}
-	x.remote, x.encrypted = transport(conn)
+	if c := conn.Conn(); c != nil {
+		x.remote = c.RemoteAddr()
+		_, x.encrypted = c.(*tls.Conn)
+	}
 	for _, look := range []func(context.Context, *pgconn.PgConn) error{
 		x.readCleanup, x.readPolicies,
 		func(ctx context.Context, conn *pgconn.PgConn) error { return x.readRate(ctx, conn, pause) },

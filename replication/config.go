@@ -152,13 +152,13 @@ func (c *Config) validateTables(found *conf.Problems) {
 	if len(all) == 0 {
 		found.Add("source.table", conf.Required, "", nil)
 	}
-	seen := map[Table]bool{}
+	seen := map[pg.Table]bool{}
 	for i, s := range all {
 		field := "source.table"
 		if len(all) > 1 {
 			field = fmt.Sprintf("source.tables[%d]", i)
 		}
-		t, err := ParseTable(s)
+		t, err := pg.ParseTable(s)
 		found.Try(field, err)
 		if err == nil && seen[t] {
 			found.Add(field, conf.MustBe, "named once", t.String())
@@ -204,18 +204,12 @@ func (c *Config) PublishSetting() string {
 	return "publish = 'insert'"
 }
 
-func (c *Config) tables() []Table {
-	var tables []Table
+func (c *Config) tables() []pg.Table {
+	var tables []pg.Table
 	for _, s := range c.AllTables() {
-		if t, err := ParseTable(s); err == nil {
+		if t, err := pg.ParseTable(s); err == nil {
 			tables = append(tables, t)
 		}
 	}
 	return tables
 }
-
-// A Table is the name of a table.
-type Table = pg.Table
-
-// ParseTable reads a table's name as SQL does.
-func ParseTable(s string) (Table, error) { return pg.ParseTable(s) }

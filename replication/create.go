@@ -244,7 +244,7 @@ func countRows(ctx context.Context, sql *pgconn.PgConn, t *pg.TableFacts, filter
 	return fmt.Sprintf("%d bytes of rows (role without the right to count them)", n.N), nil
 }
 
-func tableNames(tables []Table) []string {
+func tableNames(tables []pg.Table) []string {
 	names := make([]string, len(tables))
 	for i, t := range tables {
 		names[i] = t.String()
@@ -253,7 +253,7 @@ func tableNames(tables []Table) []string {
 }
 
 // SQLNames are the tables, quoted.
-func SQLNames(tables []Table) []string {
+func SQLNames(tables []pg.Table) []string {
 	names := make([]string, len(tables))
 	for i, t := range tables {
 		names[i] = t.SQL()

@@ -105,7 +105,8 @@ func (d *decoder) message(kind byte, m *cursor) (bool, error) {
 }
 
 func (d *decoder) begin(m *cursor) error {
-	lsn, at, xid := cdc.Position(m.uint64()), timestamp(m.uint64()), m.uint32()
+	lsn, at := cdc.Position(m.uint64()), timestamp(m.uint64())
+	m.uint32() // the transaction id
 	switch {
 	case m.short:
 		return errShort
@@ -115,7 +116,7 @@ func (d *decoder) begin(m *cursor) error {
 		return fmt.Errorf("a transaction that commits at %s, behind %s, where the one before it ended", lsn, d.end)
 	}
 	d.inTx, d.commitLSN, d.commitAt = true, lsn, at
-	d.ev.Kind, d.ev.Pos, d.ev.Time, d.ev.XID = cdc.Begin, lsn, at, xid
+	d.ev.Kind, d.ev.Pos, d.ev.Time = cdc.Begin, lsn, at
 	return nil
 }
 

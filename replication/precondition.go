@@ -183,7 +183,7 @@ func (j *judgement) published() {
 }
 
 // tableName is the name of the precondition that a table exists.
-func tableName(t Table) string { return "table " + t.String() }
+func tableName(t pg.Table) string { return "table " + t.String() }
 
 func (j *judgement) table(t *pg.TableFacts) {
 	name := tableName(t.Table)

@@ -7,6 +7,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 // A sessionConfig is what a Session needs to know beside its connection.
@@ -28,7 +29,7 @@ type sessionConfig struct {
 	// nobody needs them. Next calls it, on the caller's goroutine.
 	catalog func(ctx context.Context, rel *cdc.Relation) error
 	// roots are the tables that partitions' rows are rows of, by the partition's OID.
-	roots map[uint32]Table
+	roots map[uint32]pg.Table
 	// probe makes a fresh SQL connection, asks it something and closes it. The session's probe goroutine calls it.
 	probe func(ctx context.Context) error
 }

@@ -21,9 +21,9 @@ type SetupOptions struct {
 	AlterRole   bool   // it is there, and lacks the right to replicate or to log in
 	Provider    fix.Provider
 	Schemas     []string
-	Tables      []Table // make these
-	Grants      []Table // let Role read these
-	Cleans      []Table // let Role remove old rows of these, as Config.Outbox says
+	Tables      []pg.Table // make these
+	Grants      []pg.Table // let Role read these
+	Cleans      []pg.Table // let Role remove old rows of these, as Config.Outbox says
 	Publication bool
 	Inserts     bool // the publication must not have updates, because a table has no replica identity
 	Slot        bool
@@ -233,7 +233,7 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 		switch {
 		case i < len(server.unmet):
 			opts.Unmet = append(opts.Unmet, u)
-		case !slices.ContainsFunc(opts.Tables, func(t Table) bool { return u.Name == tableName(t) }):
+		case !slices.ContainsFunc(opts.Tables, func(t pg.Table) bool { return u.Name == tableName(t) }):
 			unfit = append(unfit, u)
 		}
 	}
@@ -255,7 +255,7 @@ func (s *Source) become(ctx context.Context, sql *pgconn.PgConn, opts *SetupOpti
 }
 
 // misfits are those tables that a setup would make, and that would not have what the router needs.
-func (c *Config) misfits(tables []Table) (unfit []*Unmet) {
+func (c *Config) misfits(tables []pg.Table) (unfit []*Unmet) {
 	for _, t := range tables {
 		if c.Needs == nil {
 			break

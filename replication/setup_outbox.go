@@ -73,7 +73,7 @@ func outboxColumns(c *Config) []newColumn {
 }
 
 // outboxRelation is a new table as the router sees it.
-func outboxRelation(t Table, c *Config) *cdc.Relation {
+func outboxRelation(t pg.Table, c *Config) *cdc.Relation {
 	rel := &cdc.Relation{Schema: t.Schema, Name: t.Name, ReplicaIdentity: 'd'}
 	for i, col := range outboxColumns(c) {
 		rel.Columns = append(rel.Columns, cdc.Column{Name: col.name, TypeOID: col.typ, TypeMod: -1, Key: i == 0})
@@ -82,7 +82,7 @@ func outboxRelation(t Table, c *Config) *cdc.Relation {
 }
 
 // outboxSQL makes a table.
-func outboxSQL(t Table, c *Config) string {
+func outboxSQL(t pg.Table, c *Config) string {
 	key, end := "PRIMARY KEY (id)", ");"
 	if c.Outbox.Partitioned { // its key must hold the column that it is partitioned by
 		column := pg.QuoteIdent(c.Outbox.Time())
@@ -104,7 +104,7 @@ func outboxSQL(t Table, c *Config) string {
 }
 
 // partitionsSQL makes the partitions of today and of the three days to come, in UTC.
-func partitionsSQL(t Table) string {
+func partitionsSQL(t pg.Table) string {
 	return fmt.Sprintf(`DO $$
 DECLARE today date := (now() AT TIME ZONE 'UTC')::date;
 BEGIN
@@ -116,7 +116,7 @@ END $$;`, pg.QuoteLiteral(t.Schema), pg.QuoteLiteral(t.Name))
 }
 
 // cleans are the rights of the one who removes old rows, and the index that finds them. fresh says that the setup makes the table.
-func cleans(t Table, o *Outbox, role, name string, fresh bool) (all []statement) {
+func cleans(t pg.Table, o *Outbox, role, name string, fresh bool) (all []statement) {
 	if o.Owns {
 		all = append(all, statement{what: "role " + name + " the owner of " + t.String(), comment: `For cleanup.mode: drop_partitions. Only the owner makes, detaches and drops partitions. A partition
 can have another owner than its table.`,
@@ -147,7 +147,7 @@ Each partition of a partitioned table needs this grant, too: walpost check names
 }
 
 // uncleaned is which of the tables lack what the one who removes old rows needs.
-func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []Table, err error) {
+func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []pg.Table, err error) {
 	if !c.Outbox.Cleans() {
 		return nil, nil
 	}

@@ -55,7 +55,7 @@ func table(columns ...string) *cdc.Relation {
 		col.HasDefault, col.Default, col.NotNull = hasDefault, def, notNull || key
 		if key {
 			keys++
-			col.PrimaryKey, col.Key, col.KeyPosition = true, true, keys
+			col.Key, col.KeyPosition = true, keys
 		}
 		rel.Columns = append(rel.Columns, col)
 	}

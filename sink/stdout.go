@@ -3,11 +3,12 @@ package sink
 import (
 	"bufio"
 	"context"
+	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 	"unicode/utf8"
 
@@ -20,9 +21,7 @@ type Stdout struct {
 	w    *bufio.Writer
 	wake chan struct{}
 	acks []cdc.Ack
-
-	mu  sync.Mutex
-	err error // of the first write that failed; mu
+	err  atomic.Pointer[error] // of the first write that failed
 }
 
 // NewStdout makes a sink that writes to w.
@@ -65,12 +64,12 @@ func (s *Stdout) Send(rec *cdc.Record, ticket cdc.Ticket) {
 		h := &rec.Headers[i]
 		v, b := text(h.Value)
 		if b != nil {
-			enc := fmt.Sprintf("base64:%s", mustBase64(b))
+			enc := "base64:" + base64.StdEncoding.EncodeToString(b)
 			v = &enc
 		}
 		l.Headers = append(l.Headers, [2]*string{&h.Key, v})
 	}
-	err := s.failed()
+	err := s.Stalled()
 	if err == nil {
 		err = s.write(&l)
 	}
@@ -85,11 +84,6 @@ func (s *Stdout) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	}
 }
 
-func mustBase64(b []byte) string {
-	out, _ := json.Marshal(b) // of a []byte it can not fail
-	return string(out[1 : len(out)-1])
-}
-
 func (s *Stdout) write(l *line) error {
 	b, err := json.Marshal(l)
 	if err == nil {
@@ -101,19 +95,7 @@ func (s *Stdout) write(l *line) error {
 	return err
 }
 
-func (s *Stdout) fail(err error) {
-	s.mu.Lock()
-	if s.err == nil {
-		s.err = err
-	}
-	s.mu.Unlock()
-}
-
-func (s *Stdout) failed() error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.err
-}
+func (s *Stdout) fail(err error) { s.err.CompareAndSwap(nil, &err) }
 
 // Acks writes out what is buffered, and only then acknowledges it.
 func (s *Stdout) Acks(buf []cdc.Ack) []cdc.Ack {
@@ -139,14 +121,19 @@ func (s *Stdout) Acks(buf []cdc.Ack) []cdc.Ack {
 func (s *Stdout) Wake() <-chan struct{} { return s.wake }
 
 // Stalled is the error of the first write that failed.
-func (s *Stdout) Stalled() error { return s.failed() }
+func (s *Stdout) Stalled() error {
+	if err := s.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
 
 // Pending tells nothing: every record has ended with the next Acks.
 func (s *Stdout) Pending(func(topic string, records int, why error, closed bool)) {}
 
 // Close writes out what is buffered.
 func (s *Stdout) Close(context.Context) error {
-	if s.failed() != nil {
+	if s.Stalled() != nil {
 		return nil // reported by the acks
 	}
 	return s.w.Flush()

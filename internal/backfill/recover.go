@@ -243,7 +243,7 @@ func (rc *recovery) compare(ctx context.Context, r *reading) (*comparison, error
 func isUnique(rel *cdc.Relation, columns func(*cdc.Relation) router.Columns) bool {
 	column := columns(rel).ID
 	for _, c := range rel.Columns {
-		if c.PrimaryKey != (c.Name == column) || c.Name == column && c.TypeName != "uuid" {
+		if (c.KeyPosition > 0) != (c.Name == column) || c.Name == column && c.TypeName != "uuid" {
 			return false
 		}
 	}

@@ -55,24 +55,12 @@ func (s *rowSet) keyOf(row *cdc.Row) rowKey {
 	for i := range key {
 		var h maphash.Hash
 		h.SetSeed(s.seeds[i])
-		write := func(text []byte) {
-			var size [8]byte
-			binary.LittleEndian.PutUint64(size[:], uint64(len(text)))
-			h.Write(size[:]) //nolint:errcheck // never fails, hash/maphash says
-			h.Write(text)    //nolint:errcheck // likewise
-		}
-		write([]byte(rel.Schema))
-		write([]byte(rel.Name))
+		hashText(&h, []byte(rel.Schema))
+		hashText(&h, []byte(rel.Name))
 		for j := range min(len(rel.Columns), len(row.Values)) {
 			if c := &rel.Columns[j]; whole || c.Key {
-				write([]byte(c.Name))
-				value := row.Values[j].Bytes
-				null := byte(0)
-				if value == nil {
-					null = 1
-				}
-				h.WriteByte(null) //nolint:errcheck // likewise
-				write(value)
+				hashText(&h, []byte(c.Name))
+				hashText(&h, row.Values[j].Bytes)
 			}
 		}
 		key[i] = h.Sum64()

@@ -34,7 +34,6 @@ func FillCatalog(ctx context.Context, conn *pgconn.PgConn, rel *cdc.Relation) er
   CASE WHEN t.typelem <> 0 AND t.typlen = -1 AND t.typcategory = 'A' THEN t.typelem END AS element
   FROM below b JOIN pg_type t ON t.oid = b.typ WHERE t.typtype <> 'd')
  SELECT v.ord, a.attnotnull OR (t.typtype = 'd' AND t.typnotnull) AS notnull,
- EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary AND a.attnum = ANY (i.indkey)) AS primarykey,
  coalesce((SELECT array_position(i.indkey::int2[], a.attnum) + 1 FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisprimary), 0) AS keyposition,
  a.attgenerated <> '' AS generated, d.oid IS NOT NULL AS hasdefault, pg_get_expr(d.adbin, d.adrelid) AS "default",
  CASE WHEN t.oid IS NOT NULL THEN format_type(v.typ, v.typmod) END AS typename,

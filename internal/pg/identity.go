@@ -24,12 +24,9 @@ type System struct {
 // Identify asks a replication connection who is on the other end, and where its history forked.
 func Identify(ctx context.Context, conn *pgconn.PgConn) (System, error) {
 	var s System
-	fields, err := command(ctx, conn, "IDENTIFY_SYSTEM")
+	fields, err := command(ctx, conn, "IDENTIFY_SYSTEM", 4)
 	if err != nil {
 		return s, err
-	}
-	if len(fields) < 4 || len(fields[0]) == 0 {
-		return s, fmt.Errorf("IDENTIFY_SYSTEM: %w: %d columns", ErrAnswer, len(fields))
 	}
 	s.ID = string(fields[0])
 	timeline, err := strconv.ParseUint(string(fields[1]), 10, 32)
@@ -41,11 +38,8 @@ func Identify(ctx context.Context, conn *pgconn.PgConn) (System, error) {
 		return s, nil
 	}
 	step := fmt.Sprintf("TIMELINE_HISTORY %d", s.Timeline)
-	if fields, err = command(ctx, conn, step); err != nil {
+	if fields, err = command(ctx, conn, step, 2); err != nil {
 		return s, err
-	}
-	if len(fields) != 2 {
-		return s, fmt.Errorf("%s: %w: %d columns", step, ErrAnswer, len(fields))
 	}
 	if s.History, err = parseHistory(fields[1], s.Timeline); err != nil {
 		return s, fmt.Errorf("%s: %w: %w", step, ErrAnswer, err)
@@ -53,14 +47,14 @@ func Identify(ctx context.Context, conn *pgconn.PgConn) (System, error) {
 	return s, nil
 }
 
-// command runs a replication command that answers with one row.
-func command(ctx context.Context, conn *pgconn.PgConn, sql string) ([][]byte, error) {
+// command runs a replication command that answers with one row of so many columns.
+func command(ctx context.Context, conn *pgconn.PgConn, sql string, columns int) ([][]byte, error) {
 	results, err := conn.Exec(ctx, sql).ReadAll()
 	if err != nil {
 		return nil, Classify(fmt.Errorf("%s: %w", sql, err))
 	}
-	if len(results) != 1 || len(results[0].Rows) != 1 {
-		return nil, fmt.Errorf("%s: %w: not one row", sql, ErrAnswer)
+	if len(results) != 1 || len(results[0].Rows) != 1 || len(results[0].Rows[0]) < columns {
+		return nil, fmt.Errorf("%s: %w: not one row of %d columns", sql, ErrAnswer, columns)
 	}
 	return results[0].Rows[0], nil
 }
