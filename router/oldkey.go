@@ -25,14 +25,11 @@ func (p *planner) oldKey(conv connect.Converter) *oldKey {
 	k := &oldKey{conv: conv, schema: &connect.Schema{
 		Type: connect.Struct, Name: p.schemaNames.AdjustSchema(p.qualified() + ".Key"),
 	}}
-	var indexes []int
-	for i := range p.rel.Columns {
-		if p.rel.Columns[i].KeyPosition > 0 {
-			indexes = append(indexes, i)
+	for position := 1; ; position++ {
+		i := slices.IndexFunc(p.rel.Columns, func(c cdc.Column) bool { return c.KeyPosition == position })
+		if i < 0 {
+			break
 		}
-	}
-	slices.SortFunc(indexes, func(a, b int) int { return p.rel.Columns[a].KeyPosition - p.rel.Columns[b].KeyPosition })
-	for _, i := range indexes {
 		t, err := pgvalue.Column(&p.rel.Columns[i], p.modes)
 		if err != nil {
 			continue // Debezium leaves such a column out of the key

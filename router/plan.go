@@ -250,12 +250,8 @@ func (p *planner) missing(name string) bool {
 	if !p.ignoreMissing {
 		return false
 	}
-	i := p.index(name)
-	if i < 0 {
-		return true
-	}
-	_, err := pgvalue.Column(&p.rel.Columns[i], p.modes)
-	return err != nil
+	_, ok := (&planner{Router: p.Router, rel: p.rel, modes: p.modes}).find(optionPlacement, name)
+	return !ok
 }
 
 // qualified is the start of the names of the relation's schemas.

@@ -5,12 +5,8 @@ import (
 	"strings"
 )
 
-// A dataException is an error that Kafka Connect throws, in its own words.
-type dataException string
-
-func (e dataException) Error() string { return string(e) }
-
-func throw(format string, args ...any) error { return dataException(fmt.Sprintf(format, args...)) }
+// throw returns an error that Kafka Connect throws, in its own words.
+func throw(format string, args ...any) error { return fmt.Errorf(format, args...) }
 
 // errShape is the error for a value that does not fit its schema. It is a mistake of the caller.
 func errShape(s *Schema, v any) error {

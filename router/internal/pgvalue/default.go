@@ -1,6 +1,7 @@
 package pgvalue
 
 import (
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -61,7 +62,8 @@ func defaultOf(t pgType, m Modes, v *representation, expr string) (value any, ok
 		}
 	case oidUUID:
 		if s, ok := literal(expr, "00000000-0000-0000-0000-000000000000"); ok {
-			return javaUUID(s)
+			s = strings.ToLower(s)
+			return s, uuid.MatchString(s)
 		}
 	case oidDate, oidTime, oidTimestamp, oidTimestamptz:
 		return temporalDefault(t, m, v, expr)
@@ -115,7 +117,7 @@ func asAny(s string, ok bool) (any, bool) {
 
 // literal is the text of a literal. For the call of a function it is generated.
 func literal(expr, generated string) (string, bool) {
-	if isCall(expr) {
+	if call.MatchString(expr) {
 		return generated, true
 	}
 	switch strings.ToLower(expr) {
@@ -125,39 +127,18 @@ func literal(expr, generated string) (string, bool) {
 	if !strings.Contains(expr, "'") {
 		return expr, !strings.HasPrefix(expr, "NULL::")
 	}
-	return firstQuoted(expr)
-}
-
-// firstQuoted finds the first match of the Java pattern '(.*?)'.
-func firstQuoted(s string) (string, bool) {
-	for i := range len(s) {
-		if s[i] != '\'' {
-			continue
-		}
-		if end := strings.IndexByte(s[i+1:], '\''); end >= 0 && !hasLineEnd(s[i+1:i+1+end]) {
-			return s[i+1 : i+1+end], true
-		}
+	if m := firstQuoted.FindStringSubmatch(expr); m != nil {
+		return m[1], true
 	}
 	return "", false
 }
 
-// hasLineEnd reports whether s has a character that . does not match in Java.
-func hasLineEnd(s string) bool { return strings.ContainsAny(s, "\n\r\u0085\u2028\u2029") }
-
-// isCall finds the Java regex ^[(]?[A-Za-z0-9_.]+\((?:.+(?:, ?.+)*)?\): a name, an opening
-// parenthesis, and a closing one on the same line.
-func isCall(s string) bool {
-	s = strings.TrimPrefix(s, "(")
-	n := 0
-	for n < len(s) && (s[n] == '_' || s[n] == '.' || s[n] >= '0' && s[n] <= '9' || s[n] >= 'a' && s[n] <= 'z' || s[n] >= 'A' && s[n] <= 'Z') {
-		n++
-	}
-	if n == 0 || n == len(s) || s[n] != '(' {
-		return false
-	}
-	end := strings.IndexByte(s[n+1:], ')')
-	return end >= 0 && !hasLineEnd(s[n+1:n+1+end])
-}
+// Debezium's patterns. In Java a dot matches every character but the end of a line.
+var (
+	firstQuoted = regexp.MustCompile(`'([^\n\r\x{85}\x{2028}\x{2029}]*?)'`)                   // '(.*?)'
+	call        = regexp.MustCompile(`^[(]?[A-Za-z0-9_.]+\([^\n\r\x{85}\x{2028}\x{2029}]*\)`) // ^[(]?[A-Za-z0-9_.]+\((?:.+(?:, ?.+)*)?\)
+	uuid        = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$`)           // as Postgres prints it
+)
 
 // enumDefault reads 'label'::type. Quotes in the label stay doubled.
 func enumDefault(expr string) (any, bool) {
@@ -166,22 +147,6 @@ func enumDefault(expr string) (any, bool) {
 		return nil, false
 	}
 	return expr[1 : cast-1], true
-}
-
-// javaUUID is Java's UUID.fromString for the texts that Postgres prints.
-func javaUUID(s string) (any, bool) {
-	if len(s) != 36 {
-		return nil, false
-	}
-	s = strings.ToLower(s)
-	for i := range len(s) {
-		dash := i == 8 || i == 13 || i == 18 || i == 23
-		digit := s[i] >= '0' && s[i] <= '9' || s[i] >= 'a' && s[i] <= 'f'
-		if dash && s[i] != '-' || !dash && !digit {
-			return nil, false
-		}
-	}
-	return s, true
 }
 
 // In a default, unlike in a value, the ends of Java's calendar stand for infinity.
