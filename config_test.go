@@ -8,7 +8,7 @@ import (
 
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/sink"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/slot"
 )
 
@@ -43,11 +43,11 @@ func TestSecretFilesLoseTheLineEndOnly(t *testing.T) {
 		if found := cfg.Validate(); len(found) != 1 || found[0].Field != "source.dsn_file" {
 			t.Errorf("a file of %d bytes: %v", len(text), found)
 		}
-		for field, change := range map[string]func(s *sink.SASL){
-			"kafka.sasl.password_file":      func(s *sink.SASL) { s.Mechanism, s.Username, s.PasswordFile = "PLAIN", "u", name },
-			"kafka.sasl.token_file":         func(s *sink.SASL) { s.Mechanism, s.TokenFile = "OAUTHBEARER", name },
-			"kafka.sasl.secret_key_file":    func(s *sink.SASL) { s.Mechanism, s.AccessKey, s.SecretKeyFile = "AWS_MSK_IAM", "a", name },
-			"kafka.sasl.session_token_file": func(s *sink.SASL) { s.Mechanism, s.SessionTokenFile = "AWS_MSK_IAM", name },
+		for field, change := range map[string]func(s *kafka.SASL){
+			"kafka.sasl.password_file":      func(s *kafka.SASL) { s.Mechanism, s.Username, s.PasswordFile = "PLAIN", "u", name },
+			"kafka.sasl.token_file":         func(s *kafka.SASL) { s.Mechanism, s.TokenFile = "OAUTHBEARER", name },
+			"kafka.sasl.secret_key_file":    func(s *kafka.SASL) { s.Mechanism, s.AccessKey, s.SecretKeyFile = "AWS_MSK_IAM", "a", name },
+			"kafka.sasl.session_token_file": func(s *kafka.SASL) { s.Mechanism, s.SessionTokenFile = "AWS_MSK_IAM", name },
 		} {
 			cfg := usable()
 			change(&cfg.Kafka.SASL)

@@ -42,7 +42,7 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 		case err != nil:
 			return made, pg.Classify(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err))
 		default:
-			s.cfg.Logger.Info().Str("publication", s.cfg.Publication).Strs("tables", tableNames(s.cfg.tables())).Msg("publication made")
+			s.cfg.Logger.Info().Str("publication", s.cfg.Publication).Strs("tables", s.cfg.AllTables()).Msg("publication made")
 		}
 	}
 	if replace {
@@ -242,14 +242,6 @@ func countRows(ctx context.Context, sql *pgconn.PgConn, t *pg.TableFacts, filter
 		return "", err
 	}
 	return fmt.Sprintf("%d bytes of rows (role without the right to count them)", n.N), nil
-}
-
-func tableNames(tables []pg.Table) []string {
-	names := make([]string, len(tables))
-	for i, t := range tables {
-		names[i] = t.String()
-	}
-	return names
 }
 
 // SQLNames are the tables, quoted.

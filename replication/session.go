@@ -380,6 +380,3 @@ func (s *Session) broken(err error) error {
 	}
 	return lost(s.cfg.slot, err)
 }
-
-// safe is where events may be missing from when the stream has gone wrong.
-func (s *Session) safe() cdc.Position { return s.flush }

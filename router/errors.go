@@ -2,9 +2,9 @@ package router
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 )
 
 // A Problem is one reason why rows cannot become records.
@@ -16,7 +16,7 @@ type Problem struct {
 	Message string // a sentence for people; it does not name the option
 }
 
-func (p Problem) Error() string {
+func (p Problem) String() string {
 	if p.Option == "" {
 		return p.Message
 	}
@@ -47,7 +47,7 @@ type ConfigError struct {
 	Problems []Problem
 }
 
-func (e *ConfigError) Error() string { return "table " + e.Table + ": " + reason(e.Problems) }
+func (e *ConfigError) Error() string { return "table " + e.Table + ": " + conf.Lines(e.Problems) }
 
 // Misconfigured is true: see package fault.
 func (e *ConfigError) Misconfigured() bool { return true }
@@ -69,15 +69,7 @@ func (e *RowError) Error() string {
 }
 
 // Reason is the error without the event: for callers that name the event themselves.
-func (e *RowError) Reason() string { return reason(e.Problems) }
+func (e *RowError) Reason() string { return conf.Lines(e.Problems) }
 
 // NeedsPerson is true: see package fault.
 func (e *RowError) NeedsPerson() bool { return true }
-
-func reason(problems []Problem) string {
-	lines := make([]string, len(problems))
-	for i, p := range problems {
-		lines[i] = p.Error()
-	}
-	return strings.Join(lines, "\n")
-}

@@ -34,12 +34,6 @@ type Config struct {
 	Hooks []kgo.Hook `yaml:"-"`
 }
 
-// TLS and SASL are parts of Config.
-type (
-	TLS  = kafka.TLS
-	SASL = kafka.SASL
-)
-
 // Topics says whether a missing topic is created, and how. -1, and 0, leave it to the broker's defaults.
 type Topics struct {
 	Create            bool `yaml:"create"`

@@ -164,13 +164,7 @@ func (t *trend) exhaustion(left int64) float64 {
 func (t *trend) over(left int64, now sample, earlier []sample, of func(sample) int64) float64 {
 	soonest := math.Inf(1)
 	for span, longest := max(longestSpan, 8*t.interval), true; span >= 2*t.interval || longest; span, longest = span/2, false {
-		from := earlier[0]
-		for _, s := range earlier {
-			if now.at.Sub(s.at) <= span {
-				from = s
-				break
-			}
-		}
+		from := firstWithin(earlier, now.at, span, earlier[0])
 		passed := now.at.Sub(from.at)
 		if passed <= 0 || passed > span && !longest {
 			continue
@@ -187,18 +181,23 @@ func (t *trend) over(left int64, now sample, earlier []sample, of func(sample) i
 	return soonest
 }
 
+// firstWithin returns the first sample that is not older than span at now, or otherwise.
+func firstWithin(samples []sample, now time.Time, span time.Duration, otherwise sample) sample {
+	for _, s := range samples {
+		if now.Sub(s.at) <= span {
+			return s
+		}
+	}
+	return otherwise
+}
+
 // rate is how many bytes of WAL the server wrote a second in the last minute, -1 before two samples.
 func (t *trend) rate() float64 {
 	n := len(t.samples)
 	if n < 2 {
 		return -1
 	}
-	now, from := t.samples[n-1], t.samples[n-2]
-	for _, s := range t.samples[:n-1] {
-		if now.at.Sub(s.at) <= rateSpan {
-			from = s
-			break
-		}
-	}
+	now := t.samples[n-1]
+	from := firstWithin(t.samples[:n-1], now.at, rateSpan, t.samples[n-2])
 	return float64(now.server-from.server) / now.at.Sub(from.at).Seconds()
 }

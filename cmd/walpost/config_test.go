@@ -17,6 +17,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/yamlfile"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
@@ -83,8 +84,8 @@ func TestGoodFilesAreRead(t *testing.T) {
 			c.Source.DSN, c.Source.Table = "postgres://walpost@db.internal:5432/shop", "public.outbox"
 			c.Source.PasswordFile = "testdata/config/secret"
 			c.Kafka.Brokers = []string{"kafka-1:9092", "kafka-2:9092"}
-			c.Kafka.TLS = &sink.TLS{}
-			c.Kafka.SASL = sink.SASL{Mechanism: "SCRAM-SHA-512", Username: "walpost", PasswordFile: "testdata/config/secret"}
+			c.Kafka.TLS = &kafka.TLS{}
+			c.Kafka.SASL = kafka.SASL{Mechanism: "SCRAM-SHA-512", Username: "walpost", PasswordFile: "testdata/config/secret"}
 			c.Kafka.Linger = sink.Linger(5 * time.Millisecond)
 			c.HTTP.Listen = "off"
 		},
@@ -148,7 +149,7 @@ func TestExampleHasEveryKey(t *testing.T) {
 	got := map[string]bool{}
 	keysOf(root.Content[0], "", got)
 	cfg := defaultConfig()
-	cfg.Kafka.TLS = &sink.TLS{}
+	cfg.Kafka.TLS = &kafka.TLS{}
 	for _, key := range leaves(reflect.ValueOf(&cfg).Elem(), "") {
 		if !got[key] {
 			t.Errorf("%s is not in %s", key, filepath.Base(example))
@@ -165,7 +166,7 @@ func TestExampleHasEveryKey(t *testing.T) {
 // The pages name keys in backquotes. A page that gives a default gives it behind the key, in parentheses.
 func TestDocumentationHasTheKeysAndTheirDefaults(t *testing.T) {
 	cfg := defaultConfig()
-	cfg.Kafka.TLS = &sink.TLS{}
+	cfg.Kafka.TLS = &kafka.TLS{}
 	keys := leaves(reflect.ValueOf(&cfg).Elem(), "")
 	isKey := func(name string) bool {
 		return slices.ContainsFunc(keys, func(k string) bool { return k == name || strings.HasPrefix(k, name+".") })
@@ -353,7 +354,7 @@ func TestWithoutFileTheFlagsAreNamed(t *testing.T) {
 
 func TestEverySettingNamesAField(t *testing.T) {
 	cfg := defaultConfig()
-	cfg.Kafka.TLS = &sink.TLS{}
+	cfg.Kafka.TLS = &kafka.TLS{}
 	keys := leaves(reflect.ValueOf(&cfg).Elem(), "")
 	for _, s := range settings {
 		if !slices.Contains(keys, s.field) {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
@@ -125,9 +127,9 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		return nil, err
 	}
 	rc.known = known
-	var tails *kafka.TailReader
+	var tails *kgo.Client
 	if rc.Kafka != nil {
-		if tails, err = kafka.ReadTails(*rc.Kafka); err != nil {
+		if tails, err = rc.Kafka.NewClient(); err != nil {
 			return nil, err
 		}
 		defer tails.Close()
@@ -284,7 +286,7 @@ func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again 
 }
 
 // tail reads the events of a topic when the first row is routed to it.
-func (rc *recovery) tail(ctx context.Context, tails *kafka.TailReader, topic string, since time.Time) error {
+func (rc *recovery) tail(ctx context.Context, tails *kgo.Client, topic string, since time.Time) error {
 	if rc.known.topics[topic] != nil {
 		return nil
 	}
@@ -295,7 +297,7 @@ func (rc *recovery) tail(ctx context.Context, tails *kafka.TailReader, topic str
 		return nil
 	}
 	full := errors.New("too many events")
-	err := tails.Records(ctx, topic, since, func(r *kafka.TailRecord) error {
+	err := kafka.TailRecords(ctx, tails, topic, since, func(r *kafka.TailRecord) error {
 		if !rc.known.record(topic, t, r) {
 			return full
 		}

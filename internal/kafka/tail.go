@@ -10,21 +10,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 )
 
-// A TailReader reads the newest records that are in topics already. It must be used by one goroutine at a time.
-type TailReader struct{ cl *kgo.Client }
-
-// ReadTails makes a TailReader. It does not connect.
-func ReadTails(cfg Config) (*TailReader, error) {
-	cl, err := cfg.NewClient()
-	if err != nil {
-		return nil, err
-	}
-	return &TailReader{cl}, nil
-}
-
-// Close frees the connections.
-func (t *TailReader) Close() { t.cl.Close() }
-
 // tailPatience is how long a partition may give nothing before its reading fails.
 const tailPatience = 30 * time.Second
 
@@ -34,12 +19,12 @@ type TailRecord struct {
 	Time           time.Time // zero where it is the broker's (message.timestamp.type LogAppendTime), which says nothing of the event
 }
 
-// Records calls each with every committed record of topic that has the header id, from the first one on whose timestamp is not before
+// TailRecords calls each with every committed record of topic that has the header id, from the first one on whose timestamp is not before
 // since; the zero time is from the beginning. A topic that does not exist has none.
-func (t *TailReader) Records(ctx context.Context, topic string, since time.Time, each func(r *TailRecord) error) error {
+func TailRecords(ctx context.Context, cl *kgo.Client, topic string, since time.Time, each func(r *TailRecord) error) error {
 	asked, cancel := context.WithTimeout(ctx, tailPatience)
 	defer cancel()
-	info, err := DescribeTopic(asked, t.cl, topic)
+	info, err := DescribeTopic(asked, cl, topic)
 	switch {
 	case err != nil:
 		return fmt.Errorf("read topic %s: %w", topic, err)
@@ -50,7 +35,7 @@ func (t *TailReader) Records(ctx context.Context, topic string, since time.Time,
 	}
 	for p := range info.Partitions {
 		given := int64(0) // the offset behind the newest record that each was called with: none comes twice
-		r := Reader{Client: t.cl, Topic: topic, Partition: int32(p), Since: since, Patience: tailPatience}
+		r := Reader{Client: cl, Topic: topic, Partition: int32(p), Since: since, Patience: tailPatience}
 		r.Stable = true // an open transaction may stay open, and its records are not committed
 		r.Each = func(rec *kgo.Record) error {
 			for _, h := range rec.Headers {
