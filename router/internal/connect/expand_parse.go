@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
@@ -87,6 +88,19 @@ func (p *parser) next() (byte, error) {
 	return 0, errEnd
 }
 
+// expect reads one byte behind white space, which must be c.
+func (p *parser) expect(c byte) error {
+	got, err := p.next()
+	switch {
+	case err != nil:
+		return err
+	case got != c:
+		return errSyntax
+	}
+	p.i++
+	return nil
+}
+
 // last reads the comma or the end after a member. It reports whether it is the end.
 func (p *parser) last(end byte) (bool, error) {
 	c, err := p.next()
@@ -116,6 +130,7 @@ func (p *parser) value(n *node, depth int) error {
 		}
 		return p.array(n, depth)
 	case c == '"':
+		p.i++
 		n.kind = text
 		n.text, err = p.string(maxText)
 		return err
@@ -168,23 +183,16 @@ func (p *parser) object(n *node, depth int) error {
 	}
 	var at map[string]int // of members by name, once they are many
 	for {
-		if c, err = p.next(); err != nil {
+		if err := p.expect('"'); err != nil {
 			return err
-		}
-		if c != '"' {
-			return errSyntax
 		}
 		name, err := p.string(maxName)
 		if err != nil {
 			return err
 		}
-		if c, err = p.next(); err != nil {
+		if err = p.expect(':'); err != nil {
 			return err
 		}
-		if c != ':' {
-			return errSyntax
-		}
-		p.i++
 		i := len(n.members)
 		if at == nil && i == 16 {
 			at = make(map[string]int)
@@ -278,10 +286,9 @@ func (p *parser) number(n *node) error {
 	return nil
 }
 
-// string reads a string of at most limit units of UTF-16. Half of a surrogate pair becomes three
-// bytes: see surrogate.
+// string reads the rest of a string, behind its first quote: at most limit units of UTF-16. Half of
+// a surrogate pair becomes three bytes: see surrogate.
 func (p *parser) string(limit int) (string, error) {
-	p.i++
 	start := p.i
 	for ; p.i < len(p.s); p.i++ {
 		switch c := p.s[p.i]; {
@@ -322,16 +329,8 @@ func (p *parser) escaped(start, limit int) (string, error) {
 		switch c {
 		case '"', '\\', '/':
 			buf = append(buf, c)
-		case 'b':
-			buf = append(buf, '\b')
-		case 'f':
-			buf = append(buf, '\f')
-		case 'n':
-			buf = append(buf, '\n')
-		case 'r':
-			buf = append(buf, '\r')
-		case 't':
-			buf = append(buf, '\t')
+		case 'b', 'f', 'n', 'r', 't':
+			buf = append(buf, controls[strings.IndexByte(escapes, c)])
 		case 'u':
 			r, err := p.hex4()
 			if err != nil {
@@ -367,23 +366,12 @@ func (p *parser) hex4() (rune, error) {
 	if len(p.s)-p.i < 4 {
 		return 0, errEnd
 	}
-	var r rune
-	for range 4 {
-		c := p.s[p.i]
-		switch {
-		case c >= '0' && c <= '9':
-			c -= '0'
-		case c >= 'a' && c <= 'f':
-			c -= 'a' - 10
-		case c >= 'A' && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return 0, errSyntax
-		}
-		r = r<<4 | rune(c)
-		p.i++
+	r, err := strconv.ParseUint(p.s[p.i:p.i+4], 16, 16)
+	if err != nil {
+		return 0, errSyntax
 	}
-	return r, nil
+	p.i += 4
+	return rune(r), nil
 }
 
 // checkLength returns an error if s has more than limit units of UTF-16.

@@ -1,11 +1,16 @@
 package connect
 
 import (
+	"strings"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
-const upperHex = "0123456789ABCDEF"
+const (
+	upperHex = "0123456789ABCDEF"
+	controls = "\b\f\n\r\t" // the control characters that have a short escape
+	escapes  = "bfnrt"
+)
 
 // plain are the characters of ASCII that need no escape in a JSON string.
 var plain = func() (t [utf8.RuneSelf]bool) {
@@ -62,16 +67,9 @@ func AppendJSONByte(dst []byte, b byte) []byte {
 	switch b {
 	case '"', '\\':
 		return append(dst, '\\', b)
-	case '\b':
-		return append(dst, '\\', 'b')
-	case '\f':
-		return append(dst, '\\', 'f')
-	case '\n':
-		return append(dst, '\\', 'n')
-	case '\r':
-		return append(dst, '\\', 'r')
-	case '\t':
-		return append(dst, '\\', 't')
+	}
+	if i := strings.IndexByte(controls, b); i >= 0 {
+		return append(dst, '\\', escapes[i])
 	}
 	if b < ' ' {
 		return append(dst, '\\', 'u', '0', '0', upperHex[b>>4], upperHex[b&0xf])
