@@ -59,7 +59,7 @@ checkpoint: {topic: cp}
 	for _, want := range []string{
 		`ok    postgres: clock: the database's clock is 0\.`,
 		`warn  kafka: clock: the controller's clock is 7(200|199)\.\d+s behind this machine's`,
-		`warn  kafka: clock of the database: it is 7(200|199)\.\d+s ahead of the controller's`,
+		`warn  kafka: clock of the database: the database's clock is 7(200|199)\.\d+s ahead of the controller's clock`,
 	} {
 		if !regexp.MustCompile(want).MatchString(out) {
 			t.Errorf("no %q in\n%s", want, out)
