@@ -244,6 +244,52 @@ func TestAClientLoadsMetadataWhileARecordWaits(t *testing.T) {
 	b.checkLog(c.ListenAddrs(), "a")
 }
 
+// Each new topic takes the brokers a moment, about which a user can do nothing.
+func TestATopicThatWasJustCreatedIsNoStall(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.NumBrokers(1))
+	cfg := config(c.ListenAddrs())
+	cfg.Topics.Create = true
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	end := sync.OnceFunc(func() { close(release) })
+	t.Cleanup(end)
+	c.ControlKey(int16(kmsg.CreateTopics), func(kmsg.Request) (kmsg.Response, error, bool) { // says that it is created, and creates nothing
+		c.KeepControl()
+		select {
+		case <-release:
+			return nil, nil, false
+		default:
+		}
+		asked <- struct{}{}
+		resp := kmsg.NewPtrCreateTopicsResponse()
+		resp.Version = 7
+		made := kmsg.NewCreateTopicsResponseTopic()
+		made.Topic = "new"
+		resp.Topics = append(resp.Topics, made)
+		return resp, nil, true
+	})
+	b := open1(t, cfg)
+	b.send("new", "k", 1)
+	<-asked
+	waits := func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return errors.Is(b.topics["new"].reason, errFresh)
+	}
+	waitFor(t, waits)
+	b.mu.Lock()
+	b.topics["new"].since = time.Now().Add(time.Hour)
+	b.mu.Unlock()
+	if err := b.Stalled(); err != nil {
+		t.Errorf("at first: %v", err)
+	}
+	b.mu.Lock()
+	b.topics["new"].since = time.Now().Add(-time.Hour)
+	b.mu.Unlock()
+	waitFor(t, func() bool { err := b.Stalled(); return err != nil && errors.Is(err, errFresh) })
+	end()
+	b.all()
+}
+
 func TestBrokersThatCanNotBeReachedAreNamed(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -136,6 +136,9 @@ func (s *Kafka) learn(group []*topic) []error {
 	return errs
 }
 
+// errFresh is why a topic waits that the sink has just created. It is no stall unless it lasts.
+var errFresh = errors.New("was created and is not ready yet")
+
 // create makes a missing topic. The brokers need a moment until it can be used, so the topic stays in line.
 func (s *Kafka) create(ctx context.Context, topic string) error {
 	how := kafka.NewTopic{Name: topic, Partitions: s.cfg.Topics.Partitions, Replicas: s.cfg.Topics.ReplicationFactor}
@@ -143,7 +146,7 @@ func (s *Kafka) create(ctx context.Context, topic string) error {
 		return fmt.Errorf("create topic %s: %w", topic, err)
 	}
 	s.log.Info().Str("topic", topic).Msg("topic created")
-	return fmt.Errorf("topic %s was created and is not ready yet", topic)
+	return fmt.Errorf("topic %s %w", topic, errFresh)
 }
 
 // settled gives a topic that was learned a client of the present generation that works with the topic's present limit.

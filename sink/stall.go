@@ -3,6 +3,7 @@ package sink
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -37,7 +38,7 @@ func (s *Kafka) Stalled() error {
 		if t.pending == 0 && t.gate != halted {
 			continue
 		}
-		if t.reason == nil && now.Sub(t.since) < stallAfter {
+		if (t.reason == nil || errors.Is(t.reason, errFresh)) && now.Sub(t.since) < stallAfter {
 			continue
 		}
 		if worst == nil || t.since.Before(worst.since) || t.since.Equal(worst.since) && t.name < worst.name {
