@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,20 +17,6 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/yamlfile"
 )
-
-func debeziumCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "debezium",
-		Short: "helps to move from Debezium to walpost",
-		Args:  noArguments,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			_ = cmd.Help() // fails only where standard output does
-			return usageError{errors.New("a command is missing: walpost debezium convert")}
-		},
-	}
-	cmd.AddCommand(convertCommand())
-	return cmd
-}
 
 func convertCommand() *cobra.Command {
 	cmd := &cobra.Command{

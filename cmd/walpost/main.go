@@ -51,10 +51,11 @@ after the brokers have acknowledged every event up to that position.
 
 Each command takes the configuration flags of run, and its help lists those that it uses.`,
 		Example: `  walpost demo
+  walpost init --dsn postgres://walpost@db:5432/shop --brokers kafka:9092 > walpost.yaml
   walpost setup --config walpost.yaml
   walpost check --config walpost.yaml
   walpost run --config walpost.yaml
-  walpost run --dsn postgres://walpost@db:5432/shop --brokers kafka:9092 --table public.outbox`,
+  walpost run --dsn postgres://walpost@db:5432/shop --brokers kafka:9092 --table public.outbox --create-topics`,
 		// Errors are printed once, by printError, without a page of usage behind which they would be lost.
 		SilenceErrors: true,
 		SilenceUsage:  true,
@@ -88,14 +89,31 @@ func commands() []*cobra.Command {
 		runCommand(),
 		demoCommand(),
 		checkCommand(),
+		initCommand(),
 		setupCommand(),
 		statusCommand(),
 		explainCommand(),
-		debeziumCommand(),
+		groupCommand("config", "looks at a configuration", validateCommand()),
+		groupCommand("debezium", "helps to move from Debezium to walpost", convertCommand()),
 		recoverCommand(),
 		skipCommand(),
 		versionCommand(),
 	}
+}
+
+// groupCommand is a command that only has other commands.
+func groupCommand(use, short string, of ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   use,
+		Short: short,
+		Args:  noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_ = cmd.Help() // fails only where standard output does
+			return usageError{fmt.Errorf("a command is missing: %s %s", cmd.CommandPath(), of[0].Name())}
+		},
+	}
+	cmd.AddCommand(of...)
+	return cmd
 }
 
 // A usageError is a wrong command line.

@@ -1,0 +1,227 @@
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/replication"
+)
+
+func initCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "writes a walpost.yaml for your database",
+		Long: `init writes a short walpost.yaml to standard output. It looks for the outbox in the database: the one
+table that has the columns of an outbox. If there is none, it writes public.outbox, which walpost
+setup makes. If there are several, name yours with --table.
+
+The file never contains a password. With --role it names another role than the DSN does: the role
+that walpost setup --role makes.`,
+		Example: `  walpost init --dsn postgres://postgres@localhost/shop --role walpost --brokers localhost:9092 > walpost.yaml`,
+		Args:    noArguments,
+	}
+	flags := cmd.Flags()
+	for _, s := range settings {
+		if slices.Contains([]string{"dsn", "table", "brokers"}, s.flag) {
+			flags.Var(&value{}, s.flag, s.usage)
+		}
+	}
+	role := flags.String("role", "", "the `name` of the role that walpost runs as (default the role of the DSN)")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		known := true
+		cfg, err := loadConfig("", os.LookupEnv, overrides(flags, os.LookupEnv), func(c *fileConfig) {
+			if known = len(c.Source.AllTables()) > 0; !known {
+				c.Source.Tables = []string{"public.outbox"}
+			}
+		}, (*walpost.Config).Validate)
+		if err != nil {
+			return err
+		}
+		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
+		defer stop()
+		source := &cfg.Source
+		source.ReadSecrets()
+		found, err := replication.FindTables(ctx, source.Connection(), source.Names().Tables)
+		if err != nil {
+			if strings.HasPrefix(pg.SQLState(err), "28") { // the role may not exist yet
+				err = fault.WithHint(err, fault.Hint(err)+"\nIf walpost's role does not exist yet, give init the DSN of an administrator, and --role.")
+			}
+			return err
+		}
+		if fit := slices.DeleteFunc(slices.Clone(found), func(t replication.FoundTable) bool { return !t.Fits }); !known && len(fit) > 0 {
+			found = fit // not public.outbox
+		}
+		names := make([]string, len(found))
+		for i, t := range found {
+			names[i] = t.String()
+		}
+		switch {
+		case known || len(found) == 0:
+			found = slices.DeleteFunc(found, func(t replication.FoundTable) bool { return !slices.Contains(source.Names().Tables, t.Table) })
+		case len(found) == 1:
+			source.Tables = names
+		default:
+			return fault.Config(fmt.Errorf("%d tables look like an outbox: %s", len(found), strings.Join(names, ", ")), "Name the outbox with --table.")
+		}
+		text, err := initialFile(source, cfg.Kafka.Brokers, *role, found)
+		if err == nil {
+			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
+		}
+		return err
+	}
+	return cmd
+}
+
+// initialFile is a walpost.yaml for the tables of source, of which found are those that exist.
+func initialFile(source *replication.Config, brokers []string, role string, found []replication.FoundTable) (string, error) {
+	dsn, password, err := withoutPassword(string(source.DSN), role)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	line := func(text, comment string) {
+		if comment != "" {
+			text = fmt.Sprintf("%-36s # %s", text, comment)
+		}
+		b.WriteString(text + "\n")
+	}
+	line("# walpost.yaml, written by walpost init. walpost.example.yaml has every key.", "")
+	line("# Next: walpost setup, walpost check, walpost run.", "")
+	line("source:", "")
+	line("  dsn: "+yamlWord(dsn), "")
+	if password && role == "" {
+		line("  password: ${PGPASSWORD}", "from the environment; or password_file")
+	} else {
+		line("  # password_file: /run/secrets/pg", "if Postgres asks for a password")
+	}
+	missing := ""
+	if len(found) < len(source.Names().Tables) {
+		missing = "walpost setup makes it if it is missing"
+	}
+	tables, orders := []string{}, []string{}
+	for _, t := range source.Names().Tables {
+		i := slices.IndexFunc(found, func(f replication.FoundTable) bool { return f.Table == t })
+		switch {
+		case i < 0:
+			orders = append(orders, replication.DefaultOrderColumn)
+		case !found[i].Fits:
+			missing = "walpost check says which columns or router options it needs"
+			fallthrough
+		default:
+			orders = append(orders, found[i].OrderColumn)
+		}
+		tables = append(tables, yamlWord(t.String()))
+	}
+	if len(tables) == 1 {
+		line("  table: "+tables[0], missing)
+	} else {
+		line("  tables: ["+strings.Join(tables, ", ")+"]", missing)
+	}
+	if orders = slices.Compact(orders); len(orders) == 1 && orders[0] != "" {
+		line("  order_column: "+yamlWord(orders[0]), "orders rows that walpost reads from the table")
+	} else {
+		line("  # order_column: seq", "a column that grows with each row, such as an identity")
+	}
+	if len(found) > 0 {
+		line("  # snapshot: initial", "if the table has rows: publish them first; or never")
+	}
+	line("kafka:", "")
+	for i, broker := range brokers {
+		brokers[i] = yamlWord(broker)
+	}
+	line("  brokers: ["+strings.Join(brokers, ", ")+"]", "")
+	line("  topics: {create: true}", "false: you create each topic before its first event")
+	line("http:", "")
+	line("  listen: "+defaultConfig().HTTP.Listen, "metrics, health and the status page")
+	return b.String(), nil
+}
+
+var (
+	noString  = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)
+	plainYAML = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_./:@?=&%+-]*$|^[0-9.]+:[0-9]+$`)
+	keyword   = regexp.MustCompile(`(?i)(^|\s)(user|password|sslpassword)\s*=\s*('(\\.|[^'\\])*'|\S*)`)
+)
+
+// yamlWord is a value as walpost.yaml writes it.
+func yamlWord(s string) string {
+	s = strings.ReplaceAll(s, "$", "$$")
+	if plainYAML.MatchString(s) && !noString.MatchString(s) {
+		return s
+	}
+	return strconv.Quote(s)
+}
+
+// withoutPassword returns dsn without its password, for another role unless role is empty, and whether it had a password.
+func withoutPassword(dsn, role string) (_ string, password bool, err error) {
+	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
+		user := ""
+		rest := keyword.ReplaceAllStringFunc(dsn, func(pair string) string {
+			if key, value, _ := strings.Cut(strings.TrimSpace(pair), "="); strings.EqualFold(strings.TrimSpace(key), "user") {
+				user = strings.TrimSpace(value)
+			} else {
+				password = true
+			}
+			return ""
+		})
+		if role != "" {
+			user = "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(role) + "'"
+		}
+		if user != "" {
+			rest = "user=" + user + " " + strings.TrimSpace(rest)
+		}
+		return rest, password, nil
+	}
+	u, err := url.Parse(dsn)
+	if err != nil {
+		return "", false, errors.New("the DSN is not a URI") // the error has the password
+	}
+	query := u.Query()
+	if user := cmp.Or(role, query.Get("user"), u.User.Username()); user != "" {
+		_, password = u.User.Password()
+		u.User = url.User(user)
+	}
+	password = password || query.Has("password")
+	if query.Has("user") || query.Has("password") || query.Has("sslpassword") {
+		for _, key := range []string{"user", "password", "sslpassword"} {
+			query.Del(key)
+		}
+		u.RawQuery = query.Encode()
+	}
+	return u.String(), password, nil
+}
+
+func validateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "validate",
+		Short: "says whether a configuration is valid, without any connection",
+		Long: `validate reads the configuration as run does, and connects to nothing. It prints each problem with its
+place in the file, and exits with 2 if there is one. The files and variables that the configuration
+names must exist.`,
+		Example: `  walpost config validate --config walpost.yaml`,
+		Args:    noArguments,
+	}
+	load := configFlags(cmd, (*walpost.Config).Validate)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := load(nil)
+		if err == nil {
+			_, err = walpost.New(cfg.Config)
+		}
+		if err == nil {
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
+		}
+		return err
+	}
+	return cmd
+}
