@@ -306,6 +306,22 @@ func TestStatusPageInABrowser(t *testing.T) {
 			}
 			v.fits(c.name + " with long words")
 
+			// Kafka is down for so long that the slot is in danger: the page must not say that nothing is lost.
+			r.change(func(s *walpost.Status) {
+				*s = nowBusy()
+				s.State, s.Ready, s.Reason = relay.Stalled, false, "delivery waits: connection refused"
+			})
+			v.sees("1,234 events wait in walpost")
+			v.sees("Nothing is lost. Repair Kafka")
+			r.change(func(s *walpost.Status) {
+				s.Slot.Severity, s.Slot.Reasons = slot.Critical, []string{"the slot holds 12.0 GiB of WAL"}
+			})
+			v.sees("Repair Kafka, and walpost delivers them in order by itself. The slot is in danger: the slot holds 12.0 GiB of WAL.")
+			var said string
+			if v.do(chromedp.Text("#now", &said)); strings.Contains(said, "Nothing is lost") {
+				t.Errorf("the slot is in danger, and the page says:\n%s", said)
+			}
+
 			r.change(func(s *walpost.Status) { *s = nowBusy(); halt(s) })
 			v.sees("slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing")
 			v.sees("A person must act")

@@ -233,8 +233,12 @@ func TestEveryStateHasItsWordsAndItsRunbook(t *testing.T) {
 		{Status: relay.Status{State: relay.Halted}, Slot: slot.Status{Known: true}},
 		{Status: relay.Status{State: relay.SlotAtRisk}, Slot: slot.Status{Known: true, Health: lost, Forecast: slot.Forecast{Limit: slot.ByRemoval}}},
 		{Status: relay.Status{State: relay.SlotAtRisk}, Slot: slot.Status{Known: true, Health: slot.Health{Exists: true, WALStatus: "unreserved"}}},
-		{Status: relay.Status{State: relay.SlotAtRisk}}, {Status: relay.Status{State: relay.Halted}}, {Status: relay.Status{State: relay.Hung}},
-		{Status: relay.Status{State: relay.Stalled}}, {Status: relay.Status{State: relay.CopyingRows}}, {Status: relay.Status{State: relay.Standby}},
+		{Status: relay.Status{State: relay.SlotAtRisk}},
+		{Status: relay.Status{State: relay.Halted}},
+		{Status: relay.Status{State: relay.Hung}},
+		{Status: relay.Status{State: relay.Stalled}},
+		{Status: relay.Status{State: relay.CopyingRows}},
+		{Status: relay.Status{State: relay.Standby}},
 	} {
 		page, ok := strings.CutPrefix(runbook(&s), "https://github.com/walpost/walpost/blob/main/")
 		file, anchor, _ := strings.Cut(page, "#")

@@ -71,7 +71,7 @@
   };
 
   // The states in plain words: the badge, its colour, the headline, and what waits for what.
-  const held = (s) => (s.slot.retained_bytes === null ? "" : ` Meanwhile the slot holds ${bytes(s.slot.retained_bytes)} of WAL in Postgres.`);
+  const held = (s) => (s.slot.state === "critical" ? ` The slot is in danger: ${s.slot.findings.join("; ")}.` : s.slot.retained_bytes === null ? "" : ` Meanwhile the slot holds ${bytes(s.slot.retained_bytes)} of WAL in Postgres.`);
   const states = {
     "halted": ["Halted", "critical", (s) => {
       if (!s.halt) return "A person must act. walpost delivers nothing until then.";
@@ -80,7 +80,7 @@
     "stopped": ["Stopped", "critical", () => "walpost has ended."],
     "hung": ["Hung", "critical", () => "walpost makes no progress. This is a defect: keep its log, and restart it."],
     "stalled": ["Waiting for Kafka", "warning", () => "Kafka does not acknowledge events.",
-      (s) => `${s.in_flight.events === 1 ? "1 event waits" : `${number(s.in_flight.events)} events wait`} in walpost, the oldest for ${seconds(s.in_flight.oldest_seconds)}. Nothing is lost. Repair Kafka, and walpost delivers them in order by itself.${held(s)}`],
+      (s) => `${s.in_flight.events === 1 ? "1 event waits" : `${number(s.in_flight.events)} events wait`} in walpost, the oldest for ${seconds(s.in_flight.oldest_seconds)}. ${s.slot.state === "critical" ? "" : "Nothing is lost. "}Repair Kafka, and walpost delivers them in order by itself.${held(s)}`],
     "no-checkpoint": ["No checkpoint", "warning", () => "walpost cannot read or write its checkpoint.",
       (s) => `It confirms nothing to Postgres until then. Repair the checkpoint store: walpost continues by itself.${held(s)}`],
     "connecting": ["Waiting for Postgres", "warning", () => "walpost has no connection to the database.",
