@@ -25,7 +25,7 @@ func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Ex
 	by := explain.Config{From: r.rows, Router: r.router, OrderColumn: cfg.Source.OrderColumn}
 	if cfg.Stdout == nil && len(cfg.Kafka.Brokers) > 0 {
 		to := cfg.sink()
-		by.Kafka = &to.Config
+		by.Kafka, by.Compression = &to.Config, to.Compression
 	}
 	return explain.Explain(ctx, by, opts, show)
 }

@@ -82,6 +82,9 @@ func (x *examination) extras(p *pg.Publication) {
 	pub := pg.QuoteIdent(x.cfg.Publication)
 	// Of schemas too (15 and newer): the list replaces all that is in the publication.
 	only := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", ")))
+	if x.lacksTable() {
+		only = append(fix.ByWords("When all configured tables exist:"), only...)
+	}
 	switch {
 	case p.AllTables && len(tables) == 0:
 		x.add(Warn, name, x.ownPublication(), "publication %s is FOR ALL TABLES: Postgres also sends the changes of future tables to walpost, which ignores them", x.cfg.Publication)
@@ -143,6 +146,11 @@ func (x *examination) leftOut(p *pg.Publication) {
 		x.add(Warn, "publication updates", x.thenRecover(fix.Words("Set source.publish to insert. Or:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, x.cfg.PublishSetting()))),
 			"publication %s publishes no updates: a changed primary key gives no record, although source.publish has update", x.cfg.Publication)
 	}
+}
+
+// lacksTable reports whether a configured table does not exist.
+func (x *examination) lacksTable() bool {
+	return slices.ContainsFunc(x.f.Tables, func(t pg.TableFacts) bool { return !t.Exists() })
 }
 
 // thenRecover adds what to do after an ALTER of the publication that harms nothing, if a slot is read: nobody can tell it from one that does.

@@ -150,17 +150,14 @@ func (x *examination) stream() {
 	place("wal_sender_timeout", "wal_sender_timeout is %s", pg.Millis(s.SenderTimeout))
 	place("max_slot_wal_keep_size", "max_slot_wal_keep_size is %d MB", s.KeepMB)
 	place("synchronous_standby_names", "synchronous_standby_names does not name walpost")
-	missing := false
 	for i := range x.f.Tables {
 		t := &x.f.Tables[i]
-		if !place("table "+t.Table.String(), "table %s exists", t.Table) {
-			missing = missing || !t.Exists()
-		} else if x.cfg.Needs != nil {
+		if place("table "+t.Table.String(), "table %s exists", t.Table) && x.cfg.Needs != nil {
 			needs, _ := x.cfg.Needs(t.Relation)
 			place("columns of "+t.Table.String(), "%s has %s", t.Table, strings.Join(needs, ", "))
 		}
 	}
-	place("publication", "%s", x.publicationMet(missing))
+	place("publication", "%s", x.publicationMet())
 	place("publication extras", "")
 	place("publication updates", "")
 	place("publication operations", "")
@@ -172,13 +169,15 @@ func (x *examination) stream() {
 	x.found = append(x.found, judged...)
 }
 
-func (x *examination) publicationMet(tableMissing bool) string {
+func (x *examination) publicationMet() string {
 	name := x.cfg.Publication
 	switch {
-	case x.f.Publication == nil && tableMissing:
+	case x.f.Publication == nil && x.lacksTable():
 		return "publication " + name + " does not exist yet: it will be made when the tables exist"
 	case x.f.Publication == nil:
 		return "publication " + name + " does not exist yet: it will be made"
+	case x.lacksTable():
+		return "publication " + name + " exists; it is examined further when all tables exist"
 	}
 	what := "inserts into"
 	if x.cfg.Updates() && x.f.Publication.Update {

@@ -248,6 +248,26 @@ func TestTransactionsThatDecodingWroteToDiskAreCounted(t *testing.T) {
 	})
 }
 
+// A publication says nothing of a table that does not exist, and the statement that names the table works once it exists.
+func TestAPublicationIsJudgedWhenTheTableExists(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Postgres(t, ""), "CREATE TABLE a (id int PRIMARY KEY)", "CREATE PUBLICATION walpost FOR TABLE a WITH (publish = 'insert')")
+	found := w.examine()
+	if f := named(found, "publication"); f == nil || f.Why != "publication walpost exists; it is examined further when all tables exist" {
+		t.Errorf("the publication: %+v", f)
+	}
+	const first = "When all configured tables exist: "
+	f := named(found, "publication extras")
+	if f == nil || !strings.HasPrefix(f.FixText(), first) {
+		t.Fatalf("the statement: %+v", f)
+	}
+	w.exec(outboxTable, strings.TrimPrefix(f.FixText(), first))
+	found = w.examine()
+	if f := named(found, "publication"); f == nil || f.Why != "publication walpost publishes inserts into public.outbox" || named(found, "publication extras") != nil {
+		t.Errorf("afterwards: %+v, %+v", f, named(found, "publication extras"))
+	}
+}
+
 // The list of ALTER PUBLICATION SET TABLE replaces schemas, too.
 func TestAPublicationIsCutDownByWhatIsPrinted(t *testing.T) {
 	for _, v := range []string{"14", "15", "18"} {

@@ -1,9 +1,11 @@
 package sink
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -192,6 +194,20 @@ func BatchBytes(rec *cdc.Record) int {
 	sl := newSlot()
 	sl.fill(&topic{name: rec.Topic}, rec, cdc.Ticket{}, 0)
 	return sl.bytes
+}
+
+// CompressedBytes is BatchBytes for a record that is compressed with a codec of kafka.compression.
+func CompressedBytes(rec *cdc.Record, codec string) (int, error) {
+	plain := slices.Concat(rec.Key, rec.Value)
+	for _, h := range rec.Headers {
+		plain = slices.Concat(plain, []byte(h.Key), h.Value)
+	}
+	c, err := kgo.DefaultCompressor(codecs[codec], kgo.NoCompression())
+	if err != nil || c == nil { // nil compresses nothing
+		return BatchBytes(rec), err
+	}
+	packed, _ := c.Compress(new(bytes.Buffer), plain)
+	return BatchBytes(rec) - max(0, len(plain)-len(packed)), nil
 }
 
 // done is the promise of a record. The client calls its promises one after another.

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -118,7 +119,11 @@ func (r *checkReport) print(w io.Writer) error {
 }
 
 // oneLine is a text with its line breaks and tabs, as errors of several addresses have, as spaces.
-func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
+// A line that is there twice in a row, as for two attempts with one address, is there once.
+func oneLine(text string) string {
+	lines := slices.Compact(strings.Split(text, "\n"))
+	return strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
+}
 
 func printJSON(w io.Writer, v any) error {
 	enc := json.NewEncoder(w)

@@ -31,6 +31,7 @@ type Config struct {
 	Router      *router.Router
 	OrderColumn string        // orders the newest rows; "" orders them by transaction
 	Kafka       *kafka.Config // nil if the records do not go to Kafka
+	Compression string        // of the records
 }
 
 // An Explanation is the record that one row gives, or why it gives none.
@@ -219,9 +220,16 @@ func (e *explainer) place(ctx context.Context, x *Explanation) {
 		x.Partition = sink.PartitionOf(rec, partitions)
 		x.PartitionFrom = fmt.Sprintf("murmur2 of the key over %d partitions, %s", partitions, from)
 	}
-	if size := sink.BatchBytes(rec); limit > 0 && size > limit && x.Problem == "" {
-		x.Problem = fmt.Sprintf("the record may be too large for the topic: up to %d bytes, max.message.bytes is %d (compression may help)", size, limit)
-		x.Hint = "Raise max.message.bytes of the topic."
+	if limit == 0 || x.Problem != "" || sink.BatchBytes(rec) <= limit {
+		return
+	}
+	size, err := sink.CompressedBytes(rec, e.Compression)
+	switch {
+	case err != nil:
+		x.Problem = err.Error()
+	case size > limit:
+		x.Problem = fmt.Sprintf("the record is too large for the topic: %d bytes with kafka.compression %s, and max.message.bytes is %d", size, e.Compression, limit)
+		x.Hint = "Raise max.message.bytes of the topic, or choose a kafka.compression that makes the record smaller."
 	}
 }
 

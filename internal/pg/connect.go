@@ -6,6 +6,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -125,6 +126,8 @@ func classifyConnect(err error, cc *pgconn.Config) error {
 			} else {
 				retry = retry || retryableState(pgErr.Code)
 			}
+		case strings.Contains(leaf.Error(), "server refused TLS connection"): // pgconn has no value for this error
+			hint = "The server has ssl = off. Set ssl = on in Postgres. Or, if you trust the network in between, write sslmode=disable in source.dsn."
 		case isTLS(leaf):
 			hint = "Check sslmode and sslrootcert of source.dsn: the server's certificate must be signed by that root and must name the host."
 		default:
@@ -134,6 +137,8 @@ func classifyConnect(err error, cc *pgconn.Config) error {
 	switch {
 	case standby:
 		return fault.Retry(fault.WithHint(err, "source.dsn must reach a primary. To read from a standby (Postgres 16 and newer), add target_session_attrs=any."))
+	case retry && unreached(err):
+		return fault.Retry(fault.WithHint(err, "Start Postgres, or correct the host and port in source.dsn. Postgres must listen on that address (listen_addresses), and firewalls must let this machine through."))
 	case retry:
 		return fault.Retry(err)
 	case hint != "":
@@ -227,8 +232,14 @@ func isTLS(err error) bool {
 	var b x509.HostnameError
 	var c x509.CertificateInvalidError
 	var d *tls.CertificateVerificationError
-	return errors.As(err, &a) || errors.As(err, &b) || errors.As(err, &c) || errors.As(err, &d) ||
-		strings.Contains(err.Error(), "server refused TLS connection")
+	return errors.As(err, &a) || errors.As(err, &b) || errors.As(err, &c) || errors.As(err, &d)
+}
+
+// unreached reports whether no server was reached: the connection was refused or took too long, or the host has no address.
+func unreached(err error) bool {
+	var dial *net.OpError
+	var name *net.DNSError
+	return errors.As(err, &dial) && dial.Op == "dial" || errors.As(err, &name)
 }
 
 // leaves takes joined errors apart.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 func valid() Database { return Database{DSN: "postgres://u:geheim@db:5432/shop"} }
@@ -193,4 +194,21 @@ func behaviour(err error) string {
 		return "config"
 	}
 	return "fail"
+}
+
+// The hint is for what went wrong on the way to a real server.
+func TestTheHintOfAConnectionIsForItsFailure(t *testing.T) {
+	pg := testenv.Postgres(t, "")
+	for name, c := range map[string]struct{ dsn, hint string }{
+		"a server without TLS": {strings.Replace(pg.DSN("postgres"), "sslmode=disable", "sslmode=require", 1), "The server has ssl = off."},
+		"no server":            {"postgres://u@127.0.0.1:1/shop", "Start Postgres, or correct the host and port"},
+		"no such host":         {"postgres://u@nowhere.invalid/shop", "Start Postgres, or correct the host and port"},
+	} {
+		cfg := valid()
+		cfg.DSN = c.dsn
+		_, err := cfg.ConnectSQL(t.Context())
+		if err == nil || !strings.HasPrefix(fault.Hint(err), c.hint) || strings.Contains(fault.Hint(err), "certificate") {
+			t.Errorf("%s: %v, hint %q", name, err, fault.Hint(err))
+		}
+	}
 }
