@@ -106,7 +106,13 @@ func (j *judgement) lose(name string, by fix.Fix, why string, args ...any) {
 
 // known says that the slot is there and is to be read.
 func (j *judgement) known() bool {
-	return j.f.Slot != nil && j.f.Slot.Database == j.f.Server.Database && (!j.makes || j.f.Slot.Lost() == "")
+	return j.f.Slot != nil && !j.foreign() && (!j.makes || j.f.Slot.Lost() == "")
+}
+
+// foreign says that the slot cannot be walpost's, so nothing must be said about what it read, and nobody must drop it lightly.
+func (j *judgement) foreign() bool {
+	s := j.f.Slot
+	return s != nil && (s.Database != j.f.Server.Database || s.Plugin != "pgoutput")
 }
 
 func (j *judgement) server() {
@@ -301,7 +307,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 	const name = "publication"
 	make := fix.SQL(PublicationSQL(j.cfg.publishable(j.f)))
 	switch {
-	case j.f.Slot != nil && j.f.Slot.Database != j.f.Server.Database: // slot says that it is another database's
+	case j.foreign(): // slot says why it cannot be read
 	case j.known():
 		j.lose(name, fix.ByWords("Do not only make the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot)+
 			" If walpost has never run, drop the slot, and walpost run makes both."),

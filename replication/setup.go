@@ -25,7 +25,8 @@ type SetupOptions struct {
 	Grants      []pg.Table // let Role read these
 	Cleans      []pg.Table // let Role remove old rows of these, as Config.Outbox says
 	Publication bool
-	Inserts     bool // the publication must not have updates, because a table has no replica identity
+	Adds        []pg.Table // add these to the publication, which is there
+	Inserts     bool       // the publication must not have updates, because a table has no replica identity
 	Slot        bool
 	SlotByRun   bool // the slot is missing, and the first run makes it
 
@@ -165,6 +166,10 @@ Old rows may be deleted at any time after they are published: deletes are not pu
 		add("publication "+cfg.Publication, `What walpost reads: `+what+`Make it before the slot: a slot cannot read a publication that is younger.`,
 			PublicationSQL(cfg))
 	}
+	for _, t := range opts.Adds {
+		add("table "+t.String()+" in publication "+cfg.Publication, "The publication is there without the new table.",
+			fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pg.QuoteIdent(cfg.Publication), t.SQL()))
+	}
 	if opts.Slot {
 		add("slot "+cfg.Slot, `The slot holds all WAL that walpost has not read. Make it only when walpost is about to run. If you
 do not want walpost any more, drop it: SELECT pg_drop_replication_slot(`+pg.QuoteLiteral(cfg.Slot)+`);
@@ -238,6 +243,9 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 		}
 	}
 	opts.stream(&s.cfg, unfit, f.Publication == nil, f.Slot == nil)
+	if p := f.Publication; p != nil && !p.AllTables && len(opts.Unmet) == 0 {
+		opts.Adds = opts.Tables
+	}
 	return opts, f, nil
 }
 
