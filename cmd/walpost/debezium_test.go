@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/rogpeppe/go-internal/txtar"
 	"github.com/spf13/cobra"
 
@@ -376,6 +377,28 @@ func TestConvertAsksTheServerWhichTablesTheConnectorCaptures(t *testing.T) {
 		if (code == exitOK) != (c.want != "") || !strings.Contains(stdout.String(), c.want) || !strings.Contains(stderr.String(), c.report) {
 			t.Errorf("%s: exit %d, want %q and %q\n%s%s", c.options, code, c.want, c.report, &stdout, &stderr)
 		}
+	}
+}
+
+// Debezium's default is a publication for all tables. If the query read it once for each of 3,000
+// tables, it would take longer than the limit for a statement.
+func TestConvertReadsEachPublicationOnce(t *testing.T) {
+	pg := testenv.Postgres(t, "")
+	dsn := pg.Database(t)
+	pg.Exec(t, dsn, append(shopTables, "CREATE PUBLICATION dbz_publication FOR ALL TABLES")...)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(context.Background())
+	rows, _ := conn.Query(t.Context(), "EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) "+convert.CatalogQuery)
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := regexp.MustCompile(`Function Scan on pg_get_publication_tables.*loops=1\)`)
+	if text := strings.Join(plan, "\n"); len(read.FindAllString(text, -1)) != 1 || strings.Count(text, "pg_get_publication_tables") != 1 {
+		t.Error(text)
 	}
 }
 

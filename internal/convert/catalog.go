@@ -15,14 +15,17 @@ type CatalogTable struct {
 	Publications                       []string // publish the root or one of its partitions
 }
 
-// CatalogQuery asks the server for its CatalogTables.
-const CatalogQuery = `SELECT n.nspname AS schema, c.relname AS name, rn.nspname AS rootschema, r.relname AS rootname,
+// CatalogQuery asks the server for its CatalogTables. It reads the publications once, not for each
+// table: Debezium's default is a publication for all tables, and there can be thousands.
+const CatalogQuery = `WITH published AS MATERIALIZED (SELECT coalesce(pg_partition_root(pc.oid), pc.oid) AS root, json_agg(DISTINCT p.pubname) AS names
+  FROM pg_publication_tables p JOIN pg_namespace pn ON pn.nspname = p.schemaname
+  JOIN pg_class pc ON pc.relnamespace = pn.oid AND pc.relname = p.tablename GROUP BY 1)
+ SELECT n.nspname AS schema, c.relname AS name, rn.nspname AS rootschema, r.relname AS rootname,
  (SELECT json_agg(a.attname) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns,
- (SELECT json_agg(DISTINCT p.pubname) FROM pg_publication_tables p JOIN pg_namespace pn ON pn.nspname = p.schemaname
-  JOIN pg_class pc ON pc.relnamespace = pn.oid AND pc.relname = p.tablename
-  WHERE coalesce(pg_partition_root(pc.oid), pc.oid) = r.oid) AS publications
+ p.names AS publications
  FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  JOIN pg_class r ON r.oid = coalesce(pg_partition_root(c.oid), c.oid) JOIN pg_namespace rn ON rn.oid = r.relnamespace
+ LEFT JOIN published p ON p.root = r.oid
  WHERE c.relkind IN ('r', 'p') AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE 'pg\_%' ORDER BY 1, 2`
 
 // outboxColumns are the columns without which the EventRouter stops at an insert.

@@ -43,6 +43,9 @@ func readStrimzi(text []byte) (*options, error) {
 		if len(doc.Content) == 0 || doc.Content[0].Kind == yaml.ScalarNode && doc.Content[0].Tag == "!!null" {
 			continue
 		}
+		if n := mergeKey(doc.Content[0]); n != nil {
+			return nil, &SyntaxError{Line: n.Line, Column: n.Column, Text: "convert does not read YAML merge keys (<<): take the resource from the server, with kubectl get kafkaconnector <name> -o yaml"}
+		}
 		resources = append(resources, doc.Content[0])
 	}
 	found := false
@@ -78,6 +81,20 @@ func readStrimzi(text []byte) (*options, error) {
 		return nil, &SyntaxError{Text: "the input has no KafkaConnector (kind: KafkaConnector)"}
 	}
 	return o, nil
+}
+
+// mergeKey finds a << that merges another mapping. If convert read it as an option, it would ignore
+// all that the other mapping has.
+func mergeKey(n *yaml.Node) *yaml.Node {
+	for i, inner := range n.Content {
+		if n.Kind == yaml.MappingNode && i%2 == 0 && inner.Tag == "!!merge" {
+			return inner
+		}
+		if found := mergeKey(inner); found != nil {
+			return found
+		}
+	}
+	return nil
 }
 
 func child(n *yaml.Node, name string) *yaml.Node {
