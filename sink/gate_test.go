@@ -269,6 +269,24 @@ func TestATopicCreatedAgainIsDeliveredTo(t *testing.T) {
 	b.checkLog(c.ListenAddrs(), "a")
 }
 
+// The client retries its events of a deleted topic without end, so nobody tends the topic. The search creates it again.
+func TestADeletedTopicIsCreatedAgainWhereThatIsWanted(t *testing.T) {
+	c := testenv.FakeKafka(t)
+	cfg := config(c.ListenAddrs())
+	cfg.Topics = Topics{Create: true, Partitions: 3, ReplicationFactor: -1}
+	b := open1(t, cfg)
+	b.send("a", "k", 300)
+	b.all()
+	if err := c.DeleteTopic("a"); err != nil {
+		t.Fatal(err)
+	}
+	b.send("a", "k", 30)
+	waitFor(t, func() bool { _ = b.Stalled(); return len(c.PartitionInfos("a")) == 3 }) // the relay asks all the time
+	b.all()
+	b.sent["a/k"] = b.sent["a/k"][300:] // the first ones went with the old topic
+	b.checkLog(c.ListenAddrs(), "a")
+}
+
 // A limit that was raised or lowered while running takes effect.
 func TestAChangedLimitTakesEffect(t *testing.T) {
 	c := limited(t, 5_000)

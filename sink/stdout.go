@@ -112,7 +112,6 @@ func (s *Stdout) Acks(buf []cdc.Ack) []cdc.Ack {
 	}
 	buf = append(buf, s.acks...)
 	clear(s.acks)
-	clear(s.acks)
 	s.acks = s.acks[:0]
 	return buf
 }
