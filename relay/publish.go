@@ -37,7 +37,7 @@ func (l *loop) publish() {
 			worse(Stalled, why.Error())
 			st.Troubles = l.outage.waits(st.Troubles, why, l.now)
 			l.stalled.cause(err).fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
-		} else {
+		} else if !l.finished { // a closed sink does not wait, although it has not delivered
 			l.stalled.over(l.now, l.log.Info()).Msg("delivery recovered")
 			l.outage = ""
 		}

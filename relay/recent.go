@@ -26,7 +26,7 @@ type Trouble struct {
 	Hint     string   // "" for none
 	Commands []string // that Hint may contain
 	At       time.Time
-	Times    int // in a row
+	Times    int // how often it came while it was one of the newest errors
 }
 
 // recentEvery is how often the newest events are copied for Status.
@@ -106,25 +106,28 @@ func (o *outage) waits(before []Trouble, err error, now time.Time) []Trouble {
 	if outage(err.Error()) == *o || *o != "" && !causeKnown(err) {
 		return before
 	}
-	if len(before) > 0 && before[0].Text == string(*o) {
+	if i := troubleOf(before, string(*o)); i >= 0 {
 		before = slices.Clone(before) // Status has given it away
-		if before[0].Times--; before[0].Times == 0 {
-			before = before[1:]
+		if before[i].Times--; before[i].Times == 0 {
+			before = slices.Delete(before, i, i+1)
 		}
 	}
 	*o = outage(err.Error())
 	return troubled(before, err, now)
 }
 
-// troubled puts err in front of the errors before. If err is the newest of them already, it is
-// counted.
+// troubled puts err in front of the errors before. If err is one of them already, it is counted.
 func troubled(before []Trouble, err error, now time.Time) []Trouble {
 	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), Commands: fault.Commands(err), At: now, Times: 1}
-	if len(before) > 0 && before[0].Text == t.Text {
-		if t.Times = before[0].Times; now.Sub(before[0].At) > 100*time.Millisecond { // not one fault from two places
+	if i := troubleOf(before, t.Text); i >= 0 {
+		if t.Times = before[i].Times; now.Sub(before[i].At) > 100*time.Millisecond { // not one fault from two places
 			t.Times++
 		}
-		before = before[1:]
+		before = slices.Delete(slices.Clone(before), i, i+1)
 	}
 	return append([]Trouble{t}, before[:min(len(before), recentErrors-1)]...)
+}
+
+func troubleOf(all []Trouble, text string) int {
+	return slices.IndexFunc(all, func(t Trouble) bool { return t.Text == text })
 }

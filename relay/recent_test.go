@@ -90,7 +90,17 @@ func TestAnOutageIsOneErrorWithItsNewestKnownReason(t *testing.T) {
 	if len(all) != 1 || all[0].Text != "connection refused" || all[0].Times != 2 {
 		t.Errorf("%+v", all)
 	}
-	var o outage
+	// The store is in Kafka, too, so its errors come between.
+	mixed, o := []Trouble(nil), outage("")
+	for i := range 6 {
+		at = at.Add(time.Second)
+		mixed = o.waits(mixed, fmt.Errorf("reason %d", i), at)
+		mixed = troubled(mixed, errors.New("store"), at)
+	}
+	if len(mixed) != 2 || mixed[0].Text != "store" || mixed[1].Text != "reason 5" || mixed[1].Times != 1 {
+		t.Errorf("%+v", mixed)
+	}
+	o = ""
 	if all = o.waits(all, silent, at); len(all) != 2 || all[0].Text != "no acknowledgement" {
 		t.Errorf("%+v", all)
 	}

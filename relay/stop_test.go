@@ -157,6 +157,7 @@ func TestStopWhileKafkaIsDeadSaysWhatComesAgain(t *testing.T) {
 			t.Errorf("%d confirms while stopping", n)
 		}
 		r.wantLog(t, `"events":3,"unacknowledged":3`, 1)
+		r.wantLog(t, "delivery recovered", 0)
 		w.do(func() { w.stalled = false })
 		r = w.start(Config{})
 		w.want(t, time.Second, "all delivered", w.allDelivered)

@@ -239,7 +239,7 @@
     fill("errors", [s.errors, shown && shown.text], () => s.errors.map((e) => {
       const li = node("li", shown && e.text === shown.text ? "The reason that is shown above." : e.text);
       if (e.hint && !(shown && e.text === shown.text)) li.append(...remedy(e.hint, e.commands));
-      li.append(node("br", ""), node("small", `${ago(e.seconds_ago)}${e.times > 1 ? `, ${number(e.times)} times in a row` : ""}`));
+      li.append(node("br", ""), node("small", `${ago(e.seconds_ago)}${e.times > 1 ? `, ${number(e.times)} times` : ""}`));
       return li;
     }));
     el("no-errors").hidden = s.errors.length > 0;
