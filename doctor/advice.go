@@ -128,7 +128,7 @@ func (x *examination) leftOut(p *pg.Publication) {
 			whole = append(whole, fix.Words("After this, walpost run halts once, because the publication was altered. Run walpost recover, and then walpost run."))
 		}
 		if filter := p.Filter(t.Table); filter != "" {
-			x.add(Warn, "row filter of "+t.Table.String(), append(fix.Fix{fix.Words("If walpost shall publish every row:")}, whole...),
+			x.add(Warn, "row filter of "+t.Table.String(), append(fix.Fix{fix.Words("To publish every row:")}, whole...),
 				"publication %s has a row filter for %s: walpost publishes only rows with %s, also from the table", x.cfg.Publication, t.Table, filter)
 		}
 		if x.cfg.Needs == nil {
@@ -138,7 +138,7 @@ func (x *examination) leftOut(p *pg.Publication) {
 		streamed, err := x.cfg.Needs(t.Streamed(p, x.f.Server.Version))
 		lacks := slices.DeleteFunc(all, func(c string) bool { return slices.Contains(streamed, c) })
 		if err == nil && len(lacks) > 0 {
-			x.add(Warn, "columns of "+t.Table.String(), append(fix.Fix{fix.Words("If the records shall have it:")}, whole...),
+			x.add(Warn, "columns of "+t.Table.String(), append(fix.Fix{fix.Words("To include it in the records:")}, whole...),
 				"publication %s does not publish column %s of %s: records do not have it (router.table.field.additional.missing is ignore)", x.cfg.Publication, some(lacks), t.Table)
 		}
 	}

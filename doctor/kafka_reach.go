@@ -129,7 +129,7 @@ func unreachable(err error) fix.Words {
 	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.Is(err, kerr.SaslAuthenticationFailed):
-		return "Correct kafka.sasl: username, password, or the mechanism that the user was made for."
+		return "Correct kafka.sasl: the mechanism, and its username and password, or its token or role."
 	case errors.Is(err, kerr.UnsupportedSaslMechanism):
 		return "Set kafka.sasl.mechanism to one that the listener offers (sasl.enabled.mechanisms of the broker)."
 	case errors.As(err, &unknown):

@@ -28,7 +28,7 @@ var ErrNoReadAhead = errors.New("the slot cannot be read ahead")
 // this call, or with the process.
 func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.Position, each func(row *cdc.Row) error) error {
 	if !reached(upTo, from) { // rows of before the stream may be missing in that reading
-		return fault.Retry(fmt.Errorf("the table was read on a server that has come to %s, and the stream begins at %s: two connections to source.dsn reached two servers", upTo, from))
+		return fault.Retry(fmt.Errorf("the server that the table was read from is only at %s, but the stream begins at %s: two connections to source.dsn reached different servers", upTo, from))
 	}
 	session, at, err := s.openAhead(ctx)
 	if err != nil {

@@ -107,7 +107,7 @@ var passwordInDSN = regexp.MustCompile(`(?i)^[a-z]+://[^/@:]*:[^/@]+@|[?&\s]pass
 // source.tables with its number if there are several.
 func (c Config) Validate() (found conf.Problems) {
 	if c.Table != "" && len(c.Tables) > 0 {
-		found.Add("source.tables", conf.Contradicts, "source.table: write one of both", nil)
+		found.Add("source.tables", conf.Contradicts, "source.table: set only one of the two", nil)
 		c.Table = ""
 	}
 	c.DSN.Check(&found, "source.dsn", c.DSNFile)
@@ -115,7 +115,7 @@ func (c Config) Validate() (found conf.Problems) {
 	inFile := c.DSNFile != ""
 	c.ReadSecrets()
 	if c.Password != "" && passwordInDSN.MatchString(string(c.DSN)) {
-		found.Add("source.password", conf.Contradicts, "the password in source.dsn: write one of both", nil)
+		found.Add("source.password", conf.Contradicts, "the password in source.dsn: set only one of the two", nil)
 	}
 	if c.DSN != "" {
 		c.validateDSN(&found)

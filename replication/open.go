@@ -95,7 +95,7 @@ func (s *Source) open(ctx context.Context, conn, sql *pgconn.PgConn, m making) (
 	}
 	if stream.Started != f.Server.Started {
 		// With several hosts, or behind a name that moves, what one server says must not be taken for the other's.
-		return nil, fault.Retry(fmt.Errorf("two connections to source.dsn reached two servers"))
+		return nil, fault.Retry(fmt.Errorf("two connections to source.dsn reached different servers"))
 	}
 	f.Server.SenderTimeout = stream.Timeout // a session can have its own
 
@@ -133,7 +133,7 @@ func (s *Source) connectBeside(ctx context.Context, f *pg.Facts) (*pgconn.PgConn
 	}
 	started, err := pg.Row[struct{ Started string }](ctx, conn, "read the server's start", "SELECT pg_postmaster_start_time()::text AS started")
 	if err == nil && started.Started != f.Server.Started {
-		err = fault.Retry(fmt.Errorf("two connections to source.dsn reached two servers"))
+		err = fault.Retry(fmt.Errorf("two connections to source.dsn reached different servers"))
 	}
 	if err != nil {
 		pg.Close(conn)

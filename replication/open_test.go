@@ -185,7 +185,7 @@ var refusals = []struct {
 		error: "does not exist", behaves: "fail", hint: "pg_create_logical_replication_slot",
 	},
 	{name: "a slot without its publication", sql: []string{outboxTable}, slot: "pgoutput", error: "publication walpost does not exist, but slot", behaves: "person", hint: "walpost recover"},
-	{name: "a slot of another plugin", sql: []string{outboxTable, publicationForOutbox}, slot: "test_decoding", error: "is of the plugin test_decoding instead of pgoutput", behaves: "fail", hint: "source.slot"},
+	{name: "a slot of another plugin", sql: []string{outboxTable, publicationForOutbox}, slot: "test_decoding", error: "uses the plugin test_decoding instead of pgoutput", behaves: "fail", hint: "source.slot"},
 	{
 		name: "a physical slot", sql: []string{outboxTable, publicationForOutbox}, slot: "physical", error: "is a physical slot", behaves: "fail", hint: "pg_drop_replication_slot",
 	},

@@ -162,7 +162,7 @@ func (j *judgement) slot() {
 	case s.Type != "logical":
 		j.fail(name, other, "slot %s is a %s slot, not a logical one", j.cfg.Slot, s.Type)
 	case s.Plugin != "pgoutput":
-		j.fail(name, other, "slot %s is of the plugin %s instead of pgoutput", j.cfg.Slot, s.Plugin)
+		j.fail(name, other, "slot %s uses the plugin %s, not pgoutput", j.cfg.Slot, s.Plugin)
 	case s.Database != j.f.Server.Database:
 		j.fail(name, other, "slot %s belongs to the database %s, not to %s", j.cfg.Slot, s.Database, j.f.Server.Database)
 	case s.Synced && j.f.Server.Recovery:

@@ -23,12 +23,12 @@ func runCommand() *cobra.Command {
 shutdown_grace for acknowledgements, and exits with 0. A second signal ends it at once.
 
 If Kafka, a topic or the database is not available, run waits, and /readyz and the log say what it
-waits for. A person is needed if the slot is lost, if the server does not continue the history of the
-last one, or if an event cannot be delivered. Then run halts: it shows the reason on /readyz for
+waits for. A person is needed if the slot is lost, if the server's history does not continue that of the
+server before, or if an event cannot be delivered. Then run halts: it shows the reason on /readyz for
 halt_linger, and exits with 3. If it halts at an event, it first delivers the events before it.
 
 The configuration is a file, flags, or both. A flag overrides a WALPOST_… variable, and a variable
-overrides the file. Each flag has a variable with its name: the variable of --dsn is WALPOST_DSN.`,
+overrides the file. Each configuration flag has a variable with its name: the variable of --dsn is WALPOST_DSN.`,
 		Example: `  walpost run --config walpost.yaml
   walpost run --dsn postgres://walpost@db:5432/shop --brokers kafka:9092 --table public.outbox
   walpost run --dsn postgres://walpost@db:5432/shop --table outbox --stdout --checkpoint-store file --checkpoint-path ./position`,

@@ -114,7 +114,7 @@ func askRelay(ctx context.Context, cfg httpConfig, s *slot.Status) relayAnswer {
 	case err != nil:
 		a.Reason = fmt.Sprintf("no relay answers at %s (%v): %s", a.Address, err, where)
 	case v.Slot.Name != s.Slot || v.Slot.Database != s.Database:
-		a.Reason = fmt.Sprintf("the relay at %s is of slot %s in %s: %s", a.Address, v.Slot.Name, v.Slot.Database, where)
+		a.Reason = fmt.Sprintf("the relay at %s reads slot %s in %s: %s", a.Address, v.Slot.Name, v.Slot.Database, where)
 	case v.Ready && s.Known && v.Slot.CheckedAgo != nil && *v.Slot.CheckedAgo < v.SinceSecs && v.Slot.ActivePID != s.ActivePID:
 		// The relay has looked at the slot in its present session, so it has seen its own walsender.
 		a.Reason = fmt.Sprintf("the relay at %s reads a slot of this name on another server: %s", a.Address, where)
@@ -145,7 +145,7 @@ func getStatus(ctx context.Context, client *http.Client) (v view, err error) {
 		err = json.NewDecoder(io.LimitReader(resp.Body, maxDocument)).Decode(&v)
 	}
 	if err != nil || v.State == "" {
-		return v, fmt.Errorf("what answers is not walpost: %s", resp.Status)
+		return v, fmt.Errorf("another program than walpost answers: %s", resp.Status)
 	}
 	return v, nil
 }

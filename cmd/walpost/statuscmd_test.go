@@ -226,11 +226,11 @@ func TestStatusAsksTheRelay(t *testing.T) {
 		},
 		{
 			"has another slot", func(s *walpost.Status) { s.Slot.Slot = "other" }, slot.Warning, "unknown (ADDR)",
-			"the relay at ADDR is of slot other in shop: start walpost run, or pass the address of the relay with --http",
+			"the relay at ADDR reads slot other in shop: start walpost run, or pass the address of the relay with --http",
 		},
 		{
 			"has another database", func(s *walpost.Status) { s.Slot.Database = "other" }, slot.Warning, "unknown (ADDR)",
-			"the relay at ADDR is of slot walpost in other: start walpost run, or pass the address of the relay with --http",
+			"the relay at ADDR reads slot walpost in other: start walpost run, or pass the address of the relay with --http",
 		},
 		{
 			"has the same names on another server", func(s *walpost.Status) { s.Slot.ActivePID = 99 }, slot.Warning, "unknown (ADDR)",
@@ -262,7 +262,7 @@ func TestStatusAsksTheRelay(t *testing.T) {
 	for body, code := range map[string]int{"<html>": http.StatusOK, "{}": http.StatusOK, "[]": http.StatusNotFound} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, code, body) }))
 		statusSays(t, "a program that answers "+body, server.Listener.Addr().String(), slot.Warning, "unknown (ADDR)",
-			fmt.Sprintf("no relay answers at ADDR (what answers is not walpost: %d %s)", code, http.StatusText(code))+where)
+			fmt.Sprintf("no relay answers at ADDR (another program than walpost answers: %d %s)", code, http.StatusText(code))+where)
 		server.Close()
 	}
 	for _, listen := range []string{"off", "127.0.0.1:0"} {

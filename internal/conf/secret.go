@@ -36,7 +36,7 @@ func (s Secret) Or(file string) (string, error) {
 // Check adds what is wrong with a secret and its file. The file's field is field_file.
 func (s Secret) Check(ps *Problems, field, file string) {
 	if s != "" && file != "" {
-		ps.Add(field+"_file", Contradicts, field+": write one of both", nil)
+		ps.Add(field+"_file", Contradicts, field+": set only one of the two", nil)
 		return
 	}
 	_, err := s.Or(file)

@@ -39,7 +39,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "a slot of another plugin", sql: []string{makePublication, "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"},
-		code: 1, what: "slot {slot} is of the plugin test_decoding", fix: "SELECT pg_drop_replication_slot('{slot}');",
+		code: 1, what: "slot {slot} uses the plugin test_decoding", fix: "SELECT pg_drop_replication_slot('{slot}');",
 	},
 	{
 		name: "a slot of another database", sql: []string{makePublication},
