@@ -66,7 +66,7 @@ func TestOnlyKnownNamesAreAnswered(t *testing.T) {
 func TestReadinessGivesTheReason(t *testing.T) {
 	r := busy()
 	r.status.Turned = time.Now().Add(-2 * stuckLimit)
-	if w := ask(t, r, "GET", "/readyz"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "streaming: the relay has made no progress for 2m") {
+	if w := ask(t, r, "GET", "/readyz"); w.Code != http.StatusServiceUnavailable || !strings.Contains(w.Body.String(), "hung: the relay has made no progress for 2m") {
 		t.Errorf("a relay that hangs: %d %s", w.Code, w.Body)
 	}
 	r.status.Turned = time.Now()
