@@ -279,11 +279,12 @@ func (r *Relay) Status() Status {
 	r.mu.Lock()
 	loop, kafka, cleaning, breaker := r.relay, r.kafka, r.cleaning, r.breaker
 	r.mu.Unlock()
-	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Slot: r.monitor.Status(time.Now())}
+	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window}
 	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: r.created}
 	if loop != nil {
 		st.Status = loop.Status()
 	}
+	st.Slot = r.monitor.Status(time.Now(), st.Opened)
 	if kafka != nil {
 		s := kafka.Status()
 		st.Topics, st.Abandoned = s.Delivered, s.Abandoned

@@ -43,7 +43,7 @@ func (l *loop) publish() {
 		}
 	}
 	st.InStream, st.Ready = st.State == Streaming, state == Streaming
-	st.Identity, st.Epoch, st.RunID = l.found, c.epoch, c.durable.RunID
+	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
 	st.InFlightEvents, st.InFlightBytes = l.flight.tracker.InFlight()
 	st.OldestUnacked = l.flight.tracker.Oldest()

@@ -57,6 +57,7 @@ type Status struct {
 	Waiting []Waiting
 
 	Identity cdc.Identity // of the newest session; zero before the first
+	Opened   time.Time    // when that session began
 	Epoch    uint64
 	RunID    string // made once and kept in the checkpoint; "" before the first session
 	Holder   string // names this process in its checkpoints

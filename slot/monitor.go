@@ -54,7 +54,7 @@ func (m *Monitor) Run(ctx context.Context, reader reads, observe func(Status), l
 			failures = 0
 		}
 		if err == nil && observe != nil {
-			observe(m.Status(time.Now()))
+			observe(m.Status(time.Now(), time.Time{}))
 		}
 		select {
 		case <-ctx.Done():
@@ -75,12 +75,13 @@ func (m *Monitor) add(h Health, err error) {
 	m.newest.Health, m.newest.Err, m.newest.Forecast = h, "", m.forecast.add(&h)
 }
 
-// Status returns the newest Status, judged at now.
-func (m *Monitor) Status(now time.Time) Status {
+// Status returns the newest Status, judged at now. opened is when the reader's newest session began, zero for none. If the
+// slot was missing or lost before that, the session has made a new one, which is not known yet.
+func (m *Monitor) Status(now, opened time.Time) Status {
 	m.mu.Lock()
 	s := m.newest
 	m.mu.Unlock()
-	s.Known = !s.At.IsZero() && now.Sub(s.At) <= 3*m.cfg.Interval
+	s.Known = !s.At.IsZero() && now.Sub(s.At) <= 3*m.cfg.Interval && !(s.At.Before(opened) && (!s.Exists || s.lost()))
 	s.judge(m.cfg)
 	return s
 }
@@ -101,5 +102,5 @@ func Once(ctx context.Context, cfg Config, slot, database string, reader reads, 
 		case <-ctx.Done():
 		}
 	}
-	return m.Status(time.Now()), err
+	return m.Status(time.Now(), time.Time{}), err
 }

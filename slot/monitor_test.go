@@ -29,7 +29,7 @@ func (s *scripted) Close() { s.closed = true }
 func TestMonitorGoesOnAfterErrorsAndSaysWhatIsOld(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		m := NewMonitor(limits, "walpost", "shop")
-		if s := m.Status(time.Now()); s.Severity != Unknown || s.Slot != "walpost" || s.Database != "shop" {
+		if s := m.Status(time.Now(), time.Time{}); s.Severity != Unknown || s.Slot != "walpost" || s.Database != "shop" {
 			t.Errorf("before the first look: %+v", s)
 		}
 		refused := errors.New("refused")
@@ -44,7 +44,7 @@ func TestMonitorGoesOnAfterErrorsAndSaysWhatIsOld(t *testing.T) {
 			t.Helper()
 			time.Sleep(after)
 			synctest.Wait()
-			if s := m.Status(time.Now()); s.Severity != level || s.Known != known || s.Err != err {
+			if s := m.Status(time.Now(), time.Time{}); s.Severity != level || s.Known != known || s.Err != err {
 				t.Errorf("%s, known %v, %q; want %s, %v, %q", s.Severity, s.Known, s.Err, level, known, err)
 			}
 		}
@@ -59,4 +59,26 @@ func TestMonitorGoesOnAfterErrorsAndSaysWhatIsOld(t *testing.T) {
 			t.Error("the connection was left open")
 		}
 	})
+}
+
+// The first run looks at the slot before it makes the slot, and an accepted gap replaces a lost slot.
+func TestASlotThatTheSessionMadeIsNotCalledMissing(t *testing.T) {
+	look := time.Now()
+	for name, c := range map[string]struct {
+		found  Health
+		before Severity // the session began after the look
+	}{
+		"missing":   {Health{}, Unknown},
+		"lost":      {Health{Exists: true, WALStatus: "lost"}, Unknown},
+		"in danger": {Health{Exists: true, Active: true, WALStatus: "unreserved"}, Critical},
+	} {
+		m := NewMonitor(limits, "walpost", "shop")
+		c.found.At = look
+		m.add(c.found, nil)
+		for opened, want := range map[time.Time]Severity{{}: Critical, look.Add(-time.Second): Critical, look.Add(time.Second): c.before} {
+			if s := m.Status(look.Add(2*time.Second), opened); s.Severity != want || s.Known != (want != Unknown) {
+				t.Errorf("%s, session at %s: %s %q", name, opened, s.Severity, s.Reasons)
+			}
+		}
+	}
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -23,5 +24,16 @@ func TestEverythingCommittedArrivesOnce(t *testing.T) {
 	}
 	if code := r.stop(); code != 0 {
 		t.Errorf("exit code %d after SIGTERM", code)
+	}
+}
+
+// The monitor looks at once, and so before the first session has made the slot.
+func TestAFirstStartDoesNotMissTheSlotThatItMakes(t *testing.T) {
+	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	s.extra = "monitor: {interval: 1h}\n"
+	r := s.startReady()
+	if _, body := r.get("/api/status"); !strings.Contains(body, `"state": "streaming"`) || strings.Contains(body, "does not exist") {
+		t.Error(body)
 	}
 }
