@@ -110,6 +110,8 @@ func TestInitLeavesPasswordsOut(t *testing.T) {
 		{`password = 'a \' b' host=h user='u v'`, "", "user='u v' host=h", true},
 		{"host=h user=u dbname=d", "it's", `user='it\'s' host=h dbname=d`, false},
 		{"host=h dbname=d", "", "host=h dbname=d", false},
+		{`host=h password=se\ cret dbname=d`, "", "host=h dbname=d", true},
+		{`host=h options='-c user=x password=y' user=u`, "", `user=u host=h options='-c user=x password=y'`, false},
 	} {
 		got, password, err := withoutPassword(c.dsn, c.role)
 		if got = strings.Join(strings.Fields(got), " "); err != nil || got != c.want || password != c.password {

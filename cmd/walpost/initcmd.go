@@ -151,7 +151,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 var (
 	noString  = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)
 	plainYAML = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_./:@?=&%+-]*$|^[0-9.]+:[0-9]+$`)
-	keyword   = regexp.MustCompile(`(?i)(^|\s)(user|password|sslpassword)\s*=\s*('(\\.|[^'\\])*'|\S*)`)
+	keyword   = regexp.MustCompile(`(?s)(\w+)\s*=\s*('(?:\\.|[^'\\])*'|(?:\\.|[^\s\\])*)\s*`) // with a value as libpq reads it
 )
 
 // yamlWord is a value as walpost.yaml writes it.
@@ -168,10 +168,13 @@ func withoutPassword(dsn, role string) (_ string, password bool, err error) {
 	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
 		user := ""
 		rest := keyword.ReplaceAllStringFunc(dsn, func(pair string) string {
-			if key, value, _ := strings.Cut(strings.TrimSpace(pair), "="); strings.EqualFold(strings.TrimSpace(key), "user") {
-				user = strings.TrimSpace(value)
-			} else {
+			switch parts := keyword.FindStringSubmatch(pair); parts[1] {
+			case "user":
+				user = parts[2]
+			case "password", "sslpassword":
 				password = true
+			default:
+				return pair
 			}
 			return ""
 		})
