@@ -124,6 +124,9 @@ func (x *examination) leftOut(p *pg.Publication) {
 				"publication %s publishes no updates, and %s has no replica identity: a changed primary key gives no record, although source.publish has update", x.cfg.Publication, t.Table)
 		}
 		whole := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", ")))
+		if len(p.Tables) > len(x.f.Tables) {
+			whole = append(whole, fix.Words("(name the other tables of the publication, too: SET TABLE takes out those that it does not name)"))
+		}
 		if x.f.Slot != nil {
 			whole = append(whole, fix.Words("After this, walpost run halts once, because the publication was altered. Run walpost recover, and then walpost run."))
 		}

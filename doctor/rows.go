@@ -42,6 +42,13 @@ func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found 
 		})
 	}
 	for i, t := range tables {
+		if column := run.Source.Config().OrderColumn; column != "" && t.Relation.Index(column) < 0 {
+			found = append(found, Finding{
+				Side: Postgres, Name: "order of rows", Verdict: Warn,
+				Why: fmt.Sprintf("table %s has no published column %s, which source.order_column names: a snapshot and walpost recover stop with an error", t, column),
+				Fix: fix.ByWords("Set source.order_column to a column that the table has and the publication publishes, or add the column to the column list of the publication."),
+			})
+		}
 		found = append(found, s.table(ctx, i, t)...)
 	}
 	return s.topics, found

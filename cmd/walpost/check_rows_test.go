@@ -48,6 +48,33 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 	}
 }
 
+// Without the order column a snapshot and recover stop, so check says so before.
+func TestCheckLooksForTheOrderColumn(t *testing.T) {
+	pg := testenv.Postgres(t, "")
+	dsn := pg.Database(t)
+	pg.Exec(t, dsn, outboxTable, "ALTER TABLE outbox ADD n bigint GENERATED ALWAYS AS IDENTITY")
+	for _, c := range []struct {
+		column, sql string
+		warns       bool
+	}{
+		{"n", "SELECT", false},
+		{"m", "SELECT", true},
+		{"n", "CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id, event_type, payload) WITH (publish = 'insert')", true},
+		{"payload", "SELECT", false},
+	} {
+		pg.Exec(t, dsn, c.sql)
+		config := t.TempDir() + "/walpost.yaml"
+		write(t, config, `
+source: {dsn: "`+dsn+`", table: outbox, snapshot: initial, order_column: `+c.column+`}
+kafka: {brokers: ["127.0.0.1:1"]}
+`)
+		_, out := command(t, "check", "-c", config)
+		if warning := "table public.outbox has no published column " + c.column; strings.Contains(out, warning) != c.warns {
+			t.Errorf("%s after %s:\n%s", c.column, c.sql, out)
+		}
+	}
+}
+
 // Of a large table the largest rows are looked at too, wherever they are.
 func TestCheckLooksForTheLargestRows(t *testing.T) {
 	kafka, pg := testenv.Kafka(t), testenv.Postgres(t, "")

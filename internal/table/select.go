@@ -126,7 +126,8 @@ func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 
 func (t *Table) column(name string) (string, error) {
 	if t.Relation.Index(name) < 0 {
-		return "", fault.Config(fmt.Errorf("table %s has no published column %q", t, name), "")
+		return "", fault.Config(fmt.Errorf("table %s has no published column %q", t, name),
+			"Name a column that the table has and the publication publishes, or add the column to the column list of the publication.")
 	}
 	return "t." + pg.QuoteIdent(name), nil
 }
