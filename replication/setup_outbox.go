@@ -118,7 +118,8 @@ END $$;`, pg.QuoteLiteral(t.Schema), pg.QuoteLiteral(t.Name))
 // cleans are the rights of the one who removes old rows, and the index that finds them. fresh says that the setup makes the table.
 func cleans(t pg.Table, o *Outbox, role, name string, fresh bool) (all []statement) {
 	if o.Owns {
-		all = append(all, statement{what: "role " + name + " the owner of " + t.String(), comment: `For cleanup.mode: drop_partitions. Only the owner makes, detaches and drops partitions. A partition
+		all = append(all, statement{
+			what: "role " + name + " the owner of " + t.String(), comment: `For cleanup.mode: drop_partitions. Only the owner makes, detaches and drops partitions. A partition
 can have another owner than its table.`,
 			sql: fmt.Sprintf(`GRANT USAGE, CREATE ON SCHEMA %[1]s TO %[2]s;
 ALTER TABLE %[3]s OWNER TO %[2]s;
@@ -128,7 +129,8 @@ BEGIN
   FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = %[4]s::regclass LOOP
     EXECUTE format('ALTER TABLE %%s OWNER TO %%I', part, %[5]s);
   END LOOP;
-END $$;`, pg.QuoteIdent(t.Schema), role, t.SQL(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(name))})
+END $$;`, pg.QuoteIdent(t.Schema), role, t.SQL(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(name)),
+		})
 	}
 	if o.Deletes {
 		concurrently := " CONCURRENTLY"
@@ -137,11 +139,15 @@ END $$;`, pg.QuoteIdent(t.Schema), role, t.SQL(), pg.QuoteLiteral(t.SQL()), pg.Q
 		}
 		column := pg.QuoteIdent(o.Time())
 		all = append(all,
-			statement{what: "the right to delete from " + t.String(), comment: `For cleanup.mode: delete. FOR UPDATE SKIP LOCKED needs the right to update; walpost updates nothing.
+			statement{
+				what: "the right to delete from " + t.String(), comment: `For cleanup.mode: delete. FOR UPDATE SKIP LOCKED needs the right to update; walpost updates nothing.
 Each partition of a partitioned table needs this grant, too: walpost check names those without it.`,
-				sql: fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", column, t.SQL(), role)},
-			statement{what: "an index on " + t.String(), comment: "Each pass finds the old rows by this index. (For a partitioned table, leave out CONCURRENTLY.)",
-				sql: fmt.Sprintf("CREATE INDEX%s ON %s (%s);", concurrently, t.SQL(), column), apart: !fresh})
+				sql: fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", column, t.SQL(), role),
+			},
+			statement{
+				what: "an index on " + t.String(), comment: "Each pass finds the old rows by this index. (For a partitioned table, leave out CONCURRENTLY.)",
+				sql: fmt.Sprintf("CREATE INDEX%s ON %s (%s);", concurrently, t.SQL(), column), apart: !fresh,
+			})
 	}
 	return all
 }

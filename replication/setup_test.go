@@ -50,8 +50,10 @@ func TestSetupInEachStateOfADatabase(t *testing.T) {
 		{name: "no table", made: publication, says: "table public.outbox (set source.order_column: seq), publication walpost", sqls: "seq            bigint      GENERATED ALWAYS AS IDENTITY"},
 		{name: "no table, and a column that orders", set: func(w *world) { w.cfg.OrderColumn = "Position" }, made: publication, says: "table public.outbox, publication walpost", sqls: `"Position"     bigint      GENERATED`},
 		{name: "no table, and ids that order", set: func(w *world) { w.cfg.OrderColumn = "id" }, made: publication, says: "table public.outbox, publication walpost", sqls: "!uuid"},
-		{name: "no table, and other columns than it would have", set: func(w *world) { w.cfg.Needs = needsRealColumns("id", "customer") },
-			err: "config there is no column customer", hint: "Make the table yourself", sqls: "!PUBLICATION"},
+		{
+			name: "no table, and other columns than it would have", set: func(w *world) { w.cfg.Needs = needsRealColumns("id", "customer") },
+			err: "config there is no column customer", hint: "Make the table yourself", sqls: "!PUBLICATION",
+		},
 		{name: "a table of another case", sql: []string{`CREATE TABLE "Outbox" (id int)`}, made: "table Outbox", err: `fail table public.outbox does not exist, but public."Outbox" does`, hint: "source.table", sqls: "!CREATE"},
 		{name: "a table that fits", sql: []string{outboxTable}, made: publication, says: "publication walpost"},
 		{name: "a table that fits, and rows", sql: []string{outboxTable, insertRow}, made: publication, says: "publication walpost"},
@@ -159,10 +161,14 @@ func TestSetupForAnotherRole(t *testing.T) {
 		{"no role", "", nil, "table public.outbox (set source.order_column: seq), role {role} without a password, membership of role {role} in pg_monitor, the right to read public.outbox, publication walpost"},
 		{"a role without rights", "CREATE ROLE {role} NOLOGIN", nil, "table public.outbox (set source.order_column: seq), the right of role {role} to replicate, the right to read public.outbox, publication walpost"},
 		{"a role that may replicate", "CREATE ROLE {role} LOGIN REPLICATION", nil, "table public.outbox (set source.order_column: seq), the right to read public.outbox, publication walpost"},
-		{"a role that removes rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes = true },
-			"table public.outbox (set source.order_column: seq), the right to read public.outbox, the right to delete from public.outbox, an index on public.outbox, publication walpost"},
-		{"a role that drops partitions", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Owns, w.cfg.Outbox.Partitioned = true, true },
-			"table public.outbox (set source.order_column: seq), partitions of public.outbox, the right to read public.outbox, role {role} the owner of public.outbox, publication walpost"},
+		{
+			"a role that removes rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes = true },
+			"table public.outbox (set source.order_column: seq), the right to read public.outbox, the right to delete from public.outbox, an index on public.outbox, publication walpost",
+		},
+		{
+			"a role that drops partitions", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Owns, w.cfg.Outbox.Partitioned = true, true },
+			"table public.outbox (set source.order_column: seq), partitions of public.outbox, the right to read public.outbox, role {role} the owner of public.outbox, publication walpost",
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
