@@ -229,7 +229,7 @@ func TestEveryStateHasItsWordsAndItsRunbook(t *testing.T) {
 	lost := slot.Health{Exists: true, WALStatus: "lost"}
 	for _, s := range []walpost.Status{
 		{Status: relay.Status{State: relay.Halted, Bad: &relay.BadEvent{}}},
-		{Status: relay.Status{State: relay.Halted}, Breaker: &slot.BreakerStatus{State: slot.BreakerDropped}},
+		{Status: relay.Status{State: relay.Halted}, Breaker: &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerDropped}},
 		{Status: relay.Status{State: relay.Halted}, Slot: slot.Status{Known: true}},
 		{Status: relay.Status{State: relay.SlotAtRisk}, Slot: slot.Status{Known: true, Health: lost, Forecast: slot.Forecast{Limit: slot.ByRemoval}}},
 		{Status: relay.Status{State: relay.SlotAtRisk}, Slot: slot.Status{Known: true, Health: slot.Health{Exists: true, WALStatus: "unreserved"}}},
@@ -245,6 +245,15 @@ func TestEveryStateHasItsWordsAndItsRunbook(t *testing.T) {
 		text, err := os.ReadFile("../../" + file)
 		if !ok || err != nil || !strings.Contains(strings.ToLower(string(text)), "# "+strings.ReplaceAll(anchor, "-", " ")) {
 			t.Errorf("%s: %q: %v", s.State, page, err)
+		}
+	}
+	// A halt has the runbook of its own reason: the look at the slot is older, and a breaker that only alerts halts nothing.
+	for _, s := range []walpost.Status{
+		{Status: relay.Status{State: relay.Halted}, Slot: slot.Status{Known: true, Health: slot.Health{Exists: true, WALStatus: "unreserved"}}},
+		{Status: relay.Status{State: relay.Halted}, Breaker: &slot.BreakerStatus{Action: slot.BreakerAlert, State: slot.BreakerTripped}},
+	} {
+		if page := runbook(&s); !strings.HasSuffix(page, "/WalpostRelayHalted.md") {
+			t.Errorf("a halted relay beside %s %+v has the runbook %s", s.Slot.WALStatus, s.Breaker, page)
 		}
 	}
 	if page := runbook(&busy().status); page != "" {

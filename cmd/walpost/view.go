@@ -240,14 +240,14 @@ func runbook(s *walpost.Status) string {
 	switch halted := s.State == relay.Halted; {
 	case halted && s.Bad != nil:
 		page += "#a-bad-event"
-	case s.Breaker != nil && s.Breaker.State != slot.BreakerArmed && (halted || s.State == relay.SlotAtRisk):
+	case s.Breaker != nil && s.Breaker.State != slot.BreakerArmed && (halted && s.Breaker.Action == slot.BreakerDrop || s.State == relay.SlotAtRisk):
 		page = "runbooks/WalpostBreakerTripped.md"
 	case !halted && s.State != relay.SlotAtRisk || !s.Slot.Known:
 	case !s.Slot.Exists:
 		page = "runbooks/WalpostSlotMissing.md"
 	case s.Slot.Limit == slot.ByRemoval:
 		page = "runbooks/WalpostSlotLost.md"
-	case s.Slot.WALStatus == "unreserved":
+	case s.Slot.WALStatus == "unreserved" && !halted:
 		page = "runbooks/WalpostSlotUnreserved.md"
 	}
 	if page == "" {
