@@ -141,6 +141,12 @@ func TestSlotIsNotMadeUnasked(t *testing.T) {
 		if !errors.Is(r.err, checkpoint.ErrNoSlot) || !fault.Misconfigured(r.err) || look(w, &w.creates) > 0 || len(w.records) > 0 {
 			t.Errorf("%v, %d slots made", r.err, look(w, &w.creates))
 		}
+		// Another reader may have used the slot, so its loss comes before the advice to make a new one.
+		hint := fault.Hint(r.err)
+		cause, loss, create := strings.Index(hint, "source.slot"), strings.Index(hint, "lacks every event"), strings.Index(hint, "source.create: true")
+		if cause < 0 || loss < cause || create < loss {
+			t.Errorf("the hint: %s", hint)
+		}
 	})
 }
 

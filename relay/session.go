@@ -85,7 +85,9 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 				"If this relay used the slot before, its checkpoint is lost, and events may be missing")
 	}
 	if errors.Is(err, checkpoint.ErrNoSlot) {
-		return fault.Config(fmt.Errorf("slot %s: %w", a.found.Slot, err), "make the slot, or let walpost make it: source.create: true")
+		return fault.Config(fmt.Errorf("slot %s: %w", a.found.Slot, err), "Check source.dsn and source.slot first: "+
+			"the server or the slot's name may be wrong, or the slot of a Debezium connector was dropped. "+
+			"A new slot lacks every event from before it. Only for a relay that is new, set source.create: true.")
 	}
 	if err != nil {
 		// The record was read before the slot was looked at. A working holder moves the record and

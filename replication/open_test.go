@@ -182,10 +182,10 @@ var refusals = []struct {
 	},
 	{
 		name: "no slot and not allowed to create it", sql: []string{outboxTable, publicationForOutbox}, cfg: func(c *Config) { c.Create = false },
-		error: "does not exist", behaves: "fail", hint: "pg_create_logical_replication_slot",
+		error: "does not exist", behaves: "fail", hint: "Only for a relay that is new, make the slot: SELECT pg_create_logical_replication_slot",
 	},
 	{name: "a slot without its publication", sql: []string{outboxTable}, slot: "pgoutput", error: "publication walpost does not exist, but slot", behaves: "person", hint: "walpost recover"},
-	{name: "a slot of another plugin", sql: []string{outboxTable, publicationForOutbox}, slot: "test_decoding", error: "uses the plugin test_decoding instead of pgoutput", behaves: "fail", hint: "source.slot"},
+	{name: "a slot of another plugin", sql: []string{outboxTable, publicationForOutbox}, slot: "test_decoding", error: "uses the plugin test_decoding, not pgoutput", behaves: "fail", hint: "source.slot"},
 	{
 		name: "a physical slot", sql: []string{outboxTable, publicationForOutbox}, slot: "physical", error: "is a physical slot", behaves: "fail", hint: "pg_drop_replication_slot",
 	},

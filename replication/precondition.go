@@ -156,7 +156,9 @@ func (j *judgement) slot() {
 		j.fail(name, fix.ByWords("Point source.dsn at the primary; its slot is copied to the standbys."),
 			"slot %s does not exist, and a standby cannot make one that survives a failover (source.failover)", j.cfg.Slot)
 	case s == nil && !j.makes:
-		j.fail(name, fix.Fix{fix.Words("-- If walpost has used a slot of this name before, do not make it by hand, because events would be missing. Instead, run " + fault.Command("recover")), fix.Words("-- For a new relay:"), fix.SQL(slotSQL(j.cfg))},
+		j.fail(name, fix.Fix{fix.Words("Check source.dsn and source.slot first: the server or the slot's name may be wrong, or the slot of a Debezium connector was dropped. " +
+			"A new slot lacks every event from before it. If walpost used the slot before, run " + fault.Command("recover") +
+			". Only for a relay that is new, make the slot:"), fix.SQL(slotSQL(j.cfg))},
 			"slot %s does not exist", j.cfg.Slot)
 	case s == nil:
 	case s.Type != "logical":

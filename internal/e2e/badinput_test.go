@@ -35,7 +35,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "no slot, and none to be made", sql: []string{makePublication}, args: []string{"--create=false"},
-		code: 2, what: "slot {slot}", fix: "SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');",
+		code: 2, what: "A new slot lacks every event", fix: "Only for a relay that is new, make the slot: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');",
 	},
 	{
 		name: "a slot of another plugin", sql: []string{makePublication, "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"},
