@@ -175,7 +175,7 @@ func (x *examination) rights() {
 	}
 	for i := range x.f.Tables {
 		if t := &x.f.Tables[i]; t.Exists() && !t.Readable {
-			x.add(Warn, "reading "+t.Table.String(), fix.BySQL(fmt.Sprintf("GRANT SELECT ON %s TO %s;", t.Table.SQL(), pg.QuoteIdent(s.Role))),
+			x.add(Warn, "reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, s.Role)),
 				"role %s may not read %s: a snapshot, walpost recover and a cleanup would fail", s.Role, t.Table)
 		}
 	}

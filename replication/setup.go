@@ -148,7 +148,7 @@ Old rows may be deleted at any time after they are published: deletes are not pu
 	}
 	for _, t := range opts.Grants {
 		add("the right to read "+t.String(), "walpost reads the table to find rows from before the slot, for a snapshot, and for recover.",
-			fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;\nGRANT SELECT ON %s TO %s;", pg.QuoteIdent(t.Schema), role, t.SQL(), role))
+			pg.ReadingRights(t, opts.Role))
 	}
 	for _, t := range opts.Cleans {
 		all = append(all, cleans(t, &cfg.Outbox, role, opts.Role, slices.Contains(opts.Tables, t))...)

@@ -162,6 +162,11 @@ func TestSetupForAnotherRole(t *testing.T) {
 		{"a role without rights", "CREATE ROLE {role} NOLOGIN", nil, "table public.outbox (set source.order_column: seq), the right of role {role} to replicate, the right to read public.outbox, publication walpost"},
 		{"a role that may replicate", "CREATE ROLE {role} LOGIN REPLICATION", nil, "table public.outbox (set source.order_column: seq), the right to read public.outbox, publication walpost"},
 		{
+			"a role that may read the table, but not use its schema",
+			"CREATE ROLE {role} LOGIN REPLICATION; REVOKE ALL ON SCHEMA public FROM public; " + outboxTable + "; GRANT SELECT ON outbox TO {role}",
+			nil, "the right to read public.outbox, publication walpost",
+		},
+		{
 			"a role that removes rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes = true },
 			"table public.outbox (set source.order_column: seq), the right to read public.outbox, the right to delete from public.outbox, an index on public.outbox, publication walpost",
 		},

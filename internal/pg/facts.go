@@ -184,6 +184,11 @@ type TableFacts struct {
 	Relation *cdc.Relation // nil where the table does not exist
 }
 
+// ReadingRights is the SQL that lets a role read a table: the right to use its schema, and the right to select.
+func ReadingRights(t Table, role string) string {
+	return fmt.Sprintf("GRANT USAGE ON SCHEMA %[1]s TO %[3]s;\nGRANT SELECT ON %[2]s TO %[3]s;", QuoteIdent(t.Schema), t.SQL(), QuoteIdent(role))
+}
+
 func (t *TableFacts) Exists() bool { return t.OID != 0 }
 
 // Identified says that a row can be told by its replica identity.
@@ -198,7 +203,7 @@ func tablesQuery(tables []Table) string {
 	}
 	return `SELECT c.oid, c.relkind AS kind, c.relpersistence AS persistence, c.relreplident AS identity,
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
- pg_get_userbyid(c.relowner) AS owner, pg_has_role(c.relowner, 'USAGE') AS owned, has_table_privilege(c.oid, 'SELECT') AS readable,
+ pg_get_userbyid(c.relowner) AS owner, pg_has_role(c.relowner, 'USAGE') AS owned, has_schema_privilege(c.relnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable,
  CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::regclass::text END AS root,
  CASE c.relkind WHEN 'p' THEN (SELECT json_agg(below.relid::oid::bigint) FROM pg_partition_tree(c.oid) below WHERE below.level > 0) END AS partitions,
  CASE WHEN c.oid IS NOT NULL THEN json_build_object('columns', (SELECT json_agg(json_build_object('name', a.attname, 'typeoid', a.atttypid::bigint, 'typemod', a.atttypmod,

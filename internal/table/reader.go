@@ -71,7 +71,7 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 				return nil, err
 			}
 			return nil, fault.WithHint(fmt.Errorf("table %s: the role %q lacks the right to read it", t.Table, cc.User),
-				fmt.Sprintf("GRANT SELECT ON %s TO %s; (streaming does not need this right, but reading the table does)", t.Table.SQL(), pg.QuoteIdent(cc.User)))
+				pg.ReadingRights(t.Table, cc.User)+"\n(streaming does not need these rights, but reading the table does)")
 		}
 		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), Filter: f.Publication.Filter(t.Table), reader: r})
 	}
