@@ -29,6 +29,7 @@ partitions. Without Kafka, or with --partitions, it prints everything else all t
 
 A row that is given with --row need not exist, but its table must exist. explain reads each value by
 the type of its column. A column that is left out has its default.
+An identity column that is left out has the number 1, and a generated column is NULL.
 
 It exits with 1 if a row is not found, gives no record, or gives a record that Kafka would refuse.`,
 		Example: `  walpost explain --config walpost.yaml --id 018f4e2a-9a3b-7c1d-8e2f-1a2b3c4d5e6f

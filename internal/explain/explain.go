@@ -153,7 +153,7 @@ func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool
 		x.EventID = string(ev.Row.Values[i].Bytes)
 	}
 	for i, c := range e.table.Relation.Columns {
-		if e.opts.JSON != nil && c.NotNull && ev.Row.Values[i].Bytes == nil {
+		if e.opts.JSON != nil && c.NotNull && !c.Generated && ev.Row.Values[i].Bytes == nil {
 			x.Problem, x.Column = fmt.Sprintf("Postgres would refuse an INSERT of the row: column %s is NOT NULL", c.Name), c.Name
 			x.Hint = "Give the column a value in the row."
 			return x

@@ -14,8 +14,9 @@ import (
 )
 
 // FromJSON gives one row that is not in the table: a JSON object by column names. Each value is read by the column's type, as
-// json_populate_record does. Columns that the object leaves out have their defaults, as in an INSERT. Nothing is written. A key
-// that is no column is an error.
+// json_populate_record does. Columns that the object leaves out have their defaults, as in an INSERT. An identity column that is
+// left out has the number 1, and a generated column is NULL. Nothing is written. A key that is no column is an error, and so is
+// a column that takes no value in an INSERT.
 func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 	keys, err := objectKeys(object)
 	if err != nil {
@@ -29,6 +30,9 @@ func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 		if given[k] {
 			return nil, fault.Config(fmt.Errorf("the row has %q twice", k), "")
 		}
+		if c := t.Relation.Columns[t.Relation.Index(k)]; c.Generated || c.Identity == "a" {
+			return nil, fault.Config(fmt.Errorf("the row has a value for column %s, which is GENERATED ALWAYS: Postgres would refuse an INSERT of the row", k), "Leave the column out.")
+		}
 		given[k] = true
 	}
 	list := make([]string, len(t.Relation.Columns))
@@ -36,7 +40,11 @@ func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 	for i := range t.Relation.Columns {
 		c := &t.Relation.Columns[i]
 		list[i] = "t." + pg.QuoteIdent(c.Name)
-		if !given[c.Name] && c.HasDefault {
+		switch {
+		case given[c.Name]:
+		case c.Identity != "":
+			list[i] = "1::" + c.TypeName
+		case c.HasDefault:
 			list[i] = "(" + c.Default + ")::" + c.TypeName
 			defaults = append(defaults, c.Name)
 		}
