@@ -112,10 +112,13 @@ func (c Config) Validate() (found conf.Problems) {
 	}
 	c.DSN.Check(&found, "source.dsn", c.DSNFile)
 	c.Password.Check(&found, "source.password", c.PasswordFile)
-	inFile := c.DSNFile != ""
+	inFile, passwordKey := c.DSNFile != "", "source.password"
+	if c.PasswordFile != "" {
+		passwordKey = "source.password_file"
+	}
 	c.ReadSecrets()
 	if c.Password != "" && passwordInDSN.MatchString(string(c.DSN)) {
-		found.Add("source.password", conf.Contradicts, "the password in source.dsn: set only one of the two", nil)
+		found.Add(passwordKey, conf.Contradicts, "the password in source.dsn: set only one of the two", nil)
 	}
 	if c.DSN != "" {
 		c.validateDSN(&found)

@@ -11,7 +11,9 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/yamlfile"
+	"github.com/walpost/walpost/replication"
 )
 
 // fileConfig is walpost.yaml: what the relay needs, and what only the program needs.
@@ -89,10 +91,20 @@ func loadConfig(name string, env func(string) (string, bool), over []override, w
 		file.Read(doc, &cfg)
 	}
 	for _, o := range over {
+		before := cfg.Source
 		file.Set(&cfg, o.from, o.field, o.text)
-		if o.field == "source.tables" { // one table or several: either way it replaces both forms of the file
+		switch o.field {
+		case "source.tables": // one table or several: either way it replaces both forms of the file
 			file.Forget("source.table", o.from)
 			cfg.Source.Table = ""
+		case "source.dsn":
+			file.Forget("source.dsn_file", o.from)
+			cfg.Source.DSNFile = ""
+			if !samePassword(before, o.text) {
+				file.Forget("source.password", o.from)
+				file.Forget("source.password_file", o.from)
+				cfg.Source.Password, cfg.Source.PasswordFile = "", ""
+			}
 		}
 	}
 	if with != nil {
@@ -106,6 +118,19 @@ func loadConfig(name string, env func(string) (string, bool), over []override, w
 		return cfg, wrong
 	}
 	return cfg, nil
+}
+
+// samePassword reports whether the password of the file is for dsn, which replaces the DSN of the file: dsn has no password
+// of its own, and names the same user. The password is also for dsn if one of the two users is unknown.
+func samePassword(file replication.Config, dsn string) bool {
+	if _, own, _ := withoutPassword(dsn, ""); own {
+		return false
+	}
+	file.ReadSecrets()
+	was, now := file.Connection(), pg.Database{DSN: dsn}
+	a, errA := was.Config()
+	b, errB := now.Config()
+	return file.DSN == "" || errA != nil || errB != nil || a.User == b.User
 }
 
 // nameFlags adds to what is required the flag that gives it, for where there is no file to write it to.

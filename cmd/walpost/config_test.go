@@ -293,6 +293,53 @@ func TestAHintRepeatsTheOptions(t *testing.T) {
 	}
 }
 
+// A password of the file is for the user of the file's DSN. It is not sent for another user.
+func TestAnotherUsersDSNLeavesThePasswordUnused(t *testing.T) {
+	t.Setenv("PGUSER", "me")
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		name = filepath.Join(dir, name)
+		if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return name
+	}
+	secret, dsnFile := write("secret", "geheim\n"), write("dsn", "postgres://walpost@db/shop\n")
+	const (
+		used   = `password "geheim"`
+		unused = `password ""`
+	)
+	for _, c := range []struct{ file, dsn, want string }{
+		{"dsn: postgres://walpost@db/shop", "postgres://walpost@other/shop", used},
+		{"dsn: postgres://walpost@db/shop", "host=other user='walpost' dbname=shop", used},
+		{"dsn: postgres://walpost@db/shop", "postgres://postgres@db/shop", unused},
+		{"dsn: postgres://walpost@db/shop", "host=db user=postgres dbname=shop", unused},
+		{"dsn: postgres://walpost@db/shop", "postgres://db/shop", unused}, // the user is me
+		{"dsn: postgres://walpost@db/shop", "postgres://postgres:own@db/shop", unused},
+		{"dsn: postgres://walpost@db/shop", "postgres://walpost:own@db/shop", unused},
+		{"dsn_file: " + dsnFile, "postgres://walpost@other/shop", used},
+		{"dsn_file: " + dsnFile, "postgres://postgres@db/shop", unused},
+		{"slot: walpost", "postgres://walpost@db/shop", used}, // the file has no DSN
+		{"slot: walpost", "postgres://walpost:own@db/shop", unused},
+		{"dsn: postgres://walpost:own@db/shop", "", "walpost.yaml:3:18: source.password_file: contradicts the password in source.dsn"},
+	} {
+		name := write("walpost.yaml", "source:\n  "+c.file+"\n  password_file: "+secret+"\n  table: public.outbox\nkafka:\n  brokers: [kafka:9092]\n")
+		var over []override
+		if c.dsn != "" {
+			over = []override{{from: "--dsn", field: "source.dsn", text: c.dsn}}
+		}
+		cfg, err := loadConfig(name, testEnv, over, nil, (*walpost.Config).Validate)
+		cfg.Source.ReadSecrets()
+		got := fmt.Sprintf("password %q", string(cfg.Source.Password))
+		if err != nil {
+			got = err.Error()
+		}
+		if !strings.Contains(got, c.want) {
+			t.Errorf("%s, --dsn %s: got %q, want %q", c.file, c.dsn, got, c.want)
+		}
+	}
+}
+
 func TestTableReplacesBothForms(t *testing.T) {
 	over := []override{{from: "--table", field: "source.tables", text: "public.a,public.b"}}
 	for _, name := range []string{"minimal", "variables"} {
