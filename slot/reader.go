@@ -137,6 +137,9 @@ func (r *Reader) blocker(ctx context.Context, h *Health) (*Blocker, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(slots) > 0 && h.RetainedBytes+slots[0].Behind < behindMin {
+		slots = nil // another slot that holds little is only another reader at work
+	}
 	// A slot that holds more WAL than this slot fills the disk, whoever holds this slot back.
 	if len(slots) > 0 && slots[0].Behind > h.RetainedBytes {
 		return r.named(&slots[0], seen, h), nil
@@ -193,9 +196,9 @@ func (r *Reader) named(row *blockerRow, seen map[string]sighting, h *Health) *Bl
 	case BlockedByPrepared:
 		b.End = fmt.Sprintf("ROLLBACK PREPARED %s; -- in database %s, or COMMIT PREPARED", strings.TrimSpace(pg.QuoteLiteral(row.Name)), pg.QuoteIdent(row.Database))
 	case BlockedBySlot:
-		b.End = fmt.Sprintf("SELECT pg_drop_replication_slot(%s);", pg.QuoteLiteral(row.Name))
+		b.End = fmt.Sprintf("SELECT pg_drop_replication_slot(%s); -- only if nobody needs it: its reader loses all events that it has not read", pg.QuoteLiteral(row.Name))
 		if row.PID != 0 {
-			b.End += fmt.Sprintf(" -- only if nobody needs it; first end its reader, pid %d", row.PID)
+			b.End += fmt.Sprintf("; first end its reader, pid %d", row.PID)
 		}
 	case BlockedByTransaction:
 		b.End = fmt.Sprintf("SELECT pg_terminate_backend(%d);", row.PID)

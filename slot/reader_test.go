@@ -77,14 +77,18 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 func TestOlderSlotIsTheBlockerWhereItHoldsMore(t *testing.T) {
 	pg := testenv.Postgres(t, "17", testenv.Private())
 	w := newWorld(t, pg, outboxTable)
-	w.exec("SELECT pg_create_physical_replication_slot('gone', true)", "SELECT pg_switch_wal()", insertRow, "SELECT pg_switch_wal()", w.made())
+	w.exec("SELECT pg_create_physical_replication_slot('gone', true)", insertRow, w.made())
 	m := w.reader()
 	m.minAge = 0
+	if b := w.read(m).Blocker; b != nil && b.Kind == BlockedBySlot {
+		t.Errorf("a slot that holds little: %+v", b)
+	}
+	w.exec(fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.slot), "SELECT pg_switch_wal()", insertRow, "SELECT pg_switch_wal()", insertRow, w.made())
 	writer := testenv.Conn(w.T, w.dsn)
 	testenv.Run(w.T, writer, "BEGIN", insertRow)
 	h := w.read(m)
 	b := h.Blocker
-	if b == nil || b.Kind != BlockedBySlot || b.Name != "gone" || b.State != "inactive" || b.End != "SELECT pg_drop_replication_slot('gone');" {
+	if b == nil || b.Kind != BlockedBySlot || b.Name != "gone" || b.State != "inactive" || !strings.HasPrefix(b.End, "SELECT pg_drop_replication_slot('gone'); -- only if nobody needs it: its reader loses all events") {
 		t.Fatalf("%+v", b)
 	}
 	if h.Oldest >= h.Restart || h.Oldest == 0 {
@@ -285,7 +289,7 @@ func TestHealthNamesWhatHoldsTheWAL(t *testing.T) {
 		// A slot that is further back than ours, once ours has moved.
 		w.exec(fmt.Sprintf("SELECT pg_create_physical_replication_slot('%s_old', true)", w.slot))
 		t.Cleanup(func() { w.exec(fmt.Sprintf("SELECT pg_drop_replication_slot('%s_old')", w.slot)) })
-		w.exec(insertRow, fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.slot), w.made())
+		w.exec("SELECT pg_switch_wal()", insertRow, "SELECT pg_switch_wal()", insertRow, fmt.Sprintf("SELECT pg_drop_replication_slot('%s')", w.slot), w.made())
 		if b = w.read(m).Blocker; b == nil || b.Kind != BlockedBySlot || b.Name != w.slot+"_old" || !strings.Contains(b.End, "pg_drop_replication_slot") {
 			t.Errorf("an older slot: %+v", b)
 		}
