@@ -45,7 +45,7 @@ skip exits with 2 if no halt of this relay gave the token.`,
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "The next start of walpost run passes over %s, and over nothing else.\nThe halt was: %s\n", halt.Event(), oneLine(halt.Error))
+		_, err = fmt.Fprintf(cmd.OutOrStdout(), "The next start of walpost run passes over %s, and over nothing else.\nIf the halted walpost still runs, stop it first, or wait until halt_linger is over.\nThe halt was: %s\n", halt.Event(), oneLine(halt.Error))
 		return err
 	}
 	return cmd
