@@ -113,7 +113,7 @@ func (c Config) Validate() (found conf.Problems) {
 	c.DSN.Check(&found, "source.dsn", c.DSNFile)
 	c.Password.Check(&found, "source.password", c.PasswordFile)
 	inFile, passwordKey := c.DSNFile != "", "source.password"
-	if c.PasswordFile != "" {
+	if c.Password == "" {
 		passwordKey = "source.password_file"
 	}
 	c.ReadSecrets()
