@@ -310,8 +310,8 @@ func (r *Refusal) Hint() string {
 	case r.Record.Copies(OriginRecover):
 		return first + " To give up the recover and the rows that it has not published, run " + goOn
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
-		return first + " Run " + recovers + " to see the gap, to make a new slot, and to publish from the table exactly what is missing. " +
-			"To skip the events of this gap instead (and of no other gap), run " + goOn
+		return first + " " + fault.Recover() +
+			" To skip the events of this gap instead (and of no other gap), run " + goOn
 	case r.NeedsSlot():
 		next = "If you accept the gap, walpost makes a new slot and starts there."
 	}

@@ -60,12 +60,13 @@ func (e *BadEvent) Retryable() bool { return false }
 
 // Hint says what to do next.
 func (e *BadEvent) Hint() string {
+	repair := cmp.Or(fault.Hint(e.Err), "Repair the cause (the configuration, the topic or its limit).")
 	if e.Commit == 0 && e.Table != nil {
-		return "Repair the cause (the configuration, the topic or its limit), or update or delete the row, then start walpost again: " +
-			"it reads the row from the table once more."
+		return repair + " Or update or delete the row. Then start walpost again: walpost reads the row from the table once more."
 	}
-	return "Repair the cause (the configuration, the topic or its limit), then start walpost again. An UPDATE or DELETE of the row changes nothing, " +
-		"because the WAL keeps the row as it was written. To pass over exactly this event instead, run " + fault.Command("skip", e.Token) + " and start walpost again."
+	return repair + " After a repair, start walpost again. An UPDATE or DELETE of the row changes nothing, because the WAL keeps the row as it was written. " +
+		"To pass over exactly this event instead, run " + fault.Command("skip", e.Token) +
+		" and start walpost again. The event then never reaches Kafka. The skip changes nothing in the table."
 }
 
 // Commands are those of Hint.

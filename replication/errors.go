@@ -68,8 +68,8 @@ func passing(code string) bool {
 
 // recoverGone is what to do where the slot is missing or lost. A slot that is made by hand would begin behind the gap.
 func recoverGone() string {
-	return "Run " + fault.Command("recover") + " to see the gap, to make a new slot, and to publish from the table exactly what is missing. " +
-		"To skip these events instead, use walpost run --accept-gap=<token> with the token that the next walpost run prints."
+	return fault.Recover() +
+		" To skip these events instead, use walpost run --accept-gap=<token> with the token that the next walpost run prints."
 }
 
 // recoverWithout is what to do where the slot is there and cannot give what is missing: recover makes the publication too.

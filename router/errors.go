@@ -73,3 +73,34 @@ func (e *RowError) Reason() string { return conf.Lines(e.Problems) }
 
 // NeedsPerson is true: see package fault.
 func (e *RowError) NeedsPerson() bool { return true }
+
+// Hint says which change helps. A change of the row helps only if the row was read from the table.
+func (e *RowError) Hint() string {
+	p, stream := e.Problems[0], e.LSN != 0
+	switch p.Rule {
+	case ColumnExists:
+		return "Name a column that the table has in " + p.Option + "."
+	case ColumnChosen:
+		return "Name one of the two columns in " + p.Option + "."
+	case ColumnType:
+		return fmt.Sprintf("Name a column of another type in %s, or set a converter in records that can write this type.", p.Option)
+	case ValueSet:
+		if stream {
+			return fmt.Sprintf("No default replaces a NULL here. If another column gives the topic of every row, name it in %s. Otherwise only a skip helps.", p.Option)
+		}
+		return fmt.Sprintf("Write a value into column %s, or name another column in %s.", p.Column, p.Option)
+	case ValueValid:
+		switch {
+		case p.Column != "" && stream:
+			return fmt.Sprintf("If another value of %s is right for every row, set it. Otherwise only a skip helps.", p.Option)
+		case p.Column != "":
+			return fmt.Sprintf("Change the value of column %s, or the value of %s.", p.Column, p.Option)
+		}
+	case ValueSent:
+		return "Only a skip helps for this event. REPLICA IDENTITY FULL of the table helps for later updates."
+	case UpdateFatal:
+		return "Set router.table.op.invalid.behavior to warn or error to pass over all updates, or skip this event."
+	case OptionValid:
+	}
+	return "Change the value of " + p.Option + "."
+}

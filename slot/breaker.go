@@ -128,7 +128,7 @@ func (b *Breaker) Observe(s Status) {
 		b.set(BreakerTripped, reason)
 		log.Msg("circuit breaker: delivery stops, and the slot is dropped")
 		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so delivery was stopped to drop it", reason),
-			"The slot is dropped as soon as it is free. Remove the cause of its growth. Then run "+fault.Command("recover")+" to see the gap, to make a new slot, and to publish from the table exactly what is missing.",
+			"The slot is dropped as soon as it is free. Remove the cause of its growth. "+fault.Recover(),
 			fault.Command("recover")),
 			func() { b.dropSlot(s.Slot, reason) })
 	}

@@ -69,7 +69,7 @@ func (s *Status) judge(limits Config) {
 		if reason == "" {
 			reason = "lost"
 		}
-		add(Critical, "the slot is lost (%s): its WAL is gone; walpost recover shows the gap, makes a new slot and publishes what is missing", reason)
+		add(Critical, "the slot is lost (%s): its WAL is gone; run walpost recover", reason)
 		return
 	case s.WALStatus == "unreserved":
 		add(Critical, "wal_status is unreserved: the next checkpoint of Postgres may remove WAL that the slot needs")

@@ -27,7 +27,7 @@ func TestSlotIsJudgedByItsWorst(t *testing.T) {
 		{"cannot be looked at", func(s *Status) { s.Known, s.Err = false, "refused" }, Unknown, "refused"},
 		{"missing", func(s *Status) { s.Exists = false }, Critical, "does not exist: the first walpost run makes it; if it existed before, run walpost recover"},
 		{"lost", func(s *Status) { s.WALStatus = "lost" }, Critical, "is lost"},
-		{"invalidated", func(s *Status) { s.Invalidation = "idle_timeout" }, Critical, "is lost (idle_timeout): its WAL is gone; walpost recover"},
+		{"invalidated", func(s *Status) { s.Invalidation = "idle_timeout" }, Critical, "is lost (idle_timeout): its WAL is gone; run walpost recover"},
 		{"unreserved", func(s *Status) { s.WALStatus = "unreserved" }, Critical, "unreserved"},
 		{"below the warning", func(s *Status) { s.RetainedBytes = 1<<30 - 1 }, OK, ""},
 		{"at the warning", func(s *Status) { s.RetainedBytes = 1 << 30 }, Warning, "holds 1.0 GiB"},

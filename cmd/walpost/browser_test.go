@@ -118,7 +118,7 @@ func halt(s *walpost.Status) {
 	}}
 	s.Slot.WALStatus, s.Slot.Invalidation, s.Slot.Active, s.Slot.InactiveFor = "lost", "wal_removed", false, 90*time.Second
 	s.Slot.Limit, s.Slot.Exhaustion, s.Slot.RetainedBytes, s.Slot.SafeKnown, s.Slot.Blocker = slot.ByRemoval, 0, -1, false, nil
-	s.Slot.Severity, s.Slot.Reasons = slot.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; walpost recover shows the gap, makes a new slot and publishes what is missing"}
+	s.Slot.Severity, s.Slot.Reasons = slot.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; run walpost recover"}
 	s.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerTripped, Reason: "slot walpost holds 9.0 GiB of WAL", Since: time.Now()}
 }
 

@@ -241,28 +241,5 @@ func explainError(x *Explanation, err error) {
 		return
 	}
 	p := bad.Problems[0]
-	x.Problem, x.Option, x.Column, x.Hint = bad.Reason(), p.Option, p.Column, explainHint(p)
-}
-
-// explainHint says what to change, so that a problem goes away.
-func explainHint(p router.Problem) string {
-	switch p.Rule {
-	case router.ColumnExists:
-		return "Name a column that the table has in " + p.Option + "."
-	case router.ColumnChosen:
-		return "Name one of the two columns in " + p.Option + "."
-	case router.ColumnType:
-		return fmt.Sprintf("Name a column of another type in %s, or set a converter in records that can write this type.", p.Option)
-	case router.ValueSet:
-		return fmt.Sprintf("Write a value into column %s, or name another column in %s.", p.Column, p.Option)
-	case router.ValueValid:
-		if p.Column != "" {
-			return fmt.Sprintf("Change the value of column %s, or the value of %s.", p.Column, p.Option)
-		}
-		return "Change the value of " + p.Option + "."
-	case router.OptionValid:
-		return "Change the value of " + p.Option + "."
-	case router.ValueSent, router.UpdateFatal: // only an update has them, and explain sees the row as it is now
-	}
-	return ""
+	x.Problem, x.Option, x.Column, x.Hint = bad.Reason(), p.Option, p.Column, bad.Hint()
 }

@@ -4,11 +4,11 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/router"
 )
 
@@ -34,18 +34,20 @@ func TestEveryRuleHasAHint(t *testing.T) {
 		}
 		return true
 	})
-	ofUpdates := []router.Rule{router.ValueSent, router.UpdateFatal}
 	if len(rules) < 8 {
 		t.Fatalf("%s has only the rules %q", source, rules)
 	}
 	for _, rule := range rules {
-		if slices.Contains(ofUpdates, rule) {
-			continue // explain sees no update
-		}
 		for _, column := range []string{"", "payload"} {
-			hint := explainHint(router.Problem{Rule: rule, Option: "router.an.option", Column: column})
-			if !strings.Contains(hint, "router.an.option") {
-				t.Errorf("rule %q, column %q: the hint %q does not say what to change", rule, column, hint)
+			for _, at := range []cdc.Position{0, 1} {
+				bad := router.RowError{LSN: at, Problems: []router.Problem{{Rule: rule, Option: "router.an.option", Column: column}}}
+				hint := bad.Hint()
+				if !strings.Contains(hint, "router.an.option") && !strings.Contains(hint, "skip") {
+					t.Errorf("rule %q, column %q, at %s: the hint %q does not say what to change", rule, column, at, hint)
+				}
+				if byRow := strings.Contains(hint, "value of column") || strings.Contains(hint, "Write a value"); byRow && at != 0 {
+					t.Errorf("rule %q: the WAL keeps the row, and the hint says %q", rule, hint)
+				}
 			}
 		}
 	}

@@ -21,3 +21,9 @@ func Command(words ...string) string {
 	}
 	return text
 }
+
+// Recover is the advice if the slot is missing or lost.
+func Recover() string {
+	return "Run " + Command("recover") + " to publish from the table exactly what is missing. " +
+		"It shows the gap first, and asks before it replaces the slot and before it publishes."
+}
