@@ -276,7 +276,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 			}
 			v.charts()
 			r.change(func(s *walpost.Status) { s.Slot.Blocker = nil })
-			v.sees("Held back by\nnothing")
+			v.sees("Other holders of WAL\nnone")
 			v.shot("streaming-" + c.name)
 
 			// Live, without a reload.
@@ -324,7 +324,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 
 			r.change(func(s *walpost.Status) { *s = nowBusy(); halt(s) })
 			v.sees("slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing")
-			v.sees("A person must act")
+			v.sees("The slot is lost. A person must act")
 			v.sees("slot walpost holds 9.0 GiB of WAL")
 			v.fits(c.name + " halted")
 			var left string

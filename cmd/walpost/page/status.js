@@ -74,7 +74,7 @@
   const held = (s) => (s.slot.state === "critical" ? ` The slot is in danger: ${s.slot.findings.join("; ")}.` : s.slot.retained_bytes === null ? "" : ` Meanwhile the slot holds ${bytes(s.slot.retained_bytes)} of WAL in Postgres.`);
   const states = {
     "halted": ["Halted", "critical", (s) => {
-      if (!s.halt) return "A person must act. walpost delivers nothing until then.";
+      if (!s.halt) return `${s.slot.limit === "lost" ? "The slot is lost." : "The slot or the source has a fault."} A person must act. walpost delivers nothing until then.`;
       return `${s.halt.topic ? `Kafka refuses an event for topic ${s.halt.topic}.` : "An event cannot be routed."} A person must act.`;
     }, (s) => (s.halt && s.halt.waiting.length ? `From before this event: ${s.halt.waiting.map((w) => `${plural(w.events, "event")} for topic ${w.topic}${w.closed ? " at the next start" : w.why ? ` (${w.why})` : ""}`).join(", ")}.` : "")],
     "stopped": ["Stopped", "critical", () => "walpost has ended."],
@@ -211,7 +211,7 @@
     set("wal-status", slot.known ? `${slot.wal_status || "none"}${slot.invalidation_reason ? ` (${slot.invalidation_reason})` : ""}, ${slot.active ? "active" : "inactive"}${idle}` : "–");
     fill("blocker-how", slot.blocker_end, () => (slot.blocker_end ? [node("p", "To end what holds it back:", "note"), copyable(slot.blocker_end)] : []));
     show("hidden-note", slot.hidden ? `Not to be seen: ${slot.hidden}` : "");
-    set("blocker", slot.blocker || "nothing");
+    set("blocker", slot.blocker || "none");
     const breaker = s.breaker;
     set("breaker", breaker === null ? "off" : breaker.state === "armed" ? `armed: ${breaker.action}` : `${breaker.state} ${ago(breaker.since_seconds)}: ${breaker.reason}`);
     set("checked", slot.checked_seconds_ago === null ? "not yet" : ago(slot.checked_seconds_ago));
@@ -237,7 +237,7 @@
 
     set("error-count", s.errors.length ? number(s.errors.reduce((sum, e) => sum + e.times, 0)) : "");
     fill("errors", [s.errors, shown && shown.text], () => s.errors.map((e) => {
-      const li = node("li", shown && e.text === shown.text ? "The reason that is shown above." : e.text);
+      const li = node("li", shown && e.text === shown.text ? "See the top of the page." : e.text);
       if (e.hint && !(shown && e.text === shown.text)) li.append(...remedy(e.hint, e.commands));
       li.append(node("br", ""), node("small", `${ago(e.seconds_ago)}${e.times > 1 ? `, ${number(e.times)} times` : ""}`));
       return li;
