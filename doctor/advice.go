@@ -81,7 +81,8 @@ func (x *examination) extras(p *pg.Publication) {
 	}
 	pub := pg.QuoteIdent(x.cfg.Publication)
 	// Of schemas too (15 and newer): the list replaces all that is in the publication.
-	only := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", ")))
+	own := x.ownPublication()
+	only := append(own, fix.Words("Or, only if nothing else reads publication "+x.cfg.Publication+", such as another relay or a subscriber, which then loses events:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", "))))
 	if x.lacksTable() {
 		only = append(fix.ByWords("When all configured tables exist:"), only...)
 	}
@@ -90,7 +91,7 @@ func (x *examination) extras(p *pg.Publication) {
 		x.add(Warn, name, x.ownPublication(), "publication %s is FOR ALL TABLES: Postgres also sends the changes of future tables to walpost, which ignores them", x.cfg.Publication)
 	case len(tables) > 0:
 		if p.AllTables {
-			only = x.ownPublication()
+			only = own
 		}
 		x.add(Warn, name, only, "publication %s also has %s: Postgres sends their changes to walpost, which ignores them", x.cfg.Publication, some(tables))
 	}
@@ -169,7 +170,7 @@ func (x *examination) thenRecover(steps ...fix.Step) fix.Fix {
 // (TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking).
 func (x *examination) ownPublication() fix.Fix {
 	own := *x.cfg
-	own.Publication += "_outbox"
+	own.Publication += "_" + x.cfg.Names().Tables[0].Name
 	sql := fix.SQL(replication.PublicationSQL(&own))
 	if x.f.Slot == nil {
 		return fix.Fix{fix.Words("Make a publication of its own for walpost and set source.publication:"), sql}

@@ -200,6 +200,11 @@ var refusals = []struct {
 		error: "publication walpost does not contain table public.outbox", behaves: "fail", hint: `ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
 	},
 	{
+		name: "a publication of another table", sql: []string{outboxTable, "CREATE TABLE ev (id int)", "CREATE PUBLICATION walpost FOR TABLE ev"},
+		error: "publication walpost does not contain table public.outbox", behaves: "fail",
+		hint: `set source.publication to a name of its own. Or: ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
+	},
+	{
 		name: "the table taken out under a slot", sql: []string{outboxTable, publicationForOutbox}, slot: "pgoutput", after: []string{"ALTER PUBLICATION walpost DROP TABLE outbox"},
 		error: "publication walpost does not contain table public.outbox; events after", behaves: "person", hint: "ADD TABLE", examined: "publication walpost does not contain table public.outbox",
 	},

@@ -300,7 +300,11 @@ func (j *judgement) publication(tableMissing bool) {
 			j.lose(name, fix.ByWords("Set source.table to the partitioned table."),
 				"publication %s does not publish %s on its own, because it is a partition of %s", j.cfg.Publication, t.Table, t.Root)
 		default:
-			j.lose(name, fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, t.Table.SQL())), "publication %s does not contain table %s", j.cfg.Publication, t.Table)
+			add := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, t.Table.SQL()))
+			if len(p.Tables) > 0 && !j.known() { // a slot that is there reads this publication already
+				add = append(fix.ByWords("Another relay may use this publication: set source.publication to a name of its own. Or:"), add...)
+			}
+			j.lose(name, add, "publication %s does not contain table %s", j.cfg.Publication, t.Table)
 		}
 	}
 }
