@@ -2,11 +2,22 @@ package walpost
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
+	"sync"
+	"time"
 
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/doctor"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/sink"
 )
 
 // A Finding is what Check found about one precondition.
@@ -33,11 +44,77 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 		to := cfg.sink()
 		run.Kafka = &to
 	}
+	var start foreseen
+	var wg sync.WaitGroup
+	wg.Go(func() { start = r.foresee(ctx) })
 	found := doctor.Check(ctx, run)
+	wg.Wait()
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("interrupted before everything was checked: %w", context.Cause(ctx))
 	}
-	return found, nil
+	return start.among(found), nil
+}
+
+// A foreseen is how the next start judges the stored checkpoint.
+type foreseen struct {
+	relay.Forecast
+	name string // of the relay
+	err  error
+}
+
+// foreseeWithin bounds foresee, which reads the store and looks at the source.
+const foreseeWithin = 30 * time.Second
+
+func (r *Relay) foresee(ctx context.Context) foreseen {
+	ctx, cancel := context.WithTimeout(ctx, foreseeWithin)
+	defer cancel()
+	f := foreseen{name: r.cfg.Name}
+	store, free, err := r.openStore()
+	if f.err = err; err != nil {
+		return f
+	}
+	defer free()
+	quiet := *r.source.Config()
+	quiet.Advise = nil // the doctor reports the advice
+	cfg := r.loopConfig(r.snapshot(), 0)
+	cfg.Logger = zerolog.Nop()
+	f.Forecast, f.err = relay.Foresee(ctx, cfg, pgSource{replication.NewSource(quiet)}, store.Look)
+	return f
+}
+
+// among adds the finding about the checkpoint to what the doctor found. The doctor does not know the
+// checkpoint. If a checkpoint exists, the doctor's advice about a slot that is gone, and about the
+// rows from before the slot, is wrong.
+func (f *foreseen) among(found []Finding) []Finding {
+	var refusal *checkpoint.Refusal
+	gone := errors.As(f.err, &refusal) && refusal.NeedsSlot()
+	found = slices.DeleteFunc(found, func(x Finding) bool {
+		return f.Record != nil && x.Name == "source.snapshot" || gone && x.Name == "slot"
+	})
+	failed := slices.ContainsFunc(found, func(x Finding) bool { return x.Side == doctor.Postgres && x.Verdict == Fail })
+	own := Finding{Side: doctor.Postgres, Name: "checkpoint", Verdict: OK}
+	var unmet *replication.Unmet
+	var lost *sink.LostRecords
+	switch {
+	case errors.As(f.err, &unmet) || errors.As(f.err, &lost):
+		return found // the doctor reports it
+	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err):
+		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))
+	case f.err != nil && failed:
+		return found
+	case f.err != nil:
+		own.Verdict, own.Why = Warn, "walpost check cannot know whether the checkpoint fits the slot: "+f.err.Error()
+		own.Fix = fix.ByWords("If this relay has run before, repair the cause and run walpost check again, before you make or drop a slot.")
+	case f.Record != nil && f.Slot.Exists:
+		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.LSN)
+	case f.Record != nil:
+		own.Why = fmt.Sprintf("the copy that checkpoint %s has begun goes on with a new slot", f.Record.Key())
+	case f.Slot.Exists:
+		own.Why = "no checkpoint of " + f.name + " is stored: walpost run starts at the position of the slot"
+	default:
+		own.Why = "no checkpoint of " + f.name + " is stored: the next walpost run is the first one"
+	}
+	return append([]Finding{own}, found...)
 }
 
 // advise is what a start logs of the doctor's warnings.
@@ -76,9 +153,11 @@ func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	switch {
 	case !missing.SlotByRun:
 	case settings.Create:
-		sql += "\n-- The first walpost run makes slot " + settings.Slot + ", together with its first checkpoint.\n"
+		sql += "\n-- Slot " + settings.Slot + " is missing. If this relay has run before, use walpost check." +
+			"\n-- Otherwise walpost run makes the slot, together with its first checkpoint.\n"
 	default:
-		sql += "\n-- Slot " + settings.Slot + " is missing, and source.create is false: walpost setup --make-slot makes it.\n"
+		sql += "\n-- Slot " + settings.Slot + " is missing. If this relay has run before, use walpost check." +
+			"\n-- Otherwise walpost setup --make-slot makes the slot, because source.create is false.\n"
 	}
 	return sql, why, err
 }

@@ -94,11 +94,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		panic("walpost: Run called twice")
 	}
-	var copying *relay.Copying
-	if r.cfg.Source.Snapshot == "initial" {
-		copying = &relay.Copying{Origin: checkpoint.OriginSnapshot, Tables: r.tables()}
-	}
-	loop, kafka, free, err := r.open(ctx, copying, r.cfg.linger())
+	loop, kafka, free, err := r.open(ctx, r.snapshot(), r.cfg.linger())
 	if err != nil {
 		return err
 	}
@@ -133,6 +129,14 @@ func (r *Relay) Run(ctx context.Context) error {
 	return loop.Run(ctx)
 }
 
+// snapshot is what Run publishes ahead of the stream; nil for nothing.
+func (r *Relay) snapshot() *relay.Copying {
+	if r.cfg.Source.Snapshot != "initial" {
+		return nil
+	}
+	return &relay.Copying{Origin: checkpoint.OriginSnapshot, Tables: r.tables()}
+}
+
 // open makes the loop of a Run or a Recover. free closes its store.
 func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Duration) (loop *relay.Relay, kafka *sink.Kafka, free func(), err error) {
 	to, kafka, err := r.openSink()
@@ -143,7 +147,11 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, to.Close(ctx))
 	}
-	loop = relay.New(relay.Config{
+	return relay.New(r.loopConfig(copying, linger), pgSource{r.source}, r.router, to, store), kafka, free, nil
+}
+
+func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.Config {
+	return relay.Config{
 		Name:            r.cfg.Name,
 		Window:          r.cfg.Delivery.Window,
 		ShutdownGrace:   r.cfg.ShutdownGrace,
@@ -154,8 +162,7 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 		Copying:         copying,
 		SkipSnapshot:    r.cfg.Source.Snapshot == "never",
 		Logger:          r.cfg.Logger,
-	}, pgSource{r.source}, r.router, to, store)
-	return loop, kafka, free, nil
+	}
 }
 
 // tables reads the rows that are in the tables.
@@ -220,7 +227,13 @@ func (r *Relay) openSink() (relay.Sink, *sink.Kafka, error) {
 	return kafka, kafka, nil
 }
 
-func (r *Relay) openStore() (store relay.Store, free func(), err error) {
+// A store is a relay.Store that can also be read without an effect.
+type store interface {
+	relay.Store
+	Look(ctx context.Context, name string) (map[string][]byte, error)
+}
+
+func (r *Relay) openStore() (_ store, free func(), err error) {
 	if r.cfg.Checkpoint.Store == "file" {
 		file := sink.NewFileStore(r.cfg.Checkpoint.Path)
 		return file, func() {

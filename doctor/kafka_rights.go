@@ -106,7 +106,7 @@ func (c *kafkaCheck) readable(ctx context.Context, name, relay string, t *kafka.
 		c.add(name, Fail, "the relay's user may not "+strings.ToLower(strings.Join(missing, " or "))+" the topic", c.fixes.grant(topic, missing...))
 		return false
 	}
-	at, err := sink.ReadCheckpoints(ctx, c.cl, topic, relay, askTimeout/2)
+	_, at, err := sink.ReadCheckpoints(ctx, c.cl, topic, relay, askTimeout/2)
 	var lost *sink.LostRecords
 	switch {
 	case errors.As(err, &lost):

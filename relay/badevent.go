@@ -58,14 +58,21 @@ func (e *BadEvent) NeedsPerson() bool { return true }
 // Retryable is false: the event is the same at the next attempt.
 func (e *BadEvent) Retryable() bool { return false }
 
+const repairCause = "Repair the cause (the configuration, the topic or its limit)."
+
 // Hint says what to do next.
 func (e *BadEvent) Hint() string {
-	repair := cmp.Or(fault.Hint(e.Err), "Repair the cause (the configuration, the topic or its limit).")
+	repair := cmp.Or(fault.Hint(e.Err), repairCause)
 	if e.Commit == 0 && e.Table != nil {
 		return repair + " Or update or delete the row. Then start walpost again: walpost reads the row from the table once more."
 	}
+	return passOverHint(repair, e.Token)
+}
+
+// passOverHint says what to do about the event of the stream that has the token.
+func passOverHint(repair, token string) string {
 	return repair + " After a repair, start walpost again. An UPDATE or DELETE of the row changes nothing, because the WAL keeps the row as it was written. " +
-		"To pass over exactly this event instead, run " + fault.Command("skip", e.Token) +
+		"To pass over exactly this event instead, run " + fault.Command("skip", token) +
 		" and start walpost again. The event then never reaches Kafka. The skip changes nothing in the table."
 }
 

@@ -109,12 +109,17 @@ func damaged(path string, err error) error {
 }
 
 // Load returns every record whose key starts with name + "/".
-func (f *FileStore) Load(_ context.Context, name string) (map[string][]byte, error) {
+func (f *FileStore) Load(ctx context.Context, name string) (map[string][]byte, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if err := f.hold(); err != nil {
 		return nil, err
 	}
+	return f.Look(ctx, name)
+}
+
+// Look is Load without the lock, so it also works while a relay holds the file.
+func (f *FileStore) Look(_ context.Context, name string) (map[string][]byte, error) {
 	all, err := f.read()
 	if err != nil {
 		return nil, err

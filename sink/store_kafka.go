@@ -222,6 +222,31 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 	return maps.Clone(f.records), nil
 }
 
+// Look is Load without an effect: a topic that does not exist is empty, and Look does not create it.
+func (k *KafkaStore) Look(ctx context.Context, name string) (map[string][]byte, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	cl, err := k.client()
+	if err != nil {
+		return nil, err
+	}
+	t, err := k.describe(ctx, cl)
+	if err == nil && errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
+		return map[string][]byte{}, nil
+	}
+	if err == nil {
+		err = t.Err
+	}
+	if err != nil {
+		return nil, k.fail("read", err)
+	}
+	records, _, err := ReadCheckpoints(ctx, cl, k.topic, name, k.patience)
+	if lost := (*LostRecords)(nil); err != nil && !errors.As(err, &lost) {
+		err = k.fail("read", err)
+	}
+	return records, err
+}
+
 // sayReading is how often a Load that takes long says how far it is.
 const sayReading = 10 * time.Second
 

@@ -69,9 +69,9 @@ func (f *folded) lost() *LostRecords {
 	return &LostRecords{Topic: f.Topic, Name: f.name, Start: f.Start}
 }
 
-// ReadCheckpoints reads a checkpoint topic as a start of the relay name does, and returns how far it came. patience is how long it waits
-// without coming further. The error is a *LostRecords if the relay's checkpoint may have been deleted.
-func ReadCheckpoints(ctx context.Context, cl *kgo.Client, topic, name string, patience time.Duration) (at kafka.Reader, err error) {
+// ReadCheckpoints reads a checkpoint topic as a start of the relay name does. It returns the relay's records and how far it came. patience
+// is how long it waits without coming further. The error is a *LostRecords if the relay's checkpoint may have been deleted.
+func ReadCheckpoints(ctx context.Context, cl *kgo.Client, topic, name string, patience time.Duration) (records map[string][]byte, at kafka.Reader, err error) {
 	f := fold(cl, topic, name)
 	f.Patience = patience
 	if err = f.ToEnd(ctx); err == nil {
@@ -79,5 +79,5 @@ func ReadCheckpoints(ctx context.Context, cl *kgo.Client, topic, name string, pa
 			err = lost
 		}
 	}
-	return f.Reader, err
+	return f.records, f.Reader, err
 }

@@ -1,0 +1,74 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// A Forecast is what a start would find.
+type Forecast struct {
+	Record *checkpoint.Record // the newest record; nil for none
+	Slot   cdc.SlotState      // zero if a start would not look at the slot
+}
+
+// A Look is Store.Load without an effect.
+type Look func(ctx context.Context, name string) (map[string][]byte, error)
+
+// Load is the Look.
+func (l Look) Load(ctx context.Context, name string) (map[string][]byte, error) { return l(ctx, name) }
+
+// Save does nothing.
+func (Look) Save(context.Context, string, []byte) error { return nil }
+
+// Foresee judges the checkpoint and the source as the next Run does, and returns the error that Run
+// would end with. It changes nothing and takes no slot, so a relay may run at the same time. A
+// missing slot is no error if no checkpoint knows it.
+func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Forecast, err error) {
+	r := New(cfg, source, nil, nil, store)
+	for {
+		stored, err := r.newest(ctx)
+		if err != nil {
+			return f, err
+		}
+		f.Record = stored.rec
+		r.foreign = foreignTries // nothing is waited for
+		if f.Slot, err = r.foresee(ctx, stored); err == nil || ctx.Err() != nil {
+			return f, err
+		}
+		// A relay that runs moves the record and then the slot, which is no gap.
+		now, unread := r.newest(ctx)
+		if unread != nil || same(stored.rec, now.rec) {
+			return f, errors.Join(err, unread)
+		}
+	}
+}
+
+func (r *Relay) foresee(ctx context.Context, stored stored) (slot cdc.SlotState, err error) {
+	rec, err := r.plan(ctx, stored.rec)
+	if err != nil || intended(rec) {
+		return slot, err
+	}
+	found, err := r.look(ctx)
+	if err != nil {
+		return slot, err
+	}
+	slot = found.SlotFound
+	start, err := checkpoint.Judge(rec, found)
+	if errors.Is(err, checkpoint.ErrNoSlot) {
+		return slot, nil
+	}
+	if err != nil {
+		return slot, err
+	}
+	for _, h := range checkpoint.ByPlace(stored.halts) {
+		if h.Commit >= start && stored.skips[h.Token] == nil {
+			return slot, fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), passOverHint(repairCause, h.Token), fault.Command("skip", h.Token))
+		}
+	}
+	return slot, nil
+}
