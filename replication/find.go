@@ -35,3 +35,17 @@ func FindTables(ctx context.Context, db pg.Database, named []pg.Table) ([]FoundT
  CROSS JOIN LATERAL (SELECT array_agg(attname::text) AS columns FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) has
  WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema') t WHERE fits OR named ORDER BY schema, name`)
 }
+
+// FreeSlot returns slot, or the first name made of the database's name if slot belongs to another database or is physical.
+func FreeSlot(ctx context.Context, db pg.Database, slot string) (string, error) {
+	sql, err := db.ConnectSQL(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer pg.Close(sql)
+	free, err := pg.Row[struct{ Name string }](ctx, sql, "look for a free slot name", `SELECT name FROM (SELECT 0 AS n, `+pg.QuoteLiteral(slot)+` AS name
+ UNION ALL SELECT n, left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 45) || '_walpost' || CASE n WHEN 1 THEN '' ELSE '_' || n END
+ FROM generate_series(1, (SELECT count(*) + 1 FROM pg_replication_slots)) n) c
+ WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = c.name AND s.database IS DISTINCT FROM current_database()) ORDER BY n LIMIT 1`)
+	return free.Name, err
+}

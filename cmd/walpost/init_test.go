@@ -37,7 +37,7 @@ func initFile(t *testing.T, args ...string) (file, bad string, code int) {
 
 func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 	const columns = ` (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, payload jsonb`
-	pg := testenv.Postgres(t, "")
+	pg := testenv.Postgres(t, "", testenv.Private()) // the slot walpost must be free
 	for _, c := range []struct {
 		name  string
 		sql   []string
@@ -86,6 +86,21 @@ func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 			}
 		})
 	}
+	t.Run("the slot", func(t *testing.T) {
+		dsn, other := pg.Database(t), pg.Database(t)
+		line := "\n  slot: " + pg.Value(t, dsn, "SELECT current_database()") + "_walpost "
+		if file, _, _ := initFile(t, "--dsn", dsn); strings.Contains(file, "\n  slot: ") {
+			t.Errorf("the default is free: %s", file)
+		}
+		pg.Exec(t, other, "SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')")
+		t.Cleanup(func() { pg.Exec(t, other, "SELECT pg_drop_replication_slot('walpost')") })
+		if file, _, _ := initFile(t, "--dsn", dsn); !strings.Contains(file, line) {
+			t.Errorf("another database has slot walpost, and no %q is in %s", line, file)
+		}
+		if file, _, _ := initFile(t, "--dsn", other); strings.Contains(file, "\n  slot: ") {
+			t.Errorf("the slot of this database: %s", file)
+		}
+	})
 	t.Run("the role", func(t *testing.T) {
 		dsn := pg.Database(t)
 		file, _, _ := initFile(t, "--dsn", strings.Replace(dsn, "postgres@", "postgres:geheim@", 1), "--role", "walpost")

@@ -75,6 +75,9 @@ that walpost setup --role makes.`,
 		default:
 			return fault.Config(fmt.Errorf("%d tables look like an outbox: %s", len(found), strings.Join(names, ", ")), "Name the outbox with --table.")
 		}
+		if source.Slot, err = replication.FreeSlot(ctx, source.Connection(), source.Slot); err != nil {
+			return err
+		}
 		text, err := initialFile(source, cfg.Kafka.Brokers, *role, found)
 		if err == nil {
 			_, err = fmt.Fprint(cmd.OutOrStdout(), text)
@@ -105,6 +108,9 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  password: ${PGPASSWORD}", "from the environment; or password_file")
 	} else {
 		line("  # password_file: /run/secrets/pg", "if Postgres asks for a password")
+	}
+	if source.Slot != defaultConfig().Source.Slot {
+		line("  slot: "+yamlWord(source.Slot), "slot "+defaultConfig().Source.Slot+" of this server is not of this database")
 	}
 	missing := ""
 	if len(found) < len(source.Names().Tables) {
