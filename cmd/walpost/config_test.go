@@ -399,6 +399,22 @@ func TestWithoutFileTheFlagsAreNamed(t *testing.T) {
 	}
 }
 
+func TestAnUnknownCleanupModeIsOneProblem(t *testing.T) {
+	cfg := cleanup.Config{Mode: "truncate"}
+	if found := cfg.Validate(); len(found) != 1 || found[0].Field != "cleanup.mode" {
+		t.Errorf("got %v", found)
+	}
+}
+
+func TestAFileWithoutItsFlagIsToldTheFlag(t *testing.T) {
+	for arg, want := range map[string]string{"walpost.yaml": `unexpected argument "walpost.yaml" (did you mean --config walpost.yaml?)`, "slot": `unexpected argument "slot"`} {
+		err := noArguments(runCommand(), []string{arg})
+		if err == nil || !strings.HasSuffix(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+}
+
 func TestEverySettingNamesAField(t *testing.T) {
 	cfg := defaultConfig()
 	cfg.Kafka.TLS = &kafka.TLS{}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"reflect"
@@ -177,7 +178,11 @@ func offerNoFiles(cmd *cobra.Command) {
 // noArguments refuses words after the command: a flag that lost its dashes must not be ignored.
 func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usageError{fmt.Errorf("%s: unexpected argument %q", cmd.CommandPath(), args[0])}
+		text := fmt.Sprintf("%s: unexpected argument %q", cmd.CommandPath(), args[0])
+		if strings.HasSuffix(args[0], ".yaml") && cmd.Flag("config") != nil {
+			text += " (did you mean --config " + shellWord(args[0]) + "?)"
+		}
+		return usageError{errors.New(text)}
 	}
 	return nil
 }
