@@ -58,6 +58,8 @@ func (e *BadEvent) NeedsPerson() bool { return true }
 // Retryable is false: the event is the same at the next attempt.
 func (e *BadEvent) Retryable() bool { return false }
 
+const again = "start walpost again (first stop the halted process, if it still runs)."
+
 const repairCause = "Repair the cause (the configuration, the topic or its limit)."
 
 // Hint says what to do next.
@@ -71,9 +73,9 @@ func (e *BadEvent) Hint() string {
 
 // passOverHint says what to do about the event of the stream that has the token.
 func passOverHint(repair, token string) string {
-	return repair + " After a repair, start walpost again. An UPDATE or DELETE of the row changes nothing, because the WAL keeps the row as it was written. " +
-		"To pass over exactly this event instead, run " + fault.Command("skip", token) +
-		" and start walpost again. The event then never reaches Kafka. The skip changes nothing in the table."
+	return repair + " An UPDATE or DELETE of the row changes nothing, because the WAL keeps the row as it was written. After the repair, " + again + " " +
+		"If no repair is possible, give up exactly this event: it never reaches Kafka then. The skip changes nothing in the table. Run " +
+		fault.Command("skip", token) + " and " + again
 }
 
 // Commands are those of Hint.

@@ -83,7 +83,7 @@ func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
 func TestReadAheadRefusesAReadingFromBeforeTheStream(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, "16"), "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)")
 	at := w.mustOpen(w.source(), true).Identity().SlotFound.Confirmed
-	if _, err := w.ahead(at + 1<<30); !fault.Retryable(err) || !strings.Contains(err.Error(), "two servers") {
+	if _, err := w.ahead(at + 1<<30); !fault.Retryable(err) || !strings.Contains(err.Error(), "different servers") {
 		t.Errorf("the reading is of before the stream: %v", err)
 	}
 }

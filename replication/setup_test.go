@@ -66,7 +66,7 @@ func TestSetupInEachStateOfADatabase(t *testing.T) {
 		{name: "a publication of all tables, and no table", sql: []string{"CREATE PUBLICATION walpost FOR ALL TABLES"}, made: publication, says: "table public.outbox", sqls: "!ADD TABLE"},
 		{name: "a publication of the schema, and no table", sql: []string{"CREATE PUBLICATION walpost FOR TABLES IN SCHEMA public"}, made: publication, says: "table public.outbox in publication walpost"},
 		{name: "a publication without inserts, and no table", sql: []string{"CREATE PUBLICATION walpost WITH (publish = 'update')"}, made: "publication walpost", err: "fail does not publish inserts", sqls: "!ADD TABLE"},
-		{name: "another program's slot", sql: []string{outboxTable, strings.Replace(slot, "pgoutput", "test_decoding", 1)}, made: table + ", slot", err: "fail is of the plugin test_decoding", hint: "Set source.slot to another name", sqls: "!CREATE"},
+		{name: "another program's slot", sql: []string{outboxTable, strings.Replace(slot, "pgoutput", "test_decoding", 1)}, made: table + ", slot", err: "fail uses the plugin test_decoding", hint: "Set source.slot to another name", sqls: "!CREATE"},
 		{name: "a slot", sql: []string{outboxTable, publicationForOutbox, slot}, made: publication + ", slot"},
 		{name: "a slot without its publication", sql: []string{outboxTable, slot}, made: table + ", slot", err: "person publication walpost does not exist, but slot", hint: "walpost recover", sqls: "!CREATE"},
 		{name: "a slot is wanted", set: func(w *world) { w.cfg.Outbox.Slot = true }, made: publication + ", slot", says: "slot ", sqls: "pg_create_logical_replication_slot"},
