@@ -58,8 +58,9 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 // A foreseen is how the next start judges the stored checkpoint.
 type foreseen struct {
 	relay.Forecast
-	name string // of the relay
-	err  error
+	name   string // of the relay
+	err    error
+	unread bool // the store could not be read, so a checkpoint may exist
 }
 
 // foreseeWithin bounds foresee, which reads the store and looks at the source.
@@ -78,7 +79,11 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 	quiet.Advise = nil // the doctor reports the advice
 	cfg := r.loopConfig(r.snapshot(), 0)
 	cfg.Logger = zerolog.Nop()
-	f.Forecast, f.err = relay.Foresee(ctx, cfg, pgSource{replication.NewSource(quiet)}, store.Look)
+	f.Forecast, f.err = relay.Foresee(ctx, cfg, pgSource{replication.NewSource(quiet)}, func(ctx context.Context, name string) (map[string][]byte, error) {
+		records, err := store.Look(ctx, name)
+		f.unread = err != nil
+		return records, err
+	})
 	return f
 }
 
@@ -89,9 +94,9 @@ func (f *foreseen) among(found []Finding) []Finding {
 	var refusal *checkpoint.Refusal
 	gone := errors.As(f.err, &refusal) && refusal.NeedsSlot()
 	found = slices.DeleteFunc(found, func(x Finding) bool {
-		return f.Record != nil && x.Name == "source.snapshot" || gone && x.Name == "slot"
+		return (f.Record != nil || f.unread) && x.Name == "source.snapshot" || gone && x.Name == "slot"
 	})
-	failed := slices.ContainsFunc(found, func(x Finding) bool { return x.Side == doctor.Postgres && x.Verdict == Fail })
+	failed := slices.ContainsFunc(found, func(x Finding) bool { return x.Verdict == Fail })
 	own := Finding{Side: doctor.Postgres, Name: "checkpoint", Verdict: OK}
 	var unmet *replication.Unmet
 	var lost *sink.LostRecords
@@ -101,7 +106,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err):
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))
 	case f.err != nil && failed:
-		return found
+		return found // the report fails anyway
 	case f.err != nil:
 		own.Verdict, own.Why = Warn, "walpost check cannot know whether the checkpoint fits the slot: "+f.err.Error()
 		own.Fix = fix.ByWords("If this relay has run before, repair the cause and run walpost check again, before you make or drop a slot.")

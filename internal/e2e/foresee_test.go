@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -106,10 +105,9 @@ func TestCheckJudgesTheCheckpointAsAStartDoes(t *testing.T) {
 				check("a torn file", 1, "FAIL  postgres: checkpoint: read checkpoint: read checkpoint file "+path)
 				return
 			}
-			brokers := slices.Clone(w.brokers)
+			w.exec(dropSlot)
 			w.brokers = []string{"127.0.0.1:1"}
-			check("no Kafka", 1, "warn  postgres: checkpoint: walpost check cannot know whether the checkpoint fits the slot: ")
-			w.brokers = brokers
+			check("no Kafka", 1, "FAIL  kafka: ", "!source.snapshot: is required")
 		})
 	}
 }
