@@ -141,7 +141,7 @@ func (v *visit) do(actions ...chromedp.Action) {
 func (v *visit) sees(text string) {
 	v.t.Helper()
 	var ok bool
-	if err := chromedp.Run(v.ctx, chromedp.Poll(fmt.Sprintf("document.body.innerText.includes(%q)", text), &ok, chromedp.WithPollingTimeout(30*time.Second))); err != nil {
+	if err := chromedp.Run(v.ctx, chromedp.Poll(fmt.Sprintf("document.body.innerText.includes(%q)", text), &ok, chromedp.WithPollingTimeout(2*time.Minute))); err != nil {
 		var all string
 		v.do(chromedp.Text("body", &all))
 		v.shot("failed")
@@ -200,7 +200,7 @@ func (v *visit) charts() {
 			chromedp.Evaluate(fmt.Sprintf(`document.querySelector("#chart-%s").getBoundingClientRect().top + 60`, name), &y))
 		v.do(chromedp.MouseEvent("mouseMoved", x, y))
 		var ok bool
-		v.do(chromedp.Poll(fmt.Sprintf(`/^\d\d:\d\d:\d\d: (p99 )?[\d.]+ ?(K?\/s|ms|MiB)/.test(document.querySelector("#span-%s").innerText)`, name), &ok, chromedp.WithPollingTimeout(30*time.Second)))
+		v.do(chromedp.Poll(fmt.Sprintf(`/^\d\d:\d\d:\d\d: (p99 )?[\d.]+ ?(K?\/s|ms|MiB)/.test(document.querySelector("#span-%s").innerText)`, name), &ok, chromedp.WithPollingTimeout(2*time.Minute)))
 	}
 	v.do(chromedp.MouseEvent("mouseMoved", 1, 1), chromedp.Evaluate("scrollTo(0, 0)", nil))
 	v.sees("Last 4.6 min, maximum 98 MiB")
@@ -242,7 +242,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 
 			tab, endTab := chromedp.NewContext(browser)
 			defer endTab()
-			tab, cancel := context.WithTimeout(tab, 90*time.Second)
+			tab, cancel := context.WithTimeout(tab, 10*time.Minute)
 			defer cancel()
 			v := &visit{t: t, ctx: tab}
 			chromedp.ListenTarget(tab, func(event any) {
