@@ -48,7 +48,7 @@ halt_linger: 0s`
 		t.Errorf("exit code %d", code)
 	}
 
-	if hint := hintOf(r.log.String()); !strings.Contains(hint, "run walpost recover --config ") {
+	if hint := hintOf(r.log.String()); !strings.Contains(hint, "walpost recover --config ") {
 		t.Errorf("the halt does not name recover: %s", hint)
 	}
 
