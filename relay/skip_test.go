@@ -139,17 +139,23 @@ func TestASkipThatComesTooLateLeavesNothingOut(t *testing.T) {
 	})
 }
 
+// startAfterSkipOfAnother starts a relay that finds, at the place of a skip request, another event
+// than the one that the request names.
+func (w *world) startAfterSkipOfAnother(t *testing.T) *run {
+	w.gapsOK = true
+	w.commit("a", "!")
+	r := w.start(Config{})
+	<-r.done
+	badOf(t, r.err)
+	w.skip(everyHalt)
+	w.do(func() { w.log[0].rows[1].id = "another" })
+	return w.start(Config{})
+}
+
 // A request for another event than the one that comes at its place is not applied.
 func TestASkipOfAnotherEventIsNotApplied(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
-		w.gapsOK = true
-		w.commit("a", "!")
-		r := w.start(Config{})
-		<-r.done
-		badOf(t, r.err)
-		w.skip(everyHalt)
-		w.do(func() { w.log[0].rows[1].id = "another" })
-		r = w.start(Config{})
+		r := w.startAfterSkipOfAnother(t)
 		w.want(t, time.Minute, "halted again", r.ended)
 		if bad := badOf(t, r.err); bad.EventID != "another" {
 			t.Errorf("%+v", bad)

@@ -12,14 +12,7 @@ func TestTwoRequestsForOnePlaceAreBothKnown(t *testing.T) {
 	for n := range 10 {
 		t.Run(fmt.Sprint(n), func(t *testing.T) {
 			story(t, func(t *testing.T, w *world) {
-				w.gapsOK = true
-				w.commit("a", "!")
-				r := w.start(Config{})
-				<-r.done
-				badOf(t, r.err)
-				w.skip(everyHalt)
-				w.do(func() { w.log[0].rows[1].id = "another" })
-				r = w.start(Config{})
+				r := w.startAfterSkipOfAnother(t)
 				<-r.done
 				badOf(t, r.err)
 				w.skip(everyHalt)

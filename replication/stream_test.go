@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -80,24 +79,6 @@ func committed(n int) func(*cdc.Event) bool {
 		}
 		return n == 0
 	}
-}
-
-// A lockedBuffer is a log that is read while it is written.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
 }
 
 func insertOf(id string) string {
@@ -330,7 +311,7 @@ func TestASlotInUseIsTakenOverWhenItIsFree(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
 	first := w.stream(0)
 	pid := w.value("SELECT active_pid FROM pg_replication_slots WHERE slot_name = current_database()")
-	var log lockedBuffer
+	var log testenv.Output
 	w.cfg.Logger = zerolog.New(&log)
 	second, err := w.open(w.source(), false, false)
 	if err != nil {

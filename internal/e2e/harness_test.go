@@ -2,9 +2,7 @@
 package e2e
 
 import (
-	"bytes"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"net/http"
@@ -112,13 +110,13 @@ type relay struct {
 	cmd  *exec.Cmd
 	page string // http://host:port
 	done chan struct{}
-	log  *output
+	log  *testenv.Output
 }
 
 // start runs "walpost run" and returns when its HTTP listens.
 func (s *setting) start(args ...string) *relay {
 	s.t.Helper()
-	r := &relay{t: s.t, done: make(chan struct{}), log: &output{}}
+	r := &relay{t: s.t, done: make(chan struct{}), log: new(testenv.Output)}
 	r.cmd = exec.Command(program, append([]string{"run", "--config", s.config()}, args...)...)
 	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
 	if err := r.cmd.Start(); err != nil {
@@ -136,14 +134,8 @@ func (s *setting) start(args ...string) *relay {
 		}
 	})
 	eventually(s.t, 30*time.Second, "http listens", func() bool {
-		for line := range strings.Lines(r.log.String()) {
-			var l struct{ URL, Message string }
-			if json.Unmarshal([]byte(line), &l) == nil && l.Message == "http listens" {
-				r.page = strings.TrimSuffix(l.URL, "/")
-				return true
-			}
-		}
-		return r.ended()
+		r.page = r.log.Page()
+		return r.page != "" || r.ended()
 	})
 	return r
 }
@@ -246,24 +238,6 @@ func (r *relay) wait(limit time.Duration) int {
 		r.t.Fatalf("walpost did not end in %s", limit)
 		return 0
 	}
-}
-
-// output keeps what a process writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
 
 // eventually waits for an event, and fails the test when it does not come.

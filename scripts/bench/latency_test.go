@@ -78,7 +78,7 @@ func (e *env) latency(b *testing.B, path string, rate int) {
 	}
 	e.pace(b, rate, warmUp)
 	arrive(rate * warmUp)
-	earlier := histogram(b, p.page())
+	earlier := histogram(b, p.out.Page())
 	began, cpu := time.Now(), processorTime(p.cmd.Process.Pid)
 	e.pace(b, rate, *seconds)
 	took := time.Since(began).Seconds()
@@ -86,7 +86,7 @@ func (e *env) latency(b *testing.B, path string, rate int) {
 	consumed := arrive(rows)
 	slices.Sort(consumed)
 	time.Sleep(300 * time.Millisecond) // the histogram is published several times a second
-	after := histogram(b, p.page())
+	after := histogram(b, p.out.Page())
 	for i := range after {
 		after[i].count -= earlier[i].count
 	}

@@ -3,18 +3,17 @@
 package bench
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // relay starts a walpost on the slot, to topics with the prefix.
@@ -34,7 +33,7 @@ http: {listen: "127.0.0.1:0"}
 func (e *env) readyRelay(b *testing.B, path, slot, prefix string) *process {
 	p := e.relay(b, path, slot, prefix)
 	for {
-		if page := p.page(); page != "" {
+		if page := p.out.Page(); page != "" {
 			if resp, err := http.Get(page + "/readyz"); err == nil {
 				_ = resp.Body.Close() // only the status counts
 				if resp.StatusCode == http.StatusOK {
@@ -50,7 +49,7 @@ func (e *env) readyRelay(b *testing.B, path, slot, prefix string) *process {
 type process struct {
 	cmd          *exec.Cmd
 	began, ended time.Time
-	out          output
+	out          testenv.Output
 	done         chan struct{} // closed when it has ended; err, ended and peak are valid then
 	err          error
 	peak         float64 // resident memory in MB
@@ -103,17 +102,6 @@ func (p *process) stop(b *testing.B) {
 	p.wait(b)
 }
 
-// page is the address of walpost's HTTP server, or "" before it listens.
-func (p *process) page() string {
-	for line := range strings.Lines(p.out.String()) {
-		var l struct{ URL, Message string }
-		if json.Unmarshal([]byte(line), &l) == nil && l.Message == "http listens" {
-			return strings.TrimSuffix(l.URL, "/")
-		}
-	}
-	return ""
-}
-
 // highWater is the peak resident memory of a process in MB, or 0 if the process has ended.
 func highWater(pid int) float64 {
 	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -132,22 +120,4 @@ func processorTime(pid int) float64 {
 		_, _ = fmt.Sscan(f[11]+" "+f[12], &user, &system) // the kernel wrote them
 	}
 	return (user + system) / 100
-}
-
-// output keeps what a process writes.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
 }
