@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/testutil"
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/plugin/kprom"
@@ -68,7 +69,8 @@ func exported(t *testing.T) []string {
 	return slices.Compact(names)
 }
 
-// produced is a registry as the program makes it, with a Kafka client that has delivered something.
+// produced is a registry as the program makes it, with a Kafka client that has delivered something. The client runs
+// its hook for a batch after the promises of the batch, so the last metrics are there a moment later.
 func produced(t *testing.T) *prometheus.Registry {
 	t.Helper()
 	cluster := testenv.FakeKafka(t, kfake.SeedTopics(1, "orders"))
@@ -83,6 +85,12 @@ func produced(t *testing.T) *prometheus.Registry {
 	defer cancel()
 	if err := client.ProduceSync(ctx, &kgo.Record{Topic: "orders", Value: []byte("x")}).FirstErr(); err != nil {
 		t.Fatal(err)
+	}
+	for testutil.CollectAndCount(reg, "walpost_kafka_produce_bytes_total") == 0 {
+		if ctx.Err() != nil {
+			t.Fatal("the client counts no bytes that it produced")
+		}
+		time.Sleep(time.Millisecond)
 	}
 	return reg
 }

@@ -18,7 +18,7 @@ import (
 // skipCommand finds the command in a hint.
 func skipCommand(t *testing.T, log string) string {
 	t.Helper()
-	_, command, ok := strings.Cut(hintOf(log), "instead, run ")
+	_, command, ok := strings.Cut(hintOf(log), " Run ")
 	command, _, end := strings.Cut(command, " and start")
 	if !ok || !end {
 		t.Fatalf("no command: %s", hintOf(log))
