@@ -148,12 +148,12 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		return err
 	}
 	l.noteError(err)
-	state := Connecting
+	state, edge := Connecting, &l.lost
 	if unread := (storeError{}); errors.As(err, &unread) {
-		state = NoCheckpoint
+		state, edge = NoCheckpoint, &l.unread
 	}
 	l.setState(state, err.Error())
-	l.lost.fault(time.Now(), l.log.Warn()).Err(err).Msg("no session, trying again")
+	edge.fault(time.Now(), l.log.Warn()).Err(err).Msg("no session, trying again")
 	return nil
 }
 
@@ -200,6 +200,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 		l.wg.Go(l.watch)
 	}
 	l.setState(l.phase.about())
+	l.unread.over(l.now, l.log.Info()).Msg("checkpoint store recovered")
 	connected, msg := l.log.Info(), "connected"
 	if l.lost.times > 0 {
 		connected, msg = l.lost.over(l.now, connected), "source recovered"

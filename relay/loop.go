@@ -60,6 +60,7 @@ type loop struct {
 	sawEvent bool      // since the last look at the clock
 	recent   recent
 	lost     edge            // there is no session
+	unread   edge            // there is no session, because the store of checkpoints cannot be read
 	stalled  edge            // the sink does not deliver
 	outage   outage          // while the sink does not deliver
 	check    edge            // the source cannot be checked

@@ -89,6 +89,21 @@ func TestNothingIsConfirmedWhileTheStoreIsDown(t *testing.T) {
 	})
 }
 
+func TestAStoreThatIsDownAtTheStartIsNoFaultOfTheSource(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.do(func() { w.storeDown = true })
+		r := w.start(Config{})
+		time.Sleep(time.Minute)
+		w.do(func() { w.storeDown = false })
+		w.commit("a")
+		w.want(t, time.Minute, "all delivered", w.allDelivered)
+		r.stopped(t, time.Second)
+		r.wantLog(t, `"checkpoint store recovered"`, 1)
+		r.wantLog(t, `"connected"`, 1)
+		r.wantLog(t, "source recovered", 0)
+	})
+}
+
 func TestSlowStoreHoldsUpNoSignOfLife(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		w.status = time.Second
