@@ -116,17 +116,17 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 	if len(found) < len(source.Names().Tables) {
 		missing = "walpost setup makes it if it is missing"
 	}
-	tables, orders := []string{}, []string{}
+	tables, orders, times := []string{}, []string{}, []string{}
 	for _, t := range source.Names().Tables {
 		i := slices.IndexFunc(found, func(f replication.FoundTable) bool { return f.Table == t })
 		switch {
 		case i < 0:
-			orders = append(orders, replication.DefaultOrderColumn)
+			orders, times = append(orders, replication.DefaultOrderColumn), append(times, source.Outbox.Time())
 		case !found[i].Fits:
 			missing = "walpost check says which columns or router options it needs"
 			fallthrough
 		default:
-			orders = append(orders, found[i].OrderColumn)
+			orders, times = append(orders, found[i].OrderColumn), append(times, found[i].TimeColumn)
 		}
 		tables = append(tables, yamlWord(t.String()))
 	}
@@ -139,6 +139,11 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  order_column: "+yamlWord(orders[0]), "orders rows that walpost reads from the table")
 	} else {
 		line("  # order_column: seq", "a column that grows with each row, such as an identity")
+	}
+	if times = slices.Compact(times); len(times) == 1 && times[0] != "" {
+		line("  time_column: "+yamlWord(times[0]), "when a row was inserted; recover and cleanup use it")
+	} else {
+		line("  # time_column: created_at", "when a row was inserted; recover and cleanup use it")
 	}
 	if len(found) > 0 {
 		line("  # snapshot: initial", "if the table has rows: publish them first; or never")

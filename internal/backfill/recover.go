@@ -1,6 +1,7 @@
 package backfill
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,18 +139,19 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		rc.say("continuing the recover of the gap after %s: %d rows are published", r.spec.From, r.spec.Rows)
 	}
 	// If the age of a row is not known, its event in Kafka may be old too.
-	from, cuts := r.spec.Since, true
+	from, ageless := r.spec.Since, ""
 	for _, t := range r.left {
 		known, err := t.Cuts(ctx, from, r.TimeColumn)
 		if err != nil {
 			return nil, err
 		}
-		cuts = cuts && known
+		if !known {
+			ageless = cmp.Or(t.AgeUnknown(from, r.TimeColumn), "some rows have no known age")
+		}
 	}
-	if !cuts {
+	if ageless != "" {
 		from = time.Time{}
-		rc.say("walpost does not know the age of the rows (it needs track_commit_timestamp or source.time_column), so it reads the topics from their beginning; " +
-			"a row whose event Kafka has deleted counts as missing")
+		rc.say("%s, so walpost reads the topics from their beginning; a row whose event Kafka has deleted counts as missing", ageless)
 	}
 	for _, t := range r.left {
 		if t.Filter != "" {
@@ -191,9 +193,9 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 			rc.say("topic %s has %d events of that time", topic, n)
 		}
 	}
-	if rc.unread != nil && !cuts {
-		return nil, fault.Config(fmt.Errorf("walpost cannot find the missing rows: it does not know the age of the rows, and it cannot read the topics: %w", rc.unread),
-			"Grant Read on the topics to the relay's user, or set source.time_column.")
+	if rc.unread != nil && ageless != "" {
+		return nil, fault.Config(fmt.Errorf("walpost cannot find the missing rows: %s, and it cannot read the topics: %w", ageless, rc.unread),
+			"Grant Read on the topics to the relay's user.")
 	}
 	if rc.unread != nil {
 		rc.say("walpost cannot read the topics (%v): it publishes all rows of this time, also rows that are in Kafka", rc.unread)
@@ -342,12 +344,12 @@ func (rc *recovery) gone(ctx context.Context, r *reading) error {
 			rc.say("deleted rows of %s that were not published are lost; walpost cannot count them, because source.order_column names no identity column", t)
 			continue
 		}
-		holes, known, err := t.Holes(ctx, column, r.spec.Since, r.TimeColumn)
+		holes, unknown, err := t.Holes(ctx, column, r.spec.Since, r.TimeColumn)
 		switch {
 		case err != nil:
 			return err
-		case !known:
-			rc.say("deleted rows of %s that were not published are lost; column %s does not tell how many they are", t, column)
+		case unknown != "":
+			rc.say("deleted rows of %s that were not published are lost; walpost cannot count them, because %s", t, unknown)
 		case holes == 0:
 			rc.say("no row of %s is gone: column %s has no missing numbers", t, column)
 		default:

@@ -100,6 +100,9 @@ func TestRecoverClosesTheGapOfALostSlot(t *testing.T) {
 			during := s.load(&shop.Shop{Writers: 2, Seed: 4, Tag: "b", Pause: 10 * time.Millisecond})
 			// So little that the events of before are not among those that are looked at, unless they must be.
 			code, out := s.command("recover", "--yes", "--overlap", "1ms")
+			if strings.Contains(out, "the age of the rows is unknown (set source.time_column)") == (g.commitTimes == "on" || strings.Contains(g.source, "time_column")) {
+				t.Errorf("%s: what recover says of the age:\n%s", g.name, out)
+			}
 			if code != 0 || !strings.Contains(out, "recovered: ") || !strings.Contains(out, "no row of public.outbox is gone") && !strings.Contains(out, "are lost") {
 				t.Errorf("recover: code %d\n%s", code, out)
 			}

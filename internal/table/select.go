@@ -299,6 +299,17 @@ func (t *Table) HasEqual(ctx context.Context) (bool, error) {
 	return found.Found, err
 }
 
+// AgeUnknown says, for people, why nothing tells which rows are older than since; "" if something does.
+func (t *Table) AgeUnknown(since time.Time, timeColumn string) string {
+	switch {
+	case since.IsZero():
+		return "it is unknown since when events are missing"
+	case !t.reader.commits && timeColumn == "":
+		return "the age of the rows is unknown (set source.time_column)"
+	}
+	return ""
+}
+
 // Cuts reports whether Selection.Since leaves out every older row of the table, because the age of each row is known.
 func (t *Table) Cuts(ctx context.Context, since time.Time, timeColumn string) (bool, error) {
 	young, err := t.since(&Selection{Since: since, TimeColumn: timeColumn})
@@ -332,21 +343,21 @@ func (t *Table) aged(ctx context.Context, condition, age string) (bool, error) {
 }
 
 // Holes counts the numbers of an integer column that no row has. It begins behind the largest number that was committed before
-// since, and ends at the largest number, or at the last one that the column's sequence gave. known is false if the column is no
-// integer, no row is that old, or nothing tells how old a row is.
-func (t *Table) Holes(ctx context.Context, column string, since time.Time, timeColumn string) (holes int64, known bool, err error) {
+// since, and ends at the largest number, or at the last one that the column's sequence gave. If the holes cannot be counted,
+// unknown says why, for people.
+func (t *Table) Holes(ctx context.Context, column string, since time.Time, timeColumn string) (holes int64, unknown string, err error) {
 	c, err := t.column(column)
 	if err != nil {
-		return 0, false, err
+		return 0, "", err
 	}
 	switch oid := t.Relation.Columns[t.Relation.Index(column)].TypeOID; oid {
 	case 20, 21, 23: // int8, int2, int4
 	default:
-		return 0, false, nil
+		return 0, "column " + column + " is no integer", nil
 	}
 	young, err := t.since(&Selection{Since: since, TimeColumn: timeColumn})
 	if err != nil || young == "" {
-		return 0, false, err
+		return 0, t.AgeUnknown(since, timeColumn), err
 	}
 	type counts struct {
 		Before, Last *int64
@@ -358,9 +369,9 @@ func (t *Table) Holes(ctx context.Context, column string, since time.Time, timeC
   FROM pg_class s WHERE s.oid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass)) AS last FROM b`,
 		c, t.from(), young, pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(column)))
 	if err != nil || n.Before == nil || n.Last == nil {
-		return 0, false, err
+		return 0, "no row in the table is older than the gap", err
 	}
-	return max(*n.Last-*n.Before-n.Rows, 0), true, nil
+	return max(*n.Last-*n.Before-n.Rows, 0), "", nil
 }
 
 // A BadValueError says that a text is no value of a column's type, or violates a constraint of the table.

@@ -155,32 +155,32 @@ func TestSinceLeavesOutWhatIsKnownToBeOlder(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				holes, known, err := r.Tables()[0].Holes(t.Context(), "id", since, column)
+				holes, unknown, err := r.Tables()[0].Holes(t.Context(), "id", since, column)
 				if err != nil {
 					t.Fatal(err)
 				}
-				return fmt.Sprintf("%s, cuts %t, %d holes %t", ids, cuts, holes, known)
+				return fmt.Sprintf("%s, cuts %t, %d holes %s", ids, cuts, holes, unknown)
 			}
 			for what, want := range map[string]string{
-				ask(since, "at"):                       "2 4, cuts true, 1 holes true",
-				ask(since.Add(time.Microsecond), "at"): "4, cuts true, 1 holes true",
-				ask(since.Add(-time.Hour), "at"):       "1 2 4, cuts true, 0 holes false", // nothing is older
-				ask(time.Time{}, "at"):                 "1 2 4, cuts false, 0 holes false",
+				ask(since, "at"):                       "2 4, cuts true, 1 holes ",
+				ask(since.Add(time.Microsecond), "at"): "4, cuts true, 1 holes ",
+				ask(since.Add(-time.Hour), "at"):       "1 2 4, cuts true, 0 holes no row in the table is older than the gap",
+				ask(time.Time{}, "at"):                 "1 2 4, cuts false, 0 holes it is unknown since when events are missing",
 			} {
 				if what != want {
 					t.Errorf("%s, must be %s", what, want)
 				}
 			}
-			want := "1 2 4, cuts false, 0 holes false"
+			want := "1 2 4, cuts false, 0 holes the age of the rows is unknown (set source.time_column)"
 			if keep == "on" { // which need no column
-				want = "2 4, cuts true, 1 holes true"
+				want = "2 4, cuts true, 1 holes "
 			}
 			if got := ask(since, ""); got != want {
 				t.Errorf("without a column: %s, must be %s", got, want)
 			}
 			if keep == "off" { // a row of unknown age is looked at
 				w.exec("INSERT INTO outbox (at) VALUES (NULL)")
-				if got := ask(since, "at"); got != "2 4 5, cuts false, 1 holes true" {
+				if got := ask(since, "at"); got != "2 4 5, cuts false, 1 holes " {
 					t.Errorf("with a NULL: %s", got)
 				}
 			}
