@@ -200,7 +200,7 @@ func (j *judgement) table(t *pg.TableFacts) {
 		j.lose(name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
 			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
 	case !t.Exists():
-		j.lose(name, fix.ByWords("Set source.table, or make the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, j.f.Server.Database)
+		j.lose(name, fix.ByWords("Correct source.table, or make the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, j.f.Server.Database)
 	case t.Kind != "r" && t.Kind != "p":
 		j.lose(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is a %s: only tables are in the WAL", t.Table, kinds[t.Kind])
 	case t.Persistence == "u":

@@ -227,7 +227,7 @@ func TestAMissingTopicIsWaitedForAndNamed(t *testing.T) {
 	b.collect(func() bool { return len(b.acked) == 50 })
 	waitFor(t, func() bool {
 		err := b.Stalled()
-		return err != nil && strings.Contains(err.Error(), "topic late does not exist (create it, or set kafka.topics.create)")
+		return err != nil && strings.Contains(err.Error(), "topic late does not exist (walpost creates topics only with kafka.topics.create)")
 	})
 	if err := c.CreateTopic("late", 2, nil); err != nil {
 		t.Fatal(err)

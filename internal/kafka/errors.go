@@ -24,7 +24,7 @@ func Reason(topic string, err error) error {
 	case errors.Is(err, kerr.ClusterAuthorizationFailed):
 		return fmt.Errorf("not authorized to produce to the cluster (grant Write on topic %s; IdempotentWrite on the cluster before Kafka 2.8): %w", topic, err)
 	case errors.Is(err, kerr.UnknownTopicOrPartition):
-		return fmt.Errorf("topic %s does not exist (create it, or set kafka.topics.create): %w", topic, err)
+		return fmt.Errorf("topic %s does not exist (walpost creates topics only with kafka.topics.create): %w", topic, err)
 	case errors.Is(err, kerr.UnknownTopicID):
 		return fmt.Errorf("topic %s was deleted or created again: %w", topic, err)
 	case errors.Is(err, kerr.NotEnoughReplicas), errors.Is(err, kerr.NotEnoughReplicasAfterAppend):
