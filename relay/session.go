@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -131,8 +132,11 @@ func (r *Relay) takeOver(ctx context.Context, a *attempt, rec, base *checkpoint.
 		return err
 	}
 	held, older := now.rec, now.older
-	// A record of a slot that was about to be made does not tell who held the former slot.
-	if a.own = held != nil && held.Holder == r.holder && !intended(held); a.own && !a.gap {
+	// A record of a slot that was about to be made does not tell who held the former slot. A record of
+	// the same epoch by another holder tells that this process was not the only one.
+	a.own = held != nil && held.Holder == r.holder && !intended(held) &&
+		!slices.ContainsFunc(older, func(key string) bool { return strings.HasPrefix(key, held.Key()+".") })
+	if a.own && !a.gap {
 		rec, base = held, held // this process moved it, and the loop skips what it has received
 	}
 	if !same(rec, held) {

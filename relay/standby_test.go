@@ -113,3 +113,28 @@ func TestAFailedAttemptDoesNotHideTheOtherHolder(t *testing.T) {
 		a.stopped(t, 5*time.Second)
 	})
 }
+
+// Two holders have written records of one epoch that are equally far: the other one took the epoch and held the slot, while the record of
+// this one was still on its way to the store. The own record is the newest by its key alone, so it does not tell that nobody else had the slot.
+func TestAnEqualRecordOfAnotherHolderIsNotOverlooked(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		a := w.start(Config{})
+		w.commit("a")
+		w.want(t, 10*time.Second, "checkpointed and confirmed", func() bool { return w.id.SlotFound.Confirmed == w.pos })
+		w.do(func() {
+			a.away = true
+			other := *w.newest()
+			other.Holder = "0" // sorts before every holder that a process gives itself
+			w.records[other.HolderKey()] = other.Encode()
+		})
+		w.cut(errNet)
+		time.Sleep(time.Second)
+		w.do(func() { a.away = false })
+		w.commit("b")
+		w.want(t, time.Minute, "delivered", w.allDelivered)
+		if !strings.Contains(a.logs.String(), "another process held the slot in the meantime") {
+			t.Errorf("the other holder was overlooked:\n%s", a.logs.String())
+		}
+		a.stopped(t, 5*time.Second)
+	})
+}
