@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // patient bounds a wait. The bound is reached only if something is wrong.
 func patient(t testing.TB) context.Context {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	t.Cleanup(cancel)
 	return ctx
 }

@@ -39,7 +39,7 @@ func TestMain(m *testing.M) {
 }
 
 // patience bounds every wait of these tests: it is reached only when something is wrong.
-const patience = 30 * time.Second
+const patience = 60 * time.Second
 
 func patient(t testing.TB) context.Context {
 	t.Helper()

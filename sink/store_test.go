@@ -244,12 +244,14 @@ func TestKafkaStoreDoesNotWaitForeverForWhatCanNotBeRead(t *testing.T) {
 	if err := s.Save(patient(t), "n/1", []byte("x")); err != nil {
 		t.Fatal(err)
 	}
-	s.patience = time.Second
+	usual := s.patience
+	s.patience = 2 * time.Second
 	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "cp", Err: kerr.NotLeaderForPartition, Count: -1})
 	if got, err := s.Load(patient(t), "n"); err == nil || !fault.Retryable(err) || !errors.Is(err, kerr.NotLeaderForPartition) {
 		t.Errorf("load: %v, %v", got, err)
 	}
 	h.Remove()
+	s.patience = usual
 	if got, err := s.Load(patient(t), "n"); err != nil || string(got["n/1"]) != "x" {
 		t.Errorf("afterwards: %v, %v", got, err)
 	}

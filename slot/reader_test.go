@@ -34,20 +34,27 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 			testenv.Run(w.T, other, "CREATE TABLE report (n int)", "BEGIN", "INSERT INTO report VALUES (1)")
 			began := w.value("SELECT pg_current_wal_lsn()::text")
 			w.exec(insertRow, "SELECT pg_switch_wal()")
-			h := w.read(m)
-			for range 3 { // the slot comes to stand at it after a record of the running transactions or two
-				w.follow()
-				w.exec("SELECT txid_current()")
-				h = w.read(m)
+			at, err := cdc.ParsePosition(began)
+			if err != nil {
+				t.Fatal(err)
 			}
+			// The slot comes to stand at a transaction, or passes it, after a record of the running transactions or two.
+			read := func(settled func(Health) bool) Health {
+				w.read(m)
+				for range 20 {
+					w.follow()
+					w.exec("SELECT txid_current()")
+					if h := w.read(m); settled(h) {
+						return h
+					}
+				}
+				return w.read(m)
+			}
+			h := read(func(h Health) bool { return h.Blocker != nil && h.Confirmed > at })
 			b := h.Blocker
 			if b == nil || b.Kind != BlockedByTransaction || b.Database != "crm" || b.PID != int32(other.PgConn().PID()) || b.User != "postgres" ||
 				b.Application != "nightly" || b.State != "idle in transaction" || !b.Certain || b.Age <= 0 || b.QueryAge <= 0 || b.QueryAge > b.Age {
 				t.Fatalf("%+v", b)
-			}
-			at, err := cdc.ParsePosition(began)
-			if err != nil {
-				t.Fatal(err)
 			}
 			if h.Restart > at || h.Confirmed <= at || h.UnconfirmedBytes > h.RetainedBytes/2 {
 				t.Errorf("it began before %s: %+v", at, h)
@@ -55,11 +62,7 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 
 			// While we are behind ourselves, a transaction that began since is not to blame; this one was before.
 			w.exec(b.End)
-			for range 3 {
-				w.follow()
-				w.exec("SELECT txid_current()")
-			}
-			if h = w.read(m); h.Blocker != nil || h.Restart <= at {
+			if h = read(func(h Health) bool { return h.Blocker == nil && h.Restart > at }); h.Blocker != nil || h.Restart <= at {
 				t.Errorf("after %s: %+v, restart %s", b.End, h.Blocker, h.Restart)
 			}
 			for range 3 {
