@@ -175,7 +175,7 @@ func (c *Config) Database() (string, error) { return c.Connection().Name() }
 
 // Connection says how to connect.
 func (c *Config) Connection() pg.Database {
-	return pg.Database{DSN: string(c.DSN), Password: string(c.Password), ApplicationName: c.ApplicationName}
+	return pg.Database{DSN: string(c.DSN), Password: string(c.Password), ApplicationName: c.ApplicationName, Administrator: c.Outbox.Role != ""}
 }
 
 // Names are what describes the stream in the catalog.

@@ -53,9 +53,11 @@ that walpost setup --role makes.`,
 		defer stop()
 		source := &cfg.Source
 		source.ReadSecrets()
-		found, err := replication.FindTables(ctx, source.Connection(), source.Names().Tables)
+		db := source.Connection()
+		db.Administrator = true
+		found, err := replication.FindTables(ctx, db, source.Names().Tables)
 		if err != nil {
-			if strings.HasPrefix(pg.SQLState(err), "28") { // the role may not exist yet
+			if strings.HasPrefix(pg.SQLState(err), "28") && *role == "" {
 				err = fault.WithHint(err, fault.Hint(err)+"\nIf walpost's role does not exist yet, give init the DSN of an administrator, and --role.")
 			}
 			return err
@@ -75,7 +77,7 @@ that walpost setup --role makes.`,
 		default:
 			return fault.Config(fmt.Errorf("%d tables look like an outbox: %s", len(found), strings.Join(names, ", ")), "Name the outbox with --table.")
 		}
-		if source.Slot, err = replication.FreeSlot(ctx, source.Connection(), source.Slot); err != nil {
+		if source.Slot, err = replication.FreeSlot(ctx, db, source.Slot); err != nil {
 			return err
 		}
 		text, err := initialFile(source, cfg.Kafka.Brokers, *role, found)

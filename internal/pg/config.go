@@ -24,6 +24,8 @@ type Database struct {
 	Password string
 	// ApplicationName is what Postgres shows for our connections. Default: the DSN's, else "walpost".
 	ApplicationName string
+	// Administrator says that the role sets up another role for walpost. So no hint offers to set it up.
+	Administrator bool
 }
 
 const defaultConnectTimeout = 10 * time.Second

@@ -1,12 +1,14 @@
 package pg
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"time"
 
@@ -22,7 +24,7 @@ func (d Database) ConnectSQL(ctx context.Context) (*pgconn.PgConn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return Connect(ctx, cc, "connect")
+	return connect(ctx, cc, "connect", d.Administrator)
 }
 
 // ConnectForTables is ConnectSQL for work on the users' own tables. Its search path is the role's, because triggers of the tables
@@ -84,9 +86,13 @@ func (d Database) ConnectReplication(ctx context.Context) (*pgconn.PgConn, error
 
 // Connect opens a connection and makes sure that it has the pinned settings.
 func Connect(ctx context.Context, cc *pgconn.Config, step string) (*pgconn.PgConn, error) {
+	return connect(ctx, cc, step, false)
+}
+
+func connect(ctx context.Context, cc *pgconn.Config, step string, administrator bool) (*pgconn.PgConn, error) {
 	conn, err := pgconn.ConnectConfig(ctx, cc)
 	if err != nil {
-		return nil, classifyConnect(fmt.Errorf("%s: %w", step, err), cc)
+		return nil, classifyConnect(&attemptError{step, cc, err}, cc, administrator)
 	}
 	// A proxy between us and Postgres may swallow settings.
 	for _, p := range pins {
@@ -109,9 +115,35 @@ func Close(conn *pgconn.PgConn) {
 	_ = conn.Close(ctx)
 }
 
+// An attemptError is the error of a connection attempt in one line. pgconn names an address twice if
+// sslmode=prefer tried it with TLS and without.
+type attemptError struct {
+	step string
+	to   *pgconn.Config
+	err  error
+}
+
+func (e *attemptError) Error() string {
+	all := leaves(e.err)
+	var texts []string
+	for _, leaf := range all {
+		if text := leaf.Error(); !slices.Contains(texts, text) && !(refusesTLS(leaf) && slices.ContainsFunc(all, func(l error) bool { return !refusesTLS(l) })) {
+			texts = append(texts, text)
+		}
+	}
+	return fmt.Sprintf("%s as %s to database %s: %s", e.step, QuoteIdent(e.to.User), QuoteIdent(e.to.Database), strings.Join(texts, "; "))
+}
+
+func (e *attemptError) Unwrap() error { return e.err }
+
+// refusesTLS reports whether the server has no TLS. pgconn has no value for this error.
+func refusesTLS(err error) bool {
+	return strings.Contains(err.Error(), "server refused TLS connection")
+}
+
 // classifyConnect gives an error of a connection attempt its behaviour. With several hosts the attempt may pass later as
 // soon as one of them might.
-func classifyConnect(err error, cc *pgconn.Config) error {
+func classifyConnect(err error, cc *pgconn.Config, administrator bool) error {
 	var standby, retry bool
 	var hint string
 	for _, leaf := range leaves(err) {
@@ -121,13 +153,13 @@ func classifyConnect(err error, cc *pgconn.Config) error {
 			errors.Is(leaf, pgconn.ErrPrimaryConnection), errors.Is(leaf, pgconn.ErrReadWriteConnection):
 			standby = true
 		case errors.As(leaf, &pgErr):
-			if h := connectHint(pgErr, cc); h != "" {
+			if h := connectHint(pgErr, cc, administrator); h != "" {
 				hint = h
 			} else {
 				retry = retry || retryableState(pgErr.Code)
 			}
-		case strings.Contains(leaf.Error(), "server refused TLS connection"): // pgconn has no value for this error
-			hint = "The server has ssl = off. Set ssl = on in Postgres. Or, if you trust the network in between, write sslmode=disable in source.dsn."
+		case refusesTLS(leaf):
+			hint = cmp.Or(hint, "The server has ssl = off. Set ssl = on in Postgres. Or, if you trust the network in between, write sslmode=disable in source.dsn.")
 		case isTLS(leaf):
 			hint = "Check sslmode and sslrootcert of source.dsn: the server's certificate must be signed by that root and must name the host."
 		default:
@@ -147,17 +179,20 @@ func classifyConnect(err error, cc *pgconn.Config) error {
 	return err
 }
 
-func connectHint(e *pgconn.PgError, cc *pgconn.Config) string {
-	role := QuoteIdent(cc.User)
+func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) string {
+	role, setup := QuoteIdent(cc.User), " "+SetupHint(cc.User)
+	if administrator {
+		setup = ""
+	}
 	switch {
 	case e.Code == "28P01":
-		return fmt.Sprintf("Check that role %s exists, and check its password (source.password, source.password_file, the DSN or ~/.pgpass). ", role) + SetupHint(cc.User)
+		return fmt.Sprintf("Check that role %s exists, and check its password (source.password, source.password_file, the DSN or ~/.pgpass).", role) + setup
 	case e.Code == "28000" && strings.Contains(e.Message, "pg_hba"):
 		return hbaHint(e.Message, cc.Database, cc.User)
 	case strings.HasPrefix(e.Code, "28"):
-		return fmt.Sprintf("Check that role %s exists and may log in. ", role) + SetupHint(cc.User)
+		return fmt.Sprintf("Check that role %s exists and may log in.", role) + setup
 	case e.Code == "3D000":
-		return "Check the database in source.dsn."
+		return fmt.Sprintf("Correct the database in source.dsn, or make it: CREATE DATABASE %s;", QuoteIdent(cc.Database))
 	case e.Code == "42501" && cc.RuntimeParams["replication"] != "":
 		return ReplicationRightHint(cc.User)
 	case e.Code == "42501":

@@ -75,13 +75,13 @@ func TestConnectErrorsSayWhetherTryingAgainCanHelp(t *testing.T) {
 		{errors.Join(errors.New("connection refused"), refused("28P01", "no")), "retry", ""},
 		{errors.Join(refused("28P01", "no"), refused("28P01", "no")), "fail", "source.password"},
 	} {
-		err := classifyConnect(fmt.Errorf("connect: %w", c.err), cc)
+		err := classifyConnect(fmt.Errorf("connect: %w", c.err), cc, false)
 		if behaviour(err) != c.behaves || !strings.Contains(fault.Hint(err), c.hint) {
 			t.Errorf("%v: %s, hint %q; want %s %q", c.err, behaviour(err), fault.Hint(err), c.behaves, c.hint)
 		}
 	}
 	cc.RuntimeParams["replication"] = "database"
-	err = classifyConnect(refused("42501", "permission denied to start WAL sender"), cc)
+	err = classifyConnect(refused("42501", "permission denied to start WAL sender"), cc, false)
 	if behaviour(err) != "fail" || !strings.Contains(fault.Hint(err), `ALTER ROLE "u" REPLICATION;`) {
 		t.Errorf("%v, hint %q", err, fault.Hint(err))
 	}
@@ -181,6 +181,29 @@ func TestTheHintOfARefusalIsForTheAddressThatTheServerSees(t *testing.T) {
 		if !strings.Contains(got, want[0]) || !strings.Contains(got, want[1]) || strings.HasSuffix(want[1], "only.") != strings.HasSuffix(got, "only.") {
 			t.Errorf("%s: %s", message, got)
 		}
+	}
+}
+
+// An administrator who sets up another role is not told to set up the administrator's role.
+func TestARefusedLoginIsToldOnceAndToTheRightRole(t *testing.T) {
+	pg := testenv.Postgres(t, "")
+	dsn := strings.Replace(pg.DSN("postgres"), "postgres@", "absent@", 1)
+	for _, mode := range []string{"disable", "prefer", "allow"} {
+		for _, administrator := range []bool{false, true} {
+			db := Database{DSN: strings.Replace(dsn, "sslmode=disable", "sslmode="+mode, 1), Administrator: administrator}
+			_, err := db.ConnectSQL(t.Context())
+			text, hint := fmt.Sprint(err), fault.Hint(err)
+			if strings.Count(text, "127.0.0.1:") != 1 || strings.Contains(text, "TLS") || !strings.Contains(text, `connect as "absent" to database "postgres": `) {
+				t.Errorf("sslmode=%s: %s", mode, text)
+			}
+			if !strings.HasPrefix(hint, `Check that role "absent" exists and may log in.`) || strings.Contains(hint, "setup --role=absent") == administrator {
+				t.Errorf("sslmode=%s, administrator %t: %s", mode, administrator, hint)
+			}
+		}
+	}
+	_, err := Database{DSN: "postgres://u@127.0.0.1:1/shop"}.ConnectSQL(t.Context())
+	if strings.Count(fmt.Sprint(err), "refused") != 1 {
+		t.Errorf("%v", err)
 	}
 }
 
