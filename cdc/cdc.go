@@ -167,8 +167,13 @@ func (r *Relation) Index(name string) int {
 	return -1
 }
 
-// String is the relation as schema.name, unquoted.
-func (r *Relation) String() string { return r.Schema + "." + r.Name }
+// String is the relation as schema.name, unquoted. It is "" for nil.
+func (r *Relation) String() string {
+	if r == nil {
+		return ""
+	}
+	return r.Schema + "." + r.Name
+}
 
 // A Record is a record for a sink. It owns its bytes, which must not change.
 type Record struct {

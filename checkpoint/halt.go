@@ -1,10 +1,11 @@
 package checkpoint
 
 import (
+	"cmp"
 	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -39,7 +40,7 @@ type Halt struct {
 func (h *Halt) NewToken() string {
 	d := sha256.New()
 	fmt.Fprintf(d, "%q %q %d %q %q\n%s %d %q %q\n", h.Name, h.SystemID, h.Timeline, h.Database, h.Slot, h.Commit, h.Row, h.Table, h.EventID)
-	return fmt.Sprintf("%s-%d-%s", strings.ReplaceAll(h.Commit.String(), "/", "-"), h.Row, hex.EncodeToString(d.Sum(nil)[:4]))
+	return fmt.Sprintf("%s-%d-%x", strings.ReplaceAll(h.Commit.String(), "/", "-"), h.Row, d.Sum(nil)[:4])
 }
 
 // Event names the event for people.
@@ -115,18 +116,7 @@ func Halts(name string, records map[string][]byte) (halts, skips map[string]*Hal
 
 // ByPlace lists halts in the order of the stream.
 func ByPlace(halts map[string]*Halt) []*Halt {
-	all := make([]*Halt, 0, len(halts))
-	for _, h := range halts {
-		all = append(all, h)
-	}
-	slices.SortFunc(all, func(a, b *Halt) int {
-		if a.Commit != b.Commit {
-			if a.Commit < b.Commit {
-				return -1
-			}
-			return 1
-		}
-		return a.Row - b.Row
+	return slices.SortedFunc(maps.Values(halts), func(a, b *Halt) int {
+		return cmp.Or(cmp.Compare(a.Commit, b.Commit), a.Row-b.Row)
 	})
-	return all
 }

@@ -30,7 +30,7 @@ func (e *BadEvent) Error() string {
 	if e.Topic != "" {
 		step = "cannot be delivered to topic " + e.Topic
 	}
-	return fmt.Sprintf("%s %s: %s", checkpoint.Event(e.EventID, e.table(), e.Commit, e.Row), step, e.Reason())
+	return fmt.Sprintf("%s %s: %s", checkpoint.Event(e.EventID, e.Table.String(), e.Commit, e.Row), step, e.Reason())
 }
 
 // Reason is the cause without the event, which the other fields name.
@@ -40,13 +40,6 @@ func (e *BadEvent) Reason() string {
 		return apart.Reason()
 	}
 	return e.Err.Error()
-}
-
-func (e *BadEvent) table() string {
-	if e.Table == nil {
-		return ""
-	}
-	return e.Table.String()
 }
 
 // Unwrap returns the reason.
@@ -89,32 +82,30 @@ func (e *BadEvent) Commands() []string {
 // unroutable returns the error for an event that the router refused. commit is 0 for a row of the
 // table.
 func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error) *BadEvent {
-	bad := &BadEvent{EventID: l.rec.EventID, Table: relationOf(ev), Commit: commit, Row: row, Err: err}
-	l.give(bad)
-	return bad
+	return l.token(&BadEvent{EventID: l.rec.EventID, Table: relationOf(ev), Commit: commit, Row: row, Err: err})
 }
 
 // refusedBySink returns the error for a record that the sink refused.
 func (l *loop) refusedBySink(a *cdc.Ack) *BadEvent {
-	bad := &BadEvent{EventID: a.EventID, Table: a.Ticket.Table, Commit: a.Ticket.Commit, Row: int(a.Ticket.Row), Topic: a.Topic, Err: a.Err}
-	l.give(bad)
-	return bad
+	t := &a.Ticket
+	return l.token(&BadEvent{EventID: a.EventID, Table: t.Table, Commit: t.Commit, Row: int(t.Row), Topic: a.Topic, Err: a.Err})
 }
 
-// give gives a bad event its token and has the checkpoint store remember the event.
-func (l *loop) give(bad *BadEvent) {
+// token gives a bad event of the stream its token and has the checkpoint store remember the event.
+func (l *loop) token(bad *BadEvent) *BadEvent {
 	if bad.Commit == 0 {
-		return
+		return bad
 	}
-	h := l.haltOf(bad.Commit, bad.Row, bad.table(), bad.EventID)
+	h := l.haltOf(bad.Commit, bad.Row, bad.Table, bad.EventID)
 	h.Topic, h.Error, h.Time = bad.Topic, bad.Reason(), time.Now()
 	bad.Token = h.Token
 	l.checkpointer.halts = append(l.checkpointer.halts, h)
+	return bad
 }
 
 // haltOf names an event of the stream. Its timeline is the one that the event was written on, so a
 // failover changes no token.
-func (l *loop) haltOf(commit cdc.Position, row int, table, id string) *checkpoint.Halt {
+func (l *loop) haltOf(commit cdc.Position, row int, table *cdc.Relation, id string) *checkpoint.Halt {
 	timeline := l.found.Timeline
 	for _, left := range l.found.History {
 		if commit < left.End {
@@ -123,7 +114,7 @@ func (l *loop) haltOf(commit cdc.Position, row int, table, id string) *checkpoin
 	}
 	h := &checkpoint.Halt{
 		Name: l.cfg.Name, SystemID: l.found.SystemID, Timeline: timeline, Database: l.found.Database, Slot: l.found.Slot,
-		Commit: commit, Row: row, Table: table, EventID: id,
+		Commit: commit, Row: row, Table: table.String(), EventID: id,
 	}
 	h.Token = h.NewToken()
 	return h

@@ -28,10 +28,10 @@ type spot struct {
 // take takes over what a new session found in the store.
 func (s *skipping) take(a *attempt) {
 	s.asked, s.keys = map[spot][]*checkpoint.Halt{}, map[string]cdc.Position{}
-	for h := range maps.Values(a.halts) {
+	for _, h := range a.halts {
 		s.keys[h.Key()] = h.Commit
 	}
-	for h := range maps.Values(a.skips) {
+	for _, h := range a.skips {
 		s.keys[h.SkipKey()] = h.Commit
 		at := spot{h.Commit, h.Row}
 		s.asked[at] = append(s.asked[at], h)
@@ -56,25 +56,18 @@ func (s *skipping) drop(confirmed cdc.Position) (keys []string) {
 // passOver reports whether a person asked to pass over the event that l.rec was made of. The event
 // is number row of the transaction at commit.
 func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) bool {
-	if len(l.skipping.asked) == 0 {
-		return false
-	}
 	asked := l.skipping.asked[spot{commit, row}]
 	if len(asked) == 0 {
 		return false
 	}
-	table := ""
-	if rel := relationOf(ev); rel != nil {
-		table = rel.String()
-	}
-	token := l.haltOf(commit, row, table, l.rec.EventID).Token
-	if !slices.ContainsFunc(asked, func(h *checkpoint.Halt) bool { return h.Token == token }) {
-		l.log.Warn().Str("asked", asked[0].Token).Str("found", token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).
+	h := l.haltOf(commit, row, relationOf(ev), l.rec.EventID)
+	if !slices.ContainsFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token }) {
+		l.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str("lsn", commit.String()).
 			Msg("a skip request names another event than the event at this place: walpost ignores the request")
 		return false
 	}
 	l.st.Skipped++
-	l.log.Warn().Str("token", token).Str("id", l.rec.EventID).Str("table", table).Str("lsn", commit.String()).Int("row", row).
+	l.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str("lsn", commit.String()).Int("row", row).
 		Msg("EVENT PASSED OVER, as walpost skip asked: it is not delivered")
 	return true
 }

@@ -106,11 +106,8 @@ func haltViewOf(s walpost.Status) *haltView {
 		return nil
 	}
 	v := &haltView{
-		EventID: bad.EventID, CommitLSN: bad.Commit.String(), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
+		EventID: bad.EventID, Table: bad.Table.String(), CommitLSN: bad.Commit.String(), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
 		Error: bad.Reason(), Hint: bad.Hint(), Commands: bad.Commands(), Waiting: []waitingView{},
-	}
-	if bad.Table != nil {
-		v.Table = bad.Table.String()
 	}
 	for _, w := range s.Waiting {
 		v.Waiting = append(v.Waiting, waitingView(w))
