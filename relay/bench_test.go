@@ -56,6 +56,9 @@ func (s *benchSource) Next(ctx context.Context, wait time.Duration) (*cdc.Event,
 
 type benchRouter struct{ key, value []byte }
 
+func (benchRouter) SetRunID(string)                            {}
+func (benchRouter) Remarks(func(string, bool, uint64, string)) {}
+
 func (r benchRouter) Route(_ *cdc.Event, rec *cdc.Record) (bool, error) {
 	*rec = cdc.Record{Topic: "t", Key: r.key, Value: r.value, EventID: "id"}
 	return true, nil

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/rs/zerolog"
-
 	"github.com/walpost/walpost/checkpoint"
 )
 
@@ -52,10 +50,7 @@ func (e *exclusive) Save(ctx context.Context, key string, value []byte) error {
 // and fields belong to the loop's goroutine. Another goroutine does the writing, one write at a
 // time. So a slow store delays only the confirmations.
 type checkpointer struct {
-	store  Store
-	log    zerolog.Logger
-	beside func(work func(context.Context) (report func())) // loop.beside
-	note   func(error)                                      // puts an error of the store into Status
+	*loop
 
 	epoch   uint64                // of this holder; 0 before the first session
 	durable *checkpoint.Record    // the newest durable record of this epoch; zero before the first session
@@ -70,7 +65,7 @@ type checkpointer struct {
 	active  bool      // something was acknowledged since the newest write of a record began
 	last    time.Time // when that write began
 	retry   time.Time // no write of a record before this time
-	err     error     // of the newest write of a record
+	failure string    // of the newest write of a record; "" if it succeeded
 	failing edge      // writes of records
 
 	older    []string  // keys to remove
@@ -160,7 +155,7 @@ func (c *checkpointer) save(now time.Time) {
 			c.failed(err)
 		default:
 			c.durable, c.sent = &rec, sent
-			c.err, c.retry = nil, time.Time{}
+			c.failure, c.retry = "", time.Time{}
 			c.failing.over(time.Now(), c.log.Info()).Msg("checkpoint written again")
 		}
 	})
@@ -170,9 +165,9 @@ func (c *checkpointer) save(now time.Time) {
 // is concluded from it.
 func (c *checkpointer) failed(err error) {
 	now := time.Now()
-	c.err, c.active = err, true
+	c.failure, c.active = err.Error(), true
 	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.failing.times, 8)))
-	c.note(err)
+	c.noteError(err)
 	c.failing.fault(now, c.log.Warn()).Err(err).Str("lsn", c.durable.LSN.String()).
 		Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
 }
@@ -186,7 +181,7 @@ func (c *checkpointer) saveHalt() {
 			return
 		}
 		c.haltAt = time.Now().Add(saveRetry)
-		c.note(fmt.Errorf("write halt %s: %w", halt.Token, err))
+		c.noteError(fmt.Errorf("write halt %s: %w", halt.Token, err))
 	})
 }
 

@@ -38,16 +38,21 @@ func (l *loop) connect(ctx context.Context) error {
 		a := l.open(trying, l.inUse)
 		return func() { l.arrived = &a }
 	})
-	a, err := l.await(ctx)
+	err := l.settle(ctx, time.Time{}, func() bool { return l.arrived != nil })
 	if err != nil { // something else ends the run
 		cancel()
-		if a = l.giveUp(); a != nil {
-			l.unused(a)
-		}
+	}
+	// If an attempt goes on although its context has ended, the source breaks its contract.
+	for until := time.Now().Add(helperLimit); l.arrived == nil && time.Now().Before(until); {
+		l.wait(nil, until)
+	}
+	a := l.arrived
+	if l.arrived = nil; a == nil {
 		return err
 	}
-	if a == nil {
-		return nil
+	if err != nil {
+		l.unused(a)
+		return err
 	}
 	l.attempted(a)
 	if a.err != nil {
@@ -59,14 +64,11 @@ func (l *loop) connect(ctx context.Context) error {
 
 // inUse tells the page that another process holds the slot. It is called beside the loop.
 func (l *loop) inUse(found cdc.Identity) {
-	select {
-	case l.reports <- func() {
+	l.report(func() {
 		if l.sess == nil {
 			l.setState(Standby, fmt.Sprintf("slot %s is in use by process %d: waiting for it", found.Slot, found.SlotFound.ActivePID))
 		}
-	}:
-	case <-l.background.Done():
-	}
+	})
 }
 
 // attempted takes over the epoch of an attempt, even if the attempt failed or is not used. The
@@ -90,37 +92,6 @@ func (l *loop) unused(a *attempt) {
 	l.dead = a.sess
 }
 
-// await takes what comes in until the attempt ends. It returns nil if the attempt did not end
-// although ctx did.
-func (l *loop) await(ctx context.Context) (*attempt, error) {
-	for l.arrived == nil {
-		if ctx.Err() != nil {
-			return l.giveUp(), nil
-		}
-		l.wait(ctx.Done(), time.Time{})
-		if err := l.tick(time.Now()); err != nil {
-			return nil, err
-		}
-	}
-	return l.takeArrived(), nil
-}
-
-// giveUp waits for an attempt whose context has ended. The wait is bounded, in case the source
-// breaks its contract.
-func (l *loop) giveUp() *attempt {
-	until := time.Now().Add(helperLimit)
-	for l.arrived == nil && time.Now().Before(until) {
-		l.wait(nil, until)
-	}
-	return l.takeArrived()
-}
-
-func (l *loop) takeArrived() *attempt {
-	a := l.arrived
-	l.arrived = nil
-	return a
-}
-
 // pause waits before the next attempt. It does not wait before the first one after a session that
 // worked. Then the wait doubles each time, and chance shortens it by up to a half.
 func (l *loop) pause(ctx context.Context) error {
@@ -128,14 +99,9 @@ func (l *loop) pause(ctx context.Context) error {
 		return nil
 	}
 	d := min(maxBackoff, minBackoff<<min(l.tries-1, 30))
-	until := time.Now().Add(d - time.Duration(rand.Float64()*float64(d)/2))
-	for l.now = time.Now(); l.now.Before(until) && ctx.Err() == nil; {
-		l.wait(ctx.Done(), until)
-		if err := l.tick(time.Now()); err != nil {
-			return err
-		}
-	}
-	return nil
+	l.now = time.Now()
+	until := l.now.Add(d - time.Duration(rand.Float64()*float64(d)/2))
+	return l.settle(ctx, until, func() bool { return false })
 }
 
 // refused takes the error of an attempt. It returns nil if another attempt can help.
@@ -188,9 +154,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	}
 	l.checkpointer.taken(a.rec, a.older)
 	l.skipping.take(a)
-	if r, ok := l.router.(RunIDTaker); ok {
-		r.SetRunID(a.rec.RunID)
-	}
+	l.router.SetRunID(a.rec.RunID)
 	if err := l.phase.resume(ctx, a, why); err != nil || ctx.Err() != nil || l.sess == nil {
 		return err
 	}

@@ -60,18 +60,15 @@ type Router interface {
 	// the event gives a record. rec owns its bytes afterwards. An error means that the event cannot
 	// be routed, and names the cause. rec.EventID then names the event, if the id could be found.
 	Route(ev *cdc.Event, rec *cdc.Record) (bool, error)
-}
 
-// A RunIDTaker is a Router that writes the relay's run id into its records. The run id is a UUID
-// that is made with the first checkpoint record and kept in it, so that a second delivery says the
-// same as the first. SetRunID is called before the first Route and once for each further session,
-// never beside Route.
-type RunIDTaker interface{ SetRunID(id string) }
+	// SetRunID says what the records give as the relay's run id: a UUID that is made with the first
+	// checkpoint record and kept in it, so that a second delivery says the same as the first. It is
+	// called before the first Route and once for each further session, never beside Route.
+	SetRunID(id string)
 
-// A Remarker is a Router that passes over things because its configuration says so. Remarks calls
-// each for every kind: what it is, whether the log should show it as an error, how often it came
-// since the start, and the newest case. The relay calls Remarks now and then, never beside Route.
-type Remarker interface {
+	// Remarks calls each for every kind of thing that the router passed over because its
+	// configuration says so: what it is, whether the log should show it as an error, how often it
+	// came since the start, and the newest case. It is called now and then, never beside Route.
 	Remarks(each func(what string, severe bool, count uint64, last string))
 }
 

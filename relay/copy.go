@@ -46,13 +46,9 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 	// If the record is not this process's own, the slot may be another one, whose stream has less.
 	// Then what the former copy finished must not be written under the new epoch.
 	l.checkpointer.frozen = was == nil || !a.own
-	for l.inFlight() > 0 && ctx.Err() == nil && l.sess != nil {
-		if err := l.settle(ctx.Done(), l.now.Add(time.Minute)); err != nil {
-			return err
-		}
-	}
-	if ctx.Err() != nil || l.sess == nil {
-		return nil
+	err := l.settle(ctx, time.Time{}, func() bool { return l.landed() || l.sess == nil })
+	if err != nil || ctx.Err() != nil || l.sess == nil {
+		return err
 	}
 	if a.rec.Copy == nil { // the write that ended the copy was durable after all, or another process made it
 		l.phase = l.newStreaming()

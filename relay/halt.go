@@ -42,22 +42,20 @@ func (l *loop) stop() error {
 	return err
 }
 
-// settle takes acknowledgements until nothing is in flight, something cannot go on, stop is closed,
-// or until.
-func (l *loop) settle(stop <-chan struct{}, until time.Time) error {
-	for l.inFlight() > 0 && l.now.Before(until) {
-		l.wait(stop, until)
+// settle takes what comes in until done reports true, ctx ends, something cannot go on, or until
+// (zero for no limit).
+func (l *loop) settle(ctx context.Context, until time.Time, done func() bool) error {
+	for !done() && ctx.Err() == nil && (until.IsZero() || l.now.Before(until)) {
+		l.wait(ctx.Done(), until)
 		if err := l.tick(time.Now()); err != nil {
 			return err
-		}
-		select {
-		case <-stop:
-			return nil
-		default:
 		}
 	}
 	return nil
 }
+
+// landed reports whether nothing is in flight.
+func (l *loop) landed() bool { return l.inFlight() == 0 }
 
 // finish writes the last checkpoint, confirms it and frees everything. It ends within some seconds,
 // whatever is unreachable.
@@ -66,7 +64,7 @@ func (l *loop) finish() {
 		return
 	}
 	l.finished = true
-	if a := l.takeArrived(); a != nil {
+	if a := l.arrived; a != nil {
 		l.unused(a)
 	}
 	c := &l.checkpointer
@@ -126,14 +124,9 @@ func (l *loop) end() {
 	}()
 	timer := time.NewTimer(helperLimit)
 	defer timer.Stop()
-	for {
-		select {
-		case <-done:
-			return
-		case <-l.reports:
-		case <-timer.C:
-			l.log.Warn().Msg("a call to the database or the checkpoint store has not returned; stopping without waiting for it")
-			return
-		}
+	select {
+	case <-done:
+	case <-timer.C:
+		l.log.Warn().Msg("a call to the database or the checkpoint store has not returned; stopping without waiting for it")
 	}
 }

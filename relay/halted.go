@@ -105,34 +105,25 @@ func (l *loop) halt(ctx context.Context, err error) error {
 // linger waits until a halt that began at since has lasted for long, or until ctx ends. It returns
 // a halt from outside that comes meanwhile. It writes the halts that the store has not taken yet.
 func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) error {
-	var over <-chan time.Time
+	var until time.Time
 	if long >= 0 {
-		timer := time.NewTimer(time.Until(since.Add(long)))
-		defer timer.Stop()
-		over = timer.C
+		until = since.Add(long)
 	}
 	c := &l.checkpointer
-	for {
-		var retry <-chan time.Time
-		if l.now = time.Now(); len(c.halts) > 0 && !c.busy {
-			retry = time.After(c.haltAt.Sub(l.now))
-		}
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-over:
-			return nil
-		case l.outside = <-l.halts:
+	for l.now = time.Now(); ctx.Err() == nil && (long < 0 || l.now.Before(until)); l.now = time.Now() {
+		if len(l.halts) > 0 {
+			l.outside = <-l.halts
 			return l.outside
-		case report := <-l.reports:
-			halts := c.halts
-			if report(); len(c.halts) < len(halts) {
-				l.log.Info().Str("token", halts[0].Token).Msg("the halt is written to the checkpoint store: walpost skip accepts its token now")
-			}
-		case <-retry:
+		}
+		if len(c.halts) > 0 && !c.busy && !l.now.Before(c.haltAt) {
 			c.saveHalt()
 		}
+		halts := c.halts
+		if l.wait(ctx.Done(), until); len(c.halts) < len(halts) {
+			l.log.Info().Str("token", halts[0].Token).Msg("the halt is written to the checkpoint store: walpost skip accepts its token now")
+		}
 	}
+	return nil
 }
 
 // settleBriefly takes the acknowledgements that come at once, although err ends the run.
@@ -142,8 +133,8 @@ func (l *loop) settleBriefly(err error) {
 	}
 	l.now = time.Now()
 	until := l.now.Add(min(settleLimit, l.cfg.ShutdownGrace))
-	for l.inFlight() > 0 && l.now.Before(until) {
-		if other := l.settle(nil, until); other != nil && !errors.Is(other, err) {
+	for !l.landed() && l.now.Before(until) {
+		if other := l.settle(l.background, until, l.landed); other != nil && !errors.Is(other, err) {
 			l.log.Error().Err(other).Msg("while stopping")
 		}
 		l.now = time.Now()

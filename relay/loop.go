@@ -83,16 +83,22 @@ func newLoop(r *Relay) *loop {
 	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status()}
 	l.background, l.cancel = context.WithCancel(context.Background())
 	l.reading = l.background
-	l.checkpointer = checkpointer{
-		store: r.store, log: r.log, beside: l.beside, note: l.noteError, durable: new(checkpoint.Record),
-	}
+	l.checkpointer = checkpointer{loop: l, durable: new(checkpoint.Record)}
 	l.phase = l.newStreaming() // of nothing, until the first session begins
 	return l
 }
 
 // beside runs work beside the loop, and the function that work returns on the loop.
 func (l *loop) beside(work func(context.Context) (report func())) {
-	l.wg.Go(func() { l.reports <- work(l.background) })
+	l.wg.Go(func() { l.report(work(l.background)) })
+}
+
+// report has the loop call f, unless the run ends before. It is called beside the loop.
+func (l *loop) report(f func()) {
+	select {
+	case l.reports <- f:
+	case <-l.background.Done():
+	}
 }
 
 // bound ends a Next that goes on although ctx has ended and its wait is over. The caller must call
@@ -184,13 +190,8 @@ func (l *loop) tick(now time.Time) error {
 	if err := l.collect(); err != nil {
 		return err
 	}
-	for reported := true; reported; {
-		select {
-		case report := <-l.reports:
-			report()
-		default:
-			reported = false
-		}
+	for len(l.reports) > 0 {
+		(<-l.reports)()
 	}
 	for len(l.sighted) > 0 {
 		k := &l.sighted[0]
@@ -199,10 +200,9 @@ func (l *loop) tick(now time.Time) error {
 			return err
 		}
 	}
-	select {
-	case l.outside = <-l.halts:
+	if len(l.halts) > 0 {
+		l.outside = <-l.halts
 		return l.outside
-	default:
 	}
 	l.phase.advance()
 	l.checkpointer.due(now, l.phase, !l.ending())

@@ -14,6 +14,7 @@ import (
 
 // A payloadRouter makes records as the real router does: the event id is a part of the record's only buffer.
 type payloadRouter struct {
+	benchRouter
 	made []weak.Pointer[byte]
 }
 

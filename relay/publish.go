@@ -29,8 +29,8 @@ func (l *loop) publish() {
 		if state == CopyingRows || state == Streaming {
 			_, st.Reason = l.phase.about()
 		}
-		if c.err != nil {
-			worse(NoCheckpoint, "checkpoint cannot be written: "+c.err.Error())
+		if c.failure != "" {
+			worse(NoCheckpoint, "checkpoint cannot be written: "+c.failure)
 		}
 		if err := l.sink.Stalled(); err != nil {
 			why := fmt.Errorf("delivery waits: %w", err)
@@ -50,10 +50,7 @@ func (l *loop) publish() {
 	if l.recent.due(l.now, state != Streaming) {
 		st.Recent = l.recent.list(l.now)
 	}
-	st.CheckpointError = ""
-	if c.err != nil {
-		st.CheckpointError = c.err.Error()
-	}
+	st.CheckpointError = c.failure
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if state != l.shown.State {

@@ -10,9 +10,9 @@ package relay
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"sync"
 	"time"
 
@@ -80,9 +80,7 @@ type Relay struct {
 
 // New returns a Relay that has not begun. The relay takes over sink, and Run closes it.
 func New(cfg Config, source Source, router Router, sink Sink, store Store) *Relay {
-	var b [8]byte
-	rand.Read(b[:]) // crypto/rand documents that it never fails
-	holder := hex.EncodeToString(b[:])
+	holder := fmt.Sprintf("%016x", rand.Uint64())
 	return &Relay{
 		cfg: cfg, source: source, router: router, sink: sink, log: cfg.Logger, holder: holder,
 		store: &exclusive{store: store, busy: make(chan struct{}, 1)}, halts: make(chan *halting, 1),

@@ -62,12 +62,8 @@ type told struct {
 // remark counts and logs what the router passed over. It logs the first case of a kind at once and
 // sums up later cases. At the end it logs the rest.
 func (l *loop) remark(end bool) {
-	r, ok := l.router.(Remarker)
-	if !ok {
-		return
-	}
 	l.st.Remarks = nil // Status has given the former map away
-	r.Remarks(func(what string, severe bool, count uint64, last string) {
+	l.router.Remarks(func(what string, severe bool, count uint64, last string) {
 		if l.st.Remarks == nil {
 			l.st.Remarks = map[string]uint64{}
 		}

@@ -22,14 +22,11 @@ type attempt struct {
 	err  error
 	sess Session
 
-	found cdc.Identity                // as of when this session holds the slot
-	start cdc.Position                // where the session streams from
-	rec   *checkpoint.Record          // written by this attempt, and durable
-	older []string                    // keys of records that are of no use any more
-	halts map[string]*checkpoint.Halt // events that halted a relay, by token
-	skips map[string]*checkpoint.Halt // those of them that a person wants passed over
-	own   bool                        // this process wrote the record before rec, so nobody held the slot since
-	gap   bool                        // a gap was accepted
+	found  cdc.Identity // as of when this session holds the slot
+	start  cdc.Position // where the session streams from
+	stored              // rec is written by this attempt, and durable
+	own    bool         // this process wrote the record before rec, so nobody held the slot since
+	gap    bool         // a gap was accepted
 
 	// epoch is the one that this attempt took, 0 for none. It can be set beside err. Then the
 	// record may be durable or not.
@@ -47,20 +44,16 @@ var errMoved = errors.New("the checkpoint was moved by another process while the
 // writes the next epoch. A former holder that wakes up later writes where nobody looks.
 func (r *Relay) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 	for {
-		a := r.openOnce(ctx, inUse)
+		var a attempt
+		if a.err = r.try(ctx, &a, inUse); a.err != nil && a.sess != nil {
+			closeSession(ctx, a.sess)
+			a.sess = nil
+		}
 		if !errors.Is(a.err, errMoved) || ctx.Err() != nil {
 			return a
 		}
 		r.log.Info().Msg(errMoved.Error() + ": starting at its present position")
 	}
-}
-
-func (r *Relay) openOnce(ctx context.Context, inUse func(cdc.Identity)) (a attempt) {
-	if a.err = r.try(ctx, &a, inUse); a.err != nil && a.sess != nil {
-		closeSession(ctx, a.sess)
-		a.sess = nil
-	}
-	return a
 }
 
 // try fills a. If it returns an error, a may have a session that is of no use.
@@ -168,15 +161,16 @@ func (r *Relay) takeOver(ctx context.Context, a *attempt, rec, base *checkpoint.
 	if err := r.store.store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 		return waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
 	}
-	a.rec, a.older, a.halts, a.skips = next, older, now.halts, now.skips
+	a.stored = stored{rec: next, older: older, halts: now.halts, skips: now.skips}
 	return nil
 }
 
 // stored is what the store has of this relay.
 type stored struct {
-	rec          *checkpoint.Record // the newest record; nil for none
-	older        []string           // keys of the others
-	halts, skips map[string]*checkpoint.Halt
+	rec   *checkpoint.Record          // the newest record; nil for none
+	older []string                    // keys of records that are of no use any more
+	halts map[string]*checkpoint.Halt // events that halted a relay, by token
+	skips map[string]*checkpoint.Halt // those of them that a person wants passed over
 }
 
 // newest loads what the store has of this relay.

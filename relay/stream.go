@@ -52,7 +52,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		// What is in flight belongs to the history that was left. Waiting for it keeps the window's
 		// bound. Then it is forgotten.
 		s.fresh = true
-		if err := s.settle(ctx.Done(), s.now.Add(s.cfg.ShutdownGrace)); err != nil || ctx.Err() != nil || s.sess == nil {
+		if err := s.settle(ctx, s.now.Add(s.cfg.ShutdownGrace), s.landed); err != nil || ctx.Err() != nil || s.sess == nil {
 			return err
 		}
 	}

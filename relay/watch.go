@@ -31,11 +31,7 @@ func (l *loop) watch() {
 		ctx, cancel := context.WithTimeout(l.background, max(l.cfg.MonitorInterval, DefaultConfig().MonitorInterval))
 		k.found, k.err = l.source.Check(ctx)
 		cancel()
-		select {
-		case <-l.background.Done():
-			return
-		case l.reports <- func() { l.sighted = append(l.sighted, k) }:
-		}
+		l.report(func() { l.sighted = append(l.sighted, k) })
 	}
 }
 
