@@ -58,7 +58,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"an idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 3600 }, Warn, "idle_replication_slot_timeout", "1h0m0s", "= 0"},
 		{"a long idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 72 * 3600 }, "", "idle_replication_slot_timeout", "", ""},
 		{"all of an old minor's defects", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 170005 }, Warn, "minor version", "17.5 has defects that are fixed in 17.8: decoding can run out of memory", "newest minor version of Postgres 17"},
-		{"a minor before a defect came", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 160008 }, Warn, "minor version", "fixed in 16.12: decoding can wait forever after a crash of the server; the slot's confirmed", ""},
+		{"a minor before a defect came", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 160008 }, Warn, "minor version", "fixed in 16.12: decoding can wait forever after a crash of the server; a slot that was just made", ""},
 		{"a minor before most", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 140014 }, Warn, "minor version", "14.14 has defects that are fixed in 14.19: the slot can ask for WAL that was removed", ""},
 		{"a mended minor", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 170008 }, "", "minor version", "", ""},
 		{"another that is mended", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 140019 }, "", "minor version", "", ""},
