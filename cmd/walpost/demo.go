@@ -62,10 +62,7 @@ type demo struct {
 	broker *kfake.Cluster
 	shop   *shop.Shop
 	relay  *walpost.Relay
-
-	mu      sync.Mutex // of what the consumer writes
-	ledger  *ledger.Ledger
-	arrived int64
+	ledger *ledger.Ledger
 }
 
 // runDemo runs until ctx ends or the time is over (0: never), and then checks. The error says which promise was broken.
@@ -159,7 +156,9 @@ func (d *demo) play(ctx context.Context, length time.Duration, ended chan error,
 	following, stopFollow := context.WithCancel(background)
 	defer stopFollow()
 	followed, shopped := make(chan error, 1), make(chan error, 1)
-	go func() { followed <- shop.Follow(following, d.broker.ListenAddrs(), shop.Topics(), d.observe) }()
+	go func() {
+		followed <- shop.Follow(following, d.broker.ListenAddrs(), shop.Topics(), func(r *kgo.Record) { d.ledger.Observe(shop.Entry(r)) })
+	}()
 	d.shop = &shop.Shop{
 		DSN: d.db.DSN(demoDatabase), Writers: 4, MaxRows: 20, Pause: 40 * time.Millisecond, Seed: uint64(time.Now().UnixNano()),
 	}
@@ -184,10 +183,10 @@ func (d *demo) play(ctx context.Context, length time.Duration, ended chan error,
 	}
 	d.line.end()
 	fmt.Fprintln(d.out, "\nthe shop is closed; waiting for the events in flight")
-	if err := d.enterTruth(background); err != nil {
-		return err
+	if err := shop.Truth(background, d.db.DSN(demoDatabase), d.ledger); err != nil {
+		return fmt.Errorf("read the outbox: %w", err)
 	}
-	for give := time.Now().Add(demoSettle); d.missing() > 0 && time.Now().Before(give); {
+	for give := time.Now().Add(demoSettle); d.ledger.Missing() > 0 && time.Now().Before(give); {
 		time.Sleep(50 * time.Millisecond)
 	}
 	stopRelay()
@@ -213,34 +212,10 @@ func (d *demo) writeWhenReady(ctx context.Context) error {
 	return d.shop.Run(ctx)
 }
 
-func (d *demo) observe(r *kgo.Record) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.arrived++
-	d.ledger.Observe(shop.Entry(r))
-}
-
-func (d *demo) enterTruth(ctx context.Context) error {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if err := shop.Truth(ctx, d.db.DSN(demoDatabase), d.ledger); err != nil {
-		return fmt.Errorf("read the outbox: %w", err)
-	}
-	return nil
-}
-
-func (d *demo) missing() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.ledger.Missing()
-}
-
 // progress prints one line about the time since last.
 func (d *demo) progress(last walpost.Status) walpost.Status {
 	st := d.relay.Status()
-	d.mu.Lock()
-	arrived := d.arrived
-	d.mu.Unlock()
+	arrived, _ := d.ledger.Arrived()
 	lag := "-"
 	if st.Slot.Known && st.Slot.UnconfirmedBytes >= 0 {
 		lag = walpost.Size(st.Slot.UnconfirmedBytes).Roughly()

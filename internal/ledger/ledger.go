@@ -10,11 +10,13 @@ import (
 	"fmt"
 	"hash/maphash"
 	"strings"
+	"sync"
 )
 
 // A Ledger gets events from Commit, in any order, and records from Observe, in the order of each
-// partition. Check compares them. It must be used by one goroutine at a time.
+// partition. Check compares them. Several goroutines may call its methods.
 type Ledger struct {
+	mu        sync.Mutex
 	committed map[string]entry
 	seen      map[string]sighting
 	parts     map[partition]*run
@@ -98,6 +100,8 @@ func New() *Ledger {
 // Commit enters a committed event: its id, its key, and its number n among the events of that key,
 // from 1 without gaps.
 func (l *Ledger) Commit(id, key string, n int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.committed[id] = entry{key: l.hash([]byte(key)), n: n}
 }
 
@@ -105,6 +109,8 @@ func (l *Ledger) hash(b []byte) int64 { return int64(maphash.Bytes(l.seed, b)) }
 
 // Observe enters the next record of a partition. Its Commit may come later.
 func (l *Ledger) Observe(r Record) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	l.rep.Arrived++
 	var h maphash.Hash
 	h.SetSeed(l.seed)
@@ -145,8 +151,29 @@ func (l *Ledger) Observe(r Record) {
 	ru.next = old.index + 1
 }
 
+// Arrived is the number of records, and how many of them are duplicates.
+func (l *Ledger) Arrived() (records, duplicates int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.rep.Arrived, l.rep.Duplicates
+}
+
+// Seen is how many of the events have arrived.
+func (l *Ledger) Seen(ids ...string) (n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, id := range ids {
+		if _, ok := l.seen[id]; ok {
+			n++
+		}
+	}
+	return n
+}
+
 // Missing is the number of committed events that have not arrived.
 func (l *Ledger) Missing() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	n := 0
 	for id := range l.committed {
 		if _, ok := l.seen[id]; !ok {
@@ -158,6 +185,8 @@ func (l *Ledger) Missing() int {
 
 // Check compares everything that was entered.
 func (l *Ledger) Check() Report {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	rep := l.rep
 	rep.Examples = append([]string(nil), rep.Examples...)
 	rep.Committed = len(l.committed)
