@@ -74,6 +74,7 @@ type Keeper struct {
 // A server is a process that was started.
 type server struct {
 	process *os.Process
+	quit    syscall.Signal
 	ended   chan struct{} // closed when the process has ended
 	how     string        // the way it ended; valid after ended
 	said    int64         // the size of the log before the start
@@ -159,7 +160,7 @@ func (k *Keeper) Start(c Command) (pid int, err error) {
 	if err := cmd.Start(); err != nil {
 		return 0, fmt.Errorf("start: %w", err)
 	}
-	s := &server{process: cmd.Process, ended: make(chan struct{}), said: info.Size()}
+	s := &server{process: cmd.Process, quit: c.Quit, ended: make(chan struct{}), said: info.Size()}
 	k.server = s
 	tell := json.NewEncoder(k.orders)
 	err = tell.Encode(order{cmd.Process.Pid, c.Quit, c.Grace, c.PidFile})
@@ -278,7 +279,9 @@ func (k *Keeper) end() error {
 	k.orders.Close()
 	k.alive.Close()
 	if err := k.guard.Wait(); err != nil {
-		return errors.Join(fmt.Errorf("keeper: the guard has ended: %w", err), k.End(syscall.SIGKILL, time.Minute), os.RemoveAll(k.folder))
+		// A Postgres that quits waits for its children. After a SIGKILL, an autovacuum launcher without
+		// its files fails and tries again for ever.
+		return errors.Join(fmt.Errorf("keeper: the guard has ended: %w", err), k.End(k.current().quit, time.Minute), os.RemoveAll(k.folder))
 	}
 	return nil
 }
