@@ -242,28 +242,20 @@ func (s *storm) settled() ledger.Report {
 		var id, key string
 		var n int64
 		if err == nil {
-			w.mu.Lock()
 			_, err = pgx.ForEachRow(rows, []any{&id, &key, &n}, func() error { w.ledger.Commit(id, key, n); return nil })
-			w.mu.Unlock()
 		}
 		if err != nil {
 			s.t.Fatal(err)
 		}
 		_ = conn.Close(context.Background()) // it was read
 	}
-	missing := 0
 	for give := time.Now().Add(3 * time.Minute); time.Now().Before(give); time.Sleep(100 * time.Millisecond) {
 		s.tend()
-		w.mu.Lock()
-		missing = w.ledger.Missing()
-		w.mu.Unlock()
-		if missing == 0 {
+		if w.ledger.Missing() == 0 {
 			break
 		}
 	}
 	time.Sleep(500 * time.Millisecond) // for what comes too much
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	rep := w.ledger.Check()
 	s.tell("ledger: %s", &rep)
 	if rep.Lost+rep.Invented+rep.Disordered+rep.Moved > 0 {
@@ -306,9 +298,7 @@ func (s *storm) comes(ok func() bool, what string) {
 
 // withoutACrash is what may happen every day: nothing is delivered twice.
 func (s *storm) withoutACrash() {
-	s.arrivals.mu.Lock()
-	before := s.arrivals.ledger.Check().Duplicates
-	s.arrivals.mu.Unlock()
+	_, before := s.arrivals.ledger.Arrived()
 	s.write("calm", 0, 50*time.Millisecond)
 	s.shuffled([]fault{
 		{"stop", s.restart},

@@ -421,7 +421,7 @@ func TestTheFileStoreFromStartToGap(t *testing.T) {
 // some waits until n more records have come.
 func (w *world) some(n int) {
 	w.t.Helper()
-	count := func() int { w.mu.Lock(); defer w.mu.Unlock(); return len(w.order) }
+	count := func() int { records, _ := w.ledger.Arrived(); return records }
 	from := count()
 	eventually(w.t, 60*time.Second, fmt.Sprintf("%d more records", n), func() bool { return count() >= from+n })
 }

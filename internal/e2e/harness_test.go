@@ -255,11 +255,10 @@ func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) 
 
 // A watch is an independent consumer of a setting's topics.
 type watch struct {
-	mu      sync.Mutex
-	ledger  *ledger.Ledger
-	arrived int
-	wanted  map[string]bool // keys that expect waits for
-	stop    func()
+	ledger *ledger.Ledger
+	mu     sync.Mutex
+	wanted map[string]bool // keys that expect waits for
+	stop   func()
 }
 
 // follow reads the topics from their start until the end of the test, or stop.
@@ -270,11 +269,10 @@ func (s *setting) follow() *watch {
 	go func() {
 		defer close(done)
 		err := shop.Follow(ctx, s.brokers, s.topics, func(r *kgo.Record) {
+			w.ledger.Observe(shop.Entry(r))
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.arrived++
 			delete(w.wanted, string(r.Key))
-			w.ledger.Observe(shop.Entry(r))
 		})
 		if err != nil {
 			s.t.Errorf("consumer: %v", err)
@@ -288,25 +286,17 @@ func (s *setting) follow() *watch {
 // settle waits until everything in the table has arrived and nothing more comes for a moment, and returns what the ledger says.
 func (s *setting) settle(w *watch, limit time.Duration) ledger.Report {
 	s.t.Helper()
-	w.mu.Lock()
-	err := shop.Truth(s.t.Context(), s.dsn, w.ledger)
-	w.mu.Unlock()
-	if err != nil {
+	if err := shop.Truth(s.t.Context(), s.dsn, w.ledger); err != nil {
 		s.t.Fatalf("read the outbox: %v", err)
 	}
 	for give := time.Now().Add(limit); time.Now().Before(give); {
 		from := time.Now()
-		w.mu.Lock()
-		missing := w.ledger.Missing()
-		w.mu.Unlock()
-		if missing == 0 {
+		if w.ledger.Missing() == 0 {
 			break
 		}
 		time.Sleep(max(100*time.Millisecond, 5*time.Since(from))) // looking holds up the consumer
 	}
 	time.Sleep(500 * time.Millisecond) // for what comes too much
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	rep := w.ledger.Check()
 	s.t.Logf("ledger: %s", &rep)
 	return rep

@@ -3,7 +3,6 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"maps"
 	"net/http"
 	"regexp"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/internal/ledger"
 	"github.com/walpost/walpost/internal/shop"
 	"github.com/walpost/walpost/internal/testenv"
 )
@@ -29,9 +29,7 @@ type world struct {
 	pg   *testenv.PG
 	slot string
 
-	mu    sync.Mutex
-	times map[string]int // by event id
-	order []string       // event ids as they arrived, again and again where they came so
+	ledger *ledger.Ledger // of what arrives
 }
 
 // newWorld has a server of its own with the database "shop", a reader of the topics, and halts that end soon.
@@ -45,7 +43,7 @@ func newWorld(t *testing.T, version string, opts ...testenv.PGOption) *world {
 
 func worldIn(t *testing.T, kafka *testenv.KafkaCluster, pg *testenv.PG, dsn, slot string) *world {
 	t.Helper()
-	w := &world{setting: newSetting(t, pg, dsn, kafka), pg: pg, slot: slot, times: map[string]int{}}
+	w := &world{setting: newSetting(t, pg, dsn, kafka), pg: pg, slot: slot, ledger: ledger.New()}
 	w.extra = halting
 	w.also(w.topics...)
 	return w
@@ -58,13 +56,7 @@ func (w *world) also(topics ...string) {
 	brokers := w.brokers // tests change w's
 	go func() {
 		defer close(done)
-		err := shop.Follow(ctx, brokers, topics, func(r *kgo.Record) {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			id := shop.Entry(r).ID
-			w.times[id]++
-			w.order = append(w.order, id)
-		})
+		err := shop.Follow(ctx, brokers, topics, func(r *kgo.Record) { w.ledger.Observe(shop.Entry(r)) })
 		if err != nil {
 			w.t.Errorf("consumer: %v", err)
 		}
@@ -85,25 +77,12 @@ func (w *world) arrive(ids []string) {
 	eventually(w.t, 60*time.Second, fmt.Sprintf("%d events arrive", len(ids)), func() bool { return w.arrived(ids) == len(ids) })
 }
 
-func (w *world) arrived(ids []string) (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, id := range ids {
-		if w.times[id] > 0 {
-			n++
-		}
-	}
-	return n
-}
+func (w *world) arrived(ids []string) int { return w.ledger.Seen(ids...) }
 
 // again is how many records came that had come before.
-func (w *world) again() (n int) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for k := range maps.Values(w.times) {
-		n += k - 1
-	}
-	return n
+func (w *world) again() int {
+	_, duplicates := w.ledger.Arrived()
+	return duplicates
 }
 
 // confirms waits until the slot is confirmed up to lsn at least, which is behind a checkpoint.

@@ -99,17 +99,12 @@ func Start(ctx context.Context, c Config) (*Server, error) {
 }
 
 func (s *Server) first(ctx context.Context) error {
-	for try := 1; ; try++ {
-		var err error
+	return OnFreePorts(func() (err error) {
 		if s.port, err = FreePort(); err != nil {
 			return err
 		}
-		err = s.start(ctx)
-		// Another program may have taken the port.
-		if err == nil || try == 5 || !strings.Contains(err.Error(), "could not bind") {
-			return err
-		}
-	}
+		return s.start(ctx)
+	})
 }
 
 // Start starts a stopped or killed server again, on the same data directory and port.
@@ -251,4 +246,15 @@ func FreePort() (int, error) {
 		return port, l.Close()
 	}
 	return 0, fmt.Errorf("no free port: %w", last)
+}
+
+// OnFreePorts calls start, which takes ports from FreePort, and calls it again if another program
+// has taken such a port in the meantime. Postgres and Java use the same words for this.
+func OnFreePorts(start func() error) (err error) {
+	for range 5 {
+		if err = start(); err == nil || !strings.Contains(err.Error(), "already in use") {
+			break
+		}
+	}
+	return err
 }

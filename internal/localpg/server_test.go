@@ -4,6 +4,7 @@ package localpg
 
 import (
 	"context"
+	"net"
 	"strings"
 	"testing"
 	"time"
@@ -118,5 +119,25 @@ func TestAFailedStartSaysWhatTheServerSaid(t *testing.T) {
 	}
 	if _, err := Start(t.Context(), Config{Version: "13"}); err == nil || !strings.Contains(err.Error(), "14, 15") {
 		t.Errorf("got %v, want a list of versions", err)
+	}
+}
+
+func TestAnotherPortIsTriedWhenTheFirstIsTaken(t *testing.T) {
+	s := start(t, Config{})
+	if err := s.Stop("immediate", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	ports := []int{l.Addr().(*net.TCPAddr).Port, s.port}
+	err = OnFreePorts(func() error {
+		s.port, ports = ports[0], ports[1:]
+		return s.start(t.Context())
+	})
+	if err != nil || len(ports) > 0 || !s.Running() {
+		t.Errorf("%v, ports left %v", err, ports)
 	}
 }

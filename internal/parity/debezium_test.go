@@ -10,14 +10,12 @@ import (
 	"regexp"
 	"strings"
 	"time"
-
-	"github.com/walpost/walpost/internal/testenv"
 )
 
 // Debezium runs cases on the real thing, each as a connector of one worker. Its brokers must make topics that are produced to, of
 // three partitions.
 type Debezium struct {
-	Worker  *testenv.ConnectWorker
+	Worker  *ConnectWorker
 	Brokers []string
 }
 
@@ -26,7 +24,7 @@ const none = "(none)"
 
 // Base is the whole configuration of a case: where the database is, what spares each case some lines, and the case's own options.
 func (c *Case) Base(p *Place, slot string) (map[string]string, error) {
-	config, err := testenv.Debezium(p.DSN, c.Slug())
+	config, err := connector(p.DSN, c.Slug())
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +86,7 @@ func (d *Debezium) Run(ctx context.Context, c *Case, p *Place, slot string) (o O
 	config["poll.interval.ms"] = "20"
 	name := c.Slug()
 	err = d.Worker.TryPut(ctx, name, config)
-	var refusal *testenv.RESTError
+	var refusal *RESTError
 	if errors.As(err, &refusal) {
 		return Outcome{Failure: refusal.Message, AtStart: true}, nil
 	}
@@ -96,7 +94,7 @@ func (d *Debezium) Run(ctx context.Context, c *Case, p *Place, slot string) (o O
 		return o, err
 	}
 	err = d.atEnd(ctx, name)
-	var failed *testenv.ConnectorFailure
+	var failed *ConnectorFailure
 	if errors.As(err, &failed) {
 		o.Failure = cause(failed.Trace)
 		err = nil
@@ -130,7 +128,7 @@ func (d *Debezium) atEnd(ctx context.Context, name string) error {
 			return err
 		}
 		if s.Connector == "FAILED" || s.Task == "FAILED" {
-			return &testenv.ConnectorFailure{Name: name, Trace: s.Trace}
+			return &ConnectorFailure{Name: name, Trace: s.Trace}
 		}
 		offsets, err := d.Worker.TryOffsets(ctx, name)
 		if err != nil {

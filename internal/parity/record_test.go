@@ -32,7 +32,7 @@ const caseTime = time.Minute
 // An oracle is the servers on which Debezium runs.
 type oracle struct {
 	kafka    *testenv.KafkaCluster
-	worker   *testenv.ConnectWorker
+	worker   *ConnectWorker
 	database []string // one for each case that runs
 }
 
@@ -51,7 +51,7 @@ func startOracle(t *testing.T) *oracle {
 		// The test compares what is sent. A broker would refuse a timestamp of the future.
 		"log.message.timestamp.after.max.ms": "9223372036854775807",
 	})
-	o.worker = testenv.Connect(t, o.kafka, map[string]string{"offset.flush.interval.ms": "200", "producer.linger.ms": "0"})
+	o.worker = Connect(t, o.kafka, map[string]string{"offset.flush.interval.ms": "200", "producer.linger.ms": "0"})
 	return o
 }
 

@@ -43,7 +43,7 @@ func Kafka(t testing.TB) *KafkaCluster {
 	if brokers := os.Getenv("WALPOST_TEST_BROKERS"); brokers != "" {
 		return &KafkaCluster{external: strings.Split(brokers, ",")}
 	}
-	need(t, "Kafka", kafkaLib)
+	kafkaJars.Need(t, "Kafka")
 	c, err := sharedKafka()
 	if err != nil {
 		t.Fatal(err)
@@ -72,7 +72,7 @@ func KafkaPrivate(t testing.TB, nodes int, props map[string]string) *KafkaCluste
 	if os.Getenv("WALPOST_TEST_BROKERS") != "" {
 		loudly("%s needs a private Kafka instead of WALPOST_TEST_BROKERS: starting one", t.Name())
 	}
-	need(t, "Kafka", kafkaLib)
+	kafkaJars.Need(t, "Kafka")
 	c, err := startKafka(t.Context(), nodes, props)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func (c *KafkaCluster) Brokers() []string {
 	}
 	var all []string
 	for _, n := range c.nodes {
-		all = append(all, n.address())
+		all = append(all, n.Address())
 	}
 	return all
 }

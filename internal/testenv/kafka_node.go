@@ -17,13 +17,12 @@ import (
 	"sync"
 	"time"
 
-	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/localpg"
 )
 
 // A node is a broker that is also a controller.
 type node struct {
-	program
+	*JavaServer
 	id         int
 	controller int // port
 }
@@ -33,11 +32,10 @@ var kafkaPOM []byte
 
 const kafkaVersion = "4.3.0" // as in pom.xml
 
-// kafkaLib is a library with lib/*.jar and formatted/.
-func kafkaLib(ctx context.Context) (dir, java string, err error) {
-	return cachedJars(ctx, "kafka-"+kafkaVersion, "Kafka "+kafkaVersion, map[string][]byte{"lib": kafkaPOM}, func(dir, java string) error {
-		return formatOnce(ctx, dir, java)
-	})
+// kafkaJars are lib/*.jar and formatted/.
+var kafkaJars = Jars{
+	Name: "kafka-" + kafkaVersion, What: "Kafka " + kafkaVersion,
+	POMs: map[string][]byte{"lib": kafkaPOM}, finish: formatOnce,
 }
 
 // formatOnce makes formatted/bootstrap.checkpoint, which lists the features of a new cluster. The
@@ -45,7 +43,7 @@ func kafkaLib(ctx context.Context) (dir, java string, err error) {
 func formatOnce(ctx context.Context, dir, java string) error {
 	data := filepath.Join(dir, "formatted")
 	conf := filepath.Join(dir, "format.properties")
-	err := writeProperties(conf, map[string]string{
+	err := WriteProperties(conf, map[string]string{
 		"process.roles": "broker,controller", "node.id": "1", "controller.quorum.voters": "1@127.0.0.1:9093",
 		"listeners": "PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093", "controller.listener.names": "CONTROLLER",
 		"log.dirs": data,
@@ -61,35 +59,26 @@ func formatOnce(ctx context.Context, dir, java string) error {
 	return os.Remove(filepath.Join(data, "meta.properties"))
 }
 
-func startKafka(ctx context.Context, nodes int, props map[string]string) (*KafkaCluster, error) {
-	lib, java, err := kafkaLib(ctx)
-	if err != nil {
-		return nil, err
-	}
+func startKafka(ctx context.Context, nodes int, props map[string]string) (c *KafkaCluster, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	for try := 1; ; try++ {
-		c, err := tryKafka(ctx, lib, java, nodes, props)
-		// Another program may have taken a port before the broker's start.
-		if err == nil || try == 3 || !strings.Contains(err.Error(), "already in use") {
-			return c, err
-		}
-	}
+	err = localpg.OnFreePorts(func() error {
+		c, err = tryKafka(ctx, nodes, props)
+		return err
+	})
+	return c, err
 }
 
-func tryKafka(ctx context.Context, lib, java string, nodes int, props map[string]string) (*KafkaCluster, error) {
+func tryKafka(ctx context.Context, nodes int, props map[string]string) (*KafkaCluster, error) {
 	c := &KafkaCluster{}
 	for id := 1; id <= nodes; id++ {
-		k, err := keeper.New(os.TempDir(), "walpost-kafka-")
+		s, err := kafkaJars.Server(ctx, "walpost-kafka-")
 		if err != nil {
 			return nil, errors.Join(err, c.close())
 		}
-		n := &node{id: id, program: program{java: java, lib: lib, Keeper: k}}
+		n := &node{JavaServer: s, id: id}
 		c.nodes = append(c.nodes, n)
-		if n.port, err = localpg.FreePort(); err == nil {
-			n.controller, err = localpg.FreePort()
-		}
-		if err != nil {
+		if n.controller, err = localpg.FreePort(); err != nil {
 			return nil, errors.Join(err, c.close())
 		}
 	}
@@ -108,14 +97,14 @@ func tryKafka(ctx context.Context, lib, java string, nodes int, props map[string
 // format writes the files that `kafka-storage format` writes. formatOnce has made the file that is
 // the same for all clusters.
 func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) error {
-	data := n.file("data")
-	if err := localpg.CopyDir(filepath.Join(n.lib, "formatted"), data); err != nil {
+	data := n.File("data")
+	if err := localpg.CopyDir(filepath.Join(n.Jars, "formatted"), data); err != nil {
 		return err
 	}
 	meta := map[string]string{
 		"version": "1", "cluster.id": cluster, "node.id": strconv.Itoa(n.id), "directory.id": kafkaUUID(),
 	}
-	if err := writeProperties(filepath.Join(data, "meta.properties"), meta); err != nil {
+	if err := WriteProperties(filepath.Join(data, "meta.properties"), meta); err != nil {
 		return err
 	}
 	var voters []string
@@ -130,8 +119,8 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 		"process.roles":                                    "broker,controller",
 		"node.id":                                          strconv.Itoa(n.id),
 		"controller.quorum.voters":                         strings.Join(voters, ","),
-		"listeners":                                        fmt.Sprintf("PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", n.port, n.controller),
-		"advertised.listeners":                             fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", n.port),
+		"listeners":                                        fmt.Sprintf("PLAINTEXT://127.0.0.1:%d,CONTROLLER://127.0.0.1:%d", n.Port, n.controller),
+		"advertised.listeners":                             fmt.Sprintf("PLAINTEXT://127.0.0.1:%d", n.Port),
 		"controller.listener.names":                        "CONTROLLER",
 		"listener.security.protocol.map":                   "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
 		"log.dirs":                                         data,
@@ -168,10 +157,7 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 			p[k] = v
 		}
 	}
-	if err := writeProperties(n.file("server.properties"), p); err != nil {
-		return err
-	}
-	return n.writeLogging(nil)
+	return WriteProperties(n.File("server.properties"), p)
 }
 
 // kafkaUUID makes an identifier as Kafka writes it.
@@ -185,7 +171,7 @@ func kafkaUUID() string {
 // start starts nodes and waits until each of them answers and knows of all of them.
 func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 	for _, n := range nodes {
-		if err := n.run([]string{"-Xmx384m", "-Xms96m"}, "kafka.Kafka", "server.properties"); err != nil {
+		if err := n.Run([]string{"-Xmx384m", "-Xms96m"}, "kafka.Kafka", "server.properties", nil); err != nil {
 			return fmt.Errorf("kafka node %d: start: %w", n.id, err)
 		}
 	}
@@ -200,7 +186,7 @@ func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 // ready asks the node itself. After a kill, the other nodes count it as alive until its session
 // ends, and it answers only after they have accepted it again.
 func (n *node) ready(ctx context.Context, nodes []*node) error {
-	adm, err := adminOf(n.address())
+	adm, err := adminOf(n.Address())
 	if err != nil {
 		return err
 	}

@@ -24,20 +24,49 @@ import (
 	"github.com/walpost/walpost/internal/localpg"
 )
 
-// A program is a Java server that listens on a port of 127.0.0.1: a Kafka node or a Connect worker.
-type program struct {
-	*keeper.Keeper
-	java, lib string
-	port      int
+// Jars are Java programs, which Maven downloads into a folder of the cache once.
+type Jars struct {
+	Name string            // of the folder
+	What string            // the programs and their versions, for a message
+	POMs map[string][]byte // the dependencies of each subfolder; servers run those of lib
+
+	// finish, if not nil, completes a new folder.
+	finish func(ctx context.Context, dir, java string) error
 }
 
-func (p *program) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(p.port)) }
+// A JavaServer is a Java program that listens on a port of 127.0.0.1: a Kafka node, or a Connect
+// worker.
+type JavaServer struct {
+	*keeper.Keeper
+	Jars string // the folder
+	Port int
+	java string
+}
 
-// file is the path of a file in the program's folder.
-func (p *program) file(name string) string { return filepath.Join(p.Folder(), name) }
+// Server returns a server that is not running yet. The caller must Close it.
+func (j *Jars) Server(ctx context.Context, folder string) (*JavaServer, error) {
+	dir, java, err := j.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	port, err := localpg.FreePort()
+	if err != nil {
+		return nil, err
+	}
+	k, err := keeper.New(os.TempDir(), folder)
+	return &JavaServer{Keeper: k, Jars: dir, Port: port, java: java}, err
+}
 
-// writeLogging writes log4j2.properties, with further properties. Messages go to the program's log.
-func (p *program) writeLogging(more map[string]string) error {
+// Address is the server's host:port.
+func (s *JavaServer) Address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.Port)) }
+
+// File is the path of a file in the server's folder.
+func (s *JavaServer) File(name string) string { return filepath.Join(s.Folder(), name) }
+
+// Run starts the server's main class with a file of properties. loggers are further properties of
+// log4j2. Messages go to the server's log. The options of the JVM are for a short life: no
+// optimising compiler, and no file in the temporary folder.
+func (s *JavaServer) Run(heap []string, class, properties string, loggers map[string]string) error {
 	all := map[string]string{
 		"status":                         "error",
 		"appender.out.type":              "Console",
@@ -47,24 +76,22 @@ func (p *program) writeLogging(more map[string]string) error {
 		"rootLogger.level":               "warn",
 		"rootLogger.appenderRef.out.ref": "out",
 	}
-	maps.Copy(all, more)
-	return writeProperties(p.file("log4j2.properties"), all)
-}
-
-// run starts the program. The options of the JVM are for a short life: no optimising compiler, and
-// no file in the temporary folder.
-func (p *program) run(heap []string, class, properties string) error {
-	_, err := p.Keeper.Start(keeper.Command{
-		Path: p.java,
+	maps.Copy(all, loggers)
+	if err := WriteProperties(s.File("log4j2.properties"), all); err != nil {
+		return err
+	}
+	_, err := s.Keeper.Start(keeper.Command{
+		Path: s.java,
 		Args: append(slices.Clone(heap), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto",
-			"-Djava.io.tmpdir="+p.Folder(), "-Dlog4j2.configurationFile="+p.file("log4j2.properties"),
-			"-cp", filepath.Join(p.lib, "lib", "*"), class, p.file(properties)),
+			"-Djava.io.tmpdir="+s.Folder(), "-Dlog4j2.configurationFile="+s.File("log4j2.properties"),
+			"-cp", filepath.Join(s.Jars, "lib", "*"), class, s.File(properties)),
 		Env: os.Environ(), Quit: syscall.SIGKILL, Grace: 10 * time.Second,
 	})
 	return err
 }
 
-func writeProperties(path string, p map[string]string) error {
+// WriteProperties writes a file of Java properties.
+func WriteProperties(path string, p map[string]string) error {
 	var b strings.Builder
 	for _, k := range slices.Sorted(maps.Keys(p)) {
 		fmt.Fprintf(&b, "%s=%s\n", k, strings.ReplaceAll(p[k], `\`, `\\`))
@@ -77,11 +104,11 @@ type errMissing struct{ what string }
 
 func (e *errMissing) Error() string { return e.what }
 
-// need skips the test if this machine cannot run the program in lib, or fails it if
-// WALPOST_REQUIRE_KAFKA is 1.
-func need(t testing.TB, what string, lib func(context.Context) (dir, java string, err error)) {
+// Need skips the test if this machine cannot run the jars, or fails it if WALPOST_REQUIRE_KAFKA is
+// 1. what is the name of the server, for the message.
+func (j *Jars) Need(t testing.TB, what string) {
 	t.Helper()
-	_, _, err := lib(t.Context())
+	_, _, err := j.open(t.Context())
 	var missing *errMissing
 	switch {
 	case err == nil:
@@ -93,20 +120,18 @@ func need(t testing.TB, what string, lib func(context.Context) (dir, java string
 	}
 }
 
-// cachedJars returns the folder called name in the cache, and the Java to run its jars. The folder
-// has the dependencies of each pom in a subfolder, which is the pom's key. finish, if not nil,
-// completes a new folder.
-func cachedJars(ctx context.Context, name, what string, poms map[string][]byte, finish func(dir, java string) error) (dir, java string, err error) {
+// open returns the folder, and the Java to run its jars.
+func (j *Jars) open(ctx context.Context) (dir, java string, err error) {
 	if java, err = findJava(); err != nil {
 		return "", "", err
 	}
-	dir, err = localpg.Cached(name, func(tmp string) error {
+	dir, err = localpg.Cached(j.Name, func(tmp string) error {
 		mvn, err := exec.LookPath("mvn")
 		if err != nil {
-			return &errMissing{"Maven (mvn), which downloads " + what + ", is not installed"}
+			return &errMissing{"Maven (mvn), which downloads " + j.What + ", is not installed"}
 		}
-		loudly("downloading %s (about 45 MB, once)", what)
-		for to, pom := range poms {
+		loudly("downloading %s (about 45 MB, once)", j.What)
+		for to, pom := range j.POMs {
 			from := filepath.Join(tmp, "pom-"+filepath.Base(to))
 			if err := os.Mkdir(from, 0o755); err != nil {
 				return err
@@ -116,13 +141,13 @@ func cachedJars(ctx context.Context, name, what string, poms map[string][]byte, 
 			}
 			err := command(ctx, from, mvn, "-q", "-B", "dependency:copy-dependencies", "-DoutputDirectory="+filepath.Join(tmp, to))
 			if err != nil {
-				return fmt.Errorf("download of %s: %w", what, err)
+				return fmt.Errorf("download of %s: %w", j.What, err)
 			}
 		}
-		if finish == nil {
+		if j.finish == nil {
 			return nil
 		}
-		return finish(tmp, java)
+		return j.finish(ctx, tmp, java)
 	})
 	return dir, java, err
 }

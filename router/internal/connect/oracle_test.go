@@ -84,7 +84,7 @@ func askJava(t *testing.T, java string, questions []string) [][]answer {
 	}
 	libs, err := filepath.Glob(filepath.Join(cache, "connect-*-debezium-*", "lib"))
 	if err != nil || len(libs) == 0 {
-		t.Fatalf("no Kafka Connect in %s: the tests of internal/testenv that start one download it (%v)", cache, err)
+		t.Fatalf("no Kafka Connect in %s: the tests of internal/parity that start one download it (%v)", cache, err)
 	}
 	lib := libs[len(libs)-1]
 	path := filepath.Join(lib, "*") + ":" + filepath.Join(filepath.Dir(lib), "plugins", "debezium", "*")

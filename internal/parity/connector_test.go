@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-package testenv
+package parity
 
 import (
 	"context"

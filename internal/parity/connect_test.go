@@ -1,6 +1,6 @@
 //go:build linux || darwin
 
-package testenv
+package parity
 
 import (
 	"context"
@@ -11,15 +11,14 @@ import (
 	"maps"
 	"net/http"
 	"net/url"
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/localpg"
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // A ConnectWorker is a running, standalone Kafka Connect worker with Debezium's Postgres connector.
@@ -27,7 +26,7 @@ import (
 // connector that is deleted and created again continues at its offset, as long as the worker
 // exists.
 type ConnectWorker struct {
-	program
+	*testenv.JavaServer
 	brokers []string
 }
 
@@ -38,23 +37,27 @@ var (
 	debeziumPOM []byte
 )
 
-// DebeziumVersion is the release that Connect runs, as in connect_debezium_pom.xml.
-const DebeziumVersion = "3.6.1.Final"
-
-// connectLib is a library with lib/*.jar, the worker, and plugins/debezium/*.jar.
-func connectLib(ctx context.Context) (dir, java string, err error) {
-	return cachedJars(ctx, "connect-"+kafkaVersion+"-debezium-"+DebeziumVersion, "Kafka Connect "+kafkaVersion+" and Debezium "+DebeziumVersion,
-		map[string][]byte{"lib": connectPOM, filepath.Join("plugins", "debezium"): debeziumPOM}, nil)
+// connectJars are lib/*.jar, the worker, and plugins/debezium/*.jar.
+var connectJars = testenv.Jars{
+	Name: "connect-" + connectVersion + "-debezium-" + debeziumVersion,
+	What: "Kafka Connect " + connectVersion + " and Debezium " + debeziumVersion,
+	POMs: map[string][]byte{"lib": connectPOM, filepath.Join("plugins", "debezium"): debeziumPOM},
 }
 
+// As in connect_pom.xml and connect_debezium_pom.xml.
+const (
+	connectVersion  = "4.3.0"
+	debeziumVersion = "3.6.1.Final"
+)
+
 // Connect starts a Kafka Connect worker on the brokers of a cluster. It ends with the test. props
-// are worker properties, which replace testenv's own: the converters are StringConverter, offsets
-// are flushed every second, records may have 8 MiB, and failed tasks are not retried. The test must
-// create its topics. If Java or Maven is missing, the test is skipped with a line on standard
-// error, or fails if WALPOST_REQUIRE_KAFKA is 1.
-func Connect(t testing.TB, c *KafkaCluster, props map[string]string) *ConnectWorker {
+// are worker properties, which replace this package's own: the converters are StringConverter,
+// offsets are flushed every second, records may have 8 MiB, and failed tasks are not retried. The
+// test must create its topics. If Java or Maven is missing, the test is skipped with a line on
+// standard error, or fails if WALPOST_REQUIRE_KAFKA is 1.
+func Connect(t testing.TB, c *testenv.KafkaCluster, props map[string]string) *ConnectWorker {
 	t.Helper()
-	need(t, "Debezium", connectLib)
+	connectJars.Need(t, "Debezium")
 	w, err := startConnect(t.Context(), c.Brokers(), props)
 	if err != nil {
 		t.Fatal(err)
@@ -70,43 +73,32 @@ func Connect(t testing.TB, c *KafkaCluster, props map[string]string) *ConnectWor
 	return w
 }
 
-func startConnect(ctx context.Context, brokers []string, props map[string]string) (*ConnectWorker, error) {
-	lib, java, err := connectLib(ctx)
-	if err != nil {
-		return nil, err
-	}
+func startConnect(ctx context.Context, brokers []string, props map[string]string) (w *ConnectWorker, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
-	for try := 1; ; try++ {
-		k, err := keeper.New(os.TempDir(), "walpost-connect-")
+	err = localpg.OnFreePorts(func() error {
+		s, err := connectJars.Server(ctx, "walpost-connect-")
 		if err != nil {
-			return nil, err
+			return err
 		}
-		w := &ConnectWorker{program: program{java: java, lib: lib, Keeper: k}, brokers: brokers}
-		if err = w.first(ctx, props); err == nil {
-			return w, nil
+		w = &ConnectWorker{JavaServer: s, brokers: brokers}
+		if err := w.first(ctx, props); err != nil {
+			return errors.Join(fmt.Errorf("kafka connect: start: %w", err), s.Close())
 		}
-		// Another program may have taken the port before the worker's start.
-		again := try < 3 && strings.Contains(err.Error(), "already in use")
-		if err = errors.Join(fmt.Errorf("kafka connect: start: %w", err), k.Close()); !again {
-			return nil, err
-		}
-	}
+		return nil
+	})
+	return w, err
 }
 
 func (w *ConnectWorker) first(ctx context.Context, props map[string]string) error {
-	var err error
-	if w.port, err = localpg.FreePort(); err != nil {
-		return err
-	}
 	p := map[string]string{
 		"bootstrap.servers":                                 strings.Join(w.brokers, ","),
-		"listeners":                                         "http://" + w.address(),
-		"plugin.path":                                       filepath.Join(w.lib, "plugins"),
+		"listeners":                                         "http://" + w.Address(),
+		"plugin.path":                                       filepath.Join(w.Jars, "plugins"),
 		"plugin.discovery":                                  "service_load",
 		"key.converter":                                     "org.apache.kafka.connect.storage.StringConverter",
 		"value.converter":                                   "org.apache.kafka.connect.storage.StringConverter",
-		"offset.storage.file.filename":                      w.file("offsets"),
+		"offset.storage.file.filename":                      w.File("offsets"),
 		"offset.flush.interval.ms":                          "1000",
 		"task.shutdown.graceful.timeout.ms":                 "10000",
 		"producer.max.request.size":                         "8388608",
@@ -116,10 +108,7 @@ func (w *ConnectWorker) first(ctx context.Context, props map[string]string) erro
 		"producer.metadata.recovery.rebootstrap.trigger.ms": "10000",
 	}
 	maps.Copy(p, props)
-	if err := writeProperties(w.file("worker.properties"), p); err != nil {
-		return err
-	}
-	if err := w.writeLogging(map[string]string{"logger.dbz.name": "io.debezium", "logger.dbz.level": "info"}); err != nil {
+	if err := testenv.WriteProperties(w.File("worker.properties"), p); err != nil {
 		return err
 	}
 	return w.Start(ctx)
@@ -129,7 +118,9 @@ func (w *ConnectWorker) first(ctx context.Context, props map[string]string) erro
 // had written. It returns when the worker answers. The worker has no connectors.
 func (w *ConnectWorker) Start(ctx context.Context) error {
 	// The heap has room for dozens of connectors. The JVM takes only what it uses.
-	if err := w.run([]string{"-Xmx2g", "-Xms128m"}, "org.apache.kafka.connect.cli.ConnectStandalone", "worker.properties"); err != nil {
+	err := w.Run([]string{"-Xmx2g", "-Xms128m"}, "org.apache.kafka.connect.cli.ConnectStandalone", "worker.properties",
+		map[string]string{"logger.dbz.name": "io.debezium", "logger.dbz.level": "info"})
+	if err != nil {
 		return err
 	}
 	return w.Await(ctx, func() error {
@@ -141,9 +132,9 @@ func (w *ConnectWorker) Start(ctx context.Context) error {
 // Kill kills the worker with SIGKILL.
 func (w *ConnectWorker) Kill() error { return w.End(syscall.SIGKILL, time.Minute) }
 
-// Debezium returns a minimal configuration of a Postgres connector for pgoutput on a database. The
+// connector returns a minimal configuration of a Postgres connector for pgoutput on a database. The
 // slot, the publication and the topic prefix are called name. A test may replace any option.
-func Debezium(dsn, name string) (map[string]string, error) {
+func connector(dsn, name string) (map[string]string, error) {
 	u, err := url.Parse(dsn)
 	if err != nil {
 		return nil, err
@@ -185,7 +176,7 @@ func (w *ConnectWorker) rest(ctx context.Context, method, path string, body, int
 		}
 		in.Reset(string(b))
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+w.address()+path, &in)
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+w.Address()+path, &in)
 	if err != nil {
 		return err
 	}

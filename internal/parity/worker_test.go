@@ -1,23 +1,29 @@
 //go:build linux || darwin
 
-package testenv
+package parity
 
 import (
+	"context"
 	"errors"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // outboxConnector is a connector for the table outbox of a new database, whose events go to one
 // topic.
-func outboxConnector(t *testing.T, c *KafkaCluster) (pg *PG, dsn, topic string, config map[string]string) {
+func outboxConnector(t *testing.T, c *testenv.KafkaCluster) (pg *testenv.PG, dsn, topic string, config map[string]string) {
 	t.Helper()
-	pg = Postgres(t, "")
+	pg = testenv.Postgres(t, "")
 	dsn = pg.Database(t)
 	pg.Exec(t, dsn, "CREATE TABLE outbox (id uuid PRIMARY KEY, aggregatetype text, aggregateid text, payload text)")
-	config, err := Debezium(dsn, unique("dbz"))
+	config, err := connector(dsn, pg.Value(t, dsn, "SELECT current_database()"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,10 +38,16 @@ func outboxConnector(t *testing.T, c *KafkaCluster) (pg *PG, dsn, topic string, 
 	return pg, dsn, topic, config
 }
 
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	t.Cleanup(cancel)
+	return ctx
+}
+
 const outboxRow = "INSERT INTO outbox VALUES (gen_random_uuid(), 'order', 'k', $$first$$)"
 
 func TestAConnectorDeliversAndGoesOnFromItsOffsets(t *testing.T) {
-	c := Kafka(t)
+	c := testenv.Kafka(t)
 	w := Connect(t, c, nil)
 	pg, dsn, topic, config := outboxConnector(t, c)
 	slot := config["slot.name"]
@@ -45,7 +57,7 @@ func TestAConnectorDeliversAndGoesOnFromItsOffsets(t *testing.T) {
 	next := func(want string) {
 		t.Helper()
 		for {
-			f := cl.PollFetches(within(t, timeout))
+			f := cl.PollFetches(within(t))
 			if err := f.Err(); err != nil {
 				t.Fatal(err)
 			}
@@ -62,7 +74,9 @@ func TestAConnectorDeliversAndGoesOnFromItsOffsets(t *testing.T) {
 
 	w.StopConnector(t, "orders")
 	active := "SELECT active FROM pg_replication_slots WHERE slot_name = $1"
-	same(t, "slot in use", pg.Value(t, dsn, active, slot), "false")
+	if got := pg.Value(t, dsn, active, slot); got != "false" {
+		t.Errorf("slot in use: %s, want false", got)
+	}
 	offsets := w.Offsets(t, "orders")
 	if len(offsets) != 1 || offsets[0].Partition["server"] != config["topic.prefix"] || offsets[0].Offset["lsn"] == nil {
 		t.Fatalf("offsets %v, want one of server %s with an lsn", offsets, config["topic.prefix"])
@@ -78,7 +92,7 @@ func TestAConnectorDeliversAndGoesOnFromItsOffsets(t *testing.T) {
 	if err := w.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Start(within(t, timeout)); err != nil {
+	if err := w.Start(within(t)); err != nil {
 		t.Fatal(err)
 	}
 	w.Put(t, "orders", config)
@@ -93,7 +107,7 @@ func TestAConnectorDeliversAndGoesOnFromItsOffsets(t *testing.T) {
 }
 
 func TestAFailedConnectorSaysWhy(t *testing.T) {
-	c := Kafka(t)
+	c := testenv.Kafka(t)
 	w := Connect(t, c, nil)
 	pg, dsn, _, config := outboxConnector(t, c)
 	config["transforms.o.table.field.event.key"] = "nowhere"
@@ -101,7 +115,7 @@ func TestAFailedConnectorSaysWhy(t *testing.T) {
 	w.Streams(t, "orders", dsn, config["slot.name"])
 	pg.Exec(t, dsn, outboxRow)
 	var failed *ConnectorFailure
-	err := w.until(within(t, timeout), "orders", func(ConnectorStatus) (bool, error) { return false, nil })
+	err := w.until(within(t), "orders", func(ConnectorStatus) (bool, error) { return false, nil })
 	if !errors.As(err, &failed) || !strings.Contains(failed.Trace, "nowhere is not a valid field name") {
 		t.Errorf("a missing field: %v", err)
 	}
@@ -114,29 +128,26 @@ func TestAFailedConnectorSaysWhy(t *testing.T) {
 }
 
 func TestAMachineWithoutJavaSkipsDebeziumLoudly(t *testing.T) {
-	c := Kafka(t)
-	t.Setenv("PATH", t.TempDir())
-	t.Setenv("JAVA_HOME", "")
-	t.Setenv("WALPOST_REQUIRE_KAFKA", "")
-	skipped := false
-	t.Run("skipped", func(t *testing.T) {
-		defer func() { skipped = t.Skipped() }()
-		Connect(t, c, nil)
-	})
-	if !skipped {
-		t.Error("not skipped")
+	const nowhere = "/nowhere"
+	if os.Getenv("JAVA_HOME") == nowhere {
+		Connect(t, nil, nil)
+		return
 	}
-	if _, said := said.Load("testenv: SKIP: tests with a real Debezium are skipped: Java 17 or newer, which runs the broker, " +
-		"is not installed (WALPOST_REQUIRE_KAFKA=1 makes this a failure)"); !said {
-		t.Error("nothing was said on standard error")
+	run := func(required string) (string, error) {
+		cmd := exec.Command(os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), "JAVA_HOME="+nowhere, "WALPOST_REQUIRE_KAFKA="+required)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
 	}
-	t.Setenv("WALPOST_REQUIRE_KAFKA", "1")
-	r := &recorder{TB: t}
-	func() {
-		defer func() { _ = recover() }()
-		Connect(r, c, nil)
-	}()
-	if !strings.Contains(r.fatal, "Java 17") {
-		t.Errorf("with WALPOST_REQUIRE_KAFKA=1: fatal %q, want what is missing", r.fatal)
+	out, err := run("")
+	if err != nil || !strings.Contains(out, "--- SKIP: "+t.Name()) {
+		t.Errorf("not skipped: %v\n%s", err, out)
+	}
+	if !strings.Contains(out, "testenv: SKIP: tests with a real Debezium are skipped: Java 17 or newer, which runs the broker, "+
+		"is not installed (WALPOST_REQUIRE_KAFKA=1 makes this a failure)\n") {
+		t.Errorf("nothing was said on standard error:\n%s", out)
+	}
+	if out, err := run("1"); err == nil || !strings.Contains(out, "Java 17") {
+		t.Errorf("with WALPOST_REQUIRE_KAFKA=1: %v, want what is missing\n%s", err, out)
 	}
 }
