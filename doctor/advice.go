@@ -124,10 +124,7 @@ func (x *examination) leftOut(p *pg.Publication) {
 			x.add(Warn, "publication updates", fix.ByWords("Set source.publish to insert. Or give "+t.Table.String()+" a primary key, and let the publication publish updates."),
 				"publication %s publishes no updates, and %s has no replica identity: a changed primary key gives no record, although source.publish has update", x.cfg.Publication, t.Table)
 		}
-		whole := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", ")))
-		if len(p.Tables) > len(x.f.Tables) {
-			whole = append(whole, fix.Words("(name the other tables of the publication, too: SET TABLE takes out those that it does not name)"))
-		}
+		whole := fix.BySQL(replication.RepublishSQL(x.cfg.Publication, t.Table))
 		if x.f.Slot != nil {
 			whole = append(whole, fix.Words("After this, walpost run halts once, because the publication was altered. Run walpost recover, and then walpost run."))
 		}

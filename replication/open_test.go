@@ -214,7 +214,7 @@ var refusals = []struct {
 	},
 	{
 		name: "a column list that lacks a column", min: 15, sql: []string{outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_id) WITH (publish = 'insert')"},
-		error: "publication walpost has a column list for public.outbox that lacks payload", behaves: "fail", hint: "SET TABLE",
+		error: "publication walpost has a column list for public.outbox that lacks payload", behaves: "fail", hint: "DROP TABLE",
 	},
 	{
 		name: "partitions under their own names",

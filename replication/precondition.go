@@ -264,13 +264,14 @@ func (j *judgement) columns(t *pg.TableFacts) {
 			"column %s of %s is generated: publication %s does not send it", strings.Join(generated, ", "), t.Table, j.cfg.Publication)
 	}
 	if len(unlisted) > 0 {
-		j.lose(name, j.setTable(t), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
+		j.lose(name, fix.BySQL(RepublishSQL(j.cfg.Publication, t.Table)), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
 	}
 }
 
-// setTable publishes a table whole.
-func (j *judgement) setTable(t *pg.TableFacts) fix.Fix {
-	return fix.Fix{fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pg.QuoteIdent(j.cfg.Publication), t.Table.SQL())), fix.Words("(list every table of the publication)")}
+// RepublishSQL publishes a table whole, and leaves the other tables of the publication as they are,
+// which SET TABLE does not.
+func RepublishSQL(publication string, t pg.Table) string {
+	return fmt.Sprintf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[2]s; COMMIT;", pg.QuoteIdent(publication), t.SQL())
 }
 
 // publication judges the publication. tableMissing says that a table is missing, which was said already.

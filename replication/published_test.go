@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"reflect"
 	"strings"
 	"testing"
 
@@ -99,6 +100,46 @@ func TestAChangedPublicationIsSeen(t *testing.T) {
 					judge()
 				}
 			})
+		}
+	})
+}
+
+// The fix for a column list or a row filter publishes the table whole. Another table of the publication
+// keeps its own, and another reader of the publication loses no event of it.
+func TestATableThatIsPublishedWholeLeavesTheOthersAsTheyAre(t *testing.T) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		list := ""
+		if pg.Version() >= 15 {
+			list = " (id) WHERE (id <> '00000000-0000-0000-0000-000000000000')"
+		}
+		w := newWorld(t, pg, outboxTable, "CREATE TABLE orders (id uuid PRIMARY KEY, note text)",
+			"CREATE PUBLICATION walpost FOR TABLE outbox"+list+", orders"+list+" WITH (publish = 'insert')",
+			"SELECT pg_create_logical_replication_slot(current_database() || '_other', 'pgoutput')")
+		look := func() *ipg.Publication {
+			sql, err := w.cfg.Connection().ConnectSQL(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer ipg.Close(sql)
+			f, err := w.cfg.Names().Describe(t.Context(), sql)
+			if err != nil {
+				t.Fatal(err)
+			}
+			unmet := w.cfg.Unmet(f, true)
+			if hasList := f.Publication.Filter(f.Tables[0].Table) != ""; (len(unmet) > 0) != hasList || hasList && unmet[0].Fix.Text("") != RepublishSQL("walpost", f.Tables[0].Table) {
+				t.Errorf("unmet: %v", unmet)
+			}
+			return f.Publication
+		}
+		orders, before := ipg.Table{Schema: "public", Name: "orders"}, look()
+		const insert = "INSERT INTO orders SELECT gen_random_uuid()"
+		w.exec(insert, RepublishSQL("walpost", ipg.Table{Schema: "public", Name: "outbox"}), insert)
+		after := look()
+		if !reflect.DeepEqual(after.Table(orders), before.Table(orders)) || after.Filter(orders) != before.Filter(orders) {
+			t.Errorf("orders is %+v %q, was %+v %q", after.Table(orders), after.Filter(orders), before.Table(orders), before.Filter(orders))
+		}
+		if n := w.value("SELECT count(*) FROM pg_logical_slot_get_binary_changes(current_database() || '_other', NULL, NULL, 'proto_version', '1', 'publication_names', 'walpost') WHERE substr(data, 1, 1) = 'I'"); n != "2" {
+			t.Errorf("another reader gets %s of 2 events", n)
 		}
 	})
 }

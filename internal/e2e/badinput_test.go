@@ -59,7 +59,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "a publication that lacks a mapped column", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id) WITH (publish = 'insert')"},
-		code: 1, what: "has a column list for public.outbox that lacks payload", fix: `ALTER PUBLICATION "walpost" SET TABLE "public"."outbox";`,
+		code: 1, what: "has a column list for public.outbox that lacks payload", fix: `ALTER PUBLICATION "walpost" DROP TABLE "public"."outbox"; ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox"; COMMIT;`,
 	},
 	{
 		name: "a slot whose publication is missing", sql: []string{"SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput')"},
