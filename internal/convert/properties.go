@@ -1,10 +1,11 @@
 package convert
 
 import (
+	"cmp"
+	"regexp"
 	"strconv"
 	"strings"
 	"unicode/utf16"
-	"unicode/utf8"
 )
 
 // readProperties reads Java's properties as java.util.Properties.load does: three separators,
@@ -26,8 +27,10 @@ func readProperties(text []byte) ([]*entry, *SyntaxError) {
 			}
 			line += strings.TrimLeft(lines[i], " \t\f")
 		}
-		key, value, ok := cutProperty(line)
-		if !ok {
+		m := property.FindStringSubmatch(line)
+		key, ok := unescape(m[1])
+		value, valid := unescape(m[2])
+		if !ok || !valid {
 			return nil, &SyntaxError{Line: number, Text: `four hexadecimal digits must follow \u`}
 		}
 		if first, twice := seen[key]; twice {
@@ -44,75 +47,28 @@ func goesOn(line string) bool {
 	return (len(line)-len(strings.TrimRight(line, `\`)))%2 == 1
 }
 
-// cutProperty splits a line at the first =, : or blank without a backslash before it.
-func cutProperty(line string) (key, value string, ok bool) {
-	i := 0
-	for i < len(line) && strings.IndexByte("=: \t\f", line[i]) < 0 {
-		if line[i] == '\\' {
-			i++
-		}
-		i++
-	}
-	i = min(i, len(line))
-	rest := strings.TrimLeft(line[i:], " \t\f")
-	if rest != "" && (rest[0] == '=' || rest[0] == ':') {
-		rest = strings.TrimLeft(rest[1:], " \t\f")
-	}
-	key, ok = unescape(line[:i])
-	if ok {
-		value, ok = unescape(rest)
-	}
-	return key, value, ok
-}
+var (
+	// property is a key up to the first =, : or blank without a backslash before it, and a value.
+	property = regexp.MustCompile(`(?s)^((?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(.*)$`)
+	escapes  = regexp.MustCompile(`(?s)\\u(?:[0-9A-Fa-f]{4}(?:\\u[0-9A-Fa-f]{4})*)?|\\.?`)
+	blanks   = map[string]string{`\t`: "\t", `\n`: "\n", `\r`: "\r", `\f`: "\f"}
+)
 
-func unescape(s string) (string, bool) {
-	var b strings.Builder
-	for i := 0; i < len(s); i++ {
-		if s[i] != '\\' || i+1 == len(s) {
-			if s[i] != '\\' {
-				b.WriteByte(s[i])
-			}
-			continue
+// unescape replaces escapes. ok is false if a \u lacks its four digits.
+func unescape(s string) (text string, ok bool) {
+	ok = true
+	return escapes.ReplaceAllStringFunc(s, func(escape string) string {
+		digits, unicode := strings.CutPrefix(escape, `\u`)
+		if !unicode {
+			return cmp.Or(blanks[escape], escape[1:])
 		}
-		i++
-		switch s[i] {
-		case 't':
-			b.WriteByte('\t')
-		case 'n':
-			b.WriteByte('\n')
-		case 'r':
-			b.WriteByte('\r')
-		case 'f':
-			b.WriteByte('\f')
-		case 'u':
-			unit, ok := hexUnit(s[i+1:])
-			if !ok {
-				return "", false
-			}
-			i += 4
-			if utf16.IsSurrogate(unit) {
-				var low rune
-				if strings.HasPrefix(s[i+1:], `\u`) {
-					low, _ = hexUnit(s[i+3:])
-				}
-				if unit = utf16.DecodeRune(unit, low); unit != utf8.RuneError {
-					i += 6
-				}
-			}
-			b.WriteRune(unit)
-		default:
-			b.WriteByte(s[i])
+		var units []uint16 // two of them can be one character
+		for _, four := range strings.Split(digits, `\u`) {
+			n, err := strconv.ParseUint(four, 16, 16)
+			units, ok = append(units, uint16(n)), ok && err == nil
 		}
-	}
-	return b.String(), true
-}
-
-func hexUnit(s string) (rune, bool) {
-	if len(s) < 4 {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(s[:4], 16, 16)
-	return rune(n), err == nil
+		return string(utf16.Decode(units))
+	}), ok
 }
 
 // readServer reads Debezium Server's application.properties. Options of the connector lose their

@@ -5,9 +5,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"iter"
 	"regexp"
 	"strings"
 	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
 )
 
 // maxInput is far above the size of any connector.
@@ -71,207 +74,176 @@ func recognise(text []byte) Format {
 	return Connect
 }
 
-// A jsonReader reads the JSON of one connector.
+// A jsonReader reads the JSON of one connector as nodes of YAML, which have a place.
 type jsonReader struct {
 	text []byte
 	dec  *json.Decoder
 }
 
-// at is an error at an offset.
-func (r *jsonReader) at(offset int64, format string, args ...any) *SyntaxError {
-	offset = min(max(offset, 0), int64(len(r.text)))
-	before := r.text[:offset]
-	line := 1 + bytes.Count(before, []byte("\n"))
-	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
-	return &SyntaxError{Line: line, Column: column, Text: fmt.Sprintf(format, args...)}
-}
-
-// broken is the error for invalid JSON. It repeats no part of the JSON, which may be a password.
-func (r *jsonReader) broken(err error) *SyntaxError {
-	var syntax *json.SyntaxError
-	switch {
-	case errors.As(err, &syntax):
-		text := "an unexpected character"
-		if at := firstByte(r.text); at < len(r.text) && r.text[at] != '{' && r.text[at] != '[' {
-			return &SyntaxError{Text: "this is neither JSON, nor properties, nor a KafkaConnector: " + fromConnect}
-		}
-		switch s := syntax.Error(); {
-		case strings.HasPrefix(s, "unexpected end"):
-			return r.at(int64(len(r.text)), "not JSON: the input ends too early")
-		case strings.Contains(s, "after top-level value"):
-			return r.at(syntax.Offset-1, "there is more text after the connector")
-		case strings.Contains(s, "in string literal"):
-			text = "a string has no end, or contains a character that must be escaped"
-		case strings.Contains(s, "after object key:value pair"):
-			text = "a comma or } is missing"
-		case strings.Contains(s, "after object key"):
-			text = "a colon is missing"
-		case strings.Contains(s, "looking for beginning of object key"):
-			text = "a name in double quotes is missing (perhaps there is an extra comma before it)"
-		case strings.Contains(s, "looking for beginning of value"):
-			text = "a value is missing: write text in double quotes"
-		}
-		return r.at(max(syntax.Offset-1, 0), "not JSON: %s", text)
-	}
-	return r.at(r.dec.InputOffset(), "not JSON")
-}
-
-// start is the offset of the next token. The decoder's offset is the end of the last one.
-func (r *jsonReader) start() int64 {
-	i := r.dec.InputOffset()
-	for i < int64(len(r.text)) && strings.IndexByte(" \t\r\n,:", r.text[i]) >= 0 {
-		i++
-	}
-	return i
-}
-
-// A member is one name of an object with its value: text, or a whole object.
-type member struct {
-	name   string
-	offset int64
-	value  string
-	null   bool
-	object []member
-	other  string // a description if the value is an object or a list
-}
-
-const maxDepth = 16
-
-// object reads the members of an object after its {, up to its end.
-func (r *jsonReader) object(depth int) ([]member, *SyntaxError) {
-	var members []member
-	seen := map[string]bool{}
-	for {
-		at := r.start()
-		token, err := r.dec.Token()
-		if err != nil {
-			return nil, r.broken(err)
-		}
-		if token == json.Delim('}') {
-			return members, nil
-		}
-		name, _ := token.(string)
-		if seen[name] {
-			return nil, r.at(at, "%s occurs twice", printable(name))
-		}
-		seen[name] = true
-		m := member{name: name, offset: r.start()}
-		if token, err = r.dec.Token(); err != nil {
-			return nil, r.broken(err)
-		}
-		m.offset = max(m.offset, at)
-		switch v := token.(type) {
-		case nil:
-			m.null = true
-		case bool:
-			m.value = fmt.Sprint(v)
-		case json.Number:
-			m.value = v.String()
-		case string:
-			m.value = v
-		case json.Delim:
-			if depth == maxDepth {
-				return nil, r.at(m.offset, "objects are nested too deeply")
-			}
-			if v == '{' {
-				var wrong *SyntaxError
-				if m.object, wrong = r.object(depth + 1); wrong != nil {
-					return nil, wrong
-				}
-				m.other = "an object"
-			} else {
-				if err := r.skip(); err != nil {
-					return nil, r.broken(err)
-				}
-				m.other = "a list"
-			}
-		}
-		members = append(members, m)
-	}
-}
-
-// skip reads to the end of a list.
-func (r *jsonReader) skip() error {
-	for depth := 1; depth > 0; {
-		token, err := r.dec.Token()
-		if err != nil {
-			return err
-		}
-		switch token {
-		case json.Delim('['), json.Delim('{'):
-			depth++
-		case json.Delim(']'), json.Delim('}'):
-			depth--
-		}
-	}
-	return nil
-}
-
-// fromConnect says how to get an input that convert can read.
-const fromConnect = "take the connector's options from Connect, with curl http://connect:8083/connectors/<name>/config, or write them into one JSON object"
-
-// readConnect reads {"name": …, "config": {…}}, or the bare map that PUT …/config takes.
-func readConnect(text []byte) (*options, error) {
+// readJSON reads one value of JSON.
+func readJSON(text []byte) (*yaml.Node, *SyntaxError) {
 	r := &jsonReader{text: text, dec: json.NewDecoder(bytes.NewReader(text))}
 	r.dec.UseNumber()
 	var whole json.RawMessage // json.Unmarshal has exact offsets of errors, unlike the decoder
 	if err := json.Unmarshal(text, &whole); err != nil {
 		return nil, r.broken(err)
 	}
-	at := r.start()
+	return r.node(0)
+}
+
+// place is a node at an offset.
+func (r *jsonReader) place(offset int) *yaml.Node {
+	before := r.text[:min(max(offset, 0), len(r.text))]
+	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
+	return &yaml.Node{Kind: yaml.ScalarNode, Line: 1 + bytes.Count(before, []byte("\n")), Column: column}
+}
+
+// jsonFaults are the texts for the errors of encoding/json.
+var jsonFaults = []struct{ has, text string }{
+	{"in string literal", "a string has no end, or contains a character that must be escaped"},
+	{"after object key:value pair", "a comma or } is missing"},
+	{"after object key", "a colon is missing"},
+	{"looking for beginning of object key", "a name in double quotes is missing (perhaps there is an extra comma before it)"},
+	{"looking for beginning of value", "a value is missing: write text in double quotes"},
+	{"", "an unexpected character"},
+}
+
+// broken is the error for invalid JSON. It repeats no part of the JSON, which may be a password.
+func (r *jsonReader) broken(err error) *SyntaxError {
+	var syntax *json.SyntaxError
+	if !errors.As(err, &syntax) {
+		return &SyntaxError{Text: "not JSON"}
+	}
+	if at := firstByte(r.text); at < len(r.text) && r.text[at] != '{' && r.text[at] != '[' {
+		return &SyntaxError{Text: "this is neither JSON, nor properties, nor a KafkaConnector: " + fromConnect}
+	}
+	n, fault := r.place(int(syntax.Offset)-1), syntax.Error()
+	switch {
+	case strings.HasPrefix(fault, "unexpected end"):
+		return wrongAt(r.place(len(r.text)), "not JSON: the input ends too early")
+	case strings.Contains(fault, "after top-level value"):
+		return wrongAt(n, "there is more text after the connector")
+	}
+	for _, known := range jsonFaults {
+		if strings.Contains(fault, known.has) {
+			return wrongAt(n, "not JSON: %s", known.text)
+		}
+	}
+	return nil // the last one of jsonFaults fits always
+}
+
+const maxDepth = 16
+
+// node reads the next value. An object must not have a name twice.
+func (r *jsonReader) node(depth int) (*yaml.Node, *SyntaxError) {
+	i := int(r.dec.InputOffset()) // the end of the last token
+	for i < len(r.text) && strings.IndexByte(" \t\r\n,:", r.text[i]) >= 0 {
+		i++
+	}
+	n := r.place(i)
 	token, err := r.dec.Token()
-	if err != nil {
+	switch {
+	case err != nil:
 		return nil, r.broken(err)
+	case token == json.Delim('{'):
+		n.Kind = yaml.MappingNode
+	case token == json.Delim('['):
+		n.Kind = yaml.SequenceNode
+	case token == nil:
+		return n, nil
+	default:
+		n.Value = fmt.Sprint(token)
+		return n, nil
 	}
-	if token != json.Delim('{') {
-		return nil, r.at(at, "must be an object with the options of one connector: %s", fromConnect)
+	if depth > maxDepth {
+		return nil, wrongAt(n, "objects are nested too deeply")
 	}
-	members, wrong := r.object(0)
-	if wrong != nil {
+	seen := map[string]bool{}
+	for r.dec.More() {
+		inner, wrong := r.node(depth + 1)
+		if wrong != nil {
+			return nil, wrong
+		}
+		if n.Kind == yaml.MappingNode && len(n.Content)%2 == 0 {
+			if seen[inner.Value] {
+				return nil, wrongAt(inner, "%s occurs twice", printable(inner.Value))
+			}
+			seen[inner.Value] = true
+		}
+		n.Content = append(n.Content, inner)
+	}
+	_, _ = r.dec.Token() // the closing bracket: readJSON has found the text valid
+	return n, nil
+}
+
+// wrongAt is an error at the place of a node.
+func wrongAt(n *yaml.Node, format string, args ...any) *SyntaxError {
+	return &SyntaxError{Line: n.Line, Column: n.Column, Text: fmt.Sprintf(format, args...)}
+}
+
+// members are the keys and values of a mapping.
+func members(n *yaml.Node) iter.Seq2[*yaml.Node, *yaml.Node] {
+	return func(yield func(key, value *yaml.Node) bool) {
+		for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+			if !yield(n.Content[i], n.Content[i+1]) {
+				return
+			}
+		}
+	}
+}
+
+// fromConnect says how to get an input that convert can read.
+const fromConnect = "take the connector's options from Connect, with curl http://connect:8083/connectors/<name>/config, or write them into one JSON object"
+
+// wrapper are the fields around the config in GET /connectors/… and POST /connectors.
+var wrapper = map[string]bool{"name": true, "tasks": true, "type": true, "initial_state": true}
+
+// readConnect reads {"name": …, "config": {…}}, or the bare map that PUT …/config takes.
+func readConnect(text []byte) (*options, error) {
+	root, wrong := readJSON(text)
+	switch {
+	case wrong != nil:
 		return nil, wrong
+	case root.Kind != yaml.MappingNode:
+		return nil, wrongAt(root, "must be an object with the options of one connector: %s", fromConnect)
 	}
 	o := newOptions(nil)
-	add := func(m member, label string) *SyntaxError {
-		switch {
-		case m.other != "":
-			return r.at(m.offset, "%s must be a text, a number, true or false (got %s): %s", printable(label), m.other, fromConnect)
-		case m.null:
-			m.value = ""
+	add := func(key, value *yaml.Node) *SyntaxError {
+		switch name := key.Value; {
+		case o.byName[name] != nil && name != "name": // the config repeats the connector's name
+			return wrongAt(value, "%s occurs twice", printable(name))
+		case value.Kind == yaml.MappingNode:
+			return wrongAt(value, "%s must be a text, a number, true or false (got an object): %s", printable(name), fromConnect)
+		case value.Kind == yaml.SequenceNode:
+			return wrongAt(value, "%s must be a text, a number, true or false (got a list): %s", printable(name), fromConnect)
+		case o.byName[name] == nil:
+			o.put(&entry{name: name, label: name, value: value.Value, line: value.Line})
 		}
-		line := r.at(m.offset, "").Line
-		o.put(&entry{name: m.name, label: label, value: m.value, line: line})
 		return nil
 	}
-	for _, m := range members {
+	for key, value := range members(root) {
 		switch {
-		case m.name == "config" && m.object != nil:
-			for _, inner := range m.object {
-				if o.byName[inner.name] != nil {
-					if inner.name != "name" {
-						return nil, r.at(inner.offset, "%s occurs twice", printable(inner.name))
-					}
-					continue // the config repeats the connector's name
-				}
-				if err := add(inner, inner.name); err != nil {
-					return nil, err
+		case key.Value == "config" && value.Kind == yaml.MappingNode:
+			for k, v := range members(value) {
+				if wrong := add(k, v); wrong != nil {
+					return nil, wrong
 				}
 			}
-		case wrapper[m.name] && (m.other != "" || m.name != "name"):
-			o.put(&entry{name: wrapped + m.name, label: m.name, line: r.at(m.offset, "").Line, parts: []part{}})
+		case wrapper[key.Value] && (value.Kind != yaml.ScalarNode || key.Value != "name"):
+			o.around(key.Value, key.Value, value.Line)
 		default:
-			if o.byName[m.name] != nil {
-				continue // the config has the name, too
-			}
-			if err := add(m, m.name); err != nil {
-				return nil, err
+			if wrong := add(key, value); wrong != nil {
+				return nil, wrong
 			}
 		}
 	}
 	return o, nil
 }
 
-// wrapper are the fields around the config in GET /connectors/… and POST /connectors.
-var wrapper = map[string]bool{"name": true, "tasks": true, "type": true, "initial_state": true}
-
 // wrapped begins the names of fields around a config, to tell them from options.
 const wrapped = "(around) "
+
+// around adds a field around the config.
+func (o *options) around(name, label string, line int) {
+	o.put(&entry{name: wrapped + name, label: label, line: line, parts: []part{}})
+}

@@ -44,7 +44,7 @@ func readStrimzi(text []byte) (*options, error) {
 			continue
 		}
 		if n := mergeKey(doc.Content[0]); n != nil {
-			return nil, &SyntaxError{Line: n.Line, Column: n.Column, Text: "convert does not read YAML merge keys (<<): take the resource from the server, with kubectl get kafkaconnector <name> -o yaml"}
+			return nil, wrongAt(n, "convert does not read YAML merge keys (<<): take the resource from the server, with kubectl get kafkaconnector <name> -o yaml")
 		}
 		resources = append(resources, doc.Content[0])
 	}
@@ -53,21 +53,16 @@ func readStrimzi(text []byte) (*options, error) {
 		root := resources[0]
 		resources = resources[1:]
 		if root.Kind != yaml.MappingNode {
-			return nil, &SyntaxError{Line: root.Line, Column: root.Column, Text: "must be a KafkaConnector"}
-		}
-		kind := ""
-		if n := child(root, "kind"); n != nil {
-			kind = n.Value
+			return nil, wrongAt(root, "must be a KafkaConnector")
 		}
 		items := child(root, "items")
-		switch {
+		switch kind := child(root, "kind").Value; {
 		case kind == "Template":
 			return nil, &SyntaxError{Line: root.Line, Text: "a Template has parameters: oc process --local -f template.yaml -o yaml | walpost debezium convert -"}
-		case strings.HasSuffix(kind, "List") && items != nil && items.Kind == yaml.SequenceNode:
+		case strings.HasSuffix(kind, "List") && items.Kind == yaml.SequenceNode:
 			resources = append(slices.Clone(items.Content), resources...)
 		case kind != "KafkaConnector":
-			name := fmt.Sprintf("%sresource on line %d", wrapped, root.Line)
-			o.put(&entry{name: name, label: "resource " + printable(kind), line: root.Line, parts: []part{}})
+			o.around(fmt.Sprint("resource on line ", root.Line), "resource "+printable(kind), root.Line)
 		case found:
 			return nil, &SyntaxError{Line: root.Line, Text: "this is a second KafkaConnector: write each one to a file of its own, and convert one at a time"}
 		default:
@@ -98,12 +93,12 @@ func mergeKey(n *yaml.Node) *yaml.Node {
 }
 
 func child(n *yaml.Node, name string) *yaml.Node {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		if n.Content[i].Value == name {
-			return n.Content[i+1]
+	for key, value := range members(n) {
+		if key.Value == name {
+			return value
 		}
 	}
-	return nil
+	return &yaml.Node{}
 }
 
 // strimziNames are the options of the connector that are fields of spec.
@@ -111,33 +106,31 @@ var strimziNames = map[string]string{"class": classOption, "tasksMax": "tasks.ma
 
 func strimziConnector(o *options, root *yaml.Node) *SyntaxError {
 	s := &strimzi{o: o}
-	for i := 0; i+1 < len(root.Content); i += 2 {
-		switch key, value := root.Content[i].Value, root.Content[i+1]; key {
+	for key, value := range members(root) {
+		switch key.Value {
 		case "spec":
 			if value.Kind != yaml.MappingNode {
-				return &SyntaxError{Line: value.Line, Column: value.Column, Text: "spec must be a mapping"}
+				return wrongAt(value, "spec must be a mapping")
 			}
-			for j := 0; j+1 < len(value.Content); j += 2 {
-				k, v := value.Content[j], value.Content[j+1]
-				if k.Value == "config" {
-					if wrong := s.flat(v, "", "spec.config.", 0); wrong != nil {
-						return wrong
-					}
-					continue
+			for k, v := range members(value) {
+				label, name := "spec."+k.Value, strimziNames[k.Value]
+				var wrong *SyntaxError
+				switch {
+				case k.Value == "config":
+					wrong = s.flat(v, "", label, 0)
+				case name == "":
+					o.around(label, label, k.Line)
+				default:
+					wrong = s.scalar(v, name, label)
 				}
-				name, ok := strimziNames[k.Value]
-				if !ok {
-					o.put(&entry{name: wrapped + "spec." + k.Value, label: "spec." + k.Value, line: k.Line, parts: []part{}})
-					continue
-				}
-				if wrong := s.scalar(v, name, "spec."+k.Value); wrong != nil {
+				if wrong != nil {
 					return wrong
 				}
 			}
 		case "apiVersion", "kind", "metadata", "status":
-			o.put(&entry{name: wrapped + key, label: key, line: root.Content[i].Line, parts: []part{}})
+			o.around(key.Value, key.Value, key.Line)
 		default:
-			o.put(&entry{name: wrapped + "other " + key, label: key, line: root.Content[i].Line, parts: []part{}})
+			o.around("other "+key.Value, key.Value, key.Line)
 		}
 	}
 	return nil
@@ -150,26 +143,23 @@ type strimzi struct {
 	nodes int
 }
 
+// flat adds the options in a node. The names of nested mappings are joined by dots.
 func (s *strimzi) flat(n *yaml.Node, name, label string, depth int) *SyntaxError {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
 	}
-	if s.nodes++; s.nodes > 10_000 || depth > maxDepth {
+	switch s.nodes++; {
+	case s.nodes > 10_000 || depth > maxDepth:
 		return &SyntaxError{Line: n.Line, Text: "spec.config is too large or nested too deeply"}
-	}
-	if n.Kind != yaml.MappingNode {
-		if name == "" {
-			return &SyntaxError{Line: n.Line, Column: n.Column, Text: "spec.config must be a mapping"}
-		}
+	case n.Kind == yaml.MappingNode:
+	case depth == 0:
+		return wrongAt(n, "spec.config must be a mapping")
+	default:
 		return s.scalar(n, name, label)
 	}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i].Value
-		inner, innerLabel := key, label+key
-		if name != "" {
-			inner, innerLabel = name+"."+key, label+"."+key
-		}
-		if wrong := s.flat(n.Content[i+1], inner, innerLabel, depth+1); wrong != nil {
+	for key, value := range members(n) {
+		inner := strings.TrimPrefix(name+"."+key.Value, ".")
+		if wrong := s.flat(value, inner, label+"."+key.Value, depth+1); wrong != nil {
 			return wrong
 		}
 	}
@@ -182,9 +172,9 @@ func (s *strimzi) scalar(n *yaml.Node, name, label string) *SyntaxError {
 	}
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		return &SyntaxError{Line: n.Line, Column: n.Column, Text: printable(label) + " must be one value"}
+		return wrongAt(n, "%s must be one value", printable(label))
 	case s.o.byName[name] != nil:
-		return &SyntaxError{Line: n.Line, Column: n.Column, Text: printable(label) + " occurs twice"}
+		return wrongAt(n, "%s occurs twice", printable(label))
 	}
 	value := n.Value
 	if n.Tag == "!!null" {
