@@ -62,14 +62,14 @@ func (c *conversion) ask() {
 			c.in.has("schema.include.list") && !matchAny(lists["schema.include.list"], t.Schema), matchAny(lists["schema.exclude.list"], t.Schema),
 			exists && !published(t), slices.Contains(c.tables, root):
 		case lacks >= 0:
-			without = append(without, fmt.Sprintf("%s has no column %s", table{t.Schema, t.Name}.shown(), printable(needed[lacks])))
+			without = append(without, fmt.Sprintf("%s has no column %s", table{t.Schema, t.Name}.sql(), needed[lacks]))
 		default:
 			c.tables = append(c.tables, root)
 		}
 	}
 	c.tablesNote = " (by --dsn" + strings.Join(append([]string{""}, without...), "; ") + ")"
 	if len(c.tables) == 0 && !c.done[include] {
-		c.add(Unsupported, include, !c.in.has(include), "no table that the connector captures is an outbox, which has the columns %s%s", printable(strings.Join(needed, ", ")), c.tablesNote)
+		c.add(Unsupported, include, !c.in.has(include), "no table that the connector captures is an outbox, which has the columns %s%s", strings.Join(needed, ", "), c.tablesNote)
 	}
 }
 
@@ -94,7 +94,7 @@ func (c *conversion) leaveOut() {
 			return ok && other == t || !ok && strings.EqualFold(o[0], t.name)
 		}
 		if i := slices.IndexFunc(c.tables, is); i >= 0 && len(c.tables) > 1 {
-			c.tablesNote += fmt.Sprintf(" (without %s, which is the table of %s)", c.tables[i].shown(), o[1])
+			c.tablesNote += fmt.Sprintf(" (without %s, which is the table of %s)", c.tables[i].sql(), o[1])
 			c.tables = slices.Delete(c.tables, i, i+1)
 		}
 	}

@@ -131,12 +131,17 @@ func Convert(text []byte, o Options) (*Result, error) {
 		if in.format == Server {
 			return nil, &SyntaxError{Text: "Debezium Server has no worker: leave --worker out"}
 		}
-		w, err := readProperties(o.Worker)
+		worker, err := readProperties(o.Worker)
 		if err != nil {
 			err.Text = "worker: " + err.Text
 			return nil, err
 		}
-		c.worker = newOptions(w)
+		for _, e := range worker {
+			e.name, e.parts, e.order = workers+e.name, split(e.value, false), last
+			e.label = e.name
+			in.byName[e.name] = e
+		}
+		c.worker = worker
 	}
 	c.providers()
 	c.cloud()
@@ -167,11 +172,14 @@ var exclusive = [][2]string{
 // workers begins the names of the worker's options, to tell them from the connector's.
 const workers = "(worker) "
 
+// last is the place in the report behind the connector's options.
+const last = 1 << 30
+
 // A conversion is one run of Convert.
 type conversion struct {
 	o       Options
 	in      *options
-	worker  *options // nil if not given
+	worker  []*entry // their names begin with workers; in has them by name, too
 	old     bool     // the input is for a Debezium before 2.0
 	managed bool     // the input is for Confluent Cloud
 	done    map[string]bool
@@ -228,16 +236,16 @@ func (c *conversion) class() bool {
 		c.mapped(classOption, "", "walpost reads Postgres")
 		return true
 	}
-	c.bad(classOption, "%s: walpost replaces %s only", printable(name), postgres)
+	c.bad(classOption, "%s: walpost replaces %s only", name, postgres)
 	return false
 }
 
 // add adds one line to the report. option is the name in the connector.
 func (c *conversion) add(v Verdict, option string, fallback bool, format string, args ...any) {
 	fallback = fallback && !strings.HasPrefix(option, workers)
-	f := Finding{Option: c.in.shown(option), Default: fallback, Verdict: v, Text: fmt.Sprintf(format, args...), where: 1 << 30}
+	f := Finding{Option: c.in.shown(option), Default: fallback, Verdict: v, Text: printable(fmt.Sprintf(format, args...)), where: last}
 	if e := c.in.byName[option]; e != nil {
-		f.where = e.order
+		f.where, c.done[e.name] = e.order, true
 	}
 	if v == Differs {
 		f.where++
@@ -255,6 +263,32 @@ func (c *conversion) mapped(option, field, format string, args ...any) {
 		text = strings.TrimSuffix(field+": "+text, ": ")
 	}
 	c.add(Mapped, option, !c.in.has(option), "%s", text)
+}
+
+// set writes a key of the present section, and reports the option that gives its value.
+func (c *conversion) set(option, key, value, comment string) {
+	c.mapped(option, c.out.name+"."+key, "%s", value)
+	c.out.put(key, scalar(dollars(value)), comment)
+}
+
+// text converts an option that becomes a key with the same value. Without the option, Debezium's
+// default counts.
+func (c *conversion) text(option, key, fallback string) {
+	if v, ok := c.literal(option); ok {
+		c.set(option, key, v, "")
+	} else if !c.in.has(option) {
+		c.set(option, key, fallback, "Debezium's default")
+	}
+}
+
+// flag converts an option that turns on what is off by default in Debezium and walpost.
+func (c *conversion) flag(option, key string) {
+	if on, ok := c.boolean(option, false); ok && c.in.has(option) {
+		c.mapped(option, c.out.name+"."+key, "%v", on)
+		if on {
+			c.out.put(key, "true", "")
+		}
+	}
 }
 
 func (c *conversion) idle(option, format string, args ...any) {
@@ -285,9 +319,7 @@ func (c *conversion) rest() {
 			c.idle(e.name, "belongs to %s", c.in.shown(owners[owner].name))
 			continue
 		}
-		value, known := e.plain()
-		v, text := judge(e.name, value, known)
-		c.add(v, e.name, false, "%s", text)
+		c.judge(e, e.name)
 	}
 }
 
@@ -300,19 +332,14 @@ var providerClasses = map[string]string{
 // providers replaces the names that the worker gives to config providers by the names of their
 // kinds.
 func (c *conversion) providers() {
-	if c.worker == nil {
-		return
-	}
-	for _, o := range []*options{c.in, c.worker} {
-		for _, e := range o.list {
-			for _, p := range e.parts {
-				if p.ref == nil || o.format == Server {
-					continue
-				}
-				if of := c.worker.byName["config.providers."+p.ref.provider+".class"]; of != nil {
-					class := strings.TrimSpace(of.value)
-					p.ref.provider = providerClasses[class[strings.LastIndexByte(class, '.')+1:]]
-				}
+	for _, e := range slices.Concat(c.in.list, c.worker) {
+		for _, p := range e.parts {
+			if p.ref == nil {
+				continue
+			}
+			if of := c.in.byName[workers+"config.providers."+p.ref.provider+".class"]; of != nil {
+				class := strings.TrimSpace(of.value)
+				p.ref.provider = providerClasses[class[strings.LastIndexByte(class, '.')+1:]]
 			}
 		}
 	}
@@ -322,7 +349,7 @@ func (c *conversion) providers() {
 // may notice.
 func (c *conversion) differences() {
 	add := func(what, text string) {
-		c.found = append(c.found, Finding{Option: what, Verdict: Differs, Text: text, where: 1<<30 + 1})
+		c.found = append(c.found, Finding{Option: what, Verdict: Differs, Text: text, where: last + 1})
 	}
 	add("pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each message; walpost writes none")
 	if v, ok := c.literal("heartbeat.interval.ms"); ok && v != "0" {

@@ -2,7 +2,6 @@ package convert
 
 import (
 	"bytes"
-	"fmt"
 	"regexp"
 	"strconv"
 	"strings"
@@ -11,23 +10,26 @@ import (
 // A document is the walpost.yaml that is being written.
 type document struct {
 	b       bytes.Buffer
+	name    string // of the section
 	pending string // the first line of a section that has no key yet
 }
 
 // section begins a section. A section without keys is not written.
 func (d *document) section(name, comment string) {
-	d.pending = "\n" + name + ":"
+	d.name, d.pending = name, "\n"+name+":"
 	if comment != "" {
 		d.pending += " # " + printable(comment)
 	}
 	d.pending += "\n"
 }
 
-// note writes a comment before the next key.
-func (d *document) note(format string, args ...any) {
-	d.head()
-	for _, line := range wrap(printable(fmt.Sprintf(format, args...)), 110) {
-		d.b.WriteString("  # " + line + "\n")
+// note writes comments before the next key.
+func (d *document) note(texts ...string) {
+	for _, text := range texts {
+		d.head()
+		for _, line := range wrap(printable(text), 110) {
+			d.b.WriteString("  # " + line + "\n")
+		}
 	}
 }
 
@@ -63,11 +65,17 @@ func scalar(s string) string {
 func list(values []string) string {
 	quoted := make([]string, len(values))
 	for i, v := range values {
-		if quoted[i] = scalar(v); strings.ContainsAny(v, ",{}[]?") && quoted[i] == v {
-			quoted[i] = `"` + v + `"`
-		}
+		quoted[i] = flow(v)
 	}
 	return "[" + strings.Join(quoted, ", ") + "]"
+}
+
+// flow is a text inside braces in YAML.
+func flow(s string) string {
+	if q := scalar(s); q != s || !strings.ContainsAny(s, ",{}[]?") {
+		return q
+	}
+	return `"` + s + `"`
 }
 
 // wrap breaks a comment into lines.
@@ -102,7 +110,7 @@ func (c *conversion) write() []byte {
 			b.WriteString("\n# NOT COMPLETE: no command accepts this file while an entry is below. Decide about each of these\n" +
 				"# options of the connector, and then delete its entry.\nunsupported:\n")
 		}
-		text := wrap(dollars(f.Option+": "+printable(f.Text)), 96)
+		text := wrap(dollars(f.Option+": "+f.Text), 96)
 		b.WriteString("  - >-\n    " + strings.Join(text, "\n    ") + "\n")
 	}
 	b.Write(c.out.b.Bytes())

@@ -2,6 +2,7 @@ package convert
 
 import (
 	_ "embed"
+	"slices"
 	"strings"
 	"sync"
 
@@ -14,6 +15,7 @@ type rule struct {
 	Why     string
 	Fine    []string
 	Bad     string
+	Empty   bool
 }
 
 //go:embed rules.yaml
@@ -27,22 +29,19 @@ var rules = sync.OnceValue(func() (all []rule) {
 })
 
 // ruleOf finds the rule of an option: by its name, or by the first family that it belongs to.
-func ruleOf(name string) (family rule, ok bool) {
-	for _, r := range rules() {
+func ruleOf(name string) (family rule) {
+	for _, r := range slices.Backward(rules()) {
 		for _, option := range r.Options {
-			prefix, many := strings.CutSuffix(option, "*")
-			switch {
-			case option == name:
-				return r, true
-			case many && !ok && strings.HasPrefix(name, prefix):
-				family, ok = r, true
+			if option == name {
+				return r
+			}
+			if prefix, many := strings.CutSuffix(option, "*"); many && strings.HasPrefix(name, prefix) {
+				family = r
 			}
 		}
 	}
-	return family, ok
+	return family
 }
-
-const ignored = "Debezium 3.6 and Kafka Connect ignore this option, because they have none of this name"
 
 // An oldName is a name that an option had before version since. Newer versions ignore it.
 type oldName struct {
@@ -104,44 +103,16 @@ func (c *conversion) renameOld() {
 	}
 }
 
-// judge is the verdict of an option that becomes no field. known is false if the value comes from a
-// provider.
-func judge(name, value string, known bool) (Verdict, string) {
-	if strings.EqualFold(name, "database.tcpKeepAlive") {
-		name = "database.tcpkeepalive"
-	}
-	if r, ok := ruleOf(name); ok {
-		return r.of(value, known)
-	}
+// judge reports an option that becomes no field, by the rule of name.
+func (c *conversion) judge(e *entry, name string) {
+	r := ruleOf(name)
+	value, known := e.plain()
+	v, text := Unsupported, r.Bad
 	switch {
-	case strings.HasPrefix(name, wrapped+"resource"):
-		return NotNeeded, "walpost reads only the KafkaConnector"
-	case strings.HasPrefix(name, wrapped):
-		return Unsupported, "a KafkaConnector does not have this field"
-	case known && value == "":
-		return NotNeeded, "the value is empty"
-	case strings.HasPrefix(name, "%"):
-		return Unsupported, "the option is for one Quarkus profile: write it without the profile"
-	case strings.HasPrefix(name, "database."), strings.HasPrefix(name, "driver."):
-		return Unsupported, "the option is for the JDBC driver: write the parameter of libpq into source.dsn, or leave the option out"
+	case known && value == "" && !r.Empty:
+		v, text = NotNeeded, "the value is empty"
+	case r.Bad == "", known && slices.Contains(r.Fine, strings.ReplaceAll(strings.ToLower(value), " ", "")):
+		v, text = NotNeeded, r.Why
 	}
-	return NotNeeded, ignored
-}
-
-func (r rule) of(value string, known bool) (Verdict, string) {
-	switch {
-	case known && value == "":
-		return NotNeeded, "the value is empty"
-	case r.Bad == "":
-		return NotNeeded, r.Why
-	case r.Fine == nil:
-		return Unsupported, r.Bad
-	}
-	value = strings.ReplaceAll(strings.ToLower(value), " ", "")
-	for _, fine := range r.Fine {
-		if known && value == fine {
-			return NotNeeded, r.Why
-		}
-	}
-	return Unsupported, r.Bad
+	c.add(v, e.name, false, "%s", text)
 }

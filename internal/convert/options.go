@@ -236,14 +236,10 @@ func (c *conversion) literal(name string) (string, bool) {
 	if !c.in.has(name) {
 		return "", false
 	}
-	return c.literalOf(c.in.byName[name], name)
-}
-
-// literalOf is literal for an entry that the report calls label.
-func (c *conversion) literalOf(e *entry, label string) (string, bool) {
+	e := c.in.byName[name]
 	for _, p := range e.parts {
 		if p.ref != nil {
-			c.bad(label, "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.ref.from())
+			c.bad(name, "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.ref.from())
 			return "", false
 		}
 	}
@@ -289,9 +285,9 @@ func (c *conversion) boolean(name string, fallback bool) (value, ok bool) {
 
 // variables is an option's value for a field of the configuration. References become environment
 // variables, with a note for each. escape is applied to the text between them.
-func (c *conversion) variables(e *entry, field string, escape func(string) string) (value string, notes []string) {
+func (c *conversion) variables(parts []part, field string, escape func(string) string) (value string, notes []string) {
 	var b strings.Builder
-	for _, p := range e.parts {
+	for _, p := range parts {
 		if p.ref == nil {
 			b.WriteString(dollars(escape(p.text)))
 			continue

@@ -57,25 +57,25 @@ func (c *conversion) predicate(transform string) (p predicate, there bool) {
 	c.predicates[name] = true
 	prefix := "predicates." + name + "."
 	if !slices.Contains(names(c.or("predicates", "")), name) {
-		return predicate{why: "the predicate " + printable(name) + " is not in predicates"}, true
+		return predicate{why: "the predicate " + name + " is not in predicates"}, true
 	}
 	p.kind, _ = c.literal(prefix + "type")
 	switch p.kind {
 	case topicNameMatches:
 		if p.text, ok = c.literal(prefix + "pattern"); !ok {
-			return predicate{why: "the predicate " + printable(name) + " has no pattern"}, true
+			return predicate{why: "the predicate " + name + " has no pattern"}, true
 		}
 		var err error
 		if p.topics, err = regexp.Compile(`\A(?:` + p.text + `)\z`); err != nil {
-			return predicate{why: "the pattern of " + printable(name) + " cannot be read"}, true
+			return predicate{why: "the pattern of " + name + " cannot be read"}, true
 		}
 	case hasHeaderKey:
 		if p.text, ok = c.literal(prefix + "name"); !ok {
-			return predicate{why: "the predicate " + printable(name) + " has no name of a header"}, true
+			return predicate{why: "the predicate " + name + " has no name of a header"}, true
 		}
 	case recordIsTomb:
 	default:
-		return predicate{why: "convert can evaluate only TopicNameMatches, HasHeaderKey and RecordIsTombstone (got " + printable(p.kind) + ")"}, true
+		return predicate{why: "convert can evaluate only TopicNameMatches, HasHeaderKey and RecordIsTombstone (got " + p.kind + ")"}, true
 	}
 	if p.negate, ok = c.boolean("transforms."+transform+".negate", false); !ok {
 		return predicate{why: "negate cannot be read"}, true

@@ -166,7 +166,7 @@ func (r *jsonReader) node(depth int) (*yaml.Node, *SyntaxError) {
 		}
 		if n.Kind == yaml.MappingNode && len(n.Content)%2 == 0 {
 			if seen[inner.Value] {
-				return nil, wrongAt(inner, "%s occurs twice", printable(inner.Value))
+				return nil, wrongAt(inner, "%s occurs twice", inner.Value)
 			}
 			seen[inner.Value] = true
 		}
@@ -178,7 +178,7 @@ func (r *jsonReader) node(depth int) (*yaml.Node, *SyntaxError) {
 
 // wrongAt is an error at the place of a node.
 func wrongAt(n *yaml.Node, format string, args ...any) *SyntaxError {
-	return &SyntaxError{Line: n.Line, Column: n.Column, Text: fmt.Sprintf(format, args...)}
+	return &SyntaxError{Line: n.Line, Column: n.Column, Text: printable(fmt.Sprintf(format, args...))}
 }
 
 // members are the keys and values of a mapping.
@@ -211,11 +211,11 @@ func readConnect(text []byte) (*options, error) {
 	add := func(key, value *yaml.Node) *SyntaxError {
 		switch name := key.Value; {
 		case o.byName[name] != nil && name != "name": // the config repeats the connector's name
-			return wrongAt(value, "%s occurs twice", printable(name))
+			return wrongAt(value, "%s occurs twice", name)
 		case value.Kind == yaml.MappingNode:
-			return wrongAt(value, "%s must be a text, a number, true or false (got an object): %s", printable(name), fromConnect)
+			return wrongAt(value, "%s must be a text, a number, true or false (got an object): %s", name, fromConnect)
 		case value.Kind == yaml.SequenceNode:
-			return wrongAt(value, "%s must be a text, a number, true or false (got a list): %s", printable(name), fromConnect)
+			return wrongAt(value, "%s must be a text, a number, true or false (got a list): %s", name, fromConnect)
 		case o.byName[name] == nil:
 			o.put(&entry{name: name, label: name, value: value.Value, line: value.Line})
 		}

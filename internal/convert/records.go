@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"cmp"
 	"strings"
 )
 
@@ -24,37 +25,37 @@ var serverFormats = map[string]string{
 	"json": jsonConverter, "jsonbytearray": jsonConverter, "simplestring": stringConverter, "binary": binaryConverter,
 }
 
+// converted are the parts of a record that have a converter.
+var converted = []string{"key", "value", "header"}
+
+// modes are the options that records has under the same names, with Debezium's defaults.
+var modes = [][2]string{
+	{"time.precision.mode", "adaptive"},
+	{"decimal.handling.mode", "precise"},
+	{"binary.handling.mode", "bytes"},
+	{"interval.handling.mode", "numeric"},
+	{"hstore.handling.mode", "json"},
+	{"schema.name.adjustment.mode", "none"},
+	{"field.name.adjustment.mode", "none"},
+	{"unavailable.value.placeholder", "__debezium_unavailable_value"},
+}
+
 // records converts the section records.
 func (c *conversion) records() {
 	c.out.section("records", "")
 	c.topicPrefix()
-	for _, which := range []string{"key", "value", "header"} {
+	for _, which := range converted {
 		if c.in.format == Server {
 			c.serverFormat(which)
 		} else {
 			c.connectConverter(which)
 		}
 	}
-	if c.in.format == Server {
-		c.serverLeftovers()
-	}
-	for _, o := range []struct{ name, fallback string }{
-		{"time.precision.mode", "adaptive"},
-		{"decimal.handling.mode", "precise"},
-		{"binary.handling.mode", "bytes"},
-		{"interval.handling.mode", "numeric"},
-		{"hstore.handling.mode", "json"},
-		{"schema.name.adjustment.mode", "none"},
-		{"field.name.adjustment.mode", "none"},
-		{"unavailable.value.placeholder", "__debezium_unavailable_value"},
-	} {
-		v, ok := c.literal(o.name)
-		if !ok {
-			continue
-		}
-		c.mapped(o.name, "records."+o.name, "%s", printable(v))
-		if !strings.EqualFold(v, o.fallback) || o.name == "unavailable.value.placeholder" && v != o.fallback {
-			c.out.put(o.name, scalar(dollars(v)), "")
+	for _, mode := range modes {
+		if v, ok := c.literal(mode[0]); ok && v == mode[1] {
+			c.mapped(mode[0], "records."+mode[0], "%s", v)
+		} else if ok {
+			c.set(mode[0], mode[0], v, "")
 		}
 	}
 	c.headerSteps()
@@ -64,10 +65,9 @@ func (c *conversion) records() {
 func (c *conversion) topicPrefix() {
 	const headers, prefix = "extended.headers.enabled", "topic.prefix"
 	if v, ok := c.literal(prefix); ok {
-		c.mapped(prefix, "records."+prefix, "%s", printable(v))
-		c.out.put(prefix, scalar(dollars(v)), "")
+		c.set(prefix, prefix, v, "")
 	} else if !c.in.has(prefix) {
-		c.add(Unsupported, prefix, true, "is required")
+		c.bad(prefix, "is required")
 	}
 	on, ok := c.boolean(headers, !c.old)
 	if !ok {
@@ -87,70 +87,87 @@ func (c *conversion) topicPrefix() {
 // connectConverter maps a converter of the connector, or of its worker if the connector has none.
 // Connect reads the options from the same place as the class.
 func (c *conversion) connectConverter(which string) {
-	option := which + ".converter"
-	from, label := c.in, ""
-	if !c.in.has(option) {
+	own := which + ".converter"
+	option := own
+	if !c.in.has(own) {
 		for _, e := range c.in.list {
-			if strings.HasPrefix(e.name, option+".") {
-				c.idle(e.name, "without %s in the connector, Connect uses the worker's converter with the worker's options, and ignores this option", option)
+			if strings.HasPrefix(e.name, own+".") {
+				c.idle(e.name, "without %s in the connector, Connect uses the worker's converter with the worker's options, and ignores this option", own)
 			}
 		}
-		switch {
-		case c.worker != nil && c.worker.has(option):
-			from, label = c.worker, workers
-		case which == "header":
-			text := "simple"
-			if c.noWorker() {
-				text += ", unless the worker has another one: pass --worker worker.properties"
-			}
-			c.mapped(option, "records."+option, "%s", text)
-			return
-		default:
-			more := "; the worker has none"
-			if c.worker == nil {
-				more = ": pass its properties with --worker worker.properties, or write the worker's converter into the connector"
-			}
-			c.bad(option, "the connector has no converter, so the worker's converter is used%s", more)
-			return
-		}
+		option = workers + own
 	}
-	class, ok := c.literalOf(from.byName[option], label+option)
-	if !ok {
+	class, ok := c.literal(option)
+	switch {
+	case ok:
+		c.converter(option, class, which, converterOptions{c, option + ".", "records." + own})
+	case c.in.has(option):
+	case which == "header":
+		text := "simple"
+		if c.noWorker() {
+			text += ", unless the worker has another one: pass --worker worker.properties"
+		}
+		c.mapped(own, "records."+own, "%s", text)
+	default:
+		more := "; the worker has none"
+		if len(c.o.Worker) == 0 {
+			more = ": pass its properties with --worker worker.properties, or write the worker's converter into the connector"
+		}
+		c.bad(own, "the connector has no converter, so the worker's converter is used%s", more)
+	}
+}
+
+// serverFormat maps debezium.format.…. An option without key, value or header counts for all three
+// that do not have it.
+func (c *conversion) serverFormat(which string) {
+	option := "debezium.format." + which
+	format, ok := c.literal(option)
+	if !ok && c.in.has(option) {
 		return
 	}
-	settings := converterOptions{c: c, from: from, prefix: option + ".", field: "records." + option, label: label}
-	c.converter(label+option, class, which, settings)
+	class := serverFormats[strings.ToLower(cmp.Or(format, "json"))]
+	if own, there := c.literal(option + ".class"); there {
+		class = own
+		c.mapped(option+".class", "records."+which+".converter", "%s", own)
+	}
+	if class == "" {
+		c.bad(option, "%s: walpost supports json, jsonbytearray, simplestring and binary", format)
+		return
+	}
+	for _, e := range c.in.list {
+		if rest, ok := strings.CutPrefix(e.name, "debezium.format."); ok && c.in.byName[option+"."+rest] == nil {
+			c.in.byName[option+"."+rest] = e
+		}
+	}
+	c.converter(option, class, which, converterOptions{c, option + ".", "records." + which + ".converter"})
 }
 
-// A converterOptions reads the options behind a converter's prefix and reports them.
+// A converterOptions are the options behind a converter's prefix.
 type converterOptions struct {
 	c      *conversion
-	from   *options
 	prefix string
 	field  string
-	label  string // precedes the names in the report
 }
 
-// name is an option's name in the report.
-func (s converterOptions) name(option string) string { return s.label + s.prefix + option }
-
-func (s converterOptions) get(name string) (string, bool) {
-	if !s.from.has(s.prefix + name) {
-		return "", false
-	}
-	return s.c.literalOf(s.from.byName[s.prefix+name], s.name(name))
+// key is the key of an option in the section records.
+func (s converterOptions) key(name string) string {
+	return strings.TrimPrefix(s.field, "records.") + "." + name
 }
 
 // converter writes one converter with its options.
 func (c *conversion) converter(option, class, which string, s converterOptions) {
 	name := converterNames[class]
-	if name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple" {
-		c.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", printable(class))
-		for _, e := range s.from.list {
-			if strings.HasPrefix(e.name, s.prefix) && s.from == c.in {
-				c.idle(e.name, "belongs to %s", printable(option))
+	wrong := name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple"
+	rest := func(format string, args ...any) {
+		for _, e := range c.in.list {
+			if strings.HasPrefix(e.name, s.prefix) && !c.done[e.name] && c.in.format != Server {
+				c.idle(e.name, format, args...)
 			}
 		}
+	}
+	if wrong {
+		c.bad(option, "%s: walpost supports StringConverter, JsonConverter, ByteArrayConverter and BinaryDataConverter, and for headers SimpleHeaderConverter, StringConverter and JsonConverter", class)
+		rest("belongs to %s", option)
 		return
 	}
 	text := name
@@ -161,156 +178,67 @@ func (c *conversion) converter(option, class, which string, s converterOptions) 
 		c.headers = name
 	}
 	c.mapped(option, s.field, "%s", text)
-	key := strings.TrimPrefix(s.field, "records.")
-	c.out.put(key, name, "")
+	c.out.put(which+".converter", name, "")
 	switch name {
 	case "json":
-		c.jsonOptions(s, key)
+		c.jsonOptions(s)
 	case "string":
-		if v, ok := s.get("converter.encoding"); ok {
-			if strings.EqualFold(v, "UTF8") || strings.EqualFold(v, "UTF-8") {
-				c.idle(s.name("converter.encoding"), "walpost writes UTF-8")
-			} else {
-				c.bad(s.name("converter.encoding"), "walpost writes only UTF-8")
-			}
+		if v, ok := c.literal(s.prefix + "converter.encoding"); ok && (strings.EqualFold(v, "UTF8") || strings.EqualFold(v, "UTF-8")) {
+			c.idle(s.prefix+"converter.encoding", "walpost writes UTF-8")
+		} else if ok {
+			c.bad(s.prefix+"converter.encoding", "walpost writes only UTF-8")
 		}
 	case "binary":
-		c.delegate(s, key)
+		c.delegate(s)
 	}
-	for _, e := range s.from.list {
-		if strings.HasPrefix(e.name, s.prefix) && !c.done[e.name] && s.from == c.in {
-			c.idle(e.name, "%s does not have this option and ignores it", name)
-		}
-	}
+	rest("%s does not have this option and ignores it", name)
 }
 
 // jsonOptions writes the options of a JsonConverter. By default it writes schemas, and walpost does
 // not.
-func (c *conversion) jsonOptions(s converterOptions, key string) {
-	schemas := true
-	if v, ok := s.get("schemas.enable"); ok {
-		switch {
-		case strings.EqualFold(v, "true"), strings.EqualFold(v, "false"):
-			schemas = strings.EqualFold(v, "true")
-			c.mapped(s.name("schemas.enable"), s.field+".schemas.enable", "%v", schemas)
-		default:
-			c.bad(s.name("schemas.enable"), "must be true or false")
-		}
-	} else if !s.from.has(s.prefix + "schemas.enable") {
-		c.mapped(s.name("schemas.enable"), s.field+".schemas.enable", "true: JsonConverter's default")
+func (c *conversion) jsonOptions(s converterOptions) {
+	option := s.prefix + "schemas.enable"
+	schemas, ok := c.boolean(option, true)
+	if ok && c.in.has(option) {
+		c.mapped(option, s.field+".schemas.enable", "%v", schemas)
+	} else if ok {
+		c.mapped(option, s.field+".schemas.enable", "true: JsonConverter's default")
 	}
 	if schemas {
 		c.schemas = true
-		c.out.put(key+".schemas.enable", "true", "")
+		c.out.put(s.key("schemas.enable"), "true", "")
 	}
-	if v, ok := s.get("decimal.format"); ok {
-		c.mapped(s.name("decimal.format"), s.field+".decimal.format", "%s", printable(v))
+	option = s.prefix + "decimal.format"
+	if v, ok := c.literal(option); ok {
+		c.mapped(option, s.field+".decimal.format", "%s", v)
 		if !strings.EqualFold(v, "base64") {
-			c.out.put(key+".decimal.format", scalar(dollars(strings.ToLower(v))), "")
+			c.out.put(s.key("decimal.format"), scalar(dollars(strings.ToLower(v))), "")
 		}
 	}
-	if v, ok := s.get("replace.null.with.default"); ok {
-		c.mapped(s.name("replace.null.with.default"), s.field+".replace.null.with.default", "%s", printable(strings.ToLower(v)))
-		if strings.EqualFold(v, "false") {
-			c.out.put(key+".replace.null.with.default", "false", "")
-		} else if !strings.EqualFold(v, "true") {
-			c.bad(s.name("replace.null.with.default"), "must be true or false")
+	option = s.prefix + "replace.null.with.default"
+	if replaces, ok := c.boolean(option, true); ok && c.in.has(option) {
+		c.mapped(option, s.field+".replace.null.with.default", "%v", replaces)
+		if !replaces {
+			c.out.put(s.key("replace.null.with.default"), "false", "")
 		}
 	}
-	if s.from.has(s.prefix + "schemas.cache.size") {
-		c.idle(s.name("schemas.cache.size"), "walpost keeps one schema for each relation")
+	if c.in.has(s.prefix + "schemas.cache.size") {
+		c.idle(s.prefix+"schemas.cache.size", "walpost keeps one schema for each relation")
 	}
 }
 
 // delegate writes the converter that BinaryDataConverter uses for values that are not bytes.
-func (c *conversion) delegate(s converterOptions, key string) {
-	const option = "delegate.converter.type"
-	class, ok := s.get(option)
-	if !ok {
-		return
-	}
-	name := converterNames[class]
-	if name == "" || name == "simple" || name == "binary" {
-		c.bad(s.name(option), "%s: as a delegate, walpost supports StringConverter, JsonConverter and ByteArrayConverter", printable(class))
-		return
-	}
-	c.mapped(s.name(option), s.field+"."+option, "%s", name)
-	c.out.put(key+"."+option, name, "")
-	if name == "json" {
-		inner := s
-		inner.prefix, inner.field = s.prefix+option+".", s.field+"."+option
-		c.jsonOptions(inner, key+"."+option)
-	}
-}
-
-// serverFormat maps debezium.format.…. An option without key, value or header counts for all three
-// that do not have it.
-func (c *conversion) serverFormat(which string) {
-	option := "debezium.format." + which
-	format, ok := c.literal(option)
-	if !ok {
-		if c.in.has(option) {
-			return
-		}
-		format = "json"
-	}
-	class := serverFormats[strings.ToLower(format)]
-	if own, there := c.literal(option + ".class"); there {
-		class = own
-		c.mapped(option+".class", "records."+which+".converter", "%s", printable(own))
-	}
-	if class == "" {
-		c.bad(option, "%s: walpost supports json, jsonbytearray, simplestring and binary", printable(format))
-		return
-	}
-	merged := newOptions(nil) // the options of this format, then those of all three
-	for _, prefix := range []string{option + ".", "debezium.format."} {
-		for _, e := range c.in.list {
-			rest, ok := strings.CutPrefix(e.name, prefix)
-			if !ok || prefix == "debezium.format." && ofOneFormat(rest) {
-				continue
-			}
-			if merged.byName[option+"."+rest] == nil {
-				merged.put(&entry{name: option + "." + rest, label: e.label, value: e.value, line: e.line, parts: e.parts})
-			}
-		}
-	}
-	c.converter(option, class, which, converterOptions{c: c, from: merged, prefix: option + ".", field: "records." + which + ".converter"})
-	for _, e := range merged.list { // report an option of all three once, with the first format that uses it
-		if c.done[e.name] && e.label != e.name {
-			for _, own := range c.in.list {
-				if own.label == e.label {
-					c.done[own.name] = c.done[own.name] || c.reportAs(own, e.name)
-				}
-			}
-		}
-	}
-}
-
-func ofOneFormat(rest string) bool {
-	for _, which := range []string{"key", "value", "header"} {
-		if rest == which || strings.HasPrefix(rest, which+".") {
-			return true
-		}
-	}
-	return false
-}
-
-// reportAs turns the finding of name into that of e, an option of all formats.
-func (c *conversion) reportAs(e *entry, name string) bool {
-	for i := range c.found {
-		if f := &c.found[i]; f.Option == c.in.shown(name) {
-			f.Option, f.Default, f.where = c.in.shown(e.name), false, e.order
-			return true
-		}
-	}
-	return false
-}
-
-func (c *conversion) serverLeftovers() {
-	for _, e := range c.in.list {
-		if strings.HasPrefix(e.name, "debezium.format.") && !c.done[e.name] {
-			c.idle(e.name, "none of these formats has this option")
+func (c *conversion) delegate(s converterOptions) {
+	const key = "delegate.converter.type"
+	class, ok := c.literal(s.prefix + key)
+	switch name := converterNames[class]; {
+	case !ok:
+	case name == "" || name == "simple" || name == "binary":
+		c.bad(s.prefix+key, "%s: as a delegate, walpost supports StringConverter, JsonConverter and ByteArrayConverter", class)
+	default:
+		c.set(s.prefix+key, s.key(key), name, "")
+		if name == "json" {
+			c.jsonOptions(converterOptions{c, s.prefix + key + ".", s.field + "." + key})
 		}
 	}
 }

@@ -166,11 +166,11 @@ func (c *conversion) regexRouter(prefix string, before bool) (Verdict, string) {
 	if folded, ok := c.fold(regex, to); ok {
 		c.replacement = folded
 		c.topics = c.routedTopics()
-		return Mapped, "router.route.topic.replacement: " + printable(folded)
+		return Mapped, "router.route.topic.replacement: " + folded
 	}
 	c.rename, c.topics = [2]string{regex, to}, topicSet{}
-	c.mapped(prefix+"regex", "router.topic.rename.regex", "%s", printable(regex))
-	c.mapped(prefix+"replacement", "router.topic.rename.replacement", "%s", printable(to))
+	c.mapped(prefix+"regex", "router.topic.rename.regex", "%s", regex)
+	c.mapped(prefix+"replacement", "router.topic.rename.replacement", "%s", to)
 	return Mapped, "router.topic.rename"
 }
 
@@ -203,7 +203,7 @@ func (c *conversion) insertHeader(prefix string, before bool) (Verdict, string) 
 		return Unsupported, "Connect reads value.literal as something other than text, and convert does not know how Connect writes it: put the header that the consumers see into records.headers"
 	}
 	c.steps = append(c.steps, s)
-	return Mapped, "records.headers: insert " + printable(name)
+	return Mapped, "records.headers: insert " + name
 }
 
 func (c *conversion) dropHeaders(prefix string, before bool) (Verdict, string) {
@@ -217,7 +217,7 @@ func (c *conversion) dropHeaders(prefix string, before bool) (Verdict, string) {
 	if len(drop) > 0 {
 		c.steps = append(c.steps, headerStep{option: prefix + "headers", drop: drop})
 	}
-	return Mapped, "records.headers: drop " + printable(strings.Join(drop, ", "))
+	return Mapped, "records.headers: drop " + strings.Join(drop, ", ")
 }
 
 // A placement is one item of table.fields.additional.placement.
@@ -295,7 +295,7 @@ func (c *conversion) headerFrom(prefix string, before bool) (Verdict, string) {
 			column = c.or(c.router+"table.field.event.payload", "payload")
 		}
 		if column == "" || strings.Contains(headers[i], ":") {
-			return Unsupported, "HeaderFrom$Value: the envelope has no field " + printable(field) + " that table.fields.additional.placement names"
+			return Unsupported, "HeaderFrom$Value: the envelope has no field " + field + " that table.fields.additional.placement names"
 		}
 		all = append(all, placement{column, "header", headers[i]})
 	}
@@ -310,7 +310,7 @@ func (c *conversion) headerFrom(prefix string, before bool) (Verdict, string) {
 		items[i] = p.column + ":" + p.place + ":" + p.alias
 	}
 	c.placement = strings.Join(items, ",")
-	return Mapped, "router.table.fields.additional.placement: " + printable(c.placement)
+	return Mapped, "router.table.fields.additional.placement: " + c.placement
 }
 
 // headerSteps writes records.headers, when the header converter is known.

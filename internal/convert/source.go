@@ -1,8 +1,10 @@
 package convert
 
 import (
-	"fmt"
+	"cmp"
+	"net/url"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -11,13 +13,13 @@ import (
 func (c *conversion) source() {
 	c.out.section("source", "")
 	c.connection()
-	if len(c.tables) == 1 {
-		c.out.put("table", scalar(dollars(c.tables[0].sql())), "")
-	} else if len(c.tables) > 1 {
-		all := make([]string, len(c.tables))
-		for i, t := range c.tables {
-			all[i] = dollars(t.sql())
-		}
+	all := make([]string, len(c.tables))
+	for i, t := range c.tables {
+		all[i] = dollars(t.sql())
+	}
+	if len(all) == 1 {
+		c.out.put("table", scalar(all[0]), "")
+	} else if len(all) > 1 {
 		c.out.put("tables", list(all), "")
 	}
 	c.slot()
@@ -26,98 +28,79 @@ func (c *conversion) source() {
 }
 
 // uriText escapes the characters that have a meaning in a URI.
-func uriText(s string) string {
-	var b strings.Builder
-	for i := range len(s) {
-		if ch := s[i]; ch >= 'a' && ch <= 'z' || ch >= 'A' && ch <= 'Z' || ch >= '0' && ch <= '9' || strings.IndexByte("-._~", ch) >= 0 {
-			b.WriteByte(ch)
-		} else {
-			fmt.Fprintf(&b, "%%%02X", ch)
-		}
-	}
-	return b.String()
-}
+func uriText(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }
 
 func uriPath(s string) string { return strings.ReplaceAll(uriText(s), "%2F", "/") }
 
-var hosts = regexp.MustCompile(`^[A-Za-z0-9._,:\[\]-]*$`)
+var (
+	hosts      = regexp.MustCompile(`^[A-Za-z0-9._,:\[\]-]*$`)
+	endsInPort = regexp.MustCompile(`:[0-9]+$`)
+)
 
 // connection writes the DSN. libpq's defaults, which are the same as pgjdbc's, count for what
 // Debezium's options do not say.
 func (c *conversion) connection() {
 	var notes []string
 	part := func(option, variable string, escape func(string) string) string {
-		e := c.in.byName[option]
-		value, found := c.variables(e, variable, escape)
+		value, found := c.variables(c.in.byName[option].parts, variable, escape)
 		notes = append(notes, found...)
-		text := value
-		if len(found) > 0 {
-			text = strings.Join(found, "; ")
-		}
-		c.mapped(option, "source.dsn", "%s", printable(text))
+		c.mapped(option, "source.dsn", "%s", cmp.Or(strings.Join(found, "; "), value))
 		return value
 	}
-	host, port, user, dbname := "", "5432", "", ""
-	switch e := c.in.byName["database.hostname"]; {
-	case !c.in.has("database.hostname"):
-		c.bad("database.hostname", "is required")
-	case !hosts.MatchString(strings.TrimSpace(e.text())):
-		c.bad("database.hostname", "must be the name or address of a host: write source.dsn by hand if it is something else")
-	default:
-		host = part("database.hostname", "WALPOST_SOURCE_HOST", same)
+	required := func(option string) bool {
+		if !c.in.has(option) {
+			c.bad(option, "is required")
+		}
+		return c.in.has(option)
 	}
-	switch e := c.in.byName["database.port"]; {
-	case !c.in.has("database.port"):
-	case len(e.parts) == 1 && e.parts[0].ref != nil:
-		port = part("database.port", "WALPOST_SOURCE_PORT", same)
-	default:
-		if n, ok := c.number("database.port"); ok && n > 0 && n < 65536 {
-			port = strconv.Itoa(n)
-			c.mapped("database.port", "source.dsn", "%s", port)
-		} else if !c.done["database.port"] {
-			c.bad("database.port", "must be from 1 to 65535")
+	host, port, user, dbname := "${WALPOST_SOURCE_HOST}", "5432", "", ""
+	if required("database.hostname") {
+		if hosts.MatchString(strings.TrimSpace(c.in.byName["database.hostname"].text())) {
+			host = part("database.hostname", "WALPOST_SOURCE_HOST", same)
+		} else {
+			c.bad("database.hostname", "must be the name or address of a host: write source.dsn by hand if it is something else")
 		}
 	}
-	if c.in.has("database.user") {
+	if e := c.in.byName["database.port"]; c.in.has("database.port") && len(e.parts) == 1 && e.parts[0].ref != nil {
+		port = part("database.port", "WALPOST_SOURCE_PORT", same)
+	} else if n, ok := c.number("database.port"); ok && n > 0 && n < 65536 {
+		port = strconv.Itoa(n)
+		c.mapped("database.port", "source.dsn", "%s", port)
+	} else if ok {
+		c.bad("database.port", "must be from 1 to 65535")
+	}
+	if required("database.user") {
 		user = part("database.user", "WALPOST_SOURCE_USER", uriText) + "@"
-	} else {
-		c.bad("database.user", "is required")
 	}
-	if e := c.in.byName["database.dbname"]; c.in.has("database.dbname") && strings.ContainsAny(e.text(), "?&") {
-		c.bad("database.dbname", "must be only the name of the database; write parameters after a ? as options or into source.dsn")
-	} else if c.in.has("database.dbname") {
-		dbname = part("database.dbname", "WALPOST_SOURCE_DATABASE", uriText)
-	} else {
-		c.bad("database.dbname", "is required")
-	}
-	if host == "" {
-		host = "${WALPOST_SOURCE_HOST}"
+	if required("database.dbname") {
+		if strings.ContainsAny(c.in.byName["database.dbname"].text(), "?&") {
+			c.bad("database.dbname", "must be only the name of the database; write parameters after a ? as options or into source.dsn")
+		} else {
+			dbname = part("database.dbname", "WALPOST_SOURCE_DATABASE", uriText)
+		}
 	}
 	each := strings.Split(host, ",")
 	for i, h := range each {
-		if !regexp.MustCompile(`:[0-9]+$`).MatchString(h) || strings.Count(h, ":") > 1 && !strings.HasPrefix(h, "[") {
+		if !endsInPort.MatchString(h) || strings.Count(h, ":") > 1 && !strings.HasPrefix(h, "[") {
 			if strings.Contains(h, ":") && !strings.HasPrefix(h, "[") && !strings.Contains(h, "$") {
 				h = "[" + h + "]"
 			}
 			each[i] = h + ":" + port
 		}
 	}
-	sslmode := c.or("database.sslmode", "prefer")
+	sslmode, ok := c.literal("database.sslmode")
+	sslmode = cmp.Or(sslmode, "prefer")
 	query := "?sslmode=" + dollars(uriText(strings.ToLower(sslmode)))
-	if !c.done["database.sslmode"] {
-		c.mapped("database.sslmode", "source.dsn", "sslmode=%s", printable(sslmode))
+	if ok || !c.in.has("database.sslmode") {
+		c.mapped("database.sslmode", "source.dsn", "sslmode=%s", sslmode)
 	}
-	for _, o := range []struct{ option, param string }{
-		{"database.sslrootcert", "sslrootcert"}, {"database.sslcert", "sslcert"}, {"database.sslkey", "sslkey"},
-	} {
-		if !c.in.has(o.option) {
-			continue
+	for _, param := range []string{"sslrootcert", "sslcert", "sslkey"} {
+		option := "database." + param
+		if e := c.in.byName[option]; c.in.has(option) && param == "sslkey" && derKey.MatchString(strings.TrimSpace(e.text())) {
+			c.bad(option, "pgjdbc reads a binary key, and walpost reads a PEM key: openssl pkcs8 -inform DER -in key.pk8 -out key.pem (of a .p12: openssl pkcs12 -nodes -nocerts), and then sslkey=…/key.pem in source.dsn")
+		} else if c.in.has(option) {
+			query += "&" + param + "=" + part(option, "WALPOST_SOURCE_"+strings.ToUpper(param), uriPath)
 		}
-		if e := c.in.byName[o.option]; o.param == "sslkey" && derKey.MatchString(strings.TrimSpace(e.text())) {
-			c.bad(o.option, "pgjdbc reads a binary key, and walpost reads a PEM key: openssl pkcs8 -inform DER -in key.pk8 -out key.pem (of a .p12: openssl pkcs12 -nodes -nocerts), and then sslkey=…/key.pem in source.dsn")
-			continue
-		}
-		query += "&" + o.param + "=" + part(o.option, "WALPOST_SOURCE_"+strings.ToUpper(o.param), uriPath)
 	}
 	if c.in.has("database.sslpassword") {
 		value, note := secretOf(c.in.byName["database.sslpassword"].parts, "WALPOST_SOURCE_SSLPASSWORD", false)
@@ -126,22 +109,16 @@ func (c *conversion) connection() {
 		c.mapped("database.sslpassword", "source.dsn", "%s", note)
 	}
 	c.origin["source.dsn"] = c.in.shown("database.sslmode") // walpost may refuse its value
-	for _, n := range notes {
-		c.out.note("%s", n)
-	}
 	if len(notes) > 0 {
-		c.out.note("(percent-encode the values in the URI: %%40 for @)")
+		notes = append(notes, "(percent-encode the values in the URI: %40 for @)")
 	}
+	c.out.note(notes...)
 	c.out.put("dsn", scalar("postgres://"+user+strings.Join(each, ",")+"/"+dbname+query), "")
-	if c.in.has("database.password") {
-		c.putSecret("database.password", c.in.byName["database.password"].parts, "source", "password", "WALPOST_SOURCE_PASSWORD")
-	}
-	if v, ok := c.literal("database.sslfactory"); ok {
-		if strings.HasSuffix(v, "NonValidatingFactory") {
-			c.bad("database.sslfactory", "this class does not verify the server: leave the option out and write database.sslmode=require, which does not verify it either")
-		} else {
-			c.bad("database.sslfactory", "this is a Java class: write sslmode, sslrootcert, sslcert and sslkey instead")
-		}
+	c.password()
+	if v, ok := c.literal("database.sslfactory"); ok && strings.HasSuffix(v, "NonValidatingFactory") {
+		c.bad("database.sslfactory", "this class does not verify the server: leave the option out and write database.sslmode=require, which does not verify it either")
+	} else if ok {
+		c.bad("database.sslfactory", "this is a Java class: write sslmode, sslrootcert, sslcert and sslkey instead")
 	}
 }
 
@@ -176,17 +153,20 @@ func secretOf(parts []part, variable string, asFile bool) (value, note string) {
 	}
 }
 
-// putSecret writes a secret's key, or its …_file.
-func (c *conversion) putSecret(option string, parts []part, section, key, variable string) {
-	value, note := secretOf(parts, variable, true)
-	if note == "" {
-		c.mapped(option, section+"."+key+"_file", "%s", printable(value))
-		c.out.put(key+"_file", scalar(dollars(value)), "")
+// password writes source.password or source.password_file.
+func (c *conversion) password() {
+	const option = "database.password"
+	if !c.in.has(option) {
 		return
 	}
-	c.mapped(option, section+"."+key, "%s", note)
-	c.out.note("%s", note)
-	c.out.put(key, value, "")
+	value, note := secretOf(c.in.byName[option].parts, "WALPOST_SOURCE_PASSWORD", true)
+	if note == "" {
+		c.set(option, "password_file", value, "")
+		return
+	}
+	c.mapped(option, "source.password", "%s", note)
+	c.out.note(note)
+	c.out.put("password", value, "")
 }
 
 // slot takes over the connector's slot. The converted configuration never creates a slot, because
@@ -206,53 +186,27 @@ func (c *conversion) slot() {
 			"make a publication and a new slot for walpost (another source.slot; walpost setup --make-slot --apply), stop the connector when it has caught up, and start walpost run. "+
 			"Events from this time come twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
 	default:
-		c.bad("plugin.name", "must be pgoutput (got %s)", printable(plugin))
+		c.bad("plugin.name", "must be pgoutput (got %s)", plugin)
 	}
-	if v, ok := c.literal("slot.name"); ok {
-		c.mapped("slot.name", "source.slot", "%s", printable(v))
-		c.out.put("slot", scalar(dollars(v)), "")
-	} else if !c.in.has("slot.name") {
-		c.mapped("slot.name", "source.slot", "debezium")
-		c.out.put("slot", "debezium", "Debezium's default")
-	}
+	c.text("slot.name", "slot", "debezium")
 	if on, ok := c.boolean("slot.drop.on.stop", false); ok && on {
 		c.bad("slot.drop.on.stop", "STOPPING THE CONNECTOR DROPS ITS SLOT, and then there is nothing to take over: set the option to false before you stop the connector (this restarts it)")
 	}
-	if on, ok := c.boolean("slot.failover", false); ok && c.in.has("slot.failover") {
-		c.mapped("slot.failover", "source.failover", "%v", on)
-		if on {
-			c.out.put("failover", "true", "")
-		}
-	}
+	c.flag("slot.failover", "failover")
 }
 
 func (c *conversion) publication() {
-	const option = "publication.name"
-	if v, ok := c.literal(option); ok {
-		c.mapped(option, "source.publication", "%s", printable(v))
-		c.out.put("publication", scalar(dollars(v)), "")
-	} else if !c.in.has(option) {
-		c.mapped(option, "source.publication", "dbz_publication")
-		c.out.put("publication", "dbz_publication", "Debezium's default")
-	}
-	c.updates = true
+	c.text("publication.name", "publication", "dbz_publication")
 	const skipped = "skipped.operations"
-	if v, ok := c.literal(skipped); ok {
-		inserts := true
-		for _, op := range names(strings.ToLower(v)) {
-			switch op {
-			case "c", "r":
-				inserts = inserts && op == "r"
-			case "u":
-				c.updates = false
-			}
-		}
-		if !inserts {
-			c.bad(skipped, "an outbox publishes nothing without inserts (c): remove c")
-		} else {
-			c.mapped(skipped, "source.publish", "%s", publish)
-		}
-	} else if !c.in.has(skipped) {
+	v, ok := c.literal(skipped)
+	operations := names(strings.ToLower(v))
+	c.updates = !slices.Contains(operations, "u")
+	switch {
+	case ok && slices.Contains(operations, "c"):
+		c.bad(skipped, "an outbox publishes nothing without inserts (c): remove c")
+	case ok:
+		c.mapped(skipped, "source.publish", "%s", publish)
+	case !c.in.has(skipped):
 		c.mapped(skipped, "source.publish", "%s: an update of a row's primary key gives a record with Debezium", publish)
 	}
 	c.out.put("publish", publish, "")
@@ -294,7 +248,7 @@ func (c *conversion) snapshot() {
 	case mode == "schema_only" || mode == "schema_only_recovery":
 		c.bad(option, "%s: Debezium 2.5 and newer do not have this value; write initial or no_data", mode)
 	default:
-		c.bad(option, "must be initial, when_needed or no_data (got %s)", printable(mode))
+		c.bad(option, "must be initial, when_needed or no_data (got %s)", mode)
 	}
 	if c.o.Fresh {
 		c.out.put("create", "true", "the connector has never run: there is no slot to take over")

@@ -62,7 +62,7 @@ func readStrimzi(text []byte) (*options, error) {
 		case strings.HasSuffix(kind, "List") && items.Kind == yaml.SequenceNode:
 			resources = append(slices.Clone(items.Content), resources...)
 		case kind != "KafkaConnector":
-			o.around(fmt.Sprint("resource on line ", root.Line), "resource "+printable(kind), root.Line)
+			o.around(fmt.Sprint("resource on line ", root.Line), "resource "+kind, root.Line)
 		case found:
 			return nil, &SyntaxError{Line: root.Line, Text: "this is a second KafkaConnector: write each one to a file of its own, and convert one at a time"}
 		default:
@@ -172,9 +172,9 @@ func (s *strimzi) scalar(n *yaml.Node, name, label string) *SyntaxError {
 	}
 	switch {
 	case n.Kind != yaml.ScalarNode:
-		return wrongAt(n, "%s must be one value", printable(label))
+		return wrongAt(n, "%s must be one value", label)
 	case s.o.byName[name] != nil:
-		return wrongAt(n, "%s occurs twice", printable(label))
+		return wrongAt(n, "%s occurs twice", label)
 	}
 	value := n.Value
 	if n.Tag == "!!null" {

@@ -16,8 +16,6 @@ func (t table) sql() string {
 	return pg.QuoteIfNeeded(t.schema) + "." + pg.QuoteIfNeeded(t.name)
 }
 
-func (t table) shown() string { return printable(t.sql()) }
-
 // parseTable reads schema.table as SQL does: folded to lower case unless in double quotes.
 func parseTable(s string) (table, bool) {
 	names, err := pg.SplitName(strings.TrimSpace(s))
@@ -102,7 +100,7 @@ func (c *conversion) readTables() {
 		for _, s := range c.o.Tables {
 			t, ok := parseTable(s)
 			if !ok {
-				c.bad(include, "--table must be schema.table (got %s)", printable(s))
+				c.bad(include, "--table must be schema.table (got %s)", s)
 				continue
 			}
 			c.tables = append(c.tables, t)
@@ -118,7 +116,7 @@ func (c *conversion) readTables() {
 	}
 	if expr, ok := c.literal("table.exclude.list"); ok {
 		if len(c.o.Tables) > 0 || c.o.Catalog != nil {
-			c.idle("table.exclude.list", "walpost reads only the tables that are named (and not %s)", printable(expr))
+			c.idle("table.exclude.list", "walpost reads only the tables that are named (and not %s)", expr)
 		} else {
 			c.bad("table.exclude.list", "walpost reads only the tables that are named: %s", byTable)
 		}
@@ -174,7 +172,7 @@ func (c *conversion) reportTables() {
 	}
 	text := make([]string, len(c.tables))
 	for i, t := range c.tables {
-		text[i] = t.shown()
+		text[i] = t.sql()
 	}
 	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.tablesNote)
 }
@@ -207,7 +205,7 @@ func (c *conversion) schemaFilters() {
 		all := c.patterns(option)
 		for _, t := range c.tables {
 			if !c.done[option] && matchAny(all, t.schema) != want {
-				c.bad(option, "contradicts table.include.list: with both the connector does not capture %s", t.shown())
+				c.bad(option, "contradicts table.include.list: with both the connector does not capture %s", t.sql())
 			}
 		}
 		if !c.done[option] {

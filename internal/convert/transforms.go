@@ -36,14 +36,14 @@ func (c *conversion) transforms() bool {
 	all, router := names(list), ""
 	for i, name := range all {
 		if slices.Contains(all[:i], name) {
-			c.bad("transforms", "%s occurs twice", printable(name))
+			c.bad("transforms", "%s occurs twice", name)
 			return false
 		}
 		option := "transforms." + name + ".type"
 		kind, ok := c.literal(option)
 		switch {
 		case !ok && !c.in.has(option):
-			c.bad(option, "is required, because transforms names %s", printable(name))
+			c.bad(option, "is required, because transforms names %s", name)
 		case kind == eventRouter && router != "":
 			c.bad(option, "this is a second EventRouter, and walpost has only one: convert each of them to its own configuration")
 		case kind == eventRouter:
@@ -59,7 +59,7 @@ func (c *conversion) transforms() bool {
 		c.bad("transforms", "the EventRouter (%s) is not among the transforms, and walpost works like the EventRouter", eventRouter)
 		return false
 	}
-	c.mapped("transforms", "", "%s is the EventRouter", printable(router))
+	c.mapped("transforms", "", "%s is the EventRouter", router)
 	c.router = "transforms." + router + "."
 	c.placement, _ = c.literal(c.router + "table.fields.additional.placement")
 	at := slices.Index(all, router)
@@ -124,7 +124,7 @@ func (c *conversion) routerPredicate() {
 		}
 	}
 	for _, t := range other {
-		c.bad(option, "the connector publishes changes of %s without the EventRouter, and walpost publishes only outbox rows: keep a connector with its own slot for this table", t.shown())
+		c.bad(option, "the connector publishes changes of %s without the EventRouter, and walpost publishes only outbox rows: keep a connector with its own slot for this table", t.sql())
 	}
 	if c.tables = seen; len(seen) == 0 {
 		if len(other) > 0 {
@@ -133,7 +133,7 @@ func (c *conversion) routerPredicate() {
 		return
 	}
 	if len(other) == 0 {
-		c.mapped(option, "", "the rows of %s go to the EventRouter, as all rows do in walpost", c.tables[0].shown())
+		c.mapped(option, "", "the rows of %s go to the EventRouter, as all rows do in walpost", c.tables[0].sql())
 	}
 }
 
@@ -146,7 +146,7 @@ func (c *conversion) otherTransform(name string, before bool) {
 		return
 	}
 	when, why := c.applies(name, before)
-	verdict, text := Unsupported, printable(kind)+": walpost has no such transform; remove the transform, or let the consumers of the topic do its work"
+	verdict, text := Unsupported, kind+": walpost has no such transform; remove the transform, or let the consumers of the topic do its work"
 	handle := handlers[kind]
 	switch {
 	case when == never:
@@ -159,7 +159,7 @@ func (c *conversion) otherTransform(name string, before bool) {
 	c.add(verdict, option, false, "%s", text)
 	for _, e := range c.in.list {
 		if strings.HasPrefix(e.name, prefix) && !c.done[e.name] {
-			c.add(verdict, e.name, false, "belongs to %s", printable(option))
+			c.add(verdict, e.name, false, "belongs to %s", option)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func (c *conversion) routing() {
 		case o.name == "route.topic.replacement" && c.replacement != "":
 			value = c.replacement
 		}
-		c.mapped(option, field, "%s", printable(value))
+		c.mapped(option, field, "%s", value)
 		if value == o.ours && !o.always {
 			continue
 		}
@@ -265,12 +265,7 @@ func (c *conversion) routing() {
 	c.missing()
 	for _, e := range c.in.list {
 		if name, ok := strings.CutPrefix(e.name, c.router); ok && !c.done[e.name] {
-			if r, ok := ruleOf("(router) " + name); ok {
-				v, text := r.of(e.plain())
-				c.add(v, e.name, false, "%s", text)
-			} else {
-				c.idle(e.name, "the EventRouter of Debezium 3.6 ignores this option, because it has none of this name")
-			}
+			c.judge(e, "(router) "+name)
 		}
 	}
 }
@@ -282,7 +277,7 @@ func (c *conversion) missing() {
 	value := ""
 	if v, ok := c.literal(now); ok {
 		value = v
-		c.mapped(now, "router.table.field.additional.missing", "%s", printable(v))
+		c.mapped(now, "router.table.field.additional.missing", "%s", v)
 		if c.in.has(old) {
 			c.idle(old, "the option is also given under its new name, %s, which has priority", "table.field.additional.missing")
 		}
