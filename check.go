@@ -151,20 +151,19 @@ func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	if why != nil {
 		missing = replication.FullSetup(*settings)
 	}
-	sql = replication.SetupSQL(*settings, missing)
-	if err = missing.Err(); missing.Empty() {
-		sql = "-- Everything is there.\n"
+	sql, slot := replication.SetupSQL(*settings, missing), "\n-- Slot "+settings.Slot+" is missing"
+	if missing.Empty() {
+		sql, slot = "-- Everything is there", " but slot "+settings.Slot
 	}
 	switch {
-	case !missing.SlotByRun:
-	case settings.Create:
-		sql += "\n-- Slot " + settings.Slot + " is missing. If this relay has run before, use walpost check." +
-			"\n-- Otherwise walpost run makes the slot, together with its first checkpoint.\n"
-	default:
-		sql += "\n-- Slot " + settings.Slot + " is missing. If this relay has run before, use walpost check." +
-			"\n-- Otherwise walpost setup --make-slot makes the slot, because source.create is false.\n"
+	case missing.SlotByRun && settings.Create:
+		sql += slot + ". If this relay has run before, use walpost check.\n-- Otherwise walpost run makes the slot, together with its first checkpoint.\n"
+	case missing.SlotByRun:
+		sql += slot + ". If this relay has run before, use walpost check.\n-- Otherwise walpost setup --make-slot makes the slot, because source.create is false.\n"
+	case missing.Empty():
+		sql += ".\n"
 	}
-	return sql, why, err
+	return sql, why, missing.Err()
 }
 
 // Setup makes everything that is missing, or nothing, and returns what it made. Beside an error that is the slot at most that is

@@ -213,7 +213,7 @@ func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts
 		return nil
 	}
 	return fault.Config(fmt.Errorf("source.snapshot: is required, because %s from before the slot", strings.Join(words, " and ")),
-		"Write under source: snapshot: initial to publish them first, or snapshot: never to begin with the rows that are inserted from now on.")
+		"Set source.snapshot (--snapshot) to initial to publish them first, or to never to begin with the rows that are inserted from now on.")
 }
 
 // countRows says how many rows of a table a row filter lets through: "" for none, exactly up to a bound.

@@ -197,7 +197,7 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 	opts.Provider, opts.Inserts = f.Server.Provider, s.cfg.publishable(f) != &s.cfg
 	its := f // as opts.Role sees the server; nil if there is no such role
 	if opts.Role != f.Server.Role {
-		if its, err = s.become(ctx, sql, &opts); err != nil {
+		if its, err = s.become(ctx, sql, f.Server.Role, &opts); err != nil {
 			return opts, nil, err
 		}
 	}
@@ -249,15 +249,15 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 	return opts, f, nil
 }
 
-// become looks at the server as opts.Role sees it, and stays this role; nil if there is no such role.
-func (s *Source) become(ctx context.Context, sql *pgconn.PgConn, opts *SetupOptions) (*pg.Facts, error) {
+// become looks at the server as opts.Role sees it, and stays this role; nil if there is no such role. from is the connected role.
+func (s *Source) become(ctx context.Context, sql *pgconn.PgConn, from string, opts *SetupOptions) (*pg.Facts, error) {
 	found, err := pg.Rows[struct{ Login bool }](ctx, sql, "look for role "+opts.Role, "SELECT rolcanlogin AS login FROM pg_roles WHERE rolname = "+pg.QuoteLiteral(opts.Role))
 	if opts.CreateRole = len(found) == 0; opts.CreateRole || err != nil {
 		return nil, err
 	}
 	opts.AlterRole = !found[0].Login
 	if _, err := sql.Exec(ctx, "SET ROLE "+pg.QuoteIdent(opts.Role)).ReadAll(); err != nil {
-		return nil, fault.WithHint(pg.Classify(fmt.Errorf("look at the rights of role %s: %w", opts.Role, err)), "Connect as a superuser, or as a member of this role.")
+		return nil, fault.WithHint(pg.Classify(fmt.Errorf("look at the rights of role %s: %w", opts.Role, err)), "Connect as a superuser, or as a member of this role: GRANT "+pg.QuoteIdent(opts.Role)+" TO "+pg.QuoteIdent(from)+";")
 	}
 	return s.cfg.Names().Describe(ctx, sql)
 }
@@ -316,7 +316,11 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 		if err := run(step.sql); err != nil {
 			err = fmt.Errorf("make %s: %w; nothing was made", step.what, err)
 			if pg.SQLState(err) == pg.StateNoRight {
-				return nil, fault.WithHint(err, "The statement was: "+step.sql+"\n"+pg.SetupHint(opts.Role))
+				hint := pg.SetupHint(opts.Role)
+				if s.cfg.Outbox.Role != "" {
+					hint = "Role " + f.Server.Role + " may not do this. Ask a superuser to run the SQL that setup prints without --apply."
+				}
+				return nil, fault.WithHint(err, "The statement was: "+step.sql+"\n"+hint)
 			}
 			return nil, pg.Classify(err)
 		}

@@ -206,6 +206,37 @@ func TestSetupForAnotherRole(t *testing.T) {
 	}
 }
 
+// An administrator with CREATEROLE may lack REPLICATION or pg_monitor. Then nothing is made, and a superuser runs what setup prints.
+func TestSetupByAnAdministratorWhoIsNoSuperuserSaysWhoCanDoIt(t *testing.T) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg)
+		role, admin := "role_"+w.cfg.Slot, "admin_"+w.cfg.Slot
+		w.exec("CREATE ROLE "+admin+" LOGIN CREATEROLE REPLICATION", "GRANT CREATE ON SCHEMA public TO "+admin, fmt.Sprintf("GRANT CREATE ON DATABASE %s TO %s", w.cfg.Slot, admin))
+		t.Cleanup(func() { w.exec("DROP OWNED BY "+role+", "+admin, "DROP ROLE "+role, "DROP ROLE "+admin) })
+		w.cfg.DSN, w.cfg.Outbox.Role = conf.Secret(strings.Replace(w.dsn, "postgres@", admin+"@", 1)), role
+		said, err := w.source().Apply(t.Context())
+		if len(said) > 0 || err == nil || w.made() != "" || !strings.HasSuffix(fault.Hint(err), "Ask a superuser to run the SQL that setup prints without --apply.") {
+			t.Errorf("said %v, %v (%s), made %q", said, err, fault.Hint(err), w.made())
+		}
+		opts, err := w.source().Missing(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.exec(SetupSQL(w.cfg, opts))
+		if _, err = w.source().Apply(t.Context()); err == nil || !strings.Contains(fault.Hint(err), "GRANT \""+role+"\" TO \""+admin+"\";") {
+			t.Errorf("%v (%s)", err, fault.Hint(err))
+		}
+		w.exec("GRANT " + role + " TO " + admin)
+		if said, err = w.source().Apply(t.Context()); err != nil || len(said) > 0 {
+			t.Errorf("again: %v %v", said, err)
+		}
+		w.cfg.Outbox.Role, w.cfg.DSN = "", conf.Secret(strings.Replace(w.dsn, "postgres@", role+"@", 1))
+		if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
+			t.Error("the role cannot make the slot")
+		}
+	})
+}
+
 func TestSetupByARoleThatMayNotMakesNothing(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""))
 	role := "role_" + w.cfg.Slot

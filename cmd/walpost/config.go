@@ -25,6 +25,8 @@ type fileConfig struct {
 	// Unsupported are the options of Debezium that convert could not convert. Each one is an error
 	// until the user has decided about it and deletes it.
 	Unsupported []string `yaml:"unsupported"`
+
+	fileless bool // the command has no --config
 }
 
 type httpConfig struct {
@@ -112,7 +114,7 @@ func loadConfig(name string, env func(string) (string, bool), over []override, w
 	}
 	found := cfg.validate(check)
 	if name == "" {
-		nameFlags(found)
+		nameFlags(found, cfg.fileless)
 	}
 	if wrong := file.Check(found); len(wrong) > 0 {
 		return cfg, wrong
@@ -134,11 +136,12 @@ func samePassword(file replication.Config, dsn string) bool {
 }
 
 // nameFlags adds to what is required the flag that gives it, for where there is no file to write it to.
-func nameFlags(found walpost.Problems) {
+func nameFlags(found walpost.Problems, fileless bool) {
+	or := map[bool]string{true: " or %s", false: ", %s, or a file by --config"}[fileless]
 	for i, p := range found {
 		for _, s := range settings {
 			if p.Rule == conf.Required && strings.TrimSuffix(s.field, "s") == strings.TrimSuffix(p.Field, "s") {
-				found[i].Want = strings.TrimSpace(fmt.Sprintf("%s (--%s, %s, or a file by --config)", p.Want, s.flag, s.env()))
+				found[i].Want = strings.TrimSpace(fmt.Sprintf("%s (--%s"+or+")", p.Want, s.flag, s.env()))
 			}
 		}
 	}

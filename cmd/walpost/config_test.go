@@ -310,6 +310,8 @@ func TestAnotherUsersDSNLeavesThePasswordUnused(t *testing.T) {
 		unused = `password ""`
 	)
 	for _, c := range []struct{ file, dsn, want string }{
+		{"dsn: postgres://db/shop", "postgres://postgres@db/shop", unused},
+		{"dsn: postgres://db/shop", "postgres://me@db/shop", used},
 		{"dsn: postgres://walpost@db/shop", "postgres://walpost@other/shop", used},
 		{"dsn: postgres://walpost@db/shop", "host=other user='walpost' dbname=shop", used},
 		{"dsn: postgres://walpost@db/shop", "postgres://postgres@db/shop", unused},
@@ -336,6 +338,28 @@ func TestAnotherUsersDSNLeavesThePasswordUnused(t *testing.T) {
 		}
 		if !strings.Contains(got, c.want) {
 			t.Errorf("%s, --dsn %s: got %q, want %q", c.file, c.dsn, got, c.want)
+		}
+	}
+}
+
+// If the DSN of the relay is in the environment, and only its password in the file, then setup with the DSN of an administrator
+// does not send the relay's password.
+func TestAVariableSaysWhoseThePasswordOfTheFileIs(t *testing.T) {
+	name := filepath.Join(t.TempDir(), "walpost.yaml")
+	write(t, name, "source: {password: geheim, table: public.outbox}\nkafka: {brokers: [kafka:9092]}\n")
+	env := func(name string) (string, bool) {
+		return map[string]string{"WALPOST_DSN": "postgres://walpost@db/shop"}[name], true
+	}
+	for dsn, want := range map[string]string{"": "geheim", "postgres://walpost@other/shop": "geheim", "postgres://postgres@db/shop": ""} {
+		flags := setupCommand().Flags()
+		if dsn != "" {
+			if err := flags.Set("dsn", dsn); err != nil {
+				t.Fatal(err)
+			}
+		}
+		cfg, err := loadConfig(name, env, overrides(flags, env), nil, (*walpost.Config).Validate)
+		if err != nil || string(cfg.Source.Password) != want || dsn != "" && string(cfg.Source.DSN) != dsn {
+			t.Errorf("--dsn %q: %q as %q, %v", dsn, string(cfg.Source.Password), string(cfg.Source.DSN), err)
 		}
 	}
 }

@@ -139,15 +139,17 @@ func shellWord(word string) string {
 	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
-// overrides are the values of the environment and then those of the flags, for a flag goes over a variable. A variable
-// that is set and empty says nothing. Other WALPOST_ variables are left alone: Kubernetes sets some for a service of that name.
+// overrides are the values of the environment and of the flags. A flag goes over a variable. The variable of a DSN stays before
+// the flag, because it says whose the password of the file is. A variable that is set and empty says nothing. Other WALPOST_ variables are left alone: Kubernetes sets some for a service of that name.
 func overrides(flags *pflag.FlagSet, env func(string) (string, bool)) []override {
 	var over []override
 	for _, s := range settings {
-		if flags.Changed(s.flag) {
-			over = append(over, override{from: "--" + s.flag, field: s.field, text: flags.Lookup(s.flag).Value.String()})
-		} else if text, _ := env(s.env()); text != "" {
+		given := flags.Changed(s.flag)
+		if text, _ := env(s.env()); text != "" && (!given || s.flag == "dsn") {
 			over = append(over, override{from: s.env(), field: s.field, text: text})
+		}
+		if given {
+			over = append(over, override{from: "--" + s.flag, field: s.field, text: flags.Lookup(s.flag).Value.String()})
 		}
 	}
 	return over

@@ -42,6 +42,7 @@ that walpost setup --role makes.`,
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		known := true
 		cfg, err := loadConfig("", os.LookupEnv, overrides(flags, os.LookupEnv), func(c *fileConfig) {
+			c.fileless = true
 			if known = len(c.Source.AllTables()) > 0; !known {
 				c.Source.Tables = []string{"public.outbox"}
 			}

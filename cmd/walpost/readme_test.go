@@ -102,6 +102,10 @@ func TestTheQuickStartOfTheREADMEEndsWithARecord(t *testing.T) {
 			}
 		default:
 			out := q.command(code)
+			if strings.HasPrefix(code, "walpost setup ") && !strings.HasSuffix(out, "\nEverything is there but slot walpost. If this relay has run before, use walpost check.\n"+
+				"Otherwise walpost run makes the slot, together with its first checkpoint.\n") {
+				t.Errorf("setup: %s", out)
+			}
 			if strings.HasPrefix(code, "walpost check ") {
 				if !strings.HasSuffix(out, "\nready to run\n") {
 					t.Errorf("check: %s", out)

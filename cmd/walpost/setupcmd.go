@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -44,10 +45,14 @@ walpost run makes it, together with its first checkpoint.`,
 			for _, what := range made {
 				fmt.Fprintln(out, "made "+what)
 			}
-			if err == nil && len(made) == 0 {
-				fmt.Fprintln(out, "everything is there")
+			if err != nil {
+				return err
 			}
-			return err
+			// Only comments are left.
+			if left, why, _ := walpost.SetupSQL(ctx, cfg.Config); why == nil {
+				fmt.Fprint(out, strings.ReplaceAll("\n"+left, "\n-- ", "\n")[1:])
+			}
+			return nil
 		}
 		sql, why, err := walpost.SetupSQL(ctx, cfg.Config)
 		if why != nil {
