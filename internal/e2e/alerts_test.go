@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-
-	"github.com/walpost/walpost/internal/promtool"
 )
 
 // fire evaluates the alert rules over what was scraped while a slot went on to be lost, one scrape a second: somebody is called while
@@ -67,7 +65,7 @@ func fire(t *testing.T, seen []samples) {
 	if err := os.WriteFile(file, []byte(b.String()), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	tool := promtool.Find(t)
+	tool := promtool(t)
 	if tool == "" {
 		return // it said so
 	}
