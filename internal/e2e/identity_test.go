@@ -204,7 +204,7 @@ var gaps = []struct {
 		name: "a server that was restored from an earlier copy", version: "15",
 		prepare: func(w *world) { w.saveCopy() },
 		make: func(w *world) []string {
-			w.pg.Restore(w.t, w.copy())
+			restore(w.t, w.pg, w.copy())
 			return []string{"restored from an earlier copy"}
 		},
 	},
@@ -212,7 +212,7 @@ var gaps = []struct {
 		name: "a point-in-time restore to before the checkpoint", version: "15", opts: []testenv.PGOption{testenv.Param("wal_keep_size", "1GB")},
 		prepare: func(w *world) { w.saveCopy() },
 		make: func(w *world) []string {
-			w.move(w.pg.RestoreUntil(w.t, w.copy(), w.copiedAt()))
+			w.move(restoreUntil(w.t, w.pg, w.copy(), w.copiedAt()))
 			return []string{"history left timeline 1 at"}
 		},
 	},
@@ -334,7 +334,7 @@ func TestAServerThatWentBackIsNoticedByARunningRelay(t *testing.T) {
 	w.saveCopy()
 	// Without a checkpoint beyond the copy there is nothing that the server has forgotten: the relay reads all of it again.
 	w.confirms(w.copiedAt())
-	w.pg.Restore(t, w.copy())
+	restore(t, w.pg, w.copy())
 	_, log := w.halted(r, "", "restored from an earlier copy")
 	token := tokenInHint.FindStringSubmatch(log)
 	if token == nil {

@@ -46,8 +46,5 @@ func (pg *PG) Restart(t testing.TB) {
 // Kill kills the postmaster of a private server with SIGKILL. Its children notice and end.
 func (pg *PG) Kill() error { return pg.own().Kill() }
 
-// Running reports whether a private server's process exists.
-func (pg *PG) Running() bool { return pg.own().Running() }
-
 // DataDir returns the data directory of a private server.
 func (pg *PG) DataDir() string { return pg.own().DataDir() }

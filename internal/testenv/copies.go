@@ -18,16 +18,10 @@ import (
 )
 
 // CopyData copies the data directory of a private server, which must run, with its replication
-// slots, and returns the copy's path. The copy is removed with the server. No client is
-// disconnected, and the copy is the server's state at the end of this call.
-func (pg *PG) CopyData(t testing.TB) (dir string) {
-	t.Helper()
-	return pg.copyData(t)
-}
-
-// copyData follows the manual, "Making a Base Backup Using the Low Level API". It leaves out the
-// content of the folders in empty.
-func (pg *PG) copyData(t testing.TB, empty ...string) (dir string) {
+// slots, and returns the copy's path. It leaves out the content of the folders in empty. The copy
+// is removed with the server. No client is disconnected, and the copy is the server's state at the
+// end of this call. It follows the manual, "Making a Base Backup Using the Low Level API".
+func (pg *PG) CopyData(t testing.TB, empty ...string) (dir string) {
 	t.Helper()
 	data := pg.own().DataDir()
 	dir = filepath.Join(pg.server.Folder(), unique("copy"))
@@ -56,52 +50,30 @@ func (pg *PG) copyData(t testing.TB, empty ...string) (dir string) {
 	return dir
 }
 
-// Restore replaces the data directory of a private server by a copy that CopyData made from a
-// server of the same version, and starts the server on the same port. The server goes back in time,
-// with the copy's system identifier and timeline.
-func (pg *PG) Restore(t testing.TB, dir string) {
-	t.Helper()
-	data := pg.own().DataDir()
-	if err := errors.Join(pg.Stop("immediate", time.Minute), os.RemoveAll(data), localpg.CopyDir(dir, data)); err != nil {
-		t.Fatal(err)
-	}
-	pg.Start(t)
-}
-
-// derive starts a server from a copy that CopyData made, with this server's parameters, those
-// given, and those of opts. prepare completes its data directory.
-func (pg *PG) derive(t testing.TB, from string, opts []PGOption, params map[string]string, prepare func(dir string) error) *PG {
-	t.Helper()
-	o := pgOptions{params: maps.Clone(pg.params)}
-	maps.Copy(o.params, params)
-	for _, opt := range opts {
-		opt(&o)
-	}
-	return privatePG(t, localpg.Config{Version: fmt.Sprint(pg.version), Parameters: o.params, Data: func(dir string) error {
-		if err := localpg.CopyDir(from, dir); err != nil {
-			return err
-		}
-		return prepare(dir)
-	}})
-}
-
 // Standby starts a physical standby of a private server, and returns when it streams. A physical
-// slot holds the primary's WAL for it. Its primary_conninfo names a database, which
+// slot holds the primary's WAL for it. The standby has the primary's parameters and those of opts. Its primary_conninfo names a database, which
 // sync_replication_slots (17 and newer) needs.
 func (pg *PG) Standby(t testing.TB, opts ...PGOption) *PG {
 	t.Helper()
 	name := unique("standby")
-	dir := pg.copyData(t, "pg_replslot") // as with pg_basebackup
+	dir := pg.CopyData(t, "pg_replslot") // as with pg_basebackup
 	// The copy has its WAL up to its end, and the temporary slot of the copy is gone. The new slot
 	// holds the WAL after that.
 	pg.Exec(t, pg.DSN("postgres"), "SELECT pg_create_physical_replication_slot('"+name+"', true)")
-	sb := pg.derive(t, dir, opts, map[string]string{
+	o := pgOptions{params: maps.Clone(pg.params)}
+	maps.Copy(o.params, map[string]string{
 		"hot_standby":          "on",
 		"hot_standby_feedback": "on",
 		"primary_slot_name":    name,
 		"primary_conninfo": fmt.Sprintf("host=127.0.0.1 port=%d user=postgres dbname=postgres sslmode=disable application_name=%s",
 			pg.Port(), name),
-	}, func(dir string) error { return os.WriteFile(filepath.Join(dir, "standby.signal"), nil, 0o600) })
+	})
+	for _, opt := range opts {
+		opt(&o)
+	}
+	sb := privatePG(t, localpg.Config{Version: fmt.Sprint(pg.version), Parameters: o.params, Data: func(data string) error {
+		return errors.Join(localpg.CopyDir(dir, data), os.WriteFile(filepath.Join(data, "standby.signal"), nil, 0o600))
+	}})
 	pg.wait(t, "the standby streams",
 		"SELECT count(*) = 1 FROM pg_stat_replication WHERE application_name = $1 AND state = 'streaming'", name)
 	return sb
@@ -120,26 +92,6 @@ func (pg *PG) Promote(t testing.TB) {
 	if got := pg.Value(t, pg.DSN("postgres"), "SELECT pg_promote(true, 60)"); got != "true" {
 		t.Fatalf("pg_promote: %s", got)
 	}
-}
-
-// RestoreUntil does a point-in-time recovery. A server starts from dir, a copy that CopyData made
-// earlier, replays this private server's WAL up to the LSN, and continues on a new timeline with
-// the same system identifier. The WAL since the copy must still exist: if a test writes more than a
-// few segments, give the server Param("wal_keep_size", "1GB").
-func (pg *PG) RestoreUntil(t testing.TB, dir, lsn string, opts ...PGOption) *PG {
-	t.Helper()
-	restored := pg.derive(t, dir, opts, map[string]string{
-		"restore_command":          `cp "../wal/%f" "%p"`, // runs in the data directory
-		"recovery_target_lsn":      lsn,
-		"recovery_target_action":   "promote",
-		"recovery_target_timeline": "current",
-	}, func(dir string) error {
-		return errors.Join(
-			localpg.CopyDir(filepath.Join(pg.own().DataDir(), "pg_wal"), filepath.Join(dir, "..", "wal")),
-			os.WriteFile(filepath.Join(dir, "recovery.signal"), nil, 0o600))
-	})
-	restored.wait(t, "the end of recovery", "SELECT NOT pg_is_in_recovery()")
-	return restored
 }
 
 // wait waits until a query returns true.

@@ -8,6 +8,15 @@ import (
 	"testing"
 )
 
+const identity = "SELECT system_identifier FROM pg_control_system()"
+
+func same(t *testing.T, what, got, want string) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: %s, want %s", what, got, want)
+	}
+}
+
 func TestAServerNamedByTheEnvironmentIsUsedInsteadOfAnOwnOne(t *testing.T) {
 	theirs := Postgres(t, "16", Private())
 	t.Setenv("WALPOST_TEST_DSN", theirs.DSN("postgres"))
@@ -31,7 +40,7 @@ func TestAServerNamedByTheEnvironmentIsUsedInsteadOfAnOwnOne(t *testing.T) {
 		t.Error("a test of version 17 was not skipped")
 	}
 	own := Postgres(t, "16", Private())
-	if own.Port() == theirs.Port() || !own.Running() {
+	if own.Port() == theirs.Port() || !own.server.Running() {
 		t.Error("a private server is not one of its own")
 	}
 }

@@ -92,7 +92,7 @@ func TestAKilledServerComesBackWithItsDataOnItsPort(t *testing.T) {
 		if err := end(); err != nil {
 			t.Fatal(err)
 		}
-		if pg.Running() {
+		if pg.server.Running() {
 			t.Fatal("still running")
 		}
 		pg.Start(t)
