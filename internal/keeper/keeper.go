@@ -139,7 +139,7 @@ func (k *Keeper) Folder() string { return k.folder }
 func (k *Keeper) Start(c Command) (pid int, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.running() {
+	if k.server.running() {
 		return 0, fmt.Errorf("start %s: another server is still running", c.Path)
 	}
 	log, err := os.OpenFile(k.Log(), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
@@ -176,15 +176,6 @@ func (k *Keeper) Start(c Command) (pid int, err error) {
 	return cmd.Process.Pid, nil
 }
 
-func (k *Keeper) running() bool {
-	select {
-	case <-k.server.ended:
-		return false
-	default:
-		return true
-	}
-}
-
 func (k *Keeper) current() *server {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -192,10 +183,15 @@ func (k *Keeper) current() *server {
 }
 
 // Running reports whether the server's process exists.
-func (k *Keeper) Running() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.running()
+func (k *Keeper) Running() bool { return k.current().running() }
+
+func (s *server) running() bool {
+	select {
+	case <-s.ended:
+		return false
+	default:
+		return true
+	}
 }
 
 // Signal sends a signal to the server. It returns nil if the server has ended.
@@ -215,10 +211,8 @@ func (k *Keeper) Signal(s syscall.Signal) error {
 func (k *Keeper) Await(ctx context.Context, ready func() error) error {
 	s := k.current()
 	for {
-		select {
-		case <-s.ended:
+		if !s.running() {
 			return fmt.Errorf("%s: %s", s.how, k.Said())
-		default:
 		}
 		err := ready()
 		if err == nil {

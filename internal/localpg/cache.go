@@ -56,20 +56,11 @@ func Cached(name string, make func(dir string) error) (string, error) {
 	}
 	// Because of the lock, no other program uses an unfinished folder.
 	tmp := dir + ".part"
-	if err := os.RemoveAll(tmp); err != nil {
-		return "", fmt.Errorf("cache: %w", err)
-	}
-	if err := mkdirOpen(tmp); err != nil {
-		return "", fmt.Errorf("cache: %w", err)
-	}
-	if err := make(tmp); err != nil {
-		return "", errors.Join(err, os.RemoveAll(tmp))
-	}
-	if err := openToAll(tmp); err != nil {
-		return "", errors.Join(fmt.Errorf("cache: %w", err), os.RemoveAll(tmp))
-	}
-	if err := os.Rename(tmp, dir); err != nil {
-		return "", errors.Join(fmt.Errorf("cache: %w", err), os.RemoveAll(tmp))
+	rename := func(tmp string) error { return os.Rename(tmp, dir) }
+	for _, step := range []func(dir string) error{os.RemoveAll, mkdirOpen, make, openToAll, rename} {
+		if err := step(tmp); err != nil {
+			return "", errors.Join(err, os.RemoveAll(tmp))
+		}
 	}
 	return dir, nil
 }

@@ -8,6 +8,7 @@
 package localpg
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,18 +63,12 @@ const startTimeout = 90 * time.Second
 
 // Start runs a server and returns when it accepts connections. The caller must Close it.
 func Start(ctx context.Context, c Config) (*Server, error) {
-	s := &Server{major: c.Version, parameters: c.Parameters}
-	if s.major == "" {
-		s.major = DefaultVersion
-	}
+	s := &Server{major: cmp.Or(c.Version, DefaultVersion), parameters: c.Parameters}
 	var err error
 	if s.bin, err = binaries(ctx, s.major, c.Progress); err != nil {
 		return nil, err
 	}
-	base := c.Folder
-	if base == "" {
-		base = os.TempDir()
-	}
+	base := cmp.Or(c.Folder, os.TempDir())
 	if os.Geteuid() == 0 {
 		s.user = unusedUser()
 		if err := closedToOthers(s.bin); err != nil {

@@ -42,6 +42,8 @@ func Topics() []string {
 	return topics
 }
 
+const keysOfWriter = 20
+
 // A Shop writes outbox rows. Each writer has its own keys, so n in the payload numbers the events
 // of a key in commit order, from 1 without gaps. A transaction that is rolled back uses no numbers.
 type Shop struct {
@@ -49,7 +51,6 @@ type Shop struct {
 	Writers int
 	Rows    int64         // the number of committed rows, roughly, after which it stops; 0 is no limit
 	MaxRows int           // most rows of a transaction; 0 is 50
-	Keys    int           // keys of a writer; 0 is 20
 	Pause   time.Duration // of each writer after each transaction
 	Seed    uint64
 	Tag     string // begins the keys: each shop on a table needs another one
@@ -64,12 +65,7 @@ func (s *Shop) Committed() int64 { return s.committed.Load() }
 // Run writes until ctx ends or Rows are committed, and then returns nil. It opens a lost connection
 // again.
 func (s *Shop) Run(ctx context.Context) error {
-	if s.MaxRows == 0 {
-		s.MaxRows = 50
-	}
-	if s.Keys == 0 {
-		s.Keys = 20
-	}
+	s.MaxRows = cmp.Or(s.MaxRows, 50)
 	errs := make([]error, s.Writers)
 	var wg sync.WaitGroup
 	for i := range s.Writers {
@@ -148,7 +144,7 @@ func (s *Shop) transaction(ctx context.Context, conn *pgx.Conn, prefix string, n
 	write := func(tx pgx.Tx, n int, counters map[string]int64) error {
 		var events [][]any
 		for range n {
-			k := rnd.IntN(s.Keys)
+			k := rnd.IntN(keysOfWriter)
 			key := prefix + strconv.Itoa(k)
 			if _, ok := counters[key]; !ok {
 				counters[key] = next[key]

@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/walpost/walpost/internal/localpg"
 )
 
@@ -97,24 +95,9 @@ func (pg *PG) Promote(t testing.TB) {
 // wait waits until a query returns true.
 func (pg *PG) wait(t testing.TB, what, sql string, args ...any) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	conn, err := pgx.Connect(ctx, pg.DSN("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close(ctx)
-	for {
-		var done *bool
-		if err := conn.QueryRow(ctx, sql, args...).Scan(&done); err != nil {
-			t.Fatalf("wait until %s: %v", what, err)
-		}
-		if done != nil && *done {
-			return
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-ctx.Done():
+	for limit := time.Now().Add(time.Minute); pg.Value(t, pg.DSN("postgres"), sql, args...) != "true"; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatalf("not within a minute: %s", what)
 		}
 	}
 }

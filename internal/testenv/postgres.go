@@ -3,12 +3,12 @@
 package testenv
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"net/url"
 	"os"
-	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -63,19 +63,11 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 		}
 		loudly("%s needs a private Postgres instead of WALPOST_TEST_DSN: starting one", t.Name())
 	}
-	if version == "" {
-		version = os.Getenv("WALPOST_PG")
-	}
-	if version == "" {
-		version = localpg.DefaultVersion
-	}
+	version = cmp.Or(version, os.Getenv("WALPOST_PG"), localpg.DefaultVersion)
 	if o.private {
 		return privatePG(t, localpg.Config{Version: version, Parameters: o.params})
 	}
-	key := version
-	for _, name := range slices.Sorted(maps.Keys(o.params)) {
-		key += fmt.Sprintf(" %s=%q", name, o.params[name])
-	}
+	key := fmt.Sprintf("%s %q", version, o.params) // fmt sorts a map
 	start, _ := sharedPGs.LoadOrStore(key, sync.OnceValues(func() (*PG, error) {
 		pg, err := startPG(context.Background(), localpg.Config{Version: version, Parameters: o.params})
 		if err == nil {
@@ -122,11 +114,12 @@ func privatePG(t testing.TB, c localpg.Config) *PG {
 func external(t testing.TB, dsn, version string) *PG {
 	t.Helper()
 	pg := &PG{dsn: dsn}
-	var num int
-	var level string
-	pg.query(t, dsn, []any{&num, &level}, "SELECT current_setting('server_version_num')::int, current_setting('wal_level')")
+	num, err := strconv.Atoi(pg.Value(t, dsn, "SHOW server_version_num"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	pg.version = num / 10000
-	if level != "logical" {
+	if level := pg.Value(t, dsn, "SHOW wal_level"); level != "logical" {
 		t.Fatalf("the Postgres of WALPOST_TEST_DSN has wal_level = %s, but tests need logical", level)
 	}
 	if version != "" && version != fmt.Sprint(pg.version) {
@@ -226,16 +219,6 @@ func (pg *PG) Exec(t testing.TB, dsn string, sql ...string) {
 // Value returns the one value of a query as text. NULL is "".
 func (pg *PG) Value(t testing.TB, dsn, sql string, args ...any) string {
 	t.Helper()
-	var v any
-	pg.query(t, dsn, []any{&v}, sql, args...)
-	if v == nil {
-		return ""
-	}
-	return fmt.Sprint(v)
-}
-
-func (pg *PG) query(t testing.TB, dsn string, into []any, sql string, args ...any) {
-	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, dsn)
@@ -243,7 +226,12 @@ func (pg *PG) query(t testing.TB, dsn string, into []any, sql string, args ...an
 		t.Fatal(err)
 	}
 	defer conn.Close(ctx)
-	if err := conn.QueryRow(ctx, sql, args...).Scan(into...); err != nil {
+	var v any
+	if err := conn.QueryRow(ctx, sql, args...).Scan(&v); err != nil {
 		t.Fatalf("%s: %v", sql, err)
 	}
+	if v == nil {
+		return ""
+	}
+	return fmt.Sprint(v)
 }
