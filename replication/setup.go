@@ -242,6 +242,12 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 			unfit = append(unfit, u)
 		}
 	}
+	if p := f.Publication; p != nil && !p.ViaRoot && s.cfg.Outbox.Partitioned && len(opts.Tables) > 0 {
+		unfit = append(unfit, &Unmet{Name: "publication", Why: fmt.Sprintf("publication %s exists, and would publish the partitions of %s under their own names", s.cfg.Publication, opts.Tables[0]), Fix: fix.Fix{
+			fix.Words("Set source.publication to another name. Or, if nothing else reads this publication:"),
+			fix.SQL("ALTER PUBLICATION " + pg.QuoteIdent(s.cfg.Publication) + " SET (publish_via_partition_root = true);"),
+		}})
+	}
 	opts.stream(&s.cfg, unfit, f.Publication == nil, f.Slot == nil)
 	if p := f.Publication; p != nil && !p.AllTables && len(opts.Unmet) == 0 {
 		opts.Adds = opts.Tables

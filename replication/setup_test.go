@@ -237,6 +237,28 @@ func TestSetupByAnAdministratorWhoIsNoSuperuserSaysWhoCanDoIt(t *testing.T) {
 	})
 }
 
+func TestSetupOfAPartitionedTableNeedsAPublicationByItsRoot(t *testing.T) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, "CREATE TABLE other (id int PRIMARY KEY)", "CREATE PUBLICATION walpost FOR TABLE other WITH (publish = 'insert')")
+		w.cfg.Outbox.Partitioned = true
+		const fix = `ALTER PUBLICATION "walpost" SET (publish_via_partition_root = true);`
+		said, err := w.source().Apply(t.Context())
+		if len(said) > 0 || behaviourOf(err) != "fail" || !strings.HasSuffix(fault.Hint(err), fix) || w.value("SELECT to_regclass('outbox') IS NULL") != "true" {
+			t.Errorf("said %v, %v (%s)", said, err, fault.Hint(err))
+		}
+		w.exec(fix)
+		if said, err = w.source().Apply(t.Context()); err != nil || len(said) != 3 {
+			t.Errorf("said %v, %v (%s)", said, err, fault.Hint(err))
+		}
+		if got := w.value("SELECT string_agg(tablename, ' ' ORDER BY tablename) FROM pg_publication_tables WHERE pubname = 'walpost'"); got != "other outbox" {
+			t.Errorf("published: %s", got)
+		}
+		if said, err = w.source().Apply(t.Context()); err != nil || len(said) > 0 {
+			t.Errorf("again: %v %v", said, err)
+		}
+	})
+}
+
 func TestSetupByARoleThatMayNotMakesNothing(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""))
 	role := "role_" + w.cfg.Slot
