@@ -352,6 +352,9 @@ func (c *conversion) differences() {
 		c.found = append(c.found, Finding{Option: what, Verdict: Differs, Text: text, where: last + 1})
 	}
 	add("pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each message; walpost writes none")
+	if !c.in.has("topic.creation.default.partitions") && !c.in.has("topic.creation.default.replication.factor") {
+		add("missing topics", "the brokers may create them for Debezium; for walpost, set kafka.topics.create: true, or create each topic before its first event")
+	}
 	if v, ok := c.literal("heartbeat.interval.ms"); ok && v != "0" {
 		add("heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none")
 	}

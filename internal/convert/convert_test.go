@@ -3,6 +3,7 @@ package convert
 import (
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"unicode"
@@ -112,6 +113,18 @@ func TestEveryOptionOfDebeziumIsInTheDocs(t *testing.T) {
 		}
 		if !known {
 			t.Errorf("%s is not in docs/debezium.md", option)
+		}
+	}
+}
+
+// Brokers create topics for Debezium, and walpost waits for a missing topic, unless Connect was told how to create topics.
+func TestMissingTopicsAreADifference(t *testing.T) {
+	for more, want := range map[string]bool{"": true, `, "topic.creation.default.partitions": "6", "topic.creation.default.replication.factor": "3"`: false} {
+		told := slices.ContainsFunc(convertJSON(t, more).Report, func(f Finding) bool {
+			return f.Verdict == Differs && strings.Contains(f.Text, "set kafka.topics.create: true")
+		})
+		if told != want {
+			t.Errorf("%s: told %t", more, told)
 		}
 	}
 }

@@ -308,8 +308,8 @@ func jaasFields(e *entry) map[string][]part {
 	return fields
 }
 
-// topicCreation maps Connect's default group. Without it, Connect and walpost leave the creation of
-// topics to the broker.
+// topicCreation maps Connect's default group. Without it, Connect leaves the creation of topics to the
+// brokers, and walpost waits for a missing topic.
 func (c *conversion) topicCreation() {
 	keys := []string{"create: true"}
 	for _, o := range []struct{ option, key string }{
