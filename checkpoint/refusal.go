@@ -319,8 +319,11 @@ func (r *Refusal) Hint() string {
 }
 
 // Commands are those that Hint may contain.
-func (r *Refusal) Commands() []string {
-	return []string{fault.Command("recover"), fault.Command("run", "--accept-gap="+r.Token)}
+func (r *Refusal) Commands() []fault.Advice {
+	return []fault.Advice{
+		{Command: fault.Command("recover")},
+		{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost never publishes them"},
+	}
 }
 
 // NeedsPerson is true, because only a person can say whether what is missing may be missing.

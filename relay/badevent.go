@@ -57,26 +57,28 @@ const repairCause = "Repair the cause (the configuration, the topic or its limit
 
 // Hint says what to do next.
 func (e *BadEvent) Hint() string {
+	hint := e.Repair()
+	for _, skip := range e.Commands() {
+		hint += " If no repair is possible, give up " + skip.GivesUp + ". The skip changes nothing in the table. Run " + skip.Command + " and " + again
+	}
+	return hint
+}
+
+// Repair is the part of Hint that gives up no event.
+func (e *BadEvent) Repair() string {
 	repair := cmp.Or(fault.Hint(e.Err), repairCause)
 	if e.Commit == 0 && e.Table != nil {
 		return repair + " Or update or delete the row. Then start walpost again: walpost reads the row from the table once more."
 	}
-	return passOverHint(repair, e.Token)
-}
-
-// passOverHint says what to do about the event of the stream that has the token.
-func passOverHint(repair, token string) string {
-	return repair + " An UPDATE or DELETE of the row changes nothing, because the WAL keeps the row as it was written. After the repair, " + again + " " +
-		"If no repair is possible, give up exactly this event: it never reaches Kafka then. The skip changes nothing in the table. Run " +
-		fault.Command("skip", token) + " and " + again
+	return repair + " An UPDATE or DELETE of the row changes nothing, because the WAL keeps the row as it was written. After the repair, " + again
 }
 
 // Commands are those of Hint.
-func (e *BadEvent) Commands() []string {
+func (e *BadEvent) Commands() []fault.Advice {
 	if e.Token == "" {
 		return nil
 	}
-	return []string{fault.Command("skip", e.Token)}
+	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "exactly this event: it never reaches Kafka then"}}
 }
 
 // unroutable returns the error for an event that the router refused. commit is 0 for a row of the
@@ -129,12 +131,12 @@ func relationOf(ev *cdc.Event) *cdc.Relation {
 
 // A Waiting is a topic with events that were sent and are not delivered.
 type Waiting struct {
-	Topic  string
-	Events int
-	Why    string // "" if it is not known
+	Topic  string `json:"topic"`
+	Events int    `json:"events"`
+	Why    string `json:"why"` // "" if it is not known
 	// Closed says that the events are behind a refused one in the topic. They are not delivered
 	// before the next start.
-	Closed bool
+	Closed bool `json:"closed"`
 }
 
 // waiting asks the sink what is not delivered. The topic with the most events comes first. open is

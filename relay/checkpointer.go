@@ -167,7 +167,7 @@ func (c *checkpointer) failed(err error) {
 	now := time.Now()
 	c.failure, c.active = err.Error(), true
 	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.failing.times, 8)))
-	c.noteError(err)
+	c.noteError(err, &c.failing)
 	c.failing.fault(now, c.log.Warn()).Err(err).Str("lsn", c.durable.LSN.String()).
 		Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
 }
@@ -181,7 +181,7 @@ func (c *checkpointer) saveHalt() {
 			return
 		}
 		c.haltAt = time.Now().Add(saveRetry)
-		c.noteError(fmt.Errorf("write halt %s: %w", halt.Token, err))
+		c.noteError(fmt.Errorf("write halt %s: %w", halt.Token, err), nil)
 	})
 }
 

@@ -113,13 +113,13 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		l.ended("refused", err)
 		return err
 	}
-	l.noteError(err)
 	state, edge := Connecting, &l.lost
 	if unread := (storeError{}); errors.As(err, &unread) {
 		state, edge = NoCheckpoint, &l.unread
 	}
-	l.setState(state, err.Error())
+	l.noteError(err, edge)
 	edge.fault(time.Now(), l.log.Warn()).Err(err).Msg("no session, trying again")
+	l.setState(state, err.Error())
 	return nil
 }
 

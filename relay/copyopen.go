@@ -86,7 +86,7 @@ func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.R
 // unfinishedRecover is the error of a run that finds an unfinished recover.
 func unfinishedRecover(rec *checkpoint.Record) error {
 	return fault.Person(fmt.Errorf("a recover of the gap after %s is not finished: %d rows are published", rec.Copy.From, rec.Copy.Rows),
-		fault.Command("recover")+" continues it.", fault.Command("recover"))
+		fault.Command("recover")+" continues it.", fault.Advice{Command: fault.Command("recover")})
 }
 
 // withoutCopy decides about an unfinished snapshot that the configuration no longer asks for.

@@ -67,7 +67,8 @@ func (r *Relay) foresee(ctx context.Context, stored stored) (slot cdc.SlotState,
 	}
 	for _, h := range checkpoint.ByPlace(stored.halts) {
 		if h.Commit >= start && stored.skips[h.Token] == nil {
-			return slot, fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), passOverHint(repairCause, h.Token), fault.Command("skip", h.Token))
+			bad := &BadEvent{Commit: h.Commit, Token: h.Token}
+			return slot, fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), bad.Hint(), bad.Commands()...)
 		}
 	}
 	return slot, nil

@@ -41,7 +41,7 @@ func (r *Relay) Halt(err error, freed func()) {
 // that monitoring sees err.
 func (l *loop) fail(ctx context.Context, err error) error {
 	if !fault.NeedsPerson(err) {
-		l.noteError(err)
+		l.noteError(err, nil)
 		l.setState(Draining, err.Error())
 		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: waiting does not repair this error")
 		l.settleBriefly(err)
@@ -195,7 +195,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 // anotherBad logs a bad event that was found while the relay was about to end. The run ends with
 // the first one.
 func (l *loop) anotherBad(bad *BadEvent) {
-	l.noteError(bad)
+	l.noteError(bad, nil)
 	if l.bad == nil {
 		l.bad = bad
 	}

@@ -289,7 +289,8 @@ func (l *loop) lose(err error) error {
 		l.ended("refused", err)
 		return err
 	}
-	l.ended("lost", err)
+	l.ended("lost", nil)
+	l.noteError(err, &l.lost)
 	// The next session may be on another server, after a failover, and starts where the record is.
 	// So all that is acknowledged goes into the record before.
 	l.checkpointer.last = time.Time{}

@@ -35,13 +35,14 @@ func (l *loop) publish() {
 		if err := l.sink.Stalled(); err != nil {
 			why := fmt.Errorf("delivery waits: %w", err)
 			worse(Stalled, why.Error())
-			st.Troubles = l.outage.waits(st.Troubles, why, l.now)
+			st.Troubles = l.outage.waits(st.Troubles, why, &l.stalled, l.now)
 			l.stalled.cause(err).fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
 		} else if !l.finished { // a closed sink does not wait, although it has not delivered
 			l.stalled.over(l.now, l.log.Info()).Msg("delivery recovered")
 			l.outage = ""
 		}
 	}
+	st.Troubles = past(st.Troubles, l.now)
 	st.InStream, st.Ready = st.State == Streaming, state == Streaming
 	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
@@ -72,12 +73,13 @@ func (l *loop) ended(how string, err error) {
 	l.st.Sessions = maps.Clone(l.st.Sessions) // Status has given the former map away
 	l.st.Sessions[how]++
 	if err != nil {
-		l.noteError(err)
+		l.noteError(err, nil)
 	}
 }
 
-func (l *loop) noteError(err error) {
-	l.st.Troubles = troubled(l.st.Troubles, err, time.Now())
+// noteError lists err, which is a case of the fault of, in Status. of is nil if err ends the run.
+func (l *loop) noteError(err error, of *edge) {
+	l.st.Troubles = troubled(l.st.Troubles, err, of, time.Now())
 }
 
 // ending reports whether the relay reads no more.

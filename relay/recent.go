@@ -23,10 +23,13 @@ type Sent struct {
 // about it.
 type Trouble struct {
 	Text     string
-	Hint     string   // "" for none
-	Commands []string // that Hint may contain
+	Hint     string         // "" for none
+	Commands []fault.Advice // that Hint may contain
 	At       time.Time
 	Times    int // how often it came while it was one of the newest errors
+	// Over is when the fault ended. It is zero as long as the fault lasts, and for a fault that ends the run.
+	Over time.Time
+	of   *edge // the fault that lasts as long as of counts; nil for a fault that ends the run
 }
 
 // recentEvery is how often the newest events are copied for Status.
@@ -102,7 +105,7 @@ func (r *recent) list(now time.Time) map[string][]Sent {
 type outage string // the newest reason; "" if delivery goes on
 
 // waits puts err in front of the errors before, in place of the outage's former reason.
-func (o *outage) waits(before []Trouble, err error, now time.Time) []Trouble {
+func (o *outage) waits(before []Trouble, err error, of *edge, now time.Time) []Trouble {
 	if outage(err.Error()) == *o || *o != "" && !causeKnown(err) {
 		return before
 	}
@@ -113,12 +116,13 @@ func (o *outage) waits(before []Trouble, err error, now time.Time) []Trouble {
 		}
 	}
 	*o = outage(err.Error())
-	return troubled(before, err, now)
+	return troubled(before, err, of, now)
 }
 
-// troubled puts err in front of the errors before. If err is one of them already, it is counted.
-func troubled(before []Trouble, err error, now time.Time) []Trouble {
-	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), Commands: fault.Commands(err), At: now, Times: 1}
+// troubled puts err, which is a case of the fault of, in front of the errors before. If err is one
+// of them already, it is counted.
+func troubled(before []Trouble, err error, of *edge, now time.Time) []Trouble {
+	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), Commands: fault.Commands(err), At: now, Times: 1, of: of}
 	if i := troubleOf(before, t.Text); i >= 0 {
 		if t.Times = before[i].Times; now.Sub(before[i].At) > 100*time.Millisecond { // not one fault from two places
 			t.Times++
@@ -126,6 +130,17 @@ func troubled(before []Trouble, err error, now time.Time) []Trouble {
 		before = slices.Delete(slices.Clone(before), i, i+1)
 	}
 	return append([]Trouble{t}, before[:min(len(before), recentErrors-1)]...)
+}
+
+// past marks the errors whose fault is over.
+func past(all []Trouble, now time.Time) []Trouble {
+	all = slices.Clone(all) // Status has given it away
+	for i := range all {
+		if t := &all[i]; t.of != nil && t.of.times == 0 && t.Over.IsZero() {
+			t.Over = now
+		}
+	}
+	return all
 }
 
 func troubleOf(all []Trouble, text string) int {

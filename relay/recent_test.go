@@ -3,6 +3,7 @@ package relay
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -84,7 +85,7 @@ func TestAnOutageIsOneErrorWithItsNewestKnownReason(t *testing.T) {
 		var o outage
 		for _, err := range []error{silent, silent, errors.New("reset"), refused, refused, silent} {
 			at = at.Add(time.Second)
-			all = o.waits(all, err, at)
+			all = o.waits(all, err, nil, at)
 		}
 	}
 	if len(all) != 1 || all[0].Text != "connection refused" || all[0].Times != 2 {
@@ -94,14 +95,14 @@ func TestAnOutageIsOneErrorWithItsNewestKnownReason(t *testing.T) {
 	mixed, o := []Trouble(nil), outage("")
 	for i := range 6 {
 		at = at.Add(time.Second)
-		mixed = o.waits(mixed, fmt.Errorf("reason %d", i), at)
-		mixed = troubled(mixed, errors.New("store"), at)
+		mixed = o.waits(mixed, fmt.Errorf("reason %d", i), nil, at)
+		mixed = troubled(mixed, errors.New("store"), nil, at)
 	}
 	if len(mixed) != 2 || mixed[0].Text != "store" || mixed[1].Text != "reason 5" || mixed[1].Times != 1 {
 		t.Errorf("%+v", mixed)
 	}
 	o = ""
-	if all = o.waits(all, silent, at); len(all) != 2 || all[0].Text != "no acknowledgement" {
+	if all = o.waits(all, silent, nil, at); len(all) != 2 || all[0].Text != "no acknowledgement" {
 		t.Errorf("%+v", all)
 	}
 }
@@ -110,14 +111,67 @@ func TestNewestErrorsAreCountedAndBounded(t *testing.T) {
 	var all []Trouble
 	at := time.Now()
 	for i := range 9 {
-		all = troubled(all, fmt.Errorf("error %d", i), at)
+		all = troubled(all, fmt.Errorf("error %d", i), nil, at)
 	}
 	lost := fault.WithHint(errors.New("lost"), "look")
 	for i := range 4 {
-		all = troubled(all, lost, at.Add(time.Duration(i)*time.Second))
+		all = troubled(all, lost, nil, at.Add(time.Duration(i)*time.Second))
 	}
-	all = troubled(all, lost, at.Add(3*time.Second)) // the same fault, told of by two places
+	all = troubled(all, lost, nil, at.Add(3*time.Second)) // the same fault, told of by two places
 	if len(all) != recentErrors || all[0].Times != 4 || all[0].Hint != "look" || all[1].Text != "error 8" || !all[0].At.Equal(at.Add(3*time.Second)) {
 		t.Errorf("%+v", all)
 	}
+}
+
+// Each error says when its fault was over. An error that returns lasts again.
+func TestAnErrorIsOverWhenItsFaultIs(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Minute, "delivered", func() bool { return r.relay.Status().Events == 1 })
+		for _, f := range []struct {
+			text string
+			set  func(on bool)
+		}{
+			{"connection refused", func(on bool) {
+				if w.down = on; on {
+					w.cutLocked(errNet)
+				}
+			}},
+			{"no permission", func(on bool) {
+				if w.checkErr = nil; on {
+					w.checkErr = fault.Retry(errors.New("no permission"))
+				}
+			}},
+			{"store cannot be reached", func(on bool) { w.storeDown = on }},
+			{"delivery waits: brokers cannot be reached", func(on bool) { w.stalled = on }},
+		} {
+			newest := func(over bool) func() bool {
+				return func() bool {
+					all := r.relay.Status().Troubles
+					return len(all) > 0 && strings.Contains(all[0].Text, f.text) && !all[0].Over.IsZero() == over
+				}
+			}
+			for range 2 {
+				w.do(func() { f.set(true) })
+				w.commit("a")
+				w.want(t, time.Hour, f.text+" lasts", newest(false))
+				time.Sleep(time.Hour)
+				if !newest(false)() {
+					t.Errorf("%s is over before its end: %+v", f.text, r.relay.Status().Troubles)
+				}
+				from := time.Now()
+				w.do(func() { f.set(false) })
+				w.want(t, time.Hour, f.text+" is over", newest(true))
+				if at := r.relay.Status().Troubles[0].Over; at.Before(from) {
+					t.Errorf("%s: over at %s, and lasted until %s", f.text, at, from)
+				}
+			}
+		}
+		for _, e := range r.relay.Status().Troubles {
+			if e.Over.IsZero() {
+				t.Errorf("nothing is wrong any more, but %q lasts", e.Text)
+			}
+		}
+	})
 }

@@ -65,7 +65,7 @@ func (l *loop) checked(k *sighting) error {
 	case fault.NeedsPerson(err):
 		return fmt.Errorf("check of the source: %w", err)
 	default:
-		l.noteError(err)
+		l.noteError(err, &l.check)
 		l.check.fault(l.now, l.log.Warn()).Err(err).Msg("source cannot be checked")
 	}
 	return nil

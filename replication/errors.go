@@ -34,7 +34,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 		return fault.Person(
 			fmt.Errorf("slot %s needs the publication %s as of %s, where it did not exist: %w", s.cfg.slot, s.cfg.publication, s.received, e),
 			"The publication was dropped, or made after the slot. Making it again does not help, because the slot reads an old state of the catalog. "+
-				"Events from "+s.flush.String()+" on may be missing. "+recoverWithout(s.cfg.slot), fault.Command("recover"))
+				"Events from "+s.flush.String()+" on may be missing. "+recoverWithout(s.cfg.slot), fault.Advice{Command: fault.Command("recover")})
 	case e.Code == pg.StateNoRight:
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
 	case pg.NotUTF8(e.Code):
@@ -43,7 +43,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 			where = "in transaction " + s.dec.commitLSN.String()
 		}
 		return fault.Person(fmt.Errorf("stream of slot %s: a row %s has a text that is not UTF-8: %w", s.cfg.slot, where, e),
-			pg.RepairText+" The WAL keeps the old text, so the slot cannot give it. "+recoverWithout(s.cfg.slot), fault.Command("recover"))
+			pg.RepairText+" The WAL keeps the old text, so the slot cannot give it. "+recoverWithout(s.cfg.slot), fault.Advice{Command: fault.Command("recover")})
 	case passing(e.Code):
 		return fault.Retry(err)
 	}
@@ -105,7 +105,7 @@ func (s *Session) notice(body []byte) error {
 	return fault.Person(
 		fmt.Errorf("the server skips rows of slot %s from %s on: %s (SQLSTATE %s) %s", s.cfg.slot, s.received, m.Message, m.Code, m.Detail),
 		"The publication "+s.cfg.publication+" was dropped, or made after the slot. Events from "+s.flush.String()+
-			" on may be missing. "+recoverWithout(s.cfg.slot), fault.Command("recover"))
+			" on may be missing. "+recoverWithout(s.cfg.slot), fault.Advice{Command: fault.Command("recover")})
 }
 
 // goingDown says whether err, of a connection attempt, says that the server is not there or is about to leave.

@@ -24,14 +24,14 @@ type Unmet struct {
 func (u *Unmet) Error() string { return u.Why }
 
 // Commands are those that the hint of fault may contain.
-func (u *Unmet) Commands() []string {
-	commands := []string{fault.Command("recover")}
+func (u *Unmet) Commands() []fault.Advice {
+	commands := []fault.Advice{{Command: fault.Command("recover")}}
 	for _, step := range u.Fix {
 		switch step := step.(type) {
 		case fix.SQL:
-			commands = append(commands, string(step))
+			commands = append(commands, fault.Advice{Command: string(step)})
 		case fix.Command:
-			commands = append(commands, string(step))
+			commands = append(commands, fault.Advice{Command: string(step)})
 		}
 	}
 	return commands

@@ -38,8 +38,8 @@ func (l *LostRecords) Hint() string {
 }
 
 // Commands are those of Hint.
-func (l *LostRecords) Commands() []string {
-	return []string{fault.Command("run", "--accept-gap="+l.GapToken())}
+func (l *LostRecords) Commands() []fault.Advice {
+	return []fault.Advice{{Command: fault.Command("run", "--accept-gap="+l.GapToken()), GivesUp: "events before the position of the slot, if Kafka lacks them"}}
 }
 
 // NeedsPerson is true.

@@ -129,7 +129,7 @@ func (b *Breaker) Observe(s Status) {
 		log.Msg("circuit breaker: delivery stops, and the slot is dropped")
 		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so delivery was stopped to drop it", reason),
 			"The slot is dropped as soon as it is free. Remove the cause of its growth. "+fault.Recover(),
-			fault.Command("recover")),
+			fault.Advice{Command: fault.Command("recover")}),
 			func() { b.dropSlot(s.Slot, reason) })
 	}
 }

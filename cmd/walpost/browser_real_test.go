@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -13,37 +15,39 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// The page of a real relay: without a limit of the slot, with Kafka down, and halted by a bad event. In each state it must say
-// what is wrong, and what to do.
+// The page of a real relay: on standby, without a limit of the slot, with Kafka down, halted by a bad event, and with a lost slot.
+// In each state it must say what is wrong, what to do, and how long a person may take.
 func TestStatusPageOfARealRelay(t *testing.T) {
 	browser := browse(t)
 	kafka := testenv.KafkaPrivate(t, 1, nil)
-	pg := testenv.Postgres(t, "")
+	pg := testenv.Postgres(t, "", testenv.Private(), testenv.Param("wal_keep_size", "0"), testenv.Param("max_wal_size", "32MB"))
 	dsn := pg.Database(t)
-	pg.Exec(t, dsn, strings.Replace(outboxTable, "aggregate_type text NOT NULL", "aggregate_type text", 1))
-	pg.Exec(t, dsn, "CREATE SEQUENCE ids")
-	orders := kafka.Topic(t, 3, nil)
-	config := t.TempDir() + "/walpost.yaml"
-	write(t, config, `
+	pg.Exec(t, dsn, strings.NewReplacer("id int PRIMARY KEY", "id uuid PRIMARY KEY DEFAULT gen_random_uuid()", "aggregate_type text NOT NULL", "aggregate_type text").Replace(outboxTable))
+	kafka.CreateTopic(t, "outbox.event.order", 3, nil)
+	kafka.CreateTopic(t, "outbox.event.customer", 3, nil)
+	kafka.CreateTopic(t, "walpost", 1, map[string]string{"cleanup.policy": "compact"})
+	t.Chdir(t.TempDir())
+	write(t, "walpost.yaml", `
+name: shop
 source: {dsn: "`+dsn+`", table: outbox}
-router: {route.topic.replacement: "${routedByValue}"}
 kafka: {brokers: "`+strings.Join(kafka.Brokers(), ",")+`"}
-checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})+`}
+checkpoint: {topic: walpost}
 monitor: {interval: 1s}
 halt_linger: forever
+http: {listen: "127.0.0.1:0"}
 `)
-	p := start(t, "run", "--config", config)
+	p := launch(t, "run", "--config", "walpost.yaml")
 	p.until("ready", func(v *view) bool { return v.Ready })
 
 	// A service writes all the time. It ends with the test, and before the database does.
 	insert := func(kind string) {
-		pg.Exec(t, dsn, "INSERT INTO outbox SELECT nextval('ids'), "+kind+", 'k' || g % 7, 'made', '{\"a\": 1}' FROM generate_series(1, 1 + (random() * 40)::int) g")
+		pg.Exec(t, dsn, "INSERT INTO outbox (aggregate_type, aggregate_id, payload) SELECT "+kind+", 'k' || g % 7, '{\"a\": 1}' FROM generate_series(1, 1 + (random() * 40)::int) g")
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	var service sync.WaitGroup
 	service.Go(func() {
 		for ctx.Err() == nil {
-			insert("'" + orders + "'")
+			insert("CASE WHEN random() < 0.8 THEN 'order' ELSE 'customer' END")
 			time.Sleep(50 * time.Millisecond)
 		}
 	})
@@ -67,9 +71,24 @@ halt_linger: forever
 		v.do(chromedp.EmulateViewport(1280, 900), emulation.SetEmulatedMedia().WithFeatures(nil))
 	}
 
-	p.until("some history", func(v *view) bool { return v.Events > 5000 })
+	second := launch(t, "run", "--config", "walpost.yaml")
+	v.do(chromedp.Navigate(second.page + "/"))
+	v.sees("Standby")
+	v.sees("This process takes over when the other one ends.")
+	v.shot("standby")
+	second.stop()
+	v.do(chromedp.Navigate(p.page + "/"))
+
+	steps := 1
+	if os.Getenv("WALPOST_SCREENSHOTS") != "" {
+		steps = 5 // charts to look at
+	}
+	for i := range steps {
+		p.until("some history", func(v *view) bool { return v.Events > uint64(i+1)*1500 })
+	}
 	v.sees("Streaming")
-	v.sees("no limit known") // max_slot_wal_keep_size is -1
+	v.sees("Used up in, at this rate\nwhen the disk is full") // max_slot_wal_keep_size is -1
+	v.sees("max_slot_wal_keep_size is -1. If nobody reads the slot, WAL fills the disk of the database.")
 	v.sees("Kafka acknowledged the newest one 0 s ago")
 	v.shot("real-streaming")
 
@@ -79,12 +98,13 @@ halt_linger: forever
 	v.sees("Waiting for Kafka")
 	v.sees("connection refused")
 	v.sees("events wait in walpost, the oldest for")
+	v.sees("Time left: until the disk of the database is full. The slot holds ")
 	v.sees("Events per second\n0/s")
 	phone("kafka-down")
 	v.shot("kafka-down")
 	var said string
 	v.do(chromedp.Text("#errors", &said))
-	if !strings.Contains(said, "ago") {
+	if !strings.Contains(said, " now\n") {
 		t.Errorf("Kafka is down, and the errors are %q", said)
 	}
 	v.do(chromedp.Text("#topics", &said))
@@ -95,20 +115,36 @@ halt_linger: forever
 		t.Errorf("/readyz: %d %s", code, body)
 	}
 
+	// A limit is set while walpost runs, as the page advises.
+	pg.Exec(t, dsn, "ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'", "SELECT pg_reload_conf()")
+	v.sees("Postgres gives up the slot (max_slot_wal_keep_size).")
+	v.sees("Time left: about")
+	v.shot("kafka-down-limit")
+
 	kafka.Start(t)
 	v.sees("Streaming")
-	insert("NULL")
+	v.sees("over since")
+	pg.Exec(t, dsn, "INSERT INTO outbox (aggregate_id) VALUES ('k')") // aggregate_type is NULL
 	v.sees("Halted")
 	v.sees("An event cannot be routed")
 	v.sees("walpost skip ")
+	v.sees("Gives up exactly this event: it never reaches Kafka then.")
+	v.sees("Events wait in Postgres since ")
+	v.sees(". Kafka acknowledged the newest event")
+	v.sees("Time left: about")
 	phone("halted")
 	v.shot("halted")
+	var whole bool // each word of the command that fits into a line is in one line
+	v.do(chromedp.EmulateViewport(390, 844), chromedp.Evaluate(`[...document.querySelectorAll("#remedy pre span")].every((e) => e.getClientRects().length === 1 && e.offsetHeight < 30)`, &whole), chromedp.EmulateViewport(1280, 900))
+	if !whole {
+		t.Error("a word of the command is broken on a phone")
+	}
 	var once, copied, event, href string
 	v.do(chromedp.Text("#now", &once), chromedp.Text("#remedy pre", &copied), chromedp.Text("#event-id", &event), chromedp.AttributeValue("#runbook", "href", &href, nil))
 	var halt struct{ Halt haltView }
 	p.until("halted", func(v *view) bool { halt.Halt = *v.Halt; return true })
 	h := &halt.Halt
-	if copied != h.Commands[0] || !strings.Contains(copied, h.Token) || event != h.EventID || !strings.HasSuffix(href, "/docs/runbooks/WalpostRelayHalted.md#a-bad-event") {
+	if len(h.Commands) != 1 || copied != h.Commands[0].Command || !strings.Contains(copied, h.Token) || event != h.EventID || !strings.HasSuffix(href, "/docs/runbooks/WalpostRelayHalted.md#a-bad-event") {
 		t.Errorf("event %q, command %q, runbook %q of %+v", event, copied, href, h)
 	}
 	for _, text := range []string{h.Error, h.Token} {
@@ -123,6 +159,9 @@ halt_linger: forever
 	if strings.TrimSpace(selected) != copied {
 		t.Errorf("Copy selects %q, want %q", selected, copied)
 	}
+	if cost, skip := strings.Index(once, h.Commands[0].GivesUp), strings.Index(once, copied); !strings.Contains(once, h.Repair) || strings.Index(once, h.Repair) > cost || cost > skip {
+		t.Errorf("what repairs, what the skip costs, and the skip come in another order:\n%s", once)
+	}
 	stop()
 	service.Wait()
 	if code := p.stop(); code != exitPerson {
@@ -131,4 +170,41 @@ halt_linger: forever
 	if code, out := command(t, strings.Fields(copied)[1:]...); code != exitOK {
 		t.Errorf("%s: exit code %d\n%s", copied, code, out)
 	}
+
+	// The slot is lost while Kafka is down.
+	p = launch(t, "run", "--config", "walpost.yaml")
+	v.do(chromedp.Navigate(p.page + "/"))
+	v.sees("Streaming")
+	if err := kafka.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	insert("'order'")
+	v.sees("Waiting for Kafka")
+	pg.Exec(t, dsn, "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
+	pg.LoseSlot(t, dsn, "walpost")
+	v.sees("Halted")
+	v.sees("The slot is lost. A person must act")
+	v.sees("Until then: keep the rows in the outbox table, because walpost recover reads them.")
+	var advised []string
+	p.until("halted with a remedy", func(s *view) bool {
+		advised = nil
+		for _, c := range s.Errors[0].Commands {
+			if advised = append(advised, c.Command); !strings.Contains(s.Errors[0].Hint, c.Command) || c.GivesUp != "" {
+				t.Errorf("%s gives up %q, and the hint is %q", c.Command, c.GivesUp, s.Errors[0].Hint)
+			}
+		}
+		return len(advised) > 0
+	})
+	var offered []string
+	v.do(chromedp.Evaluate(`[...document.querySelectorAll("#remedy pre")].map((e) => e.innerText)`, &offered))
+	if !slices.Equal(offered, advised) {
+		t.Errorf("the page offers %q, and the program advises %q", offered, advised)
+	}
+	var left string
+	v.do(chromedp.Evaluate("[...document.querySelectorAll('[hidden]')].filter((e) => e.offsetParent !== null).map((e) => e.id).join(' ')", &left))
+	if left != "" {
+		t.Errorf("hidden and to be seen: %s", left)
+	}
+	phone("lost-slot")
+	v.shot("lost-slot")
 }

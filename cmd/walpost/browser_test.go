@@ -21,6 +21,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
@@ -72,54 +73,96 @@ func browse(t *testing.T) context.Context {
 	return browser
 }
 
-// A live is a relay whose status a test changes while a browser looks.
+// A live is the relay of a shop that a test changes while a browser looks.
 type live struct {
-	mu     sync.Mutex
-	status walpost.Status
+	t       *testing.T
+	mu      sync.Mutex
+	changes []func(*walpost.Status)
 }
 
-func (s *live) Status() walpost.Status {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.status
-}
-
-func (s *live) change(f func(*walpost.Status)) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	f(&s.status)
-}
-
-// now is busy's status as of this moment.
-func nowBusy() walpost.Status {
-	s := busy().status
-	now := time.Now()
-	s.Since, s.Turned, s.OldestUnacked, s.Slot.At = now.Add(-time.Hour), now, now.Add(-20*time.Millisecond), now
-	s.Slot.RetainedBytes, s.Slot.Limit, s.Slot.Left, s.Slot.Exhaustion = 96<<20, slot.ByKeep, 928<<20, 5400
-	s.LastAck, s.LastEvent, s.Epoch, s.Events, s.Transactions = now.Add(-300*time.Millisecond), now, 4, 1_292_525, 960_211
-	s.Received, s.Safe, s.Checkpoint, s.Confirmed = 0x16_B374D848, 0x16_B374C000, 0x16_B3700000, 0x16_B3700000
-	s.Window, s.InFlightEvents, s.InFlightBytes, s.Identity.Timeline = relay.Window{Events: 50_000, Bytes: 64 << 20}, 1_234, 812<<10, 1
-	s.Slot.Blocker.User, s.Slot.Blocker.Application = "report", "nightly"
-	s.Slot.Blocker.End = "SELECT pg_terminate_backend(42);"
-	s.Topics = map[string]uint64{"outbox.event.order": 1_204_311, "outbox.event.customer": 88_214}
-	s.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerArmed, Since: s.Since}
-	s.Recent = map[string][]relay.Sent{
-		"outbox.event.order":    {{EventID: "0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11", At: now}, {EventID: "0198c5a2-7d0c-7a41-8a62-11d0a9e2c3b4", At: now.Add(-2 * time.Second)}},
-		"outbox.event.customer": {{EventID: "0198c5a2-6f00-7b1e-b111-5a0e1d2c3b4a", At: now.Add(-40 * time.Second)}},
+func (l *live) Status() walpost.Status {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := shopStatus(l.t, 0)
+	for _, f := range l.changes {
+		f(&s)
 	}
 	return s
 }
 
-func halt(s *walpost.Status) {
-	s.State, s.Ready, s.Reason = relay.Halted, false, "slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing"
-	s.Troubles = []relay.Trouble{{
-		Text: s.Reason, Hint: "The server has removed WAL that the slot needs. Run walpost recover --config walpost.yaml to see the gap.",
-		Commands: []string{"walpost recover --config walpost.yaml"}, At: time.Now(), Times: 1,
-	}}
-	s.Slot.WALStatus, s.Slot.Invalidation, s.Slot.Active, s.Slot.InactiveFor = "lost", "wal_removed", false, 90*time.Second
-	s.Slot.Limit, s.Slot.Exhaustion, s.Slot.RetainedBytes, s.Slot.SafeKnown, s.Slot.Blocker = slot.ByRemoval, 0, -1, false, nil
-	s.Slot.Severity, s.Slot.Reasons = slot.Critical, []string{"the slot is lost (wal_removed): its WAL is gone; run walpost recover"}
-	s.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerTripped, Reason: "slot walpost holds 9.0 GiB of WAL", Since: time.Now()}
+func (l *live) change(f func(*walpost.Status)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.changes = append(l.changes, f)
+}
+
+// burst is when, before now, the shop wrote a batch of events.
+const burst = 3 * time.Minute
+
+// shopStatus is the status of a relay at a moment before now: one that has run for an hour, for a shop with a steady load and one
+// batch. All its figures follow from how many events were written until then.
+func shopStatus(t *testing.T, ago time.Duration) walpost.Status {
+	t.Helper()
+	now := time.Now().Truncate(historyEvery).Add(-ago)
+	since := time.Now().Truncate(historyEvery).Add(-time.Hour)
+	written := func(at time.Time) uint64 {
+		seconds := at.Sub(since).Seconds()
+		n := 480*seconds + 700*math.Sin(seconds/18)
+		if at.After(since.Add(time.Hour - burst)) {
+			n += 25_600
+		}
+		return uint64(n)
+	}
+	lsn := func(at time.Time) cdc.Position { return 0x16_00000000 + cdc.Position(1500*written(at)) }
+	confirmed := now.Add(-time.Second)
+	h := slot.Health{
+		Slot: "walpost", Database: "shop", At: now, Exists: true, Active: true, ActivePID: 4711, WALStatus: "reserved", ServerVersion: 170_002,
+		Server: lsn(now), Confirmed: lsn(confirmed), Restart: lsn(confirmed.Truncate(15 * time.Second)), KeepBytes: 1 << 30, SafeKnown: true,
+	}
+	h.RetainedBytes, h.UnconfirmedBytes = int64(h.Server-h.Restart), int64(h.Server-h.Confirmed)
+	h.SafeBytes = h.KeepBytes - h.RetainedBytes
+	s := walpost.Status{Name: "shop.walpost", Slot: judged(t, h), Window: relay.Window{Events: 50_000, Bytes: 64 << 20}}
+	s.Slot.WALRate = 720_000
+	s.Status = relay.Status{
+		State: relay.Streaming, Ready: true, InStream: true, Since: since, Opened: since, Turned: now, Epoch: 4, Sessions: map[string]uint64{},
+		Identity: cdc.Identity{SystemID: "7439870194857", Timeline: 1}, LastEvent: now, LastAck: now,
+		InFlightEvents: 12, InFlightBytes: 12 << 10, OldestUnacked: now.Add(-20 * time.Millisecond),
+		Received: lsn(now), Safe: lsn(now.Add(-25 * time.Millisecond)), Checkpoint: lsn(confirmed), Confirmed: lsn(confirmed),
+		Events: written(now), Transactions: written(now) * 3 / 4,
+	}
+	for at := since.Add(historyEvery); !at.After(now); at = at.Add(historyEvery) { // two of a hundred take longer than the others
+		n, slow := written(at)-written(at.Add(-historyEvery)), 4+int(at.Sub(since)/(44*time.Second))%3
+		s.Latency.Counts[slow] += n / 50
+		s.Latency.Counts[slow-1] += n - n/50
+	}
+	s.Latency.Max = relay.LatencyBounds[6]
+	customers := s.Events / 15
+	s.Topics = map[string]uint64{"outbox.event.order": s.Events - customers, "outbox.event.customer": customers}
+	s.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerArmed, Since: since}
+	s.Recent = map[string][]relay.Sent{
+		"outbox.event.order":    {{EventID: "0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11", At: now}, {EventID: "0198c5a2-7d0c-7a41-8a62-11d0a9e2c3b4", At: now}},
+		"outbox.event.customer": {{EventID: "0198c5a2-6f00-7b1e-b111-5a0e1d2c3b4a", At: now}},
+	}
+	return s
+}
+
+// A look is a read of the slot.
+type look slot.Health
+
+func (l look) Read(context.Context) (slot.Health, error) { return slot.Health(l), nil }
+func (look) Close()                                      {}
+
+// judged is what the program says of a slot. A look of the past is judged as it was then.
+func judged(t *testing.T, h slot.Health) slot.Status {
+	t.Helper()
+	at := h.At
+	h.At = time.Now()
+	s, err := slot.Once(context.Background(), slot.DefaultConfig(), h.Slot, h.Database, look(h), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.At = at
+	return s
 }
 
 // A visit is one tab on the page; whatever the browser complains of is an error of the test.
@@ -141,7 +184,7 @@ func (v *visit) do(actions ...chromedp.Action) {
 func (v *visit) sees(text string) {
 	v.t.Helper()
 	var ok bool
-	if err := chromedp.Run(v.ctx, chromedp.Poll(fmt.Sprintf("document.body.innerText.includes(%q)", text), &ok, chromedp.WithPollingTimeout(2*time.Minute))); err != nil {
+	if err := chromedp.Run(v.ctx, chromedp.Poll(fmt.Sprintf(`document.body.innerText.replaceAll("\u00a0", " ").includes(%q)`, text), &ok, chromedp.WithPollingTimeout(2*time.Minute))); err != nil {
 		var all string
 		v.do(chromedp.Text("body", &all))
 		v.shot("failed")
@@ -179,8 +222,8 @@ func (v *visit) shot(name string) {
 // under the pointer.
 func (v *visit) charts() {
 	v.t.Helper()
-	v.sees("Last 4.6 min, maximum 101K/s (above the scale)")
-	v.sees("Last 4.6 min, maximum 98 MiB")
+	v.sees("Last 5 min, maximum 13K/s (above the scale)")
+	v.sees("MiB (above the scale)")
 	for _, name := range []string{"rate", "latency", "retained"} {
 		// How many of the canvas' rows, in the plot's upper half, have the line's colour.
 		var rows int
@@ -200,10 +243,20 @@ func (v *visit) charts() {
 			chromedp.Evaluate(fmt.Sprintf(`document.querySelector("#chart-%s").getBoundingClientRect().top + 60`, name), &y))
 		v.do(chromedp.MouseEvent("mouseMoved", x, y))
 		var ok bool
-		v.do(chromedp.Poll(fmt.Sprintf(`/^\d\d:\d\d:\d\d: (p99 )?[\d.]+ ?(K?\/s|ms|MiB)/.test(document.querySelector("#span-%s").innerText)`, name), &ok, chromedp.WithPollingTimeout(2*time.Minute)))
+		v.do(chromedp.Poll(fmt.Sprintf(`/^\d\d:\d\d:\d\d: (p99 )?[\d.]+\s?(K?\/s|ms|MiB)/.test(document.querySelector("#span-%s").innerText)`, name), &ok, chromedp.WithPollingTimeout(2*time.Minute)))
 	}
 	v.do(chromedp.MouseEvent("mouseMoved", 1, 1), chromedp.Evaluate("scrollTo(0, 0)", nil))
-	v.sees("Last 4.6 min, maximum 98 MiB")
+}
+
+// ends checks that the value above a chart is the end of its line: the value under the pointer at the right edge.
+func (v *visit) ends(name string) {
+	v.t.Helper()
+	var same bool
+	v.do(chromedp.Poll(fmt.Sprintf(`(() => {
+		const over = document.querySelector("#chart-%[1]s .u-over"), r = over.getBoundingClientRect();
+		over.dispatchEvent(new MouseEvent("mousemove", { clientX: r.right - 1, clientY: r.top + 9, bubbles: true }));
+		return document.getElementById("span-%[1]s").innerText.endsWith(": " + document.getElementById("%[1]s").innerText); })()`, name), &same, chromedp.WithPollingTimeout(time.Minute)))
+	v.do(chromedp.Evaluate(fmt.Sprintf(`document.querySelector("#chart-%s .u-over").dispatchEvent(new MouseEvent("mouseleave"))`, name), nil))
 }
 
 func TestStatusPageInABrowser(t *testing.T) {
@@ -224,19 +277,11 @@ func TestStatusPageInABrowser(t *testing.T) {
 		{"phone-dark", 390, 844, "dark", "rgb(17, 22, 28)"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := &live{status: nowBusy()}
+			r := &live{t: t}
 			past := &history{}
-			for i := range 140 { // some minutes of history, with one spike
-				s := nowBusy()
-				s.Events, s.Slot.RetainedBytes = uint64(1000*i+int(700*math.Sin(float64(i)/9))), int64(60+i%20*2)<<20
-				if i >= 70 {
-					s.Events += 200_000
-				}
-				for n := range i {
-					s.Latency.Counts[3+n/11%3] += 20
-				}
-				s.Latency.Max = 0.02
-				past.sample(s, time.Now().Add(time.Duration(i-140)*historyEvery))
+			for i := range 140 { // some minutes of history
+				ago := time.Duration(139-i) * historyEvery
+				past.sample(shopStatus(t, ago), time.Now().Add(-ago))
 			}
 			address := serve(t, "127.0.0.1:0", r, past)
 
@@ -262,10 +307,9 @@ func TestStatusPageInABrowser(t *testing.T) {
 			v.do(log.Enable(), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.scheme}}),
 				chromedp.EmulateViewport(c.width, c.height), chromedp.Navigate("http://"+address+"/"))
 			v.sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
-			v.sees("SELECT pg_terminate_backend(42);")
 			v.sees("Streaming")
 			v.sees("far from its limit")
-			v.sees("1,234 of 50,000 events, 812 KiB of 64 MiB in flight")
+			v.sees("12 of 50,000 events, 12 KiB of 64 MiB in flight")
 			v.sees("armed: stop_and_drop_slot")
 			v.sees("off: a bad event halts") // dead letters
 			v.fits(c.name)
@@ -275,8 +319,8 @@ func TestStatusPageInABrowser(t *testing.T) {
 				t.Errorf("the page is %s in %s", ground, c.scheme)
 			}
 			v.charts()
-			r.change(func(s *walpost.Status) { s.Slot.Blocker = nil })
 			v.sees("Other holders of WAL\nnone")
+			v.ends("retained")
 			v.shot("streaming-" + c.name)
 
 			// Live, without a reload.
@@ -306,33 +350,49 @@ func TestStatusPageInABrowser(t *testing.T) {
 			}
 			v.fits(c.name + " with long words")
 
-			// Kafka is down for so long that the slot is in danger: the page must not say that nothing is lost.
+			// Kafka is down for so long that the slot is in danger: the page must not say that nothing is lost, and says how
+			// long a person may take.
+			stalled := shopStatus(t, 0)
+			stalled.State, stalled.Ready, stalled.Reason, stalled.InFlightEvents = relay.Stalled, false, "delivery waits: connection refused", 1234
 			r.change(func(s *walpost.Status) {
-				*s = nowBusy()
-				s.State, s.Ready, s.Reason = relay.Stalled, false, "delivery waits: connection refused"
+				*s = shopStatus(t, 0)
+				s.State, s.Ready, s.Reason, s.InFlightEvents = stalled.State, stalled.Ready, stalled.Reason, stalled.InFlightEvents
+				s.Slot.WALRate = 1 << 20
 			})
 			v.sees("1,234 events wait in walpost")
-			v.sees("Nothing is lost. Repair Kafka")
-			r.change(func(s *walpost.Status) {
-				s.Slot.Severity, s.Slot.Reasons = slot.Critical, []string{"the slot holds 12.0 GiB of WAL"}
-			})
-			v.sees("Repair Kafka, and walpost delivers them in order by itself. The slot is in danger: the slot holds 12.0 GiB of WAL.")
+			v.sees("Kafka does not acknowledge events. Repair Kafka: walpost continues by itself.")
+			v.sees("Kafka acknowledged the newest event 0 s ago. Nothing is lost: walpost delivers them in order.")
+			v.sees("Time left: about 17 min at this rate. The slot holds ")
+			v.sees(" more Postgres gives up the slot (max_slot_wal_keep_size).")
+			v.sees("Used up in, at this rate\n17 min")
+			h := stalled.Slot.Health
+			h.RetainedBytes, h.SafeBytes, h.KeepBytes = 12<<30, 28<<30, 40<<30
+			r.change(func(s *walpost.Status) { s.Slot = judged(t, h) })
+			v.sees("s ago. The slot is in danger: the slot holds 12.0 GiB of WAL (monitor.retained_critical is 10GiB).")
 			var said string
 			if v.do(chromedp.Text("#now", &said)); strings.Contains(said, "Nothing is lost") {
 				t.Errorf("the slot is in danger, and the page says:\n%s", said)
 			}
+			h.WALStatus, h.SafeBytes = "unreserved", -1<<30
+			r.change(func(s *walpost.Status) { s.Slot = judged(t, h) })
+			v.sees("Time left: none. The slot holds 12 GiB of WAL. At its next checkpoint Postgres gives up the slot (max_slot_wal_keep_size).")
+			h.WALStatus, h.KeepBytes, h.SafeKnown, h.RetainedBytes = "extended", -1, false, 1<<20
+			r.change(func(s *walpost.Status) { s.Slot = judged(t, h); s.Slot.WALRate = 720_000 })
+			v.sees("Time left: until the disk of the database is full. The slot holds 1 MiB of WAL and grows by 703 KiB/s, without a limit (max_slot_wal_keep_size is -1). Watch that disk. How to set a limit")
+			v.sees("Set a limit that is larger than what the slot holds now")
+			r.change(func(s *walpost.Status) { s.Slot = slot.Status{Err: "connection refused", Severity: slot.Unknown} })
+			v.sees("Time left: unknown, because walpost cannot look at the slot: connection refused")
 
-			r.change(func(s *walpost.Status) { *s = nowBusy(); halt(s) })
-			v.sees("slot walpost is invalidated (wal_removed): events after 0/16B3748 are missing")
-			v.sees("The slot is lost. A person must act")
-			v.sees("slot walpost holds 9.0 GiB of WAL")
-			v.fits(c.name + " halted")
-			var left string
-			v.do(chromedp.Evaluate("[...document.querySelectorAll('[hidden]')].filter((e) => e.offsetParent !== null).map((e) => e.id).join(' ')", &left))
-			if left != "" {
-				t.Errorf("hidden and to be seen: %s", left)
+			// An error that is over says so, and offers no remedy any more.
+			lost := relay.Trouble{Text: "session lost", Hint: "Look at the server.", At: time.Now().Add(-time.Minute), Times: 2}
+			r.change(func(s *walpost.Status) { *s = shopStatus(t, 0); s.Troubles = []relay.Trouble{lost} })
+			v.sees("session lost\n\nLook at the server.")
+			lost.Over = time.Now().Add(-30 * time.Second)
+			r.change(func(s *walpost.Status) { s.Troubles = []relay.Trouble{lost} })
+			v.sees("(2 times) over since " + lost.Over.Format("15:04:05") + "\n\nsession lost")
+			if v.do(chromedp.Text("#errors", &said)); strings.Contains(said, "Look at the server") {
+				t.Errorf("the error is over, and the page says:\n%s", said)
 			}
-			v.shot("slot-lost-" + c.name)
 			v.clean()
 		})
 	}
@@ -346,16 +406,16 @@ func TestStatusPageSurvivesARestart(t *testing.T) {
 
 	var address string
 	t.Run("first life", func(t *testing.T) {
-		address = serve(t, "127.0.0.1:0", &live{status: nowBusy()}, &history{})
+		address = serve(t, "127.0.0.1:0", &live{t: t}, &history{})
 		v.do(chromedp.Navigate("http://" + address + "/"))
 		v.sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
 	})
 	v.sees("Disconnected")
 	v.sees("What is below is old")
 	v.shot("disconnected")
-	again := nowBusy()
-	again.Recent["outbox.event.order"][0].EventID = "after-the-restart"
-	serve(t, address, &live{status: again}, &history{})
+	again := &live{t: t}
+	again.change(func(s *walpost.Status) { s.Recent["outbox.event.order"][0].EventID = "after-the-restart" })
+	serve(t, address, again, &history{})
 	v.sees("after-the-restart")
 	var text string
 	v.do(chromedp.Text("#state", &text))

@@ -76,7 +76,13 @@ func (l *lines) wait(t *testing.T, text string) string {
 // start runs walpost, which must listen.
 func start(t *testing.T, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command("walpost", append(args, "--http", "127.0.0.1:0")...), t: t, done: make(chan struct{}), log: newLines()}
+	return launch(t, append(args, "--http", "127.0.0.1:0")...)
+}
+
+// launch is start for a configuration that has http.listen.
+func launch(t *testing.T, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command("walpost", args...), t: t, done: make(chan struct{}), log: newLines()}
 	p.Stdout, p.Stderr = io.Discard, p.log
 	if err := p.Start(); err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
@@ -81,23 +82,17 @@ type view struct {
 
 // haltView is the event that a relay is halted by, and what it still delivers.
 type haltView struct {
-	EventID   string        `json:"event_id"`
-	Table     string        `json:"table"`      // "" for a message
-	CommitLSN string        `json:"commit_lsn"` // of its transaction; 0/0 for a row that was read from the table
-	Row       int           `json:"row"`        // its number in the transaction, from 1
-	Token     string        `json:"token"`      // for walpost skip; "" for a row that was read from the table
-	Topic     string        `json:"topic"`      // that refused it; "" where it cannot be routed
-	Error     string        `json:"error"`
-	Hint      string        `json:"hint"`
-	Commands  []string      `json:"commands"` // of the hint
-	Waiting   []waitingView `json:"waiting"`  // what was in flight and is not delivered, by topic
-}
-
-type waitingView struct {
-	Topic  string `json:"topic"`
-	Events int    `json:"events"`
-	Why    string `json:"why"`
-	Closed bool   `json:"closed"` // behind a refused event of the topic: delivered at the next start
+	EventID   string          `json:"event_id"`
+	Table     string          `json:"table"`      // "" for a message
+	CommitLSN string          `json:"commit_lsn"` // of its transaction; 0/0 for a row that was read from the table
+	Row       int             `json:"row"`        // its number in the transaction, from 1
+	Token     string          `json:"token"`      // for walpost skip; "" for a row that was read from the table
+	Topic     string          `json:"topic"`      // that refused it; "" where it cannot be routed
+	Error     string          `json:"error"`
+	Hint      string          `json:"hint"`
+	Repair    string          `json:"repair"`   // the part of the hint that gives up no event
+	Commands  []fault.Advice  `json:"commands"` // of the hint
+	Waiting   []relay.Waiting `json:"waiting"`  // what was in flight and is not delivered, by topic
 }
 
 func haltViewOf(s walpost.Status) *haltView {
@@ -107,10 +102,7 @@ func haltViewOf(s walpost.Status) *haltView {
 	}
 	v := &haltView{
 		EventID: bad.EventID, Table: bad.Table.String(), CommitLSN: bad.Commit.String(), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
-		Error: bad.Reason(), Hint: bad.Hint(), Commands: bad.Commands(), Waiting: []waitingView{},
-	}
-	for _, w := range s.Waiting {
-		v.Waiting = append(v.Waiting, waitingView(w))
+		Error: bad.Reason(), Hint: bad.Hint(), Repair: bad.Repair(), Commands: bad.Commands(), Waiting: append([]relay.Waiting{}, s.Waiting...),
 	}
 	return v
 }
@@ -121,11 +113,12 @@ type eventView struct {
 }
 
 type errorView struct {
-	Text     string   `json:"text"`
-	Hint     string   `json:"hint"`     // what to do next; "" where there is nothing to say
-	Commands []string `json:"commands"` // that the hint may contain
-	Ago      float64  `json:"seconds_ago"`
-	Times    int      `json:"times"`
+	Text     string         `json:"text"`
+	Hint     string         `json:"hint"`     // what to do next; "" where there is nothing to say
+	Commands []fault.Advice `json:"commands"` // that the hint may contain
+	Ago      float64        `json:"seconds_ago"`
+	Over     *float64       `json:"over_seconds_ago"` // null as long as the fault lasts, and for one that ends the run
+	Times    int            `json:"times"`
 }
 
 // slotView is the slot, in /api/status and in walpost status --json.
@@ -213,7 +206,7 @@ func viewOf(s walpost.Status, now time.Time) view {
 		}
 	}
 	for _, e := range s.Troubles {
-		v.Errors = append(v.Errors, errorView{e.Text, e.Hint, e.Commands, max(0, now.Sub(e.At).Seconds()), e.Times})
+		v.Errors = append(v.Errors, errorView{e.Text, e.Hint, e.Commands, max(0, now.Sub(e.At).Seconds()), ago(e.Over, now), e.Times})
 	}
 	if v.Topics == nil {
 		v.Topics = map[string]uint64{}

@@ -22,6 +22,12 @@ func Command(words ...string) string {
 	return text
 }
 
+// An Advice is a command of a hint, which a reader may copy.
+type Advice struct {
+	Command string `json:"command"`
+	GivesUp string `json:"gives_up"` // what the command gives up for good; "" for nothing
+}
+
 // Recover is the advice if the slot is missing or lost.
 func Recover() string {
 	return "Run " + Command("recover") + " to publish from the table exactly what is missing. " +

@@ -20,7 +20,7 @@ type fault struct {
 	err  error
 	kind kind
 	hint string
-	cmds []string
+	cmds []Advice
 }
 
 func (f *fault) Error() string       { return f.err.Error() }
@@ -29,7 +29,7 @@ func (f *fault) Retryable() bool     { return f.kind == retry }
 func (f *fault) NeedsPerson() bool   { return f.kind == person }
 func (f *fault) Misconfigured() bool { return f.kind == config }
 func (f *fault) Hint() string        { return f.hint }
-func (f *fault) Commands() []string  { return f.cmds }
+func (f *fault) Commands() []Advice  { return f.cmds }
 
 // Retry marks err as one that may go away by itself: the network, a server that restarts, a slot in
 // use.
@@ -37,7 +37,7 @@ func Retry(err error) error { return &fault{err: err, kind: retry} }
 
 // Person marks err as one that only a person can resolve (exit code 3). The hint says what to do
 // next: a statement, a command, a setting. commands are those of the hint that a reader may copy.
-func Person(err error, hint string, commands ...string) error {
+func Person(err error, hint string, commands ...Advice) error {
 	return &fault{err: err, kind: person, hint: hint, cmds: commands}
 }
 
@@ -67,37 +67,31 @@ func Misconfigured(err error) bool {
 }
 
 // Hint returns what to do next, or "".
-func Hint(err error) string {
-	for err != nil {
-		var f interface {
-			error
-			Hint() string
-		}
-		if !errors.As(err, &f) {
-			return ""
-		}
-		if h := f.Hint(); h != "" {
-			return h
-		}
-		err = errors.Unwrap(f)
-	}
-	return ""
+func Hint(err error) (hint string) {
+	first(err, func(f interface {
+		error
+		Hint() string
+	}) bool {
+		hint = f.Hint()
+		return hint != ""
+	})
+	return hint
 }
 
 // Commands returns the commands that the hint of err may contain, so that a page can offer each of them to be copied.
-func Commands(err error) []string {
-	for err != nil {
-		var f interface {
-			error
-			Commands() []string
-		}
-		if !errors.As(err, &f) {
-			return nil
-		}
-		if c := f.Commands(); len(c) > 0 {
-			return c
-		}
-		err = errors.Unwrap(f)
+func Commands(err error) (all []Advice) {
+	first(err, func(f interface {
+		error
+		Commands() []Advice
+	}) bool {
+		all = f.Commands()
+		return len(all) > 0
+	})
+	return all
+}
+
+// first calls has for the errors of err's chain that are an F, until has returns true.
+func first[F error](err error, has func(F) bool) {
+	for f, ok := errors.AsType[F](err); ok && !has(f); f, ok = errors.AsType[F](errors.Unwrap(f)) {
 	}
-	return nil
 }

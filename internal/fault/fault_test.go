@@ -65,12 +65,12 @@ func TestAFaultKeepsItsError(t *testing.T) {
 }
 
 func TestTheCommandsAreThoseOfTheHint(t *testing.T) {
-	err := Person(errors.New("lost"), "Run walpost recover now.", "walpost recover")
+	err := Person(errors.New("lost"), "Run walpost recover now.", Advice{Command: "walpost recover"})
 	for _, c := range []struct {
 		err  error
 		want int
 	}{{nil, 0}, {errors.New("plain"), 0}, {err, 1}, {fmt.Errorf("check: %w", err), 1}, {Person(fmt.Errorf("%w; behind", err), Hint(err)), 1}, {Retry(err), 1}} {
-		if got := Commands(c.err); len(got) != c.want || c.want > 0 && got[0] != "walpost recover" {
+		if got := Commands(c.err); len(got) != c.want || c.want > 0 && got[0].Command != "walpost recover" {
 			t.Errorf("%v: %q", c.err, got)
 		}
 	}

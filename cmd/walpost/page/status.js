@@ -4,23 +4,20 @@
   const el = (id) => document.getElementById(id);
   const set = (id, text) => { el(id).textContent = text; };
   const number = (n) => n.toLocaleString("en");
+  // A value and its unit stay on one line.
   const bytes = (n) => {
     if (n === null || n === undefined) return "–";
     const units = ["B", "KiB", "MiB", "GiB", "TiB"];
     let i = 0;
     while (Math.abs(n) >= 1024 && i < units.length - 1) { n /= 1024; i++; }
-    return `${Number.isInteger(n) ? n : n.toFixed(1)} ${units[i]}`;
+    return `${n < 99.95 ? +n.toFixed(1) : Math.round(n)}\u00a0${units[i]}`;
   };
   const short = (x) => `${x < 9.95 ? +x.toFixed(1) : Math.round(x)}`;
   const seconds = (s) => {
     if (s === null || s === undefined) return "–";
-    if (s === 0) return "0 s";
-    if (s < 0.001) return `${short(s * 1e6)} µs`;
-    if (s < 1) return `${short(s * 1e3)} ms`;
-    if (s < 120) return `${short(s)} s`;
-    if (s < 7200) return `${short(s / 60)} min`;
-    if (s < 172800) return `${short(s / 3600)} h`;
-    return `${short(s / 86400)} d`;
+    if (s === 0) return "0\u00a0s";
+    const [unit, size] = [["µs", 1e-6, 0.001], ["ms", 0.001, 1], ["s", 1, 120], ["min", 60, 7200], ["h", 3600, 172800], ["d", 86400, Infinity]].find((u) => s < u[2]);
+    return `${short(s / size)}\u00a0${unit}`;
   };
   const ago = (s) => (s === null ? "never" : `${seconds(Math.floor(s))} ago`);
   const plural = (n, what) => `${number(n)} ${what}${n === 1 ? "" : "s"}`;
@@ -42,10 +39,16 @@
     el(id).hidden = el(id).childNodes.length === 0;
   };
 
-  // copyable is a code block with a button. The clipboard exists only on https and localhost; elsewhere the text is selected.
-  const copyable = (text) => {
-    const box = node("div", "", "copy"), pre = node("pre", text), button = node("button", "Copy");
+  const clock = (t) => new Date(t * 1000).toTimeString().slice(0, 8);
+  const time = (t) => (new Date(t * 1000).toDateString() === new Date().toDateString() ? "" : `${new Date(t * 1000).toLocaleDateString("sv")} `) + clock(t);
+
+  // copyable is a code block with a button, below what the command gives up. No word of it breaks where it fits into a line.
+  // The clipboard exists only on https and localhost; elsewhere the text is selected.
+  const copyable = (text, givesUp) => {
+    const box = node("div", "", "copy"), pre = node("pre", ""), button = node("button", "Copy");
+    pre.append(...text.split(/(\s+)/).map((word) => (word.trim() ? node("span", word) : word)));
     button.type = "button";
+    if (givesUp) box.append(node("strong", `Gives up ${givesUp}.`));
     button.addEventListener("click", () => {
       const done = () => { button.textContent = "Copied"; };
       const select = () => { getSelection().selectAllChildren(pre); if (document.execCommand("copy")) done(); };
@@ -59,28 +62,57 @@
   const remedy = (hint, commands) => {
     const parts = [], words = (text) => { if (text.replace(/^[\s.,;:]+/, "")) parts.push(node("p", text.replace(/^[\s.,;:]+/, "").trimEnd())); };
     let at = 0;
-    for (const command of (commands || []).filter((c) => hint.includes(c)).sort((a, b) => hint.indexOf(a) - hint.indexOf(b))) {
-      const i = hint.indexOf(command, at);
+    for (const c of (commands || []).filter((c) => hint.includes(c.command)).sort((a, b) => hint.indexOf(a.command) - hint.indexOf(b.command))) {
+      const i = hint.indexOf(c.command, at);
       if (i < 0) continue;
       words(hint.slice(at, i));
-      parts.push(copyable(command));
-      at = i + command.length;
+      parts.push(copyable(c.command, c.gives_up));
+      at = i + c.command.length;
     }
     words(hint.slice(at));
     return parts;
   };
 
+  // repair is what to do about a bad event: first what repairs, then what gives up the event.
+  const repair = (bad) => [node("p", bad.repair),
+    ...(bad.commands || []).flatMap((c) => [node("p", "If no repair is possible, run this command, and then start walpost again:"), copyable(c.command, c.gives_up)])];
+
+  // While walpost is in one of these states, the slot stands still, and holds all WAL that the server writes.
+  const still = ["halted", "stopped", "hung", "stalled", "no-checkpoint", "connecting"];
+  const limitless = (slot) => slot.known && slot.exists && slot.limit === "" && slot.max_slot_wal_keep_bytes === null;
+  // leftFor is in how many seconds the slot's limit is used up, null if that is not in sight. The forecast needs some looks
+  // to see that the slot stands still.
+  const leftFor = (s) => {
+    const slot = s.slot, rate = slot.wal_write_bytes_per_second;
+    return slot.exhaustion_seconds !== null || !still.includes(s.state) || slot.left_bytes === null || !(rate > 0) ? slot.exhaustion_seconds : Math.max(slot.left_bytes, 0) / rate;
+  };
+  // urgency says how long a person may take.
+  const urgency = (s) => {
+    const slot = s.slot;
+    if (!still.includes(s.state) && s.state !== "slot-at-risk") return "";
+    if (!slot.known) return `unknown, because walpost cannot look at the slot${slot.error ? `: ${slot.error}` : "."}`;
+    if (!slot.exists || slot.limit === "lost") return "keep the rows in the outbox table, because walpost recover reads them.";
+    const rate = Math.round(slot.wal_write_bytes_per_second), left = leftFor(s);
+    const growth = `The slot holds ${bytes(slot.retained_bytes)} of WAL${rate > 0 ? ` and grows by ${bytes(rate)}/s` : ""}`;
+    if (limitless(slot)) return `until the disk of the database is full. ${growth}, without a limit (max_slot_wal_keep_size is -1). Watch that disk.`;
+    if (slot.left_bytes === null) return `${growth}.`;
+    return `${left === 0 ? "none" : left === null || left > 30 * 86400 ? "no end in sight at this rate" : `about ${seconds(left)} at this rate`}. ${growth}. ${slot.left_bytes <= 0 ? "At its next checkpoint" : `After ${bytes(slot.left_bytes)} more`} ` +
+      (slot.limit === "monitor.wal_disk_size" ? "the disk is full of WAL (monitor.wal_disk_size)." : "Postgres gives up the slot (max_slot_wal_keep_size).");
+  };
+
   // The states in plain words: the badge, its colour, the headline, and what waits for what.
-  const held = (s) => (s.slot.state === "critical" ? ` The slot is in danger: ${s.slot.findings.join("; ")}.` : s.slot.retained_bytes === null ? "" : ` Meanwhile the slot holds ${bytes(s.slot.retained_bytes)} of WAL in Postgres.`);
+  const held = (s) => (s.slot.state === "critical" ? ` The slot is in danger: ${s.slot.findings.join("; ")}.` : "");
+  const full = (s) => Math.max(s.in_flight.events / s.window.events, s.in_flight.bytes / s.window.bytes);
+  const acked = (s) => (s.last_ack_seconds_ago === null ? "" : ` Kafka acknowledged the newest event ${ago(s.last_ack_seconds_ago)}.`);
   const states = {
     "halted": ["Halted", "critical", (s) => {
       if (!s.halt) return `${s.slot.limit === "lost" ? "The slot is lost." : "The slot or the source has a fault."} A person must act. walpost delivers nothing until then.`;
       return `${s.halt.topic ? `Kafka refuses an event for topic ${s.halt.topic}.` : "An event cannot be routed."} A person must act.`;
-    }, (s) => (s.halt && s.halt.waiting.length ? `From before this event: ${s.halt.waiting.map((w) => `${plural(w.events, "event")} for topic ${w.topic}${w.closed ? " at the next start" : w.why ? ` (${w.why})` : ""}`).join(", ")}.` : "")],
+    }, (s) => `${s.slot.limit === "lost" ? "walpost reads no events" : "Events wait in Postgres"} since ${time(s.now_seconds - s.since_seconds)}.${acked(s)}${s.halt && s.halt.waiting.length ? ` From before this event wait ${s.halt.waiting.map((w) => `${plural(w.events, "event")} for topic ${w.topic}${w.closed ? " at the next start" : w.why ? ` (${w.why})` : ""}`).join(", ")}.` : ""}`],
     "stopped": ["Stopped", "critical", () => "walpost has ended."],
     "hung": ["Hung", "critical", () => "walpost makes no progress. This is a defect: keep its log, and restart it."],
-    "stalled": ["Waiting for Kafka", "warning", () => "Kafka does not acknowledge events.",
-      (s) => `${s.in_flight.events === 1 ? "1 event waits" : `${number(s.in_flight.events)} events wait`} in walpost, the oldest for ${seconds(s.in_flight.oldest_seconds)}. ${s.slot.state === "critical" ? "" : "Nothing is lost. "}Repair Kafka, and walpost delivers them in order by itself.${held(s)}`],
+    "stalled": ["Waiting for Kafka", "warning", () => "Kafka does not acknowledge events. Repair Kafka: walpost continues by itself.",
+      (s) => `${s.in_flight.events === 1 ? "1 event waits" : `${number(s.in_flight.events)} events wait`} in walpost, the oldest for ${seconds(s.in_flight.oldest_seconds)}.${full(s) >= 1 ? " More wait in Postgres, because the window is full." : ""}${acked(s)}${s.slot.state === "critical" ? "" : " Nothing is lost: walpost delivers them in order."}${held(s)}`],
     "no-checkpoint": ["No checkpoint", "warning", () => "walpost cannot read or write its checkpoint.",
       (s) => `It confirms nothing to Postgres until then. Repair the checkpoint store: walpost continues by itself.${held(s)}`],
     "connecting": ["Waiting for Postgres", "warning", () => "walpost has no connection to the database.",
@@ -105,19 +137,22 @@
     set("event-place", bad ? `${bad.table ? `of ${bad.table}, row ${bad.row} of ` : ""}${bad.commit_lsn === "0/0" ? "the table" : `transaction ${bad.commit_lsn}`}` : "");
     show("reason", bad ? bad.error : s.reason);
     show("waits", waits ? waits(s) : "");
-    const [hint, commands] = bad ? [bad.hint, bad.commands] : error ? [error.hint, error.commands] : ["", []];
-    fill("remedy", [hint, commands], () => remedy(hint, commands));
+    const [hint, commands] = error ? [error.hint, error.commands] : ["", []];
+    fill("remedy", [bad, hint, commands], () => (bad ? repair(bad) : remedy(hint, commands)));
+    show("left", urgency(s));
+    el("left-line").hidden = el("left").hidden;
+    set("left-label", s.slot.limit === "lost" || s.slot.known && !s.slot.exists ? "Until then:" : "Time left:");
+    el("left-how").hidden = !limitless(s.slot);
     el("runbook-line").hidden = !s.runbook;
     if (s.runbook) el("runbook").href = s.runbook;
     return error;
   }
 
   // A chart is a line of the last minutes. Its scale is for most of the values, so one spike does not flatten the rest.
-  const clock = (t) => new Date(t * 1000).toTimeString().slice(0, 8);
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const decades = (y) => {
     const all = [];
-    for (let e = Math.round(Math.log10(y.min)); e <= Math.round(Math.log10(y.max)); e++) all.push(...[1, 2, 5].slice(0, y.max / y.min > 150 ? 1 : 3).map((n) => n * 10 ** e));
+    for (let e = Math.round(Math.log10(y.min)); e <= Math.round(Math.log10(y.max)); e++) all.push(...[1, 2, 5].slice(0, y.max / y.min > 15 ? 1 : 3).map((n) => n * 10 ** e));
     return all.filter((v) => v >= y.min * 0.99 && v <= y.max * 1.01);
   };
   // A value between two gaps gives no line, so it is a point.
@@ -131,15 +166,15 @@
       const u = c.plot, i = u && u.cursor.left >= 0 ? u.cursor.idx : null;
       set(`span-${name}`, i === null || i === undefined ? c.text : `${clock(u.data[0][i])}: ${lines.map((line, n) => (u.data[n + 1][i] === null ? "no value" : `${line} ${format(u.data[n + 1][i])}`.trim())).join(", ")}`);
     };
-    c.draw = (points, rows) => {
-      const end = points.length ? points[points.length - 1].at : Date.now() / 1000;
+    c.draw = (points, end, rows) => {
       const all = rows[0].filter((v) => v !== null).sort((a, b) => a - b);
       const max = all.length ? all[all.length - 1] : null, most = all.length ? all[Math.floor((all.length - 1) * 0.95)] : 0;
       const cut = !log && most > 0 && max > 3 * most;
       c.from = Math.max(end - 300, Math.min(points.length ? points[0].at : end, end - 60));
       c.end = end;
       c.top = (cut ? most * 1.5 : max * 1.05) || 1;
-      c.text = max === null ? `No value in the last ${seconds(end - c.from)}` : `Last ${seconds(end - c.from)}, maximum ${format(max)}${cut ? " (above the scale)" : ""}${log ? ", log scale" : ""}`;
+      const span = seconds(Math.round((end - c.from) / 60) * 60);
+      c.text = max === null ? `No value in the last ${span}` : `Last ${span}, maximum ${format(max)}${cut ? " (above the scale)" : ""}${log ? ", log scale" : ""}`;
       box.setAttribute("aria-label", c.text);
       const data = [points.map((p) => p.at), ...rows];
       if (c.plot) c.plot.setData(data);
@@ -152,7 +187,7 @@
             y: log ? { distr: 3, range: (_, low, high) => [10 ** Math.floor(Math.log10(low || 0.001)), 10 ** Math.max(Math.ceil(Math.log10(high || 1)), Math.floor(Math.log10(low || 0.001)) + 1)] } : { range: () => [0, c.top] },
           },
           axes: [
-            { ...axis, size: 22, values: (_, ticks) => ticks.map((t) => (c.end - c.from > 150 ? clock(t).slice(0, 5) : clock(t))), incrs: [15, 30, 60, 120], space: 48 },
+            { ...axis, size: 22, values: (_, ticks) => ticks.map((t) => (c.end - c.from > 150 ? clock(t).slice(0, 5) : clock(t))), incrs: [15, 30, 60, 120], space: 64 },
             { ...axis, size: 62, space: 28, values: (_, ticks) => ticks.map((v) => (v === null ? "" : format(v))), ...(log ? { splits: () => decades(c.plot.scales.y), filter: (_, all) => all } : {}), ...(name === "retained" ? { incrs: Array.from({ length: 50 }, (_, i) => 2 ** i) } : {}) },
           ],
           series: [{}, ...lines.map((_, n) => ({ stroke: () => colour(n ? "--dim" : "--link"), width: n ? 1 : 1.6, points: { size: 4, width: 0, fill: () => colour(n ? "--dim" : "--link"), filter: alone } }))],
@@ -165,16 +200,21 @@
     };
   }
   chart("rate", [""], (v) => `${v.toLocaleString("en", { notation: "compact" })}/s`);
-  chart("latency", ["p99", "median"], seconds, true);
+  chart("latency", ["p99", "p50"], seconds, true);
   chart("retained", [""], bytes);
 
-  function past(points) {
-    charts.rate.draw(points, [points.map((p) => p.events_per_second)]);
-    charts.latency.draw(points, [points.map((p) => p.p99_seconds), points.map((p) => p.p50_seconds)]);
-    charts.retained.draw(points, [points.map((p) => p.retained_bytes)]);
+  // past draws the charts. The value above a chart is the end of its line; that of the WAL is as new as the rest of the page.
+  function past(points, s) {
+    const row = (key) => points.map((p) => p[key]), draw = (name, ...rows) => charts[name].draw(points, s.now_seconds, rows);
+    draw("rate", row("events_per_second"));
+    draw("latency", row("p99_seconds"), row("p50_seconds"));
     const newest = points[points.length - 1];
+    points = [...points, { at: s.now_seconds, retained_bytes: s.slot.known && s.slot.exists ? s.slot.retained_bytes : null }];
+    draw("retained", row("retained_bytes"));
     set("rate", newest ? `${number(Math.round(newest.events_per_second))}/s` : "–");
-    set("latency-now", newest && newest.p99_seconds !== null ? seconds(newest.p99_seconds) : "–");
+    set("p99", seconds(newest && newest.p99_seconds));
+    set("p50", seconds(newest && newest.p50_seconds));
+    set("retained", s.slot.limit === "lost" ? "lost" : bytes(points[points.length - 1].retained_bytes));
   }
 
   function details(s, shown) {
@@ -187,29 +227,30 @@
     set("oldest", s.in_flight.oldest_seconds === null ? "none" : seconds(s.in_flight.oldest_seconds));
     set("dead", s.dead_letters === null ? "off: a bad event halts" : number(s.dead_letters));
     set("full", seconds(s.window.full_seconds));
-    el("window").value = Math.max(s.in_flight.events / s.window.events, s.in_flight.bytes / s.window.bytes);
+    el("window").value = full(s);
     set("window-text", `${number(s.in_flight.events)} of ${plural(s.window.events, "event")}, ${bytes(s.in_flight.bytes)} of ${bytes(s.window.bytes)} in flight`);
 
     const slot = s.slot;
     const limited = slot.known && slot.left_bytes !== null && slot.retained_bytes !== null;
     const used = limited ? slot.retained_bytes / Math.max(slot.retained_bytes + Math.max(slot.left_bytes, 0), 1) : 0;
     set("slot-name", slot.name);
-    if (slot.state === "ok" && !limited) badge("slot-state", "no limit known", "warning");
+    if (slot.state === "ok" && !limited) badge("slot-state", "no limit", "warning");
     else if (slot.state === "ok" && used >= 0.5) badge("slot-state", "half of its limit is used", "warning");
     else badge("slot-state", slot.state === "unknown" ? "cannot tell" : slot.state === "ok" ? "far from its limit" : slot.state, slot.state);
     fill("slot-findings", slot.findings, () => slot.findings.map((text) => node("li", text)));
     el("budget-line").hidden = !limited;
     el("budget").value = used;
     set("budget-text", `${(used * 100).toFixed(used < 0.1 ? 1 : 0)} % of ${bytes(slot.retained_bytes + Math.max(slot.left_bytes, 0))}`);
-    set("retained", bytes(slot.retained_bytes));
+    el("no-limit").hidden = !limitless(slot);
     set("unconfirmed", bytes(slot.unconfirmed_bytes));
     set("safe-label", slot.limit === "monitor.wal_disk_size" ? "Left on the disk for WAL" : "Left before the slot is lost");
-    set("safe-wal", slot.known ? (slot.left_bytes !== null ? bytes(slot.left_bytes) : slot.limit === "lost" ? "lost" : "no limit known") : "–");
-    set("exhaustion", slot.known ? (slot.exhaustion_seconds !== null ? (slot.exhaustion_seconds === 0 ? "now" : seconds(slot.exhaustion_seconds)) : limited ? "not in sight" : "no limit known") : "–");
+    set("safe-wal", slot.known ? (slot.left_bytes !== null ? bytes(slot.left_bytes) : slot.limit === "lost" ? "lost" : "no limit") : "–");
+    const left = leftFor(s);
+    set("exhaustion", !slot.known ? "–" : left === null ? (limited ? "not in sight" : "when the disk is full") : slot.limit === "lost" ? "lost" : left === 0 ? "now" : seconds(left));
     set("wal-rate", slot.wal_write_bytes_per_second === null ? "–" : `${bytes(Math.round(slot.wal_write_bytes_per_second))}/s`);
     const idle = slot.inactive_seconds === null ? "" : ` for ${slot.inactive_at_least ? "at least " : ""}${seconds(slot.inactive_seconds)}`;
-    set("wal-status", slot.known ? `${slot.wal_status || "none"}${slot.invalidation_reason ? ` (${slot.invalidation_reason})` : ""}, ${slot.active ? "active" : "inactive"}${idle}` : "–");
-    fill("blocker-how", slot.blocker_end, () => (slot.blocker_end ? [node("p", "To end what holds it back:", "note"), copyable(slot.blocker_end)] : []));
+    set("wal-status", slot.known ? `${slot.wal_status || "none"}${slot.invalidation_reason && slot.invalidation_reason !== slot.wal_status ? ` (${slot.invalidation_reason})` : ""}, ${slot.active ? "active" : "inactive"}${idle}` : "–");
+    fill("blocker-how", slot.blocker_end, () => (slot.blocker_end ? [node("p", "To end what holds WAL back:", "note"), copyable(slot.blocker_end, slot.blocker_detail.kind === "slot" ? "that slot: its reader loses events" : "that transaction: it is rolled back")] : []));
     show("hidden-note", slot.hidden ? `Not to be seen: ${slot.hidden}` : "");
     set("blocker", slot.blocker || "none");
     const breaker = s.breaker;
@@ -218,7 +259,7 @@
 
     for (const key of ["received", "safe", "checkpoint", "confirmed"]) set(key, s.position[key]);
     set("database", s.source.database || "–");
-    set("since", seconds(s.since_seconds));
+    set("since", seconds(Math.floor(s.since_seconds)));
     set("sessions", Object.entries(s.sessions).map(([how, n]) => `${n} ${how}`).join(", ") || "none");
     set("epoch", s.epoch ? `${s.epoch}, ${s.source.timeline}` : "–");
 
@@ -236,10 +277,15 @@
     el("no-topics").hidden = topics.length > 0;
 
     set("error-count", s.errors.length ? number(s.errors.reduce((sum, e) => sum + e.times, 0)) : "");
-    fill("errors", [s.errors, shown && shown.text], () => s.errors.map((e) => {
-      const li = node("li", shown && e.text === shown.text ? "See the top of the page." : e.text);
-      if (e.hint && !(shown && e.text === shown.text)) li.append(...remedy(e.hint, e.commands));
-      li.append(node("br", ""), node("small", `${ago(e.seconds_ago)}${e.times > 1 ? `, ${number(e.times)} times` : ""}`));
+    const errors = s.errors.map((e) => ({
+      ...e, top: shown === e, at: time(s.now_seconds - e.seconds_ago), seconds_ago: 0,
+      over_seconds_ago: e.over_seconds_ago === null ? "" : `over since ${time(s.now_seconds - e.over_seconds_ago)}`,
+    }));
+    fill("errors", errors, () => errors.map((e) => {
+      const li = node("li", ""), line = node("p", `${e.at}${e.times > 1 ? ` (${number(e.times)} times)` : ""} `);
+      line.append(e.over_seconds_ago ? node("span", e.over_seconds_ago, "badge ok") : e.top ? node("span", "now", "badge critical") : "");
+      li.append(line, node("p", e.top ? "See the top of the page." : e.text));
+      if (e.hint && !e.top && !e.over_seconds_ago) li.append(...remedy(e.hint, e.commands));
       return li;
     }));
     el("no-errors").hidden = s.errors.length > 0;
@@ -251,19 +297,20 @@
     return response.json();
   }
 
-  let turn = 0;
+  let turn = 0, points = [];
   async function poll() {
     try {
+      if (turn++ % 2 === 0) points = await get("api/history");
       const s = await get("api/status");
       details(s, now(s));
-      if (turn++ % 2 === 0) past(await get("api/history"));
+      past(points, s);
       document.body.classList.remove("old");
     } catch (err) {
       document.body.classList.add("old");
       badge("state", "Disconnected", "critical");
       el("now").className = "critical";
       document.title = "! disconnected – walpost";
-      set("headline", `The relay does not answer (${err.message}). What is below is old.`);
+      set("headline", `walpost does not answer (${err.message}). See whether its process runs, and read the end of its log. What is below is old.`);
       turn = 0;
     }
     setTimeout(poll, document.hidden ? 5000 : 1000);
