@@ -52,3 +52,14 @@ func TestEachBrokenPromiseIsSeen(t *testing.T) {
 		})
 	}
 }
+
+func TestWhatHasArrivedIsCountedBeforeTheCheck(t *testing.T) {
+	l := New()
+	for _, id := range []string{"a", "b", "a"} {
+		l.Observe(Record{Topic: "t", ID: id})
+	}
+	records, duplicates := l.Arrived()
+	if seen := l.Seen("a", "b", "c"); records != 3 || duplicates != 1 || seen != 2 {
+		t.Errorf("%d records, %d duplicates, %d events seen; want 3, 1 and 2", records, duplicates, seen)
+	}
+}
