@@ -357,7 +357,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 			r.change(func(s *walpost.Status) {
 				*s = shopStatus(t, 0)
 				s.State, s.Ready, s.Reason, s.InFlightEvents = stalled.State, stalled.Ready, stalled.Reason, stalled.InFlightEvents
-				s.Slot.WALRate = 1 << 20
+				s.Slot.WALRate, s.Slot.Exhaustion = 1<<20, 1e6 // the forecast still has the time before in it
 			})
 			v.sees("1,234 events wait in walpost")
 			v.sees("Kafka does not acknowledge events. Repair Kafka: walpost continues by itself.")

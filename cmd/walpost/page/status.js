@@ -84,7 +84,8 @@
   // to see that the slot stands still.
   const leftFor = (s) => {
     const slot = s.slot, rate = slot.wal_write_bytes_per_second;
-    return slot.exhaustion_seconds !== null || !still.includes(s.state) || slot.left_bytes === null || !(rate > 0) ? slot.exhaustion_seconds : Math.max(slot.left_bytes, 0) / rate;
+    if (!still.includes(s.state) || slot.left_bytes === null || !(rate > 0)) return slot.exhaustion_seconds;
+    return Math.min(slot.exhaustion_seconds ?? Infinity, Math.max(slot.left_bytes, 0) / rate);
   };
   // urgency says how long a person may take.
   const urgency = (s) => {
