@@ -194,7 +194,6 @@ type conversion struct {
 	tablesNote string // follows the tables in the report
 	updates    bool
 	schemas    bool // a converter writes schemas
-	partition  bool // a column decides the partition
 }
 
 // all converts in the order of the configuration. It reports whether there is a configuration to
@@ -301,25 +300,21 @@ func (c *conversion) bad(option, format string, args ...any) {
 
 // rest reports the options that have no line yet.
 func (c *conversion) rest() {
-	var owners []*entry // name Java code, which has options under its names
-	for _, name := range []string{"converters", "post.processors"} {
-		if e := c.in.byName[name]; e != nil {
-			owners = append(owners, e)
-		}
-	}
 	for _, e := range c.in.list {
-		if c.done[e.name] {
-			continue
+		owner := "" // names Java code, which has options under its names
+		for _, option := range []string{"converters", "post.processors"} {
+			list, _ := c.in.byName[option].plain()
+			if slices.ContainsFunc(names(list), func(name string) bool { return strings.HasPrefix(e.name, name+".") }) {
+				owner = option
+			}
 		}
-		owner := slices.IndexFunc(owners, func(o *entry) bool {
-			list, _ := o.plain()
-			return slices.ContainsFunc(names(list), func(name string) bool { return strings.HasPrefix(e.name, name+".") })
-		})
-		if owner >= 0 {
-			c.idle(e.name, "belongs to %s", c.in.shown(owners[owner].name))
-			continue
+		switch {
+		case c.done[e.name]:
+		case owner != "":
+			c.idle(e.name, "belongs to %s", c.in.shown(owner))
+		default:
+			c.judge(e, e.name)
 		}
-		c.judge(e, e.name)
 	}
 }
 
@@ -367,7 +362,7 @@ func (c *conversion) differences() {
 	if c.old {
 		add("Debezium before 2.0", "walpost writes records as Debezium 3.6 does, and leaves a null key null: compare some records with walpost explain")
 	}
-	if c.in.format == Server && c.partition {
+	if c.in.format == Server && strings.Contains(strings.ToLower(c.placement), ":partition") {
 		add("partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does")
 	}
 	if c.in.format == Server && c.in.has(c.router+"table.field.event.timestamp") {

@@ -159,7 +159,8 @@ func TestLiteralTablesAreToldFromRegularExpressions(t *testing.T) {
 		`public.outbox`: "public.outbox", `public\.outbox`: "public.outbox", `^public\.outbox$`: "public.outbox", `public[.]outbox`: "public.outbox",
 		`\Qpublic.outbox\E`: "public.outbox", `public\.(outbox)`: "public.outbox", `(public).(outbox)`: "public.outbox", `public\.out\-box`: "public.out-box", `public\.out\$box`: "public.out$box",
 		`public\.outbox.*`: "", `public\..*`: "", `public\.outbox|public\.x`: "", `public\.(a|b)`: "", `public\.out[a-z]+`: "", `public\.outbox?`: "", `public\.outbox{2}`: "",
-		`(?i)public\.outbox`: "", `public\.\w+`: "", `public\.outbox\`: "", `.*`: "", `\Qpublic.outbox`: "", `(public\.outbox)?`: "", `public\.o(ut)*box`: "", `public\.outbox\d`: "", `[a]`: "",
+		`(?i)public\.outbox`: "", `public\.\w+`: "", `public\.outbox\`: "", `.*`: "", `(public\.outbox)?`: "", `public\.o(ut)*box`: "", `public\.outbox\d`: "", `public.[ab]`: "", `public\.a\b`: "",
+		`\Qpublic.outbox`: "public.outbox", `public\.[a]`: "public.a",
 	} {
 		names, ok := literalNames(re)
 		got := ""

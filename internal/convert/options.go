@@ -75,16 +75,15 @@ func (o *options) has(name string) bool {
 // shown is an option's name in the input, without control characters and secrets.
 func (o *options) shown(name string) string {
 	if e := o.byName[name]; e != nil {
-		return salt.ReplaceAllString(printable(e.label), "${1}(secret)")
-	}
-	switch {
-	case o.format != Server, strings.HasPrefix(name, "debezium."), strings.Contains(name, " "):
-	case strings.HasPrefix(name, "producer.override."):
-		name = "debezium.sink.kafka.producer." + strings.TrimPrefix(name, "producer.override.")
-	case strings.HasPrefix(name, "transforms"), strings.HasPrefix(name, "predicates"):
-		name = "debezium." + name
-	default:
-		name = "debezium.source." + name
+		name = e.label
+	} else if o.format == Server && !strings.HasPrefix(name, "debezium.") && !strings.Contains(name, " ") {
+		prefix := "debezium.source."
+		if producer := producerName(name); producer != "" {
+			prefix, name = "debezium.sink.kafka.producer.", producer
+		} else if strings.HasPrefix(name, "transforms") || strings.HasPrefix(name, "predicates") {
+			prefix = "debezium."
+		}
+		name = prefix + name
 	}
 	return salt.ReplaceAllString(printable(name), "${1}(secret)")
 }
@@ -132,73 +131,55 @@ func split(value string, quarkus bool) []part {
 		pattern = quarkusPattern
 	}
 	var parts []part
-	at := 0
-	for _, m := range pattern.FindAllStringSubmatchIndex(value, -1) {
-		if m[0] < at { // inside another
-			continue
+	text := func(s string) { // adjacent texts become one part
+		if n := len(parts); n > 0 && parts[n-1].ref == nil {
+			parts[n-1].text += s
+		} else if s != "" {
+			parts = append(parts, part{text: s})
 		}
-		group := func(i int) string {
-			if m[2*i] < 0 {
-				return ""
-			}
-			return value[m[2*i]:m[2*i+1]]
-		}
+	}
+	for m := pattern.FindStringSubmatch(value); m != nil; m = pattern.FindStringSubmatch(value) {
+		before, after, _ := strings.Cut(value, m[0])
+		text(before)
 		var ref *reference
-		end := m[1]
-		if quarkus {
-			if m[2] >= 0 || group(2) == "routedByValue" { // \${ and $${ are a text
-				parts = append(parts, part{text: value[at:m[0]] + strings.TrimPrefix(value[m[0]:m[1]], group(1))})
-				at = m[1]
-				continue
+		switch {
+		case !quarkus:
+			ref = &reference{provider: m[1], path: m[2], key: m[3]}
+		case m[1] != "" || m[2] == "routedByValue": // \${ and $${ are a text
+			text(strings.TrimPrefix(m[0], m[1]))
+		case strings.Contains(m[3], "${"): // ${A:${B:c}} is not possible in walpost.yaml
+			ref, after = &reference{provider: nested}, behind(value[len(before):])
+		default:
+			ref = &reference{provider: "env", key: m[2]}
+			if strings.Contains(m[0], ":") {
+				ref.fallback = &m[3]
 			}
-			ref = &reference{provider: "env", key: group(2)}
-			if m[6] >= 0 {
-				text := group(3)
-				ref.fallback = &text
-				if strings.Contains(text, "${") { // ${A:${B:c}} is not possible in walpost.yaml
-					ref, end = &reference{provider: nested}, closing(value, m[0])
-				}
-			}
-		} else {
-			ref = &reference{provider: group(1), path: group(2), key: group(3)}
 		}
-		if at < m[0] {
-			parts = append(parts, part{text: value[at:m[0]]})
+		if ref != nil {
+			parts = append(parts, part{ref: ref})
 		}
-		parts = append(parts, part{ref: ref})
-		at = end
+		value = after
 	}
-	if at < len(value) {
-		parts = append(parts, part{text: value[at:]})
-	}
-	var joined []part // adjacent texts become one part
-	for _, p := range parts {
-		if n := len(joined); n > 0 && p.ref == nil && joined[n-1].ref == nil {
-			joined[n-1].text += p.text
-			continue
-		}
-		joined = append(joined, p)
-	}
-	return joined
+	text(value)
+	return parts
 }
 
 // nested is the provider of a ${…} that contains another one.
 const nested = "nested"
 
-// closing is the offset after the brace that closes the ${ at from, or the end if there is none.
-func closing(value string, from int) int {
+// behind is the text behind the ${…} that value begins with, or nothing if that has no end.
+func behind(value string) string {
 	depth := 0
-	for i := from; i < len(value); i++ {
-		switch {
-		case strings.HasPrefix(value[i:], "${"):
+	for i := range len(value) {
+		if strings.HasPrefix(value[i:], "${") {
 			depth++
-		case value[i] == '}':
+		} else if value[i] == '}' {
 			if depth--; depth == 0 {
-				return i + 1
+				return value[i+1:]
 			}
 		}
 	}
-	return len(value)
+	return ""
 }
 
 // from describes the origin of a reference's value.

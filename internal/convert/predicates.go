@@ -2,7 +2,6 @@ package convert
 
 import (
 	"regexp"
-	"regexp/syntax"
 	"slices"
 	"strings"
 )
@@ -133,20 +132,12 @@ func (s topicSet) match(pattern string) answer {
 		return unknown
 	}
 	begins, _ := re.LiteralPrefix()
+	literal, _, all := anything(pattern)
 	switch {
 	case !strings.HasPrefix(begins, s.prefix) && !strings.HasPrefix(s.prefix, begins):
 		return never
-	case strings.HasPrefix(s.prefix, begins) && sameSyntax(pattern, regexp.QuoteMeta(begins)+".*"):
+	case all && strings.HasPrefix(s.prefix, literal):
 		return always
 	}
 	return unknown
-}
-
-func sameSyntax(a, b string) bool {
-	x, err := syntax.Parse(a, syntax.Perl)
-	if err != nil {
-		return false
-	}
-	y, err := syntax.Parse(b, syntax.Perl)
-	return err == nil && x.Equal(y)
 }

@@ -93,14 +93,13 @@ func (c *conversion) routedTopics() topicSet {
 	return topicSet{replacement[:len(replacement)-len(strings.TrimLeftFunc(replacement, func(r rune) bool { return r != '$' && r != '\\' }))]}
 }
 
-// anything reads a pattern that matches a text with everything behind it, as in orders\.(.*), and returns the text and the name of
-// the group: "1" without a name, and "" without a group.
-func anything(pattern string) (literal, group string, ok bool) {
+// sequence parses a pattern. It returns the parts that follow each other, without the anchors at the two ends.
+func sequence(pattern string) (parts []*syntax.Regexp, ok bool) {
 	re, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
-		return "", "", false
+		return nil, false
 	}
-	parts := []*syntax.Regexp{re}
+	parts = []*syntax.Regexp{re}
 	if re.Op == syntax.OpConcat {
 		parts = re.Sub
 	}
@@ -110,6 +109,13 @@ func anything(pattern string) (literal, group string, ok bool) {
 	if n := len(parts); n > 0 && parts[n-1].Op == syntax.OpEndText {
 		parts = parts[:n-1]
 	}
+	return parts, true
+}
+
+// anything reads a pattern that matches a text with everything behind it, as in orders\.(.*), and returns the text and the name of
+// the group: "1" without a name, and "" without a group.
+func anything(pattern string) (literal, group string, ok bool) {
+	parts, _ := sequence(pattern)
 	if len(parts) == 2 && parts[0].Op == syntax.OpLiteral && parts[0].Flags&syntax.FoldCase == 0 {
 		literal, parts = string(parts[0].Rune), parts[1:]
 	}

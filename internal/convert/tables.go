@@ -2,6 +2,7 @@ package convert
 
 import (
 	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 
@@ -25,66 +26,45 @@ func parseTable(s string) (table, bool) {
 	return table{names[0], names[1]}, true
 }
 
-// expressions splits Debezium's lists of regular expressions: at each comma that no backslash is
-// before.
-func expressions(s string) []string {
-	var all []string
-	at := 0
-	for i := 0; i <= len(s); i++ {
-		if i < len(s) && (s[i] != ',' || i > 0 && s[i-1] == '\\') {
-			continue
-		}
-		if one := strings.TrimSpace(strings.ReplaceAll(s[at:i], `\,`, ",")); one != "" {
+// expression is an item of Debezium's lists of regular expressions, which end at each comma that no
+// backslash is before.
+var expression = regexp.MustCompile(`(?:\\,|[^,])+`)
+
+func expressions(s string) (all []string) {
+	for _, one := range expression.FindAllString(s, -1) {
+		if one = strings.TrimSpace(strings.ReplaceAll(one, `\,`, ",")); one != "" {
 			all = append(all, one)
 		}
-		at = i + 1
 	}
 	return all
 }
 
-// group is a group around nothing that needs one: public\.(outbox).
-var group = regexp.MustCompile(`\(([A-Za-z0-9_.\\]+)\)([^?*+{]|$)`)
-
 // literalNames is the one text that a regular expression stands for, as names between dots:
-// public.outbox, public\.outbox, ^public[.]outbox$. A dot without a backslash matches any
-// character, but nobody means that by public.outbox.
+// public.outbox, public\.outbox, ^public[.]outbox$.
 func literalNames(re string) ([]string, bool) {
-	re = strings.TrimSuffix(strings.TrimPrefix(re, "^"), "$")
-	re = strings.ReplaceAll(re, "[.]", `\.`)
-	re = group.ReplaceAllString(re, "$1$2")
-	names, name := []string{}, strings.Builder{}
-	quoted := false // \Q…\E
-	for i := 0; i < len(re); i++ {
-		switch ch := re[i]; {
-		case quoted && strings.HasPrefix(re[i:], `\E`):
-			quoted = false
-			i++
-		case !quoted && strings.HasPrefix(re[i:], `\Q`):
-			quoted = true
-			i++
-		case !quoted && ch == '\\':
-			if i++; i == len(re) || re[i] >= '0' && re[i] <= '9' || re[i] >= 'A' && re[i] <= 'Z' || re[i] >= 'a' && re[i] <= 'z' {
-				return nil, false
-			}
-			if re[i] == '.' {
-				names = append(names, name.String())
-				name.Reset()
-				continue
-			}
-			name.WriteByte(re[i])
-		case ch == '.':
-			if !quoted && i+1 < len(re) && strings.IndexByte("*+?{", re[i+1]) >= 0 {
-				return nil, false
-			}
-			names = append(names, name.String())
-			name.Reset()
-		case !quoted && strings.IndexByte(`^$|?*+()[]{}`, ch) >= 0:
-			return nil, false
-		default:
-			name.WriteByte(ch)
-		}
+	var b strings.Builder
+	parts, ok := sequence(re)
+	for _, part := range parts {
+		ok = ok && writeLiteral(&b, part)
 	}
-	return append(names, name.String()), !quoted
+	return strings.Split(b.String(), "."), ok
+}
+
+// writeLiteral writes the one text that a regular expression stands for. A dot without a backslash
+// matches any character, but nobody means that by public.outbox.
+func writeLiteral(b *strings.Builder, re *syntax.Regexp) bool {
+	switch re.Op {
+	case syntax.OpLiteral:
+		b.WriteString(string(re.Rune))
+		return re.Flags&syntax.FoldCase == 0
+	case syntax.OpAnyCharNotNL:
+		b.WriteByte('.')
+		return true
+	case syntax.OpCapture, syntax.OpConcat:
+		return !slices.ContainsFunc(re.Sub, func(sub *syntax.Regexp) bool { return !writeLiteral(b, sub) })
+	default:
+		return false
+	}
 }
 
 const (

@@ -1,13 +1,12 @@
 package convert
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 )
 
-const (
-	eventRouter = "io.debezium.transforms.outbox.EventRouter"
-)
+const eventRouter = "io.debezium.transforms.outbox.EventRouter"
 
 // names splits Connect's list of names.
 func names(list string) []string {
@@ -94,13 +93,6 @@ func (c *conversion) topic(t table) string {
 func (c *conversion) routerPredicate() {
 	name := strings.TrimSuffix(strings.TrimPrefix(c.router, "transforms."), ".")
 	option := c.router + "predicate"
-	if c.in.has(c.router + "negate") {
-		defer func() {
-			if !c.done[c.router+"negate"] {
-				c.idle(c.router+"negate", "the option belongs to the predicate")
-			}
-		}()
-	}
 	p, there := c.predicate(name)
 	switch {
 	case !there:
@@ -176,12 +168,8 @@ func (c *conversion) unused(all []string) {
 		case e.name == "predicates":
 			c.idle(e.name, "the lines of the transforms that use the predicates explain them")
 		case strings.HasPrefix(e.name, "predicates."):
-			rest := strings.TrimPrefix(e.name, "predicates.")
-			used := false
-			for name := range c.predicates {
-				used = used || rest == name+".type" || rest == name+".pattern" || rest == name+".name"
-			}
-			if used {
+			at := strings.LastIndexByte(e.name, '.')
+			if c.predicates[strings.TrimPrefix(e.name[:at], "predicates.")] && slices.Contains([]string{".type", ".pattern", ".name"}, e.name[at:]) {
 				c.idle(e.name, "the lines of the transforms that use the predicate explain it")
 			} else {
 				c.idle(e.name, "no transform uses it")
@@ -190,77 +178,67 @@ func (c *conversion) unused(all []string) {
 	}
 }
 
-// routing maps the EventRouter's options, which have the same names.
+// routerOptions are the EventRouter's options that the section router has under the same names, with
+// Debezium's defaults. walpost has no default of an option with always, so Debezium's is written.
+var routerOptions = []struct {
+	name, fallback string
+	always         bool
+}{
+	{"table.field.event.id", "id", false},
+	{"table.field.event.key", "aggregateid", true},
+	{"table.field.event.payload", "payload", false},
+	{"table.field.event.timestamp", "", false},
+	{"table.field.event.schema.version", "", false},
+	{"table.fields.additional.placement", "", false},
+	{"route.by.field", "aggregatetype", true},
+	{"route.topic.regex", "(?<routedByValue>.*)", false},
+	{"route.topic.replacement", "outbox.event.${routedByValue}", false},
+	{"table.json.payload.null.behavior", "ignore", false},
+	{"table.json.payload.empty.array.behavior", "ignore", false},
+	{"field.name.adjustment.mode", "none", false},
+	{"table.op.invalid.behavior", "warn", false},
+}
+
+// routing maps the EventRouter's options.
 func (c *conversion) routing() {
 	c.out.section("router", "Debezium's EventRouter: "+strings.TrimSuffix(c.router, "."))
-	for _, o := range []struct {
-		name, debezium, ours, comment string
-		always                        bool
-	}{
-		{"table.field.event.id", "id", "id", "", false},
-		{"table.field.event.key", "aggregateid", "", "", true},
-		{"table.field.event.payload", "payload", "payload", "", false},
-		{"table.field.event.timestamp", "", "", "", false},
-		{"table.field.event.schema.version", "", "", "", false},
-		{"table.fields.additional.placement", "", "", "", false},
-		{"route.by.field", "aggregatetype", "", "", true},
-		{"route.topic.regex", "(?<routedByValue>.*)", "(?<routedByValue>.*)", "", false},
-		{"route.topic.replacement", "outbox.event.${routedByValue}", "outbox.event.${routedByValue}", "", false},
-		{"table.json.payload.null.behavior", "ignore", "ignore", "", false},
-		{"table.json.payload.empty.array.behavior", "ignore", "ignore", "", false},
-		{"field.name.adjustment.mode", "none", "none", "", false},
-		{"table.op.invalid.behavior", "warn", "warn", "", false},
-	} {
-		option, field := c.router+o.name, "router."+o.name
-		if e := c.in.byName[option]; e != nil && !c.in.has(option) {
+	changed := map[string]string{"route.topic.replacement": c.replacement, "table.fields.additional.placement": c.placement} // by transforms
+	for _, o := range routerOptions {
+		option := c.router + o.name
+		e := c.in.byName[option]
+		switch {
+		case e == nil && !o.always && changed[o.name] == "":
+			continue
+		case e != nil && !c.in.has(option):
 			c.add(Unsupported, option, false, "the value is empty, and with an empty value the EventRouter fails or makes wrong topics. Leave the option out, or write the intended value")
 			continue
-		}
-		if o.name == "table.op.invalid.behavior" && !c.updates && c.in.has(option) {
+		case e != nil && o.name == "table.op.invalid.behavior" && !c.updates:
 			c.idle(option, "the connector skips updates (skipped.operations)")
 			continue
 		}
 		value, ok := c.verbatimLiteral(option)
-		if !ok {
-			folded := o.name == "route.topic.replacement" && c.replacement != ""
-			if c.in.has(option) || !o.always && !folded {
-				continue
-			}
-			value = o.debezium
-		}
-		switch {
-		case o.name == "table.fields.additional.placement":
-			value = c.placement
-			c.partition = strings.Contains(strings.ToLower(value), ":partition")
-		case o.name == "route.topic.replacement" && c.replacement != "":
-			value = c.replacement
-		}
-		c.mapped(option, field, "%s", value)
-		if value == o.ours && !o.always {
+		if e != nil && !ok {
 			continue
 		}
-		text := value
-		if o.name != "route.topic.regex" && o.name != "route.topic.replacement" {
-			text = dollars(text)
+		value = cmp.Or(changed[o.name], value, o.fallback)
+		c.mapped(option, "router."+o.name, "%s", value)
+		text, comment := value, ""
+		if !strings.HasPrefix(o.name, "route.topic.") {
+			text = dollars(value)
 		}
-		comment := ""
-		if !ok && value == o.debezium {
+		if e == nil && value == o.fallback {
 			comment = "Debezium's default"
 		}
-		c.out.put(o.name, scalar(text), comment)
+		if o.always || value != o.fallback {
+			c.out.put(o.name, scalar(text), comment)
+		}
 	}
 	if c.rename[0] != "" {
 		c.out.put("topic.rename.regex", scalar(c.rename[0]), "")
 		c.out.put("topic.rename.replacement", scalar(c.rename[1]), "")
 	}
 	for _, name := range []string{"route.tombstone.on.empty.payload", "table.expand.json.payload"} {
-		option := c.router + name
-		if value, ok := c.boolean(option, false); ok && c.in.has(option) {
-			c.mapped(option, "router."+name, "%v", value)
-			if value {
-				c.out.put(name, "true", "")
-			}
-		}
+		c.flag(c.router+name, name)
 	}
 	c.missing()
 	for _, e := range c.in.list {
