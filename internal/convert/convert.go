@@ -229,7 +229,7 @@ func (c *conversion) class() bool {
 	case !ok && c.in.has(classOption):
 		return false
 	case !ok:
-		c.add(Unsupported, classOption, true, "is required: "+postgres)
+		c.bad(classOption, "is required: %s", postgres)
 		return false
 	case c.managed, name == postgres, name == "PostgresConnector", name == "Postgres", name == postgres+"Task":
 		c.mapped(classOption, "", "walpost reads Postgres")
@@ -343,29 +343,25 @@ func (c *conversion) providers() {
 // differences reports differences from Debezium that no single option causes and that a consumer
 // may notice.
 func (c *conversion) differences() {
-	add := func(what, text string) {
-		c.found = append(c.found, Finding{Option: what, Verdict: Differs, Text: text, where: last + 1})
-	}
-	add("pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each message; walpost writes none")
-	if !c.in.has("topic.creation.default.partitions") && !c.in.has("topic.creation.default.replication.factor") {
-		add("missing topics", "the brokers may create them for Debezium; for walpost, set kafka.topics.create: true, or create each topic before its first event")
-	}
-	if v, ok := c.literal("heartbeat.interval.ms"); ok && v != "0" {
-		add("heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none")
-	}
-	if !c.in.has(c.router + "table.field.event.timestamp") {
-		add("timestamp", "without table.field.event.timestamp, the timestamp of a record is the commit time of its transaction, not the connector's clock")
-	}
-	if on, ok := c.boolean("extended.headers.enabled", !c.old); ok && on {
-		add("__debezium.context.runId", "walpost keeps one UUID over restarts; Debezium makes a new one at each start")
-	}
-	if c.old {
-		add("Debezium before 2.0", "walpost writes records as Debezium 3.6 does, and leaves a null key null: compare some records with walpost explain")
-	}
-	if c.in.format == Server && strings.Contains(strings.ToLower(c.placement), ":partition") {
-		add("partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does")
-	}
-	if c.in.format == Server && c.in.has(c.router+"table.field.event.timestamp") {
-		add("timestamp", "Debezium Server's Kafka sink ignores the timestamp of a record; walpost writes it, as Kafka Connect does")
+	heartbeat := c.or("heartbeat.interval.ms", "0")
+	headers, ok := c.boolean("extended.headers.enabled", !c.old)
+	topics := c.in.has("topic.creation.default.partitions") || c.in.has("topic.creation.default.replication.factor")
+	server, timestamp := c.in.format == Server, c.in.has(c.router+"table.field.event.timestamp")
+	for _, d := range []struct {
+		is         bool
+		what, text string
+	}{
+		{true, "pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each message; walpost writes none"},
+		{!topics, "missing topics", "the brokers may create them for Debezium; for walpost, set kafka.topics.create: true, or create each topic before its first event"},
+		{heartbeat != "0", "heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none"},
+		{!timestamp, "timestamp", "without table.field.event.timestamp, the timestamp of a record is the commit time of its transaction, not the connector's clock"},
+		{headers && ok, "__debezium.context.runId", "walpost keeps one UUID over restarts; Debezium makes a new one at each start"},
+		{c.old, "Debezium before 2.0", "walpost writes records as Debezium 3.6 does, and leaves a null key null: compare some records with walpost explain"},
+		{server && strings.Contains(strings.ToLower(c.placement), ":partition"), "partition", "Debezium Server's Kafka sink ignores the partition of a record; walpost writes it, as Kafka Connect does"},
+		{server && timestamp, "timestamp", "Debezium Server's Kafka sink ignores the timestamp of a record; walpost writes it, as Kafka Connect does"},
+	} {
+		if d.is {
+			c.found = append(c.found, Finding{Option: d.what, Verdict: Differs, Text: d.text, where: last + 1})
+		}
 	}
 }

@@ -279,6 +279,29 @@ func TestALoginOfAWSWithOptionsIsRefused(t *testing.T) {
 	}
 }
 
+// The empty value of one option of TLS turns a check off. The class of a callback handler is Java
+// code unless it is AWS's own.
+func TestARuleJudgesTheValue(t *testing.T) {
+	const check, handler = "producer.override.ssl.endpoint.identification.algorithm", "producer.override.sasl.client.callback.handler.class"
+	for _, c := range []struct {
+		option, value string
+		want          Verdict
+	}{
+		{check, "", Unsupported},
+		{check, "HTTPS", NotNeeded},
+		{check, "x", Unsupported},
+		{check, "${env:X}", Unsupported},
+		{handler, "", NotNeeded},
+		{handler, "software.amazon.msk.auth.iam.IAMClientCallbackHandler", NotNeeded},
+		{handler, "com.example.Handler", Unsupported},
+	} {
+		r := convertJSON(t, fmt.Sprintf(`, "producer.override.security.protocol": "SASL_SSL", %q: %q`, c.option, c.value))
+		if f := finding(r, c.option); f == nil || f.Verdict != c.want {
+			t.Errorf("%s=%q: got %+v, want %s", c.option, c.value, f, c.want)
+		}
+	}
+}
+
 // Quarkus takes a reference in the fallback of another, walpost.yaml does not: one variable stands
 // for both.
 func TestNestedExpressionsBecomeOneVariable(t *testing.T) {

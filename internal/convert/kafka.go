@@ -239,11 +239,6 @@ func (c *conversion) sasl() {
 		default:
 			c.bad(jaas, "the options name a role or a profile, and walpost supports neither: give the keys of the role in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or kafka.sasl.access_key and its secret, and leave the options out")
 		}
-		for _, name := range []string{"sasl.client.callback.handler.class", "sasl.login.callback.handler.class"} {
-			if handler := c.producer(name); c.in.has(handler) {
-				c.idle(handler, "walpost supports AWS_MSK_IAM itself")
-			}
-		}
 		return
 	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
 	default:

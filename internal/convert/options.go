@@ -203,12 +203,13 @@ func (r *reference) file() string { return strings.TrimSuffix(r.path, "/") + "/"
 
 var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 
-// variable is the environment variable for the reference: its own one, or the one for the field.
-func (r *reference) variable(field string) string {
+// variable is the environment variable for the reference: its own one, or the one for the field. The
+// note says what the user must set.
+func (r *reference) variable(field string) (name, note string) {
 	if (r.provider == "env" || r.provider == "strimzienv") && variableName.MatchString(r.key) {
-		return r.key
+		return r.key, "set " + r.key + " for walpost too"
 	}
-	return field
+	return field, "set " + field + "; it was " + r.from()
 }
 
 // literal is the trimmed value of an option that has a value. It reports a value that comes from a
@@ -273,17 +274,13 @@ func (c *conversion) variables(parts []part, field string, escape func(string) s
 			b.WriteString(dollars(escape(p.text)))
 			continue
 		}
-		name := p.ref.variable(field)
+		name, note := p.ref.variable(field)
+		notes = append(notes, note)
 		b.WriteString("${" + name)
 		if p.ref.fallback != nil {
 			b.WriteString(":-" + dollars(escape(*p.ref.fallback)))
 		}
 		b.WriteString("}")
-		if name != p.ref.key {
-			notes = append(notes, "set "+name+"; it was "+p.ref.from())
-		} else {
-			notes = append(notes, "set "+name+" for walpost too")
-		}
 	}
 	return strings.TrimSpace(b.String()), notes
 }

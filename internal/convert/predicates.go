@@ -46,6 +46,9 @@ type predicate struct {
 	why    string // the reason if the predicate cannot be read
 }
 
+// predicateKinds are the predicates that convert can evaluate, with the option that each needs.
+var predicateKinds = map[string]string{topicNameMatches: "pattern", hasHeaderKey: "name", recordIsTomb: ""}
+
 // predicate returns the predicate of a transform, and whether the transform has one.
 func (c *conversion) predicate(transform string) (p predicate, there bool) {
 	option := "transforms." + transform + ".predicate"
@@ -54,30 +57,29 @@ func (c *conversion) predicate(transform string) (p predicate, there bool) {
 		return predicate{why: "its predicate cannot be read"}, c.in.has(option)
 	}
 	c.predicates[name] = true
-	prefix := "predicates." + name + "."
 	if !slices.Contains(names(c.or("predicates", "")), name) {
 		return predicate{why: "the predicate " + name + " is not in predicates"}, true
 	}
-	p.kind, _ = c.literal(prefix + "type")
-	switch p.kind {
-	case topicNameMatches:
-		if p.text, ok = c.literal(prefix + "pattern"); !ok {
-			return predicate{why: "the predicate " + name + " has no pattern"}, true
-		}
-		var err error
-		if p.topics, err = regexp.Compile(`\A(?:` + p.text + `)\z`); err != nil {
-			return predicate{why: "the pattern of " + name + " cannot be read"}, true
-		}
-	case hasHeaderKey:
-		if p.text, ok = c.literal(prefix + "name"); !ok {
-			return predicate{why: "the predicate " + name + " has no name of a header"}, true
-		}
-	case recordIsTomb:
-	default:
-		return predicate{why: "convert can evaluate only TopicNameMatches, HasHeaderKey and RecordIsTombstone (got " + p.kind + ")"}, true
+	prefix := "predicates." + name + "."
+	p.kind = c.or(prefix+"type", "")
+	needs, known := predicateKinds[p.kind]
+	if needs != "" {
+		p.text = c.or(prefix+needs, "")
 	}
-	if p.negate, ok = c.boolean("transforms."+transform+".negate", false); !ok {
-		return predicate{why: "negate cannot be read"}, true
+	var err error
+	if p.kind == topicNameMatches {
+		p.topics, err = regexp.Compile(`\A(?:` + p.text + `)\z`)
+	}
+	p.negate, ok = c.boolean("transforms."+transform+".negate", false)
+	switch {
+	case !known:
+		p.why = "convert can evaluate only TopicNameMatches, HasHeaderKey and RecordIsTombstone (got " + p.kind + ")"
+	case needs != "" && p.text == "":
+		p.why = "the predicate " + name + " has no " + needs
+	case err != nil:
+		p.why = "the pattern of " + name + " cannot be read"
+	case !ok:
+		p.why = "negate cannot be read"
 	}
 	return p, true
 }

@@ -217,7 +217,7 @@ func (c *conversion) dropHeaders(prefix string, before bool) (Verdict, string) {
 	drop := names(list)
 	if before { // the headers of the EventRouter are not there yet
 		drop = slices.DeleteFunc(drop, func(name string) bool {
-			return name == "id" || slices.ContainsFunc(c.placements(), func(p placement) bool { return p.place == "header" && p.alias == name })
+			return name == "id" || c.placesHeader(name)
 		})
 	}
 	if len(drop) > 0 {
@@ -246,20 +246,15 @@ func (c *conversion) placements() []placement {
 	return all
 }
 
+func (c *conversion) placesHeader(name string) bool {
+	return slices.ContainsFunc(c.placements(), func(p placement) bool { return p.place == "header" && p.alias == name })
+}
+
 // hasHeader says whether the records have a header behind the transforms so far.
 func (c *conversion) hasHeader(name string) answer {
-	has := never
-	for _, p := range c.placements() {
-		if p.place == "header" && p.alias == name {
-			has = always
-			if missing, _ := c.literal(c.router + "table.field.additional.missing"); missing != "" && !strings.EqualFold(missing, "error") {
-				has = unknown
-			}
-		}
-	}
-	if name == "id" {
-		has = always
-	} else if strings.HasPrefix(name, "__debezium.") {
+	has := answerOf(name == "id" || c.placesHeader(name))
+	missing := c.or(c.router+"table.field.additional.missing", "error")
+	if strings.HasPrefix(name, "__debezium.") || name != "id" && has == always && !strings.EqualFold(missing, "error") {
 		has = unknown
 	}
 	for _, s := range c.steps {

@@ -137,11 +137,7 @@ func secretOf(parts []part, variable string, asFile bool) (value, note string) {
 		}
 		return "${" + variable + "}", "set " + variable + " to what is in " + ref.from()
 	case "env", "strimzienv":
-		name := ref.variable(variable)
-		note = "set " + name + " for walpost too"
-		if name != ref.key {
-			note = "set " + name + "; it was " + ref.from()
-		}
+		name, note := ref.variable(variable)
 		if ref.fallback != nil {
 			note += " (the output does not repeat its default)"
 		}
@@ -220,6 +216,16 @@ const publish = "[insert, update]"
 const afterConnector = "walpost takes over the slot, and the connector's own snapshot has published the rows from before it: check that this snapshot has finished. " +
 	"If the connector has never run, convert with --fresh"
 
+// refusedModes are the values of snapshot.mode that walpost does not have.
+var refusedModes = map[string]string{
+	"always":               "walpost publishes the existing rows at most once (source.snapshot: initial); leave the option out",
+	"initial_only":         "walpost continues with the stream, so it cannot replace such a connector",
+	"configuration_based":  "write initial or no_data, whichever has the same effect",
+	"custom":               "write initial or no_data, whichever has the same effect",
+	"schema_only":          "Debezium 2.5 and newer do not have this value; write initial or no_data",
+	"schema_only_recovery": "Debezium 2.5 and newer do not have this value; write initial or no_data",
+}
+
 func (c *conversion) snapshot() {
 	const option = "snapshot.mode"
 	mode := strings.ToLower(c.or(option, "initial"))
@@ -239,14 +245,8 @@ func (c *conversion) snapshot() {
 		c.mapped(option, field, "never: %s%s", afterConnector, more)
 	case mode == "no_data" || mode == "never":
 		c.mapped(option, field, "never")
-	case mode == "always":
-		c.bad(option, "always: walpost publishes the existing rows at most once (source.snapshot: initial); leave the option out")
-	case mode == "initial_only":
-		c.bad(option, "initial_only: walpost continues with the stream, so it cannot replace such a connector")
-	case mode == "configuration_based" || mode == "custom":
-		c.bad(option, "%s: write initial or no_data, whichever has the same effect", mode)
-	case mode == "schema_only" || mode == "schema_only_recovery":
-		c.bad(option, "%s: Debezium 2.5 and newer do not have this value; write initial or no_data", mode)
+	case refusedModes[mode] != "":
+		c.bad(option, "%s: %s", mode, refusedModes[mode])
 	default:
 		c.bad(option, "must be initial, when_needed or no_data (got %s)", mode)
 	}

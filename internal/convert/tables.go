@@ -92,7 +92,7 @@ func (c *conversion) readTables() {
 		c.includeList(expr)
 		c.leaveOut()
 	case !c.in.has(include):
-		c.add(Unsupported, include, true, "is required: without it the connector captures every table, and the EventRouter routes every row; %s", byTable)
+		c.bad(include, "is required: without it the connector captures every table, and the EventRouter routes every row; %s", byTable)
 	}
 	if expr, ok := c.literal("table.exclude.list"); ok {
 		if len(c.o.Tables) > 0 || c.o.Catalog != nil {
@@ -112,7 +112,7 @@ func (c *conversion) tableField() string {
 }
 
 func (c *conversion) includeList(expr string) {
-	mixed, wrong := false, ""
+	wrong := ""
 	for _, one := range expressions(expr) {
 		names, ok := literalNames(one)
 		switch {
@@ -120,24 +120,17 @@ func (c *conversion) includeList(expr string) {
 			wrong = "this is a regular expression: write the outbox as schema.table, or " + byTable
 		case len(names) != 2 || names[0] == "" || names[1] == "":
 			wrong = "must be schema.table, as for Debezium's Postgres connector; or " + byTable
-		default:
-			t := table{names[0], names[1]}
-			mixed = mixed || strings.ToLower(t.sql()) != t.sql()
-			if !slices.Contains(c.tables, t) {
-				c.tables = append(c.tables, t)
-			}
+		case !slices.Contains(c.tables, table{names[0], names[1]}):
+			c.tables = append(c.tables, table{names[0], names[1]})
 		}
 	}
-	if wrong != "" {
+	switch {
+	case wrong != "":
 		c.tables = nil
 		c.bad(include, "%s", wrong)
-		return
-	}
-	if len(c.tables) == 0 {
+	case len(c.tables) == 0:
 		c.bad(include, "names no table")
-		return
-	}
-	if mixed {
+	case slices.ContainsFunc(c.tables, func(t table) bool { return strings.ToLower(t.sql()) != t.sql() }):
 		c.tablesNote = " (Debezium ignores the case of letters, and walpost does not: walpost check says whether the table exists)"
 	}
 }
@@ -183,12 +176,12 @@ func (c *conversion) schemaFilters() {
 			continue
 		}
 		all := c.patterns(option)
-		for _, t := range c.tables {
-			if !c.done[option] && matchAny(all, t.schema) != want {
-				c.bad(option, "contradicts table.include.list: with both the connector does not capture %s", t.sql())
-			}
-		}
-		if !c.done[option] {
+		other := slices.IndexFunc(c.tables, func(t table) bool { return matchAny(all, t.schema) != want })
+		switch {
+		case c.done[option]:
+		case other >= 0:
+			c.bad(option, "contradicts table.include.list: with both the connector does not capture %s", c.tables[other].sql())
+		default:
 			c.idle(option, "walpost reads only the tables that are named")
 		}
 	}

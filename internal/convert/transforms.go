@@ -28,7 +28,7 @@ func (c *conversion) transforms() bool {
 	list, ok := c.literal("transforms")
 	if !ok {
 		if !c.in.has("transforms") {
-			c.add(Unsupported, "transforms", true, "is required: walpost works like the EventRouter (%s), and the connector has no transform", eventRouter)
+			c.bad("transforms", "is required: walpost works like the EventRouter (%s), and the connector has no transform", eventRouter)
 		}
 		return false
 	}
