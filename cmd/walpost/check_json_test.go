@@ -21,7 +21,7 @@ func TestCheckPrintsStableJSON(t *testing.T) {
 		{Side: "kafka", Name: "topic b", Verdict: walpost.Warn, Why: "w"},
 	})
 	var b bytes.Buffer
-	if err := printJSON(&b, r); err != nil {
+	if err := printJSON(&b, r, "  "); err != nil {
 		t.Fatal(err)
 	}
 	var got, want any

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -31,35 +32,31 @@ the findings. Each finding has side (postgres or kafka), name, verdict, why and 
 	load := configFlags(cmd, (*walpost.Config).Validate)
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := load(nil)
-		if err != nil {
+		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+			found, err := walpost.Check(ctx, cfg.Config)
+			if err != nil {
+				return err
+			}
+			report := reportOf(found)
+			if *asJSON {
+				err = printJSON(cmd.OutOrStdout(), report, "  ")
+			} else {
+				err = report.print(cmd.OutOrStdout())
+			}
+			if err == nil && report.Verdict == walpost.Fail {
+				err = exitError(exitFailed) // the findings have said why
+			}
 			return err
-		}
-		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
-		defer stop()
-		found, err := walpost.Check(ctx, cfg.Config)
-		if err != nil {
-			return err
-		}
-		report := reportOf(found)
-		if *asJSON {
-			err = printJSON(cmd.OutOrStdout(), report)
-		} else {
-			err = report.print(cmd.OutOrStdout())
-		}
-		if err == nil && report.Verdict == walpost.Fail {
-			err = exitError(exitFailed) // the findings have said why
-		}
-		return err
+		})
 	}
 	return cmd
 }
 
 // checkReport is what check --json prints. Its names and meanings do not change; further ones may come.
 type checkReport struct {
-	Verdict  doctor.Verdict `json:"verdict"` // the worst of the findings
-	Counts   checkCounts    `json:"counts"`
-	Findings []checkFinding `json:"findings"`
+	Verdict  doctor.Verdict         `json:"verdict"` // the worst of the findings
+	Counts   map[doctor.Verdict]int `json:"counts"`
+	Findings []checkFinding         `json:"findings"`
 }
 
 type checkFinding struct {
@@ -70,28 +67,16 @@ type checkFinding struct {
 	Fix     string         `json:"fix"` // one or more lines; "" if there is nothing to do
 }
 
-type checkCounts struct {
-	OK   int `json:"ok"`
-	Warn int `json:"warn"`
-	Fail int `json:"FAIL"`
-}
-
 func reportOf(found []walpost.Finding) *checkReport {
-	r := &checkReport{Verdict: walpost.OK, Findings: make([]checkFinding, len(found))}
+	r := &checkReport{Counts: map[doctor.Verdict]int{walpost.OK: 0, walpost.Warn: 0, walpost.Fail: 0}, Findings: make([]checkFinding, len(found))}
 	for i := range found {
 		f := &found[i]
 		r.Findings[i] = checkFinding{f.Side, f.Name, f.Verdict, oneLine(f.Why), f.FixText()}
-		switch f.Verdict {
-		case walpost.OK:
-			r.Counts.OK++
-		case walpost.Fail:
-			r.Counts.Fail++
-			r.Verdict = walpost.Fail
-		default:
-			r.Counts.Warn++
-			if r.Verdict == walpost.OK {
-				r.Verdict = walpost.Warn
-			}
+		r.Counts[f.Verdict]++
+	}
+	for _, v := range []doctor.Verdict{walpost.OK, walpost.Warn, walpost.Fail} {
+		if v == walpost.OK || r.Counts[v] > 0 {
+			r.Verdict = v
 		}
 	}
 	return r
@@ -107,10 +92,10 @@ func (r *checkReport) print(w io.Writer) error {
 		}
 	}
 	switch {
-	case r.Counts.Fail > 0:
-		fmt.Fprintf(&b, "%d of %d preconditions fail\n", r.Counts.Fail, len(r.Findings))
-	case r.Counts.Warn > 0:
-		fmt.Fprintf(&b, "ready to run, with %d warnings\n", r.Counts.Warn)
+	case r.Verdict == walpost.Fail:
+		fmt.Fprintf(&b, "%d of %d preconditions fail\n", r.Counts[walpost.Fail], len(r.Findings))
+	case r.Verdict == walpost.Warn:
+		fmt.Fprintf(&b, "ready to run, with %d warnings\n", r.Counts[walpost.Warn])
 	default:
 		b.WriteString("ready to run\n")
 	}
@@ -125,9 +110,10 @@ func oneLine(text string) string {
 	return strings.Join(strings.Fields(strings.Join(lines, " ")), " ")
 }
 
-func printJSON(w io.Writer, v any) error {
+// printJSON prints one object, on one line if indent is "".
+func printJSON(w io.Writer, v any, indent string) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
+	enc.SetIndent("", indent)
 	return enc.Encode(v)
 }

@@ -1,9 +1,9 @@
 package main
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -81,27 +81,23 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
 				}
 			}
 		}
-		cfg, err := load(nil)
-		if err != nil {
+		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+			out, none, n := cmd.OutOrStdout(), false, 0
+			err := walpost.Explain(ctx, cfg.Config, opts, func(x *walpost.Explanation) error {
+				none = none || x.Problem != ""
+				if n++; *asJSON {
+					return printJSON(out, explanationView(x), "")
+				}
+				if n > 1 {
+					fmt.Fprintln(out)
+				}
+				return printExplanation(out, x)
+			})
+			if err == nil && none {
+				return exitError(exitFailed) // what was printed says why
+			}
 			return err
-		}
-		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
-		defer stop()
-		out, none, n := cmd.OutOrStdout(), false, 0
-		err = walpost.Explain(ctx, cfg.Config, opts, func(x *walpost.Explanation) error {
-			none = none || x.Problem != ""
-			if n++; *asJSON {
-				return printJSONLine(out, explanationView(x))
-			}
-			if n > 1 {
-				fmt.Fprintln(out)
-			}
-			return printExplanation(out, x)
 		})
-		if err == nil && none {
-			return exitError(exitFailed) // what was printed says why
-		}
-		return err
 	}
 	return cmd
 }
@@ -216,13 +212,6 @@ func explanationView(x *walpost.Explanation) explanationJSON {
 		v.Record.Headers = append(v.Record.Headers, headerJSON{Key: h.Key, Value: text, ValueB64: b64})
 	}
 	return v
-}
-
-// printJSONLine is one object on one line.
-func printJSONLine(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	return enc.Encode(v)
 }
 
 func textOrBase64(b []byte) (text, b64 *string) {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -77,10 +78,24 @@ func (v *value) Type() string {
 	return "string"
 }
 
+// A loader reads the configuration of a command. with, if not nil, sets what has no key.
+type loader func(with func(*fileConfig)) (fileConfig, error)
+
+// work reads the configuration, and works by it until a signal ends ctx.
+func (load loader) work(cmd *cobra.Command, with func(*fileConfig), work func(ctx context.Context, cfg fileConfig) error) error {
+	cfg, err := load(with)
+	if err != nil {
+		return err
+	}
+	ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
+	defer stop()
+	return work(ctx, cfg)
+}
+
 // configFlags adds the flags that say what to relay, and returns what reads them. check finds what is wrong for the command.
 // The help lists the flags in uses, or all flags if uses is empty. The command accepts the other flags as well, because every
 // command of a relay can have the same options, and hints repeat them.
-func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problems, uses ...string) func(with func(*fileConfig)) (fileConfig, error) {
+func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problems, uses ...string) loader {
 	flags := cmd.Flags()
 	file := flags.StringP("config", "c", "", "the `file` walpost.yaml (WALPOST_CONFIG); flags and WALPOST_… variables override it")
 	defaults := defaultConfig()

@@ -214,18 +214,17 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 
 func (c *collector) slot(s *slot.Status, gauge, counter func(*prometheus.Desc, float64, ...string)) {
 	labels := []string{s.Slot, s.Database}
+	when := func(known bool, d *prometheus.Desc, v float64) {
+		if known {
+			gauge(d, v, labels...)
+		}
+	}
 	gauge(slotExists, flag(s.Exists), labels...)
 	gauge(slotActive, flag(s.Active), labels...)
-	if s.Limit != slot.NoLimit {
-		gauge(slotExhaustion, s.Exhaustion, labels...)
-	}
-	if s.KeepBytes >= 0 {
-		gauge(slotKeep, float64(s.KeepBytes), labels...)
-	}
+	when(s.Limit != slot.NoLimit, slotExhaustion, s.Exhaustion)
+	when(s.KeepBytes >= 0, slotKeep, float64(s.KeepBytes))
 	gauge(clockSkew, s.ClockSkew.Seconds())
-	if s.WALRate >= 0 {
-		gauge(slotWriteRate, s.WALRate, labels...)
-	}
+	when(s.WALRate >= 0, slotWriteRate, s.WALRate)
 	blocker := 0.0
 	if b := s.Blocker; b != nil {
 		blocker = b.Age.Seconds()
@@ -245,15 +244,9 @@ func (c *collector) slot(s *slot.Status, gauge, counter func(*prometheus.Desc, f
 	if s.Invalidation != "" {
 		gauge(slotInvalid, 1, s.Slot, s.Database, s.Invalidation)
 	}
-	if s.RetainedBytes >= 0 {
-		gauge(slotRetained, float64(s.RetainedBytes), labels...)
-	}
-	if s.UnconfirmedBytes >= 0 {
-		gauge(slotUnconfirm, float64(s.UnconfirmedBytes), labels...)
-	}
-	if s.SafeKnown {
-		gauge(slotSafe, float64(s.SafeBytes), labels...)
-	}
+	when(s.RetainedBytes >= 0, slotRetained, float64(s.RetainedBytes))
+	when(s.UnconfirmedBytes >= 0, slotUnconfirm, float64(s.UnconfirmedBytes))
+	when(s.SafeKnown, slotSafe, float64(s.SafeBytes))
 	gauge(slotInactive, s.InactiveFor.Seconds(), labels...)
 	gauge(slotXmin, float64(s.CatalogXminAge), labels...)
 	counter(slotSpill, float64(s.Decoding.SpillBytes), labels...)

@@ -66,26 +66,22 @@ source.order_column. If it has neither, it refuses, unless you pass --unordered.
 			}
 			opts.Since = at
 		}
-		cfg, err := load(func(c *fileConfig) { c.Unordered = *unordered })
-		if err != nil {
+		return load.work(cmd, func(c *fileConfig) { c.Unordered = *unordered }, func(ctx context.Context, cfg fileConfig) error {
+			out := cmd.OutOrStdout()
+			cfg.Logger = newLogger(cfg.Log, cmd.ErrOrStderr())
+			opts.Say = func(text string) { fmt.Fprintln(out, text) }
+			opts.Ask = asking(ctx, *yes, cmd.InOrStdin(), out)
+			published, err := walpost.Recover(ctx, cfg.Config, opts)
+			switch {
+			case errors.Is(err, walpost.ErrNoGap):
+				fmt.Fprintf(out, "nothing to recover: %v\n", err)
+				return nil
+			case err != nil:
+				return err
+			}
+			_, err = fmt.Fprintf(out, "recovered: %d rows were published. walpost run continues from the slot.\n", published)
 			return err
-		}
-		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
-		defer stop()
-		out := cmd.OutOrStdout()
-		cfg.Logger = newLogger(cfg.Log, cmd.ErrOrStderr())
-		opts.Say = func(text string) { fmt.Fprintln(out, text) }
-		opts.Ask = asking(ctx, *yes, cmd.InOrStdin(), out)
-		published, err := walpost.Recover(ctx, cfg.Config, opts)
-		switch {
-		case errors.Is(err, walpost.ErrNoGap):
-			fmt.Fprintf(out, "nothing to recover: %v\n", err)
-			return nil
-		case err != nil:
-			return err
-		}
-		_, err = fmt.Fprintf(out, "recovered: %d rows were published. walpost run continues from the slot.\n", published)
-		return err
+		})
 	}
 	return cmd
 }

@@ -39,18 +39,15 @@ overrides the file. Each configuration flag has a variable with its name: the va
 	gap := cmd.Flags().String("accept-gap", "", "accept the one gap whose `token` a refusal printed; the events of the gap are lost")
 	unordered := cmd.Flags().Bool("unordered", false, "if nothing tells the order of the rows of source.snapshot: initial, publish them in any order")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := load(func(c *fileConfig) {
+		with := func(c *fileConfig) {
 			c.AcceptGap, c.Unordered = *gap, *unordered
 			if *stdout {
 				c.Stdout = cmd.OutOrStdout()
 			}
-		})
-		if err != nil {
-			return err
 		}
-		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
-		defer stop()
-		return runRelay(ctx, cfg, newLogger(cfg.Log, cmd.ErrOrStderr()), nil)
+		return load.work(cmd, with, func(ctx context.Context, cfg fileConfig) error {
+			return runRelay(ctx, cfg, newLogger(cfg.Log, cmd.ErrOrStderr()), nil)
+		})
 	}
 	return cmd
 }

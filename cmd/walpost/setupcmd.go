@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"strings"
 
@@ -32,35 +33,31 @@ walpost run makes it, together with its first checkpoint.`,
 	slot := cmd.Flags().Bool("make-slot", false, "make the slot too, which holds WAL from now on")
 	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table partitioned by source.time_column (default created_at), one partition for each day")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := load(nil)
-		if err != nil {
+		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+			cfg.SetupRole, cfg.SetupSlot, cfg.SetupPartitioned = *role, *slot, *partitioned
+			out := cmd.OutOrStdout()
+			if *apply {
+				made, err := walpost.Setup(ctx, cfg.Config)
+				for _, what := range made {
+					fmt.Fprintln(out, "made "+what)
+				}
+				if err != nil {
+					return err
+				}
+				// Only comments are left.
+				if left, why, _ := walpost.SetupSQL(ctx, cfg.Config); why == nil {
+					fmt.Fprint(out, strings.ReplaceAll("\n"+left, "\n-- ", "\n")[1:])
+				}
+				return nil
+			}
+			sql, why, err := walpost.SetupSQL(ctx, cfg.Config)
+			if why != nil {
+				fmt.Fprintf(out, "-- walpost could not examine the database (%s), so this SQL is for an empty database.\n\n",
+					oneLine(why.Error()))
+			}
+			fmt.Fprint(out, sql)
 			return err
-		}
-		cfg.SetupRole, cfg.SetupSlot, cfg.SetupPartitioned = *role, *slot, *partitioned
-		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
-		defer stop()
-		out := cmd.OutOrStdout()
-		if *apply {
-			made, err := walpost.Setup(ctx, cfg.Config)
-			for _, what := range made {
-				fmt.Fprintln(out, "made "+what)
-			}
-			if err != nil {
-				return err
-			}
-			// Only comments are left.
-			if left, why, _ := walpost.SetupSQL(ctx, cfg.Config); why == nil {
-				fmt.Fprint(out, strings.ReplaceAll("\n"+left, "\n-- ", "\n")[1:])
-			}
-			return nil
-		}
-		sql, why, err := walpost.SetupSQL(ctx, cfg.Config)
-		if why != nil {
-			fmt.Fprintf(out, "-- walpost could not examine the database (%s), so this SQL is for an empty database.\n\n",
-				oneLine(why.Error()))
-		}
-		fmt.Fprint(out, sql)
-		return err
+		})
 	}
 	return cmd
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -34,19 +35,15 @@ skip exits with 2 if no halt of this relay gave the token.`,
 	load := configFlags(cmd, (*walpost.Config).Validate,
 		"dsn", "table", "brokers", "slot", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		cfg, err := load(nil)
-		if err != nil {
+		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+			cfg.Logger = newLogger(cfg.Log, cmd.ErrOrStderr())
+			halt, err := walpost.Skip(ctx, cfg.Config, args[0])
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The next start of walpost run passes over %s, and over nothing else.\nIf the halted walpost still runs, stop it first, or wait until halt_linger is over.\nThe halt was: %s\n", halt.Event(), oneLine(halt.Error))
 			return err
-		}
-		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
-		defer stop()
-		cfg.Logger = newLogger(cfg.Log, cmd.ErrOrStderr())
-		halt, err := walpost.Skip(ctx, cfg.Config, args[0])
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(cmd.OutOrStdout(), "The next start of walpost run passes over %s, and over nothing else.\nIf the halted walpost still runs, stop it first, or wait until halt_linger is over.\nThe halt was: %s\n", halt.Event(), oneLine(halt.Error))
-		return err
+		})
 	}
 	return cmd
 }

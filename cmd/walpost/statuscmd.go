@@ -46,40 +46,30 @@ http.listen: off, status knows the slot only, and says so. It exits with
 		if *watch < 0 || *watch > time.Hour {
 			return usageError{fmt.Errorf("--watch: must be from 0s to 1h (got %s)", *watch)}
 		}
-		cfg, err := load(nil)
-		if err != nil {
-			return err
-		}
-		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
-		defer stop()
-		status, failed := walpost.ReadSlot(ctx, cfg.Config, *watch)
-		answer := askRelay(ctx, cfg.HTTP, &status)
-		answer.judge(&status)
-		out := cmd.OutOrStdout()
-		if *asJSON {
-			err = printJSON(out, struct {
-				slotView
-				Relay relayAnswer `json:"relay"`
-			}{slotViewOf(status, time.Now()), answer})
-		} else {
-			err = printStatus(out, &status, answer)
-		}
-		switch {
-		case err != nil:
-			return err
-		case failed != nil && status.Severity == slot.Critical: // the relay is halted
-			return exitError(exitPerson)
-		case failed != nil:
+		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+			status, failed := walpost.ReadSlot(ctx, cfg.Config, *watch)
+			answer := askRelay(ctx, cfg.HTTP, &status)
+			answer.judge(&status)
+			out, err := cmd.OutOrStdout(), error(nil)
+			if *asJSON {
+				err = printJSON(out, struct {
+					slotView
+					Relay relayAnswer `json:"relay"`
+				}{slotViewOf(status, time.Now()), answer}, "  ")
+			} else {
+				err = printStatus(out, &status, answer)
+			}
+			switch {
+			case err != nil || status.Severity == slot.OK && failed == nil:
+				return err
+			case status.Severity == slot.Critical: // also if the slot cannot be read and the relay is halted
+				return exitError(exitPerson)
+			}
 			if hint := fault.Hint(failed); hint != "" {
 				fmt.Fprintf(cmd.ErrOrStderr(), "hint: %s\n", hint)
 			}
 			return exitError(exitFailed) // the findings have said why
-		case status.Severity == slot.Critical:
-			return exitError(exitPerson)
-		case status.Severity != slot.OK:
-			return exitError(exitFailed)
-		}
-		return nil
+		})
 	}
 	return cmd
 }
