@@ -24,6 +24,7 @@ import (
 
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // A Mode is how rows are removed.
@@ -166,10 +167,8 @@ func (c *Cleaner) Run(ctx context.Context) {
 		if err == nil && c.horizon.below == 0 && !c.filtered {
 			pause = min(pause, lookAgain)
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 	}
 }

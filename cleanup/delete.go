@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // timeTypes are the types that the time column may have.
@@ -128,10 +129,8 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) erro
 		}
 		from = string(res.Rows[0][1])
 		// Leave half of the time to others.
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, max(leastPause, time.Since(began))) {
 			return ctx.Err()
-		case <-time.After(max(leastPause, time.Since(began))):
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // settings are facts that only a doctor asks for: a start does not rest on them.
@@ -131,9 +132,7 @@ func (x *examination) readRate(ctx context.Context, conn *pgconn.PgConn, pause t
 	if err != nil {
 		return err
 	}
-	select {
-	case <-time.After(pause):
-	case <-ctx.Done():
+	if !wait.For(ctx, pause) {
 		return fmt.Errorf("measure the rate of WAL: %w", ctx.Err())
 	}
 	after, err := pg.ReadServer(ctx, conn)

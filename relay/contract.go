@@ -94,7 +94,8 @@ type Sink interface {
 
 	// Pending calls each once for every topic with records that are sent and not delivered, in any
 	// order. why is what the records wait for, nil if that is not known. closed says that they will
-	// not be delivered any more, because they are behind a record that was refused.
+	// not be delivered any more, because they are behind a record that was refused. each must not
+	// call the sink.
 	Pending(each func(topic string, records int, why error, closed bool))
 
 	// Close frees everything. What is not delivered gets no Ack. A record on the wire may still

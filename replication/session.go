@@ -15,6 +15,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // A Session is one replication connection and, from Start on, the stream of one slot. It promises what relay.Session
@@ -341,10 +342,8 @@ func (s *Session) drain(ctx context.Context) error {
 		if err != nil || !identity.SlotFound.Active {
 			return err
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, pause) {
 			return context.Cause(ctx)
-		case <-time.After(pause):
 		}
 	}
 	return nil

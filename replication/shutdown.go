@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 const (
@@ -86,7 +87,7 @@ func (d *shutdownDetector) run(ctx context.Context, now <-chan struct{}) error {
 		err := d.try(ctx)
 		if goingDown(err) && !suspicious {
 			// Nothing else points to a shutdown, so a second probe must agree.
-			if !sleep(ctx, time.Second) {
+			if !wait.For(ctx, time.Second) {
 				return nil
 			}
 			err = d.try(ctx)
@@ -95,7 +96,7 @@ func (d *shutdownDetector) run(ctx context.Context, now <-chan struct{}) error {
 			return nil
 		}
 		if goingDown(err) {
-			if !sleep(ctx, shutdownGrace) {
+			if !wait.For(ctx, shutdownGrace) {
 				return nil
 			}
 			return err
@@ -129,16 +130,4 @@ func (d *shutdownDetector) close() {
 	defer cancel()
 	_ = d.sql.Close(ctx) // it holds nothing
 	d.sql = nil
-}
-
-// sleep waits for d and says whether ctx let it.
-func sleep(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-t.C:
-		return true
-	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // How a slot in use is waited for. The server logs every try as an error, so they are not frequent.
@@ -45,10 +46,8 @@ func (s *Session) takeSlot(ctx context.Context, at cdc.Position) error {
 			logged = time.Now()
 			s.cfg.logger.Warn().Str("slot", s.cfg.slot).Int32("pid", s.holder(ctx)).Str("err", refused.Message).Msg("slot is in use; waiting for it")
 		}
-		select {
-		case <-ctx.Done():
+		if !wait.For(ctx, pause/2+rand.N(pause/2)) {
 			return fault.Retry(fmt.Errorf("wait for slot %s: %w: %w", s.cfg.slot, refused, context.Cause(ctx)))
-		case <-time.After(pause/2 + rand.N(pause/2)):
 		}
 	}
 }

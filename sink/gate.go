@@ -100,9 +100,12 @@ func (s *Kafka) shut(t *topic) {
 	go s.tend(t)
 }
 
-func (t *topic) signal() {
+func (t *topic) signal() { poke(t.wake) }
+
+// poke puts a value into a channel of capacity one, unless one is in it.
+func poke(wake chan<- struct{}) {
 	select {
-	case t.wake <- struct{}{}:
+	case wake <- struct{}{}:
 	default:
 	}
 }
@@ -208,24 +211,14 @@ func (s *Kafka) regroup(t *topic) error {
 	clear(t.failed)
 	t.failed = t.failed[:0]
 	slices.SortFunc(t.redo, func(a, b *slot) int { return int(int64(a.n - b.n)) })
-	var canceled error
+	var first error // context.Canceled counts only if there is no other
 	for _, sl := range t.redo {
-		switch {
-		case sl.err == nil: // taken and put back, or never handed over
-		case errors.Is(sl.err, context.Canceled):
-			canceled = sl.err
-		default:
-			err := sl.err
-			for _, sl := range t.redo {
-				sl.err = nil
-			}
-			return err
+		if sl.err != nil && (first == nil || errors.Is(first, context.Canceled)) { // nil: taken and put back, or never handed over
+			first = sl.err
 		}
-	}
-	for _, sl := range t.redo {
 		sl.err = nil
 	}
-	return canceled
+	return first
 }
 
 // take removes up to n records from the front of what waits. One that does not fit comes by itself: alone.

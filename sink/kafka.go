@@ -178,10 +178,7 @@ func (sl *slot) fill(t *topic, rec *cdc.Record, ticket cdc.Ticket, n uint64) {
 		h = append(h, kgo.RecordHeader{Key: rec.Headers[i].Key, Value: rec.Headers[i].Value})
 	}
 	sl.rec = kgo.Record{Topic: t.name, Key: rec.Key, Value: rec.Value, Headers: h, Timestamp: rec.Time}
-	sl.t, sl.n, sl.ticket, sl.committed, sl.eventID, sl.partition = t, n, ticket, rec.Committed, rec.EventID, rec.Partition
-	if sl.partition < 0 {
-		sl.partition = -1
-	}
+	sl.t, sl.n, sl.ticket, sl.committed, sl.eventID, sl.partition = t, n, ticket, rec.Committed, rec.EventID, max(-1, rec.Partition)
 	sl.err = nil
 	sl.bytes = room + len(rec.Key) + len(rec.Value)
 	for i := range h {
@@ -253,10 +250,7 @@ func (s *Kafka) end(sl *slot, err error, latency time.Duration) {
 	sl.t.pending--
 	s.acks = append(s.acks, a)
 	if len(s.acks) == 1 {
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
+		poke(s.wake)
 	}
 	h := sl.rec.Headers
 	clear(h) // a free slot must not keep a payload alive

@@ -83,16 +83,10 @@ func (e silence) Error() string {
 func (silence) CauseKnown() bool { return false }
 
 // Pending calls each once for every topic that has records which are sent and not delivered: how many, what they wait for (nil
-// where that is not known), and whether the topic is closed behind a record that was refused.
+// where that is not known), and whether the topic is closed behind a record that was refused. each must not call the sink.
 func (s *Kafka) Pending(each func(topic string, records int, why error, closed bool)) {
-	type one struct {
-		name    string
-		records int
-		why     error
-		closed  bool
-	}
-	var all []one
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	for name, t := range s.topics {
 		if t.pending == 0 {
 			continue
@@ -101,11 +95,7 @@ func (s *Kafka) Pending(each func(topic string, records int, why error, closed b
 		if why == nil {
 			why = s.probe.found[name]
 		}
-		all = append(all, one{name, t.pending, why, t.gate == halted})
-	}
-	s.mu.Unlock()
-	for _, t := range all {
-		each(t.name, t.records, t.why, t.closed)
+		each(name, t.pending, why, t.gate == halted)
 	}
 }
 

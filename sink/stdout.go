@@ -78,10 +78,7 @@ func (s *Stdout) Send(rec *cdc.Record, ticket cdc.Ticket) {
 		a.Err, a.EventID = fmt.Errorf("write event %s: %w", rec.EventID, err), strings.Clone(rec.EventID)
 	}
 	s.acks = append(s.acks, a)
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	poke(s.wake)
 }
 
 func (s *Stdout) write(l *line) error {

@@ -10,6 +10,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // A client can get stuck with a partition. franz-go 1.22.2 stages up to five requests at a time; when it takes one back because the
@@ -118,9 +119,7 @@ func (s *Kafka) abandon(t *topic) {
 	c.PurgeTopicsFromProducing(t.name)
 	// A request that is on the wire can still be written, by a broker that does not know it from the new client's: what comes later
 	// must not be in the log before it. After this time the client has given each of them up, and closed its connection.
-	select {
-	case <-time.After(s.stuckWait.wire):
-	case <-s.ctx.Done():
+	if !wait.For(s.ctx, s.stuckWait.wire) {
 		return
 	}
 	for {
@@ -140,13 +139,9 @@ func (s *Kafka) abandon(t *topic) {
 		}
 	}
 	var pause kafka.Backoff
-	for {
-		err := s.fresh(t, c.kind)
-		s.moved(t, err)
-		if err == nil {
-			break
-		}
-		if !pause.Sleep(s.ctx) {
+	for err := errStuck; err != nil; {
+		err = s.fresh(t, c.kind)
+		if s.moved(t, err); err != nil && !pause.Sleep(s.ctx) {
 			return
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // The values of Config.Breaker.
@@ -150,10 +151,7 @@ func (b *Breaker) dropSlot(slot, reason string) {
 			b.log.Error().Err(errors.Join(err, context.Cause(ctx))).Str("slot", slot).Msg("circuit breaker: the slot cannot be dropped")
 			return
 		}
-		select {
-		case <-time.After(500 * time.Millisecond):
-		case <-ctx.Done():
-		}
+		wait.For(ctx, 500*time.Millisecond)
 	}
 }
 

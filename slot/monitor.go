@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // A Monitor keeps the newest Status of a slot. Run is called once; Status by any goroutine, at any time.
@@ -94,13 +96,9 @@ func Once(ctx context.Context, cfg Config, slot, database string, reader reads, 
 	m.forecast = newForecaster(cfg, 0) // there will be no more than two reads
 	h, err := reader.Read(ctx)
 	m.add(h, err)
-	if err == nil && apart > 0 {
-		select {
-		case <-time.After(apart):
-			h, err = reader.Read(ctx)
-			m.add(h, err)
-		case <-ctx.Done():
-		}
+	if err == nil && apart > 0 && wait.For(ctx, apart) {
+		h, err = reader.Read(ctx)
+		m.add(h, err)
 	}
 	return m.Status(time.Now(), time.Time{}), err
 }

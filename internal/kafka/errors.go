@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kerr"
+
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // Denied reports whether the user lacks a right.
@@ -50,12 +52,5 @@ func (b *Backoff) Next() time.Duration {
 
 // Sleep waits for the next pause. It returns false if ctx has ended.
 func (b *Backoff) Sleep(ctx context.Context) bool {
-	timer := time.NewTimer(b.Next())
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
+	return wait.For(ctx, b.Next())
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walpost/walpost/internal/ledger"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // Schema creates the shop's tables in a new database.
@@ -90,10 +91,7 @@ func (s *Shop) write(ctx context.Context, id int) error {
 		if errors.As(err, &sql) && sql.SQLState()[:2] != "57" && sql.SQLState()[:2] != "08" {
 			return fmt.Errorf("writer %d: %w", id, err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(200 * time.Millisecond):
-		}
+		wait.For(ctx, 200*time.Millisecond)
 	}
 	return nil
 }
@@ -122,10 +120,7 @@ func (s *Shop) session(ctx context.Context, id int, rnd *rand.Rand) error {
 			return err
 		}
 		if s.Pause > 0 {
-			select {
-			case <-ctx.Done():
-			case <-time.After(s.Pause):
-			}
+			wait.For(ctx, s.Pause)
 		}
 	}
 	return nil
