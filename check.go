@@ -91,17 +91,15 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 // checkpoint. If a checkpoint exists, the doctor's advice about a slot that is gone, and about the
 // rows from before the slot, is wrong.
 func (f *foreseen) among(found []Finding) []Finding {
-	var refusal *checkpoint.Refusal
-	gone := errors.As(f.err, &refusal) && refusal.NeedsSlot()
+	refusal, gone := errors.AsType[*checkpoint.Refusal](f.err)
+	gone = gone && refusal.NeedsSlot()
 	found = slices.DeleteFunc(found, func(x Finding) bool {
 		return (f.Record != nil || f.unread) && x.Name == "source.snapshot" || gone && x.Name == "slot"
 	})
 	failed := slices.ContainsFunc(found, func(x Finding) bool { return x.Verdict == Fail })
 	own := Finding{Side: doctor.Postgres, Name: "checkpoint", Verdict: OK}
-	var unmet *replication.Unmet
-	var lost *sink.LostRecords
 	switch {
-	case errors.As(f.err, &unmet) || errors.As(f.err, &lost):
+	case errors.As(f.err, new(*replication.Unmet)) || errors.As(f.err, new(*sink.LostRecords)):
 		return found // the doctor reports it
 	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err):
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))

@@ -99,28 +99,24 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	defer free()
+	var breaker *slot.Breaker
+	var observe func(slot.Status)
+	if r.cfg.Monitor.Breaker != slot.BreakerOff {
+		breaker = slot.NewBreaker(r.cfg.Monitor, loop.Halt, r.source.DropSlot, r.cfg.Logger)
+		observe = breaker.Observe
+	}
+	cleaner := r.cleaner(loop)
 	r.mu.Lock()
-	r.relay, r.kafka = loop, kafka
+	r.relay, r.kafka, r.breaker, r.cleaning = loop, kafka, breaker, cleaner
 	r.mu.Unlock()
 
 	// The monitor outlives ctx: what a drain or a halt does to the slot is seen too.
 	monitoring, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var observe func(slot.Status)
-	if r.cfg.Monitor.Breaker != slot.BreakerOff {
-		breaker := slot.NewBreaker(r.cfg.Monitor, loop.Halt, r.source.DropSlot, r.cfg.Logger)
-		r.mu.Lock()
-		r.breaker = breaker
-		r.mu.Unlock()
-		observe = breaker.Observe
-	}
 	var monitor sync.WaitGroup
 	monitor.Go(func() { r.monitor.Run(monitoring, r.slotReader(), observe, r.cfg.Logger) })
 	defer monitor.Wait()
 	defer stop()
-	if cleaner := r.cleaner(loop); cleaner != nil {
-		r.mu.Lock()
-		r.cleaning = cleaner
-		r.mu.Unlock()
+	if cleaner != nil {
 		// Not ctx alone: where the relay ends by itself, nobody ends ctx.
 		cleaning, end := context.WithCancel(ctx)
 		defer end()
@@ -303,12 +299,10 @@ func (r *Relay) Status() Status {
 		st.Topics, st.Abandoned = s.Delivered, s.Abandoned
 	}
 	if cleaning != nil {
-		s := cleaning.Status()
-		st.Cleanup = &s
+		st.Cleanup = new(cleaning.Status())
 	}
 	if breaker != nil {
-		b := breaker.Status()
-		st.Breaker = &b
+		st.Breaker = new(breaker.Status())
 	}
 	st.judge()
 	return st

@@ -2,7 +2,6 @@ package checkpoint
 
 import (
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strings"
 	"time"
@@ -38,6 +37,8 @@ const (
 // other gap has it. Once a gap is accepted, a record of the next epoch must be written, which uses
 // the token up.
 type Refusal struct {
+	fault.ForPerson // only a person can say whether what is missing may be missing
+
 	Reason Reason
 	// From and To are where events may be missing. Everything before From is delivered, or the slot
 	// still gives it. To is 0 if the end of the missing part is not known, or if the positions
@@ -125,27 +126,24 @@ func (r *Refusal) token() string {
 		// The position and the epoch move while this gap stays, because a running relay that finds
 		// it writes a last checkpoint.
 		fmt.Fprintf(h, "%s\n%q %q %q %q %q %q\n", r.Reason, rec.Name, rec.SystemID, rec.Database, rec.Slot, rec.Published.Publication, f.Published.Publication)
-		for i := range r.Changes {
-			r.Changes[i].digest(h)
+	} else {
+		var end cdc.Position
+		var forked bool
+		if rec != nil {
+			fmt.Fprintf(h, "%q %d %s %s %q %d %q %q\n", rec.Name, rec.Epoch, rec.LSN, rec.reach(),
+				rec.SystemID, rec.Timeline, rec.Database, rec.Slot)
+			if c := rec.Copy; c != nil {
+				fmt.Fprintf(h, "%s %d\n", c.Origin, c.Rows)
+			}
+			end, forked = fork(f, rec.Timeline)
 		}
-		return hex.EncodeToString(h.Sum(nil)[:6])
+		fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, f.Slot, forked, end)
+		fmt.Fprintf(h, "%v %s %v %q\n", f.SlotFound.Exists, f.SlotFound.Confirmed, lost(&f.SlotFound), f.SlotFound.Invalidation)
 	}
-	var end cdc.Position
-	var forked bool
-	if rec := r.Record; rec != nil {
-		fmt.Fprintf(h, "%q %d %s %s %q %d %q %q\n", rec.Name, rec.Epoch, rec.LSN, rec.reach(),
-			rec.SystemID, rec.Timeline, rec.Database, rec.Slot)
-		if c := rec.Copy; c != nil {
-			fmt.Fprintf(h, "%s %d\n", c.Origin, c.Rows)
-		}
-		end, forked = fork(f, rec.Timeline)
-	}
-	fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, f.Slot, forked, end)
-	fmt.Fprintf(h, "%v %s %v %q\n", f.SlotFound.Exists, f.SlotFound.Confirmed, lost(&f.SlotFound), f.SlotFound.Invalidation)
 	for i := range r.Changes {
 		r.Changes[i].digest(h)
 	}
-	return hex.EncodeToString(h.Sum(nil)[:6])
+	return fmt.Sprintf("%x", h.Sum(nil)[:6])
 }
 
 // NeedsSlot reports whether going on takes a new slot, because the one that was found is missing or
@@ -325,9 +323,3 @@ func (r *Refusal) Commands() []fault.Advice {
 		{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost never publishes them"},
 	}
 }
-
-// NeedsPerson is true, because only a person can say whether what is missing may be missing.
-func (r *Refusal) NeedsPerson() bool { return true }
-
-// Retryable is false, because a gap does not close by itself.
-func (r *Refusal) Retryable() bool { return false }

@@ -122,25 +122,20 @@ func said(err error) string {
 
 // unreachable says what fixes an address that cannot be talked to.
 func unreachable(err error) fix.Words {
-	var eof *kgo.ErrFirstReadEOF
-	var name *net.DNSError
-	var cert x509.CertificateInvalidError
-	var host x509.HostnameError
-	var unknown x509.UnknownAuthorityError
 	switch {
 	case errors.Is(err, kerr.SaslAuthenticationFailed):
 		return "Correct kafka.sasl: the mechanism, and its username and password, or its token or role."
 	case errors.Is(err, kerr.UnsupportedSaslMechanism):
 		return "Set kafka.sasl.mechanism to one that the listener offers (sasl.enabled.mechanisms of the broker)."
-	case errors.As(err, &unknown):
+	case errors.As(err, new(x509.UnknownAuthorityError)):
 		return "Set kafka.tls.ca_file to the authority that signed the brokers' certificates."
-	case errors.As(err, &host):
+	case errors.As(err, new(x509.HostnameError)):
 		return "Use the name in the certificate in kafka.brokers, or set kafka.tls.server_name to it."
-	case errors.As(err, &cert):
+	case errors.As(err, new(x509.CertificateInvalidError)):
 		return "Renew the certificate, or correct the clock of this machine."
-	case errors.As(err, &eof), errors.Is(err, io.EOF):
+	case errors.As(err, new(*kgo.ErrFirstReadEOF)), errors.Is(err, io.EOF):
 		return "The listener of this port may want TLS (kafka.tls) or SASL (kafka.sasl), or may not want it: compare with listener.security.protocol.map of the broker."
-	case errors.As(err, &name):
+	case errors.As(err, new(*net.DNSError)):
 		return "Correct the name in kafka.brokers, or the resolver of this machine."
 	}
 	return "Start the broker, or correct kafka.brokers and make sure that firewalls let this machine through."

@@ -16,6 +16,8 @@ import (
 // A BadEvent is an event that cannot be routed, or whose record the sink refused although the sink
 // sent it alone. It halts the relay.
 type BadEvent struct {
+	fault.ForPerson // the event is the same at the next attempt
+
 	EventID string        // "" if the event has none
 	Table   *cdc.Relation // nil for a message
 	Commit  cdc.Position  // position of its transaction's commit record; 0 for a row of the table
@@ -44,12 +46,6 @@ func (e *BadEvent) Reason() string {
 
 // Unwrap returns the reason.
 func (e *BadEvent) Unwrap() error { return e.Err }
-
-// NeedsPerson is true: only a person can repair the cause.
-func (e *BadEvent) NeedsPerson() bool { return true }
-
-// Retryable is false: the event is the same at the next attempt.
-func (e *BadEvent) Retryable() bool { return false }
 
 const again = "start walpost again (first stop the halted process, if it still runs)."
 

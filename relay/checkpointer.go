@@ -200,10 +200,8 @@ func (c *checkpointer) remove() {
 // write begins a write of value under key. ended is called by the loop when the write has ended.
 func (c *checkpointer) write(key string, value []byte, ended func(error)) {
 	c.busy = true
-	c.beside(func(ctx context.Context) func() {
-		ctx, cancel := context.WithTimeout(ctx, saveLimit)
-		defer cancel()
-		err := c.store.Save(ctx, key, value)
+	c.beside(func() func() {
+		err := c.within(saveLimit, func(ctx context.Context) error { return c.store.Save(ctx, key, value) })
 		return func() {
 			c.busy = false
 			ended(err)

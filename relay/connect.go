@@ -31,10 +31,8 @@ func (l *loop) connect(ctx context.Context) error {
 	defer cancel()
 	dead := l.dead
 	l.dead, l.arrived = nil, nil
-	l.beside(func(context.Context) func() {
-		if dead != nil {
-			closeSession(trying, dead)
-		}
+	l.beside(func() func() {
+		closeSession(trying, dead)
 		a := l.open(trying, l.inUse)
 		return func() { l.arrived = &a }
 	})
@@ -114,7 +112,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		return err
 	}
 	state, edge := Connecting, &l.lost
-	if unread := (storeError{}); errors.As(err, &unread) {
+	if errors.As(err, new(storeError)) {
 		state, edge = NoCheckpoint, &l.unread
 	}
 	l.noteError(err, edge)

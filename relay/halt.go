@@ -87,29 +87,29 @@ func (l *loop) finish() {
 		l.log.Error().Str("token", halt.Token).Msg("the halt is not stored yet: walpost skip accepts its token only after the relay has stored it, now or at the next start")
 	}
 	if l.sess != nil {
-		ctx, cancel := context.WithTimeout(l.background, closeLimit)
-		if err := l.sess.Confirm(ctx, c.durable.LSN); err == nil {
+		last := func(ctx context.Context) error { return l.sess.Confirm(ctx, c.durable.LSN) }
+		if l.within(closeLimit, last) == nil {
 			l.confirmed = max(l.confirmed, c.durable.LSN)
 		}
-		cancel()
-		ctx, cancel = context.WithTimeout(l.background, closeLimit)
-		if err := l.sess.Close(ctx); err != nil {
+		if err := l.within(closeLimit, l.sess.Close); err != nil {
 			l.log.Warn().Err(err).Msg("closing the session")
 		}
-		cancel()
 		l.sess = nil
 		l.ended("stopped", nil)
 	}
-	if l.dead != nil {
-		closeSession(l.background, l.dead)
-		l.dead = nil
-	}
-	ctx, cancel := context.WithTimeout(l.background, closeLimit)
-	defer cancel()
-	if err := l.sink.Close(ctx); err != nil {
+	closeSession(l.background, l.dead)
+	l.dead = nil
+	if err := l.within(closeLimit, l.sink.Close); err != nil {
 		l.log.Warn().Err(err).Msg("closing the sink")
 	}
 	l.publish()
+}
+
+// within calls do with a context that ends after limit.
+func (l *loop) within(limit time.Duration, do func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(l.background, limit)
+	defer cancel()
+	return do(ctx)
 }
 
 // end frees what runs beside the loop.

@@ -161,13 +161,11 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 		}
 		_, open := l.waiting()
 		if err := l.tick(time.Now()); err != nil {
-			var bad *BadEvent
-			switch {
-			case errors.As(err, &bad):
+			if bad, ok := errors.AsType[*BadEvent](err); ok {
 				l.anotherBad(bad)
-			case fault.NeedsPerson(err):
+			} else if fault.NeedsPerson(err) {
 				return err
-			default: // the session is lost
+			} else { // the session is lost
 				l.log.Warn().Err(err).Msg("source lost while the relay ends: what is in flight is delivered without it")
 			}
 			continue
@@ -175,10 +173,8 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 		if open == 0 { // and tick has taken the acknowledgements
 			return nil
 		}
-		if l.dead != nil { // another session would be of no use: nothing is read any more
-			closeSession(l.background, l.dead)
-			l.dead = nil
-		}
+		closeSession(l.background, l.dead) // another session would be of no use: nothing is read any more
+		l.dead = nil
 		l.wait(stop, until)
 		select {
 		case <-stop:

@@ -80,7 +80,7 @@ type held struct {
 }
 
 func newLoop(r *Relay) *loop {
-	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status()}
+	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status(), told: map[string]told{}}
 	l.background, l.cancel = context.WithCancel(context.Background())
 	l.reading = l.background
 	l.checkpointer = checkpointer{loop: l, durable: new(checkpoint.Record)}
@@ -89,8 +89,8 @@ func newLoop(r *Relay) *loop {
 }
 
 // beside runs work beside the loop, and the function that work returns on the loop.
-func (l *loop) beside(work func(context.Context) (report func())) {
-	l.wg.Go(func() { l.report(work(l.background)) })
+func (l *loop) beside(work func() (report func())) {
+	l.wg.Go(func() { l.report(work()) })
 }
 
 // report has the loop call f, unless the run ends before. It is called beside the loop.
@@ -263,10 +263,8 @@ func (l *loop) confirmIfDue() error {
 
 // confirm tells the source what is durable in the checkpoint, and never more.
 func (l *loop) confirm() error {
-	ctx, cancel := context.WithTimeout(l.background, confirmLimit)
-	defer cancel()
 	safe := l.checkpointer.durable.LSN
-	if err := l.sess.Confirm(ctx, safe); err != nil {
+	if err := l.within(confirmLimit, func(ctx context.Context) error { return l.sess.Confirm(ctx, safe) }); err != nil {
 		return l.lose(fmt.Errorf("confirm %s: %w", safe, err))
 	}
 	if safe > l.confirmed {

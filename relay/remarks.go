@@ -77,9 +77,6 @@ func (l *loop) remark(end bool) {
 			level = zerolog.ErrorLevel
 		}
 		l.log.WithLevel(level).Uint64("times", count-was.count).Uint64("in_all", count).Str("last", last).Msg(what)
-		if l.told == nil {
-			l.told = map[string]told{}
-		}
 		l.told[what] = told{count: count, at: l.now}
 	})
 }

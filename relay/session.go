@@ -45,7 +45,7 @@ var errMoved = errors.New("the checkpoint was moved by another process while the
 func (r *Relay) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 	for {
 		var a attempt
-		if a.err = r.try(ctx, &a, inUse); a.err != nil && a.sess != nil {
+		if a.err = r.try(ctx, &a, inUse); a.err != nil {
 			closeSession(ctx, a.sess)
 			a.sess = nil
 		}
@@ -178,8 +178,7 @@ func (r *Relay) newest(ctx context.Context) (stored, error) { return r.newestOf(
 
 func (r *Relay) newestOf(ctx context.Context, store Store) (s stored, err error) {
 	values, err := store.Load(ctx, r.cfg.Name)
-	var lost LostRecords
-	if errors.As(err, &lost) && lost.GapToken() == r.loss {
+	if lost, ok := errors.AsType[LostRecords](err); ok && lost.GapToken() == r.loss {
 		return s, nil
 	}
 	if err != nil {
@@ -210,8 +209,7 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 		if unknown != nil {
 			return unknown
 		}
-		var gap *checkpoint.Refusal
-		if _, refused := checkpoint.Judge(nil, found); !errors.As(refused, &gap) {
+		if _, refused := checkpoint.Judge(nil, found); !errors.As(refused, new(*checkpoint.Refusal)) {
 			return err
 		}
 	}
@@ -320,9 +318,12 @@ func alive(ctx context.Context, sess Session, safe cdc.Position, work func(conte
 	}
 }
 
-// closeSession ends a session that is of no use any more. It takes a second at most, even if ctx
-// has ended.
+// closeSession ends a session that is of no use any more, if there is one. It takes a second at
+// most, even if ctx has ended.
 func closeSession(ctx context.Context, sess Session) {
+	if sess == nil {
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = sess.Close(ctx) // the caller has a better error, or needs none

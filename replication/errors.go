@@ -114,8 +114,7 @@ func goingDown(err error) bool {
 		return true
 	}
 	// A unix socket's file disappears with the server.
-	var dial *net.OpError
-	if errors.As(err, &dial) && dial.Op == "dial" && errors.Is(dial, syscall.ENOENT) {
+	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" && errors.Is(dial, syscall.ENOENT) {
 		return true
 	}
 	switch pg.SQLState(err) {

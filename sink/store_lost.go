@@ -3,7 +3,6 @@ package sink
 import (
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"strconv"
 	"strings"
@@ -19,6 +18,8 @@ import (
 // no checkpoint of Name. Nobody can tell whether that relay ran before, so only a person can decide. Compaction alone never
 // moves the start of a topic.
 type LostRecords struct {
+	fault.ForPerson
+
 	Topic string
 	Name  string
 	Start int64 // the first offset that is left
@@ -42,16 +43,10 @@ func (l *LostRecords) Commands() []fault.Advice {
 	return []fault.Advice{{Command: fault.Command("run", "--accept-gap="+l.GapToken()), GivesUp: "events before the position of the slot, if Kafka lacks them"}}
 }
 
-// NeedsPerson is true.
-func (*LostRecords) NeedsPerson() bool { return true }
-
-// Retryable is false.
-func (*LostRecords) Retryable() bool { return false }
-
 // GapToken names this one loss: after a further deletion the token is another one.
 func (l *LostRecords) GapToken() string {
 	sum := sha256.Sum256(fmt.Appendf(nil, "lost records %q %q %d", l.Topic, l.Name, l.Start))
-	return hex.EncodeToString(sum[:6])
+	return fmt.Sprintf("%x", sum[:6])
 }
 
 // lost returns an error where records were deleted from the front of the topic, and none of them that is left is of a holder of the slot,

@@ -75,7 +75,7 @@ func TestRealRecordsThatWereDeletedAreMissed(t *testing.T) {
 	deleteRecords(t, s.cl, topic, 1)
 	for what, s := range map[string]*KafkaStore{"the same": s, "another": kafkaStore(t, k.Brokers(), topic)} {
 		var lost *LostRecords
-		if got, err := s.Load(patient(t), "n"); !errors.As(err, &lost) || *lost != (LostRecords{topic, "n", 1}) {
+		if got, err := s.Load(patient(t), "n"); !errors.As(err, &lost) || *lost != (LostRecords{Topic: topic, Name: "n", Start: 1}) {
 			t.Errorf("%s process: %v, %v", what, got, err)
 		}
 		if got, err := s.Load(patient(t), "other"); err != nil || len(got) != 1 {

@@ -77,8 +77,7 @@ func (s *Kafka) mustWait(ctx context.Context, t *kafka.Topic, told map[int32]tim
 // lagOf is how long a topic must wait for a leader whose follower is slow.
 func (s *Kafka) lagOf(ctx context.Context, broker int32) (time.Duration, error) {
 	kv, err := kafka.BrokerSettings(ctx, s.adm, broker, lagSetting)
-	var refused *kerr.Error
-	if err != nil && !errors.As(err, &refused) {
+	if err != nil && !errors.As(err, new(*kerr.Error)) {
 		return 0, err
 	}
 	ms, err := strconv.ParseInt(kv[lagSetting], 10, 32)

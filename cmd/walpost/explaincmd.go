@@ -43,8 +43,7 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
 		},
 	}
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error {
-		var value *pflag.InvalidValueError
-		if errors.As(err, &value) && value.GetFlag().Name == "json" {
+		if value, ok := errors.AsType[*pflag.InvalidValueError](err); ok && value.GetFlag().Name == "json" {
 			return rowByJSON
 		}
 		return usageError{err}

@@ -150,12 +150,10 @@ func exitCode(err error) int {
 
 // printError says what went wrong and, where it is known, what to do next.
 func printError(w io.Writer, err error) {
-	var silent exitError
-	if errors.As(err, &silent) {
+	if errors.As(err, new(exitError)) {
 		return
 	}
-	var wrong yamlfile.Problems
-	if errors.As(err, &wrong) {
+	if wrong, ok := errors.AsType[yamlfile.Problems](err); ok {
 		fmt.Fprintln(w, wrong) // every line begins with its place in the file
 		return
 	}

@@ -47,6 +47,13 @@ func Config(err error, hint string) error { return &fault{err: err, kind: config
 // WithHint adds what to do next to an error that fails the run (exit code 1).
 func WithHint(err error, hint string) error { return &fault{err: err, hint: hint} }
 
+// ForPerson is embedded by an error type that only a person can resolve. No retry helps, whatever
+// the error wraps.
+type ForPerson struct{}
+
+func (ForPerson) NeedsPerson() bool { return true }
+func (ForPerson) Retryable() bool   { return false }
+
 // Retryable says whether the outermost error in err's chain that has an opinion says that trying
 // again can help.
 func Retryable(err error) bool {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -58,12 +59,7 @@ type pin struct {
 
 func equals(values ...string) func(string) bool {
 	return func(v string) bool {
-		for _, want := range values {
-			if strings.EqualFold(strings.TrimSpace(v), want) {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(values, func(want string) bool { return strings.EqualFold(strings.TrimSpace(v), want) })
 	}
 }
 

@@ -30,8 +30,7 @@ const RepairText = "A text cannot be converted to UTF-8. In a database with the 
 
 // SQLState is the SQLSTATE of the server's error in err's chain, or "".
 func SQLState(err error) string {
-	var e *pgconn.PgError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return e.Code
 	}
 	return ""

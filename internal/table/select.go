@@ -384,8 +384,7 @@ func (e *BadValueError) Unwrap() error { return e.err }
 
 // BadValue returns the BadValueError of err, or nil if the server did not refuse a value.
 func BadValue(err error) *BadValueError {
-	var e *pgconn.PgError
-	if errors.As(err, &e) && (strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23")) {
+	if e, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23")) {
 		return &BadValueError{e}
 	}
 	return nil

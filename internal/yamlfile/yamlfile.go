@@ -206,7 +206,7 @@ func (d *Reader) value(n *yaml.Node, v reflect.Value, path string) {
 	case v.Kind() == reflect.Slice:
 		d.list(n, v, path)
 	case v.Kind() == reflect.Map:
-		d.words(n, v, path)
+		d.mapping(n, v, path)
 	case n.Kind != yaml.ScalarNode:
 		d.add(n, path, "must be %s (got %s)", wanted(v.Type()), kindName(n))
 	default:
@@ -239,31 +239,18 @@ func (d *Reader) list(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
-// words decodes a mapping whose keys are the user's own.
-func (d *Reader) words(n *yaml.Node, v reflect.Value, path string) {
-	if n.Kind != yaml.MappingNode {
-		d.add(n, path, "must be a mapping (got %s)", kindName(n))
-		return
-	}
-	words := map[string]string{}
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key, field := n.Content[i], Join(path, n.Content[i].Value)
-		if _, twice := words[key.Value]; twice {
-			d.add(key, field, "is there twice")
-		}
-		var word string
-		d.value(n.Content[i+1], reflect.ValueOf(&word).Elem(), field)
-		words[key.Value] = word
-	}
-	v.Set(reflect.ValueOf(words))
-}
-
+// mapping decodes a mapping into a struct, or into a map, whose keys are the user's own.
 func (d *Reader) mapping(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.MappingNode {
 		d.add(n, path, "must be a mapping (got %s)", kindName(n))
 		return
 	}
-	fields := Fields(v)
+	own, fields := v.Kind() == reflect.Map, map[string]reflect.Value{}
+	if own {
+		v.Set(reflect.MakeMap(v.Type()))
+	} else {
+		fields = Fields(v)
+	}
 	seen := map[string]bool{}
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, val := n.Content[i], n.Content[i+1]
@@ -273,11 +260,17 @@ func (d *Reader) mapping(n *yaml.Node, v reflect.Value, path string) {
 			continue
 		}
 		seen[name] = true
-		if f, ok := fields[name]; ok {
+		f, ok := fields[name]
+		switch {
+		case own:
+			word := reflect.New(v.Type().Elem()).Elem()
+			d.value(val, word, Join(path, name))
+			v.SetMapIndex(reflect.ValueOf(name), word)
+		case ok:
 			d.value(val, f, Join(path, name))
-			continue
+		default:
+			d.add(key, Join(path, name), "unknown key%s", suggest(name, fields))
 		}
-		d.add(key, Join(path, name), "unknown key%s", suggest(name, fields))
 	}
 }
 
