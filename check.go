@@ -41,8 +41,7 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 		Rows: r.rows,
 	}
 	if cfg.Stdout == nil {
-		to := cfg.sink()
-		run.Kafka = &to
+		run.Kafka = new(cfg.sink())
 	}
 	var start foreseen
 	var wg sync.WaitGroup

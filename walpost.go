@@ -17,6 +17,7 @@
 package walpost
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -75,9 +76,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	if cfg.Name == "" {
-		cfg.Name = database + "." + cfg.Source.Slot
-	}
+	cfg.Name = cmp.Or(cfg.Name, database+"."+cfg.Source.Slot)
 	if strings.Contains(cfg.Name, "/") {
 		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name holds a slash"}}
 	}

@@ -7,6 +7,7 @@ package cdc
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -159,12 +160,7 @@ type Column struct {
 
 // Index returns the index of the column called name, or -1.
 func (r *Relation) Index(name string) int {
-	for i := range r.Columns {
-		if r.Columns[i].Name == name {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(r.Columns, func(c Column) bool { return c.Name == name })
 }
 
 // String is the relation as schema.name, unquoted. It is "" for nil.

@@ -48,13 +48,7 @@ func (h *Halt) Event() string { return Event(h.EventID, h.Table, h.Commit, h.Row
 
 // Event names an event for people. commit is 0 for a row of the table.
 func Event(id, table string, commit cdc.Position, row int) string {
-	if id == "" {
-		id = "without id"
-	}
-	if table == "" {
-		table = "unknown table"
-	}
-	text := fmt.Sprintf("event %s of %s", id, table)
+	text := fmt.Sprintf("event %s of %s", cmp.Or(id, "without id"), cmp.Or(table, "unknown table"))
 	if commit > 0 {
 		text += fmt.Sprintf(" in transaction %s (row %d)", commit, row)
 	}

@@ -1,6 +1,7 @@
 package checkpoint
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"strings"
@@ -240,12 +241,7 @@ func (r *Refusal) found() string {
 	return string(r.Reason)
 }
 
-func why(slot *cdc.SlotState) string {
-	if slot.Invalidation != "" {
-		return slot.Invalidation
-	}
-	return slot.WALStatus
-}
+func why(slot *cdc.SlotState) string { return cmp.Or(slot.Invalidation, slot.WALStatus) }
 
 func (r *Refusal) gap() string {
 	switch {

@@ -11,8 +11,8 @@ import (
 	"github.com/walpost/walpost/internal/wait"
 )
 
-// timeTypes are the types that the time column may have.
-var timeTypes = map[string]bool{"timestamp with time zone": true, "timestamp without time zone": true, "date": true}
+// TimeTypes are the types that the time column may have.
+var TimeTypes = map[string]bool{"timestamp with time zone": true, "timestamp without time zone": true, "date": true}
 
 // prepare sets up a new connection.
 func (c *Cleaner) prepare(ctx context.Context) error {
@@ -43,7 +43,7 @@ func (c *Cleaner) look(ctx context.Context) error {
 		if len(found) == 0 {
 			return fmt.Errorf("cleanup of %s: there is no column %q (source.time_column)", t, c.cfg.TimeColumn)
 		}
-		if typ := found[0].Type; !timeTypes[typ] {
+		if typ := found[0].Type; !TimeTypes[typ] {
 			return fmt.Errorf("cleanup of %s: source.time_column must be a timestamptz, timestamp or date (column %s is a %s)", t, c.cfg.TimeColumn, typ)
 		}
 		if filter := found[0].Filter; filter != "" {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -25,9 +26,6 @@ type cleanedTable struct {
 	MayCreate bool     `json:"may_create"` // tables in its schema
 	Schema    string
 }
-
-// cleanedTypes are the types that package cleanup takes for a time column.
-var cleanedTypes = map[string]bool{"timestamp with time zone": true, "timestamp without time zone": true, "date": true}
 
 // cleanedQuery asks the rights on each leaf by itself, because rows are deleted from the partitions, not through their parent.
 func cleanedQuery(oids []string, column string) string {
@@ -75,7 +73,7 @@ func (x *examination) cleanup() {
 				if len(x.found) == from {
 					x.add(OK, "cleanup of "+t.Table.String(), nil, "role %s may remove old rows of %s", x.f.Server.Role, t.Table)
 				}
-				if x.cfg.Outbox.Deletes && cleanedTypes[c.Column] && !c.Indexed {
+				if x.cfg.Outbox.Deletes && cleanup.TimeTypes[c.Column] && !c.Indexed {
 					x.unindexed(t)
 				}
 			}
@@ -99,7 +97,7 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 		},
 			"%s has no column %s (source.time_column)", t.Table, column)
 		return
-	case !cleanedTypes[c.Column]:
+	case !cleanup.TimeTypes[c.Column]:
 		x.add(Fail, name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."), "source.time_column: column %s of %s is a %s", column, t.Table, c.Column)
 		return
 	}

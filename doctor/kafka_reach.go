@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strconv"
 	"sync"
 
@@ -100,12 +101,9 @@ func ping(ctx context.Context, brokers []*kgo.Broker) ([]*kmsg.ApiVersionsRespon
 // capsMinISR reports whether a broker takes a min.insync.replicas above the number of replicas for that number. Kafka does so since 3.7
 // (KAFKA-15583), which brought version 10 of Produce. Older brokers refuse every record.
 func capsMinISR(knows *kmsg.ApiVersionsResponse) bool {
-	for _, k := range knows.ApiKeys {
-		if k.ApiKey == int16(kmsg.Produce) {
-			return k.MaxVersion >= 10
-		}
-	}
-	return false
+	return slices.ContainsFunc(knows.ApiKeys, func(k kmsg.ApiVersionsResponseApiKey) bool {
+		return k.ApiKey == int16(kmsg.Produce) && k.MaxVersion >= 10
+	})
 }
 
 // said is an error for one line. If a deadline has passed, only the dialer's error says more than that.

@@ -144,8 +144,7 @@ func (c *checkpointer) unsaved(now time.Time, p phase) bool {
 func (c *checkpointer) save(now time.Time) {
 	rec, sent := c.draft, c.draftSends
 	if rec.Copy != nil {
-		rows := *rec.Copy // the phase goes on counting in its own
-		rec.Copy = &rows
+		rec.Copy = new(*rec.Copy) // the phase goes on counting in its own
 	}
 	c.active, c.last = false, now
 	c.write(rec.HolderKey(), rec.Encode(), func(err error) {

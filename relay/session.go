@@ -2,6 +2,7 @@ package relay
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -154,9 +155,7 @@ func (r *Relay) takeOver(ctx context.Context, a *attempt, rec, base *checkpoint.
 		older = append(slices.Clip(older), held.StoredKey())
 		next.RunID = held.RunID
 	}
-	if next.RunID == "" {
-		next.RunID = newRunID(next.Time)
-	}
+	next.RunID = cmp.Or(next.RunID, newRunID(next.Time))
 	a.epoch = next.Epoch
 	if err := r.store.store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 		return waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))

@@ -130,10 +130,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 	if pg.SQLState(err) != pg.StateCancelled {
 		return s.slotMade(step, snapshot, err)
 	}
-	if waitsFor == "" {
-		waitsFor = "open transactions"
-	}
-	return made, fault.Retry(fault.WithHint(fmt.Errorf("%s: waited %s for %s", step, s.cfg.CreateTimeout, waitsFor),
+	return made, fault.Retry(fault.WithHint(fmt.Errorf("%s: waited %s for %s", step, s.cfg.CreateTimeout, cmp.Or(waitsFor, "open transactions")),
 		"End the transactions that are named, such as with SELECT pg_terminate_backend(<pid>);"))
 }
 

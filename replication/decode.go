@@ -2,6 +2,7 @@ package replication
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -206,9 +207,7 @@ func (d *decoder) relation(m *cursor) error {
 	if m.short || n > len(m.b)/minColumn {
 		return errShort
 	}
-	if rel.Schema == "" {
-		rel.Schema = "pg_catalog" // which the protocol writes as nothing
-	}
+	rel.Schema = cmp.Or(rel.Schema, "pg_catalog") // which the protocol writes as nothing
 	rel.Columns = make([]cdc.Column, n)
 	for i := range rel.Columns {
 		flags := m.byte()

@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,10 +95,7 @@ func (s *Session) notice(body []byte) error {
 	if err := m.Decode(body); err != nil {
 		return fmt.Errorf("malformed notice: %w", err)
 	}
-	severity := m.SeverityUnlocalized
-	if severity == "" {
-		severity = m.Severity
-	}
+	severity := cmp.Or(m.SeverityUnlocalized, m.Severity)
 	if m.Code != pg.StateNotInState || severity != "WARNING" {
 		s.cfg.logger.Info().Str("slot", s.cfg.slot).Str("severity", severity).Str("sqlstate", m.Code).Str("notice", m.Message).Msg("notice in the stream")
 		return nil

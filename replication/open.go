@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,9 +26,7 @@ type Source struct {
 
 // NewSource makes a Source of a valid Config whose secrets are read. It does not connect.
 func NewSource(cfg Config) *Source {
-	if cfg.CreateTimeout == 0 {
-		cfg.CreateTimeout = defaultCreateTimeout
-	}
+	cfg.CreateTimeout = cmp.Or(cfg.CreateTimeout, defaultCreateTimeout)
 	return &Source{cfg: cfg, warned: map[string]bool{}}
 }
 

@@ -32,12 +32,7 @@ type Outbox struct {
 func (o *Outbox) Cleans() bool { return o.Deletes || o.Owns }
 
 // Time is the column that says when a row was written.
-func (o *Outbox) Time() string {
-	if o.TimeColumn == "" {
-		return "created_at"
-	}
-	return o.TimeColumn
-}
+func (o *Outbox) Time() string { return cmp.Or(o.TimeColumn, "created_at") }
 
 // DefaultOrderColumn is the column that orders the rows of a new table, unless Config.OrderColumn names one.
 const DefaultOrderColumn = "seq"

@@ -94,9 +94,6 @@ func (s *Kafka) fence(c *client, topic string, partition int32) {
 	if t == nil || t.through != c {
 		return
 	}
-	if t.fences == nil {
-		t.fences = map[int32]struct{}{}
-	}
 	t.fences[partition] = struct{}{}
 	t.fenced.Store(true)
 	s.shut(t)

@@ -80,7 +80,7 @@ const (
 func (s *Kafka) topicOf(name string) *topic {
 	t := s.topics[name]
 	if t == nil {
-		t = &topic{s: s, name: name, wake: make(chan struct{}, 1)}
+		t = &topic{s: s, name: name, wake: make(chan struct{}, 1), fences: map[int32]struct{}{}}
 		s.topics[name] = t
 	}
 	return t

@@ -41,17 +41,13 @@ func (s *Kafka) fresh(t *topic, k kind) error {
 		c = made
 	}
 	s.mu.Lock()
-	if s.closed {
+	if closed := s.closed; closed || made == nil && s.next[k] != c || made != nil && gen != s.gen {
 		s.mu.Unlock()
 		if made != nil {
 			made.Close()
 		}
-		return errClosed
-	}
-	if made == nil && s.next[k] != c || made != nil && gen != s.gen {
-		s.mu.Unlock()
-		if made != nil {
-			made.Close()
+		if closed {
+			return errClosed
 		}
 		return s.fresh(t, k) // another topic's tender replaced c meanwhile, and may have closed it
 	}

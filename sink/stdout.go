@@ -46,8 +46,7 @@ func text(b []byte) (*string, []byte) {
 	case b == nil:
 		return nil, nil
 	case utf8.Valid(b):
-		s := string(b)
-		return &s, nil
+		return new(string(b)), nil
 	}
 	return nil, b
 }
@@ -64,8 +63,7 @@ func (s *Stdout) Send(rec *cdc.Record, ticket cdc.Ticket) {
 		h := &rec.Headers[i]
 		v, b := text(h.Value)
 		if b != nil {
-			enc := "base64:" + base64.StdEncoding.EncodeToString(b)
-			v = &enc
+			v = new("base64:" + base64.StdEncoding.EncodeToString(b))
 		}
 		l.Headers = append(l.Headers, [2]*string{&h.Key, v})
 	}

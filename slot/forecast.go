@@ -1,6 +1,7 @@
 package slot
 
 import (
+	"cmp"
 	"math"
 	"time"
 
@@ -59,10 +60,7 @@ func newForecaster(cfg Config, patience time.Duration) forecaster {
 
 // add takes one Health into account.
 func (f *forecaster) add(h *Health) Forecast {
-	oldest := h.Oldest
-	if oldest == 0 {
-		oldest = h.Server // nothing is held
-	}
+	oldest := cmp.Or(h.Oldest, h.Server) // 0: nothing is held
 	f.all.add(h.At, h.Server, oldest)
 	if h.Exists && h.Restart > 0 {
 		f.keep.add(h.At, h.Server, h.Restart)

@@ -1,6 +1,7 @@
 package slot
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"time"
@@ -52,11 +53,7 @@ func (s *Status) judge(limits Config) {
 		s.Reasons = append(s.Reasons, fmt.Sprintf(format, args...))
 	}
 	if !s.Known {
-		text := "not looked at yet"
-		if s.Err != "" {
-			text = s.Err
-		}
-		s.Severity, s.Reasons = Unknown, []string{text}
+		s.Severity, s.Reasons = Unknown, []string{cmp.Or(s.Err, "not looked at yet")}
 		return
 	}
 	if !s.Exists {
@@ -65,11 +62,7 @@ func (s *Status) judge(limits Config) {
 	}
 	switch {
 	case s.lost():
-		reason := s.Invalidation
-		if reason == "" {
-			reason = "lost"
-		}
-		add(Critical, "the slot is lost (%s): its WAL is gone; run walpost recover", reason)
+		add(Critical, "the slot is lost (%s): its WAL is gone; run walpost recover", cmp.Or(s.Invalidation, "lost"))
 		return
 	case s.WALStatus == "unreserved":
 		add(Critical, "wal_status is unreserved: the next checkpoint of Postgres may remove WAL that the slot needs")

@@ -40,12 +40,8 @@ func cleanupViewOf(s *cleanup.Status, now time.Time) *cleanupView {
 	if s == nil {
 		return nil
 	}
-	v := &cleanupView{
+	return &cleanupView{
 		Rows: s.Rows, Partitions: s.Partitions, Made: s.Made, Waiting: s.Waiting, Error: s.Err,
-		LastPassAgo: ago(s.LastPass, now), Hints: s.Hints,
+		LastPassAgo: ago(s.LastPass, now), Hints: append([]string{}, s.Hints...), // never null
 	}
-	if v.Hints == nil {
-		v.Hints = []string{}
-	}
-	return v
 }

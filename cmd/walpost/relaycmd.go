@@ -81,9 +81,6 @@ func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started f
 
 // untilSignal is a context that ends with the first SIGTERM or SIGINT. The second ends the process at once.
 func untilSignal(parent context.Context, stderr io.Writer) (context.Context, func()) {
-	if parent == nil {
-		parent = context.Background()
-	}
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)

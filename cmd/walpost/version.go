@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -16,11 +17,8 @@ type build struct{ version, commit, goVersion string }
 
 func buildInfo() build {
 	b := build{version: version, goVersion: runtime.Version()}
-	info, ok := debug.ReadBuildInfo()
-	if ok {
-		if b.version == "" {
-			b.version = info.Main.Version
-		}
+	if info, ok := debug.ReadBuildInfo(); ok {
+		b.version = cmp.Or(b.version, info.Main.Version)
 		dirty := ""
 		for _, s := range info.Settings {
 			switch {
@@ -37,9 +35,7 @@ func buildInfo() build {
 	if b.version == "" || b.version == "(devel)" {
 		b.version = "devel"
 	}
-	if b.commit == "" {
-		b.commit = "unknown"
-	}
+	b.commit = cmp.Or(b.commit, "unknown")
 	return b
 }
 

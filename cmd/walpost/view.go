@@ -248,7 +248,7 @@ func runbook(s *walpost.Status) string {
 
 func slotViewOf(s slot.Status, now time.Time) slotView {
 	v := slotView{
-		Name: s.Slot, Database: s.Database, State: string(s.Severity), Findings: s.Reasons, Known: s.Known, Exists: s.Exists,
+		Name: s.Slot, Database: s.Database, State: string(s.Severity), Findings: append([]string{}, s.Reasons...), Known: s.Known, Exists: s.Exists,
 		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus,
 		Server: s.Server.String(), Restart: s.Restart.String(), Confirmed: s.Health.Confirmed.String(),
 		Retained: known(s.RetainedBytes, s.Exists && s.RetainedBytes >= 0), Unconfirmed: known(s.UnconfirmedBytes, s.Exists && s.UnconfirmedBytes >= 0),
@@ -273,9 +273,6 @@ func slotViewOf(s slot.Status, now time.Time) slotView {
 		v.BlockerFull = &blockerView{
 			string(b.Kind), b.Name, b.PID, b.Database, b.User, b.Application, b.State, b.Age.Seconds(), b.QueryAge.Seconds(), b.Certain, b.End,
 		}
-	}
-	if v.Findings == nil {
-		v.Findings = []string{}
 	}
 	return v
 }

@@ -47,9 +47,7 @@ type Recovering struct {
 // Recover returns the relay's part in a recover of tables, and a function that returns the number of rows that were published, over
 // all calls.
 func Recover(tables *Tables, what Recovering) (copying *relay.Copying, published func() uint64) {
-	if what.Overlap == 0 {
-		what.Overlap = DefaultOverlap
-	}
+	what.Overlap = cmp.Or(what.Overlap, DefaultOverlap)
 	rc := &recovery{Recovering: what}
 	tables.recovery = rc
 	return &relay.Copying{Origin: checkpoint.OriginRecover, Gap: rc.gap, Tables: tables}, rc.total

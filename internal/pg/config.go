@@ -1,6 +1,7 @@
 package pg
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -44,10 +45,7 @@ func (d Database) Name() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if cc.Database == "" {
-		return cc.User, nil
-	}
-	return cc.Database, nil
+	return cmp.Or(cc.Database, cc.User), nil
 }
 
 // A pin is a setting that every connection has, whatever the role's or the database's defaults are. Without it they
@@ -126,9 +124,7 @@ func (d Database) Config() (*pgconn.Config, error) {
 	// A pause between two statements is no reason to be cut off, whatever the role's defaults are.
 	cc.RuntimeParams["idle_session_timeout"] = "0"
 
-	if cc.ConnectTimeout == 0 {
-		cc.ConnectTimeout = defaultConnectTimeout
-	}
+	cc.ConnectTimeout = cmp.Or(cc.ConnectTimeout, defaultConnectTimeout)
 	cc.DialFunc = dialer(cc.ConnectTimeout).DialContext
 	if !d.saysTarget() {
 		cc.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
