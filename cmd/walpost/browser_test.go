@@ -117,7 +117,7 @@ func shopStatus(t *testing.T, ago time.Duration) walpost.Status {
 	confirmed := now.Add(-time.Second)
 	h := slot.Health{
 		Slot: "walpost", Database: "shop", At: now, Exists: true, Active: true, ActivePID: 4711, WALStatus: "reserved", ServerVersion: 170_002,
-		Server: lsn(now), Confirmed: lsn(confirmed), Restart: lsn(confirmed.Truncate(15 * time.Second)), KeepBytes: 1 << 30, SafeKnown: true,
+		Server: lsn(now), Confirmed: lsn(confirmed), Restart: lsn(confirmed.Add(-(confirmed.Sub(since) % (15 * time.Second)))), KeepBytes: 1 << 30, SafeKnown: true,
 	}
 	h.RetainedBytes, h.UnconfirmedBytes = int64(h.Server-h.Restart), int64(h.Server-h.Confirmed)
 	h.SafeBytes = h.KeepBytes - h.RetainedBytes
