@@ -279,7 +279,7 @@ func (r *Refusal) Hint() string {
 		first = "The server has removed WAL that the slot needs, so the slot cannot be used again."
 	case SlotAhead:
 		first = fmt.Sprintf("Find out which process uses or moved the slot, and stop it. If it did not deliver the events to Kafka, drop the slot "+
-			"(SELECT pg_drop_replication_slot('%s');) and run %s to publish from the table exactly what is missing.", r.Found.Slot, recovers)
+			"(SELECT pg_drop_replication_slot('%s');) and run %s to publish from the table what is missing.", r.Found.Slot, recovers)
 	}
 	next := "If you accept the gap, walpost starts at the position of the slot."
 	switch {
@@ -288,13 +288,13 @@ func (r *Refusal) Hint() string {
 			first = "If walpost run then halts because the slot needs the publication as of a time when it did not exist, " +
 				"drop the slot and run " + recovers + " once more. "
 		}
-		return "Run " + recovers + " to publish from the table exactly what is missing; it keeps the slot. " + first +
+		return "Run " + recovers + " to publish from the table what is missing; it keeps the slot. " + first +
 			"To continue without these rows instead (the token accepts only this gap), run " + goOn
 	case r.Reason == OtherPublication:
 		next = "If you accept the gap, walpost reads the rest of the slot with the other publication."
 	case r.Record.Copies(OriginSnapshot):
 		if r.Reason == SlotMissing || r.Reason == SlotLost {
-			first += " Run " + recovers + " to make a new slot, and to publish from the table exactly what is missing, with the rest of the snapshot."
+			first += " Run " + recovers + " to make a new slot, and to publish from the table what is missing, with the rest of the snapshot."
 		}
 		return first + " To continue with the snapshot (it publishes some rows twice, and leaves out events of this gap whose rows " +
 			"are no longer in the table), run " + goOn

@@ -200,7 +200,7 @@ func (x *examination) slotMet() string {
 
 func activeBy(s *pg.Slot) string {
 	if s.Active {
-		return fmt.Sprintf(", in use by process %d", s.ActivePID)
+		return fmt.Sprintf(", in use by server process %d", s.ActivePID)
 	}
 	return ""
 }

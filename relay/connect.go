@@ -64,7 +64,7 @@ func (l *loop) connect(ctx context.Context) error {
 func (l *loop) inUse(found cdc.Identity) {
 	l.report(func() {
 		if l.sess == nil {
-			l.setState(Standby, fmt.Sprintf("slot %s is in use by process %d: waiting for it", found.Slot, found.SlotFound.ActivePID))
+			l.setState(Standby, fmt.Sprintf("slot %s is in use by server process %d: waiting for it", found.Slot, found.SlotFound.ActivePID))
 		}
 	})
 }

@@ -41,7 +41,7 @@ func TestAStandbyGoesOnWhereTheFirstStopped(t *testing.T) {
 				b := w.start(c.config(w))
 				w.want(t, 10*time.Second, "the second waits for it", func() bool { return w.opens > opens })
 				w.want(t, 10*time.Second, "the second says for whom it waits", func() bool {
-					return strings.Contains(b.relay.Status().Reason, "is in use by process 4711: waiting for it")
+					return strings.Contains(b.relay.Status().Reason, "is in use by server process 4711: waiting for it")
 				})
 				time.Sleep(time.Second)
 				w.do(func() { w.stalled = false })

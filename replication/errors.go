@@ -70,13 +70,13 @@ func passing(code string) bool {
 // recoverGone is what to do where the slot is missing or lost. A slot that is made by hand would begin behind the gap.
 func recoverGone() string {
 	return fault.Recover() +
-		" To skip these events instead, use walpost run --accept-gap=<token> with the token that the next walpost run prints."
+		" To give these events up instead, use walpost run --accept-gap=<token> with the token that the next walpost run prints."
 }
 
 // recoverWithout is what to do where the slot is there and cannot give what is missing: recover makes the publication too.
 func recoverWithout(slot string) string {
 	return "Drop the slot (SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(slot) + ");), then run " + fault.Command("recover") +
-		" to make what does not exist, and to publish from the table exactly what is missing."
+		" to make what does not exist, and to publish from the table what is missing."
 }
 
 // startFault gives an error of START_REPLICATION its behaviour. An undefined object is the slot here, so that opening

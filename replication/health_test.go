@@ -23,7 +23,7 @@ func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
 		w.pg.LoseSlot(w.T, w.dsn, w.cfg.Slot)
 		if _, err := s.Check(t.Context()); !fault.NeedsPerson(err) || !strings.Contains(err.Error(), "is invalidated (") {
 			t.Errorf("check: %s %v", behaviourOf(err), err)
-		} else if hint := fault.Hint(err); !strings.HasPrefix(hint, "Run walpost recover ") || !strings.Contains(hint, "To skip these events instead, use walpost run --accept-gap=") {
+		} else if hint := fault.Hint(err); !strings.HasPrefix(hint, "Run walpost recover ") || !strings.Contains(hint, "To give these events up instead, use walpost run --accept-gap=") {
 			t.Errorf("check: hint %q", hint)
 		}
 		if found := w.unmet(); len(found) != 1 || found[0].Name != "slot" || !strings.Contains(found[0].Why, "is invalidated (") || found[0].Fix.Text("") != recoverGone() {

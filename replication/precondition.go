@@ -82,7 +82,7 @@ func (c *Config) afterLoss(f *pg.Facts, bad *Unmet) fix.Fix {
 	case f.Publication == nil || len(bad.Fix) == 0:
 		return fix.Fix{fix.Words(recoverWithout(c.Slot))}
 	}
-	return append(slices.Clip(bad.Fix), fix.Words("The slot does not give what was written in the meantime. Then run "+fault.Command("recover")+" to publish from the table exactly what is missing."))
+	return append(slices.Clip(bad.Fix), fix.Words("The slot does not give what was written in the meantime. Then run "+fault.Command("recover")+" to publish from the table what is missing."))
 }
 
 // A judgement collects the preconditions that facts do not meet.

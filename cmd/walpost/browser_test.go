@@ -363,7 +363,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 			v.sees("Kafka does not acknowledge events. Repair Kafka: walpost continues by itself.")
 			v.sees("Kafka acknowledged the newest event 0 s ago. Nothing is lost: walpost delivers them in order.")
 			v.sees("Time left: about 17 min at this rate. The slot holds ")
-			v.sees(" more Postgres gives up the slot (max_slot_wal_keep_size).")
+			v.sees(" more Postgres removes WAL that walpost has not read, and events are missing then (max_slot_wal_keep_size).")
 			v.sees("Used up in, at this rate\n17 min")
 			h := stalled.Slot.Health
 			h.RetainedBytes, h.SafeBytes, h.KeepBytes = 12<<30, 28<<30, 40<<30
@@ -375,10 +375,10 @@ func TestStatusPageInABrowser(t *testing.T) {
 			}
 			h.WALStatus, h.SafeBytes = "unreserved", -1<<30
 			r.change(func(s *walpost.Status) { s.Slot = judged(t, h) })
-			v.sees("Time left: none. The slot holds 12 GiB of WAL. At its next checkpoint Postgres gives up the slot (max_slot_wal_keep_size).")
+			v.sees("Time left: none. The slot holds 12 GiB of WAL. At its next checkpoint Postgres removes WAL that walpost has not read, and events are missing then (max_slot_wal_keep_size).")
 			h.WALStatus, h.KeepBytes, h.SafeKnown, h.RetainedBytes = "extended", -1, false, 1<<20
 			r.change(func(s *walpost.Status) { s.Slot = judged(t, h); s.Slot.WALRate = 720_000 })
-			v.sees("Time left: until the disk of the database is full. The slot holds 1 MiB of WAL and grows by 703 KiB/s, without a limit (max_slot_wal_keep_size is -1). Watch that disk. How to set a limit")
+			v.sees("Time left: until the disk of the database is full. The slot holds 1 MiB of WAL and grows by 703 KiB/s, without a limit (max_slot_wal_keep_size is -1). Watch that disk.")
 			v.sees("Set a limit that is larger than what the slot holds now")
 			r.change(func(s *walpost.Status) { s.Slot = slot.Status{Err: "connection refused", Severity: slot.Unknown} })
 			v.sees("Time left: unknown, because walpost cannot look at the slot: connection refused")

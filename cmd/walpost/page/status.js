@@ -42,13 +42,17 @@
   const clock = (t) => new Date(t * 1000).toTimeString().slice(0, 8);
   const time = (t) => (new Date(t * 1000).toDateString() === new Date().toDateString() ? "" : `${new Date(t * 1000).toLocaleDateString("sv")} `) + clock(t);
 
-  // copyable is a code block with a button, below what the command gives up. No word of it breaks where it fits into a line.
+  // copyable is a code block, below what the command gives up. It has a button if the command gives up nothing. No word of it breaks where it fits into a line.
   // The clipboard exists only on https and localhost; elsewhere the text is selected.
   const copyable = (text, givesUp) => {
-    const box = node("div", "", "copy"), pre = node("pre", ""), button = node("button", "Copy");
+    const box = node("div", "", "copy"), pre = node("pre", "");
     pre.append(...text.split(/(\s+)/).map((word) => (word.trim() ? node("span", word) : word)));
+    if (givesUp) {
+      box.append(node("strong", `Gives up ${givesUp}.`), pre);
+      return box;
+    }
+    const button = node("button", "Copy");
     button.type = "button";
-    if (givesUp) box.append(node("strong", `Gives up ${givesUp}.`));
     button.addEventListener("click", () => {
       const done = () => { button.textContent = "Copied"; };
       const select = () => { getSelection().selectAllChildren(pre); if (document.execCommand("copy")) done(); };
@@ -80,8 +84,8 @@
   // While walpost is in one of these states, the slot stands still, and holds all WAL that the server writes.
   const still = ["halted", "stopped", "hung", "stalled", "no-checkpoint", "connecting"];
   const limitless = (slot) => slot.known && slot.exists && slot.limit === "" && slot.max_slot_wal_keep_bytes === null;
-  // leftFor is in how many seconds the slot's limit is used up, null if that is not in sight. The forecast needs some looks
-  // to see that the slot stands still.
+  // leftFor is in how many seconds the slot's limit is used up, null if that is not in sight. The forecast looks back for
+  // longer than the rate. While the slot stands still, the sooner of the two counts.
   const leftFor = (s) => {
     const slot = s.slot, rate = slot.wal_write_bytes_per_second;
     if (!still.includes(s.state) || slot.left_bytes === null || !(rate > 0)) return slot.exhaustion_seconds;
@@ -92,13 +96,13 @@
     const slot = s.slot;
     if (!still.includes(s.state) && s.state !== "slot-at-risk") return "";
     if (!slot.known) return `unknown, because walpost cannot look at the slot${slot.error ? `: ${slot.error}` : "."}`;
-    if (!slot.exists || slot.limit === "lost") return "keep the rows in the outbox table, because walpost recover reads them.";
+    if (!slot.exists || slot.limit === "lost") return "stop whatever deletes rows of the outbox table, because walpost recover reads them.";
     const rate = Math.round(slot.wal_write_bytes_per_second), left = leftFor(s);
     const growth = `The slot holds ${bytes(slot.retained_bytes)} of WAL${rate > 0 ? ` and grows by ${bytes(rate)}/s` : ""}`;
     if (limitless(slot)) return `until the disk of the database is full. ${growth}, without a limit (max_slot_wal_keep_size is -1). Watch that disk.`;
     if (slot.left_bytes === null) return `${growth}.`;
     return `${left === 0 ? "none" : left === null || left > 30 * 86400 ? "no end in sight at this rate" : `about ${seconds(left)} at this rate`}. ${growth}. ${slot.left_bytes <= 0 ? "At its next checkpoint" : `After ${bytes(slot.left_bytes)} more`} ` +
-      (slot.limit === "monitor.wal_disk_size" ? "the disk is full of WAL (monitor.wal_disk_size)." : "Postgres gives up the slot (max_slot_wal_keep_size).");
+      (slot.limit === "monitor.wal_disk_size" ? "the disk is full of WAL (monitor.wal_disk_size)." : "Postgres removes WAL that walpost has not read, and events are missing then (max_slot_wal_keep_size).");
   };
 
   // The states in plain words: the badge, its colour, the headline, and what waits for what.
@@ -142,8 +146,9 @@
     fill("remedy", [bad, hint, commands], () => (bad ? repair(bad) : remedy(hint, commands)));
     show("left", urgency(s));
     el("left-line").hidden = el("left").hidden;
-    set("left-label", s.slot.limit === "lost" || s.slot.known && !s.slot.exists ? "Until then:" : "Time left:");
-    el("left-how").hidden = !limitless(s.slot);
+    const gone = s.slot.limit === "lost" || s.slot.known && !s.slot.exists;
+    set("left-label", gone ? "First:" : "Time left:");
+    el(gone ? "reason" : "waits").after(el("left-line"));
     el("runbook-line").hidden = !s.runbook;
     if (s.runbook) el("runbook").href = s.runbook;
     return error;
