@@ -236,7 +236,7 @@ func (l *loop) collect() error {
 		case l.flight.ack(a.Ticket):
 			l.st.Events++
 			if a.Ticket.Commit != 0 { // the age of a table's row is not a delay
-				l.st.Latency.add(a.Latency)
+				l.st.Latency.Add(a.Latency)
 			}
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/latency"
 )
 
 // A State is what a person must know first about a relay. If several states hold at one time, the
@@ -77,7 +78,7 @@ type Status struct {
 	Remarks         map[string]uint64 // what the router passed over, by kind
 	WindowFull      time.Duration
 	Sessions        map[string]uint64 // how sessions ended: stopped, lost, refused, halted
-	Latency         Histogram         // commit to acknowledgement
+	Latency         latency.Histogram // commit to acknowledgement
 	Troubles        []Trouble         // the newest errors, newest first
 	Recent          map[string][]Sent // the newest events of the newest topics, newest first
 	LastEvent       time.Time         // local time of the newest event read

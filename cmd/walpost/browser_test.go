@@ -22,6 +22,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/latency"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
@@ -135,7 +136,7 @@ func shopStatus(t *testing.T, ago time.Duration) walpost.Status {
 		s.Latency.Counts[slow] += n / 50
 		s.Latency.Counts[slow-1] += n - n/50
 	}
-	s.Latency.Max = relay.LatencyBounds[6]
+	s.Latency.Max = latency.Bounds[6]
 	customers := s.Events / 15
 	s.Topics = map[string]uint64{"outbox.event.order": s.Events - customers, "outbox.event.customer": customers}
 	s.Breaker = &slot.BreakerStatus{Action: slot.BreakerDrop, State: slot.BreakerArmed, Since: since}

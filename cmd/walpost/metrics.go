@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/plugin/kprom"
 
+	"github.com/walpost/walpost/internal/latency"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
 	"github.com/walpost/walpost/slot"
@@ -134,7 +135,7 @@ var (
 	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot was last read; 0 before that.")
 
 	events      = desc("walpost_events_total", "Events acknowledged by the brokers.", "topic")
-	latency     = desc("walpost_commit_to_ack_seconds", "From the commit in the database to the brokers' acknowledgement.")
+	commitToAck = desc("walpost_commit_to_ack_seconds", "From the commit in the database to the brokers' acknowledgement.")
 	oldest      = desc("walpost_oldest_unacked_seconds", "Age of the oldest transaction that is not completely acknowledged, 0 if there is none.")
 	inEvents    = desc("walpost_in_flight_events", "Events sent and not acknowledged.")
 	inBytes     = desc("walpost_in_flight_bytes", "Bytes sent and not acknowledged.")
@@ -183,13 +184,13 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for topic, n := range s.Topics {
 		counter(events, float64(n), topic)
 	}
-	buckets := make(map[float64]uint64, len(relay.LatencyBounds))
+	buckets := make(map[float64]uint64, len(latency.Bounds))
 	var n uint64
-	for i, bound := range relay.LatencyBounds {
+	for i, bound := range latency.Bounds {
 		n += s.Latency.Counts[i]
 		buckets[bound] = n
 	}
-	to <- prometheus.MustNewConstHistogram(latency, s.Latency.Count(), s.Latency.Sum, buckets)
+	to <- prometheus.MustNewConstHistogram(commitToAck, s.Latency.Count(), s.Latency.Sum, buckets)
 	age := 0.0
 	if a := ago(s.OldestUnacked, now); a != nil {
 		age = *a

@@ -1,4 +1,4 @@
-package relay
+package latency
 
 import (
 	"testing"
@@ -11,12 +11,12 @@ func TestAQuantileLiesInItsBucketAndNotAboveTheLongest(t *testing.T) {
 		t.Errorf("the median of nothing is %v s", got)
 	}
 	for range 100 {
-		h.add(4 * time.Millisecond) // above 2.5 ms, up to 5 ms
+		h.Add(4 * time.Millisecond) // above 2.5 ms, up to 5 ms
 	}
 	if got := h.Quantile(0.5); got < 0.0032 || got > 0.0033 {
 		t.Errorf("the median is %v s; want half the way from 2.5 ms to the longest, 4 ms", got)
 	}
-	h.add(time.Minute)
+	h.Add(time.Minute)
 	if got := h.Quantile(0.5); got < 0.0025 || got > 0.005 {
 		t.Errorf("the median is %v s; want between 2.5 and 5 ms", got)
 	}
@@ -33,11 +33,11 @@ func TestTheLatencyOfAnOutageIsThatOfTheOutage(t *testing.T) {
 	} {
 		var before Histogram
 		for range 1000 {
-			before.add(3 * time.Millisecond)
+			before.Add(3 * time.Millisecond)
 		}
 		h := before
 		for i := range 1000 {
-			h.add(outage - outage*time.Duration(i)/20_000) // the newest is a twentieth younger
+			h.Add(outage - outage*time.Duration(i)/20_000) // the newest is a twentieth younger
 		}
 		got := h.Since(before).Quantile(0.99)
 		if longest := outage.Seconds(); got > longest || got < 0.9*longest {
@@ -49,10 +49,10 @@ func TestTheLatencyOfAnOutageIsThatOfTheOutage(t *testing.T) {
 // A shorter outage that comes after a longer one is at worst taken for the upper end of its bucket.
 func TestAnEarlierOutageDoesNotHideALaterOne(t *testing.T) {
 	var before Histogram
-	before.add(10 * time.Hour)
+	before.Add(10 * time.Hour)
 	for d := 10 * time.Second; d < 4*time.Hour; d += d / 7 {
 		h := before
-		h.add(d)
+		h.Add(d)
 		if got := h.Since(before).Quantile(0.99); got > 2*d.Seconds() || got < d.Seconds()/2 {
 			t.Errorf("an outage of %s is shown as %.1f s", d, got)
 		}

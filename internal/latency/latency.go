@@ -1,26 +1,28 @@
-package relay
+// Package latency counts how long events took.
+package latency
 
 import "time"
 
-// LatencyBounds are the upper bounds of the buckets, in seconds. Outages show above 10 s. There
+// Bounds are the upper bounds of the buckets, in seconds. Outages show above 10 s. There
 // each bound, up to four hours, is at most twice the bound before it.
-var LatencyBounds = [...]float64{
+var Bounds = [...]float64{
 	.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10,
 	20, 30, 45, 60, 90, 120, 180, 300, 450, 600, 900, 1800, 3600, 7200, 14400,
 }
 
 // A Histogram counts durations. Counts[i] is the number of durations that are at or below
-// LatencyBounds[i] and above the bound before. The last count is of the durations above all bounds.
+// Bounds[i] and above the bound before. The last count is of the durations above all bounds.
 // The counts are not cumulative.
 type Histogram struct {
-	Counts [len(LatencyBounds) + 1]uint64
+	Counts [len(Bounds) + 1]uint64
 	Sum    float64 // seconds
 	Max    float64 // seconds, of the longest duration
 }
 
-func (h *Histogram) add(d time.Duration) {
+// Add counts d.
+func (h *Histogram) Add(d time.Duration) {
 	s, i := d.Seconds(), 0
-	for i < len(LatencyBounds) && s > LatencyBounds[i] {
+	for i < len(Bounds) && s > Bounds[i] {
 		i++
 	}
 	h.Counts[i]++
@@ -56,8 +58,8 @@ func (h Histogram) Quantile(q float64) float64 {
 	var below, lower float64
 	for i, n := range h.Counts {
 		upper := h.Max
-		if i < len(LatencyBounds) {
-			upper = min(LatencyBounds[i], h.Max)
+		if i < len(Bounds) {
+			upper = min(Bounds[i], h.Max)
 		}
 		if n := float64(n); n > 0 && below+n >= rank {
 			return lower + (upper-lower)*(rank-below)/n
