@@ -439,7 +439,7 @@ func stalling(t *testing.T, server, word string) (address string) {
 func TestAServerThatHangsDoesNotHangAnExamination(t *testing.T) {
 	pg := testenv.Postgres(t, "")
 	for _, c := range []struct{ name, word, on, step string }{
-		{"from the beginning", "", "connection", "connect: "},
+		{"from the beginning", "", "connection", "connect as "},
 		{"at the first question", "pg_postmaster_start_time", "catalog", "read the server's settings"},
 		{"at the slot", "slot_name = ", "catalog", "read slot "},
 		{"at the publication", "pg_publication ", "catalog", "read publication walpost"},
