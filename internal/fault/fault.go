@@ -78,7 +78,8 @@ func Hint(err error) (hint string) {
 	first(err, func(f interface {
 		error
 		Hint() string
-	}) bool {
+	},
+	) bool {
 		hint = f.Hint()
 		return hint != ""
 	})
@@ -90,7 +91,8 @@ func Commands(err error) (all []Advice) {
 	first(err, func(f interface {
 		error
 		Commands() []Advice
-	}) bool {
+	},
+	) bool {
 		all = f.Commands()
 		return len(all) > 0
 	})
