@@ -31,7 +31,7 @@ var preconditions = []struct {
 }{
 	{
 		name: "rows and no word about them", sql: []string{onePair},
-		code: 2, what: "source.snapshot: is required, because table public.outbox has 2 rows", fix: "snapshot: never",
+		code: 2, what: "source.snapshot: is required, because table public.outbox has 2 rows", fix: "Set source.snapshot (--snapshot) to initial",
 	},
 	{
 		name: "no slot, and none to be made", sql: []string{makePublication}, args: []string{"--create=false"},
@@ -83,7 +83,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "a missing database", dsn: func(u *url.URL) { u.Path = "/no_such_database" },
-		code: 1, what: "no_such_database", fix: "Check the database in source.dsn.",
+		code: 1, what: "no_such_database", fix: `or make it: CREATE DATABASE "no_such_database";`,
 	},
 }
 
