@@ -118,7 +118,7 @@ func TestPageNeedsNothingFromElsewhere(t *testing.T) {
 		if csp := w.Header().Get("Content-Security-Policy"); !strings.HasPrefix(csp, "default-src 'none'; ") || strings.Contains(csp, "unsafe") {
 			t.Errorf("%s: policy %s", path, csp)
 		}
-		body := strings.Replace(w.Body.String(), "/*! https://github.com/leeoniya/uPlot (v", "", 1) // its first line
+		body := strings.Replace(w.Body.String(), "/*! https://github.com/leeoniya/uPlot (v", "", 1)                                  // its first line
 		body = strings.ReplaceAll(body, `<a rel="noreferrer" href="https://github.com/walpost/walpost/blob/main/docs/runbooks/`, "") // asks for nothing until it is clicked
 		if found := regexp.MustCompile(`https?://|style="|onclick|<style|@import|innerHTML`).FindString(body); found != "" {
 			t.Errorf("%s has %s in it", path, found)
