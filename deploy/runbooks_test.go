@@ -51,6 +51,9 @@ func TestRunbooksSQLRuns(t *testing.T) {
 					if left := placeholder.FindString(statement); left != "" {
 						t.Errorf("%s: the index does not explain %s", filepath.Base(page), left)
 					}
+					if strings.Contains(statement, "pg_current_wal_lsn") && !strings.Contains(statement, "pg_is_in_recovery") {
+						t.Errorf("%s: the statement fails on a standby:\n%s", filepath.Base(page), statement)
+					}
 					// Simple queries, one statement each; the slot is made anew where a page drops it.
 					if _, err := conn.Exec(t.Context(), statement); err != nil {
 						t.Errorf("%s: %v\n%s", filepath.Base(page), err, statement)
