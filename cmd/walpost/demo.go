@@ -37,7 +37,8 @@ writes orders and outbox rows in one transaction, and the relay. It needs only a
 binaries of Postgres, which it downloads once.
 
 It runs until you stop it, or for the time of --for. Then it checks that every committed event has
-arrived once, and in order per key. The exit code is 0 if this is so. demo leaves nothing behind.`,
+arrived once, and in order per key. The exit code is 0 if this is so. demo removes everything that it
+created, and keeps only the downloaded Postgres, in a cache for the next demo.`,
 		Args: noArguments,
 	}
 	length := cmd.Flags().Duration("for", 0, "stop after this `duration` (default: when interrupted)")

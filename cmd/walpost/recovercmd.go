@@ -20,10 +20,10 @@ func recoverCommand() *cobra.Command {
 		Use:   "recover",
 		Short: "publishes from the table what a lost slot or a changed publication has missed",
 		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It shows
-the gap. It makes a new slot with a snapshot of the table if the old slot is lost. It reads from Kafka
-which events of the gap have arrived, and publishes the missing rows in order, with the header
-walpost.origin: recover. Then run continues from the slot, without a token. recover asks before
-it changes something, unless you pass --yes.
+the gap. It makes a new slot with a snapshot of the table if the old slot is lost. It reads the topics
+to find out which events of the gap are already in Kafka, and publishes the missing rows in order, with
+the header walpost.origin: recover. Then run continues from the slot, without a token. recover asks
+before it changes anything, unless you pass --yes.
 
 If only the publication was changed, recover keeps the slot, and leaves out the rows that the slot
 will still give. If the slot cannot read what was written while there was no publication, the next

@@ -30,7 +30,7 @@ func statusCommand() *cobra.Command {
 whether it delivers events. If the relay runs on another machine, pass its address with --http. With
 http.listen: off, status knows the slot only, and says so. It exits with
 
-  0  if the slot is well and the relay delivers events
+  0  if the slot is healthy and the relay delivers events
   1  if there is a warning, if no relay answers, if the relay is not ready, or if the state of the
      slot cannot be read
   3  if the relay is halted, or if the slot is missing, lost or about to be lost, or holds more WAL

@@ -45,6 +45,9 @@ func TestEveryRuleHasAHint(t *testing.T) {
 				if !strings.Contains(hint, "router.an.option") && !strings.Contains(hint, "skip") {
 					t.Errorf("rule %q, column %q, at %s: the hint %q does not say what to change", rule, column, at, hint)
 				}
+				if hint == "Change the value of router.an.option." && column != "" && rule != router.OptionValid {
+					t.Errorf("rule %q has no hint of its own", rule)
+				}
 				if byRow := strings.Contains(hint, "value of column") || strings.Contains(hint, "Write a value"); byRow && at != 0 {
 					t.Errorf("rule %q: the WAL keeps the row, and the hint says %q", rule, hint)
 				}
