@@ -18,8 +18,9 @@ func setupCommand() *cobra.Command {
 it cannot reach the database, it prints the SQL for everything. If something is wrong that setup
 cannot repair, such as a table without the columns that walpost needs, setup says so and fails.
 
---apply runs the SQL as the role of the DSN, in one transaction. It does not make an index on an existing
-table (CREATE INDEX CONCURRENTLY): run this statement yourself. --role names the role that walpost runs as, if the DSN is an administrator's.
+--apply runs the SQL as the role of the DSN, in one transaction. It does not make an index on an
+existing table (CREATE INDEX CONCURRENTLY): walpost check prints this statement, and you run it.
+--role names the role that walpost runs as, if the DSN is an administrator's.
 
 The slot holds WAL from the moment it exists. So setup makes it only with --make-slot. Otherwise the first
 walpost run makes it, together with its first checkpoint.`,
