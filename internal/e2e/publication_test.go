@@ -86,6 +86,13 @@ func TestAPublicationThatIsChangedAndPutBackIsAGap(t *testing.T) {
 				if again := w.refused([]string{c.says}, "--slot", slot); again != token {
 					t.Errorf("the same gap has the tokens %s and %s", token, again)
 				}
+				check := func(code int, says string) { // as docs/runbooks/WalpostRelayNotReady.md says
+					t.Helper()
+					if got, out := w.command("check", "--slot", slot); got != code || !strings.Contains(out, says) {
+						t.Errorf("check: code %d, no %q in\n%s", got, says, out)
+					}
+				}
+				check(1, "FAIL  postgres: checkpoint: "+c.says)
 				w.refused([]string{c.says, "but walpost found another gap"}, "--slot", slot, "--accept-gap=0123456789ab")
 				if n := w.arrived(missing); n > 0 {
 					t.Fatalf("%d of the rows that are not in the stream arrived", n)
@@ -104,6 +111,7 @@ func TestAPublicationThatIsChangedAndPutBackIsAGap(t *testing.T) {
 					if hint := hintOf(log); !strings.Contains(hint, "Drop the slot") {
 						t.Errorf("the hint is %s", hint)
 					}
+					check(0, "ok    postgres: checkpoint: ")
 					w.exec("SELECT pg_drop_replication_slot('" + slot + "')")
 					recovers()
 				}
