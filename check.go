@@ -150,7 +150,7 @@ func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	}
 	sql, slot := replication.SetupSQL(*settings, missing), "\n-- Slot "+settings.Slot+" is missing"
 	if missing.Empty() {
-		sql, slot = "-- Everything is there", " but slot "+settings.Slot
+		sql, slot = "-- Everything is there", " except slot "+settings.Slot
 	}
 	switch {
 	case missing.SlotByRun && settings.Create:

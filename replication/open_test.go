@@ -174,7 +174,7 @@ var refusals = []struct {
 	},
 	{
 		name: "rows and no word about them", sql: []string{outboxTable, insertRow, insertRow},
-		error: "source.snapshot: is required, because table public.outbox has 2 rows from before the slot", behaves: "config", hint: "snapshot: never",
+		error: "source.snapshot: is required, because table public.outbox has 2 rows from before the slot", behaves: "config", hint: "to never to begin with",
 	},
 	{
 		name: "not allowed to create", sql: []string{outboxTable}, cfg: func(c *Config) { c.Create = false },

@@ -23,12 +23,18 @@ type Unmet struct {
 
 func (u *Unmet) Error() string { return u.Why }
 
+// theSlot is the Name of a precondition that concerns the slot itself.
+const theSlot = "slot"
+
 // Commands are those that the hint of fault may contain.
 func (u *Unmet) Commands() []fault.Advice {
 	commands := []fault.Advice{{Command: fault.Command("recover")}}
 	for _, step := range u.Fix {
 		switch step := step.(type) {
 		case fix.SQL:
+			if u.Name == theSlot { // to drop a slot, or to make one, can lose events
+				continue
+			}
 			commands = append(commands, fault.Advice{Command: string(step)})
 		case fix.Command:
 			commands = append(commands, fault.Advice{Command: string(step)})
@@ -145,7 +151,7 @@ func (j *judgement) server() {
 
 // slot judges the slot itself. A lost slot that is made again is fine.
 func (j *judgement) slot() {
-	const name = "slot"
+	const name = theSlot
 	s := j.f.Slot
 	other := fix.Fix{fix.Words("Set source.slot to another name, or drop that slot if nobody needs it:"), fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(j.cfg.Slot) + ");")}
 	switch {

@@ -247,7 +247,7 @@ func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 					t.Fatalf("row %d is %s", seen, got)
 				}
 			}
-			return ev.Kind == cdc.Commit
+			return ev.Kind == cdc.Commit && seen > 0 // 14 also sends transactions without a row of ours
 		})
 		if seen != rows {
 			t.Errorf("%d rows", seen)

@@ -45,8 +45,12 @@ walpost run makes it, together with its first checkpoint.`,
 				if err != nil {
 					return err
 				}
-				// Only comments are left.
-				if left, why, _ := walpost.SetupSQL(ctx, cfg.Config); why == nil {
+				left, why, _ := walpost.SetupSQL(ctx, cfg.Config)
+				switch {
+				case why != nil:
+				case strings.Contains("\n"+left, "\nGRANT "):
+					fmt.Fprint(out, "Still missing, because this role may not do it:\n"+left)
+				default: // only comments are left
 					fmt.Fprint(out, strings.ReplaceAll("\n"+left, "\n-- ", "\n")[1:])
 				}
 				return nil

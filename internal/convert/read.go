@@ -76,8 +76,9 @@ func recognise(text []byte) Format {
 
 // A jsonReader reads the JSON of one connector as nodes of YAML, which have a place.
 type jsonReader struct {
-	text []byte
-	dec  *json.Decoder
+	text             []byte
+	dec              *json.Decoder
+	at, line, column int // where the newest node is
 }
 
 // readJSON reads one value of JSON.
@@ -93,9 +94,15 @@ func readJSON(text []byte) (*yaml.Node, *SyntaxError) {
 
 // place is a node at an offset.
 func (r *jsonReader) place(offset int) *yaml.Node {
-	before := r.text[:min(max(offset, 0), len(r.text))]
-	column := 1 + utf8.RuneCount(before[bytes.LastIndexByte(before, '\n')+1:])
-	return &yaml.Node{Kind: yaml.ScalarNode, Line: 1 + bytes.Count(before, []byte("\n")), Column: column}
+	if offset = min(max(offset, 0), len(r.text)); offset < r.at || r.line == 0 {
+		r.at, r.line, r.column = 0, 1, 1
+	}
+	passed := r.text[r.at:offset]
+	if end := bytes.LastIndexByte(passed, '\n'); end >= 0 {
+		r.line, r.column, passed = r.line+bytes.Count(passed, []byte("\n")), 1, passed[end+1:]
+	}
+	r.at, r.column = offset, r.column+utf8.RuneCount(passed)
+	return &yaml.Node{Kind: yaml.ScalarNode, Line: r.line, Column: r.column}
 }
 
 // jsonFaults are the texts for the errors of encoding/json.

@@ -318,7 +318,7 @@ func TestTwoRelaysShareASlotByTurns(t *testing.T) {
 	}
 	for r, want := range map[*relay]string{first: "streaming (", second: "standby ("} {
 		code, out := w.command("status", "--http", strings.TrimPrefix(r.page, "http://"))
-		if !strings.Contains(out, "relay        "+want) || (r == first) != (code == 0) || (r == second) != strings.Contains(out, "in use by process "+pid) {
+		if !strings.Contains(out, "relay        "+want) || (r == first) != (code == 0) || (r == second) != strings.Contains(out, "in use by server process "+pid) {
 			t.Errorf("walpost status: code %d, and it must say %s\n%s", code, want, out)
 		}
 	}

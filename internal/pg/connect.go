@@ -127,11 +127,14 @@ func (e *attemptError) Error() string {
 	all := leaves(e.err)
 	var texts []string
 	for _, leaf := range all {
-		if text := leaf.Error(); !slices.Contains(texts, text) && !(refusesTLS(leaf) && slices.ContainsFunc(all, func(l error) bool { return !refusesTLS(l) })) {
+		text := leaf.Error()
+		address, _, _ := strings.Cut(text, ": ")
+		without := func(l error) bool { return !refusesTLS(l) && strings.HasPrefix(l.Error(), address+": ") }
+		if !slices.Contains(texts, text) && !(refusesTLS(leaf) && slices.ContainsFunc(all, without)) {
 			texts = append(texts, text)
 		}
 	}
-	return fmt.Sprintf("%s as %s to database %s: %s", e.step, QuoteIdent(e.to.User), QuoteIdent(e.to.Database), strings.Join(texts, "; "))
+	return fmt.Sprintf("%s as %s to database %s: %s", e.step, QuoteIdent(e.to.User), QuoteIdent(databaseOf(e.to)), strings.Join(texts, "; "))
 }
 
 func (e *attemptError) Unwrap() error { return e.err }
@@ -179,6 +182,9 @@ func classifyConnect(err error, cc *pgconn.Config, administrator bool) error {
 	return err
 }
 
+// databaseOf is the database that the server takes: the user's name is its default.
+func databaseOf(cc *pgconn.Config) string { return cmp.Or(cc.Database, cc.User) }
+
 func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) string {
 	role, setup := QuoteIdent(cc.User), " "+SetupHint(cc.User)
 	if administrator {
@@ -188,15 +194,15 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) strin
 	case e.Code == "28P01":
 		return fmt.Sprintf("Check that role %s exists, and check its password (source.password, source.password_file, the DSN or ~/.pgpass).", role) + setup
 	case e.Code == "28000" && strings.Contains(e.Message, "pg_hba"):
-		return hbaHint(e.Message, cc.Database, cc.User)
+		return hbaHint(e.Message, databaseOf(cc), cc.User)
 	case strings.HasPrefix(e.Code, "28"):
 		return fmt.Sprintf("Check that role %s exists and may log in.", role) + setup
 	case e.Code == "3D000":
-		return fmt.Sprintf("Correct the database in source.dsn, or make it: CREATE DATABASE %s;", QuoteIdent(cc.Database))
+		return fmt.Sprintf("Correct the database in source.dsn, or make it: CREATE DATABASE %s;", QuoteIdent(databaseOf(cc)))
 	case e.Code == "42501" && cc.RuntimeParams["replication"] != "":
 		return ReplicationRightHint(cc.User)
 	case e.Code == "42501":
-		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", QuoteIdent(cc.Database), role)
+		return fmt.Sprintf("GRANT CONNECT ON DATABASE %s TO %s;", QuoteIdent(databaseOf(cc)), role)
 	case e.Code == "08P01" && strings.Contains(e.Message, "startup parameter"):
 		return "This looks like a connection pooler. Connect to Postgres directly."
 	case e.Code == "42704" && strings.Contains(e.Message, "idle_session_timeout"):

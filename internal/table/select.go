@@ -353,7 +353,7 @@ func (t *Table) Holes(ctx context.Context, column string, since time.Time, timeC
 	switch oid := t.Relation.Columns[t.Relation.Index(column)].TypeOID; oid {
 	case 20, 21, 23: // int8, int2, int4
 	default:
-		return 0, "column " + column + " is no integer", nil
+		return 0, "column " + column + " is not an integer", nil
 	}
 	young, err := t.since(&Selection{Since: since, TimeColumn: timeColumn})
 	if err != nil || young == "" {
