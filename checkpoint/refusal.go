@@ -285,7 +285,7 @@ func (r *Refusal) Hint() string {
 	switch {
 	case r.Reason == PublicationChanged:
 		if c := r.Changes[0]; c.Table == "" && c.How == Replaced {
-			first = "If walpost run then halts because the slot needs the publication as of a time when it did not exist, " +
+			first = "If walpost run then halts because the slot must still read WAL from a time when the publication did not exist, " +
 				"drop the slot and run " + recovers + " once more. "
 		}
 		return "Run " + recovers + " to publish from the table what is missing; it keeps the slot. " + first +

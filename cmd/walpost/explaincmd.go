@@ -24,8 +24,9 @@ func explainCommand() *cobra.Command {
 		Short: "prints the record that a row gives, or why it gives none",
 		Long: `explain routes rows of the table as run would. For each row it prints the topic, partition, key,
 headers, value and timestamp of the record. If the row gives no record, it prints the column, the
-option and what to do. It writes nothing to Postgres or Kafka. It asks Kafka for the number of
-partitions. Without Kafka, or with --partitions, it prints everything else all the same.
+option and what to do. It writes nothing to Postgres or Kafka. It asks Kafka for the topic's
+number of partitions and limit. With --partitions it does not ask. Without an answer it cannot tell
+the partition of a key, and does not check the size of the record. It prints everything else.
 
 A row that is given with --row need not exist, but its table must exist. explain reads each value by
 the type of its column. A column that is left out has its default.
@@ -54,7 +55,7 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
 	id := flags.String("id", "", "the row with this event `id`")
 	last := flags.Int("last", 0, "explain the newest `number` rows, newest first")
 	row := flags.String("row", "", "a row as a `JSON` object with the names of columns as keys; - reads it from standard input")
-	partitions := flags.Int("partitions", 0, "take this `number` of partitions, and do not ask Kafka")
+	partitions := flags.Int("partitions", 0, "assume this `number` of partitions, and do not ask Kafka")
 	asJSON := flags.Bool("json", false, "print JSON, one object in each line")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.ExplainOptions{ID: *id, Last: *last, Partitions: *partitions}

@@ -34,9 +34,9 @@ start. If the new slot is lost, too, recover begins again with the original gap.
 snapshot is part of the gap. Rows that were deleted from the table before they were published are
 lost. recover says so, and it says how many if it can know.
 
-A row is in Kafka if its topic has an event with the same id, key, value and time. If the id is a
-uuid and the primary key of the only table, topic, id and key are enough. If there is doubt, for
-example after an UPDATE of a delivered row, recover publishes the row again.
+A row is in Kafka if its topic has an event with the same id, key, value and time. The same topic, id
+and key are enough if there is only one table, and the id is its primary key and a uuid. If there is
+doubt, for example after an UPDATE of a delivered row, recover publishes the row again.
 
 recover examines the rows that were committed since the newest confirmed event, minus --overlap. It
 takes the commit times that the server keeps (track_commit_timestamp), otherwise source.time_column,
