@@ -134,10 +134,14 @@ func troubled(before []Trouble, err error, of *edge, now time.Time) []Trouble {
 
 // past marks the errors whose fault is over.
 func past(all []Trouble, now time.Time) []Trouble {
+	ended := func(t Trouble) bool { return t.of != nil && t.of.times == 0 && t.Over.IsZero() }
+	if !slices.ContainsFunc(all, ended) { // the loop asks after every few events
+		return all
+	}
 	all = slices.Clone(all) // Status has given it away
 	for i := range all {
-		if t := &all[i]; t.of != nil && t.of.times == 0 && t.Over.IsZero() {
-			t.Over = now
+		if ended(all[i]) {
+			all[i].Over = now
 		}
 	}
 	return all
