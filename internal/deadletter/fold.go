@@ -1,0 +1,103 @@
+package deadletter
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// A State is what became of a letter.
+type State string
+
+// The states.
+const (
+	Open    State = "open"
+	Retried State = "retried" // delivered by a retry
+	Dropped State = "dropped" // given up by a person
+)
+
+// An Entry is what a topic says of one event. It has the newest letter of the event, without what
+// the letter holds.
+type Entry struct {
+	Letter // Record and Event are nil
+	State  State
+	Why    string // of Dropped
+	Copies int    // letters since the event went bad; more than 1 after a crash, or a retry that failed
+
+	// First is the first letter since the event went bad, which decides the order. Newest is the one
+	// to read. RecordKey is the key of its record, for a mark.
+	First, Newest Place
+	RecordKey     []byte
+}
+
+// A Place is where a record is in the topic.
+type Place struct {
+	Partition int32
+	Offset    int64
+}
+
+// A Fold is the state of a topic of dead letters. The records of a partition are added in order;
+// those of different partitions in any order. The zero Fold has seen nothing.
+type Fold struct {
+	// Foreign counts records that are not walpost's. Damaged counts those that are, and that cannot
+	// be read; Problem is the first error.
+	Foreign, Damaged int
+	Problem          error
+
+	byToken map[string]*Entry
+}
+
+// Add takes the next record of a partition. It keeps none of the record's bytes but the key.
+//
+// A letter behind a letter of the same token is the same event once more: the relay wrote it again
+// after a crash, or a retry failed. A letter behind a mark says that the event went bad again.
+func (f *Fold) Add(rec *kgo.Record) {
+	l, m, err := Decode(rec)
+	switch {
+	case errors.Is(err, ErrForeign):
+		f.Foreign++
+	case err != nil:
+		f.Damaged++
+		f.Problem = cmp.Or(f.Problem, err)
+	case m != nil:
+		if e := f.byToken[m.Token]; e != nil && e.State == Open {
+			e.State, e.Why = m.State, m.Why
+		}
+	default:
+		f.letter(l, rec)
+	}
+}
+
+func (f *Fold) letter(l *Letter, rec *kgo.Record) {
+	e, at := f.byToken[l.Token], Place{rec.Partition, rec.Offset}
+	if e == nil || e.State != Open {
+		e = &Entry{State: Open, First: at}
+		if f.byToken == nil {
+			f.byToken = map[string]*Entry{}
+		}
+		f.byToken[l.Token] = e
+	}
+	e.Copies++
+	if l.Attempts >= e.Attempts {
+		e.Letter, e.Newest, e.RecordKey = *l, at, slices.Clone(rec.Key)
+		e.Record, e.Event, e.Key = nil, nil, slices.Clone(l.Key)
+	}
+}
+
+// Entry returns what the topic says of an event; nil if it has no letter of the event.
+func (f *Fold) Entry(token string) *Entry { return f.byToken[token] }
+
+// Entries returns all events in the order of the topic, partition by partition. So those of one key
+// are in the order of their first letters.
+func (f *Fold) Entries() []*Entry {
+	all := make([]*Entry, 0, len(f.byToken))
+	for _, e := range f.byToken {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *Entry) int {
+		return cmp.Or(cmp.Compare(a.First.Partition, b.First.Partition), cmp.Compare(a.First.Offset, b.First.Offset))
+	})
+	return all
+}
