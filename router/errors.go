@@ -34,6 +34,7 @@ const (
 	ColumnType   Rule = "column type"    // the column has a type that the option can use
 	ValueSet     Rule = "value set"      // a column that decides on the topic is not NULL
 	ValueValid   Rule = "value valid"    // the value can be what the option makes of it
+	TopicValid   Rule = "topic valid"    // Kafka allows the topic that the value gives
 	ValueSent    Rule = "value sent"     // the server sends every value that an update needs
 	UpdateFatal  Rule = "update refused" // a row is not updated if table.op.invalid.behavior is fatal
 )
@@ -59,7 +60,19 @@ type RowError struct {
 	LSN     cdc.Position // where the WAL has the row; 0 if the row was read from the table
 	// Problems has at least one element, and more only if they are about the table's definition.
 	Problems []Problem
+	keyFound bool
 }
+
+// BadBecause says why the row can never be delivered.
+func (e *RowError) BadBecause() cdc.Reason {
+	if e.Problems[0].Rule == TopicValid {
+		return cdc.InvalidTopic
+	}
+	return cdc.Unroutable
+}
+
+// KeyFound reports whether Route could find the key of the record, which can be null.
+func (e *RowError) KeyFound() bool { return e.keyFound }
 
 func (e *RowError) Error() string {
 	if e.LSN == 0 {
@@ -89,7 +102,7 @@ func (e *RowError) Hint() string {
 			return fmt.Sprintf("No default replaces a NULL here. If another column gives the topic of every row, name it in %s. Otherwise only a skip helps.", p.Option)
 		}
 		return fmt.Sprintf("Write a value into column %s, or name another column in %s.", p.Column, p.Option)
-	case ValueValid:
+	case ValueValid, TopicValid:
 		switch {
 		case p.Column != "" && stream:
 			return fmt.Sprintf("If another value of %s is right for every row, set it. Otherwise only a skip helps.", p.Option)

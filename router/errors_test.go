@@ -31,7 +31,7 @@ func TestARowErrorNamesRuleOptionColumnAndValue(t *testing.T) {
 		want Problem // without the message
 	}{
 		{"null topic", with(1, null), Problem{Rule: ValueSet, Option: "router.route.by.field", Column: "kind"}},
-		{"bad topic", with(1, long), Problem{Rule: ValueValid, Option: "router.route.by.field", Column: "kind", Value: long[:maxValue]}},
+		{"bad topic", with(1, long), Problem{Rule: TopicValid, Option: "router.route.by.field", Column: "kind", Value: long[:maxValue]}},
 		{"negative partition", with(4, "-1"), Problem{Rule: ValueValid, Option: placement, Column: "p", Value: "-1"}},
 		{"no number", with(4, "x"), Problem{Rule: ValueValid, Option: placement, Column: "p", Value: "x"}},
 		{"early timestamp", with(5, "1969-01-01 00:00:00"), Problem{Rule: ValueValid, Option: "router.table.field.event.timestamp", Column: "at", Value: "1969-01-01 00:00:00"}},
@@ -96,5 +96,58 @@ func TestAConfigErrorHasAllProblems(t *testing.T) {
 	}
 	if want := []Rule{ColumnType, ColumnExists, ColumnChosen}; !slices.Equal(rules, want) {
 		t.Errorf("rules %q, want %q", rules, want)
+	}
+}
+
+// A bad row says why it is bad, and which key its record would have had, wherever the router stopped.
+func TestABadRowHasItsReasonAndItsKey(t *testing.T) {
+	with := func(key string, more ...string) *cdc.Relation {
+		return table(append([]string{"id uuid not null key", "aggregate_type text", "aggregate_id " + key, "payload jsonb"}, more...)...)
+	}
+	text := with("text")
+	for name, c := range map[string]struct {
+		ev   *cdc.Event
+		want string
+	}{
+		"no topic":                      {insert(text, "u", null, "k", "1"), "unroutable, key k"},
+		"a topic with a blank":          {insert(text, "u", "a b", "k", "1"), "invalid_topic, key k"},
+		"an empty key":                  {insert(text, "u", "a b", "", "1"), "invalid_topic, key "},
+		"a null key":                    {insert(text, "u", "a b", null, "1"), "invalid_topic, null key"},
+		"behind the key":                {insert(with("text", "p int4"), "u", "order", "k", "1", "-1"), "unroutable, key k, topic outbox.event.order"},
+		"no payload column":             {insert(table("id uuid", "aggregate_type text", "aggregate_id int8"), "u", "order", "7"), "unroutable, key 7"},
+		"no key column":                 {insert(table("id uuid", "aggregate_type text", "payload jsonb"), "u", "order", "1"), "unroutable, key unknown"},
+		"a key of no type":              {insert(with("pair"), "u", "order", "(1,2)", "1"), "unroutable, key unknown"},
+		"a key that is no number":       {insert(with("int4"), "u", "order", "seven", "1"), "unroutable, key unknown, topic outbox.event.order"},
+		"an update without its old key": {updated(text, []string{null, null, null, null}, []string{"u", "order", "k", "1"}), "unroutable, key k"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cfg := DefaultConfig()
+			cfg.Updates, cfg.AdditionalPlacement, cfg.AdditionalMissing = true, "p:partition", "ignore"
+			r, err := New(cfg)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rec := cdc.Record{Key: []byte("of the row before"), Topic: "of the row before"}
+			_, err = r.Route(c.ev, &rec)
+			var bad *RowError
+			if !errors.As(err, &bad) {
+				t.Fatalf("%v: want a row error", err)
+			}
+			got := string(bad.BadBecause())
+			switch {
+			case !bad.KeyFound():
+				got += ", key unknown"
+			case rec.Key == nil:
+				got += ", null key"
+			default:
+				got += ", key " + string(rec.Key)
+			}
+			if rec.Topic != "" {
+				got += ", topic " + rec.Topic
+			}
+			if got != c.want || rec.EventID != "u" {
+				t.Errorf("%s, id %q; want %s", got, rec.EventID, c.want)
+			}
+		})
 	}
 }

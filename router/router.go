@@ -81,8 +81,9 @@ func New(cfg Config) (*Router, error) {
 // update gives one if it changes the primary key and Config.Updates is set. Other updates follow
 // table.op.invalid.behavior (see Remarks), and deletes give none, as in the EventRouter.
 //
-// The record owns its bytes, which share one new buffer. The error is a *RowError. rec.EventID is
-// set even then, if the row has an event id.
+// The record owns its bytes, which share one new buffer. The error is a *RowError. Even then
+// rec.EventID, rec.Topic and rec.Key are set as far as they could be found: the topic unless it is
+// "", and the key if the error's KeyFound is true.
 func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	if ev.Kind != cdc.Insert && ev.Kind != cdc.Update {
 		return false, nil
@@ -91,24 +92,24 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	if p == nil {
 		return false, nil
 	}
+	*rec = cdc.Record{Partition: -1, Time: ev.Time.Truncate(time.Millisecond), Committed: ev.Time}
 	row := row{values: ev.Row.Values, relation: p.rel}
 	var oldKey []any
 	if ev.Kind == cdc.Update {
 		var problem *Problem
 		if oldKey, problem = r.changedKey(p, ev); problem != nil {
-			return false, rowError(ev, rec, p.eventID(ev), *problem)
+			return false, p.refuse(ev, &row, rec, p.eventID(ev), *problem)
 		}
 		if oldKey == nil {
 			return false, nil
 		}
 		row.old, row.unavailable, row.binary = &ev.Old, r.cfg.UnavailableValue, lower(r.cfg.Binary)
 	}
-	*rec = cdc.Record{Partition: -1, Time: ev.Time.Truncate(time.Millisecond), Committed: ev.Time}
 	if len(p.problems) > 0 {
-		return false, rowError(ev, rec, p.eventID(ev), p.problems...)
+		return false, p.refuse(ev, &row, rec, p.eventID(ev), p.problems...)
 	}
 	if problem := r.record(p, &row, oldKey, rec); problem != nil {
-		return false, rowError(ev, rec, rec.EventID, *problem)
+		return false, p.refuse(ev, &row, rec, rec.EventID, *problem)
 	}
 	return true, nil
 }
@@ -183,8 +184,18 @@ func (c *column) shared(raw, converted []byte) string {
 	return string(raw)
 }
 
-// rowError is the error of a row with this event id. It leaves the event id in rec, too.
-func rowError(ev *cdc.Event, rec *cdc.Record, id string, problems ...Problem) *RowError {
-	rec.EventID = id
-	return &RowError{EventID: strings.Clone(id), Table: ev.Row.Relation.String(), LSN: ev.Pos, Problems: problems}
+// refuse is the error of a row with this event id. It leaves in rec the event id and, if it can be
+// found, the key.
+func (p *plan) refuse(ev *cdc.Event, row *row, rec *cdc.Record, id string, problems ...Problem) *RowError {
+	e := &RowError{EventID: strings.Clone(id), Table: p.rel.String(), LSN: ev.Pos, Problems: problems}
+	rec.EventID, rec.Key = id, nil
+	if p.key.index < 0 || p.key.index >= len(row.values) || p.key.typ == nil {
+		return e
+	}
+	row.problem = nil
+	_, key, problem := p.key.append([]byte{}, rec.Topic, row.text(&p.key)) // not nil: an empty key is not a null one
+	if e.keyFound = problem == nil && row.problem == nil; e.keyFound {
+		rec.Key = key
+	}
+	return e
 }

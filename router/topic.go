@@ -1,6 +1,7 @@
 package router
 
 import (
+	"errors"
 	"unsafe"
 
 	"github.com/walpost/walpost/cdc"
@@ -30,11 +31,18 @@ func (r *Router) topic(p *plan, row *row, rec *cdc.Record) (aggregate string, _ 
 	}
 	topic, err := r.topics.of(raw)
 	if err != nil {
-		return "", p.route.bad(raw, err)
+		problem := p.route.bad(raw, err)
+		if notAllowed := (notAllowed{}); errors.As(err, &notAllowed) {
+			problem.Rule = TopicValid
+		}
+		return "", problem
 	}
 	rec.Topic = topic
 	return unsafe.String(unsafe.SliceData(raw), len(raw)), nil
 }
+
+// notAllowed says that Kafka does not allow the name of a topic.
+type notAllowed struct{ error }
 
 // maxTopics bounds the cache of topics. Routing values are few in practice, but a hostile one per
 // row must not make the memory grow.
@@ -99,7 +107,7 @@ func (t *topics) of(value []byte) (string, error) {
 		}
 	}
 	if err := topicname.Check(topic); err != nil {
-		return "", err
+		return "", notAllowed{err}
 	}
 	if len(t.cache) >= maxTopics {
 		clear(t.cache)
