@@ -222,8 +222,11 @@ type Ticket struct {
 type Ack struct {
 	Ticket Ticket
 	// Err is nil if the broker has acknowledged the record. Otherwise the broker has refused this
-	// record for ever. The sink retries other errors, and gives no Ack for them.
+	// record for ever: Err is a *Refusal then, unless the sink cannot write at all. The sink retries
+	// other errors, and gives no Ack for them.
 	Err error
+	// Record is what was refused. It is nil if Err is nil.
+	Record *Record
 	// EventID shares memory with the record if Err is nil. Copy it to keep it.
 	EventID, Topic string
 	// Latency is the time from Record.Committed to the acknowledgement by this machine's clock. It

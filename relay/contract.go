@@ -72,7 +72,7 @@ type Router interface {
 	Remarks(each func(what string, severe bool, count uint64, last string))
 }
 
-// A Sink delivers records. One goroutine calls Send, Acks, Pending and Close. Any goroutine may
+// A Sink delivers records. One goroutine calls Send, PassOver, Acks, Pending and Close. Any goroutine may
 // call Wake and Stalled.
 type Sink interface {
 	// Send takes over the bytes of rec, but not the struct, which the caller reuses. It never waits
@@ -83,6 +83,10 @@ type Sink interface {
 	// Acks appends to buf what has ended since the last call: each ticket exactly once, in any
 	// order.
 	Acks(buf []cdc.Ack) []cdc.Ack
+
+	// PassOver lets a topic go on behind a refused record, in the order of Send. Before, no record
+	// that was sent to the topic later is delivered.
+	PassOver(topic string)
 
 	// Wake receives a value when there is something for Acks. The channel has a capacity of one and
 	// never blocks the sink.

@@ -192,6 +192,8 @@ func (s *fakeSink) Acks(buf []cdc.Ack) []cdc.Ack {
 	return buf
 }
 
+func (s *fakeSink) PassOver(string) {}
+
 func (s *fakeSink) Wake() <-chan struct{} { return s.wake }
 
 // silence is a stall without a known cause.

@@ -28,6 +28,9 @@ type Config struct {
 	WindowEvents int   `yaml:"-"`
 	WindowBytes  int64 `yaml:"-"`
 
+	// DeadLetters is the topic of dead letters, which is created if it is missing, whatever Topics.Create says; "" for none.
+	DeadLetters string `yaml:"-"`
+
 	// Logger is written to at edges only. The zero value is silent.
 	Logger zerolog.Logger `yaml:"-"`
 	// Hooks are given to every client that produces, such as those of the metrics plugin. They must bear several clients.

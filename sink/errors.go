@@ -7,32 +7,38 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
 )
 
 // errPartition is the client's refusal of a partition that the topic does not have.
 var errPartition = errors.New("the topic has no such partition")
 
-// refusal says whether err can mean that a record itself will never be accepted: too large, not a valid record, or no
-// valid topic name. It is only a suspicion while the record shared its batch with others, because the broker refuses the
+// refusals are the errors that can mean that a record itself will never be accepted. Such an error is only a suspicion while the record shared its batch with others, because the broker refuses the
 // batch and the client then fails everything buffered for the partition: the innocent have the same error.
 //
 // Every other error is waited out. CORRUPT_MESSAGE and UNKNOWN_SERVER_ERROR are among those: they speak of the transport
 // or the broker.
-func refusal(err error) bool {
-	for _, e := range []error{
-		kerr.MessageTooLarge, kerr.RecordListTooLarge, kerr.InvalidRecord, kerr.InvalidTimestamp, kerr.InvalidTopicException,
-		errPartition,
-	} {
-		if errors.Is(err, e) {
-			return true
-		}
-	}
-	return false
+var refusals = []struct {
+	err    error
+	reason cdc.Reason
+}{
+	{kerr.MessageTooLarge, cdc.TooLarge},
+	{kerr.RecordListTooLarge, cdc.TooLarge},
+	{kerr.InvalidRecord, cdc.InvalidRecord},
+	{kerr.InvalidTimestamp, cdc.InvalidRecord},
+	{errPartition, cdc.InvalidRecord},
+	{kerr.InvalidTopicException, cdc.InvalidTopic},
 }
 
-func tooLarge(err error) bool {
-	return errors.Is(err, kerr.MessageTooLarge) || errors.Is(err, kerr.RecordListTooLarge)
+// refusal says why a record with this error may never be accepted; "" for any other error.
+func refusal(err error) cdc.Reason {
+	for _, r := range refusals {
+		if errors.Is(err, r.err) {
+			return r.reason
+		}
+	}
+	return ""
 }
 
 func missing(err error) bool {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
 )
 
@@ -24,7 +25,7 @@ import (
 //  2. know the topic: it exists (or is created), its partitions, its max.message.bytes;
 //  3. hand over the first record alone, then, while all goes well, two, four, ... of what failed and what waits;
 //  4. a group that is refused for its content is halved until a record is refused alone: that one is poison, the gate stays
-//     shut for good. Every other error is waited out with backoff, beginning with a single record again;
+//     shut until PassOver. Every other error is waited out with backoff, beginning with a single record again;
 //  5. when nothing waits any more, open.
 //
 // A topic starts with its gate shut, so its first record goes alone, after step 2.
@@ -68,7 +69,7 @@ const (
 	idle   gate = iota // a new topic, nobody tends it
 	open               // Send produces
 	tended             // the tender produces
-	halted             // behind poison, for good
+	halted             // behind poison, until PassOver
 )
 
 const (
@@ -133,11 +134,11 @@ func (s *Kafka) tend(t *topic) {
 				continue // settle: something failed, the next record needs care, or the client is left
 			}
 		case err == nil, errors.Is(err, context.Canceled): // Canceled: an unwritten record behind a fence
-		case refusal(err) && driven == 1:
+		case refusal(err) != "" && driven == 1:
 			s.poison(t, err)
 			return
-		case refusal(err):
-			t.size, t.known = max(1, driven/2), t.known && !tooLarge(err)
+		case refusal(err) != "":
+			t.size, t.known = max(1, driven/2), t.known && refusal(err) != cdc.TooLarge
 		default:
 			s.repair(t, err)
 			wait(reason(t.name, err))
@@ -159,7 +160,7 @@ func (s *Kafka) tend(t *topic) {
 			t.known = false
 		case alone:
 			t.asked, t.size, driven = false, 1, 1
-			if err := s.driveAlone(t, group[0]); err != nil && refusal(err) {
+			if err := s.driveAlone(t, group[0]); err != nil && refusal(err) != "" {
 				s.poison(t, err)
 				return
 			} else if err != nil {
@@ -225,6 +226,11 @@ func (s *Kafka) regroup(t *topic) error {
 func (s *Kafka) take(t *topic, n int) (group []*slot, alone bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	return t.take(n)
+}
+
+// take is Kafka.take with mu held.
+func (t *topic) take(n int) (group []*slot, alone bool) {
 	for len(group) < n {
 		var sl *slot
 		if len(t.redo) > 0 {
@@ -345,21 +351,35 @@ func (s *Kafka) reopen(t *topic) bool {
 	return true
 }
 
-// poison ends the first record that waits, with err, and leaves the gate shut.
+// poison ends the first record that waits, with err, and leaves the gate shut. It is called by the topic's tender, which ends, or in
+// its place. Nothing of the topic is in flight.
 func (s *Kafka) poison(t *topic, err error) {
-	group, _ := s.take(t, 1)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
 		return
 	}
-	t.gate = halted
-	if len(group) == 0 {
+	group, _ := t.take(1)
+	if len(group) == 0 { // nothing was sent since PassOver: the next Send has the topic looked at again
+		t.gate, t.reason = idle, nil
 		return
 	}
+	t.gate = halted
 	sl := group[0]
+	err = &cdc.Refusal{Reason: refusal(err), Topic: t.name, Err: err}
 	t.reason = fmt.Errorf("topic %s is halted after event %s: %w", t.name, sl.eventID, err)
 	s.end(sl, err, 0) // the acknowledgement names the event and the topic
+}
+
+// PassOver lets a topic go on behind the record that was refused: its caller has dealt with that record. What was sent to the topic
+// since then is delivered, in order. A topic that is not halted stays as it is.
+func (s *Kafka) PassOver(topic string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.topics[topic]; t != nil && t.gate == halted {
+		t.gate, t.reason, t.since = idle, nil, time.Now()
+		s.shut(t) // with its gate idle the topic is like a new one
+	}
 }
 
 // isKnown says whether the topic has a client of the present generation that works with what the brokers said of the topic. mu is held.

@@ -51,7 +51,7 @@ func (s *Kafka) nextGeneration() (end []*client, forgotten []string) {
 		switch {
 		case t.gate == halted:
 			end = append(end, s.leave(t)...)
-		case t.gate == open && t.pending == 0:
+		case (t.gate == open || t.gate == idle) && t.pending == 0:
 			end = append(end, s.leave(t)...)
 			delete(s.topics, name)
 			s.limits.Delete(name)

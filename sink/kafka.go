@@ -19,11 +19,12 @@ import (
 )
 
 // Kafka delivers records to Kafka: acknowledged by all in-sync replicas, idempotent, in the order of Send for each topic
-// and key. Send, Acks and Close belong to one goroutine; Wake, Stalled and Status may be called by any.
+// and key. Send, PassOver, Acks and Close belong to one goroutine; Wake, Stalled and Status may be called by any.
 //
 // A record that the brokers will not take now is kept and tried again for ever, and what is behind it in its topic waits;
 // Stalled says why. A record that alone is refused for good (too large, invalid, no valid topic name) ends with an Ack that
-// carries the error, and the topic stays closed behind it: nothing that was sent to it later is delivered. Other topics go on.
+// carries a *cdc.Refusal and the record, and the topic stays closed behind it: nothing that was sent to it later is delivered before
+// PassOver. Other topics go on.
 type Kafka struct {
 	cfg Config
 	log zerolog.Logger
@@ -102,6 +103,11 @@ func Open(cfg Config) (*Kafka, error) {
 	if s.next[ordinary], err = s.newClient(ordinary, 0); err != nil {
 		s.adm.Close()
 		return nil, err
+	}
+	if cfg.DeadLetters != "" { // so that it is there before the first letter
+		s.mu.Lock()
+		s.shut(s.topicOf(cfg.DeadLetters))
+		s.mu.Unlock()
 	}
 	return s, nil
 }
@@ -186,6 +192,18 @@ func (sl *slot) fill(t *topic, rec *cdc.Record, ticket cdc.Ticket, n uint64) {
 	}
 }
 
+// record is what fill was given.
+func (sl *slot) record() *cdc.Record {
+	rec := &cdc.Record{
+		Topic: sl.t.name, Partition: sl.partition, Key: sl.rec.Key, Value: sl.rec.Value, Time: sl.rec.Timestamp,
+		Committed: sl.committed, EventID: strings.Clone(sl.eventID),
+	}
+	for _, h := range sl.rec.Headers {
+		rec.Headers = append(rec.Headers, cdc.Header{Key: h.Key, Value: h.Value})
+	}
+	return rec
+}
+
 // BatchBytes is the size of a batch with this record alone, at most. The broker compares it with max.message.bytes.
 func BatchBytes(rec *cdc.Record) int {
 	sl := newSlot()
@@ -245,7 +263,7 @@ func (sl *slot) done(_ *kgo.Record, err error) {
 func (s *Kafka) end(sl *slot, err error, latency time.Duration) {
 	a := cdc.Ack{Ticket: sl.ticket, Err: err, EventID: sl.eventID, Topic: sl.t.name, Latency: latency}
 	if err != nil {
-		a.EventID = strings.Clone(sl.eventID)
+		a.EventID, a.Record = strings.Clone(sl.eventID), sl.record()
 	}
 	sl.t.pending--
 	s.acks = append(s.acks, a)

@@ -66,7 +66,7 @@ func (s *Kafka) askAll() {
 			switch t := group[i]; {
 			case err == nil:
 				s.resume(t)
-			case refusal(err): // no valid name
+			case refusal(err) != "": // no valid name
 				s.poison(t, err)
 			default:
 				s.later(t, err)
@@ -115,7 +115,7 @@ func (s *Kafka) learn(group []*topic) []error {
 		is := known[0]
 		known = known[1:]
 		switch {
-		case errors.Is(is.Err, kerr.UnknownTopicOrPartition) && s.cfg.Topics.Create:
+		case errors.Is(is.Err, kerr.UnknownTopicOrPartition) && s.makes(t.name):
 			turn <- struct{}{}
 			creates.Go(func() {
 				errs[i] = s.create(ctx, t.name)
@@ -139,10 +139,19 @@ func (s *Kafka) learn(group []*topic) []error {
 // errFresh is why a topic waits that the sink has just created. It is no stall unless it lasts.
 var errFresh = errors.New("was created and is not ready yet")
 
+// makes reports whether the sink creates the topic if it is missing.
+func (s *Kafka) makes(topic string) bool { return s.cfg.Topics.Create || topic == s.cfg.DeadLetters }
+
 // create makes a missing topic. The brokers need a moment until it can be used, so the topic stays in line.
 func (s *Kafka) create(ctx context.Context, topic string) error {
-	how := kafka.NewTopic{Name: topic, Partitions: s.cfg.Topics.Partitions, Replicas: s.cfg.Topics.ReplicationFactor}
-	if _, err := how.Create(ctx, s.adm, false); err != nil {
+	var err error
+	if topic == s.cfg.DeadLetters {
+		_, _, err = CreateDeadLetterTopic(ctx, s.adm, topic, false)
+	} else {
+		how := kafka.NewTopic{Name: topic, Partitions: s.cfg.Topics.Partitions, Replicas: s.cfg.Topics.ReplicationFactor}
+		_, err = how.Create(ctx, s.adm, false)
+	}
+	if err != nil {
 		return fmt.Errorf("create topic %s: %w", topic, err)
 	}
 	s.log.Info().Str("topic", topic).Msg("topic created")

@@ -37,7 +37,8 @@ func (p payloads) held() (n int) {
 	return n
 }
 
-// Nothing of a record stays in memory once its Ack is taken and dropped. An Ack with an error may be kept.
+// Nothing of a record stays in memory once its Ack is taken and dropped. An Ack with an error may be kept, without
+// its Record.
 func TestADeliveredPayloadIsFreed(t *testing.T) {
 	c := limited(t, 20_000)
 	s := open1(t, config(c.ListenAddrs())).Kafka
@@ -57,6 +58,7 @@ func TestADeliveredPayloadIsFreed(t *testing.T) {
 	if a := acks[len(acks)-1]; !errors.Is(a.Err, kerr.MessageTooLarge) || a.EventID != "poison" || a.Topic != "b" || acks[0].Topic != "a" {
 		t.Fatalf("%+v, %+v", acks[0], a)
 	}
+	acks[len(acks)-1].Record = nil
 	for i := range acks[:len(acks)-1] {
 		acks[i].EventID = ""
 	}

@@ -223,3 +223,42 @@ func TestRealSlowFollowerGivesNoDuplicates(t *testing.T) {
 	}
 	b.checkLog(k.Brokers(), "a")
 }
+
+// Records that are too large, without a key in a compacted topic, or for a partition that is not there: each is passed over, and the
+// others arrive in order.
+func TestRealRefusedRecordsArePassedOver(t *testing.T) {
+	k := testenv.Kafka(t)
+	a := k.Topic(t, 2, map[string]string{"max.message.bytes": "20000", "cleanup.policy": "compact"})
+	cfg := config(k.Brokers())
+	cfg.DeadLetters = a + ".dead"
+	b := open1(t, cfg)
+	bad := 0
+	for n := range 40 {
+		b.send(a, fmt.Sprint("k", n%5), 30)
+		switch rec := (cdc.Record{Topic: a, Key: []byte("k1"), Partition: -1}); n % 8 {
+		case 1:
+			rec.Value = incompressible(50_000)
+			b.sendRecord(rec)
+			bad++
+		case 3:
+			rec.Key, rec.Value = nil, []byte("no key")
+			b.sendRecord(rec)
+			bad++
+		case 5:
+			rec.Partition = 2
+			b.sendRecord(rec)
+			bad++
+		}
+	}
+	b.passingOver(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
+	if len(b.poison) != bad {
+		t.Errorf("%d refused, %d are bad", len(b.poison), bad)
+	}
+	b.checkLog(k.Brokers(), a)
+	b.sendRecord(cdc.Record{Topic: cfg.DeadLetters, Key: []byte("k"), Partition: -1, Value: incompressible(3 << 20)})
+	b.collect(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
+	if len(b.poison) != bad {
+		t.Errorf("a large dead letter was refused: %v", b.poison)
+	}
+	deleteTopic(t, b.adm, cfg.DeadLetters)
+}

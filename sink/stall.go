@@ -113,7 +113,7 @@ func (s *Kafka) search(topics []string) {
 	for i, name := range topics {
 		if err != nil {
 			found[name] = s.unreachable(err)
-		} else if errors.Is(known[i].Err, kerr.UnknownTopicOrPartition) && s.cfg.Topics.Create { // it was deleted while its events wait
+		} else if errors.Is(known[i].Err, kerr.UnknownTopicOrPartition) && s.makes(name) { // it was deleted while its events wait
 			found[name] = s.create(ctx, name)
 		} else if why := examine(&known[i]); why != nil {
 			found[name] = why

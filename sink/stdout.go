@@ -122,6 +122,9 @@ func (s *Stdout) Stalled() error {
 	return nil
 }
 
+// PassOver does nothing: Stdout refuses no record, it only fails to write.
+func (s *Stdout) PassOver(string) {}
+
 // Pending tells nothing: every record has ended with the next Acks.
 func (s *Stdout) Pending(func(topic string, records int, why error, closed bool)) {}
 

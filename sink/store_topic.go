@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -28,13 +29,36 @@ var CheckpointTopic = map[string]string{
 // CreateCheckpointTopic creates the topic of the checkpoints. With dryRun it only asks whether the topic could be created. refused is why
 // the topic has the brokers' own settings for its segments: managed brokers let nobody set them, or not as low.
 func CreateCheckpointTopic(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
-	how := kafka.NewTopic{Name: topic, Partitions: 1, Settings: CheckpointTopic}
+	return createOwn(ctx, cl, topic, CheckpointTopic, compacted, dryRun)
+}
+
+// DeadLetterTopic are the settings of a topic of dead letters. The limit of its records is that of a request, so that it holds every
+// event that walpost can send, also one that is too large for its own topic.
+var DeadLetterTopic = map[string]string{
+	"cleanup.policy":    "delete",
+	"retention.ms":      "-1",
+	"retention.bytes":   "-1",
+	"max.message.bytes": strconv.Itoa(kafka.MaxRequest),
+}
+
+// kept is what a topic of dead letters needs at least.
+var kept = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1"}
+
+// CreateDeadLetterTopic creates the topic of dead letters. With dryRun it only asks whether the topic could be created. refused is why
+// the topic has the brokers' own limits of size.
+func CreateDeadLetterTopic(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
+	return createOwn(ctx, cl, topic, DeadLetterTopic, kept, dryRun)
+}
+
+// createOwn creates a topic of walpost's own, which has one partition. If the brokers refuse the settings, it tries least.
+func createOwn(ctx context.Context, cl *kgo.Client, topic string, settings, least map[string]string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
+	how := kafka.NewTopic{Name: topic, Partitions: 1, Settings: settings}
 	made, err = how.Create(ctx, cl, dryRun)
 	var answer *kerr.Error
 	if err == nil || !errors.As(err, &answer) || answer.Retriable || kafka.Denied(err) {
 		return made, nil, err
 	}
-	refused, how.Settings = err, compacted
+	refused, how.Settings = err, least
 	made, err = how.Create(ctx, cl, dryRun)
 	return made, refused, err
 }

@@ -1,0 +1,271 @@
+package sink
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kmsg"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// passingOver collects until done, and passes over each record that is refused, as a relay does.
+func (b *bench) passingOver(done func() bool) {
+	b.Helper()
+	b.collect(func() bool {
+		for i := range b.buf {
+			if a := &b.buf[i]; a.Err != nil {
+				b.PassOver(a.Topic)
+			}
+		}
+		b.buf = b.buf[:0]
+		return done()
+	})
+}
+
+// refused waits for one refusal and returns it.
+func (b *bench) refused() (refusal cdc.Ack) {
+	b.Helper()
+	before := len(b.poison)
+	b.collect(func() bool { return len(b.poison) > before })
+	return b.buf[slices.IndexFunc(b.buf, func(a cdc.Ack) bool { return a.Err != nil })]
+}
+
+func tooLargeFor(b *bench, topic, key string) string {
+	return b.sendRecord(cdc.Record{Topic: topic, Key: []byte(key), Partition: -1, Value: incompressible(50_000)})
+}
+
+// The record that was refused comes back as it was sent, with the reason.
+func TestARefusedRecordComesBack(t *testing.T) {
+	c := limited(t, 20_000)
+	b := open1(t, config(c.ListenAddrs()))
+	for reason, rec := range map[cdc.Reason]cdc.Record{
+		cdc.TooLarge:      {Topic: "a", Key: []byte("k"), Partition: -1, Value: incompressible(50_000)},
+		cdc.InvalidRecord: {Topic: "b", Key: []byte{}, Partition: 77, Value: []byte("v")},
+		cdc.InvalidTopic:  {Topic: "c d", Partition: -1, Value: []byte("v")},
+	} {
+		id := b.sendRecord(rec)
+		a := b.refused()
+		var r *cdc.Refusal
+		if !errors.As(a.Err, &r) || r.Reason != reason || r.Topic != rec.Topic || refusal(r.Err) != reason {
+			t.Fatalf("%s: %+v", reason, a.Err)
+		}
+		got := a.Record
+		if got == nil || got.Topic != rec.Topic || got.Partition != rec.Partition || !bytes.Equal(got.Key, rec.Key) || (got.Key == nil) != (rec.Key == nil) ||
+			!bytes.Equal(got.Value, rec.Value) || got.EventID != id || got.Time.UnixMilli() != 1_700_000_000_000 || len(got.Headers) != 1 || string(got.Headers[0].Value) != id {
+			t.Errorf("%s: %+v", reason, got)
+		}
+	}
+}
+
+// The topic goes on behind each refused record, in order. Between the refusal and PassOver nothing is delivered.
+func TestPassOverGoesOnInOrder(t *testing.T) {
+	c := limited(t, 20_000)
+	b := open1(t, config(c.ListenAddrs()))
+	b.send("a", "k", 300)
+	tooLargeFor(b, "a", "k")
+	tooLargeFor(b, "a", "j") // the next one is refused too
+	b.send("a", "k", 300)
+	tooLargeFor(b, "a", "k")
+	for n := range 3 {
+		b.refused()
+		b.send("a", "k", 50)
+		b.send("b", "k", 50)
+		want := 300 + 50*(n+1)
+		if n == 2 {
+			want += 300
+		}
+		b.collect(func() bool { return len(b.acked) >= want })
+		if len(b.acked) != want || b.gateOf("a") != halted {
+			t.Fatalf("refusal %d: %d acknowledged, want %d; gate %d", n, len(b.acked), want, b.gateOf("a"))
+		}
+		b.PassOver("a")
+		b.PassOver("a") // called twice, and for topics that are not halted
+		b.PassOver("b")
+		b.PassOver("unknown")
+	}
+	b.collect(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
+	if len(b.poison) != 3 {
+		t.Errorf("%d refused", len(b.poison))
+	}
+	b.checkLog(c.ListenAddrs(), "a", "b")
+	if err := b.Stalled(); err != nil {
+		t.Errorf("stalled: %v", err)
+	}
+}
+
+// To a topic with no valid name nothing can be delivered: each record is refused alone, also one that is sent after a PassOver with
+// nothing behind the refused record.
+func TestEachRecordToAnInvalidTopicIsRefused(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a"))
+	b := open1(t, config(c.ListenAddrs()))
+	b.send("a b", "k", 5)
+	b.passingOver(func() bool { return len(b.poison) == 5 })
+	waitFor(t, func() bool { return b.gateOf("a b") == idle })
+	for n := range 3 {
+		b.send("a b", "k", 1)
+		b.passingOver(func() bool { return len(b.poison) == 6+n })
+		if n == 1 {
+			waitFor(t, func() bool { return b.gateOf("a b") == idle })
+		}
+	}
+	if err := b.Stalled(); err != nil {
+		t.Errorf("stalled: %v", err)
+	}
+	b.send("a", "k", 1)
+	b.collect(func() bool { return len(b.acked) == 1 })
+}
+
+// A record that asks for a partition which is not there holds nothing up, and is delivered when the partition is there.
+func TestARecordOfAMissingPartitionIsPassedOver(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.SeedTopics(2, "a"))
+	b := open1(t, config(c.ListenAddrs()))
+	to := func(p int32) {
+		b.sendRecord(cdc.Record{Topic: "a", Key: fmt.Append(nil, "to", p), Partition: p})
+	}
+	for n := range 60 {
+		to(int32(n % 2))
+		if n%7 == 0 {
+			to(5)
+		}
+	}
+	b.passingOver(func() bool { return len(b.acked) == 60 && len(b.poison) == 9 })
+	b.checkLog(c.ListenAddrs(), "a")
+}
+
+// PassOver and Send while the sink closes, and after it.
+func TestPassOverOfAClosedSinkDoesNothing(t *testing.T) {
+	for range 5 {
+		c := limited(t, 20_000)
+		b := open1(t, config(c.ListenAddrs()))
+		tooLargeFor(b, "a", "k")
+		b.send("a", "k", 10)
+		b.refused()
+		done := make(chan error)
+		go func() { done <- b.Close(context.Background()) }()
+		b.PassOver("a")
+		b.send("a", "k", 10)
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		b.PassOver("a")
+	}
+}
+
+// A topic that halts while the next generation of clients begins goes on through a client of that generation.
+func TestPassOverAfterAChangeOfGeneration(t *testing.T) {
+	c := limited(t, 20_000)
+	b := open1(t, config(c.ListenAddrs()))
+	b.send("a", "k", 10)
+	tooLargeFor(b, "a", "k")
+	b.send("a", "k", 10)
+	b.refused()
+	b.mu.Lock()
+	end, _ := b.nextGeneration()
+	b.mu.Unlock()
+	b.closeAll(end)
+	b.PassOver("a")
+	b.collect(func() bool { return len(b.acked) == 20 })
+	b.checkLog(c.ListenAddrs(), "a")
+}
+
+// The order per key holds whatever the brokers answer while records are refused and passed over.
+func TestPassOverUnderRandomFaults(t *testing.T) {
+	for seed := range max(*seeds/3, 1) {
+		t.Run(fmt.Sprint("seed=", seed), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(seed, 8))
+			c := testenv.FakeKafka(t, kfake.NumBrokers(3))
+			for _, topic := range []string{"a", "b"} {
+				if err := c.CreateTopic(topic, 2, map[string]string{"max.message.bytes": "20000"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			b := open1(t, config(c.ListenAddrs()))
+			bad := 0
+			errs := []*kerr.Error{kerr.NotEnoughReplicas, kerr.UnknownTopicOrPartition, kerr.NotLeaderForPartition, kerr.TopicAuthorizationFailed}
+			var faults []*kfake.FaultHandle
+			for range 40 {
+				if topic := "ab"[r.IntN(2):][:1]; r.IntN(2) == 0 {
+					faults = append(faults, c.Fault(kfake.Fault{Keys: produce, Topic: topic, Err: errs[r.IntN(len(errs))], Count: 1 + r.IntN(3)}))
+				}
+				if r.IntN(6) == 0 {
+					c.ShufflePartitionLeaders()
+				}
+				for range r.IntN(100) {
+					rec := cdc.Record{Topic: "ab"[r.IntN(2):][:1], Key: fmt.Append(nil, "k", r.IntN(9)), Partition: -1}
+					switch r.IntN(40) {
+					case 0:
+						rec.Value = incompressible(30_000)
+						bad++
+					case 1:
+						rec.Partition = 9
+						bad++
+					}
+					b.sendRecord(rec)
+				}
+				if r.IntN(4) == 0 {
+					n := len(b.ids) * r.IntN(100) / 100
+					b.passingOver(func() bool { return len(b.acked)+len(b.poison) >= n })
+				}
+			}
+			b.passingOver(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
+			if len(b.poison) != bad {
+				t.Errorf("%d refused, %d are bad", len(b.poison), bad)
+			}
+			for _, h := range faults {
+				h.Remove()
+			}
+			b.rerunsMayBe = renewals(b.Kafka) > 0
+			b.checkLog(c.ListenAddrs(), "a", "b")
+		})
+	}
+}
+
+// The topic of dead letters is made at the start, with settings that keep every event, also where no other topic is made.
+func TestTheTopicOfDeadLettersIsMade(t *testing.T) {
+	c := testenv.FakeKafka(t)
+	cfg := config(c.ListenAddrs())
+	cfg.DeadLetters = "dead"
+	b := open1(t, cfg)
+	waitFor(t, func() bool { return len(c.PartitionInfos("dead")) == 1 })
+	b.sendRecord(cdc.Record{Topic: "dead", Key: []byte("k"), Partition: -1, Value: incompressible(3 << 20)})
+	b.all()
+	if got := c.TopicInfo("dead").Configs; got["retention.ms"] == nil || *got["retention.ms"] != "-1" {
+		t.Errorf("%v", got)
+	}
+}
+
+// Brokers that allow no large records make a topic with their own limit.
+func TestATopicOfDeadLettersWithTheBrokersOwnLimit(t *testing.T) {
+	c := testenv.FakeKafka(t)
+	c.ControlKey(int16(kmsg.CreateTopics), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		create := req.(*kmsg.CreateTopicsRequest) //nolint:errcheck // ControlKey's
+		large := slices.ContainsFunc(create.Topics[0].Configs, func(s kmsg.CreateTopicsRequestTopicConfig) bool { return s.Name == "max.message.bytes" })
+		if !large {
+			return nil, nil, false
+		}
+		resp := create.ResponseKind().(*kmsg.CreateTopicsResponse) //nolint:errcheck // its own
+		answer := kmsg.NewCreateTopicsResponseTopic()
+		answer.Topic, answer.ErrorCode = create.Topics[0].Topic, kerr.PolicyViolation.Code
+		resp.Topics = append(resp.Topics, answer)
+		return resp, nil, true
+	})
+	cfg := config(c.ListenAddrs())
+	cfg.DeadLetters = "dead"
+	b := open1(t, cfg)
+	b.send("dead", "k", 1)
+	b.all()
+	if got := c.TopicInfo("dead").Configs; got["retention.ms"] == nil || got["max.message.bytes"] != nil {
+		t.Errorf("%v", got)
+	}
+}
