@@ -12,6 +12,9 @@ const (
 	InvalidTopic  Reason = "invalid_topic"  // the name of the topic is not allowed
 )
 
+// Reasons are all reasons.
+var Reasons = []Reason{Unroutable, TooLarge, InvalidRecord, InvalidTopic}
+
 // A Refusal is the error of a record that was refused although it was sent alone.
 type Refusal struct {
 	Reason Reason

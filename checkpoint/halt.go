@@ -30,6 +30,7 @@ type Halt struct {
 	Table    string       `json:"table"`      // "" for a message
 	EventID  string       `json:"event_id"`   // "" if the event has none
 	Topic    string       `json:"topic,omitempty"`
+	Reason   cdc.Reason   `json:"reason,omitempty"` // "" if a version before dead letters wrote the Halt
 	Error    string       `json:"error,omitempty"`
 	Time     time.Time    `json:"time"` // of the writing, for people
 }
@@ -41,6 +42,14 @@ func (h *Halt) NewToken() string {
 	d := sha256.New()
 	fmt.Fprintf(d, "%q %q %d %q %q\n%s %d %q %q\n", h.Name, h.SystemID, h.Timeline, h.Database, h.Slot, h.Commit, h.Row, h.Table, h.EventID)
 	return fmt.Sprintf("%s-%d-%x", strings.ReplaceAll(h.Commit.String(), "/", "-"), h.Row, d.Sum(nil)[:4])
+}
+
+// RowToken is the token of a row that was read from the table. Such a row has no place in the
+// stream, and event ids can be missing or repeated, so the token is a digest of what the row holds.
+func RowToken(name, database, table, id string, content ...[]byte) string {
+	d := sha256.New()
+	fmt.Fprintf(d, "%q %q %q %q\n%q\n", name, database, table, id, content)
+	return fmt.Sprintf("row-%x", d.Sum(nil)[:8])
 }
 
 // Event names the event for people.

@@ -14,7 +14,7 @@ import (
 )
 
 // A BadEvent is an event that cannot be routed, or whose record the sink refused although the sink
-// sent it alone. It halts the relay.
+// sent it alone. It halts the relay, unless Config.Poison says otherwise.
 type BadEvent struct {
 	fault.ForPerson // the event is the same at the next attempt
 
@@ -24,6 +24,7 @@ type BadEvent struct {
 	Row     int           // its number in the transaction, or in the reading of the table, from 1
 	Topic   string        // the topic that refused the record; "" if the event cannot be routed
 	Token   string        // what walpost skip calls this event; "" for a row of the table
+	Because cdc.Reason    // "" if the sink cannot write at all
 	Err     error         // of the router or the sink
 }
 
@@ -80,23 +81,45 @@ func (e *BadEvent) Commands() []fault.Advice {
 // unroutable returns the error for an event that the router refused. commit is 0 for a row of the
 // table.
 func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error) *BadEvent {
-	return l.token(&BadEvent{EventID: l.rec.EventID, Table: relationOf(ev), Commit: commit, Row: row, Err: err})
+	bad := &BadEvent{EventID: l.rec.EventID, Table: relationOf(ev), Commit: commit, Row: row, Because: cmp.Or(because(err), cdc.Unroutable), Err: err}
+	bad.Token = l.tokenOf(bad)
+	return bad
 }
 
 // refusedBySink returns the error for a record that the sink refused.
 func (l *loop) refusedBySink(a *cdc.Ack) *BadEvent {
 	t := &a.Ticket
-	return l.token(&BadEvent{EventID: a.EventID, Table: t.Table, Commit: t.Commit, Row: int(t.Row), Topic: a.Topic, Err: a.Err})
+	bad := &BadEvent{EventID: a.EventID, Table: t.Table, Commit: t.Commit, Row: int(t.Row), Topic: a.Topic, Because: because(a.Err), Err: a.Err}
+	bad.Token = l.tokenOf(bad)
+	return bad
 }
 
-// token gives a bad event of the stream its token and has the checkpoint store remember the event.
-func (l *loop) token(bad *BadEvent) *BadEvent {
+// because returns the reason that an error of the router or the sink gives, and "" if it gives none.
+func because(err error) cdc.Reason {
+	if says, ok := errors.AsType[interface {
+		error
+		BadBecause() cdc.Reason
+	}](err); ok {
+		return says.BadBecause()
+	}
+	return ""
+}
+
+// tokenOf is the token of an event of the stream. A row of the table has none.
+func (l *loop) tokenOf(bad *BadEvent) string {
+	if bad.Commit == 0 {
+		return ""
+	}
+	return l.haltOf(bad.Commit, bad.Row, bad.Table, bad.EventID).Token
+}
+
+// give has the checkpoint store remember a bad event that halts the relay, and returns it.
+func (l *loop) give(bad *BadEvent) *BadEvent {
 	if bad.Commit == 0 {
 		return bad
 	}
 	h := l.haltOf(bad.Commit, bad.Row, bad.Table, bad.EventID)
-	h.Topic, h.Error, h.Time = bad.Topic, bad.Reason(), time.Now()
-	bad.Token = h.Token
+	h.Topic, h.Reason, h.Error, h.Time = bad.Topic, bad.Because, bad.Reason(), time.Now()
 	l.checkpointer.halts = append(l.checkpointer.halts, h)
 	return bad
 }
@@ -139,6 +162,7 @@ type Waiting struct {
 // how many events can still be delivered.
 func (l *loop) waiting() (all []Waiting, open int) {
 	l.sink.Pending(func(topic string, records int, why error, closed bool) {
+		closed = closed && !l.passes(why)
 		w := Waiting{Topic: topic, Events: records, Closed: closed}
 		if why != nil {
 			w.Why = why.Error()

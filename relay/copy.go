@@ -131,11 +131,16 @@ func (c *copying) take(r copied) error {
 	c.sawEvent, c.moved = true, true
 	ok, err := c.route(r.ev)
 	if err != nil {
-		return c.unroutable(r.ev, 0, int(c.taken)+1, err)
+		bad := c.unroutable(r.ev, 0, int(c.taken)+1, err)
+		if !c.buryRow(bad, r.ev) {
+			return c.give(bad)
+		}
+		return c.count(r.mark, r.ev)
 	}
 	if !ok {
 		return c.count(r.mark, nil)
 	}
+	c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
 	return c.count(r.mark, r.ev)
 }
 
@@ -146,7 +151,6 @@ func (c *copying) count(m checkpoint.Mark, ev *cdc.Event) error {
 	c.ahead = append(c.ahead, m)
 	c.flight.tracker.Begin(c.now) // a row counts as new when it is sent
 	if ev != nil {
-		c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
 		c.send(c.taken-1, 0, int(c.taken), ev.Row.Relation)
 	}
 	return c.flight.tracker.Commit(c.taken)

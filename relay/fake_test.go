@@ -51,20 +51,26 @@ type world struct {
 	top       map[string]*row   // of these, the last one that has arrived
 
 	// The broker.
-	landed   map[string][]int // per key: the index of each record, in order of arrival
-	perKey   map[string]int   // records made for each key so far
-	count    map[string]int   // arrivals per event id
-	arrivals int
-	times    map[string]time.Time
-	arrived  int // transactions of log that have arrived wholly, with all before
-	stalled  bool
-	silent   bool   // the cause of the stall is not known yet
-	hold     string // the event that is not delivered for now
-	maxDelay time.Duration
-	poison   map[string]bool
-	cursed   map[string]bool // poison that stays
-	skipped  map[string]bool // a person has asked to pass over them
-	unrouted map[string]bool // rows that cannot be routed for now
+	landed          map[string][]int // per key: the index of each record, in order of arrival
+	perKey          map[string]int   // records made for each key so far
+	count           map[string]int   // arrivals per event id
+	arrivals        int
+	times           map[string]time.Time
+	arrived         int // transactions of log that have arrived wholly, with all before
+	stalled         bool
+	silent          bool   // the cause of the stall is not known yet
+	hold            string // the event that is not delivered for now
+	maxDelay        time.Duration
+	poison          map[string]bool
+	cursed          map[string]bool // poison that stays
+	skipped         map[string]bool // a person has asked to pass over them
+	unrouted        map[string]bool // rows that cannot be routed for now
+	lettersTooLarge bool            // the topic of dead letters refuses each
+	noLetters       bool            // the topic of dead letters takes nothing for now
+	bury            bool            // the policy is dead_letter
+	bad             map[string]bool // events that were bad at some time, under this policy
+	dead            map[string]int  // dead letters per event id
+	tokens          map[string]string
 
 	// The store.
 	records   map[string][]byte
@@ -112,6 +118,7 @@ func newWorld(seed uint64) *world {
 		id:  cdc.Identity{SystemID: "7", Timeline: 1, Database: "shop", Slot: "walpost", SlotFound: cdc.SlotState{Exists: true, Confirmed: 100, WALStatus: "reserved"}},
 		pos: 100, changed: make(chan struct{}), landed: map[string][]int{}, perKey: map[string]int{}, count: map[string]int{}, times: map[string]time.Time{},
 		poison: map[string]bool{}, cursed: map[string]bool{}, skipped: map[string]bool{}, unrouted: map[string]bool{},
+		bad: map[string]bool{}, dead: map[string]int{}, tokens: map[string]string{},
 		records: map[string][]byte{}, maxDelay: 50 * time.Millisecond, storeMax: 5 * time.Millisecond,
 		strays: map[int]bool{}, byID: map[string]*row{}, byKey: map[string][]*row{}, top: map[string]*row{}, writers: map[string]*proc{}, made: 100,
 	}
@@ -179,7 +186,7 @@ func (w *world) delivered() (pos cdc.Position, next *txn, rows int) {
 			if !r.routed {
 				continue
 			}
-			if w.count[r.id] == 0 && !w.mayMiss(r) {
+			if !w.done(r) {
 				whole = false
 				break
 			}
@@ -216,6 +223,12 @@ func (w *world) skipLocked(ok func(h *checkpoint.Halt) bool) (n int) {
 
 // mayMiss reports whether nobody waits for a row any more.
 func (w *world) mayMiss(r *row) bool { return r.excused || !r.routed || w.skipped[r.id] }
+
+// done reports whether an event is in its topic or in that of dead letters, or nobody waits for it.
+func (w *world) done(r *row) bool { return w.count[r.id] > 0 || w.dead[r.id] > 0 || w.mayMiss(r) }
+
+// mayLag reports whether later events of the key may arrive before the event.
+func (w *world) mayLag(r *row) bool { return w.mayMiss(r) || w.bad[r.id] }
 
 // halts is how many events of halts, and requests to pass over one, the store has.
 func (w *world) halts() int {
@@ -288,10 +301,12 @@ func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	unrouted := false
 	f.w.do(func() { unrouted = f.w.unrouted[rec.EventID] })
 	if v[1].Bytes[0] == '!' || unrouted {
+		f.w.do(func() { f.w.bad[rec.EventID] = f.w.bury })
+		*rec = cdc.Record{EventID: rec.EventID, Partition: -1, Committed: ev.Time}
 		return false, errors.New("column aggregate_type is null")
 	}
 	*rec = cdc.Record{
-		Topic: "t", Partition: -1, Key: []byte(string(v[1].Bytes)), Value: append([]byte(nil), v[2].Bytes...),
+		Topic: string(v[1].Bytes), Partition: -1, Key: []byte(string(v[1].Bytes)), Value: append([]byte(nil), v[2].Bytes...),
 		Time: ev.Time, Committed: ev.Time, EventID: string(v[0].Bytes),
 	}
 	return true, nil

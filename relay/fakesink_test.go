@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -26,8 +27,9 @@ type fakeSink struct {
 	wg     sync.WaitGroup
 	closed bool
 	sends  int
-	open   map[string]int // records that have not ended, by key: a key of the fake is what a topic is to Kafka
-	behind map[string]bool
+	open   map[string]int           // records that have not ended, by key: a key of the fake is what a topic is to Kafka
+	behind map[string]error         // why nothing more of a key is delivered
+	passed map[string]chan struct{} // PassOver was called
 }
 
 type parcel struct {
@@ -36,7 +38,7 @@ type parcel struct {
 }
 
 func newFakeSink(p *proc, seed uint64) *fakeSink {
-	return &fakeSink{p: p, rng: rand.New(rand.NewPCG(seed, 2)), queues: map[string]chan parcel{}, open: map[string]int{}, behind: map[string]bool{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
+	return &fakeSink{p: p, rng: rand.New(rand.NewPCG(seed, 2)), queues: map[string]chan parcel{}, open: map[string]int{}, behind: map[string]error{}, passed: map[string]chan struct{}{}, wake: make(chan struct{}, 1), stop: make(chan struct{})}
 }
 
 func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
@@ -44,13 +46,14 @@ func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.sends++
-	q := s.queues[string(rec.Key)]
+	q := s.queues[rec.Topic]
 	if q == nil {
 		q = make(chan parcel, 1<<14)
-		s.queues[string(rec.Key)] = q
-		s.wg.Go(func() { s.deliver(q) })
+		passed := make(chan struct{}, 1)
+		s.queues[rec.Topic], s.passed[rec.Topic] = q, passed
+		s.wg.Go(func() { s.deliver(q, passed) })
 	}
-	s.open[string(rec.Key)]++
+	s.open[rec.Topic]++
 	q <- parcel{*rec, ticket}
 }
 
@@ -59,7 +62,7 @@ func (s *fakeSink) Pending(each func(topic string, records int, why error, close
 	defer s.mu.Unlock()
 	for key, n := range s.open {
 		if n > 0 {
-			each(key, n, errors.New("slow"), s.behind[key])
+			each(key, n, cmp.Or(s.behind[key], errors.New("slow")), s.behind[key] != nil)
 		}
 	}
 }
@@ -86,7 +89,7 @@ func (s *fakeSink) sleep(d time.Duration) bool {
 	}
 }
 
-func (s *fakeSink) deliver(q chan parcel) {
+func (s *fakeSink) deliver(q chan parcel, passed chan struct{}) {
 	w := s.p.w
 	for {
 		var m parcel
@@ -101,10 +104,17 @@ func (s *fakeSink) deliver(q chan parcel) {
 		if !s.sleep(s.delay(limit)) {
 			return
 		}
+		refused := false
 		for {
 			w.mu.Lock()
-			stalled, dead := w.stalled || w.hold != "" && w.hold == m.rec.EventID, s.p.dead
-			poison := w.poison[m.rec.EventID] || w.cursed[m.rec.EventID]
+			stalled, dead := w.stalled || w.noLetters && m.rec.Topic == deadTopic || w.hold != "" && w.hold == m.rec.EventID, s.p.dead
+			poison := m.rec.Topic != deadTopic && (w.poison[m.rec.EventID] || w.cursed[m.rec.EventID])
+			if m.rec.Topic == deadTopic {
+				poison = w.lettersTooLarge
+			}
+			if poison {
+				w.bad[m.rec.EventID] = w.bury
+			}
 			if dead {
 				w.mu.Unlock()
 				return
@@ -115,9 +125,15 @@ func (s *fakeSink) deliver(q chan parcel) {
 				}
 				w.mu.Unlock()
 				if poison {
-					s.ack(string(m.rec.Key), cdc.Ack{Ticket: m.ticket, Err: errors.New("record too large"), EventID: m.rec.EventID, Topic: m.rec.Topic})
-					return // nothing behind it
+					err := &cdc.Refusal{Reason: cdc.TooLarge, Topic: m.rec.Topic, Err: errors.New("record too large")}
+					s.ack(m.rec.Topic, cdc.Ack{Ticket: m.ticket, Err: err, Record: &m.rec, EventID: m.rec.EventID, Topic: m.rec.Topic})
+					select {
+					case <-s.stop:
+						return
+					case <-passed: // nothing behind it before
+					}
 				}
+				refused = poison
 				break
 			}
 			w.mu.Unlock()
@@ -125,10 +141,13 @@ func (s *fakeSink) deliver(q chan parcel) {
 				return
 			}
 		}
+		if refused {
+			continue
+		}
 		late := s.delay(limit)
 		s.wg.Go(func() {
 			if s.sleep(late) {
-				s.ack(string(m.rec.Key), cdc.Ack{Ticket: m.ticket, EventID: m.rec.EventID, Topic: m.rec.Topic, Latency: time.Since(m.rec.Committed)})
+				s.ack(m.rec.Topic, cdc.Ack{Ticket: m.ticket, EventID: m.rec.EventID, Topic: m.rec.Topic, Latency: time.Since(m.rec.Committed)})
 			}
 		})
 	}
@@ -136,13 +155,17 @@ func (s *fakeSink) deliver(q chan parcel) {
 
 // land is the arrival of a record at the broker.
 func (w *world) land(rec *cdc.Record) {
+	if rec.Topic == deadTopic {
+		w.landLetter(rec)
+		return
+	}
 	key, index := string(rec.Key), -1
 	if len(rec.Value) == 8 {
 		index = int(binary.BigEndian.Uint64(rec.Value))
 	}
 	before := w.landed[key]
 	if r := w.byID[rec.EventID]; r != nil && w.count[rec.EventID] == 0 {
-		if top := w.top[key]; top != nil && top.index > index && w.count[top.id] > 0 && !w.mayMiss(r) {
+		if top := w.top[key]; top != nil && top.index > index && w.count[top.id] > 0 && !w.mayLag(r) {
 			w.fail("key %s: record %d (%s) arrived behind record %d (%s)", key, index, r.id, top.index, top.id)
 		} else {
 			w.top[key] = r
@@ -152,7 +175,7 @@ func (w *world) land(rec *cdc.Record) {
 			if w.count[earlier.id] > 0 {
 				break
 			}
-			if !w.mayMiss(earlier) {
+			if !w.mayLag(earlier) {
 				w.fail("key %s: record %d (%s) arrived before record %d (%s)", key, index, r.id, earlier.index, earlier.id)
 				break
 			}
@@ -174,7 +197,7 @@ func (s *fakeSink) ack(key string, a cdc.Ack) {
 	s.acks = append(s.acks, a)
 	s.open[key]--
 	if a.Err != nil {
-		s.behind[key] = true
+		s.behind[key] = a.Err
 	}
 	s.mu.Unlock()
 	select {
@@ -192,7 +215,14 @@ func (s *fakeSink) Acks(buf []cdc.Ack) []cdc.Ack {
 	return buf
 }
 
-func (s *fakeSink) PassOver(string) {}
+func (s *fakeSink) PassOver(topic string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.behind[topic] != nil {
+		s.behind[topic] = nil
+		s.passed[topic] <- struct{}{}
+	}
+}
 
 func (s *fakeSink) Wake() <-chan struct{} { return s.wake }
 
@@ -389,7 +419,7 @@ func (w *world) judgeRecord(key string, value []byte) {
 			for _, r := range t.rows {
 				if r.routed && rows < n.Rows {
 					rows++
-					if w.count[r.id] == 0 && !w.mayMiss(r) || rows == n.Rows && r.id != n.LastEventID {
+					if !w.done(r) || rows == n.Rows && r.id != n.LastEventID {
 						w.fail("checkpoint says that %d records of %s are delivered up to %s; %s arrived %d times", n.Rows, t.begin, n.LastEventID, r.id, w.count[r.id])
 					}
 				}

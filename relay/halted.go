@@ -160,6 +160,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 			}
 		}
 		_, open := l.waiting()
+		buried := l.buried
 		if err := l.tick(time.Now()); err != nil {
 			if bad, ok := errors.AsType[*BadEvent](err); ok {
 				l.anotherBad(bad)
@@ -170,7 +171,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 			}
 			continue
 		}
-		if open == 0 { // and tick has taken the acknowledgements
+		if open == 0 && l.buried == buried { // and tick has taken the acknowledgements
 			return nil
 		}
 		closeSession(l.background, l.dead) // another session would be of no use: nothing is read any more

@@ -127,7 +127,7 @@ func TestARefusedRecordHoldsUpOnlyItsTopic(t *testing.T) {
 		if !strings.Contains(st.Reason, "1 for topic a (slow); events that come again at the next start: 1 behind the refused event in topic c") {
 			t.Error(st.Reason)
 		}
-		if b := st.Bad; b == nil || b.Row != 2 || b.Commit != bad.begin || b.Topic != "t" || b.EventID != bad.rows[1].id || b.Table != tableRel {
+		if b := st.Bad; b == nil || b.Row != 2 || b.Commit != bad.begin || b.Topic != "c" || b.EventID != bad.rows[1].id || b.Table != tableRel {
 			t.Errorf("%+v", b)
 		}
 		w.do(func() { w.hold = "" })

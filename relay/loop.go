@@ -54,6 +54,9 @@ type loop struct {
 	outside  *halting  // what halts the run from outside, once the loop knows it
 	bad      *BadEvent // the first one; reading ended there
 
+	buried     uint64 // events sent to the topic of dead letters
+	toldBuried told   // what the log has of them
+
 	now      time.Time // when the clock was last looked at
 	st       Status    // publish copies it to Relay.shown
 	reason   string    // why the relay is not ready, as far as setState said it
@@ -228,10 +231,12 @@ func (l *loop) collect() error {
 		}
 		switch {
 		case a.Err != nil:
-			if refused := l.refusedBySink(a); bad == nil && l.bad == nil {
-				bad = refused
-			} else {
-				l.anotherBad(refused)
+			switch refused := l.refusedBySink(a); {
+			case l.buryRecord(refused, a):
+			case bad == nil && l.bad == nil:
+				bad = l.give(refused)
+			default:
+				l.anotherBad(l.give(refused))
 			}
 		case l.flight.ack(a.Ticket):
 			l.st.Events++

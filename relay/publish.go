@@ -32,12 +32,14 @@ func (l *loop) publish() {
 		if c.failure != "" {
 			worse(NoCheckpoint, "checkpoint cannot be written: "+c.failure)
 		}
-		if err := l.sink.Stalled(); err != nil {
+		switch err := l.sink.Stalled(); {
+		case l.passes(err):
+		case err != nil:
 			why := fmt.Errorf("delivery waits: %w", err)
 			worse(Stalled, why.Error())
 			st.Troubles = l.outage.waits(st.Troubles, why, &l.stalled, l.now)
 			l.stalled.cause(err).fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
-		} else if !l.finished { // a closed sink does not wait, although it has not delivered
+		case !l.finished: // a closed sink does not wait, although it has not delivered
 			l.stalled.over(l.now, l.log.Info()).Msg("delivery recovered")
 			l.outage = ""
 		}

@@ -42,6 +42,8 @@ type Config struct {
 	Create bool
 	// Copying publishes rows of the table ahead of the stream; nil publishes none.
 	Copying *Copying
+	// Poison says what becomes of events that cannot be delivered.
+	Poison Poison
 	// SkipSnapshot says that a person wants no snapshot, not even the rest of one that has begun.
 	SkipSnapshot bool
 

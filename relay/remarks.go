@@ -59,9 +59,10 @@ type told struct {
 	at    time.Time
 }
 
-// remark counts and logs what the router passed over. It logs the first case of a kind at once and
-// sums up later cases. At the end it logs the rest.
+// remark logs dead letters, and counts and logs what the router passed over. It logs the first case
+// of a kind at once and sums up later cases. At the end it logs the rest.
 func (l *loop) remark(end bool) {
+	l.sayBuried(end)
 	l.st.Remarks = nil // Status has given the former map away
 	l.router.Remarks(func(what string, severe bool, count uint64, last string) {
 		if l.st.Remarks == nil {

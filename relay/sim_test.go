@@ -3,6 +3,7 @@ package relay
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"math/rand/v2"
@@ -174,7 +175,7 @@ func (s *sim) write(seed uint64) {
 		}
 		keys := make([]string, n)
 		for i := range keys {
-			keys[i] = string("abcdef-"[rng.IntN(7)])
+			keys[i] = s.spoil(rng, string("abcdef-"[rng.IntN(7)]))
 		}
 		s.commit(keys...)
 		if rng.IntN(3) > 0 {
@@ -186,13 +187,25 @@ func (s *sim) write(seed uint64) {
 	}
 }
 
+// spoil makes some keys those of rows that cannot be routed, where such rows halt nobody.
+func (w *world) spoil(rng *rand.Rand, key string) string {
+	if w.bury && rng.IntN(25) == 0 {
+		return "!" + key
+	}
+	return key
+}
+
 // trouble is one thing that happens.
 func (s *sim) trouble() {
 	kinds := 8
 	if !s.clean {
 		kinds = 18
 	}
-	switch k := s.rng.IntN(kinds); k {
+	k := s.rng.IntN(kinds)
+	if s.bury && s.rng.IntN(3) == 0 { // also where nothing may be delivered twice
+		k = 15 + s.rng.IntN(4)
+	}
+	switch k {
 	case 0, 1:
 		s.tell("session lost")
 		s.cut(errNet)
@@ -287,6 +300,12 @@ func (s *sim) trouble() {
 		s.cut(errNet)
 		time.Sleep(time.Millisecond)
 		s.set(func() { clear(s.strays) })
+	case 18:
+		s.tell("no dead letter is taken for a while")
+		s.set(func() { s.noLetters = true })
+		s.set(func() { s.curse() })
+		time.Sleep(s.upTo(8 * time.Second))
+		s.set(func() { s.noLetters = false })
 	case 15, 16:
 		s.tell("poison, and a person passes over it")
 		s.set(func() { s.curse() })
@@ -354,6 +373,9 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 		s.status = []time.Duration{10 * time.Second, 2 * time.Second, time.Second}[s.rng.IntN(3)]
 		s.maxDelay = []time.Duration{2 * time.Millisecond, 50 * time.Millisecond, 700 * time.Millisecond}[s.rng.IntN(3)]
 		s.cfg.Window = Window{Events: 1 + s.rng.IntN(60), Bytes: size.Bytes(100 + s.rng.IntN(5000))}
+		if s.bury = seed%2 == 0; s.bury {
+			s.cfg.Poison = burying
+		}
 		s.begin()
 		written := make(chan struct{})
 		go func() { s.write(seed); close(written) }()
@@ -396,6 +418,15 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 		for _, r := range s.runs {
 			r.cancel()
 			<-r.done
+			var bad *BadEvent
+			if s.bury && errors.As(r.err, &bad) {
+				s.set(func() { s.fail("halted although the policy is dead_letter: %v", r.err) })
+			}
+		}
+		for _, r := range s.byID {
+			if forever := s.cursed[r.id] || r.key[0] == '!'; s.bury && forever && (s.dead[r.id] == 0 || s.count[r.id] > 0) {
+				s.fail("the bad event %s is %d times in the topic of dead letters, and %d times in its own", r.id, s.dead[r.id], s.count[r.id])
+			}
 		}
 		time.Sleep(2 * time.Second) // kills end
 	})

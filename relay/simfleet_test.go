@@ -114,7 +114,12 @@ func (f *fleet) tend() {
 		switch {
 		case r.err == nil || errors.Is(r.err, ErrNoGap) || r.dead:
 		case errors.As(r.err, &bad):
-			f.do(func() { f.repaired(bad) })
+			f.do(func() {
+				if f.bury {
+					f.fail("recover halts although the policy is dead_letter: %v", r.err)
+				}
+				f.repaired(bad)
+			})
 		case !fault.NeedsPerson(r.err):
 			f.do(func() { f.fail("recover ended: %v", r.err) })
 		}
@@ -156,6 +161,9 @@ func (f *fleet) refused(h *host, err error) {
 		stale := time.Since(f.mended) < 10*time.Second
 		switch {
 		case errors.As(err, &bad):
+			if f.bury {
+				f.fail("%s halts although the policy is dead_letter: %v", h.name, err)
+			}
 			if !f.spoiled[bad.EventID] {
 				f.fail("%s halts at an event that is fine: %v", h.name, err)
 			}
@@ -266,7 +274,7 @@ func (f *fleet) write(rng *rand.Rand, transactions int, pause time.Duration) {
 		}
 		keys := make([]string, n)
 		for i := range keys {
-			keys[i] = string("abcdef-"[rng.IntN(7)]) + strings.TrimPrefix(f.tables[rng.IntN(len(f.tables))], "t")
+			keys[i] = f.spoil(rng, string("abcdef-"[rng.IntN(7)])) + strings.TrimPrefix(f.tables[rng.IntN(len(f.tables))], "t")
 		}
 		brief := rng.IntN(8) == 0 // rows that no table ever shows
 		f.insert(keys, func(int) bool { return brief && rng.IntN(2) == 0 })
@@ -304,6 +312,9 @@ func newFleet(seed uint64, clean bool) *fleet {
 	if f.rng.IntN(3) > 0 {
 		f.cfg.Copying = &Copying{}
 		f.write(rand.New(rand.NewPCG(seed, 6)), f.rng.IntN(40), 0)
+	}
+	if f.bury = seed%2 == 0; f.bury {
+		f.cfg.Poison = burying
 	}
 	for i := range 1 + f.rng.IntN(2) {
 		f.hosts = append(f.hosts, &host{name: fmt.Sprintf("host %d", i)})

@@ -1,12 +1,17 @@
 package relay
 
 import (
+	"encoding/binary"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/deadletter"
 )
 
 // slotMade notes where the stream begins from now on. What no stream has and no table has any more may be missing.
@@ -39,17 +44,24 @@ func (w *world) judgeSent(p *proc, rec *cdc.Record) {
 	if !w.tabled || r == nil || p.dead { // in the other worlds a source may lie, or a record be of somebody else's making
 		return
 	}
-	fromTable := slices.ContainsFunc(rec.Headers, func(h cdc.Header) bool { return h.Key == OriginHeader })
+	var letter *deadletter.Letter
+	if rec.Topic == deadTopic {
+		letter = w.letterIn(rec)
+	}
+	fromTable := letter != nil && letter.Commit == 0 || slices.ContainsFunc(rec.Headers, func(h cdc.Header) bool { return h.Key == OriginHeader })
 	if taken := p.taken; taken != nil && w.covers(taken, r, fromTable) {
 		w.fail("%s (key %s, table %q, committed at %s) was sent again (from the table: %v) by process %d, and the record with which it took the slot says that it was delivered: %s at %s, next %+v, copy %+v",
 			r.id, r.key, r.table, r.tx.end, fromTable, w.number(p), taken.Key(), taken.LSN, taken.Next, taken.Copy)
+	}
+	if letter != nil {
+		return
 	}
 	if p.last == nil {
 		p.last = map[string]int{}
 	}
 	if last, ok := p.last[r.key]; ok && r.index > last {
 		for _, between := range w.byKey[r.key][last+1 : r.index] {
-			if w.count[between.id] == 0 && !w.mayMiss(between) {
+			if !w.done(between) && !w.mayLag(between) {
 				w.fail("key %s: a process sent record %d (%s) behind record %d, and %s between them has not arrived", r.key, r.index, r.id, last, between.id)
 				break
 			}
@@ -121,7 +133,7 @@ func (w *world) judgeTables(rec *checkpoint.Record) {
 		return // the slot is still to be made, or was lost since
 	}
 	for _, r := range w.byID {
-		if r.tx.end <= w.made && r.routed && !w.mayMiss(r) && w.count[r.id] == 0 && w.covers(rec, r, true) {
+		if r.tx.end <= w.made && r.routed && !w.done(r) && w.covers(rec, r, true) {
 			w.fail("a record says that rows of %s are published, and %s (%d) has not arrived: %+v", r.table, r.id, r.n, rec.Copy)
 		}
 	}
@@ -130,4 +142,55 @@ func (w *world) judgeTables(rec *checkpoint.Record) {
 // number is the place of a process in the report.
 func (w *world) number(p *proc) int {
 	return slices.IndexFunc(w.runs, func(r *run) bool { return r.proc == p })
+}
+
+const deadTopic = "dead"
+
+var burying = Poison{Policies: Policies{DefaultPolicy: PolicyDeadLetter}, Topic: deadTopic, Version: "test"}
+
+// letterIn reads a dead letter as a consumer does.
+func (w *world) letterIn(rec *cdc.Record) *deadletter.Letter {
+	stored := &kgo.Record{Key: rec.Key, Value: rec.Value}
+	for _, h := range rec.Headers {
+		stored.Headers = append(stored.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+	}
+	letter, _, err := deadletter.Decode(stored)
+	if err != nil || letter == nil {
+		w.fail("a dead letter of event %s cannot be read: %v", rec.EventID, err)
+	}
+	return letter
+}
+
+// landLetter is the arrival of a dead letter. Only a bad event has one, and it says what the event was.
+func (w *world) landLetter(rec *cdc.Record) {
+	l := w.letterIn(rec)
+	if l == nil {
+		return
+	}
+	r := w.byID[l.ID]
+	if r == nil || !w.bad[l.ID] {
+		w.fail("a dead letter of an event that is fine: %+v", l)
+		return
+	}
+	w.arrivals++
+	if w.dead[l.ID]++; w.clean && w.dead[l.ID] > 1 && !r.reread {
+		w.fail("event %s has %d dead letters", l.ID, w.dead[l.ID])
+	}
+	at := l.ID
+	if l.Commit == 0 {
+		at += " from the table"
+	}
+	if was := w.tokens[at]; was != "" && was != l.Token && l.Commit != 0 {
+		w.fail("event %s has the tokens %s and %s", at, was, l.Token)
+	}
+	w.tokens[at] = l.Token
+	switch form := l.Form(); {
+	case form == deadletter.FormRow && (l.Reason != cdc.Unroutable || string(l.Event.Row.Values[0].Bytes) != r.id || string(l.Event.Row.Values[1].Bytes) != r.key):
+		w.fail("the letter of row %+v: %+v", r, l)
+	case form == deadletter.FormRecord && (l.Reason != cdc.TooLarge || l.Topic != r.key || string(l.Key) != r.key ||
+		int(binary.BigEndian.Uint64(l.Record.Value)) != r.index || !l.Record.Time.Equal(r.tx.time.Truncate(time.Millisecond))):
+		w.fail("the letter of the record of %+v: %+v", r, l)
+	case l.Commit != 0 && l.Commit != r.tx.begin || l.Attempts != 1 || !l.CommitTime.Equal(r.tx.time) || l.Table != r.relation().String():
+		w.fail("the letter of %+v: %+v", r, l)
+	}
 }

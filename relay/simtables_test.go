@@ -160,7 +160,7 @@ func (w *world) insert(keys []string, deleted func(i int) bool) {
 	defer w.mu.Unlock()
 	t := w.commitLocked(keys)
 	for i, r := range t.rows {
-		if r.table = "t" + strings.TrimLeft(r.key, "abcdef-"); deleted(i) {
+		if r.table = "t" + strings.TrimLeft(r.key, "!abcdef-"); deleted(i) {
 			r.deleted = t.end
 		}
 	}

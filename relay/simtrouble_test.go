@@ -98,6 +98,11 @@ var troubles = []trouble{
 			}
 		})
 	}},
+	{"no dead letters", true, true, func(f *fleet, _ *host) {
+		f.do(func() { f.noLetters = true })
+		f.pass(f.upTo(8 * time.Second))
+		f.do(func() { f.noLetters = false })
+	}},
 	{"slot lost", false, false, func(f *fleet, _ *host) {
 		f.do(func() {
 			f.loseSlot(f.rng.IntN(2) == 0)

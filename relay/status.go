@@ -72,10 +72,12 @@ type Status struct {
 	InFlightBytes  int
 	OldestUnacked  time.Time // commit time of the oldest transaction without acknowledgement; zero for none
 
-	Events          uint64            // acknowledged
-	Transactions    uint64            // read to their end
-	Skipped         uint64            // passed over because walpost skip asked
-	Remarks         map[string]uint64 // what the router passed over, by kind
+	Events          uint64                // acknowledged
+	Transactions    uint64                // read to their end
+	DeadLetters     map[cdc.Reason]uint64 // sent to the topic of dead letters, by reason
+	NewestDead      []DeadLetter          // the newest of them, newest first
+	Skipped         uint64                // passed over because walpost skip asked
+	Remarks         map[string]uint64     // what the router passed over, by kind
 	WindowFull      time.Duration
 	Sessions        map[string]uint64 // how sessions ended: stopped, lost, refused, halted
 	Latency         latency.Histogram // commit to acknowledgement

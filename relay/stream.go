@@ -180,13 +180,17 @@ func (s *streaming) row(ev *cdc.Event) error {
 	skip := s.passOver(ev, s.progress.open, s.progress.events)
 	switch {
 	case skip:
+	case err != nil && s.progress.nextLeft > 0: // the run before has dealt with it
 	case err != nil:
-		return s.unroutable(ev, s.progress.open, s.progress.events, err)
+		bad := s.unroutable(ev, s.progress.open, s.progress.events, err)
+		if !s.buryRow(bad, ev) {
+			return s.give(bad)
+		}
 	case !ok:
 		return nil
 	}
-	// An event that is passed over counts as a record, whatever the router makes of it: the next
-	// start finds the same count.
+	// An event that is passed over, or that goes to the topic of dead letters, counts as a record,
+	// whatever the router makes of it: the next start finds the same count.
 	send, err := s.progress.record(s.rec.EventID)
 	if err != nil {
 		return s.inconsistent(err)
