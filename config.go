@@ -1,7 +1,9 @@
 package walpost
 
 import (
+	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -9,10 +11,12 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -51,20 +55,29 @@ type Config struct {
 	SetupSlot        bool   `yaml:"-"`
 	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
 	Stdout io.Writer `yaml:"-"`
+	// Version names the program in the dead letters that it writes.
+	Version string `yaml:"-"`
 	// Logger is written to at edges only: started, connected, lost, recovered, stopped. The zero value is silent.
 	Logger zerolog.Logger `yaml:"-"`
 }
 
 // DeliveryConfig is what is promised about each event, and what is done with one that cannot be delivered.
 type DeliveryConfig struct {
-	Guarantee       string       `yaml:"guarantee"`
-	Window          relay.Window `yaml:"window"`
-	OnPoison        string       `yaml:"on_poison"`
-	DeadLetterTopic string       `yaml:"dead_letter_topic"`
+	Guarantee string       `yaml:"guarantee"`
+	Window    relay.Window `yaml:"window"`
+	// OnPoison is one word for every bad event, or a word for each reason.
+	OnPoison        relay.Policies `yaml:"on_poison"`
+	DeadLetterTopic string         `yaml:"dead_letter_topic"`
+	// ParkingTopic and ParkLimit are for the policy park_key, which does not exist yet.
+	ParkingTopic string    `yaml:"parking_topic"`
+	ParkLimit    ParkLimit `yaml:"park_limit"`
 }
 
-// deadLetterTopic is the only value until dead letters exist.
-const deadLetterTopic = "walpost.dead_letter"
+// ParkLimit bounds what is parked.
+type ParkLimit struct {
+	Keys   int `yaml:"keys"`
+	Events int `yaml:"events"`
+}
 
 // DefaultConfig returns every default. The DSN, a table and the brokers have none.
 func DefaultConfig() Config {
@@ -77,8 +90,10 @@ func DefaultConfig() Config {
 		Delivery: DeliveryConfig{
 			Guarantee:       "at_least_once",
 			Window:          run.Window,
-			OnPoison:        "halt",
-			DeadLetterTopic: deadLetterTopic,
+			OnPoison:        relay.Policies{relay.DefaultPolicy: relay.PolicyHalt},
+			DeadLetterTopic: "walpost.dead_letter",
+			ParkingTopic:    "walpost.parked",
+			ParkLimit:       ParkLimit{Keys: 1000, Events: 100_000},
 		},
 		Checkpoint:    sink.DefaultStore(),
 		Monitor:       slot.DefaultConfig(),
@@ -146,6 +161,9 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)
+	if c.Checkpoint.Store == "kafka" && c.Checkpoint.Topic == c.Delivery.DeadLetterTopic {
+		found.Add("delivery.dead_letter_topic", conf.MustBe, "another topic than checkpoint.topic", c.Delivery.DeadLetterTopic)
+	}
 	if c.Checkpoint.Store == "kafka" && c.Stdout != nil {
 		found.Add("checkpoint.store", conf.MustBe, "file with --stdout", c.Checkpoint.Store)
 	}
@@ -161,11 +179,35 @@ func (c *DeliveryConfig) validate(found *Problems) {
 	found.OneOf("delivery.guarantee", c.Guarantee, "at_least_once", "exactly_once?")
 	conf.Range(found, "delivery.window.events", c.Window.Events, 1, 10_000_000)
 	conf.Range(found, "delivery.window.bytes", c.Window.Bytes, 1<<10, 64<<30)
-	found.OneOf("delivery.on_poison", c.OnPoison, "halt", "dead_letter?", "park_key?")
-	if c.DeadLetterTopic != deadLetterTopic {
-		found.Add("delivery.dead_letter_topic", conf.Unsupported, "", c.DeadLetterTopic)
+	for _, key := range slices.Sorted(maps.Keys(c.OnPoison)) {
+		field := "delivery.on_poison." + key
+		if key == relay.DefaultPolicy && len(c.OnPoison) == 1 {
+			field = "delivery.on_poison" // it may have been written as one word
+		}
+		if !slices.Contains(reasons, key) {
+			found.OneOf(field, key, reasons...)
+			continue
+		}
+		found.OneOf(field, c.OnPoison[key], relay.PolicyHalt, relay.PolicyDeadLetter, "park_key?")
+	}
+	found.Try("delivery.dead_letter_topic", topicname.Check(c.DeadLetterTopic))
+	inert := DefaultConfig().Delivery
+	if c.ParkingTopic != inert.ParkingTopic {
+		found.Add("delivery.parking_topic", conf.Unsupported, "", c.ParkingTopic)
+	}
+	if c.ParkLimit != inert.ParkLimit {
+		found.Add("delivery.park_limit", conf.Unsupported, "", fmt.Sprintf("keys: %d, events: %d", c.ParkLimit.Keys, c.ParkLimit.Events))
 	}
 }
+
+// reasons are the keys of delivery.on_poison. Nothing refuses an event because of its schema yet.
+var reasons = func() []string {
+	all := []string{relay.DefaultPolicy}
+	for _, r := range cdc.Reasons {
+		all = append(all, string(r))
+	}
+	return append(all, "schema_refused")
+}()
 
 // replication is the configuration as the source wants it, but for the columns that the router needs.
 func (c *Config) replication() replication.Config {
@@ -193,5 +235,8 @@ func (c *Config) routing() router.Config {
 func (c *Config) sink() sink.Config {
 	cfg := c.Kafka
 	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger
+	if c.Delivery.OnPoison.Bury() {
+		cfg.DeadLetters = c.Delivery.DeadLetterTopic
+	}
 	return cfg
 }

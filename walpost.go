@@ -155,6 +155,7 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 		AcceptGap:       r.cfg.AcceptGap,
 		Create:          r.cfg.Source.Create,
 		Copying:         copying,
+		Poison:          relay.Poison{Policies: r.cfg.Delivery.OnPoison, Topic: r.cfg.Delivery.DeadLetterTopic, Version: r.cfg.Version},
 		SkipSnapshot:    r.cfg.Source.Snapshot == "never",
 		Logger:          r.cfg.Logger,
 	}
@@ -263,6 +264,8 @@ type Status struct {
 	// Topics has the acknowledged events by topic, since the start. Topics beyond the first 200 are counted together, as "other".
 	Topics map[string]uint64
 	Window relay.Window
+	// Bury says that bad events go to the topic of dead letters, at least for one reason.
+	Bury bool
 	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the brokers were well. Each time,
 	// events may have been delivered twice.
 	Abandoned uint64
@@ -287,7 +290,7 @@ func (r *Relay) Status() Status {
 	r.mu.Lock()
 	loop, kafka, cleaning, breaker := r.relay, r.kafka, r.cleaning, r.breaker
 	r.mu.Unlock()
-	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window}
+	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Bury: r.cfg.Delivery.OnPoison.Bury()}
 	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: r.created}
 	if loop != nil {
 		st.Status = loop.Status()

@@ -94,6 +94,17 @@ func TestGoodFilesAreRead(t *testing.T) {
 			c.Kafka.Brokers = []string{"k:9092"}
 			c.Cleanup = cleanup.Config{Mode: "drop_partitions"}
 		},
+		"poison.good.yaml": func(c *fileConfig) {
+			c.Source.DSN, c.Source.Table = "postgres://db/shop", "public.outbox"
+			c.Kafka.Brokers = []string{"k:9092"}
+			c.Delivery.OnPoison = relay.Policies{"default": "dead_letter", "unroutable": "halt", "schema_refused": "halt"}
+			c.Delivery.DeadLetterTopic = "shop.dead"
+		},
+		"poisonword.good.yaml": func(c *fileConfig) {
+			c.Source.DSN, c.Source.Table = "postgres://db/shop", "public.outbox"
+			c.Kafka.Brokers = []string{"k:9092"}
+			c.Delivery.OnPoison = relay.Policies{"default": "dead_letter"}
+		},
 		"inert.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "host=db.internal dbname=shop user=walpost", `public."Outbox"`
 			c.Source.Snapshot, c.Source.Failover, c.Source.BulkCatchUp = "never", true, "never"
@@ -223,7 +234,7 @@ func leaves(v reflect.Value, path string) (keys []string) {
 		v = v.Elem()
 	}
 	if v.Kind() != reflect.Struct {
-		if v.Kind() == reflect.Map {
+		if _, word := v.Interface().(relay.Policies); v.Kind() == reflect.Map && !word {
 			return nil
 		}
 		return []string{path}

@@ -15,6 +15,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
@@ -188,6 +189,15 @@ func TestStatusDoesNotPretendToHaveDeadLetters(t *testing.T) {
 	}
 	if dead, told := got["dead_letters"]; !told || dead != nil {
 		t.Errorf("dead_letters: %v, told %t; want null", dead, told)
+	}
+	r.status.Bury, r.status.DeadLetters = true, map[cdc.Reason]uint64{cdc.TooLarge: 2, cdc.Unroutable: 1}
+	r.status.NewestDead = []relay.DeadLetter{{Token: "0-5-1-ab", EventID: "u", Reason: cdc.TooLarge, Topic: "t", At: time.Now()}}
+	var with struct {
+		Dead   int              `json:"dead_letters"`
+		Newest []map[string]any `json:"newest_dead_letters"`
+	}
+	if err := json.Unmarshal(ask(t, r, "GET", "/api/status").Body.Bytes(), &with); err != nil || with.Dead != 3 || len(with.Newest) != 1 || with.Newest[0]["token"] != "0-5-1-ab" {
+		t.Errorf("%+v, %v", with, err)
 	}
 	breaker, _ := got["breaker"].(map[string]any)
 	if since, _ := breaker["since_seconds"].(float64); breaker["action"] != "alert" || breaker["state"] != "tripped" || breaker["reason"] != "slot walpost holds 9.0 GiB" || since < 3600 {

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/plugin/kprom"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/latency"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
@@ -141,7 +142,7 @@ var (
 	inBytes     = desc("walpost_in_flight_bytes", "Bytes sent and not acknowledged.")
 	windowFull  = desc("walpost_window_full_seconds_total", "Time in which nothing was read because the window was full.")
 	sessions    = desc("walpost_sessions_total", "Sessions with the database by how they ended.", "ended")
-	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic; always 0, because dead letters do not exist yet.", "reason")
+	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic.", "reason")
 	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were healthy; events may be delivered twice each time.")
 	skipped     = desc("walpost_events_skipped_total", "Events that were not delivered because walpost skip asked for it.")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as /readyz reports it.")
@@ -204,7 +205,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 	collectCleanup(s.Cleanup, gauge, counter)
 	collectBreaker(&s, gauge)
-	counter(deadLetters, 0, "refused") // nothing is dead-lettered: the only policy is to halt
+	for _, reason := range cdc.Reasons { // also those that have not happened, so that a rate sees the first
+		counter(deadLetters, float64(s.DeadLetters[reason]), string(reason))
+	}
 	counter(abandoned, float64(s.Abandoned))
 	counter(skipped, float64(s.Skipped))
 	gauge(ready, flag(s.Ready))

@@ -68,7 +68,7 @@ source.order_column. If it has neither, it refuses, unless you pass --unordered.
 		}
 		return load.work(cmd, func(c *fileConfig) { c.Unordered = *unordered }, func(ctx context.Context, cfg fileConfig) error {
 			out := cmd.OutOrStdout()
-			cfg.Logger = newLogger(cfg.Log, cmd.ErrOrStderr())
+			cfg.Logger, cfg.Version = newLogger(cfg.Log, cmd.ErrOrStderr()), buildInfo().version
 			opts.Say = func(text string) { fmt.Fprintln(out, text) }
 			opts.Ask = asking(ctx, *yes, cmd.InOrStdin(), out)
 			published, err := walpost.Recover(ctx, cfg.Config, opts)

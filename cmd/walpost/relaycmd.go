@@ -56,7 +56,7 @@ overrides the file. Each configuration flag has a variable with its name: the va
 // started it reports the relay and the address of the status page ("" for none) as soon as both are there.
 func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started func(r *walpost.Relay, page string)) error {
 	metrics := newRegistry()
-	cfg.Logger = log
+	cfg.Logger, cfg.Version = log, buildInfo().version
 	cfg.Kafka.Hooks = append(cfg.Kafka.Hooks, kgo.Hook(newKafkaMetrics(metrics)))
 	r, err := walpost.New(cfg.Config)
 	if err != nil {

@@ -69,15 +69,27 @@ type view struct {
 	Cleanup *cleanupView `json:"cleanup"` // null where no rows are removed
 	Breaker *breakerView `json:"breaker"` // null where monitor.breaker is none
 
-	Recent      map[string][]eventView `json:"recent"`       // the newest events by topic, newest first
-	Errors      []errorView            `json:"errors"`       // the newest ones, newest first
-	DeadLetters *uint64                `json:"dead_letters"` // null where there can be none: delivery.on_poison is halt
+	Recent      map[string][]eventView `json:"recent"`              // the newest events by topic, newest first
+	Errors      []errorView            `json:"errors"`              // the newest ones, newest first
+	DeadLetters *uint64                `json:"dead_letters"`        // null where there can be none: delivery.on_poison is halt
+	NewestDead  []deadView             `json:"newest_dead_letters"` // newest first
 
 	CheckpointError string   `json:"checkpoint_error"`
 	LastError       string   `json:"last_error"`
 	LastErrorAgo    *float64 `json:"last_error_seconds_ago"`
 	LastEventAgo    *float64 `json:"last_event_seconds_ago"`
 	LastAckAgo      *float64 `json:"last_ack_seconds_ago"`
+}
+
+// deadView is an event that went to the topic of dead letters.
+type deadView struct {
+	Token   string  `json:"token"`
+	EventID string  `json:"event_id"`
+	Table   string  `json:"table"`
+	Reason  string  `json:"reason"`
+	Topic   string  `json:"topic"` // that the event was meant for; "" where it is not known
+	Error   string  `json:"error"`
+	Age     float64 `json:"seconds_ago"`
 }
 
 // haltView is the event that a relay is halted by, and what it still delivers.
@@ -207,6 +219,17 @@ func viewOf(s walpost.Status, now time.Time) view {
 	}
 	for _, e := range s.Troubles {
 		v.Errors = append(v.Errors, errorView{e.Text, e.Hint, e.Commands, max(0, now.Sub(e.At).Seconds()), ago(e.Over, now), e.Times})
+	}
+	v.NewestDead = []deadView{}
+	for _, d := range s.NewestDead {
+		v.NewestDead = append(v.NewestDead, deadView{d.Token, d.EventID, d.Table, string(d.Reason), d.Topic, d.Text, max(0, now.Sub(d.At).Seconds())})
+	}
+	if s.Bury {
+		n := uint64(0)
+		for _, count := range s.DeadLetters {
+			n += count
+		}
+		v.DeadLetters = &n
 	}
 	if v.Topics == nil {
 		v.Topics = map[string]uint64{}

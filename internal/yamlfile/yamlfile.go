@@ -205,7 +205,7 @@ func (d *Reader) value(n *yaml.Node, v reflect.Value, path string) {
 		d.add(n, path, "has no value (leave the key out for the default)")
 	case v.Kind() == reflect.Slice:
 		d.list(n, v, path)
-	case v.Kind() == reflect.Map:
+	case v.Kind() == reflect.Map && (n.Kind != yaml.ScalarNode || !isText(v)):
 		d.mapping(n, v, path)
 	case n.Kind != yaml.ScalarNode:
 		d.add(n, path, "must be %s (got %s)", wanted(v.Type()), kindName(n))
@@ -376,6 +376,12 @@ func kindName(n *yaml.Node) string {
 	default:
 		return "one value"
 	}
+}
+
+// isText reports whether a field that is no text can be written as one.
+func isText(v reflect.Value) bool {
+	_, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
+	return ok
 }
 
 func isStruct(v reflect.Value) bool { return v.Kind() == reflect.Struct }
