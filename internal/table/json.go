@@ -49,7 +49,7 @@ func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 			defaults = append(defaults, c.Name)
 		}
 	}
-	sql := fmt.Sprintf("SELECT %s, NULL, NULL, NULL, false, %s FROM json_populate_record(NULL::%s, %s) t",
+	sql := fmt.Sprintf("SELECT %s, NULL, NULL, NULL, false, %s, NULL FROM json_populate_record(NULL::%s, %s) t",
 		strings.Join(list, ", "), t.kept(), t.SQL(), pg.QuoteLiteral(string(object)))
 	return t.query(ctx, "read the row as one of "+t.String(), sql, func(err error) error {
 		if pg.SQLState(err) != stateReadOnly {

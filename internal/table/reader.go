@@ -147,6 +147,9 @@ func (r *Reader) Position() cdc.Position { return cdc.Position(r.at) }
 // Tables are the tables, in the configuration's order.
 func (r *Reader) Tables() []*Table { return r.tables }
 
+// Partitioned reports whether the rows are in partitions.
+func (t *Table) Partitioned() bool { return t.partitioned }
+
 // from is the table in a FROM clause, as t. Rows of child tables (inheritance) are not published under the parent's name.
 func (t *Table) from() string {
 	if t.partitioned {
@@ -197,8 +200,10 @@ type Rows struct {
 	CommitKnown bool
 	// LeftOut says that the row filter leaves the newest event out. Only a Selection of all rows has such rows.
 	LeftOut bool
-	place   Place
-	skip    int // rows of the first key that are still to be left out
+	// Transaction is the id of the transaction that wrote the newest row, of 32 bits as text.
+	Transaction []byte
+	place       Place
+	skip        int // rows of the first key that are still to be left out
 }
 
 // A Place is the place of a row in a reading. A later reading can go on behind it.
@@ -212,8 +217,8 @@ type Place struct {
 // Place returns the place of the newest row.
 func (r *Rows) Place() Place { return r.place }
 
-// query runs a statement that gives the relation's columns, the commit time in microseconds, the key, the id, and whether skip
-// counts the row, and whether the row filter lets it through.
+// query runs a statement that gives the relation's columns, the commit time in microseconds, the key, the id, whether skip counts
+// the row, whether the row filter lets it through, and the id of the transaction that wrote it.
 func (t *Table) query(ctx context.Context, step, sql string, hint func(error) error) (*Rows, error) {
 	rows := &Rows{step: step, table: t, hint: hint, values: make([]cdc.Value, len(t.Relation.Columns))}
 	rows.place.Sees = t.reader.sees
@@ -231,7 +236,7 @@ func (r *Rows) Next() (*cdc.Event, error) {
 	for reader.NextRow() {
 		got := reader.Values()
 		n := len(r.values)
-		if len(got) != n+5 {
+		if len(got) != n+6 {
 			return nil, fmt.Errorf("%s: %w: %d columns", r.step, pg.ErrAnswer, len(got))
 		}
 		commit, key, id, skippable := got[n], got[n+1], got[n+2], got[n+3]
@@ -244,7 +249,7 @@ func (r *Rows) Next() (*cdc.Event, error) {
 			r.skip--
 			continue
 		}
-		r.LeftOut = string(got[n+4]) != "t"
+		r.LeftOut, r.Transaction = string(got[n+4]) != "t", got[n+5]
 		at := time.Now().UTC().Truncate(time.Microsecond)
 		r.CommitKnown = commit != nil
 		if r.CommitKnown {

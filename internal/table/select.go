@@ -55,6 +55,10 @@ type Selection struct {
 	// TimeColumn. Zero leaves out nothing.
 	Since      time.Time
 	TimeColumn string
+	// Until leaves out the rows that are known to be committed at it or later, as Since does. Zero leaves out nothing.
+	Until time.Time
+	// FirstID and LastID leave out the rows whose value in IDColumn is below or above; nil leaves out nothing.
+	FirstID, LastID *string
 
 	// After leaves out the rows up to that Place, which an earlier reading in the same order has read. A row that was changed
 	// since then is not left out. It is for ByCommit and ByColumn only. If Nth is 0, nothing is left out.
@@ -77,11 +81,28 @@ func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 		if sel.ID != nil {
 			where = append(where, c+" = "+pg.QuoteLiteral(*sel.ID))
 		}
+		if sel.FirstID != nil {
+			where = append(where, c+" >= "+pg.QuoteLiteral(*sel.FirstID))
+		}
+		if sel.LastID != nil {
+			where = append(where, c+" <= "+pg.QuoteLiteral(*sel.LastID))
+		}
 	}
-	if since, err := t.since(&sel); err != nil {
+	since, err := t.since(&sel)
+	if err != nil {
 		return nil, err
-	} else if since != "" {
+	}
+	if since != "" {
 		where = append(where, since)
+	}
+	if !sel.Until.IsZero() {
+		age := commitTimestamp
+		if !t.reader.commits {
+			if age, err = t.column(sel.TimeColumn); err != nil {
+				return nil, err
+			}
+		}
+		where = append(where, fmt.Sprintf("(%s < %s) IS NOT FALSE", age, timestamptz(sel.Until)))
 	}
 	keys, key, err := t.sortKeys(sel.Order)
 	if err != nil {
@@ -103,7 +124,7 @@ func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 		}
 		where = append(where, "("+done+") IS NOT TRUE")
 	}
-	sql := "SELECT " + strings.Join([]string{t.columns(), t.commitTime(), key, id, skippable, t.kept()}, ", ") + " FROM " + t.from() +
+	sql := "SELECT " + strings.Join([]string{t.columns(), t.commitTime(), key, id, skippable, t.kept(), "t.xmin::text"}, ", ") + " FROM " + t.from() +
 		" WHERE " + strings.Join(where, " AND ")
 	if len(keys) > 0 {
 		if sel.Newest > 0 {
@@ -134,12 +155,16 @@ func (t *Table) column(name string) (string, error) {
 
 const commitTimestamp = "pg_xact_commit_timestamp(t.xmin)"
 
+func timestamptz(at time.Time) string {
+	return pg.QuoteLiteral(at.UTC().Format("2006-01-02 15:04:05.999999")+"+00") + "::timestamptz"
+}
+
 // since returns the condition of Selection.Since, "" for none.
 func (t *Table) since(sel *Selection) (string, error) {
 	if sel.Since.IsZero() {
 		return "", nil
 	}
-	at := pg.QuoteLiteral(sel.Since.UTC().Format("2006-01-02 15:04:05.999999")+"+00") + "::timestamptz"
+	at := timestamptz(sel.Since)
 	switch {
 	case t.reader.commits:
 		// A row without a commit time was written before the server kept commit times. It can be younger than Since only if the
@@ -308,6 +333,20 @@ func (t *Table) AgeUnknown(since time.Time, timeColumn string) string {
 		return "the age of the rows is unknown (set source.time_column)"
 	}
 	return ""
+}
+
+// Statistics are what the server's statistics tell of a table. They may be a little old.
+type Statistics struct {
+	Rows    int64 // about as many rows as the table has
+	Updated bool  // rows were updated, or the server does not count updates
+}
+
+// Statistics reads them, of all partitions together.
+func (t *Table) Statistics(ctx context.Context) (Statistics, error) {
+	return pg.Row[Statistics](ctx, t.reader.conn, "read the statistics of "+t.String(), fmt.Sprintf(`SELECT
+ coalesce(sum(greatest(c.reltuples, s.n_live_tup, 0)), 0)::bigint AS rows, coalesce(sum(s.n_tup_upd), 0) > 0 OR current_setting('track_counts') <> 'on' AS updated
+ FROM (SELECT %[1]d::oid AS relid UNION SELECT relid FROM pg_partition_tree(%[1]d::oid) WHERE isleaf) r
+ JOIN pg_class c ON c.oid = r.relid AND c.relkind = 'r' LEFT JOIN pg_stat_all_tables s ON s.relid = r.relid`, t.Relation.ID))
 }
 
 // Cuts reports whether Selection.Since leaves out every older row of the table, because the age of each row is known.
