@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"sync"
 	"time"
 
@@ -258,13 +257,7 @@ type progressLine struct {
 }
 
 func newProgressLine(out io.Writer) *progressLine {
-	p := &progressLine{out: out}
-	if f, ok := out.(*os.File); ok {
-		if st, err := f.Stat(); err == nil {
-			p.terminal = st.Mode()&os.ModeCharDevice != 0
-		}
-	}
-	return p
+	return &progressLine{out: out, terminal: terminal(out)}
 }
 
 func (p *progressLine) show(text string) {

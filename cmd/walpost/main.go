@@ -93,6 +93,7 @@ func commands() []*cobra.Command {
 		setupCommand(),
 		statusCommand(),
 		explainCommand(),
+		verifyCommand(),
 		groupCommand("config", "looks at a configuration", validateCommand()),
 		groupCommand("debezium", "helps to move from Debezium to walpost", convertCommand()),
 		recoverCommand(),

@@ -1,0 +1,121 @@
+package verify
+
+import "math"
+
+// A Kind is the kind of a Finding.
+type Kind string
+
+// The kinds. The first ones are differences; the others could not be judged.
+const (
+	Missing      Kind = "missing"
+	Changed      Kind = "changed"
+	Duplicate    Kind = "duplicate"
+	OutOfOrder   Kind = "out_of_order"
+	Unroutable   Kind = "unroutable"
+	InBothPlaces Kind = "in_both_places"
+
+	NotConfirmed  Kind = "not_confirmed"
+	Retention     Kind = "retention"
+	Compaction    Kind = "compaction"
+	OrderUnknown  Kind = "order_unknown"
+	RepeatUnknown Kind = "duplicate_unknown"
+	NoID          Kind = "no_event_id"
+	IDNotUnique   Kind = "event_id_not_unique"
+)
+
+// A KindText describes a Kind to people.
+type KindText struct {
+	Kind       Kind
+	Difference bool // otherwise verify cannot tell
+	Text       string
+	Hint       string
+}
+
+// Kinds are all kinds, in the order of a report.
+var Kinds = []KindText{
+	{Missing, true, "rows whose record is in no topic", "Look for the id in the log of run. walpost explain --id ID prints the record."},
+	{Changed, true, "rows that give another record now", "Compare walpost explain --id ID with the record. The row was updated, or the configuration was changed, after the delivery."},
+	{Duplicate, true, "duplicates that a restart of the relay does not explain", "Find out who else writes to the topic, or who replaced the relay."},
+	{OutOfOrder, true, "records behind a newer record of their key", "Keep the topic as it is, and report the two records with their headers and timestamps."},
+	{Unroutable, true, "rows that give no record", "walpost explain --id ID says what to change."},
+	{InBothPlaces, true, "events that are in their topic and also elsewhere", "walpost dead list shows them."},
+	{NotConfirmed, false, "rows without a record that the slot may not have passed", "Start walpost run, or repair what it reports, and verify again."},
+	{Retention, false, "rows whose record retention may have removed", "Compare younger rows (--since)."},
+	{Compaction, false, "rows whose record compaction may have removed", ""},
+	{OrderUnknown, false, "pairs of one key that look reversed", "Their commits were too close together, or only source.order_column speaks of them."},
+	{RepeatUnknown, false, "duplicates in a part of the log that is not whole", "Verify again after the relay has delivered more."},
+	{NoID, false, "rows without an event id (NULL)", "Give every row an event id, and name its column with router.table.field.event.id."},
+	{IDNotUnique, false, "rows whose event id too many rows or records have", "Name a column that is unique with router.table.field.event.id."},
+}
+
+// A Finding is one difference, or one thing that could not be judged.
+type Finding struct {
+	Kind    Kind
+	Table   string // "" if no row belongs to it
+	EventID string
+	Key     string // at most 200 bytes
+	NullKey bool
+	Topic   string
+	// Partition and Offset are -1 if they are not known. Of a row without a record, Partition is the
+	// one where the record should be.
+	Partition int32
+	Offset    int64
+	Detail    string
+}
+
+// A Report is what Run has found. Findings has at most Options.Limit of each kind.
+type Report struct {
+	Rows, Records int64 // that were read
+	Matched       int64 // rows with a record
+	WithoutRow    int64 // records that belong to no row that was compared
+	NoEventID     int64 // records without the header id
+	Repeated      int64 // duplicates that a restart of the relay explains
+	Marked        int64 // duplicates that a command sent (header walpost.origin)
+	Unordered     int64 // pairs of one key whose order nothing tells
+	// Elsewhere counts rows without a record by where their event is.
+	Elsewhere map[string]int64
+	// NotConfirmed says why verify gave up waiting for the slot; "" if the slot passed the snapshot.
+	NotConfirmed string
+
+	Counts   map[Kind]int64
+	Findings []Finding
+}
+
+// Differences is the number of all differences.
+func (r *Report) Differences() int64 { return r.sum(true) }
+
+// CannotTell is the number of all findings that are not certain.
+func (r *Report) CannotTell() int64 { return r.sum(false) }
+
+func (r *Report) sum(difference bool) (n int64) {
+	for _, k := range Kinds {
+		if k.Difference == difference {
+			n += r.Counts[k.Kind]
+		}
+	}
+	return n
+}
+
+// finding counts a finding about e, and keeps it if there are not too many. rec is the record, or nil
+// if e says where it is or should be.
+func (v *verifier) finding(k Kind, e *entry, detail string, rec *entry) {
+	if v.report.Counts[k]++; v.report.Counts[k] > int64(v.Limit) {
+		return
+	}
+	f := Finding{Kind: k, EventID: string(e.id), Key: string(e.keyText), NullKey: e.has(nullKey), Partition: e.partition, Offset: e.offset, Detail: detail}
+	if rec != nil {
+		f.Partition, f.Offset = rec.partition, rec.offset
+	}
+	if e.kind == ofRow && rec == nil || f.Offset == math.MaxInt64 {
+		f.Offset = -1
+	}
+	if e.kind != ofRecord {
+		f.Table = v.tables[e.table].name
+	}
+	if e.has(unroutable) {
+		f.Key, f.Partition = "", -1
+	} else {
+		f.Topic = v.topics[e.topic].name
+	}
+	v.report.Findings = append(v.report.Findings, f)
+}

@@ -1,0 +1,190 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/table"
+	"github.com/walpost/walpost/router"
+	"github.com/walpost/walpost/sink"
+)
+
+// entryBytes is about how many bytes a row or a record takes on disk, over both sorts.
+const entryBytes = 300
+
+// readTables sorts the rows, and returns the position behind all transactions that it saw.
+func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
+	reader, err := v.From.Open(ctx, table.Options{})
+	if err != nil {
+		return 0, err
+	}
+	defer reader.Close()
+	ranged := !v.Since.IsZero() || !v.Until.IsZero()
+	if ranged && !reader.KeepsCommitTimes() && v.TimeColumn == "" {
+		return 0, fault.Config(errors.New("nothing tells when a row was written: track_commit_timestamp is off, and source.time_column is not set"),
+			"Set source.time_column to the column with the time of the insert, or compare a range of ids.")
+	}
+	var total int64
+	v.from = v.Since
+	for _, t := range reader.Tables() {
+		known, err := t.Statistics(ctx)
+		if err != nil {
+			return 0, err
+		}
+		c := &checkedTable{Table: t, name: t.String(), columns: v.Router.Columns(t.Relation), updated: known.Updated, rank: -1, written: -1}
+		if v.OrderColumn != "" {
+			c.rank = t.Relation.Index(v.OrderColumn)
+		}
+		if v.TimeColumn != "" {
+			c.written = t.Relation.Index(v.TimeColumn)
+		}
+		if c.updated && reader.KeepsCommitTimes() || c.columns.Timestamp != "" && c.columns.Timestamp != v.TimeColumn {
+			v.from = time.Time{} // a row can be much younger, or older, than the timestamp of its record
+		}
+		v.tables = append(v.tables, c)
+		total += known.Rows
+	}
+	if !v.from.IsZero() {
+		v.from = v.from.Add(-2 * margin)
+	}
+	v.Say(fmt.Sprintf("tables: about %d rows; temporary files in %s: about %s, and as much for as many records",
+		total, cmp.Or(v.TempDir, os.TempDir()), roughly(total*entryBytes)))
+	for i, t := range v.tables {
+		if err := v.readTable(ctx, t, uint64(i), total); err != nil {
+			return 0, err
+		}
+	}
+	return reader.Position(), nil
+}
+
+func (v *verifier) readTable(ctx context.Context, t *checkedTable, number uint64, total int64) error {
+	rows, err := t.Select(ctx, table.Selection{
+		IDColumn: t.columns.ID, Since: v.Since, Until: v.Until, TimeColumn: v.TimeColumn, FirstID: v.FirstID, LastID: v.LastID,
+	})
+	if bad := table.BadValue(err); bad != nil {
+		return fault.Config(fmt.Errorf("the range of ids does not fit column %s of %s: %w", t.columns.ID, t, bad), "")
+	} else if err != nil {
+		return err
+	}
+	var rec cdc.Record
+	for {
+		ev, err := rows.Next()
+		if bad := table.BadValue(err); bad != nil {
+			return fault.Config(fmt.Errorf("the range of ids does not fit column %s of %s: %w", t.columns.ID, t, bad), "")
+		}
+		if ev == nil || err != nil {
+			return err
+		}
+		v.report.Rows++
+		v.Progress("reading rows", v.report.Rows, total)
+		e := entry{kind: ofRow, table: number, partition: -1, time: unknown, stamp: unknown, age: unknown}
+		id, err := v.route(ctx, t, ev, &rec, &e)
+		if err != nil {
+			return err
+		}
+		if rows.CommitKnown {
+			e.time = ev.Time.UnixMicro()
+			e.age = e.time
+		} else if t.written >= 0 {
+			e.age = timeOf(ev.Row.Values[t.written].Bytes)
+		}
+		if tx, err := strconv.ParseUint(string(rows.Transaction), 10, 32); err == nil {
+			e.tx = uint32(tx)
+		}
+		if !t.updated {
+			e.flags |= asInserted
+		}
+		if t.rank >= 0 {
+			if r, ok := rankOf(t.Relation.Columns[t.rank].TypeOID, ev.Row.Values[t.rank].Bytes); ok {
+				e.rank, e.flags = r, e.flags|ranked
+			}
+		}
+		if e.has(unroutable | noID) {
+			id = binary.BigEndian.AppendUint64(nil, uint64(v.report.Rows)) // it belongs to no other entry
+		}
+		if err := v.add(id, &e); err != nil {
+			return err
+		}
+	}
+}
+
+// route fills in what the router makes of the row, and returns the value of the header "id".
+func (v *verifier) route(ctx context.Context, t *checkedTable, ev *cdc.Event, rec *cdc.Record, e *entry) (id []byte, _ error) {
+	ok, err := v.Router.Route(ev, rec)
+	e.id = []byte(rec.EventID)
+	if err != nil || !ok {
+		var bad *router.RowError
+		text := "the router gives no record"
+		if errors.As(err, &bad) {
+			text = bad.Reason()
+		} else if err != nil {
+			text = err.Error()
+		}
+		e.flags, e.keyText = unroutable, cut([]byte(text))
+		return nil, nil
+	}
+	to := v.topic(rec.Topic)
+	e.topic = to.id
+	id, _ = v.hash.content(e, rec.Key, rec.Value, rec.Headers)
+	if id == nil {
+		e.flags |= noID
+	}
+	if c := t.columns.Timestamp; c != "" && ev.Row.Values[t.Relation.Index(c)].Bytes != nil {
+		e.stamp = rec.Time.UnixMilli()
+	}
+	if err := v.describe(ctx, to); err != nil {
+		return nil, err
+	}
+	if to.n > 0 {
+		e.partition = sink.PartitionOf(rec, to.n)
+	}
+	return id, nil
+}
+
+// add puts an entry into the sort by event id.
+func (v *verifier) add(id []byte, e *entry) error {
+	digest := v.hash.long(id)
+	v.buf = append(v.buf[:0], digest[:]...)
+	v.buf = append(v.buf, byte(e.kind))
+	v.buf = e.append(v.buf)
+	return v.byID.add(v.buf)
+}
+
+// rankOf is a value of source.order_column as a number. It is not known for other types.
+func rankOf(oid uint32, text []byte) (rank int64, ok bool) {
+	switch oid {
+	case 20, 21, 23: // int8, int2, int4
+		n, err := strconv.ParseInt(string(text), 10, 64)
+		return n, err == nil
+	case 1082, 1114, 1184: // date, timestamp, timestamptz
+		n := timeOf(text)
+		return n, n != unknown
+	case 2950: // uuid: the first half, which has the time of a UUID of version 7
+		if len(text) != 36 {
+			return 0, false
+		}
+		half := slices.Concat(text[:8], text[9:13], text[14:18])
+		n, err := strconv.ParseUint(string(half), 16, 64)
+		return int64(n ^ 1<<63), err == nil
+	}
+	return 0, false
+}
+
+// timeOf reads a date, timestamp or timestamptz in UTC, as microseconds.
+func timeOf(text []byte) int64 {
+	for _, layout := range []string{"2006-01-02 15:04:05.999999-07", "2006-01-02 15:04:05.999999", time.DateOnly} {
+		if t, err := time.Parse(layout, string(text)); err == nil {
+			return t.UnixMicro()
+		}
+	}
+	return unknown
+}

@@ -1,0 +1,241 @@
+// Package verify compares the outbox tables with the topics. It finds rows whose record is missing,
+// was changed, came again, or came in the wrong order, and names what it cannot judge.
+//
+// # Where the two sides come from
+//
+// The expected records are what the Router makes of the rows now, read at one snapshot through
+// internal/table, with the row filter of the publication. The snapshot ends when the rows are read.
+// A row that was committed shortly before the snapshot may still be on its way. So verify then waits
+// until the slot has confirmed the position of the snapshot: by then every record of a row is
+// acknowledged, or the event is a dead letter. Only after that verify asks for the ends of the
+// partitions, and reads every topic that a row goes to up to these ends.
+//
+// A row and a record belong together if they have the same event id in the header "id", in the same
+// topic. The router writes this header into every record, and no option removes it. Several rows can
+// have one id. Then key, value and headers tell which record is whose. A record without a row is
+// counted and is no difference, because rows are cleaned up. A row without an event id (NULL) cannot
+// be judged.
+//
+// # Memory
+//
+// Two sorts do the work, each of them on disk (see sorter). The first one brings rows and records with
+// the same id together. The second one brings the records of one key together, in their order. An
+// entry has digests, a place, and the id and the key for people: about 150 bytes. In memory are one
+// piece of a sort, and one bit for each offset of the topics. An embedded store would write each
+// entry several times (its log, its levels), for reads in any order that nothing here needs.
+//
+// # Order
+//
+// The true order of two events of one key is the order of their commit records in the WAL. The table
+// does not have it. Neither an identity nor a transaction id tells it, because transactions overlap:
+// the row with the lower id may commit last. verify calls two records out of order only if one of
+// these facts says so:
+//
+//   - The same transaction wrote both rows, and source.order_column says which one came first. It is
+//     the same transaction if xmin is equal and no row was updated since its insert.
+//   - The commit times of the two transactions are more than a second apart, and source.order_column
+//     does not contradict. Postgres takes the commit time before it writes the commit record, so two
+//     commits that are closer together can have their times and their records in opposite orders.
+//
+// The commit time of a row is the timestamp of its record, unless a column gives the timestamp, the
+// brokers do, or a command published the record from the table. Then it is the time that the server
+// keeps (track_commit_timestamp), if the row was not updated. Every other pair that looks reversed is
+// counted as "cannot tell".
+//
+// # Duplicates
+//
+// A relay that was killed sends again what it had sent since its checkpoint. In each partition that
+// gives a stretch of records that repeats the newest records before it, byte for byte and in the same
+// order, up to the newest one. A second crash can cut such a stretch, and the next stretch follows at
+// once. These duplicates are counted. Every other duplicate is a difference, unless the header
+// walpost.origin says that a command sent the record.
+package verify
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/table"
+	"github.com/walpost/walpost/router"
+)
+
+// Config is what verify compares.
+type Config struct {
+	From                    table.Source
+	Router                  *router.Router
+	Kafka                   *kafka.Config
+	Slot                    string
+	OrderColumn, TimeColumn string
+	// Elsewhere is called when the slot has passed the snapshot, and returns a function that says
+	// where an event is if it is not in its topic. The zero Place says nothing. nil is for no event.
+	Elsewhere func(ctx context.Context) (func(table, eventID string) Place, error)
+}
+
+// A Place is where an event is if it is not in its topic.
+type Place struct {
+	Name string // such as "dead letter"
+	Open bool   // the event is still to be delivered, so it must not be in its topic yet
+}
+
+// Options say what is compared, and how much is told.
+type Options struct {
+	// Since and Until select the rows that were written from Since on, and before Until. Zero is no
+	// bound. A row of unknown age is selected.
+	Since, Until time.Time
+	// FirstID and LastID select the rows by their event id, as the server compares its column.
+	FirstID, LastID *string
+	// Wait is how long the slot may stand still before verify gives up waiting for it.
+	Wait time.Duration
+	// TempDir is the folder of the temporary files; "" is the system's.
+	TempDir string
+	// Limit bounds the findings of each kind. All are counted.
+	Limit int
+	// Say tells the user something in one line. Progress says how far a step is; both may be nil.
+	Say      func(text string)
+	Progress func(step string, done, total int64)
+
+	memory int // of a sort; 0 is the default
+}
+
+// DefaultWait is the default of Options.Wait. An idle slot is confirmed every ten seconds.
+const DefaultWait = time.Minute
+
+const (
+	// sortMemory is for each of the two sorts that exist at the same time.
+	sortMemory = 32 << 20
+	// margin is how much later a row must be than what retention has removed, and how much earlier
+	// than Since the topics are read: clocks may be set.
+	margin = 10 * time.Minute
+	// patience is how long a partition may give nothing.
+	patience = 30 * time.Second
+)
+
+// A verifier is one run. It belongs to one goroutine.
+type verifier struct {
+	Config
+	Options
+	report Report
+
+	hash   *hasher
+	client *kgo.Client
+	tables []*checkedTable
+	topics []*topic
+	byName map[string]*topic
+	from   time.Time // where reading the topics begins; zero reads all
+
+	byID, byKey, again *sorter
+	elsewhere          func(table, eventID string) Place
+	buf                []byte
+}
+
+// A checkedTable is a table whose rows are compared.
+type checkedTable struct {
+	*table.Table
+	name          string
+	columns       router.Columns
+	rank, written int // indexes of source.order_column and source.time_column; -1 for none
+	updated       bool
+}
+
+// Run compares. It changes nothing in Postgres and Kafka. The error says that it could not compare.
+func Run(ctx context.Context, cfg Config, opts Options) (*Report, error) {
+	v := &verifier{Config: cfg, Options: opts, hash: newHasher(), byName: map[string]*topic{}}
+	v.report.Counts, v.report.Elsewhere = map[Kind]int64{}, map[string]int64{}
+	if v.memory == 0 {
+		v.memory = sortMemory
+	}
+	if v.Say == nil {
+		v.Say = func(string) {}
+	}
+	if v.Progress == nil {
+		v.Progress = func(string, int64, int64) {}
+	}
+	v.byID, v.byKey, v.again = newSorter(v.TempDir, v.memory), newSorter(v.TempDir, v.memory), newSorter(v.TempDir, v.memory/4)
+	for _, s := range []*sorter{v.byID, v.byKey, v.again} {
+		defer s.close()
+	}
+	var dials kafka.Dials
+	var err error
+	if v.client, err = v.Kafka.NewClient(&dials); err != nil {
+		return nil, err
+	}
+	defer v.client.Close()
+	v.Router.SetRunID("any") // the header is not compared
+	at, err := v.readTables(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if v.report.NotConfirmed, err = v.wait(ctx, at); err != nil {
+		return nil, err
+	}
+	if v.Elsewhere != nil {
+		if v.elsewhere, err = v.Elsewhere(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if err := v.readTopics(ctx); err != nil {
+		return nil, dials.Explain(err)
+	}
+	for _, step := range []func(context.Context) error{v.match, v.judgeKeys, v.judgeAgain} {
+		if err := step(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return &v.report, nil
+}
+
+// wait waits until the slot has confirmed the position. It returns why it gave up, or "".
+func (v *verifier) wait(ctx context.Context, at cdc.Position) (string, error) {
+	conn, err := v.From.DB.ConnectSQL(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer pg.Close(conn)
+	type state struct {
+		Confirmed *cdc.Position
+		Active    bool
+		Invalid   bool
+	}
+	var before cdc.Position
+	moved, said := time.Now(), false
+	for {
+		found, err := pg.Rows[state](ctx, conn, "read the slot", `SELECT confirmed_flush_lsn AS confirmed, active,
+ coalesce(wal_status = 'lost', false) AS invalid FROM pg_replication_slots WHERE slot_name = `+pg.QuoteLiteral(v.Slot))
+		switch {
+		case err != nil:
+			return "", err
+		case len(found) == 0:
+			return fmt.Sprintf("slot %s does not exist", v.Slot), nil
+		case found[0].Invalid || found[0].Confirmed == nil:
+			return fmt.Sprintf("slot %s is lost", v.Slot), nil
+		}
+		now := *found[0].Confirmed
+		switch {
+		case now >= at:
+			return "", nil
+		case now > before:
+			before, moved = now, time.Now()
+		case time.Since(moved) >= v.Wait:
+			why := "walpost run reads the slot and does not come further: its log says why"
+			if !found[0].Active {
+				why = "nothing reads the slot: walpost run must run"
+			}
+			return fmt.Sprintf("slot %s has stood at %s for %s, and the rows were read at %s (%s)", v.Slot, now, v.Wait, at, why), nil
+		}
+		if !said {
+			v.Say(fmt.Sprintf("waiting until slot %s has passed %s, where the rows were read; it is at %s", v.Slot, at, now))
+			said = true
+		}
+		select {
+		case <-time.After(200 * time.Millisecond):
+		case <-ctx.Done():
+			return "", context.Cause(ctx)
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package verify
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// The relay has delivered everything: nothing is found, whatever else the topics have.
+func TestNothingIsFoundWhereNothingIsWrong(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "on")
+	w.insert("a plain k 1", "b plain k 2", "c compact k 3")
+	w.insert("d plain k 4", "e broker k 5", "f plain NULL 6")
+	w.insert("gone plain k 7")
+	w.send(w.records()...)
+	w.send(&kgo.Record{Topic: w.prefix + "plain", Partition: 0, Value: []byte("of another program")})
+	w.exec("DELETE FROM outbox WHERE id = 'gone'")
+	r := w.verify()
+	w.wants(r, 0)
+	if r.Rows != 6 || r.Records != 8 || r.Matched != 6 || r.WithoutRow != 1 || r.NoEventID != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestALostRecordIsFound(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1", "b plain k 2", "c plain l 3", "n plain NULL 4")
+	w.insert("x nowhere k 5", "y NULL k 6", "NULL plain k 7")
+	all := w.records()
+	w.send(all[0], all[2])
+	r := w.verify()
+	w.wants(r, 0, "missing b -1", "missing n -1", "missing x -1", "unroutable y -1", "no_event_id  -1")
+	for _, f := range r.Findings {
+		if f.EventID == "b" && (f.Key != "k" || f.Topic != w.prefix+"plain" || f.Partition < 0 || f.Table != "public.outbox") {
+			t.Errorf("%+v", f)
+		}
+		if f.EventID == "y" && !strings.Contains(f.Detail, "aggregate_type") {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// Without commit times nothing tells how old a row is, so each row may be older than the log.
+func TestRetentionAndCompactionMayHaveRemovedARecord(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1", "b plain k 2", "c compact k 3", "d compact k 4", "e compact l 5")
+	w.send(w.records()[1], w.records()[1], w.records()[3])
+	w.trim("plain", 1)
+	w.wants(w.verify(), 0, "retention a -1", "compaction c -1", "missing e -1")
+
+	// The row is younger than what was removed.
+	w.cfg.TimeColumn = "at"
+	w.exec("UPDATE outbox SET at = now() + interval '1 hour' WHERE id = 'a'")
+	w.wants(w.verify(), 0, "missing a -1", "compaction c -1", "missing e -1")
+}
+
+// The newest event of a key may have been a tombstone, which compaction removes as well.
+func TestATombstoneLeavesNothingBehind(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "on")
+	w.insert("a compact k 1", "b compact k NULL", "c compact l 3")
+	w.wants(w.verify(), 0, "compaction a -1", "compaction b -1", "missing c -1")
+}
+
+func TestAChangedRecordIsFound(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "on")
+	w.insert("a plain k 1", "b plain k 2", "c plain k 3")
+	w.send(w.records()...)
+	w.exec("UPDATE outbox SET payload = 'other' WHERE id = 'b'", "UPDATE outbox SET aggregate_id = 'l' WHERE id = 'c'")
+	r := w.verify()
+	w.wants(r, 0, "changed b 1", "changed c 2")
+	for _, f := range r.Findings {
+		if what := map[string]string{"b": "value", "c": "key"}[f.EventID]; f.Detail != "differs in its "+what || f.Partition != 1 {
+			t.Errorf("%+v", f)
+		}
+	}
+}
+
+// Which duplicates a crash explains is a matter of their place.
+func TestDuplicatesAreJudgedByTheirPlace(t *testing.T) {
+	t.Parallel()
+	whole := newWorld(t, "off")
+	for name, c := range map[string]struct {
+		sent     string // events by their digits; . is a record without a row
+		trim     int64
+		repeated int64
+		found    []string
+	}{
+		"a stretch again":                   {"01234 234 56789", 0, 3, nil},
+		"the newest one again":              {"0123456789 9", 0, 1, nil},
+		"two crashes":                       {"0123 12 123 456789", 0, 5, nil},
+		"everything again":                  {"0123456789 0123456789", 0, 10, nil},
+		"one alone":                         {"01234 2 56789", 0, 0, []string{"duplicate 2 5"}},
+		"with a hole":                       {"01234 24 56789", 0, 0, []string{"duplicate 2 5", "duplicate 4 6"}},
+		"not finished":                      {"0123456789 5", 0, 0, []string{"duplicate_unknown 5 10"}},
+		"in another order":                  {"01234 342 56789", 0, 0, []string{"duplicate 2 7", "duplicate 3 5", "duplicate 4 6"}},
+		"twice, and once it is explained":   {"01234 1 5 45 6789", 0, 2, []string{"duplicate 1 5"}},
+		"of records without a row":          {"01.2 .2 3456789", 0, 2, nil},
+		"begun before the log does":         {"0123 123 456789", 2, 2, []string{}},
+		"between others of another program": {"012-12-3456789", 0, 2, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := *whole
+			w.T = t
+			w.exec("TRUNCATE outbox")
+			topic, rows := fmt.Sprint("topic", len(w.topics)), make([]string, 10)
+			for i := range rows {
+				rows[i] = fmt.Sprintf("%d %s k v", i, topic)
+			}
+			w.insert(rows...)
+			all := w.records()
+			for _, d := range c.sent {
+				switch {
+				case d == '.':
+					w.send(copyOf(all[0], func(r *kgo.Record) { r.Headers = []kgo.RecordHeader{{Key: "id", Value: []byte("gone")}} }))
+				case d == '-':
+					w.send(&kgo.Record{Topic: all[0].Topic, Partition: 1})
+				case d != ' ':
+					w.send(copyOf(all[d-'0']))
+				}
+			}
+			if c.trim > 0 {
+				w.trim(topic, c.trim)
+				c.found = append(c.found, "retention 0 -1")
+			}
+			w.wants(w.verify(), c.repeated, c.found...)
+		})
+	}
+}
+
+func TestADuplicateThatDiffersIsADifference(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1", "b plain k 2", "c plain NULL 3", "d plain k 4")
+	all := w.records()
+	w.send(all...)
+	other := func(r *kgo.Record) { r.Partition = 0 }
+	w.send(copyOf(all[0], header("more", "x")), copyOf(all[1], header("walpost.origin", "replay")), copyOf(all[2], other), copyOf(all[3], other))
+	r := w.verify()
+	w.wants(r, 1, "duplicate a 4", "duplicate d 3") // of a, the copy is behind b, c and d
+	if r.Marked != 1 {
+		t.Errorf("%d duplicates are marked", r.Marked)
+	}
+}
+
+func TestRecordsInTheWrongOrder(t *testing.T) {
+	t.Parallel()
+	worlds := map[string]*world{"on": newWorld(t, "on"), "off": newWorld(t, "off")}
+	one := func(w *world, topic string) { w.insert("a "+topic+" k 1", "b "+topic+" k 2") }
+	two := func(w *world, topic string) {
+		w.insert("a " + topic + " k 1")
+		w.insert("b " + topic + " k 2")
+	}
+	apart := func(w *world, topic string) {
+		w.insert("a " + topic + " k 1")
+		w.later()
+		w.insert("b " + topic + " k 2")
+	}
+	for name, c := range map[string]struct {
+		commits string
+		write   func(w *world, topic string)
+		topic   string        // "broker" for one with the brokers' times
+		early   time.Duration // how much earlier the record of a is than that of b, where the server keeps no times
+		inOrder bool
+		change  string // SQL before verify
+		found   []string
+	}{
+		"one transaction":                   {commits: "on", write: one, found: []string{"out_of_order a 1"}},
+		"one transaction, no times":         {commits: "off", write: one, found: []string{"out_of_order a 1"}},
+		"one transaction of two keys":       {commits: "on", write: func(w *world, topic string) { w.insert("a "+topic+" k 1", "b "+topic+" l 2") }},
+		"two transactions far apart":        {commits: "off", write: two, early: 2 * time.Second, found: []string{"out_of_order a 1"}},
+		"two transactions, server's times":  {commits: "on", write: apart, topic: "broker", found: []string{"out_of_order a 1"}},
+		"two transactions close together":   {commits: "off", write: two, early: 900 * time.Millisecond, found: []string{"order_unknown a 1"}},
+		"two transactions, nothing known":   {commits: "off", write: two, topic: "broker", found: []string{"order_unknown a 1"}},
+		"the column contradicts the times":  {commits: "off", write: two, early: -2 * time.Second, inOrder: true, found: []string{"order_unknown b 1"}},
+		"the lower id commits last":         {commits: "off", write: two, early: -2 * time.Second},
+		"updated since, by one transaction": {commits: "on", write: two, change: "UPDATE outbox SET at = now()", found: []string{"order_unknown a 1"}},
+		"updated since, and no times":       {commits: "off", write: two, change: "UPDATE outbox SET at = now()", topic: "broker", found: []string{"order_unknown a 1"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := *worlds[c.commits]
+			w.T = t
+			w.exec("DROP TABLE outbox", outboxTable, "ALTER PUBLICATION walpost ADD TABLE outbox") // its statistics are as new, too
+			topic := fmt.Sprint(cmp.Or(c.topic, "topic"), len(w.topics))
+			c.write(&w, topic)
+			all := w.records()
+			if c.commits == "off" { // the relay has the commit times, which the table does not have
+				all[0].Timestamp = all[1].Timestamp.Add(-c.early)
+			}
+			if !c.inOrder {
+				slices.Reverse(all)
+			}
+			w.send(all...)
+			if c.change != "" {
+				w.exec(c.change)
+				w.later() // until the statistics count it
+			}
+			w.wants(w.verify(), 0, c.found...)
+		})
+	}
+}
+
+// Rows without a record are judged only after the slot has passed them.
+func TestASlotThatStandsStillIsSaid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1", "b plain k 2")
+	w.send(w.records()[0])
+	w.runs = false
+	r := w.verify(func(o *Options) { o.Wait = 300 * time.Millisecond })
+	w.wants(r, 0, "not_confirmed b -1")
+	if !strings.Contains(r.NotConfirmed, "nothing reads the slot") || !strings.Contains(r.NotConfirmed, w.cfg.Slot) {
+		t.Errorf("it says %q", r.NotConfirmed)
+	}
+	said := false
+	w.wants(w.verify(func(o *Options) {
+		o.Say = func(text string) {
+			if strings.HasPrefix(text, "waiting until slot "+w.cfg.Slot+" has passed ") {
+				said = true
+				w.confirm()
+			}
+		}
+	}), 0, "missing b -1")
+	if !said {
+		t.Error("verify does not say what it waits for")
+	}
+	w.cfg.Slot = "nobodys"
+	if r := w.verify(); r.NotConfirmed != "slot nobodys does not exist" {
+		t.Errorf("it says %q", r.NotConfirmed)
+	}
+}
+
+func TestOnlyTheRowsOfTheRangeAreCompared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.cfg.TimeColumn = "at"
+	w.insert("a plain k 1", "b plain k 2", "c plain k 3", "d plain k 4")
+	w.exec("UPDATE outbox SET at = timestamptz '2026-01-01 00:00+00' + (seq - 1) * interval '1 hour'", "UPDATE outbox SET at = NULL WHERE id = 'd'")
+	text := func(s string) *string { return &s }
+	w.wants(w.verify(func(o *Options) { o.FirstID, o.LastID = text("b"), text("c") }), 0, "missing b -1", "missing c -1")
+	w.wants(w.verify(func(o *Options) { o.Since = at(t, "2026-01-01T01:00:00Z") }), 0, "missing b -1", "missing c -1", "missing d -1")
+	w.wants(w.verify(func(o *Options) { o.Until = at(t, "2026-01-01T01:00:00Z") }), 0, "missing a -1", "missing d -1")
+	w.cfg.TimeColumn = ""
+	if _, err := Run(t.Context(), w.cfg, Options{Since: at(t, "2026-01-01T01:00:00Z")}); !fault.Misconfigured(err) || !strings.Contains(fault.Hint(err), "source.time_column") {
+		t.Errorf("a range that nothing tells: %v", err)
+	}
+	w.exec("ALTER TABLE outbox ALTER id TYPE bigint USING seq")
+	if _, err := Run(t.Context(), w.cfg, Options{FirstID: text("no number")}); !fault.Misconfigured(err) {
+		t.Errorf("an id that is none: %v", err)
+	}
+}
+
+func TestRowsThatAreNotPublishedAreNotCompared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1", "b plain k 2")
+	w.exec("ALTER PUBLICATION walpost SET TABLE outbox WHERE (payload <> '2')")
+	w.send(w.records()...)
+	if r := w.verify(); r.Rows != 1 || r.Matched != 1 || r.Differences() != 0 {
+		t.Errorf("%+v", r)
+	}
+}
+
+func TestAnEventThatIsElsewhereIsNotMissing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1", "b plain k 2", "c NULL k 3")
+	w.send(w.records()[0])
+	w.cfg.Elsewhere = elsewhere(map[string]Place{
+		"public.outbox a": {"dropped", false}, "public.outbox b": {"dead letter", true}, "public.outbox c": {"dead letter", true}, "other b": {"parked", true},
+	})
+	r := w.verify()
+	w.wants(r, 0)
+	if r.Elsewhere["dead letter"] != 2 || len(r.Elsewhere) != 1 {
+		t.Errorf("%+v", r)
+	}
+	w.cfg.Elsewhere = elsewhere(map[string]Place{"public.outbox a": {"dead letter", true}})
+	w.wants(w.verify(), 0, "in_both_places a 0", "missing b -1", "unroutable c -1")
+}
+
+// A topic may be made while verify waits for the slot.
+func TestATopicThatIsMadeMeanwhileIsRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a nowhere k 1")
+	w.runs = false
+	r := w.verify(func(o *Options) {
+		o.Say = func(text string) {
+			if strings.HasPrefix(text, "waiting") {
+				w.cluster.CreateTopic(t, w.prefix+"nowhere", 2, nil)
+				w.send(w.records()...)
+				w.confirm()
+			}
+		}
+	})
+	if w.wants(r, 0); r.Matched != 1 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// Rows with one id are told apart by what their records have.
+func TestTwoRowsMayHaveOneID(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1", "a plain k 2", "a broker k 3")
+	all := w.records()
+	w.send(all[1], all[0], all[2])
+	w.cfg.OrderColumn = ""
+	w.wants(w.verify(), 0)
+	w.insert("a plain k 4")
+	w.wants(w.verify(), 0, "missing a -1")
+}

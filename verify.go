@@ -1,0 +1,96 @@
+package walpost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/verify"
+)
+
+// VerifyOptions say what Verify compares, and how much it tells.
+type VerifyOptions = verify.Options
+
+// A VerifyReport is what Verify has found.
+type VerifyReport = verify.Report
+
+// DefaultVerifyWait is the default of VerifyOptions.Wait.
+const DefaultVerifyWait = verify.DefaultWait
+
+// Verify compares the tables with the topics, and changes nothing. It needs the slot, because it waits until the slot has passed
+// what it reads, and it needs no checkpoint. Differences are no error.
+func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport, error) {
+	wrong := cfg.Validate()
+	if cfg.Stdout != nil {
+		wrong.Add("kafka.brokers", conf.Required, "because verify reads the topics", nil)
+	}
+	r, err := prepare(cfg, wrong)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Say == nil {
+		opts.Say = func(string) {}
+	}
+	to := cfg.sink()
+	return verify.Run(ctx, verify.Config{
+		From: r.rows, Router: r.router, Kafka: &to.Config, Slot: cfg.Source.Slot,
+		OrderColumn: cfg.Source.OrderColumn, TimeColumn: cfg.Source.TimeColumn,
+		Elsewhere: func(ctx context.Context) (func(table, id string) verify.Place, error) {
+			return deadLetters(ctx, &to.Config, cfg.Delivery.DeadLetterTopic, opts.Say)
+		},
+	}, opts)
+}
+
+// deadLetters reads the topic of dead letters, and returns a function that says what the topic has of an event. A topic that does not
+// exist has none. If the user may not read the topic, its events count as missing, and say tells it.
+func deadLetters(ctx context.Context, cfg *kafka.Config, topic string, say func(text string)) (func(table, id string) verify.Place, error) {
+	client, err := cfg.NewClient()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	info, err := kafka.DescribeTopic(ctx, client, topic)
+	if err != nil {
+		return nil, fmt.Errorf("read topic %s: %w", topic, err)
+	}
+	var fold deadletter.Fold
+	err = info.Err
+	for p := range info.Partitions {
+		next := int64(0) // after some errors a Reader starts over
+		r := kafka.Reader{Client: client, Topic: topic, Partition: int32(p), Stable: true}
+		r.Each = func(rec *kgo.Record) error {
+			if rec.Offset >= next {
+				fold.Add(rec)
+				next = rec.Offset + 1
+			}
+			return nil
+		}
+		if err = r.ToEnd(ctx); err != nil {
+			break
+		}
+	}
+	switch {
+	case err == nil || errors.Is(err, kerr.UnknownTopicOrPartition):
+	case kafka.Denied(err):
+		say(fmt.Sprintf("topic %s cannot be read, so its dead letters count as missing: grant Read and Describe on it (%v)", topic, err))
+	default:
+		return nil, fmt.Errorf("read topic %s: %w", topic, err)
+	}
+	type event struct{ table, id string }
+	places := map[event]verify.Place{}
+	for _, e := range fold.Entries() {
+		switch of := (event{e.Table, e.ID}); {
+		case e.State == deadletter.Open:
+			places[of] = verify.Place{Name: "dead letter", Open: true}
+		case e.State == deadletter.Dropped && !places[of].Open:
+			places[of] = verify.Place{Name: "dead letter, dropped by a person"}
+		}
+	}
+	return func(table, id string) verify.Place { return places[event{table, id}] }, nil
+}
