@@ -1,0 +1,250 @@
+package e2e
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/shop"
+	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/router"
+)
+
+// deadLetterEvents is how many events TestBadEventsUnderKills writes. One in a hundred is bad.
+const deadLetterEvents = 20_000
+
+// badWays are the ways in which an event can be bad: what differs from a good one, and what its letter says.
+var badWays = []struct {
+	column, value string
+	reason        cdc.Reason
+	keyKnown      bool
+}{
+	{"aggregate_type", "NULL", cdc.Unroutable, true},
+	{"aggregate_id", "'NaN'", cdc.Unroutable, false},
+	{"aggregate_type", "'two words'", cdc.InvalidTopic, true},
+	{"payload", "large", cdc.TooLarge, true},
+	{"p", "9", cdc.InvalidRecord, true},
+}
+
+// mixed writes events of which some are bad, and remembers them by their id. Each key belongs to one writer.
+type mixed struct {
+	mu   sync.Mutex
+	good map[string]int // number among the events of the key
+	bad  map[string]int // index in badWays
+	done atomic.Int64
+}
+
+func (m *mixed) write(ctx context.Context, dsn string, writer int, rows int) error {
+	conn, err := pgx.Connect(ctx, dsn)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(ctx) //nolint:errcheck // it is over
+	rng := rand.New(rand.NewPCG(uint64(writer), 11))
+	next := map[int]int{}
+	for n := 0; n < rows; {
+		values := []string{}
+		for range min(1+rng.IntN(40), rows-n) {
+			key := writer*100 + rng.IntN(10)
+			number := next[key]
+			next[key]++
+			n++
+			id := fmt.Sprintf("%d/%d", key, number)
+			row := map[string]string{
+				"aggregate_type": fmt.Sprintf("'%s'", "ab"[key%2:][:1]), "aggregate_id": fmt.Sprint(key), "payload": fmt.Sprintf("'%d'", number), "p": "NULL",
+			}
+			m.mu.Lock()
+			if rng.IntN(100) == 0 {
+				way := len(m.bad) % len(badWays)
+				w := badWays[way]
+				if m.bad[id] = way; w.value == "large" {
+					b := make([]byte, 60_000)
+					for i := range b {
+						b[i] = byte(rng.Uint32())
+					}
+					w.value = "'" + base64.StdEncoding.EncodeToString(b) + "'"
+				}
+				row[w.column] = w.value
+			} else {
+				m.good[id] = number
+			}
+			m.mu.Unlock()
+			values = append(values, fmt.Sprintf("('%s', %s, %s, %s, %s)", id, row["aggregate_type"], row["aggregate_id"], row["payload"], row["p"]))
+		}
+		if _, err := conn.Exec(ctx, "INSERT INTO mixed (id, aggregate_type, aggregate_id, payload, p) VALUES "+strings.Join(values, ", ")); err != nil {
+			return err
+		}
+		m.done.Add(int64(len(values)))
+		time.Sleep(time.Duration(rng.IntN(int(20 * time.Millisecond))))
+	}
+	return nil
+}
+
+// Of many events one in a hundred is bad, in five ways, and walpost is killed again and again. Every good event arrives, in order per
+// key. Every bad one is in the topic of dead letters with its reason. None is in both.
+func TestBadEventsUnderKills(t *testing.T) {
+	t.Parallel()
+	const writers, kills = 4, 6
+	pg, kafka := testenv.Postgres(t, "16", testenv.Private()), testenv.Kafka(t)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	dead := s.prefix + "dead"
+	for _, name := range []string{"a", "b"} {
+		kafka.CreateTopic(t, s.prefix+name, 3, map[string]string{"max.message.bytes": "30000"})
+	}
+	pg.Exec(t, s.dsn, "CREATE TABLE mixed (id text PRIMARY KEY, aggregate_type text, aggregate_id numeric(10,0) NOT NULL, payload text, p int)")
+	s.yaml = fmt.Sprintf(`name: %s
+source: {dsn: %q, table: public.mixed}
+router: {route.topic.replacement: "%s${routedByValue}", table.fields.additional.placement: "p:partition"}
+kafka: {brokers: [%s]}
+delivery: {on_poison: dead_letter, dead_letter_topic: %s}
+`, s.name, s.dsn, s.prefix, strings.Join(s.brokers, ", "), dead)
+	r := s.startReady()
+	m := &mixed{good: map[string]int{}, bad: map[string]int{}}
+	var writing sync.WaitGroup
+	for writer := range writers {
+		writing.Go(func() {
+			if err := m.write(t.Context(), s.dsn, writer, deadLetterEvents/writers); err != nil {
+				t.Errorf("writer: %v", err)
+			}
+		})
+	}
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("moments of the kills from seed %d", seed)
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for i := range int64(kills) {
+		eventually(t, 2*time.Minute, "further rows", func() bool { return m.done.Load() >= (i+1)*deadLetterEvents/(kills+2) || t.Failed() })
+		time.Sleep(time.Duration(rng.Int64N(int64(700 * time.Millisecond))))
+		r.kill()
+		r = s.start()
+	}
+	writing.Wait()
+	var mu sync.Mutex
+	arrived, order, letters := map[string]bool{}, map[string][]int{}, map[string]*deadletter.Letter{}
+	var fold deadletter.Fold
+	routes := router.DefaultConfig()
+	routes.RouteBy, routes.TopicReplacement = "id", "mended"
+	mended, err := router.New(routes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	repeated := 0
+	follow := func(topics []string, observe func(*kgo.Record)) {
+		ctx, cancel := context.WithCancel(context.Background())
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			if err := shop.Follow(ctx, s.brokers, topics, func(rec *kgo.Record) { mu.Lock(); defer mu.Unlock(); observe(rec) }); err != nil {
+				t.Errorf("consumer: %v", err)
+			}
+		}()
+		t.Cleanup(func() { cancel(); <-over })
+	}
+	follow([]string{s.prefix + "a", s.prefix + "b"}, func(rec *kgo.Record) {
+		id := ""
+		for _, h := range rec.Headers {
+			if h.Key == "id" {
+				id = string(h.Value)
+			}
+		}
+		number, good := m.good[id]
+		switch {
+		case !good:
+			t.Errorf("the bad event %s arrived in topic %s", id, rec.Topic)
+		case arrived[id]:
+			repeated++
+		default:
+			arrived[id] = true
+			if before := order[string(rec.Key)]; len(before) > 0 && before[len(before)-1] > number {
+				t.Errorf("key %s: event %d arrived behind %d", rec.Key, number, before[len(before)-1])
+			}
+			order[string(rec.Key)] = append(order[string(rec.Key)], number)
+		}
+	})
+	follow([]string{dead}, func(rec *kgo.Record) {
+		fold.Add(rec)
+		l, _, err := deadletter.Decode(rec)
+		if err != nil || l == nil {
+			t.Errorf("a dead letter: %v", err)
+			return
+		}
+		way, bad := m.bad[l.ID]
+		if !bad || l.Reason != badWays[way].reason || l.KeyKnown != badWays[way].keyKnown || l.KeyKnown && string(l.Key) != strings.Split(l.ID, "/")[0] || l.Commit == 0 || l.Error == "" {
+			t.Errorf("the letter of %s, which is bad in way %d: %+v", l.ID, way, l)
+		}
+		if bad && badWays[way].value == "NULL" { // another configuration can route the row, without the database
+			var again cdc.Record
+			if ok, err := mended.Route(l.Event, &again); !ok || err != nil || again.Topic != "mended" || string(again.Key) != string(l.Key) || again.EventID != l.ID || string(again.Value) != strings.Split(l.ID, "/")[1] {
+				t.Errorf("the row of %s, routed again: %+v, %v", l.ID, again, err)
+			}
+		}
+		if was := letters[l.ID]; was != nil && was.Token != l.Token {
+			t.Errorf("event %s has the tokens %s and %s", l.ID, was.Token, l.Token)
+		}
+		letters[l.ID] = l
+	})
+	eventually(t, 2*time.Minute, "every event", func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		return len(arrived) == len(m.good) && len(letters) == len(m.bad) || t.Failed()
+	})
+	mu.Lock()
+	if n := len(fold.Entries()); n != len(m.bad) || fold.Foreign+fold.Damaged > 0 {
+		t.Errorf("the topic of dead letters has %d events, not %d; %d foreign, %d damaged records", n, len(m.bad), fold.Foreign, fold.Damaged)
+	}
+	copies := 0
+	for _, e := range fold.Entries() {
+		copies += e.Copies
+	}
+	t.Logf("%d good events (%d repeated), %d bad ones (%d letters)", len(arrived), repeated, len(letters), copies)
+	if len(m.bad) < deadLetterEvents/200 || copies == 0 {
+		t.Error("too few bad events: this says nothing")
+	}
+	token := ""
+	for _, l := range letters {
+		token = l.Token
+	}
+	mu.Unlock()
+
+	eventually(t, time.Minute, "ready", r.ready)
+	// What each command says now.
+	mu.Lock()
+	m.bad["7/last"] = 0
+	mu.Unlock()
+	pg.Exec(t, s.dsn, "INSERT INTO mixed (id, aggregate_type, aggregate_id, payload) VALUES ('7/last', NULL, 7, 'last')")
+	var view struct {
+		State  string
+		Dead   int `json:"dead_letters"`
+		Newest []struct {
+			EventID string `json:"event_id"`
+		} `json:"newest_dead_letters"`
+	}
+	eventually(t, time.Minute, "the status of one more dead letter", func() bool {
+		_, body := r.get("/api/status")
+		return json.Unmarshal([]byte(body), &view) == nil && len(view.Newest) > 0 && view.Newest[0].EventID == "7/last"
+	})
+	if n := r.metric(`walpost_dead_letters_total{reason="unroutable"}`); view.Dead < 1 || view.State != "streaming" || n < 1 {
+		t.Errorf("%+v, metric %v", view, n)
+	}
+	if !strings.Contains(r.log.String(), "goes to the topic of dead letters "+dead) {
+		t.Error("the log does not speak of dead letters")
+	}
+	if code, out := s.command("skip", token); code != 2 || !strings.Contains(out, "no halt of") {
+		t.Errorf("skip: code %d\n%s", code, out)
+	}
+	if code, out := s.command("check"); code != 0 {
+		t.Errorf("check: code %d\n%s", code, out)
+	}
+	r.stopsClean()
+}
