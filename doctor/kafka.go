@@ -79,6 +79,9 @@ func CheckKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, e
 	if checkpoint != "" {
 		c.checkpoint(ctx, checkpoint, name)
 	}
+	if cfg.DeadLetters != "" {
+		c.deadLetters(ctx, cfg.DeadLetters)
+	}
 	return c.found
 }
 
@@ -90,6 +93,7 @@ type kafkaCheck struct {
 	found []Finding
 
 	brokers int   // of the cluster
+	largest int   // max.message.bytes of the topics that rows go to
 	broker  int32 // one that answers
 	caps    bool  // every broker that answers caps min.insync.replicas, see capsMinISR
 	creates bool  // auto.create.topics.enable
@@ -123,6 +127,9 @@ func (c *kafkaCheck) topics(ctx context.Context, traffic map[string]Traffic) {
 		return
 	}
 	for i := range known {
+		if known[i].Err == nil {
+			c.largest = max(c.largest, int(known[i].Limit()))
+		}
 		c.topic(ctx, &known[i], traffic[known[i].Name])
 	}
 }

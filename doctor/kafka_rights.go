@@ -93,16 +93,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 // readable reports whether the topic's records can be read and, as far as the brokers tell, written. It reads them as a start does.
 func (c *kafkaCheck) readable(ctx context.Context, name, relay string, t *kafka.Topic) bool {
 	topic := t.Name
-	var missing []string
-	for _, right := range []struct {
-		name string
-		op   kmsg.ACLOperation
-	}{{"Read", kmsg.ACLOperationRead}, {"Write", kmsg.ACLOperationWrite}} {
-		if may, told := t.Allows(right.op); told && !may {
-			missing = append(missing, right.name)
-		}
-	}
-	if len(missing) > 0 {
+	if missing := lacking(t); len(missing) > 0 {
 		c.add(name, Fail, "the relay's user may not "+strings.ToLower(strings.Join(missing, " or "))+" the topic", c.fixes.grant(topic, missing...))
 		return false
 	}

@@ -89,9 +89,13 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 	}
 	switch {
 	case s.bad != nil:
+		fate := "A row like it halts the relay: "
+		if to := s.run.Kafka; to != nil && to.DeadLetters != "" {
+			fate = "A row like it halts the relay, or goes to the topic of dead letters (delivery.on_poison): "
+		}
 		return []Finding{{
 			Side: Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
-			Fix: fix.ByWords("A row like it halts the relay: walpost explain shows what is wrong with it. " +
+			Fix: fix.ByWords(fate + "walpost explain shows what is wrong with it. " +
 				"After walpost skip has passed over the row, delete or repair the row to end this warning."),
 		}}
 	case s.looked > 0:

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -145,7 +146,7 @@ func (l *loop) note(letter *deadletter.Letter) {
 	}
 	l.st.DeadLetters[letter.Reason]++
 	newest := DeadLetter{
-		Token: letter.Token, EventID: letter.ID, Table: letter.Table, Reason: letter.Reason, Topic: letter.Topic, Text: letter.Error, At: l.now,
+		Token: letter.Token, EventID: strings.Clone(letter.ID), Table: letter.Table, Reason: letter.Reason, Topic: letter.Topic, Text: letter.Error, At: l.now,
 	}
 	before := l.st.NewestDead
 	l.st.NewestDead = append([]DeadLetter{newest}, before[:min(len(before), recentLetters-1)]...)

@@ -29,7 +29,7 @@ var CheckpointTopic = map[string]string{
 // CreateCheckpointTopic creates the topic of the checkpoints. With dryRun it only asks whether the topic could be created. refused is why
 // the topic has the brokers' own settings for its segments: managed brokers let nobody set them, or not as low.
 func CreateCheckpointTopic(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
-	return createOwn(ctx, cl, topic, CheckpointTopic, compacted, dryRun)
+	return createOwn(ctx, cl, topic, dryRun, CheckpointTopic, compacted)
 }
 
 // DeadLetterTopic are the settings of a topic of dead letters. The limit of its records is that of a request, so that it holds every
@@ -41,25 +41,33 @@ var DeadLetterTopic = map[string]string{
 	"max.message.bytes": strconv.Itoa(kafka.MaxRequest),
 }
 
-// kept is what a topic of dead letters needs at least.
-var kept = map[string]string{"cleanup.policy": "delete", "retention.ms": "-1"}
+// lessDeadLetters are the settings for brokers that allow less: the limits of Confluent Cloud and of serverless clusters, and their own.
+var lessDeadLetters = []map[string]string{
+	{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": "20971520"},
+	{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": "8388608"},
+	{"cleanup.policy": "delete", "retention.ms": "-1"},
+}
 
 // CreateDeadLetterTopic creates the topic of dead letters. With dryRun it only asks whether the topic could be created. refused is why
 // the topic has the brokers' own limits of size.
 func CreateDeadLetterTopic(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
-	return createOwn(ctx, cl, topic, DeadLetterTopic, kept, dryRun)
+	return createOwn(ctx, cl, topic, dryRun, append([]map[string]string{DeadLetterTopic}, lessDeadLetters...)...)
 }
 
-// createOwn creates a topic of walpost's own, which has one partition. If the brokers refuse the settings, it tries least.
-func createOwn(ctx context.Context, cl *kgo.Client, topic string, settings, least map[string]string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
-	how := kafka.NewTopic{Name: topic, Partitions: 1, Settings: settings}
-	made, err = how.Create(ctx, cl, dryRun)
-	var answer *kerr.Error
-	if err == nil || !errors.As(err, &answer) || answer.Retriable || kafka.Denied(err) {
-		return made, nil, err
+// createOwn creates a topic of walpost's own, which has one partition. If the brokers refuse its settings, it tries the next ones. refused
+// is why they refused the first ones.
+func createOwn(ctx context.Context, cl *kgo.Client, topic string, dryRun bool, settings ...map[string]string) (made kadm.CreateTopicResponse, refused, err error) {
+	for i, s := range settings {
+		how := kafka.NewTopic{Name: topic, Partitions: 1, Settings: s}
+		made, err = how.Create(ctx, cl, dryRun)
+		var answer *kerr.Error
+		if err == nil || !errors.As(err, &answer) || answer.Retriable || kafka.Denied(err) {
+			break
+		}
+		if i == 0 {
+			refused = err
+		}
 	}
-	refused, how.Settings = err, least
-	made, err = how.Create(ctx, cl, dryRun)
 	return made, refused, err
 }
 
