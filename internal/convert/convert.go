@@ -214,6 +214,7 @@ func (c *conversion) all() bool {
 	}
 	c.records()
 	c.kafka()
+	c.tolerance()
 	c.differences()
 	return router && len(c.tables) > 0
 }
@@ -338,6 +339,18 @@ func (c *conversion) providers() {
 			}
 		}
 	}
+}
+
+// tolerance maps Connect's policy for records that fail. With "all", Connect drops them.
+func (c *conversion) tolerance() {
+	const option = "errors.tolerance"
+	if v, ok := c.literal(option); !ok || !strings.EqualFold(strings.TrimSpace(v), "all") {
+		return
+	}
+	c.out.section("delivery", "")
+	c.out.put("on_poison", "dead_letter", "Connect drops such a record")
+	c.mapped(option, "delivery.on_poison", "dead_letter")
+	c.add(Differs, option, false, "Connect drops a record that it cannot convert; walpost writes each event that can never be delivered to the topic walpost.dead_letter")
 }
 
 // differences reports differences from Debezium that no single option causes and that a consumer
