@@ -178,3 +178,25 @@ func TestATokenOfAChangedPublicationStays(t *testing.T) {
 		}
 	}
 }
+
+// A row of the table has a token of its own, also if ids are missing or repeated. It is the same at every start.
+func TestEachRowOfATableHasItsToken(t *testing.T) {
+	seen := map[string]string{}
+	for name, token := range map[string]string{
+		"the row":             RowToken("shop", "db", "public.outbox", "u", []byte("u"), []byte("1")),
+		"another value":       RowToken("shop", "db", "public.outbox", "u", []byte("u"), []byte("2")),
+		"another cut":         RowToken("shop", "db", "public.outbox", "u", []byte("u1"), nil),
+		"without id":          RowToken("shop", "db", "public.outbox", "", []byte("u"), []byte("1")),
+		"of another table":    RowToken("shop", "db", "public.other", "u", []byte("u"), []byte("1")),
+		"of another name":     RowToken("crm", "db", "public.outbox", "u", []byte("u"), []byte("1")),
+		"of another database": RowToken("shop", "db2", "public.outbox", "u", []byte("u"), []byte("1")),
+	} {
+		if other := seen[token]; other != "" {
+			t.Errorf("%s and %s have the token %s", name, other, token)
+		}
+		seen[token] = name
+	}
+	if again := RowToken("shop", "db", "public.outbox", "u", []byte("u"), []byte("1")); seen[again] != "the row" {
+		t.Errorf("%s at the next start", again)
+	}
+}
