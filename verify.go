@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/kafka"
@@ -24,7 +25,7 @@ type VerifyReport = verify.Report
 const DefaultVerifyWait = verify.DefaultWait
 
 // Verify compares the tables with the topics, and changes nothing. It needs the slot, because it waits until the slot has passed
-// what it reads, and it needs no checkpoint. Differences are no error.
+// what it reads. Differences are no error.
 func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport, error) {
 	wrong := cfg.Validate()
 	if cfg.Stdout != nil {
@@ -41,10 +42,29 @@ func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport,
 	return verify.Run(ctx, verify.Config{
 		From: r.rows, Router: r.router, Kafka: &to.Config, Slot: cfg.Source.Slot,
 		OrderColumn: cfg.Source.OrderColumn, TimeColumn: cfg.Source.TimeColumn,
+		Unfinished: r.unfinished,
 		Elsewhere: func(ctx context.Context) (func(table, id string) verify.Place, error) {
 			return deadLetters(ctx, &to.Config, cfg.Delivery.DeadLetterTopic, opts.Say)
 		},
 	}, opts)
+}
+
+// unfinished says that a snapshot or a recover is not finished.
+func (r *Relay) unfinished(ctx context.Context) (string, error) {
+	store, free, err := r.openStore()
+	if err != nil {
+		return "", err
+	}
+	defer free()
+	values, err := store.Look(ctx, r.cfg.Name)
+	if err != nil {
+		return "", fmt.Errorf("read checkpoint: %w", err)
+	}
+	rec, _, err := checkpoint.Newest(r.cfg.Name, values)
+	if err != nil || rec == nil || rec.Copy == nil {
+		return "", err
+	}
+	return fmt.Sprintf("the %s is not finished: %d rows of the table are published", rec.Copy.Origin, rec.Copy.Rows), nil
 }
 
 // deadLetters reads the topic of dead letters, and returns a function that says what the topic has of an event. A topic that does not

@@ -94,6 +94,9 @@ exit code at 0 unless you pass --strict.`,
 		opts.Say, opts.Progress = meter.say, meter.progress
 		report, err := walpost.Verify(ctx, cfg.Config, opts)
 		meter.end()
+		if ctx.Err() != nil {
+			return fmt.Errorf("interrupted before everything was compared: %w", ctx.Err())
+		}
 		if err != nil {
 			return err
 		}
@@ -123,7 +126,7 @@ func printVerify(w io.Writer, r *walpost.VerifyReport) error {
 		}
 	}
 	if r.NotConfirmed != "" {
-		fmt.Fprintf(&b, "verify gave up waiting: %s\n", r.NotConfirmed)
+		fmt.Fprintf(&b, "not every row is delivered: %s\n", r.NotConfirmed)
 	}
 	for _, k := range verify.Kinds {
 		n := r.Counts[k.Kind]
@@ -210,7 +213,7 @@ type verifyJSON struct {
 	Repeated     int64                 `json:"duplicates_contiguous"`
 	Marked       int64                 `json:"duplicates_marked"`
 	Unordered    int64                 `json:"pairs_without_order"`
-	GaveUp       string                `json:"gave_up_waiting,omitempty"`
+	NotConfirmed string                `json:"not_confirmed,omitempty"`
 	Differences  map[verify.Kind]int64 `json:"differences"`
 	CannotTell   map[verify.Kind]int64 `json:"cannot_tell"`
 	Findings     []findingJSON         `json:"findings"`
@@ -232,7 +235,7 @@ type findingJSON struct {
 func verifyView(r *walpost.VerifyReport) verifyJSON {
 	v := verifyJSON{
 		Clean: r.Differences() == 0 && r.Counts[verify.NotConfirmed] == 0, Rows: r.Rows, Records: r.Records, Matched: r.Matched, Elsewhere: r.Elsewhere,
-		WithoutRow: r.WithoutRow, NoEventID: r.NoEventID, Repeated: r.Repeated, Marked: r.Marked, Unordered: r.Unordered, GaveUp: r.NotConfirmed,
+		WithoutRow: r.WithoutRow, NoEventID: r.NoEventID, Repeated: r.Repeated, Marked: r.Marked, Unordered: r.Unordered, NotConfirmed: r.NotConfirmed,
 		Differences: map[verify.Kind]int64{}, CannotTell: map[verify.Kind]int64{}, Findings: []findingJSON{},
 		FindingsLeft: r.Differences() + r.CannotTell() - int64(len(r.Findings)),
 	}

@@ -73,9 +73,10 @@ func (v *verifier) ordered(e *entry, k *keyOrder) {
 		t := v.topics[e.topic]
 		// Retention or compaction may have removed the first record of e, and e came again, and so did
 		// what was before it.
-		cut := t.compacted || t.parts[e.partition].start > 0
+		cut := t.compacted || t.parts[e.partition].cut
 		reversed := func(than *entry) bool { return !cut || e.other > than.other }
 		timed := e.time != unknown && newest.time != unknown
+		tied := !timed || e.time/1000 == newest.time/1000 // the timestamps of records are in milliseconds
 		switch {
 		case oneTransaction && byRank(&last) < 0 && reversed(&last) && !v.tables[e.table].Partitioned():
 			v.finding(OutOfOrder, e, behind(&last), nil)
@@ -83,9 +84,9 @@ func (v *verifier) ordered(e *entry, k *keyOrder) {
 			v.finding(OutOfOrder, e, behind(&newest), nil)
 		case timed && e.time/1000 < newest.time/1000 && reversed(&newest):
 			v.finding(OrderUnknown, e, "looks older than event "+string(newest.id)+" before it, by its commit time", nil)
-		case !timed && byRank(&last) < 0 && reversed(&last):
+		case tied && byRank(&last) < 0 && reversed(&last):
 			v.finding(OrderUnknown, e, "looks older than event "+string(last.id)+" before it, by source.order_column", nil)
-		case !timed && byRank(&last) == 0:
+		case tied && byRank(&last) == 0:
 			v.report.Unordered++
 		}
 		k.last = e.append(k.last[:0])
@@ -162,7 +163,7 @@ func (v *verifier) conclude(s *stretch) {
 	p := &t.parts[s.partition]
 	last := p.firsts.after(s.end) < 0
 	// Retention may have removed the beginning of what the stretch repeats.
-	begunBefore := p.start > 0 && p.firsts.before(s.oldest) < 0
+	begunBefore := p.cut && p.firsts.before(s.oldest) < 0
 	kind := Duplicate
 	switch {
 	case s.broken == "" && (s.at == s.begin || begunBefore):

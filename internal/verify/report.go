@@ -74,7 +74,7 @@ type Report struct {
 	Unordered     int64 // pairs of one key whose order nothing tells
 	// Elsewhere counts rows without a record by where their event is.
 	Elsewhere map[string]int64
-	// NotConfirmed says why verify gave up waiting for the slot; "" if the slot passed the snapshot.
+	// NotConfirmed says why rows may still be without a record; "" if all must have one.
 	NotConfirmed string
 
 	Counts   map[Kind]int64

@@ -47,8 +47,9 @@ func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
 		if v.TimeColumn != "" {
 			c.written = t.Relation.Index(v.TimeColumn)
 		}
-		if c.updated && reader.KeepsCommitTimes() || c.columns.Timestamp != "" && c.columns.Timestamp != v.TimeColumn {
-			v.from = time.Time{} // a row can be much younger, or older, than the timestamp of its record
+		stamped := c.columns.Timestamp
+		if reader.KeepsCommitTimes() && (c.updated || stamped != "") || !reader.KeepsCommitTimes() && stamped != "" && stamped != v.TimeColumn {
+			v.from = time.Time{} // a row can be much younger than the timestamp of its record
 		}
 		v.tables = append(v.tables, c)
 		total += known.Rows
@@ -93,8 +94,11 @@ func (v *verifier) readTable(ctx context.Context, t *checkedTable, number uint64
 		}
 		if rows.CommitKnown {
 			e.time = ev.Time.UnixMicro()
+		}
+		switch {
+		case !t.updated && rows.CommitKnown:
 			e.age = e.time
-		} else if t.written >= 0 {
+		case t.written >= 0:
 			e.age = timeOf(ev.Row.Values[t.written].Bytes)
 		}
 		if tx, err := strconv.ParseUint(string(rows.Transaction), 10, 32); err == nil {

@@ -6,10 +6,14 @@ import (
 	"container/heap"
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"slices"
+	"syscall"
+
+	"github.com/walpost/walpost/internal/fault"
 )
 
 // A sorter sorts more byte strings than fit into memory: it sorts them in pieces, writes each piece
@@ -96,7 +100,9 @@ func (s *sorter) flush() (err error) {
 		n := int(binary.BigEndian.Uint16(s.piece[i.at:]))
 		_, _ = w.Write(s.piece[i.at : int(i.at)+2+n]) // Flush returns the error
 	}
-	if err := w.Flush(); err != nil {
+	if err := w.Flush(); errors.Is(err, syscall.ENOSPC) {
+		return fault.WithHint(fmt.Errorf("sort: %w", err), "Choose a folder on a larger disk with --temp-dir, or compare fewer rows at once (--since, --first-id).")
+	} else if err != nil {
 		return fmt.Errorf("sort: %w", err)
 	}
 	end := int64(len(s.piece))

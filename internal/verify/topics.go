@@ -29,7 +29,7 @@ type topic struct {
 
 // A part is one partition of a topic.
 type part struct {
-	start  int64   // the first offset that the log has
+	cut    bool    // retention has removed records of the time that is compared
 	oldest int64   // timestamp of the first record that was read, in microseconds
 	firsts offsets // of the records that are not duplicates
 }
@@ -135,7 +135,7 @@ func (v *verifier) countRecords(ctx context.Context, topics []string) (n int64, 
 func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, total int64) error {
 	p := &t.parts[number]
 	p.oldest = unknown
-	next := int64(0) // the first offset that was not taken: after some errors a Reader starts over
+	first, next := int64(-1), int64(0) // next is the first offset that was not taken: after some errors a Reader starts over
 	r := kafka.Reader{Client: v.client, Topic: t.name, Partition: number, Since: v.from, Patience: patience}
 	r.Stable = true // an open transaction may stay open, and its records are not committed
 	var headers []cdc.Header
@@ -143,7 +143,9 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 		if rec.Offset < next {
 			return nil
 		}
-		next = rec.Offset + 1
+		if next = rec.Offset + 1; first < 0 {
+			first = rec.Offset
+		}
 		v.report.Records++
 		v.Progress("reading records", v.report.Records, total)
 		if p.oldest == unknown {
@@ -172,7 +174,8 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 	if r.End < next {
 		return fmt.Errorf("partition %d was made again while it was read: start verify again", number)
 	}
-	p.start = r.Start
+	// If reading began behind the start of the log, nothing younger was removed.
+	p.cut = r.Start > 0 && (v.from.IsZero() || first == r.Start || r.Start == r.End)
 	return nil
 }
 
@@ -180,7 +183,7 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 func (t *topic) removed(partition int32, age int64) bool {
 	for i := range t.parts {
 		p := &t.parts[i]
-		if partition >= 0 && !t.grown && int32(i) != partition || p.start == 0 {
+		if partition >= 0 && !t.grown && int32(i) != partition || !p.cut {
 			continue
 		}
 		if age == unknown || p.oldest == unknown || age <= p.oldest+margin.Microseconds() {

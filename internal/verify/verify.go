@@ -72,6 +72,9 @@ type Config struct {
 	Kafka                   *kafka.Config
 	Slot                    string
 	OrderColumn, TimeColumn string
+	// Unfinished is called when the slot has passed the snapshot. It says why rows may have no record
+	// all the same, or "". nil says nothing.
+	Unfinished func(ctx context.Context) (string, error)
 	// Elsewhere is called when the slot has passed the snapshot, and returns a function that says
 	// where an event is if it is not in its topic. The zero Place says nothing. nil is for no event.
 	Elsewhere func(ctx context.Context) (func(table, eventID string) Place, error)
@@ -173,6 +176,11 @@ func Run(ctx context.Context, cfg Config, opts Options) (*Report, error) {
 	}
 	if v.report.NotConfirmed, err = v.wait(ctx, at); err != nil {
 		return nil, err
+	}
+	if v.Unfinished != nil && v.report.NotConfirmed == "" {
+		if v.report.NotConfirmed, err = v.Unfinished(ctx); err != nil {
+			return nil, err
+		}
 	}
 	if v.Elsewhere != nil {
 		if v.elsewhere, err = v.Elsewhere(ctx); err != nil {

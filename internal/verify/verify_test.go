@@ -2,6 +2,7 @@ package verify
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/router"
 )
 
 // The relay has delivered everything: nothing is found, whatever else the topics have.
@@ -172,8 +174,9 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 		write   func(w *world, topic string)
 		topic   string        // "broker" for one with the brokers' times
 		early   time.Duration // how much earlier the record of a is than that of b, where the server keeps no times
+		tied    bool          // both commits were in one millisecond
 		inOrder bool
-		change  string // SQL before verify
+		change  []string // SQL before verify
 		found   []string
 	}{
 		"one transaction":                   {commits: "on", write: one, found: []string{"out_of_order a 1"}},
@@ -185,8 +188,13 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 		"two transactions, nothing known":   {commits: "off", write: two, topic: "broker", found: []string{"order_unknown a 1"}},
 		"the column contradicts the times":  {commits: "off", write: two, early: -2 * time.Second, inOrder: true, found: []string{"order_unknown b 1"}},
 		"the lower id commits last":         {commits: "off", write: two, early: -2 * time.Second},
-		"updated since, by one transaction": {commits: "on", write: two, change: "UPDATE outbox SET at = now()", found: []string{"order_unknown a 1"}},
-		"updated since, and no times":       {commits: "off", write: two, change: "UPDATE outbox SET at = now()", topic: "broker", found: []string{"order_unknown a 1"}},
+		"updated since, by one transaction": {commits: "on", write: two, change: []string{"UPDATE outbox SET at = now()"}, found: []string{"order_unknown a 1"}},
+		"updated since, statistics reset": {
+			commits: "on", write: two, tied: true, found: []string{"order_unknown a 1"},
+			change: []string{"UPDATE outbox SET at = now()", "SELECT pg_stat_force_next_flush()", "SELECT pg_stat_reset_single_table_counters('outbox'::regclass)"},
+		},
+		"updated since, far apart":    {commits: "on", write: apart, change: []string{"UPDATE outbox SET at = now()"}, found: []string{"out_of_order a 1"}},
+		"updated since, and no times": {commits: "off", write: two, change: []string{"UPDATE outbox SET at = now()"}, topic: "broker", found: []string{"order_unknown a 1"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := *worlds[c.commits]
@@ -195,17 +203,14 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 			topic := fmt.Sprint(cmp.Or(c.topic, "topic"), len(w.topics))
 			c.write(&w, topic)
 			all := w.records()
-			if c.commits == "off" { // the relay has the commit times, which the table does not have
+			if c.commits == "off" || c.tied { // the relay has the commit times, which the table does not have
 				all[0].Timestamp = all[1].Timestamp.Add(-c.early)
 			}
 			if !c.inOrder {
 				slices.Reverse(all)
 			}
 			w.send(all...)
-			if c.change != "" {
-				w.exec(c.change)
-				w.later() // until the statistics count it
-			}
+			w.exec(c.change...)
 			w.wants(w.verify(), 0, c.found...)
 		})
 	}
@@ -320,4 +325,84 @@ func TestTwoRowsMayHaveOneID(t *testing.T) {
 	w.wants(w.verify(), 0)
 	w.insert("a plain k 4")
 	w.wants(w.verify(), 0, "missing a -1")
+}
+
+// A row that was updated may be older than its transaction says.
+func TestARowThatIsYoungerThanTheLogIsMissing(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "on")
+	w.insert("a plain k 1", "b plain l 2")
+	b := copyOf(w.records()[1], func(r *kgo.Record) { r.Timestamp = r.Timestamp.Add(-time.Hour) })
+	w.send(b, b)
+	w.trim("plain", 1)
+	w.wants(w.verify(), 0, "missing a -1")
+	w.exec("UPDATE outbox SET at = now()")
+	w.wants(w.verify(), 0, "retention a -1")
+}
+
+// What retention removed before the range of times does not matter.
+func TestARangeOfTimesIsJudgedByItsOwnRecords(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.cfg.TimeColumn = "at"
+	w.insert("a plain k 1", "b plain k 2")
+	w.exec("UPDATE outbox SET at = now()")
+	b := w.records()[1]
+	old := copyOf(b, func(r *kgo.Record) { r.Timestamp = time.Now().Add(-2 * time.Hour) })
+	w.send(old, old, copyOf(b, func(r *kgo.Record) { r.Timestamp = time.Now().Add(-5 * time.Minute) }))
+	w.trim("plain", 1)
+	w.wants(w.verify(func(o *Options) { o.Since = time.Now().Add(-time.Hour) }), 0, "missing a -1")
+}
+
+// What the options put into the records, verify finds there again.
+func TestEveryKindOfRecordIsRecognised(t *testing.T) {
+	t.Parallel()
+	for name, option := range map[string]func(*router.Config){
+		"JSON headers":      func(c *router.Config) { c.Header = router.Converter{Name: "json"} },
+		"a tombstone":       func(c *router.Config) { c.Tombstone = true },
+		"an envelope":       func(c *router.Config) { c.AdditionalPlacement = "seq:envelope,seq:header:n"; c.Value.Name = "json" },
+		"a timestamp":       func(c *router.Config) { c.Timestamp = "at" },
+		"a changing header": func(c *router.Config) { c.ExtendedHeaders, c.TopicPrefix = true, "shop" },
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, "off", option)
+			w.insert("a plain k {}", "b plain k NULL", "c plain l {}")
+			w.exec("UPDATE outbox SET at = '2026-01-01 00:00:00.5+00' WHERE id <> 'c'")
+			w.cfg.Router.SetRunID("the relay's")
+			all := w.records()
+			w.send(all[0], all[1])
+			r := w.verify()
+			if w.wants(r, 0, "missing c -1"); r.Matched != 2 {
+				t.Errorf("%+v", r)
+			}
+			if name == "a timestamp" {
+				w.exec("UPDATE outbox SET at = at + interval '1 second' WHERE id = 'a'")
+				w.wants(w.verify(), 0, "missing c -1", "changed a 0")
+			}
+		})
+	}
+}
+
+func TestTheRowsOfPartitionsAreCompared(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.exec("DROP TABLE outbox", strings.Replace(strings.Replace(outboxTable, " GENERATED ALWAYS AS IDENTITY", "", 1), "at timestamptz)", "at timestamptz) PARTITION BY LIST (aggregate_id)", 1),
+		"CREATE TABLE outbox_k PARTITION OF outbox FOR VALUES IN ('k')", "CREATE TABLE outbox_rest PARTITION OF outbox DEFAULT",
+		"ALTER PUBLICATION walpost ADD TABLE outbox", "ALTER PUBLICATION walpost SET (publish_via_partition_root = true)")
+	w.insert("a plain k 1", "b plain l 2", "c plain k 3")
+	w.exec("UPDATE outbox SET seq = CASE id WHEN 'a' THEN 1 WHEN 'b' THEN 2 ELSE 3 END")
+	all := w.records()
+	w.send(all[2], all[0])
+	// An INSERT of several rows writes each partition by itself, so seq is not certain.
+	w.wants(w.verify(), 0, "missing b -1", "order_unknown a 1")
+}
+
+func TestAnUnfinishedSnapshotIsSaid(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	w.insert("a plain k 1")
+	w.cfg.Unfinished = func(context.Context) (string, error) { return "the snapshot is not finished", nil }
+	if r := w.verify(); r.Counts[NotConfirmed] != 1 || r.NotConfirmed != "the snapshot is not finished" {
+		t.Errorf("%+v", r)
+	}
 }
