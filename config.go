@@ -235,8 +235,6 @@ func (c *Config) routing() router.Config {
 func (c *Config) sink() sink.Config {
 	cfg := c.Kafka
 	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger
-	if c.Delivery.OnPoison.Bury() {
-		cfg.DeadLetters = c.Delivery.DeadLetterTopic
-	}
+	cfg.DeadLetters, cfg.Bury = c.Delivery.DeadLetterTopic, c.Delivery.OnPoison.Bury()
 	return cfg
 }

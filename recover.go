@@ -77,9 +77,15 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 // skipLimit is how long the store may take. Kafka does not answer, for example, while too few replicas are in sync.
 var skipLimit = time.Minute
 
+// SkipOptions say what becomes of the event. The zero value has it written to the topic of dead letters.
+type SkipOptions struct {
+	Discard bool   // give the event up: it is written nowhere
+	Why     string // kept with the request, and logged
+}
+
 // Skip asks the next Run to pass over the one event that a halt named by token, and returns that event. It needs the checkpoint store and
 // neither the database nor a running relay. A token that no halt of this relay gave is an error of the configuration.
-func Skip(ctx context.Context, cfg Config, token string) (*checkpoint.Halt, error) {
+func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*checkpoint.Halt, error) {
 	r, err := New(cfg)
 	if err != nil {
 		return nil, err
@@ -116,7 +122,7 @@ func Skip(ctx context.Context, cfg Config, token string) (*checkpoint.Halt, erro
 	case rec != nil && rec.LSN > halt.Commit:
 		return nil, fault.Config(fmt.Errorf("the checkpoint stands at %s: %s is delivered or passed over", rec.LSN, halt.Event()), "")
 	}
-	halt.Time = time.Now()
+	halt.Time, halt.Discard, halt.Why = time.Now(), opts.Discard, opts.Why
 	limited, cancel := context.WithTimeoutCause(ctx, skipLimit, fmt.Errorf("the store has not taken it for %s", skipLimit))
 	defer cancel()
 	if err := store.Save(limited, halt.SkipKey(), halt.Encode()); err != nil {

@@ -44,7 +44,7 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 			cfg.Kafka.Brokers = []string{"127.0.0.1:1"}
 			cfg.Checkpoint.Store, cfg.Checkpoint.Path = "file", filepath.Join(t.TempDir(), "position")
 			c.prepare(t, &cfg)
-			_, err := Skip(t.Context(), cfg, "0-1-1-00000000")
+			_, err := Skip(t.Context(), cfg, "0-1-1-00000000", SkipOptions{})
 			if hint := fault.Hint(err); err == nil || fault.NeedsPerson(err) != c.person || !strings.Contains(hint, c.hint) || c.hint == "" && hint != "" {
 				t.Errorf("%v, hint %q", err, hint)
 			}
@@ -81,12 +81,12 @@ func TestSkipEndsWhereTheStoreTakesNothing(t *testing.T) {
 	skipLimit = 2 * time.Second
 	defer func() { skipLimit = time.Minute }()
 	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: cfg.Checkpoint.Topic, Err: kerr.NotEnoughReplicas, Count: -1})
-	if _, err := Skip(t.Context(), cfg, halt.Token); err == nil || fault.NeedsPerson(err) || !strings.Contains(err.Error(), "has not taken it") {
+	if _, err := Skip(t.Context(), cfg, halt.Token, SkipOptions{}); err == nil || fault.NeedsPerson(err) || !strings.Contains(err.Error(), "has not taken it") {
 		t.Errorf("skip: %v", err)
 	}
 	h.Remove()
 	skipLimit = time.Minute
-	if _, err := Skip(t.Context(), cfg, halt.Token); err != nil {
+	if _, err := Skip(t.Context(), cfg, halt.Token, SkipOptions{}); err != nil {
 		t.Errorf("once the replicas are back: %v", err)
 	}
 }

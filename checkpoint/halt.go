@@ -33,6 +33,11 @@ type Halt struct {
 	Reason   cdc.Reason   `json:"reason,omitempty"` // "" if a version before dead letters wrote the Halt
 	Error    string       `json:"error,omitempty"`
 	Time     time.Time    `json:"time"` // of the writing, for people
+
+	// Discard and Why are of a request. With Discard the event is given up, because of Why. Without
+	// it the event goes to the topic of dead letters.
+	Discard bool   `json:"discard,omitempty"`
+	Why     string `json:"why,omitempty"`
 }
 
 // NewToken returns the token of h's event. It holds the place of the event, which people can read,

@@ -79,7 +79,7 @@ func CheckKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, e
 	if checkpoint != "" {
 		c.checkpoint(ctx, checkpoint, name)
 	}
-	if cfg.DeadLetters != "" {
+	if cfg.Bury {
 		c.deadLetters(ctx, cfg.DeadLetters)
 	}
 	return c.found

@@ -22,7 +22,7 @@ func TestCheckJudgesTheTopicOfDeadLetters(t *testing.T) {
 	}
 	with := func(dead string) string {
 		cfg := config(c.ListenAddrs())
-		cfg.DeadLetters = dead
+		cfg.DeadLetters, cfg.Bury = dead, dead != ""
 		return looked(t, cfg, map[string]Traffic{"a": {}}, "")
 	}
 	hasNot(t, with(""), "dead letter")

@@ -67,7 +67,7 @@ func (c *kafkaCheck) size(name, topic string, kv map[string]string, largest int)
 
 // fate is what becomes of a refused record.
 func (c *kafkaCheck) fate() string {
-	if c.cfg.DeadLetters != "" {
+	if c.cfg.Bury {
 		return "halts the relay or goes to the topic of dead letters (delivery.on_poison)"
 	}
 	return "halts the relay"

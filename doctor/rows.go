@@ -90,7 +90,7 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 	switch {
 	case s.bad != nil:
 		fate := "A row like it halts the relay: "
-		if to := s.run.Kafka; to != nil && to.DeadLetters != "" {
+		if to := s.run.Kafka; to != nil && to.Bury {
 			fate = "A row like it halts the relay, or goes to the topic of dead letters (delivery.on_poison): "
 		}
 		return []Finding{{

@@ -61,7 +61,7 @@ func (e *BadEvent) Hint() string {
 	return hint
 }
 
-// Repair is the part of Hint that gives up no event.
+// Repair is the part of Hint that passes over no event.
 func (e *BadEvent) Repair() string {
 	repair := cmp.Or(fault.Hint(e.Err), repairCause)
 	if e.Commit == 0 && e.Table != nil {
@@ -75,7 +75,7 @@ func (e *BadEvent) Commands() []fault.Advice {
 	if e.Token == "" {
 		return nil
 	}
-	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "exactly this event: it never reaches Kafka then"}}
+	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "the delivery of exactly this event: it goes to the topic of dead letters instead"}}
 }
 
 // unroutable returns the error for an event that the router refused. commit is 0 for a row of the

@@ -75,6 +75,27 @@ func (l *loop) buryRow(bad *BadEvent, ev *cdc.Event) bool {
 	if !l.cfg.Poison.buries(bad.Because, bad.Topic) {
 		return false
 	}
+	return l.becomes(l.rowLetter(bad, ev), bad) == nil
+}
+
+// putAside makes l.rec the dead letter of an event that a person asked to pass over, whatever the
+// policy. ok and err are what the router said of it.
+func (l *loop) putAside(ev *cdc.Event, asked *checkpoint.Halt, ok bool, err error) error {
+	bad := &BadEvent{
+		EventID: l.rec.EventID, Table: relationOf(ev), Commit: asked.Commit, Row: asked.Row, Topic: asked.Topic, Token: asked.Token,
+		Because: cmp.Or(because(err), asked.Reason, cdc.Unroutable), Err: cmp.Or(err, errors.New(asked.Error)),
+	}
+	if err != nil || !ok {
+		return l.becomes(l.rowLetter(bad, ev), bad)
+	}
+	rec := l.rec
+	letter := l.letter(bad, &rec)
+	letter.Record, letter.KeyKnown = &rec, true
+	return l.becomes(letter, bad)
+}
+
+// rowLetter is the letter of a row that has no record.
+func (l *loop) rowLetter(bad *BadEvent, ev *cdc.Event) *deadletter.Letter {
 	letter := l.letter(bad, &l.rec)
 	letter.Event = ev
 	var keyed interface{ KeyFound() bool }
@@ -87,14 +108,19 @@ func (l *loop) buryRow(bad *BadEvent, ev *cdc.Event) bool {
 		}
 		letter.Token = l.rowToken(bad, content...)
 	}
+	return letter
+}
+
+// becomes makes l.rec the letter. It returns bad if the letter cannot be written down.
+func (l *loop) becomes(letter *deadletter.Letter, bad *BadEvent) error {
 	rec, err := letter.Encode(l.cfg.Poison.Topic)
 	if err != nil {
 		bad.Err = errors.Join(bad.Err, err)
-		return false
+		return bad
 	}
 	l.rec = *rec
 	l.note(letter)
-	return true
+	return nil
 }
 
 // buryRecord sends a dead letter in place of a record that the sink refused, if the policy asks for

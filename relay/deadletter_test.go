@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 )
 
@@ -169,4 +170,39 @@ func TestALetterIsWaitedFor(t *testing.T) {
 		w.want(t, 10*time.Second, "all confirmed", func() bool { return w.id.SlotFound.Confirmed == w.pos })
 		r.stopped(t, time.Second)
 	})
+}
+
+// An event that a person has passed over goes to the topic of dead letters, whatever the policy, also over stops and kills. With
+// Discard it goes nowhere.
+func TestASkippedEventGoesToTheTopicOfDeadLetters(t *testing.T) {
+	for name, key := range map[string]string{"of a row": "!", "of a record": "b"} {
+		for _, discard := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				story(t, func(t *testing.T, w *world) {
+					w.gapsOK, w.clean = true, false
+					cfg := Config{Poison: Poison{Topic: deadTopic, Version: "test"}, Window: Window{Events: 3}}
+					w.do(func() { w.stalled = true })
+					txn := w.commit("a", key, "b", "c", "a")
+					w.do(func() { w.stalled, w.cursed[txn.rows[1].id] = false, key == "b" })
+					r := w.start(cfg)
+					<-r.done
+					badOf(t, r.err)
+					w.skip(func(h *checkpoint.Halt) bool { h.Discard = discard; return true })
+					for n := range 3 {
+						r = w.start(cfg)
+						time.Sleep(time.Duration(30+n*70) * time.Millisecond)
+						r.kill()
+						<-r.done
+					}
+					r = w.start(cfg)
+					w.want(t, time.Minute, "all the others, and nothing left in the store", func() bool { return w.allDelivered() && w.halts() == 0 })
+					id := txn.rows[1].id
+					if w.count[id] != 0 || discard != (w.dead[id] == 0) {
+						t.Errorf("discard %t: %d times in its topic, %d dead letters", discard, w.count[id], w.dead[id])
+					}
+					r.stopped(t, time.Second)
+				})
+			})
+		}
+	}
 }

@@ -313,9 +313,7 @@ func newFleet(seed uint64, clean bool) *fleet {
 		f.cfg.Copying = &Copying{}
 		f.write(rand.New(rand.NewPCG(seed, 6)), f.rng.IntN(40), 0)
 	}
-	if f.bury = seed%2 == 0; f.bury {
-		f.cfg.Poison = burying
-	}
+	f.poisoned(seed, &f.cfg)
 	for i := range 1 + f.rng.IntN(2) {
 		f.hosts = append(f.hosts, &host{name: fmt.Sprintf("host %d", i)})
 	}

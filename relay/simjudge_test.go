@@ -168,7 +168,7 @@ func (w *world) landLetter(rec *cdc.Record) {
 		return
 	}
 	r := w.byID[l.ID]
-	if r == nil || !w.bad[l.ID] {
+	if r == nil || !w.bad[l.ID] && !w.skipped[l.ID] {
 		w.fail("a dead letter of an event that is fine: %+v", l)
 		return
 	}
@@ -187,7 +187,7 @@ func (w *world) landLetter(rec *cdc.Record) {
 	switch form := l.Form(); {
 	case form == deadletter.FormRow && (l.Reason != cdc.Unroutable || string(l.Event.Row.Values[0].Bytes) != r.id || string(l.Event.Row.Values[1].Bytes) != r.key):
 		w.fail("the letter of row %+v: %+v", r, l)
-	case form == deadletter.FormRecord && (l.Reason != cdc.TooLarge || l.Topic != r.key || string(l.Key) != r.key ||
+	case form == deadletter.FormRecord && (l.Reason != cdc.TooLarge && !w.skipped[l.ID] || l.Topic != r.key || string(l.Key) != r.key ||
 		int(binary.BigEndian.Uint64(l.Record.Value)) != r.index || !l.Record.Time.Equal(r.tx.time.Truncate(time.Millisecond))):
 		w.fail("the letter of the record of %+v: %+v", r, l)
 	case l.Commit != 0 && l.Commit != r.tx.begin || l.Attempts != 1 || !l.CommitTime.Equal(r.tx.time) || l.Table != r.relation().String():

@@ -53,21 +53,26 @@ func (s *skipping) drop(confirmed cdc.Position) (keys []string) {
 	return keys
 }
 
-// passOver reports whether a person asked to pass over the event that l.rec was made of. The event
-// is number row of the transaction at commit.
-func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) bool {
+// passOver returns the request of a person to pass over the event that l.rec was made of, nil for
+// none. The event is number row of the transaction at commit.
+func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) *checkpoint.Halt {
 	asked := l.skipping.asked[spot{commit, row}]
 	if len(asked) == 0 {
-		return false
+		return nil
 	}
 	h := l.haltOf(commit, row, relationOf(ev), l.rec.EventID)
-	if !slices.ContainsFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token }) {
+	i := slices.IndexFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token })
+	if i < 0 {
 		l.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str("lsn", commit.String()).
 			Msg("a skip request names another event than the event at this place: walpost ignores the request")
-		return false
+		return nil
+	}
+	what := "EVENT PASSED OVER, as walpost skip asked: it goes to the topic of dead letters"
+	if asked[i].Discard {
+		what = "EVENT PASSED OVER, as walpost skip --discard asked: it is not delivered"
 	}
 	l.st.Skipped++
 	l.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str("lsn", commit.String()).Int("row", row).
-		Msg("EVENT PASSED OVER, as walpost skip asked: it is not delivered")
-	return true
+		Str("why", asked[i].Why).Msg(what)
+	return asked[i]
 }

@@ -177,10 +177,15 @@ func (s *streaming) row(ev *cdc.Event) error {
 	}
 	s.sawEvent = true
 	ok, err := s.route(ev)
-	skip := s.passOver(ev, s.progress.open, s.progress.events)
+	asked := s.passOver(ev, s.progress.open, s.progress.events)
+	discard := asked != nil && (asked.Discard || s.cfg.Poison.Topic == "")
 	switch {
-	case skip:
-	case err != nil && s.progress.nextLeft > 0: // the run before has dealt with it
+	case discard:
+	case (asked != nil || err != nil) && s.progress.nextLeft > 0: // the run before has dealt with it
+	case asked != nil:
+		if err := s.putAside(ev, asked, ok, err); err != nil {
+			return err
+		}
 	case err != nil:
 		bad := s.unroutable(ev, s.progress.open, s.progress.events, err)
 		if !s.buryRow(bad, ev) {
@@ -195,7 +200,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 	if err != nil {
 		return s.inconsistent(err)
 	}
-	if send && !skip {
+	if send && !discard {
 		s.publishEvent(ev, s.progress.open, s.progress.events)
 	}
 	return nil

@@ -28,8 +28,10 @@ type Config struct {
 	WindowEvents int   `yaml:"-"`
 	WindowBytes  int64 `yaml:"-"`
 
-	// DeadLetters is the topic of dead letters, which is created if it is missing, whatever Topics.Create says; "" for none.
+	// DeadLetters is the topic of dead letters, which is created if it is missing, whatever Topics.Create says; "" for none. With Bury
+	// it is created at Open, and otherwise for its first letter.
 	DeadLetters string `yaml:"-"`
+	Bury        bool   `yaml:"-"`
 
 	// Logger is written to at edges only. The zero value is silent.
 	Logger zerolog.Logger `yaml:"-"`

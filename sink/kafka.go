@@ -104,7 +104,7 @@ func Open(cfg Config) (*Kafka, error) {
 		s.adm.Close()
 		return nil, err
 	}
-	if cfg.DeadLetters != "" { // so that it is there before the first letter
+	if cfg.Bury { // so that it is there before the first letter
 		s.mu.Lock()
 		s.shut(s.topicOf(cfg.DeadLetters))
 		s.mu.Unlock()

@@ -234,7 +234,7 @@ func TestPassOverUnderRandomFaults(t *testing.T) {
 func TestTheTopicOfDeadLettersIsMade(t *testing.T) {
 	c := testenv.FakeKafka(t)
 	cfg := config(c.ListenAddrs())
-	cfg.DeadLetters = "dead"
+	cfg.DeadLetters, cfg.Bury = "dead", true
 	b := open1(t, cfg)
 	waitFor(t, func() bool { return len(c.PartitionInfos("dead")) == 1 })
 	b.sendRecord(cdc.Record{Topic: "dead", Key: []byte("k"), Partition: -1, Value: incompressible(3 << 20)})
@@ -261,7 +261,7 @@ func TestATopicOfDeadLettersWithTheBrokersOwnLimit(t *testing.T) {
 		return resp, nil, true
 	})
 	cfg := config(c.ListenAddrs())
-	cfg.DeadLetters = "dead"
+	cfg.DeadLetters, cfg.Bury = "dead", true
 	b := open1(t, cfg)
 	b.send("dead", "k", 1)
 	b.all()

@@ -230,7 +230,7 @@ func TestRealRefusedRecordsArePassedOver(t *testing.T) {
 	k := testenv.Kafka(t)
 	a := k.Topic(t, 2, map[string]string{"max.message.bytes": "20000", "cleanup.policy": "compact"})
 	cfg := config(k.Brokers())
-	cfg.DeadLetters = a + ".dead"
+	cfg.DeadLetters, cfg.Bury = a+".dead", true
 	b := open1(t, cfg)
 	bad := 0
 	for n := range 40 {

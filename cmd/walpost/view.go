@@ -71,7 +71,7 @@ type view struct {
 
 	Recent      map[string][]eventView `json:"recent"`              // the newest events by topic, newest first
 	Errors      []errorView            `json:"errors"`              // the newest ones, newest first
-	DeadLetters *uint64                `json:"dead_letters"`        // null where there can be none: delivery.on_poison is halt
+	DeadLetters *uint64                `json:"dead_letters"`        // null where there are none and delivery.on_poison is halt
 	NewestDead  []deadView             `json:"newest_dead_letters"` // newest first
 
 	CheckpointError string   `json:"checkpoint_error"`
@@ -102,7 +102,7 @@ type haltView struct {
 	Topic     string          `json:"topic"`      // that refused it; "" where it cannot be routed
 	Error     string          `json:"error"`
 	Hint      string          `json:"hint"`
-	Repair    string          `json:"repair"`   // the part of the hint that gives up no event
+	Repair    string          `json:"repair"`   // the part of the hint that passes over no event
 	Commands  []fault.Advice  `json:"commands"` // of the hint
 	Waiting   []relay.Waiting `json:"waiting"`  // what was in flight and is not delivered, by topic
 }
@@ -224,7 +224,7 @@ func viewOf(s walpost.Status, now time.Time) view {
 	for _, d := range s.NewestDead {
 		v.NewestDead = append(v.NewestDead, deadView{d.Token, d.EventID, d.Table, string(d.Reason), d.Topic, d.Text, max(0, now.Sub(d.At).Seconds())})
 	}
-	if s.Bury {
+	if s.Bury || len(s.DeadLetters) > 0 { // walpost skip writes dead letters, too
 		n := uint64(0)
 		for _, count := range s.DeadLetters {
 			n += count

@@ -70,6 +70,9 @@ func TestSkipWithTheFileStore(t *testing.T) {
 			w.arrive(after)
 			w.arrive(w.insert(5))
 			eventually(t, 10*time.Second, "one event is counted as skipped", func() bool { return r.metric("walpost_events_skipped_total") == 1 })
+			eventually(t, 10*time.Second, "the event is in the topic of dead letters", func() bool {
+				return r.metric(`walpost_events_total{topic="walpost.dead_letter"}`) == 1 && r.metric(`walpost_dead_letters_total{reason="unroutable"}`) == 1
+			})
 			if n := w.arrived([]string{bad}); n > 0 {
 				t.Error("the event that was passed over arrived")
 			}

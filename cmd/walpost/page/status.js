@@ -77,7 +77,7 @@
     return parts;
   };
 
-  // repair is what to do about a bad event: first what repairs, then what gives up the event.
+  // repair is what to do about a bad event: first what repairs, then what passes over the event.
   const repair = (bad) => [node("p", bad.repair),
     ...(bad.commands || []).flatMap((c) => [node("p", "If no repair is possible, run this command, and then start walpost again:"), copyable(c.command, c.gives_up)])];
 
