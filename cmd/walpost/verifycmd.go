@@ -100,18 +100,16 @@ exit code at 0 unless you pass --strict.`,
 		if err != nil {
 			return err
 		}
+		clean := report.Differences()+report.Counts[verify.NotConfirmed] == 0 && (!*strict || report.Repeated+report.Marked == 0)
 		if *asJSON {
-			err = printJSON(cmd.OutOrStdout(), verifyView(report), "")
+			err = printVerifyJSON(cmd.OutOrStdout(), report, clean)
 		} else {
 			err = printVerify(cmd.OutOrStdout(), report)
 		}
-		switch {
-		case err != nil:
-			return err
-		case report.Differences() > 0, report.Counts[verify.NotConfirmed] > 0, *strict && report.Repeated+report.Marked > 0:
+		if err == nil && !clean {
 			return exitError(exitFailed) // what was printed says why
 		}
-		return nil
+		return err
 	}
 	return cmd
 }
@@ -177,11 +175,13 @@ func verifyCounts(r *walpost.VerifyReport) []countLine {
 }
 
 func findingLine(f *verify.Finding) string {
-	key := shown([]byte(f.Key))
-	if f.NullKey {
-		key = shown(nil)
+	words := []string{"event " + shown([]byte(f.EventID))}
+	switch {
+	case f.Key != nil:
+		words = append(words, "key "+shown([]byte(*f.Key)))
+	case f.Topic != "":
+		words = append(words, "key "+shown(nil))
 	}
-	words := []string{"event " + shown([]byte(f.EventID)), "key " + key}
 	if f.Table != "" {
 		words = append(words, "of "+f.Table)
 	}
@@ -201,44 +201,14 @@ func findingLine(f *verify.Finding) string {
 	return line
 }
 
-// verifyJSON is a report for programs.
-type verifyJSON struct {
-	Clean        bool                  `json:"clean"`
-	Rows         int64                 `json:"rows"`
-	Records      int64                 `json:"records"`
-	Matched      int64                 `json:"rows_with_record"`
-	Elsewhere    map[string]int64      `json:"rows_elsewhere"`
-	WithoutRow   int64                 `json:"records_without_row"`
-	NoEventID    int64                 `json:"records_without_event_id"`
-	Repeated     int64                 `json:"duplicates_contiguous"`
-	Marked       int64                 `json:"duplicates_marked"`
-	Unordered    int64                 `json:"pairs_without_order"`
-	NotConfirmed string                `json:"not_confirmed,omitempty"`
-	Differences  map[verify.Kind]int64 `json:"differences"`
-	CannotTell   map[verify.Kind]int64 `json:"cannot_tell"`
-	Findings     []findingJSON         `json:"findings"`
-	FindingsLeft int64                 `json:"findings_not_listed"`
-}
-
-type findingJSON struct {
-	Kind      verify.Kind `json:"kind"`
-	EventID   string      `json:"event_id"`
-	Key       *string     `json:"key"`
-	KeyB64    *string     `json:"key_base64,omitempty"`
-	Table     string      `json:"table,omitempty"`
-	Topic     string      `json:"topic,omitempty"`
-	Partition *int32      `json:"partition"`
-	Offset    *int64      `json:"offset"`
-	Detail    string      `json:"detail,omitempty"`
-}
-
-func verifyView(r *walpost.VerifyReport) verifyJSON {
-	v := verifyJSON{
-		Clean: r.Differences() == 0 && r.Counts[verify.NotConfirmed] == 0, Rows: r.Rows, Records: r.Records, Matched: r.Matched, Elsewhere: r.Elsewhere,
-		WithoutRow: r.WithoutRow, NoEventID: r.NoEventID, Repeated: r.Repeated, Marked: r.Marked, Unordered: r.Unordered, NotConfirmed: r.NotConfirmed,
-		Differences: map[verify.Kind]int64{}, CannotTell: map[verify.Kind]int64{}, Findings: []findingJSON{},
-		FindingsLeft: r.Differences() + r.CannotTell() - int64(len(r.Findings)),
-	}
+// printVerifyJSON prints the report as one object. Its counts have every kind, also one with no findings.
+func printVerifyJSON(w io.Writer, r *walpost.VerifyReport, clean bool) error {
+	v := struct {
+		Clean       bool                  `json:"clean"`
+		Differences map[verify.Kind]int64 `json:"differences"`
+		CannotTell  map[verify.Kind]int64 `json:"cannot_tell"`
+		*walpost.VerifyReport
+	}{clean, map[verify.Kind]int64{}, map[verify.Kind]int64{}, r}
 	for _, k := range verify.Kinds {
 		if k.Difference {
 			v.Differences[k.Kind] = r.Counts[k.Kind]
@@ -246,19 +216,5 @@ func verifyView(r *walpost.VerifyReport) verifyJSON {
 			v.CannotTell[k.Kind] = r.Counts[k.Kind]
 		}
 	}
-	for i := range r.Findings {
-		f := &r.Findings[i]
-		j := findingJSON{Kind: f.Kind, EventID: f.EventID, Table: f.Table, Topic: f.Topic, Detail: f.Detail}
-		if !f.NullKey {
-			j.Key, j.KeyB64 = textOrBase64([]byte(f.Key))
-		}
-		if f.Partition >= 0 {
-			j.Partition = &f.Partition
-		}
-		if f.Offset >= 0 {
-			j.Offset = &f.Offset
-		}
-		v.Findings = append(v.Findings, j)
-	}
-	return v
+	return printJSON(w, v, "")
 }

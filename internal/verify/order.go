@@ -2,6 +2,7 @@ package verify
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 )
@@ -102,6 +103,7 @@ func (v *verifier) ordered(e *entry, k *keyOrder) {
 // lost judges a row that has no record.
 func (v *verifier) lost(e *entry, k *keyOrder) {
 	t := v.topics[e.topic]
+	// A tombstone comes before the other rows without a record, because the digest of its value is 0.
 	k.tombstones = k.tombstones || e.has(nullValue)
 	switch {
 	case t.removed(e.partition, e.age):
@@ -123,6 +125,7 @@ type stretch struct {
 	oldest    int64 // the smallest offset that is repeated
 	at        int64 // the offset that the newest of them repeats
 	end       int64 // the offset of the newest of them
+	start     int64 // the offset of the newest record so far that repeats the first record of the log
 	count     int64
 	broken    string
 	examples  [][]byte
@@ -139,11 +142,18 @@ func (v *verifier) judgeAgain(ctx context.Context) error {
 		next := firsts.after(s.end)
 		if s.count == 0 || s.topic != e.topic || s.partition != e.partition || next >= 0 && next < e.offset {
 			v.conclude(&s)
-			s = stretch{topic: e.topic, partition: e.partition, begin: firsts.before(e.offset), oldest: e.other, examples: s.examples[:0]}
+			start := s.start
+			if s.count == 0 || s.topic != e.topic || s.partition != e.partition {
+				start = -1
+			}
+			s = stretch{topic: e.topic, partition: e.partition, begin: firsts.before(e.offset), oldest: e.other, start: start, examples: s.examples[:0]}
 		} else if e.other > s.at && firsts.after(s.at) != e.other {
 			s.broken = fmt.Sprintf("the records repeated before it end at offset %d", s.at)
 		}
 		s.at, s.end, s.oldest = e.other, e.offset, min(s.oldest, e.other)
+		if e.other == firsts.after(-1) {
+			s.start = e.offset
+		}
 		if s.count++; len(s.examples) < v.Limit {
 			s.examples = append(s.examples, append([]byte(nil), b[16:]...))
 		}
@@ -162,15 +172,17 @@ func (v *verifier) conclude(s *stretch) {
 	t := v.topics[s.topic]
 	p := &t.parts[s.partition]
 	last := p.firsts.after(s.end) < 0
-	// Retention may have removed the beginning of what the stretch repeats.
-	begunBefore := p.cut && p.firsts.before(s.oldest) < 0
+	// A stretch that repeats the first record of the log may have begun with records that retention has
+	// removed before it. They look new then, and the order of the log up to there is not that of the stream.
+	unsure := p.cut && s.oldest <= s.start
 	kind := Duplicate
 	switch {
-	case s.broken == "" && (s.at == s.begin || begunBefore):
+	case s.broken == "" && (s.at == s.begin || unsure):
 		v.report.Repeated += s.count
 		return
-	case t.compacted:
+	case t.compacted || unsure:
 		kind = RepeatUnknown
+		s.broken = cmp.Or(s.broken, "what it repeats is not complete")
 	case s.broken == "" && last:
 		kind, s.broken = RepeatUnknown, "the log ends before the repeated records have reached the newest one"
 	case s.broken == "":

@@ -50,35 +50,35 @@ var Kinds = []KindText{
 
 // A Finding is one difference, or one thing that could not be judged.
 type Finding struct {
-	Kind    Kind
-	Table   string // "" if no row belongs to it
-	EventID string
-	Key     string // at most 200 bytes
-	NullKey bool
-	Topic   string
+	Kind    Kind    `json:"kind"`
+	Table   string  `json:"table,omitempty"` // "" if no row belongs to it
+	EventID string  `json:"event_id"`
+	Key     *string `json:"key"` // at most 200 bytes; nil for a null key, and if the row gives none
+	Topic   string  `json:"topic,omitempty"`
 	// Partition and Offset are -1 if they are not known. Of a row without a record, Partition is the
 	// one where the record should be.
-	Partition int32
-	Offset    int64
-	Detail    string
+	Partition int32  `json:"partition"`
+	Offset    int64  `json:"offset"`
+	Detail    string `json:"detail,omitempty"`
 }
 
-// A Report is what Run has found. Findings has at most Options.Limit of each kind.
+// A Report is what Run has found.
 type Report struct {
-	Rows, Records int64 // that were read
-	Matched       int64 // rows with a record
-	WithoutRow    int64 // records that belong to no row that was compared
-	NoEventID     int64 // records without the header id
-	Repeated      int64 // duplicates that a restart of the relay explains
-	Marked        int64 // duplicates that a command sent (header walpost.origin)
-	Unordered     int64 // pairs of one key whose order nothing tells
+	Rows       int64 `json:"rows"`    // that were read
+	Records    int64 `json:"records"` // that were read
+	Matched    int64 `json:"rows_with_record"`
+	WithoutRow int64 `json:"records_without_row"` // of no row that was compared
+	NoEventID  int64 `json:"records_without_event_id"`
+	Repeated   int64 `json:"duplicates_contiguous"` // a restart of the relay explains them
+	Marked     int64 `json:"duplicates_marked"`     // a command sent them (header walpost.origin)
+	Unordered  int64 `json:"pairs_without_order"`   // neighbours of one key whose order nothing tells
 	// Elsewhere counts rows without a record by where their event is.
-	Elsewhere map[string]int64
+	Elsewhere map[string]int64 `json:"rows_elsewhere"`
 	// NotConfirmed says why rows may still be without a record; "" if all must have one.
-	NotConfirmed string
+	NotConfirmed string `json:"not_confirmed,omitempty"`
 
-	Counts   map[Kind]int64
-	Findings []Finding
+	Counts   map[Kind]int64 `json:"-"`        // of all findings
+	Findings []Finding      `json:"findings"` // at most Options.Limit of each kind
 }
 
 // Differences is the number of all differences.
@@ -102,7 +102,11 @@ func (v *verifier) finding(k Kind, e *entry, detail string, rec *entry) {
 	if v.report.Counts[k]++; v.report.Counts[k] > int64(v.Limit) {
 		return
 	}
-	f := Finding{Kind: k, EventID: string(e.id), Key: string(e.keyText), NullKey: e.has(nullKey), Partition: e.partition, Offset: e.offset, Detail: detail}
+	f := Finding{Kind: k, EventID: string(e.id), Partition: e.partition, Offset: e.offset, Detail: detail}
+	if !e.has(nullKey | unroutable) {
+		key := string(e.keyText)
+		f.Key = &key
+	}
 	if rec != nil {
 		f.Partition, f.Offset = rec.partition, rec.offset
 	}
@@ -113,7 +117,7 @@ func (v *verifier) finding(k Kind, e *entry, detail string, rec *entry) {
 		f.Table = v.tables[e.table].name
 	}
 	if e.has(unroutable) {
-		f.Key, f.Partition = "", -1
+		f.Partition = -1
 	} else {
 		f.Topic = v.topics[e.topic].name
 	}

@@ -40,7 +40,7 @@ func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
 		if err != nil {
 			return 0, err
 		}
-		c := &checkedTable{Table: t, name: t.String(), columns: v.Router.Columns(t.Relation), updated: known.Updated, rank: -1, written: -1}
+		c := &checkedTable{Table: t, name: t.Relation.String(), columns: v.Router.Columns(t.Relation), updated: known.Updated, rank: -1, written: -1}
 		if v.OrderColumn != "" {
 			c.rank = t.Relation.Index(v.OrderColumn)
 		}

@@ -47,8 +47,9 @@
 // A relay that was killed sends again what it had sent since its checkpoint. In each partition that
 // gives a stretch of records that repeats the newest records before it, byte for byte and in the same
 // order, up to the newest one. A second crash can cut such a stretch, and the next stretch follows at
-// once. These duplicates are counted. Every other duplicate is a difference, unless the header
-// walpost.origin says that a command sent the record.
+// once. These duplicates are counted. If retention has removed the beginning of what a stretch
+// repeats, the stretch can look wrong: then verify cannot tell. Every other duplicate is a difference,
+// unless the header walpost.origin says that a command sent the record.
 package verify
 
 import (
@@ -149,7 +150,7 @@ type checkedTable struct {
 // Run compares. It changes nothing in Postgres and Kafka. The error says that it could not compare.
 func Run(ctx context.Context, cfg Config, opts Options) (*Report, error) {
 	v := &verifier{Config: cfg, Options: opts, hash: newHasher(), byName: map[string]*topic{}}
-	v.report.Counts, v.report.Elsewhere = map[Kind]int64{}, map[string]int64{}
+	v.report.Counts, v.report.Elsewhere, v.report.Findings = map[Kind]int64{}, map[string]int64{}, []Finding{}
 	if v.memory == 0 {
 		v.memory = sortMemory
 	}

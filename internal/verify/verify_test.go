@@ -42,7 +42,7 @@ func TestALostRecordIsFound(t *testing.T) {
 	r := w.verify()
 	w.wants(r, 0, "missing b -1", "missing n -1", "missing x -1", "unroutable y -1", "no_event_id  -1")
 	for _, f := range r.Findings {
-		if f.EventID == "b" && (f.Key != "k" || f.Topic != w.prefix+"plain" || f.Partition < 0 || f.Table != "public.outbox") {
+		if f.EventID == "b" && (f.Key == nil || *f.Key != "k" || f.Topic != w.prefix+"plain" || f.Partition < 0 || f.Table != "public.outbox") {
 			t.Errorf("%+v", f)
 		}
 		if f.EventID == "y" && !strings.Contains(f.Detail, "aggregate_type") {
@@ -176,6 +176,7 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 		early   time.Duration // how much earlier the record of a is than that of b, where the server keeps no times
 		tied    bool          // both commits were in one millisecond
 		inOrder bool
+		other   bool     // b is in another partition
 		change  []string // SQL before verify
 		found   []string
 	}{
@@ -183,6 +184,7 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 		"one transaction, no times":         {commits: "off", write: one, found: []string{"out_of_order a 1"}},
 		"one transaction of two keys":       {commits: "on", write: func(w *world, topic string) { w.insert("a "+topic+" k 1", "b "+topic+" l 2") }},
 		"two transactions far apart":        {commits: "off", write: two, early: 2 * time.Second, found: []string{"out_of_order a 1"}},
+		"of one key in two partitions":      {commits: "off", write: two, early: 2 * time.Second, other: true},
 		"two transactions, server's times":  {commits: "on", write: apart, topic: "broker", found: []string{"out_of_order a 1"}},
 		"two transactions close together":   {commits: "off", write: two, early: 900 * time.Millisecond, found: []string{"order_unknown a 1"}},
 		"two transactions, nothing known":   {commits: "off", write: two, topic: "broker", found: []string{"order_unknown a 1"}},
@@ -208,6 +210,9 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 			}
 			if !c.inOrder {
 				slices.Reverse(all)
+			}
+			if c.other {
+				all[0].Partition = 0
 			}
 			w.send(all...)
 			w.exec(c.change...)
@@ -279,7 +284,7 @@ func TestRowsThatAreNotPublishedAreNotCompared(t *testing.T) {
 
 func TestAnEventThatIsElsewhereIsNotMissing(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "off")
+	w := newWorld(t, "off", func(c *router.Config) { c.Tables = append(c.Tables, "public.Outbox") })
 	w.insert("a plain k 1", "b plain k 2", "c NULL k 3")
 	w.send(w.records()[0])
 	w.cfg.Elsewhere = elsewhere(map[string]Place{
@@ -292,6 +297,12 @@ func TestAnEventThatIsElsewhereIsNotMissing(t *testing.T) {
 	}
 	w.cfg.Elsewhere = elsewhere(map[string]Place{"public.outbox a": {"dead letter", true}})
 	w.wants(w.verify(), 0, "in_both_places a 0", "missing b -1", "unroutable c -1")
+
+	// A dead letter has the name of the table without quotes.
+	w.exec(`ALTER TABLE outbox RENAME TO "Outbox"`)
+	w.cfg.From.Names.Tables[0].Name = "Outbox"
+	w.cfg.Elsewhere = elsewhere(map[string]Place{"public.Outbox b": {"dead letter", true}, "public.Outbox c": {"dead letter", true}})
+	w.wants(w.verify(), 0)
 }
 
 // A topic may be made while verify waits for the slot.
