@@ -52,7 +52,7 @@ func TestVerifyFindsNothingButReRunsAfterKills(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	pg, kafka := testenv.Postgres(t, "16", testenv.Private()), testenv.Kafka(t)
+	pg, kafka := testenv.Postgres(t, "16", testenv.Private(), testenv.Param("track_commit_timestamp", "on")), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.startReady().stopsClean() // makes the slot
 	seed := uint64(time.Now().UnixNano())
