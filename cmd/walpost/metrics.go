@@ -144,7 +144,7 @@ var (
 	sessions    = desc("walpost_sessions_total", "Sessions with the database by how they ended.", "ended")
 	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic.", "reason")
 	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were healthy; events may be delivered twice each time.")
-	skipped     = desc("walpost_events_skipped_total", "Events that were not delivered because walpost skip asked for it.")
+	skipped     = desc("walpost_events_skipped_total", "Events that were passed over because walpost skip asked for it.")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as /readyz reports it.")
 	stateIs     = desc("walpost_state", "1 for the state of the relay, as /readyz and /api/status have it, 0 for the others.", "state")
 
