@@ -194,6 +194,6 @@ func (l *loop) sayBuried(end bool) {
 // passes reports whether err is of a topic that waits for PassOver. The loop calls it when it takes
 // the acknowledgement of the refused record, so the topic does not stall.
 func (l *loop) passes(err error) bool {
-	var r *cdc.Refusal
-	return errors.As(err, &r) && l.cfg.Poison.buries(r.Reason, r.Topic)
+	r, ok := errors.AsType[*cdc.Refusal](err)
+	return ok && l.cfg.Poison.buries(r.Reason, r.Topic)
 }

@@ -60,8 +60,8 @@ func createOwn(ctx context.Context, cl *kgo.Client, topic string, dryRun bool, s
 	for i, s := range settings {
 		how := kafka.NewTopic{Name: topic, Partitions: 1, Settings: s}
 		made, err = how.Create(ctx, cl, dryRun)
-		var answer *kerr.Error
-		if err == nil || !errors.As(err, &answer) || answer.Retriable || kafka.Denied(err) {
+		answer, ok := errors.AsType[*kerr.Error](err)
+		if !ok || answer.Retriable || kafka.Denied(err) {
 			break
 		}
 		if i == 0 {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -84,32 +85,28 @@ exit code at 0 unless you pass --strict.`,
 		if flags.Changed("last-id") {
 			opts.LastID = last
 		}
-		cfg, err := load(nil)
-		if err != nil {
+		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+			meter := newMeter(cmd.ErrOrStderr())
+			opts.Say, opts.Progress = meter.say, meter.progress
+			report, err := walpost.Verify(ctx, cfg.Config, opts)
+			meter.end()
+			if ctx.Err() != nil {
+				return fmt.Errorf("interrupted before everything was compared: %w", ctx.Err())
+			}
+			if err != nil {
+				return err
+			}
+			clean := report.Differences()+report.Counts[verify.NotConfirmed] == 0 && (!*strict || report.Repeated+report.Marked == 0)
+			if *asJSON {
+				err = printVerifyJSON(cmd.OutOrStdout(), report, clean)
+			} else {
+				err = printVerify(cmd.OutOrStdout(), report)
+			}
+			if err == nil && !clean {
+				return exitError(exitFailed) // what was printed says why
+			}
 			return err
-		}
-		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
-		defer stop()
-		meter := newMeter(cmd.ErrOrStderr())
-		opts.Say, opts.Progress = meter.say, meter.progress
-		report, err := walpost.Verify(ctx, cfg.Config, opts)
-		meter.end()
-		if ctx.Err() != nil {
-			return fmt.Errorf("interrupted before everything was compared: %w", ctx.Err())
-		}
-		if err != nil {
-			return err
-		}
-		clean := report.Differences()+report.Counts[verify.NotConfirmed] == 0 && (!*strict || report.Repeated+report.Marked == 0)
-		if *asJSON {
-			err = printVerifyJSON(cmd.OutOrStdout(), report, clean)
-		} else {
-			err = printVerify(cmd.OutOrStdout(), report)
-		}
-		if err == nil && !clean {
-			return exitError(exitFailed) // what was printed says why
-		}
-		return err
+		})
 	}
 	return cmd
 }

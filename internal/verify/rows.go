@@ -126,9 +126,8 @@ func (v *verifier) route(ctx context.Context, t *checkedTable, ev *cdc.Event, re
 	ok, err := v.Router.Route(ev, rec)
 	e.id = []byte(rec.EventID)
 	if err != nil || !ok {
-		var bad *router.RowError
 		text := "the router gives no record"
-		if errors.As(err, &bad) {
+		if bad, ok := errors.AsType[*router.RowError](err); ok {
 			text = bad.Reason()
 		} else if err != nil {
 			text = err.Error()

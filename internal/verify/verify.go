@@ -63,6 +63,7 @@ import (
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
+	"github.com/walpost/walpost/internal/wait"
 	"github.com/walpost/walpost/router"
 )
 
@@ -241,9 +242,7 @@ func (v *verifier) wait(ctx context.Context, at cdc.Position) (string, error) {
 			v.Say(fmt.Sprintf("waiting until slot %s has passed %s, where the rows were read; it is at %s", v.Slot, at, now))
 			said = true
 		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-ctx.Done():
+		if !wait.For(ctx, 200*time.Millisecond) {
 			return "", context.Cause(ctx)
 		}
 	}
