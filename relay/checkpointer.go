@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/relay/internal/recent"
 )
 
 const (
@@ -62,11 +63,11 @@ type checkpointer struct {
 	draft      checkpoint.Record // the record as it would be written now; see compose
 	draftSends uint64            // how many of the records sent by this process draft covers
 
-	active  bool      // something was acknowledged since the newest write of a record began
-	last    time.Time // when that write began
-	retry   time.Time // no write of a record before this time
-	failure string    // of the newest write of a record; "" if it succeeded
-	failing edge      // writes of records
+	active  bool        // something was acknowledged since the newest write of a record began
+	last    time.Time   // when that write began
+	retry   time.Time   // no write of a record before this time
+	failure string      // of the newest write of a record; "" if it succeeded
+	failing recent.Edge // writes of records
 
 	older    []string  // keys to remove
 	removeAt time.Time // no removal before this time
@@ -155,7 +156,7 @@ func (c *checkpointer) save(now time.Time) {
 		default:
 			c.durable, c.sent = &rec, sent
 			c.failure, c.retry = "", time.Time{}
-			c.failing.over(time.Now(), c.log.Info()).Msg("checkpoint written again")
+			c.failing.Over(time.Now(), c.log.Info()).Msg("checkpoint written again")
 		}
 	})
 }
@@ -165,9 +166,9 @@ func (c *checkpointer) save(now time.Time) {
 func (c *checkpointer) failed(err error) {
 	now := time.Now()
 	c.failure, c.active = err.Error(), true
-	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.failing.times, 8)))
+	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.failing.Times, 8)))
 	c.noteError(err, &c.failing)
-	c.failing.fault(now, c.log.Warn()).Err(err).Str("lsn", c.durable.LSN.String()).
+	c.failing.Fault(now, c.log.Warn()).Err(err).Str("lsn", c.durable.LSN.String()).
 		Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
 }
 

@@ -116,7 +116,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		state, edge = NoCheckpoint, &l.unread
 	}
 	l.noteError(err, edge)
-	edge.fault(time.Now(), l.log.Warn()).Err(err).Msg("no session, trying again")
+	edge.Fault(time.Now(), l.log.Warn()).Err(err).Msg("no session, trying again")
 	l.setState(state, err.Error())
 	return nil
 }
@@ -162,10 +162,10 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 		l.wg.Go(l.watch)
 	}
 	l.setState(l.phase.about())
-	l.unread.over(l.now, l.log.Info()).Msg("checkpoint store recovered")
+	l.unread.Over(l.now, l.log.Info()).Msg("checkpoint store recovered")
 	connected, msg := l.log.Info(), "connected"
-	if l.lost.times > 0 {
-		connected, msg = l.lost.over(l.now, connected), "source recovered"
+	if l.lost.Times > 0 {
+		connected, msg = l.lost.Over(l.now, connected), "source recovered"
 	}
 	connected.Str("slot", l.found.Slot).Str("lsn", a.start.String()).Uint64("epoch", a.rec.Epoch).
 		Str("system_identifier", l.found.SystemID).Uint32("timeline", l.found.Timeline).Msg(msg)

@@ -149,16 +149,16 @@ func (c *copying) take(r copied) error {
 func (c *copying) count(m checkpoint.Mark, ev *cdc.Event) error {
 	c.taken++
 	c.ahead = append(c.ahead, m)
-	c.flight.tracker.Begin(c.now) // a row counts as new when it is sent
+	c.flight.Tracker.Begin(c.now) // a row counts as new when it is sent
 	if ev != nil {
 		c.send(c.taken-1, 0, int(c.taken), ev.Row.Relation)
 	}
-	return c.flight.tracker.Commit(c.taken)
+	return c.flight.Tracker.Commit(c.taken)
 }
 
 func (c *copying) advance() {
-	c.flight.drop()
-	acked := int(c.flight.tracker.Safe()) - (int(c.taken) - len(c.ahead))
+	c.flight.Drop()
+	acked := int(c.flight.Tracker.Safe()) - (int(c.taken) - len(c.ahead))
 	for _, m := range c.ahead[:acked] {
 		if m.Nth == 0 {
 			c.spec.Finish(m.Table)
@@ -177,7 +177,7 @@ func (c *copying) describe(rec *checkpoint.Record, _ bool) uint64 {
 	if c.done && len(c.ahead) == 0 { // nothing is left to read or to wait for
 		rec.Copy = nil
 	}
-	return c.flight.drop()
+	return c.flight.Drop()
 }
 
 func (c *copying) about() (State, string) {

@@ -24,7 +24,7 @@ func (l *loop) stop() error {
 		l.outside.freed()
 		err = l.outside
 	}
-	again := l.flight.sent - l.checkpointer.sent
+	again := l.flight.Sent - l.checkpointer.sent
 	if again > 0 {
 		l.log.Warn().Uint64("events", again).Int("unacknowledged", l.inFlight()).Str("lsn", l.checkpointer.durable.LSN.String()).
 			Msg("stopped before everything was acknowledged and checkpointed: the next start delivers these events again")

@@ -203,9 +203,9 @@ func (l *loop) anotherBad(bad *BadEvent) {
 func (l *loop) sayDrained() {
 	all, open := l.waiting()
 	if open > 0 {
-		l.log.Warn().Int("events", open).Str("lsn", l.flight.tracker.Safe().String()).
+		l.log.Warn().Int("events", open).Str("lsn", l.flight.Tracker.Safe().String()).
 			Msg("the halt ends before everything was delivered: these events come again at the next start" + describeWaiting(all))
 		return
 	}
-	l.log.Info().Str("lsn", l.flight.tracker.Safe().String()).Msg("everything that can be delivered is delivered, while the relay is halted")
+	l.log.Info().Str("lsn", l.flight.Tracker.Safe().String()).Msg("everything that can be delivered is delivered, while the relay is halted")
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/flight"
+	"github.com/walpost/walpost/relay/internal/recent"
 )
 
 const (
@@ -44,7 +46,7 @@ type loop struct {
 	sighted   []sighting // what the monitor found, and the loop has not judged yet, oldest first
 
 	phase        phase
-	flight       flight
+	flight       flight.Flight
 	checkpointer checkpointer
 	skipping     skipping
 	rec          cdc.Record // the router fills it again and again
@@ -61,12 +63,12 @@ type loop struct {
 	st       Status    // publish copies it to Relay.shown
 	reason   string    // why the relay is not ready, as far as setState said it
 	sawEvent bool      // since the last look at the clock
-	recent   recent
-	lost     edge            // there is no session
-	unread   edge            // there is no session, because the store of checkpoints cannot be read
-	stalled  edge            // the sink does not deliver
-	outage   outage          // while the sink does not deliver
-	check    edge            // the source cannot be checked
+	recent   recent.Events
+	lost     recent.Edge     // there is no session
+	unread   recent.Edge     // there is no session, because the store of checkpoints cannot be read
+	stalled  recent.Edge     // the sink does not deliver
+	outage   recent.Outage   // while the sink does not deliver
+	check    recent.Edge     // the source cannot be checked
 	told     map[string]told // remarks of the router
 }
 
@@ -133,14 +135,14 @@ func (l *loop) deliver(ctx context.Context) error {
 // one key waits for its broker and other keys do not, little is in flight. But the loop remembers
 // all that was read since, and a crash brings all of it again.
 func (l *loop) full() bool {
-	events, bytes := l.flight.tracker.InFlight()
-	return events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.waiting() > l.cfg.Window.Events
+	events, bytes := l.flight.Tracker.InFlight()
+	return events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.Waiting() > l.cfg.Window.Events
 }
 
 // fly begins to count from start, and forgets what was counted before.
 func (l *loop) fly(start cdc.Position) {
-	l.flight = l.flight.next(start)
-	l.checkpointer.sent, l.checkpointer.frozen = l.flight.sent, false
+	l.flight = l.flight.Next(start)
+	l.checkpointer.sent, l.checkpointer.frozen = l.flight.Sent, false
 }
 
 // route makes l.rec the record of ev. It reports whether ev gives one.
@@ -152,8 +154,8 @@ func (l *loop) route(ev *cdc.Event) (bool, error) {
 // send hands l.rec to the sink. It is event number row of the transaction at commit, or row number
 // row of the table if commit is 0. The transaction that it counts for begins at begin.
 func (l *loop) send(begin, commit cdc.Position, row int, table *cdc.Relation) {
-	ticket := l.flight.tracker.Add(l.rec.Size())
-	l.flight.count(&ticket, begin)
+	ticket := l.flight.Tracker.Add(l.rec.Size())
+	l.flight.Count(&ticket, begin)
 	ticket.Commit, ticket.Row, ticket.Table = commit, uint32(row), table
 	l.sink.Send(&l.rec, ticket)
 	l.rec = cdc.Record{} // its bytes belong to the sink now, and the next event may be long in coming
@@ -227,7 +229,7 @@ func (l *loop) collect() error {
 	for i := range l.acks {
 		a := &l.acks[i]
 		if a.Err == nil {
-			l.recent.add(a.Topic, a.EventID, l.now)
+			l.recent.Add(a.Topic, a.EventID, l.now)
 		}
 		switch {
 		case a.Err != nil:
@@ -238,7 +240,7 @@ func (l *loop) collect() error {
 			default:
 				l.anotherBad(l.give(refused))
 			}
-		case l.flight.ack(a.Ticket):
+		case l.flight.Ack(a.Ticket):
 			l.st.Events++
 			if a.Ticket.Commit != 0 { // the age of a table's row is not a delay
 				l.st.Latency.Add(a.Latency)
@@ -298,11 +300,11 @@ func (l *loop) lose(err error) error {
 	// So all that is acknowledged goes into the record before.
 	l.checkpointer.last = time.Time{}
 	l.checkpointer.due(l.now, l.phase, false)
-	l.lost.fault(time.Now(), l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("source lost")
+	l.lost.Fault(time.Now(), l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("source lost")
 	if !l.ending() {
 		l.setState(Connecting, "source lost: "+err.Error())
 	}
 	return nil
 }
 
-func (l *loop) inFlight() int { return l.flight.inFlight() }
+func (l *loop) inFlight() int { return l.flight.InFlight() }

@@ -10,6 +10,7 @@ import (
 	"weak"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/relay/internal/recent"
 )
 
 // A payloadRouter makes records as the real router does: the event id is a part of the record's only buffer.
@@ -68,7 +69,7 @@ func TestADeliveredPayloadIsFreed(t *testing.T) {
 	r := New(cfg, src, router, &benchSink{wake: make(chan struct{}, 1)}, benchStore{})
 	looked := false
 	src.idle = func() {
-		if st := r.Status(); looked || st.Events < 60 || len(st.Recent["t"]) != recentEvents {
+		if st := r.Status(); looked || st.Events < 60 || len(st.Recent["t"]) != recent.PerTopic {
 			return
 		} else if newest := st.Recent["t"][0].EventID; newest != "id-59" {
 			t.Errorf("the newest event is %q", newest)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"time"
+
+	"github.com/walpost/walpost/relay/internal/recent"
 )
 
 // publish makes the loop's state what Status returns.
@@ -37,21 +39,21 @@ func (l *loop) publish() {
 		case err != nil:
 			why := fmt.Errorf("delivery waits: %w", err)
 			worse(Stalled, why.Error())
-			st.Troubles = l.outage.waits(st.Troubles, why, &l.stalled, l.now)
-			l.stalled.cause(err).fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
+			st.Troubles = l.outage.Waits(st.Troubles, why, &l.stalled, l.now)
+			l.stalled.Cause(err).Fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
 		case !l.finished: // a closed sink does not wait, although it has not delivered
-			l.stalled.over(l.now, l.log.Info()).Msg("delivery recovered")
+			l.stalled.Over(l.now, l.log.Info()).Msg("delivery recovered")
 			l.outage = ""
 		}
 	}
-	st.Troubles = past(st.Troubles, l.now)
+	st.Troubles = recent.Past(st.Troubles, l.now)
 	st.InStream, st.Ready = st.State == Streaming, state == Streaming
 	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
-	st.InFlightEvents, st.InFlightBytes = l.flight.tracker.InFlight()
-	st.OldestUnacked = l.flight.tracker.Oldest()
-	if l.recent.due(l.now, state != Streaming) {
-		st.Recent = l.recent.list(l.now)
+	st.InFlightEvents, st.InFlightBytes = l.flight.Tracker.InFlight()
+	st.OldestUnacked = l.flight.Tracker.Oldest()
+	if l.recent.Due(l.now, state != Streaming) {
+		st.Recent = l.recent.List(l.now)
 	}
 	st.CheckpointError = c.failure
 	l.mu.Lock()
@@ -80,8 +82,8 @@ func (l *loop) ended(how string, err error) {
 }
 
 // noteError lists err, which is a case of the fault of, in Status. of is nil if err ends the run.
-func (l *loop) noteError(err error, of *edge) {
-	l.st.Troubles = troubled(l.st.Troubles, err, of, time.Now())
+func (l *loop) noteError(err error, of *recent.Edge) {
+	l.st.Troubles = recent.Troubled(l.st.Troubles, err, of, time.Now())
 }
 
 // ending reports whether the relay reads no more.

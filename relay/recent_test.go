@@ -2,39 +2,12 @@ package relay
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
 )
-
-func TestNewestEventsAreKeptByTopicAndBounded(t *testing.T) {
-	var r recent
-	at := time.Now()
-	for i := range 3 * recentTopics {
-		for n := range 8 {
-			at = at.Add(time.Millisecond)
-			r.add(fmt.Sprintf("t%d", i), fmt.Sprintf("%d-%d", i, n), at)
-		}
-	}
-	if !r.due(at, false) {
-		t.Error("nothing new to list")
-	}
-	all := r.list(at)
-	newest := all[fmt.Sprintf("t%d", 3*recentTopics-1)]
-	if len(all) != recentTopics || len(newest) != recentEvents || newest[0].EventID != fmt.Sprintf("%d-7", 3*recentTopics-1) || newest[4].EventID != fmt.Sprintf("%d-3", 3*recentTopics-1) {
-		t.Errorf("%d topics, of the newest %v", len(all), newest)
-	}
-	if _, ok := all["t0"]; ok {
-		t.Error("the oldest topic is kept")
-	}
-	r.add("t", "x", at)
-	if r.due(at.Add(recentEvery/2), false) || !r.due(at.Add(recentEvery), false) || !r.due(at, true) {
-		t.Error("listed too often, or too late")
-	}
-}
 
 // Kafka may be down for an hour: an event is new when it is acknowledged, and not when it is sent. The outage is one error,
 // with its newest reason, and a second outage is counted.
@@ -70,57 +43,6 @@ func TestNewestEventsAndErrorsDuringAnOutage(t *testing.T) {
 			first, acked = second, r.relay.Status().LastAck
 		}
 	})
-}
-
-// unknown is a stall of which the sink does not know the cause.
-type unknown struct{ error }
-
-func (unknown) CauseKnown() bool { return false }
-
-func TestAnOutageIsOneErrorWithItsNewestKnownReason(t *testing.T) {
-	at := time.Now()
-	silent, refused := unknown{errors.New("no acknowledgement")}, errors.New("connection refused")
-	var all []Trouble
-	for range 2 { // outages
-		var o outage
-		for _, err := range []error{silent, silent, errors.New("reset"), refused, refused, silent} {
-			at = at.Add(time.Second)
-			all = o.waits(all, err, nil, at)
-		}
-	}
-	if len(all) != 1 || all[0].Text != "connection refused" || all[0].Times != 2 {
-		t.Errorf("%+v", all)
-	}
-	// The store is in Kafka, too, so its errors come between.
-	mixed, o := []Trouble(nil), outage("")
-	for i := range 6 {
-		at = at.Add(time.Second)
-		mixed = o.waits(mixed, fmt.Errorf("reason %d", i), nil, at)
-		mixed = troubled(mixed, errors.New("store"), nil, at)
-	}
-	if len(mixed) != 2 || mixed[0].Text != "store" || mixed[1].Text != "reason 5" || mixed[1].Times != 1 {
-		t.Errorf("%+v", mixed)
-	}
-	o = ""
-	if all = o.waits(all, silent, nil, at); len(all) != 2 || all[0].Text != "no acknowledgement" {
-		t.Errorf("%+v", all)
-	}
-}
-
-func TestNewestErrorsAreCountedAndBounded(t *testing.T) {
-	var all []Trouble
-	at := time.Now()
-	for i := range 9 {
-		all = troubled(all, fmt.Errorf("error %d", i), nil, at)
-	}
-	lost := fault.WithHint(errors.New("lost"), "look")
-	for i := range 4 {
-		all = troubled(all, lost, nil, at.Add(time.Duration(i)*time.Second))
-	}
-	all = troubled(all, lost, nil, at.Add(3*time.Second)) // the same fault, told of by two places
-	if len(all) != recentErrors || all[0].Times != 4 || all[0].Hint != "look" || all[1].Text != "error 8" || !all[0].At.Equal(at.Add(3*time.Second)) {
-		t.Errorf("%+v", all)
-	}
 }
 
 // Each error says when its fault was over. An error that returns lasts again.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/latency"
+	"github.com/walpost/walpost/relay/internal/recent"
 )
 
 // A State is what a person must know first about a relay. If several states hold at one time, the
@@ -35,6 +36,12 @@ var States = []State{
 
 // Worse reports whether s is worse than other.
 func (s State) Worse(other State) bool { return slices.Index(States, s) < slices.Index(States, other) }
+
+// A Sent is an event that was acknowledged. A Trouble is an error, and what to do about it.
+type (
+	Sent    = recent.Sent
+	Trouble = recent.Trouble
+)
 
 // Status is a copy of the relay's state at one moment. Counters count from the start of the
 // process.

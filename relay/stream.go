@@ -9,12 +9,13 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/flight"
 )
 
 // streaming is the phase that publishes the stream. A lost session does not end it.
 type streaming struct {
 	*loop
-	progress  progress
+	progress  flight.Progress
 	fresh     bool // the next session must start over at the checkpoint
 	dropNext  bool // and must not skip what the checkpoint says was delivered
 	batch     int  // events until the next look at the clock
@@ -30,7 +31,7 @@ func (l *loop) newStreaming() *streaming {
 	l.fly(rec.LSN)
 	l.st.Received = rec.LSN
 	s := &streaming{loop: l, batch: 1, batchSize: 1}
-	s.progress = progress{next: rec.Next, whole: rec.LSN - 1, replaying: true}
+	s.progress = flight.Resume(rec.LSN, rec.Next)
 	return s
 }
 
@@ -43,7 +44,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		return s.resumeCopy(ctx, a, nil)
 	case !s.begun:
 	case why == "":
-		s.progress.reconnected()
+		s.progress.Reconnected()
 		s.checkpointer.frozen = false // a stop saves what is in flight, even if it comes now
 		return nil
 	default:
@@ -58,7 +59,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 	}
 	next := s.newStreaming()
 	if s.dropNext {
-		next.progress.next = nil
+		next.progress.Next = nil
 	}
 	s.phase = next
 	return nil
@@ -133,32 +134,32 @@ func (s *streaming) handle(ev *cdc.Event) error {
 	case cdc.Insert, cdc.Update, cdc.Delete:
 		return s.row(ev)
 	case cdc.Begin:
-		fresh, err := s.progress.begin(ev.Pos)
+		fresh, err := s.progress.Begin(ev.Pos)
 		if fresh {
 			s.moved, s.sawEvent = true, true
-			s.flight.tracker.Begin(ev.Time)
+			s.flight.Tracker.Begin(ev.Time)
 		}
 		if err != nil {
 			return s.inconsistent(err)
 		}
 	case cdc.Commit:
-		fresh, err := s.progress.commit()
+		fresh, err := s.progress.Commit()
 		if err != nil {
 			return s.inconsistent(err)
 		}
 		if fresh {
 			s.st.Transactions++
 			s.received(ev.Pos)
-			if err := s.flight.tracker.Commit(ev.Pos); err != nil {
-				return fmt.Errorf("end of transaction %s: %w", s.progress.whole, err)
+			if err := s.flight.Tracker.Commit(ev.Pos); err != nil {
+				return fmt.Errorf("end of transaction %s: %w", s.progress.Whole, err)
 			}
 		}
 	case cdc.Idle:
 		// While a transaction is read in part, the position can only be from before that
 		// transaction.
-		if ev.Pos > 0 && s.progress.open == 0 && !s.progress.inTx {
+		if ev.Pos > 0 && s.progress.Between() {
 			s.received(ev.Pos)
-			s.flight.tracker.Idle(ev.Pos)
+			s.flight.Tracker.Idle(ev.Pos)
 		}
 	}
 	return nil
@@ -168,7 +169,7 @@ func (s *streaming) received(pos cdc.Position) { s.st.Received = max(s.st.Receiv
 
 // row takes an event inside a transaction.
 func (s *streaming) row(ev *cdc.Event) error {
-	mine, err := s.progress.event()
+	mine, err := s.progress.Event()
 	if err != nil {
 		return s.inconsistent(err)
 	}
@@ -177,17 +178,17 @@ func (s *streaming) row(ev *cdc.Event) error {
 	}
 	s.sawEvent = true
 	ok, err := s.route(ev)
-	asked := s.passOver(ev, s.progress.open, s.progress.events)
+	asked := s.passOver(ev, s.progress.Open, s.progress.Events)
 	discard := asked != nil && (asked.Discard || s.cfg.Poison.Topic == "")
 	switch {
 	case discard:
-	case (asked != nil || err != nil) && s.progress.nextLeft > 0: // the run before has dealt with it
+	case (asked != nil || err != nil) && s.progress.Delivered(): // the run before has dealt with it
 	case asked != nil:
 		if err := s.putAside(ev, asked, ok, err); err != nil {
 			return err
 		}
 	case err != nil:
-		bad := s.unroutable(ev, s.progress.open, s.progress.events, err)
+		bad := s.unroutable(ev, s.progress.Open, s.progress.Events, err)
 		if !s.buryRow(bad, ev) {
 			return s.give(bad)
 		}
@@ -196,12 +197,12 @@ func (s *streaming) row(ev *cdc.Event) error {
 	}
 	// An event that is passed over, or that goes to the topic of dead letters, counts as a record,
 	// whatever the router makes of it: the next start finds the same count.
-	send, err := s.progress.record(s.rec.EventID)
+	send, err := s.progress.Record(s.rec.EventID)
 	if err != nil {
 		return s.inconsistent(err)
 	}
 	if send && !discard {
-		s.publishEvent(ev, s.progress.open, s.progress.events)
+		s.publishEvent(ev, s.progress.Open, s.progress.Events)
 	}
 	return nil
 }
@@ -216,32 +217,32 @@ func (s *streaming) publishEvent(ev *cdc.Event, commit cdc.Position, row int) {
 // returned as errors of the source.
 func (s *streaming) inconsistent(err error) error {
 	switch {
-	case errors.Is(err, errNext):
+	case errors.Is(err, flight.ErrNext):
 		s.dropNext = true
-	case errors.Is(err, errChanged):
+	case errors.Is(err, flight.ErrChanged):
 	default:
 		return fmt.Errorf("source: %w", err)
 	}
 	s.fresh = true
-	s.progress = progress{} // otherwise a stop would write down how far this transaction came
+	s.progress = flight.Progress{} // otherwise a stop would write down how far this transaction came
 	s.log.Error().Err(err).Str("lsn", s.checkpointer.durable.LSN.String()).
 		Msg("starting again at the checkpoint and skipping nothing: events may be delivered twice")
 	return s.lose(fault.Retry(err))
 }
 
-func (s *streaming) advance() { s.flight.drop() }
+func (s *streaming) advance() { s.flight.Drop() }
 
-func (s *streaming) safe() cdc.Position { return s.flight.tracker.Safe() }
+func (s *streaming) safe() cdc.Position { return s.flight.Tracker.Safe() }
 
 func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
 	settled := last && s.inFlight() == 0
-	rec.Next = s.progress.left(s.flight.tracker.Safe(), settled)
-	if when := s.flight.tracker.SafeTime(); !when.IsZero() {
+	rec.Next = s.progress.Left(s.flight.Tracker.Safe(), settled)
+	if when := s.flight.Tracker.SafeTime(); !when.IsZero() {
 		rec.CommitTime = when
 	}
-	sent := s.flight.drop()
+	sent := s.flight.Drop()
 	if settled { // Next covers what is sent of the open transaction
-		sent = s.flight.sent
+		sent = s.flight.Sent
 	}
 	return sent
 }

@@ -61,12 +61,12 @@ func (l *loop) checked(k *sighting) error {
 	}
 	switch {
 	case err == nil:
-		l.check.over(l.now, l.log.Info()).Msg("source can be checked again")
+		l.check.Over(l.now, l.log.Info()).Msg("source can be checked again")
 	case fault.NeedsPerson(err):
 		return fmt.Errorf("check of the source: %w", err)
 	default:
 		l.noteError(err, &l.check)
-		l.check.fault(l.now, l.log.Warn()).Err(err).Msg("source cannot be checked")
+		l.check.Fault(l.now, l.log.Warn()).Err(err).Msg("source cannot be checked")
 	}
 	return nil
 }

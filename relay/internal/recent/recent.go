@@ -1,4 +1,6 @@
-package relay
+// Package recent keeps the newest events and errors of the relay, in bounded memory, for its status
+// and its log.
+package recent
 
 import (
 	"slices"
@@ -8,9 +10,9 @@ import (
 )
 
 const (
-	recentTopics = 50 // topics whose newest events are kept
-	recentEvents = 5  // of each
-	recentErrors = 5
+	Topics       = 50 // topics whose newest events are kept
+	PerTopic     = 5  // of each
+	newestErrors = 5
 )
 
 // A Sent is an event that was acknowledged, without its payload.
@@ -29,21 +31,21 @@ type Trouble struct {
 	Times    int // how often it came while it was one of the newest errors
 	// Over is when the fault ended. It is zero as long as the fault lasts, and for a fault that ends the run.
 	Over time.Time
-	of   *edge // the fault that lasts as long as of counts; nil for a fault that ends the run
+	of   *Edge // the fault that lasts as long as of counts; nil for a fault that ends the run
 }
 
-// recentEvery is how often the newest events are copied for Status.
-const recentEvery = time.Second
+// listEvery is how often the newest events are copied for Status.
+const listEvery = time.Second
 
-// recent holds the newest events by topic. It belongs to the loop.
-type recent struct {
+// Events holds the newest events by topic.
+type Events struct {
 	topics  map[string]*sents
 	listed  time.Time
 	changed bool // since listed
 }
 
 type sents struct {
-	ring [recentEvents]sent
+	ring [PerTopic]sent
 	n    int
 }
 
@@ -54,59 +56,60 @@ type sent struct {
 	at time.Time
 }
 
-func (r *recent) add(topic, id string, now time.Time) {
+// Add takes an event that was acknowledged now.
+func (r *Events) Add(topic, id string, now time.Time) {
 	s := r.topics[topic]
 	if s == nil {
 		if r.topics == nil {
 			r.topics = map[string]*sents{}
 		}
-		if len(r.topics) >= recentTopics {
+		if len(r.topics) >= Topics {
 			r.forgetOldest()
 		}
 		s = &sents{}
 		r.topics[topic] = s
 	}
-	slot := &s.ring[s.n%recentEvents]
+	slot := &s.ring[s.n%PerTopic]
 	slot.id, slot.at = append(slot.id[:0], id...), now
 	s.n++
 	r.changed = true
 }
 
-func (r *recent) forgetOldest() {
+func (r *Events) forgetOldest() {
 	oldest, at := "", time.Time{}
 	for topic, s := range r.topics {
-		if newest := s.ring[(s.n-1)%recentEvents].at; oldest == "" || newest.Before(at) {
+		if newest := s.ring[(s.n-1)%PerTopic].at; oldest == "" || newest.Before(at) {
 			oldest, at = topic, newest
 		}
 	}
 	delete(r.topics, oldest)
 }
 
-// due reports whether there is something new to list. ending lists it at once.
-func (r *recent) due(now time.Time, ending bool) bool {
-	return r.changed && (ending || now.Sub(r.listed) >= recentEvery)
+// Due reports whether there is something new to list. ending lists it at once.
+func (r *Events) Due(now time.Time, ending bool) bool {
+	return r.changed && (ending || now.Sub(r.listed) >= listEvery)
 }
 
-// list copies the events, newest first.
-func (r *recent) list(now time.Time) map[string][]Sent {
+// List copies the events, newest first.
+func (r *Events) List(now time.Time) map[string][]Sent {
 	r.listed, r.changed = now, false
 	out := make(map[string][]Sent, len(r.topics))
 	for topic, s := range r.topics {
-		for i := 1; i <= min(s.n, recentEvents); i++ {
-			e := &s.ring[(s.n-i)%recentEvents]
+		for i := 1; i <= min(s.n, PerTopic); i++ {
+			e := &s.ring[(s.n-i)%PerTopic]
 			out[topic] = append(out[topic], Sent{string(e.id), e.at})
 		}
 	}
 	return out
 }
 
-// An outage is a time in which delivery waits. It is one trouble, although its reason may become
+// An Outage is a time in which delivery waits. It is one trouble, although its reason may become
 // known late, and may change.
-type outage string // the newest reason; "" if delivery goes on
+type Outage string // the newest reason; "" if delivery goes on
 
-// waits puts err in front of the errors before, in place of the outage's former reason.
-func (o *outage) waits(before []Trouble, err error, of *edge, now time.Time) []Trouble {
-	if outage(err.Error()) == *o || *o != "" && !causeKnown(err) {
+// Waits puts err in front of the errors before, in place of the outage's former reason.
+func (o *Outage) Waits(before []Trouble, err error, of *Edge, now time.Time) []Trouble {
+	if Outage(err.Error()) == *o || *o != "" && !causeKnown(err) {
 		return before
 	}
 	if i := troubleOf(before, string(*o)); i >= 0 {
@@ -115,13 +118,13 @@ func (o *outage) waits(before []Trouble, err error, of *edge, now time.Time) []T
 			before = slices.Delete(before, i, i+1)
 		}
 	}
-	*o = outage(err.Error())
-	return troubled(before, err, of, now)
+	*o = Outage(err.Error())
+	return Troubled(before, err, of, now)
 }
 
-// troubled puts err, which is a case of the fault of, in front of the errors before. If err is one
+// Troubled puts err, which is a case of the fault of, in front of the errors before. If err is one
 // of them already, it is counted.
-func troubled(before []Trouble, err error, of *edge, now time.Time) []Trouble {
+func Troubled(before []Trouble, err error, of *Edge, now time.Time) []Trouble {
 	t := Trouble{Text: err.Error(), Hint: fault.Hint(err), Commands: fault.Commands(err), At: now, Times: 1, of: of}
 	if i := troubleOf(before, t.Text); i >= 0 {
 		if t.Times = before[i].Times; now.Sub(before[i].At) > 100*time.Millisecond { // not one fault from two places
@@ -129,12 +132,12 @@ func troubled(before []Trouble, err error, of *edge, now time.Time) []Trouble {
 		}
 		before = slices.Delete(slices.Clone(before), i, i+1)
 	}
-	return append([]Trouble{t}, before[:min(len(before), recentErrors-1)]...)
+	return append([]Trouble{t}, before[:min(len(before), newestErrors-1)]...)
 }
 
-// past marks the errors whose fault is over.
-func past(all []Trouble, now time.Time) []Trouble {
-	ended := func(t Trouble) bool { return t.of != nil && t.of.times == 0 && t.Over.IsZero() }
+// Past marks the errors whose fault is over.
+func Past(all []Trouble, now time.Time) []Trouble {
+	ended := func(t Trouble) bool { return t.of != nil && t.of.Times == 0 && t.Over.IsZero() }
 	if !slices.ContainsFunc(all, ended) { // the loop asks after every few events
 		return all
 	}

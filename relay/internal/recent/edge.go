@@ -1,0 +1,51 @@
+package recent
+
+import (
+	"errors"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// An Edge makes few log lines of a repeated fault: one when the fault begins, one a minute while it
+// lasts, and one when it is over.
+type Edge struct {
+	since, logged time.Time
+	Times         int  // since the fault began; 0 if there is none
+	known         bool // the cause was known at one of the times
+}
+
+// Cause has the next fault logged at once if err is the first error that tells the cause.
+func (e *Edge) Cause(err error) *Edge {
+	if causeKnown(err) && !e.known {
+		e.known, e.logged = true, time.Time{}
+	}
+	return e
+}
+
+func causeKnown(err error) bool {
+	var says interface{ CauseKnown() bool }
+	return !errors.As(err, &says) || says.CauseKnown()
+}
+
+// Fault counts the fault. It returns log with how often and how long the fault has come, or nil if
+// it is not time to log.
+func (e *Edge) Fault(now time.Time, log *zerolog.Event) *zerolog.Event {
+	if e.Times++; e.Times == 1 {
+		e.since = now
+	} else if now.Sub(e.logged) < time.Minute {
+		return log.Discard()
+	}
+	e.logged = now
+	return log.Int("times", e.Times).Dur("for", now.Sub(e.since).Round(time.Millisecond))
+}
+
+// Over ends the fault. It returns log as Fault does, or nil if there was no fault.
+func (e *Edge) Over(now time.Time, log *zerolog.Event) *zerolog.Event {
+	if e.Times == 0 {
+		return log.Discard()
+	}
+	log.Int("times", e.Times).Dur("for", now.Sub(e.since).Round(time.Millisecond))
+	*e = Edge{}
+	return log
+}
