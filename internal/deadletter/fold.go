@@ -26,8 +26,8 @@ type Entry struct {
 	Why    string // of Dropped
 	Copies int    // letters since the event went bad; more than 1 after a crash, or a retry that failed
 
-	// First is the first letter since the event went bad, which decides the order. Newest is the one
-	// to read. RecordKey is the key of its record, for a mark.
+	// First is the first letter since the event went bad. Newest is the one to read. RecordKey is the
+	// key of its record, for a mark.
 	First, Newest Place
 	RecordKey     []byte
 }
@@ -89,15 +89,18 @@ func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 // Entry returns what the topic says of an event; nil if it has no letter of the event.
 func (f *Fold) Entry(token string) *Entry { return f.byToken[token] }
 
-// Entries returns all events in the order of the topic, partition by partition. So those of one key
-// are in the order of their first letters.
+// Entries returns all events, partition by partition. In a partition they are in the order of their
+// commits, so those of one key are in their order. The offsets alone do not tell it: the brokers can
+// refuse a record after the letter of a later row is written. The time of the commit comes before its
+// position, because another server counts from another position.
 func (f *Fold) Entries() []*Entry {
 	all := make([]*Entry, 0, len(f.byToken))
 	for _, e := range f.byToken {
 		all = append(all, e)
 	}
 	slices.SortFunc(all, func(a, b *Entry) int {
-		return cmp.Or(cmp.Compare(a.First.Partition, b.First.Partition), cmp.Compare(a.First.Offset, b.First.Offset))
+		return cmp.Or(cmp.Compare(a.First.Partition, b.First.Partition), a.CommitTime.Compare(b.CommitTime),
+			cmp.Compare(a.Commit, b.Commit), cmp.Compare(a.Row, b.Row), cmp.Compare(a.First.Offset, b.First.Offset))
 	})
 	return all
 }

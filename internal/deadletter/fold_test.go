@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
@@ -68,6 +69,34 @@ func TestATopicSaysWhatBecameOfEachEvent(t *testing.T) {
 		if got := foldOf(t, story); got != want {
 			t.Errorf("%q: %s\nwant %s", story, got, want)
 		}
+	}
+}
+
+// The brokers refuse a record some time after it was sent. By then the letter of a later row, which
+// could not be routed, can be in the topic. The events are in the order of their commits all the same.
+func TestEventsAreInTheOrderOfTheirCommits(t *testing.T) {
+	var f Fold
+	for offset, l := range []Letter{
+		{Token: "4", Commit: 90, Row: 1, CommitTime: committed.Add(time.Hour)},
+		{Token: "3", Commit: 200, Row: 10, CommitTime: committed.Add(time.Second)},
+		{Token: "2", Commit: 200, Row: 9, CommitTime: committed.Add(time.Second)},
+		{Token: "1", Commit: 100, Row: 1, CommitTime: committed},
+		{Token: "5", CommitTime: committed.Add(2 * time.Hour)}, // two rows of the table, read in this order
+		{Token: "6", CommitTime: committed.Add(2 * time.Hour)},
+	} {
+		l.Partition, l.KeyKnown, l.Key, l.Record = -1, true, []byte("k"), &cdc.Record{}
+		rec, err := l.Encode("dead")
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.Add(stored(rec, 0, int64(offset)))
+	}
+	got := ""
+	for _, e := range f.Entries() {
+		got += e.Token
+	}
+	if got != "123456" {
+		t.Errorf("order %s", got)
 	}
 }
 
