@@ -110,6 +110,10 @@ func (e *entry) parse(b []byte) {
 // maxText bounds the texts of an entry that only people read.
 const maxText = 200
 
+// maxID bounds the id of a row, so that its entry fits into a sort. The event of a longer id is not
+// found elsewhere.
+const maxID = 32 << 10
+
 func cut(text []byte) []byte { return text[:min(len(text), maxText)] }
 
 // A hasher makes digests. They compare only with digests of the same hasher.

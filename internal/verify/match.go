@@ -125,8 +125,8 @@ func (v *verifier) with(row, rec *entry) error {
 	if what := difference(row, rec); what != "" {
 		v.finding(Changed, row, "differs in its "+what, rec)
 	}
-	if where := v.where(row); where.Open {
-		v.finding(InBothPlaces, row, "also a "+where.Name, rec)
+	if before, after := v.where(row); before.Open && after.Open && len(row.id) > 0 {
+		v.finding(InBothPlaces, row, "also a "+after.Name, rec)
 	}
 	t := v.topics[row.topic]
 	if row.partition >= 0 && row.partition != rec.partition {
@@ -155,16 +155,16 @@ func (v *verifier) with(row, rec *entry) error {
 
 // without takes a row that has no record.
 func (v *verifier) without(row *entry) error {
-	if where := v.where(row); where != (Place{}) {
+	where := cmp.Or(v.where(row))
+	switch {
+	case row.has(noID) || where != (Place{}) && len(row.id) == 0: // it may be another row that is there
+		v.finding(NoID, row, "", nil)
+		return nil
+	case where != (Place{}):
 		v.report.Elsewhere[where.Name]++
 		return nil
-	}
-	switch {
 	case row.has(unroutable):
 		v.finding(Unroutable, row, string(row.keyText), nil)
-		return nil
-	case row.has(noID):
-		v.finding(NoID, row, "", nil)
 		return nil
 	}
 	e := *row
@@ -172,12 +172,11 @@ func (v *verifier) without(row *entry) error {
 	return v.addByKey(&e)
 }
 
-// where says where the event of a row is if it is not in its topic.
-func (v *verifier) where(row *entry) Place {
-	if v.elsewhere == nil {
-		return Place{}
-	}
-	return v.elsewhere(v.tables[row.table].name, string(row.id))
+// where says where the event of a row was, if it was not in its topic, before the topics were read and
+// after that.
+func (v *verifier) where(row *entry) (before, after Place) {
+	table, id := v.tables[row.table].name, string(row.id)
+	return v.before(table, id), v.after(table, id)
 }
 
 // addByKey puts a row into the sort by key. Rows without a record come behind the others of their key.

@@ -58,6 +58,8 @@ func (l *log) judge(t *testing.T) *Report {
 	dir := t.TempDir()
 	v := &verifier{Options: Options{Limit: 100, Progress: func(string, int64, int64) {}}, hash: newHasher()}
 	v.byID, v.byKey, v.again = newSorter(dir, 4<<10), newSorter(dir, 4<<10), newSorter(dir, 4<<10)
+	v.before = func(string, string) Place { return Place{} }
+	v.after = v.before
 	v.report.Counts, v.report.Elsewhere = map[Kind]int64{}, map[string]int64{}
 	v.tables = []*checkedTable{{Table: &table.Table{}, name: "public.outbox"}}
 	topic := &topic{name: "topic", n: 2, parts: make([]part, 2)}

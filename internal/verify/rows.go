@@ -124,7 +124,7 @@ func (v *verifier) readTable(ctx context.Context, t *checkedTable, number uint64
 // route fills in what the router makes of the row, and returns the value of the header "id".
 func (v *verifier) route(ctx context.Context, t *checkedTable, ev *cdc.Event, rec *cdc.Record, e *entry) (id []byte, _ error) {
 	ok, err := v.Router.Route(ev, rec)
-	e.id = []byte(rec.EventID)
+	e.id = []byte(rec.EventID[:min(len(rec.EventID), maxID)])
 	if err != nil || !ok {
 		text := "the router gives no record"
 		if bad, ok := errors.AsType[*router.RowError](err); ok {

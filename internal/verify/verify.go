@@ -77,8 +77,9 @@ type Config struct {
 	// Unfinished is called when the slot has passed the snapshot. It says why rows may have no record
 	// all the same, or "". nil says nothing.
 	Unfinished func(ctx context.Context) (string, error)
-	// Elsewhere is called when the slot has passed the snapshot, and returns a function that says
-	// where an event is if it is not in its topic. The zero Place says nothing. nil is for no event.
+	// Elsewhere is called when the slot has passed the snapshot, and again when the topics are read,
+	// because a command may deliver such an event meanwhile. It returns a function that says where an
+	// event is if it is not in its topic. The zero Place says nothing. nil is for no event.
 	Elsewhere func(ctx context.Context) (func(table, eventID string) Place, error)
 }
 
@@ -135,7 +136,7 @@ type verifier struct {
 	from   time.Time // where reading the topics begins; zero reads all
 
 	byID, byKey, again *sorter
-	elsewhere          func(table, eventID string) Place
+	before, after      func(table, eventID string) Place // of Elsewhere, around the reading of the topics
 	buf                []byte
 }
 
@@ -184,13 +185,19 @@ func Run(ctx context.Context, cfg Config, opts Options) (*Report, error) {
 			return nil, err
 		}
 	}
-	if v.Elsewhere != nil {
-		if v.elsewhere, err = v.Elsewhere(ctx); err != nil {
-			return nil, err
+	if v.Elsewhere == nil {
+		v.Elsewhere = func(context.Context) (func(table, eventID string) Place, error) {
+			return func(string, string) Place { return Place{} }, nil
 		}
+	}
+	if v.before, err = v.Elsewhere(ctx); err != nil {
+		return nil, err
 	}
 	if err := v.readTopics(ctx); err != nil {
 		return nil, dials.Explain(err)
+	}
+	if v.after, err = v.Elsewhere(ctx); err != nil {
+		return nil, err
 	}
 	for _, step := range []func(context.Context) error{v.match, v.judgeKeys, v.judgeAgain} {
 		if err := step(ctx); err != nil {
