@@ -222,10 +222,10 @@ type Ticket struct {
 type Ack struct {
 	Ticket Ticket
 	// Err is nil if the broker has acknowledged the record. Otherwise the broker has refused this
-	// record for ever: Err is a *Refusal then, unless the sink cannot write at all. The sink retries
-	// other errors, and gives no Ack for them.
+	// record for ever: Err is a *Refusal then, unless the record was taken back (ErrTakenBack) or the
+	// sink cannot write at all. The sink retries other errors, and gives no Ack for them.
 	Err error
-	// Record is what was refused. It is nil if Err is nil.
+	// Record is what was refused or taken back. It is nil if Err is nil.
 	Record *Record
 	// EventID shares memory with the record if Err is nil. Copy it to keep it.
 	EventID, Topic string

@@ -1,5 +1,7 @@
 package cdc
 
+import "errors"
+
 // A Reason says why one event, alone, can never be delivered. Its text is a word of
 // delivery.on_poison, a label of a metric and a header of a dead letter, so it never changes.
 type Reason string
@@ -29,3 +31,6 @@ func (r *Refusal) Unwrap() error { return r.Err }
 
 // BadBecause is Reason, for callers that ask for behaviour.
 func (r *Refusal) BadBecause() Reason { return r.Reason }
+
+// ErrTakenBack is the error of a record that its sender took back before the sink delivered it.
+var ErrTakenBack = errors.New("the record was taken back before it was delivered")

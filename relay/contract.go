@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/walpost/walpost/cdc"
 )
 
@@ -85,8 +87,11 @@ type Sink interface {
 	Acks(buf []cdc.Ack) []cdc.Ack
 
 	// PassOver lets a topic go on behind a refused record, in the order of Send. Before, no record
-	// that was sent to the topic later is delivered.
-	PassOver(topic string)
+	// that was sent to the topic later is delivered. A record that waits behind the refused one, and
+	// of which taken is true, is not delivered: it ends with an Ack that has the record, and whose
+	// error is cdc.ErrTakenBack. A nil taken takes nothing. taken must
+	// not call the sink, nor keep key.
+	PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
 
 	// Wake receives a value when there is something for Acks. The channel has a capacity of one and
 	// never blocks the sink.
@@ -105,6 +110,18 @@ type Sink interface {
 	// Close frees everything. What is not delivered gets no Ack. A record on the wire may still
 	// arrive.
 	Close(ctx context.Context) error
+}
+
+// Parking reads the topic of parked events, which has one partition. Any goroutine may call it.
+type Parking interface {
+	// Read calls each for every record of the topic, in order, from the offset from on to the end
+	// that the topic has when the call begins, or until each returns false. So a record that was
+	// acknowledged before the call is read. next is the offset behind the last record that each got.
+	// A record is valid during the call of each.
+	//
+	// A topic that does not exist has no records. If the topic has lost records behind from, because
+	// somebody made it again or removed them, the error needs a person. Other errors are waited out.
+	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error)
 }
 
 // A Store keeps checkpoint records: small values under keys of the form name/epoch.holder. One

@@ -142,7 +142,7 @@ func (l *loop) buryRecord(bad *BadEvent, a *cdc.Ack) bool {
 	}
 	l.note(letter)
 	l.sink.Send(rec, a.Ticket)
-	l.sink.PassOver(a.Topic)
+	l.sink.PassOver(a.Topic, nil)
 	return true
 }
 

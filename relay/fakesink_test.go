@@ -215,10 +215,24 @@ func (s *fakeSink) Acks(buf []cdc.Ack) []cdc.Ack {
 	return buf
 }
 
-func (s *fakeSink) PassOver(topic string) {
+func (s *fakeSink) PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.behind[topic] != nil {
+		q := s.queues[topic]
+		for range len(q) { // its deliverer waits for passed
+			m := <-q
+			if taken == nil || !taken(m.rec.Key, &m.ticket) {
+				q <- m
+				continue
+			}
+			s.open[topic]--
+			s.acks = append(s.acks, cdc.Ack{Ticket: m.ticket, Err: cdc.ErrTakenBack, Record: &m.rec, EventID: m.rec.EventID, Topic: topic})
+			select {
+			case s.wake <- struct{}{}:
+			default:
+			}
+		}
 		s.behind[topic] = nil
 		s.passed[topic] <- struct{}{}
 	}

@@ -372,13 +372,34 @@ func (s *Kafka) poison(t *topic, err error) {
 }
 
 // PassOver lets a topic go on behind the record that was refused: its caller has dealt with that record. What was sent to the topic
-// since then is delivered, in order. A topic that is not halted stays as it is.
-func (s *Kafka) PassOver(topic string) {
+// since then is delivered, in order, but what taken wants: that ends with cdc.ErrTakenBack. A topic that is not halted stays as it is.
+func (s *Kafka) PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket) bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if t := s.topics[topic]; t != nil && t.gate == halted {
+		if taken != nil {
+			s.takeBack(t, taken)
+		}
 		t.gate, t.reason, t.since = idle, nil, time.Now()
 		s.shut(t) // with its gate idle the topic is like a new one
+	}
+}
+
+// takeBack ends the records that wait and that taken wants, in order. mu is held.
+func (s *Kafka) takeBack(t *topic, taken func(key []byte, ticket *cdc.Ticket) bool) {
+	var back []*slot
+	wants := func(sl *slot) bool {
+		if !taken(sl.rec.Key, &sl.ticket) {
+			return false
+		}
+		back = append(back, sl)
+		return true
+	}
+	t.redo = slices.DeleteFunc(t.redo, wants)
+	q := &t.queue
+	q.slots, q.head = slices.DeleteFunc(q.slots[q.head:], wants), 0
+	for _, sl := range back {
+		s.end(sl, cdc.ErrTakenBack, 0)
 	}
 }
 

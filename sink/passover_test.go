@@ -23,7 +23,7 @@ func (b *bench) passingOver(done func() bool) {
 	b.collect(func() bool {
 		for i := range b.buf {
 			if a := &b.buf[i]; a.Err != nil {
-				b.PassOver(a.Topic)
+				b.PassOver(a.Topic, nil)
 			}
 		}
 		b.buf = b.buf[:0]
@@ -87,10 +87,10 @@ func TestPassOverGoesOnInOrder(t *testing.T) {
 		if len(b.acked) != want || b.gateOf("a") != halted {
 			t.Fatalf("refusal %d: %d acknowledged, want %d; gate %d", n, len(b.acked), want, b.gateOf("a"))
 		}
-		b.PassOver("a")
-		b.PassOver("a") // called twice, and for topics that are not halted
-		b.PassOver("b")
-		b.PassOver("unknown")
+		b.PassOver("a", nil)
+		b.PassOver("a", nil) // called twice, and for topics that are not halted
+		b.PassOver("b", nil)
+		b.PassOver("unknown", nil)
 	}
 	b.collect(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
 	if len(b.poison) != 3 {
@@ -151,12 +151,12 @@ func TestPassOverOfAClosedSinkDoesNothing(t *testing.T) {
 		b.refused()
 		done := make(chan error)
 		go func() { done <- b.Close(context.Background()) }()
-		b.PassOver("a")
+		b.PassOver("a", nil)
 		b.send("a", "k", 10)
 		if err := <-done; err != nil {
 			t.Fatal(err)
 		}
-		b.PassOver("a")
+		b.PassOver("a", nil)
 	}
 }
 
@@ -172,7 +172,7 @@ func TestPassOverAfterAChangeOfGeneration(t *testing.T) {
 	end, _ := b.nextGeneration()
 	b.mu.Unlock()
 	b.closeAll(end)
-	b.PassOver("a")
+	b.PassOver("a", nil)
 	b.collect(func() bool { return len(b.acked) == 20 })
 	b.checkLog(c.ListenAddrs(), "a")
 }
