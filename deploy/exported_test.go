@@ -28,11 +28,11 @@ var (
 // metricsIn lists the metrics that an expression asks for.
 func metricsIn(expr string) []string { return asked.FindAllString(expr, -1) }
 
-// exported lists everything on /metrics: what cmd/walpost describes, and what the process and the Kafka client
+// exported lists everything on /metrics: what internal/statuspage describes, and what the process and the Kafka client
 // have in a real registry after records were produced to a broker.
 func exported(t *testing.T) []string {
 	t.Helper()
-	sources, err := filepath.Glob("../cmd/walpost/*.go")
+	sources, err := filepath.Glob("../internal/statuspage/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func exported(t *testing.T) []string {
 		}
 	}
 	if len(names) < 30 {
-		t.Fatalf("only %d metrics in cmd/walpost", len(names))
+		t.Fatalf("only %d metrics in internal/statuspage", len(names))
 	}
 	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
 		names = append(names, "walpost_commit_to_ack_seconds"+suffix)
@@ -60,7 +60,7 @@ func exported(t *testing.T) []string {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if strings.Contains(f.GetName(), "_kafka_buffered_") { // cmd/walpost has its own
+		if strings.Contains(f.GetName(), "_kafka_buffered_") { // internal/statuspage has its own
 			continue
 		}
 		names = append(names, f.GetName())

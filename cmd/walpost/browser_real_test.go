@@ -12,13 +12,15 @@ import (
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 
+	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/testenv/browser"
 )
 
 // The page of a real relay: on standby, without a limit of the slot, with Kafka down, halted by a bad event, and with a lost slot.
 // In each state it must say what is wrong, what to do, and how long a person may take.
 func TestStatusPageOfARealRelay(t *testing.T) {
-	browser := browse(t)
+	chromium := browser.Start(t)
 	kafka := testenv.KafkaPrivate(t, 1, nil)
 	pg := testenv.Postgres(t, "", testenv.Private(), testenv.Param("wal_keep_size", "0"), testenv.Param("max_wal_size", "32MB"))
 	dsn := pg.Database(t)
@@ -37,7 +39,7 @@ halt_linger: forever
 http: {listen: "127.0.0.1:0"}
 `)
 	p := launch(t, "run", "--config", "walpost.yaml")
-	p.until("ready", func(v *view) bool { return v.Ready })
+	p.until("ready", func(v *statuspage.View) bool { return v.Ready })
 
 	// A service writes all the time. It ends with the test, and before the database does.
 	insert := func(kind string) {
@@ -54,60 +56,60 @@ http: {listen: "127.0.0.1:0"}
 	t.Cleanup(service.Wait)
 	t.Cleanup(stop)
 
-	tab, cancel := context.WithTimeout(browser, 5*time.Minute)
+	tab, cancel := context.WithTimeout(chromium, 5*time.Minute)
 	t.Cleanup(cancel)
-	v := &visit{t: t, ctx: tab}
-	v.do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(p.page+"/"))
+	v := browser.NewVisit(t, tab)
+	v.Do(chromedp.EmulateViewport(1280, 900), chromedp.Navigate(p.page+"/"))
 	phone := func(name string) {
 		t.Helper()
-		v.do(chromedp.EmulateViewport(390, 844), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
-		v.fits(name)
+		v.Do(chromedp.EmulateViewport(390, 844), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: "dark"}}))
+		v.Fits(name)
 		var end float64
-		v.do(chromedp.Evaluate("document.getElementById('now').getBoundingClientRect().bottom + scrollY", &end))
+		v.Do(chromedp.Evaluate("document.getElementById('now').getBoundingClientRect().bottom + scrollY", &end))
 		if end > 844 {
 			t.Errorf("%s: what is wrong and what to do takes %g pixels of a phone's 844", name, end)
 		}
-		v.shot(name + "-phone")
-		v.do(chromedp.EmulateViewport(1280, 900), emulation.SetEmulatedMedia().WithFeatures(nil))
+		v.Shot(name + "-phone")
+		v.Do(chromedp.EmulateViewport(1280, 900), emulation.SetEmulatedMedia().WithFeatures(nil))
 	}
 
 	second := launch(t, "run", "--config", "walpost.yaml")
-	v.do(chromedp.Navigate(second.page + "/"))
-	v.sees("Standby")
-	v.sees("This process takes over when the other one ends.")
-	v.shot("standby")
+	v.Do(chromedp.Navigate(second.page + "/"))
+	v.Sees("Standby")
+	v.Sees("This process takes over when the other one ends.")
+	v.Shot("standby")
 	second.stop()
-	v.do(chromedp.Navigate(p.page + "/"))
+	v.Do(chromedp.Navigate(p.page + "/"))
 
 	steps := 1
 	if os.Getenv("WALPOST_SCREENSHOTS") != "" {
 		steps = 5 // charts to look at
 	}
 	for i := range steps {
-		p.until("some history", func(v *view) bool { return v.Events > uint64(i+1)*1500 })
+		p.until("some history", func(v *statuspage.View) bool { return v.Events > uint64(i+1)*1500 })
 	}
-	v.sees("Streaming")
-	v.sees("Used up in, at this rate\nwhen the disk is full") // max_slot_wal_keep_size is -1
-	v.sees("max_slot_wal_keep_size is -1. If nobody reads the slot, WAL fills the disk of the database.")
-	v.sees("Kafka acknowledged the newest one 0 s ago")
-	v.shot("real-streaming")
+	v.Sees("Streaming")
+	v.Sees("Used up in, at this rate\nwhen the disk is full") // max_slot_wal_keep_size is -1
+	v.Sees("max_slot_wal_keep_size is -1. If nobody reads the slot, WAL fills the disk of the database.")
+	v.Sees("Kafka acknowledged the newest one 0 s ago")
+	v.Shot("real-streaming")
 
 	if err := kafka.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	v.sees("Waiting for Kafka")
-	v.sees("connection refused")
-	v.sees("events wait in walpost, the oldest for")
-	v.sees("Time left: until the disk of the database is full. The slot holds ")
-	v.sees("Events per second\n0/s")
+	v.Sees("Waiting for Kafka")
+	v.Sees("connection refused")
+	v.Sees("events wait in walpost, the oldest for")
+	v.Sees("Time left: until the disk of the database is full. The slot holds ")
+	v.Sees("Events per second\n0/s")
 	phone("kafka-down")
-	v.shot("kafka-down")
+	v.Shot("kafka-down")
 	var said string
-	v.do(chromedp.Text("#errors", &said))
+	v.Do(chromedp.Text("#errors", &said))
 	if !strings.Contains(said, " now\n") {
 		t.Errorf("Kafka is down, and the errors are %q", said)
 	}
-	v.do(chromedp.Text("#topics", &said))
+	v.Do(chromedp.Text("#topics", &said))
 	if strings.Contains(said, "\n0 s ago") {
 		t.Errorf("Kafka is down, and the newest events are new:\n%s", said)
 	}
@@ -117,32 +119,32 @@ http: {listen: "127.0.0.1:0"}
 
 	// A limit is set while walpost runs, as the page advises.
 	pg.Exec(t, dsn, "ALTER SYSTEM SET max_slot_wal_keep_size = '1GB'", "SELECT pg_reload_conf()")
-	v.sees("Postgres removes WAL that walpost has not read, and events are missing then (max_slot_wal_keep_size).")
-	v.sees("Time left: about")
-	v.shot("kafka-down-limit")
+	v.Sees("Postgres removes WAL that walpost has not read, and events are missing then (max_slot_wal_keep_size).")
+	v.Sees("Time left: about")
+	v.Shot("kafka-down-limit")
 
 	kafka.Start(t)
-	v.sees("Streaming")
-	v.sees("over since")
+	v.Sees("Streaming")
+	v.Sees("over since")
 	pg.Exec(t, dsn, "INSERT INTO outbox (aggregate_id) VALUES ('k')") // aggregate_type is NULL
-	v.sees("Halted")
-	v.sees("An event cannot be routed")
-	v.sees("walpost skip ")
-	v.sees("Gives up the delivery of exactly this event: it goes to the topic of dead letters instead.")
-	v.sees("Events wait in Postgres since ")
-	v.sees(". Kafka acknowledged the newest event")
-	v.sees("Time left: about")
+	v.Sees("Halted")
+	v.Sees("An event cannot be routed")
+	v.Sees("walpost skip ")
+	v.Sees("Gives up the delivery of exactly this event: it goes to the topic of dead letters instead.")
+	v.Sees("Events wait in Postgres since ")
+	v.Sees(". Kafka acknowledged the newest event")
+	v.Sees("Time left: about")
 	phone("halted")
-	v.shot("halted")
+	v.Shot("halted")
 	var whole bool // each word of the command that fits into a line is in one line
-	v.do(chromedp.EmulateViewport(390, 844), chromedp.Evaluate(`[...document.querySelectorAll("#remedy pre span")].every((e) => e.getClientRects().length === 1 && e.offsetHeight < 30)`, &whole), chromedp.EmulateViewport(1280, 900))
+	v.Do(chromedp.EmulateViewport(390, 844), chromedp.Evaluate(`[...document.querySelectorAll("#remedy pre span")].every((e) => e.getClientRects().length === 1 && e.offsetHeight < 30)`, &whole), chromedp.EmulateViewport(1280, 900))
 	if !whole {
 		t.Error("a word of the command is broken on a phone")
 	}
 	var once, copied, event, href string
-	v.do(chromedp.Text("#now", &once), chromedp.Text("#remedy pre", &copied), chromedp.Text("#event-id", &event), chromedp.AttributeValue("#runbook", "href", &href, nil))
-	var halt struct{ Halt haltView }
-	p.until("halted", func(v *view) bool { halt.Halt = *v.Halt; return true })
+	v.Do(chromedp.Text("#now", &once), chromedp.Text("#remedy pre", &copied), chromedp.Text("#event-id", &event), chromedp.AttributeValue("#runbook", "href", &href, nil))
+	var halt struct{ Halt statuspage.Halt }
+	p.until("halted", func(v *statuspage.View) bool { halt.Halt = *v.Halt; return true })
 	h := &halt.Halt
 	if len(h.Commands) != 1 || copied != h.Commands[0].Command || !strings.Contains(copied, h.Token) || event != h.EventID || !strings.HasSuffix(href, "/docs/runbooks/WalpostRelayHalted.md#a-bad-event") {
 		t.Errorf("event %q, command %q, runbook %q of %+v", event, copied, href, h)
@@ -153,7 +155,7 @@ http: {listen: "127.0.0.1:0"}
 		}
 	}
 	var buttons int // what loses an event is not the thing that is easiest to copy
-	if v.do(chromedp.Evaluate(`document.querySelectorAll("#remedy button").length`, &buttons)); buttons > 0 {
+	if v.Do(chromedp.Evaluate(`document.querySelectorAll("#remedy button").length`, &buttons)); buttons > 0 {
 		t.Errorf("%d buttons copy a command that gives up an event", buttons)
 	}
 	if cost, skip := strings.Index(once, h.Commands[0].GivesUp), strings.Index(once, copied); !strings.Contains(once, h.Repair) || strings.Index(once, h.Repair) > cost || cost > skip {
@@ -170,20 +172,20 @@ http: {listen: "127.0.0.1:0"}
 
 	// The slot is lost while Kafka is down.
 	p = launch(t, "run", "--config", "walpost.yaml")
-	v.do(chromedp.Navigate(p.page + "/"))
-	v.sees("Streaming")
+	v.Do(chromedp.Navigate(p.page + "/"))
+	v.Sees("Streaming")
 	if err := kafka.Stop(); err != nil {
 		t.Fatal(err)
 	}
 	insert("'order'")
-	v.sees("Waiting for Kafka")
+	v.Sees("Waiting for Kafka")
 	pg.Exec(t, dsn, "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
 	pg.LoseSlot(t, dsn, "walpost")
-	v.sees("Halted")
-	v.sees("The slot is lost. A person must act")
-	v.sees("First: stop whatever deletes rows of the outbox table, because walpost recover reads them.")
+	v.Sees("Halted")
+	v.Sees("The slot is lost. A person must act")
+	v.Sees("First: stop whatever deletes rows of the outbox table, because walpost recover reads them.")
 	var advised []string
-	p.until("halted with a remedy", func(s *view) bool {
+	p.until("halted with a remedy", func(s *statuspage.View) bool {
 		advised = nil
 		for _, c := range s.Errors[0].Commands {
 			if advised = append(advised, c.Command); !strings.Contains(s.Errors[0].Hint, c.Command) || c.GivesUp != "" {
@@ -193,10 +195,10 @@ http: {listen: "127.0.0.1:0"}
 		return len(advised) > 0
 	})
 	var offered []string
-	v.do(chromedp.Evaluate(`[...document.querySelectorAll("#remedy pre")].map((e) => e.innerText)`, &offered))
+	v.Do(chromedp.Evaluate(`[...document.querySelectorAll("#remedy pre")].map((e) => e.innerText)`, &offered))
 	// The command can be copied, also where the browser has no clipboard (http on another host than localhost).
 	var selected string
-	v.do(chromedp.Evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})", nil), chromedp.Click("#remedy button"),
+	v.Do(chromedp.Evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})", nil), chromedp.Click("#remedy button"),
 		chromedp.Evaluate("getSelection().toString()", &selected))
 	if len(offered) == 0 || strings.TrimSpace(selected) != offered[0] {
 		t.Errorf("Copy selects %q of %q", selected, offered)
@@ -205,10 +207,10 @@ http: {listen: "127.0.0.1:0"}
 		t.Errorf("the page offers %q, and the program advises %q", offered, advised)
 	}
 	var left string
-	v.do(chromedp.Evaluate("[...document.querySelectorAll('[hidden]')].filter((e) => e.offsetParent !== null).map((e) => e.id).join(' ')", &left))
+	v.Do(chromedp.Evaluate("[...document.querySelectorAll('[hidden]')].filter((e) => e.offsetParent !== null).map((e) => e.id).join(' ')", &left))
 	if left != "" {
 		t.Errorf("hidden and to be seen: %s", left)
 	}
 	phone("lost-slot")
-	v.shot("lost-slot")
+	v.Shot("lost-slot")
 }

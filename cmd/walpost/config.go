@@ -2,16 +2,15 @@ package main
 
 import (
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/internal/yamlfile"
 	"github.com/walpost/walpost/replication"
 )
@@ -20,23 +19,14 @@ import (
 type fileConfig struct {
 	walpost.Config `yaml:",inline"`
 
-	HTTP httpConfig `yaml:"http"`
-	Log  logConfig  `yaml:"log"`
+	HTTP statuspage.Config `yaml:"http"`
+	Log  logConfig         `yaml:"log"`
 	// Unsupported are the options of Debezium that convert could not convert. Each one is an error
 	// until the user has decided about it and deletes it.
 	Unsupported []string `yaml:"unsupported"`
 
 	fileless bool // the command has no --config
 }
-
-type httpConfig struct {
-	// Listen is host:port of metrics, health and the status page; "off" or empty for none.
-	Listen string `yaml:"listen"`
-	// Hosts are names by which browsers reach the status page, beside IP addresses and localhost.
-	Hosts []string `yaml:"hosts"`
-}
-
-func (c httpConfig) off() bool { return c.Listen == "" || c.Listen == "off" }
 
 type logConfig struct {
 	Level  string `yaml:"level"`
@@ -46,7 +36,7 @@ type logConfig struct {
 func defaultConfig() fileConfig {
 	return fileConfig{
 		Config: walpost.DefaultConfig(),
-		HTTP:   httpConfig{Listen: "127.0.0.1:9640", Hosts: []string{}},
+		HTTP:   statuspage.DefaultConfig(),
 		Log:    logConfig{Level: "info", Format: "json"},
 	}
 }
@@ -57,22 +47,11 @@ func (c *fileConfig) validate(check func(*walpost.Config) walpost.Problems) walp
 	for i, option := range c.Unsupported {
 		found.Add(fmt.Sprintf("unsupported[%d]", i), conf.Usable, option, nil)
 	}
-	if !c.HTTP.off() {
-		if _, _, err := net.SplitHostPort(c.HTTP.Listen); err != nil {
-			found.Add("http.listen", conf.MustBe, "host:port, or off", c.HTTP.Listen)
-		}
-	}
-	for i, host := range c.HTTP.Hosts {
-		if !hostName.MatchString(host) {
-			found.Add(fmt.Sprintf("http.hosts[%d]", i), conf.MustBe, "a name without scheme, port and wildcard", host)
-		}
-	}
+	c.HTTP.Validate(&found)
 	found.OneOf("log.level", c.Log.Level, "debug", "info", "warn", "error")
 	found.OneOf("log.format", c.Log.Format, "json", "console")
 	return found
 }
-
-var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
 
 // An override is one value from a flag or the environment, which goes over the file's.
 type override struct {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -122,12 +123,12 @@ func (p *process) get(path string) (int, string) {
 }
 
 // until asks /api/status until it is as wanted.
-func (p *process) until(what string, ok func(v *view) bool) {
+func (p *process) until(what string, ok func(v *statuspage.View) bool) {
 	p.t.Helper()
-	var v view
+	var v statuspage.View
 	for limit := time.Now().Add(60 * time.Second); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
 		_, body := p.get("/api/status")
-		v = view{}
+		v = statuspage.View{}
 		if err := json.Unmarshal([]byte(body), &v); err != nil {
 			p.t.Fatalf("%v in %s", err, body)
 		}
@@ -239,7 +240,7 @@ monitor: {interval: 1s}
 
 	p := start(t, "run", "-c", config)
 	pg.Exec(t, dsn, rows(1, 1000, topic))
-	p.until("1000 events", func(v *view) bool {
+	p.until("1000 events", func(v *statuspage.View) bool {
 		return v.Ready && v.Events == 1000 && v.InFlight.Events == 0 && v.Slot.State == "ok"
 	})
 	at := strings.TrimPrefix(p.page, "http://")
@@ -268,7 +269,7 @@ monitor: {interval: 1s}
 
 	pg.Exec(t, dsn, rows(1001, 1500, topic))
 	p = start(t, "run", "-c", config)
-	p.until("500 events", func(v *view) bool { return v.Events >= 500 && v.InFlight.Events == 0 })
+	p.until("500 events", func(v *statuspage.View) bool { return v.Events >= 500 && v.InFlight.Events == 0 })
 	if code := p.stop(); code != exitOK {
 		t.Errorf("SIGTERM: exit code %d", code)
 	}
@@ -289,13 +290,13 @@ func TestDroppedSlotHaltsAndLingers(t *testing.T) {
 	p := start(t, "run", "--dsn", dsn, "--table", "outbox", "--slot", "lost_"+fmt.Sprint(os.Getpid()), "--stdout",
 		"--checkpoint-store", "file", "--checkpoint-path", t.TempDir()+"/position", "--halt-linger", "forever")
 	slot := "lost_" + fmt.Sprint(os.Getpid())
-	p.until("ready", func(v *view) bool { return v.Ready })
+	p.until("ready", func(v *statuspage.View) bool { return v.Ready })
 	pg.Exec(t, dsn, rows(1, 10, "t"))
-	p.until("10 events", func(v *view) bool { return v.Ready && v.Events == 10 && v.InFlight.Events == 0 })
+	p.until("10 events", func(v *statuspage.View) bool { return v.Ready && v.Events == 10 && v.InFlight.Events == 0 })
 	pg.Exec(t, dsn, "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '"+slot+"'",
 		"DO $$ BEGIN FOR i IN 1..200 LOOP BEGIN PERFORM pg_drop_replication_slot('"+slot+"'); RETURN; EXCEPTION WHEN object_in_use THEN PERFORM pg_sleep(0.01); "+
 			"PERFORM pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '"+slot+"'; END; END LOOP; END $$")
-	p.until("halted", func(v *view) bool { return v.State == "halted" })
+	p.until("halted", func(v *statuspage.View) bool { return v.State == "halted" })
 	if code, body := p.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, slot) {
 		t.Errorf("/readyz: %d %s", code, body)
 	}
@@ -320,7 +321,7 @@ func TestDroppedSlotHaltsAndLingers(t *testing.T) {
 
 func TestRunWaitsForWhatIsNotThere(t *testing.T) {
 	p := start(t, "run", "--dsn", "postgres://nobody@127.0.0.1:1/shop", "--table", "outbox", "--brokers", "127.0.0.1:2")
-	p.until("a reason", func(v *view) bool { return !v.Ready && strings.Contains(v.Reason, "refused") })
+	p.until("a reason", func(v *statuspage.View) bool { return !v.Ready && strings.Contains(v.Reason, "refused") })
 	if code, body := p.get("/readyz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "no-checkpoint: ") {
 		t.Errorf("/readyz: %d %s", code, body)
 	}

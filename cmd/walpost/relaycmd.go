@@ -10,9 +10,9 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
-	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/statuspage"
 )
 
 func runCommand() *cobra.Command {
@@ -56,17 +56,17 @@ overrides the file. Each configuration flag has a variable with its name: the va
 // runRelay relays by cfg until ctx ends. HTTP is there before anything is connected, and until the relay has ended. With
 // started it reports the relay and the address of the status page ("" for none) as soon as both are there.
 func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started func(r *walpost.Relay, page string)) error {
-	metrics := newRegistry()
-	cfg.Logger, cfg.Version = log, buildInfo().version
-	cfg.Kafka.Hooks = append(cfg.Kafka.Hooks, kgo.Hook(newKafkaMetrics(metrics)))
+	b := buildInfo()
+	shown := statuspage.New(cfg.HTTP, statuspage.Build{Version: b.version, Commit: b.commit, GoVersion: b.goVersion})
+	cfg.Logger, cfg.Version = log, b.version
+	cfg.Kafka.Hooks = append(cfg.Kafka.Hooks, shown.Hook())
 	r, err := walpost.New(cfg.Config)
 	if err != nil {
 		return err
 	}
-	metrics.MustRegister(newCollector(r))
 	page := ""
-	if !cfg.HTTP.off() {
-		addr, stop, err := serveHTTP(cfg.HTTP, r, metrics, log)
+	if !cfg.HTTP.Off() {
+		addr, stop, err := shown.Serve(r, log)
 		if err != nil {
 			return err
 		}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
@@ -53,9 +54,9 @@ http.listen: off, status knows the slot only, and says so. It exits with
 			out, err := cmd.OutOrStdout(), error(nil)
 			if *asJSON {
 				err = printJSON(out, struct {
-					slotView
+					statuspage.Slot
 					Relay relayAnswer `json:"relay"`
-				}{slotViewOf(status, time.Now()), answer}, "  ")
+				}{statuspage.SlotOf(status, time.Now()), answer}, "  ")
 			} else {
 				err = printStatus(out, &status, answer)
 			}
@@ -86,8 +87,8 @@ type relayAnswer struct {
 const askTimeout = 3 * time.Second
 
 // askRelay asks the relay at http.listen whether it delivers the events of s, as it was read just now.
-func askRelay(ctx context.Context, cfg httpConfig, s *slot.Status) relayAnswer {
-	if _, port, _ := net.SplitHostPort(cfg.Listen); cfg.off() || port == "0" { // validate has seen the address
+func askRelay(ctx context.Context, cfg statuspage.Config, s *slot.Status) relayAnswer {
+	if _, port, _ := net.SplitHostPort(cfg.Listen); cfg.Off() || port == "0" { // validate has seen the address
 		return relayAnswer{Reason: fmt.Sprintf("http.listen is %q, so the relay has no address to ask", cfg.Listen)}
 	}
 	a := relayAnswer{Address: cfg.Listen}
@@ -115,7 +116,7 @@ func askRelay(ctx context.Context, cfg httpConfig, s *slot.Status) relayAnswer {
 }
 
 // getStatus is /api/status. An error is short: it says why there is no answer.
-func getStatus(ctx context.Context, client *http.Client) (v view, err error) {
+func getStatus(ctx context.Context, client *http.Client) (v statuspage.View, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/status", nil)
 	if err != nil {
 		return v, err

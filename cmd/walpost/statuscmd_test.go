@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -10,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
@@ -184,6 +188,11 @@ relay        streaming (127.0.0.1:9640)
 	}
 }
 
+// still is a relay that does not change.
+type still struct{ status walpost.Status }
+
+func (s *still) Status() walpost.Status { return s.status }
+
 // Each state that a relay can be in when walpost status asks it, beside a slot that is well. Never is "ok" said of a relay
 // that does not deliver.
 func TestStatusAsksTheRelay(t *testing.T) {
@@ -211,7 +220,7 @@ func TestStatusAsksTheRelay(t *testing.T) {
 			s.State, s.Reason = relay.SlotAtRisk, "wal_status is unreserved"
 		}, slot.OK, "slot-at-risk (ADDR)", ""},
 		{"hangs", func(s *walpost.Status) {
-			s.Turned = time.Now().Add(-2*stuckLimit - time.Second)
+			s.Turned = time.Now().Add(-2*time.Minute - time.Second)
 		}, slot.Warning, "hung (ADDR)", "the relay is not ready (hung): the relay has made no progress for 2m1s"},
 		{"is a standby", func(s *walpost.Status) {
 			s.State, s.Ready, s.Reason = relay.Standby, false, "slot walpost is active for pid 77"
@@ -240,13 +249,16 @@ func TestStatusAsksTheRelay(t *testing.T) {
 			s.Slot.ActivePID, s.Since, s.Slot.At = 99, time.Now().Add(-time.Second), time.Now().Add(-time.Minute)
 		}, slot.OK, "streaming (ADDR)", ""},
 	} {
-		r := busy()
-		r.status.Turned, r.status.Since = time.Now(), time.Now().Add(-time.Hour)
-		r.status.Slot.At, r.status.Slot.ActivePID = time.Now(), 77
-		c.change(&r.status)
-		server := httptest.NewServer(handler(r, collected(t, r), &history{}, nil))
-		statusSays(t, "a relay that "+c.name, server.Listener.Addr().String(), c.severity, c.relay, c.reason)
-		server.Close()
+		var s walpost.Status
+		s.State, s.Ready, s.Turned, s.Since = relay.Streaming, true, time.Now(), time.Now().Add(-time.Hour)
+		s.Slot = slot.Status{Known: true, Health: slot.Health{Slot: "walpost", Database: "shop", At: time.Now(), ActivePID: 77}}
+		c.change(&s)
+		addr, stop, err := statuspage.New(statuspage.Config{Listen: "127.0.0.1:0"}, statuspage.Build{}).Serve(&still{s}, zerolog.Nop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		statusSays(t, "a relay that "+c.name, addr, c.severity, c.relay, c.reason)
+		stop()
 	}
 
 	// Nobody answers, or not a relay.
@@ -260,7 +272,10 @@ func TestStatusAsksTheRelay(t *testing.T) {
 	refuses.Close()
 	statusSays(t, "no process", refuses.Addr().String(), slot.Warning, "unknown (ADDR)", "no relay answers at ADDR (connection refused)"+where)
 	for body, code := range map[string]int{"<html>": http.StatusOK, "{}": http.StatusOK, "[]": http.StatusNotFound} {
-		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { answer(w, code, body) }))
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(code)
+			_, _ = io.WriteString(w, body)
+		}))
 		statusSays(t, "a program that answers "+body, server.Listener.Addr().String(), slot.Warning, "unknown (ADDR)",
 			fmt.Sprintf("no relay answers at ADDR (another program than walpost answers: %d %s)", code, http.StatusText(code))+where)
 		server.Close()
@@ -274,7 +289,7 @@ func TestStatusAsksTheRelay(t *testing.T) {
 func statusSays(t *testing.T, name, listen string, severity slot.Severity, line, reason string) {
 	t.Helper()
 	s := slot.Status{Known: true, Severity: slot.OK, Health: slot.Health{Slot: "walpost", Database: "shop", Exists: true, Active: true, ActivePID: 77}}
-	a := askRelay(t.Context(), httpConfig{Listen: listen}, &s)
+	a := askRelay(t.Context(), statuspage.Config{Listen: listen}, &s)
 	a.judge(&s)
 	var b strings.Builder
 	if err := printStatus(&b, &s, a); err != nil {

@@ -1,4 +1,4 @@
-package main
+package statuspage
 
 import (
 	"fmt"
@@ -12,8 +12,8 @@ import (
 	"github.com/walpost/walpost/slot"
 )
 
-// view is /api/status: a stable form of walpost.Status. Positions are LSNs as Postgres prints them; what cannot be told is null.
-type view struct {
+// A View is /api/status: a stable form of walpost.Status. Positions are LSNs as Postgres prints them; what cannot be told is null.
+type View struct {
 	Name       string  `json:"name"`
 	Version    string  `json:"version"`
 	RunID      string  `json:"run_id"` // kept over restarts
@@ -25,7 +25,7 @@ type view struct {
 	SinceSecs  float64 `json:"since_seconds"`
 	NowSeconds float64 `json:"now_seconds"` // of this machine's clock, for rates
 
-	Halt *haltView `json:"halt"` // the event that the relay is halted by; null where there is none
+	Halt *Halt `json:"halt"` // the event that the relay is halted by; null where there is none
 
 	Source struct {
 		Database string `json:"database"`
@@ -64,7 +64,7 @@ type view struct {
 		P99   float64 `json:"p99_seconds"`
 	} `json:"latency"`
 
-	Slot slotView `json:"slot"`
+	Slot Slot `json:"slot"`
 
 	Cleanup *cleanupView `json:"cleanup"` // null where no rows are removed
 	Breaker *breakerView `json:"breaker"` // null where monitor.breaker is none
@@ -92,8 +92,8 @@ type deadView struct {
 	Age     float64 `json:"seconds_ago"`
 }
 
-// haltView is the event that a relay is halted by, and what it still delivers.
-type haltView struct {
+// A Halt is the event that a relay is halted by, and what it still delivers.
+type Halt struct {
 	EventID   string          `json:"event_id"`
 	Table     string          `json:"table"`      // "" for a message
 	CommitLSN string          `json:"commit_lsn"` // of its transaction; 0/0 for a row that was read from the table
@@ -107,12 +107,12 @@ type haltView struct {
 	Waiting   []relay.Waiting `json:"waiting"`  // what was in flight and is not delivered, by topic
 }
 
-func haltViewOf(s walpost.Status) *haltView {
+func haltOf(s walpost.Status) *Halt {
 	bad := s.Bad
 	if bad == nil {
 		return nil
 	}
-	v := &haltView{
+	v := &Halt{
 		EventID: bad.EventID, Table: bad.Table.String(), CommitLSN: bad.Commit.String(), Row: bad.Row, Token: bad.Token, Topic: bad.Topic,
 		Error: bad.Reason(), Hint: bad.Hint(), Repair: bad.Repair(), Commands: bad.Commands(), Waiting: append([]relay.Waiting{}, s.Waiting...),
 	}
@@ -133,8 +133,8 @@ type errorView struct {
 	Times    int            `json:"times"`
 }
 
-// slotView is the slot, in /api/status and in walpost status --json.
-type slotView struct {
+// A Slot is the slot, in /api/status and in walpost status --json.
+type Slot struct {
 	Name        string   `json:"name"`
 	Database    string   `json:"database"`
 	State       string   `json:"state"` // ok, warning, critical, unknown
@@ -188,15 +188,15 @@ type blockerView struct {
 	End         string  `json:"end"`
 }
 
-func viewOf(s walpost.Status, now time.Time) view {
-	v := view{
-		Name: s.Name, Version: buildInfo().version, RunID: s.RunID, Holder: s.Holder,
+func viewOf(s walpost.Status, version string, now time.Time) View {
+	v := View{
+		Name: s.Name, Version: version, RunID: s.RunID, Holder: s.Holder,
 		State: string(s.State), Ready: s.Ready, Reason: s.Reason, Runbook: runbook(&s),
 		SinceSecs: now.Sub(s.Since).Seconds(), NowSeconds: float64(now.UnixMilli()) / 1000,
 		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions, Skipped: s.Skipped, Remarks: s.Remarks,
 		Topics: s.Topics, Sessions: s.Sessions,
-		Halt:            haltViewOf(s),
-		Slot:            slotViewOf(s.Slot, now),
+		Halt:            haltOf(s),
+		Slot:            SlotOf(s.Slot, now),
 		Cleanup:         cleanupViewOf(s.Cleanup, now),
 		Breaker:         breakerViewOf(s.Breaker, now),
 		CheckpointError: s.CheckpointError,
@@ -269,8 +269,9 @@ func runbook(s *walpost.Status) string {
 	return "https://github.com/walpost/walpost/blob/main/docs/" + page
 }
 
-func slotViewOf(s slot.Status, now time.Time) slotView {
-	v := slotView{
+// SlotOf is what is known of a slot now.
+func SlotOf(s slot.Status, now time.Time) Slot {
+	v := Slot{
 		Name: s.Slot, Database: s.Database, State: string(s.Severity), Findings: append([]string{}, s.Reasons...), Known: s.Known, Exists: s.Exists,
 		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus,
 		Server: s.Server.String(), Restart: s.Restart.String(), Confirmed: s.Health.Confirmed.String(),
@@ -333,7 +334,7 @@ func stuckFor(s walpost.Status, now time.Time) time.Duration {
 }
 
 // seen is the relay's status with one correction: a relay whose loop hangs is not ready, whatever it published last.
-func seen(r watched, now time.Time) walpost.Status {
+func seen(r Relay, now time.Time) walpost.Status {
 	s := r.Status()
 	if stuck := stuckFor(s, now); stuck > 0 {
 		s.State, s.Ready, s.Reason = relay.Hung, false, fmt.Sprintf("the relay has made no progress for %s", stuck.Round(time.Second))

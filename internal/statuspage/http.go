@@ -1,4 +1,6 @@
-package main
+// Package statuspage shows a relay over HTTP: health, metrics, the state as JSON, and a page for people. It only
+// shows: no request changes anything.
+package statuspage
 
 import (
 	"context"
@@ -9,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -17,23 +20,72 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 )
 
 //go:embed page
 var page embed.FS
 
-// A watched is what the HTTP side shows: a relay, or what stands in for one.
-type watched interface {
+// A Relay is what a Server shows.
+type Relay interface {
 	Status() walpost.Status
 }
 
-// serveHTTP listens at once, so that a wrong address is an error of the start, and serves until the returned function is
-// called. The address is the one it really listens on.
-func serveHTTP(cfg httpConfig, relay watched, metrics prometheus.Gatherer, log zerolog.Logger) (addr string, stop func(), err error) {
-	l, err := net.Listen("tcp", cfg.Listen)
+// Config is where a Server listens.
+type Config struct {
+	// Listen is host:port of metrics, health and the status page; "off" or empty for none.
+	Listen string `yaml:"listen"`
+	// Hosts are names by which browsers reach the status page, beside IP addresses and localhost.
+	Hosts []string `yaml:"hosts"`
+}
+
+// DefaultConfig listens on this machine only.
+func DefaultConfig() Config { return Config{Listen: "127.0.0.1:9640", Hosts: []string{}} }
+
+// Off reports whether there is nothing to serve.
+func (c Config) Off() bool { return c.Listen == "" || c.Listen == "off" }
+
+// Validate adds what is wrong.
+func (c Config) Validate(found *conf.Problems) {
+	if !c.Off() {
+		if _, _, err := net.SplitHostPort(c.Listen); err != nil {
+			found.Add("http.listen", conf.MustBe, "host:port, or off", c.Listen)
+		}
+	}
+	for i, host := range c.Hosts {
+		if !hostName.MatchString(host) {
+			found.Add(fmt.Sprintf("http.hosts[%d]", i), conf.MustBe, "a name without scheme, port and wildcard", host)
+		}
+	}
+}
+
+var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?(\.[A-Za-z0-9_]([A-Za-z0-9_-]*[A-Za-z0-9_])?)*\.?$`)
+
+// A Build says which program runs.
+type Build struct{ Version, Commit, GoVersion string }
+
+// A Server shows one relay.
+type Server struct {
+	cfg     Config
+	version string
+	metrics *prometheus.Registry
+}
+
+// New makes a Server, which does not listen yet.
+func New(cfg Config, b Build) *Server { return &Server{cfg, b.Version, newRegistry(b)} }
+
+// Hook counts what a Kafka client does. It must be given to the client when the client is made.
+func (s *Server) Hook() kgo.Hook { return newKafkaMetrics(s.metrics) }
+
+// Serve listens at once, so that a wrong address is an error of the start. It serves until the returned function is called.
+// The address is the one on which it really listens.
+func (s *Server) Serve(relay Relay, log zerolog.Logger) (addr string, stop func(), err error) {
+	s.metrics.MustRegister(newCollector(relay))
+	l, err := net.Listen("tcp", s.cfg.Listen)
 	if err != nil {
 		return "", nil, fault.WithHint(fmt.Errorf("http.listen: %w", err),
 			"another process has the address, such as a walpost that halted and waits for halt_linger: stop it first. Or choose another address with http.listen or --http, or switch it off with --http off")
@@ -43,7 +95,7 @@ func serveHTTP(cfg httpConfig, relay watched, metrics prometheus.Gatherer, log z
 	var sampler sync.WaitGroup
 	sampler.Go(func() { past.run(sampling, relay) })
 	server := &http.Server{
-		Handler:           handler(relay, metrics, past, cfg.Hosts),
+		Handler:           handler(relay, s.metrics, past, s.version, s.cfg.Hosts),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -71,7 +123,7 @@ func serveHTTP(cfg httpConfig, relay watched, metrics prometheus.Gatherer, log z
 
 // handler answers /livez, /readyz, /metrics, /api/status, /api/history and the status page. It shows no secret and changes nothing, so it
 // asks for no credentials; by default it listens on this host only. hosts are names that it answers to, beside those of knownHost.
-func handler(relay watched, metrics prometheus.Gatherer, past *history, hosts []string) http.Handler {
+func handler(relay Relay, metrics prometheus.Gatherer, past *history, version string, hosts []string) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		if now := time.Now(); stuckFor(relay.Status(), now) > 0 {
@@ -89,7 +141,7 @@ func handler(relay watched, metrics prometheus.Gatherer, past *history, hosts []
 	})
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {
 		now := time.Now()
-		answerJSON(w, viewOf(seen(relay, now), now))
+		answerJSON(w, viewOf(seen(relay, now), version, now))
 	})
 	mux.HandleFunc("GET /api/history", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, past.list()) })
 	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))

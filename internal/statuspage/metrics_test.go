@@ -1,4 +1,4 @@
-package main
+package statuspage
 
 import (
 	"fmt"
@@ -50,7 +50,7 @@ func busy() *still {
 	return &still{s}
 }
 
-func collected(t *testing.T, relay watched) *prometheus.Registry {
+func collected(t *testing.T, relay Relay) *prometheus.Registry {
 	t.Helper()
 	c := newCollector(relay)
 	c.now = func() time.Time { return noon }
@@ -75,7 +75,7 @@ var promised = []string{
 }
 
 func TestEveryPromisedMetricIsThere(t *testing.T) {
-	families, err := prometheus.Gatherers{collected(t, busy()), newRegistry()}.Gather()
+	families, err := prometheus.Gatherers{collected(t, busy()), newRegistry(Build{Version: "v1"})}.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}

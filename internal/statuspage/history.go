@@ -1,4 +1,4 @@
-package main
+package statuspage
 
 import (
 	"context"
@@ -31,7 +31,7 @@ type history struct {
 }
 
 // run samples until ctx ends.
-func (h *history) run(ctx context.Context, relay watched) {
+func (h *history) run(ctx context.Context, relay Relay) {
 	tick := time.NewTicker(historyEvery)
 	defer tick.Stop()
 	for {

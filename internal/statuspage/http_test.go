@@ -1,4 +1,4 @@
-package main
+package statuspage
 
 import (
 	"encoding/json"
@@ -16,16 +16,17 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
 
-func ask(t *testing.T, relay watched, method, path string) *httptest.ResponseRecorder {
+func ask(t *testing.T, relay Relay, method, path string) *httptest.ResponseRecorder {
 	t.Helper()
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(method, path, nil)
 	r.Host = "localhost:9640"
-	handler(relay, collected(t, relay), &history{}, nil).ServeHTTP(w, r)
+	handler(relay, collected(t, relay), &history{}, "v1", nil).ServeHTTP(w, r)
 	return w
 }
 
@@ -33,7 +34,7 @@ func ask(t *testing.T, relay watched, method, path string) *httptest.ResponseRec
 func TestOnlyKnownNamesAreAnswered(t *testing.T) {
 	relay := busy()
 	relay.status.Turned = time.Now()
-	h := handler(relay, collected(t, relay), &history{}, []string{"walpost.internal", "Relay-1.Example.COM."})
+	h := handler(relay, collected(t, relay), &history{}, "v1", []string{"walpost.internal", "Relay-1.Example.COM."})
 	for host, known := range map[string]bool{
 		"127.0.0.1": true, "127.0.0.1:9640": true, "10.1.2.3:80": true, "[::1]": true, "[::1]:9640": true, "[fe80::1]:9640": true, "[fe80::1%25eth0]:9640": true,
 		"localhost": true, "localhost:9640": true, "LocalHost.": true, "localhost.:9640": true,
@@ -149,7 +150,7 @@ func TestScriptReadsFieldsOfTheStatus(t *testing.T) {
 			}
 		}
 	}
-	walk(reflect.TypeFor[view]())
+	walk(reflect.TypeFor[View]())
 	script := ask(t, busy(), "GET", "/status.js").Body.String()
 	for _, m := range regexp.MustCompile(`\b(?:s|slot|breaker|s\.in_flight|s\.window|s\.latency|s\.source|s\.position)\.([a-z_0-9]+)\b`).FindAllStringSubmatch(script, -1) {
 		if !keys[m[1]] && m[1] != "length" && m[1] != "toFixed" {
@@ -218,14 +219,16 @@ func TestHTTPOnlyShows(t *testing.T) {
 	}
 }
 
+// A halted walpost keeps its address until halt_linger is over, and the hint of a halt says to start walpost again.
 func TestAddressInUseIsSaid(t *testing.T) {
-	addr, stop, err := serveHTTP(httpConfig{Listen: "127.0.0.1:0"}, busy(), collected(t, busy()), zerolog.Nop())
+	addr, stop, err := New(Config{Listen: "127.0.0.1:0"}, Build{}).Serve(busy(), zerolog.Nop())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	if _, _, err := serveHTTP(httpConfig{Listen: addr}, busy(), collected(t, busy()), zerolog.Nop()); err == nil || !strings.Contains(err.Error(), "http.listen: ") {
-		t.Errorf("a second server on %s: %v", addr, err)
+	_, _, err = New(Config{Listen: addr}, Build{}).Serve(busy(), zerolog.Nop())
+	if err == nil || !strings.Contains(err.Error(), "http.listen: ") || !strings.Contains(fault.Hint(err), "a walpost that halted and waits for halt_linger: stop it first") {
+		t.Errorf("a second server on %s: %v: %q", addr, err, fault.Hint(err))
 	}
 }
 

@@ -1,4 +1,4 @@
-package main
+package statuspage
 
 import (
 	"maps"
@@ -21,12 +21,11 @@ import (
 )
 
 // newRegistry makes a registry with what the process says of itself. The relay's metrics join it by newCollector.
-func newRegistry() *prometheus.Registry {
+func newRegistry(b Build) *prometheus.Registry {
 	reg := prometheus.NewRegistry()
-	b := buildInfo()
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "walpost_build_info", Help: "Always 1; the labels say what is running.",
-		ConstLabels: prometheus.Labels{"version": b.version, "commit": b.commit, "goversion": b.goVersion},
+		ConstLabels: prometheus.Labels{"version": b.Version, "commit": b.Commit, "goversion": b.GoVersion},
 	})
 	info.Set(1)
 	reg.MustRegister(info, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -108,11 +107,11 @@ func (m *kafkaMetrics) OnClientClosed(c *kgo.Client) {
 
 // A collector translates walpost.Status into metrics, at every scrape.
 type collector struct {
-	relay watched
+	relay Relay
 	now   func() time.Time
 }
 
-func newCollector(relay watched) *collector { return &collector{relay: relay, now: time.Now} }
+func newCollector(relay Relay) *collector { return &collector{relay: relay, now: time.Now} }
 
 var (
 	ofSlot = []string{"slot", "database"}

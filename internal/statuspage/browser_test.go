@@ -1,4 +1,4 @@
-package main
+package statuspage
 
 import (
 	"context"
@@ -6,73 +6,24 @@ import (
 	"math"
 	"net"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/chromedp/cdproto/emulation"
-	"github.com/chromedp/cdproto/log"
-	cdppage "github.com/chromedp/cdproto/page"
-	cdpruntime "github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/latency"
+	"github.com/walpost/walpost/internal/testenv/browser"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
 
 // strictest is a policy that a proxy in front of the page may set; two policies hold both.
 const strictest = "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'"
-
-// chromium is a browser on this machine. Without one the test says so loudly, and fails where WALPOST_REQUIRE_BROWSER is 1.
-func chromium(t *testing.T) string {
-	t.Helper()
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome", "google-chrome-stable"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path
-		}
-	}
-	if os.Getenv("WALPOST_REQUIRE_BROWSER") == "1" {
-		t.Fatal("no Chromium on this machine, and WALPOST_REQUIRE_BROWSER is 1")
-	}
-	fmt.Fprintln(os.Stderr, "walpost: THE STATUS PAGE IS NOT TESTED: no Chromium on this machine (apt-get install chromium)")
-	t.Skip("no Chromium on this machine")
-	return ""
-}
-
-// browse starts a browser, which ends with the test.
-func browse(t *testing.T) context.Context {
-	t.Helper()
-	path := chromium(t)
-	dir, err := os.MkdirTemp("", "walpost-chromium")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { // the browser's own children write into it for a moment after it has gone
-		for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-			err := os.RemoveAll(dir)
-			if err == nil {
-				return
-			}
-			if time.Now().After(end) {
-				t.Error(err)
-				return
-			}
-		}
-	})
-	opts := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.NoSandbox, chromedp.UserDataDir(dir))
-	all, end := chromedp.NewExecAllocator(t.Context(), opts...)
-	t.Cleanup(end)
-	browser, endBrowser := chromedp.NewContext(all)
-	t.Cleanup(endBrowser)
-	return browser
-}
 
 // A live is the relay of a shop that a test changes while a browser looks.
 type live struct {
@@ -166,69 +117,16 @@ func judged(t *testing.T, h slot.Health) slot.Status {
 	return s
 }
 
-// A visit is one tab on the page; whatever the browser complains of is an error of the test.
-type visit struct {
-	t    *testing.T
-	ctx  context.Context
-	mu   sync.Mutex
-	said []string
-}
-
-func (v *visit) do(actions ...chromedp.Action) {
-	v.t.Helper()
-	if err := chromedp.Run(v.ctx, actions...); err != nil {
-		v.t.Fatal(err)
-	}
-}
-
-// sees waits until the page's text has a piece in it.
-func (v *visit) sees(text string) {
-	v.t.Helper()
-	var ok bool
-	if err := chromedp.Run(v.ctx, chromedp.Poll(fmt.Sprintf(`document.body.innerText.replaceAll("\u00a0", " ").includes(%q)`, text), &ok, chromedp.WithPollingTimeout(2*time.Minute))); err != nil {
-		var all string
-		v.do(chromedp.Text("body", &all))
-		v.shot("failed")
-		v.t.Fatalf("the page does not say %q: %v\n%s\n%s", text, err, all, v.complaints())
-	}
-}
-
-func (v *visit) complaints() []string {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	return append([]string{}, v.said...)
-}
-
-func (v *visit) clean() {
-	v.t.Helper()
-	for _, text := range v.complaints() {
-		v.t.Errorf("the browser says: %s", text)
-	}
-}
-
-func (v *visit) shot(name string) {
-	v.t.Helper()
-	dir := os.Getenv("WALPOST_SCREENSHOTS")
-	if dir == "" {
-		return
-	}
-	var png []byte
-	v.do(chromedp.FullScreenshot(&png, 100))
-	if err := os.WriteFile(filepath.Join(dir, name+".png"), png, 0o600); err != nil {
-		v.t.Fatal(err)
-	}
-}
-
 // charts checks what the charts show: a line that one spike does not flatten, axes, the span and the maximum, and the value
 // under the pointer.
-func (v *visit) charts() {
-	v.t.Helper()
-	v.sees("Last 5 min, maximum 13K/s (above the scale)")
-	v.sees("MiB (above the scale)")
+func charts(t *testing.T, v *browser.Visit) {
+	t.Helper()
+	v.Sees("Last 5 min, maximum 13K/s (above the scale)")
+	v.Sees("MiB (above the scale)")
 	for _, name := range []string{"rate", "latency", "retained"} {
 		// How many of the canvas' rows, in the plot's upper half, have the line's colour.
 		var rows int
-		v.do(chromedp.Evaluate(fmt.Sprintf(`(() => {
+		v.Do(chromedp.Evaluate(fmt.Sprintf(`(() => {
 			const c = document.querySelector("#chart-%s canvas"), g = c.getContext("2d").getImageData(0, 0, c.width, c.height / 2).data;
 			const probe = document.createElement("canvas").getContext("2d");
 			probe.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--link").trim();
@@ -237,32 +135,32 @@ func (v *visit) charts() {
 			for (let i = 0; i < g.length; i += 4) if (g[i+3] > 200 && [0, 1, 2].every((k) => Math.abs(g[i+k] - want[k]) < 24)) rows.add(Math.floor(i / 4 / c.width));
 			return rows.size; })()`, name), &rows))
 		if rows < 10 {
-			v.t.Errorf("chart %s: the line is in %d rows of the upper half", name, rows)
+			t.Errorf("chart %s: the line is in %d rows of the upper half", name, rows)
 		}
 		var x, y float64
-		v.do(chromedp.Evaluate(fmt.Sprintf(`(() => { const e = document.querySelector("#chart-%s"); e.scrollIntoView(); return e.getBoundingClientRect().left + e.clientWidth * 0.6; })()`, name), &x),
+		v.Do(chromedp.Evaluate(fmt.Sprintf(`(() => { const e = document.querySelector("#chart-%s"); e.scrollIntoView(); return e.getBoundingClientRect().left + e.clientWidth * 0.6; })()`, name), &x),
 			chromedp.Evaluate(fmt.Sprintf(`document.querySelector("#chart-%s").getBoundingClientRect().top + 60`, name), &y))
-		v.do(chromedp.MouseEvent("mouseMoved", x, y))
+		v.Do(chromedp.MouseEvent("mouseMoved", x, y))
 		var ok bool
-		v.do(chromedp.Poll(fmt.Sprintf(`/^\d\d:\d\d:\d\d: (p99 )?[\d.]+\s?(K?\/s|ms|MiB)/.test(document.querySelector("#span-%s").innerText)`, name), &ok, chromedp.WithPollingTimeout(2*time.Minute)))
+		v.Do(chromedp.Poll(fmt.Sprintf(`/^\d\d:\d\d:\d\d: (p99 )?[\d.]+\s?(K?\/s|ms|MiB)/.test(document.querySelector("#span-%s").innerText)`, name), &ok, chromedp.WithPollingTimeout(2*time.Minute)))
 	}
-	v.do(chromedp.MouseEvent("mouseMoved", 1, 1), chromedp.Evaluate("scrollTo(0, 0)", nil))
+	v.Do(chromedp.MouseEvent("mouseMoved", 1, 1), chromedp.Evaluate("scrollTo(0, 0)", nil))
 }
 
 // ends checks that the value above a chart is the end of its line: the value under the pointer at the right edge.
-func (v *visit) ends(name string) {
-	v.t.Helper()
+func ends(t *testing.T, v *browser.Visit, name string) {
+	t.Helper()
 	var same bool
-	v.do(chromedp.Poll(fmt.Sprintf(`(() => {
+	v.Do(chromedp.Poll(fmt.Sprintf(`(() => {
 		const over = document.querySelector("#chart-%[1]s .u-over"), r = over.getBoundingClientRect();
 		over.dispatchEvent(new MouseEvent("mousemove", { clientX: r.right - 1, clientY: r.top + 9, bubbles: true }));
 		return document.getElementById("span-%[1]s").innerText.endsWith(": " + document.getElementById("%[1]s").innerText); })()`, name), &same, chromedp.WithPollingTimeout(time.Minute)))
-	v.do(chromedp.Evaluate(fmt.Sprintf(`document.querySelector("#chart-%s .u-over").dispatchEvent(new MouseEvent("mouseleave"))`, name), nil))
+	v.Do(chromedp.Evaluate(fmt.Sprintf(`document.querySelector("#chart-%s .u-over").dispatchEvent(new MouseEvent("mouseleave"))`, name), nil))
 }
 
 func TestStatusPageInABrowser(t *testing.T) {
-	browser := browse(t)
-	if err := chromedp.Run(browser); err != nil {
+	chromium := browser.Start(t)
+	if err := chromedp.Run(chromium); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
@@ -286,50 +184,37 @@ func TestStatusPageInABrowser(t *testing.T) {
 			}
 			address := serve(t, "127.0.0.1:0", r, past)
 
-			tab, endTab := chromedp.NewContext(browser)
+			tab, endTab := chromedp.NewContext(chromium)
 			defer endTab()
 			tab, cancel := context.WithTimeout(tab, 10*time.Minute)
 			defer cancel()
-			v := &visit{t: t, ctx: tab}
-			chromedp.ListenTarget(tab, func(event any) {
-				v.mu.Lock()
-				defer v.mu.Unlock()
-				switch e := event.(type) {
-				case *log.EventEntryAdded:
-					v.said = append(v.said, e.Entry.Text)
-				case *cdpruntime.EventExceptionThrown:
-					v.said = append(v.said, e.ExceptionDetails.Error())
-				case *cdpruntime.EventConsoleAPICalled:
-					v.said = append(v.said, fmt.Sprint(e.Type))
-				case *cdppage.EventJavascriptDialogOpening:
-					v.said = append(v.said, "dialog: "+e.Message)
-				}
-			})
-			v.do(log.Enable(), emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.scheme}}),
+			v := browser.NewVisit(t, tab)
+			v.Listen()
+			v.Do(emulation.SetEmulatedMedia().WithFeatures([]*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: c.scheme}}),
 				chromedp.EmulateViewport(c.width, c.height), chromedp.Navigate("http://"+address+"/"))
-			v.sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
-			v.sees("Streaming")
-			v.sees("far from its limit")
-			v.sees("12 of 50,000 events, 12 KiB of 64 MiB in flight")
-			v.sees("armed: stop_and_drop_slot")
-			v.sees("off: a bad event halts") // dead letters
-			v.fits(c.name)
+			v.Sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
+			v.Sees("Streaming")
+			v.Sees("far from its limit")
+			v.Sees("12 of 50,000 events, 12 KiB of 64 MiB in flight")
+			v.Sees("armed: stop_and_drop_slot")
+			v.Sees("off: a bad event halts") // dead letters
+			v.Fits(c.name)
 			var ground string
-			v.do(chromedp.Evaluate("getComputedStyle(document.body).backgroundColor", &ground))
+			v.Do(chromedp.Evaluate("getComputedStyle(document.body).backgroundColor", &ground))
 			if ground != c.ground {
 				t.Errorf("the page is %s in %s", ground, c.scheme)
 			}
-			v.charts()
-			v.sees("Other holders of WAL\nnone")
-			v.ends("retained")
-			v.shot("streaming-" + c.name)
+			charts(t, v)
+			v.Sees("Other holders of WAL\nnone")
+			ends(t, v, "retained")
+			v.Shot("streaming-" + c.name)
 
 			// Live, without a reload.
 			r.change(func(s *walpost.Status) {
 				s.Topics["outbox.event.refund"] = 1
 				s.Recent = map[string][]relay.Sent{"outbox.event.refund": {{EventID: "fresh-event", At: time.Now()}}}
 			})
-			v.sees("fresh-event")
+			v.Sees("fresh-event")
 
 			// What others have chosen is text and nothing else.
 			evil := `<img src=x onerror=alert(1)><script>document.title="owned"</script>`
@@ -342,14 +227,14 @@ func TestStatusPageInABrowser(t *testing.T) {
 				s.Breaker = &slot.BreakerStatus{Action: slot.BreakerAlert, State: slot.BreakerTripped, Reason: evil + "breaker", Since: time.Now()}
 			})
 			for _, what := range []string{"breaker", "name", "slot", "finding", "topic", "id", "error", "hint", "gid", "sql"} {
-				v.sees(evil + what)
+				v.Sees(evil + what)
 			}
 			var found string
-			v.do(chromedp.Evaluate("`${document.querySelectorAll('img').length} ${document.scripts.length} ${document.title.includes('owned') && !document.title.includes('<')}`", &found))
+			v.Do(chromedp.Evaluate("`${document.querySelectorAll('img').length} ${document.scripts.length} ${document.title.includes('owned') && !document.title.includes('<')}`", &found))
 			if found != "0 2 false" {
 				t.Errorf("images, scripts, title taken: %s", found)
 			}
-			v.fits(c.name + " with long words")
+			v.Fits(c.name + " with long words")
 
 			// Kafka is down for so long that the slot is in danger: the page must not say that nothing is lost, and says how
 			// long a person may take.
@@ -360,79 +245,79 @@ func TestStatusPageInABrowser(t *testing.T) {
 				s.State, s.Ready, s.Reason, s.InFlightEvents = stalled.State, stalled.Ready, stalled.Reason, stalled.InFlightEvents
 				s.Slot.WALRate, s.Slot.Exhaustion = 1<<20, 1e6 // the forecast still has the time before in it
 			})
-			v.sees("1,234 events wait in walpost")
-			v.sees("Kafka does not acknowledge events. Repair Kafka: walpost continues by itself.")
-			v.sees("Kafka acknowledged the newest event 0 s ago. Nothing is lost: walpost delivers them in order.")
-			v.sees("Time left: about 17 min at this rate. The slot holds ")
-			v.sees(" more Postgres removes WAL that walpost has not read, and events are missing then (max_slot_wal_keep_size).")
-			v.sees("Used up in, at this rate\n17 min")
+			v.Sees("1,234 events wait in walpost")
+			v.Sees("Kafka does not acknowledge events. Repair Kafka: walpost continues by itself.")
+			v.Sees("Kafka acknowledged the newest event 0 s ago. Nothing is lost: walpost delivers them in order.")
+			v.Sees("Time left: about 17 min at this rate. The slot holds ")
+			v.Sees(" more Postgres removes WAL that walpost has not read, and events are missing then (max_slot_wal_keep_size).")
+			v.Sees("Used up in, at this rate\n17 min")
 			h := stalled.Slot.Health
 			h.RetainedBytes, h.SafeBytes, h.KeepBytes = 12<<30, 28<<30, 40<<30
 			r.change(func(s *walpost.Status) { s.Slot = judged(t, h) })
-			v.sees("s ago. The slot is in danger: the slot holds 12.0 GiB of WAL (monitor.retained_critical is 10GiB).")
+			v.Sees("s ago. The slot is in danger: the slot holds 12.0 GiB of WAL (monitor.retained_critical is 10GiB).")
 			var said string
-			if v.do(chromedp.Text("#now", &said)); strings.Contains(said, "Nothing is lost") {
+			if v.Do(chromedp.Text("#now", &said)); strings.Contains(said, "Nothing is lost") {
 				t.Errorf("the slot is in danger, and the page says:\n%s", said)
 			}
 			h.WALStatus, h.SafeBytes = "unreserved", -1<<30
 			r.change(func(s *walpost.Status) { s.Slot = judged(t, h) })
-			v.sees("Time left: none. The slot holds 12 GiB of WAL. At its next checkpoint Postgres removes WAL that walpost has not read, and events are missing then (max_slot_wal_keep_size).")
+			v.Sees("Time left: none. The slot holds 12 GiB of WAL. At its next checkpoint Postgres removes WAL that walpost has not read, and events are missing then (max_slot_wal_keep_size).")
 			h.WALStatus, h.KeepBytes, h.SafeKnown, h.RetainedBytes = "extended", -1, false, 1<<20
 			r.change(func(s *walpost.Status) { s.Slot = judged(t, h); s.Slot.WALRate = 720_000 })
-			v.sees("Time left: until the disk of the database is full. The slot holds 1 MiB of WAL and grows by 703 KiB/s, without a limit (max_slot_wal_keep_size is -1). Watch that disk.")
-			v.sees("Set a limit that is larger than what the slot holds now")
+			v.Sees("Time left: until the disk of the database is full. The slot holds 1 MiB of WAL and grows by 703 KiB/s, without a limit (max_slot_wal_keep_size is -1). Watch that disk.")
+			v.Sees("Set a limit that is larger than what the slot holds now")
 			r.change(func(s *walpost.Status) { s.Slot = slot.Status{Err: "connection refused", Severity: slot.Unknown} })
-			v.sees("Time left: unknown, because walpost cannot look at the slot: connection refused")
+			v.Sees("Time left: unknown, because walpost cannot look at the slot: connection refused")
 
 			// An error that is over says so, and offers no remedy any more.
 			lost := relay.Trouble{Text: "session lost", Hint: "Look at the server.", At: time.Now().Add(-time.Minute), Times: 2}
 			r.change(func(s *walpost.Status) { *s = shopStatus(t, 0); s.Troubles = []relay.Trouble{lost} })
-			v.sees("session lost\n\nLook at the server.")
+			v.Sees("session lost\n\nLook at the server.")
 			lost.Over = time.Now().Add(-30 * time.Second)
 			r.change(func(s *walpost.Status) { s.Troubles = []relay.Trouble{lost} })
-			v.sees("(2 times) over since " + lost.Over.Format("15:04:05") + "\n\nsession lost")
-			if v.do(chromedp.Text("#errors", &said)); strings.Contains(said, "Look at the server") {
+			v.Sees("(2 times) over since " + lost.Over.Format("15:04:05") + "\n\nsession lost")
+			if v.Do(chromedp.Text("#errors", &said)); strings.Contains(said, "Look at the server") {
 				t.Errorf("the error is over, and the page says:\n%s", said)
 			}
-			v.clean()
+			v.Clean()
 		})
 	}
 }
 
 // A page that stays open while the relay restarts says so, and goes on.
 func TestStatusPageSurvivesARestart(t *testing.T) {
-	tab, cancel := context.WithTimeout(browse(t), 2*time.Minute)
+	tab, cancel := context.WithTimeout(browser.Start(t), 2*time.Minute)
 	t.Cleanup(cancel)
-	v := &visit{t: t, ctx: tab}
+	v := browser.NewVisit(t, tab)
 
 	var address string
 	t.Run("first life", func(t *testing.T) {
 		address = serve(t, "127.0.0.1:0", &live{t: t}, &history{})
-		v.do(chromedp.Navigate("http://" + address + "/"))
-		v.sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
+		v.Do(chromedp.Navigate("http://" + address + "/"))
+		v.Sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
 	})
-	v.sees("Disconnected")
-	v.sees("What is below is old")
-	v.shot("disconnected")
+	v.Sees("Disconnected")
+	v.Sees("What is below is old")
+	v.Shot("disconnected")
 	again := &live{t: t}
 	again.change(func(s *walpost.Status) { s.Recent["outbox.event.order"][0].EventID = "after-the-restart" })
 	serve(t, address, again, &history{})
-	v.sees("after-the-restart")
+	v.Sees("after-the-restart")
 	var text string
-	v.do(chromedp.Text("#state", &text))
+	v.Do(chromedp.Text("#state", &text))
 	if text != "Streaming" {
 		t.Errorf("the state is %q", text)
 	}
 }
 
 // serve shows r until the test's end, under the strictest policy beside our own.
-func serve(t *testing.T, address string, r watched, past *history) string {
+func serve(t *testing.T, address string, r Relay, past *history) string {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
 	if err != nil {
 		t.Fatal(err)
 	}
-	inner := handler(r, collected(t, r), past, nil)
+	inner := handler(r, collected(t, r), past, "v1", nil)
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Add("Content-Security-Policy", strictest)
 		inner.ServeHTTP(extra{w}, req)
@@ -464,16 +349,4 @@ func (e extra) Write(b []byte) (int, error) {
 		e.Header().Add("Content-Security-Policy", strictest)
 	}
 	return e.ResponseWriter.Write(b)
-}
-
-// fits fails where the page must be scrolled sideways.
-func (v *visit) fits(what string) {
-	v.t.Helper()
-	var over string
-	v.do(chromedp.Evaluate(`(() => { const w = document.documentElement.clientWidth;
-		if (document.documentElement.scrollWidth <= w) return "";
-		return [...document.querySelectorAll("*")].filter((e) => e.getBoundingClientRect().right > w + 1).map((e) => e.tagName + "#" + e.id).join(" ") || "page"; })()`, &over))
-	if strings.TrimSpace(over) != "" {
-		v.t.Errorf("%s: wider than the window: %s", what, over)
-	}
 }
