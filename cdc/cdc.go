@@ -106,6 +106,14 @@ type Event struct {
 	Old  Row       // Update, Delete: the old key or row; Relation is nil if the server sent none
 }
 
+// Relation is the definition of the event's table, nil for an event without a row.
+func (e *Event) Relation() *Relation {
+	if e.Row.Relation != nil {
+		return e.Row.Relation
+	}
+	return e.Old.Relation
+}
+
 // A Row is the values of one row, in the order of Relation.Columns.
 type Row struct {
 	Relation *Relation

@@ -67,7 +67,7 @@ func (r *Relay) foresee(ctx context.Context, stored stored) (slot cdc.SlotState,
 		return slot, err
 	}
 	for _, h := range checkpoint.ByPlace(stored.halts) {
-		if h.Commit >= start && stored.skips[h.Token] == nil && !r.cfg.Poison.buries(cmp.Or(h.Reason, cdc.Unroutable), h.Topic) {
+		if h.Commit >= start && stored.skips[h.Token] == nil && !r.cfg.Poison.Buries(cmp.Or(h.Reason, cdc.Unroutable), h.Topic) {
 			bad := &BadEvent{Commit: h.Commit, Token: h.Token}
 			return slot, fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), bad.Hint(), bad.Commands()...)
 		}

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/badevent"
 )
 
 const (
@@ -204,7 +205,7 @@ func (l *loop) sayDrained() {
 	all, open := l.waiting()
 	if open > 0 {
 		l.log.Warn().Int("events", open).Str("lsn", l.flight.Tracker.Safe().String()).
-			Msg("the halt ends before everything was delivered: these events come again at the next start" + describeWaiting(all))
+			Msg("the halt ends before everything was delivered: these events come again at the next start" + badevent.DescribeWaiting(all))
 		return
 	}
 	l.log.Info().Str("lsn", l.flight.Tracker.Safe().String()).Msg("everything that can be delivered is delivered, while the relay is halted")

@@ -10,6 +10,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/flight"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
@@ -233,7 +234,7 @@ func (l *loop) collect() error {
 		}
 		switch {
 		case a.Err != nil:
-			switch refused := l.refusedBySink(a); {
+			switch refused := l.named(badevent.Refused(a)); {
 			case l.buryRecord(refused, a):
 			case bad == nil && l.bad == nil:
 				bad = l.give(refused)

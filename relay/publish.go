@@ -5,6 +5,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
 
@@ -23,7 +24,7 @@ func (l *loop) publish() {
 	case Halted:
 		if st.Bad = l.bad; l.bad != nil && !l.finished {
 			st.Waiting, _ = l.waiting()
-			st.Reason += describeWaiting(st.Waiting)
+			st.Reason += badevent.DescribeWaiting(st.Waiting)
 		}
 	case Stopped:
 		st.Bad = l.bad

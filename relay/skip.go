@@ -60,7 +60,7 @@ func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) *checkpoint
 	if len(asked) == 0 {
 		return nil
 	}
-	h := l.haltOf(commit, row, relationOf(ev), l.rec.EventID)
+	h := l.names().Halt(commit, row, ev.Relation(), l.rec.EventID)
 	i := slices.IndexFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token })
 	if i < 0 {
 		l.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str("lsn", commit.String()).

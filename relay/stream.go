@@ -209,7 +209,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 
 // publishEvent sends the record of ev, which is event number row of the transaction at commit.
 func (s *streaming) publishEvent(ev *cdc.Event, commit cdc.Position, row int) {
-	s.send(commit, commit, row, relationOf(ev))
+	s.send(commit, commit, row, ev.Relation())
 }
 
 // inconsistent handles a source that contradicts what is known of its history. The loop forgets

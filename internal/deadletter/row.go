@@ -98,10 +98,7 @@ func marshal(v any) ([]byte, error) {
 }
 
 func encodeEvent(ev *cdc.Event) ([]byte, error) {
-	rel := ev.Row.Relation
-	if rel == nil {
-		rel = ev.Old.Relation
-	}
+	rel := ev.Relation()
 	r := row{Kind: ev.Kind.String(), LSN: ev.Pos, CommitTime: ev.Time.UTC(), Values: valuesOf(ev.Row), Old: valuesOf(ev.Old)}
 	r.Relation = relation{ID: rel.ID, Schema: rel.Schema, Name: rel.Name, Columns: make([]column, len(rel.Columns))}
 	if rel.ReplicaIdentity != 0 {
@@ -153,7 +150,7 @@ func decodeEvent(text []byte) (*cdc.Event, error) {
 	if ev.Row, err = rowOf(rel, r.Values); err == nil {
 		ev.Old, err = rowOf(rel, r.Old)
 	}
-	if err == nil && ev.Row.Relation == nil && ev.Old.Relation == nil {
+	if err == nil && ev.Relation() == nil {
 		err = errors.New("no row")
 	}
 	return ev, err

@@ -1,0 +1,63 @@
+package badevent
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// The policies say what becomes of a bad event.
+const (
+	PolicyHalt       = "halt"        // the relay halts at the event
+	PolicyDeadLetter = "dead_letter" // the event goes to the topic of dead letters, and the relay goes on
+)
+
+// Policies has the policy of each reason, and under "default" that of the other reasons. Without one
+// the policy is to halt.
+type Policies map[string]string
+
+// DefaultPolicy is the key of the policy for all other reasons.
+const DefaultPolicy = "default"
+
+// UnmarshalText reads one word, which is the policy for every reason.
+func (p *Policies) UnmarshalText(text []byte) error {
+	*p = Policies{DefaultPolicy: string(text)}
+	return nil
+}
+
+// Of returns the policy of a reason.
+func (p Policies) Of(reason cdc.Reason) string {
+	return cmp.Or(p[string(reason)], p[DefaultPolicy], PolicyHalt)
+}
+
+// Bury reports whether any bad event goes to the topic of dead letters.
+func (p Policies) Bury() bool {
+	return slices.Contains(slices.Collect(maps.Values(p)), PolicyDeadLetter)
+}
+
+// Poison says what becomes of bad events. The zero value halts at each.
+type Poison struct {
+	Policies Policies
+	Topic    string // of dead letters
+	Version  string // of walpost, for the letters
+}
+
+// Buries reports whether a bad event goes to the topic of dead letters. A letter that is refused
+// itself does not.
+func (p *Poison) Buries(reason cdc.Reason, topic string) bool {
+	return reason != "" && topic != p.Topic && p.Policies.Of(reason) == PolicyDeadLetter
+}
+
+// A DeadLetter is an event that was sent to the topic of dead letters.
+type DeadLetter struct {
+	Token   string
+	EventID string
+	Table   string
+	Reason  cdc.Reason
+	Topic   string // the topic that the event was meant for, "" if it is not known
+	Text    string // the error
+	At      time.Time
+}
