@@ -18,35 +18,6 @@ const (
 	removeWait = 10 * time.Second // after a failed removal
 )
 
-// exclusive lets one goroutine at a time into a Store, because a Store need not stand more.
-type exclusive struct {
-	store Store
-	busy  chan struct{} // holds a token while a goroutine uses the store
-}
-
-// alone runs use while no other goroutine uses the store.
-func (e *exclusive) alone(ctx context.Context, use func() error) error {
-	select {
-	case e.busy <- struct{}{}:
-		defer func() { <-e.busy }()
-		return use()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-func (e *exclusive) Load(ctx context.Context, name string) (values map[string][]byte, err error) {
-	err = e.alone(ctx, func() (err error) {
-		values, err = e.store.Load(ctx, name)
-		return err
-	})
-	return values, err
-}
-
-func (e *exclusive) Save(ctx context.Context, key string, value []byte) error {
-	return e.alone(ctx, func() error { return e.store.Save(ctx, key, value) })
-}
-
 // A checkpointer decides when a checkpoint is written, and knows which one is durable. Its methods
 // and fields belong to the loop's goroutine. Another goroutine does the writing, one write at a
 // time. So a slow store delays only the confirmations.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 const (
@@ -112,7 +113,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		return err
 	}
 	state, edge := Connecting, &l.lost
-	if errors.As(err, new(storeError)) {
+	if errors.As(err, new(records.StoreError)) {
 		state, edge = NoCheckpoint, &l.unread
 	}
 	l.noteError(err, edge)
@@ -150,9 +151,9 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 		sess: a.sess, found: a.found, start: a.start, every: confirmEvery(a.sess.StatusEvery()),
 		opened: l.now, lastOK: l.now, confirmed: min(a.found.SlotFound.Confirmed, a.start),
 	}
-	l.checkpointer.taken(a.rec, a.older)
-	l.skipping.take(a)
-	l.router.SetRunID(a.rec.RunID)
+	l.checkpointer.taken(a.Rec, a.Older)
+	l.skipping.Take(&a.Stored)
+	l.router.SetRunID(a.Rec.RunID)
 	if err := l.phase.resume(ctx, a, why); err != nil || ctx.Err() != nil || l.sess == nil {
 		return err
 	}
@@ -167,7 +168,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if l.lost.Times > 0 {
 		connected, msg = l.lost.Over(l.now, connected), "source recovered"
 	}
-	connected.Str("slot", l.found.Slot).Str("lsn", a.start.String()).Uint64("epoch", a.rec.Epoch).
+	connected.Str("slot", l.found.Slot).Str("lsn", a.start.String()).Uint64("epoch", a.Rec.Epoch).
 		Str("system_identifier", l.found.SystemID).Uint32("timeline", l.found.Timeline).Msg(msg)
 	return l.confirm()
 }

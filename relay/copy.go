@@ -50,22 +50,22 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 	if err != nil || ctx.Err() != nil || l.sess == nil {
 		return err
 	}
-	if a.rec.Copy == nil { // the write that ended the copy was durable after all, or another process made it
+	if a.Rec.Copy == nil { // the write that ended the copy was durable after all, or another process made it
 		l.phase = l.newStreaming()
 		if was.spec.Origin == checkpoint.OriginRecover {
 			return errCopied
 		}
 		return nil
 	}
-	c := &copying{loop: l, spec: *a.rec.Copy}
+	c := &copying{loop: l, spec: *a.Rec.Copy}
 	if was != nil && a.own { // this process knows better than the record how far the copy came
 		c.spec, c.done = was.spec, was.done
 		c.spec.Slot = true
 	}
 	l.fly(0)
-	l.st.Received = a.rec.LSN
+	l.st.Received = a.Rec.LSN
 	l.phase = c
-	l.log.Info().Str("origin", c.spec.Origin).Uint64("published", c.spec.Rows).Str("lsn", a.rec.LSN.String()).
+	l.log.Info().Str("origin", c.spec.Origin).Uint64("published", c.spec.Rows).Str("lsn", a.Rec.LSN.String()).
 		Msg("publishing rows of the table, ahead of the stream")
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 // Copying is what a Relay needs to publish rows of the table ahead of the stream.
@@ -100,7 +101,7 @@ func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*check
 		return rec, nil
 	}
 	if err := r.store.Save(ctx, rec.StoredKey(), nil); err != nil {
-		return nil, waitable(fmt.Errorf("remove checkpoint %s: %w", rec.Key(), err))
+		return nil, records.Waitable(fmt.Errorf("remove checkpoint %s: %w", rec.Key(), err))
 	}
 	return nil, nil //nolint:nilnil // no record is none
 }
@@ -222,7 +223,7 @@ func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Id
 		rec.Epoch, rec.RunID, rec.CommitTime = was.Epoch+1, was.RunID, was.CommitTime
 	}
 	if err := r.store.Save(ctx, rec.Key(), rec.Encode()); err != nil {
-		return nil, waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))
+		return nil, records.Waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))
 	}
 	return rec, nil
 }

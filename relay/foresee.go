@@ -9,6 +9,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 // A Forecast is what a start would find.
@@ -36,21 +37,21 @@ func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Fore
 		if err != nil {
 			return f, err
 		}
-		f.Record = stored.rec
+		f.Record = stored.Rec
 		r.foreign = foreignTries // nothing is waited for
 		if f.Slot, err = r.foresee(ctx, stored); err == nil || ctx.Err() != nil {
 			return f, err
 		}
 		// A relay that runs moves the record and then the slot, which is no gap.
 		now, unread := r.newest(ctx)
-		if unread != nil || same(stored.rec, now.rec) {
+		if unread != nil || records.Same(stored.Rec, now.Rec) {
 			return f, errors.Join(err, unread)
 		}
 	}
 }
 
-func (r *Relay) foresee(ctx context.Context, stored stored) (slot cdc.SlotState, err error) {
-	rec, err := r.plan(ctx, stored.rec)
+func (r *Relay) foresee(ctx context.Context, stored records.Stored) (slot cdc.SlotState, err error) {
+	rec, err := r.plan(ctx, stored.Rec)
 	if err != nil || intended(rec) {
 		return slot, err
 	}
@@ -66,8 +67,8 @@ func (r *Relay) foresee(ctx context.Context, stored stored) (slot cdc.SlotState,
 	if err != nil {
 		return slot, err
 	}
-	for _, h := range checkpoint.ByPlace(stored.halts) {
-		if h.Commit >= start && stored.skips[h.Token] == nil && !r.cfg.Poison.Buries(cmp.Or(h.Reason, cdc.Unroutable), h.Topic) {
+	for _, h := range checkpoint.ByPlace(stored.Halts) {
+		if h.Commit >= start && stored.Skips[h.Token] == nil && !r.cfg.Poison.Buries(cmp.Or(h.Reason, cdc.Unroutable), h.Topic) {
 			bad := &BadEvent{Commit: h.Commit, Token: h.Token}
 			return slot, fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), bad.Hint(), bad.Commands()...)
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/flight"
 	"github.com/walpost/walpost/relay/internal/recent"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 const (
@@ -49,7 +50,7 @@ type loop struct {
 	phase        phase
 	flight       flight.Flight
 	checkpointer checkpointer
-	skipping     skipping
+	skipping     records.Skips
 	rec          cdc.Record // the router fills it again and again
 	acks         []cdc.Ack
 
@@ -278,7 +279,7 @@ func (l *loop) confirm() error {
 	if safe > l.confirmed {
 		l.confirmed, l.moved = safe, true
 	}
-	l.checkpointer.older = append(l.checkpointer.older, l.skipping.drop(l.confirmed)...)
+	l.checkpointer.older = append(l.checkpointer.older, l.skipping.Drop(l.confirmed)...)
 	l.lastOK = l.now
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 // Config says how a Relay behaves. Start from DefaultConfig.
@@ -68,7 +69,7 @@ type Relay struct {
 	source Source
 	router Router
 	sink   Sink
-	store  *exclusive
+	store  *records.Exclusive
 	log    zerolog.Logger
 	holder string // names this process in its checkpoints: 16 random hexadecimal digits
 
@@ -85,7 +86,7 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) *Rela
 	holder := fmt.Sprintf("%016x", rand.Uint64())
 	return &Relay{
 		cfg: cfg, source: source, router: router, sink: sink, log: cfg.Logger, holder: holder,
-		store: &exclusive{store: store, busy: make(chan struct{}, 1)}, halts: make(chan *halting, 1),
+		store: records.NewExclusive(store), halts: make(chan *halting, 1),
 		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: holder, Sessions: map[string]uint64{}},
 	}
 }

@@ -1,14 +1,10 @@
 package relay
 
 import (
-	"bytes"
 	"cmp"
 	"context"
-	"crypto/rand"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -16,6 +12,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 // An attempt is the result of one try to open a session. Exactly one of err and sess is set.
@@ -23,11 +20,11 @@ type attempt struct {
 	err  error
 	sess Session
 
-	found  cdc.Identity // as of when this session holds the slot
-	start  cdc.Position // where the session streams from
-	stored              // rec is written by this attempt, and durable
-	own    bool         // this process wrote the record before rec, so nobody held the slot since
-	gap    bool         // a gap was accepted
+	found          cdc.Identity // as of when this session holds the slot
+	start          cdc.Position // where the session streams from
+	records.Stored              // Rec is written by this attempt, and durable
+	own            bool         // this process wrote the record before Rec, so nobody held the slot since
+	gap            bool         // a gap was accepted
 
 	// epoch is the one that this attempt took, 0 for none. It can be set beside err. Then the
 	// record may be durable or not.
@@ -64,7 +61,7 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	if err = r.judgeLoss(ctx, err); err != nil {
 		return err
 	}
-	rec, err := r.plan(ctx, stored.rec)
+	rec, err := r.plan(ctx, stored.Rec)
 	if err != nil {
 		return err
 	}
@@ -91,7 +88,7 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 		if unread != nil {
 			return unread
 		}
-		if !same(rec, now.rec) {
+		if !records.Same(rec, now.Rec) {
 			return errMoved
 		}
 		if base, err = r.accept(ctx, a, err); err != nil {
@@ -114,18 +111,18 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	return alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
 		// The checkpointer must not write between this read and this write: if a former attempt
 		// failed, the checkpointer may write under the same epoch, and its record may be further.
-		return r.store.alone(ctx, func() error { return r.takeOver(ctx, a, rec, base) })
+		return r.store.Alone(ctx, func(store records.Store) error { return r.takeOver(ctx, store, a, rec, base) })
 	})
 }
 
 // takeOver writes the record of a's epoch, if the newest record still is rec. base is the record
 // that the source was judged by. The caller has the store for itself.
-func (r *Relay) takeOver(ctx context.Context, a *attempt, rec, base *checkpoint.Record) error {
-	now, err := r.newestOf(ctx, r.store.store)
+func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, rec, base *checkpoint.Record) error {
+	now, err := records.Newest(ctx, store, r.cfg.Name, r.loss)
 	if err != nil {
 		return err
 	}
-	held, older := now.rec, now.older
+	held, older := now.Rec, now.Older
 	// A record of a slot that was about to be made does not tell who held the former slot. A record of
 	// the same epoch by another holder tells that this process was not the only one.
 	a.own = held != nil && held.Holder == r.holder && !intended(held) &&
@@ -133,7 +130,7 @@ func (r *Relay) takeOver(ctx context.Context, a *attempt, rec, base *checkpoint.
 	if a.own && !a.gap {
 		rec, base = held, held // this process moved it, and the loop skips what it has received
 	}
-	if !same(rec, held) {
+	if !records.Same(rec, held) {
 		return errMoved
 	}
 	lsn, err := checkpoint.Judge(base, a.found)
@@ -155,42 +152,18 @@ func (r *Relay) takeOver(ctx context.Context, a *attempt, rec, base *checkpoint.
 		older = append(slices.Clip(older), held.StoredKey())
 		next.RunID = held.RunID
 	}
-	next.RunID = cmp.Or(next.RunID, newRunID(next.Time))
+	next.RunID = cmp.Or(next.RunID, records.NewRunID(next.Time))
 	a.epoch = next.Epoch
-	if err := r.store.store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
-		return waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
+	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
+		return records.Waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
 	}
-	a.stored = stored{rec: next, older: older, halts: now.halts, skips: now.skips}
+	a.Stored = records.Stored{Rec: next, Older: older, Halts: now.Halts, Skips: now.Skips}
 	return nil
 }
 
-// stored is what the store has of this relay.
-type stored struct {
-	rec   *checkpoint.Record          // the newest record; nil for none
-	older []string                    // keys of records that are of no use any more
-	halts map[string]*checkpoint.Halt // events that halted a relay, by token
-	skips map[string]*checkpoint.Halt // those of them that a person wants passed over
-}
-
 // newest loads what the store has of this relay.
-func (r *Relay) newest(ctx context.Context) (stored, error) { return r.newestOf(ctx, r.store) }
-
-func (r *Relay) newestOf(ctx context.Context, store Store) (s stored, err error) {
-	values, err := store.Load(ctx, r.cfg.Name)
-	if lost, ok := errors.AsType[LostRecords](err); ok && lost.GapToken() == r.loss {
-		return s, nil
-	}
-	if err != nil {
-		return s, waitable(fmt.Errorf("read checkpoint: %w", err))
-	}
-	if s.rec, s.older, err = checkpoint.Newest(r.cfg.Name, values); err != nil {
-		keys := slices.Sorted(maps.Keys(values))
-		return s, fmt.Errorf("read checkpoint, records %q: %w", keys, err)
-	}
-	if s.halts, s.skips, err = checkpoint.Halts(r.cfg.Name, values); err != nil {
-		return s, fmt.Errorf("read checkpoint: %w", err)
-	}
-	return s, nil
+func (r *Relay) newest(ctx context.Context) (records.Stored, error) {
+	return records.Newest(ctx, r.store, r.cfg.Name, r.loss)
 }
 
 // judgeLoss decides whether an attempt goes on without a record after the store has lost records.
@@ -222,30 +195,6 @@ func (r *Relay) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record 
 		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Database: found.Database,
 		LSN: lsn, Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
 	}
-}
-
-// same reports whether two records are equal in every field. A former holder of the slot may have
-// moved nothing but Next or Copy.
-func same(a, b *checkpoint.Record) bool {
-	if a == nil || b == nil {
-		return a == b
-	}
-	return bytes.Equal(a.Encode(), b.Encode())
-}
-
-// A storeError is an error of the store of checkpoints, and not of the source.
-type storeError struct{ error }
-
-func (e storeError) Unwrap() error { return e.error }
-
-// waitable makes err, an error of the store, one that is waited out, unless err says otherwise by
-// its behaviour.
-func waitable(err error) error {
-	err = storeError{err}
-	if fault.NeedsPerson(err) || fault.Misconfigured(err) || fault.Retryable(err) {
-		return err
-	}
-	return fault.Retry(err)
 }
 
 // accept steps over the gap that refused names, if it is the one gap that the configuration
@@ -326,16 +275,4 @@ func closeSession(ctx context.Context, sess Session) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 	defer cancel()
 	_ = sess.Close(ctx) // the caller has a better error, or needs none
-}
-
-// newRunID makes a UUID of version 7 (RFC 9562). Debezium makes one at each start of its task.
-// walpost makes one with the first checkpoint record only, because a new one would make a second
-// delivery differ from the first.
-func newRunID(now time.Time) string {
-	var b [16]byte
-	binary.BigEndian.PutUint64(b[:], uint64(now.UnixMilli())<<16)
-	rand.Read(b[6:]) // crypto/rand documents that it never fails
-	b[6] = b[6]&0x0f | 0x70
-	b[8] = b[8]&0x3f | 0x80
-	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }

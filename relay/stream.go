@@ -40,7 +40,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		why = "what the source sent again differed from before"
 	}
 	switch {
-	case a.rec.Copy != nil:
+	case a.Rec.Copy != nil:
 		return s.resumeCopy(ctx, a, nil)
 	case !s.begun:
 	case why == "":
