@@ -16,7 +16,17 @@ const (
 	Open    State = "open"
 	Retried State = "retried" // delivered by a retry
 	Dropped State = "dropped" // given up by a person
+
+	// Of parked events only. Released is for the event of the token and all those of its key before
+	// it. Opened and Asked are marks and no states: a holder begins to write, and a person asks for
+	// the release of a key.
+	Released State = "released"
+	Opened   State = "opened"
+	Asked    State = "release"
 )
+
+// marks are the states that a Mark can have.
+var marks = []State{Retried, Dropped, Released, Opened, Asked}
 
 // An Entry is what a topic says of one event. It has the newest letter of the event, without what
 // the letter holds.

@@ -44,6 +44,12 @@ type Letter struct {
 	Attempts   int       // deliveries that failed, from 1
 	Version    string    // of the walpost that wrote the letter
 
+	// Of a parked event only.
+	Name     string // of the relay
+	SystemID string // of the database's server
+	Timeline uint32 // that the event was written on; 0 for a row of the table
+	Writer   Writer
+
 	// Key is the key that the event was meant to have. KeyKnown is false if it could not be found.
 	Key      []byte
 	KeyKnown bool
@@ -62,12 +68,26 @@ func (l *Letter) Form() Form {
 	return FormRecord
 }
 
-// A Mark says what became of the letters with a token that are before it in their partition.
+// Behind is the reason of a parked event that is not bad itself: an earlier event of its key is.
+const Behind cdc.Reason = "behind"
+
+// A Writer is one holder of the slot.
+type Writer struct {
+	Epoch  uint64 // of its checkpoint
+	Holder string // names the process
+}
+
+// A Mark says what became of the letters with a token that are before it in their partition. A mark
+// in the topic of parked events also names the relay, the table and the key.
 type Mark struct {
 	Token string
-	State State // Retried or Dropped
+	State State // not Open
 	Why   string
 	Time  time.Time
+
+	Name, Table string
+	Key         []byte // of the record; only Decode sets it
+	Writer      Writer // zero for a mark of a command
 }
 
 // maxError bounds Letter.Error, so that a letter is hardly larger than its record.
@@ -95,6 +115,11 @@ const (
 	hMark        = prefix + "mark"
 	hWhy         = prefix + "why"
 	hMarkTime    = prefix + "time"
+	hName        = prefix + "name"
+	hSystemID    = prefix + "system_id"
+	hTimeline    = prefix + "timeline"
+	hEpoch       = prefix + "epoch"
+	hHolder      = prefix + "holder"
 	hCount       = prefix + "headers"
 	keyIsNull    = "null"
 	keyIsUnknown = "unknown"
@@ -131,6 +156,8 @@ func (l *Letter) Encode(topic string) (*cdc.Record, error) {
 			return nil, err
 		}
 	}
+	own = append(own, header{hName, l.Name}, header{hSystemID, l.SystemID}, header{hTimeline, number(uint64(l.Timeline))},
+		header{hEpoch, number(l.Writer.Epoch)}, header{hHolder, l.Writer.Holder})
 	own = append(own, header{hKey, key}, header{hAttempts, strconv.Itoa(max(l.Attempts, 1))}, header{hVersion, l.Version}, header{hForm, string(l.Form())})
 	rec.Headers = own.addTo(rec.Headers)
 	return rec, nil
@@ -138,7 +165,16 @@ func (l *Letter) Encode(topic string) (*cdc.Record, error) {
 
 // Encode returns the record of a mark. key and partition are those of the letter's record.
 func (m *Mark) Encode(topic string, key []byte, partition int32) *cdc.Record {
-	own := headers{{hMark, string(m.State)}, {hToken, m.Token}, {hWhy, m.Why}, {hMarkTime, m.Time.UTC().Format(time.RFC3339Nano)}}
+	own := headers{
+		{hMark, string(m.State)},
+		{hToken, m.Token},
+		{hWhy, m.Why},
+		{hMarkTime, m.Time.UTC().Format(time.RFC3339Nano)},
+		{hName, m.Name},
+		{hTable, m.Table},
+		{hEpoch, number(m.Writer.Epoch)},
+		{hHolder, m.Writer.Holder},
+	}
 	return &cdc.Record{
 		Topic: topic, Partition: partition, Key: key, Value: []byte{}, Headers: own.addTo(nil),
 		Time: m.Time.Truncate(time.Millisecond), Committed: m.Time, EventID: m.Token,
@@ -157,8 +193,11 @@ func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 	}
 	r := reader{own: own}
 	if state, is := own.get(hMark); is {
-		m := &Mark{Token: r.text(hToken), State: State(state), Why: r.text(hWhy), Time: r.time(hMarkTime)}
-		if m.State != Retried && m.State != Dropped {
+		m := &Mark{
+			Token: r.text(hToken), State: State(state), Why: r.text(hWhy), Time: r.time(hMarkTime),
+			Name: r.text(hName), Table: r.text(hTable), Key: rec.Key, Writer: r.writer(),
+		}
+		if !slices.Contains(marks, m.State) {
 			r.fail(hMark, errors.New("unknown mark"))
 		}
 		if r.err != nil {
@@ -170,6 +209,7 @@ func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 		Token: r.text(hToken), Reason: cdc.Reason(r.text(hReason)), Error: r.text(hError), Table: r.text(hTable), ID: r.text(hID),
 		CommitTime: r.time(hCommitTime), Topic: r.text(hTopic), Partition: int32(r.number(hPartition, -1, math.MaxInt32)), Version: r.text(hVersion),
 		Attempts: int(r.number(hAttempts, 1, math.MaxInt32)), Row: int(r.number(hRow, 0, math.MaxInt32)), Key: rec.Key, KeyKnown: true,
+		Name: r.text(hName), SystemID: r.text(hSystemID), Timeline: uint32(r.number(hTimeline, 0, math.MaxUint32)), Writer: r.writer(),
 	}
 	if text, is := own.get(hCommit); is {
 		var err error
@@ -289,6 +329,18 @@ func (r *reader) time(key string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	r.fail(key, err)
 	return t.UTC()
+}
+
+func (r *reader) writer() Writer {
+	return Writer{Epoch: uint64(r.number(hEpoch, 0, math.MaxInt64)), Holder: r.text(hHolder)}
+}
+
+// number is the text of n, and none for 0.
+func number(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
 }
 
 // clip cuts a text to at most n bytes, between two characters.
