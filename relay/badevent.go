@@ -37,10 +37,8 @@ func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error
 	return l.named(badevent.Unroutable(ev, l.rec.EventID, commit, row, err))
 }
 
-// named gives an event of the stream its token. A row of the table has none. And it says whether the
-// topic of dead letters refused the event.
+// named gives an event of the stream its token. A row of the table has none.
 func (l *loop) named(bad *BadEvent) *BadEvent {
-	bad.Letter = l.cfg.Poison.IsTopic(bad.Topic)
 	if bad.Commit != 0 {
 		bad.Token = l.haltOf(bad).Token
 	}

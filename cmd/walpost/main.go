@@ -94,6 +94,7 @@ func commands() []*cobra.Command {
 		statusCommand(),
 		explainCommand(),
 		verifyCommand(),
+		deadCommand(),
 		groupCommand("config", "looks at a configuration", validateCommand()),
 		groupCommand("debezium", "helps to move from Debezium to walpost", convertCommand()),
 		recoverCommand(),

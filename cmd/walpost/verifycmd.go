@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -51,18 +50,12 @@ exit code at 0 unless you pass --strict.`,
 	asJSON := flags.Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.VerifyOptions{Wait: *wait, TempDir: *tempDir, Limit: *limit}
-		for _, bound := range []struct {
-			flag, text string
-			to         *time.Time
-		}{{"since", *since, &opts.Since}, {"until", *until, &opts.Until}} {
-			if bound.text == "" {
-				continue
-			}
-			at, err := time.Parse(time.RFC3339, bound.text)
-			if err != nil {
-				return usageError{fmt.Errorf("--%s: must be a time such as 2026-11-20T08:00:00Z (got %q)", bound.flag, bound.text)}
-			}
-			*bound.to = at
+		var err error
+		if opts.Since, err = timeFlag("since", *since); err != nil {
+			return err
+		}
+		if opts.Until, err = timeFlag("until", *until); err != nil {
+			return err
 		}
 		switch {
 		case *wait < 0:
@@ -168,7 +161,6 @@ func verifyCounts(r *walpost.VerifyReport) []countLine {
 		countLine{r.NoEventID, "records without an event id"},
 		countLine{r.Repeated, "duplicates from restarts of the relay (contiguous, byte-identical)"},
 		countLine{r.Marked, "duplicates from a command (header walpost.origin)"},
-		countLine{r.Late, "rows whose only record a replay or a retry sent, so that its place in the order is not judged"},
 		countLine{r.Unordered, "neighbours of one key whose order nothing tells"})
 }
 

@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"errors"
 	"slices"
+	"time"
+	"unique"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 )
@@ -25,8 +27,14 @@ const (
 	Asked    State = "release"
 )
 
+// The states of a Mark that speaks of a command, and of no letter: its token names the command.
+const (
+	Began State = "began" // the command is about to change the topic: every other command must stop
+	Ended State = "ended"
+)
+
 // marks are the states that a Mark can have.
-var marks = []State{Retried, Dropped, Released, Opened, Asked}
+var marks = []State{Retried, Dropped, Released, Opened, Asked, Began, Ended}
 
 // An Entry is what a topic says of one event. It has the newest letter of the event, without what
 // the letter holds.
@@ -34,6 +42,8 @@ type Entry struct {
 	Letter // Record and Event are nil
 	State  State
 	Why    string // of Dropped
+	Holds  Form   // of the newest letter
+	Size   int    // of the newest letter in bytes, without its headers
 	Copies int    // letters since the event went bad; more than 1 after a crash, or a retry that failed
 
 	// First is the first letter since the event went bad. Newest is the one to read. RecordKey is the
@@ -56,6 +66,11 @@ type Fold struct {
 	Foreign, Damaged int
 	Problem          error
 
+	// Working are the commands that said that they began to change the topic, and not that they ended.
+	// Newest is the last one that began, whether it ended or not.
+	Working []string
+	Newest  string
+
 	byToken map[string]*Entry
 }
 
@@ -71,6 +86,10 @@ func (f *Fold) Add(rec *kgo.Record) {
 	case err != nil:
 		f.Damaged++
 		f.Problem = cmp.Or(f.Problem, err)
+	case m != nil && m.State == Began:
+		f.Working, f.Newest = append(f.Working, m.Token), m.Token
+	case m != nil && m.State == Ended:
+		f.Working = slices.DeleteFunc(f.Working, func(token string) bool { return token == m.Token })
 	case m != nil:
 		if e := f.byToken[m.Token]; e != nil && e.State == Open {
 			e.State, e.Why = m.State, m.Why
@@ -93,6 +112,10 @@ func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 	if l.Attempts >= e.Attempts {
 		e.Letter, e.Newest, e.RecordKey = *l, at, slices.Clone(rec.Key)
 		e.Record, e.Event, e.Key = nil, nil, slices.Clone(l.Key)
+		e.Holds, e.Size = l.Form(), len(rec.Key)+len(rec.Value)
+		for _, text := range []*string{&e.Error, &e.Table, &e.Topic, &e.Version} {
+			*text = unique.Make(*text).Value() // thousands of letters have the same
+		}
 	}
 }
 
@@ -101,8 +124,10 @@ func (f *Fold) Entry(token string) *Entry { return f.byToken[token] }
 
 // Entries returns all events, partition by partition. In a partition they are in the order of their
 // commits, so those of one key are in their order. The offsets alone do not tell it: the brokers can
-// refuse a record after the letter of a later row is written. The time of the commit comes before its
-// position, because another server counts from another position.
+// refuse a record after the letter of a later row is written.
+//
+// The position of the commit decides, unless the times are far apart: then the positions can be those
+// of two servers.
 func (f *Fold) Entries() []*Entry {
 	all := make([]*Entry, 0, len(f.byToken))
 	for _, e := range f.byToken {
@@ -112,5 +137,20 @@ func (f *Fold) Entries() []*Entry {
 		return cmp.Or(cmp.Compare(a.First.Partition, b.First.Partition), a.CommitTime.Compare(b.CommitTime),
 			cmp.Compare(a.Commit, b.Commit), cmp.Compare(a.Row, b.Row), cmp.Compare(a.First.Offset, b.First.Offset))
 	})
+	for i := range all {
+		for j := i; j > 0 && all[j].precedes(all[j-1]); j-- {
+			all[j], all[j-1] = all[j-1], all[j]
+		}
+	}
 	return all
+}
+
+// disorder is more than the time by which a commit can seem older than one before it. Postgres takes
+// the time of a commit a moment before it writes the commit.
+const disorder = time.Minute
+
+// precedes reports whether e comes before o in the stream although its time is not earlier.
+func (e *Entry) precedes(o *Entry) bool {
+	return e.Commit != 0 && o.Commit != 0 && e.First.Partition == o.First.Partition &&
+		cmp.Or(cmp.Compare(e.Commit, o.Commit), cmp.Compare(e.Row, o.Row)) < 0 && e.CommitTime.Sub(o.CommitTime) < disorder
 }

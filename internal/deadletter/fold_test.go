@@ -12,7 +12,8 @@ import (
 )
 
 // A topic is a story of words: "a" a letter of event a, "a2" one of its second attempt, "a:retried"
-// and "a:dropped" marks, "?" a record of somebody else's, "!" a letter that cannot be read.
+// and "a:dropped" marks, "x:began" and "x:ended" what a command says, "a/5" a letter whose transaction
+// has the position 5, "a/5h" one that was committed an hour later, "?" a record of somebody else's, "!" a letter that cannot be read.
 func foldOf(t *testing.T, story string) string {
 	t.Helper()
 	var f Fold
@@ -26,7 +27,12 @@ func foldOf(t *testing.T, story string) string {
 			rec = (&Mark{Token: token, State: State(state), Why: "because", Time: committed}).Encode("dead", []byte("k"), 0)
 		default:
 			l := Letter{Token: word[:1], Attempts: 1, Partition: -1, KeyKnown: true, Key: []byte("k"), Record: &cdc.Record{}}
-			if len(word) > 1 {
+			if at, of := strings.CutPrefix(word[1:], "/"); of {
+				l.Commit, l.Row, l.CommitTime = cdc.Position(at[0]-'0'), 1, committed
+				if strings.HasSuffix(at, "h") {
+					l.CommitTime = committed.Add(time.Hour)
+				}
+			} else if len(word) > 1 {
 				l.Attempts = int(word[1] - '0')
 			}
 			var err error
@@ -42,6 +48,9 @@ func foldOf(t *testing.T, story string) string {
 	var out []string
 	for _, e := range f.Entries() {
 		out = append(out, fmt.Sprintf("%s %s %d@%d-%d x%d", e.Token, e.State, e.Attempts, e.First.Offset, e.Newest.Offset, e.Copies))
+	}
+	if f.Newest != "" {
+		out = append(out, fmt.Sprintf("newest %s, working %v", f.Newest, f.Working))
 	}
 	if f.Foreign+f.Damaged > 0 {
 		out = append(out, fmt.Sprintf("%d foreign %d damaged", f.Foreign, f.Damaged))
@@ -65,6 +74,12 @@ func TestATopicSaysWhatBecameOfEachEvent(t *testing.T) {
 		"a b:dropped":             "a open 1@0-0 x1",
 		"? a ! ?":                 "a open 1@1-1 x1, 2 foreign 1 damaged",
 		"a a:retried a a:dropped": "a dropped 1@2-2 x1",
+		"a/5 b/3 d/4":             "b open 1@1-1 x1, d open 1@2-2 x1, a open 1@0-0 x1", // a was refused late
+		"a/5 b/7 c/3 d/6":         "c open 1@2-2 x1, a open 1@0-0 x1, d open 1@3-3 x1, b open 1@1-1 x1",
+		"a/5 b/3h":                "a open 1@0-0 x1, b open 1@1-1 x1", // of another history
+		"x:began a":               "a open 1@1-1 x1, newest x, working [x]",
+		"x:began y:began x:ended": "newest y, working [y]",
+		"x:began y:began y:ended": "newest y, working [x]",
 	} {
 		if got := foldOf(t, story); got != want {
 			t.Errorf("%q: %s\nwant %s", story, got, want)

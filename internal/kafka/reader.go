@@ -23,6 +23,7 @@ type Reader struct {
 	Topic     string
 	Partition int32
 	Since     time.Time               // if set, the first timestamp that counts
+	From      int64                   // the first offset that counts
 	Stable    bool                    // an open transaction ends the reading; otherwise the reading waits for its end
 	Patience  time.Duration           // how long to wait without coming further; default ReadPatience
 	Each      func(*kgo.Record) error // a record is valid during the call; an error ends the reading
@@ -148,7 +149,7 @@ func (r *Reader) begin(ctx context.Context) error {
 				first = end
 			}
 		}
-		r.Next = first
+		r.Next = min(max(first, r.From), end)
 		if r.Again != nil {
 			r.Again()
 		}

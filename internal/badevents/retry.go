@@ -1,0 +1,235 @@
+package badevents
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/relay"
+)
+
+// Origin is the header walpost.origin of a record that Retry delivers.
+const Origin = "dead_letter"
+
+// RetryOptions say how events are delivered again.
+type RetryOptions struct {
+	DryRun bool
+	// ToTopic, if set, is where all events go, instead of the topic of the letter or the router. The
+	// key decides the partition.
+	ToTopic string
+	// Look bounds the search for newer records of the same keys. 0 is no search.
+	Look time.Duration
+}
+
+// A RetryReport is what Retry did, or would do.
+type RetryReport struct {
+	DryRun    bool           `json:"dry_run"`
+	Events    int            `json:"events"`    // selected
+	Topics    map[string]int `json:"topics"`    // where the events go
+	Delivered int            `json:"delivered"` // and marked
+	Refused   []Refused      `json:"refused"`   // refused again: they stay dead
+	Keys      Keys           `json:"keys"`
+}
+
+// Keys says which keys have newer records in the topic that a letter is meant for.
+type Keys struct {
+	All   int  `json:"all"`
+	Newer int  `json:"newer"`
+	Whole bool `json:"whole"` // the search was not ended early: there are no more
+}
+
+// A Refused is an event that cannot be delivered yet.
+type Refused struct {
+	Token    string     `json:"token"`
+	EventID  string     `json:"event_id"`
+	Reason   cdc.Reason `json:"reason"`
+	Error    string     `json:"error"`
+	Attempts int        `json:"attempts"`
+	Unsaid   string     `json:"not_written,omitempty"` // why the topic does not tell of this attempt
+}
+
+const (
+	chunkEvents = 200      // delivered before the next ones are read
+	chunkBytes  = 16 << 20 // of them, unless one has more
+)
+
+// Retry delivers events again, in their order, and marks each one after the brokers have it. An event
+// that is not open any more is left out.
+func (t *Topics) Retry(ctx context.Context, events []*deadletter.Entry, opts RetryOptions) (*RetryReport, error) {
+	report := &RetryReport{DryRun: opts.DryRun, Events: len(events), Topics: map[string]int{}, Refused: []Refused{}}
+	if len(events) == 0 {
+		return report, nil
+	}
+	t.Router.SetRunID(runID())
+	var keys keySearch
+	if err := t.foresee(ctx, events, &opts, report, &keys); err != nil {
+		return report, err
+	}
+	if opts.Look > 0 {
+		var err error
+		if report.Keys, err = t.newer(ctx, &keys, opts.Look); err != nil {
+			return report, err
+		}
+	}
+	if opts.DryRun {
+		return report, nil
+	}
+	if n := report.Keys; n.Newer > 0 {
+		t.Say(fmt.Sprintf("%s%d of %d keys have newer records in their topics: a consumer gets the retried events behind them", atLeast(n), n.Newer, n.All))
+	}
+	report.Refused = report.Refused[:0]
+	err := t.change(ctx, true, func(c *change) error {
+		return c.retry(ctx, events, &opts, report)
+	})
+	return report, err
+}
+
+func atLeast(k Keys) string {
+	if k.Whole {
+		return ""
+	}
+	return "at least "
+}
+
+// chunks calls each with the next events and their letters.
+func (t *Topics) chunks(ctx context.Context, events []*deadletter.Entry, each func(chunk []*deadletter.Entry, letters map[string]*deadletter.Letter) error) error {
+	for len(events) > 0 {
+		n, size := 0, 0
+		for n < len(events) && n < chunkEvents && (n == 0 || size+events[n].Size <= chunkBytes) {
+			size += events[n].Size
+			n++
+		}
+		letters, err := t.Dead.Contents(ctx, events[:n]...)
+		if err == nil {
+			err = each(events[:n], letters)
+		}
+		if err != nil {
+			return err
+		}
+		events = events[n:]
+	}
+	return nil
+}
+
+// foresee makes the record of each event, and sends none.
+func (t *Topics) foresee(ctx context.Context, events []*deadletter.Entry, opts *RetryOptions, report *RetryReport, keys *keySearch) error {
+	done := int64(0)
+	return t.chunks(ctx, events, func(chunk []*deadletter.Entry, letters map[string]*deadletter.Letter) error {
+		for _, e := range chunk {
+			rec, err := t.record(letters[e.Token], opts.ToTopic)
+			if err == nil {
+				report.Topics[rec.Topic]++
+				keys.add(rec, e)
+			} else {
+				r := refused(e, err)
+				r.Attempts = e.Attempts
+				report.Refused = append(report.Refused, r)
+			}
+			done++
+			t.Progress("making records", done, int64(len(events)))
+		}
+		return nil
+	})
+}
+
+// record is what an event gives now: the record as stored, or what the router makes of the row.
+func (t *Topics) record(l *deadletter.Letter, toTopic string) (*cdc.Record, error) {
+	rec := new(cdc.Record)
+	if l.Event == nil {
+		*rec = *l.Record
+	} else if ok, err := t.Router.Route(l.Event, rec); err != nil {
+		return nil, err
+	} else if !ok {
+		return nil, &cdc.Refusal{Reason: cdc.Unroutable, Err: fmt.Errorf("the configuration gives no record for this row of %s", l.Table)}
+	}
+	if toTopic != "" {
+		rec.Topic, rec.Partition = toTopic, -1
+	}
+	rec.Headers = slices.DeleteFunc(slices.Clone(rec.Headers), func(h cdc.Header) bool { return h.Key == relay.OriginHeader })
+	rec.Headers = append(rec.Headers, cdc.Header{Key: relay.OriginHeader, Value: []byte(Origin)})
+	return rec, nil
+}
+
+func (c *change) retry(ctx context.Context, events []*deadletter.Entry, opts *RetryOptions, report *RetryReport) error {
+	for first := true; len(events) > 0; first = false {
+		if !first {
+			if err := c.newest(ctx); err != nil {
+				return err
+			}
+		}
+		chunk := events[:min(len(events), chunkEvents)]
+		events = events[len(chunk):]
+		err := c.chunks(ctx, c.stillOpen(chunk), func(chunk []*deadletter.Entry, letters map[string]*deadletter.Letter) error {
+			for _, e := range chunk {
+				c.deliver(e, letters[e.Token], opts, report)
+			}
+			return c.settle(ctx)
+		})
+		if err != nil {
+			return err
+		}
+		c.Progress("delivering", int64(report.Delivered+len(report.Refused)), int64(report.Events))
+	}
+	return nil
+}
+
+func (c *change) deliver(e *deadletter.Entry, l *deadletter.Letter, opts *RetryOptions, report *RetryReport) {
+	rec, err := c.record(l, opts.ToTopic)
+	if err != nil {
+		c.again(e, l, err, report)
+		return
+	}
+	c.send(c.events, rec, func(err error) {
+		if err != nil {
+			c.again(e, l, err, report)
+			return
+		}
+		c.mark(e, deadletter.Retried, "", func() { report.Delivered++ })
+	})
+}
+
+// again writes the letter of an event that was refused once more. The event keeps its place.
+func (c *change) again(e *deadletter.Entry, l *deadletter.Letter, err error, report *RetryReport) {
+	r := refused(e, err)
+	l.Attempts, l.Reason, l.Error, l.Version = r.Attempts, r.Reason, r.Error, c.Version
+	rec, wrong := l.Encode(c.Dead.Topic)
+	note := func(err error) {
+		if err != nil {
+			r.Unsaid = err.Error() // the former letter is still there
+		}
+		report.Refused = append(report.Refused, r)
+	}
+	if wrong != nil {
+		note(wrong)
+		return
+	}
+	rec.Partition = e.Newest.Partition
+	c.write(rec, note)
+}
+
+// refused says why an event cannot be delivered again.
+func refused(e *deadletter.Entry, err error) Refused {
+	r := Refused{Token: e.Token, EventID: e.ID, Reason: cdc.Unroutable, Error: err.Error(), Attempts: e.Attempts + 1}
+	var because interface{ BadBecause() cdc.Reason }
+	if errors.As(err, &because) {
+		r.Reason = because.BadBecause()
+	}
+	var apart interface{ Reason() string }
+	if errors.As(err, &apart) {
+		r.Error = apart.Reason()
+	}
+	return r
+}
+
+// runID is the run id of the records that a command routes: a random UUID.
+func runID() string {
+	var b [16]byte
+	_, _ = rand.Read(b[:]) // it never fails
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}

@@ -1,0 +1,264 @@
+// Package badevents is the work of walpost dead. It reads what the topic of dead letters says, shows
+// it, and has letters delivered again or given up. It needs no database, and it may work while a
+// relay writes to the topic.
+package badevents
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
+)
+
+// Letters is what a topic of dead letters says, as of the newest Read. It keeps no payload. It belongs
+// to one goroutine.
+type Letters struct {
+	Client *kgo.Client
+	Topic  string
+	// Progress, if not nil, is told how many offsets were read, and how many there are.
+	Progress func(done, total int64)
+
+	Fold    deadletter.Fold
+	Missing bool // the topic does not exist
+
+	readers []*kafka.Reader
+	next    []int64 // offsets behind the last record that the Fold has, by partition
+	restart bool    // a reader started over: the log may be another one
+	read    int64
+}
+
+// patience is how long the brokers may give no answer about a topic.
+const patience = 20 * time.Second
+
+// Read brings the Fold up to the present end of the topic. The next call reads on from there.
+func (l *Letters) Read(ctx context.Context) error {
+	for {
+		topic, err := l.describe(ctx)
+		if errors.Is(err, kerr.UnknownTopicOrPartition) {
+			l.forget()
+			l.Missing = true
+			return nil
+		}
+		if err != nil {
+			return l.unreadable(err)
+		}
+		for p := len(l.readers); p < len(topic.Partitions); p++ {
+			l.follow(int32(p))
+		}
+		for _, r := range l.readers {
+			if err := r.ToEnd(ctx); err != nil {
+				return l.unreadable(err)
+			}
+		}
+		if !l.restart {
+			l.Missing = false
+			return nil
+		}
+		l.forget()
+	}
+}
+
+func (l *Letters) describe(ctx context.Context) (*kafka.Topic, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	topic, err := kafka.DescribeTopic(ctx, l.Client, l.Topic)
+	if err == nil {
+		err = topic.Err
+	}
+	return topic, err
+}
+
+func (l *Letters) forget() {
+	*l = Letters{Client: l.Client, Topic: l.Topic, Progress: l.Progress}
+}
+
+func (l *Letters) follow(p int32) {
+	r := &kafka.Reader{Client: l.Client, Topic: l.Topic, Partition: p, Stable: true}
+	begun := false
+	r.Again = func() { l.restart, begun = l.restart || begun, true }
+	r.Each = func(rec *kgo.Record) error {
+		if l.restart || rec.Offset < l.next[p] {
+			return nil
+		}
+		l.next[p] = rec.Offset + 1
+		l.Fold.Add(rec)
+		if l.read++; l.Progress != nil {
+			total := int64(0)
+			for _, r := range l.readers {
+				total += r.End - r.Start
+			}
+			l.Progress(l.read, total)
+		}
+		return nil
+	}
+	l.readers, l.next = append(l.readers, r), append(l.next, 0)
+}
+
+func (l *Letters) unreadable(err error) error {
+	err = fmt.Errorf("read topic %s: %w", l.Topic, err)
+	if kafka.Denied(err) {
+		return fault.WithHint(err, "Grant Read and Describe on the topic to the user of kafka.sasl.")
+	}
+	return err
+}
+
+// Owned returns an error if the topic has records, and none of them is walpost's.
+func (l *Letters) Owned() error {
+	f := &l.Fold
+	if f.Foreign == 0 || f.Damaged > 0 || f.Newest != "" || len(f.Entries()) > 0 {
+		return nil
+	}
+	return fault.Config(fmt.Errorf("topic %s is no topic of dead letters: it has %d records, and none of them is walpost's", l.Topic, f.Foreign),
+		"Set delivery.dead_letter_topic to the topic that walpost run writes to.")
+}
+
+// far is a distance of offsets that is worth another request instead of reading on.
+const far = 2000
+
+// errEnough ends a reading early.
+var errEnough = errors.New("enough")
+
+// Contents reads the newest letters of events again, with what they hold. They own their bytes.
+func (l *Letters) Contents(ctx context.Context, events ...*deadletter.Entry) (map[string]*deadletter.Letter, error) {
+	order := slices.SortedFunc(slices.Values(events), func(a, b *deadletter.Entry) int {
+		return cmp.Or(cmp.Compare(a.Newest.Partition, b.Newest.Partition), cmp.Compare(a.Newest.Offset, b.Newest.Offset))
+	})
+	found := map[string]*deadletter.Letter{}
+	for i := 0; i < len(order); {
+		at := order[i].Newest
+		r := kafka.Reader{Client: l.Client, Topic: l.Topic, Partition: at.Partition, From: at.Offset, Stable: true}
+		r.Each = func(rec *kgo.Record) error {
+			if rec.Offset < order[i].Newest.Offset {
+				return nil
+			}
+			letter, _, err := deadletter.Decode(owned(rec))
+			if rec.Offset > order[i].Newest.Offset || err == nil && (letter == nil || letter.Token != order[i].Token) {
+				err = errors.New("it is not in the topic any more: start the command again")
+			}
+			if err != nil {
+				return fmt.Errorf("dead letter %s: %w", order[i].Token, err)
+			}
+			found[letter.Token] = letter
+			if i++; i == len(order) || order[i].Newest.Partition != at.Partition || order[i].Newest.Offset > rec.Offset+far {
+				return errEnough
+			}
+			return nil
+		}
+		if err := r.ToEnd(ctx); err == nil {
+			return nil, l.unreadable(fmt.Errorf("dead letter %s is not in the topic any more: start the command again", order[i].Token))
+		} else if !errors.Is(err, errEnough) {
+			return nil, l.unreadable(err)
+		}
+	}
+	return found, nil
+}
+
+// A Step is one record about an event: a letter, without what the letter holds, or a mark.
+type Step struct {
+	At     deadletter.Place
+	Letter *deadletter.Letter // nil for a mark
+	Mark   *deadletter.Mark   // nil for a letter
+}
+
+// History reads all that the topic says of an event, and the payload of its newest letter: the value
+// of the record as it is in the topic, and the headers of the event.
+func (l *Letters) History(ctx context.Context, e *deadletter.Entry) (steps []Step, value []byte, headers []cdc.Header, err error) {
+	for p := range l.readers {
+		r := kafka.Reader{Client: l.Client, Topic: l.Topic, Partition: int32(p), Stable: true}
+		r.Again = func() { steps = slices.DeleteFunc(steps, func(s Step) bool { return s.At.Partition == int32(p) }) }
+		r.Each = func(rec *kgo.Record) error {
+			letter, mark, err := deadletter.Decode(rec)
+			switch at := (deadletter.Place{Partition: rec.Partition, Offset: rec.Offset}); {
+			case err != nil || letter != nil && letter.Token != e.Token || mark != nil && mark.Token != e.Token:
+			case mark != nil:
+				steps = append(steps, Step{At: at, Mark: mark})
+			default:
+				if at == e.Newest {
+					rec = owned(rec)
+					if value = rec.Value; letter.Record != nil {
+						for _, h := range rec.Headers[:len(letter.Record.Headers)] {
+							headers = append(headers, cdc.Header{Key: h.Key, Value: h.Value})
+						}
+					}
+				}
+				small := *letter
+				small.Record, small.Event, small.Key = nil, nil, nil
+				steps = append(steps, Step{At: at, Letter: &small})
+			}
+			return nil
+		}
+		if err := r.ToEnd(ctx); err != nil {
+			return nil, nil, nil, l.unreadable(err)
+		}
+	}
+	return steps, value, headers, nil
+}
+
+// owned copies the bytes of a record.
+func owned(rec *kgo.Record) *kgo.Record {
+	c := *rec
+	c.Key, c.Value, c.Headers = slices.Clone(rec.Key), slices.Clone(rec.Value), slices.Clone(rec.Headers)
+	for i := range c.Headers {
+		c.Headers[i].Value = slices.Clone(c.Headers[i].Value)
+	}
+	return &c
+}
+
+// A Filter selects events. Empty fields select all.
+type Filter struct {
+	Tokens       []string
+	State        deadletter.State
+	Reason       cdc.Reason
+	Tables       []string
+	Topic        string
+	Key          *string
+	Since, Until time.Time // of the commit; Until is the first time that does not count
+}
+
+// Selects reports whether the filter selects an event.
+func (f *Filter) Selects(e *deadletter.Entry) bool {
+	return (len(f.Tokens) == 0 || slices.Contains(f.Tokens, e.Token)) &&
+		(f.State == "" || e.State == f.State) &&
+		(f.Reason == "" || e.Reason == f.Reason) &&
+		(len(f.Tables) == 0 || slices.Contains(f.Tables, e.Table)) &&
+		(f.Topic == "" || e.Letter.Topic == f.Topic) &&
+		(f.Key == nil || e.Key != nil && string(e.Key) == *f.Key) &&
+		(f.Since.IsZero() || !e.CommitTime.Before(f.Since)) &&
+		(f.Until.IsZero() || e.CommitTime.Before(f.Until))
+}
+
+// An UnknownToken is the error of a token that no event has.
+type UnknownToken struct{ Token, Topic string }
+
+func (e *UnknownToken) Error() string {
+	return fmt.Sprintf("topic %s has no event with the token %s", e.Topic, e.Token)
+}
+
+// Misconfigured is true: the token is wrong.
+func (e *UnknownToken) Misconfigured() bool { return true }
+
+// Select returns the events that the filter selects, in their order. A token that no event has is an
+// error.
+func (l *Letters) Select(f *Filter) (selected []*deadletter.Entry, err error) {
+	for _, token := range f.Tokens {
+		if l.Fold.Entry(token) == nil {
+			return nil, &UnknownToken{token, l.Topic}
+		}
+	}
+	for _, e := range l.Fold.Entries() {
+		if f.Selects(e) {
+			selected = append(selected, e)
+		}
+	}
+	return selected, nil
+}
