@@ -85,8 +85,12 @@ func (c *kafkaCheck) deadLetterSettings(name, topic string, kv map[string]string
 		c.add(name+" timestamps", Warn, fmt.Sprintf("%s is %s: after a longer outage the topic refuses dead letters, which have the commit time", key, past),
 			c.fixes.topic(topic, key+"=9223372036854775807"))
 	}
-	if n, err := strconv.Atoi(kv["max.message.bytes"]); err == nil && n < c.largest {
-		c.add(name+" size", Fail, fmt.Sprintf("max.message.bytes is %d, less than that of the largest topic that rows go to (%d): the relay halts at a dead letter that is larger", n, c.largest),
+	if n, err := strconv.Atoi(kv["max.message.bytes"]); err == nil && n <= c.largest {
+		verdict := Fail
+		if n == c.largest {
+			verdict = Warn // only events that are too large for their own topic do not fit
+		}
+		c.add(name+" size", verdict, fmt.Sprintf("max.message.bytes is %d, no more than that of the largest topic that rows go to (%d): the relay halts at a dead letter that is larger", n, c.largest),
 			c.fixes.topic(topic, fmt.Sprintf("max.message.bytes=%d", min(2*c.largest, kafka.MaxRequest))))
 	}
 }

@@ -96,7 +96,7 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 		return []Finding{{
 			Side: Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
 			Fix: fix.ByWords(fate + "walpost explain shows what is wrong with it. " +
-				"After walpost skip has passed over the row, delete or repair the row to end this warning."),
+				"When the row is passed over or a dead letter, delete or repair the row to end this warning."),
 		}}
 	case s.looked > 0:
 		return []Finding{{Side: Postgres, Name: name, Verdict: OK, Why: "walpost can publish all rows that it read (" + looked + ")"}}

@@ -37,8 +37,10 @@ func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error
 	return l.named(badevent.Unroutable(ev, l.rec.EventID, commit, row, err))
 }
 
-// named gives an event of the stream its token. A row of the table has none.
+// named gives an event of the stream its token. A row of the table has none. And it says whether the
+// topic of dead letters refused the event.
 func (l *loop) named(bad *BadEvent) *BadEvent {
+	bad.Letter = l.cfg.Poison.IsTopic(bad.Topic)
 	if bad.Commit != 0 {
 		bad.Token = l.haltOf(bad).Token
 	}

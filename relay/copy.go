@@ -10,8 +10,17 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// OriginHeader is a header of every record that comes from the table and not from the WAL.
+// OriginHeader is a header of every record that does not come from the WAL.
 const OriginHeader = "walpost.origin"
+
+// The origins of records that a person had sent. They come behind newer records of their key.
+const (
+	OriginReplay     = "replay"
+	OriginDeadLetter = "dead_letter"
+)
+
+// Late reports whether records of an origin have no place in the order of their key.
+func Late(origin string) bool { return origin == OriginReplay || origin == OriginDeadLetter }
 
 // copying is the phase that publishes rows of the table. Meanwhile the session holds the slot, and
 // nobody reads the stream. The flight counts each row as a transaction that ends at the row's

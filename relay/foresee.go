@@ -68,8 +68,12 @@ func (r *Relay) foresee(ctx context.Context, stored records.Stored) (slot cdc.Sl
 		return slot, err
 	}
 	for _, h := range checkpoint.ByPlace(stored.Halts) {
-		if h.Commit >= start && stored.Skips[h.Token] == nil && !r.cfg.Poison.Buries(cmp.Or(h.Reason, cdc.Unroutable), h.Topic) {
-			bad := &BadEvent{Commit: h.Commit, Token: h.Token}
+		letter, asked := r.cfg.Poison.IsTopic(h.Topic), stored.Skips[h.Token]
+		if letter && asked != nil && !asked.Discard && asked.Time.Before(h.Time) {
+			asked = nil // the halt is at the letter that the request made
+		}
+		if h.Commit >= start && asked == nil && !r.cfg.Poison.Buries(cmp.Or(h.Reason, cdc.Unroutable), h.Topic) {
+			bad := &BadEvent{Commit: h.Commit, Token: h.Token, Letter: letter}
 			return slot, fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), bad.Hint(), bad.Commands()...)
 		}
 	}

@@ -119,6 +119,7 @@ func TestABadRowHasItsReasonAndItsKey(t *testing.T) {
 		"a key of no type":              {insert(with("pair"), "u", "order", "(1,2)", "1"), "unroutable, key unknown"},
 		"a key that is no number":       {insert(with("int4"), "u", "order", "seven", "1"), "unroutable, key unknown, topic outbox.event.order"},
 		"an update without its old key": {updated(text, []string{null, null, null, null}, []string{"u", "order", "k", "1"}), "unroutable, key k"},
+		"an update that leaves its key": {updated(text, []string{null, null, "k", null}, []string{"u", "order", "~", "1"}), "unroutable, key k"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := DefaultConfig()

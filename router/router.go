@@ -96,6 +96,7 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	row := row{values: ev.Row.Values, relation: p.rel}
 	var oldKey []any
 	if ev.Kind == cdc.Update {
+		row.old, row.unavailable, row.binary = &ev.Old, r.cfg.UnavailableValue, lower(r.cfg.Binary)
 		var problem *Problem
 		if oldKey, problem = r.changedKey(p, ev); problem != nil {
 			return false, p.refuse(ev, &row, rec, p.eventID(ev), *problem)
@@ -103,7 +104,6 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 		if oldKey == nil {
 			return false, nil
 		}
-		row.old, row.unavailable, row.binary = &ev.Old, r.cfg.UnavailableValue, lower(r.cfg.Binary)
 	}
 	if len(p.problems) > 0 {
 		return false, p.refuse(ev, &row, rec, p.eventID(ev), p.problems...)

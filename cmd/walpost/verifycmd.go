@@ -161,6 +161,7 @@ func verifyCounts(r *walpost.VerifyReport) []countLine {
 		countLine{r.NoEventID, "records without an event id"},
 		countLine{r.Repeated, "duplicates from restarts of the relay (contiguous, byte-identical)"},
 		countLine{r.Marked, "duplicates from a command (header walpost.origin)"},
+		countLine{r.Late, "rows whose only record a replay or a retry sent, so that its place in the order is not judged"},
 		countLine{r.Unordered, "neighbours of one key whose order nothing tells"})
 }
 

@@ -24,6 +24,7 @@ const (
 	nullKey    uint64 = 1 << iota
 	nullValue         // a tombstone
 	marked            // the record has the header walpost.origin: a command sent it
+	late              // a person had it sent again, whatever its key has got since then
 	unroutable        // the router gives no record for the row; keyText says why
 	noID              // the event id is NULL
 	ranked            // rank is known
@@ -173,6 +174,9 @@ func (h *hasher) content(e *entry, key, value []byte, headers []cdc.Header) (id 
 			id, found = headers[i].Value, true
 		case name == relay.OriginHeader:
 			e.flags |= marked
+			if relay.Late(string(headers[i].Value)) {
+				e.flags |= late
+			}
 		}
 		if !notOfTheRow(name) {
 			h.number(h.short([]byte(name)))

@@ -89,6 +89,7 @@ func (v *verifier) judge(g *group) error {
 	for i := range owned {
 		owned[i] = -1
 	}
+	claim(func(row, rec *entry) bool { return same(row, rec) && !rec.has(late) })
 	claim(same)
 	claim(func(_, _ *entry) bool { return true })
 	for i := range g.rows {
@@ -137,6 +138,11 @@ func (v *verifier) with(row, rec *entry) error {
 	}
 	e := *row
 	e.kind, e.partition, e.offset = delivered, rec.partition, rec.offset
+	if rec.has(late) {
+		v.report.Late++
+		e.kind = ofRecord
+		return v.addByKey(&e)
+	}
 	// A timestamp that no column, no broker and no command gave is the commit time of the insert.
 	if row.stamp == unknown && rec.time != unknown && !rec.has(marked) {
 		if row.time == unknown || row.time/1000 != rec.time/1000 {
@@ -216,12 +222,12 @@ func (v *verifier) other(g *group, j int) error {
 		row = row || g.rows[i].topic == rec.topic
 	}
 	t := v.topics[rec.topic]
-	if equal == nil || g.owners[j] >= 0 {
+	if (equal == nil || g.owners[j] >= 0) && !rec.has(late) {
 		t.parts[rec.partition].firsts.add(rec.offset)
 	}
 	switch {
 	case g.owners[j] >= 0:
-	case equal != nil && rec.has(marked), equal == nil && twin == nil && row && (rec.has(marked) || first != nil && first.has(marked)):
+	case rec.has(marked) && (equal != nil || twin != nil || row), equal == nil && twin == nil && row && first != nil && first.has(marked):
 		v.report.Marked++
 	case (equal != nil || twin != nil) && rec.has(nullKey):
 		v.report.Repeated++ // without a key there is no order, and each attempt may choose another partition

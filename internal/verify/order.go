@@ -28,7 +28,7 @@ func (v *verifier) judgeKeys(ctx context.Context) error {
 		switch e.kind {
 		case missing:
 			v.lost(&e, &k)
-		case ofRecord: // of a compacted topic: the key has a record
+		case ofRecord: // it has no place in the order, but the key has a record
 			k.records = true
 		case delivered, ofRow:
 			v.ordered(&e, &k)

@@ -71,6 +71,7 @@ type Report struct {
 	NoEventID  int64 `json:"records_without_event_id"`
 	Repeated   int64 `json:"duplicates_contiguous"` // a restart of the relay explains them
 	Marked     int64 `json:"duplicates_marked"`     // a command sent them (header walpost.origin)
+	Late       int64 `json:"rows_sent_late"`        // a replay or a retry sent their only record, so it has no place in the order
 	Unordered  int64 `json:"pairs_without_order"`   // neighbours of one key whose order nothing tells
 	// Elsewhere counts rows without a record by where their event is.
 	Elsewhere map[string]int64 `json:"rows_elsewhere"`

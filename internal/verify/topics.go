@@ -30,7 +30,7 @@ type topic struct {
 // A part is one partition of a topic.
 type part struct {
 	cut    bool    // retention has removed records of the time that is compared
-	oldest int64   // timestamp of the first record that was read, in microseconds
+	oldest int64   // timestamp of the first record that was read and is not late, in microseconds
 	firsts offsets // of the records that are not duplicates
 }
 
@@ -148,9 +148,6 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 		}
 		v.report.Records++
 		v.Progress("reading records", v.report.Records, total)
-		if p.oldest == unknown {
-			p.oldest = rec.Timestamp.UnixMicro()
-		}
 		e := entry{kind: ofRecord, topic: t.id, partition: number, offset: rec.Offset, time: unknown, stamp: unknown, age: unknown}
 		if rec.Attrs.TimestampType() == 0 { // the producer's
 			e.time = rec.Timestamp.UnixMicro()
@@ -160,6 +157,9 @@ func (v *verifier) readPartition(ctx context.Context, t *topic, number int32, to
 			headers = append(headers, cdc.Header{Key: h.Key, Value: h.Value})
 		}
 		id, found := v.hash.content(&e, rec.Key, rec.Value, headers)
+		if p.oldest == unknown && !e.has(late) { // a late record has an old timestamp
+			p.oldest = rec.Timestamp.UnixMicro()
+		}
 		if !found || id == nil {
 			v.report.NoEventID++
 			return nil

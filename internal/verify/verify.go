@@ -42,6 +42,10 @@
 // keeps (track_commit_timestamp), if the row was not updated. Every other pair that looks reversed is
 // counted as "cannot tell".
 //
+// A person may have sent an event once more or late (walpost replay, walpost dead retry). The header
+// walpost.origin tells such a record. It has no place in the order: it is neither judged, nor is
+// another record judged by it.
+//
 // # Duplicates
 //
 // A relay that was killed sends again what it had sent since its checkpoint. In each partition that

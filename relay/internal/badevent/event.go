@@ -23,6 +23,7 @@ type Event struct {
 	Row     int           // its number in the transaction, or in the reading of the table, from 1
 	Topic   string        // the topic that refused the record; "" if the event cannot be routed
 	Token   string        // what walpost skip calls this event; "" for a row of the table
+	Letter  bool          // Topic is the topic of dead letters, which refused the event's letter
 	Because cdc.Reason    // "" if the sink cannot write at all
 	Err     error         // of the router or the sink
 }
@@ -73,6 +74,9 @@ func (e *Event) Repair() string {
 func (e *Event) Commands() []fault.Advice {
 	if e.Token == "" {
 		return nil
+	}
+	if e.Letter {
+		return []fault.Advice{{Command: fault.Command("skip --discard --reason \"the dead letter was refused\"", e.Token), GivesUp: "exactly this event: it is written nowhere then"}}
 	}
 	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "the delivery of exactly this event: it goes to the topic of dead letters instead"}}
 }

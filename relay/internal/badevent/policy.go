@@ -51,6 +51,9 @@ func (p *Poison) Buries(reason cdc.Reason, topic string) bool {
 	return reason != "" && topic != p.Topic && p.Policies.Of(reason) == PolicyDeadLetter
 }
 
+// IsTopic reports whether a topic is the topic of dead letters. What it refuses is a letter.
+func (p *Poison) IsTopic(topic string) bool { return topic != "" && topic == p.Topic }
+
 // A DeadLetter is an event that was sent to the topic of dead letters.
 type DeadLetter struct {
 	Token   string
