@@ -12,6 +12,7 @@ import (
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/verify"
 )
 
@@ -45,7 +46,7 @@ func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport,
 		Unfinished: r.unfinished,
 		Elsewhere: func(ctx context.Context) (func(table, id string) verify.Place, error) {
 			defer func() { say = func(string) {} }() // the second look says nothing new
-			return deadLetters(ctx, &to.Config, cfg.Delivery.DeadLetterTopic, say)
+			return elsewhere(ctx, &cfg, say)
 		},
 	}, opts)
 }
@@ -68,50 +69,73 @@ func (r *Relay) unfinished(ctx context.Context) (string, error) {
 	return fmt.Sprintf("the %s is not finished: %d rows of the table are published", rec.Copy.Origin, rec.Copy.Rows), nil
 }
 
-// deadLetters reads the topic of dead letters, and returns a function that says what the topic has of an event. A topic that does not
-// exist has none. If the user may not read the topic, its events count as missing, and say tells it.
-func deadLetters(ctx context.Context, cfg *kafka.Config, topic string, say func(text string)) (func(table, id string) verify.Place, error) {
-	client, err := cfg.NewClient()
+// elsewhere reads the topics of dead letters and of parked events, and returns a function that says what they have of an event of a
+// relay. If the user may not read a topic, its events count as missing, and say tells it.
+func elsewhere(ctx context.Context, cfg *Config, say func(text string)) (func(table, id string) verify.Place, error) {
+	to := cfg.sink()
+	client, err := to.NewClient()
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
-	info, err := kafka.DescribeTopic(ctx, client, topic)
-	if err != nil {
-		return nil, fmt.Errorf("read topic %s: %w", topic, err)
-	}
 	var fold deadletter.Fold
-	err = info.Err
+	lot := parking.New(cfg.Name, true)
+	for topic, add := range map[string]func(*kgo.Record){
+		cfg.Delivery.DeadLetterTopic: fold.Add,
+		cfg.Delivery.ParkingTopic:    func(rec *kgo.Record) { lot.Add(parking.Read(rec)) },
+	} {
+		if err := readTopic(ctx, client, topic, add); kafka.Denied(err) {
+			say(fmt.Sprintf("topic %s cannot be read, so its events count as missing: grant Read and Describe on it (%v)", topic, err))
+		} else if err != nil {
+			return nil, fmt.Errorf("read topic %s: %w", topic, err)
+		}
+	}
+	type event struct{ table, id string }
+	places := map[event]verify.Place{}
+	add := func(name string, l *deadletter.Letter, state deadletter.State) {
+		switch of := (event{l.Table, l.ID}); {
+		case state == deadletter.Open:
+			places[of] = verify.Place{Name: name, Open: true}
+		case state == deadletter.Dropped && !places[of].Open:
+			places[of] = verify.Place{Name: name + ", dropped by a person"}
+		}
+	}
+	for _, e := range fold.Entries() {
+		add("dead letter", &e.Letter, e.State)
+	}
+	for _, key := range lot.Keys() {
+		for _, e := range lot.Entries(key) {
+			add("parked event", e.Letter, e.State)
+		}
+	}
+	return func(table, id string) verify.Place { return places[event{table, id}] }, nil
+}
+
+// readTopic reads all records of a topic, each once. A topic that does not exist has none.
+func readTopic(ctx context.Context, client *kgo.Client, topic string, add func(*kgo.Record)) error {
+	info, err := kafka.DescribeTopic(ctx, client, topic)
+	if err == nil {
+		err = info.Err
+	}
+	if errors.Is(err, kerr.UnknownTopicOrPartition) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
 	for p := range info.Partitions {
 		next := int64(0) // after some errors a Reader starts over
 		r := kafka.Reader{Client: client, Topic: topic, Partition: int32(p), Stable: true}
 		r.Each = func(rec *kgo.Record) error {
 			if rec.Offset >= next {
-				fold.Add(rec)
+				add(rec)
 				next = rec.Offset + 1
 			}
 			return nil
 		}
-		if err = r.ToEnd(ctx); err != nil {
-			break
+		if err := r.ToEnd(ctx); err != nil {
+			return err
 		}
 	}
-	switch {
-	case err == nil || errors.Is(err, kerr.UnknownTopicOrPartition):
-	case kafka.Denied(err):
-		say(fmt.Sprintf("topic %s cannot be read, so its dead letters count as missing: grant Read and Describe on it (%v)", topic, err))
-	default:
-		return nil, fmt.Errorf("read topic %s: %w", topic, err)
-	}
-	type event struct{ table, id string }
-	places := map[event]verify.Place{}
-	for _, e := range fold.Entries() {
-		switch of := (event{e.Table, e.ID}); {
-		case e.State == deadletter.Open:
-			places[of] = verify.Place{Name: "dead letter", Open: true}
-		case e.State == deadletter.Dropped && !places[of].Open:
-			places[of] = verify.Place{Name: "dead letter, dropped by a person"}
-		}
-	}
-	return func(table, id string) verify.Place { return places[event{table, id}] }, nil
+	return nil
 }

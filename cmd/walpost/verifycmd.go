@@ -114,7 +114,7 @@ func printVerify(w io.Writer, r *walpost.VerifyReport) error {
 		}
 	}
 	if r.NotConfirmed != "" {
-		fmt.Fprintf(&b, "not every row is delivered: %s\n", r.NotConfirmed)
+		fmt.Fprintf(&b, "note: %s\n", r.NotConfirmed)
 	}
 	for _, k := range verify.Kinds {
 		n := r.Counts[k.Kind]

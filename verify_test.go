@@ -1,0 +1,82 @@
+package walpost
+
+import (
+	"testing"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/parking"
+	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/internal/verify"
+)
+
+// The topics of dead letters and of parked events tell where the event of a row is that has no record.
+func TestAnEventCanBeADeadLetterOrParked(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Name = "shop"
+	dead, parked := cfg.Delivery.DeadLetterTopic, cfg.Delivery.ParkingTopic
+	cluster := testenv.FakeKafka(t, kfake.SeedTopics(2, dead))
+	cfg.Kafka.Brokers = cluster.ListenAddrs()
+	client, err := kgo.NewClient(kgo.SeedBrokers(cfg.Kafka.Brokers...), kgo.UnknownTopicRetries(-1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	send := func(rec *cdc.Record, err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := &kgo.Record{Topic: rec.Topic, Key: rec.Key, Value: rec.Value, Timestamp: rec.Time}
+		for _, h := range rec.Headers {
+			r.Headers = append(r.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+		}
+		if err := client.ProduceSync(t.Context(), r).FirstErr(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	now, w := time.Now(), deadletter.Writer{Epoch: 1, Holder: "h"}
+	letter := func(topic, relay, id string) {
+		t.Helper()
+		send((&deadletter.Letter{
+			Token: "token " + id, Reason: deadletter.Behind, Table: "public.outbox", ID: id, Commit: 7, Row: 1, CommitTime: now, Partition: -1, Attempts: 1,
+			Name: relay, Timeline: 1, Writer: w, Key: []byte("key of " + id), KeyKnown: true, Record: &cdc.Record{},
+		}).Encode(topic))
+	}
+	where := func(id string) verify.Place {
+		t.Helper()
+		at, err := elsewhere(t.Context(), &cfg, func(text string) { t.Error(text) })
+		if err != nil {
+			t.Fatal(err)
+		}
+		return at("public.outbox", id)
+	}
+	letter(dead, "", "dead")
+	letter(dead, "", "retried")
+	send((&deadletter.Mark{State: deadletter.Retried, Token: "token retried", Time: now}).Encode(dead, []byte("key of retried"), -1), nil)
+	if got := where("parked"); got != (verify.Place{}) { // the topic does not exist yet
+		t.Errorf("%+v", got)
+	}
+	if err := cluster.CreateTopic(parked, 1, nil); err != nil {
+		t.Fatal(err)
+	}
+	send(parking.OpenedMark(parked, "shop", w, now), nil)
+	for _, id := range []string{"parked", "released", "dropped"} {
+		letter(parked, "shop", id)
+	}
+	letter(parked, "another", "another's")
+	send(parking.ReleasedMark(parked, "shop", w, parking.Key{Table: "public.outbox", Key: "key of released"}, "token released", now), nil)
+	send(parking.DroppedMark(parked, "shop", &parking.Entry{Token: "token dropped", Key: parking.Key{Table: "public.outbox", Key: "key of dropped"}}, "why", now), nil)
+	for id, want := range map[string]verify.Place{
+		"dead": {Name: "dead letter", Open: true}, "retried": {}, "parked": {Name: "parked event", Open: true}, "released": {},
+		"dropped": {Name: "parked event, dropped by a person"}, "another's": {}, "no event": {},
+	} {
+		if got := where(id); got != want {
+			t.Errorf("%s: %+v; want %+v", id, got, want)
+		}
+	}
+}
