@@ -25,8 +25,8 @@ func (c *kafkaCheck) deadLetters(ctx context.Context, topic string) {
 		c.add(name, Fail, said(err))
 		return
 	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
-		made, refused, err := sink.CreateDeadLetterTopic(ctx, c.cl, topic, true)
-		if !c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: sink.DeadLetterTopic}, made, err) {
+		made, refused, err := sink.CreateLetterTopic(ctx, c.cl, topic, true)
+		if !c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: sink.LetterTopic}, made, err) {
 			return
 		}
 		c.add(name, OK, "the topic is missing and will be created"+with(made))

@@ -28,10 +28,12 @@ type Config struct {
 	WindowEvents int   `yaml:"-"`
 	WindowBytes  int64 `yaml:"-"`
 
-	// DeadLetters is the topic of dead letters, which is created if it is missing, whatever Topics.Create says; "" for none. With Bury
-	// it is created at Open, and otherwise for its first letter.
+	// DeadLetters is the topic of dead letters, and Parking that of parked events; "" for none. They are created if they are missing,
+	// whatever Topics.Create says: with Bury and with Park at Open, and otherwise for the first letter.
 	DeadLetters string `yaml:"-"`
+	Parking     string `yaml:"-"`
 	Bury        bool   `yaml:"-"`
+	Park        bool   `yaml:"-"`
 
 	// Logger is written to at edges only. The zero value is silent.
 	Logger zerolog.Logger `yaml:"-"`

@@ -104,10 +104,12 @@ func Open(cfg Config) (*Kafka, error) {
 		s.adm.Close()
 		return nil, err
 	}
-	if cfg.Bury { // so that it is there before the first letter
-		s.mu.Lock()
-		s.shut(s.topicOf(cfg.DeadLetters))
-		s.mu.Unlock()
+	for topic, early := range map[string]bool{cfg.DeadLetters: cfg.Bury, cfg.Parking: cfg.Park} {
+		if early { // so that it is there before the first letter
+			s.mu.Lock()
+			s.shut(s.topicOf(topic))
+			s.mu.Unlock()
+		}
 	}
 	return s, nil
 }

@@ -58,6 +58,10 @@ type bench struct {
 	poison map[string]error
 	buf    []cdc.Ack
 
+	takesBack bool // see passingOver
+	backKey   string
+	mine      []string // taken back, and not returned yet
+
 	rerunsMayBe bool
 }
 

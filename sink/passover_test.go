@@ -2,11 +2,13 @@ package sink
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -17,18 +19,40 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// passingOver collects until done, and passes over each record that is refused, as a relay does.
+// passingOver collects until done, and passes over each record that is refused, as a relay does. With takesBack it takes back what the
+// refused record's key, or backKey, has behind it in the topic.
 func (b *bench) passingOver(done func() bool) {
 	b.Helper()
 	b.collect(func() bool {
 		for i := range b.buf {
-			if a := &b.buf[i]; a.Err != nil {
+			switch a := &b.buf[i]; {
+			case a.Err == nil:
+			case errors.Is(a.Err, cdc.ErrTakenBack):
+				b.wantBack(a)
+			case !b.takesBack:
 				b.PassOver(a.Topic, nil)
+			default:
+				mine := cmp.Or(b.backKey, string(a.Record.Key))
+				for _, id := range b.sent[a.Topic+"/"+mine] {
+					if n, _ := strconv.Atoi(id); n > int(a.Ticket.Tx) && b.poison[id] == nil {
+						b.mine = append(b.mine, id)
+					}
+				}
+				b.PassOver(a.Topic, func(key []byte, ticket *cdc.Ticket) bool { return string(key) == mine && ticket.Tx > a.Ticket.Tx })
 			}
 		}
 		b.buf = b.buf[:0]
 		return done()
 	})
+}
+
+// wantBack checks a record that was taken back: it is whole, and in the order of Send.
+func (b *bench) wantBack(a *cdc.Ack) {
+	b.Helper()
+	if len(b.mine) == 0 || b.mine[0] != a.EventID || a.Record == nil || a.Record.EventID != a.EventID || string(a.Record.Headers[0].Value) != a.EventID || a.Record.Value == nil {
+		b.Fatalf("taken back: %+v, want %v", a, b.mine[:min(len(b.mine), 5)])
+	}
+	b.mine = b.mine[1:]
 }
 
 // refused waits for one refusal and returns it.
@@ -190,6 +214,7 @@ func TestPassOverUnderRandomFaults(t *testing.T) {
 				}
 			}
 			b := open1(t, config(c.ListenAddrs()))
+			b.takesBack = seed%2 == 1
 			bad := 0
 			errs := []*kerr.Error{kerr.NotEnoughReplicas, kerr.UnknownTopicOrPartition, kerr.NotLeaderForPartition, kerr.TopicAuthorizationFailed}
 			var faults []*kfake.FaultHandle
@@ -218,8 +243,8 @@ func TestPassOverUnderRandomFaults(t *testing.T) {
 				}
 			}
 			b.passingOver(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
-			if len(b.poison) != bad {
-				t.Errorf("%d refused, %d are bad", len(b.poison), bad)
+			if len(b.poison) != bad && !b.takesBack || len(b.mine) > 0 {
+				t.Errorf("%d refused, %d are bad; not taken back: %v", len(b.poison), bad, b.mine)
 			}
 			for _, h := range faults {
 				h.Remove()

@@ -255,6 +255,20 @@ func TestRealRefusedRecordsArePassedOver(t *testing.T) {
 		t.Errorf("%d refused, %d are bad", len(b.poison), bad)
 	}
 	b.checkLog(k.Brokers(), a)
+	b.takesBack, b.backKey = true, "k1"
+	for range 10 { // the brokers refuse the whole batch that the record is in
+		b.send(a, "k2", 1)
+		b.sendRecord(cdc.Record{Topic: a, Partition: -1, Value: []byte("no key")})
+		b.send(a, "k1", 30)
+		b.send(a, "k2", 30)
+	}
+	before := len(b.acked)
+	b.passingOver(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
+	if len(b.mine) > 0 || len(b.acked) != before+310 {
+		t.Errorf("not taken back: %v; %d acknowledged", b.mine, len(b.acked)-before)
+	}
+	b.checkLog(k.Brokers(), a)
+	bad = len(b.poison)
 	b.sendRecord(cdc.Record{Topic: cfg.DeadLetters, Key: []byte("k"), Partition: -1, Value: incompressible(3 << 20)})
 	b.collect(func() bool { return len(b.acked)+len(b.poison) == len(b.ids) })
 	if len(b.poison) != bad {

@@ -32,26 +32,26 @@ func CreateCheckpointTopic(ctx context.Context, cl *kgo.Client, topic string, dr
 	return createOwn(ctx, cl, topic, dryRun, CheckpointTopic, compacted)
 }
 
-// DeadLetterTopic are the settings of a topic of dead letters. The limit of its records is that of a request, so that it holds every
-// event that walpost can send, also one that is too large for its own topic.
-var DeadLetterTopic = map[string]string{
+// LetterTopic are the settings of a topic of dead letters or of parked events. The limit of its records is that of a request, so that
+// it holds every event that walpost can send, also one that is too large for its own topic.
+var LetterTopic = map[string]string{
 	"cleanup.policy":    "delete",
 	"retention.ms":      "-1",
 	"retention.bytes":   "-1",
 	"max.message.bytes": strconv.Itoa(kafka.MaxRequest),
 }
 
-// lessDeadLetters are the settings for brokers that allow less: the limits of Confluent Cloud and of serverless clusters, and their own.
-var lessDeadLetters = []map[string]string{
+// lessForLetters are the settings for brokers that allow less: the limits of Confluent Cloud and of serverless clusters, and their own.
+var lessForLetters = []map[string]string{
 	{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": "20971520"},
 	{"cleanup.policy": "delete", "retention.ms": "-1", "max.message.bytes": "8388608"},
 	{"cleanup.policy": "delete", "retention.ms": "-1"},
 }
 
-// CreateDeadLetterTopic creates the topic of dead letters. With dryRun it only asks whether the topic could be created. refused is why
-// the topic has the brokers' own limits of size.
-func CreateDeadLetterTopic(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
-	return createOwn(ctx, cl, topic, dryRun, append([]map[string]string{DeadLetterTopic}, lessDeadLetters...)...)
+// CreateLetterTopic creates a topic of dead letters or of parked events. With dryRun it only asks whether the topic could be created.
+// refused is why the topic has the brokers' own limits of size.
+func CreateLetterTopic(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
+	return createOwn(ctx, cl, topic, dryRun, append([]map[string]string{LetterTopic}, lessForLetters...)...)
 }
 
 // createOwn creates a topic of walpost's own, which has one partition. If the brokers refuse its settings, it tries the next ones. refused

@@ -24,6 +24,7 @@ type Reader struct {
 	Partition int32
 	Since     time.Time               // if set, the first timestamp that counts
 	From      int64                   // the first offset that counts
+	Whole     bool                    // if the log begins behind From, or ends before it, the error is ErrGone
 	Stable    bool                    // an open transaction ends the reading; otherwise the reading waits for its end
 	Patience  time.Duration           // how long to wait without coming further; default ReadPatience
 	Each      func(*kgo.Record) error // a record is valid during the call; an error ends the reading
@@ -53,6 +54,9 @@ const (
 	// fetchBytes bounds the answer of one fetch, unless a single batch is larger.
 	fetchBytes = 1 << 20
 )
+
+// ErrGone says that the log no longer has what is at Reader.From.
+var ErrGone = errors.New("records that were in the partition are gone")
 
 // ReadPatience is how long a Reader waits without coming further: for a leader, or for the end of a transaction.
 const ReadPatience = 20 * time.Second
@@ -138,6 +142,10 @@ func (r *Reader) begin(ctx context.Context) error {
 	end, err := r.offset(ctx, behindLast)
 	if err != nil {
 		return err
+	}
+	if r.Whole && (start > r.From || end < r.From) {
+		// A new leader may say too early an end for a moment, so an end before From is asked for again.
+		return fmt.Errorf("%w: offset %d is needed, and the partition has those from %d to %d", ErrGone, r.From, start, end)
 	}
 	if r.Next < 0 || start != r.Start || end < r.Next {
 		first := start
@@ -231,6 +239,9 @@ func (r *Reader) fetch(ctx context.Context) (fp kgo.FetchPartition, next int64, 
 	}
 	return fp, 0, fmt.Errorf("the broker did not answer for %s", r.Topic)
 }
+
+// TopicID is the id of the topic as of the newest look, zero before Kafka 2.8.
+func (r *Reader) TopicID() [16]byte { return r.log.topic }
 
 // final reports whether err ends a reading at once.
 func final(err error) bool {
