@@ -15,6 +15,9 @@ type BadEvents = badevents.Topics
 // A BadEventFilter selects bad events.
 type BadEventFilter = badevents.Filter
 
+// A BadEvent is an event that could not be delivered, or that is parked behind such an event.
+type BadEvent = badevents.Event
+
 // RetryOptions say how bad events are delivered again.
 type RetryOptions = badevents.RetryOptions
 
@@ -41,5 +44,5 @@ func OpenBadEvents(ctx context.Context, cfg Config, say func(text string), progr
 	if err != nil {
 		return nil, fault.Config(err, "")
 	}
-	return badevents.Open(ctx, badevents.Config{Kafka: cfg.sink(), Router: routes, Version: cfg.Version, Say: say, Progress: progress})
+	return badevents.Open(ctx, badevents.Config{Kafka: cfg.sink(), Parking: cfg.Delivery.ParkingTopic, Router: routes, Version: cfg.Version, Say: say, Progress: progress})
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -16,12 +17,13 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 )
 
 func deadCommand() *cobra.Command {
 	return groupCommand("dead", "lists, shows, retries and drops the events that could not be delivered",
-		deadListCommand(), deadShowCommand())
+		deadListCommand(), deadShowCommand(), deadRetryCommand(), deadDropCommand())
 }
 
 // deadConfig are the configuration flags of walpost dead. It needs no database.
@@ -30,7 +32,7 @@ func deadConfig(cmd *cobra.Command) loader {
 }
 
 // open reads the topics, and works with them.
-func (load loader) open(cmd *cobra.Command, work func(ctx context.Context, topics *walpost.BadEvents) error) error {
+func (load loader) open(cmd *cobra.Command, work func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error) error {
 	return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 		cfg.Version = buildInfo().version
 		meter := newMeter(cmd.ErrOrStderr())
@@ -41,17 +43,17 @@ func (load loader) open(cmd *cobra.Command, work func(ctx context.Context, topic
 		}
 		defer topics.Close()
 		meter.end()
-		switch f := &topics.Dead.Fold; {
-		case topics.Dead.Missing:
+		if topics.Dead.Missing {
 			meter.say(fmt.Sprintf("topic %s does not exist: nothing is dead", topics.Dead.Topic))
-		case f.Foreign+f.Damaged > 0:
+		}
+		if f := &topics.Dead.Fold; f.Foreign+f.Damaged > 0 {
 			text := fmt.Sprintf("topic %s has %d records that are not walpost's, and %d that cannot be read", topics.Dead.Topic, f.Foreign, f.Damaged)
 			if f.Problem != nil {
 				text += fmt.Sprintf(" (%v)", f.Problem)
 			}
 			meter.say(text)
 		}
-		return work(ctx, topics)
+		return work(ctx, topics, meter)
 	})
 }
 
@@ -61,21 +63,36 @@ type deadFilter struct {
 	state, reason, key, since, until string
 }
 
-var deadStates = []string{string(deadletter.Open), string(deadletter.Retried), string(deadletter.Dropped), "all"}
+var deadStates = []string{string(deadletter.Open), string(deadletter.Retried), string(deadletter.Released), string(deadletter.Dropped), "all"}
 
 func (f *deadFilter) flags(cmd *cobra.Command) {
 	var reasons []string
-	for _, r := range cdc.Reasons {
+	for _, r := range append(slices.Clone(cdc.Reasons), deadletter.Behind) {
 		reasons = append(reasons, string(r))
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&f.reason, "reason", "", "only events with this `reason`: "+strings.Join(reasons, ", "))
+	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", "only events with this `reason`: "+strings.Join(reasons, ", "))
 	flags.Lookup("table").Usage = "only events of this `table`; several are separated by commas"
 	flags.StringVar(&f.Topic, "topic", "", "only events that were meant for this `topic`")
 	flags.StringVar(&f.key, "key", "", "only events with this `key`")
 	flags.StringVar(&f.since, "since", "", "only events that were committed from this `time` on, such as 2026-11-20T08:00:00Z")
 	flags.StringVar(&f.until, "until", "", "only events that were committed before this `time`")
-	offer(cmd, "reason", reasons...)
+	offer(cmd, f.reasonFlag(cmd), reasons...)
+}
+
+// reasonFlag is the flag of the reason why an event is bad. drop has its own --reason.
+func (*deadFilter) reasonFlag(cmd *cobra.Command) string {
+	if cmd.Name() == "drop" {
+		return "of-reason"
+	}
+	return "reason"
+}
+
+// given reports whether a flag selects events.
+func (f *deadFilter) given(cmd *cobra.Command) bool {
+	return slices.ContainsFunc([]string{f.reasonFlag(cmd), "table", "topic", "key", "since", "until"}, func(name string) bool {
+		return cmd.Flags().Changed(name)
+	})
 }
 
 // parse reads the flags, and the tokens of the command line.
@@ -93,19 +110,17 @@ func (f *deadFilter) parse(cmd *cobra.Command, tokens []string) (err error) {
 			f.Tables = append(f.Tables, t.Schema+"."+t.Name) // as letters have it
 		}
 	}
-	known := f.reason == ""
-	for _, r := range cdc.Reasons {
-		known = known || r == f.Reason
-	}
+	all := append(slices.Clone(cdc.Reasons), deadletter.Behind)
+	known := f.reason == "" || slices.Contains(all, f.Reason)
 	switch f.State {
 	case "all":
 		f.State = ""
-	case deadletter.Open, deadletter.Retried, deadletter.Dropped:
+	case deadletter.Open, deadletter.Retried, deadletter.Released, deadletter.Dropped:
 	default:
 		return usageError{fmt.Errorf("--state: must be one of %s (got %q)", strings.Join(deadStates, ", "), f.state)}
 	}
 	if !known {
-		return usageError{fmt.Errorf("--reason: must be one of %v (got %q)", cdc.Reasons, f.reason)}
+		return usageError{fmt.Errorf("--%s: must be one of %v (got %q)", f.reasonFlag(cmd), all, f.reason)}
 	}
 	if f.Since, err = timeFlag("since", f.since); err == nil {
 		f.Until, err = timeFlag("until", f.until)
@@ -146,8 +161,8 @@ dropped. It needs no database, and may run beside run.`,
 		if err := filter.parse(cmd, nil); err != nil {
 			return err
 		}
-		return load.open(cmd, func(_ context.Context, topics *walpost.BadEvents) error {
-			found, err := topics.Dead.Select(&filter.BadEventFilter)
+		return load.open(cmd, func(_ context.Context, topics *walpost.BadEvents, _ *meter) error {
+			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err
 			}
@@ -167,17 +182,28 @@ dropped. It needs no database, and may run beside run.`,
 	return cmd
 }
 
-func printDead(w io.Writer, found []*deadletter.Entry) error {
+func printDead(w io.Writer, found []*walpost.BadEvent) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if len(found) > 0 {
 		fmt.Fprintln(out, "TOKEN\tSTATE\tREASON\tTABLE\tID\tKEY\tTOPIC\tATTEMPTS\tCOMMITTED\tERROR")
 	}
 	for _, e := range found {
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Token, e.State, e.Reason, dash(e.Table), dash(e.ID), keyText(&e.Letter),
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Token, stateWord(e), e.Reason, dash(e.Table), dash(e.ID), keyText(&e.Letter),
 			dash(e.Letter.Topic), e.Attempts, e.CommitTime.Format(time.RFC3339), oneLine(e.Error))
 	}
 	fmt.Fprintf(out, "events: %d\n", len(found))
 	return out.Flush()
+}
+
+// stateWord is the state of an event for a person.
+func stateWord(e *walpost.BadEvent) string {
+	switch {
+	case e.State != deadletter.Open:
+		return string(e.State)
+	case e.Asked:
+		return "releasing"
+	}
+	return string(e.Where)
 }
 
 // dash is a word for a terminal, and "-" for none.
@@ -197,28 +223,30 @@ func keyText(l *deadletter.Letter) string {
 
 // A badEventRow is an event for programs. A key that is not UTF-8 is in base64, under another name.
 type badEventRow struct {
-	Token      string     `json:"token"`
-	State      string     `json:"state"`
-	Why        string     `json:"why,omitempty"`
-	Reason     cdc.Reason `json:"reason"`
-	Error      string     `json:"error"`
-	Table      string     `json:"table"`
-	EventID    string     `json:"event_id"`
-	Key        *string    `json:"key"`
-	KeyB64     *string    `json:"key_base64,omitempty"`
-	KeyKnown   bool       `json:"key_known"`
-	Topic      string     `json:"topic"`
-	Attempts   int        `json:"attempts"`
-	CommitTime time.Time  `json:"commit_time"`
-	CommitLSN  string     `json:"commit_lsn,omitempty"`
-	Version    string     `json:"version"`
-	Partition  int32      `json:"letter_partition"`
-	Offset     int64      `json:"letter_offset"`
+	Token      string          `json:"token"`
+	Where      badevents.Where `json:"where"`
+	State      string          `json:"state"`
+	Asked      bool            `json:"release_asked,omitempty"`
+	Why        string          `json:"why,omitempty"`
+	Reason     cdc.Reason      `json:"reason"`
+	Error      string          `json:"error"`
+	Table      string          `json:"table"`
+	EventID    string          `json:"event_id"`
+	Key        *string         `json:"key"`
+	KeyB64     *string         `json:"key_base64,omitempty"`
+	KeyKnown   bool            `json:"key_known"`
+	Topic      string          `json:"topic"`
+	Attempts   int             `json:"attempts"`
+	CommitTime time.Time       `json:"commit_time"`
+	CommitLSN  string          `json:"commit_lsn,omitempty"`
+	Version    string          `json:"version"`
+	Partition  int32           `json:"letter_partition"`
+	Offset     int64           `json:"letter_offset"`
 }
 
-func badEventRowOf(e *deadletter.Entry) badEventRow {
+func badEventRowOf(e *walpost.BadEvent) badEventRow {
 	row := badEventRow{
-		Token: e.Token, State: string(e.State), Why: e.Why, Reason: e.Reason, Error: e.Error, Table: e.Table, EventID: e.ID, KeyKnown: e.KeyKnown,
+		Token: e.Token, Where: e.Where, State: string(e.State), Asked: e.Asked, Why: e.Why, Reason: e.Reason, Error: e.Error, Table: e.Table, EventID: e.ID, KeyKnown: e.KeyKnown,
 		Topic: e.Letter.Topic, Attempts: e.Attempts, CommitTime: e.CommitTime, Version: e.Version, Partition: e.Newest.Partition, Offset: e.Newest.Offset,
 	}
 	row.Key, row.KeyB64 = textOrBase64(e.Key)
@@ -246,13 +274,13 @@ printed in hexadecimal digits. It needs no database, and may run beside run.`,
 	load := deadConfig(cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return load.open(cmd, func(ctx context.Context, topics *walpost.BadEvents) error {
-			found, err := topics.Dead.Select(&walpost.BadEventFilter{Tokens: args})
+		return load.open(cmd, func(ctx context.Context, topics *walpost.BadEvents, _ *meter) error {
+			found, err := topics.Select(&walpost.BadEventFilter{Tokens: args})
 			if err != nil {
 				return err
 			}
-			d := deadDetail{badEventRow: badEventRowOf(found[0]), Form: found[0].Holds, Letters: []deadStep{}, Headers: []headerJSON{}}
-			steps, value, headers, err := topics.Dead.History(ctx, found[0])
+			d := deadDetail{badEventRow: badEventRowOf(found[0]), Letters: []deadStep{}, Headers: []headerJSON{}}
+			steps, value, headers, err := topics.History(ctx, found[0])
 			if err != nil {
 				return err
 			}
@@ -294,6 +322,7 @@ func (d *deadDetail) add(steps []badevents.Step, value []byte, headers []cdc.Hea
 		step := deadStep{Partition: s.At.Partition, Offset: s.At.Offset, What: "letter"}
 		if l := s.Letter; l != nil {
 			step.Attempts, step.Reason, step.Error, step.Version = l.Attempts, l.Reason, l.Error, l.Version
+			d.Form = s.Form
 		} else {
 			step.What, step.Why, step.Time = string(s.Mark.State), s.Mark.Why, &s.Mark.Time
 		}
@@ -307,22 +336,29 @@ func (d *deadDetail) add(steps []badevents.Step, value []byte, headers []cdc.Hea
 }
 
 // deadMeaning says what the state of an event means, and which command is next.
-func deadMeaning(e *deadletter.Entry) string {
-	switch e.State {
-	case deadletter.Retried:
-		return "a retry has delivered the event; nothing is left to do"
-	case deadletter.Dropped:
-		return "a person has given the event up, because: " + oneLine(e.Why)
-	default:
-		return "the event is not delivered"
+func deadMeaning(e *walpost.BadEvent) string {
+	retry, drop := fault.Command("dead", "retry", e.Token), fault.Command("dead", "drop", "--reason REASON", e.Token)
+	switch {
+	case e.State == deadletter.Retried:
+		return "a retry has delivered the event"
+	case e.State == deadletter.Released:
+		return "the relay has delivered the event after a retry"
+	case e.State == deadletter.Dropped:
+		return "a person has given the event up: " + oneLine(e.Why)
+	case e.Asked:
+		return "a retry has asked the relay to deliver what is parked of the key; walpost run must run"
+	case e.Where == badevents.InParking:
+		return "the event waits, and with it all later events of its key. Mend the cause of the first one, then run " + retry +
+			" . To give up this event only, run " + drop + " ."
 	}
+	return "the event is not delivered. Mend the cause, then run " + retry + " . To give the event up, run " + drop + " ."
 }
 
-func printDeadDetail(w io.Writer, e *deadletter.Entry, d *deadDetail, value []byte) error {
+func printDeadDetail(w io.Writer, e *walpost.BadEvent, d *deadDetail, value []byte) error {
 	var b strings.Builder
 	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
 	line("token", e.Token)
-	line("state", fmt.Sprintf("%s: %s", e.State, deadMeaning(e)))
+	line("state", fmt.Sprintf("%s: %s", stateWord(e), deadMeaning(e)))
 	place := "read from the table"
 	if e.Commit != 0 {
 		place = fmt.Sprintf("commit %s, row %d", e.Commit, e.Row)

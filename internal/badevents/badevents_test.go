@@ -64,10 +64,10 @@ func TestTheTopicIsReadAndFiltered(t *testing.T) {
 			t.Errorf("%+v: %s, want %s", f.filter, got, f.want)
 		}
 	}
-	if _, err := topics.Dead.Select(&Filter{Tokens: []string{"t-a", "t-x"}}); err == nil || !fault.Misconfigured(err) {
+	if _, err := topics.Select(&Filter{Tokens: []string{"t-a", "t-x"}}); err == nil || !fault.Misconfigured(err) {
 		t.Errorf("an unknown token: %v", err)
 	}
-	steps, value, headers, err := topics.Dead.History(t.Context(), topics.Dead.Fold.Entry("t-a"))
+	steps, value, headers, err := topics.History(t.Context(), w.entries(topics, &Filter{Tokens: []string{"t-a"}})[0])
 	if err != nil || len(steps) != 1 || string(value) != "A" || len(headers) != 1 || headers[0].Key != "id" {
 		t.Errorf("history: %v %q %v %v", steps, value, headers, err)
 	}
@@ -98,7 +98,7 @@ func TestReadingGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.write(w.letter("a", "1", "x", "A"), w.letter("b", "1", "x", "B"))
-	l := &w.open().Dead
+	l := w.open().Dead
 	w.write(w.letter("c", "1", "x", "C"))
 	before := l.read
 	if err := l.Read(t.Context()); err != nil || len(l.Fold.Entries()) != 3 || l.read != before+1 {

@@ -21,7 +21,8 @@ import (
 
 // Config is what the commands work with.
 type Config struct {
-	Kafka   sink.Config // its DeadLetters is the topic
+	Kafka   sink.Config // its DeadLetters is the topic of dead letters
+	Parking string      // the topic of parked events
 	Router  *router.Router
 	Version string // of walpost, for the letters
 	// Say tells the user something in one line. Progress says how far a step is.
@@ -32,7 +33,8 @@ type Config struct {
 // Topics are the topics of bad events, for one command. It belongs to one goroutine.
 type Topics struct {
 	Config
-	Dead Letters
+	Dead   *Letters
+	Parked *Parked
 
 	client *kgo.Client
 	dials  kafka.Dials
@@ -46,11 +48,16 @@ func Open(ctx context.Context, cfg Config) (*Topics, error) {
 	if t.client, err = cfg.Kafka.NewClient(&t.dials); err != nil {
 		return nil, err
 	}
-	t.Dead = Letters{Client: t.client, Topic: cfg.Kafka.DeadLetters, Progress: func(done, total int64) {
-		cfg.Progress("reading topic "+cfg.Kafka.DeadLetters, done, total)
-	}}
+	telling := func(topic string) func(done, total int64) {
+		return func(done, total int64) { cfg.Progress("reading topic "+topic, done, total) }
+	}
+	t.Dead = NewLetters(t.client, cfg.Kafka.DeadLetters, telling(cfg.Kafka.DeadLetters))
+	t.Parked = newParked(t.client, cfg.Parking, telling(cfg.Parking))
 	if err = t.Dead.Read(ctx); err == nil {
-		err = t.Dead.Owned()
+		err = t.Parked.Read(ctx)
+	}
+	if err == nil {
+		err = errors.Join(t.Dead.Owned(), t.Parked.Owned())
 	} else {
 		err = t.dials.Explain(err)
 	}
@@ -81,7 +88,7 @@ var errOther = errors.New("another walpost dead retry or drop has begun, so this
 // says nothing, so the wait is bounded.
 type change struct {
 	*Topics
-	token   string
+	token   string      // "" if the command leaves the topic of dead letters alone
 	letters *sink.Kafka // for the topic of dead letters
 	events  *sink.Kafka // for all others; nil if the command delivers none
 
@@ -93,19 +100,25 @@ type change struct {
 	stall  string // the newest one that was said
 }
 
-// change runs work, which changes the topic, while no other command does.
+// writer opens the sinks of a command.
+func (t *Topics) writer(delivers bool) (c *change, err error) {
+	c = &change{Topics: t, open: map[uint32]func(error){}}
+	if c.letters, err = sink.Open(t.Kafka); err == nil && delivers {
+		if c.events, err = sink.Open(t.Kafka); err != nil {
+			c.close()
+		}
+	}
+	return c, err
+}
+
+// change runs work, which changes the topic of dead letters, while no other command does.
 func (t *Topics) change(ctx context.Context, delivers bool, work func(c *change) error) (err error) {
-	c := &change{Topics: t, token: rand.Text(), open: map[uint32]func(error){}}
-	if c.letters, err = sink.Open(t.Kafka); err != nil {
+	c, err := t.writer(delivers)
+	if err != nil {
 		return err
 	}
-	defer c.closes(c.letters)
-	if delivers {
-		if c.events, err = sink.Open(t.Kafka); err != nil {
-			return err
-		}
-		defer c.closes(c.events)
-	}
+	defer c.close()
+	c.token = rand.Text()
 	if err := c.say(ctx, c.token, deadletter.Began); err != nil {
 		return err
 	}
@@ -119,6 +132,13 @@ func (t *Topics) change(ctx context.Context, delivers bool, work func(c *change)
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
 	defer cancel()
 	return errors.Join(err, c.say(after, c.token, deadletter.Ended))
+}
+
+func (c *change) close() {
+	c.closes(c.letters)
+	if c.events != nil {
+		c.closes(c.events)
+	}
 }
 
 // closes gives up what is not delivered.
@@ -173,7 +193,7 @@ func (c *change) newest(ctx context.Context) error {
 	return nil
 }
 
-// write sends a record to the topic of dead letters. ended, if not nil, is told that the brokers have
+// write sends a record to one of walpost's topics. ended, if not nil, is told that the brokers have
 // it, or that they refused it for good.
 func (c *change) write(rec *cdc.Record, ended func(err error)) { c.send(c.letters, rec, ended) }
 
@@ -236,7 +256,7 @@ func (c *change) collect(s *sink.Kafka) error {
 		}
 	}
 	if c.broken != nil {
-		return fmt.Errorf("write a mark to topic %s: %w", c.Dead.Topic, c.broken)
+		return fmt.Errorf("write a mark: %w", c.broken)
 	}
 	return nil
 }
@@ -252,7 +272,7 @@ func (c *change) waiting(ctx context.Context) error {
 			c.Say("waiting: " + c.stall)
 		}
 	}
-	if c.Dead.Fold.Newest != c.token || ctx.Err() != nil {
+	if c.token == "" || c.Dead.Fold.Newest != c.token || ctx.Err() != nil {
 		return nil // this command has not begun, or it ends
 	}
 	return c.newest(ctx)

@@ -8,8 +8,12 @@ import (
 )
 
 // Drop marks events as given up, with the reason, and returns how many it has marked. An event that is
-// not open any more stays as it is.
-func (t *Topics) Drop(ctx context.Context, events []*deadletter.Entry, why string) (dropped int, err error) {
+// not open any more stays as it is, and so does a parked one: see DropParked.
+func (t *Topics) Drop(ctx context.Context, selected []*Event, why string) (dropped int, err error) {
+	events := dead(selected)
+	if len(events) == 0 {
+		return 0, nil
+	}
 	err = t.change(ctx, false, func(c *change) error {
 		for _, e := range c.stillOpen(events) {
 			c.mark(e, deadletter.Dropped, why, func() { dropped++ })

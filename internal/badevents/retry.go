@@ -13,9 +13,6 @@ import (
 	"github.com/walpost/walpost/relay"
 )
 
-// Origin is the header walpost.origin of a record that Retry delivers.
-const Origin = "dead_letter"
-
 // RetryOptions say how events are delivered again.
 type RetryOptions struct {
 	DryRun bool
@@ -59,8 +56,9 @@ const (
 )
 
 // Retry delivers events again, in their order, and marks each one after the brokers have it. An event
-// that is not open any more is left out.
-func (t *Topics) Retry(ctx context.Context, events []*deadletter.Entry, opts RetryOptions) (*RetryReport, error) {
+// that is not open any more is left out, and so is a parked one: see Release.
+func (t *Topics) Retry(ctx context.Context, selected []*Event, opts RetryOptions) (*RetryReport, error) {
+	events := dead(selected)
 	report := &RetryReport{DryRun: opts.DryRun, Events: len(events), Topics: map[string]int{}, Refused: []Refused{}}
 	if len(events) == 0 {
 		return report, nil
@@ -104,7 +102,7 @@ func (t *Topics) chunks(ctx context.Context, events []*deadletter.Entry, each fu
 			size += events[n].Size
 			n++
 		}
-		letters, err := t.Dead.Contents(ctx, events[:n]...)
+		letters, err := t.Dead.contents(ctx, events[:n]...)
 		if err == nil {
 			err = each(events[:n], letters)
 		}
@@ -151,7 +149,7 @@ func (t *Topics) record(l *deadletter.Letter, toTopic string) (*cdc.Record, erro
 		rec.Topic, rec.Partition = toTopic, -1
 	}
 	rec.Headers = slices.DeleteFunc(slices.Clone(rec.Headers), func(h cdc.Header) bool { return h.Key == relay.OriginHeader })
-	rec.Headers = append(rec.Headers, cdc.Header{Key: relay.OriginHeader, Value: []byte(Origin)})
+	rec.Headers = append(rec.Headers, cdc.Header{Key: relay.OriginHeader, Value: []byte(relay.OriginDeadLetter)})
 	return rec, nil
 }
 

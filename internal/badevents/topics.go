@@ -20,28 +20,26 @@ import (
 	"github.com/walpost/walpost/internal/kafka"
 )
 
-// Letters is what a topic of dead letters says, as of the newest Read. It keeps no payload. It belongs
-// to one goroutine.
-type Letters struct {
-	Client *kgo.Client
-	Topic  string
-	// Progress, if not nil, is told how many offsets were read, and how many there are.
-	Progress func(done, total int64)
-
-	Fold    deadletter.Fold
+// A log is a topic that is read from its beginning, and read on later. It belongs to one goroutine.
+type log struct {
+	Topic   string
 	Missing bool // the topic does not exist
 
-	readers []*kafka.Reader
-	next    []int64 // offsets behind the last record that the Fold has, by partition
-	restart bool    // a reader started over: the log may be another one
-	read    int64
+	client   *kgo.Client
+	progress func(done, total int64) // how many records were read, and how many there are
+	add      func(rec *kgo.Record)   // takes the next record of a partition
+	reset    func()                  // forgets all records
+	readers  []*kafka.Reader
+	next     []int64 // offsets behind the last record that add has taken, by partition
+	restart  bool    // a reader started over: the log may be another one
+	read     int64
 }
 
 // patience is how long the brokers may give no answer about a topic.
 const patience = 20 * time.Second
 
-// Read brings the Fold up to the present end of the topic. The next call reads on from there.
-func (l *Letters) Read(ctx context.Context) error {
+// Read reads up to the present end of the topic. The next call reads on from there.
+func (l *log) Read(ctx context.Context) error {
 	for {
 		topic, err := l.describe(ctx)
 		if errors.Is(err, kerr.UnknownTopicOrPartition) {
@@ -68,22 +66,23 @@ func (l *Letters) Read(ctx context.Context) error {
 	}
 }
 
-func (l *Letters) describe(ctx context.Context) (*kafka.Topic, error) {
+func (l *log) describe(ctx context.Context) (*kafka.Topic, error) {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	topic, err := kafka.DescribeTopic(ctx, l.Client, l.Topic)
+	topic, err := kafka.DescribeTopic(ctx, l.client, l.Topic)
 	if err == nil {
 		err = topic.Err
 	}
 	return topic, err
 }
 
-func (l *Letters) forget() {
-	*l = Letters{Client: l.Client, Topic: l.Topic, Progress: l.Progress}
+func (l *log) forget() {
+	l.readers, l.next, l.restart, l.read = nil, nil, false, 0
+	l.reset()
 }
 
-func (l *Letters) follow(p int32) {
-	r := &kafka.Reader{Client: l.Client, Topic: l.Topic, Partition: p, Stable: true}
+func (l *log) follow(p int32) {
+	r := &kafka.Reader{Client: l.client, Topic: l.Topic, Partition: p, Stable: true}
 	begun := false
 	r.Again = func() { l.restart, begun = l.restart || begun, true }
 	r.Each = func(rec *kgo.Record) error {
@@ -91,20 +90,19 @@ func (l *Letters) follow(p int32) {
 			return nil
 		}
 		l.next[p] = rec.Offset + 1
-		l.Fold.Add(rec)
-		if l.read++; l.Progress != nil {
-			total := int64(0)
-			for _, r := range l.readers {
-				total += r.End - r.Start
-			}
-			l.Progress(l.read, total)
+		l.add(rec)
+		total := int64(0)
+		for _, r := range l.readers {
+			total += r.End - r.Start
 		}
+		l.read++
+		l.progress(l.read, total)
 		return nil
 	}
 	l.readers, l.next = append(l.readers, r), append(l.next, 0)
 }
 
-func (l *Letters) unreadable(err error) error {
+func (l *log) unreadable(err error) error {
 	err = fmt.Errorf("read topic %s: %w", l.Topic, err)
 	if kafka.Denied(err) {
 		return fault.WithHint(err, "Grant Read and Describe on the topic to the user of kafka.sasl.")
@@ -112,14 +110,33 @@ func (l *Letters) unreadable(err error) error {
 	return err
 }
 
+// Letters is what a topic of dead letters says, as of the newest Read. It keeps no payload.
+type Letters struct {
+	log
+	Fold deadletter.Fold
+}
+
+// NewLetters returns Letters that have read nothing. progress is told how many records were read, and
+// how many there are.
+func NewLetters(client *kgo.Client, topic string, progress func(done, total int64)) *Letters {
+	l := &Letters{log: log{Topic: topic, client: client, progress: progress}}
+	l.add = func(rec *kgo.Record) { l.Fold.Add(rec) }
+	l.reset = func() { l.Fold = deadletter.Fold{} }
+	return l
+}
+
+// notOurs is the error of a topic that has records, and none of them is walpost's.
+func (l *log) notOurs(foreign int, option string) error {
+	return fault.Config(fmt.Errorf("topic %s has %d records, and none of them is walpost's", l.Topic, foreign),
+		"Set delivery."+option+" to the topic that walpost run writes to.")
+}
+
 // Owned returns an error if the topic has records, and none of them is walpost's.
 func (l *Letters) Owned() error {
-	f := &l.Fold
-	if f.Foreign == 0 || f.Damaged > 0 || f.Newest != "" || len(f.Entries()) > 0 {
-		return nil
+	if f := &l.Fold; f.Foreign > 0 && f.Damaged == 0 && f.Newest == "" && len(f.Entries()) == 0 {
+		return l.notOurs(f.Foreign, "dead_letter_topic")
 	}
-	return fault.Config(fmt.Errorf("topic %s is no topic of dead letters: it has %d records, and none of them is walpost's", l.Topic, f.Foreign),
-		"Set delivery.dead_letter_topic to the topic that walpost run writes to.")
+	return nil
 }
 
 // far is a distance of offsets that is worth another request instead of reading on.
@@ -128,15 +145,15 @@ const far = 2000
 // errEnough ends a reading early.
 var errEnough = errors.New("enough")
 
-// Contents reads the newest letters of events again, with what they hold. They own their bytes.
-func (l *Letters) Contents(ctx context.Context, events ...*deadletter.Entry) (map[string]*deadletter.Letter, error) {
+// contents reads the newest letters of events again, with what they hold. They own their bytes.
+func (l *log) contents(ctx context.Context, events ...*deadletter.Entry) (map[string]*deadletter.Letter, error) {
 	order := slices.SortedFunc(slices.Values(events), func(a, b *deadletter.Entry) int {
 		return cmp.Or(cmp.Compare(a.Newest.Partition, b.Newest.Partition), cmp.Compare(a.Newest.Offset, b.Newest.Offset))
 	})
 	found := map[string]*deadletter.Letter{}
 	for i := 0; i < len(order); {
 		at := order[i].Newest
-		r := kafka.Reader{Client: l.Client, Topic: l.Topic, Partition: at.Partition, From: at.Offset, Stable: true}
+		r := kafka.Reader{Client: l.client, Topic: l.Topic, Partition: at.Partition, From: at.Offset, Stable: true}
 		r.Each = func(rec *kgo.Record) error {
 			if rec.Offset < order[i].Newest.Offset {
 				return nil
@@ -167,14 +184,15 @@ func (l *Letters) Contents(ctx context.Context, events ...*deadletter.Entry) (ma
 type Step struct {
 	At     deadletter.Place
 	Letter *deadletter.Letter // nil for a mark
+	Form   deadletter.Form    // of the letter
 	Mark   *deadletter.Mark   // nil for a letter
 }
 
-// History reads all that the topic says of an event, and the payload of its newest letter: the value
+// history reads all that the topic says of an event, and the payload of its newest letter: the value
 // of the record as it is in the topic, and the headers of the event.
-func (l *Letters) History(ctx context.Context, e *deadletter.Entry) (steps []Step, value []byte, headers []cdc.Header, err error) {
+func (l *log) history(ctx context.Context, e *deadletter.Entry) (steps []Step, value []byte, headers []cdc.Header, err error) {
 	for p := range l.readers {
-		r := kafka.Reader{Client: l.Client, Topic: l.Topic, Partition: int32(p), Stable: true}
+		r := kafka.Reader{Client: l.client, Topic: l.Topic, Partition: int32(p), Stable: true}
 		r.Again = func() { steps = slices.DeleteFunc(steps, func(s Step) bool { return s.At.Partition == int32(p) }) }
 		r.Each = func(rec *kgo.Record) error {
 			letter, mark, err := deadletter.Decode(rec)
@@ -193,7 +211,7 @@ func (l *Letters) History(ctx context.Context, e *deadletter.Entry) (steps []Ste
 				}
 				small := *letter
 				small.Record, small.Event, small.Key = nil, nil, nil
-				steps = append(steps, Step{At: at, Letter: &small})
+				steps = append(steps, Step{At: at, Letter: &small, Form: letter.Form()})
 			}
 			return nil
 		}
@@ -225,8 +243,7 @@ type Filter struct {
 	Since, Until time.Time // of the commit; Until is the first time that does not count
 }
 
-// Selects reports whether the filter selects an event.
-func (f *Filter) Selects(e *deadletter.Entry) bool {
+func (f *Filter) selects(e *Event) bool {
 	return (len(f.Tokens) == 0 || slices.Contains(f.Tokens, e.Token)) &&
 		(f.State == "" || e.State == f.State) &&
 		(f.Reason == "" || e.Reason == f.Reason) &&
@@ -235,30 +252,4 @@ func (f *Filter) Selects(e *deadletter.Entry) bool {
 		(f.Key == nil || e.Key != nil && string(e.Key) == *f.Key) &&
 		(f.Since.IsZero() || !e.CommitTime.Before(f.Since)) &&
 		(f.Until.IsZero() || e.CommitTime.Before(f.Until))
-}
-
-// An UnknownToken is the error of a token that no event has.
-type UnknownToken struct{ Token, Topic string }
-
-func (e *UnknownToken) Error() string {
-	return fmt.Sprintf("topic %s has no event with the token %s", e.Topic, e.Token)
-}
-
-// Misconfigured is true: the token is wrong.
-func (e *UnknownToken) Misconfigured() bool { return true }
-
-// Select returns the events that the filter selects, in their order. A token that no event has is an
-// error.
-func (l *Letters) Select(f *Filter) (selected []*deadletter.Entry, err error) {
-	for _, token := range f.Tokens {
-		if l.Fold.Entry(token) == nil {
-			return nil, &UnknownToken{token, l.Topic}
-		}
-	}
-	for _, e := range l.Fold.Entries() {
-		if f.Selects(e) {
-			selected = append(selected, e)
-		}
-	}
-	return selected, nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/router"
 	"github.com/walpost/walpost/sink"
 )
@@ -40,7 +41,7 @@ func newWorld(t *testing.T) *world {
 	w.prefix = w.kafka.Topic(t, 1, map[string]string{"max.message.bytes": "8388608"}) // its name is the dead letter topic's
 	w.cfg = Config{Kafka: sink.DefaultConfig(), Version: "test", Progress: func(string, int64, int64) {}}
 	w.cfg.Kafka.Brokers, w.cfg.Kafka.WindowEvents, w.cfg.Kafka.WindowBytes = w.kafka.Brokers(), 1000, 64<<20
-	w.cfg.Kafka.DeadLetters = w.prefix
+	w.cfg.Kafka.DeadLetters, w.cfg.Parking = w.prefix, w.prefix+".parked"
 	w.cfg.Say = func(text string) { w.mu.Lock(); defer w.mu.Unlock(); w.said = append(w.said, text) }
 	w.route("aggregate_type")
 	return w
@@ -127,12 +128,12 @@ func (w *world) open() *Topics {
 }
 
 // entries are the selected events; a nil filter selects those that are open.
-func (w *world) entries(t *Topics, f *Filter) []*deadletter.Entry {
+func (w *world) entries(t *Topics, f *Filter) []*Event {
 	w.Helper()
 	if f == nil {
 		f = &Filter{State: deadletter.Open}
 	}
-	found, err := t.Dead.Select(f)
+	found, err := t.Select(f)
 	if err != nil {
 		w.Fatal(err)
 	}
@@ -153,7 +154,7 @@ func (w *world) states() string {
 func (w *world) records(topic string) string {
 	w.Helper()
 	var out []string
-	l := Letters{Client: w.client, Topic: topic}
+	l := log{client: w.client, Topic: topic}
 	ctx, cancel := context.WithTimeout(w.Context(), time.Minute)
 	defer cancel()
 	info, err := l.describe(ctx)
@@ -171,7 +172,7 @@ func (w *world) records(topic string) string {
 					origin = string(h.Value)
 				}
 			}
-			if origin != Origin {
+			if origin != relay.OriginDeadLetter {
 				id += "(origin " + origin + ")"
 			}
 			out = append(out, id+"="+string(rec.Value[:min(len(rec.Value), 10)]))

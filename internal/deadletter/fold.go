@@ -42,7 +42,6 @@ type Entry struct {
 	Letter // Record and Event are nil
 	State  State
 	Why    string // of Dropped
-	Holds  Form   // of the newest letter
 	Size   int    // of the newest letter in bytes, without its headers
 	Copies int    // letters since the event went bad; more than 1 after a crash, or a retry that failed
 
@@ -112,7 +111,7 @@ func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 	if l.Attempts >= e.Attempts {
 		e.Letter, e.Newest, e.RecordKey = *l, at, slices.Clone(rec.Key)
 		e.Record, e.Event, e.Key = nil, nil, slices.Clone(l.Key)
-		e.Holds, e.Size = l.Form(), len(rec.Key)+len(rec.Value)
+		e.Size = len(rec.Key) + len(rec.Value)
 		for _, text := range []*string{&e.Error, &e.Table, &e.Topic, &e.Version} {
 			*text = unique.Make(*text).Value() // thousands of letters have the same
 		}

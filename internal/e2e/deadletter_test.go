@@ -6,6 +6,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -13,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
@@ -22,8 +26,21 @@ import (
 	"github.com/walpost/walpost/router"
 )
 
-// deadLetterEvents is how many events TestBadEventsUnderKills writes. One in a hundred is bad.
-const deadLetterEvents = 20_000
+// deadLetterWork is how many events TestBadEventsUnderKills writes, and how often it kills the relay. One event in a hundred is bad.
+// WALPOST_BAD_EVENTS and WALPOST_BAD_EVENTS_KILLS set other numbers.
+func deadLetterWork(t *testing.T) (events, kills int) {
+	t.Helper()
+	events, kills = 20_000, 6
+	for name, to := range map[string]*int{"WALPOST_BAD_EVENTS": &events, "WALPOST_BAD_EVENTS_KILLS": &kills} {
+		if text := os.Getenv(name); text != "" {
+			var err error
+			if *to, err = strconv.Atoi(text); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return events, kills
+}
 
 // badWays are the ways in which an event can be bad: what differs from a good one, and what its letter says.
 var badWays = []struct {
@@ -96,7 +113,8 @@ func (m *mixed) write(ctx context.Context, dsn string, writer int, rows int) err
 // key. Every bad one is in the topic of dead letters with its reason. None is in both.
 func TestBadEventsUnderKills(t *testing.T) {
 	t.Parallel()
-	const writers, kills = 4, 6
+	const writers = 4
+	deadLetterEvents, kills := deadLetterWork(t)
 	pg, kafka := testenv.Postgres(t, "16", testenv.Private()), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	dead := s.prefix + "dead"
@@ -123,8 +141,8 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("moments of the kills from seed %d", seed)
 	rng := rand.New(rand.NewPCG(seed, 0))
-	for i := range int64(kills) {
-		eventually(t, 2*time.Minute, "further rows", func() bool { return m.done.Load() >= (i+1)*deadLetterEvents/(kills+2) || t.Failed() })
+	for i := range kills {
+		eventually(t, 2*time.Minute, "further rows", func() bool { return m.done.Load() >= int64((i+1)*deadLetterEvents/(kills+2)) || t.Failed() })
 		time.Sleep(time.Duration(rng.Int64N(int64(700 * time.Millisecond))))
 		r.kill()
 		r = s.start()
@@ -140,6 +158,7 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 		t.Fatal(err)
 	}
 	repeated := 0
+	again := map[string]int{} // deliveries of a retry
 	follow := func(topics []string, observe func(*kgo.Record)) {
 		ctx, cancel := context.WithCancel(context.Background())
 		over := make(chan struct{})
@@ -151,15 +170,22 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 		}()
 		t.Cleanup(func() { cancel(); <-over })
 	}
-	follow([]string{s.prefix + "a", s.prefix + "b"}, func(rec *kgo.Record) {
-		id := ""
+	identify := func(rec *kgo.Record) (id, origin string) {
 		for _, h := range rec.Headers {
-			if h.Key == "id" {
+			switch h.Key {
+			case "id":
 				id = string(h.Value)
+			case "walpost.origin":
+				origin = string(h.Value)
 			}
 		}
+		return id, origin
+	}
+	follow([]string{s.prefix + "a", s.prefix + "b"}, func(rec *kgo.Record) {
+		id, origin := identify(rec)
 		number, good := m.good[id]
 		switch {
+		case origin != "": // of a retry, see below
 		case !good:
 			t.Errorf("the bad event %s arrived in topic %s", id, rec.Topic)
 		case arrived[id]:
@@ -174,7 +200,10 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	})
 	follow([]string{dead}, func(rec *kgo.Record) {
 		fold.Add(rec)
-		l, _, err := deadletter.Decode(rec)
+		l, mark, err := deadletter.Decode(rec)
+		if mark != nil {
+			return
+		}
 		if err != nil || l == nil {
 			t.Errorf("a dead letter: %v", err)
 			return
@@ -250,4 +279,103 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 		t.Errorf("verify: code %d\n%s", code, out)
 	}
 	r.stopsClean()
+
+	// The causes are mended: larger records, more partitions, and a route and a key for every row.
+	adm := kadm.NewClient(kafka.Client(t))
+	if _, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("2000000")}}, s.prefix+"a", s.prefix+"b"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := adm.UpdatePartitions(t.Context(), 10, s.prefix+"a", s.prefix+"b"); err != nil {
+		t.Fatal(err)
+	}
+	kafka.CreateTopic(t, s.prefix+"mended", 3, nil)
+	s.yaml = strings.Replace(s.yaml, fmt.Sprintf(`route.topic.replacement: "%s${routedByValue}"`, s.prefix),
+		fmt.Sprintf(`route.by.field: id, route.topic.replacement: "%smended", table.field.event.key: id`, s.prefix), 1)
+	follow([]string{s.prefix + "a", s.prefix + "b", s.prefix + "mended"}, func(rec *kgo.Record) { // with the new partitions
+		id, origin := identify(rec)
+		if _, good := m.good[id]; origin == "dead_letter" {
+			if again[id]++; good {
+				t.Errorf("a retry delivered the good event %s", id)
+			}
+		}
+	})
+	list := func() (open int) {
+		code, out := s.command("dead", "list", "--json")
+		var found struct{ Count int }
+		if err := json.Unmarshal([]byte(out), &found); code != 0 || err != nil {
+			t.Fatalf("dead list: code %d, %v\n%s", code, err, out)
+		}
+		return found.Count
+	}
+	if n := list(); n != len(m.bad) {
+		t.Errorf("dead list counts %d events, not %d", n, len(m.bad))
+	}
+	// marked has the events that a killed retry had marked, with how often they were delivered. None of them is delivered again.
+	marked := map[string]int{}
+	look := func() {
+		settled := -1 // what the killed retry had sent may still arrive
+		eventually(t, time.Minute, "nothing more is delivered", func() bool {
+			mu.Lock()
+			n := 0
+			for _, times := range again {
+				n += times
+			}
+			mu.Unlock()
+			was := settled
+			settled = n
+			time.Sleep(300 * time.Millisecond)
+			return was == n
+		})
+		mu.Lock()
+		defer mu.Unlock()
+		for _, e := range fold.Entries() {
+			if before, is := marked[e.ID]; is && again[e.ID] != before {
+				t.Errorf("event %s was marked after %d deliveries, and has %d now", e.ID, before, again[e.ID])
+			}
+			if e.State == deadletter.Retried {
+				marked[e.ID] = again[e.ID]
+			}
+		}
+	}
+	for i := 0; i < 6 && list() > 0; i++ {
+		cmd := exec.Command(program, "dead", "retry", "--all", "--config", s.config())
+		out := new(testenv.Output)
+		cmd.Stdout, cmd.Stderr = out, out
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		mu.Lock()
+		before := len(again)
+		mu.Unlock()
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
+		eventually(t, time.Minute, "the retry delivers", func() bool { mu.Lock(); defer mu.Unlock(); return len(again) > before || len(ended) > 0 })
+		time.Sleep(time.Duration(rng.Int64N(int64(20 * time.Millisecond))))
+		_ = cmd.Process.Kill() // it may have ended
+		<-ended
+		look()
+		t.Logf("retry %d was killed: %d events marked, %d delivered", i+1, len(marked), len(again))
+	}
+	code, out := s.command("dead", "retry", "--all")
+	if left := list(); left > 0 { // the brokers alone refuse some names of topics
+		code, out = s.command("dead", "retry", "--reason", "invalid_topic", "--to-topic", s.prefix+"mended")
+	}
+	if code != 0 || list() != 0 {
+		t.Errorf("retry: code %d, %d left\n%s", code, list(), out)
+	}
+	look()
+	if code, out := s.command("dead", "retry", "--all"); code != 0 || out != "dead events: 0\n" {
+		t.Errorf("second retry: code %d\n%s", code, out)
+	}
+	look()
+	mu.Lock()
+	defer mu.Unlock()
+	twice := 0
+	for id := range m.bad {
+		if again[id] == 0 {
+			t.Errorf("the bad event %s was never delivered", id)
+		}
+		twice += again[id] - 1
+	}
+	t.Logf("%d events retried, %d deliveries repeated", len(again), twice)
 }

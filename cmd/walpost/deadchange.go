@@ -1,0 +1,219 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/internal/deadletter"
+)
+
+func deadRetryCommand() *cobra.Command {
+	var filter deadFilter
+	var opts walpost.RetryOptions
+	var all, wait, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "retry [TOKEN…]",
+		Short: "delivers events again, after their cause was mended",
+		Long: `retry delivers dead events to the topics that they were meant for. A record goes as it was stored; a row of
+which no record could be made is routed by the present configuration. The events go in their order, with
+the header walpost.origin: dead_letter, and each one is marked in the topic of dead letters after the
+brokers have it. An interrupted retry repeats only what it had not marked. An event that is refused again
+stays dead, with the new error and one more attempt, and retry exits with 1.
+
+Newer events of the same keys were delivered long ago, so a consumer gets the retried events behind them.
+retry counts these keys first. With --dry-run it sends nothing.
+
+For parked events retry asks the relay to deliver what is parked of their keys. The running relay does
+that, in order, before anything newer of these keys. With --wait retry waits for the end.
+
+Of several retries, the newest one works: the others stop. retry may run beside run.`,
+		Example: `  walpost dead retry --config walpost.yaml --all --dry-run
+  walpost dead retry --config walpost.yaml --reason too_large
+  walpost dead retry --config walpost.yaml 0-16B3748-3-5f2a9c01`,
+	}
+	load := deadConfig(cmd)
+	filter.flags(cmd)
+	flags := cmd.Flags()
+	flags.BoolVar(&all, "all", false, "retry every open event")
+	flags.BoolVar(&opts.DryRun, "dry-run", false, "only say what would be done")
+	flags.StringVar(&opts.ToTopic, "to-topic", "", "deliver dead events to this `topic`; their keys decide the partitions")
+	flags.DurationVar(&opts.Look, "look", 30*time.Second, "the longest `duration` of the search for newer records of the keys; 0s for no search")
+	flags.BoolVar(&wait, "wait", false, "wait until the relay has delivered what is parked, or it is refused again")
+	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch ways := len(args) > 0 || filter.given(cmd); {
+		case !ways && !all:
+			return usageError{errors.New("say which events: tokens, flags that select events, or --all")}
+		case ways && all:
+			return usageError{errors.New("--all goes with no token and no flag that selects events")}
+		case opts.Look < 0:
+			return usageError{fmt.Errorf("--look: must be at least 0s (got %s)", opts.Look)}
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		filter.state = "all" // what is done already is told, and left alone
+		if err := filter.parse(cmd, args); err != nil {
+			return err
+		}
+		if len(args) == 0 {
+			filter.State = deadletter.Open
+		}
+		return load.open(cmd, func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error {
+			found, err := topics.Select(&filter.BadEventFilter)
+			if err != nil {
+				return err
+			}
+			var done []*walpost.BadEvent
+			open := slices.DeleteFunc(slices.Clone(found), func(e *walpost.BadEvent) bool { return e.State != deadletter.Open })
+			for _, e := range found {
+				if e.State != deadletter.Open {
+					done = append(done, e)
+				}
+			}
+			r := deadRetry{Done: []badEventRow{}}
+			for _, e := range done {
+				r.Done = append(r.Done, badEventRowOf(e))
+			}
+			r.RetryReport, err = topics.Retry(ctx, open, opts)
+			if err == nil && !opts.DryRun {
+				r.Parked, err = topics.Release(ctx, open, wait)
+			} else if err == nil {
+				r.Parked = topics.WouldRelease(open)
+			}
+			meter.end()
+			if asJSON {
+				err = errors.Join(printJSON(cmd.OutOrStdout(), r, ""), err)
+			} else {
+				err = errors.Join(printDeadRetry(cmd.OutOrStdout(), &r, wait), err)
+			}
+			if err == nil && len(r.Refused)+r.Parked.Refused > 0 && !opts.DryRun {
+				return exitError(exitFailed) // what was printed says why
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+// A deadRetry is what a retry did, for programs.
+type deadRetry struct {
+	*walpost.RetryReport
+	Parked *badevents.Release `json:"parked"`
+	Done   []badEventRow      `json:"not_open"` // tokens of events that need no retry
+}
+
+func printDeadRetry(w io.Writer, r *deadRetry, waited bool) error {
+	var b strings.Builder
+	for _, e := range r.Done {
+		fmt.Fprintf(&b, "%s: nothing to do, the event is %s\n", e.Token, e.State)
+	}
+	fmt.Fprintf(&b, "dead events: %d\n", r.Events)
+	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
+		fmt.Fprintf(&b, "for topic %s: %d\n", topic, r.Topics[topic])
+	}
+	if r.Keys.All > 0 {
+		more := ""
+		if !r.Keys.Whole {
+			more = "at least "
+		}
+		fmt.Fprintf(&b, "keys with newer records in their topics: %s%d of %d\n", more, r.Keys.Newer, r.Keys.All)
+	}
+	refused := "refused again"
+	if r.DryRun {
+		refused = "still without a record"
+	} else if r.Events > 0 {
+		fmt.Fprintf(&b, "delivered and marked: %d\n", r.Delivered)
+	}
+	if len(r.Refused) > 0 {
+		fmt.Fprintf(&b, "%s: %d\n", refused, len(r.Refused))
+	}
+	for _, e := range r.Refused {
+		fmt.Fprintf(&b, "  %s, event %s, attempt %d, %s: %s\n", e.Token, dash(e.EventID), e.Attempts, e.Reason, oneLine(e.Error))
+	}
+	if p := r.Parked; p != nil && p.Keys > 0 {
+		fmt.Fprintf(&b, "parked keys: %d, events: %d\n", p.Keys, p.Remaining)
+		switch {
+		case r.DryRun:
+		case waited:
+			fmt.Fprintf(&b, "released: %d, refused again: %d\n", p.Released, p.Refused)
+		default:
+			fmt.Fprintf(&b, "release asked for: %d; the running relay delivers the events: walpost dead list shows what is left\n", p.Asked)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func deadDropCommand() *cobra.Command {
+	var filter deadFilter
+	var why string
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "drop [TOKEN…]",
+		Short: "gives events up, with a reason",
+		Long: `drop marks dead or parked events as given up: retry leaves them alone, verify counts them apart, and the
+cleanup may remove their rows. The letters stay in the topic. --reason is kept with the mark.
+
+Other parked events of the same key stay parked until a retry.`,
+		Example: `  walpost dead drop --config walpost.yaml --reason "a test of the shop" 0-16B3748-3-5f2a9c01
+  walpost dead drop --config walpost.yaml --reason "INC-17: the shop has sent them again" --of-reason unroutable --until 2026-11-20T08:00:00Z`,
+	}
+	load := deadConfig(cmd)
+	filter.flags(cmd)
+	cmd.Flags().StringVar(&why, "reason", "", "why nobody needs the events")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
+	cmd.Args = func(cmd *cobra.Command, args []string) error {
+		switch {
+		case strings.TrimSpace(why) == "":
+			return usageError{errors.New("drop needs a --reason: say why nobody needs the events")}
+		case len(args) == 0 && !filter.given(cmd):
+			return usageError{errors.New("say which events: tokens, or flags that select events")}
+		}
+		return nil
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		filter.state = string(deadletter.Open)
+		if err := filter.parse(cmd, args); err != nil {
+			return err
+		}
+		return load.open(cmd, func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error {
+			found, err := topics.Select(&filter.BadEventFilter)
+			if err != nil {
+				return err
+			}
+			var d struct {
+				Events int `json:"events"`
+				Dead   int `json:"dropped_dead"`
+				Parked int `json:"dropped_parked"`
+				Left   int `json:"still_parked"` // of the keys of the dropped events
+			}
+			d.Events = len(found)
+			d.Dead, err = topics.Drop(ctx, found, why)
+			if err == nil {
+				d.Parked, d.Left, err = topics.DropParked(ctx, found, why)
+			}
+			meter.end()
+			if asJSON {
+				return errors.Join(printJSON(cmd.OutOrStdout(), d, ""), err)
+			}
+			text := fmt.Sprintf("open events: %d\ndropped: %d\n", d.Events, d.Dead+d.Parked)
+			if d.Left > 0 {
+				text += fmt.Sprintf("still parked, of the same keys: %d; they wait for walpost dead retry\n", d.Left)
+			}
+			_, printed := io.WriteString(cmd.OutOrStdout(), text)
+			return errors.Join(printed, err)
+		})
+	}
+	return cmd
+}

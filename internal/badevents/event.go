@@ -1,0 +1,89 @@
+package badevents
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/deadletter"
+)
+
+// Where says which topic an event is in.
+type Where string
+
+// The topics.
+const (
+	InDeadLetters Where = "dead"
+	InParking     Where = "parked"
+)
+
+// An Event is one that could not be delivered, or that is parked behind such an event.
+type Event struct {
+	Where Where
+	Asked bool // of a parked event: its release was asked for
+	*deadletter.Entry
+
+	key parkedKey
+}
+
+// An UnknownToken is the error of a token that no event has.
+type UnknownToken struct {
+	Token  string
+	Topics []string
+}
+
+func (e *UnknownToken) Error() string {
+	return fmt.Sprintf("no event in the topics %s has the token %s", strings.Join(e.Topics, " and "), e.Token)
+}
+
+// Misconfigured is true: the token is wrong.
+func (e *UnknownToken) Misconfigured() bool { return true }
+
+// All returns all events: the dead ones, and then the parked ones, in their order.
+func (t *Topics) All() (all []*Event) {
+	for _, e := range t.Dead.Fold.Entries() {
+		all = append(all, &Event{Where: InDeadLetters, Entry: e})
+	}
+	return append(all, t.Parked.events()...)
+}
+
+// Select returns the events that the filter selects, in their order. A token that no event has is an
+// error.
+func (t *Topics) Select(f *Filter) (selected []*Event, err error) {
+	unknown := map[string]bool{}
+	for _, token := range f.Tokens {
+		unknown[token] = true
+	}
+	for _, e := range t.All() {
+		delete(unknown, e.Token)
+		if f.selects(e) {
+			selected = append(selected, e)
+		}
+	}
+	for _, token := range f.Tokens {
+		if unknown[token] {
+			return nil, &UnknownToken{token, []string{t.Dead.Topic, t.Parked.Topic}}
+		}
+	}
+	return selected, nil
+}
+
+// History reads all that the topic says of an event, and the payload of its newest letter: the value
+// of the record as it is in the topic, and the headers of the event.
+func (t *Topics) History(ctx context.Context, e *Event) (steps []Step, value []byte, headers []cdc.Header, err error) {
+	if e.Where == InParking {
+		return t.Parked.history(ctx, e.Entry)
+	}
+	return t.Dead.history(ctx, e.Entry)
+}
+
+// dead are the events that are in the topic of dead letters.
+func dead(events []*Event) (entries []*deadletter.Entry) {
+	for _, e := range events {
+		if e.Where == InDeadLetters {
+			entries = append(entries, e.Entry)
+		}
+	}
+	return entries
+}
