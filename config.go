@@ -1,7 +1,6 @@
 package walpost
 
 import (
-	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -14,6 +13,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/internal/topicname"
@@ -68,16 +68,12 @@ type DeliveryConfig struct {
 	// OnPoison is one word for every bad event, or a word for each reason.
 	OnPoison        relay.Policies `yaml:"on_poison"`
 	DeadLetterTopic string         `yaml:"dead_letter_topic"`
-	// ParkingTopic and ParkLimit are for the policy park_key, which does not exist yet.
-	ParkingTopic string    `yaml:"parking_topic"`
-	ParkLimit    ParkLimit `yaml:"park_limit"`
+	ParkingTopic    string         `yaml:"parking_topic"`
+	ParkLimit       ParkLimit      `yaml:"park_limit"`
 }
 
-// ParkLimit bounds what is parked.
-type ParkLimit struct {
-	Keys   int `yaml:"keys"`
-	Events int `yaml:"events"`
-}
+// ParkLimit bounds what is parked. With more, the relay halts.
+type ParkLimit = parking.Limit
 
 // DefaultConfig returns every default. The DSN, a table and the brokers have none.
 func DefaultConfig() Config {
@@ -161,8 +157,10 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)
-	if c.Checkpoint.Store == "kafka" && c.Checkpoint.Topic == c.Delivery.DeadLetterTopic {
-		found.Add("delivery.dead_letter_topic", conf.MustBe, "another topic than checkpoint.topic", c.Delivery.DeadLetterTopic)
+	for field, topic := range map[string]string{"delivery.dead_letter_topic": c.Delivery.DeadLetterTopic, "delivery.parking_topic": c.Delivery.ParkingTopic} {
+		if c.Checkpoint.Store == "kafka" && c.Checkpoint.Topic == topic {
+			found.Add(field, conf.MustBe, "another topic than checkpoint.topic", topic)
+		}
 	}
 	if c.Checkpoint.Store == "kafka" && c.Stdout != nil {
 		found.Add("checkpoint.store", conf.MustBe, "file with --stdout", c.Checkpoint.Store)
@@ -188,16 +186,15 @@ func (c *DeliveryConfig) validate(found *Problems) {
 			found.OneOf(field, key, reasons...)
 			continue
 		}
-		found.OneOf(field, c.OnPoison[key], relay.PolicyHalt, relay.PolicyDeadLetter, "park_key?")
+		found.OneOf(field, c.OnPoison[key], relay.PolicyHalt, relay.PolicyDeadLetter, "park_key")
 	}
 	found.Try("delivery.dead_letter_topic", topicname.Check(c.DeadLetterTopic))
-	inert := DefaultConfig().Delivery
-	if c.ParkingTopic != inert.ParkingTopic {
-		found.Add("delivery.parking_topic", conf.Unsupported, "", c.ParkingTopic)
+	found.Try("delivery.parking_topic", topicname.Check(c.ParkingTopic))
+	if c.ParkingTopic == c.DeadLetterTopic {
+		found.Add("delivery.parking_topic", conf.MustBe, "another topic than delivery.dead_letter_topic", c.ParkingTopic)
 	}
-	if c.ParkLimit != inert.ParkLimit {
-		found.Add("delivery.park_limit", conf.Unsupported, "", fmt.Sprintf("keys: %d, events: %d", c.ParkLimit.Keys, c.ParkLimit.Events))
-	}
+	conf.Range(found, "delivery.park_limit.keys", c.ParkLimit.Keys, 1, 1_000_000)
+	conf.Range(found, "delivery.park_limit.events", c.ParkLimit.Events, 1, 10_000_000)
 }
 
 // reasons are the keys of delivery.on_poison. Nothing refuses an event because of its schema yet.
@@ -236,5 +233,6 @@ func (c *Config) sink() sink.Config {
 	cfg := c.Kafka
 	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger
 	cfg.DeadLetters, cfg.Bury = c.Delivery.DeadLetterTopic, c.Delivery.OnPoison.Bury()
+	cfg.Parking, cfg.Park = c.Delivery.ParkingTopic, slices.Contains(slices.Collect(maps.Values(c.Delivery.OnPoison)), "park_key")
 	return cfg
 }

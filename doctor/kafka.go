@@ -80,7 +80,10 @@ func CheckKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, e
 		c.checkpoint(ctx, checkpoint, name)
 	}
 	if cfg.Bury {
-		c.deadLetters(ctx, cfg.DeadLetters)
+		c.letters(ctx, "dead letter", cfg.DeadLetters, true)
+	}
+	if cfg.Parking != "" { // a relay reads it whatever the policy
+		c.letters(ctx, "parked event", cfg.Parking, cfg.Park)
 	}
 	return c.found
 }

@@ -10,19 +10,41 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/sink"
 )
 
-// deadLetters judges the topic of dead letters. A dead letter must be kept until a person has looked at it.
-func (c *kafkaCheck) deadLetters(ctx context.Context, topic string) {
-	name := "dead letter topic " + topic
+// fate is what becomes of an event that cannot be delivered. cfg is nil if records do not go to Kafka.
+func fate(cfg *sink.Config) string {
+	all := []string{"halts the relay"}
+	if cfg == nil {
+		return all[0]
+	}
+	if cfg.Bury {
+		all = append(all, "goes to the topic of dead letters")
+	}
+	if cfg.Park {
+		all = append(all, "has its key parked")
+	}
+	if len(all) == 1 {
+		return all[0]
+	}
+	return strings.Join(all, ", or ") + " (delivery.on_poison)"
+}
+
+// letters judges a topic of walpost's own: of dead letters, or of parked events. what is such an event. The topic must keep each until a
+// person has dealt with it. An unused topic may be missing.
+func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool) {
+	name := what + " topic " + topic
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	t, err := kafka.DescribeTopic(ctx, c.cl, topic, topicSettings...)
 	switch {
 	case err != nil:
 		c.add(name, Fail, said(err))
+		return
+	case !used && t.Err != nil:
 		return
 	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
 		made, refused, err := sink.CreateLetterTopic(ctx, c.cl, topic, true)
@@ -31,7 +53,7 @@ func (c *kafkaCheck) deadLetters(ctx context.Context, topic string) {
 		}
 		c.add(name, OK, "the topic is missing and will be created"+with(made))
 		if refused != nil {
-			c.add(name+" size", Warn, "the brokers refuse a max.message.bytes as large as a request ("+said(refused)+"): the relay halts at a dead letter that is larger than the topic's limit")
+			c.add(name+" size", Warn, "the brokers refuse a max.message.bytes as large as a request ("+said(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
 		}
 		return
 	case kafka.Denied(t.Err):
@@ -42,6 +64,10 @@ func (c *kafkaCheck) deadLetters(ctx context.Context, topic string) {
 		return
 	}
 	c.leaders(name, t)
+	if n := len(t.Partitions); n > 1 && topic == c.cfg.Parking {
+		c.add(name+" partitions", Fail, fmt.Sprintf("the topic has %d partitions, and the order of the parked events needs one", n),
+			fix.Words("Name a topic with one partition, or one that does not exist, in delivery.parking_topic."))
+	}
 	if missing := lacking(t); len(missing) > 0 {
 		c.add(name, Fail, "the relay's user may not "+strings.ToLower(strings.Join(missing, " or "))+" the topic", c.fixes.grant(topic, missing...))
 	} else {
@@ -49,11 +75,11 @@ func (c *kafkaCheck) deadLetters(ctx context.Context, topic string) {
 	}
 	switch {
 	case kafka.Denied(t.Refused):
-		c.add(name+" settings", Warn, "the relay's user may not see them, so it is not known whether the topic keeps dead letters", c.fixes.grant(topic, "DescribeConfigs"))
+		c.add(name+" settings", Warn, "the relay's user may not see them, so it is not known whether the topic keeps every "+what, c.fixes.grant(topic, "DescribeConfigs"))
 	case t.Refused != nil:
 		c.add(name+" settings", Warn, "the brokers do not report them: "+said(t.Refused))
 	default:
-		c.deadLetterSettings(name, topic, t.Settings)
+		c.letterSettings(name, what, topic, t.Settings)
 		c.replicas(name, t)
 	}
 }
@@ -71,18 +97,18 @@ func lacking(t *kafka.Topic) (missing []string) {
 	return missing
 }
 
-// deadLetterSettings judges whether the topic takes every dead letter, and keeps it.
-func (c *kafkaCheck) deadLetterSettings(name, topic string, kv map[string]string) {
+// letterSettings judges whether the topic takes every event, and keeps it.
+func (c *kafkaCheck) letterSettings(name, what, topic string, kv map[string]string) {
 	if p := kv["cleanup.policy"]; strings.Contains(p, "compact") {
-		c.add(name+" cleanup", Fail, "cleanup.policy is "+p+": only the newest dead letter of each key is kept", c.fixes.topic(topic, "cleanup.policy=delete"))
+		c.add(name+" cleanup", Fail, "cleanup.policy is "+p+": only the newest "+what+" of each key is kept", c.fixes.topic(topic, "cleanup.policy=delete"))
 	}
 	for _, key := range []string{"retention.ms", "retention.bytes"} {
 		if n, err := strconv.ParseInt(kv[key], 10, 64); err == nil && n >= 0 {
-			c.add(name+" retention", Fail, fmt.Sprintf("%s is %d: the brokers delete dead letters that nobody has looked at", key, n), c.fixes.topic(topic, key+"=-1"))
+			c.add(name+" retention", Fail, fmt.Sprintf("%s is %d: the brokers delete each %s after a while, whether or not a person has dealt with it", key, n, what), c.fixes.topic(topic, key+"=-1"))
 		}
 	}
 	if key, past := bound(kv, "message.timestamp.before.max.ms"); key != "" && past < shortestOutage {
-		c.add(name+" timestamps", Warn, fmt.Sprintf("%s is %s: after a longer outage the topic refuses dead letters, which have the commit time", key, past),
+		c.add(name+" timestamps", Warn, fmt.Sprintf("%s is %s: after a longer outage the topic refuses a %s, because it has the commit time", key, past, what),
 			c.fixes.topic(topic, key+"=9223372036854775807"))
 	}
 	if n, err := strconv.Atoi(kv["max.message.bytes"]); err == nil && n <= c.largest {
@@ -90,7 +116,7 @@ func (c *kafkaCheck) deadLetterSettings(name, topic string, kv map[string]string
 		if n == c.largest {
 			verdict = Warn // only events that are too large for their own topic do not fit
 		}
-		c.add(name+" size", verdict, fmt.Sprintf("max.message.bytes is %d, no more than that of the largest topic that rows go to (%d): the relay halts at a dead letter that is larger", n, c.largest),
+		c.add(name+" size", verdict, fmt.Sprintf("max.message.bytes is %d, no more than that of the largest topic that rows go to (%d): the relay halts at a %s that is larger", n, c.largest, what),
 			c.fixes.topic(topic, fmt.Sprintf("max.message.bytes=%d", min(2*c.largest, kafka.MaxRequest))))
 	}
 }

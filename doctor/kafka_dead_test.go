@@ -7,10 +7,12 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 
 	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/sink"
 )
 
-func TestCheckJudgesTheTopicOfDeadLetters(t *testing.T) {
-	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "usual"))
+// The topics of dead letters and of parked events are judged alike.
+func TestCheckJudgesTheTopicsOfLetters(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "usual"), kfake.SeedTopics(3, "three"))
 	for name, settings := range map[string]map[string]string{
 		"a":    {"max.message.bytes": "5000000"},
 		"same": {"retention.ms": "-1", "max.message.bytes": "5000000"},
@@ -21,26 +23,54 @@ func TestCheckJudgesTheTopicOfDeadLetters(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	with := func(dead string) string {
+	for what, to := range map[string]func(cfg *sink.Config, topic string){
+		"dead letter":  func(cfg *sink.Config, topic string) { cfg.DeadLetters, cfg.Bury = topic, topic != "" },
+		"parked event": func(cfg *sink.Config, topic string) { cfg.Parking, cfg.Park = topic, topic != "" },
+	} {
+		with := func(topic string) string {
+			cfg := config(c.ListenAddrs())
+			to(&cfg, topic)
+			return strings.ReplaceAll(looked(t, cfg, map[string]Traffic{"a": {}}, ""), what, "WHAT")
+		}
+		hasNot(t, with(""), "WHAT")
+		hasNot(t, with("good"), "WHAT topic good size", "WHAT topic good retention", "WHAT topic good cleanup", "good partitions")
+		has(t, with("good"), "WHAT topic good: ok: the topic exists")
+		has(t, with("new"), "WHAT topic new: ok: the topic is missing and will be created")
+		if c.TopicInfo("new") != nil {
+			t.Error("the check has made the topic")
+		}
+		has(t, with("bad"),
+			"WHAT topic bad cleanup: FAIL: cleanup.policy is compact,delete: only the newest WHAT", "cleanup.policy=delete",
+			"WHAT topic bad retention: FAIL: retention.ms is 86400000: the brokers delete each WHAT", "retention.ms=-1",
+			"WHAT topic bad retention: FAIL: retention.bytes is 1000", "retention.bytes=-1",
+			"WHAT topic bad size: FAIL: max.message.bytes is 4999999, no more than that of the largest topic that rows go to (5000000)", "max.message.bytes=10000000")
+		has(t, with("same"), "WHAT topic same size: warn: max.message.bytes is 5000000, no more than that of the largest topic that rows go to (5000000)")
+		has(t, with("usual"), "WHAT topic usual retention: FAIL", "WHAT topic usual size: FAIL")
+		if got := with("bad"); !strings.Contains(got, "topic a: ok") {
+			t.Error(got)
+		}
+	}
+	// The order of the parked events needs one partition. A relay reads the topic whatever the policy, unless it is missing.
+	parked := func(topic string, park bool) string {
 		cfg := config(c.ListenAddrs())
-		cfg.DeadLetters, cfg.Bury = dead, dead != ""
+		cfg.Parking, cfg.Park = topic, park
 		return looked(t, cfg, map[string]Traffic{"a": {}}, "")
 	}
-	hasNot(t, with(""), "dead letter")
-	hasNot(t, with("good"), "dead letter topic good size", "dead letter topic good retention", "dead letter topic good cleanup")
-	has(t, with("good"), "dead letter topic good: ok: the topic exists")
-	has(t, with("new"), "dead letter topic new: ok: the topic is missing and will be created")
-	if c.TopicInfo("new") != nil {
-		t.Error("the check has made the topic")
+	for _, park := range []bool{true, false} {
+		has(t, parked("three", park), "parked event topic three partitions: FAIL: the topic has 3 partitions", "delivery.parking_topic")
 	}
-	has(t, with("bad"),
-		"dead letter topic bad cleanup: FAIL: cleanup.policy is compact,delete", "cleanup.policy=delete",
-		"dead letter topic bad retention: FAIL: retention.ms is 86400000", "retention.ms=-1",
-		"dead letter topic bad retention: FAIL: retention.bytes is 1000", "retention.bytes=-1",
-		"dead letter topic bad size: FAIL: max.message.bytes is 4999999, no more than that of the largest topic that rows go to (5000000)", "max.message.bytes=10000000")
-	has(t, with("same"), "dead letter topic same size: warn: max.message.bytes is 5000000, no more than that of the largest topic that rows go to (5000000)")
-	has(t, with("usual"), "dead letter topic usual retention: FAIL", "dead letter topic usual size: FAIL")
-	if got := with("bad"); !strings.Contains(got, "topic a: ok") {
-		t.Error(got)
+	hasNot(t, parked("new", false), "parked event")
+}
+
+func TestTheFateOfARefusedRecord(t *testing.T) {
+	for want, cfg := range map[string]*sink.Config{
+		"halts the relay": nil,
+		"halts the relay, or goes to the topic of dead letters (delivery.on_poison)":                        {Bury: true},
+		"halts the relay, or has its key parked (delivery.on_poison)":                                       {Park: true},
+		"halts the relay, or goes to the topic of dead letters, or has its key parked (delivery.on_poison)": {Bury: true, Park: true},
+	} {
+		if got := fate(cfg); got != want {
+			t.Error(got)
+		}
 	}
 }

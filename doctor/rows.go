@@ -89,14 +89,10 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 	}
 	switch {
 	case s.bad != nil:
-		fate := "A row like it halts the relay: "
-		if to := s.run.Kafka; to != nil && to.Bury {
-			fate = "A row like it halts the relay, or goes to the topic of dead letters (delivery.on_poison): "
-		}
 		return []Finding{{
 			Side: Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
-			Fix: fix.ByWords(fate + "walpost explain shows what is wrong with it. " +
-				"When the row is passed over or a dead letter, delete or repair the row to end this warning."),
+			Fix: fix.ByWords("A row like it " + fate(s.run.Kafka) + ": walpost explain shows what is wrong with it. " +
+				"When the row is passed over, a dead letter or parked, delete or repair the row to end this warning."),
 		}}
 	case s.looked > 0:
 		return []Finding{{Side: Postgres, Name: name, Verdict: OK, Why: "walpost can publish all rows that it read (" + looked + ")"}}

@@ -39,6 +39,9 @@ func (p *Parking) Close() {
 	}
 }
 
+// errPartitions says that the topic does not keep the order of its records.
+var errPartitions = errors.New("the topic has more than one partition, so it does not keep the order of the parked events")
+
 // errEnough ends a reading because its caller has read enough.
 var errEnough = errors.New("enough")
 
@@ -53,12 +56,19 @@ func (p *Parking) Read(ctx context.Context, from int64, each func(*kgo.Record) b
 		}
 	}
 	r := kafka.Reader{Client: p.cl, Topic: p.cfg.Parking, Patience: p.patience, From: from, Whole: from > 0}
-	again := false // the topic is another one than in the readings before
-	r.Again = func() { again = p.id != [16]byte{} && p.id != r.TopicID() }
+	var wrong error
+	r.Again = func() {
+		switch {
+		case p.id != [16]byte{} && p.id != r.TopicID():
+			wrong = fmt.Errorf("%w: the topic was made again", kafka.ErrGone)
+		case r.Partitions > 1:
+			wrong = errPartitions
+		}
+	}
 	r.Each = func(rec *kgo.Record) error {
 		switch {
-		case again:
-			return fmt.Errorf("%w: the topic was made again", kafka.ErrGone)
+		case wrong != nil:
+			return wrong
 		case rec.Offset < next: // after some errors a Reader starts over
 			return nil
 		}
@@ -70,11 +80,14 @@ func (p *Parking) Read(ctx context.Context, from int64, each func(*kgo.Record) b
 	}
 	err = r.ToEnd(ctx)
 	switch {
-	case again:
-		err = fmt.Errorf("%w: the topic was made again", kafka.ErrGone)
+	case wrong != nil:
+		err = wrong
 	case errors.Is(err, errEnough):
 		err = nil
 	case errors.Is(err, kerr.UnknownTopicOrPartition) && from == 0 && p.id == [16]byte{}:
+		return 0, nil
+	case kafka.Denied(err) && !p.cfg.Park && from == 0 && p.id == [16]byte{} && r.TopicID() == [16]byte{}:
+		p.cfg.Logger.Info().Err(err).Str("topic", p.cfg.Parking).Msg("walpost may not see the parking topic, and no policy needs it: nothing is taken to be parked")
 		return 0, nil
 	}
 	if err != nil {
@@ -91,7 +104,10 @@ func (p *Parking) Read(ctx context.Context, from int64, each func(*kgo.Record) b
 // fail makes err, an error of a reading, one that is waited out, unless events are lost.
 func (p *Parking) fail(err error) error {
 	err = fmt.Errorf("read parking topic %s: %w", p.cfg.Parking, err)
-	if errors.Is(err, kafka.ErrGone) {
+	switch {
+	case errors.Is(err, errPartitions):
+		return fault.Person(err, "Name a topic with one partition, or one that does not exist, in delivery.parking_topic. Before, release what is parked.")
+	case errors.Is(err, kafka.ErrGone):
 		return fault.Person(err, "Events that were parked in the topic may be lost: walpost verify names those that are in no topic, "+
 			"and walpost replay delivers them from the table. Then start walpost again: it goes on with what the topic has now.")
 	}

@@ -200,6 +200,34 @@ func TestTheParkingTopicIsReadInBoundedPieces(t *testing.T) {
 	}
 }
 
+// A topic with several partitions keeps no order, also one that gets them later.
+func TestAParkingTopicNeedsOnePartition(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.SeedTopics(2, "two"))
+	p := parkingOf(t, c.ListenAddrs(), "two")
+	if _, err := p.Read(t.Context(), 0, func(*kgo.Record) bool { return true }); !errors.Is(err, errPartitions) || !fault.NeedsPerson(err) {
+		t.Error(err)
+	}
+}
+
+// Without a policy that parks, walpost needs no right to a topic that it cannot see. A topic that it sees is read.
+func TestAParkingTopicThatCannotBeSeen(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "parked"))
+	for _, what := range []struct {
+		denied kmsg.Key
+		parks  bool
+		waits  bool
+	}{{kmsg.Metadata, true, true}, {kmsg.Metadata, false, false}, {kmsg.ListOffsets, false, true}} {
+		p := parkingOf(t, c.ListenAddrs(), "parked")
+		p.cfg.Park = what.parks
+		f := c.Fault(kfake.Fault{Keys: []kmsg.Key{what.denied}, Topic: "parked", Err: kerr.TopicAuthorizationFailed, Count: 1})
+		next, err := p.Read(t.Context(), 0, func(*kgo.Record) bool { return true })
+		f.Remove()
+		if next != 0 || (err != nil) != what.waits || err != nil && !fault.Retryable(err) {
+			t.Errorf("%+v: %d, %v", what, next, err)
+		}
+	}
+}
+
 // Brokers that cannot be reached, and a right that is missing, are waited out.
 func TestAReadOfTheParkingTopicThatFailsIsWaitedOut(t *testing.T) {
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "parked"))

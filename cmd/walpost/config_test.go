@@ -97,13 +97,14 @@ func TestGoodFilesAreRead(t *testing.T) {
 		"poison.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "postgres://db/shop", "public.outbox"
 			c.Kafka.Brokers = []string{"k:9092"}
-			c.Delivery.OnPoison = relay.Policies{"default": "dead_letter", "unroutable": "halt", "schema_refused": "halt"}
-			c.Delivery.DeadLetterTopic = "shop.dead"
+			c.Delivery.OnPoison = relay.Policies{"default": "dead_letter", "unroutable": "halt", "schema_refused": "halt", "too_large": "park_key"}
+			c.Delivery.DeadLetterTopic, c.Delivery.ParkingTopic = "shop.dead", "shop.parked"
+			c.Delivery.ParkLimit = walpost.ParkLimit{Keys: 1, Events: 10_000_000}
 		},
 		"poisonword.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "postgres://db/shop", "public.outbox"
 			c.Kafka.Brokers = []string{"k:9092"}
-			c.Delivery.OnPoison = relay.Policies{"default": "dead_letter"}
+			c.Delivery.OnPoison = relay.Policies{"default": "park_key"}
 		},
 		"inert.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "host=db.internal dbname=shop user=walpost", `public."Outbox"`

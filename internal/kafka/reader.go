@@ -30,6 +30,8 @@ type Reader struct {
 	Each      func(*kgo.Record) error // a record is valid during the call; an error ends the reading
 	Again     func()                  // if set, it is called when the reading starts, and when it starts over
 
+	Partitions int // of the topic, as of the newest look
+
 	// Start is the first offset of the log, Next that of the next record, and End is behind the last record, as of the newest look.
 	Start, Next, End int64
 
@@ -175,6 +177,7 @@ func (r *Reader) locate(ctx context.Context) (id [16]byte, err error) {
 	if err != nil {
 		return id, err
 	}
+	r.Partitions = len(t.Partitions)
 	for _, p := range t.Partitions {
 		if p.Partition == r.Partition && p.Leader >= 0 {
 			r.leader, r.epoch = p.Leader, p.LeaderEpoch
