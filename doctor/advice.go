@@ -174,7 +174,8 @@ func (x *examination) ownPublication() fix.Fix {
 	}
 	return fix.Fix{
 		fix.Words("Make a publication of its own for walpost:"), sql,
-		fix.Words("Then SELECT pg_current_wal_lsn(); and once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
+		fix.Words("Then read the position:"), fix.SQL("SELECT pg_current_wal_lsn();"),
+		fix.Words("Once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
 			own.Publication + " (not earlier: the slot cannot read older WAL with the new publication)."),
 	}
 }

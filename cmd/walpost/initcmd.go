@@ -113,7 +113,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  # password_file: /run/secrets/pg", "if Postgres asks for a password")
 	}
 	if source.Slot != defaultConfig().Source.Slot {
-		line("  slot: "+yamlWord(source.Slot), "slot "+defaultConfig().Source.Slot+" of this server is not of this database")
+		line("  slot: "+yamlWord(source.Slot), "on this server, the name "+defaultConfig().Source.Slot+" is taken by a slot that is not of this database")
 	}
 	missing := ""
 	if len(found) < len(source.Names().Tables) {
