@@ -143,7 +143,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 			}
 		}
 	case len(c.Kafka.Brokers) > 0:
-		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records go to one place", nil)
+		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records can go to one place only", nil)
 	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)

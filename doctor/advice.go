@@ -88,7 +88,7 @@ func (x *examination) extras(p *pg.Publication) {
 	}
 	switch {
 	case p.AllTables && len(tables) == 0:
-		x.add(Warn, name, x.ownPublication(), "publication %s is FOR ALL TABLES: Postgres also sends the changes of future tables to walpost, which ignores them", x.cfg.Publication)
+		x.add(Warn, name, x.ownPublication(), "publication %s covers all tables (FOR ALL TABLES): Postgres also sends the changes of future tables to walpost, which ignores them", x.cfg.Publication)
 	case len(tables) > 0:
 		if p.AllTables {
 			only = own

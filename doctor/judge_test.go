@@ -92,7 +92,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		}, Warn, "synchronized_standby_slots", "is empty", "synchronized_standby_slots = 's1';"},
 		{"there is no standby", func(c *replication.Config, _ *ipg.Facts, x *examination) {
 			c.Failover, x.Slots = true, slots(false, true)
-		}, Warn, "synchronized_standby_slots", "no standby with a slot", "pg_create_physical_replication_slot"},
+		}, Warn, "synchronized_standby_slots", "no standby of this server", "pg_create_physical_replication_slot"},
 		{"no failover slot", func(_ *replication.Config, f *ipg.Facts, x *examination) { f.Slot, x.WaitsFor = &ipg.Slot{}, "s1" }, "", "synchronized_standby_slots", "", ""},
 		{"failover before 17", func(c *replication.Config, f *ipg.Facts, x *examination) { c.Failover, f.Server.Version = true, 160015 }, "", "synchronized_standby_slots", "", ""},
 		{"a standby without feedback", onStandby(nil, func(x *examination) { x.Feedback = "off" }), Warn, "slot synchronization", "(hot_standby_feedback = on)", "hot_standby_feedback"},

@@ -159,7 +159,7 @@ func (c *kafkaCheck) brokerSettings(kv map[string]string) {
 	c.creates = kv["auto.create.topics.enable"] == "true"
 	switch auto := kv["auto.create.topics.enable"]; {
 	case auto == "true" && !c.cfg.Topics.Create:
-		c.add("auto.create.topics.enable", Warn, "the brokers create a topic with their defaults for every client that asks for one: a consumer with a wrong name creates one, and a missing topic may appear with too few partitions",
+		c.add("auto.create.topics.enable", Warn, "the brokers create a missing topic with their defaults for every client that asks for it: a consumer with a wrong topic name creates a topic, and a topic of walpost may get too few partitions",
 			c.fixes.broker("auto.create.topics.enable=false"))
 	case auto != "":
 		c.add("auto.create.topics.enable", OK, "it is "+auto)

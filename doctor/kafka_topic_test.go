@@ -180,7 +180,7 @@ func TestJudgementOfTheBrokersSettings(t *testing.T) {
 		create   bool
 		want     string
 	}{
-		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: the brokers create a topic with their defaults for every client that asks"},
+		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: the brokers create a missing topic with their defaults for every client that asks"},
 		{map[string]string{"auto.create.topics.enable": "true"}, true, "auto.create.topics.enable: ok: it is true"},
 		{map[string]string{"auto.create.topics.enable": "false"}, false, "auto.create.topics.enable: ok: it is false"},
 		{map[string]string{"socket.request.max.bytes": "67108863"}, false, "socket.request.max.bytes: warn: socket.request.max.bytes is 67108863"},

@@ -298,7 +298,7 @@ func TestAPublicationIsCutDownByWhatIsPrinted(t *testing.T) {
 				t.Errorf("healed: %+v", f)
 			}
 			w.exec("DROP PUBLICATION walpost", "DROP TABLE a, b", "CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert')")
-			if f := named(w.examine(), "publication extras"); f == nil || !strings.Contains(f.Why, "is FOR ALL TABLES") || !strings.Contains(f.FixText(), `CREATE PUBLICATION "walpost_outbox" FOR TABLE "public"."outbox" WITH (publish = 'insert'`) {
+			if f := named(w.examine(), "publication extras"); f == nil || !strings.Contains(f.Why, "covers all tables (FOR ALL TABLES)") || !strings.Contains(f.FixText(), `CREATE PUBLICATION "walpost_outbox" FOR TABLE "public"."outbox" WITH (publish = 'insert'`) {
 				t.Errorf("for all tables: %+v", f)
 			}
 		})

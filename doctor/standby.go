@@ -94,7 +94,7 @@ func (x *examination) awaited() {
 		}
 		if len(there) == 0 {
 			x.add(Warn, name, fix.ByWords("Give each standby that may take over a slot (pg_create_physical_replication_slot, primary_slot_name), and name it in synchronized_standby_slots."),
-				"the slot is to survive a failover, but this server has no standby with a slot of its own")
+				"the slot should survive a failover, but no standby of this server has a slot of its own")
 			return
 		}
 		x.add(Warn, name, fix.Fix{fix.Setting{Name: name, Value: strings.Join(there, ", ")}},

@@ -74,7 +74,7 @@ func (e *BadEvent) Commands() []fault.Advice {
 	if e.Token == "" {
 		return nil
 	}
-	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "exactly this event: it never reaches Kafka then"}}
+	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "exactly this event, which then never reaches Kafka"}}
 }
 
 // unroutable returns the error for an event that the router refused. commit is 0 for a row of the

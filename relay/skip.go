@@ -63,7 +63,7 @@ func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) bool {
 	h := l.haltOf(commit, row, relationOf(ev), l.rec.EventID)
 	if !slices.ContainsFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token }) {
 		l.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str("lsn", commit.String()).
-			Msg("a skip request names another event than the event at this place: walpost ignores the request")
+			Msg("a skip request does not name the event at this place: walpost ignores the request")
 		return false
 	}
 	l.st.Skipped++

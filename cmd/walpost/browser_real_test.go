@@ -128,7 +128,7 @@ http: {listen: "127.0.0.1:0"}
 	v.sees("Halted")
 	v.sees("An event cannot be routed")
 	v.sees("walpost skip ")
-	v.sees("Gives up exactly this event: it never reaches Kafka then.")
+	v.sees("Gives up exactly this event, which then never reaches Kafka.")
 	v.sees("Events wait in Postgres since ")
 	v.sees(". Kafka acknowledged the newest event")
 	v.sees("Time left: about")

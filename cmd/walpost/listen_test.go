@@ -19,7 +19,7 @@ func TestAnAddressInUseMayBelongToAHaltedWalpost(t *testing.T) {
 	}
 	defer l.Close()
 	_, _, err = serveHTTP(httpConfig{Listen: l.Addr().String()}, nil, prometheus.NewRegistry(), zerolog.Nop())
-	if hint := fault.Hint(err); !strings.Contains(hint, "a walpost that halted and waits for halt_linger: stop it first") {
+	if hint := fault.Hint(err); !strings.Contains(hint, "a halted walpost that waits for halt_linger: stop that process first") {
 		t.Errorf("%v: %q", err, hint)
 	}
 }

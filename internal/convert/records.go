@@ -109,7 +109,7 @@ func (c *conversion) connectConverter(which string) {
 		}
 		c.mapped(own, "records."+own, "%s", text)
 	default:
-		more := "; the worker has none"
+		more := ", but the worker has none"
 		if len(c.o.Worker) == 0 {
 			more = ": pass its properties with --worker worker.properties, or write the worker's converter into the connector"
 		}
