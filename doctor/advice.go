@@ -38,7 +38,7 @@ func (x *examination) adviseSlot() {
 		return
 	}
 	if s.WALStatus == "unreserved" {
-		x.add(Warn, "slot", fix.ByWords("Run walpost, or raise max_slot_wal_keep_size, before the next checkpoint."),
+		x.add(Warn, "slot", fix.ByWords("Run walpost, or raise max_slot_wal_keep_size, before the next checkpoint of Postgres."),
 			"slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size%s", x.cfg.Slot, activeBy(s))
 	}
 	if x.cfg.Failover && !s.Failover {

@@ -105,7 +105,7 @@ func (c *conversion) connectConverter(which string) {
 	case which == "header":
 		text := "simple"
 		if c.noWorker() {
-			text += ", unless the worker has another one: pass --worker worker.properties"
+			text += ", unless the worker has another converter: pass --worker worker.properties"
 		}
 		c.mapped(own, "records."+own, "%s", text)
 	default:
