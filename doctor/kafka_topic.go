@@ -60,7 +60,7 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 		c.add(name, OK, detail)
 	}
 	if t.Partition >= n {
-		c.add(name+" partitions", Warn, fmt.Sprintf("a row of the table asks for partition %d, and there are %d partitions: such a row halts the relay", t.Partition, n),
+		c.add(name+" partitions", Warn, fmt.Sprintf("a row of the table asks for partition %d, and there are %d partitions: this row halts the relay", t.Partition, n),
 			fix.Words("Correct the value that is placed as partition, or add partitions to "+topic+", which moves keys to other partitions."))
 	}
 	c.leaders(name, is)
