@@ -27,8 +27,7 @@ import (
 // A Config says what to relay, from where, to where. Start from DefaultConfig and set what differs; the zero value is
 // not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
 type Config struct {
-	// Name is the key of the checkpoint, <database>.<slot> by default. Relays of different slots need different names on one checkpoint
-	// topic. The two processes of a hot standby have the same name.
+	// Name is the key of the checkpoint. Two relays on one checkpoint topic need two names. Default: <database>.<slot>.
 	Name string `yaml:"name"`
 
 	Source     replication.Config `yaml:"source"`
@@ -154,7 +153,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 			}
 		}
 	case len(c.Kafka.Brokers) > 0:
-		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records can go to one place only", nil)
+		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records go to one place", nil)
 	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)
@@ -187,7 +186,7 @@ func (c *DeliveryConfig) validate(found *Problems) {
 			found.OneOf(field, key, reasons...)
 			continue
 		}
-		found.OneOf(field, c.OnPoison[key], relay.PolicyHalt, relay.PolicyDeadLetter, "park_key")
+		found.OneOf(field, c.OnPoison[key], relay.PolicyHalt, relay.PolicyDeadLetter, relay.PolicyParkKey)
 	}
 	found.Try("delivery.dead_letter_topic", topicname.Check(c.DeadLetterTopic))
 	found.Try("delivery.parking_topic", topicname.Check(c.ParkingTopic))
@@ -234,6 +233,6 @@ func (c *Config) sink() sink.Config {
 	cfg := c.Kafka
 	cfg.WindowEvents, cfg.WindowBytes, cfg.Logger = c.Delivery.Window.Events, int64(c.Delivery.Window.Bytes), c.Logger
 	cfg.DeadLetters, cfg.Bury = c.Delivery.DeadLetterTopic, c.Delivery.OnPoison.Bury()
-	cfg.Parking, cfg.Park = c.Delivery.ParkingTopic, slices.Contains(slices.Collect(maps.Values(c.Delivery.OnPoison)), "park_key")
+	cfg.Parking, cfg.Park = c.Delivery.ParkingTopic, c.Delivery.OnPoison.Park()
 	return cfg
 }

@@ -78,7 +78,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	}
 	cfg.Name = cmp.Or(cfg.Name, database+"."+cfg.Source.Slot)
 	if strings.Contains(cfg.Name, "/") {
-		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name contains a slash"}}
+		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name holds a slash"}}
 	}
 	from.Advise = advise(&from)
 	return &Relay{
@@ -132,7 +132,7 @@ func (r *Relay) snapshot() *relay.Copying {
 	return &relay.Copying{Origin: checkpoint.OriginSnapshot, Tables: r.tables()}
 }
 
-// open makes the loop of a Run or a Recover. free closes its store.
+// open makes the loop of a Run or a Recover. free closes its store, and its reader of the parking topic.
 func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Duration) (loop *relay.Relay, kafka *sink.Kafka, free func(), err error) {
 	to, kafka, err := r.openSink()
 	if err != nil {
@@ -142,7 +142,15 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 	if err != nil {
 		return nil, nil, nil, errors.Join(err, to.Close(ctx))
 	}
-	return relay.New(r.loopConfig(copying, linger), pgSource{r.source}, r.router, to, store), kafka, free, nil
+	cfg := r.loopConfig(copying, linger)
+	if kafka != nil {
+		parked, freeStore := sink.NewParking(r.cfg.sink()), free
+		cfg.Parking, free = parked, func() {
+			parked.Close()
+			freeStore()
+		}
+	}
+	return relay.New(cfg, pgSource{r.source}, r.router, to, store), kafka, free, nil
 }
 
 func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.Config {
@@ -155,9 +163,12 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 		AcceptGap:       r.cfg.AcceptGap,
 		Create:          r.cfg.Source.Create,
 		Copying:         copying,
-		Poison:          relay.Poison{Policies: r.cfg.Delivery.OnPoison, Topic: r.cfg.Delivery.DeadLetterTopic, Version: r.cfg.Version},
-		SkipSnapshot:    r.cfg.Source.Snapshot == "never",
-		Logger:          r.cfg.Logger,
+		Poison: relay.Poison{
+			Policies: r.cfg.Delivery.OnPoison, Topic: r.cfg.Delivery.DeadLetterTopic, Version: r.cfg.Version,
+			ParkingTopic: r.cfg.Delivery.ParkingTopic, ParkLimit: r.cfg.Delivery.ParkLimit,
+		},
+		SkipSnapshot: r.cfg.Source.Snapshot == "never",
+		Logger:       r.cfg.Logger,
 	}
 }
 

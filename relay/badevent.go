@@ -23,6 +23,7 @@ type (
 const (
 	PolicyHalt       = badevent.PolicyHalt
 	PolicyDeadLetter = badevent.PolicyDeadLetter
+	PolicyParkKey    = badevent.PolicyParkKey
 	DefaultPolicy    = badevent.DefaultPolicy
 )
 

@@ -154,6 +154,9 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	l.checkpointer.taken(a.Rec, a.Older)
 	l.skipping.Take(&a.Stored)
 	l.router.SetRunID(a.Rec.RunID)
+	if err := l.parker.openTopic(ctx, a, why); err != nil || l.sess == nil || !l.parker.open() {
+		return err
+	}
 	if err := l.phase.resume(ctx, a, why); err != nil || ctx.Err() != nil || l.sess == nil {
 		return err
 	}
@@ -161,6 +164,9 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if !l.begun {
 		l.begun = true
 		l.wg.Go(l.watch)
+	}
+	if err := l.parker.advance(); err != nil { // so that room is made before more is parked
+		return err
 	}
 	l.setState(l.phase.about())
 	l.unread.Over(l.now, l.log.Info()).Msg("checkpoint store recovered")

@@ -116,8 +116,8 @@ type Sink interface {
 type Parking interface {
 	// Read calls each for every record of the topic, in order, from the offset from on to the end
 	// that the topic has when the call begins, or until each returns false. So a record that was
-	// acknowledged before the call is read. next is the offset behind the last record that each got.
-	// A record is valid during the call of each.
+	// acknowledged before the call is read. next is the offset behind the last record that each got,
+	// also beside an error. A record is valid during the call of each.
 	//
 	// A topic that does not exist has no records. If the topic has lost records behind from, because
 	// somebody made it again or removed them, the error needs a person. Other errors are waited out.

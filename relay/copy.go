@@ -8,15 +8,17 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
+	"github.com/walpost/walpost/relay/internal/release"
 )
 
 // OriginHeader is a header of every record that does not come from the WAL.
-const OriginHeader = "walpost.origin"
+const OriginHeader = release.OriginHeader
 
 // The origins of records that a person had sent. They come behind newer records of their key.
 const (
 	OriginReplay     = "replay"
-	OriginDeadLetter = "dead_letter"
+	OriginDeadLetter = release.Origin
 )
 
 // Late reports whether records of an origin have no place in the order of their key.
@@ -95,7 +97,7 @@ func (c *copying) run(ctx context.Context) error {
 			return c.over()
 		}
 		var rows <-chan copied
-		if !c.done && !c.full() && len(c.ahead) <= c.cfg.Window.Events {
+		if !c.done && !c.full() && !c.parker.pauses() && len(c.ahead) <= c.cfg.Window.Events {
 			rows = all
 		}
 		var r copied
@@ -139,17 +141,20 @@ func (c *copying) take(r copied) error {
 	}
 	c.sawEvent, c.moved = true, true
 	ok, err := c.route(r.ev)
-	if err != nil {
-		bad := c.unroutable(r.ev, 0, int(c.taken)+1, err)
-		if !c.buryRow(bad, r.ev) {
-			return c.give(bad)
-		}
-		return c.count(r.mark, r.ev)
+	switch {
+	case err != nil:
+	case !ok:
+		return c.count(r.mark, nil)
+	default:
+		c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
 	}
-	if !ok {
+	verdict, err := c.setAside(r.ev, err, 0, int(c.taken)+1)
+	switch {
+	case err != nil:
+		return err
+	case verdict == parking.Known:
 		return c.count(r.mark, nil)
 	}
-	c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
 	return c.count(r.mark, r.ev)
 }
 

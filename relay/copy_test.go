@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"slices"
@@ -120,7 +119,7 @@ func (r *fakeRows) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error
 	}
 	row, at := rows[r.n], times[r.n]
 	r.n++
-	r.vals = [3]cdc.Value{{Bytes: []byte(row.id)}, {Bytes: []byte(row.key)}, {Bytes: binary.BigEndian.AppendUint64(nil, uint64(row.index))}}
+	r.vals = [3]cdc.Value{{Bytes: []byte(row.id)}, {Bytes: []byte(row.key)}, {Bytes: indexText(row.index)}}
 	r.ev = cdc.Event{Kind: cdc.Insert, Time: at, Row: cdc.Row{Relation: tableRel, Values: r.vals[:]}}
 	return &r.ev, checkpoint.Mark{Table: name, Visible: r.upTo.String(), Order: "o", Key: strconv.Itoa(r.n), Nth: 1, ID: row.id}, nil
 }

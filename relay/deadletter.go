@@ -4,15 +4,32 @@ import (
 	"errors"
 	"maps"
 	"strings"
+	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
 )
 
 // recentLetters is how many dead letters Status has.
 const recentLetters = 10
+
+// setAside makes l.rec the letter of an event that is bad, or whose key is parked. err is what the
+// router said of the event, which is number row of the transaction at commit, or number row of the
+// table. setAside returns an error if the event halts the relay.
+func (l *loop) setAside(ev *cdc.Event, err error, commit cdc.Position, row int) (parking.Verdict, error) {
+	var bad *BadEvent
+	if err != nil {
+		bad = l.unroutable(ev, commit, row, err)
+	}
+	verdict, err := l.parker.event(ev, bad, commit, row)
+	if err == nil && verdict == parking.Deliver && bad != nil && !l.buryRow(bad, ev) {
+		return verdict, l.give(bad)
+	}
+	return verdict, err
+}
 
 // buryRow makes l.rec the dead letter of a row that has no record, and reports whether the policy
 // asks for that. The letter counts as the record of the row.
@@ -73,11 +90,14 @@ func (l *loop) note(letter *deadletter.Letter) {
 		l.st.DeadLetters = map[cdc.Reason]uint64{}
 	}
 	l.st.DeadLetters[letter.Reason]++
+	l.st.NewestDead = newestFirst(l.st.NewestDead, letter, l.now)
+}
+
+func newestFirst(before []DeadLetter, letter *deadletter.Letter, now time.Time) []DeadLetter {
 	newest := DeadLetter{
-		Token: letter.Token, EventID: strings.Clone(letter.ID), Table: letter.Table, Reason: letter.Reason, Topic: letter.Topic, Text: letter.Error, At: l.now,
+		Token: letter.Token, EventID: strings.Clone(letter.ID), Table: letter.Table, Reason: letter.Reason, Topic: letter.Topic, Text: letter.Error, At: now,
 	}
-	before := l.st.NewestDead
-	l.st.NewestDead = append([]DeadLetter{newest}, before[:min(len(before), recentLetters-1)]...)
+	return append([]DeadLetter{newest}, before[:min(len(before), recentLetters-1)]...)
 }
 
 // sayBuried logs dead letters: the first one at once, and later ones together.
@@ -97,5 +117,5 @@ func (l *loop) sayBuried(end bool) {
 // the acknowledgement of the refused record, so the topic does not stall.
 func (l *loop) passes(err error) bool {
 	r, ok := errors.AsType[*cdc.Refusal](err)
-	return ok && l.cfg.Poison.Buries(r.Reason, r.Topic)
+	return ok && (l.cfg.Poison.Buries(r.Reason, r.Topic) || l.parker.on() && l.cfg.Poison.Parks(r.Reason, r.Topic))
 }

@@ -4,13 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
 )
 
 // A world is what outlives a relay: the server with its slot, the broker, the store of checkpoints. Everything in it is
@@ -71,6 +75,13 @@ type world struct {
 	bad             map[string]bool // events that were bad at some time, under this policy
 	dead            map[string]int  // dead letters per event id
 	tokens          map[string]string
+
+	parks      bool              // the policy is park_key
+	parkTopic  []*kgo.Record     // the topic of parked events
+	parkLot    *parking.Lot      // what it says
+	parkTokens map[string]string // of the events that it has a letter of, by event id
+	parkSlow   bool              // the topic takes nothing for now
+	parkUnread bool              // the topic cannot be read for now
 
 	// The store.
 	records   map[string][]byte
@@ -225,10 +236,12 @@ func (w *world) skipLocked(ok func(h *checkpoint.Halt) bool) (n int) {
 func (w *world) mayMiss(r *row) bool { return r.excused || !r.routed || w.skipped[r.id] }
 
 // done reports whether an event is in its topic or in that of dead letters, or nobody waits for it.
-func (w *world) done(r *row) bool { return w.count[r.id] > 0 || w.dead[r.id] > 0 || w.mayMiss(r) }
+func (w *world) done(r *row) bool {
+	return w.count[r.id] > 0 || w.dead[r.id] > 0 || w.mayMiss(r) || w.isParked(r)
+}
 
 // mayLag reports whether later events of the key may arrive before the event.
-func (w *world) mayLag(r *row) bool { return w.mayMiss(r) || w.bad[r.id] }
+func (w *world) mayLag(r *row) bool { return w.mayMiss(r) || w.bad[r.id] || w.given(r) }
 
 // halts is how many events of halts, and requests to pass over one, the store has.
 func (w *world) halts() int {
@@ -257,8 +270,9 @@ type proc struct {
 	lies    string // the first write under this key succeeds, and says that it did not
 	sink    *fakeSink
 
-	taken *checkpoint.Record // the newest record with which it took the slot
-	last  map[string]int     // the index of the newest record that it sent, by key
+	taken    *checkpoint.Record // the newest record with which it took the slot
+	sentLast map[string]int     // the same, of a world that parks
+	last     map[string]int     // the index of the newest record that it sent, by key
 }
 
 var errNet = fault.Retry(errors.New("connection reset"))
@@ -303,6 +317,10 @@ func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	if v[1].Bytes[0] == '!' || unrouted {
 		f.w.do(func() { f.w.bad[rec.EventID] = f.w.bury })
 		*rec = cdc.Record{EventID: rec.EventID, Partition: -1, Committed: ev.Time}
+		if f.w.parks {
+			rec.Key = []byte(string(v[1].Bytes))
+			return false, keyedError{errors.New("column aggregate_type is null")}
+		}
 		return false, errors.New("column aggregate_type is null")
 	}
 	*rec = cdc.Record{
@@ -310,4 +328,15 @@ func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 		Time: ev.Time, Committed: ev.Time, EventID: string(v[0].Bytes),
 	}
 	return true, nil
+}
+
+// indexText is an index as a text of eight bytes.
+func indexText(i int) []byte { return fmt.Appendf(nil, "%08d", i) }
+
+func indexIn(text []byte) int {
+	i, err := strconv.Atoi(string(text))
+	if err != nil {
+		return -1
+	}
+	return i
 }

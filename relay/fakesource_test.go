@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"time"
 
@@ -226,7 +225,7 @@ func (s *fakeSession) next() *cdc.Event {
 			}
 		}
 		r := t.rows[s.ev-1]
-		s.vals = [3]cdc.Value{{Bytes: []byte(r.id)}, {Bytes: []byte(r.key)}, {Bytes: binary.BigEndian.AppendUint64(nil, uint64(r.index))}}
+		s.vals = [3]cdc.Value{{Bytes: []byte(r.id)}, {Bytes: []byte(r.key)}, {Bytes: indexText(r.index)}}
 		s.event = cdc.Event{Kind: cdc.Insert, Pos: t.begin, Time: t.time, Row: cdc.Row{Relation: r.relation(), Values: s.vals[:]}}
 	default:
 		s.event = cdc.Event{Kind: cdc.Commit, Pos: t.end, Time: t.time}

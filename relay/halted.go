@@ -153,7 +153,7 @@ func (l *loop) settleBriefly(err error) {
 // and need a person.
 func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 	alone := false
-	for l.inFlight() > 0 && (until.IsZero() || l.now.Before(until)) {
+	for l.inFlight()+l.parker.busy() > 0 && (until.IsZero() || l.now.Before(until)) {
 		if l.sess == nil && !alone {
 			alone = true
 			if last := time.Now().Add(l.cfg.ShutdownGrace); until.IsZero() || last.Before(until) {
@@ -161,7 +161,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 			}
 		}
 		_, open := l.waiting()
-		buried := l.buried
+		sent := l.sentAside()
 		if err := l.tick(time.Now()); err != nil {
 			if bad, ok := errors.AsType[*BadEvent](err); ok {
 				l.anotherBad(bad)
@@ -172,7 +172,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 			}
 			continue
 		}
-		if open == 0 && l.buried == buried { // and tick has taken the acknowledgements
+		if open == 0 && l.sentAside() == sent { // and tick has taken the acknowledgements
 			return nil
 		}
 		closeSession(l.background, l.dead) // another session would be of no use: nothing is read any more
@@ -189,6 +189,9 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 	}
 	return nil
 }
+
+// sentAside is how many records the loop sent while it took acknowledgements.
+func (l *loop) sentAside() uint64 { return l.buried + l.parker.wrote() }
 
 // anotherBad logs a bad event that was found while the relay was about to end. The run ends with
 // the first one.

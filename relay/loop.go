@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,8 +19,6 @@ import (
 
 const (
 	busyWait     = 20 * time.Millisecond  // of Next while acknowledgements or a write are awaited
-	soonWait     = time.Millisecond       // of Next until recently after a dead letter
-	recently     = 200 * time.Millisecond // until a topic has refused its next record
 	idleWait     = 250 * time.Millisecond // of Next otherwise; a stop may go unnoticed for so long
 	maxBatch     = 32                     // events between two looks at the clock
 	fullConfirm  = time.Second            // between Confirms while Next is not called
@@ -55,6 +54,7 @@ type loop struct {
 	skipping     records.Skips
 	rec          cdc.Record // the router fills it again and again
 	acks         []cdc.Ack
+	parker       parker
 
 	finished bool      // nothing is delivered any more
 	outside  *halting  // what halts the run from outside, once the loop knows it
@@ -93,6 +93,7 @@ func newLoop(r *Relay) *loop {
 	l.background, l.cancel = context.WithCancel(context.Background())
 	l.reading = l.background
 	l.checkpointer = checkpointer{loop: l, durable: new(checkpoint.Record)}
+	l.parker = parker{loop: l}
 	l.phase = l.newStreaming() // of nothing, until the first session begins
 	return l
 }
@@ -140,12 +141,13 @@ func (l *loop) deliver(ctx context.Context) error {
 // all that was read since, and a crash brings all of it again.
 func (l *loop) full() bool {
 	events, bytes := l.flight.Tracker.InFlight()
-	return events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.Waiting() > l.cfg.Window.Events
+	return l.parker.waits() || events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.Waiting() > l.cfg.Window.Events
 }
 
 // fly begins to count from start, and forgets what was counted before.
 func (l *loop) fly(start cdc.Position) {
 	l.flight = l.flight.Next(start)
+	l.parker.fly()
 	l.checkpointer.sent, l.checkpointer.frozen = l.flight.Sent, false
 }
 
@@ -214,6 +216,9 @@ func (l *loop) tick(now time.Time) error {
 		return l.outside
 	}
 	l.phase.advance()
+	if err := l.parker.advance(); err != nil {
+		return err
+	}
 	l.checkpointer.due(now, l.phase, !l.ending())
 	err := l.confirmIfDue()
 	if now.Sub(l.st.Turned) >= publishEvery {
@@ -230,20 +235,31 @@ func (l *loop) collect() error {
 	}
 	defer clear(l.acks) // their ids are parts of payloads
 	var bad error       // the first refusal, if the relay does not know one yet
+	var other error     // the first fault that is no bad event
 	for i := range l.acks {
 		a := &l.acks[i]
 		if a.Err == nil {
 			l.recent.Add(a.Topic, a.EventID, l.now)
 		}
 		switch {
+		case flight.Uncounted(&a.Ticket):
+			other = cmp.Or(other, l.parker.Ended(a))
+		case errors.Is(a.Err, cdc.ErrTakenBack):
+			other = cmp.Or(other, l.parker.tookBack(a))
 		case a.Err != nil:
-			switch refused := l.named(badevent.Refused(a)); {
+			refused := l.named(badevent.Refused(a))
+			parked, err := l.parker.parkRefused(refused, a)
+			switch {
+			case err != nil:
+				other = cmp.Or(other, err)
+			case parked:
 			case l.buryRecord(refused, a):
 			case bad == nil && l.bad == nil:
 				bad = l.give(refused)
 			default:
 				l.anotherBad(l.give(refused))
 			}
+		case l.parker.written(a): // waits until it is read back
 		case l.flight.Ack(a.Ticket):
 			l.st.Events++
 			if a.Ticket.Commit != 0 { // the age of a table's row is not a delay
@@ -253,7 +269,7 @@ func (l *loop) collect() error {
 	}
 	l.st.LastAck = l.now
 	l.checkpointer.active = true
-	return bad
+	return cmp.Or(other, bad)
 }
 
 // confirmIfDue tells the source what is safe: at once when there is something new, otherwise as a

@@ -49,6 +49,9 @@ func (l *loop) publish() {
 	}
 	st.Troubles = recent.Past(st.Troubles, l.now)
 	st.InStream, st.Ready = st.State == Streaming, state == Streaming
+	if l.parker.on() {
+		st.Parked = l.parker.lot.Counts()
+	}
 	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
 	st.InFlightEvents, st.InFlightBytes = l.flight.Tracker.InFlight()

@@ -19,6 +19,7 @@ type told struct {
 // of a kind at once and sums up later cases. At the end it logs the rest.
 func (l *loop) remark(end bool) {
 	l.sayBuried(end)
+	l.parker.say(end)
 	l.st.Remarks = nil // Status has given the former map away
 	l.router.Remarks(func(what string, severe bool, count uint64, last string) {
 		if l.st.Remarks == nil {

@@ -54,6 +54,9 @@ func (w *world) start(cfg Config) *run {
 	cfg.Window.Events, cfg.Window.Bytes = cmp.Or(cfg.Window.Events, 20), cmp.Or(cfg.Window.Bytes, usual.Window.Bytes)
 	cfg.ShutdownGrace, cfg.MonitorInterval = cmp.Or(cfg.ShutdownGrace, usual.ShutdownGrace), usual.MonitorInterval
 	cfg.Logger = zerolog.New(&r.logs)
+	if w.parks {
+		cfg.Parking = &fakeParking{p}
+	}
 	relay := New(cfg, fakeSource{p}, &fakeRouter{w: p.w}, p.sink, &fakeStore{p: p})
 	r.relay = relay
 	ctx, cancel := context.WithCancel(context.Background())

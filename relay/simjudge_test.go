@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"encoding/binary"
 	"slices"
 	"strconv"
 	"strings"
@@ -116,7 +115,7 @@ func (w *world) judgeWriter(p *proc, key string, value []byte) {
 	switch other := w.writers[key]; {
 	case other == nil:
 		w.writers[key], p.taken = p, rec
-		p.last = nil
+		p.last, p.sentLast = nil, nil
 	case other != p:
 		w.fail("two processes write %s", key)
 	}
@@ -188,7 +187,7 @@ func (w *world) landLetter(rec *cdc.Record) {
 	case form == deadletter.FormRow && (l.Reason != cdc.Unroutable || string(l.Event.Row.Values[0].Bytes) != r.id || string(l.Event.Row.Values[1].Bytes) != r.key):
 		w.fail("the letter of row %+v: %+v", r, l)
 	case form == deadletter.FormRecord && (l.Reason != cdc.TooLarge && !w.skipped[l.ID] || l.Topic != r.key || string(l.Key) != r.key ||
-		int(binary.BigEndian.Uint64(l.Record.Value)) != r.index || !l.Record.Time.Equal(r.tx.time.Truncate(time.Millisecond))):
+		indexIn(l.Record.Value) != r.index || !l.Record.Time.Equal(r.tx.time.Truncate(time.Millisecond))):
 		w.fail("the letter of the record of %+v: %+v", r, l)
 	case l.Commit != 0 && l.Commit != r.tx.begin || l.Attempts != 1 || !l.CommitTime.Equal(r.tx.time) || l.Table != r.relation().String():
 		w.fail("the letter of %+v: %+v", r, l)

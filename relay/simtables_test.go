@@ -2,7 +2,6 @@ package relay
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"slices"
 	"strconv"
@@ -127,7 +126,7 @@ func (r *simRows) Next(context.Context) (*cdc.Event, checkpoint.Mark, error) {
 	if r.present && row.changed != 0 {
 		row.reread = true
 	}
-	r.vals = [3]cdc.Value{{Bytes: []byte(row.id)}, {Bytes: []byte(row.key)}, {Bytes: binary.BigEndian.AppendUint64(nil, uint64(row.index))}}
+	r.vals = [3]cdc.Value{{Bytes: []byte(row.id)}, {Bytes: []byte(row.key)}, {Bytes: indexText(row.index)}}
 	r.ev = cdc.Event{Kind: cdc.Insert, Time: row.tx.time, Row: cdc.Row{Relation: row.relation(), Values: r.vals[:]}}
 	return &r.ev, checkpoint.Mark{
 		Table: row.table, Visible: strconv.Itoa(int(r.sees)), Order: "n", Key: strconv.Itoa(row.n), Nth: 1, ID: row.id,

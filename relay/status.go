@@ -6,6 +6,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/latency"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
 
@@ -83,6 +84,8 @@ type Status struct {
 	Transactions    uint64                // read to their end
 	DeadLetters     map[cdc.Reason]uint64 // sent to the topic of dead letters, by reason
 	NewestDead      []DeadLetter          // the newest of them, newest first
+	Parked          parking.Counts        // what is parked now, also by former processes
+	NewestParked    []DeadLetter          // the newest bad events whose keys this process parked, newest first
 	Skipped         uint64                // passed over because walpost skip asked
 	Remarks         map[string]uint64     // what the router passed over, by kind
 	WindowFull      time.Duration

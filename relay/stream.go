@@ -9,6 +9,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/flight"
 )
 
@@ -67,7 +68,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 
 func (s *streaming) run(ctx context.Context) error {
 	for s.sess != nil {
-		if s.full() {
+		if s.holds() {
 			if err := s.waitFull(ctx); err != nil || ctx.Err() != nil {
 				return err
 			}
@@ -109,12 +110,8 @@ func (s *streaming) pace(took time.Duration) {
 	s.batch = s.batchSize
 }
 
-// patience is how long Next may wait. While a topic waits for PassOver, each refusal of its records
-// costs at least that long.
+// patience is how long Next may wait.
 func (s *streaming) patience() time.Duration {
-	if newest := s.st.NewestDead; len(newest) > 0 && s.now.Sub(newest[0].At) < recently {
-		return soonWait
-	}
 	if s.inFlight() > 0 || s.checkpointer.busy {
 		return min(busyWait, s.every/maxBatch)
 	}
@@ -123,13 +120,19 @@ func (s *streaming) patience() time.Duration {
 
 func (s *streaming) waitFull(ctx context.Context) error {
 	from := time.Now()
-	if err := s.tick(from); err != nil || s.sess == nil || !s.full() {
+	if err := s.tick(from); err != nil || s.sess == nil || !s.holds() {
 		return err
 	}
 	s.wait(ctx.Done(), time.Time{})
 	now := time.Now()
 	s.st.WindowFull += now.Sub(from)
 	return s.tick(now)
+}
+
+// holds reports whether nothing is to be read now. A release does not pause within a transaction,
+// because only what is in a whole transaction can be in the checkpoint.
+func (s *streaming) holds() bool {
+	return s.full() || s.parker.pauses() && s.progress.Between()
 }
 
 // handle takes one event from the session.
@@ -184,28 +187,28 @@ func (s *streaming) row(ev *cdc.Event) error {
 	ok, err := s.route(ev)
 	asked := s.passOver(ev, s.progress.Open, s.progress.Events)
 	discard := asked != nil && (asked.Discard || s.cfg.Poison.Topic == "")
+	verdict := parking.Deliver
 	switch {
 	case discard:
-	case (asked != nil || err != nil) && s.progress.Delivered(): // the run before has dealt with it
+	case asked == nil && err == nil && !ok:
+		return nil
+	case s.progress.Delivered(): // the run before has dealt with it
 	case asked != nil:
 		if err := s.putAside(ev, asked, ok, err); err != nil {
 			return err
 		}
-	case err != nil:
-		bad := s.unroutable(ev, s.progress.Open, s.progress.Events, err)
-		if !s.buryRow(bad, ev) {
-			return s.give(bad)
+	default:
+		if verdict, err = s.setAside(ev, err, s.progress.Open, s.progress.Events); err != nil {
+			return err
 		}
-	case !ok:
-		return nil
 	}
-	// An event that is passed over, or that goes to the topic of dead letters, counts as a record,
-	// whatever the router makes of it: the next start finds the same count.
+	// An event that is passed over, parked, or that goes to the topic of dead letters, counts as a
+	// record, whatever the router makes of it: the next start finds the same count.
 	send, err := s.progress.Record(s.rec.EventID)
 	if err != nil {
 		return s.inconsistent(err)
 	}
-	if send && !discard {
+	if send && !discard && verdict != parking.Known {
 		s.publishEvent(ev, s.progress.Open, s.progress.Events)
 	}
 	return nil

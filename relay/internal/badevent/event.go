@@ -25,6 +25,7 @@ type Event struct {
 	Token   string        // what walpost skip calls this event; "" for a row of the table
 	Letter  bool          // Topic is the topic of dead letters, which refused the event's letter
 	Because cdc.Reason    // "" if the sink cannot write at all
+	Keyless bool          // the policy is to park the key, and the event has none, or is a row of the table
 	Err     error         // of the router or the sink
 }
 
@@ -64,6 +65,9 @@ func (e *Event) Hint() string {
 // Repair is the part of Hint that passes over no event.
 func (e *Event) Repair() string {
 	repair := cmp.Or(fault.Hint(e.Err), repairCause)
+	if e.Keyless {
+		repair = "The event is not parked, because walpost parks only events of the stream that have a known key. " + repair
+	}
 	if e.Commit == 0 && e.Table != nil {
 		return repair + " Or update or delete the row. Then start walpost again: walpost reads the row from the table once more."
 	}
@@ -76,9 +80,15 @@ func (e *Event) Commands() []fault.Advice {
 		return nil
 	}
 	if e.Letter {
-		return []fault.Advice{{Command: fault.Command("skip --discard --reason \"the dead letter was refused\"", e.Token), GivesUp: "exactly this event, which is then written nowhere"}}
+		return []fault.Advice{{Command: fault.Command("skip --discard --reason \"the dead letter was refused\"", e.Token), GivesUp: "exactly this event: it is written nowhere then"}}
 	}
-	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "the delivery of exactly this event, which then goes to the topic of dead letters"}}
+	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "the delivery of exactly this event: it goes to the topic of dead letters instead"}}
+}
+
+// KeyFound reports whether the router found the key of an event that it refused.
+func (e *Event) KeyFound() bool {
+	var keyed interface{ KeyFound() bool }
+	return errors.As(e.Err, &keyed) && keyed.KeyFound()
 }
 
 // Unroutable returns the error for an event that the router refused. commit is 0 for a row of the

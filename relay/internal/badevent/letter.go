@@ -19,18 +19,23 @@ type Names struct {
 // Halt names an event of the stream. Its timeline is the one that the event was written on, so a
 // failover changes no token.
 func (n *Names) Halt(commit cdc.Position, row int, table *cdc.Relation, id string) *checkpoint.Halt {
-	timeline := n.Found.Timeline
-	for _, left := range n.Found.History {
-		if commit < left.End {
-			timeline = min(timeline, left.Timeline)
-		}
-	}
 	h := &checkpoint.Halt{
-		Name: n.Relay, SystemID: n.Found.SystemID, Timeline: timeline, Database: n.Found.Database, Slot: n.Found.Slot,
+		Name: n.Relay, SystemID: n.Found.SystemID, Timeline: n.Timeline(commit), Database: n.Found.Database, Slot: n.Found.Slot,
 		Commit: commit, Row: row, Table: table.String(), EventID: id,
 	}
 	h.Token = h.NewToken()
 	return h
+}
+
+// Timeline is the timeline that pos was written on.
+func (n *Names) Timeline(pos cdc.Position) uint32 {
+	timeline := n.Found.Timeline
+	for _, left := range n.Found.History {
+		if pos < left.End {
+			timeline = min(timeline, left.Timeline)
+		}
+	}
+	return timeline
 }
 
 // token is the name of a bad event in its letter. content makes the name of a row of the table, which
@@ -51,8 +56,7 @@ func (n *Names) RowLetter(bad *Event, ev *cdc.Event, rec *cdc.Record) *deadlette
 	}
 	letter := n.letter(bad, rec, content...)
 	letter.Event = ev
-	var keyed interface{ KeyFound() bool }
-	letter.KeyKnown = errors.As(bad.Err, &keyed) && keyed.KeyFound()
+	letter.KeyKnown = bad.KeyFound()
 	return letter
 }
 

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/parking"
 )
 
 // The policies say what becomes of a bad event.
 const (
 	PolicyHalt       = "halt"        // the relay halts at the event
 	PolicyDeadLetter = "dead_letter" // the event goes to the topic of dead letters, and the relay goes on
+	PolicyParkKey    = "park_key"    // the event and all later ones of its key go to the topic of parked events
 )
 
 // Policies has the policy of each reason, and under "default" that of the other reasons. Without one
@@ -34,8 +36,13 @@ func (p Policies) Of(reason cdc.Reason) string {
 }
 
 // Bury reports whether any bad event goes to the topic of dead letters.
-func (p Policies) Bury() bool {
-	return slices.Contains(slices.Collect(maps.Values(p)), PolicyDeadLetter)
+func (p Policies) Bury() bool { return p.uses(PolicyDeadLetter) }
+
+// Park reports whether any bad event has its key parked.
+func (p Policies) Park() bool { return p.uses(PolicyParkKey) }
+
+func (p Policies) uses(policy string) bool {
+	return slices.Contains(slices.Collect(maps.Values(p)), policy)
 }
 
 // Poison says what becomes of bad events. The zero value halts at each.
@@ -43,12 +50,28 @@ type Poison struct {
 	Policies Policies
 	Topic    string // of dead letters
 	Version  string // of walpost, for the letters
+
+	ParkingTopic string
+	ParkLimit    parking.Limit
 }
 
 // Buries reports whether a bad event goes to the topic of dead letters. A letter that is refused
 // itself does not.
 func (p *Poison) Buries(reason cdc.Reason, topic string) bool {
-	return reason != "" && topic != p.Topic && p.Policies.Of(reason) == PolicyDeadLetter
+	return p.policy(reason, topic) == PolicyDeadLetter
+}
+
+// Parks reports whether a bad event has its key parked. A letter that is refused itself has not.
+func (p *Poison) Parks(reason cdc.Reason, topic string) bool {
+	return p.policy(reason, topic) == PolicyParkKey
+}
+
+// policy is the policy of a bad event. topic is the one that refused it, if there is one.
+func (p *Poison) policy(reason cdc.Reason, topic string) string {
+	if reason == "" || topic != "" && (topic == p.Topic || topic == p.ParkingTopic) {
+		return PolicyHalt
+	}
+	return p.Policies.Of(reason)
 }
 
 // IsTopic reports whether a topic is the topic of dead letters. What it refuses is a letter.

@@ -17,7 +17,7 @@ type Flight struct {
 	Tracker *checkpoint.Tracker
 	// gen numbers the flights of a process. An acknowledgement of a former flight must not reach
 	// this tracker.
-	gen    uint16
+	gen    uint16 // not 0
 	unsafe []mark // the transactions that gave a record and are not safe yet, oldest first, from head on
 	head   int
 	Sent   uint64 // records, by all flights of this process
@@ -32,7 +32,7 @@ type mark struct {
 
 // Next returns the flight that follows f and starts at start.
 func (f *Flight) Next(start cdc.Position) Flight {
-	return Flight{Tracker: checkpoint.New(start), gen: f.gen + 1, Sent: f.Sent}
+	return Flight{Tracker: checkpoint.New(start), gen: max(1, f.gen+1), Sent: f.Sent}
 }
 
 // Count counts the record of ticket, which is of the open transaction, and marks ticket as one of
@@ -48,10 +48,17 @@ func (f *Flight) Count(ticket *cdc.Ticket, begin cdc.Position) {
 	ticket.Tx |= uint64(f.gen) << genShift
 }
 
+// Mine reports whether a ticket is of this flight.
+func (f *Flight) Mine(ticket *cdc.Ticket) bool { return uint16(ticket.Tx>>genShift) == f.gen }
+
+// Uncounted reports whether a ticket is of no flight, because no position waits for its record. The
+// rest of its Tx is the sender's own.
+func Uncounted(ticket *cdc.Ticket) bool { return ticket.Tx>>genShift == 0 }
+
 // Ack takes back a ticket. It reports false for a ticket of a former flight, whose record is read
 // and counted again.
 func (f *Flight) Ack(ticket cdc.Ticket) bool {
-	if uint16(ticket.Tx>>genShift) != f.gen {
+	if !f.Mine(&ticket) {
 		return false
 	}
 	ticket.Tx &= maxTx
