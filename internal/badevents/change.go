@@ -13,6 +13,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/wait"
 	"github.com/walpost/walpost/router"
@@ -54,7 +55,10 @@ func Open(ctx context.Context, cfg Config) (*Topics, error) {
 	t.Dead = NewLetters(t.client, cfg.Kafka.DeadLetters, telling(cfg.Kafka.DeadLetters))
 	t.Parked = newParked(t.client, cfg.Parking, telling(cfg.Parking))
 	if err = t.Dead.Read(ctx); err == nil {
-		err = t.Parked.Read(ctx)
+		if err = t.Parked.Read(ctx); kafka.Denied(err) { // who parks nothing may have no right on the topic
+			cfg.Say(fmt.Sprintf("parked events are left out: %v. %s", err, fault.Hint(err)))
+			t.Parked.Missing, err = true, nil
+		}
 	}
 	if err == nil {
 		err = errors.Join(t.Dead.Owned(), t.Parked.Owned())
