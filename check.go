@@ -110,7 +110,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 	case f.Record != nil && f.Slot.Exists:
 		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil:
-		own.Why = fmt.Sprintf("the copy that checkpoint %s has begun goes on with a new slot", f.Record.Key())
+		own.Why = fmt.Sprintf("the copy of rows that checkpoint %s records continues with a new slot", f.Record.Key())
 	case f.Slot.Exists:
 		own.Why = "no checkpoint of " + f.name + " is stored: walpost run starts at the position of the slot"
 	default:

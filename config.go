@@ -27,7 +27,8 @@ import (
 // A Config says what to relay, from where, to where. Start from DefaultConfig and set what differs; the zero value is
 // not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
 type Config struct {
-	// Name is the key of the checkpoint. Two relays on one checkpoint topic need two names. Default: <database>.<slot>.
+	// Name is the key of the checkpoint, <database>.<slot> by default. Relays of different slots need different names on one checkpoint
+	// topic. The two processes of a hot standby have the same name.
 	Name string `yaml:"name"`
 
 	Source     replication.Config `yaml:"source"`
@@ -153,7 +154,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 			}
 		}
 	case len(c.Kafka.Brokers) > 0:
-		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records go to one place", nil)
+		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records can go to one place only", nil)
 	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)

@@ -123,7 +123,7 @@ func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*che
 		return nil, fault.Config(fmt.Errorf("the checkpoint stands at %s: %s is delivered or passed over", rec.LSN, halt.Event()), "")
 	}
 	halt.Time, halt.Discard, halt.Why = time.Now(), opts.Discard, opts.Why
-	limited, cancel := context.WithTimeoutCause(ctx, skipLimit, fmt.Errorf("the store has not taken it for %s", skipLimit))
+	limited, cancel := context.WithTimeoutCause(ctx, skipLimit, fmt.Errorf("the store has not accepted the request for %s", skipLimit))
 	defer cancel()
 	if err := store.Save(limited, halt.SkipKey(), halt.Encode()); err != nil {
 		return nil, fmt.Errorf("write %s: %w", strings.TrimPrefix(halt.SkipKey(), r.cfg.Name+"/"), err)

@@ -30,7 +30,7 @@ func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Cleanup(func() { _ = held.Close() })
-		}, "also while it is halted", false},
+		}, "even while it is halted", false},
 		"the file is damaged": {func(t *testing.T, cfg *Config) {
 			if err := os.WriteFile(cfg.Checkpoint.Path, []byte("{"), 0o600); err != nil {
 				t.Fatal(err)
@@ -81,7 +81,7 @@ func TestSkipEndsWhereTheStoreTakesNothing(t *testing.T) {
 	skipLimit = 2 * time.Second
 	defer func() { skipLimit = time.Minute }()
 	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: cfg.Checkpoint.Topic, Err: kerr.NotEnoughReplicas, Count: -1})
-	if _, err := Skip(t.Context(), cfg, halt.Token, SkipOptions{}); err == nil || fault.NeedsPerson(err) || !strings.Contains(err.Error(), "has not taken it") {
+	if _, err := Skip(t.Context(), cfg, halt.Token, SkipOptions{}); err == nil || fault.NeedsPerson(err) || !strings.Contains(err.Error(), "has not accepted the request") {
 		t.Errorf("skip: %v", err)
 	}
 	h.Remove()

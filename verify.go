@@ -2,17 +2,13 @@ package walpost
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
-	"github.com/twmb/franz-go/pkg/kerr"
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/verify"
 )
 
@@ -78,16 +74,14 @@ func elsewhere(ctx context.Context, cfg *Config, say func(text string)) (func(ta
 		return nil, err
 	}
 	defer client.Close()
-	var fold deadletter.Fold
-	lot := parking.New(cfg.Name, true)
-	for topic, add := range map[string]func(*kgo.Record){
-		cfg.Delivery.DeadLetterTopic: fold.Add,
-		cfg.Delivery.ParkingTopic:    func(rec *kgo.Record) { lot.Add(parking.Read(rec)) },
-	} {
-		if err := readTopic(ctx, client, topic, add); kafka.Denied(err) {
+	nobody := func(int64, int64) {}
+	dead := badevents.NewLetters(client, cfg.Delivery.DeadLetterTopic, nobody)
+	parked := badevents.NewParked(client, cfg.Delivery.ParkingTopic, nobody)
+	for topic, read := range map[string]func(context.Context) error{dead.Topic: dead.Read, parked.Topic: parked.Read} {
+		if err := read(ctx); kafka.Denied(err) {
 			say(fmt.Sprintf("topic %s cannot be read, so its events count as missing: grant Read and Describe on it (%v)", topic, err))
 		} else if err != nil {
-			return nil, fmt.Errorf("read topic %s: %w", topic, err)
+			return nil, err
 		}
 	}
 	type event struct{ table, id string }
@@ -100,42 +94,15 @@ func elsewhere(ctx context.Context, cfg *Config, say func(text string)) (func(ta
 			places[of] = verify.Place{Name: name + ", dropped by a person"}
 		}
 	}
-	for _, e := range fold.Entries() {
+	for _, e := range dead.Fold.Entries() {
 		add("dead letter", &e.Letter, e.State)
 	}
-	for _, key := range lot.Keys() {
-		for _, e := range lot.Entries(key) {
-			add("parked event", e.Letter, e.State)
+	if lot := parked.Lots[cfg.Name]; lot != nil {
+		for _, key := range lot.Keys() {
+			for _, e := range lot.Entries(key) {
+				add("parked event", e.Letter, e.State)
+			}
 		}
 	}
 	return func(table, id string) verify.Place { return places[event{table, id}] }, nil
-}
-
-// readTopic reads all records of a topic, each once. A topic that does not exist has none.
-func readTopic(ctx context.Context, client *kgo.Client, topic string, add func(*kgo.Record)) error {
-	info, err := kafka.DescribeTopic(ctx, client, topic)
-	if err == nil {
-		err = info.Err
-	}
-	if errors.Is(err, kerr.UnknownTopicOrPartition) {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	for p := range info.Partitions {
-		next := int64(0) // after some errors a Reader starts over
-		r := kafka.Reader{Client: client, Topic: topic, Partition: int32(p), Stable: true}
-		r.Each = func(rec *kgo.Record) error {
-			if rec.Offset >= next {
-				add(rec)
-				next = rec.Offset + 1
-			}
-			return nil
-		}
-		if err := r.ToEnd(ctx); err != nil {
-			return err
-		}
-	}
-	return nil
 }

@@ -78,7 +78,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	}
 	cfg.Name = cmp.Or(cfg.Name, database+"."+cfg.Source.Slot)
 	if strings.Contains(cfg.Name, "/") {
-		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name holds a slash"}}
+		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name contains a slash"}}
 	}
 	from.Advise = advise(&from)
 	return &Relay{

@@ -236,7 +236,7 @@ func (r *Refusal) found() string {
 		for i := range r.Changes {
 			what[i] = r.Changes[i].String()
 		}
-		return strings.Join(what, ", ") + " since checkpoint " + rec.Key() + " saw it"
+		return strings.Join(what, ", ") + " (after checkpoint " + rec.Key() + ")"
 	}
 	return string(r.Reason)
 }

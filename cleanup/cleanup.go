@@ -70,7 +70,7 @@ func (c *Config) Validate() (found conf.Problems) {
 	found.OneOf("cleanup.mode", string(c.Mode), string(None), string(Delete), string(DropPartitions))
 	conf.Range(&found, "cleanup.keep", c.Keep, 0, 20*365*24*time.Hour)
 	if (c.Mode == Delete || c.Mode == DropPartitions) && c.TimeColumn == "" {
-		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: it says how old a row is", c.Mode), nil)
+		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: the column says how old a row is", c.Mode), nil)
 	}
 	return found
 }

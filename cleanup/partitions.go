@@ -44,7 +44,7 @@ func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition
 		return nil, false, err
 	}
 	if len(ranged) == 0 {
-		return nil, false, fmt.Errorf("cleanup.mode drop_partitions needs a table that is PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
+		return nil, false, fmt.Errorf("cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
 	}
 	// Postgres prints a bound in the type of the column. All three types can be read as a
 	// timestamptz in UTC.

@@ -38,7 +38,7 @@ func (x *examination) adviseSlot() {
 		return
 	}
 	if s.WALStatus == "unreserved" {
-		x.add(Warn, "slot", fix.ByWords("Run walpost, or raise max_slot_wal_keep_size, before the next checkpoint."),
+		x.add(Warn, "slot", fix.ByWords("Run walpost, or raise max_slot_wal_keep_size, before the next checkpoint of Postgres."),
 			"slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size%s", x.cfg.Slot, activeBy(s))
 	}
 	if x.cfg.Failover && !s.Failover {
@@ -88,7 +88,7 @@ func (x *examination) extras(p *pg.Publication) {
 	}
 	switch {
 	case p.AllTables && len(tables) == 0:
-		x.add(Warn, name, x.ownPublication(), "publication %s is FOR ALL TABLES: Postgres also sends the changes of future tables to walpost, which ignores them", x.cfg.Publication)
+		x.add(Warn, name, x.ownPublication(), "publication %s covers all tables (FOR ALL TABLES): Postgres also sends the changes of future tables to walpost, which ignores them", x.cfg.Publication)
 	case len(tables) > 0:
 		if p.AllTables {
 			only = own
@@ -174,7 +174,8 @@ func (x *examination) ownPublication() fix.Fix {
 	}
 	return fix.Fix{
 		fix.Words("Make a publication of its own for walpost:"), sql,
-		fix.Words("Then SELECT pg_current_wal_lsn(); and once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
+		fix.Words("Then read the position:"), fix.SQL("SELECT pg_current_wal_lsn();"),
+		fix.Words("Once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
 			own.Publication + " (not earlier: the slot cannot read older WAL with the new publication)."),
 	}
 }

@@ -135,8 +135,8 @@ func (x *examination) unindexed(t *pg.TableFacts) {
 func (x *examination) droppable(t *pg.TableFacts, c *cleanedTable) {
 	name, role := "cleanup of "+t.Table.String(), pg.QuoteIdent(x.f.Server.Role)
 	if !c.Range {
-		x.add(Fail, name, fix.ByWords("walpost setup --partitioned prints the SQL of such a table; or set cleanup.mode to delete."),
-			"cleanup.mode drop_partitions needs a table that is PARTITION BY RANGE (%s), and %s is not", x.cfg.Outbox.Time(), t.Table)
+		x.add(Fail, name, fix.ByWords("walpost setup --partitioned prints the SQL for a table of this kind. Or set cleanup.mode to delete."),
+			"cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s), and %s is not partitioned in this way", x.cfg.Outbox.Time(), t.Table)
 		return
 	}
 	if !t.Owned {

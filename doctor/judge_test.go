@@ -92,7 +92,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		}, Warn, "synchronized_standby_slots", "is empty", "synchronized_standby_slots = 's1';"},
 		{"there is no standby", func(c *replication.Config, _ *ipg.Facts, x *examination) {
 			c.Failover, x.Slots = true, slots(false, true)
-		}, Warn, "synchronized_standby_slots", "no standby with a slot", "pg_create_physical_replication_slot"},
+		}, Warn, "synchronized_standby_slots", "no standby of this server", "pg_create_physical_replication_slot"},
 		{"no failover slot", func(_ *replication.Config, f *ipg.Facts, x *examination) { f.Slot, x.WaitsFor = &ipg.Slot{}, "s1" }, "", "synchronized_standby_slots", "", ""},
 		{"failover before 17", func(c *replication.Config, f *ipg.Facts, x *examination) { c.Failover, f.Server.Version = true, 160015 }, "", "synchronized_standby_slots", "", ""},
 		{"a standby without feedback", onStandby(nil, func(x *examination) { x.Feedback = "off" }), Warn, "slot synchronization", "(hot_standby_feedback = on)", "hot_standby_feedback"},
@@ -139,13 +139,13 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"nothing spilled", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.Spilled = &spillFacts{} }, OK, "logical_decoding_work_mem", "(64.0 MiB)", ""},
 		{"spilled", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 4, Bytes: 400 << 20}
-		}, Warn, "logical_decoding_work_mem", "4 transactions with 400.0 MiB were written to disk since the slot was made", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
+		}, Warn, "logical_decoding_work_mem", "since the slot was made, the server wrote 4 transactions (400.0 MiB) to disk", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
 		{"spilled since a reset", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 1, Bytes: 1 << 20, Since: &time.Time{}}
 		}, Warn, "logical_decoding_work_mem", "since 0001-01-01 00:00", "128MB"},
 		{"spilled too much", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 1, Bytes: 20 << 30}
-		}, Warn, "logical_decoding_work_mem", "with 20.0 GiB", "Write less in one transaction"},
+		}, Warn, "logical_decoding_work_mem", "(20.0 GiB)", "Write less in one transaction"},
 		{"never decoded", func(*replication.Config, *ipg.Facts, *examination) {}, "", "logical_decoding_work_mem", "", ""},
 	} {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {

@@ -61,7 +61,7 @@ func (c *kafkaCheck) size(name, topic string, kv map[string]string, largest int)
 	if theirs := kv["compression.type"]; theirs == "uncompressed" || c.cfg.Compression == "none" && (theirs == "producer" || theirs == "") {
 		unless = ""
 	}
-	c.add(name+" size", Warn, fmt.Sprintf("a row of the table makes a record of %d bytes, more than max.message.bytes, %d: such a record is refused and %s%s", largest, n, fate(&c.cfg), unless),
+	c.add(name+" size", Warn, fmt.Sprintf("a row of the table makes a record of %d bytes, more than max.message.bytes, %d: this record is refused and %s%s", largest, n, fate(&c.cfg), unless),
 		c.fixes.topic(topic, fmt.Sprintf("max.message.bytes=%d", largest+largest/10+kafka.LeastLimit)), fix.Words("Also raise fetch.max.bytes and max.partition.fetch.bytes of the consumers."))
 }
 
@@ -88,7 +88,7 @@ func (c *kafkaCheck) timestamps(name, topic string, kv map[string]string, newest
 	case future < clockSlack:
 		c.add(name, Warn, fmt.Sprintf("%s is %s: if the database's clock is further ahead of the brokers' clock, every event is refused", key, future), roomy)
 	case newest.Sub(now) > future:
-		c.add(name, Warn, fmt.Sprintf("a row of the table has the timestamp %s, further in the future than %s (%s) allows: such a record is refused and %s",
+		c.add(name, Warn, fmt.Sprintf("a row of the table has the timestamp %s, further in the future than %s (%s) allows: this record is refused and %s",
 			newest.UTC().Format(time.RFC3339), key, future, fate(&c.cfg)), fix.Words("Correct what writes the column of table.field.event.timestamp, or allow more:"), c.fixes.topic(topic, key+"=9223372036854775807"))
 	}
 }
@@ -110,7 +110,7 @@ func (c *kafkaCheck) cleanup(name, topic string, kv map[string]string, keyless b
 	if strings.Contains(policy, "compact") {
 		c.add(name+" cleanup", Warn, "cleanup.policy is "+policy+": only the newest event of each key is kept", c.fixes.topic(topic, "cleanup.policy=delete"))
 		if keyless {
-			c.add(name+" keys", Warn, "a row of the table has no key, and a compacted topic refuses such a record, which "+fate(&c.cfg),
+			c.add(name+" keys", Warn, "a row of the table has no key, and a compacted topic refuses a record without a key, which "+fate(&c.cfg),
 				c.fixes.topic(topic, "cleanup.policy=delete"), fix.Words("Or map a column that is never NULL (table.field.event.key)."))
 		}
 	}
@@ -159,7 +159,7 @@ func (c *kafkaCheck) brokerSettings(kv map[string]string) {
 	c.creates = kv["auto.create.topics.enable"] == "true"
 	switch auto := kv["auto.create.topics.enable"]; {
 	case auto == "true" && !c.cfg.Topics.Create:
-		c.add("auto.create.topics.enable", Warn, "the brokers create a topic with their defaults for every client that asks for one: a consumer with a wrong name creates one, and a missing topic may appear with too few partitions",
+		c.add("auto.create.topics.enable", Warn, "the brokers create a missing topic with their defaults for every client that asks for it: a consumer with a wrong topic name creates a topic, and a topic of walpost may get too few partitions",
 			c.fixes.broker("auto.create.topics.enable=false"))
 	case auto != "":
 		c.add("auto.create.topics.enable", OK, "it is "+auto)

@@ -60,7 +60,7 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 		c.add(name, OK, detail)
 	}
 	if t.Partition >= n {
-		c.add(name+" partitions", Warn, fmt.Sprintf("a row of the table asks for partition %d, and there are %d partitions: such a row %s", t.Partition, n, fate(&c.cfg)),
+		c.add(name+" partitions", Warn, fmt.Sprintf("a row of the table asks for partition %d, and there are %d partitions: this row %s", t.Partition, n, fate(&c.cfg)),
 			fix.Words("Correct the value that is placed as partition, or add partitions to "+topic+", which moves keys to other partitions."))
 	}
 	c.leaders(name, is)
@@ -105,7 +105,7 @@ func (c *kafkaCheck) unnamed(ctx context.Context, checkpoint string, patterns []
 		if n > len(fit) {
 			fit = append(fit, fmt.Sprintf("and %d others", n-len(fit)))
 		}
-		c.add(name, OK, to+", and there are "+strings.Join(fit, ", ")+"; no row names another one yet, and an event for a topic that is missing waits until somebody creates the topic")
+		c.add(name, OK, to+", and there are "+strings.Join(fit, ", ")+"; no row names another topic yet, and an event for a missing topic waits until somebody creates the topic")
 		return
 	}
 	why := to + ", and the brokers list no such topic: the first event waits until somebody creates its topic"
@@ -176,7 +176,7 @@ func (c *kafkaCheck) replication(name, topic string, rf, least int) bool {
 	name += " replicas"
 	switch {
 	case least > rf && c.caps:
-		c.add(name, Warn, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: these brokers use %d instead, and an acknowledged event is on fewer brokers than it should be", least, rf, rf),
+		c.add(name, Warn, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: these brokers use %d instead, and an acknowledged event is on fewer brokers than the setting asks for", least, rf, rf),
 			fix.Words("Give the topic more replicas (kafka-reassign-partitions.sh), or lower the setting:"), c.fixes.topic(topic, fmt.Sprintf("min.insync.replicas=%d", max(1, rf-1))))
 	case least > rf:
 		c.add(name, Fail, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: nothing can be written", least, rf),

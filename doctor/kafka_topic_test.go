@@ -49,7 +49,7 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 		{settings: "compression.type=gzip", want: "compression: warn: compression.type is gzip and walpost sends snappy", fix: change + "compression.type=producer"},
 		{settings: "compression.type=uncompressed", want: "compression: warn: compression.type is uncompressed and walpost sends snappy", fix: "producer"},
 		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1000}},
-		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1001}, want: "size: warn: a row of the table makes a record of 1001 bytes, more than max.message.bytes, 1000: such a record is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
+		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1001}, want: "size: warn: a row of the table makes a record of 1001 bytes, more than max.message.bytes, 1000: this record is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
 		{settings: "cleanup.policy=delete retention.ms=604800000 retention.bytes=-1"},
 		{settings: "cleanup.policy=delete retention.ms=-1"},
 		{settings: "cleanup.policy=delete retention.ms=9223372036854775807"},
@@ -180,7 +180,7 @@ func TestJudgementOfTheBrokersSettings(t *testing.T) {
 		create   bool
 		want     string
 	}{
-		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: the brokers create a topic with their defaults for every client that asks"},
+		{map[string]string{"auto.create.topics.enable": "true"}, false, "auto.create.topics.enable: warn: the brokers create a missing topic with their defaults for every client that asks"},
 		{map[string]string{"auto.create.topics.enable": "true"}, true, "auto.create.topics.enable: ok: it is true"},
 		{map[string]string{"auto.create.topics.enable": "false"}, false, "auto.create.topics.enable: ok: it is false"},
 		{map[string]string{"socket.request.max.bytes": "67108863"}, false, "socket.request.max.bytes: warn: socket.request.max.bytes is 67108863"},

@@ -24,7 +24,7 @@ var defects = []struct {
 	// 2025-08-14, "Avoid infinite wait in logical decoding": delivery stops without an error that walpost could report.
 	{"decoding can wait forever after a crash of the server", []int{14_0019, 15_0014, 16_0010, 17_0006}, false},
 	// 2026-02-12, "Prevent invalidation of newly created or newly synced replication slots": a first run or a recover has to begin again.
-	{"a slot that was just made or synchronized can be lost at once to a checkpoint", []int{15_0016, 16_0012, 17_0008}, false},
+	{"a slot that was just made or synchronized can be lost at once at a checkpoint of Postgres", []int{15_0016, 16_0012, 17_0008}, false},
 }
 
 // minor warns of the defects that the server's minor version has.

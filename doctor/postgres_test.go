@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/fix"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/replication"
@@ -236,13 +237,13 @@ func TestTransactionsThatDecodingWroteToDiskAreCounted(t *testing.T) {
 			}
 			time.Sleep(10 * time.Millisecond)
 		}
-		if f == nil || f.Verdict != Warn || !strings.HasPrefix(f.Why, "1 transactions with ") || !strings.Contains(f.Why, "logical_decoding_work_mem (64.0 KiB;") {
+		if f == nil || f.Verdict != Warn || !strings.Contains(f.Why, "the server wrote 1 transactions (") || !strings.Contains(f.Why, "logical_decoding_work_mem (64.0 KiB)") {
 			t.Fatalf("found %+v", f)
 		}
 		// The statement is one that the server takes.
 		sql, _, _ := strings.Cut(strings.Replace(f.FixText(), `ROLE "postgres"`, "DATABASE "+w.cfg.Slot, 1), ";")
 		w.exec(sql)
-		if f = named(w.examine(), "logical_decoding_work_mem"); f == nil || !strings.Contains(f.Why, "logical_decoding_work_mem (64.0 MiB;") {
+		if f = named(w.examine(), "logical_decoding_work_mem"); f == nil || !strings.Contains(f.Why, "logical_decoding_work_mem (64.0 MiB)") {
 			t.Errorf("after %s: %+v", sql, f)
 		}
 	})
@@ -297,7 +298,7 @@ func TestAPublicationIsCutDownByWhatIsPrinted(t *testing.T) {
 				t.Errorf("healed: %+v", f)
 			}
 			w.exec("DROP PUBLICATION walpost", "DROP TABLE a, b", "CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert')")
-			if f := named(w.examine(), "publication extras"); f == nil || !strings.Contains(f.Why, "is FOR ALL TABLES") || !strings.Contains(f.FixText(), `CREATE PUBLICATION "walpost_outbox" FOR TABLE "public"."outbox" WITH (publish = 'insert'`) {
+			if f := named(w.examine(), "publication extras"); f == nil || !strings.Contains(f.Why, "covers all tables (FOR ALL TABLES)") || !strings.Contains(f.FixText(), `CREATE PUBLICATION "walpost_outbox" FOR TABLE "public"."outbox" WITH (publish = 'insert'`) {
 				t.Errorf("for all tables: %+v", f)
 			}
 		})
@@ -312,12 +313,10 @@ func TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking(t *testing
 			w := newWorld(t, testenv.Postgres(t, v), outboxTable, "CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert')")
 			w.exec(w.slotOf("pgoutput"), insertRow)
 			f := named(w.examine(), "publication extras")
-			if f == nil || !strings.Contains(f.FixText(), "once walpost status says that the slot has confirmed that position") {
+			if f == nil || !strings.Contains(f.FixText(), "Once walpost status says that the slot has confirmed that position") {
 				t.Fatalf("found %+v", f)
 			}
-			_, sql, _ := strings.Cut(f.FixText(), ": ")
-			sql, _, _ = strings.Cut(sql, " Then ")
-			w.exec(sql)
+			w.exec(string(f.Fix[1].(fix.SQL)))
 			read := func(publication string) string {
 				return fmt.Sprintf("SELECT count(*) FROM pg_logical_slot_peek_binary_changes('%s', NULL, NULL, 'proto_version', '1', 'publication_names', '%s')", w.cfg.Slot, publication)
 			}

@@ -84,14 +84,14 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 			Newest: sampleLargest, Order: table.Order{By: table.BySize, Column: s.run.Router.Columns(t.Relation).Payload},
 		})
 		if looked += fmt.Sprintf(" and the %d largest", sampleLargest); err != nil {
-			looked = fmt.Sprintf("%d (not the largest: %v)", sampleRows, err)
+			looked = fmt.Sprintf("%d; the largest could not be read: %v", sampleRows, err)
 		}
 	}
 	switch {
 	case s.bad != nil:
 		return []Finding{{
 			Side: Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
-			Fix: fix.ByWords("A row like it " + fate(s.run.Kafka) + ": walpost explain shows what is wrong with it. " +
+			Fix: fix.ByWords("A row like this one " + fate(s.run.Kafka) + ": walpost explain shows what is wrong with the row. " +
 				"When the row is passed over, a dead letter or parked, delete or repair the row to end this warning."),
 		}}
 	case s.looked > 0:

@@ -100,8 +100,8 @@ func (x *examination) spilled() {
 	}
 	by := fix.Fix{fix.SQL(fmt.Sprintf("ALTER ROLE %s SET logical_decoding_work_mem = '%dMB';", pg.QuoteIdent(x.f.Server.Role), want>>20)), fix.Words("then restart walpost.")}
 	if want > most {
-		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory it would need " + want.Roughly() + ".")
+		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory, one transaction would need " + want.Roughly() + ".")
 	}
-	x.add(Warn, name, by, "%d transactions with %s were written to disk %s before they were sent: they did not fit into logical_decoding_work_mem (%s; changes of all tables of the database count)",
-		x.Spilled.Txns, size.Bytes(x.Spilled.Bytes).Roughly(), since, memory.Roughly())
+	x.add(Warn, name, by, "%s, the server wrote %d transactions (%s) to disk while it decoded them, because they did not fit into logical_decoding_work_mem (%s): changes to all tables of the database count",
+		since, x.Spilled.Txns, size.Bytes(x.Spilled.Bytes).Roughly(), memory.Roughly())
 }

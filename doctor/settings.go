@@ -196,7 +196,7 @@ func (x *examination) outage() {
 		told := fmt.Sprintf("max_slot_wal_keep_size (%d MB) lasts %s at %.3g MB/s, measured over %s", keep, lasts, x.rate/(1<<20), x.measured.Round(time.Second))
 		switch {
 		case keep < x.MaxWALMB:
-			x.add(Warn, name, keepSize, "max_slot_wal_keep_size (%d MB) is less than max_wal_size (%d MB): the slot can be lost between two checkpoints", keep, x.MaxWALMB)
+			x.add(Warn, name, keepSize, "max_slot_wal_keep_size (%d MB) is less than max_wal_size (%d MB): the slot can be lost between two checkpoints of Postgres", keep, x.MaxWALMB)
 		case !x.rateMeasured || x.rate <= 0:
 			x.add(OK, name, nil, "max_slot_wal_keep_size is %d MB; no WAL was written during the check, so it is unknown how long it lasts", keep)
 		case lasts < time.Hour:

@@ -69,7 +69,7 @@ func (x *examination) copied(wanted bool) {
 		x.add(Warn, name, fix.ByWords("The standby copies the slot again when the primary's slot is ahead of the WAL that the standby has. Check max_slot_wal_keep_size and hot_standby_feedback on the standby."),
 			"the copy of slot %s is invalidated (%s): the slot would be lost with a failover to this standby", x.cfg.Slot, s.Lost())
 	case s.Temporary:
-		x.add(Warn, name, fix.ByWords("Wait until walpost has confirmed more; while nothing is written, SELECT pg_log_standby_snapshot(); on the primary."),
+		x.add(Warn, name, fix.Fix{fix.Words("Wait until walpost has confirmed more. If the database is idle, run this on the primary:"), fix.SQL("SELECT pg_log_standby_snapshot();")},
 			"the copy of slot %s is temporary, because the primary's slot is behind what the standby can serve: it would not survive a failover to this standby", x.cfg.Slot)
 	default:
 		x.add(OK, name, nil, "slot %s is copied to this standby, confirmed up to %s, and would survive a failover to it", x.cfg.Slot, s.Confirmed)
@@ -94,7 +94,7 @@ func (x *examination) awaited() {
 		}
 		if len(there) == 0 {
 			x.add(Warn, name, fix.ByWords("Give each standby that may take over a slot (pg_create_physical_replication_slot, primary_slot_name), and name it in synchronized_standby_slots."),
-				"the slot is to survive a failover, but this server has no standby with a slot of its own")
+				"the slot should survive a failover, but no standby of this server has a slot of its own")
 			return
 		}
 		x.add(Warn, name, fix.Fix{fix.Setting{Name: name, Value: strings.Join(there, ", ")}},

@@ -129,6 +129,34 @@ func TestAPolicyThatChangesEndsAHalt(t *testing.T) {
 	})
 }
 
+// Each record of a topic is refused. The loop hears of each refusal soon, although the stream has nothing new.
+func TestRefusalsOfOneTopicFollowEachOtherSoon(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		cfg := w.buried()
+		cfg.Window.Events = 1000
+		r := w.start(cfg)
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		w.do(func() { w.stalled, w.maxDelay = true, 0 })
+		ks := make([]string, 500)
+		for i := range ks {
+			ks[i] = "b"
+		}
+		txn := w.commit(ks...)
+		from := time.Now()
+		w.do(func() {
+			w.stalled = false
+			for _, row := range txn.rows {
+				w.cursed[row.id] = true
+			}
+		})
+		w.want(t, time.Minute, "500 letters", func() bool { return len(w.dead) == 500 })
+		if took := time.Since(from); took > 2*time.Second { // by the clock of the simulation
+			t.Errorf("500 letters in %s", took)
+		}
+		r.stopped(t, time.Second)
+	})
+}
+
 // A request to pass over an event does not end the halt at its letter. A start expects that halt, until the letter is given up too.
 func TestARequestThatDidNotHelpIsForeseen(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {

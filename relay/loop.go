@@ -19,6 +19,8 @@ import (
 
 const (
 	busyWait     = 20 * time.Millisecond  // of Next while acknowledgements or a write are awaited
+	soonWait     = time.Millisecond       // of Next until recently after a dead letter
+	recently     = 200 * time.Millisecond // until a topic has refused its next record
 	idleWait     = 250 * time.Millisecond // of Next otherwise; a stop may go unnoticed for so long
 	maxBatch     = 32                     // events between two looks at the clock
 	fullConfirm  = time.Second            // between Confirms while Next is not called

@@ -19,7 +19,7 @@ func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) *checkpoint
 	i := slices.IndexFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token })
 	if i < 0 {
 		l.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str("lsn", commit.String()).
-			Msg("a skip request names another event than the event at this place: walpost ignores the request")
+			Msg("a skip request does not name the event at this place: walpost ignores the request")
 		return nil
 	}
 	what := "EVENT PASSED OVER, as walpost skip asked: it goes to the topic of dead letters"

@@ -110,8 +110,12 @@ func (s *streaming) pace(took time.Duration) {
 	s.batch = s.batchSize
 }
 
-// patience is how long Next may wait.
+// patience is how long Next may wait. While a topic waits for PassOver, each refusal of its records
+// costs at least that long.
 func (s *streaming) patience() time.Duration {
+	if newest := s.st.NewestDead; len(newest) > 0 && s.now.Sub(newest[0].At) < recently {
+		return soonWait
+	}
 	if s.inFlight() > 0 || s.checkpointer.busy {
 		return min(busyWait, s.every/maxBatch)
 	}

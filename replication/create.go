@@ -238,7 +238,7 @@ func countRows(ctx context.Context, sql *pgconn.PgConn, t *pg.TableFacts, filter
 	if err != nil || n.N == 0 {
 		return "", err
 	}
-	return fmt.Sprintf("%d bytes of rows (role without the right to count them)", n.N), nil
+	return fmt.Sprintf("%d bytes of rows (the role lacks the right to count them)", n.N), nil
 }
 
 // SQLNames are the tables, quoted.

@@ -33,7 +33,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 	switch {
 	case e.Code == pg.StateUndefinedObject:
 		return fault.Person(
-			fmt.Errorf("slot %s needs the publication %s as of %s, where it did not exist: %w", s.cfg.slot, s.cfg.publication, s.received, e),
+			fmt.Errorf("slot %s needs the publication %s as of %s, but the publication did not exist then: %w", s.cfg.slot, s.cfg.publication, s.received, e),
 			"The publication was dropped, or made after the slot. Making it again does not help, because the slot reads an old state of the catalog. "+
 				"Events from "+s.flush.String()+" on may be missing. "+recoverWithout(s.cfg.slot), fault.Advice{Command: fault.Command("recover")})
 	case e.Code == pg.StateNoRight:

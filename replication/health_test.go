@@ -136,7 +136,7 @@ func TestRightsThatAreMissingAreNamed(t *testing.T) {
 		w.exec("GRANT CREATE ON DATABASE " + w.cfg.Slot + " TO " + role)
 		expect("fail", "role "+role+" may not make it: public.outbox belongs to postgres", "As the owner")
 		w.exec(publicationForOutbox, insertRow)
-		expect("config", "bytes of rows (role without the right to count them)", "to never to begin with")
+		expect("config", "bytes of rows (the role lacks the right to count them)", "to never to begin with")
 		w.exec("TRUNCATE outbox")
 		if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
 			t.Error("not made")

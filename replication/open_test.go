@@ -480,7 +480,7 @@ func TestSlotThatIsBeingMadeIsWaitedFor(t *testing.T) {
 		time.Sleep(5 * time.Millisecond) // until the server shows it
 	}
 	_, err := w.open(w.source(), true, false)
-	if !fault.Retryable(err) || !strings.Contains(err.Error(), fmt.Sprintf("is just being made by process %d", maker.PgConn().PID())) {
+	if !fault.Retryable(err) || !strings.Contains(err.Error(), fmt.Sprintf("is still being made by process %d", maker.PgConn().PID())) {
 		t.Errorf("%s %v", behaviourOf(err), err)
 	}
 	testenv.Run(w.T, blocker, "COMMIT")

@@ -122,7 +122,7 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 Old rows may be deleted at any time after they are published: deletes are not published.`
 		if cfg.OrderColumn == "" {
 			what += " (set source.order_column: " + DefaultOrderColumn + ")"
-			comment += "\nSet source.order_column: " + DefaultOrderColumn + " in walpost.yaml. Then a snapshot and recover publish rows in their order."
+			comment += "\nSet source.order_column: " + DefaultOrderColumn + " in walpost.yaml. Then a snapshot and recover publish rows in the order of this column."
 		}
 		add(what, comment, outboxSQL(t, cfg))
 		if cfg.Outbox.Partitioned {
@@ -163,11 +163,11 @@ Old rows may be deleted at any time after they are published: deletes are not pu
 		if cfg.Updates() {
 			what = "inserts, and updates for those that change a primary key. "
 		}
-		add("publication "+cfg.Publication, `What walpost reads: `+what+`Make it before the slot: a slot cannot read a publication that is younger.`,
+		add("publication "+cfg.Publication, `What walpost reads: `+what+`Make it before the slot: a slot cannot read a publication that was made later.`,
 			PublicationSQL(cfg))
 	}
 	for _, t := range opts.Adds {
-		add("table "+t.String()+" in publication "+cfg.Publication, "The publication is there without the new table.",
+		add("table "+t.String()+" in publication "+cfg.Publication, "The publication exists, but does not contain the new table.",
 			fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pg.QuoteIdent(cfg.Publication), t.SQL()))
 	}
 	if opts.Slot {
@@ -277,7 +277,7 @@ func (c *Config) misfits(tables []pg.Table) (unfit []*Unmet) {
 		if _, err := c.Needs(outboxRelation(t, c)); err != nil {
 			unfit = append(unfit, &Unmet{
 				Name: tableName(t), Why: fmt.Sprintf("table %s does not exist, and the table that setup makes does not fit the configuration: %s", t, err),
-				Fix: fix.ByWords("Make the table yourself, or leave out the router options that name other columns than setup makes."), Misconfigured: true,
+				Fix: fix.ByWords("Make the table yourself, or leave out the router options that name columns other than those that setup makes."), Misconfigured: true,
 			})
 		}
 	}

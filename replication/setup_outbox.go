@@ -115,7 +115,7 @@ func cleans(t pg.Table, o *Outbox, role, name string, fresh bool) (all []stateme
 	if o.Owns {
 		all = append(all, statement{
 			what: "role " + name + " the owner of " + t.String(), comment: `For cleanup.mode: drop_partitions. Only the owner makes, detaches and drops partitions. A partition
-can have another owner than its table.`,
+and its table can have different owners.`,
 			sql: fmt.Sprintf(`GRANT USAGE, CREATE ON SCHEMA %[1]s TO %[2]s;
 ALTER TABLE %[3]s OWNER TO %[2]s;
 DO $$

@@ -35,7 +35,7 @@ func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
 	}
 	// A session before this one may have received more than this one has by now; no session more than the server has.
 	if known := max(s.received, s.identity.Server); safe > known {
-		return s.fail(fmt.Errorf("confirm %s of slot %s, of which nothing behind %s was received", safe, s.cfg.slot, known))
+		return s.fail(fmt.Errorf("confirm %s of slot %s, but nothing after %s was received", safe, s.cfg.slot, known))
 	}
 	s.flush = max(s.flush, safe)
 	s.received = max(s.received, s.flush)

@@ -35,7 +35,7 @@ func (s *Session) takeSlot(ctx context.Context, at cdc.Position) error {
 		}
 		if refused == nil {
 			if !logged.IsZero() {
-				s.cfg.logger.Info().Str("slot", s.cfg.slot).Dur("waited", time.Since(began).Round(time.Millisecond)).Msg("slot is free; taken")
+				s.cfg.logger.Info().Str("slot", s.cfg.slot).Dur("waited", time.Since(began).Round(time.Millisecond)).Msg("slot is free, and walpost has taken it")
 			}
 			return nil
 		}

@@ -30,7 +30,7 @@ func (s *HeaderStep) validate(ps *conf.Problems, option string) {
 	case (s.Insert == "") == (len(s.Drop) == 0), s.Insert == "" && (s.Value != "" || s.BeforeID):
 		ps.Add(option, conf.MustBe, "insert with value, or drop with a list of names", nil)
 	case s.Insert == "id" || slices.Contains(s.Drop, "id"):
-		ps.Add(option, conf.MustBe, "about another header than id, by which recover finds the records", nil)
+		ps.Add(option, conf.MustBe, "about a header other than id, because recover finds the records by id", nil)
 	}
 }
 

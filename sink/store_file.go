@@ -77,7 +77,7 @@ func (f *FileStore) hold() error {
 		_ = l.Close() // nothing was written
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return fault.Retry(fault.WithHint(fmt.Errorf("checkpoint file %s is used by another process", f.path),
-				"A relay holds the file until it ends, also while it is halted."))
+				"A relay holds the file until it ends, even while it is halted."))
 		}
 		return fault.Retry(fmt.Errorf("lock %s: %w", name, err))
 	}

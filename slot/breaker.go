@@ -119,16 +119,16 @@ func (b *Breaker) Observe(s Status) {
 		log.Msg("circuit breaker: the slot needs a person")
 	case s.Blocker != nil && s.Blocker.Kind == BlockedBySlot: // dropping this slot would free no WAL
 		other := s.Blocker.String()
-		b.set(BreakerTripped, reason+"; it is not dropped, because another one holds older WAL: "+other)
+		b.set(BreakerTripped, reason+"; it is not dropped, because another slot holds older WAL: "+other)
 		if !b.kept {
-			log.Str("blocker", other).Msg("circuit breaker: the slot is not dropped, because another one holds older WAL")
+			log.Str("blocker", other).Msg("circuit breaker: the slot is not dropped, because another slot holds older WAL")
 		}
 		b.kept, b.trip.tripped = true, false // the other slot may be gone at the next read
 	default:
 		b.dropping = true
 		b.set(BreakerTripped, reason)
 		log.Msg("circuit breaker: delivery stops, and the slot is dropped")
-		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so delivery was stopped to drop it", reason),
+		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so the delivery was stopped to drop the slot", reason),
 			"The slot is dropped as soon as it is free. Remove the cause of its growth. "+fault.Recover(),
 			fault.Advice{Command: fault.Command("recover")}),
 			func() { b.dropSlot(s.Slot, reason) })

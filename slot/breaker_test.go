@@ -85,8 +85,8 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 		BreakerDrop: {
 			{100, true, BreakerArmed, "", 0, 0},
 			{100, true, BreakerArmed, "", 0, 0},
-			{100, true, BreakerTripped, "another one holds older WAL: slot old", 0, 1},
-			{100, true, BreakerTripped, "another one", 0, 1},
+			{100, true, BreakerTripped, "another slot holds older WAL: slot old", 0, 1},
+			{100, true, BreakerTripped, "another slot", 0, 1},
 			{0, true, BreakerArmed, "", 0, 1},
 			{100, true, BreakerArmed, "", 0, 1},
 			{100, true, BreakerArmed, "", 0, 1},

@@ -51,7 +51,7 @@ exits with 2, and writes nothing, if the input cannot be read or contradicts its
 	format := flags.String("format", string(convert.Auto), "the `kind` of the file: auto, connect, server, strimzi")
 	worker := flags.String("worker", "", "the `file` with the worker's properties, for converters and brokers that the connector does not name")
 	offer(cmd, "format", string(convert.Auto), string(convert.Connect), string(convert.Server), string(convert.Strimzi))
-	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector has a regular expression or no list (may be repeated); --dsn finds it, too")
+	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector has a regular expression or no list (may be repeated); --dsn also finds it")
 	dsn := flags.String("dsn", "", "the database, as a libpq `URI`: convert asks it which tables the connector captures")
 	fresh := flags.Bool("fresh", false, "the connector has never run: walpost makes the slot, the publication and the snapshot")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -32,11 +32,11 @@ func demoCommand() *cobra.Command {
 		Use:   "demo",
 		Short: "shows walpost at work, with a Postgres, a broker and a shop of its own",
 		Long: `demo starts a private Postgres, a Kafka-compatible broker inside this process, a small shop that
-writes orders and outbox rows in one transaction, and the relay. It needs only a place for the
-binaries of Postgres, which it downloads once.
+writes orders and outbox rows in one transaction, and the relay. It needs only disk space for
+the binaries of Postgres, which it downloads once.
 
 It runs until you stop it, or for the time of --for. Then it checks that every committed event has
-arrived once, and in order per key. The exit code is 0 if this is so. demo removes everything that it
+arrived once, and in order per key. If this is true, demo exits with 0. demo removes everything that it
 created, and keeps only the downloaded Postgres, in a cache for the next demo.`,
 		Args: noArguments,
 	}

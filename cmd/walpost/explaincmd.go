@@ -53,7 +53,7 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
 		"dsn", "table", "brokers", "publication", "topic-regex", "topic-replacement", "compression")
 	flags := cmd.Flags()
 	id := flags.String("id", "", "the row with this event `id`")
-	last := flags.Int("last", 0, "explain the newest `number` rows, newest first")
+	last := flags.Int("last", 0, "explain this `number` of rows, newest first")
 	row := flags.String("row", "", "a row as a `JSON` object with the names of columns as keys; - reads it from standard input")
 	partitions := flags.Int("partitions", 0, "assume this `number` of partitions, and do not ask Kafka")
 	asJSON := flags.Bool("json", false, "print JSON, one object in each line")

@@ -27,8 +27,8 @@ func initCommand() *cobra.Command {
 table that has the columns of an outbox. If there is none, it writes public.outbox, which walpost
 setup makes. If there are several, name yours with --table.
 
-The file never contains a password. With --role it names another role than the DSN does: the role
-that walpost setup --role makes.`,
+The file never contains a password. With --role it names this role and not the role of the DSN.
+walpost setup --role makes this role.`,
 		Example: `  walpost init --dsn postgres://postgres@localhost/shop --role walpost --brokers localhost:9092 > walpost.yaml`,
 		Args:    noArguments,
 	}
@@ -113,7 +113,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  # password_file: /run/secrets/pg", "if Postgres asks for a password")
 	}
 	if source.Slot != defaultConfig().Source.Slot {
-		line("  slot: "+yamlWord(source.Slot), "slot "+defaultConfig().Source.Slot+" of this server is not of this database")
+		line("  slot: "+yamlWord(source.Slot), "on this server, the name "+defaultConfig().Source.Slot+" is taken by a slot that does not belong to this database")
 	}
 	missing := ""
 	if len(found) < len(source.Names().Tables) {

@@ -95,7 +95,7 @@ func commands() []*cobra.Command {
 		explainCommand(),
 		verifyCommand(),
 		deadCommand(),
-		groupCommand("config", "looks at a configuration", validateCommand()),
+		groupCommand("config", "checks a configuration", validateCommand()),
 		groupCommand("debezium", "helps to move from Debezium to walpost", convertCommand()),
 		recoverCommand(),
 		skipCommand(),
@@ -126,7 +126,7 @@ func (usageError) Misconfigured() bool { return true }
 func (e usageError) Unwrap() error { return e.error }
 
 func (usageError) Hint() string {
-	return "walpost --help lists the commands, walpost COMMAND --help the flags of one"
+	return "walpost --help lists the commands, and walpost COMMAND --help lists the flags of a command"
 }
 
 // An exitError ends the program with a code and prints nothing: what there was to say is already on standard output.

@@ -31,7 +31,7 @@ walpost run makes it, together with its first checkpoint.`,
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "snapshot")
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
 	role := cmd.Flags().String("role", "", "the `name` of the role that walpost runs as (default the role of the DSN)")
-	slot := cmd.Flags().Bool("make-slot", false, "make the slot too, which holds WAL from now on")
+	slot := cmd.Flags().Bool("make-slot", false, "also make the slot, which holds WAL from then on")
 	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table partitioned by source.time_column (default created_at), one partition for each day")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
@@ -49,7 +49,7 @@ walpost run makes it, together with its first checkpoint.`,
 				switch {
 				case why != nil:
 				case strings.Contains("\n"+left, "\nGRANT "):
-					fmt.Fprint(out, "Still missing, because this role may not do it:\n"+left)
+					fmt.Fprint(out, "Still missing, because this role may not run this SQL:\n"+left)
 				default: // only comments are left
 					fmt.Fprint(out, strings.ReplaceAll("\n"+left, "\n-- ", "\n")[1:])
 				}

@@ -26,7 +26,7 @@ import (
 func statusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "shows whether events are delivered, and the slot: its lag, its state, and what blocks it",
+		Short: "shows whether events are delivered, and the lag, the state and the blocker of the slot",
 		Long: `status reads the state of the slot from the database, and asks the running relay at http.listen
 whether it delivers events. If the relay runs on another machine, pass its address with --http. With
 http.listen: off, status knows the slot only, and says so. It exits with
@@ -136,7 +136,7 @@ func getStatus(ctx context.Context, client *http.Client) (v statuspage.View, err
 		err = json.NewDecoder(io.LimitReader(resp.Body, maxDocument)).Decode(&v)
 	}
 	if err != nil || v.State == "" {
-		return v, fmt.Errorf("another program than walpost answers: %s", resp.Status)
+		return v, fmt.Errorf("a program other than walpost answers: %s", resp.Status)
 	}
 	return v, nil
 }
@@ -202,7 +202,7 @@ func printStatus(w io.Writer, s *slot.Status, a relayAnswer) error {
 		switch {
 		case s.Limit == slot.ByRemoval:
 		case s.WALRate < 0:
-			line("forecast", "needs two looks: --watch 30s")
+			line("forecast", "needs two readings: add --watch 30s")
 		case s.Limit == slot.NoLimit:
 			line("forecast", "none: no limit is known (set max_slot_wal_keep_size, or monitor.wal_disk_size)")
 		case math.IsInf(s.Exhaustion, 1):

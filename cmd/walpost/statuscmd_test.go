@@ -152,7 +152,7 @@ wal_status   reserved
 retained     16.0 MiB
 unconfirmed  2.0 KiB
 left         3.0 GiB before the slot can be lost
-forecast     needs two looks: --watch 30s
+forecast     needs two readings: add --watch 30s
 xmin age     12 transactions
 confirmed    0/16B3748
 restart      0/16B0000
@@ -277,7 +277,7 @@ func TestStatusAsksTheRelay(t *testing.T) {
 			_, _ = io.WriteString(w, body)
 		}))
 		statusSays(t, "a program that answers "+body, server.Listener.Addr().String(), slot.Warning, "unknown (ADDR)",
-			fmt.Sprintf("no relay answers at ADDR (another program than walpost answers: %d %s)", code, http.StatusText(code))+where)
+			fmt.Sprintf("no relay answers at ADDR (a program other than walpost answers: %d %s)", code, http.StatusText(code))+where)
 		server.Close()
 	}
 	for _, listen := range []string{"off", "127.0.0.1:0"} {

@@ -56,7 +56,7 @@ func (r *reading) readAhead(ctx context.Context, from cdc.Position) error {
 	r.Logger.Info().Str("lsn", upTo.String()).Msg("reading ahead of the slot: rows that the stream will give are left out of this reading of the table")
 	err := r.Source.ReadAhead(ctx, from, upTo, r.streamed.add)
 	if errors.Is(err, replication.ErrNoReadAhead) {
-		r.Logger.Warn().Err(err).Msg("rows that were written after the slot was made come twice, and the first time rows of one key may be out of order")
+		r.Logger.Warn().Err(err).Msg("rows that were written after the slot was made come twice, and rows of one key may be out of order the first time")
 		r.streamed.Close()
 		r.streamed = nil // the stream may end before it gives the rows that were read ahead
 		return nil

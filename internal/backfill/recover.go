@@ -153,8 +153,8 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	}
 	for _, t := range r.left {
 		if t.Filter != "" {
-			rc.say("the publication has a row filter for %s: walpost compares only rows with %s. A row that an UPDATE made such a row, or that was written before "+
-				"the publication had this filter, is published although the stream did not give it", t, t.Filter)
+			rc.say("the publication has a row filter for %s: walpost compares only rows with %s. If an UPDATE made the filter true for a row, or "+
+				"the row was written before the publication had this filter, the row is published although the stream did not give it", t, t.Filter)
 		}
 	}
 	each := func(again bool, t *table.Table, count func(rec *cdc.Record)) error {

@@ -53,7 +53,7 @@ func Open(ctx context.Context, cfg Config) (*Topics, error) {
 		return func(done, total int64) { cfg.Progress("reading topic "+topic, done, total) }
 	}
 	t.Dead = NewLetters(t.client, cfg.Kafka.DeadLetters, telling(cfg.Kafka.DeadLetters))
-	t.Parked = newParked(t.client, cfg.Parking, telling(cfg.Parking))
+	t.Parked = NewParked(t.client, cfg.Parking, telling(cfg.Parking))
 	if err = t.Dead.Read(ctx); err == nil {
 		if err = t.Parked.Read(ctx); kafka.Denied(err) { // who parks nothing may have no right on the topic
 			cfg.Say(fmt.Sprintf("parked events are left out: %v. %s", err, fault.Hint(err)))

@@ -21,7 +21,9 @@ type Parked struct {
 	Lots map[string]*parking.Lot // by the name of the relay
 }
 
-func newParked(client *kgo.Client, topic string, progress func(done, total int64)) *Parked {
+// NewParked returns Parked that has read nothing. progress is told how many records were read, and how
+// many there are.
+func NewParked(client *kgo.Client, topic string, progress func(done, total int64)) *Parked {
 	p := &Parked{log: log{Topic: topic, client: client, progress: progress}}
 	p.reset = func() { p.Lots = map[string]*parking.Lot{} }
 	p.add = func(rec *kgo.Record) {

@@ -207,7 +207,7 @@ var variableName = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // note says what the user must set.
 func (r *reference) variable(field string) (name, note string) {
 	if (r.provider == "env" || r.provider == "strimzienv") && variableName.MatchString(r.key) {
-		return r.key, "set " + r.key + " for walpost too"
+		return r.key, "also set " + r.key + " for walpost"
 	}
 	return field, "set " + field + "; it was " + r.from()
 }

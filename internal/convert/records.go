@@ -105,11 +105,11 @@ func (c *conversion) connectConverter(which string) {
 	case which == "header":
 		text := "simple"
 		if c.noWorker() {
-			text += ", unless the worker has another one: pass --worker worker.properties"
+			text += ", unless the worker has another converter: pass --worker worker.properties"
 		}
 		c.mapped(own, "records."+own, "%s", text)
 	default:
-		more := "; the worker has none"
+		more := ", but the worker has none"
 		if len(c.o.Worker) == 0 {
 			more = ": pass its properties with --worker worker.properties, or write the worker's converter into the connector"
 		}

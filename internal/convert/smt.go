@@ -183,7 +183,7 @@ func (c *conversion) regexRouter(prefix string, before bool) (Verdict, string) {
 func (c *conversion) logicalRouter(prefix string, before bool) (Verdict, string) {
 	switch {
 	case before && strings.Contains(strings.ToLower(c.placement), ":envelope"):
-		return Unsupported, "ByLogicalTableRouter changes the name of the envelope's schema, which walpost makes of the table's name: remove the transform"
+		return Unsupported, "ByLogicalTableRouter changes the name of the envelope's schema, which walpost makes from the table's name: remove the transform"
 	case before:
 		return NotNeeded, "the EventRouter replaces the topic and the key"
 	case c.topics.match(c.verbatim(prefix+"topic.regex")) == never:
@@ -303,7 +303,7 @@ func (c *conversion) headerFrom(prefix string, before bool) (Verdict, string) {
 	if operation == "move" {
 		all = slices.DeleteFunc(all, func(p placement) bool { return inEnvelope(p) && slices.Contains(fields, p.alias) })
 		if !slices.ContainsFunc(all, inEnvelope) {
-			return Unsupported, "HeaderFrom$Value: this moves every column out of the envelope, and then walpost makes none: copy, or use table.fields.additional.placement: column:header"
+			return Unsupported, "HeaderFrom$Value: this moves every column out of the envelope, and then walpost makes none: write operation=copy, or use table.fields.additional.placement: column:header"
 		}
 	}
 	items := make([]string, len(all))

@@ -219,7 +219,7 @@ const afterConnector = "walpost takes over the slot, and the connector's own sna
 // refusedModes are the values of snapshot.mode that walpost does not have.
 var refusedModes = map[string]string{
 	"always":               "walpost publishes the existing rows at most once (source.snapshot: initial); leave the option out",
-	"initial_only":         "walpost continues with the stream, so it cannot replace such a connector",
+	"initial_only":         "walpost continues with the stream, so it cannot replace this connector",
 	"configuration_based":  "write initial or no_data, whichever has the same effect",
 	"custom":               "write initial or no_data, whichever has the same effect",
 	"schema_only":          "Debezium 2.5 and newer do not have this value; write initial or no_data",

@@ -26,7 +26,7 @@ func skipCommand(t *testing.T, log string) string {
 	return command
 }
 
-// A relay holds the file until it ends, also while it is halted. The command that the hint prints is pasted into a shell.
+// A relay holds the file until it ends, even while it is halted. The command that the hint prints is pasted into a shell.
 func TestSkipWithTheFileStore(t *testing.T) {
 	t.Parallel()
 	for _, ends := range []string{"is stopped", "is killed"} {

@@ -112,7 +112,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 
 // storedRow is added to the hint of a problem if the row is in the table, as the hint of a halt does.
 const storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
-	"repair the configuration, or pass over the event by walpost skip, with the token of the halt. (snapshot and recover read the row as it is now.)"
+	"repair the configuration, or pass over the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
 
 type explainer struct {
 	Config

@@ -63,7 +63,7 @@ func (n Names) ReadPublishing(ctx context.Context, conn *pgconn.PgConn, version 
 func (p *Publishing) Steady() error {
 	for i := range p.Tables {
 		if t := &p.Tables[i]; len(t.Entries) == 0 {
-			return fault.Retry(fmt.Errorf("publication %s is just being changed: table %s has no entry in it", p.Publication, t.Name))
+			return fault.Retry(fmt.Errorf("publication %s is being changed at this moment: table %s has no entry in it", p.Publication, t.Name))
 		}
 	}
 	return nil

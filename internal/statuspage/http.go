@@ -88,7 +88,7 @@ func (s *Server) Serve(relay Relay, log zerolog.Logger) (addr string, stop func(
 	l, err := net.Listen("tcp", s.cfg.Listen)
 	if err != nil {
 		return "", nil, fault.WithHint(fmt.Errorf("http.listen: %w", err),
-			"another process has the address, such as a walpost that halted and waits for halt_linger: stop it first. Or choose another address with http.listen or --http, or switch it off with --http off")
+			"another process uses the address, for example a halted walpost that waits for halt_linger: stop that process first. Or choose another address with http.listen or --http, or switch the HTTP server off with --http off")
 	}
 	past := &history{}
 	sampling, stopSampling := context.WithCancel(context.Background())

@@ -227,7 +227,7 @@ func TestAddressInUseIsSaid(t *testing.T) {
 	}
 	defer stop()
 	_, _, err = New(Config{Listen: addr}, Build{}).Serve(busy(), zerolog.Nop())
-	if err == nil || !strings.Contains(err.Error(), "http.listen: ") || !strings.Contains(fault.Hint(err), "a walpost that halted and waits for halt_linger: stop it first") {
+	if err == nil || !strings.Contains(err.Error(), "http.listen: ") || !strings.Contains(fault.Hint(err), "a halted walpost that waits for halt_linger: stop that process first") {
 		t.Errorf("a second server on %s: %v: %q", addr, err, fault.Hint(err))
 	}
 }

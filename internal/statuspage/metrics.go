@@ -116,22 +116,22 @@ func newCollector(relay Relay) *collector { return &collector{relay: relay, now:
 var (
 	ofSlot = []string{"slot", "database"}
 
-	slotExists     = desc("walpost_slot_exists", "Whether the slot exists; also 1 if it is lost.", ofSlot...)
+	slotExists     = desc("walpost_slot_exists", "Whether the slot exists; 1 even if the slot is lost.", ofSlot...)
 	slotRetained   = desc("walpost_slot_retained_bytes", "WAL that the slot holds.", ofSlot...)
 	slotUnconfirm  = desc("walpost_slot_unconfirmed_bytes", "WAL that walpost has not confirmed; open transactions hold the rest of what the slot holds.", ofSlot...)
 	slotSafe       = desc("walpost_slot_safe_wal_bytes", "WAL that may still be written before the slot can be lost; absent without max_slot_wal_keep_size.", ofSlot...)
 	slotWALStatus  = desc("walpost_slot_wal_status", "1 for the slot's wal_status, 0 for the others; absent if there is no slot.", "slot", "database", "status")
 	slotKeep       = desc("walpost_slot_max_wal_keep_bytes", "The server's max_slot_wal_keep_size; absent without a limit.", ofSlot...)
-	slotInvalid    = desc("walpost_slot_invalidated", "1 with the reason why the server has invalidated the slot; absent for a usable one.", "slot", "database", "reason")
+	slotInvalid    = desc("walpost_slot_invalidated", "1 with the reason why the server has invalidated the slot; absent for a usable slot.", "slot", "database", "reason")
 	slotActive     = desc("walpost_slot_active", "Whether somebody reads the slot.", ofSlot...)
 	slotInactive   = desc("walpost_slot_inactive_seconds", "For how long no process has read the slot, 0 while one reads it; before Postgres 17, at most since this process started.", ofSlot...)
 	slotExhaustion = desc("walpost_slot_exhaustion_seconds", "Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.", ofSlot...)
 	slotWriteRate  = desc("walpost_slot_wal_write_bytes_per_second", "WAL that the server writes, over the last minute.", ofSlot...)
-	slotBlockerIs  = desc("walpost_slot_restart_blocker_info", "1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent if nothing does.", "slot", "database", "kind", "pid", "blocker_database", "state")
-	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.", ofSlot...)
+	slotBlockerIs  = desc("walpost_slot_restart_blocker_info", "1 if something holds confirmed WAL back: kind is transaction, prepared or slot; absent if nothing does.", "slot", "database", "kind", "pid", "blocker_database", "state")
+	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of what holds confirmed WAL back (an open or prepared transaction, another slot), 0 if nothing does.", ofSlot...)
 	slotXmin       = desc("walpost_slot_catalog_xmin_age", "Transactions since the slot's catalog_xmin.", ofSlot...)
 	slotSpill      = desc("walpost_slot_spill_bytes_total", "Bytes that the server wrote to disk while decoding large transactions for the slot.", ofSlot...)
-	clockSkew      = desc("walpost_clock_skew_seconds", "The database's clock minus this machine's.")
+	clockSkew      = desc("walpost_clock_skew_seconds", "The database's clock minus this machine's clock.")
 	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot was last read; 0 before that.")
 
 	events      = desc("walpost_events_total", "Events acknowledged by the brokers.", "topic")

@@ -160,7 +160,7 @@ walpost_sessions_total{ended="stopped"} 0
 # HELP walpost_slot_exhaustion_seconds Forecast: seconds until the slot reaches its WAL limit at the present rate; +Inf if it will not, 0 if the next Postgres checkpoint may invalidate the slot; absent without a limit.
 # TYPE walpost_slot_exhaustion_seconds gauge
 walpost_slot_exhaustion_seconds{database="shop",slot="walpost"} 3600
-# HELP walpost_slot_restart_blocker_age_seconds Age of what holds WAL back although it is confirmed (an open or prepared transaction, another slot), 0 for none.
+# HELP walpost_slot_restart_blocker_age_seconds Age of what holds confirmed WAL back (an open or prepared transaction, another slot), 0 if nothing does.
 # TYPE walpost_slot_restart_blocker_age_seconds gauge
 walpost_slot_restart_blocker_age_seconds{database="shop",slot="walpost"} 60
 # HELP walpost_slot_wal_status 1 for the slot's wal_status, 0 for the others; absent if there is no slot.
@@ -202,19 +202,19 @@ func TestSlotMetricsTellTheWorst(t *testing.T) {
 	st.WALStatus, st.Invalidation, st.Active, st.InactiveFor, st.RetainedBytes, st.SafeKnown = "lost", "wal_removed", false, 90*time.Second, -1, false
 	st.KeepBytes, st.WALRate, st.Blocker = -1, -1, &slot.Blocker{Kind: slot.BlockedByPrepared, Name: "x", Database: "crm", State: "prepared"}
 	want := `
-# HELP walpost_clock_skew_seconds The database's clock minus this machine's.
+# HELP walpost_clock_skew_seconds The database's clock minus this machine's clock.
 # TYPE walpost_clock_skew_seconds gauge
 walpost_clock_skew_seconds -1.5
-# HELP walpost_slot_exists Whether the slot exists; also 1 if it is lost.
+# HELP walpost_slot_exists Whether the slot exists; 1 even if the slot is lost.
 # TYPE walpost_slot_exists gauge
 walpost_slot_exists{database="shop",slot="walpost"} 1
 # HELP walpost_slot_inactive_seconds For how long no process has read the slot, 0 while one reads it; before Postgres 17, at most since this process started.
 # TYPE walpost_slot_inactive_seconds gauge
 walpost_slot_inactive_seconds{database="shop",slot="walpost"} 90
-# HELP walpost_slot_invalidated 1 with the reason why the server has invalidated the slot; absent for a usable one.
+# HELP walpost_slot_invalidated 1 with the reason why the server has invalidated the slot; absent for a usable slot.
 # TYPE walpost_slot_invalidated gauge
 walpost_slot_invalidated{database="shop",reason="wal_removed",slot="walpost"} 1
-# HELP walpost_slot_restart_blocker_info 1 with what holds WAL back although it is confirmed: kind is transaction, prepared or slot; absent if nothing does.
+# HELP walpost_slot_restart_blocker_info 1 if something holds confirmed WAL back: kind is transaction, prepared or slot; absent if nothing does.
 # TYPE walpost_slot_restart_blocker_info gauge
 walpost_slot_restart_blocker_info{blocker_database="crm",database="shop",kind="prepared",pid="",slot="walpost",state="prepared"} 1
 `

@@ -20,7 +20,7 @@ import (
 func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 	keys, err := objectKeys(object)
 	if err != nil {
-		return nil, fault.Config(fmt.Errorf("the row must be one JSON object: %w", err), `Such as {"aggregate_type": "order", "aggregate_id": "4711"}.`)
+		return nil, fault.Config(fmt.Errorf("the row must be one JSON object: %w", err), `For example: {"aggregate_type": "order", "aggregate_id": "4711"}.`)
 	}
 	given := map[string]bool{}
 	for _, k := range keys {
@@ -31,7 +31,7 @@ func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 			return nil, fault.Config(fmt.Errorf("the row has %q twice", k), "")
 		}
 		if c := t.Relation.Columns[t.Relation.Index(k)]; c.Generated || c.Identity == "a" {
-			return nil, fault.Config(fmt.Errorf("the row has a value for column %s, which is GENERATED ALWAYS: Postgres would refuse an INSERT of the row", k), "Leave the column out.")
+			return nil, fault.Config(fmt.Errorf("the row has a value for column %s, which is generated (GENERATED ALWAYS): Postgres would refuse an INSERT of the row", k), "Leave the column out.")
 		}
 		given[k] = true
 	}

@@ -80,9 +80,9 @@ func (e *Event) Commands() []fault.Advice {
 		return nil
 	}
 	if e.Letter {
-		return []fault.Advice{{Command: fault.Command("skip --discard --reason \"the dead letter was refused\"", e.Token), GivesUp: "exactly this event: it is written nowhere then"}}
+		return []fault.Advice{{Command: fault.Command("skip --discard --reason \"the dead letter was refused\"", e.Token), GivesUp: "exactly this event, which is then written nowhere"}}
 	}
-	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "the delivery of exactly this event: it goes to the topic of dead letters instead"}}
+	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "the delivery of exactly this event, which then goes to the topic of dead letters"}}
 }
 
 // KeyFound reports whether the router found the key of an event that it refused.
