@@ -26,9 +26,11 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/backfill"
+	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/table"
@@ -104,7 +106,7 @@ func (r *Relay) Run(ctx context.Context) error {
 		breaker = slot.NewBreaker(r.cfg.Monitor, loop.Halt, r.source.DropSlot, r.cfg.Logger)
 		observe = breaker.Observe
 	}
-	cleaner := r.cleaner(loop)
+	cleaner, kept := r.cleaner(loop)
 	r.mu.Lock()
 	r.relay, r.kafka, r.breaker, r.cleaning = loop, kafka, breaker, cleaner
 	r.mu.Unlock()
@@ -119,7 +121,10 @@ func (r *Relay) Run(ctx context.Context) error {
 		// Not ctx alone: where the relay ends by itself, nobody ends ctx.
 		cleaning, end := context.WithCancel(ctx)
 		defer end()
-		monitor.Go(func() { cleaner.Run(cleaning) })
+		monitor.Go(func() {
+			defer kept.Close()
+			cleaner.Run(cleaning)
+		})
 	}
 	return loop.Run(ctx)
 }
@@ -202,17 +207,26 @@ func (c *Config) linger() time.Duration {
 	return long
 }
 
-// cleaner makes the cleaner of old rows; nil where none is wanted. It asks loop how far the relay is.
-func (r *Relay) cleaner(loop *relay.Relay) *cleanup.Cleaner {
+// cleaner makes the cleaner of old rows; nil where none is wanted. It asks loop how far the relay is, and kept which events are dead or
+// parked.
+func (r *Relay) cleaner(loop *relay.Relay) (cleaner *cleanup.Cleaner, kept *badevents.Waiting) {
 	cfg := r.cfg.Cleanup
 	if cfg.Mode == cleanup.None {
-		return nil
+		return nil, nil
+	}
+	if r.cfg.Stdout == nil {
+		unused, to := true, r.cfg.sink()
+		for _, policy := range r.cfg.Delivery.OnPoison {
+			unused = unused && policy == relay.PolicyHalt
+		}
+		kept = badevents.NewWaiting(to.Config, r.cfg.Delivery.DeadLetterTopic, r.cfg.Delivery.ParkingTopic, unused)
+		cfg.Kept, cfg.IDColumn = kept.IDs, func(rel *cdc.Relation) string { return r.router.Columns(rel).ID }
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
 	cfg.Publication = r.cfg.Source.Publication
 	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
-	return cleanup.New(cfg)
+	return cleanup.New(cfg), kept
 }
 
 // progress is how far the relay is: in a session only while it reads the stream. Its epoch names the session, as each takes the next one.

@@ -22,6 +22,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
@@ -52,6 +53,11 @@ type Config struct {
 	Slot, Publication string `yaml:"-"`
 	// Connect opens an ordinary connection to the database as the relay's role.
 	Connect func(ctx context.Context) (*pgconn.PgConn, error) `yaml:"-"`
+	// Kept returns the ids of events whose rows stay, because the events are dead or parked. It is asked
+	// in each pass, after the confirmed position was read. nil keeps none.
+	Kept func(ctx context.Context) ([]string, error) `yaml:"-"`
+	// IDColumn returns the column with the event id.
+	IDColumn func(rel *cdc.Relation) string `yaml:"-"`
 	// Progress returns the relay's progress. It is called from the cleaner's goroutine and must not
 	// block.
 	Progress func() Progress `yaml:"-"`
@@ -106,6 +112,9 @@ type Cleaner struct {
 	piece   int64 // blocks of a partition that one statement reads
 	// filtered says that the publication has a row filter for a table. Run's goroutine only.
 	filtered bool
+	kept     []string // of Config.Kept, in this pass
+	keep     string   // a condition on the rows of the present table: the row stays
+	notes    []string // hints of this pass, which the next pass reports
 
 	mu     sync.Mutex
 	status Status
@@ -119,7 +128,7 @@ func New(cfg Config) *Cleaner {
 	if cfg.Batch <= 0 {
 		cfg.Batch = defaultBatch
 	}
-	return &Cleaner{cfg: cfg, piece: pieceBlocks}
+	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false"}
 }
 
 // Status returns a copy of the counters.
@@ -215,6 +224,12 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	if err != nil || below == 0 {
 		return err
 	}
+	if c.kept, c.notes = nil, nil; c.cfg.Kept != nil {
+		if c.kept, err = c.cfg.Kept(ctx); err != nil {
+			c.waits("the events that are dead or parked cannot be read, and their rows must stay")
+			return fmt.Errorf("cleanup: find the events whose rows must stay: %w", err)
+		}
+	}
 	for _, t := range c.cfg.Tables {
 		if err := c.clean(ctx, t, below); err != nil {
 			return fmt.Errorf("cleanup of %s: %w", t, err)
@@ -223,7 +238,10 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	return nil
 }
 
-func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) error {
+func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) (err error) {
+	if c.keep, err = c.keeps(ctx, t); err != nil {
+		return err
+	}
 	if c.cfg.Mode == DropPartitions {
 		return c.lacks(t, c.dropOld(ctx, t, below))
 	}

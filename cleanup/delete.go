@@ -3,6 +3,7 @@ package cleanup
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -24,7 +25,7 @@ func (c *Cleaner) prepare(ctx context.Context) error {
 // look checks the tables' definitions in each pass, so that a hint disappears after the index was
 // created.
 func (c *Cleaner) look(ctx context.Context) error {
-	var hints []string
+	hints := slices.Clone(c.notes)
 	c.filtered = false
 	for _, t := range c.cfg.Tables {
 		type column struct {
@@ -99,7 +100,7 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) erro
 	// deleted rows.
 	sql := `WITH old AS MATERIALIZED (
   SELECT t.ctid FROM ONLY ` + t.SQL() + ` t, ` + next + ` r
-  WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + `
+  WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + ` AND NOT ` + c.keep + `
   ORDER BY t.` + column + ` LIMIT $4 FOR UPDATE OF t SKIP LOCKED),
  gone AS (DELETE FROM ONLY ` + t.SQL() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)
  SELECT count(*), max(at) FROM gone`

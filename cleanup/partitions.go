@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -201,14 +202,19 @@ func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (b
 			return false, nil // the knowledge of another session does not count
 		}
 		piece, err := pg.Row[struct {
-			File, Blocks int64
-			Delivered    bool
-		}](ctx, c.conn, "look into "+t.String(), lookInto(t, below, from, min(from+c.piece, math.MaxUint32)))
+			File, Blocks    int64
+			Delivered, Kept bool
+		}](ctx, c.conn, "look into "+t.String(), c.lookInto(t, below, from, min(from+c.piece, math.MaxUint32)))
 		if err != nil {
 			return false, err
 		}
 		switch {
 		case !piece.Delivered:
+			return false, nil
+		case piece.Kept:
+			if note := fmt.Sprintf("partition %s stays: it has rows of dead or parked events (walpost dead list)", t); !slices.Contains(c.notes, note) {
+				c.notes = append(c.notes, note)
+			}
 			return false, nil
 		case file >= 0 && file != piece.File: // VACUUM FULL has moved rows, perhaps into pieces that were already read
 			return false, nil
@@ -219,13 +225,14 @@ func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (b
 	}
 }
 
-// lookInto returns the table's file, its size in blocks, and whether all rows of the blocks in
-// [from, to) are below the transaction id. The statement locks the table, so the file does not
+// lookInto returns the table's file, its size in blocks, and of the blocks in [from, to) whether all
+// rows are below the transaction id, and whether a row must stay. The statement locks the table, so the file does not
 // change while it reads.
-func lookInto(t pg.Table, below uint64, from, to int64) string {
+func (c *Cleaner) lookInto(t pg.Table, below uint64, from, to int64) string {
 	return fmt.Sprintf(`SELECT pg_relation_filenode(%[1]s::regclass)::int8 AS file, pg_relation_size(%[1]s::regclass) / current_setting('block_size')::int8 AS blocks,
- NOT EXISTS (SELECT FROM ONLY %[2]s t, %[3]s r WHERE t.ctid >= '(%[4]d,0)'::tid AND t.ctid < '(%[5]d,0)'::tid AND NOT %[6]s) AS delivered`,
-		pg.QuoteLiteral(t.SQL()), t.SQL(), next, from, to, delivered(strconv.FormatUint(below, 10)))
+ NOT EXISTS (SELECT FROM ONLY %[2]s t, %[3]s r WHERE t.ctid >= '(%[4]d,0)'::tid AND t.ctid < '(%[5]d,0)'::tid AND NOT %[6]s) AS delivered,
+ EXISTS (SELECT FROM ONLY %[2]s t WHERE t.ctid >= '(%[4]d,0)'::tid AND t.ctid < '(%[5]d,0)'::tid AND %[7]s) AS kept`,
+		pg.QuoteLiteral(t.SQL()), t.SQL(), next, from, to, delivered(strconv.FormatUint(below, 10)), c.keep)
 }
 
 func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uint64, hasDefault bool) error {

@@ -2,8 +2,10 @@ package cleanup
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
@@ -59,6 +61,35 @@ func delivered(below string) string {
 
 // next is the relation r of delivered: the id that comes next in the statement's snapshot.
 const next = `(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 AS next)`
+
+// keeps returns a condition on the rows of t: the row stays although it is old, because its event is
+// dead or parked. Events of all tables count, because an id of another table only keeps too much.
+func (c *Cleaner) keeps(ctx context.Context, t pg.Table) (string, error) {
+	if len(c.kept) == 0 {
+		return "false", nil
+	}
+	columns, err := pg.Rows[struct{ Name string }](ctx, c.conn, "look at the table", `SELECT attname AS name FROM pg_attribute
+ WHERE attrelid = to_regclass(`+pg.QuoteLiteral(t.SQL())+`) AND attnum > 0 AND NOT attisdropped ORDER BY attnum`)
+	if err != nil {
+		return "", err
+	}
+	rel := &cdc.Relation{Schema: t.Schema, Name: t.Name}
+	for _, column := range columns {
+		rel.Columns = append(rel.Columns, cdc.Column{Name: column.Name})
+	}
+	id := c.cfg.IDColumn(rel)
+	if id == "" {
+		return "", errors.New("the table has no column with the event id, so nothing tells the rows of dead and parked events")
+	}
+	if c.cfg.Mode == Delete {
+		c.notes = []string{"the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)"}
+	}
+	quoted := make([]string, len(c.kept))
+	for i, text := range c.kept {
+		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
+	}
+	return fmt.Sprintf("(coalesce(t.%s::text, '') = ANY (%s::text[])) IS TRUE", pg.QuoteIdent(id), pg.QuoteLiteral("{"+strings.Join(quoted, ",")+"}")), nil
+}
 
 // givesWay reports whether err means that others use the table, or that it took too long this time.
 // There is another pass.

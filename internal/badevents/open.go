@@ -1,0 +1,59 @@
+package badevents
+
+import (
+	"context"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/kafka"
+)
+
+// Waiting tells which events are dead or parked, and reads only what is new in the topics since the
+// last time. It belongs to one goroutine.
+type Waiting struct {
+	cfg    kafka.Config
+	client *kgo.Client // nil before the first reading
+	dead   *Letters
+	parked *Parked
+	names  [2]string
+
+	// unused says that no policy writes to the topics. If the user may not even see a topic then,
+	// walpost has written nothing there.
+	unused bool
+}
+
+// NewWaiting does not connect. unused says that delivery.on_poison sends nothing to the topics.
+func NewWaiting(cfg kafka.Config, deadTopic, parkingTopic string, unused bool) *Waiting {
+	return &Waiting{cfg: cfg, names: [2]string{deadTopic, parkingTopic}, unused: unused}
+}
+
+// Close frees the connections. It may be called of nil.
+func (w *Waiting) Close() {
+	if w != nil && w.client != nil {
+		w.client.Close()
+	}
+}
+
+// IDs are the ids of the events that are dead or parked now; "" is an event without an id.
+func (w *Waiting) IDs(ctx context.Context) (ids []string, err error) {
+	if w.client == nil {
+		if w.client, err = w.cfg.NewClient(); err != nil {
+			return nil, err
+		}
+		silent := func(int64, int64) {}
+		w.dead, w.parked = NewLetters(w.client, w.names[0], silent), NewParked(w.client, w.names[1], silent)
+	}
+	for _, l := range []*log{&w.dead.log, &w.parked.log} {
+		if err := l.Read(ctx); err != nil && !(w.unused && len(l.readers) == 0 && kafka.Denied(err)) {
+			return nil, err
+		}
+	}
+	t := Topics{Dead: w.dead, Parked: w.parked}
+	for _, e := range t.All() {
+		if e.State == deadletter.Open {
+			ids = append(ids, e.ID)
+		}
+	}
+	return ids, nil
+}
