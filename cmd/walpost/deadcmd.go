@@ -335,30 +335,33 @@ func (d *deadDetail) add(steps []badevents.Step, value []byte, headers []cdc.Hea
 	}
 }
 
-// deadMeaning says what the state of an event means, and which command is next.
-func deadMeaning(e *walpost.BadEvent) string {
-	retry, drop := fault.Command("dead", "retry", e.Token), fault.Command("dead", "drop", "--reason REASON", e.Token)
+// deadMeaning says what the state of an event means, and whether a retry or a drop is next.
+func deadMeaning(e *walpost.BadEvent) (text string, open bool) {
 	switch {
 	case e.State == deadletter.Retried:
-		return "a retry has delivered the event"
+		return "a retry has delivered the event", false
 	case e.State == deadletter.Released:
-		return "the relay has delivered the event after a retry"
+		return "the relay has delivered the event after a retry", false
 	case e.State == deadletter.Dropped:
-		return "a person has given the event up: " + oneLine(e.Why)
+		return "a person has given the event up: " + oneLine(e.Why), false
 	case e.Asked:
-		return "a retry has asked the relay to deliver what is parked of the key; walpost run must run"
+		return "a retry has asked the relay to deliver what is parked of the key; walpost run must run", false
 	case e.Where == badevents.InParking:
-		return "the event waits, and with it all later events of its key. Mend the cause of the first one, then run " + retry +
-			" . To give up this event only, run " + drop + " ."
+		return "the event waits, and with it all later events of its key", true
 	}
-	return "the event is not delivered. Mend the cause, then run " + retry + " . To give the event up, run " + drop + " ."
+	return "the event is not delivered", true
 }
 
 func printDeadDetail(w io.Writer, e *walpost.BadEvent, d *deadDetail, value []byte) error {
 	var b strings.Builder
 	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
 	line("token", e.Token)
-	line("state", fmt.Sprintf("%s: %s", stateWord(e), deadMeaning(e)))
+	meaning, open := deadMeaning(e)
+	line("state", stateWord(e)+": "+meaning)
+	if open {
+		line("to retry", "mend the cause, then run "+fault.Command("dead", "retry", e.Token))
+		line("to drop", fault.Command("dead", "drop", "--reason REASON", e.Token))
+	}
 	place := "read from the table"
 	if e.Commit != 0 {
 		place = fmt.Sprintf("commit %s, row %d", e.Commit, e.Row)
