@@ -120,6 +120,9 @@ func TestVerifyFindsNothingButReRunsAfterKills(t *testing.T) {
 
 // moving advances the slot until the test ends, as a relay on an idle server would.
 func (s *setting) moving(pg *testenv.PG) {
+	eventually(s.t, time.Minute, "the slot is free", func() bool {
+		return pg.Value(s.t, s.dsn, "SELECT active::text FROM pg_replication_slots WHERE slot_name = 'walpost'") == "false"
+	})
 	stop := make(chan struct{})
 	var done sync.WaitGroup
 	done.Go(func() {
