@@ -47,18 +47,24 @@ func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport,
 	}, opts)
 }
 
-// unfinished says that a snapshot or a recover is not finished.
-func (r *Relay) unfinished(ctx context.Context) (string, error) {
+// remembered is the newest checkpoint record, or nil. A running relay is not disturbed.
+func (r *Relay) remembered(ctx context.Context) (*checkpoint.Record, error) {
 	store, free, err := r.openStore()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	defer free()
 	values, err := store.Look(ctx, r.cfg.Name)
 	if err != nil {
-		return "", fmt.Errorf("read checkpoint: %w", err)
+		return nil, fmt.Errorf("read checkpoint: %w", err)
 	}
 	rec, _, err := checkpoint.Newest(r.cfg.Name, values)
+	return rec, err
+}
+
+// unfinished says that a snapshot or a recover is not finished.
+func (r *Relay) unfinished(ctx context.Context) (string, error) {
+	rec, err := r.remembered(ctx)
 	if err != nil || rec == nil || rec.Copy == nil {
 		return "", err
 	}

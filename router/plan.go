@@ -152,7 +152,7 @@ func (r *Router) makePlan(rel *cdc.Relation, convs converters) *plan {
 
 // Columns names the columns of a table that some options are about. A name is empty if its option
 // is not set.
-type Columns struct{ ID, Key, Payload, Timestamp string }
+type Columns struct{ ID, Key, Payload, Route, Timestamp string }
 
 // Columns returns the names as the table has them. Options name a column as its field is named.
 func (r *Router) Columns(rel *cdc.Relation) Columns {
@@ -165,6 +165,7 @@ func (r *Router) Columns(rel *cdc.Relation) Columns {
 		ID:        name(optionID, r.cfg.EventID),
 		Key:       name(optionKey, p.either(optionKey, r.cfg.EventKey, "aggregate_id", "aggregateid")),
 		Payload:   name(optionPayload, r.cfg.Payload),
+		Route:     name(optionRoute, p.either(optionRoute, r.cfg.RouteBy, "aggregate_type", "aggregatetype")),
 		Timestamp: name(optionTimestamp, r.cfg.Timestamp),
 	}
 }

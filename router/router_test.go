@@ -460,12 +460,12 @@ func TestColumnsHaveTheNamesOfTheTable(t *testing.T) {
 		rel    *cdc.Relation
 		want   Columns
 	}{
-		{"the defaults", func(*Config) {}, table("id uuid", "aggregate_id text", "payload jsonb"), Columns{ID: "id", Key: "aggregate_id", Payload: "payload"}},
-		{"another key", func(*Config) {}, table("id uuid", "aggregateid text", "payload jsonb"), Columns{ID: "id", Key: "aggregateid", Payload: "payload"}},
+		{"the defaults", func(*Config) {}, table("id uuid", "aggregate_id text", "aggregatetype text", "payload jsonb"), Columns{ID: "id", Key: "aggregate_id", Payload: "payload", Route: "aggregatetype"}},
+		{"another key", func(*Config) {}, table("id uuid", "aggregateid text", "payload jsonb"), Columns{ID: "id", Key: "aggregateid", Payload: "payload", Route: "aggregate_type"}},
 		{"adjusted names", func(c *Config) {
 			c.EventID, c.EventKey, c.Payload, c.Timestamp, c.FieldNames = "event_id", "agg_id", "pay_load", "at_time", "avro"
-		}, table("event-id uuid", "agg-id text", "pay-load jsonb", "at-time timestamptz"), Columns{"event-id", "agg-id", "pay-load", "at-time"}},
-		{"a column that is not there", func(c *Config) { c.EventKey = "gone" }, table("id uuid", "payload jsonb"), Columns{ID: "id", Key: "gone", Payload: "payload"}},
+		}, table("event-id uuid", "agg-id text", "pay-load jsonb", "at-time timestamptz", "aggregate-type text"), Columns{"event-id", "agg-id", "pay-load", "aggregate-type", "at-time"}},
+		{"a column that is not there", func(c *Config) { c.EventKey = "gone" }, table("id uuid", "payload jsonb"), Columns{ID: "id", Key: "gone", Payload: "payload", Route: "aggregate_type"}},
 	} {
 		cfg := DefaultConfig()
 		c.change(&cfg)

@@ -16,7 +16,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// A FileStore keeps checkpoint records in one file, for relays that stay on one host. A Save writes the whole file anew beside
+// A FileStore keeps checkpoint records in one file, for relays and commands that stay on one host. A Save writes the whole file anew beside
 // it, syncs it, renames it and syncs the directory, so a crash at any moment leaves the old records or the new. A file that
 // can not be read, or is not what Save writes, is an error; only a file that is not there is empty.
 //
@@ -39,6 +39,17 @@ type fileFormat struct {
 // NewFileStore makes a store in the file path. Its directory must exist. Nothing is touched before the first use.
 func NewFileStore(path string) *FileStore {
 	return &FileStore{path: path, step: func(string) error { return nil }}
+}
+
+// Remove gives up the lock and removes the file.
+func (f *FileStore) Remove() error {
+	err := f.Close()
+	for _, name := range []string{f.path, f.path + ".lock"} {
+		if failed := os.Remove(name); !errors.Is(failed, fs.ErrNotExist) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
 }
 
 // Close gives up the lock.
@@ -77,7 +88,7 @@ func (f *FileStore) hold() error {
 		_ = l.Close() // nothing was written
 		if errors.Is(err, unix.EWOULDBLOCK) {
 			return fault.Retry(fault.WithHint(fmt.Errorf("checkpoint file %s is used by another process", f.path),
-				"A relay holds the file until it ends, even while it is halted."))
+				"A relay holds its file until it ends, even while it is halted. A replay holds its own file."))
 		}
 		return fault.Retry(fmt.Errorf("lock %s: %w", name, err))
 	}

@@ -304,7 +304,7 @@ func TestEveryCommandRefusesAConversionThatIsNotComplete(t *testing.T) {
 	if err := os.WriteFile(name, doc.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	needs := map[string][]string{"explain": {"--last", "1"}, "skip": {"1"}, "show": {"1"}, "retry": {"1"}, "drop": {"1", "--reason", "a test"}}
+	needs := map[string][]string{"explain": {"--last", "1"}, "skip": {"1"}, "replay": {"--all"}, "show": {"1"}, "retry": {"1"}, "drop": {"1", "--reason", "a test"}}
 	commands := 0
 	for _, cmd := range leafCommands(rootCommand()) {
 		if cmd.Flags().Lookup("config") == nil {

@@ -98,6 +98,7 @@ func commands() []*cobra.Command {
 		groupCommand("config", "checks a configuration", validateCommand()),
 		groupCommand("debezium", "helps to move from Debezium to walpost", convertCommand()),
 		recoverCommand(),
+		replayCommand(),
 		skipCommand(),
 		versionCommand(),
 	}

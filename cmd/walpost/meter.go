@@ -13,7 +13,6 @@ type meter struct {
 	step  string
 	began time.Time // of the step
 	told  time.Time
-	calls int
 }
 
 func newMeter(w io.Writer) *meter { return &meter{progressLine: newProgressLine(w)} }
@@ -24,10 +23,7 @@ func (m *meter) say(text string) { fmt.Fprintln(m.progressLine, text) }
 // progress says how far a step is. total may be an estimate.
 func (m *meter) progress(step string, done, total int64) {
 	if step != m.step {
-		m.step, m.began, m.told, m.calls = step, time.Now(), time.Now(), 0
-	}
-	if m.calls++; m.calls%256 != 0 { // it is called for every row
-		return
+		m.step, m.began, m.told = step, time.Now(), time.Now()
 	}
 	pause := 10 * time.Second
 	if m.terminal {

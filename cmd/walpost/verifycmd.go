@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -8,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -50,11 +52,7 @@ exit code at 0 unless you pass --strict.`,
 	asJSON := flags.Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.VerifyOptions{Wait: *wait, TempDir: *tempDir, Limit: *limit}
-		var err error
-		if opts.Since, err = timeFlag("since", *since); err != nil {
-			return err
-		}
-		if opts.Until, err = timeFlag("until", *until); err != nil {
+		if err := timeRange(*since, &opts.Since, *until, &opts.Until); err != nil {
 			return err
 		}
 		switch {
@@ -62,8 +60,6 @@ exit code at 0 unless you pass --strict.`,
 			return usageError{fmt.Errorf("--wait: must be at least 0s (got %s)", *wait)}
 		case *limit < 0:
 			return usageError{fmt.Errorf("--limit: must be at least 0 (got %d)", *limit)}
-		case !opts.Since.IsZero() && !opts.Until.IsZero() && !opts.Since.Before(opts.Until):
-			return usageError{fmt.Errorf("--until: must be later than --since (got %s)", *until)}
 		}
 		if *tempDir != "" {
 			if info, err := os.Stat(*tempDir); err != nil {
@@ -104,6 +100,17 @@ exit code at 0 unless you pass --strict.`,
 	return cmd
 }
 
+// timeRange reads --since and --until. An empty text is no bound.
+func timeRange(since string, from *time.Time, until string, to *time.Time) (err error) {
+	if *from, err = timeFlag("since", since); err == nil {
+		*to, err = timeFlag("until", until)
+	}
+	if err == nil && !from.IsZero() && !to.IsZero() && !from.Before(*to) {
+		err = usageError{fmt.Errorf("--until: must be later than --since (got %s)", until)}
+	}
+	return err
+}
+
 func printVerify(w io.Writer, r *walpost.VerifyReport) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "rows: %d, records: %d\n", r.Rows, r.Records)
@@ -139,10 +146,23 @@ func printVerify(w io.Writer, r *walpost.VerifyReport) error {
 		if k.Hint != "" {
 			fmt.Fprintf(&b, "  what to do: %s\n", k.Hint)
 		}
+		if k.Kind == verify.Missing {
+			fmt.Fprintf(&b, "  to publish them behind newer events of their keys: walpost replay%s\n", replayIDs(r.Findings))
+		}
 	}
 	fmt.Fprintf(&b, "\ndifferences: %d, cannot tell: %d\n", r.Differences(), r.CannotTell())
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// replayIDs are the flags of walpost replay for the rows that are missing.
+func replayIDs(findings []verify.Finding) (flags string) {
+	for i := range findings {
+		if f := &findings[i]; f.Kind == verify.Missing {
+			flags += " --id " + shellWord(f.EventID)
+		}
+	}
+	return cmp.Or(flags, " --id ID") // --limit 0
 }
 
 type countLine struct {

@@ -97,11 +97,17 @@ func (r *reading) next(rows *table.Rows) (*cdc.Event, error) {
 
 // selection says which rows of a table spec asks for.
 func (r *reading) selection(ctx context.Context, t *table.Table) (table.Selection, error) {
-	o, err := r.order(ctx, r.reader, t)
+	sel := table.Selection{IDColumn: r.Columns(t.Relation).ID, Since: r.spec.Since, TimeColumn: r.TimeColumn}
+	if r.narrow != nil {
+		if err := r.narrow(t, &sel); err != nil {
+			return sel, err
+		}
+	}
+	o, err := r.order(ctx, r.reader, t, sel)
 	if err != nil {
 		return table.Selection{}, err
 	}
-	sel := table.Selection{Order: o, IDColumn: r.Columns(t.Relation).ID, Since: r.spec.Since, TimeColumn: r.TimeColumn}
+	sel.Order = o
 	if at := r.spec.At; at.Table == t.String() && at.Order != "" && at.Order == orderName(o) {
 		sel.After = table.Place{Sees: at.Visible, Key: at.Key, Nth: at.Nth, ID: at.ID}
 	}

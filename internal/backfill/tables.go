@@ -1,5 +1,6 @@
-// Package backfill publishes rows from the table itself, ahead of the stream: all of them for a first snapshot, and those that
-// are missing in Kafka for a recover. Package relay says when, and keeps in the checkpoint how far the reading is.
+// Package backfill publishes rows from the table itself. Ahead of the stream: all of them for a first snapshot, and those that
+// are missing in Kafka for a recover. Package relay says when, and keeps in the checkpoint how far the reading is. Beside the
+// stream: those that a person wants once more (Replay).
 package backfill
 
 import (
@@ -29,7 +30,8 @@ type Tables struct {
 	Unordered bool
 	Logger    zerolog.Logger
 
-	recovery *recovery // compares the rows with what is in Kafka; nil for a snapshot
+	recovery *recovery                                        // compares the rows with what is in Kafka; nil for a snapshot
+	narrow   func(t *table.Table, sel *table.Selection) error // selects fewer rows; nil for all
 }
 
 // Check returns what keeps the tables from being read in an order.
@@ -40,7 +42,7 @@ func (t *Tables) Check(ctx context.Context) error {
 	}
 	defer reader.Close()
 	for _, from := range reader.Tables() {
-		if _, err := t.order(ctx, reader, from); err != nil {
+		if _, err := t.order(ctx, reader, from, table.Selection{}); err != nil {
 			return err
 		}
 	}
@@ -48,8 +50,8 @@ func (t *Tables) Check(ctx context.Context) error {
 }
 
 // order returns how a table's rows are ordered: by the commit times that the server keeps, else by the order column. It is an error
-// if neither places every row, unless any order will do.
-func (t *Tables) order(ctx context.Context, reader *table.Reader, from *table.Table) (table.Order, error) {
+// if neither places every row of sel, unless any order will do.
+func (t *Tables) order(ctx context.Context, reader *table.Reader, from *table.Table, sel table.Selection) (table.Order, error) {
 	column := t.OrderColumn
 	o := table.Order{By: table.Unordered}
 	switch {
@@ -58,7 +60,8 @@ func (t *Tables) order(ctx context.Context, reader *table.Reader, from *table.Ta
 	case column != "":
 		o = table.Order{By: table.ByColumn, Column: column}
 	}
-	unplaced, err := from.Unplaced(ctx, o, t.Columns(from.Relation).Key)
+	sel.Order = o
+	unplaced, err := from.Unplaced(ctx, sel, t.Columns(from.Relation).Key)
 	switch {
 	case err != nil:
 		return o, err

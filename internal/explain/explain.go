@@ -138,7 +138,7 @@ func (e *explainer) rows(ctx context.Context) (*table.Rows, error) {
 			sel.Order = table.Order{By: table.ByColumn, Column: e.OrderColumn}
 		}
 	} else {
-		sel.IDColumn, sel.ID = e.columns.ID, &e.opts.ID
+		sel.IDColumn, sel.In = e.columns.ID, []table.In{{Column: e.columns.ID, Values: []string{e.opts.ID}}}
 	}
 	rows, err := e.table.Select(ctx, sel)
 	if bad := table.BadValue(err); bad != nil {

@@ -40,7 +40,7 @@ func (a *Asker) Topic(ctx context.Context, name string) *Topic {
 	}
 	ctx, cancel := context.WithTimeout(ctx, askPatience)
 	defer cancel()
-	t, err := DescribeTopic(ctx, a.cl, name, "max.message.bytes")
+	t, err := DescribeTopic(ctx, a.cl, name, "max.message.bytes", "cleanup.policy")
 	if err != nil {
 		a.down = a.dials.Explain(fmt.Errorf("the brokers cannot be asked: %w", err))
 		return &Topic{Name: name, Err: a.down}

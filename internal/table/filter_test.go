@@ -35,7 +35,7 @@ func TestTheRowFilterHoldsForTheTable(t *testing.T) {
 		}
 		defer r.Close()
 		table := r.Tables()[0]
-		if unplaced, err := table.Unplaced(t.Context(), byPlace, ""); err != nil || unplaced != "" {
+		if unplaced, err := table.Unplaced(t.Context(), Selection{Order: byPlace}, ""); err != nil || unplaced != "" {
 			t.Errorf("%v, unplaced: %s", err, unplaced) // the rows without a place are left out
 		}
 		if equal, err := table.HasEqual(t.Context()); err != nil || equal {

@@ -48,8 +48,6 @@ type Selection struct {
 
 	// IDColumn is the column of Place.ID; "" for none.
 	IDColumn string
-	// ID selects the rows with that value in IDColumn; nil selects all.
-	ID *string
 
 	// Since leaves out the rows that are known to be committed before it: by the commit times that the server keeps, else by
 	// TimeColumn. Zero leaves out nothing.
@@ -59,70 +57,33 @@ type Selection struct {
 	Until time.Time
 	// FirstID and LastID leave out the rows whose value in IDColumn is below or above; nil leaves out nothing.
 	FirstID, LastID *string
+	// In leaves out the rows that one of them does not select.
+	In []In
 
 	// After leaves out the rows up to that Place, which an earlier reading in the same order has read. A row that was changed
 	// since then is not left out. It is for ByCommit and ByColumn only. If Nth is 0, nothing is left out.
 	After Place
 }
 
+// An In selects the rows whose Column has one of the Values.
+type In struct {
+	Column string
+	Values []string
+}
+
 // Select reads the rows of sel. The caller must read the rows to their end, or close the reader.
 func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
-	where := []string{t.kept()}
-	if sel.All {
-		where[0] = "true"
-	}
-	id := "NULL"
-	if sel.IDColumn != "" {
-		c, err := t.column(sel.IDColumn)
-		if err != nil {
-			return nil, err
-		}
-		id = c + "::text"
-		if sel.ID != nil {
-			where = append(where, c+" = "+pg.QuoteLiteral(*sel.ID))
-		}
-		if sel.FirstID != nil {
-			where = append(where, c+" >= "+pg.QuoteLiteral(*sel.FirstID))
-		}
-		if sel.LastID != nil {
-			where = append(where, c+" <= "+pg.QuoteLiteral(*sel.LastID))
-		}
-	}
-	since, err := t.since(&sel)
+	where, id, err := t.where(&sel)
 	if err != nil {
 		return nil, err
-	}
-	if since != "" {
-		where = append(where, since)
-	}
-	if !sel.Until.IsZero() {
-		age := commitTimestamp
-		if !t.reader.commits {
-			if age, err = t.column(sel.TimeColumn); err != nil {
-				return nil, err
-			}
-		}
-		where = append(where, fmt.Sprintf("(%s < %s) IS NOT FALSE", age, timestamptz(sel.Until)))
 	}
 	keys, key, err := t.sortKeys(sel.Order)
 	if err != nil {
 		return nil, err
 	}
-	skip, skippable := 0, "false"
-	if sel.After.Nth > 0 {
-		var done string
-		if done, skippable, err = t.after(&sel); err != nil {
-			return nil, err
-		}
-		if skip, err = t.skip(ctx, skippable, id, keys, sel.After); err != nil {
-			return nil, err
-		}
-		if sel.Order.By == ByCommit && sel.After.Key != "" && skip == 0 {
-			// The server may have forgotten commit times since then, that of After's row too. A row without a commit time may
-			// be behind After's row.
-			done += " AND " + commitTimestamp + " IS NOT NULL"
-		}
-		where = append(where, "("+done+") IS NOT TRUE")
+	where, skippable, skip, err := t.behind(ctx, &sel, where, id, keys)
+	if err != nil {
+		return nil, err
 	}
 	sql := "SELECT " + strings.Join([]string{t.columns(), t.commitTime(), key, id, skippable, t.kept(), "t.xmin::text"}, ", ") + " FROM " + t.from() +
 		" WHERE " + strings.Join(where, " AND ")
@@ -143,6 +104,93 @@ func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 		rows.skip = skip
 	}
 	return rows, err
+}
+
+// Count counts the rows that Select gives for sel. It ignores Newest.
+func (t *Table) Count(ctx context.Context, sel Selection) (int64, error) {
+	where, id, err := t.where(&sel)
+	if err != nil {
+		return 0, err
+	}
+	keys, _, err := t.sortKeys(sel.Order)
+	if err != nil {
+		return 0, err
+	}
+	where, _, skip, err := t.behind(ctx, &sel, where, id, keys)
+	if err != nil {
+		return 0, err
+	}
+	n, err := pg.Row[struct{ Rows int64 }](ctx, t.reader.conn, "count the rows of "+t.String(), "SELECT count(*) AS rows FROM "+t.from()+" WHERE "+strings.Join(where, " AND "))
+	return n.Rows - int64(skip), err
+}
+
+// where returns the conditions of sel but for After, and the expression of Place.ID.
+func (t *Table) where(sel *Selection) (where []string, id string, err error) {
+	where, id = []string{t.kept()}, "NULL"
+	if sel.All {
+		where[0] = "true"
+	}
+	if sel.IDColumn != "" {
+		c, err := t.column(sel.IDColumn)
+		if err != nil {
+			return nil, "", err
+		}
+		id = c + "::text"
+		if sel.FirstID != nil {
+			where = append(where, c+" >= "+pg.QuoteLiteral(*sel.FirstID))
+		}
+		if sel.LastID != nil {
+			where = append(where, c+" <= "+pg.QuoteLiteral(*sel.LastID))
+		}
+	}
+	for _, in := range sel.In {
+		c, err := t.column(in.Column)
+		if err != nil {
+			return nil, "", err
+		}
+		values := make([]string, len(in.Values))
+		for i, v := range in.Values {
+			values[i] = pg.QuoteLiteral(v)
+		}
+		where = append(where, c+" IN ("+strings.Join(values, ", ")+")")
+	}
+	since, err := t.since(sel)
+	if err != nil {
+		return nil, "", err
+	}
+	if since != "" {
+		where = append(where, since)
+	}
+	if !sel.Until.IsZero() {
+		age := commitTimestamp
+		if !t.reader.commits {
+			if age, err = t.column(sel.TimeColumn); err != nil {
+				return nil, "", err
+			}
+		}
+		where = append(where, fmt.Sprintf("(%s < %s) IS NOT FALSE", age, timestamptz(sel.Until)))
+	}
+	return where, id, nil
+}
+
+// behind adds the condition of After. skip of the rows for which skippable is true are still to be left out.
+func (t *Table) behind(ctx context.Context, sel *Selection, where []string, id string, keys []string) (with []string, skippable string, skip int, err error) {
+	if sel.After.Nth == 0 {
+		return where, "false", 0, nil
+	}
+	done, skippable, err := t.after(sel)
+	if err != nil {
+		return nil, "", 0, err
+	}
+	if skip, err = t.skip(ctx, append(slices.Clip(where), skippable), id, keys, sel.After); err != nil {
+		return nil, "", 0, err
+	}
+	if sel.Order.By == ByCommit && sel.After.Key != "" && skip == 0 {
+		// The server may have forgotten commit times since then, that of After's row too. A row without a commit time may
+		// be behind After's row.
+		done += " AND " + commitTimestamp + " IS NOT NULL"
+	}
+	return append(where, "("+done+") IS NOT TRUE"), skippable, skip, nil
 }
 
 func (t *Table) column(name string) (string, error) {
@@ -210,9 +258,9 @@ func (t *Table) after(sel *Selection) (done, same string, err error) {
 }
 
 // skip returns how many rows of After's key are left out: all up to After's row if that row still has its place, else none.
-func (t *Table) skip(ctx context.Context, same, id string, keys []string, after Place) (int, error) {
+func (t *Table) skip(ctx context.Context, same []string, id string, keys []string, after Place) (int, error) {
 	at, err := pg.Rows[struct{ ID *string }](ctx, t.reader.conn, "find where the reading of "+t.String()+" was", fmt.Sprintf(
-		"SELECT %s AS id FROM %s WHERE %s AND %s ORDER BY %s OFFSET %d LIMIT 1", id, t.from(), t.kept(), same, strings.Join(keys, ", "), after.Nth-1))
+		"SELECT %s AS id FROM %s WHERE %s ORDER BY %s OFFSET %d LIMIT 1", id, t.from(), strings.Join(same, " AND "), strings.Join(keys, ", "), after.Nth-1))
 	if err != nil {
 		return 0, err
 	}
@@ -275,11 +323,17 @@ func reverse(term string) string {
 	return term
 }
 
-// Unplaced describes, for people, the rows that an order does not place; "" if it places every row. No commit time tells in which
-// order one statement wrote its rows. That matters only for rows with the same value in the column key; key "" asks of all rows.
-func (t *Table) Unplaced(ctx context.Context, o Order, key string) (string, error) {
+// Unplaced describes, for people, the rows of sel that its order does not place; "" if it places every row. No commit time tells in
+// which order one statement wrote its rows. That matters only for rows with the same value in the column key; key "" asks of all rows.
+func (t *Table) Unplaced(ctx context.Context, sel Selection, key string) (string, error) {
 	type check struct{ query, text string }
 	var checks []check
+	o := sel.Order
+	where, _, err := t.where(&sel)
+	if err != nil {
+		return "", err
+	}
+	kept := strings.Join(where, " AND ")
 	switch {
 	case o.By == ByCommit && o.Column == "":
 		group := "t.xmin::text, t.cmin::text"
@@ -291,8 +345,8 @@ func (t *Table) Unplaced(ctx context.Context, o Order, key string) (string, erro
 			group += ", " + c + "::text"
 		}
 		checks = []check{
-			{"SELECT FROM " + t.from() + " WHERE " + t.kept() + " AND " + commitTimestamp + " IS NULL", "rows from before the server kept commit times"},
-			{"SELECT FROM " + t.from() + " WHERE " + t.kept() + " GROUP BY " + group + " HAVING count(*) > 1", "rows of one key that were written by one statement (COPY, or an INSERT of several rows)"},
+			{"SELECT FROM " + t.from() + " WHERE " + kept + " AND " + commitTimestamp + " IS NULL", "rows from before the server kept commit times"},
+			{"SELECT FROM " + t.from() + " WHERE " + kept + " GROUP BY " + group + " HAVING count(*) > 1", "rows of one key that were written by one statement (COPY, or an INSERT of several rows)"},
 		}
 	case o.By == ByCommit:
 		return "", nil
@@ -301,7 +355,7 @@ func (t *Table) Unplaced(ctx context.Context, o Order, key string) (string, erro
 		if err != nil {
 			return "", err
 		}
-		checks = []check{{"SELECT FROM " + t.from() + " WHERE " + t.kept() + " AND " + c + " IS NULL", "rows with a NULL in " + o.Column}}
+		checks = []check{{"SELECT FROM " + t.from() + " WHERE " + kept + " AND " + c + " IS NULL", "rows with a NULL in " + o.Column}}
 	default:
 		return "rows", nil
 	}
@@ -333,6 +387,15 @@ func (t *Table) AgeUnknown(since time.Time, timeColumn string) string {
 		return "the age of the rows is unknown (set source.time_column)"
 	}
 	return ""
+}
+
+// TellsAge returns an error if nothing tells when the rows were written.
+func (t *Table) TellsAge(timeColumn string) error {
+	if t.reader.commits || timeColumn != "" {
+		return nil
+	}
+	return fault.Config(errors.New("nothing tells when a row was written: track_commit_timestamp is off, and source.time_column is not set"),
+		"Set source.time_column to the column with the time of the insert, or give ids instead of times.")
 }
 
 // Statistics are what the server's statistics tell of a table. They may be a little old.

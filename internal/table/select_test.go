@@ -200,3 +200,47 @@ func TestTheLargestRowsAreRead(t *testing.T) {
 		t.Errorf("all: %s", got)
 	}
 }
+
+// A reading of some rows goes on behind another one of the same rows, although other rows have the same place in the order.
+func TestAReadingOfSomeRowsGoesOn(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, "15", testenv.Param("track_commit_timestamp", "off")),
+		"CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text, place int)",
+		"INSERT INTO outbox SELECT g, (ARRAY['a', 'b', 'c'])[1 + g % 3], '', 1 + g / 7 FROM generate_series(1, 14) g")
+	sel := Selection{Order: Order{By: ByColumn, Column: "place"}, In: []In{{"aggregate_id", []string{"a", "c"}}, {"place", []string{"1", "2"}}}}
+	const whole = "2 3 5 6 8 9 11 12"
+	for n := 1; n < 8; n++ {
+		head, at := w.take(sel, n)
+		rest := sel
+		rest.After = at
+		tail, _ := w.take(rest, 0)
+		if head+" "+tail != whole {
+			t.Errorf("after %d rows: %s, then %s; must be %s", n, head, tail, whole)
+		}
+		r, err := w.source().Open(t.Context(), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		rest.IDColumn = "id"
+		if left, err := r.Tables()[0].Count(t.Context(), rest); err != nil || left != int64(8-n) {
+			t.Errorf("after %d rows, %d are left, %v", n, left, err)
+		}
+		r.Close()
+	}
+}
+
+// Only the selected rows need a place in the order.
+func TestOnlySelectedRowsNeedAPlace(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, "15", testenv.Param("track_commit_timestamp", "off")),
+		"CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text, place int)", "INSERT INTO outbox VALUES (1, 'a', '', 1), (2, 'b', '', NULL)")
+	r, err := w.source().Open(t.Context(), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for key, want := range map[string]string{"a": "", "b": "rows with a NULL in place"} {
+		sel := Selection{Order: Order{By: ByColumn, Column: "place"}, In: []In{{"aggregate_id", []string{key}}}}
+		if got, err := r.Tables()[0].Unplaced(t.Context(), sel, "aggregate_id"); err != nil || got != want {
+			t.Errorf("key %s: %q, %v", key, got, err)
+		}
+	}
+}

@@ -28,14 +28,14 @@ func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
 		return 0, err
 	}
 	defer reader.Close()
-	ranged := !v.Since.IsZero() || !v.Until.IsZero()
-	if ranged && !reader.KeepsCommitTimes() && v.TimeColumn == "" {
-		return 0, fault.Config(errors.New("nothing tells when a row was written: track_commit_timestamp is off, and source.time_column is not set"),
-			"Set source.time_column to the column with the time of the insert, or compare a range of ids.")
-	}
 	var total int64
 	v.from = v.Since
 	for _, t := range reader.Tables() {
+		if !v.Since.IsZero() || !v.Until.IsZero() {
+			if err := t.TellsAge(v.TimeColumn); err != nil {
+				return 0, err
+			}
+		}
 		known, err := t.Statistics(ctx)
 		if err != nil {
 			return 0, err

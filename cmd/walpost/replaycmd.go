@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+)
+
+func replayCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "replay",
+		Short: "publishes rows of the table once more",
+		Long: `replay reads rows of the table, and publishes each as run would, with the header walpost.origin: replay.
+The filters select the rows; a row must fit all of them. Without a filter, replay needs --all. It
+publishes only rows that the table still has.
+
+The events of one key come in the order of recover: by the commit times that the server keeps
+(track_commit_timestamp), otherwise by source.order_column. If it has neither, replay refuses, unless
+you pass --unordered. Replayed events arrive behind newer events of their key.
+
+replay may run beside run. It changes neither the slot nor the checkpoint. How far it is, it keeps in a
+file in the current folder, or in --state. If it is interrupted, run the same command again, and it goes
+on. It repeats at most what it has published since it last wrote the file, which it does every second.
+At the end it removes the file.
+
+If an event cannot be routed, or if Kafka refuses it, replay stops in front of it, names it and exits
+with 3. With --skip-bad it names such events, goes on behind them, and exits with 1 at the end. It
+writes no dead letters. docs/replay.md explains more.`,
+		Example: `  walpost replay --config walpost.yaml --since 2026-11-20T08:00:00Z --until 2026-11-20T09:00:00Z --dry-run
+  walpost replay --config walpost.yaml --key customer-7 --rate 100
+  walpost replay --config walpost.yaml --aggregate-type order --to-topic orders.rebuilt`,
+		Args: noArguments,
+	}
+	load := configFlags(cmd, (*walpost.Config).Validate,
+		"dsn", "table", "brokers", "publication", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
+		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "shutdown-grace")
+	flags, opts := cmd.Flags(), walpost.ReplayOptions{}
+	flags.StringArrayVar(&opts.IDs, "id", nil, "publish the event with this `id`; several flags name several events")
+	first := flags.String("first-id", "", "publish events from this `id` on, in the order of its column")
+	last := flags.String("last-id", "", "publish events up to this `id`")
+	since := flags.String("since", "", "publish rows that were written from this `time` on, such as 2026-11-20T08:00:00Z")
+	until := flags.String("until", "", "publish rows that were written before this `time`")
+	flags.StringArrayVar(&opts.Types, "aggregate-type", nil, "publish events of this `type` (the column of router.route.by.field); may be repeated")
+	flags.StringArrayVar(&opts.Keys, "key", nil, "publish events with this `key`; may be repeated")
+	all := flags.Bool("all", false, "publish every row of the table")
+	flags.StringVar(&opts.ToTopic, "to-topic", "", "publish to this `topic` instead of the topic of each event")
+	flags.Float64Var(&opts.Rate, "rate", 0, "publish at most this `number` of events per second (default: no limit)")
+	flags.BoolVar(&opts.DryRun, "dry-run", false, "count the events, their topics and keys, and publish nothing")
+	flags.BoolVar(&opts.SkipBad, "skip-bad", false, "go on behind events that cannot be routed, or that Kafka refuses")
+	flags.StringVar(&opts.State, "state", "", "the `file` that keeps how far the replay is (default: a name made of the filters, in the current folder)")
+	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order; an interrupted replay then begins its table again")
+	asJSON := flags.Bool("json", false, "print one JSON object")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := timeRange(*since, &opts.Since, *until, &opts.Until); err != nil {
+			return err
+		}
+		if flags.Changed("first-id") {
+			opts.FirstID = first
+		}
+		if flags.Changed("last-id") {
+			opts.LastID = last
+		}
+		filters := []string{"id", "first-id", "last-id", "since", "until", "aggregate-type", "key"}
+		filtered := slices.ContainsFunc(filters, flags.Changed)
+		switch {
+		case !filtered && !*all:
+			return usageError{errors.New("nothing says which rows to publish: pass a filter (--" + strings.Join(filters, ", --") + "), or --all")}
+		case filtered && *all:
+			return usageError{errors.New("--all: contradicts the other filters")}
+		case math.IsNaN(opts.Rate) || opts.Rate < 0 || flags.Changed("rate") && opts.Rate == 0:
+			return usageError{fmt.Errorf("--rate: must be above 0 (got %v)", opts.Rate)}
+		}
+		return load.work(cmd, func(c *fileConfig) { c.Unordered = *unordered }, func(ctx context.Context, cfg fileConfig) error {
+			meter := newMeter(cmd.ErrOrStderr())
+			opts.Say, opts.Progress = meter.say, meter.progress
+			report, err := walpost.Replay(ctx, cfg.Config, opts)
+			meter.end()
+			switch {
+			case err != nil:
+				return err
+			case *asJSON:
+				err = printJSON(cmd.OutOrStdout(), report, "  ")
+			default:
+				err = printReplay(cmd.OutOrStdout(), report)
+			}
+			if err == nil && report.Bad > 0 {
+				return exitError(exitFailed) // they were named
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+func printReplay(w io.Writer, r *walpost.ReplayReport) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "rows that the filter selects: %d\n", r.Matched)
+	if r.Before > 0 {
+		fmt.Fprintf(&b, "rows before them, by interrupted calls: %d\n", r.Before)
+	}
+	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
+		fmt.Fprintf(&b, "topic %s: %d events\n", topic, r.Topics[topic])
+	}
+	if r.Keys > 0 {
+		keys := make([]string, len(r.SomeKeys))
+		for i, k := range r.SomeKeys {
+			keys[i] = shown([]byte(k))
+		}
+		fmt.Fprintf(&b, "keys: %d (%s", r.Keys, strings.Join(keys, ", "))
+		if r.Keys > len(keys) {
+			fmt.Fprintf(&b, ", …")
+		}
+		b.WriteString(")\n")
+	}
+	if r.NoRecord > 0 {
+		fmt.Fprintf(&b, "rows that give no record: %d\n", r.NoRecord)
+	}
+	if r.Bad > 0 {
+		fmt.Fprintf(&b, "bad events, named above: %d\n", r.Bad)
+	}
+	if r.DryRun {
+		b.WriteString("nothing was published (--dry-run)\n")
+	} else {
+		fmt.Fprintf(&b, "published: %d events\n", r.Published)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,465 @@
+package backfill
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/maphash"
+	"strings"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/table"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/router"
+)
+
+// A Filter selects rows. The zero Filter selects all.
+type Filter struct {
+	// IDs, Types and Keys select the rows whose event id, aggregate type (router.route.by.field) or key is one of them. nil selects all.
+	IDs   []string `json:"ids,omitempty"`
+	Types []string `json:"types,omitempty"`
+	Keys  []string `json:"keys,omitempty"`
+	// FirstID and LastID select a range of event ids, as the server compares the column.
+	FirstID *string `json:"first_id,omitempty"`
+	LastID  *string `json:"last_id,omitempty"`
+	// Since and Until select the rows that were written from Since on, and before Until. A row of unknown age is selected.
+	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
+}
+
+// ReplayOptions say what is published once more, and how.
+type ReplayOptions struct {
+	Filter
+	ToTopic string  // instead of the topic that the router gives; "" for that one
+	Rate    float64 // the largest number of events per second; 0 for no limit
+	DryRun  bool    // route the rows, and publish nothing
+	SkipBad bool    // go on behind an event that cannot be routed, or that Kafka refuses
+	State   string  // the file that keeps how far an unfinished replay is; "" for a name made of the filter
+	// Say tells the user something in one line. Progress says how far the replay is.
+	Say      func(text string)
+	Progress func(step string, done, total int64)
+}
+
+// Replaying is what a replay needs beside the tables.
+type Replaying struct {
+	ReplayOptions
+	Router *router.Router
+	Sink   func() (relay.Sink, error) // called if there is something to publish
+	Kafka  *kafka.Config              // nil if the records do not go to Kafka
+	Window relay.Window
+	Grace  time.Duration // how long an interrupted replay waits for acknowledgements
+	// Load returns what Save has kept of this replay, nil if there is nothing. Save keeps how far the replay is; nil is its end.
+	Load func() ([]byte, error)
+	Save func(state []byte) error
+}
+
+// A ReplayReport says what was published, or what would be.
+type ReplayReport struct {
+	DryRun    bool             `json:"dry_run"`
+	Matched   int64            `json:"rows"`           // that the filter selects, without those of Before
+	Before    uint64           `json:"rows_before"`    // that earlier, interrupted calls have dealt with
+	Published int64            `json:"published"`      // events that the brokers acknowledged
+	NoRecord  int64            `json:"rows_no_record"` // rows for which the router makes no record, and is right to
+	Bad       int64            `json:"bad"`            // rows that cannot be routed, or whose record was refused
+	Topics    map[string]int64 `json:"topics"`         // events by topic
+	Keys      int              `json:"keys"`           // different keys of the events, at most maxKeys
+	SomeKeys  []string         `json:"some_keys"`      // the first of them
+}
+
+// maxKeys bounds the memory for counting keys; someKeys is how many are named.
+const (
+	maxKeys  = 1_000_000
+	someKeys = 10
+)
+
+// Replay publishes rows once more, beside a relay that may run. It changes neither the slot nor the checkpoint. If it is interrupted,
+// the next call with the same filter goes on behind the newest row such that it and all before it are acknowledged and written down.
+func Replay(ctx context.Context, tables *Tables, what Replaying) (*ReplayReport, error) {
+	r := &replay{
+		Replaying: what, tracker: checkpoint.New(0), keys: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
+		report: ReplayReport{DryRun: what.DryRun, Topics: map[string]int64{}, SomeKeys: []string{}},
+	}
+	tables.narrow = func(t *table.Table, sel *table.Selection) error { return r.narrow(t, tables.Columns(t.Relation), sel) }
+	err := r.run(ctx, tables)
+	if bad := table.BadValue(err); bad != nil {
+		err = fault.Config(fmt.Errorf("the filter does not fit its column: %w", bad), "")
+	}
+	return &r.report, err
+}
+
+// A replay is one call of Replay. It belongs to one goroutine.
+type replay struct {
+	Replaying
+	report ReplayReport
+	keys   map[uint64]struct{} // digests
+	seed   maphash.Seed
+	asker  *kafka.Asker
+
+	spec    checkpoint.Copy // with all that is acknowledged
+	tracker *checkpoint.Tracker
+	taken   cdc.Position      // rows and ends of tables; the tracker counts each as a transaction
+	ahead   []checkpoint.Mark // those that are not in spec, oldest first; Nth is 0 for the end of a table
+	saved   time.Time         // when spec was last written
+
+	to   relay.Sink
+	rec  cdc.Record
+	acks []cdc.Ack
+	due  time.Time // of the next event, by Rate
+	told string    // the stall that was said last
+}
+
+// narrow puts the filter into a selection.
+func (r *replay) narrow(t *table.Table, columns router.Columns, sel *table.Selection) error {
+	sel.FirstID, sel.LastID, sel.Since, sel.Until = r.FirstID, r.LastID, r.Since, r.Until
+	if !r.Since.IsZero() || !r.Until.IsZero() {
+		if err := t.TellsAge(sel.TimeColumn); err != nil {
+			return err
+		}
+	}
+	for _, in := range []struct {
+		option, column string
+		values         []string
+	}{
+		{"router.table.field.event.id", columns.ID, r.IDs},
+		{"router.route.by.field", columns.Route, r.Types},
+		{"router.table.field.event.key", columns.Key, r.Keys},
+	} {
+		switch {
+		case in.values == nil:
+		case in.column == "":
+			return fault.Config(fmt.Errorf("table %s has no column of %s, which the filter needs", t, in.option), "")
+		default:
+			sel.In = append(sel.In, table.In{Column: in.column, Values: in.values})
+		}
+	}
+	return nil
+}
+
+func (r *replay) run(ctx context.Context, tables *Tables) (err error) {
+	if err := r.load(); err != nil {
+		return err
+	}
+	rows := &reading{Tables: tables, spec: r.spec}
+	if rows.reader, err = tables.From.Open(ctx, table.Options{}); err != nil {
+		return err
+	}
+	defer rows.Close()
+	if rows.left, err = unfinished(r.spec, rows.reader.Tables()); err != nil {
+		return err
+	}
+	for _, t := range rows.left {
+		sel, err := rows.selection(ctx, t)
+		if err != nil {
+			return err
+		}
+		n, err := t.Count(ctx, sel)
+		if err != nil {
+			return err
+		}
+		r.report.Matched += n
+	}
+	if r.report.Before = r.spec.Rows; r.report.Before > 0 {
+		r.Say(fmt.Sprintf("an earlier call was interrupted behind %d rows: this one goes on there", r.report.Before))
+	}
+	if r.Kafka != nil {
+		if r.asker, err = kafka.NewAsker(*r.Kafka); err != nil {
+			return err
+		}
+		defer r.asker.Close()
+	}
+	if !r.DryRun && r.report.Matched > 0 {
+		if err := r.save(); err != nil { // before anything is published
+			return err
+		}
+		if r.to, err = r.Sink(); err != nil {
+			return err
+		}
+		r.Say("replayed events arrive behind newer events of their key; their header walpost.origin is replay")
+		defer func() {
+			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
+			defer cancel()
+			_ = r.to.Close(closing) // what is not acknowledged is repeated
+		}()
+	}
+	return r.publishAll(ctx, rows)
+}
+
+const (
+	closeTime = 5 * time.Second
+	saveEvery = time.Second
+	burst     = 100 * time.Millisecond // how much of a pause Rate makes up for
+)
+
+// publishAll publishes what rows gives.
+func (r *replay) publishAll(ctx context.Context, rows *reading) error {
+	err := r.readAll(ctx, rows)
+	if r.to == nil {
+		if err == nil && !r.DryRun {
+			err = r.Save(nil)
+		}
+		return err
+	}
+	if err == nil {
+		return r.Save(nil)
+	}
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Grace)
+	defer cancel()
+	for after.Err() == nil { // a refusal ends a wait, and closes its topic
+		ended := r.wait(after, time.Time{}, r.quiet)
+		if ended == nil {
+			break
+		}
+		if fault.NeedsPerson(ended) && !fault.NeedsPerson(err) {
+			err = ended
+		}
+	}
+	if failed := r.save(); failed != nil {
+		return errors.Join(err, failed)
+	}
+	if ctx.Err() != nil && !fault.NeedsPerson(err) {
+		err = fault.WithHint(fmt.Errorf("interrupted behind %d of %d rows: %w", r.spec.Rows, int64(r.report.Before)+r.report.Matched, ctx.Err()),
+			"To continue, run the same command again.")
+	}
+	return err
+}
+
+func (r *replay) readAll(ctx context.Context, rows *reading) error {
+	for {
+		ev, mark, err := rows.Next(ctx)
+		if err == nil && ev == nil && mark.Table == "" {
+			break
+		}
+		if err == nil {
+			err = r.publish(ctx, ev, mark)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	if r.to == nil {
+		return nil
+	}
+	return r.wait(ctx, time.Time{}, r.landed)
+}
+
+// publish sends the record of a row. A nil ev is the end of a table.
+func (r *replay) publish(ctx context.Context, ev *cdc.Event, mark checkpoint.Mark) error {
+	send := false
+	if ev != nil {
+		ok, err := r.Router.Route(ev, &r.rec)
+		switch {
+		case err != nil:
+			bad := &relay.BadEvent{EventID: r.rec.EventID, Table: ev.Row.Relation, Because: cdc.Unroutable, Err: err}
+			if err := r.skip(bad); err != nil {
+				return err
+			}
+		case ok:
+			send = true
+			r.rec.Topic = cmp.Or(r.ToTopic, r.rec.Topic)
+			r.rec.Headers = append(r.rec.Headers, cdc.Header{Key: relay.OriginHeader, Value: []byte(relay.OriginReplay)})
+			r.look(ctx)
+		default:
+			r.report.NoRecord++
+		}
+		r.Progress("replaying", int64(r.taken)+1, r.report.Matched)
+	}
+	if r.to == nil { // a dry run
+		if send {
+			r.report.Topics[r.rec.Topic]++
+		}
+		r.taken++
+		return nil
+	}
+	if send {
+		if err := r.wait(ctx, r.turn(), r.room); err != nil {
+			return err
+		}
+	}
+	r.taken++
+	r.ahead = append(r.ahead, mark)
+	r.tracker.Begin(time.Now())
+	if send {
+		ticket := r.tracker.Add(r.rec.Size())
+		ticket.Row, ticket.Table = uint32(r.taken), ev.Row.Relation
+		r.to.Send(&r.rec, ticket)
+	}
+	return r.tracker.Commit(r.taken)
+}
+
+// look counts the key of the record, and warns of its topic.
+func (r *replay) look(ctx context.Context) {
+	if key := r.rec.Key; key != nil && len(r.keys) < maxKeys {
+		before := len(r.keys)
+		r.keys[maphash.Bytes(r.seed, key)] = struct{}{}
+		if r.report.Keys = len(r.keys); before < r.report.Keys && before < someKeys {
+			r.report.SomeKeys = append(r.report.SomeKeys, string(key))
+		}
+	}
+	if _, known := r.report.Topics[r.rec.Topic]; known {
+		return
+	}
+	r.report.Topics[r.rec.Topic] = 0
+	if r.asker == nil {
+		return
+	}
+	if t := r.asker.Topic(ctx, r.rec.Topic); strings.Contains(t.Settings["cleanup.policy"], "compact") {
+		r.Say(fmt.Sprintf("topic %s is compacted: a replayed event replaces the newer events of its key", r.rec.Topic))
+	}
+}
+
+// turn says when the next event may be sent.
+func (r *replay) turn() time.Time {
+	if r.Rate == 0 {
+		return time.Time{}
+	}
+	if earliest := time.Now().Add(-burst); r.due.Before(earliest) {
+		r.due = earliest
+	}
+	at := r.due
+	r.due = at.Add(time.Duration(float64(time.Second) / r.Rate))
+	return at
+}
+
+func (r *replay) room() bool {
+	events, bytes := r.tracker.InFlight()
+	return events < r.Window.Events && bytes < int(r.Window.Bytes)
+}
+
+func (r *replay) landed() bool {
+	events, _ := r.tracker.InFlight()
+	return events == 0
+}
+
+// quiet reports whether nothing will be acknowledged any more: what is sent waits behind a refused record.
+func (r *replay) quiet() bool {
+	open := 0
+	r.to.Pending(func(_ string, records int, _ error, closed bool) {
+		if !closed {
+			open += records
+		}
+	})
+	return open == 0
+}
+
+// wait takes acknowledgements until at is over and ready is true.
+func (r *replay) wait(ctx context.Context, at time.Time, ready func() bool) error {
+	for {
+		if err := r.collect(); err != nil {
+			return err
+		}
+		left := time.Until(at)
+		if left <= 0 && ready() {
+			return r.collect() // what ended before ready looked
+		}
+		if left <= 0 || left > time.Second {
+			left = time.Second
+		}
+		timer := time.NewTimer(left)
+		select {
+		case <-ctx.Done():
+		case <-r.to.Wake():
+		case <-timer.C:
+			if why := r.to.Stalled(); why != nil && why.Error() != r.told {
+				r.told = why.Error()
+				r.Say("waiting: " + r.told)
+			}
+		}
+		timer.Stop()
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// collect takes what the sink has ended, and writes down how far the replay is.
+func (r *replay) collect() (err error) {
+	r.acks = r.to.Acks(r.acks[:0])
+	for i := range r.acks {
+		a := &r.acks[i]
+		if a.Err != nil {
+			bad := &relay.BadEvent{EventID: a.EventID, Table: a.Ticket.Table, Topic: a.Topic, Err: a.Err}
+			if refusal, ok := errors.AsType[*cdc.Refusal](a.Err); ok {
+				bad.Because = refusal.Reason
+			}
+			if stop := r.skip(bad); stop != nil {
+				err = cmp.Or(err, stop)
+				continue
+			}
+			r.to.PassOver(a.Topic, nil)
+		} else {
+			r.report.Published++
+			r.report.Topics[a.Topic]++
+		}
+		r.tracker.Ack(a.Ticket)
+	}
+	acked := int(r.tracker.Safe()) - (int(r.taken) - len(r.ahead))
+	for _, m := range r.ahead[:acked] {
+		if m.Nth == 0 {
+			r.spec.Finish(m.Table)
+		} else {
+			r.spec.Advance(m)
+		}
+	}
+	r.ahead = append(r.ahead[:0], r.ahead[acked:]...)
+	if acked > 0 && time.Since(r.saved) >= saveEvery {
+		err = errors.Join(err, r.save())
+	}
+	return err
+}
+
+// skip passes over a bad event, or returns why the replay ends at it.
+func (r *replay) skip(bad *relay.BadEvent) error {
+	if bad.Because == "" { // the sink cannot write at all
+		return bad
+	}
+	if !r.SkipBad && !r.DryRun {
+		return fault.Person(bad, cmp.Or(fault.Hint(bad.Err), "Repair the cause.")+
+			" Then run the same command again: it goes on at this event. Or add --skip-bad, which names such events and goes on behind them.")
+	}
+	r.report.Bad++
+	r.Say("bad: " + bad.Error())
+	return nil
+}
+
+// replayState is what an interrupted replay leaves.
+type replayState struct {
+	Filter  Filter          `json:"filter"`
+	ToTopic string          `json:"to_topic,omitempty"`
+	Done    checkpoint.Copy `json:"done"`
+}
+
+func (r *replay) load() error {
+	kept, err := r.Load()
+	if err != nil || kept == nil {
+		return err
+	}
+	var was replayState
+	if err := json.Unmarshal(kept, &was); err != nil {
+		return fault.Config(fmt.Errorf("the state of the replay: %w", err), "Remove the file to begin again.")
+	}
+	now, err := json.Marshal(replayState{r.Filter, r.ToTopic, was.Done})
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(now, kept) {
+		return fault.Config(errors.New("the state is of a replay with another filter or topic"), "Finish that replay, or name another file with --state.")
+	}
+	r.spec = was.Done
+	return nil
+}
+
+func (r *replay) save() error {
+	b, err := json.Marshal(replayState{r.Filter, r.ToTopic, r.spec})
+	if err != nil {
+		return err
+	}
+	r.saved = time.Now()
+	return r.Save(b)
+}
