@@ -130,7 +130,7 @@ func (x *examination) leftOut(p *pg.Publication) {
 		}
 		if filter := p.Filter(t.Table); filter != "" {
 			x.add(Warn, "row filter of "+t.Table.String(), append(fix.Fix{fix.Words("To publish every row:")}, whole...),
-				"publication %s has a row filter for %s: walpost publishes only rows with %s, also from the table", x.cfg.Publication, t.Table, filter)
+				"publication %s has a row filter for %s: walpost publishes only rows for which %s is true, and so do a snapshot and walpost recover", x.cfg.Publication, t.Table, filter)
 		}
 		if x.cfg.Needs == nil {
 			continue
@@ -170,10 +170,10 @@ func (x *examination) ownPublication() fix.Fix {
 	own.Publication += "_" + x.cfg.Names().Tables[0].Name
 	sql := fix.SQL(replication.PublicationSQL(&own))
 	if x.f.Slot == nil {
-		return fix.Fix{fix.Words("Make a publication of its own for walpost and set source.publication:"), sql}
+		return fix.Fix{fix.Words("Make a separate publication for walpost and set source.publication:"), sql}
 	}
 	return fix.Fix{
-		fix.Words("Make a publication of its own for walpost:"), sql,
+		fix.Words("Make a separate publication for walpost:"), sql,
 		fix.Words("Then read the position:"), fix.SQL("SELECT pg_current_wal_lsn();"),
 		fix.Words("Once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
 			own.Publication + " (not earlier: the slot cannot read older WAL with the new publication)."),

@@ -127,7 +127,7 @@ func TestUnreachableBrokersSayWhatToSet(t *testing.T) {
 			c.SASL = kafka.SASL{Mechanism: "SCRAM-SHA-512", Username: "relay", Password: "hunter2"}
 		}, users.ListenAddrs(), "kafka.sasl"},
 		"SASL that is missing":     {func(*sink.Config) {}, users.ListenAddrs(), "kafka.sasl"},
-		"TLS that is missing":      {func(*sink.Config) {}, secure.ListenAddrs(), "may want TLS (kafka.tls)"},
+		"TLS that is missing":      {func(*sink.Config) {}, secure.ListenAddrs(), "may require TLS (kafka.tls)"},
 		"an authority not trusted": {func(c *sink.Config) { c.TLS = &kafka.TLS{} }, secure.ListenAddrs(), "Set kafka.tls.ca_file"},
 		"another name":             {func(c *sink.Config) { c.TLS = &kafka.TLS{CAFile: ca.File, ServerName: "x.test"} }, secure.ListenAddrs(), "kafka.tls.server_name"},
 		"a name that is not known": {func(*sink.Config) {}, []string{"no-such-host.invalid:9092"}, "Correct the name in kafka.brokers"},

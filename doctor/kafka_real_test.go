@@ -194,7 +194,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	hasNot(t, got, "hunter2", ": ok")
 	wrong = config(0)
 	wrong.TLS = &kafka.TLS{}
-	has(t, looked(t, wrong, nil, ""), "broker "+asked+": FAIL: ", "may want TLS (kafka.tls)")
+	has(t, looked(t, wrong, nil, ""), "broker "+asked+": FAIL: ", "may require TLS (kafka.tls)")
 	for _, name := range []string{missing, missingCP} {
 		if is, err := kafka.DescribeTopic(patient(t), admin, name); err != nil || !errors.Is(is.Err, kerr.UnknownTopicOrPartition) {
 			t.Errorf("%s was created: %v", name, err)

@@ -88,7 +88,7 @@ func (c *kafkaCheck) unnamed(ctx context.Context, checkpoint string, patterns []
 	defer cancel()
 	all, err := kafka.TopicNames(ctx, c.cl)
 	if err != nil {
-		c.add(name, Fail, "the brokers do not answer for them: "+err.Error())
+		c.add(name, Fail, "the brokers do not list their topics: "+err.Error())
 		return
 	}
 	var fit []string

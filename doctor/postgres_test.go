@@ -258,7 +258,7 @@ func TestAPublicationIsJudgedWhenTheTableExists(t *testing.T) {
 		t.Errorf("the publication: %+v", f)
 	}
 	f := named(found, "publication extras")
-	if f == nil || !strings.HasPrefix(f.FixText(), "When all configured tables exist: Make a publication of its own for walpost and set source.publication: ") {
+	if f == nil || !strings.HasPrefix(f.FixText(), "When all configured tables exist: Make a separate publication for walpost and set source.publication: ") {
 		t.Fatalf("the statement: %+v", f)
 	}
 	// Another relay may read the publication, so the advice to take a table out of it comes last, with what that loses.

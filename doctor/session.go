@@ -102,6 +102,6 @@ func (x *examination) spilled() {
 	if want > most {
 		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory, one transaction would need " + want.Roughly() + ".")
 	}
-	x.add(Warn, name, by, "%s, the server wrote %d transactions (%s) to disk while it decoded them, because they did not fit into logical_decoding_work_mem (%s): changes to all tables of the database count",
+	x.add(Warn, name, by, "%s, the server wrote %d transactions (%s) to disk while it decoded them, because they did not fit into logical_decoding_work_mem (%s): changes to every table of the database use this memory",
 		since, x.Spilled.Txns, size.Bytes(x.Spilled.Bytes).Roughly(), memory.Roughly())
 }

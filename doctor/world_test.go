@@ -148,11 +148,11 @@ func TestAdviceIsAboutWhatAPublicationLeavesOut(t *testing.T) {
 	for want, sql := range map[string][]string{
 		"publication walpost publishes no updates: a changed primary key":            {outboxTable, publicationForOutbox},
 		"publication walpost publishes no updates, and public.outbox has no replica": {strings.Replace(outboxTable, "PRIMARY KEY", "", 1), publicationForOutbox},
-		"publication walpost has a row filter for public.outbox: walpost publishes only rows with (event_type <> 'y'": {
+		"publication walpost has a row filter for public.outbox: walpost publishes only rows for which (event_type <> 'y'": {
 			outboxTable, "CREATE TABLE other (id int PRIMARY KEY)",
 			"CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'y'), other WITH (publish = 'insert')",
 		},
-		"publication walpost has a row filter for public.outbox: walpost publishes only rows with (event_type <> 'x'": {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'x') WITH (publish = 'insert')"},
+		"publication walpost has a row filter for public.outbox: walpost publishes only rows for which (event_type <> 'x'": {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'x') WITH (publish = 'insert')"},
 		"publication walpost does not publish column created_at of public.outbox: records":                            {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id, event_type, payload) WITH (publish = 'insert')"},
 	} {
 		w := newWorld(t, pg, sql...)

@@ -153,7 +153,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	case err == nil && begun:
 		return rec, nil
 	case err == nil && rec == nil:
-		return nil, fmt.Errorf("%w: no checkpoint knows the slot, and the first walpost run begins where it stands", ErrNoGap)
+		return nil, fmt.Errorf("%w: no checkpoint knows the slot, and the first walpost run begins at the position of the slot", ErrNoGap)
 	case err == nil:
 		return nil, fmt.Errorf("%w: the slot exists, and the checkpoint fits it", ErrNoGap)
 	case errors.Is(err, checkpoint.ErrNoSlot):

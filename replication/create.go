@@ -209,7 +209,7 @@ func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts
 	if len(words) == 0 {
 		return nil
 	}
-	return fault.Config(fmt.Errorf("source.snapshot: is required, because %s from before the slot", strings.Join(words, " and ")),
+	return fault.Config(fmt.Errorf("source.snapshot: is required, because there are rows from before the slot: %s", strings.Join(words, ", ")),
 		"Set source.snapshot (--snapshot) to initial to publish them first, or to never to begin with the rows that are inserted from now on.")
 }
 

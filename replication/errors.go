@@ -39,7 +39,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 	case e.Code == pg.StateNoRight:
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
 	case pg.NotUTF8(e.Code):
-		where := "behind " + s.received.String()
+		where := "after " + s.received.String()
 		if s.dec != nil && s.dec.inTx {
 			where = "in transaction " + s.dec.commitLSN.String()
 		}

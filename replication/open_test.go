@@ -174,7 +174,7 @@ var refusals = []struct {
 	},
 	{
 		name: "rows and no word about them", sql: []string{outboxTable, insertRow, insertRow},
-		error: "source.snapshot: is required, because table public.outbox has 2 rows from before the slot", behaves: "config", hint: "to never to begin with",
+		error: "source.snapshot: is required, because there are rows from before the slot: table public.outbox has 2 rows", behaves: "config", hint: "to never to begin with",
 	},
 	{
 		name: "not allowed to create", sql: []string{outboxTable}, cfg: func(c *Config) { c.Create = false },
@@ -202,7 +202,7 @@ var refusals = []struct {
 	{
 		name: "a publication of another table", sql: []string{outboxTable, "CREATE TABLE ev (id int)", "CREATE PUBLICATION walpost FOR TABLE ev"},
 		error: "publication walpost does not contain table public.outbox", behaves: "fail",
-		hint: `set source.publication to a name of its own. Or: ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
+		hint: `set source.publication to a name that only this relay uses. Or: ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
 	},
 	{
 		name: "the table taken out under a slot", sql: []string{outboxTable, publicationForOutbox}, slot: "pgoutput", after: []string{"ALTER PUBLICATION walpost DROP TABLE outbox"},

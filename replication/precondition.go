@@ -309,7 +309,7 @@ func (j *judgement) publication(tableMissing bool) {
 		default:
 			add := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, t.Table.SQL()))
 			if len(p.Tables) > 0 && !j.known() { // a slot that is there reads this publication already
-				add = append(fix.ByWords("Another relay may use this publication: set source.publication to a name of its own. Or:"), add...)
+				add = append(fix.ByWords("Another relay may use this publication: set source.publication to a name that only this relay uses. Or:"), add...)
 			}
 			j.lose(name, add, "publication %s does not contain table %s", j.cfg.Publication, t.Table)
 		}
@@ -322,7 +322,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 	switch {
 	case j.foreign(): // slot says why it cannot be read
 	case j.known():
-		j.lose(name, fix.ByWords("Do not only make the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot)+
+		j.lose(name, fix.ByWords("It is not enough to make the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot)+
 			" If walpost has never run, drop the slot, and walpost run makes both."),
 			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
 			j.cfg.Publication, j.cfg.Slot)

@@ -161,7 +161,7 @@ Old rows may be deleted at any time after they are published: deletes are not pu
 			what = "inserts only, because a table has no primary key:\nif updates were published, the application's UPDATE of the table would fail.\n"
 		}
 		if cfg.Updates() {
-			what = "inserts, and updates for those that change a primary key. "
+			what = "inserts, and updates because an update can change a primary key. "
 		}
 		add("publication "+cfg.Publication, `What walpost reads: `+what+`Make it before the slot: a slot cannot read a publication that was made later.`,
 			PublicationSQL(cfg))

@@ -25,7 +25,8 @@ func convertCommand() *cobra.Command {
 		Long: `convert reads the configuration of Debezium's Postgres connector with the Outbox EventRouter, and
 writes walpost.yaml to standard output. The input is a Kafka Connect connector (JSON, with or without
 name and config, or properties), Debezium Server's application.properties, a Strimzi KafkaConnector
-(also inside a List), or Confluent Cloud's PostgresCdcSourceV2. - reads standard input.
+(also inside a List), or Confluent Cloud's PostgresCdcSourceV2. The name
+"-" stands for standard input.
 
 convert reports each option on standard error: mapped, not needed (and why), or unsupported (why, and
 what to do). A line marked differs says where walpost behaves differently from Debezium whatever the

@@ -40,8 +40,9 @@ doubt, for example after an UPDATE of a delivered row, recover publishes the row
 
 recover examines the rows that were committed after the newest confirmed event, or during --overlap
 before it. It uses the commit times that the server keeps (track_commit_timestamp), or
-source.time_column. Without either, it examines all rows. It orders the rows by their commit times,
-or by source.order_column. Without either, it refuses, unless you pass --unordered.`,
+source.time_column. Without either, it examines all rows. It orders the rows by their commit times
+and by source.order_column. If these do not tell the order of all rows, it refuses, unless you pass
+--unordered.`,
 		Example: `  walpost recover --config walpost.yaml
   walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z`,
 		Args: noArguments,
@@ -52,7 +53,7 @@ or by source.order_column. Without either, it refuses, unless you pass --unorder
 	flags := cmd.Flags()
 	yes := flags.Bool("yes", false, "answer every question with yes")
 	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order")
-	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the time of the checkpoint, less the overlap)")
+	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the time of the newest confirmed event, less the overlap)")
 	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "start examining rows this `duration` before the newest confirmed event")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.RecoverOptions{Overlap: *overlap}

@@ -34,8 +34,8 @@ http.listen: off, status knows the slot only, and says so. It exits with
   0  if the slot is healthy and the relay delivers events
   1  if there is a warning, if no relay answers, if the relay is not ready, or if the state of the
      slot cannot be read
-  3  if the relay is halted, or if the slot is missing, lost or about to be lost, or holds more WAL
-     than monitor.retained_critical`,
+  3  if the relay is halted, if the slot is missing, lost or about to be lost, if it holds as much WAL as
+     monitor.retained_critical or more, or if pg_wal is as large as monitor.wal_disk_size`,
 		Example: `  walpost status --config walpost.yaml
   walpost status --config walpost.yaml --watch 30s --json`,
 		Args: noArguments,

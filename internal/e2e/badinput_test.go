@@ -31,7 +31,7 @@ var preconditions = []struct {
 }{
 	{
 		name: "rows and no word about them", sql: []string{onePair},
-		code: 2, what: "source.snapshot: is required, because table public.outbox has 2 rows", fix: "Set source.snapshot (--snapshot) to initial",
+		code: 2, what: "source.snapshot: is required, because there are rows from before the slot: table public.outbox has 2 rows", fix: "Set source.snapshot (--snapshot) to initial",
 	},
 	{
 		name: "no slot, and none to be made", sql: []string{makePublication}, args: []string{"--create=false"},
@@ -51,7 +51,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "a publication without the table", sql: []string{"CREATE PUBLICATION walpost FOR TABLE orders WITH (publish = 'insert')"},
-		code: 1, what: "publication walpost does not contain table public.outbox", fix: `set source.publication to a name of its own. Or: ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
+		code: 1, what: "publication walpost does not contain table public.outbox", fix: `set source.publication to a name that only this relay uses. Or: ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
 	},
 	{
 		name: "a publication without inserts", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'update')"},

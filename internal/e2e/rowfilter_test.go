@@ -39,7 +39,7 @@ func TestARowFilterHoldsForTheStreamAndTheTable(t *testing.T) {
 			first, not := split(w.insert(5))
 			code, out := w.command("check")
 			for _, want := range []string{
-				"publication walpost has a row filter for public.outbox: walpost publishes only rows with (aggregate_id <> 'k3'::text)",
+				"publication walpost has a row filter for public.outbox: walpost publishes only rows for which (aggregate_id <> 'k3'::text)",
 				"publication walpost publishes no updates", "does not publish column note of public.outbox",
 				"walpost cannot tell which rows were delivered, and removes none",
 			} {
