@@ -194,7 +194,7 @@ func (c *DeliveryConfig) validate(found *Problems) {
 	if c.ParkingTopic == c.DeadLetterTopic {
 		found.Add("delivery.parking_topic", conf.MustBe, "another topic than delivery.dead_letter_topic", c.ParkingTopic)
 	}
-	conf.Range(found, "delivery.park_limit.keys", c.ParkLimit.Keys, 1, 1_000_000)
+	conf.Range(found, "delivery.park_limit.keys", c.ParkLimit.Keys, 1, 100_000)
 	conf.Range(found, "delivery.park_limit.events", c.ParkLimit.Events, 1, 10_000_000)
 }
 

@@ -215,8 +215,11 @@ func (r *Relay) cleaner(loop *relay.Relay) (cleaner *cleanup.Cleaner, kept *bade
 		return nil, nil
 	}
 	if r.cfg.Stdout == nil {
-		to, policies := r.cfg.sink(), r.cfg.Delivery.OnPoison
-		kept = badevents.NewWaiting(to.Config, r.cfg.Delivery.DeadLetterTopic, r.cfg.Delivery.ParkingTopic, policies.Bury(), policies.Park())
+		unused, to := true, r.cfg.sink()
+		for _, policy := range r.cfg.Delivery.OnPoison {
+			unused = unused && policy == relay.PolicyHalt
+		}
+		kept = badevents.NewWaiting(to.Config, r.cfg.Delivery.DeadLetterTopic, r.cfg.Delivery.ParkingTopic, unused)
 		cfg.Kept, cfg.IDColumn = kept.IDs, func(rel *cdc.Relation) string { return r.router.Columns(rel).ID }
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
@@ -288,6 +291,8 @@ type Status struct {
 	Window relay.Window
 	// Bury says that bad events go to the topic of dead letters, at least for one reason.
 	Bury bool
+	// Park says that bad events have their key parked, at least for one reason.
+	Park bool
 	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the brokers were well. Each time,
 	// events may have been delivered twice.
 	Abandoned uint64
@@ -312,7 +317,7 @@ func (r *Relay) Status() Status {
 	r.mu.Lock()
 	loop, kafka, cleaning, breaker := r.relay, r.kafka, r.cleaning, r.breaker
 	r.mu.Unlock()
-	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Bury: r.cfg.Delivery.OnPoison.Bury()}
+	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Bury: r.cfg.Delivery.OnPoison.Bury(), Park: r.cfg.Delivery.OnPoison.Park()}
 	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: r.created}
 	if loop != nil {
 		st.Status = loop.Status()

@@ -50,6 +50,8 @@ type parker struct {
 	rel   *cdc.Relation // whose name table is
 	table string
 
+	counted time.Time // when Status got what is parked
+
 	letters uint64 // that were made
 	parked  uint64 // bad events whose key was parked
 	told    told   // what the log has of them

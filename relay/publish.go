@@ -5,6 +5,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
@@ -49,8 +50,11 @@ func (l *loop) publish() {
 	}
 	st.Troubles = recent.Past(st.Troubles, l.now)
 	st.InStream, st.Ready = st.State == Streaming, state == Streaming
-	if l.parker.on() {
-		st.Parked = l.parker.lot.Counts()
+	switch p := &l.parker; {
+	case !p.on() || st.State == Standby: // the other process knows better
+		st.Parked, st.OldestParked = parking.Counts{}, nil
+	case l.now.Sub(p.counted) >= recent.ListEvery || l.ending():
+		p.counted, st.Parked, st.OldestParked = l.now, p.lot.Counts(), p.lot.Oldest(recentLetters)
 	}
 	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed

@@ -85,6 +85,7 @@ type Status struct {
 	DeadLetters     map[cdc.Reason]uint64 // sent to the topic of dead letters, by reason
 	NewestDead      []DeadLetter          // the newest of them, newest first
 	Parked          parking.Counts        // what is parked now, also by former processes
+	OldestParked    []parking.Parked      // the keys that wait for the oldest events, oldest first
 	NewestParked    []DeadLetter          // the newest bad events whose keys this process parked, newest first
 	Skipped         uint64                // passed over because walpost skip asked
 	Remarks         map[string]uint64     // what the router passed over, by kind

@@ -103,7 +103,7 @@ func (p *Parking) Read(ctx context.Context, from int64, each func(*kgo.Record) b
 
 // fail makes err, an error of a reading, one that is waited out, unless events are lost.
 func (p *Parking) fail(err error) error {
-	err = fmt.Errorf("read parking topic %s: %w", p.cfg.Parking, err)
+	err = fmt.Errorf("topic %s: %w", p.cfg.Parking, err)
 	switch {
 	case errors.Is(err, errPartitions):
 		return fault.Person(err, "Name a topic with one partition, or one that does not exist, in delivery.parking_topic. Before, release what is parked.")

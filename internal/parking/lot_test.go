@@ -449,3 +449,46 @@ func TestLimitsCountKeysAndEvents(t *testing.T) {
 		t.Error("two events")
 	}
 }
+
+// The keys that wait longest come first. A key whose first event was dropped waits for the next one.
+func TestTheOldestKeys(t *testing.T) {
+	w := deadletter.Writer{Epoch: 1, Holder: "h"}
+	l, offset := New("shop", false), int64(0)
+	add := func(it Item) {
+		it.offset = offset
+		offset++
+		l.Add(it)
+	}
+	at := time.Unix(1_700_000_000, 0)
+	letter := func(key, token string, row int, minutes time.Duration) {
+		add(Item{key: Key{"t", key}, Letter: &deadletter.Letter{
+			Name: "shop", Token: token, Commit: 7, Row: row, CommitTime: at.Add(minutes * time.Minute), Attempts: 1, Writer: w, Reason: deadletter.Behind,
+		}})
+	}
+	add(Item{Mark: &deadletter.Mark{Name: "shop", State: deadletter.Opened, Writer: w}})
+	if l.Oldest(3) != nil {
+		t.Error("nothing is parked")
+	}
+	for i, minutes := range []time.Duration{5, 1, 4, 2, 3} {
+		letter(string(rune('a'+i)), string(rune('A'+i)), i+1, minutes)
+	}
+	letter("b", "B2", 9, 6)
+	keys := func() (all string) {
+		for _, p := range l.Oldest(3) {
+			all += fmt.Sprint(p.Key.Key, p.Events, p.First.Token, " ")
+		}
+		return all
+	}
+	if got := keys(); got != "b2B d1D e1E " {
+		t.Error(got)
+	}
+	for key, token := range map[string]string{"b": "B", "e": "E"} {
+		add(Item{key: Key{"t", key}, Mark: &deadletter.Mark{Name: "shop", State: deadletter.Dropped, Token: token}})
+	}
+	if got := keys(); got != "d1D c1C a1A " {
+		t.Error(got)
+	}
+	if all := l.Oldest(9); len(all) != 4 || all[3].First.Token != "B2" {
+		t.Errorf("%+v", all)
+	}
+}

@@ -17,6 +17,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/latency"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/testenv/browser"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
@@ -222,11 +223,14 @@ func TestStatusPageInABrowser(t *testing.T) {
 				s.Name, s.Slot.Slot, s.Slot.Reasons = evil+"name", evil+"slot", []string{evil + "finding"}
 				s.Topics = map[string]uint64{evil + "topic": 2}
 				s.Recent = map[string][]relay.Sent{evil + "topic": {{EventID: evil + "id", At: time.Now()}}}
+				s.NewestDead = []relay.DeadLetter{{Token: evil + "token", Text: evil + "dead", At: time.Now()}}
+				s.Parked.Keys = 1
+				s.OldestParked = []parking.Parked{{Key: parking.Key{Table: "public.outbox", Key: evil + "key"}, First: parking.Entry{Token: evil + "parked"}}}
 				s.Troubles = []relay.Trouble{{Text: evil + "error", Hint: evil + "hint", At: time.Now()}}
 				s.Slot.Blocker = &slot.Blocker{Kind: slot.BlockedByPrepared, Name: evil + "gid", End: evil + "sql"}
 				s.Breaker = &slot.BreakerStatus{Action: slot.BreakerAlert, State: slot.BreakerTripped, Reason: evil + "breaker", Since: time.Now()}
 			})
-			for _, what := range []string{"breaker", "name", "slot", "finding", "topic", "id", "error", "hint", "gid", "sql"} {
+			for _, what := range []string{"breaker", "name", "slot", "finding", "topic", "id", "error", "hint", "gid", "sql", "dead", "token", "key", "parked"} {
 				v.Sees(evil + what)
 			}
 			var found string

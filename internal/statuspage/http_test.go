@@ -8,6 +8,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,6 +18,7 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
@@ -200,9 +202,44 @@ func TestStatusDoesNotPretendToHaveDeadLetters(t *testing.T) {
 	if err := json.Unmarshal(ask(t, r, "GET", "/api/status").Body.Bytes(), &with); err != nil || with.Dead != 3 || len(with.Newest) != 1 || with.Newest[0]["token"] != "0-5-1-ab" {
 		t.Errorf("%+v, %v", with, err)
 	}
+	if want := []any{"walpost dead show 0-5-1-ab", "walpost dead retry 0-5-1-ab"}; len(with.Newest) == 1 && !reflect.DeepEqual(with.Newest[0]["commands"], want) {
+		t.Errorf("%v", with.Newest[0]["commands"])
+	}
 	breaker, _ := got["breaker"].(map[string]any)
 	if since, _ := breaker["since_seconds"].(float64); breaker["action"] != "alert" || breaker["state"] != "tripped" || breaker["reason"] != "slot walpost holds 9.0 GiB" || since < 3600 {
 		t.Errorf("breaker: %v", got["breaker"])
+	}
+}
+
+// What is parked is told whatever the policy is now, because a key stays parked.
+func TestStatusTellsWhatIsParked(t *testing.T) {
+	r := busy()
+	parked := func() (is *parkedView) {
+		var got struct{ Parked *parkedView }
+		if err := json.Unmarshal(ask(t, r, "GET", "/api/status").Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		return got.Parked
+	}
+	if is := parked(); is != nil {
+		t.Errorf("parked: %+v; want null", is)
+	}
+	r.status.Park = true
+	if is := parked(); is == nil || is.Keys != 0 || is.Age != nil || is.Oldest == nil {
+		t.Errorf("nothing is parked: %+v", is)
+	}
+	r.status.Park, r.status.Parked = false, parking.Counts{Keys: 2, Events: 9, Oldest: time.Now().Add(-time.Hour)}
+	r.status.OldestParked = []parking.Parked{{
+		Key: parking.Key{Table: "public.outbox", Key: "<k>"}, Events: 8,
+		First: parking.Entry{Token: "0-5-1-ab", Reason: cdc.TooLarge, Attempts: 2, CommitTime: time.Now().Add(-time.Hour)},
+	}}
+	is := parked()
+	if is == nil || is.Keys != 2 || is.Events != 9 || is.Age == nil || *is.Age < 3600 || len(is.Oldest) != 1 {
+		t.Fatalf("%+v", is)
+	}
+	if k := is.Oldest[0]; k.Key != "<k>" || k.Table != "public.outbox" || k.Events != 8 || k.Reason != "too_large" || k.Tries != 2 || k.Age < 3600 ||
+		!slices.Equal(k.Commands, []string{"walpost dead show 0-5-1-ab", "walpost dead retry 0-5-1-ab"}) {
+		t.Errorf("%+v", k)
 	}
 }
 

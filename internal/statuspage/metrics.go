@@ -142,6 +142,9 @@ var (
 	windowFull  = desc("walpost_window_full_seconds_total", "Time in which nothing was read because the window was full.")
 	sessions    = desc("walpost_sessions_total", "Sessions with the database by how they ended.", "ended")
 	deadLetters = desc("walpost_dead_letters_total", "Events that went to the dead letter topic.", "reason")
+	parkedKeys  = desc("walpost_parked_keys", "Keys that are parked, because one of their events cannot be delivered.")
+	parkedNow   = desc("walpost_parked_events", "Events of the parked keys that wait for a release.")
+	parkedAge   = desc("walpost_parked_oldest_seconds", "Time since the commit of the oldest parked event, 0 if nothing is parked.")
 	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were healthy; events may be delivered twice each time.")
 	skipped     = desc("walpost_events_skipped_total", "Events that were passed over because walpost skip asked for it.")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as /readyz reports it.")
@@ -191,11 +194,13 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		buckets[bound] = n
 	}
 	to <- prometheus.MustNewConstHistogram(commitToAck, s.Latency.Count(), s.Latency.Sum, buckets)
-	age := 0.0
-	if a := ago(s.OldestUnacked, now); a != nil {
-		age = *a
+	since := func(at time.Time) float64 { // 0 if there is nothing
+		if a := ago(at, now); a != nil {
+			return *a
+		}
+		return 0
 	}
-	gauge(oldest, age)
+	gauge(oldest, since(s.OldestUnacked))
 	gauge(inEvents, float64(s.InFlightEvents))
 	gauge(inBytes, float64(s.InFlightBytes))
 	counter(windowFull, s.WindowFull.Seconds())
@@ -207,6 +212,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	for _, reason := range cdc.Reasons { // also those that have not happened, so that a rate sees the first
 		counter(deadLetters, float64(s.DeadLetters[reason]), string(reason))
 	}
+	gauge(parkedKeys, float64(s.Parked.Keys))
+	gauge(parkedNow, float64(s.Parked.Events))
+	gauge(parkedAge, since(s.Parked.Oldest))
 	counter(abandoned, float64(s.Abandoned))
 	counter(skipped, float64(s.Skipped))
 	gauge(ready, flag(s.Ready))

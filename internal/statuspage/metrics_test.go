@@ -70,7 +70,7 @@ var promised = []string{
 	"walpost_slot_catalog_xmin_age", "walpost_slot_spill_bytes_total", "walpost_monitor_last_success_timestamp_seconds",
 	"walpost_events_total", "walpost_commit_to_ack_seconds", "walpost_oldest_unacked_seconds", "walpost_in_flight_events",
 	"walpost_in_flight_bytes", "walpost_window_full_seconds_total", "walpost_sessions_total", "walpost_dead_letters_total",
-	"walpost_topics_abandoned_total", "walpost_events_skipped_total", "walpost_state", "walpost_ready",
+	"walpost_topics_abandoned_total", "walpost_parked_keys", "walpost_parked_events", "walpost_parked_oldest_seconds", "walpost_events_skipped_total", "walpost_state", "walpost_ready",
 	"walpost_build_info",
 }
 

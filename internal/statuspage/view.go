@@ -73,6 +73,8 @@ type View struct {
 	Errors      []errorView            `json:"errors"`              // the newest ones, newest first
 	DeadLetters *uint64                `json:"dead_letters"`        // null where there are none and delivery.on_poison is halt
 	NewestDead  []deadView             `json:"newest_dead_letters"` // newest first
+	Parked      *parkedView            `json:"parked"`              // null where nothing is parked and no policy is park_key
+	DeadList    string                 `json:"dead_list_command"`   // lists all events that were put aside
 
 	CheckpointError string   `json:"checkpoint_error"`
 	LastError       string   `json:"last_error"`
@@ -90,6 +92,49 @@ type deadView struct {
 	Topic   string  `json:"topic"` // that the event was meant for; "" where it is not known
 	Error   string  `json:"error"`
 	Age     float64 `json:"seconds_ago"`
+
+	Commands []string `json:"commands"` // that show the event, and deliver it after a repair
+}
+
+// parkedView is what is parked.
+type parkedView struct {
+	Keys   int             `json:"keys"`
+	Events int             `json:"events"`
+	Age    *float64        `json:"oldest_seconds"` // null where nothing is parked
+	Oldest []parkedKeyView `json:"oldest_keys"`    // oldest first
+}
+
+// parkedKeyView is a parked key. The token and the reason are those of the event that the others wait for.
+type parkedKeyView struct {
+	Table  string  `json:"table"`
+	Key    string  `json:"key"`
+	Events int     `json:"events"`
+	Token  string  `json:"token"`
+	Reason string  `json:"reason"`
+	Tries  int     `json:"attempts"`
+	Age    float64 `json:"oldest_seconds"`
+
+	Commands []string `json:"commands"` // that show the event, and have the key released after a repair
+}
+
+func parkedViewOf(s *walpost.Status, now time.Time) *parkedView {
+	if !s.Park && s.Parked.Keys == 0 {
+		return nil
+	}
+	v := &parkedView{Keys: s.Parked.Keys, Events: s.Parked.Events, Age: ago(s.Parked.Oldest, now), Oldest: []parkedKeyView{}}
+	for _, p := range s.OldestParked {
+		v.Oldest = append(v.Oldest, parkedKeyView{
+			Table: p.Key.Table, Key: p.Key.Key, Events: p.Events, Token: p.First.Token, Reason: string(p.First.Reason), Tries: p.First.Attempts,
+			Age: max(0, now.Sub(p.First.CommitTime).Seconds()), Commands: deadCommands(p.First.Token),
+		})
+	}
+	return v
+}
+
+// deadCommands are the commands for an event that was put aside. The token names a parked key better than its text, which can be
+// anything.
+func deadCommands(token string) []string {
+	return []string{fault.Command("dead", "show", token), fault.Command("dead", "retry", token)}
 }
 
 // A Halt is the event that a relay is halted by, and what it still delivers.
@@ -222,7 +267,7 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 	}
 	v.NewestDead = []deadView{}
 	for _, d := range s.NewestDead {
-		v.NewestDead = append(v.NewestDead, deadView{d.Token, d.EventID, d.Table, string(d.Reason), d.Topic, d.Text, max(0, now.Sub(d.At).Seconds())})
+		v.NewestDead = append(v.NewestDead, deadView{d.Token, d.EventID, d.Table, string(d.Reason), d.Topic, d.Text, max(0, now.Sub(d.At).Seconds()), deadCommands(d.Token)})
 	}
 	if s.Bury || len(s.DeadLetters) > 0 { // walpost skip writes dead letters, too
 		n := uint64(0)
@@ -231,6 +276,7 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 		}
 		v.DeadLetters = &n
 	}
+	v.Parked, v.DeadList = parkedViewOf(&s, now), fault.Command("dead", "list")
 	if v.Topics == nil {
 		v.Topics = map[string]uint64{}
 	}

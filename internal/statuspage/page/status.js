@@ -232,6 +232,7 @@
     set("latency", s.latency.count ? `${seconds(s.latency.p50_seconds)} / ${seconds(s.latency.p99_seconds)}` : "–");
     set("oldest", s.in_flight.oldest_seconds === null ? "none" : seconds(s.in_flight.oldest_seconds));
     set("dead", s.dead_letters === null ? "off: a bad event halts" : number(s.dead_letters));
+    set("parked", s.parked === null ? "off" : s.parked.keys === 0 ? "none" : `${plural(s.parked.keys, "key")}, ${plural(s.parked.events, "event")}, the oldest for ${seconds(s.parked.oldest_seconds)}`);
     set("full", seconds(s.window.full_seconds));
     el("window").value = full(s);
     set("window-text", `${number(s.in_flight.events)} of ${plural(s.window.events, "event")}, ${bytes(s.in_flight.bytes)} of ${bytes(s.window.bytes)} in flight`);
@@ -281,6 +282,21 @@
       return li;
     }));
     el("no-topics").hidden = topics.length > 0;
+
+    const put = [
+      ...(s.parked ? s.parked.oldest_keys : []).map((p) => ({ kind: "parked", at: time(s.now_seconds - p.oldest_seconds), token: p.token, commands: p.commands,
+        text: `Key ${p.key} of ${p.table}: ${plural(p.events, "event")}, because the first one is ${p.reason}${p.attempts > 1 ? ` (${p.attempts} attempts)` : ""}.` })),
+      ...s.newest_dead_letters.map((d) => ({ kind: "dead letter", at: time(s.now_seconds - d.seconds_ago), token: d.token, commands: d.commands,
+        text: `Event ${d.event_id} of ${d.table}${d.topic ? ` for topic ${d.topic}` : ""} is ${d.reason}: ${d.error}` })),
+    ];
+    fill("bad", put, () => put.map((b) => {
+      const li = node("li", ""), line = node("p", `${b.at} `);
+      line.append(node("span", b.kind, "badge warning"));
+      li.append(line, node("p", b.text), ...b.commands.map((c) => copyable(c)));
+      return li;
+    }));
+    el("bad-section").hidden = put.length === 0;
+    set("bad-list", s.dead_list_command);
 
     set("error-count", s.errors.length ? number(s.errors.reduce((sum, e) => sum + e.times, 0)) : "");
     const errors = s.errors.map((e) => ({

@@ -34,8 +34,8 @@ type Trouble struct {
 	of   *Edge // the fault that lasts as long as of counts; nil for a fault that ends the run
 }
 
-// listEvery is how often the newest events are copied for Status.
-const listEvery = time.Second
+// ListEvery is how often the newest events are copied for Status.
+const ListEvery = time.Second
 
 // Events holds the newest events by topic.
 type Events struct {
@@ -87,7 +87,7 @@ func (r *Events) forgetOldest() {
 
 // Due reports whether there is something new to list. ending lists it at once.
 func (r *Events) Due(now time.Time, ending bool) bool {
-	return r.changed && (ending || now.Sub(r.listed) >= listEvery)
+	return r.changed && (ending || now.Sub(r.listed) >= ListEvery)
 }
 
 // List copies the events, newest first.

@@ -30,7 +30,7 @@ func TestNewestEventsAreKeptByTopicAndBounded(t *testing.T) {
 		t.Error("the oldest topic is kept")
 	}
 	r.Add("t", "x", at)
-	if r.Due(at.Add(listEvery/2), false) || !r.Due(at.Add(listEvery), false) || !r.Due(at, true) {
+	if r.Due(at.Add(ListEvery/2), false) || !r.Due(at.Add(ListEvery), false) || !r.Due(at, true) {
 		t.Error("listed too often, or too late")
 	}
 }
