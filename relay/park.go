@@ -32,7 +32,7 @@ const (
 type parker struct {
 	*loop
 	lot *parking.Lot // nil if nothing can be parked
-	off bool         // the policy parks nothing, and the topic is empty
+	off bool         // the policy parks nothing, and this relay never did
 	*release.Releaser
 	writes deadletter.Writer // Writer when the present flight began, for the letters of its events
 
@@ -96,17 +96,21 @@ func (p *parker) openTopic(ctx context.Context, a *attempt, why string) error {
 	}
 	p.setState(Connecting, "reading the topic of parked events "+p.cfg.Poison.ParkingTopic)
 	up := func() bool { return p.sess == nil || p.read == p.Written }
-	if p.off = false; !p.cfg.Poison.Policies.Park() && p.next == 0 {
+	former := p.lot.Opened().Epoch // from before this session had the slot
+	if p.off = false; !p.cfg.Poison.Policies.Park() && former == 0 {
 		p.Written++
 		if err := p.settle(ctx, time.Time{}, up); err != nil || ctx.Err() != nil || p.sess == nil {
 			return err
 		}
-		if p.off = p.next == 0; p.off { // whoever never parks makes no topic
+		// Whoever never parks writes nothing to the topic, also if other relays park events in it.
+		if p.off = p.lot.Opened().Epoch == 0; p.off {
 			return nil
 		}
 	}
 	if p.Writer.Epoch == 0 || why != "" {
-		p.Open(deadletter.Writer{Epoch: a.Rec.Epoch, Holder: p.holder})
+		// After the loss of a checkpoint its epochs begin again, and the topic knows higher ones. Then
+		// this session is given up below: only the next one is sure to be newer than what is read.
+		p.Open(deadletter.Writer{Epoch: max(a.Rec.Epoch, former+1), Holder: p.holder})
 	}
 	p.Written++
 	// Releases of a former session may wait for their topics for ever.
@@ -116,7 +120,8 @@ func (p *parker) openTopic(ctx context.Context, a *attempt, why string) error {
 	}
 	if !p.open() {
 		p.Writer = deadletter.Writer{}
-		return p.lose(fault.Retry(errors.New("another process has opened the topic of parked events in the meantime")))
+		return p.lose(fault.Retry(fmt.Errorf("the topic of parked events was opened by another process in the meantime, or under a later checkpoint: epoch %d, and this is epoch %d",
+			p.lot.Opened().Epoch, a.Rec.Epoch)))
 	}
 	if c := p.lot.Counts(); c.Events > 0 {
 		p.log.Warn().Int("keys", c.Keys).Int("events", c.Events).Time("oldest", c.Oldest).Msg("events are parked")
