@@ -215,11 +215,8 @@ func (r *Relay) cleaner(loop *relay.Relay) (cleaner *cleanup.Cleaner, kept *bade
 		return nil, nil
 	}
 	if r.cfg.Stdout == nil {
-		unused, to := true, r.cfg.sink()
-		for _, policy := range r.cfg.Delivery.OnPoison {
-			unused = unused && policy == relay.PolicyHalt
-		}
-		kept = badevents.NewWaiting(to.Config, r.cfg.Delivery.DeadLetterTopic, r.cfg.Delivery.ParkingTopic, unused)
+		to, policies := r.cfg.sink(), r.cfg.Delivery.OnPoison
+		kept = badevents.NewWaiting(to.Config, r.cfg.Delivery.DeadLetterTopic, r.cfg.Delivery.ParkingTopic, policies.Bury(), policies.Park())
 		cfg.Kept, cfg.IDColumn = kept.IDs, func(rel *cdc.Relation) string { return r.router.Columns(rel).ID }
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot

@@ -76,12 +76,13 @@ type world struct {
 	dead            map[string]int  // dead letters per event id
 	tokens          map[string]string
 
-	parks      bool              // the policy is park_key
-	parkTopic  []*kgo.Record     // the topic of parked events
-	parkLot    *parking.Lot      // what it says
-	parkTokens map[string]string // of the events that it has a letter of, by event id
-	parkSlow   bool              // the topic takes nothing for now
-	parkUnread bool              // the topic cannot be read for now
+	parks      bool                 // the policy is park_key
+	parkTopic  []*kgo.Record        // the topic of parked events
+	parkLot    *parking.Lot         // what it says
+	parkTokens map[string]string    // of the events that it has a letter of, by event id
+	parkSlow   bool                 // the topic takes nothing for now
+	dropped    map[string]time.Time // when a person dropped an event, by token
+	parkUnread bool                 // the topic cannot be read for now
 
 	// The store.
 	records   map[string][]byte
@@ -262,13 +263,14 @@ func (w *world) newest() *checkpoint.Record {
 
 // A proc is one process: when it is killed, nothing that it still does has an effect.
 type proc struct {
-	w       *world
-	dead    bool
-	away    bool   // cannot reach the server
-	stuck   string // the first write under this key is waited for in vain
-	inStuck bool   // it is being waited for
-	lies    string // the first write under this key succeeds, and says that it did not
-	sink    *fakeSink
+	w           *world
+	dead        bool
+	away        bool   // cannot reach the server
+	lateLetters bool   // its letters and marks do not arrive for now
+	stuck       string // the first write under this key is waited for in vain
+	inStuck     bool   // it is being waited for
+	lies        string // the first write under this key succeeds, and says that it did not
+	sink        *fakeSink
 
 	taken    *checkpoint.Record // the newest record with which it took the slot
 	sentLast map[string]int     // the same, of a world that parks

@@ -109,7 +109,7 @@ func (s *fakeSink) deliver(q chan parcel, passed chan struct{}) {
 		refused := false
 		for {
 			w.mu.Lock()
-			stalled, dead := w.stalled || w.noLetters && m.rec.Topic == deadTopic || w.parkSlow && m.rec.Topic == parkTopic || w.hold != "" && w.hold == m.rec.EventID, s.p.dead
+			stalled, dead := w.stalled || w.noLetters && m.rec.Topic == deadTopic || (w.parkSlow || s.p.lateLetters) && m.rec.Topic == parkTopic || w.hold != "" && w.hold == m.rec.EventID, s.p.dead
 			poison := m.rec.Topic != deadTopic && m.rec.Topic != parkTopic && (w.poison[m.rec.EventID] || w.cursed[m.rec.EventID])
 			if m.rec.Topic == deadTopic {
 				poison = w.lettersTooLarge

@@ -28,6 +28,7 @@ func (keyedError) KeyFound() bool { return true }
 // parking makes a world whose policy is park_key, with a configuration for it.
 func (w *world) parking() Config {
 	w.parks, w.parkLot, w.parkTokens = true, parking.New("shop", true), map[string]string{}
+	w.dropped = map[string]time.Time{}
 	return Config{Poison: Poison{
 		Policies: Policies{DefaultPolicy: PolicyParkKey}, Topic: deadTopic, Version: "test",
 		ParkingTopic: parkTopic, ParkLimit: parking.Limit{Keys: 1000, Events: 100_000},
@@ -43,6 +44,10 @@ func (w *world) landParked(rec *cdc.Record) {
 	w.parkTopic = append(w.parkTopic, stored)
 	it := parking.Read(stored)
 	if it.Letter != nil {
+		if e := w.parkLot.Entry(it.Letter.Token); e != nil && e.State == deadletter.Dropped && it.Letter.Writer == w.parkLot.Opened() && it.Letter.Attempts == 1 &&
+			time.Since(w.dropped[it.Letter.Token]) > 10*time.Second {
+			w.fail("event %s was dropped, and is parked again", it.Letter.ID)
+		}
 		w.parkTokens[it.Letter.ID] = it.Letter.Token
 	}
 	if w.parkLot.Add(it); w.parkLot.Problem != nil {
@@ -160,6 +165,7 @@ func (w *world) drop(rng *rand.Rand) {
 		}
 		if e := es[rng.IntN(len(es))]; e.State == deadletter.Open {
 			w.tell("drop of %s", e.Letter.ID)
+			w.dropped[e.Token] = time.Now()
 			w.landParked(parking.DroppedMark(parkTopic, "shop", e, "a test", time.Now()))
 		}
 	})
@@ -264,6 +270,21 @@ var parkTroubles = []struct {
 			}
 		})
 		time.Sleep(s.upTo(5 * time.Second))
+		s.do(func() { r.away = false })
+	}},
+	{"letters that come late, when the cause is repaired", func(s *parkSim, r *run) {
+		s.do(func() { r.lateLetters = true })
+		s.spoilSome()
+		time.Sleep(s.upTo(time.Second))
+		s.do(func() {
+			if r.away = true; s.session != nil && s.session.p == r.proc {
+				s.cutLocked(errNet)
+			}
+		})
+		s.mend()
+		time.Sleep(s.upTo(5 * time.Second))
+		s.do(func() { r.lateLetters = false })
+		time.Sleep(s.upTo(2 * time.Second))
 		s.do(func() { r.away = false })
 	}},
 	{"sink stalled", func(s *parkSim, _ *run) {

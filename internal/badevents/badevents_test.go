@@ -306,7 +306,7 @@ func TestTheOpenEventsAreKnown(t *testing.T) {
 	x := w.topic("x", 1, nil)
 	a, b := w.letter("a", "1", "x", "A"), w.row("", "", "1", "B")
 	w.write(a, b)
-	waiting := NewWaiting(w.cfg.Kafka.Config, w.prefix, w.cfg.Parking, false)
+	waiting := NewWaiting(w.cfg.Kafka.Config, w.prefix, w.cfg.Parking, true, true)
 	t.Cleanup(waiting.Close)
 	if ids, err := waiting.IDs(t.Context()); err != nil || !slices.Equal(ids, []string{"a", ""}) {
 		t.Errorf("%q, %v", ids, err)
@@ -326,11 +326,11 @@ func TestTheOpenEventsAreKnown(t *testing.T) {
 	cluster, asked := testenv.KafkaWithACLs(t, map[string]string{"relay": "secret"}, nil)
 	cluster.CreateTopic(t, "dead", 1, nil)
 	cfg := kafka.Config{Brokers: []string{asked}, SASL: kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}}
-	for _, unused := range []bool{false, true} {
-		waiting := NewWaiting(cfg, "dead", "parked", unused)
+	for _, used := range [][2]bool{{false, false}, {true, false}, {false, true}} {
+		waiting := NewWaiting(cfg, "dead", "parked", used[0], used[1])
 		t.Cleanup(waiting.Close)
-		if ids, err := waiting.IDs(t.Context()); len(ids) > 0 || kafka.Denied(err) == unused || unused && err != nil {
-			t.Errorf("unused %v: %q, %v", unused, ids, err)
+		if ids, err := waiting.IDs(t.Context()); len(ids) > 0 || kafka.Denied(err) != (used[0] || used[1]) || !kafka.Denied(err) && err != nil {
+			t.Errorf("used %v: %q, %v", used, ids, err)
 		}
 	}
 }

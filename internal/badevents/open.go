@@ -17,15 +17,13 @@ type Waiting struct {
 	dead   *Letters
 	parked *Parked
 	names  [2]string
-
-	// unused says that no policy writes to the topics. If the user may not even see a topic then,
-	// walpost has written nothing there.
-	unused bool
+	used   [2]bool
 }
 
-// NewWaiting does not connect. unused says that delivery.on_poison sends nothing to the topics.
-func NewWaiting(cfg kafka.Config, deadTopic, parkingTopic string, unused bool) *Waiting {
-	return &Waiting{cfg: cfg, names: [2]string{deadTopic, parkingTopic}, unused: unused}
+// NewWaiting does not connect. buries and parks say whether delivery.on_poison sends events to the
+// topics. If it does not, and the user may not even see a topic, walpost has written nothing there.
+func NewWaiting(cfg kafka.Config, deadTopic, parkingTopic string, buries, parks bool) *Waiting {
+	return &Waiting{cfg: cfg, names: [2]string{deadTopic, parkingTopic}, used: [2]bool{buries, parks}}
 }
 
 // Close frees the connections. It may be called of nil.
@@ -44,8 +42,8 @@ func (w *Waiting) IDs(ctx context.Context) (ids []string, err error) {
 		silent := func(int64, int64) {}
 		w.dead, w.parked = NewLetters(w.client, w.names[0], silent), NewParked(w.client, w.names[1], silent)
 	}
-	for _, l := range []*log{&w.dead.log, &w.parked.log} {
-		if err := l.Read(ctx); err != nil && !(w.unused && len(l.readers) == 0 && kafka.Denied(err)) {
+	for i, l := range []*log{&w.dead.log, &w.parked.log} {
+		if err := l.Read(ctx); err != nil && !(!w.used[i] && len(l.readers) == 0 && kafka.Denied(err)) {
 			return nil, err
 		}
 	}
