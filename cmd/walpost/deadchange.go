@@ -92,6 +92,9 @@ Of several retries, the newest one works: the others stop. retry may run beside 
 				r.Parked = topics.WouldRelease(open)
 			}
 			meter.end()
+			if err != nil && ctx.Err() != nil {
+				err = errors.New("interrupted: every event that counts as delivered is marked, and the same command goes on with the others")
+			}
 			if asJSON {
 				err = errors.Join(printJSON(cmd.OutOrStdout(), r, ""), err)
 			} else {
@@ -204,6 +207,9 @@ Other parked events of the same key stay parked until a retry.`,
 				d.Parked, d.Left, err = topics.DropParked(ctx, found, why)
 			}
 			meter.end()
+			if err != nil && ctx.Err() != nil {
+				err = errors.New("interrupted: every event that counts as dropped is marked, and the same command goes on with the others")
+			}
 			if asJSON {
 				return errors.Join(printJSON(cmd.OutOrStdout(), d, ""), err)
 			}

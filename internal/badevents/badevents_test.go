@@ -319,8 +319,8 @@ func TestTheOpenEventsAreKnown(t *testing.T) {
 	holder := deadletter.Writer{Epoch: 1, Holder: "h"}
 	w.produce(parking.OpenedMark(w.cfg.Parking, "shop.walpost", holder, began))
 	w.parks(holder, w.letter("p", "1", "x", "P"))
-	if ids, err := waiting.IDs(t.Context()); err != nil || !slices.Equal(ids, []string{"", "p"}) || waiting.dead.read > 6 {
-		t.Errorf("%q, %v, %d records", ids, err, waiting.dead.read)
+	if ids, err := waiting.IDs(t.Context()); err != nil || !slices.Equal(ids, []string{"", "p"}) || waiting.dead.read > 6 || len(waiting.dead.Fold.Entries()) != 1 {
+		t.Errorf("%q, %v, %d records, %d entries", ids, err, waiting.dead.read, len(waiting.dead.Fold.Entries()))
 	}
 
 	cluster, asked := testenv.KafkaWithACLs(t, map[string]string{"relay": "secret"}, nil)

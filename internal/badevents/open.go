@@ -47,6 +47,7 @@ func (w *Waiting) IDs(ctx context.Context) (ids []string, err error) {
 			return nil, err
 		}
 	}
+	w.dead.Fold.ForgetClosed() // a relay runs for months
 	t := Topics{Dead: w.dead, Parked: w.parked}
 	for _, e := range t.All() {
 		if e.State == deadletter.Open {

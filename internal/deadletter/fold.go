@@ -3,6 +3,7 @@ package deadletter
 import (
 	"cmp"
 	"errors"
+	"maps"
 	"slices"
 	"time"
 	"unique"
@@ -116,6 +117,11 @@ func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 			*text = unique.Make(*text).Value() // thousands of letters have the same
 		}
 	}
+}
+
+// ForgetClosed forgets the events that are not open, for a reader who needs only open ones.
+func (f *Fold) ForgetClosed() {
+	maps.DeleteFunc(f.byToken, func(_ string, e *Entry) bool { return e.State != Open })
 }
 
 // Entry returns what the topic says of an event; nil if it has no letter of the event.

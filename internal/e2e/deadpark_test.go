@@ -51,7 +51,7 @@ delivery: {on_poison: park_key, dead_letter_topic: %s, parking_topic: %s}
 			if err := shop.Follow(ctx, s.brokers, []string{orders}, func(rec *kgo.Record) {
 				mu.Lock()
 				defer mu.Unlock()
-				got[rec.Partition] += strings.Trim(string(rec.Value), `{"n": }`)
+				got[rec.Partition] += strings.Trim(string(rec.Value), `{"n: }`)
 			}); err != nil {
 				t.Errorf("consumer: %v", err)
 			}
