@@ -41,6 +41,7 @@ type parker struct {
 	read    uint64 // what Written was when the newest complete reading began
 	due     time.Time
 	failing recent.Edge
+	failed  error              // of the newest reading
 	lost    error              // the topic has lost records
 	durable *checkpoint.Record // when released events were forgotten last
 
@@ -90,7 +91,7 @@ func (p *parker) openTopic(ctx context.Context, a *attempt, why string) error {
 		p.Releaser = &release.Releaser{
 			Lot: p.lot, Read: p.cfg.Parking.Read, Send: p.sink.Send, Pass: p.sink.PassOver, Route: p.router.Route, Log: p.log,
 			Beside: func(work func(context.Context) func()) { p.beside(func() func() { return work(p.background) }) },
-			Note:   func(err error) { p.noteError(err, nil) }, Works: func() bool { return p.sess != nil && !p.ending() && p.open() },
+			Note:   p.noteLost, Works: func() bool { return p.sess != nil && !p.ending() && p.open() },
 			Topic: p.cfg.Poison.ParkingTopic, Name: p.cfg.Name, Version: p.cfg.Poison.Version,
 		}
 	}
@@ -154,7 +155,7 @@ func (p *parker) follow() error {
 		})
 		return func() {
 			p.take(items)
-			p.reading, p.next, p.due = false, next, time.Now().Add(followEvery)
+			p.reading, p.next, p.due, p.failed = false, next, time.Now().Add(followEvery), err
 			switch {
 			case err == nil:
 				p.read = written
@@ -173,7 +174,31 @@ func (p *parker) follow() error {
 	return nil
 }
 
+// noteLost notes an error of a release. It ends the run if the topic has lost records.
+func (p *parker) noteLost(err error) {
+	p.noteError(err, nil)
+	if fault.NeedsPerson(err) {
+		p.lost = err
+	}
+}
+
+// stalled says why events wait for their letters although the sink goes on, or nil.
+func (p *parker) stalled() error {
+	if p.failed == nil || len(p.unread) == 0 {
+		return nil
+	}
+	return fmt.Errorf("the topic of parked events cannot be read: %w", p.failed)
+}
+
 func (p *parker) take(items []parking.Item) {
+	damaged := p.lot.Damaged
+	defer func() {
+		if p.lot.Damaged > damaged {
+			p.noteError(fmt.Errorf("the topic of parked events has damaged records: %w", p.lot.Problem), nil)
+			p.log.Error().Err(p.lot.Problem).Int("records", p.lot.Damaged).
+				Msg("records of the topic of parked events cannot be read, and count for nothing: walpost verify names the rows whose events are in no topic")
+		}
+	}()
 	for _, it := range items {
 		p.lot.Add(it)
 		if it.Letter == nil || it.Letter.Writer != p.writes {

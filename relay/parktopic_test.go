@@ -1,11 +1,15 @@
 package relay
 
 import (
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 )
 
@@ -64,4 +68,49 @@ func TestARelayThatNeverParksLeavesTheTopicAlone(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A damaged record is told. A parked event that its topic has no more halts the relay when its key is released.
+func TestALostParkedEventHalts(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.clean = false
+		r := w.start(w.parking())
+		txn := w.commit("!")
+		w.want(t, time.Minute, "parked", func() bool { return w.parkLot.Counts().Events == 1 && w.id.SlotFound.Confirmed == w.pos })
+		lost := w.parkTokens[txn.rows[0].id]
+		w.do(func() {
+			w.parkTopic = append(w.parkTopic, &kgo.Record{Offset: int64(len(w.parkTopic)), Headers: []kgo.RecordHeader{
+				{Key: "walpost.dead.form", Value: []byte("?")}, {Key: "walpost.dead.headers", Value: []byte("2")},
+			}})
+			for i, rec := range w.parkTopic {
+				if it := parking.Read(rec); it.Letter != nil && it.Letter.Token == lost {
+					w.parkTopic[i] = &kgo.Record{Offset: rec.Offset}
+				}
+			}
+		})
+		w.want(t, time.Minute, "the damaged record is told", func() bool { return strings.Contains(r.logs.String(), "count for nothing") })
+		w.retry(anyKey)
+		<-r.done
+		if !fault.NeedsPerson(r.err) || !strings.Contains(r.err.Error(), lost) || !strings.Contains(fault.Hint(r.err), "verify") {
+			t.Errorf("%v: %s", r.err, fault.Hint(r.err))
+		}
+	})
+}
+
+// A relay whose letters cannot be read back is not ready, and says why.
+func TestAnUnreadableTopicOfParkedEventsStalls(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.clean = false
+		r := w.start(w.parking())
+		w.want(t, time.Minute, "ready", func() bool { return r.relay.Status().Ready })
+		w.do(func() { w.parkUnread = true })
+		w.commit("!")
+		w.want(t, time.Minute, "stalled", func() bool {
+			st := r.relay.Status()
+			return st.State == Stalled && strings.Contains(st.Reason, "parked events cannot be read")
+		})
+		w.do(func() { w.parkUnread = false })
+		w.want(t, time.Minute, "ready again", func() bool { return r.relay.Status().Ready && w.id.SlotFound.Confirmed == w.pos })
+		r.stopped(t, time.Second)
+	})
 }

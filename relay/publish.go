@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"time"
@@ -36,7 +37,7 @@ func (l *loop) publish() {
 		if c.failure != "" {
 			worse(NoCheckpoint, "checkpoint cannot be written: "+c.failure)
 		}
-		switch err := l.sink.Stalled(); {
+		switch err := cmp.Or(l.sink.Stalled(), l.parker.stalled()); {
 		case l.passes(err):
 		case err != nil:
 			why := fmt.Errorf("delivery waits: %w", err)

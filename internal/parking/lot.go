@@ -129,7 +129,9 @@ func (l *Lot) Add(it Item) {
 		l.Foreign++
 	case it.err != nil:
 		l.Damaged++
-		l.Problem = cmp.Or(l.Problem, it.err)
+		if l.Problem == nil {
+			l.Problem = fmt.Errorf("offset %d: %w", it.offset, it.err)
+		}
 	case it.Mark != nil && it.Mark.Name == l.name:
 		l.mark(it)
 	case it.Letter != nil && it.Letter.Name == l.name:

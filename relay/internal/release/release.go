@@ -19,6 +19,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
+	"github.com/walpost/walpost/relay/internal/recent"
 )
 
 const (
@@ -64,6 +65,7 @@ type Releaser struct {
 	sent     map[uint64]*released // what is sent and not acknowledged, by Ticket.Tx
 	fetching bool
 	fetchAt  time.Time // no fetch before
+	missing  recent.Edge
 
 	slow     map[parking.Key]bool // keys that got further events while they were released
 	pauseEnd time.Time
@@ -199,8 +201,8 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 		}
 	}
 	p.Beside(func(ctx context.Context) func() {
-		letters := map[int64]*deadletter.Letter{}
-		_, err := p.Read(ctx, first, func(rec *kgo.Record) bool {
+		letters := map[string]*deadletter.Letter{} // by token: another letter of an event can come meanwhile
+		read, err := p.Read(ctx, first, func(rec *kgo.Record) bool {
 			if wanted[rec.Offset] {
 				own := *rec
 				own.Key, own.Value = slices.Clone(rec.Key), slices.Clone(rec.Value)
@@ -209,34 +211,43 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 					own.Headers[i].Value = slices.Clone(own.Headers[i].Value)
 				}
 				if letter, _, err := deadletter.Decode(&own); err == nil && letter != nil {
-					letters[rec.Offset] = letter
+					letters[letter.Token] = letter
 				}
 			}
 			return rec.Offset < last
 		})
+		if err == nil && read <= last { // a new leader may say too early an end for a moment
+			err = fmt.Errorf("offset %d is needed, and the topic ends at %d", last, read)
+		}
 		return func() { p.fetched(next, letters, err) }
 	})
 }
 
 // fetched delivers what fetch has read.
-func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[int64]*deadletter.Letter, err error) {
+func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[string]*deadletter.Letter, err error) {
 	p.fetching = false
-	if err != nil || len(letters) == 0 {
+	for key, entries := range next {
+		for _, e := range entries {
+			if err == nil && letters[e.Token] == nil {
+				err = fault.Person(fmt.Errorf("event %s of key %s is not at offset %d any more", e.Token, key, e.Offset), lostHint)
+			}
+		}
+	}
+	if err != nil {
 		p.fetchAt = time.Now().Add(fetchAgain)
-		p.Note(fmt.Errorf("read parked events: %w", cmp.Or(err, errors.New("they are not in their topic"))))
+		err = fmt.Errorf("read parked events: %w", err)
+		p.Note(err)
+		p.missing.Fault(time.Now(), p.Log.Warn()).Err(err).Msg("parked keys cannot be released")
 		return
 	}
+	p.missing.Over(time.Now(), p.Log.Info()).Msg("parked keys can be released again")
 	if !p.Works() {
 		return
 	}
 	for key, entries := range next {
 		r := &round{key: key, writer: p.Writer, left: 1}
 		for _, e := range entries {
-			letter := letters[e.Offset]
-			if letter == nil {
-				p.fetchAt = time.Now().Add(fetchAgain)
-			}
-			if letter == nil || !p.sendParked(r, e, letter) {
+			if !p.sendParked(r, e, letters[e.Token]) {
 				break
 			}
 		}
@@ -247,6 +258,9 @@ func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[in
 		p.ended(r)
 	}
 }
+
+const lostHint = "The topic does not keep what is in it: check its cleanup.policy and retention.ms. The event is lost there: walpost verify names the rows that are in no topic, " +
+	"and walpost replay delivers them from the table. Then start walpost again: it goes on with what the topic has now."
 
 // sendParked sends the record of a parked event. It reports false if the event cannot be routed yet.
 func (p *Releaser) sendParked(r *round, e *parking.Entry, letter *deadletter.Letter) bool {
