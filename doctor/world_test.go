@@ -153,7 +153,7 @@ func TestAdviceIsAboutWhatAPublicationLeavesOut(t *testing.T) {
 			"CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'y'), other WITH (publish = 'insert')",
 		},
 		"publication walpost has a row filter for public.outbox: walpost publishes only rows for which (event_type <> 'x'": {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox WHERE (event_type <> 'x') WITH (publish = 'insert')"},
-		"publication walpost does not publish column created_at of public.outbox: records":                            {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id, event_type, payload) WITH (publish = 'insert')"},
+		"publication walpost does not publish column created_at of public.outbox: records":                                 {outboxTable, "CREATE PUBLICATION walpost FOR TABLE outbox (id, aggregate_type, aggregate_id, event_type, payload) WITH (publish = 'insert')"},
 	} {
 		w := newWorld(t, pg, sql...)
 		w.cfg.Publish = []string{"insert", "update"}
