@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -154,6 +155,9 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	l.checkpointer.taken(a.Rec, a.Older)
 	l.skipping.Take(&a.Stored)
 	l.router.SetRunID(a.Rec.RunID)
+	if l.begun && !l.parker.open() { // its letters are void, and what is in flight has some
+		a.own, why = false, cmp.Or(why, "another process has opened the topic of parked events")
+	}
 	if err := l.parker.openTopic(ctx, a, why); err != nil || l.sess == nil || !l.parker.open() {
 		return err
 	}

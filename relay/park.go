@@ -31,8 +31,9 @@ const (
 // released or dropped. All methods and fields belong to the loop.
 type parker struct {
 	*loop
-	lot *parking.Lot // nil if nothing can be parked
-	off bool         // the policy parks nothing, and this relay never did
+	lot   *parking.Lot // nil if nothing can be parked
+	off   bool         // the policy parks nothing, and this relay never did
+	leads bool         // this process has opened the topic
 	*release.Releaser
 	writes deadletter.Writer // Writer when the present flight began, for the letters of its events
 
@@ -96,6 +97,7 @@ func (p *parker) openTopic(ctx context.Context, a *attempt, why string) error {
 		}
 	}
 	p.setState(Connecting, "reading the topic of parked events "+p.cfg.Poison.ParkingTopic)
+	p.leads = false
 	up := func() bool { return p.sess == nil || p.read == p.Written }
 	former := p.lot.Opened().Epoch // from before this session had the slot
 	if p.off = false; !p.cfg.Poison.Policies.Park() && former == 0 {
@@ -120,14 +122,21 @@ func (p *parker) openTopic(ctx context.Context, a *attempt, why string) error {
 		return err
 	}
 	if !p.open() {
-		p.Writer = deadletter.Writer{}
-		return p.lose(fault.Retry(fmt.Errorf("the topic of parked events was opened by another process in the meantime, or under a later checkpoint: epoch %d, and this is epoch %d",
-			p.lot.Opened().Epoch, a.Rec.Epoch)))
+		return p.superseded()
 	}
+	p.leads = true
 	if c := p.lot.Counts(); c.Events > 0 {
 		p.log.Warn().Int("keys", c.Keys).Int("events", c.Events).Time("oldest", c.Oldest).Msg("events are parked")
 	}
 	return nil
+}
+
+// superseded ends the session, because another process has opened the topic. What this process writes
+// there is void until it has taken the slot once more.
+func (p *parker) superseded() error {
+	p.leads, p.Writer = false, deadletter.Writer{}
+	return p.lose(fault.Retry(fmt.Errorf("the topic of parked events was opened by another process in the meantime, or under a later checkpoint: epoch %d, and this is epoch %d",
+		p.lot.Opened().Epoch, p.checkpointer.epoch)))
 }
 
 // follow reads the topic on: when something was written, and now and then for what the commands
@@ -397,6 +406,9 @@ func (p *parker) fly() {
 func (p *parker) advance() error {
 	if err := p.follow(); err != nil || !p.on() {
 		return err
+	}
+	if p.leads && !p.open() && p.sess != nil {
+		return p.superseded()
 	}
 	if d := p.checkpointer.durable; d != p.durable {
 		p.durable = d

@@ -73,7 +73,7 @@ const Behind cdc.Reason = "behind"
 
 // A Writer is one holder of the slot.
 type Writer struct {
-	Epoch  uint64 // of its checkpoint
+	Epoch  uint64 // above those of all former holders
 	Holder string // names the process
 }
 
