@@ -3,8 +3,6 @@ package relay
 import (
 	"errors"
 	"maps"
-	"strings"
-	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
@@ -12,9 +10,6 @@ import (
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
 )
-
-// recentLetters is how many dead letters Status has.
-const recentLetters = 10
 
 // setAside makes l.rec the letter of an event that is bad, or whose key is parked. err is what the
 // router said of the event, which is number row of the transaction at commit, or number row of the
@@ -90,27 +85,15 @@ func (l *loop) note(letter *deadletter.Letter) {
 		l.st.DeadLetters = map[cdc.Reason]uint64{}
 	}
 	l.st.DeadLetters[letter.Reason]++
-	l.st.NewestDead = newestFirst(l.st.NewestDead, letter, l.now)
-}
-
-func newestFirst(before []DeadLetter, letter *deadletter.Letter, now time.Time) []DeadLetter {
-	newest := DeadLetter{
-		Token: letter.Token, EventID: strings.Clone(letter.ID), Table: letter.Table, Reason: letter.Reason, Topic: letter.Topic, Text: letter.Error, At: now,
-	}
-	return append([]DeadLetter{newest}, before[:min(len(before), recentLetters-1)]...)
+	l.st.NewestDead = badevent.NewestFirst(l.st.NewestDead, letter, l.now)
 }
 
 // sayBuried logs dead letters: the first one at once, and later ones together.
 func (l *loop) sayBuried(end bool) {
-	was := l.toldBuried
-	if l.buried == was.count || !end && l.now.Sub(was.at) < remarkEvery {
-		return
+	if l.buried > 0 {
+		l.st.NewestDead[0].Log(l.toldBuried.Due(l.buried, l.now, end, l.log.Error())).
+			Msg("an event cannot be delivered and goes to the topic of dead letters " + l.cfg.Poison.Topic)
 	}
-	last := &l.st.NewestDead[0]
-	l.log.Error().Uint64("times", l.buried-was.count).Uint64("in_all", l.buried).Str("token", last.Token).Str("id", last.EventID).
-		Str("table", last.Table).Str("reason", string(last.Reason)).Str("topic", last.Topic).Str("err", last.Text).
-		Msg("an event cannot be delivered and goes to the topic of dead letters " + l.cfg.Poison.Topic)
-	l.toldBuried = told{count: l.buried, at: l.now}
 }
 
 // passes reports whether err is of a topic that waits for PassOver. The loop calls it when it takes

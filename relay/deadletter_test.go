@@ -9,6 +9,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/badevent"
 )
 
 // buried is a world whose policy is dead_letter, with a configuration for it.
@@ -43,7 +44,7 @@ func TestBadEventsGoToTheTopicOfDeadLetters(t *testing.T) {
 			t.Errorf("%+v", st)
 		}
 		newest := st.NewestDead[0]
-		if len(st.NewestDead) != recentLetters || newest.Token == "" || newest.Table != "public.outbox" || newest.Text == "" || newest.Reason == cdc.TooLarge && newest.Topic != "b" {
+		if len(st.NewestDead) != badevent.Newest || newest.Token == "" || newest.Table != "public.outbox" || newest.Text == "" || newest.Reason == cdc.TooLarge && newest.Topic != "b" {
 			t.Errorf("%+v", st.NewestDead)
 		}
 		r.stopped(t, time.Second)

@@ -62,20 +62,20 @@ type loop struct {
 	outside  *halting  // what halts the run from outside, once the loop knows it
 	bad      *BadEvent // the first one; reading ended there
 
-	buried     uint64 // events sent to the topic of dead letters
-	toldBuried told   // what the log has of them
+	buried     uint64      // events sent to the topic of dead letters
+	toldBuried recent.Told // what the log has of them
 
 	now      time.Time // when the clock was last looked at
 	st       Status    // publish copies it to Relay.shown
 	reason   string    // why the relay is not ready, as far as setState said it
 	sawEvent bool      // since the last look at the clock
 	recent   recent.Events
-	lost     recent.Edge     // there is no session
-	unread   recent.Edge     // there is no session, because the store of checkpoints cannot be read
-	stalled  recent.Edge     // the sink does not deliver
-	outage   recent.Outage   // while the sink does not deliver
-	check    recent.Edge     // the source cannot be checked
-	told     map[string]told // remarks of the router
+	lost     recent.Edge             // there is no session
+	unread   recent.Edge             // there is no session, because the store of checkpoints cannot be read
+	stalled  recent.Edge             // the sink does not deliver
+	outage   recent.Outage           // while the sink does not deliver
+	check    recent.Edge             // the source cannot be checked
+	told     map[string]*recent.Told // remarks of the router
 }
 
 // held is what the loop knows of the newest session, which holds the slot unless it is lost.
@@ -91,7 +91,7 @@ type held struct {
 }
 
 func newLoop(r *Relay) *loop {
-	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status(), told: map[string]told{}}
+	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status(), told: map[string]*recent.Told{}}
 	l.background, l.cancel = context.WithCancel(context.Background())
 	l.reading = l.background
 	l.checkpointer = checkpointer{loop: l, durable: new(checkpoint.Record)}

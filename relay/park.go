@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,9 +53,9 @@ type parker struct {
 
 	counted time.Time // when Status got what is parked
 
-	letters uint64 // that were made
-	parked  uint64 // bad events whose key was parked
-	told    told   // what the log has of them
+	letters uint64      // that were made
+	parked  uint64      // bad events whose key was parked
+	told    recent.Told // what the log has of them
 }
 
 // An unread is a letter that is not both acknowledged and read back. Until then no position passes
@@ -329,7 +328,7 @@ func (p *parker) letter(key parking.Key, letter *deadletter.Letter, bad *BadEven
 	p.letters++
 	if bad.Because != deadletter.Behind {
 		p.parked++
-		p.st.NewestParked = newestFirst(p.st.NewestParked, letter, p.now)
+		p.st.NewestParked = badevent.NewestFirst(p.st.NewestParked, letter, p.now)
 	}
 	return rec, nil
 }
@@ -464,12 +463,8 @@ func (p *parker) tookBack(a *cdc.Ack) error {
 
 // say logs the bad events whose keys were parked: the first one at once, and later ones together.
 func (p *parker) say(end bool) {
-	if p.parked == p.told.count || !end && p.now.Sub(p.told.at) < remarkEvery {
-		return
+	if p.parked > 0 {
+		p.st.NewestParked[0].Log(p.told.Due(p.parked, p.now, end, p.log.Error())).
+			Msg("an event cannot be delivered: it is parked, and so are all later events of its key, in the topic " + p.cfg.Poison.ParkingTopic)
 	}
-	last := &p.st.NewestParked[0]
-	p.log.Error().Uint64("times", p.parked-p.told.count).Uint64("in_all", p.parked).Str("token", last.Token).Str("id", last.EventID).
-		Str("table", last.Table).Str("reason", string(last.Reason)).Str("topic", cmp.Or(last.Topic, "unknown")).Str("err", last.Text).
-		Msg("an event cannot be delivered: it is parked, and so are all later events of its key, in the topic " + p.cfg.Poison.ParkingTopic)
-	p.told = told{count: p.parked, at: p.now}
 }

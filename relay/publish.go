@@ -55,7 +55,7 @@ func (l *loop) publish() {
 	case !p.on() || st.State == Standby: // the other process knows better
 		st.Parked, st.OldestParked = parking.Counts{}, nil
 	case l.now.Sub(p.counted) >= recent.ListEvery || l.ending():
-		p.counted, st.Parked, st.OldestParked = l.now, p.lot.Counts(), p.lot.Oldest(recentLetters)
+		p.counted, st.Parked, st.OldestParked = l.now, p.lot.Counts(), p.lot.Oldest(badevent.Newest)
 	}
 	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed

@@ -1,19 +1,10 @@
 package relay
 
 import (
-	"time"
-
 	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/relay/internal/recent"
 )
-
-// remarkEvery is the least time between two log lines of one kind of remark.
-const remarkEvery = time.Minute
-
-// A told is what the log has of one kind of remark.
-type told struct {
-	count uint64
-	at    time.Time
-}
 
 // remark logs dead letters, and counts and logs what the router passed over. It logs the first case
 // of a kind at once and sums up later cases. At the end it logs the rest.
@@ -26,15 +17,13 @@ func (l *loop) remark(end bool) {
 			l.st.Remarks = map[string]uint64{}
 		}
 		l.st.Remarks[what] = count
-		was := l.told[what]
-		if count == was.count || !end && l.now.Sub(was.at) < remarkEvery {
-			return
+		if l.told[what] == nil {
+			l.told[what] = new(recent.Told)
 		}
 		level := zerolog.WarnLevel
 		if severe {
 			level = zerolog.ErrorLevel
 		}
-		l.log.WithLevel(level).Uint64("times", count-was.count).Uint64("in_all", count).Str("last", last).Msg(what)
-		l.told[what] = told{count: count, at: l.now}
+		l.told[what].Due(count, l.now, end, l.log.WithLevel(level)).Str("last", last).Msg(what)
 	})
 }

@@ -4,9 +4,13 @@ import (
 	"cmp"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/parking"
 )
 
@@ -86,4 +90,22 @@ type DeadLetter struct {
 	Topic   string // the topic that the event was meant for, "" if it is not known
 	Text    string // the error
 	At      time.Time
+}
+
+// Newest is how many of the newest dead letters Status has.
+const Newest = 10
+
+// NewestFirst returns before with one more letter in front, without the oldest one if there are too
+// many. It keeps before as it is.
+func NewestFirst(before []DeadLetter, letter *deadletter.Letter, now time.Time) []DeadLetter {
+	newest := DeadLetter{
+		Token: letter.Token, EventID: strings.Clone(letter.ID), Table: letter.Table, Reason: letter.Reason, Topic: letter.Topic, Text: letter.Error, At: now,
+	}
+	return append([]DeadLetter{newest}, before[:min(len(before), Newest-1)]...)
+}
+
+// Log adds the event to a log line.
+func (d *DeadLetter) Log(to *zerolog.Event) *zerolog.Event {
+	return to.Str("token", d.Token).Str("id", d.EventID).Str("table", d.Table).Str("reason", string(d.Reason)).
+		Str("topic", cmp.Or(d.Topic, "unknown")).Str("err", d.Text)
 }

@@ -40,6 +40,24 @@ func (e *Edge) Fault(now time.Time, log *zerolog.Event) *zerolog.Event {
 	return log.Int("times", e.Times).Dur("for", now.Sub(e.since).Round(time.Millisecond))
 }
 
+// A Told counts what came of one kind, and how much of it the log has. It makes few log lines: one
+// for the first case, and one a minute that sums up later cases.
+type Told struct {
+	said uint64
+	at   time.Time
+}
+
+// Due returns log with how many cases the log does not have yet. It returns nil if there is none, or
+// if it is not time to log. end says that no other call comes.
+func (t *Told) Due(count uint64, now time.Time, end bool, log *zerolog.Event) *zerolog.Event {
+	if count == t.said || !end && now.Sub(t.at) < time.Minute {
+		return log.Discard()
+	}
+	log.Uint64("times", count-t.said).Uint64("in_all", count)
+	t.said, t.at = count, now
+	return log
+}
+
 // Over ends the fault. It returns log as Fault does, or nil if there was no fault.
 func (e *Edge) Over(now time.Time, log *zerolog.Event) *zerolog.Event {
 	if e.Times == 0 {
