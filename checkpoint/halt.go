@@ -32,7 +32,8 @@ type Halt struct {
 	Topic    string       `json:"topic,omitempty"`
 	Reason   cdc.Reason   `json:"reason,omitempty"` // "" if a version before dead letters wrote the Halt
 	Error    string       `json:"error,omitempty"`
-	Time     time.Time    `json:"time"` // of the writing, for people
+	Keyless  bool         `json:"keyless,omitempty"` // no key is known by which it could be parked
+	Time     time.Time    `json:"time"`              // of the writing, for people
 
 	// Discard and Why are of a request. With Discard the event is given up, because of Why. Without
 	// it the event goes to the topic of dead letters.

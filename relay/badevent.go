@@ -58,7 +58,7 @@ func (l *loop) give(bad *BadEvent) *BadEvent {
 		return bad
 	}
 	h := l.haltOf(bad)
-	h.Topic, h.Reason, h.Error, h.Time = bad.Topic, bad.Because, bad.Reason(), time.Now()
+	h.Topic, h.Reason, h.Error, h.Keyless, h.Time = bad.Topic, bad.Because, bad.Reason(), bad.Keyless, time.Now()
 	l.checkpointer.halts = append(l.checkpointer.halts, h)
 	return bad
 }

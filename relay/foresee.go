@@ -73,7 +73,7 @@ func (r *Relay) foresee(ctx context.Context, stored records.Stored) (slot cdc.Sl
 			asked = nil // the halt is at the letter that the request made
 		}
 		reason, poison := cmp.Or(h.Reason, cdc.Unroutable), &r.cfg.Poison
-		if h.Commit >= start && asked == nil && !poison.Buries(reason, h.Topic) && !poison.Parks(reason, h.Topic) {
+		if h.Commit >= start && asked == nil && !poison.Buries(reason, h.Topic) && (h.Keyless || !poison.Parks(reason, h.Topic)) {
 			bad := &BadEvent{Commit: h.Commit, Token: h.Token, Letter: letter}
 			return slot, fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), bad.Hint(), bad.Commands()...)
 		}

@@ -114,3 +114,20 @@ func TestAnUnreadableTopicOfParkedEventsStalls(t *testing.T) {
 		r.stopped(t, time.Second)
 	})
 }
+
+// An event without a known key halts although the policy is to park. The next start expects that.
+func TestAnEventThatCannotBeParkedIsForeseen(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.gapsOK, w.clean = true, false
+		cfg := w.parking()
+		w.commit("a", "!keyless", "b")
+		r := w.start(cfg)
+		<-r.done
+		if bad := badOf(t, r.err); !bad.Keyless || !strings.Contains(bad.Hint(), "is not parked") {
+			t.Errorf("%+v", bad)
+		}
+		if err := w.foresee(cfg); !fault.NeedsPerson(err) {
+			t.Errorf("a start does not expect the halt: %v", err)
+		}
+	})
+}

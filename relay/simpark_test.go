@@ -391,7 +391,7 @@ func (s *parkSim) story(seed uint64) {
 		_, next, _ := s.delivered()
 		return next == nil && s.parkLot.Counts().Events == 0
 	}
-	for n := 0; n < 60 && !s.eventually(0, quiet); n++ {
+	for n := 0; n < 600 && !s.eventually(0, quiet); n++ { // a window of one event needs a round for each
 		s.mend()
 		s.retry(func(k parking.Key) bool { return !s.parkLot.Asked(k) })
 		time.Sleep(5 * time.Second)
