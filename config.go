@@ -198,6 +198,18 @@ func (c *DeliveryConfig) validate(found *Problems) {
 	conf.Range(found, "delivery.park_limit.events", c.ParkLimit.Events, 1, 10_000_000)
 }
 
+// target adds what is wrong with a topic that a command publishes to instead of the topic of each event. walpost's own topics take no
+// event: nobody would find it there.
+func (c *Config) target(found *Problems, flag, topic string) {
+	if topic == "" {
+		return
+	}
+	found.Try(flag, topicname.Check(topic))
+	if topic == c.Delivery.DeadLetterTopic || topic == c.Delivery.ParkingTopic || c.Checkpoint.Store == "kafka" && topic == c.Checkpoint.Topic {
+		found.Add(flag, conf.MustBe, "a topic that is not walpost's own", topic)
+	}
+}
+
 // reasons are the keys of delivery.on_poison. Nothing refuses an event because of its schema yet.
 var reasons = func() []string {
 	all := []string{relay.DefaultPolicy}

@@ -36,8 +36,10 @@ func (c *Config) ValidateKafka() Problems {
 }
 
 // OpenBadEvents reads the topics of bad events. say tells the user something in one line, and progress how far a step is.
-func OpenBadEvents(ctx context.Context, cfg Config, say func(text string), progress func(step string, done, total int64)) (*BadEvents, error) {
-	if wrong := cfg.ValidateKafka(); len(wrong) > 0 {
+// toTopic is where a retry is to deliver events, or "".
+func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(text string), progress func(step string, done, total int64)) (*BadEvents, error) {
+	wrong := cfg.ValidateKafka()
+	if cfg.target(&wrong, "--to-topic", toTopic); len(wrong) > 0 {
 		return nil, wrong
 	}
 	routes, err := router.New(cfg.routing())

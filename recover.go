@@ -111,7 +111,7 @@ func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*che
 	switch {
 	case halt == nil:
 		hint := "The checkpoint store has no halt of this relay. If walpost run has passed over the event, there is nothing to do. " +
-			"Otherwise check --name and the configuration. If the relay could not write its halt, its log says so: the relay writes the halt later, or at its next start."
+			"If walpost dead list shows the token, the event halts nothing: use walpost dead retry. Otherwise check --name and the configuration. If the relay could not write its halt, its log says so: the relay writes the halt later, or at its next start."
 		if len(halts) > 0 {
 			hint = "The checkpoint store has these halts:"
 			for _, h := range checkpoint.ByPlace(halts) {

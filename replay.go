@@ -9,7 +9,6 @@ import (
 
 	"github.com/walpost/walpost/internal/backfill"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/topicname"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
 )
@@ -29,9 +28,7 @@ type ReplayReport = backfill.ReplayReport
 func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport, error) {
 	cfg.Delivery.OnPoison = relay.Policies{relay.DefaultPolicy: relay.PolicyHalt} // a replay writes no dead letters
 	wrong := cfg.Validate()
-	if opts.ToTopic != "" {
-		wrong.Try("--to-topic", topicname.Check(opts.ToTopic))
-	}
+	cfg.target(&wrong, "--to-topic", opts.ToTopic)
 	r, err := prepare(cfg, wrong)
 	if err != nil {
 		return nil, err

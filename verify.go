@@ -42,7 +42,7 @@ func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport,
 		Unfinished: r.unfinished,
 		Elsewhere: func(ctx context.Context) (func(table, id string) verify.Place, error) {
 			defer func() { say = func(string) {} }() // the second look says nothing new
-			return elsewhere(ctx, &cfg, say)
+			return r.elsewhere(ctx, say)
 		},
 	}, opts)
 }
@@ -71,18 +71,18 @@ func (r *Relay) unfinished(ctx context.Context) (string, error) {
 	return fmt.Sprintf("the %s is not finished: %d rows of the table are published", rec.Copy.Origin, rec.Copy.Rows), nil
 }
 
-// elsewhere reads the topics of dead letters and of parked events, and returns a function that says what they have of an event of a
+// elsewhere reads the topics of dead letters and of parked events, and returns a function that says what they have of an event of the
 // relay. If the user may not read a topic, its events count as missing, and say tells it.
-func elsewhere(ctx context.Context, cfg *Config, say func(text string)) (func(table, id string) verify.Place, error) {
-	to := cfg.sink()
+func (r *Relay) elsewhere(ctx context.Context, say func(text string)) (func(table, id string) verify.Place, error) {
+	to := r.cfg.sink()
 	client, err := to.NewClient()
 	if err != nil {
 		return nil, err
 	}
 	defer client.Close()
 	nobody := func(int64, int64) {}
-	dead := badevents.NewLetters(client, cfg.Delivery.DeadLetterTopic, nobody)
-	parked := badevents.NewParked(client, cfg.Delivery.ParkingTopic, nobody)
+	dead := badevents.NewLetters(client, r.cfg.Delivery.DeadLetterTopic, nobody)
+	parked := badevents.NewParked(client, r.cfg.Delivery.ParkingTopic, nobody)
 	for topic, read := range map[string]func(context.Context) error{dead.Topic: dead.Read, parked.Topic: parked.Read} {
 		if err := read(ctx); kafka.Denied(err) {
 			say(fmt.Sprintf("topic %s cannot be read, so its events count as missing: grant Read and Describe on it (%v)", topic, err))
@@ -103,7 +103,7 @@ func elsewhere(ctx context.Context, cfg *Config, say func(text string)) (func(ta
 	for _, e := range dead.Fold.Entries() {
 		add("dead letter", &e.Letter, e.State)
 	}
-	if lot := parked.Lots[cfg.Name]; lot != nil {
+	if lot := parked.Lots[r.cfg.Name]; lot != nil {
 		for _, key := range lot.Keys() {
 			for _, e := range lot.Entries(key) {
 				add("parked event", e.Letter, e.State)

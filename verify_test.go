@@ -49,7 +49,7 @@ func TestAnEventCanBeADeadLetterOrParked(t *testing.T) {
 	}
 	where := func(id string) verify.Place {
 		t.Helper()
-		at, err := elsewhere(t.Context(), &cfg, func(text string) { t.Error(text) })
+		at, err := (&Relay{cfg: cfg}).elsewhere(t.Context(), func(text string) { t.Error(text) })
 		if err != nil {
 			t.Fatal(err)
 		}

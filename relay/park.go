@@ -336,8 +336,7 @@ func (p *parker) letter(key parking.Key, letter *deadletter.Letter, bad *BadEven
 // overLimit is the error of a relay that may park no more.
 func overLimit(c parking.Counts, limit parking.Limit) error {
 	return fault.Person(fmt.Errorf("%d events of %d keys are parked, and delivery.park_limit is %d events and %d keys", c.Events, c.Keys, limit.Events, limit.Keys),
-		"Repair the causes and release keys ("+fault.Command("dead", "retry")+"), or give events up ("+fault.Command("dead", "drop")+
-			"), or raise the limit. Then start walpost again. It delivers the keys that are to be released before it parks more.")
+		"Repair the causes and release all keys ("+fault.Command("dead", "retry", "--all")+"), or give events up (walpost dead drop), or raise the limit. Then start walpost again. It delivers the keys that are to be released before it parks more.")
 }
 
 // parkRefused parks the key of a record that the sink refused, if the policy asks for that, and takes

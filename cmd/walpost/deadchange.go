@@ -69,7 +69,7 @@ Of several retries, the newest one works: the others stop. retry may run beside 
 		if len(args) == 0 {
 			filter.State = deadletter.Open
 		}
-		return load.open(cmd, func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error {
+		return load.open(cmd, opts.ToTopic, func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error {
 			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err
@@ -150,8 +150,11 @@ func printDeadRetry(w io.Writer, r *deadRetry, waited bool) error {
 		case r.DryRun:
 		case waited:
 			fmt.Fprintf(&b, "released: %d, refused again: %d\n", p.Released, p.Refused)
+			if p.Refused > 0 {
+				b.WriteString("walpost dead list says why\n")
+			}
 		default:
-			fmt.Fprintf(&b, "release asked for: %d; the running relay delivers the events: walpost dead list shows what is left\n", p.Asked)
+			fmt.Fprintf(&b, "release asked for: %d, asked for before: %d; walpost run delivers the events while it holds the slot: walpost dead list shows what is left\n", p.Asked, p.Keys-p.Asked)
 		}
 	}
 	_, err := io.WriteString(w, b.String())
@@ -190,7 +193,7 @@ Other parked events of the same key stay parked until a retry.`,
 		if err := filter.parse(cmd, args); err != nil {
 			return err
 		}
-		return load.open(cmd, func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error {
+		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error {
 			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err

@@ -31,13 +31,13 @@ func deadConfig(cmd *cobra.Command) loader {
 	return configFlags(cmd, (*walpost.Config).ValidateKafka, "brokers", "table", "topic-regex", "topic-replacement")
 }
 
-// open reads the topics, and works with them.
-func (load loader) open(cmd *cobra.Command, work func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error) error {
+// open reads the topics, and works with them. toTopic is where a retry is to deliver events, or "".
+func (load loader) open(cmd *cobra.Command, toTopic string, work func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error) error {
 	return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 		cfg.Version = buildInfo().version
 		meter := newMeter(cmd.ErrOrStderr())
 		defer meter.end()
-		topics, err := walpost.OpenBadEvents(ctx, cfg.Config, meter.say, meter.progress)
+		topics, err := walpost.OpenBadEvents(ctx, cfg.Config, toTopic, meter.say, meter.progress)
 		if err != nil {
 			return err
 		}
@@ -161,7 +161,7 @@ dropped. It needs no database, and may run beside run.`,
 		if err := filter.parse(cmd, nil); err != nil {
 			return err
 		}
-		return load.open(cmd, func(_ context.Context, topics *walpost.BadEvents, _ *meter) error {
+		return load.open(cmd, "", func(_ context.Context, topics *walpost.BadEvents, _ *meter) error {
 			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err
@@ -274,7 +274,7 @@ printed in hexadecimal digits. It needs no database, and may run beside run.`,
 	load := deadConfig(cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return load.open(cmd, func(ctx context.Context, topics *walpost.BadEvents, _ *meter) error {
+		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, _ *meter) error {
 			found, err := topics.Select(&walpost.BadEventFilter{Tokens: args})
 			if err != nil {
 				return err

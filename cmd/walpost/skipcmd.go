@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -35,7 +36,7 @@ skip exits with 2 if no halt of this relay gave the token.`,
 			if len(args) != 1 {
 				return usageError{errors.New("skip takes the token of one halt")}
 			}
-			if opts.Discard != (opts.Why != "") {
+			if opts.Discard != (strings.TrimSpace(opts.Why) != "") {
 				return usageError{errors.New("--discard and --reason go together: say why nobody needs the event")}
 			}
 			return nil

@@ -7,6 +7,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 )
 
 // Where says which topic an event is in.
@@ -39,6 +40,11 @@ func (e *UnknownToken) Error() string {
 
 // Misconfigured is true: the token is wrong.
 func (e *UnknownToken) Misconfigured() bool { return true }
+
+// Hint says whose token it may be.
+func (e *UnknownToken) Hint() string {
+	return "If a halted relay printed the token, run " + fault.Command("skip", e.Token) + " instead."
+}
 
 // All returns all events: the dead ones, and then the parked ones, in their order.
 func (t *Topics) All() (all []*Event) {

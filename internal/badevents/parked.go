@@ -105,6 +105,9 @@ func (t *Topics) WouldRelease(events []*Event) *Release {
 	return r
 }
 
+// quiet is how long Release waits for a relay before it says what may be wrong.
+const quiet = 30 * time.Second
+
 // Release asks the relay that holds the slot to deliver what is parked of the keys of events. With
 // waits it returns when nothing of a key is parked any more, or an event was refused again.
 func (t *Topics) Release(ctx context.Context, events []*Event, waits bool) (*Release, error) {
@@ -123,6 +126,7 @@ func (t *Topics) Release(ctx context.Context, events []*Event, waits bool) (*Rel
 	if r.Asked, err = t.writeParked(ctx, requests); err != nil {
 		return r, err
 	}
+	left, since := -1, time.Now()
 	for {
 		if err := t.Parked.Read(ctx); err != nil {
 			return r, err
@@ -131,13 +135,13 @@ func (t *Topics) Release(ctx context.Context, events []*Event, waits bool) (*Rel
 		r.Released, r.Refused, r.Remaining = 0, 0, 0
 		for _, k := range keys {
 			lot := t.Parked.Lots[k.relay]
-			left := 0
+			open := 0
 			if lot != nil {
-				left = lot.Left(k.Key)
+				open = lot.Left(k.Key)
 			}
-			r.Remaining += left
+			r.Remaining += open
 			switch {
-			case left == 0:
+			case open == 0:
 				r.Released++
 			case lot.Asked(k.Key):
 				waiting++
@@ -147,6 +151,13 @@ func (t *Topics) Release(ctx context.Context, events []*Event, waits bool) (*Rel
 		}
 		if t.Progress("released events wait", int64(r.Remaining), 0); waiting == 0 || !waits {
 			return r, nil
+		}
+		switch now := time.Now(); {
+		case r.Remaining != left:
+			left, since = r.Remaining, now
+		case now.Sub(since) > quiet:
+			t.Say(fmt.Sprintf("nothing was released for %s: walpost run must hold the slot, and must not be halted or stalled (walpost status)", quiet))
+			since = now
 		}
 		if !wait.For(ctx, look) {
 			return r, context.Cause(ctx)

@@ -23,12 +23,11 @@ func TestARetryReleasesAParkedKey(t *testing.T) {
 	pg, kafka := testenv.Postgres(t, "16", testenv.Private()), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	orders := s.prefix + "later"
-	s.yaml = fmt.Sprintf(`name: %s
-source: {dsn: %q, table: public.outbox}
+	s.yaml = fmt.Sprintf(`source: {dsn: %q, table: public.outbox}
 router: {route.topic.replacement: "%s${routedByValue}", table.fields.additional.placement: "p:partition"}
 kafka: {brokers: [%s]}
 delivery: {on_poison: park_key, dead_letter_topic: %s, parking_topic: %s}
-`, s.name, s.dsn, s.prefix, strings.Join(s.brokers, ", "), s.prefix+"dead", s.prefix+"parked")
+`, s.dsn, s.prefix, strings.Join(s.brokers, ", "), s.prefix+"dead", s.prefix+"parked")
 	kafka.CreateTopic(t, orders, 1, nil)
 	pg.Exec(t, s.dsn, "ALTER TABLE outbox ADD p int")
 	r := s.startReady()
@@ -94,6 +93,10 @@ delivery: {on_poison: park_key, dead_letter_topic: %s, parking_topic: %s}
 	killed("dead", "drop", "--reason", "a test", tokens[1])
 	if code, out := s.command("dead", "drop", "--reason", "a test", tokens[1]); code != 0 || !strings.Contains(out, "open events: ") {
 		t.Errorf("drop: code %d\n%s", code, out)
+	}
+	// The configuration names no relay: verify finds the events under the name that walpost run gave itself.
+	if code, out := s.command("verify"); code != 0 || !strings.Contains(out, "parked event: 2") || !strings.Contains(out, "dropped by a person: 1") {
+		t.Errorf("verify: code %d\n%s", code, out)
 	}
 	list(2)
 	if code, out := s.command("dead", "retry", "--key", "a", "--wait"); code != 1 || !strings.Contains(out, "released: 0, refused again: 1") {
