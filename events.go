@@ -1,0 +1,258 @@
+package walpost
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/backfill"
+	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/explain"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/verify"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/router"
+	"github.com/walpost/walpost/sink"
+)
+
+// ExplainOptions say which rows are explained: exactly one of ID, Last and JSON.
+type ExplainOptions = explain.Options
+
+// An Explanation is the record that one row gives, or why it gives none.
+type Explanation = explain.Explanation
+
+// ErrNoRow says that no row of the table is the one that was asked for.
+var ErrNoRow = explain.ErrNoRow
+
+// Explain routes rows as Run would and hands each to show, valid during the call. It writes nothing, neither to the database nor to
+// Kafka. The configuration must name one table.
+func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Explanation) error) error {
+	r, err := prepare(cfg, cfg.ValidateDatabase())
+	if err != nil {
+		return err
+	}
+	by := explain.Config{From: r.rows, Router: r.router, OrderColumn: cfg.Source.OrderColumn}
+	if cfg.Stdout == nil && len(cfg.Kafka.Brokers) > 0 {
+		to := cfg.sink()
+		by.Kafka, by.Compression = &to.Config, to.Compression
+	}
+	return explain.Explain(ctx, by, opts, show)
+}
+
+// VerifyOptions say what Verify compares, and how much it tells.
+type VerifyOptions = verify.Options
+
+// A VerifyReport is what Verify has found.
+type VerifyReport = verify.Report
+
+// DefaultVerifyWait is the default of VerifyOptions.Wait.
+const DefaultVerifyWait = verify.DefaultWait
+
+// Verify compares the tables with the topics, and changes nothing. It needs the slot, because it waits until the slot has passed
+// what it reads. Differences are no error.
+func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport, error) {
+	wrong := cfg.Validate()
+	if cfg.Stdout != nil {
+		wrong.Add("kafka.brokers", conf.Required, "because verify reads the topics", nil)
+	}
+	r, err := prepare(cfg, wrong)
+	if err != nil {
+		return nil, err
+	}
+	if opts.Say == nil {
+		opts.Say = func(string) {}
+	}
+	to, say := cfg.sink(), opts.Say
+	return verify.Run(ctx, verify.Config{
+		From: r.rows, Router: r.router, Kafka: &to.Config, Slot: cfg.Source.Slot,
+		OrderColumn: cfg.Source.OrderColumn, TimeColumn: cfg.Source.TimeColumn,
+		Unfinished: r.unfinished,
+		Elsewhere: func(ctx context.Context) (func(table, id string) verify.Place, error) {
+			defer func() { say = func(string) {} }() // the second look says nothing new
+			return r.elsewhere(ctx, say)
+		},
+	}, opts)
+}
+
+// remembered is the newest checkpoint record, or nil. A running relay is not disturbed.
+func (r *Relay) remembered(ctx context.Context) (*checkpoint.Record, error) {
+	store, free, err := r.openStore()
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	values, err := store.Look(ctx, r.cfg.Name)
+	if err != nil {
+		return nil, fmt.Errorf("read checkpoint: %w", err)
+	}
+	rec, _, err := checkpoint.Newest(r.cfg.Name, values)
+	return rec, err
+}
+
+// unfinished says that a snapshot or a recover is not finished.
+func (r *Relay) unfinished(ctx context.Context) (string, error) {
+	rec, err := r.remembered(ctx)
+	if err != nil || rec == nil || rec.Copy == nil {
+		return "", err
+	}
+	return fmt.Sprintf("the %s is not finished: %d rows of the table are published", rec.Copy.Origin, rec.Copy.Rows), nil
+}
+
+// elsewhere reads the topics of dead letters and of parked events, and returns a function that says what they have of an event of the
+// relay. If the user may not read a topic, its events count as missing, and say tells it.
+func (r *Relay) elsewhere(ctx context.Context, say func(text string)) (func(table, id string) verify.Place, error) {
+	to := r.cfg.sink()
+	client, err := to.NewClient()
+	if err != nil {
+		return nil, err
+	}
+	defer client.Close()
+	nobody := func(int64, int64) {}
+	dead := badevents.NewLetters(client, r.cfg.Delivery.DeadLetterTopic, nobody)
+	parked := badevents.NewParked(client, r.cfg.Delivery.ParkingTopic, nobody)
+	for topic, read := range map[string]func(context.Context) error{dead.Topic: dead.Read, parked.Topic: parked.Read} {
+		if err := read(ctx); kafka.Denied(err) {
+			say(fmt.Sprintf("topic %s cannot be read, so its events count as missing: grant Read and Describe on it (%v)", topic, err))
+		} else if err != nil {
+			return nil, err
+		}
+	}
+	type event struct{ table, id string }
+	places := map[event]verify.Place{}
+	add := func(name string, l *deadletter.Letter, state deadletter.State) {
+		switch of := (event{l.Table, l.ID}); {
+		case state == deadletter.Open:
+			places[of] = verify.Place{Name: name, Open: true}
+		case state == deadletter.Dropped && !places[of].Open:
+			places[of] = verify.Place{Name: name + ", dropped by a person"}
+		}
+	}
+	for _, e := range dead.Fold.Entries() {
+		add("dead letter", &e.Letter, e.State)
+	}
+	if lot := parked.Lots[r.cfg.Name]; lot != nil {
+		for _, key := range lot.Keys() {
+			for _, e := range lot.Entries(key) {
+				add("parked event", e.Letter, e.State)
+			}
+		}
+	}
+	return func(table, id string) verify.Place { return places[event{table, id}] }, nil
+}
+
+// ReplayOptions say which rows are published once more, and how. ReplayFilter says which.
+type (
+	ReplayOptions = backfill.ReplayOptions
+	ReplayFilter  = backfill.Filter
+)
+
+// A ReplayReport says what Replay has published.
+type ReplayReport = backfill.ReplayReport
+
+// Replay publishes rows of the tables once more, with the header walpost.origin: replay. A relay may run meanwhile. Replay changes
+// neither the slot nor the checkpoint. How far it is, it keeps in the file opts.State. An interrupted Replay goes on there, and the
+// file is removed at the end.
+func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport, error) {
+	cfg.Delivery.OnPoison = relay.Policies{relay.DefaultPolicy: relay.PolicyHalt} // a replay writes no dead letters
+	wrong := cfg.Validate()
+	cfg.target(&wrong, "--to-topic", opts.ToTopic)
+	r, err := prepare(cfg, wrong)
+	if err != nil {
+		return nil, err
+	}
+	rec, err := r.remembered(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if rec != nil {
+		r.router.SetRunID(rec.RunID)
+	}
+	what := backfill.Replaying{
+		ReplayOptions: opts, Router: r.router, Window: cfg.Delivery.Window, Grace: cfg.ShutdownGrace,
+		Sink: func() (relay.Sink, error) { to, _, err := r.openSink(); return to, err },
+	}
+	if cfg.Stdout == nil {
+		to := cfg.sink()
+		what.Kafka = &to.Config
+	}
+	state := sink.NewFileStore(cmp.Or(opts.State, r.replayState(&opts)))
+	const key = "replay/state"
+	what.Load = func() ([]byte, error) {
+		look := state.Load
+		if opts.DryRun {
+			look = state.Look // without the lock, which makes a file
+		}
+		values, err := look(ctx, "replay")
+		return values[key], stateError(err)
+	}
+	what.Save = func(value []byte) error {
+		if value == nil {
+			return stateError(state.Remove())
+		}
+		return stateError(state.Save(ctx, key, value))
+	}
+	tables := r.tables()
+	tables.TimeColumn = cfg.Source.TimeColumn
+	defer state.Close() //nolint:errcheck // the lock ends with it
+	return backfill.Replay(ctx, tables, what)
+}
+
+func stateError(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("the state of the replay: %w", err), cmp.Or(fault.Hint(err), "Name a file in a folder that can be written with --state."))
+}
+
+// replayState names the file of a replay by what it publishes, so that the same call finds it again.
+func (r *Relay) replayState(opts *ReplayOptions) string {
+	h := fnv.New32a()
+	_ = json.NewEncoder(h).Encode([]any{r.cfg.Name, r.rows.Names.Tables, opts.Filter, opts.ToTopic}) // it never fails
+	return fmt.Sprintf("walpost-replay-%08x.json", h.Sum32())
+}
+
+// BadEvents are the topics of bad events, as of one moment. Close frees the connections.
+type BadEvents = badevents.Topics
+
+// A BadEventFilter selects bad events.
+type BadEventFilter = badevents.Filter
+
+// A BadEvent is an event that could not be delivered, or that is parked behind such an event.
+type BadEvent = badevents.Event
+
+// RetryOptions say how bad events are delivered again.
+type RetryOptions = badevents.RetryOptions
+
+// A RetryReport is what a retry of bad events did, or would do.
+type RetryReport = badevents.RetryReport
+
+// ValidateKafka is Validate for OpenBadEvents, which needs no database.
+func (c *Config) ValidateKafka() Problems {
+	without := *c
+	without.Source.DSN, without.Source.DSNFile, without.Source.Password, without.Source.PasswordFile = "postgres:///", "", "", ""
+	found := without.Validate()
+	if c.Stdout != nil {
+		found.Add("kafka.brokers", conf.Required, "because bad events are in topics", nil)
+	}
+	return found
+}
+
+// OpenBadEvents reads the topics of bad events. say tells the user something in one line, and progress how far a step is.
+// toTopic is where a retry is to deliver events, or "".
+func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(text string), progress func(step string, done, total int64)) (*BadEvents, error) {
+	wrong := cfg.ValidateKafka()
+	if cfg.target(&wrong, "--to-topic", toTopic); len(wrong) > 0 {
+		return nil, wrong
+	}
+	routes, err := router.New(cfg.routing())
+	if err != nil {
+		return nil, fault.Config(err, "")
+	}
+	return badevents.Open(ctx, badevents.Config{Kafka: cfg.sink(), Parking: cfg.Delivery.ParkingTopic, Router: routes, Version: cfg.Version, Say: say, Progress: progress})
+}
