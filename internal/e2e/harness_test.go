@@ -194,8 +194,12 @@ func (r *relay) metric(name string) float64 {
 }
 
 // rss is the resident memory in bytes; peak is the highest so far.
-func (r *relay) rss() (now, peak int64) {
-	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", r.cmd.Process.Pid))
+func (r *relay) rss() (now, peak int64) { return memory(r.cmd.Process.Pid) }
+
+// memory is rss of a process. It is -1 if there is none. The kernel's ru_maxrss is of no use: it counts the memory of the process that
+// started the other one.
+func memory(pid int) (now, peak int64) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return -1, -1
 	}
