@@ -108,7 +108,7 @@ func (c *kafkaCheck) letterSettings(name, what, topic string, kv map[string]stri
 		}
 	}
 	if key, past := bound(kv, "message.timestamp.before.max.ms"); key != "" && past < shortestOutage {
-		c.add(name+" timestamps", Warn, fmt.Sprintf("%s is %s: after a longer outage the topic refuses a %s, because it has the commit time", key, past, what),
+		c.add(name+" timestamps", Warn, fmt.Sprintf("%s is %s: after a longer outage the topic refuses a %s, because its timestamp is the commit time of the event", key, past, what),
 			c.fixes.topic(topic, key+"=9223372036854775807"))
 	}
 	if n, err := strconv.Atoi(kv["max.message.bytes"]); err == nil && n <= c.largest {

@@ -23,7 +23,7 @@ func deadRetryCommand() *cobra.Command {
 	var all, wait, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "retry [TOKEN…]",
-		Short: "delivers events again, after their cause was mended",
+		Short: "delivers events again, after the cause was repaired",
 		Long: `retry delivers dead events to the topics that they were meant for. A record goes as it was stored; a row of
 which no record could be made is routed by the present configuration. The events go in their order, with
 the header walpost.origin: dead_letter, and each one is marked in the topic of dead letters after the
@@ -33,10 +33,11 @@ stays dead, with the new error and one more attempt, and retry exits with 1.
 Newer events of the same keys were delivered long ago, so a consumer gets the retried events behind them.
 retry counts these keys first. With --dry-run it sends nothing.
 
-For parked events retry asks the relay to deliver what is parked of their keys. The running relay does
-that, in order, before anything newer of these keys. With --wait retry waits for the end.
+For parked events, retry asks the relay to deliver all parked events of their keys. The running relay
+delivers them in order, before newer events of these keys. With --wait, retry waits until they are
+delivered or one is refused again.
 
-Of several retries, the newest one works: the others stop. retry may run beside run.`,
+If several retries run at once, only the one that began last continues. retry may run beside run.`,
 		Example: `  walpost dead retry --config walpost.yaml --all --dry-run
   walpost dead retry --config walpost.yaml --reason too_large
   walpost dead retry --config walpost.yaml 0-16B3748-3-5f2a9c01`,
@@ -55,7 +56,7 @@ Of several retries, the newest one works: the others stop. retry may run beside 
 		case !ways && !all:
 			return usageError{errors.New("say which events: tokens, flags that select events, or --all")}
 		case ways && all:
-			return usageError{errors.New("--all goes with no token and no flag that selects events")}
+			return usageError{errors.New("--all cannot be combined with a token or a flag that selects events")}
 		case opts.Look < 0:
 			return usageError{fmt.Errorf("--look: must be at least 0s (got %s)", opts.Look)}
 		}

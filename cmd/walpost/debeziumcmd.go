@@ -29,7 +29,7 @@ name and config, or properties), Debezium Server's application.properties, a Str
 "-" stands for standard input.
 
 convert reports each option on standard error: mapped, not needed (and why), or unsupported (why, and
-what to do). A line marked differs says where walpost behaves differently from Debezium whatever the
+what to do). A line that is marked "differs" says where walpost behaves differently from Debezium whatever the
 options are. convert changes nothing, and connects only to the database of --dsn. Its output contains
 no secret of the input.
 

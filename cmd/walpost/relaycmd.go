@@ -24,8 +24,8 @@ shutdown_grace for acknowledgements, and exits with 0. A second signal ends it a
 
 If Kafka, a topic or the database is not available, run waits, and /readyz and the log say what it
 waits for. A person is needed if the slot is lost, if the server's history does not follow on from that
-of the previous server, or if an event can never be delivered and delivery.on_poison is halt. Then run
-halts: it shows the reason on /readyz for halt_linger, and exits with 3. If it halts at an event, it
+of the previous server, or if an event can never be delivered and delivery.on_poison does not say where
+it goes. Then run halts: it shows the reason on /readyz for halt_linger, and exits with 3. If it halts at an event, it
 first delivers the events before it.
 
 The configuration is a file, flags, or both. A flag overrides a WALPOST_… variable, and a variable

@@ -24,16 +24,16 @@ The filters select the rows; a row must fit all of them. Without a filter, repla
 publishes only rows that the table still has.
 
 The events of one key come in the order of recover: by the commit times that the server keeps
-(track_commit_timestamp), otherwise by source.order_column. If it has neither, replay refuses, unless
-you pass --unordered. Replayed events arrive behind newer events of their key.
+(track_commit_timestamp), otherwise by source.order_column. If neither is available, replay
+refuses, unless you pass --unordered. Replayed events arrive behind newer events of their key.
 
-replay may run beside run. It changes neither the slot nor the checkpoint. How far it is, it keeps in a
-file in the current folder, or in --state. If it is interrupted, run the same command again, and it goes
-on. It repeats at most what it has published since it last wrote the file, which it does every second.
+replay may run beside run. It changes neither the slot nor the checkpoint. replay keeps its progress
+in a file in the current folder, or in the file that --state names. If replay is interrupted, run the same
+command again, and it continues. It repeats at most what it has published since it last wrote the file, which it does every second.
 At the end it removes the file.
 
 If an event cannot be routed, or if Kafka refuses it, replay stops in front of it, names it and exits
-with 3. With --skip-bad it names such events, goes on behind them, and exits with 1 at the end. It
+with 3. With --skip-bad it names such events, continues after them, and exits with 1 at the end. It
 writes no dead letters. docs/replay.md explains more.`,
 		Example: `  walpost replay --config walpost.yaml --since 2026-11-20T08:00:00Z --until 2026-11-20T09:00:00Z --dry-run
   walpost replay --config walpost.yaml --key customer-7 --rate 100
@@ -55,8 +55,8 @@ writes no dead letters. docs/replay.md explains more.`,
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "publish to this `topic` instead of the topic of each event")
 	flags.Float64Var(&opts.Rate, "rate", 0, "publish at most this `number` of events per second (default: no limit)")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "count the events, their topics and keys, and publish nothing")
-	flags.BoolVar(&opts.SkipBad, "skip-bad", false, "go on behind events that cannot be routed, or that Kafka refuses")
-	flags.StringVar(&opts.State, "state", "", "the `file` that keeps how far the replay is (default: a name made of the filters, in the current folder)")
+	flags.BoolVar(&opts.SkipBad, "skip-bad", false, "continue after events that cannot be routed, or that Kafka refuses")
+	flags.StringVar(&opts.State, "state", "", "the `file` that keeps the progress of the replay (default: a name made of the filters, in the current folder)")
 	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order; an interrupted replay then begins its table again")
 	asJSON := flags.Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -24,14 +24,15 @@ func verifyCommand() *cobra.Command {
 		Long: `verify reads the rows of the table at one moment, waits until the slot has passed that moment, and
 reads the topics that the rows go to. It reports rows whose record is missing or differs from what
 the row gives now, duplicates, and records that are behind a newer record of their key. It names what
-it cannot judge, such as a row whose record retention may have removed. docs/verify.md explains each.
+it cannot judge, such as a row whose record may have been removed by
+retention. docs/verify.md explains each.
 
 verify writes nothing to Postgres or Kafka, and it may run beside run. While it reads the table, it
 holds a snapshot of the database. It sorts in temporary files, which take about 300 bytes for each
 row and each record. They have no names, so nothing is left of them however verify ends.
 
-It exits with 0 if there is no difference, and with 1 if there is one, or if the slot did not pass and
-rows have no record yet. Duplicates that a restart of the relay explains are counted. They leave the
+It exits with 0 if there is no difference, and with 1 if there is one, or if rows have no
+record and the slot may not have passed them yet. Duplicates that a restart of the relay explains are counted. They leave the
 exit code at 0 unless you pass --strict.`,
 		Example: `  walpost verify --config walpost.yaml
   walpost verify --config walpost.yaml --since 2026-11-20T00:00:00Z --until 2026-11-21T00:00:00Z
@@ -181,8 +182,8 @@ func verifyCounts(r *walpost.VerifyReport) []countLine {
 		countLine{r.NoEventID, "records without an event id"},
 		countLine{r.Repeated, "duplicates from restarts of the relay (contiguous, byte-identical)"},
 		countLine{r.Marked, "duplicates from a command (header walpost.origin)"},
-		countLine{r.Late, "rows whose only record a replay or a retry sent, so that its place in the order is not judged"},
-		countLine{r.Unordered, "neighbours of one key whose order nothing tells"})
+		countLine{r.Late, "rows whose only record came from a replay or a retry: the order of that record is not judged"},
+		countLine{r.Unordered, "consecutive records of one key whose order is unknown"})
 }
 
 func findingLine(f *verify.Finding) string {

@@ -85,7 +85,7 @@ const (
 )
 
 // errOther ends a command because a later one has begun.
-var errOther = errors.New("another walpost dead retry or drop has begun, so this one stops: what it did is marked")
+var errOther = errors.New("another walpost dead retry or drop has begun, so this command stops. All that this command delivered or dropped is marked")
 
 // A change is a command that changes the topic. Only the newest one works: it says in the topic that
 // it begins, and waits until the former ones have said that they ended. A former one that was killed

@@ -198,7 +198,7 @@ func TestStatusPageInABrowser(t *testing.T) {
 			v.Sees("far from its limit")
 			v.Sees("12 of 50,000 events, 12 KiB of 64 MiB in flight")
 			v.Sees("armed: stop_and_drop_slot")
-			v.Sees("off: a bad event halts") // dead letters
+			v.Sees("none") // dead letters
 			v.Fits(c.name)
 			var ground string
 			v.Do(chromedp.Evaluate("getComputedStyle(document.body).backgroundColor", &ground))

@@ -57,7 +57,7 @@ func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
 	if !v.from.IsZero() {
 		v.from = v.from.Add(-2 * margin)
 	}
-	v.Say(fmt.Sprintf("tables: about %d rows; temporary files in %s: about %s, and as much for as many records",
+	v.Say(fmt.Sprintf("tables: about %d rows; temporary files in %s: about %s, and the same again for an equal number of records",
 		total, cmp.Or(v.TempDir, os.TempDir()), roughly(total*entryBytes)))
 	for i, t := range v.tables {
 		if err := v.readTable(ctx, t, uint64(i), total); err != nil {

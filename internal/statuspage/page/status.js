@@ -127,7 +127,7 @@
     "copying": ["Copying rows", "warning", () => "walpost publishes the rows that the table had before. The stream follows."],
     "starting": ["Starting", "", () => "walpost starts."],
     "draining": ["Stopping", "warning", () => "walpost reads no more events, and waits for acknowledgements."],
-    "streaming": ["Streaming", "ok", (s) => (s.last_ack_seconds_ago === null ? "Ready. There was no event since the start." : `Events flow. Kafka acknowledged the newest one ${ago(s.last_ack_seconds_ago)}.`)],
+    "streaming": ["Streaming", "ok", (s) => (s.last_ack_seconds_ago === null ? "Ready. There has been no event since the start." : `Events flow. Kafka acknowledged the newest one ${ago(s.last_ack_seconds_ago)}.`)],
   };
 
   function now(s) {
@@ -231,7 +231,7 @@
     set("transactions", number(s.transactions));
     set("latency", s.latency.count ? `${seconds(s.latency.p50_seconds)} / ${seconds(s.latency.p99_seconds)}` : "–");
     set("oldest", s.in_flight.oldest_seconds === null ? "none" : seconds(s.in_flight.oldest_seconds));
-    set("dead", s.dead_letters === null ? "off: a bad event halts" : number(s.dead_letters));
+    set("dead", s.dead_letters === null ? "none" : number(s.dead_letters));
     set("parked", s.parked === null ? "off" : s.parked.keys === 0 ? "none" : `${plural(s.parked.keys, "key")}, ${plural(s.parked.events, "event")}, the oldest for ${seconds(s.parked.oldest_seconds)}`);
     set("full", seconds(s.window.full_seconds));
     el("window").value = full(s);
