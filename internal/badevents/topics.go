@@ -102,13 +102,7 @@ func (l *log) follow(p int32) {
 	l.readers, l.next = append(l.readers, r), append(l.next, 0)
 }
 
-func (l *log) unreadable(err error) error {
-	err = fmt.Errorf("read topic %s: %w", l.Topic, err)
-	if kafka.Denied(err) {
-		return fault.WithHint(err, "Grant Read and Describe on the topic to the user of kafka.sasl.")
-	}
-	return err
-}
+func (l *log) unreadable(err error) error { return kafka.Unreadable(l.Topic, err) }
 
 // Letters is what a topic of dead letters says, as of the newest Read. It keeps no payload.
 type Letters struct {
@@ -158,7 +152,7 @@ func (l *log) contents(ctx context.Context, events ...*deadletter.Entry) (map[st
 			if rec.Offset < order[i].Newest.Offset {
 				return nil
 			}
-			letter, _, err := deadletter.Decode(owned(rec))
+			letter, _, err := deadletter.Decode(deadletter.Owned(rec))
 			if rec.Offset > order[i].Newest.Offset || err == nil && (letter == nil || letter.Token != order[i].Token) {
 				err = errors.New("it is not in the topic any more: start the command again")
 			}
@@ -202,7 +196,7 @@ func (l *log) history(ctx context.Context, e *deadletter.Entry) (steps []Step, v
 				steps = append(steps, Step{At: at, Mark: mark})
 			default:
 				if at == e.Newest {
-					rec = owned(rec)
+					rec = deadletter.Owned(rec)
 					if value = rec.Value; letter.Record != nil {
 						for _, h := range rec.Headers[:len(letter.Record.Headers)] {
 							headers = append(headers, cdc.Header{Key: h.Key, Value: h.Value})
@@ -220,16 +214,6 @@ func (l *log) history(ctx context.Context, e *deadletter.Entry) (steps []Step, v
 		}
 	}
 	return steps, value, headers, nil
-}
-
-// owned copies the bytes of a record.
-func owned(rec *kgo.Record) *kgo.Record {
-	c := *rec
-	c.Key, c.Value, c.Headers = slices.Clone(rec.Key), slices.Clone(rec.Value), slices.Clone(rec.Headers)
-	for i := range c.Headers {
-		c.Headers[i].Value = slices.Clone(c.Headers[i].Value)
-	}
-	return &c
 }
 
 // A Filter selects events. Empty fields select all.

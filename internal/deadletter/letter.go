@@ -247,6 +247,16 @@ func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 	return l, nil, nil
 }
 
+// Owned copies a record with its bytes, for a letter that outlives the record.
+func Owned(rec *kgo.Record) *kgo.Record {
+	c := *rec
+	c.Key, c.Value, c.Headers = slices.Clone(rec.Key), slices.Clone(rec.Value), slices.Clone(rec.Headers)
+	for i := range c.Headers {
+		c.Headers[i].Value = slices.Clone(c.Headers[i].Value)
+	}
+	return &c
+}
+
 type header struct{ key, value string }
 
 type headers []header

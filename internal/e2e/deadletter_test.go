@@ -6,9 +6,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -31,14 +29,7 @@ import (
 func deadLetterWork(t *testing.T) (events, kills int) {
 	t.Helper()
 	events, kills = 20_000, 6
-	for name, to := range map[string]*int{"WALPOST_BAD_EVENTS": &events, "WALPOST_BAD_EVENTS_KILLS": &kills} {
-		if text := os.Getenv(name); text != "" {
-			var err error
-			if *to, err = strconv.Atoi(text); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	numbers(t, map[string]*int{"WALPOST_BAD_EVENTS": &events, "WALPOST_BAD_EVENTS_KILLS": &kills})
 	return events, kills
 }
 

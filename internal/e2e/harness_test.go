@@ -316,3 +316,17 @@ func (s *setting) command(args ...string) (code int, out string) {
 	}
 	return cmd.ProcessState.ExitCode(), string(text)
 }
+
+// numbers sets each number whose variable is in the environment.
+func numbers(t *testing.T, all map[string]*int) {
+	t.Helper()
+	for name, to := range all {
+		if text := os.Getenv(name); text != "" {
+			n, err := strconv.Atoi(text)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			*to = n
+		}
+	}
+}

@@ -5,7 +5,6 @@ import (
 	"encoding/base64"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -52,14 +51,7 @@ func inOrder(numbers []int) string {
 func TestParkedKeysUnderKills(t *testing.T) {
 	t.Parallel()
 	bad, kills := 200, 8
-	for name, to := range map[string]*int{"WALPOST_PARKED_KEYS": &bad, "WALPOST_PARKED_KILLS": &kills} {
-		if text := os.Getenv(name); text != "" {
-			var err error
-			if *to, err = strconv.Atoi(text); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	numbers(t, map[string]*int{"WALPOST_PARKED_KEYS": &bad, "WALPOST_PARKED_KILLS": &kills})
 	keys := bad + bad/2 // the first ones go bad
 	pg, kafka := testenv.Postgres(t, "16", testenv.Private()), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)

@@ -7,7 +7,6 @@ import (
 	"math/rand/v2"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -46,12 +45,7 @@ func TestVerifyFindsNothingButReRunsAfterKills(t *testing.T) {
 	t.Parallel()
 	const kills, most = 10, 200 * mib
 	rows := 60_000
-	if text := os.Getenv("WALPOST_VERIFY_ROWS"); text != "" {
-		var err error
-		if rows, err = strconv.Atoi(text); err != nil {
-			t.Fatal(err)
-		}
-	}
+	numbers(t, map[string]*int{"WALPOST_VERIFY_ROWS": &rows})
 	pg, kafka := testenv.Postgres(t, "16", testenv.Private(), testenv.Param("track_commit_timestamp", "on")), testenv.Kafka(t)
 	s := newSetting(t, pg, pg.Database(t), kafka)
 	s.startReady().stopsClean() // makes the slot

@@ -9,6 +9,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kerr"
 
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/wait"
 )
 
@@ -16,6 +17,15 @@ import (
 func Denied(err error) bool {
 	return errors.Is(err, kerr.TopicAuthorizationFailed) || errors.Is(err, kerr.ClusterAuthorizationFailed) ||
 		errors.Is(err, kerr.GroupAuthorizationFailed) || errors.Is(err, kerr.TransactionalIDAuthorizationFailed)
+}
+
+// Unreadable is the error of a topic that a command reads.
+func Unreadable(topic string, err error) error {
+	err = fmt.Errorf("read topic %s: %w", topic, err)
+	if Denied(err) {
+		return fault.WithHint(err, "Grant Read and Describe on the topic to the user of kafka.sasl.")
+	}
+	return err
 }
 
 // Reason is an error of a topic as readiness and the log show it: the topic, what happened, and what would help if that is known.

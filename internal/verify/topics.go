@@ -11,7 +11,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/size"
 )
@@ -58,7 +57,7 @@ func (v *verifier) describe(ctx context.Context, t *topic) error {
 	case errors.Is(info.Err, kerr.UnknownTopicOrPartition):
 		return nil
 	case info.Err != nil:
-		return readable(t, info.Err)
+		return kafka.Unreadable(t.name, info.Err)
 	}
 	policy, known := info.Settings["cleanup.policy"]
 	if !known {
@@ -66,15 +65,6 @@ func (v *verifier) describe(ctx context.Context, t *topic) error {
 	}
 	t.n, t.parts, t.compacted = int32(len(info.Partitions)), make([]part, len(info.Partitions)), !known || strings.Contains(policy, "compact")
 	return nil
-}
-
-// readable is the error of a topic that cannot be read.
-func readable(t *topic, err error) error {
-	err = fmt.Errorf("read topic %s: %w", t.name, err)
-	if kafka.Denied(err) {
-		return fault.WithHint(err, "Grant Read and Describe on the topic to the user of kafka.sasl.")
-	}
-	return err
 }
 
 // readTopics sorts the records of all topics that rows go to.
@@ -98,7 +88,7 @@ func (v *verifier) readTopics(ctx context.Context) error {
 	for _, t := range v.topics {
 		for p := range t.parts {
 			if err := v.readPartition(ctx, t, int32(p), total); err != nil {
-				return readable(t, err)
+				return kafka.Unreadable(t.name, err)
 			}
 		}
 	}

@@ -204,13 +204,7 @@ func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
 		letters := map[string]*deadletter.Letter{} // by token: another letter of an event can come meanwhile
 		read, err := p.Read(ctx, first, func(rec *kgo.Record) bool {
 			if wanted[rec.Offset] {
-				own := *rec
-				own.Key, own.Value = slices.Clone(rec.Key), slices.Clone(rec.Value)
-				own.Headers = slices.Clone(rec.Headers)
-				for i := range own.Headers {
-					own.Headers[i].Value = slices.Clone(own.Headers[i].Value)
-				}
-				if letter, _, err := deadletter.Decode(&own); err == nil && letter != nil {
+				if letter, _, err := deadletter.Decode(deadletter.Owned(rec)); err == nil && letter != nil {
 					letters[letter.Token] = letter
 				}
 			}
