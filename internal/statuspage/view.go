@@ -387,3 +387,8 @@ func seen(r Relay, now time.Time) walpost.Status {
 	}
 	return s
 }
+
+// readyFor reports whether the relay is ready. With standbyOK it is also ready while it waits for another relay to end.
+func readyFor(s walpost.Status, standbyOK bool) bool {
+	return s.Ready || standbyOK && s.State == relay.Standby
+}
