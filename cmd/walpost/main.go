@@ -92,7 +92,6 @@ func commands() []*cobra.Command {
 		initCommand(),
 		setupCommand(),
 		statusCommand(),
-		healthCommand(),
 		explainCommand(),
 		verifyCommand(),
 		deadCommand(),
