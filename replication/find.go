@@ -1,0 +1,54 @@
+package replication
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// A FoundTable is a table of the database.
+type FoundTable struct {
+	pg.Table
+	Fits        bool   // it has the columns that the router needs by default
+	OrderColumn string `json:"order_column"` // an identity or serial column, or ""
+	TimeColumn  string `json:"time_column"`  // a timestamptz with a default of now(), or ""
+}
+
+// FindTables returns the tables that look like an outbox, and those that are named.
+func FindTables(ctx context.Context, db pg.Database, named []pg.Table) ([]FoundTable, error) {
+	sql, err := db.ConnectSQL(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer pg.Close(sql)
+	names := []string{"(NULL, NULL)"}
+	for _, t := range named {
+		names = append(names, fmt.Sprintf("(%s, %s)", pg.QuoteLiteral(t.Schema), pg.QuoteLiteral(t.Name)))
+	}
+	return pg.Rows[FoundTable](ctx, sql, "look for the outbox", `SELECT * FROM (
+ SELECT n.nspname AS schema, c.relname AS name, has.columns @> '{id, payload}' AND has.columns && '{aggregate_type, aggregatetype}'
+   AND has.columns && '{aggregate_id, aggregateid}' AS fits, (n.nspname, c.relname) IN (`+strings.Join(names, ", ")+`) AS named,
+  coalesce((SELECT a.attname FROM pg_depend d JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S' JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
+   WHERE d.classid = 'pg_class'::regclass AND d.refclassid = 'pg_class'::regclass AND d.refobjid = c.oid AND d.deptype IN ('a', 'i') ORDER BY a.attnum LIMIT 1), '') AS order_column,
+  coalesce((SELECT a.attname FROM pg_attribute a JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum WHERE a.attrelid = c.oid AND a.attname IN ('created_at', 'inserted_at') AND a.atttypid = 'timestamptz'::regtype
+   AND pg_get_expr(d.adbin, d.adrelid) ~* '^(now|(clock|statement|transaction)_timestamp)\(\)$|^current_timestamp$' ORDER BY a.attname LIMIT 1), '') AS time_column
+ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ CROSS JOIN LATERAL (SELECT array_agg(attname::text) AS columns FROM pg_attribute WHERE attrelid = c.oid AND attnum > 0 AND NOT attisdropped) has
+ WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname !~ '^pg_' AND n.nspname <> 'information_schema') t WHERE fits OR named ORDER BY schema, name`)
+}
+
+// FreeSlot returns slot, or the first name made of the database's name if slot belongs to another database or is physical.
+func FreeSlot(ctx context.Context, db pg.Database, slot string) (string, error) {
+	sql, err := db.ConnectSQL(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer pg.Close(sql)
+	free, err := pg.Row[struct{ Name string }](ctx, sql, "look for a free slot name", `SELECT name FROM (SELECT 0 AS n, `+pg.QuoteLiteral(slot)+` AS name
+ UNION ALL SELECT n, left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 45) || '_walpost' || CASE n WHEN 1 THEN '' ELSE '_' || n END
+ FROM generate_series(1, (SELECT count(*) + 1 FROM pg_replication_slots)) n) c
+ WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = c.name AND s.database IS DISTINCT FROM current_database()) ORDER BY n LIMIT 1`)
+	return free.Name, err
+}
