@@ -156,8 +156,8 @@ type (
 type ReplayReport = backfill.ReplayReport
 
 // Replay publishes rows of the tables once more, with the header walpost.origin: replay. A relay may run meanwhile. Replay changes
-// neither the slot nor the checkpoint. How far it is, it keeps in the file opts.State. An interrupted Replay goes on there, and the
-// file is removed at the end.
+// neither the slot nor the checkpoint. It writes its progress to the file opts.State. An interrupted Replay continues from there. At the
+// end, Replay removes the file.
 func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport, error) {
 	cfg.Delivery.OnPoison = relay.Policies{relay.DefaultPolicy: relay.PolicyHalt} // a replay writes no dead letters
 	wrong := cfg.Validate()

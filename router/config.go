@@ -96,7 +96,7 @@ func DefaultConfig() Config {
 	return Config{
 		Options: Options{
 			EventID: "id", Payload: "payload", AdditionalMissing: "error", TopicRegex: "(?<routedByValue>.*)",
-			TopicReplacement: topicname.DefaultPrefix + "${routedByValue}", InvalidOperation: "warn",
+			TopicReplacement: "outbox.event.${routedByValue}", InvalidOperation: "warn",
 			JSONNull: "ignore", JSONEmptyArray: "ignore", JSONFieldNames: "none",
 		},
 		Records: Records{

@@ -131,7 +131,7 @@ http: {listen: "127.0.0.1:0"}
 	v.Sees("An event cannot be routed")
 	v.Sees("walpost skip ")
 	v.Sees("Gives up the delivery of exactly this event, which then goes to the topic of dead letters.")
-	v.Sees("Events wait in Postgres since ")
+	v.Sees("Events have waited in Postgres since ")
 	v.Sees(". Kafka acknowledged the newest event")
 	v.Sees("Time left: about")
 	phone("halted")

@@ -15,7 +15,6 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/replication"
 )
@@ -57,14 +56,14 @@ walpost setup --role makes this role.`,
 		source.ReadSecrets()
 		db := source.Connection()
 		db.Administrator = true
-		found, err := replication.FindTables(ctx, db, source.Names().Tables)
+		found, err := pg.FindTables(ctx, db, source.Names().Tables)
 		if err != nil {
 			if strings.HasPrefix(pg.SQLState(err), "28") && *role == "" {
 				err = fault.WithHint(err, fault.Hint(err)+"\nIf walpost's role does not exist yet, give init the DSN of an administrator, and --role.")
 			}
 			return err
 		}
-		if fit := slices.DeleteFunc(slices.Clone(found), func(t replication.FoundTable) bool { return !t.Fits }); !known && len(fit) > 0 {
+		if fit := slices.DeleteFunc(slices.Clone(found), func(t pg.FoundTable) bool { return !t.Fits }); !known && len(fit) > 0 {
 			found = fit // not public.outbox
 		}
 		names := make([]string, len(found))
@@ -73,13 +72,13 @@ walpost setup --role makes this role.`,
 		}
 		switch {
 		case known || len(found) == 0:
-			found = slices.DeleteFunc(found, func(t replication.FoundTable) bool { return !slices.Contains(source.Names().Tables, t.Table) })
+			found = slices.DeleteFunc(found, func(t pg.FoundTable) bool { return !slices.Contains(source.Names().Tables, t.Table) })
 		case len(found) == 1:
 			source.Tables = names
 		default:
 			return fault.Config(fmt.Errorf("%d tables look like an outbox: %s", len(found), strings.Join(names, ", ")), "Name the outbox with --table.")
 		}
-		if source.Slot, err = replication.FreeSlot(ctx, db, source.Slot); err != nil {
+		if source.Slot, err = pg.FreeSlot(ctx, db, source.Slot); err != nil {
 			return err
 		}
 		text, err := initialFile(source, cfg.Kafka.Brokers, *role, found)
@@ -92,7 +91,7 @@ walpost setup --role makes this role.`,
 }
 
 // initialFile is a walpost.yaml for the tables of source, of which found are those that exist.
-func initialFile(source *replication.Config, brokers []string, role string, found []replication.FoundTable) (string, error) {
+func initialFile(source *replication.Config, brokers []string, role string, found []pg.FoundTable) (string, error) {
 	dsn, password, err := withoutPassword(string(source.DSN), role)
 	if err != nil {
 		return "", err
@@ -122,10 +121,10 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 	}
 	tables, orders, times := []string{}, []string{}, []string{}
 	for _, t := range source.Names().Tables {
-		i := slices.IndexFunc(found, func(f replication.FoundTable) bool { return f.Table == t })
+		i := slices.IndexFunc(found, func(f pg.FoundTable) bool { return f.Table == t })
 		switch {
 		case i < 0:
-			orders, times = append(orders, outboxtable.DefaultOrderColumn), append(times, source.Outbox.Time())
+			orders, times = append(orders, replication.DefaultOrderColumn), append(times, source.Outbox.Time())
 		case !found[i].Fits:
 			missing = "walpost check says which columns or router options it needs"
 			fallthrough

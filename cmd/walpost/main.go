@@ -92,6 +92,7 @@ func commands() []*cobra.Command {
 		initCommand(),
 		setupCommand(),
 		statusCommand(),
+		healthCommand(),
 		explainCommand(),
 		verifyCommand(),
 		deadCommand(),

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/service"
 	"github.com/walpost/walpost/internal/statuspage"
 )
 
@@ -77,6 +78,7 @@ func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started f
 	if started != nil {
 		started(r, page)
 	}
+	defer service.Notify(ctx, func() service.Report { return statuspage.Service(r) }, log)()
 	return r.Run(ctx)
 }
 

@@ -3,15 +3,11 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"math"
-	"net"
 	"net/http"
-	"os"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -83,24 +79,16 @@ type relayAnswer struct {
 	Reason  string      `json:"reason"` // why the relay is not ready, or why it is not known
 }
 
-// askTimeout is how long a relay may take for its answer. The answer is in its memory.
-const askTimeout = 3 * time.Second
-
 // askRelay asks the relay at http.listen whether it delivers the events of s, as it was read just now.
 func askRelay(ctx context.Context, cfg statuspage.Config, s *slot.Status) relayAnswer {
-	if _, port, _ := net.SplitHostPort(cfg.Listen); cfg.Off() || port == "0" { // validate has seen the address
+	if noAddress(cfg) {
 		return relayAnswer{Reason: fmt.Sprintf("http.listen is %q, so the relay has no address to ask", cfg.Listen)}
 	}
 	a := relayAnswer{Address: cfg.Listen}
-	// The relay answers to the name localhost whatever its address is. An address without a host means this machine.
-	client := http.Client{Timeout: askTimeout, Transport: &http.Transport{
-		DialContext: func(ctx context.Context, network, _ string) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, network, cfg.Listen)
-		},
-	}}
+	client := relayClient(cfg.Listen)
 	defer client.CloseIdleConnections()
 	const where = "start walpost run, or pass the address of the relay with --http"
-	v, err := getStatus(ctx, &client)
+	v, err := getStatus(ctx, client)
 	switch {
 	case err != nil:
 		a.Reason = fmt.Sprintf("no relay answers at %s (%v): %s", a.Address, err, where)
@@ -117,26 +105,15 @@ func askRelay(ctx context.Context, cfg statuspage.Config, s *slot.Status) relayA
 
 // getStatus is /api/status. An error is short: it says why there is no answer.
 func getStatus(ctx context.Context, client *http.Client) (v statuspage.View, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://localhost/api/status", nil)
+	code, body, err := get(ctx, client, "/api/status")
 	if err != nil {
 		return v, err
 	}
-	resp, err := client.Do(req)
-	var cause syscall.Errno
-	switch {
-	case errors.As(err, &cause): // without the address, which is said already
-		return v, cause
-	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return v, fmt.Errorf("no answer within %s", askTimeout)
-	case err != nil:
-		return v, errors.Unwrap(err)
-	}
-	defer func() { _ = resp.Body.Close() }() // it was read
-	if resp.StatusCode == http.StatusOK {
-		err = json.NewDecoder(io.LimitReader(resp.Body, maxDocument)).Decode(&v)
+	if code == http.StatusOK {
+		err = json.Unmarshal(body, &v)
 	}
 	if err != nil || v.State == "" {
-		return v, fmt.Errorf("a program other than walpost answers: %s", resp.Status)
+		return v, fmt.Errorf("a program other than walpost answers: %d %s", code, http.StatusText(code))
 	}
 	return v, nil
 }

@@ -132,8 +132,8 @@ func handler(relay Relay, metrics prometheus.Gatherer, past *history, version st
 		}
 		answer(w, http.StatusOK, "ok")
 	})
-	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if s := seen(relay, time.Now()); !s.Ready {
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { // ?standby=ok: a hot standby is ready too
+		if s := seen(relay, time.Now()); !readyFor(s, r.URL.Query().Get("standby") == "ok") {
 			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("%s: %s", s.State, s.Reason))
 			return
 		}

@@ -84,6 +84,19 @@ func TestReadinessGivesTheReason(t *testing.T) {
 	if w := ask(t, r, "GET", "/livez"); w.Code != http.StatusOK {
 		t.Errorf("a halted relay lives: %d %s", w.Code, w.Body)
 	}
+	if w := ask(t, r, "GET", "/readyz?standby=ok"); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("a halted relay is no standby: %d %s", w.Code, w.Body)
+	}
+	r.status.State, r.status.Reason = relay.Standby, "slot walpost is in use"
+	for path, code := range map[string]int{"/readyz": http.StatusServiceUnavailable, "/readyz?standby=no": http.StatusServiceUnavailable, "/readyz?standby=ok": http.StatusOK} {
+		if w := ask(t, r, "GET", path); w.Code != code {
+			t.Errorf("a hot standby at %s: %d %s", path, w.Code, w.Body)
+		}
+	}
+	r.status.Turned = time.Now().Add(-2 * stuckLimit)
+	if w := ask(t, r, "GET", "/readyz?standby=ok"); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("a standby that hangs: %d %s", w.Code, w.Body)
+	}
 }
 
 func TestLivenessIsWhetherTheLoopTurns(t *testing.T) {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/service"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
@@ -386,4 +387,20 @@ func seen(r Relay, now time.Time) walpost.Status {
 		s.State, s.Ready, s.Reason = relay.Hung, false, fmt.Sprintf("the relay has made no progress for %s", stuck.Round(time.Second))
 	}
 	return s
+}
+
+// readyFor reports whether the relay is ready. With standbyOK it is also ready while it waits for another relay to end.
+func readyFor(s walpost.Status, standbyOK bool) bool {
+	return s.Ready || standbyOK && s.State == relay.Standby
+}
+
+// Service is what systemd is told about the relay: the answer of /livez, and the state with its reason.
+func Service(r Relay) service.Report {
+	now := time.Now()
+	s := seen(r, now)
+	text := string(s.State)
+	if s.Reason != "" {
+		text += ": " + s.Reason
+	}
+	return service.Report{Alive: stuckFor(r.Status(), now) == 0, Text: text}
 }

@@ -136,6 +136,7 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 		"share.coordinator.state.topic.replication.factor": replicas,
 		"share.coordinator.state.topic.min.isr":            inSync,
 		"group.initial.rebalance.delay.ms":                 "0",
+		"group.min.session.timeout.ms":                     "500",
 
 		// A small machine runs several of these at once.
 		"num.network.threads":            "2",

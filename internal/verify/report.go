@@ -40,8 +40,8 @@ var Kinds = []KindText{
 	{Unroutable, true, "rows that give no record", "walpost explain --id ID says what to change."},
 	{InBothPlaces, true, "events that are in their topic and also elsewhere", "walpost dead list shows them."},
 	{NotConfirmed, false, "rows without a record that the slot may not have passed", "Start walpost run, or repair what it reports, and verify again."},
-	{Retention, false, "rows whose record retention may have removed", "Compare younger rows (--since)."},
-	{Compaction, false, "rows whose record compaction may have removed", ""},
+	{Retention, false, "rows whose record may have been removed by retention", "Compare younger rows (--since)."},
+	{Compaction, false, "rows whose record may have been removed by compaction", ""},
 	{OrderUnknown, false, "pairs of one key that look reversed", "Their commits were too close together, or only source.order_column speaks of them."},
 	{RepeatUnknown, false, "duplicates in a part of the log that is not whole", "Verify again after the relay has delivered more."},
 	{NoID, false, "rows without an event id (NULL)", "Give every row an event id, and name its column with router.table.field.event.id."},
@@ -70,7 +70,7 @@ type Report struct {
 	WithoutRow int64 `json:"records_without_row"` // of no row that was compared
 	NoEventID  int64 `json:"records_without_event_id"`
 	Repeated   int64 `json:"duplicates_contiguous"` // a restart of the relay explains them
-	Marked     int64 `json:"duplicates_marked"`     // a command sent them (header walpost.origin)
+	Marked     int64 `json:"duplicates_marked"`     // sent by a command, as the header walpost.origin says
 	Late       int64 `json:"rows_sent_late"`        // a replay or a retry sent their only record, so it has no place in the order
 	Unordered  int64 `json:"pairs_without_order"`   // neighbours of one key whose order nothing tells
 	// Elsewhere counts rows without a record by where their event is.

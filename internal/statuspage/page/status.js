@@ -113,15 +113,15 @@
     "halted": ["Halted", "critical", (s) => {
       if (!s.halt) return `${s.slot.limit === "lost" ? "The slot is lost." : "The slot or the source has a fault."} A person must act. walpost delivers nothing until then.`;
       return `${s.halt.topic ? `Kafka refuses an event for topic ${s.halt.topic}.` : "An event cannot be routed."} A person must act.`;
-    }, (s) => `${s.slot.limit === "lost" ? "walpost reads no events" : "Events wait in Postgres"} since ${time(s.now_seconds - s.since_seconds)}.${acked(s)}${s.halt && s.halt.waiting.length ? ` From before this event wait ${s.halt.waiting.map((w) => `${plural(w.events, "event")} for topic ${w.topic}${w.closed ? " at the next start" : w.why ? ` (${w.why})` : ""}`).join(", ")}.` : ""}`],
+    }, (s) => `${s.slot.limit === "lost" ? "walpost has read no events" : "Events have waited in Postgres"} since ${time(s.now_seconds - s.since_seconds)}.${acked(s)}${s.halt && s.halt.waiting.length ? ` Earlier events that still wait: ${s.halt.waiting.map((w) => `${plural(w.events, "event")} for topic ${w.topic}${w.closed ? " at the next start" : w.why ? ` (${w.why})` : ""}`).join(", ")}.` : ""}`],
     "stopped": ["Stopped", "critical", () => "walpost has ended."],
     "hung": ["Hung", "critical", () => "walpost makes no progress. This is a defect: keep its log, and restart it."],
     "stalled": ["Waiting for Kafka", "warning", () => "Kafka does not acknowledge events. Repair Kafka: walpost continues by itself.",
       (s) => `${s.in_flight.events === 1 ? "1 event waits" : `${number(s.in_flight.events)} events wait`} in walpost, the oldest for ${seconds(s.in_flight.oldest_seconds)}.${full(s) >= 1 ? " More wait in Postgres, because the window is full." : ""}${acked(s)}${s.slot.state === "critical" ? "" : " Nothing is lost: walpost delivers them in order."}${held(s)}`],
     "no-checkpoint": ["No checkpoint", "warning", () => "walpost cannot read or write its checkpoint.",
-      (s) => `It confirms nothing to Postgres until then. Repair the checkpoint store: walpost continues by itself.${held(s)}`],
+      (s) => `Until it can, it confirms nothing to Postgres. Repair the checkpoint store: walpost continues by itself.${held(s)}`],
     "connecting": ["Waiting for Postgres", "warning", () => "walpost has no connection to the database.",
-      (s) => `It reads no events until then, and tries again by itself.${held(s)}`],
+      (s) => `It tries again by itself. Until it is connected, it reads no events.${held(s)}`],
     "slot-at-risk": ["Slot at risk", "critical", () => "The slot is lost or soon will be. If it is lost, events are missing."],
     "standby": ["Standby", "", () => "Another process relays. This process takes over when the other one ends."],
     "copying": ["Copying rows", "warning", () => "walpost publishes the rows that the table had before. The stream follows."],
@@ -258,7 +258,7 @@
     const idle = slot.inactive_seconds === null ? "" : ` for ${slot.inactive_at_least ? "at least " : ""}${seconds(slot.inactive_seconds)}`;
     set("wal-status", slot.known ? `${slot.wal_status || "none"}${slot.invalidation_reason && slot.invalidation_reason !== slot.wal_status ? ` (${slot.invalidation_reason})` : ""}, ${slot.active ? "active" : "inactive"}${idle}` : "–");
     fill("blocker-how", slot.blocker_end, () => (slot.blocker_end ? [node("p", "To end what holds WAL back:", "note"), copyable(slot.blocker_end, slot.blocker_detail.kind === "slot" ? "that slot: its reader loses events" : "that transaction: it is rolled back")] : []));
-    show("hidden-note", slot.hidden ? `Not to be seen: ${slot.hidden}` : "");
+    show("hidden-note", slot.hidden ? `Note: ${slot.hidden}` : "");
     set("blocker", slot.blocker || "none");
     const breaker = s.breaker;
     set("breaker", breaker === null ? "off" : breaker.state === "armed" ? `armed: ${breaker.action}` : `${breaker.state} ${ago(breaker.since_seconds)}: ${breaker.reason}`);

@@ -1,33 +1,31 @@
-package replication
+package pg
 
 import (
 	"context"
 	"fmt"
 	"strings"
-
-	"github.com/walpost/walpost/internal/pg"
 )
 
 // A FoundTable is a table of the database.
 type FoundTable struct {
-	pg.Table
+	Table
 	Fits        bool   // it has the columns that the router needs by default
 	OrderColumn string `json:"order_column"` // an identity or serial column, or ""
 	TimeColumn  string `json:"time_column"`  // a timestamptz with a default of now(), or ""
 }
 
 // FindTables returns the tables that look like an outbox, and those that are named.
-func FindTables(ctx context.Context, db pg.Database, named []pg.Table) ([]FoundTable, error) {
+func FindTables(ctx context.Context, db Database, named []Table) ([]FoundTable, error) {
 	sql, err := db.ConnectSQL(ctx)
 	if err != nil {
 		return nil, err
 	}
-	defer pg.Close(sql)
+	defer Close(sql)
 	names := []string{"(NULL, NULL)"}
 	for _, t := range named {
-		names = append(names, fmt.Sprintf("(%s, %s)", pg.QuoteLiteral(t.Schema), pg.QuoteLiteral(t.Name)))
+		names = append(names, fmt.Sprintf("(%s, %s)", QuoteLiteral(t.Schema), QuoteLiteral(t.Name)))
 	}
-	return pg.Rows[FoundTable](ctx, sql, "look for the outbox", `SELECT * FROM (
+	return Rows[FoundTable](ctx, sql, "look for the outbox", `SELECT * FROM (
  SELECT n.nspname AS schema, c.relname AS name, has.columns @> '{id, payload}' AND has.columns && '{aggregate_type, aggregatetype}'
    AND has.columns && '{aggregate_id, aggregateid}' AS fits, (n.nspname, c.relname) IN (`+strings.Join(names, ", ")+`) AS named,
   coalesce((SELECT a.attname FROM pg_depend d JOIN pg_class s ON s.oid = d.objid AND s.relkind = 'S' JOIN pg_attribute a ON a.attrelid = d.refobjid AND a.attnum = d.refobjsubid
@@ -40,13 +38,13 @@ func FindTables(ctx context.Context, db pg.Database, named []pg.Table) ([]FoundT
 }
 
 // FreeSlot returns slot, or the first name made of the database's name if slot belongs to another database or is physical.
-func FreeSlot(ctx context.Context, db pg.Database, slot string) (string, error) {
+func FreeSlot(ctx context.Context, db Database, slot string) (string, error) {
 	sql, err := db.ConnectSQL(ctx)
 	if err != nil {
 		return "", err
 	}
-	defer pg.Close(sql)
-	free, err := pg.Row[struct{ Name string }](ctx, sql, "look for a free slot name", `SELECT name FROM (SELECT 0 AS n, `+pg.QuoteLiteral(slot)+` AS name
+	defer Close(sql)
+	free, err := Row[struct{ Name string }](ctx, sql, "look for a free slot name", `SELECT name FROM (SELECT 0 AS n, `+QuoteLiteral(slot)+` AS name
  UNION ALL SELECT n, left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 45) || '_walpost' || CASE n WHEN 1 THEN '' ELSE '_' || n END
  FROM generate_series(1, (SELECT count(*) + 1 FROM pg_replication_slots)) n) c
  WHERE NOT EXISTS (SELECT FROM pg_replication_slots s WHERE s.slot_name = c.name AND s.database IS DISTINCT FROM current_database()) ORDER BY n LIMIT 1`)

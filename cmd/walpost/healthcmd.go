@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+)
+
+func healthCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "asks the running relay whether it is alive, for the health check of a container",
+		Long: `health asks the relay at http.listen for /livez. A relay that waits for Kafka or Postgres, or that is
+halted, is alive: a restart would not help. With --ready, health asks for /readyz instead, and
+prints what the relay waits for. With --standby-ok, a process that waits for another relay to end is ready too.
+
+health reads no other key, and does not connect to the database or to Kafka. It exits with
+
+  0  if the relay answers that it is alive, or ready
+  1  if it answers otherwise, or does not answer within 3s`,
+		Example: `  walpost health
+  walpost health --config walpost.yaml --ready`,
+		Args: noArguments,
+	}
+	unchecked := func(*walpost.Config) walpost.Problems { return nil } // whether run would start does not matter
+	load := configFlags(cmd, unchecked, "http")
+	ready := cmd.Flags().Bool("ready", false, "ask whether events are delivered, not only whether the relay is alive")
+	standby := cmd.Flags().Bool("standby-ok", false, "with --ready: a hot standby is ready")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		path := "/livez"
+		switch {
+		case *ready && *standby:
+			path = "/readyz?standby=ok"
+		case *ready:
+			path = "/readyz"
+		case *standby:
+			return usageError{errors.New("--standby-ok needs --ready")}
+		}
+		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+			if noAddress(cfg.HTTP) {
+				return usageError{fmt.Errorf("http.listen is %q, so the relay has no address to ask", cfg.HTTP.Listen)}
+			}
+			client := relayClient(cfg.HTTP.Listen)
+			defer client.CloseIdleConnections()
+			code, answer, err := get(ctx, client, path)
+			if err != nil {
+				return fmt.Errorf("no relay answers at %s: %w", cfg.HTTP.Listen, err)
+			}
+			text := strings.TrimSpace(string(answer))
+			if code != http.StatusOK {
+				return errors.New(text)
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), text)
+			return err
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,77 @@
+package main
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/relay"
+)
+
+// The health check of a container must not restart a relay that waits, is halted, or stands by.
+func TestHealthAsksTheRelay(t *testing.T) {
+	all := [][]string{nil, {"--ready"}, {"--ready", "--standby-ok"}}
+	for _, c := range []struct {
+		name   string
+		state  relay.State
+		ready  bool
+		turned time.Time
+		codes  [3]int // of all
+		says   string // with --ready; "" does not matter
+	}{
+		{"streams", relay.Streaming, true, time.Now(), [3]int{exitOK, exitOK, exitOK}, "ok\n"},
+		{"waits for Kafka", relay.Stalled, false, time.Now(), [3]int{exitOK, exitFailed, exitFailed}, "walpost: stalled: the reason\n"},
+		{"is halted", relay.Halted, false, time.Now(), [3]int{exitOK, exitFailed, exitFailed}, "walpost: halted: the reason\n"},
+		{"stands by", relay.Standby, false, time.Now(), [3]int{exitOK, exitFailed, exitOK}, "walpost: standby: the reason\n"},
+		{"hangs", relay.Streaming, true, time.Now().Add(-time.Hour), [3]int{exitFailed, exitFailed, exitFailed}, ""},
+	} {
+		var s walpost.Status
+		s.State, s.Ready, s.Reason, s.Turned = c.state, c.ready, "the reason", c.turned
+		addr, stop, err := statuspage.New(statuspage.Config{Listen: "127.0.0.1:0"}, statuspage.Build{}).Serve(&still{s}, zerolog.Nop())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, args := range all {
+			code, out := command(t, append([]string{"health", "--http", addr}, args...)...)
+			if code != c.codes[i] || i == 1 && c.says != "" && out != c.says {
+				t.Errorf("a relay that %s, health %v: exit %d, %q; must be %d", c.name, args, code, out, c.codes[i])
+			}
+		}
+		stop()
+	}
+}
+
+func TestHealthWithoutARelay(t *testing.T) {
+	none, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := none.Addr().String()
+	none.Close()
+	// A configuration that run would refuse: only http.listen matters here.
+	config := filepath.Join(t.TempDir(), "walpost.yaml")
+	if err := os.WriteFile(config, []byte("http: {listen: '"+addr+"'}\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"--config", config}, exitFailed, "no relay answers at " + addr + ": connection refused"},
+		{[]string{"--http", "off"}, exitUsage, `http.listen is "off", so the relay has no address to ask`},
+		{[]string{"--http", "nowhere"}, exitUsage, "--http"},
+		{[]string{"--standby-ok"}, exitUsage, "--standby-ok needs --ready"},
+	} {
+		if code, out := command(t, append([]string{"health"}, c.args...)...); code != c.code || !strings.Contains(out, c.says) {
+			t.Errorf("health %v: exit %d, %q; must be %d, %q", c.args, code, out, c.code, c.says)
+		}
+	}
+}

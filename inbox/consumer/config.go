@@ -1,0 +1,136 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/inbox"
+)
+
+// A Handler takes effect of one message. The consumer commits the offset of the message after the
+// Handler has returned nil. So a Handler that writes to a database must have committed its
+// transaction by then.
+//
+// ctx ends when the partition of the message goes to another member, or when the consumer stops and
+// Config.Grace is over. A Handler must return soon after that.
+type Handler func(ctx context.Context, m inbox.Message) error
+
+// A BatchHandler takes effect of several messages of one partition, all or none. Messages of one key
+// are in their order. If it returns an error, it gets each of these messages alone.
+type BatchHandler func(ctx context.Context, batch []inbox.Message) error
+
+// Order says which messages are handled one after another.
+type Order int
+
+// The orders.
+const (
+	// ByKey handles messages of one key in one partition in their order, and others beside them. A
+	// message without a key has no order.
+	ByKey Order = iota
+	// ByPartition handles all messages of a partition in their order. A message that fails holds up
+	// its partition.
+	ByPartition
+)
+
+// Config says what a Consumer consumes and how. Zero values stand for the defaults.
+type Config struct {
+	// Brokers are the addresses (host:port) of some brokers. They may be in ClientOptions instead.
+	Brokers []string
+	// ClientOptions are for the Kafka client: TLS, SASL, the client id, fetch sizes, the balancer. They
+	// come before the options that the Consumer depends on, which they cannot change: the group, the
+	// topics, the commits, and the callbacks of the group.
+	ClientOptions []kgo.Opt
+	Group         string
+	Topics        []string
+
+	// Exactly one of these is set.
+	Handler      Handler
+	BatchHandler BatchHandler
+
+	BatchSize   int // messages in one call of BatchHandler at most; 100 by default
+	Concurrency int // calls of the handler at the same time; 16 by default
+	Order       Order
+
+	IDHeader string // the header with the event's id; "id" by default
+	// MissingID says what becomes of a message without this header. By default it becomes a dead
+	// letter.
+	MissingID inbox.MissingID
+
+	// DeadLetterTopic gets the messages that cannot be handled. The topic must exist. Without a
+	// DeadLetterTopic the Consumer tries such a message again until the handler accepts it. The later
+	// messages of its key wait, and its partition stops when its buffer is full.
+	DeadLetterTopic string
+	// Attempts is how often a message is handled before it is a dead letter; 8 by default. Failures
+	// that are not the message's fault do not count (see Retryable).
+	Attempts int
+	// The pauses between attempts double from BackoffMin (200 ms by default) to BackoffMax (10 s by
+	// default), with jitter.
+	BackoffMin, BackoffMax time.Duration
+
+	// A partition is paused when it has so many messages, or bytes, that are received and wait for
+	// their commit. 1,000 messages and 16 MiB by default. One fetch can exceed these numbers.
+	Buffer      int
+	BufferBytes int
+
+	// Grace is how long running handlers may go on when their partitions are revoked or the Consumer
+	// stops; 10 s by default. It must be shorter than the rebalance timeout (60 s by default).
+	Grace time.Duration
+	// CommitInterval is the time between commits; 1 s by default. After a crash, what was handled since
+	// the last commit is delivered again.
+	CommitInterval time.Duration
+
+	Logger *slog.Logger // slog.Default() by default
+}
+
+func (c *Config) complete() error {
+	c.IDHeader = cmp.Or(c.IDHeader, "id")
+	c.Logger = cmp.Or(c.Logger, slog.Default())
+	setDefault(&c.BatchSize, 100)
+	setDefault(&c.Concurrency, 16)
+	setDefault(&c.Attempts, 8)
+	setDefault(&c.BackoffMin, 200*time.Millisecond)
+	setDefault(&c.BackoffMax, max(c.BackoffMin, 10*time.Second))
+	setDefault(&c.Buffer, 1000)
+	setDefault(&c.BufferBytes, 16<<20)
+	setDefault(&c.Grace, 10*time.Second)
+	setDefault(&c.CommitInterval, time.Second)
+
+	var wrong []error
+	refuse := func(bad bool, format string, args ...any) {
+		if bad {
+			wrong = append(wrong, fmt.Errorf("consumer: "+format, args...))
+		}
+	}
+	refuse(c.Group == "", "Group: must be set")
+	refuse(len(c.Topics) == 0, "Topics: must name at least one topic")
+	refuse((c.Handler == nil) == (c.BatchHandler == nil), "Handler, BatchHandler: exactly one of them must be set")
+	for name, n := range map[string]int{
+		"BatchSize": c.BatchSize, "Concurrency": c.Concurrency, "Attempts": c.Attempts, "Buffer": c.Buffer, "BufferBytes": c.BufferBytes,
+	} {
+		refuse(n < 1, "%s: must be at least 1 (got %d)", name, n)
+	}
+	for name, d := range map[string]time.Duration{
+		"BackoffMin": c.BackoffMin, "BackoffMax": c.BackoffMax, "Grace": c.Grace, "CommitInterval": c.CommitInterval,
+	} {
+		refuse(d < 0, "%s: must not be negative (got %s)", name, d)
+	}
+	refuse(c.BackoffMax < c.BackoffMin, "BackoffMax: must be at least BackoffMin (got %s and %s)", c.BackoffMax, c.BackoffMin)
+	for _, topic := range c.Topics {
+		refuse(topic == c.DeadLetterTopic, "DeadLetterTopic: must not be one of Topics (got %q)", topic)
+	}
+	if len(wrong) > 0 {
+		return errors.Join(wrong...)
+	}
+	if c.Handler != nil {
+		c.BatchSize = 1
+	}
+	return nil
+}
+
+func setDefault[T int | time.Duration](field *T, value T) { *field = cmp.Or(*field, value) }

@@ -1,0 +1,348 @@
+// Package consumer consumes Kafka topics for services that take effect of each event once.
+//
+// A [Consumer] is a member of a consumer group. It hands messages to a handler, several at the same
+// time, but messages of one key one after another. It commits the offset of a message when the
+// message and all messages before it in the partition are finished: the handler has returned nil, or
+// the dead-letter topic has the message.
+//
+// A message can be delivered more than once: after a crash, and when a partition goes to another
+// member. The handler therefore uses [inbox.Once] or its like in its transaction.
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/inbox"
+)
+
+// A Consumer consumes topics as one member of a group. Make it with New, and call Run once.
+type Consumer struct {
+	cfg     Config
+	options []kgo.Opt
+	started atomic.Bool
+
+	commits sync.Mutex // held while offsets are collected and committed; taken before mu
+
+	mu         sync.Mutex
+	cl         *kgo.Client
+	handlers   context.Context // parent of the contexts of all partitions
+	s          schedule
+	writing    bool // a dead letter is being written: one at a time, each is a batch of its own
+	stopping   bool
+	total      Stats // its counters
+	complaints complaints
+}
+
+// New checks the configuration. It connects to nothing.
+func New(cfg Config) (*Consumer, error) {
+	if err := cfg.complete(); err != nil {
+		return nil, err
+	}
+	c := &Consumer{cfg: cfg, complaints: complaints{log: cfg.Logger.With("group", cfg.Group)}}
+	c.s = schedule{
+		limit: cfg.Concurrency, batch: cfg.BatchSize, byPartition: cfg.Order == ByPartition, partitions: map[place]*partition{},
+	}
+	// First what may be changed, then what the user says, then what the promises depend on. A partition
+	// that is resumed waits for the end of the fetch that runs without it, so this wait is short.
+	c.options = append(c.options, kgo.SeedBrokers(cfg.Brokers...), kgo.Balancers(kgo.CooperativeStickyBalancer()),
+		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(200*time.Millisecond), kgo.ProducerBatchMaxBytes(64<<20))
+	if len(cfg.Brokers) == 0 {
+		c.options = c.options[1:]
+	}
+	c.options = append(c.options, cfg.ClientOptions...)
+	c.options = append(c.options, kgo.ConsumerGroup(cfg.Group), kgo.ConsumeTopics(cfg.Topics...), kgo.DisableAutoCommit(),
+		kgo.BlockRebalanceOnPoll(), kgo.OnPartitionsAssigned(c.assigned), kgo.OnPartitionsRevoked(c.revoked),
+		kgo.OnPartitionsLost(c.lost), kgo.RequiredAcks(kgo.AllISRAcks()))
+	if err := kgo.ValidateOpts(c.options...); err != nil {
+		return nil, fmt.Errorf("consumer: %w", err)
+	}
+	return c, nil
+}
+
+// Run consumes until ctx ends. Then it takes no more messages, gives running handlers Config.Grace,
+// commits, and leaves the group. It waits out everything that may pass, such as brokers that are
+// away or a right that is missing, and logs it. It returns an error if it could not start, or if the
+// last commit failed: then the messages since the commit before will be delivered again.
+func (c *Consumer) Run(ctx context.Context) error {
+	if c.started.Swap(true) {
+		return errors.New("consumer: Run must be called once")
+	}
+	c.mu.Lock() // a callback must not see the Consumer before it has its client
+	var cancel context.CancelFunc
+	c.handlers, cancel = context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	cl, err := kgo.NewClient(c.options...)
+	c.cl = cl
+	c.mu.Unlock()
+	if err != nil {
+		return fmt.Errorf("consumer: %w", err)
+	}
+	var background sync.WaitGroup
+	tend, stopTending := context.WithCancel(context.WithoutCancel(ctx))
+	background.Go(func() { every(tend, c.cfg.CommitInterval, func() { c.commit(tend) }) })
+	background.Go(func() { c.measure(tend); every(tend, lagInterval, func() { c.measure(tend) }) })
+
+	for ctx.Err() == nil {
+		fetches := cl.PollRecords(ctx, c.cfg.Buffer)
+		c.take(fetches)
+		cl.AllowRebalance()
+	}
+
+	c.mu.Lock()
+	c.stopping = true
+	all := c.assignment()
+	c.mu.Unlock()
+	err = c.release(all)
+	stopTending()
+	background.Wait()
+	leave, cancelLeave := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Grace)
+	defer cancelLeave()
+	if left := cl.LeaveGroupContext(leave); left != nil {
+		c.cfg.Logger.Warn("leaving the group failed: its partitions are free after the session timeout", "group", c.cfg.Group, "err", left)
+	}
+	cl.Close()
+	return err
+}
+
+func every(ctx context.Context, d time.Duration, f func()) {
+	t := time.NewTicker(d)
+	defer t.Stop()
+	for {
+		select {
+		case <-t.C:
+			f()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// take hands what was polled to the schedule. The group cannot rebalance meanwhile.
+func (c *Consumer) take(fetches kgo.Fetches) {
+	now := time.Now()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	fetches.EachError(func(topic string, partition int32, err error) {
+		if !errors.Is(err, context.Canceled) && !errors.Is(err, kgo.ErrClientClosed) {
+			c.complaints.about("fetch", "reading from Kafka failed", "topic", topic, "partition", partition, "err", err)
+		}
+	})
+	var committed map[string]map[int32]kgo.EpochOffset
+	fetches.EachPartition(func(f kgo.FetchTopicPartition) {
+		if f.Err != nil || len(f.Records) == 0 {
+			return
+		}
+		c.complaints.over("fetch")
+		p := c.s.partitions[place{f.Topic, f.Partition}]
+		if p == nil {
+			panic(fmt.Sprintf("consumer: records of partition %s/%d, which is not assigned", f.Topic, f.Partition))
+		}
+		if p.next < 0 {
+			if committed == nil {
+				committed = c.cl.CommittedOffsets()
+			}
+			if at, ok := committed[f.Topic][f.Partition]; ok {
+				p.next = at.Offset
+			}
+		}
+		if first := f.Records[0].Offset; p.next >= 0 && f.LogStartOffset > p.next {
+			c.total.Missed += uint64(f.LogStartOffset - p.next)
+			c.complaints.log.Error("Kafka removed messages before this group read them: check the retention of the topic",
+				"topic", f.Topic, "partition", f.Partition, "expected", p.next, "first", first)
+		}
+		for _, rec := range f.Records {
+			c.s.add(p, c.item(rec, now))
+			p.next = rec.Offset + 1
+		}
+		p.end = f.HighWatermark
+		c.flow(p)
+	})
+	c.dispatch()
+}
+
+func (c *Consumer) item(rec *kgo.Record, now time.Time) *item {
+	it := &item{
+		epoch: rec.LeaderEpoch, offset: rec.Offset, size: len(rec.Key) + len(rec.Value), received: now,
+		msg: inbox.Message{
+			Topic: rec.Topic, Partition: rec.Partition, Offset: rec.Offset, Key: rec.Key, Value: rec.Value, Time: rec.Timestamp,
+		},
+	}
+	for _, h := range rec.Headers {
+		it.size += len(h.Key) + len(h.Value)
+		it.msg.Headers = append(it.msg.Headers, inbox.Header{Key: h.Key, Value: h.Value})
+		if h.Key == c.cfg.IDHeader {
+			it.msg.ID = string(h.Value)
+		}
+	}
+	var err error
+	if it.msg, err = it.msg.WithID(c.cfg.MissingID); err != nil {
+		it.verdict = &verdict{ReasonMissingID, err}
+	}
+	return it
+}
+
+// flow pauses a partition with a full buffer, and resumes it when half of the buffer is free.
+func (c *Consumer) flow(p *partition) {
+	this := map[string][]int32{p.topic: {p.partition}}
+	switch {
+	case p.closing:
+	case !p.paused && (len(p.pending) >= c.cfg.Buffer || p.bytes >= c.cfg.BufferBytes):
+		p.paused = true
+		c.cl.PauseFetchPartitions(this)
+	case p.paused && len(p.pending) <= c.cfg.Buffer/2 && p.bytes <= c.cfg.BufferBytes/2:
+		p.paused = false
+		c.cl.ResumeFetchPartitions(this)
+	}
+}
+
+// dispatch starts what may be started.
+func (c *Consumer) dispatch() {
+	for w := c.s.start(); w != nil; w = c.s.start() {
+		c.total.Retried += uint64(retries(w))
+		go c.handle(w)
+	}
+	if !c.writing {
+		if l := c.s.startLetter(); l != nil {
+			c.writing = true
+			go c.write(l, l.items[0].msg, letterOf(l.items[0].msg, l.items[0].verdict, l.items[0].attempts, c.cfg.Group, c.cfg.DeadLetterTopic))
+		}
+	}
+}
+
+// handle gives a work to the handler.
+func (c *Consumer) handle(w *work) {
+	err := c.call(w)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.s.running--
+	if err == nil {
+		c.total.Handled += uint64(len(w.items))
+		if w.items[0].waits > 0 {
+			c.complaints.over("handler")
+		}
+		c.s.finish(w.lanes, w.items)
+	} else if !w.p.closing { // the next owner of the partition handles the message
+		c.failed(w, err)
+	}
+	w.p.ended()
+	c.flow(w.p)
+	c.dispatch()
+}
+
+func (c *Consumer) call(w *work) (err error) {
+	defer func() {
+		if value := recover(); value != nil {
+			err = recovered(value)
+		}
+	}()
+	if c.cfg.Handler != nil {
+		return c.cfg.Handler(w.p.ctx, w.items[0].msg)
+	}
+	batch := make([]inbox.Message, len(w.items))
+	for i, it := range w.items {
+		batch[i] = it.msg
+	}
+	return c.cfg.BatchHandler(w.p.ctx, batch)
+}
+
+// failed decides what comes after a failure.
+func (c *Consumer) failed(w *work, err error) {
+	whose, first := blameOf(err), w.items[0]
+	first.waits++
+	if whose == blameUnknown {
+		first.breaks++
+		if first.breaks <= maxBreaks {
+			whose = blameWorld
+		}
+	}
+	about := []any{"topic", w.p.topic, "partition", w.p.partition, "offset", first.offset, "id", first.msg.ID, "err", err}
+	switch {
+	case whose == blameWorld:
+		c.total.Uncounted++
+		c.complaints.about("handler", "handling fails, but not because of the message: the attempt does not count", about...)
+	case len(w.items) > 1:
+		c.total.Split++
+		c.complaints.log.Warn("a batch failed: handling its messages one by one", append(about, "messages", len(w.items))...)
+		for _, it := range w.items {
+			it.alone = true
+		}
+		first.waits = 0
+		for _, l := range w.lanes {
+			c.s.free(l)
+		}
+		return
+	default:
+		first.attempts++
+		c.total.Failed++
+		var panicked *PanicError
+		if errors.As(err, &panicked) {
+			about = append(about, "stack", panicked.Stack)
+		}
+		c.complaints.log.Warn("handling a message failed", append(about, "attempt", first.attempts)...)
+		if c.cfg.DeadLetterTopic != "" {
+			if whose == blamePermanent {
+				first.verdict = &verdict{ReasonPermanent, err}
+			} else if first.attempts >= c.cfg.Attempts {
+				first.verdict = &verdict{ReasonAttempts, err}
+			}
+		}
+		if first.verdict != nil {
+			c.s.free(w.lanes[0])
+			return
+		}
+	}
+	c.later(first, w.lanes...)
+}
+
+// later frees lanes after the pause that the item's failures demand.
+func (c *Consumer) later(it *item, lanes ...*lane) {
+	pause := c.cfg.BackoffMax
+	if shift := it.waits - 1; shift < 32 {
+		pause = min(pause, c.cfg.BackoffMin<<shift)
+	}
+	time.AfterFunc(pause/2+rand.N(pause/2+1), func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, l := range lanes {
+			c.s.free(l)
+		}
+		c.dispatch()
+	})
+}
+
+// write writes a dead letter. The message is finished when the brokers have acknowledged the letter.
+func (c *Consumer) write(l *lane, m inbox.Message, letter *kgo.Record) {
+	err := errors.New("no dead-letter topic is configured")
+	if letter.Topic != "" {
+		err = c.cl.ProduceSync(l.p.ctx, letter).FirstErr()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.writing = false
+	it := l.items[0]
+	about := []any{"topic", m.Topic, "partition", m.Partition, "offset", m.Offset, "id", m.ID}
+	switch {
+	case err == nil:
+		c.total.Dead++
+		c.complaints.over("letter")
+		c.complaints.log.Error("a message is dead: it is in the dead-letter topic, and its partition goes on", append(about,
+			"dead_letter_topic", letter.Topic, "reason", it.verdict.reason, "attempts", it.attempts, "err", it.verdict.err)...)
+		c.s.finish([]*lane{l}, l.items[:1])
+	case !l.p.closing:
+		it.waits++
+		c.complaints.about("letter", "a dead letter cannot be written: its message waits, and so do the later messages of its key",
+			append(about, "dead_letter_topic", letter.Topic, "err", err)...)
+		c.later(it, l)
+	}
+	l.p.ended()
+	c.flow(l.p)
+	c.dispatch()
+}

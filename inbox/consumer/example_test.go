@@ -1,0 +1,61 @@
+package consumer_test
+
+import (
+	"context"
+	"encoding/json"
+	"log"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/inbox/consumer"
+)
+
+func Example() {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+	defer stop()
+	c, err := consumer.New(consumer.Config{
+		Brokers:         []string{"kafka-1:9092", "kafka-2:9092"},
+		Group:           "payments",
+		Topics:          []string{"outbox.event.orders"},
+		DeadLetterTopic: "payments.dead",
+		Handler: func(ctx context.Context, m inbox.Message) error {
+			log.Printf("order %s: %s", m.Key, m.Value)
+			return nil
+		},
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := c.Run(ctx); err != nil { // until SIGTERM
+		log.Fatal(err)
+	}
+}
+
+// An error that no other attempt can change is Permanent. A service that is away is no fault of the
+// message: Retryable.
+func ExamplePermanent() {
+	handler := func(ctx context.Context, m inbox.Message) error {
+		var order struct{ Amount int }
+		if err := json.Unmarshal(m.Value, &order); err != nil {
+			return consumer.Permanent(err)
+		}
+		if err := charge(ctx, order.Amount); err != nil {
+			return consumer.Retryable(err)
+		}
+		return nil
+	}
+	_ = consumer.Config{Handler: handler}
+}
+
+func ExampleConsumer_Stats() {
+	var c *consumer.Consumer // from consumer.New
+	for _, p := range c.Stats().Partitions {
+		if p.Oldest > time.Minute {
+			log.Printf("%s/%d: a message waits for %s, lag %d", p.Topic, p.Partition, p.Oldest, p.Lag)
+		}
+	}
+}
+
+func charge(context.Context, int) error { return nil }

@@ -1,0 +1,214 @@
+package consumer
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+)
+
+// The callbacks of the group run one at a time, and never between a poll and the end of take: see
+// kgo.BlockRebalanceOnPoll. A partition that this member does not own any more is therefore never in
+// schedule.partitions when take or commit look there.
+
+func (c *Consumer) assigned(_ context.Context, _ *kgo.Client, added map[string][]int32) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for topic, ids := range added {
+		for _, id := range ids {
+			p := newPartition(c.handlers, place{topic, id})
+			if c.s.partitions[p.place] = p; c.stopping {
+				p.closeDown()
+			}
+		}
+	}
+}
+
+// revoked gives partitions up. The group waits for it, and heartbeats continue meanwhile.
+func (c *Consumer) revoked(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
+	if err := c.release(partitions); err != nil {
+		c.complaints.log.Warn("the commit of revoked partitions failed: their last messages are delivered again", "err", err)
+	}
+}
+
+// lost is told that other members may own the partitions already. Nothing is committed for them.
+func (c *Consumer) lost(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
+	c.mu.Lock()
+	gone := c.closeDown(partitions)
+	c.forget(partitions)
+	c.mu.Unlock()
+	if len(gone) > 0 {
+		c.complaints.log.Warn("partitions were lost: another member handles their messages again", "partitions", partitions)
+	}
+	c.abandon(gone)
+	c.commits.Lock() // a commit that was collected before has ended
+	defer c.commits.Unlock()
+}
+
+// release lets running handlers end, commits, and forgets the partitions.
+func (c *Consumer) release(partitions map[string][]int32) error {
+	if len(partitions) == 0 {
+		return nil
+	}
+	c.mu.Lock()
+	gone := c.closeDown(partitions)
+	c.mu.Unlock()
+	grace := time.NewTimer(c.cfg.Grace)
+	defer grace.Stop()
+	for _, p := range gone {
+		select {
+		case <-p.idle:
+			continue
+		case <-grace.C:
+		}
+		break
+	}
+	c.abandon(gone)
+	err := c.commit(c.handlers)
+	c.mu.Lock()
+	c.forget(partitions)
+	c.mu.Unlock()
+	return err
+}
+
+func (c *Consumer) closeDown(partitions map[string][]int32) (gone []*partition) {
+	for topic, ids := range partitions {
+		for _, id := range ids {
+			if p := c.s.partitions[place{topic, id}]; p != nil {
+				p.closeDown()
+				gone = append(gone, p)
+			}
+		}
+	}
+	return gone
+}
+
+// afterCancel is how long a handler may need to return after its context has ended.
+const afterCancel = 2 * time.Second
+
+// abandon ends the contexts of the handlers, and waits a moment for them.
+func (c *Consumer) abandon(gone []*partition) {
+	for _, p := range gone {
+		p.cancel()
+	}
+	wait := time.NewTimer(afterCancel)
+	defer wait.Stop()
+	for _, p := range gone {
+		select {
+		case <-p.idle:
+		case <-wait.C:
+			c.complaints.log.Warn("a handler does not return although its context has ended: the partition is given up all the same",
+				"topic", p.topic, "partition", p.partition)
+			return
+		}
+	}
+}
+
+// forget removes partitions. A pause would outlive the assignment.
+func (c *Consumer) forget(partitions map[string][]int32) {
+	for topic, ids := range partitions {
+		for _, id := range ids {
+			delete(c.s.partitions, place{topic, id})
+		}
+	}
+	c.cl.ResumeFetchPartitions(partitions)
+}
+
+func (c *Consumer) assignment() map[string][]int32 {
+	all := map[string][]int32{}
+	for at := range c.s.partitions {
+		all[at.topic] = append(all[at.topic], at.partition)
+	}
+	return all
+}
+
+// commit commits the positions that have moved.
+func (c *Consumer) commit(ctx context.Context) error {
+	c.commits.Lock()
+	defer c.commits.Unlock()
+	moved := map[*partition]int64{}
+	offsets := map[string]map[int32]kgo.EpochOffset{}
+	c.mu.Lock()
+	for at, p := range c.s.partitions {
+		if p.position.Offset < 0 || p.position.Offset == p.committed {
+			continue
+		}
+		if offsets[at.topic] == nil {
+			offsets[at.topic] = map[int32]kgo.EpochOffset{}
+		}
+		offsets[at.topic][at.partition] = p.position
+		moved[p] = p.position.Offset
+	}
+	c.mu.Unlock()
+	if len(offsets) == 0 {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Grace)
+	defer cancel()
+	var failed error
+	c.cl.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
+		if failed = err; err == nil {
+			for _, t := range resp.Topics {
+				for _, p := range t.Partitions {
+					failed = cmp.Or(failed, kerr.ErrorForCode(p.ErrorCode))
+				}
+			}
+		}
+	})
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if failed != nil {
+		c.complaints.about("commit", "a commit of offsets failed", "err", failed)
+		return fmt.Errorf("commit of offsets: %w", failed)
+	}
+	c.complaints.over("commit")
+	for p, offset := range moved {
+		p.committed = offset
+	}
+	return nil
+}
+
+const lagInterval = 10 * time.Second
+
+// measure asks the brokers where the partitions end. Fetches do not tell it while a partition is
+// paused. An error says what the client alone does not report: the brokers are away, or a topic does
+// not exist.
+func (c *Consumer) measure(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, lagInterval)
+	defer cancel()
+	topics := c.cfg.Topics
+	if patterns, _ := c.cl.OptValue(kgo.ConsumeRegex).(bool); patterns {
+		c.mu.Lock()
+		topics = slices.Collect(maps.Keys(c.assignment()))
+		c.mu.Unlock()
+	}
+	ends, err := kadm.NewClient(c.cl).ListEndOffsets(ctx, topics...)
+	if err == nil {
+		err = ends.Error()
+	}
+	committed := c.cl.CommittedOffsets()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	switch {
+	case err == nil:
+		c.complaints.over("brokers")
+	case !errors.Is(ctx.Err(), context.Canceled):
+		c.complaints.about("brokers", "asking the brokers where the topics end failed", "err", err)
+	}
+	for at, p := range c.s.partitions {
+		if end, ok := ends.Lookup(at.topic, at.partition); ok {
+			p.end = max(p.end, end.Offset)
+		}
+		if o, ok := committed[at.topic][at.partition]; ok && p.committed < 0 {
+			p.committed = o.Offset
+		}
+	}
+}

@@ -1,0 +1,74 @@
+package consumer
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/inbox"
+)
+
+// A Reason says why a message became a dead letter.
+type Reason string
+
+// The reasons.
+const (
+	ReasonAttempts  Reason = "attempts"   // the handler failed Config.Attempts times
+	ReasonPermanent Reason = "permanent"  // the handler returned a Permanent error
+	ReasonMissingID Reason = "missing_id" // the message has no usable id
+)
+
+// The headers of a dead letter. They follow the headers of the message. The names that the letters of
+// the relay have, too, mean the same there.
+const (
+	letterPrefix    = "walpost.dead."
+	HeaderReason    = letterPrefix + "reason"
+	HeaderError     = letterPrefix + "error"
+	HeaderStack     = letterPrefix + "stack" // of a panic only
+	HeaderTopic     = letterPrefix + "topic"
+	HeaderPartition = letterPrefix + "partition"
+	HeaderOffset    = letterPrefix + "offset"
+	HeaderTimestamp = letterPrefix + "timestamp" // of the message: milliseconds since 1970
+	HeaderAttempts  = letterPrefix + "attempts"
+	HeaderID        = letterPrefix + "id"
+	HeaderGroup     = letterPrefix + "group"
+)
+
+// maxError bounds HeaderError, so that a dead letter is hardly larger than its message.
+const maxError = 2 << 10
+
+type verdict struct {
+	reason Reason
+	err    error
+}
+
+// letterOf makes the dead letter of a message: its key, its value and its headers, and why it is
+// dead. The record's own time is new, because the retention of the topic counts from this time.
+func letterOf(m inbox.Message, v *verdict, attempts int, group, topic string) *kgo.Record {
+	rec := &kgo.Record{Topic: topic, Key: m.Key, Value: m.Value}
+	for _, h := range m.Headers {
+		if !strings.HasPrefix(h.Key, letterPrefix) { // of an earlier letter that was sent back
+			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+		}
+	}
+	add := func(key, value string) {
+		if value != "" {
+			rec.Headers = append(rec.Headers, kgo.RecordHeader{Key: key, Value: []byte(value)})
+		}
+	}
+	add(HeaderReason, string(v.reason))
+	add(HeaderError, cut(v.err.Error(), maxError))
+	if p, ok := errors.AsType[*PanicError](v.err); ok {
+		add(HeaderStack, p.Stack)
+	}
+	add(HeaderTopic, m.Topic)
+	add(HeaderPartition, strconv.Itoa(int(m.Partition)))
+	add(HeaderOffset, strconv.FormatInt(m.Offset, 10))
+	add(HeaderTimestamp, strconv.FormatInt(m.Time.UnixMilli(), 10))
+	add(HeaderAttempts, strconv.Itoa(attempts))
+	add(HeaderID, m.ID)
+	add(HeaderGroup, group)
+	return rec
+}
