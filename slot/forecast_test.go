@@ -47,7 +47,7 @@ func within(got, truth, factor float64) bool { return got <= truth*factor && got
 // The promise: within a factor of two from half the budget on, whatever came before and however fast it goes.
 func TestForecastOfASlotThatStandsStill(t *testing.T) {
 	for _, interval := range []time.Duration{time.Second, 10 * time.Second} {
-		for _, looks := range []int{8, 12, 40, 300, 5000} { // from the first byte to the last
+		for _, looks := range []int{8, 12, 40, 300, 1000} { // from the first byte to the last
 			for _, idle := range []int{0, 3, 50, 400} { // looks before that in which little is written
 				for _, jitter := range []float64{0, 0.5} {
 					t.Run(fmt.Sprintf("%s/%d/%d/%v", interval, looks, idle, jitter), func(t *testing.T) {
