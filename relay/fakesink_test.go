@@ -50,7 +50,7 @@ func (s *fakeSink) Send(rec *cdc.Record, ticket cdc.Ticket) {
 	s.sends++
 	q := s.queues[rec.Topic]
 	if q == nil {
-		q = make(chan parcel, 1<<14)
+		q = make(chan parcel, 1<<10)
 		passed := make(chan struct{}, 1)
 		s.queues[rec.Topic], s.passed[rec.Topic] = q, passed
 		s.wg.Go(func() { s.deliver(q, passed) })

@@ -37,7 +37,9 @@ func TestMain(m *testing.M) {
 		}
 		defer os.RemoveAll(dir) //nolint:errcheck // a temporary folder
 		program = filepath.Join(dir, "walpost")
-		if out, err := exec.Command("go", "build", "-o", program, "github.com/walpost/walpost/cmd/walpost").CombinedOutput(); err != nil {
+		build := exec.Command("go", "build", "-o", program, "github.com/walpost/walpost/cmd/walpost")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is released
+		if out, err := build.CombinedOutput(); err != nil {
 			fmt.Fprintf(os.Stderr, "build walpost: %v\n%s", err, out)
 			return 1
 		}

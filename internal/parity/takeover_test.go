@@ -4,6 +4,7 @@ package parity
 
 import (
 	"context"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -19,7 +20,9 @@ import (
 func TestTakeoverOfDebeziumsSlot(t *testing.T) {
 	s := &stage{kafka: testenv.Kafka(t), walpost: filepath.Join(t.TempDir(), "walpost")}
 	s.worker = Connect(t, s.kafka, map[string]string{"offset.flush.interval.ms": "4000"})
-	if out, err := exec.Command("go", "build", "-o", s.walpost, "github.com/walpost/walpost/cmd/walpost").CombinedOutput(); err != nil {
+	build := exec.Command("go", "build", "-o", s.walpost, "github.com/walpost/walpost/cmd/walpost")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as it is released
+	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("build walpost: %v\n%s", err, out)
 	}
 	t.Run("while nobody dies", func(t *testing.T) {
