@@ -11,6 +11,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/records"
+	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 const (
@@ -34,7 +35,7 @@ func (l *loop) connect(ctx context.Context) error {
 	dead := l.dead
 	l.dead, l.arrived = nil, nil
 	l.beside(func() func() {
-		closeSession(trying, dead)
+		sessions.Close(trying, dead)
 		a := l.open(trying, l.inUse)
 		return func() { l.arrived = &a }
 	})
@@ -149,7 +150,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	why := l.changed(a)
 	l.now = time.Now()
 	l.held = held{
-		sess: a.sess, found: a.found, start: a.start, every: confirmEvery(a.sess.StatusEvery()),
+		sess: a.sess, found: a.found, start: a.start, every: sessions.Every(a.sess.StatusEvery()),
 		opened: l.now, lastOK: l.now, confirmed: min(a.found.SlotFound.Confirmed, a.start),
 	}
 	l.checkpointer.taken(a.Rec, a.Older)
@@ -181,9 +182,4 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	connected.Str("slot", l.found.Slot).Str("lsn", a.start.String()).Uint64("epoch", a.Rec.Epoch).
 		Str("system_identifier", l.found.SystemID).Uint32("timeline", l.found.Timeline).Msg(msg)
 	return l.confirm()
-}
-
-// confirmEvery leaves a margin to what the source wants at least.
-func confirmEvery(want time.Duration) time.Duration {
-	return max(want-want/8, time.Millisecond)
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/relay/internal/records"
 )
 
 // A Source opens sessions on one database and one slot. Its methods may be called from any
@@ -124,22 +125,8 @@ type Parking interface {
 	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error)
 }
 
-// A Store keeps checkpoint records: small values under keys of the form name/epoch.holder. One
-// goroutine at a time calls its methods, which may take long. A Store that cannot be read gives an
-// error, never an empty answer. A Store that has lost records gives an error too if it has no
-// record of name under a number. That error needs a person, and is a LostRecords.
-type Store interface {
-	// Load returns every record whose key starts with name + "/". The answer is true of some moment
-	// after the call began.
-	Load(ctx context.Context, name string) (map[string][]byte, error)
-	// Save makes a record durable before it returns. A nil value removes the key.
-	Save(ctx context.Context, key string, value []byte) error
-}
-
-// LostRecords is the error of a Store that cannot tell whether it had a checkpoint.
-type LostRecords interface {
-	error
-	// GapToken names this one loss. As Config.AcceptGap it says that a person has decided to go on
-	// without a checkpoint.
-	GapToken() string
-}
+// A Store keeps checkpoint records. LostRecords is its error if it cannot tell whether it had one.
+type (
+	Store       = records.Store
+	LostRecords = records.LostRecords
+)

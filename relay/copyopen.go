@@ -10,6 +10,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/records"
+	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 // Copying is what a Relay needs to publish rows of the table ahead of the stream.
@@ -210,7 +211,7 @@ func (r *Relay) look(ctx context.Context) (cdc.Identity, error) {
 		return cdc.Identity{}, fmt.Errorf("open the source: %w", err)
 	}
 	found := sess.Identity()
-	closeSession(ctx, sess)
+	sessions.Close(ctx, sess)
 	return found, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 const (
@@ -97,7 +98,7 @@ func (l *loop) finish() {
 		l.sess = nil
 		l.ended("stopped", nil)
 	}
-	closeSession(l.background, l.dead)
+	sessions.Close(l.background, l.dead)
 	l.dead = nil
 	if err := l.within(closeLimit, l.sink.Close); err != nil {
 		l.log.Warn().Err(err).Msg("closing the sink")

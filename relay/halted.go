@@ -7,6 +7,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/badevent"
+	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 const (
@@ -175,7 +176,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 		if open == 0 && l.sentAside() == sent { // and tick has taken the acknowledgements
 			return nil
 		}
-		closeSession(l.background, l.dead) // another session would be of no use: nothing is read any more
+		sessions.Close(l.background, l.dead) // another session would be of no use: nothing is read any more
 		l.dead = nil
 		l.wait(stop, until)
 		select {

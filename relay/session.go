@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/records"
+	"github.com/walpost/walpost/relay/internal/sessions"
 )
 
 // An attempt is the result of one try to open a session. Exactly one of err and sess is set.
@@ -44,7 +45,7 @@ func (r *Relay) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 	for {
 		var a attempt
 		if a.err = r.try(ctx, &a, inUse); a.err != nil {
-			closeSession(ctx, a.sess)
+			sessions.Close(ctx, a.sess)
 			a.sess = nil
 		}
 		if !errors.Is(a.err, errMoved) || ctx.Err() != nil {
@@ -108,7 +109,7 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	// From here on the server wants signs of life, even while the store is slow. They confirm
 	// nothing new.
 	a.found = a.sess.Identity()
-	return alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
+	return sessions.Alive(ctx, a.sess, min(a.found.SlotFound.Confirmed, a.start), func(ctx context.Context) error {
 		// The checkpointer must not write between this read and this write: if a former attempt
 		// failed, the checkpointer may write under the same epoch, and its record may be further.
 		return r.store.Alone(ctx, func(store records.Store) error { return r.takeOver(ctx, store, a, rec, base) })
@@ -218,7 +219,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 	}
 	r.log.Warn().Str("token", gap.Token).Str("gap", refused.Error()).
 		Msg("GAP ACCEPTED: events in it are not delivered; continuing after it")
-	closeSession(ctx, a.sess)
+	sessions.Close(ctx, a.sess)
 	var err error
 	if r.copies(gap.Record) && gap.NeedsSlot() {
 		a.sess, err = r.cfg.Copying.Tables.Open(ctx, true)
@@ -241,38 +242,4 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 		base.Copy = gap.Record.CopyBehind(a.found)
 	}
 	return base, nil
-}
-
-// alive runs work beside a session that nobody reads, and gives the session's signs of life
-// meanwhile. It returns when work has returned.
-func alive(ctx context.Context, sess Session, safe cdc.Position, work func(context.Context) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- work(ctx) }()
-	ticker := time.NewTicker(confirmEvery(sess.StatusEvery()))
-	defer ticker.Stop()
-	for {
-		select {
-		case err := <-done:
-			return err
-		case <-ticker.C:
-			if err := sess.Confirm(ctx, safe); err != nil {
-				cancel()
-				<-done
-				return fmt.Errorf("send a status update: %w", err)
-			}
-		}
-	}
-}
-
-// closeSession ends a session that is of no use any more, if there is one. It takes a second at
-// most, even if ctx has ended.
-func closeSession(ctx context.Context, sess Session) {
-	if sess == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-	defer cancel()
-	_ = sess.Close(ctx) // the caller has a better error, or needs none
 }

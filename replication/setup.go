@@ -11,6 +11,7 @@ import (
 
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -102,10 +103,7 @@ func SetupSQL(cfg Config, opts SetupOptions) string {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		for line := range strings.SplitSeq(s.comment, "\n") {
-			b.WriteString("-- " + line + "\n")
-		}
-		b.WriteString(s.sql + "\n")
+		b.WriteString(outboxtable.Comment(s.comment) + s.sql + "\n")
 	}
 	return b.String()
 }
@@ -118,15 +116,12 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 		add("schema "+s, "The schema of the table.", "CREATE SCHEMA "+pg.QuoteIdent(s)+";")
 	}
 	for _, t := range opts.Tables {
-		what, comment := "table "+t.String(), `The outbox. The application inserts one row for each event, in the transaction that changes the data.
-Old rows may be deleted at any time after they are published: deletes are not published.`
-		if cfg.OrderColumn == "" {
-			what += " (set source.order_column: " + DefaultOrderColumn + ")"
-			comment += "\nSet source.order_column: " + DefaultOrderColumn + " in walpost.yaml. Then a snapshot and recover publish rows in the order of this column."
-		}
-		add(what, comment, outboxSQL(t, cfg))
-		if cfg.Outbox.Partitioned {
-			add("partitions of "+t.String(), "One for each day. walpost makes the next ones and drops the old ones with cleanup.mode: drop_partitions.", partitionsSQL(t))
+		for i, step := range cfg.table(t).Steps() {
+			if i == 0 && cfg.OrderColumn == "" {
+				step.What += " (set source.order_column: " + outboxtable.DefaultOrderColumn + ")"
+				step.Comment += "\nSet source.order_column: " + outboxtable.DefaultOrderColumn + " in walpost.yaml. Then a snapshot and recover publish rows in the order of this column."
+			}
+			add(step.What, step.Comment, step.SQL)
 		}
 	}
 	right, member := " REPLICATION", ""

@@ -4,13 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
-	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -32,82 +30,20 @@ type Outbox struct {
 func (o *Outbox) Cleans() bool { return o.Deletes || o.Owns }
 
 // Time is the column that says when a row was written.
-func (o *Outbox) Time() string { return cmp.Or(o.TimeColumn, "created_at") }
+func (o *Outbox) Time() string { return cmp.Or(o.TimeColumn, outboxtable.DefaultTimeColumn) }
 
-// DefaultOrderColumn is the column that orders the rows of a new table, unless Config.OrderColumn names one.
-const DefaultOrderColumn = "seq"
-
-// A newColumn is a column of a table that a setup makes.
-type newColumn struct {
-	name, definition, comment string
-	typ                       uint32
-}
-
-// outboxColumns are the columns of a new table.
-func outboxColumns(c *Config) []newColumn {
-	identity := "bigint      GENERATED ALWAYS AS IDENTITY"
-	if c.Outbox.Partitioned { // before Postgres 17, a partitioned table has no identity
-		identity = "bigserial   NOT NULL"
-	}
-	columns := []newColumn{
-		{"id", "uuid        NOT NULL DEFAULT gen_random_uuid()", `the event's id, in the header "id"`, pgtype.UUIDOID},
-		{"aggregate_type", "text        NOT NULL", "decides the topic: outbox.event.<aggregate_type>", pgtype.TextOID},
-		{"aggregate_id", "text        NOT NULL", "the record's key: events with the same key stay in order", pgtype.TextOID},
-		{"event_type", "text        NOT NULL", "", pgtype.TextOID},
-		{"payload", "jsonb", "the record's value", pgtype.JSONBOID},
-		{c.Outbox.Time(), "timestamptz NOT NULL DEFAULT now()", "", pgtype.TimestamptzOID},
-	}
-	order := newColumn{cmp.Or(c.OrderColumn, DefaultOrderColumn), identity, "orders rows that walpost reads from the table", pgtype.Int8OID}
-	switch i := slices.IndexFunc(columns, func(c newColumn) bool { return c.name == order.name }); i {
-	case -1:
-		columns = append(columns, order)
-	case 0: // a random id orders nothing
-		columns[0].definition, columns[0].typ = identity, order.typ
-	}
-	return columns
+// table is a table that a setup makes.
+func (c *Config) table(name pg.Table) *outboxtable.Table {
+	return &outboxtable.Table{Name: name, OrderColumn: c.OrderColumn, TimeColumn: c.Outbox.TimeColumn, Partitioned: c.Outbox.Partitioned}
 }
 
 // outboxRelation is a new table as the router sees it.
 func outboxRelation(t pg.Table, c *Config) *cdc.Relation {
 	rel := &cdc.Relation{Schema: t.Schema, Name: t.Name, ReplicaIdentity: 'd'}
-	for i, col := range outboxColumns(c) {
-		rel.Columns = append(rel.Columns, cdc.Column{Name: col.name, TypeOID: col.typ, TypeMod: -1, Key: i == 0})
+	for i, col := range c.table(t).Columns() {
+		rel.Columns = append(rel.Columns, cdc.Column{Name: col.Name, TypeOID: col.OID, TypeMod: -1, Key: i == 0})
 	}
 	return rel
-}
-
-// outboxSQL makes a table.
-func outboxSQL(t pg.Table, c *Config) string {
-	key, end := "PRIMARY KEY (id)", ");"
-	if c.Outbox.Partitioned { // its key must hold the column that it is partitioned by
-		column := pg.QuoteIdent(c.Outbox.Time())
-		key, end = "PRIMARY KEY (id, "+column+")", ") PARTITION BY RANGE ("+column+");"
-	}
-	var b strings.Builder
-	for _, col := range outboxColumns(c) {
-		name := col.name
-		if !slices.Contains([]string{"id", "aggregate_type", "aggregate_id", "event_type", "payload", "created_at", DefaultOrderColumn}, name) {
-			name = pg.QuoteIdent(name)
-		}
-		line := fmt.Sprintf("  %-14s %s,", name, col.definition)
-		if col.comment != "" {
-			line = fmt.Sprintf("%-66s -- %s", line, col.comment)
-		}
-		b.WriteString(line + "\n")
-	}
-	return fmt.Sprintf("CREATE TABLE %s (\n%s  %s\n%s", t.SQL(), b.String(), key, end)
-}
-
-// partitionsSQL makes the partitions of today and of the three days to come, in UTC.
-func partitionsSQL(t pg.Table) string {
-	return fmt.Sprintf(`DO $$
-DECLARE today date := (now() AT TIME ZONE 'UTC')::date;
-BEGIN
-  FOR d IN 0..3 LOOP
-    EXECUTE format('CREATE TABLE %%I.%%I PARTITION OF %%I.%%I FOR VALUES FROM (%%L) TO (%%L)', %[1]s, %[2]s || to_char(today + d, '"_p"YYYYMMDD'),
-      %[1]s, %[2]s, (today + d)::text || ' 00:00:00+00', (today + d + 1)::text || ' 00:00:00+00');
-  END LOOP;
-END $$;`, pg.QuoteLiteral(t.Schema), pg.QuoteLiteral(t.Name))
 }
 
 // cleans are the rights of the one who removes old rows, and the index that finds them. fresh says that the setup makes the table.

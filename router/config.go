@@ -96,7 +96,7 @@ func DefaultConfig() Config {
 	return Config{
 		Options: Options{
 			EventID: "id", Payload: "payload", AdditionalMissing: "error", TopicRegex: "(?<routedByValue>.*)",
-			TopicReplacement: "outbox.event.${routedByValue}", InvalidOperation: "warn",
+			TopicReplacement: topicname.DefaultPrefix + "${routedByValue}", InvalidOperation: "warn",
 			JSONNull: "ignore", JSONEmptyArray: "ignore", JSONFieldNames: "none",
 		},
 		Records: Records{

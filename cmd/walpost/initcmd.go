@@ -15,6 +15,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/replication"
 )
@@ -124,7 +125,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		i := slices.IndexFunc(found, func(f pg.FoundTable) bool { return f.Table == t })
 		switch {
 		case i < 0:
-			orders, times = append(orders, replication.DefaultOrderColumn), append(times, source.Outbox.Time())
+			orders, times = append(orders, outboxtable.DefaultOrderColumn), append(times, source.Outbox.Time())
 		case !found[i].Fits:
 			missing = "walpost check says which columns or router options it needs"
 			fallthrough

@@ -7,6 +7,10 @@ import "fmt"
 // MaxLength is the length of the longest name.
 const MaxLength = 249
 
+// DefaultPrefix stands before the aggregate type in the name of an event's topic, unless the router
+// has other options.
+const DefaultPrefix = "outbox.event."
+
 // Check returns why Kafka does not allow a name, or nil.
 func Check(name string) error {
 	if name == "" || name == "." || name == ".." || len(name) > MaxLength {

@@ -26,7 +26,7 @@ type Stored struct {
 // loss is the token of that loss, there are none.
 func Newest(ctx context.Context, store Store, name, loss string) (s Stored, err error) {
 	values, err := store.Load(ctx, name)
-	if lost, ok := errors.AsType[lostRecords](err); ok && lost.GapToken() == loss {
+	if lost, ok := errors.AsType[LostRecords](err); ok && lost.GapToken() == loss {
 		return s, nil
 	}
 	if err != nil {
@@ -49,12 +49,6 @@ func Same(a, b *checkpoint.Record) bool {
 		return a == b
 	}
 	return bytes.Equal(a.Encode(), b.Encode())
-}
-
-// lostRecords is relay.LostRecords.
-type lostRecords interface {
-	error
-	GapToken() string
 }
 
 // NewRunID makes a UUID of version 7 (RFC 9562). Debezium makes one at each start of its task.

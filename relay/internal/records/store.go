@@ -8,10 +8,24 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// A Store keeps values under keys, as relay.Store says.
+// A Store keeps checkpoint records: small values under keys of the form name/epoch.holder. One
+// goroutine at a time calls its methods, which may take long. A Store that cannot be read gives an
+// error, never an empty answer. A Store that has lost records gives an error too if it has no
+// record of name under a number. That error needs a person, and is a LostRecords.
 type Store interface {
+	// Load returns every record whose key starts with name + "/". The answer is true of some moment
+	// after the call began.
 	Load(ctx context.Context, name string) (map[string][]byte, error)
+	// Save makes a record durable before it returns. A nil value removes the key.
 	Save(ctx context.Context, key string, value []byte) error
+}
+
+// LostRecords is the error of a Store that cannot tell whether it had a checkpoint.
+type LostRecords interface {
+	error
+	// GapToken names this one loss. As Config.AcceptGap it says that a person has decided to go on
+	// without a checkpoint.
+	GapToken() string
 }
 
 // Exclusive lets one goroutine at a time into a Store, because a Store need not stand more.

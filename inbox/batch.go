@@ -1,0 +1,95 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+)
+
+// An Outcome is what became of one message of a batch.
+type Outcome struct {
+	// Fresh says that the effect of the message was committed now. It is false if the message was
+	// processed before, or if Err is set.
+	Fresh bool
+
+	// Err is nil if the message is processed. It is an *IDError if the message cannot be processed
+	// at all, a *HandlerError if the handler failed for this message, and ErrEarlierFailed if the
+	// message was not tried. Other errors are not the message's fault.
+	Err error
+}
+
+// ErrEarlierFailed says that an earlier message with the same key has failed, so that this one was
+// not tried. Once the earlier one is processed or given up, this one can be tried.
+var ErrEarlierFailed = errors.New("an earlier message with the same key has failed")
+
+// Batch processes many messages in one transaction. fn gets those that the consumer has not
+// processed before, in the order of msgs. Batch calls fn only if there are some.
+//
+// If fn fails, Batch rolls back, and processes each message alone, in its own transaction: fn then
+// gets slices of one message. So a bad message does not take the others with it. After a failure,
+// later messages with the same topic and key are not tried.
+//
+// The result has an Outcome for each message. If the database cannot be reached, or ctx ends, every
+// message that is not known to be processed has the error.
+func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn func(ctx context.Context, tx T, fresh []Message) error) []Outcome {
+	outcomes := make([]Outcome, len(msgs))
+	failed := map[string]bool{} // by lane
+	try := func(i int, process func() (fresh bool, err error)) {
+		lane, ordered := msgs[i].lane()
+		out := Outcome{Err: ErrEarlierFailed}
+		if !ordered || !failed[lane] {
+			out.Fresh, out.Err = process()
+		}
+		failed[lane] = failed[lane] || ordered && out.Err != nil
+		outcomes[i] = out
+	}
+
+	var good []int // the messages that can be tried
+	var ids []string
+	for i, m := range msgs {
+		try(i, func() (bool, error) { return false, checkIDs(consumer, m.ID) })
+		if outcomes[i].Err == nil {
+			good, ids = append(good, i), append(ids, m.ID)
+		}
+	}
+	var fresh []int // of good
+	err := db.retry(ctx, func(tx *transaction[T]) (err error) {
+		if fresh, err = markAll(ctx, tx, consumer, ids); err != nil || len(fresh) == 0 {
+			return err
+		}
+		list := make([]Message, len(fresh))
+		for n, i := range fresh {
+			list[n] = msgs[good[i]]
+		}
+		return handle(func() error { return fn(ctx, tx.own, list) })
+	})
+	var handler *HandlerError
+	switch {
+	case err == nil:
+		for _, i := range fresh {
+			outcomes[good[i]].Fresh = true
+		}
+		return outcomes
+	case errors.As(err, &handler) && len(good) > 1:
+		err = nil
+	}
+	for _, i := range good {
+		try(i, func() (fresh bool, _ error) {
+			if err != nil {
+				return false, err
+			}
+			fresh, e := db.Once(ctx, consumer, msgs[i].ID, func(ctx context.Context, tx T) error {
+				return fn(ctx, tx, msgs[i:i+1:i+1])
+			})
+			if e != nil && !errors.As(e, &handler) {
+				err = e // the database cannot be reached: the rest has the same error
+			}
+			return fresh, e
+		})
+	}
+	return outcomes
+}
+
+// lane returns what the order of a message depends on, if it has an order.
+func (m Message) lane() (lane string, ordered bool) {
+	return m.Topic + "\x00" + string(m.Key), m.Key != nil
+}

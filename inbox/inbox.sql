@@ -1,0 +1,54 @@
+-- The generations of processed events. One row, the current generation, has no ended_at.
+CREATE TABLE inbox_generations (
+    generation bigint PRIMARY KEY,
+    started_at timestamptz NOT NULL DEFAULT now(),
+    ended_at   timestamptz
+);
+CREATE UNIQUE INDEX inbox_generations_current ON inbox_generations ((true)) WHERE ended_at IS NULL;
+INSERT INTO inbox_generations (generation) VALUES (1);
+
+-- One row for each event that a consumer has processed. Retain drops a generation at a time.
+CREATE TABLE inbox_processed (
+    generation   bigint NOT NULL,
+    consumer     text COLLATE "C" NOT NULL,
+    event_id     text COLLATE "C" NOT NULL,
+    processed_at timestamptz NOT NULL DEFAULT now(),
+    PRIMARY KEY (consumer, event_id, generation)
+) PARTITION BY LIST (generation);
+CREATE TABLE inbox_processed_1 PARTITION OF inbox_processed FOR VALUES IN (1);
+
+-- Messages that are stored first and handled later.
+CREATE TABLE inbox_messages (
+    id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    consumer        text COLLATE "C" NOT NULL,
+    event_id        text COLLATE "C" NOT NULL,
+    lane            bytea NOT NULL, -- messages of one lane are handled in the order of id
+    topic           text NOT NULL,
+    partition       integer NOT NULL,
+    "offset"        bigint NOT NULL,
+    key             bytea,
+    value           bytea,
+    headers         json,
+    time            timestamptz NOT NULL,
+    state           text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'processed', 'dead')),
+    attempts        integer NOT NULL DEFAULT 0,
+    last_error      text,
+    next_attempt_at timestamptz NOT NULL DEFAULT now(),
+    received_at     timestamptz NOT NULL DEFAULT now(),
+    processed_at    timestamptz,
+    UNIQUE (consumer, event_id)
+);
+CREATE INDEX inbox_messages_pending ON inbox_messages (consumer, lane, id) WHERE state = 'pending';
+CREATE INDEX inbox_messages_processed ON inbox_messages (processed_at) WHERE state = 'processed';
+CREATE INDEX inbox_messages_dead ON inbox_messages (consumer, id) WHERE state = 'dead';
+
+-- For each key whose events carry a number: the number to come, and the numbers that are missing.
+CREATE TABLE inbox_sequences (
+    consumer text COLLATE "C" NOT NULL,
+    key      text COLLATE "C" NOT NULL,
+    next     bigint NOT NULL,
+    missing  int8multirange NOT NULL DEFAULT '{}',
+    expected bigint NOT NULL,               -- next, before the newest event
+    late     boolean NOT NULL DEFAULT false, -- the newest event was missing before
+    PRIMARY KEY (consumer, key)
+);

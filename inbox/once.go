@@ -1,0 +1,178 @@
+package inbox
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/walpost/walpost/internal/anytx"
+)
+
+// Once calls fn unless the consumer has processed the event already. It reports whether it called
+// fn. The consumer's name separates consumers that share a database: each processes the event once.
+//
+// The transaction is the caller's: a pgx.Tx, an *sql.Tx, or what a library such as sqlc, GORM, ent or
+// bun has made of one. Once refuses a pool and a connection outside a transaction. Once writes a mark, and fn writes the effect in the same
+// transaction. Neither Once nor fn commits or rolls back: the caller does.
+//
+// If another transaction is processing the same event, Once waits for its end. If that transaction
+// commits, Once returns false and fn does not run. If it rolls back, fn runs here.
+//
+// If fn returns an error or panics, Once makes the transaction fail, so that a commit by mistake
+// cannot keep the mark without the effect. The caller rolls back, or rolls back to a savepoint that
+// is older than the call. A handler that wants to skip an event returns nil.
+//
+// Once is exact in every isolation level. In repeatable read and serializable, Postgres can refuse
+// with the codes 40001 or 40P01, where read committed would have waited. The caller then rolls back
+// and repeats the whole transaction. A transaction that calls Once for several events can deadlock
+// with another one, unless both take the events in the same order: see OnceBatch.
+func Once(ctx context.Context, tx any, consumer, eventID string, fn func(context.Context) error) (bool, error) {
+	c, err := anytx.Of(tx)
+	if err != nil {
+		return false, err
+	}
+	fresh, err := mark(ctx, c, consumer, eventID)
+	if err != nil || !fresh {
+		return false, err
+	}
+	return true, orFail(ctx, c, func() error { return fn(ctx) })
+}
+
+// OnceBatch is Once for many events. The marks take one round trip. fn gets the indexes of the
+// events in ids that were not processed before, in ascending order. If an id occurs twice, fn gets
+// the first. fn is not called if there is none. Transactions that call OnceBatch once do not
+// deadlock by their marks, whatever the order of the ids, because OnceBatch sorts them.
+func OnceBatch(ctx context.Context, tx any, consumer string, ids []string, fn func(ctx context.Context, fresh []int) error) error {
+	c, err := anytx.Of(tx)
+	if err != nil {
+		return err
+	}
+	fresh, err := markAll(ctx, c, consumer, ids)
+	if err != nil || len(fresh) == 0 {
+		return err
+	}
+	return orFail(ctx, c, func() error { return fn(ctx, fresh) })
+}
+
+// A unique constraint of a partitioned table holds within one generation only. Three rules make the
+// marks of all generations exact together:
+//
+//   - A mark goes into the current generation. Two transactions there meet at the unique constraint.
+//   - The INSERT locks the table until the end of its transaction, and Retain waits for these locks
+//     before it begins a generation. So every mark of an older generation is committed before a
+//     statement marks into the current one, and in read committed its snapshot has the mark.
+//   - A snapshot of repeatable read can be older than the current generation, and would mark into an
+//     ended one. The fence then locks a row that Retain has updated, and Postgres refuses with 40001.
+//
+// If no generation is current, the INSERT fails because of its NULL. The subqueries with LIMIT keep
+// the planner from scanning a whole generation.
+const (
+	fence = `WITH fence AS MATERIALIZED (
+	SELECT 1 FROM inbox_generations
+	WHERE ended_at IS NULL AND current_setting('transaction_isolation') <> 'read committed' FOR SHARE) `
+	currentGeneration = `(SELECT generation FROM inbox_generations WHERE ended_at IS NULL)`
+
+	markOne = fence + `INSERT INTO inbox_processed (generation, consumer, event_id)
+	SELECT ` + currentGeneration + `, $1::text, $2::text
+	WHERE (SELECT true FROM inbox_processed WHERE consumer = $1::text AND event_id = $2::text LIMIT 1) IS NULL
+		AND (SELECT count(*) FROM fence) < 2
+	ON CONFLICT DO NOTHING`
+
+	// markMany takes a JSON array of distinct ids.
+	markMany = fence + `, marked AS (INSERT INTO inbox_processed (generation, consumer, event_id)
+	SELECT ` + currentGeneration + `, $1::text, e.id
+	FROM json_array_elements_text($2::text::json) AS e (id)
+	WHERE (SELECT true FROM inbox_processed p WHERE p.consumer = $1::text AND p.event_id = e.id LIMIT 1) IS NULL
+		AND (SELECT count(*) FROM fence) < 2
+	ORDER BY e.id COLLATE "C"
+	ON CONFLICT DO NOTHING RETURNING event_id)
+	SELECT coalesce(json_agg(event_id), '[]')::text FROM marked`
+)
+
+// mark marks an event as processed. It reports whether the event was not marked before.
+func mark(ctx context.Context, c anytx.Tx, consumer, eventID string) (fresh bool, err error) {
+	if err := checkIDs(consumer, eventID); err != nil {
+		return false, err
+	}
+	n, err := c.Exec(ctx, markOne, consumer, eventID)
+	if err != nil {
+		return false, fmt.Errorf("mark event %s: %w", eventID, err)
+	}
+	return n == 1, nil
+}
+
+// markAll marks the events, and returns the indexes of those that were not marked before.
+func markAll(ctx context.Context, c anytx.Tx, consumer string, ids []string) (fresh []int, err error) {
+	if err := checkIDs(consumer, ids...); err != nil {
+		return nil, err
+	}
+	first := make(map[string]int, len(ids))
+	distinct := make([]string, 0, len(ids))
+	for i, id := range ids {
+		if _, repeated := first[id]; !repeated {
+			first[id] = i
+			distinct = append(distinct, id)
+		}
+	}
+	if len(distinct) == 0 {
+		return nil, nil
+	}
+	list, err := json.Marshal(distinct)
+	if err != nil {
+		return nil, err
+	}
+	var marked []string
+	if err := queryJSON(ctx, c, &marked, markMany, consumer, string(list)); err != nil {
+		return nil, fmt.Errorf("mark %d events: %w", len(distinct), err)
+	}
+	for _, id := range marked {
+		fresh = append(fresh, first[id])
+	}
+	slices.Sort(fresh)
+	return fresh, nil
+}
+
+// queryJSON runs a query that gives one text of JSON.
+func queryJSON(ctx context.Context, c anytx.Tx, into any, sql string, args ...any) error {
+	var text string
+	if err := c.QueryRow(ctx, sql, args, &text); err != nil {
+		return err
+	}
+	return json.Unmarshal([]byte(text), into)
+}
+
+func checkIDs(consumer string, ids ...string) error {
+	if consumer == "" || checkID(consumer) != nil {
+		return &IDError{ID: consumer, Reason: fmt.Sprintf("%q cannot be the name of a consumer", consumer)}
+	}
+	for _, id := range ids {
+		if err := checkID(id); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// orFail calls fn. If fn fails, it makes the transaction fail too.
+func orFail(ctx context.Context, c anytx.Tx, fn func() error) (err error) {
+	ok := false
+	defer func() {
+		if ok {
+			return
+		}
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+		defer cancel()
+		// The statement fails in any case: by its own error, because the transaction has failed before, or
+		// because the connection is gone.
+		_, failed := c.Exec(ctx, `DO $$ BEGIN RAISE EXCEPTION 'inbox: the handler failed, so this transaction must be rolled back'; END $$`)
+		if failed == nil {
+			err = errors.Join(err, errors.New("inbox: the transaction could not be made to fail: roll it back"))
+		}
+	}()
+	err = fn()
+	ok = err == nil
+	return err
+}

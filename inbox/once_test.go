@@ -1,0 +1,469 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+var errHandler = errors.New("the handler says no")
+
+func TestEveryFormOfOnceHasOneEffect(t *testing.T) {
+	p := newPlace(t, "")
+	type once func(ctx context.Context, id string, fn func(exec func(string, ...any) error) error) (bool, error)
+	pgxOnce := func(ctx context.Context, id string, fn func(func(string, ...any) error) error) (bool, error) {
+		return Pgx(p.pool).Once(ctx, "pgx", id, func(ctx context.Context, tx pgx.Tx) error {
+			return fn(func(sql string, args ...any) error { _, err := tx.Exec(ctx, sql, args...); return err })
+		})
+	}
+	forms := map[string]once{"pgx": pgxOnce}
+	for _, driver := range []string{"pgx", "postgres"} {
+		db := p.openSQL(driver)
+		forms["sql "+driver] = func(ctx context.Context, id string, fn func(func(string, ...any) error) error) (fresh bool, err error) {
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				return false, err
+			}
+			defer func() { _ = tx.Rollback() }()
+			fresh, err = Once(ctx, tx, "sql "+driver, id, func(ctx context.Context) error {
+				return fn(func(sql string, args ...any) error { _, err := tx.ExecContext(ctx, sql, args...); return err })
+			})
+			if err != nil {
+				if tx.Commit() == nil {
+					t.Error("the transaction of a failed handler could be committed")
+				}
+				return fresh, err
+			}
+			return fresh, tx.Commit()
+		}
+	}
+	for name, once := range forms {
+		t.Run(name, func(t *testing.T) {
+			write := func(id string) func(func(string, ...any) error) error {
+				return func(exec func(string, ...any) error) error {
+					return exec("INSERT INTO effects (id, consumer) VALUES ($1, $2)", id, name)
+				}
+			}
+			if _, err := once(t.Context(), "a", func(exec func(string, ...any) error) error {
+				return errors.Join(write("a")(exec), errHandler)
+			}); !errors.Is(err, errHandler) {
+				t.Errorf("the handler's error is %v", err)
+			}
+			for i := range 3 {
+				if fresh, err := once(t.Context(), "a", write("a")); err != nil || fresh != (i == 0) {
+					t.Errorf("delivery %d: %t, %v", i, fresh, err)
+				}
+			}
+			var wg sync.WaitGroup
+			for i := range 40 {
+				wg.Go(func() {
+					if _, err := once(t.Context(), fmt.Sprint("c", i%4), write("c")); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+			wg.Wait()
+			p.expect("5", "SELECT count(*) FROM effects WHERE consumer = $1", name)
+		})
+	}
+}
+
+// In a pool, the mark would be committed alone.
+func TestOnceRefusesWhatIsNoTransaction(t *testing.T) {
+	p := newPlace(t, "")
+	for _, handle := range []any{p.pool, p.openSQL("pgx"), 7} {
+		if fresh, err := Once(t.Context(), handle, "c", "a", nil); fresh || err == nil {
+			t.Errorf("Once on %T: %t, %v", handle, fresh, err)
+		}
+		if err := OnceBatch(t.Context(), handle, "c", []string{"a"}, nil); err == nil {
+			t.Errorf("OnceBatch on %T: no error", handle)
+		}
+	}
+	p.expect("0", "SELECT count(*) FROM inbox_processed")
+}
+
+// The second delivery must not answer before the first has ended.
+func TestASecondDeliveryWaitsForTheFirst(t *testing.T) {
+	p := newPlace(t, "")
+	for _, level := range []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable} {
+		for _, commits := range []bool{true, false} {
+			t.Run(fmt.Sprint(level, commits), func(t *testing.T) {
+				id := fmt.Sprint(level, commits)
+				first, second := p.begin(level), p.begin(level)
+				if fresh, err := Once(t.Context(), first, "c", id, func(ctx context.Context) error { return effect(ctx, first, id, "first") }); !fresh || err != nil {
+					t.Fatal(fresh, err)
+				}
+				var fresh bool
+				var err error
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					fresh, err = Once(t.Context(), second, "c", id, func(ctx context.Context) error { return effect(ctx, second, id, "second") })
+				}()
+				p.untilBlocked(1)
+				end := first.Rollback
+				if commits {
+					end = first.Commit
+				}
+				if err := end(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				<-done
+				switch {
+				case !commits && (!fresh || err != nil):
+					t.Errorf("after the rollback of the first: %t, %v", fresh, err)
+				case commits && level == pgx.ReadCommitted && (fresh || err != nil):
+					t.Errorf("after the commit of the first: %t, %v", fresh, err)
+				case commits && level != pgx.ReadCommitted && sqlState(err) != "40001":
+					t.Errorf("after the commit of the first: %t, %v, want 40001", fresh, err)
+				}
+				if err == nil {
+					err = second.Commit(t.Context())
+				} else {
+					err = second.Rollback(t.Context())
+				}
+				if err != nil {
+					t.Error(err)
+				}
+				again := p.begin(level) // the caller's retry
+				if fresh, err := Once(t.Context(), again, "c", id, nil); fresh || err != nil {
+					t.Errorf("the retry: %t, %v", fresh, err)
+				}
+				p.expect("1", "SELECT count(*) FROM effects WHERE id = $1", id)
+			})
+		}
+	}
+}
+
+func TestAFailedHandlerCannotBeCommitted(t *testing.T) {
+	p := newPlace(t, "")
+	for name, fail := range map[string]func(context.Context) error{
+		"error": func(context.Context) error { return errHandler },
+		"panic": func(context.Context) error { panic("no") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			tx := p.begin(pgx.ReadCommitted)
+			func() {
+				defer func() {
+					if v := recover(); (v != nil) != (name == "panic") {
+						t.Errorf("recovered %v", v)
+					}
+				}()
+				_, err := Once(ctx, tx, "c", "a", func(ctx context.Context) error {
+					cancel() // must not spare the transaction
+					return fail(ctx)
+				})
+				if !errors.Is(err, errHandler) {
+					t.Errorf("the error is %v", err)
+				}
+			}()
+			if err := tx.Commit(t.Context()); !errors.Is(err, pgx.ErrTxCommitRollback) {
+				t.Errorf("the commit gives %v", err)
+			}
+			p.expect("0", "SELECT count(*) FROM inbox_processed")
+		})
+	}
+}
+
+func TestASavepointTakesTheMarkBack(t *testing.T) {
+	p := newPlace(t, "")
+	tx := p.begin(pgx.ReadCommitted)
+	attempt := func(want bool, fail error) {
+		t.Helper()
+		sub, err := tx.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		fresh, err := Once(t.Context(), sub, "c", "a", func(ctx context.Context) error { return errors.Join(effect(ctx, sub, "a", ""), fail) })
+		if fresh != want || !errors.Is(err, fail) {
+			t.Errorf("%t, %v", fresh, err)
+		}
+		end := sub.Commit
+		if fail != nil {
+			end = sub.Rollback
+		}
+		if err := end(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	attempt(true, errHandler)
+	attempt(true, nil)
+	attempt(false, nil)
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.expect("1", "SELECT count(*) FROM effects")
+}
+
+func TestRunReturnsAPanicAndTheFailureOfTheCommit(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	var handler *HandlerError
+	var panicked *PanicError
+	fresh, err := db.Once(t.Context(), "c", "a", func(context.Context, pgx.Tx) error { panic("no") })
+	if fresh || !errors.As(err, &handler) || !errors.As(err, &panicked) || panicked.Value != "no" || !strings.Contains(string(panicked.Stack), "once_test.go") {
+		t.Errorf("a panic gives %t, %v", fresh, err)
+	}
+	p.exec("CREATE TABLE strict (id int PRIMARY KEY, other int REFERENCES strict DEFERRABLE INITIALLY DEFERRED)")
+	_, err = db.Once(t.Context(), "c", "a", func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "INSERT INTO strict VALUES (1, 2)")
+		return err
+	})
+	if handler = nil; !errors.As(err, &handler) || sqlState(err) != "23503" {
+		t.Errorf("a commit that the server refuses gives %v", err)
+	}
+	_, err = db.Once(t.Context(), "c", "a", func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
+		return err
+	})
+	if handler = nil; err == nil || errors.As(err, &handler) {
+		t.Errorf("a lost connection is the handler's fault: %v", err)
+	}
+	p.expect("0", "SELECT count(*) FROM inbox_processed")
+	if fresh, err := db.Once(t.Context(), "c", "a", func(context.Context, pgx.Tx) error { return nil }); !fresh || err != nil {
+		t.Errorf("in the end: %t, %v", fresh, err)
+	}
+}
+
+func TestABatchGetsTheNewEventsInTheirOrder(t *testing.T) {
+	p := newPlace(t, "")
+	sqlDB := p.openSQL("postgres")
+	for i, c := range []struct {
+		ids   []string
+		fresh []int
+	}{
+		{[]string{"c", "a", "c", `q"\{}`, "b"}, []int{0, 1, 3, 4}},
+		{[]string{"x", "a", "<&é ", "b", "d"}, []int{0, 2, 4}},
+		{[]string{"a", "x"}, nil},
+		{nil, nil},
+	} {
+		check := func(form string, called bool, got []int) {
+			if called != (c.fresh != nil) || !slices.Equal(got, c.fresh) {
+				t.Errorf("%s: batch %d has the new events %v, want %v", form, i, got, c.fresh)
+			}
+		}
+		tx := p.begin(pgx.ReadCommitted)
+		var got []int
+		called := false
+		fn := func(_ context.Context, fresh []int) error { got, called = fresh, true; return nil }
+		if err := errors.Join(OnceBatch(t.Context(), tx, "c", c.ids, fn), tx.Commit(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		check("pgx", called, got)
+		got, called = nil, false
+		std, err := sqlDB.BeginTx(t.Context(), nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := errors.Join(OnceBatch(t.Context(), std, "sql", c.ids, fn), std.Commit()); err != nil {
+			t.Fatal(err)
+		}
+		check("lib/pq", called, got)
+	}
+}
+
+func TestABadEventDoesNotTakeItsBatchWithIt(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	msg := func(id, key string) Message {
+		m := Message{ID: id, Topic: "t"}
+		if key != "" {
+			m.Key = []byte(key)
+		}
+		return m
+	}
+	bad, calls := "bad", 0
+	fn := func(ctx context.Context, tx pgx.Tx, fresh []Message) error {
+		calls++
+		for _, m := range fresh {
+			if err := effect(ctx, tx, m.ID, ""); err != nil {
+				return err
+			}
+			if m.ID == bad {
+				panic("bad")
+			}
+		}
+		return nil
+	}
+	if out := db.Batch(t.Context(), "c", []Message{msg("seen", "k")}, fn); !out[0].Fresh || out[0].Err != nil || calls != 1 {
+		t.Fatal(out, calls)
+	}
+	batch := []Message{
+		msg("a1", "a"), msg("seen", "k"), msg("bad", "b"), msg("a2", "a"), msg("b2", "b"),
+		msg("", "d"), msg("d2", "d"), msg("free1", ""), msg("a1", "a"),
+	}
+	describe := func(out []Outcome) (s []string) {
+		var id *IDError
+		var handler *HandlerError
+		for _, o := range out {
+			switch {
+			case errors.As(o.Err, &id):
+				s = append(s, "id")
+			case errors.As(o.Err, &handler):
+				s = append(s, "handler")
+			case errors.Is(o.Err, ErrEarlierFailed):
+				s = append(s, "earlier")
+			case o.Err != nil:
+				s = append(s, o.Err.Error())
+			case o.Fresh:
+				s = append(s, "fresh")
+			default:
+				s = append(s, "seen")
+			}
+		}
+		return s
+	}
+	calls = 0
+	if got := strings.Join(describe(db.Batch(t.Context(), "c", batch, fn)), " "); got != "fresh seen handler fresh earlier id earlier fresh seen" || calls != 5 {
+		t.Errorf("outcomes %s after %d calls", got, calls)
+	}
+	bad, calls = "", 0
+	if got := strings.Join(describe(db.Batch(t.Context(), "c", batch, fn)), " "); got != "seen seen fresh seen fresh id earlier seen seen" || calls != 1 {
+		t.Errorf("then outcomes %s after %d calls", got, calls)
+	}
+	p.expect("seen a1 a2 free1 bad b2", "SELECT string_agg(id, ' ' ORDER BY n) FROM effects")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	calls = 0
+	out := db.Batch(ctx, "c", []Message{msg("x", "x"), msg("y", "x"), msg("z", "z")}, func(ctx context.Context, tx pgx.Tx, fresh []Message) error {
+		calls++
+		cancel()
+		return fn(ctx, tx, fresh)
+	})
+	var handler *HandlerError
+	if calls != 2 || !errors.Is(out[0].Err, context.Canceled) || errors.As(out[0].Err, &handler) || !errors.Is(out[2].Err, context.Canceled) {
+		t.Errorf("when the context ends: %v after %d calls", describe(out), calls)
+	}
+}
+
+func TestBatchesInDifferentOrderDoNotDeadlock(t *testing.T) {
+	p := newPlace(t, "")
+	var ids []string
+	for i := range 200 {
+		ids = append(ids, fmt.Sprint("event ", i))
+	}
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for range 5 {
+				mixed := slices.Clone(ids)
+				rand.Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
+				_, err := Pgx(p.pool).in(t.Context(), func(tx *transaction[pgx.Tx]) error {
+					err := OnceBatch(t.Context(), tx.own, "c", mixed, func(context.Context, []int) error { return nil })
+					if err == nil {
+						err = errHandler // roll back, so that the next batch has to work too
+					}
+					return err
+				})
+				if !errors.Is(err, errHandler) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func TestADatabaseWithoutACurrentGenerationIsNoDuplicate(t *testing.T) {
+	p := newPlace(t, "")
+	p.exec("UPDATE inbox_generations SET ended_at = now()")
+	if fresh, err := Pgx(p.pool).Once(t.Context(), "c", "a", nil); fresh || sqlState(err) != "23514" && sqlState(err) != "23502" {
+		t.Errorf("%t, %v", fresh, err)
+	}
+}
+
+func TestBadIDsAreRefusedBeforeTheDatabase(t *testing.T) {
+	p := newPlace(t, "")
+	tx := p.begin(pgx.ReadCommitted)
+	var refused *IDError
+	for _, c := range [][2]string{{"", "a"}, {"c", ""}, {"c", "a\x00"}, {"c\xff", "a"}} {
+		if _, err := Once(t.Context(), tx, c[0], c[1], nil); !errors.As(err, &refused) {
+			t.Errorf("%q: %v", c, err)
+		}
+		if err := OnceBatch(t.Context(), tx, c[0], []string{"x", c[1]}, nil); !errors.As(err, &refused) {
+			t.Errorf("%q in a batch: %v", c, err)
+		}
+	}
+	if fresh, err := Once(t.Context(), tx, strings.Repeat("c", maxID), strings.Repeat("é", maxID/2), func(context.Context) error { return nil }); !fresh || err != nil {
+		t.Errorf("the transaction of refused events: %t, %v", fresh, err)
+	}
+}
+
+// 100 events are delivered in random order, concurrently, in every isolation level, while
+// generations change all the time.
+func TestOneEffectWhileGenerationsChange(t *testing.T) {
+	p := newPlace(t, "")
+	const events, deliveries = 100, 800
+	ctx, stop := context.WithCancel(t.Context())
+	var turns int
+	turner := make(chan struct{})
+	go func() {
+		defer close(turner)
+		for ctx.Err() == nil {
+			_, err := p.pool.Exec(ctx, "UPDATE inbox_generations SET started_at = now() - interval '2 seconds' WHERE ended_at IS NULL")
+			if err != nil {
+				continue
+			}
+			done, err := Pgx(p.pool).Retain(ctx, Retention{Keep: time.Hour, Generation: time.Second, LockWait: 50 * time.Millisecond})
+			var busy *BusyError
+			if err != nil && !errors.As(err, &busy) && sqlState(err) != "40001" && ctx.Err() == nil {
+				t.Error(err)
+			}
+			if done.Began > 0 {
+				turns++
+			}
+			pause(ctx, 20*time.Millisecond)
+		}
+	}()
+	levels := []pgx.TxIsoLevel{pgx.ReadCommitted, pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable}
+	work := make(chan int)
+	var wg sync.WaitGroup
+	for range 16 {
+		wg.Go(func() {
+			for event := range work {
+				id, level := fmt.Sprint("event ", event), levels[rand.IntN(len(levels))]
+				for {
+					err := pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
+						// The snapshot of the higher levels begins here.
+						if _, err := tx.Exec(ctx, "SELECT count(*) FROM effects"); err != nil {
+							return err
+						}
+						pause(ctx, 2*time.Millisecond)
+						_, err := Once(ctx, tx, "c", id, func(ctx context.Context) error { return effect(ctx, tx, id, "") })
+						return err
+					})
+					if state := sqlState(err); state != "40001" && state != "40P01" {
+						if err != nil {
+							t.Error(err)
+						}
+						break
+					}
+				}
+			}
+		})
+	}
+	for range deliveries / events {
+		for _, event := range rand.Perm(events) {
+			work <- event
+		}
+	}
+	close(work)
+	wg.Wait()
+	stop()
+	<-turner
+	p.expect(fmt.Sprint(events), "SELECT count(*) FROM effects")
+	p.expect(fmt.Sprint(events), "SELECT count(DISTINCT id) FROM effects")
+	if turns < 3 {
+		t.Errorf("%d generations began: this says little", turns)
+	}
+	t.Logf("%d generations began", turns)
+}

@@ -1,0 +1,134 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	_ "github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/lib/pq"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+func TestMain(m *testing.M) {
+	if role := os.Getenv("INBOX_TEST_PROCESS"); role != "" {
+		os.Exit(process(role))
+	}
+	os.Exit(testenv.Main(m))
+}
+
+// A place is a database with the tables of the package and a table for effects.
+type place struct {
+	*testing.T
+	dsn  string
+	pool *pgxpool.Pool
+}
+
+func newPlace(t *testing.T, version string) *place {
+	t.Helper()
+	pg := testenv.Postgres(t, version)
+	dsn := pg.Database(t)
+	pg.Exec(t, dsn, DDL, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
+	p := &place{T: t, dsn: dsn}
+	p.pool = open(t, dsn, 40)
+	return p
+}
+
+func open(t testing.TB, dsn string, conns int32) *pgxpool.Pool {
+	t.Helper()
+	config, err := pgxpool.ParseConfig(dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.MaxConns = conns
+	pool, err := pgxpool.NewWithConfig(context.Background(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	return pool
+}
+
+func (p *place) openSQL(driver string) *sql.DB {
+	p.Helper()
+	db, err := sql.Open(driver, p.dsn)
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() { _ = db.Close() })
+	return db
+}
+
+func (p *place) exec(sql string, args ...any) {
+	p.Helper()
+	if _, err := p.pool.Exec(p.Context(), sql, args...); err != nil {
+		p.Fatalf("%s: %v", sql, err)
+	}
+}
+
+// value returns the one value of a query, as text.
+func (p *place) value(sql string, args ...any) string {
+	p.Helper()
+	var v any
+	if err := p.pool.QueryRow(p.Context(), sql, args...).Scan(&v); err != nil {
+		p.Fatalf("%s: %v", sql, err)
+	}
+	return fmt.Sprint(v)
+}
+
+func (p *place) expect(want, sql string, args ...any) {
+	p.Helper()
+	if got := p.value(sql, args...); got != want {
+		p.Errorf("%s gives %s, want %s", sql, got, want)
+	}
+}
+
+// begin opens a transaction, and rolls it back at the end of the test.
+func (p *place) begin(level pgx.TxIsoLevel) pgx.Tx {
+	p.Helper()
+	tx, err := p.pool.BeginTx(p.Context(), pgx.TxOptions{IsoLevel: level})
+	if err != nil {
+		p.Fatal(err)
+	}
+	p.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	return tx
+}
+
+// untilBlocked waits until so many sessions of the database wait for a lock.
+func (p *place) untilBlocked(n int) {
+	p.Helper()
+	p.until(fmt.Sprintf("%d sessions wait for a lock", n), func() bool {
+		return p.value("SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'") == fmt.Sprint(n)
+	})
+}
+
+func (p *place) until(what string, ok func() bool) {
+	p.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			p.Fatalf("it does not happen: %s", what)
+		}
+	}
+}
+
+func effect(ctx context.Context, tx pgx.Tx, id, note string) error {
+	_, err := tx.Exec(ctx, "INSERT INTO effects (id, note) VALUES ($1, $2)", id, note)
+	return err
+}
+
+// turn ends the current generation.
+func (p *place) turn() Retained {
+	p.Helper()
+	p.exec("UPDATE inbox_generations SET started_at = started_at - interval '2 hours', ended_at = ended_at - interval '2 hours'")
+	done, err := Pgx(p.pool).Retain(p.Context(), Retention{Keep: 7 * time.Hour, Generation: time.Hour})
+	if err != nil || done.Began == 0 {
+		p.Fatalf("Retain did %+v, %v", done, err)
+	}
+	return done
+}

@@ -1,0 +1,145 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func process(string) int { return 1 }
+
+func nothing(context.Context, pgx.Tx) error { return nil }
+
+func nothingMany(context.Context, pgx.Tx, []Message) error { return nil }
+
+func TestEventsAreRememberedForTheirTimeAndDroppedWithTheirGeneration(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	deliver := func(id string, want bool) {
+		t.Helper()
+		if fresh, err := db.Once(t.Context(), "c", id, nothing); fresh != want || err != nil {
+			t.Errorf("event %s is new: %t, %v; want %t", id, fresh, err, want)
+		}
+	}
+	deliver("a", true)
+	if done, err := db.Retain(t.Context(), Retention{}); err != nil || done.Began != 0 || done.Dropped != nil {
+		t.Errorf("a young generation: %+v, %v", done, err)
+	}
+	for range 4 { // the first ended 6 hours ago in the end, and 7 are to be kept
+		p.turn()
+		deliver("a", false)
+	}
+	deliver("b", true)
+	if done := p.turn(); !slices.Equal(done.Dropped, []int64{1}) {
+		t.Errorf("dropped %v", done.Dropped)
+	}
+	deliver("a", true) // it was forgotten
+	deliver("b", false)
+	p.expect("2,3,4,5,6", "SELECT string_agg(generation::text, ',' ORDER BY generation) FROM inbox_generations")
+	p.expect("5", "SELECT count(*) FROM pg_inherits WHERE inhparent = 'inbox_processed'::regclass")
+}
+
+// The snapshot of the transaction is older than the mark and than the new generation.
+func TestAnOldSnapshotCannotMissAMarkOfAnEndedGeneration(t *testing.T) {
+	p := newPlace(t, "")
+	for _, level := range []pgx.TxIsoLevel{pgx.RepeatableRead, pgx.Serializable} {
+		for _, form := range []string{"single", "batch", "single, marked after the turn", "batch, marked after the turn"} {
+			id := form + string(level)
+			old := p.begin(level)
+			if _, err := old.Exec(t.Context(), "SELECT FROM effects"); err != nil {
+				t.Fatal(err)
+			}
+			after := strings.HasSuffix(form, "turn")
+			if after {
+				p.turn()
+			}
+			if fresh, err := Pgx(p.pool).Once(t.Context(), "c", id, nothing); !fresh || err != nil {
+				t.Fatal(fresh, err)
+			}
+			if !after {
+				p.turn()
+			}
+			var err error
+			if strings.HasPrefix(form, "single") {
+				_, err = Once(t.Context(), old, "c", id, func(context.Context) error { return nil })
+			} else {
+				err = OnceBatch(t.Context(), old, "c", []string{id}, func(context.Context, []int) error { return nil })
+			}
+			if sqlState(err) != "40001" {
+				t.Errorf("%s, %s: %v, want 40001", level, form, err)
+			}
+			_ = old.Rollback(t.Context())
+		}
+	}
+}
+
+// A transaction that has marked an event keeps its generation open. A delivery that comes while
+// Retain waits must find the mark, although it then marks into the next generation.
+func TestAGenerationEndsAfterTheTransactionsThatMarkedInIt(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	first := p.begin(pgx.ReadCommitted)
+	if fresh, err := Once(t.Context(), first, "c", "a", func(context.Context) error { return nil }); !fresh || err != nil {
+		t.Fatal(fresh, err)
+	}
+	p.exec("UPDATE inbox_generations SET started_at = now() - interval '2 days'")
+	var busy *BusyError
+	if _, err := db.Retain(t.Context(), Retention{LockWait: 10 * time.Millisecond}); !errors.As(err, &busy) {
+		t.Fatalf("Retain beside an open transaction: %v", err)
+	}
+	for range 3 { // have the statement prepared with the plan of before
+		if _, err := db.Once(t.Context(), "c", "other", nothing); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if done, err := db.Retain(t.Context(), Retention{LockWait: time.Minute}); err != nil || done.Began != 2 {
+			t.Errorf("Retain did %+v, %v", done, err)
+		}
+	})
+	p.untilBlocked(1)
+	wg.Go(func() {
+		if fresh, err := db.Once(t.Context(), "c", "a", nothing); fresh || err != nil {
+			t.Errorf("the second delivery is new: %t, %v", fresh, err)
+		}
+	})
+	p.untilBlocked(2)
+	if err := first.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	p.expect("1", "SELECT count(*) FROM inbox_processed WHERE event_id = 'a'")
+}
+
+func TestConcurrentRetentionEndsAGenerationOnce(t *testing.T) {
+	p := newPlace(t, "")
+	p.exec("CREATE SCHEMA elsewhere; ALTER TABLE inbox_processed SET SCHEMA elsewhere; ALTER TABLE inbox_processed_1 SET SCHEMA elsewhere")
+	p.exec("UPDATE inbox_generations SET started_at = now() - interval '2 days'")
+	pool := open(t, p.dsn+"&search_path=public,elsewhere", 10)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	began := 0
+	for range 8 {
+		wg.Go(func() {
+			done, err := Pgx(pool).Retain(t.Context(), Retention{LockWait: time.Minute})
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			began += int(done.Began)
+		})
+	}
+	wg.Wait()
+	if began != 2 {
+		t.Errorf("the sum of the numbers of new generations is %d, want 2", began)
+	}
+	p.expect("2", "SELECT count(*) FROM pg_class WHERE relnamespace = 'elsewhere'::regnamespace AND relname ~ '^inbox_processed_[0-9]+$'")
+}

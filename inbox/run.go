@@ -1,0 +1,91 @@
+package inbox
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// A HandlerError is what a handler returned, or its panic as a *PanicError, or what the server
+// answered to the COMMIT of the handler's work. Other errors are not the event's fault: the database
+// cannot be reached, or the caller's context has ended.
+type HandlerError struct{ Err error }
+
+func (e *HandlerError) Error() string { return e.Err.Error() }
+func (e *HandlerError) Unwrap() error { return e.Err }
+
+// Once calls fn in a transaction of its own, unless the consumer has processed the event already. It
+// reports whether fn's effect was committed now. If fn fails or panics, Once rolls back, and returns
+// a *HandlerError: nothing of fn's work remains, and the next delivery calls fn again.
+//
+// A serialization failure or a deadlock is no fault of the event. Once then repeats the transaction,
+// so fn can be called several times: its effects outside the transaction must bear that.
+//
+// If the connection is lost during the commit, nobody knows whether the server has committed. Once
+// returns the error. A further call finds out.
+func (db *DB[T]) Once(ctx context.Context, consumer, eventID string, fn func(ctx context.Context, tx T) error) (bool, error) {
+	fresh := false
+	err := db.retry(ctx, func(tx *transaction[T]) (err error) {
+		if fresh, err = mark(ctx, tx, consumer, eventID); err != nil || !fresh {
+			return err
+		}
+		return handle(func() error { return fn(ctx, tx.own) })
+	})
+	return fresh && err == nil, err
+}
+
+// handle calls a handler, and gives its error a type.
+func handle(fn func() error) error {
+	if err := recovered(fn); err != nil {
+		return &HandlerError{err}
+	}
+	return nil
+}
+
+// attempts is how often a transaction is tried that meets serialization failures or deadlocks.
+const attempts = 10
+
+// retry runs do in a transaction, and again after a serialization failure or a deadlock.
+func (db *DB[T]) retry(ctx context.Context, do func(*transaction[T]) error) error {
+	for attempt := 1; ; attempt++ {
+		done := false
+		lost, err := db.in(ctx, func(tx *transaction[T]) error {
+			err := do(tx)
+			done = err == nil
+			return err
+		})
+		state := sqlState(err)
+		if (state == "40001" || state == "40P01") && attempt < attempts && ctx.Err() == nil {
+			pause(ctx, time.Millisecond<<attempt)
+			continue
+		}
+		return blame(err, lost, done)
+	}
+}
+
+// blame says whose fault an error is. do ended well before the commit if done is set.
+func blame(err error, lost, done bool) error {
+	handler, isHandler := err.(*HandlerError) //nolint:errorlint // only the error that handle made, not what a handler returned
+	switch {
+	case err != nil && !lost && done:
+		return &HandlerError{err}
+	case isHandler && lost:
+		return handler.Err
+	}
+	return err
+}
+
+// pause waits for a random time around d, or for the end of ctx.
+func pause(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(jitter(d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
+}
+
+// jitter returns a random time between the half of d and one and a half of d.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + rand.N(d+1)
+}

@@ -1,0 +1,199 @@
+package outbox
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode/utf16"
+	"unicode/utf8"
+
+	"github.com/walpost/walpost/internal/topicname"
+)
+
+// A row is the values of an event, in the order of the columns. nil is NULL.
+type row [][]byte
+
+// rows checks events and makes their rows. The error is an *EventError.
+func (o *Outbox) rows(ctx context.Context, events []Event) ([]row, error) {
+	var shared map[string]string
+	if o.opts.FromContext != nil && len(events) > 0 {
+		shared = o.opts.FromContext(ctx)
+	}
+	rows, seen := make([]row, len(events)), map[string]int{}
+	for i, e := range events {
+		r, field, err := o.row(e, shared)
+		if err == nil {
+			if first, twice := seen[string(r[0])]; twice {
+				field, err = "ID", fmt.Errorf("event %d has the same id %s", first, r[0])
+			}
+			seen[string(r[0])] = i
+		}
+		if err != nil {
+			return nil, &EventError{Index: i, Event: e, Field: field, Err: err}
+		}
+		rows[i] = r
+	}
+	return rows, nil
+}
+
+// row makes the row of an event, or names the field that is wrong.
+func (o *Outbox) row(e Event, shared map[string]string) (r row, field string, err error) {
+	if e.ID == "" {
+		e.ID = NewID()
+	} else if !uuid.MatchString(e.ID) {
+		return nil, "ID", fmt.Errorf("must be a UUID (got %q)", e.ID)
+	}
+	r = make(row, 0, len(columns)+len(o.opts.Headers))
+	r = append(r, []byte(strings.ToLower(e.ID)))
+	for _, f := range []struct{ name, value string }{
+		{"AggregateType", e.AggregateType}, {"AggregateID", e.AggregateID}, {"Type", e.Type},
+	} {
+		err := textProblem([]byte(f.value))
+		if f.value == "" {
+			err = errors.New("is empty")
+		}
+		if err == nil && f.name == "AggregateType" {
+			err = topicname.Check(o.opts.Topic(f.value))
+		}
+		if err != nil {
+			return nil, f.name, err
+		}
+		r = append(r, []byte(f.value))
+	}
+	payload, err := o.payload(e.Payload)
+	if err != nil {
+		return nil, "Payload", err
+	}
+	r = append(r, payload)
+	for h := range e.Headers {
+		if !slices.Contains(o.opts.Headers, h) {
+			return nil, "Headers", fmt.Errorf("the outbox has no column for the header %q: Options.Headers names the columns", h)
+		}
+	}
+	for _, h := range o.opts.Headers {
+		value, ok := e.Headers[h]
+		if !ok {
+			value, ok = shared[h]
+		}
+		if !ok {
+			r = append(r, nil)
+			continue
+		}
+		if err := textProblem([]byte(value)); err != nil {
+			return nil, fmt.Sprintf("Headers[%q]", h), err
+		}
+		r = append(r, []byte(value))
+	}
+	return r, "", nil
+}
+
+// payload returns the bytes of a payload, or nil for NULL.
+func (o *Outbox) payload(v any) (b []byte, err error) {
+	switch v := v.(type) {
+	case nil:
+		return nil, errors.New("is missing: outbox.Null is a payload for a record without a value")
+	case null:
+		return nil, nil
+	case []byte:
+		b = v
+	case json.RawMessage:
+		b = v
+	default:
+		if b, err = o.opts.Marshal(v); err != nil {
+			return nil, err
+		}
+	}
+	if b == nil {
+		b = []byte{} // a slice without bytes is not NULL
+	}
+	switch o.opts.PayloadType {
+	case "bytea":
+		return b, nil
+	case "jsonb", "json":
+		if !json.Valid(b) {
+			return nil, fmt.Errorf("is not JSON, as the column of the type %s needs it (got %.40q)", o.opts.PayloadType, b)
+		}
+		if o.opts.PayloadType == "jsonb" {
+			if err := escapesProblem(b); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return b, textProblem(b)
+}
+
+// textProblem returns why Postgres does not accept a text.
+func textProblem(b []byte) error {
+	switch {
+	case !utf8.Valid(b):
+		return errors.New("is not valid UTF-8")
+	case bytes.IndexByte(b, 0) >= 0:
+		return errors.New("has the character U+0000, which Postgres cannot store")
+	}
+	return nil
+}
+
+// escapesProblem returns why a jsonb cannot have an escape sequence of a valid JSON.
+func escapesProblem(b []byte) error {
+	var high rune // the first half of a surrogate pair, directly before i
+	for i := 0; ; {
+		next := bytes.IndexByte(b[i:], '\\')
+		if high != 0 && next != 0 {
+			return errLoneSurrogate
+		}
+		if next < 0 {
+			return nil
+		}
+		i += next + 2
+		if b[i-1] != 'u' {
+			if high != 0 {
+				return errLoneSurrogate
+			}
+			continue
+		}
+		n, _ := strconv.ParseUint(string(b[i:i+4]), 16, 32) // valid JSON has four digits
+		i += 4
+		switch r := rune(n); {
+		case r == 0:
+			return errors.New(`has the escape sequence \u0000, which a jsonb cannot have`)
+		case high != 0 && utf16.DecodeRune(high, r) == utf8.RuneError:
+			return errLoneSurrogate
+		case high != 0:
+			high = 0
+		case utf16.IsSurrogate(r) && r >= 0xdc00:
+			return errLoneSurrogate
+		case utf16.IsSurrogate(r):
+			high = r
+		}
+	}
+}
+
+var errLoneSurrogate = errors.New(`has half a surrogate pair, such as \ud800 alone, which a jsonb cannot have`)
+
+// arrayText is one column of the rows as the text of an array. Every driver and every protocol can
+// send a text.
+func arrayText(rows []row, column int, binary bool) string {
+	var b strings.Builder
+	for i, r := range rows {
+		b.WriteByte("{,"[min(i, 1)])
+		switch v := r[column]; {
+		case v == nil:
+			b.WriteString("NULL")
+		case binary:
+			fmt.Fprintf(&b, `"\\x%x"`, v)
+		default:
+			b.WriteByte('"')
+			_, _ = quoter.WriteString(&b, string(v))
+			b.WriteByte('"')
+		}
+	}
+	b.WriteByte('}')
+	return b.String()
+}
+
+var quoter = strings.NewReplacer(`\`, `\\`, `"`, `\"`)

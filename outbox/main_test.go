@@ -1,0 +1,160 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+	_ "github.com/lib/pq"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+
+// database makes a database with the table of an outbox, and returns its DSN.
+func database(t testing.TB, o *Outbox) (pg *testenv.PG, dsn string) {
+	t.Helper()
+	pg = testenv.Postgres(t, "")
+	dsn = pg.Database(t)
+	up, _ := o.DDL()
+	pg.Exec(t, dsn, up)
+	return pg, dsn
+}
+
+func open(t testing.TB, opts Options) *Outbox {
+	t.Helper()
+	o, err := New(opts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return o
+}
+
+// A handle is a transaction of one of the libraries, with what its user does with it.
+type handle struct {
+	tx       any
+	exec     func(sql string) error
+	commit   func() error
+	rollback func() error
+}
+
+// handles open a transaction, each by another library, driver or protocol.
+var handles = map[string]func(t testing.TB, dsn string) handle{
+	"pgx":                 func(t testing.TB, dsn string) handle { return beginPGX(t, dsn, "") },
+	"pgx exec":            func(t testing.TB, dsn string) handle { return beginPGX(t, dsn, "exec") },
+	"pgx simple protocol": func(t testing.TB, dsn string) handle { return beginPGX(t, dsn, "simple_protocol") },
+	"pgx savepoint": func(t testing.TB, dsn string) handle {
+		outer := beginPGX(t, dsn, "")
+		inner, err := outer.tx.(pgx.Tx).Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		h := ofPGX(t, inner)
+		h.commit = func() error {
+			if err := inner.Commit(t.Context()); err != nil {
+				return err
+			}
+			return outer.commit()
+		}
+		return h
+	},
+	"pgxpool": func(t testing.TB, dsn string) handle {
+		pool, err := pgxpool.New(t.Context(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(pool.Close)
+		tx, err := pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+		return ofPGX(t, tx)
+	},
+	"database/sql with pgx": func(t testing.TB, dsn string) handle { return beginSQL(t, "pgx", dsn) },
+	"database/sql with pgx, simple protocol": func(t testing.TB, dsn string) handle {
+		return beginSQL(t, "pgx", dsn+"&default_query_exec_mode=simple_protocol")
+	},
+	"database/sql with lib/pq": func(t testing.TB, dsn string) handle { return beginSQL(t, "postgres", dsn) },
+	"database/sql that embeds": func(t testing.TB, dsn string) handle { // as bun.Tx and sqlx.Tx do
+		h := beginSQL(t, "pgx", dsn)
+		h.tx = embeds{h.tx.(*sql.Tx)}
+		return h
+	},
+}
+
+// embeds is like bun.Tx: its own method ExecContext has other placeholders.
+type embeds struct{ *sql.Tx }
+
+func (embeds) ExecContext(context.Context, string, ...any) (sql.Result, error) {
+	return nil, fmt.Errorf("the placeholders of this method are question marks")
+}
+
+func beginPGX(t testing.TB, dsn, mode string) handle {
+	t.Helper()
+	if mode != "" {
+		dsn += "&default_query_exec_mode=" + mode
+	}
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ofPGX(t, tx)
+}
+
+func ofPGX(t testing.TB, tx pgx.Tx) handle {
+	return handle{
+		tx:       tx,
+		exec:     func(sql string) error { _, err := tx.Exec(t.Context(), sql); return err },
+		commit:   func() error { return tx.Commit(t.Context()) },
+		rollback: func() error { return tx.Rollback(t.Context()) },
+	}
+}
+
+func beginSQL(t testing.TB, driver, dsn string) handle {
+	t.Helper()
+	var db *sql.DB
+	var err error
+	if driver == "pgx" {
+		config, bad := pgx.ParseConfig(dsn)
+		if bad != nil {
+			t.Fatal(bad)
+		}
+		db = stdlib.OpenDB(*config)
+	} else if db, err = sql.Open(driver, dsn); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tx.Rollback() })
+	return handle{
+		tx:       tx,
+		exec:     func(sql string) error { _, err := tx.ExecContext(t.Context(), sql); return err },
+		commit:   tx.Commit,
+		rollback: tx.Rollback,
+	}
+}
+
+// must runs statements that do not fail.
+func (h handle) must(t testing.TB, sql ...string) {
+	t.Helper()
+	for _, s := range sql {
+		if err := h.exec(s); err != nil {
+			t.Fatalf("%s: %v", s, err)
+		}
+	}
+}

@@ -1,0 +1,175 @@
+// Package outbox writes events into a transactional outbox: in the transaction that changes the
+// data, so that either both are committed or neither is. walpost relays the events to Kafka.
+//
+//	tx, err := pool.Begin(ctx)
+//	// … change the data in tx …
+//	err = outbox.Write(ctx, tx, outbox.Event{
+//		AggregateType: "order", AggregateID: "4711", Type: "OrderPlaced", Payload: order,
+//	})
+//	err = tx.Commit(ctx)
+//
+// Write works with pgx and with database/sql, and with what is built on them. It refuses an event
+// that walpost could not route, before it runs any SQL. docs/outbox.md describes the package.
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/topicname"
+)
+
+// An Event is one row of the outbox, and one record in Kafka.
+type Event struct {
+	// ID is a UUID. It is in the record's header "id", and consumers recognise a repetition by it.
+	// Default: NewID().
+	ID string
+	// AggregateType decides on the topic: outbox.event.<AggregateType>.
+	AggregateType string
+	// AggregateID is the record's key. Events with the same key stay in order.
+	AggregateID string
+	// Type says what happened, such as OrderPlaced.
+	Type string
+	// Payload is the record's value. []byte and json.RawMessage are taken as they are, Null is no
+	// value, and Options.Marshal makes bytes of everything else.
+	Payload any
+	// Headers are values for the columns in Options.Headers. A column without a value is NULL.
+	Headers map[string]string
+}
+
+// Null is the payload of a record without a value. In a compacted topic it removes the key.
+var Null = null{}
+
+type null struct{}
+
+// Options describe an outbox table and how events get into it. The zero value is the table that
+// walpost setup makes.
+type Options struct {
+	// Table is schema.table, as SQL reads names. Default: public.outbox.
+	Table string
+	// PayloadType is the type of the column payload: jsonb (default), json, text or bytea.
+	PayloadType string
+	// Headers are columns of the type text, with the names of the records' headers. Placement
+	// returns what walpost.yaml needs for them.
+	Headers []string
+	// Partitioned makes a table with one partition for each day. Only DDL and Goose read it.
+	Partitioned bool
+
+	// Marshal makes bytes of a payload. Default: json.Marshal.
+	Marshal func(v any) ([]byte, error)
+	// FromContext returns headers for all events of a call, such as the trace context. A header
+	// that has no column is left out. The Headers of an Event come first.
+	FromContext func(ctx context.Context) map[string]string
+	// Topic is the topic of an aggregate type, for a walpost.yaml that sets router.route.topic or
+	// router.topic.rename. Default: "outbox.event." and the aggregate type.
+	Topic func(aggregateType string) string
+}
+
+// An Outbox writes events into one table. Any number of goroutines may use it.
+type Outbox struct {
+	opts   Options
+	table  outboxtable.Table
+	insert string
+}
+
+// columns are the columns that Write fills in every outbox. Those of Options.Headers follow.
+var columns = []string{"id", "aggregate_type", "aggregate_id", "event_type", "payload"}
+
+const payloadColumn = 4
+
+// New returns an Outbox, or what is wrong with the options. It connects nowhere.
+func New(opts Options) (*Outbox, error) {
+	opts.Table, opts.PayloadType = cmp.Or(opts.Table, "public.outbox"), cmp.Or(opts.PayloadType, "jsonb")
+	opts.Headers = slices.Clone(opts.Headers)
+	if opts.Marshal == nil {
+		opts.Marshal = json.Marshal
+	}
+	if opts.Topic == nil {
+		opts.Topic = func(aggregateType string) string { return topicname.DefaultPrefix + aggregateType }
+	}
+	name, err := pg.ParseTable(opts.Table)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: Options.Table: %w", err)
+	}
+	if _, known := outboxtable.Payloads[opts.PayloadType]; !known {
+		return nil, fmt.Errorf("outbox: Options.PayloadType: must be jsonb, json, text or bytea (got %q)", opts.PayloadType)
+	}
+	taken := append(slices.Clone(columns), outboxtable.DefaultTimeColumn, outboxtable.DefaultOrderColumn)
+	for _, h := range opts.Headers {
+		err := pg.CheckName(h)
+		if err == nil && (strings.ContainsAny(h, ",:") || h != strings.TrimSpace(h) || slices.Contains(taken, h)) {
+			err = fmt.Errorf("must be a name that no other column has, without commas, colons and outer spaces (got %q)", h)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("outbox: Options.Headers: %w", err)
+		}
+		taken = append(taken, h)
+	}
+	o := &Outbox{opts: opts, table: outboxtable.Table{
+		Name: name, Payload: opts.PayloadType, Headers: opts.Headers, Partitioned: opts.Partitioned,
+	}}
+	var names, arrays []string
+	types := map[int]string{0: "uuid", payloadColumn: opts.PayloadType}
+	for i, c := range append(slices.Clone(columns), opts.Headers...) {
+		typ := cmp.Or(types[i], "text")
+		names = append(names, pg.QuoteIdent(c))
+		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, typ))
+	}
+	// The text is the same for any number of events, so that drivers can keep it prepared. unnest
+	// returns the elements in their order.
+	o.insert = fmt.Sprintf("INSERT INTO %s (%s) SELECT * FROM unnest(%s)", name.SQL(), strings.Join(names, ", "), strings.Join(arrays, ", "))
+	return o, nil
+}
+
+var standard, _ = New(Options{})
+
+// Write writes events into public.outbox, as walpost setup makes it. See Outbox.Write.
+func Write(ctx context.Context, tx any, events ...Event) error {
+	return standard.Write(ctx, tx, events...)
+}
+
+// Write writes events in the transaction tx, by one statement, in their order. tx is a pgx.Tx, a
+// *sql.Tx, or another handle with the method Exec of pgx or ExecContext of database/sql.
+//
+// An *EventError means that nothing was sent to the server, and that the transaction is as it was.
+// So do errors about tx. Any other error is the server's: Postgres then refuses further statements
+// of the transaction until a rollback, to a savepoint or of everything.
+func (o *Outbox) Write(ctx context.Context, tx any, events ...Event) error {
+	to, err := anytx.Of(tx)
+	if err != nil {
+		return fmt.Errorf("outbox: %w", err)
+	}
+	rows, err := o.rows(ctx, events)
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	args := make([]any, len(rows[0]))
+	for i := range args {
+		args[i] = arrayText(rows, i, i == payloadColumn && o.opts.PayloadType == "bytea")
+	}
+	if _, err := to.Exec(ctx, o.insert, args...); err != nil {
+		return fmt.Errorf("outbox: write %d events to %s: %w", len(events), o.table.Name, err)
+	}
+	return nil
+}
+
+// An EventError says why an event was refused. Nothing was sent to the server.
+type EventError struct {
+	Index int    // of the event in the call
+	Event Event  // as it was given
+	Field string // of the event, such as Payload or Headers["tenant"]
+	Err   error
+}
+
+func (e *EventError) Error() string {
+	return fmt.Sprintf("outbox: event %d (%q %q %q): %s: %s", e.Index, e.Event.Type, e.Event.AggregateType, e.Event.AggregateID, e.Field, e.Err)
+}
+
+func (e *EventError) Unwrap() error { return e.Err }

@@ -1,0 +1,218 @@
+package outbox
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"pgregory.net/rapid"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/router"
+)
+
+// relation is the table of an outbox as the router sees it.
+func (o *Outbox) relation() *cdc.Relation {
+	rel := &cdc.Relation{Schema: o.table.Name.Schema, Name: o.table.Name.Name, ReplicaIdentity: 'd'}
+	for i, c := range o.table.Columns() {
+		rel.Columns = append(rel.Columns, cdc.Column{Name: c.Name, TypeOID: c.OID, TypeMod: -1, NotNull: strings.Contains(c.Definition, "NOT NULL"), Key: i == 0})
+	}
+	return rel
+}
+
+// texts draws texts that are near the rules: names of topics, and what neither Postgres nor Kafka
+// accepts.
+func texts(t *rapid.T, label string) string {
+	return rapid.OneOf(
+		rapid.StringMatching(`[a-zA-Z0-9._-]{0,8}`), rapid.String(), rapid.StringOfN(rapid.SampledFrom([]rune("a.-_")), 230, 260, -1),
+		rapid.SampledFrom([]string{"", ".", "..", "a b", "a\nb", "a\x00", "\xff", "é", "outbox.event."}),
+	).Draw(t, label)
+}
+
+// The router and Write get the same random events: the router refuses none that Write accepts, and
+// makes of it the record that the event describes.
+func TestTheRouterAcceptsWhatWriteAccepts(t *testing.T) {
+	accepted, refused := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		opts := Options{PayloadType: rapid.SampledFrom([]string{"jsonb", "json", "text", "bytea"}).Draw(t, "type"), Headers: []string{"tenant"}}
+		cfg := router.DefaultConfig()
+		if opts.PayloadType == "bytea" {
+			cfg.Value.Name = "bytes"
+		}
+		if rapid.Bool().Draw(t, "own topics") {
+			cfg.TopicRegex, cfg.TopicReplacement = "(.*)", "$1"
+			opts.Topic = func(aggregateType string) string { return aggregateType }
+		}
+		o, err := New(opts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg.AdditionalPlacement = o.Placement()
+		r, err := router.New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := Event{AggregateType: texts(t, "aggregate type"), AggregateID: texts(t, "aggregate id"), Type: texts(t, "event type")}
+		payload := []byte(rapid.OneOf(rapid.Just(`{"a": [1, null]}`), rapid.String(), rapid.Just("\xff")).Draw(t, "payload"))
+		if e.Payload = Null; rapid.IntRange(0, 4).Draw(t, "null") > 0 {
+			e.Payload = payload
+		} else {
+			payload = nil
+		}
+		header := texts(t, "tenant")
+		if rapid.Bool().Draw(t, "has a header") {
+			e.Headers = map[string]string{"tenant": header}
+		}
+		rows, err := o.rows(t.Context(), []Event{e})
+		id := NewID()
+		if err == nil {
+			id = string(rows[0][0])
+		}
+		rel := o.relation()
+		ev := &cdc.Event{Kind: cdc.Insert, Row: cdc.Row{Relation: rel, Values: make([]cdc.Value, len(rel.Columns))}}
+		set := func(column string, value []byte) { ev.Row.Values[rel.Index(column)].Bytes = value }
+		set("id", []byte(id))
+		set("aggregate_type", []byte(e.AggregateType))
+		set("aggregate_id", []byte(e.AggregateID))
+		set("event_type", []byte(e.Type))
+		if set("payload", payload); opts.PayloadType == "bytea" && payload != nil {
+			set("payload", fmt.Appendf(nil, `\x%x`, payload))
+		}
+		if e.Headers != nil {
+			set("tenant", []byte(header))
+		}
+		var rec cdc.Record
+		routed, problem := r.Route(ev, &rec)
+		if err != nil {
+			refused++
+			return
+		}
+		accepted++
+		if !routed || problem != nil {
+			t.Fatalf("Write accepts %+v, and the router does not: %v", e, problem)
+		}
+		if rec.Topic != o.opts.Topic(e.AggregateType) || string(rec.Key) != e.AggregateID || string(rec.Value) != string(payload) || (rec.Value == nil) != (payload == nil) {
+			t.Fatalf("record %s %q %q of %+v", rec.Topic, rec.Key, rec.Value, e)
+		}
+		if got := fmt.Sprintf("%q", rec.Headers); got != fmt.Sprintf("%q", []cdc.Header{{Key: "id", Value: []byte(id)}, {Key: "eventType", Value: []byte(e.Type)}, {Key: "tenant", Value: ev.Row.Values[rel.Index("tenant")].Bytes}}) {
+			t.Fatalf("headers %s of %+v", got, e)
+		}
+	})
+	if accepted == 0 || refused == 0 {
+		t.Errorf("%d events were accepted, and %d refused: this test finds nothing", accepted, refused)
+	}
+}
+
+// Postgres itself says which payloads a jsonb can be.
+func TestWriteRefusesTheJSONThatPostgresRefuses(t *testing.T) {
+	_, dsn := database(t, standard)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	piece := rapid.SampledFrom([]string{
+		`"`, `\`, `\\`, `\"`, `\u0000`, `\u0001`, `\ud83d`, `\uDE00`, `\ud83d\ude00`, `\u00e9`, `\n`, `\u`, "é", "a", " ", ",", "[", "]", "{", "}", ":", "1", "-", "e5", ".", "true", "null", "\x00", "\xff", "\t",
+	})
+	pieces := rapid.Custom(func(t *rapid.T) string { return strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(t, "pieces"), "") })
+	accepted, refused := 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		text := pieces.Draw(t, "text")
+		if rapid.IntRange(0, 3).Draw(t, "as it is") > 0 {
+			text = `"` + text + `"`
+		}
+		_, err := standard.payload([]byte(text))
+		_, server := conn.Exec(t.Context(), "SELECT $1::jsonb", text)
+		if bad := (*pgconn.PgError)(nil); server != nil && !errors.As(server, &bad) {
+			t.Fatal(server)
+		}
+		if (err == nil) != (server == nil) {
+			t.Fatalf("%q: Write says %v, the server %v", text, err, server)
+		}
+		if err == nil {
+			accepted++
+		} else {
+			refused++
+		}
+	})
+	if accepted == 0 || refused == 0 {
+		t.Errorf("%d texts were accepted, and %d refused", accepted, refused)
+	}
+}
+
+// The text of an array gives the server the values as they are.
+func TestAnArrayHasTheValuesAsTheyAre(t *testing.T) {
+	_, dsn := database(t, standard)
+	conn, err := pgx.Connect(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close(t.Context())
+	value := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"", "NULL", `\`, `"`, "{}", ",", " a ", `\x00`}))
+	rapid.Check(t, func(t *rapid.T) {
+		var rows []row
+		for _, v := range rapid.SliceOfN(rapid.Ptr(value, true), 1, 5).Draw(t, "values") {
+			if v != nil && (!utf8.ValidString(*v) || strings.Contains(*v, "\x00")) {
+				t.Skip()
+			}
+			r := row{nil}
+			if v != nil {
+				r[0] = append([]byte{}, *v...)
+			}
+			rows = append(rows, r)
+		}
+		var texts []*string
+		var bytes [][]byte
+		if err := conn.QueryRow(t.Context(), "SELECT $1::text[], $2::bytea[]", arrayText(rows, 0, false), arrayText(rows, 0, true)).Scan(&texts, &bytes); err != nil {
+			t.Fatal(err)
+		}
+		for i, r := range rows {
+			if (texts[i] == nil) != (r[0] == nil) || texts[i] != nil && *texts[i] != string(r[0]) || string(bytes[i]) != string(r[0]) || (bytes[i] == nil) != (r[0] == nil) {
+				t.Fatalf("sent %q, got %v and %q", r[0], texts[i], bytes[i])
+			}
+		}
+	})
+}
+
+// The ids of a process grow, also if many goroutines make them at the same time, and have the time.
+func TestIDsGrow(t *testing.T) {
+	before := time.Now().UnixMilli()
+	var group sync.WaitGroup
+	var mu sync.Mutex
+	var all []string
+	for range 8 {
+		group.Go(func() {
+			ids := make([]string, 5000)
+			for i := range ids {
+				ids[i] = NewID()
+			}
+			if !slices.IsSorted(ids) {
+				t.Error("the ids of one goroutine do not grow")
+			}
+			mu.Lock()
+			all = append(all, ids...)
+			mu.Unlock()
+		})
+	}
+	group.Wait()
+	slices.Sort(all)
+	if n := len(all); len(slices.Compact(all)) != n {
+		t.Error("an id was given out twice")
+	}
+	for _, id := range all {
+		if !uuid.MatchString(id) || id[14] != '7' || !strings.ContainsRune("89ab", rune(id[19])) {
+			t.Fatalf("%s is no UUID of version 7", id)
+		}
+	}
+	var millis int64
+	if _, err := fmt.Sscanf(all[0][:8]+all[0][9:13], "%x", &millis); err != nil || millis < before || millis > time.Now().UnixMilli() {
+		t.Errorf("%s has the time %d, not %d", all[0], millis, before)
+	}
+}

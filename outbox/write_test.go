@@ -1,0 +1,350 @@
+package outbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// rowsOf are the rows of the default table, in their order.
+func rowsOf(t testing.TB, pg *testenv.PG, dsn string) string {
+	t.Helper()
+	return pg.Value(t, dsn, `SELECT string_agg(concat_ws(' ', aggregate_type, aggregate_id, event_type, coalesce(payload::text, 'NULL')), '; ' ORDER BY seq) FROM outbox`)
+}
+
+type order struct {
+	Total string `json:"total"`
+}
+
+func placed(id string) Event {
+	return Event{AggregateType: "order", AggregateID: id, Type: "OrderPlaced", Payload: order{"12.50"}}
+}
+
+const hostile = `a'b"c\d{e},f?g$1 ` + "\u00e4\U0001F600\n\t"
+
+// Several events are one statement, in the order of the call, with every library and protocol.
+func TestWriteWithEveryLibrary(t *testing.T) {
+	for name, begin := range handles {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			o := open(t, Options{Headers: []string{"traceparent", "Tenant-Id"}})
+			pg, dsn := database(t, o)
+			h := begin(t, dsn)
+			err := o.Write(t.Context(), h.tx,
+				Event{ID: "0190A000-0000-7000-8000-000000000001", AggregateType: "order", AggregateID: hostile, Type: hostile, Payload: map[string]string{"v": hostile}, Headers: map[string]string{"Tenant-Id": hostile}},
+				Event{AggregateType: "order", AggregateID: "NULL", Type: "null", Payload: Null},
+				Event{AggregateType: "order", AggregateID: "{}", Type: `""`, Payload: []byte(`[1, "x"]`), Headers: map[string]string{"traceparent": ""}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := pg.Value(t, dsn, "SELECT count(*) FROM outbox"); got != "0" {
+				t.Errorf("before the commit, others see %s rows", got)
+			}
+			if err := h.commit(); err != nil {
+				t.Fatal(err)
+			}
+			for column, want := range map[string][3]string{
+				"aggregate_id": {hostile, "NULL", "{}"}, "event_type": {hostile, "null", `""`},
+				"payload->>'v'": {hostile, "(NULL)", "(NULL)"}, "payload->>1": {"(NULL)", "(NULL)", "x"},
+				`"Tenant-Id"`: {hostile, "(NULL)", "(NULL)"}, "traceparent": {"(NULL)", "(NULL)", ""},
+			} {
+				for i := range want {
+					if got := pg.Value(t, dsn, fmt.Sprintf("SELECT coalesce(%s, '(NULL)') FROM outbox ORDER BY seq OFFSET %d LIMIT 1", column, i)); got != want[i] {
+						t.Errorf("%s of event %d is %q, want %q", column, i, got, want[i])
+					}
+				}
+			}
+			if got := pg.Value(t, dsn, "SELECT id::text FROM outbox ORDER BY seq LIMIT 1"); got != "0190a000-0000-7000-8000-000000000001" {
+				t.Errorf("id %s", got)
+			}
+		})
+	}
+}
+
+func TestEveryTypeOfPayload(t *testing.T) {
+	for typ, want := range map[string]string{"jsonb": `{"a": 1}`, "json": `{"a":1}`, "text": `{"a":1}`, "bytea": `\x7b2261223a317d`} {
+		t.Run(typ, func(t *testing.T) {
+			t.Parallel()
+			o := open(t, Options{PayloadType: typ})
+			pg, dsn := database(t, o)
+			for _, begin := range []func(testing.TB, string) handle{handles["pgx"], handles["pgx simple protocol"], handles["database/sql with lib/pq"]} {
+				h := begin(t, dsn)
+				if err := o.Write(t.Context(), h.tx, Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: json.RawMessage(`{"a":1}`)}); err != nil {
+					t.Fatal(err)
+				}
+				if err := h.commit(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if got := pg.Value(t, dsn, "SELECT string_agg(payload::text, ' ') FROM outbox"); got != want+" "+want+" "+want {
+				t.Errorf("payloads %s", got)
+			}
+		})
+	}
+}
+
+// A payload can be any bytes if the column is a bytea, and the options say how they are made.
+func TestOwnMarshaller(t *testing.T) {
+	o := open(t, Options{PayloadType: "bytea", Marshal: func(v any) ([]byte, error) { return []byte{0, 0xff, byte(v.(int))}, nil }})
+	pg, dsn := database(t, o)
+	h := handles["pgx"](t, dsn)
+	if err := o.Write(t.Context(), h.tx, Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: 7}, Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: []byte{}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.commit(); err != nil {
+		t.Fatal(err)
+	}
+	if got := pg.Value(t, dsn, "SELECT string_agg(payload::text, ' ' ORDER BY seq) FROM outbox"); got != `\x00ff07 \x` {
+		t.Errorf("payloads %s", got)
+	}
+}
+
+func TestHeadersFromTheContext(t *testing.T) {
+	type key struct{}
+	o := open(t, Options{Headers: []string{"traceparent", "tenant"}, FromContext: func(ctx context.Context) map[string]string {
+		return map[string]string{"traceparent": ctx.Value(key{}).(string), "baggage": "has no column", "tenant": "of the context"}
+	}})
+	pg, dsn := database(t, o)
+	h := handles["pgx"](t, dsn)
+	ctx := context.WithValue(t.Context(), key{}, "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+	own := placed("2")
+	own.Headers = map[string]string{"tenant": "own"}
+	if err := o.Write(ctx, h.tx, placed("1"), own); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.commit(); err != nil {
+		t.Fatal(err)
+	}
+	if got := pg.Value(t, dsn, "SELECT string_agg(substr(traceparent, 1, 6) || ' ' || tenant, '; ' ORDER BY seq) FROM outbox"); got != "00-0af of the context; 00-0af own" {
+		t.Error(got)
+	}
+}
+
+// What becomes of the events is what becomes of the transaction, or of the savepoint.
+func TestEventsShareTheFateOfTheirTransaction(t *testing.T) {
+	for name, begin := range handles {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pg, dsn := database(t, standard)
+			h := begin(t, dsn)
+			again := placed("again") // written once more after the rollback, as a retry does
+			again.ID = NewID()
+			write := func(h handle, e Event) {
+				t.Helper()
+				if err := Write(t.Context(), h.tx, e); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write(h, again)
+			if err := h.rollback(); err != nil {
+				t.Fatal(err)
+			}
+			h = begin(t, dsn)
+			write(h, placed("1"))
+			h.must(t, "SAVEPOINT s")
+			write(h, placed("2"))
+			h.must(t, "ROLLBACK TO s")
+			write(h, placed("3"))
+			h.must(t, "RELEASE s")
+			write(h, again)
+			if err := h.commit(); err != nil {
+				t.Fatal(err)
+			}
+			const payload = ` OrderPlaced {"total": "12.50"}`
+			if got, want := rowsOf(t, pg, dsn), "order 1"+payload+"; order 3"+payload+"; order again"+payload; got != want {
+				t.Errorf("rows %s, want %s", got, want)
+			}
+		})
+	}
+}
+
+// refused are events that Write refuses, and the field that it names.
+var refused = map[string]struct {
+	change func(*Event)
+	field  string
+}{
+	"no aggregate type":          {func(e *Event) { e.AggregateType = "" }, "AggregateType"},
+	"an invalid topic":           {func(e *Event) { e.AggregateType = "order placed" }, "AggregateType"},
+	"a topic that is too long":   {func(e *Event) { e.AggregateType = strings.Repeat("x", 249-len("outbox.event.")+1) }, "AggregateType"},
+	"no aggregate id":            {func(e *Event) { e.AggregateID = "" }, "AggregateID"},
+	"an aggregate id with NUL":   {func(e *Event) { e.AggregateID = "a\x00b" }, "AggregateID"},
+	"an aggregate id not UTF-8":  {func(e *Event) { e.AggregateID = "a\xff" }, "AggregateID"},
+	"no type":                    {func(e *Event) { e.Type = "" }, "Type"},
+	"an id that is no UUID":      {func(e *Event) { e.ID = "4711" }, "ID"},
+	"no payload":                 {func(e *Event) { e.Payload = nil }, "Payload"},
+	"a payload that fails":       {func(e *Event) { e.Payload = func() {} }, "Payload"},
+	"a payload not JSON":         {func(e *Event) { e.Payload = []byte("hello") }, "Payload"},
+	"an empty payload":           {func(e *Event) { e.Payload = []byte{} }, "Payload"},
+	"a payload with NUL":         {func(e *Event) { e.Payload = "a\x00b" }, "Payload"},
+	"a payload not UTF-8":        {func(e *Event) { e.Payload = []byte("\"a\xff\"") }, "Payload"},
+	"a payload with half a pair": {func(e *Event) { e.Payload = []byte(`"\ud800"`) }, "Payload"},
+	"a header without a column":  {func(e *Event) { e.Headers = map[string]string{"tenant": "x"} }, "Headers"},
+}
+
+// A refused event leaves the transaction as it was, without a statement, and none of the events of
+// the call is written.
+func TestARefusedEventChangesNothing(t *testing.T) {
+	pg, dsn := database(t, standard)
+	for _, library := range []string{"pgx", "database/sql with pgx"} {
+		h := handles[library](t, dsn)
+		for name, c := range refused {
+			e := placed("bad")
+			c.change(&e)
+			err := Write(t.Context(), h.tx, placed("good"), e)
+			var bad *EventError
+			if !errors.As(err, &bad) || bad.Index != 1 || bad.Field != c.field {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		twice := placed("1")
+		twice.ID = NewID()
+		upper := twice
+		upper.ID = strings.ToUpper(upper.ID)
+		var bad *EventError
+		if err := Write(t.Context(), h.tx, twice, placed("2"), upper); !errors.As(err, &bad) || bad.Index != 2 || bad.Field != "ID" {
+			t.Errorf("the same id twice: %v", err)
+		}
+		if err := Write(t.Context(), h.tx); err != nil {
+			t.Errorf("no event: %v", err)
+		}
+		h.must(t, "DO $$ BEGIN IF pg_current_xact_id_if_assigned() IS NOT NULL THEN RAISE 'the transaction has written'; END IF; END $$")
+		if err := Write(t.Context(), h.tx, placed("1")); err != nil {
+			t.Error(err)
+		}
+		if err := h.commit(); err != nil {
+			t.Error(err)
+		}
+	}
+	const row = `order 1 OrderPlaced {"total": "12.50"}`
+	if got := rowsOf(t, pg, dsn); got != row+"; "+row {
+		t.Errorf("rows %s", got)
+	}
+}
+
+// What only the server can find aborts the transaction: a rollback to a savepoint makes it usable.
+func TestAFailedStatementAbortsTheTransaction(t *testing.T) {
+	pg, dsn := database(t, standard)
+	e := placed("1")
+	e.ID = NewID()
+	h := handles["pgx"](t, dsn)
+	if err := Write(t.Context(), h.tx, e); err != nil {
+		t.Fatal(err)
+	}
+	if err := h.commit(); err != nil {
+		t.Fatal(err)
+	}
+	h = handles["pgx"](t, dsn)
+	h.must(t, "SAVEPOINT s")
+	state := func(err error) string {
+		if bad := (*pgconn.PgError)(nil); errors.As(err, &bad) {
+			return bad.Code
+		}
+		return fmt.Sprint(err)
+	}
+	if err := Write(t.Context(), h.tx, placed("2"), e); state(err) != "23505" || !strings.Contains(err.Error(), "outbox: write 2 events to public.outbox: ") {
+		t.Errorf("a duplicate id: %v", err)
+	}
+	if err := Write(t.Context(), h.tx, placed("2")); state(err) != "25P02" {
+		t.Errorf("in an aborted transaction: %v", err)
+	}
+	h.must(t, "ROLLBACK TO s")
+	if err := Write(t.Context(), h.tx, placed("3")); err != nil {
+		t.Error(err)
+	}
+	if err := h.commit(); err != nil {
+		t.Error(err)
+	}
+	if got := pg.Value(t, dsn, "SELECT string_agg(aggregate_id, ' ' ORDER BY seq) FROM outbox"); got != "1 3" {
+		t.Errorf("rows %s", got)
+	}
+}
+
+// An event outside a transaction is committed whatever happens to the data.
+func TestOnlyATransactionIsAccepted(t *testing.T) {
+	pg, dsn := database(t, standard)
+	pool, err := pgxpool.New(t.Context(), dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pool.Close()
+	pooled, err := pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pooled.Release()
+	config, _ := pgx.ParseConfig(dsn)
+	db := stdlib.OpenDB(*config)
+	defer db.Close()
+	for name, h := range map[string]any{"pgxpool.Pool": pool, "pgxpool.Conn": pooled, "pgx.Conn": pooled.Conn(), "sql.DB": db, "embedded sql.DB": struct{ *sql.DB }{db}} {
+		if err := Write(t.Context(), h, placed("1")); !errors.Is(err, anytx.ErrNoTransaction) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for _, h := range []any{nil, 1, "tx", struct{ Tx *sql.Tx }{}, (*sql.Rows)(nil)} {
+		if err := Write(t.Context(), h, placed("1")); err == nil || !strings.Contains(err.Error(), "cannot run SQL") {
+			t.Errorf("%T: %v", h, err)
+		}
+	}
+	if _, err := pooled.Exec(t.Context(), "BEGIN"); err != nil {
+		t.Fatal(err)
+	}
+	if err := Write(t.Context(), pooled.Conn(), placed("in a transaction")); err != nil {
+		t.Error(err)
+	}
+	if _, err := pooled.Exec(t.Context(), "COMMIT"); err != nil {
+		t.Fatal(err)
+	}
+	if got := pg.Value(t, dsn, "SELECT string_agg(aggregate_id, ' ') FROM outbox"); got != "in a transaction" {
+		t.Errorf("rows %s", got)
+	}
+}
+
+func TestManyEventsKeepTheirOrder(t *testing.T) {
+	for _, partitioned := range []bool{false, true} {
+		o := open(t, Options{Partitioned: partitioned})
+		pg, dsn := database(t, o)
+		h := handles["pgx"](t, dsn)
+		events := make([]Event, 2000)
+		for i := range events {
+			events[i] = placed(fmt.Sprint(i))
+		}
+		if err := o.Write(t.Context(), h.tx, events...); err != nil {
+			t.Fatal(err)
+		}
+		if err := h.commit(); err != nil {
+			t.Fatal(err)
+		}
+		if got := pg.Value(t, dsn, `SELECT count(*) FROM (SELECT aggregate_id::int AS n, row_number() OVER (ORDER BY seq) - 1 AS i, row_number() OVER (ORDER BY id) - 1 AS j FROM outbox) o WHERE n = i AND n = j`); got != "2000" {
+			t.Errorf("%s of 2000 events are in order", got)
+		}
+	}
+}
+
+func TestWrongOptions(t *testing.T) {
+	for want, opts := range map[string]Options{
+		"Options.Table: ":                        {Table: "a.b.c"},
+		"Options.PayloadType: ":                  {PayloadType: "xml"},
+		"a name is empty":                        {Headers: []string{""}},
+		`Options.Headers: must be a name`:        {Headers: []string{"payload"}},
+		`without commas`:                         {Headers: []string{"a:b"}},
+		`that no other column has`:               {Headers: []string{"a", "a"}},
+		`(got "seq")`:                            {Headers: []string{"seq"}},
+		"Options.Headers: a name is longer than": {Headers: []string{strings.Repeat("x", 64)}},
+	} {
+		if _, err := New(opts); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%+v: %v, want %s", opts, err, want)
+		}
+	}
+}
