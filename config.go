@@ -1,6 +1,7 @@
 package walpost
 
 import (
+	"fmt"
 	"io"
 	"maps"
 	"math"
@@ -13,6 +14,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/size"
@@ -167,11 +169,27 @@ func (c *Config) validate(brokers bool) (found Problems) {
 		found.Add("checkpoint.store", conf.MustBe, "file with --stdout", c.Checkpoint.Store)
 	}
 	found = slices.Concat(found, c.Monitor.Validate(), cleaning.Validate())
+	if c.Cleanup.Mode != cleanup.None && c.onlyMessages() {
+		found.Add("cleanup.mode", conf.MustBe, "none without source.table, because messages are in no table", c.Cleanup.Mode)
+	}
 	conf.Range(&found, "shutdown_grace", c.ShutdownGrace, 0, time.Hour)
 	if c.HaltLinger != Forever {
 		conf.Range(&found, "halt_linger", c.HaltLinger, 0, math.MaxInt64)
 	}
 	return found
+}
+
+// onlyMessages says that logical messages are the only events.
+func (c *Config) onlyMessages() bool {
+	return len(c.Source.AllTables()) == 0 && c.Source.Messages.Prefix != ""
+}
+
+// needsTable is an error of a command that reads a table, if there is none.
+func (c *Config) needsTable(command, hint string) error {
+	if !c.onlyMessages() {
+		return nil
+	}
+	return fault.Config(fmt.Errorf("walpost %s reads rows of a table, and source.table is not set: logical messages are only in the WAL", command), hint)
 }
 
 func (c *DeliveryConfig) validate(found *Problems) {
@@ -232,7 +250,7 @@ func (c *Config) replication() replication.Config {
 
 // routing is the configuration as the router wants it.
 func (c *Config) routing() router.Config {
-	cfg := router.Config{Updates: slices.Contains(c.Source.Publish, "update"), Options: c.Router, Records: c.Records}
+	cfg := router.Config{Tables: []string{}, Updates: slices.Contains(c.Source.Publish, "update"), Options: c.Router, Records: c.Records}
 	for _, name := range c.Source.AllTables() {
 		if t, err := pg.ParseTable(name); err == nil { // replication reports the others
 			cfg.Tables = append(cfg.Tables, t.Schema+"."+t.Name)

@@ -33,6 +33,9 @@ var ErrNoRow = explain.ErrNoRow
 // Explain routes rows as Run would and hands each to show, valid during the call. It writes nothing, neither to the database nor to
 // Kafka. The configuration must name one table.
 func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Explanation) error) error {
+	if err := cfg.needsTable("explain", ""); err != nil {
+		return err
+	}
 	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
 		return err
@@ -57,6 +60,9 @@ const DefaultVerifyWait = verify.DefaultWait
 // Verify compares the tables with the topics, and changes nothing. It needs the slot, because it waits until the slot has passed
 // what it reads. Differences are no error.
 func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport, error) {
+	if err := cfg.needsTable("verify", ""); err != nil {
+		return nil, err
+	}
 	wrong := cfg.Validate()
 	if cfg.Stdout != nil {
 		wrong.Add("kafka.brokers", conf.Required, "because verify reads the topics", nil)
@@ -159,6 +165,9 @@ type ReplayReport = backfill.ReplayReport
 // neither the slot nor the checkpoint. It writes its progress to the file opts.State. An interrupted Replay continues from there. At the
 // end, Replay removes the file.
 func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport, error) {
+	if err := cfg.needsTable("replay", ""); err != nil {
+		return nil, err
+	}
 	cfg.Delivery.OnPoison = relay.Policies{relay.DefaultPolicy: relay.PolicyHalt} // a replay writes no dead letters
 	wrong := cfg.Validate()
 	cfg.target(&wrong, "--to-topic", opts.ToTopic)

@@ -31,6 +31,10 @@ var (
 // slot. Recover asks before each step. If it is interrupted, at any moment, the next call goes on; until it is finished, Run
 // refuses. published is the number of rows, over all calls.
 func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published uint64, err error) {
+	if err := cfg.needsTable("recover", "If a gap is the reason, its messages are lost. To go on behind it, run "+
+		fault.Command("run", "--accept-gap=<token>")+" with the token that walpost run prints without it."); err != nil {
+		return 0, err
+	}
 	cfg.Source.Create, cfg.Source.Snapshot, cfg.HaltLinger, cfg.AcceptGap = true, "initial", 0, ""
 	r, err := New(cfg)
 	if err != nil {
@@ -40,7 +44,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	if err != nil {
 		return 0, fault.Config(err, "")
 	}
-	what := backfill.Recovering{RecoverOptions: opts, Slot: cfg.Source.Slot, Router: second}
+	what := backfill.Recovering{RecoverOptions: opts, Slot: cfg.Source.Slot, Router: second, Messages: cfg.Source.Messages.Prefix != ""}
 	if cfg.Stdout == nil {
 		to := cfg.sink()
 		what.Kafka = &to.Config

@@ -73,6 +73,11 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 		return nil, fault.Config(err, "")
 	}
 	from := cfg.replication()
+	if prefix := from.Messages.Prefix; prefix != "" {
+		if err := routes.CheckMessages(prefix); err != nil {
+			return nil, fault.Config(err, "")
+		}
+	}
 	from.Needs = routes.Needs
 	database, err := from.Database()
 	if err != nil {
@@ -155,7 +160,7 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 			freeStore()
 		}
 	}
-	return relay.New(cfg, pgSource{r.source}, r.router, to, store), kafka, free, nil
+	return relay.New(cfg, pgSource{r.source}, remarks{r.router, r.source}, to, store), kafka, free, nil
 }
 
 func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.Config {
@@ -276,6 +281,17 @@ func (s pgSource) Open(ctx context.Context, create, replaceLost bool) (relay.Ses
 		return nil, err // not session: a nil *Session would be a Session that is not nil
 	}
 	return session, nil
+}
+
+// remarks is a router that also says what the source passes over.
+type remarks struct {
+	*router.Router
+	source *replication.Source
+}
+
+func (r remarks) Remarks(each func(what string, severe bool, count uint64, last string)) {
+	r.Router.Remarks(each)
+	r.source.Remarks(each)
 }
 
 // Status is a copy of everything that can be told at one moment.

@@ -51,8 +51,8 @@ func (p *Position) UnmarshalText(text []byte) error {
 // A Kind is the kind of an Event.
 type Kind uint8
 
-// The kinds of Event. A transaction is a Begin, any number of Insert, Update, Delete and
-// transactional Message, and a Commit. Only committed transactions arrive, whole, one after the
+// The kinds of Event. A transaction is a Begin, any number of Insert, Update, Delete and Message,
+// and a Commit. Only committed transactions arrive, whole, one after the
 // other, in commit order. An Idle can arrive anywhere.
 const (
 	// Idle means that nothing arrived for a while, or that the source reported its position. A Pos
@@ -70,6 +70,9 @@ const (
 	Update
 	// Delete is one removed row: its key or old row in Old.
 	Delete
+	// Message is a logical message that a transaction wrote (pg_logical_emit_message). Row is a row of
+	// Messages, which has the message's content.
+	Message
 	// Commit ends a transaction. Pos is its end LSN, which may be confirmed when this and all
 	// earlier transactions are acknowledged. Time is the commit time.
 	Commit
@@ -87,6 +90,8 @@ func (k Kind) String() string {
 		return "update"
 	case Delete:
 		return "delete"
+	case Message:
+		return "message"
 	case Commit:
 		return "commit"
 	}
@@ -97,12 +102,12 @@ func (k Kind) String() string {
 // event is read. Its Relation may be kept for ever.
 type Event struct {
 	Kind Kind
-	// Pos is described at each Kind. For Insert, Update and Delete it is the LSN of the WAL record,
-	// for texts only: it is not unique (rows of one COPY share it), and a stream cannot resume from
-	// it.
+	// Pos is described at each Kind. For Insert, Update, Delete and Message it is the LSN of the
+	// WAL record, for texts only: it is not unique (rows of one COPY share it), and a stream cannot
+	// resume from it.
 	Pos  Position
 	Time time.Time // Begin, Commit: commit time, UTC, microseconds. Rows: their transaction's commit time.
-	Row  Row       // Insert, Update: the new row
+	Row  Row       // Insert, Update: the new row. Message: the content
 	Old  Row       // Update, Delete: the old key or row; Relation is nil if the server sent none
 }
 
@@ -173,11 +178,25 @@ func (r *Relation) Index(name string) int {
 
 // String is the relation as schema.name, unquoted. It is "" for nil.
 func (r *Relation) String() string {
-	if r == nil {
+	switch {
+	case r == nil:
 		return ""
+	case r.OfMessages():
+		return r.Name
 	}
 	return r.Schema + "." + r.Name
 }
+
+// Messages stands for the table of logical messages with one prefix: they are in no table, but all
+// that walpost says and keeps of an event names its table. The one column is the content, as the
+// bytes that the server sent and not in Postgres' text format.
+func Messages(prefix string) *Relation {
+	const oidBytea = 17
+	return &Relation{Name: "messages:" + prefix, Columns: []Column{{Name: "content", TypeOID: oidBytea, TypeMod: -1, TypeName: "bytea"}}}
+}
+
+// OfMessages reports whether r stands for logical messages. Every table has a schema.
+func (r *Relation) OfMessages() bool { return r.Schema == "" }
 
 // A Record is a record for a sink. It owns its bytes, which must not change.
 type Record struct {
@@ -221,9 +240,9 @@ func (r *Record) Size() int {
 type Ticket struct {
 	Tx     uint64
 	Size   uint32
-	Row    uint32    // number of the event in its transaction, or in the copy, from 1
-	Commit Position  // of the commit record of the event's transaction; 0 for a row that was read from the table
-	Table  *Relation // nil for a message
+	Row    uint32   // number of the event in its transaction, or in the copy, from 1
+	Commit Position // of the commit record of the event's transaction; 0 for a row that was read from the table
+	Table  *Relation
 }
 
 // An Ack is the end of one delivery.

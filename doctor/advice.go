@@ -82,7 +82,10 @@ func (x *examination) extras(p *pg.Publication) {
 	pub := pg.QuoteIdent(x.cfg.Publication)
 	// Of schemas too (15 and newer): the list replaces all that is in the publication.
 	own := x.ownPublication()
-	only := append(own, fix.Words("Or, only if nothing else reads publication "+x.cfg.Publication+", such as another relay or a subscriber, which then loses events:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", "))))
+	only := own
+	if len(ours) > 0 { // no statement takes all tables out of a publication
+		only = append(own, fix.Words("Or, only if nothing else reads publication "+x.cfg.Publication+", such as another relay or a subscriber, which then loses events:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, strings.Join(replication.SQLNames(x.cfg.Names().Tables), ", "))))
+	}
 	if x.lacksTable() {
 		only = append(fix.ByWords("When all configured tables exist:"), only...)
 	}
@@ -94,6 +97,9 @@ func (x *examination) extras(p *pg.Publication) {
 			only = own
 		}
 		x.add(Warn, name, only, "publication %s also has %s: Postgres sends their changes to walpost, which ignores them", x.cfg.Publication, some(tables))
+	}
+	if len(ours) == 0 {
+		return // an empty publication publishes no operation
 	}
 	var operations []string
 	for _, o := range []struct {
@@ -167,7 +173,11 @@ func (x *examination) thenRecover(steps ...fix.Step) fix.Fix {
 // (TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking).
 func (x *examination) ownPublication() fix.Fix {
 	own := *x.cfg
-	own.Publication += "_" + x.cfg.Names().Tables[0].Name
+	if tables := x.cfg.Names().Tables; len(tables) > 0 {
+		own.Publication += "_" + tables[0].Name
+	} else {
+		own.Publication += "_messages"
+	}
 	sql := fix.SQL(replication.PublicationSQL(&own))
 	if x.f.Slot == nil {
 		return fix.Fix{fix.Words("Make a separate publication for walpost and set source.publication:"), sql}

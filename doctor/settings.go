@@ -25,14 +25,15 @@ type settings struct {
 	Slots        []standbySlot
 	SyncsSlots   string `json:"syncs_slots"` // sync_replication_slots, "" before 17
 	Feedback     string
-	PrimarySlot  string `json:"primary_slot"`
-	PrimaryInfo  bool   `json:"primary_info"` // primary_conninfo names a database; always true for who may not read it
-	SeesAll      bool   `json:"sees_all"`     // what the sessions of other roles do
-	Encoding     string // of the database
-	ReadOnly     bool   `json:"read_only"`           // default_transaction_read_only, on our connections
-	Statement    int64  `json:"statement_timeout"`   // on our connections, in milliseconds
-	Transaction  int64  `json:"transaction_timeout"` // likewise; 0 before 17
-	WorkMem      int64  `json:"work_mem"`            // logical_decoding_work_mem, in kB, as a walsender of ours has it
+	PrimarySlot  string   `json:"primary_slot"`
+	PrimaryInfo  bool     `json:"primary_info"` // primary_conninfo names a database; always true for who may not read it
+	SeesAll      bool     `json:"sees_all"`     // what the sessions of other roles do
+	Encoding     string   // of the database
+	EmitPublic   []string `json:"emit_public"`         // the functions that write logical messages and that every role may call
+	ReadOnly     bool     `json:"read_only"`           // default_transaction_read_only, on our connections
+	Statement    int64    `json:"statement_timeout"`   // on our connections, in milliseconds
+	Transaction  int64    `json:"transaction_timeout"` // likewise; 0 before 17
+	WorkMem      int64    `json:"work_mem"`            // logical_decoding_work_mem, in kB, as a walsender of ours has it
 	Spilled      *spillFacts
 	Secured      []string
 	cleaned      []cleanedTable
@@ -59,6 +60,7 @@ func settingsQuery(slot string) string {
  current_setting('hot_standby_feedback') AS feedback, current_setting('primary_slot_name') AS primary_slot,
  coalesce((SELECT setting ~ '(^|\s)dbname\s*=' FROM pg_settings WHERE name = 'primary_conninfo'), true) AS primary_info,
  pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all,
+ (SELECT json_agg(p.oid::regprocedure::text ORDER BY p.oid) FROM pg_proc p WHERE p.proname = 'pg_logical_emit_message' AND has_function_privilege('public', p.oid, 'EXECUTE')) AS emit_public,
  current_setting('server_encoding') AS encoding, current_setting('default_transaction_read_only')::bool AS read_only,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'statement_timeout') AS statement_timeout,
  (SELECT setting::bigint FROM pg_settings WHERE name = 'transaction_timeout') AS transaction_timeout,
@@ -109,6 +111,7 @@ func (x *examination) judge() {
 	x.spilled()
 	x.standbys()
 	x.cleanup()
+	x.messages()
 }
 
 // readPolicies reads which tables hide rows from the role.

@@ -226,7 +226,11 @@ func (s *fakeSession) next() *cdc.Event {
 		}
 		r := t.rows[s.ev-1]
 		s.vals = [3]cdc.Value{{Bytes: []byte(r.id)}, {Bytes: []byte(r.key)}, {Bytes: indexText(r.index)}}
-		s.event = cdc.Event{Kind: cdc.Insert, Pos: t.begin, Time: t.time, Row: cdc.Row{Relation: r.relation(), Values: s.vals[:]}}
+		kind := cdc.Insert
+		if r.index%5 == 2 { // rows and messages are events of one transaction
+			kind = cdc.Message
+		}
+		s.event = cdc.Event{Kind: kind, Pos: t.begin, Time: t.time, Row: cdc.Row{Relation: r.relation(), Values: s.vals[:]}}
 	default:
 		s.event = cdc.Event{Kind: cdc.Commit, Pos: t.end, Time: t.time}
 		s.tx, s.ev, s.told = s.tx+1, -1, t.end

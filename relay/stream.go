@@ -142,7 +142,7 @@ func (s *streaming) holds() bool {
 // handle takes one event from the session.
 func (s *streaming) handle(ev *cdc.Event) error {
 	switch ev.Kind {
-	case cdc.Insert, cdc.Update, cdc.Delete:
+	case cdc.Insert, cdc.Update, cdc.Delete, cdc.Message:
 		return s.row(ev)
 	case cdc.Begin:
 		fresh, err := s.progress.Begin(ev.Pos)

@@ -62,7 +62,7 @@ func (s *Source) ReadAhead(ctx context.Context, from, upTo cdc.Position, each fu
 			if reached(ev.Pos, upTo) {
 				return nil
 			}
-		case cdc.Begin, cdc.Update, cdc.Delete:
+		case cdc.Begin, cdc.Update, cdc.Delete, cdc.Message:
 		}
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/rs/zerolog"
 
@@ -29,8 +31,10 @@ type Config struct {
 
 	// Table is schema.table, as SQL reads names: folded to lower case unless in double quotes. Tables is for several; only
 	// one of both may be set.
-	Table       string   `yaml:"table"`
-	Tables      []string `yaml:"tables"`
+	Table  string   `yaml:"table"`
+	Tables []string `yaml:"tables"`
+	// Messages makes logical messages events, beside the rows of the tables or without any table.
+	Messages    Messages `yaml:"messages"`
 	Slot        string   `yaml:"slot"`
 	Publication string   `yaml:"publication"`
 	// Publish is what a publication that Open makes carries: insert, and update if an update of a row's primary key is to be
@@ -71,10 +75,19 @@ type Config struct {
 	Logger zerolog.Logger `yaml:"-"`
 }
 
+// Messages are the logical messages that are events: those that a transaction wrote by pg_logical_emit_message(true, …).
+type Messages struct {
+	// Prefix is theirs, byte by byte. Empty: no message is an event.
+	Prefix string `yaml:"prefix"`
+}
+
 // An Advice is something to log at a start, with a hint that says what to do.
 type Advice struct{ Text, Hint string }
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+
+// maxPrefix bounds a prefix, which messages name. Postgres has no bound.
+const maxPrefix = 200
 
 const defaultCreateTimeout = 10 * time.Minute
 
@@ -126,6 +139,9 @@ func (c Config) Validate() (found conf.Problems) {
 		found.Add("source.dsn", conf.Required, "", nil)
 	}
 	c.validateTables(&found)
+	if p := c.Messages.Prefix; len(p) > maxPrefix || !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl) {
+		found.Add("source.messages.prefix", conf.MustBe, fmt.Sprintf("at most %d bytes of UTF-8 without control characters", maxPrefix), p)
+	}
 	if !slotName.MatchString(c.Slot) {
 		found.Add("source.slot", conf.MustBe, "1 to 63 of a-z, 0-9 and _", c.Slot)
 	}
@@ -152,8 +168,12 @@ func (c *Config) validateDSN(found *conf.Problems) {
 
 func (c *Config) validateTables(found *conf.Problems) {
 	all := c.AllTables()
-	if len(all) == 0 {
+	switch {
+	case len(all) > 0:
+	case c.Messages.Prefix == "":
 		found.Add("source.table", conf.Required, "", nil)
+	case c.Snapshot == "initial":
+		found.Add("source.snapshot", conf.MustBe, "never without source.table, because messages are in no table", c.Snapshot)
 	}
 	seen := map[pg.Table]bool{}
 	for i, s := range all {

@@ -251,10 +251,14 @@ func SQLNames(tables []pg.Table) []string {
 }
 
 // PublicationSQL makes the publication: inserts only, unless updates are wanted, so that the application's updates and deletes
-// need no replica identity and cost nothing here; a partitioned table under its own name.
+// need no replica identity and cost nothing here; a partitioned table under its own name. Without tables it is empty: the server
+// sends messages whatever is published, but its output plugin does not work without a publication.
 func PublicationSQL(c *Config) string {
-	return fmt.Sprintf("CREATE PUBLICATION %s FOR TABLE %s WITH (%s, publish_via_partition_root = true);",
-		pg.QuoteIdent(c.Publication), strings.Join(SQLNames(c.tables()), ", "), c.PublishSetting())
+	tables := ""
+	if all := c.tables(); len(all) > 0 {
+		tables = " FOR TABLE " + strings.Join(SQLNames(all), ", ")
+	}
+	return fmt.Sprintf("CREATE PUBLICATION %s%s WITH (%s, publish_via_partition_root = true);", pg.QuoteIdent(c.Publication), tables, c.PublishSetting())
 }
 
 // slotSQL makes the slot by SQL. It must run after the publication is committed.

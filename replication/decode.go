@@ -23,6 +23,8 @@ import (
 type decoder struct {
 	// fill completes a relation that nobody has seen yet, from the catalog. Nil: there is nothing to complete.
 	fill func(*cdc.Relation) error
+	// messages says which logical messages are events.
+	messages logicalMessages
 
 	relations map[uint32]*cdc.Relation
 	types     map[uint32]string // names by OID, from Type messages
@@ -38,9 +40,10 @@ type decoder struct {
 }
 
 // newDecoder returns a decoder for a stream that starts at start.
-func newDecoder(start cdc.Position, fill func(*cdc.Relation) error) *decoder {
+func newDecoder(start cdc.Position, fill func(*cdc.Relation) error, m logicalMessages) *decoder {
 	return &decoder{
 		fill:      fill,
+		messages:  m,
 		relations: make(map[uint32]*cdc.Relation),
 		types:     make(map[uint32]string),
 		end:       start,
@@ -98,7 +101,9 @@ func (d *decoder) message(kind byte, m *cursor) (bool, error) {
 			d.types[oid] = typeName(schema, name)
 		}
 		return false, nil
-	case 'T', 'O', 'M': // A Truncate has no rows, and nobody needs an Origin or a logical Message.
+	case 'M':
+		return d.logical(m)
+	case 'T', 'O': // A Truncate has no rows, and nobody needs an Origin.
 		m.b = nil
 		return false, nil
 	}
@@ -197,6 +202,38 @@ func (d *decoder) row(m *cursor) (*cdc.Relation, error) {
 	}
 	d.newest = rel
 	return rel, nil
+}
+
+// logicalMessages says which logical messages are events. The zero value wants none.
+type logicalMessages struct {
+	rel    *cdc.Relation
+	prefix string
+	beside bool // rows are events, too
+	// outside is told of each message with the prefix that belongs to no transaction. It gives no event.
+	outside func(cdc.Position)
+}
+
+// logical reads a logical message. The server sends a message that is not transactional as soon as it reads its record, so
+// also where the transaction that wrote it was rolled back.
+func (d *decoder) logical(m *cursor) (bool, error) {
+	flags, lsn, prefix := m.byte(), cdc.Position(m.uint64()), m.cstring()
+	content := m.take(int(m.uint32()))
+	switch {
+	case m.short:
+		return false, errShort
+	case flags > 1:
+		return false, fmt.Errorf("unknown flags %#x", flags)
+	case d.messages.rel == nil || string(prefix) != d.messages.prefix:
+		return false, nil
+	case flags == 0:
+		d.messages.outside(lsn)
+		return false, nil
+	case !d.inTx:
+		return false, fmt.Errorf("transactional message at %s outside a transaction", lsn)
+	}
+	d.values = append(d.values[:0], cdc.Value{Bytes: content})
+	d.ev.Kind, d.ev.Pos, d.ev.Time, d.ev.Row = cdc.Message, lsn, d.commitAt, cdc.Row{Relation: d.messages.rel, Values: d.values}
+	return true, nil
 }
 
 // relation reads a table's description. The server repeats it whenever something about the table may have changed; one

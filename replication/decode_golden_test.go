@@ -165,7 +165,7 @@ func diff(t *testing.T, got, want string) {
 // story tells the events of a recording in words. Transactions without events, of which servers send more or fewer, are left out.
 func story(t *testing.T, messages []recorded) string {
 	t.Helper()
-	d := newDecoder(0, nil)
+	d := newDecoder(0, nil, wanted("prefix", func(at cdc.Position) { t.Errorf("the message at %s belongs to no transaction", at) }))
 	var told []string
 	tell := func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
 	var begin cdc.Position
@@ -180,7 +180,7 @@ func story(t *testing.T, messages []recorded) string {
 			continue
 		}
 		for _, row := range []cdc.Row{ev.Row, ev.Old} {
-			if row.Relation != nil && !seen[row.Relation] {
+			if row.Relation != nil && !row.Relation.OfMessages() && !seen[row.Relation] {
 				seen[row.Relation] = true
 				tell("%s", describe(row.Relation))
 			}
@@ -201,6 +201,8 @@ func story(t *testing.T, messages []recorded) string {
 				continue
 			}
 			tell("commit\n")
+		case cdc.Message:
+			tell("message %q", ev.Row.Values[0].Bytes)
 		case cdc.Insert, cdc.Update, cdc.Delete, cdc.Idle:
 			tell("%s%s%s", ev.Kind, inWords(" old", ev.Old), inWords(" new", ev.Row))
 		}

@@ -2,6 +2,7 @@ package replication
 
 import (
 	"encoding/binary"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -55,6 +56,43 @@ func tuple(b []byte, values ...string) []byte {
 	return b
 }
 
+func msgLogical(flags byte, prefix, content string) []byte {
+	b := u64([]byte{'M', flags}, 9)
+	b = append(append(b, prefix...), 0)
+	return append(u32(b, len(content)), content...)
+}
+
+// wanted asks for the messages with a prefix.
+func wanted(prefix string, outside func(cdc.Position)) logicalMessages {
+	return logicalMessages{rel: cdc.Messages(prefix), prefix: prefix, outside: outside}
+}
+
+func TestMessagesWithThePrefixAreEvents(t *testing.T) {
+	var outside []cdc.Position
+	d := newDecoder(100, nil, wanted("outbox", func(at cdc.Position) { outside = append(outside, at) }))
+	var got []string
+	for _, m := range [][]byte{
+		msgLogical(0, "outbox", "before"), msgBegin(200),
+		msgLogical(1, "outbox", "a"), msgLogical(1, "outbox2", "b"), msgLogical(1, "outbo", "c"), msgLogical(1, "", "d"), msgLogical(1, "outbox", ""),
+		msgCommit(200, 250), msgLogical(0, "other", "e"), msgLogical(0, "outbox", "f"),
+	} {
+		ev, err := d.decode(m, 150)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev == nil || ev.Kind != cdc.Message {
+			continue
+		}
+		if v := ev.Row.Values; len(v) != 1 || v[0].Bytes == nil || ev.Relation() != ev.Row.Relation || ev.Row.Relation.String() != "messages:outbox" || ev.Pos != 9 || !ev.Time.Equal(d.commitAt) {
+			t.Errorf("%+v", ev)
+		}
+		got = append(got, string(ev.Row.Values[0].Bytes))
+	}
+	if !slices.Equal(got, []string{"a", ""}) || len(outside) != 2 {
+		t.Errorf("events are %q, and %d messages belong to no transaction", got, len(outside))
+	}
+}
+
 func TestWhatBreaksTheProtocolIsAnErrorThatNamesIt(t *testing.T) {
 	relation := msgRelation(5, "id", "v")
 	for _, c := range []struct {
@@ -82,10 +120,13 @@ func TestWhatBreaksTheProtocolIsAnErrorThatNamesIt(t *testing.T) {
 		{"an insert of an old row", [][]byte{relation, msgBegin(200), append(u32([]byte{'I'}, 5), 'K')}, "part 'K'"},
 		{"bytes behind the end", [][]byte{relation, msgBegin(200), append(msgInsert(5, "1", "a"), 0)}, "1 bytes behind its end"},
 		{"a value longer than the message", [][]byte{relation, msgBegin(200), append(u16(append(u32([]byte{'I'}, 5), 'N'), 2), 't', 255, 255, 255, 255)}, "cut short"},
+		{"a transactional message outside", [][]byte{msgLogical(1, "p", "c")}, "outside a transaction"},
+		{"a message with unknown flags", [][]byte{msgBegin(200), msgLogical(2, "p", "c")}, "unknown flags 0x2"},
+		{"a message with more content than it has", [][]byte{msgBegin(200), append(msgLogical(1, "p", "")[:13], 255, 255, 255, 255)}, "cut short"},
 		{"more columns than the message can hold", [][]byte{append(append(u32([]byte{'R'}, 5), "s\x00t\x00d"...), 255, 255)}, "cut short"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d := newDecoder(100, nil)
+			d := newDecoder(100, nil, wanted("p", func(cdc.Position) {}))
 			for i, m := range c.messages {
 				ev, err := d.decode(m, 99)
 				if i < len(c.messages)-1 {
@@ -107,10 +148,10 @@ func TestWhatBreaksTheProtocolIsAnErrorThatNamesIt(t *testing.T) {
 
 func TestAMessageCutShortIsAnError(t *testing.T) {
 	for _, version := range testenv.Versions {
-		d := newDecoder(0, nil)
+		d := newDecoder(0, nil, wanted("p", func(cdc.Position) {}))
 		for _, m := range recording(t, version) {
 			for n := range min(len(m.data), 2000) {
-				if k := m.data[0]; n > 0 && (k == 'T' || k == 'O' || k == 'M') {
+				if k := m.data[0]; n > 0 && (k == 'T' || k == 'O') {
 					continue // skipped unread
 				}
 				// A copy of what the decoder knows, since a begin changes it.
@@ -128,7 +169,7 @@ func TestAMessageCutShortIsAnError(t *testing.T) {
 }
 
 func TestATableThatIsTheSameKeepsItsRelation(t *testing.T) {
-	d := newDecoder(0, nil)
+	d := newDecoder(0, nil, wanted("p", func(cdc.Position) {}))
 	row := func(relation []byte, values ...string) *cdc.Relation {
 		t.Helper()
 		if _, err := d.decode(relation, 0); err != nil {
@@ -160,7 +201,7 @@ func TestATableThatIsTheSameKeepsItsRelation(t *testing.T) {
 }
 
 func TestNullEmptyAndUnchangedAreThreeThings(t *testing.T) {
-	d := newDecoder(0, nil)
+	d := newDecoder(0, nil, wanted("p", func(cdc.Position) {}))
 	update := append(u32([]byte{'U'}, 5), 'N')
 	update = append(u16(update, 3), 'n', 't', 0, 0, 0, 0, 'u')
 	var ev *cdc.Event
@@ -186,19 +227,19 @@ func TestNullEmptyAndUnchangedAreThreeThings(t *testing.T) {
 }
 
 func TestDecodingRowsDoesNotAllocate(t *testing.T) {
-	d := newDecoder(0, nil)
+	d := newDecoder(0, nil, wanted("p", func(cdc.Position) {}))
 	if _, err := d.decode(msgRelation(5, "a", "b", "c"), 0); err != nil {
 		t.Fatal(err)
 	}
 	pos := cdc.Position(100)
-	insert := msgInsert(5, "1", "two", strings.Repeat("3", 300))
+	insert, logical := msgInsert(5, "1", "two", strings.Repeat("3", 300)), msgLogical(1, "p", "content")
 	begin, commit := msgBegin(0), msgCommit(0, 0)
 	if n := testing.AllocsPerRun(1000, func() {
 		pos += 100
 		binary.BigEndian.PutUint64(begin[1:], uint64(pos))
 		binary.BigEndian.PutUint64(commit[2:], uint64(pos))
 		binary.BigEndian.PutUint64(commit[10:], uint64(pos+50))
-		for _, m := range [][]byte{begin, insert, insert, commit} {
+		for _, m := range [][]byte{begin, insert, insert, logical, commit} {
 			if _, err := d.decode(m, pos); err != nil {
 				t.Fatal(err)
 			}
@@ -222,11 +263,11 @@ func FuzzDecode(f *testing.F) {
 			}
 		}
 	}
-	for _, m := range [][]byte{msgRelation(5, "id"), msgInsert(5, "1"), msgCommit(1, 2), {'Y', 0, 0, 0, 1, 'a', 0, 'b', 0}} {
+	for _, m := range [][]byte{msgRelation(5, "id"), msgInsert(5, "1"), msgCommit(1, 2), msgLogical(1, "p", "c"), {'Y', 0, 0, 0, 1, 'a', 0, 'b', 0}} {
 		f.Add(append(u16(nil, len(m)), m...))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		d := newDecoder(0, nil)
+		d := newDecoder(0, nil, wanted("p", func(cdc.Position) {}))
 		for pos := cdc.Position(1); len(data) >= 2; pos++ {
 			n := min(int(binary.BigEndian.Uint16(data)), len(data)-2)
 			m := data[2 : 2+n : 2+n]

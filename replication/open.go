@@ -22,6 +22,10 @@ type Source struct {
 
 	mu     sync.Mutex
 	warned map[string]bool // warnings that are logged already; guarded by mu
+	// outside counts messages with the prefix that belong to no transaction, and newest is the position of the newest one;
+	// both are guarded by mu.
+	outside uint64
+	newest  cdc.Position
 }
 
 // NewSource makes a Source of a valid Config whose secrets are read. It does not connect.
@@ -203,7 +207,7 @@ func identityOf(sys pg.System, cfg *Config, f *pg.Facts) cdc.Identity {
 func (s *Source) session(identity cdc.Identity, f *pg.Facts, at net.Addr) sessionConfig {
 	opened := f.Server
 	return sessionConfig{
-		slot: s.cfg.Slot, publication: s.cfg.Publication,
+		slot: s.cfg.Slot, publication: s.cfg.Publication, messages: s.messages(),
 		walSenderTimeout: pg.Millis(opened.SenderTimeout), confirmKeepalives: s.cfg.ConfirmKeepalives,
 		logger: s.cfg.Logger, identity: identity,
 		recheck: func(ctx context.Context) (cdc.Identity, error) { return s.recheck(ctx, identity, opened) },
@@ -212,6 +216,30 @@ func (s *Source) session(identity cdc.Identity, f *pg.Facts, at net.Addr) sessio
 		catalog: func(ctx context.Context, rel *cdc.Relation) error {
 			return s.beside(ctx, func(sql *pgconn.PgConn) error { return pg.FillCatalog(ctx, sql, rel) })
 		},
+	}
+}
+
+// messages are those that a session gives as events.
+func (s *Source) messages() (m logicalMessages) {
+	if m.prefix = s.cfg.Messages.Prefix; m.prefix != "" {
+		m.rel, m.beside = cdc.Messages(m.prefix), len(s.cfg.AllTables()) > 0
+		m.outside = func(at cdc.Position) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.outside, s.newest = s.outside+1, at
+		}
+	}
+	return m
+}
+
+// Remarks is the Remarks of a relay.Router, for what the source passes over. It may be called at any time. What the server
+// sends again after a lost session counts again.
+func (s *Source) Remarks(each func(what string, severe bool, count uint64, last string)) {
+	s.mu.Lock()
+	n, newest := s.outside, s.newest
+	s.mu.Unlock()
+	if n > 0 {
+		each("message that is not transactional ignored", true, n, fmt.Sprintf("%s at %s", cdc.Messages(s.cfg.Messages.Prefix), newest))
 	}
 }
 

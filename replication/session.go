@@ -32,6 +32,7 @@ type Session struct {
 
 	identity cdc.Identity
 	dec      *decoder
+	order    order
 	callCtx  context.Context // of the running Next, for the catalog
 
 	began    cdc.Position // where the stream begins; does not change once it was started
@@ -108,7 +109,8 @@ func (s *Session) start(ctx context.Context, at cdc.Position) error {
 		return err
 	}
 	s.statusAt = time.Now()
-	s.dec = newDecoder(max(at, s.identity.SlotFound.Confirmed), s.fill())
+	s.dec = newDecoder(max(at, s.identity.SlotFound.Confirmed), s.fill(), s.cfg.messages)
+	s.order.on = s.cfg.messages.beside
 	if s.cfg.recheck != nil {
 		identity, err := s.cfg.recheck(ctx)
 		if err != nil {
@@ -185,12 +187,18 @@ func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
 	var deadline time.Time
 	for {
+		if ev := s.order.next(); ev != nil {
+			return ev, nil
+		}
 		kind, body, ok, err := s.wire.take()
 		switch {
 		case err != nil:
 			return nil, err
 		case ok:
 			ev, err := s.message(kind, body)
+			if err == nil {
+				ev = s.order.take(ev)
+			}
 			if ev != nil || err != nil {
 				return ev, err
 			}

@@ -108,7 +108,7 @@ func TestAMalformedMessageIsAnErrorAndNeverAPanic(t *testing.T) {
 				bad[r.IntN(len(bad))] = byte(r.Uint32())
 			}
 			w := newWire(nil)
-			s := &Session{cfg: testConfig(), wire: w, dec: newDecoder(0, nil), suspect: make(chan struct{}, 1)}
+			s := &Session{cfg: testConfig(), wire: w, dec: newDecoder(0, nil, logicalMessages{}), suspect: make(chan struct{}, 1)}
 			w.w = copy(w.buf, bad)
 			for {
 				kind, body, ok, err := w.take()

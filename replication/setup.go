@@ -158,6 +158,9 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 		if cfg.Updates() {
 			what = "inserts, and updates because an update can change a primary key. "
 		}
+		if len(cfg.tables()) == 0 {
+			what = "logical messages. They are in every publication, also in an empty one.\n"
+		}
 		add("publication "+cfg.Publication, `What walpost reads: `+what+`Make it before the slot: a slot cannot read a publication that was made later.`,
 			PublicationSQL(cfg))
 	}

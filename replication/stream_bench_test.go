@@ -39,7 +39,7 @@ func endlessSession() *Session {
 	}
 	w := newWire(e)
 	w.coalesce = 0
-	return &Session{cfg: testConfig(), wire: w, dec: newDecoder(100, nil), suspect: make(chan struct{}, 1)}
+	return &Session{cfg: testConfig(), wire: w, dec: newDecoder(100, nil, logicalMessages{}), suspect: make(chan struct{}, 1)}
 }
 
 func TestTheStreamDoesNotAllocatePerMessage(t *testing.T) {

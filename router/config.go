@@ -14,7 +14,7 @@ import (
 // A Config says which rows are routed, and how. Start from DefaultConfig.
 type Config struct {
 	// Tables are the tables whose rows are routed, as schema.table without quotes. Rows of other
-	// tables give no record. If it is empty, the rows of all tables are routed.
+	// tables give no record. If it is nil, the rows of all tables are routed. Messages always are.
 	Tables []string
 	// Updates makes an update that changes a row's primary key give a record, as in Debezium. If it
 	// is not set, such an update is treated like every other.

@@ -36,6 +36,7 @@ const (
 	ValueValid   Rule = "value valid"    // the value can be what the option makes of it
 	TopicValid   Rule = "topic valid"    // Kafka allows the topic that the value gives
 	ValueSent    Rule = "value sent"     // the server sends every value that an update needs
+	ContentValid Rule = "content valid"  // the content of a message is a JSON object with the fields that the options name
 	UpdateFatal  Rule = "update refused" // a row is not updated if table.op.invalid.behavior is fatal
 )
 
@@ -111,6 +112,8 @@ func (e *RowError) Hint() string {
 		}
 	case ValueSent:
 		return "Only a skip helps for this event. REPLICA IDENTITY FULL of the table helps for later updates."
+	case ContentValid:
+		return "Only a skip helps for this event. Correct the program that writes the message."
 	case UpdateFatal:
 		return "Set router.table.op.invalid.behavior to warn or error to pass over all updates, or skip this event."
 	case OptionValid:

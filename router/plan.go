@@ -64,7 +64,7 @@ func (r *Router) plan(rel *cdc.Relation) *plan {
 		if len(r.plans) >= maxPlans {
 			clear(r.plans)
 		}
-		if len(r.cfg.Tables) == 0 || slices.Contains(r.cfg.Tables, rel.Schema+"."+rel.Name) {
+		if r.cfg.Tables == nil || rel.OfMessages() || slices.Contains(r.cfg.Tables, rel.Schema+"."+rel.Name) {
 			p = r.makePlan(rel, r.convs)
 		}
 		r.plans[rel] = p

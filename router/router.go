@@ -46,6 +46,7 @@ type Router struct {
 	expander      *connect.Expander // nil if payloads stay as they are
 
 	updates, notExpanded remark
+	messages             messages
 
 	plans    map[*cdc.Relation]*plan // nil values are relations of other tables
 	last     *cdc.Relation
@@ -79,13 +80,19 @@ func New(cfg Config) (*Router, error) {
 
 // Route fills rec from ev and reports whether the event gives a record. An insert gives one. An
 // update gives one if it changes the primary key and Config.Updates is set. Other updates follow
-// table.op.invalid.behavior (see Remarks), and deletes give none, as in the EventRouter.
+// table.op.invalid.behavior (see Remarks), and deletes give none, as in the EventRouter. A message
+// gives one as an insert does.
 //
 // The record owns its bytes, which share one new buffer. The error is a *RowError. Even then
 // rec.EventID, rec.Topic and rec.Key are set as far as they could be found: the topic unless it is
 // "", and the key if the error's KeyFound is true.
 func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
-	if ev.Kind != cdc.Insert && ev.Kind != cdc.Update {
+	var unreadable *Problem
+	switch ev.Kind {
+	case cdc.Message:
+		ev, unreadable = r.messages.expand(r, ev)
+	case cdc.Insert, cdc.Update:
+	default:
 		return false, nil
 	}
 	p := r.plan(ev.Row.Relation)
@@ -104,6 +111,13 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 		if oldKey == nil {
 			return false, nil
 		}
+	}
+	if unreadable != nil {
+		e := p.refuse(ev, &row, rec, p.eventID(ev), *unreadable)
+		if !r.messages.has(&p.key) { // a field that is missing is not null
+			rec.Key, e.keyFound = nil, false
+		}
+		return false, e
 	}
 	if len(p.problems) > 0 {
 		return false, p.refuse(ev, &row, rec, p.eventID(ev), p.problems...)

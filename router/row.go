@@ -35,9 +35,10 @@ func (r *row) text(c *column) []byte {
 
 // Type OIDs of Postgres' catalog (pg_type.dat). They never change.
 const (
-	oidBytea, oidText, oidJSON, oidXML = 17, 25, 114, 142
-	oidBPChar, oidVarchar, oidJSONB    = 1042, 1043, 3802
-	oidTimestamp, oidTimestamptz       = 1114, 1184
+	oidBytea, oidInt4, oidText      = 17, 23, 25
+	oidJSON, oidXML                 = 114, 142
+	oidBPChar, oidVarchar, oidJSONB = 1042, 1043, 3802
+	oidTimestamp, oidTimestamptz    = 1114, 1184
 )
 
 // placeholder returns what Debezium writes for a value that is not in the WAL.

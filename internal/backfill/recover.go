@@ -42,6 +42,8 @@ type Recovering struct {
 	// Router is not the relay's, which belongs to the relay's loop.
 	Router *router.Router
 	Kafka  *kafka.Config // nil if the records do not go to Kafka
+	// Messages says that logical messages are events, too. They are in no table.
+	Messages bool
 }
 
 // Recover returns the relay's part in a recover of tables, and a function that returns the number of rows that were published, over
@@ -68,6 +70,9 @@ func (rc *recovery) say(format string, args ...any) { rc.Say(fmt.Sprintf(format,
 // gap shows what is missing, and asks whether to make a new slot if the gap needs one. begun is an unfinished copy that ends here.
 func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error) {
 	rc.say("%s", gap.Error())
+	if rc.Messages && gap.NeedsSlot() {
+		rc.say("logical messages in this gap are lost, because they were only in the WAL: recover publishes rows of the table")
+	}
 	if begun != nil && begun.Origin == checkpoint.OriginSnapshot && !rc.Since.IsZero() {
 		return since, fault.Config(errors.New("--since: the snapshot is not finished, so a row of any age may be missing"), "Leave --since out.")
 	}

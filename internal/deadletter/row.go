@@ -54,7 +54,8 @@ type column struct {
 	ElementLabels []string `json:"element_labels,omitempty"`
 }
 
-// value is a text, null or {"unchanged": true}.
+// value is a text, null, {"unchanged": true}, or {"base64": "…"} for bytes that are no text: only the
+// content of a message can be such bytes.
 type value cdc.Value
 
 func (v value) MarshalJSON() ([]byte, error) {
@@ -63,8 +64,8 @@ func (v value) MarshalJSON() ([]byte, error) {
 		return []byte(`{"unchanged":true}`), nil
 	case v.Bytes == nil:
 		return []byte("null"), nil
-	case !utf8.Valid(v.Bytes): // Postgres sends no such text: JSON would change it
-		return nil, errors.New("a value is not UTF-8")
+	case !utf8.Valid(v.Bytes): // JSON would change it
+		return marshal(map[string][]byte{"base64": v.Bytes})
 	}
 	return marshal(string(v.Bytes))
 }
@@ -80,9 +81,13 @@ func (v *value) UnmarshalJSON(text []byte) error {
 		v.Bytes = append([]byte{}, s...)
 		return err
 	}
-	var o struct{ Unchanged bool }
+	var o struct {
+		Unchanged bool
+		Base64    []byte
+	}
 	err := json.Unmarshal(text, &o)
-	if v.Unchanged = o.Unchanged; err == nil && !o.Unchanged {
+	v.Unchanged, v.Bytes = o.Unchanged, o.Base64
+	if err == nil && !o.Unchanged && o.Base64 == nil {
 		err = errors.New("a value without a value")
 	}
 	return err
@@ -138,7 +143,7 @@ func decodeEvent(text []byte) (*cdc.Event, error) {
 		rel.Columns = append(rel.Columns, cdc.Column(r.Relation.Columns[i]))
 	}
 	ev := &cdc.Event{Pos: r.LSN, Time: r.CommitTime.UTC()}
-	for k := cdc.Insert; k <= cdc.Delete; k++ {
+	for k := cdc.Insert; k <= cdc.Message; k++ {
 		if k.String() == r.Kind {
 			ev.Kind = k
 		}

@@ -18,7 +18,7 @@ type Event struct {
 	fault.ForPerson // the event is the same at the next attempt
 
 	EventID string        // "" if the event has none
-	Table   *cdc.Relation // nil for a message
+	Table   *cdc.Relation // nil if it is not known
 	Commit  cdc.Position  // position of its transaction's commit record; 0 for a row of the table
 	Row     int           // its number in the transaction, or in the reading of the table, from 1
 	Topic   string        // the topic that refused the record; "" if the event cannot be routed
@@ -57,7 +57,11 @@ const repairCause = "Repair the cause (the configuration, the topic or its limit
 func (e *Event) Hint() string {
 	hint := e.Repair()
 	for _, skip := range e.Commands() {
-		hint += " If no repair is possible, give up " + skip.GivesUp + ". The skip changes nothing in the table. Run " + skip.Command + " and " + again
+		unchanged := " The skip changes nothing in the table."
+		if e.ofMessages() {
+			unchanged = ""
+		}
+		hint += " If no repair is possible, give up " + skip.GivesUp + "." + unchanged + " Run " + skip.Command + " and " + again
 	}
 	return hint
 }
@@ -71,8 +75,14 @@ func (e *Event) Repair() string {
 	if e.Commit == 0 && e.Table != nil {
 		return repair + " Or update or delete the row. Then start walpost again: walpost reads the row from the table once more."
 	}
+	if e.ofMessages() {
+		return repair + " The WAL keeps the message as it was written. After the repair, " + again
+	}
 	return repair + " An UPDATE or DELETE of the row changes nothing, because the WAL keeps the row as it was written. After the repair, " + again
 }
+
+// ofMessages reports whether the event is a message.
+func (e *Event) ofMessages() bool { return e.Table != nil && e.Table.OfMessages() }
 
 // Commands are those of Hint.
 func (e *Event) Commands() []fault.Advice {

@@ -1,0 +1,202 @@
+package replication
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+func emit(content string) string {
+	return "SELECT pg_logical_emit_message(true, 'outbox', '" + content + "')"
+}
+
+// events reads up to the row or message called end. Rows are named by their aggregate_id, messages by their content.
+func (w *world) events(s *Session, end string) []string {
+	var got []string
+	w.until(s, "aggregate_id", func(ev *cdc.Event) bool {
+		switch ev.Kind {
+		case cdc.Message:
+			got = append(got, string(ev.Row.Values[0].Bytes))
+		case cdc.Insert:
+			got = append(got, string(ev.Row.Values[ev.Row.Relation.Index("aggregate_id")].Bytes))
+		case cdc.Commit:
+			return slices.Contains(got, end)
+		default:
+		}
+		return false
+	})
+	return got
+}
+
+func TestMessagesArriveInTheOrderOfTheWAL(t *testing.T) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable)
+		w.cfg.Messages.Prefix = "outbox"
+		source := w.source()
+		s, err := w.open(source, true, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Start(t.Context(), s.Identity().SlotFound.Confirmed); err != nil {
+			t.Fatal(err)
+		}
+		w.exec(
+			"BEGIN;"+emit("1")+";"+insertOf("2")+";"+emit("3")+";"+emit("4")+";"+insertOf("5")+";COMMIT",
+			"BEGIN;"+emit("rolled back")+";"+insertOf("rolled back")+";ROLLBACK",
+			"BEGIN;"+emit("6")+";SAVEPOINT a;"+emit("rolled back")+";ROLLBACK TO a;"+emit("7")+";SAVEPOINT b;"+insertOf("8")+";"+emit("9")+";RELEASE b;COMMIT",
+			"SELECT pg_logical_emit_message(true, 'outbox2', 'another prefix')",
+			"SELECT pg_logical_emit_message(false, 'outbox2', 'another prefix')",
+			"BEGIN; SELECT pg_logical_emit_message(false, 'outbox', 'not transactional'); SELECT pg_logical_emit_message(false, 'outbox', 'not transactional'); ROLLBACK",
+			"SELECT pg_logical_emit_message(true, 'outbox', '\\x0001ff'::bytea)",
+			"SELECT pg_logical_emit_message(true, 'outbox', '')",
+			emit("end"),
+		)
+		want := []string{"1", "2", "3", "4", "5", "6", "7", "8", "9", "\x00\x01\xff", "", "end"}
+		if got := w.events(s, "end"); !slices.Equal(got, want) {
+			t.Errorf("events are %q, want %q", got, want)
+		}
+		remarks := 0
+		source.Remarks(func(what string, severe bool, count uint64, last string) {
+			remarks++
+			if what != "message that is not transactional ignored" || !severe || count != 2 || !strings.HasPrefix(last, "messages:outbox at ") {
+				t.Errorf("remark %q (severe: %t) %d times, last %q", what, severe, count, last)
+			}
+		})
+		if remarks != 1 {
+			t.Errorf("%d remarks", remarks)
+		}
+		w.close(s)
+		if got := w.events(w.stream(0), "end"); !slices.Equal(got, want) { // nothing was confirmed
+			t.Errorf("the second time, events are %q, want %q", got, want)
+		}
+	})
+}
+
+// TestMessagesNeedNoTable: the publication is empty, and other tables of the database are written meanwhile.
+func TestMessagesNeedNoTable(t *testing.T) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, outboxTable, insertOf("before"))
+		w.cfg.Messages.Prefix, w.cfg.Tables = "outbox", nil
+		s := w.stream(0)
+		w.exec(insertOf("none of ours"), emit("1"), "BEGIN;"+insertOf("none of ours")+";"+emit("2")+";COMMIT", emit("end"))
+		if got := w.events(s, "end"); !slices.Equal(got, []string{"1", "2", "end"}) {
+			t.Errorf("events are %q", got)
+		}
+		w.close(s)
+		if found, err := w.source().Check(t.Context()); err != nil || found.Unpublished != "" {
+			t.Errorf("%v, %q", err, found.Unpublished)
+		}
+		opts, err := w.source().Missing(t.Context())
+		if err != nil || !opts.Empty() {
+			t.Errorf("%v: missing is %+v", err, opts)
+		}
+	})
+}
+
+func TestSetupForMessagesAloneMakesAnEmptyPublication(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""))
+	w.cfg.Messages.Prefix, w.cfg.Tables = "outbox", nil
+	opts, err := w.source().Missing(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sql := SetupSQL(w.cfg, opts); !strings.Contains(sql, "logical messages") || !strings.Contains(sql, "\nCREATE PUBLICATION \"walpost\" WITH (publish = 'insert', publish_via_partition_root = true);\n") {
+		t.Error(sql)
+	}
+	made, err := w.source().Apply(t.Context())
+	if err != nil || !slices.Equal(made, []string{"publication walpost"}) {
+		t.Errorf("%v: made %q", err, made)
+	}
+	if left := w.unmet(); len(left) > 0 {
+		t.Errorf("then unmet: %v", left[0])
+	}
+}
+
+func TestAConfigurationOfMessages(t *testing.T) {
+	for _, c := range []struct {
+		prefix, snapshot string
+		tables           []string
+		want             string
+	}{
+		{"outbox", "", nil, ""},
+		{"outbox", "never", nil, ""},
+		{"outbox", "initial", []string{"public.outbox"}, ""},
+		{"événements 1", "", nil, ""},
+		{"", "", nil, "source.table: is required"},
+		{"outbox", "initial", nil, "source.snapshot: must be never without source.table, because messages are in no table (got \"initial\")"},
+		{"a\nb", "", nil, "source.messages.prefix: must be at most 200 bytes of UTF-8 without control characters"},
+		{strings.Repeat("x", 201), "", nil, "source.messages.prefix: must be at most 200 bytes"},
+		{"a\xff", "", nil, "source.messages.prefix: must be at most 200 bytes of UTF-8"},
+	} {
+		cfg := DefaultConfig()
+		cfg.DSN, cfg.Messages.Prefix, cfg.Snapshot, cfg.Tables = "postgres://localhost/shop", c.prefix, c.snapshot, c.tables
+		got := ""
+		if found := cfg.Validate(); len(found) > 0 {
+			got = fmt.Sprint(found)
+		}
+		if (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%q with %q and %q: %s, want %s", c.prefix, c.snapshot, c.tables, got, c.want)
+		}
+	}
+}
+
+// TestAMessageComesBeforeTheRowsBehindIt: the story has one letter for each event of a transaction, with its position. A small
+// letter is a row, and a capital letter is a message.
+func TestAMessageComesBeforeTheRowsBehindIt(t *testing.T) {
+	for story, want := range map[string]string{
+		"":                     "",
+		"a1":                   "a",
+		"a1 B1":                "Ba",
+		"B1 a1":                "Ba",
+		"a1 B2":                "aB",
+		"a1 b1 C1 d1":          "Cabd",
+		"a1 b2 C2 D3 e3 f4 G5": "aCbDefG",
+		"a1 b1 c2 D2 e2 F4 g9": "abDceFg",
+		"a1 B1 C2 d2":          "BaCd",
+	} {
+		o := order{on: true}
+		got, bytes := "", []byte("?")
+		give := func(ev *cdc.Event) {
+			for ev = o.take(ev); ev != nil; ev = o.next() {
+				if len(ev.Row.Values) > 0 {
+					got += string(ev.Row.Values[0].Bytes)
+				}
+			}
+		}
+		give(&cdc.Event{Kind: cdc.Begin, Pos: 9})
+		for _, word := range strings.Fields(story) {
+			bytes[0] = word[0] // the bytes of an event are overwritten by the next one
+			ev := &cdc.Event{Kind: cdc.Insert, Pos: cdc.Position(word[1] - '0'), Row: cdc.Row{Values: []cdc.Value{{Bytes: bytes}}}}
+			if word[0] < 'a' {
+				ev.Kind = cdc.Message
+			}
+			give(ev)
+			give(nil) // a message of the server that gives no event
+		}
+		give(&cdc.Event{Kind: cdc.Commit, Pos: 10})
+		if got != want || len(o.queue)+o.ready+o.size != 0 {
+			t.Errorf("%s gives %s, want %s; then %d events of %d bytes are held", story, got, want, len(o.queue), o.size)
+		}
+	}
+}
+
+func TestWhatIsHeldForTheOrderIsBounded(t *testing.T) {
+	o := order{on: true}
+	row := &cdc.Event{Kind: cdc.Insert, Pos: 1, Row: cdc.Row{Values: []cdc.Value{{Bytes: make([]byte, maxHeld/4)}}}}
+	gone := 0
+	for range 20 {
+		for ev := o.take(row); ev != nil; ev = o.next() {
+			gone++
+		}
+		if o.size > maxHeld {
+			t.Fatalf("%d bytes are held", o.size)
+		}
+	}
+	if gone == 0 {
+		t.Error("nothing went")
+	}
+}

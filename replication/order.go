@@ -1,0 +1,78 @@
+package replication
+
+import (
+	"slices"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// An order puts a message before the rows that were written behind it.
+//
+// The server merges the subtransactions of a transaction by the positions of their changes. The position of a row is where its
+// record begins, and the position of a message is where its record ends. So a row that another subtransaction wrote directly
+// behind a message has the same position as the message, and the server may send it first. Within one subtransaction, nothing is
+// merged. So an order holds rows back until the next event has another position.
+type order struct {
+	on    bool        // rows and messages are events
+	queue []cdc.Event // held rows of one position, with their own bytes
+	size  int         // of the bytes in queue
+	ready int         // how many of queue go next
+}
+
+// maxHeld bounds the bytes that are held, and so the memory. Rows have equal positions only if one COPY or one statement wrote them
+// into one page.
+const maxHeld = 16 << 20
+
+// take takes the next event, which may be nil. It returns the event that goes next, or nil if there is none yet. The queue must
+// have no event that is ready.
+func (o *order) take(ev *cdc.Event) *cdc.Event {
+	if !o.on || ev == nil {
+		return ev
+	}
+	holds := ev.Kind == cdc.Insert || ev.Kind == cdc.Update || ev.Kind == cdc.Delete
+	same := len(o.queue) == 0 || o.queue[0].Pos == ev.Pos
+	switch {
+	case !same:
+		o.ready = len(o.queue)
+	case ev.Kind == cdc.Message, !holds && len(o.queue) == 0:
+		return ev
+	}
+	o.queue = append(o.queue, owned(ev))
+	o.size += sizeOf(ev)
+	if !holds || o.size > maxHeld {
+		o.ready = len(o.queue)
+	}
+	return o.next()
+}
+
+// next returns the next event of the queue that is ready, or nil. The event is valid until the next call.
+func (o *order) next() *cdc.Event {
+	if o.ready == 0 {
+		return nil
+	}
+	ev := o.queue[0]
+	o.queue, o.ready = slices.Delete(o.queue, 0, 1), o.ready-1
+	o.size -= sizeOf(&ev)
+	return &ev
+}
+
+// owned is ev with bytes of its own.
+func owned(ev *cdc.Event) cdc.Event {
+	own := *ev
+	for _, row := range []*cdc.Row{&own.Row, &own.Old} {
+		row.Values = slices.Clone(row.Values)
+		for i := range row.Values {
+			row.Values[i].Bytes = slices.Clone(row.Values[i].Bytes)
+		}
+	}
+	return own
+}
+
+func sizeOf(ev *cdc.Event) (n int) {
+	for _, values := range [][]cdc.Value{ev.Row.Values, ev.Old.Values} {
+		for i := range values {
+			n += len(values[i].Bytes)
+		}
+	}
+	return n
+}
