@@ -89,3 +89,35 @@ func ExampleDB_Retain() {
 	}
 	_ = run
 }
+
+// Store first, handle later.
+func ExampleWorker() {
+	run := func(ctx context.Context, db *inbox.DB[pgx.Tx], msgs []inbox.Message) error {
+		if _, err := db.Store(ctx, "payments", msgs...); err != nil {
+			return err // do not commit the offset
+		}
+
+		worker := inbox.Worker[pgx.Tx]{
+			DB: db, Consumer: "payments", Concurrency: 4, Attempts: 10,
+			Handle: func(ctx context.Context, tx pgx.Tx, m inbox.Message) error {
+				return book(ctx, tx, m.Value)
+			},
+			Failed: func(f inbox.Failure) {
+				log.Printf("event %s, attempt %d: %v", f.Message.ID, f.Attempt, f.Err)
+			},
+		}
+		return worker.Run(ctx)
+	}
+	_ = run
+}
+
+func ExampleObserve() {
+	run := func(ctx context.Context, tx pgx.Tx, account string, number int64) error {
+		o, err := inbox.Observe(ctx, tx, "payments", account, 1, number)
+		if err == nil && o.Verdict == inbox.Missing {
+			log.Printf("account %s: %d to %d are missing", account, o.Expected, o.Got-1)
+		}
+		return err
+	}
+	_ = run
+}

@@ -12,8 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-func process(string) int { return 1 }
-
 func nothing(context.Context, pgx.Tx) error { return nil }
 
 func nothingMany(context.Context, pgx.Tx, []Message) error { return nil }

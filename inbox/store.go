@@ -1,0 +1,158 @@
+package inbox
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/walpost/walpost/internal/anytx"
+)
+
+// Store writes messages into inbox_messages in the caller's transaction, and returns how many are
+// new. Commit the offset to the broker after the transaction. A Worker handles the messages later.
+//
+// A message that is stored or processed already is left out, for as long as its row exists or its
+// mark is remembered (see Retention). Messages with the same topic and key are handled in the order
+// in which they are stored: a transaction that stores messages of a key waits for the end of another
+// one that has done so. Store refuses the whole call with an *IDError if a message has no id.
+func Store(ctx context.Context, tx any, consumer string, msgs ...Message) (stored int64, err error) {
+	c, err := anytx.Of(tx)
+	if err != nil {
+		return 0, err
+	}
+	return store(ctx, c, consumer, msgs)
+}
+
+// Store is the function Store in a transaction of its own.
+func (db *DB[T]) Store(ctx context.Context, consumer string, msgs ...Message) (stored int64, err error) {
+	err = db.retry(ctx, func(tx *transaction[T]) (err error) {
+		stored, err = store(ctx, tx, consumer, msgs)
+		return err
+	})
+	return stored, err
+}
+
+func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (int64, error) {
+	ids := make([]string, len(msgs))
+	for i, m := range msgs {
+		if _, err := m.WithID(RefuseMissingID); err != nil {
+			return 0, err
+		}
+		ids[i] = m.ID
+	}
+	fresh, err := markAll(ctx, c, consumer, ids)
+	if err != nil || len(fresh) == 0 {
+		return 0, err
+	}
+	type row struct {
+		ID, Topic  string
+		Partition  int32
+		Position   int64
+		Time       time.Time
+		Headers    []Header
+		Lane       []byte // as are Key and Value: base64, or null
+		Key, Value []byte
+	}
+	rows := make([]row, len(fresh))
+	locks := map[uint32]bool{}
+	for n, i := range fresh {
+		m := msgs[i]
+		lane, ordered := m.lane()
+		if lane = "key " + lane; !ordered {
+			lane = "id " + m.ID
+		} else {
+			locks[hash(lane)%laneLocks] = true
+		}
+		rows[n] = row{m.ID, m.Topic, m.Partition, m.Offset, m.Time, m.Headers, []byte(lane), m.Key, m.Value}
+	}
+	if err := lockLanes(ctx, c, consumer, locks); err != nil {
+		return 0, err
+	}
+	list, err := json.Marshal(rows)
+	if err != nil {
+		return 0, err
+	}
+	n, err := c.Exec(ctx, `INSERT INTO inbox_messages
+			(consumer, event_id, lane, topic, partition, "offset", key, value, headers, time)
+		SELECT $1::text, "ID", decode("Lane", 'base64'), "Topic", "Partition", "Position",
+			decode("Key", 'base64'), decode("Value", 'base64'), "Headers", "Time"
+		FROM ROWS FROM (json_to_recordset($2::text::json) AS ("ID" text, "Lane" text, "Topic" text,
+			"Partition" int, "Position" bigint, "Key" text, "Value" text, "Headers" json, "Time" timestamptz)
+		) WITH ORDINALITY
+		ORDER BY ordinality ON CONFLICT DO NOTHING`, consumer, string(list))
+	if err != nil {
+		return 0, fmt.Errorf("store %d messages: %w", len(rows), err)
+	}
+	return n, nil
+}
+
+// laneLocks is how many locks the lanes of a consumer share. Postgres has room for some thousand locks
+// of all transactions together.
+const laneLocks = 64
+
+// lockLanes makes other transactions wait that store messages of the same lanes, until this one ends.
+// Otherwise the later of two messages could be committed, and handled, before the earlier one.
+func lockLanes(ctx context.Context, c anytx.Tx, consumer string, locks map[uint32]bool) error {
+	if len(locks) == 0 {
+		return nil
+	}
+	list, err := json.Marshal(slices.Sorted(maps.Keys(locks))) // sorted, so that two transactions do not deadlock
+	if err == nil {
+		_, err = c.Exec(ctx, `SELECT pg_advisory_xact_lock($1::int, n::int) FROM json_array_elements_text($2::text::json) AS n`,
+			int32(hash("inbox "+consumer)), string(list))
+	}
+	if err != nil {
+		return fmt.Errorf("lock the keys: %w", err)
+	}
+	return nil
+}
+
+func hash(s string) uint32 {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(s))
+	return h.Sum32()
+}
+
+// A Backlog is how many messages of a consumer wait in inbox_messages.
+type Backlog struct {
+	Pending int64         // not processed and not dead
+	Failing int64         // those of Pending whose last attempt failed
+	Dead    int64         // given up until RetryDead
+	Age     time.Duration // of the oldest pending message
+}
+
+// Backlog counts the messages of a consumer.
+func (db *DB[T]) Backlog(ctx context.Context, consumer string) (b Backlog, err error) {
+	_, err = db.in(ctx, func(tx *transaction[T]) error {
+		var microseconds int64
+		err := tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE state = 'pending'),
+			count(*) FILTER (WHERE state = 'pending' AND attempts > 0), count(*) FILTER (WHERE state = 'dead'),
+			coalesce(extract(epoch FROM clock_timestamp() - min(received_at) FILTER (WHERE state = 'pending')) * 1000000, 0)::bigint
+			FROM inbox_messages WHERE consumer = $1 AND state IN ('pending', 'dead')`,
+			[]any{consumer}, &b.Pending, &b.Failing, &b.Dead, &microseconds)
+		b.Age = time.Duration(microseconds) * time.Microsecond
+		return err
+	})
+	return b, err
+}
+
+// RetryDead makes dead messages pending again, with no attempts. Without ids, it does so for all of
+// the consumer. It returns how many there were. Later messages of a key that are pending wait for
+// the message, but those that are processed or in work already are ahead of it.
+func (db *DB[T]) RetryDead(ctx context.Context, consumer string, ids ...string) (n int64, err error) {
+	list, err := json.Marshal(ids) // null without ids
+	if err != nil {
+		return 0, err
+	}
+	_, err = db.in(ctx, func(tx *transaction[T]) (err error) {
+		n, err = tx.Exec(ctx, `UPDATE inbox_messages SET state = 'pending', attempts = 0, next_attempt_at = clock_timestamp()
+			WHERE consumer = $1 AND state = 'dead' AND ($2::text = 'null'
+				OR event_id IN (SELECT json_array_elements_text(nullif($2::text, 'null')::json)))`, consumer, string(list))
+		return err
+	})
+	return n, err
+}

@@ -1,0 +1,264 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+func keyed(key string, ids ...string) (msgs []Message) {
+	for _, id := range ids {
+		msgs = append(msgs, Message{ID: id, Topic: "t", Key: []byte(key)})
+	}
+	return msgs
+}
+
+// work runs a worker until the backlog has so many pending messages.
+func (p *place) work(w *Worker[pgx.Tx], pending int64) {
+	p.Helper()
+	ctx, stop := context.WithCancel(p.Context())
+	defer stop()
+	w.DB, w.Consumer, w.Poll = Pgx(p.pool), "c", time.Millisecond
+	done := make(chan error)
+	go func() { done <- w.Run(ctx) }()
+	p.until(fmt.Sprintf("%d messages are pending", pending), func() bool {
+		b, err := w.DB.Backlog(ctx, "c")
+		return err == nil && b.Pending == pending
+	})
+	stop()
+	if err := <-done; err != nil {
+		p.Error(err)
+	}
+}
+
+func TestAStoredMessageIsHandledAsItWasDelivered(t *testing.T) {
+	p := newPlace(t, "")
+	sent := []Message{
+		{
+			ID: "b", Topic: "t", Partition: 3, Offset: 1 << 40, Key: []byte{0, 255}, Value: []byte("v\x00\xff"),
+			Headers: []Header{{"h", []byte{1}}, {"h", nil}}, Time: time.UnixMilli(1700000000123).UTC(),
+		},
+		{ID: "a", Topic: "t", Key: []byte{}, Time: time.UnixMilli(1).UTC()},
+		{ID: "c", Topic: "t", Value: []byte{}, Time: time.UnixMilli(1).UTC()},
+	}
+	for i := range 2 {
+		if n, err := Pgx(p.pool).Store(t.Context(), "c", append(slices.Clone(sent), sent...)...); err != nil || n != int64(3-3*i) {
+			t.Errorf("stored %d, %v", n, err)
+		}
+		p.turn()
+	}
+	for _, driver := range []string{"pgx", "postgres"} { // the row is remembered although its mark is gone
+		p.exec("TRUNCATE inbox_processed")
+		db := SQL(p.openSQL(driver))
+		if n, err := db.Store(t.Context(), "c", sent...); n != 0 || err != nil {
+			t.Errorf("%s stored %d, %v", driver, n, err)
+		}
+		var got []Message
+		w := Worker[*sql.Tx]{DB: db, Consumer: "c", Handle: func(_ context.Context, _ *sql.Tx, m Message) error {
+			m.Time = m.Time.UTC()
+			got = append(got, m)
+			return nil
+		}}
+		lane := []byte{}
+		for range sent {
+			if found, err := w.one(t.Context(), &lane); !found || err != nil {
+				t.Fatal(found, err)
+			}
+		}
+		slices.SortFunc(got, func(a, b Message) int {
+			return slices.Index([]string{"b", "a", "c"}, a.ID) - slices.Index([]string{"b", "a", "c"}, b.ID)
+		})
+		if !reflect.DeepEqual(got, sent) {
+			t.Errorf("%s got\n%+v, want\n%+v", driver, got, sent)
+		}
+		p.exec("UPDATE inbox_messages SET state = 'pending'")
+	}
+	if _, err := Pgx(p.pool).Store(t.Context(), "c", Message{Topic: "t"}); !errors.As(err, new(*IDError)) {
+		t.Errorf("a message without an id: %v", err)
+	}
+}
+
+// The bad message fails, waits, and is dead in the end. Its key waits for it, another does not.
+func TestAFailedMessageHoldsUpItsKeyUntilItIsDead(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	if _, err := db.Store(t.Context(), "c", append(keyed("x", "x1", "x2", "x3"), keyed("y", "y1", "y2")...)...); err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	var handled []string
+	var failures []Failure
+	bad := true
+	w := &Worker[pgx.Tx]{
+		Concurrency: 4, Attempts: 3, BackoffMin: time.Hour, BackoffMax: time.Hour,
+		Handle: func(ctx context.Context, tx pgx.Tx, m Message) error {
+			if m.ID == "x1" && bad {
+				_, _ = tx.Exec(ctx, "no SQL") // the transaction fails, which a savepoint repairs
+				panic("bad \x00\xff")
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			handled = append(handled, m.ID)
+			return effect(ctx, tx, m.ID, "")
+		},
+		Failed: func(f Failure) {
+			mu.Lock()
+			defer mu.Unlock()
+			failures = append(failures, f)
+		},
+	}
+	for attempt := 1; attempt <= 2; attempt++ {
+		p.exec("UPDATE inbox_messages SET next_attempt_at = now()")
+		p.work(w, 3)
+		p.until("the attempt fails", func() bool {
+			if b, _ := db.Backlog(t.Context(), "c"); b.Failing != 1 {
+				p.work(w, 3)
+				return false
+			}
+			return true
+		})
+		p.expect(fmt.Sprint(attempt), "SELECT attempts FROM inbox_messages WHERE event_id = 'x1' AND last_error LIKE 'the handler panicked: bad %' AND next_attempt_at > now() + interval '20 minutes'")
+	}
+	if !slices.Equal(handled, []string{"y1", "y2"}) {
+		t.Errorf("while x1 fails, %v were handled", handled)
+	}
+	p.exec("UPDATE inbox_messages SET next_attempt_at = now()")
+	p.work(w, 0)
+	if !slices.Equal(handled, []string{"y1", "y2", "x2", "x3"}) {
+		t.Errorf("after x1 is dead, %v were handled", handled)
+	}
+	if len(failures) != 3 || failures[0].Attempt != 1 || failures[0].Dead || failures[0].Pause < 30*time.Minute || !failures[2].Dead || !errors.As(failures[2].Err, new(*PanicError)) {
+		t.Errorf("failures: %+v", failures)
+	}
+	if b, err := db.Backlog(t.Context(), "c"); b.Dead != 1 || err != nil {
+		t.Errorf("backlog %+v, %v", b, err)
+	}
+	bad = false
+	if n, err := db.RetryDead(t.Context(), "c", "x2", "none"); n != 0 || err != nil {
+		t.Errorf("RetryDead of others: %d, %v", n, err)
+	}
+	if n, err := db.RetryDead(t.Context(), "c"); n != 1 || err != nil {
+		t.Errorf("RetryDead: %d, %v", n, err)
+	}
+	p.work(w, 0)
+	p.expect("5", "SELECT count(DISTINCT id) FROM effects")
+	if done, err := db.Retain(t.Context(), Retention{Processed: time.Nanosecond}); done.Messages != 5 || err != nil {
+		t.Errorf("Retain did %+v, %v", done, err)
+	}
+}
+
+// The first message of a key is in work in one transaction, so no other worker gets the second.
+func TestAMessageInWorkHoldsUpItsKey(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	if _, err := db.Store(t.Context(), "c", append(keyed("x", "x1", "x2"), Message{ID: "f1", Topic: "t"})...); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Store(t.Context(), "c", Message{ID: "f2", Topic: "t"}); err != nil {
+		t.Fatal(err)
+	}
+	var inWork []string
+	var nested func(context.Context, pgx.Tx, Message) error
+	one := func() bool {
+		w := Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: nested}
+		lane := []byte{}
+		found, err := w.one(t.Context(), &lane)
+		if err != nil {
+			t.Error(err)
+		}
+		return found
+	}
+	nested = func(_ context.Context, _ pgx.Tx, m Message) error { // take more while this one is in work
+		inWork = append(inWork, m.ID)
+		one()
+		return nil
+	}
+	one()
+	slices.Sort(inWork)
+	if !slices.Equal(inWork, []string{"f1", "f2", "x1"}) {
+		t.Errorf("in work at the same time: %v", inWork)
+	}
+	if !one() || inWork[3] != "x2" || one() {
+		t.Errorf("then %v", inWork[3:])
+	}
+}
+
+// A failure that only the COMMIT would show counts as an attempt, too.
+func TestADeferredConstraintIsAFailedAttempt(t *testing.T) {
+	p := newPlace(t, "")
+	p.exec("CREATE TABLE strict (id int PRIMARY KEY, other int REFERENCES strict DEFERRABLE INITIALLY DEFERRED)")
+	db := Pgx(p.pool)
+	if _, err := db.Store(t.Context(), "c", keyed("x", "x1")...); err != nil {
+		t.Fatal(err)
+	}
+	w := Worker[pgx.Tx]{DB: db, Consumer: "c", Attempts: 1, Handle: func(ctx context.Context, tx pgx.Tx, _ Message) error {
+		_, err := tx.Exec(ctx, "INSERT INTO strict VALUES (1, 2)")
+		return err
+	}}
+	lane := []byte{}
+	if found, err := w.one(t.Context(), &lane); !found || err != nil {
+		t.Error(found, err)
+	}
+	p.expect("dead", "SELECT state FROM inbox_messages WHERE attempts = 1")
+}
+
+func TestARunThatEndsFinishesWhatItHasBegun(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	if _, err := db.Store(t.Context(), "c", keyed("x", "x1", "x2")...); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	w := Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: func(ctx context.Context, tx pgx.Tx, m Message) error {
+		stop()
+		return effect(ctx, tx, m.ID, "")
+	}}
+	if err := w.Run(ctx); err != nil {
+		t.Error(err)
+	}
+	p.expect("x1", "SELECT string_agg(id, ' ') FROM effects")
+	p.expect("1", "SELECT count(*) FROM inbox_messages WHERE state = 'processed'")
+}
+
+func TestTheNumbersOfAKeyAreObserved(t *testing.T) {
+	p := newPlace(t, "")
+	tx := p.begin(pgx.ReadCommitted)
+	for _, c := range []struct {
+		key    string
+		number int64
+		want   Observation
+	}{
+		{"a", 1, Observation{InSequence, 1, 1}},
+		{"a", 2, Observation{InSequence, 2, 2}},
+		{"a", 2, Observation{Repeated, 3, 2}},
+		{"a", 6, Observation{Missing, 3, 6}},
+		{"a", 4, Observation{Late, 7, 4}},
+		{"a", 4, Observation{Repeated, 7, 4}},
+		{"a", 9, Observation{Missing, 7, 9}},
+		{"a", 3, Observation{Late, 10, 3}},
+		{"a", 5, Observation{Late, 10, 5}},
+		{"a", 6, Observation{Repeated, 10, 6}},
+		{"a", 10, Observation{InSequence, 10, 10}},
+		{"b", 3, Observation{Missing, 1, 3}},
+		{"b", 2, Observation{Late, 4, 2}},
+		{"b", 0, Observation{Repeated, 4, 0}},
+		{"c", 0, Observation{Repeated, 1, 0}},
+		{"c", 1, Observation{InSequence, 1, 1}},
+	} {
+		if got, err := Observe(t.Context(), tx, "c", c.key, 1, c.number); got != c.want || err != nil {
+			t.Errorf("%s %d: %+v, %v, want %+v", c.key, c.number, got, err, c.want)
+		}
+	}
+	if err := tx.Commit(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.expect("{[7,9)}", "SELECT missing::text FROM inbox_sequences WHERE key = 'a'")
+}

@@ -1,0 +1,187 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+)
+
+// A Worker handles stored messages. Any number of workers of any number of processes share the
+// messages of a consumer. Each message is handled in the transaction that marks it as processed, so
+// its effect happens exactly once, even if the process is killed.
+//
+// A message is not taken while an earlier one with the same topic and key is pending: while that one
+// is handled, and while it waits for its next attempt.
+type Worker[T any] struct {
+	DB       *DB[T]
+	Consumer string
+
+	// Handle writes the effect of a message in tx. It does not end tx. If it returns an error or
+	// panics, its work is rolled back, and the message gets another attempt. ctx ends when Run has
+	// waited for Grace.
+	Handle func(ctx context.Context, tx T, m Message) error
+
+	Concurrency int // handlers at the same time; 1 by default
+
+	// Attempts is how often a message is handled before it is dead: 0 means that it is never given up.
+	// A dead message no longer holds up its key. A process that is killed, or loses its connection,
+	// uses up no attempt.
+	Attempts int
+
+	// The pause after a failed attempt doubles from BackoffMin (1 s by default) to BackoffMax (5 min by
+	// default), with jitter of a half.
+	BackoffMin, BackoffMax time.Duration
+
+	Poll  time.Duration // the pause after finding no message; 1 s by default
+	Grace time.Duration // how long handlers may go on after the end of Run's ctx; 30 s by default
+
+	// Failed is told of each failed attempt, if it is set, and of each time that the database could not
+	// be used; m is then empty. Several goroutines call it.
+	Failed func(f Failure)
+}
+
+// A Failure is a failed attempt.
+type Failure struct {
+	Message Message
+	Attempt int           // 1 is the first; 0 if the database could not be used
+	Err     error         // a panic is a *PanicError
+	Dead    bool          // this was the last attempt
+	Pause   time.Duration // until the next one
+}
+
+// Run handles messages until ctx ends. It then takes no more, and returns when the handlers that
+// have begun are done.
+func (w *Worker[T]) Run(ctx context.Context) error {
+	if w.DB == nil || w.Handle == nil || w.Attempts < 0 || w.Concurrency < 0 {
+		return errors.New("inbox: a Worker needs DB and Handle, and no negative numbers")
+	}
+	if err := checkIDs(w.Consumer); err != nil {
+		return err
+	}
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	defer context.AfterFunc(ctx, func() { time.AfterFunc(or(w.Grace, 30*time.Second), cancel) })()
+	var wg sync.WaitGroup
+	for range max(w.Concurrency, 1) {
+		wg.Go(func() {
+			lane := []byte{}
+			for failures := 0; ctx.Err() == nil; {
+				found, err := w.one(work, &lane)
+				switch {
+				case err != nil:
+					wait := w.pause(failures + 1)
+					if w.Failed != nil {
+						w.Failed(Failure{Err: err, Pause: wait})
+					}
+					pause(ctx, wait)
+					failures++
+					continue
+				case !found && len(lane) > 0:
+					lane = lane[:0] // once around
+				case !found:
+					pause(ctx, or(w.Poll, time.Second))
+				}
+				failures = 0
+			}
+		})
+	}
+	wg.Wait()
+	return nil
+}
+
+func or(d, byDefault time.Duration) time.Duration {
+	if d <= 0 {
+		return byDefault
+	}
+	return d
+}
+
+// pause returns the pause after an attempt.
+func (w *Worker[T]) pause(attempt int) time.Duration {
+	d, most := or(w.BackoffMin, time.Second), or(w.BackoffMax, 5*time.Minute)
+	for range attempt - 1 {
+		if d *= 2; d >= most {
+			break
+		}
+	}
+	return jitter(min(d, most))
+}
+
+// claim locks the first pending message of a lane after the lane $2, if the message is due and not
+// locked. It walks from lane to lane by the index, so its cost is the number of lanes that are locked
+// or wait, not the number of their messages.
+const claim = `WITH RECURSIVE heads AS (
+	(SELECT lane, id FROM inbox_messages
+		WHERE consumer = $1 AND state = 'pending' AND lane > $2 ORDER BY lane, id LIMIT 1)
+	UNION ALL
+	SELECT n.lane, n.id FROM heads h CROSS JOIN LATERAL (SELECT lane, id FROM inbox_messages
+		WHERE consumer = $1 AND state = 'pending' AND lane > h.lane ORDER BY lane, id LIMIT 1) n
+)
+SELECT m.* FROM heads h CROSS JOIN LATERAL (
+	SELECT id, lane, attempts, event_id, topic, partition, "offset", key, value, coalesce(headers, 'null')::text, time
+	FROM inbox_messages WHERE id = h.id AND state = 'pending' AND next_attempt_at <= clock_timestamp()
+	FOR UPDATE SKIP LOCKED) m
+LIMIT 1`
+
+// one handles a message of a lane after *lane, and sets *lane. Its error is not a message's fault.
+func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found bool, err error) {
+	var failed *Failure
+	_, err = w.DB.in(ctx, func(tx *transaction[T]) error {
+		var m Message
+		var id int64
+		var attempts int
+		var headers string
+		err := tx.QueryRow(ctx, claim, []any{w.Consumer, *lane}, &id, lane, &attempts,
+			&m.ID, &m.Topic, &m.Partition, &m.Offset, &m.Key, &m.Value, &headers, &m.Time)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err == nil {
+			found = true
+			err = json.Unmarshal([]byte(headers), &m.Headers)
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, "SAVEPOINT inbox_handler")
+		}
+		if err != nil {
+			return fmt.Errorf("take a message: %w", err)
+		}
+		err = recovered(func() error { return w.Handle(ctx, tx.own, m) })
+		if err == nil { // the handler's deferred constraints must not fail at the COMMIT
+			_, err = tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, "UPDATE inbox_messages SET state = 'processed', processed_at = clock_timestamp() WHERE id = $1", id)
+		}
+		if err == nil {
+			return nil
+		}
+		if _, lost := tx.Exec(ctx, "ROLLBACK TO SAVEPOINT inbox_handler"); lost != nil {
+			return fmt.Errorf("message %s: %w", m.ID, err)
+		}
+		failed = &Failure{Message: m, Attempt: attempts + 1, Err: err, Pause: w.pause(attempts + 1)}
+		state := "pending"
+		if failed.Attempt == w.Attempts {
+			failed.Dead, failed.Pause, state = true, 0, "dead"
+		}
+		_, err = tx.Exec(ctx, `UPDATE inbox_messages SET attempts = $2, last_error = $3, state = $4,
+			next_attempt_at = clock_timestamp() + $5::bigint * interval '1 microsecond' WHERE id = $1`,
+			id, failed.Attempt, asText(err), state, failed.Pause.Microseconds())
+		return err
+	})
+	if err == nil && failed != nil && w.Failed != nil {
+		w.Failed(*failed)
+	}
+	return found, err
+}
+
+// asText returns an error as Postgres can store it.
+func asText(err error) string {
+	text := strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "�"), "\x00", "�")
+	return strings.ToValidUTF8(text[:min(len(text), 4000)], "")
+}
