@@ -16,7 +16,7 @@ func TestTheCodeOfTheDocumentIsCompiled(t *testing.T) {
 		t.Fatal(err)
 	}
 	var code string
-	for _, file := range []string{"example_test.go"} {
+	for _, file := range []string{"example_test.go", "outboxtest/outboxtest_test.go"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)

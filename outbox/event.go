@@ -12,11 +12,32 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/walpost/walpost/internal/anytx"
 	"github.com/walpost/walpost/internal/topicname"
 )
 
 // A row is the values of an event, in the order of the columns. nil is NULL.
 type row [][]byte
+
+// prepare checks the transaction and the events, makes their rows, and then stores large payloads.
+func (o *Outbox) prepare(ctx context.Context, tx any, events []Event) (anytx.Tx, []row, error) {
+	to, err := anytx.Of(tx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("outbox: %w", err)
+	}
+	rows, err := o.rows(ctx, events)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i, r := range rows {
+		if o.tooLarge(r[payloadColumn]) {
+			if err := o.store(ctx, r); err != nil {
+				return nil, nil, &EventError{Index: i, Event: events[i], Field: "Payload", Err: err}
+			}
+		}
+	}
+	return to, rows, nil
+}
 
 // rows checks events and makes their rows. The error is an *EventError.
 func (o *Outbox) rows(ctx context.Context, events []Event) ([]row, error) {
@@ -111,21 +132,26 @@ func (o *Outbox) payload(v any) (b []byte, err error) {
 	if b == nil {
 		b = []byte{} // a slice without bytes is not NULL
 	}
-	switch o.opts.PayloadType {
-	case "bytea":
+	if _, claim := readClaim(b); claim {
+		return nil, errors.New("has the form of a claim, which only Write makes")
+	}
+	if o.tooLarge(b) && o.opts.Store == nil {
+		return nil, fmt.Errorf("has %d bytes, more than Options.MaxPayload (%d), and Options.Store is not set", len(b), o.opts.MaxPayload)
+	}
+	switch {
+	case o.opts.PayloadType == "bytea":
 		return b, nil
-	case "jsonb", "json":
-		if !json.Valid(b) {
-			return nil, fmt.Errorf("is not JSON, as the column of the type %s needs it (got %.40q)", o.opts.PayloadType, b)
-		}
-		if o.opts.PayloadType == "jsonb" {
-			if err := escapesProblem(b); err != nil {
-				return nil, err
-			}
+	case o.isJSON() && !json.Valid(b):
+		return nil, fmt.Errorf("is not JSON, as the column of the type %s needs it (got %.40q)", o.opts.PayloadType, b)
+	case o.opts.PayloadType == "jsonb":
+		if err := escapesProblem(b); err != nil {
+			return nil, err
 		}
 	}
 	return b, textProblem(b)
 }
+
+func (o *Outbox) isJSON() bool { return o.opts.PayloadType == "jsonb" || o.opts.PayloadType == "json" }
 
 // textProblem returns why Postgres does not accept a text.
 func textProblem(b []byte) error {

@@ -20,7 +20,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/walpost/walpost/internal/anytx"
 	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/topicname"
@@ -70,13 +69,19 @@ type Options struct {
 	// Topic is the topic of an aggregate type, for a walpost.yaml that sets router.route.topic or
 	// router.topic.rename. Default: "outbox.event." and the aggregate type.
 	Topic func(aggregateType string) string
+
+	// MaxPayload is the largest payload in bytes. A larger one goes to Store, and the event has a
+	// claim for it, which Fetch redeems. Without a Store, the event is refused. 0 is no limit.
+	MaxPayload int
+	Store      Store
 }
 
 // An Outbox writes events into one table. Any number of goroutines may use it.
 type Outbox struct {
-	opts   Options
-	table  outboxtable.Table
-	insert string
+	opts    Options
+	table   outboxtable.Table
+	columns []string // that Write fills
+	insert  string
 }
 
 // columns are the columns that Write fills in every outbox. Those of Options.Headers follow.
@@ -117,7 +122,8 @@ func New(opts Options) (*Outbox, error) {
 	}}
 	var names, arrays []string
 	types := map[int]string{0: "uuid", payloadColumn: opts.PayloadType}
-	for i, c := range append(slices.Clone(columns), opts.Headers...) {
+	o.columns = append(slices.Clone(columns), opts.Headers...)
+	for i, c := range o.columns {
 		typ := cmp.Or(types[i], "text")
 		names = append(names, pg.QuoteIdent(c))
 		arrays = append(arrays, fmt.Sprintf("$%d::%s[]", i+1, typ))
@@ -142,11 +148,7 @@ func Write(ctx context.Context, tx any, events ...Event) error {
 // So do errors about tx. Any other error is the server's: Postgres then refuses further statements
 // of the transaction until a rollback, to a savepoint or of everything.
 func (o *Outbox) Write(ctx context.Context, tx any, events ...Event) error {
-	to, err := anytx.Of(tx)
-	if err != nil {
-		return fmt.Errorf("outbox: %w", err)
-	}
-	rows, err := o.rows(ctx, events)
+	to, rows, err := o.prepare(ctx, tx, events)
 	if err != nil || len(rows) == 0 {
 		return err
 	}

@@ -1,0 +1,160 @@
+package outbox
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/walpost/walpost/internal/anytx"
+)
+
+// A Store keeps payloads that are too large for Kafka. Its methods can be called at the same time.
+type Store interface {
+	// Put stores data durably. A key that is there already has the same data.
+	Put(ctx context.Context, key string, data []byte) error
+	// Get returns what Put stored. The error of a key that is not there is fs.ErrNotExist.
+	Get(ctx context.Context, key string) (io.ReadCloser, error)
+	// List returns the keys that Put stored at or after a time and before another one, by the clock
+	// of the store. An error ends the list.
+	List(ctx context.Context, after, before time.Time) iter.Seq2[string, error]
+	// Delete removes a key. A key that is not there is no error.
+	Delete(ctx context.Context, key string) error
+}
+
+// ErrCorrupt says that a Store has not the bytes that the event was written with.
+var ErrCorrupt = errors.New("the stored payload has another size or another digest than the event says")
+
+// A claim is the payload of an event whose payload is in a Store.
+type claim struct {
+	Key    string `json:"key"` // the event's id, a dash and the digest: no other payload has this key
+	SHA256 string `json:"sha256"`
+	Size   int64  `json:"size"`
+}
+
+type claimed struct {
+	Claim *claim `json:"walpost_claim"`
+}
+
+// maxClaim is more than the length of a claim, also as a jsonb is printed.
+const maxClaim = 512
+
+// A key begins with the id of its event.
+const (
+	idLength  = len("00000000-0000-0000-0000-000000000000")
+	keyLength = idLength + 1 + 2*sha256.Size
+)
+
+var claimKey = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9a-f]{64}$`)
+
+// readClaim returns the claim that a value is. Nothing else may be in the value.
+func readClaim(value []byte) (*claim, bool) {
+	if len(value) > maxClaim || !bytes.HasPrefix(bytes.TrimSpace(value), []byte("{")) {
+		return nil, false
+	}
+	var c claimed
+	d := json.NewDecoder(bytes.NewReader(value))
+	d.DisallowUnknownFields()
+	if d.Decode(&c) != nil || c.Claim == nil || !claimKey.MatchString(c.Claim.Key) {
+		return nil, false
+	}
+	_, err := d.Token()
+	return c.Claim, errors.Is(err, io.EOF)
+}
+
+// store puts the payload of a row into the Store, and replaces it by a claim.
+func (o *Outbox) store(ctx context.Context, r row) (err error) {
+	payload := r[payloadColumn]
+	c := claim{SHA256: digest(payload), Size: int64(len(payload))}
+	c.Key = string(r[0]) + "-" + c.SHA256
+	if err := o.opts.Store.Put(ctx, c.Key, payload); err != nil {
+		return fmt.Errorf("store %d bytes: %w", len(payload), err)
+	}
+	r[payloadColumn], err = json.Marshal(claimed{&c})
+	return err
+}
+
+func (o *Outbox) tooLarge(payload []byte) bool {
+	return o.opts.MaxPayload > 0 && len(payload) > o.opts.MaxPayload
+}
+
+func digest(data []byte) string {
+	sum := sha256.Sum256(data)
+	return hex.EncodeToString(sum[:])
+}
+
+// Fetch returns the payload of a record's value. A value that is no claim is the payload itself.
+// For a claim, Fetch reads the payload from the store, and compares its size and its SHA-256: the
+// error is ErrCorrupt if they differ, and fs.ErrNotExist if the payload is not there any more.
+func Fetch(ctx context.Context, store Store, value []byte) ([]byte, error) {
+	c, ok := readClaim(value)
+	if !ok {
+		return value, nil
+	}
+	r, err := store.Get(ctx, c.Key)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: payload %s: %w", c.Key, err)
+	}
+	defer r.Close()
+	data, err := io.ReadAll(io.LimitReader(r, c.Size+1))
+	if err != nil {
+		return nil, fmt.Errorf("outbox: payload %s: %w", c.Key, err)
+	}
+	if int64(len(data)) != c.Size || digest(data) != c.SHA256 {
+		return nil, fmt.Errorf("outbox: payload %s: %w", c.Key, ErrCorrupt)
+	}
+	return data, nil
+}
+
+// Orphans returns the keys of payloads that were stored in a time, and whose events are not in the
+// table: the transactions of their events were rolled back. Delete them with Store.Delete.
+//
+// The caller must choose the time so that no row from after its begin was removed from the table,
+// and no transaction from before its end is still open. Otherwise the payload of a good event looks
+// like an orphan. tx is a transaction as for Write.
+func (o *Outbox) Orphans(ctx context.Context, tx any, after, before time.Time) (orphans []string, err error) {
+	from, err := anytx.Of(tx)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: %w", err)
+	}
+	if o.opts.Store == nil {
+		return nil, errors.New("outbox: Options.Store is not set")
+	}
+	var keys []string
+	for key, err := range o.opts.Store.List(ctx, after, before) {
+		if err != nil {
+			return nil, fmt.Errorf("outbox: list stored payloads: %w", err)
+		}
+		keys = append(keys, key)
+	}
+	for some := range slices.Chunk(keys, 1000) {
+		var ids []row
+		for _, key := range some {
+			ids = append(ids, row{[]byte(key[:idLength])})
+		}
+		var found string
+		err := from.QueryRow(ctx, "SELECT coalesce(json_agg(id), '[]')::text FROM "+o.table.Name.SQL()+" WHERE id = ANY($1::uuid[])",
+			[]any{arrayText(ids, 0, false)}, &found)
+		var present []string
+		if err == nil {
+			err = json.Unmarshal([]byte(found), &present)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("outbox: look for the events of stored payloads: %w", err)
+		}
+		for i, key := range some {
+			if !slices.Contains(present, string(ids[i][0])) {
+				orphans = append(orphans, key)
+			}
+		}
+	}
+	return orphans, nil
+}

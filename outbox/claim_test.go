@@ -1,0 +1,191 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+func keysOf(t *testing.T, s Store, after, before time.Time) (keys []string) {
+	t.Helper()
+	for key, err := range s.List(t.Context(), after, before) {
+		if err != nil {
+			t.Fatal(err)
+		}
+		keys = append(keys, key)
+	}
+	return keys
+}
+
+// A large payload goes to the store, the event has a claim for it, and the reader gets the payload
+// and finds every change of it.
+func TestALargePayloadIsClaimed(t *testing.T) {
+	for _, typ := range []string{"jsonb", "json", "text", "bytea"} {
+		t.Run(typ, func(t *testing.T) {
+			t.Parallel()
+			store := FileStore(t.TempDir())
+			o := open(t, Options{PayloadType: typ, MaxPayload: 10, Store: store})
+			pg, dsn := database(t, o)
+			h := handles["pgx"](t, dsn)
+			large := []byte(`"` + strings.Repeat("x", 100_000) + `"`)
+			small := []byte(`"12345678"`) // 10 bytes
+			if err := o.Write(t.Context(), h.tx, Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: large}, Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: small}); err != nil {
+				t.Fatal(err)
+			}
+			if err := h.commit(); err != nil {
+				t.Fatal(err)
+			}
+			value := func(n string) []byte {
+				text := "payload::text"
+				if typ == "bytea" {
+					text = "convert_from(payload, 'UTF8')"
+				}
+				return []byte(pg.Value(t, dsn, "SELECT "+text+" FROM outbox ORDER BY seq OFFSET "+n+" LIMIT 1"))
+			}
+			if string(value("1")) != string(small) {
+				t.Errorf("a payload of 10 bytes became %s", value("1"))
+			}
+			event := value("0")
+			if len(event) > maxClaim {
+				t.Errorf("the event has %d bytes", len(event))
+			}
+			got, err := Fetch(t.Context(), store, event)
+			if err != nil || string(got) != string(large) {
+				t.Errorf("%d bytes, %v", len(got), err)
+			}
+			if got, err := Fetch(t.Context(), store, small); err != nil || string(got) != string(small) {
+				t.Errorf("%s, %v", got, err)
+			}
+			keys := keysOf(t, store, time.Now().Add(-time.Hour), time.Now().Add(time.Hour))
+			if len(keys) != 1 || !strings.HasPrefix(keys[0], pg.Value(t, dsn, "SELECT id::text FROM outbox ORDER BY seq LIMIT 1")+"-") {
+				t.Fatalf("keys %v", keys)
+			}
+			for name, damaged := range map[string][]byte{"another byte": slices.Concat(large[:50], []byte("y"), large[51:]), "shorter": large[1:], "longer": append(slices.Clone(large), ' ')} {
+				if err := os.WriteFile(filepath.Join(string(store), keys[0]), damaged, 0o600); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := Fetch(t.Context(), store, event); !errors.Is(err, ErrCorrupt) {
+					t.Errorf("%s: %v", name, err)
+				}
+			}
+			for range 2 {
+				if err := store.Delete(t.Context(), keys[0]); err != nil {
+					t.Error(err)
+				}
+			}
+			if _, err := Fetch(t.Context(), store, event); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("a payload that was removed: %v", err)
+			}
+		})
+	}
+}
+
+// A value from Kafka cannot name another file, and only what Write made is a claim.
+func TestOnlyAClaimIsAClaim(t *testing.T) {
+	store := FileStore(t.TempDir())
+	key := NewID() + "-" + digest(nil)
+	good := `{"walpost_claim": {"key": "` + key + `", "sha256": "x", "size": 1}}`
+	for value, want := range map[string]bool{
+		good: true, " " + good + "\n": true, good + good: false, `[` + good + `]`: false, good[:len(good)-1] + `, "a": 1}`: false,
+		strings.Replace(good, key, "../"+key, 1): false, strings.Replace(good, key, "/etc/passwd", 1): false,
+		`{"walpost_claim": null}`: false, `{}`: false, "": false, strings.Repeat(" ", maxClaim) + good: false,
+	} {
+		if _, claim := readClaim([]byte(value)); claim != want {
+			t.Errorf("%s: %v", value, claim)
+		}
+		if _, err := standard.payload([]byte(value)); want && (err == nil || !strings.Contains(err.Error(), "the form of a claim")) {
+			t.Errorf("Write accepts %s: %v", value, err)
+		}
+	}
+	for _, outside := range []string{"../x", "/etc/passwd", "."} {
+		if err := store.Put(t.Context(), outside, []byte("x")); err == nil {
+			t.Errorf("wrote %s", outside)
+		}
+	}
+	if _, err := store.Get(t.Context(), "../../etc/passwd"); err == nil || errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("read outside of the folder: %v", err)
+	}
+}
+
+// A failing store is a store that fails to put a payload.
+type failing struct{ Store }
+
+var errFull = errors.New("the store is full")
+
+func (failing) Put(context.Context, string, []byte) error { return errFull }
+
+func TestWithoutTheStoreNothingIsWritten(t *testing.T) {
+	pg, dsn := database(t, standard)
+	h := handles["pgx"](t, dsn)
+	large := Event{AggregateType: "a", AggregateID: "large", Type: "t", Payload: strings.Repeat("x", 100)}
+	small := Event{AggregateType: "a", AggregateID: "small", Type: "t", Payload: "x"}
+	var bad *EventError
+	if err := open(t, Options{MaxPayload: 10, Store: failing{}}).Write(t.Context(), h.tx, small, large); !errors.Is(err, errFull) || !errors.As(err, &bad) || bad.Index != 1 {
+		t.Errorf("a store that fails: %v", err)
+	}
+	if err := open(t, Options{MaxPayload: 10}).Write(t.Context(), h.tx, small, large); !errors.As(err, &bad) || bad.Field != "Payload" || !strings.Contains(err.Error(), "has 102 bytes") {
+		t.Errorf("no store: %v", err)
+	}
+	if err := Write(t.Context(), h.tx, small); err != nil {
+		t.Error(err)
+	}
+	if err := h.commit(); err != nil {
+		t.Error(err)
+	}
+	if got := pg.Value(t, dsn, "SELECT string_agg(aggregate_id, ' ') FROM outbox"); got != "small" {
+		t.Errorf("rows %s", got)
+	}
+}
+
+// A rollback leaves the payload behind. Orphans names it, and no payload whose event is there.
+func TestOrphansAreThePayloadsOfRollbacks(t *testing.T) {
+	store := FileStore(t.TempDir())
+	o := open(t, Options{MaxPayload: 10, Store: store})
+	_, dsn := database(t, o)
+	write := func(id string) handle {
+		h := handles["pgx"](t, dsn)
+		if err := o.Write(t.Context(), h.tx, Event{ID: id, AggregateType: "a", AggregateID: "1", Type: "t", Payload: strings.Repeat("x", 100)}); err != nil {
+			t.Fatal(err)
+		}
+		return h
+	}
+	kept, lost := NewID(), NewID()
+	if err := write(kept).commit(); err != nil {
+		t.Fatal(err)
+	}
+	if err := write(lost).rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(string(store), "of somebody else"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	begin, end := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
+	if all := keysOf(t, store, begin, end); len(all) != 2 {
+		t.Errorf("keys %v", all)
+	}
+	for _, library := range []string{"pgx", "database/sql with lib/pq"} {
+		for name, c := range map[string]struct {
+			from, to time.Time
+			want     string
+		}{"all": {begin, end, lost}, "older": {begin, begin.Add(time.Minute), ""}, "newer": {end, end.Add(time.Hour), ""}} {
+			keys, err := o.Orphans(t.Context(), handles[library](t, dsn).tx, c.from, c.to)
+			if err != nil || len(keys) != min(len(c.want), 1) || len(keys) == 1 && !strings.HasPrefix(keys[0], c.want+"-") {
+				t.Errorf("%s, %s: %v %v, want %s", library, name, keys, err, c.want)
+			}
+		}
+	}
+	r, err := store.Get(t.Context(), keysOf(t, store, begin, end)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(r); len(b) != 102 || errors.Join(err, r.Close()) != nil {
+		t.Errorf("%d bytes, %v", len(b), err)
+	}
+}

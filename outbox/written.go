@@ -1,0 +1,62 @@
+package outbox
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	"github.com/walpost/walpost/internal/anytx"
+	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// Written returns the events that the transaction tx has written to the table, in their order. A
+// Payload is []byte or Null, as it is in the table. Written is for tests: package outboxtest calls it.
+//
+// The time of a row is the time at which its transaction began, so Written reads the whole table
+// for the rows of that microsecond.
+func (o *Outbox) Written(ctx context.Context, tx any) (events []Event, err error) {
+	from, err := anytx.Of(tx)
+	if err != nil {
+		return nil, fmt.Errorf("outbox: %w", err)
+	}
+	names := make([]string, len(o.columns))
+	for i, c := range o.columns {
+		names[i] = pg.QuoteIdent(c)
+	}
+	text := names[payloadColumn]
+	if o.opts.PayloadType != "bytea" {
+		text = "convert_to(" + text + "::text, 'UTF8')"
+	}
+	names[payloadColumn] = "encode(" + text + ", 'base64')"
+	var result string
+	err = from.QueryRow(ctx, fmt.Sprintf("SELECT coalesce(json_agg(json_build_array(%s) ORDER BY %s), '[]')::text FROM %s WHERE %s = now()",
+		strings.Join(names, ", "), outboxtable.DefaultOrderColumn, o.table.Name.SQL(), outboxtable.DefaultTimeColumn), nil, &result)
+	var rows [][]*string
+	if err == nil {
+		err = json.Unmarshal([]byte(result), &rows)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("outbox: read %s: %w", o.table.Name, err)
+	}
+	for _, r := range rows {
+		e := Event{ID: *r[0], AggregateType: *r[1], AggregateID: *r[2], Type: *r[3], Payload: Null}
+		if p := r[payloadColumn]; p != nil {
+			if e.Payload, err = base64.StdEncoding.DecodeString(strings.ReplaceAll(*p, "\n", "")); err != nil {
+				return nil, fmt.Errorf("outbox: read %s: %w", o.table.Name, err)
+			}
+		}
+		for i, h := range o.opts.Headers {
+			if v := r[len(columns)+i]; v != nil {
+				if e.Headers == nil {
+					e.Headers = map[string]string{}
+				}
+				e.Headers[h] = *v
+			}
+		}
+		events = append(events, e)
+	}
+	return events, nil
+}
