@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -240,7 +241,7 @@ func (c *Consumer) handle(w *work) {
 func (c *Consumer) call(w *work) (err error) {
 	defer func() {
 		if value := recover(); value != nil {
-			err = recovered(value)
+			err = &inbox.PanicError{Value: value, Stack: debug.Stack()}
 		}
 	}()
 	if c.cfg.Handler != nil {
@@ -282,9 +283,8 @@ func (c *Consumer) failed(w *work, err error) {
 	default:
 		first.attempts++
 		c.total.Failed++
-		var panicked *PanicError
-		if errors.As(err, &panicked) {
-			about = append(about, "stack", panicked.Stack)
+		if stack := stackOf(err); stack != "" {
+			about = append(about, "stack", stack)
 		}
 		c.complaints.log.Warn("handling a message failed", append(about, "attempt", first.attempts)...)
 		if c.cfg.DeadLetterTopic != "" {

@@ -3,9 +3,7 @@ package consumer
 import (
 	"database/sql/driver"
 	"errors"
-	"fmt"
 	"io"
-	"runtime/debug"
 	"strings"
 	"syscall"
 
@@ -41,27 +39,23 @@ type marked struct {
 func (m *marked) Error() string { return m.err.Error() }
 func (m *marked) Unwrap() error { return m.err }
 
-// A PanicError is the error of a handler that panicked.
-type PanicError struct {
-	Value any
-	Stack string // where the panic happened: the first frames
-}
-
-func (e *PanicError) Error() string { return fmt.Sprintf("the handler panicked: %v", e.Value) }
-
-// maxStack bounds PanicError.Stack, so that a dead letter is hardly larger than its message.
+// maxStack bounds the stack in a dead letter, so that a letter is hardly larger than its message.
 const maxStack = 2 << 10
 
-// recovered makes the error of a panic. It must be called by the deferred function that recovers.
-func recovered(value any) error {
-	stack := string(debug.Stack())
-	// What is above the frame of panic() belongs to the recovery.
+// stackOf returns where the handler panicked: the first frames, without those of the recovery. It is
+// "" if err is no panic.
+func stackOf(err error) string {
+	p, ok := errors.AsType[*inbox.PanicError](err)
+	if !ok {
+		return ""
+	}
+	stack := string(p.Stack)
 	if _, below, ok := strings.Cut(stack, "\npanic("); ok {
-		if _, rest, ok := strings.Cut(below, "\n\t"); ok {
+		if _, rest, ok := strings.Cut(below, "\n\t"); ok { // the file of panic itself
 			_, stack, _ = strings.Cut(rest, "\n")
 		}
 	}
-	return &PanicError{Value: value, Stack: cut(stack, maxStack)}
+	return cut(stack, maxStack)
 }
 
 // cut returns the beginning of a text.

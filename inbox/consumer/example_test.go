@@ -8,6 +8,9 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
 	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/inbox/consumer"
 )
@@ -32,6 +35,37 @@ func Example() {
 		log.Fatal(err)
 	}
 }
+
+// The mark of the event and its effect are in one transaction, so each event has one effect.
+func Example_once() {
+	var pool *pgxpool.Pool
+	db := inbox.Pgx(pool)
+	handler := func(ctx context.Context, m inbox.Message) error {
+		_, err := db.Once(ctx, "payments", m.ID, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO bookings SELECT $1::jsonb", m.Value)
+			return err
+		})
+		return err
+	}
+	_ = consumer.Config{Handler: handler}
+}
+
+// One transaction for many events is for hot paths.
+func Example_batch() {
+	var pool *pgxpool.Pool
+	db := inbox.Pgx(pool)
+	batchHandler := func(ctx context.Context, batch []inbox.Message) error {
+		for _, o := range db.Batch(ctx, "payments", batch, book) {
+			if o.Err != nil {
+				return o.Err // the consumer hands over the messages one by one
+			}
+		}
+		return nil
+	}
+	_ = consumer.Config{BatchHandler: batchHandler}
+}
+
+func book(context.Context, pgx.Tx, []inbox.Message) error { return nil }
 
 // An error that no other attempt can change is Permanent. A service that is away is no fault of the
 // message: Retryable.

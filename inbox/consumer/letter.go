@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"errors"
 	"strconv"
 	"strings"
 
@@ -60,9 +59,7 @@ func letterOf(m inbox.Message, v *verdict, attempts int, group, topic string) *k
 	}
 	add(HeaderReason, string(v.reason))
 	add(HeaderError, cut(v.err.Error(), maxError))
-	if p, ok := errors.AsType[*PanicError](v.err); ok {
-		add(HeaderStack, p.Stack)
-	}
+	add(HeaderStack, stackOf(v.err))
 	add(HeaderTopic, m.Topic)
 	add(HeaderPartition, strconv.Itoa(int(m.Partition)))
 	add(HeaderOffset, strconv.FormatInt(m.Offset, 10))

@@ -1,0 +1,168 @@
+//go:build linux || darwin
+
+package consumer_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/inbox"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// Each event is delivered about five times, with repeats of old events between new ones. Members of
+// the group are killed, stopped and started meanwhile. Each event has one effect, and the effects of
+// a key are in the order of its events. WALPOST_INBOX_DELIVERIES is how many messages there are.
+func TestEachEventHasOneEffectThroughCrashesAndRebalances(t *testing.T) {
+	const perEvent, keys, partitions = 5, 200, 6
+	deliveries := 20_000
+	if text := os.Getenv("WALPOST_INBOX_DELIVERIES"); text != "" {
+		var err error
+		if deliveries, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pg := testenv.Postgres(t, "17")
+	dsn := pg.Database(t)
+	pg.Exec(t, dsn, inbox.DDL, "CREATE TABLE effects (place bigint GENERATED ALWAYS AS IDENTITY, key text, n int)")
+	k := testenv.Kafka(t)
+	w := newWorld(t, k, partitions)
+	r := rand.New(rand.NewPCG(1, uint64(deliveries)))
+	events := fill(t, w, r, deliveries, deliveries/perEvent, keys)
+	t.Logf("%d deliveries of %d events", deliveries, events)
+
+	begin := time.Now()
+	cfg := memberConfig{Brokers: k.Brokers(), Group: w.name, Topic: w.topic, Dead: w.dead, DSN: dsn}
+	var members []*process
+	kills, stops := 0, 0
+	join := func() {
+		cfg.Batch = r.IntN(2) == 0
+		members = append(members, startProcess(t, cfg))
+	}
+	leave := func(sig syscall.Signal) {
+		i := r.IntN(len(members))
+		members[i].end(t, sig)
+		members = append(members[:i], members[i+1:]...)
+	}
+	defer func() {
+		for len(members) > 0 {
+			leave(syscall.SIGKILL)
+		}
+	}()
+	pool := newPool(t, dsn)
+	effects := func() (n int) {
+		if err := pool.QueryRow(t.Context(), "SELECT count(*) FROM effects").Scan(&n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	join()
+	join()
+	join()
+	last := time.Now() // the last progress; only to give up
+	for rounds, seen, next := 20, 0, 0; seen < events; time.Sleep(20 * time.Millisecond) {
+		n := effects()
+		if n > seen {
+			last, seen = time.Now(), n
+		}
+		if time.Since(last) > 3*time.Minute {
+			t.Fatalf("no progress for 3 minutes: %d of %d effects", seen, events)
+		}
+		if seen < next {
+			continue
+		}
+		next += events / rounds
+		switch r.IntN(4) {
+		case 0:
+			leave(syscall.SIGTERM)
+			stops++
+		case 1:
+			if len(members) < 5 {
+				join()
+			}
+		default:
+			leave(syscall.SIGKILL)
+			kills++
+		}
+		for len(members) < 2 {
+			join()
+		}
+	}
+	adm := kadm.NewClient(w.cl)
+	for limit := time.Now().Add(3 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		lags, err := adm.Lag(t.Context(), w.name)
+		if l := lags[w.name]; err == nil && l.Error() == nil && l.Lag.Total() == 0 && len(l.Lag[w.topic]) == partitions {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatalf("the group does not reach the end: %v %v", lags[w.name].Lag.Total(), err)
+		}
+	}
+	took := time.Since(begin)
+	for len(members) > 0 {
+		leave(syscall.SIGTERM)
+	}
+	t.Logf("%d kills, %d stops; %s, %.0f deliveries each second", kills, stops, took.Round(time.Millisecond), float64(deliveries)/took.Seconds())
+
+	rows, err := pool.Query(t.Context(), "SELECT key, n FROM effects ORDER BY place")
+	if err != nil {
+		t.Fatal(err)
+	}
+	next := map[string]int{}
+	var key string
+	var n, count, wrong int
+	_, err = pgx.ForEachRow(rows, []any{&key, &n}, func() error {
+		if count++; n != next[key] && wrong < 10 {
+			wrong++
+			t.Errorf("key %s: effect %d follows effect %d", key, n, next[key]-1)
+		}
+		next[key] = n + 1
+		return nil
+	})
+	if err != nil || count != events {
+		t.Errorf("%d effects of %d events (%v)", count, events, err)
+	}
+	if ends, err := adm.ListEndOffsets(t.Context(), w.dead); err != nil || ends[w.dead][0].Offset != 0 {
+		t.Errorf("dead letters: %v %v", ends, err)
+	}
+}
+
+// fill produces the deliveries. The first delivery of each event of a key is in the order of the
+// key's events; repeats of earlier ones are between them. It returns the number of events.
+func fill(t *testing.T, w *world, r *rand.Rand, deliveries, events, keys int) int {
+	t.Helper()
+	cl := w.k.Client(t, kgo.DefaultProduceTopic(w.topic))
+	made := make([]int, keys) // events of each key so far
+	total := 0
+	for i := range deliveries {
+		key := r.IntN(keys)
+		n := made[key]
+		if n > 0 && (total == events || r.IntN(deliveries-i) >= events-total) {
+			n = max(0, n-1-r.IntN(1+r.IntN(50))) // mostly a recent one
+		} else {
+			made[key]++
+			total++
+		}
+		id := fmt.Sprintf("%d-%d", key, n)
+		cl.Produce(t.Context(), &kgo.Record{
+			Key: strconv.AppendInt(nil, int64(key), 10), Value: strconv.AppendInt(nil, int64(n), 10), Headers: []kgo.RecordHeader{{Key: "id", Value: []byte(id)}},
+		}, func(_ *kgo.Record, err error) {
+			if err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	if err := cl.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	return total
+}
