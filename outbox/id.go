@@ -18,8 +18,9 @@ var newest struct {
 // NewID returns a UUID of version 7 (RFC 9562). It is greater than all ids that NewID has returned
 // in this process: the 12 bits behind the milliseconds are a fraction of the millisecond, and count
 // on if the clock does not (section 6.2 of the RFC, method 3).
-func NewID() string {
-	now := time.Now()
+func NewID() string { return newID(time.Now()) }
+
+func newID(now time.Time) string {
 	units := uint64(now.UnixMilli())<<12 | uint64(now.Nanosecond()%1e6)<<12/1e6
 	newest.Lock()
 	units = max(units, newest.units+1)

@@ -121,7 +121,11 @@ func TestWriteRefusesTheJSONThatPostgresRefuses(t *testing.T) {
 	piece := rapid.SampledFrom([]string{
 		`"`, `\`, `\\`, `\"`, `\u0000`, `\u0001`, `\ud83d`, `\uDE00`, `\ud83d\ude00`, `\u00e9`, `\n`, `\u`, "é", "a", " ", ",", "[", "]", "{", "}", ":", "1", "-", "e5", ".", "true", "null", "\x00", "\xff", "\t",
 	})
-	pieces := rapid.Custom(func(t *rapid.T) string { return strings.Join(rapid.SliceOfN(piece, 0, 12).Draw(t, "pieces"), "") })
+	escape := rapid.SampledFrom([]string{`\\`, `\n`, `\u0000`, `\ud83d`, `\uDE00`, `\u00e9`, "u0000", "a"})
+	pieces := rapid.Custom(func(t *rapid.T) string {
+		of := rapid.SampledFrom([]*rapid.Generator[string]{piece, escape}).Draw(t, "of")
+		return strings.Join(rapid.SliceOfN(of, 0, 5).Draw(t, "pieces"), "")
+	})
 	accepted, refused := 0, 0
 	rapid.Check(t, func(t *rapid.T) {
 		text := pieces.Draw(t, "text")
@@ -179,6 +183,19 @@ func TestAnArrayHasTheValuesAsTheyAre(t *testing.T) {
 			}
 		}
 	})
+}
+
+// An id grows although the clock stands still, goes back, or the fraction of a millisecond is full.
+func TestIDsGrowWithoutTheClock(t *testing.T) {
+	now := time.Now()
+	last := newID(now)
+	for i := range 10_000 {
+		id := newID(now.Add(-time.Duration(i%3) * time.Millisecond))
+		if id <= last || !uuid.MatchString(id) || id[14] != '7' {
+			t.Fatalf("%s after %s", id, last)
+		}
+		last = id
+	}
 }
 
 // The ids of a process grow, also if many goroutines make them at the same time, and have the time.
