@@ -71,6 +71,14 @@ func ExampleNew_marshal() {
 	_, _ = counters, err
 }
 
+func ExampleEmit() {
+	cancelled := func(ctx context.Context, tx pgx.Tx, event outbox.Event) error {
+		err := outbox.Emit(ctx, tx, "outbox", event)
+		return err
+	}
+	_ = cancelled
+}
+
 // A consumer redeems the claims of large payloads.
 func ExampleFetch() {
 	store := outbox.FileStore("/var/lib/payloads")

@@ -101,6 +101,12 @@ func TestTheRouterAcceptsWhatWriteAccepts(t *testing.T) {
 		if rec.Topic != o.opts.Topic(e.AggregateType) || string(rec.Key) != e.AggregateID || string(rec.Value) != string(payload) || (rec.Value == nil) != (payload == nil) {
 			t.Fatalf("record %s %q %q of %+v", rec.Topic, rec.Key, rec.Value, e)
 		}
+		message := &cdc.Event{Kind: cdc.Message, Row: cdc.Row{Relation: cdc.Messages("outbox"), Values: []cdc.Value{{Bytes: o.content(rows[0])}}}}
+		var emitted cdc.Record
+		if routed, problem := r.Route(message, &emitted); !routed || problem != nil || fmt.Sprintf("%s %q %q %v %q", emitted.Topic, emitted.Key, emitted.Value, emitted.Value == nil, emitted.Headers) !=
+			fmt.Sprintf("%s %q %q %v %q", rec.Topic, rec.Key, rec.Value, rec.Value == nil, rec.Headers) {
+			t.Fatalf("emitted, %+v becomes %s %q %q %q: %v", e, emitted.Topic, emitted.Key, emitted.Value, emitted.Headers, problem)
+		}
 		if got := fmt.Sprintf("%q", rec.Headers); got != fmt.Sprintf("%q", []cdc.Header{{Key: "id", Value: []byte(id)}, {Key: "eventType", Value: []byte(e.Type)}, {Key: "tenant", Value: ev.Row.Values[rel.Index("tenant")].Bytes}}) {
 			t.Fatalf("headers %s of %+v", got, e)
 		}
