@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/internal/fault"
@@ -139,7 +140,40 @@ func (c *Config) checkpointTopic() string {
 // SetupSQL is the SQL that makes what is missing for cfg. With a database that can be reached it leaves out what is there;
 // otherwise it is for an empty one, and why says why. An error beside SQL is about what a setup cannot mend.
 func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
-	r, err := prepare(cfg, cfg.ValidateDatabase())
+	shards, err := cfg.setupShards()
+	if err != nil {
+		return "", nil, err
+	}
+	if len(shards) == 1 {
+		return cfg.setupSQL(ctx, false)
+	}
+	for i, shard := range shards {
+		cfg.SetupShards, cfg.Source.Shard = 0, shard
+		var one string
+		if one, why, err = cfg.setupSQL(ctx, i > 0); i > 0 {
+			sql += "\n"
+		}
+		if sql += fmt.Sprintf("-- Shard %[1]s: walpost run --shard %[1]s, or source.shard: %[1]s.\n\n%[2]s", shard, one); err != nil {
+			return sql, why, err
+		}
+	}
+	return sql, why, nil
+}
+
+// setupShards are the shards that a setup makes: usually that of the configuration alone.
+func (c *Config) setupShards() ([]cdc.Shard, error) {
+	if wrong := c.ValidateDatabase(); len(wrong) > 0 {
+		return nil, wrong
+	}
+	if c.SetupShards > 0 {
+		return (cdc.Shard{Of: c.SetupShards}).All(), nil
+	}
+	return []cdc.Shard{c.Source.Shard}, nil
+}
+
+// setupSQL leaves out, for a further shard, what all shards have in common.
+func (c *Config) setupSQL(ctx context.Context, further bool) (sql string, why, err error) {
+	r, err := prepare(*c, c.ValidateDatabase())
 	if err != nil {
 		return "", nil, err
 	}
@@ -147,6 +181,9 @@ func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	missing, why := r.source.Missing(ctx)
 	if why != nil {
 		missing = replication.FullSetup(*settings)
+	}
+	if further {
+		missing = missing.Stream()
 	}
 	sql, slot := replication.SetupSQL(*settings, missing), "\n-- Slot "+settings.Slot+" is missing"
 	if missing.Empty() {
@@ -163,12 +200,24 @@ func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	return sql, why, missing.Err()
 }
 
-// Setup makes everything that is missing, or nothing, and returns what it made. Beside an error that is the slot at most that is
+// Setup makes everything that is missing, or nothing, and returns what it made. With SetupShards it makes what one shard after the
+// other lacks, and stops at an error. Beside an error that is the slot at most that is
 // missing then.
 func Setup(ctx context.Context, cfg Config) (made []string, err error) {
-	r, err := prepare(cfg, cfg.ValidateDatabase())
+	shards, err := cfg.setupShards()
 	if err != nil {
 		return nil, err
 	}
-	return r.source.Apply(ctx)
+	for _, cfg.Source.Shard = range shards {
+		cfg.SetupShards = 0
+		r, err := prepare(cfg, cfg.ValidateDatabase())
+		if err != nil {
+			return made, err
+		}
+		one, err := r.source.Apply(ctx)
+		if made = append(made, one...); err != nil {
+			return made, err
+		}
+	}
+	return made, nil
 }

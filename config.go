@@ -56,6 +56,8 @@ type Config struct {
 	SetupPartitioned bool   `yaml:"-"`
 	SetupRole        string `yaml:"-"`
 	SetupSlot        bool   `yaml:"-"`
+	// SetupShards has a setup make what that many shards need. Each runs with its own Source.Shard.
+	SetupShards int `yaml:"-"`
 	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
 	Stdout io.Writer `yaml:"-"`
 	// Version names the program in the dead letters that it writes.
@@ -146,7 +148,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 		found.Add("name", conf.MustBe, "at most 200 characters without spaces and slashes", c.Name)
 	}
 	routes, cleaning := c.routing(), c.Cleanup
-	cleaning.TimeColumn = c.Source.TimeColumn
+	cleaning.TimeColumn, cleaning.Shard = c.Source.TimeColumn, c.Source.Shard
 	found = slices.Concat(found, c.Source.Validate(), routes.Validate())
 	switch {
 	case c.Stdout == nil:
@@ -157,6 +159,11 @@ func (c *Config) validate(brokers bool) (found Problems) {
 		}
 	case len(c.Kafka.Brokers) > 0:
 		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records can go to one place only", nil)
+	}
+	if n := c.SetupShards; n != 0 && (n < 2 || n > cdc.MostShards) {
+		found.Add("--shards", conf.MustBe, fmt.Sprintf("from 2 to %d", cdc.MostShards), n)
+	} else if n != 0 && c.Source.Shard.Of > 0 {
+		found.Add("--shards", conf.Contradicts, "source.shard: remove one of the two", nil)
 	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)
@@ -225,6 +232,19 @@ func (c *Config) target(found *Problems, flag, topic string) {
 	found.Try(flag, topicname.Check(topic))
 	if topic == c.Delivery.DeadLetterTopic || topic == c.Delivery.ParkingTopic || c.Checkpoint.Store == "kafka" && topic == c.Checkpoint.Topic {
 		found.Add(flag, conf.MustBe, "a topic that is not walpost's own", topic)
+	}
+}
+
+// shard appends the suffix of source.shard to everything that two relays must not share, so that all shards can have one configuration.
+func (c *Config) shard() {
+	suffix := c.Source.Shard.Suffix()
+	c.Source.Slot += suffix
+	c.Source.Publication += suffix
+	if c.Name != "" {
+		c.Name += suffix
+	}
+	if c.Checkpoint.Path != "" {
+		c.Checkpoint.Path += suffix
 	}
 }
 

@@ -76,7 +76,7 @@ func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport,
 	}
 	to, say := cfg.sink(), opts.Say
 	return verify.Run(ctx, verify.Config{
-		From: r.rows, Router: r.router, Kafka: &to.Config, Slot: cfg.Source.Slot,
+		From: r.rows, Router: r.router, Kafka: &to.Config, Slot: r.cfg.Source.Slot,
 		OrderColumn: cfg.Source.OrderColumn, TimeColumn: cfg.Source.TimeColumn,
 		Unfinished: r.unfinished,
 		Elsewhere: func(ctx context.Context) (func(table, id string) verify.Place, error) {

@@ -68,6 +68,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	if len(wrong) > 0 {
 		return nil, wrong
 	}
+	cfg.shard()
 	routes, err := router.New(cfg.routing())
 	if err != nil {
 		return nil, fault.Config(err, "")
@@ -79,6 +80,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 		}
 	}
 	from.Needs = routes.Needs
+	from.Key = func(rel *cdc.Relation) string { return routes.Columns(rel).Key }
 	database, err := from.Database()
 	if err != nil {
 		return nil, err
@@ -200,7 +202,7 @@ func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (slot.Status
 	if err != nil {
 		return slot.Status{}, err
 	}
-	return slot.Once(ctx, cfg.Monitor, cfg.Source.Slot, r.database, r.slotReader(), apart)
+	return slot.Once(ctx, cfg.Monitor, r.cfg.Source.Slot, r.database, r.slotReader(), apart)
 }
 
 // linger is how long a halted relay stays: with a breaker at least until the breaker can trip.
@@ -225,7 +227,7 @@ func (r *Relay) cleaner(loop *relay.Relay) (cleaner *cleanup.Cleaner, kept *bade
 		cfg.Kept, cfg.IDColumn = kept.IDs, func(rel *cdc.Relation) string { return r.router.Columns(rel).ID }
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
-	cfg.Publication = r.cfg.Source.Publication
+	cfg.Publication, cfg.Shard, cfg.KeyColumn = r.cfg.Source.Publication, r.cfg.Source.Shard, r.source.Config().Key
 	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
 	return cleanup.New(cfg), kept

@@ -20,6 +20,8 @@ type Identity struct {
 	History []Fork
 
 	SlotFound SlotState
+	// Shards are the slots of the relays of the same tables.
+	Shards Shards
 
 	// Published was read after Server: where it is as it was before, the publication was never
 	// changed up to Server.

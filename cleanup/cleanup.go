@@ -51,6 +51,10 @@ type Config struct {
 	TimeColumn string `yaml:"-"`
 	// Slot and Publication are what the relay reads.
 	Slot, Publication string `yaml:"-"`
+	// Shard is the part of the rows that the relay delivers, and KeyColumn returns the column that it is made by. Only the rows of
+	// the shard are removed.
+	Shard     cdc.Shard                      `yaml:"-"`
+	KeyColumn func(rel *cdc.Relation) string `yaml:"-"`
 	// Connect opens an ordinary connection to the database as the relay's role.
 	Connect func(ctx context.Context) (*pgconn.PgConn, error) `yaml:"-"`
 	// Kept returns the ids of events whose rows stay, because the events are dead or parked. It is asked
@@ -75,6 +79,9 @@ func DefaultConfig() Config { return Config{Mode: None, Keep: 72 * time.Hour} }
 func (c *Config) Validate() (found conf.Problems) {
 	found.OneOf("cleanup.mode", string(c.Mode), string(None), string(Delete), string(DropPartitions))
 	conf.Range(&found, "cleanup.keep", c.Keep, 0, 20*365*24*time.Hour)
+	if c.Mode == DropPartitions && c.Shard.Of > 0 {
+		found.Add("cleanup.mode", conf.Contradicts, "source.shard: a partition has rows of all shards. Use cleanup.mode: delete", nil)
+	}
 	if (c.Mode == Delete || c.Mode == DropPartitions) && c.TimeColumn == "" {
 		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: the column says how old a row is", c.Mode), nil)
 	}
@@ -112,9 +119,10 @@ type Cleaner struct {
 	piece   int64 // blocks of a partition that one statement reads
 	// filtered says that the publication has a row filter for a table. Run's goroutine only.
 	filtered bool
-	kept     []string // of Config.Kept, in this pass
-	keep     string   // a condition on the rows of the present table: the row stays
-	notes    []string // hints of this pass, which the next pass reports
+	own      map[pg.Table]string // the rows of the shard, as a condition; none if there are no shards. Run's goroutine only.
+	kept     []string            // of Config.Kept, in this pass
+	keep     string              // a condition on the rows of the present table: the row stays
+	notes    []string            // hints of this pass, which the next pass reports
 
 	mu     sync.Mutex
 	status Status
@@ -128,7 +136,7 @@ func New(cfg Config) *Cleaner {
 	if cfg.Batch <= 0 {
 		cfg.Batch = defaultBatch
 	}
-	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false"}
+	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", own: map[pg.Table]string{}}
 }
 
 // Status returns a copy of the counters.

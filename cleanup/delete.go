@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -47,7 +48,13 @@ func (c *Cleaner) look(ctx context.Context) error {
 		if typ := found[0].Type; !TimeTypes[typ] {
 			return fmt.Errorf("cleanup of %s: source.time_column must be a timestamptz, timestamp or date (column %s is a %s)", t, c.cfg.TimeColumn, typ)
 		}
-		if filter := found[0].Filter; filter != "" {
+		filter, own, err := found[0].Filter, "", error(nil)
+		if c.cfg.Shard.Of > 0 {
+			if own, err = c.shard(ctx, t); err != nil {
+				return err
+			}
+		}
+		if c.own[t] = own; filter != own && !pg.SameFilter(filter, own) {
 			// A row that the filter leaves out was not delivered. A row that an UPDATE brought in was not
 			// delivered either, if the publication has inserts only.
 			c.filtered = true
@@ -87,20 +94,21 @@ func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error
 		leaves = []pg.Table{t}
 	}
 	for _, leaf := range leaves {
-		if err := c.deleteFrom(ctx, leaf, below); err != nil {
+		if err := c.deleteFrom(ctx, leaf, cmp.Or(c.own[t], "true"), below); err != nil {
 			return c.lacks(leaf, err)
 		}
 	}
 	return nil
 }
 
-func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, below uint64) error {
+// deleteFrom deletes those of the rows for which the condition own is true.
+func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, own string, below uint64) error {
 	column, session := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session
 	// A batch begins at the time at which the last one ended, because the index still has the
 	// deleted rows.
 	sql := `WITH old AS MATERIALIZED (
   SELECT t.ctid FROM ONLY ` + t.SQL() + ` t, ` + next + ` r
-  WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + ` AND NOT ` + c.keep + `
+  WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + ` AND ` + own + ` AND NOT ` + c.keep + `
   ORDER BY t.` + column + ` LIMIT $4 FOR UPDATE OF t SKIP LOCKED),
  gone AS (DELETE FROM ONLY ` + t.SQL() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)
  SELECT count(*), max(at) FROM gone`

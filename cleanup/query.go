@@ -68,14 +68,9 @@ func (c *Cleaner) keeps(ctx context.Context, t pg.Table) (string, error) {
 	if len(c.kept) == 0 {
 		return "false", nil
 	}
-	columns, err := pg.Rows[struct{ Name string }](ctx, c.conn, "look at the table", `SELECT attname AS name FROM pg_attribute
- WHERE attrelid = to_regclass(`+pg.QuoteLiteral(t.SQL())+`) AND attnum > 0 AND NOT attisdropped ORDER BY attnum`)
+	rel, err := c.relation(ctx, t)
 	if err != nil {
 		return "", err
-	}
-	rel := &cdc.Relation{Schema: t.Schema, Name: t.Name}
-	for _, column := range columns {
-		rel.Columns = append(rel.Columns, cdc.Column{Name: column.Name})
 	}
 	id := c.cfg.IDColumn(rel)
 	if id == "" {
@@ -99,4 +94,31 @@ func givesWay(err error) bool {
 		return true
 	}
 	return false
+}
+
+// shard is a condition on the rows of t: the row is one of the shard.
+func (c *Cleaner) shard(ctx context.Context, t pg.Table) (string, error) {
+	rel, err := c.relation(ctx, t)
+	if err != nil {
+		return "", err
+	}
+	filter, err := pg.ShardFilter(c.cfg.Shard, rel, c.cfg.KeyColumn(rel))
+	if err != nil {
+		return "", fmt.Errorf("cleanup of %s: %w", t, err)
+	}
+	return filter, nil
+}
+
+// relation has the names and the types of the columns.
+func (c *Cleaner) relation(ctx context.Context, t pg.Table) (*cdc.Relation, error) {
+	rel := &cdc.Relation{Schema: t.Schema, Name: t.Name}
+	columns, err := pg.Rows[struct {
+		Name string
+		Type uint32 `json:",string"`
+	}](ctx, c.conn, "look at the table", `SELECT attname AS name, atttypid AS type FROM pg_attribute
+ WHERE attrelid = to_regclass(`+pg.QuoteLiteral(t.SQL())+`) AND attnum > 0 AND NOT attisdropped ORDER BY attnum`)
+	for _, column := range columns {
+		rel.Columns = append(rel.Columns, cdc.Column{Name: column.Name, TypeOID: column.Type})
+	}
+	return rel, err
 }

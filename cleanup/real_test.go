@@ -502,3 +502,39 @@ func TestWhatCannotBeCleanedIsSaid(t *testing.T) {
 		}
 	}
 }
+
+// Each shard removes the rows of its own shard, also those with a NULL key. It removes nothing if its publication has another filter.
+func TestAShardRemovesItsOwnRows(t *testing.T) {
+	for _, version := range []string{"15", "18"} {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			p := newPlace(t, version, plainTable+"; ALTER TABLE outbox ADD aggregate_id int", Config{
+				Mode: Delete, Shard: cdc.Shard{Index: 1, Of: 2}, KeyColumn: func(*cdc.Relation) string { return "aggregate_id" },
+			})
+			p.exec("INSERT INTO outbox SELECT i, now() - interval '1 hour', nullif(i, 8) FROM generate_series(1, 8) i")
+			mine := "(coalesce(hashint4(aggregate_id), 0) & 2147483647) % 2 = 0"
+			var theirs []int
+			rows, err := p.sql.Query(p.ctx, "SELECT id FROM outbox WHERE NOT "+mine+" ORDER BY id")
+			if err == nil {
+				theirs, err = pgx.CollectRows(rows, pgx.RowTo[int])
+			}
+			if err != nil || len(theirs) == 0 || len(theirs) > 7 || slices.Contains(theirs, 8) {
+				t.Fatalf("%v %v", theirs, err)
+			}
+			passes := func() {
+				for range 4 {
+					p.run()
+					p.confirm()
+				}
+			}
+			for _, filter := range []string{"", " WHERE (" + strings.TrimSuffix(mine, "0") + "1)"} {
+				p.exec("ALTER PUBLICATION pub SET TABLE outbox" + filter)
+				passes()
+				p.want("the publication has other rows", 1, 2, 3, 4, 5, 6, 7, 8)
+			}
+			p.exec("ALTER PUBLICATION pub SET TABLE outbox WHERE (" + mine + ")")
+			passes()
+			p.want("the rows of the other shard stay", theirs...)
+		})
+	}
+}

@@ -86,7 +86,7 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 	outbox := &x.cfg.Outbox
 	column := outbox.Time()
 	switch filter := x.f.Publication.Filter(t.Table); {
-	case filter != "":
+	case filter != "" && x.cfg.Shard.Of == 0: // every row has its shard
 		x.add(Fail, name, fix.ByWords("Set cleanup.mode to none, and remove old rows with a job of your own."),
 			"publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none", x.cfg.Publication, t.Table, filter)
 		return

@@ -118,6 +118,9 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(found.Shards.Others()) > 0 { // they deliver the rows from before the slot
+		return nil, nil //nolint:nilnil // no record is none
+	}
 	if found.SlotFound.Exists {
 		err := fmt.Errorf("slot %s exists, and no checkpoint knows it: source.snapshot: initial cannot know which rows are older than the slot", found.Slot)
 		if r.foreign++; r.foreign < foreignTries {
@@ -236,6 +239,11 @@ func intended(rec *checkpoint.Record) bool { return rec != nil && rec.Copy != ni
 func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Session, base *checkpoint.Record, err error) {
 	if !intended(rec) {
 		sess, err = r.source.Open(ctx, rec == nil && r.cfg.Create, false)
+		if err == nil && checkpoint.Superseded(rec, sess.Identity()) {
+			sessions.Close(ctx, sess)
+			sess, err = r.source.Open(ctx, r.cfg.Create, false)
+			return sess, nil, err
+		}
 		return sess, rec, err
 	}
 	// Any slot that is found or made will do, because the rows that are not in its stream are read

@@ -72,7 +72,7 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	}
 	a.found = a.sess.Identity()
 	a.start, err = checkpoint.Judge(base, a.found)
-	if rec == nil && err == nil && !a.found.SlotFound.Created {
+	if base == nil && err == nil && !a.found.SlotFound.Created && len(a.found.Shards.Others()) == 0 {
 		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
 			Msg("the slot existed before, and no checkpoint belongs to it: walpost starts at the position of the slot. " +
 				"If this relay used the slot before, its checkpoint is lost, and events may be missing")

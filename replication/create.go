@@ -33,7 +33,7 @@ type madeSlot struct {
 // read it.
 func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, replace, export bool) (made madeSlot, err error) {
 	if f.Publication == nil {
-		publication := PublicationSQL(s.cfg.publishable(f))
+		publication := PublicationSQL(s.cfg.publishable(f), f)
 		_, err := sql.Exec(ctx, publication).ReadAll()
 		switch state := pg.SQLState(err); {
 		case state == pg.StateDuplicate, state == pg.StateNotUnique:
@@ -241,22 +241,13 @@ func countRows(ctx context.Context, sql *pgconn.PgConn, t *pg.TableFacts, filter
 	return fmt.Sprintf("%d bytes of rows (the role lacks the right to count them)", n.N), nil
 }
 
-// SQLNames are the tables, quoted.
-func SQLNames(tables []pg.Table) []string {
-	names := make([]string, len(tables))
-	for i, t := range tables {
-		names[i] = t.SQL()
-	}
-	return names
-}
-
 // PublicationSQL makes the publication: inserts only, unless updates are wanted, so that the application's updates and deletes
 // need no replica identity and cost nothing here; a partitioned table under its own name. Without tables it is empty: the server
 // sends messages whatever is published, but its output plugin does not work without a publication.
-func PublicationSQL(c *Config) string {
+func PublicationSQL(c *Config, f *pg.Facts) string {
 	tables := ""
-	if all := c.tables(); len(all) > 0 {
-		tables = " FOR TABLE " + strings.Join(SQLNames(all), ", ")
+	if all := c.PublishedTables(f); all != "" {
+		tables = " FOR TABLE " + all
 	}
 	return fmt.Sprintf("CREATE PUBLICATION %s%s WITH (%s, publish_via_partition_root = true);", pg.QuoteIdent(c.Publication), tables, c.PublishSetting())
 }

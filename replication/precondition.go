@@ -194,6 +194,7 @@ func (j *judgement) published() {
 		missing = missing || !t.Exists()
 	}
 	j.publication(missing)
+	j.shard()
 }
 
 // tableName is the name of the precondition that a table exists.
@@ -270,14 +271,14 @@ func (j *judgement) columns(t *pg.TableFacts) {
 			"column %s of %s is generated: publication %s does not send it", strings.Join(generated, ", "), t.Table, j.cfg.Publication)
 	}
 	if len(unlisted) > 0 {
-		j.lose(name, fix.BySQL(RepublishSQL(j.cfg.Publication, t.Table)), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
+		j.lose(name, fix.BySQL(j.cfg.RepublishSQL(t.Table, j.f)), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
 	}
 }
 
-// RepublishSQL publishes a table whole, and leaves the other tables of the publication as they are,
+// RepublishSQL publishes all columns of a table, and leaves the other tables of the publication as they are,
 // which SET TABLE does not.
-func RepublishSQL(publication string, t pg.Table) string {
-	return fmt.Sprintf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[2]s; COMMIT;", pg.QuoteIdent(publication), t.SQL())
+func (c *Config) RepublishSQL(t pg.Table, f *pg.Facts) string {
+	return fmt.Sprintf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[3]s; COMMIT;", pg.QuoteIdent(c.Publication), t.SQL(), c.published(t, f))
 }
 
 // publication judges the publication. tableMissing says that a table is missing, which was said already.
@@ -307,7 +308,7 @@ func (j *judgement) publication(tableMissing bool) {
 			j.lose(name, fix.ByWords("Set source.table to the partitioned table."),
 				"publication %s does not publish %s on its own, because it is a partition of %s", j.cfg.Publication, t.Table, t.Root)
 		default:
-			add := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, t.Table.SQL()))
+			add := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, j.cfg.published(t.Table, j.f)))
 			if len(p.Tables) > 0 && !j.known() { // a slot that is there reads this publication already
 				add = append(fix.ByWords("Another relay may use this publication: set source.publication to a name that only this relay uses. Or:"), add...)
 			}
@@ -318,7 +319,7 @@ func (j *judgement) publication(tableMissing bool) {
 
 func (j *judgement) noPublication(tableMissing bool) {
 	const name = "publication"
-	make := fix.SQL(PublicationSQL(j.cfg.publishable(j.f)))
+	make := fix.SQL(PublicationSQL(j.cfg.publishable(j.f), j.f))
 	switch {
 	case j.foreign(): // slot says why it cannot be read
 	case j.known():

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
@@ -93,6 +94,10 @@ func TestGoodFilesAreRead(t *testing.T) {
 			c.Source.DSN, c.Source.Table, c.Source.TimeColumn = "postgres://db/shop", "public.outbox", "created_at"
 			c.Kafka.Brokers = []string{"k:9092"}
 			c.Cleanup = cleanup.Config{Mode: "drop_partitions"}
+		},
+		"shard.good.yaml": func(c *fileConfig) {
+			c.Source.DSN, c.Source.Table, c.Source.Shard = "postgres://db/shop", "public.outbox", cdc.Shard{Index: 2, Of: 4}
+			c.Kafka.Brokers = []string{"k:9092"}
 		},
 		"poison.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "postgres://db/shop", "public.outbox"
@@ -234,7 +239,7 @@ func leaves(v reflect.Value, path string) (keys []string) {
 	if v.Kind() == reflect.Pointer {
 		v = v.Elem()
 	}
-	if v.Kind() != reflect.Struct {
+	if v.Kind() != reflect.Struct || len(yamlfile.Fields(v)) == 0 {
 		if _, word := v.Interface().(relay.Policies); v.Kind() == reflect.Map && !word {
 			return nil
 		}

@@ -28,7 +28,7 @@ func deadCommand() *cobra.Command {
 
 // deadConfig are the configuration flags of walpost dead. It needs no database.
 func deadConfig(cmd *cobra.Command) loader {
-	return configFlags(cmd, (*walpost.Config).ValidateKafka, "brokers", "table", "topic-regex", "topic-replacement")
+	return configFlags(cmd, (*walpost.Config).ValidateKafka, "brokers", "table", "shard", "topic-regex", "topic-replacement")
 }
 
 // open reads the topics, and works with them. toTopic is where a retry is to deliver events, or "".

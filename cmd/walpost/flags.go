@@ -38,6 +38,7 @@ var settings = []setting{
 	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of Kafka brokers, separated by commas"},
 	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot"},
 	{flag: "publication", field: "source.publication", usage: "`name` of the publication"},
+	{flag: "shard", field: "source.shard", usage: "the part of the rows to deliver, such as `2/4`: the second of four"},
 	{flag: "create", field: "source.create", usage: "make the publication and the slot if they are missing", bool: true},
 	{flag: "snapshot", field: "source.snapshot", usage: "the snapshot `mode`, for rows from before the slot", values: "never initial"},
 	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},

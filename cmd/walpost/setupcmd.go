@@ -28,14 +28,15 @@ walpost run makes it, together with its first checkpoint.`,
   walpost setup --config walpost.yaml --dsn postgres://postgres@localhost/shop --role walpost --apply`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "snapshot")
+	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "shard", "snapshot")
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
 	role := cmd.Flags().String("role", "", "the `name` of the role that walpost runs as (default the role of the DSN)")
 	slot := cmd.Flags().Bool("make-slot", false, "also make the slot, which holds WAL from then on")
+	shards := cmd.Flags().Int("shards", 0, "make what that `number` of relays needs to share out the rows by a hash of the key (docs/sharding.md)")
 	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table partitioned by source.time_column (default created_at), one partition for each day")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
-			cfg.SetupRole, cfg.SetupSlot, cfg.SetupPartitioned = *role, *slot, *partitioned
+			cfg.SetupRole, cfg.SetupSlot, cfg.SetupPartitioned, cfg.SetupShards = *role, *slot, *partitioned, *shards
 			out := cmd.OutOrStdout()
 			if *apply {
 				made, err := walpost.Setup(ctx, cfg.Config)

@@ -43,7 +43,7 @@ skip exits with 2 if no halt of this relay gave the token.`,
 		},
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate,
-		"dsn", "table", "brokers", "slot", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format")
+		"dsn", "table", "brokers", "slot", "shard", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format")
 	cmd.Flags().BoolVar(&opts.Discard, "discard", false, "give the event up: write it nowhere")
 	cmd.Flags().StringVar(&opts.Why, "reason", "", "why the event is given up")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -36,7 +36,7 @@ http.listen: off, status knows the slot only, and says so. It exits with
   walpost status --config walpost.yaml --watch 30s --json`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "http")
+	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "shard", "http")
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	watch := cmd.Flags().Duration("watch", 0, "read the state twice, this `duration` apart; the forecast needs it")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -40,7 +40,7 @@ exit code at 0 unless you pass --strict.`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate,
-		"dsn", "table", "brokers", "slot", "publication", "name", "topic-regex", "topic-replacement", "checkpoint-store", "checkpoint-topic", "checkpoint-path")
+		"dsn", "table", "brokers", "slot", "publication", "shard", "name", "topic-regex", "topic-replacement", "checkpoint-store", "checkpoint-topic", "checkpoint-path")
 	flags := cmd.Flags()
 	since := flags.String("since", "", "compare only rows that were written from this `time` on, such as 2026-11-20T08:00:00Z")
 	until := flags.String("until", "", "compare only rows that were written before this `time`")

@@ -380,11 +380,11 @@ func kindName(n *yaml.Node) string {
 
 // isText reports whether a field that is no text can be written as one.
 func isText(v reflect.Value) bool {
-	_, ok := v.Addr().Interface().(encoding.TextUnmarshaler)
-	return ok
+	return reflect.PointerTo(v.Type()).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-func isStruct(v reflect.Value) bool { return v.Kind() == reflect.Struct }
+// isStruct reports whether a field is a section, with keys of its own.
+func isStruct(v reflect.Value) bool { return v.Kind() == reflect.Struct && !isText(v) }
 
 // Fields is a struct's fields by their yaml keys, with those of inlined structs. A struct whose fields have suffixes
 // stands for several keys, which all begin with its own.

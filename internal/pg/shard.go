@@ -1,0 +1,77 @@
+package pg
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// FilterVersion is the first version whose publications have row filters.
+const FilterVersion = 150000
+
+// hashes are the functions that a row filter may call on a column of a type. Each is built in and
+// immutable. A row filter may not cast a uuid or a number to text.
+var hashes = map[uint32]string{
+	pgtype.TextOID: "hashtext", pgtype.VarcharOID: "hashtext", pgtype.BPCharOID: "hashbpchar", pgtype.UUIDOID: "uuid_hash",
+	pgtype.Int2OID: "hashint2", pgtype.Int4OID: "hashint4", pgtype.Int8OID: "hashint8",
+}
+
+// ShardFilter is the row filter of a shard: the rows of rel whose key column has the shard's
+// remainder. Every row is in exactly one shard. A row filter that is NULL publishes nothing, so a
+// NULL key counts as the hash 0. The mask makes a negative hash positive.
+func ShardFilter(s cdc.Shard, rel *cdc.Relation, key string) (string, error) {
+	i := rel.Index(key)
+	if i < 0 {
+		return "", fmt.Errorf("%s has no key column %q", rel, key)
+	}
+	hash := hashes[rel.Columns[i].TypeOID]
+	if hash == "" {
+		return "", fault.WithHint(fmt.Errorf("the key column %s of %s has a type that a row filter cannot hash", key, rel),
+			"Let the column be a text, varchar, char, uuid, smallint, integer or bigint. Or divide the rows by table or by partition (docs/sharding.md).")
+	}
+	return fmt.Sprintf("(coalesce(%s(%s), 0) & 2147483647) %% %d = %d", hash, QuoteIdent(key), s.Of, s.Index-1), nil
+}
+
+// SameFilter reports whether shown, which is how the server shows a row filter, is the filter of
+// ShardFilter. The server adds parentheses and a cast of a varchar to text, and leaves out quotes.
+func SameFilter(shown, filter string) bool {
+	plain := strings.NewReplacer("(", "", ")", "", " ", "", `"`, "", "::text", "", "COALESCE", "coalesce")
+	return plain.Replace(shown) == plain.Replace(filter)
+}
+
+// ReadShards reads the slots of the other relays that share out the rows of the same tables. Such a
+// slot has the name of our slot but for the suffix of the shard, and the publication with that suffix
+// has a table of ours.
+func (n Names) ReadShards(ctx context.Context, conn *pgconn.PgConn) (cdc.Shards, error) {
+	suffix := n.Shard.Suffix()
+	all := cdc.Shards{Own: n.Shard, Base: strings.TrimSuffix(n.Slot, suffix)}
+	if len(n.Tables) == 0 {
+		return all, nil
+	}
+	tables := make([]string, len(n.Tables))
+	for i, t := range n.Tables {
+		tables[i] = fmt.Sprintf("(%s, %s)", QuoteLiteral(t.Schema), QuoteLiteral(t.Name))
+	}
+	type slot struct {
+		Name, Suffix string
+		Confirmed    cdc.Position
+		PID          int32
+	}
+	found, err := Rows[slot](ctx, conn, "read the slots of the other shards", fmt.Sprintf(`WITH s AS (SELECT slot_name::text AS name, substr(slot_name, %d) AS suffix, confirmed_flush_lsn AS confirmed, coalesce(active_pid, 0) AS pid
+ FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn IS NOT NULL AND starts_with(slot_name, %s) AND slot_name <> %s)
+SELECT * FROM s WHERE suffix ~ '^(_[0-9]+_of_[0-9]+)?$' AND EXISTS (SELECT FROM pg_publication_tables p
+ WHERE p.pubname = %s || s.suffix AND (p.schemaname, p.tablename) IN (%s)) ORDER BY name`,
+		len(all.Base)+1, QuoteLiteral(all.Base), QuoteLiteral(n.Slot), QuoteLiteral(strings.TrimSuffix(n.Publication, suffix)), strings.Join(tables, ", ")))
+	for _, f := range found {
+		if shard, ok := cdc.ShardOfSuffix(f.Suffix); ok {
+			all.Slots = append(all.Slots, cdc.ShardSlot{Shard: shard, Slot: f.Name, Confirmed: f.Confirmed, ActivePID: f.PID})
+		}
+	}
+	return all, err
+}
