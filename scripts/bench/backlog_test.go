@@ -118,19 +118,24 @@ func (e *env) walpost(path string) func(*testing.B, *backlog, string) (*process,
 		topic, prefix := e.topic(b)
 		adm := kadm.NewClient(e.kafka.Client(b))
 		p := e.relay(b, path, slot, prefix)
-		for stored := int64(0); stored < int64(g.rows); {
-			p.sleep(b, 20*time.Millisecond)
-			ends, err := adm.ListEndOffsets(b.Context(), topic)
-			check(b, err)
-			stored = 0
-			ends.Each(func(o kadm.ListedOffset) { stored += o.Offset })
-		}
+		e.stored(b, g, adm, topic, p)
 		took := time.Since(p.began)
 		p.stop(b)
 		e.compare(b, g, adm, topic)
 		_, err := adm.DeleteTopic(b.Context(), topic)
 		check(b, err)
 		return p, took
+	}
+}
+
+// stored waits until the brokers have the backlog. It fails the benchmark if the process ends.
+func (e *env) stored(b *testing.B, g *backlog, adm *kadm.Client, topic string, p *process) {
+	for stored := int64(0); stored < int64(g.rows); {
+		p.sleep(b, 20*time.Millisecond)
+		ends, err := adm.ListEndOffsets(b.Context(), topic)
+		check(b, err)
+		stored = 0
+		ends.Each(func(o kadm.ListedOffset) { stored += o.Offset })
 	}
 }
 

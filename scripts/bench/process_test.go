@@ -17,7 +17,7 @@ import (
 )
 
 // relay starts a walpost on the slot, to topics with the prefix.
-func (e *env) relay(b *testing.B, path, slot, prefix string) *process {
+func (e *env) relay(b *testing.B, path, slot, prefix string, args ...string) *process {
 	file := filepath.Join(e.dir, slot+".yaml")
 	check(b, os.WriteFile(file, fmt.Appendf(nil, `name: %s
 source: {dsn: %q, table: public.outbox, slot: %s, publication: bench, create: false%s}
@@ -26,7 +26,7 @@ kafka: {brokers: [%s]}
 http: {listen: "127.0.0.1:0"}
 %s
 `, slot, e.dsn, slot, e.source, prefix, strings.Join(e.kafka.Brokers(), ", "), e.extra), 0o600))
-	return launch(b, path, "run", "--config", file)
+	return launch(b, path, append([]string{"run", "--config", file}, args...)...)
 }
 
 // readyRelay starts a walpost and waits until it is ready.
