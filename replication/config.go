@@ -150,12 +150,8 @@ func (c Config) Validate() (found conf.Problems) {
 	} else if p != "" && c.Shard.Of > 0 {
 		found.Add("source.messages.prefix", conf.Contradicts, "source.shard: every slot gives all messages. Use a relay of its own for them", nil)
 	}
-	if !slotName.MatchString(c.Slot + c.Shard.Suffix()) {
-		want := "1 to 63 of a-z, 0-9 and _"
-		if c.Shard.Of > 0 {
-			want += ", " + c.Shard.Suffix() + " included"
-		}
-		found.Add("source.slot", conf.MustBe, want, c.Slot)
+	if slot := c.Slot + c.Shard.Suffix(); !slotName.MatchString(slot) {
+		found.Add("source.slot", conf.MustBe, "1 to 63 of a-z, 0-9 and _", slot)
 	}
 	if err := pg.CheckName(c.Publication + c.Shard.Suffix()); err != nil {
 		found.Add("source.publication", conf.Usable, err.Error(), c.Publication)

@@ -3,7 +3,6 @@ package replication
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -13,8 +12,6 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 )
-
-const countUpTo = 1_000_000
 
 // Making a slot waits for every transaction that is open. Who is waited for is asked, and logged, after the first while and
 // then now and then.
@@ -97,7 +94,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 			return s.slotMade(step, snapshot, err)
 		case <-ask.C:
 			ask.Reset(askEvery)
-			text, pids := blockers(limited, sql, conn.PID())
+			text, pids := pg.Blockers(limited, sql, conn.PID())
 			if f.Server.Recovery && text == "" {
 				text = "the primary to log its running transactions (there: SELECT pg_log_standby_snapshot();)"
 			}
@@ -109,7 +106,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 		}
 		break
 	}
-	if text, _ := blockers(context.WithoutCancel(ctx), sql, conn.PID()); text != "" {
+	if text, _ := pg.Blockers(context.WithoutCancel(ctx), sql, conn.PID()); text != "" {
 		waitsFor = text
 	}
 	cancel, free := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -157,39 +154,6 @@ func (s *Source) slotMade(step, snapshot string, err error) (made madeSlot, _ er
 	return made, pg.Classify(fmt.Errorf("%s: %w", step, err))
 }
 
-type blocker struct {
-	PID      int32
-	User     string
-	Database string
-	State    string
-	Age      int64 // seconds
-}
-
-// blockers says in words, and as process ids, whom the process pid waits for; "" for nobody, or where it could not be asked.
-func blockers(ctx context.Context, sql *pgconn.PgConn, pid uint32) (string, []int32) {
-	all, err := pg.Rows[blocker](ctx, sql, "ask who blocks", fmt.Sprintf(`SELECT b.pid, a.usename AS user, a.datname AS database, a.state,
- extract(epoch FROM clock_timestamp() - a.xact_start)::bigint AS age
- FROM unnest(pg_blocking_pids(%d)) b(pid) LEFT JOIN pg_stat_activity a ON a.pid = b.pid ORDER BY a.xact_start LIMIT 10`, pid))
-	if err != nil || len(all) == 0 {
-		return "", nil
-	}
-	var words []string
-	var pids []int32
-	for _, b := range all {
-		if b.PID == 0 {
-			words = append(words, "a prepared transaction (see pg_prepared_xacts)")
-			continue
-		}
-		pids = append(pids, b.PID)
-		word := fmt.Sprintf("process %d", b.PID)
-		if b.State != "" {
-			word += fmt.Sprintf(" (%s@%s, %s, its transaction is open for %s)", b.User, b.Database, b.State, time.Duration(b.Age)*time.Second)
-		}
-		words = append(words, word)
-	}
-	return strings.Join(words, ", "), pids
-}
-
 // RefuseRows is an error where a table has rows that a slot made now would leave out, unless the user has said what
 // becomes of them.
 func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts) error {
@@ -198,7 +162,7 @@ func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts
 		if !f.Tables[i].Exists() {
 			continue
 		}
-		count, err := countRows(ctx, sql, &f.Tables[i], f.Publication.Filter(f.Tables[i].Table))
+		count, err := pg.CountRows(ctx, sql, &f.Tables[i], f.Publication.Filter(f.Tables[i].Table))
 		if err != nil {
 			return err
 		}
@@ -211,34 +175,6 @@ func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts
 	}
 	return fault.Config(fmt.Errorf("source.snapshot: is required, because there are rows from before the slot: %s", strings.Join(words, ", ")),
 		"Set source.snapshot (--snapshot) to initial to publish them first, or to never to begin with the rows that are inserted from now on.")
-}
-
-// countRows says how many rows of a table a row filter lets through: "" for none, exactly up to a bound.
-func countRows(ctx context.Context, sql *pgconn.PgConn, t *pg.TableFacts, filter string) (string, error) {
-	step := "count the rows of " + t.Table.String()
-	type count struct{ N int64 }
-	n, err := pg.Row[count](ctx, sql, step, fmt.Sprintf("SELECT count(*) AS n FROM (SELECT FROM %s WHERE %s LIMIT %d) x", t.Table.SQL(), cmp.Or(filter, "true"), countUpTo+1))
-	switch state := pg.SQLState(err); {
-	case err == nil && n.N == 0:
-		return "", nil
-	case err == nil && n.N == 1:
-		return "1 row", nil
-	case err == nil && n.N > countUpTo:
-		return fmt.Sprintf("more than %d rows", countUpTo), nil
-	case err == nil:
-		return fmt.Sprintf("%d rows", n.N), nil
-	case state == pg.StateCancelled && ctx.Err() == nil:
-		return "more rows than can be counted in half a minute", nil
-	case state != pg.StateNoRight || errors.Is(err, context.Canceled):
-		return "", err
-	}
-	// Reading the WAL does not need the right to read the table. Its size then says whether there may be rows.
-	n, err = pg.Row[count](ctx, sql, step, fmt.Sprintf(`SELECT pg_relation_size(%d::oid::regclass)
- + coalesce((SELECT sum(pg_relation_size(p.relid)) FROM pg_partition_tree(%d::oid::regclass) p), 0)::bigint AS n`, t.OID, t.OID))
-	if err != nil || n.N == 0 {
-		return "", err
-	}
-	return fmt.Sprintf("%d bytes of rows (the role lacks the right to count them)", n.N), nil
 }
 
 // PublicationSQL makes the publication: inserts only, unless updates are wanted, so that the application's updates and deletes

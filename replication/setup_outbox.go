@@ -52,15 +52,7 @@ func cleans(t pg.Table, o *Outbox, role, name string, fresh bool) (all []stateme
 		all = append(all, statement{
 			what: "role " + name + " the owner of " + t.String(), comment: `For cleanup.mode: drop_partitions. Only the owner makes, detaches and drops partitions. A partition
 and its table can have different owners.`,
-			sql: fmt.Sprintf(`GRANT USAGE, CREATE ON SCHEMA %[1]s TO %[2]s;
-ALTER TABLE %[3]s OWNER TO %[2]s;
-DO $$
-DECLARE part regclass;
-BEGIN
-  FOR part IN SELECT inhrelid FROM pg_inherits WHERE inhparent = %[4]s::regclass LOOP
-    EXECUTE format('ALTER TABLE %%s OWNER TO %%I', part, %[5]s);
-  END LOOP;
-END $$;`, pg.QuoteIdent(t.Schema), role, t.SQL(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(name)),
+			sql: pg.OwningRights(t, name),
 		})
 	}
 	if o.Deletes {
@@ -89,15 +81,11 @@ func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []pg
 		return nil, nil
 	}
 	for _, t := range c.tables() {
-		found, err := pg.Rows[struct{ May bool }](ctx, sql, "look at the rights on "+t.String(), fmt.Sprintf(
-			`SELECT CASE WHEN %v THEN pg_has_role(c.relowner, 'USAGE') AND has_schema_privilege(c.relnamespace, 'CREATE')
-  AND NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = c.oid AND NOT pg_has_role(p.relowner, 'USAGE'))
- ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'DELETE') AND has_any_column_privilege(c.oid, 'UPDATE') END AS may
- FROM pg_class c WHERE c.oid = to_regclass(%s)`, c.Outbox.Owns, pg.QuoteLiteral(t.SQL())))
+		may, err := pg.MayClean(ctx, sql, t, c.Outbox.Owns)
 		if err != nil {
 			return nil, err
 		}
-		if len(found) == 0 || !found[0].May {
+		if !may {
 			tables = append(tables, t)
 		}
 	}
