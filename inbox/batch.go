@@ -32,25 +32,27 @@ var ErrEarlierFailed = errors.New("an earlier message with the same key has fail
 // message that is not known to be processed has the error.
 func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn func(ctx context.Context, tx T, fresh []Message) error) []Outcome {
 	outcomes := make([]Outcome, len(msgs))
-	failed := map[string]bool{} // by lane
-	try := func(i int, process func() (fresh bool, err error)) {
-		lane, ordered := msgs[i].lane()
-		out := Outcome{Err: ErrEarlierFailed}
-		if !ordered || !failed[lane] {
-			out.Fresh, out.Err = process()
+	tryAll := func(process func(m Message, i int) (fresh bool, err error)) {
+		failed := map[string]bool{} // by lane
+		for i, m := range msgs {
+			lane, ordered := m.lane()
+			out := Outcome{Err: ErrEarlierFailed}
+			if !ordered || !failed[lane] {
+				if out.Err = checkIDs(consumer, m.ID); out.Err == nil {
+					out.Fresh, out.Err = process(m, i)
+				}
+			}
+			failed[lane] = failed[lane] || ordered && out.Err != nil
+			outcomes[i] = out
 		}
-		failed[lane] = failed[lane] || ordered && out.Err != nil
-		outcomes[i] = out
 	}
 
 	var good []int // the messages that can be tried
 	var ids []string
-	for i, m := range msgs {
-		try(i, func() (bool, error) { return false, checkIDs(consumer, m.ID) })
-		if outcomes[i].Err == nil {
-			good, ids = append(good, i), append(ids, m.ID)
-		}
-	}
+	tryAll(func(m Message, i int) (bool, error) {
+		good, ids = append(good, i), append(ids, m.ID)
+		return false, nil
+	})
 	var fresh []int // of good
 	err := db.retry(ctx, func(tx *transaction[T]) (err error) {
 		if fresh, err = markAll(ctx, tx, consumer, ids); err != nil || len(fresh) == 0 {
@@ -72,20 +74,18 @@ func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn 
 	case errors.As(err, &handler) && len(good) > 1:
 		err = nil
 	}
-	for _, i := range good {
-		try(i, func() (fresh bool, _ error) {
-			if err != nil {
-				return false, err
-			}
-			fresh, e := db.Once(ctx, consumer, msgs[i].ID, func(ctx context.Context, tx T) error {
-				return fn(ctx, tx, msgs[i:i+1:i+1])
-			})
-			if e != nil && !errors.As(e, &handler) {
-				err = e // the database cannot be reached: the rest has the same error
-			}
-			return fresh, e
+	tryAll(func(m Message, i int) (fresh bool, _ error) {
+		if err != nil {
+			return false, err
+		}
+		fresh, e := db.Once(ctx, consumer, m.ID, func(ctx context.Context, tx T) error {
+			return fn(ctx, tx, msgs[i:i+1:i+1])
 		})
-	}
+		if e != nil && !errors.As(e, &handler) {
+			err = e // the database cannot be reached: the rest has the same error
+		}
+		return fresh, e
+	})
 	return outcomes
 }
 

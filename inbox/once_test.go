@@ -331,6 +331,11 @@ func TestABadEventDoesNotTakeItsBatchWithIt(t *testing.T) {
 		t.Errorf("then outcomes %s after %d calls", got, calls)
 	}
 	p.expect("seen a1 a2 free1 bad b2", "SELECT string_agg(id, ' ' ORDER BY n) FROM effects")
+	bad = "j1"
+	batch = []Message{msg("k1", "k"), msg("j1", "j"), msg("", "k"), msg("k3", "k")}
+	if got := strings.Join(describe(db.Batch(t.Context(), "c", batch, fn)), " "); got != "fresh handler id earlier" {
+		t.Errorf("a message without an id behind a good one gives %s", got)
+	}
 
 	ctx, cancel := context.WithCancel(t.Context())
 	calls = 0
