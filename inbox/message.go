@@ -61,8 +61,16 @@ func (m Message) WithID(p MissingID) (Message, error) {
 // bytes, and a consumer's name stands beside the id.
 const maxID = 1024
 
-// An IDError says why an event id or a consumer's name cannot be used. No retry can help. Topic,
-// Partition and Offset are set if a message was at hand.
+// A NameError says that the name of a consumer cannot be used: it is empty, has more than 1,024 bytes
+// or is not text. No message is at fault.
+type NameError struct{ Consumer string }
+
+func (e *NameError) Error() string {
+	return fmt.Sprintf("%q cannot be the name of a consumer", e.Consumer)
+}
+
+// An IDError says why an event id cannot be used. No retry can help. Topic, Partition and Offset are
+// set if a message was at hand.
 type IDError struct {
 	ID        string
 	Reason    string

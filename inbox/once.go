@@ -146,7 +146,7 @@ func queryJSON(ctx context.Context, c anytx.Tx, into any, sql string, args ...an
 
 func checkIDs(consumer string, ids ...string) error {
 	if consumer == "" || checkID(consumer) != nil {
-		return &IDError{ID: consumer, Reason: fmt.Sprintf("%q cannot be the name of a consumer", consumer)}
+		return &NameError{consumer}
 	}
 	for _, id := range ids {
 		if err := checkID(id); err != nil {

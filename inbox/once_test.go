@@ -389,13 +389,20 @@ func TestADatabaseWithoutACurrentGenerationIsNoDuplicate(t *testing.T) {
 func TestBadIDsAreRefusedBeforeTheDatabase(t *testing.T) {
 	p := newPlace(t, "")
 	tx := p.begin(pgx.ReadCommitted)
-	var refused *IDError
-	for _, c := range [][2]string{{"", "a"}, {"c", ""}, {"c", "a\x00"}, {"c\xff", "a"}} {
-		if _, err := Once(t.Context(), tx, c[0], c[1], nil); !errors.As(err, &refused) {
-			t.Errorf("%q: %v", c, err)
-		}
-		if err := OnceBatch(t.Context(), tx, c[0], []string{"x", c[1]}, nil); !errors.As(err, &refused) {
-			t.Errorf("%q in a batch: %v", c, err)
+	for _, c := range []struct {
+		consumer, id string
+		name         bool // the consumer's name is wrong, which is not the message's fault
+	}{{"", "a", true}, {"c", "", false}, {"c", "a\x00", false}, {"c\xff", "a", true}} {
+		_, once := Once(t.Context(), tx, c.consumer, c.id, nil)
+		_, stored := Store(t.Context(), tx, c.consumer, Message{ID: c.id})
+		for form, err := range map[string]error{
+			"once": once, "store": stored,
+			"several": OnceBatch(t.Context(), tx, c.consumer, []string{"x", c.id}, nil),
+			"batch":   Pgx(p.pool).Batch(t.Context(), c.consumer, []Message{{ID: c.id}}, nothingMany)[0].Err,
+		} {
+			if errors.As(err, new(*NameError)) != c.name || errors.As(err, new(*IDError)) == c.name {
+				t.Errorf("%s %+v: %T %v", form, c, err, err)
+			}
 		}
 	}
 	if fresh, err := Once(t.Context(), tx, strings.Repeat("c", maxID), strings.Repeat("é", maxID/2), func(context.Context) error { return nil }); !fresh || err != nil {
