@@ -121,7 +121,7 @@ func hash(s string) uint32 {
 type Backlog struct {
 	Pending int64         // not processed and not dead
 	Failing int64         // those of Pending whose last attempt failed
-	Dead    int64         // given up until RetryDead
+	Dead    int64         // given up until RetryDead or RetryAllDead
 	Age     time.Duration // of the oldest pending message
 }
 
@@ -140,18 +140,26 @@ func (db *DB[T]) Backlog(ctx context.Context, consumer string) (b Backlog, err e
 	return b, err
 }
 
-// RetryDead makes dead messages pending again, with no attempts. Without ids, it does so for all of
-// the consumer. It returns how many there were. Later messages of a key that are pending wait for
-// the message, but those that are processed or in work already are ahead of it.
+// RetryDead makes dead messages with these ids pending again, with no attempts. It returns how many
+// there were. Later messages of a key that are pending wait for the message, but those that are
+// processed or in work already are ahead of it.
 func (db *DB[T]) RetryDead(ctx context.Context, consumer string, ids ...string) (n int64, err error) {
-	list, err := json.Marshal(ids) // null without ids
+	list, err := json.Marshal(append([]string{}, ids...)) // [] without ids, not null
 	if err != nil {
 		return 0, err
 	}
+	return db.retryDead(ctx, "event_id IN (SELECT json_array_elements_text($2::text::json))", consumer, string(list))
+}
+
+// RetryAllDead is RetryDead for all dead messages of a consumer.
+func (db *DB[T]) RetryAllDead(ctx context.Context, consumer string) (n int64, err error) {
+	return db.retryDead(ctx, "true", consumer)
+}
+
+func (db *DB[T]) retryDead(ctx context.Context, condition string, args ...any) (n int64, err error) {
 	_, err = db.in(ctx, func(tx *transaction[T]) (err error) {
 		n, err = tx.Exec(ctx, `UPDATE inbox_messages SET state = 'pending', attempts = 0, next_attempt_at = clock_timestamp()
-			WHERE consumer = $1 AND state = 'dead' AND ($2::text = 'null'
-				OR event_id IN (SELECT json_array_elements_text(nullif($2::text, 'null')::json)))`, consumer, string(list))
+			WHERE consumer = $1 AND state = 'dead' AND `+condition, args...)
 		return err
 	})
 	return n, err

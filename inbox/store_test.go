@@ -145,8 +145,11 @@ func TestAFailedMessageHoldsUpItsKeyUntilItIsDead(t *testing.T) {
 	if n, err := db.RetryDead(t.Context(), "c", "x2", "none"); n != 0 || err != nil {
 		t.Errorf("RetryDead of others: %d, %v", n, err)
 	}
-	if n, err := db.RetryDead(t.Context(), "c"); n != 1 || err != nil {
-		t.Errorf("RetryDead: %d, %v", n, err)
+	if n, err := db.RetryDead(t.Context(), "c"); n != 0 || err != nil {
+		t.Errorf("RetryDead of no message: %d, %v", n, err)
+	}
+	if n, err := db.RetryAllDead(t.Context(), "c"); n != 1 || err != nil {
+		t.Errorf("RetryAllDead: %d, %v", n, err)
 	}
 	p.work(w, 0)
 	p.expect("5", "SELECT count(DISTINCT id) FROM effects")
