@@ -213,6 +213,28 @@ func TestADeferredConstraintIsAFailedAttempt(t *testing.T) {
 	p.expect("dead", "SELECT state FROM inbox_messages WHERE attempts = 1")
 }
 
+// Attempts was lowered, and the row has had more attempts before.
+func TestAMessageWithMoreAttemptsThanAllowedIsGivenUp(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	if _, err := db.Store(t.Context(), "c", keyed("x", "x1")...); err != nil {
+		t.Fatal(err)
+	}
+	w := Worker[pgx.Tx]{DB: db, Consumer: "c", Handle: func(context.Context, pgx.Tx, Message) error { return errHandler }}
+	for _, c := range []struct {
+		attempts int
+		state    string
+	}{{0, "pending"}, {3, "dead"}} {
+		p.exec("UPDATE inbox_messages SET attempts = 7, next_attempt_at = now()")
+		w.Attempts = c.attempts
+		lane := []byte{}
+		if found, err := w.one(t.Context(), &lane); !found || err != nil {
+			t.Fatal(found, err)
+		}
+		p.expect(c.state, "SELECT state FROM inbox_messages WHERE attempts = 8")
+	}
+}
+
 func TestARunThatEndsFinishesWhatItHasBegun(t *testing.T) {
 	p := newPlace(t, "")
 	db := Pgx(p.pool)

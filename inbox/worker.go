@@ -166,7 +166,7 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found bool, err erro
 		}
 		failed = &Failure{Message: m, Attempt: attempts + 1, Err: err, Pause: w.pause(attempts + 1)}
 		state := "pending"
-		if failed.Attempt == w.Attempts {
+		if w.Attempts > 0 && failed.Attempt >= w.Attempts {
 			failed.Dead, failed.Pause, state = true, 0, "dead"
 		}
 		_, err = tx.Exec(ctx, `UPDATE inbox_messages SET attempts = $2, last_error = $3, state = $4,
