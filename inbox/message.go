@@ -27,8 +27,8 @@ type Message struct {
 
 // A Header is a name and a value. A message can have several headers with one name.
 type Header struct {
-	Key   string `json:"key"`
-	Value []byte `json:"value"`
+	Key   string
+	Value []byte
 }
 
 // A MissingID says what to do with a message that has no id.
@@ -93,10 +93,13 @@ func checkID(id string) *IDError {
 		reason = "the message has no event id"
 	case len(id) > maxID:
 		reason = fmt.Sprintf("the event id has %d bytes, but at most %d are allowed", len(id), maxID)
-	case !utf8.ValidString(id), strings.ContainsRune(id, 0):
+	case !isText(id):
 		reason = fmt.Sprintf("the event id %q is no text: it has a zero byte or invalid UTF-8", id)
 	default:
 		return nil
 	}
 	return &IDError{ID: id, Reason: reason}
 }
+
+// isText reports whether Postgres can store s as text.
+func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }

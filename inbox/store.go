@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"fmt"
 	"hash/fnv"
@@ -19,6 +20,9 @@ import (
 // mark is remembered (see Retention). Messages with the same topic and key are handled in the order
 // in which they are stored: a transaction that stores messages of a key waits for the end of another
 // one that has done so. Store refuses the whole call with an *IDError if a message has no id.
+//
+// If Store fails, it makes the transaction fail, as Once does. A time outside the years 1 to 9999 is
+// stored as the first or the last moment of these years.
 func Store(ctx context.Context, tx any, consumer string, msgs ...Message) (stored int64, err error) {
 	c, err := anytx.Of(tx)
 	if err != nil {
@@ -36,11 +40,14 @@ func (db *DB[T]) Store(ctx context.Context, consumer string, msgs ...Message) (s
 	return stored, err
 }
 
-func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (int64, error) {
+func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (stored int64, err error) {
 	ids := make([]string, len(msgs))
 	for i, m := range msgs {
 		if _, err := m.WithID(RefuseMissingID); err != nil {
 			return 0, err
+		}
+		if !isText(m.Topic) {
+			return 0, fmt.Errorf("message %q/%d/%d: the topic has a zero byte or invalid UTF-8", m.Topic, m.Partition, m.Offset)
 		}
 		ids[i] = m.ID
 	}
@@ -48,12 +55,22 @@ func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (in
 	if err != nil || len(fresh) == 0 {
 		return 0, err
 	}
+	// A mark without its row would be a lost message.
+	err = orFail(ctx, c, func() error {
+		stored, err = insert(ctx, c, consumer, msgs, fresh)
+		return err
+	})
+	return stored, err
+}
+
+// insert writes the rows of the messages with the indexes fresh.
+func insert(ctx context.Context, c anytx.Tx, consumer string, msgs []Message, fresh []int) (int64, error) {
 	type row struct {
 		ID, Topic  string
 		Partition  int32
 		Position   int64
 		Time       time.Time
-		Headers    []Header
+		Headers    []storedHeader
 		Lane       []byte // as are Key and Value: base64, or null
 		Key, Value []byte
 	}
@@ -67,7 +84,11 @@ func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (in
 		} else {
 			locks[hash(lane)%laneLocks] = true
 		}
-		rows[n] = row{m.ID, m.Topic, m.Partition, m.Offset, m.Time, m.Headers, []byte(lane), m.Key, m.Value}
+		if len(lane) > maxLane {
+			sum := sha256.Sum256([]byte(lane))
+			lane = "sha256 " + string(sum[:])
+		}
+		rows[n] = row{m.ID, m.Topic, m.Partition, m.Offset, storable(m.Time), storedHeaders(m.Headers), []byte(lane), m.Key, m.Value}
 	}
 	if err := lockLanes(ctx, c, consumer, locks); err != nil {
 		return 0, err
@@ -85,9 +106,62 @@ func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (in
 		) WITH ORDINALITY
 		ORDER BY ordinality ON CONFLICT DO NOTHING`, consumer, string(list))
 	if err != nil {
-		return 0, fmt.Errorf("store %d messages: %w", len(rows), err)
+		m := msgs[fresh[0]]
+		return 0, fmt.Errorf("store %d messages from %s/%d/%d: %w", len(rows), m.Topic, m.Partition, m.Offset, err)
 	}
 	return n, nil
+}
+
+// maxLane is the length of the longest lane in bytes, beside a consumer's name in an index. A longer
+// lane is stored as its digest.
+const maxLane = maxID + len("id ")
+
+// A storedHeader is a Header in JSON. A name that is no text is in Bytes.
+type storedHeader struct {
+	Key   string `json:"key,omitempty"`
+	Bytes []byte `json:"key_base64,omitempty"`
+	Value []byte `json:"value"`
+}
+
+func storedHeaders(headers []Header) []storedHeader {
+	var stored []storedHeader // nil, which is null, without headers
+	for _, h := range headers {
+		s := storedHeader{Key: h.Key, Value: h.Value}
+		if !isText(h.Key) {
+			s.Key, s.Bytes = "", []byte(h.Key)
+		}
+		stored = append(stored, s)
+	}
+	return stored
+}
+
+// readHeaders turns the text of a row's headers back.
+func readHeaders(text string) (headers []Header, err error) {
+	var stored []storedHeader
+	if err := json.Unmarshal([]byte(text), &stored); err != nil {
+		return nil, err
+	}
+	for _, s := range stored {
+		headers = append(headers, Header{s.Key + string(s.Bytes), s.Value})
+	}
+	return headers, nil
+}
+
+// Kafka's time has 64 bits. These are the first and the last that Postgres and the drivers can hold.
+var (
+	earliest = time.Date(1, 1, 1, 0, 0, 0, 0, time.UTC)
+	latest   = time.Date(9999, 12, 31, 23, 59, 59, 999999000, time.UTC)
+)
+
+// storable returns the time, or the closest one that can be stored.
+func storable(t time.Time) time.Time {
+	switch {
+	case t.Before(earliest):
+		return earliest
+	case t.After(latest):
+		return latest
+	}
+	return t.UTC()
 }
 
 // laneLocks is how many locks the lanes of a consumer share. Postgres has room for some thousand locks

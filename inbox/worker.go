@@ -3,7 +3,6 @@ package inbox
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -143,7 +142,7 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found bool, err erro
 		}
 		if err == nil {
 			found = true
-			err = json.Unmarshal([]byte(headers), &m.Headers)
+			m.Headers, err = readHeaders(headers)
 		}
 		if err == nil {
 			_, err = tx.Exec(ctx, "SAVEPOINT inbox_handler")

@@ -1,0 +1,102 @@
+package inbox
+
+import (
+	"context"
+	"crypto/rand"
+	"database/sql"
+	"errors"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// Kafka allows each of these messages. None may block those behind it, and each arrives unchanged.
+func TestOddMessagesAreStoredAsTheyAre(t *testing.T) {
+	p := newPlace(t, "")
+	long := make([]byte, 8000)
+	_, _ = rand.Read(long)
+	other := append(slices.Clone(long[:7999]), long[7999]+1)
+	at := time.UnixMilli(1).UTC()
+	sent := []Message{
+		{ID: "a", Topic: "t", Key: long, Time: at},
+		{ID: "b", Topic: "t", Key: long, Time: at},
+		{ID: "c", Topic: "t", Key: other, Time: at},
+		{ID: strings.Repeat("i", maxID), Topic: "t", Time: time.Date(57000, 1, 2, 3, 4, 5, 6000000, time.UTC)},
+		{ID: "e", Topic: "t", Time: at, Headers: []Header{{"", nil}, {"z\x00", []byte{}}, {"\xff", []byte("v")}, {"é", nil}}},
+		{ID: "f", Topic: "t", Time: time.UnixMilli(1 << 62).UTC()},
+		{ID: "g", Topic: "t", Time: time.UnixMilli(-1 << 62).UTC()},
+		{ID: "h", Topic: "t"},
+	}
+	want := slices.Clone(sent)
+	want[3].Time, want[5].Time, want[6].Time = latest, latest, earliest
+	for _, driver := range []string{"pgx", "postgres"} {
+		db := SQL(p.openSQL(driver))
+		if n, err := db.Store(t.Context(), driver, sent...); n != int64(len(sent)) || err != nil {
+			t.Fatalf("%s stored %d, %v", driver, n, err)
+		}
+		p.expect(`{"1,2",3}`, `SELECT array_agg(ids)::text FROM (SELECT string_agg((id - first)::text, ',' ORDER BY id) AS ids
+			FROM (SELECT *, min(id) OVER () - 1 AS first FROM inbox_messages WHERE consumer = $1) m
+			WHERE key IS NOT NULL GROUP BY lane ORDER BY min(id)) l`, driver)
+		got := map[string]Message{}
+		w := Worker[*sql.Tx]{DB: db, Consumer: driver, Handle: func(_ context.Context, _ *sql.Tx, m Message) error {
+			m.Time = m.Time.UTC()
+			got[m.ID] = m
+			return nil
+		}}
+		for len(got) < len(sent) {
+			lane := []byte{}
+			if found, err := w.one(t.Context(), &lane); !found || err != nil {
+				t.Fatal(driver, found, err)
+			}
+		}
+		for _, m := range want {
+			if !reflect.DeepEqual(got[m.ID], m) {
+				t.Errorf("%s got\n%+v, want\n%+v", driver, got[m.ID], m)
+			}
+		}
+	}
+	p.expect("é", "SELECT headers->3->>'key' FROM inbox_messages WHERE event_id = 'e' LIMIT 1")
+}
+
+// brokenTx fails in the client, which the server does not notice.
+type brokenTx struct {
+	pgx.Tx
+	in string
+}
+
+func (b brokenTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if strings.Contains(sql, b.in) {
+		return pgconn.CommandTag{}, errHandler
+	}
+	return b.Tx.Exec(ctx, sql, args...)
+}
+
+// A mark without a row would be a lost message: the next Store of it does nothing.
+func TestAFailedStoreCannotBeCommitted(t *testing.T) {
+	p := newPlace(t, "")
+	for _, in := range []string{"pg_advisory_xact_lock", "INSERT INTO inbox_messages"} {
+		tx := p.begin(pgx.ReadCommitted)
+		if _, err := Store(t.Context(), brokenTx{tx, in}, "c", keyed("k", "a")...); !errors.Is(err, errHandler) {
+			t.Fatalf("%s: %v", in, err)
+		}
+		if err := tx.Commit(t.Context()); !errors.Is(err, pgx.ErrTxCommitRollback) {
+			t.Errorf("%s: the commit gives %v", in, err)
+		}
+	}
+	tx := p.begin(pgx.ReadCommitted)
+	bad := []Message{{ID: "a", Topic: "t"}, {ID: "b", Topic: "t\x00", Partition: 3, Offset: 42}}
+	if _, err := Store(t.Context(), tx, "c", bad...); err == nil || !strings.Contains(err.Error(), `message "t\x00"/3/42`) {
+		t.Errorf("an unusable topic gives %v", err)
+	}
+	if err := tx.Commit(t.Context()); err != nil { // it was refused before the first statement
+		t.Error(err)
+	}
+	if n, err := Pgx(p.pool).Store(t.Context(), "c", keyed("k", "a")...); n != 1 || err != nil {
+		t.Errorf("then %d, %v", n, err)
+	}
+}
