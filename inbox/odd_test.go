@@ -50,7 +50,7 @@ func TestOddMessagesAreStoredAsTheyAre(t *testing.T) {
 		}}
 		for len(got) < len(sent) {
 			lane := []byte{}
-			if found, err := w.one(t.Context(), &lane); !found || err != nil {
+			if found, err := w.one(t.Context(), &lane); found == nil || err != nil {
 				t.Fatal(driver, found, err)
 			}
 		}

@@ -42,8 +42,14 @@ func handle(fn func() error) error {
 	return nil
 }
 
-// attempts is how often a transaction is tried that meets serialization failures or deadlocks.
-const attempts = 10
+// maxTries is how often a transaction is tried that meets serialization failures or deadlocks.
+const maxTries = 10
+
+// isConflict reports a serialization failure or a deadlock.
+func isConflict(err error) bool {
+	state := sqlState(err)
+	return state == "40001" || state == "40P01"
+}
 
 // retry runs do in a transaction, and again after a serialization failure or a deadlock.
 func (db *DB[T]) retry(ctx context.Context, do func(*transaction[T]) error) error {
@@ -54,8 +60,7 @@ func (db *DB[T]) retry(ctx context.Context, do func(*transaction[T]) error) erro
 			done = err == nil
 			return err
 		})
-		state := sqlState(err)
-		if (state == "40001" || state == "40P01") && attempt < attempts && ctx.Err() == nil {
+		if isConflict(err) && attempt < maxTries && ctx.Err() == nil {
 			pause(ctx, time.Millisecond<<attempt)
 			continue
 		}

@@ -69,7 +69,7 @@ func TestAStoredMessageIsHandledAsItWasDelivered(t *testing.T) {
 		}}
 		lane := []byte{}
 		for range sent {
-			if found, err := w.one(t.Context(), &lane); !found || err != nil {
+			if found, err := w.one(t.Context(), &lane); found == nil || err != nil {
 				t.Fatal(found, err)
 			}
 		}
@@ -177,7 +177,7 @@ func TestAMessageInWorkHoldsUpItsKey(t *testing.T) {
 		if err != nil {
 			t.Error(err)
 		}
-		return found
+		return found != nil
 	}
 	nested = func(_ context.Context, _ pgx.Tx, m Message) error { // take more while this one is in work
 		inWork = append(inWork, m.ID)
@@ -207,7 +207,7 @@ func TestADeferredConstraintIsAFailedAttempt(t *testing.T) {
 		return err
 	}}
 	lane := []byte{}
-	if found, err := w.one(t.Context(), &lane); !found || err != nil {
+	if found, err := w.one(t.Context(), &lane); found == nil || err != nil {
 		t.Error(found, err)
 	}
 	p.expect("dead", "SELECT state FROM inbox_messages WHERE attempts = 1")
@@ -228,7 +228,7 @@ func TestAMessageWithMoreAttemptsThanAllowedIsGivenUp(t *testing.T) {
 		p.exec("UPDATE inbox_messages SET attempts = 7, next_attempt_at = now()")
 		w.Attempts = c.attempts
 		lane := []byte{}
-		if found, err := w.one(t.Context(), &lane); !found || err != nil {
+		if found, err := w.one(t.Context(), &lane); found == nil || err != nil {
 			t.Fatal(found, err)
 		}
 		p.expect(c.state, "SELECT state FROM inbox_messages WHERE attempts = 8")

@@ -5,9 +5,12 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/walpost/walpost/internal/anytx"
 )
 
 // A Worker handles stored messages. Any number of workers of any number of processes share the
@@ -28,8 +31,8 @@ type Worker[T any] struct {
 	Concurrency int // handlers at the same time; 1 by default
 
 	// Attempts is how often a message is handled before it is dead: 0 means that it is never given up.
-	// A dead message no longer holds up its key. A process that is killed, or loses its connection,
-	// uses up no attempt.
+	// A dead message no longer holds up its key. A process that is killed uses up no attempt, nor does
+	// a session that the server ends. A serialization failure or a deadlock is repeated as in Once.
 	Attempts int
 
 	// The pause after a failed attempt doubles from BackoffMin (1 s by default) to BackoffMax (5 min by
@@ -40,13 +43,13 @@ type Worker[T any] struct {
 	Grace time.Duration // how long handlers may go on after the end of Run's ctx; 30 s by default
 
 	// Failed is told of each failed attempt, if it is set, and of each time that the database could not
-	// be used; m is then empty. Several goroutines call it.
+	// be used. Several goroutines call it.
 	Failed func(f Failure)
 }
 
 // A Failure is a failed attempt.
 type Failure struct {
-	Message Message
+	Message Message       // empty if no message had been taken
 	Attempt int           // 1 is the first; 0 if the database could not be used
 	Err     error         // a panic is a *PanicError
 	Dead    bool          // this was the last attempt
@@ -70,19 +73,23 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 		wg.Go(func() {
 			lane := []byte{}
 			for failures := 0; ctx.Err() == nil; {
-				found, err := w.one(work, &lane)
+				m, err := w.one(work, &lane)
 				switch {
 				case err != nil:
 					wait := w.pause(failures + 1)
 					if w.Failed != nil {
-						w.Failed(Failure{Err: err, Pause: wait})
+						f := Failure{Err: err, Pause: wait}
+						if m != nil {
+							f.Message = *m
+						}
+						w.Failed(f)
 					}
 					pause(ctx, wait)
 					failures++
 					continue
-				case !found && len(lane) > 0:
+				case m == nil && len(lane) > 0:
 					lane = lane[:0] // once around
-				case !found:
+				case m == nil:
 					pause(ctx, or(w.Poll, time.Second))
 				}
 				failures = 0
@@ -127,21 +134,25 @@ SELECT m.* FROM heads h CROSS JOIN LATERAL (
 	FOR UPDATE SKIP LOCKED) m
 LIMIT 1`
 
-// one handles a message of a lane after *lane, and sets *lane. Its error is not a message's fault.
-func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found bool, err error) {
+// one handles a message of a lane after *lane, and sets *lane. It returns the message, or nil if it
+// found none. Its error is not the message's fault.
+func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err error) {
 	var failed *Failure
-	_, err = w.DB.in(ctx, func(tx *transaction[T]) error {
+	var id int64
+	from := slices.Clone(*lane)
+	try := 0
+	err = w.DB.retry(ctx, func(tx *transaction[T]) error {
 		var m Message
-		var id int64
 		var attempts int
 		var headers string
-		err := tx.QueryRow(ctx, claim, []any{w.Consumer, *lane}, &id, lane, &attempts,
+		found, failed, try = nil, nil, try+1
+		err := tx.QueryRow(ctx, claim, []any{w.Consumer, from}, &id, lane, &attempts,
 			&m.ID, &m.Topic, &m.Partition, &m.Offset, &m.Key, &m.Value, &headers, &m.Time)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
 		if err == nil {
-			found = true
+			found = &m
 			m.Headers, err = readHeaders(headers)
 		}
 		if err == nil {
@@ -157,26 +168,48 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found bool, err erro
 		if err == nil {
 			_, err = tx.Exec(ctx, "UPDATE inbox_messages SET state = 'processed', processed_at = clock_timestamp() WHERE id = $1", id)
 		}
-		if err == nil {
-			return nil
+		if err == nil || isConflict(err) && try < maxTries {
+			return err
 		}
-		if _, lost := tx.Exec(ctx, "ROLLBACK TO SAVEPOINT inbox_handler"); lost != nil {
+		_, broken := tx.Exec(ctx, "ROLLBACK TO SAVEPOINT inbox_handler")
+		if broken != nil && (ctx.Err() != nil || sessionEnded(err)) {
 			return fmt.Errorf("message %s: %w", m.ID, err)
 		}
 		failed = &Failure{Message: m, Attempt: attempts + 1, Err: err, Pause: w.pause(attempts + 1)}
-		state := "pending"
 		if w.Attempts > 0 && failed.Attempt >= w.Attempts {
-			failed.Dead, failed.Pause, state = true, 0, "dead"
+			failed.Dead, failed.Pause = true, 0
 		}
-		_, err = tx.Exec(ctx, `UPDATE inbox_messages SET attempts = $2, last_error = $3, state = $4,
-			next_attempt_at = clock_timestamp() + $5::bigint * interval '1 microsecond' WHERE id = $1`,
-			id, failed.Attempt, asText(err), state, failed.Pause.Microseconds())
-		return err
+		if broken != nil { // the handler left rows open, or its own deadline has closed the connection
+			return fmt.Errorf("message %s: %w", m.ID, err)
+		}
+		return record(ctx, tx, id, failed)
 	})
+	if err != nil && failed != nil {
+		err = w.DB.retry(ctx, func(tx *transaction[T]) error { return record(ctx, tx, id, failed) })
+	}
 	if err == nil && failed != nil && w.Failed != nil {
 		w.Failed(*failed)
 	}
 	return found, err
+}
+
+// record writes a failed attempt, unless another worker has tried the message since.
+func record(ctx context.Context, c anytx.Tx, id int64, f *Failure) error {
+	state := "pending"
+	if f.Dead {
+		state = "dead"
+	}
+	_, err := c.Exec(ctx, `UPDATE inbox_messages SET attempts = $2, last_error = $3, state = $4,
+		next_attempt_at = clock_timestamp() + $5::bigint * interval '1 microsecond'
+		WHERE id = $1 AND state = 'pending' AND attempts < $2`,
+		id, f.Attempt, asText(f.Err), state, f.Pause.Microseconds())
+	return err
+}
+
+// sessionEnded reports that the server or an operator ended the session. This is no attempt.
+func sessionEnded(err error) bool {
+	state := sqlState(err)
+	return strings.HasPrefix(state, "57P") || strings.HasPrefix(state, "08")
 }
 
 // asText returns an error as Postgres can store it.
