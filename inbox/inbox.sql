@@ -2,7 +2,8 @@
 CREATE TABLE inbox_generations (
     generation bigint PRIMARY KEY,
     started_at timestamptz NOT NULL DEFAULT now(),
-    ended_at   timestamptz
+    ended_at   timestamptz,
+    keep       interval NOT NULL DEFAULT '0' -- the greatest Keep that a caller of Retain gave
 );
 CREATE UNIQUE INDEX inbox_generations_current ON inbox_generations ((true)) WHERE ended_at IS NULL;
 INSERT INTO inbox_generations (generation) VALUES (1);

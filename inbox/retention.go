@@ -2,6 +2,8 @@ package inbox
 
 import (
 	"context"
+	"database/sql"
+	"errors"
 	"fmt"
 	"time"
 
@@ -13,6 +15,9 @@ type Retention struct {
 	// Keep is how long a processed event is remembered at least. An event that is delivered again
 	// later has its effect again. Keep must therefore be longer than the topic's retention, and longer
 	// than any replay goes back. The default is 7 days.
+	//
+	// All consumers of a database share the generations. So the greatest Keep that any caller of Retain
+	// ever gave holds for all of them. It stands in the column keep of inbox_generations.
 	Keep time.Duration
 
 	// Generation is how long marks go into one generation. Marks are dropped one generation at a time,
@@ -75,6 +80,9 @@ func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err er
 	if done.Messages, err = db.deleteProcessed(ctx, r.Processed); err != nil {
 		return done, err
 	}
+	if err := db.raiseKeep(ctx, r); err != nil {
+		return done, fmt.Errorf("remember how long events are kept: %w", err)
+	}
 	var began int64
 	var dropped []int64
 	_, err = db.in(ctx, func(tx *transaction[T]) error {
@@ -101,6 +109,29 @@ func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err er
 	return done, nil
 }
 
+// raiseKeep writes Keep into inbox_generations, unless a greater one stands there. It has a
+// transaction of its own, so that it holds although Retain does not get the lock of the table.
+func (db *DB[T]) raiseKeep(ctx context.Context, r Retention) error {
+	return db.retry(ctx, func(tx *transaction[T]) error {
+		var n int
+		err := tx.QueryRow(ctx, `SELECT count(*) FROM inbox_generations HAVING max(keep) < $1::bigint * interval '1 microsecond'`, []any{r.Keep.Microseconds()}, &n)
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", r.LockWait.Milliseconds()))
+		}
+		if err == nil { // the rows of handlers in the higher isolation levels are locked
+			_, err = tx.Exec(ctx, `UPDATE inbox_generations SET keep = $1::bigint * interval '1 microsecond'
+				WHERE keep < $1::bigint * interval '1 microsecond'`, r.Keep.Microseconds())
+		}
+		if sqlState(err) == "55P03" {
+			return &BusyError{err}
+		}
+		return err
+	})
+}
+
 type dueGenerations struct {
 	current int64 // the current generation if it must end, or 0
 	drop    []int64
@@ -114,7 +145,8 @@ func look(ctx context.Context, c anytx.Tx, r Retention) (d dueGenerations, err e
 		return d, err
 	}
 	return d, queryJSON(ctx, c, &d.drop, `SELECT coalesce(json_agg(generation ORDER BY generation), '[]')::text FROM inbox_generations
-		WHERE ended_at <= clock_timestamp() - $1::bigint * interval '1 microsecond'`, r.Keep.Microseconds())
+		WHERE ended_at <= clock_timestamp() - (SELECT greatest(max(keep), $1::bigint * interval '1 microsecond') FROM inbox_generations)`,
+		r.Keep.Microseconds())
 }
 
 // turn changes the generations. The caller holds the lock of inbox_processed. So no transaction is
@@ -137,7 +169,7 @@ func turn(ctx context.Context, c anytx.Tx, r Retention) (began int64, dropped []
 		statements = append(statements,
 			fmt.Sprintf("CREATE TABLE %s_%d PARTITION OF %[1]s FOR VALUES IN (%[2]d)", table, began),
 			"UPDATE inbox_generations SET ended_at = clock_timestamp() WHERE ended_at IS NULL",
-			fmt.Sprintf("INSERT INTO inbox_generations (generation, started_at) VALUES (%d, clock_timestamp())", began))
+			fmt.Sprintf("INSERT INTO inbox_generations (generation, started_at, keep) SELECT %d, clock_timestamp(), max(keep) FROM inbox_generations", began))
 	}
 	for _, generation := range isDue.drop {
 		statements = append(statements, fmt.Sprintf("DROP TABLE %s_%d", table, generation),

@@ -26,7 +26,7 @@ func TestEventsAreRememberedForTheirTimeAndDroppedWithTheirGeneration(t *testing
 		}
 	}
 	deliver("a", true)
-	if done, err := db.Retain(t.Context(), Retention{}); err != nil || done.Began != 0 || done.Dropped != nil {
+	if done, err := db.Retain(t.Context(), Retention{Keep: 7 * time.Hour}); err != nil || done.Began != 0 || done.Dropped != nil {
 		t.Errorf("a young generation: %+v, %v", done, err)
 	}
 	for range 4 { // the first ended 6 hours ago in the end, and 7 are to be kept
@@ -41,6 +41,31 @@ func TestEventsAreRememberedForTheirTimeAndDroppedWithTheirGeneration(t *testing
 	deliver("b", false)
 	p.expect("2,3,4,5,6", "SELECT string_agg(generation::text, ',' ORDER BY generation) FROM inbox_generations")
 	p.expect("5", "SELECT count(*) FROM pg_inherits WHERE inhparent = 'inbox_processed'::regclass")
+}
+
+// Two services share the tables. The one that keeps less does not forget the other's events.
+func TestTheGreatestKeepOfAllCallersHolds(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	if fresh, err := db.Once(t.Context(), "c", "a", nothing); !fresh || err != nil {
+		t.Fatal(fresh, err)
+	}
+	if _, err := db.Retain(t.Context(), Retention{Keep: 40 * time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	for range 10 { // turn keeps 7 hours
+		if done := p.turn(); len(done.Dropped) > 0 {
+			t.Errorf("dropped %v", done.Dropped)
+		}
+	}
+	if fresh, err := db.Once(t.Context(), "c", "a", nothing); fresh || err != nil {
+		t.Errorf("the event comes again: %t, %v", fresh, err)
+	}
+	p.exec("UPDATE inbox_generations SET keep = '0'") // this is how to lower it
+	if done := p.turn(); len(done.Dropped) < 5 {
+		t.Errorf("dropped %v", done.Dropped)
+	}
+	p.expect("07:00:00", "SELECT max(keep)::text FROM inbox_generations")
 }
 
 // The snapshot of the transaction is older than the mark and than the new generation.
