@@ -304,10 +304,7 @@ func (c *Consumer) failed(w *work, err error) {
 
 // later frees lanes after the pause that the item's failures demand.
 func (c *Consumer) later(it *item, lanes ...*lane) {
-	pause := c.cfg.BackoffMax
-	if shift := it.waits - 1; shift < 32 {
-		pause = min(pause, c.cfg.BackoffMin<<shift)
-	}
+	pause := backoff(it.waits, c.cfg.BackoffMin, c.cfg.BackoffMax)
 	time.AfterFunc(pause/2+rand.N(pause/2+1), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -316,6 +313,18 @@ func (c *Consumer) later(it *item, lanes ...*lane) {
 		}
 		c.dispatch()
 	})
+}
+
+// backoff returns the pause after a number of failures, without jitter.
+func backoff(failures int, least, most time.Duration) time.Duration {
+	pause := least
+	for ; failures > 1; failures-- {
+		if pause > most/2 {
+			return most
+		}
+		pause *= 2
+	}
+	return pause
 }
 
 // write writes a dead letter. The message is finished when the brokers have acknowledged the letter.
