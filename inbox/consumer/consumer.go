@@ -258,9 +258,11 @@ func (c *Consumer) call(w *work) (err error) {
 func (c *Consumer) failed(w *work, err error) {
 	whose, first := blameOf(err), w.items[0]
 	first.waits++
-	if whose == blameUnknown {
-		first.breaks++
-		if first.breaks <= maxBreaks {
+	switch {
+	case whose == blameDeadline && len(w.items) == 1:
+		whose = blameWorld
+	case whose == blameDeadline || whose == blameUnknown:
+		if first.breaks++; first.breaks <= maxBreaks {
 			whose = blameWorld
 		}
 	}
@@ -275,7 +277,7 @@ func (c *Consumer) failed(w *work, err error) {
 		for _, it := range w.items {
 			it.alone = true
 		}
-		first.waits = 0
+		first.waits, first.breaks = 0, 0
 		for _, l := range w.lanes {
 			c.s.free(l)
 		}

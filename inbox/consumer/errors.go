@@ -1,6 +1,7 @@
 package consumer
 
 import (
+	"context"
 	"database/sql/driver"
 	"errors"
 	"io"
@@ -20,8 +21,8 @@ func Permanent(err error) error { return mark(err, true) }
 // message is handled again until it succeeds or fails in another way, and the attempt does not
 // count. Retryable(nil) is nil.
 //
-// The consumer recognises by itself that Postgres is away: an error of a connection attempt, and the
-// SQLSTATEs of the classes 08, 40, 53, 57P and 58, and 25006.
+// The consumer recognises by itself that Postgres is away or does not answer, and that a right or a
+// table is missing. docs/consumer.md has the list.
 func Retryable(err error) error { return mark(err, false) }
 
 func mark(err error, permanent bool) error {
@@ -73,7 +74,8 @@ const (
 	blameMessage   blame = iota // the failure counts
 	blamePermanent              // another attempt cannot help
 	blameWorld                  // the failure does not count
-	blameUnknown                // a connection broke: it does not count the first times
+	blameUnknown                // it could be anybody's fault: the failure does not count the first times
+	blameDeadline               // a deadline passed: blameWorld for one message, blameUnknown for a batch
 )
 
 func blameOf(err error) blame {
@@ -86,20 +88,38 @@ func blameOf(err error) blame {
 	if _, ok := errors.AsType[*inbox.IDError](err); ok {
 		return blamePermanent
 	}
+	_, unnamed := errors.AsType[*inbox.NameError](err)
+	_, unconnected := errors.AsType[*pgconn.ConnectError](err)
+	if unnamed || unconnected {
+		return blameWorld
+	}
 	var state interface{ SQLState() string }
 	if errors.As(err, &state) {
-		code := state.SQLState()
-		for _, class := range []string{"08", "40", "53", "57P", "58", "25006"} {
-			if strings.HasPrefix(code, class) {
-				return blameWorld
+		for prefix, whose := range codes {
+			if strings.HasPrefix(state.SQLState(), prefix) {
+				return whose
 			}
 		}
 		return blameMessage
 	}
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok || pgconn.SafeToRetry(err) || errors.Is(err, driver.ErrBadConn) {
+	var attempted interface {
+		error
+		SafeToRetry() bool
+	}
+	unsent := errors.As(err, &attempted) && attempted.SafeToRetry()
+	switch {
+	case errors.Is(err, context.DeadlineExceeded) || pgconn.Timeout(err):
+		// The handler can be slow because of the message. The inbox then says that the handler failed, or
+		// pgx says that the context had ended before the statement, or the handler cancelled the context.
+		_, worked := errors.AsType[*inbox.HandlerError](err)
+		if worked || unsent || errors.Is(err, context.Canceled) {
+			return blameUnknown
+		}
+		return blameDeadline
+	case unsent && errors.Unwrap(attempted) != nil: // without a cause, the handler itself uses the connection
 		return blameWorld
 	}
-	for _, broken := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT} {
+	for _, broken := range []error{io.ErrUnexpectedEOF, syscall.ECONNRESET, syscall.EPIPE, syscall.ETIMEDOUT, driver.ErrBadConn} {
 		if errors.Is(err, broken) {
 			return blameUnknown
 		}
@@ -107,7 +127,18 @@ func blameOf(err error) blame {
 	return blameMessage
 }
 
-// maxBreaks is how often a broken connection does not count. Several connections of a pool can break
-// at once, and one message can get them all. But the connection may also break because of the
-// message.
+// codes has the SQLSTATEs, or their beginnings, that do not show a fault of the message.
+var codes = map[string]blame{
+	// Postgres is away, overloaded, a standby, or refuses the session.
+	"08": blameWorld, "28": blameWorld, "40": blameWorld, "53": blameWorld, "57P": blameWorld, "58": blameWorld,
+	"25006": blameWorld, "3D000": blameWorld,
+	// A right, a schema, a table, a column or a function is missing: a person must grant it or migrate.
+	"42501": blameWorld, "3F000": blameWorld, "42P01": blameWorld, "42703": blameWorld, "42883": blameWorld,
+	// The timeouts for statements, locks, idle transactions and transactions.
+	"57014": blameUnknown, "55P03": blameUnknown, "25P03": blameUnknown, "25P04": blameUnknown,
+}
+
+// maxBreaks is how often a failure of blameUnknown does not count. For example, several connections of
+// a pool can break at once, and one message can get them all. But the connection may also break
+// because of the message.
 const maxBreaks = 5

@@ -68,7 +68,7 @@ type item struct {
 
 	attempts int // failures that count
 	waits    int // all failures; the pause grows with them
-	breaks   int // failures of a connection that could be anybody's
+	breaks   int // failures that could be anybody's fault
 	alone    bool
 	done     bool
 	verdict  *verdict // not nil: the message becomes a dead letter
