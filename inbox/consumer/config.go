@@ -13,7 +13,7 @@ import (
 	"github.com/walpost/walpost/inbox"
 )
 
-// A Handler takes effect of one message. The consumer commits the offset of the message after the
+// A Handler applies one message. The consumer commits the offset of the message after the
 // Handler has returned nil. So a Handler that writes to a database must have committed its
 // transaction by then.
 //
@@ -21,7 +21,7 @@ import (
 // Config.Grace is over. A Handler must return soon after that.
 type Handler func(ctx context.Context, m inbox.Message) error
 
-// A BatchHandler takes effect of several messages of one partition, all or none. Messages of one key
+// A BatchHandler applies several messages of one partition, all or none. Messages of one key
 // are in their order. If it returns an error, it gets each of these messages alone.
 type BatchHandler func(ctx context.Context, batch []inbox.Message) error
 
@@ -62,8 +62,8 @@ type Config struct {
 	// letter.
 	MissingID inbox.MissingID
 
-	// DeadLetterTopic gets the messages that cannot be handled. The topic must exist. Without a
-	// DeadLetterTopic the Consumer tries such a message again until the handler accepts it. The later
+	// DeadLetterTopic gets the messages that cannot be handled. The topic must exist, and its
+	// max.message.bytes must exceed that of Topics by about 8 KiB. Without a DeadLetterTopic the Consumer tries such a message again until the handler accepts it. The later
 	// messages of its key wait, and its partition stops when its buffer is full.
 	DeadLetterTopic string
 	// Attempts is how often a message is handled before it is a dead letter; 8 by default. Failures

@@ -1,4 +1,4 @@
-// Package consumer consumes Kafka topics for services that take effect of each event once.
+// Package consumer consumes Kafka topics for services that apply each event once.
 //
 // A [Consumer] is a member of a consumer group. It hands messages to a handler, several at the same
 // time, but messages of one key one after another. It commits the offset of a message when the
@@ -19,6 +19,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/inbox"
@@ -335,6 +336,11 @@ func (c *Consumer) write(l *lane, m inbox.Message, letter *kgo.Record) {
 	if letter.Topic != "" {
 		err = c.cl.ProduceSync(l.p.ctx, letter).FirstErr()
 	}
+	tooLarge := errors.Is(err, kerr.MessageTooLarge)
+	if tooLarge {
+		err = c.cl.ProduceSync(l.p.ctx, shorten(letter)).FirstErr()
+		tooLarge = errors.Is(err, kerr.MessageTooLarge)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.writing = false
@@ -349,6 +355,9 @@ func (c *Consumer) write(l *lane, m inbox.Message, letter *kgo.Record) {
 		c.s.finish([]*lane{l}, l.items[:1])
 	case !l.p.closing:
 		it.waits++
+		if tooLarge {
+			about = append(about, "hint", "raise max.message.bytes of the dead-letter topic")
+		}
 		c.complaints.about("letter", "a dead letter cannot be written: its message waits, and so do the later messages of its key",
 			append(about, "dead_letter_topic", letter.Topic, "err", err)...)
 		c.later(it, l)

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/inbox"
@@ -176,6 +177,41 @@ func TestAMissingDeadLetterTopicIsWaitedFor(t *testing.T) {
 	if n := w.count("a:1"); n != 3 {
 		t.Errorf("a:1 was handled %d times, although only its letter waited", n)
 	}
+}
+
+// The headers make a dead letter larger than its message.
+func TestADeadLetterThatIsTooLargeLeavesOutItsErrorOrWaits(t *testing.T) {
+	w := newWorld(t, testenv.Kafka(t), 1)
+	w.dead = w.k.Topic(t, 1, map[string]string{"max.message.bytes": "4000"})
+	for i, size := range []int{3000, 5000} {
+		value := make([]byte, size) // it does not compress
+		_, _ = rand.Read(value)
+		w.produce(&kgo.Record{Key: fmt.Append(nil, i), Value: value, Headers: []kgo.RecordHeader{{Key: "id", Value: fmt.Append(nil, i)}}})
+	}
+	m := w.start(w.config(func(context.Context, inbox.Message) error {
+		text := ""
+		for len(text) < 2000 {
+			text += rand.Text()
+		}
+		return consumer.Permanent(errors.New(text))
+	}))
+	l := w.letters(1)[0]
+	if header(l, consumer.HeaderLeftOut) != "error, stack" || header(l, consumer.HeaderError) != "" || header(l, consumer.HeaderReason) != "permanent" || len(l.Value) != 3000 {
+		t.Errorf("%d bytes %v", len(l.Value), l.Headers)
+	}
+	w.commits(0, 1)
+	w.eventually("a complaint", func() bool { return strings.Contains(w.log.String(), "raise max.message.bytes") })
+	if s := m.Stats(); s.DeadWaiting != 1 || s.Dead != 1 {
+		t.Errorf("%+v", s)
+	}
+	w.ask(func(adm *kadm.Client) error {
+		_, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: kadm.StringPtr("9000")}}, w.dead)
+		return err
+	})
+	if l := w.letters(2)[1]; header(l, consumer.HeaderLeftOut) != "" || header(l, consumer.HeaderError) == "" || len(l.Value) != 5000 {
+		t.Errorf("%d bytes %v", len(l.Value), l.Headers)
+	}
+	w.commits(0, 2)
 }
 
 func TestWithoutADeadLetterTopicAMessageIsTriedUntilItSucceeds(t *testing.T) {

@@ -19,8 +19,8 @@ const (
 	ReasonMissingID Reason = "missing_id" // the message has no usable id
 )
 
-// The headers of a dead letter. They follow the headers of the message. The names that the letters of
-// the relay have, too, mean the same there.
+// The headers of a dead letter. They follow the headers of the message. Headers that the relay's dead
+// letters also have mean the same.
 const (
 	letterPrefix    = "walpost.dead."
 	HeaderReason    = letterPrefix + "reason"
@@ -33,6 +33,7 @@ const (
 	HeaderAttempts  = letterPrefix + "attempts"
 	HeaderID        = letterPrefix + "id"
 	HeaderGroup     = letterPrefix + "group"
+	HeaderLeftOut   = letterPrefix + "left_out" // which of these headers did not fit: "error, stack"
 )
 
 // maxError bounds HeaderError, so that a dead letter is hardly larger than its message.
@@ -68,4 +69,16 @@ func letterOf(m inbox.Message, v *verdict, attempts int, group, topic string) *k
 	add(HeaderID, m.ID)
 	add(HeaderGroup, group)
 	return rec
+}
+
+// shorten returns a letter without its error and its stack.
+func shorten(letter *kgo.Record) *kgo.Record {
+	short := &kgo.Record{Topic: letter.Topic, Key: letter.Key, Value: letter.Value}
+	for _, h := range letter.Headers {
+		if h.Key != HeaderError && h.Key != HeaderStack {
+			short.Headers = append(short.Headers, h)
+		}
+	}
+	short.Headers = append(short.Headers, kgo.RecordHeader{Key: HeaderLeftOut, Value: []byte("error, stack")})
+	return short
 }
