@@ -28,7 +28,7 @@ func Pgx(pool interface {
 		if err != nil {
 			return nil, fmt.Errorf("begin a transaction: %w", err)
 		}
-		return newTransaction(tx, tx.Commit, tx.Rollback)
+		return newTransaction(ctx, tx, tx.Commit, tx.Rollback)
 	}}
 }
 
@@ -39,7 +39,7 @@ func SQL(db *sql.DB) *DB[*sql.Tx] {
 		if err != nil {
 			return nil, fmt.Errorf("begin a transaction: %w", err)
 		}
-		return newTransaction(tx,
+		return newTransaction(ctx, tx,
 			func(context.Context) error { return tx.Commit() },
 			func(context.Context) error { return tx.Rollback() })
 	}}
@@ -52,8 +52,8 @@ type transaction[T any] struct {
 	rollback func(context.Context) error
 }
 
-func newTransaction[T any](own T, commit, rollback func(context.Context) error) (*transaction[T], error) {
-	tx, err := anytx.Of(own)
+func newTransaction[T any](ctx context.Context, own T, commit, rollback func(context.Context) error) (*transaction[T], error) {
+	tx, err := anytx.Of(ctx, own)
 	return &transaction[T]{tx, own, commit, rollback}, err
 }
 

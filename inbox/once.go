@@ -15,8 +15,10 @@ import (
 // fn. The consumer's name separates consumers that share a database: each processes the event once.
 //
 // The transaction is the caller's: a pgx.Tx, an *sql.Tx, or what a library such as sqlc, GORM, ent or
-// bun has made of one. Once refuses a pool and a connection outside a transaction. Once writes a mark, and fn writes the effect in the same
-// transaction. Neither Once nor fn commits or rolls back: the caller does.
+// bun has made of one. Once refuses a pool and a connection outside a transaction. It asks the server
+// about a type that does not tell, such as the Tx of ent, by a savepoint (two round trips). Once
+// writes a mark, and fn writes the effect in the same transaction. Neither Once nor fn commits or
+// rolls back: the caller does.
 //
 // If another transaction is processing the same event, Once waits for its end. If that transaction
 // commits, Once returns false and fn does not run. If it rolls back, fn runs here.
@@ -30,7 +32,7 @@ import (
 // and repeats the whole transaction. A transaction that calls Once for several events can deadlock
 // with another one, unless both take the events in the same order: see OnceBatch.
 func Once(ctx context.Context, tx any, consumer, eventID string, fn func(context.Context) error) (bool, error) {
-	c, err := anytx.Of(tx)
+	c, err := anytx.Of(ctx, tx)
 	if err != nil {
 		return false, err
 	}
@@ -46,7 +48,7 @@ func Once(ctx context.Context, tx any, consumer, eventID string, fn func(context
 // the first. fn is not called if there is none. Transactions that call OnceBatch once do not
 // deadlock by their marks, whatever the order of the ids, because OnceBatch sorts them.
 func OnceBatch(ctx context.Context, tx any, consumer string, ids []string, fn func(ctx context.Context, fresh []int) error) error {
-	c, err := anytx.Of(tx)
+	c, err := anytx.Of(ctx, tx)
 	if err != nil {
 		return err
 	}

@@ -79,7 +79,12 @@ func TestEveryFormOfOnceHasOneEffect(t *testing.T) {
 // In a pool, the mark would be committed alone.
 func TestOnceRefusesWhatIsNoTransaction(t *testing.T) {
 	p := newPlace(t, "")
-	for _, handle := range []any{p.pool, p.openSQL("pgx"), 7} {
+	conn, err := p.openSQL("pgx").Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	for _, handle := range []any{p.pool, p.openSQL("pgx"), conn, 7} {
 		if fresh, err := Once(t.Context(), handle, "c", "a", nil); fresh || err == nil {
 			t.Errorf("Once on %T: %t, %v", handle, fresh, err)
 		}

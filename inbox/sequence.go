@@ -36,7 +36,7 @@ const (
 // inbox_sequences has one row for each key. Nothing removes it.
 func Observe(ctx context.Context, tx any, consumer, key string, first, number int64) (Observation, error) {
 	o := Observation{Got: number}
-	c, err := anytx.Of(tx)
+	c, err := anytx.Of(ctx, tx)
 	if err != nil {
 		return o, err
 	}

@@ -24,7 +24,7 @@ import (
 // If Store fails, it makes the transaction fail, as Once does. A time outside the years 1 to 9999 is
 // stored as the first or the last moment of these years.
 func Store(ctx context.Context, tx any, consumer string, msgs ...Message) (stored int64, err error) {
-	c, err := anytx.Of(tx)
+	c, err := anytx.Of(ctx, tx)
 	if err != nil {
 		return 0, err
 	}

@@ -121,7 +121,7 @@ func Fetch(ctx context.Context, store Store, value []byte) ([]byte, error) {
 // and no transaction from before its end is still open. Otherwise the payload of a good event looks
 // like an orphan. tx is a transaction as for Write.
 func (o *Outbox) Orphans(ctx context.Context, tx any, after, before time.Time) (orphans []string, err error) {
-	from, err := anytx.Of(tx)
+	from, err := anytx.Of(ctx, tx)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}

@@ -19,15 +19,15 @@ import (
 // A row is the values of an event, in the order of the columns. nil is NULL.
 type row [][]byte
 
-// prepare checks the transaction and the events, makes their rows, and then stores large payloads.
+// prepare checks the events and the transaction, makes the rows, and then stores large payloads.
 func (o *Outbox) prepare(ctx context.Context, tx any, events []Event) (anytx.Tx, []row, error) {
-	to, err := anytx.Of(tx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("outbox: %w", err)
-	}
 	rows, err := o.rows(ctx, events)
 	if err != nil {
 		return nil, nil, err
+	}
+	to, err := anytx.Of(ctx, tx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("outbox: %w", err)
 	}
 	for i, r := range rows {
 		if o.tooLarge(r[payloadColumn]) {

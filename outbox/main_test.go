@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
@@ -87,6 +88,58 @@ var handles = map[string]func(t testing.TB, dsn string) handle{
 		h.tx = embeds{h.tx.(*sql.Tx)}
 		return h
 	},
+	"database/sql behind a type": func(t testing.TB, dsn string) handle { // as the Tx of ent
+		h := beginSQL(t, "pgx", dsn)
+		h.tx = hidesSQL{h.tx.(*sql.Tx)}
+		return h
+	},
+	"lib/pq behind a type": func(t testing.TB, dsn string) handle {
+		h := beginSQL(t, "postgres", dsn)
+		h.tx = hidesSQL{h.tx.(*sql.Tx)}
+		return h
+	},
+	"pgx behind a type": func(t testing.TB, dsn string) handle {
+		h := beginPGX(t, dsn, "")
+		h.tx = hidesPGX{h.tx.(pgx.Tx)}
+		return h
+	},
+}
+
+// hidesSQL and hidesPGX do not tell whether they are transactions, as the Client of ent and the
+// PreparedStmtDB of GORM do not.
+type hidesSQL struct {
+	in interface {
+		ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error)
+		QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
+	}
+}
+
+func (h hidesSQL) ExecContext(ctx context.Context, query string, args ...any) (sql.Result, error) {
+	return h.in.ExecContext(ctx, query, args...)
+}
+
+func (h hidesSQL) QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error) {
+	return h.in.QueryContext(ctx, query, args...)
+}
+
+// BeginTx is a method of the Client of ent, also within a transaction.
+func (h hidesSQL) BeginTx(context.Context, *sql.TxOptions) (*sql.Tx, error) {
+	return nil, sql.ErrTxDone
+}
+
+type hidesPGX struct {
+	in interface {
+		Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	}
+}
+
+func (h hidesPGX) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	return h.in.Exec(ctx, sql, args...)
+}
+
+func (h hidesPGX) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	return h.in.QueryRow(ctx, sql, args...)
 }
 
 // embeds is like bun.Tx: its own method ExecContext has other placeholders.

@@ -142,9 +142,10 @@ func Write(ctx context.Context, tx any, events ...Event) error {
 }
 
 // Write writes events in the transaction tx, by one statement, in their order. tx is a pgx.Tx, a
-// *sql.Tx, or another handle with the method Exec of pgx or ExecContext of database/sql.
+// *sql.Tx, or another handle with the method Exec of pgx or ExecContext of database/sql. If the type
+// of the handle does not tell, Write asks the server by a savepoint whether this is a transaction.
 //
-// An *EventError means that nothing was sent to the server, and that the transaction is as it was.
+// An *EventError means that no event was sent to the server, and that the transaction is as it was.
 // So do errors about tx. Any other error is the server's: Postgres then refuses further statements
 // of the transaction until a rollback, to a savepoint or of everything.
 func (o *Outbox) Write(ctx context.Context, tx any, events ...Event) error {
@@ -162,7 +163,7 @@ func (o *Outbox) Write(ctx context.Context, tx any, events ...Event) error {
 	return nil
 }
 
-// An EventError says why an event was refused. Nothing was sent to the server.
+// An EventError says why an event was refused. No event of the call was sent to the server.
 type EventError struct {
 	Index int    // of the event in the call
 	Event Event  // as it was given

@@ -287,9 +287,37 @@ func TestOnlyATransactionIsAccepted(t *testing.T) {
 	config, _ := pgx.ParseConfig(dsn)
 	db := stdlib.OpenDB(*config)
 	defer db.Close()
-	for name, h := range map[string]any{"pgxpool.Pool": pool, "pgxpool.Conn": pooled, "pgx.Conn": pooled.Conn(), "sql.DB": db, "embedded sql.DB": struct{ *sql.DB }{db}} {
+	pq, err := sql.Open("postgres", dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pq.Close()
+	connection := func(db *sql.DB) *sql.Conn {
+		c, err := db.Conn(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
+	}
+	conn, connPQ := connection(db), connection(pq)
+	for name, h := range map[string]any{
+		"pgxpool.Pool": pool, "pgxpool.Conn": pooled, "pgx.Conn": pooled.Conn(), "sql.DB": db, "embedded sql.DB": struct{ *sql.DB }{db},
+		"sql.Conn": conn, "sql.Conn of lib/pq": connPQ, "hidden sql.DB": hidesSQL{db}, "hidden sql.DB of lib/pq": hidesSQL{pq}, "hidden pgxpool.Pool": hidesPGX{pool},
+	} {
 		if err := Write(t.Context(), h, placed("1")); !errors.Is(err, anytx.ErrNoTransaction) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for id, c := range map[string]*sql.Conn{"in a sql.Conn": conn, "in a sql.Conn of lib/pq": connPQ} {
+		for _, do := range []func() error{
+			func() error { _, err := c.ExecContext(t.Context(), "BEGIN"); return err },
+			func() error { return Write(t.Context(), c, placed(id)) },
+			func() error { _, err := c.ExecContext(t.Context(), "COMMIT"); return err },
+		} {
+			if err := do(); err != nil {
+				t.Errorf("%s: %v", id, err)
+			}
 		}
 	}
 	for _, h := range []any{nil, 1, "tx", struct{ Tx *sql.Tx }{}, (*sql.Rows)(nil)} {
@@ -306,7 +334,7 @@ func TestOnlyATransactionIsAccepted(t *testing.T) {
 	if _, err := pooled.Exec(t.Context(), "COMMIT"); err != nil {
 		t.Fatal(err)
 	}
-	if got := pg.Value(t, dsn, "SELECT string_agg(aggregate_id, ' ') FROM outbox"); got != "in a transaction" {
+	if got := pg.Value(t, dsn, "SELECT string_agg(aggregate_id, ', ' ORDER BY aggregate_id) FROM outbox"); got != "in a sql.Conn, in a sql.Conn of lib/pq, in a transaction" {
 		t.Errorf("rows %s", got)
 	}
 }

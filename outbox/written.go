@@ -18,7 +18,7 @@ import (
 // The time of a row is the time at which its transaction began, so Written reads the whole table
 // for the rows of that microsecond.
 func (o *Outbox) Written(ctx context.Context, tx any) (events []Event, err error) {
-	from, err := anytx.Of(tx)
+	from, err := anytx.Of(ctx, tx)
 	if err != nil {
 		return nil, fmt.Errorf("outbox: %w", err)
 	}

@@ -36,9 +36,11 @@ type (
 var ErrNoTransaction = errors.New("this is not a transaction, so the statement would be committed alone: pass the transaction that changes your data")
 
 // Of returns the transaction that handle is. An error means that handle cannot run SQL, or that it
-// is known not to be a transaction. Of sends nothing.
-func Of(handle any) (Tx, error) {
-	// bun.Tx and sqlx.Tx embed a *sql.Tx. The ExecContext of bun.Tx has other placeholders.
+// is not in a transaction. The type or the connection of most handles says whether they are in one.
+// For the others, Of asks the server, which takes two round trips and changes nothing.
+func Of(ctx context.Context, handle any) (Tx, error) {
+	// bun.Tx, sqlx.Tx and the transactions of GORM with prepared statements embed a *sql.Tx. The
+	// ExecContext of bun.Tx has other placeholders.
 	if v := reflect.Indirect(reflect.ValueOf(handle)); v.Kind() == reflect.Struct {
 		if f := v.FieldByName("Tx"); f.IsValid() && f.CanInterface() {
 			if tx, ok := f.Interface().(*sql.Tx); ok && tx != nil {
@@ -46,23 +48,44 @@ func Of(handle any) (Tx, error) {
 			}
 		}
 	}
+	var tx Tx
+	in := unknown
 	switch h := handle.(type) {
 	case pgxShape:
-		if idle(h) {
-			return nil, fmt.Errorf("%T: %w", handle, ErrNoTransaction)
-		}
-		return pgxTx{h}, nil
+		tx, in = pgxTx{h}, ofPGX(h)
 	case sqlShape:
-		if _, pool := h.(interface{ SetMaxOpenConns(n int) }); pool { // *sql.DB, and what embeds it
-			return nil, fmt.Errorf("%T: %w", handle, ErrNoTransaction)
+		tx = sqlTx{h}
+		if _, is := h.(*sql.Tx); is {
+			in = inside
+		} else if _, pool := h.(interface{ SetMaxOpenConns(n int) }); pool { // *sql.DB, and what embeds it
+			in = outside
 		}
-		return sqlTx{h}, nil
+	default:
+		return nil, fmt.Errorf("%T cannot run SQL: it has neither the method Exec of pgx nor ExecContext of database/sql", handle)
 	}
-	return nil, fmt.Errorf("%T cannot run SQL: it has neither the method Exec of pgx nor ExecContext of database/sql", handle)
+	if in == unknown { // such as a *sql.Conn, a Client of ent, or a type of the user
+		var err error
+		if in, err = ask(ctx, tx); err != nil {
+			return nil, fmt.Errorf("%T: ask whether this is a transaction: %w", handle, err)
+		}
+	}
+	if in == outside {
+		return nil, fmt.Errorf("%T: %w", handle, ErrNoTransaction)
+	}
+	return tx, nil
 }
 
-// idle reports that a handle of pgx is known to be outside a transaction.
-func idle(h pgxShape) bool {
+// A place says whether a handle is in a transaction.
+type place int
+
+const (
+	unknown place = iota
+	outside
+	inside
+)
+
+// ofPGX returns what a handle of pgx says about itself.
+func ofPGX(h pgxShape) place {
 	var conn *pgx.Conn
 	switch h := h.(type) {
 	case *pgx.Conn:
@@ -70,9 +93,30 @@ func idle(h pgxShape) bool {
 	case interface{ Conn() *pgx.Conn }: // a transaction, or a connection of a pool
 		conn = h.Conn()
 	case interface{ Reset() }: // a pool
-		return true
+		return outside
 	}
-	return conn != nil && conn.PgConn().TxStatus() == 'I'
+	_, tx := h.(pgx.Tx)
+	switch {
+	case conn != nil && conn.PgConn().TxStatus() == 'I':
+		return outside
+	case conn != nil || tx:
+		return inside
+	}
+	return unknown
+}
+
+// ask asks the server by a savepoint. Outside a transaction, Postgres refuses a savepoint with
+// no_active_sql_transaction.
+func ask(ctx context.Context, tx Tx) (place, error) {
+	_, err := tx.Exec(ctx, "SAVEPOINT walpost_in_transaction")
+	if err == nil {
+		_, err = tx.Exec(ctx, "RELEASE SAVEPOINT walpost_in_transaction")
+	}
+	var server interface{ SQLState() string } // of pgconn.PgError and pq.Error
+	if errors.As(err, &server) && server.SQLState() == "25P01" {
+		return outside, nil
+	}
+	return inside, err
 }
 
 type pgxTx struct{ pgxShape }
