@@ -12,6 +12,7 @@ import (
 	"iter"
 	"regexp"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/walpost/walpost/internal/anytx"
@@ -35,14 +36,16 @@ var ErrCorrupt = errors.New("the stored payload has another size or another dige
 
 // A claim is the payload of an event whose payload is in a Store.
 type claim struct {
-	Key    string `json:"key"` // the event's id, a dash and the digest: no other payload has this key
+	Key    string `json:"key"` // the event's id, a dash and the digest, and for Emit the word emitted
 	SHA256 string `json:"sha256"`
 	Size   int64  `json:"size"`
 }
 
-type claimed struct {
-	Claim *claim `json:"walpost_claim"`
-}
+// claimField is the only field of the payload that is a claim. No other payload may have it.
+const claimField = "walpost_claim"
+
+// emitted ends the keys of the payloads of Emit. No table has their events.
+const emitted = "-emitted"
 
 // maxClaim is more than the length of a claim, also as a jsonb is printed.
 const maxClaim = 512
@@ -53,32 +56,47 @@ const (
 	keyLength = idLength + 1 + 2*sha256.Size
 )
 
-var claimKey = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9a-f]{64}$`)
+var claimKey = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9a-f]{64}(` + emitted + `)?$`)
+
+// claimFields returns the fields of a JSON object that has the field of claims, and otherwise nil.
+// A map has exactly the keys of the object, while a struct also takes other spellings of its fields.
+func claimFields(value []byte) map[string]json.RawMessage {
+	// The letters of the name can only be escaped as \u00 and two digits.
+	if !bytes.Contains(value, []byte(claimField)) && !bytes.Contains(value, []byte(`\u00`)) {
+		return nil
+	}
+	var fields map[string]json.RawMessage
+	if json.Unmarshal(value, &fields) != nil || fields[claimField] == nil {
+		return nil
+	}
+	return fields
+}
 
 // readClaim returns the claim that a value is. Nothing else may be in the value.
 func readClaim(value []byte) (*claim, bool) {
-	if len(value) > maxClaim || !bytes.HasPrefix(bytes.TrimSpace(value), []byte("{")) {
+	if len(value) > maxClaim {
 		return nil, false
 	}
-	var c claimed
-	d := json.NewDecoder(bytes.NewReader(value))
+	fields := claimFields(value)
+	if len(fields) != 1 {
+		return nil, false
+	}
+	var c claim
+	d := json.NewDecoder(bytes.NewReader(fields[claimField]))
 	d.DisallowUnknownFields()
-	if d.Decode(&c) != nil || c.Claim == nil || !claimKey.MatchString(c.Claim.Key) {
-		return nil, false
-	}
-	_, err := d.Token()
-	return c.Claim, errors.Is(err, io.EOF)
+	return &c, d.Decode(&c) == nil && claimKey.MatchString(c.Key)
 }
 
-// store puts the payload of a row into the Store, and replaces it by a claim.
-func (o *Outbox) store(ctx context.Context, r row) (err error) {
+// store puts the payload of a row into the Store, and replaces it by a claim. The end of its key
+// is empty or emitted.
+func (o *Outbox) store(ctx context.Context, r row, end string) (err error) {
 	payload := r[payloadColumn]
 	c := claim{SHA256: digest(payload), Size: int64(len(payload))}
-	c.Key = string(r[0]) + "-" + c.SHA256
+	c.Key = string(r[0]) + "-" + c.SHA256 + end
 	if err := o.opts.Store.Put(ctx, c.Key, payload); err != nil {
 		return fmt.Errorf("store %d bytes: %w", len(payload), err)
 	}
-	r[payloadColumn], err = json.Marshal(claimed{&c})
+	r[payloadColumn], err = json.Marshal(map[string]claim{claimField: c})
 	return err
 }
 
@@ -114,12 +132,13 @@ func Fetch(ctx context.Context, store Store, value []byte) ([]byte, error) {
 	return data, nil
 }
 
-// Orphans returns the keys of payloads that were stored in a time, and whose events are not in the
-// table: the transactions of their events were rolled back. Delete them with Store.Delete.
+// Orphans returns the keys of payloads that were stored in a range of time, and whose events are not
+// in the table: the transactions of their events were rolled back. Delete them with Store.Delete.
+// Orphans leaves out the payloads of Emit, because no table has their events.
 //
-// The caller must choose the time so that no row from after its begin was removed from the table,
-// and no transaction from before its end is still open. Otherwise the payload of a good event looks
-// like an orphan. tx is a transaction as for Write.
+// The caller must choose the range so that no row written after the start of the range was removed
+// from the table, and no transaction that began before its end is still open. Otherwise the payload
+// of a good event looks like an orphan. tx is a transaction as for Write.
 func (o *Outbox) Orphans(ctx context.Context, tx any, after, before time.Time) (orphans []string, err error) {
 	from, err := anytx.Of(ctx, tx)
 	if err != nil {
@@ -133,7 +152,9 @@ func (o *Outbox) Orphans(ctx context.Context, tx any, after, before time.Time) (
 		if err != nil {
 			return nil, fmt.Errorf("outbox: list stored payloads: %w", err)
 		}
-		keys = append(keys, key)
+		if !strings.HasSuffix(key, emitted) {
+			keys = append(keys, key)
+		}
 	}
 	for some := range slices.Chunk(keys, 1000) {
 		var ids []row

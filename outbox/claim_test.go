@@ -100,8 +100,27 @@ func TestOnlyAClaimIsAClaim(t *testing.T) {
 		if _, claim := readClaim([]byte(value)); claim != want {
 			t.Errorf("%s: %v", value, claim)
 		}
-		if _, err := standard.payload([]byte(value)); want && (err == nil || !strings.Contains(err.Error(), "the form of a claim")) {
+		if _, err := standard.payload([]byte(value)); want && (err == nil || !strings.Contains(err.Error(), "walpost_claim")) {
 			t.Errorf("Write accepts %s: %v", value, err)
+		}
+	}
+	claim := good[len(`{"walpost_claim": `) : len(good)-1]
+	for _, refused := range []string{
+		`{"walpost_claim": 1, "walpost_claim": ` + claim + `}`, `{"\u0077alpost_claim": ` + claim + `}`, `{"a": 1, "walpost\u005Fclaim": 1}`,
+		"\n" + strings.Repeat(" ", maxClaim) + good, `{"walpost_claim": null}`, `{"walpost_claim": "` + strings.Repeat("x", maxClaim) + `"}`,
+	} {
+		if _, err := standard.payload([]byte(refused)); err == nil || !strings.Contains(err.Error(), "walpost_claim") {
+			t.Errorf("Write accepts %s: %v", refused, err)
+		}
+	}
+	for _, other := range []string{
+		`{"WALPOST_CLAIM": ` + claim + `}`, `{"walpoſt_claim": ` + claim + `}`, `{"a": ` + good + `}`, `[` + good + `]`, `"walpost_claim"`, `{"a": "walpost_claim"}`,
+	} {
+		if _, err := standard.payload([]byte(other)); err != nil {
+			t.Errorf("Write refuses %s: %v", other, err)
+		}
+		if got, err := Fetch(t.Context(), store, []byte(other)); err != nil || string(got) != other {
+			t.Errorf("Fetch of %s: %s, %v", other, got, err)
 		}
 	}
 	for _, outside := range []string{"../x", "/etc/passwd", "."} {
@@ -144,7 +163,8 @@ func TestWithoutTheStoreNothingIsWritten(t *testing.T) {
 	}
 }
 
-// A rollback leaves the payload behind. Orphans names it, and no payload whose event is there.
+// A rollback leaves the payload behind. Orphans names it, and no payload whose event is there. No
+// table has the events of Emit, so Orphans names none of their payloads.
 func TestOrphansAreThePayloadsOfRollbacks(t *testing.T) {
 	store := FileStore(t.TempDir())
 	o := open(t, Options{MaxPayload: 10, Store: store})
@@ -163,11 +183,18 @@ func TestOrphansAreThePayloadsOfRollbacks(t *testing.T) {
 	if err := write(lost).rollback(); err != nil {
 		t.Fatal(err)
 	}
+	emitted := handles["pgx"](t, dsn)
+	if err := o.Emit(t.Context(), emitted.tx, "outbox", Event{AggregateType: "a", AggregateID: "1", Type: "t", Payload: strings.Repeat("y", 100)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := emitted.commit(); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.WriteFile(filepath.Join(string(store), "of somebody else"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
 	begin, end := time.Now().Add(-time.Hour), time.Now().Add(time.Hour)
-	if all := keysOf(t, store, begin, end); len(all) != 2 {
+	if all := keysOf(t, store, begin, end); len(all) != 3 {
 		t.Errorf("keys %v", all)
 	}
 	for _, library := range []string{"pgx", "database/sql with lib/pq"} {

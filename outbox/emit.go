@@ -24,7 +24,7 @@ func (o *Outbox) Emit(ctx context.Context, tx any, prefix string, events ...Even
 	if prefix == "" || len(prefix) > 200 || !utf8.ValidString(prefix) || strings.ContainsFunc(prefix, unicode.IsControl) {
 		return fmt.Errorf("outbox: the prefix must have 1 to 200 bytes and no control characters (got %q)", prefix)
 	}
-	to, rows, err := o.prepare(ctx, tx, events)
+	to, rows, err := o.prepare(ctx, tx, events, emitted)
 	if err != nil || len(rows) == 0 {
 		return err
 	}

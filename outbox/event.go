@@ -22,7 +22,8 @@ import (
 type row [][]byte
 
 // prepare checks the events and the transaction, makes the rows, and then stores large payloads.
-func (o *Outbox) prepare(ctx context.Context, tx any, events []Event) (anytx.Tx, []row, error) {
+// keyEnd ends the keys of these payloads.
+func (o *Outbox) prepare(ctx context.Context, tx any, events []Event, keyEnd string) (anytx.Tx, []row, error) {
 	rows, err := o.rows(ctx, events)
 	if err != nil {
 		return nil, nil, err
@@ -33,7 +34,7 @@ func (o *Outbox) prepare(ctx context.Context, tx any, events []Event) (anytx.Tx,
 	}
 	for i, r := range rows {
 		if o.tooLarge(r[payloadColumn]) {
-			if err := o.store(ctx, r); err != nil {
+			if err := o.store(ctx, r, keyEnd); err != nil {
 				return nil, nil, &EventError{Index: i, Event: events[i], Field: "Payload", Err: err}
 			}
 		}
@@ -134,8 +135,8 @@ func (o *Outbox) payload(v any) (b []byte, err error) {
 	if b == nil {
 		b = []byte{} // a slice without bytes is not NULL
 	}
-	if _, claim := readClaim(b); claim {
-		return nil, errors.New("has the form of a claim, which only Write makes")
+	if claimFields(b) != nil {
+		return nil, errors.New("is an object with the field " + claimField + ", which only Write makes")
 	}
 	if o.tooLarge(b) && o.opts.Store == nil {
 		return nil, fmt.Errorf("has %d bytes, more than Options.MaxPayload (%d), and Options.Store is not set", len(b), o.opts.MaxPayload)
