@@ -5,9 +5,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"strings"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -21,8 +18,8 @@ func Emit(ctx context.Context, tx any, prefix string, events ...Event) error {
 // into no table. walpost relays them if source.messages.prefix is the prefix. The rules are those of
 // Write. Nothing but the WAL has these events: if the slot is lost, they are lost.
 func (o *Outbox) Emit(ctx context.Context, tx any, prefix string, events ...Event) error {
-	if prefix == "" || len(prefix) > 200 || !utf8.ValidString(prefix) || strings.ContainsFunc(prefix, unicode.IsControl) {
-		return fmt.Errorf("outbox: the prefix must have 1 to 200 bytes and no control characters (got %q)", prefix)
+	if prefix == "" || !pg.IsPrefix(prefix) {
+		return fmt.Errorf("outbox: the prefix must have 1 to %d bytes and no control characters (got %q)", pg.MaxPrefix, prefix)
 	}
 	to, rows, err := o.prepare(ctx, tx, events, emitted)
 	if err != nil || len(rows) == 0 {

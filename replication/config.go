@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/rs/zerolog"
 
@@ -92,9 +90,6 @@ type Advice struct{ Text, Hint string }
 
 var slotName = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 
-// maxPrefix bounds a prefix, which messages name. Postgres has no bound.
-const maxPrefix = 200
-
 const defaultCreateTimeout = 10 * time.Minute
 
 // DefaultConfig has every default. The DSN and a table have none.
@@ -145,8 +140,8 @@ func (c Config) Validate() (found conf.Problems) {
 		found.Add("source.dsn", conf.Required, "", nil)
 	}
 	c.validateTables(&found)
-	if p := c.Messages.Prefix; len(p) > maxPrefix || !utf8.ValidString(p) || strings.ContainsFunc(p, unicode.IsControl) {
-		found.Add("source.messages.prefix", conf.MustBe, fmt.Sprintf("at most %d bytes of UTF-8 without control characters", maxPrefix), p)
+	if p := c.Messages.Prefix; !pg.IsPrefix(p) {
+		found.Add("source.messages.prefix", conf.MustBe, fmt.Sprintf("at most %d bytes of UTF-8 without control characters", pg.MaxPrefix), p)
 	} else if p != "" && c.Shard.Of > 0 {
 		found.Add("source.messages.prefix", conf.Contradicts, "source.shard: every slot gives all messages. Use a relay of its own for them", nil)
 	}

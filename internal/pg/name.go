@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -138,4 +139,12 @@ func QuoteLiteral(s string) string {
 		return ` E'` + strings.ReplaceAll(s, `\`, `\\`) + `'`
 	}
 	return "'" + s + "'"
+}
+
+// MaxPrefix bounds the prefix of logical messages, which walpost's messages name. Postgres has no bound.
+const MaxPrefix = 200
+
+// IsPrefix reports whether walpost accepts the prefix of logical messages. The empty one means none.
+func IsPrefix(p string) bool {
+	return len(p) <= MaxPrefix && utf8.ValidString(p) && !strings.ContainsFunc(p, unicode.IsControl)
 }
