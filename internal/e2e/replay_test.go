@@ -4,9 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -69,6 +71,17 @@ func (r *replayed) seen() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.count
+}
+
+// newest has the number of the newest replayed event of each key.
+func (r *replayed) newest() map[string]int64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	newest := map[string]int64{}
+	for key, got := range r.again {
+		newest[key] = slices.Max(got)
+	}
+	return newest
 }
 
 // wants compares the replayed events with the table. The numbers of a key begin with 1, and have no gap. One may come again, as an
@@ -158,7 +171,7 @@ func TestAReplayThatIsKilledGoesOn(t *testing.T) {
 	for _, n := range keys {
 		total += int(n)
 	}
-	eventually(t, time.Minute, "all replayed events are seen", func() bool { return seen.seen() >= total })
+	eventually(t, time.Minute, "all replayed events are seen", func() bool { return seen.seen() >= total && maps.Equal(seen.newest(), keys) })
 	during.stop()
 	time.Sleep(500 * time.Millisecond) // for what comes too much
 	seen.wants(t, keys)
