@@ -119,6 +119,26 @@ func (e *Event) Relation() *Relation {
 	return e.Old.Relation
 }
 
+// Clone returns a copy of an Insert that owns its bytes.
+func (e *Event) Clone() *Event {
+	size := 0
+	for _, v := range e.Row.Values {
+		size += len(v.Bytes)
+	}
+	buf := make([]byte, 0, size)
+	c := *e
+	c.Row.Values = make([]Value, len(e.Row.Values))
+	for i, v := range e.Row.Values {
+		if v.Bytes != nil {
+			at := len(buf)
+			buf = append(buf, v.Bytes...)
+			v.Bytes = buf[at:len(buf):len(buf)]
+		}
+		c.Row.Values[i] = v
+	}
+	return &c
+}
+
 // A Row is the values of one row, in the order of Relation.Columns.
 type Row struct {
 	Relation *Relation

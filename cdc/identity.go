@@ -38,6 +38,11 @@ type Identity struct {
 	Started string
 }
 
+// SameHistory reports whether positions of i mean the same in other.
+func (i Identity) SameHistory(other Identity) bool {
+	return i.SystemID == other.SystemID && i.Timeline == other.Timeline && i.Database == other.Database && i.Slot == other.Slot
+}
+
 // Published says which rows of the catalog make the server publish the configured tables. A row's
 // OID and xmin are the same at two moments only where nobody touched the row in between: VACUUM, a
 // failover and a restart keep both.

@@ -82,7 +82,7 @@ func (l *loop) attempted(a *attempt) {
 		l.contested = l.contested || !a.own || a.gap
 		// If another process held the slot in the meantime, or the slot is another one, what is safe here
 		// does not belong into a record.
-		c.frozen = c.frozen || !a.own || a.gap || !sameHistory(l.found, a.found)
+		c.frozen = c.frozen || !a.own || a.gap || !l.found.SameHistory(a.found)
 	}
 }
 
@@ -124,11 +124,6 @@ func (l *loop) refused(ctx context.Context, err error) error {
 	return nil
 }
 
-// sameHistory reports whether positions of a mean the same in b.
-func sameHistory(a, b cdc.Identity) bool {
-	return a.SystemID == b.SystemID && a.Timeline == b.Timeline && a.Database == b.Database && a.Slot == b.Slot
-}
-
 // changed says why what was received before does not fit the session of a, and "" if it fits.
 func (l *loop) changed(a *attempt) string {
 	switch {
@@ -136,7 +131,7 @@ func (l *loop) changed(a *attempt) string {
 		return "a gap was accepted"
 	case !a.own:
 		return "another process held the slot in the meantime"
-	case !sameHistory(l.found, a.found):
+	case !l.found.SameHistory(a.found):
 		return fmt.Sprintf("the source has changed: timeline %d after %d", a.found.Timeline, l.found.Timeline)
 	case a.found.Server < l.st.Received:
 		return fmt.Sprintf("the source went back from %s to %s", l.st.Received, a.found.Server)

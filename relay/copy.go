@@ -236,7 +236,7 @@ func read(ctx context.Context, tables Tables, sess Session, spec checkpoint.Copy
 		}
 		switch {
 		case ev != nil:
-			ev = owned(ev)
+			ev = ev.Clone() // the reader goes on while the loop still works on the row
 		case mark.Table == "":
 			return nil
 		}
@@ -246,24 +246,4 @@ func read(ctx context.Context, tables Tables, sess Session, spec checkpoint.Copy
 			return ctx.Err()
 		}
 	}
-}
-
-// owned copies a row, because the reader goes on while the loop still works on the row.
-func owned(ev *cdc.Event) *cdc.Event {
-	size := 0
-	for _, v := range ev.Row.Values {
-		size += len(v.Bytes)
-	}
-	buf := make([]byte, 0, size)
-	c := *ev
-	c.Row.Values = make([]cdc.Value, len(ev.Row.Values))
-	for i, v := range ev.Row.Values {
-		if v.Bytes != nil {
-			at := len(buf)
-			buf = append(buf, v.Bytes...)
-			v.Bytes = buf[at:len(buf):len(buf)]
-		}
-		c.Row.Values[i] = v
-	}
-	return &c
 }
