@@ -16,6 +16,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/sink"
@@ -40,6 +41,10 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 	run := doctor.Run{
 		Name: r.cfg.Name, Source: r.source, Router: r.router, Checkpoint: cfg.checkpointTopic(),
 		Rows: r.rows,
+	}
+	if r.polled != nil {
+		set := r.polling()
+		run.Postgres = func(ctx context.Context) []Finding { return doctor.CheckPolling(ctx, &set) }
 	}
 	if cfg.Stdout == nil {
 		run.Kafka = new(cfg.sink())
@@ -75,11 +80,15 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 		return f
 	}
 	defer free()
-	quiet := *r.source.Config()
-	quiet.Advise = nil // the doctor reports the advice
+	source := r.reads()
+	if r.polled == nil {
+		quiet := *r.source.Config()
+		quiet.Advise = nil // the doctor reports the advice
+		source = pgSource{replication.NewSource(quiet)}
+	}
 	cfg := r.loopConfig(r.snapshot(), 0)
 	cfg.Logger = zerolog.Nop()
-	f.Forecast, f.err = relay.Foresee(ctx, cfg, pgSource{replication.NewSource(quiet)}, func(ctx context.Context, name string) (map[string][]byte, error) {
+	f.Forecast, f.err = relay.Foresee(ctx, cfg, source, func(ctx context.Context, name string) (map[string][]byte, error) {
 		records, err := store.Look(ctx, name)
 		f.unread = err != nil
 		return records, err
@@ -99,7 +108,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 	failed := slices.ContainsFunc(found, func(x Finding) bool { return x.Verdict == Fail })
 	own := Finding{Side: doctor.Postgres, Name: "checkpoint", Verdict: OK}
 	switch {
-	case errors.As(f.err, new(*replication.Unmet)) || errors.As(f.err, new(*sink.LostRecords)):
+	case errors.As(f.err, new(*replication.Unmet)) || errors.As(f.err, new(*poll.Unmet)) || errors.As(f.err, new(*sink.LostRecords)):
 		return found // the doctor reports it
 	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err):
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))
@@ -110,6 +119,8 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Fix = fix.ByWords("If this relay has run before, repair the cause and run walpost check again, before you make or drop a slot.")
 	case f.Record != nil && f.Slot.Exists:
 		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.LSN)
+	case f.Record != nil && f.Record.Poll != "":
+		own.Why = fmt.Sprintf("the database fits checkpoint %s", f.Record.Key())
 	case f.Record != nil:
 		own.Why = fmt.Sprintf("the copy of rows that checkpoint %s records continues with a new slot", f.Record.Key())
 	case f.Slot.Exists:
@@ -177,6 +188,13 @@ func (c *Config) setupSQL(ctx context.Context, further bool) (sql string, why, e
 	if err != nil {
 		return "", nil, err
 	}
+	if r.polled != nil {
+		sql, why, err := r.pollSetup(ctx, false)
+		if sql == "" {
+			sql = "-- Everything is there.\n"
+		}
+		return sql, why, err
+	}
 	settings := r.source.Config()
 	missing, why := r.source.Missing(ctx)
 	if why != nil {
@@ -213,6 +231,9 @@ func Setup(ctx context.Context, cfg Config) (made []string, err error) {
 		r, err := prepare(cfg, cfg.ValidateDatabase())
 		if err != nil {
 			return made, err
+		}
+		if r.polled != nil {
+			return r.applyPolling(ctx)
 		}
 		one, err := r.source.Apply(ctx)
 		if made = append(made, one...); err != nil {

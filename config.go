@@ -19,6 +19,7 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/internal/topicname"
+	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -29,18 +30,18 @@ import (
 // A Config says what to relay, from where, to where. Start from DefaultConfig and set what differs; the zero value is
 // not usable. The yaml tags are the keys of walpost.yaml, and messages name fields by them.
 type Config struct {
-	// Name is the key of the checkpoint, <database>.<slot> by default. Relays of different slots need different names on one checkpoint
+	// Name is the key of the checkpoint, <database>.<slot> by default, and <database>.<schema>.<table> if the table is polled. Relays of different slots need different names on one checkpoint
 	// topic. The two processes of a hot standby have the same name.
 	Name string `yaml:"name"`
 
-	Source     replication.Config `yaml:"source"`
-	Router     router.Options     `yaml:"router"`
-	Records    router.Records     `yaml:"records"`
-	Kafka      sink.Config        `yaml:"kafka"`
-	Delivery   DeliveryConfig     `yaml:"delivery"`
-	Checkpoint sink.StoreConfig   `yaml:"checkpoint"`
-	Monitor    slot.Config        `yaml:"monitor"`
-	Cleanup    cleanup.Config     `yaml:"cleanup"`
+	Source     SourceConfig     `yaml:"source"`
+	Router     router.Options   `yaml:"router"`
+	Records    router.Records   `yaml:"records"`
+	Kafka      sink.Config      `yaml:"kafka"`
+	Delivery   DeliveryConfig   `yaml:"delivery"`
+	Checkpoint sink.StoreConfig `yaml:"checkpoint"`
+	Monitor    slot.Config      `yaml:"monitor"`
+	Cleanup    cleanup.Config   `yaml:"cleanup"`
 
 	// ShutdownGrace bounds how long a stop, or a lost source, waits for acknowledgements that are outstanding.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace"`
@@ -66,6 +67,20 @@ type Config struct {
 	Logger zerolog.Logger `yaml:"-"`
 }
 
+// SourceConfig says what is read. Kind says whether the WAL is read, or the table by SQL (poll). What is about the slot and the
+// publication in replication.Config is for the WAL only.
+type SourceConfig struct {
+	Kind               string `yaml:"kind"`
+	replication.Config `yaml:",inline"`
+	Poll               poll.Config `yaml:"poll"`
+}
+
+// The kinds of source.
+const (
+	KindWAL  = "wal"
+	KindPoll = "poll"
+)
+
 // DeliveryConfig is what is promised about each event, and what is done with one that cannot be delivered.
 type DeliveryConfig struct {
 	Guarantee string       `yaml:"guarantee"`
@@ -84,7 +99,7 @@ type ParkLimit = parking.Limit
 func DefaultConfig() Config {
 	routes, run := router.DefaultConfig(), relay.DefaultConfig()
 	return Config{
-		Source:  replication.DefaultConfig(),
+		Source:  SourceConfig{Kind: KindWAL, Config: replication.DefaultConfig(), Poll: poll.DefaultConfig()},
 		Router:  routes.Options,
 		Records: routes.Records,
 		Kafka:   sink.DefaultConfig(),
@@ -150,6 +165,10 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	routes, cleaning := c.routing(), c.Cleanup
 	cleaning.TimeColumn, cleaning.Shard = c.Source.TimeColumn, c.Source.Shard
 	found = slices.Concat(found, c.Source.Validate(), routes.Validate())
+	found.OneOf("source.kind", c.Source.Kind, KindWAL, KindPoll)
+	if c.polls() {
+		c.validatePoll(&found)
+	}
 	switch {
 	case c.Stdout == nil:
 		for _, p := range c.Kafka.Validate() {
@@ -197,6 +216,33 @@ func (c *Config) needsTable(command, hint string) error {
 		return nil
 	}
 	return fault.Config(fmt.Errorf("walpost %s reads rows of a table, and source.table is not set: logical messages are only in the WAL", command), hint)
+}
+
+// validatePoll adds what is wrong with a source that polls: also keys that only a slot or a publication has.
+func (c *Config) validatePoll(found *Problems) {
+	*found = append(*found, c.Source.Poll.Validate()...)
+	s, usual := &c.Source, replication.DefaultConfig()
+	if s.OrderColumn == "" {
+		found.Add("source.order_column", conf.Required, "with source.kind: poll, because nothing else tells the order of the rows of a key", nil)
+	}
+	switch n := len(s.AllTables()); {
+	case n == 0:
+		found.Add("source.table", conf.Required, "with source.kind: poll", nil)
+	case n > 1:
+		found.Add("source.tables", conf.MustBe, "one table with source.kind: poll; run one relay for each table", strings.Join(s.AllTables(), ", "))
+	}
+	const poll = "source.kind: poll, which has neither slot nor publication"
+	for field, given := range map[string]bool{
+		"source.slot": s.Slot != usual.Slot, "source.publication": s.Publication != usual.Publication, "source.failover": s.Failover,
+		"source.messages": s.Messages.Prefix != "", "source.shard": s.Shard.Of > 0, "--shards": c.SetupShards > 0, "source.publish": !slices.Equal(s.Publish, usual.Publish), "source.create": !s.Create, "monitor.breaker": c.Monitor.Breaker != slot.DefaultConfig().Breaker,
+	} {
+		if given {
+			found.Add(field, conf.Contradicts, poll, nil)
+		}
+	}
+	if c.Cleanup.Mode != cleanup.None {
+		found.Add("cleanup.mode", conf.MustBe, "none with source.kind: poll", string(c.Cleanup.Mode))
+	}
 }
 
 func (c *DeliveryConfig) validate(found *Problems) {
@@ -259,7 +305,7 @@ var reasons = func() []string {
 
 // replication is the configuration as the source wants it, but for the columns that the router needs.
 func (c *Config) replication() replication.Config {
-	s := c.Source
+	s := c.Source.Config
 	s.ReadSecrets()
 	s.Outbox = replication.Outbox{
 		Role: c.SetupRole, Slot: c.SetupSlot, TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned, Deletes: c.Cleanup.Mode == "delete", Owns: c.Cleanup.Mode == "drop_partitions",

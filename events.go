@@ -64,6 +64,7 @@ func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport,
 		return nil, err
 	}
 	wrong := cfg.Validate()
+	cfg.needsSlot(&wrong, "verify")
 	if cfg.Stdout != nil {
 		wrong.Add("kafka.brokers", conf.Required, "because verify reads the topics", nil)
 	}

@@ -36,7 +36,9 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 		return 0, err
 	}
 	cfg.Source.Create, cfg.Source.Snapshot, cfg.HaltLinger, cfg.AcceptGap = true, "initial", 0, ""
-	r, err := New(cfg)
+	wrong := cfg.Validate()
+	cfg.needsSlot(&wrong, "recover")
+	r, err := prepare(cfg, wrong)
 	if err != nil {
 		return 0, err
 	}

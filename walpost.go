@@ -34,6 +34,7 @@ import (
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/table"
+	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -47,6 +48,7 @@ type Relay struct {
 	database string
 	rows     table.Source
 	source   *replication.Source
+	polled   *poll.Source // nil if the WAL is read
 	router   *router.Router
 	started  atomic.Bool
 	created  time.Time
@@ -85,15 +87,24 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	cfg.Name = cmp.Or(cfg.Name, database+"."+cfg.Source.Slot)
+	usual := cfg.Source.Slot
+	if cfg.polls() {
+		usual = from.Names().Tables[0].String()
+	}
+	cfg.Name = cmp.Or(cfg.Name, database+"."+usual)
 	if strings.Contains(cfg.Name, "/") {
 		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name contains a slash"}}
 	}
 	from.Advise = advise(&from)
-	return &Relay{
+	r := &Relay{
 		cfg: cfg, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: replication.NewSource(from), router: routes,
 		created: time.Now(), monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
-	}, nil
+	}
+	if cfg.polls() {
+		r.rows.Names.Publication = "" // a publication may exist, and says nothing about what is polled
+		r.polled = poll.NewSource(r.polling())
+	}
+	return r, nil
 }
 
 // Run delivers until ctx ends or a fault that no retry can help; see relay.Relay.Run for what it promises at the end. It
@@ -109,7 +120,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	defer free()
 	var breaker *slot.Breaker
 	var observe func(slot.Status)
-	if r.cfg.Monitor.Breaker != slot.BreakerOff {
+	if r.cfg.Monitor.Breaker != slot.BreakerOff && r.polled == nil {
 		breaker = slot.NewBreaker(r.cfg.Monitor, loop.Halt, r.source.DropSlot, r.cfg.Logger)
 		observe = breaker.Observe
 	}
@@ -121,7 +132,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	// The monitor outlives ctx: what a drain or a halt does to the slot is seen too.
 	monitoring, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var monitor sync.WaitGroup
-	monitor.Go(func() { r.monitor.Run(monitoring, r.slotReader(), observe, r.cfg.Logger) })
+	if r.polled == nil {
+		monitor.Go(func() { r.monitor.Run(monitoring, r.slotReader(), observe, r.cfg.Logger) })
+	}
 	defer monitor.Wait()
 	defer stop()
 	if cleaner != nil {
@@ -138,7 +151,7 @@ func (r *Relay) Run(ctx context.Context) error {
 
 // snapshot is what Run publishes ahead of the stream; nil for nothing.
 func (r *Relay) snapshot() *relay.Copying {
-	if r.cfg.Source.Snapshot != "initial" {
+	if r.cfg.Source.Snapshot != "initial" || r.polled != nil { // a source that polls begins with the oldest rows itself
 		return nil
 	}
 	return &relay.Copying{Origin: checkpoint.OriginSnapshot, Tables: r.tables()}
@@ -162,7 +175,7 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 			freeStore()
 		}
 	}
-	return relay.New(cfg, pgSource{r.source}, remarks{r.router, r.source}, to, store), kafka, free, nil
+	return relay.New(cfg, r.reads(), remarks{r.router, r.source}, to, store), kafka, free, nil
 }
 
 func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.Config {
@@ -173,7 +186,7 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 		HaltLinger:      linger,
 		MonitorInterval: r.cfg.Monitor.Interval,
 		AcceptGap:       r.cfg.AcceptGap,
-		Create:          r.cfg.Source.Create,
+		Create:          r.cfg.Source.Create || r.polled != nil,
 		Copying:         copying,
 		Poison: relay.Poison{
 			Policies: r.cfg.Delivery.OnPoison, Topic: r.cfg.Delivery.DeadLetterTopic, Version: r.cfg.Version,
@@ -198,7 +211,9 @@ func (r *Relay) slotReader() *slot.Reader {
 
 // ReadSlot reads the slot once, and where apart is not 0 once more after that time, which gives a forecast.
 func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (slot.Status, error) {
-	r, err := prepare(cfg, cfg.ValidateDatabase())
+	wrong := cfg.ValidateDatabase()
+	cfg.needsSlot(&wrong, "status")
+	r, err := prepare(cfg, wrong)
 	if err != nil {
 		return slot.Status{}, err
 	}
@@ -301,6 +316,8 @@ type Status struct {
 	relay.Status
 	Name string
 	Slot slot.Status
+	// Poll is nil if the WAL is read. Slot says nothing if it is not.
+	Poll *poll.Status
 	// Topics has the acknowledged events by topic, since the start. Topics beyond the first 200 are counted together, as "other".
 	Topics map[string]uint64
 	Window relay.Window
@@ -320,7 +337,7 @@ type Status struct {
 // judge makes the slot's danger the state, unless the relay's own state is worse. Ready does not change: events flow until the
 // slot is lost.
 func (s *Status) judge() {
-	if s.Slot.Severity != slot.Critical || !relay.SlotAtRisk.Worse(s.State) {
+	if s.Poll != nil || s.Slot.Severity != slot.Critical || !relay.SlotAtRisk.Worse(s.State) {
 		return
 	}
 	s.Reason = strings.TrimSuffix(s.Slot.Reasons[0]+"; "+s.Reason, "; ")
@@ -337,7 +354,11 @@ func (r *Relay) Status() Status {
 	if loop != nil {
 		st.Status = loop.Status()
 	}
-	st.Slot = r.monitor.Status(time.Now(), st.Opened)
+	if r.polled != nil {
+		st.Poll = new(r.polled.Status())
+	} else {
+		st.Slot = r.monitor.Status(time.Now(), st.Opened)
+	}
 	if kafka != nil {
 		s := kafka.Status()
 		st.Topics, st.Abandoned = s.Delivered, s.Abandoned

@@ -109,6 +109,9 @@ type Event struct {
 	Time time.Time // Begin, Commit: commit time, UTC, microseconds. Rows: their transaction's commit time.
 	Row  Row       // Insert, Update: the new row. Message: the content
 	Old  Row       // Update, Delete: the old key or row; Relation is nil if the server sent none
+	// WAL is for the Begin of a source whose Pos is no LSN: the whole transaction is in the server's
+	// WAL before it. 0 says that nothing in the WAL matters.
+	WAL Position
 }
 
 // Relation is the definition of the event's table, nil for an event without a row.

@@ -8,7 +8,13 @@ type Identity struct {
 	SystemID string // Postgres' system_identifier, decimal
 	Timeline uint32
 	Database string
-	Slot     string
+	Slot     string // "" for a source that polls the table
+	// Poll is the strategy of a source that polls the table, "" for a source that reads a slot.
+	// Such a source has no slot. Its positions are its own: for the strategy cursor they are ids of
+	// transactions. SlotFound is zero, unless this very session has made a new beginning: then
+	// SlotFound is a slot that was created where reading begins. SlotFound.ActivePID is the server
+	// process that polls the table for the same relay.
+	Poll string
 	// Server is the server's own newest position: what it has flushed (a primary) or replayed (a
 	// standby). A position beyond it cannot come from this server's history.
 	Server Position
@@ -40,7 +46,15 @@ type Identity struct {
 
 // SameHistory reports whether positions of i mean the same in other.
 func (i Identity) SameHistory(other Identity) bool {
-	return i.SystemID == other.SystemID && i.Timeline == other.Timeline && i.Database == other.Database && i.Slot == other.Slot
+	return i.SystemID == other.SystemID && i.Timeline == other.Timeline && i.Database == other.Database && i.Slot == other.Slot && i.Poll == other.Poll
+}
+
+// Reader names what the source reads by, for log lines: the slot or the strategy.
+func (i Identity) Reader() (key, name string) {
+	if i.Poll != "" {
+		return "poll", i.Poll
+	}
+	return "slot", i.Slot
 }
 
 // Published says which rows of the catalog make the server publish the configured tables. A row's

@@ -34,7 +34,7 @@ func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 	if rec == nil {
 		switch slot := &found.SlotFound; {
 		case !slot.Exists:
-			return 0, ErrNoSlot
+			return 0, ErrNoSlot // a source that polls has made a beginning, so it does not come here
 		case lost(slot):
 			return 0, refuse(SlotLost, rec, found)
 		default:
@@ -63,13 +63,15 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		return OtherSystem
 	case found.Database != rec.Database:
 		return OtherDatabase
+	case found.Poll != rec.Poll:
+		return OtherSource
 	case found.Slot != rec.Slot:
 		return OtherSlot
 	case found.Timeline < rec.Timeline:
 		return TimelineBack
 	}
 	reach := rec.reach()
-	if found.Timeline > rec.Timeline {
+	if found.Timeline > rec.Timeline && reach > 0 {
 		if end, ok := fork(found, rec.Timeline); !ok || end < reach {
 			return TimelineForked
 		}
@@ -79,6 +81,7 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		// The server would accept a start in the future, and would skip everything before it
 		// silently.
 		return ServerBehind
+	case found.Poll != "": // no slot can be missing
 	case !slot.Exists:
 		return SlotMissing
 	case lost(slot):
@@ -121,8 +124,11 @@ func JudgePublished(rec *Record, found cdc.Identity) error {
 
 // reach is how far the source must have come on the record's history for the record to be true of
 // it. That is the record's LSN. If part of the transaction behind it is delivered, it is the end of
-// that transaction.
+// that transaction. For a source that polls, the record has it in WAL.
 func (r *Record) reach() cdc.Position {
+	if r.Poll != "" {
+		return r.WAL
+	}
 	reach := r.LSN
 	if n := r.Next; n != nil && n.Rows > 0 {
 		// If the end is not known, the beginning of the commit record will do, because histories do

@@ -35,8 +35,13 @@ type Record struct {
 	Slot     string       `json:"slot"`
 	Database string       `json:"database"`
 	LSN      cdc.Position `json:"lsn"` // everything before it is delivered and acknowledged
-	Next     *Next        `json:"next,omitempty"`
-	Copy     *Copy        `json:"copy,omitempty"`
+	// Poll is the strategy of a source that polls the table, and "" for one that reads a slot. LSN
+	// and the positions in Next are that source's own then, and WAL is the position in the server's
+	// WAL before which everything delivered was written, 0 if that does not matter.
+	Poll string       `json:"poll,omitempty"`
+	WAL  cdc.Position `json:"wal,omitzero"`
+	Next *Next        `json:"next,omitempty"`
+	Copy *Copy        `json:"copy,omitempty"`
 	// Published is what the source published at the newest look. It is nil in a record of version
 	// 1, and the next write adds it.
 	Published *Published `json:"published,omitempty"`
@@ -151,7 +156,7 @@ func decode(key string, value []byte) (*Record, error) {
 // check returns an error for a record that must not be stored.
 func (r *Record) check() error {
 	for _, f := range []struct{ name, value string }{
-		{"name", r.Name}, {"system_identifier", r.SystemID}, {"slot", r.Slot}, {"database", r.Database},
+		{"name", r.Name}, {"system_identifier", r.SystemID}, {"slot", cmp.Or(r.Slot, r.Poll)}, {"database", r.Database},
 	} {
 		if f.value == "" {
 			return errors.New(f.name + " is missing")
@@ -169,6 +174,10 @@ func (r *Record) check() error {
 		return errors.New("lsn must not be 0/0")
 	case r.Time.UTC().Year() < 0 || r.Time.UTC().Year() > 9999:
 		return fmt.Errorf("time must be in the years 0 to 9999, in UTC (got %d)", r.Time.UTC().Year())
+	case r.Poll != "" && (r.Slot != "" || r.Copy != nil || r.Published != nil):
+		return errors.New("a record with poll has neither slot nor copy nor published")
+	case r.Poll == "" && r.WAL != 0:
+		return errors.New("a record without poll has no wal")
 	case r.Next != nil && r.Next.CommitLSN == 0:
 		return errors.New("next.commit_lsn must not be 0/0")
 	case r.Next != nil && r.Next.Rows < 0:

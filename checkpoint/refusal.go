@@ -18,6 +18,7 @@ type Reason string
 const (
 	OtherSystem    Reason = "other_system"    // another system identifier
 	OtherDatabase  Reason = "other_database"  // the record is of another database of this server
+	OtherSource    Reason = "other_source"    // the record is of another kind of source, or of another strategy of polling
 	OtherSlot      Reason = "other_slot"      // the record is of another slot
 	TimelineBack   Reason = "timeline_back"   // a lower timeline: an old primary, or an old copy
 	TimelineForked Reason = "timeline_forked" // a higher one that does not continue the record's timeline up to the record
@@ -67,6 +68,10 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 	// comparable says that the positions found belong to the record's history, or to one that
 	// continues it from From on.
 	comparable := false
+	if r.polls() { // the positions are not those of a WAL
+		r.Token = r.token()
+		return r
+	}
 	switch reason {
 	case TimelineForked:
 		// Beyond the fork, other events have the positions of delivered events.
@@ -81,7 +86,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		comparable = found.Timeline == rec.Timeline
 	case SlotAhead:
 		comparable = true
-	case OtherSystem, OtherDatabase, TimelineBack, SlotMissing, SlotLost, OtherPublication, PublicationChanged:
+	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherPublication, PublicationChanged:
 	}
 	if r.Changes = changes(reason, rec, &found); len(r.Changes) > 0 {
 		r.widen(rec.Published)
@@ -132,13 +137,13 @@ func (r *Refusal) token() string {
 		var forked bool
 		if rec != nil {
 			fmt.Fprintf(h, "%q %d %s %s %q %d %q %q\n", rec.Name, rec.Epoch, rec.LSN, rec.reach(),
-				rec.SystemID, rec.Timeline, rec.Database, rec.Slot)
+				rec.SystemID, rec.Timeline, rec.Database, cmp.Or(rec.Poll, rec.Slot))
 			if c := rec.Copy; c != nil {
 				fmt.Fprintf(h, "%s %d\n", c.Origin, c.Rows)
 			}
 			end, forked = fork(f, rec.Timeline)
 		}
-		fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, f.Slot, forked, end)
+		fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, cmp.Or(f.Poll, f.Slot), forked, end)
 		fmt.Fprintf(h, "%v %s %v %q\n", f.SlotFound.Exists, f.SlotFound.Confirmed, lost(&f.SlotFound), f.SlotFound.Invalidation)
 	}
 	for i := range r.Changes {
@@ -201,7 +206,12 @@ func (r *Refusal) found() string {
 		return fmt.Sprintf("slot %q is lost (%s), and no checkpoint knows it", f.Slot, why(&f.SlotFound))
 	}
 	key := fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.LSN)
+	if rec.Poll != "" && rec.WAL != 0 {
+		key = fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.WAL)
+	}
 	switch r.Reason {
+	case OtherSource:
+		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", sourceName(f.Poll, f.Slot), rec.Key(), sourceName(rec.Poll, rec.Slot))
 	case OtherSystem:
 		return fmt.Sprintf("the server has the system identifier %s, but %s was written for %s, another server", f.SystemID, key, rec.SystemID)
 	case OtherDatabase:
@@ -241,10 +251,20 @@ func (r *Refusal) found() string {
 	return string(r.Reason)
 }
 
+// sourceName names what is read, by poll or by slot.
+func sourceName(poll, slot string) string {
+	if poll != "" {
+		return "the table, with source.poll.strategy " + poll
+	}
+	return fmt.Sprintf("slot %q", slot)
+}
+
 func why(slot *cdc.SlotState) string { return cmp.Or(slot.Invalidation, slot.WALStatus) }
 
 func (r *Refusal) gap() string {
 	switch {
+	case r.polls():
+		return "events of the time since may be missing"
 	case r.To != 0:
 		return fmt.Sprintf("events from %s to %s may be missing", r.From, r.To)
 	case r.KeepsPosition():
@@ -258,10 +278,13 @@ func (r *Refusal) gap() string {
 
 // Hint says what to do next.
 func (r *Refusal) Hint() string {
+	if r.polls() {
+		return r.pollHint()
+	}
 	var first string
 	goOn, recovers := fault.Command("run", "--accept-gap="+r.Token), fault.Command("recover")
 	switch r.Reason {
-	case OtherSystem, OtherDatabase:
+	case OtherSystem, OtherDatabase, OtherSource: // OtherSource has polls
 		first = "If source.dsn names the wrong server or database, correct it."
 	case OtherSlot:
 		first = fmt.Sprintf("If source.slot is wrong, correct it: it was %q.", r.Record.Slot)
@@ -312,8 +335,41 @@ func (r *Refusal) Hint() string {
 	return first + " " + next + " To accept this gap and no other, run " + goOn
 }
 
+// polls reports whether one of the two sources polls.
+func (r *Refusal) polls() bool {
+	return r.Found.Poll != "" || r.Record != nil && r.Record.Poll != ""
+}
+
+// pollHint is Hint if one of the two sources polls.
+func (r *Refusal) pollHint() string {
+	var first string
+	switch r.Reason {
+	case OtherSource:
+		first = "If source.kind or source.poll.strategy is wrong, correct it. To change it on purpose, follow docs/polling.md."
+	case OtherSystem, OtherDatabase:
+		first = "If source.dsn names the wrong server or database, correct it."
+	case TimelineBack:
+		first = "Connect to the present primary, and take the old one out of source.dsn."
+	default:
+		first = "Delivered events may no longer exist in this database, and others may have the ids of their transactions: " +
+			"find out which server was restored or promoted, and to which time."
+	}
+	begins := "with the transactions that have not ended then"
+	if r.Found.Poll == "" {
+		begins = "at the position of the slot"
+	}
+	return first + " If you accept the gap, walpost starts " + begins + ", and " + fault.Command("replay") +
+		" publishes older rows of the table once more. To accept this gap and no other, run " + fault.Command("run", "--accept-gap="+r.Token)
+}
+
 // Commands are those that Hint may contain.
 func (r *Refusal) Commands() []fault.Advice {
+	if r.polls() {
+		return []fault.Advice{
+			{Command: fault.Command("replay")},
+			{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost does not publish them by itself"},
+		}
+	}
 	return []fault.Advice{
 		{Command: fault.Command("recover")},
 		{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost never publishes them"},

@@ -56,7 +56,7 @@ func interval(d time.Duration) string {
 // row that was frozen long ago can look newer than it is (pg.FullXID), and then stays. It never
 // looks older. Ids below 3 are those of rows that existed when the cluster was created or upgraded.
 func delivered(below string) string {
-	return "(t.xmin::text::int8 < 3 OR " + pg.FullXID("r.next") + " < " + below + "::int8)"
+	return "(t.xmin::text::int8 < 3 OR " + pg.FullXID("r.next", "t") + " < " + below + "::int8)"
 }
 
 // next is the relation r of delivered: the id that comes next in the statement's snapshot.

@@ -22,6 +22,8 @@ type Run struct {
 	Source *replication.Source
 	Router *router.Router
 	Kafka  *sink.Config // nil if records go elsewhere
+	// Postgres replaces CheckPostgres for a source that has no slot; nil otherwise.
+	Postgres func(ctx context.Context) []Finding
 	// Checkpoint is the topic of the checkpoints, or empty.
 	Checkpoint string
 	Rows       table.Source // the tables' rows
@@ -41,7 +43,13 @@ func Check(ctx context.Context, run Run) []Finding {
 			want.Topics[only] = Traffic{}
 		}
 	})
-	all.Go(func() { database = CheckPostgres(ctx, run.Source.Config()) })
+	all.Go(func() {
+		if run.Postgres != nil {
+			database = run.Postgres(ctx)
+		} else {
+			database = CheckPostgres(ctx, run.Source.Config())
+		}
+	})
 	if run.Kafka != nil {
 		all.Go(func() {
 			kafka = CheckKafka(ctx, *run.Kafka, run.Checkpoint, run.Name, func() Expected {

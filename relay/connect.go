@@ -67,7 +67,11 @@ func (l *loop) connect(ctx context.Context) error {
 func (l *loop) inUse(found cdc.Identity) {
 	l.report(func() {
 		if l.sess == nil {
-			l.setState(Standby, fmt.Sprintf("slot %s is in use by server process %d: waiting for it", found.Slot, found.SlotFound.ActivePID))
+			what := "slot " + found.Slot + " is in use"
+			if found.Poll != "" {
+				what = "the table is polled for this relay"
+			}
+			l.setState(Standby, fmt.Sprintf("%s by server process %d: waiting for it", what, found.SlotFound.ActivePID))
 		}
 	})
 }
@@ -133,10 +137,18 @@ func (l *loop) changed(a *attempt) string {
 		return "another process held the slot in the meantime"
 	case !l.found.SameHistory(a.found):
 		return fmt.Sprintf("the source has changed: timeline %d after %d", a.found.Timeline, l.found.Timeline)
-	case a.found.Server < l.st.Received:
-		return fmt.Sprintf("the source went back from %s to %s", l.st.Received, a.found.Server)
+	case a.found.Server < l.reached():
+		return fmt.Sprintf("the source went back from %s to %s", l.reached(), a.found.Server)
 	}
 	return ""
+}
+
+// reached is the position of the server that everything received was written before.
+func (l *loop) reached() cdc.Position {
+	if l.found.Poll == "" {
+		return l.st.Received
+	}
+	return max(l.checkpointer.durable.WAL, l.flight.NewestWAL())
 }
 
 // install begins to use the session of a. What is in flight stays in flight, and what was received
@@ -174,7 +186,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if l.lost.Times > 0 {
 		connected, msg = l.lost.Over(l.now, connected), "source recovered"
 	}
-	connected.Str("slot", l.found.Slot).Str("lsn", a.start.String()).Uint64("epoch", a.Rec.Epoch).
+	connected.Str(l.found.Reader()).Str("lsn", a.start.String()).Uint64("epoch", a.Rec.Epoch).
 		Str("system_identifier", l.found.SystemID).Uint32("timeline", l.found.Timeline).Msg(msg)
 	return l.confirm()
 }

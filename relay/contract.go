@@ -57,6 +57,19 @@ type Session interface {
 	Close(ctx context.Context) error
 }
 
+// A Seeker is a Session of a source that cuts transactions out of the table itself, so that another
+// session would cut other ones. The loop tells it where to go on, before the first Next of each
+// session: by one of both methods.
+type Seeker interface {
+	// Seek has the session begin at the position at. If open is not 0, the first transaction is the
+	// one whose Begin has the position open, and the session gives that one even if it has no row
+	// any more.
+	Seek(at, open cdc.Position)
+	// Continue has the session go on behind the newest event that a session of this Source gave,
+	// also inside a transaction.
+	Continue()
+}
+
 // A Router makes records of rows. It is pure: the same event gives the same record, byte for byte.
 type Router interface {
 	// Route fills rec from ev, which is an Insert, Update, Delete or Message. It reports whether

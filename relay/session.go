@@ -142,7 +142,7 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 	if base != nil {
 		// This holds on another timeline too: Judge has checked that it left the old one behind
 		// that transaction.
-		next.Next, next.CommitTime = base.Next, base.CommitTime
+		next.Next, next.WAL, next.CommitTime = base.Next, base.WAL, base.CommitTime
 		if r.copies(base) {
 			c := *base.Copy
 			c.Slot, next.Copy = true, &c
@@ -193,7 +193,7 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 // record returns a first record at lsn of the source that was found.
 func (r *Relay) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record {
 	return &checkpoint.Record{
-		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Database: found.Database,
+		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Poll: found.Poll, Database: found.Database,
 		LSN: lsn, Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
 	}
 }

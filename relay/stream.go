@@ -33,6 +33,14 @@ func (l *loop) newStreaming() *streaming {
 	l.st.Received = rec.LSN
 	s := &streaming{loop: l, batch: 1, batchSize: 1}
 	s.progress = flight.Resume(rec.LSN, rec.Next)
+	if seeker, ok := l.sess.(Seeker); ok {
+		s.progress.Cut = true
+		var open cdc.Position
+		if rec.Next != nil {
+			open = rec.Next.CommitLSN
+		}
+		seeker.Seek(rec.LSN, open)
+	}
 	return s
 }
 
@@ -45,7 +53,11 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		return s.resumeCopy(ctx, a, nil)
 	case !s.begun:
 	case why == "":
-		s.progress.Reconnected()
+		if seeker, ok := s.sess.(Seeker); ok {
+			seeker.Continue()
+		} else {
+			s.progress.Reconnected()
+		}
 		s.checkpointer.frozen = false // a stop saves what is in flight, even if it comes now
 		return nil
 	default:
@@ -145,6 +157,7 @@ func (s *streaming) handle(ev *cdc.Event) error {
 	case cdc.Insert, cdc.Update, cdc.Delete, cdc.Message:
 		return s.row(ev)
 	case cdc.Begin:
+		s.flight.HeldBy(ev.Pos, ev.WAL)
 		fresh, err := s.progress.Begin(ev.Pos)
 		if fresh {
 			s.moved, s.sawEvent = true, true
@@ -248,6 +261,7 @@ func (s *streaming) safe() cdc.Position { return s.flight.Tracker.Safe() }
 func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
 	settled := last && s.inFlight() == 0
 	rec.Next = s.progress.Left(s.flight.Tracker.Safe(), settled)
+	rec.WAL = max(rec.WAL, s.flight.WAL(rec.LSN, rec.Next))
 	if when := s.flight.Tracker.SafeTime(); !when.IsZero() {
 		rec.CommitTime = when
 	}

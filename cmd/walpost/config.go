@@ -72,7 +72,7 @@ func loadConfig(name string, env func(string) (string, bool), over []override, w
 		file.Read(doc, &cfg)
 	}
 	for _, o := range over {
-		before := cfg.Source
+		before := cfg.Source.Config
 		file.Set(&cfg, o.from, o.field, o.text)
 		switch o.field {
 		case "source.tables": // one table or several: either way it replaces both forms of the file

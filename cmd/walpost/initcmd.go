@@ -53,7 +53,7 @@ walpost setup --role makes this role.`,
 		}
 		ctx, stop := untilSignal(cmd.Context(), cmd.ErrOrStderr())
 		defer stop()
-		source := &cfg.Source
+		source := &cfg.Source.Config
 		source.ReadSecrets()
 		db := source.Connection()
 		db.Administrator = true

@@ -57,9 +57,9 @@ func ServerVersion(ctx context.Context, conn *pgconn.PgConn) (int, error) {
 	return v.V, err
 }
 
-// FullXID is the SQL expression of the full id of the transaction that wrote row t. A row has only the low half of the id. The
+// FullXID is the SQL expression of the full id of the transaction that wrote the row of an alias. A row has only the low half of the id. The
 // high half follows from next, which is above the id of every visible row: pg_snapshot_xmax as an int8. The expression is the
 // largest id below next that ends in the low half, so it is the true one if the row is not older than 2^32 transactions.
-func FullXID(next string) string {
-	return "(" + next + " - ((" + next + " - t.xmin::text::int8) & 4294967295))"
+func FullXID(next, alias string) string {
+	return "(" + next + " - ((" + next + " - " + alias + ".xmin::text::int8) & 4294967295))"
 }

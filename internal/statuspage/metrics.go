@@ -182,7 +182,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	if s.Slot.Known {
 		c.slot(&s.Slot, gauge, counter)
 	}
-	gauge(monitorSuccess, stamp(s.Slot.At))
+	if s.Poll == nil {
+		gauge(monitorSuccess, stamp(s.Slot.At))
+	}
 
 	for topic, n := range s.Topics {
 		counter(events, float64(n), topic)

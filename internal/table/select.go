@@ -232,7 +232,7 @@ func (t *Table) since(sel *Selection) (string, error) {
 func (t *Table) after(sel *Selection) (done, same string, err error) {
 	// Ids below 3 are older than any.
 	seen := fmt.Sprintf("(t.xmin::text::int8 < 3 OR pg_visible_in_snapshot(greatest(%s, 3)::text::xid8, %s::pg_snapshot))",
-		pg.FullXID(t.reader.xmax), pg.QuoteLiteral(sel.After.Sees))
+		pg.FullXID(t.reader.xmax, "t"), pg.QuoteLiteral(sel.After.Sees))
 	var less, equal string
 	switch sel.Order.By {
 	case ByCommit:

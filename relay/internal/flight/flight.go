@@ -21,6 +21,7 @@ type Flight struct {
 	unsafe []mark // the transactions that gave a record and are not safe yet, oldest first, from head on
 	head   int
 	Sent   uint64 // records, by all flights of this process
+	held   []walMark
 }
 
 // A mark says how many records were sent before a transaction.

@@ -36,6 +36,11 @@ type Progress struct {
 	skip      int  // events of the current transaction that will come again and were handled before
 	replaying bool // this session has brought nothing new yet
 
+	// Cut says that the source cuts transactions out of a table itself. It can cut the same one again
+	// only if the checkpoint says where the open one ends, so the checkpoint says that also if
+	// nothing of it is delivered.
+	Cut bool
+
 	// Next says how much the run before delivered of the first transaction behind the checkpoint.
 	// It is nil if that run delivered none of it, or once the transaction is whole.
 	Next     *checkpoint.Next
@@ -144,7 +149,7 @@ func (p *Progress) Commit() (fresh bool, err error) {
 // Left is what a checkpoint at safe says of the transaction behind safe. settled says that nothing
 // is in flight.
 func (p *Progress) Left(safe cdc.Position, settled bool) *checkpoint.Next {
-	if settled && p.Open != 0 && p.rows > 0 && p.nextLeft == 0 {
+	if settled && p.Open != 0 && (p.rows > 0 || p.Cut) && p.nextLeft == 0 {
 		return &checkpoint.Next{CommitLSN: p.Open, Rows: p.rows, LastEventID: string(p.lastID)}
 	}
 	if p.Next != nil && safe <= p.Next.CommitLSN {

@@ -1,0 +1,78 @@
+package checkpoint
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// The position of a source that polls is the id of a transaction. What the server must have is in WAL.
+func TestJudgeASourceThatPolls(t *testing.T) {
+	rec := func(change func(*Record)) *Record {
+		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 5000, WAL: 100, Time: time.Now()}
+		change(r)
+		return r
+	}
+	found := func(change func(*cdc.Identity)) cdc.Identity {
+		f := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", Server: 200}
+		change(&f)
+		return f
+	}
+	promoted := func(end cdc.Position) func(*cdc.Identity) {
+		return func(f *cdc.Identity) { f.Timeline, f.History = 3, []cdc.Fork{{Timeline: 2, End: end}} }
+	}
+	for name, c := range map[string]struct {
+		rec   func(*Record)
+		found func(*cdc.Identity)
+		want  Reason
+	}{
+		"all is well":                        {},
+		"the server lacks what is recorded":  {found: func(f *cdc.Identity) { f.Server = 99 }, want: ServerBehind},
+		"the server has just that":           {found: func(f *cdc.Identity) { f.Server = 100 }},
+		"a promoted standby with all":        {found: promoted(100)},
+		"a promoted standby that lacks some": {found: promoted(99), want: TimelineForked},
+		"a promotion of unknown end":         {found: func(f *cdc.Identity) { f.Timeline = 3 }, want: TimelineForked},
+		"the same without WAL that matters":  {rec: func(r *Record) { r.WAL = 0 }, found: func(f *cdc.Identity) { f.Timeline = 3 }},
+		"an old primary":                     {found: func(f *cdc.Identity) { f.Timeline = 1 }, want: TimelineBack},
+		"another server":                     {found: func(f *cdc.Identity) { f.SystemID = "8" }, want: OtherSystem},
+		"another strategy":                   {found: func(f *cdc.Identity) { f.Poll = "claim" }, want: OtherSource},
+		"a slot":                             {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost" }, want: OtherSource},
+		"a record of a slot":                 {rec: func(r *Record) { r.Poll, r.Slot, r.WAL = "", "walpost", 0 }, want: OtherSource},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.rec == nil {
+				c.rec = func(*Record) {}
+			}
+			if c.found == nil {
+				c.found = func(*cdc.Identity) {}
+			}
+			r, f := rec(c.rec), found(c.found)
+			if back, err := Decode(r.Key(), r.Encode()); err != nil || back.WAL != r.WAL || back.Poll != r.Poll {
+				t.Fatalf("%v: %+v", err, back)
+			}
+			start, err := Judge(r, f)
+			var refusal *Refusal
+			switch {
+			case c.want == "" && (err != nil || start != 5000):
+				t.Fatalf("start at %d: %v", start, err)
+			case c.want != "" && (!errors.As(err, &refusal) || refusal.Reason != c.want):
+				t.Fatalf("%v, must be %s", err, c.want)
+			case c.want == "":
+				return
+			}
+			text := err.Error() + fault.Hint(err)
+			if strings.Contains(text, "0/1388") || strings.Contains(text, "recover") || !strings.Contains(text, refusal.Token) {
+				t.Errorf("the refusal speaks of positions of another kind, or of recover, or lacks its token: %s", text)
+			}
+			begun := f
+			begun.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: 6000}
+			if start, err := AcceptedStart(refusal, begun); f.Poll != "" && (err != nil || start != 6000) {
+				t.Errorf("accepted: start at %d, %v", start, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,64 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/poll"
+)
+
+// CheckPolling looks at every precondition in the database of a source that polls.
+func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
+	ctx, cancel := context.WithTimeout(ctx, examineWithin)
+	defer cancel()
+	var by fix.Provider
+	add := func(verdict Verdict, name string, how fix.Fix, why string, args ...any) {
+		found = append(found, Finding{Side: Postgres, Name: name, Verdict: verdict, Why: fmt.Sprintf(why, args...), Fix: how, Provider: by})
+	}
+	conn, err := set.DB.ConnectSQL(ctx)
+	if err != nil {
+		add(Fail, "connection", fix.ByWords(fault.Hint(err)), "%s", err)
+		return found
+	}
+	defer pg.Close(conn)
+	add(OK, "connection", nil, "connected to %s", endpoint(conn))
+	f, err := set.Describe(ctx, conn)
+	if err != nil {
+		add(Fail, "catalog", fix.ByWords(fault.Hint(err)), "%s", err)
+		return found
+	}
+	by = f.Server.Provider
+	unmet := set.Unmet(f)
+	for _, u := range unmet {
+		add(Fail, u.Name, u.Fix, "%s", u.Why)
+	}
+	if len(unmet) > 0 {
+		return found
+	}
+	add(OK, "table "+set.Table.String(), nil, "table %s has what polling needs", set.Table)
+	switch {
+	case set.XIDColumn == "":
+		add(Warn, "source.poll.xid_column", fix.Fix{fix.SQL(poll.XIDColumnSQL(set.Table, "xid")), fix.Key{Name: "source.poll.xid_column", Value: "xid"}},
+			"source.poll.xid_column is not set: each look reads the whole table, and a row comes again after an UPDATE or a rewrite of the table")
+	case !f.Index:
+		add(Warn, "source.poll.xid_column", fix.BySQL(fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s, %s);", set.Table.SQL(), pg.QuoteIdent(set.XIDColumn), pg.QuoteIdent(set.OrderColumn))),
+			"no index begins with column %s: each look reads the whole table", set.XIDColumn)
+	}
+	if rel := f.Table.Relation; !f.CommitTimes && rel.Index(set.TimeColumn) < 0 {
+		add(Warn, "source.time_column", fix.ByWords("Set source.time_column to a timestamptz column, such as created_at, or track_commit_timestamp = on."),
+			"nothing tells when a row was written: the time of reading is the timestamp of its record, so a repeated event differs from the first one")
+	}
+	if f.Cache > 1 {
+		add(Warn, "source.order_column", fix.ByWords("Set the CACHE of its sequence to 1 (ALTER SEQUENCE … CACHE 1)."),
+			"the sequence of column %s has CACHE %d: sessions take numbers in advance, so the order of a key is not kept", set.OrderColumn, f.Cache)
+	}
+	if !f.Notify {
+		add(OK, "notification", nil, "no trigger of %s notifies walpost: it looks at the table every %s", set.Table, set.Interval)
+	} else {
+		add(OK, "notification", nil, "a trigger of %s notifies walpost of new rows", set.Table)
+	}
+	return found
+}

@@ -1,0 +1,75 @@
+// Package poll reads the outbox table by SQL, for databases where logical replication is not to be
+// had. A Source gives what a stream would give: transactions of rows, in an order that keeps the
+// order of each key.
+//
+// What a position is, and when it is safe, depends on the strategy. docs/polling.md says what each
+// strategy promises. cursor.go has the rules of the strategy cursor and the reasons for them.
+package poll
+
+import (
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// Cursor is the strategy that writes nothing to the table.
+const Cursor = "cursor"
+
+// strategies are all that two relays may use on one table, whether this version has them or not.
+var strategies = []string{Cursor, "claim", "delete"}
+
+// Config is the section source.poll of walpost.yaml. Start from DefaultConfig.
+type Config struct {
+	Strategy string `yaml:"strategy"`
+	// Interval is the time between two looks at the table, if no notification comes.
+	Interval time.Duration `yaml:"interval"`
+	// XIDColumn is a column of the type xid8 that every INSERT fills by its default,
+	// pg_current_xact_id(). If it is empty, the row's xmin is used.
+	XIDColumn string `yaml:"xid_column"`
+}
+
+// DefaultConfig has every default.
+func DefaultConfig() Config { return Config{Strategy: Cursor, Interval: 200 * time.Millisecond} }
+
+// Validate returns what is wrong with the configuration by itself.
+func (c *Config) Validate() (found conf.Problems) {
+	switch c.Strategy {
+	case Cursor:
+	case "claim", "delete":
+		found.Add("source.poll.strategy", conf.MustBe, "cursor, because walpost does not support "+c.Strategy+" yet", c.Strategy)
+	default:
+		found.OneOf("source.poll.strategy", c.Strategy, Cursor)
+	}
+	conf.Range(&found, "source.poll.interval", c.Interval, 5*time.Millisecond, time.Hour)
+	if c.XIDColumn != "" {
+		if err := pg.CheckName(c.XIDColumn); err != nil {
+			found.Add("source.poll.xid_column", conf.Usable, err.Error(), c.XIDColumn)
+		}
+	}
+	return found
+}
+
+// Settings are all that a Source needs.
+type Settings struct {
+	Config
+
+	Name  string // of the relay
+	DB    pg.Database
+	Table pg.Table
+	// OrderColumn grows with every row. TimeColumn, if not empty, says when a row was written.
+	OrderColumn, TimeColumn string
+	// Snapshot is what a first start does with the rows that are there: "initial", "never", or "" for
+	// a refusal if there are any.
+	Snapshot string
+	// Key returns the column that a record's key comes from, "" for none; ID returns the column of the
+	// event id.
+	ID, Key func(rel *cdc.Relation) string
+	// Needs says which columns of the table must be there. An error means that the configuration does
+	// not fit the table.
+	Needs  func(rel *cdc.Relation) (columns []string, err error)
+	Logger zerolog.Logger
+}

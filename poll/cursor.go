@@ -1,0 +1,385 @@
+package poll
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/wait"
+)
+
+// The rules of the strategy cursor
+//
+// A position is a transaction id of 64 bits. All rows of transactions below it are delivered.
+//
+// A look at the table takes a snapshot. Below its xmin, X, every transaction has ended, and no other
+// id says that: a transaction whose row is visible may have a lower id than one that still runs. So
+// only rows below X are delivered. They are delivered together, as one range, which is one
+// transaction for the relay.
+//
+// The end of a range is one above the largest id of its rows, and not X. The server gives out an id
+// again if it crashes before anything with that id is in its WAL on disk. So a position must never be
+// above the largest id that is known to be there. For the same reason a range is given only when the
+// WAL is flushed up to where it was written when the snapshot was taken: the server shows rows of a
+// transaction with synchronous_commit = off earlier.
+//
+// Ids are not the order of commits. If two writers take turns at a key, the second one may have the
+// lower id, because it began first and then waited. But its row has the larger number in the order
+// column, because it inserts after it has waited. So the rows of a range are ordered by the order
+// column. Ranges must not divide two such rows wrongly: a range ends before each row that would
+// overtake a committed row of its key in a later range (cut).
+//
+// All that is read of one range need not be read in one snapshot: nobody inserts a row below X any
+// more.
+
+// rangeRows is about how many rows a range has. A crash repeats a range at most.
+const rangeRows = 10_000
+
+// begin begins a transaction that reads. A table that grows has old statistics, and the server could
+// choose a nested loop over thousands of rows.
+const begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_nestloop = off"
+
+// A place is how far the sessions of a Source have read and given.
+type place struct {
+	pos cdc.Position // everything below is given
+
+	// The open range is [pos, end), 0 for none.
+	end   cdc.Position
+	wal   cdc.Position // the range is in the server's WAL before it
+	begun bool         // its Begin is given
+	// last is the order of the newest row that was given of the range, and given are the ids of the
+	// rows with that order.
+	last  int64
+	given map[string]bool
+}
+
+// A cursor is the strategy of one session.
+type cursor struct {
+	*Session
+	page []row // of the open range, not given yet
+	all  bool  // page has the last rows of the range
+
+	name, tell time.Time // no look for the transaction that delays delivery, and no log line, before
+	told       bool      // the log names such a transaction
+}
+
+// seek begins at a position. A range that a checkpoint describes has the same end again, and it is
+// given also if it has no row any more.
+func (s *cursor) seek(at, open cdc.Position) {
+	s.src.cursor = place{pos: at}
+	if open != 0 {
+		s.src.cursor.end = open + 1
+	}
+}
+
+// proceed has nothing to do, because the Source has the place.
+func (s *cursor) proceed() {}
+
+// confirm has nothing to do, because nothing is written to the server.
+func (s *cursor) confirm(context.Context, cdc.Position) error { return nil }
+
+// condition is the SQL condition for the rows of [from, below) under the alias.
+func (s *cursor) condition(alias string, from, below cdc.Position) string {
+	return s.atLeast(alias, from) + " AND " + s.compare(alias, "<", below)
+}
+
+// xid is the expression of the row's transaction id.
+func (s *cursor) xid(alias string) string {
+	if column := s.src.set.XIDColumn; column != "" {
+		return alias + "." + pg.QuoteIdent(column)
+	}
+	// Ids below 3 are older than any other.
+	return fmt.Sprintf("(CASE WHEN %[1]s.xmin::text::int8 < 3 THEN %[1]s.xmin::text::int8 ELSE %[2]s END)", alias,
+		pg.FullXID("pg_snapshot_xmax(pg_current_snapshot())::text::int8", alias))
+}
+
+func (s *cursor) atLeast(alias string, from cdc.Position) string {
+	return s.compare(alias, ">=", from)
+}
+
+// compare is a condition that an index of the column can serve.
+func (s *cursor) compare(alias, operator string, with cdc.Position) string {
+	kind := "int8"
+	if s.src.set.XIDColumn != "" {
+		kind = "xid8"
+	}
+	return fmt.Sprintf("%s %s '%d'::%s", s.xid(alias), operator, uint64(with), kind)
+}
+
+// A look is what one snapshot says.
+type look struct {
+	XMin, XMax, Newest string
+	Insert, Flush      cdc.Position
+	PID                int32
+}
+
+// A xids has the ids of a look: all transactions below xmin have ended, and newest is the largest id
+// of a row at or behind the position, 0 for none.
+type xids struct{ xmin, xmax, newest cdc.Position }
+
+func (l *look) ids() (ids xids, err error) {
+	for _, of := range []struct {
+		text string
+		to   *cdc.Position
+	}{{l.XMin, &ids.xmin}, {l.XMax, &ids.xmax}, {l.Newest, &ids.newest}} {
+		if of.text == "" {
+			continue
+		}
+		n, err := strconv.ParseUint(of.text, 10, 64)
+		if err != nil {
+			return ids, fmt.Errorf("look at the table: %w: transaction id %q", pg.ErrAnswer, of.text)
+		}
+		*of.to = cdc.Position(n)
+	}
+	return ids, nil
+}
+
+// look reads the snapshot's ids, and whether there is a row at or behind pos. The position of the WAL
+// is read after the snapshot was taken.
+func (s *cursor) look(ctx context.Context, pos cdc.Position) (look, xids, error) {
+	l, err := pg.Row[look](ctx, s.conn, "look at the table", fmt.Sprintf(`SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
+ pg_current_wal_insert_lsn() AS insert, pg_current_wal_flush_lsn() AS flush, pg_backend_pid() AS pid,
+ coalesce((SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1), '') AS newest`, s.xid("t"), s.rows.from, s.atLeast("t", pos)))
+	if err != nil {
+		return l, xids{}, err
+	}
+	if l.PID != s.pid {
+		return l, xids{}, fault.Config(fmt.Errorf("the connection changed from server process %d to %d: the locks of the relay are lost", s.pid, l.PID),
+			"Connect to Postgres directly, or to a pooler in session mode: polling holds locks of the session.")
+	}
+	ids, err := l.ids()
+	return l, ids, err
+}
+
+// poll looks at the table once, and opens a range if one can be delivered.
+func (s *cursor) poll(ctx context.Context) error {
+	s.due = time.Now().Add(s.src.set.Interval)
+	p := &s.src.cursor
+	l, ids, err := s.look(ctx, p.pos)
+	if err != nil {
+		return err
+	}
+	s.used = time.Now()
+	if ids.newest == 0 {
+		s.src.looked(p.pos, ids, false)
+		return nil
+	}
+	if err := s.exec(ctx, "begin to read", begin); err != nil {
+		return err
+	}
+	if l, ids, err = s.look(ctx, p.pos); err != nil {
+		return err
+	}
+	end, err := s.cut(ctx, ids)
+	if err != nil {
+		return err
+	}
+	if end == p.pos {
+		if err := s.exec(ctx, "end to read", "COMMIT"); err != nil {
+			return err
+		}
+		s.src.looked(p.pos, ids, ids.newest != 0)
+		return s.delayed(ctx, ids)
+	}
+	if err := s.read(ctx, end); err != nil {
+		return err
+	}
+	if err := s.flushed(ctx, l.Insert, l.Flush); err != nil {
+		s.page = nil
+		return err
+	}
+	s.src.looked(p.pos, ids, false)
+	s.undelayed()
+	p.end, p.wal, s.due = end, l.Insert, time.Now() // there may be more
+	return nil
+}
+
+// one reads one id by a query, 0 for none.
+func (s *cursor) one(ctx context.Context, query string) (cdc.Position, error) {
+	got, err := pg.Row[look](ctx, s.conn, "cut the range", "SELECT coalesce(("+query+"), '') AS newest")
+	if err != nil {
+		return 0, err
+	}
+	ids, err := got.ids()
+	return ids.newest, err
+}
+
+// cut returns the end of the next range, which is the position if no row can be delivered yet. It works
+// in the snapshot of ids.
+func (s *cursor) cut(ctx context.Context, ids xids) (end cdc.Position, err error) {
+	pos := s.src.cursor.pos
+	for rows := rangeRows; ; rows *= 8 {
+		// The range ends with the row's transaction.
+		query := fmt.Sprintf("SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s", s.xid("t"), s.rows.from, s.condition("t", pos, ids.xmin))
+		last, err := s.one(ctx, fmt.Sprintf("%s OFFSET %d LIMIT 1", query, rows-1))
+		whole := err == nil && last == 0
+		if whole {
+			last, err = s.one(ctx, s.newest(pos, ids.xmin))
+		}
+		if err != nil || last == 0 {
+			return pos, err
+		}
+		end, err := s.withoutOvertaking(ctx, last+1, ids)
+		if err != nil || end > pos || whole {
+			return end, err
+		}
+	}
+}
+
+// withoutOvertaking returns the largest end up to which no row of the range overtakes a row of its key
+// behind the range. It is the position if that leaves no row.
+func (s *cursor) withoutOvertaking(ctx context.Context, end cdc.Position, ids xids) (cdc.Position, error) {
+	pos := s.src.cursor.pos
+	for s.rows.key != "" && end > pos && ids.newest >= end {
+		// Of the rows behind the range, the one with the least order decides for its key.
+		first, err := s.one(ctx, fmt.Sprintf(`SELECT %s::text FROM %s
+ JOIN (SELECT %s AS key, min(%s) AS least FROM %s WHERE %s GROUP BY 1) a ON a.key = %s AND a.least <= %s
+ WHERE %s ORDER BY %[1]s LIMIT 1`,
+			s.xid("t"), s.rows.from, s.rows.keyOf("a"), s.rows.orderOf("a"), s.rows.as("a"), s.atLeast("a", end),
+			s.rows.key, s.rows.order, s.condition("t", pos, end)))
+		if err != nil || first == 0 {
+			return end, err
+		}
+		last, err := s.one(ctx, s.newest(pos, first))
+		if err != nil || last == 0 {
+			return pos, err
+		}
+		end = last + 1
+	}
+	return end, nil
+}
+
+// newest is the query for the largest id of the rows of [from, below).
+func (s *cursor) newest(from, below cdc.Position) string {
+	return fmt.Sprintf("SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1", s.xid("t"), s.rows.from, s.condition("t", from, below))
+}
+
+// read reads a page of the range that ends at end, behind what was given of it. The caller has begun a
+// transaction, and read ends it.
+func (s *cursor) read(ctx context.Context, end cdc.Position) (err error) {
+	p := &s.src.cursor
+	where := s.condition("t", p.pos, end)
+	if p.given != nil {
+		where += fmt.Sprintf(" AND %s >= %d", s.rows.order, p.last)
+	}
+	query := fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY %s, %s", s.rows.list(), s.rows.from, where, s.rows.order, s.rows.id)
+	s.page, s.all, err = s.rows.page(ctx, s.conn, query, func(r *row) bool { return p.given == nil || r.order > p.last || !p.given[r.id] })
+	if err != nil {
+		return err
+	}
+	return s.exec(ctx, "end to read", "COMMIT")
+}
+
+// next returns the next event of the open range, nil if none is open.
+func (s *cursor) next(ctx context.Context) (*cdc.Event, error) {
+	p := &s.src.cursor
+	if p.end == 0 {
+		return nil, nil //nolint:nilnil // no event is none
+	}
+	if len(s.page) == 0 && !s.all {
+		if err := s.exec(ctx, "begin to read", begin); err != nil {
+			return nil, err
+		}
+		if p.wal == 0 { // the range is one of a checkpoint
+			l, _, err := s.look(ctx, p.pos)
+			if err != nil {
+				return nil, err
+			}
+			p.wal = l.Flush
+		}
+		if err := s.read(ctx, p.end); err != nil {
+			return nil, err
+		}
+		s.used = time.Now()
+	}
+	switch {
+	case !p.begun:
+		p.begun = true
+		s.event = cdc.Event{Kind: cdc.Begin, Pos: p.end - 1, WAL: p.wal, Time: time.Now().UTC()}
+		if len(s.page) > 0 {
+			s.event.Time = s.page[0].event.Time
+		}
+		return &s.event, nil
+	case len(s.page) > 0:
+		r := &s.page[0]
+		s.page = s.page[1:]
+		if p.given == nil || r.order != p.last {
+			p.last, p.given = r.order, map[string]bool{}
+		}
+		p.given[r.id] = true
+		return r.event, nil
+	}
+	s.event = cdc.Event{Kind: cdc.Commit, Pos: p.end, Time: time.Now().UTC()}
+	*p, s.page, s.all = place{pos: p.end}, nil, false
+	return &s.event, nil
+}
+
+// How long flushed looks before it makes the server flush, and how long it waits in all.
+const (
+	flushLook  = time.Millisecond
+	flushForce = 20 * time.Millisecond
+	flushLimit = 30 * time.Second
+)
+
+// flushed waits until the server's WAL is on its disk up to at. The server flushes for each commit that
+// waits for it, and otherwise within seconds. So flushed makes it flush, by a message in the WAL that
+// nobody reads.
+func (s *cursor) flushed(ctx context.Context, at, flush cdc.Position) error {
+	for from, forced := time.Now(), false; flush < at; {
+		if !wait.For(ctx, flushLook) {
+			return fault.Retry(ctx.Err())
+		}
+		if !forced && time.Since(from) > flushForce {
+			forced = true
+			if err := s.exec(ctx, "make the server flush its WAL", "BEGIN; SET LOCAL synchronous_commit = local; SELECT pg_logical_emit_message(true, 'walpost.flush', ''); COMMIT"); err != nil {
+				return err
+			}
+		}
+		now, err := pg.Row[struct{ Flush cdc.Position }](ctx, s.conn, "read how far the WAL is flushed", "SELECT pg_current_wal_flush_lsn() AS flush")
+		if err != nil {
+			return err
+		}
+		if flush = now.Flush; flush < at && time.Since(from) > flushLimit {
+			return fault.Retry(fmt.Errorf("the server has flushed its WAL only up to %s, and rows up to %s are visible", flush, at))
+		}
+	}
+	return nil
+}
+
+// beginning is where a source begins that has no checkpoint. anyway says that a person has decided what
+// becomes of the rows that are there.
+func (s *cursor) beginning(ctx context.Context, anyway bool) (cdc.Position, error) {
+	const oldest = 1
+	set := &s.src.set
+	if set.Snapshot == "initial" && !anyway {
+		return oldest, nil
+	}
+	has, err := pg.Row[struct{ Rows bool }](ctx, s.conn, "look for rows", "SELECT EXISTS (SELECT FROM "+s.rows.from+") AS rows")
+	switch {
+	case err != nil:
+		return 0, err
+	case !has.Rows:
+		return oldest, nil
+	case set.Snapshot == "" && !anyway:
+		return 0, fault.Config(fmt.Errorf("table %s has rows, and this relay has never read them", set.Table),
+			"Write snapshot: initial under source: to publish these rows, or snapshot: never to begin with the rows that are inserted from now on.")
+	}
+	// The id is in the WAL once that is flushed, so the server gives out no id up to it again.
+	own, err := pg.Row[struct{ ID string }](ctx, s.conn, "take a transaction id", "SELECT pg_current_xact_id()::text AS id")
+	if err != nil {
+		return 0, err
+	}
+	l, ids, err := s.look(ctx, oldest)
+	if err != nil {
+		return 0, err
+	}
+	id, err := strconv.ParseUint(own.ID, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("take a transaction id: %w: %q", pg.ErrAnswer, own.ID)
+	}
+	return min(ids.xmin, cdc.Position(id)+1), s.flushed(ctx, l.Insert, l.Flush)
+}

@@ -1,0 +1,90 @@
+package poll
+
+import (
+	"context"
+	"fmt"
+	"hash/fnv"
+	"strings"
+	"time"
+
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/wait"
+)
+
+// The locks of a session are advisory locks of its connection, so the server frees them when the
+// connection ends. The classes are the first half of their keys.
+const (
+	nameLock  = 0x77616c70 // exclusive, by the relay's name: one process polls for a relay
+	tableLock = 0x77616c74 // shared, by table and strategy: relays with other strategies find it
+)
+
+// lockEvery is the time between two tries to get a lock that another session has. A statement that
+// waits for the lock would hold back VACUUM.
+const lockEvery = time.Second
+
+// digest is the second half of a lock's key.
+func digest(parts ...string) int32 {
+	h := fnv.New32a()
+	h.Write([]byte(strings.Join(parts, "\x00"))) // it never fails
+	return int32(h.Sum32())
+}
+
+// holderQuery selects the process that has a lock of this database, NULL for none.
+func holderQuery(class uint32, key int32) string {
+	return fmt.Sprintf(`(SELECT min(pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = %d AND objid = %d AND objsubid = 2 AND granted
+ AND pid <> pg_backend_pid() AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, class, uint32(key))
+}
+
+// lock takes the lock of the relay's name, and waits until ctx ends while another session has it.
+func (s *Session) lock(ctx context.Context) error {
+	key := digest(s.src.set.Name)
+	for told := int32(0); ; {
+		got, err := pg.Row[struct {
+			Got    bool
+			Holder int32
+		}](ctx, s.conn, "take the lock of the relay", fmt.Sprintf("SELECT pg_try_advisory_lock(%d, %d) AS got, %s AS holder", nameLock, key, holderQuery(nameLock, key)))
+		switch {
+		case err != nil:
+			return err
+		case got.Got:
+			return nil
+		case got.Holder == s.src.process() && got.Holder != 0:
+			// The server has not noticed that this process lost that connection.
+			if _, err := s.conn.Exec(ctx, fmt.Sprintf("SELECT pg_terminate_backend(%d)", got.Holder)).ReadAll(); err != nil {
+				return pg.Classify(fmt.Errorf("end the former session: %w", err))
+			}
+		case got.Holder != told:
+			told = got.Holder
+			s.src.set.Logger.Info().Int32("pid", got.Holder).Msg("another process polls for this relay: waiting for it")
+		}
+		if !wait.For(ctx, lockEvery) {
+			return fault.Retry(ctx.Err())
+		}
+	}
+}
+
+// claimTable takes the shared lock of the table, and refuses a table that a relay with another
+// strategy reads.
+func (s *Session) claimTable(ctx context.Context) error {
+	set := &s.src.set
+	table := s.facts.Table.Table.String()
+	mine := digest(table, set.Strategy)
+	if _, err := s.conn.Exec(ctx, fmt.Sprintf("SELECT pg_advisory_lock_shared(%d, %d)", tableLock, mine)).ReadAll(); err != nil {
+		return pg.Classify(fmt.Errorf("take the lock of the table: %w", err))
+	}
+	for _, other := range strategies {
+		if other == set.Strategy {
+			continue
+		}
+		found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for other relays", "SELECT "+holderQuery(tableLock, digest(table, other))+" AS holder")
+		if err != nil {
+			return err
+		}
+		if found.Holder != 0 {
+			return fault.Config(fmt.Errorf("a relay with source.poll.strategy %s reads table %s (server process %d)", other, table, found.Holder),
+				"All relays of a table must have the same strategy. Stop the other relay first.")
+		}
+	}
+	return nil
+}

@@ -1,0 +1,161 @@
+package poll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// statusEvery is the longest time between two Confirms.
+const statusEvery = 10 * time.Second
+
+// A strategy is how a session gives rows. It belongs to one session. What must outlive a session, it
+// keeps in the Source.
+type strategy interface {
+	// beginning is the position where a relay begins that has no checkpoint. anyway says that a person
+	// has decided what becomes of the rows that are there.
+	beginning(ctx context.Context, anyway bool) (cdc.Position, error)
+	// seek and proceed are Session.Seek and Session.Continue.
+	seek(at, open cdc.Position)
+	proceed()
+	// poll looks at the table once, so that next has something to give. It sets Session.due.
+	poll(ctx context.Context) error
+	// next returns the next event that can be given without a look for new rows, nil if there is none.
+	// The event is valid until the next call.
+	next(ctx context.Context) (*cdc.Event, error)
+	// confirm notes that everything below safe is delivered, and in a durable checkpoint.
+	confirm(ctx context.Context, safe cdc.Position) error
+}
+
+// A Session is one connection that polls. It is a relay.Session and a relay.Seeker.
+type Session struct {
+	strategy
+	src      *Source
+	conn     *pgconn.PgConn
+	pid      int32 // of the server process
+	facts    *Facts
+	rows     *rowReader
+	identity cdc.Identity
+
+	due    time.Time // of the next look at the table
+	woken  bool      // a notification came
+	looked time.Time // when the newest look began
+	used   time.Time // when the server last answered
+
+	event cdc.Event
+}
+
+// Identity is what Open found, and after Start what was found while this session has the lock.
+func (s *Session) Identity() cdc.Identity { return s.identity }
+
+// Start takes the locks. It waits until ctx ends for a lock that another process has.
+func (s *Session) Start(ctx context.Context, at cdc.Position) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	if err := s.claimTable(ctx); err != nil {
+		return err
+	}
+	if err := s.recheck(ctx); err != nil {
+		return err
+	}
+	if _, err := s.conn.Exec(ctx, "LISTEN "+pg.QuoteIdent(Channel(s.src.set.Table))).ReadAll(); err != nil {
+		return pg.Classify(fmt.Errorf("listen for new rows: %w", err))
+	}
+	s.src.mu.Lock()
+	s.src.pid = s.pid
+	s.src.mu.Unlock()
+	s.used = time.Now()
+	return nil
+}
+
+// Seek has the session begin at the position at. If open is not 0, the first transaction begins there.
+func (s *Session) Seek(at, open cdc.Position) { s.seek(at, open) }
+
+// Continue has the session go on behind the newest event that a session of the Source gave.
+func (s *Session) Continue() { s.proceed() }
+
+// Next returns the next event, or an Idle if nothing came for wait. The event is valid until the next
+// call.
+func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
+	until := time.Now().Add(wait)
+	for polled := false; ; {
+		ev, err := s.next(ctx)
+		if ev != nil || err != nil {
+			return ev, err
+		}
+		now := time.Now()
+		due := s.due
+		if s.woken {
+			due = s.looked.Add(lookGap)
+		}
+		switch {
+		case !now.Before(due) && (!polled || now.Before(until)):
+			polled, s.woken, s.looked = true, false, now
+			err = s.poll(ctx)
+		case !now.Before(until):
+			s.event = cdc.Event{Kind: cdc.Idle}
+			return &s.event, nil
+		case s.woken:
+			time.Sleep(min(due.Sub(now), until.Sub(now)))
+		default:
+			err = s.listen(ctx, min(due.Sub(now), until.Sub(now)))
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+}
+
+// lookGap is the least time between two looks that find nothing to deliver, however many notifications
+// come.
+const lookGap = 5 * time.Millisecond
+
+// listen waits for a notification, for no longer than limit.
+func (s *Session) listen(ctx context.Context, limit time.Duration) error {
+	waiting, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	err := s.conn.WaitForNotification(waiting)
+	if err != nil && (waiting.Err() == nil || ctx.Err() != nil || s.conn.IsClosed()) {
+		return pg.Classify(fmt.Errorf("wait for new rows: %w", err))
+	}
+	return nil
+}
+
+// Confirm looks whether the session still lives.
+func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
+	if s.conn.IsClosed() {
+		return fault.Retry(errors.New("the connection is closed"))
+	}
+	if err := s.confirm(ctx, safe); err != nil {
+		return err
+	}
+	if time.Since(s.used) < statusEvery/2 {
+		return nil
+	}
+	if _, err := s.conn.Exec(ctx, "SELECT 1").ReadAll(); err != nil {
+		return pg.Classify(fmt.Errorf("ask for a sign of life: %w", err))
+	}
+	s.used = time.Now()
+	return nil
+}
+
+// StatusEvery is the longest time between two Confirms.
+func (s *Session) StatusEvery() time.Duration { return statusEvery }
+
+// Close frees the locks.
+func (s *Session) Close(ctx context.Context) error { return s.conn.Close(ctx) }
+
+func (s *Session) exec(ctx context.Context, step, sql string) error {
+	if _, err := s.conn.Exec(ctx, sql).ReadAll(); err != nil {
+		return pg.Classify(fmt.Errorf("%s: %w", step, err))
+	}
+	return nil
+}

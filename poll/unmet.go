@@ -1,0 +1,163 @@
+package poll
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// An Unmet is a precondition of polling that is not met.
+type Unmet struct {
+	Name string // of the precondition, such as "columns of public.outbox"
+	Why  string // a clause without a full stop
+	Fix  fix.Fix
+
+	Misconfigured bool // the configuration must change
+}
+
+func (u *Unmet) Error() string { return u.Why }
+
+// fault gives the error its behaviour. running says that a session rests on the precondition already.
+func (u *Unmet) fault(running bool, by fix.Provider) error {
+	hint := u.Fix.Text(by)
+	switch {
+	case running:
+		return fault.Person(u, hint)
+	case u.Misconfigured:
+		return fault.Config(u, hint)
+	}
+	return fault.WithHint(u, hint)
+}
+
+// Facts are what the catalog of a server says about everything that polling rests on.
+type Facts struct {
+	Server pg.Server
+	Table  pg.TableFacts
+	Index  bool // the xid column is the first column of an index
+	Cache  int64
+	Notify bool // the table has a trigger that calls pg_notify
+	// CommitTimes says that the server keeps the commit times of transactions.
+	CommitTimes bool
+}
+
+// Describe reads the facts.
+func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, error) {
+	server, err := pg.ReadServer(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	all := pg.Facts{}
+	if err := (pg.Names{Tables: []pg.Table{s.Table}}).DescribePublished(ctx, conn, &all); err != nil {
+		return nil, err
+	}
+	f := &Facts{Server: server, Table: all.Tables[0]}
+	if !f.Table.Exists() {
+		return f, nil
+	}
+	more, err := pg.Row[struct {
+		Index, Notify, Commits bool
+		Cache                  int64
+	}](ctx, conn, "read the indexes and triggers of the table", fmt.Sprintf(`SELECT current_setting('track_commit_timestamp') = 'on' AS commits,
+ EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+  WHERE i.indrelid = %[1]d AND i.indisvalid AND i.indpred IS NULL AND a.attname = %[2]s) AS index,
+ EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = %[1]d AND t.tgenabled <> 'D' AND p.prosrc LIKE '%%' || %[3]s || '%%') AS notify,
+ coalesce((SELECT q.seqcache FROM pg_sequence q WHERE q.seqrelid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass), 0) AS cache`,
+		f.Table.OID, pg.QuoteLiteral(s.XIDColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(f.Table.Relation))))
+	f.Index, f.Notify, f.Cache, f.CommitTimes = more.Index, more.Notify, more.Cache, more.Commits
+	return f, err
+}
+
+// orderIn is the order column if rel has it. pg_get_serial_sequence fails for a column that is missing.
+func (s *Settings) orderIn(rel *cdc.Relation) string {
+	if rel.Index(s.OrderColumn) < 0 {
+		return rel.Columns[0].Name
+	}
+	return s.OrderColumn
+}
+
+// Unmet returns the preconditions that are not met, the gravest first. It is pure.
+func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
+	fail := func(name string, by fix.Fix, why string, args ...any) *Unmet {
+		u := &Unmet{Name: name, Why: fmt.Sprintf(why, args...), Fix: by}
+		unmet = append(unmet, u)
+		return u
+	}
+	if v := f.Server.Version; v < pg.MinVersion {
+		fail("version", fix.ByWords("Upgrade Postgres to 14 or newer."), "Postgres is version %d.%d; 14 is the oldest version that walpost supports", v/10000, v%10000)
+		return unmet
+	}
+	if f.Server.Recovery {
+		fail("primary", fix.ByWords("Point source.dsn at the primary."), "the server is a standby, and polling needs the primary")
+	}
+	t := &f.Table
+	name, sql := "table "+t.Table.String(), t.Table.SQL()
+	switch {
+	case !t.Exists() && len(t.Similar) > 0:
+		fail(name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
+			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
+		return unmet
+	case !t.Exists():
+		fail(name, fix.ByWords("Correct source.table, or make the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, f.Server.Database)
+		return unmet
+	case t.Kind != "r" && t.Kind != "p":
+		fail(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is no table", t.Table)
+		return unmet
+	case t.Persistence != "p":
+		fail(name, fix.BySQL("ALTER TABLE "+sql+" SET LOGGED;"), "table %s is not permanent: a crash of the server empties it", t.Table)
+	case !t.Readable:
+		fail("reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, f.Server.Role)), "role %s may not read %s", f.Server.Role, t.Table)
+	}
+	rel := t.Relation
+	if s.Needs != nil {
+		mapped := "Set the router options table.field.event.* and route.by.field to columns of the table, or add them with ALTER TABLE " + sql + "."
+		needs, err := s.Needs(rel)
+		if err != nil {
+			fail("columns of "+t.Table.String(), fix.ByWords(cmp.Or(fault.Hint(err), mapped)), "%s does not fit the configuration: %s", t.Table, err).Misconfigured = true
+			return unmet
+		}
+		needs = slices.DeleteFunc(slices.Clone(needs), func(n string) bool { return rel.Index(n) >= 0 })
+		if len(needs) > 0 {
+			fail("columns of "+t.Table.String(), fix.ByWords(mapped), "table %s has no column %s", t.Table, strings.Join(needs, ", "))
+		}
+	}
+	order := fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY;", sql, pg.QuoteIdent(s.OrderColumn))
+	switch i := rel.Index(s.OrderColumn); {
+	case i < 0:
+		fail("source.order_column", fix.BySQL(order), "table %s has no column %q, which source.order_column names", t.Table, s.OrderColumn)
+	case !slices.Contains([]string{"int2", "int4", "int8"}, rel.Columns[i].BaseName) || !rel.Columns[i].NotNull:
+		fail("source.order_column", fix.ByWords("Name a column that is an identity: bigint GENERATED ALWAYS AS IDENTITY."),
+			"column %s of %s is no integer that is NOT NULL", s.OrderColumn, t.Table).Misconfigured = true
+	}
+	if s.XIDColumn == "" {
+		return unmet
+	}
+	const xid = "source.poll.xid_column"
+	column := pg.QuoteIdent(s.XIDColumn)
+	switch i := rel.Index(s.XIDColumn); {
+	case i < 0:
+		fail(xid, fix.BySQL(XIDColumnSQL(t.Table, s.XIDColumn)), "table %s has no column %s", t.Table, s.XIDColumn)
+	case rel.Columns[i].BaseName != "xid8":
+		fail(xid, fix.ByWords("Name a column of the type xid8."), "column %s of %s has the type %s, not xid8", s.XIDColumn, t.Table, rel.Columns[i].TypeName).Misconfigured = true
+	case !strings.Contains(rel.Columns[i].Default, "pg_current_xact_id()"):
+		fail(xid, fix.BySQL(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id();", sql, column)),
+			"column %s of %s has not the default pg_current_xact_id()", s.XIDColumn, t.Table)
+	case !rel.Columns[i].NotNull:
+		fail(xid, fix.BySQL(fmt.Sprintf("UPDATE %[1]s SET %[2]s = pg_current_xact_id() WHERE %[2]s IS NULL; ALTER TABLE %[1]s ALTER COLUMN %[2]s SET NOT NULL;", sql, column)),
+			"column %s of %s can be NULL, and such a row would never be delivered", s.XIDColumn, t.Table)
+	}
+	return unmet
+}
+
+// XIDColumnSQL adds the column that source.poll.xid_column names.
+func XIDColumnSQL(t pg.Table, column string) string {
+	return fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s xid8 NOT NULL DEFAULT pg_current_xact_id();", t.SQL(), pg.QuoteIdent(column))
+}

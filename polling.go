@@ -1,0 +1,89 @@
+package walpost
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/poll"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication"
+)
+
+// polls reports whether the table is read by SQL.
+func (c *Config) polls() bool { return c.Source.Kind == KindPoll }
+
+// needsSlot adds a problem if the command needs a slot, and the configuration has none.
+func (c *Config) needsSlot(found *Problems, command string) {
+	if c.polls() {
+		found.Add("source.kind", conf.MustBe, "wal for walpost "+command, c.Source.Kind)
+	}
+}
+
+// polling is the configuration as the source wants it that polls.
+func (r *Relay) polling() poll.Settings {
+	return poll.Settings{
+		Config: r.cfg.Source.Poll, Name: r.cfg.Name, DB: r.rows.DB, Table: r.rows.Names.Tables[0], OrderColumn: r.cfg.Source.OrderColumn,
+		TimeColumn: r.cfg.Source.TimeColumn, Snapshot: r.cfg.Source.Snapshot, Needs: r.router.Needs, Logger: r.cfg.Logger,
+		ID:  func(rel *cdc.Relation) string { return r.router.Columns(rel).ID },
+		Key: func(rel *cdc.Relation) string { return r.router.Columns(rel).Key },
+	}
+}
+
+// reads is what the relay reads.
+func (r *Relay) reads() relay.Source {
+	if r.polled != nil {
+		return pollSource{r.polled}
+	}
+	return pgSource{r.source}
+}
+
+// pollSource is poll.Source as package relay wants it.
+type pollSource struct{ *poll.Source }
+
+func (s pollSource) Open(ctx context.Context, create, replaceLost bool) (relay.Session, error) {
+	session, err := s.Source.Open(ctx, create, replaceLost)
+	if err != nil {
+		return nil, err // not session: a nil *Session would be a Session that is not nil
+	}
+	return session, nil
+}
+
+// pollSetup is what SetupSQL prints for a source that polls. run executes it where that is wanted.
+func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, why, err error) {
+	set, table := r.polling(), ""
+	conn, why := set.DB.ConnectSQL(ctx)
+	var f *poll.Facts
+	if why == nil {
+		defer pg.Close(conn)
+		if f, why = set.Describe(ctx, conn); why == nil && !f.Table.Exists() {
+			f = nil
+		}
+	}
+	if f == nil {
+		outbox := *r.source.Config()
+		table = replication.SetupSQL(outbox, replication.SetupOptions{Tables: []pg.Table{set.Table}}) + "\n"
+	}
+	sql = table + set.SetupSQL(f)
+	if r.cfg.SetupRole != "" && sql != "" {
+		sql += pg.ReadingRights(set.Table, r.cfg.SetupRole) + "\n"
+	}
+	if run && why == nil && sql != "" {
+		if _, err := conn.Exec(ctx, sql).ReadAll(); err != nil {
+			return sql, nil, pg.Classify(fmt.Errorf("make what polling needs: %w", err))
+		}
+	}
+	return sql, why, nil
+}
+
+// applyPolling makes what polling needs, and returns what it made.
+func (r *Relay) applyPolling(ctx context.Context) ([]string, error) {
+	sql, why, err := r.pollSetup(ctx, true)
+	if why != nil || err != nil || sql == "" {
+		return nil, cmp.Or(why, err)
+	}
+	return []string{"what polling needs of table " + r.rows.Names.Tables[0].String()}, nil
+}
