@@ -231,13 +231,29 @@ func (c *Config) validatePoll(found *Problems) {
 	case n > 1:
 		found.Add("source.tables", conf.MustBe, "one table with source.kind: poll; run one relay for each table", strings.Join(s.AllTables(), ", "))
 	}
-	const poll = "source.kind: poll, which has neither slot nor publication"
-	for field, given := range map[string]bool{
-		"source.slot": s.Slot != usual.Slot, "source.publication": s.Publication != usual.Publication, "source.failover": s.Failover,
-		"source.messages": s.Messages.Prefix != "", "source.shard": s.Shard.Of > 0, "--shards": c.SetupShards > 0, "source.publish": !slices.Equal(s.Publish, usual.Publish), "source.create": !s.Create, "monitor.breaker": c.Monitor.Breaker != slot.DefaultConfig().Breaker,
+	const (
+		slotless = "source.kind: poll, which has neither slot nor publication"
+		inserts  = "source.kind: poll, which sees new rows only"
+		onlyWAL  = "source.kind: poll, because messages are only in the WAL"
+		whole    = "source.kind: poll, because one relay reads the whole table"
+	)
+	for _, key := range []struct {
+		field string
+		given bool
+		why   string
+	}{
+		{"source.slot", s.Slot != usual.Slot, slotless},
+		{"source.publication", s.Publication != usual.Publication, slotless},
+		{"source.failover", s.Failover, slotless},
+		{"source.create", !s.Create, slotless},
+		{"monitor.breaker", c.Monitor.Breaker != slot.DefaultConfig().Breaker, slotless},
+		{"source.publish", !slices.Equal(s.Publish, usual.Publish), inserts},
+		{"source.messages", s.Messages.Prefix != "", onlyWAL},
+		{"source.shard", s.Shard.Of > 0, whole},
+		{"--shards", c.SetupShards > 0, whole},
 	} {
-		if given {
-			found.Add(field, conf.Contradicts, poll, nil)
+		if key.given {
+			found.Add(key.field, conf.Contradicts, key.why, nil)
 		}
 	}
 	if c.Cleanup.Mode != cleanup.None {

@@ -3,9 +3,11 @@ package walpost
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
@@ -108,5 +110,40 @@ func TestADatabaseWithASlashNeedsAName(t *testing.T) {
 	cfg.Name = "a.b"
 	if _, err := New(cfg); err != nil {
 		t.Error(err)
+	}
+}
+
+// Each key that polling cannot serve is refused alone, with the reason.
+func TestPollingRefusesWhatOnlyTheWALHas(t *testing.T) {
+	polls := func() Config {
+		cfg := usable()
+		cfg.Source.Kind, cfg.Source.OrderColumn = KindPoll, "seq"
+		return cfg
+	}
+	if cfg := polls(); len(cfg.Validate()) > 0 {
+		t.Fatalf("refused: %v", cfg.Validate())
+	}
+	for field, key := range map[string]struct {
+		set func(*Config)
+		why string
+	}{
+		"source.slot":         {func(c *Config) { c.Source.Slot = "other" }, "neither slot nor publication"},
+		"source.publication":  {func(c *Config) { c.Source.Publication = "other" }, "neither slot nor publication"},
+		"source.failover":     {func(c *Config) { c.Source.Failover = true }, "neither slot nor publication"},
+		"source.create":       {func(c *Config) { c.Source.Create = false }, "neither slot nor publication"},
+		"source.publish":      {func(c *Config) { c.Source.Publish = []string{"insert", "delete"} }, "new rows only"},
+		"source.messages":     {func(c *Config) { c.Source.Messages.Prefix = "orders" }, "messages are only in the WAL"},
+		"source.shard":        {func(c *Config) { c.Source.Shard = cdc.Shard{Index: 2, Of: 4} }, "one relay reads the whole table"},
+		"--shards":            {func(c *Config) { c.SetupShards = 4 }, "one relay reads the whole table"},
+		"source.order_column": {func(c *Config) { c.Source.OrderColumn = "" }, "the order of the rows of a key"},
+		"source.tables":       {func(c *Config) { c.Source.Table, c.Source.Tables = "", []string{"a", "b"} }, "one relay for each table"},
+		"source.table":        {func(c *Config) { c.Source.Table = "" }, "with source.kind: poll"},
+	} {
+		cfg := polls()
+		key.set(&cfg)
+		found := cfg.Validate()
+		if !slices.ContainsFunc(found, func(p Problem) bool { return p.Field == field && strings.Contains(p.Text(), key.why) }) {
+			t.Errorf("%s: %v", field, found)
+		}
 	}
 }
