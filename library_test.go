@@ -26,14 +26,25 @@ func TestTheLibraryLinksNothingOfTestsAndTheDemo(t *testing.T) {
 			continue
 		}
 		libraries++
+		clients := 0
 		for _, dep := range list("-deps", pkg) {
 			if testsAndDemo.MatchString(dep) {
 				t.Errorf("%s links %s", pkg, dep)
 			}
+			if strings.Contains(dep, "/minio-go/") {
+				clients++
+			}
+		}
+		if s3 := strings.HasSuffix(pkg, "/outbox/s3store"); s3 != (clients > 0) {
+			t.Errorf("%s links %d packages of the client for S3", pkg, clients)
 		}
 	}
-	if found := list("-deps", "./cmd/walpost"); libraries < 8 || !strings.Contains(strings.Join(found, "\n"), "/embedded-postgres") {
+	found := strings.Join(list("-deps", "./cmd/walpost"), "\n")
+	if libraries < 8 || !strings.Contains(found, "/embedded-postgres") {
 		t.Errorf("%d libraries looked at, and the command links %q: this test would find nothing", libraries, found)
+	}
+	if strings.Contains(found, "/minio-go/") {
+		t.Error("the command links the client for S3")
 	}
 }
 

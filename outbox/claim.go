@@ -20,12 +20,13 @@ import (
 
 // A Store keeps payloads that are too large for Kafka. Its methods can be called at the same time.
 type Store interface {
-	// Put stores data durably. A key that is there already has the same data.
+	// Put stores data durably. A key that is there already has the same data, and its time becomes
+	// that of the newest Put.
 	Put(ctx context.Context, key string, data []byte) error
 	// Get returns what Put stored. The error of a key that is not there is fs.ErrNotExist.
 	Get(ctx context.Context, key string) (io.ReadCloser, error)
 	// List returns the keys that Put stored at or after a time and before another one, by the clock
-	// of the store. An error ends the list.
+	// of the store, and no other names (IsKey). An error ends the list.
 	List(ctx context.Context, after, before time.Time) iter.Seq2[string, error]
 	// Delete removes a key. A key that is not there is no error.
 	Delete(ctx context.Context, key string) error
@@ -57,6 +58,11 @@ const (
 )
 
 var claimKey = regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}-[0-9a-f]{64}(` + emitted + `)?$`)
+
+// IsKey reports whether a name begins with a key of Put. The List of a Store passes over other names.
+func IsKey(name string) bool {
+	return len(name) >= keyLength && claimKey.MatchString(name[:keyLength])
+}
 
 // claimFields returns the fields of a JSON object that has the field of claims, and otherwise nil.
 // A map has exactly the keys of the object, while a struct also takes other spellings of its fields.
@@ -152,7 +158,7 @@ func (o *Outbox) Orphans(ctx context.Context, tx any, after, before time.Time) (
 		if err != nil {
 			return nil, fmt.Errorf("outbox: list stored payloads: %w", err)
 		}
-		if !strings.HasSuffix(key, emitted) {
+		if IsKey(key) && !strings.HasSuffix(key, emitted) {
 			keys = append(keys, key)
 		}
 	}

@@ -59,7 +59,7 @@ func (s FileStore) List(_ context.Context, after, before time.Time) iter.Seq2[st
 		}
 		for _, entry := range entries {
 			name := entry.Name()
-			if len(name) < keyLength || !claimKey.MatchString(name[:keyLength]) {
+			if !IsKey(name) {
 				continue
 			}
 			info, err := entry.Info()

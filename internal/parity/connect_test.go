@@ -118,8 +118,8 @@ func (w *ConnectWorker) first(ctx context.Context, props map[string]string) erro
 // had written. It returns when the worker answers. The worker has no connectors.
 func (w *ConnectWorker) Start(ctx context.Context) error {
 	// The heap has room for dozens of connectors. The JVM takes only what it uses.
-	err := w.Run([]string{"-Xmx2g", "-Xms128m"}, "org.apache.kafka.connect.cli.ConnectStandalone", "worker.properties",
-		map[string]string{"logger.dbz.name": "io.debezium", "logger.dbz.level": "info"})
+	err := w.Run([]string{"-Xmx2g", "-Xms128m"}, map[string]string{"logger.dbz.name": "io.debezium", "logger.dbz.level": "info"},
+		"org.apache.kafka.connect.cli.ConnectStandalone", w.File("worker.properties"))
 	if err != nil {
 		return err
 	}

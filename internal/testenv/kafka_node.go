@@ -172,7 +172,7 @@ func kafkaUUID() string {
 // start starts nodes and waits until each of them answers and knows of all of them.
 func (c *KafkaCluster) start(ctx context.Context, nodes []*node) error {
 	for _, n := range nodes {
-		if err := n.Run([]string{"-Xmx384m", "-Xms96m"}, "kafka.Kafka", "server.properties", nil); err != nil {
+		if err := n.Run([]string{"-Xmx384m", "-Xms96m"}, nil, "kafka.Kafka", n.File("server.properties")); err != nil {
 			return fmt.Errorf("kafka node %d: start: %w", n.id, err)
 		}
 	}

@@ -34,8 +34,8 @@ type Jars struct {
 	finish func(ctx context.Context, dir, java string) error
 }
 
-// A JavaServer is a Java program that listens on a port of 127.0.0.1: a Kafka node, or a Connect
-// worker.
+// A JavaServer is a Java program that listens on a port of 127.0.0.1: a Kafka node, a Connect worker,
+// or a store for objects.
 type JavaServer struct {
 	*keeper.Keeper
 	Jars string // the folder
@@ -63,10 +63,10 @@ func (s *JavaServer) Address() string { return net.JoinHostPort("127.0.0.1", str
 // File is the path of a file in the server's folder.
 func (s *JavaServer) File(name string) string { return filepath.Join(s.Folder(), name) }
 
-// Run starts the server's main class with a file of properties. loggers are further properties of
-// log4j2. Messages go to the server's log. The options of the JVM are for a short life: no
-// optimising compiler, and no file in the temporary folder.
-func (s *JavaServer) Run(heap []string, class, properties string, loggers map[string]string) error {
+// Run starts the server's main class. loggers are further properties of log4j2. Messages go to the
+// server's log. The options of the JVM are for a short life: no optimising compiler, and no file in
+// the temporary folder.
+func (s *JavaServer) Run(heap []string, loggers map[string]string, class string, args ...string) error {
 	all := map[string]string{
 		"status":                         "error",
 		"appender.out.type":              "Console",
@@ -82,9 +82,11 @@ func (s *JavaServer) Run(heap []string, class, properties string, loggers map[st
 	}
 	_, err := s.Keeper.Start(keeper.Command{
 		Path: s.java,
-		Args: append(slices.Clone(heap), "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto",
-			"-Djava.io.tmpdir="+s.Folder(), "-Dlog4j2.configurationFile="+s.File("log4j2.properties"),
-			"-cp", filepath.Join(s.Jars, "lib", "*"), class, s.File(properties)),
+		Args: slices.Concat(heap, []string{
+			"-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData", "-Xshare:auto",
+			"-Djava.io.tmpdir=" + s.Folder(), "-Dlog4j2.configurationFile=" + s.File("log4j2.properties"),
+			"-cp", filepath.Join(s.Jars, "lib", "*"), class,
+		}, args),
 		Env: os.Environ(), Quit: syscall.SIGKILL, Grace: 10 * time.Second,
 	})
 	return err
