@@ -6,7 +6,9 @@ import (
 	"fmt"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
@@ -86,4 +88,56 @@ func (r *Relay) applyPolling(ctx context.Context) ([]string, error) {
 		return nil, cmp.Or(why, err)
 	}
 	return []string{"what polling needs of table " + r.rows.Names.Tables[0].String()}, nil
+}
+
+// delivered is the position below which a relay has delivered everything, 0 if it does not know.
+func delivered(s relay.Status) cdc.Position {
+	if s.State == relay.Standby {
+		return 0 // another process delivers
+	}
+	return max(s.Confirmed, s.Checkpoint)
+}
+
+// ReadPoll looks at the table that a relay polls: what is not delivered, and what delays it. Everything below at is delivered; if at is
+// 0, the checkpoint says what is.
+func ReadPoll(ctx context.Context, cfg Config, at cdc.Position) (poll.Status, error) {
+	wrong := cfg.ValidateDatabase()
+	if at == 0 {
+		wrong = cfg.Validate()
+	}
+	r, err := prepare(cfg, wrong)
+	if err != nil {
+		return poll.Status{}, err
+	}
+	s := r.polled.Status()
+	if at == 0 {
+		if at, err = r.storedPosition(ctx); err != nil {
+			return s, err
+		}
+	}
+	s.Backlog, err = r.polled.Backlog(ctx, at)
+	return s, err
+}
+
+// storedPosition is the position of the newest checkpoint of a relay that polls.
+func (r *Relay) storedPosition(ctx context.Context) (cdc.Position, error) {
+	store, free, err := r.openStore()
+	if err != nil {
+		return 0, err
+	}
+	defer free()
+	records, err := store.Look(ctx, r.cfg.Name)
+	if err != nil {
+		return 0, fmt.Errorf("read checkpoint: %w", err)
+	}
+	rec, _, err := checkpoint.Newest(r.cfg.Name, records)
+	switch {
+	case err != nil:
+		return 0, fmt.Errorf("read checkpoint: %w", err)
+	case rec == nil:
+		return 0, fault.WithHint(fmt.Errorf("no checkpoint of %s is stored: the relay has delivered nothing yet", r.cfg.Name), "The first walpost run writes it.")
+	case rec.Poll == "":
+		return 0, fault.Config(fmt.Errorf("checkpoint %s was written for slot %q, not for polling", rec.Key(), rec.Slot), "")
+	}
+	return rec.LSN, nil
 }

@@ -134,6 +134,10 @@ func (r *Relay) Run(ctx context.Context) error {
 	var monitor sync.WaitGroup
 	if r.polled == nil {
 		monitor.Go(func() { r.monitor.Run(monitoring, r.slotReader(), observe, r.cfg.Logger) })
+	} else {
+		monitor.Go(func() {
+			r.polled.Watch(monitoring, r.cfg.Monitor.Interval, func() cdc.Position { return delivered(loop.Status()) })
+		})
 	}
 	defer monitor.Wait()
 	defer stop()
@@ -212,7 +216,7 @@ func (r *Relay) slotReader() *slot.Reader {
 // ReadSlot reads the slot once, and where apart is not 0 once more after that time, which gives a forecast.
 func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (slot.Status, error) {
 	wrong := cfg.ValidateDatabase()
-	cfg.needsSlot(&wrong, "status")
+	cfg.needsSlot(&wrong, "status") // walpost status calls ReadPoll instead
 	r, err := prepare(cfg, wrong)
 	if err != nil {
 		return slot.Status{}, err
@@ -335,9 +339,15 @@ type Status struct {
 }
 
 // judge makes the slot's danger the state, unless the relay's own state is worse. Ready does not change: events flow until the
-// slot is lost.
+// slot is lost. A transaction that delays a relay that polls is the reason, also if the relay streams.
 func (s *Status) judge() {
-	if s.Poll != nil || s.Slot.Severity != slot.Critical || !relay.SlotAtRisk.Worse(s.State) {
+	if p := s.Poll; p != nil {
+		if s.State == relay.Streaming && p.Backlog != nil && p.Backlog.Blocker != nil {
+			s.Reason = "rows wait for " + p.Backlog.Blocker.String()
+		}
+		return
+	}
+	if s.Slot.Severity != slot.Critical || !relay.SlotAtRisk.Worse(s.State) {
 		return
 	}
 	s.Reason = strings.TrimSuffix(s.Slot.Reasons[0]+"; "+s.Reason, "; ")

@@ -32,6 +32,9 @@ type strategy interface {
 	next(ctx context.Context) (*cdc.Event, error)
 	// confirm notes that everything below safe is delivered, and in a durable checkpoint.
 	confirm(ctx context.Context, safe cdc.Position) error
+	// backlog looks at what is not delivered, if everything below at is delivered. The session may have no
+	// lock. The caller sets At, Position and Notify.
+	backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 }
 
 // A Session is one connection that polls. It is a relay.Session and a relay.Seeker.

@@ -57,8 +57,7 @@ func (s *Source) connect(ctx context.Context, onNotify func()) (*pgconn.PgConn, 
 // makes a beginning: the session's Identity has it as a slot that was made. replaceLost asks for a
 // beginning whatever the table holds.
 func (s *Source) Open(ctx context.Context, create, replaceLost bool) (*Session, error) {
-	session := &Session{src: s}
-	session.strategy = &cursor{Session: session}
+	session := s.session(nil, nil)
 	conn, err := s.connect(ctx, func() { session.woken = true })
 	if err != nil {
 		return nil, err
@@ -69,6 +68,16 @@ func (s *Source) Open(ctx context.Context, create, replaceLost bool) (*Session, 
 		return nil, err
 	}
 	return session, nil
+}
+
+// session makes a Session of the strategy. f may be nil for one that reads no rows yet.
+func (s *Source) session(conn *pgconn.PgConn, f *Facts) *Session {
+	session := &Session{src: s, conn: conn, facts: f}
+	session.strategy = &cursor{Session: session}
+	if f != nil {
+		session.rows = s.set.rowReader(f)
+	}
+	return session
 }
 
 func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error) {

@@ -20,6 +20,15 @@ type Status struct {
 	// known.
 	Delayed time.Time
 	Blocker *Blocker
+
+	// Table, Strategy and Interval are those of the configuration.
+	Table    string
+	Strategy string
+	Interval time.Duration
+	// Backlog is the newest one that Watch read, nil if it could not be read, or if this process does not
+	// deliver. BacklogErr is why it could not be read.
+	Backlog    *Backlog
+	BacklogErr string
 }
 
 // A Blocker is a transaction that delays delivery, because it has not ended.
@@ -47,11 +56,24 @@ func (b *Blocker) String() string {
 	return text
 }
 
+// End is the SQL that ends the transaction.
+func (b *Blocker) End() string {
+	switch {
+	case b.Prepared != "":
+		return "ROLLBACK PREPARED " + pg.QuoteLiteral(b.Prepared) + ";"
+	case b.PID != 0:
+		return fmt.Sprintf("SELECT pg_terminate_backend(%d);", b.PID)
+	}
+	return ""
+}
+
 // Status returns what the newest look found. Any goroutine may call it.
 func (s *Source) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.status
+	st := s.status
+	st.Table, st.Strategy, st.Interval = s.set.Table.String(), s.set.Strategy, s.set.Interval
+	return st
 }
 
 // looked counts a look. delayed says that it found rows and that none can be delivered.
@@ -83,27 +105,9 @@ func (s *cursor) delayed(ctx context.Context, ids xids) error {
 		return nil
 	}
 	s.name = now.Add(blockerEvery)
-	found, err := pg.Rows[struct {
-		PID         int32
-		Application string
-		Database    string
-		State       string
-		Since       *time.Time
-		Prepared    string
-	}](ctx, s.conn, "find the transaction that delays delivery", fmt.Sprintf(`SELECT coalesce(l.pid, 0) AS pid, coalesce(a.application_name, '') AS application,
- coalesce(a.datname, p.database, '') AS database, coalesce(a.state, '') AS state, coalesce(a.xact_start, p.prepared) AS since, coalesce(p.gid, '') AS prepared
- FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
- WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.transactionid::text = '%d' LIMIT 1`, uint32(ids.xmin)))
+	b, err := s.blocker(ctx, ids.xmin)
 	if err != nil {
 		return err
-	}
-	b := &Blocker{XID: ids.xmin}
-	if len(found) > 0 {
-		f := &found[0]
-		b.PID, b.Application, b.Database, b.State, b.Prepared = f.PID, f.Application, f.Database, f.State, f.Prepared
-		if f.Since != nil {
-			b.Since = *f.Since
-		}
 	}
 	s.src.mu.Lock()
 	s.src.status.Blocker = b
@@ -122,4 +126,32 @@ func (s *cursor) undelayed() {
 		s.told, s.tell = false, time.Time{}
 		s.src.set.Logger.Info().Str("table", s.src.set.Table.String()).Msg("rows no longer wait for a transaction")
 	}
+}
+
+// blocker describes the transaction with an id. Without the rights of pg_monitor, the server does not say
+// since when the transactions of other roles are open.
+func (s *Session) blocker(ctx context.Context, xid cdc.Position) (*Blocker, error) {
+	found, err := pg.Rows[struct {
+		PID         int32
+		Application string
+		Database    string
+		State       string
+		Since       *time.Time
+		Prepared    string
+	}](ctx, s.conn, "find the transaction that delays delivery", fmt.Sprintf(`SELECT coalesce(l.pid, 0) AS pid, coalesce(a.application_name, '') AS application,
+ coalesce(a.datname, p.database, '') AS database, coalesce(a.state, '') AS state, coalesce(a.xact_start, p.prepared) AS since, coalesce(p.gid, '') AS prepared
+ FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
+ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.transactionid::text = '%d' LIMIT 1`, uint32(xid)))
+	if err != nil {
+		return nil, err
+	}
+	b := &Blocker{XID: xid}
+	if len(found) > 0 {
+		f := &found[0]
+		b.PID, b.Application, b.Database, b.State, b.Prepared = f.PID, f.Application, f.Database, f.State, f.Prepared
+		if f.Since != nil {
+			b.Since = *f.Since
+		}
+	}
+	return b, nil
 }

@@ -25,9 +25,10 @@ func statusCommand() *cobra.Command {
 		Short: "shows whether events are delivered, and the lag, the state and the blocker of the slot",
 		Long: `status reads the state of the slot from the database, and asks the running relay at http.listen
 whether it delivers events. If the relay runs on another machine, pass its address with --http. With
-http.listen: off, status knows the slot only, and says so. It exits with
+http.listen: off, status knows the slot only, and says so. With source.kind: poll, status reads the
+rows that are not delivered instead of the slot. It exits with
 
-  0  if the slot is healthy and the relay delivers events
+  0  if the slot is healthy, or no row waits for long, and the relay delivers events
   1  if there is a warning, if no relay answers, if the relay is not ready, or if the state of the
      slot cannot be read
   3  if the relay is halted, if the slot is missing, lost or about to be lost, if it holds as much WAL as
@@ -44,6 +45,9 @@ http.listen: off, status knows the slot only, and says so. It exits with
 			return usageError{fmt.Errorf("--watch: must be from 0s to 1h (got %s)", *watch)}
 		}
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+			if cfg.Source.Kind == walpost.KindPoll {
+				return pollStatus(ctx, cmd, cfg, *asJSON)
+			}
 			status, failed := walpost.ReadSlot(ctx, cfg.Config, *watch)
 			answer := askRelay(ctx, cfg.HTTP, &status)
 			answer.judge(&status)
@@ -81,26 +85,37 @@ type relayAnswer struct {
 
 // askRelay asks the relay at http.listen whether it delivers the events of s, as it was read just now.
 func askRelay(ctx context.Context, cfg statuspage.Config, s *slot.Status) relayAnswer {
-	if noAddress(cfg) {
-		return relayAnswer{Reason: fmt.Sprintf("http.listen is %q, so the relay has no address to ask", cfg.Listen)}
-	}
-	a := relayAnswer{Address: cfg.Listen}
-	client := relayClient(cfg.Listen)
-	defer client.CloseIdleConnections()
-	const where = "start walpost run, or pass the address of the relay with --http"
-	v, err := getStatus(ctx, client)
+	a, v := askAt(ctx, cfg)
 	switch {
-	case err != nil:
-		a.Reason = fmt.Sprintf("no relay answers at %s (%v): %s", a.Address, err, where)
+	case a.State == "":
 	case v.Slot.Name != s.Slot || v.Slot.Database != s.Database:
-		a.Reason = fmt.Sprintf("the relay at %s reads slot %s in %s: %s", a.Address, v.Slot.Name, v.Slot.Database, where)
+		a = a.other(fmt.Sprintf("reads slot %s in %s", v.Slot.Name, v.Slot.Database))
 	case v.Ready && s.Known && v.Slot.CheckedAgo != nil && *v.Slot.CheckedAgo < v.SinceSecs && v.Slot.ActivePID != s.ActivePID:
 		// The relay has looked at the slot in its present session, so it has seen its own walsender.
-		a.Reason = fmt.Sprintf("the relay at %s reads a slot of this name on another server: %s", a.Address, where)
-	default:
-		a.State, a.Ready, a.Reason = relay.State(v.State), v.Ready, v.Reason
+		a = a.other("reads a slot of this name on another server")
 	}
 	return a
+}
+
+const whereRelay = "start walpost run, or pass the address of the relay with --http"
+
+// askAt asks whatever relay there is at http.listen. The View is empty without an answer.
+func askAt(ctx context.Context, cfg statuspage.Config) (relayAnswer, statuspage.View) {
+	if noAddress(cfg) {
+		return relayAnswer{Reason: fmt.Sprintf("http.listen is %q, so the relay has no address to ask", cfg.Listen)}, statuspage.View{}
+	}
+	client := relayClient(cfg.Listen)
+	defer client.CloseIdleConnections()
+	v, err := getStatus(ctx, client)
+	if err != nil {
+		return relayAnswer{Address: cfg.Listen, Reason: fmt.Sprintf("no relay answers at %s (%v): %s", cfg.Listen, err, whereRelay)}, v
+	}
+	return relayAnswer{cfg.Listen, relay.State(v.State), v.Ready, v.Reason}, v
+}
+
+// other is the answer of a relay that is not the one that was meant.
+func (a relayAnswer) other(does string) relayAnswer {
+	return relayAnswer{Address: a.Address, Reason: fmt.Sprintf("the relay at %s %s: %s", a.Address, does, whereRelay)}
 }
 
 // getStatus is /api/status. An error is short: it says why there is no answer.

@@ -133,11 +133,15 @@ func handler(relay Relay, metrics prometheus.Gatherer, past *history, version st
 		answer(w, http.StatusOK, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { // ?standby=ok: a hot standby is ready too
-		if s := seen(relay, time.Now()); !readyFor(s, r.URL.Query().Get("standby") == "ok") {
+		s, text := seen(relay, time.Now()), "ok"
+		if !readyFor(s, r.URL.Query().Get("standby") == "ok") {
 			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("%s: %s", s.State, s.Reason))
 			return
 		}
-		answer(w, http.StatusOK, "ok")
+		if s.Poll != nil && s.Reason != "" { // what delays events that flow
+			text += ": " + s.Reason
+		}
+		answer(w, http.StatusOK, text)
 	})
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {
 		now := time.Now()

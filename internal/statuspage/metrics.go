@@ -132,7 +132,7 @@ var (
 	slotXmin       = desc("walpost_slot_catalog_xmin_age", "Transactions since the slot's catalog_xmin.", ofSlot...)
 	slotSpill      = desc("walpost_slot_spill_bytes_total", "Bytes that the server wrote to disk while decoding large transactions for the slot.", ofSlot...)
 	clockSkew      = desc("walpost_clock_skew_seconds", "The database's clock minus this machine's clock.")
-	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot was last read; 0 before that.")
+	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot, or the table that is polled, was last read; 0 before that.")
 
 	events      = desc("walpost_events_total", "Events acknowledged by the brokers.", "topic")
 	commitToAck = desc("walpost_commit_to_ack_seconds", "From the commit in the database to the brokers' acknowledgement.")
@@ -185,6 +185,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	if s.Poll == nil {
 		gauge(monitorSuccess, stamp(s.Slot.At))
 	}
+	collectPoll(s.Poll, now, gauge, counter)
 
 	for topic, n := range s.Topics {
 		counter(events, float64(n), topic)

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
 	"github.com/walpost/walpost/slot"
@@ -103,6 +104,48 @@ func TestEveryPromisedMetricIsThere(t *testing.T) {
 		if !slices.Contains(names, name) {
 			t.Errorf("%s is not exported", name)
 		}
+	}
+}
+
+// A relay that polls has no slot, and a process that does not deliver does not know what waits.
+func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
+	r := busy()
+	r.status.Slot = slot.Status{}
+	r.status.Poll = &poll.Status{Looks: 9, Table: "public.outbox", Backlog: &poll.Backlog{
+		At: noon.Add(-time.Second), Rows: 3, Oldest: noon.Add(-time.Minute), Blocker: &poll.Blocker{Since: noon.Add(-2 * time.Minute)},
+	}}
+	gathered := func() map[string]float64 {
+		families, err := collected(t, r).Gather()
+		if err != nil {
+			t.Fatal(err)
+		}
+		all := map[string]float64{}
+		for _, f := range families {
+			m := f.GetMetric()[0]
+			all[f.GetName()] = m.GetGauge().GetValue() + m.GetCounter().GetValue()
+			if strings.HasPrefix(f.GetName(), "walpost_slot_") {
+				t.Errorf("%s is exported", f.GetName())
+			}
+		}
+		return all
+	}
+	got := gathered()
+	for name, want := range map[string]float64{
+		"walpost_poll_pending_rows": 3, "walpost_poll_oldest_pending_seconds": 60, "walpost_poll_blocker_age_seconds": 120, "walpost_poll_looks_total": 9,
+		"walpost_monitor_last_success_timestamp_seconds": float64(noon.Unix() - 1),
+	} {
+		if got[name] != want {
+			t.Errorf("%s is %v, must be %v", name, got[name], want)
+		}
+	}
+	*r.status.Poll.Backlog = poll.Backlog{At: noon, Rows: 1}
+	got = gathered()
+	if _, ok := got["walpost_poll_oldest_pending_seconds"]; ok || got["walpost_poll_blocker_age_seconds"] != 0 {
+		t.Errorf("an age that nothing tells: %v", got)
+	}
+	r.status.Poll.Backlog = nil
+	if _, ok := gathered()["walpost_poll_pending_rows"]; ok {
+		t.Error("a process that does not deliver says what waits")
 	}
 }
 

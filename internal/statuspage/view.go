@@ -4,16 +4,19 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/service"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
 )
 
-// A View is /api/status: a stable form of walpost.Status. Positions are LSNs as Postgres prints them; what cannot be told is null.
+// A View is /api/status: a stable form of walpost.Status. Positions are LSNs as Postgres prints them, or
+// transaction ids if the table is polled; what cannot be told is null.
 type View struct {
 	Name       string  `json:"name"`
 	Version    string  `json:"version"`
@@ -65,7 +68,8 @@ type View struct {
 		P99   float64 `json:"p99_seconds"`
 	} `json:"latency"`
 
-	Slot Slot `json:"slot"`
+	Slot Slot  `json:"slot"` // empty if the table is polled
+	Poll *Poll `json:"poll"` // null if the WAL is read
 
 	Cleanup *cleanupView `json:"cleanup"` // null where no rows are removed
 	Breaker *breakerView `json:"breaker"` // null where monitor.breaker is none
@@ -243,6 +247,7 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 		Topics: s.Topics, Sessions: s.Sessions,
 		Halt:            haltOf(s),
 		Slot:            SlotOf(s.Slot, now),
+		Poll:            PollOf(s.Poll, now),
 		Cleanup:         cleanupViewOf(s.Cleanup, now),
 		Breaker:         breakerViewOf(s.Breaker, now),
 		CheckpointError: s.CheckpointError,
@@ -252,8 +257,13 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 		v.LastError, v.LastErrorAgo = s.Troubles[0].Text, ago(s.Troubles[0].At, now)
 	}
 	v.Source.Database, v.Source.SystemID, v.Source.Timeline = s.Slot.Database, s.Identity.SystemID, s.Identity.Timeline
-	v.Position.Received, v.Position.Safe = s.Received.String(), s.Safe.String()
-	v.Position.Checkpoint, v.Position.Confirmed = s.Checkpoint.String(), s.Confirmed.String()
+	position := cdc.Position.String
+	if s.Poll != nil {
+		v.Source.Database = s.Identity.Database
+		position = func(p cdc.Position) string { return strconv.FormatUint(uint64(p), 10) }
+	}
+	v.Position.Received, v.Position.Safe = position(s.Received), position(s.Safe)
+	v.Position.Checkpoint, v.Position.Confirmed = position(s.Checkpoint), position(s.Confirmed)
 	v.InFlight.Events, v.InFlight.Bytes, v.InFlight.Oldest = s.InFlightEvents, s.InFlightBytes, ago(s.OldestUnacked, now)
 	v.Window.Events, v.Window.Bytes, v.Window.Full = s.Window.Events, int64(s.Window.Bytes), s.WindowFull.Seconds()
 	v.Latency.Count, v.Latency.P50, v.Latency.P99 = s.Latency.Count(), s.Latency.Quantile(0.5), s.Latency.Quantile(0.99)

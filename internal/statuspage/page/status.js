@@ -94,6 +94,7 @@
   // urgency says how long a person may take.
   const urgency = (s) => {
     const slot = s.slot;
+    if (s.poll) return "";
     if (!still.includes(s.state) && s.state !== "slot-at-risk") return "";
     if (!slot.known) return `unknown, because walpost cannot look at the slot${slot.error ? `: ${slot.error}` : "."}`;
     if (!slot.exists || slot.limit === "lost") return "stop whatever deletes rows of the outbox table, because walpost recover reads them.";
@@ -263,6 +264,21 @@
     const breaker = s.breaker;
     set("breaker", breaker === null ? "off" : breaker.state === "armed" ? `armed: ${breaker.action}` : `${breaker.state} ${ago(breaker.since_seconds)}: ${breaker.reason}`);
     set("checked", slot.checked_seconds_ago === null ? "not yet" : ago(slot.checked_seconds_ago));
+
+    const polled = s.poll;
+    for (const id of ["slot-section", "retained-figure"]) el(id).hidden = !!polled;
+    el("poll-section").hidden = !polled;
+    if (polled) {
+      set("poll-table", polled.table);
+      set("poll-pending", polled.pending_rows === null ? "–" : `${polled.more_pending_rows ? "more than " : ""}${number(polled.pending_rows)}`);
+      set("poll-oldest", polled.pending_rows === 0 ? "none" : polled.oldest_pending_seconds === null ? "–" : ago(polled.oldest_pending_seconds));
+      set("poll-blocker", polled.pending_rows === null ? "–" : polled.blocker || "nothing");
+      set("poll-strategy", polled.strategy);
+      set("poll-wake", `${polled.wake_up === "notify" ? "when a trigger notifies, and " : ""}every ${seconds(polled.interval_seconds)}`);
+      set("poll-checked", polled.checked_seconds_ago === null ? "not yet" : ago(polled.checked_seconds_ago));
+      fill("poll-how", polled.blocker_end, () => (polled.blocker_end ? [node("p", "To end the transaction that delays delivery:", "note"), copyable(polled.blocker_end, "that transaction: it is rolled back")] : []));
+      show("poll-error", polled.error);
+    }
 
     for (const key of ["received", "safe", "checkpoint", "confirmed"]) set(key, s.position[key]);
     set("database", s.source.database || "–");

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/relay"
+)
+
+const (
+	waitsTooLong = 5 * time.Minute // a row, as the alert WalpostPolledRowTooOld has it
+	openTooLong  = time.Minute     // a transaction that delays rows
+)
+
+// pollStatus is walpost status of a relay that polls: what is not delivered, and why.
+func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON bool) error {
+	a, v := askAt(ctx, cfg.HTTP)
+	var at cdc.Position // as the relay has it; otherwise the checkpoint has it
+	source := cfg.Source.Config
+	source.ReadSecrets()
+	database, err := source.Database()
+	if err != nil {
+		return err
+	}
+	switch {
+	case a.State == "":
+	case v.Poll == nil:
+		a = a.other("reads slot " + v.Slot.Name)
+	case v.Poll.Table != source.Names().Tables[0].String() || v.Source.Database != "" && v.Source.Database != database:
+		a = a.other(fmt.Sprintf("polls table %s in %s", v.Poll.Table, v.Source.Database))
+	case a.State != relay.Standby:
+		n, err := strconv.ParseUint(cmp.Or(v.Poll.Position, "0"), 10, 64)
+		if err == nil {
+			at = cdc.Position(n)
+		}
+	}
+	found, failed := walpost.ReadPoll(ctx, cfg.Config, at)
+	if fault.Misconfigured(failed) {
+		return failed
+	}
+	if failed != nil {
+		found.BacklogErr = failed.Error()
+	}
+	p, out := statuspage.PollOf(&found, time.Now()), cmd.OutOrStdout()
+	findings, code := judgePoll(p, a)
+	if asJSON {
+		err = printJSON(out, struct {
+			*statuspage.Poll
+			State    string      `json:"state"` // ok, warning, critical
+			Findings []string    `json:"findings"`
+			Relay    relayAnswer `json:"relay"`
+		}{p, pollStates[code], findings, a}, "  ")
+	} else {
+		err = printPollStatus(out, p, a, findings, pollStates[code])
+	}
+	if err != nil || code == 0 {
+		return err
+	}
+	if hint := fault.Hint(failed); hint != "" {
+		fmt.Fprintf(cmd.ErrOrStderr(), "hint: %s\n", hint)
+	}
+	return exitError(code)
+}
+
+var pollStates = map[int]string{0: "ok", exitFailed: "warning", exitPerson: "critical"}
+
+// judgePoll returns what is not as it should be, and the exit code.
+func judgePoll(p *statuspage.Poll, a relayAnswer) (findings []string, code int) {
+	findings = []string{}
+	add := func(format string, args ...any) {
+		code, findings = max(code, exitFailed), append(findings, fmt.Sprintf(format, args...))
+	}
+	if p.Error != "" {
+		add("%s", p.Error)
+	}
+	age := func(seconds *float64) time.Duration {
+		if seconds == nil {
+			return 0
+		}
+		return time.Duration(*seconds * float64(time.Second)).Round(time.Second)
+	}
+	if old := age(p.Oldest); old > waitsTooLong {
+		add("the oldest row that is not delivered was written %s ago", old)
+	}
+	if x := p.BlockerFull; x != nil && (x.Age == nil || age(x.Age) > openTooLong) {
+		add("rows wait for %s; to end it: %s", p.Blocker, cmp.Or(p.BlockerEnd, "find out who has it open"))
+	}
+	if !a.Ready && a.Address != "" {
+		reason := a.Reason
+		if a.State != "" {
+			reason = strings.TrimSuffix(fmt.Sprintf("the relay is not ready (%s): %s", a.State, a.Reason), ": ")
+		}
+		add("%s", reason)
+	}
+	if a.State == relay.Halted {
+		code = exitPerson
+	}
+	return findings, code
+}
+
+func printPollStatus(w io.Writer, p *statuspage.Poll, a relayAnswer, findings []string, state string) error {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+	line("table", "%s, polled with the strategy %s", p.Table, p.Strategy)
+	if a.Address == "" && state == "ok" {
+		state = "no row waits for long; whether events are delivered is not known"
+	}
+	line("state", "%s", state)
+	for _, f := range findings {
+		line("", "%s", oneLine(f))
+	}
+	switch {
+	case a.Address == "":
+		line("relay", "unknown: %s", a.Reason)
+	case a.State == "":
+		line("relay", "unknown (%s)", a.Address)
+	default:
+		line("relay", "%s (%s)", a.State, a.Address)
+	}
+	if p.Pending != nil {
+		more, oldest := "", ""
+		if p.More {
+			more = "more than "
+		}
+		if p.Oldest != nil {
+			oldest = ", the oldest for " + time.Duration(*p.Oldest*float64(time.Second)).Round(time.Second).String()
+		}
+		line("undelivered", "%s%d%s", more, *p.Pending, oldest)
+		line("delayed by", "%s", cmp.Or(p.Blocker, "nothing"))
+		if p.BlockerEnd != "" {
+			line("", "to end it: %s", p.BlockerEnd)
+		}
+		line("position", "%s", p.Position)
+		wake := "every " + time.Duration(p.Interval*float64(time.Second)).String()
+		if p.Wake == "notify" {
+			wake = "when a trigger notifies, and " + wake
+		}
+		line("looks", "%s", wake)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

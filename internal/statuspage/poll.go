@@ -1,0 +1,96 @@
+package statuspage
+
+import (
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/walpost/walpost/poll"
+)
+
+// A Poll is the polled table, in /api/status and in walpost status --json.
+type Poll struct {
+	Table    string   `json:"table"`
+	Strategy string   `json:"strategy"`
+	Interval float64  `json:"interval_seconds"`
+	Wake     string   `json:"wake_up"`                // notify, if a trigger notifies walpost; interval; "" if it is not known
+	Position string   `json:"position"`               // a transaction id, below which everything is delivered; "" if it is not known
+	Pending  *int     `json:"pending_rows"`           // that are not delivered
+	More     bool     `json:"more_pending_rows"`      // there are more, which were not counted
+	Oldest   *float64 `json:"oldest_pending_seconds"` // null if there are none, or if nothing tells when a row was written
+
+	Blocker     string           `json:"blocker"`     // the transaction that delays them
+	BlockerEnd  string           `json:"blocker_end"` // the SQL that ends it
+	BlockerFull *pollBlockerView `json:"blocker_detail"`
+
+	CheckedAgo *float64 `json:"checked_seconds_ago"`
+	Error      string   `json:"error"`
+}
+
+type pollBlockerView struct {
+	XID         string   `json:"xid"`
+	PID         int32    `json:"pid"` // 0 for a prepared transaction
+	Application string   `json:"application"`
+	Database    string   `json:"database"`
+	State       string   `json:"state"`
+	Prepared    string   `json:"prepared"`
+	Age         *float64 `json:"age_seconds"` // null if the role may not see it
+}
+
+// PollOf is what is known of a polled table now, nil if the WAL is read.
+func PollOf(s *poll.Status, now time.Time) *Poll {
+	if s == nil {
+		return nil
+	}
+	v := &Poll{Table: s.Table, Strategy: s.Strategy, Interval: s.Interval.Seconds(), Error: s.BacklogErr}
+	b := s.Backlog
+	if b == nil {
+		return v
+	}
+	v.Wake = "interval"
+	if b.Notify {
+		v.Wake = "notify"
+	}
+	v.Position, v.Pending, v.More, v.Oldest = strconv.FormatUint(uint64(b.Position), 10), &b.Rows, b.More, ago(b.Oldest, now)
+	v.CheckedAgo = ago(b.At, now)
+	if x := b.Blocker; x != nil {
+		v.Blocker, v.BlockerEnd = x.String(), x.End()
+		v.BlockerFull = &pollBlockerView{strconv.FormatUint(uint64(x.XID), 10), x.PID, x.Application, x.Database, x.State, x.Prepared, ago(x.Since, now)}
+	}
+	return v
+}
+
+var (
+	ofTable = []string{"table"}
+
+	pollPending = desc("walpost_poll_pending_rows", "Rows that are not delivered. At most 10000 are counted.", ofTable...)
+	pollOldest  = desc("walpost_poll_oldest_pending_seconds", "Age of the oldest row that is not delivered, 0 if there is none; absent if nothing tells when a row was written.", ofTable...)
+	pollBlocker = desc("walpost_poll_blocker_age_seconds", "Age of the transaction that delays rows which could be delivered otherwise, 0 if none does; absent if the role may not see the age.", ofTable...)
+	pollLooks   = desc("walpost_poll_looks_total", "Looks at the table.", ofTable...)
+)
+
+// collectPoll sends nothing of a process that does not deliver, because another process does.
+func collectPoll(s *poll.Status, now time.Time, gauge, counter func(*prometheus.Desc, float64, ...string)) {
+	if s == nil {
+		return
+	}
+	counter(pollLooks, float64(s.Looks), s.Table)
+	b := s.Backlog
+	if b == nil {
+		return
+	}
+	gauge(monitorSuccess, stamp(b.At))
+	gauge(pollPending, float64(b.Rows), s.Table)
+	if age := ago(b.Oldest, now); age != nil {
+		gauge(pollOldest, *age, s.Table)
+	} else if b.Rows == 0 {
+		gauge(pollOldest, 0, s.Table)
+	}
+	switch {
+	case b.Blocker == nil:
+		gauge(pollBlocker, 0, s.Table)
+	case !b.Blocker.Since.IsZero():
+		gauge(pollBlocker, now.Sub(b.Blocker.Since).Seconds(), s.Table)
+	}
+}

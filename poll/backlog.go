@@ -1,0 +1,126 @@
+package poll
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/wait"
+)
+
+// CountedRows bounds Backlog.Rows, because counting costs the server time.
+const CountedRows = 10_000
+
+// A Backlog is what one look found that is written and not delivered.
+type Backlog struct {
+	At       time.Time    // of the look
+	Position cdc.Position // everything below it is delivered
+	Rows     int          // that are not delivered, CountedRows at the most
+	More     bool         // there are more
+	Oldest   time.Time    // when the oldest of them was written; zero for none, or if nothing tells it
+	Blocker  *Blocker     // the transaction that delays them; nil for none
+	Notify   bool         // the table has the trigger that notifies walpost
+}
+
+// Backlog looks at what is not delivered, on a connection of its own. Everything below the position at is
+// delivered.
+func (s *Source) Backlog(ctx context.Context, at cdc.Position) (*Backlog, error) {
+	conn, err := s.set.DB.ConnectSQL(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer pg.Close(conn)
+	f, err := s.set.Describe(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if unmet := s.set.Unmet(f); len(unmet) > 0 {
+		return nil, unmet[0].fault(false, f.Server.Provider)
+	}
+	b, err := s.session(conn, f).backlog(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	b.At, b.Position, b.Notify = time.Now(), at, f.Notify
+	return b, nil
+}
+
+// Watch keeps Status.Backlog new, until ctx ends. delivered is the position below which everything is
+// delivered, 0 if this process does not know it.
+func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func() cdc.Position) {
+	for failures := 0; ; {
+		var b *Backlog
+		var err error
+		if at := delivered(); at != 0 {
+			bounded, cancel := context.WithTimeout(ctx, max(3*every, 10*time.Second))
+			b, err = s.Backlog(bounded, at)
+			cancel()
+		}
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err != nil:
+			if failures++; failures == 1 {
+				s.set.Logger.Warn().Err(err).Msg("what is not delivered cannot be monitored")
+			}
+		case failures > 0:
+			s.set.Logger.Info().Int("times", failures).Msg("what is not delivered is monitored again")
+			failures = 0
+		}
+		s.mu.Lock()
+		s.status.Backlog, s.status.BacklogErr = b, ""
+		if err != nil {
+			s.status.BacklogErr = err.Error()
+		}
+		s.mu.Unlock()
+		if !wait.For(ctx, every) {
+			return
+		}
+	}
+}
+
+// delayAfter is the age from which a transaction counts as one that delays delivery. Every writer delays
+// delivery for the moment that its transaction takes.
+const delayAfter = time.Second
+
+// backlog counts the rows at and behind the position.
+func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error) {
+	got, err := pg.Row[struct {
+		XMin, Oldest string
+		Rows         int
+		Age          *float64 // of the oldest row, in microseconds
+	}](ctx, s.conn, "count the rows that are not delivered", fmt.Sprintf(`SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin,
+ (SELECT count(*) FROM (SELECT FROM %[2]s WHERE %[3]s LIMIT %[5]d) c) AS rows, coalesce(o.xid, '') AS oldest,
+ extract(epoch FROM clock_timestamp()) * 1000000 - o.at AS age
+ FROM (SELECT 1) one LEFT JOIN (SELECT %[1]s::text AS xid, (%[4]s)::bigint AS at FROM %[2]s WHERE %[3]s ORDER BY %[1]s LIMIT 1) o ON true`,
+		s.xid("t"), s.rows.from, s.atLeast("t", at), s.rows.when, CountedRows+1))
+	if err != nil {
+		return nil, err
+	}
+	b := &Backlog{Rows: min(got.Rows, CountedRows), More: got.Rows > CountedRows}
+	if got.Age != nil {
+		b.Oldest = time.Now().Add(-time.Duration(max(0, *got.Age)) * time.Microsecond)
+	}
+	if got.Oldest == "" {
+		return b, nil
+	}
+	oldest, err := strconv.ParseUint(got.Oldest, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("count the rows that are not delivered: %w: transaction id %q", pg.ErrAnswer, got.Oldest)
+	}
+	xmin, err := strconv.ParseUint(got.XMin, 10, 64)
+	if err != nil {
+		return nil, fmt.Errorf("count the rows that are not delivered: %w: transaction id %q", pg.ErrAnswer, got.XMin)
+	}
+	if oldest < xmin {
+		return b, nil
+	}
+	blocker, err := s.blocker(ctx, cdc.Position(xmin))
+	if err == nil && (blocker.Since.IsZero() || time.Since(blocker.Since) >= delayAfter) {
+		b.Blocker = blocker
+	}
+	return b, err
+}
