@@ -207,7 +207,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 
 // onlyMessages says that logical messages are the only events.
 func (c *Config) onlyMessages() bool {
-	return len(c.Source.AllTables()) == 0 && c.Source.Messages.Prefix != ""
+	return len(c.Source.AllTables()) == 0 && c.Source.Messages.On()
 }
 
 // needsTable is an error of a command that reads a table, if there is none.
@@ -337,6 +337,9 @@ func (c *Config) routing() router.Config {
 		if t, err := pg.ParseTable(name); err == nil { // replication reports the others
 			cfg.Tables = append(cfg.Tables, t.Schema+"."+t.Name)
 		}
+	}
+	if cfg.DebeziumMessages = c.Source.Messages.Debezium(); cfg.DebeziumMessages {
+		cfg.Database, _ = c.Source.Database() // replication reports a wrong DSN
 	}
 	return cfg
 }

@@ -46,7 +46,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	if err != nil {
 		return 0, fault.Config(err, "")
 	}
-	what := backfill.Recovering{RecoverOptions: opts, Slot: r.cfg.Source.Slot, Router: second, Messages: cfg.Source.Messages.Prefix != ""}
+	what := backfill.Recovering{RecoverOptions: opts, Slot: r.cfg.Source.Slot, Router: second, Messages: cfg.Source.Messages.On()}
 	if cfg.Stdout == nil {
 		to := cfg.sink()
 		what.Kafka = &to.Config

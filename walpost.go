@@ -76,8 +76,8 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 		return nil, fault.Config(err, "")
 	}
 	from := cfg.replication()
-	if prefix := from.Messages.Prefix; prefix != "" {
-		if err := routes.CheckMessages(prefix); err != nil {
+	if from.Messages.On() {
+		if err := routes.CheckMessages(from.Messages.Prefix); err != nil {
 			return nil, fault.Config(err, "")
 		}
 	}

@@ -215,8 +215,30 @@ func (r *Relation) String() string {
 // bytes that the server sent and not in Postgres' text format.
 func Messages(prefix string) *Relation {
 	const oidBytea = 17
-	return &Relation{Name: "messages:" + prefix, Columns: []Column{{Name: "content", TypeOID: oidBytea, TypeMod: -1, TypeName: "bytea"}}}
+	return &Relation{Name: messagesName + prefix, Columns: []Column{{Name: "content", TypeOID: oidBytea, TypeMod: -1, TypeName: "bytea"}}}
 }
+
+// MessagesWithOrigin is Messages with two more columns: the id of the transaction that wrote the
+// message, and the end of the transaction before it, or where the stream began.
+func MessagesWithOrigin(prefix string) *Relation {
+	const oidText = 25
+	r := Messages(prefix)
+	for _, name := range []string{MessageTransaction, MessageBefore} {
+		r.Columns = append(r.Columns, Column{Name: name, TypeOID: oidText, TypeMod: -1, TypeName: "text"})
+	}
+	return r
+}
+
+// The columns of MessagesWithOrigin behind the content.
+const (
+	MessageTransaction = "transaction"
+	MessageBefore      = "before"
+)
+
+// MessagePrefix is the prefix of the messages that r stands for.
+func (r *Relation) MessagePrefix() string { return strings.TrimPrefix(r.Name, messagesName) }
+
+const messagesName = "messages:"
 
 // OfMessages reports whether r stands for logical messages. Every table has a schema.
 func (r *Relation) OfMessages() bool { return r.Schema == "" }

@@ -8,20 +8,20 @@ import (
 
 // messages says who may write logical messages, which no command can publish again, and what their encoding is.
 func (x *examination) messages() {
-	prefix := x.cfg.Messages.Prefix
-	if prefix == "" {
+	if !x.cfg.Messages.On() {
 		return
 	}
+	which := x.cfg.Messages.String()
 	const name = "source.messages"
 	switch {
 	case len(x.settings.EmitPublic) == 0:
-		x.add(OK, name, nil, "messages with the prefix %q are events; if the slot is lost, those that it held are lost with it", prefix)
+		x.add(OK, name, nil, "%s are events; if the slot is lost, those that it held are lost with it", which)
 	default:
 		functions := strings.Join(x.settings.EmitPublic, ", ")
 		x.add(Warn, name, fix.Fix{
 			fix.Words("As a superuser, leave the right to the roles that write events (docs/messages.md). On a managed server without a superuser, this is not possible."),
 			fix.SQL("REVOKE EXECUTE ON FUNCTION " + functions + " FROM PUBLIC;"), fix.SQL("GRANT EXECUTE ON FUNCTION " + functions + " TO <the application's role>;"),
-		}, "every role of database %s may write messages with the prefix %q, and walpost publishes them", x.f.Server.Database, prefix)
+		}, "every role of database %s may write messages, and walpost publishes %s", x.f.Server.Database, which)
 	}
 	if e := x.settings.Encoding; e != "UTF8" {
 		x.add(Warn, name+" encoding", fix.ByWords("Write the content as bytes: pg_logical_emit_message(true, prefix, convert_to(content, 'UTF8'))."),

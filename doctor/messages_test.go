@@ -24,7 +24,7 @@ func TestWhoMayWriteMessagesIsSaid(t *testing.T) {
 			return Finding{}
 		}
 		found := find()
-		if found.Verdict != Warn || !strings.Contains(found.Why, `may write messages with the prefix "outbox"`) {
+		if found.Verdict != Warn || !strings.Contains(found.Why, `may write messages, and walpost publishes messages with the prefix "outbox"`) {
 			t.Fatalf("%+v", found)
 		}
 		for _, step := range found.Fix {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/logicalmsg"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -32,9 +33,9 @@ type Config struct {
 	Table  string   `yaml:"table"`
 	Tables []string `yaml:"tables"`
 	// Messages makes logical messages events, beside the rows of the tables or without any table.
-	Messages    Messages `yaml:"messages"`
-	Slot        string   `yaml:"slot"`
-	Publication string   `yaml:"publication"`
+	Messages    logicalmsg.Config `yaml:"messages"`
+	Slot        string            `yaml:"slot"`
+	Publication string            `yaml:"publication"`
 	// Shard is the part of the rows that the relay delivers, by a hash of the key. Sharded appends its suffix to Slot and
 	// Publication, so that all shards can have one configuration.
 	Shard cdc.Shard `yaml:"shard"`
@@ -79,12 +80,6 @@ type Config struct {
 	Logger zerolog.Logger `yaml:"-"`
 }
 
-// Messages are the logical messages that are events: those that a transaction wrote by pg_logical_emit_message(true, …).
-type Messages struct {
-	// Prefix is theirs, byte by byte. Empty: no message is an event.
-	Prefix string `yaml:"prefix"`
-}
-
 // An Advice is something to log at a start, with a hint that says what to do.
 type Advice struct{ Text, Hint string }
 
@@ -96,7 +91,7 @@ const defaultCreateTimeout = 10 * time.Minute
 func DefaultConfig() Config {
 	return Config{
 		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true,
-		BulkCatchUp: "auto", CreateTimeout: defaultCreateTimeout,
+		BulkCatchUp: "auto", CreateTimeout: defaultCreateTimeout, Messages: logicalmsg.Config{Format: logicalmsg.Row},
 	}
 }
 
@@ -140,10 +135,8 @@ func (c Config) Validate() (found conf.Problems) {
 		found.Add("source.dsn", conf.Required, "", nil)
 	}
 	c.validateTables(&found)
-	if p := c.Messages.Prefix; !pg.IsPrefix(p) {
-		found.Add("source.messages.prefix", conf.MustBe, fmt.Sprintf("at most %d bytes of UTF-8 without control characters", pg.MaxPrefix), p)
-	} else if p != "" && c.Shard.Of > 0 {
-		found.Add("source.messages.prefix", conf.Contradicts, "source.shard: every slot gives all messages. Use a relay of its own for them", nil)
+	if c.Messages.Validate(&found); c.Messages.On() && c.Shard.Of > 0 {
+		found.Add("source.messages", conf.Contradicts, "source.shard: every slot gives all messages. Use a relay of its own for them", nil)
 	}
 	if slot := c.Slot + c.Shard.Suffix(); !slotName.MatchString(slot) {
 		found.Add("source.slot", conf.MustBe, "1 to 63 of a-z, 0-9 and _", slot)
@@ -176,7 +169,7 @@ func (c *Config) validateTables(found *conf.Problems) {
 	all := c.AllTables()
 	switch {
 	case len(all) > 0:
-	case c.Messages.Prefix == "":
+	case !c.Messages.On():
 		found.Add("source.table", conf.Required, "", nil)
 	case c.Snapshot == "initial":
 		found.Add("source.snapshot", conf.MustBe, "never without source.table, because messages are in no table", c.Snapshot)

@@ -7,9 +7,11 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"strconv"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/logicalmsg"
 )
 
 // A decoder turns pgoutput messages (protocol version 1, text) into events. It enforces the protocol's order: a row
@@ -31,7 +33,8 @@ type decoder struct {
 	newest    *cdc.Relation     // of the newest row: spares the lookup
 
 	inTx      bool
-	commitLSN cdc.Position // of the open transaction, from its Begin
+	xid       uint32       // of the open transaction, from its Begin
+	commitLSN cdc.Position // likewise
 	commitAt  time.Time    // likewise
 	end       cdc.Position // where the newest finished transaction ended, or where the stream began
 
@@ -112,7 +115,7 @@ func (d *decoder) message(kind byte, m *cursor) (bool, error) {
 
 func (d *decoder) begin(m *cursor) error {
 	lsn, at := cdc.Position(m.uint64()), timestamp(m.uint64())
-	m.uint32() // the transaction id
+	xid := m.uint32()
 	switch {
 	case m.short:
 		return errShort
@@ -121,7 +124,7 @@ func (d *decoder) begin(m *cursor) error {
 	case lsn < d.end:
 		return fmt.Errorf("a transaction that commits at %s, behind %s, where the one before it ended", lsn, d.end)
 	}
-	d.inTx, d.commitLSN, d.commitAt = true, lsn, at
+	d.inTx, d.xid, d.commitLSN, d.commitAt = true, xid, lsn, at
 	d.ev.Kind, d.ev.Pos, d.ev.Time = cdc.Begin, lsn, at
 	return nil
 }
@@ -206,11 +209,10 @@ func (d *decoder) row(m *cursor) (*cdc.Relation, error) {
 
 // logicalMessages says which logical messages are events. The zero value wants none.
 type logicalMessages struct {
-	rel    *cdc.Relation
-	prefix string
-	beside bool // rows are events, too
-	// outside is told of each message with the prefix that belongs to no transaction. It gives no event.
-	outside func(cdc.Position)
+	relations *logicalmsg.Relations
+	beside    bool // rows are events, too
+	// outside is told of each selected message that belongs to no transaction. It gives no event.
+	outside func(*cdc.Relation, cdc.Position)
 }
 
 // logical reads a logical message. The server sends a message that is not transactional as soon as it reads its record, so
@@ -223,16 +225,24 @@ func (d *decoder) logical(m *cursor) (bool, error) {
 		return false, errShort
 	case flags > 1:
 		return false, fmt.Errorf("unknown flags %#x", flags)
-	case d.messages.rel == nil || string(prefix) != d.messages.prefix:
+	case d.messages.relations == nil:
 		return false, nil
+	}
+	rel, err := d.messages.relations.Of(prefix)
+	switch {
+	case rel == nil:
+		return false, err
 	case flags == 0:
-		d.messages.outside(lsn)
+		d.messages.outside(rel, lsn)
 		return false, nil
 	case !d.inTx:
 		return false, fmt.Errorf("transactional message at %s outside a transaction", lsn)
 	}
 	d.values = append(d.values[:0], cdc.Value{Bytes: content})
-	d.ev.Kind, d.ev.Pos, d.ev.Time, d.ev.Row = cdc.Message, lsn, d.commitAt, cdc.Row{Relation: d.messages.rel, Values: d.values}
+	if len(rel.Columns) > 1 { // cdc.MessagesWithOrigin
+		d.values = append(d.values, cdc.Value{Bytes: strconv.AppendUint(nil, uint64(d.xid), 10)}, cdc.Value{Bytes: []byte(d.end.String())})
+	}
+	d.ev.Kind, d.ev.Pos, d.ev.Time, d.ev.Row = cdc.Message, lsn, d.commitAt, cdc.Row{Relation: rel, Values: d.values}
 	return true, nil
 }
 

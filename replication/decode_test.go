@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/logicalmsg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -64,7 +65,8 @@ func msgLogical(flags byte, prefix, content string) []byte {
 
 // wanted asks for the messages with a prefix.
 func wanted(prefix string, outside func(cdc.Position)) logicalMessages {
-	return logicalMessages{rel: cdc.Messages(prefix), prefix: prefix, outside: outside}
+	relations := logicalmsg.NewRelations(logicalmsg.Config{Prefix: prefix, Format: logicalmsg.Row})
+	return logicalMessages{relations: relations, outside: func(_ *cdc.Relation, at cdc.Position) { outside(at) }}
 }
 
 func TestMessagesWithThePrefixAreEvents(t *testing.T) {

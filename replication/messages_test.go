@@ -200,3 +200,33 @@ func TestWhatIsHeldForTheOrderIsBounded(t *testing.T) {
 		t.Error("nothing went")
 	}
 }
+
+// TestAMessageSaysWhereItIsFrom: the server itself says the transaction, the position, and where the transaction before it ended.
+func TestAMessageSaysWhereItIsFrom(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
+	w.cfg.Messages.Format, w.cfg.Messages.Include = "debezium", []string{"a.*"}
+	s := w.stream(0)
+	w.exec(insertOf("first"), "CREATE TABLE facts AS SELECT pg_logical_emit_message(true, 'a1', 'x') AS lsn, txid_current() AS tx",
+		"SELECT pg_logical_emit_message(true, 'b', 'not selected')", insertOf("end"))
+	want := w.value("SELECT tx || ' ' || lsn FROM facts")
+	var ended cdc.Position
+	got := ""
+	w.until(s, "aggregate_id", func(ev *cdc.Event) bool {
+		switch ev.Kind {
+		case cdc.Message:
+			if v := ev.Row.Values; string(v[0].Bytes) != "x" || string(v[2].Bytes) != ended.String() || ended == 0 {
+				t.Errorf("%s from %s, and the transaction before ended at %s", v[0].Bytes, v[2].Bytes, ended)
+			}
+			got += string(ev.Row.Values[1].Bytes) + " " + ev.Pos.String()
+		case cdc.Commit:
+			ended = ev.Pos
+		case cdc.Insert:
+			return string(ev.Row.Values[ev.Row.Relation.Index("aggregate_id")].Bytes) == "end"
+		default:
+		}
+		return false
+	})
+	if got != want {
+		t.Errorf("the message is from %s, want %s", got, want)
+	}
+}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/logicalmsg"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -22,10 +23,10 @@ type Source struct {
 
 	mu     sync.Mutex
 	warned map[string]bool // warnings that are logged already; guarded by mu
-	// outside counts messages with the prefix that belong to no transaction, and newest is the position of the newest one;
+	// outside counts selected messages that belong to no transaction, and newest names the newest one;
 	// both are guarded by mu.
 	outside uint64
-	newest  cdc.Position
+	newest  string
 }
 
 // NewSource makes a Source of a valid Config whose secrets are read. It does not connect.
@@ -221,12 +222,12 @@ func (s *Source) session(identity cdc.Identity, f *pg.Facts, at net.Addr) sessio
 
 // messages are those that a session gives as events.
 func (s *Source) messages() (m logicalMessages) {
-	if m.prefix = s.cfg.Messages.Prefix; m.prefix != "" {
-		m.rel, m.beside = cdc.Messages(m.prefix), len(s.cfg.AllTables()) > 0
-		m.outside = func(at cdc.Position) {
+	if s.cfg.Messages.On() {
+		m.relations, m.beside = logicalmsg.NewRelations(s.cfg.Messages), len(s.cfg.AllTables()) > 0
+		m.outside = func(rel *cdc.Relation, at cdc.Position) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.outside, s.newest = s.outside+1, at
+			s.outside, s.newest = s.outside+1, rel.String()+" at "+at.String()
 		}
 	}
 	return m
@@ -239,7 +240,7 @@ func (s *Source) Remarks(each func(what string, severe bool, count uint64, last 
 	n, newest := s.outside, s.newest
 	s.mu.Unlock()
 	if n > 0 {
-		each("message that is not transactional ignored", true, n, fmt.Sprintf("%s at %s", cdc.Messages(s.cfg.Messages.Prefix), newest))
+		each("message that is not transactional ignored", true, n, newest)
 	}
 }
 

@@ -19,6 +19,10 @@ type Config struct {
 	// Updates makes an update that changes a row's primary key give a record, as in Debezium. If it
 	// is not set, such an update is treated like every other.
 	Updates bool
+	// DebeziumMessages makes messages give the records that Debezium writes for them, which name the
+	// Database. If it is not set, messages are routed like rows.
+	DebeziumMessages bool
+	Database         string
 
 	Options
 	Records
@@ -147,6 +151,8 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 	const prefix = "records.topic.prefix"
 	if c.TopicPrefix == "" {
 		switch {
+		case c.DebeziumMessages:
+			ps.Add(prefix, conf.Required, "with source.messages.format debezium: the records go to the topic <topic.prefix>.message", nil)
 		case c.ExtendedHeaders:
 			ps.Add(prefix, conf.Required, "with records.extended.headers.enabled: it is the header __debezium.context.connectorLogicalName", nil)
 		case enveloped(placements) && c.Value.schemas():

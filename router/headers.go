@@ -38,7 +38,9 @@ func (s *HeaderStep) validate(ps *conf.Problems, option string) {
 type fixed struct {
 	context []cdc.Header // before "id": the extended headers and inserted ones
 	last    []cdc.Header // inserted behind all others
-	ready   bool         // the run id is there, or not needed
+	// inserted are the inserted headers of both kinds, for records that have no others.
+	inserted []cdc.Header
+	ready    bool // the run id is there, or not needed
 }
 
 // SetRunID sets the header __debezium.context.runId. With extended headers, Route returns an error
@@ -62,6 +64,10 @@ func (r *Router) SetRunID(id string) {
 	for _, s := range r.cfg.Headers {
 		drop := func(h cdc.Header) bool { return slices.Contains(s.Drop, h.Key) }
 		f.context, f.last = slices.DeleteFunc(f.context, drop), slices.DeleteFunc(f.last, drop)
+		f.inserted = slices.DeleteFunc(f.inserted, drop)
+		if s.Insert != "" {
+			insert(&f.inserted, s.Insert, s.Value)
+		}
 		switch {
 		case s.BeforeID:
 			insert(&f.context, s.Insert, s.Value)

@@ -29,6 +29,12 @@ type messages struct {
 
 // CheckMessages returns why no message could be routed with these options, or nil.
 func (r *Router) CheckMessages(prefix string) error {
+	if r.debezium != nil {
+		if r.debezium.problem != nil {
+			return fmt.Errorf("source.messages: %s", r.debezium.problem)
+		}
+		return nil
+	}
 	rel, _ := r.messageColumns(cdc.Messages(prefix).Name)
 	if p := r.makePlan(rel, r.cfg.converters()); len(p.problems) > 0 {
 		return fmt.Errorf("source.messages: %s", conf.Lines(p.problems))

@@ -47,6 +47,7 @@ type Router struct {
 
 	updates, notExpanded remark
 	messages             messages
+	debezium             *debeziumMessages // nil if messages are routed like rows
 
 	plans    map[*cdc.Relation]*plan // nil values are relations of other tables
 	last     *cdc.Relation
@@ -74,6 +75,9 @@ func New(cfg Config) (*Router, error) {
 	for _, s := range cfg.Headers {
 		r.dropped = append(r.dropped, s.Drop...)
 	}
+	if cfg.DebeziumMessages {
+		r.debezium = r.newDebeziumMessages()
+	}
 	r.SetRunID("")
 	return r, nil
 }
@@ -90,6 +94,10 @@ func (r *Router) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 	var unreadable *Problem
 	switch ev.Kind {
 	case cdc.Message:
+		if r.debezium != nil {
+			err := r.debezium.route(r, ev, rec)
+			return err == nil, err
+		}
 		ev, unreadable = r.messages.expand(r, ev)
 	case cdc.Insert, cdc.Update:
 	default:

@@ -91,6 +91,9 @@ func (r *Router) TopicPatterns() []string {
 	if last > 0 { // a topic that topic.rename.regex does not match keeps its name
 		patterns = append(patterns, r.topics.rewrites[0].replacement.Glob())
 	}
+	if r.debezium != nil {
+		patterns = append(patterns, r.debezium.topic)
+	}
 	return patterns
 }
 

@@ -161,15 +161,18 @@ func (c *conversion) fold(regex, to string) (folded string, ok bool) {
 
 func (c *conversion) regexRouter(prefix string, before bool) (Verdict, string) {
 	regex, to := c.verbatim(prefix+"regex"), c.verbatim(prefix+"replacement")
+	ofMessages := c.renamesMessages(regex)
 	switch {
+	case before && ofMessages:
+		return Unsupported, "this transform also renames the topic of messages, and walpost renames topics behind the EventRouter: move it there, or leave out message.prefix.…"
 	case before:
 		return NotNeeded, "the EventRouter replaces the topic"
-	case c.topics.match(regex) == never:
+	case c.topics.match(regex) == never && !ofMessages:
 		return NotNeeded, "no topic of the EventRouter matches its regex"
 	case c.rename[0] != "":
 		return Unsupported, "walpost renames a topic only once after the EventRouter: write one RegexRouter instead of two"
 	}
-	if folded, ok := c.fold(regex, to); ok {
+	if folded, ok := c.fold(regex, to); ok && !ofMessages {
 		c.replacement = folded
 		c.topics = c.routedTopics()
 		return Mapped, "router.route.topic.replacement: " + folded

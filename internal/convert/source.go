@@ -22,6 +22,7 @@ func (c *conversion) source() {
 	} else if len(all) > 1 {
 		c.out.put("tables", list(all), "")
 	}
+	c.messages()
 	c.slot()
 	c.publication()
 	c.snapshot()

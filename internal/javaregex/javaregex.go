@@ -160,3 +160,11 @@ func (re *Regexp) ReplaceIfMatches(value string, replacement *Replacement) (stri
 	b.WriteString(value[to:])
 	return b.String(), nil
 }
+
+// Matches reports whether the pattern matches the whole value. The error is about the value.
+func (re *Regexp) Matches(value string) (bool, error) {
+	if err := re.check(value); err != nil {
+		return false, err
+	}
+	return re.matches(value)
+}

@@ -3,6 +3,7 @@
 package parity
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -59,7 +60,11 @@ func (c *Case) apart(config map[string]string) {
 		config[t+option] = value
 	}
 	// The message is bytes before the case's own transforms see it, because they may rename its topic.
-	config["transforms"] = "end1,end2,end3,end4," + config["transforms"] + ",apart"
+	if c.messages() {
+		config["transforms"] += ",apart"
+	} else {
+		config["transforms"] = "end1,end2,end3,end4," + config["transforms"] + ",apart"
+	}
 	end("end1", "ExtractField$Value", "field", "message")
 	end("end2", "ValueToKey", "fields", "content")
 	end("end3", "ExtractField$Key", "field", "content")
@@ -75,6 +80,15 @@ func (c *Case) apart(config map[string]string) {
 	config["transforms.apart.regex"] = `(?s)(.*)`
 	config["transforms.apart.replacement"] = slug + ".$1"
 }
+
+// messages reports whether a case is about the records of logical messages, which the converter writes
+// if the connector says which of them.
+func (c *Case) messages() bool {
+	return c.Option("message.prefix.include.list")+c.Option("message.prefix.exclude.list") != ""
+}
+
+// isEnd reports whether a record is of the message that Put writes behind all others.
+func isEnd(r *Record) bool { return bytes.Contains(r.Key, []byte("parity")) }
 
 // Run runs a case that was put into p. The error is of the run, not of the case.
 func (d *Debezium) Run(ctx context.Context, c *Case, p *Place, slot string) (o Outcome, err error) {
@@ -110,7 +124,7 @@ func (d *Debezium) Run(ctx context.Context, c *Case, p *Place, slot string) (o O
 		return o, fmt.Errorf("read what Debezium wrote: %w", err)
 	}
 	for _, r := range records {
-		if !strings.HasSuffix(r.Topic, config["topic.prefix"]+".message") {
+		if c.messages() && !isEnd(&r) || !c.messages() && !strings.HasSuffix(r.Topic, config["topic.prefix"]+".message") {
 			o.Records = append(o.Records, r)
 		}
 	}

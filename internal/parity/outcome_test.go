@@ -46,6 +46,7 @@ type Header struct {
 //     has in a column is years away.
 //   - [B@1b2c3d, which is how Java prints an array of bytes that a struct holds, is an address: "[B@(address)". The partition of a
 //     record with such a key is "any" too.
+//   - The position, the transaction, the database and the times in the record of a logical message are named.
 //   - The UUID in the header __debezium.context.runId is "(run)", the same in all records of a run or else "(another run)".
 func (o *Outcome) String() string { return o.render(true) }
 
@@ -122,7 +123,7 @@ func (r *Record) row(run *string) row {
 		}
 		fmt.Fprintf(&b, "header %s %s\n", key, quote(value))
 	}
-	fmt.Fprintf(&b, "value %s\n", quote(withoutAddress(r.Value)))
+	fmt.Fprintf(&b, "value %s\n", quote(withoutOrigin(withoutAddress(r.Value))))
 	return row{Record: r, part: part, text: b.String()}
 }
 
@@ -133,6 +134,52 @@ func withoutAddress(b []byte) []byte {
 		return b // also null, and empty, which are not the same
 	}
 	return addresses.ReplaceAll(b, []byte("[B@(address)"))
+}
+
+// What the record of a logical message says of its origin, as JSON or as Java prints a struct.
+var (
+	ofMessage  = regexp.MustCompile(`\bop(?:":"|=)m\b`)
+	originLSN  = regexp.MustCompile(`\blsn(?:":|=)([0-9]+)`)
+	originTx   = regexp.MustCompile(`\btxId(?:":|=)([0-9]+)`)
+	originDB   = regexp.MustCompile(`\b(db(?:":"|=))[^",}]+`)
+	noneBefore = regexp.MustCompile(`(sequence(?:":"|=)\[)null,(\\?")`)
+	longNumber = regexp.MustCompile(`\b[0-9]{3,}\b`)
+)
+
+// withoutOrigin replaces where a logical message was written, and when. Debezium names no transaction before the first one that a
+// new connector reads. walpost names where the stream began.
+func withoutOrigin(b []byte) []byte {
+	if !ofMessage.Match(b) {
+		return b
+	}
+	group := func(re *regexp.Regexp) string {
+		if found := re.FindSubmatch(b); found != nil {
+			return string(found[1])
+		}
+		return ""
+	}
+	lsn, tx := group(originLSN), group(originTx)
+	b = originDB.ReplaceAll(b, []byte("${1}(db)"))
+	b = noneBefore.ReplaceAll(b, []byte("$1$2(before)$2,$2"))
+	return longNumber.ReplaceAllFunc(b, func(digits []byte) []byte {
+		n, _ := strconv.ParseInt(string(digits), 10, 64)
+		near := func(t time.Time) bool { return time.Since(t).Abs() < time.Hour }
+		switch at, _ := strconv.ParseInt(lsn, 10, 64); {
+		case string(digits) == lsn:
+			return []byte("(lsn)")
+		case string(digits) == tx:
+			return []byte("(tx)")
+		case near(time.UnixMilli(n)):
+			return []byte("(ms)")
+		case near(time.UnixMicro(n)):
+			return []byte("(us)")
+		case near(time.Unix(0, n)):
+			return []byte("(ns)")
+		case n < at:
+			return []byte("(before)")
+		}
+		return digits
+	})
 }
 
 // longest is how many bytes are shown; of more there is a hash.

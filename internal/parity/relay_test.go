@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kfake"
@@ -115,7 +116,7 @@ func (w *Relay) Run(ctx context.Context, c *Case, p *Place, slot string) (o Outc
 	if err != nil {
 		return o, fmt.Errorf("read what walpost wrote: %w", err)
 	}
-	o.Records = records
+	o.Records = slices.DeleteFunc(records, func(r Record) bool { return c.messages() && isEnd(&r) })
 	if w.Brokers != nil {
 		err = deleteTopics(ctx, brokers, topics)
 	}

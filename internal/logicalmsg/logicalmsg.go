@@ -1,0 +1,144 @@
+// Package logicalmsg has the section source.messages: which logical messages are events, and what
+// record a message becomes. It is pure.
+package logicalmsg
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/javaregex"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// The formats of Config.Format.
+const (
+	Row      = "row"      // the content has the columns of an outbox row, and is routed like one
+	Debezium = "debezium" // the record is what Debezium's Postgres connector writes for a message
+)
+
+// A Config says which messages of pg_logical_emit_message(true, …) are events.
+type Config struct {
+	// Prefix is the prefix of the messages, byte by byte. Empty: no message has the format row.
+	Prefix string `yaml:"prefix"`
+	Format string `yaml:"format"`
+	// Include and Exclude are Java regular expressions for whole prefixes, without regard to case, as
+	// in message.prefix.include.list and message.prefix.exclude.list. Only one of them may be set, and
+	// only with the format debezium. Without them, all messages are events.
+	Include []string `yaml:"include"`
+	Exclude []string `yaml:"exclude"`
+}
+
+// On reports whether messages are events.
+func (c *Config) On() bool { return c.Prefix != "" || c.Debezium() }
+
+// Debezium reports whether messages become the records that Debezium writes.
+func (c *Config) Debezium() bool { return c.Format == Debezium }
+
+// String says which messages are events.
+func (c *Config) String() string {
+	switch {
+	case !c.Debezium():
+		return fmt.Sprintf("messages with the prefix %q", c.Prefix)
+	case len(c.Include) > 0:
+		return fmt.Sprintf("messages whose prefix matches %q", strings.Join(c.Include, ","))
+	case len(c.Exclude) > 0:
+		return fmt.Sprintf("messages whose prefix does not match %q", strings.Join(c.Exclude, ","))
+	}
+	return "all messages"
+}
+
+// Validate adds what is wrong.
+func (c *Config) Validate(found *conf.Problems) {
+	const section = "source.messages."
+	found.OneOf(section+"format", c.Format, Row, Debezium)
+	if !pg.IsPrefix(c.Prefix) {
+		found.Add(section+"prefix", conf.MustBe, fmt.Sprintf("at most %d bytes of UTF-8 without control characters", pg.MaxPrefix), c.Prefix)
+	} else if c.Prefix != "" && c.Debezium() {
+		found.Add(section+"prefix", conf.Contradicts, "source.messages.format debezium, which has include and exclude", nil)
+	}
+	for _, list := range []struct {
+		key      string
+		patterns []string
+	}{{"include", c.Include}, {"exclude", c.Exclude}} {
+		if len(list.patterns) > 0 && !c.Debezium() {
+			found.Add(section+list.key, conf.Contradicts, "source.messages.format row, which has prefix", nil)
+		}
+		_, err := compile(list.patterns)
+		found.Try(section+list.key, err)
+	}
+	if len(c.Include) > 0 && len(c.Exclude) > 0 {
+		found.Add(section+"exclude", conf.Contradicts, "source.messages.include: set only one of the two", nil)
+	}
+}
+
+// maxRelations bounds what is remembered, because an application can make any number of prefixes.
+const maxRelations = 1024
+
+// Relations gives the relations of messages by their prefixes. It must be used by one goroutine at a
+// time.
+type Relations struct {
+	cfg              Config
+	include, exclude []*javaregex.Regexp
+	known            map[string]*cdc.Relation // nil for a prefix whose messages are no events
+}
+
+// NewRelations returns the Relations of a valid Config.
+func NewRelations(c Config) *Relations {
+	r := &Relations{cfg: c, known: map[string]*cdc.Relation{}}
+	r.include, _ = compile(c.Include) // Validate has the errors
+	r.exclude, _ = compile(c.Exclude)
+	return r
+}
+
+// Of returns the relation of messages with a prefix, or nil if they are no events.
+func (r *Relations) Of(prefix []byte) (*cdc.Relation, error) {
+	if rel, ok := r.known[string(prefix)]; ok {
+		return rel, nil
+	}
+	var rel *cdc.Relation
+	switch selected, err := r.selects(string(prefix)); {
+	case err != nil:
+		return nil, fmt.Errorf("source.messages: prefix %q: %w", prefix, err)
+	case selected && r.cfg.Debezium():
+		rel = cdc.MessagesWithOrigin(string(prefix))
+	case selected:
+		rel = cdc.Messages(string(prefix))
+	}
+	if len(r.known) >= maxRelations {
+		clear(r.known)
+	}
+	r.known[string(prefix)] = rel
+	return rel, nil
+}
+
+func (r *Relations) selects(prefix string) (bool, error) {
+	if !r.cfg.Debezium() {
+		return r.cfg.Prefix != "" && prefix == r.cfg.Prefix, nil
+	}
+	patterns := r.include
+	if len(patterns) == 0 {
+		patterns = r.exclude
+	}
+	for _, re := range patterns {
+		if ok, err := re.Matches(prefix); ok || err != nil {
+			return len(r.include) > 0, err
+		}
+	}
+	return len(r.include) == 0, nil
+}
+
+func compile(patterns []string) (all []*javaregex.Regexp, _ error) {
+	for _, p := range patterns {
+		if _, err := javaregex.Compile(p); err != nil { // names the pattern as it is written
+			return nil, err
+		}
+		re, err := javaregex.Compile("(?i)" + p)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, re)
+	}
+	return all, nil
+}
