@@ -1,0 +1,2 @@
+// Package helm tests the chart in walpost/, the plain manifests in ../kubernetes, and docker-compose.yml.
+package helm

@@ -1,0 +1,56 @@
+{{- define "walpost.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "walpost.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 63 | trimSuffix "-" -}}
+{{- else if contains (include "walpost.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "walpost.name" .) | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "walpost.selector" -}}
+app.kubernetes.io/name: {{ include "walpost.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "walpost.labels" -}}
+{{ include "walpost.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{- define "walpost.serviceAccount" -}}
+{{- if .Values.serviceAccount.create -}}
+{{- default (include "walpost.fullname" .) .Values.serviceAccount.name -}}
+{{- else -}}
+{{- default "default" .Values.serviceAccount.name -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "walpost.image" -}}
+{{- if .Values.image.digest -}}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest -}}
+{{- else -}}
+{{- printf "%s:%s" .Values.image.repository (default .Chart.AppVersion .Values.image.tag) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "walpost.port" -}}
+{{- regexFind "[0-9]+$" .Values.config.http.listen -}}
+{{- end -}}
+
+{{- /* A stop waits shutdown_grace for acknowledgements, and then writes the last checkpoint. */ -}}
+{{- define "walpost.grace" -}}
+{{- if .Values.terminationGracePeriodSeconds -}}
+{{- int .Values.terminationGracePeriodSeconds -}}
+{{- else -}}
+{{- $start := toDate "2006-01-02" "2000-01-01" -}}
+{{- $end := mustDateModify (printf "+%s" (default "20s" .Values.config.shutdown_grace)) $start -}}
+{{- add (mul 2 (sub (unixEpoch $end) (unixEpoch $start))) 5 -}}
+{{- end -}}
+{{- end -}}
