@@ -41,6 +41,7 @@ func open(t testing.TB, opts Options) *Outbox {
 type handle struct {
 	tx       any
 	exec     func(sql string) error
+	execute  func(ctx context.Context, sql string, args ...any) error
 	commit   func() error
 	rollback func() error
 }
@@ -168,8 +169,12 @@ func beginPGX(t testing.TB, dsn, mode string) handle {
 
 func ofPGX(t testing.TB, tx pgx.Tx) handle {
 	return handle{
-		tx:       tx,
-		exec:     func(sql string) error { _, err := tx.Exec(t.Context(), sql); return err },
+		tx:   tx,
+		exec: func(sql string) error { _, err := tx.Exec(t.Context(), sql); return err },
+		execute: func(ctx context.Context, sql string, args ...any) error {
+			_, err := tx.Exec(ctx, sql, args...)
+			return err
+		},
 		commit:   func() error { return tx.Commit(t.Context()) },
 		rollback: func() error { return tx.Rollback(t.Context()) },
 	}
@@ -195,8 +200,12 @@ func beginSQL(t testing.TB, driver, dsn string) handle {
 	}
 	t.Cleanup(func() { _ = tx.Rollback() })
 	return handle{
-		tx:       tx,
-		exec:     func(sql string) error { _, err := tx.ExecContext(t.Context(), sql); return err },
+		tx:   tx,
+		exec: func(sql string) error { _, err := tx.ExecContext(t.Context(), sql); return err },
+		execute: func(ctx context.Context, sql string, args ...any) error {
+			_, err := tx.ExecContext(ctx, sql, args...)
+			return err
+		},
 		commit:   tx.Commit,
 		rollback: tx.Rollback,
 	}
