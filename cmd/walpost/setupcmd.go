@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
@@ -22,10 +23,15 @@ cannot repair, such as a table without the columns that walpost needs, setup say
 existing table (CREATE INDEX CONCURRENTLY): walpost check prints this statement, and you run it.
 --role names the role that walpost runs as, if the DSN is an administrator's.
 
+--migration prints the tables alone, for a tool for migrations: one file of goose, or the up and the
+down file of golang-migrate. It asks no database. With --inbox, these are the tables of the Go package
+inbox (docs/inbox.md).
+
 The slot holds WAL from the moment it exists. So setup makes it only with --make-slot. Otherwise the first
 walpost run makes it, together with its first checkpoint.`,
 		Example: `  walpost setup --config walpost.yaml
-  walpost setup --config walpost.yaml --dsn postgres://postgres@localhost/shop --role walpost --apply`,
+  walpost setup --config walpost.yaml --dsn postgres://postgres@localhost/shop --role walpost --apply
+  walpost setup --config walpost.yaml --migration goose > migrations/00001_outbox.sql`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "shard", "snapshot")
@@ -34,10 +40,25 @@ walpost run makes it, together with its first checkpoint.`,
 	slot := cmd.Flags().Bool("make-slot", false, "also make the slot, which holds WAL from then on")
 	shards := cmd.Flags().Int("shards", 0, "make what that `number` of relays needs to share out the rows by a hash of the key (docs/sharding.md)")
 	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table partitioned by source.time_column (default created_at), one partition for each day")
+	form := cmd.Flags().String("migration", "", "print the tables alone, in this `form`: "+strings.Join(walpost.Migrations, ", "))
+	inbox := cmd.Flags().Bool("inbox", false, "with --migration: the tables of a consumer, for which no configuration is needed")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *form != "" && *apply {
+			return usageError{errors.New("--migration only prints: leave out --apply")}
+		}
+		if *inbox {
+			sql, err := walpost.InboxMigration(*form)
+			fmt.Fprint(cmd.OutOrStdout(), sql)
+			return err
+		}
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 			cfg.SetupRole, cfg.SetupSlot, cfg.SetupPartitioned, cfg.SetupShards = *role, *slot, *partitioned, *shards
 			out := cmd.OutOrStdout()
+			if *form != "" {
+				sql, err := walpost.Migration(cfg.Config, *form)
+				fmt.Fprint(out, sql)
+				return err
+			}
 			if *apply {
 				made, err := walpost.Setup(ctx, cfg.Config)
 				for _, what := range made {

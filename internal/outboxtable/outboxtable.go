@@ -93,22 +93,22 @@ Old rows may be deleted at any time after they are published: deletes are not pu
 	return steps
 }
 
-// Migration returns the SQL that makes the table, and the SQL that drops it. The text begin stands
+// Migration returns the SQL that makes tables, and the SQL that drops them. The text begin stands
 // before each statement, and end behind it.
-func (t *Table) Migration(begin, end string) (up, down string) {
-	var b strings.Builder
-	for i, s := range t.Steps() {
-		if i > 0 {
-			b.WriteByte('\n')
+func Migration(begin, end string, tables ...*Table) (up, down string) {
+	var parts []string
+	for _, t := range tables {
+		for _, s := range t.Steps() {
+			parts = append(parts, Comment(s.Comment)+begin+s.SQL+"\n"+end)
 		}
-		b.WriteString(Comment(s.Comment) + begin + s.SQL + "\n" + end)
+		down = "DROP TABLE " + t.Name.SQL() + ";\n" + down
 	}
-	return b.String(), "DROP TABLE " + t.Name.SQL() + ";\n"
+	return strings.Join(parts, "\n"), down
 }
 
 // Goose returns the migration in the form of goose.
-func (t *Table) Goose() string {
-	up, down := t.Migration("-- +goose StatementBegin\n", "-- +goose StatementEnd\n")
+func Goose(tables ...*Table) string {
+	up, down := Migration("-- +goose StatementBegin\n", "-- +goose StatementEnd\n", tables...)
 	return "-- +goose Up\n" + up + "\n-- +goose Down\n" + down
 }
 
