@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/configkeys"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
@@ -104,6 +105,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		}
 		b.WriteString(text + "\n")
 	}
+	line("# yaml-language-server: $schema="+configkeys.SchemaURL, "")
 	line("# walpost.yaml, written by walpost init. walpost.example.yaml has every key.", "")
 	line("# Next: walpost setup, walpost check, walpost run.", "")
 	line("source:", "")
@@ -218,28 +220,4 @@ func withoutPassword(dsn, role string) (_ string, password bool, err error) {
 		u.RawQuery = query.Encode()
 	}
 	return u.String(), password, nil
-}
-
-func validateCommand() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:   "validate",
-		Short: "says whether a configuration is valid, without any connection",
-		Long: `validate reads the configuration as run does, and connects to nothing. It prints each problem with its
-place in the file, and exits with 2 if there is one. The files and variables that the configuration
-names must exist.`,
-		Example: `  walpost config validate --config walpost.yaml`,
-		Args:    noArguments,
-	}
-	load := configFlags(cmd, (*walpost.Config).Validate)
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		cfg, err := load(nil)
-		if err == nil {
-			_, err = walpost.New(cfg.Config)
-		}
-		if err == nil {
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
-		}
-		return err
-	}
-	return cmd
 }

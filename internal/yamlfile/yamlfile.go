@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
+	"maps"
 	"reflect"
 	"regexp"
 	"slices"
@@ -197,7 +199,7 @@ func (d *Reader) value(n *yaml.Node, v reflect.Value, path string) {
 	case v.Kind() == reflect.Pointer && !null:
 		v.Set(reflect.New(v.Type().Elem()))
 		d.value(n, v.Elem(), path)
-	case isStruct(v):
+	case IsSection(v.Type()):
 		if !null { // a section with nothing in it, as after commenting out all of its keys
 			d.mapping(n, v, path)
 		}
@@ -205,7 +207,7 @@ func (d *Reader) value(n *yaml.Node, v reflect.Value, path string) {
 		d.add(n, path, "has no value (leave the key out for the default)")
 	case v.Kind() == reflect.Slice:
 		d.list(n, v, path)
-	case v.Kind() == reflect.Map && (n.Kind != yaml.ScalarNode || !isText(v)):
+	case v.Kind() == reflect.Map && (n.Kind != yaml.ScalarNode || !IsText(v.Type())):
 		d.mapping(n, v, path)
 	case n.Kind != yaml.ScalarNode:
 		d.add(n, path, "must be %s (got %s)", wanted(v.Type()), kindName(n))
@@ -378,38 +380,46 @@ func kindName(n *yaml.Node) string {
 	}
 }
 
-// isText reports whether a field that is no text can be written as one.
-func isText(v reflect.Value) bool {
-	return reflect.PointerTo(v.Type()).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
+// IsText reports whether a field that is no text can be written as one.
+func IsText(t reflect.Type) bool {
+	return reflect.PointerTo(t).Implements(reflect.TypeFor[encoding.TextUnmarshaler]())
 }
 
-// isStruct reports whether a field is a section, with keys of its own.
-func isStruct(v reflect.Value) bool { return v.Kind() == reflect.Struct && !isText(v) }
+// IsSection reports whether a field is a section, with keys of its own.
+func IsSection(t reflect.Type) bool { return t.Kind() == reflect.Struct && !IsText(t) }
 
 // Fields is a struct's fields by their yaml keys, with those of inlined structs. A struct whose fields have suffixes
 // stands for several keys, which all begin with its own.
 func Fields(v reflect.Value) map[string]reflect.Value {
-	fields := map[string]reflect.Value{}
-	addFields(fields, "", v)
-	return fields
+	return maps.Collect(Ordered(v))
 }
 
-func addFields(fields map[string]reflect.Value, prefix string, v reflect.Value) {
+// Ordered has what Fields has, in the order of the struct.
+func Ordered(v reflect.Value) iter.Seq2[string, reflect.Value] {
+	return func(yield func(string, reflect.Value) bool) { eachField("", v, yield) }
+}
+
+func eachField(prefix string, v reflect.Value, yield func(string, reflect.Value) bool) bool {
 	for f, value := range v.Fields() {
 		key, ok := f.Tag.Lookup("suffix")
 		if !ok {
 			key = f.Tag.Get("yaml")
 		}
+		more := true
 		switch {
 		case !ok && (key == "" || key == "-"):
 		case key == ",inline":
-			addFields(fields, prefix, value)
-		case isStruct(value) && hasSuffixes(value.Type()):
-			addFields(fields, prefix+key, value)
+			more = eachField(prefix, value, yield)
+		case IsSection(value.Type()) && hasSuffixes(value.Type()):
+			more = eachField(prefix+key, value, yield)
 		default:
-			fields[prefix+key] = value
+			more = yield(prefix+key, value)
+		}
+		if !more {
+			return false
 		}
 	}
+	return true
 }
 
 func hasSuffixes(t reflect.Type) bool {

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/configkeys"
+)
+
+func validateCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "validate",
+		Short: "says whether a configuration is valid, without any connection",
+		Long: `validate reads the configuration as run does, and connects to nothing. It prints each problem with its
+place in the file, and exits with 2 if there is one. The files and variables that the configuration
+names must exist.`,
+		Example: `  walpost config validate --config walpost.yaml`,
+		Args:    noArguments,
+	}
+	load := configFlags(cmd, (*walpost.Config).Validate)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := load(nil)
+		if err == nil {
+			_, err = walpost.New(cfg.Config)
+		}
+		if err == nil {
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), "the configuration is valid")
+		}
+		return err
+	}
+	return cmd
+}
+
+func schemaCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "schema",
+		Short: "prints the JSON Schema of walpost.yaml",
+		Long: `schema prints the JSON Schema (draft 2020-12) of walpost.yaml, by which an editor completes and checks the
+file. The first line of walpost.example.yaml and of the output of init names the schema of the newest version.`,
+		Example: `  walpost config schema > walpost.schema.json`,
+		Args:    noArguments,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			keys, err := describeKeys()
+			if err == nil {
+				_, err = cmd.OutOrStdout().Write(keys.Schema())
+			}
+			return err
+		},
+	}
+}
+
+// describeKeys describes every key of walpost.yaml.
+func describeKeys() (*configkeys.Key, error) {
+	defaults := defaultConfig()
+	return configkeys.Of(&defaults)
+}

@@ -1,0 +1,558 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	goflag "flag"
+	"fmt"
+	"maps"
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/santhosh-tekuri/jsonschema/v6"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/configkeys"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/internal/yamlfile"
+)
+
+var update = goflag.Bool("update", false, "write walpost.schema.json and the keys in docs/configuration.md anew")
+
+// Every key is in keys.yaml, and all that is there is a key.
+func TestEveryKeyIsDescribed(t *testing.T) {
+	describe(t)
+}
+
+func describe(t *testing.T) *configkeys.Key {
+	t.Helper()
+	keys, err := describeKeys()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return keys
+}
+
+func TestTheSchemaAndTheReferenceAreOfThisVersion(t *testing.T) {
+	keys := describe(t)
+	const page = "../../docs/configuration.md"
+	text, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, end := []byte("<!-- keys: begin -->\n"), []byte("<!-- keys: end -->\n")
+	head, rest, ok := bytes.Cut(text, begin)
+	_, tail, ok2 := bytes.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s has no place for the keys", page)
+	}
+	for name, want := range map[string][]byte{
+		"../../walpost.schema.json": keys.Schema(),
+		page:                        slices.Concat(head, begin, []byte("\n"+keys.Reference()+"\n"), end, tail),
+	} {
+		got, err := os.ReadFile(name)
+		switch {
+		case *update:
+			err = os.WriteFile(name, want, 0o600)
+		case err == nil && !bytes.Equal(got, want):
+			err = errors.New("differs from internal/configkeys/keys.yaml and the structs: go test ./cmd/walpost -run TheSchemaAndTheReference -update")
+		}
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A judge has both verdicts on a file: of the schema, and of walpost config validate.
+type judge struct {
+	schema *jsonschema.Schema
+	dir    string
+}
+
+func newJudge(t *testing.T) judge {
+	t.Helper()
+	doc, err := jsonschema.UnmarshalJSON(bytes.NewReader(describe(t).Schema()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := jsonschema.NewCompiler()
+	if err := c.AddResource("walpost.schema.json", doc); err != nil {
+		t.Fatal(err)
+	}
+	schema, err := c.Compile("walpost.schema.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return judge{schema, t.TempDir()}
+}
+
+// bySchema is what the schema says about a file; nil also if the file is no YAML that an editor could judge.
+func (j judge) bySchema(text []byte) error {
+	var doc any
+	if yaml.Unmarshal(text, &doc) != nil {
+		return nil
+	}
+	again, err := json.Marshal(doc)
+	if err != nil {
+		return err
+	}
+	value, err := jsonschema.UnmarshalJSON(bytes.NewReader(again))
+	if err != nil {
+		return err
+	}
+	return j.schema.Validate(value)
+}
+
+// byValidate is what walpost config validate says.
+func (j judge) byValidate(t *testing.T, text []byte, env func(string) (string, bool)) yamlfile.Problems {
+	t.Helper()
+	name := filepath.Join(j.dir, "walpost.yaml")
+	write(t, name, string(text))
+	_, err := loadConfig(name, env, nil, nil, (*walpost.Config).Validate)
+	if err == nil {
+		return nil
+	}
+	var found yamlfile.Problems
+	if !errors.As(err, &found) {
+		t.Fatalf("%v: %v", fault.Misconfigured(err), err)
+	}
+	return found
+}
+
+type doc = map[string]any
+
+// set sets a key in a file, with the sections around it. A key of an item is in the first item.
+func set(in doc, path []string, value any) {
+	name, list := strings.CutSuffix(path[0], "[]")
+	switch {
+	case len(path) == 1:
+		in[name] = value
+	case list:
+		item, _ := in[name].([]any)
+		if item == nil {
+			item = []any{doc{}}
+			in[name] = item
+		}
+		set(item[0].(doc), path[1:], value)
+	default:
+		section, _ := in[name].(doc)
+		if section == nil {
+			section = doc{}
+			in[name] = section
+		}
+		set(section, path[1:], value)
+	}
+}
+
+func file(t *testing.T, in doc) []byte {
+	t.Helper()
+	text, err := yaml.Marshal(in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// least is a file with nothing but what is required.
+func least() doc {
+	return doc{"source": doc{"dsn": "postgres://db/shop", "table": "public.outbox"}, "kafka": doc{"brokers": []any{"k:9092"}}}
+}
+
+// beside has the keys without which another key, or a value of it, is refused.
+func beside(t *testing.T, in doc, key string, value any) {
+	t.Helper()
+	secret, err := filepath.Abs("testdata/config/secret")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sasl := func(mechanism string, more doc) {
+		with := doc{"mechanism": mechanism}
+		maps.Copy(with, more)
+		if old, ok := in["kafka"].(doc)["sasl"].(doc); ok {
+			maps.Copy(with, old)
+		}
+		set(in, []string{"kafka", "sasl"}, with)
+	}
+	source := in["source"].(doc)
+	polled(in, key)
+	if strings.HasSuffix(key, "_file") && !strings.HasPrefix(key, "kafka.tls.") {
+		section := in["source"].(doc)
+		if strings.HasPrefix(key, "kafka.sasl.") {
+			section = in["kafka"].(doc)["sasl"].(doc)
+		}
+		section[key[strings.LastIndex(key, ".")+1:]] = secret
+	}
+	switch key {
+	case "source.dsn_file":
+		delete(source, "dsn")
+		name := filepath.Join(t.TempDir(), "dsn")
+		write(t, name, "postgres://db/shop\n")
+		source["dsn_file"] = name
+	case "source.tables":
+		delete(source, "table")
+	case "source.publish":
+		if text, ok := value.(string); ok && text == "update" {
+			source["publish"] = "insert, update"
+		}
+	case "source.messages.format", "source.messages.include", "source.messages.exclude":
+		set(in, []string{"records", "topic.prefix"}, "shop")
+		set(in, []string{"source", "messages", "format"}, "debezium")
+		if value == "row" {
+			set(in, []string{"source", "messages", "format"}, value)
+		}
+	case "router.topic.rename.replacement":
+		set(in, []string{"router", "topic.rename.regex"}, "a(.*)")
+	case "records.headers[].value", "records.headers[].before_id":
+		set(in, []string{"records", "headers[]", "insert"}, "x")
+	case "records.extended.headers.enabled":
+		set(in, []string{"records", "topic.prefix"}, "shop")
+	case "kafka.tls.ca_file", "kafka.tls.cert_file", "kafka.tls.key_file":
+		t.Skip("package kafka has the tests with certificates")
+	case "kafka.sasl.mechanism":
+		switch value {
+		case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
+			sasl("", doc{"username": "u", "password": "p"})
+		case "OAUTHBEARER":
+			sasl("", doc{"token": "p"})
+		}
+	case "kafka.sasl.username":
+		sasl("PLAIN", doc{"password": "p"})
+	case "kafka.sasl.password", "kafka.sasl.password_file":
+		sasl("PLAIN", doc{"username": "u"})
+	case "kafka.sasl.token", "kafka.sasl.token_file":
+		sasl("OAUTHBEARER", nil)
+	case "kafka.sasl.extensions":
+		sasl("OAUTHBEARER", doc{"token": "p"})
+	case "kafka.sasl.secret_key", "kafka.sasl.secret_key_file":
+		sasl("AWS_MSK_IAM", doc{"access_key": "a"})
+	case "kafka.sasl.access_key":
+		sasl("AWS_MSK_IAM", doc{"secret_key": "a"})
+	case "kafka.sasl.session_token", "kafka.sasl.session_token_file", "kafka.sasl.region":
+		sasl("AWS_MSK_IAM", nil)
+	case "checkpoint.store", "checkpoint.path":
+		set(in, []string{"checkpoint"}, doc{"store": "file", "path": "/x"})
+		if value == "kafka" {
+			set(in, []string{"checkpoint"}, doc{"store": "kafka"})
+		}
+	case "monitor.retained_warn":
+		set(in, []string{"monitor", "retained_critical"}, math.MaxInt64)
+	case "monitor.retained_critical":
+		set(in, []string{"monitor", "retained_warn"}, 1)
+	case "monitor.breaker_forecast":
+		set(in, []string{"monitor", "breaker"}, "alert")
+	case "cleanup.mode":
+		source["time_column"] = "created_at"
+	}
+	if option, ok := strings.CutPrefix(key, "records."); ok {
+		converter, _, found := strings.Cut(option, ".delegate.converter.type")
+		if found {
+			set(in, []string{"records", converter}, "binary")
+			if !strings.HasSuffix(option, ".delegate.converter.type") {
+				set(in, []string{"records", converter + ".delegate.converter.type"}, "json")
+			}
+		} else if before, _, ok := strings.Cut(option, ".converter."); ok {
+			set(in, []string{"records", before + ".converter"}, "json")
+		}
+	}
+}
+
+// polled makes a file one of a relay that polls, if the key is for that. Otherwise validate does not look at the key.
+func polled(in doc, key string) {
+	if strings.HasPrefix(key, "source.poll.") || key == "source.kind" {
+		set(in, []string{"source", "order_column"}, "id")
+	}
+	if strings.HasPrefix(key, "source.poll.") {
+		set(in, []string{"source", "kind"}, "poll")
+	}
+}
+
+// leavesOf calls each with every key that has a value, and its path.
+func leavesOf(k *configkeys.Key, path []string, each func(k *configkeys.Key, path []string)) {
+	if k.Kind != configkeys.Section && k.Path != "" {
+		each(k, path)
+	}
+	for _, below := range k.Keys {
+		in := slices.Clone(path)
+		if k.Kind == configkeys.Sections {
+			in[len(in)-1] += "[]"
+		}
+		leavesOf(below, append(in, below.Name), each)
+	}
+}
+
+// scaled is a value beside a bound of the key, written with a unit.
+func scaled(t *testing.T, k *configkeys.Key, bound string, more int64) any {
+	t.Helper()
+	switch k.Kind {
+	case configkeys.Duration:
+		d, err := time.ParseDuration(bound)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("%dns", int64(d)+more)
+	case configkeys.Size:
+		var b size.Bytes
+		if err := b.UnmarshalText([]byte(bound)); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("%dB", int64(b)+more)
+	}
+	var n int64
+	if _, err := fmt.Sscan(bound, &n); err != nil {
+		t.Fatal(err)
+	}
+	return n + more
+}
+
+// What the description calls valid is valid for the schema and for validate: the example, each word, the bounds, no bound
+// where it gives none, and each of them in a variable.
+func TestWhatTheDescriptionAllowsIsAccepted(t *testing.T) {
+	j := newJudge(t)
+	n := 0
+	leavesOf(describe(t), nil, func(k *configkeys.Key, path []string) {
+		var good []any
+		for _, w := range k.Words {
+			good = append(good, w)
+		}
+		switch k.Kind {
+		case configkeys.Bool:
+			good = append(good, true, false, "true", "false")
+		case configkeys.Int, configkeys.Duration, configkeys.Size:
+			for _, bound := range []string{k.Min, k.Max} {
+				if bound != "" {
+					good = append(good, bound, scaled(t, k, bound, 0))
+				}
+			}
+			if k.Max == "" {
+				most := map[configkeys.Kind]any{configkeys.Int: math.MaxInt64, configkeys.Size: "9223372036854775807", configkeys.Duration: "2562047h"}
+				good = append(good, most[k.Kind])
+			}
+		}
+		if k.Example != nil && k.Path != "unsupported" {
+			good = append(good, k.Example)
+		}
+		for _, value := range good {
+			t.Run(fmt.Sprintf("%s=%v", k.Path, value), func(t *testing.T) {
+				variable := fmt.Sprint(value)
+				for _, written := range []any{value, "${VALUE}"} {
+					if written == "${VALUE}" {
+						switch value.(type) {
+						case []any, doc:
+							continue
+						}
+						if strings.HasPrefix(k.Path, "router.") && (strings.Contains(k.Path, "topic")) {
+							continue // no variable expands in it
+						}
+					}
+					in := least()
+					set(in, path, written)
+					beside(t, in, k.Path, value)
+					text := file(t, in)
+					n++
+					if err := j.bySchema(text); err != nil {
+						t.Errorf("%s\nthe schema refuses it: %v", text, err)
+					}
+					env := func(string) (string, bool) { return variable, true }
+					if err := j.byValidate(t, text, env); err != nil {
+						t.Errorf("%s\nvalidate refuses it: %v", text, err)
+					}
+				}
+			})
+		}
+	})
+	if n < 300 {
+		t.Errorf("only %d files", n)
+	}
+}
+
+// The schema and validate both refuse what the description does not allow: a wrong type, a value beyond a bound or that is no
+// word of the key, and an unknown key beside the key.
+func TestWhatTheDescriptionForbidsIsRefused(t *testing.T) {
+	j := newJudge(t)
+	n := 0
+	leavesOf(describe(t), nil, func(k *configkeys.Key, path []string) {
+		bad := []any{nil}
+		list, mapping := []any{[]any{"a"}}, doc{"a": "b"}
+		switch k.Kind {
+		case configkeys.Bool:
+			bad = append(bad, list, mapping, "maybe", 1, "")
+		case configkeys.Int:
+			bad = append(bad, list, mapping, "many", 1.5, true, "", "${", "10 ")
+		case configkeys.Duration:
+			bad = append(bad, list, mapping, "soon", 10, 1.5, true, "10", "-1s", "1d", "h", "1 s")
+		case configkeys.Size:
+			bad = append(bad, list, mapping, "lots", 1.5, true, "MiB", "1.5GiB", "64 M", "64mib", "-1KiB")
+		case configkeys.List:
+			bad = append(bad, mapping, []any{nil}, []any{mapping}, []any{list})
+		case configkeys.Sections:
+			bad = append(bad, "word", mapping, []any{nil}, []any{"word"}, []any{list})
+		case configkeys.Mapping:
+			bad = append(bad, "word", list, doc{"a": nil}, doc{"a": list})
+		case configkeys.Policies:
+			bad = append(bad, list, mapping, doc{"default": nil}, doc{"default": list})
+		default:
+			bad = append(bad, list, mapping)
+		}
+		switch {
+		case k.Kind == configkeys.List && k.Closed():
+			bad = append(bad, []any{"nonsense"})
+		case k.Kind == configkeys.Policies:
+			bad = append(bad, "nonsense", true, doc{"default": "nonsense"})
+		case k.Closed():
+			bad = append(bad, "nonsense", true, 1.5)
+		case k.Pattern != "":
+			bad = append(bad, "no/such: value!")
+		}
+		for bound, more := range map[string]int64{k.Min: -1, k.Max: 1} {
+			if bound != "" {
+				bad = append(bad, scaled(t, k, bound, more))
+			}
+		}
+		for _, value := range bad {
+			t.Run(fmt.Sprintf("%s=%v", k.Path, value), func(t *testing.T) {
+				in := least()
+				set(in, path, value)
+				polled(in, k.Path)
+				j.bothRefuse(t, file(t, in), k.Path)
+				n++
+			})
+		}
+		t.Run(k.Path+" has an unknown key beside it", func(t *testing.T) {
+			in := least()
+			beside := slices.Clone(path)
+			beside[len(beside)-1] = "unknown"
+			set(in, beside, "x")
+			j.bothRefuse(t, file(t, in), strings.TrimSuffix(k.Path, k.Name)+"unknown")
+			n++
+		})
+	})
+	if n < 600 {
+		t.Errorf("only %d files", n)
+	}
+}
+
+func (j judge) bothRefuse(t *testing.T, text []byte, field string) {
+	t.Helper()
+	if j.bySchema(text) == nil {
+		t.Errorf("%s\nthe schema accepts it", text)
+	}
+	field = strings.ReplaceAll(field, "[].", "[0].")
+	if found := j.byValidate(t, text, testEnv); !slices.ContainsFunc(found, func(p yamlfile.Problem) bool { return strings.HasPrefix(p.Field, field) }) {
+		t.Errorf("%s\nvalidate says nothing of %s: %v", text, field, found)
+	}
+}
+
+// If validate has a list of the words of a key, the description has the same.
+func TestTheDescriptionHasTheWordsOfEveryText(t *testing.T) {
+	j := newJudge(t)
+	lists := 0
+	leavesOf(describe(t), nil, func(k *configkeys.Key, path []string) {
+		if k.Kind != configkeys.Text && k.Kind != configkeys.Policies {
+			return
+		}
+		in := least()
+		set(in, path, "nonsense")
+		for _, p := range j.byValidate(t, file(t, in), testEnv) {
+			list, ok := strings.CutPrefix(p.Want, "one of ")
+			if !ok || p.Field != k.Path {
+				continue
+			}
+			lists++
+			words := strings.Split(strings.TrimSuffix(list, ", exactly_once"), ", ") // which is not supported yet
+			have := slices.DeleteFunc(slices.Clone(k.Words), func(w string) bool { return w == "" })
+			slices.Sort(words)
+			slices.Sort(have)
+			if !slices.Equal(words, have) {
+				t.Errorf("%s: validate has the words %v, and internal/configkeys/keys.yaml %v", k.Path, words, have)
+			}
+		}
+	})
+	if lists < 20 {
+		t.Errorf("only %d lists of words", lists)
+	}
+}
+
+// A key that is there twice is refused in each section, in items and in mappings.
+func TestAKeyIsThereOnceInEverySection(t *testing.T) {
+	j := newJudge(t)
+	n := 0
+	leavesOf(describe(t), nil, func(k *configkeys.Key, path []string) {
+		if k.Kind == configkeys.Mapping || k.Kind == configkeys.Policies {
+			path = append(path, "default")
+		}
+		in := least()
+		set(in, path, "x")
+		last := path[len(path)-1]
+		line := regexp.MustCompile(`(?m)^( *(?:- )?)` + regexp.QuoteMeta(last) + `:.*$`)
+		text := file(t, in)
+		places := line.FindAllIndex(text, -1)
+		if len(places) == 0 {
+			t.Fatalf("%s: %s", k.Path, text)
+		}
+		for _, at := range places {
+			one := string(text[at[0]:at[1]])
+			indent := strings.ReplaceAll(one[:len(one)-len(strings.TrimLeft(one, " -"))], "-", " ")
+			twice := string(text[:at[1]]) + "\n" + indent + last + ": y" + string(text[at[1]:])
+			if found := j.byValidate(t, []byte(twice), testEnv); !strings.Contains(found.Error(), last+": is there twice") {
+				t.Errorf("%s\n%v", twice, found)
+			}
+			n++
+		}
+	})
+	if n < 100 {
+		t.Errorf("only %d files", n)
+	}
+}
+
+var yamlBlock = regexp.MustCompile("(?ms)^ *```yaml\n(.*?)^ *```")
+
+// Whatever the schema refuses, validate refuses: over every file with a configuration that is in the repository. The schema
+// accepts every configuration in the pages.
+func TestTheSchemaRefusesNothingThatIsValid(t *testing.T) {
+	j := newJudge(t)
+	for _, name := range append(files(t, "testdata/config/*.yaml"), example) {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = j.bySchema(text)
+		_, invalid := loadConfig(name, testEnv, nil, nil, (*walpost.Config).Validate)
+		if err != nil && invalid == nil {
+			t.Errorf("%s: the schema refuses what is valid: %v", name, err)
+		}
+	}
+	blocks := 0
+	root := describe(t)
+	err := filepath.WalkDir("../..", func(name string, entry os.DirEntry, err error) error {
+		if err != nil || entry.IsDir() || !strings.HasSuffix(name, ".md") {
+			return err
+		}
+		text, err := os.ReadFile(name)
+		if err != nil {
+			return err
+		}
+		for _, m := range yamlBlock.FindAllSubmatch(text, -1) {
+			var top doc
+			if err := yaml.Unmarshal(m[1], &top); err != nil || !slices.ContainsFunc(root.Keys, func(k *configkeys.Key) bool { return top[k.Name] != nil }) {
+				continue // of another program
+			}
+			blocks++
+			if err := j.bySchema(m[1]); err != nil {
+				t.Errorf("%s:\n%s\n%v", name, m[1], err)
+			}
+		}
+		return nil
+	})
+	if err != nil || blocks < 3 {
+		t.Errorf("%d configurations in the pages, %v", blocks, err)
+	}
+}

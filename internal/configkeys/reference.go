@@ -1,0 +1,128 @@
+package configkeys
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Reference is every key as Markdown: a heading for each section, and a list of its keys.
+func (k *Key) Reference() string {
+	var b strings.Builder
+	b.WriteString("## Without a section\n\n")
+	for _, below := range k.Keys {
+		if below.Kind != Section {
+			below.item(&b)
+		}
+	}
+	for _, below := range k.Keys {
+		if below.Kind == Section {
+			fmt.Fprintf(&b, "\n## `%s`\n\n%s\n", below.Path, wrap(below.Meaning, ""))
+			b.WriteString("\n")
+			for _, key := range below.Keys {
+				key.item(&b)
+			}
+		}
+	}
+	return b.String()
+}
+
+// item is the key and the keys below it, as items of a list.
+func (k *Key) item(b *strings.Builder) {
+	text := fmt.Sprintf("`%s` (%s): %s", k.Path, k.facts(), k.Meaning)
+	if k.Example != nil && k.Kind != Section {
+		text += " Example: `" + short(k.Example) + "`."
+	}
+	b.WriteString(wrap("* "+text, "  ") + "\n")
+	for _, below := range k.Keys {
+		below.item(b)
+	}
+}
+
+// facts are the type, the default, the bounds and the first version.
+func (k *Key) facts() string {
+	facts := k.kind()
+	switch {
+	case k.Off:
+		facts += ", off by default"
+	case k.Kind == Section || k.inItem():
+	case k.Default.IsZero() && slices.Contains([]Kind{Text, Secret, List, Mapping}, k.Kind):
+		facts += ", no default"
+	default:
+		facts += ", default `" + short(plain(k.Default)) + "`"
+	}
+	return facts + k.bound() + ", since " + k.Since
+}
+
+// kind says what the value can be.
+func (k *Key) kind() string {
+	words := slices.DeleteFunc(slices.Clone(k.Words), func(w string) bool { return w == "" })
+	for i := range words {
+		words[i] = "`" + words[i] + "`"
+	}
+	switch {
+	case k.Kind == Text && k.Closed():
+		return either(words)
+	case k.Kind == List && k.Closed(), k.Kind == Policies:
+		return string(k.Kind) + " of " + strings.Join(words, ", ")
+	case k.Kind == Int:
+		return "whole number of " + k.Unit
+	}
+	return either(append([]string{string(k.Kind)}, words...))
+}
+
+// bound says from where to where the value may be.
+func (k *Key) bound() string {
+	switch {
+	case k.Min != "" && k.Max != "":
+		return fmt.Sprintf(", from `%s` to `%s`", k.Min, k.Max)
+	case k.Min != "":
+		return fmt.Sprintf(", at least `%s`", k.Min)
+	}
+	return ""
+}
+
+// inItem reports whether the key is one of an item of a list.
+func (k *Key) inItem() bool { return strings.Contains(k.Path, "[]") }
+
+func either(words []string) string {
+	last := len(words) - 1
+	if last == 0 {
+		return words[0]
+	}
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
+// short is a value on one line, as YAML in flow style.
+func short(v any) string {
+	if text, ok := v.(string); ok {
+		return text
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // keys.yaml has something that JSON has not
+	}
+	return strings.NewReplacer(`"`, "", ":", ": ", ",", ", ").Replace(string(text))
+}
+
+// wrap breaks a text into lines of at most 100 characters. All lines but the first begin with indent.
+func wrap(text, indent string) string {
+	var b strings.Builder
+	column := 0
+	for i, word := range strings.Fields(text) {
+		length := len([]rune(word))
+		switch {
+		case i == 0:
+		case column+1+length > 100:
+			b.WriteString("\n" + indent)
+			column = len(indent)
+		default:
+			b.WriteString(" ")
+			column++
+		}
+		b.WriteString(word)
+		column += length
+	}
+	return b.String()
+}
