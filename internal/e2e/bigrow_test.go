@@ -14,6 +14,7 @@ import (
 // The README promises a bound for a row that is bigger than the window. It holds for a row that is delivered, in compressed and in plain
 // batches, and for one that no request to Kafka can hold.
 func TestTheMemoryOfABigRowIsBounded(t *testing.T) {
+	t.Parallel()
 	if runtime.GOOS != "linux" {
 		t.Skip("the peak of the resident memory is read from /proc")
 	}
