@@ -324,7 +324,10 @@ func (c *Config) replication() replication.Config {
 	s := c.Source.Config
 	s.ReadSecrets()
 	s.Outbox = replication.Outbox{
-		Role: c.SetupRole, Slot: c.SetupSlot, TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned, Deletes: c.Cleanup.Mode == "delete", Owns: c.Cleanup.Mode == "drop_partitions",
+		Role: c.SetupRole, Slot: c.SetupSlot, TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned,
+		Deletes:  c.Cleanup.Mode == cleanup.Delete || c.Cleanup.Mode == cleanup.MoveToArchive && !c.SetupPartitioned,
+		Archives: c.Cleanup.Mode == cleanup.MoveToArchive, ArchiveTable: c.Cleanup.ArchiveTable,
+		Owns: c.Cleanup.Mode == cleanup.DropPartitions || c.Cleanup.Mode == cleanup.MoveToArchive && c.SetupPartitioned,
 	}
 	s.Logger = c.Logger
 	return s

@@ -1,5 +1,5 @@
-// Package cleanup deletes old rows of the outbox table, or drops its old partitions. It removes
-// only rows that were delivered and are older than the user wants to keep.
+// Package cleanup deletes old rows of the outbox table, drops its old partitions, or moves either to an
+// archive table. It removes only rows that were delivered and are older than the user wants to keep.
 //
 // A row has no LSN. Therefore the cleaner records which transactions had ended (the xmin of
 // pg_current_snapshot()), and then the position of the WAL. When the relay and the slot have both
@@ -12,6 +12,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -36,6 +37,7 @@ const (
 	None           Mode = "none"
 	Delete         Mode = "delete"
 	DropPartitions Mode = "drop_partitions"
+	MoveToArchive  Mode = "archive"
 )
 
 // Config says what to remove: the section cleanup of walpost.yaml, and what the relay tells.
@@ -44,6 +46,8 @@ type Config struct {
 	// Keep is the age by TimeColumn from which a delivered row is removed. 0 removes all delivered
 	// rows.
 	Keep time.Duration `yaml:"keep"`
+	// ArchiveTable takes the rows that MoveToArchive removes. It is empty for <table>_archive.
+	ArchiveTable string `yaml:"archive_table"`
 
 	Tables []pg.Table `yaml:"-"`
 	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in
@@ -77,13 +81,17 @@ func DefaultConfig() Config { return Config{Mode: None, Keep: 72 * time.Hour} }
 
 // Validate returns everything that is wrong with the section.
 func (c *Config) Validate() (found conf.Problems) {
-	found.OneOf("cleanup.mode", string(c.Mode), string(None), string(Delete), string(DropPartitions))
+	found.OneOf("cleanup.mode", string(c.Mode), string(None), string(Delete), string(DropPartitions), string(MoveToArchive))
 	conf.Range(&found, "cleanup.keep", c.Keep, 0, 20*365*24*time.Hour)
 	if c.Mode == DropPartitions && c.Shard.Of > 0 {
 		found.Add("cleanup.mode", conf.Contradicts, "source.shard: a partition has rows of all shards. Use cleanup.mode: delete", nil)
 	}
-	if (c.Mode == Delete || c.Mode == DropPartitions) && c.TimeColumn == "" {
+	if (c.Mode == Delete || c.Mode == DropPartitions || c.Mode == MoveToArchive) && c.TimeColumn == "" {
 		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: the column says how old a row is", c.Mode), nil)
+	}
+	if c.ArchiveTable != "" {
+		_, err := pg.ParseTable(c.ArchiveTable)
+		found.Try("cleanup.archive_table", err)
 	}
 	return found
 }
@@ -98,8 +106,9 @@ const (
 
 // A Status has the counters since the start, and the present state.
 type Status struct {
-	Rows       uint64 // deleted
+	Rows       uint64 // deleted, or moved to the archive
 	Partitions uint64 // dropped
+	Archived   uint64 // partitions that were attached to the archive
 	Made       uint64 // partitions that were created ahead
 	// Waiting says why no row is removed now. It is "" if nothing prevents it.
 	Waiting string
@@ -123,6 +132,8 @@ type Cleaner struct {
 	kept     []string            // of Config.Kept, in this pass
 	keep     string              // a condition on the rows of the present table: the row stays
 	notes    []string            // hints of this pass, which the next pass reports
+	// ranged has the tables of which whole partitions are removed. Run's goroutine only.
+	ranged map[pg.Table]bool
 
 	mu     sync.Mutex
 	status Status
@@ -136,7 +147,7 @@ func New(cfg Config) *Cleaner {
 	if cfg.Batch <= 0 {
 		cfg.Batch = defaultBatch
 	}
-	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", own: map[pg.Table]string{}}
+	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", own: map[pg.Table]string{}, ranged: map[pg.Table]bool{}}
 }
 
 // Status returns a copy of the counters.
@@ -217,11 +228,14 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	if err := c.look(ctx); err != nil {
 		return err
 	}
-	if c.cfg.Mode == DropPartitions {
-		for _, t := range c.cfg.Tables {
-			if err := c.makeAhead(ctx, t); err != nil {
-				return fmt.Errorf("cleanup of %s: %w", t, c.lacks(t, err))
-			}
+	for _, t := range c.cfg.Tables {
+		unfit, err := c.lookAtMode(ctx, t)
+		if err == nil && c.ranged[t] {
+			// An archive that cannot take rows must not keep new rows out of the outbox.
+			err = c.lacks(t, c.makeAhead(ctx, t))
+		}
+		if err = cmp.Or(unfit, err); err != nil {
+			return fmt.Errorf("cleanup of %s: %w", t, err)
 		}
 	}
 	if c.filtered {
@@ -246,12 +260,35 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	return nil
 }
 
+// lookAtMode finds out whether whole partitions of t are removed, and whether its archive can take rows.
+func (c *Cleaner) lookAtMode(ctx context.Context, t pg.Table) (unfit, err error) {
+	c.ranged[t] = c.cfg.Mode == DropPartitions
+	if c.cfg.Mode != MoveToArchive {
+		return nil, nil
+	}
+	a, err := c.archive(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	c.ranged[t] = a.Ranged
+	return a.fits(), nil
+}
+
 func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) (err error) {
+	if unfit, err := c.lookAtMode(ctx, t); cmp.Or(unfit, err) != nil {
+		return cmp.Or(unfit, err)
+	}
 	if c.keep, err = c.keeps(ctx, t); err != nil {
 		return err
 	}
-	if c.cfg.Mode == DropPartitions {
+	if c.ranged[t] {
 		return c.lacks(t, c.dropOld(ctx, t, below))
+	}
+	if c.cfg.Mode == MoveToArchive {
+		// A partition that was detached before the archive became another table must not be forgotten.
+		if err := c.removeDetached(ctx, t, below); err != nil {
+			return c.lacks(t, err)
+		}
 	}
 	return c.deleteOld(ctx, t, below)
 }
@@ -274,7 +311,7 @@ func (c *Cleaner) lacks(t pg.Table, err error) error {
 	if pg.SQLState(err) != pg.StateNoRight {
 		return err
 	}
-	if c.cfg.Mode == DropPartitions {
+	if c.ranged[t] {
 		return fmt.Errorf("%w; the relay's role must own the table and its partitions: ALTER TABLE %s OWNER TO its name; (walpost setup prints it)", err, t.SQL())
 	}
 	return fmt.Errorf("%w; run: GRANT SELECT, DELETE, UPDATE (%s) ON %s TO the relay's role; (walpost setup prints it)", err, pg.QuoteIdent(c.cfg.TimeColumn), t.SQL())

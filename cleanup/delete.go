@@ -61,7 +61,7 @@ func (c *Cleaner) look(ctx context.Context) error {
 			hints = append(hints, fmt.Sprintf("publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none",
 				c.cfg.Publication, t, filter))
 		}
-		if !found[0].Indexed && c.cfg.Mode == Delete {
+		if !found[0].Indexed && (c.cfg.Mode == Delete || c.cfg.Mode == MoveToArchive && !c.ranged[t]) {
 			how := " CONCURRENTLY"
 			if found[0].Partitioned {
 				how = ""
@@ -80,7 +80,7 @@ func (c *Cleaner) look(ctx context.Context) error {
 	return nil
 }
 
-// deleteOld deletes the old, delivered rows of t in batches.
+// deleteOld deletes the old, delivered rows of t, or moves them to the archive, in batches.
 func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error {
 	// The rows of a partitioned table are in its partitions, and a ctid is unique only within a
 	// partition. The rows of foreign and unlogged partitions are not in the WAL, so their xmin does
@@ -94,23 +94,24 @@ func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error
 		leaves = []pg.Table{t}
 	}
 	for _, leaf := range leaves {
-		if err := c.deleteFrom(ctx, leaf, cmp.Or(c.own[t], "true"), below); err != nil {
+		if err := c.deleteFrom(ctx, t, leaf, below); err != nil {
 			return c.lacks(leaf, err)
 		}
 	}
 	return nil
 }
 
-// deleteFrom deletes those of the rows for which the condition own is true.
-func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, own string, below uint64) error {
+// deleteFrom removes rows of leaf, which is t or a partition of t. With shards it removes those of its own shard.
+func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64) error {
 	column, session := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session
 	// A batch begins at the time at which the last one ended, because the index still has the
 	// deleted rows.
-	sql := `WITH old AS MATERIALIZED (
-  SELECT t.ctid FROM ONLY ` + t.SQL() + ` t, ` + next + ` r
-  WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + ` AND ` + own + ` AND NOT ` + c.keep + `
-  ORDER BY t.` + column + ` LIMIT $4 FOR UPDATE OF t SKIP LOCKED),
- gone AS (DELETE FROM ONLY ` + t.SQL() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)
+	old := `WITH old AS MATERIALIZED (
+  SELECT t.ctid FROM ONLY ` + leaf.SQL() + ` t, ` + next + ` r
+  WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + ` AND ` + cmp.Or(c.own[t], "true") + ` AND NOT ` + c.keep + `
+  ORDER BY t.` + column + ` LIMIT $4 FOR UPDATE OF t SKIP LOCKED)`
+	sql := old + `,
+ gone AS (DELETE FROM ONLY ` + leaf.SQL() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)
  SELECT count(*), max(at) FROM gone`
 	for from := "-infinity"; ; {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
@@ -118,25 +119,30 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t pg.Table, own string, below 
 		}
 		began := time.Now()
 		args := [][]byte{[]byte(interval(c.cfg.Keep)), []byte(from), strconv.AppendUint(nil, below, 10), strconv.AppendInt(nil, int64(c.cfg.Batch), 10)}
-		res := c.conn.ExecParams(ctx, sql, args, nil, nil, nil).Read()
-		err := res.Err
+		var row [][]byte
+		var err error
+		if c.cfg.Mode == MoveToArchive {
+			row, err = c.moveBatch(ctx, t, leaf, old, args)
+		} else {
+			row, err = c.one(ctx, "delete", sql, args)
+		}
 		if givesWay(err) {
-			c.cfg.Logger.Debug().Err(err).Str("table", t.String()).Msg("the cleanup stops its pass, because the table is in use")
-			c.waits(fmt.Sprintf("%s is locked, or a batch takes too long: %s", t, err))
+			c.cfg.Logger.Debug().Err(err).Str("table", leaf.String()).Msg("the cleanup stops its pass, because the table is in use")
+			c.waits(fmt.Sprintf("%s is locked, or a batch takes too long: %s", leaf, err))
 			return nil
 		}
 		n := 0
 		if err == nil {
-			n, err = strconv.Atoi(string(res.Rows[0][0]))
+			n, err = strconv.Atoi(string(row[0]))
 		}
 		if err != nil {
-			return fmt.Errorf("delete: %w", err)
+			return err
 		}
 		c.update(func(s *Status) { s.Rows += uint64(n) })
 		if n < c.cfg.Batch {
 			return nil
 		}
-		from = string(res.Rows[0][1])
+		from = string(row[1])
 		// Leave half of the time to others.
 		if !wait.For(ctx, max(leastPause, time.Since(began))) {
 			return ctx.Err()

@@ -22,6 +22,15 @@ func (c *Cleaner) exec(ctx context.Context, step string, sql ...string) error {
 	return nil
 }
 
+// one returns the values of the one row that a statement with parameters gives.
+func (c *Cleaner) one(ctx context.Context, step, sql string, args [][]byte) ([][]byte, error) {
+	res := c.conn.ExecParams(ctx, sql, args, nil, nil, nil).Read()
+	if res.Err != nil {
+		return nil, fmt.Errorf("%s: %w", step, res.Err)
+	}
+	return res.Rows[0], nil
+}
+
 // mark reads the snapshot first and the position second, so that the transactions that had ended in
 // the snapshot end before the position.
 func (c *Cleaner) mark(ctx context.Context) (mark, error) {
@@ -76,7 +85,7 @@ func (c *Cleaner) keeps(ctx context.Context, t pg.Table) (string, error) {
 	if id == "" {
 		return "", errors.New("the table has no column with the event id, so nothing tells the rows of dead and parked events")
 	}
-	if c.cfg.Mode == Delete {
+	if !c.ranged[t] {
 		c.notes = []string{"the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)"}
 	}
 	quoted := make([]string, len(c.kept))

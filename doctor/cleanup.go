@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -51,6 +52,14 @@ func (x *examination) readCleanup(ctx context.Context, conn *pgconn.PgConn) (err
 	if oids := existing(x.f.Tables); x.cfg.Outbox.Cleans() && len(oids) > 0 {
 		x.cleaned, err = pg.Rows[cleanedTable](ctx, conn, "read what the cleanup needs", cleanedQuery(oids, x.cfg.Outbox.Time()))
 	}
+	for i := range x.f.Tables {
+		if t := x.f.Tables[i].Table; err == nil && x.cfg.Outbox.Archives {
+			a, failed := cleanup.LookAtArchive(ctx, conn, t, t.Archive(x.cfg.Outbox.ArchiveTable), x.cfg.Outbox.Time(), x.cfg.Publication, x.cfg.Shard)
+			if err = failed; err == nil {
+				x.archives = append(x.archives, a)
+			}
+		}
+	}
 	return err
 }
 
@@ -73,7 +82,7 @@ func (x *examination) cleanup() {
 				if len(x.found) == from {
 					x.add(OK, "cleanup of "+t.Table.String(), nil, "role %s may remove old rows of %s", x.f.Server.Role, t.Table)
 				}
-				if x.cfg.Outbox.Deletes && cleanup.TimeTypes[c.Column] && !c.Indexed {
+				if x.cfg.Outbox.Deletes && !slices.ContainsFunc(x.archives, func(a *cleanup.Archive) bool { return a.Of == t.Table && a.Ranged }) && cleanup.TimeTypes[c.Column] && !c.Indexed {
 					x.unindexed(t)
 				}
 			}
@@ -101,7 +110,14 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 		x.add(Fail, name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."), "source.time_column: column %s of %s is a %s", column, t.Table, c.Column)
 		return
 	}
-	if outbox.Owns {
+	ranged := outbox.Owns
+	for _, a := range x.archives {
+		if a.Of == t.Table {
+			ranged = a.Ranged
+			x.archive(a)
+		}
+	}
+	if ranged {
 		x.droppable(t, c)
 		return
 	}
@@ -118,6 +134,35 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 			by = append(by, fix.Words("(grant this on every partition, including future ones)"))
 		}
 		x.add(Fail, name, by, "role %s may not delete from %s: old rows are not removed (to skip locked rows, walpost also needs UPDATE on one column)", x.f.Server.Role, some(c.Barred))
+	}
+}
+
+// archive judges the table to which old rows move.
+func (x *examination) archive(a *cleanup.Archive) {
+	table, role := a.Table.SQL(), pg.QuoteIdent(x.f.Server.Role)
+	for _, m := range a.Misfits() {
+		var by fix.Fix
+		switch m.Kind {
+		case cleanup.NoArchive:
+			by = fix.Fix{fix.Words("walpost setup prints the SQL. For a table without partitions:"), fix.SQL(fmt.Sprintf("CREATE TABLE %s (LIKE %s); GRANT INSERT ON %s TO %s;", table, a.Of.SQL(), table, role))}
+		case cleanup.ArchiveUnfit:
+			by = fix.ByWords("Name an ordinary logged table in cleanup.archive_table.")
+		case cleanup.ArchivePublished:
+			by = fix.ByWords("Name the outbox in a publication FOR TABLE of its own, or move the archive to a schema that is not published.")
+		case cleanup.ArchiveMissing:
+			by = fix.BySQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;", table, strings.Join(m.Names, ", ADD COLUMN ")))
+		case cleanup.ArchiveRequired:
+			drops := make([]string, len(m.Names))
+			for i, name := range m.Names {
+				drops[i] = "ALTER COLUMN " + pg.QuoteIdent(name) + " DROP NOT NULL"
+			}
+			by = fix.BySQL(fmt.Sprintf("ALTER TABLE %s %s;", table, strings.Join(drops, ", ")))
+		case cleanup.ArchiveBarred:
+			by = fix.BySQL(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT ON %s TO %[2]s;", pg.QuoteIdent(a.Table.Schema), role, table))
+		case cleanup.ArchiveForeign:
+			by = fix.BySQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", table, role))
+		}
+		x.add(Fail, "archive of "+a.Of.String(), by, "%s: old rows are not removed", m)
 	}
 }
 

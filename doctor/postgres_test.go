@@ -129,6 +129,29 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 			w.wantDetails(w.heals(name), `may not delete from public."New One", public.old`)
 			w.wantDetails(w.heals("index for the "+name), "no index")
 		})
+		t.Run("archive", func(t *testing.T) {
+			const archive = "archive of public.outbox"
+			w := newWorld(t, pg, outboxTable)
+			w.cfg.Outbox = replication.Outbox{Deletes: true, Archives: true}
+			role := w.restricted()
+			w.wantDetails(w.heals(archive), "FAIL archive table public.outbox_archive does not exist")
+			w.exec("REVOKE ALL ON outbox_archive FROM "+role, `ALTER TABLE outbox ADD COLUMN "New One" varchar(7)`, "ALTER TABLE outbox_archive ADD COLUMN who int NOT NULL")
+			w.wantDetails(w.heals(archive), `it needs "New One" character varying(7) as in public.outbox`, "who may not be NULL there", "may not write to archive table public.outbox_archive")
+			w.exec("CREATE PUBLICATION " + w.cfg.Publication + " FOR TABLE outbox, outbox_archive")
+			if f := named(w.examine(), archive); f == nil || f.Verdict != Fail || !strings.Contains(f.Why, "Postgres would send each archived row to walpost once more") {
+				t.Errorf("published: %+v", f)
+			}
+		})
+		t.Run("archive partitions", func(t *testing.T) {
+			w := newWorld(t, pg, append(partitioned, "CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY RANGE (created_at)", "GRANT CREATE ON SCHEMA public TO public")...)
+			w.cfg.Outbox = replication.Outbox{Deletes: true, Archives: true}
+			role := w.restricted()
+			w.wantDetails(w.heals("archive of public.outbox"), "FAIL archive table public.outbox_archive belongs to another role")
+			w.wantDetails(w.heals(name), "FAIL public.outbox belongs to postgres: role "+role, `may not drop public."New One", public.old`, "may not drop public.old")
+			if f := named(w.examine(), "index for the "+name); f != nil {
+				t.Errorf("an index for rows that are not searched: %+v", f)
+			}
+		})
 		t.Run("drop partitions", func(t *testing.T) {
 			w := newWorld(t, pg, append(partitioned, "CREATE TABLE rest PARTITION OF outbox DEFAULT")...)
 			w.cfg.Outbox = replication.Outbox{Owns: true}

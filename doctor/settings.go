@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
@@ -36,6 +37,7 @@ type settings struct {
 	WorkMem      int64    `json:"work_mem"`            // logical_decoding_work_mem, in kB, as a walsender of ours has it
 	Spilled      *spillFacts
 	Secured      []string
+	archives     []*cleanup.Archive
 	cleaned      []cleanedTable
 	remote       net.Addr // of the server
 	encrypted    bool

@@ -14,16 +14,15 @@ import (
 
 // Outbox says what a setup makes, and for whom. The stream needs none of it.
 type Outbox struct {
-	// Role is the role that walpost runs as; empty is the role of the DSN.
-	Role string
-	// Slot makes the slot too. Otherwise the first run makes it.
-	Slot bool
-	// TimeColumn is when a row was written; empty is created_at.
-	TimeColumn string
+	Role       string // that walpost runs as; empty is the role of the DSN
+	Slot       bool   // makes the slot too. Otherwise the first run makes it.
+	TimeColumn string // when a row was written; empty is created_at
 	// Partitioned makes a new table as one that is partitioned by range of TimeColumn, a day each.
 	Partitioned bool
 	// Deletes lets the role delete rows, Owns makes it the tables' owner, which may make and drop partitions.
 	Deletes, Owns bool
+	Archives      bool   // old rows go to the archive
+	ArchiveTable  string // empty is <table>_archive
 }
 
 // Cleans says whether old rows are to be removed.
@@ -55,6 +54,10 @@ and its table can have different owners.`,
 			sql: pg.OwningRights(t, name),
 		})
 	}
+	if o.Archives {
+		step := outboxtable.Archive(t, t.Archive(o.ArchiveTable), o.Owns, o.Time(), role)
+		all = append(all, statement{what: step.What, comment: step.Comment, sql: step.SQL})
+	}
 	if o.Deletes {
 		concurrently := " CONCURRENTLY"
 		if fresh {
@@ -63,7 +66,7 @@ and its table can have different owners.`,
 		column := pg.QuoteIdent(o.Time())
 		all = append(all,
 			statement{
-				what: "the right to delete from " + t.String(), comment: `For cleanup.mode: delete. FOR UPDATE SKIP LOCKED needs the right to update; walpost updates nothing.
+				what: "the right to delete from " + t.String(), comment: `For cleanup.mode: delete or archive. FOR UPDATE SKIP LOCKED needs the right to update; walpost updates nothing.
 Each partition of a partitioned table needs this grant, too: walpost check names those without it.`,
 				sql: fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", column, t.SQL(), role),
 			},
@@ -82,6 +85,9 @@ func (c *Config) uncleaned(ctx context.Context, sql *pgconn.PgConn) (tables []pg
 	}
 	for _, t := range c.tables() {
 		may, err := pg.MayClean(ctx, sql, t, c.Outbox.Owns)
+		if err == nil && may && c.Outbox.Archives {
+			may, err = pg.MayInsert(ctx, sql, t.Archive(c.Outbox.ArchiveTable))
+		}
 		if err != nil {
 			return nil, err
 		}

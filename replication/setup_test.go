@@ -174,6 +174,17 @@ func TestSetupForAnotherRole(t *testing.T) {
 			"a role that drops partitions", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Owns, w.cfg.Outbox.Partitioned = true, true },
 			"table public.outbox (set source.order_column: seq), partitions of public.outbox, the right to read public.outbox, role {role} the owner of public.outbox, publication walpost",
 		},
+		{
+			"a role that archives rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes, w.cfg.Outbox.Archives = true, true },
+			"table public.outbox (set source.order_column: seq), the right to read public.outbox, archive table public.outbox_archive, the right to delete from public.outbox, an index on public.outbox, publication walpost",
+		},
+		{
+			"a role that archives partitions", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) {
+				o := &w.cfg.Outbox
+				o.Owns, o.Partitioned, o.Archives, o.ArchiveTable = true, true, true, `"Old"`
+			},
+			`table public.outbox (set source.order_column: seq), partitions of public.outbox, the right to read public.outbox, role {role} the owner of public.outbox, archive table public."Old", publication walpost`,
+		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

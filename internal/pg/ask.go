@@ -96,3 +96,11 @@ func MayClean(ctx context.Context, sql *pgconn.PgConn, t Table, owns bool) (bool
  FROM pg_class c WHERE c.oid = to_regclass(%s)`, owns, QuoteLiteral(t.SQL())))
 	return len(found) > 0 && found[0].May, err
 }
+
+// MayInsert reports whether a table exists and the present role may insert into it. The role may lack rights on
+// the schema.
+func MayInsert(ctx context.Context, sql *pgconn.PgConn, t Table) (bool, error) {
+	found, err := Rows[struct{ May bool }](ctx, sql, "look at the rights on "+t.String(), `SELECT has_schema_privilege(relnamespace, 'USAGE') AND has_table_privilege(oid, 'INSERT') AS may
+ FROM pg_class WHERE oid = `+t.OID())
+	return len(found) > 0 && found[0].May, err
+}

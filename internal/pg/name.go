@@ -123,6 +123,20 @@ func ParseTable(s string) (Table, error) {
 	return Table{}, fmt.Errorf("%q is not a table name: it has %d parts; write schema.table", s, len(parts))
 }
 
+// Archive is the table that takes the old rows of t: the configured one, or <table>_archive in t's schema
+// if configured is empty or no table name.
+func (t Table) Archive(configured string) Table {
+	if a, err := ParseTable(configured); err == nil && configured != "" {
+		return a
+	}
+	return Table{t.Schema, t.Name + "_archive"}
+}
+
+// OID is an expression of SQL: the oid of the relation, or NULL. Unlike to_regclass, it needs no right on the schema.
+func (t Table) OID() string {
+	return "(SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = " + QuoteLiteral(t.Schema) + " AND c.relname = " + QuoteLiteral(t.Name) + ")"
+}
+
 // String is the table as SQL would write it: quoted only where it must be.
 func (t Table) String() string {
 	return QuoteIfNeeded(t.Schema) + "." + QuoteIfNeeded(t.Name)

@@ -1,0 +1,189 @@
+package cleanup
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// An Archive is what the catalog says of an archive table and of the table whose old rows it takes.
+type Archive struct {
+	Table, Of pg.Table `json:"-"`
+	Exists    bool
+	// Unfit are the relations that are not ordinary logged tables, among the archive and its
+	// partitions. A foreign table commits for itself, and a crash empties an unlogged one.
+	Unfit []string
+	// Published says which relations are in the publication: the archive, a partition or a parent. Then
+	// Postgres sends each row once more. The relay publishes it again if the archive is part of an outbox table.
+	Published []string
+	// Missing are columns of the outbox for which the archive has no column of the same name and type.
+	Missing []string
+	// Required are columns of the archive that are NOT NULL, and that an outbox row may leave empty.
+	Required []string
+	// Columns are the columns to copy. A column that both tables generate is not copied.
+	Columns []string
+	// Ranged says that both tables are partitioned by range of the time column and of nothing else. Then
+	// whole partitions move, unless the relay has a shard, because a partition has rows of all shards. If the
+	// archive does not exist, only the outbox counts.
+	Ranged bool
+	// MayUse, MayInsert and Owned are the rights of the role: on the schema, on the table, as its owner.
+	MayUse    bool `json:"may_use"`
+	MayInsert bool `json:"may_insert"`
+	Owned     bool
+}
+
+// A Misfit is why an archive cannot take rows.
+type Misfit struct {
+	Archive, Of pg.Table
+	Kind        MisfitKind
+	Names       []string // of relations or columns
+}
+
+// A MisfitKind is a sort of Misfit. Its text is the message, with the archive, the names and the
+// outbox to fill in.
+type MisfitKind string
+
+// The misfits, in the order in which a person should mend them.
+const (
+	NoArchive        MisfitKind = "archive table %[1]s does not exist"
+	ArchiveUnfit     MisfitKind = "archive table %[1]s cannot take rows: %[2]s is not an ordinary logged table"
+	ArchivePublished MisfitKind = "archive table %[1]s is published (%[2]s): Postgres would send each archived row to walpost once more"
+	ArchiveMissing   MisfitKind = "archive table %[1]s does not fit: it needs %[2]s as in %[3]s"
+	ArchiveRequired  MisfitKind = "archive table %[1]s does not fit: %[2]s may not be NULL there, and may be missing in a row of %[3]s"
+	ArchiveBarred    MisfitKind = "the role may not write to archive table %[1]s"
+	ArchiveForeign   MisfitKind = "archive table %[1]s belongs to another role: only its owner may attach a partition to it"
+)
+
+func (m *Misfit) Error() string {
+	return fmt.Sprintf(strings.ReplaceAll(string(m.Kind), "%[3]s", m.Of.String())+"%.0[2]s", m.Archive, strings.Join(m.Names, ", "))
+}
+
+// Misfits returns everything that keeps the archive from taking rows.
+func (a *Archive) Misfits() (found []*Misfit) {
+	if !a.Exists {
+		return []*Misfit{{a.Table, a.Of, NoArchive, nil}}
+	}
+	for _, m := range []struct {
+		is    bool
+		kind  MisfitKind
+		names []string
+	}{
+		{len(a.Unfit) > 0, ArchiveUnfit, a.Unfit},
+		{len(a.Published) > 0, ArchivePublished, a.Published},
+		{len(a.Missing) > 0, ArchiveMissing, a.Missing},
+		{len(a.Required) > 0, ArchiveRequired, a.Required},
+		{!a.Ranged && !(a.MayUse && a.MayInsert), ArchiveBarred, nil},
+		{a.Ranged && !a.Owned, ArchiveForeign, nil},
+	} {
+		if m.is {
+			found = append(found, &Misfit{a.Table, a.Of, m.kind, m.names})
+		}
+	}
+	return found
+}
+
+// LookAtArchive reads what the catalog says of the archive of t. shard is the part of the rows that the relay
+// delivers.
+func LookAtArchive(ctx context.Context, conn *pgconn.PgConn, t, archive pg.Table, column, publication string, shard cdc.Shard) (*Archive, error) {
+	a, err := pg.Row[Archive](ctx, conn, "look at archive table "+archive.String(), fmt.Sprintf(`WITH a AS (SELECT * FROM pg_class WHERE oid = %[1]s),
+ tree AS (SELECT oid, true AS below FROM a UNION SELECT p.relid, true FROM a, pg_partition_tree(a.oid) p UNION SELECT p.relid, false FROM a, pg_partition_ancestors(a.oid) p),
+ col AS (SELECT s.attname AS source, d.attname AS target, format('%%s %%s', quote_ident(s.attname), format_type(s.atttypid, s.atttypmod)) AS definition, s.attnum,
+   d.attname IS NOT NULL AND d.atttypid = s.atttypid AND d.atttypmod IN (s.atttypmod, -1) AND (d.attgenerated = '' OR s.attgenerated <> '') AS fits,
+   d.attgenerated AS generated, d.attnotnull AND (s.attname IS NULL AND NOT d.atthasdef AND d.attidentity = '' OR NOT s.attnotnull) AS required
+  FROM (SELECT * FROM pg_attribute WHERE attrelid = to_regclass(%[2]s) AND attnum > 0 AND NOT attisdropped) s
+  FULL JOIN (SELECT pg_attribute.* FROM pg_attribute JOIN a ON attrelid = a.oid WHERE attnum > 0 AND NOT attisdropped) d ON d.attname = s.attname),
+ ranged AS (SELECT p.partrelid FROM pg_partitioned_table p JOIN pg_attribute k ON k.attrelid = p.partrelid AND k.attnum = p.partattrs[0]
+  WHERE p.partstrat = 'r' AND p.partnatts = 1 AND k.attname = %[3]s)
+SELECT EXISTS (SELECT FROM a) AS exists,
+ (SELECT json_agg(DISTINCT c.oid::regclass::text) FROM tree t JOIN pg_class c USING (oid) WHERE t.below AND NOT (c.relkind IN ('r', 'p') AND c.relpersistence = 'p')) AS unfit,
+ (SELECT json_agg(DISTINCT c.oid::regclass::text) FROM tree t JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
+  JOIN pg_publication_tables p ON p.schemaname = n.nspname AND p.tablename = c.relname WHERE p.pubname = %[4]s) AS published,
+ (SELECT json_agg(definition ORDER BY attnum) FROM col WHERE source IS NOT NULL AND fits IS NOT TRUE) AS missing,
+ (SELECT json_agg(target ORDER BY target) FROM col WHERE required) AS required,
+ (SELECT json_agg(source ORDER BY attnum) FROM col WHERE fits AND generated = '') AS columns,
+ %[5]v AND to_regclass(%[2]s) IN (SELECT partrelid FROM ranged) AND (NOT EXISTS (SELECT FROM a) OR EXISTS (SELECT FROM a JOIN ranged ON partrelid = a.oid)) AS ranged,
+ EXISTS (SELECT FROM a WHERE has_schema_privilege(relnamespace, 'USAGE')) AS may_use,
+ EXISTS (SELECT FROM a WHERE has_table_privilege(oid, 'INSERT')) AS may_insert,
+ EXISTS (SELECT FROM a WHERE pg_has_role(relowner, 'USAGE')) AS owned`,
+		archive.OID(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(column), pg.QuoteLiteral(publication), shard.Of == 0))
+	a.Table, a.Of = archive, t
+	return &a, err
+}
+
+// archive reads the archive of t.
+func (c *Cleaner) archive(ctx context.Context, t pg.Table) (*Archive, error) {
+	return LookAtArchive(ctx, c.conn, t, t.Archive(c.cfg.ArchiveTable), c.cfg.TimeColumn, c.cfg.Publication, c.cfg.Shard)
+}
+
+// fits returns the first reason why the archive cannot take rows, or nil.
+func (a *Archive) fits() error {
+	if misfits := a.Misfits(); len(misfits) > 0 {
+		return fmt.Errorf("%w (walpost check says what to do)", misfits[0])
+	}
+	return nil
+}
+
+// moveBatch moves the rows that old selects from leaf, which is t or a partition of t, to the archive.
+// It is one transaction, which holds off changes of both tables. So each column that a row has is
+// copied, and each row is in exactly one of the two tables whenever the process or the server ends. The
+// result is the number of rows and the time of the last one.
+func (c *Cleaner) moveBatch(ctx context.Context, t, leaf pg.Table, old string, args [][]byte) (row [][]byte, err error) {
+	err = c.exec(ctx, "begin", "BEGIN", fmt.Sprintf("LOCK TABLE ONLY %s, ONLY %s IN ROW EXCLUSIVE MODE", leaf.SQL(), t.Archive(c.cfg.ArchiveTable).SQL()))
+	var a *Archive
+	if err == nil {
+		a, err = c.archive(ctx, t)
+	}
+	if err == nil {
+		err = a.fits()
+	}
+	if err == nil {
+		columns := make([]string, len(a.Columns))
+		for i, name := range a.Columns {
+			columns[i] = pg.QuoteIdent(name)
+		}
+		list, column := strings.Join(columns, ", "), pg.QuoteIdent(c.cfg.TimeColumn)
+		row, err = c.one(ctx, "move to "+a.Table.String(), old+`,
+ gone AS (DELETE FROM ONLY `+leaf.SQL()+` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.*),
+ moved AS (INSERT INTO `+a.Table.SQL()+` (`+list+`) OVERRIDING SYSTEM VALUE SELECT `+list+` FROM gone RETURNING 1)
+ SELECT count(*), max(`+column+`), (SELECT count(*) FROM moved) FROM gone`, args)
+	}
+	if err == nil && string(row[0]) != string(row[2]) {
+		err = fmt.Errorf("archive table %s took %s of %s rows: a trigger of the archive leaves rows out", a.Table, row[2], row[0])
+	}
+	if err == nil {
+		err = c.exec(ctx, "commit", "COMMIT")
+	}
+	if err != nil {
+		_ = c.exec(ctx, "roll back", "ROLLBACK") // if this fails too, the connection is closed
+		return nil, err
+	}
+	return row, nil
+}
+
+// attach makes a detached partition one of the archive's, with the bounds that it had.
+func (c *Cleaner) attach(ctx context.Context, t pg.Table, p detached) error {
+	if p.From == "" || p.To == "" {
+		return fmt.Errorf("the comment of %s has no bounds, because an older walpost detached it: attach it to the archive, and remove its comment", p.Table)
+	}
+	a, err := c.archive(ctx, t)
+	if err == nil {
+		err = a.fits()
+	}
+	if err != nil {
+		return err
+	}
+	err = c.change(ctx, fmt.Sprintf("attach %s to %s", p.Table, a.Table),
+		"ALTER TABLE "+p.SQL()+" DROP CONSTRAINT "+closed,
+		"COMMENT ON TABLE "+p.SQL()+" IS NULL",
+		fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", a.Table.SQL(), p.SQL(), pg.QuoteLiteral(p.From), pg.QuoteLiteral(p.To)))
+	if err == nil {
+		c.update(func(s *Status) { s.Archived++ })
+		c.cfg.Logger.Info().Str("partition", p.String()).Str("archive", a.Table.String()).Msg("partition moved to the archive")
+	}
+	return err
+}
