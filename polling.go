@@ -121,23 +121,60 @@ func ReadPoll(ctx context.Context, cfg Config, at cdc.Position) (poll.Status, er
 
 // storedPosition is the position of the newest checkpoint of a relay that polls.
 func (r *Relay) storedPosition(ctx context.Context) (cdc.Position, error) {
-	store, free, err := r.openStore()
-	if err != nil {
-		return 0, err
-	}
-	defer free()
-	records, err := store.Look(ctx, r.cfg.Name)
-	if err != nil {
-		return 0, fmt.Errorf("read checkpoint: %w", err)
-	}
-	rec, _, err := checkpoint.Newest(r.cfg.Name, records)
+	rec, err := r.stored(ctx)
 	switch {
 	case err != nil:
-		return 0, fmt.Errorf("read checkpoint: %w", err)
+		return 0, err
 	case rec == nil:
 		return 0, fault.WithHint(fmt.Errorf("no checkpoint of %s is stored: the relay has delivered nothing yet", r.cfg.Name), "The first walpost run writes it.")
 	case rec.Poll == "":
 		return 0, fault.Config(fmt.Errorf("checkpoint %s was written for slot %q, not for polling", rec.Key(), rec.Slot), "")
 	}
 	return rec.LSN, nil
+}
+
+// stored is the newest checkpoint, nil for none.
+func (r *Relay) stored(ctx context.Context) (*checkpoint.Record, error) {
+	store, free, err := r.openStore()
+	if err != nil {
+		return nil, err
+	}
+	defer free()
+	records, err := store.Look(ctx, r.cfg.Name)
+	if err != nil {
+		return nil, fmt.Errorf("read checkpoint: %w", err)
+	}
+	rec, _, err := checkpoint.Newest(r.cfg.Name, records)
+	if err != nil {
+		return nil, fmt.Errorf("read checkpoint: %w", err)
+	}
+	return rec, nil
+}
+
+// formerSlot makes sure, before a recover, that no relay delivers by the other kind of source: that relay would go on, and its events would
+// come twice. If the relay read a slot and polls from now on, formerSlot returns the slot.
+func (r *Relay) formerSlot(ctx context.Context) (slot string, err error) {
+	rec, err := r.stored(ctx)
+	if err != nil || rec == nil || (rec.Poll != "") == r.cfg.polls() {
+		return "", nil //nolint:nilerr // the relay's loop reads the store once more, and says what is wrong
+	}
+	conn, err := r.rows.DB.ConnectSQL(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer pg.Close(conn)
+	var pid int32
+	if rec.Poll != "" {
+		pid, err = poll.Holder(ctx, conn, r.cfg.Name)
+	} else {
+		var found []struct{ PID int32 }
+		found, err = pg.Rows[struct{ PID int32 }](ctx, conn, "read the slot", "SELECT coalesce(active_pid, 0) AS pid FROM pg_replication_slots WHERE slot_name = "+pg.QuoteLiteral(rec.Slot))
+		for _, f := range found {
+			slot, pid = rec.Slot, f.PID
+		}
+	}
+	if err == nil && pid != 0 {
+		return "", fault.Config(fmt.Errorf("the relay runs with its former configuration (server process %d)", pid), "Stop that walpost run first.")
+	}
+	return slot, err
 }

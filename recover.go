@@ -37,7 +37,6 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	}
 	cfg.Source.Create, cfg.Source.Snapshot, cfg.HaltLinger, cfg.AcceptGap = true, "initial", 0, ""
 	wrong := cfg.Validate()
-	cfg.needsSlot(&wrong, "recover")
 	r, err := prepare(cfg, wrong)
 	if err != nil {
 		return 0, err
@@ -66,6 +65,10 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 			return 0, err
 		}
 	}
+	former, err := r.formerSlot(ctx)
+	if err != nil {
+		return 0, err
+	}
 	loop, _, free, err := r.open(ctx, copying, 0)
 	if err != nil {
 		return 0, err
@@ -73,6 +76,9 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	defer free()
 	if err := loop.Run(ctx); err != nil {
 		return 0, err
+	}
+	if former != "" && ctx.Err() == nil {
+		opts.Say(fmt.Sprintf("walpost does not read slot %[1]s any more, and the slot holds WAL. Drop it: SELECT pg_drop_replication_slot('%[1]s');", former))
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, fault.WithHint(fmt.Errorf("interrupted: %w", err), "If recover had begun to publish, walpost run refuses to start until recover is finished. To continue, run "+fault.Command("recover"))

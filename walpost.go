@@ -204,7 +204,7 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 // tables reads the rows that are in the tables.
 func (r *Relay) tables() *backfill.Tables {
 	return &backfill.Tables{
-		Source: r.source, From: r.rows, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: r.cfg.Logger,
+		Source: r.source, Polled: r.polled, XIDColumn: r.cfg.Source.Poll.XIDColumn, From: r.rows, Columns: r.router.Columns, OrderColumn: r.cfg.Source.OrderColumn, Unordered: r.cfg.Unordered, Logger: r.cfg.Logger,
 	}
 }
 

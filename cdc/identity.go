@@ -15,6 +15,9 @@ type Identity struct {
 	// SlotFound is a slot that was created where reading begins. SlotFound.ActivePID is the server
 	// process that polls the table for the same relay.
 	Poll string
+	// Border is what had been delivered by another source when this session made its new beginning, as
+	// Postgres prints a pg_snapshot; "" for nothing. See checkpoint.Record.
+	Border string
 	// Server is the server's own newest position: what it has flushed (a primary) or replayed (a
 	// standby). A position beyond it cannot come from this server's history.
 	Server Position

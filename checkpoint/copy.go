@@ -30,6 +30,10 @@ type Copy struct {
 	From  cdc.Position `json:"from,omitzero"`
 	Since time.Time    `json:"since,omitzero"`
 
+	// Border is for a source that polls: the rows of the transactions that this snapshot sees are
+	// published, and the source gives the others.
+	Border string `json:"border,omitempty"`
+
 	Finished []string `json:"finished,omitempty"` // tables whose rows are all acknowledged
 	At       Mark     `json:"at,omitzero"`        // the last acknowledged row of the table that is being read
 	Rows     uint64   `json:"rows"`               // acknowledged so far, by all starts

@@ -65,8 +65,8 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 				return
 			}
 			text := err.Error() + fault.Hint(err)
-			if strings.Contains(text, "0/1388") || strings.Contains(text, "recover") || !strings.Contains(text, refusal.Token) {
-				t.Errorf("the refusal speaks of positions of another kind, or of recover, or lacks its token: %s", text)
+			if strings.Contains(text, "0/1388") || strings.Contains(text, "walpost recover") != refusal.Recoverable() || !strings.Contains(text, refusal.Token) {
+				t.Errorf("the refusal speaks of positions of another kind, or wrongly of recover, or lacks its token: %s", text)
 			}
 			begun := f
 			begun.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: 6000}

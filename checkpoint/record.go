@@ -40,8 +40,11 @@ type Record struct {
 	// WAL before which everything delivered was written, 0 if that does not matter.
 	Poll string       `json:"poll,omitempty"`
 	WAL  cdc.Position `json:"wal,omitzero"`
-	Next *Next        `json:"next,omitempty"`
-	Copy *Copy        `json:"copy,omitempty"`
+	// Border is for a relay that polls and has taken over from one that read a slot: the transactions that
+	// this snapshot sees are delivered, too. It is "" once LSN is beyond the snapshot.
+	Border string `json:"border,omitempty"`
+	Next   *Next  `json:"next,omitempty"`
+	Copy   *Copy  `json:"copy,omitempty"`
 	// Published is what the source published at the newest look. It is nil in a record of version
 	// 1, and the next write adds it.
 	Published *Published `json:"published,omitempty"`
@@ -174,10 +177,10 @@ func (r *Record) check() error {
 		return errors.New("lsn must not be 0/0")
 	case r.Time.UTC().Year() < 0 || r.Time.UTC().Year() > 9999:
 		return fmt.Errorf("time must be in the years 0 to 9999, in UTC (got %d)", r.Time.UTC().Year())
-	case r.Poll != "" && (r.Slot != "" || r.Copy != nil || r.Published != nil):
-		return errors.New("a record with poll has neither slot nor copy nor published")
-	case r.Poll == "" && r.WAL != 0:
-		return errors.New("a record without poll has no wal")
+	case r.Poll != "" && (r.Slot != "" || r.Copies(OriginSnapshot) || r.Published != nil):
+		return errors.New("a record with poll has neither slot nor snapshot nor published")
+	case r.Poll == "" && (r.WAL != 0 || r.Border != ""):
+		return errors.New("a record without poll has neither wal nor border")
 	case r.Next != nil && r.Next.CommitLSN == 0:
 		return errors.New("next.commit_lsn must not be 0/0")
 	case r.Next != nil && r.Next.Rows < 0:

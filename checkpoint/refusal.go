@@ -340,12 +340,28 @@ func (r *Refusal) polls() bool {
 	return r.Found.Poll != "" || r.Record != nil && r.Record.Poll != ""
 }
 
+// Recoverable reports whether a recover can close the gap with a new beginning: the slot is gone, or the
+// relay has changed from a slot to polling, or back.
+func (r *Refusal) Recoverable() bool {
+	switch r.Reason {
+	case SlotLost, SlotMissing:
+		return true
+	case OtherSource:
+		return (r.Found.Poll == "") != (r.Record.Poll == "")
+	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherPublication, PublicationChanged:
+	}
+	return false
+}
+
 // pollHint is Hint if one of the two sources polls.
 func (r *Refusal) pollHint() string {
 	var first string
 	switch r.Reason {
 	case OtherSource:
-		first = "If source.kind or source.poll.strategy is wrong, correct it. To change it on purpose, follow docs/polling.md."
+		first = "If source.kind or source.poll.strategy is wrong, correct it."
+		if r.Recoverable() {
+			first += " To change source.kind on purpose, run " + fault.Command("recover") + ": it publishes what is not in Kafka, and then walpost run goes on."
+		}
 	case OtherSystem, OtherDatabase:
 		first = "If source.dsn names the wrong server or database, correct it."
 	case TimelineBack:
@@ -366,6 +382,7 @@ func (r *Refusal) pollHint() string {
 func (r *Refusal) Commands() []fault.Advice {
 	if r.polls() {
 		return []fault.Advice{
+			{Command: fault.Command("recover")},
 			{Command: fault.Command("replay")},
 			{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost does not publish them by itself"},
 		}

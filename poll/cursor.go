@@ -98,7 +98,7 @@ func (s *cursor) xid(alias string) string {
 }
 
 func (s *cursor) atLeast(alias string, from cdc.Position) string {
-	return s.compare(alias, ">=", from)
+	return s.compare(alias, ">=", from) + s.beyond(alias, from)
 }
 
 // compare is a condition that an index of the column can serve.

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
@@ -34,6 +36,12 @@ func digest(parts ...string) int32 {
 func holderQuery(class uint32, key int32) string {
 	return fmt.Sprintf(`(SELECT min(pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = %d AND objid = %d AND objsubid = 2 AND granted
  AND pid <> pg_backend_pid() AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, class, uint32(key))
+}
+
+// Holder returns the server process that polls for the relay of a name, 0 for none.
+func Holder(ctx context.Context, conn *pgconn.PgConn, name string) (pid int32, err error) {
+	found, err := pg.Row[struct{ Holder int32 }](ctx, conn, "look for a relay that polls", "SELECT "+holderQuery(nameLock, digest(name))+" AS holder")
+	return found.Holder, err
 }
 
 // lock takes the lock of the relay's name, and waits until ctx ends while another session has it.

@@ -80,7 +80,10 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 }
 
 // Seek has the session begin at the position at. If open is not 0, the first transaction begins there.
-func (s *Session) Seek(at, open cdc.Position) { s.seek(at, open) }
+func (s *Session) Seek(at, open cdc.Position, border string) {
+	s.src.setBorder(border)
+	s.seek(at, open)
+}
 
 // Continue has the session go on behind the newest event that a session of the Source gave.
 func (s *Session) Continue() { s.proceed() }

@@ -22,6 +22,8 @@ type Source struct {
 	mu     sync.Mutex
 	pid    int32 // of the newest session's server process
 	status Status
+	border *cdc.Snapshot // what it sees is delivered by another source; nil for nothing
+	sees   string        // the text of border
 }
 
 // NewSource makes a Source. It does not connect.

@@ -29,6 +29,7 @@ type world struct {
 	session *Session
 	at      cdc.Position // end of the newest range
 	openAt  cdc.Position // begin of the open range
+	border  string
 	wal     cdc.Position
 }
 
@@ -65,7 +66,7 @@ func (w *world) begin() {
 	if w.at == 0 {
 		w.at = s.Identity().SlotFound.Confirmed
 	}
-	s.Seek(w.at, w.openAt)
+	s.Seek(w.at, w.openAt, w.border)
 	w.openAt = 0
 }
 

@@ -63,8 +63,8 @@ type Session interface {
 type Seeker interface {
 	// Seek has the session begin at the position at. If open is not 0, the first transaction is the
 	// one whose Begin has the position open, and the session gives that one even if it has no row
-	// any more.
-	Seek(at, open cdc.Position)
+	// any more. What the snapshot border sees is delivered, too; "" for nothing.
+	Seek(at, open cdc.Position, border string)
 	// Continue has the session go on behind the newest event that a session of this Source gave,
 	// also inside a transaction.
 	Continue()

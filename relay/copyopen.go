@@ -164,8 +164,12 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 		return nil, fmt.Errorf("%w: there is neither a slot nor a checkpoint, and the first walpost run makes both", ErrNoGap)
 	}
 	kept := errors.As(err, &gap) && gap.Reason == checkpoint.PublicationChanged
-	if !kept && (gap == nil || gap.Reason != checkpoint.SlotLost && gap.Reason != checkpoint.SlotMissing) {
+	if !kept && (gap == nil || !gap.Recoverable()) {
 		return nil, err
+	}
+	if gap.Reason == checkpoint.OtherSource && found.SlotFound.Exists {
+		return nil, fault.Config(fmt.Errorf("slot %s exists, and the relay has not read it since it polls: the slot gives events that are delivered", found.Slot),
+			fmt.Sprintf("Drop the slot: SELECT pg_drop_replication_slot('%s'); Then run %s again, which makes it.", found.Slot, fault.Command("recover")))
 	}
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
@@ -257,5 +261,10 @@ func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Sessi
 	}
 	of := *rec
 	of.LSN, of.Timeline, of.Published = slot.Confirmed, sess.Identity().Timeline, checkpoint.Seen(sess.Identity())
+	if found := sess.Identity(); found.Poll != "" {
+		c := *rec.Copy
+		c.Border = found.Border
+		of.Copy, of.Border, of.WAL = &c, found.Border, found.Server
+	}
 	return sess, &of, nil
 }

@@ -142,7 +142,7 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 	if base != nil {
 		// This holds on another timeline too: Judge has checked that it left the old one behind
 		// that transaction.
-		next.Next, next.WAL, next.CommitTime = base.Next, base.WAL, base.CommitTime
+		next.Next, next.WAL, next.Border, next.CommitTime = base.Next, base.WAL, base.Border, base.CommitTime
 		if r.copies(base) {
 			c := *base.Copy
 			c.Slot, next.Copy = true, &c

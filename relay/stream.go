@@ -39,7 +39,7 @@ func (l *loop) newStreaming() *streaming {
 		if rec.Next != nil {
 			open = rec.Next.CommitLSN
 		}
-		seeker.Seek(rec.LSN, open)
+		seeker.Seek(rec.LSN, open, rec.Border)
 	}
 	return s
 }
@@ -261,6 +261,9 @@ func (s *streaming) safe() cdc.Position { return s.flight.Tracker.Safe() }
 func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
 	settled := last && s.inFlight() == 0
 	rec.Next = s.progress.Left(s.flight.Tracker.Safe(), settled)
+	if b, err := cdc.ParseSnapshot(rec.Border); err == nil && uint64(rec.LSN) >= b.XMax {
+		rec.Border = "" // all transactions that were open then are delivered
+	}
 	rec.WAL = max(rec.WAL, s.flight.WAL(rec.LSN, rec.Next))
 	if when := s.flight.Tracker.SafeTime(); !when.IsZero() {
 		rec.CommitTime = when

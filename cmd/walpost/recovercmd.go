@@ -25,6 +25,9 @@ to find out which events of the gap are already in Kafka, and publishes the miss
 the header walpost.origin: recover. Then run continues from the slot, without a token. recover asks
 before it changes anything, unless you pass --yes.
 
+If source.kind was changed, recover publishes what the relay has not delivered, and run goes on with the
+new kind of source. Stop the relay first.
+
 If only the publication was changed, recover keeps the slot, and leaves out the rows that the slot
 will still give. If the slot cannot read what was written while there was no publication, the next
 run halts and says what to do.
@@ -80,7 +83,7 @@ and by source.order_column. If these do not tell the order of all rows, it refus
 			case err != nil:
 				return err
 			}
-			_, err = fmt.Fprintf(out, "recovered: %d rows were published. walpost run continues from the slot.\n", published)
+			_, err = fmt.Fprintf(out, "recovered: %d rows were published. walpost run continues from here.\n", published)
 			return err
 		})
 	}

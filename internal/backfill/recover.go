@@ -81,9 +81,12 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 		when = "at " + gap.Since.Format(time.RFC3339Nano)
 		since = gap.Since.Add(-rc.Overlap)
 	}
-	if gap.KeepsPosition() {
+	switch {
+	case gap.Reason == checkpoint.OtherSource:
+		rc.say("the newest event before the change was committed %s", when)
+	case gap.KeepsPosition():
 		rc.say("last seen unchanged: %s, %s", gap.From, when)
-	} else {
+	default:
 		rc.say("last confirmed: %s; the newest event before it was committed %s", gap.From, when)
 	}
 	switch {
@@ -104,6 +107,9 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	if gap.KeepsPosition() {
 		rc.say("slot %s is kept, and walpost run continues from it", rc.Slot)
 		return since, nil
+	}
+	if gap.Found.Poll != "" {
+		return since, rc.ask("Read the table by polling from now on?", "Nothing was changed.")
 	}
 	question := fmt.Sprintf("Make a new slot %s", rc.Slot)
 	if gap.Found.SlotFound.Exists {
@@ -213,7 +219,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	}
 	if missing > 0 && !rc.agreed { // a lost connection is no reason to ask again
 		if err := rc.ask(fmt.Sprintf("Publish %d rows, with the header %s: %s?", missing, relay.OriginHeader, checkpoint.OriginRecover),
-			"The new slot exists, and walpost run refuses to start until recover is finished. To continue, run "+fault.Command("recover")); err != nil {
+			"walpost run refuses to start until recover is finished. To continue, run "+fault.Command("recover")); err != nil {
 			return nil, err
 		}
 		rc.agreed = true

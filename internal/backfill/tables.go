@@ -13,6 +13,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/table"
+	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
 	"github.com/walpost/walpost/router"
@@ -21,7 +22,10 @@ import (
 // Tables reads the rows of the tables, for package relay.
 type Tables struct {
 	Source *replication.Source // opens sessions, and reads ahead of the slot
-	From   table.Source
+	// Polled opens the sessions instead if it is not nil. XIDColumn has the transaction ids of the rows then.
+	Polled    *poll.Source
+	XIDColumn string
+	From      table.Source
 	// Columns says which columns of a table the event id and the key come from.
 	Columns func(rel *cdc.Relation) router.Columns
 	// OrderColumn orders rows, and TimeColumn leaves out rows that are too old, if the server keeps no commit times.
@@ -83,8 +87,15 @@ func (t *Tables) order(ctx context.Context, reader *table.Reader, from *table.Ta
 	return o, nil
 }
 
-// Open makes the slot where it is missing, with a snapshot of the rows before it.
+// Open makes the slot where it is missing, with a snapshot of the rows before it. A source that polls makes a border instead.
 func (t *Tables) Open(ctx context.Context, replaceLost bool) (relay.Session, error) {
+	if t.Polled != nil {
+		session, err := t.Polled.OpenAtBorder(ctx)
+		if err != nil {
+			return nil, err // not session, as below
+		}
+		return session, nil
+	}
 	session, err := t.Source.OpenExporting(ctx, replaceLost)
 	if err != nil {
 		return nil, err // not session: a nil *Session would be a Session that is not nil
@@ -94,10 +105,15 @@ func (t *Tables) Open(ctx context.Context, replaceLost bool) (relay.Session, err
 
 // Rows begins to read.
 func (t *Tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy) (relay.Rows, error) {
-	session := sess.(*replication.Session) // Open's, or that of the relay's source
-	snapshot := session.Snapshot()
+	session, streams := sess.(*replication.Session) // Open's, or that of the relay's source
+	var snapshot string
+	if streams {
+		snapshot = session.Snapshot()
+	}
 	reader, err := t.From.Open(ctx, table.Options{Snapshot: snapshot})
-	session.FreeSnapshot()
+	if streams {
+		session.FreeSnapshot()
+	}
 	if err != nil {
 		if snapshot != "" && !fault.Misconfigured(err) {
 			err = fault.Retry(err) // a session without the snapshot reads what is there now
@@ -109,7 +125,10 @@ func (t *Tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 		r.Close()
 		return nil, err
 	}
-	if snapshot == "" {
+	switch {
+	case !streams:
+		r.border, err = cdc.ParseSnapshot(c.Border)
+	case snapshot == "":
 		err = r.readAhead(ctx, session.Began())
 	}
 	if err == nil && t.recovery != nil {
