@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
+	"strings"
 
 	"github.com/walpost/walpost/internal/pg"
 )
@@ -37,7 +38,8 @@ func (o *Outbox) Emit(ctx context.Context, tx any, prefix string, events ...Even
 	return nil
 }
 
-// content is a row as a JSON object. A payload of JSON stands in it byte for byte.
+// content is a row as a JSON object. An object or an array of JSON stands in it byte for byte. Every
+// other payload is a string, because walpost takes the text of a string, and null for no value.
 func (o *Outbox) content(r row) []byte {
 	text := func(s string) []byte {
 		b, _ := json.Marshal(s) // a text always has a JSON
@@ -52,7 +54,7 @@ func (o *Outbox) content(r row) []byte {
 			b = append(b, "null"...)
 		case i == payloadColumn && o.opts.PayloadType == "bytea":
 			b = append(b, text(base64.StdEncoding.EncodeToString(r[i]))...)
-		case i == payloadColumn && o.isJSON():
+		case i == payloadColumn && o.isJSON() && strings.ContainsRune("{[", rune(r[i][0])) && strings.ContainsRune("]}", rune(r[i][len(r[i])-1])):
 			b = append(b, r[i]...)
 		default:
 			b = append(b, text(string(r[i]))...)
