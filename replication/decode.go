@@ -228,10 +228,10 @@ func (d *decoder) logical(m *cursor) (bool, error) {
 	case d.messages.relations == nil:
 		return false, nil
 	}
-	rel, err := d.messages.relations.Of(prefix)
+	rel := d.messages.relations.Of(prefix)
 	switch {
 	case rel == nil:
-		return false, err
+		return false, nil
 	case flags == 0:
 		d.messages.outside(rel, lsn)
 		return false, nil

@@ -93,40 +93,47 @@ func NewRelations(c Config) *Relations {
 }
 
 // Of returns the relation of messages with a prefix, or nil if they are no events.
-func (r *Relations) Of(prefix []byte) (*cdc.Relation, error) {
+func (r *Relations) Of(prefix []byte) *cdc.Relation {
 	if rel, ok := r.known[string(prefix)]; ok {
-		return rel, nil
+		return rel
 	}
 	var rel *cdc.Relation
-	switch selected, err := r.selects(string(prefix)); {
-	case err != nil:
-		return nil, fmt.Errorf("source.messages: prefix %q: %w", prefix, err)
+	switch selected := r.selects(string(prefix)); {
 	case selected && r.cfg.Debezium():
 		rel = cdc.MessagesWithOrigin(string(prefix))
 	case selected:
 		rel = cdc.Messages(string(prefix))
 	}
+	if len(prefix) > pg.MaxPrefix { // up to 1 GiB
+		return rel
+	}
 	if len(r.known) >= maxRelations {
 		clear(r.known)
 	}
 	r.known[string(prefix)] = rel
-	return rel, nil
+	return rel
 }
 
-func (r *Relations) selects(prefix string) (bool, error) {
+// selects reports whether messages with a prefix are events. So are those with a prefix for which the
+// answer of Java is not known: every role can write such a prefix, so it must neither stop the relay
+// nor lose an event.
+func (r *Relations) selects(prefix string) bool {
 	if !r.cfg.Debezium() {
-		return r.cfg.Prefix != "" && prefix == r.cfg.Prefix, nil
+		return r.cfg.Prefix != "" && prefix == r.cfg.Prefix
 	}
 	patterns := r.include
 	if len(patterns) == 0 {
 		patterns = r.exclude
 	}
 	for _, re := range patterns {
-		if ok, err := re.Matches(prefix); ok || err != nil {
-			return len(r.include) > 0, err
+		switch ok, err := re.Matches(prefix); {
+		case err != nil:
+			return true
+		case ok:
+			return len(r.include) > 0
 		}
 	}
-	return len(r.include) == 0, nil
+	return len(r.include) == 0
 }
 
 func compile(patterns []string) (all []*javaregex.Regexp, _ error) {
