@@ -63,7 +63,7 @@ func TestThePlainManifestsAreThoseOfTheChart(t *testing.T) {
 
 var (
 	block     = regexp.MustCompile("(?ms)^```(sh|yaml)\n(.*?)^```$")
-	ofWalpost = regexp.MustCompile(`-- walpost (.*)$`)
+	ofWalpost = regexp.MustCompile(`(?:--|exec walpost) walpost (.*)$`)
 	ofRepo    = regexp.MustCompile(`\bdeploy/\S+`)
 )
 
@@ -91,16 +91,22 @@ func TestThePageAboutKubernetes(t *testing.T) {
 					t.Errorf("%s: %v", line, err)
 				}
 			}
-			if m := ofWalpost.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
-				args := strings.Fields(m[1])
-				out, err := exec.Command(walpost, append(args, "--help")...).CombinedOutput()
-				if err != nil || !strings.Contains(string(out), "walpost "+args[0]) {
-					t.Errorf("%s: %v\n%s", line, err, out)
-				}
-			}
+			checkCommand(t, line)
 		}
 	}
 	if commands < 10 {
 		t.Errorf("only %d commands", commands)
+	}
+}
+
+// checkCommand checks that a command of walpost in a line of a page exists, with its flags.
+func checkCommand(t *testing.T, line string) {
+	t.Helper()
+	if m := ofWalpost.FindStringSubmatch(strings.TrimSpace(line)); m != nil {
+		args := strings.Fields(m[1])
+		out, err := exec.Command(walpost, append(args, "--help")...).CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "walpost "+args[0]) {
+			t.Errorf("%s: %v\n%s", line, err, out)
+		}
 	}
 }
