@@ -147,6 +147,7 @@ var (
 	parkedAge   = desc("walpost_parked_oldest_seconds", "Time since the commit of the oldest parked event, 0 if nothing is parked.")
 	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were healthy; events may be delivered twice each time.")
 	skipped     = desc("walpost_events_skipped_total", "Events that were passed over because walpost skip asked for it.")
+	remarks     = desc("walpost_remarks_total", "What the process passed over, by kind.", "what")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as /readyz reports it.")
 	stateIs     = desc("walpost_state", "1 for the state of the relay, as /readyz and /api/status have it, 0 for the others.", "state")
 
@@ -220,6 +221,9 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	gauge(parkedAge, since(s.Parked.Oldest))
 	counter(abandoned, float64(s.Abandoned))
 	counter(skipped, float64(s.Skipped))
+	for what, n := range s.Remarks {
+		counter(remarks, float64(n), what)
+	}
 	gauge(ready, flag(s.Ready))
 	for _, state := range relay.States {
 		gauge(stateIs, flag(s.State == state), string(state))

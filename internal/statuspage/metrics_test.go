@@ -36,6 +36,7 @@ func busy() *still {
 			InFlightEvents: 3, InFlightBytes: 300, OldestUnacked: noon.Add(-2 * time.Second),
 			Events: 7, Transactions: 5, Skipped: 3, WindowFull: 1500 * time.Millisecond,
 			Sessions: map[string]uint64{"lost": 2},
+			Remarks:  map[string]uint64{"message that is not transactional ignored": 4},
 		},
 		Slot: slot.Status{
 			Known: true, Forecast: slot.Forecast{Exhaustion: 3600, Limit: slot.ByKeep, WALRate: 2048}, Severity: slot.OK,
@@ -71,7 +72,7 @@ var promised = []string{
 	"walpost_slot_catalog_xmin_age", "walpost_slot_spill_bytes_total", "walpost_monitor_last_success_timestamp_seconds",
 	"walpost_events_total", "walpost_commit_to_ack_seconds", "walpost_oldest_unacked_seconds", "walpost_in_flight_events",
 	"walpost_in_flight_bytes", "walpost_window_full_seconds_total", "walpost_sessions_total", "walpost_dead_letters_total",
-	"walpost_topics_abandoned_total", "walpost_parked_keys", "walpost_parked_events", "walpost_parked_oldest_seconds", "walpost_events_skipped_total", "walpost_state", "walpost_ready",
+	"walpost_topics_abandoned_total", "walpost_parked_keys", "walpost_parked_events", "walpost_parked_oldest_seconds", "walpost_events_skipped_total", "walpost_remarks_total", "walpost_state", "walpost_ready",
 	"walpost_build_info",
 }
 
