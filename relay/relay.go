@@ -19,6 +19,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/internal/size"
+	"github.com/walpost/walpost/relay/internal/handover"
 	"github.com/walpost/walpost/relay/internal/records"
 )
 
@@ -79,6 +80,8 @@ type Relay struct {
 	foreign int    // how often in a row a slot was found without a checkpoint; used by one attempt at a time
 	loss    string // token of the lost records that this attempt goes on without; used by one attempt at a time
 
+	handover handover.Lot // used by one attempt at a time
+
 	mu    sync.Mutex
 	shown Status // loop.publish replaces it
 }
@@ -86,11 +89,15 @@ type Relay struct {
 // New returns a Relay that has not begun. The relay takes over sink, and Run closes it.
 func New(cfg Config, source Source, router Router, sink Sink, store Store) *Relay {
 	holder := fmt.Sprintf("%016x", rand.Uint64())
-	return &Relay{
+	r := &Relay{
 		cfg: cfg, source: source, router: router, sink: sink, log: cfg.Logger, holder: holder,
 		store: records.NewExclusive(store), halts: make(chan *halting, 1),
 		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: holder, Sessions: map[string]uint64{}},
 	}
+	if cfg.Parking != nil {
+		r.handover.Read = cfg.Parking.Read
+	}
+	return r
 }
 
 // Status returns a copy of the relay's state. While the loop works, the copy is at most a quarter

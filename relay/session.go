@@ -72,6 +72,9 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	}
 	a.found = a.sess.Identity()
 	a.start, err = checkpoint.Judge(base, a.found)
+	if held := r.parkedByOthers(ctx, base, a.found); held != nil && (err == nil || fault.Retryable(err)) {
+		return held
+	}
 	if base == nil && err == nil && !a.found.SlotFound.Created && len(a.found.Shards.Others()) == 0 {
 		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
 			Msg("the slot existed before, and no checkpoint belongs to it: walpost starts at the position of the slot. " +
@@ -114,6 +117,15 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 		// failed, the checkpointer may write under the same epoch, and its record may be further.
 		return r.store.Alone(ctx, func(store records.Store) error { return r.takeOver(ctx, store, a, rec, base) })
 	})
+}
+
+// parkedByOthers returns an error while relays that this relay is to replace have parked keys. base is
+// the record that the source is judged by.
+func (r *Relay) parkedByOthers(ctx context.Context, base *checkpoint.Record, found cdc.Identity) error {
+	if len(found.Shards.Others()) == 0 || r.handover.Read == nil || base != nil && !checkpoint.Superseded(base, found) {
+		return nil
+	}
+	return r.handover.Check(ctx, r.cfg.Name, &found)
 }
 
 // takeOver writes the record of a's epoch, if the newest record still is rec. base is the record
