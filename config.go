@@ -256,8 +256,8 @@ func (c *Config) validatePoll(found *Problems) {
 			found.Add(key.field, conf.Contradicts, key.why, nil)
 		}
 	}
-	if c.Cleanup.Mode != cleanup.None {
-		found.Add("cleanup.mode", conf.MustBe, "none with source.kind: poll", string(c.Cleanup.Mode))
+	if c.Cleanup.Mode != cleanup.None && s.Poll.Strategy != poll.Cursor {
+		found.Add("cleanup.mode", conf.MustBe, "none with source.poll.strategy "+s.Poll.Strategy, string(c.Cleanup.Mode))
 	}
 }
 

@@ -246,7 +246,8 @@ func (r *Relay) cleaner(loop *relay.Relay) (cleaner *cleanup.Cleaner, kept *bade
 		cfg.Kept, cfg.IDColumn = kept.IDs, func(rel *cdc.Relation) string { return r.router.Columns(rel).ID }
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
-	cfg.Publication, cfg.Shard, cfg.KeyColumn = r.cfg.Source.Publication, r.cfg.Source.Shard, r.source.Config().Key
+	cfg.Polls = r.polled != nil
+	cfg.Publication, cfg.Shard, cfg.KeyColumn = r.rows.Names.Publication, r.cfg.Source.Shard, r.source.Config().Key
 	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
 	return cleanup.New(cfg), kept

@@ -53,8 +53,10 @@ type Config struct {
 	// TimeColumn is the column with the time of the row: a timestamptz, or a timestamp or date in
 	// UTC.
 	TimeColumn string `yaml:"-"`
-	// Slot and Publication are what the relay reads.
+	// Slot and Publication are what the relay reads. Polls says that it polls the table instead: then its
+	// confirmed position is the id below which all transactions are delivered.
 	Slot, Publication string `yaml:"-"`
+	Polls             bool   `yaml:"-"`
 	// Shard is the part of the rows that the relay delivers, and KeyColumn returns the column that it is made by. Only the rows of
 	// the shard are removed.
 	Shard     cdc.Shard                      `yaml:"-"`
@@ -319,11 +321,22 @@ func (c *Cleaner) lacks(t pg.Table, err error) error {
 
 func (c *Cleaner) waits(why string) { c.update(func(s *Status) { s.Waiting = why }) }
 
+// lowXIDs are ids that rows have which are older than all transactions.
+const lowXIDs = 3
+
 // below is the transaction id below which everything was delivered, or 0 if it is not known.
 func (c *Cleaner) below(ctx context.Context) (uint64, error) {
 	// Read the progress before the slot and the mark. If the session ends in between, the next read
 	// sees it, and the mark counts no more.
 	p := c.cfg.Progress()
+	if c.cfg.Polls {
+		c.waits("")
+		if p.Session == 0 || p.Confirmed <= lowXIDs {
+			c.waits("no position has been confirmed since the relay connected")
+			return 0, nil
+		}
+		return uint64(p.Confirmed), nil
+	}
 	if c.horizon.wants(p) {
 		m, err := c.mark(ctx)
 		if err != nil {

@@ -1,0 +1,43 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// The cleanup removes what is delivered, and no row that waits for a transaction.
+func TestTheCleanupOfAPolledTable(t *testing.T) {
+	t.Parallel()
+	pg, kafka := testenv.Postgres(t, "17", testenv.Private()), testenv.Kafka(t)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	s.extra = "cleanup: {mode: delete, keep: 0s}\n"
+	s.polled(pg, "")
+	w := s.follow()
+	r := s.startReady()
+	insert := `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'a', 'Changed', '{"n": 1}')`
+	rows := func() string { return pg.Value(t, s.dsn, "SELECT count(*)::text FROM outbox") }
+	pg.Exec(t, s.dsn, insert, insert)
+	eventually(t, time.Minute, "two events", func() bool { return w.count() == 2 })
+	eventually(t, time.Minute, "an empty table", func() bool { return rows() == "0" })
+	long, err := pgx.Connect(t.Context(), s.dsn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer long.Close(t.Context()) //nolint:errcheck // it was used
+	testenv.Run(t, long, "BEGIN", "SAVEPOINT a", insert)
+	pg.Exec(t, s.dsn, insert)
+	// The cleaner passes meanwhile, and finds nothing that it may remove.
+	removed, from := r.metric("walpost_cleanup_rows_total"), r.metric("walpost_cleanup_last_success_timestamp_seconds")
+	eventually(t, time.Minute, "another pass", func() bool { return r.metric("walpost_cleanup_last_success_timestamp_seconds") > from })
+	if rows() != "1" || r.metric("walpost_cleanup_rows_total") != removed {
+		t.Errorf("%s rows are left, must be 1", rows())
+	}
+	testenv.Run(t, long, "RELEASE a", "COMMIT")
+	eventually(t, time.Minute, "four events", func() bool { return w.count() == 4 })
+	eventually(t, time.Minute, "an empty table again", func() bool { return rows() == "0" })
+	r.stopsClean()
+}
