@@ -45,7 +45,7 @@ type JavaServer struct {
 
 // Server returns a server that is not running yet. The caller must Close it.
 func (j *Jars) Server(ctx context.Context, folder string) (*JavaServer, error) {
-	dir, java, err := j.open(ctx)
+	dir, java, _, err := j.open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (e *errMissing) Error() string { return e.what }
 // 1. what is the name of the server, for the message.
 func (j *Jars) Need(t testing.TB, what string) {
 	t.Helper()
-	_, _, err := j.open(t.Context())
+	_, _, _, err := j.open(t.Context())
 	var missing *errMissing
 	switch {
 	case err == nil:
@@ -122,10 +122,10 @@ func (j *Jars) Need(t testing.TB, what string) {
 	}
 }
 
-// open returns the folder, and the Java to run its jars.
-func (j *Jars) open(ctx context.Context) (dir, java string, err error) {
-	if java, err = findJava(); err != nil {
-		return "", "", err
+// open returns the folder, the Java to run its jars, and the version of Java.
+func (j *Jars) open(ctx context.Context) (dir, java, version string, err error) {
+	if java, version, err = findJava(); err != nil {
+		return "", "", "", err
 	}
 	dir, err = localpg.Cached(j.Name, func(tmp string) error {
 		mvn, err := exec.LookPath("mvn")
@@ -151,7 +151,7 @@ func (j *Jars) open(ctx context.Context) (dir, java string, err error) {
 		}
 		return j.finish(ctx, tmp, java)
 	})
-	return dir, java, err
+	return dir, java, version, err
 }
 
 func command(ctx context.Context, dir, path string, args ...string) error {
@@ -163,26 +163,25 @@ func command(ctx context.Context, dir, path string, args ...string) error {
 	return nil
 }
 
-var javaVersion = regexp.MustCompile(`version "(\d+)`)
+var javaVersion = regexp.MustCompile(`version "((\d+)[^"]*)`)
 
-// findJava returns $JAVA_HOME/bin/java, or the java of the path. It must be new enough for Kafka.
-func findJava() (string, error) {
+// findJava returns $JAVA_HOME/bin/java, or the java of the path, and its version. It must be new enough for Kafka.
+func findJava() (java, version string, err error) {
 	const needs = "Java 17 or newer, which runs the broker, "
-	java := "java"
+	java = "java"
 	if home := os.Getenv("JAVA_HOME"); home != "" {
 		java = filepath.Join(home, "bin", "java")
 	}
-	java, err := exec.LookPath(java)
-	if err != nil {
-		return "", &errMissing{needs + "is not installed"}
+	if java, err = exec.LookPath(java); err != nil {
+		return "", "", &errMissing{needs + "is not installed"}
 	}
 	out, err := exec.Command(java, "-XX:-UsePerfData", "-version").CombinedOutput()
 	m := javaVersion.FindSubmatch(out)
 	if err != nil || m == nil {
-		return "", &errMissing{fmt.Sprintf("%sis not installed: %s -version says %q", needs, java, out)}
+		return "", "", &errMissing{fmt.Sprintf("%sis not installed: %s -version says %q", needs, java, out)}
 	}
-	if major, err := strconv.Atoi(string(m[1])); err != nil || major < 17 {
-		return "", &errMissing{fmt.Sprintf("%sis not installed: %s is version %s", needs, java, m[1])}
+	if major, err := strconv.Atoi(string(m[2])); err != nil || major < 17 {
+		return "", "", &errMissing{fmt.Sprintf("%sis not installed: %s is version %s", needs, java, m[1])}
 	}
-	return java, nil
+	return java, string(m[1]), nil
 }
