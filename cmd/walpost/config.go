@@ -25,7 +25,8 @@ type fileConfig struct {
 	// until the user has decided about it and deletes it.
 	Unsupported []string `yaml:"unsupported"`
 
-	fileless bool // the command has no --config
+	fileless bool             // the command has no --config
+	read     *yamlfile.Reader // knows the origin of each value
 }
 
 type logConfig struct {
@@ -98,6 +99,7 @@ func loadConfig(name string, env func(string) (string, bool), over []override, w
 	if wrong := file.Check(found); len(wrong) > 0 {
 		return cfg, wrong
 	}
+	cfg.read = file
 	return cfg, nil
 }
 

@@ -2,10 +2,12 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/configkeys"
 )
 
@@ -32,6 +34,37 @@ names must exist.`,
 	}
 	return cmd
 }
+
+func printCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "print",
+		Short: "prints the effective configuration, with the origin of each value",
+		Long: `print prints the configuration that run would use, as YAML. A comment gives the origin of each value:
+the line of the file, the variables in the value, a flag, a WALPOST_… variable, or the default. Secrets
+are masked. The DSN is printed without its password. Keys without a value are left out.`,
+		Example: `  walpost config print --config walpost.yaml`,
+		Args:    noArguments,
+	}
+	load := configFlags(cmd, (*walpost.Config).Validate)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		cfg, err := load(nil)
+		if err != nil {
+			return err
+		}
+		return configkeys.Print(cmd.OutOrStdout(), &cfg, cfg.read.Origin, func(path string, secret conf.Secret) string {
+			if path == "source.dsn" {
+				if dsn, _, err := withoutPassword(string(secret), ""); err == nil && oneAt.MatchString(dsn) {
+					return dsn
+				}
+			}
+			return secret.String()
+		})
+	}
+	return cmd
+}
+
+// oneAt matches a DSN whose user cannot end in two places.
+var oneAt = regexp.MustCompile(`^[a-z]+://([^/@]*@)?[^@]*$|^[^:@]*$`)
 
 func schemaCommand() *cobra.Command {
 	return &cobra.Command{

@@ -96,7 +96,7 @@ func commands() []*cobra.Command {
 		explainCommand(),
 		verifyCommand(),
 		deadCommand(),
-		groupCommand("config", "checks and describes a configuration", validateCommand(), schemaCommand()),
+		groupCommand("config", "checks and describes a configuration", validateCommand(), printCommand(), schemaCommand()),
 		groupCommand("debezium", "helps to move from Debezium to walpost", convertCommand()),
 		recoverCommand(),
 		replayCommand(),

@@ -35,6 +35,7 @@ type Problem struct {
 type place struct {
 	label     string // walpost.yaml:3:7, --slot, WALPOST_SLOT; "" for nowhere
 	line, col int    // orders the problems of a file; 0 for the others
+	variables string // ", ${A}, ${B}": those in the value
 }
 
 func (p Problem) String() string {
@@ -77,6 +78,23 @@ func Find(v reflect.Value, path string) reflect.Value {
 	}
 	key, rest, _ := strings.Cut(path, ".")
 	return Find(fields[key], rest)
+}
+
+// Origin is where the value of a field comes from: a line of the file, with the variables in the value, a flag, a variable, or
+// "default".
+func (d *Reader) Origin(path string) string {
+	at, written := d.places[path]
+	if !written {
+		return "default"
+	}
+	text := at.label + at.variables
+	for i := 0; ; i++ { // the items of a list have their own variables
+		item, ok := d.places[fmt.Sprintf("%s[%d]", path, i)]
+		if !ok {
+			return text
+		}
+		text += item.variables
+	}
 }
 
 // Forget drops what the file says about a field, wrong or right: from replaces the field.
@@ -281,6 +299,14 @@ func (d *Reader) expand(n *yaml.Node, path string) (string, bool) {
 	if slices.Contains(verbatim, path) {
 		return n.Value, true
 	}
+	at := d.places[path]
+	for _, m := range variable.FindAllString(n.Value, -1) {
+		if m != "$$" {
+			name, _, _ := strings.Cut(strings.Trim(m, "${}"), ":-") // a default may be a secret
+			at.variables += ", ${" + name + "}"
+		}
+	}
+	d.places[path] = at
 	text, wrong := expandVariables(n.Value, d.env)
 	for _, w := range wrong {
 		d.add(n, path, "%s", w)
