@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/walpost/walpost/cmd/walpost/internal/man"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/yamlfile"
@@ -102,6 +103,7 @@ func commands() []*cobra.Command {
 		replayCommand(),
 		skipCommand(),
 		versionCommand(),
+		man.Command(),
 	}
 }
 
