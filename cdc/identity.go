@@ -32,6 +32,9 @@ type Identity struct {
 	// Shards are the slots of the relays of the same tables.
 	Shards Shards
 
+	// Tableless says that no table is configured: logical messages are the only events.
+	Tableless bool
+
 	// Published was read after Server: where it is as it was before, the publication was never
 	// changed up to Server.
 	Published Published

@@ -360,3 +360,13 @@ func TestAServerInRecoveryIsWaitedFor(t *testing.T) {
 		t.Errorf("another server in recovery: %v, want a refusal", err)
 	}
 }
+
+// Without a table, recover refuses, so no refusal may name it.
+func TestNoRefusalOfMessagesAloneNamesRecover(t *testing.T) {
+	for _, reason := range []Reason{OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotMissing, SlotLost, SlotAhead, OtherPublication, PublicationChanged} {
+		r := &Refusal{Reason: reason, Token: "x", Record: &Record{Published: &Published{}}, Found: cdc.Identity{Tableless: true}, Changes: []Change{{How: Replaced}}}
+		if said := r.Hint() + fmt.Sprint(r.Commands()); strings.Contains(said, "recover") || !strings.Contains(said, "--accept-gap=x") {
+			t.Errorf("%s: %s", reason, said)
+		}
+	}
+}

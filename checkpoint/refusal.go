@@ -301,10 +301,17 @@ func (r *Refusal) Hint() string {
 	case SlotLost:
 		first = "The server has removed WAL that the slot needs, so the slot cannot be used again."
 	case SlotAhead:
-		first = fmt.Sprintf("Find out which process uses or moved the slot, and stop it. If it did not deliver the events to Kafka, drop the slot "+
+		if first = "Find out which process uses or moved the slot, and stop it."; r.Found.Tableless {
+			break
+		}
+		first += fmt.Sprintf(" If it did not deliver the events to Kafka, drop the slot "+
 			"(SELECT pg_drop_replication_slot('%s');) and run %s to publish from the table what is missing.", r.Found.Slot, recovers)
 	}
 	next := "If you accept the gap, walpost starts at the position of the slot."
+	if r.Found.Tableless { // recover refuses, because it has nothing to read
+		return first + " The messages of this gap were only in the WAL, so no command can publish them again. " +
+			"To accept this gap and no other, run " + goOn
+	}
 	switch {
 	case r.Reason == PublicationChanged:
 		if c := r.Changes[0]; c.Table == "" && c.How == Replaced {
@@ -387,8 +394,9 @@ func (r *Refusal) Commands() []fault.Advice {
 			{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost does not publish them by itself"},
 		}
 	}
-	return []fault.Advice{
-		{Command: fault.Command("recover")},
-		{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost never publishes them"},
+	goOn := fault.Advice{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost never publishes them"}
+	if r.Found.Tableless {
+		return []fault.Advice{goOn}
 	}
+	return []fault.Advice{{Command: fault.Command("recover")}, goOn}
 }

@@ -153,6 +153,27 @@ func TestRightsThatAreMissingAreNamed(t *testing.T) {
 	})
 }
 
+// logsSnapshots has the primary log its running transactions until stop is called: a standby makes a slot only then.
+func logsSnapshots(t *testing.T, primary *testenv.PG) (stop func()) {
+	end, ended := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case <-end:
+				return
+			case <-time.After(50 * time.Millisecond):
+				conn, err := pgx.Connect(t.Context(), primary.DSN("postgres"))
+				if err == nil {
+					_, _ = conn.Exec(t.Context(), "SELECT pg_log_standby_snapshot()")
+					conn.Close(t.Context())
+				}
+			}
+		}
+	}()
+	return func() { close(end); <-ended }
+}
+
 func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
 	primary := testenv.Postgres(t, "17", testenv.Private())
 	w := newWorld(t, primary, outboxTable, publicationForOutbox)
@@ -170,27 +191,10 @@ func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
 	}
 	w.cfg.DSN = conf.Secret(both + " target_session_attrs=any")
 	w.cfg.Slot += "_standby"
-	stop := make(chan struct{})
-	logged := make(chan struct{})
-	go func() { // a standby makes a slot when the primary has logged its running transactions
-		defer close(logged)
-		for {
-			select {
-			case <-stop:
-				return
-			case <-time.After(50 * time.Millisecond):
-				conn, err := pgx.Connect(t.Context(), primary.DSN("postgres"))
-				if err == nil {
-					_, _ = conn.Exec(t.Context(), "SELECT pg_log_standby_snapshot()")
-					conn.Close(t.Context())
-				}
-			}
-		}
-	}()
+	stop := logsSnapshots(t, primary)
 	s := w.source()
 	made, err := w.open(s, true, false)
-	close(stop)
-	<-logged
+	stop()
 	if err != nil {
 		t.Fatalf("%v (%s)", err, fault.Hint(err))
 	}

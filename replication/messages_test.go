@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -228,5 +229,30 @@ func TestAMessageSaysWhereItIsFrom(t *testing.T) {
 	})
 	if got != want {
 		t.Errorf("the message is from %s, want %s", got, want)
+	}
+}
+
+// TestMessagesFromAStandby: a standby has only the WAL of its primary, where the messages are written.
+func TestMessagesFromAStandby(t *testing.T) {
+	for _, version := range []string{"16", "18"} {
+		t.Run(version, func(t *testing.T) {
+			primary := testenv.Postgres(t, version, testenv.Private())
+			w := newWorld(t, primary, outboxTable, publicationForOutbox)
+			w.cfg.Messages.Prefix = "outbox"
+			standby := primary.Standby(t)
+			w.cfg.DSN = conf.Secret(standby.DSN(w.cfg.Slot) + "&target_session_attrs=any")
+			stop := logsSnapshots(t, primary)
+			s := w.mustOpen(w.source(), true)
+			stop()
+			if err := s.Start(t.Context(), s.Identity().SlotFound.Confirmed); err != nil {
+				t.Fatal(err)
+			}
+			w.exec("BEGIN;"+emit("1")+";"+insertOf("2")+";"+emit("3")+";COMMIT", "BEGIN;"+emit("rolled back")+";ROLLBACK",
+				"SELECT pg_logical_emit_message(false, 'outbox', 'no transaction')", emit("end"))
+			if got := w.events(s, "end"); !slices.Equal(got, []string{"1", "2", "3", "end"}) {
+				t.Errorf("events are %q", got)
+			}
+			w.close(s)
+		})
 	}
 }

@@ -21,12 +21,9 @@ import (
 type Source struct {
 	cfg Config
 
-	mu     sync.Mutex
-	warned map[string]bool // warnings that are logged already; guarded by mu
-	// outside counts selected messages that belong to no transaction, and newest names the newest one;
-	// both are guarded by mu.
-	outside uint64
-	newest  string
+	mu      sync.Mutex
+	warned  map[string]bool // warnings that are logged already; guarded by mu
+	outside logicalmsg.Outside
 }
 
 // NewSource makes a Source of a valid Config whose secrets are read. It does not connect.
@@ -199,7 +196,7 @@ func identityOf(sys pg.System, cfg *Config, f *pg.Facts) cdc.Identity {
 	return cdc.Identity{
 		SystemID: sys.ID, Timeline: sys.Timeline, History: sys.History,
 		Database: f.Server.Database, Slot: cfg.Slot, Server: f.Server.LSN,
-		Recovering: f.Server.Recovery, SlotFound: f.Slot.State(), Shards: f.Shards,
+		Recovering: f.Server.Recovery, SlotFound: f.Slot.State(), Shards: f.Shards, Tableless: len(cfg.AllTables()) == 0,
 		Published: f.Publishing.Published, Settled: f.Publishing.Settled, Time: f.Server.Now, Started: f.Server.Started,
 	}
 }
@@ -224,11 +221,7 @@ func (s *Source) session(identity cdc.Identity, f *pg.Facts, at net.Addr) sessio
 func (s *Source) messages() (m logicalMessages) {
 	if s.cfg.Messages.On() {
 		m.relations, m.beside = logicalmsg.NewRelations(s.cfg.Messages), len(s.cfg.AllTables()) > 0
-		m.outside = func(rel *cdc.Relation, at cdc.Position) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.outside, s.newest = s.outside+1, rel.String()+" at "+at.String()
-		}
+		m.outside = s.outside.Add
 	}
 	return m
 }
@@ -236,12 +229,7 @@ func (s *Source) messages() (m logicalMessages) {
 // Remarks is the Remarks of a relay.Router, for what the source passes over. It may be called at any time. What the server
 // sends again after a lost session counts again.
 func (s *Source) Remarks(each func(what string, severe bool, count uint64, last string)) {
-	s.mu.Lock()
-	n, newest := s.outside, s.newest
-	s.mu.Unlock()
-	if n > 0 {
-		each("message that is not transactional ignored", true, n, newest)
-	}
+	s.outside.Remarks(each)
 }
 
 // beside does something on an ordinary connection made for it.

@@ -2,6 +2,8 @@ package e2e
 
 import (
 	"fmt"
+	"maps"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
@@ -62,8 +64,10 @@ func TestMessagesWithoutATable(t *testing.T) {
 	s := messages(t, pg, kafka, "")
 	s.extra = fmt.Sprintf("delivery: {dead_letter_topic: %sdead}\nhalt_linger: forever\n", s.prefix)
 	pg.Exec(t, s.dsn, "DROP TABLE outbox")
+	ran := map[string]bool{"run": true} // the commands; docs/messages.md says of each what it does
 	says := func(code int, want string, args ...string) string {
 		t.Helper()
+		ran[args[0]] = true
 		got, out := s.command(args...)
 		if got != code || !strings.Contains(out, want) {
 			t.Errorf("walpost %q: code %d, want %d and %q\n%s", args, got, code, want, out)
@@ -93,6 +97,7 @@ func TestMessagesWithoutATable(t *testing.T) {
 	emit(false, event(1))
 	emit(true, event(2))
 	arrived(1)
+	says(0, "relay        streaming", "status", "--http", strings.TrimPrefix(r.page, "http://"))
 	emit(true, "convert_to('{\"id\": \"3\", ', 'UTF8') || '\\xff'::bytea")
 	emit(true, event(4))
 	halted(r)
@@ -111,7 +116,7 @@ func TestMessagesWithoutATable(t *testing.T) {
 	says(0, "", "skip", token[1])
 	r = s.startReady()
 	arrived(2)
-	says(0, "messages:outbox", "dead", "list")
+	eventually(t, time.Minute, "the letter is in the topic", func() bool { _, out := s.command("dead", "list"); return strings.Contains(out, "messages:outbox") })
 	says(0, `{"base64":"`, "dead", "show", token[1])
 	says(1, "is not UTF-8", "dead", "retry", token[1])
 
@@ -126,6 +131,9 @@ func TestMessagesWithoutATable(t *testing.T) {
 	emit(true, event(5))
 	r = s.start()
 	halted(r)
+	if log := r.log.String(); strings.Contains(log, "walpost recover") || !strings.Contains(log, "only in the WAL") {
+		t.Errorf("the advice names a command that refuses:\n%s", log)
+	}
 	accept := regexp.MustCompile(`--accept-gap=([^\s<"\\]+)`).FindStringSubmatch(r.log.String())
 	if accept == nil {
 		t.Fatal("no token of the gap")
@@ -136,6 +144,24 @@ func TestMessagesWithoutATable(t *testing.T) {
 	emit(true, event(6))
 	arrived(3)
 	r.stopsClean()
+	yaml := s.yaml
+	s.yaml = strings.Replace(yaml, "{prefix: outbox}", "{prefix: outbox}, snapshot: initial", 1)
+	says(2, "source.snapshot: must be never without source.table", "run")
+	s.yaml = yaml + "cleanup: {mode: delete}\n"
+	says(2, "cleanup.mode: must be none without source.table", "run")
+	page, err := os.ReadFile("../../docs/messages.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, _ := strings.Cut(string(page), "| command | without a table |")
+	table, _, _ = strings.Cut(table, "\n\n")
+	documented := map[string]bool{}
+	for _, command := range regexp.MustCompile("`walpost (\\w+)`").FindAllStringSubmatch(table, -1) {
+		documented[command[1]] = true
+	}
+	if !maps.Equal(ran, documented) {
+		t.Errorf("commands %v ran, and docs/messages.md has %v", ran, documented)
+	}
 	if n := w.ledger.Seen("2", "4", "6"); n != 3 {
 		t.Errorf("%d of the three good messages arrived", n)
 	}

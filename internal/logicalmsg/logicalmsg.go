@@ -5,6 +5,7 @@ package logicalmsg
 import (
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
@@ -148,4 +149,29 @@ func compile(patterns []string) (all []*javaregex.Regexp, _ error) {
 		all = append(all, re)
 	}
 	return all, nil
+}
+
+// Outside counts selected messages that belong to no transaction, which are no events. Any goroutine
+// may call its methods.
+type Outside struct {
+	mu     sync.Mutex
+	count  uint64
+	newest string
+}
+
+// Add counts one message.
+func (o *Outside) Add(rel *cdc.Relation, at cdc.Position) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.count, o.newest = o.count+1, rel.String()+" at "+at.String()
+}
+
+// Remarks calls each if there was a message.
+func (o *Outside) Remarks(each func(what string, severe bool, count uint64, last string)) {
+	o.mu.Lock()
+	n, newest := o.count, o.newest
+	o.mu.Unlock()
+	if n > 0 {
+		each("message that is not transactional ignored", true, n, newest)
+	}
 }
