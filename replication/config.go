@@ -95,11 +95,11 @@ func DefaultConfig() Config {
 	}
 }
 
-// ReadSecrets replaces the names of files with what the files hold. Validate tells what is wrong with a file.
+// ReadSecrets replaces the name of the DSN's file with what the file holds. Validate tells what is wrong with a file. The file of
+// the password is read for every connection.
 func (c *Config) ReadSecrets() {
 	dsn, _ := c.DSN.Or(c.DSNFile)
-	password, _ := c.Password.Or(c.PasswordFile)
-	c.DSN, c.DSNFile, c.Password, c.PasswordFile = conf.Secret(dsn), "", conf.Secret(password), ""
+	c.DSN, c.DSNFile = conf.Secret(dsn), ""
 }
 
 // AllTables is Table or Tables.
@@ -126,7 +126,7 @@ func (c Config) Validate() (found conf.Problems) {
 		passwordKey = "source.password_file"
 	}
 	c.ReadSecrets()
-	if c.Password != "" && passwordInDSN.MatchString(string(c.DSN)) {
+	if (c.Password != "" || c.PasswordFile != "") && passwordInDSN.MatchString(string(c.DSN)) {
 		found.Add(passwordKey, conf.Contradicts, "the password in source.dsn: set only one of the two", nil)
 	}
 	if c.DSN != "" {
@@ -157,7 +157,9 @@ func (c Config) Validate() (found conf.Problems) {
 }
 
 func (c *Config) validateDSN(found *conf.Problems) {
-	_, err := c.Connection().Config()
+	db := c.Connection()
+	db.PasswordFile = "" // its problems are found
+	_, err := db.Config()
 	var of conf.Problems
 	if !errors.As(err, &of) {
 		of.Try("source.dsn", err)
@@ -194,7 +196,7 @@ func (c *Config) Database() (string, error) { return c.Connection().Name() }
 
 // Connection says how to connect.
 func (c *Config) Connection() pg.Database {
-	return pg.Database{DSN: string(c.DSN), Password: string(c.Password), ApplicationName: c.ApplicationName, Administrator: c.Outbox.Role != ""}
+	return pg.Database{DSN: string(c.DSN), Password: string(c.Password), PasswordFile: c.PasswordFile, ApplicationName: c.ApplicationName, Administrator: c.Outbox.Role != ""}
 }
 
 // Names are what describes the stream in the catalog.

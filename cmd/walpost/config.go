@@ -111,6 +111,7 @@ func samePassword(file replication.Config, dsn string) bool {
 	}
 	file.ReadSecrets()
 	was, now := file.Connection(), pg.Database{DSN: dsn}
+	was.PasswordFile = "" // only the user matters
 	a, errA := was.Config()
 	b, errB := now.Config()
 	return file.DSN == "" || errA != nil || errB != nil || a.User == b.User

@@ -338,8 +338,8 @@ func TestAnotherUsersDSNLeavesThePasswordUnused(t *testing.T) {
 			over = []override{{from: "--dsn", field: "source.dsn", text: c.dsn}}
 		}
 		cfg, err := loadConfig(name, testEnv, over, nil, (*walpost.Config).Validate)
-		cfg.Source.ReadSecrets()
-		got := fmt.Sprintf("password %q", string(cfg.Source.Password))
+		password, _ := cfg.Source.Password.Or(cfg.Source.PasswordFile)
+		got := fmt.Sprintf("password %q", password)
 		if err != nil {
 			got = err.Error()
 		}

@@ -24,6 +24,8 @@ type Database struct {
 	DSN string
 	// Password, where not empty, is used instead of the DSN's. It is never part of an error or a log line.
 	Password string
+	// PasswordFile is read for every connection, where not empty, so that a new password needs no restart.
+	PasswordFile string
 	// ApplicationName is what Postgres shows for our connections. Default: the DSN's, else "walpost".
 	ApplicationName string
 	// Administrator says that the role sets up another role for walpost. So no hint offers to set it up.
@@ -81,8 +83,12 @@ func (d Database) Config() (*pgconn.Config, error) {
 		return nil, fault.Config(conf.Problems{{Field: "source.dsn", Want: parseProblem(err)}},
 			"Write a libpq URI such as postgres://walpost@db.internal:5432/shop?sslmode=verify-full, or keywords such as host=db.internal dbname=shop.")
 	}
-	if d.Password != "" {
-		cc.Password = d.Password
+	password, err := conf.Secret(d.Password).Or(d.PasswordFile)
+	if err != nil { // a retry helps: at the start, the file was there
+		return nil, fmt.Errorf("source.password_file: %w", err)
+	}
+	if password != "" {
+		cc.Password = password
 	}
 	given := map[string]string{}
 	for name, value := range cc.RuntimeParams {
