@@ -1,3 +1,5 @@
+//go:build linux || darwin
+
 package main
 
 import (
@@ -15,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/ledger"
 	"github.com/walpost/walpost/internal/localpg"
 	"github.com/walpost/walpost/internal/shop"
@@ -26,6 +29,9 @@ const (
 	demoDatabase = "postgres"
 	demoSettle   = time.Minute
 )
+
+// startAsGuard does not return if demo started this program again, as the guard of its Postgres.
+func startAsGuard() { keeper.Init() }
 
 func demoCommand() *cobra.Command {
 	cmd := &cobra.Command{

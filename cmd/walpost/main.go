@@ -12,7 +12,6 @@ import (
 
 	"github.com/walpost/walpost/cmd/walpost/internal/man"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/keeper"
 	"github.com/walpost/walpost/internal/yamlfile"
 )
 
@@ -25,7 +24,7 @@ const (
 )
 
 func main() {
-	keeper.Init() // walpost demo starts this program again, as the guard of its Postgres
+	startAsGuard()
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -12,8 +12,8 @@ import (
 // version is set by the release build with -ldflags "-X main.version=v1.2.3"; otherwise the build's own information says it.
 var version string
 
-// build is what a build says of itself.
-type build struct{ version, commit, goVersion string }
+// build is what a build says of itself. The date is the commit's, in RFC 3339.
+type build struct{ version, commit, date, goVersion string }
 
 func buildInfo() build {
 	b := build{version: version, goVersion: runtime.Version()}
@@ -24,6 +24,8 @@ func buildInfo() build {
 			switch {
 			case s.Key == "vcs.revision":
 				b.commit = s.Value
+			case s.Key == "vcs.time":
+				b.date = s.Value
 			case s.Key == "vcs.modified" && s.Value == "true":
 				dirty = "-dirty"
 			}
@@ -41,7 +43,11 @@ func buildInfo() build {
 
 // String is what walpost version prints.
 func (b build) String() string {
-	return fmt.Sprintf("walpost %s\ncommit %s\n%s %s/%s\n", b.version, b.commit, b.goVersion, runtime.GOOS, runtime.GOARCH)
+	commit := b.commit
+	if b.date != "" {
+		commit += " of " + b.date
+	}
+	return fmt.Sprintf("walpost %s\ncommit %s\n%s %s/%s\n", b.version, commit, b.goVersion, runtime.GOOS, runtime.GOARCH)
 }
 
 func versionCommand() *cobra.Command {
