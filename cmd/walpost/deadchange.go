@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/deadletter"
 )
@@ -70,7 +71,7 @@ If several retries run at once, only the one that began last continues. retry ma
 		if len(args) == 0 {
 			filter.State = deadletter.Open
 		}
-		return load.open(cmd, opts.ToTopic, func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error {
+		return load.open(cmd, opts.ToTopic, func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error {
 			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err
@@ -92,7 +93,7 @@ If several retries run at once, only the one that began last continues. retry ma
 			} else if err == nil {
 				r.Parked = topics.WouldRelease(open)
 			}
-			meter.end()
+			meter.End()
 			if err != nil && ctx.Err() != nil {
 				err = errors.New("interrupted: every event that counts as delivered is marked, and the same command goes on with the others")
 			}
@@ -194,7 +195,7 @@ Other parked events of the same key stay parked until a retry.`,
 		if err := filter.parse(cmd, args); err != nil {
 			return err
 		}
-		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error {
+		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error {
 			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err
@@ -210,7 +211,7 @@ Other parked events of the same key stay parked until a retry.`,
 			if err == nil {
 				d.Parked, d.Left, err = topics.DropParked(ctx, found, why)
 			}
-			meter.end()
+			meter.End()
 			if err != nil && ctx.Err() != nil {
 				err = errors.New("interrupted: every event that counts as dropped is marked, and the same command goes on with the others")
 			}

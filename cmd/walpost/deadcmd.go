@@ -15,6 +15,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
@@ -32,26 +33,26 @@ func deadConfig(cmd *cobra.Command) loader {
 }
 
 // open reads the topics, and works with them. toTopic is where a retry is to deliver events, or "".
-func (load loader) open(cmd *cobra.Command, toTopic string, work func(ctx context.Context, topics *walpost.BadEvents, meter *meter) error) error {
+func (load loader) open(cmd *cobra.Command, toTopic string, work func(ctx context.Context, topics *walpost.BadEvents, meter *progress.Meter) error) error {
 	return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 		cfg.Version = buildInfo().version
-		meter := newMeter(cmd.ErrOrStderr())
-		defer meter.end()
-		topics, err := walpost.OpenBadEvents(ctx, cfg.Config, toTopic, meter.say, meter.progress)
+		meter := progress.NewMeter(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
+		defer meter.End()
+		topics, err := walpost.OpenBadEvents(ctx, cfg.Config, toTopic, meter.Say, meter.Progress)
 		if err != nil {
 			return err
 		}
 		defer topics.Close()
-		meter.end()
+		meter.End()
 		if topics.Dead.Missing {
-			meter.say(fmt.Sprintf("topic %s does not exist: nothing is dead", topics.Dead.Topic))
+			meter.Say(fmt.Sprintf("topic %s does not exist: nothing is dead", topics.Dead.Topic))
 		}
 		if f := &topics.Dead.Fold; f.Foreign+f.Damaged > 0 {
 			text := fmt.Sprintf("topic %s has %d records that are not walpost's, and %d that cannot be read", topics.Dead.Topic, f.Foreign, f.Damaged)
 			if f.Problem != nil {
 				text += fmt.Sprintf(" (%v)", f.Problem)
 			}
-			meter.say(text)
+			meter.Say(text)
 		}
 		return work(ctx, topics, meter)
 	})
@@ -161,7 +162,7 @@ released or dropped. It needs no database, and may run beside run.`,
 		if err := filter.parse(cmd, nil); err != nil {
 			return err
 		}
-		return load.open(cmd, "", func(_ context.Context, topics *walpost.BadEvents, _ *meter) error {
+		return load.open(cmd, "", func(_ context.Context, topics *walpost.BadEvents, _ *progress.Meter) error {
 			found, err := topics.Select(&filter.BadEventFilter)
 			if err != nil {
 				return err
@@ -274,7 +275,7 @@ printed in hexadecimal digits. It needs no database, and may run beside run.`,
 	load := deadConfig(cmd)
 	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, _ *meter) error {
+		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, _ *progress.Meter) error {
 			found, err := topics.Select(&walpost.BadEventFilter{Tokens: args})
 			if err != nil {
 				return err

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 )
 
 func replayCommand() *cobra.Command {
@@ -80,10 +81,10 @@ writes no dead letters. docs/replay.md explains more.`,
 			return usageError{fmt.Errorf("--rate: must be above 0 (got %v)", opts.Rate)}
 		}
 		return load.work(cmd, func(c *fileConfig) { c.Unordered = *unordered }, func(ctx context.Context, cfg fileConfig) error {
-			meter := newMeter(cmd.ErrOrStderr())
-			opts.Say, opts.Progress = meter.say, meter.progress
+			meter := progress.NewMeter(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
+			opts.Say, opts.Progress = meter.Say, meter.Progress
 			report, err := walpost.Replay(ctx, cfg.Config, opts)
-			meter.end()
+			meter.End()
 			switch {
 			case err != nil:
 				return err

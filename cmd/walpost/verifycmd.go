@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 	"github.com/walpost/walpost/internal/verify"
 )
 
@@ -76,10 +77,10 @@ exit code at 0 unless you pass --strict.`,
 			opts.LastID = last
 		}
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
-			meter := newMeter(cmd.ErrOrStderr())
-			opts.Say, opts.Progress = meter.say, meter.progress
+			meter := progress.NewMeter(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
+			opts.Say, opts.Progress = meter.Say, meter.Progress
 			report, err := walpost.Verify(ctx, cfg.Config, opts)
-			meter.end()
+			meter.End()
 			if ctx.Err() != nil {
 				return fmt.Errorf("interrupted before everything was compared: %w", ctx.Err())
 			}

@@ -101,6 +101,8 @@ func TestTheDebRelaysAndLeavesNothing(t *testing.T) {
 		"drwxr-x--- root:walpost /etc/walpost",
 		"-rw-r----- root:walpost /etc/walpost/walpost.yaml",
 		"-rw-r--r-- root:root /usr/share/doc/walpost/LICENSE",
+		"-rw-r--r-- root:root /usr/share/man/man1/walpost-run.1",
+		"-rw-r--r-- root:root /usr/share/bash-completion/completions/walpost",
 	} {
 		if !strings.Contains(listed, want+"\n") {
 			t.Errorf("the package lacks %q:\n%s", want, listed)

@@ -1,4 +1,4 @@
-package main
+package progress
 
 import (
 	"fmt"
@@ -6,22 +6,23 @@ import (
 	"time"
 )
 
-// A meter tells how far a long command is: on a terminal by a line that changes, elsewhere by a line
+// A Meter tells how far a long command is: on a terminal by a line that changes, elsewhere by a line
 // from time to time.
-type meter struct {
-	*progressLine
+type Meter struct {
+	*Line
 	step  string
 	began time.Time // of the step
 	told  time.Time
 }
 
-func newMeter(w io.Writer) *meter { return &meter{progressLine: newProgressLine(w)} }
+// NewMeter returns a meter that writes to w. terminal says whether a line can be written over.
+func NewMeter(w io.Writer, terminal bool) *Meter { return &Meter{Line: NewLine(w, terminal)} }
 
-// say prints a line that stays.
-func (m *meter) say(text string) { fmt.Fprintln(m.progressLine, text) }
+// Say prints a line that stays.
+func (m *Meter) Say(text string) { fmt.Fprintln(m.Line, text) }
 
-// progress says how far a step is. total may be an estimate.
-func (m *meter) progress(step string, done, total int64) {
+// Progress says how far a step is. total may be an estimate.
+func (m *Meter) Progress(step string, done, total int64) {
 	if step != m.step {
 		m.step, m.began, m.told = step, time.Now(), time.Now()
 	}
@@ -40,5 +41,5 @@ func (m *meter) progress(step string, done, total int64) {
 		left := time.Duration(float64(total-done) / rate * float64(time.Second)).Round(time.Second)
 		text = fmt.Sprintf("%s: %d of about %d, %.0f/s, %s left", step, done, total, rate, left)
 	}
-	m.show(text)
+	m.Show(text)
 }
