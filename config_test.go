@@ -29,8 +29,13 @@ func TestSecretFilesLoseTheLineEndOnly(t *testing.T) {
 		}
 		cfg := usable()
 		cfg.Source.PasswordFile, cfg.Kafka.SASL.SessionTokenFile = name, name
-		if got := string(cfg.replication().Password); got != want {
-			t.Errorf("%q is the password %q, want %q", text, got, want)
+		source := cfg.replication()
+		to, err := source.Connection().Config()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if to.Password != want {
+			t.Errorf("%q is the password %q, want %q", text, to.Password, want)
 		}
 		if got, err := cfg.Kafka.SASL.SessionToken.Or(cfg.Kafka.SASL.SessionTokenFile); got != want || err != nil {
 			t.Errorf("%q is the session token %q, %v, want %q", text, got, err, want)
