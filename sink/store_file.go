@@ -11,8 +11,6 @@ import (
 	"strings"
 	"sync"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/walpost/walpost/internal/fault"
 )
 
@@ -84,9 +82,9 @@ func (f *FileStore) hold() error {
 	if err != nil {
 		return fault.Retry(fmt.Errorf("lock checkpoint file: %w", err))
 	}
-	if err := unix.Flock(int(l.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	if err := lockFile(l); err != nil {
 		_ = l.Close() // nothing was written
-		if errors.Is(err, unix.EWOULDBLOCK) {
+		if errors.Is(err, errLocked) {
 			return fault.Retry(fault.WithHint(fmt.Errorf("checkpoint file %s is used by another process", f.path),
 				"A relay holds its file until it ends, even while it is halted. A replay holds its own file."))
 		}
@@ -205,5 +203,5 @@ func (f *FileStore) replace(c fileFormat) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.Sync(), d.Close())
+	return errors.Join(syncDir(d), d.Close())
 }
