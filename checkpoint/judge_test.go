@@ -217,7 +217,7 @@ var judgements = []struct {
 	}, says: `source.publication is "mine", but checkpoint shop.walpost/7 at 0/2000 was written with publication "walpost": the slot may still hold rows from before publication "mine" had its present form: rows may be missing since 0/2000`},
 	{
 		what: "the publication was altered", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) { altered(f) },
-		says: `publication "walpost" was altered (after checkpoint shop.walpost/7): rows may be missing since 0/1E00`,
+		says: `publication "walpost" was altered (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`,
 	},
 	{what: "the publication was altered, and the look was beyond the record", reason: PublicationChanged, from: 0x2100, change: func(r *Record, f *cdc.Identity) {
 		r.Published.LSN = 0x2100
@@ -230,23 +230,23 @@ var judgements = []struct {
 	}},
 	{what: "the publication was made again", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.OID, f.Published.Tables[0].Entries[0].OID = 5, 6
-	}, says: `publication "walpost" was dropped and made again (after checkpoint shop.walpost/7): rows may be missing since 0/1E00`},
+	}, says: `publication "walpost" was dropped and made again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
 	{what: "a table was made again", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].OID = 5
-	}, says: `table public.outbox in publication "walpost" was dropped and made again (after checkpoint shop.walpost/7): rows may be missing since 0/1E00`},
+	}, says: `table public.outbox in publication "walpost" was dropped and made again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
 	{what: "a table was taken out and put in", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].Entries[0].OID = 5
-	}, says: `table public.outbox was taken out of publication "walpost" and put in again (after checkpoint shop.walpost/7): rows may be missing since 0/1E00`},
+	}, says: `table public.outbox was taken out of publication "walpost" and put in again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
 	{what: "a table is published by its schema now", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].Entries[0].By = cdc.PublishedBySchema
 	}},
 	{what: "a table's entry was altered, and the publication", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].Entries[0].XMin++
 		altered(f)
-	}, says: `publication "walpost" was altered, the entry of table public.outbox in publication "walpost" was altered (after checkpoint shop.walpost/7): rows may be missing since 0/1E00`},
+	}, says: `publication "walpost" was altered, the entry of table public.outbox in publication "walpost" was altered (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
 	{what: "a look found the table gone, and it is back", reason: PublicationChanged, from: 0x1E00, change: func(r *Record, _ *cdc.Identity) {
 		r.Published = r.Published.Broken("table public.outbox does not exist in database shop")
-	}, says: `a check found that table public.outbox does not exist in database shop (after checkpoint shop.walpost/7): rows may be missing since 0/1E00`},
+	}, says: `a check found that table public.outbox does not exist in database shop (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
 	{what: "a slot that was advanced, and the publication altered", reason: SlotAhead, from: 0x1E00, to: 0x2001, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.Confirmed = 0x2001
 		altered(f)

@@ -264,11 +264,11 @@ func why(slot *cdc.SlotState) string { return cmp.Or(slot.Invalidation, slot.WAL
 func (r *Refusal) gap() string {
 	switch {
 	case r.polls():
-		return "events of the time since may be missing"
+		return "events that were committed after this checkpoint may be missing"
 	case r.To != 0:
 		return fmt.Sprintf("events from %s to %s may be missing", r.From, r.To)
 	case r.KeepsPosition():
-		return fmt.Sprintf("rows may be missing since %s", r.From)
+		return fmt.Sprintf("rows that were committed after %s may be missing", r.From)
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
 		return fmt.Sprintf("events from %s to the start of a new slot may be missing", r.From)
 	default:
@@ -299,7 +299,7 @@ func (r *Refusal) Hint() string {
 			"(walpost status shows the confirmed position). walpost may accept the change only some seconds later.", r.Record.Published.Publication, r.Found.Published.Publication)
 	case PublicationChanged:
 	case SlotLost:
-		first = "The server has removed WAL that the slot needs, so the slot cannot be used again."
+		first = "Postgres has invalidated the slot, so the slot cannot be used again."
 	case SlotAhead:
 		if first = "Find out which process uses or moved the slot, and stop it."; r.Found.Tableless {
 			break
@@ -374,10 +374,10 @@ func (r *Refusal) pollHint() string {
 	case TimelineBack:
 		first = "Connect to the present primary, and take the old one out of source.dsn."
 	default:
-		first = "Delivered events may no longer exist in this database, and others may have the ids of their transactions: " +
+		first = "Delivered events may no longer exist in this database, and the server may have assigned the ids of their transactions again: " +
 			"find out which server was restored or promoted, and to which time."
 	}
-	begins := "with the transactions that have not ended then"
+	begins := "with the transactions that are still open at that moment"
 	if r.Found.Poll == "" {
 		begins = "at the position of the slot"
 	}

@@ -57,7 +57,7 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 		}
 		return
 	case kafka.Denied(t.Err):
-		c.add(name, Fail, "the relay's user may not see the topic: "+t.Err.Error(), c.fixes.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
+		c.add(name, Fail, "the relay's user has no right to see the topic: "+t.Err.Error(), c.fixes.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
 		return
 	case t.Err != nil:
 		c.add(name, Fail, t.Err.Error())

@@ -37,7 +37,7 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 		c.add(name, Fail, "the topic does not exist", c.fixes.create(c.newTopic(topic)), fix.Words("Or set kafka.topics.create: true."))
 		return
 	case kafka.Denied(is.Err):
-		c.add(name, Fail, "the relay's user may not see the topic or whether it exists: "+is.Err.Error(), c.fixes.grant(topic, "Describe", "Write", "DescribeConfigs"))
+		c.add(name, Fail, "the relay's user has no right to see the topic, so walpost cannot tell whether it exists: "+is.Err.Error(), c.fixes.grant(topic, "Describe", "Write", "DescribeConfigs"))
 		return
 	case is.Err != nil:
 		c.add(name, Fail, is.Err.Error())

@@ -64,10 +64,10 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 			return
 		case err != nil:
 			if failures++; failures == 1 {
-				s.set.Logger.Warn().Err(err).Msg("what is not delivered cannot be monitored")
+				s.set.Logger.Warn().Err(err).Msg("undelivered rows cannot be counted")
 			}
 		case failures > 0:
-			s.set.Logger.Info().Int("times", failures).Msg("what is not delivered is monitored again")
+			s.set.Logger.Info().Int("times", failures).Msg("undelivered rows are counted again")
 			failures = 0
 		}
 		s.mu.Lock()

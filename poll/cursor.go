@@ -366,7 +366,7 @@ func (s *cursor) beginning(ctx context.Context, anyway bool) (cdc.Position, erro
 		return oldest, nil
 	case set.Snapshot == "" && !anyway:
 		return 0, fault.Config(fmt.Errorf("table %s has rows, and this relay has never read them", set.Table),
-			"Write snapshot: initial under source: to publish these rows, or snapshot: never to begin with the rows that are inserted from now on.")
+			"Set source.snapshot to \"initial\" to publish these rows, or to \"never\" to begin with the rows that are inserted from now on.")
 	}
 	// The id is in the WAL once that is flushed, so the server gives out no id up to it again.
 	own, err := pg.Row[struct{ ID string }](ctx, s.conn, "take a transaction id", "SELECT pg_current_xact_id()::text AS id")

@@ -95,7 +95,7 @@ func unfinishedRecover(rec *checkpoint.Record) error {
 func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	if !r.cfg.SkipSnapshot {
 		return nil, fault.Config(fmt.Errorf("the snapshot that was begun is not finished: %d rows are published, and source.snapshot is not initial any more", rec.Copy.Rows),
-			"Write snapshot: initial under source: to finish it, or snapshot: never to leave the rest out.")
+			"Set source.snapshot to \"initial\" to finish it, or to \"never\" to leave out the remaining rows.")
 	}
 	r.log.Warn().Uint64("rows", rec.Copy.Rows).Msg("THE SNAPSHOT IS GIVEN UP, because source.snapshot is never: the rows of the table that are not published yet are left out")
 	if rec.Copy.Slot { // the record of the next epoch leaves the copy out
@@ -168,7 +168,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 		return nil, err
 	}
 	if gap.Reason == checkpoint.OtherSource && found.SlotFound.Exists {
-		return nil, fault.Config(fmt.Errorf("slot %s exists, and the relay has not read it since it polls: the slot gives events that are delivered", found.Slot),
+		return nil, fault.Config(fmt.Errorf("slot %s exists, but the relay has not read it while it polled: the slot would deliver events again that are already in Kafka", found.Slot),
 			fmt.Sprintf("Drop the slot: SELECT pg_drop_replication_slot('%s'); Then run %s again, which makes it.", found.Slot, fault.Command("recover")))
 	}
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {

@@ -156,7 +156,7 @@ func printDeadRetry(w io.Writer, r *deadRetry, waited bool) error {
 				b.WriteString("walpost dead list says why\n")
 			}
 		default:
-			fmt.Fprintf(&b, "release asked for: %d, asked for before: %d; walpost run delivers the events while it holds the slot: walpost dead list shows what is left\n", p.Asked, p.Keys-p.Asked)
+			fmt.Fprintf(&b, "keys to release: %d requested now, %d requested before. The running relay delivers their events. walpost dead list shows the events that are still parked.\n", p.Asked, p.Keys-p.Asked)
 		}
 	}
 	_, err := io.WriteString(w, b.String())

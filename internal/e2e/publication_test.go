@@ -82,7 +82,7 @@ func TestAPublicationThatIsChangedAndPutBackIsAGap(t *testing.T) {
 				if running {
 					w.halted(r, "") // for what was away, where the look came just then
 				}
-				token := w.refused([]string{c.says, "rows may be missing since "}, "--slot", slot)
+				token := w.refused([]string{c.says, "rows that were committed after "}, "--slot", slot)
 				if again := w.refused([]string{c.says}, "--slot", slot); again != token {
 					t.Errorf("the same gap has the tokens %s and %s", token, again)
 				}
@@ -161,7 +161,7 @@ func TestAChangedPublicationIsAcceptedByItsToken(t *testing.T) {
 	// The next change is another gap, with the same token for a look and for a start.
 	r = w.startReady()
 	w.exec("ALTER PUBLICATION walpost SET (publish = 'insert')")
-	_, log := w.halted(r, "", `publication "walpost" was altered`, "rows may be missing since ")
+	_, log := w.halted(r, "", `publication "walpost" was altered`, "rows that were committed after ")
 	if next := w.refused([]string{"was altered", "but walpost found another gap"}, "--accept-gap="+token); next == token || !strings.Contains(log, next) {
 		t.Errorf("the token at the start is %s, of the gap before %s, and the look said\n%s", next, token, hintOf(log))
 	}
@@ -179,7 +179,7 @@ func TestATableThatWasRenamedForAWhileIsAGap(t *testing.T) {
 	w.halted(r, "", "public.outbox is a view", "may be missing")
 	w.exec("DROP VIEW outbox", "ALTER TABLE away RENAME TO outbox")
 	after := w.insert(5)
-	w.refused([]string{"a check found that public.outbox is a view", "rows may be missing since "})
+	w.refused([]string{"a check found that public.outbox is a view", "rows that were committed after "})
 	code, out := w.command("recover", "--yes", "--unordered")
 	if code != 0 || !strings.Contains(out, "recovered: ") {
 		t.Fatalf("recover: code %d\n%s", code, out)
