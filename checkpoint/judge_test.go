@@ -214,7 +214,7 @@ var judgements = []struct {
 	}},
 	{what: "another publication", reason: OtherPublication, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Publication, f.Published.OID = "mine", 5
-	}, says: `source.publication is "mine", but checkpoint shop.walpost/7 at 0/2000 was written with publication "walpost": the slot may still hold rows from before publication "mine" had its present form: rows may be missing since 0/2000`},
+	}, says: `source.publication is "mine", but checkpoint shop.walpost/7 at 0/2000 was written with publication "walpost": the slot may still hold rows from before publication "mine" had its present form: rows that were committed after 0/2000 may be missing`},
 	{
 		what: "the publication was altered", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) { altered(f) },
 		says: `publication "walpost" was altered (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`,
