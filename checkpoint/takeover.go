@@ -10,16 +10,20 @@ import (
 // Superseded reports whether rec is of a relay that was replaced by relays of another number of
 // shards: its slot was dropped or made again, and the other relays have confirmed the position of
 // rec. Then rec counts for nothing, and the relay starts as one without a record.
+//
+// Where the slot is missing, the other relays have to run. A slot that nobody has read yet is also
+// beyond rec, at the position where it was made, and its relay has delivered nothing.
 func Superseded(rec *Record, found cdc.Identity) bool {
 	if rec == nil {
 		return false
 	}
-	if reason := judge(rec, &found); reason != SlotMissing && reason != SlotAhead {
+	reason := judge(rec, &found)
+	if reason != SlotMissing && reason != SlotAhead {
 		return false
 	}
 	others := found.Shards.Others()
 	for _, other := range others {
-		if other.Confirmed < rec.LSN || found.Shards.Missing(other.Shard) != "" {
+		if other.Confirmed < rec.LSN || found.Shards.Missing(other.Shard) != "" || reason == SlotMissing && other.ActivePID == 0 {
 			return false
 		}
 	}
