@@ -40,8 +40,12 @@ import (
 const rangeRows = 10_000
 
 // begin begins a transaction that reads. A table that grows has old statistics, and the server could
-// choose a nested loop over thousands of rows.
-const begin = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_nestloop = off"
+// choose a nested loop over thousands of rows. The lock is taken before the snapshot: to a snapshot
+// that is older than an ALTER TABLE that rewrites the table, the table is empty.
+func (s *cursor) begin(ctx context.Context) error {
+	return s.exec(ctx, "begin to read", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_nestloop = off; LOCK TABLE "+
+		s.rows.table+" IN ACCESS SHARE MODE")
+}
 
 // A place is how far the sessions of a Source have read and given.
 type place struct {
@@ -152,6 +156,11 @@ func (s *cursor) look(ctx context.Context, pos cdc.Position) (look, xids, error)
 			"Connect to Postgres directly, or to a pooler in session mode: polling holds locks of the session.")
 	}
 	ids, err := l.ids()
+	if err == nil && s.src.set.XIDColumn != "" && max(pos, ids.newest+1) > ids.xmax {
+		err = fault.Person(fmt.Errorf("table %s has rows of the transaction %d, or rows up to %d are delivered, but the server assigns %d next: ids in column %s are from another server",
+			s.src.set.Table, ids.newest, pos, ids.xmax, s.src.set.XIDColumn),
+			"Were the rows restored or copied from another server? Set the column to pg_current_xact_id() in the rows that are not delivered, and to '0' in the others.")
+	}
 	return l, ids, err
 }
 
@@ -168,7 +177,7 @@ func (s *cursor) poll(ctx context.Context) error {
 		s.src.looked(p.pos, ids, false)
 		return nil
 	}
-	if err := s.exec(ctx, "begin to read", begin); err != nil {
+	if err := s.begin(ctx); err != nil {
 		return err
 	}
 	if l, ids, err = s.look(ctx, p.pos); err != nil {
@@ -281,7 +290,7 @@ func (s *cursor) next(ctx context.Context) (*cdc.Event, error) {
 		return nil, nil //nolint:nilnil // no event is none
 	}
 	if len(s.page) == 0 && !s.all {
-		if err := s.exec(ctx, "begin to read", begin); err != nil {
+		if err := s.begin(ctx); err != nil {
 			return nil, err
 		}
 		if p.wal == 0 { // the range is one of a checkpoint

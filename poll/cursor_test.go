@@ -177,7 +177,7 @@ func TestAFirstStart(t *testing.T) {
 		w.exec(insert("a", "1"))
 		undecided := w.set
 		undecided.Snapshot = ""
-		if _, err := NewSource(undecided).Open(t.Context(), true, false); !fault.Misconfigured(err) || !strings.Contains(fault.Hint(err), "snapshot: never") {
+		if _, err := NewSource(undecided).Open(t.Context(), true, false); !fault.Misconfigured(err) || !strings.Contains(fault.Hint(err), `to "never"`) {
 			t.Errorf("a table that has rows: %v", err)
 		}
 		open := testenv.Conn(t, w.dsn)

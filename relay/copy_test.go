@@ -320,7 +320,7 @@ func TestARunWithoutTheSnapshotRefusesToForgetIt(t *testing.T) {
 		r.stopped(t, 5*time.Second)
 		r = w.start(Config{Create: true})
 		<-r.done
-		if !fault.Misconfigured(r.err) || !strings.Contains(fault.Hint(r.err), "snapshot: initial") {
+		if !fault.Misconfigured(r.err) || !strings.Contains(fault.Hint(r.err), `source.snapshot to "initial"`) {
 			t.Errorf("%v", r.err)
 		}
 		r = w.start(Config{Create: true, SkipSnapshot: true})

@@ -23,7 +23,7 @@ type reading struct {
 	rows     *table.Rows
 	ordered  string                            // name of the order in which rows come
 	streamed *rowSet                           // the rows that the stream will give; nil if the reading is of a moment before the stream
-	border   cdc.Snapshot                      // with Polled: sees the rows that the source will not give
+	border   *cdc.Snapshot                     // sees the rows that a source that polls will not give; nil: all are asked for
 	equal    []*cdc.Relation                   // tables that streamed says nothing about
 	leaveOut func(ev *cdc.Event) (bool, error) // nil: nothing
 	given    uint64                            // how many rows Next has returned
@@ -88,7 +88,7 @@ func (r *reading) lookForEqual(ctx context.Context, t *table.Table) error {
 func (r *reading) next(rows *table.Rows) (*cdc.Event, error) {
 	for {
 		ev, err := rows.Next()
-		if ev != nil && err == nil && r.Polled != nil {
+		if ev != nil && err == nil && r.border != nil {
 			xid, err := strconv.ParseUint(string(ev.Row.Values[ev.Row.Relation.Index(r.XIDColumn)].Bytes), 10, 64)
 			if err != nil {
 				return nil, fmt.Errorf("column %s: %w", r.XIDColumn, err)

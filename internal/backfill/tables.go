@@ -127,7 +127,9 @@ func (t *Tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 	}
 	switch {
 	case !streams:
-		r.border, err = cdc.ParseSnapshot(c.Border)
+		var border cdc.Snapshot
+		border, err = cdc.ParseSnapshot(c.Border)
+		r.border = &border
 	case snapshot == "":
 		err = r.readAhead(ctx, session.Began())
 	}

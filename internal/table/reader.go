@@ -115,6 +115,10 @@ func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version
 	begin += "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 	if opts.Snapshot != "" {
 		begin += "; SET TRANSACTION SNAPSHOT " + pg.QuoteLiteral(opts.Snapshot)
+	} else { // a snapshot that is older than an ALTER TABLE that rewrites the table sees no row of it
+		for _, t := range r.tables {
+			begin += "; LOCK TABLE " + t.SQL() + " IN ACCESS SHARE MODE"
+		}
 	}
 	if _, err = r.conn.Exec(ctx, begin).ReadAll(); err == nil {
 		type snapshot struct {
