@@ -120,7 +120,7 @@ func TestTheDebRelaysAndLeavesNothing(t *testing.T) {
 		}
 		d.sh(t, `sed -i -E "s|$1|$2|" "$3"`, old, now, config)
 	}
-	d.sh(t, "walpost setup --config "+config+" --apply")
+	d.sh(t, "walpost setup --config "+config+" --make-slot --apply")
 	// systemd is not there, so the unit's program is started as the unit says.
 	start := strings.TrimSpace(d.sh(t, `sed -n 's/^ExecStart=//p' /usr/lib/systemd/system/walpost.service`))
 	ctx, cancel := context.WithCancel(t.Context())

@@ -60,7 +60,7 @@ func TestTheImageRunsReadOnlyAndWithoutRoot(t *testing.T) {
 	if err := os.WriteFile(config, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	out(t, program, "setup", "--config", config, "--apply")
+	out(t, program, "setup", "--config", config, "--make-slot", "--apply")
 
 	// A container runtime mounts the configuration, and everything else read-only.
 	const start = `
