@@ -305,6 +305,7 @@ func scaled(t *testing.T, k *configkeys.Key, bound string, more int64) any {
 			t.Fatal(err)
 		}
 		return fmt.Sprintf("%dB", int64(b)+more)
+	default: // a number
 	}
 	var n int64
 	if _, err := fmt.Sscan(bound, &n); err != nil {
@@ -336,6 +337,7 @@ func TestWhatTheDescriptionAllowsIsAccepted(t *testing.T) {
 				most := map[configkeys.Kind]any{configkeys.Int: math.MaxInt64, configkeys.Size: "9223372036854775807", configkeys.Duration: "2562047h"}
 				good = append(good, most[k.Kind])
 			}
+		default: // the example is a good value
 		}
 		if k.Example != nil && k.Path != "unsupported" {
 			good = append(good, k.Example)
@@ -349,7 +351,7 @@ func TestWhatTheDescriptionAllowsIsAccepted(t *testing.T) {
 						case []any, doc:
 							continue
 						}
-						if strings.HasPrefix(k.Path, "router.") && (strings.Contains(k.Path, "topic")) {
+						if strings.HasPrefix(k.Path, "router.") && strings.Contains(k.Path, "topic") {
 							continue // no variable expands in it
 						}
 					}
