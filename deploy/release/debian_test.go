@@ -74,7 +74,7 @@ func (d debian) sh(t *testing.T, script string, args ...string) string {
 func (d debian) left(t *testing.T) []string {
 	t.Helper()
 	text := out(t, "nsenter", "--target", d.pid, "--mount", "sh", "-ec", `cd "$1" && find . -mindepth 1 ! -type d -o -type d -name '*walpost*'`, "sh", filepath.Join(d.layer, "upper"))
-	own := regexp.MustCompile(`^\./(var/(lib/dpkg|log|cache)/|run/|etc/(passwd|group|shadow|gshadow|subuid|subgid)-?$)`)
+	own := regexp.MustCompile(`^\./(var/(lib/dpkg|log|cache)/|run/|etc/(\.pwd\.lock|passwd|group|shadow|gshadow|subuid|subgid)-?$)`)
 	var left []string
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); !own.MatchString(line) {
