@@ -77,16 +77,24 @@ func TestAnArchiveThatDoesNotFitStopsTheCleanup(t *testing.T) {
 		"a new column":     {"ALTER TABLE outbox ADD COLUMN extra numeric(10,2)", "ALTER TABLE outbox_archive ADD COLUMN extra numeric(10,2)", "it needs extra numeric(10,2) as in public.outbox"},
 		"another type":     {"ALTER TABLE outbox_archive ALTER id TYPE bigint", "ALTER TABLE outbox_archive ALTER id TYPE int", "it needs id integer"},
 		"a column of NULL": {"ALTER TABLE outbox_archive ADD COLUMN who text NOT NULL", "ALTER TABLE outbox_archive ALTER who DROP NOT NULL", "who may not be NULL"},
-		"in the publication": {"ALTER PUBLICATION pub ADD TABLE outbox_archive", "ALTER PUBLICATION pub DROP TABLE outbox_archive",
-			"is published (outbox_archive)"},
+		"in the publication": {
+			"ALTER PUBLICATION pub ADD TABLE outbox_archive", "ALTER PUBLICATION pub DROP TABLE outbox_archive",
+			"is published (outbox_archive)",
+		},
 		"a view":   {"DROP TABLE outbox_archive; CREATE VIEW outbox_archive AS SELECT * FROM outbox", "DROP VIEW outbox_archive; " + archiveTable, "not an ordinary logged table"},
 		"unlogged": {"ALTER TABLE outbox_archive SET UNLOGGED", "ALTER TABLE outbox_archive SET LOGGED", "not an ordinary logged table"},
-		"a trigger": {"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER x BEFORE INSERT ON outbox_archive FOR EACH ROW EXECUTE FUNCTION f()",
-			"DROP TRIGGER x ON outbox_archive", "took 0 of 1 rows"},
-		"a partition is missing": {"DROP TABLE outbox_archive; CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY LIST (id)",
-			"CREATE TABLE rest PARTITION OF outbox_archive DEFAULT", "no partition of relation"},
-		"its partition is published": {"DROP TABLE outbox_archive; CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY LIST (id); CREATE TABLE rest PARTITION OF outbox_archive DEFAULT; ALTER PUBLICATION pub ADD TABLE rest",
-			"ALTER PUBLICATION pub DROP TABLE rest", "is published (rest)"},
+		"a trigger": {
+			"CREATE FUNCTION f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER x BEFORE INSERT ON outbox_archive FOR EACH ROW EXECUTE FUNCTION f()",
+			"DROP TRIGGER x ON outbox_archive", "took 0 of 1 rows",
+		},
+		"a partition is missing": {
+			"DROP TABLE outbox_archive; CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY LIST (id)",
+			"CREATE TABLE rest PARTITION OF outbox_archive DEFAULT", "no partition of relation",
+		},
+		"its partition is published": {
+			"DROP TABLE outbox_archive; CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY LIST (id); CREATE TABLE rest PARTITION OF outbox_archive DEFAULT; ALTER PUBLICATION pub ADD TABLE rest",
+			"ALTER PUBLICATION pub DROP TABLE rest", "is published (rest)",
+		},
 		"the outbox itself": {"", "", "is published (outbox)"},
 	} {
 		t.Run(name, func(t *testing.T) {

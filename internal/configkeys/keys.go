@@ -189,8 +189,9 @@ func kindOf(t reflect.Type) Kind {
 			return Policies
 		}
 		return Mapping
+	default:
+		panic("configuration field of type " + t.String())
 	}
-	panic("configuration field of type " + t.String())
 }
 
 // Closed reports whether Words has every value.
@@ -198,8 +199,9 @@ func (k *Key) Closed() bool {
 	switch k.Kind {
 	case Text, List, Policies:
 		return len(k.Words) > 0 && k.Pattern == ""
+	default:
+		return false
 	}
-	return false
 }
 
 // All is the key and every key below it.
@@ -273,6 +275,7 @@ func plain(v reflect.Value) any {
 			}
 		}
 		return section
+	default: // a text
 	}
 	text := fmt.Sprint(v.Interface())
 	if v.Kind() == reflect.Int64 && v.Type() != reflect.TypeFor[size.Bytes]() {

@@ -169,8 +169,12 @@ type unit struct {
 
 var (
 	durations = []unit{
-		{"ns", 1}, {"[uµμ]s", int64(time.Microsecond)}, {"ms", int64(time.Millisecond)},
-		{"s", int64(time.Second)}, {"m", int64(time.Minute)}, {"h", int64(time.Hour)},
+		{"ns", 1},
+		{"[uµμ]s", int64(time.Microsecond)},
+		{"ms", int64(time.Millisecond)},
+		{"s", int64(time.Second)},
+		{"m", int64(time.Minute)},
+		{"h", int64(time.Hour)},
 	}
 	sizes = []unit{
 		{"B?", 1}, {"[kK]B", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},

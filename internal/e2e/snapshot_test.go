@@ -267,7 +267,7 @@ func TestASnapshotIsRefusedWhereItCannotBeRight(t *testing.T) {
 		s.extra += "\nshutdown_grace: 0s"
 		r.kill()
 		s.source = ", slot: " + s.slot()
-		ends(t, s, 2, "the snapshot that was begun is not finished", "snapshot: never")
+		ends(t, s, 2, "the snapshot that was begun is not finished", "leave out the remaining rows")
 		s.source = ", snapshot: never, slot: " + s.slot()
 		s.prefix = s.name + "."
 		w := s.follow()
