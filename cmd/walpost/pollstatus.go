@@ -97,11 +97,7 @@ func judgePoll(p *statuspage.Poll, a relayAnswer) (findings []string, code int) 
 		add("rows wait for %s; to end it: %s", p.Blocker, cmp.Or(p.BlockerEnd, "find out who has it open"))
 	}
 	if !a.Ready && a.Address != "" {
-		reason := a.Reason
-		if a.State != "" {
-			reason = strings.TrimSuffix(fmt.Sprintf("the relay is not ready (%s): %s", a.State, a.Reason), ": ")
-		}
-		add("%s", reason)
+		add("%s", a.notReady())
 	}
 	if a.State == relay.Halted {
 		code = exitPerson
@@ -122,14 +118,7 @@ func printPollStatus(w io.Writer, p *statuspage.Poll, a relayAnswer, findings []
 	for _, f := range findings {
 		line("", "%s", oneLine(f))
 	}
-	switch {
-	case a.Address == "":
-		line("relay", "unknown: %s", a.Reason)
-	case a.State == "":
-		line("relay", "unknown (%s)", a.Address)
-	default:
-		line("relay", "%s (%s)", a.State, a.Address)
-	}
+	line("relay", "%s", a.relay())
 	if p.Pending != nil {
 		more, oldest := "", ""
 		if p.More {

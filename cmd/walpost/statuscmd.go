@@ -143,11 +143,26 @@ func (a relayAnswer) judge(s *slot.Status) {
 	case s.Severity == slot.OK:
 		s.Severity = slot.Warning
 	}
-	reason := a.Reason
-	if a.State != "" {
-		reason = strings.TrimSuffix(fmt.Sprintf("the relay is not ready (%s): %s", a.State, a.Reason), ": ")
+	s.Reasons = append(s.Reasons, a.notReady())
+}
+
+// notReady says why a relay that answers is not ready.
+func (a relayAnswer) notReady() string {
+	if a.State == "" {
+		return a.Reason
 	}
-	s.Reasons = append(s.Reasons, reason)
+	return strings.TrimSuffix(fmt.Sprintf("the relay is not ready (%s): %s", a.State, a.Reason), ": ")
+}
+
+// relay is the state of the relay, with the address that was asked.
+func (a relayAnswer) relay() string {
+	switch {
+	case a.Address == "":
+		return "unknown: " + a.Reason
+	case a.State == "":
+		return fmt.Sprintf("unknown (%s)", a.Address)
+	}
+	return fmt.Sprintf("%s (%s)", a.State, a.Address)
 }
 
 func printStatus(w io.Writer, s *slot.Status, a relayAnswer) error {
@@ -164,14 +179,7 @@ func printStatus(w io.Writer, s *slot.Status, a relayAnswer) error {
 	for _, f := range s.Reasons {
 		line("", "%s", oneLine(f))
 	}
-	switch {
-	case a.Address == "":
-		line("relay", "unknown: %s", a.Reason)
-	case a.State == "":
-		line("relay", "unknown (%s)", a.Address)
-	default:
-		line("relay", "%s (%s)", a.State, a.Address)
-	}
+	line("relay", "%s", a.relay())
 	if s.Known && s.Exists {
 		active := "inactive"
 		if s.Active {
