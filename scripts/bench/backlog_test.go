@@ -49,6 +49,9 @@ func BenchmarkBacklog(b *testing.B) {
 	for i, path := range e.builds {
 		readers = append(readers, reader{e.name(i), e.walpost(path)})
 	}
+	if *withDebezium {
+		readers = append(readers, reader{"debezium", e.debezium(b)})
+	}
 	for _, g := range []*backlog{{name: "transaction", rows: *rows}, {name: "rows", rows: *txns, commit: "COMMIT;"}} {
 		if g.rows == 0 {
 			continue
@@ -73,7 +76,7 @@ func (e *env) measure(b *testing.B, g *backlog, r reader) {
 		p, t := r.read(b, g, slot)
 		e.drop(b, slot)
 		took += t
-		cpu += (p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()).Seconds()
+		cpu += p.processorTime()
 		peak = max(peak, p.peak)
 		passes++
 	}
@@ -118,7 +121,7 @@ func (e *env) walpost(path string) func(*testing.B, *backlog, string) (*process,
 		topic, prefix := e.topic(b)
 		adm := kadm.NewClient(e.kafka.Client(b))
 		p := e.relay(b, path, slot, prefix)
-		e.stored(b, g, adm, topic, p)
+		e.stored(b, g.rows, adm, topic, p)
 		took := time.Since(p.began)
 		p.stop(b)
 		e.compare(b, g, adm, topic)
@@ -128,9 +131,9 @@ func (e *env) walpost(path string) func(*testing.B, *backlog, string) (*process,
 	}
 }
 
-// stored waits until the brokers have the backlog. It fails the benchmark if the process ends.
-func (e *env) stored(b *testing.B, g *backlog, adm *kadm.Client, topic string, p *process) {
-	for stored := int64(0); stored < int64(g.rows); {
+// stored waits until the brokers have n records. It fails the benchmark if the process ends.
+func (e *env) stored(b *testing.B, n int, adm *kadm.Client, topic string, p *process) {
+	for stored := int64(0); stored < int64(n); {
 		p.sleep(b, 20*time.Millisecond)
 		ends, err := adm.ListEndOffsets(b.Context(), topic)
 		check(b, err)

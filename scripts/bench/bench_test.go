@@ -1,8 +1,8 @@
 //go:build linux
 
-// Package bench compares walpost with pg_recvlogical on the same backlog. It also measures the time
-// of an event from commit to acknowledgement and to a consumer, and the size of the table without
-// and with a cleanup. The figures depend on the machine and its load: compare only lines of one
+// Package bench compares walpost with pg_recvlogical and Debezium on the same backlog. It also measures the time
+// of an event from commit to acknowledgement and to a consumer, the load of the server from the WAL
+// source and from polling, and the size of the table without and with a cleanup. The figures depend on the machine and its load: compare only lines of one
 // run. See README.md.
 package bench
 
@@ -21,17 +21,18 @@ import (
 )
 
 var (
-	rows        = flag.Int("rows", 500_000, "rows of the backlog in one transaction")
-	txns        = flag.Int("txns", 300_000, "transactions of the backlog with one row each")
-	rounds      = flag.Int("rounds", 3, "times that each reader reads each backlog")
-	rates       = flag.String("rates", "200,1000,3000", "events per second for the measurement of latency")
-	seconds     = flag.Int("seconds", 15, "seconds for each rate")
-	version     = flag.String("postgres", "15", "major version of Postgres")
-	builds      = flag.String("walpost", "", "programs to compare, separated by commas; empty: build this one")
-	recvlogical = flag.String("pg_recvlogical", "", "path of pg_recvlogical; empty: search for it")
-	sections    = flag.String("config", "", "a file with further sections of walpost.yaml, such as delivery")
-	grows       = flag.Int("cleanup", 120, "seconds to watch the table's size")
-	idle        = flag.Bool("idle", false, "wait for a load average below 0.5 before each figure")
+	rows         = flag.Int("rows", 500_000, "rows of the backlog in one transaction")
+	txns         = flag.Int("txns", 300_000, "transactions of the backlog with one row each")
+	rounds       = flag.Int("rounds", 3, "times that each reader reads each backlog")
+	rates        = flag.String("rates", "200,1000,3000", "events per second for the measurement of latency")
+	seconds      = flag.Int("seconds", 15, "seconds for each rate")
+	version      = flag.String("postgres", "15", "major version of Postgres")
+	builds       = flag.String("walpost", "", "programs to compare, separated by commas; empty: build this one")
+	recvlogical  = flag.String("pg_recvlogical", "", "path of pg_recvlogical; empty: search for it")
+	sections     = flag.String("config", "", "a file with further sections of walpost.yaml, such as delivery")
+	withDebezium = flag.Bool("debezium", false, "also measure Debezium, in Backlog")
+	grows        = flag.Int("cleanup", 120, "seconds to watch the table's size")
+	idle         = flag.Bool("idle", false, "wait for a load average below 0.5 before each figure")
 )
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
@@ -44,6 +45,7 @@ type env struct {
 	dir    string // for configuration files
 	builds []string
 	source string // further keys of the section source, each after a comma
+	poll   string // of a relay that polls, the section source.poll; "" for one that reads a slot
 	extra  string // sections of walpost.yaml
 	seq    int    // the number of the last row that pace wrote
 }

@@ -47,8 +47,37 @@ func (e *env) latency(b *testing.B, path string, rate int) {
 	before := load(b)
 	const warmUp = 2 // seconds
 	rows := rate * *seconds
-	ages := make(chan time.Duration, rate*warmUp+rows)
-	ctx, stop := context.WithCancel(b.Context())
+	arrive, stop := e.consume(b, topic, rate*warmUp+rows)
+	defer stop()
+	e.pace(b, rate, warmUp)
+	arrive(rate * warmUp)
+	earlier := histogram(b, p.out.Page())
+	began, cpu := time.Now(), processorTime(p.cmd.Process.Pid)
+	e.pace(b, rate, *seconds)
+	took := time.Since(began).Seconds()
+	cpu = processorTime(p.cmd.Process.Pid) - cpu
+	consumed := arrive(rows)
+	time.Sleep(300 * time.Millisecond) // the histogram is published several times a second
+	after := histogram(b, p.out.Page())
+	for i := range after {
+		after[i].count -= earlier[i].count
+	}
+	for _, q := range []float64{.5, .9, .99} {
+		b.ReportMetric(quantile(after, q)*1e3, fmt.Sprintf("acked-ms-p%.0f", q*100))
+	}
+	reportConsumed(b, consumed, .5, .9, .99)
+	b.ReportMetric(float64(rows)/took, "written/s")
+	b.ReportMetric(100*cpu/took, "CPU-%")
+	b.ReportMetric(before, "load")
+	b.ReportMetric(0, "ns/op") // it has the preparations in it
+	p.stop(b)
+	e.drop(b, slot)
+}
+
+// consume follows a topic for at most so many rows. arrive waits for the next n rows, and returns their ages in milliseconds.
+func (e *env) consume(b *testing.B, topic string, most int) (arrive func(n int) []float64, stop func()) {
+	ages := make(chan time.Duration, most)
+	ctx, cancel := context.WithCancel(b.Context())
 	var consumer sync.WaitGroup
 	consumer.Go(func() {
 		err := shop.Follow(ctx, e.kafka.Brokers(), []string{topic}, func(r *kgo.Record) {
@@ -63,9 +92,7 @@ func (e *env) latency(b *testing.B, path string, rate int) {
 			b.Error(err)
 		}
 	})
-	defer consumer.Wait()
-	defer stop()
-	arrive := func(n int) (got []float64) {
+	arrive = func(n int) (got []float64) {
 		for range n {
 			select {
 			case age := <-ages:
@@ -76,30 +103,15 @@ func (e *env) latency(b *testing.B, path string, rate int) {
 		}
 		return got
 	}
-	e.pace(b, rate, warmUp)
-	arrive(rate * warmUp)
-	earlier := histogram(b, p.out.Page())
-	began, cpu := time.Now(), processorTime(p.cmd.Process.Pid)
-	e.pace(b, rate, *seconds)
-	took := time.Since(began).Seconds()
-	cpu = processorTime(p.cmd.Process.Pid) - cpu
-	consumed := arrive(rows)
-	slices.Sort(consumed)
-	time.Sleep(300 * time.Millisecond) // the histogram is published several times a second
-	after := histogram(b, p.out.Page())
-	for i := range after {
-		after[i].count -= earlier[i].count
+	return arrive, func() { cancel(); consumer.Wait() }
+}
+
+// reportConsumed reports quantiles of the time to a consumer, in milliseconds.
+func reportConsumed(b *testing.B, ages []float64, quantiles ...float64) {
+	slices.Sort(ages)
+	for _, q := range quantiles {
+		b.ReportMetric(ages[min(len(ages)-1, int(q*float64(len(ages))))], fmt.Sprintf("consumed-ms-p%.0f", q*100))
 	}
-	for _, q := range []float64{.5, .9, .99} {
-		b.ReportMetric(quantile(after, q)*1e3, fmt.Sprintf("acked-ms-p%.0f", q*100))
-		b.ReportMetric(consumed[min(len(consumed)-1, int(q*float64(len(consumed))))], fmt.Sprintf("consumed-ms-p%.0f", q*100))
-	}
-	b.ReportMetric(float64(rows)/took, "written/s")
-	b.ReportMetric(100*cpu/took, "CPU-%")
-	b.ReportMetric(before, "load")
-	b.ReportMetric(0, "ns/op") // it has the preparations in it
-	p.stop(b)
-	e.drop(b, slot)
 }
 
 // pace writes rows evenly over some seconds. A slow machine takes longer.

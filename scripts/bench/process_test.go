@@ -16,16 +16,19 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// relay starts a walpost on the slot, to topics with the prefix.
+// relay starts a walpost on the slot, or one that polls and has the slot's name, to topics with the prefix.
 func (e *env) relay(b *testing.B, path, slot, prefix string, args ...string) *process {
-	file := filepath.Join(e.dir, slot+".yaml")
+	file, reads := filepath.Join(e.dir, slot+".yaml"), "slot: "+slot+", publication: bench, create: false"
+	if e.poll != "" {
+		reads = "kind: poll, order_column: n, snapshot: never, poll: {" + e.poll + "}"
+	}
 	check(b, os.WriteFile(file, fmt.Appendf(nil, `name: %s
-source: {dsn: %q, table: public.outbox, slot: %s, publication: bench, create: false%s}
+source: {dsn: %q, table: public.outbox, %s%s}
 router: {route.topic.replacement: "%s${routedByValue}"}
 kafka: {brokers: [%s]}
 http: {listen: "127.0.0.1:0"}
 %s
-`, slot, e.dsn, slot, e.source, prefix, strings.Join(e.kafka.Brokers(), ", "), e.extra), 0o600))
+`, slot, e.dsn, reads, e.source, prefix, strings.Join(e.kafka.Brokers(), ", "), e.extra), 0o600))
 	return launch(b, path, append([]string{"run", "--config", file}, args...)...)
 }
 
@@ -53,6 +56,8 @@ type process struct {
 	done         chan struct{} // closed when it has ended; err, ended and peak are valid then
 	err          error
 	peak         float64 // resident memory in MB
+
+	before, after float64 // processor time in seconds, of a process of which only a part counts; 0 for the others
 }
 
 // launch starts a program, and kills it when the benchmark ends.
@@ -79,6 +84,14 @@ func launch(b *testing.B, path string, args ...string) *process {
 		}
 	}()
 	return p
+}
+
+// processorTime is the time that counts, in seconds, of a process that has ended.
+func (p *process) processorTime() float64 {
+	if p.after > 0 {
+		return p.after - p.before
+	}
+	return (p.cmd.ProcessState.UserTime() + p.cmd.ProcessState.SystemTime()).Seconds()
 }
 
 // sleep fails the benchmark if the process ends meanwhile.

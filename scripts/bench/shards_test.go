@@ -55,7 +55,7 @@ func (e *env) share(b *testing.B, g *backlog, shards []cdc.Shard) {
 		for _, s := range shards {
 			all = append(all, e.relay(b, e.builds[0], base, prefix, "--shard", s.String()))
 		}
-		e.stored(b, g, adm, topic, all[0])
+		e.stored(b, g.rows, adm, topic, all[0])
 		took += time.Since(began)
 		for i, s := range shards {
 			var pid int
