@@ -17,6 +17,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/plugin/kprom"
 
+	"github.com/walpost/walpost/internal/doctest"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -67,6 +68,40 @@ func exported(t *testing.T) []string {
 	}
 	slices.Sort(names)
 	return slices.Compact(names)
+}
+
+// otherNames look like metrics: a slot, a field of a payload, a constraint, and the metrics of inbox/consumer.
+var otherNames = regexp.MustCompile(`^walpost_(\d|claim$|closed$|consumer_)`)
+
+// The pages name metrics in backquotes. walpost_slot_… stands for all that begin so.
+func TestThePagesNameMetricsThatAreExported(t *testing.T) {
+	ours := exported(t)
+	pages, err := doctest.Pages("..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	named := 0
+	for _, p := range pages {
+		if p.Name == "CHANGELOG.md" { // also of former versions
+			continue
+		}
+		for _, span := range p.Spans {
+			for _, m := range regexp.MustCompile(`\b(walpost_[a-z0-9_]+)(…)?`).FindAllStringSubmatch(span, -1) {
+				if otherNames.MatchString(m[1]) {
+					continue
+				}
+				named++
+				if !slices.ContainsFunc(ours, func(name string) bool {
+					return name == m[1] || (m[2] == "…" || strings.HasSuffix(m[1], "_")) && strings.HasPrefix(name, m[1])
+				}) {
+					t.Errorf("%s: nothing exports %s", p.Name, m[0])
+				}
+			}
+		}
+	}
+	if named < 60 {
+		t.Errorf("only %d names of metrics", named)
+	}
 }
 
 // produced is a registry as the program makes it, with a Kafka client that has delivered something. The client runs

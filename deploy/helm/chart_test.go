@@ -375,10 +375,30 @@ func golden(t *testing.T, file, got string) {
 	}
 }
 
+// The chart knows each key of walpost.yaml: its schema has the one of walpost, on one line.
+func TestTheValuesHaveTheSchemaOfTheConfiguration(t *testing.T) {
+	var walpost map[string]any
+	if err := json.Unmarshal([]byte(read(t, "../../walpost.schema.json")), &walpost); err != nil {
+		t.Fatal(err)
+	}
+	delete(walpost, "$id") // it would be the base of references
+	delete(walpost, "$schema")
+	text, err := json.Marshal(walpost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := chart + "/values.schema.json"
+	line := regexp.MustCompile(`(?m)^    "walpost": .*$`)
+	golden(t, file, line.ReplaceAllLiteralString(read(t, file), `    "walpost": `+string(text)))
+}
+
 func TestTheChartRefusesBadValues(t *testing.T) {
 	good := read(t, chart+"/ci/minimal-values.yaml")
 	for _, bad := range []string{
 		"replicas: 3",
+		"config: {source: {tabel: public.outbox}}",
+		"config: {delivery: {window: {events: 0}}}",
+		"config: {kafka: {topics: {create: maybe}}}",
 		"replicas: 0",
 		"replica: 2",
 		"image: {digest: latest}",
