@@ -72,8 +72,9 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 		text = regexp.MustCompile(`--config /\S+walpost.yaml`).ReplaceAllString(text, "--config walpost.yaml")
 		text = regexp.MustCompile(`\d\d\d\d-\d\d-\d\dT[0-9:.]+Z`).ReplaceAllString(text, "TIME")
 		text = regexp.MustCompile(`commit [0-9A-F]+/[0-9A-F]+`).ReplaceAllString(text, "commit LSN")
-		text = regexp.MustCompile(`(?m)^row .*$`).ReplaceAllString(text, "row …") // the JSON is long
-		return strings.Join(strings.Fields(text), " ")                            // the page has shorter lines
+		text = regexp.MustCompile(`offset \d+`).ReplaceAllString(text, "offset N") // two letters are written at the same time
+		text = regexp.MustCompile(`(?m)^row .*$`).ReplaceAllString(text, "row …")  // the JSON is long
+		return strings.Join(strings.Fields(text), " ")                             // the page has shorter lines
 	}
 	mended := false
 	examples := regexp.MustCompile("(?ms)^```text\n\\$ walpost (dead .*?)\n(.*?)```").FindAllStringSubmatch(string(page), -1)

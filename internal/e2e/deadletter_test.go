@@ -101,7 +101,7 @@ func (m *mixed) write(ctx context.Context, dsn string, writer int, rows int) err
 }
 
 // Of many events one in a hundred is bad, in five ways, and walpost is killed again and again. Every good event arrives, in order per
-// key. Every bad one is in the topic of dead letters with its reason. None is in both.
+// key. Every bad one is in the dead letter topic with its reason. None is in both.
 func TestBadEventsUnderKills(t *testing.T) {
 	t.Parallel()
 	const writers = 4
@@ -221,7 +221,7 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	})
 	mu.Lock()
 	if n := len(fold.Entries()); n != len(m.bad) || fold.Foreign+fold.Damaged > 0 {
-		t.Errorf("the topic of dead letters has %d events, not %d; %d foreign, %d damaged records", n, len(m.bad), fold.Foreign, fold.Damaged)
+		t.Errorf("the dead letter topic has %d events, not %d; %d foreign, %d damaged records", n, len(m.bad), fold.Foreign, fold.Damaged)
 	}
 	copies := 0
 	for _, e := range fold.Entries() {
@@ -257,7 +257,7 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	if n := r.metric(`walpost_dead_letters_total{reason="unroutable"}`); view.Dead < 1 || view.State != "streaming" || n < 1 {
 		t.Errorf("%+v, metric %v", view, n)
 	}
-	if !strings.Contains(r.log.String(), "goes to the topic of dead letters "+dead) {
+	if !strings.Contains(r.log.String(), "goes to the dead letter topic "+dead) {
 		t.Error("the log does not speak of dead letters")
 	}
 	if code, out := s.command("skip", token); code != 2 || !strings.Contains(out, "no halt of") {

@@ -73,7 +73,7 @@ func TestCheckJudgesTheCheckpointAsAStartDoes(t *testing.T) {
 			if code, out := w.command("skip", token); code != 0 {
 				t.Fatalf("skip: %d\n%s", code, out)
 			}
-			ends := "When the row is passed over, a dead letter or parked, delete or repair the row to end this warning."
+			ends := "repair or delete the row to clear this warning."
 			check("to be passed over", 0, ends)
 			r = w.startReady()
 			w.arrive(w.insert(5))

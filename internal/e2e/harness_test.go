@@ -2,6 +2,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -58,6 +59,8 @@ type setting struct {
 	extra   string   // further lines of walpost.yaml
 	router  string   // further options of its router, each behind a comma
 	source  string   // further keys of its source, each behind a comma
+	through string   // the dsn of walpost, where it is not dsn
+	kept    bool     // the table kept.outbox has every row that was ever in the outbox
 	yaml    string   // the whole of walpost.yaml but for extra, where it is not made of the above
 }
 
@@ -96,7 +99,7 @@ router: {route.topic.replacement: "%s${routedByValue}"%s}
 kafka: {brokers: [%s]}
 http: {listen: "127.0.0.1:0"}
 %s
-`, s.name, s.dsn, s.source, s.prefix, s.router, strings.Join(s.brokers, ", "), s.extra)
+`, s.name, cmp.Or(s.through, s.dsn), s.source, s.prefix, s.router, strings.Join(s.brokers, ", "), s.extra)
 	if s.yaml != "" {
 		text = s.yaml + "\nhttp: {listen: \"127.0.0.1:0\"}\n" + s.extra
 	}
@@ -289,10 +292,23 @@ func (s *setting) follow() *watch {
 	return w
 }
 
+// keepRows has the table kept.outbox keep every row that is ever in the outbox, because cleanup and workers remove rows. settle reads it.
+func (s *setting) keepRows(pg *testenv.PG) {
+	s.t.Helper()
+	pg.Exec(s.t, s.dsn, "CREATE SCHEMA kept", "CREATE TABLE kept.outbox (id uuid, aggregate_id text, payload jsonb)",
+		"CREATE FUNCTION kept.keep() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO kept.outbox VALUES (NEW.id, NEW.aggregate_id, NEW.payload); RETURN NULL; END'",
+		"CREATE TRIGGER keep AFTER INSERT ON outbox FOR EACH ROW EXECUTE FUNCTION kept.keep()")
+	s.kept = true
+}
+
 // settle waits until everything in the table has arrived and nothing more comes for a moment, and returns what the ledger says.
 func (s *setting) settle(w *watch, limit time.Duration) ledger.Report {
 	s.t.Helper()
-	if err := shop.Truth(s.t.Context(), s.dsn, w.ledger); err != nil {
+	dsn := s.dsn
+	if s.kept {
+		dsn += "&search_path=kept"
+	}
+	if err := shop.Truth(s.t.Context(), dsn, w.ledger); err != nil {
 		s.t.Fatalf("read the outbox: %v", err)
 	}
 	for give := time.Now().Add(limit); time.Now().Before(give); {

@@ -70,12 +70,19 @@ func (p *proxy) swallowed() int {
 	return p.lost
 }
 
-func (p *proxy) close() {
-	_ = p.listener.Close() // once
+// cut ends all connections.
+func (p *proxy) cut() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
 	for c := range p.conns {
 		_ = c.Close() // the other side may have done so
 	}
+}
+
+func (p *proxy) close() {
+	_ = p.listener.Close() // once
+	p.cut()
+	p.mu.Lock()
 	p.conns = nil
 	p.mu.Unlock()
 	p.wg.Wait()

@@ -136,7 +136,7 @@ func said(out string) string {
 }
 
 // answer runs recover with answers to its questions.
-func (s *lossy) answer(answers string) (code int, out string) {
+func (s *setting) answer(answers string) (code int, out string) {
 	s.t.Helper()
 	cmd := exec.Command(program, "recover", "--config", s.config())
 	cmd.Stdin = strings.NewReader(answers)

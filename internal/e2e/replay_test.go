@@ -156,7 +156,7 @@ func TestAReplayThatIsKilledGoesOn(t *testing.T) {
 		eventually(t, time.Minute, "the replay has gone on for more than a second", func() bool { return seen.seen() >= from+3*rate/2 })
 		_ = cmd.Process.Kill() // it may have ended
 		_ = cmd.Wait()
-		if i > 0 && !strings.Contains(log.String(), "this one goes on there") {
+		if i > 0 && !strings.Contains(log.String(), "this replay continues after them") {
 			t.Errorf("call %d says:\n%s", i+1, log)
 		}
 	}
@@ -322,7 +322,7 @@ func TestReplaySaysWhatItCannotDo(t *testing.T) {
 	s.wants(0, []string{"--all", "--unordered"}, "published: 8 events")
 }
 
-// A replay stops in front of a bad event. The same command goes on there, after the repair or with --skip-bad.
+// A replay stops before a bad event. The same command continues there, after the repair or with --skip-bad.
 func TestAReplayStopsAtABadEvent(t *testing.T) {
 	t.Parallel()
 	s := newSmall(t)
@@ -330,17 +330,17 @@ func TestAReplayStopsAtABadEvent(t *testing.T) {
 		"UPDATE outbox SET payload = jsonb_build_object('n', 6, 'x', (SELECT string_agg(md5(g::text), '') FROM generate_series(1, 200) g)) WHERE id = '"+id(6)+"'")
 	small := s.topic("small", map[string]string{"max.message.bytes": "3000"})
 	args := []string{"--first-id", id(1), "--to-topic", small}
-	s.wants(3, args, "event "+id(3)+" of public.outbox cannot be routed: ", "run the same command again: it goes on at this event", "--skip-bad")
+	s.wants(3, args, "event "+id(3)+" of public.outbox cannot be routed: ", "run the same command again: the replay continues at this event", "--skip-bad")
 	if got := s.ids(small, 2); got != "12" {
 		t.Errorf("before the bad event: %s", got)
 	}
 	s.wants(2, []string{"--all", "--state", s.stateFile()}, "the state is of a replay with another filter or topic")
 	s.pg.Exec(t, s.dsn, "UPDATE outbox SET aggregate_type = 'order' WHERE id = '"+id(3)+"'")
-	s.wants(3, args, "an earlier call was interrupted behind 2 rows", "event "+id(6)+" of public.outbox cannot be delivered to topic "+small)
+	s.wants(3, args, "an earlier replay was interrupted after 2 rows", "event "+id(6)+" of public.outbox cannot be delivered to topic "+small)
 	if got := s.ids(small, 5); got != "12345" {
 		t.Errorf("before the large event: %s", got)
 	}
-	s.wants(1, append(args, "--skip-bad"), "an earlier call was interrupted behind 5 rows", "bad: event "+id(6), "bad events, named above: 1", "published: 2 events")
+	s.wants(1, append(args, "--skip-bad"), "an earlier replay was interrupted after 5 rows", "bad: event "+id(6), "bad events, named above: 1", "published: 2 events")
 	if got := s.ids(small, 7); got != "1234578" {
 		t.Errorf("behind the large event: %s", got)
 	}

@@ -34,6 +34,9 @@ delivery: {on_poison: park_key, parking_topic: %[6]s}
 	says := "relay " + s.name + " has 1 parked keys with 2 events"
 	one.notReady(time.Minute, says)
 	two.notReady(time.Minute, says)
+	if _, out := s.command("check", "--shard", "1/2"); !strings.Contains(strings.Join(strings.Fields(out), " "), says) {
+		t.Errorf("check says:\n%s", out)
+	}
 	if code := old.stop(); code != 0 {
 		t.Errorf("exit code %d", code)
 	}

@@ -70,7 +70,7 @@ func TestSkipWithTheFileStore(t *testing.T) {
 			w.arrive(after)
 			w.arrive(w.insert(5))
 			eventually(t, 10*time.Second, "one event is counted as skipped", func() bool { return r.metric("walpost_events_skipped_total") == 1 })
-			eventually(t, 10*time.Second, "the event is in the topic of dead letters", func() bool {
+			eventually(t, 10*time.Second, "the event is in the dead letter topic", func() bool {
 				return r.metric(`walpost_events_total{topic="walpost.dead_letter"}`) == 1 && r.metric(`walpost_dead_letters_total{reason="unroutable"}`) == 1
 			})
 			if n := w.arrived([]string{bad}); n > 0 {
@@ -154,7 +154,7 @@ func TestTheRunbookOfABadEventWorks(t *testing.T) {
 						if code, out := w.command(words[1:]...); code != 0 {
 							t.Errorf("%s: code %d\n%s", line, code, out)
 						}
-					case "walpost run":
+					case "systemctl restart":
 						if code := r.stop(); code != 3 {
 							t.Errorf("exit code %d", code)
 						}

@@ -4,7 +4,6 @@ package parity
 
 import (
 	"context"
-	_ "embed"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,26 +29,6 @@ type ConnectWorker struct {
 	brokers []string
 }
 
-var (
-	//go:embed connect_pom.xml
-	connectPOM []byte
-	//go:embed connect_debezium_pom.xml
-	debeziumPOM []byte
-)
-
-// connectJars are lib/*.jar, the worker, and plugins/debezium/*.jar.
-var connectJars = testenv.Jars{
-	Name: "connect-" + connectVersion + "-debezium-" + debeziumVersion,
-	What: "Kafka Connect " + connectVersion + " and Debezium " + debeziumVersion,
-	POMs: map[string][]byte{"lib": connectPOM, filepath.Join("plugins", "debezium"): debeziumPOM},
-}
-
-// As in connect_pom.xml and connect_debezium_pom.xml.
-const (
-	connectVersion  = "4.3.0"
-	debeziumVersion = "3.6.1.Final"
-)
-
 // Connect starts a Kafka Connect worker on the brokers of a cluster. It ends with the test. props
 // are worker properties, which replace this package's own: the converters are StringConverter,
 // offsets are flushed every second, records may have 8 MiB, and failed tasks are not retried. The
@@ -57,7 +36,7 @@ const (
 // standard error, or fails if WALPOST_REQUIRE_KAFKA is 1.
 func Connect(t testing.TB, c *testenv.KafkaCluster, props map[string]string) *ConnectWorker {
 	t.Helper()
-	connectJars.Need(t, "Debezium")
+	testenv.ConnectJars.Need(t, "Debezium")
 	w, err := startConnect(t.Context(), c.Brokers(), props)
 	if err != nil {
 		t.Fatal(err)
@@ -77,7 +56,7 @@ func startConnect(ctx context.Context, brokers []string, props map[string]string
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	err = localpg.OnFreePorts(func() error {
-		s, err := connectJars.Server(ctx, "walpost-connect-")
+		s, err := testenv.ConnectJars.Server(ctx, "walpost-connect-")
 		if err != nil {
 			return err
 		}

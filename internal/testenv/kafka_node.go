@@ -68,7 +68,7 @@ func formatOnce(ctx context.Context, dir, java string) error {
 var kafkaClasses = sync.OnceValues(func() (option string, err error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute)
 	defer cancel()
-	_, _, version, err := kafkaJars.open(ctx)
+	_, _, version, err := kafkaJars.Open(ctx)
 	if err != nil {
 		return "", err
 	}

@@ -45,7 +45,7 @@ type JavaServer struct {
 
 // Server returns a server that is not running yet. The caller must Close it.
 func (j *Jars) Server(ctx context.Context, folder string) (*JavaServer, error) {
-	dir, java, _, err := j.open(ctx)
+	dir, java, _, err := j.Open(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -110,7 +110,7 @@ func (e *errMissing) Error() string { return e.what }
 // 1. what is the name of the server, for the message.
 func (j *Jars) Need(t testing.TB, what string) {
 	t.Helper()
-	_, _, _, err := j.open(t.Context())
+	_, _, _, err := j.Open(t.Context())
 	var missing *errMissing
 	switch {
 	case err == nil:
@@ -122,8 +122,8 @@ func (j *Jars) Need(t testing.TB, what string) {
 	}
 }
 
-// open returns the folder, the Java to run its jars, and the version of Java.
-func (j *Jars) open(ctx context.Context) (dir, java, version string, err error) {
+// Open returns the folder of the jars, the Java to run them, and the version of Java. It downloads the jars if they are missing.
+func (j *Jars) Open(ctx context.Context) (dir, java, version string, err error) {
 	if java, version, err = findJava(); err != nil {
 		return "", "", "", err
 	}

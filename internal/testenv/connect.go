@@ -1,0 +1,28 @@
+//go:build linux || darwin
+
+package testenv
+
+import (
+	_ "embed"
+	"path/filepath"
+)
+
+var (
+	//go:embed connect_pom.xml
+	connectPOM []byte
+	//go:embed connect_debezium_pom.xml
+	debeziumPOM []byte
+)
+
+// As in connect_pom.xml and connect_debezium_pom.xml.
+const (
+	ConnectVersion  = "4.3.0"
+	DebeziumVersion = "3.6.1.Final"
+)
+
+// ConnectJars are Kafka Connect with Debezium's Postgres connector: lib/*.jar is the worker, and plugins/debezium/*.jar the connector.
+var ConnectJars = Jars{
+	Name: "connect-" + ConnectVersion + "-debezium-" + DebeziumVersion,
+	What: "Kafka Connect " + ConnectVersion + " and Debezium " + DebeziumVersion,
+	POMs: map[string][]byte{"lib": connectPOM, filepath.Join("plugins", "debezium"): debeziumPOM},
+}
