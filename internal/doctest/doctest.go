@@ -1,41 +1,149 @@
-// Package doctest compares the code of a page with code that the compiler reads. Only tests use it.
+// Package doctest reads the pages of the documentation: their pieces of code, their headings and their
+// links. Only tests use it.
 package doctest
 
 import (
+	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
-	"testing"
+	"unicode"
 )
+
+// A Page is one file of Markdown.
+type Page struct {
+	Name    string // from the root of the repository: docs/outbox.md
+	Blocks  []Block
+	Spans   []string        // the code within the prose, such as walpost run
+	Links   []string        // the targets, without those in code
+	Anchors map[string]bool // of the headings, as GitHub writes them
+	Wrong   []string        // code that has no language, and what the generator of the site reads otherwise than GitHub
+}
+
+// A Block is a piece of code between fences.
+type Block struct {
+	Language, Text string // without the indentation of the fence
+	Line           int    // of the opening fence
+}
+
+// First returns the first line of the text, which names the block in a list.
+func (b Block) First() string {
+	line, _, _ := strings.Cut(strings.TrimSpace(b.Text), "\n")
+	return line
+}
+
+// Pages reads each page below root, except what is generated, testdata, and folders that begin with a dot.
+func Pages(root string) (pages []*Page, err error) {
+	err = filepath.WalkDir(root, func(path string, entry fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		name := entry.Name()
+		if entry.IsDir() && path != root && (strings.HasPrefix(name, ".") || slices.Contains([]string{"build", "dist", "node_modules", "testdata"}, name)) {
+			return filepath.SkipDir
+		}
+		if entry.IsDir() || !strings.HasSuffix(name, ".md") {
+			return nil
+		}
+		text, err := os.ReadFile(filepath.Clean(path))
+		if err != nil {
+			return err
+		}
+		short, err := filepath.Rel(root, path)
+		pages = append(pages, Parse(filepath.ToSlash(short), string(text)))
+		return err
+	})
+	return pages, err
+}
 
 var (
-	block  = regexp.MustCompile("(?ms)^```go\n(.*?)^```$")
-	indent = regexp.MustCompile(`(?m)^[ \t]+`)
+	fence   = regexp.MustCompile("^( *)```(.*)$")
+	heading = regexp.MustCompile(`^#{1,6} +(.*?)\s*$`)
+	shallow = regexp.MustCompile(`^ {1,3}\S`)
+	item    = regexp.MustCompile(`^([*-]|\d+\.) `)
+	span    = regexp.MustCompile("`+([^`]+)`+")
+	link    = regexp.MustCompile(`\]\(([^()\s]+(?:\([^()]*\))?)\)|<(https?://[^>]+)>|^\[[^\]]+\]: (\S+)`)
+	linked  = regexp.MustCompile(`\[([^\]]*)\]\([^)]*\)`)
 )
 
-// Compiled fails t unless page has at least least blocks of Go, and each of them stands in one of the
-// files. Only the indentation may differ.
-func Compiled(t testing.TB, page string, least int, files ...string) {
-	t.Helper()
-	read := func(name string) string {
-		text, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
+// Parse reads one page.
+func Parse(name, text string) *Page {
+	p := &Page{Name: name, Anchors: map[string]bool{}}
+	wrong := func(n int, format string, args ...any) {
+		p.Wrong = append(p.Wrong, fmt.Sprintf("%s:%d: %s", name, n, fmt.Sprintf(format, args...)))
+	}
+	var prose strings.Builder
+	var open *Block
+	indent, list, nested, blank, table := "", false, false, true, false
+	for n, line := range strings.Split(text, "\n") {
+		m := fence.FindStringSubmatch(line)
+		switch {
+		case open != nil && m != nil && strings.TrimSpace(m[2]) == "":
+			p.Blocks, open, nested = append(p.Blocks, *open), nil, list
+		case open != nil:
+			open.Text += strings.TrimPrefix(line, indent) + "\n"
+		case m != nil:
+			open, indent = &Block{Language: m[2], Line: n + 1}, m[1]
+			if open.Language == "" {
+				wrong(n+1, "the code has no language")
+			}
+			if indent != "" && indent != "    " {
+				wrong(n+1, "code in a list is indented by 4 spaces, so that GitHub and the site read the same")
+			}
+		default:
+			wasList := list
+			list = item.MatchString(line) || list && (line == "" || line[0] == ' ')
+			switch little := shallow.MatchString(line); {
+			case blank && !list && strings.HasPrefix(line, "    "):
+				wrong(n+1, "code stands between fences, with its language")
+			case list && little && (blank || item.MatchString(strings.TrimLeft(line, " "))):
+				wrong(n+1, "a paragraph or a list within a list is indented by 4 spaces")
+			case nested && item.MatchString(line):
+				wrong(n+1, "an empty line goes behind a paragraph or code within a list")
+			case !blank && (item.MatchString(line) && !wasList || strings.HasPrefix(line, "|") && !table):
+				wrong(n+1, "an empty line goes before a list and before a table")
+			}
+			inner := strings.TrimPrefix(line, "    ")
+			nested = line != "" && !item.MatchString(line) && (nested || blank && list && inner != line && !item.MatchString(inner))
+			if h := heading.FindStringSubmatch(line); h != nil {
+				p.anchor(h[1])
+			}
+			prose.WriteString(line + "\n")
 		}
-		return string(text)
+		blank, table = line == "" || heading.MatchString(line) && open == nil, strings.HasPrefix(line, "|")
 	}
-	flat := func(code string) string { return indent.ReplaceAllString(code, "") }
-	var code strings.Builder
-	for _, file := range files {
-		code.WriteString(flat(read(file)))
+	if open != nil {
+		wrong(open.Line, "the code does not end")
 	}
-	blocks := block.FindAllStringSubmatch(read(page), -1)
-	for _, b := range blocks {
-		if !strings.Contains(code.String(), flat(b[1])) {
-			t.Errorf("%s: no example has this code:\n%s", page, b[1])
+	for _, m := range span.FindAllStringSubmatch(prose.String(), -1) {
+		p.Spans = append(p.Spans, strings.Join(strings.Fields(m[1]), " "))
+	}
+	for line := range strings.Lines(span.ReplaceAllString(prose.String(), "")) {
+		for _, m := range link.FindAllStringSubmatch(line, -1) {
+			p.Links = append(p.Links, m[1]+m[2]+m[3])
 		}
 	}
-	if len(blocks) < least {
-		t.Errorf("%s has %d blocks of Go, want at least %d", page, len(blocks), least)
+	return p
+}
+
+// anchor adds the anchor of a heading.
+func (p *Page) anchor(title string) {
+	title = linked.ReplaceAllString(title, "$1")
+	slug := strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsLetter(r), unicode.IsDigit(r), r == '-', r == '_':
+			return unicode.ToLower(r)
+		case r == ' ':
+			return '-'
+		}
+		return -1
+	}, title)
+	unique := slug
+	for n := 1; p.Anchors[unique]; n++ {
+		unique = fmt.Sprintf("%s-%d", slug, n)
 	}
+	p.Anchors[unique] = true
 }
