@@ -59,9 +59,8 @@ func (c *Config) TripsWithin() time.Duration {
 }
 
 // A Breaker protects the database's disk: it trips when the slot is beyond what the user allows. Observe is called by one
-// goroutine at a time; Status by any.
+// goroutine at a time; the other methods by any.
 type Breaker struct {
-	cfg  Config
 	halt func(err error, freed func())
 	drop func(ctx context.Context) error
 	log  zerolog.Logger
@@ -71,13 +70,14 @@ type Breaker struct {
 	kept     bool // the log has said that dropping the slot would not help
 
 	mu     sync.Mutex
+	cfg    Config
 	status BreakerStatus
 }
 
 // NewBreaker returns an armed Breaker. halt ends delivery with an error, and calls freed when nobody reads the slot any more.
 // drop drops the slot.
 func NewBreaker(cfg Config, halt func(err error, freed func()), drop func(ctx context.Context) error, log zerolog.Logger) *Breaker {
-	b := &Breaker{cfg: cfg, halt: halt, drop: drop, log: log, trip: trip{limits: cfg}}
+	b := &Breaker{cfg: cfg, halt: halt, drop: drop, log: log}
 	b.set(BreakerArmed, "")
 	return b
 }
@@ -87,6 +87,13 @@ func (b *Breaker) Status() BreakerStatus {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.status
+}
+
+// SetLimits replaces the limits by those of another Config, from the next Observe on. Interval and Breaker stay.
+func (b *Breaker) SetLimits(of Config) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.cfg = b.cfg.limited(of)
 }
 
 func (b *Breaker) set(state BreakerState, reason string) {
@@ -104,7 +111,10 @@ func (b *Breaker) Observe(s Status) {
 	if b.dropping {
 		return
 	}
-	reason := b.trip.add(&s)
+	b.mu.Lock()
+	cfg := b.cfg
+	b.mu.Unlock()
+	reason := b.trip.add(&s, cfg)
 	if reason == "" {
 		if !b.trip.tripped {
 			b.kept = false
@@ -114,7 +124,7 @@ func (b *Breaker) Observe(s Status) {
 	}
 	log := b.log.Error().Str("slot", s.Slot).Str("reason", reason)
 	switch {
-	case b.cfg.Breaker != BreakerDrop:
+	case cfg.Breaker != BreakerDrop:
 		b.set(BreakerTripped, reason)
 		log.Msg("circuit breaker: the slot needs a person")
 	case s.Blocker != nil && s.Blocker.Kind == BlockedBySlot: // dropping this slot would free no WAL
@@ -157,21 +167,20 @@ func (b *Breaker) dropSlot(slot, reason string) {
 
 // A trip counts the reads in a row in which the slot is beyond its limits.
 type trip struct {
-	limits  Config
 	reads   int
 	tripped bool
 }
 
 // add returns why the breaker trips now, "" if it does not. It trips once until the slot is well again.
-func (t *trip) add(s *Status) string {
+func (t *trip) add(s *Status, limits Config) string {
 	reason := ""
 	retained := size.Bytes(s.RetainedBytes)
 	switch {
 	case !s.Known || !s.Exists || s.lost(): // there is nothing to save
-	case retained >= t.limits.RetainedCritical:
-		reason = fmt.Sprintf("slot %s holds %s of WAL (monitor.retained_critical is %v)", s.Slot, retained.Roughly(), t.limits.RetainedCritical)
-	case t.limits.BreakerForecast > 0 && s.Exhaustion < t.limits.BreakerForecast.Seconds():
-		reason = fmt.Sprintf("slot %s is exhausted in %s at this rate (monitor.breaker_forecast is %v)", s.Slot, s.exhaustedIn(), t.limits.BreakerForecast)
+	case retained >= limits.RetainedCritical:
+		reason = fmt.Sprintf("slot %s holds %s of WAL (monitor.retained_critical is %v)", s.Slot, retained.Roughly(), limits.RetainedCritical)
+	case limits.BreakerForecast > 0 && s.Exhaustion < limits.BreakerForecast.Seconds():
+		reason = fmt.Sprintf("slot %s is exhausted in %s at this rate (monitor.breaker_forecast is %v)", s.Slot, s.exhaustedIn(), limits.BreakerForecast)
 	}
 	if reason == "" {
 		t.reads, t.tripped = 0, false

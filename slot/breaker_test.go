@@ -12,13 +12,13 @@ import (
 )
 
 func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
-	b := &trip{limits: Config{RetainedCritical: 100, BreakerForecast: time.Hour}}
+	b, limits := &trip{}, Config{RetainedCritical: 100, BreakerForecast: time.Hour}
 	look := func(retained int64, exhaustion float64, change ...func(*Status)) string {
 		s := &Status{Known: true, Forecast: Forecast{Exhaustion: exhaustion}, Health: Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
 		for _, c := range change {
 			c(s)
 		}
-		return b.add(s)
+		return b.add(s, limits)
 	}
 	never := math.Inf(1)
 	for i, c := range []struct {
@@ -48,7 +48,7 @@ func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
 			}
 		}
 	}
-	b.limits.BreakerForecast = 0
+	limits.BreakerForecast = 0
 	for range 5 {
 		if got := look(0, 0); got != "" {
 			t.Errorf("tripped by a forecast that nobody asked for: %s", got)

@@ -29,6 +29,12 @@ func DefaultConfig() Config {
 	return Config{Interval: 10 * time.Second, RetainedWarn: 1 << 30, RetainedCritical: 10 << 30, Breaker: BreakerOff}
 }
 
+// limited is c with the limits of another Config.
+func (c Config) limited(of Config) Config {
+	of.Interval, of.Breaker = c.Interval, c.Breaker
+	return of
+}
+
 // Validate returns everything that is wrong with the Config.
 func (c *Config) Validate() (found conf.Problems) {
 	conf.Range(&found, "monitor.interval", c.Interval, time.Second, time.Hour)

@@ -11,11 +11,10 @@ import (
 	"github.com/walpost/walpost/internal/wait"
 )
 
-// A Monitor keeps the newest Status of a slot. Run is called once; Status by any goroutine, at any time.
+// A Monitor keeps the newest Status of a slot. Run is called once; the other methods by any goroutine, at any time.
 type Monitor struct {
-	cfg Config
-
 	mu       sync.Mutex
+	cfg      Config
 	newest   Status
 	forecast forecaster
 }
@@ -30,7 +29,7 @@ func NewMonitor(cfg Config, slot, database string) *Monitor {
 
 // reads is a Reader.
 type reads interface {
-	Read(ctx context.Context) (Health, error)
+	Read(ctx context.Context, walDir bool) (Health, error)
 	Close()
 }
 
@@ -38,11 +37,11 @@ type reads interface {
 // nil, after each read that succeeded.
 func (m *Monitor) Run(ctx context.Context, reader reads, observe func(Status), log zerolog.Logger) {
 	defer reader.Close()
-	tick := time.NewTicker(m.cfg.Interval)
+	tick := time.NewTicker(m.Config().Interval)
 	defer tick.Stop()
 	failures := 0
 	for {
-		h, err := reader.Read(ctx)
+		h, err := reader.Read(ctx, m.Config().WALDiskSize > 0)
 		if ctx.Err() != nil {
 			return
 		}
@@ -66,6 +65,21 @@ func (m *Monitor) Run(ctx context.Context, reader reads, observe func(Status), l
 	}
 }
 
+// Config is how the Monitor judges the slot now.
+func (m *Monitor) Config() Config {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.cfg
+}
+
+// SetLimits replaces the limits by those of another Config, from the next read or Status on. Interval and Breaker stay.
+func (m *Monitor) SetLimits(of Config) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.cfg = m.cfg.limited(of)
+	m.forecast.disk = int64(of.WALDiskSize)
+}
+
 // add takes the result of one read.
 func (m *Monitor) add(h Health, err error) {
 	m.mu.Lock()
@@ -81,10 +95,10 @@ func (m *Monitor) add(h Health, err error) {
 // slot was missing or lost before that, the session has made a new one, which is not known yet.
 func (m *Monitor) Status(now, opened time.Time) Status {
 	m.mu.Lock()
-	s := m.newest
+	s, cfg := m.newest, m.cfg
 	m.mu.Unlock()
-	s.Known = !s.At.IsZero() && now.Sub(s.At) <= 3*m.cfg.Interval && !(s.At.Before(opened) && (!s.Exists || s.lost()))
-	s.judge(m.cfg)
+	s.Known = !s.At.IsZero() && now.Sub(s.At) <= 3*cfg.Interval && !(s.At.Before(opened) && (!s.Exists || s.lost()))
+	s.judge(cfg)
 	return s
 }
 
@@ -94,10 +108,10 @@ func Once(ctx context.Context, cfg Config, slot, database string, reader reads, 
 	defer reader.Close()
 	m := NewMonitor(cfg, slot, database)
 	m.forecast = newForecaster(cfg, 0) // there will be no more than two reads
-	h, err := reader.Read(ctx)
+	h, err := reader.Read(ctx, cfg.WALDiskSize > 0)
 	m.add(h, err)
 	if err == nil && apart > 0 && wait.For(ctx, apart) {
-		h, err = reader.Read(ctx)
+		h, err = reader.Read(ctx, cfg.WALDiskSize > 0)
 		m.add(h, err)
 	}
 	return m.Status(time.Now(), time.Time{}), err

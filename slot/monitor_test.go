@@ -16,7 +16,7 @@ type scripted struct {
 	closed  bool
 }
 
-func (s *scripted) Read(context.Context) (Health, error) {
+func (s *scripted) Read(context.Context, bool) (Health, error) {
 	err := s.answers[0]
 	if len(s.answers) > 1 {
 		s.answers = s.answers[1:]
@@ -80,5 +80,40 @@ func TestASlotThatTheSessionMadeIsNotCalledMissing(t *testing.T) {
 				t.Errorf("%s, session at %s: %s %q", name, opened, s.Severity, s.Reasons)
 			}
 		}
+	}
+}
+
+// New limits count from the next look on, for the state and for the breaker. The interval and what the breaker does stay.
+func TestLimitsChangeWhileTheMonitorRuns(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Breaker = BreakerAlert
+	m := NewMonitor(cfg, "s", "d")
+	b := NewBreaker(cfg, nil, nil, zerolog.Nop())
+	look := func() (Severity, BreakerState) {
+		m.add(Health{Slot: "s", At: time.Now(), Exists: true, RetainedBytes: 5 << 30, WALStatus: "extended", WALDirBytes: 6 << 30}, nil)
+		s := m.Status(time.Now(), time.Time{})
+		for range tripAfter {
+			b.Observe(s)
+		}
+		return s.Severity, b.Status().State
+	}
+	if severity, state := look(); severity != Warning || state != BreakerArmed {
+		t.Fatalf("%s, %s", severity, state)
+	}
+	lower := Config{Interval: time.Hour, RetainedWarn: 1, RetainedCritical: 4 << 30, Breaker: BreakerDrop}
+	m.SetLimits(lower)
+	b.SetLimits(lower)
+	if severity, state := look(); severity != Critical || state != BreakerTripped {
+		t.Errorf("below: %s, %s", severity, state)
+	}
+	higher := Config{RetainedWarn: 8 << 30, RetainedCritical: 9 << 30, WALDiskSize: 6 << 30}
+	m.SetLimits(higher)
+	b.SetLimits(higher)
+	severity, state := look()
+	if s := m.Status(time.Now(), time.Time{}); severity != Critical || s.Limit != ByDisk || state != BreakerArmed {
+		t.Errorf("above, on a full disk: %s by %q, %s", severity, s.Limit, state)
+	}
+	if got := m.Config(); got.Interval != cfg.Interval || got.Breaker != BreakerAlert || b.Status().Action != BreakerAlert {
+		t.Errorf("%+v", got)
 	}
 }

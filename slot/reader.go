@@ -32,7 +32,6 @@ const (
 type Reader struct {
 	db     pg.Database
 	slot   string
-	walDir bool
 	conn   *pgconn.PgConn
 	minAge time.Duration
 	unread time.Time // since when nobody was seen reading the slot; zero while somebody reads it
@@ -47,19 +46,19 @@ type sighting struct {
 	server cdc.Position
 }
 
-// NewReader returns a Reader of a slot. It does not connect yet. With walDir it measures WALDirBytes where the role may list
-// pg_wal (pg_monitor), for which the server looks at each file in it.
-func NewReader(db pg.Database, slot string, walDir bool) *Reader {
-	return &Reader{db: db, slot: slot, walDir: walDir, minAge: blockerMinAge}
+// NewReader returns a Reader of a slot. It does not connect yet.
+func NewReader(db pg.Database, slot string) *Reader {
+	return &Reader{db: db, slot: slot, minAge: blockerMinAge}
 }
 
-// Read reads the slot as it is now. Errors have the behaviour of package fault; after one the next Read connects again.
-func (r *Reader) Read(ctx context.Context) (Health, error) {
+// Read reads the slot as it is now. With walDir it measures WALDirBytes where the role may list pg_wal (pg_monitor), for which the
+// server looks at each file in it. Errors have the behaviour of package fault; after one the next Read connects again.
+func (r *Reader) Read(ctx context.Context, walDir bool) (Health, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	// The connection may have broken since the last read, so a second attempt uses a fresh connection.
 	if r.conn != nil {
-		if h, err := r.read(ctx); err == nil {
+		if h, err := r.read(ctx, walDir); err == nil {
 			return h, nil
 		}
 		r.Close()
@@ -69,7 +68,7 @@ func (r *Reader) Read(ctx context.Context) (Health, error) {
 		return Health{}, fmt.Errorf("monitor slot %s: %w", r.slot, err)
 	}
 	r.conn = conn
-	h, err := r.read(ctx)
+	h, err := r.read(ctx, walDir)
 	if err != nil {
 		r.Close()
 		return Health{}, fmt.Errorf("monitor slot %s: %w", r.slot, err)
@@ -92,7 +91,7 @@ func (r *Reader) Close() {
 	r.conn = nil
 }
 
-func (r *Reader) read(ctx context.Context) (Health, error) {
+func (r *Reader) read(ctx context.Context, walDir bool) (Health, error) {
 	sent := time.Now()
 	found, err := pg.Row[healthRow](ctx, r.conn, "read the slot", healthQuery(r.slot))
 	if err != nil {
@@ -100,7 +99,7 @@ func (r *Reader) read(ctx context.Context) (Health, error) {
 	}
 	h := found.health(r.slot, sent, time.Now())
 	r.observeInactive(&h, found.InactiveFor == nil)
-	if r.walDir && found.MayList {
+	if walDir && found.MayList {
 		dir, err := pg.Row[struct{ Bytes int64 }](ctx, r.conn, "measure pg_wal", walDirQuery)
 		if err != nil {
 			return Health{}, err

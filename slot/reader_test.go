@@ -110,7 +110,7 @@ func TestWhatMayNotBeSeenIsSaid(t *testing.T) {
 	w.exec(w.made())
 	w.db.DSN = strings.Replace(w.dsn, "postgres@", "weak%20one@", 1)
 	m := w.reader()
-	m.walDir = true
+	w.walDir = true
 	conn := testenv.Conn(w.T, w.dsn)
 	testenv.Run(w.T, conn, "BEGIN", insertRow)
 	m.minAge = 0
@@ -142,7 +142,7 @@ func TestMonitorLeavesNothingOpen(t *testing.T) {
 		w.exec(w.made())
 		w.db.ApplicationName = "the monitor"
 		m := w.reader()
-		m.walDir = true
+		w.walDir = true
 		before := w.value("SELECT pg_snapshot_xmax(pg_current_snapshot())::text")
 		for range 5 {
 			w.read(m)
@@ -193,7 +193,7 @@ func TestMonitorReadsASlotOnAStandby(t *testing.T) {
 			}
 			w.db.DSN = standby.DSN(w.slot) + "&target_session_attrs=any"
 			m := w.reader()
-			m.walDir = true
+			w.walDir = true
 			first := w.read(m)
 			if !first.Exists || !first.Standby || !strings.Contains(first.Hidden, "the primary") || first.RetainedBytes <= 0 || !first.SafeKnown ||
 				first.SafeBytes <= 0 || first.SafeBytes > 272<<20 || first.WALDirBytes <= 0 {
@@ -318,7 +318,7 @@ func TestMonitorComesBackAfterItsConnectionWasCut(t *testing.T) {
 	}
 	m.Close()
 	m.db.DSN = "postgres://u@127.0.0.1:1/x"
-	if _, err := m.Read(t.Context()); !fault.Retryable(err) || !strings.Contains(err.Error(), "monitor slot") {
+	if _, err := m.Read(t.Context(), false); !fault.Retryable(err) || !strings.Contains(err.Error(), "monitor slot") {
 		t.Errorf("unreachable: %v", err)
 	}
 	m.db.DSN = w.dsn

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/size"
 )
 
@@ -53,16 +54,16 @@ func (s *Status) judge(limits Config) {
 		s.Reasons = append(s.Reasons, fmt.Sprintf(format, args...))
 	}
 	if !s.Known {
-		s.Severity, s.Reasons = Unknown, []string{cmp.Or(s.Err, "not looked at yet")}
+		s.Severity, s.Reasons = Unknown, []string{cmp.Or(s.Err, "walpost has not checked the slot yet")}
 		return
 	}
 	if !s.Exists {
-		add(Critical, "the slot does not exist: the first walpost run makes it; if it existed before, run walpost recover")
+		add(Critical, "the slot does not exist: the first walpost run makes it; if it existed before, run %s", fault.Command("recover"))
 		return
 	}
 	switch {
 	case s.lost():
-		add(Critical, "the slot is lost (%s): its WAL is gone; run walpost recover", cmp.Or(s.Invalidation, "lost"))
+		add(Critical, "the slot is lost (%s): its WAL is gone; run %s", cmp.Or(s.Invalidation, "lost"), fault.Command("recover"))
 		return
 	case s.WALStatus == "unreserved":
 		add(Critical, "wal_status is unreserved: the next checkpoint of Postgres may remove WAL that the slot needs")

@@ -23,7 +23,7 @@ func TestSlotIsJudgedByItsWorst(t *testing.T) {
 	}{
 		{"fine", func(*Status) {}, OK, ""},
 		{"extended is still kept", func(s *Status) { s.WALStatus = "extended" }, OK, ""},
-		{"not looked at", func(s *Status) { s.Known = false }, Unknown, "not looked at yet"},
+		{"not looked at", func(s *Status) { s.Known = false }, Unknown, "walpost has not checked the slot yet"},
 		{"cannot be looked at", func(s *Status) { s.Known, s.Err = false, "refused" }, Unknown, "refused"},
 		{"missing", func(s *Status) { s.Exists = false }, Critical, "does not exist: the first walpost run makes it; if it existed before, run walpost recover"},
 		{"lost", func(s *Status) { s.WALStatus = "lost" }, Critical, "is lost"},

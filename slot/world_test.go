@@ -23,6 +23,8 @@ type world struct {
 	dsn  string       // of the superuser
 	db   ipg.Database // of the Reader
 	slot string
+
+	walDir bool // read measures pg_wal
 }
 
 func newWorld(t *testing.T, pg *testenv.PG, sql ...string) *world {
@@ -47,14 +49,14 @@ func (w *world) made() string {
 }
 
 func (w *world) reader() *Reader {
-	r := NewReader(w.db, w.slot, false)
+	r := NewReader(w.db, w.slot)
 	w.Cleanup(r.Close)
 	return r
 }
 
 func (w *world) read(m *Reader) Health {
 	w.Helper()
-	h, err := m.Read(w.Context())
+	h, err := m.Read(w.Context(), w.walDir)
 	if err != nil {
 		w.Fatal(err)
 	}

@@ -53,6 +53,7 @@ type About struct {
 	Pattern string   `yaml:"pattern"`
 	Keys    []string `yaml:"keys"`
 	Since   string   `yaml:"since"`
+	Reload  bool     `yaml:"reload"`
 }
 
 // A Key is one key of walpost.yaml, or one section.

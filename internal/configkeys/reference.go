@@ -40,7 +40,7 @@ func (k *Key) item(b *strings.Builder) {
 	}
 }
 
-// facts are the type, the default, the bounds and the first version.
+// facts are the type, the default, the bounds, the first version, and whether a running walpost takes a new value.
 func (k *Key) facts() string {
 	facts := k.kind()
 	switch {
@@ -52,7 +52,11 @@ func (k *Key) facts() string {
 	default:
 		facts += ", default `" + short(plain(k.Default)) + "`"
 	}
-	return facts + k.bound() + ", since " + k.Since
+	facts += k.bound() + ", since " + k.Since
+	if k.Reload {
+		facts += ", reloaded by SIGHUP"
+	}
+	return facts
 }
 
 // kind says what the value can be.
@@ -103,7 +107,7 @@ func short(v any) string {
 	if err != nil {
 		panic(err) // keys.yaml has something that JSON has not
 	}
-	return strings.NewReplacer(`"`, "", ":", ": ", ",", ", ").Replace(string(text))
+	return strings.NewReplacer(`":`, ": ", `"`, "", ",", ", ").Replace(string(text))
 }
 
 // wrap breaks a text into lines of at most 100 characters. All lines but the first begin with indent.

@@ -102,8 +102,8 @@ func shopStatus(t *testing.T, ago time.Duration) walpost.Status {
 // A look is a read of the slot.
 type look slot.Health
 
-func (l look) Read(context.Context) (slot.Health, error) { return slot.Health(l), nil }
-func (look) Close()                                      {}
+func (l look) Read(context.Context, bool) (slot.Health, error) { return slot.Health(l), nil }
+func (look) Close()                                            {}
 
 // judged is what the program says of a slot. A look of the past is judged as it was then.
 func judged(t *testing.T, h slot.Health) slot.Status {
@@ -321,7 +321,7 @@ func serve(t *testing.T, address string, r Relay, past *history) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inner := handler(r, collected(t, r), past, "v1", nil)
+	inner := testServer(t, r, nil).handler(r, past)
 	server := &http.Server{ReadHeaderTimeout: time.Minute, Handler: http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Add("Content-Security-Policy", strictest)
 		inner.ServeHTTP(extra{w}, req)

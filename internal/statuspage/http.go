@@ -73,10 +73,17 @@ type Server struct {
 	cfg     Config
 	version string
 	metrics *prometheus.Registry
+	reload  *reload
 }
 
 // New makes a Server, which does not listen yet.
-func New(cfg Config, b Build) *Server { return &Server{cfg, b.Version, newRegistry(b)} }
+func New(cfg Config, b Build) *Server {
+	metrics := newRegistry(b)
+	return &Server{cfg, b.Version, metrics, newReload(metrics)}
+}
+
+// Reloaded takes the result of the newest attempt to read the configuration again.
+func (s *Server) Reloaded(err error) { s.reload.done(err) }
 
 // Hook counts what a Kafka client does. It must be given to the client when the client is made.
 func (s *Server) Hook() kgo.Hook { return newKafkaMetrics(s.metrics) }
@@ -95,7 +102,7 @@ func (s *Server) Serve(relay Relay, log zerolog.Logger) (addr string, stop func(
 	var sampler sync.WaitGroup
 	sampler.Go(func() { past.run(sampling, relay) })
 	server := &http.Server{
-		Handler:           handler(relay, s.metrics, past, s.version, s.cfg.Hosts),
+		Handler:           s.handler(relay, past),
 		ReadHeaderTimeout: 5 * time.Second,
 		ReadTimeout:       10 * time.Second,
 		WriteTimeout:      30 * time.Second,
@@ -122,8 +129,8 @@ func (s *Server) Serve(relay Relay, log zerolog.Logger) (addr string, stop func(
 }
 
 // handler answers /livez, /readyz, /metrics, /api/status, /api/history and the status page. It shows no secret and changes nothing, so it
-// asks for no credentials; by default it listens on this host only. hosts are names that it answers to, beside those of knownHost.
-func handler(relay Relay, metrics prometheus.Gatherer, past *history, version string, hosts []string) http.Handler {
+// asks for no credentials; by default it listens on this host only.
+func (s *Server) handler(relay Relay, past *history) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) {
 		if now := time.Now(); stuckFor(relay.Status(), now) > 0 {
@@ -133,22 +140,24 @@ func handler(relay Relay, metrics prometheus.Gatherer, past *history, version st
 		answer(w, http.StatusOK, "ok")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, r *http.Request) { // ?standby=ok: a hot standby is ready too
-		s, text := seen(relay, time.Now()), "ok"
-		if !readyFor(s, r.URL.Query().Get("standby") == "ok") {
-			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("%s: %s", s.State, s.Reason))
+		now, text := seen(relay, time.Now()), "ok"
+		if !readyFor(now, r.URL.Query().Get("standby") == "ok") {
+			answer(w, http.StatusServiceUnavailable, fmt.Sprintf("%s: %s", now.State, now.Reason))
 			return
 		}
-		if s.Poll != nil && s.Reason != "" { // what delays events that flow
-			text += ": " + s.Reason
+		if now.Poll != nil && now.Reason != "" { // what delays events that flow
+			text += ": " + now.Reason
 		}
 		answer(w, http.StatusOK, text)
 	})
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {
 		now := time.Now()
-		answerJSON(w, viewOf(seen(relay, now), version, now))
+		v := viewOf(seen(relay, now), s.version, now)
+		v.ReloadError = s.reload.refused()
+		answerJSON(w, v)
 	})
 	mux.HandleFunc("GET /api/history", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, past.list()) })
-	mux.Handle("GET /metrics", promhttp.HandlerFor(metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.metrics, promhttp.HandlerOpts{MaxRequestsInFlight: 4}))
 	for path, name := range map[string]string{
 		"GET /{$}":        "page/index.html",
 		"GET /status.js":  "page/status.js",
@@ -158,7 +167,7 @@ func handler(relay Relay, metrics prometheus.Gatherer, past *history, version st
 	} {
 		mux.HandleFunc(path, func(w http.ResponseWriter, r *http.Request) { http.ServeFileFS(w, r, page, name) })
 	}
-	return secured(named(hosts, mux))
+	return secured(named(s.cfg.Hosts, mux))
 }
 
 // named answers requests for a known host only. A page of another site may have its name resolve to this address and would read what is

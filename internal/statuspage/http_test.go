@@ -28,7 +28,7 @@ func ask(t *testing.T, relay Relay, method, path string) *httptest.ResponseRecor
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(method, path, nil)
 	r.Host = "localhost:9640"
-	handler(relay, collected(t, relay), &history{}, "v1", nil).ServeHTTP(w, r)
+	testServer(t, relay, nil).handler(relay, &history{}).ServeHTTP(w, r)
 	return w
 }
 
@@ -36,7 +36,7 @@ func ask(t *testing.T, relay Relay, method, path string) *httptest.ResponseRecor
 func TestOnlyKnownNamesAreAnswered(t *testing.T) {
 	relay := busy()
 	relay.status.Turned = time.Now()
-	h := handler(relay, collected(t, relay), &history{}, "v1", []string{"walpost.internal", "Relay-1.Example.COM."})
+	h := testServer(t, relay, []string{"walpost.internal", "Relay-1.Example.COM."}).handler(relay, &history{})
 	for host, known := range map[string]bool{
 		"127.0.0.1": true, "127.0.0.1:9640": true, "10.1.2.3:80": true, "[::1]": true, "[::1]:9640": true, "[fe80::1]:9640": true, "[fe80::1%25eth0]:9640": true,
 		"localhost": true, "localhost:9640": true, "LocalHost.": true, "localhost.:9640": true,

@@ -13,6 +13,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
@@ -36,7 +37,10 @@ func busy() *still {
 			InFlightEvents: 3, InFlightBytes: 300, OldestUnacked: noon.Add(-2 * time.Second),
 			Events: 7, Transactions: 5, Skipped: 3, WindowFull: 1500 * time.Millisecond,
 			Sessions: map[string]uint64{"lost": 2},
-			Remarks:  map[string]uint64{"message that is not transactional ignored": 4},
+			InStream: true, Identity: cdc.Identity{Database: "shop", Shards: cdc.Shards{
+				Own: cdc.Shard{Index: 1, Of: 3}, Base: "walpost", Slots: []cdc.ShardSlot{{Shard: cdc.Shard{Index: 2, Of: 3}, Slot: "walpost_2_of_3", ActivePID: 7}, {Slot: "walpost"}},
+			}},
+			Remarks: map[string]uint64{"message that is not transactional ignored": 4},
 		},
 		Slot: slot.Status{
 			Known: true, Forecast: slot.Forecast{Exhaustion: 3600, Limit: slot.ByKeep, WALRate: 2048}, Severity: slot.OK,
@@ -63,6 +67,12 @@ func collected(t *testing.T, relay Relay) *prometheus.Registry {
 	return reg
 }
 
+// testServer serves what is collected of a relay.
+func testServer(t *testing.T, relay Relay, hosts []string) *Server {
+	t.Helper()
+	return &Server{Config{Hosts: hosts}, "v1", collected(t, relay), newReload(prometheus.NewRegistry())}
+}
+
 // promised are the names of the contract.
 var promised = []string{
 	"walpost_slot_retained_bytes", "walpost_slot_unconfirmed_bytes", "walpost_slot_safe_wal_bytes", "walpost_slot_wal_status",
@@ -73,11 +83,11 @@ var promised = []string{
 	"walpost_events_total", "walpost_commit_to_ack_seconds", "walpost_oldest_unacked_seconds", "walpost_in_flight_events",
 	"walpost_in_flight_bytes", "walpost_window_full_seconds_total", "walpost_sessions_total", "walpost_dead_letters_total",
 	"walpost_topics_abandoned_total", "walpost_parked_keys", "walpost_parked_events", "walpost_parked_oldest_seconds", "walpost_events_skipped_total", "walpost_remarks_total", "walpost_state", "walpost_ready",
-	"walpost_build_info",
+	"walpost_build_info", "walpost_shard_read", "walpost_config_last_reload_successful",
 }
 
 func TestEveryPromisedMetricIsThere(t *testing.T) {
-	families, err := prometheus.Gatherers{collected(t, busy()), newRegistry(Build{Version: "v1"})}.Gather()
+	families, err := prometheus.Gatherers{collected(t, busy()), New(Config{}, Build{Version: "v1"}).metrics}.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,6 +115,23 @@ func TestEveryPromisedMetricIsThere(t *testing.T) {
 		if !slices.Contains(names, name) {
 			t.Errorf("%s is not exported", name)
 		}
+	}
+}
+
+func TestEachOtherShardHasAMetric(t *testing.T) {
+	const want = `
+# HELP walpost_shard_read Whether somebody reads the slot of another shard of the same rows, 0 also if the slot does not exist; only while this relay reads its own.
+# TYPE walpost_shard_read gauge
+walpost_shard_read{database="shop",shard="2/3",slot="walpost_2_of_3"} 1
+walpost_shard_read{database="shop",shard="3/3",slot="walpost_3_of_3"} 0
+`
+	r := busy()
+	if err := testutil.GatherAndCompare(collected(t, r), strings.NewReader(want), "walpost_shard_read"); err != nil {
+		t.Error(err)
+	}
+	r.status.InStream = false // the slots were looked at in a session that is over
+	if n, err := testutil.GatherAndCount(collected(t, r), "walpost_shard_read"); err != nil || n != 0 {
+		t.Errorf("%d series, %v", n, err)
 	}
 }
 
@@ -143,6 +170,15 @@ func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 	got = gathered()
 	if _, ok := got["walpost_poll_oldest_pending_seconds"]; ok || got["walpost_poll_blocker_age_seconds"] != 0 {
 		t.Errorf("an age that nothing tells: %v", got)
+	}
+	next := noon.Add(4 * time.Second)
+	*r.status.Poll.Backlog = poll.Backlog{At: noon, Position: 5, Rows: 3, Claims: &poll.ClaimCounts{Claimed: 2, Waiting: 1, Workers: 4, Refused: []poll.RefusedRow{{ID: "7f3", Attempts: 2, Error: "too large", Next: &next}}}}
+	got = gathered()
+	if _, ok := got["walpost_poll_blocker_age_seconds"]; ok || got["walpost_poll_claimed_rows"] != 2 || got["walpost_poll_waiting_rows"] != 1 || got["walpost_poll_workers"] != 4 {
+		t.Errorf("workers: %v", got)
+	}
+	if v := PollOf(r.status.Poll, noon); v.Position != "" || v.Claims.Claimed != 2 || len(v.Claims.Refused) != 1 || v.Claims.Refused[0].Attempts != 2 || *v.Claims.Refused[0].Next != 4 {
+		t.Errorf("status: %+v", v.Claims)
 	}
 	r.status.Poll.Backlog = nil
 	if _, ok := gathered()["walpost_poll_pending_rows"]; ok {

@@ -24,6 +24,8 @@ type Poll struct {
 	BlockerEnd  string           `json:"blocker_end"` // the SQL that ends it
 	BlockerFull *pollBlockerView `json:"blocker_detail"`
 
+	Claims *pollClaimsView `json:"claims"` // null for the strategy cursor
+
 	CheckedAgo *float64 `json:"checked_seconds_ago"`
 	Error      string   `json:"error"`
 }
@@ -36,6 +38,21 @@ type pollBlockerView struct {
 	State       string   `json:"state"`
 	Prepared    string   `json:"prepared"`
 	Age         *float64 `json:"age_seconds"` // null if the role may not see it
+}
+
+// A pollClaimsView counts among the oldest 10,000 rows that are not delivered.
+type pollClaimsView struct {
+	Claimed int               `json:"claimed_rows"`
+	Waiting int               `json:"waiting_rows"` // for their next attempt
+	Workers int               `json:"workers"`
+	Refused []pollRefusedView `json:"refused"` // the oldest 10 rows that were refused
+}
+
+type pollRefusedView struct {
+	ID       string   `json:"id"`
+	Attempts int      `json:"attempts"`
+	Error    string   `json:"error"`
+	Next     *float64 `json:"next_attempt_seconds"` // until then; null if the row does not wait
 }
 
 // PollOf is what is known of a polled table now, nil if the WAL is read.
@@ -54,6 +71,17 @@ func PollOf(s *poll.Status, now time.Time) *Poll {
 	}
 	v.Position, v.Pending, v.More, v.Oldest = strconv.FormatUint(uint64(b.Position), 10), &b.Rows, b.More, ago(b.Oldest, now)
 	v.CheckedAgo = ago(b.At, now)
+	if c := b.Claims; c != nil {
+		v.Position = ""
+		v.Claims = &pollClaimsView{Claimed: c.Claimed, Waiting: c.Waiting, Workers: c.Workers, Refused: []pollRefusedView{}}
+		for _, r := range c.Refused {
+			row := pollRefusedView{ID: r.ID, Attempts: r.Attempts, Error: r.Error}
+			if r.Next != nil {
+				row.Next = new(max(0, r.Next.Sub(now).Seconds()))
+			}
+			v.Claims.Refused = append(v.Claims.Refused, row)
+		}
+	}
 	if x := b.Blocker; x != nil {
 		v.Blocker, v.BlockerEnd = x.String(), x.End()
 		v.BlockerFull = &pollBlockerView{strconv.FormatUint(uint64(x.XID), 10), x.PID, x.Application, x.Database, x.State, x.Prepared, ago(x.Since, now)}
@@ -67,6 +95,9 @@ var (
 	pollPending = desc("walpost_poll_pending_rows", "Rows that are not delivered. At most 10000 are counted.", ofTable...)
 	pollOldest  = desc("walpost_poll_oldest_pending_seconds", "Age of the oldest row that is not delivered, 0 if there is none; absent if nothing tells when a row was written.", ofTable...)
 	pollBlocker = desc("walpost_poll_blocker_age_seconds", "Age of the transaction that delays rows which could be delivered otherwise, 0 if none does; absent if the role may not see the age.", ofTable...)
+	pollClaimed = desc("walpost_poll_claimed_rows", "Rows that workers have claimed, of the oldest 10000 that are not delivered. Only with the strategies claim and delete.", ofTable...)
+	pollWaiting = desc("walpost_poll_waiting_rows", "Refused rows that wait for their next attempt, of the oldest 10000 that are not delivered. Only with the strategies claim and delete.", ofTable...)
+	pollWorkers = desc("walpost_poll_workers", "Workers that share the table. Only with the strategies claim and delete.", ofTable...)
 	pollLooks   = desc("walpost_poll_looks_total", "Looks at the table.", ofTable...)
 )
 
@@ -86,6 +117,12 @@ func collectPoll(s *poll.Status, now time.Time, gauge, counter func(*prometheus.
 		gauge(pollOldest, *age, s.Table)
 	} else if b.Rows == 0 {
 		gauge(pollOldest, 0, s.Table)
+	}
+	if c := b.Claims; c != nil {
+		gauge(pollClaimed, float64(c.Claimed), s.Table)
+		gauge(pollWaiting, float64(c.Waiting), s.Table)
+		gauge(pollWorkers, float64(c.Workers), s.Table)
+		return
 	}
 	switch {
 	case b.Blocker == nil:

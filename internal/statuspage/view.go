@@ -81,6 +81,7 @@ type View struct {
 	Parked      *parkedView            `json:"parked"`              // null where nothing is parked and no policy is park_key
 	DeadList    string                 `json:"dead_list_command"`   // lists all events that were put aside
 
+	ReloadError     string   `json:"reload_error"` // why the newest reload of the configuration was refused; "" if it was not
 	CheckpointError string   `json:"checkpoint_error"`
 	LastError       string   `json:"last_error"`
 	LastErrorAgo    *float64 `json:"last_error_seconds_ago"`
@@ -88,7 +89,7 @@ type View struct {
 	LastAckAgo      *float64 `json:"last_ack_seconds_ago"`
 }
 
-// deadView is an event that went to the topic of dead letters.
+// deadView is an event that went to the dead letter topic.
 type deadView struct {
 	Token   string  `json:"token"`
 	EventID string  `json:"event_id"`

@@ -124,7 +124,7 @@
     "connecting": ["Waiting for Postgres", "warning", () => "walpost has no connection to the database.",
       (s) => `It tries again by itself. Until it is connected, it reads no events.${held(s)}`],
     "slot-at-risk": ["Slot at risk", "critical", () => "The slot is lost or soon will be. If it is lost, events are missing."],
-    "standby": ["Standby", "", () => "Another process relays. This process takes over when the other one ends."],
+    "standby": ["Standby", "", () => "Another process delivers the events. The reason below says what this process waits for before it takes over."],
     "copying": ["Copying rows", "warning", () => "walpost publishes the rows that the table had before. The stream follows."],
     "starting": ["Starting", "", () => "walpost starts."],
     "draining": ["Stopping", "warning", () => "walpost reads no more events, and waits for acknowledgements."],
@@ -273,6 +273,14 @@
       set("poll-pending", polled.pending_rows === null ? "–" : `${polled.more_pending_rows ? "more than " : ""}${number(polled.pending_rows)}`);
       set("poll-oldest", polled.pending_rows === 0 ? "none" : polled.oldest_pending_seconds === null ? "–" : ago(polled.oldest_pending_seconds));
       set("poll-blocker", polled.pending_rows === null ? "–" : polled.blocker || "nothing");
+      const claims = polled.claims;
+      el("poll-blocker-figure").hidden = !!claims;
+      for (const id of ["poll-claimed-figure", "poll-waiting-figure"]) el(id).hidden = !claims;
+      if (claims) {
+        set("poll-claimed", `${number(claims.claimed_rows)} by ${number(claims.workers)} ${claims.workers === 1 ? "worker" : "workers"}`);
+        set("poll-waiting", number(claims.waiting_rows));
+      }
+      fill("poll-refused", claims ? JSON.stringify(claims.refused.map((r) => [r.id, r.attempts, r.error])) : "", () => (claims ? claims.refused : []).map((r) => node("p", `Event ${r.id} was refused ${r.attempts} times: ${r.error}`, "note")));
       set("poll-strategy", polled.strategy);
       set("poll-wake", `${polled.wake_up === "notify" ? "when a trigger notifies, and " : ""}every ${seconds(polled.interval_seconds)}`);
       set("poll-checked", polled.checked_seconds_ago === null ? "not yet" : ago(polled.checked_seconds_ago));

@@ -1,0 +1,90 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/rs/zerolog"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/internal/configkeys"
+)
+
+// A reloader reads the configuration again after a SIGHUP. It applies all that has changed, or nothing: a process whose configuration
+// is partly that of the file is a riddle.
+type reloader struct {
+	load  func() (fileConfig, error)
+	relay *walpost.Relay
+	now   fileConfig
+	log   zerolog.Logger
+	done  func(err error) // is told how each attempt ended
+}
+
+// watch reloads until the returned function is called. Without a file, SIGHUP ends the process as it ends any other.
+func (r *reloader) watch() (stop func()) {
+	if r.now.file == "" {
+		return func() {}
+	}
+	signals, ended := make(chan os.Signal, 1), make(chan struct{})
+	signal.Notify(signals, syscall.SIGHUP)
+	go func() {
+		defer close(ended)
+		for range signals {
+			err := r.reload()
+			if err != nil {
+				r.log.Error().Err(err).Msg("configuration not reloaded: walpost goes on with the former one")
+			}
+			r.done(err)
+		}
+	}()
+	return func() {
+		signal.Stop(signals)
+		close(signals)
+		<-ended
+	}
+}
+
+func (r *reloader) reload() error {
+	next, err := r.load()
+	if err != nil {
+		return err
+	}
+	keys, err := describeKeys()
+	if err != nil {
+		return err
+	}
+	var applied []string
+	var refused needsRestart
+	for _, c := range keys.Changes(&r.now, &next) {
+		if applied = append(applied, c.String()); !c.Key.Reload {
+			refused = append(refused, c)
+		}
+	}
+	if len(refused) > 0 {
+		return refused
+	}
+	if err := r.relay.SetLimits(next.Monitor); err != nil {
+		return err
+	}
+	r.now = next
+	if zerolog.GlobalLevel() > zerolog.InfoLevel { // else the line is written although the new level may hide it
+		setLevel(next.Log)
+	}
+	r.log.Info().Strs("changed", applied).Msg("configuration reloaded")
+	setLevel(next.Log)
+	return nil
+}
+
+// needsRestart are changes that only a restart applies.
+type needsRestart []configkeys.Change
+
+func (e needsRestart) Error() string {
+	keys := make([]string, len(e))
+	for i, c := range e {
+		keys[i] = c.Key.Path
+	}
+	return fmt.Sprintf("only a restart applies a change of %s. Restart walpost, or take the change back", strings.Join(keys, ", "))
+}
