@@ -3,16 +3,23 @@ package walpost
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
+	"maps"
+	"strings"
+	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/verify"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/replication"
+	"github.com/walpost/walpost/sink"
 )
 
 // polls reports whether the table is read by SQL.
@@ -37,6 +44,9 @@ func (r *Relay) polling() poll.Settings {
 
 // reads is what the relay reads.
 func (r *Relay) reads() relay.Source {
+	if r.cfg.claims() {
+		return claimSource{pollSource{r.polled}, r.polled.Claims()}
+	}
 	if r.polled != nil {
 		return pollSource{r.polled}
 	}
@@ -72,6 +82,9 @@ func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, why, err e
 	sql = table + set.SetupSQL(f)
 	if r.cfg.SetupRole != "" && sql != "" {
 		sql += pg.ReadingRights(set.Table, r.cfg.SetupRole) + "\n"
+		if set.Claims() {
+			sql += set.ClaimingRights(r.cfg.SetupRole) + "\n"
+		}
 	}
 	if run && why == nil && sql != "" {
 		if _, err := conn.Exec(ctx, sql).ReadAll(); err != nil {
@@ -99,10 +112,10 @@ func delivered(s relay.Status) cdc.Position {
 }
 
 // ReadPoll looks at the table that a relay polls: what is not delivered, and what delays it. Everything below at is delivered; if at is
-// 0, the checkpoint says what is.
+// 0, the checkpoint says what is. If workers claim rows, the table says what is, and at has no effect.
 func ReadPoll(ctx context.Context, cfg Config, at cdc.Position) (poll.Status, error) {
 	wrong := cfg.ValidateDatabase()
-	if at == 0 {
+	if at == 0 && !cfg.claims() {
 		wrong = cfg.Validate()
 	}
 	r, err := prepare(cfg, wrong)
@@ -110,7 +123,7 @@ func ReadPoll(ctx context.Context, cfg Config, at cdc.Position) (poll.Status, er
 		return poll.Status{}, err
 	}
 	s := r.polled.Status()
-	if at == 0 {
+	if at == 0 && !cfg.claims() {
 		if at, err = r.storedPosition(ctx); err != nil {
 			return s, err
 		}
@@ -151,11 +164,86 @@ func (r *Relay) stored(ctx context.Context) (*checkpoint.Record, error) {
 	return rec, nil
 }
 
-// formerSlot makes sure, before a recover, that no relay delivers by the other kind of source: that relay would go on, and its events would
+// verified is what verify asks about a relay that polls, nil for one that reads a slot. free must be called at the end.
+func (r *Relay) verified() (polled *verify.Polled, free func(), err error) {
+	if r.polled == nil {
+		return nil, func() {}, nil
+	}
+	if r.cfg.claims() {
+		return nil, nil, fault.Config(fmt.Errorf("walpost verify needs a position, and with source.poll.strategy %s the table says which rows are delivered", r.cfg.Source.Poll.Strategy),
+			"Count what is not delivered: SELECT count(*) FROM "+r.rows.Names.Tables[0].SQL()+" WHERE finished_at IS NULL;")
+	}
+	store, free, err := r.openStore()
+	if err != nil {
+		return nil, nil, err
+	}
+	return &verify.Polled{
+		XIDColumn: r.cfg.Source.Poll.XIDColumn,
+		Reached: func(ctx context.Context) (reached verify.Reached, err error) {
+			records, err := store.Look(ctx, r.cfg.Name)
+			if err != nil {
+				return reached, fmt.Errorf("read checkpoint: %w", err)
+			}
+			rec, _, err := checkpoint.Newest(r.cfg.Name, records)
+			switch {
+			case err != nil:
+				return reached, fmt.Errorf("read checkpoint: %w", err)
+			case rec == nil:
+				reached.Unknown = fmt.Sprintf("no checkpoint of %s is stored: the relay has delivered nothing yet", r.cfg.Name)
+				return reached, nil
+			case rec.Poll != r.cfg.Source.Poll.Strategy || rec.XIDColumn != r.cfg.Source.Poll.XIDColumn: // positions of another source say nothing about this one
+				reached.Unknown, err = r.refused(ctx)
+				return reached, err
+			}
+			reached.Position = rec.LSN
+			if rec.Border != "" {
+				reached.Border, err = cdc.ParseSnapshot(rec.Border)
+			}
+			return reached, err
+		},
+		Refused: r.refused,
+		Stands:  r.stands,
+	}, free, nil
+}
+
+// refused says why a start of the relay would fail now, "" if it would not.
+func (r *Relay) refused(ctx context.Context) (why string, err error) {
+	if f := r.foresee(ctx); f.err != nil && ctx.Err() == nil {
+		why = "walpost run would not start: " + f.err.Error()
+	}
+	return why, context.Cause(ctx)
+}
+
+// stands says why a relay that polls comes no further than to at.
+func (r *Relay) stands(ctx context.Context, at cdc.Position) (why string, err error) {
+	conn, err := r.rows.DB.ConnectSQL(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer pg.Close(conn)
+	pid, err := poll.Holder(ctx, conn, r.cfg.Name)
+	switch {
+	case err != nil:
+		return "", err
+	case pid == 0:
+		return "no process polls the table: start walpost run", nil
+	}
+	backlog, err := r.polled.Backlog(ctx, at)
+	switch {
+	case err != nil:
+		return "", err
+	case backlog.Blocker != nil:
+		return "rows wait for " + backlog.Blocker.String(), nil
+	}
+	return "walpost run polls the table, but makes no progress: read its log", nil
+}
+
+// formerSlot makes sure, before a recover, that no relay delivers by another source: that relay would go on, and its events would
 // come twice. If the relay read a slot and polls from now on, formerSlot returns the slot.
 func (r *Relay) formerSlot(ctx context.Context) (slot string, err error) {
 	rec, err := r.stored(ctx)
-	if err != nil || rec == nil || (rec.Poll != "") == r.cfg.polls() {
+	polls := r.cfg.polls()
+	if err != nil || rec == nil || polls && rec.Poll == r.cfg.Source.Poll.Strategy && r.cfg.claims() || (rec.Poll != "") == polls && (!polls || rec.XIDColumn == r.cfg.Source.Poll.XIDColumn) {
 		return "", nil //nolint:nilerr // the relay's loop reads the store once more, and says what is wrong
 	}
 	conn, err := r.rows.DB.ConnectSQL(ctx)
@@ -177,4 +265,145 @@ func (r *Relay) formerSlot(ctx context.Context) (slot string, err error) {
 		return "", fault.Config(fmt.Errorf("the relay runs with its former configuration (server process %d)", pid), "Stop that walpost run first.")
 	}
 	return slot, err
+}
+
+// claims reports whether workers claim the rows of the table.
+func (c *Config) claims() bool { return c.polls() && c.Source.Poll.Claims() }
+
+// claimSource is the source of a relay that claims rows.
+type claimSource struct {
+	pollSource
+	*poll.Claims
+}
+
+// A claimStore is the checkpoint store of one worker. The table says what is delivered, so a position means
+// nothing to another process, and stays in memory. The store below has one record of all workers: it says
+// which strategy the relay has, and it has the run id.
+type claimStore struct {
+	relay.Store
+	memory map[string][]byte
+	shared *checkpoint.Record // nil for none
+}
+
+// Load returns the record of this worker, or the one of all workers before there is one.
+func (s *claimStore) Load(ctx context.Context, name string) (map[string][]byte, error) {
+	if len(s.memory) > 0 {
+		return maps.Clone(s.memory), nil
+	}
+	values, err := s.Store.Load(ctx, name)
+	if err == nil {
+		s.shared, _, err = checkpoint.Newest(name, values)
+	}
+	return values, err
+}
+
+// Save keeps a record of this worker. The first worker of all makes the shared record, too.
+func (s *claimStore) Save(ctx context.Context, key string, value []byte) error {
+	if value == nil {
+		delete(s.memory, key)
+		return nil
+	}
+	rec, err := checkpoint.Decode(key, value)
+	if err != nil {
+		return err
+	}
+	if old := s.shared; old == nil || old.SystemID != rec.SystemID || old.Timeline < rec.Timeline || old.Database != rec.Database || old.Poll != rec.Poll {
+		if err := s.Store.Save(ctx, key, value); err != nil {
+			return err
+		}
+		s.shared = rec
+	}
+	s.memory[key] = value
+	return nil
+}
+
+// validateClaims adds what makes no sense if workers claim rows.
+func (c *Config) validateClaims(found *Problems) {
+	strategy := "source.poll.strategy: " + c.Source.Poll.Strategy
+	for reason, policy := range c.Delivery.OnPoison {
+		if policy == relay.PolicyParkKey {
+			found.Add("delivery.on_poison", conf.MustBe, "halt or dead_letter with "+strategy+", because a refused row waits in the table, with the younger rows of its key, while all others flow", reason+": "+policy)
+			break
+		}
+	}
+	if c.Source.Snapshot == "never" {
+		found.Add("source.snapshot", conf.MustBe, "initial, or not set, with "+strategy+", because the table says what is delivered: UPDATE … SET finished_at = now() leaves rows out", c.Source.Snapshot)
+	}
+}
+
+// changeStrategy is Recover for a relay whose source.poll.strategy was changed. It reports whether that is so.
+func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (changed bool, err error) {
+	if !r.cfg.polls() {
+		return false, nil
+	}
+	store, free, err := r.openStore()
+	if err != nil {
+		return false, err
+	}
+	defer free()
+	values, err := store.Load(ctx, r.cfg.Name)
+	if err != nil {
+		return false, fmt.Errorf("read checkpoint: %w", err)
+	}
+	rec, older, err := checkpoint.Newest(r.cfg.Name, values)
+	to := r.cfg.Source.Poll.Strategy
+	if err != nil || rec == nil || rec.Poll == "" || rec.Poll == to {
+		return false, err
+	}
+	if rec.Copy != nil {
+		return true, fault.Config(fmt.Errorf("a recover with source.poll.strategy %s is not finished", rec.Poll), "Set source.poll.strategy back to "+rec.Poll+" and run "+fault.Command("recover")+" to finish it.")
+	}
+	if rec.Poll == poll.Cursor && rec.XIDColumn != r.cfg.Source.Poll.XIDColumn {
+		return true, fault.Config(fmt.Errorf("source.poll.xid_column is %q, but the checkpoint speaks of %q", r.cfg.Source.Poll.XIDColumn, rec.XIDColumn), "Change source.poll.strategy alone.")
+	}
+	if r.cfg.Stdout == nil {
+		parked := sink.NewParking(r.cfg.sink())
+		defer parked.Close()
+		if err := parking.None(ctx, parked.Read, r.cfg.Name); err != nil {
+			return true, err
+		}
+	}
+	opts.Say(fmt.Sprintf("the relay changes from source.poll.strategy %s to %s", rec.Poll, to))
+	what := "go on with the rows that are not finished"
+	switch {
+	case rec.Poll == poll.Cursor:
+		what = "mark the rows that are delivered (finished_at)"
+	case to == poll.Cursor:
+		what = "begin at the oldest transaction with a row that is not finished? Rows of younger transactions come twice; continue"
+	}
+	if yes, err := opts.Ask(strings.ToUpper(what[:1]) + what[1:] + "?"); err != nil || !yes {
+		return true, orDeclined(err)
+	}
+	former := poll.Former{Strategy: rec.Poll, At: rec.LSN, Border: rec.Border}
+	if rec.Next != nil && rec.Next.Rows > 0 {
+		former.Open, former.Last = rec.Next.CommitLSN, rec.Next.LastEventID
+	}
+	at, found, marked, err := r.polled.Change(ctx, former)
+	if err != nil {
+		return true, err
+	}
+	next := &checkpoint.Record{
+		Name: r.cfg.Name, Epoch: rec.Epoch + 1, SystemID: found.SystemID, Timeline: found.Timeline, Poll: to, XIDColumn: found.XIDColumn, Database: found.Database,
+		LSN: at, WAL: checkpoint.FirstWAL(found, at), RunID: rec.RunID, Holder: "recover-" + strings.ToLower(rand.Text()[:8]), Time: time.Now(),
+	}
+	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
+		return true, fmt.Errorf("write checkpoint: %w", err)
+	}
+	for _, key := range append(older, rec.StoredKey()) {
+		if err := store.Save(ctx, key, nil); err != nil {
+			return true, fmt.Errorf("remove checkpoint: %w", err)
+		}
+	}
+	if rec.Poll == poll.Cursor {
+		opts.Say(fmt.Sprintf("%d rows are marked as delivered", marked))
+	}
+	opts.Say("walpost run goes on with source.poll.strategy " + to)
+	return true, nil
+}
+
+func orDeclined(err error) error {
+	if err == nil {
+		return ErrDeclined
+	}
+	return err
 }

@@ -2,13 +2,17 @@ package walpost
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/backfill"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/router"
 )
@@ -65,6 +69,9 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 			return 0, err
 		}
 	}
+	if changed, err := r.changeStrategy(ctx, opts); changed || err != nil {
+		return 0, err
+	}
 	former, err := r.formerSlot(ctx)
 	if err != nil {
 		return 0, err
@@ -74,11 +81,12 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 		return 0, err
 	}
 	defer free()
-	if err := loop.Run(ctx); err != nil {
-		return 0, err
-	}
-	if former != "" && ctx.Err() == nil {
+	err = loop.Run(ctx)
+	if former != "" && ctx.Err() == nil && (err == nil || errors.Is(err, ErrNoGap)) {
 		opts.Say(fmt.Sprintf("walpost does not read slot %[1]s any more, and the slot holds WAL. Drop it: SELECT pg_drop_replication_slot('%[1]s');", former))
+	}
+	if err != nil {
+		return 0, err
 	}
 	if err := ctx.Err(); err != nil {
 		return 0, fault.WithHint(fmt.Errorf("interrupted: %w", err), "If recover had begun to publish, walpost run refuses to start until recover is finished. To continue, run "+fault.Command("recover"))
@@ -89,7 +97,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 // skipLimit is how long the store may take. Kafka does not answer, for example, while too few replicas are in sync.
 var skipLimit = time.Minute
 
-// SkipOptions say what becomes of the event. The zero value has it written to the topic of dead letters.
+// SkipOptions say what becomes of the event. The zero value has it written to the dead letter topic.
 type SkipOptions struct {
 	Discard bool   // give the event up: it is written nowhere
 	Why     string // kept with the request, and logged
@@ -101,6 +109,10 @@ func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*che
 	r, err := New(cfg)
 	if err != nil {
 		return nil, err
+	}
+	if cfg.claims() {
+		return nil, fault.Config(fmt.Errorf("with source.poll.strategy %s the table says which events are delivered, so walpost skip has nothing to do", cfg.Source.Poll.Strategy),
+			fmt.Sprintf("To give up an event, change its row, and start walpost again: UPDATE %s SET finished_at = now() WHERE <the column of the event id> = '<the id>';", r.rows.Names.Tables[0].SQL()))
 	}
 	store, free, err := r.openStore()
 	if err != nil {
@@ -141,4 +153,84 @@ func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*che
 		return nil, fmt.Errorf("write %s: %w", strings.TrimPrefix(halt.SkipKey(), r.cfg.Name+"/"), err)
 	}
 	return halt, nil
+}
+
+// A namedStore is the store of a relay whose name is the default, which depends on the kind of source. If source.kind has changed and
+// the relay has no record, it would begin anew, and what it had not delivered would be lost. So namedStore refuses that if the
+// relay has a record under the default name of the other kind.
+type namedStore struct {
+	store
+	r *Relay
+}
+
+func (s namedStore) Load(ctx context.Context, name string) (map[string][]byte, error) {
+	values, err := s.store.Load(ctx, name)
+	return s.known(ctx, name, values, err)
+}
+
+func (s namedStore) Look(ctx context.Context, name string) (map[string][]byte, error) {
+	values, err := s.store.Look(ctx, name)
+	return s.known(ctx, name, values, err)
+}
+
+// known is what a reading gave, if that is something, or if the relay has no other name.
+func (s namedStore) known(ctx context.Context, name string, values map[string][]byte, err error) (map[string][]byte, error) {
+	if err != nil || len(values) > 0 {
+		return values, err
+	}
+	others, err := s.r.formerNames(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, other := range others {
+		records, err := s.store.Look(ctx, other)
+		if err != nil {
+			return nil, err
+		}
+		rec, _, err := checkpoint.Newest(other, records)
+		if err != nil {
+			return nil, err
+		}
+		if rec == nil || !s.r.sameRows(rec) {
+			continue
+		}
+		if cdc.ShardOfSlot(rec.Slot).Of > 0 {
+			return nil, fault.Config(fmt.Errorf("name is not set, so it is %s, and there is no checkpoint of this name. But checkpoint %s belongs to a relay that reads one shard of the same table", name, rec.Key()),
+				fmt.Sprintf("If source.kind has changed: first let one relay without source.shard take over from the shards (docs/sharding.md). If this is another relay, write name: %s.", name))
+		}
+		return nil, fault.Config(fmt.Errorf("name is not set, so it is %s, and there is no checkpoint of this name. But checkpoint %s belongs to a relay of the same table with another source.kind, and its name is the default for that kind", name, rec.Key()),
+			fmt.Sprintf("If that is this relay, and source.kind has changed: write name: %s, and run %s. If this is another relay, write name: %s.", other, fault.Command("recover"), name))
+	}
+	return values, nil
+}
+
+// formerNames are the default names that the relay can have had with the other kind of source.
+func (r *Relay) formerNames(ctx context.Context) (names []string, err error) {
+	if !r.cfg.polls() {
+		for _, t := range r.rows.Names.Tables {
+			names = append(names, r.database+"."+t.String())
+		}
+		return names, nil
+	}
+	conn, err := r.rows.DB.ConnectSQL(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer pg.Close(conn)
+	slots, err := pg.Rows[struct{ Slot string }](ctx, conn, "read the slots", "SELECT slot_name AS slot FROM pg_replication_slots WHERE database = current_database()")
+	for _, s := range slots {
+		names = append(names, r.database+"."+s.Slot)
+	}
+	if usual := r.database + "." + DefaultConfig().Source.Slot; !slices.Contains(names, usual) {
+		names = append(names, usual)
+	}
+	return names, err
+}
+
+// sameRows reports whether a record under a former name can be of this relay's table.
+func (r *Relay) sameRows(rec *checkpoint.Record) bool {
+	if rec.Published == nil {
+		return true
+	}
+	return slices.ContainsFunc(rec.Published.Tables, func(t cdc.PublishedTable) bool { return t.Name == r.rows.Names.Tables[0].String() })
 }

@@ -1,6 +1,9 @@
 package cdc
 
-import "time"
+import (
+	"strconv"
+	"time"
+)
 
 // An Identity is what a source says of itself and of the slot at one moment: all that is needed to
 // judge whether a remembered position still means what it meant. It is a plain value.
@@ -15,6 +18,9 @@ type Identity struct {
 	// SlotFound is a slot that was created where reading begins. SlotFound.ActivePID is the server
 	// process that polls the table for the same relay.
 	Poll string
+	// XIDColumn is the column that has the transaction ids of the rows, "" for their xmin. A position
+	// by one column means nothing by another one.
+	XIDColumn string
 	// Border is what had been delivered by another source when this session made its new beginning, as
 	// Postgres prints a pg_snapshot; "" for nothing. See checkpoint.Record.
 	Border string
@@ -61,6 +67,14 @@ func (i Identity) Reader() (key, name string) {
 		return "poll", i.Poll
 	}
 	return "slot", i.Slot
+}
+
+// At names a position for log lines: an LSN, or the number that a source that polls counts by.
+func (i Identity) At(pos Position) (key, text string) {
+	if i.Poll != "" {
+		return "position", strconv.FormatUint(uint64(pos), 10)
+	}
+	return "lsn", pos.String()
 }
 
 // Published says which rows of the catalog make the server publish the configured tables. A row's

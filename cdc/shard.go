@@ -3,6 +3,7 @@ package cdc
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -75,6 +76,16 @@ func ShardOfSuffix(suffix string) (Shard, bool) {
 	return s, ok && s.Suffix() == suffix
 }
 
+// ShardOfSlot is the shard whose relay reads a slot of that name.
+func ShardOfSlot(slot string) Shard {
+	for i := range slot {
+		if s, ok := ShardOfSuffix(slot[i:]); ok {
+			return s
+		}
+	}
+	return Shard{}
+}
+
 // All returns all shards of the same number, s included.
 func (s Shard) All() []Shard {
 	if s.Of == 0 {
@@ -93,6 +104,9 @@ type Shards struct {
 	Base string // Own's slot without the suffix
 	// Slots are the slots of other relays of the same tables, of Own.Of and of other numbers of shards.
 	Slots []ShardSlot
+	// Unknown are slots with the name of a shard, where the publication of that name has none of the tables. The
+	// slot can be of other rows, or the publication has got another name.
+	Unknown []ShardSlot
 }
 
 // A ShardSlot is the slot of another relay.
@@ -113,6 +127,12 @@ func (s *Shards) Others() (others []ShardSlot) {
 	return others
 }
 
+// Delivered reports whether all slots of another number of shards exist. Then their relays deliver the
+// rows from before a slot that is made now. A single slot is left over from something else.
+func (s *Shards) Delivered() bool {
+	return slices.ContainsFunc(s.Others(), func(other ShardSlot) bool { return s.Missing(other.Shard) == "" })
+}
+
 // Find returns the slot of a shard, or nil.
 func (s *Shards) Find(shard Shard) *ShardSlot {
 	for i := range s.Slots {
@@ -121,6 +141,22 @@ func (s *Shards) Find(shard Shard) *ShardSlot {
 		}
 	}
 	return nil
+}
+
+// Peers are the other shards of the relay's own number. One whose slot does not exist has only the
+// name that the slot would have.
+func (s *Shards) Peers() (peers []ShardSlot) {
+	for _, shard := range s.Own.All() {
+		if shard == s.Own {
+			continue
+		}
+		peer := ShardSlot{Shard: shard, Slot: s.Base + shard.Suffix()}
+		if found := s.Find(shard); found != nil {
+			peer = *found
+		}
+		peers = append(peers, peer)
+	}
+	return peers
 }
 
 // Missing returns the first slot that is missing among those of the number of shards that of belongs

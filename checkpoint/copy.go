@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
 )
 
 // The origins are what is published from the table. They are values of the header walpost.origin.
@@ -34,6 +35,11 @@ type Copy struct {
 	// published, and the source gives the others.
 	Border string `json:"border,omitempty"`
 
+	// Was is the record of the former source, if the relay is changing from it to another kind of
+	// source. Everything before its position is delivered. As long as the copy is not finished, the
+	// relay can go back to it.
+	Was *Record `json:"was,omitempty"`
+
 	Finished []string `json:"finished,omitempty"` // tables whose rows are all acknowledged
 	At       Mark     `json:"at,omitzero"`        // the last acknowledged row of the table that is being read
 	Rows     uint64   `json:"rows"`               // acknowledged so far, by all starts
@@ -58,13 +64,56 @@ func (c *Copy) check() error {
 	case !utf8.ValidString(c.At.Table + c.At.Order + c.At.Key + c.At.ID):
 		return errors.New("copy.at is not UTF-8")
 	}
+	if c.Was != nil {
+		return c.Was.check()
+	}
 	return nil
+}
+
+// Polled is the record of a source that polled before the copy, nil if there is none.
+func (c *Copy) Polled() *Record {
+	if c.Was == nil || c.Was.Poll == "" {
+		return nil
+	}
+	return c.Was
+}
+
+// of reports whether the record was written for the kind of source that was found.
+func (r *Record) of(found *cdc.Identity) bool {
+	return r.Poll == found.Poll && r.XIDColumn == found.XIDColumn
+}
+
+// GoBack returns the record to go on with if found is the source that the relay read before an
+// unfinished change. It is nil otherwise. What the change has published comes once more then.
+func (r *Record) GoBack(found cdc.Identity) *Record {
+	if !r.Copies(OriginRecover) || r.Copy.Was == nil || r.of(&found) || !r.Copy.Was.of(&found) {
+		return nil
+	}
+	was := *r.Copy.Was
+	was.Epoch, was.Holder, was.Time, was.stored = r.Epoch+1, r.Holder, time.Now().UTC(), ""
+	return &was
+}
+
+// Unfinished is the error of a run that finds an unfinished recover.
+func (r *Record) Unfinished() error {
+	again := fault.Command("recover")
+	if was := r.Copy.Was; was != nil {
+		now, before := sourceName(r.Poll, r.XIDColumn, r.Slot), sourceName(was.Poll, was.XIDColumn, was.Slot)
+		return fault.Person(fmt.Errorf("the change from %s to %s is not finished: %d rows are published", before, now, r.Copy.Rows),
+			fmt.Sprintf("Run %s. If the configuration names %s, recover finishes the change. If it names %s as before, recover takes the change back, and then the published rows come once more.",
+				again, now, before), fault.Advice{Command: again})
+	}
+	return fault.Person(fmt.Errorf("a recover of the gap after %s is not finished: %d rows are published", r.Copy.From, r.Copy.Rows),
+		again+" continues it.", fault.Advice{Command: again})
 }
 
 // Copies reports whether this record asks for a copy of that origin. A nil record does not.
 func (r *Record) Copies(origin string) bool {
 	return r != nil && r.Copy != nil && r.Copy.Origin == origin
 }
+
+// Intended reports whether the record speaks of a slot that was about to be made. A nil record does not.
+func (r *Record) Intended() bool { return r != nil && r.Copy != nil && !r.Copy.Slot }
 
 // Advance counts a row as acknowledged, with all rows before it.
 func (c *Copy) Advance(m Mark) {

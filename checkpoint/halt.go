@@ -36,7 +36,7 @@ type Halt struct {
 	Time     time.Time    `json:"time"`              // of the writing, for people
 
 	// Discard and Why are of a request. With Discard the event is given up, because of Why. Without
-	// it the event goes to the topic of dead letters.
+	// it the event goes to the dead letter topic.
 	Discard bool   `json:"discard,omitempty"`
 	Why     string `json:"why,omitempty"`
 }

@@ -63,7 +63,7 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		return OtherSystem
 	case found.Database != rec.Database:
 		return OtherDatabase
-	case found.Poll != rec.Poll:
+	case !rec.of(found):
 		return OtherSource
 	case found.Slot != rec.Slot:
 		return OtherSlot

@@ -40,6 +40,8 @@ type Record struct {
 	// WAL before which everything delivered was written, 0 if that does not matter.
 	Poll string       `json:"poll,omitempty"`
 	WAL  cdc.Position `json:"wal,omitzero"`
+	// XIDColumn is the column of a source that polls that LSN speaks of, "" for the rows' xmin.
+	XIDColumn string `json:"xid_column,omitempty"`
 	// Border is for a relay that polls and has taken over from one that read a slot: the transactions that
 	// this snapshot sees are delivered, too. It is "" once LSN is beyond the snapshot.
 	Border string `json:"border,omitempty"`
@@ -65,6 +67,15 @@ type Next struct {
 	CommitEndLSN cdc.Position `json:"commit_end_lsn"` // 0/0 until its Commit is read
 	Rows         int          `json:"rows"`
 	LastEventID  string       `json:"last_event_id"` // of the last of these records, for people
+}
+
+// FirstWAL is the WAL of a first record at lsn. If the relay begins behind rows that are there, a server
+// that lacks the WAL of these rows can give their transaction ids to other rows.
+func FirstWAL(found cdc.Identity, lsn cdc.Position) cdc.Position {
+	if found.Poll == "" || lsn <= 1 {
+		return 0
+	}
+	return found.Server
 }
 
 // Key names the record: its name, a slash and its epoch in decimal. The name may contain slashes.
@@ -179,8 +190,8 @@ func (r *Record) check() error {
 		return fmt.Errorf("time must be in the years 0 to 9999, in UTC (got %d)", r.Time.UTC().Year())
 	case r.Poll != "" && (r.Slot != "" || r.Copies(OriginSnapshot) || r.Published != nil):
 		return errors.New("a record with poll has neither slot nor snapshot nor published")
-	case r.Poll == "" && (r.WAL != 0 || r.Border != ""):
-		return errors.New("a record without poll has neither wal nor border")
+	case r.Poll == "" && (r.WAL != 0 || r.Border != "" || r.XIDColumn != ""):
+		return errors.New("a record without poll has neither wal nor border nor xid_column")
 	case r.Next != nil && r.Next.CommitLSN == 0:
 		return errors.New("next.commit_lsn must not be 0/0")
 	case r.Next != nil && r.Next.Rows < 0:

@@ -32,6 +32,10 @@ const (
 	// PublicationChanged: the publication, or the place of a table in it, was altered, or was
 	// removed and put back.
 	PublicationChanged Reason = "publication_changed"
+	// NotHandedOver: the relays with another number of shards did not deliver everything before the
+	// slot of this relay, which is a first start, and their slots are gone. Or they read another
+	// server, or polled, so nobody knows.
+	NotHandedOver Reason = "not_handed_over"
 )
 
 // A Refusal says why going on would silently leave something out. Then only a person can decide.
@@ -52,8 +56,11 @@ type Refusal struct {
 	// whatever the Reason is.
 	Changes []Change
 	Record  *Record // what is remembered; nil for nothing
-	Found   cdc.Identity
-	Token   string
+	Former  string  // with NotHandedOver, the slot that came least far before it was dropped
+	// FormerRecord is the record of the relay of Former; nil for none.
+	FormerRecord *Record
+	Found        cdc.Identity
+	Token        string
 }
 
 func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
@@ -86,7 +93,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		comparable = found.Timeline == rec.Timeline
 	case SlotAhead:
 		comparable = true
-	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherPublication, PublicationChanged:
+	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherPublication, PublicationChanged, NotHandedOver:
 	}
 	if r.Changes = changes(reason, rec, &found); len(r.Changes) > 0 {
 		r.widen(rec.Published)
@@ -146,6 +153,9 @@ func (r *Refusal) token() string {
 		fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, cmp.Or(f.Poll, f.Slot), forked, end)
 		fmt.Fprintf(h, "%v %s %v %q\n", f.SlotFound.Exists, f.SlotFound.Confirmed, lost(&f.SlotFound), f.SlotFound.Invalidation)
 	}
+	if r.Reason == NotHandedOver {
+		fmt.Fprintf(h, "%s %q\n", r.From, r.Former)
+	}
 	for i := range r.Changes {
 		r.Changes[i].digest(h)
 	}
@@ -160,6 +170,12 @@ func (r *Refusal) NeedsSlot() bool { return !r.Found.SlotFound.Exists || lost(&r
 // going on starts at the record.
 func (r *Refusal) KeepsPosition() bool {
 	return r.Reason == PublicationChanged || r.Reason == OtherPublication
+}
+
+// KeepsSlot reports whether a recover publishes what is missing and then goes on with the slot that
+// exists.
+func (r *Refusal) KeepsSlot() bool {
+	return r.Reason == PublicationChanged || r.Reason == NotHandedOver
 }
 
 // AcceptedStart is where to start once a person has accepted the gap of ref by its token: where the
@@ -202,6 +218,16 @@ func (r *Refusal) Error() string {
 
 func (r *Refusal) found() string {
 	f, rec := &r.Found, r.Record
+	if r.Reason == NotHandedOver {
+		if was := r.FormerRecord; was != nil && was.elsewhere(f) {
+			return fmt.Sprintf("slot %q is new, and checkpoint %s of the relay that delivered these rows before was written for %s", f.Slot, was.Key(), was.source())
+		}
+		stopped := "did not finish"
+		if r.From > 0 {
+			stopped = "stopped at " + r.From.String()
+		}
+		return fmt.Sprintf("slot %q is new, and the slots of the relays that delivered these rows before are gone: the relay of slot %q %s", f.Slot, r.Former, stopped)
+	}
 	if rec == nil {
 		return fmt.Sprintf("slot %q is lost (%s), and no checkpoint knows it", f.Slot, why(&f.SlotFound))
 	}
@@ -210,8 +236,9 @@ func (r *Refusal) found() string {
 		key = fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.WAL)
 	}
 	switch r.Reason {
+	case NotHandedOver: // has no record
 	case OtherSource:
-		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", sourceName(f.Poll, f.Slot), rec.Key(), sourceName(rec.Poll, rec.Slot))
+		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", sourceName(f.Poll, f.XIDColumn, f.Slot), rec.Key(), sourceName(rec.Poll, rec.XIDColumn, rec.Slot))
 	case OtherSystem:
 		return fmt.Sprintf("the server has the system identifier %s, but %s was written for %s, another server", f.SystemID, key, rec.SystemID)
 	case OtherDatabase:
@@ -252,8 +279,11 @@ func (r *Refusal) found() string {
 }
 
 // sourceName names what is read, by poll or by slot.
-func sourceName(poll, slot string) string {
-	if poll != "" {
+func sourceName(poll, xidColumn, slot string) string {
+	switch {
+	case xidColumn != "":
+		return "the table, with source.poll.strategy " + poll + " and source.poll.xid_column " + xidColumn
+	case poll != "":
 		return "the table, with source.poll.strategy " + poll
 	}
 	return fmt.Sprintf("slot %q", slot)
@@ -263,8 +293,12 @@ func why(slot *cdc.SlotState) string { return cmp.Or(slot.Invalidation, slot.WAL
 
 func (r *Refusal) gap() string {
 	switch {
+	case r.otherStrategy():
+		return "a position of the one means nothing to the other"
 	case r.polls():
 		return "events that were committed after this checkpoint may be missing"
+	case r.Reason == NotHandedOver && r.From == 0:
+		return fmt.Sprintf("events before %s may be missing", r.To)
 	case r.To != 0:
 		return fmt.Sprintf("events from %s to %s may be missing", r.From, r.To)
 	case r.KeepsPosition():
@@ -295,9 +329,15 @@ func (r *Refusal) Hint() string {
 	case SlotMissing:
 		first = "If another server has the slot, connect to that server."
 	case OtherPublication:
-		first = fmt.Sprintf("Set source.publication back to %s and start walpost. Change it to %s only after the slot has confirmed a position later than the creation of that publication "+
-			"(walpost status shows the confirmed position). walpost may accept the change only some seconds later.", r.Record.Published.Publication, r.Found.Published.Publication)
+		first = fmt.Sprintf("Set source.publication back to %s and start walpost. Run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. "+
+			"Then set source.publication to %s. If walpost still refuses, try again after some seconds.", r.Record.Published.Publication, r.Found.Published.Publication)
 	case PublicationChanged:
+	case NotHandedOver:
+		if was := r.FormerRecord; was != nil && was.elsewhere(&r.Found) {
+			first = "If source.dsn or name is wrong, correct it. "
+		}
+		return first + "Run " + recovers + " to publish from the table what is missing; it keeps the slot. Each shard needs that. " +
+			"To continue without these events instead (the token accepts only this gap), run " + goOn
 	case SlotLost:
 		first = "Postgres has invalidated the slot, so the slot cannot be used again."
 	case SlotAhead:
@@ -348,26 +388,39 @@ func (r *Refusal) polls() bool {
 }
 
 // Recoverable reports whether a recover can close the gap with a new beginning: the slot is gone, or the
-// relay has changed from a slot to polling, or back.
+// relay has changed from a slot to polling, or back, or polls by another column.
 func (r *Refusal) Recoverable() bool {
 	switch r.Reason {
 	case SlotLost, SlotMissing:
 		return true
 	case OtherSource:
-		return (r.Found.Poll == "") != (r.Record.Poll == "")
-	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherPublication, PublicationChanged:
+		if r.ofShard() {
+			return false
+		}
+		return (r.Found.Poll == "") != (r.Record.Poll == "") || r.Found.Poll == r.Record.Poll && r.Found.XIDColumn != ""
+	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherPublication, PublicationChanged, NotHandedOver:
 	}
 	return false
 }
+
+// ofShard reports whether the record has a part of the rows only: other relays have records of the others.
+func (r *Refusal) ofShard() bool { return cdc.ShardOfSlot(r.Record.Slot).Of > 0 }
 
 // pollHint is Hint if one of the two sources polls.
 func (r *Refusal) pollHint() string {
 	var first string
 	switch r.Reason {
 	case OtherSource:
-		first = "If source.kind or source.poll.strategy is wrong, correct it."
+		first = "If source.kind, source.poll.strategy or source.poll.xid_column is wrong, correct it."
+		if r.ofShard() {
+			first += " The slot has one shard only: before you change source.kind, let one relay without source.shard take over (docs/sharding.md)."
+		}
+		if r.otherStrategy() {
+			return first + " To change source.poll.strategy on purpose, stop every walpost process of this relay, and run " + fault.Command("recover") +
+				": it makes the table and the checkpoint fit, and then walpost run goes on."
+		}
 		if r.Recoverable() {
-			first += " To change source.kind on purpose, run " + fault.Command("recover") + ": it publishes what is not in Kafka, and then walpost run goes on."
+			first += " To change the source on purpose, run " + fault.Command("recover") + ": it publishes what is not in Kafka, and then walpost run goes on."
 		}
 	case OtherSystem, OtherDatabase:
 		first = "If source.dsn names the wrong server or database, correct it."
@@ -385,8 +438,16 @@ func (r *Refusal) pollHint() string {
 		" publishes older rows of the table once more. To accept this gap and no other, run " + fault.Command("run", "--accept-gap="+r.Token)
 }
 
+// otherStrategy reports whether a relay that polls has another strategy than before.
+func (r *Refusal) otherStrategy() bool {
+	return r.Reason == OtherSource && r.Found.Poll != r.Record.Poll && r.Found.Poll != "" && r.Record.Poll != ""
+}
+
 // Commands are those that Hint may contain.
 func (r *Refusal) Commands() []fault.Advice {
+	if r.otherStrategy() {
+		return []fault.Advice{{Command: fault.Command("recover")}}
+	}
 	if r.polls() {
 		return []fault.Advice{
 			{Command: fault.Command("recover")},

@@ -1,34 +1,250 @@
 package checkpoint
 
 import (
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/internal/fault"
 )
 
+// A Waiting says what a relay waits for before it takes over the rows from relays with another number of
+// shards. It goes on by itself.
+type Waiting struct{ Err error }
+
+func (w *Waiting) Error() string { return w.Err.Error() }
+
+// Unwrap returns what w says.
+func (w *Waiting) Unwrap() error { return w.Err }
+
+// Retryable is true.
+func (*Waiting) Retryable() bool { return true }
+
+// WithoutWaiting returns err as one that cannot be retried if it is a *Waiting, for a command that a
+// person waits for.
+func WithoutWaiting(err error) error {
+	if errors.As(err, new(*Waiting)) {
+		return fmt.Errorf("nothing was changed: %s", err.Error())
+	}
+	return err
+}
+
+// A Former is what the store has of a relay of the same rows with another number of shards.
+type Former struct {
+	Name   string
+	Shard  cdc.Shard
+	Record *Record
+}
+
+// Reads reports whether the relay read a slot of found's server for a table of found's, as far as its record says.
+func (f *Former) Reads(found *cdc.Identity) bool {
+	was := f.Record.Published
+	return !f.Record.elsewhere(found) && (was == nil || slices.ContainsFunc(was.Tables, func(t cdc.PublishedTable) bool {
+		return slices.ContainsFunc(found.Published.Tables, func(own cdc.PublishedTable) bool { return own.Name == t.Name })
+	}))
+}
+
+// Formers picks the records of the relays with other numbers of shards from what a store has. name is
+// that of the relay of found. The names differ in the suffix of the shard. A record of another
+// database, or of a slot with another name, says nothing about these rows, and is left out. A record of
+// another server, or of a relay that polled, stays: what that relay had not delivered may be in the table.
+func Formers(name string, found *cdc.Identity, values map[string][]byte) (former []Former, err error) {
+	base := strings.TrimSuffix(name, found.Shards.Own.Suffix())
+	byName := map[string]cdc.Shard{}
+	for key := range values {
+		of, _, _ := strings.Cut(key, "/")
+		suffix, ok := strings.CutPrefix(of, base)
+		if shard, is := cdc.ShardOfSuffix(suffix); ok && is && shard.Of != found.Shards.Own.Of {
+			byName[of] = shard
+		}
+	}
+	for _, of := range slices.Sorted(maps.Keys(byName)) {
+		rec, _, err := Newest(of, values)
+		if err != nil {
+			return nil, err
+		}
+		shard := byName[of]
+		if rec != nil && rec.Database == found.Database && sameRows(rec, shard, found) {
+			former = append(former, Former{of, shard, rec})
+		}
+	}
+	return former, nil
+}
+
+// sameRows reports whether the source of rec has a name of found's rows, or is the whole table. The shards
+// of a relay that polls are known by their names alone.
+func sameRows(rec *Record, shard cdc.Shard, found *cdc.Identity) bool {
+	switch {
+	case rec.Poll != "":
+		return shard.Of == 0
+	case found.Poll != "":
+		return cdc.ShardOfSlot(rec.Slot) == shard
+	}
+	return rec.Slot == found.Shards.Base+shard.Suffix()
+}
+
+// of returns the record of a shard, or nil.
+func of(former []Former, shard cdc.Shard) *Record {
+	for i := range former {
+		if former[i].Shard == shard {
+			return former[i].Record
+		}
+	}
+	return nil
+}
+
+// delivered is the position of found's history before which the relay of rec has delivered everything.
+// It is 0 for no record, for a relay that still has rows of the table to publish, and for a record whose
+// positions are not those of found's server.
+func delivered(rec *Record, found *cdc.Identity) cdc.Position {
+	switch {
+	case rec == nil || rec.Copy != nil || rec.elsewhere(found) || found.Timeline < rec.Timeline:
+		return 0
+	case found.Timeline > rec.Timeline:
+		end, _ := fork(found, rec.Timeline)
+		return min(rec.LSN, end)
+	}
+	return rec.LSN
+}
+
+// elsewhere reports whether the positions of r and of found cannot be compared.
+func (r *Record) elsewhere(found *cdc.Identity) bool {
+	return r.SystemID != found.SystemID || r.Poll != ""
+}
+
+// allDelivered is the position before which the relays with of's number of shards have delivered
+// everything, and the commit time of the newest event before it. behind is the first shard that has
+// come no further.
+func allDelivered(of cdc.Shard, found *cdc.Identity, record func(cdc.Shard) *Record) (upTo cdc.Position, since time.Time, behind cdc.Shard) {
+	for i, shard := range of.All() {
+		rec := record(shard)
+		if to := delivered(rec, found); i == 0 || to < upTo {
+			upTo, since, behind = to, time.Time{}, shard
+			if to > 0 {
+				since = rec.CommitTime
+			}
+		}
+	}
+	return upTo, since, behind
+}
+
 // Superseded reports whether rec is of a relay that was replaced by relays of another number of
-// shards: its slot was dropped or made again, and the other relays have confirmed the position of
+// shards: its slot was dropped or made again, and the other relays have delivered everything before
 // rec. Then rec counts for nothing, and the relay starts as one without a record.
-//
-// Where the slot is missing, the other relays have to run. A slot that nobody has read yet is also
-// beyond rec, at the position where it was made, and its relay has delivered nothing.
-func Superseded(rec *Record, found cdc.Identity) bool {
-	if rec == nil {
+func Superseded(rec *Record, found cdc.Identity, former []Former) bool {
+	if rec == nil || rec.Copy != nil {
 		return false
 	}
-	reason := judge(rec, &found)
-	if reason != SlotMissing && reason != SlotAhead {
+	if reason := judge(rec, &found); reason != SlotMissing && reason != SlotAhead {
 		return false
 	}
 	others := found.Shards.Others()
 	for _, other := range others {
-		if other.Confirmed < rec.LSN || found.Shards.Missing(other.Shard) != "" || reason == SlotMissing && other.ActivePID == 0 {
+		if other.Confirmed < rec.LSN || found.Shards.Missing(other.Shard) != "" || delivered(of(former, other.Shard), &found) < other.Confirmed {
 			return false
 		}
 	}
 	return len(others) > 0
 }
+
+// TakenOver returns an error that can be retried if relays with another number of shards have taken
+// over from the relay of rec, whose slot still exists. The relay would deliver everything again that
+// they have delivered.
+//
+// Relays that took over began at the lowest position that the relays before them had confirmed, and
+// those may have records beyond it. The times of the records tell who came later. If clocks differ, the
+// relay waits in vain or delivers events again, but loses none.
+func TakenOver(rec *Record, found cdc.Identity, former []Former) error {
+	for _, other := range found.Shards.Others() {
+		if found.Shards.Missing(other.Shard) != "" {
+			continue
+		}
+		upTo, _, _ := allDelivered(other.Shard, &found, func(s cdc.Shard) *Record { return of(former, s) })
+		earlier := func(s cdc.Shard) bool { return !of(former, s).Time.After(rec.Time) }
+		if upTo <= rec.LSN || slices.ContainsFunc(other.Shard.All(), earlier) {
+			continue
+		}
+		return waiting("slot %s is left over: %s took over and delivered everything up to %s, and this relay would deliver everything from %s on again. "+
+			"To take over from them, drop the slot: SELECT pg_drop_replication_slot('%[1]s');", found.Slot, relaysOf(other.Shard), upTo, rec.LSN)
+	}
+	return nil
+}
+
+func relaysOf(s cdc.Shard) string {
+	if s.Of == 0 {
+		return "the relay of all rows"
+	}
+	return fmt.Sprintf("the relays of %d shards", s.Of)
+}
+
+// HandedOver judges a first start by the records of the relays with other numbers of shards. A slot
+// alone does not tell what its relay has delivered: the slot may never have been read, it may have been
+// advanced, or a recover may have made it again.
+//
+// If such a slot exists, the error can be retried until its relay has a record that reaches the slot.
+// If none exists, the records must reach the relay's own slot. Otherwise the error is a *Refusal.
+func HandedOver(found cdc.Identity, former []Former) error {
+	others := found.Shards.Others()
+	for _, other := range others {
+		rec := of(former, other.Shard)
+		switch {
+		case rec == nil:
+			return waits(&found, "no checkpoint of the relay of slot %s is stored, so it may have delivered nothing. Run walpost run %s, which delivers what the slot holds. "+
+				"Drop the slot only if it is of a trial: SELECT pg_drop_replication_slot('%[2]s'); Then rows from since the slot was made are published only with source.snapshot: initial",
+				other.Slot, ShardFlag(other.Shard))
+		case rec.elsewhere(&found):
+			return waits(&found, "slot %s exists, but checkpoint %s was written for %s. Start the relay of this slot, which says which events may be missing", other.Slot, rec.Key(), rec.source())
+		case rec.Copies(OriginRecover):
+			return waits(&found, "the recover of relay %s is not finished. Run walpost recover %s", rec.Name, ShardFlag(other.Shard))
+		case rec.Copy != nil:
+			return waits(&found, "relay %s has not published all rows of its snapshot. Let it run", rec.Name)
+		case delivered(rec, &found) < other.Confirmed:
+			return waits(&found, "slot %s is at %s, beyond checkpoint %s at %s. Start its relay, which says which events may be missing", other.Slot, other.Confirmed, rec.Key(), rec.LSN)
+		}
+	}
+	if len(others) > 0 || len(former) == 0 || !found.SlotFound.Exists {
+		return nil
+	}
+	var best Refusal // of the relays that came furthest
+	for i := range former {
+		upTo, since, behind := allDelivered(former[i].Shard, &found, func(s cdc.Shard) *Record { return of(former, s) })
+		if i == 0 || upTo > best.From {
+			best.From, best.Since, best.Former, best.FormerRecord = upTo, since, found.Shards.Base+behind.Suffix(), of(former, behind)
+		}
+	}
+	if best.From >= found.SlotFound.Confirmed {
+		return nil
+	}
+	best.Reason, best.Found, best.To = NotHandedOver, found, found.SlotFound.Confirmed
+	best.Token = best.token()
+	return &best
+}
+
+// source names what the relay of r read, if that was no slot of the server that was found.
+func (r *Record) source() string {
+	if r.Poll != "" {
+		return sourceName(r.Poll, r.XIDColumn, r.Slot)
+	}
+	return "another server, with the system identifier " + r.SystemID
+}
+
+// ShardFlag says how a command names a shard.
+func ShardFlag(s cdc.Shard) string {
+	if s.Of == 0 {
+		return "without --shard"
+	}
+	return "--shard " + s.String()
+}
+
+// waits is an error of a relay that cannot take over yet.
+func waits(found *cdc.Identity, format string, args ...any) error {
+	return waiting("slot %s waits to take over: "+format, append([]any{found.Slot}, args...)...)
+}
+
+func waiting(format string, args ...any) error { return &Waiting{fmt.Errorf(format, args...)} }
 
 // takeOver says where a first start begins. If relays with another number of shards deliver the same
 // rows, they have to deliver everything before our slot, and then to stop. All slots of our number
@@ -42,23 +258,20 @@ func takeOver(found *cdc.Identity) (start cdc.Position, err error) {
 	if len(others) == 0 {
 		return start, nil
 	}
-	waits := func(format string, args ...any) (cdc.Position, error) {
-		return 0, fault.Retry(fmt.Errorf("slot %s waits to take over: "+format, append([]any{found.Slot}, args...)...))
-	}
 	if missing := shards.Missing(shards.Own); missing != "" {
-		return waits("slot %s does not exist yet. Start its relay", missing)
+		return 0, waits(found, "slot %s does not exist yet. Start its relay", missing)
 	}
 	from := others[0].Confirmed
 	for _, other := range others {
 		if missing := shards.Missing(other.Shard); missing != "" {
-			return waits("slot %s exists, and slot %s does not. If everything that they had to deliver is delivered, drop slot %[2]s", other.Slot, missing)
+			return 0, waits(found, "slot %s exists, and slot %s does not. If everything that they had to deliver is delivered, drop slot %[2]s", other.Slot, missing)
 		}
 		switch {
 		case other.Confirmed >= start:
 		case other.ActivePID != 0:
-			return waits("the relay of slot %s has confirmed %s of %s", other.Slot, other.Confirmed, start)
+			return 0, waits(found, "the relay of slot %s has confirmed %s of %s", other.Slot, other.Confirmed, start)
 		default:
-			return waits("the relay of slot %s stopped at %s. Start it again until it has confirmed %s", other.Slot, other.Confirmed, start)
+			return 0, waits(found, "the relay of slot %s stopped at %s. Start it again until it has confirmed %s", other.Slot, other.Confirmed, start)
 		}
 		from = min(from, other.Confirmed)
 	}
@@ -66,7 +279,7 @@ func takeOver(found *cdc.Identity) (start cdc.Position, err error) {
 	// not begin, the others have more to deliver.
 	for _, own := range shards.Slots {
 		if own.Of == shards.Own.Of && own.ActivePID == 0 && own.Confirmed > from {
-			return waits("slot %s is at %s, and the others are at %s. Start its relay", own.Slot, own.Confirmed, from)
+			return 0, waits(found, "slot %s is at %s, and the others are at %s. Start its relay", own.Slot, own.Confirmed, from)
 		}
 	}
 	return from, alone(found, "slot %s waits to take over: ", found.Slot)
@@ -76,8 +289,8 @@ func takeOver(found *cdc.Identity) (start cdc.Position, err error) {
 func alone(found *cdc.Identity, format string, args ...any) error {
 	for _, other := range found.Shards.Others() {
 		if other.ActivePID != 0 {
-			return fault.Retry(fmt.Errorf(format+"slot %s is in use by server process %d, and its relay delivers the same keys. Stop that relay",
-				append(args, other.Slot, other.ActivePID)...))
+			return waiting(format+"slot %s is in use by server process %d, and its relay delivers the same keys. Stop that relay",
+				append(args, other.Slot, other.ActivePID)...)
 		}
 	}
 	return nil

@@ -2,8 +2,10 @@ package checkpoint
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -79,42 +81,181 @@ func TestALaterStartWaitsWhileAnotherNumberOfShardsRuns(t *testing.T) {
 	}
 }
 
+// recordsOf is what the store has of the relays of slots: each is at the position of its slot.
+func recordsOf(slots ...cdc.ShardSlot) (former []Former) {
+	for _, slot := range slots {
+		rec, _ := judged()
+		rec.Name, rec.Slot, rec.LSN = "shop.walpost"+slot.Suffix(), "walpost"+slot.Suffix(), slot.Confirmed
+		former = append(former, Former{rec.Name, slot.Shard, rec})
+	}
+	return former
+}
+
+// with changes the last record.
+func with(former []Former, change func(*Record)) []Former {
+	change(former[len(former)-1].Record)
+	return former
+}
+
+func TestAFirstStartBelievesRecordsAndNotSlots(t *testing.T) {
+	old := []cdc.ShardSlot{at(1, 2, 0x4100, 0), at(2, 2, 0x4200, 0)}
+	none := []cdc.ShardSlot{}
+	elsewhere := func(former []Former) []Former {
+		for _, f := range former {
+			f.Record.SystemID = "999"
+		}
+		return former
+	}
+	polled := func(r *Record) { r.Slot, r.Poll, r.Published = "", "cursor", nil }
+	recovering := func(r *Record) { r.Copy = &Copy{Origin: OriginRecover} }
+	promoted := func(r *Record) { r.Timeline = 2 }
+	for _, c := range []struct {
+		what   string
+		slots  []cdc.ShardSlot
+		former []Former
+		says   string // of a wait
+		from   cdc.Position
+		gap    string // of a refusal, from where on
+	}{
+		{what: "all at their slots", slots: old, former: recordsOf(old...)},
+		{what: "no record", slots: old, former: recordsOf(old[0]), says: "no checkpoint of the relay of slot walpost_2_of_2 is stored, so it may have delivered nothing. Run walpost run --shard 2/2,"},
+		{what: "the record of a slot is of another server", slots: old, former: elsewhere(recordsOf(old...)), says: "slot walpost_1_of_2 exists, but checkpoint shop.walpost_1_of_2/7 was written for another server, with the system identifier 999"},
+		{what: "a relay that polled, beside its slot from before", slots: []cdc.ShardSlot{at(0, 0, 0x4100, 0)}, former: with(recordsOf(at(0, 0, 0x4100, 0)), polled), says: "slot walpost exists, but checkpoint shop.walpost/7 was written for the table"},
+		{what: "a leftover beside them", slots: append(slices.Clip(old), at(1, 3, 0x9000, 0)), former: recordsOf(old...), says: "SELECT pg_drop_replication_slot('walpost_1_of_3');"},
+		{what: "an unfinished recover", slots: old, former: with(recordsOf(old...), recovering), says: "the recover of relay shop.walpost_2_of_2 is not finished. Run walpost recover --shard 2/2"},
+		{what: "a slot that was advanced", slots: old, former: with(recordsOf(old...), func(r *Record) { r.LSN = 0x41FF }), says: "slot walpost_2_of_2 is at 0/4200, beyond checkpoint shop.walpost_2_of_2/7 at 0/41FF"},
+		{what: "a record of a history that ended", slots: old, former: with(recordsOf(old...), promoted), says: "slot walpost_2_of_2 is at 0/4200"},
+		{what: "nobody ran before", slots: none},
+		{what: "slots dropped in time", slots: none, former: recordsOf(at(1, 2, 0x4000, 0), at(2, 2, 0x4200, 0))},
+		{what: "slots dropped too early", slots: none, former: recordsOf(at(1, 2, 0x3FFF, 0), at(2, 2, 0x4200, 0)), from: 0x3FFF, gap: "relay of slot \"walpost_1_of_2\" stopped at 0/3FFF: events from 0/3FFF to 0/4000"},
+		{what: "a relay that never ran", slots: none, former: recordsOf(old[1]), gap: "relay of slot \"walpost_1_of_2\" did not finish: events before 0/4000"},
+		{what: "a dropped slot of a recover", slots: none, former: with(recordsOf(old...), recovering), gap: "relay of slot \"walpost_2_of_2\" did not finish"},
+		{what: "a history that ended", slots: none, former: with(recordsOf(old...), promoted), from: 0x1000, gap: "relay of slot \"walpost_2_of_2\" stopped at 0/1000"},
+		{what: "another server", slots: none, former: elsewhere(recordsOf(old...)), gap: "slot \"walpost_1_of_4\" is new, and checkpoint shop.walpost_1_of_2/7 of the relay that delivered these rows before was written for another server, with the system identifier 999: events before 0/4000"},
+		{what: "a relay that polled", slots: none, former: with(recordsOf(at(0, 0, 0x4100, 0)), polled), gap: "checkpoint shop.walpost/7 of the relay that delivered these rows before was written for the table, with source.poll.strategy cursor: events before 0/4000"},
+		{what: "a number from long ago", slots: none, former: append(recordsOf(at(0, 0, 0x100, 0)), recordsOf(old...)...)},
+		{what: "a number that was begun", slots: none, former: append(recordsOf(old...), recordsOf(at(1, 3, 0x9000, 0))...)},
+	} {
+		found := handover(c.slots...)
+		err := HandedOver(found, c.former)
+		ref, refused := errors.AsType[*Refusal](err)
+		switch {
+		case c.gap != "":
+			if !refused || ref.Reason != NotHandedOver || ref.From != c.from || !strings.Contains(err.Error(), c.gap) || !ref.KeepsSlot() || ref.NeedsSlot() {
+				t.Errorf("%s: %v", c.what, err)
+				continue
+			}
+			if start, err := AcceptedStart(ref, found); err != nil || start != 0x4000 {
+				t.Errorf("%s, accepted: %s %v", c.what, start, err)
+			}
+			found.SlotFound.Confirmed++
+			if other, ok := errors.AsType[*Refusal](HandedOver(found, c.former)); !ok || other.Token == ref.Token {
+				t.Errorf("%s: another gap has the same token", c.what)
+			}
+		case c.says == "" && err != nil, c.says != "" && (refused || !fault.Retryable(err) || !strings.Contains(err.Error(), c.says)):
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}
+
+func TestFormersAreTheRecordsOfTheSameRows(t *testing.T) {
+	values := map[string][]byte{"shop.walpost_1_of_2/halt/12": []byte("no record")}
+	keep := func(f Former, change func(*Record)) {
+		change(f.Record)
+		values[f.Record.Key()] = f.Record.Encode()
+	}
+	as := func(name string) func(*Record) { return func(r *Record) { r.Name = name } }
+	all := recordsOf(at(1, 2, 0x4000, 0), at(2, 2, 0x4000, 0), at(0, 0, 0x4000, 0), at(2, 4, 0x4000, 0))
+	for _, f := range all {
+		keep(f, func(*Record) {})
+	}
+	keep(all[0], func(r *Record) { r.Epoch, r.LSN = r.Epoch+1, 0x5000 })
+	keep(all[0], as("shop.walpost_x"))
+	keep(all[0], as("shop.walpost_1_of_3")) // its slot is another one
+	keep(all[1], func(r *Record) { r.Name, r.Slot, r.Database = "shop.walpost_1_of_5", "walpost_1_of_5", "other" })
+	keep(all[0], func(r *Record) { r.Name, r.Slot, r.SystemID = "shop.walpost_1_of_6", "walpost_1_of_6", "999" })
+	keep(all[2], func(r *Record) { r.Epoch, r.Slot, r.Poll, r.Published = r.Epoch+1, "", "cursor", nil })
+	found := handover()
+	former, err := Formers("shop.walpost_1_of_4", &found, values)
+	var got []string
+	for _, f := range former {
+		got = append(got, f.Name+" "+f.Record.LSN.String())
+	}
+	if want := "shop.walpost 0/4000, shop.walpost_1_of_2 0/5000, shop.walpost_1_of_6 0/5000, shop.walpost_2_of_2 0/4000"; err != nil || strings.Join(got, ", ") != want {
+		t.Errorf("%q %v, want %s", got, err, want)
+	}
+}
+
+// A relay whose slot was not dropped would deliver everything again that the relays that replaced it have delivered.
+func TestAReplacedRelayWaitsUntilItsSlotIsDropped(t *testing.T) {
+	others := []cdc.ShardSlot{at(1, 2, 0x2001, 0), at(2, 2, 0x4800, 0)}
+	behind := []cdc.ShardSlot{at(1, 2, 0x2000, 0), others[1]}
+	later := func(former []Former) []Former {
+		for _, f := range former {
+			f.Record.Time = f.Record.Time.Add(time.Second)
+		}
+		return former
+	}
+	for _, c := range []struct {
+		what   string
+		slots  []cdc.ShardSlot
+		former []Former
+		waits  bool
+	}{
+		{"replaced", others, later(recordsOf(others...)), true},
+		{"a relay that has taken over, beside records beyond the slots of those before it", others, recordsOf(others...), false},
+		{"one of the others stopped before that", others, with(later(recordsOf(others...)), func(r *Record) { r.Time = r.Time.Add(-time.Second) }), false},
+		{"one of the others has not begun", others, later(recordsOf(others[0])), false},
+		{"one of the others is behind", behind, later(recordsOf(behind...)), false},
+		{"the slots of the others are gone", nil, later(recordsOf(others...)), false},
+		{"one slot of the others is gone", others[:1], later(recordsOf(others...)), false},
+	} {
+		rec, _ := judged()
+		err := TakenOver(rec, handover(c.slots...), c.former)
+		if (err != nil) != c.waits || c.waits && (!fault.Retryable(err) || !strings.Contains(err.Error(), "SELECT pg_drop_replication_slot('walpost_1_of_4');")) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+}
+
 // The record of a slot that was dropped after a change of the number of shards is void when the number changes back. In every other
 // case, a slot that is gone or ahead is a gap.
 func TestARecordFromBeforeAnotherNumberOfShardsIsVoid(t *testing.T) {
 	two := []cdc.ShardSlot{at(1, 2, 0x2000, 0), at(2, 2, 0x4800, 0)}
-	running := []cdc.ShardSlot{at(1, 2, 0x2000, 8), at(2, 2, 0x4800, 9)}
+	behind := []cdc.ShardSlot{at(1, 2, 0x1FFF, 0), two[1]}
 	for _, c := range []struct {
-		what  string
-		slots []cdc.ShardSlot
-		slot  cdc.SlotState
-		void  bool
+		what   string
+		slots  []cdc.ShardSlot
+		former []Former
+		slot   cdc.SlotState
+		void   bool
 	}{
-		{"dropped", running, cdc.SlotState{}, true},
-		{"dropped, and nobody reads the others", two, cdc.SlotState{}, false},
-		{"dropped, and nobody reads one of the others", []cdc.ShardSlot{running[0], two[1]}, cdc.SlotState{}, false},
-		{"made again", two, cdc.SlotState{Exists: true, Confirmed: 0x4000}, true},
-		{"as it was", two, cdc.SlotState{Exists: true, Confirmed: 0x1F00}, false},
-		{"dropped, and the others stopped before", []cdc.ShardSlot{at(1, 2, 0x1FFF, 8), running[1]}, cdc.SlotState{}, false},
-		{"dropped, and one of the others too", running[1:], cdc.SlotState{}, false},
-		{"dropped, beside peers", peers, cdc.SlotState{}, false},
-		{"dropped alone", nil, cdc.SlotState{}, false},
+		{"dropped", two, recordsOf(two...), cdc.SlotState{}, true},
+		{"dropped, and one of the others has no record", two, recordsOf(two[0]), cdc.SlotState{}, false},
+		{"dropped, and the slot of one of the others is beyond its record", two, with(recordsOf(two...), func(r *Record) { r.LSN-- }), cdc.SlotState{}, false},
+		{"made again", two, recordsOf(two...), cdc.SlotState{Exists: true, Confirmed: 0x4000}, true},
+		{"as it was", two, recordsOf(two...), cdc.SlotState{Exists: true, Confirmed: 0x1F00}, false},
+		{"dropped, and the others stopped before", behind, recordsOf(behind...), cdc.SlotState{}, false},
+		{"dropped, and one of the others too", two[1:], recordsOf(two...), cdc.SlotState{}, false},
+		{"dropped, beside peers", peers, recordsOf(peers...), cdc.SlotState{}, false},
+		{"dropped alone", nil, nil, cdc.SlotState{}, false},
 	} {
 		rec, _ := judged()
 		rec.Slot = "walpost_1_of_4"
 		found := handover(c.slots...)
 		found.SlotFound = c.slot
-		if got := Superseded(rec, found); got != c.void {
+		if got := Superseded(rec, found, c.former); got != c.void {
 			t.Errorf("%s: %t", c.what, got)
 		}
-		for i := range found.Shards.Slots {
-			found.Shards.Slots[i].ActivePID = 0 // beside relays that run, it waits
+		if rec.Copy = (&Copy{Origin: OriginRecover, Slot: true}); Superseded(rec, found, c.former) {
+			t.Errorf("%s: an unfinished recover is void", c.what)
 		}
+		rec.Copy = nil
 		if _, err := Judge(rec, found); (c.slot.Confirmed == 0x1F00) == errors.As(err, new(*Refusal)) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}
-	if Superseded(nil, handover(two...)) {
+	if Superseded(nil, handover(two...), recordsOf(two...)) {
 		t.Error("no record is void")
 	}
 }

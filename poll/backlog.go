@@ -23,6 +23,23 @@ type Backlog struct {
 	Oldest   time.Time    // when the oldest of them was written; zero for none, or if nothing tells it
 	Blocker  *Blocker     // the transaction that delays them; nil for none
 	Notify   bool         // the table has the trigger that notifies walpost
+	Claims   *ClaimCounts // nil for the strategy cursor
+}
+
+// ClaimCounts are what workers claim, of the oldest CountedRows rows that are not finished.
+type ClaimCounts struct {
+	Claimed int // whose lease has not ended
+	Waiting int // for their next attempt
+	Workers int
+	Refused []RefusedRow // the oldest 10
+}
+
+// A RefusedRow is a row that was refused at least once, and is not finished.
+type RefusedRow struct {
+	ID       string
+	Attempts int
+	Error    string     // the newest
+	Next     *time.Time // attempt; nil if the row does not wait
 }
 
 // Backlog looks at what is not delivered, on a connection of its own. Everything below the position at is
@@ -89,13 +106,14 @@ const delayAfter = time.Second
 // backlog counts the rows at and behind the position.
 func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error) {
 	got, err := pg.Row[struct {
-		XMin, Oldest string
+		XMin, Newest string
 		Rows         int
 		Age          *float64 // of the oldest row, in microseconds
 	}](ctx, s.conn, "count the rows that are not delivered", fmt.Sprintf(`SELECT pg_snapshot_xmin(pg_current_snapshot())::text AS xmin,
- (SELECT count(*) FROM (SELECT FROM %[2]s WHERE %[3]s LIMIT %[5]d) c) AS rows, coalesce(o.xid, '') AS oldest,
+ (SELECT count(*) FROM (SELECT FROM %[2]s WHERE %[3]s LIMIT %[5]d) c) AS rows,
+ coalesce((SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1), '') AS newest,
  extract(epoch FROM clock_timestamp()) * 1000000 - o.at AS age
- FROM (SELECT 1) one LEFT JOIN (SELECT %[1]s::text AS xid, (%[4]s)::bigint AS at FROM %[2]s WHERE %[3]s ORDER BY %[1]s LIMIT 1) o ON true`,
+ FROM (SELECT 1) one LEFT JOIN (SELECT (%[4]s)::bigint AS at FROM %[2]s WHERE %[3]s ORDER BY %[1]s LIMIT 1) o ON true`,
 		s.xid("t"), s.rows.from, s.atLeast("t", at), s.rows.when, CountedRows+1))
 	if err != nil {
 		return nil, err
@@ -104,22 +122,22 @@ func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
 	if got.Age != nil {
 		b.Oldest = time.Now().Add(-time.Duration(max(0, *got.Age)) * time.Microsecond)
 	}
-	if got.Oldest == "" {
+	if got.Newest == "" {
 		return b, nil
 	}
-	oldest, err := strconv.ParseUint(got.Oldest, 10, 64)
+	newest, err := strconv.ParseUint(got.Newest, 10, 64)
 	if err != nil {
-		return nil, fmt.Errorf("count the rows that are not delivered: %w: transaction id %q", pg.ErrAnswer, got.Oldest)
+		return nil, fmt.Errorf("count the rows that are not delivered: %w: transaction id %q", pg.ErrAnswer, got.Newest)
 	}
 	xmin, err := strconv.ParseUint(got.XMin, 10, 64)
 	if err != nil {
 		return nil, fmt.Errorf("count the rows that are not delivered: %w: transaction id %q", pg.ErrAnswer, got.XMin)
 	}
-	if oldest < xmin {
+	if newest < xmin {
 		return b, nil
 	}
 	blocker, err := s.blocker(ctx, cdc.Position(xmin))
-	if err == nil && (blocker.Since.IsZero() || time.Since(blocker.Since) >= delayAfter) {
+	if blocker != nil && (blocker.Since.IsZero() || time.Since(blocker.Since) >= delayAfter) {
 		b.Blocker = blocker
 	}
 	return b, err

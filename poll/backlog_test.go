@@ -53,7 +53,7 @@ func TestTheBacklogNamesTheTransactionThatDelaysIt(t *testing.T) {
 	forms(t, func(t *testing.T, xid string) {
 		pg := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("max_prepared_transactions", "2"))
 		w := newWorld(t, pg, xid)
-		w.exec("CREATE TABLE other (id int)")
+		w.exec("CREATE TABLE other (id int)", insert("a", "0")) // which waits for nothing
 		open := testenv.Conn(t, w.dsn)
 		testenv.Run(t, open, "SET application_name = 'importer'", "BEGIN", "INSERT INTO other VALUES (1)")
 		if b := w.backlog(); b.Blocker != nil {
@@ -65,13 +65,16 @@ func TestTheBacklogNamesTheTransactionThatDelaysIt(t *testing.T) {
 			t.Fatalf("blocked by %+v", b.Blocker)
 		}
 		w.exec("COMMIT; " + b.Blocker.End())
-		if b = w.backlog(); b.Blocker != nil || b.Rows != 1 {
+		if b = w.backlog(); b.Blocker != nil || b.Rows != 2 {
 			t.Errorf("the transaction is ended: %+v", b)
 		}
 		prepare := testenv.Conn(t, w.dsn)
 		testenv.Run(t, prepare, "BEGIN", "INSERT INTO other VALUES (2)", "PREPARE TRANSACTION 'lost'")
 		w.begin()
-		w.want("( 1 )")
+		w.want("( 0 1 )")
+		if b, err := w.session.blocker(t.Context(), w.at-1); b != nil || err != nil {
+			t.Errorf("a transaction that has ended is blamed: %v, %v", b, err)
+		}
 		w.exec(insert("a", "2"), "SELECT pg_sleep(1.1)")
 		if b = w.backlog(); b.Blocker == nil || b.Blocker.Prepared != "lost" {
 			t.Fatalf("blocked by %+v", b.Blocker)

@@ -17,8 +17,12 @@ import (
 // OpenAtBorder is Open for a relay that begins behind everything that has committed by now. The session's
 // Identity has the border.
 func (s *Source) OpenAtBorder(ctx context.Context) (*Session, error) {
-	if s.set.Strategy != Cursor || s.set.XIDColumn == "" {
-		return nil, fault.Config(errors.New("source.poll.xid_column is not set, or source.poll.strategy is not cursor: nothing tells which rows another source has delivered"),
+	if s.set.Claims() {
+		return nil, fault.Config(fmt.Errorf("with source.poll.strategy %s nothing tells which rows the former source has delivered", s.set.Strategy),
+			"Change to source.poll.strategy cursor first, and from there to "+s.set.Strategy+": run walpost recover each time.")
+	}
+	if s.set.XIDColumn == "" {
+		return nil, fault.Config(errors.New("source.poll.xid_column is not set: nothing tells which rows another source has delivered"),
 			"Set source.poll.xid_column, and run walpost setup: it prints the SQL that makes the column.")
 	}
 	session, err := s.Open(ctx, false, false)

@@ -19,8 +19,14 @@ import (
 // Cursor is the strategy that writes nothing to the table.
 const Cursor = "cursor"
 
-// strategies are all that two relays may use on one table, whether this version has them or not.
-var strategies = []string{Cursor, "claim", "delete"}
+// Claim and Delete have workers claim rows. Claim marks delivered rows, and Delete removes them.
+const (
+	Claim  = "claim"
+	Delete = "delete"
+)
+
+// strategies are all that two relays may use on one table.
+var strategies = []string{Cursor, Claim, Delete}
 
 // Config is the section source.poll of walpost.yaml. Start from DefaultConfig.
 type Config struct {
@@ -30,21 +36,26 @@ type Config struct {
 	// XIDColumn is a column of the type xid8 that every INSERT fills by its default,
 	// pg_current_xact_id(). If it is empty, the row's xmin is used.
 	XIDColumn string `yaml:"xid_column"`
+	// Lease is how long a worker has the rows that it claims. It renews its leases before they end.
+	Lease time.Duration `yaml:"lease"`
+	// Attempts is how often a row may be refused before delivery.on_poison decides; 0 for no limit.
+	Attempts int `yaml:"attempts"`
 }
 
 // DefaultConfig has every default.
-func DefaultConfig() Config { return Config{Strategy: Cursor, Interval: 200 * time.Millisecond} }
+func DefaultConfig() Config {
+	return Config{Strategy: Cursor, Interval: 200 * time.Millisecond, Lease: time.Minute, Attempts: 5}
+}
+
+// Claims reports whether workers claim rows.
+func (c *Config) Claims() bool { return c.Strategy == Claim || c.Strategy == Delete }
 
 // Validate returns what is wrong with the configuration by itself.
 func (c *Config) Validate() (found conf.Problems) {
-	switch c.Strategy {
-	case Cursor:
-	case "claim", "delete":
-		found.Add("source.poll.strategy", conf.MustBe, "cursor, because walpost does not support "+c.Strategy+" yet", c.Strategy)
-	default:
-		found.OneOf("source.poll.strategy", c.Strategy, Cursor)
-	}
+	found.OneOf("source.poll.strategy", c.Strategy, strategies...)
 	conf.Range(&found, "source.poll.interval", c.Interval, 5*time.Millisecond, time.Hour)
+	conf.Range(&found, "source.poll.lease", c.Lease, 5*time.Second, time.Hour)
+	conf.Range(&found, "source.poll.attempts", c.Attempts, 0, 1000)
 	if c.XIDColumn != "" {
 		if err := pg.CheckName(c.XIDColumn); err != nil {
 			found.Add("source.poll.xid_column", conf.Usable, err.Error(), c.XIDColumn)

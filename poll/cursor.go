@@ -67,6 +67,8 @@ type cursor struct {
 	page []row // of the open range, not given yet
 	all  bool  // page has the last rows of the range
 
+	horizon *horizon // nil while there are few undelivered rows
+
 	name, tell time.Time // no look for the transaction that delays delivery, and no log line, before
 	told       bool      // the log names such a transaction
 }
@@ -86,20 +88,16 @@ func (s *cursor) proceed() {}
 // confirm has nothing to do, because nothing is written to the server.
 func (s *cursor) confirm(context.Context, cdc.Position) error { return nil }
 
+// leave has nothing to give back.
+func (s *cursor) leave(context.Context) error { return nil }
+
 // condition is the SQL condition for the rows of [from, below) under the alias.
 func (s *cursor) condition(alias string, from, below cdc.Position) string {
 	return s.atLeast(alias, from) + " AND " + s.compare(alias, "<", below)
 }
 
 // xid is the expression of the row's transaction id.
-func (s *cursor) xid(alias string) string {
-	if column := s.src.set.XIDColumn; column != "" {
-		return alias + "." + pg.QuoteIdent(column)
-	}
-	// Ids below 3 are older than any other.
-	return fmt.Sprintf("(CASE WHEN %[1]s.xmin::text::int8 < 3 THEN %[1]s.xmin::text::int8 ELSE %[2]s END)", alias,
-		pg.FullXID("pg_snapshot_xmax(pg_current_snapshot())::text::int8", alias))
-}
+func (s *cursor) xid(alias string) string { return pg.XID(s.src.set.XIDColumn, alias) }
 
 func (s *cursor) atLeast(alias string, from cdc.Position) string {
 	return s.compare(alias, ">=", from) + s.beyond(alias, from)
@@ -107,11 +105,7 @@ func (s *cursor) atLeast(alias string, from cdc.Position) string {
 
 // compare is a condition that an index of the column can serve.
 func (s *cursor) compare(alias, operator string, with cdc.Position) string {
-	kind := "int8"
-	if s.src.set.XIDColumn != "" {
-		kind = "xid8"
-	}
-	return fmt.Sprintf("%s %s '%d'::%s", s.xid(alias), operator, uint64(with), kind)
+	return fmt.Sprintf("%s %s '%d'::%s", s.xid(alias), operator, uint64(with), pg.XIDType(s.src.set.XIDColumn))
 }
 
 // A look is what one snapshot says.
@@ -157,9 +151,9 @@ func (s *cursor) look(ctx context.Context, pos cdc.Position) (look, xids, error)
 	}
 	ids, err := l.ids()
 	if err == nil && s.src.set.XIDColumn != "" && max(pos, ids.newest+1) > ids.xmax {
-		err = fault.Person(fmt.Errorf("table %s has rows of the transaction %d, or rows up to %d are delivered, but the server assigns %d next: ids in column %s are from another server",
-			s.src.set.Table, ids.newest, pos, ids.xmax, s.src.set.XIDColumn),
-			"Were the rows restored or copied from another server? Set the column to pg_current_xact_id() in the rows that are not delivered, and to '0' in the others.")
+		err = fault.Person(fmt.Errorf("column %s of table %s has, or had, transaction ids that this server has not assigned yet (newest: %d, delivered up to: %d, next: %d): the rows were probably restored or copied from another server",
+			s.src.set.XIDColumn, s.src.set.Table, ids.newest, pos, ids.xmax),
+			"Stop walpost, and find out which rows are not in Kafka (walpost verify lists them as missing or not_confirmed). Set the column to pg_current_xact_id() in these rows, and to '0' in all others.")
 	}
 	return l, ids, err
 }
@@ -232,6 +226,11 @@ func (s *cursor) cut(ctx context.Context, ids xids) (end cdc.Position, err error
 		if err != nil || last == 0 {
 			return pos, err
 		}
+		if !whole {
+			if err := s.lookAhead(ctx, last+1, ids); err != nil {
+				return pos, err
+			}
+		}
 		end, err := s.withoutOvertaking(ctx, last+1, ids)
 		if err != nil || end > pos || whole {
 			return end, err
@@ -244,11 +243,15 @@ func (s *cursor) cut(ctx context.Context, ids xids) (end cdc.Position, err error
 func (s *cursor) withoutOvertaking(ctx context.Context, end cdc.Position, ids xids) (cdc.Position, error) {
 	pos := s.src.cursor.pos
 	for s.rows.key != "" && end > pos && ids.newest >= end {
+		behind, err := s.behind(ctx, end)
+		if err != nil {
+			return pos, err
+		}
 		// Of the rows behind the range, the one with the least order decides for its key.
 		first, err := s.one(ctx, fmt.Sprintf(`SELECT %s::text FROM %s
  JOIN (SELECT %s AS key, min(%s) AS least FROM %s WHERE %s GROUP BY 1) a ON a.key = %s AND a.least <= %s
  WHERE %s ORDER BY %[1]s LIMIT 1`,
-			s.xid("t"), s.rows.from, s.rows.keyOf("a"), s.rows.orderOf("a"), s.rows.as("a"), s.atLeast("a", end),
+			s.xid("t"), s.rows.from, s.rows.keyOf("a"), s.rows.orderOf("a"), s.rows.as("a"), behind,
 			s.rows.key, s.rows.order, s.condition("t", pos, end)))
 		if err != nil || first == 0 {
 			return end, err
@@ -390,5 +393,6 @@ func (s *cursor) beginning(ctx context.Context, anyway bool) (cdc.Position, erro
 	if err != nil {
 		return 0, fmt.Errorf("take a transaction id: %w: %q", pg.ErrAnswer, own.ID)
 	}
+	s.identity.Server = max(s.identity.Server, l.Insert) // a server without that WAL gives out the ids again
 	return min(ids.xmin, cdc.Position(id)+1), s.flushed(ctx, l.Insert, l.Flush)
 }

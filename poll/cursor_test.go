@@ -1,6 +1,8 @@
 package poll
 
 import (
+	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -160,7 +162,8 @@ func TestWhoMayPoll(t *testing.T) {
 		t.Fatal(err)
 	}
 	other := w.set
-	other.Name, other.Strategy = "other", "claim"
+	other.Name, other.Strategy = "other", Claim
+	w.exec(other.claimColumnsSQL(nil))
 	third, err := NewSource(other).Open(t.Context(), false, false)
 	if err != nil {
 		t.Fatal(err)
@@ -246,4 +249,24 @@ func TestARowThatACrashTakesBackIsNotGiven(t *testing.T) {
 			t.Errorf("%s rows survived the crash", n)
 		}
 	})
+}
+
+// The row that would be overtaken is many rows behind the range.
+func TestARowDoesNotOvertakeARowFarBehind(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, "15"), "xid")
+	const many = 2*horizonRows + rangeRows
+	rows := func(from, to int) string {
+		return fmt.Sprintf("INSERT INTO outbox (id, key, xid) SELECT i, i, (3 + i / 400)::text::xid8 FROM generate_series(%d, %d) i", from, to)
+	}
+	w.exec("INSERT INTO outbox (id, key, xid) VALUES ('first', 'a', '400')", rows(1, 2*rangeRows),
+		"INSERT INTO outbox (id, key, xid) VALUES ('second', 'a', '10')", rows(2*rangeRows+1, many))
+	w.begin()
+	ids := strings.Fields(w.read())
+	first, second := slices.Index(ids, "first"), slices.Index(ids, "second")
+	if rows := len(slices.DeleteFunc(ids, func(id string) bool { return id == "(" || id == ")" })); first < 0 || second < first || rows != many+2 {
+		t.Errorf("the first row came at %d, the second one at %d, and there were %d rows", first, second, rows)
+	}
+	if w.session.strategy.(*cursor).horizon == nil {
+		t.Error("nothing bounded the search")
+	}
 }

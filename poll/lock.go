@@ -34,8 +34,13 @@ func digest(parts ...string) int32 {
 
 // holderQuery selects the process that has a lock of this database, NULL for none.
 func holderQuery(class uint32, key int32) string {
-	return fmt.Sprintf(`(SELECT min(pid) FROM pg_locks WHERE locktype = 'advisory' AND classid = %d AND objid = %d AND objsubid = 2 AND granted
- AND pid <> pg_backend_pid() AND database = (SELECT oid FROM pg_database WHERE datname = current_database()))`, class, uint32(key))
+	return "(SELECT min(pid) FROM pg_locks WHERE " + lockIs(class, key) + " AND pid <> pg_backend_pid())"
+}
+
+// lockIs is the condition for the sessions in pg_locks that have a lock of this database.
+func lockIs(class uint32, key int32) string {
+	return fmt.Sprintf(`locktype = 'advisory' AND classid = %d AND objid = %d AND objsubid = 2 AND granted
+ AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`, class, uint32(key))
 }
 
 // Holder returns the server process that polls for the relay of a name, 0 for none.
@@ -44,20 +49,24 @@ func Holder(ctx context.Context, conn *pgconn.PgConn, name string) (pid int32, e
 	return found.Holder, err
 }
 
-// lock takes the lock of the relay's name, and waits until ctx ends while another session has it.
+// lock takes the lock of the relay's name, and waits until ctx ends while another session has it. Workers
+// that claim rows have it together.
 func (s *Session) lock(ctx context.Context) error {
-	key := digest(s.src.set.Name)
+	key, mode := digest(s.src.set.Name), ""
+	if s.src.set.Claims() {
+		mode = "_shared"
+	}
 	for told := int32(0); ; {
 		got, err := pg.Row[struct {
 			Got    bool
 			Holder int32
-		}](ctx, s.conn, "take the lock of the relay", fmt.Sprintf("SELECT pg_try_advisory_lock(%d, %d) AS got, %s AS holder", nameLock, key, holderQuery(nameLock, key)))
+		}](ctx, s.conn, "take the lock of the relay", fmt.Sprintf("SELECT pg_try_advisory_lock%s(%d, %d) AS got, %s AS holder", mode, nameLock, key, holderQuery(nameLock, key)))
 		switch {
 		case err != nil:
 			return err
 		case got.Got:
 			return nil
-		case got.Holder == s.src.process() && got.Holder != 0:
+		case got.Holder == s.src.process() && got.Holder != 0 && mode == "":
 			// The server has not noticed that this process lost that connection.
 			if _, err := s.conn.Exec(ctx, fmt.Sprintf("SELECT pg_terminate_backend(%d)", got.Holder)).ReadAll(); err != nil {
 				return pg.Classify(fmt.Errorf("end the former session: %w", err))
@@ -94,5 +103,14 @@ func (s *Session) claimTable(ctx context.Context) error {
 				"All relays of a table must have the same strategy. Stop the other relay first.")
 		}
 	}
-	return nil
+	if !set.Claims() {
+		return nil
+	}
+	found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for other relays", fmt.Sprintf("SELECT (SELECT min(pid) FROM pg_locks WHERE %s AND pid NOT IN (SELECT pid FROM pg_locks WHERE %s)) AS holder",
+		lockIs(tableLock, mine), lockIs(nameLock, digest(set.Name))))
+	if err == nil && found.Holder != 0 {
+		err = fault.Config(fmt.Errorf("a relay with another name claims rows of table %s (server process %d)", table, found.Holder),
+			"Workers of one table must have the same name in walpost.yaml.")
+	}
+	return err
 }

@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"strconv"
@@ -22,6 +23,7 @@ type rowReader struct {
 	order   string        // the order column, with t
 	id, key string        // the columns as text, with t; key is "" for none
 	when    string        // an expression in microseconds since 1970, NULL if unknown
+	more    []string      // further expressions, for row.more
 }
 
 // A row is one row as an Insert that owns its bytes.
@@ -29,10 +31,14 @@ type row struct {
 	order int64
 	id    string
 	event *cdc.Event
+	more  []cdc.Value
 }
 
 func (s *Settings) rowReader(f *Facts) *rowReader {
 	rel := f.Table.Streamed(nil, f.Server.Version)
+	if s.Claims() {
+		rel = withoutClaims(rel)
+	}
 	text := func(column string) string {
 		if column == "" {
 			return ""
@@ -49,17 +55,24 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 	r.from = r.as("t")
 	micros := func(timestamptz string) string { return "(extract(epoch FROM " + timestamptz + ") * 1000000)::bigint" }
 	switch i := rel.Index(s.TimeColumn); {
-	case f.CommitTimes:
+	case f.CommitTimes && !s.Claims(): // a claim is an UPDATE, which has another commit time
 		r.when = micros("pg_xact_commit_timestamp(t.xmin)")
 	case i >= 0 && rel.Columns[i].BaseName == "timestamptz":
 		r.when = "CASE WHEN isfinite(t." + pg.QuoteIdent(s.TimeColumn) + ") THEN " + micros("t."+pg.QuoteIdent(s.TimeColumn)) + " END"
 	}
+	if s.Claims() {
+		r.more = append(r.more, "t.attempts")
+		if r.key != "" {
+			r.more = append(r.more, r.key)
+		}
+	}
 	return r
 }
 
-// as is the table in a FROM clause, under an alias. orderOf and keyOf are its columns.
+// as is the table in a FROM clause, under an alias. orderOf, idOf and keyOf are its columns.
 func (r *rowReader) as(alias string) string      { return r.table + " " + alias }
 func (r *rowReader) orderOf(alias string) string { return alias + strings.TrimPrefix(r.order, "t") }
+func (r *rowReader) idOf(alias string) string    { return strings.Replace(r.id, "t.", alias+".", 1) }
 func (r *rowReader) keyOf(alias string) string   { return alias + strings.TrimPrefix(r.key, "t") }
 
 // list is the select list that scan reads.
@@ -68,13 +81,13 @@ func (r *rowReader) list() string {
 	for i := range r.rel.Columns {
 		names[i] = "t." + pg.QuoteIdent(r.rel.Columns[i].Name)
 	}
-	return strings.Join(append(names, r.order, r.id, r.when), ", ")
+	return strings.Join(append(append(names, r.order, r.id, r.when), r.more...), ", ")
 }
 
 // scan makes a row of what a SELECT of list gave. now is the time of a row that has none.
 func (r *rowReader) scan(got [][]byte, now time.Time) (row, error) {
 	n := len(r.rel.Columns)
-	if len(got) != n+3 {
+	if len(got) != n+3+len(r.more) {
 		return row{}, fmt.Errorf("read the table: %w: %d columns", pg.ErrAnswer, len(got))
 	}
 	order, err := strconv.ParseInt(string(got[n]), 10, 64)
@@ -93,7 +106,11 @@ func (r *rowReader) scan(got [][]byte, now time.Time) (row, error) {
 	for i := range ev.Row.Values {
 		ev.Row.Values[i].Bytes = got[i]
 	}
-	return row{order: order, id: string(got[n+1]), event: ev.Clone()}, nil
+	one := row{order: order, id: string(got[n+1]), event: ev.Clone()}
+	for _, value := range got[n+3:] {
+		one.more = append(one.more, cdc.Value{Bytes: bytes.Clone(value)})
+	}
+	return one, nil
 }
 
 // A page bounds what is held in memory. One row may be larger.
@@ -110,8 +127,8 @@ func (r *rowReader) page(ctx context.Context, conn *pgconn.PgConn, query string,
 	if _, err := conn.Exec(ctx, "DECLARE walpost NO SCROLL CURSOR FOR "+query).ReadAll(); err != nil {
 		return nil, false, pg.Classify(fmt.Errorf("%s: %w", step, err))
 	}
-	bytes, seen := 0, 0
-	for n := firstRows; len(rows) < pageRows && bytes < pageBytes; {
+	size, seen := 0, 0
+	for n := firstRows; len(rows) < pageRows && size < pageBytes; {
 		result := conn.Exec(ctx, fmt.Sprintf("FETCH %d FROM walpost", n))
 		got, now := 0, time.Now()
 		for result.NextResult() {
@@ -123,7 +140,7 @@ func (r *rowReader) page(ctx context.Context, conn *pgconn.PgConn, query string,
 				}
 				got++
 				for _, v := range row.event.Row.Values {
-					bytes += len(v.Bytes)
+					size += len(v.Bytes)
 				}
 				if keep(&row) {
 					rows = append(rows, row)
@@ -137,7 +154,7 @@ func (r *rowReader) page(ctx context.Context, conn *pgconn.PgConn, query string,
 			all = true
 			break
 		}
-		n = min(pageRows, max(1, (pageBytes-bytes)/max(1, bytes/seen)))
+		n = min(pageRows, max(1, (pageBytes-size)/max(1, size/seen)))
 	}
 	return rows, all, nil
 }

@@ -32,6 +32,8 @@ type strategy interface {
 	next(ctx context.Context) (*cdc.Event, error)
 	// confirm notes that everything below safe is delivered, and in a durable checkpoint.
 	confirm(ctx context.Context, safe cdc.Position) error
+	// leave gives back what the session holds, before it closes in an orderly way.
+	leave(ctx context.Context) error
 	// backlog looks at what is not delivered, if everything below at is delivered. The session may have no
 	// lock. The caller sets At, Position and Notify.
 	backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
@@ -49,6 +51,7 @@ type Session struct {
 
 	due    time.Time // of the next look at the table
 	woken  bool      // a notification came
+	broken bool      // a call failed
 	looked time.Time // when the newest look began
 	used   time.Time // when the server last answered
 
@@ -72,6 +75,11 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 	if _, err := s.conn.Exec(ctx, "LISTEN "+pg.QuoteIdent(Channel(s.src.set.Table))).ReadAll(); err != nil {
 		return pg.Classify(fmt.Errorf("listen for new rows: %w", err))
 	}
+	if s.src.set.Claims() {
+		if err := s.exec(ctx, "set up the session", planSettings+"; "+flushSettings); err != nil {
+			return err
+		}
+	}
 	s.src.mu.Lock()
 	s.src.pid = s.pid
 	s.src.mu.Unlock()
@@ -91,6 +99,12 @@ func (s *Session) Continue() { s.proceed() }
 // Next returns the next event, or an Idle if nothing came for wait. The event is valid until the next
 // call.
 func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
+	ev, err := s.await(ctx, wait)
+	s.broken = s.broken || err != nil
+	return ev, err
+}
+
+func (s *Session) await(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
 	until := time.Now().Add(wait)
 	for polled := false; ; {
 		ev, err := s.next(ctx)
@@ -141,6 +155,7 @@ func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
 		return fault.Retry(errors.New("the connection is closed"))
 	}
 	if err := s.confirm(ctx, safe); err != nil {
+		s.broken = true
 		return err
 	}
 	if time.Since(s.used) < statusEvery/2 {
@@ -154,10 +169,20 @@ func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
 }
 
 // StatusEvery is the longest time between two Confirms.
-func (s *Session) StatusEvery() time.Duration { return statusEvery }
+func (s *Session) StatusEvery() time.Duration {
+	if s.src.set.Claims() {
+		return min(statusEvery, s.src.set.Lease/6)
+	}
+	return statusEvery
+}
 
-// Close frees the locks.
-func (s *Session) Close(ctx context.Context) error { return s.conn.Close(ctx) }
+// Close frees the locks, and what the session holds if no call has failed.
+func (s *Session) Close(ctx context.Context) (err error) {
+	if !s.broken && !s.conn.IsClosed() {
+		err = s.leave(ctx)
+	}
+	return errors.Join(err, s.conn.Close(ctx))
+}
 
 func (s *Session) exec(ctx context.Context, step, sql string) error {
 	if _, err := s.conn.Exec(ctx, sql).ReadAll(); err != nil {

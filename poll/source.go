@@ -18,6 +18,7 @@ import (
 type Source struct {
 	set    Settings
 	cursor place // of the newest session's goroutine
+	claims *Claims
 
 	mu     sync.Mutex
 	pid    int32 // of the newest session's server process
@@ -27,7 +28,19 @@ type Source struct {
 }
 
 // NewSource makes a Source. It does not connect.
-func NewSource(set Settings) *Source { return &Source{set: set} }
+func NewSource(set Settings) *Source {
+	s := &Source{set: set}
+	s.claims = newClaims(&s.set)
+	return s
+}
+
+// Claims are the rows that this process has claimed, nil if the strategy claims none.
+func (s *Source) Claims() *Claims {
+	if !s.set.Claims() {
+		return nil
+	}
+	return s.claims
+}
 
 // process is the server process of the newest session, 0 before the first.
 func (s *Source) process() int32 {
@@ -76,6 +89,9 @@ func (s *Source) Open(ctx context.Context, create, replaceLost bool) (*Session, 
 func (s *Source) session(conn *pgconn.PgConn, f *Facts) *Session {
 	session := &Session{src: s, conn: conn, facts: f}
 	session.strategy = &cursor{Session: session}
+	if s.set.Claims() {
+		session.strategy = &claimer{Session: session, Claims: s.claims}
+	}
 	if f != nil {
 		session.rows = s.set.rowReader(f)
 	}
@@ -88,7 +104,7 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 		return err
 	}
 	if unmet := set.Unmet(s.facts); len(unmet) > 0 {
-		err := unmet[0].fault(false, s.facts.Server.Provider)
+		err := unmet[0].fault(unmet[0].right && s.src.process() != 0, s.facts.Server.Provider)
 		if s.facts.Server.Recovery {
 			err = fault.Retry(err)
 		}
@@ -112,20 +128,28 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 		}
 		s.identity.SlotFound.Exists, s.identity.SlotFound.Created = true, true
 	}
-	s.identity.SlotFound.ActivePID = more.Holder
+	if !set.Claims() { // workers have the lock together
+		s.identity.SlotFound.ActivePID = more.Holder
+	}
 	return nil
 }
 
 func (s *Settings) identity(server *pg.Server) cdc.Identity {
+	column := s.XIDColumn
+	if s.Claims() {
+		column = "" // no position speaks of it
+	}
 	return cdc.Identity{
-		SystemID: server.SystemID, Timeline: server.Timeline, Database: server.Database, Poll: s.Strategy,
+		SystemID: server.SystemID, Timeline: server.Timeline, Database: server.Database, Poll: s.Strategy, XIDColumn: column,
 		Server: server.LSN, Recovering: server.Recovery, Time: server.Now, Started: server.Started,
 	}
 }
 
 // history is where each older timeline of the server ended. A role that may replicate can read it. For
 // any other role, a server that was not restarted since its promotion tells where it was promoted: that
-// is the end of the timeline before, if the numbers of the two follow each other.
+// is the end of the timeline before, if the numbers of the two follow each other. After a restart or a
+// crash, the server tells where that recovery ended instead, which is beyond the promotion. Only a
+// server that has received WAL in its present life was promoted in it.
 func (s *Source) history(ctx context.Context, conn *pgconn.PgConn, server *pg.Server) ([]cdc.Fork, error) {
 	if server.Timeline <= 1 {
 		return nil, nil
@@ -136,7 +160,7 @@ func (s *Source) history(ctx context.Context, conn *pgconn.PgConn, server *pg.Se
 			return sys.History, nil
 		}
 	}
-	replayed, err := pg.Row[struct{ At *cdc.Position }](ctx, conn, "read where the server was promoted", "SELECT pg_last_wal_replay_lsn() AS at")
+	replayed, err := pg.Row[struct{ At *cdc.Position }](ctx, conn, "read where the server was promoted", "SELECT CASE WHEN pg_last_wal_receive_lsn() IS NOT NULL THEN pg_last_wal_replay_lsn() END AS at")
 	if err != nil || replayed.At == nil {
 		return nil, err
 	}

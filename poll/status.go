@@ -106,7 +106,7 @@ func (s *cursor) delayed(ctx context.Context, ids xids) error {
 	}
 	s.name = now.Add(blockerEvery)
 	b, err := s.blocker(ctx, ids.xmin)
-	if err != nil {
+	if err != nil || b == nil {
 		return err
 	}
 	s.src.mu.Lock()
@@ -128,7 +128,7 @@ func (s *cursor) undelayed() {
 	}
 }
 
-// blocker describes the transaction with an id. Without the rights of pg_monitor, the server does not say
+// blocker describes the transaction with an id, nil if it has ended. Without the rights of pg_monitor, the server does not say
 // since when the transactions of other roles are open.
 func (s *Session) blocker(ctx context.Context, xid cdc.Position) (*Blocker, error) {
 	found, err := pg.Rows[struct {
@@ -142,16 +142,13 @@ func (s *Session) blocker(ctx context.Context, xid cdc.Position) (*Blocker, erro
  coalesce(a.datname, p.database, '') AS database, coalesce(a.state, '') AS state, coalesce(a.xact_start, p.prepared) AS since, coalesce(p.gid, '') AS prepared
  FROM pg_locks l LEFT JOIN pg_stat_activity a ON a.pid = l.pid LEFT JOIN pg_prepared_xacts p ON l.pid IS NULL AND p.transaction = l.transactionid
  WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND l.transactionid::text = '%d' LIMIT 1`, uint32(xid)))
-	if err != nil {
+	if err != nil || len(found) == 0 {
 		return nil, err
 	}
-	b := &Blocker{XID: xid}
-	if len(found) > 0 {
-		f := &found[0]
-		b.PID, b.Application, b.Database, b.State, b.Prepared = f.PID, f.Application, f.Database, f.State, f.Prepared
-		if f.Since != nil {
-			b.Since = *f.Since
-		}
+	f := &found[0]
+	b := &Blocker{XID: xid, PID: f.PID, Application: f.Application, Database: f.Database, State: f.State, Prepared: f.Prepared}
+	if f.Since != nil {
+		b.Since = *f.Since
 	}
 	return b, nil
 }

@@ -22,6 +22,7 @@ type Unmet struct {
 	Fix  fix.Fix
 
 	Misconfigured bool // the configuration must change
+	right         bool // a right of the role, which may come back by itself
 }
 
 func (u *Unmet) Error() string { return u.Why }
@@ -30,6 +31,8 @@ func (u *Unmet) Error() string { return u.Why }
 func (u *Unmet) fault(running bool, by fix.Provider) error {
 	hint := u.Fix.Text(by)
 	switch {
+	case running && u.right:
+		return fault.Retry(fault.WithHint(u, hint))
 	case running:
 		return fault.Person(u, hint)
 	case u.Misconfigured:
@@ -47,6 +50,11 @@ type Facts struct {
 	Notify bool // the table has a trigger that calls pg_notify
 	// CommitTimes says that the server keeps the commit times of transactions.
 	CommitTimes bool
+	// Prepares says that the server allows prepared transactions. One that notifies cannot be prepared.
+	Prepares bool
+	// Updatable says that the role may update the columns of workers, and Deletable that it may delete
+	// rows. OpenByOrder and OpenByKey say that the indexes of unfinished rows exist.
+	Updatable, Deletable, OpenByOrder, OpenByKey bool
 }
 
 // Describe reads the facts.
@@ -64,15 +72,23 @@ func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, e
 		return f, nil
 	}
 	more, err := pg.Row[struct {
-		Index, Notify, Commits bool
-		Cache                  int64
+		Index, Notify, Commits, Prepares bool
+		Cache                            int64
+		Updatable, Deletable             bool
+		ByOrder                          bool `json:"by_order"`
+		ByKey                            bool `json:"by_key"`
 	}](ctx, conn, "read the indexes and triggers of the table", fmt.Sprintf(`SELECT current_setting('track_commit_timestamp') = 'on' AS commits,
+ current_setting('max_prepared_transactions')::int > 0 AS prepares,
  EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
   WHERE i.indrelid = %[1]d AND i.indisvalid AND i.indpred IS NULL AND a.attname = %[2]s) AS index,
+ coalesce((SELECT bool_and(has_column_privilege(a.attrelid, a.attnum, 'UPDATE')) FROM pg_attribute a WHERE a.attrelid = %[1]d AND a.attname = ANY (%[6]s) AND NOT a.attisdropped), false) AS updatable,
+ has_table_privilege(%[1]d, 'DELETE') AS deletable, %[7]s AS by_order, %[8]s AS by_key,
  EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = %[1]d AND t.tgenabled <> 'D' AND p.prosrc LIKE '%%' || %[3]s || '%%') AS notify,
  coalesce((SELECT q.seqcache FROM pg_sequence q WHERE q.seqrelid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass), 0) AS cache`,
-		f.Table.OID, pg.QuoteLiteral(s.XIDColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(f.Table.Relation))))
-	f.Index, f.Notify, f.Cache, f.CommitTimes = more.Index, more.Notify, more.Cache, more.Commits
+		f.Table.OID, pg.QuoteLiteral(s.XIDColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(f.Table.Relation)),
+		workerColumns(), s.openIndex(f.Table.OID, s.OrderColumn), s.openIndex(f.Table.OID, s.Key(f.Table.Relation), s.OrderColumn)))
+	f.Updatable, f.Deletable, f.OpenByOrder, f.OpenByKey = more.Updatable, more.Deletable, more.ByOrder, more.ByKey
+	f.Index, f.Notify, f.Cache, f.CommitTimes, f.Prepares = more.Index, more.Notify, more.Cache, more.Commits, more.Prepares
 	return f, err
 }
 
@@ -109,7 +125,7 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 		fail(name, fix.ByWords("Correct source.table, or make the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, f.Server.Database)
 		return unmet
 	case t.Kind != "r" && t.Kind != "p":
-		fail(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is no table", t.Table)
+		fail(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is not a table", t.Table)
 		return unmet
 	case t.Persistence != "p":
 		fail(name, fix.BySQL("ALTER TABLE "+sql+" SET LOGGED;"), "table %s is not permanent: a crash of the server empties it", t.Table)
@@ -135,7 +151,10 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 		fail("source.order_column", fix.BySQL(order), "table %s has no column %q, which source.order_column names", t.Table, s.OrderColumn)
 	case !slices.Contains([]string{"int2", "int4", "int8"}, rel.Columns[i].BaseName) || !rel.Columns[i].NotNull:
 		fail("source.order_column", fix.ByWords("Name a column that is an identity: bigint GENERATED ALWAYS AS IDENTITY."),
-			"column %s of %s is no integer that is NOT NULL", s.OrderColumn, t.Table).Misconfigured = true
+			"column %s of %s must be an integer column with NOT NULL", s.OrderColumn, t.Table).Misconfigured = true
+	}
+	if s.Claims() {
+		return append(unmet, s.unmetClaims(f)...)
 	}
 	if s.XIDColumn == "" {
 		return unmet
@@ -149,7 +168,7 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 		fail(xid, fix.ByWords("Name a column of the type xid8."), "column %s of %s has the type %s, not xid8", s.XIDColumn, t.Table, rel.Columns[i].TypeName).Misconfigured = true
 	case !strings.Contains(rel.Columns[i].Default, "pg_current_xact_id()"):
 		fail(xid, fix.BySQL(fmt.Sprintf("ALTER TABLE %s ALTER COLUMN %s SET DEFAULT pg_current_xact_id();", sql, column)),
-			"column %s of %s has not the default pg_current_xact_id()", s.XIDColumn, t.Table)
+			"column %s of %s does not have the default pg_current_xact_id()", s.XIDColumn, t.Table)
 	case !rel.Columns[i].NotNull:
 		fail(xid, fix.BySQL(fmt.Sprintf("UPDATE %[1]s SET %[2]s = pg_current_xact_id() WHERE %[2]s IS NULL; ALTER TABLE %[1]s ALTER COLUMN %[2]s SET NOT NULL;", sql, column)),
 			"column %s of %s can be NULL, and such a row would never be delivered", s.XIDColumn, t.Table)

@@ -9,7 +9,7 @@ import (
 )
 
 // A BadEvent is an event that cannot be delivered. A Waiting is a topic with events that were sent
-// and are not delivered. A DeadLetter is an event that was sent to the topic of dead letters. Poison
+// and are not delivered. A DeadLetter is an event that was sent to the dead letter topic. Poison
 // and Policies say what becomes of bad events.
 type (
 	BadEvent   = badevent.Event
@@ -38,11 +38,11 @@ func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error
 	return l.named(badevent.Unroutable(ev, l.rec.EventID, commit, row, err))
 }
 
-// named gives an event of the stream its token. A row of the table has none. And it says whether the
-// topic of dead letters refused the event.
+// named gives an event of the stream its token. A row of the table has none, and a row that is claimed. And it says whether the
+// dead letter topic refused the event, and how the event was read.
 func (l *loop) named(bad *BadEvent) *BadEvent {
-	bad.Letter = l.cfg.Poison.IsTopic(bad.Topic)
-	if bad.Commit != 0 {
+	bad.Letter, bad.Polled = l.cfg.Poison.IsTopic(bad.Topic), l.found.Poll != ""
+	if bad.Commit != 0 && l.keeper == nil {
 		bad.Token = l.haltOf(bad).Token
 	}
 	return bad

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/relay/internal/recent"
 )
@@ -139,7 +140,7 @@ func (c *checkpointer) failed(err error) {
 	c.failure, c.active = err.Error(), true
 	c.retry = now.Add(min(saveSlow, saveRetry<<min(c.failing.Times, 8)))
 	c.noteError(err, &c.failing)
-	c.failing.Fault(now, c.log.Warn()).Err(err).Str("lsn", c.durable.LSN.String()).
+	c.failing.Fault(now, c.log.Warn()).Err(err).Str(cdc.Identity{Poll: c.durable.Poll}.At(c.durable.LSN)).
 		Msg("checkpoint cannot be written: delivery goes on, nothing is confirmed")
 }
 

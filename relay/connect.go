@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/records"
 	"github.com/walpost/walpost/relay/internal/sessions"
@@ -119,8 +120,11 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		return err
 	}
 	state, edge := Connecting, &l.lost
-	if errors.As(err, new(records.StoreError)) {
+	switch {
+	case errors.As(err, new(records.StoreError)):
 		state, edge = NoCheckpoint, &l.unread
+	case errors.As(err, new(*checkpoint.Waiting)):
+		state = Standby
 	}
 	l.noteError(err, edge)
 	edge.Fault(time.Now(), l.log.Warn()).Err(err).Msg("no session, trying again")
@@ -186,7 +190,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if l.lost.Times > 0 {
 		connected, msg = l.lost.Over(l.now, connected), "source recovered"
 	}
-	connected.Str(l.found.Reader()).Str("lsn", a.start.String()).Uint64("epoch", a.Rec.Epoch).
+	connected.Str(l.found.Reader()).Str(l.found.At(a.start)).Uint64("epoch", a.Rec.Epoch).
 		Str("system_identifier", l.found.SystemID).Uint32("timeline", l.found.Timeline).Msg(msg)
 	return l.confirm()
 }

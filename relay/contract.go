@@ -7,6 +7,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/relay/internal/claims"
 	"github.com/walpost/walpost/relay/internal/records"
 )
 
@@ -69,6 +70,9 @@ type Seeker interface {
 	// also inside a transaction.
 	Continue()
 }
+
+// A Keeper is a Source that keeps the outcome of each row, instead of a position.
+type Keeper = claims.Keeper
 
 // A Router makes records of rows. It is pure: the same event gives the same record, byte for byte.
 type Router interface {
@@ -138,8 +142,10 @@ type Parking interface {
 	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error)
 }
 
-// A Store keeps checkpoint records. LostRecords is its error if it cannot tell whether it had one.
+// A Store keeps checkpoint records. LostRecords is its error if it cannot tell whether it had one. A Look
+// is Store.Load without an effect.
 type (
 	Store       = records.Store
+	Look        = records.Look
 	LostRecords = records.LostRecords
 )

@@ -76,7 +76,7 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 	l.fly(0)
 	l.st.Received = a.Rec.LSN
 	l.phase = c
-	l.log.Info().Str("origin", c.spec.Origin).Uint64("published", c.spec.Rows).Str("lsn", a.Rec.LSN.String()).
+	l.log.Info().Str("origin", c.spec.Origin).Uint64("published", c.spec.Rows).Str(l.found.At(a.Rec.LSN)).
 		Msg("publishing rows of the table, ahead of the stream")
 	return nil
 }

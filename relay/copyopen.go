@@ -73,22 +73,16 @@ func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.R
 		return r.planRecover(ctx, rec)
 	case c != nil && rec.Copies(c.Origin):
 		return rec, nil
-	case rec.Copies(checkpoint.OriginRecover) && (r.cfg.AcceptGap == "" || intended(rec)):
+	case rec.Copies(checkpoint.OriginRecover) && (r.cfg.AcceptGap == "" || rec.Intended()):
 		// Where the slot is still to be made, no token can name what is missing: only recover goes
 		// on.
-		return nil, unfinishedRecover(rec)
+		return nil, rec.Unfinished()
 	case rec.Copies(checkpoint.OriginSnapshot):
 		return r.withoutCopy(ctx, rec)
 	case rec == nil && c != nil && r.cfg.Create:
 		return r.planSnapshot(ctx)
 	}
 	return rec, nil
-}
-
-// unfinishedRecover is the error of a run that finds an unfinished recover.
-func unfinishedRecover(rec *checkpoint.Record) error {
-	return fault.Person(fmt.Errorf("a recover of the gap after %s is not finished: %d rows are published", rec.Copy.From, rec.Copy.Rows),
-		fault.Command("recover")+" continues it.", fault.Advice{Command: fault.Command("recover")})
 }
 
 // withoutCopy decides about an unfinished snapshot that the configuration no longer asks for.
@@ -115,16 +109,16 @@ func (r *Relay) copies(rec *checkpoint.Record) bool {
 // planSnapshot plans a first start with a snapshot.
 func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	found, err := r.look(ctx)
-	if err != nil {
+	if err != nil || len(found.Shards.Others()) > 0 { // they deliver the rows from before the slot
 		return nil, err
-	}
-	if len(found.Shards.Others()) > 0 { // they deliver the rows from before the slot
-		return nil, nil //nolint:nilnil // no record is none
 	}
 	if found.SlotFound.Exists {
 		err := fmt.Errorf("slot %s exists, and no checkpoint knows it: source.snapshot: initial cannot know which rows are older than the slot", found.Slot)
 		if r.foreign++; r.foreign < foreignTries {
 			return nil, fault.Retry(err)
+		}
+		if before, unread := r.others.Before(ctx, &found); before || unread != nil { // the judgement says what became of their rows
+			return nil, unread
 		}
 		return nil, fault.Config(err, fmt.Sprintf("Drop the slot (SELECT pg_drop_replication_slot('%s');): walpost then makes it again, together with the snapshot. "+
 			"Or write snapshot: never, to begin at the position of the slot.", found.Slot))
@@ -141,20 +135,27 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 // published, by their ids.
 func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	begun := rec.Copies(checkpoint.OriginRecover)
-	switch {
-	case intended(rec) && begun:
-		return rec, nil
-	case intended(rec): // of a snapshot
+	if rec.Intended() && !begun { // of a snapshot
 		return nil, fmt.Errorf("%w: walpost run has not made the slot yet", ErrNoGap)
 	}
 	found, err := r.look(ctx)
 	if err != nil {
 		return nil, err
 	}
-	_, err = checkpoint.Judge(rec, found)
+	back := rec.GoBack(found)
+	if back != nil {
+		if err := r.store.Save(ctx, back.Key(), back.Encode()); err != nil {
+			return nil, records.Waitable(fmt.Errorf("write checkpoint %s: %w", back.Key(), err))
+		}
+		rec, begun = back, false
+	}
+	_, err = r.others.Judge(ctx, rec, found)
 	var gap *checkpoint.Refusal
+	other := errors.As(err, &gap) && gap.Reason == checkpoint.OtherSource
 	switch {
-	case err == nil && begun:
+	case err == nil && back != nil:
+		return nil, fmt.Errorf("%w: the unfinished change of the source is taken back, and walpost run goes on as before the change", ErrNoGap)
+	case begun && (err == nil || rec.Intended() && !other):
 		return rec, nil
 	case err == nil && rec == nil:
 		return nil, fmt.Errorf("%w: no checkpoint knows the slot, and the first walpost run begins at the position of the slot", ErrNoGap)
@@ -163,13 +164,18 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	case errors.Is(err, checkpoint.ErrNoSlot):
 		return nil, fmt.Errorf("%w: there is neither a slot nor a checkpoint, and the first walpost run makes both", ErrNoGap)
 	}
-	kept := errors.As(err, &gap) && gap.Reason == checkpoint.PublicationChanged
+	kept := gap != nil && gap.KeepsSlot()
 	if !kept && (gap == nil || !gap.Recoverable()) {
-		return nil, err
+		return nil, checkpoint.WithoutWaiting(err)
 	}
-	if gap.Reason == checkpoint.OtherSource && found.SlotFound.Exists {
+	if other && found.SlotFound.Exists {
 		return nil, fault.Config(fmt.Errorf("slot %s exists, but the relay has not read it while it polled: the slot would deliver events again that are already in Kafka", found.Slot),
 			fmt.Sprintf("Drop the slot: SELECT pg_drop_replication_slot('%s'); Then run %s again, which makes it.", found.Slot, fault.Command("recover")))
+	}
+	if other {
+		if err := r.others.Own(ctx, r.cfg.Name); err != nil {
+			return nil, err
+		}
 	}
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
 		return nil, fmt.Errorf("recover: %w", err)
@@ -178,12 +184,15 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 		return rec, nil
 	}
 	next := checkpoint.Copy{Origin: checkpoint.OriginRecover, From: gap.From}
+	if other {
+		next.Was = rec
+	}
 	var was *checkpoint.Copy
 	if rec != nil {
 		was = rec.Copy
 	}
 	if begun {
-		next.From, next.Rows = was.From, was.Rows
+		next.From, next.Rows, next.Was = was.From, was.Rows, was.Was
 	}
 	if next.Since, err = r.cfg.Copying.Gap(ctx, gap, was); err != nil {
 		return nil, err
@@ -195,7 +204,10 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 // and then the stream goes on at the record. The recover includes what an unfinished copy has yet
 // to publish.
 func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found cdc.Identity) (*checkpoint.Record, error) {
-	base := *gap.Record
+	base := r.record(found, found.SlotFound.Confirmed)
+	if gap.Record != nil {
+		*base = *gap.Record
+	}
 	since, err := r.cfg.Copying.Gap(ctx, gap, base.Copy)
 	if err != nil {
 		return nil, err
@@ -208,7 +220,7 @@ func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found 
 		}
 	}
 	base.Published, base.Next, base.Copy = checkpoint.Seen(found), nil, &c
-	return &base, nil
+	return base, nil
 }
 
 // look opens the source without making anything, and returns what it found.
@@ -236,19 +248,10 @@ func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Id
 	return rec, nil
 }
 
-// intended reports whether rec speaks of a slot that was about to be made.
-func intended(rec *checkpoint.Record) bool { return rec != nil && rec.Copy != nil && !rec.Copy.Slot }
-
 // openFor opens the session that rec asks for. base is the record to judge the session by.
 func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Session, base *checkpoint.Record, err error) {
-	if !intended(rec) {
-		sess, err = r.source.Open(ctx, rec == nil && r.cfg.Create, false)
-		if err == nil && checkpoint.Superseded(rec, sess.Identity()) {
-			sessions.Close(ctx, sess)
-			sess, err = r.source.Open(ctx, r.cfg.Create, false)
-			return sess, nil, err
-		}
-		return sess, rec, err
+	if !rec.Intended() {
+		return r.openKnown(ctx, rec)
 	}
 	// Any slot that is found or made will do, because the rows that are not in its stream are read
 	// after it was made.
@@ -267,4 +270,20 @@ func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Sessi
 		of.Copy, of.Border, of.WAL = &c, found.Border, found.Server
 	}
 	return sess, &of, nil
+}
+
+// openKnown is openFor for a slot that rec knows, or that nobody knows.
+func (r *Relay) openKnown(ctx context.Context, rec *checkpoint.Record) (sess Session, base *checkpoint.Record, err error) {
+	if sess, err = r.source.Open(ctx, false, false); err != nil {
+		return nil, nil, err
+	}
+	base, makes, err := r.others.Base(ctx, rec, sess.Identity(), r.cfg.Create)
+	if err == nil && !makes {
+		return sess, base, nil
+	}
+	if sessions.Close(ctx, sess); err != nil {
+		return nil, nil, err
+	}
+	sess, err = r.source.Open(ctx, true, false)
+	return sess, nil, err
 }

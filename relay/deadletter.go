@@ -18,6 +18,9 @@ func (l *loop) setAside(ev *cdc.Event, err error, commit cdc.Position, row int) 
 	var bad *BadEvent
 	if err != nil {
 		bad = l.unroutable(ev, commit, row, err)
+		if l.keeper != nil && l.keeper.Refused(uint32(row), bad.Reason()) {
+			return parking.Known, nil
+		}
 	}
 	verdict, err := l.parker.event(ev, bad, commit, row)
 	if err == nil && verdict == parking.Deliver && bad != nil && !l.buryRow(bad, ev) {
@@ -92,7 +95,7 @@ func (l *loop) note(letter *deadletter.Letter) {
 func (l *loop) sayBuried(end bool) {
 	if l.buried > 0 {
 		l.st.NewestDead[0].Log(l.toldBuried.Due(l.buried, l.now, end, l.log.Error())).
-			Msg("an event cannot be delivered and goes to the topic of dead letters " + l.cfg.Poison.Topic)
+			Msg("an event cannot be delivered and goes to the dead letter topic " + l.cfg.Poison.Topic)
 	}
 }
 

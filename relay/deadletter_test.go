@@ -26,7 +26,7 @@ func (w *world) foresee(cfg Config) error {
 	return err
 }
 
-// Bad events of both kinds go to the topic of dead letters, all others are delivered, and the relay stays ready. The log has a line at
+// Bad events of both kinds go to the dead letter topic, all others are delivered, and the relay stays ready. The log has a line at
 // once and one for the rest, and Status counts by reason.
 func TestBadEventsGoToTheTopicOfDeadLetters(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
@@ -48,7 +48,7 @@ func TestBadEventsGoToTheTopicOfDeadLetters(t *testing.T) {
 			t.Errorf("%+v", st.NewestDead)
 		}
 		r.stopped(t, time.Second)
-		said := strings.Count(r.logs.String(), "goes to the topic of dead letters dead")
+		said := strings.Count(r.logs.String(), "goes to the dead letter topic dead")
 		if said < 2 || said > 3 || !strings.Contains(r.logs.String(), `"in_all":40`) || strings.Contains(r.logs.String(), "delivery stalled") {
 			t.Errorf("%d lines:\n%s", said, r.logs.String())
 		}
@@ -109,7 +109,7 @@ func TestALetterThatIsRefusedHalts(t *testing.T) {
 	}
 }
 
-// An event that halted the relay goes to the topic of dead letters once the policy says so, and a look ahead knows that.
+// An event that halted the relay goes to the dead letter topic once the policy says so, and a look ahead knows that.
 func TestAPolicyThatChangesEndsAHalt(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		w.gapsOK = true
@@ -208,7 +208,7 @@ func TestAStartDoesNotDealWithALetterAgain(t *testing.T) {
 	})
 }
 
-// The topic of dead letters cannot be written: nothing passes the bad event, and the others flow.
+// The dead letter topic cannot be written: nothing passes the bad event, and the others flow.
 func TestALetterIsWaitedFor(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		r := w.start(w.buried())
@@ -227,7 +227,7 @@ func TestALetterIsWaitedFor(t *testing.T) {
 	})
 }
 
-// An event that a person has passed over goes to the topic of dead letters, whatever the policy, also over stops and kills. With
+// An event that a person has passed over goes to the dead letter topic, whatever the policy, also over stops and kills. With
 // Discard it goes nowhere.
 func TestASkippedEventGoesToTheTopicOfDeadLetters(t *testing.T) {
 	for name, key := range map[string]string{"of a row": "!", "of a record": "b"} {

@@ -69,8 +69,8 @@ type world struct {
 	cursed          map[string]bool // poison that stays
 	skipped         map[string]bool // a person has asked to pass over them
 	unrouted        map[string]bool // rows that cannot be routed for now
-	lettersTooLarge bool            // the topic of dead letters refuses each
-	noLetters       bool            // the topic of dead letters takes nothing for now
+	lettersTooLarge bool            // the dead letter topic refuses each
+	noLetters       bool            // the dead letter topic takes nothing for now
 	bury            bool            // the policy is dead_letter
 	bad             map[string]bool // events that were bad at some time, under this policy
 	dead            map[string]int  // dead letters per event id

@@ -1,14 +1,11 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/records"
 )
 
@@ -17,15 +14,6 @@ type Forecast struct {
 	Record *checkpoint.Record // the newest record; nil for none
 	Slot   cdc.SlotState      // zero if a start would not look at the slot
 }
-
-// A Look is Store.Load without an effect.
-type Look func(ctx context.Context, name string) (map[string][]byte, error)
-
-// Load is the Look.
-func (l Look) Load(ctx context.Context, name string) (map[string][]byte, error) { return l(ctx, name) }
-
-// Save does nothing.
-func (Look) Save(context.Context, string, []byte) error { return nil }
 
 // Foresee judges the checkpoint and the source as the next Run does, and returns the error that Run
 // would end with. It changes nothing and takes no slot, so a relay may run at the same time. A
@@ -52,7 +40,7 @@ func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Fore
 
 func (r *Relay) foresee(ctx context.Context, stored records.Stored) (slot cdc.SlotState, err error) {
 	rec, err := r.plan(ctx, stored.Rec)
-	if err != nil || intended(rec) {
+	if err != nil || rec.Intended() {
 		return slot, err
 	}
 	found, err := r.look(ctx)
@@ -60,23 +48,15 @@ func (r *Relay) foresee(ctx context.Context, stored records.Stored) (slot cdc.Sl
 		return slot, err
 	}
 	slot = found.SlotFound
-	start, err := checkpoint.Judge(rec, found)
+	if rec, _, err = r.others.Base(ctx, rec, found, r.cfg.Create); err != nil {
+		return slot, err
+	}
+	start, err := r.others.Judge(ctx, rec, found)
 	if errors.Is(err, checkpoint.ErrNoSlot) {
 		return slot, nil
 	}
 	if err != nil {
 		return slot, err
 	}
-	for _, h := range checkpoint.ByPlace(stored.Halts) {
-		letter, asked := r.cfg.Poison.IsTopic(h.Topic), stored.Skips[h.Token]
-		if letter && asked != nil && !asked.Discard && asked.Time.Before(h.Time) {
-			asked = nil // the halt is at the letter that the request made
-		}
-		reason, poison := cmp.Or(h.Reason, cdc.Unroutable), &r.cfg.Poison
-		if h.Commit >= start && asked == nil && !poison.Buries(reason, h.Topic) && (h.Keyless || !poison.Parks(reason, h.Topic)) {
-			bad := &BadEvent{Commit: h.Commit, Token: h.Token, Letter: letter}
-			return slot, fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), bad.Hint(), bad.Commands()...)
-		}
-	}
-	return slot, nil
+	return slot, r.cfg.Poison.Halted(stored.Halts, stored.Skips, start)
 }

@@ -27,10 +27,10 @@ func (l *loop) stop() error {
 	}
 	again := l.flight.Sent - l.checkpointer.sent
 	if again > 0 {
-		l.log.Warn().Uint64("events", again).Int("unacknowledged", l.inFlight()).Str("lsn", l.checkpointer.durable.LSN.String()).
+		l.log.Warn().Uint64("events", again).Int("unacknowledged", l.inFlight()).Str(l.found.At(l.checkpointer.durable.LSN)).
 			Msg("stopped before everything was acknowledged and checkpointed: the next start delivers these events again")
 	} else {
-		l.log.Info().Str("lsn", l.checkpointer.durable.LSN.String()).Dur("took", time.Since(from).Round(time.Millisecond)).Msg("stopped")
+		l.log.Info().Str(l.found.At(l.checkpointer.durable.LSN)).Dur("took", time.Since(from).Round(time.Millisecond)).Msg("stopped")
 	}
 	if err == nil && l.bad != nil {
 		err = l.bad

@@ -130,7 +130,7 @@ func (l *loop) linger(ctx context.Context, since time.Time, long time.Duration) 
 
 // settleBriefly takes the acknowledgements that come at once, although err ends the run.
 func (l *loop) settleBriefly(err error) {
-	if l.finished {
+	if l.finished || l.overdue() != nil {
 		return
 	}
 	l.now = time.Now()
@@ -154,7 +154,7 @@ func (l *loop) settleBriefly(err error) {
 // and need a person.
 func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 	alone := false
-	for l.inFlight()+l.parker.busy() > 0 && (until.IsZero() || l.now.Before(until)) {
+	for l.inFlight()+l.parker.busy() > 0 && l.overdue() == nil && (until.IsZero() || l.now.Before(until)) {
 		if l.sess == nil && !alone {
 			alone = true
 			if last := time.Now().Add(l.cfg.ShutdownGrace); until.IsZero() || last.Before(until) {
@@ -208,9 +208,9 @@ func (l *loop) anotherBad(bad *BadEvent) {
 func (l *loop) sayDrained() {
 	all, open := l.waiting()
 	if open > 0 {
-		l.log.Warn().Int("events", open).Str("lsn", l.flight.Tracker.Safe().String()).
+		l.log.Warn().Int("events", open).Str(l.found.At(l.flight.Tracker.Safe())).
 			Msg("the halt ends before everything was delivered: these events come again at the next start" + badevent.DescribeWaiting(all))
 		return
 	}
-	l.log.Info().Str("lsn", l.flight.Tracker.Safe().String()).Msg("everything that can be delivered is delivered, while the relay is halted")
+	l.log.Info().Str(l.found.At(l.flight.Tracker.Safe())).Msg("everything that can be delivered is delivered, while the relay is halted")
 }

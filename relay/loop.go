@@ -12,6 +12,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/badevent"
+	"github.com/walpost/walpost/relay/internal/claims"
 	"github.com/walpost/walpost/relay/internal/flight"
 	"github.com/walpost/walpost/relay/internal/recent"
 	"github.com/walpost/walpost/relay/internal/records"
@@ -57,12 +58,13 @@ type loop struct {
 	rec          cdc.Record // the router fills it again and again
 	acks         []cdc.Ack
 	parker       parker
+	keeper       Keeper // nil for a source of positions
 
 	finished bool      // nothing is delivered any more
 	outside  *halting  // what halts the run from outside, once the loop knows it
 	bad      *BadEvent // the first one; reading ended there
 
-	buried     uint64      // events sent to the topic of dead letters
+	buried     uint64      // events sent to the dead letter topic
 	toldBuried recent.Told // what the log has of them
 
 	now      time.Time // when the clock was last looked at
@@ -70,12 +72,12 @@ type loop struct {
 	reason   string    // why the relay is not ready, as far as setState said it
 	sawEvent bool      // since the last look at the clock
 	recent   recent.Events
-	lost     recent.Edge             // there is no session
-	unread   recent.Edge             // there is no session, because the store of checkpoints cannot be read
-	stalled  recent.Edge             // the sink does not deliver
-	outage   recent.Outage           // while the sink does not deliver
-	check    recent.Edge             // the source cannot be checked
-	told     map[string]*recent.Told // remarks of the router
+	lost     recent.Edge    // there is no session
+	unread   recent.Edge    // there is no session, because the store of checkpoints cannot be read
+	stalled  recent.Edge    // the sink does not deliver
+	outage   recent.Outage  // while the sink does not deliver
+	check    recent.Edge    // the source cannot be checked
+	told     recent.Remarks // what the log has of the router
 }
 
 // held is what the loop knows of the newest session, which holds the slot unless it is lost.
@@ -91,11 +93,12 @@ type held struct {
 }
 
 func newLoop(r *Relay) *loop {
-	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status(), told: map[string]*recent.Told{}}
+	l := &loop{Relay: r, reports: make(chan func(), 3), now: time.Now(), st: r.Status()}
 	l.background, l.cancel = context.WithCancel(context.Background())
 	l.reading = l.background
 	l.checkpointer = checkpointer{loop: l, durable: new(checkpoint.Record)}
 	l.parker = parker{loop: l}
+	l.keeper, _ = r.source.(Keeper)
 	l.phase = l.newStreaming() // of nothing, until the first session begins
 	return l
 }
@@ -203,6 +206,9 @@ func (l *loop) tick(now time.Time) error {
 	if err := l.collect(); err != nil {
 		return err
 	}
+	if err := l.overdue(); err != nil && !l.ending() {
+		return err
+	}
 	for len(l.reports) > 0 {
 		(<-l.reports)()
 	}
@@ -229,6 +235,15 @@ func (l *loop) tick(now time.Time) error {
 	return err
 }
 
+// overdue returns an error if nothing may be sent any more, because another process may soon deliver
+// what is in flight.
+func (l *loop) overdue() error {
+	if l.keeper == nil || l.inFlight() == 0 {
+		return nil
+	}
+	return l.keeper.Overdue()
+}
+
 // collect takes what the sink has ended.
 func (l *loop) collect() error {
 	l.acks = l.sink.Acks(l.acks[:0])
@@ -246,6 +261,8 @@ func (l *loop) collect() error {
 		switch {
 		case flight.Uncounted(&a.Ticket):
 			other = cmp.Or(other, l.parker.Ended(a))
+		case claims.Ended(l.keeper, a, l.sink.PassOver):
+			l.flight.Ack(a.Ticket)
 		case errors.Is(a.Err, cdc.ErrTakenBack):
 			other = cmp.Or(other, l.parker.tookBack(a))
 		case a.Err != nil:
@@ -264,7 +281,7 @@ func (l *loop) collect() error {
 		case l.parker.written(a): // waits until it is read back
 		case l.flight.Ack(a.Ticket):
 			l.st.Events++
-			if a.Ticket.Commit != 0 { // the age of a table's row is not a delay
+			if a.Ticket.Commit != 0 || l.keeper != nil { // the age of a table's row is not a delay
 				l.st.Latency.Add(a.Latency)
 			}
 		}

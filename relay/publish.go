@@ -74,6 +74,13 @@ func (l *loop) publish() {
 	l.shown.State = state
 }
 
+// remark logs dead letters, and counts and logs what the router passed over. At the end it logs the rest.
+func (l *loop) remark(end bool) {
+	l.sayBuried(end)
+	l.parker.say(end)
+	l.st.Remarks = l.told.Log(l.router.Remarks, l.now, end, &l.log)
+}
+
 // setState changes what the relay is doing, and says why it is not ready, at once.
 func (l *loop) setState(s State, reason string) {
 	l.now = time.Now()

@@ -18,6 +18,7 @@ import (
 
 	"github.com/rs/zerolog"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/size"
 	"github.com/walpost/walpost/relay/internal/handover"
 	"github.com/walpost/walpost/relay/internal/records"
@@ -48,6 +49,8 @@ type Config struct {
 	Poison Poison
 	// Parking reads the topic Poison.ParkingTopic. Without it no key is parked.
 	Parking Parking
+	// Siblings reads the records of the relays whose names differ from Name only in the shard, which is own.
+	Siblings func(ctx context.Context, own cdc.Shard) (map[string][]byte, error)
 	// SkipSnapshot says that a person wants no snapshot, not even the rest of one that has begun.
 	SkipSnapshot bool
 
@@ -80,7 +83,7 @@ type Relay struct {
 	foreign int    // how often in a row a slot was found without a checkpoint; used by one attempt at a time
 	loss    string // token of the lost records that this attempt goes on without; used by one attempt at a time
 
-	handover handover.Lot // used by one attempt at a time
+	others handover.Others // used by one attempt at a time
 
 	mu    sync.Mutex
 	shown Status // loop.publish replaces it
@@ -94,8 +97,9 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) *Rela
 		store: records.NewExclusive(store), halts: make(chan *halting, 1),
 		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: holder, Sessions: map[string]uint64{}},
 	}
+	r.others.Name, r.others.Records = cfg.Name, cfg.Siblings
 	if cfg.Parking != nil {
-		r.handover.Read = cfg.Parking.Read
+		r.others.Read = cfg.Parking.Read
 	}
 	return r
 }

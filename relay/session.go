@@ -71,10 +71,7 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 		return fmt.Errorf("open the source: %w", err)
 	}
 	a.found = a.sess.Identity()
-	a.start, err = checkpoint.Judge(base, a.found)
-	if held := r.parkedByOthers(ctx, base, a.found); held != nil && (err == nil || fault.Retryable(err)) {
-		return held
-	}
+	a.start, err = r.others.Judge(ctx, base, a.found)
 	if base == nil && err == nil && !a.found.SlotFound.Created && len(a.found.Shards.Others()) == 0 {
 		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
 			Msg("the slot existed before, and no checkpoint belongs to it: walpost starts at the position of the slot. " +
@@ -101,7 +98,7 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 		a.start = base.LSN
 	}
 	if base.Copies(checkpoint.OriginRecover) && !r.copies(base) {
-		return unfinishedRecover(base)
+		return base.Unfinished()
 	}
 	if a.found.SlotFound.ActivePID != 0 {
 		inUse(a.found)
@@ -119,15 +116,6 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	})
 }
 
-// parkedByOthers returns an error while relays that this relay is to replace have parked keys. base is
-// the record that the source is judged by.
-func (r *Relay) parkedByOthers(ctx context.Context, base *checkpoint.Record, found cdc.Identity) error {
-	if len(found.Shards.Others()) == 0 || r.handover.Read == nil || base != nil && !checkpoint.Superseded(base, found) {
-		return nil
-	}
-	return r.handover.Check(ctx, r.cfg.Name, &found)
-}
-
 // takeOver writes the record of a's epoch, if the newest record still is rec. base is the record
 // that the source was judged by. The caller has the store for itself.
 func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, rec, base *checkpoint.Record) error {
@@ -138,7 +126,7 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 	held, older := now.Rec, now.Older
 	// A record of a slot that was about to be made does not tell who held the former slot. A record of
 	// the same epoch by another holder tells that this process was not the only one.
-	a.own = held != nil && held.Holder == r.holder && !intended(held) &&
+	a.own = held != nil && held.Holder == r.holder && !held.Intended() &&
 		!slices.ContainsFunc(older, func(key string) bool { return strings.HasPrefix(key, held.Key()+".") })
 	if a.own && !a.gap {
 		rec, base = held, held // this process moved it, and the loop skips what it has received
@@ -146,7 +134,7 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 	if !records.Same(rec, held) {
 		return errMoved
 	}
-	lsn, err := checkpoint.Judge(base, a.found)
+	lsn, err := r.others.Judge(ctx, base, a.found)
 	if err != nil {
 		return err
 	}
@@ -194,7 +182,7 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 		if unknown != nil {
 			return unknown
 		}
-		if _, refused := checkpoint.Judge(nil, found); !errors.As(refused, new(*checkpoint.Refusal)) {
+		if _, refused := r.others.Judge(ctx, nil, found); !errors.As(refused, new(*checkpoint.Refusal)) {
 			return err
 		}
 	}
@@ -205,8 +193,8 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 // record returns a first record at lsn of the source that was found.
 func (r *Relay) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record {
 	return &checkpoint.Record{
-		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Poll: found.Poll, Database: found.Database,
-		LSN: lsn, Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
+		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Poll: found.Poll, XIDColumn: found.XIDColumn,
+		Database: found.Database, LSN: lsn, WAL: checkpoint.FirstWAL(found, lsn), Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
 	}
 }
 
@@ -219,7 +207,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 	if !errors.As(refused, &gap) {
 		return nil, refused
 	}
-	if c := r.cfg.Copying; c != nil && c.Origin == checkpoint.OriginRecover && gap.Reason == checkpoint.PublicationChanged {
+	if c := r.cfg.Copying; c != nil && c.Origin == checkpoint.OriginRecover && gap.KeepsSlot() {
 		a.gap = true
 		return r.recoverKept(ctx, gap, a.found)
 	}

@@ -198,7 +198,7 @@ func (w *world) spoil(rng *rand.Rand, key string) string {
 	return key
 }
 
-// poisoned sets what becomes of bad events: each goes to the topic of dead letters, or those do that a person passes over, or none.
+// poisoned sets what becomes of bad events: each goes to the dead letter topic, or those do that a person passes over, or none.
 func (w *world) poisoned(seed uint64, cfg *Config) {
 	switch seed % 4 {
 	case 0, 2:
@@ -436,7 +436,7 @@ func simulate(t *testing.T, seed uint64, clean bool) {
 		}
 		for _, r := range s.byID {
 			if forever := s.cursed[r.id] || r.key[0] == '!'; s.bury && forever && (s.dead[r.id] == 0 || s.count[r.id] > 0) {
-				s.fail("the bad event %s is %d times in the topic of dead letters, and %d times in its own", r.id, s.dead[r.id], s.count[r.id])
+				s.fail("the bad event %s is %d times in the dead letter topic, and %d times in its own", r.id, s.dead[r.id], s.count[r.id])
 			}
 		}
 		time.Sleep(2 * time.Second) // kills end

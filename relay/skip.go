@@ -18,16 +18,16 @@ func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) *checkpoint
 	h := l.names().Halt(commit, row, ev.Relation(), l.rec.EventID)
 	i := slices.IndexFunc(asked, func(a *checkpoint.Halt) bool { return a.Token == h.Token })
 	if i < 0 {
-		l.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str("lsn", commit.String()).
+		l.log.Warn().Str("asked", asked[0].Token).Str("found", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(l.found.At(commit)).
 			Msg("a skip request does not name the event at this place: walpost ignores the request")
 		return nil
 	}
-	what := "EVENT PASSED OVER, as walpost skip asked: it goes to the topic of dead letters"
+	what := "EVENT PASSED OVER, as walpost skip asked: it goes to the dead letter topic"
 	if asked[i].Discard {
 		what = "EVENT PASSED OVER, as walpost skip --discard asked: it is not delivered"
 	}
 	l.st.Skipped++
-	l.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str("lsn", commit.String()).Int("row", row).
+	l.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(l.found.At(commit)).Int("row", row).
 		Str("why", asked[i].Why).Msg(what)
 	return asked[i]
 }

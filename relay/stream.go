@@ -61,7 +61,7 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		s.checkpointer.frozen = false // a stop saves what is in flight, even if it comes now
 		return nil
 	default:
-		s.log.Warn().Str("why", why).Str("lsn", a.start.String()).Str("received", s.st.Received.String()).Int("in_flight", s.inFlight()).
+		s.log.Warn().Str("why", why).Str(s.found.At(a.start)).Str("received", s.st.Received.String()).Int("in_flight", s.inFlight()).
 			Msg("starting over at the checkpoint: events that were received after it may be delivered twice")
 		// What is in flight belongs to the history that was left. Waiting for it keeps the window's
 		// bound. Then it is forgotten.
@@ -202,12 +202,19 @@ func (s *streaming) row(ev *cdc.Event) error {
 	}
 	s.sawEvent = true
 	ok, err := s.route(ev)
-	asked := s.passOver(ev, s.progress.Open, s.progress.Events)
+	commit, number := s.progress.Open, s.progress.Events
+	if s.keeper != nil {
+		commit, number = 0, int(ev.Pos)
+	}
+	asked := s.passOver(ev, commit, number)
 	discard := asked != nil && (asked.Discard || s.cfg.Poison.Topic == "")
 	verdict := parking.Deliver
 	switch {
 	case discard:
 	case asked == nil && err == nil && !ok:
+		if s.keeper != nil {
+			s.keeper.Delivered(uint32(number))
+		}
 		return nil
 	case s.progress.Delivered(): // the run before has dealt with it
 	case asked != nil:
@@ -215,25 +222,20 @@ func (s *streaming) row(ev *cdc.Event) error {
 			return err
 		}
 	default:
-		if verdict, err = s.setAside(ev, err, s.progress.Open, s.progress.Events); err != nil {
+		if verdict, err = s.setAside(ev, err, commit, number); err != nil {
 			return err
 		}
 	}
-	// An event that is passed over, parked, or that goes to the topic of dead letters, counts as a
+	// An event that is passed over, parked, or that goes to the dead letter topic, counts as a
 	// record, whatever the router makes of it: the next start finds the same count.
 	send, err := s.progress.Record(s.rec.EventID)
 	if err != nil {
 		return s.inconsistent(err)
 	}
 	if send && !discard && verdict != parking.Known {
-		s.publishEvent(ev, s.progress.Open, s.progress.Events)
+		s.send(s.progress.Open, commit, number, ev.Relation())
 	}
 	return nil
-}
-
-// publishEvent sends the record of ev, which is event number row of the transaction at commit.
-func (s *streaming) publishEvent(ev *cdc.Event, commit cdc.Position, row int) {
-	s.send(commit, commit, row, ev.Relation())
 }
 
 // inconsistent handles a source that contradicts what is known of its history. The loop forgets
@@ -249,7 +251,7 @@ func (s *streaming) inconsistent(err error) error {
 	}
 	s.fresh = true
 	s.progress = flight.Progress{} // otherwise a stop would write down how far this transaction came
-	s.log.Error().Err(err).Str("lsn", s.checkpointer.durable.LSN.String()).
+	s.log.Error().Err(err).Str(s.found.At(s.checkpointer.durable.LSN)).
 		Msg("starting again at the checkpoint and skipping nothing: events may be delivered twice")
 	return s.lose(fault.Retry(err))
 }

@@ -104,7 +104,7 @@ func (s *Source) openAhead(ctx context.Context) (session *Session, at cdc.Positi
 		return nil, 0, err
 	}
 	return newSession(conn, nil, sessionConfig{
-		slot: name, publication: s.cfg.Publication, walSenderTimeout: pg.Millis(f.Server.SenderTimeout), confirmKeepalives: true,
+		slot: name, publication: s.cfg.Publication, role: f.Server.Role, walSenderTimeout: pg.Millis(f.Server.SenderTimeout), confirmKeepalives: true,
 		logger: zerolog.Nop(), identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: made.LSN}}, roots: f.Roots(),
 	}), made.LSN, nil
 }

@@ -204,9 +204,9 @@ func TestStandbyIsReadOnlyWhereItIsAskedFor(t *testing.T) {
 	if _, err := made.cfg.recheck(t.Context()); err != nil {
 		t.Errorf("recheck: %v", err)
 	}
-	reader := slot.NewReader(w.cfg.Connection(), w.cfg.Slot, false)
+	reader := slot.NewReader(w.cfg.Connection(), w.cfg.Slot)
 	t.Cleanup(reader.Close)
-	if h, err := reader.Read(t.Context()); err != nil || !h.Exists || h.Server == 0 {
+	if h, err := reader.Read(t.Context(), false); err != nil || !h.Exists || h.Server == 0 {
 		t.Errorf("health: %+v, %v", h, err)
 	}
 	if _, err := s.Check(t.Context()); err != nil {

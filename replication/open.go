@@ -205,7 +205,7 @@ func identityOf(sys pg.System, cfg *Config, f *pg.Facts) cdc.Identity {
 func (s *Source) session(identity cdc.Identity, f *pg.Facts, at net.Addr) sessionConfig {
 	opened := f.Server
 	return sessionConfig{
-		slot: s.cfg.Slot, publication: s.cfg.Publication, messages: s.messages(),
+		slot: s.cfg.Slot, publication: s.cfg.Publication, role: opened.Role, messages: s.messages(),
 		walSenderTimeout: pg.Millis(opened.SenderTimeout), confirmKeepalives: s.cfg.ConfirmKeepalives,
 		logger: s.cfg.Logger, identity: identity,
 		recheck: func(ctx context.Context) (cdc.Identity, error) { return s.recheck(ctx, identity, opened) },

@@ -86,7 +86,7 @@ func (c *Config) afterLoss(f *pg.Facts, bad *Unmet) fix.Fix {
 	case f.Slot == nil || f.Slot.Lost() != "":
 		return fix.Fix{fix.Words(recoverGone())}
 	case f.Publication == nil || len(bad.Fix) == 0:
-		return fix.Fix{fix.Words(recoverWithout(c.Slot))}
+		return fix.Fix{fix.Words(recoverWithout(c.Slot, ""))}
 	}
 	return append(slices.Clip(bad.Fix), fix.Words("The slot does not give what was written in the meantime. Then run "+fault.Command("recover")+" to publish from the table what is missing."))
 }
@@ -323,7 +323,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 	switch {
 	case j.foreign(): // slot says why it cannot be read
 	case j.known():
-		j.lose(name, fix.ByWords("It is not enough to make the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot)+
+		j.lose(name, fix.ByWords("It is not enough to make the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, j.f.Server.Role)+
 			" If walpost has never run, drop the slot, and walpost run makes both."),
 			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
 			j.cfg.Publication, j.cfg.Slot)

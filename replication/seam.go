@@ -14,6 +14,7 @@ import (
 type sessionConfig struct {
 	slot        string
 	publication string
+	role        string // of the connection
 	messages    logicalMessages
 	// walSenderTimeout is the server's wal_sender_timeout on the replication connection; 0 is off.
 	walSenderTimeout time.Duration

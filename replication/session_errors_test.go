@@ -51,6 +51,9 @@ func TestAnyErrorOfTheServerEndsTheStream(t *testing.T) {
 			if c.person && fault.Hint(err) == "" {
 				t.Errorf("%v: no hint", err)
 			}
+			if setup := strings.Contains(fault.Hint(err), "walpost setup --role=walpost --apply . Then run walpost recover"); setup != (c.name == "publication" || c.name == "rows are skipped") {
+				t.Errorf("%v: the hint is %s", err, fault.Hint(err))
+			}
 			if _, again := s.Next(t.Context(), time.Second); !errors.Is(again, err) {
 				t.Errorf("then %v", again)
 			}

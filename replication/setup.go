@@ -307,7 +307,7 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 	if err := opts.Err(); err != nil {
 		return nil, err
 	}
-	if opts.Slot && s.cfg.Snapshot == "" && len(f.Shards.Others()) == 0 {
+	if opts.Slot && s.cfg.Snapshot == "" && !f.Shards.Delivered() {
 		if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
 			return nil, err
 		}

@@ -87,6 +87,14 @@ func TestOtherShardsAreThoseOfTheSameTables(t *testing.T) {
 				t.Errorf("%+v", s)
 			}
 		}
+		for _, s := range found.Unknown {
+			if rest := strings.TrimPrefix(s.Slot, slot); rest != "_1_of_3" && rest != "_2_of_2" {
+				t.Errorf("%s is unknown", s.Slot)
+			}
+		}
+		if len(found.Unknown) == 0 {
+			t.Errorf("shard %q does not see the slots of other publications", own)
+		}
 		if strings.Join(got, " ") != want {
 			t.Errorf("shard %q sees %q, want %q", own, got, want)
 		}

@@ -43,7 +43,7 @@ type status struct {
 // testConfig is of a slot that is confirmed up to 100.
 func testConfig() sessionConfig {
 	return sessionConfig{
-		slot: "slot", publication: "pub", walSenderTimeout: time.Minute, confirmKeepalives: true, logger: zerolog.Nop(),
+		slot: "slot", publication: "pub", role: "walpost", walSenderTimeout: time.Minute, confirmKeepalives: true, logger: zerolog.Nop(),
 		identity: cdc.Identity{SlotFound: cdc.SlotState{Exists: true, Confirmed: 100}},
 	}
 }

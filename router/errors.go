@@ -100,13 +100,15 @@ func (e *RowError) Hint() string {
 		return fmt.Sprintf("Name a column of another type in %s, or set a converter in records that can write this type.", p.Option)
 	case ValueSet:
 		if stream {
-			return fmt.Sprintf("No default replaces a NULL here. If another column gives the topic of every row, name it in %s. Otherwise only a skip helps.", p.Option)
+			return fmt.Sprintf("No default replaces a NULL here. If another column gives the topic of every row, name it in %s. Otherwise no configuration helps.", p.Option)
 		}
 		return fmt.Sprintf("Write a value into column %s, or name another column in %s.", p.Column, p.Option)
 	case ValueValid, TopicValid:
 		switch {
+		case p.Rule == TopicValid && p.Column != "" && stream:
+			return fmt.Sprintf("If another value of %s is right for every row, set it. Or have router.route.topic.regex and router.route.topic.replacement make a valid topic of this value: they apply to every row, and the regex must match the whole value. Otherwise no configuration helps.", p.Option)
 		case p.Column != "" && stream:
-			return fmt.Sprintf("If another value of %s is right for every row, set it. Otherwise only a skip helps.", p.Option)
+			return fmt.Sprintf("If another value of %s is right for every row, set it. Otherwise no configuration helps.", p.Option)
 		case p.Column != "":
 			return fmt.Sprintf("Change the value of column %s, or the value of %s.", p.Column, p.Option)
 		}

@@ -57,6 +57,9 @@ func TestARowErrorNamesRuleOptionColumnAndValue(t *testing.T) {
 			if c.want.Message = got.Message; got != c.want || rec.EventID != "u-1" {
 				t.Errorf("\n got %+v of %q\nwant %+v", got, rec.EventID, c.want)
 			}
+			if strings.Contains(bad.Hint(), "router.route.topic.regex") != (c.name == "bad topic" && bad.LSN != 0) {
+				t.Errorf("the hint is %s", bad.Hint())
+			}
 			if !strings.Contains(bad.Reason(), got.Message) || strings.Contains(bad.Reason(), "u-1") || !strings.Contains(bad.Error(), bad.Reason()) {
 				t.Errorf("reason %q of %q", bad.Reason(), bad)
 			}

@@ -28,7 +28,7 @@ type Config struct {
 	WindowEvents int   `yaml:"-"`
 	WindowBytes  int64 `yaml:"-"`
 
-	// DeadLetters is the topic of dead letters, and Parking that of parked events; "" for none. They are created if they are missing,
+	// DeadLetters is the dead letter topic, and Parking that of parked events; "" for none. They are created if they are missing,
 	// whatever Topics.Create says: with Bury and with Park at Open, and otherwise for the first letter.
 	DeadLetters string `yaml:"-"`
 	Parking     string `yaml:"-"`

@@ -8,6 +8,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 )
 
@@ -29,6 +30,13 @@ var refusals = []struct {
 	{kerr.InvalidTimestamp, cdc.InvalidRecord},
 	{errPartition, cdc.InvalidRecord},
 	{kerr.InvalidTopicException, cdc.InvalidTopic},
+}
+
+// timestampHint is the advice for a record whose timestamp the topic refuses.
+func timestampHint() string {
+	return "The topic refuses the timestamp of the record: see its message.timestamp.before.max.ms and message.timestamp.after.max.ms. " +
+		"The timestamp comes from the column of router.table.field.event.timestamp, else from the commit or, for a row of the table, from source.time_column. " +
+		"Correct what writes the column for later rows, and raise the limit of the topic for this one: " + fault.Command("check") + " may print the command."
 }
 
 // refusal says why a record with this error may never be accepted; "" for any other error.

@@ -11,6 +11,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 )
 
@@ -366,6 +367,9 @@ func (s *Kafka) poison(t *topic, err error) {
 	}
 	t.gate = halted
 	sl := group[0]
+	if errors.Is(err, kerr.InvalidTimestamp) {
+		err = fault.WithHint(err, timestampHint())
+	}
 	err = &cdc.Refusal{Reason: refusal(err), Topic: t.name, Err: err}
 	t.reason = fmt.Errorf("topic %s is halted after event %s: %w", t.name, sl.eventID, err)
 	s.end(sl, err, 0) // the acknowledgement names the event and the topic

@@ -255,7 +255,7 @@ func TestPassOverUnderRandomFaults(t *testing.T) {
 	}
 }
 
-// The topic of dead letters is made at the start, with settings that keep every event, also where no other topic is made.
+// The dead letter topic is made at the start, with settings that keep every event, also where no other topic is made.
 func TestTheTopicOfDeadLettersIsMade(t *testing.T) {
 	c := testenv.FakeKafka(t)
 	cfg := config(c.ListenAddrs())

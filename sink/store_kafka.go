@@ -15,6 +15,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/topicname"
@@ -41,10 +42,10 @@ type KafkaStore struct {
 	warned bool
 }
 
-// folded is what the topic holds of one name, up to the place of the reader: the newest record of each key.
+// folded is what the topic holds under keys with one prefix, up to the place of the reader: the newest record of each key.
 type folded struct {
 	kafka.Reader
-	name    string
+	prefix  string // name + "/" for one relay
 	records map[string][]byte
 	whole   time.Time // when the newest reading that came to the end began, or the first one
 }
@@ -198,8 +199,8 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 	if err != nil {
 		return nil, err
 	}
-	if k.seen == nil || k.seen.name != name || time.Since(k.seen.whole) > k.keep {
-		k.seen = fold(nil, k.topic, name)
+	if k.seen == nil || k.seen.prefix != name+"/" || time.Since(k.seen.whole) > k.keep {
+		k.seen = fold(nil, k.topic, name+"/")
 	}
 	f, began, told := k.seen, time.Now(), time.Now()
 	f.Client, f.Patience = cl, k.patience
@@ -224,27 +225,42 @@ func (k *KafkaStore) Load(ctx context.Context, name string) (map[string][]byte, 
 
 // Look is Load without an effect: a topic that does not exist is empty, and Look does not create it.
 func (k *KafkaStore) Look(ctx context.Context, name string) (map[string][]byte, error) {
+	records, lost, err := k.look(ctx, name+"/")
+	if err == nil && lost != nil {
+		return records, lost
+	}
+	return records, err
+}
+
+// LookShards returns every record whose key starts with name without the suffix of own, without an effect.
+func (k *KafkaStore) LookShards(ctx context.Context, name string, own cdc.Shard) (map[string][]byte, error) {
+	records, _, err := k.look(ctx, strings.TrimSuffix(name, own.Suffix()))
+	return records, err
+}
+
+func (k *KafkaStore) look(ctx context.Context, prefix string) (map[string][]byte, *LostRecords, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	cl, err := k.client()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	t, err := k.describe(ctx, cl)
 	if err == nil && errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
-		return map[string][]byte{}, nil
+		return map[string][]byte{}, nil, nil
 	}
 	if err == nil {
 		err = t.Err
 	}
 	if err != nil {
-		return nil, k.fail("read", err)
+		return nil, nil, k.fail("read", err)
 	}
-	records, _, err := ReadCheckpoints(ctx, cl, k.topic, name, k.patience)
-	if lost := (*LostRecords)(nil); err != nil && !errors.As(err, &lost) {
-		err = k.fail("read", err)
+	f := fold(cl, k.topic, prefix)
+	f.Patience = k.patience
+	if err := f.ToEnd(ctx); err != nil {
+		return nil, nil, k.fail("read", err)
 	}
-	return records, err
+	return f.records, f.lost(), nil
 }
 
 // sayReading is how often a Load that takes long says how far it is.
@@ -257,8 +273,8 @@ func (k *KafkaStore) reachWithin(ctx context.Context, step string) (*kgo.Client,
 	return k.reach(ctx, step)
 }
 
-func fold(cl *kgo.Client, topic, name string) *folded {
-	f := &folded{name: name, whole: time.Now()}
+func fold(cl *kgo.Client, topic, prefix string) *folded {
+	f := &folded{prefix: prefix, whole: time.Now()}
 	f.Reader = kafka.Reader{Client: cl, Topic: topic, Each: f.take}
 	f.Again = func() { f.records = map[string][]byte{} }
 	return f
@@ -266,7 +282,7 @@ func fold(cl *kgo.Client, topic, name string) *folded {
 
 func (f *folded) take(r *kgo.Record) error {
 	switch key := string(r.Key); {
-	case !strings.HasPrefix(key, f.name+"/"):
+	case !strings.HasPrefix(key, f.prefix):
 	case r.Value == nil:
 		delete(f.records, key)
 	default:

@@ -56,18 +56,18 @@ func (f *folded) lost() *LostRecords {
 		return nil
 	}
 	for key := range f.records {
-		epoch, _, _ := strings.Cut(key[len(f.name)+1:], ".")
+		epoch, _, _ := strings.Cut(key[len(f.prefix):], ".")
 		if _, err := strconv.ParseUint(epoch, 10, 64); err == nil {
 			return nil
 		}
 	}
-	return &LostRecords{Topic: f.Topic, Name: f.name, Start: f.Start}
+	return &LostRecords{Topic: f.Topic, Name: strings.TrimSuffix(f.prefix, "/"), Start: f.Start}
 }
 
 // ReadCheckpoints reads a checkpoint topic as a start of the relay name does. It returns the relay's records and how far it came. patience
 // is how long it waits without coming further. The error is a *LostRecords if the relay's checkpoint may have been deleted.
 func ReadCheckpoints(ctx context.Context, cl *kgo.Client, topic, name string, patience time.Duration) (records map[string][]byte, at kafka.Reader, err error) {
-	f := fold(cl, topic, name)
+	f := fold(cl, topic, name+"/")
 	f.Patience = patience
 	if err = f.ToEnd(ctx); err == nil {
 		if lost := f.lost(); lost != nil {

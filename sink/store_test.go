@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/relay"
@@ -271,7 +273,7 @@ func TestLostRecordsAreToldByTheRecordsUnderANumber(t *testing.T) {
 		{7, []string{"n/halt/12", "n/skip/0"}, true},
 		{7, []string{"n/halt/12", "n/3"}, false},
 	} {
-		f := fold(nil, "cp", "n")
+		f := fold(nil, "cp", "n/")
 		f.Start, f.records = x.start, map[string][]byte{}
 		for _, key := range x.keys {
 			f.records[key] = []byte("x")
@@ -334,5 +336,39 @@ func TestFileStoreRefusesACycleOfLinks(t *testing.T) {
 	defer s.Close()
 	if got, err := s.Load(t.Context(), "n"); err == nil {
 		t.Errorf("it reads as %v", got)
+	}
+}
+
+// A relay reads the records of the relays with another number of shards, while they hold their locks, and creates nothing.
+func TestAStoreShowsTheRecordsOfTheOtherShards(t *testing.T) {
+	type shards interface {
+		relay.Store
+		LookShards(ctx context.Context, name string, own cdc.Shard) (map[string][]byte, error)
+	}
+	c, dir := testenv.FakeKafka(t), t.TempDir()
+	for kind, of := range map[string]func(cdc.Shard) shards{
+		"kafka": func(cdc.Shard) shards { return kafkaStore(t, c.ListenAddrs(), "cp") },
+		"file": func(s cdc.Shard) shards {
+			f := NewFileStore(filepath.Join(dir, "cp.json"+s.Suffix()))
+			t.Cleanup(func() { _ = f.Close() })
+			return f
+		},
+	} {
+		own := cdc.Shard{Index: 1, Of: 4}
+		if got, err := of(own).LookShards(patient(t), "shop_1_of_4", own); err != nil || len(got) > 0 {
+			t.Errorf("%s: %v %v", kind, got, err)
+		}
+		if kind == "kafka" && c.TopicInfo("cp") != nil {
+			t.Error("the topic was created")
+		}
+		for _, s := range []cdc.Shard{{}, {Index: 1, Of: 2}, {Index: 2, Of: 4}} {
+			if err := of(s).Save(patient(t), "shop"+s.Suffix()+"/1", []byte("x")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		got, err := of(own).LookShards(patient(t), "shop_1_of_4", own)
+		if keys := slices.Sorted(maps.Keys(got)); err != nil || strings.Join(keys, " ") != "shop/1 shop_1_of_2/1 shop_2_of_4/1" {
+			t.Errorf("%s: %v %v", kind, keys, err)
+		}
 	}
 }

@@ -32,7 +32,7 @@ func CreateCheckpointTopic(ctx context.Context, cl *kgo.Client, topic string, dr
 	return createOwn(ctx, cl, topic, dryRun, CheckpointTopic, compacted)
 }
 
-// LetterTopic are the settings of a topic of dead letters or of parked events. The limit of its records is that of a request, so that
+// LetterTopic are the settings of a dead letter topic or a parked event topic. The limit of its records is that of a request, so that
 // it holds every event that walpost can send, also one that is too large for its own topic.
 var LetterTopic = map[string]string{
 	"cleanup.policy":    "delete",
@@ -48,7 +48,7 @@ var lessForLetters = []map[string]string{
 	{"cleanup.policy": "delete", "retention.ms": "-1"},
 }
 
-// CreateLetterTopic creates a topic of dead letters or of parked events. With dryRun it only asks whether the topic could be created.
+// CreateLetterTopic creates a dead letter topic or a parked event topic. With dryRun it only asks whether the topic could be created.
 // refused is why the topic has the brokers' own limits of size.
 func CreateLetterTopic(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error) {
 	return createOwn(ctx, cl, topic, dryRun, append([]map[string]string{LetterTopic}, lessForLetters...)...)

@@ -11,6 +11,7 @@ import (
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/table"
+	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/replication"
 )
 
@@ -107,9 +108,20 @@ func (r *reading) next(rows *table.Rows) (*cdc.Event, error) {
 	}
 }
 
+// asked has the conditions of spec. If the relay polled before, the age of a row says nothing, because a row can wait for longer than any
+// overlap. The position of the strategy cursor says exactly what is delivered. The other strategies have no position, so all rows are asked for.
+func (r *reading) asked() table.Selection {
+	sel := table.Selection{Since: r.spec.Since, TimeColumn: r.TimeColumn}
+	if was := r.spec.Polled(); was != nil && was.Poll == poll.Cursor {
+		sel.Behind = &table.Behind{Column: was.XIDColumn, From: uint64(was.LSN), Border: was.Border}
+	}
+	return sel
+}
+
 // selection says which rows of a table spec asks for.
 func (r *reading) selection(ctx context.Context, t *table.Table) (table.Selection, error) {
-	sel := table.Selection{IDColumn: r.Columns(t.Relation).ID, Since: r.spec.Since, TimeColumn: r.TimeColumn}
+	sel := r.asked()
+	sel.IDColumn = r.Columns(t.Relation).ID
 	if r.narrow != nil {
 		if err := r.narrow(t, &sel); err != nil {
 			return sel, err

@@ -81,17 +81,20 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 		when = "at " + gap.Since.Format(time.RFC3339Nano)
 		since = gap.Since.Add(-rc.Overlap)
 	}
+	polled := gap.Reason == checkpoint.OtherSource && gap.Record.Poll != "" && begun == nil || begun != nil && begun.Polled() != nil
 	switch {
+	case polled:
+		since = time.Time{}
 	case gap.Reason == checkpoint.OtherSource:
 		rc.say("the newest event before the change was committed %s", when)
 	case gap.KeepsPosition():
-		rc.say("last seen unchanged: %s, %s", gap.From, when)
+		rc.say("the publication was last seen unchanged at position %s, %s", gap.From, when)
 	default:
 		rc.say("last confirmed: %s; the newest event before it was committed %s", gap.From, when)
 	}
 	switch {
 	case begun != nil && begun.Origin == checkpoint.OriginRecover:
-		rc.say("an earlier recover did not finish: walpost examines its whole gap again, from %s on", begun.From)
+		rc.say("an earlier recover did not finish: walpost examines its whole gap again")
 		since = begun.Since
 	case begun != nil:
 		since = time.Time{}
@@ -99,12 +102,15 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	if !rc.Since.IsZero() {
 		since = rc.Since
 	}
-	if since.IsZero() {
+	switch {
+	case polled && since.IsZero():
+		rc.say("the rows that are not known to be delivered may be in the gap, whatever their age")
+	case since.IsZero():
 		rc.say("every row of the table may be in the gap (--since narrows it)")
-	} else {
-		rc.say("rows committed since %s may be in the gap, and rows of unknown age", since.UTC().Format(time.RFC3339))
+	default:
+		rc.say("rows committed since %s, and rows of unknown age, may be in the gap", since.UTC().Format(time.RFC3339))
 	}
-	if gap.KeepsPosition() {
+	if gap.KeepsSlot() {
 		rc.say("slot %s is kept, and walpost run continues from it", rc.Slot)
 		return since, nil
 	}
@@ -145,21 +151,14 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		defer tails.Close()
 	}
 	if r.spec.Rows > 0 {
-		rc.say("continuing the recover of the gap after %s: %d rows are published", r.spec.From, r.spec.Rows)
+		rc.say("continuing the recover: %d rows are published", r.spec.Rows)
 	}
 	// If the age of a row is not known, its event in Kafka may be old too.
-	from, ageless := r.spec.Since, ""
-	for _, t := range r.left {
-		known, err := t.Cuts(ctx, from, r.TimeColumn)
-		if err != nil {
-			return nil, err
-		}
-		if !known {
-			ageless = cmp.Or(t.AgeUnknown(from, r.TimeColumn), "some rows have no known age")
-		}
+	from, ageless, err := rc.since(ctx, r)
+	if err != nil {
+		return nil, err
 	}
 	if ageless != "" {
-		from = time.Time{}
 		rc.say("%s, so walpost reads the topics from their beginning; a row whose event Kafka has deleted counts as missing", ageless)
 	}
 	for _, t := range r.left {
@@ -199,7 +198,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	missing := known.left - there
 	for _, topic := range slices.Sorted(maps.Keys(known.topics)) {
 		if n := known.topics[topic].events; n >= 0 {
-			rc.say("topic %s has %d events of that time", topic, n)
+			rc.say("topic %s has %d events from the time of the gap", topic, n)
 		}
 	}
 	if rc.unread != nil && ageless != "" {
@@ -207,7 +206,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 			"Grant Read on the topics to the relay's user.")
 	}
 	if rc.unread != nil {
-		rc.say("walpost cannot read the topics (%v): it publishes all rows of this time, also rows that are in Kafka", rc.unread)
+		rc.say("walpost cannot read the topics (%v): walpost publishes all rows that may be in the gap, including rows that are already in Kafka", rc.unread)
 	}
 	rc.say("%d rows of the table may be in the gap, %d of them are in Kafka, %d are missing (compared by %s)", known.left, there, missing, known.how())
 	if known.inDoubt > 0 {
@@ -234,6 +233,31 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	}, nil
 }
 
+// since returns the time from which on the topics have the events of the rows in the gap. It is zero if ageless says why that is unknown.
+func (rc *recovery) since(ctx context.Context, r *reading) (from time.Time, ageless string, err error) {
+	const some = "some rows have no known age"
+	for _, t := range r.left {
+		if r.spec.Polled() != nil {
+			oldest, known, err := t.Oldest(ctx, r.asked())
+			if err != nil || !known {
+				return time.Time{}, some, err
+			}
+			return oldest.Add(-rc.Overlap), "", nil // a relay that polls reads one table
+		}
+		known, err := t.Cuts(ctx, r.spec.Since, r.TimeColumn)
+		if err != nil {
+			return time.Time{}, "", err
+		}
+		if !known {
+			ageless = cmp.Or(t.AgeUnknown(r.spec.Since, r.TimeColumn), some)
+		}
+	}
+	if ageless != "" {
+		return time.Time{}, ageless, nil
+	}
+	return r.spec.Since, "", nil
+}
+
 // compare decides which parts of a row and of a record in Kafka are compared.
 func (rc *recovery) compare(ctx context.Context, r *reading) (*comparison, error) {
 	all := r.reader.Tables()
@@ -242,7 +266,7 @@ func (rc *recovery) compare(ctx context.Context, r *reading) (*comparison, error
 	if !timed && !unique {
 		timed = true
 		for _, t := range all {
-			known, err := t.Timed(ctx, r.spec.Since)
+			known, err := t.Timed(ctx, r.asked())
 			if err != nil {
 				return nil, err
 			}

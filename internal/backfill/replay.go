@@ -166,7 +166,7 @@ func (r *replay) run(ctx context.Context, tables *Tables) (err error) {
 		r.report.Matched += n
 	}
 	if r.report.Before = r.spec.Rows; r.report.Before > 0 {
-		r.Say(fmt.Sprintf("an earlier call was interrupted behind %d rows: this one goes on there", r.report.Before))
+		r.Say(fmt.Sprintf("an earlier replay was interrupted after %d rows; this replay continues after them", r.report.Before))
 	}
 	if r.Kafka != nil {
 		if r.asker, err = kafka.NewAsker(*r.Kafka); err != nil {
@@ -224,7 +224,7 @@ func (r *replay) publishAll(ctx context.Context, rows *reading) error {
 		return errors.Join(err, failed)
 	}
 	if ctx.Err() != nil && !fault.NeedsPerson(err) {
-		err = fault.WithHint(fmt.Errorf("interrupted behind %d of %d rows: %w", r.spec.Rows, int64(r.report.Before)+r.report.Matched, ctx.Err()),
+		err = fault.WithHint(fmt.Errorf("interrupted after %d of %d rows: %w", r.spec.Rows, int64(r.report.Before)+r.report.Matched, ctx.Err()),
 			"To continue, run the same command again.")
 	}
 	return err
@@ -421,7 +421,7 @@ func (r *replay) skip(bad *relay.BadEvent) error {
 	}
 	if !r.SkipBad && !r.DryRun {
 		return fault.Person(bad, cmp.Or(fault.Hint(bad.Err), "Repair the cause.")+
-			" Then run the same command again: it goes on at this event. Or add --skip-bad, which names such events and goes on behind them.")
+			" Then run the same command again: the replay continues at this event. Or add --skip-bad: the replay then reports such events and continues after them.")
 	}
 	r.report.Bad++
 	r.Say("bad: " + bad.Error())

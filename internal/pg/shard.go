@@ -3,6 +3,7 @@ package pg
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -38,16 +39,32 @@ func ShardFilter(s cdc.Shard, rel *cdc.Relation, key string) (string, error) {
 	return fmt.Sprintf("(coalesce(%s(%s), 0) & 2147483647) %% %d = %d", hash, QuoteIdent(key), s.Of, s.Index-1), nil
 }
 
-// SameFilter reports whether shown, which is how the server shows a row filter, is the filter of
-// ShardFilter. The server adds parentheses and a cast of a varchar to text, and leaves out quotes.
+// filterOf and filterShown are a filter as ShardFilter makes it, and as the server shows it: with
+// parentheses around each operation, and with a cast of a varchar to text. Their groups are the hash
+// function, its argument, the number of shards, and the remainder.
+var (
+	filterOf    = regexp.MustCompile(`^\(coalesce\((\w+)\((.+)\), 0\) & 2147483647\) % (\d+) = (\d+)$`)
+	filterShown = regexp.MustCompile(`^\(\(\(COALESCE\((?:pg_catalog\.)?(\w+)\((.+)\), 0\) & 2147483647\) % (\d+)\) = (\d+)\)$`)
+	castToText  = regexp.MustCompile(`^\((.+)\)::text$`)
+)
+
+// SameFilter reports whether shown, which is how the server shows a row filter, is filter, which is what
+// ShardFilter returns. The parentheses count: without them, % comes before &.
 func SameFilter(shown, filter string) bool {
-	plain := strings.NewReplacer("(", "", ")", "", " ", "", `"`, "", "::text", "", "COALESCE", "coalesce")
-	return plain.Replace(shown) == plain.Replace(filter)
+	is, want := filterShown.FindStringSubmatch(shown), filterOf.FindStringSubmatch(filter)
+	if is == nil || want == nil {
+		return false
+	}
+	column := castToText.ReplaceAllString(is[2], "$1")
+	if !strings.HasPrefix(column, `"`) {
+		column = QuoteIdent(column)
+	}
+	return is[1] == want[1] && column == want[2] && is[3] == want[3] && is[4] == want[4]
 }
 
 // ReadShards reads the slots of the other relays that share out the rows of the same tables. Such a
 // slot has the name of our slot but for the suffix of the shard, and the publication with that suffix
-// has a table of ours.
+// has a table of ours. Any other slot with such a name is Unknown.
 func (n Names) ReadShards(ctx context.Context, conn *pgconn.PgConn) (cdc.Shards, error) {
 	suffix := n.Shard.Suffix()
 	all := cdc.Shards{Own: n.Shard, Base: strings.TrimSuffix(n.Slot, suffix)}
@@ -62,15 +79,21 @@ func (n Names) ReadShards(ctx context.Context, conn *pgconn.PgConn) (cdc.Shards,
 		Name, Suffix string
 		Confirmed    cdc.Position
 		PID          int32
+		Ours         bool
 	}
 	found, err := Rows[slot](ctx, conn, "read the slots of the other shards", fmt.Sprintf(`WITH s AS (SELECT slot_name::text AS name, substr(slot_name, %d) AS suffix, confirmed_flush_lsn AS confirmed, coalesce(active_pid, 0) AS pid
  FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn IS NOT NULL AND starts_with(slot_name, %s) AND slot_name <> %s)
-SELECT * FROM s WHERE suffix ~ '^(_[0-9]+_of_[0-9]+)?$' AND EXISTS (SELECT FROM pg_publication_tables p
- WHERE p.pubname = %s || s.suffix AND (p.schemaname, p.tablename) IN (%s)) ORDER BY name`,
+SELECT *, EXISTS (SELECT FROM pg_publication_tables p
+ WHERE p.pubname = %s || s.suffix AND (p.schemaname, p.tablename) IN (%s)) AS ours FROM s WHERE suffix ~ '^(_[0-9]+_of_[0-9]+)?$' ORDER BY name`,
 		len(all.Base)+1, QuoteLiteral(all.Base), QuoteLiteral(n.Slot), QuoteLiteral(strings.TrimSuffix(n.Publication, suffix)), strings.Join(tables, ", ")))
 	for _, f := range found {
-		if shard, ok := cdc.ShardOfSuffix(f.Suffix); ok {
-			all.Slots = append(all.Slots, cdc.ShardSlot{Shard: shard, Slot: f.Name, Confirmed: f.Confirmed, ActivePID: f.PID})
+		shard, ok := cdc.ShardOfSuffix(f.Suffix)
+		slot := cdc.ShardSlot{Shard: shard, Slot: f.Name, Confirmed: f.Confirmed, ActivePID: f.PID}
+		switch {
+		case ok && f.Ours:
+			all.Slots = append(all.Slots, slot)
+		case ok:
+			all.Unknown = append(all.Unknown, slot)
 		}
 	}
 	return all, err

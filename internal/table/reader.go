@@ -19,6 +19,8 @@ import (
 type Source struct {
 	DB    pg.Database
 	Names pg.Names
+	// Key returns the column with the record's key. It must be set if Names.Shard is.
+	Key func(rel *cdc.Relation) string
 }
 
 // A Reader reads rows of the tables as the inserts that the stream would have given for them: the same relation with its catalog
@@ -29,7 +31,7 @@ type Reader struct {
 	tables  []*Table
 	commits bool         // the server keeps commit timestamps (track_commit_timestamp)
 	sees    string       // what the snapshot sees, as pg_current_snapshot prints it
-	xmax    string       // the first full transaction id that the snapshot does not see
+	xmax    uint64       // the first full transaction id that the snapshot does not see
 	at      cdc.Position // a position behind every transaction that it sees
 }
 
@@ -38,7 +40,8 @@ type Table struct {
 	pg.Table
 	// Relation is the table as the stream has it: the published columns, in their order.
 	Relation *cdc.Relation
-	// Filter is the publication's row filter as an SQL expression; "" for none. Rows for which it is not true are not published.
+	// Filter is the publication's row filter as an SQL expression, or that of Names.Shard; "" for none. Rows for which it is not true
+	// are not published.
 	Filter      string
 	partitioned bool
 	reader      *Reader
@@ -73,7 +76,13 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 			return nil, fault.WithHint(fmt.Errorf("table %s: the role %q lacks the right to read it", t.Table, cc.User),
 				pg.ReadingRights(t.Table, cc.User)+"\n(streaming does not need these rights, but reading the table does)")
 		}
-		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), Filter: f.Publication.Filter(t.Table), reader: r})
+		filter := f.Publication.Filter(t.Table)
+		if s.Names.Shard.Of > 0 { // the publication may not exist, or be wrong
+			if filter, err = pg.ShardFilter(s.Names.Shard, t.Relation, s.Key(t.Relation)); err != nil {
+				return nil, fault.Config(fmt.Errorf("source.shard: %w", err), fault.Hint(err))
+			}
+		}
+		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), Filter: filter, reader: r})
 	}
 	if err := r.open(ctx, s.DB, opts, version); err != nil {
 		return nil, err
@@ -130,7 +139,10 @@ func (r *Reader) open(ctx context.Context, db pg.Database, opts Options, version
 		now, err = pg.Row[snapshot](ctx, r.conn, "read the snapshot", `SELECT current_setting('track_commit_timestamp') = 'on' AS on,
  pg_current_snapshot()::text AS sees, pg_snapshot_xmax(pg_current_snapshot())::text AS xmax,
  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_insert_lsn() END AS at`)
-		r.commits, r.sees, r.xmax, r.at = now.On, now.Sees, now.XMax, now.At
+		r.commits, r.sees, r.at = now.On, now.Sees, now.At
+		if err == nil {
+			r.xmax, err = strconv.ParseUint(now.XMax, 10, 64)
+		}
 	}
 	if err != nil {
 		r.Close()
@@ -147,6 +159,15 @@ func (r *Reader) KeepsCommitTimes() bool { return r.commits }
 
 // Position is behind the commit of every transaction whose rows are read.
 func (r *Reader) Position() cdc.Position { return cdc.Position(r.at) }
+
+// FullXID is the 64-bit id of the transaction that wrote a row with this xmin. It is xmin itself for an id below 3, which is older
+// than any other.
+func (r *Reader) FullXID(xmin uint32) uint64 {
+	if xmin < 3 {
+		return uint64(xmin)
+	}
+	return r.xmax - uint64(uint32(r.xmax)-xmin)
+}
 
 // Tables are the tables, in the configuration's order.
 func (r *Reader) Tables() []*Table { return r.tables }

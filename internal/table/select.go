@@ -1,7 +1,6 @@
 package table
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -55,6 +54,8 @@ type Selection struct {
 	TimeColumn string
 	// Until leaves out the rows that are known to be committed at it or later, as Since does. Zero leaves out nothing.
 	Until time.Time
+	// Behind leaves out the rows of transactions that it does not cover; nil leaves out nothing.
+	Behind *Behind
 	// FirstID and LastID leave out the rows whose value in IDColumn is below or above; nil leaves out nothing.
 	FirstID, LastID *string
 	// In leaves out the rows that one of them does not select.
@@ -63,6 +64,24 @@ type Selection struct {
 	// After leaves out the rows up to that Place, which an earlier reading in the same order has read. A row that was changed
 	// since then is not left out. It is for ByCommit and ByColumn only. If Nth is 0, nothing is left out.
 	After Place
+}
+
+// A Behind covers the transactions from the id From on, without those that the snapshot Border sees ("" for none). Column is the xid8
+// column that has the ids of the rows, "" for their xmin. Without a column there is no border.
+type Behind struct {
+	Column string
+	From   uint64
+	Border string
+}
+
+// where is the condition for the rows that are not known to be of another transaction.
+func (b *Behind) where() string {
+	xid := pg.XID(b.Column, "t")
+	condition := fmt.Sprintf("%s >= '%d'::%s", xid, b.From, pg.XIDType(b.Column))
+	if b.Border != "" {
+		condition += fmt.Sprintf(" AND NOT pg_visible_in_snapshot(%s, %s)", xid, pg.QuoteLiteral(b.Border))
+	}
+	return "(" + condition + ") IS NOT FALSE"
 }
 
 // An In selects the rows whose Column has one of the Values.
@@ -161,6 +180,9 @@ func (t *Table) where(sel *Selection) (where []string, id string, err error) {
 	if since != "" {
 		where = append(where, since)
 	}
+	if sel.Behind != nil {
+		where = append(where, sel.Behind.where())
+	}
 	if !sel.Until.IsZero() {
 		age := commitTimestamp
 		if !t.reader.commits {
@@ -232,7 +254,7 @@ func (t *Table) since(sel *Selection) (string, error) {
 func (t *Table) after(sel *Selection) (done, same string, err error) {
 	// Ids below 3 are older than any.
 	seen := fmt.Sprintf("(t.xmin::text::int8 < 3 OR pg_visible_in_snapshot(greatest(%s, 3)::text::xid8, %s::pg_snapshot))",
-		pg.FullXID(t.reader.xmax, "t"), pg.QuoteLiteral(sel.After.Sees))
+		pg.FullXID(strconv.FormatUint(t.reader.xmax, 10), "t"), pg.QuoteLiteral(sel.After.Sees))
 	var less, equal string
 	switch sel.Order.By {
 	case ByCommit:
@@ -376,104 +398,6 @@ func (t *Table) HasEqual(ctx context.Context) (bool, error) {
 	found, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look for equal rows of "+t.String(), // as text, because json cannot be compared
 		"SELECT EXISTS (SELECT FROM "+t.from()+" WHERE "+t.kept()+" GROUP BY ROW("+t.columns()+")::text HAVING count(*) > 1) AS found")
 	return found.Found, err
-}
-
-// AgeUnknown says, for people, why nothing tells which rows are older than since; "" if something does.
-func (t *Table) AgeUnknown(since time.Time, timeColumn string) string {
-	switch {
-	case since.IsZero():
-		return "it is unknown since when events are missing"
-	case !t.reader.commits && timeColumn == "":
-		return "the age of the rows is unknown (set source.time_column)"
-	}
-	return ""
-}
-
-// TellsAge returns an error if nothing tells when the rows were written.
-func (t *Table) TellsAge(timeColumn string) error {
-	if t.reader.commits || timeColumn != "" {
-		return nil
-	}
-	return fault.Config(errors.New("nothing tells when a row was written: track_commit_timestamp is off, and source.time_column is not set"),
-		"Set source.time_column to the column with the time of the insert, or give ids instead of times.")
-}
-
-// Statistics are what the server's statistics tell of a table. They may be a little old.
-type Statistics struct {
-	Rows    int64 // about as many rows as the table has
-	Updated bool  // rows were updated, or the server does not count updates
-}
-
-// Statistics reads them, of all partitions together.
-func (t *Table) Statistics(ctx context.Context) (Statistics, error) {
-	return pg.Row[Statistics](ctx, t.reader.conn, "read the statistics of "+t.String(), fmt.Sprintf(`SELECT
- coalesce(sum(greatest(c.reltuples, s.n_live_tup, 0)), 0)::bigint AS rows, coalesce(sum(s.n_tup_upd), 0) > 0 OR current_setting('track_counts') <> 'on' AS updated
- FROM (SELECT %[1]d::oid AS relid UNION SELECT relid FROM pg_partition_tree(%[1]d::oid) WHERE isleaf) r
- JOIN pg_class c ON c.oid = r.relid AND c.relkind = 'r' LEFT JOIN pg_stat_all_tables s ON s.relid = r.relid`, t.Relation.ID))
-}
-
-// Cuts reports whether Selection.Since leaves out every older row of the table, because the age of each row is known.
-func (t *Table) Cuts(ctx context.Context, since time.Time, timeColumn string) (bool, error) {
-	young, err := t.since(&Selection{Since: since, TimeColumn: timeColumn})
-	if err != nil || young == "" {
-		return false, err
-	}
-	age := commitTimestamp
-	if !t.reader.commits {
-		age = "t." + pg.QuoteIdent(timeColumn)
-	}
-	return t.aged(ctx, young, age)
-}
-
-// Timed reports whether the server keeps the commit time of every row that Since does not leave out.
-func (t *Table) Timed(ctx context.Context, since time.Time) (bool, error) {
-	if !t.reader.commits {
-		return false, nil
-	}
-	young, err := t.since(&Selection{Since: since})
-	if err != nil {
-		return false, err
-	}
-	return t.aged(ctx, cmp.Or(young, "true"), commitTimestamp)
-}
-
-// aged reports whether every row that a condition selects has an age.
-func (t *Table) aged(ctx context.Context, condition, age string) (bool, error) {
-	unknown, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look at the age of the rows of "+t.String(),
-		fmt.Sprintf("SELECT EXISTS (SELECT FROM %s WHERE %s AND %s AND %s IS NULL) AS found", t.from(), t.kept(), condition, age))
-	return !unknown.Found, err
-}
-
-// Holes counts the numbers of an integer column that no row has. It begins behind the largest number that was committed before
-// since, and ends at the largest number, or at the last one that the column's sequence gave. If the holes cannot be counted,
-// unknown says why, for people.
-func (t *Table) Holes(ctx context.Context, column string, since time.Time, timeColumn string) (holes int64, unknown string, err error) {
-	c, err := t.column(column)
-	if err != nil {
-		return 0, "", err
-	}
-	switch oid := t.Relation.Columns[t.Relation.Index(column)].TypeOID; oid {
-	case 20, 21, 23: // int8, int2, int4
-	default:
-		return 0, "column " + column + " is not an integer", nil
-	}
-	young, err := t.since(&Selection{Since: since, TimeColumn: timeColumn})
-	if err != nil || young == "" {
-		return 0, t.AgeUnknown(since, timeColumn), err
-	}
-	type counts struct {
-		Before, Last *int64
-		Rows         int64
-	}
-	n, err := pg.Row[counts](ctx, t.reader.conn, "count the holes of "+column, fmt.Sprintf(`WITH b AS (SELECT max(%[1]s) AS before FROM %[2]s WHERE NOT %[3]s)
- SELECT b.before, (SELECT count(*) FROM %[2]s WHERE %[1]s > b.before) AS rows,
- greatest((SELECT max(%[1]s) FROM %[2]s), (SELECT CASE WHEN has_sequence_privilege(s.oid, 'SELECT, USAGE') THEN pg_sequence_last_value(s.oid::regclass) END
-  FROM pg_class s WHERE s.oid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass)) AS last FROM b`,
-		c, t.from(), young, pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(column)))
-	if err != nil || n.Before == nil || n.Last == nil {
-		return 0, "no row in the table is older than the gap", err
-	}
-	return max(*n.Last-*n.Before-n.Rows, 0), "", nil
 }
 
 // A BadValueError says that a text is no value of a column's type, or violates a constraint of the table.

@@ -51,7 +51,8 @@ type entry struct {
 	stamp int64 // milliseconds, of a row: the timestamp of its record, if a column gives it
 	age   int64 // microseconds, of a row: when it was written, as well as it is known
 	tx    uint32
-	rank  int64 // the value of source.order_column
+	xid   uint64 // of a row that is polled: its transaction, as the relay takes it
+	rank  int64  // the value of source.order_column
 	flags uint64
 
 	id, keyText []byte // of the entry that was parsed, or of the row or record
@@ -66,7 +67,7 @@ func (e *entry) append(b []byte) []byte {
 	for _, v := range []uint64{e.value, e.headers, e.whole} {
 		b = binary.BigEndian.AppendUint64(b, v)
 	}
-	for _, v := range []uint64{e.table, e.topic, uint64(e.tx), e.flags} {
+	for _, v := range []uint64{e.table, e.topic, uint64(e.tx), e.xid, e.flags} {
 		b = binary.AppendUvarint(b, v)
 	}
 	for _, v := range []int64{int64(e.partition), e.offset, e.other, e.time, e.stamp, e.age, e.rank} {
@@ -96,7 +97,7 @@ func (e *entry) parse(b []byte) {
 		b = b[n:]
 		return v
 	}
-	e.table, e.topic, e.tx, e.flags = unsigned(), unsigned(), uint32(unsigned()), unsigned()
+	e.table, e.topic, e.tx, e.xid, e.flags = unsigned(), unsigned(), uint32(unsigned()), unsigned(), unsigned()
 	e.partition, e.offset, e.other = int32(signed()), signed(), signed()
 	e.time, e.stamp, e.age, e.rank = signed(), signed(), signed(), signed()
 	text := func() []byte {

@@ -144,7 +144,8 @@ func (v *verifier) with(row, rec *entry) error {
 		return v.addByKey(&e)
 	}
 	// A timestamp that no column, no broker and no command gave is the commit time of the insert.
-	if row.stamp == unknown && rec.time != unknown && !rec.has(marked) {
+	// A relay that polls takes another time if the server does not keep the commit time.
+	if row.stamp == unknown && rec.time != unknown && !rec.has(marked) && (v.Polled == nil || row.time != unknown) {
 		if row.time == unknown || row.time/1000 != rec.time/1000 {
 			e.time = rec.time
 		}
@@ -197,6 +198,27 @@ func (v *verifier) addByKey(e *entry) error {
 
 const keyPrefix = 4 + 16 + 1 + 4 + 8
 
+// addAgain puts a record into the sort of duplicates. It repeats the record at the offset other of its partition.
+func (v *verifier) addAgain(rec *entry, other int64) error {
+	e := *rec
+	e.other = other
+	v.buf = binary.BigEndian.AppendUint32(v.buf[:0], uint32(e.topic))
+	v.buf = binary.BigEndian.AppendUint32(v.buf, uint32(e.partition))
+	if v.Polled != nil {
+		v.buf = append(v.buf, e.key[:]...)
+	} else {
+		v.buf = append(v.buf, make([]byte, len(e.key))...)
+	}
+	v.buf = binary.BigEndian.AppendUint64(v.buf, uint64(e.offset))
+	return v.again.add(e.append(v.buf))
+}
+
+const (
+	againGroup  = 4 + 4 + 16 // of what addAgain adds: the records that are judged together
+	againPrefix = againGroup + 8
+	noDuplicate = -1 // for a record that a relay that polls may repeat
+)
+
 // other decides what a record is to the records of the same id before it, and whether it belongs to
 // no row.
 func (v *verifier) other(g *group, j int) error {
@@ -222,8 +244,14 @@ func (v *verifier) other(g *group, j int) error {
 		row = row || g.rows[i].topic == rec.topic
 	}
 	t := v.topics[rec.topic]
-	if (equal == nil || g.owners[j] >= 0) && !rec.has(late) {
+	switch {
+	case equal != nil && g.owners[j] < 0 || rec.has(late):
+	case v.Polled == nil:
 		t.parts[rec.partition].firsts.add(rec.offset)
+	case !rec.has(nullKey):
+		if err := v.addAgain(rec, noDuplicate); err != nil {
+			return err
+		}
 	}
 	switch {
 	case g.owners[j] >= 0:
@@ -232,12 +260,7 @@ func (v *verifier) other(g *group, j int) error {
 	case (equal != nil || twin != nil) && rec.has(nullKey):
 		v.report.Repeated++ // without a key there is no order, and each attempt may choose another partition
 	case equal != nil:
-		e := *rec
-		e.other = equal.offset
-		v.buf = binary.BigEndian.AppendUint32(v.buf[:0], uint32(e.topic))
-		v.buf = binary.BigEndian.AppendUint32(v.buf, uint32(e.partition))
-		v.buf = binary.BigEndian.AppendUint64(v.buf, uint64(e.offset))
-		return v.again.add(e.append(v.buf))
+		return v.addAgain(rec, equal.offset)
 	case twin != nil:
 		v.finding(Duplicate, rec, fmt.Sprintf("the same record is at partition %d offset %d", twin.partition, twin.offset), rec)
 	case row && first != nil:

@@ -11,6 +11,7 @@ import (
 type offsets struct {
 	chunks  map[int64]*[chunkWords]uint64
 	numbers []int64 // of the chunks, in order; nil after a new chunk
+	free    []*[chunkWords]uint64
 }
 
 const (
@@ -24,9 +25,32 @@ func (s *offsets) add(o int64) {
 		s.chunks = map[int64]*[chunkWords]uint64{}
 	}
 	if s.chunks[n] == nil {
-		s.chunks[n], s.numbers = new([chunkWords]uint64), nil
+		if len(s.free) == 0 {
+			s.free = append(s.free, new([chunkWords]uint64))
+		}
+		s.chunks[n], s.free, s.numbers = s.free[len(s.free)-1], s.free[:len(s.free)-1], nil
 	}
 	s.chunks[n][o%chunkBits/64] |= 1 << (o % 64)
+}
+
+// reset empties the set, and keeps its memory.
+func (s *offsets) reset() {
+	for _, c := range s.chunks {
+		*c = [chunkWords]uint64{}
+		s.free = append(s.free, c)
+	}
+	clear(s.chunks)
+	s.numbers = nil
+}
+
+// has reports whether every offset of other from low to high is in the set.
+func (s *offsets) has(other *offsets, low, high int64) bool {
+	for o := other.after(low - 1); o >= 0 && o <= high; o = other.after(o) {
+		if s.after(o-1) != o {
+			return false
+		}
+	}
+	return true
 }
 
 // chunk returns the place of the first chunk in numbers that is n or above.

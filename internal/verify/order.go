@@ -2,7 +2,6 @@ package verify
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"fmt"
 )
@@ -83,7 +82,7 @@ func (v *verifier) ordered(e *entry, k *keyOrder) {
 			v.finding(OutOfOrder, e, behind(&last), nil)
 		case timed && e.time+certain < newest.time && byRank(&newest) <= 0 && reversed(&newest):
 			v.finding(OutOfOrder, e, behind(&newest), nil)
-		case timed && e.time/1000 < newest.time/1000 && reversed(&newest):
+		case timed && e.time/1000 < newest.time/1000 && reversed(&newest) && (v.Polled == nil || byRank(&newest) <= 0):
 			v.finding(OrderUnknown, e, "looks older than event "+string(newest.id)+" before it, by its commit time", nil)
 		case tied && byRank(&last) < 0 && reversed(&last):
 			v.finding(OrderUnknown, e, "looks older than event "+string(last.id)+" before it, by source.order_column", nil)
@@ -110,88 +109,9 @@ func (v *verifier) lost(e *entry, k *keyOrder) {
 		v.finding(Retention, e, "", nil)
 	case t.compacted && t.n > 0 && (k.records || k.tombstones):
 		v.finding(Compaction, e, "", nil)
-	case v.report.NotConfirmed != "":
+	case v.report.NotConfirmed != "" && !v.reached.has(e.xid):
 		v.finding(NotConfirmed, e, "", nil)
 	default:
 		v.finding(Missing, e, "", nil)
 	}
-}
-
-// A stretch is a series of duplicates in one partition with no other event between them.
-type stretch struct {
-	topic     uint64
-	partition int32
-	begin     int64 // the offset of the newest event before the stretch
-	oldest    int64 // the smallest offset that is repeated
-	at        int64 // the offset that the newest of them repeats
-	end       int64 // the offset of the newest of them
-	start     int64 // the offset of the newest record so far that repeats the first record of the log
-	count     int64
-	broken    string
-	examples  [][]byte
-}
-
-// judgeAgain looks at the records that repeat an earlier one of their partition, in the order of the
-// log.
-func (v *verifier) judgeAgain(ctx context.Context) error {
-	var s stretch
-	err := v.again.each(ctx, func(b []byte) error {
-		var e entry
-		e.parse(b[16:])
-		firsts := &v.topics[e.topic].parts[e.partition].firsts
-		next := firsts.after(s.end)
-		if s.count == 0 || s.topic != e.topic || s.partition != e.partition || next >= 0 && next < e.offset {
-			v.conclude(&s)
-			start := s.start
-			if s.count == 0 || s.topic != e.topic || s.partition != e.partition {
-				start = -1
-			}
-			s = stretch{topic: e.topic, partition: e.partition, begin: firsts.before(e.offset), oldest: e.other, start: start, examples: s.examples[:0]}
-		} else if e.other > s.at && firsts.after(s.at) != e.other {
-			s.broken = fmt.Sprintf("the records repeated before it end at offset %d", s.at)
-		}
-		s.at, s.end, s.oldest = e.other, e.offset, min(s.oldest, e.other)
-		if e.other == firsts.after(-1) {
-			s.start = e.offset
-		}
-		if s.count++; len(s.examples) < v.Limit {
-			s.examples = append(s.examples, append([]byte(nil), b[16:]...))
-		}
-		return nil
-	})
-	v.again.close()
-	v.conclude(&s)
-	return err
-}
-
-// conclude judges a whole stretch.
-func (v *verifier) conclude(s *stretch) {
-	if s.count == 0 {
-		return
-	}
-	t := v.topics[s.topic]
-	p := &t.parts[s.partition]
-	last := p.firsts.after(s.end) < 0
-	// A stretch that repeats the first record of the log may have begun with records that retention has
-	// removed before it. They look new then, and the order of the log up to there is not that of the stream.
-	unsure := p.cut && s.oldest <= s.start
-	kind := Duplicate
-	switch {
-	case s.broken == "" && (s.at == s.begin || unsure):
-		v.report.Repeated += s.count
-		return
-	case t.compacted || unsure:
-		kind = RepeatUnknown
-		s.broken = cmp.Or(s.broken, "what it repeats is not complete")
-	case s.broken == "" && last:
-		kind, s.broken = RepeatUnknown, "the log ends before the repeated records have reached the newest one"
-	case s.broken == "":
-		s.broken = fmt.Sprintf("newer events follow, although the repeated records had not reached offset %d", s.begin)
-	}
-	for _, b := range s.examples {
-		var e entry
-		e.parse(b)
-		v.finding(kind, &e, fmt.Sprintf("repeats offset %d; %s", e.other, s.broken), &e)
-	}
-	v.report.Counts[kind] += s.count - int64(len(s.examples))
 }

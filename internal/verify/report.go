@@ -1,6 +1,10 @@
 package verify
 
-import "math"
+import (
+	"math"
+
+	"github.com/walpost/walpost/internal/fault"
+)
 
 // A Kind is the kind of a Finding.
 type Kind string
@@ -31,21 +35,24 @@ type KindText struct {
 	Hint       string
 }
 
-// Kinds are all kinds, in the order of a report.
-var Kinds = []KindText{
-	{Missing, true, "rows whose record is in no topic", "Look for the id in the log of run. walpost explain --id ID prints the record."},
-	{Changed, true, "rows that give another record now", "Compare walpost explain --id ID with the record. The row was updated, or the configuration was changed, after the delivery."},
-	{Duplicate, true, "duplicates that a restart of the relay does not explain", "Find out who else writes to the topic, or who replaced the relay."},
-	{OutOfOrder, true, "records behind a newer record of their key", "Keep the topic as it is, and report the two records with their headers and timestamps."},
-	{Unroutable, true, "rows that give no record", "walpost explain --id ID says what to change."},
-	{InBothPlaces, true, "events that are in their topic and also elsewhere", "walpost dead list shows them."},
-	{NotConfirmed, false, "rows without a record that the slot may not have passed", "Start walpost run, or repair what it reports, and verify again."},
-	{Retention, false, "rows whose record may have been removed by retention", "Compare younger rows (--since)."},
-	{Compaction, false, "rows whose record may have been removed by compaction", ""},
-	{OrderUnknown, false, "pairs of one key that look reversed", "Their commits were too close together, or only source.order_column speaks of them."},
-	{RepeatUnknown, false, "duplicates in a part of the log that is not whole", "Verify again after the relay has delivered more."},
-	{NoID, false, "rows without an event id (NULL)", "Give every row an event id, and name its column with router.table.field.event.id."},
-	{IDNotUnique, false, "rows whose event id too many rows or records have", "Name a column that is unique with router.table.field.event.id."},
+// Kinds are all kinds, in the order of a report. The commands of their hints have the options of this program.
+func Kinds() []KindText {
+	explain := fault.Command("explain", "--id", "ID")
+	return []KindText{
+		{Missing, true, "rows whose record is in no topic", "Look for the id in the log of run. " + explain + " prints the record."},
+		{Changed, true, "rows that give another record now", "Compare what " + explain + " prints with the record. The row was updated, or the configuration was changed, after the delivery."},
+		{Duplicate, true, "duplicates that a restart of the relay does not explain", "Find out who else writes to the topic, or who replaced the relay."},
+		{OutOfOrder, true, "records behind a newer record of their key", "Keep the topic as it is, and report the two records with their headers and timestamps."},
+		{Unroutable, true, "rows that give no record", explain + " says what to change."},
+		{InBothPlaces, true, "events that are in their topic and also elsewhere", fault.Command("dead", "list") + " shows them."},
+		{NotConfirmed, false, "rows without a record that the relay may not have reached", "Start walpost run, or repair what it reports, and verify again."},
+		{Retention, false, "rows whose record may have been removed by retention", "Compare younger rows (--since)."},
+		{Compaction, false, "rows whose record may have been removed by compaction", ""},
+		{OrderUnknown, false, "pairs of one key that look reversed", "verify cannot tell the order, because the two commits were too close together, or because only source.order_column orders them. This is no sign of a fault."},
+		{RepeatUnknown, false, "duplicates that a restart of the relay may explain", "Verify again after the relay has delivered more."},
+		{NoID, false, "rows without an event id (NULL)", "Give every row an event id, and name its column with router.table.field.event.id."},
+		{IDNotUnique, false, "rows whose event id too many rows or records have", "Name a column that is unique with router.table.field.event.id."},
+	}
 }
 
 // A Finding is one difference, or one thing that could not be judged.
@@ -89,7 +96,7 @@ func (r *Report) Differences() int64 { return r.sum(true) }
 func (r *Report) CannotTell() int64 { return r.sum(false) }
 
 func (r *Report) sum(difference bool) (n int64) {
-	for _, k := range Kinds {
+	for _, k := range Kinds() {
 		if k.Difference == difference {
 			n += r.Counts[k.Kind]
 		}

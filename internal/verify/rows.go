@@ -40,12 +40,17 @@ func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
 		if err != nil {
 			return 0, err
 		}
-		c := &checkedTable{Table: t, name: t.Relation.String(), columns: v.Router.Columns(t.Relation), updated: known.Updated, rank: -1, written: -1}
+		c := &checkedTable{Table: t, name: t.Relation.String(), columns: v.Router.Columns(t.Relation), updated: known.Updated, rank: -1, written: -1, xid: -1}
 		if v.OrderColumn != "" {
 			c.rank = t.Relation.Index(v.OrderColumn)
 		}
 		if v.TimeColumn != "" {
 			c.written = t.Relation.Index(v.TimeColumn)
+		}
+		if v.Polled != nil && v.Polled.XIDColumn != "" {
+			if c.xid = t.Relation.Index(v.Polled.XIDColumn); c.xid < 0 {
+				return 0, fault.Config(fmt.Errorf("table %s has no column %s, which source.poll.xid_column names", t, v.Polled.XIDColumn), "walpost setup prints the SQL that makes it.")
+			}
 		}
 		stamped := c.columns.Timestamp
 		if reader.KeepsCommitTimes() && (c.updated || stamped != "") || !reader.KeepsCommitTimes() && stamped != "" && stamped != v.TimeColumn {
@@ -60,14 +65,14 @@ func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
 	v.Say(fmt.Sprintf("tables: about %d rows; temporary files in %s: about %s, and the same again for an equal number of records",
 		total, cmp.Or(v.TempDir, os.TempDir()), roughly(total*entryBytes)))
 	for i, t := range v.tables {
-		if err := v.readTable(ctx, t, uint64(i), total); err != nil {
+		if err := v.readTable(ctx, reader, t, uint64(i), total); err != nil {
 			return 0, err
 		}
 	}
 	return reader.Position(), nil
 }
 
-func (v *verifier) readTable(ctx context.Context, t *checkedTable, number uint64, total int64) error {
+func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *checkedTable, number uint64, total int64) error {
 	rows, err := t.Select(ctx, table.Selection{
 		IDColumn: t.columns.ID, Since: v.Since, Until: v.Until, TimeColumn: v.TimeColumn, FirstID: v.FirstID, LastID: v.LastID,
 	})
@@ -104,6 +109,14 @@ func (v *verifier) readTable(ctx context.Context, t *checkedTable, number uint64
 		if tx, err := strconv.ParseUint(string(rows.Transaction), 10, 32); err == nil {
 			e.tx = uint32(tx)
 		}
+		if v.Polled != nil {
+			if e.xid, err = t.transaction(reader, ev, e.tx); err != nil {
+				return err
+			}
+			if !v.reached.has(e.xid) {
+				v.newest = max(v.newest, cdc.Position(e.xid))
+			}
+		}
 		if !t.updated {
 			e.flags |= asInserted
 		}
@@ -119,6 +132,18 @@ func (v *verifier) readTable(ctx context.Context, t *checkedTable, number uint64
 			return err
 		}
 	}
+}
+
+// transaction is the row's transaction as a relay takes it that polls the table.
+func (t *checkedTable) transaction(reader *table.Reader, ev *cdc.Event, xmin uint32) (xid uint64, err error) {
+	if t.xid < 0 {
+		return reader.FullXID(xmin), nil
+	}
+	column := &ev.Row.Relation.Columns[t.xid]
+	if xid, err = strconv.ParseUint(string(ev.Row.Values[t.xid].Bytes), 10, 64); err != nil {
+		err = fmt.Errorf("read column %s of %s: %w", column.Name, t, err)
+	}
+	return xid, err
 }
 
 // route fills in what the router makes of the row, and returns the value of the header "id".

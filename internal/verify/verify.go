@@ -54,20 +54,31 @@
 // once. These duplicates are counted. If retention has removed the beginning of what a stretch
 // repeats, the stretch can look wrong: then verify cannot tell. Every other duplicate is a difference,
 // unless the header walpost.origin says that a command sent the record.
+//
+// # Polling
+//
+// A relay that polls the table has no slot. Its checkpoint says up to which transaction everything is
+// delivered, and each row says its transaction. So verify waits until the checkpoint is above the
+// transactions of all rows that it has read. If the relay does not come so far, verify still judges the
+// rows below the checkpoint.
+//
+// The order of a key is that of source.order_column. If the column says that a record is in its place,
+// commit times do not contradict. A record has its commit time only if the server keeps the times.
+//
+// After a crash the relay cuts its ranges anew, and only the order of each key stays. So the rules for
+// duplicates hold for the records of each key. If writers of one key do not take turns, the records
+// that are repeated can be in another order than at first. Then verify cannot tell.
 package verify
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
-	"github.com/walpost/walpost/internal/wait"
 	"github.com/walpost/walpost/router"
 )
 
@@ -78,10 +89,12 @@ type Config struct {
 	Kafka                   *kafka.Config
 	Slot                    string
 	OrderColumn, TimeColumn string
-	// Unfinished is called when the slot has passed the snapshot. It says why rows may have no record
+	// Polled is for a relay that polls the table. Then Slot means nothing. nil is for one that reads a slot.
+	Polled *Polled
+	// Unfinished is called when the relay has passed the snapshot. It says why rows may have no record
 	// all the same, or "". nil says nothing.
 	Unfinished func(ctx context.Context) (string, error)
-	// Elsewhere is called when the slot has passed the snapshot, and again when the topics are read,
+	// Elsewhere is called when the relay has passed the snapshot, and again when the topics are read,
 	// because a command may deliver such an event meanwhile. It returns a function that says where an
 	// event is if it is not in its topic. The zero Place says nothing. nil is for no event.
 	Elsewhere func(ctx context.Context) (func(table, eventID string) Place, error)
@@ -100,7 +113,7 @@ type Options struct {
 	Since, Until time.Time
 	// FirstID and LastID select the rows by their event id, as the server compares its column.
 	FirstID, LastID *string
-	// Wait is how long the slot may stand still before verify gives up waiting for it.
+	// Wait is how long the relay may stand still before verify gives up waiting for it.
 	Wait time.Duration
 	// TempDir is the folder of the temporary files; "" is the system's.
 	TempDir string
@@ -142,6 +155,11 @@ type verifier struct {
 	byID, byKey, again *sorter
 	before, after      func(table, eventID string) Place // of Elsewhere, around the reading of the topics
 	buf                []byte
+
+	reached Reached      // of Polled: at first before the tables are read, then when wait ended
+	newest  cdc.Position // of the rows that reached does not have, the newest transaction; 0 for none
+	ofKey   offsets      // for Polled: the records of one key that are not duplicates
+	repeats offsets      // for Polled: the records of one key that a stretch repeats
 }
 
 // A checkedTable is a table whose rows are compared.
@@ -150,6 +168,7 @@ type checkedTable struct {
 	name          string
 	columns       router.Columns
 	rank, written int // indexes of source.order_column and source.time_column; -1 for none
+	xid           int // index of Polled.XIDColumn; -1 for none
 	updated       bool
 }
 
@@ -177,6 +196,11 @@ func Run(ctx context.Context, cfg Config, opts Options) (*Report, error) {
 	}
 	defer v.client.Close()
 	v.Router.SetRunID("any") // the header is not compared
+	if v.Polled != nil {
+		if v.reached, err = v.Polled.Reached(ctx); err != nil {
+			return nil, err
+		}
+	}
 	at, err := v.readTables(ctx)
 	if err != nil {
 		return nil, err
@@ -187,6 +211,9 @@ func Run(ctx context.Context, cfg Config, opts Options) (*Report, error) {
 	if v.Unfinished != nil && v.report.NotConfirmed == "" {
 		if v.report.NotConfirmed, err = v.Unfinished(ctx); err != nil {
 			return nil, err
+		}
+		if v.report.NotConfirmed != "" {
+			v.reached = Reached{Unknown: v.report.NotConfirmed}
 		}
 	}
 	if v.Elsewhere == nil {
@@ -209,52 +236,4 @@ func Run(ctx context.Context, cfg Config, opts Options) (*Report, error) {
 		}
 	}
 	return &v.report, nil
-}
-
-// wait waits until the slot has confirmed the position. It returns why it gave up, or "".
-func (v *verifier) wait(ctx context.Context, at cdc.Position) (string, error) {
-	conn, err := v.From.DB.ConnectSQL(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer pg.Close(conn)
-	type state struct {
-		Confirmed *cdc.Position
-		Active    bool
-		Invalid   bool
-	}
-	var before cdc.Position
-	moved, said := time.Now(), false
-	for {
-		found, err := pg.Rows[state](ctx, conn, "read the slot", `SELECT confirmed_flush_lsn AS confirmed, active,
- coalesce(wal_status = 'lost', false) AS invalid FROM pg_replication_slots WHERE slot_name = `+pg.QuoteLiteral(v.Slot))
-		switch {
-		case err != nil:
-			return "", err
-		case len(found) == 0:
-			return fmt.Sprintf("slot %s does not exist", v.Slot), nil
-		case found[0].Invalid || found[0].Confirmed == nil:
-			return fmt.Sprintf("slot %s is lost", v.Slot), nil
-		}
-		now := *found[0].Confirmed
-		switch {
-		case now >= at:
-			return "", nil
-		case now > before:
-			before, moved = now, time.Now()
-		case time.Since(moved) >= v.Wait:
-			why := "walpost run reads the slot and does not come further: its log says why"
-			if !found[0].Active {
-				why = "nothing reads the slot: walpost run must run"
-			}
-			return fmt.Sprintf("slot %s has stood at %s for %s, and the rows were read at %s (%s)", v.Slot, now, v.Wait, at, why), nil
-		}
-		if !said {
-			v.Say(fmt.Sprintf("waiting until slot %s has passed %s, where the rows were read; it is at %s", v.Slot, at, now))
-			said = true
-		}
-		if !wait.For(ctx, 200*time.Millisecond) {
-			return "", context.Cause(ctx)
-		}
-	}
 }

@@ -3,9 +3,12 @@ package verify
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
+	"encoding/hex"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -230,7 +233,7 @@ func TestASlotThatStandsStillIsSaid(t *testing.T) {
 	w.runs = false
 	r := w.verify(func(o *Options) { o.Wait = 300 * time.Millisecond })
 	w.wants(r, 0, "not_confirmed b -1")
-	if !strings.Contains(r.NotConfirmed, "nothing reads the slot") || !strings.Contains(r.NotConfirmed, w.cfg.Slot) {
+	if !strings.Contains(r.NotConfirmed, "no process reads the slot") || !strings.Contains(r.NotConfirmed, w.cfg.Slot) {
 		t.Errorf("it says %q", r.NotConfirmed)
 	}
 	said := false
@@ -248,6 +251,32 @@ func TestASlotThatStandsStillIsSaid(t *testing.T) {
 	w.cfg.Slot = "nobodys"
 	if r := w.verify(); r.NotConfirmed != "slot nobodys does not exist" {
 		t.Errorf("it says %q", r.NotConfirmed)
+	}
+}
+
+// Records that arrive while verify reads a partition are behind the end that it asked for.
+func TestRecordsThatArriveMeanwhileAreNotRead(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "off")
+	large := func() string { // two do not fit into one fetch
+		b := make([]byte, 350<<10)
+		_, _ = rand.Read(b) // it never fails
+		return hex.EncodeToString(b)
+	}
+	w.insert("a plain k "+large(), "b plain k "+large())
+	all := w.records()
+	w.send(all...)
+	once := sync.OnceFunc(func() { w.send(&kgo.Record{Topic: all[0].Topic, Partition: 1}) })
+	r := w.verify(func(o *Options) {
+		o.Progress = func(step string, _, _ int64) {
+			if step == "reading records" {
+				once()
+			}
+		}
+	})
+	w.wants(r, 0)
+	if r.Records != 2 {
+		t.Errorf("%d records were read", r.Records)
 	}
 }
 

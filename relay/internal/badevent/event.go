@@ -22,8 +22,9 @@ type Event struct {
 	Commit  cdc.Position  // position of its transaction's commit record; 0 for a row of the table
 	Row     int           // its number in the transaction, or in the reading of the table, from 1
 	Topic   string        // the topic that refused the record; "" if the event cannot be routed
-	Token   string        // what walpost skip calls this event; "" for a row of the table
-	Letter  bool          // Topic is the topic of dead letters, which refused the event's letter
+	Token   string        // what walpost skip calls this event; "" if it cannot be skipped: a row of the table, or a claimed one
+	Polled  bool          // the source reads the table, also for events of the stream
+	Letter  bool          // Topic is the dead letter topic, which refused the event's letter
 	Because cdc.Reason    // "" if the sink cannot write at all
 	Keyless bool          // the policy is to park the key, and the event has none, or is a row of the table
 	Err     error         // of the router or the sink
@@ -72,7 +73,7 @@ func (e *Event) Repair() string {
 	if e.Keyless {
 		repair = "The event is not parked, because walpost parks only events of the stream that have a known key. " + repair
 	}
-	if e.Commit == 0 && e.Table != nil {
+	if (e.Commit == 0 || e.Polled) && e.Table != nil {
 		return repair + " Or update or delete the row. Then start walpost again: walpost reads the row from the table once more."
 	}
 	if e.ofMessages() {
@@ -92,7 +93,7 @@ func (e *Event) Commands() []fault.Advice {
 	if e.Letter {
 		return []fault.Advice{{Command: fault.Command("skip --discard --reason \"the dead letter was refused\"", e.Token), GivesUp: "exactly this event, which is then written nowhere"}}
 	}
-	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "the delivery of exactly this event, which then goes to the topic of dead letters"}}
+	return []fault.Advice{{Command: fault.Command("skip", e.Token), GivesUp: "the delivery of exactly this event, which then goes to the dead letter topic"}}
 }
 
 // KeyFound reports whether the router found the key of an event that it refused.

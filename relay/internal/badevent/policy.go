@@ -2,6 +2,7 @@ package badevent
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -10,14 +11,16 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 )
 
 // The policies say what becomes of a bad event.
 const (
 	PolicyHalt       = "halt"        // the relay halts at the event
-	PolicyDeadLetter = "dead_letter" // the event goes to the topic of dead letters, and the relay goes on
+	PolicyDeadLetter = "dead_letter" // the event goes to the dead letter topic, and the relay goes on
 	PolicyParkKey    = "park_key"    // the event and all later ones of its key go to the topic of parked events
 )
 
@@ -39,7 +42,7 @@ func (p Policies) Of(reason cdc.Reason) string {
 	return cmp.Or(p[string(reason)], p[DefaultPolicy], PolicyHalt)
 }
 
-// Bury reports whether any bad event goes to the topic of dead letters.
+// Bury reports whether any bad event goes to the dead letter topic.
 func (p Policies) Bury() bool { return p.uses(PolicyDeadLetter) }
 
 // Park reports whether any bad event has its key parked.
@@ -59,7 +62,7 @@ type Poison struct {
 	ParkLimit    parking.Limit
 }
 
-// Buries reports whether a bad event goes to the topic of dead letters. A letter that is refused
+// Buries reports whether a bad event goes to the dead letter topic. A letter that is refused
 // itself does not.
 func (p *Poison) Buries(reason cdc.Reason, topic string) bool {
 	return p.policy(reason, topic) == PolicyDeadLetter
@@ -78,10 +81,10 @@ func (p *Poison) policy(reason cdc.Reason, topic string) string {
 	return p.Policies.Of(reason)
 }
 
-// IsTopic reports whether a topic is the topic of dead letters. What it refuses is a letter.
+// IsTopic reports whether a topic is the dead letter topic. What it refuses is a letter.
 func (p *Poison) IsTopic(topic string) bool { return topic != "" && topic == p.Topic }
 
-// A DeadLetter is an event that was sent to the topic of dead letters.
+// A DeadLetter is an event that was sent to the dead letter topic.
 type DeadLetter struct {
 	Token   string
 	EventID string
@@ -108,4 +111,21 @@ func NewestFirst(before []DeadLetter, letter *deadletter.Letter, now time.Time) 
 func (d *DeadLetter) Log(to *zerolog.Event) *zerolog.Event {
 	return to.Str("token", d.Token).Str("id", d.EventID).Str("table", d.Table).Str("reason", string(d.Reason)).
 		Str("topic", cmp.Or(d.Topic, "unknown")).Str("err", d.Text)
+}
+
+// Halted returns the error of a start at a position behind which an event halted a relay, if the event
+// would halt this one again. skips are the requests to pass over such events.
+func (p *Poison) Halted(halts, skips map[string]*checkpoint.Halt, start cdc.Position) error {
+	for _, h := range checkpoint.ByPlace(halts) {
+		letter, asked := p.IsTopic(h.Topic), skips[h.Token]
+		if letter && asked != nil && !asked.Discard && asked.Time.Before(h.Time) {
+			asked = nil // the halt is at the letter that the request made
+		}
+		reason := cmp.Or(h.Reason, cdc.Unroutable)
+		if h.Commit >= start && asked == nil && !p.Buries(reason, h.Topic) && (h.Keyless || !p.Parks(reason, h.Topic)) {
+			bad := &Event{Commit: h.Commit, Token: h.Token, Letter: letter}
+			return fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), bad.Hint(), bad.Commands()...)
+		}
+	}
+	return nil
 }

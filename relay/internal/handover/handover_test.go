@@ -3,12 +3,15 @@ package handover
 import (
 	"context"
 	"errors"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 )
@@ -63,7 +66,7 @@ func TestARelayWaitsForTheKeysOfOthersOnly(t *testing.T) {
 	found := &cdc.Identity{Slot: "s_1_of_4", Shards: cdc.Shards{Own: own, Base: "s", Slots: []cdc.ShardSlot{
 		{Shard: cdc.Shard{Index: 2, Of: 4}}, {Shard: cdc.Shard{Index: 1, Of: 2}}, {Shard: cdc.Shard{Index: 2, Of: 2}}, {Shard: cdc.Shard{}},
 	}}}
-	check := func() error { return lot.Check(t.Context(), "shop.s_1_of_4", found) }
+	check := func() error { return lot.Check(t.Context(), "shop.s_1_of_4", found, overlapping(found, nil)) }
 	held := func(relay string, keys, events int) {
 		t.Helper()
 		h := new(Held)
@@ -107,4 +110,90 @@ func TestARelayWaitsForTheKeysOfOthersOnly(t *testing.T) {
 	}
 	p.err, p.recs = nil, nil // made again
 	free()
+}
+
+// four is shard 1/4 of four that have slots at 0/4000, beside relays of two shards with records at a position.
+func four(p *topic, delivered cdc.Position, slots bool) (*Others, cdc.Identity) {
+	found := cdc.Identity{
+		SystemID: "7", Timeline: 1, Database: "shop", Slot: "s_1_of_4", Server: 0x9000,
+		SlotFound: cdc.SlotState{Exists: true, Confirmed: 0x4000, WALStatus: "reserved"},
+		Shards:    cdc.Shards{Own: cdc.Shard{Index: 1, Of: 4}, Base: "s"},
+	}
+	for i := 2; i <= 4; i++ {
+		found.Shards.Slots = append(found.Shards.Slots, cdc.ShardSlot{Shard: cdc.Shard{Index: i, Of: 4}, Confirmed: 0x4000})
+	}
+	values := map[string][]byte{}
+	for _, shard := range (cdc.Shard{Of: 2}).All() {
+		slot := "s" + shard.Suffix()
+		if slots {
+			found.Shards.Slots = append(found.Shards.Slots, cdc.ShardSlot{Shard: shard, Slot: slot, Confirmed: delivered})
+		}
+		r := &checkpoint.Record{Name: "shop." + slot, Epoch: 1, SystemID: "7", Timeline: 1, Slot: slot, Database: "shop", LSN: delivered, Holder: "h", Time: time.Unix(9, 0)}
+		values[r.Key()] = r.Encode()
+	}
+	read := func(context.Context, cdc.Shard) (map[string][]byte, error) { return values, nil }
+	return &Others{Name: "shop.s_1_of_4", Records: read, Lot: Lot{Read: p.Read}}, found
+}
+
+// A parked event counts as delivered, so the records alone would let another relay deliver later events of its key first.
+func TestParkedKeysHoldAfterTheirSlotIsDropped(t *testing.T) {
+	for _, c := range []struct {
+		delivered cdc.Position
+		slots     bool
+		says      string
+	}{
+		{0x5000, true, "Let that relay run"},
+		{0x5000, false, "make it again with walpost recover --shard 1/2"},
+		{0x3000, false, "make it again with walpost recover --shard 1/2"}, // there is a gap, too
+	} {
+		p := &topic{t: t}
+		o, found := four(p, c.delivered, c.slots)
+		p.mark("shop.s_1_of_2", "", deadletter.Opened)
+		p.letter("shop.s_1_of_2", "a")
+		if _, err := o.Judge(t.Context(), nil, found); !errors.As(err, new(*Held)) || !fault.Retryable(err) || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%+v: %v", c, err)
+		}
+		p.mark("shop.s_1_of_2", "a", deadletter.Dropped)
+		if _, err := o.Judge(t.Context(), nil, found); errors.As(err, new(*checkpoint.Refusal)) != (c.delivered < 0x4000) || errors.As(err, new(*Held)) {
+			t.Errorf("%+v, dropped: %v", c, err)
+		}
+	}
+}
+
+// A relay that polls begins behind the rows that are there.
+func TestARelayThatPollsDoesNotBeginWhereShardsWere(t *testing.T) {
+	o, found := four(&topic{t: t}, 0x3000, false)
+	found.Slot, found.Poll, found.SlotFound, found.Shards = "", "cursor", cdc.SlotState{}, cdc.Shards{}
+	o.Name = "shop.s"
+	_, _, err := o.Base(t.Context(), nil, found, true)
+	if !fault.Misconfigured(err) || !strings.Contains(err.Error(), "no checkpoint of shop.s, but checkpoint shop.s_1_of_2/1 belongs to a relay that reads one shard") {
+		t.Error(err)
+	}
+	if base, makes, err := o.Base(t.Context(), &checkpoint.Record{}, found, true); base == nil || makes || err != nil {
+		t.Error(base, makes, err)
+	}
+	o.Name = "shop.other"
+	if _, makes, err := o.Base(t.Context(), nil, found, true); !makes || err != nil {
+		t.Error(makes, err)
+	}
+}
+
+// The name of a publication can change together with the number of shards. Then the records tell whose slots they are.
+func TestAnOldSlotIsKnownByItsRecord(t *testing.T) {
+	o, found := four(&topic{t: t}, 0x5000, true)
+	all := found.Shards.Slots
+	found.Shards.Slots, found.Shards.Unknown = all[:3], slices.Clone(all[3:])
+	if start, err := o.Judge(t.Context(), nil, found); err != nil || start != 0x5000 {
+		t.Error(start, err)
+	}
+	found.Shards.Unknown[1].ActivePID = 9
+	for _, rec := range []*checkpoint.Record{nil, {Name: o.Name, SystemID: "7", Timeline: 1, Database: "shop", Slot: found.Slot, LSN: 0x6000}} {
+		if _, err := o.Judge(t.Context(), rec, found); !fault.Retryable(err) || !strings.Contains(err.Error(), "Stop that relay") {
+			t.Error(err)
+		}
+	}
+	found.Shards.Unknown[1].Shard.Of = 3 // nobody has a record of it
+	if _, err := o.Judge(t.Context(), nil, found); err == nil || strings.Contains(err.Error(), "Stop that relay") {
+		t.Error(err)
+	}
 }

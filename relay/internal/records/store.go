@@ -20,6 +20,15 @@ type Store interface {
 	Save(ctx context.Context, key string, value []byte) error
 }
 
+// A Look is Store.Load without an effect.
+type Look func(ctx context.Context, name string) (map[string][]byte, error)
+
+// Load is the Look.
+func (l Look) Load(ctx context.Context, name string) (map[string][]byte, error) { return l(ctx, name) }
+
+// Save does nothing.
+func (Look) Save(context.Context, string, []byte) error { return nil }
+
 // LostRecords is the error of a Store that cannot tell whether it had a checkpoint.
 type LostRecords interface {
 	error

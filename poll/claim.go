@@ -1,0 +1,352 @@
+package poll
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// The rules of the strategies claim and delete
+//
+// The table says what is to be done. A row without finished_at is not delivered. A worker claims rows:
+// it writes its name and the end of its lease into them. It finishes a row, or deletes it, only after the
+// brokers have acknowledged the record.
+//
+// A key is one queue. A worker claims a row only if each older row of the key that is not finished is
+// claimed by the same worker, or is claimed together with the row. So two workers never have rows of
+// one key, and the sink keeps the order within one worker. A row that is locked or claimed elsewhere, or
+// that waits for its next attempt, holds back all younger rows of its key, and no other row.
+//
+// Another worker may claim the rows of a worker whose lease has ended. So a worker gives no row to the
+// relay near the end of its lease. If records are in flight then, the run ends (Overdue): whatever is not
+// on the wire is never sent. The worker measures the lease by its own clock from before it asked the
+// server, so it is never later than the server.
+//
+// claimed_by names the worker and its session. If the answer to a claim is lost with the connection,
+// nobody knows that the rows are claimed. The next session has another name, so it does not take these
+// rows for its own, and waits for the end of their lease.
+
+const (
+	claimRows  = 1000 // claimed by one look
+	flushRows  = 1000 // outcomes that are written at once
+	flushAfter = 20 * time.Millisecond
+	avoidFor   = time.Second // no look at a key that another worker has
+	retryMost  = 5 * time.Minute
+	errorBytes = 1000 // of last_error
+)
+
+// retryPause is the time before the next attempt at a row that was refused that many times.
+func retryPause(attempts int) time.Duration {
+	return min(retryMost, time.Second<<min(max(0, attempts-1), 20))
+}
+
+// An ending is what becomes of a claimed row.
+type ending uint8
+
+const (
+	unknown   ending = iota // waits to be given, or is in flight
+	delivered               // acknowledged
+	refused                 // tried again later
+	returned                // not sent: any worker may claim it at once
+)
+
+// A claimed is a row that this process has claimed, and whose outcome is not in the table yet.
+type claimed struct {
+	row
+	number    uint32
+	key       string
+	keyed     bool
+	attempts  int    // that were refused, by any worker
+	why       string // of a refusal by this process
+	given     bool   // to the relay
+	exhausted bool   // no further attempt: the policy decides
+	end       ending
+}
+
+// Claims are the rows that one process has claimed. They outlive a session. All methods belong to the
+// goroutine that uses the session.
+type Claims struct {
+	set    *Settings
+	worker string // of this process
+	count  int    // of the sessions that claimed
+	name   string // claimed_by of the newest session
+	until  time.Time
+	lost   []*claimed // were in flight when they were not claimed any more
+
+	rows  map[uint32]*claimed // all
+	last  uint32              // number
+	queue []*claimed          // not given, in order
+	ended []*claimed          // whose outcome is to be written
+	since time.Time           // of the oldest outcome
+	avoid map[string]time.Time
+
+	pos         cdc.Position // end of the newest transaction
+	inTx, begun bool         // a transaction is open, and its Begin is given
+	pause       func(attempts int) time.Duration
+}
+
+func newClaims(set *Settings) *Claims {
+	host, err := os.Hostname()
+	if err != nil {
+		host = "unknown"
+	}
+	return &Claims{
+		set: set, worker: fmt.Sprintf("%s:%d:%08x", host, os.Getpid(), uint32(digest(fmt.Sprint(time.Now().UnixNano(), os.Getpid())))),
+		rows: map[uint32]*claimed{}, avoid: map[string]time.Time{}, pause: retryPause,
+	}
+}
+
+// margin is how long before the end of a lease nothing is sent any more.
+func (k *Claims) margin() time.Duration { return k.set.Lease / 4 }
+
+// Delivered notes that the brokers have acknowledged the record of a row, or that the row gives none.
+func (k *Claims) Delivered(number uint32) { k.finish(k.rows[number], delivered) }
+
+// Returned notes that the record of a row was not sent, because an older record of its key was refused.
+func (k *Claims) Returned(number uint32) {
+	if r := k.rows[number]; r != nil {
+		k.finish(r, returned)
+		k.dropKey(r)
+	}
+}
+
+// Refused notes that this row alone cannot be delivered, and why. It reports whether the row is tried
+// again later: then no younger row of the key is given before. Otherwise the caller decides.
+func (k *Claims) Refused(number uint32, why string) (again bool) {
+	r := k.rows[number]
+	if r == nil || r.end != unknown {
+		return false
+	}
+	r.attempts++
+	r.why = why
+	if k.set.Attempts > 0 && r.attempts >= k.set.Attempts {
+		r.exhausted = true
+		return false
+	}
+	k.finish(r, refused)
+	k.dropKey(r)
+	k.set.Logger.Warn().Str("table", k.set.Table.String()).Str("id", r.id).Int("attempts", r.attempts).Dur("again_in", k.pause(r.attempts)).Str("err", why).
+		Msg("a row was refused and is tried again; younger rows of its key wait for it")
+	return true
+}
+
+// Overdue returns an error if the leases of rows that are in flight are about to end. Then the caller
+// sends nothing any more.
+func (k *Claims) Overdue() error {
+	k.lost = slices.DeleteFunc(k.lost, func(r *claimed) bool { return r.end != unknown })
+	if n := len(k.lost); n > 0 {
+		return fault.WithHint(fmt.Errorf("%d %w: their lease ended, or somebody changed or removed them", n, errGone),
+			"Start walpost again. Nothing is lost, but events may be delivered twice.")
+	}
+	if k.safe() || len(k.rows) == 0 {
+		return nil
+	}
+	return fault.WithHint(fmt.Errorf("the lease of rows of %s ends, and the brokers have not acknowledged their records: the relay stops before another worker sends them", k.set.Table),
+		"Start walpost again: it claims the rows when it reaches the database. Nothing is lost, but events may be delivered twice.")
+}
+
+// safe reports whether rows may be given.
+func (k *Claims) safe() bool { return time.Now().Before(k.until.Add(-k.margin())) }
+
+func (k *Claims) finish(r *claimed, how ending) {
+	if r == nil || r.end != unknown {
+		return
+	}
+	if len(k.ended) == 0 {
+		k.since = time.Now()
+	}
+	r.end = how
+	k.ended = append(k.ended, r)
+}
+
+// dropKey returns the rows of r's key that are not given.
+func (k *Claims) dropKey(r *claimed) {
+	if r.keyed {
+		k.drop(func(q *claimed) bool { return q.keyed && q.key == r.key })
+	}
+}
+
+func (k *Claims) drop(which func(*claimed) bool) {
+	kept := k.queue[:0]
+	for _, q := range k.queue {
+		if which(q) {
+			k.finish(q, returned)
+		} else {
+			kept = append(kept, q)
+		}
+	}
+	k.queue = kept
+}
+
+func all(*claimed) bool { return true }
+
+// A claimer is the strategy of one session.
+type claimer struct {
+	*Session
+	*Claims
+	begins  bool // the relay uses this session
+	adopted bool // the claims are this session's
+}
+
+// beginning has nothing to find out, because each row says whether it is delivered. A worker that comes to others goes on with what they
+// left, even if it finds no record, as with a checkpoint file of its own.
+func (s *claimer) beginning(ctx context.Context, _ bool) (cdc.Position, error) {
+	set := s.Claims.set
+	if set.Snapshot == "initial" {
+		return 1, nil
+	}
+	has, err := pg.Row[struct{ Rows, Claimed bool }](ctx, s.conn, "look for rows", fmt.Sprintf(`SELECT EXISTS (SELECT FROM %[1]s WHERE t.finished_at IS NULL) AS rows,
+ EXISTS (SELECT FROM %[1]s WHERE t.claimed_by IS NOT NULL OR t.finished_at IS NOT NULL) OR EXISTS (SELECT FROM pg_locks WHERE %[2]s AND pid <> pg_backend_pid()) AS claimed`,
+		s.Session.rows.from, lockIs(nameLock, digest(set.Name))))
+	if err == nil && has.Rows && !has.Claimed {
+		err = fault.Config(fmt.Errorf("table %s has rows that are not finished, and no relay has ever claimed any", set.Table),
+			"Set source.snapshot to \"initial\" to publish these rows. To leave some of them out, set finished_at in exactly those rows first.")
+	}
+	return 1, err
+}
+
+// seek begins behind at. The relay has forgotten what it was in the middle of.
+func (s *claimer) seek(at, _ cdc.Position) {
+	s.begins = true
+	s.pos = max(s.pos, at)
+	s.drop(all)
+	s.inTx, s.begun = false, false
+}
+
+// proceed goes on: the Claims have the place.
+func (s *claimer) proceed() { s.begins = true }
+
+// next returns the next event of the open transaction, nil if none is open.
+func (s *claimer) next(ctx context.Context) (*cdc.Event, error) {
+	ctx, release := patient(ctx)
+	defer release()
+	if err := s.keep(ctx); err != nil {
+		return nil, err
+	}
+	switch {
+	case !s.inTx:
+		return nil, nil //nolint:nilnil // no event is none
+	case !s.begun:
+		s.begun = true
+		s.pos += 2
+		s.event = cdc.Event{Kind: cdc.Begin, Pos: s.pos - 1, Time: time.Now().UTC()}
+		if len(s.queue) > 0 {
+			s.event.Time = s.queue[0].row.event.Time
+		}
+		return &s.event, nil
+	case len(s.queue) > 0:
+		r := s.queue[0]
+		s.queue, r.given = s.queue[1:], true
+		ev := r.row.event
+		ev.Pos, r.row.event = cdc.Position(r.number), nil
+		return ev, nil
+	}
+	s.inTx, s.begun = false, false
+	s.event = cdc.Event{Kind: cdc.Commit, Pos: s.pos, Time: time.Now().UTC()}
+	return &s.event, nil
+}
+
+// stopLimit is how long a statement may go on after a stop was asked for. A statement that is cut short
+// loses the session, and without a session nobody writes what is delivered.
+const stopLimit = 5 * time.Second
+
+// patient returns a context that ends stopLimit after ctx.
+func patient(ctx context.Context) (context.Context, func()) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(stopLimit, cancel) })
+	return longer, func() { stop(); cancel() }
+}
+
+// keep does what is due: it renews the leases and writes outcomes.
+func (s *claimer) keep(ctx context.Context) error {
+	now := time.Now()
+	if !s.adopted || len(s.Claims.rows) > 0 && s.until.Sub(now) < s.Claims.set.Lease*2/3 {
+		if err := s.renew(ctx); err != nil {
+			return err
+		}
+	}
+	if len(s.queue) > 0 && !s.safe() {
+		s.drop(all)
+	}
+	if len(s.ended) >= flushRows || len(s.ended) > 0 && now.Sub(s.since) >= flushAfter {
+		return s.flush(ctx)
+	}
+	return nil
+}
+
+// poll claims rows.
+func (s *claimer) poll(ctx context.Context) error {
+	ctx, release := patient(ctx)
+	defer release()
+	s.due = time.Now().Add(s.Claims.set.Interval)
+	if err := s.flush(ctx); err != nil {
+		return err
+	}
+	rows, err := s.claim(ctx)
+	if err != nil {
+		return err
+	}
+	s.used = time.Now()
+	s.src.looked(s.pos, xids{}, false)
+	if len(rows) == 0 {
+		return nil
+	}
+	s.queue, s.inTx, s.begun = rows, true, false
+	s.due = time.Now() // there may be more
+	return nil
+}
+
+// confirm writes what has ended. Everything below safe has ended. While the relay only opens the session,
+// confirm runs beside the goroutine that has the Claims.
+func (s *claimer) confirm(ctx context.Context, _ cdc.Position) error {
+	if !s.begins {
+		return nil
+	}
+	if err := s.keep(ctx); err != nil {
+		return err
+	}
+	return s.flush(ctx)
+}
+
+// leave gives back what was not given to the relay, and writes all outcomes. What is in flight keeps its
+// claim until the lease ends, because its records may still arrive.
+func (s *claimer) leave(ctx context.Context) error {
+	if !s.adopted {
+		return nil
+	}
+	s.drop(all)
+	for _, r := range s.Claims.rows {
+		if r.exhausted {
+			s.finish(r, refused)
+		}
+	}
+	return s.flush(ctx)
+}
+
+// errGone says that the claims of rows in flight are gone.
+var errGone = errors.New("rows in flight are not claimed by this worker any more")
+
+// gone takes rows that are not claimed by this process any more.
+func (k *Claims) gone(rows []*claimed) error {
+	k.lost = nil
+	for _, r := range rows {
+		switch {
+		case r.end != unknown:
+		case r.given:
+			k.lost = append(k.lost, r)
+		default:
+			k.drop(all) // the rows of one key belong together
+		}
+	}
+	if n := len(k.lost); n > 0 {
+		return fault.Retry(fmt.Errorf("%d %w", n, errGone))
+	}
+	return nil
+}

@@ -1,0 +1,485 @@
+package poll
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fault"
+	ipg "github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// A worker is a process that claims rows of a world's table. The test acts as its relay.
+type worker struct {
+	*testing.T
+	*Source
+	session *Session
+	numbers map[string]uint32 // by id, of the rows that were given
+}
+
+func claimWorld(t *testing.T, pg *testenv.PG, strategy string) *world {
+	t.Helper()
+	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
+	w := &world{T: t, pg: pg, dsn: pg.Database(t)}
+	w.set = Settings{
+		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: table, OrderColumn: "seq",
+		Snapshot: "initial", ID: column("id"), Key: column("key"),
+	}
+	w.set.Interval, w.set.Strategy = 5*time.Millisecond, strategy
+	w.pg.Exec(t, w.dsn, "CREATE TABLE outbox (id text, key text, payload text, seq bigint GENERATED ALWAYS AS IDENTITY)")
+	w.pg.Exec(t, w.dsn, w.set.SetupSQL(nil))
+	return w
+}
+
+// worker starts a process. change changes its settings.
+func (w *world) worker(change func(*Settings)) *worker {
+	w.Helper()
+	set := w.set
+	if change != nil {
+		change(&set)
+	}
+	k := &worker{T: w.T, Source: NewSource(set), numbers: map[string]uint32{}}
+	k.claims.pause = func(int) time.Duration { return 300 * time.Millisecond }
+	k.connect(true)
+	k.session.Seek(1, 0, "")
+	return k
+}
+
+// connect opens a session, the first one or one after a lost connection.
+func (k *worker) connect(first bool) {
+	k.Helper()
+	s, err := k.Open(k.Context(), first, false)
+	if err == nil {
+		k.Cleanup(func() { _ = s.conn.Close(context.Background()) })
+		err = s.Start(k.Context(), 1)
+	}
+	if err != nil {
+		k.Fatalf("%v (hint: %s)", err, fault.Hint(err))
+	}
+	k.session = s
+}
+
+// take returns the ids of the rows that can be claimed now.
+func (k *worker) take() string {
+	k.Helper()
+	var ids []string
+	for looks := k.Status().Looks; ; {
+		ev, err := k.session.Next(k.Context(), 30*time.Millisecond)
+		if err != nil {
+			k.Fatalf("next: %v", err)
+		}
+		switch ev.Kind {
+		case cdc.Insert:
+			id := string(ev.Row.Values[0].Bytes)
+			k.numbers[id] = uint32(ev.Pos)
+			ids = append(ids, id)
+		case cdc.Idle:
+			if k.Status().Looks > looks+1 {
+				return strings.Join(ids, " ")
+			}
+		default:
+		}
+	}
+}
+
+func (k *worker) want(ids string) {
+	k.Helper()
+	if got := k.take(); got != ids {
+		k.Fatalf("claimed %q, must be %q", got, ids)
+	}
+}
+
+// ack acknowledges rows, and waits until the table says so.
+func (k *worker) ack(ids ...string) {
+	k.Helper()
+	for _, id := range ids {
+		k.claims.Delivered(k.numbers[id])
+	}
+	k.confirm()
+}
+
+func (k *worker) confirm() {
+	k.Helper()
+	if err := k.session.Confirm(k.Context(), 0); err != nil {
+		k.Fatal(err)
+	}
+}
+
+func (k *worker) refuse(id string) bool {
+	again := k.claims.Refused(k.numbers[id], "too large: "+id)
+	k.confirm()
+	return again
+}
+
+// kill ends the process as kill -9 does.
+func (k *worker) kill() { _ = k.session.conn.Close(context.Background()) }
+
+func (k *worker) close() {
+	k.Helper()
+	if err := k.session.Close(k.Context()); err != nil {
+		k.Fatal(err)
+	}
+}
+
+// state is the rows of the table in order: id, then + for finished, * for claimed, - for open.
+func (w *world) state() string {
+	w.Helper()
+	return w.pg.Value(w.T, w.dsn, "SELECT coalesce(string_agg(id || CASE WHEN finished_at IS NOT NULL THEN '+' WHEN claimed_until >= now() THEN '*' ELSE '-' END, ' ' ORDER BY seq), '') FROM outbox")
+}
+
+func (w *world) wantState(state string) {
+	w.Helper()
+	if got := w.state(); got != state {
+		w.Fatalf("the table has %q, must have %q", got, state)
+	}
+}
+
+func TestWorkersShareATableAndKeepTheOrderOfEachKey(t *testing.T) {
+	t.Parallel()
+	pg := testenv.Postgres(t, "17")
+	for _, strategy := range []string{Claim, Delete} {
+		t.Run(strategy, func(t *testing.T) {
+			w := claimWorld(t, pg, strategy)
+			a, b := w.worker(nil), w.worker(nil)
+			w.exec(insert("k", "k1", "k2"), insert("j", "j1"))
+			a.want("k1 k2 j1")
+			w.exec(insert("k", "k3"), insert("l", "l1"))
+			b.want("l1") // k3 waits: the older rows of its key are claimed by another worker
+			w.wantState("k1* k2* j1* k3- l1*")
+			a.want("k3")
+			a.ack("k1", "k2", "j1")
+			b.ack("l1")
+			w.exec(insert("k", "k4"), insert("j", "j2"))
+			b.want("j2")
+			a.ack("k3")
+			b.want("k4")
+			b.ack("k4", "j2")
+			if left := "k1+ k2+ j1+ k3+ l1+ k4+ j2+"; strategy == Claim {
+				w.wantState(left)
+			} else {
+				w.wantState("")
+			}
+		})
+	}
+}
+
+func TestRowsWithoutAKeyWaitForNobody(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	a, b := w.worker(nil), w.worker(nil)
+	w.exec("INSERT INTO outbox (id) VALUES ('1'), ('2')")
+	a.want("1 2")
+	w.exec("INSERT INTO outbox (id) VALUES ('3')")
+	b.want("3")
+	a.refuse("1")
+	w.exec("INSERT INTO outbox (id) VALUES ('4')")
+	b.want("4")
+}
+
+// A row that another transaction has locked may be claimed by it: its key waits, and no other key.
+func TestALockedRowHoldsBackItsKey(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.exec(insert("k", "k1", "k2"), insert("j", "j1"))
+	conn := testenv.Conn(t, w.dsn)
+	testenv.Run(t, conn, "BEGIN", "SELECT FROM outbox WHERE id = 'k1' FOR UPDATE")
+	a := w.worker(nil)
+	a.want("j1")
+	testenv.Run(t, conn, "COMMIT")
+	time.Sleep(avoidFor)
+	a.want("k1 k2")
+}
+
+func TestARefusedRowIsTriedAgainWhileOthersFlow(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	a := w.worker(func(s *Settings) { s.Attempts = 3 })
+	w.exec(insert("k", "k1", "k2"), insert("j", "j1"))
+	a.want("k1 k2 j1")
+	if !a.refuse("k1") {
+		t.Fatal("the first refusal is the last one")
+	}
+	a.claims.Returned(a.numbers["k2"]) // the sink took it back
+	a.ack("j1")
+	w.exec(insert("k", "k3"), insert("j", "j2"))
+	a.want("j2")
+	a.ack("j2")
+	if got := w.pg.Value(t, w.dsn, "SELECT attempts || ' ' || last_error FROM outbox WHERE id = 'k1' AND next_attempt_at > now()"); got != "1 too large: k1" {
+		t.Fatalf("the table says %q", got)
+	}
+	b, err := a.Backlog(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if b.Rows != 3 || b.Claims.Waiting != 1 || b.Claims.Workers != 1 || len(b.Claims.Refused) != 1 || b.Claims.Refused[0].Error != "too large: k1" {
+		t.Fatalf("backlog %+v, claims %+v", b, b.Claims)
+	}
+	time.Sleep(300 * time.Millisecond)
+	a.want("k1 k2 k3")
+	if !a.refuse("k1") {
+		t.Fatal("the second refusal is the last one")
+	}
+	a.claims.Returned(a.numbers["k2"])
+	a.claims.Returned(a.numbers["k3"])
+	a.confirm()
+	time.Sleep(300 * time.Millisecond)
+	a.want("k1 k2 k3")
+	if a.refuse("k1") {
+		t.Fatal("there is a fourth attempt")
+	}
+	w.wantState("k1* k2* j1+ k3* j2+") // the policy decides, and k1 stays claimed meanwhile
+	a.ack("k1", "k2", "k3")            // its dead letter
+	if got := w.pg.Value(t, w.dsn, "SELECT attempts || ' ' || last_error FROM outbox WHERE id = 'k1' AND finished_at IS NOT NULL"); got != "3 too large: k1" {
+		t.Fatalf("the table says %q", got)
+	}
+}
+
+// An event that cannot be routed is refused before the younger rows of its key are given.
+func TestYoungerRowsOfARefusedKeyAreNotGiven(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.exec(insert("k", "k1"), insert("j", "j1"), insert("k", "k2"))
+	a := w.worker(nil)
+	var ids []string
+	for len(ids) < 2 {
+		ev, err := a.session.Next(t.Context(), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Kind == cdc.Insert {
+			id := string(ev.Row.Values[0].Bytes)
+			if ids = append(ids, id); id == "k1" {
+				a.claims.Refused(uint32(ev.Pos), "no route")
+			}
+		}
+	}
+	if got := strings.Join(ids, " "); got != "k1 j1" {
+		t.Fatalf("given: %s", got)
+	}
+	a.want("")
+	w.wantState("k1- j1* k2-")
+}
+
+func TestAnEndedLeaseIsTakenOver(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.set.Lease = 2 * time.Second
+	a, b := w.worker(nil), w.worker(nil)
+	w.exec(insert("k", "k1", "k2"))
+	a.want("k1 k2")
+	a.kill()
+	w.exec(insert("k", "k3"))
+	b.want("")
+	time.Sleep(2 * time.Second)
+	b.want("k1 k2 k3")
+	if a.claims.Overdue() == nil {
+		t.Error("the former worker may go on to send its rows")
+	}
+	a.connect(false)
+	if _, err := a.session.Next(t.Context(), 0); !fault.Retryable(err) || !errors.Is(a.claims.Overdue(), errGone) {
+		t.Errorf("the former worker goes on: %v", err)
+	}
+	a.claims.Delivered(a.numbers["k1"])
+	a.claims.Delivered(a.numbers["k2"])
+	if err := a.claims.Overdue(); errors.Is(err, errGone) {
+		t.Errorf("nothing is in flight any more: %v", err)
+	}
+	b.ack("k1", "k2", "k3")
+	w.wantState("k1+ k2+ k3+")
+}
+
+func TestALeaseIsRenewedWhileRecordsAreInFlight(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.set.Lease = 2 * time.Second
+	a, b := w.worker(nil), w.worker(nil)
+	w.exec(insert("k", "k1"))
+	a.want("k1")
+	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); {
+		a.want("")
+		b.want("")
+		if err := a.claims.Overdue(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.ack("k1")
+	w.wantState("k1+")
+}
+
+// Rows that were claimed and not sent near the end of the lease are not sent at all.
+func TestNothingIsGivenNearTheEndOfALease(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	a := w.worker(nil)
+	w.exec(insert("k", "k1", "k2"))
+	for range 2 { // Begin and k1
+		if _, err := a.session.Next(t.Context(), time.Second); err != nil {
+			t.Fatal(err)
+		}
+	}
+	a.kill()
+	a.claims.until = time.Now().Add(a.claims.margin() - time.Millisecond)
+	w.exec("UPDATE outbox SET claimed_until = now() - interval '1 second' WHERE id = 'k2'")
+	a.connect(false)
+	a.want("k2") // claimed once more, and not the one of before
+	if w.wantState("k1* k2*"); len(a.claims.rows) != 2 {
+		t.Errorf("%d rows are held", len(a.claims.rows))
+	}
+}
+
+func TestALostConnectionKeepsTheClaims(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	a := w.worker(nil)
+	w.exec(insert("k", "k1", "k2"))
+	a.want("k1 k2")
+	a.kill()
+	a.claims.Delivered(a.numbers["k1"])
+	a.connect(false)
+	a.session.Continue()
+	w.exec(insert("k", "k3"))
+	a.want("k3")
+	w.wantState("k1+ k2* k3*")
+	// A claim of which the answer was lost is not taken for the process's own.
+	w.exec(insert("j", "j1"), fmt.Sprintf("UPDATE outbox SET claimed_by = '%s#1', claimed_until = now() + interval '1 hour' WHERE id = 'j1'", a.claims.worker), insert("j", "j2"))
+	a.want("")
+}
+
+func TestAStopGivesBackWhatIsNotInFlight(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.exec(insert("k", "k1"), insert("j", "j1"), insert("l", "l1"))
+	a := w.worker(nil)
+	for range 3 { // Begin, k1 and j1
+		ev, err := a.session.Next(t.Context(), time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if ev.Kind == cdc.Insert {
+			a.numbers[string(ev.Row.Values[0].Bytes)] = uint32(ev.Pos)
+		}
+	}
+	a.claims.Delivered(a.numbers["k1"])
+	a.close()
+	w.wantState("k1+ j1* l1-")
+	w.worker(nil).want("l1")
+}
+
+func TestStrategiesAndNamesThatDoNotFitAreRefused(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.worker(nil)
+	for what, change := range map[string]func(*Settings){
+		"source.poll.strategy claim": func(s *Settings) { s.Strategy, s.Name = Delete, "other" },
+		"strategy claim reads":       func(s *Settings) { s.Strategy, s.Name = Cursor, "other" },
+		"another name claims":        func(s *Settings) { s.Name = "other" },
+	} {
+		set := w.set
+		change(&set)
+		s, err := NewSource(set).Open(t.Context(), true, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Start(t.Context(), 1); !fault.Misconfigured(err) || !strings.Contains(err.Error(), what) {
+			t.Errorf("%s: %v", what, err)
+		}
+		_ = s.conn.Close(t.Context())
+	}
+}
+
+func TestLostRightsAreWaitedOutAndCountNoAttempt(t *testing.T) {
+	t.Parallel()
+	for _, strategy := range []string{Claim, Delete} {
+		w := claimWorld(t, testenv.Postgres(t, "17"), strategy)
+		role := "w" + strings.ReplaceAll(w.pg.Value(t, w.dsn, "SELECT current_database()"), "-", "_")
+		w.exec(fmt.Sprintf("CREATE ROLE %[1]s LOGIN PASSWORD 'x'; GRANT SELECT ON outbox TO %[1]s", role))
+		t.Cleanup(func() { w.exec("DROP OWNED BY "+role, "DROP ROLE "+role) })
+		dsn, err := url.Parse(w.dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		dsn.User = url.UserPassword(role, "x")
+		as := func(s *Settings) { s.DB = ipg.Database{DSN: dsn.String()} }
+		set := w.set
+		as(&set)
+		if _, err := NewSource(set).Open(t.Context(), true, false); err == nil || fault.Retryable(err) || !strings.Contains(fault.Hint(err), w.set.ClaimingRights(role)) {
+			t.Fatalf("without the right: %v (hint: %s)", err, fault.Hint(err))
+		}
+		w.exec(w.set.ClaimingRights(role))
+		a := w.worker(as)
+		w.exec(insert("k", "k1"))
+		a.want("k1")
+		w.exec("REVOKE ALL ON outbox FROM "+role, "GRANT SELECT ON outbox TO "+role)
+		a.claims.Delivered(a.numbers["k1"])
+		err = a.session.Confirm(t.Context(), 0)
+		if !fault.Retryable(err) || !strings.Contains(err.Error(), "role "+role+" has lost a right on public.outbox") {
+			t.Fatalf("with the right revoked: %v", err)
+		}
+		if _, err := a.Open(t.Context(), false, false); !fault.Retryable(err) || !strings.Contains(fault.Hint(err), "GRANT UPDATE") {
+			t.Fatalf("opened again: %v (hint: %s)", err, fault.Hint(err))
+		}
+		if _, err := a.Check(t.Context()); !fault.Retryable(err) {
+			t.Fatalf("checked: %v", err)
+		}
+		w.exec(w.set.ClaimingRights(role))
+		a.connect(false)
+		a.want("")
+		if got, want := w.state(), map[string]string{Claim: "k1+", Delete: ""}[strategy]; got != want {
+			t.Fatalf("the table has %q", got)
+		}
+	}
+}
+
+// With many finished rows, a look reads only rows that are not finished, whatever the statistics say: before ANALYZE they know of no row, and
+// after it of hardly any that is not finished.
+func TestALookReadsOnlyUnfinishedRows(t *testing.T) {
+	t.Parallel()
+	rows := 50_000
+	if text := os.Getenv("WALPOST_CLAIM_ROWS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		rows = n
+	}
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		t.Parallel()
+		w := claimWorld(t, pg, Claim)
+		w.exec(fmt.Sprintf("INSERT INTO outbox (id, key, finished_at) SELECT i, 'k' || i %% 100, now() FROM generate_series(1, %d) i", rows))
+		a := w.worker(nil)
+		for _, statistics := range []string{"SELECT 1", "ANALYZE outbox"} {
+			w.exec(statistics, insert("k1", "new1 "+statistics, "new2 "+statistics))
+			s := a.session.strategy.(*claimer)
+			results, err := a.session.conn.Exec(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) "+s.candidates()).ReadAll()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var plan []struct {
+				Plan struct {
+					Hit  int `json:"Shared Hit Blocks"`
+					Read int `json:"Shared Read Blocks"`
+				}
+			}
+			if err := json.Unmarshal(results[0].Rows[0][0], &plan); err != nil {
+				t.Fatal(err)
+			}
+			if n := plan[0].Plan.Hit + plan[0].Plan.Read; n > 100 {
+				t.Errorf("after %s, a look reads %d blocks:\n%s", statistics, n, results[0].Rows[0][0])
+			}
+			a.take()
+			for _, n := range a.numbers {
+				a.claims.Delivered(n)
+			}
+			a.confirm()
+		}
+	})
+}

@@ -1,0 +1,34 @@
+package poll
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// Without a record and without source.snapshot, rows that nobody has ever claimed are refused. The hint must not throw away rows. A worker
+// that comes to others, or after them, goes on with what they left.
+func TestAWorkerWithoutARecordGoesOnAfterOthers(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.exec(insert("a", "a1"), insert("b", "b1"))
+	set := w.set
+	set.Snapshot = ""
+	s, err := NewSource(set).Open(t.Context(), true, false)
+	if err == nil {
+		defer s.conn.Close(t.Context()) //nolint:errcheck // the test is over
+		_, err = s.beginning(t.Context(), false)
+	}
+	if !fault.Misconfigured(err) || !strings.Contains(err.Error(), "no relay has ever claimed any") || strings.Contains(fault.Hint(err), "UPDATE") {
+		t.Fatalf("%v (hint: %s)", err, fault.Hint(err))
+	}
+	a := w.worker(nil)
+	a.want("a1 b1")
+	a.ack("a1")
+	a.kill()
+	w.exec("UPDATE outbox SET claimed_until = now() - interval '1 second' WHERE claimed_until IS NOT NULL", insert("c", "c1"))
+	b := w.worker(func(s *Settings) { s.Snapshot = "" })
+	b.want("b1 c1")
+}

@@ -1,0 +1,138 @@
+package poll
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/pg"
+)
+
+// claimColumns are the columns by which workers share a table.
+var claimColumns = []struct{ name, base, definition string }{
+	{"claimed_by", "text", "text"},
+	{"claimed_until", "timestamptz", "timestamptz"},
+	{"attempts", "int4", "integer NOT NULL DEFAULT 0"},
+	{"last_error", "text", "text"},
+	{"next_attempt_at", "timestamptz", "timestamptz"},
+	{"finished_at", "timestamptz", "timestamptz"},
+}
+
+// workerColumns are the names of the columns, as a list in SQL.
+func workerColumns() string {
+	names := make([]string, len(claimColumns))
+	for i, c := range claimColumns {
+		names[i] = pg.QuoteLiteral(c.name)
+	}
+	return "ARRAY[" + strings.Join(names, ", ") + "]"
+}
+
+// openIndex is the SQL condition that the table has an index of its unfinished rows by these columns.
+func (s *Settings) openIndex(table uint32, columns ...string) string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = pg.QuoteLiteral(c)
+	}
+	return fmt.Sprintf(`EXISTS (SELECT FROM pg_index i WHERE i.indrelid = %d AND i.indisvalid AND pg_get_expr(i.indpred, i.indrelid) = '(finished_at IS NULL)'
+  AND ARRAY[%s] = (SELECT array_agg(a.attname::text ORDER BY k.n) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (at, n) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.at WHERE k.n <= %d))`,
+		table, strings.Join(names, ", "), len(columns))
+}
+
+// withoutClaims is rel without the columns of the workers, which are no part of the event.
+func withoutClaims(rel *cdc.Relation) *cdc.Relation {
+	is := func(c cdc.Column) bool {
+		for _, k := range claimColumns {
+			if k.name == c.Name {
+				return true
+			}
+		}
+		return false
+	}
+	without := *rel
+	without.Columns = slices.DeleteFunc(slices.Clone(rel.Columns), is)
+	return &without
+}
+
+// claimColumnsSQL adds the columns that rel does not have; a nil rel has none. It is "" for nothing.
+func (s *Settings) claimColumnsSQL(rel *cdc.Relation) string {
+	var add []string
+	for _, c := range claimColumns {
+		if rel == nil || rel.Index(c.name) < 0 {
+			add = append(add, "ADD COLUMN "+c.name+" "+c.definition)
+		}
+	}
+	if len(add) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("ALTER TABLE %s %s;", s.Table.SQL(), strings.Join(add, ", "))
+}
+
+// claimIndexSQL makes the indexes for the rows that are not finished. keyColumn is "" for no key.
+func (s *Settings) claimIndexSQL(keyColumn string, f *Facts) (sql []string) {
+	make := func(columns string) {
+		sql = append(sql, fmt.Sprintf("CREATE INDEX ON %s (%s) WHERE finished_at IS NULL;", s.Table.SQL(), columns))
+	}
+	order := pg.QuoteIdent(s.OrderColumn)
+	if f == nil || !f.OpenByOrder {
+		make(order)
+	}
+	if keyColumn != "" && (f == nil || !f.OpenByKey) {
+		make(pg.QuoteIdent(keyColumn) + ", " + order)
+	}
+	return sql
+}
+
+// ClaimingRights is the SQL of the rights that a worker needs beside reading.
+func (s *Settings) ClaimingRights(role string) string {
+	names := make([]string, len(claimColumns))
+	for i, c := range claimColumns {
+		names[i] = c.name
+	}
+	sql := fmt.Sprintf("GRANT UPDATE (%s) ON %s TO %s;", strings.Join(names, ", "), s.Table.SQL(), pg.QuoteIdent(role))
+	if s.Strategy == Delete {
+		sql += fmt.Sprintf("\nGRANT DELETE ON %s TO %s;", s.Table.SQL(), pg.QuoteIdent(role))
+	}
+	return sql
+}
+
+// unmetClaims returns what claiming needs and the table does not have.
+func (s *Settings) unmetClaims(f *Facts) (unmet []*Unmet) {
+	t, rel := &f.Table, f.Table.Relation
+	if sql := s.claimColumnsSQL(rel); sql != "" {
+		unmet = append(unmet, &Unmet{Name: "columns of workers", Why: fmt.Sprintf("table %s lacks columns that source.poll.strategy %s needs", t.Table, s.Strategy), Fix: fix.BySQL(sql)})
+		return unmet
+	}
+	for _, c := range claimColumns {
+		if of := &rel.Columns[rel.Index(c.name)]; of.BaseName != c.base || of.Generated {
+			unmet = append(unmet, &Unmet{
+				Name: "columns of workers", Misconfigured: true, Why: fmt.Sprintf("column %s of %s has the type %s, and source.poll.strategy %s needs %s", c.name, t.Table, of.TypeName, s.Strategy, c.definition),
+				Fix: fix.ByWords("Rename the column: walpost writes the state of each row into a column of this name. Or use source.poll.strategy cursor."),
+			})
+		}
+	}
+	if i := rel.Index(s.Key(rel)); i >= 0 && slices.Contains([]string{"json", "xml", "point"}, rel.Columns[i].BaseName) {
+		unmet = append(unmet, &Unmet{
+			Name: "key column", Misconfigured: true, Why: fmt.Sprintf("column %s of %s has the type %s, which has no equality, so walpost cannot keep the order of a key", s.Key(rel), t.Table, rel.Columns[i].TypeName),
+			Fix: fix.ByWords("Name a column of another type as table.field.event.key, for example text."),
+		})
+	}
+	if t.Readable && !(f.Updatable && (f.Deletable || s.Strategy != Delete)) {
+		what := "update the columns of workers in"
+		if f.Updatable {
+			what = "delete from"
+		}
+		unmet = append(unmet, &Unmet{Name: "writing " + t.Table.String(), right: true, Why: fmt.Sprintf("role %s may not %s %s", f.Server.Role, what, t.Table), Fix: fix.BySQL(s.ClaimingRights(f.Server.Role))})
+	}
+	return unmet
+}
+
+// MissingIndexes is the SQL of the indexes that claiming needs and that the table does not have, "" for
+// none. Without them each look reads all rows.
+func (s *Settings) MissingIndexes(f *Facts) string {
+	if !s.Claims() {
+		return ""
+	}
+	return strings.Join(s.claimIndexSQL(s.Key(f.Table.Relation), f), "\n")
+}
