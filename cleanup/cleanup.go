@@ -86,7 +86,7 @@ func (c *Config) Validate() (found conf.Problems) {
 	found.OneOf("cleanup.mode", string(c.Mode), string(None), string(Delete), string(DropPartitions), string(MoveToArchive))
 	conf.Range(&found, "cleanup.keep", c.Keep, 0, 20*365*24*time.Hour)
 	if c.Mode == DropPartitions && c.Shard.Of > 0 {
-		found.Add("cleanup.mode", conf.Contradicts, "source.shard: a partition has rows of all shards. Use cleanup.mode: delete", nil)
+		found.Add("cleanup.mode", conf.Contradicts, "source.shard: a partition has rows of all shards. Use cleanup.mode: delete, with which shard 1 makes partitions ahead", nil)
 	}
 	if (c.Mode == Delete || c.Mode == DropPartitions || c.Mode == MoveToArchive) && c.TimeColumn == "" {
 		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: the column says how old a row is", c.Mode), nil)
@@ -126,6 +126,7 @@ type Status struct {
 type Cleaner struct {
 	cfg     Config
 	conn    *pgconn.PgConn // Run's goroutine only, like horizon
+	role    string         // of conn
 	horizon horizon
 	piece   int64 // blocks of a partition that one statement reads
 	// filtered says that the publication has a row filter for a table. Run's goroutine only.
@@ -232,7 +233,11 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	}
 	for _, t := range c.cfg.Tables {
 		unfit, err := c.lookAtMode(ctx, t)
-		if err == nil && c.ranged[t] {
+		ahead := c.ranged[t]
+		if err == nil && !ahead && c.cfg.Shard.Index == 1 {
+			ahead, err = c.ownsRanged(ctx, t)
+		}
+		if err == nil && ahead {
 			// An archive that cannot take rows must not keep new rows out of the outbox.
 			err = c.lacks(t, c.makeAhead(ctx, t))
 		}
@@ -314,9 +319,9 @@ func (c *Cleaner) lacks(t pg.Table, err error) error {
 		return err
 	}
 	if c.ranged[t] {
-		return fmt.Errorf("%w; the relay's role must own the table and its partitions: ALTER TABLE %s OWNER TO its name; (walpost setup prints it)", err, t.SQL())
+		return fmt.Errorf("%w; role %s must own the table and its partitions: ALTER TABLE %s OWNER TO %[2]s; (walpost check names the partitions of other roles)", err, pg.QuoteIdent(c.role), t.SQL())
 	}
-	return fmt.Errorf("%w; run: GRANT SELECT, DELETE, UPDATE (%s) ON %s TO the relay's role; (walpost setup prints it)", err, pg.QuoteIdent(c.cfg.TimeColumn), t.SQL())
+	return fmt.Errorf("%w; run: GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", err, pg.QuoteIdent(c.cfg.TimeColumn), t.SQL(), pg.QuoteIdent(c.role))
 }
 
 func (c *Cleaner) waits(why string) { c.update(func(s *Status) { s.Waiting = why }) }

@@ -20,7 +20,12 @@ var TimeTypes = map[string]bool{"timestamp with time zone": true, "timestamp wit
 func (c *Cleaner) prepare(ctx context.Context) error {
 	// Other users of the table have priority. A policy that hides rows must cause an error, because
 	// a hidden row looks delivered.
-	return c.exec(ctx, "cleanup", "SET lock_timeout = '1s'", "SET row_security = off")
+	if err := c.exec(ctx, "cleanup", "SET lock_timeout = '1s'", "SET row_security = off"); err != nil {
+		return err
+	}
+	is, err := pg.Row[struct{ Role string }](ctx, c.conn, "read the role", "SELECT current_user AS role")
+	c.role = is.Role
+	return err
 }
 
 // look checks the tables' definitions in each pass, so that a hint disappears after the index was

@@ -125,7 +125,7 @@ func TestPartitionsOfOtherKindsAreLeftAlone(t *testing.T) {
 // A role that may not do it is told what it needs, and one that a policy hides rows from does not take them for delivered.
 func TestMissingRightsAreSaid(t *testing.T) {
 	for name, c := range map[string]struct{ grant, want string }{
-		"no right":     {"GRANT SELECT ON outbox TO %s", `run: GRANT SELECT, DELETE, UPDATE ("created_at") ON "public"."outbox" TO`},
+		"no right":     {"GRANT SELECT ON outbox TO %s", `run: GRANT SELECT, DELETE, UPDATE ("created_at") ON "public"."outbox" TO "r_`},
 		"row security": {"GRANT SELECT, DELETE, UPDATE ON outbox TO %s; ALTER TABLE outbox ENABLE ROW LEVEL SECURITY", "row-level security"},
 	} {
 		t.Run(name, func(t *testing.T) {
