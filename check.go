@@ -13,8 +13,10 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/doctor"
+	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
@@ -87,7 +89,12 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 		source = pgSource{replication.NewSource(quiet)}
 	}
 	cfg := r.loopConfig(r.snapshot(), 0)
-	cfg.Logger = zerolog.Nop()
+	cfg.Logger, cfg.Siblings = zerolog.Nop(), r.siblings(store)
+	if r.cfg.Stdout == nil {
+		parked := sink.NewParking(r.cfg.sink())
+		defer parked.Close()
+		cfg.Parking = parked
+	}
 	f.Forecast, f.err = relay.Foresee(ctx, cfg, source, func(ctx context.Context, name string) (map[string][]byte, error) {
 		records, err := store.Look(ctx, name)
 		f.unread = err != nil
@@ -112,6 +119,10 @@ func (f *foreseen) among(found []Finding) []Finding {
 		return found // the doctor reports it
 	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err):
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))
+	case errors.As(f.err, new(*checkpoint.Waiting)):
+		own.Verdict, own.Why = Warn, f.err.Error()
+		own.Fix = fix.ByWords("walpost run waits for that, and then goes on by itself (docs/sharding.md).")
+		leaveSlots(found)
 	case f.err != nil && failed:
 		return found // the report fails anyway
 	case f.err != nil:
@@ -121,6 +132,8 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil && f.Record.Poll != "":
 		own.Why = fmt.Sprintf("the database fits checkpoint %s", f.Record.Key())
+	case f.Record != nil && f.Record.Copy == nil:
+		own.Why = fmt.Sprintf("checkpoint %s at %s is void, because relays with another number of shards took over: walpost run makes a new slot, and takes over from them", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil:
 		own.Why = fmt.Sprintf("the copy of rows that checkpoint %s records continues with a new slot", f.Record.Key())
 	case f.Slot.Exists:
@@ -129,6 +142,16 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Why = "no checkpoint of " + f.name + " is stored: the next walpost run is the first one"
 	}
 	return append([]Finding{own}, found...)
+}
+
+// leaveSlots takes the statements that drop slots out of the findings about other shards. The relay waits, so
+// either the slots still have something to deliver, or the relay is the one that was replaced.
+func leaveSlots(found []Finding) {
+	for i, f := range found {
+		if f.Name == doctor.OtherShards && slices.ContainsFunc(f.Fix, func(s fix.Step) bool { _, drops := s.(fix.SQL); return drops }) {
+			found[i].Fix = fix.ByWords("Drop no slot but one that the finding \"checkpoint\" names.")
+		}
+	}
 }
 
 // advise is what a start logs of the doctor's warnings.
@@ -241,4 +264,50 @@ func Setup(ctx context.Context, cfg Config) (made []string, err error) {
 		}
 	}
 	return made, nil
+}
+
+// Migrations are the forms of Migration and InboxMigration: one file of goose, and the two files of
+// golang-migrate and other tools.
+var Migrations = []string{"goose", "up", "down"}
+
+// Migration returns the SQL that makes all outbox tables of cfg, or drops them, for a tool for
+// migrations. It asks no database. The schema, the role and the publication are no part of it: a setup
+// makes them.
+func Migration(cfg Config, form string) (string, error) {
+	r, err := prepare(cfg, cfg.ValidateDatabase())
+	if err != nil {
+		return "", err
+	}
+	full := replication.FullSetup(*r.source.Config())
+	if err := full.Err(); err != nil {
+		return "", err
+	}
+	if len(full.Tables) == 0 {
+		return "", fault.Config(errors.New("no table is configured: logical messages need none"), "")
+	}
+	var tables []*outboxtable.Table
+	for _, t := range full.Tables {
+		tables = append(tables, &outboxtable.Table{
+			Name: t, OrderColumn: cfg.Source.OrderColumn, TimeColumn: cfg.Source.TimeColumn, Partitioned: cfg.SetupPartitioned,
+		})
+	}
+	if cfg.polls() {
+		set := r.polling()
+		tables[0].More, tables[0].Undo = set.Setup(nil), set.UndoSQL()
+	}
+	up, down := outboxtable.Migration("", "", tables...)
+	return migration(form, outboxtable.Goose(tables...), up, down)
+}
+
+// InboxMigration is Migration for the tables of package inbox.
+func InboxMigration(form string) (string, error) {
+	return migration(form, inbox.Goose(), inbox.DDL, inbox.DropDDL)
+}
+
+// migration returns the text of a form. texts are in the order of Migrations.
+func migration(form string, texts ...string) (string, error) {
+	if i := slices.Index(Migrations, form); i >= 0 {
+		return texts[i], nil
+	}
+	return "", fault.Config(fmt.Errorf("the form of a migration must be one of %v (got %q)", Migrations, form), "")
 }

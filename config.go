@@ -256,8 +256,16 @@ func (c *Config) validatePoll(found *Problems) {
 			found.Add(key.field, conf.Contradicts, key.why, nil)
 		}
 	}
-	if c.Cleanup.Mode != cleanup.None && s.Poll.Strategy != poll.Cursor {
-		found.Add("cleanup.mode", conf.MustBe, "none with source.poll.strategy "+s.Poll.Strategy, string(c.Cleanup.Mode))
+	if !s.Poll.Claims() {
+		return
+	}
+	c.validateClaims(found)
+	switch why := "none with source.poll.strategy: " + s.Poll.Strategy + ", "; {
+	case c.Cleanup.Mode == cleanup.None:
+	case s.Poll.Strategy == poll.Delete:
+		found.Add("cleanup.mode", conf.MustBe, why+"which removes each row itself", string(c.Cleanup.Mode))
+	default:
+		found.Add("cleanup.mode", conf.MustBe, why+"because finished_at says what is delivered: remove such rows by SQL, or use the strategy delete", string(c.Cleanup.Mode))
 	}
 }
 
@@ -327,7 +335,8 @@ func (c *Config) replication() replication.Config {
 		Role: c.SetupRole, Slot: c.SetupSlot, TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned,
 		Deletes:  c.Cleanup.Mode == cleanup.Delete || c.Cleanup.Mode == cleanup.MoveToArchive && !c.SetupPartitioned,
 		Archives: c.Cleanup.Mode == cleanup.MoveToArchive, ArchiveTable: c.Cleanup.ArchiveTable,
-		Owns: c.Cleanup.Mode == cleanup.DropPartitions || c.Cleanup.Mode == cleanup.MoveToArchive && c.SetupPartitioned,
+		Owns: c.Cleanup.Mode == cleanup.DropPartitions ||
+			c.SetupPartitioned && (c.Cleanup.Mode == cleanup.MoveToArchive || c.Cleanup.Mode == cleanup.Delete && c.Source.Shard.Of > 0), // shard 1 makes partitions
 	}
 	s.Logger = c.Logger
 	return s

@@ -40,7 +40,7 @@ func Explain(ctx context.Context, cfg Config, opts ExplainOptions, show func(*Ex
 	if err != nil {
 		return err
 	}
-	by := explain.Config{From: r.rows, Router: r.router, OrderColumn: cfg.Source.OrderColumn}
+	by := explain.Config{From: r.rows, Router: r.router, OrderColumn: cfg.Source.OrderColumn, Polled: cfg.polls()}
 	if cfg.Stdout == nil && len(cfg.Kafka.Brokers) > 0 {
 		to := cfg.sink()
 		by.Kafka, by.Compression = &to.Config, to.Compression
@@ -57,14 +57,13 @@ type VerifyReport = verify.Report
 // DefaultVerifyWait is the default of VerifyOptions.Wait.
 const DefaultVerifyWait = verify.DefaultWait
 
-// Verify compares the tables with the topics, and changes nothing. It needs the slot, because it waits until the slot has passed
-// what it reads. Differences are no error.
+// Verify compares the tables with the topics, and changes nothing. It waits until the relay has passed
+// what it reads, so it needs the slot, or the checkpoint of a relay that polls. Differences are no error.
 func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport, error) {
 	if err := cfg.needsTable("verify", ""); err != nil {
 		return nil, err
 	}
 	wrong := cfg.Validate()
-	cfg.needsSlot(&wrong, "verify")
 	if cfg.Stdout != nil {
 		wrong.Add("kafka.brokers", conf.Required, "because verify reads the topics", nil)
 	}
@@ -75,9 +74,14 @@ func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport,
 	if opts.Say == nil {
 		opts.Say = func(string) {}
 	}
+	polled, free, err := r.verified()
+	if err != nil {
+		return nil, err
+	}
+	defer free()
 	to, say := cfg.sink(), opts.Say
 	return verify.Run(ctx, verify.Config{
-		From: r.rows, Router: r.router, Kafka: &to.Config, Slot: r.cfg.Source.Slot,
+		Polled: polled, From: r.rows, Router: r.router, Kafka: &to.Config, Slot: r.cfg.Source.Slot,
 		OrderColumn: cfg.Source.OrderColumn, TimeColumn: cfg.Source.TimeColumn,
 		Unfinished: r.unfinished,
 		Elsewhere: func(ctx context.Context) (func(table, id string) verify.Place, error) {
@@ -111,7 +115,7 @@ func (r *Relay) unfinished(ctx context.Context) (string, error) {
 	return fmt.Sprintf("the %s is not finished: %d rows of the table are published", rec.Copy.Origin, rec.Copy.Rows), nil
 }
 
-// elsewhere reads the topics of dead letters and of parked events, and returns a function that says what they have of an event of the
+// elsewhere reads the dead letter topic and the parked event topic, and returns a function that says what they have of an event of the
 // relay. If the user may not read a topic, its events count as missing, and say tells it.
 func (r *Relay) elsewhere(ctx context.Context, say func(text string)) (func(table, id string) verify.Place, error) {
 	to := r.cfg.sink()
@@ -227,7 +231,7 @@ func (r *Relay) replayState(opts *ReplayOptions) string {
 	return fmt.Sprintf("walpost-replay-%08x.json", h.Sum32())
 }
 
-// BadEvents are the topics of bad events, as of one moment. Close frees the connections.
+// BadEvents are the dead letter topic and the parked event topic, as of one moment. Close frees the connections.
 type BadEvents = badevents.Topics
 
 // A BadEventFilter selects bad events.
@@ -253,7 +257,7 @@ func (c *Config) ValidateKafka() Problems {
 	return found
 }
 
-// OpenBadEvents reads the topics of bad events. say tells the user something in one line, and progress how far a step is.
+// OpenBadEvents reads the dead letter topic and the parked event topic. say tells the user something in one line, and progress how far a step is.
 // toTopic is where a retry is to deliver events, or "".
 func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(text string), progress func(step string, done, total int64)) (*BadEvents, error) {
 	wrong := cfg.ValidateKafka()

@@ -14,7 +14,7 @@ import (
 	"github.com/walpost/walpost/internal/verify"
 )
 
-// The topics of dead letters and of parked events tell where the event of a row is that has no record.
+// The dead letter topic and the parked event topic tell where the event of a row is that has no record.
 func TestAnEventCanBeADeadLetterOrParked(t *testing.T) {
 	cfg := DefaultConfig()
 	cfg.Name = "shop"

@@ -15,7 +15,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 func TestTheMigrationsMakeTheTablesOfSetup(t *testing.T) {
 	const tables = "SELECT coalesce(string_agg(relname, ' ' ORDER BY relname), '') FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'p') AND NOT relispartition"
 	for _, version := range []string{"14", "18"} {
-		for name, partitioned := range map[string]bool{"plain": false, "partitioned": true, "inbox": false} {
+		for name, partitioned := range map[string]bool{"plain": false, "partitioned": true, "inbox": false, "claim": true} {
 			t.Run(version+" "+name, func(t *testing.T) {
 				t.Parallel()
 				pg := testenv.Postgres(t, version)
@@ -23,6 +23,9 @@ func TestTheMigrationsMakeTheTablesOfSetup(t *testing.T) {
 				cfg := DefaultConfig()
 				cfg.Source.DSN, cfg.Source.Tables, cfg.SetupPartitioned = conf.Secret(dsn), []string{"public.outbox", "public.mail"}, partitioned
 				cfg.Source.OrderColumn, cfg.Source.TimeColumn = "seq", "written_at"
+				if name == "claim" {
+					cfg.Source.Kind, cfg.Source.Tables, cfg.Source.Poll.Strategy, cfg.Source.Poll.XIDColumn = KindPoll, []string{"public.outbox"}, "claim", "xid"
+				}
 				form := func(form string) string {
 					t.Helper()
 					text, err := Migration(cfg, form)
@@ -41,10 +44,17 @@ func TestTheMigrationsMakeTheTablesOfSetup(t *testing.T) {
 				for _, run := range [][2]string{{form("up"), form("down")}, {up, down}, {form("up"), form("down")}} {
 					pg.Exec(t, dsn, run[0])
 					want := "mail outbox"
-					if name == "inbox" {
+					switch name {
+					case "inbox":
 						want = "inbox_generations inbox_messages inbox_processed inbox_sequences"
-					} else if sql, why, err := SetupSQL(t.Context(), cfg); why != nil || err != nil || strings.Contains(sql, "CREATE TABLE") {
-						t.Errorf("setup misses %s, %v, %v", sql, why, err)
+					case "claim":
+						want = "outbox"
+						fallthrough
+					default:
+						sql, why, err := SetupSQL(t.Context(), cfg)
+						if why != nil || err != nil || strings.Contains(sql, "CREATE TABLE") || name == "claim" && sql != "-- Everything is there.\n" {
+							t.Errorf("setup misses %s, %v, %v", sql, why, err)
+						}
 					}
 					if got := pg.Value(t, dsn, tables); got != want {
 						t.Errorf("tables %q, want %q", got, want)

@@ -45,6 +45,7 @@ import (
 // A Relay delivers one database's outbox to Kafka. Run is called once; Status by any goroutine, at any time.
 type Relay struct {
 	cfg      Config
+	unnamed  bool // the name is the default
 	database string
 	rows     table.Source
 	source   *replication.Source
@@ -91,13 +92,14 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	if cfg.polls() {
 		usual = from.Names().Tables[0].String()
 	}
+	unnamed := cfg.Name == ""
 	cfg.Name = cmp.Or(cfg.Name, database+"."+usual)
 	if strings.Contains(cfg.Name, "/") {
 		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name contains a slash"}}
 	}
 	from.Advise = advise(&from)
 	r := &Relay{
-		cfg: cfg, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: replication.NewSource(from), router: routes,
+		cfg: cfg, unnamed: unnamed, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names(), Key: from.Key}, source: replication.NewSource(from), router: routes,
 		created: time.Now(), monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
 	}
 	if cfg.polls() {
@@ -118,15 +120,14 @@ func (r *Relay) Run(ctx context.Context) error {
 		return err
 	}
 	defer free()
-	var breaker *slot.Breaker
 	var observe func(slot.Status)
-	if r.cfg.Monitor.Breaker != slot.BreakerOff && r.polled == nil {
-		breaker = slot.NewBreaker(r.cfg.Monitor, loop.Halt, r.source.DropSlot, r.cfg.Logger)
-		observe = breaker.Observe
-	}
 	cleaner, kept := r.cleaner(loop)
 	r.mu.Lock()
-	r.relay, r.kafka, r.breaker, r.cleaning = loop, kafka, breaker, cleaner
+	r.relay, r.kafka, r.cleaning = loop, kafka, cleaner
+	if r.cfg.Monitor.Breaker != slot.BreakerOff && r.polled == nil {
+		r.breaker = slot.NewBreaker(r.monitor.Config(), loop.Halt, r.source.DropSlot, r.cfg.Logger)
+		observe = r.breaker.Observe
+	}
 	r.mu.Unlock()
 
 	// The monitor outlives ctx: what a drain or a halt does to the slot is seen too.
@@ -153,6 +154,22 @@ func (r *Relay) Run(ctx context.Context) error {
 	return loop.Run(ctx)
 }
 
+// SetLimits replaces the limits of the section monitor, also while Run runs: how much WAL the slot may hold, how large pg_wal may
+// become, and the forecast that trips the breaker. Interval and Breaker of limits are ignored.
+func (r *Relay) SetLimits(limits slot.Config) error {
+	limits.Interval, limits.Breaker = r.cfg.Monitor.Interval, r.cfg.Monitor.Breaker
+	if wrong := limits.Validate(); len(wrong) > 0 {
+		return wrong
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.monitor.SetLimits(limits)
+	if r.breaker != nil {
+		r.breaker.SetLimits(limits)
+	}
+	return nil
+}
+
 // snapshot is what Run publishes ahead of the stream; nil for nothing.
 func (r *Relay) snapshot() *relay.Copying {
 	if r.cfg.Source.Snapshot != "initial" || r.polled != nil { // a source that polls begins with the oldest rows itself
@@ -172,14 +189,25 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 		return nil, nil, nil, errors.Join(err, to.Close(ctx))
 	}
 	cfg := r.loopConfig(copying, linger)
-	if kafka != nil {
+	cfg.Siblings = r.siblings(store)
+	var kept relay.Store = store
+	if r.cfg.claims() { // a row waits in the table instead of being parked
+		kept = &claimStore{Store: store, memory: map[string][]byte{}}
+	} else if kafka != nil {
 		parked, freeStore := sink.NewParking(r.cfg.sink()), free
 		cfg.Parking, free = parked, func() {
 			parked.Close()
 			freeStore()
 		}
 	}
-	return relay.New(cfg, r.reads(), remarks{r.router, r.source}, to, store), kafka, free, nil
+	return relay.New(cfg, r.reads(), remarks{r.router, r.source}, to, kept), kafka, free, nil
+}
+
+// siblings reads the checkpoints of the relays that share out the rows with this one, in any number of shards.
+func (r *Relay) siblings(s store) func(context.Context, cdc.Shard) (map[string][]byte, error) {
+	return func(ctx context.Context, own cdc.Shard) (map[string][]byte, error) {
+		return s.LookShards(ctx, r.cfg.Name, own)
+	}
 }
 
 func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.Config {
@@ -208,9 +236,9 @@ func (r *Relay) tables() *backfill.Tables {
 	}
 }
 
-// slotReader reads the slot, and the size of pg_wal if there is a limit to compare it with.
+// slotReader reads the slot.
 func (r *Relay) slotReader() *slot.Reader {
-	return slot.NewReader(r.rows.DB, r.cfg.Source.Slot, r.cfg.Monitor.WALDiskSize > 0)
+	return slot.NewReader(r.rows.DB, r.cfg.Source.Slot)
 }
 
 // ReadSlot reads the slot once, and where apart is not 0 once more after that time, which gives a forecast.
@@ -276,9 +304,16 @@ func (r *Relay) openSink() (relay.Sink, *sink.Kafka, error) {
 type store interface {
 	relay.Store
 	Look(ctx context.Context, name string) (map[string][]byte, error)
+	// LookShards reads the records of the relays whose names differ from name in the suffix of the shard.
+	LookShards(ctx context.Context, name string, own cdc.Shard) (map[string][]byte, error)
 }
 
-func (r *Relay) openStore() (_ store, free func(), err error) {
+func (r *Relay) openStore() (kept store, free func(), err error) {
+	defer func() {
+		if err == nil && r.unnamed && len(r.rows.Names.Tables) > 0 {
+			kept = namedStore{kept, r}
+		}
+	}()
 	if r.cfg.Checkpoint.Store == "file" {
 		file := sink.NewFileStore(r.cfg.Checkpoint.Path)
 		return file, func() {
@@ -326,7 +361,7 @@ type Status struct {
 	// Topics has the acknowledged events by topic, since the start. Topics beyond the first 200 are counted together, as "other".
 	Topics map[string]uint64
 	Window relay.Window
-	// Bury says that bad events go to the topic of dead letters, at least for one reason.
+	// Bury says that bad events go to the dead letter topic, at least for one reason.
 	Bury bool
 	// Park says that bad events have their key parked, at least for one reason.
 	Park bool

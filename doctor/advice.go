@@ -43,7 +43,7 @@ func (x *examination) adviseSlot() {
 			"slot %s is about to be lost: it holds more WAL than max_slot_wal_keep_size%s", x.cfg.Slot, activeBy(s))
 	}
 	if x.cfg.Failover && !s.Failover {
-		x.add(Warn, "slot failover", fix.Fix{fix.Words("Stop walpost, and run this on a replication connection:"), fix.SQL("ALTER_REPLICATION_SLOT " + pg.QuoteIdent(x.cfg.Slot) + " (FAILOVER);")},
+		x.add(Warn, "slot failover", fix.Fix{fix.Words(`Stop walpost, connect with psql "dbname=` + x.f.Server.Database + ` replication=database", and run:`), fix.SQL("ALTER_REPLICATION_SLOT " + pg.QuoteIdent(x.cfg.Slot) + " (FAILOVER);")},
 			"slot %s was made without failover: it does not survive a failover", x.cfg.Slot)
 	}
 }

@@ -69,12 +69,12 @@ func databaseClock(ctx context.Context, source *replication.Source) (ahead *time
 	ctx, cancel := context.WithTimeout(ctx, sampleTime)
 	defer cancel()
 	cfg := source.Config()
-	reader := slot.NewReader(cfg.Connection(), cfg.Slot, false)
+	reader := slot.NewReader(cfg.Connection(), cfg.Slot)
 	defer reader.Close()
-	if _, err := reader.Read(ctx); err != nil { // opens the connection
+	if _, err := reader.Read(ctx, false); err != nil { // opens the connection
 		return nil, nil
 	}
-	h, err := reader.Read(ctx)
+	h, err := reader.Read(ctx, false)
 	if err != nil {
 		return nil, nil
 	}

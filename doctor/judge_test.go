@@ -74,7 +74,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"enough connections", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.ConnLimit = 6 }, "", "connection limit", "", ""},
 		{"no SELECT", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Tables[0].Readable = false }, Warn, "reading public.outbox", "may not read", "GRANT SELECT"},
 		{"row-level security", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.Secured = []string{"outbox"} }, Warn, "row-level security", "outbox", "BYPASSRLS"},
-		{"a standby slot that is missing", func(c *replication.Config, _ *ipg.Facts, x *examination) { c.Failover, x.WaitsFor = true, "s1, s2" }, Fail, "synchronized_standby_slots", "names s1, which is no physical slot", "synchronized_standby_slots = 's2';"},
+		{"a standby slot that is missing", func(c *replication.Config, _ *ipg.Facts, x *examination) { c.Failover, x.WaitsFor = true, "s1, s2" }, Fail, "synchronized_standby_slots", "names s1, which is not a physical slot", "synchronized_standby_slots = 's2';"},
 		{"one that is lost", func(c *replication.Config, _ *ipg.Facts, x *examination) {
 			c.Failover, x.WaitsFor, x.Slots = true, "s1", slots(false, true)
 		}, Fail, "synchronized_standby_slots", "invalidated", "synchronized_standby_slots = '';"},
@@ -95,9 +95,9 @@ func TestJudgementOfADoctor(t *testing.T) {
 		}, Warn, "synchronized_standby_slots", "no standby of this server", "pg_create_physical_replication_slot"},
 		{"no failover slot", func(_ *replication.Config, f *ipg.Facts, x *examination) { f.Slot, x.WaitsFor = &ipg.Slot{}, "s1" }, "", "synchronized_standby_slots", "", ""},
 		{"failover before 17", func(c *replication.Config, f *ipg.Facts, x *examination) { c.Failover, f.Server.Version = true, 160015 }, "", "synchronized_standby_slots", "", ""},
-		{"a standby without feedback", onStandby(nil, func(x *examination) { x.Feedback = "off" }), Warn, "slot synchronization", "(hot_standby_feedback = on)", "hot_standby_feedback"},
-		{"a standby without a slot", onStandby(nil, func(x *examination) { x.PrimarySlot = "" }), Warn, "slot synchronization", "(primary_slot_name)", "primary_slot_name"},
-		{"a standby that asks no database", onStandby(nil, func(x *examination) { x.PrimaryInfo = false }), Warn, "slot synchronization", "(dbname", "dbname"},
+		{"a standby without feedback", onStandby(nil, func(x *examination) { x.Feedback = "off" }), Warn, "slot synchronization", "(hot_standby_feedback = on)", "ALTER SYSTEM SET hot_standby_feedback = 'on';"},
+		{"a standby without a slot", onStandby(nil, func(x *examination) { x.PrimarySlot = "" }), Warn, "slot synchronization", "(primary_slot_name)", "Set primary_slot_name to the standby's physical slot"},
+		{"a standby that asks no database", onStandby(nil, func(x *examination) { x.PrimaryInfo = false }), Warn, "slot synchronization", "(dbname", "Add dbname="},
 		{"a standby that synchronizes", onStandby(nil, func(*examination) {}), OK, "slot synchronization", "copies", ""},
 		{"a standby that does not", onStandby(&ipg.Slot{Synced: true, Failover: true}, func(x *examination) { x.SyncsSlots = "off" }), Warn, "slot synchronization", "is off", "sync_replication_slots = 'on'"},
 		{"a standby that need not", onStandby(&ipg.Slot{}, func(x *examination) { x.SyncsSlots = "off" }), "", "slot synchronization", "", ""},

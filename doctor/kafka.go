@@ -143,7 +143,7 @@ func (c *kafkaCheck) cluster(ctx context.Context) {
 	defer cancel()
 	kv, err := kafka.BrokerSettings(ctx, c.cl, c.broker, "auto.create.topics.enable", "socket.request.max.bytes")
 	if err != nil {
-		c.add("broker settings", OK, fmt.Sprintf("not checked, because the brokers do not report them (%v); a run does not need them", err))
+		c.add("broker settings", OK, fmt.Sprintf("not checked, because the brokers do not report their settings (%v); walpost run does not need them", err))
 		return
 	}
 	c.brokerSettings(kv)

@@ -22,7 +22,7 @@ func fate(cfg *sink.Config) string {
 		return all[0]
 	}
 	if cfg.Bury {
-		all = append(all, "goes to the topic of dead letters")
+		all = append(all, "goes to the dead letter topic")
 	}
 	if cfg.Park {
 		all = append(all, "has its key parked")
@@ -75,9 +75,9 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	}
 	switch {
 	case kafka.Denied(t.Refused):
-		c.add(name+" settings", Warn, "the relay's user may not see them, so it is not known whether the topic keeps every "+what, c.fixes.grant(topic, "DescribeConfigs"))
+		c.add(name+" settings", Warn, "the relay's user may not read the topic's settings, so walpost cannot tell whether the topic keeps every "+what, c.fixes.grant(topic, "DescribeConfigs"))
 	case t.Refused != nil:
-		c.add(name+" settings", Warn, "the brokers do not report them: "+said(t.Refused))
+		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+said(t.Refused))
 	default:
 		c.letterSettings(name, what, topic, t.Settings)
 		c.replicas(name, t)

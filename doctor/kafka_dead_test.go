@@ -10,7 +10,7 @@ import (
 	"github.com/walpost/walpost/sink"
 )
 
-// The topics of dead letters and of parked events are judged alike.
+// The dead letter topic and the parked event topic are judged alike.
 func TestCheckJudgesTheTopicsOfLetters(t *testing.T) {
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "usual"), kfake.SeedTopics(3, "three"))
 	for name, settings := range map[string]map[string]string{
@@ -65,9 +65,9 @@ func TestCheckJudgesTheTopicsOfLetters(t *testing.T) {
 func TestTheFateOfARefusedRecord(t *testing.T) {
 	for want, cfg := range map[string]*sink.Config{
 		"halts the relay": nil,
-		"halts the relay, or goes to the topic of dead letters (delivery.on_poison)":                        {Bury: true},
-		"halts the relay, or has its key parked (delivery.on_poison)":                                       {Park: true},
-		"halts the relay, or goes to the topic of dead letters, or has its key parked (delivery.on_poison)": {Bury: true, Park: true},
+		"halts the relay, or goes to the dead letter topic (delivery.on_poison)":                        {Bury: true},
+		"halts the relay, or has its key parked (delivery.on_poison)":                                   {Park: true},
+		"halts the relay, or goes to the dead letter topic, or has its key parked (delivery.on_poison)": {Bury: true, Park: true},
 	} {
 		if got := fate(cfg); got != want {
 			t.Error(got)

@@ -121,7 +121,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 		{story: "to Write checkpoints", rights: without(full[3]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not write the topic", fixed: true},
 		{story: "both", rights: and(without(full[2], full[3]), right{operation: "Describe", topic: cp}), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not read or write the topic", fixed: true},
 		{story: "anything on the checkpoints", rights: without(full[2], full[3], full[4]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "has no right to see the topic", fixed: true},
-		{story: "to see whether checkpoints are compacted", rights: without(full[4]), topics: topic, cp: cp, name: "checkpoint topic cp settings", verdict: Warn, why: "it is not known whether the topic is compacted", fixed: true},
+		{story: "to see whether checkpoints are compacted", rights: without(full[4]), topics: topic, cp: cp, name: "checkpoint topic cp settings", verdict: Warn, why: "cannot tell whether the topic is compacted", fixed: true},
 		{story: "to Create the checkpoint topic", rights: and(full, right{operation: "Describe", topic: missingCP}), topics: topic, cp: missingCP, name: "checkpoint topic cp.later", verdict: Fail, why: "cannot be created", fixed: true},
 		{story: "a producer id", rights: full[5:], name: "idempotent producing", verdict: Fail, why: "has neither IdempotentWrite", fixed: true},
 		{story: "nothing, with IdempotentWrite", rights: and(full[5:], right{operation: "IdempotentWrite"})},

@@ -80,10 +80,10 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	}
 	switch {
 	case kafka.Denied(t.Refused):
-		c.add(name+" settings", Warn, "the relay's user may not see them, so it is not known whether the topic is compacted", c.fixes.grant(topic, "DescribeConfigs"))
+		c.add(name+" settings", Warn, "the relay's user may not read the topic's settings, so walpost cannot tell whether the topic is compacted", c.fixes.grant(topic, "DescribeConfigs"))
 		return
 	case t.Refused != nil:
-		c.add(name+" settings", Warn, "the brokers do not report them: "+said(t.Refused))
+		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+said(t.Refused))
 		return
 	}
 	c.checkpointSettings(name, topic, t.Settings)

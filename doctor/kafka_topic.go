@@ -66,10 +66,10 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 	c.leaders(name, is)
 	switch {
 	case kafka.Denied(is.Refused):
-		c.add(name+" settings", Warn, fmt.Sprintf("the relay's user may not see them: walpost assumes %d for max.message.bytes, and learns of a lower limit when a broker refuses a record", kafka.UsualLimit),
+		c.add(name+" settings", Warn, fmt.Sprintf("the relay's user may not read the topic's settings: walpost assumes %d for max.message.bytes, and learns of a lower limit when a broker refuses a record", kafka.UsualLimit),
 			c.fixes.grant(topic, "DescribeConfigs"))
 	case is.Refused != nil:
-		c.add(name+" settings", Warn, "the brokers do not report them: "+said(is.Refused))
+		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+said(is.Refused))
 	default:
 		c.replicas(name, is)
 		c.settings(name, topic, is.Settings, t)

@@ -234,7 +234,7 @@ func TestWhatIsNotToldIsSaid(t *testing.T) {
 	}
 	k.topic(t.Context(), is, Traffic{})
 	got := lines(k.found)
-	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not report whether", "topic t settings: warn: the brokers do not report them: UNSUPPORTED_VERSION")
+	has(t, got, "topic t: ok: 1 partitions, 1 replicas; the brokers do not report whether", "topic t settings: warn: the brokers do not report the topic's settings: UNSUPPORTED_VERSION")
 	hasNot(t, got, "FAIL")
 }
 

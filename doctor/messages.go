@@ -15,7 +15,7 @@ func (x *examination) messages() {
 	const name = "source.messages"
 	switch {
 	case len(x.settings.EmitPublic) == 0:
-		x.add(OK, name, nil, "%s are events; if the slot is lost, those that it held are lost with it", which)
+		x.add(OK, name, nil, "walpost publishes %s; if the slot is lost, the messages that it held are lost too", which)
 	default:
 		functions := strings.Join(x.settings.EmitPublic, ", ")
 		x.add(Warn, name, fix.Fix{
@@ -25,6 +25,6 @@ func (x *examination) messages() {
 	}
 	if e := x.settings.Encoding; e != "UTF8" {
 		x.add(Warn, name+" encoding", fix.ByWords("Write the content as bytes: pg_logical_emit_message(true, prefix, convert_to(content, 'UTF8'))."),
-			"the encoding of database %s is %s, and the server sends a message in it: a message with other characters than ASCII is refused", x.f.Server.Database, e)
+			"the server sends each message in the encoding of database %s, %s: walpost refuses a message with non-ASCII characters", x.f.Server.Database, e)
 	}
 }

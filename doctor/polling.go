@@ -40,14 +40,18 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 	}
 	add(OK, "table "+set.Table.String(), nil, "table %s has what polling needs", set.Table)
 	switch {
+	case set.Claims():
+		if sql := set.MissingIndexes(f); sql != "" {
+			add(Warn, "index of unfinished rows", fix.BySQL(sql), "table %s lacks an index of its unfinished rows: each look reads all rows", set.Table)
+		}
 	case set.XIDColumn == "":
 		add(Warn, "source.poll.xid_column", fix.Fix{fix.SQL(poll.XIDColumnSQL(set.Table, "xid")), fix.Key{Name: "source.poll.xid_column", Value: "xid"}},
-			"source.poll.xid_column is not set: each look reads the whole table, and a row comes again after an UPDATE or a rewrite of the table")
+			"source.poll.xid_column is not set: each poll reads the whole table, and a row comes again after an UPDATE or a rewrite of the table")
 	case !f.Index:
 		add(Warn, "source.poll.xid_column", fix.BySQL(fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s, %s);", set.Table.SQL(), pg.QuoteIdent(set.XIDColumn), pg.QuoteIdent(set.OrderColumn))),
-			"no index begins with column %s: each look reads the whole table", set.XIDColumn)
+			"no index begins with column %s: each poll reads the whole table", set.XIDColumn)
 	}
-	if rel := f.Table.Relation; !f.CommitTimes && rel.Index(set.TimeColumn) < 0 {
+	if rel := f.Table.Relation; (!f.CommitTimes || set.Claims()) && rel.Index(set.TimeColumn) < 0 {
 		add(Warn, "source.time_column", fix.ByWords("Set source.time_column to a timestamptz column, such as created_at, or track_commit_timestamp = on."),
 			"nothing tells when a row was written: the time of reading is the timestamp of its record, so a repeated event differs from the first one")
 	}
@@ -55,9 +59,13 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 		add(Warn, "source.order_column", fix.ByWords("Set the CACHE of its sequence to 1 (ALTER SEQUENCE … CACHE 1)."),
 			"the sequence of column %s has CACHE %d: sessions take numbers in advance, so the order of a key is not kept", set.OrderColumn, f.Cache)
 	}
-	if !f.Notify {
+	switch {
+	case f.Notify && f.Prepares:
+		add(Warn, "notification", fix.ByWords("If a transaction that inserts is prepared, drop the trigger. walpost then looks at the table every source.poll.interval."),
+			"a trigger of %s notifies walpost, and max_prepared_transactions is above 0: Postgres refuses PREPARE TRANSACTION in a transaction that has inserted", set.Table)
+	case !f.Notify:
 		add(OK, "notification", nil, "no trigger of %s notifies walpost: it looks at the table every %s", set.Table, set.Interval)
-	} else {
+	default:
 		add(OK, "notification", nil, "a trigger of %s notifies walpost of new rows", set.Table)
 	}
 	return found

@@ -92,7 +92,7 @@ func checkPostgres(parent context.Context, cfg *replication.Config, within, paus
 		fail("settings", err)
 		return x.found
 	}
-	if x.makes && cfg.Snapshot == "" && len(f.Shards.Others()) == 0 && !slices.ContainsFunc(x.found, func(f Finding) bool { return f.Verdict == Fail }) {
+	if x.makes && cfg.Snapshot == "" && !f.Shards.Delivered() && !slices.ContainsFunc(x.found, func(f Finding) bool { return f.Verdict == Fail }) {
 		if err := cfg.RefuseRows(ctx, sql, f); err != nil {
 			fail("source.snapshot", err)
 		}

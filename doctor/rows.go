@@ -92,7 +92,7 @@ func (s *sampler) table(ctx context.Context, i int, t *table.Table) []Finding {
 		return []Finding{{
 			Side: Postgres, Name: name, Verdict: Warn, Why: "a row of the table cannot be published: " + s.bad.Error(),
 			Fix: fix.ByWords("A row like this one " + fate(s.run.Kafka) + ": walpost explain shows what is wrong with the row. " +
-				"When the row is passed over, a dead letter or parked, delete or repair the row to end this warning."),
+				"If walpost has already skipped or parked the event, or has written it to the dead letter topic, repair or delete the row to clear this warning."),
 		}}
 	case s.looked > 0:
 		return []Finding{{Side: Postgres, Name: name, Verdict: OK, Why: "walpost can publish all rows that it read (" + looked + ")"}}

@@ -7,29 +7,38 @@ import (
 	"github.com/walpost/walpost/internal/pg"
 )
 
+// OtherShards is the name of the findings about slots of other shards.
+const OtherShards = "other shards"
+
 // shards is about the other relays that share out the rows of the tables: rows that no relay delivers, and slots that are left
 // over from another number of shards. What the own publication has is a precondition (replication.Config.Unmet).
 func (x *examination) shards() {
-	const name = "other shards"
+	const name = OtherShards
 	all, own := &x.f.Shards, x.cfg.Shard
 	others := all.Others()
 	for _, other := range others {
-		what := "the relays of " + fmt.Sprint(max(other.Of, 1)) + " shards"
+		what := fmt.Sprintf("the relays of a setup with %d shards, which overlap with this relay", other.Of)
 		if other.Of == 0 {
-			what = "a relay of all rows"
+			what = "a relay that delivers all rows, so it overlaps with this relay"
 		}
 		x.add(Warn, name, fix.Fix{
-			fix.Words("Once its relay is stopped, and each relay of the new number of shards has taken over (walpost status shows it as streaming):"),
+			fix.Words("If this relay's number of shards is the old one, leave the slot. If it is the new one: when each relay of the new number of shards says \"Stop that relay\" (walpost status), stop the relay of slot " + other.Slot + ". When each of them is streaming, run:"),
 			fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(other.Slot) + ");"),
-		}, "slot %s is of %s, which deliver the same rows. Only one number of shards may run, and a slot that nobody reads holds WAL", other.Slot, what)
+		}, "slot %s belongs to %s. Only one number of shards may run, and a slot that nobody reads holds WAL", other.Slot, what)
 	}
 	if own.Of == 0 || len(others) == 0 && x.f.Slot == nil { // none of them has begun
 		return
 	}
-	for _, shard := range own.All() {
-		if shard != own && all.Find(shard) == nil {
-			x.add(Warn, name, fix.ByWords("Start its relay, with --shard "+shard.String()+"."),
-				"slot %s does not exist: no relay delivers shard %s of the rows", all.Base+shard.Suffix(), shard)
+	for _, peer := range all.Peers() {
+		what := ""
+		switch {
+		case peer.Confirmed == 0:
+			what = "slot %s does not exist: no relay delivers shard %s of the rows"
+		case peer.ActivePID == 0:
+			what = "nobody reads slot %s: no relay delivers shard %s of the rows, and the slot holds WAL"
+		default:
+			continue
 		}
+		x.add(Warn, name, fix.ByWords("Start its relay, with --shard "+peer.String()+"."), what, peer.Slot, peer.Shard)
 	}
 }

@@ -35,12 +35,18 @@ func (x *examination) standbys() {
 func (x *examination) synchronizes(wanted bool) {
 	const name = "slot synchronization"
 	var lacks []string
+	repair := fix.Fix{fix.Words("On the standby:")}
 	for _, l := range []struct {
 		bad  bool
 		what string
-	}{{x.Feedback != "on", "hot_standby_feedback = on"}, {x.PrimarySlot == "", "primary_slot_name"}, {!x.PrimaryInfo, "dbname=… in primary_conninfo"}} {
+		step fix.Step
+	}{
+		{x.Feedback != "on", "hot_standby_feedback = on", fix.Setting{Name: "hot_standby_feedback", Value: "on"}},
+		{x.PrimarySlot == "", "primary_slot_name", fix.Words("Set primary_slot_name to the standby's physical slot on the primary (pg_create_physical_replication_slot), and reload.")},
+		{!x.PrimaryInfo, "dbname=… in primary_conninfo", fix.Words("Add dbname=" + x.f.Server.Database + " to primary_conninfo, and reload.")},
+	} {
 		if l.bad {
-			lacks = append(lacks, l.what)
+			lacks, repair = append(lacks, l.what), append(repair, l.step)
 		}
 	}
 	switch {
@@ -49,7 +55,7 @@ func (x *examination) synchronizes(wanted bool) {
 		x.add(Warn, name, fix.Fix{fix.Words("On the standby:"), fix.Setting{Name: "sync_replication_slots", Value: "on"}},
 			"sync_replication_slots is off on this standby: slots are copied to it only when pg_sync_replication_slots() is called")
 	case len(lacks) > 0:
-		x.add(Warn, name, fix.ByWords("On the standby: "+strings.Join(lacks, ", ")+"."),
+		x.add(Warn, name, repair,
 			"sync_replication_slots is on, but settings that it needs are missing (%s): slots are not copied to this standby", strings.Join(lacks, ", "))
 	default:
 		x.add(OK, name, nil, "this standby copies the failover slots of its primary")
@@ -66,7 +72,7 @@ func (x *examination) copied(wanted bool) {
 			"slot %s has no copy on this standby: it would not survive a failover to it", x.cfg.Slot)
 	case s == nil || !s.Synced:
 	case s.Lost() != "":
-		x.add(Warn, name, fix.ByWords("The standby copies the slot again when the primary's slot is ahead of the WAL that the standby has. Check max_slot_wal_keep_size and hot_standby_feedback on the standby."),
+		x.add(Warn, name, fix.ByWords("The standby copies the slot again once the restart_lsn of the primary's slot has moved forward to WAL that the standby still has. Check max_slot_wal_keep_size and hot_standby_feedback on the standby."),
 			"the copy of slot %s is invalidated (%s): the slot would be lost with a failover to this standby", x.cfg.Slot, s.Lost())
 	case s.Temporary:
 		x.add(Warn, name, fix.Fix{fix.Words("Wait until walpost has confirmed more. If the database is idle, run this on the primary:"), fix.SQL("SELECT pg_log_standby_snapshot();")},
@@ -107,7 +113,7 @@ func (x *examination) awaited() {
 		i := slices.IndexFunc(x.Slots, func(s standbySlot) bool { return s.Name == n })
 		switch {
 		case i < 0:
-			x.add(Fail, name, by, "synchronized_standby_slots names %s, which is no physical slot of this server: decoding stops without an error", n)
+			x.add(Fail, name, by, "synchronized_standby_slots names %s, which is not a physical slot of this server: decoding stops without an error", n)
 		case x.Slots[i].Lost:
 			x.add(Fail, name, by, "slot %s of synchronized_standby_slots is invalidated: decoding stops without an error", n)
 		case !x.Slots[i].Active:

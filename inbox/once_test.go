@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -421,7 +422,7 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 	p := newPlace(t, "")
 	const events, deliveries = 100, 800
 	ctx, stop := context.WithCancel(t.Context())
-	var turns int
+	var turns atomic.Int32
 	turner := make(chan struct{})
 	go func() {
 		defer close(turner)
@@ -436,7 +437,7 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 				t.Error(err)
 			}
 			if done.Began > 0 {
-				turns++
+				turns.Add(1)
 			}
 			pause(ctx, 20*time.Millisecond)
 		}
@@ -468,7 +469,7 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 			}
 		})
 	}
-	for range deliveries / events {
+	for round := 0; round < deliveries/events || turns.Load() < 3 && round < 1000; round++ {
 		for _, event := range rand.Perm(events) {
 			work <- event
 		}
@@ -479,8 +480,8 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 	<-turner
 	p.expect(fmt.Sprint(events), "SELECT count(*) FROM effects")
 	p.expect(fmt.Sprint(events), "SELECT count(DISTINCT id) FROM effects")
-	if turns < 3 {
-		t.Errorf("%d generations began: this says little", turns)
+	if turns.Load() < 3 {
+		t.Errorf("%d generations began: this says little", turns.Load())
 	}
-	t.Logf("%d generations began", turns)
+	t.Logf("%d generations began", turns.Load())
 }

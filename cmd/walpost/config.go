@@ -25,6 +25,7 @@ type fileConfig struct {
 	// until the user has decided about it and deletes it.
 	Unsupported []string `yaml:"unsupported"`
 
+	file     string           // "" if none was read
 	fileless bool             // the command has no --config
 	read     *yamlfile.Reader // knows the origin of each value
 }
@@ -99,14 +100,14 @@ func loadConfig(name string, env func(string) (string, bool), over []override, w
 	if wrong := file.Check(found); len(wrong) > 0 {
 		return cfg, wrong
 	}
-	cfg.read = file
+	cfg.file, cfg.read = name, file
 	return cfg, nil
 }
 
 // samePassword reports whether the password of the file is for dsn, which replaces the DSN of the file: dsn has no password
 // of its own, and names the same user. The password is also for dsn if one of the two users is unknown.
 func samePassword(file replication.Config, dsn string) bool {
-	if _, own, _ := withoutPassword(dsn, ""); own {
+	if _, own, _ := pg.WithoutPassword(dsn, ""); own {
 		return false
 	}
 	file.ReadSecrets()

@@ -128,7 +128,7 @@ func TestGoodFilesAreRead(t *testing.T) {
 				t.Fatal(err)
 			}
 			expected := defaultConfig()
-			expected.read = got.read
+			expected.file, expected.read = name, got.read
 			want[filepath.Base(name)](&expected)
 			if !reflect.DeepEqual(got, expected) {
 				t.Errorf("got  %#v\nwant %#v", got, expected)
@@ -146,7 +146,7 @@ func TestExampleIsTheDefaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := defaultConfig()
-	want.read = got.read
+	want.file, want.read = example, got.read
 	want.Source.DSN, want.Source.Table = "postgres://walpost@db.internal:5432/shop?sslmode=verify-full", "public.outbox"
 	want.Kafka.Brokers = []string{"kafka-1:9092", "kafka-2:9092"}
 	if !reflect.DeepEqual(got, want) {
@@ -192,7 +192,7 @@ func TestDocumentationHasTheKeys(t *testing.T) {
 	}
 	named := regexp.MustCompile("`((?:source|router|records|kafka|delivery|checkpoint|monitor|cleanup|http|log)(?:\\.[a-z_]+)+)[`:]")
 	names := 0
-	for _, page := range append(files(t, "../../docs/*.md"), "../../README.md") {
+	for _, page := range append(slices.Concat(files(t, "../../docs/*.md"), files(t, "../../docs/runbooks/*.md")), "../../README.md") {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)

@@ -2,13 +2,13 @@ package main
 
 import (
 	"fmt"
-	"regexp"
 
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/configkeys"
+	"github.com/walpost/walpost/internal/pg"
 )
 
 func validateCommand() *cobra.Command {
@@ -53,7 +53,7 @@ are masked. The DSN is printed without its password. Keys without a value are le
 		}
 		return configkeys.Print(cmd.OutOrStdout(), &cfg, cfg.read.Origin, func(path string, secret conf.Secret) string {
 			if path == "source.dsn" {
-				if dsn, _, err := withoutPassword(string(secret), ""); err == nil && oneAt.MatchString(dsn) {
+				if dsn, ok := pg.Printable(string(secret)); ok {
 					return dsn
 				}
 			}
@@ -63,15 +63,12 @@ are masked. The DSN is printed without its password. Keys without a value are le
 	return cmd
 }
 
-// oneAt matches a DSN whose user cannot end in two places.
-var oneAt = regexp.MustCompile(`^[a-z]+://([^/@]*@)?[^@]*$|^[^:@]*$`)
-
 func schemaCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "prints the JSON Schema of walpost.yaml",
-		Long: `schema prints the JSON Schema (draft 2020-12) of walpost.yaml, by which an editor completes and checks the
-file. The first line of walpost.example.yaml and of the output of init names the schema of the newest version.`,
+		Long: `schema prints the JSON Schema (draft 2020-12) of walpost.yaml, which an editor can use to
+complete and check the file. The first line of walpost.example.yaml and of the output of init names the schema of the newest version.`,
 		Example: `  walpost config schema > walpost.schema.json`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -27,7 +27,7 @@ func deadRetryCommand() *cobra.Command {
 		Short: "delivers events again, after the cause was repaired",
 		Long: `retry delivers dead events to the topics that they were meant for. A record goes as it was stored; a row of
 which no record could be made is routed by the present configuration. The events go in their order, with
-the header walpost.origin: dead_letter, and each one is marked in the topic of dead letters after the
+the header walpost.origin: dead_letter, and each one is marked in the dead letter topic after the
 brokers have it. An interrupted retry repeats only what it had not marked. An event that is refused again
 stays dead, with the new error and one more attempt, and retry exits with 1.
 

@@ -145,7 +145,7 @@ func deadListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "prints the events that could not be delivered, one line each",
-		Long: `list reads the topics of dead letters and of parked events, and prints each event on one line: the token, the state, the reason,
+		Long: `list reads the dead letter topic and the parked event topic, and prints each event on one line: the token, the state, the reason,
 the table, the event id, the key, the topic that it was meant for, the number of attempts, the time of the
 commit, and the error. Without --state it prints the open events: those that are not retried,
 released or dropped. It needs no database, and may run beside run.`,
@@ -262,7 +262,7 @@ func deadShowCommand() *cobra.Command {
 		Use:   "show TOKEN",
 		Short: "prints one event that could not be delivered: headers, payload, and what to do",
 		Long: `show prints what the topics contain about one event: where it was meant to go, its headers and its
-payload, each letter and what became of it, and the command that is next. A payload that is no text is
+payload, each letter and what became of it, and the command that is next. A payload that is not text is
 printed in hexadecimal digits. It needs no database, and may run beside run.`,
 		Example: `  walpost dead show --config walpost.yaml 0-16B3748-3-5f2a9c01`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -346,7 +346,7 @@ func deadMeaning(e *walpost.BadEvent) (text string, open bool) {
 	case e.State == deadletter.Dropped:
 		return "a person has given the event up: " + oneLine(e.Why), false
 	case e.Asked:
-		return "a retry has asked the relay to deliver all parked events of the key; walpost run must run", false
+		return "a retry has asked the relay to deliver all parked events of the key; start walpost run, if it does not run", false
 	case e.Where == badevents.InParking:
 		return "the event waits, and with it all later events of its key", true
 	}

@@ -82,6 +82,9 @@ exits with 2, and writes nothing, if the input cannot be read or contradicts its
 		}
 		refuse(result)
 		printReport(cmd.ErrOrStderr(), result)
+		if result.YAML == nil {
+			fmt.Fprintln(cmd.ErrOrStderr(), "no configuration was written")
+		}
 		if _, err := cmd.OutOrStdout().Write(result.YAML); err != nil {
 			return fmt.Errorf("write the configuration: %w", err)
 		}

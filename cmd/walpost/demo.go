@@ -50,7 +50,7 @@ created, and keeps only the downloaded Postgres, in a cache for the next demo.`,
 			cfg.Monitor.Interval = 2 * time.Second
 			cfg.HaltLinger = 0
 			cfg.HTTP.Listen = *listen
-			return runRelay(ctx, cfg, newLogger(logConfig{Level: "warn", Format: "console"}, log), started)
+			return runRelay(ctx, cfg, newLogger(logConfig{Level: "warn", Format: "console"}, log), started, nil)
 		})
 	}
 	return cmd

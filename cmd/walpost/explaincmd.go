@@ -25,8 +25,9 @@ func explainCommand() *cobra.Command {
 		Long: `explain routes rows of the table as run would. For each row it prints the topic, partition, key,
 headers, value and timestamp of the record. If the row gives no record, it prints the column, the
 option and what to do. It writes nothing to Postgres or Kafka. It asks Kafka for the topic's
-number of partitions and limit. With --partitions it does not ask. Without an answer it cannot tell
-the partition of a key, and does not check the size of the record. It prints everything else.
+number of partitions and max.message.bytes. With --partitions, explain does not ask. If Kafka does not
+answer, explain cannot tell the partition of a key, and does not check the size of the record. It
+prints everything else.
 
 A row that is given with --row need not exist, but its table must exist. explain reads each value by
 the type of its column. A column that is left out has its default.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/yamlfile"
 )
 
@@ -25,6 +26,7 @@ type setting struct {
 	usage  string // the first word in backquotes names the value in the help, which adds the values and the default
 	values string // what it can be, separated by spaces; "" if that is no short list
 	bool   bool
+	makes  bool // run, recover and replay make something; for other commands, it says what run will do
 }
 
 // env is the setting's environment variable: WALPOST_ and the flag.
@@ -39,12 +41,12 @@ var settings = []setting{
 	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot"},
 	{flag: "publication", field: "source.publication", usage: "`name` of the publication"},
 	{flag: "shard", field: "source.shard", usage: "the part of the rows to deliver, such as `2/4`: the second of four"},
-	{flag: "create", field: "source.create", usage: "make the publication and the slot if they are missing", bool: true},
+	{flag: "create", field: "source.create", usage: "make the publication and the slot if they are missing", bool: true, makes: true},
 	{flag: "snapshot", field: "source.snapshot", usage: "the snapshot `mode`, for rows from before the slot", values: "never initial"},
 	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},
 	{flag: "topic-regex", field: "router.route.topic.regex", usage: "Java `regex` over the route.by.field column"},
 	{flag: "topic-replacement", field: "router.route.topic.replacement", usage: "the `topic` that replaces a match of the regex"},
-	{flag: "create-topics", field: "kafka.topics.create", usage: "make missing topics", bool: true},
+	{flag: "create-topics", field: "kafka.topics.create", usage: "make missing topics", bool: true, makes: true},
 	{flag: "compression", field: "kafka.compression", usage: "the `codec`", values: "none gzip snappy lz4 zstd"},
 	{flag: "window-events", field: "delivery.window.events", usage: "the largest `number` of events in flight"},
 	{flag: "window-bytes", field: "delivery.window.bytes", usage: "the largest `size` of events in flight"},
@@ -101,6 +103,9 @@ func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problem
 	file := flags.StringP("config", "c", "", "the `file` walpost.yaml (WALPOST_CONFIG); flags and WALPOST_… variables override it")
 	defaults := defaultConfig()
 	for _, s := range settings {
+		if s.makes && !slices.Contains([]string{"run", "recover", "replay"}, cmd.Name()) {
+			s.usage = "let run " + s.usage
+		}
 		values := strings.Fields(s.values)
 		if n := len(values); n > 0 {
 			s.usage += ": " + strings.Join(values[:n-1], ", ") + " or " + values[n-1]
@@ -127,7 +132,7 @@ func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problem
 	}
 }
 
-// given repeats, for a shell, how the command line says what to relay. The database's URI may hold a password, so it is left to the environment.
+// given repeats, for a shell, how the command line says what to relay. A DSN with a password is left to the environment.
 func given(flags *pflag.FlagSet, file string) string {
 	var words []string
 	if file != "" {
@@ -137,7 +142,12 @@ func given(flags *pflag.FlagSet, file string) string {
 		switch {
 		case !flags.Changed(s.flag):
 		case s.flag == "dsn":
-			words = append(words, `--dsn "$WALPOST_DSN"`)
+			word := `"$WALPOST_DSN"`
+			dsn := flags.Lookup(s.flag).Value.String()
+			if safe, ok := pg.Printable(dsn); ok && safe == dsn {
+				word = shellWord(dsn)
+			}
+			words = append(words, "--dsn "+word)
 		default:
 			words = append(words, "--"+s.flag+"="+shellWord(flags.Lookup(s.flag).Value.String()))
 		}

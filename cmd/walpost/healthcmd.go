@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
 )
 
 func healthCommand() *cobra.Command {
@@ -20,7 +21,7 @@ func healthCommand() *cobra.Command {
 halted, is alive: a restart would not help. With --ready, health asks for /readyz instead, and
 prints what the relay waits for. With --standby-ok, a process that waits for another relay to end is ready too.
 
-health reads no other key, and does not connect to the database or to Kafka. It exits with
+health reads only http.listen, and does not connect to the database or to Kafka. It exits with
 
   0  if the relay answers that it is alive, or ready
   1  if it answers otherwise, or does not answer within 3s`,
@@ -43,12 +44,12 @@ health reads no other key, and does not connect to the database or to Kafka. It 
 			return usageError{errors.New("--standby-ok needs --ready")}
 		}
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
-			if noAddress(cfg.HTTP) {
+			if askrelay.NoAddress(cfg.HTTP) {
 				return usageError{fmt.Errorf("http.listen is %q, so the relay has no address to ask", cfg.HTTP.Listen)}
 			}
-			client := relayClient(cfg.HTTP.Listen)
+			client := askrelay.Client(cfg.HTTP.Listen)
 			defer client.CloseIdleConnections()
-			code, answer, err := get(ctx, client, path)
+			code, answer, err := askrelay.Get(ctx, client, path)
 			if err != nil {
 				return fmt.Errorf("no relay answers at %s: %w", cfg.HTTP.Listen, err)
 			}

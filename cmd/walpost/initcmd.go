@@ -1,10 +1,7 @@
 package main
 
 import (
-	"cmp"
-	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"regexp"
 	"slices"
@@ -94,7 +91,7 @@ walpost setup --role makes this role.`,
 
 // initialFile is a walpost.yaml for the tables of source, of which found are those that exist.
 func initialFile(source *replication.Config, brokers []string, role string, found []pg.FoundTable) (string, error) {
-	dsn, password, err := withoutPassword(string(source.DSN), role)
+	dsn, password, err := pg.WithoutPassword(string(source.DSN), role)
 	if err != nil {
 		return "", err
 	}
@@ -168,7 +165,6 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 var (
 	noString  = regexp.MustCompile(`(?i)^(null|true|false|yes|no|on|off|y|n)$`)
 	plainYAML = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_./:@?=&%+-]*$|^[0-9.]+:[0-9]+$`)
-	keyword   = regexp.MustCompile(`(?s)(\w+)\s*=\s*('(?:\\.|[^'\\])*'|(?:\\.|[^\s\\])*)\s*`) // with a value as libpq reads it
 )
 
 // yamlWord is a value as walpost.yaml writes it.
@@ -178,46 +174,4 @@ func yamlWord(s string) string {
 		return s
 	}
 	return strconv.Quote(s)
-}
-
-// withoutPassword returns dsn without its password, for another role unless role is empty, and whether it had a password.
-func withoutPassword(dsn, role string) (_ string, password bool, err error) {
-	if !strings.HasPrefix(dsn, "postgres://") && !strings.HasPrefix(dsn, "postgresql://") {
-		user := ""
-		rest := keyword.ReplaceAllStringFunc(dsn, func(pair string) string {
-			switch parts := keyword.FindStringSubmatch(pair); parts[1] {
-			case "user":
-				user = parts[2]
-			case "password", "sslpassword":
-				password = true
-			default:
-				return pair
-			}
-			return ""
-		})
-		if role != "" {
-			user = "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(role) + "'"
-		}
-		if user != "" {
-			rest = "user=" + user + " " + strings.TrimSpace(rest)
-		}
-		return rest, password, nil
-	}
-	u, err := url.Parse(dsn)
-	if err != nil {
-		return "", false, errors.New("the DSN is not a URI") // the error has the password
-	}
-	query := u.Query()
-	if user := cmp.Or(role, query.Get("user"), u.User.Username()); user != "" {
-		_, password = u.User.Password()
-		u.User = url.User(user)
-	}
-	password = password || query.Has("password")
-	if query.Has("user") || query.Has("password") || query.Has("sslpassword") {
-		for _, key := range []string{"user", "password", "sslpassword"} {
-			query.Del(key)
-		}
-		u.RawQuery = query.Encode()
-	}
-	return u.String(), password, nil
 }

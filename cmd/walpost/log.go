@@ -17,11 +17,17 @@ func newLogger(cfg logConfig, w io.Writer) zerolog.Logger {
 	if cfg.Format == "console" {
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: "15:04:05.000", TimeLocation: time.UTC, NoColor: !terminal(w)}
 	}
+	setLevel(cfg)
+	return zerolog.New(w).With().Timestamp().Logger()
+}
+
+// setLevel sets the level of every logger of the process.
+func setLevel(cfg logConfig) {
 	level, err := zerolog.ParseLevel(cfg.Level)
 	if err != nil { // validate has refused it
 		level = zerolog.InfoLevel
 	}
-	return zerolog.New(w).Level(level).With().Timestamp().Logger()
+	zerolog.SetGlobalLevel(level)
 }
 
 // terminal reports whether w is a terminal. Colours in a file or a pipe are noise.

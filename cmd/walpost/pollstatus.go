@@ -96,6 +96,9 @@ func judgePoll(p *statuspage.Poll, a relayAnswer) (findings []string, code int) 
 	if x := p.BlockerFull; x != nil && (x.Age == nil || age(x.Age) > openTooLong) {
 		add("rows wait for %s; to end it: %s", p.Blocker, cmp.Or(p.BlockerEnd, "find out who has it open"))
 	}
+	if c := p.Claims; c != nil && len(c.Refused) > 0 {
+		add("%d of the oldest rows were refused and are tried again: the younger rows of their keys wait", len(c.Refused))
+	}
 	if !a.Ready && a.Address != "" {
 		add("%s", a.notReady())
 	}
@@ -128,11 +131,23 @@ func printPollStatus(w io.Writer, p *statuspage.Poll, a relayAnswer, findings []
 			oldest = ", the oldest for " + time.Duration(*p.Oldest*float64(time.Second)).Round(time.Second).String()
 		}
 		line("undelivered", "%s%d%s", more, *p.Pending, oldest)
-		line("delayed by", "%s", cmp.Or(p.Blocker, "nothing"))
-		if p.BlockerEnd != "" {
-			line("", "to end it: %s", p.BlockerEnd)
+		if c := p.Claims; c != nil {
+			line("claimed", "%d of these rows", c.Claimed)
+			line("workers", "%d", c.Workers)
+			for _, r := range c.Refused {
+				next := "now"
+				if r.Next != nil {
+					next = "in " + time.Duration(*r.Next*float64(time.Second)).Round(time.Second).String()
+				}
+				line("refused", "event %s, %d times, next attempt %s: %s", r.ID, r.Attempts, next, oneLine(r.Error))
+			}
+		} else {
+			line("delayed by", "%s", cmp.Or(p.Blocker, "nothing"))
+			if p.BlockerEnd != "" {
+				line("", "to end it: %s", p.BlockerEnd)
+			}
+			line("position", "%s", p.Position)
 		}
-		line("position", "%s", p.Position)
 		wake := "every " + time.Duration(p.Interval*float64(time.Second)).String()
 		if p.Wake == "notify" {
 			wake = "when a trigger notifies, and " + wake

@@ -41,8 +41,8 @@ A row is in Kafka if its topic has an event with the same id, key, value and tim
 and key are enough if there is only one table, and the id is its primary key and a uuid. If there is
 doubt, for example after an UPDATE of a delivered row, recover publishes the row again.
 
-recover examines the rows that were committed after the newest confirmed event, or during --overlap
-before it. It uses the commit times that the server keeps (track_commit_timestamp), or
+recover examines the rows that were committed after the newest confirmed event, and those that were
+committed at most --overlap before it. It uses the commit times that the server keeps (track_commit_timestamp), or
 source.time_column. Without either, it examines all rows. It orders the rows by their commit times
 and by source.order_column. If these do not tell the order of all rows, it refuses, unless you pass
 --unordered.`,
@@ -56,7 +56,7 @@ and by source.order_column. If these do not tell the order of all rows, it refus
 	flags := cmd.Flags()
 	yes := flags.Bool("yes", false, "answer every question with yes")
 	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order")
-	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the time of the newest confirmed event, less the overlap)")
+	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the time of the newest confirmed event, minus --overlap)")
 	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "start examining rows this `duration` before the newest confirmed event")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.RecoverOptions{Overlap: *overlap}

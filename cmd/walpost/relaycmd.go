@@ -29,6 +29,9 @@ of the previous server, or if an event can never be delivered and delivery.on_po
 it goes. Then run halts: it shows the reason on /readyz for halt_linger, and exits with 3. If it halts at an event, it
 first delivers the events before it.
 
+After SIGHUP, run reads the file again. It takes new values of the keys that docs/configuration.md marks, and refuses
+the file if another key has changed. Files with secrets are read for each connection, without SIGHUP.
+
 The configuration is a file, flags, or both. A flag overrides a WALPOST_… variable, and a variable
 overrides the file. Each configuration flag has a variable with its name: the variable of --dsn is WALPOST_DSN.`,
 		Example: `  walpost run --config walpost.yaml
@@ -48,15 +51,16 @@ overrides the file. Each configuration flag has a variable with its name: the va
 			}
 		}
 		return load.work(cmd, with, func(ctx context.Context, cfg fileConfig) error {
-			return runRelay(ctx, cfg, newLogger(cfg.Log, cmd.ErrOrStderr()), nil)
+			return runRelay(ctx, cfg, newLogger(cfg.Log, cmd.ErrOrStderr()), nil, func() (fileConfig, error) { return load(with) })
 		})
 	}
 	return cmd
 }
 
 // runRelay relays by cfg until ctx ends. HTTP is there before anything is connected, and until the relay has ended. With
-// started it reports the relay and the address of the status page ("" for none) as soon as both are there.
-func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started func(r *walpost.Relay, page string)) error {
+// started it reports the relay and the address of the status page ("" for none) as soon as both are there. again reads the configuration
+// once more, after a SIGHUP.
+func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started func(r *walpost.Relay, page string), again func() (fileConfig, error)) error {
 	b := buildInfo()
 	shown := statuspage.New(cfg.HTTP, statuspage.Build{Version: b.version, Commit: b.commit, GoVersion: b.goVersion})
 	cfg.Logger, cfg.Version = log, b.version
@@ -65,6 +69,7 @@ func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started f
 	if err != nil {
 		return err
 	}
+	defer (&reloader{again, r, cfg, log, shown.Reloaded}).watch()()
 	page := ""
 	if !cfg.HTTP.Off() {
 		addr, stop, err := shown.Serve(r, log)

@@ -33,9 +33,9 @@ in a file in the current folder, or in the file that --state names. If replay is
 command again, and it continues. It repeats at most what it has published since it last wrote the file, which it does every second.
 At the end it removes the file.
 
-If an event cannot be routed, or if Kafka refuses it, replay stops in front of it, names it and exits
-with 3. With --skip-bad it names such events, continues after them, and exits with 1 at the end. It
-writes no dead letters. docs/replay.md explains more.`,
+If an event cannot be routed, or if Kafka refuses it, replay stops before the event, names it and
+exits with 3. With --skip-bad, replay reports such events, continues after them, and exits with 1 at
+the end. It writes no dead letters. docs/replay.md explains more.`,
 		Example: `  walpost replay --config walpost.yaml --since 2026-11-20T08:00:00Z --until 2026-11-20T09:00:00Z --dry-run
   walpost replay --config walpost.yaml --key customer-7 --rate 100
   walpost replay --config walpost.yaml --aggregate-type order --to-topic orders.rebuilt`,

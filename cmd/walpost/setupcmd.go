@@ -24,7 +24,7 @@ existing table (CREATE INDEX CONCURRENTLY): walpost check prints this statement,
 --role names the role that walpost runs as, if the DSN is an administrator's.
 
 --migration prints the tables alone, for a tool for migrations: one file of goose, or the up and the
-down file of golang-migrate. It asks no database. With --inbox, these are the tables of the Go package
+down file of golang-migrate. It does not connect to the database. With --inbox, these are the tables of the Go package
 inbox (docs/inbox.md).
 
 The slot holds WAL from the moment it exists. So setup makes it only with --make-slot. Otherwise the first

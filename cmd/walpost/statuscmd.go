@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/relay"
@@ -80,7 +81,8 @@ type relayAnswer struct {
 	Address string      `json:"address"` // http.listen; "" if status has nobody to ask
 	State   relay.State `json:"state"`   // as in /api/status; "" without an answer
 	Ready   bool        `json:"ready"`
-	Reason  string      `json:"reason"` // why the relay is not ready, or why it is not known
+	Reason  string      `json:"reason"`       // why the relay is not ready, or why it is not known
+	Reload  string      `json:"reload_error"` // why the newest reload of the configuration was refused; "" if it was not
 }
 
 // askRelay asks the relay at http.listen whether it delivers the events of s, as it was read just now.
@@ -101,16 +103,16 @@ const whereRelay = "start walpost run, or pass the address of the relay with --h
 
 // askAt asks whatever relay there is at http.listen. The View is empty without an answer.
 func askAt(ctx context.Context, cfg statuspage.Config) (relayAnswer, statuspage.View) {
-	if noAddress(cfg) {
+	if askrelay.NoAddress(cfg) {
 		return relayAnswer{Reason: fmt.Sprintf("http.listen is %q, so the relay has no address to ask", cfg.Listen)}, statuspage.View{}
 	}
-	client := relayClient(cfg.Listen)
+	client := askrelay.Client(cfg.Listen)
 	defer client.CloseIdleConnections()
 	v, err := getStatus(ctx, client)
 	if err != nil {
 		return relayAnswer{Address: cfg.Listen, Reason: fmt.Sprintf("no relay answers at %s (%v): %s", cfg.Listen, err, whereRelay)}, v
 	}
-	return relayAnswer{cfg.Listen, relay.State(v.State), v.Ready, v.Reason}, v
+	return relayAnswer{cfg.Listen, relay.State(v.State), v.Ready, v.Reason, v.ReloadError}, v
 }
 
 // other is the answer of a relay that is not the one that was meant.
@@ -120,7 +122,7 @@ func (a relayAnswer) other(does string) relayAnswer {
 
 // getStatus is /api/status. An error is short: it says why there is no answer.
 func getStatus(ctx context.Context, client *http.Client) (v statuspage.View, err error) {
-	code, body, err := get(ctx, client, "/api/status")
+	code, body, err := askrelay.Get(ctx, client, "/api/status")
 	if err != nil {
 		return v, err
 	}
@@ -161,6 +163,8 @@ func (a relayAnswer) relay() string {
 		return "unknown: " + a.Reason
 	case a.State == "":
 		return fmt.Sprintf("unknown (%s)", a.Address)
+	case a.Reload != "":
+		return fmt.Sprintf("%s (%s); it has not reloaded the configuration: %s", a.State, a.Address, oneLine(a.Reload))
 	}
 	return fmt.Sprintf("%s (%s)", a.State, a.Address)
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/progress"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/verify"
 )
 
@@ -22,7 +23,7 @@ func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "compares the table with the topics: is every event there once, unchanged and in order?",
-		Long: `verify reads the rows of the table at one moment, waits until the slot has passed that moment, and
+		Long: `verify reads the rows of the table at one moment, waits until the relay has passed that moment, and
 reads the topics that the rows go to. It reports rows whose record is missing or differs from what
 the row gives now, duplicates, and records that are behind a newer record of their key. It names what
 it cannot judge, such as a row whose record may have been removed by
@@ -33,8 +34,8 @@ holds a snapshot of the database. It sorts in temporary files, which take about 
 row and each record. They have no names, so nothing is left of them however verify ends.
 
 It exits with 0 if there is no difference, and with 1 if there is one, or if rows have no
-record and the slot may not have passed them yet. Duplicates that a restart of the relay explains are counted. They leave the
-exit code at 0 unless you pass --strict.`,
+record and the relay may not have reached them yet. Duplicates that a restart of the relay explains
+are counted. They leave the exit code at 0 unless you pass --strict.`,
 		Example: `  walpost verify --config walpost.yaml
   walpost verify --config walpost.yaml --since 2026-11-20T00:00:00Z --until 2026-11-21T00:00:00Z
   walpost verify --config walpost.yaml --json --limit 1000 --temp-dir /var/tmp`,
@@ -47,7 +48,7 @@ exit code at 0 unless you pass --strict.`,
 	until := flags.String("until", "", "compare only rows that were written before this `time`")
 	first := flags.String("first-id", "", "compare only rows from this event `id` on, in the order of its column")
 	last := flags.String("last-id", "", "compare only rows up to this event `id`")
-	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "the `duration` that the slot may stand still before verify gives up waiting for it")
+	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "the `duration` that the relay may stand still before verify gives up waiting for it")
 	tempDir := flags.String("temp-dir", "", "the `folder` of the temporary files (default: the system's)")
 	limit := flags.Int("limit", 20, "print at most this `number` of findings of each kind; all are counted")
 	strict := flags.Bool("strict", false, "exit with 1 if there are duplicates of any kind")
@@ -125,7 +126,7 @@ func printVerify(w io.Writer, r *walpost.VerifyReport) error {
 	if r.NotConfirmed != "" {
 		fmt.Fprintf(&b, "note: %s\n", r.NotConfirmed)
 	}
-	for _, k := range verify.Kinds {
+	for _, k := range verify.Kinds() {
 		n := r.Counts[k.Kind]
 		if n == 0 {
 			continue
@@ -149,7 +150,7 @@ func printVerify(w io.Writer, r *walpost.VerifyReport) error {
 			fmt.Fprintf(&b, "  what to do: %s\n", k.Hint)
 		}
 		if k.Kind == verify.Missing {
-			fmt.Fprintf(&b, "  to publish them behind newer events of their keys: walpost replay%s\n", replayIDs(r.Findings))
+			fmt.Fprintf(&b, "  to publish them behind newer events of their keys: %s\n", fault.Command("replay"+replayIDs(r.Findings)))
 		}
 	}
 	fmt.Fprintf(&b, "\ndifferences: %d, cannot tell: %d\n", r.Differences(), r.CannotTell())
@@ -222,7 +223,7 @@ func printVerifyJSON(w io.Writer, r *walpost.VerifyReport, clean bool) error {
 		CannotTell  map[verify.Kind]int64 `json:"cannot_tell"`
 		*walpost.VerifyReport
 	}{clean, map[verify.Kind]int64{}, map[verify.Kind]int64{}, r}
-	for _, k := range verify.Kinds {
+	for _, k := range verify.Kinds() {
 		if k.Difference {
 			v.Differences[k.Kind] = r.Counts[k.Kind]
 		} else {

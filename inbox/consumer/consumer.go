@@ -3,7 +3,7 @@
 // A [Consumer] is a member of a consumer group. It hands messages to a handler, several at the same
 // time, but messages of one key one after another. It commits the offset of a message when the
 // message and all messages before it in the partition are finished: the handler has returned nil, or
-// the dead-letter topic has the message.
+// the dead letter topic has the message.
 //
 // A message can be delivered more than once: after a crash, and when a partition goes to another
 // member. The handler therefore uses [inbox.Once] or its like in its transaction.
@@ -332,7 +332,7 @@ func backoff(failures int, least, most time.Duration) time.Duration {
 
 // write writes a dead letter. The message is finished when the brokers have acknowledged the letter.
 func (c *Consumer) write(l *lane, m inbox.Message, letter *kgo.Record) {
-	err := errors.New("no dead-letter topic is configured")
+	err := errors.New("no dead letter topic is configured")
 	if letter.Topic != "" {
 		err = c.cl.ProduceSync(l.p.ctx, letter).FirstErr()
 	}
@@ -350,13 +350,13 @@ func (c *Consumer) write(l *lane, m inbox.Message, letter *kgo.Record) {
 	case err == nil:
 		c.total.Dead++
 		c.complaints.over("letter")
-		c.complaints.log.Error("a message is dead: it is in the dead-letter topic, and its partition goes on", append(about,
+		c.complaints.log.Error("a message is dead: it is in the dead letter topic, and its partition goes on", append(about,
 			"dead_letter_topic", letter.Topic, "reason", it.verdict.reason, "attempts", it.attempts, "err", it.verdict.err)...)
 		c.s.finish([]*lane{l}, l.items[:1])
 	case !l.p.closing:
 		it.waits++
 		if tooLarge {
-			about = append(about, "hint", "raise max.message.bytes of the dead-letter topic")
+			about = append(about, "hint", "raise max.message.bytes of the dead letter topic")
 		}
 		c.complaints.about("letter", "a dead letter cannot be written: its message waits, and so do the later messages of its key",
 			append(about, "dead_letter_topic", letter.Topic, "err", err)...)

@@ -266,7 +266,7 @@ func effect(ctx context.Context, pool *pgxpool.Pool, m inbox.Message) error {
 // Both tests need a cluster of their own.
 func TestOfAPrivateCluster(t *testing.T) {
 	k, asked := testenv.KafkaWithACLs(t, map[string]string{"shop": "secret"}, nil)
-	t.Run("a missing right for the dead-letter topic is waited for", func(t *testing.T) { missingRight(t, k, asked) })
+	t.Run("a missing right for the dead letter topic is waited for", func(t *testing.T) { missingRight(t, k, asked) })
 	t.Run("an outage of the brokers is waited out", func(t *testing.T) { outageOfBrokers(t, k) })
 }
 

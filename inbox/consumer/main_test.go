@@ -32,7 +32,7 @@ func TestMain(m *testing.M) {
 
 const patience = time.Minute
 
-// A world is a topic, a dead-letter topic and a group, and what the handler of this test saw.
+// A world is a topic, a dead letter topic and a group, and what the handler of this test saw.
 type world struct {
 	t                 *testing.T
 	k                 *testenv.KafkaCluster

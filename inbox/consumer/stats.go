@@ -16,11 +16,11 @@ type Stats struct {
 	Uncounted uint64 // attempts that failed and do not count
 	Retried   uint64 // messages that were given to the handler again
 	Split     uint64 // batches that failed and were handled one by one
-	Dead      uint64 // messages that are in the dead-letter topic
+	Dead      uint64 // messages that are in the dead letter topic
 	Missed    uint64 // offsets that Kafka removed before they were read
 
 	InFlight    int // calls of the handler that run
-	DeadWaiting int // messages that wait for the dead-letter topic
+	DeadWaiting int // messages that wait for the dead letter topic
 	Partitions  []PartitionStats
 }
 

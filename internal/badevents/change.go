@@ -22,7 +22,7 @@ import (
 
 // Config is what the commands work with.
 type Config struct {
-	Kafka   sink.Config // its DeadLetters is the topic of dead letters
+	Kafka   sink.Config // its DeadLetters is the dead letter topic
 	Parking string      // the topic of parked events
 	Router  *router.Router
 	Version string // of walpost, for the letters
@@ -31,7 +31,7 @@ type Config struct {
 	Progress func(step string, done, total int64)
 }
 
-// Topics are the topics of bad events, for one command. It belongs to one goroutine.
+// Topics are the dead letter topic and the parked event topic, for one command. It belongs to one goroutine.
 type Topics struct {
 	Config
 	Dead   *Letters
@@ -92,8 +92,8 @@ var errOther = errors.New("another walpost dead retry or drop has begun, so this
 // says nothing, so the wait is bounded.
 type change struct {
 	*Topics
-	token   string      // "" if the command leaves the topic of dead letters alone
-	letters *sink.Kafka // for the topic of dead letters
+	token   string      // "" if the command leaves the dead letter topic alone
+	letters *sink.Kafka // for the dead letter topic
 	events  *sink.Kafka // for all others; nil if the command delivers none
 
 	sent uint32
@@ -115,7 +115,7 @@ func (t *Topics) writer(delivers bool) (c *change, err error) {
 	return c, err
 }
 
-// change runs work, which changes the topic of dead letters, while no other command does.
+// change runs work, which changes the dead letter topic, while no other command does.
 func (t *Topics) change(ctx context.Context, delivers bool, work func(c *change) error) (err error) {
 	c, err := t.writer(delivers)
 	if err != nil {

@@ -84,7 +84,7 @@ func (t *Topics) History(ctx context.Context, e *Event) (steps []Step, value []b
 	return t.Dead.history(ctx, e.Entry)
 }
 
-// dead are the events that are in the topic of dead letters.
+// dead are the events that are in the dead letter topic.
 func dead(events []*Event) (entries []*deadletter.Entry) {
 	for _, e := range events {
 		if e.Where == InDeadLetters {

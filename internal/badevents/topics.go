@@ -1,4 +1,4 @@
-// Package badevents is the work of walpost dead. It reads what the topic of dead letters says, shows
+// Package badevents is the work of walpost dead. It reads what the dead letter topic says, shows
 // it, and has letters delivered again or given up. It needs no database, and it may work while a
 // relay writes to the topic.
 package badevents
@@ -104,7 +104,7 @@ func (l *log) follow(p int32) {
 
 func (l *log) unreadable(err error) error { return kafka.Unreadable(l.Topic, err) }
 
-// Letters is what a topic of dead letters says, as of the newest Read. It keeps no payload.
+// Letters is what a dead letter topic says, as of the newest Read. It keeps no payload.
 type Letters struct {
 	log
 	Fold deadletter.Fold

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-// A world is a topic of dead letters, and topics that events are meant for.
+// A world is a dead letter topic, and topics that events are meant for.
 type world struct {
 	*testing.T
 	kafka  *testenv.KafkaCluster

@@ -58,7 +58,7 @@ type Place struct {
 	Offset    int64
 }
 
-// A Fold is the state of a topic of dead letters. The records of a partition are added in order;
+// A Fold is the state of a dead letter topic. The records of a partition are added in order;
 // those of different partitions in any order. The zero Fold has seen nothing.
 type Fold struct {
 	// Foreign counts records that are not walpost's. Damaged counts those that are, and that cannot

@@ -125,7 +125,7 @@ const (
 	keyIsUnknown = "unknown"
 )
 
-// Encode returns the record of a letter for the topic of dead letters. A letter without a key has
+// Encode returns the record of a letter for the dead letter topic. A letter without a key has
 // its token as the key of the record, so that its mark comes into the same partition.
 //
 // The time of the record is the commit time, because the brokers can refuse an event because of its
@@ -184,7 +184,7 @@ func (m *Mark) Encode(topic string, key []byte, partition int32) *cdc.Record {
 // ErrForeign says that a record is neither a letter nor a mark.
 var ErrForeign = errors.New("the record is not a dead letter of walpost")
 
-// Decode reads a record of the topic of dead letters, which is a letter or a mark. They share the
+// Decode reads a record of the dead letter topic, which is a letter or a mark. They share the
 // record's bytes.
 func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 	own, original, ok := split(rec.Headers)

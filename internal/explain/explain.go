@@ -30,6 +30,7 @@ type Config struct {
 	From        table.Source
 	Router      *router.Router
 	OrderColumn string        // orders the newest rows; "" orders them by transaction
+	Polled      bool          // the relay reads the table, and not the WAL
 	Kafka       *kafka.Config // nil if the records do not go to Kafka
 	Compression string        // of the records
 }
@@ -102,7 +103,11 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 			x.Problem, x.Option, x.Column = "the row filter of the publication leaves the row out: only rows with "+e.table.Filter+" are published", "", ""
 			x.Hint = "walpost check prints the SQL that removes the filter."
 		case x.Problem != "" && opts.JSON == nil:
-			x.Hint = strings.TrimSpace(x.Hint + " " + storedRow)
+			advice := storedRow
+			if e.Polled {
+				advice = polledRow
+			}
+			x.Hint = strings.TrimSpace(x.Hint + " " + advice)
 		}
 		if err := show(x); err != nil {
 			return err
@@ -110,9 +115,12 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 	}
 }
 
-// storedRow is added to the hint of a problem if the row is in the table, as the hint of a halt does.
-const storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
-	"repair the configuration, or pass over the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
+// One of these is added to the hint of a problem if the row is in the table, as the hint of a halt does.
+const (
+	storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
+		"repair the configuration, or pass over the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
+	polledRow = "If run is halted by this row, repair the configuration, or update or delete the row. Then start walpost again: walpost reads the row once more."
+)
 
 type explainer struct {
 	Config

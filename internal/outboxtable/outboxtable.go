@@ -30,6 +30,10 @@ type Table struct {
 	Payload string
 	// Headers are further columns of the type text.
 	Headers []string
+	// More are further steps of a migration, and Undo is the SQL that takes them back when the table is
+	// dropped.
+	More []Step
+	Undo string
 }
 
 // Payloads are the types that a payload can have, with their OIDs.
@@ -90,7 +94,7 @@ Old rows may be deleted at any time after they are published: deletes are not pu
 	if t.Partitioned {
 		steps = append(steps, Step{"partitions of " + t.Name.String(), "One for each day. walpost makes the next ones and drops the old ones with cleanup.mode: drop_partitions.", t.createPartitions()})
 	}
-	return steps
+	return append(steps, t.More...)
 }
 
 // Migration returns the SQL that makes tables, and the SQL that drops them. The text begin stands
@@ -100,6 +104,9 @@ func Migration(begin, end string, tables ...*Table) (up, down string) {
 	for _, t := range tables {
 		for _, s := range t.Steps() {
 			parts = append(parts, Comment(s.Comment)+begin+s.SQL+"\n"+end)
+		}
+		if t.Undo != "" {
+			down = t.Undo + "\n" + down
 		}
 		down = "DROP TABLE " + t.Name.SQL() + ";\n" + down
 	}
@@ -112,8 +119,13 @@ func Goose(tables ...*Table) string {
 	return "-- +goose Up\n" + up + "\n-- +goose Down\n" + down
 }
 
-// Comment returns the lines of a text as comments of SQL.
-func Comment(text string) string { return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n" }
+// Comment returns the lines of a text as comments of SQL, "" for no text.
+func Comment(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "-- " + strings.ReplaceAll(text, "\n", "\n-- ") + "\n"
+}
 
 func (t *Table) create() string {
 	key, end := "PRIMARY KEY (id)", ");"

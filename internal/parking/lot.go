@@ -223,7 +223,7 @@ func (l *Lot) mark(it Item) {
 				break
 			}
 		}
-	default: // of a topic of dead letters
+	default: // of a dead letter topic
 	}
 	if line != nil {
 		l.tidy(it.key, line)

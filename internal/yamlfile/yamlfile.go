@@ -31,13 +31,6 @@ type Problem struct {
 	at place
 }
 
-// place is where a value was written: a line of the file, a flag, an environment variable.
-type place struct {
-	label     string // walpost.yaml:3:7, --slot, WALPOST_SLOT; "" for nowhere
-	line, col int    // orders the problems of a file; 0 for the others
-	variables string // ", ${A}, ${B}": those in the value
-}
-
 func (p Problem) String() string {
 	parts := slices.DeleteFunc([]string{p.at.label, p.Field, p.Text()}, func(s string) bool { return s == "" })
 	return strings.Join(parts, ": ")
@@ -80,35 +73,6 @@ func Find(v reflect.Value, path string) reflect.Value {
 	return Find(fields[key], rest)
 }
 
-// Origin is where the value of a field comes from: a line of the file, with the variables in the value, a flag, a variable, or
-// "default".
-func (d *Reader) Origin(path string) string {
-	at, written := d.places[path]
-	if !written {
-		return "default"
-	}
-	text := at.label + at.variables
-	for i := 0; ; i++ { // the items of a list have their own variables
-		item, ok := d.places[fmt.Sprintf("%s[%d]", path, i)]
-		if !ok {
-			return text
-		}
-		text += item.variables
-	}
-}
-
-// Forget drops what the file says about a field, wrong or right: from replaces the field.
-func (d *Reader) Forget(field, from string) {
-	covers := func(f string) bool { return f == field || strings.HasPrefix(f, field+"[") }
-	d.problems = slices.DeleteFunc(d.problems, func(p Problem) bool { return covers(p.Field) })
-	for f := range d.places {
-		if covers(f) {
-			delete(d.places, f)
-		}
-	}
-	d.places[field] = place{label: from}
-}
-
 // Check returns what is wrong with how the fields are written, and what a validation found. What is
 // wrong with how a field is written tells enough about it.
 func (d *Reader) Check(found conf.Problems) Problems {
@@ -132,19 +96,6 @@ func (d *Reader) reported(field string) bool {
 			p.Field == field+"s" || strings.HasPrefix(p.Field, field+"s[") || // source.table may stand as source.tables
 			p.Field == "" // the file could not be read as YAML
 	})
-}
-
-// find is where a field was written, or else what is around it, or else the file.
-func (d *Reader) find(field string) place {
-	for path := field; path != ""; {
-		for _, name := range []string{path, path + "_file", path + "s"} {
-			if at, ok := d.places[name]; ok {
-				return at
-			}
-		}
-		path = path[:max(strings.LastIndexAny(path, ".["), 0)]
-	}
-	return place{label: d.file}
 }
 
 // refuse adds an error, if there is one, as a problem of a field.
@@ -200,10 +151,6 @@ func (d *Reader) syntax(err error) {
 
 func (d *Reader) add(n *yaml.Node, field, format string, args ...any) {
 	d.refuse(d.place(n), field, fmt.Errorf(format, args...))
-}
-
-func (d *Reader) place(n *yaml.Node) place {
-	return place{label: fmt.Sprintf("%s:%d:%d", d.file, n.Line, n.Column), line: n.Line, col: n.Column}
 }
 
 // value decodes one node. Only mappings that a struct stands for are walked into, so an alias cannot recurse for ever.

@@ -1,0 +1,45 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/internal/doctest"
+	"github.com/walpost/walpost/internal/testenv"
+)
+
+// Each command and each statement of the page, in its order: the record arrives, and verify finds no difference.
+func TestGettingStartedEndsWithAVerifiedRecord(t *testing.T) {
+	t.Parallel()
+	const name = "docs/getting-started.md"
+	pg, broker := testenv.Postgres(t, "18", testenv.Private()), testenv.FakeKafka(t).ListenAddrs()[0]
+	pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE shop")
+	dsn, err := pgAddress(pg.DSN("shop"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	q := &reader{T: t, dir: t.TempDir(), bin: t.TempDir(), addresses: strings.NewReplacer("127.0.0.1:5432", dsn, "127.0.0.1:9092", broker)}
+	last, consumed := "", false
+	for _, b := range doctest.Parse(name, read(t, "../../"+name)).Blocks {
+		if b.Language == "sql" {
+			pg.Exec(t, pg.DSN("shop"), b.Text)
+			continue
+		}
+		for line := range strings.Lines(q.addresses.Replace(b.Text)) {
+			line = strings.TrimSpace(line)
+			switch program, _, _ := strings.Cut(line, " "); {
+			case strings.HasPrefix(line, "walpost run "):
+				q.start(line)
+			case program == "kafka-console-consumer.sh":
+				record := q.consume(line, 1)
+				consumed = string(record.Key) == "4711" && string(record.Value) == `{"total": 12.50}`
+			default:
+				last = q.command(line)
+			}
+		}
+	}
+	q.stop()
+	if !consumed || !strings.HasSuffix(last, "differences: 0, cannot tell: 0\n") {
+		t.Errorf("the record was consumed: %t; verify prints\n%s", consumed, last)
+	}
+}
