@@ -40,8 +40,8 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
 	case pg.NotUTF8(e.Code):
 		where := "after " + s.received.String()
-		if s.dec != nil && s.dec.inTx {
-			where = "in transaction " + s.dec.commitLSN.String()
+		if s.dec != nil && s.dec.InTx {
+			where = "in transaction " + s.dec.CommitLSN.String()
 		}
 		return fault.Person(fmt.Errorf("stream of slot %s: a row %s has a text that is not UTF-8: %w", s.cfg.slot, where, e),
 			pg.RepairText+" The WAL keeps the old text, so the slot cannot give it. "+recoverWithout(s.cfg.slot, ""), fault.Advice{Command: fault.Command("recover")})

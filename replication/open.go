@@ -14,6 +14,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/logicalmsg"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/replication/internal/pgoutput"
 )
 
 // A Source is one database with one slot, one publication and the tables in it. It opens sessions that read it, and looks
@@ -218,10 +219,10 @@ func (s *Source) session(identity cdc.Identity, f *pg.Facts, at net.Addr) sessio
 }
 
 // messages are those that a session gives as events.
-func (s *Source) messages() (m logicalMessages) {
+func (s *Source) messages() (m pgoutput.Messages) {
 	if s.cfg.Messages.On() {
-		m.relations, m.beside = logicalmsg.NewRelations(s.cfg.Messages), len(s.cfg.AllTables()) > 0
-		m.outside = s.outside.Add
+		m.Relations, m.Beside = logicalmsg.NewRelations(s.cfg.Messages), len(s.cfg.AllTables()) > 0
+		m.Outside = s.outside.Add
 	}
 	return m
 }

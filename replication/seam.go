@@ -8,6 +8,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/replication/internal/pgoutput"
 )
 
 // A sessionConfig is what a Session needs to know beside its connection.
@@ -15,7 +16,7 @@ type sessionConfig struct {
 	slot        string
 	publication string
 	role        string // of the connection
-	messages    logicalMessages
+	messages    pgoutput.Messages
 	// walSenderTimeout is the server's wal_sender_timeout on the replication connection; 0 is off.
 	walSenderTimeout time.Duration
 	// confirmKeepalives hands keepalives on as positions (Idle with Pos > 0).

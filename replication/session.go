@@ -16,6 +16,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
+	"github.com/walpost/walpost/replication/internal/pgoutput"
 )
 
 // A Session is one replication connection and, from Start on, the stream of one slot. It promises what relay.Session
@@ -31,8 +32,8 @@ type Session struct {
 	wire *wire // from Start on
 
 	identity cdc.Identity
-	dec      *decoder
-	order    order
+	dec      *pgoutput.Decoder
+	order    pgoutput.Order
 	callCtx  context.Context // of the running Next, for the catalog
 
 	began    cdc.Position // where the stream begins; does not change once it was started
@@ -109,8 +110,8 @@ func (s *Session) start(ctx context.Context, at cdc.Position) error {
 		return err
 	}
 	s.statusAt = time.Now()
-	s.dec = newDecoder(max(at, s.identity.SlotFound.Confirmed), s.fill(), s.cfg.messages)
-	s.order.on = s.cfg.messages.beside
+	s.dec = pgoutput.NewDecoder(max(at, s.identity.SlotFound.Confirmed), s.fill(), s.cfg.messages)
+	s.order.On = s.cfg.messages.Beside
 	if s.cfg.recheck != nil {
 		identity, err := s.cfg.recheck(ctx)
 		if err != nil {
@@ -187,7 +188,7 @@ func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
 	var deadline time.Time
 	for {
-		if ev := s.order.next(); ev != nil {
+		if ev := s.order.Next(); ev != nil {
 			return ev, nil
 		}
 		kind, body, ok, err := s.wire.take()
@@ -197,7 +198,7 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 		case ok:
 			ev, err := s.message(kind, body)
 			if err == nil {
-				ev = s.order.take(ev)
+				ev = s.order.Take(ev)
 			}
 			if ev != nil || err != nil {
 				return ev, err
@@ -210,8 +211,7 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 			deadline = now.Add(wait)
 		case !now.Before(deadline):
 			// A message is on its way, and takes its time. The caller has signs of life to give meanwhile.
-			s.dec.ev = cdc.Event{Kind: cdc.Idle}
-			return &s.dec.ev, nil
+			return s.dec.Idle(0), nil
 		}
 		until := deadline
 		if s.owed {
@@ -223,7 +223,7 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 				until = due
 			}
 		}
-		s.dec.release()
+		s.dec.Release()
 		switch err := s.wire.fill(ctx, now, until); {
 		case err == nil:
 		case errors.Is(err, errQuiet):
@@ -231,8 +231,7 @@ func (s *Session) next(ctx context.Context, wait time.Duration) (*cdc.Event, err
 				return nil, err
 			}
 			if !until.Before(deadline) {
-				s.dec.ev = cdc.Event{Kind: cdc.Idle}
-				return &s.dec.ev, nil
+				return s.dec.Idle(0), nil
 			}
 		case interrupted(ctx, err):
 			return nil, err
@@ -273,7 +272,7 @@ func (s *Session) copyData(body []byte) (*cdc.Event, error) {
 		pos := cdc.Position(binary.BigEndian.Uint64(body[1:]))
 		s.received = max(s.received, pos)
 		s.spin.count = 0
-		ev, err := s.dec.decode(body[walDataHeader:], pos)
+		ev, err := s.dec.Decode(body[walDataHeader:], pos)
 		if err != nil {
 			return nil, fmt.Errorf("stream of slot %s: %w", s.cfg.slot, err)
 		}

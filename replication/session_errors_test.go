@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/replication/internal/pgoutput"
 )
 
 func copyDone() []byte { return framed('c', nil) }
@@ -111,7 +112,7 @@ func TestAMalformedMessageIsAnErrorAndNeverAPanic(t *testing.T) {
 				bad[r.IntN(len(bad))] = byte(r.Uint32())
 			}
 			w := newWire(nil)
-			s := &Session{cfg: testConfig(), wire: w, dec: newDecoder(0, nil, logicalMessages{}), suspect: make(chan struct{}, 1)}
+			s := &Session{cfg: testConfig(), wire: w, dec: pgoutput.NewDecoder(0, nil, pgoutput.Messages{}), suspect: make(chan struct{}, 1)}
 			w.w = copy(w.buf, bad)
 			for {
 				kind, body, ok, err := w.take()

@@ -18,6 +18,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/replication/internal/pgoutput/pgoutputtest"
 )
 
 var _ relay.Session = (*Session)(nil)
@@ -202,7 +203,7 @@ func TestAKeepaliveIsAnEmptyTransaction(t *testing.T) {
 			s, w := connectFake(t, cfg, nil)
 			startFake(t, s, w)
 			tx := transaction(200, "a")
-			cut := len(walData(0, msgBegin(0)))
+			cut := len(walData(0, pgoutputtest.Begin(0)))
 			go w.send(
 				keepalive(90, false),            // the server is still reading what lies before the start
 				keepalive(150, false),           // says something

@@ -106,13 +106,12 @@ func (s *Session) keepalive(end cdc.Position, asked bool) (*cdc.Event, error) {
 			return nil, fault.Retry(fmt.Errorf("stream of slot %s: %w: it asks again and again for a confirmation of %s", s.cfg.slot, errGoingDown, end))
 		}
 	}
-	if !s.cfg.confirmKeepalives || s.dec.inTx || end <= s.dec.end || end <= s.idle {
+	if !s.cfg.confirmKeepalives || s.dec.InTx || end <= s.dec.Ended || end <= s.idle {
 		// The server starts to read behind the position we asked for, so keepalives may lie below it.
 		return nil, nil
 	}
 	s.idle = end
-	s.dec.ev = cdc.Event{Kind: cdc.Idle, Pos: end}
-	return &s.dec.ev, nil
+	return s.dec.Idle(end), nil
 }
 
 // early says whether a keepalive that asks for an answer comes sooner than a living server asks: it does so half a

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/replication/internal/pgoutput"
+	"github.com/walpost/walpost/replication/internal/pgoutput/pgoutputtest"
 )
 
 // endless is a connection that gives rows of one transaction without end.
@@ -31,15 +33,15 @@ func (e *endless) Read(b []byte) (int, error) {
 }
 
 func endlessSession() *Session {
-	row := walData(150, msgInsert(5, "6f0c1a8e-0000-4000-8000-000000000001", strings.Repeat("v", 300)))
-	first := append(walData(150, msgBegin(200)), walData(0, msgRelation(5, "id", "v"))...)
+	row := walData(150, pgoutputtest.Insert(5, "6f0c1a8e-0000-4000-8000-000000000001", strings.Repeat("v", 300)))
+	first := append(walData(150, pgoutputtest.Begin(200)), walData(0, pgoutputtest.Relation(5, "id", "v"))...)
 	e := &endless{rest: first}
 	for len(e.rows) < 1<<18 {
 		e.rows = append(e.rows, row...)
 	}
 	w := newWire(e)
 	w.coalesce = 0
-	return &Session{cfg: testConfig(), wire: w, dec: newDecoder(100, nil, logicalMessages{}), suspect: make(chan struct{}, 1)}
+	return &Session{cfg: testConfig(), wire: w, dec: pgoutput.NewDecoder(100, nil, pgoutput.Messages{}), suspect: make(chan struct{}, 1)}
 }
 
 func TestTheStreamDoesNotAllocatePerMessage(t *testing.T) {

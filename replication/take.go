@@ -68,7 +68,7 @@ func (s *Session) holder(ctx context.Context) int32 {
 // text, in commit order.
 func (s *Session) startCommand(at cdc.Position) string {
 	options := "proto_version '1', publication_names " + quoteText(pg.QuoteIdent(s.cfg.publication))
-	if s.cfg.messages.relations != nil {
+	if s.cfg.messages.Relations != nil {
 		options += ", messages 'true'"
 	}
 	return fmt.Sprintf("START_REPLICATION SLOT %s LOGICAL %s (%s)", pg.QuoteIdent(s.cfg.slot), at, options)

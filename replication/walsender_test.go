@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/replication/internal/pgoutput/pgoutputtest"
 )
 
 // A walsender plays the server on the other end of a session's connection: a script drives it, and every status that the
@@ -130,18 +131,18 @@ func (w *walsender) send(messages ...[]byte) {
 }
 
 func framed(kind byte, body []byte) []byte {
-	return append(u32([]byte{kind}, len(body)+4), body...)
+	return append(pgoutputtest.U32([]byte{kind}, len(body)+4), body...)
 }
 
 func copyBoth() []byte { return framed('W', []byte{0, 0, 0}) }
 
 func walData(pos cdc.Position, msg []byte) []byte {
-	b := u64(u64(u64([]byte{'w'}, uint64(pos)), uint64(pos)), 1)
+	b := pgoutputtest.U64(pgoutputtest.U64(pgoutputtest.U64([]byte{'w'}, uint64(pos)), uint64(pos)), 1)
 	return framed('d', append(b, msg...))
 }
 
 func keepalive(end cdc.Position, reply bool) []byte {
-	b := u64(u64([]byte{'k'}, uint64(end)), 1)
+	b := pgoutputtest.U64(pgoutputtest.U64([]byte{'k'}, uint64(end)), 1)
 	if reply {
 		return framed('d', append(b, 1))
 	}
@@ -169,10 +170,10 @@ func ready() []byte { return framed('Z', []byte{'I'}) }
 // transaction is a whole one that commits at commit, with one row.
 func transaction(commit cdc.Position, value string) []byte {
 	var b []byte
-	b = append(b, walData(commit-5, msgBegin(commit))...)
-	b = append(b, walData(0, msgRelation(5, "id", "v"))...)
-	b = append(b, walData(commit-5, msgInsert(5, value, "v"))...)
-	return append(b, walData(commit+10, msgCommit(commit, commit+10))...)
+	b = append(b, walData(commit-5, pgoutputtest.Begin(commit))...)
+	b = append(b, walData(0, pgoutputtest.Relation(5, "id", "v"))...)
+	b = append(b, walData(commit-5, pgoutputtest.Insert(5, value, "v"))...)
+	return append(b, walData(commit+10, pgoutputtest.Commit(commit, commit+10))...)
 }
 
 // startFake starts the session at 100.

@@ -1,4 +1,4 @@
-package replication
+package pgoutput
 
 import (
 	"bytes"
@@ -58,7 +58,7 @@ func recording(t testing.TB, version string) []recorded {
 	}
 }
 
-// TestRecord records the golden bytes: go test ./replication -run '^TestRecord$' -record -update
+// TestRecord records the golden bytes: go test ./replication/internal/pgoutput -run '^TestRecord$' -record -update
 func TestRecord(t *testing.T) {
 	if !*record {
 		t.Skip("only with -record")
@@ -165,14 +165,14 @@ func diff(t *testing.T, got, want string) {
 // story tells the events of a recording in words. Transactions without events, of which servers send more or fewer, are left out.
 func story(t *testing.T, messages []recorded) string {
 	t.Helper()
-	d := newDecoder(0, nil, wanted("prefix", func(at cdc.Position) { t.Errorf("the message at %s belongs to no transaction", at) }))
+	d := NewDecoder(0, nil, wanted("prefix", func(at cdc.Position) { t.Errorf("the message at %s belongs to no transaction", at) }))
 	var told []string
 	tell := func(format string, args ...any) { told = append(told, fmt.Sprintf(format, args...)) }
 	var begin cdc.Position
 	opened := 0
 	seen := map[*cdc.Relation]bool{}
 	for _, m := range messages {
-		ev, err := d.decode(m.data, m.pos)
+		ev, err := d.Decode(m.data, m.pos)
 		if err != nil {
 			t.Fatal(err)
 		}

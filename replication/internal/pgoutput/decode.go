@@ -1,4 +1,6 @@
-package replication
+// Package pgoutput decodes the messages of Postgres' output plugin pgoutput into events, and puts the events into the order in which
+// they were written. It has no connection and no clock.
+package pgoutput
 
 import (
 	"bytes"
@@ -14,7 +16,7 @@ import (
 	"github.com/walpost/walpost/internal/logicalmsg"
 )
 
-// A decoder turns pgoutput messages (protocol version 1, text) into events. It enforces the protocol's order: a row
+// A Decoder turns pgoutput messages (protocol version 1, text) into events. It enforces the protocol's order: a row
 // outside a transaction, a row of an unknown relation, a commit that does not belong to its begin are errors, since each
 // of them means that something was missed.
 //
@@ -22,43 +24,43 @@ import (
 // of the message that it was decoded from.
 //
 // The message formats: https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html
-type decoder struct {
+type Decoder struct {
 	// fill completes a relation that nobody has seen yet, from the catalog. Nil: there is nothing to complete.
 	fill func(*cdc.Relation) error
 	// messages says which logical messages are events.
-	messages logicalMessages
+	messages Messages
 
 	relations map[uint32]*cdc.Relation
 	types     map[uint32]string // names by OID, from Type messages
 	newest    *cdc.Relation     // of the newest row: spares the lookup
 
-	inTx      bool
-	xid       uint32       // of the open transaction, from its Begin
-	commitLSN cdc.Position // likewise
+	InTx      bool         // a transaction is open
+	CommitLSN cdc.Position // of the open transaction, from its Begin
 	commitAt  time.Time    // likewise
-	end       cdc.Position // where the newest finished transaction ended, or where the stream began
+	xid       uint32       // likewise
+	Ended     cdc.Position // where the newest finished transaction ended, or where the stream began
 
 	ev          cdc.Event   // reused
 	values, old []cdc.Value // reused
 }
 
-// newDecoder returns a decoder for a stream that starts at start.
-func newDecoder(start cdc.Position, fill func(*cdc.Relation) error, m logicalMessages) *decoder {
-	return &decoder{
+// NewDecoder returns a decoder for a stream that starts at start.
+func NewDecoder(start cdc.Position, fill func(*cdc.Relation) error, m Messages) *Decoder {
+	return &Decoder{
 		fill:      fill,
 		messages:  m,
 		relations: make(map[uint32]*cdc.Relation),
 		types:     make(map[uint32]string),
-		end:       start,
+		Ended:     start,
 	}
 }
 
 // errShort is a message that ends before its content does.
 var errShort = errors.New("message is cut short")
 
-// decode decodes one message that was sent with the position pos. It returns nil for messages that give no event. The
+// Decode decodes one message that was sent with the position pos. It returns nil for messages that give no event. The
 // event and everything in it but its relations is valid until the next call, and as long as msg is not overwritten.
-func (d *decoder) decode(msg []byte, pos cdc.Position) (*cdc.Event, error) {
+func (d *Decoder) Decode(msg []byte, pos cdc.Position) (*cdc.Event, error) {
 	if len(msg) == 0 {
 		return nil, fmt.Errorf("decode pgoutput at %s: empty message", pos)
 	}
@@ -77,14 +79,20 @@ func (d *decoder) decode(msg []byte, pos cdc.Position) (*cdc.Event, error) {
 	return &d.ev, nil
 }
 
-// release forgets the newest event, so that the message that it was decoded from can be freed.
-func (d *decoder) release() {
+// Idle is an Idle at pos, in place of the newest event.
+func (d *Decoder) Idle(pos cdc.Position) *cdc.Event {
+	d.ev = cdc.Event{Kind: cdc.Idle, Pos: pos}
+	return &d.ev
+}
+
+// Release forgets the newest event, so that the message that it was decoded from can be freed.
+func (d *Decoder) Release() {
 	d.ev = cdc.Event{}
 	clear(d.values[:cap(d.values)])
 	clear(d.old[:cap(d.old)])
 }
 
-func (d *decoder) message(kind byte, m *cursor) (bool, error) {
+func (d *Decoder) message(kind byte, m *cursor) (bool, error) {
 	switch kind {
 	case 'B':
 		return true, d.begin(m)
@@ -113,43 +121,43 @@ func (d *decoder) message(kind byte, m *cursor) (bool, error) {
 	return false, errors.New("unknown kind of message")
 }
 
-func (d *decoder) begin(m *cursor) error {
+func (d *Decoder) begin(m *cursor) error {
 	lsn, at := cdc.Position(m.uint64()), timestamp(m.uint64())
 	xid := m.uint32()
 	switch {
 	case m.short:
 		return errShort
-	case d.inTx:
-		return fmt.Errorf("begin within the transaction that commits at %s", d.commitLSN)
-	case lsn < d.end:
-		return fmt.Errorf("a transaction that commits at %s, behind %s, where the one before it ended", lsn, d.end)
+	case d.InTx:
+		return fmt.Errorf("begin within the transaction that commits at %s", d.CommitLSN)
+	case lsn < d.Ended:
+		return fmt.Errorf("a transaction that commits at %s, behind %s, where the one before it ended", lsn, d.Ended)
 	}
-	d.inTx, d.xid, d.commitLSN, d.commitAt = true, xid, lsn, at
+	d.InTx, d.xid, d.CommitLSN, d.commitAt = true, xid, lsn, at
 	d.ev.Kind, d.ev.Pos, d.ev.Time = cdc.Begin, lsn, at
 	return nil
 }
 
-func (d *decoder) commit(m *cursor) error {
+func (d *Decoder) commit(m *cursor) error {
 	flags, lsn, end, at := m.byte(), cdc.Position(m.uint64()), cdc.Position(m.uint64()), timestamp(m.uint64())
 	switch {
 	case m.short:
 		return errShort
 	case flags != 0:
 		return fmt.Errorf("unknown commit flags %#x", flags)
-	case !d.inTx:
+	case !d.InTx:
 		return fmt.Errorf("commit at %s outside a transaction", lsn)
-	case lsn != d.commitLSN:
-		return fmt.Errorf("commit at %s of the transaction that was to commit at %s", lsn, d.commitLSN)
+	case lsn != d.CommitLSN:
+		return fmt.Errorf("commit at %s of the transaction that was to commit at %s", lsn, d.CommitLSN)
 	case end <= lsn:
 		return fmt.Errorf("commit at %s that ends at %s", lsn, end)
 	}
-	d.inTx, d.end = false, end
+	d.InTx, d.Ended = false, end
 	d.ev.Kind, d.ev.Pos, d.ev.Time = cdc.Commit, end, at
 	return nil
 }
 
 // write reads an insert or an update. Only an update can have an old row.
-func (d *decoder) write(kind cdc.Kind, m *cursor) error {
+func (d *Decoder) write(kind cdc.Kind, m *cursor) error {
 	rel, err := d.row(m)
 	if err != nil {
 		return err
@@ -172,7 +180,7 @@ func (d *decoder) write(kind cdc.Kind, m *cursor) error {
 	return nil
 }
 
-func (d *decoder) delete(m *cursor) error {
+func (d *Decoder) delete(m *cursor) error {
 	rel, err := d.row(m)
 	if err != nil {
 		return err
@@ -188,12 +196,12 @@ func (d *decoder) delete(m *cursor) error {
 }
 
 // row reads the OID that starts every message of a row.
-func (d *decoder) row(m *cursor) (*cdc.Relation, error) {
+func (d *Decoder) row(m *cursor) (*cdc.Relation, error) {
 	oid := m.uint32()
 	if m.short {
 		return nil, errShort
 	}
-	if !d.inTx {
+	if !d.InTx {
 		return nil, fmt.Errorf("row of relation %d outside a transaction", oid)
 	}
 	if d.newest != nil && d.newest.ID == oid {
@@ -207,17 +215,17 @@ func (d *decoder) row(m *cursor) (*cdc.Relation, error) {
 	return rel, nil
 }
 
-// logicalMessages says which logical messages are events. The zero value wants none.
-type logicalMessages struct {
-	relations *logicalmsg.Relations
-	beside    bool // rows are events, too
+// Messages says which logical messages are events. The zero value wants none.
+type Messages struct {
+	Relations *logicalmsg.Relations
+	Beside    bool // rows are events, too
 	// outside is told of each selected message that belongs to no transaction. It gives no event.
-	outside func(*cdc.Relation, cdc.Position)
+	Outside func(*cdc.Relation, cdc.Position)
 }
 
 // logical reads a logical message. The server sends a message that is not transactional as soon as it reads its record, so
 // also where the transaction that wrote it was rolled back.
-func (d *decoder) logical(m *cursor) (bool, error) {
+func (d *Decoder) logical(m *cursor) (bool, error) {
 	flags, lsn, prefix := m.byte(), cdc.Position(m.uint64()), m.cstring()
 	content := m.take(int(m.uint32()))
 	switch {
@@ -225,22 +233,22 @@ func (d *decoder) logical(m *cursor) (bool, error) {
 		return false, errShort
 	case flags > 1:
 		return false, fmt.Errorf("unknown flags %#x", flags)
-	case d.messages.relations == nil:
+	case d.messages.Relations == nil:
 		return false, nil
 	}
-	rel := d.messages.relations.Of(prefix)
+	rel := d.messages.Relations.Of(prefix)
 	switch {
 	case rel == nil:
 		return false, nil
 	case flags == 0:
-		d.messages.outside(rel, lsn)
+		d.messages.Outside(rel, lsn)
 		return false, nil
-	case !d.inTx:
+	case !d.InTx:
 		return false, fmt.Errorf("transactional message at %s outside a transaction", lsn)
 	}
 	d.values = append(d.values[:0], cdc.Value{Bytes: content})
 	if len(rel.Columns) > 1 { // cdc.MessagesWithOrigin
-		d.values = append(d.values, cdc.Value{Bytes: strconv.AppendUint(nil, uint64(d.xid), 10)}, cdc.Value{Bytes: []byte(d.end.String())})
+		d.values = append(d.values, cdc.Value{Bytes: strconv.AppendUint(nil, uint64(d.xid), 10)}, cdc.Value{Bytes: []byte(d.Ended.String())})
 	}
 	d.ev.Kind, d.ev.Pos, d.ev.Time, d.ev.Row = cdc.Message, lsn, d.commitAt, cdc.Row{Relation: rel, Values: d.values}
 	return true, nil
@@ -248,7 +256,7 @@ func (d *decoder) logical(m *cursor) (bool, error) {
 
 // relation reads a table's description. The server repeats it whenever something about the table may have changed; one
 // that is the same in all we know keeps its pointer.
-func (d *decoder) relation(m *cursor) error {
+func (d *Decoder) relation(m *cursor) error {
 	rel := &cdc.Relation{ID: m.uint32(), Schema: m.text(), Name: m.text(), ReplicaIdentity: m.byte()}
 	n := int(m.uint16())
 	if m.short || n > len(m.b)/minColumn {

@@ -1,4 +1,4 @@
-package replication
+package pgoutput
 
 import (
 	"slices"
@@ -6,14 +6,14 @@ import (
 	"github.com/walpost/walpost/cdc"
 )
 
-// An order puts a message before the rows that were written behind it.
+// An Order puts a message before the rows that were written behind it.
 //
 // The server merges the subtransactions of a transaction by the positions of their changes. The position of a row is where its
 // record begins, and the position of a message is where its record ends. So a row that another subtransaction wrote directly
 // behind a message has the same position as the message, and the server may send it first. Within one subtransaction, nothing is
-// merged. So an order holds rows back until the next event has another position.
-type order struct {
-	on    bool        // rows and messages are events
+// merged. So an Order holds rows back until the next event has another position.
+type Order struct {
+	On    bool        // rows and messages are events
 	queue []cdc.Event // held rows of one position, with their own bytes
 	size  int         // of the bytes in queue
 	ready int         // how many of queue go next
@@ -23,10 +23,10 @@ type order struct {
 // into one page.
 const maxHeld = 16 << 20
 
-// take takes the next event, which may be nil. It returns the event that goes next, or nil if there is none yet. The queue must
+// Take takes the next event, which may be nil. It returns the event that goes next, or nil if there is none yet. The queue must
 // have no event that is ready.
-func (o *order) take(ev *cdc.Event) *cdc.Event {
-	if !o.on || ev == nil {
+func (o *Order) Take(ev *cdc.Event) *cdc.Event {
+	if !o.On || ev == nil {
 		return ev
 	}
 	holds := ev.Kind == cdc.Insert || ev.Kind == cdc.Update || ev.Kind == cdc.Delete
@@ -42,11 +42,11 @@ func (o *order) take(ev *cdc.Event) *cdc.Event {
 	if !holds || o.size > maxHeld {
 		o.ready = len(o.queue)
 	}
-	return o.next()
+	return o.Next()
 }
 
-// next returns the next event of the queue that is ready, or nil. The event is valid until the next call.
-func (o *order) next() *cdc.Event {
+// Next returns the Next event of the queue that is ready, or nil. The event is valid until the Next call.
+func (o *Order) Next() *cdc.Event {
 	if o.ready == 0 {
 		return nil
 	}
