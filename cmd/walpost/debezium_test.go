@@ -25,6 +25,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/convert"
+	"github.com/walpost/walpost/internal/convert/input"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -230,7 +231,7 @@ func TestNoSecretIsWrittenWhereverTheInputEnds(t *testing.T) {
 			}
 		}
 		for end := 0; end < len(c.input); end += cutStep {
-			for _, format := range []convert.Format{convert.Auto, convert.Connect, convert.Server, convert.Strimzi} {
+			for _, format := range []input.Format{input.Auto, input.Connect, input.Server, input.Strimzi} {
 				out := everything(c.input[:end], convert.Options{Format: format, Tables: []string{"public.outbox"}})
 				for _, s := range c.secrets {
 					if strings.Contains(out, s) {

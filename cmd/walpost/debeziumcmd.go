@@ -13,6 +13,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/internal/convert"
+	"github.com/walpost/walpost/internal/convert/input"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/yamlfile"
@@ -49,15 +50,15 @@ exits with 2, and writes nothing, if the input cannot be read or contradicts its
 	}
 	cmd.ValidArgsFunction = cobra.FixedCompletions(nil, cobra.ShellCompDirectiveDefault) // files
 	flags := cmd.Flags()
-	format := flags.String("format", string(convert.Auto), "the `kind` of the file: auto, connect, server, strimzi")
+	format := flags.String("format", string(input.Auto), "the `kind` of the file: auto, connect, server, strimzi")
 	worker := flags.String("worker", "", "the `file` with the worker's properties, for converters and brokers that the connector does not name")
-	offer(cmd, "format", string(convert.Auto), string(convert.Connect), string(convert.Server), string(convert.Strimzi))
+	offer(cmd, "format", string(input.Auto), string(input.Connect), string(input.Server), string(input.Strimzi))
 	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector has a regular expression or no list (may be repeated); --dsn also finds it")
 	dsn := flags.String("dsn", "", "the database, as a libpq `URI`: convert asks it which tables the connector captures")
 	fresh := flags.Bool("fresh", false, "the connector has never run: walpost makes the slot, the publication and the snapshot")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		switch convert.Format(*format) {
-		case convert.Auto, convert.Connect, convert.Server, convert.Strimzi:
+		switch input.Format(*format) {
+		case input.Auto, input.Connect, input.Server, input.Strimzi:
 		default:
 			return usageError{fmt.Errorf("--format: must be one of auto, connect, server, strimzi (got %q)", *format)}
 		}
@@ -65,7 +66,7 @@ exits with 2, and writes nothing, if the input cannot be read or contradicts its
 		if err != nil {
 			return err
 		}
-		opts := convert.Options{Format: convert.Format(*format), Tables: *tables, Fresh: *fresh}
+		opts := convert.Options{Format: input.Format(*format), Tables: *tables, Fresh: *fresh}
 		if *worker != "" {
 			if opts.Worker, err = readInput(nil, *worker); err != nil {
 				return err

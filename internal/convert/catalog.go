@@ -31,9 +31,9 @@ const CatalogQuery = `WITH published AS MATERIALIZED (SELECT coalesce(pg_partiti
 // outboxColumns are the columns without which the EventRouter stops at an insert.
 func (c *conversion) outboxColumns() (columns []string) {
 	router := ""
-	for _, e := range c.in.list {
-		if strings.HasPrefix(e.name, "transforms.") && strings.TrimSpace(e.value) == eventRouter {
-			router = strings.TrimSuffix(e.name, "type")
+	for _, e := range c.in.List {
+		if strings.HasPrefix(e.Name, "transforms.") && strings.TrimSpace(e.Value) == eventRouter {
+			router = strings.TrimSuffix(e.Name, "type")
 		}
 	}
 	for _, o := range [][2]string{{"route.by.field", "aggregatetype"}, {"table.field.event.payload", "payload"}, {"table.field.event.key", "aggregateid"}, {"table.field.event.id", "id"}} {
@@ -58,8 +58,8 @@ func (c *conversion) ask() {
 		name, root := t.Schema+"."+t.Name, table{t.RootSchema, t.RootName}
 		lacks := slices.IndexFunc(needed, func(column string) bool { return !slices.Contains(t.Columns, column) })
 		switch {
-		case c.in.has(include) && !matchAny(lists[include], name), matchAny(lists["table.exclude.list"], name),
-			c.in.has("schema.include.list") && !matchAny(lists["schema.include.list"], t.Schema), matchAny(lists["schema.exclude.list"], t.Schema),
+		case c.in.Has(include) && !matchAny(lists[include], name), matchAny(lists["table.exclude.list"], name),
+			c.in.Has("schema.include.list") && !matchAny(lists["schema.include.list"], t.Schema), matchAny(lists["schema.exclude.list"], t.Schema),
 			exists && !published(t), slices.Contains(c.tables, root):
 		case lacks >= 0:
 			without = append(without, fmt.Sprintf("%s has no column %s", table{t.Schema, t.Name}.sql(), needed[lacks]))
@@ -78,12 +78,12 @@ var written = regexp.MustCompile(`(?i)(?:into|update|from)\s+([\w$."]+)\s*(?:\(|
 
 // leaveOut leaves out the tables of heartbeats and signals, which are no outboxes.
 func (c *conversion) leaveOut() {
-	query, _ := c.in.byName["heartbeat.action.query"].plain()
+	query, _ := c.in.ByName["heartbeat.action.query"].Plain()
 	columns := c.outboxColumns()
 	if slices.ContainsFunc(columns[:2], func(column string) bool { return strings.Contains(query, column) }) {
 		query = "" // the heartbeats are events of an outbox
 	}
-	signals, _ := c.in.byName["signal.data.collection"].plain()
+	signals, _ := c.in.ByName["signal.data.collection"].Plain()
 	others := [][2]string{{signals, "signal.data.collection"}}
 	for _, m := range written.FindAllStringSubmatch(query, -1) {
 		others = append(others, [2]string{m[1], "heartbeat.action.query"})

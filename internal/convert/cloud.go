@@ -1,6 +1,10 @@
 package convert
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/walpost/walpost/internal/convert/input"
+)
 
 // managedClass is the class of Confluent Cloud's managed connector, which runs Debezium's.
 const managedClass = "PostgresCdcSourceV2"
@@ -13,33 +17,33 @@ var cloudFormats = map[string]string{
 
 // cloud gives the options of a managed connector the names that they have in Kafka Connect.
 func (c *conversion) cloud() {
-	e := c.in.byName[classOption]
-	if e == nil || strings.TrimSpace(e.value) != managedClass {
+	e := c.in.ByName[input.ClassOption]
+	if e == nil || strings.TrimSpace(e.Value) != managedClass {
 		return
 	}
 	c.managed = true
 	for _, o := range []struct{ which, format string }{{"key", "output.key.format"}, {"value", "output.data.format"}} {
 		converter, label, class := o.which+".converter", o.format, "JSON"
-		if e := c.in.byName[o.format]; e != nil {
-			class = strings.TrimSpace(e.value)
+		if e := c.in.ByName[o.format]; e != nil {
+			class = strings.TrimSpace(e.Value)
 			c.done[o.format] = true // its converter has a line
 		}
 		if known := cloudFormats[class]; known != "" {
 			class = known
 		}
-		c.in.put(&entry{name: converter, label: label, value: class})
+		c.in.Put(&input.Entry{Name: converter, Label: label, Value: class})
 		if class == jsonConverter {
-			c.in.put(&entry{name: converter + ".schemas.enable", label: label, value: "false"})
-			if e := c.in.byName["json.output.decimal.format"]; e != nil {
-				c.done[e.name] = true
-				c.in.put(&entry{name: converter + ".decimal.format", label: e.label, value: e.value})
+			c.in.Put(&input.Entry{Name: converter + ".schemas.enable", Label: label, Value: "false"})
+			if e := c.in.ByName["json.output.decimal.format"]; e != nil {
+				c.done[e.Name] = true
+				c.in.Put(&input.Entry{Name: converter + ".decimal.format", Label: e.Label, Value: e.Value})
 			}
 		}
 	}
-	for _, e := range c.in.list { // Confluent Cloud has RE2's syntax of a named group
-		if strings.HasSuffix(e.name, ".route.topic.regex") {
-			e.value = strings.ReplaceAll(e.value, "(?P<", "(?<")
-			e.parts = split(e.value, false)
+	for _, e := range c.in.List { // Confluent Cloud has RE2's syntax of a named group
+		if strings.HasSuffix(e.Name, ".route.topic.regex") {
+			e.Value = strings.ReplaceAll(e.Value, "(?P<", "(?<")
+			e.Parts = input.Split(e.Value, false)
 		}
 	}
 }

@@ -11,22 +11,13 @@ import (
 	"slices"
 	"sort"
 	"strings"
-)
 
-// A Format is a kind of input.
-type Format string
-
-// The formats. With Auto, the content decides.
-const (
-	Auto    Format = "auto"
-	Connect Format = "connect"
-	Server  Format = "server"
-	Strimzi Format = "strimzi"
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // Options are facts that the input does not have.
 type Options struct {
-	Format Format
+	Format input.Format
 	// Worker is the text of the worker's properties. Its converters and its producer count if the
 	// connector has none.
 	Worker []byte
@@ -101,54 +92,27 @@ func (r *Result) Unsupported() bool {
 	return false
 }
 
-// A SyntaxError means that the input cannot be read or contradicts itself.
-type SyntaxError struct {
-	Line, Column int // from 1; 0 if not known
-	Text         string
-}
-
-func (e *SyntaxError) Error() string {
-	switch {
-	case e.Line == 0:
-		return e.Text
-	case e.Column == 0:
-		return fmt.Sprintf("line %d: %s", e.Line, e.Text)
-	}
-	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.Text)
-}
-
-// Misconfigured is true: see package fault.
-func (*SyntaxError) Misconfigured() bool { return true }
-
-// Convert reads text and returns the configuration with its report, or a *SyntaxError.
+// Convert reads text and returns the configuration with its report, or an *input.SyntaxError.
 func Convert(text []byte, o Options) (*Result, error) {
-	in, err := read(text, o.Format)
+	in, err := input.Read(text, o.Format)
 	if err != nil {
 		return nil, err
 	}
 	c := &conversion{o: o, in: in, done: map[string]bool{}, origin: map[string]string{}}
 	if len(o.Worker) > 0 {
-		if in.format == Server {
-			return nil, &SyntaxError{Text: "Debezium Server has no worker: leave --worker out"}
+		if in.Format == input.Server {
+			return nil, &input.SyntaxError{Text: "Debezium Server has no worker: leave --worker out"}
 		}
-		worker, err := readProperties(o.Worker)
-		if err != nil {
-			err.Text = "worker: " + err.Text
+		if err := in.ReadWorker(o.Worker); err != nil {
 			return nil, err
 		}
-		for _, e := range worker {
-			e.name, e.parts, e.order = workers+e.name, split(e.value, false), last
-			e.label = e.name
-			in.byName[e.name] = e
-		}
-		c.worker = worker
 	}
 	c.providers()
 	c.cloud()
 	c.renameOld()
 	for _, pair := range exclusive {
-		if c.in.has(pair[0]) && c.in.has(pair[1]) {
-			return nil, &SyntaxError{Line: c.in.byName[pair[1]].line, Text: fmt.Sprintf("%s and %s contradict each other: write only one of them", c.in.shown(pair[0]), c.in.shown(pair[1]))}
+		if c.in.Has(pair[0]) && c.in.Has(pair[1]) {
+			return nil, &input.SyntaxError{Line: c.in.ByName[pair[1]].Line, Text: fmt.Sprintf("%s and %s contradict each other: write only one of them", c.in.Shown(pair[0]), c.in.Shown(pair[1]))}
 		}
 	}
 	written := c.all()
@@ -169,19 +133,12 @@ var exclusive = [][2]string{
 	{"message.prefix.include.list", "message.prefix.exclude.list"},
 }
 
-// workers begins the names of the worker's options, to tell them from the connector's.
-const workers = "(worker) "
-
-// last is the place in the report behind the connector's options.
-const last = 1 << 30
-
 // A conversion is one run of Convert.
 type conversion struct {
 	o       Options
-	in      *options
-	worker  []*entry // their names begin with workers; in has them by name, too
-	old     bool     // the input is for a Debezium before 2.0
-	managed bool     // the input is for Confluent Cloud
+	in      *input.Options
+	old     bool // the input is for a Debezium before 2.0
+	managed bool // the input is for Confluent Cloud
 	done    map[string]bool
 	found   []Finding
 	origin  map[string]string
@@ -200,9 +157,9 @@ type conversion struct {
 // write.
 func (c *conversion) all() bool {
 	if !c.class() {
-		for _, e := range c.in.list {
-			if !c.done[e.name] {
-				c.idle(e.name, "walpost has not examined this option, because there is nothing to convert: see %s", c.in.shown(classOption))
+		for _, e := range c.in.List {
+			if !c.done[e.Name] {
+				c.idle(e.Name, "walpost has not examined this option, because there is nothing to convert: see %s", c.in.Shown(input.ClassOption))
 			}
 		}
 		return false
@@ -219,33 +176,30 @@ func (c *conversion) all() bool {
 	return router && len(c.tables) > 0
 }
 
-const (
-	classOption = "connector.class"
-	postgres    = "io.debezium.connector.postgresql.PostgresConnector" // Connect knows it by two short names, too
-)
+const postgres = "io.debezium.connector.postgresql.PostgresConnector" // Connect knows it by two short names, too
 
 func (c *conversion) class() bool {
-	name, ok := c.literal(classOption)
+	name, ok := c.literal(input.ClassOption)
 	switch {
-	case !ok && c.in.has(classOption):
+	case !ok && c.in.Has(input.ClassOption):
 		return false
 	case !ok:
-		c.bad(classOption, "is required: %s", postgres)
+		c.bad(input.ClassOption, "is required: %s", postgres)
 		return false
 	case c.managed, name == postgres, name == "PostgresConnector", name == "Postgres", name == postgres+"Task":
-		c.mapped(classOption, "", "walpost reads Postgres")
+		c.mapped(input.ClassOption, "", "walpost reads Postgres")
 		return true
 	}
-	c.bad(classOption, "%s: walpost replaces %s only", name, postgres)
+	c.bad(input.ClassOption, "%s: walpost replaces %s only", name, postgres)
 	return false
 }
 
 // add adds one line to the report. option is the name in the connector.
 func (c *conversion) add(v Verdict, option string, fallback bool, format string, args ...any) {
-	fallback = fallback && !strings.HasPrefix(option, workers)
-	f := Finding{Option: c.in.shown(option), Default: fallback, Verdict: v, Text: printable(fmt.Sprintf(format, args...)), where: last}
-	if e := c.in.byName[option]; e != nil {
-		f.where, c.done[e.name] = e.order, true
+	fallback = fallback && !strings.HasPrefix(option, input.Workers)
+	f := Finding{Option: c.in.Shown(option), Default: fallback, Verdict: v, Text: input.Printable(fmt.Sprintf(format, args...)), where: input.Last}
+	if e := c.in.ByName[option]; e != nil {
+		f.where, c.done[e.Name] = e.Order, true
 	}
 	if v == Differs {
 		f.where++
@@ -259,10 +213,10 @@ func (c *conversion) add(v Verdict, option string, fallback bool, format string,
 func (c *conversion) mapped(option, field, format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
 	if field != "" {
-		c.origin[field] = c.in.shown(option)
+		c.origin[field] = c.in.Shown(option)
 		text = strings.TrimSuffix(field+": "+text, ": ")
 	}
-	c.add(Mapped, option, !c.in.has(option), "%s", text)
+	c.add(Mapped, option, !c.in.Has(option), "%s", text)
 }
 
 // set writes a key of the present section, and reports the option that gives its value.
@@ -276,14 +230,14 @@ func (c *conversion) set(option, key, value, comment string) {
 func (c *conversion) text(option, key, fallback string) {
 	if v, ok := c.literal(option); ok {
 		c.set(option, key, v, "")
-	} else if !c.in.has(option) {
+	} else if !c.in.Has(option) {
 		c.set(option, key, fallback, "Debezium's default")
 	}
 }
 
 // flag converts an option that turns on what is off by default in Debezium and walpost.
 func (c *conversion) flag(option, key string) {
-	if on, ok := c.boolean(option, false); ok && c.in.has(option) {
+	if on, ok := c.boolean(option, false); ok && c.in.Has(option) {
 		c.mapped(option, c.out.name+"."+key, "%v", on)
 		if on {
 			c.out.put(key, "true", "")
@@ -292,29 +246,29 @@ func (c *conversion) flag(option, key string) {
 }
 
 func (c *conversion) idle(option, format string, args ...any) {
-	c.add(NotNeeded, option, !c.in.has(option), format, args...)
+	c.add(NotNeeded, option, !c.in.Has(option), format, args...)
 }
 
 func (c *conversion) bad(option, format string, args ...any) {
-	c.add(Unsupported, option, !c.in.has(option), format, args...)
+	c.add(Unsupported, option, !c.in.Has(option), format, args...)
 }
 
 // rest reports the options that have no line yet.
 func (c *conversion) rest() {
-	for _, e := range c.in.list {
+	for _, e := range c.in.List {
 		owner := "" // names Java code, which has options under its names
 		for _, option := range []string{"converters", "post.processors"} {
-			list, _ := c.in.byName[option].plain()
-			if slices.ContainsFunc(names(list), func(name string) bool { return strings.HasPrefix(e.name, name+".") }) {
+			list, _ := c.in.ByName[option].Plain()
+			if slices.ContainsFunc(names(list), func(name string) bool { return strings.HasPrefix(e.Name, name+".") }) {
 				owner = option
 			}
 		}
 		switch {
-		case c.done[e.name]:
+		case c.done[e.Name]:
 		case owner != "":
-			c.idle(e.name, "belongs to %s", c.in.shown(owner))
+			c.idle(e.Name, "belongs to %s", c.in.Shown(owner))
 		default:
-			c.judge(e, e.name)
+			c.judge(e, e.Name)
 		}
 	}
 }
@@ -328,14 +282,14 @@ var providerClasses = map[string]string{
 // providers replaces the names that the worker gives to config providers by the names of their
 // kinds.
 func (c *conversion) providers() {
-	for _, e := range slices.Concat(c.in.list, c.worker) {
-		for _, p := range e.parts {
-			if p.ref == nil {
+	for _, e := range slices.Concat(c.in.List, c.in.Worker) {
+		for _, p := range e.Parts {
+			if p.Ref == nil {
 				continue
 			}
-			if of := c.in.byName[workers+"config.providers."+p.ref.provider+".class"]; of != nil {
-				class := strings.TrimSpace(of.value)
-				p.ref.provider = providerClasses[class[strings.LastIndexByte(class, '.')+1:]]
+			if of := c.in.ByName[input.Workers+"config.providers."+p.Ref.Provider+".class"]; of != nil {
+				class := strings.TrimSpace(of.Value)
+				p.Ref.Provider = providerClasses[class[strings.LastIndexByte(class, '.')+1:]]
 			}
 		}
 	}
@@ -358,8 +312,8 @@ func (c *conversion) tolerance() {
 func (c *conversion) differences() {
 	heartbeat := c.or("heartbeat.interval.ms", "0")
 	headers, ok := c.boolean("extended.headers.enabled", !c.old)
-	topics := c.in.has("topic.creation.default.partitions") || c.in.has("topic.creation.default.replication.factor")
-	server, timestamp := c.in.format == Server, c.in.has(c.router+"table.field.event.timestamp")
+	topics := c.in.Has("topic.creation.default.partitions") || c.in.Has("topic.creation.default.replication.factor")
+	server, timestamp := c.in.Format == input.Server, c.in.Has(c.router+"table.field.event.timestamp")
 	for _, d := range []struct {
 		is         bool
 		what, text string
@@ -375,7 +329,7 @@ func (c *conversion) differences() {
 		{server && timestamp, "timestamp", "Debezium Server's Kafka sink ignores the timestamp of a record; walpost writes it, as Kafka Connect does"},
 	} {
 		if d.is {
-			c.found = append(c.found, Finding{Option: d.what, Verdict: Differs, Text: d.text, where: last + 1})
+			c.found = append(c.found, Finding{Option: d.what, Verdict: Differs, Text: d.text, where: input.Last + 1})
 		}
 	}
 }

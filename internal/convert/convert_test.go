@@ -9,6 +9,8 @@ import (
 	"unicode"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
 const connector = `{"connector.class": "io.debezium.connector.postgresql.PostgresConnector", "plugin.name": "pgoutput",
@@ -140,7 +142,7 @@ func TestEveryOptionOfTheInputIsReported(t *testing.T) {
 		r := convertJSON(t, fmt.Sprintf(", %s: \"value-that-is-set\"", quoted))
 		found := false
 		for _, f := range r.Report {
-			found = found || f.Option == printable(name)
+			found = found || f.Option == input.Printable(name)
 			if strings.Contains(f.Option+f.Text, "\x1b") {
 				t.Errorf("%q: a control character in the report", name)
 			}
@@ -150,6 +152,16 @@ func TestEveryOptionOfTheInputIsReported(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("%q is not reported", name)
+		}
+	}
+}
+
+func TestAListOfExpressionsEndsAtACommaThatIsNotEscaped(t *testing.T) {
+	for text, want := range map[string][]string{
+		"": nil, " , ": nil, "a, b,": {"a", "b"}, `a\,b,c`: {"a,b", "c"}, `a\\,b`: {`a\\`, "b"},
+	} {
+		if got := expressions(text); !slices.Equal(got, want) {
+			t.Errorf("%q gives %q, want %q", text, got, want)
 		}
 	}
 }
@@ -170,50 +182,6 @@ func TestLiteralTablesAreToldFromRegularExpressions(t *testing.T) {
 		if got != want {
 			t.Errorf("%s: got %q, want %q", re, got, want)
 		}
-	}
-}
-
-func TestPropertiesAreReadAsJavaReadsThem(t *testing.T) {
-	list, err := readProperties([]byte("a=1\nb : 2\nc 3\n\td\\ e\\:f = g\\=h\n# x\n! y\ni=j,\\\n   k\r\nl=\\u00e9\\uD83D\\uDE00\\t\\z\nm\nn=\no=p\\\\\nq=r\\\\\\\n s\n=novalue\nr=\\"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	var got []string
-	for _, e := range list {
-		got = append(got, fmt.Sprintf("%d %q=%q", e.line, e.name, e.value))
-	}
-	want := `1 "a"="1"|2 "b"="2"|3 "c"="3"|4 "d e:f"="g=h"|7 "i"="j,k"|9 "l"="é😀\tz"|10 "m"=""|11 "n"=""|12 "o"="p\\"|13 "q"="r\\s"|15 ""="novalue"|16 "r"=""`
-	if s := strings.Join(got, "|"); s != want {
-		t.Errorf("got  %s\nwant %s", s, want)
-	}
-	for _, bad := range []string{"a=\\u12", "a=\\uGGGG", "a=1\na=2"} {
-		if _, err := readProperties([]byte(bad)); err == nil {
-			t.Errorf("%q was accepted", bad)
-		}
-	}
-}
-
-func TestPlacesOfBrokenJSONAreExact(t *testing.T) {
-	for text, want := range map[string]string{
-		"{":                                  "line 1, column 2: not JSON: the input ends too early",
-		"{\n \"a\": \"é\" x}":                "line 2, column 11: not JSON: a comma or } is missing",
-		"{\"a\" 1}":                          "line 1, column 6: not JSON: a colon is missing",
-		"{\"a\": secret}":                    "line 1, column 7: not JSON: a value is missing: write text in double quotes",
-		"{\"a\": \"b\",}":                    "line 1, column 11: not JSON: a name in double quotes is missing (perhaps there is an extra comma before it)",
-		"{\"a\": \"b\nc\"}":                  "line 1, column 9: not JSON: a string has no end, or contains a character that must be escaped",
-		"{\"a\": \"b\"} {\"c\": \"d\"}":      "line 1, column 12: there is more text after the connector",
-		"{\"a\": [1]}":                       "line 1, column 7: a must be a text, a number, true or false (got a list): " + fromConnect,
-		"{\"a\": 1,\n\"a\": 2}":              "line 2, column 1: a occurs twice",
-		"{\"a\": 1, \"config\": {\"a\": 2}}": "line 1, column 26: a occurs twice",
-		"{\"config\": {\"a\": 1}, \"a\": 2}": "line 1, column 27: a occurs twice",
-	} {
-		_, err := Convert([]byte(text), Options{})
-		if err == nil || err.Error() != want {
-			t.Errorf("%q: got %v, want %s", text, err, want)
-		}
-	}
-	if _, err := Convert([]byte("[1]"), Options{}); err == nil || err.Error() != "line 1, column 1: must be an object with the options of one connector: "+fromConnect {
-		t.Errorf("a list: %v", err)
 	}
 }
 

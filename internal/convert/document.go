@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // A document is the walpost.yaml that is being written.
@@ -18,7 +20,7 @@ type document struct {
 func (d *document) section(name, comment string) {
 	d.name, d.pending = name, "\n"+name+":"
 	if comment != "" {
-		d.pending += " # " + printable(comment)
+		d.pending += " # " + input.Printable(comment)
 	}
 	d.pending += "\n"
 }
@@ -27,7 +29,7 @@ func (d *document) section(name, comment string) {
 func (d *document) note(texts ...string) {
 	for _, text := range texts {
 		d.head()
-		for _, line := range wrap(printable(text), 110) {
+		for _, line := range wrap(input.Printable(text), 110) {
 			d.b.WriteString("  # " + line + "\n")
 		}
 	}
@@ -43,7 +45,7 @@ func (d *document) put(key, value, comment string) {
 	d.head()
 	d.b.WriteString("  " + key + ": " + value)
 	if comment != "" {
-		d.b.WriteString(" # " + printable(comment))
+		d.b.WriteString(" # " + input.Printable(comment))
 	}
 	d.b.WriteByte('\n')
 }

@@ -7,6 +7,8 @@ import (
 	"sync"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // A rule is the verdict of options that become no field. rules.yaml explains the fields.
@@ -75,10 +77,10 @@ var oldNames = []oldName{
 // connector ignores the old names, and walpost does so, too. Debezium requires topic.prefix since
 // 2.0.
 func (c *conversion) renameOld() {
-	c.old = !c.in.has("topic.prefix") && c.in.has("database.server.name")
-	for _, e := range c.in.list {
+	c.old = !c.in.Has("topic.prefix") && c.in.Has("database.server.name")
+	for _, e := range c.in.List {
 		for _, o := range oldNames {
-			before, is := strings.CutSuffix(e.name, o.old)
+			before, is := strings.CutSuffix(e.Name, o.old)
 			if is = is && (before == "" || o.old[0] == '.' && strings.HasPrefix(before, "transforms.")); !is {
 				continue
 			}
@@ -86,27 +88,27 @@ func (c *conversion) renameOld() {
 			if before != "" {
 				now = before + "." + now
 			}
-			other := c.in.byName[now]
+			other := c.in.ByName[now]
 			switch {
 			case c.old && o.mapped && other == nil:
-				delete(c.in.byName, e.name)
-				e.name = now
-				c.in.byName[now] = e
-			case c.old && o.old == ".table.field.event.payload.id" && other.value != e.value:
-				c.bad(e.name, "before Debezium 2.0, this column gives the key of a row whose %s is null, and walpost leaves that key null: leave the option out if no row has such a null", o.now)
+				delete(c.in.ByName, e.Name)
+				e.Name = now
+				c.in.ByName[now] = e
+			case c.old && o.old == ".table.field.event.payload.id" && other.Value != e.Value:
+				c.bad(e.Name, "before Debezium 2.0, this column gives the key of a row whose %s is null, and walpost leaves that key null: leave the option out if no row has such a null", o.now)
 			case c.old && o.mapped:
-				c.idle(e.name, "%s has priority", o.now)
+				c.idle(e.Name, "%s has priority", o.now)
 			case !c.old || o.since == "0.10":
-				c.idle(e.name, "Debezium %s and newer ignore this name; the name is now %s", o.since, o.now)
+				c.idle(e.Name, "Debezium %s and newer ignore this name; the name is now %s", o.since, o.now)
 			}
 		}
 	}
 }
 
 // judge reports an option that becomes no field, by the rule of name.
-func (c *conversion) judge(e *entry, name string) {
+func (c *conversion) judge(e *input.Entry, name string) {
 	r := ruleOf(name)
-	value, known := e.plain()
+	value, known := e.Plain()
 	v, text := Unsupported, r.Bad
 	switch {
 	case known && value == "" && !r.Empty:
@@ -114,5 +116,5 @@ func (c *conversion) judge(e *entry, name string) {
 	case r.Bad == "", known && slices.Contains(r.Fine, strings.ReplaceAll(strings.ToLower(value), " ", "")):
 		v, text = NotNeeded, r.Why
 	}
-	c.add(v, e.name, false, "%s", text)
+	c.add(v, e.Name, false, "%s", text)
 }

@@ -7,40 +7,32 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // producer is the name of the producer's option that counts: the connector's producer.override.…, or
 // the worker's producer.…. From the worker's own options, Connect uses only bootstrap.servers.
 func (c *conversion) producer(name string) string {
 	override := "producer.override." + name
-	for _, option := range []string{override, workers + "producer." + name, workers + name} {
-		if c.in.has(option) && (option != workers+name || name == "bootstrap.servers") {
+	for _, option := range []string{override, input.Workers + "producer." + name, input.Workers + name} {
+		if c.in.Has(option) && (option != input.Workers+name || name == "bootstrap.servers") {
 			return option
 		}
 	}
 	return override
 }
 
-// producerName is the producer's own name of an option, or empty.
-func producerName(option string) string {
-	for _, prefix := range []string{"producer.override.", workers + "producer."} {
-		if name, ok := strings.CutPrefix(option, prefix); ok {
-			return name
-		}
-	}
-	return ""
-}
-
 // noWorker reports whether options of the worker may count that are not given.
 func (c *conversion) noWorker() bool {
-	return len(c.o.Worker) == 0 && c.in.format != Server && !c.managed
+	return len(c.o.Worker) == 0 && c.in.Format != input.Server && !c.managed
 }
 
 // workerFields are the names of what the worker decides, and what the user can do about it.
 type workerFields struct{ where, brokers, security, compression, action string }
 
 func (c *conversion) workerFields() workerFields {
-	if c.in.format == Strimzi {
+	if c.in.Format == input.Strimzi {
 		return workerFields{"the KafkaConnect resource", "spec.bootstrapServers", "spec.tls or spec.authentication", "producer.compression.type in spec.config", "write it under kafka"}
 	}
 	return workerFields{"the worker", "bootstrap.servers", "producer.security.protocol", "producer.compression.type", "convert with --worker worker.properties"}
@@ -65,21 +57,21 @@ func (c *conversion) kafka() {
 		c.out.put("compression", "none", "none is the producer's default; walpost's default is snappy")
 	}
 	c.topicCreation()
-	for _, e := range c.worker {
-		name := strings.TrimPrefix(e.name, workers)
+	for _, e := range c.in.Worker {
+		name := strings.TrimPrefix(e.Name, input.Workers)
 		which, rest, _ := strings.Cut(name, ".")
-		switch override := "producer.override." + producerName(e.name); {
-		case c.done[e.name]:
-		case which == "producer" && c.in.has(override):
-			c.idle(e.name, "the connector's producer.override has priority")
+		switch override := "producer.override." + input.ProducerName(e.Name); {
+		case c.done[e.Name]:
+		case which == "producer" && c.in.Has(override):
+			c.idle(e.Name, "the connector's producer.override has priority")
 		case which == "producer":
 			c.judge(e, override)
 		case !strings.HasPrefix(rest, "converter") || !slices.Contains(converted, which):
-			c.judge(e, e.name)
-		case c.in.has(which + ".converter"):
-			c.idle(e.name, "the connector has its own converter")
+			c.judge(e, e.Name)
+		case c.in.Has(which + ".converter"):
+			c.idle(e.Name, "the connector has its own converter")
 		default:
-			c.idle(e.name, "read with the connector's %s.converter", which)
+			c.idle(e.Name, "read with the connector's %s.converter", which)
 		}
 	}
 }
@@ -87,7 +79,7 @@ func (c *conversion) kafka() {
 // sink converts the kind of Debezium Server's sink.
 func (c *conversion) sink() {
 	const option = "debezium.sink.type"
-	if c.in.format != Server {
+	if c.in.Format != input.Server {
 		return
 	}
 	switch v, ok := c.literal(option); {
@@ -95,7 +87,7 @@ func (c *conversion) sink() {
 		c.mapped(option, "", "walpost writes to Kafka")
 	case ok:
 		c.bad(option, "%s: walpost writes to Kafka only: keep Debezium Server for this sink", v)
-	case !c.in.has(option):
+	case !c.in.Has(option):
 		c.bad(option, "is required: kafka")
 	}
 }
@@ -105,9 +97,9 @@ var broker = regexp.MustCompile(`^[A-Za-z0-9._\[\]:-]+:[0-9]+$`)
 func (c *conversion) brokers() {
 	const variable = "WALPOST_KAFKA_BROKERS"
 	option := c.producer("bootstrap.servers")
-	value, known := c.in.byName[option].plain()
+	value, known := c.in.ByName[option].Plain()
 	switch {
-	case c.in.has(option) && known:
+	case c.in.Has(option) && known:
 		var all []string
 		for _, b := range names(value) {
 			if _, after, ok := strings.Cut(b, "://"); ok {
@@ -124,13 +116,13 @@ func (c *conversion) brokers() {
 		c.bad(option, "must be host:port, host:port")
 		c.out.put("brokers", "${"+variable+"}", "")
 		return
-	case c.in.has(option):
-		value, notes := c.variables(c.in.byName[option].parts, variable, same)
+	case c.in.Has(option):
+		value, notes := c.variables(c.in.ByName[option].Parts, variable, same)
 		c.out.note(notes...)
 		c.mapped(option, "kafka.brokers", "%s", strings.Join(notes, "; "))
 		c.out.put("brokers", scalar(value), "")
 		return
-	case c.in.format == Server:
+	case c.in.Format == input.Server:
 		c.bad("debezium.sink.kafka.producer.bootstrap.servers", "is required")
 	case c.managed:
 		c.add(Mapped, "bootstrap.servers", true, "kafka.brokers: set %s to the cluster's bootstrap server", variable)
@@ -157,7 +149,7 @@ func (c *conversion) security() {
 	protocol = cmp.Or(strings.ToUpper(protocol), "PLAINTEXT")
 	if ok {
 		c.mapped(option, "", "%s", protocol)
-	} else if !c.in.has(option) && c.noWorker() {
+	} else if !c.in.Has(option) && c.noWorker() {
 		w := c.workerFields()
 		c.mapped(option, "", "no TLS and no login, unless %s has %s: %s", w.where, w.security, w.action)
 		c.out.note(fmt.Sprintf("The connector has no TLS and no login for Kafka. If %s has %s, %s.", w.where, w.security, w.action))
@@ -172,10 +164,10 @@ func (c *conversion) security() {
 	if !slices.Contains([]string{"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"}, protocol) {
 		c.bad(option, "must be PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL (got %s)", protocol)
 	}
-	for _, e := range slices.Concat(c.in.list, c.worker) {
-		name := producerName(e.name)
-		if !c.done[e.name] && (!login && strings.HasPrefix(name, "sasl.") || !tls && strings.HasPrefix(name, "ssl.")) {
-			c.idle(e.name, "security.protocol %s does not use this option", protocol)
+	for _, e := range slices.Concat(c.in.List, c.in.Worker) {
+		name := input.ProducerName(e.Name)
+		if !c.done[e.Name] && (!login && strings.HasPrefix(name, "sasl.") || !tls && strings.HasPrefix(name, "ssl.")) {
+			c.idle(e.Name, "security.protocol %s does not use this option", protocol)
 		}
 	}
 }
@@ -183,7 +175,7 @@ func (c *conversion) security() {
 // pemFile is the path of a store whose type is PEM. It reports other stores.
 func (c *conversion) pemFile(which, pkcs12 string) (string, bool) {
 	location, kind := c.producer("ssl."+which+".location"), c.producer("ssl."+which+".type")
-	if !c.in.has(location) {
+	if !c.in.Has(location) {
 		return "", false
 	}
 	is, typed := c.literal(kind)
@@ -194,7 +186,7 @@ func (c *conversion) pemFile(which, pkcs12 string) (string, bool) {
 		c.bad(location, "this is a Java store, and walpost reads PEM files: keytool -importkeystore -srckeystore … -destkeystore store.p12 -deststoretype PKCS12, then openssl pkcs12 -in store.p12 %s -out %s.pem, and write the name of the PEM file under kafka.tls", pkcs12, which)
 		return "", false
 	}
-	value, notes := c.variables(c.in.byName[location].parts, "WALPOST_KAFKA_"+strings.ToUpper(which), same)
+	value, notes := c.variables(c.in.ByName[location].Parts, "WALPOST_KAFKA_"+strings.ToUpper(which), same)
 	c.out.note(notes...)
 	c.mapped(location, "kafka.tls", "%s", value)
 	return flow(value), true
@@ -223,7 +215,7 @@ func (c *conversion) sasl() {
 	option, jaas := c.producer("sasl.mechanism"), c.producer("sasl.jaas.config")
 	mechanism, ok := c.literal(option)
 	if !ok {
-		if !c.in.has(option) {
+		if !c.in.Has(option) {
 			c.bad(option, "is required: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or AWS_MSK_IAM")
 		}
 		return
@@ -233,8 +225,8 @@ func (c *conversion) sasl() {
 		c.mapped(option, "kafka.sasl.mechanism", "%s; the keys come from the AWS_… environment", mechanism)
 		c.out.put("sasl", "{mechanism: "+mechanism+"}", "")
 		switch {
-		case !c.in.has(jaas):
-		case bareLogin.MatchString(c.in.byName[jaas].value):
+		case !c.in.Has(jaas):
+		case bareLogin.MatchString(c.in.ByName[jaas].Value):
 			c.idle(jaas, "the keys come from the AWS_… environment")
 		default:
 			c.bad(jaas, "the options name a role or a profile, and walpost supports neither: give the keys of the role in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN, or kafka.sasl.access_key and its secret, and leave the options out")
@@ -243,17 +235,17 @@ func (c *conversion) sasl() {
 	case "PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512":
 	default:
 		c.bad(option, "%s: walpost converts PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 and AWS_MSK_IAM; for OAUTHBEARER write kafka.sasl.token_file by hand", mechanism)
-		if c.in.has(jaas) {
+		if c.in.Has(jaas) {
 			c.bad(jaas, "convert does not support this option with this mechanism")
 		}
 		return
 	}
 	c.mapped(option, "kafka.sasl.mechanism", "%s", mechanism)
-	if !c.in.has(jaas) {
+	if !c.in.Has(jaas) {
 		c.bad(jaas, "is required: it contains the user's name and password")
 		return
 	}
-	fields := jaasFields(c.in.byName[jaas])
+	fields := jaasFields(c.in.ByName[jaas])
 	if fields["username"] == nil || fields["password"] == nil {
 		c.bad(jaas, "the login has no user name and password: write kafka.sasl.username and kafka.sasl.password_file")
 		c.out.put("sasl", "{mechanism: "+mechanism+", "+saslLogin, "")
@@ -272,28 +264,28 @@ func (c *conversion) sasl() {
 }
 
 // jaasFields finds name and password in a login, with the references in them.
-func jaasFields(e *entry) map[string][]part {
+func jaasFields(e *input.Entry) map[string][]input.Part {
 	var b strings.Builder // marks replace references, because their text must not count as syntax of the login
-	for i, p := range e.parts {
-		if p.ref == nil {
-			b.WriteString(strings.ReplaceAll(p.text, "\x00", ""))
+	for i, p := range e.Parts {
+		if p.Ref == nil {
+			b.WriteString(strings.ReplaceAll(p.Text, "\x00", ""))
 		} else {
 			fmt.Fprintf(&b, "\x00%d\x00", i)
 		}
 	}
-	fields := map[string][]part{}
+	fields := map[string][]input.Part{}
 	for _, m := range jaasField.FindAllStringSubmatch(b.String(), -1) {
 		if strings.ContainsAny(m[4], `="'`) {
 			return nil // not the syntax of a login: the name found may be the password
 		}
 		text := jaasEscape.ReplaceAllString(m[2]+m[3], "$1") + m[4]
-		var parts []part
+		var parts []input.Part
 		for i, piece := range strings.Split(text, "\x00") {
 			if i%2 == 1 {
 				n, _ := strconv.Atoi(piece)
-				parts = append(parts, e.parts[n])
+				parts = append(parts, e.Parts[n])
 			} else if piece != "" {
-				parts = append(parts, part{text: piece})
+				parts = append(parts, input.Part{Text: piece})
 			}
 		}
 		if len(parts) > 0 && fields[m[1]] == nil {

@@ -2,7 +2,6 @@ package convert
 
 import (
 	"slices"
-	"strings"
 
 	"github.com/walpost/walpost/internal/javaregex"
 )
@@ -11,13 +10,13 @@ import (
 // without a list of prefixes writes them, too. But most databases have no messages, or only those of a
 // heartbeat, so the report names the key instead.
 func (c *conversion) emits() bool {
-	return c.in.has("message.prefix.include.list") || c.in.has(excludedPrefixes) && !c.excludesAll()
+	return c.in.Has("message.prefix.include.list") || c.in.Has(excludedPrefixes) && !c.excludesAll()
 }
 
 const excludedPrefixes = "message.prefix.exclude.list"
 
 func (c *conversion) excludesAll() bool {
-	return c.in.has(excludedPrefixes) && slices.Contains(patternsOf(c.in.byName[excludedPrefixes].text()), ".*")
+	return c.in.Has(excludedPrefixes) && slices.Contains(expressions(c.in.ByName[excludedPrefixes].Text()), ".*")
 }
 
 // messages converts the lists of prefixes.
@@ -25,7 +24,7 @@ func (c *conversion) messages() {
 	for _, key := range []string{"include", "exclude"} {
 		option := "message.prefix." + key + ".list"
 		v, ok := c.literal(option)
-		patterns := patternsOf(v)
+		patterns := expressions(v)
 		switch {
 		case !ok || len(patterns) == 0:
 			continue
@@ -37,32 +36,9 @@ func (c *conversion) messages() {
 			patterns[i] = dollars(patterns[i])
 		}
 		c.mapped(option, "source.messages."+key, "%s", v)
-		c.origin["source.messages"] = c.in.shown(option)
+		c.origin["source.messages"] = c.in.Shown(option)
 		c.out.put("messages", "{format: debezium, "+key+": "+list(patterns)+"}", "the records of <topic.prefix>.message")
 	}
-}
-
-// patternsOf splits a list of regular expressions as Debezium does: a backslash hides a comma.
-func patternsOf(text string) (all []string) {
-	start := 0
-	add := func(end int) {
-		if part := strings.TrimSpace(text[start:end]); part != "" {
-			all = append(all, strings.ReplaceAll(part, `\,`, ","))
-		}
-		start = end + 1
-	}
-	for i := 0; i < len(text); i++ {
-		switch text[i] {
-		case '\\':
-			i++
-		case ',':
-			add(i)
-		}
-	}
-	if start < len(text) {
-		add(len(text))
-	}
-	return all
 }
 
 // renamesMessages reports whether a RegexRouter with this regex changes the topic of messages.

@@ -54,7 +54,7 @@ func (c *conversion) predicate(transform string) (p predicate, there bool) {
 	option := "transforms." + transform + ".predicate"
 	name, ok := c.literal(option)
 	if !ok {
-		return predicate{why: "its predicate cannot be read"}, c.in.has(option)
+		return predicate{why: "its predicate cannot be read"}, c.in.Has(option)
 	}
 	c.predicates[name] = true
 	if !slices.Contains(names(c.or("predicates", "")), name) {

@@ -3,6 +3,8 @@ package convert
 import (
 	"cmp"
 	"strings"
+
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
 const (
@@ -45,7 +47,7 @@ func (c *conversion) records() {
 	c.out.section("records", "")
 	c.topicPrefix()
 	for _, which := range converted {
-		if c.in.format == Server {
+		if c.in.Format == input.Server {
 			c.serverFormat(which)
 		} else {
 			c.connectConverter(which)
@@ -66,18 +68,18 @@ func (c *conversion) topicPrefix() {
 	const headers, prefix = "extended.headers.enabled", "topic.prefix"
 	if v, ok := c.literal(prefix); ok {
 		c.set(prefix, prefix, v, "")
-	} else if !c.in.has(prefix) {
+	} else if !c.in.Has(prefix) {
 		c.bad(prefix, "is required")
 	}
 	on, ok := c.boolean(headers, !c.old)
 	if !ok {
 		return
 	}
-	on = on && c.in.has(prefix)
+	on = on && c.in.Has(prefix)
 	c.mapped(headers, "records."+headers, "%v", on)
 	if on {
 		comment := ""
-		if !c.in.has(headers) {
+		if !c.in.Has(headers) {
 			comment = "this is Debezium's default since 3.2; an older Debezium writes none of the four headers: set false"
 		}
 		c.out.put(headers, "true", comment)
@@ -89,19 +91,19 @@ func (c *conversion) topicPrefix() {
 func (c *conversion) connectConverter(which string) {
 	own := which + ".converter"
 	option := own
-	if !c.in.has(own) {
-		for _, e := range c.in.list {
-			if strings.HasPrefix(e.name, own+".") {
-				c.idle(e.name, "without %s in the connector, Connect uses the worker's converter with the worker's options, and ignores this option", own)
+	if !c.in.Has(own) {
+		for _, e := range c.in.List {
+			if strings.HasPrefix(e.Name, own+".") {
+				c.idle(e.Name, "without %s in the connector, Connect uses the worker's converter with the worker's options, and ignores this option", own)
 			}
 		}
-		option = workers + own
+		option = input.Workers + own
 	}
 	class, ok := c.literal(option)
 	switch {
 	case ok:
 		c.converter(option, class, which, converterOptions{c, option + ".", "records." + own})
-	case c.in.has(option):
+	case c.in.Has(option):
 	case which == "header":
 		text := "simple"
 		if c.noWorker() {
@@ -122,7 +124,7 @@ func (c *conversion) connectConverter(which string) {
 func (c *conversion) serverFormat(which string) {
 	option := "debezium.format." + which
 	format, ok := c.literal(option)
-	if !ok && c.in.has(option) {
+	if !ok && c.in.Has(option) {
 		return
 	}
 	class := serverFormats[strings.ToLower(cmp.Or(format, "json"))]
@@ -134,9 +136,9 @@ func (c *conversion) serverFormat(which string) {
 		c.bad(option, "%s: walpost supports json, jsonbytearray, simplestring and binary", format)
 		return
 	}
-	for _, e := range c.in.list {
-		if rest, ok := strings.CutPrefix(e.name, "debezium.format."); ok && c.in.byName[option+"."+rest] == nil {
-			c.in.byName[option+"."+rest] = e
+	for _, e := range c.in.List {
+		if rest, ok := strings.CutPrefix(e.Name, "debezium.format."); ok && c.in.ByName[option+"."+rest] == nil {
+			c.in.ByName[option+"."+rest] = e
 		}
 	}
 	c.converter(option, class, which, converterOptions{c, option + ".", "records." + which + ".converter"})
@@ -159,9 +161,9 @@ func (c *conversion) converter(option, class, which string, s converterOptions) 
 	name := converterNames[class]
 	wrong := name == "" || which == "header" && (name == "bytes" || name == "binary") || which != "header" && name == "simple"
 	rest := func(format string, args ...any) {
-		for _, e := range c.in.list {
-			if strings.HasPrefix(e.name, s.prefix) && !c.done[e.name] && c.in.format != Server {
-				c.idle(e.name, format, args...)
+		for _, e := range c.in.List {
+			if strings.HasPrefix(e.Name, s.prefix) && !c.done[e.Name] && c.in.Format != input.Server {
+				c.idle(e.Name, format, args...)
 			}
 		}
 	}
@@ -199,7 +201,7 @@ func (c *conversion) converter(option, class, which string, s converterOptions) 
 func (c *conversion) jsonOptions(s converterOptions) {
 	option := s.prefix + "schemas.enable"
 	schemas, ok := c.boolean(option, true)
-	if ok && c.in.has(option) {
+	if ok && c.in.Has(option) {
 		c.mapped(option, s.field+".schemas.enable", "%v", schemas)
 	} else if ok {
 		c.mapped(option, s.field+".schemas.enable", "true: JsonConverter's default")
@@ -216,13 +218,13 @@ func (c *conversion) jsonOptions(s converterOptions) {
 		}
 	}
 	option = s.prefix + "replace.null.with.default"
-	if replaces, ok := c.boolean(option, true); ok && c.in.has(option) {
+	if replaces, ok := c.boolean(option, true); ok && c.in.Has(option) {
 		c.mapped(option, s.field+".replace.null.with.default", "%v", replaces)
 		if !replaces {
 			c.out.put(s.key("replace.null.with.default"), "false", "")
 		}
 	}
-	if c.in.has(s.prefix + "schemas.cache.size") {
+	if c.in.Has(s.prefix + "schemas.cache.size") {
 		c.idle(s.prefix+"schemas.cache.size", "walpost keeps one schema for each relation")
 	}
 }

@@ -326,7 +326,7 @@ func (c *conversion) headerSteps() {
 		if s.number && c.headers == "json" {
 			c.bad(s.option, "Connect's JsonConverter writes this literal as a number or a boolean, and walpost writes text")
 		}
-		c.origin[fmt.Sprintf("records.headers[%d]", i)] = c.in.shown(s.option)
+		c.origin[fmt.Sprintf("records.headers[%d]", i)] = c.in.Shown(s.option)
 		step := "drop: " + list(s.drop)
 		if s.insert != "" {
 			step = "insert: " + scalar(dollars(s.insert)) + "\n      value: " + scalar(dollars(s.value))

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/walpost/walpost/internal/convert/input"
 )
 
 // source converts the section source: the connection, the tables, the slot and its publication.
@@ -43,26 +45,26 @@ var (
 func (c *conversion) connection() {
 	var notes []string
 	part := func(option, variable string, escape func(string) string) string {
-		value, found := c.variables(c.in.byName[option].parts, variable, escape)
+		value, found := c.variables(c.in.ByName[option].Parts, variable, escape)
 		notes = append(notes, found...)
 		c.mapped(option, "source.dsn", "%s", cmp.Or(strings.Join(found, "; "), value))
 		return value
 	}
 	required := func(option string) bool {
-		if !c.in.has(option) {
+		if !c.in.Has(option) {
 			c.bad(option, "is required")
 		}
-		return c.in.has(option)
+		return c.in.Has(option)
 	}
 	host, port, user, dbname := "${WALPOST_SOURCE_HOST}", "5432", "", ""
 	if required("database.hostname") {
-		if hosts.MatchString(strings.TrimSpace(c.in.byName["database.hostname"].text())) {
+		if hosts.MatchString(strings.TrimSpace(c.in.ByName["database.hostname"].Text())) {
 			host = part("database.hostname", "WALPOST_SOURCE_HOST", same)
 		} else {
 			c.bad("database.hostname", "must be the name or address of a host: write source.dsn by hand if it is something else")
 		}
 	}
-	if e := c.in.byName["database.port"]; c.in.has("database.port") && len(e.parts) == 1 && e.parts[0].ref != nil {
+	if e := c.in.ByName["database.port"]; c.in.Has("database.port") && len(e.Parts) == 1 && e.Parts[0].Ref != nil {
 		port = part("database.port", "WALPOST_SOURCE_PORT", same)
 	} else if n, ok := c.number("database.port"); ok && n > 0 && n < 65536 {
 		port = strconv.Itoa(n)
@@ -74,7 +76,7 @@ func (c *conversion) connection() {
 		user = part("database.user", "WALPOST_SOURCE_USER", uriText) + "@"
 	}
 	if required("database.dbname") {
-		if strings.ContainsAny(c.in.byName["database.dbname"].text(), "?&") {
+		if strings.ContainsAny(c.in.ByName["database.dbname"].Text(), "?&") {
 			c.bad("database.dbname", "must be only the name of the database; write parameters after a ? as options or into source.dsn")
 		} else {
 			dbname = part("database.dbname", "WALPOST_SOURCE_DATABASE", uriText)
@@ -92,24 +94,24 @@ func (c *conversion) connection() {
 	sslmode, ok := c.literal("database.sslmode")
 	sslmode = cmp.Or(sslmode, "prefer")
 	query := "?sslmode=" + dollars(uriText(strings.ToLower(sslmode)))
-	if ok || !c.in.has("database.sslmode") {
+	if ok || !c.in.Has("database.sslmode") {
 		c.mapped("database.sslmode", "source.dsn", "sslmode=%s", sslmode)
 	}
 	for _, param := range []string{"sslrootcert", "sslcert", "sslkey"} {
 		option := "database." + param
-		if e := c.in.byName[option]; c.in.has(option) && param == "sslkey" && derKey.MatchString(strings.TrimSpace(e.text())) {
+		if e := c.in.ByName[option]; c.in.Has(option) && param == "sslkey" && derKey.MatchString(strings.TrimSpace(e.Text())) {
 			c.bad(option, "pgjdbc reads a binary key, and walpost reads a PEM key: openssl pkcs8 -inform DER -in key.pk8 -out key.pem (of a .p12: openssl pkcs12 -nodes -nocerts), and then sslkey=…/key.pem in source.dsn")
-		} else if c.in.has(option) {
+		} else if c.in.Has(option) {
 			query += "&" + param + "=" + part(option, "WALPOST_SOURCE_"+strings.ToUpper(param), uriPath)
 		}
 	}
-	if c.in.has("database.sslpassword") {
-		value, note := secretOf(c.in.byName["database.sslpassword"].parts, "WALPOST_SOURCE_SSLPASSWORD", false)
+	if c.in.Has("database.sslpassword") {
+		value, note := secretOf(c.in.ByName["database.sslpassword"].Parts, "WALPOST_SOURCE_SSLPASSWORD", false)
 		query += "&sslpassword=" + value
 		notes = append(notes, note)
 		c.mapped("database.sslpassword", "source.dsn", "%s", note)
 	}
-	c.origin["source.dsn"] = c.in.shown("database.sslmode") // walpost may refuse its value
+	c.origin["source.dsn"] = c.in.Shown("database.sslmode") // walpost may refuse its value
 	if len(notes) > 0 {
 		notes = append(notes, "(percent-encode the values in the URI: %40 for @)")
 	}
@@ -127,36 +129,36 @@ var derKey = regexp.MustCompile(`(?i)\.(?:pk8|der|p12|pfx|jks)$`)
 
 // secretOf is the value that replaces a secret: a file if asFile is set and the secret is in one,
 // and an environment variable otherwise. It never returns a part of a literal value.
-func secretOf(parts []part, variable string, asFile bool) (value, note string) {
-	if len(parts) != 1 || parts[0].ref == nil {
+func secretOf(parts []input.Part, variable string, asFile bool) (value, note string) {
+	if len(parts) != 1 || parts[0].Ref == nil {
 		return "${" + variable + "}", "set " + variable + ": the output does not repeat the value of the input"
 	}
-	switch ref := parts[0].ref; ref.provider {
+	switch ref := parts[0].Ref; ref.Provider {
 	case "dir", "directory", "strimzidir":
 		if asFile {
-			return ref.file(), ""
+			return ref.File(), ""
 		}
-		return "${" + variable + "}", "set " + variable + " to what is in " + ref.from()
+		return "${" + variable + "}", "set " + variable + " to what is in " + ref.From()
 	case "env", "strimzienv":
-		name, note := ref.variable(variable)
-		if ref.fallback != nil {
+		name, note := ref.Variable(variable)
+		if ref.Fallback != nil {
 			note += " (the output does not repeat its default)"
 		}
 		return "${" + name + "}", note
 	case "file", "strimzifile":
-		return "${" + variable + "}", "set " + variable + " to " + ref.from() + ": this file holds several keys, so walpost cannot read it with a …_file key"
+		return "${" + variable + "}", "set " + variable + " to " + ref.From() + ": this file holds several keys, so walpost cannot read it with a …_file key"
 	default:
-		return "${" + variable + "}", "set " + variable + " to what " + ref.from() + " gave, or mount it as a file and write …_file"
+		return "${" + variable + "}", "set " + variable + " to what " + ref.From() + " gave, or mount it as a file and write …_file"
 	}
 }
 
 // password writes source.password or source.password_file.
 func (c *conversion) password() {
 	const option = "database.password"
-	if !c.in.has(option) {
+	if !c.in.Has(option) {
 		return
 	}
-	value, note := secretOf(c.in.byName[option].parts, "WALPOST_SOURCE_PASSWORD", true)
+	value, note := secretOf(c.in.ByName[option].Parts, "WALPOST_SOURCE_PASSWORD", true)
 	if note == "" {
 		c.set(option, "password_file", value, "")
 		return
@@ -203,7 +205,7 @@ func (c *conversion) publication() {
 		c.bad(skipped, "an outbox publishes nothing without inserts (c): remove c")
 	case ok:
 		c.mapped(skipped, "source.publish", "%s", publish)
-	case !c.in.has(skipped):
+	case !c.in.Has(skipped):
 		c.mapped(skipped, "source.publish", "%s: an update of a row's primary key gives a record with Debezium", publish)
 	}
 	c.out.put("publish", publish, "")

@@ -26,15 +26,25 @@ func parseTable(s string) (table, bool) {
 	return table{names[0], names[1]}, true
 }
 
-// expression is an item of Debezium's lists of regular expressions, which end at each comma that no
-// backslash is before.
-var expression = regexp.MustCompile(`(?:\\,|[^,])+`)
-
-func expressions(s string) (all []string) {
-	for _, one := range expression.FindAllString(s, -1) {
-		if one = strings.TrimSpace(strings.ReplaceAll(one, `\,`, ",")); one != "" {
-			all = append(all, one)
+// expressions splits a list of regular expressions as Debezium does: a comma does not end an item behind a backslash.
+func expressions(text string) (all []string) {
+	start := 0
+	add := func(end int) {
+		if part := strings.TrimSpace(text[start:end]); part != "" {
+			all = append(all, strings.ReplaceAll(part, `\,`, ","))
 		}
+		start = end + 1
+	}
+	for i := 0; i < len(text); i++ {
+		switch text[i] {
+		case '\\':
+			i++
+		case ',':
+			add(i)
+		}
+	}
+	if start < len(text) {
+		add(len(text))
 	}
 	return all
 }
@@ -91,7 +101,7 @@ func (c *conversion) readTables() {
 	case ok:
 		c.includeList(expr)
 		c.leaveOut()
-	case !c.in.has(include):
+	case !c.in.Has(include):
 		c.bad(include, "is required: without it the connector captures every table, and the EventRouter routes every row; %s", byTable)
 	}
 	if expr, ok := c.literal("table.exclude.list"); ok {
@@ -138,7 +148,7 @@ func (c *conversion) includeList(expr string) {
 // reportTables reports the tables that the predicates leave.
 func (c *conversion) reportTables() {
 	if c.done[include] || len(c.tables) == 0 {
-		if !c.done[include] && c.in.has(include) {
+		if !c.done[include] && c.in.Has(include) {
 			c.idle(include, "the predicates exclude all its tables")
 		}
 		return
@@ -172,7 +182,7 @@ func matchAny(all []*regexp.Regexp, s string) bool {
 // schemaFilters checks that the lists of schemas include the tables.
 func (c *conversion) schemaFilters() {
 	for option, want := range map[string]bool{"schema.include.list": true, "schema.exclude.list": false} {
-		if !c.in.has(option) {
+		if !c.in.Has(option) {
 			continue
 		}
 		all := c.patterns(option)

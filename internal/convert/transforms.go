@@ -27,7 +27,7 @@ func (c *conversion) transforms() bool {
 	defer c.reportTables()
 	list, ok := c.literal("transforms")
 	if !ok {
-		if !c.in.has("transforms") {
+		if !c.in.Has("transforms") {
 			c.bad("transforms", "is required: walpost works like the EventRouter (%s), and the connector has no transform", eventRouter)
 		}
 		return false
@@ -41,7 +41,7 @@ func (c *conversion) transforms() bool {
 		option := "transforms." + name + ".type"
 		kind, ok := c.literal(option)
 		switch {
-		case !ok && !c.in.has(option):
+		case !ok && !c.in.Has(option):
 			c.bad(option, "is required, because transforms names %s", name)
 		case kind == eventRouter && router != "":
 			c.bad(option, "this is a second EventRouter, and walpost has only one: convert each of them to its own configuration")
@@ -149,30 +149,30 @@ func (c *conversion) otherTransform(name string, before bool) {
 		verdict, text = handle(c, prefix, before)
 	}
 	c.add(verdict, option, false, "%s", text)
-	for _, e := range c.in.list {
-		if strings.HasPrefix(e.name, prefix) && !c.done[e.name] {
-			c.add(verdict, e.name, false, "belongs to %s", option)
+	for _, e := range c.in.List {
+		if strings.HasPrefix(e.Name, prefix) && !c.done[e.Name] {
+			c.add(verdict, e.Name, false, "belongs to %s", option)
 		}
 	}
 }
 
 // unused reports the predicates, and the options of transforms that are not in all.
 func (c *conversion) unused(all []string) {
-	for _, e := range c.in.list {
-		switch rest, ok := strings.CutPrefix(e.name, "transforms."); {
-		case c.done[e.name]:
+	for _, e := range c.in.List {
+		switch rest, ok := strings.CutPrefix(e.Name, "transforms."); {
+		case c.done[e.Name]:
 		case ok:
 			if !slices.ContainsFunc(all, func(name string) bool { return strings.HasPrefix(rest, name+".") }) { // a name may have dots
-				c.idle(e.name, "transforms does not name this transform, so Connect ignores it")
+				c.idle(e.Name, "transforms does not name this transform, so Connect ignores it")
 			}
-		case e.name == "predicates":
-			c.idle(e.name, "the lines of the transforms that use the predicates explain them")
-		case strings.HasPrefix(e.name, "predicates."):
-			at := strings.LastIndexByte(e.name, '.')
-			if c.predicates[strings.TrimPrefix(e.name[:at], "predicates.")] && slices.Contains([]string{".type", ".pattern", ".name"}, e.name[at:]) {
-				c.idle(e.name, "the lines of the transforms that use the predicate explain it")
+		case e.Name == "predicates":
+			c.idle(e.Name, "the lines of the transforms that use the predicates explain them")
+		case strings.HasPrefix(e.Name, "predicates."):
+			at := strings.LastIndexByte(e.Name, '.')
+			if c.predicates[strings.TrimPrefix(e.Name[:at], "predicates.")] && slices.Contains([]string{".type", ".pattern", ".name"}, e.Name[at:]) {
+				c.idle(e.Name, "the lines of the transforms that use the predicate explain it")
 			} else {
-				c.idle(e.name, "no transform uses it")
+				c.idle(e.Name, "no transform uses it")
 			}
 		}
 	}
@@ -205,11 +205,11 @@ func (c *conversion) routing() {
 	changed := map[string]string{"route.topic.replacement": c.replacement, "table.fields.additional.placement": c.placement} // by transforms
 	for _, o := range routerOptions {
 		option := c.router + o.name
-		e := c.in.byName[option]
+		e := c.in.ByName[option]
 		switch {
 		case e == nil && !o.always && changed[o.name] == "":
 			continue
-		case e != nil && !c.in.has(option):
+		case e != nil && !c.in.Has(option):
 			c.add(Unsupported, option, false, "the value is empty, and with an empty value the EventRouter fails or makes wrong topics. Leave the option out, or write the intended value")
 			continue
 		case e != nil && o.name == "table.op.invalid.behavior" && !c.updates:
@@ -241,8 +241,8 @@ func (c *conversion) routing() {
 		c.flag(c.router+name, name)
 	}
 	c.missing()
-	for _, e := range c.in.list {
-		if name, ok := strings.CutPrefix(e.name, c.router); ok && !c.done[e.name] {
+	for _, e := range c.in.List {
+		if name, ok := strings.CutPrefix(e.Name, c.router); ok && !c.done[e.Name] {
 			c.judge(e, "(router) "+name)
 		}
 	}
@@ -256,10 +256,10 @@ func (c *conversion) missing() {
 	if v, ok := c.literal(now); ok {
 		value = v
 		c.mapped(now, "router.table.field.additional.missing", "%s", v)
-		if c.in.has(old) {
+		if c.in.Has(old) {
 			c.idle(old, "the option is also given under its new name, %s, which has priority", "table.field.additional.missing")
 		}
-	} else if on, ok := c.boolean(old, true); ok && c.in.has(old) && !c.in.has(now) {
+	} else if on, ok := c.boolean(old, true); ok && c.in.Has(old) && !c.in.Has(now) {
 		if value = "error"; !on {
 			value = "ignore"
 		}
@@ -268,7 +268,7 @@ func (c *conversion) missing() {
 	if value != "" && !strings.EqualFold(value, "error") {
 		c.out.put("table.field.additional.missing", scalar(dollars(value)), "")
 		for _, option := range []string{"column.include.list", "column.exclude.list"} {
-			if c.in.has(option) {
+			if c.in.Has(option) {
 				c.bad(option, "with table.field.additional.missing=ignore, a column that this option removes gives no header, but walpost would write one: remove the column from table.fields.additional.placement, and leave this option out")
 			}
 		}
@@ -279,7 +279,7 @@ func (c *conversion) missing() {
 func (c *conversion) verbatimLiteral(option string) (string, bool) {
 	v, ok := c.literal(option)
 	if ok && (strings.HasSuffix(option, ".regex") || strings.HasSuffix(option, ".replacement")) {
-		v = c.in.byName[option].text()
+		v = c.in.ByName[option].Text()
 	}
 	return v, ok
 }

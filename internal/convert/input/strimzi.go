@@ -1,4 +1,4 @@
-package convert
+package input
 
 import (
 	"bytes"
@@ -26,9 +26,9 @@ func notYAML(err error) *SyntaxError {
 
 // readStrimzi reads the only KafkaConnector of a file, which may be YAML or JSON. The
 // KafkaConnector may be an item of a List. Other resources in the file are reported.
-func readStrimzi(text []byte) (*options, error) {
+func readStrimzi(text []byte) (*Options, error) {
 	o := newOptions(nil)
-	o.format = Strimzi
+	o.Format = Strimzi
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	resources := []*yaml.Node{}
 	for {
@@ -102,9 +102,9 @@ func child(n *yaml.Node, name string) *yaml.Node {
 }
 
 // strimziNames are the options of the connector that are fields of spec.
-var strimziNames = map[string]string{"class": classOption, "tasksMax": "tasks.max"}
+var strimziNames = map[string]string{"class": ClassOption, "tasksMax": "tasks.max"}
 
-func strimziConnector(o *options, root *yaml.Node) *SyntaxError {
+func strimziConnector(o *Options, root *yaml.Node) *SyntaxError {
 	s := &strimzi{o: o}
 	for key, value := range members(root) {
 		switch key.Value {
@@ -139,7 +139,7 @@ func strimziConnector(o *options, root *yaml.Node) *SyntaxError {
 // A strimzi collects options. It counts nodes, because aliases can turn a small file into many
 // nodes.
 type strimzi struct {
-	o     *options
+	o     *Options
 	nodes int
 }
 
@@ -173,13 +173,13 @@ func (s *strimzi) scalar(n *yaml.Node, name, label string) *SyntaxError {
 	switch {
 	case n.Kind != yaml.ScalarNode:
 		return wrongAt(n, "%s must be one value", label)
-	case s.o.byName[name] != nil:
+	case s.o.ByName[name] != nil:
 		return wrongAt(n, "%s occurs twice", label)
 	}
 	value := n.Value
 	if n.Tag == "!!null" {
 		value = ""
 	}
-	s.o.put(&entry{name: name, label: label, value: value, line: n.Line})
+	s.o.Put(&Entry{Name: name, Label: label, Value: value, Line: n.Line})
 	return nil
 }

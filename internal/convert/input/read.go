@@ -1,4 +1,6 @@
-package convert
+// Package input reads the options of a Debezium connector from any of the forms in which people keep them: the JSON of Kafka
+// Connect, Java properties, Debezium Server's application.properties, or a Strimzi KafkaConnector. It knows nothing of walpost.
+package input
 
 import (
 	"bytes"
@@ -13,11 +15,41 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
+// A Format is a kind of input.
+type Format string
+
+// The formats. With Auto, the content decides.
+const (
+	Auto    Format = "auto"
+	Connect Format = "connect"
+	Server  Format = "server"
+	Strimzi Format = "strimzi"
+)
+
+// A SyntaxError means that the input cannot be read or contradicts itself.
+type SyntaxError struct {
+	Line, Column int // from 1; 0 if not known
+	Text         string
+}
+
+func (e *SyntaxError) Error() string {
+	switch {
+	case e.Line == 0:
+		return e.Text
+	case e.Column == 0:
+		return fmt.Sprintf("line %d: %s", e.Line, e.Text)
+	}
+	return fmt.Sprintf("line %d, column %d: %s", e.Line, e.Column, e.Text)
+}
+
+// Misconfigured is true: see package fault.
+func (*SyntaxError) Misconfigured() bool { return true }
+
 // maxInput is far above the size of any connector.
 const maxInput = 8 << 20
 
-// read returns the options of the input, whatever its format.
-func read(text []byte, format Format) (*options, error) {
+// Read returns the options of the input, whatever its format.
+func Read(text []byte, format Format) (*Options, error) {
 	text = bytes.TrimPrefix(text, []byte("\ufeff"))
 	switch {
 	case len(text) > maxInput:
@@ -185,7 +217,7 @@ func (r *jsonReader) node(depth int) (*yaml.Node, *SyntaxError) {
 
 // wrongAt is an error at the place of a node.
 func wrongAt(n *yaml.Node, format string, args ...any) *SyntaxError {
-	return &SyntaxError{Line: n.Line, Column: n.Column, Text: printable(fmt.Sprintf(format, args...))}
+	return &SyntaxError{Line: n.Line, Column: n.Column, Text: Printable(fmt.Sprintf(format, args...))}
 }
 
 // members are the keys and values of a mapping.
@@ -206,7 +238,7 @@ const fromConnect = "take the connector's options from Connect, with curl http:/
 var wrapper = map[string]bool{"name": true, "tasks": true, "type": true, "initial_state": true}
 
 // readConnect reads {"name": …, "config": {…}}, or the bare map that PUT …/config takes.
-func readConnect(text []byte) (*options, error) {
+func readConnect(text []byte) (*Options, error) {
 	root, wrong := readJSON(text)
 	switch {
 	case wrong != nil:
@@ -217,14 +249,14 @@ func readConnect(text []byte) (*options, error) {
 	o := newOptions(nil)
 	add := func(key, value *yaml.Node) *SyntaxError {
 		switch name := key.Value; {
-		case o.byName[name] != nil && name != "name": // the config repeats the connector's name
+		case o.ByName[name] != nil && name != "name": // the config repeats the connector's name
 			return wrongAt(value, "%s occurs twice", name)
 		case value.Kind == yaml.MappingNode:
 			return wrongAt(value, "%s must be a text, a number, true or false (got an object): %s", name, fromConnect)
 		case value.Kind == yaml.SequenceNode:
 			return wrongAt(value, "%s must be a text, a number, true or false (got a list): %s", name, fromConnect)
-		case o.byName[name] == nil:
-			o.put(&entry{name: name, label: name, value: value.Value, line: value.Line})
+		case o.ByName[name] == nil:
+			o.Put(&Entry{Name: name, Label: name, Value: value.Value, Line: value.Line})
 		}
 		return nil
 	}
@@ -251,6 +283,6 @@ func readConnect(text []byte) (*options, error) {
 const wrapped = "(around) "
 
 // around adds a field around the config.
-func (o *options) around(name, label string, line int) {
-	o.put(&entry{name: wrapped + name, label: label, line: line, parts: []part{}})
+func (o *Options) around(name, label string, line int) {
+	o.Put(&Entry{Name: wrapped + name, Label: label, Line: line, Parts: []Part{}})
 }

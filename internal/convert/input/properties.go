@@ -1,4 +1,4 @@
-package convert
+package input
 
 import (
 	"cmp"
@@ -11,8 +11,8 @@ import (
 // readProperties reads Java's properties as java.util.Properties.load does: three separators,
 // escapes and continued lines. It refuses a key that occurs twice; Java silently uses the last
 // value.
-func readProperties(text []byte) ([]*entry, *SyntaxError) {
-	var list []*entry
+func readProperties(text []byte) ([]*Entry, *SyntaxError) {
+	var list []*Entry
 	seen := map[string]int{}
 	lines := strings.Split(strings.NewReplacer("\r\n", "\n", "\r", "\n").Replace(string(text)), "\n")
 	for i := 0; i < len(lines); i++ {
@@ -34,10 +34,10 @@ func readProperties(text []byte) ([]*entry, *SyntaxError) {
 			return nil, &SyntaxError{Line: number, Text: `four hexadecimal digits must follow \u`}
 		}
 		if first, twice := seen[key]; twice {
-			return nil, &SyntaxError{Line: number, Text: printable(key) + " occurs twice (first on line " + strconv.Itoa(first) + ")"}
+			return nil, &SyntaxError{Line: number, Text: Printable(key) + " occurs twice (first on line " + strconv.Itoa(first) + ")"}
 		}
 		seen[key] = number
-		list = append(list, &entry{name: key, label: key, value: value, line: number})
+		list = append(list, &Entry{Name: key, Label: key, Value: value, Line: number})
 	}
 	return list, nil
 }
@@ -73,29 +73,29 @@ func unescape(s string) (text string, ok bool) {
 
 // readServer reads Debezium Server's application.properties. Options of the connector lose their
 // prefix. Options of the sink's producer get the names that they have in Kafka Connect.
-func readServer(text []byte) (*options, error) {
+func readServer(text []byte) (*Options, error) {
 	list, wrong := readProperties(text)
 	if wrong != nil {
 		return nil, wrong
 	}
 	o := newOptions(nil)
-	o.format = Server
+	o.Format = Server
 	for _, e := range list {
 		for _, p := range serverPrefixes {
-			if rest, ok := strings.CutPrefix(e.name, p.prefix); ok && rest != "" {
-				e.name = p.instead + rest
+			if rest, ok := strings.CutPrefix(e.Name, p.prefix); ok && rest != "" {
+				e.Name = p.instead + rest
 				break
 			}
 		}
-		if strings.HasPrefix(e.name, "debezium.transforms") || strings.HasPrefix(e.name, "debezium.predicates") {
-			e.name = strings.TrimPrefix(e.name, "debezium.")
+		if strings.HasPrefix(e.Name, "debezium.transforms") || strings.HasPrefix(e.Name, "debezium.predicates") {
+			e.Name = strings.TrimPrefix(e.Name, "debezium.")
 		}
-		if first := o.byName[e.name]; first != nil {
-			return nil, &SyntaxError{Line: e.line, Text: printable(e.label) + " and " + printable(first.label) + " are the same option"}
+		if first := o.ByName[e.Name]; first != nil {
+			return nil, &SyntaxError{Line: e.Line, Text: Printable(e.Label) + " and " + Printable(first.Label) + " are the same option"}
 		}
-		o.put(e)
+		o.Put(e)
 	}
-	if !o.has(classOption) && len(list) > 0 && strings.HasPrefix(list[0].name, "DEBEZIUM_") {
+	if !o.Has(ClassOption) && len(list) > 0 && strings.HasPrefix(list[0].Name, "DEBEZIUM_") {
 		return nil, &SyntaxError{Text: "these are environment variables: write each one as an option of application.properties, such as debezium.source.database.hostname"}
 	}
 	return o, nil

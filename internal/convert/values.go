@@ -1,0 +1,86 @@
+package convert
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/walpost/walpost/internal/convert/input"
+)
+
+// literal is the trimmed value of an option that has a value. It reports a value that comes from a
+// provider.
+func (c *conversion) literal(name string) (string, bool) {
+	if !c.in.Has(name) {
+		return "", false
+	}
+	e := c.in.ByName[name]
+	for _, p := range e.Parts {
+		if p.Ref != nil {
+			c.bad(name, "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.Ref.From())
+			return "", false
+		}
+	}
+	return strings.TrimSpace(e.Text()), true
+}
+
+// or is an option's literal value, or the default.
+func (c *conversion) or(name, fallback string) string {
+	if v, ok := c.literal(name); ok {
+		return v
+	}
+	return fallback
+}
+
+// number is an option's value as a number. It reports any other value.
+func (c *conversion) number(name string) (int, bool) {
+	v, ok := c.literal(name)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(v)
+	if err != nil {
+		c.bad(name, "must be a whole number")
+		return 0, false
+	}
+	return n, true
+}
+
+// boolean is an option's value as Kafka reads booleans. It reports any other value.
+func (c *conversion) boolean(name string, fallback bool) (value, ok bool) {
+	v, there := c.literal(name)
+	switch {
+	case !there:
+		return fallback, !c.in.Has(name)
+	case strings.EqualFold(v, "true"):
+		return true, true
+	case strings.EqualFold(v, "false"):
+		return false, true
+	}
+	c.bad(name, "must be true or false")
+	return fallback, false
+}
+
+// variables is an option's value for a field of the configuration. References become environment
+// variables, with a note for each. escape is applied to the text between them.
+func (c *conversion) variables(parts []input.Part, field string, escape func(string) string) (value string, notes []string) {
+	var b strings.Builder
+	for _, p := range parts {
+		if p.Ref == nil {
+			b.WriteString(dollars(escape(p.Text)))
+			continue
+		}
+		name, note := p.Ref.Variable(field)
+		notes = append(notes, note)
+		b.WriteString("${" + name)
+		if p.Ref.Fallback != nil {
+			b.WriteString(":-" + dollars(escape(*p.Ref.Fallback)))
+		}
+		b.WriteString("}")
+	}
+	return strings.TrimSpace(b.String()), notes
+}
+
+func same(s string) string { return s }
+
+// dollars escapes dollar signs for walpost.yaml.
+func dollars(s string) string { return strings.ReplaceAll(s, "$", "$$") }
