@@ -48,7 +48,7 @@ func (w *world) worker(change func(*Settings)) *worker {
 		change(&set)
 	}
 	k := &worker{T: w.T, Source: NewSource(set), numbers: map[string]uint32{}}
-	k.claims.pause = func(int) time.Duration { return 300 * time.Millisecond }
+	k.claims.pause = func(int) time.Duration { return time.Hour } // until due
 	k.connect(true)
 	k.session.Seek(1, 0, "")
 	return k
@@ -112,6 +112,19 @@ func (k *worker) confirm() {
 	if err := k.session.Confirm(k.Context(), 0); err != nil {
 		k.Fatal(err)
 	}
+}
+
+// due ends the pauses of all rows that were refused.
+func (w *world) due() {
+	w.Helper()
+	w.exec("UPDATE outbox SET next_attempt_at = now() WHERE next_attempt_at IS NOT NULL")
+}
+
+// endLease ends the leases of the worker's rows, as if the time had passed.
+func (k *worker) endLease(w *world) {
+	k.Helper()
+	k.claims.until = time.Now()
+	w.exec("UPDATE outbox SET claimed_until = now() WHERE claimed_by LIKE '" + k.claims.worker + "#%'")
 }
 
 func (k *worker) refuse(id string) bool {
@@ -223,7 +236,7 @@ func TestARefusedRowIsTriedAgainWhileOthersFlow(t *testing.T) {
 	if b.Rows != 3 || b.Claims.Waiting != 1 || b.Claims.Workers != 1 || len(b.Claims.Refused) != 1 || b.Claims.Refused[0].Error != "too large: k1" {
 		t.Fatalf("backlog %+v, claims %+v", b, b.Claims)
 	}
-	time.Sleep(300 * time.Millisecond)
+	w.due()
 	a.want("k1 k2 k3")
 	if !a.refuse("k1") {
 		t.Fatal("the second refusal is the last one")
@@ -231,7 +244,7 @@ func TestARefusedRowIsTriedAgainWhileOthersFlow(t *testing.T) {
 	a.claims.Returned(a.numbers["k2"])
 	a.claims.Returned(a.numbers["k3"])
 	a.confirm()
-	time.Sleep(300 * time.Millisecond)
+	w.due()
 	a.want("k1 k2 k3")
 	if a.refuse("k1") {
 		t.Fatal("there is a fourth attempt")
@@ -272,14 +285,14 @@ func TestYoungerRowsOfARefusedKeyAreNotGiven(t *testing.T) {
 func TestAnEndedLeaseIsTakenOver(t *testing.T) {
 	t.Parallel()
 	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
-	w.set.Lease = 2 * time.Second
 	a, b := w.worker(nil), w.worker(nil)
 	w.exec(insert("k", "k1", "k2"))
 	a.want("k1 k2")
 	a.kill()
 	w.exec(insert("k", "k3"))
 	b.want("")
-	time.Sleep(2 * time.Second)
+	a.endLease(w)
+	time.Sleep(avoidFor)
 	b.want("k1 k2 k3")
 	if a.claims.Overdue() == nil {
 		t.Error("the former worker may go on to send its rows")
@@ -300,16 +313,21 @@ func TestAnEndedLeaseIsTakenOver(t *testing.T) {
 func TestALeaseIsRenewedWhileRecordsAreInFlight(t *testing.T) {
 	t.Parallel()
 	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
-	w.set.Lease = 2 * time.Second
 	a, b := w.worker(nil), w.worker(nil)
 	w.exec(insert("k", "k1"))
 	a.want("k1")
-	for until := time.Now().Add(3 * time.Second); time.Now().Before(until); {
+	half := w.set.Lease / 2
+	for range 3 { // leases, of which half has passed
+		a.claims.until = time.Now().Add(half)
+		w.exec(fmt.Sprintf("UPDATE outbox SET claimed_until = now() + interval '%d milliseconds'", half.Milliseconds()))
 		a.want("")
 		b.want("")
-		if err := a.claims.Overdue(); err != nil {
-			t.Fatal(err)
+		if renewed := w.pg.Value(t, w.dsn, fmt.Sprintf("SELECT claimed_until > now() + interval '%d milliseconds' FROM outbox", half.Milliseconds())); renewed != "true" || time.Until(a.claims.until) <= half {
+			t.Fatalf("renewed in the table: %s; the worker stops in %s", renewed, time.Until(a.claims.until))
 		}
+	}
+	if err := a.claims.Overdue(); err != nil {
+		t.Fatal(err)
 	}
 	a.ack("k1")
 	w.wantState("k1+")

@@ -39,6 +39,9 @@ import (
 // rangeRows is about how many rows a range has. A crash repeats a range at most.
 const rangeRows = 10_000
 
+// delayedGap is the longest time between two looks while rows wait for a transaction.
+const delayedGap = 200 * time.Millisecond
+
 // begin begins a transaction that reads. A table that grows has old statistics, and the server could
 // choose a nested loop over thousands of rows. The lock is taken before the snapshot: to a snapshot
 // that is older than an ALTER TABLE that rewrites the table, the table is empty.
@@ -184,6 +187,9 @@ func (s *cursor) poll(ctx context.Context) error {
 	if end == p.pos {
 		if err := s.exec(ctx, "end to read", "COMMIT"); err != nil {
 			return err
+		}
+		if ids.newest != 0 { // nothing notifies of the end of the transaction that the rows wait for
+			s.due = time.Now().Add(min(s.src.set.Interval, delayedGap))
 		}
 		s.src.looked(p.pos, ids, ids.newest != 0)
 		return s.delayed(ctx, ids)

@@ -71,6 +71,24 @@ func TestTheTriggerWakesTheSource(t *testing.T) {
 	}
 }
 
+// A row that waits for a transaction comes when that has ended, long before the interval is over, although nothing notifies of the end.
+func TestADelayedRowComesWhenItsDelayEnds(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Postgres(t, "17"), "xid")
+	w.every(time.Hour)
+	other := testenv.Conn(t, w.dsn)
+	testenv.Run(t, other, "BEGIN", "SELECT pg_current_xact_id()")
+	came := w.waits()
+	w.exec(insert("k", "a"))
+	for w.Status().Delayed.IsZero() {
+		time.Sleep(time.Millisecond)
+	}
+	testenv.Run(t, other, "COMMIT")
+	if got := <-came; got != "a" {
+		t.Errorf("got %s", got)
+	}
+}
+
 // Without the trigger the interval is the floor.
 func TestTheIntervalFindsRowsWithoutATrigger(t *testing.T) {
 	t.Parallel()
