@@ -98,7 +98,6 @@ func TestAnArchiveThatDoesNotFitStopsTheCleanup(t *testing.T) {
 		"the outbox itself": {"", "", "is published (outbox)"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			cfg := Config{Mode: MoveToArchive}
 			if c.breaks == "" {
 				cfg.ArchiveTable = "outbox"
@@ -132,10 +131,9 @@ func TestAnArchiveThatDoesNotFitStopsTheCleanup(t *testing.T) {
 
 // A partition moves as a whole to a partitioned archive, from whatever step the process was killed at.
 func TestAPartitionMovesToTheArchiveFromEachStep(t *testing.T) {
-	for _, version := range []string{"14", "17", "18"} {
+	eachVersion(t, []string{"14", "17", "18"}, func(t *testing.T, version string) {
 		for _, step := range []string{"none", "closed", "detached", "pending"} {
-			t.Run(version+"/"+step, func(t *testing.T) {
-				t.Parallel()
+			t.Run(step, func(t *testing.T) {
 				p := newPlace(t, version, "CREATE TABLE outbox (id int, created_at timestamptz) PARTITION BY RANGE (created_at)", Config{Mode: MoveToArchive, Keep: 48 * time.Hour})
 				p.exec("CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY RANGE (created_at)", part("outbox_now", 0, 1), part("outbox_old", -5, -4),
 					"INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-5 days 2 hours'")
@@ -179,14 +177,13 @@ func TestAPartitionMovesToTheArchiveFromEachStep(t *testing.T) {
 				}
 			})
 		}
-	}
+	})
 }
 
 // A shard moves its own rows only, also where both tables have partitions, because a partition has rows of all shards.
 func TestAShardMovesItsOwnRowsToTheArchive(t *testing.T) {
 	for name, by := range map[string]string{"plain": "", "partitioned": " PARTITION BY RANGE (created_at)"} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			p := newPlace(t, "", "CREATE TABLE outbox (id int, created_at timestamptz, aggregate_id int)"+by, Config{
 				Mode: MoveToArchive, Shard: cdc.Shard{Index: 1, Of: 2}, KeyColumn: func(*cdc.Relation) string { return "aggregate_id" },
 			})

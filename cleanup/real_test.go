@@ -37,8 +37,20 @@ type place struct {
 	progress Progress
 }
 
+// eachVersion runs a test on several versions at the same time. A transaction of a database holds back the marks of all
+// databases of its server, so only one place may be in use on a server, and subtests of the test are not parallel.
+func eachVersion(t *testing.T, versions []string, test func(t *testing.T, version string)) {
+	for _, version := range versions {
+		t.Run(version, func(t *testing.T) {
+			t.Parallel()
+			test(t, version)
+		})
+	}
+}
+
 func newPlace(t *testing.T, version, ddl string, cfg Config) *place {
 	t.Helper()
+	testenv.SameDay(t)
 	pg := testenv.Postgres(t, version)
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	t.Cleanup(cancel)
@@ -181,10 +193,9 @@ func TestOnlyWhatIsConfirmedAndOldIsDeleted(t *testing.T) {
 
 // A row that the publication's row filter leaves out was never delivered, and a row that an UPDATE made one of the filter's neither.
 func TestNothingIsRemovedUnderARowFilter(t *testing.T) {
-	for _, version := range []string{"14", "15", "18"} {
+	eachVersion(t, []string{"14", "15", "18"}, func(t *testing.T, version string) {
 		for mode, table := range map[Mode]string{Delete: plainTable, DropPartitions: "CREATE TABLE outbox (id int, created_at timestamptz) PARTITION BY RANGE (created_at)"} {
-			t.Run(version+"/"+string(mode), func(t *testing.T) {
-				t.Parallel()
+			t.Run(string(mode), func(t *testing.T) {
 				p := newPlace(t, version, table, Config{Mode: mode})
 				if mode == DropPartitions {
 					p.exec("CREATE TABLE old PARTITION OF outbox FOR VALUES FROM ('2020-01-01') TO ('2020-01-02')")
@@ -221,7 +232,7 @@ func TestNothingIsRemovedUnderARowFilter(t *testing.T) {
 				}
 			})
 		}
-	}
+	})
 }
 
 // The two that must have confirmed are the relay, whose word counts for delivery, and the slot on this very server.
@@ -400,10 +411,9 @@ func (p *place) parts() (names []string) {
 }
 
 func TestOldPartitionsAreDroppedOnceAllInThemIsConfirmed(t *testing.T) {
-	for _, version := range []string{"14", "15", "16", "17", "18"} {
+	eachVersion(t, testenv.Versions, func(t *testing.T, version string) {
 		for _, def := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s/default=%v", version, def), func(t *testing.T) {
-				t.Parallel()
+			t.Run(fmt.Sprintf("default=%v", def), func(t *testing.T) {
 				p := newPlace(t, version, partitioned, Config{Mode: DropPartitions, Keep: 48 * time.Hour})
 				p.exec(part("outbox_old", -5, -4), part("outbox_older", -6, -5), part("outbox_kept", -2, -1), part("outbox_now", 0, 1))
 				if def {
@@ -431,12 +441,9 @@ func TestOldPartitionsAreDroppedOnceAllInThemIsConfirmed(t *testing.T) {
 				p.exec("INSERT INTO outbox SELECT 30, date_trunc('day', now()) + '-5 days 2 hours'") // late, and not confirmed
 				p.run()
 				have("one row is not confirmed", "outbox_kept", "outbox_now", "outbox_old")
-				// A transaction of another test on the server may hold a mark back.
-				for end := time.Now().Add(time.Minute); p.Status().Partitions < 2 && time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-					p.run()
-					p.confirm()
-					p.run()
-				}
+				p.run()
+				p.confirm()
+				p.run()
 				have("all is confirmed", "outbox_kept", "outbox_now")
 				if s := p.Status(); s.Partitions != 2 || s.Err != "" {
 					t.Errorf("%+v", s)
@@ -446,7 +453,7 @@ func TestOldPartitionsAreDroppedOnceAllInThemIsConfirmed(t *testing.T) {
 				}
 			})
 		}
-	}
+	})
 }
 
 // A detach that was begun, or done and not followed by the drop, is found again.

@@ -112,7 +112,7 @@ func TestSavepointsLoseNothing(t *testing.T) {
 // not wait for the disk, so a position that moves with the ids of a snapshot would be too high.
 func TestIdsThatComeAgainAfterACrashLoseNothing(t *testing.T) {
 	forms(t, func(t *testing.T, xid string) {
-		pg := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_writer_delay", "10s"), testenv.Param("autovacuum", "off"))
+		pg := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_writer_delay", "10s"))
 		w := newWorld(t, pg, xid)
 		w.exec(insert("a", "1"), "CHECKPOINT")
 		w.begin()

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"strconv"
@@ -19,7 +20,8 @@ import (
 	"github.com/walpost/walpost/internal/localpg"
 )
 
-// A PG is a running Postgres with wal_level = logical.
+// A PG is a running Postgres with wal_level = logical. Autovacuum is off, because its transactions hold
+// back snapshots of the whole server at any moment. Param("autovacuum", "on") turns it on.
 type PG struct {
 	server  *localpg.Server // nil for the server of WALPOST_TEST_DSN
 	dsn     string          // of that server
@@ -85,6 +87,9 @@ func Postgres(t testing.TB, version string, opts ...PGOption) *PG {
 func startPG(ctx context.Context, c localpg.Config) (*PG, error) {
 	c.Progress = func(step string) { loudly("%s", step) }
 	c.Folder = tempFolder()
+	params := map[string]string{"autovacuum": "off"}
+	maps.Copy(params, c.Parameters)
+	c.Parameters = params
 	server, err := localpg.Start(ctx, c)
 	if err != nil {
 		return nil, err

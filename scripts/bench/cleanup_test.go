@@ -13,7 +13,7 @@ import (
 // autovacuum on, which makes the space of deleted rows available again.
 func BenchmarkCleanup(b *testing.B) {
 	const rate, slice = 1000, 15 // rows a second; seconds between two looks
-	e := start(b, testenv.Param("autovacuum_naptime", "5s"))
+	e := start(b, testenv.Param("autovacuum", "on"), testenv.Param("autovacuum_naptime", "5s"))
 	e.pg.Exec(b, e.dsn, "CREATE INDEX ON outbox (created_at)")
 	e.source = ", time_column: created_at"
 	extra := e.extra
