@@ -13,8 +13,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
-	"net"
 	"net/url"
 	"os"
 	"path/filepath"
@@ -226,30 +224,3 @@ func (s *Server) Port() int { return s.port }
 
 // DataDir returns the data directory. Close removes it.
 func (s *Server) DataDir() string { return filepath.Join(s.Folder(), "data") }
-
-// FreePort returns a TCP port on 127.0.0.1 without a listener. It is below the range of ports that
-// systems choose themselves, so it is still free when a server restarts.
-func FreePort() (int, error) {
-	var last error
-	for range 200 {
-		port := 20000 + rand.IntN(12000)
-		l, err := net.Listen("tcp4", net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
-		if err != nil {
-			last = err
-			continue
-		}
-		return port, l.Close()
-	}
-	return 0, fmt.Errorf("no free port: %w", last)
-}
-
-// OnFreePorts calls start, which takes ports from FreePort, and calls it again if another program
-// has taken such a port in the meantime. Postgres and Java use the same words for this.
-func OnFreePorts(start func() error) (err error) {
-	for range 5 {
-		if err = start(); err == nil || !strings.Contains(err.Error(), "already in use") {
-			break
-		}
-	}
-	return err
-}
