@@ -360,7 +360,7 @@ func printDeadDetail(w io.Writer, e *walpost.BadEvent, d *deadDetail, value []by
 	meaning, open := deadMeaning(e)
 	line("state", stateWord(e)+": "+meaning)
 	if open {
-		line("to retry", "mend the cause, then run "+fault.Command("dead", "retry", e.Token))
+		line("to retry", "repair the cause, then run "+fault.Command("dead", "retry", e.Token))
 		line("to drop", fault.Command("dead", "drop", "--reason REASON", e.Token))
 	}
 	place := "read from the table"
