@@ -8,20 +8,21 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/internal/fix"
 )
 
 // The JSON is a contract: keys, verdicts and sides do not change.
 func TestCheckPrintsStableJSON(t *testing.T) {
-	r := reportOf([]walpost.Finding{
+	r := show.CheckReportOf([]walpost.Finding{
 		{Side: "postgres", Name: "wal_level", Verdict: walpost.OK, Why: "wal_level\n\tis <logical>"},
 		{Side: "kafka", Name: "topic a size", Verdict: walpost.Warn, Why: "w", Fix: fix.Fix{fix.Words("one\ntwo\n")}},
 		{Side: "kafka", Name: "topic a", Verdict: walpost.Fail, Why: "f"},
 		{Side: "kafka", Name: "topic b", Verdict: walpost.Warn, Why: "w"},
 	})
 	var b bytes.Buffer
-	if err := printJSON(&b, r, "  "); err != nil {
+	if err := show.JSON(&b, r, "  "); err != nil {
 		t.Fatal(err)
 	}
 	var got, want any
@@ -44,7 +45,7 @@ func TestCheckPrintsStableJSON(t *testing.T) {
 	}
 
 	b.Reset()
-	if err := r.print(&b); err != nil {
+	if err := r.Print(&b); err != nil {
 		t.Fatal(err)
 	}
 	if want := `ok    postgres: wal_level: wal_level is <logical>
@@ -75,9 +76,9 @@ func TestTheWorstFindingIsTheVerdict(t *testing.T) {
 		for _, v := range strings.Fields(verdicts) {
 			found = append(found, walpost.Finding{Side: "kafka", Name: "n", Verdict: doctor.Verdict(v), Why: "w"})
 		}
-		r := reportOf(found)
+		r := show.CheckReportOf(found)
 		var b bytes.Buffer
-		if err := r.print(&b); err != nil {
+		if err := r.Print(&b); err != nil {
 			t.Fatal(err)
 		}
 		if r.Verdict != want.worst || !strings.HasSuffix(b.String(), want.last) {

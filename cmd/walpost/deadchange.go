@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +12,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/progress"
-	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/internal/deadletter"
 )
 
@@ -76,16 +74,14 @@ If several retries run at once, only the one that began last continues. retry ma
 			if err != nil {
 				return err
 			}
-			var done []*walpost.BadEvent
-			open := slices.DeleteFunc(slices.Clone(found), func(e *walpost.BadEvent) bool { return e.State != deadletter.Open })
+			var open []*walpost.BadEvent
+			r := show.DeadRetry{Done: []show.BadEvent{}}
 			for _, e := range found {
-				if e.State != deadletter.Open {
-					done = append(done, e)
+				if e.State == deadletter.Open {
+					open = append(open, e)
+				} else {
+					r.Done = append(r.Done, show.BadEventOf(e))
 				}
-			}
-			r := deadRetry{Done: []badEventRow{}}
-			for _, e := range done {
-				r.Done = append(r.Done, badEventRowOf(e))
 			}
 			r.RetryReport, err = topics.Retry(ctx, open, opts)
 			if err == nil && !opts.DryRun {
@@ -98,9 +94,9 @@ If several retries run at once, only the one that began last continues. retry ma
 				err = errors.New("interrupted: every event that counts as delivered is marked, and the same command goes on with the others")
 			}
 			if asJSON {
-				err = errors.Join(printJSON(cmd.OutOrStdout(), r, ""), err)
+				err = errors.Join(show.JSON(cmd.OutOrStdout(), r, ""), err)
 			} else {
-				err = errors.Join(printDeadRetry(cmd.OutOrStdout(), &r, wait), err)
+				err = errors.Join(show.Retry(cmd.OutOrStdout(), &r, wait), err)
 			}
 			if err == nil && len(r.Refused)+r.Parked.Refused > 0 && !opts.DryRun {
 				return exitError(exitFailed) // what was printed says why
@@ -109,58 +105,6 @@ If several retries run at once, only the one that began last continues. retry ma
 		})
 	}
 	return cmd
-}
-
-// A deadRetry is what a retry did, for programs.
-type deadRetry struct {
-	*walpost.RetryReport
-	Parked *badevents.Release `json:"parked"`
-	Done   []badEventRow      `json:"not_open"` // tokens of events that need no retry
-}
-
-func printDeadRetry(w io.Writer, r *deadRetry, waited bool) error {
-	var b strings.Builder
-	for _, e := range r.Done {
-		fmt.Fprintf(&b, "%s: nothing to do, the event is %s\n", e.Token, e.State)
-	}
-	fmt.Fprintf(&b, "dead events: %d\n", r.Events)
-	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
-		fmt.Fprintf(&b, "for topic %s: %d\n", topic, r.Topics[topic])
-	}
-	if r.Keys.All > 0 {
-		more := ""
-		if !r.Keys.Whole {
-			more = "at least "
-		}
-		fmt.Fprintf(&b, "keys with newer records in their topics: %s%d of %d\n", more, r.Keys.Newer, r.Keys.All)
-	}
-	refused := "refused again"
-	if r.DryRun {
-		refused = "still without a record"
-	} else if r.Events > 0 {
-		fmt.Fprintf(&b, "delivered and marked: %d\n", r.Delivered)
-	}
-	if len(r.Refused) > 0 {
-		fmt.Fprintf(&b, "%s: %d\n", refused, len(r.Refused))
-	}
-	for _, e := range r.Refused {
-		fmt.Fprintf(&b, "  %s, event %s, attempt %d, %s: %s\n", e.Token, dash(e.EventID), e.Attempts, e.Reason, oneLine(e.Error))
-	}
-	if p := r.Parked; p != nil && p.Keys > 0 {
-		fmt.Fprintf(&b, "parked keys: %d, events: %d\n", p.Keys, p.Remaining)
-		switch {
-		case r.DryRun:
-		case waited:
-			fmt.Fprintf(&b, "released: %d, refused again: %d\n", p.Released, p.Refused)
-			if p.Refused > 0 {
-				b.WriteString("walpost dead list says why\n")
-			}
-		default:
-			fmt.Fprintf(&b, "keys to release: %d requested now, %d requested before. The running relay delivers their events. walpost dead list shows the events that are still parked.\n", p.Asked, p.Keys-p.Asked)
-		}
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }
 
 func deadDropCommand() *cobra.Command {
@@ -216,7 +160,7 @@ Other parked events of the same key stay parked until a retry.`,
 				err = errors.New("interrupted: every event that counts as dropped is marked, and the same command goes on with the others")
 			}
 			if asJSON {
-				return errors.Join(printJSON(cmd.OutOrStdout(), d, ""), err)
+				return errors.Join(show.JSON(cmd.OutOrStdout(), d, ""), err)
 			}
 			text := fmt.Sprintf("open events: %d\ndropped: %d\n", d.Events, d.Dead+d.Parked)
 			if d.Left > 0 {

@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -16,9 +13,8 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cmd/walpost/internal/progress"
-	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/internal/deadletter"
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -169,92 +165,18 @@ released or dropped. It needs no database, and may run beside run.`,
 			}
 			if *asJSON {
 				list := struct {
-					Count  int           `json:"count"`
-					Events []badEventRow `json:"events"`
-				}{len(found), []badEventRow{}}
+					Count  int             `json:"count"`
+					Events []show.BadEvent `json:"events"`
+				}{len(found), []show.BadEvent{}}
 				for _, e := range found {
-					list.Events = append(list.Events, badEventRowOf(e))
+					list.Events = append(list.Events, show.BadEventOf(e))
 				}
-				return printJSON(cmd.OutOrStdout(), list, "")
+				return show.JSON(cmd.OutOrStdout(), list, "")
 			}
-			return printDead(cmd.OutOrStdout(), found)
+			return show.DeadList(cmd.OutOrStdout(), found)
 		})
 	}
 	return cmd
-}
-
-func printDead(w io.Writer, found []*walpost.BadEvent) error {
-	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	if len(found) > 0 {
-		fmt.Fprintln(out, "TOKEN\tSTATE\tREASON\tTABLE\tID\tKEY\tTOPIC\tATTEMPTS\tCOMMITTED\tERROR")
-	}
-	for _, e := range found {
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Token, stateWord(e), e.Reason, dash(e.Table), dash(e.ID), keyText(&e.Letter),
-			dash(e.Letter.Topic), e.Attempts, e.CommitTime.Format(time.RFC3339), oneLine(e.Error))
-	}
-	fmt.Fprintf(out, "events: %d\n", len(found))
-	return out.Flush()
-}
-
-// stateWord is the state of an event for a person.
-func stateWord(e *walpost.BadEvent) string {
-	switch {
-	case e.State != deadletter.Open:
-		return string(e.State)
-	case e.Asked:
-		return "releasing"
-	}
-	return string(e.Where)
-}
-
-// dash is a word for a terminal, and "-" for none.
-func dash(text string) string {
-	if text == "" {
-		return "-"
-	}
-	return shown([]byte(text))
-}
-
-func keyText(l *deadletter.Letter) string {
-	if !l.KeyKnown {
-		return "(unknown)"
-	}
-	return shown(l.Key)
-}
-
-// A badEventRow is an event for programs. A key that is not UTF-8 is in base64, under another name.
-type badEventRow struct {
-	Token      string          `json:"token"`
-	Where      badevents.Where `json:"where"`
-	State      string          `json:"state"`
-	Asked      bool            `json:"release_asked,omitempty"`
-	Why        string          `json:"why,omitempty"`
-	Reason     cdc.Reason      `json:"reason"`
-	Error      string          `json:"error"`
-	Table      string          `json:"table"`
-	EventID    string          `json:"event_id"`
-	Key        *string         `json:"key"`
-	KeyB64     *string         `json:"key_base64,omitempty"`
-	KeyKnown   bool            `json:"key_known"`
-	Topic      string          `json:"topic"`
-	Attempts   int             `json:"attempts"`
-	CommitTime time.Time       `json:"commit_time"`
-	CommitLSN  string          `json:"commit_lsn,omitempty"`
-	Version    string          `json:"version"`
-	Partition  int32           `json:"letter_partition"`
-	Offset     int64           `json:"letter_offset"`
-}
-
-func badEventRowOf(e *walpost.BadEvent) badEventRow {
-	row := badEventRow{
-		Token: e.Token, Where: e.Where, State: string(e.State), Asked: e.Asked, Why: e.Why, Reason: e.Reason, Error: e.Error, Table: e.Table, EventID: e.ID, KeyKnown: e.KeyKnown,
-		Topic: e.Letter.Topic, Attempts: e.Attempts, CommitTime: e.CommitTime, Version: e.Version, Partition: e.Newest.Partition, Offset: e.Newest.Offset,
-	}
-	row.Key, row.KeyB64 = textOrBase64(e.Key)
-	if e.Commit != 0 {
-		row.CommitLSN = e.Commit.String()
-	}
-	return row
 }
 
 func deadShowCommand() *cobra.Command {
@@ -280,128 +202,16 @@ printed in hexadecimal digits. It needs no database, and may run beside run.`,
 			if err != nil {
 				return err
 			}
-			d := deadDetail{badEventRow: badEventRowOf(found[0]), Letters: []deadStep{}, Headers: []headerJSON{}}
 			steps, value, headers, err := topics.History(ctx, found[0])
 			if err != nil {
 				return err
 			}
-			d.add(steps, value, headers)
+			d := show.DeadDetailOf(found[0], steps, value, headers)
 			if *asJSON {
-				return printJSON(cmd.OutOrStdout(), d, "")
+				return show.JSON(cmd.OutOrStdout(), d, "")
 			}
-			return printDeadDetail(cmd.OutOrStdout(), found[0], &d, value)
+			return show.Dead(cmd.OutOrStdout(), found[0], d, value)
 		})
 	}
 	return cmd
-}
-
-// A deadDetail is all that is known of an event, for programs.
-type deadDetail struct {
-	badEventRow
-	Form     deadletter.Form `json:"form"`
-	Letters  []deadStep      `json:"history"`
-	Headers  []headerJSON    `json:"headers"`
-	Value    *string         `json:"value"`
-	ValueB64 *string         `json:"value_base64,omitempty"`
-}
-
-// A deadStep is a letter or a mark.
-type deadStep struct {
-	Partition int32      `json:"partition"`
-	Offset    int64      `json:"offset"`
-	What      string     `json:"what"` // letter, retried, dropped
-	Attempts  int        `json:"attempts,omitempty"`
-	Reason    cdc.Reason `json:"reason,omitempty"`
-	Error     string     `json:"error,omitempty"`
-	Version   string     `json:"version,omitempty"`
-	Why       string     `json:"why,omitempty"`
-	Time      *time.Time `json:"time,omitempty"` // of a mark
-}
-
-func (d *deadDetail) add(steps []badevents.Step, value []byte, headers []cdc.Header) {
-	for _, s := range steps {
-		step := deadStep{Partition: s.At.Partition, Offset: s.At.Offset, What: "letter"}
-		if l := s.Letter; l != nil {
-			step.Attempts, step.Reason, step.Error, step.Version = l.Attempts, l.Reason, l.Error, l.Version
-			d.Form = s.Form
-		} else {
-			step.What, step.Why, step.Time = string(s.Mark.State), s.Mark.Why, &s.Mark.Time
-		}
-		d.Letters = append(d.Letters, step)
-	}
-	d.Value, d.ValueB64 = textOrBase64(value)
-	for _, h := range headers {
-		text, b64 := textOrBase64(h.Value)
-		d.Headers = append(d.Headers, headerJSON{Key: h.Key, Value: text, ValueB64: b64})
-	}
-}
-
-// deadMeaning says what the state of an event means, and whether a retry or a drop is next.
-func deadMeaning(e *walpost.BadEvent) (text string, open bool) {
-	switch {
-	case e.State == deadletter.Retried:
-		return "a retry has delivered the event", false
-	case e.State == deadletter.Released:
-		return "the relay has delivered the event after a retry", false
-	case e.State == deadletter.Dropped:
-		return "a person has given the event up: " + oneLine(e.Why), false
-	case e.Asked:
-		return "a retry has asked the relay to deliver all parked events of the key; start walpost run, if it does not run", false
-	case e.Where == badevents.InParking:
-		return "the event waits, and with it all later events of its key", true
-	}
-	return "the event is not delivered", true
-}
-
-func printDeadDetail(w io.Writer, e *walpost.BadEvent, d *deadDetail, value []byte) error {
-	var b strings.Builder
-	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
-	line("token", e.Token)
-	meaning, open := deadMeaning(e)
-	line("state", stateWord(e)+": "+meaning)
-	if open {
-		line("to retry", "repair the cause, then run "+fault.Command("dead", "retry", e.Token))
-		line("to drop", fault.Command("dead", "drop", "--reason REASON", e.Token))
-	}
-	place := "read from the table"
-	if e.Commit != 0 {
-		place = fmt.Sprintf("commit %s, row %d", e.Commit, e.Row)
-	}
-	line("event", fmt.Sprintf("id %s of %s, committed at %s (%s)", dash(e.ID), dash(e.Table), e.CommitTime.Format(time.RFC3339Nano), place))
-	line("reason", fmt.Sprintf("%s: %s", e.Reason, oneLine(e.Error)))
-	for _, s := range d.Letters {
-		text := fmt.Sprintf("partition %d, offset %d: ", s.Partition, s.Offset)
-		if s.Time == nil {
-			text += fmt.Sprintf("attempt %d failed, %s: %s", s.Attempts, s.Reason, oneLine(s.Error))
-		} else {
-			text += strings.TrimSuffix(fmt.Sprintf("%s at %s: %s", s.What, s.Time.Format(time.RFC3339), oneLine(s.Why)), ": ")
-		}
-		line("history", text)
-	}
-	topic := dash(e.Letter.Topic)
-	if e.Partition >= 0 {
-		topic += fmt.Sprintf(", partition %d", e.Partition)
-	}
-	line("topic", topic)
-	line("key", keyText(&e.Letter))
-	for _, h := range d.Headers {
-		text := shown(nil)
-		switch {
-		case h.Value != nil:
-			text = shown([]byte(*h.Value))
-		case h.ValueB64 != nil:
-			text = "(base64) " + *h.ValueB64
-		}
-		line("header", shown([]byte(h.Key))+": "+text)
-	}
-	name, text := "value", shown(value)
-	if d.Form == deadletter.FormRow {
-		name = "row"
-	}
-	if json.Valid(value) {
-		text = string(value)
-	}
-	line(name, text)
-	_, err := io.WriteString(w, b.String())
-	return err
 }

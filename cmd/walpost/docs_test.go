@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/internal/doctest"
 	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
@@ -93,7 +94,7 @@ func TestTheGoOfThePagesCompiles(t *testing.T) {
 
 // JSON is what a command prints: its keys are those of the command.
 func TestTheJSONOfThePagesIsWhatAProgramPrints(t *testing.T) {
-	printed := map[string]any{"docs/check.md": &checkReport{}}
+	printed := map[string]any{"docs/check.md": &show.CheckReport{}}
 	blocks(t, "json", 1, func(p *doctest.Page, b doctest.Block) {
 		into := printed[p.Name]
 		if into == nil {

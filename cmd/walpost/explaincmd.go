@@ -2,20 +2,15 @@ package main
 
 import (
 	"context"
-	"encoding/base64"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
-	"strings"
-	"time"
-	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 )
 
 func explainCommand() *cobra.Command {
@@ -87,12 +82,12 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
 			err := walpost.Explain(ctx, cfg.Config, opts, func(x *walpost.Explanation) error {
 				none = none || x.Problem != ""
 				if n++; *asJSON {
-					return printJSON(out, explanationView(x), "")
+					return show.ExplanationJSON(out, x)
 				}
 				if n > 1 {
 					fmt.Fprintln(out)
 				}
-				return printExplanation(out, x)
+				return show.Explanation(out, x)
 			})
 			if err == nil && none {
 				return exitError(exitFailed) // what was printed says why
@@ -105,123 +100,3 @@ It exits with 1 if a row is not found, gives no record, or gives a record that K
 
 // rowByJSON refuses a row after --json, which took one before the first release.
 var rowByJSON = usageError{errors.New("explain: --json prints JSON and takes no value: pass the row with --row")}
-
-func printExplanation(w io.Writer, x *walpost.Explanation) error {
-	var b strings.Builder
-	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
-	line("row", fmt.Sprintf("%s, event id %s", x.Table, shown([]byte(x.EventID))))
-	if x.Problem != "" {
-		what := "no record: "
-		if x.Record != nil {
-			what = "would not be delivered: "
-		}
-		line("PROBLEM", what+oneLine(x.Problem))
-		if x.Column != "" {
-			line("column", x.Column)
-		}
-		if x.Option != "" {
-			line("option", x.Option)
-		}
-		if x.Hint != "" {
-			line("fix", oneLine(x.Hint))
-		}
-	}
-	if rec := x.Record; rec != nil {
-		line("topic", shown([]byte(rec.Topic)))
-		if x.Partition >= 0 {
-			line("partition", fmt.Sprintf("%d (%s)", x.Partition, x.PartitionFrom))
-		} else {
-			line("partition", x.PartitionFrom)
-		}
-		line("key", shown(rec.Key))
-		line("timestamp", fmt.Sprintf("%s (%s)", rec.Time.UTC().Format(time.RFC3339Nano), x.TimeFrom))
-		for _, h := range rec.Headers {
-			line("header", shown([]byte(h.Key))+": "+shown(h.Value))
-		}
-		line("value", shown(rec.Value))
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
-}
-
-// shown is bytes for a terminal, so that nothing is mistaken for something else: text as it is, text with characters that do
-// not print, or that could be taken for one of the following, quoted as Go does; (null), (empty), and hexadecimal digits.
-func shown(b []byte) string {
-	switch {
-	case b == nil:
-		return "(null)"
-	case len(b) == 0:
-		return "(empty)"
-	case !utf8.Valid(b):
-		return fmt.Sprintf("(hex, %d bytes) %s", len(b), hex.EncodeToString(b))
-	}
-	s := string(b)
-	plain := s[0] != '(' && s[0] != ' ' && s[len(s)-1] != ' '
-	for _, r := range s {
-		plain = plain && strconv.IsPrint(r)
-	}
-	if plain {
-		return s
-	}
-	return "(quoted) " + strconv.Quote(s)
-}
-
-// explanationJSON is an Explanation for programs. A value that is not UTF-8 is in base64, under another name.
-type explanationJSON struct {
-	Table   string      `json:"table"`
-	EventID string      `json:"event_id"`
-	Problem string      `json:"problem,omitempty"`
-	Column  string      `json:"column,omitempty"`
-	Option  string      `json:"option,omitempty"`
-	Fix     string      `json:"fix,omitempty"`
-	Record  *recordJSON `json:"record"`
-}
-
-type recordJSON struct {
-	Topic         string       `json:"topic"`
-	Partition     *int32       `json:"partition"`
-	PartitionFrom string       `json:"partition_from"`
-	Timestamp     time.Time    `json:"timestamp"`
-	TimestampFrom string       `json:"timestamp_from"`
-	Key           *string      `json:"key"`
-	KeyB64        *string      `json:"key_base64,omitempty"`
-	Headers       []headerJSON `json:"headers"`
-	Value         *string      `json:"value"`
-	ValueB64      *string      `json:"value_base64,omitempty"`
-}
-
-type headerJSON struct {
-	Key      string  `json:"key"`
-	Value    *string `json:"value"`
-	ValueB64 *string `json:"value_base64,omitempty"`
-}
-
-func explanationView(x *walpost.Explanation) explanationJSON {
-	v := explanationJSON{Table: x.Table, EventID: x.EventID, Problem: x.Problem, Column: x.Column, Option: x.Option, Fix: x.Hint}
-	rec := x.Record
-	if rec == nil {
-		return v
-	}
-	v.Record = &recordJSON{Topic: rec.Topic, PartitionFrom: x.PartitionFrom, Timestamp: rec.Time.UTC(), TimestampFrom: x.TimeFrom, Headers: []headerJSON{}}
-	if x.Partition >= 0 {
-		v.Record.Partition = &x.Partition
-	}
-	v.Record.Key, v.Record.KeyB64 = textOrBase64(rec.Key)
-	v.Record.Value, v.Record.ValueB64 = textOrBase64(rec.Value)
-	for _, h := range rec.Headers {
-		text, b64 := textOrBase64(h.Value)
-		v.Record.Headers = append(v.Record.Headers, headerJSON{Key: h.Key, Value: text, ValueB64: b64})
-	}
-	return v
-}
-
-func textOrBase64(b []byte) (text, b64 *string) {
-	if b == nil {
-		return nil, nil
-	}
-	if s := string(b); utf8.ValidString(s) {
-		return &s, nil
-	}
-	s := base64.StdEncoding.EncodeToString(b)
-	return nil, &s
-}

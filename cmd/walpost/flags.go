@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"reflect"
-	"regexp"
 	"slices"
 	"strings"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/yamlfile"
@@ -136,7 +136,7 @@ func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problem
 func given(flags *pflag.FlagSet, file string) string {
 	var words []string
 	if file != "" {
-		words = append(words, "--config "+shellWord(file))
+		words = append(words, "--config "+show.ShellWord(file))
 	}
 	for _, s := range settings {
 		switch {
@@ -145,24 +145,14 @@ func given(flags *pflag.FlagSet, file string) string {
 			word := `"$WALPOST_DSN"`
 			dsn := flags.Lookup(s.flag).Value.String()
 			if safe, ok := pg.Printable(dsn); ok && safe == dsn {
-				word = shellWord(dsn)
+				word = show.ShellWord(dsn)
 			}
 			words = append(words, "--dsn "+word)
 		default:
-			words = append(words, "--"+s.flag+"="+shellWord(flags.Lookup(s.flag).Value.String()))
+			words = append(words, "--"+s.flag+"="+show.ShellWord(flags.Lookup(s.flag).Value.String()))
 		}
 	}
 	return strings.Join(words, " ")
-}
-
-var plainWord = regexp.MustCompile(`^[A-Za-z0-9_./:,@%+-]+$`)
-
-// shellWord quotes a word where a shell would not take it as it is.
-func shellWord(word string) string {
-	if plainWord.MatchString(word) {
-		return word
-	}
-	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // overrides are the values of the environment and of the flags. A flag goes over a variable. The variable of a DSN stays before
@@ -208,7 +198,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		text := fmt.Sprintf("%s: unexpected argument %q", cmd.CommandPath(), args[0])
 		if strings.HasSuffix(args[0], ".yaml") && cmd.Flag("config") != nil {
-			text += " (did you mean --config " + shellWord(args[0]) + "?)"
+			text += " (did you mean --config " + show.ShellWord(args[0]) + "?)"
 		}
 		return usageError{errors.New(text)}
 	}

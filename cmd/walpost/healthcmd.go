@@ -44,8 +44,8 @@ health reads only http.listen, and does not connect to the database or to Kafka.
 			return usageError{errors.New("--standby-ok needs --ready")}
 		}
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
-			if askrelay.NoAddress(cfg.HTTP) {
-				return usageError{fmt.Errorf("http.listen is %q, so the relay has no address to ask", cfg.HTTP.Listen)}
+			if why := askrelay.NoAddress(cfg.HTTP); why != "" {
+				return usageError{errors.New(why)}
 			}
 			client := askrelay.Client(cfg.HTTP.Listen)
 			defer client.CloseIdleConnections()

@@ -4,15 +4,15 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/relay"
@@ -25,7 +25,7 @@ const (
 
 // pollStatus is walpost status of a relay that polls: what is not delivered, and why.
 func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON bool) error {
-	a, v := askAt(ctx, cfg.HTTP)
+	a, v := askrelay.At(ctx, cfg.HTTP)
 	var at cdc.Position // as the relay has it; otherwise the checkpoint has it
 	source := cfg.Source.Config
 	source.ReadSecrets()
@@ -36,9 +36,9 @@ func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON 
 	switch {
 	case a.State == "":
 	case v.Poll == nil:
-		a = a.other("reads slot " + v.Slot.Name)
+		a = a.Other("reads slot " + v.Slot.Name)
 	case v.Poll.Table != source.Names().Tables[0].String() || v.Source.Database != "" && v.Source.Database != database:
-		a = a.other(fmt.Sprintf("polls table %s in %s", v.Poll.Table, v.Source.Database))
+		a = a.Other(fmt.Sprintf("polls table %s in %s", v.Poll.Table, v.Source.Database))
 	case a.State != relay.Standby:
 		n, err := strconv.ParseUint(cmp.Or(v.Poll.Position, "0"), 10, 64)
 		if err == nil {
@@ -55,14 +55,14 @@ func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON 
 	p, out := statuspage.PollOf(&found, time.Now()), cmd.OutOrStdout()
 	findings, code := judgePoll(p, a)
 	if asJSON {
-		err = printJSON(out, struct {
+		err = show.JSON(out, struct {
 			*statuspage.Poll
-			State    string      `json:"state"` // ok, warning, critical
-			Findings []string    `json:"findings"`
-			Relay    relayAnswer `json:"relay"`
+			State    string          `json:"state"` // ok, warning, critical
+			Findings []string        `json:"findings"`
+			Relay    askrelay.Answer `json:"relay"`
 		}{p, pollStates[code], findings, a}, "  ")
 	} else {
-		err = printPollStatus(out, p, a, findings, pollStates[code])
+		err = show.PollStatus(out, p, a, findings, pollStates[code])
 	}
 	if err != nil || code == 0 {
 		return err
@@ -76,7 +76,7 @@ func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON 
 var pollStates = map[int]string{0: "ok", exitFailed: "warning", exitPerson: "critical"}
 
 // judgePoll returns what is not as it should be, and the exit code.
-func judgePoll(p *statuspage.Poll, a relayAnswer) (findings []string, code int) {
+func judgePoll(p *statuspage.Poll, a askrelay.Answer) (findings []string, code int) {
 	findings = []string{}
 	add := func(format string, args ...any) {
 		code, findings = max(code, exitFailed), append(findings, fmt.Sprintf(format, args...))
@@ -100,60 +100,10 @@ func judgePoll(p *statuspage.Poll, a relayAnswer) (findings []string, code int) 
 		add("%d of the oldest rows were refused and are tried again: the younger rows of their keys wait", len(c.Refused))
 	}
 	if !a.Ready && a.Address != "" {
-		add("%s", a.notReady())
+		add("%s", a.NotReady())
 	}
 	if a.State == relay.Halted {
 		code = exitPerson
 	}
 	return findings, code
-}
-
-func printPollStatus(w io.Writer, p *statuspage.Poll, a relayAnswer, findings []string, state string) error {
-	var b strings.Builder
-	line := func(name, format string, args ...any) {
-		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
-	}
-	line("table", "%s, polled with the strategy %s", p.Table, p.Strategy)
-	if a.Address == "" && state == "ok" {
-		state = "no row waits for long; whether events are delivered is not known"
-	}
-	line("state", "%s", state)
-	for _, f := range findings {
-		line("", "%s", oneLine(f))
-	}
-	line("relay", "%s", a.relay())
-	if p.Pending != nil {
-		more, oldest := "", ""
-		if p.More {
-			more = "more than "
-		}
-		if p.Oldest != nil {
-			oldest = ", the oldest for " + time.Duration(*p.Oldest*float64(time.Second)).Round(time.Second).String()
-		}
-		line("undelivered", "%s%d%s", more, *p.Pending, oldest)
-		if c := p.Claims; c != nil {
-			line("claimed", "%d of these rows", c.Claimed)
-			line("workers", "%d", c.Workers)
-			for _, r := range c.Refused {
-				next := "now"
-				if r.Next != nil {
-					next = "in " + time.Duration(*r.Next*float64(time.Second)).Round(time.Second).String()
-				}
-				line("refused", "event %s, %d times, next attempt %s: %s", r.ID, r.Attempts, next, oneLine(r.Error))
-			}
-		} else {
-			line("delayed by", "%s", cmp.Or(p.Blocker, "nothing"))
-			if p.BlockerEnd != "" {
-				line("", "to end it: %s", p.BlockerEnd)
-			}
-			line("position", "%s", p.Position)
-		}
-		wake := "every " + time.Duration(p.Interval*float64(time.Second)).String()
-		if p.Wake == "notify" {
-			wake = "when a trigger notifies, and " + wake
-		}
-		line("looks", "%s", wake)
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

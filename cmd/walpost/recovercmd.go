@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -63,12 +62,9 @@ and by source.order_column. If these do not tell the order of all rows, it refus
 		if *overlap <= 0 {
 			return usageError{fmt.Errorf("--overlap: must be above 0s (got %s)", *overlap)}
 		}
-		if *since != "" {
-			at, err := time.Parse(time.RFC3339, *since)
-			if err != nil {
-				return usageError{fmt.Errorf("--since: must be a time such as 2026-11-20T08:00:00Z (got %q)", *since)}
-			}
-			opts.Since = at
+		var err error
+		if opts.Since, err = timeFlag("since", *since); err != nil {
+			return err
 		}
 		return load.work(cmd, func(c *fileConfig) { c.Unordered = *unordered }, func(ctx context.Context, cfg fileConfig) error {
 			out := cmd.OutOrStdout()

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -14,6 +12,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/progress"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 )
 
 func replayCommand() *cobra.Command {
@@ -89,9 +88,9 @@ the end. It writes no dead letters. docs/replay.md explains more.`,
 			case err != nil:
 				return err
 			case *asJSON:
-				err = printJSON(cmd.OutOrStdout(), report, "  ")
+				err = show.JSON(cmd.OutOrStdout(), report, "  ")
 			default:
-				err = printReplay(cmd.OutOrStdout(), report)
+				err = show.Replay(cmd.OutOrStdout(), report)
 			}
 			if err == nil && report.Bad > 0 {
 				return exitError(exitFailed) // they were named
@@ -100,39 +99,4 @@ the end. It writes no dead letters. docs/replay.md explains more.`,
 		})
 	}
 	return cmd
-}
-
-func printReplay(w io.Writer, r *walpost.ReplayReport) error {
-	var b strings.Builder
-	fmt.Fprintf(&b, "rows that the filter selects: %d\n", r.Matched)
-	if r.Before > 0 {
-		fmt.Fprintf(&b, "rows before them, by interrupted calls: %d\n", r.Before)
-	}
-	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
-		fmt.Fprintf(&b, "topic %s: %d events\n", topic, r.Topics[topic])
-	}
-	if r.Keys > 0 {
-		keys := make([]string, len(r.SomeKeys))
-		for i, k := range r.SomeKeys {
-			keys[i] = shown([]byte(k))
-		}
-		fmt.Fprintf(&b, "keys: %d (%s", r.Keys, strings.Join(keys, ", "))
-		if r.Keys > len(keys) {
-			fmt.Fprintf(&b, ", …")
-		}
-		b.WriteString(")\n")
-	}
-	if r.NoRecord > 0 {
-		fmt.Fprintf(&b, "rows that give no record: %d\n", r.NoRecord)
-	}
-	if r.Bad > 0 {
-		fmt.Fprintf(&b, "bad events, named above: %d\n", r.Bad)
-	}
-	if r.DryRun {
-		b.WriteString("nothing was published (--dry-run)\n")
-	} else {
-		fmt.Fprintf(&b, "published: %d events\n", r.Published)
-	}
-	_, err := io.WriteString(w, b.String())
-	return err
 }

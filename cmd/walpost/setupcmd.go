@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 )
 
 func setupCommand() *cobra.Command {
@@ -80,7 +81,7 @@ walpost run makes it, together with its first checkpoint.`,
 			sql, why, err := walpost.SetupSQL(ctx, cfg.Config)
 			if why != nil {
 				fmt.Fprintf(out, "-- walpost could not examine the database (%s), so this SQL is for an empty database.\n\n",
-					oneLine(why.Error()))
+					show.OneLine(why.Error()))
 			}
 			fmt.Fprint(out, sql)
 			return err

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 )
 
 func skipCommand() *cobra.Command {
@@ -57,7 +58,7 @@ skip exits with 2 if no halt of this relay gave the token.`,
 			if opts.Discard {
 				fate = "writes it nowhere"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The next start of walpost run passes over %s, and over nothing else. It %s.\nIf the halted walpost still runs, stop it first, or wait until halt_linger is over.\nThe halt was: %s\n", halt.Event(), fate, oneLine(halt.Error))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The next start of walpost run passes over %s, and over nothing else. It %s.\nIf the halted walpost still runs, stop it first, or wait until halt_linger is over.\nThe halt was: %s\n", halt.Event(), fate, show.OneLine(halt.Error))
 			return err
 		})
 	}

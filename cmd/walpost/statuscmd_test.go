@@ -14,6 +14,8 @@ import (
 	"github.com/rs/zerolog"
 
 	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
+	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
@@ -179,7 +181,7 @@ relay        streaming (127.0.0.1:9640)
 		s := fine()
 		c.change(&s)
 		var b strings.Builder
-		if err := printStatus(&b, &s, relayAnswer{Address: "127.0.0.1:9640", State: relay.Streaming, Ready: true}); err != nil {
+		if err := show.Status(&b, &s, askrelay.Answer{Address: "127.0.0.1:9640", State: relay.Streaming, Ready: true}); err != nil {
 			t.Fatal(err)
 		}
 		if got := "\n" + b.String(); got != c.want {
@@ -289,10 +291,10 @@ func TestStatusAsksTheRelay(t *testing.T) {
 func statusSays(t *testing.T, name, listen string, severity slot.Severity, line, reason string) {
 	t.Helper()
 	s := slot.Status{Known: true, Severity: slot.OK, Health: slot.Health{Slot: "walpost", Database: "shop", Exists: true, Active: true, ActivePID: 77}}
-	a := askRelay(t.Context(), statuspage.Config{Listen: listen}, &s)
-	a.judge(&s)
+	a := askrelay.ForSlot(t.Context(), statuspage.Config{Listen: listen}, &s)
+	a.Judge(&s)
 	var b strings.Builder
-	if err := printStatus(&b, &s, a); err != nil {
+	if err := show.Status(&b, &s, a); err != nil {
 		t.Fatal(err)
 	}
 	state := "state        " + string(severity) + "\n"
@@ -300,7 +302,7 @@ func statusSays(t *testing.T, name, listen string, severity slot.Severity, line,
 		state = "state        the slot is ok; whether events are delivered is not known\n"
 	}
 	if reason != "" {
-		state += "             " + oneLine(strings.ReplaceAll(reason, "ADDR", listen)) + "\n"
+		state += "             " + show.OneLine(strings.ReplaceAll(reason, "ADDR", listen)) + "\n"
 	}
 	want := "slot         walpost in shop\n" + state + "relay        " + strings.ReplaceAll(line, "ADDR", listen) + "\nreader "
 	if !strings.HasPrefix(b.String(), want) || s.Severity != severity {

@@ -21,10 +21,12 @@ const timeout = 3 * time.Second
 // maxAnswer is more than any answer has.
 const maxAnswer = 16 << 20
 
-// NoAddress reports whether a relay with this configuration cannot be asked. validate has seen the address.
-func NoAddress(cfg statuspage.Config) bool {
-	_, port, _ := net.SplitHostPort(cfg.Listen)
-	return cfg.Off() || port == "0"
+// NoAddress says why a relay with this configuration cannot be asked, "" if it can. validate has seen the address.
+func NoAddress(cfg statuspage.Config) (why string) {
+	if _, port, _ := net.SplitHostPort(cfg.Listen); cfg.Off() || port == "0" {
+		why = fmt.Sprintf("http.listen is %q, so the relay has no address to ask", cfg.Listen)
+	}
+	return why
 }
 
 // Client connects to the relay that listens at the address, whatever host a URL names. An address without a host means this

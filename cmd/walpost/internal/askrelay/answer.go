@@ -1,0 +1,93 @@
+package askrelay
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+
+	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/relay"
+	"github.com/walpost/walpost/slot"
+)
+
+// An Answer is what walpost status learns from the running relay.
+type Answer struct {
+	Address string      `json:"address"` // http.listen; "" if status has nobody to ask
+	State   relay.State `json:"state"`   // as in /api/status; "" without an answer
+	Ready   bool        `json:"ready"`
+	Reason  string      `json:"reason"`       // why the relay is not ready, or why it is not known
+	Reload  string      `json:"reload_error"` // why the newest reload of the configuration was refused; "" if it was not
+}
+
+// ForSlot asks the relay at http.listen whether it delivers the events of s, as it was read just now.
+func ForSlot(ctx context.Context, cfg statuspage.Config, s *slot.Status) Answer {
+	a, v := At(ctx, cfg)
+	switch {
+	case a.State == "":
+	case v.Slot.Name != s.Slot || v.Slot.Database != s.Database:
+		a = a.Other(fmt.Sprintf("reads slot %s in %s", v.Slot.Name, v.Slot.Database))
+	case v.Ready && s.Known && v.Slot.CheckedAgo != nil && *v.Slot.CheckedAgo < v.SinceSecs && v.Slot.ActivePID != s.ActivePID:
+		// The relay has looked at the slot in its present session, so it has seen its own walsender.
+		a = a.Other("reads a slot of this name on another server")
+	}
+	return a
+}
+
+const whereRelay = "start walpost run, or pass the address of the relay with --http"
+
+// At asks whatever relay there is at http.listen. The View is empty without an answer.
+func At(ctx context.Context, cfg statuspage.Config) (Answer, statuspage.View) {
+	if why := NoAddress(cfg); why != "" {
+		return Answer{Reason: why}, statuspage.View{}
+	}
+	client := Client(cfg.Listen)
+	defer client.CloseIdleConnections()
+	v, err := getStatus(ctx, client)
+	if err != nil {
+		return Answer{Address: cfg.Listen, Reason: fmt.Sprintf("no relay answers at %s (%v): %s", cfg.Listen, err, whereRelay)}, v
+	}
+	return Answer{cfg.Listen, relay.State(v.State), v.Ready, v.Reason, v.ReloadError}, v
+}
+
+// Other is the answer of a relay that is not the one that was meant.
+func (a Answer) Other(does string) Answer {
+	return Answer{Address: a.Address, Reason: fmt.Sprintf("the relay at %s %s: %s", a.Address, does, whereRelay)}
+}
+
+// getStatus is /api/status. An error is short: it says why there is no answer.
+func getStatus(ctx context.Context, client *http.Client) (v statuspage.View, err error) {
+	code, body, err := Get(ctx, client, "/api/status")
+	if err != nil {
+		return v, err
+	}
+	if code == http.StatusOK {
+		err = json.Unmarshal(body, &v)
+	}
+	if err != nil || v.State == "" {
+		return v, fmt.Errorf("a program other than walpost answers: %d %s", code, http.StatusText(code))
+	}
+	return v, nil
+}
+
+// NotReady says why a relay that answers is not ready.
+func (a Answer) NotReady() string {
+	if a.State == "" {
+		return a.Reason
+	}
+	return strings.TrimSuffix(fmt.Sprintf("the relay is not ready (%s): %s", a.State, a.Reason), ": ")
+}
+
+// Judge makes the severity of s that of the slot and the relay together.
+func (a Answer) Judge(s *slot.Status) {
+	switch {
+	case a.Ready, a.Address == "":
+		return
+	case a.State == relay.Halted:
+		s.Severity = slot.Critical
+	case s.Severity == slot.OK:
+		s.Severity = slot.Warning
+	}
+	s.Reasons = append(s.Reasons, a.NotReady())
+}

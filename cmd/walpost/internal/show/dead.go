@@ -1,0 +1,250 @@
+package show
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
+)
+
+// DeadList prints bad events, one on each line.
+func DeadList(w io.Writer, found []*walpost.BadEvent) error {
+	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	if len(found) > 0 {
+		fmt.Fprintln(out, "TOKEN\tSTATE\tREASON\tTABLE\tID\tKEY\tTOPIC\tATTEMPTS\tCOMMITTED\tERROR")
+	}
+	for _, e := range found {
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Token, stateWord(e), e.Reason, dash(e.Table), dash(e.ID), keyText(&e.Letter),
+			dash(e.Letter.Topic), e.Attempts, e.CommitTime.Format(time.RFC3339), OneLine(e.Error))
+	}
+	fmt.Fprintf(out, "events: %d\n", len(found))
+	return out.Flush()
+}
+
+// stateWord is the state of an event for a person.
+func stateWord(e *walpost.BadEvent) string {
+	switch {
+	case e.State != deadletter.Open:
+		return string(e.State)
+	case e.Asked:
+		return "releasing"
+	}
+	return string(e.Where)
+}
+
+func keyText(l *deadletter.Letter) string {
+	if !l.KeyKnown {
+		return "(unknown)"
+	}
+	return shown(l.Key)
+}
+
+// A BadEvent is an event for programs. A key that is not UTF-8 is in base64, under another name.
+type BadEvent struct {
+	Token      string          `json:"token"`
+	Where      badevents.Where `json:"where"`
+	State      string          `json:"state"`
+	Asked      bool            `json:"release_asked,omitempty"`
+	Why        string          `json:"why,omitempty"`
+	Reason     cdc.Reason      `json:"reason"`
+	Error      string          `json:"error"`
+	Table      string          `json:"table"`
+	EventID    string          `json:"event_id"`
+	Key        *string         `json:"key"`
+	KeyB64     *string         `json:"key_base64,omitempty"`
+	KeyKnown   bool            `json:"key_known"`
+	Topic      string          `json:"topic"`
+	Attempts   int             `json:"attempts"`
+	CommitTime time.Time       `json:"commit_time"`
+	CommitLSN  string          `json:"commit_lsn,omitempty"`
+	Version    string          `json:"version"`
+	Partition  int32           `json:"letter_partition"`
+	Offset     int64           `json:"letter_offset"`
+}
+
+// BadEventOf is e for programs.
+func BadEventOf(e *walpost.BadEvent) BadEvent {
+	row := BadEvent{
+		Token: e.Token, Where: e.Where, State: string(e.State), Asked: e.Asked, Why: e.Why, Reason: e.Reason, Error: e.Error, Table: e.Table, EventID: e.ID, KeyKnown: e.KeyKnown,
+		Topic: e.Letter.Topic, Attempts: e.Attempts, CommitTime: e.CommitTime, Version: e.Version, Partition: e.Newest.Partition, Offset: e.Newest.Offset,
+	}
+	row.Key, row.KeyB64 = textOrBase64(e.Key)
+	if e.Commit != 0 {
+		row.CommitLSN = e.Commit.String()
+	}
+	return row
+}
+
+// A DeadDetail is all that is known of an event, for programs.
+type DeadDetail struct {
+	BadEvent
+	Form     deadletter.Form `json:"form"`
+	Letters  []DeadStep      `json:"history"`
+	Headers  []Header        `json:"headers"`
+	Value    *string         `json:"value"`
+	ValueB64 *string         `json:"value_base64,omitempty"`
+}
+
+// A DeadStep is a letter or a mark.
+type DeadStep struct {
+	Partition int32      `json:"partition"`
+	Offset    int64      `json:"offset"`
+	What      string     `json:"what"` // letter, retried, dropped
+	Attempts  int        `json:"attempts,omitempty"`
+	Reason    cdc.Reason `json:"reason,omitempty"`
+	Error     string     `json:"error,omitempty"`
+	Version   string     `json:"version,omitempty"`
+	Why       string     `json:"why,omitempty"`
+	Time      *time.Time `json:"time,omitempty"` // of a mark
+}
+
+// DeadDetailOf is e for programs, with its history and the content of its newest letter.
+func DeadDetailOf(e *walpost.BadEvent, steps []badevents.Step, value []byte, headers []cdc.Header) *DeadDetail {
+	d := &DeadDetail{BadEvent: BadEventOf(e), Letters: []DeadStep{}, Headers: headersOf(headers)}
+	for _, s := range steps {
+		step := DeadStep{Partition: s.At.Partition, Offset: s.At.Offset, What: "letter"}
+		if l := s.Letter; l != nil {
+			step.Attempts, step.Reason, step.Error, step.Version = l.Attempts, l.Reason, l.Error, l.Version
+			d.Form = s.Form
+		} else {
+			step.What, step.Why, step.Time = string(s.Mark.State), s.Mark.Why, &s.Mark.Time
+		}
+		d.Letters = append(d.Letters, step)
+	}
+	d.Value, d.ValueB64 = textOrBase64(value)
+	return d
+}
+
+// deadMeaning says what the state of an event means, and whether a retry or a drop is next.
+func deadMeaning(e *walpost.BadEvent) (text string, open bool) {
+	switch {
+	case e.State == deadletter.Retried:
+		return "a retry has delivered the event", false
+	case e.State == deadletter.Released:
+		return "the relay has delivered the event after a retry", false
+	case e.State == deadletter.Dropped:
+		return "a person has given the event up: " + OneLine(e.Why), false
+	case e.Asked:
+		return "a retry has asked the relay to deliver all parked events of the key; start walpost run, if it does not run", false
+	case e.Where == badevents.InParking:
+		return "the event waits, and with it all later events of its key", true
+	}
+	return "the event is not delivered", true
+}
+
+// Dead prints all that is known of an event. value is its value, or its row.
+func Dead(w io.Writer, e *walpost.BadEvent, d *DeadDetail, value []byte) error {
+	var b strings.Builder
+	line := func(name, text string) { fmt.Fprintf(&b, "%-10s %s\n", name, text) }
+	line("token", e.Token)
+	meaning, open := deadMeaning(e)
+	line("state", stateWord(e)+": "+meaning)
+	if open {
+		line("to retry", "repair the cause, then run "+fault.Command("dead", "retry", e.Token))
+		line("to drop", fault.Command("dead", "drop", "--reason REASON", e.Token))
+	}
+	place := "read from the table"
+	if e.Commit != 0 {
+		place = fmt.Sprintf("commit %s, row %d", e.Commit, e.Row)
+	}
+	line("event", fmt.Sprintf("id %s of %s, committed at %s (%s)", dash(e.ID), dash(e.Table), e.CommitTime.Format(time.RFC3339Nano), place))
+	line("reason", fmt.Sprintf("%s: %s", e.Reason, OneLine(e.Error)))
+	for _, s := range d.Letters {
+		text := fmt.Sprintf("partition %d, offset %d: ", s.Partition, s.Offset)
+		if s.Time == nil {
+			text += fmt.Sprintf("attempt %d failed, %s: %s", s.Attempts, s.Reason, OneLine(s.Error))
+		} else {
+			text += strings.TrimSuffix(fmt.Sprintf("%s at %s: %s", s.What, s.Time.Format(time.RFC3339), OneLine(s.Why)), ": ")
+		}
+		line("history", text)
+	}
+	topic := dash(e.Letter.Topic)
+	if e.Partition >= 0 {
+		topic += fmt.Sprintf(", partition %d", e.Partition)
+	}
+	line("topic", topic)
+	line("key", keyText(&e.Letter))
+	for _, h := range d.Headers {
+		text := shown(nil)
+		switch {
+		case h.Value != nil:
+			text = shown([]byte(*h.Value))
+		case h.ValueB64 != nil:
+			text = "(base64) " + *h.ValueB64
+		}
+		line("header", shown([]byte(h.Key))+": "+text)
+	}
+	name, text := "value", shown(value)
+	if d.Form == deadletter.FormRow {
+		name = "row"
+	}
+	if json.Valid(value) {
+		text = string(value)
+	}
+	line(name, text)
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// A DeadRetry is what a retry did, for programs.
+type DeadRetry struct {
+	*walpost.RetryReport
+	Parked *badevents.Release `json:"parked"`
+	Done   []BadEvent         `json:"not_open"` // tokens of events that need no retry
+}
+
+// Retry prints what a retry did. waited says that it waited for the events of parked keys.
+func Retry(w io.Writer, r *DeadRetry, waited bool) error {
+	var b strings.Builder
+	for _, e := range r.Done {
+		fmt.Fprintf(&b, "%s: nothing to do, the event is %s\n", e.Token, e.State)
+	}
+	fmt.Fprintf(&b, "dead events: %d\n", r.Events)
+	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
+		fmt.Fprintf(&b, "for topic %s: %d\n", topic, r.Topics[topic])
+	}
+	if r.Keys.All > 0 {
+		more := ""
+		if !r.Keys.Whole {
+			more = "at least "
+		}
+		fmt.Fprintf(&b, "keys with newer records in their topics: %s%d of %d\n", more, r.Keys.Newer, r.Keys.All)
+	}
+	refused := "refused again"
+	if r.DryRun {
+		refused = "still without a record"
+	} else if r.Events > 0 {
+		fmt.Fprintf(&b, "delivered and marked: %d\n", r.Delivered)
+	}
+	if len(r.Refused) > 0 {
+		fmt.Fprintf(&b, "%s: %d\n", refused, len(r.Refused))
+	}
+	for _, e := range r.Refused {
+		fmt.Fprintf(&b, "  %s, event %s, attempt %d, %s: %s\n", e.Token, dash(e.EventID), e.Attempts, e.Reason, OneLine(e.Error))
+	}
+	if p := r.Parked; p != nil && p.Keys > 0 {
+		fmt.Fprintf(&b, "parked keys: %d, events: %d\n", p.Keys, p.Remaining)
+		switch {
+		case r.DryRun:
+		case waited:
+			fmt.Fprintf(&b, "released: %d, refused again: %d\n", p.Released, p.Refused)
+			if p.Refused > 0 {
+				b.WriteString("walpost dead list says why\n")
+			}
+		default:
+			fmt.Fprintf(&b, "keys to release: %d requested now, %d requested before. The running relay delivers their events. walpost dead list shows the events that are still parked.\n", p.Asked, p.Keys-p.Asked)
+		}
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}

@@ -1,0 +1,168 @@
+package show
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/walpost/walpost"
+	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
+	"github.com/walpost/walpost/internal/statuspage"
+	"github.com/walpost/walpost/slot"
+)
+
+// Status prints the state of the slot and of the relay that reads it.
+func Status(w io.Writer, s *slot.Status, a askrelay.Answer) error {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+	line("slot", "%s in %s", s.Slot, s.Database)
+	state := string(s.Severity)
+	if a.Address == "" && s.Severity == slot.OK {
+		state = "the slot is ok; whether events are delivered is not known"
+	}
+	line("state", "%s", state)
+	for _, f := range s.Reasons {
+		line("", "%s", OneLine(f))
+	}
+	line("relay", "%s", relayText(a))
+	if s.Known && s.Exists {
+		active := "inactive"
+		if s.Active {
+			active = fmt.Sprintf("active (pid %d)", s.ActivePID)
+		} else {
+			active += " for " + atLeastFor(s.InactiveFor, s.InactiveAtLeast)
+		}
+		line("reader", "%s", active)
+		line("wal_status", "%s", s.WALStatus)
+		line("retained", "%s", bytesOrUnknown(s.RetainedBytes))
+		line("unconfirmed", "%s", bytesOrUnknown(s.UnconfirmedBytes))
+		if s.SafeKnown {
+			line("left", "%s before the slot can be lost", walpost.Size(s.SafeBytes).Roughly())
+		} else if s.KeepBytes < 0 {
+			line("left", "no limit (max_slot_wal_keep_size is -1): the disk is the limit")
+		}
+		if s.Limit == slot.ByDisk {
+			line("disk", "%s left of monitor.wal_disk_size", walpost.Size(s.Left).Roughly())
+		}
+		switch {
+		case s.Limit == slot.ByRemoval:
+		case s.WALRate < 0:
+			line("forecast", "needs two readings: add --watch 30s")
+		case s.Limit == slot.NoLimit:
+			line("forecast", "none: no limit is known (set max_slot_wal_keep_size, or monitor.wal_disk_size)")
+		case math.IsInf(s.Exhaustion, 1):
+			line("forecast", "%s is not used up at this rate", s.Limit)
+		default:
+			line("forecast", "%s is used up in %s", s.Limit, time.Duration(s.Exhaustion*float64(time.Second)).Round(time.Second))
+		}
+		if s.WALRate >= 0 {
+			line("WAL", "%s/s", walpost.Size(s.WALRate).Roughly())
+		}
+		if s.WaitEvent != "" {
+			line("waits for", "%s", s.WaitEvent)
+		}
+		line("xmin age", "%d transactions", s.CatalogXminAge)
+		if d := s.Decoding; d.SpillBytes > 0 {
+			line("spilled", "%s by %d transactions", walpost.Size(d.SpillBytes).Roughly(), d.SpillTxns)
+		}
+		line("confirmed", "%s", s.Confirmed)
+		if s.Restart > 0 { // a lost slot holds nothing
+			line("restart", "%s", s.Restart)
+		}
+		line("server", "%s", s.Server)
+		if s.Blocker != nil {
+			line("blocker", "%s", s.Blocker)
+			line("", "to end it: %s", s.Blocker.End)
+		}
+		if s.Hidden != "" {
+			line("hidden", "%s", s.Hidden)
+		}
+		line("clock", "the database's clock minus this machine's clock: %s", s.ClockSkew.Round(time.Millisecond))
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+func bytesOrUnknown(n int64) string {
+	if n < 0 {
+		return "unknown"
+	}
+	return walpost.Size(n).Roughly()
+}
+
+func atLeastFor(d time.Duration, atLeast bool) string {
+	text := d.Round(time.Second).String()
+	if atLeast {
+		text = "at least " + text
+	}
+	return text
+}
+
+// PollStatus prints the state of a relay that polls, and of its table.
+func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []string, state string) error {
+	var b strings.Builder
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
+	}
+	line("table", "%s, polled with the strategy %s", p.Table, p.Strategy)
+	if a.Address == "" && state == "ok" {
+		state = "no row waits for long; whether events are delivered is not known"
+	}
+	line("state", "%s", state)
+	for _, f := range findings {
+		line("", "%s", OneLine(f))
+	}
+	line("relay", "%s", relayText(a))
+	if p.Pending != nil {
+		more, oldest := "", ""
+		if p.More {
+			more = "more than "
+		}
+		if p.Oldest != nil {
+			oldest = ", the oldest for " + time.Duration(*p.Oldest*float64(time.Second)).Round(time.Second).String()
+		}
+		line("undelivered", "%s%d%s", more, *p.Pending, oldest)
+		if c := p.Claims; c != nil {
+			line("claimed", "%d of these rows", c.Claimed)
+			line("workers", "%d", c.Workers)
+			for _, r := range c.Refused {
+				next := "now"
+				if r.Next != nil {
+					next = "in " + time.Duration(*r.Next*float64(time.Second)).Round(time.Second).String()
+				}
+				line("refused", "event %s, %d times, next attempt %s: %s", r.ID, r.Attempts, next, OneLine(r.Error))
+			}
+		} else {
+			line("delayed by", "%s", cmp.Or(p.Blocker, "nothing"))
+			if p.BlockerEnd != "" {
+				line("", "to end it: %s", p.BlockerEnd)
+			}
+			line("position", "%s", p.Position)
+		}
+		wake := "every " + time.Duration(p.Interval*float64(time.Second)).String()
+		if p.Wake == "notify" {
+			wake = "when a trigger notifies, and " + wake
+		}
+		line("looks", "%s", wake)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// relayText is the state of the relay, with the address that was asked.
+func relayText(a askrelay.Answer) string {
+	switch {
+	case a.Address == "":
+		return "unknown: " + a.Reason
+	case a.State == "":
+		return fmt.Sprintf("unknown (%s)", a.Address)
+	case a.Reload != "":
+		return fmt.Sprintf("%s (%s); it has not reloaded the configuration: %s", a.State, a.Address, OneLine(a.Reload))
+	}
+	return fmt.Sprintf("%s (%s)", a.State, a.Address)
+}
