@@ -83,6 +83,14 @@ func start(t *testing.T, args ...string) *process {
 // launch is start for a configuration that has http.listen.
 func launch(t *testing.T, args ...string) *process {
 	t.Helper()
+	p := spawn(t, args...)
+	p.listens()
+	return p
+}
+
+// spawn starts walpost, and does not wait for anything.
+func spawn(t *testing.T, args ...string) *process {
+	t.Helper()
 	p := &process{Cmd: exec.Command("walpost", args...), t: t, done: make(chan struct{}), log: newLines()}
 	p.Stdout, p.Stderr = io.Discard, p.log
 	if err := p.Start(); err != nil {
@@ -99,12 +107,17 @@ func launch(t *testing.T, args ...string) *process {
 			t.Logf("walpost wrote:\n%s", p.log)
 		}
 	})
+	return p
+}
+
+// listens waits until the process listens.
+func (p *process) listens() {
+	p.t.Helper()
 	var line struct{ URL string }
-	if err := json.Unmarshal([]byte(p.log.wait(t, "http listens")), &line); err != nil {
-		t.Fatal(err)
+	if err := json.Unmarshal([]byte(p.log.wait(p.t, "http listens")), &line); err != nil {
+		p.t.Fatal(err)
 	}
 	p.page = strings.TrimSuffix(line.URL, "/")
-	return p
 }
 
 // get asks the process's HTTP.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -100,7 +101,7 @@ func (load loader) work(cmd *cobra.Command, with func(*fileConfig), work func(ct
 // command of a relay can have the same options, and hints repeat them.
 func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problems, uses ...string) loader {
 	flags := cmd.Flags()
-	file := flags.StringP("config", "c", "", "the `file` walpost.yaml (WALPOST_CONFIG); flags and WALPOST_… variables override it")
+	flags.StringP("config", "c", "", "the `file` walpost.yaml (WALPOST_CONFIG); flags and WALPOST_… variables override it")
 	defaults := defaultConfig()
 	for _, s := range settings {
 		if s.makes && !slices.Contains([]string{"run", "recover", "replay"}, cmd.Name()) {
@@ -124,12 +125,15 @@ func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problem
 	}
 	flags.SortFlags = false
 	return func(with func(*fileConfig)) (fileConfig, error) {
-		if *file == "" {
-			*file = os.Getenv("WALPOST_CONFIG")
-		}
-		fault.SetOptions(given(flags, *file))
-		return loadConfig(*file, os.LookupEnv, overrides(flags, os.LookupEnv), with, check)
+		file := namedFile(flags)
+		fault.SetOptions(given(flags, file))
+		return loadConfig(file, os.LookupEnv, overrides(flags, os.LookupEnv), with, check)
 	}
+}
+
+// namedFile is the file that holds the configuration, "" for none.
+func namedFile(flags *pflag.FlagSet) string {
+	return cmp.Or(flags.Lookup("config").Value.String(), os.Getenv("WALPOST_CONFIG"))
 }
 
 // given repeats, for a shell, how the command line says what to relay. A DSN with a password is left to the environment.

@@ -44,23 +44,26 @@ overrides the file. Each configuration flag has a variable with its name: the va
 	gap := cmd.Flags().String("accept-gap", "", "accept the one gap whose `token` a refusal printed; the events of the gap are lost")
 	unordered := cmd.Flags().Bool("unordered", false, "if nothing tells the order of the rows of source.snapshot: initial, publish them in any order")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		var reload reloader
+		reload.catch(namedFile(cmd.Flags()))
 		with := func(c *fileConfig) {
 			c.AcceptGap, c.Unordered = *gap, *unordered
 			if *stdout {
 				c.Stdout = cmd.OutOrStdout()
 			}
 		}
+		reload.load = func() (fileConfig, error) { return load(with) }
 		return load.work(cmd, with, func(ctx context.Context, cfg fileConfig) error {
-			return runRelay(ctx, cfg, newLogger(cfg.Log, cmd.ErrOrStderr()), nil, func() (fileConfig, error) { return load(with) })
+			return runRelay(ctx, cfg, newLogger(cfg.Log, cmd.ErrOrStderr()), nil, &reload)
 		})
 	}
 	return cmd
 }
 
 // runRelay relays by cfg until ctx ends. HTTP is there before anything is connected, and until the relay has ended. With
-// started it reports the relay and the address of the status page ("" for none) as soon as both are there. again reads the configuration
-// once more, after a SIGHUP.
-func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started func(r *walpost.Relay, page string), again func() (fileConfig, error)) error {
+// started it reports the relay and the address of the status page ("" for none) as soon as both are there. reload has load and signals,
+// and is nil where nothing is read again.
+func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started func(r *walpost.Relay, page string), reload *reloader) error {
 	b := buildInfo()
 	shown := statuspage.New(cfg.HTTP, statuspage.Build{Version: b.version, Commit: b.commit, GoVersion: b.goVersion})
 	cfg.Logger, cfg.Version = log, b.version
@@ -69,7 +72,10 @@ func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started f
 	if err != nil {
 		return err
 	}
-	defer (&reloader{again, r, cfg, log, shown.Reloaded}).watch()()
+	if reload != nil {
+		reload.relay, reload.now, reload.log, reload.done = r, cfg, log, shown.Reloaded
+		defer reload.watch()()
+	}
 	page := ""
 	if !cfg.HTTP.Off() {
 		addr, stop, err := shown.Serve(r, log)

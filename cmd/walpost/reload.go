@@ -16,23 +16,28 @@ import (
 // A reloader reads the configuration again after a SIGHUP. It applies all that has changed, or nothing: a process whose configuration
 // is partly that of the file is a riddle.
 type reloader struct {
-	load  func() (fileConfig, error)
-	relay *walpost.Relay
-	now   fileConfig
-	log   zerolog.Logger
-	done  func(err error) // is told how each attempt ended
+	load    func() (fileConfig, error)
+	signals chan os.Signal
+	relay   *walpost.Relay
+	now     fileConfig
+	log     zerolog.Logger
+	done    func(err error) // is told how each attempt ended
 }
 
-// watch reloads until the returned function is called. Without a file, SIGHUP ends the process as it ends any other.
-func (r *reloader) watch() (stop func()) {
-	if r.now.file == "" {
-		return func() {}
+// catch keeps SIGHUP for watch, so that a signal during the start does not end the process. Without a file, SIGHUP ends the
+// process as it ends any other.
+func (r *reloader) catch(file string) {
+	if r.signals = make(chan os.Signal, 1); file != "" {
+		signal.Notify(r.signals, syscall.SIGHUP)
 	}
-	signals, ended := make(chan os.Signal, 1), make(chan struct{})
-	signal.Notify(signals, syscall.SIGHUP)
+}
+
+// watch reloads until the returned function is called.
+func (r *reloader) watch() (stop func()) {
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		for range signals {
+		for range r.signals {
 			err := r.reload()
 			if err != nil {
 				r.log.Error().Err(err).Msg("configuration not reloaded: walpost goes on with the former one")
@@ -41,8 +46,8 @@ func (r *reloader) watch() (stop func()) {
 		}
 	}()
 	return func() {
-		signal.Stop(signals)
-		close(signals)
+		signal.Stop(r.signals)
+		close(r.signals)
 		<-ended
 	}
 }

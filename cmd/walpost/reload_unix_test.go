@@ -1,0 +1,39 @@
+//go:build unix
+
+package main
+
+import (
+	"cmp"
+	"os"
+	"path/filepath"
+	"syscall"
+	"testing"
+)
+
+// The file is a pipe at first, so the process reads it for as long as the test wants.
+func TestSIGHUPDuringTheStartReloads(t *testing.T) {
+	t.Parallel()
+	const text = "source: {dsn: postgres://u@127.0.0.1:1/d, table: public.outbox}\nkafka: {brokers: [127.0.0.1:1]}\n"
+	name := filepath.Join(t.TempDir(), "walpost.yaml")
+	err := cmp.Or(syscall.Mkfifo(name, 0o600), os.WriteFile(name+".new", []byte(text+"monitor: {retained_warn: 2GiB}\n"), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := spawn(t, "run", "--config", name, "--http", "127.0.0.1:0")
+	pipe, err := os.OpenFile(name, os.O_WRONLY, 0) // waits until the process opens it
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = cmp.Or(os.Rename(name+".new", name), p.Process.Signal(syscall.SIGHUP))
+	if err == nil {
+		_, err = pipe.WriteString(text)
+	}
+	if err := cmp.Or(err, pipe.Close()); err != nil {
+		t.Fatal(err)
+	}
+	p.log.wait(t, `"changed":["monitor.retained_warn: 2GiB"]`)
+	p.listens()
+	if code := p.stop(); code != 0 {
+		t.Errorf("exits with %d", code)
+	}
+}
