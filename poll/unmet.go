@@ -37,6 +37,8 @@ func (u *Unmet) fault(running bool, by fix.Provider) error {
 		return fault.Person(u, hint)
 	case u.Misconfigured:
 		return fault.Config(u, hint)
+	case u.right:
+		return fault.Repair(fault.WithHint(u, hint))
 	}
 	return fault.WithHint(u, hint)
 }
@@ -130,7 +132,7 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 	case t.Persistence != "p":
 		fail(name, fix.BySQL("ALTER TABLE "+sql+" SET LOGGED;"), "table %s is not permanent: a crash of the server empties it", t.Table)
 	case !t.Readable:
-		fail("reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, f.Server.Role)), "role %s may not read %s", f.Server.Role, t.Table)
+		fail("reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, f.Server.Role)), "role %s may not read %s", f.Server.Role, t.Table).right = true
 	}
 	rel := t.Relation
 	if s.Needs != nil {

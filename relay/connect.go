@@ -20,9 +20,8 @@ const (
 	maxBackoff = 30 * time.Second
 )
 
-// connect gets a session. Meanwhile acknowledgements are taken and checkpoints written, so the sink
-// does not notice. connect returns nil without a session if ctx ended, or if another attempt can
-// help.
+// connect gets a session. Meanwhile acknowledgements are taken and checkpoints written. connect
+// returns nil without a session if ctx ended, or if another attempt can help.
 func (l *loop) connect(ctx context.Context) error {
 	if l.st.State == Starting {
 		l.setState(Connecting, "opening the first session")
@@ -82,6 +81,7 @@ func (l *loop) inUse(found cdc.Identity) {
 // next attempt finds that record. So it cannot tell whether another process held the slot before.
 func (l *loop) attempted(a *attempt) {
 	c := &l.checkpointer
+	l.worked = l.worked || a.found.SystemID != ""
 	if a.epoch > c.epoch && l.begun {
 		c.epoch = a.epoch
 		l.contested = l.contested || !a.own || a.gap
@@ -91,8 +91,7 @@ func (l *loop) attempted(a *attempt) {
 	}
 }
 
-// unused takes over an attempt that came too late. Its record counts, and finish closes its
-// session.
+// unused takes over an attempt that came too late. finish closes its session.
 func (l *loop) unused(a *attempt) {
 	l.attempted(a)
 	l.dead = a.sess
@@ -115,7 +114,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	if !fault.Retryable(err) {
+	if !fault.Passing(err, l.worked) {
 		l.ended("refused", err)
 		return err
 	}
@@ -127,7 +126,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 		state = Standby
 	}
 	l.noteError(err, edge)
-	edge.Fault(time.Now(), l.log.Warn()).Err(err).Msg("no session, trying again")
+	edge.Fault(time.Now(), l.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Msg("no session, trying again")
 	l.setState(state, err.Error())
 	return nil
 }

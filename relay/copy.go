@@ -129,7 +129,7 @@ func (c *copying) run(ctx context.Context) error {
 // take handles what the reader handed over.
 func (c *copying) take(r copied) error {
 	switch {
-	case r.err != nil && fault.Retryable(r.err):
+	case r.err != nil && fault.Passing(r.err, c.worked):
 		return c.lose(r.err)
 	case r.err != nil:
 		return r.err

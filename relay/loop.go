@@ -48,6 +48,7 @@ type loop struct {
 	arrived   *attempt   // has ended, and is not used yet
 	tries     int        // attempts since a session worked
 	contested bool       // another process had the slot, or a gap was accepted, since the newest session
+	worked    bool       // an attempt has reached the source
 	begun     bool       // a session has begun: the phase is a real one, and the monitor runs
 	sighted   []sighting // what the monitor found, and the loop has not judged yet, oldest first
 
@@ -329,7 +330,7 @@ func (l *loop) lose(err error) error {
 		l.tries = 0
 	}
 	// A Next that was cut short because of a stop is no fault of the source.
-	if !fault.Retryable(err) && (l.reading.Err() == nil || !errors.Is(err, context.Canceled)) {
+	if !fault.Passing(err, l.worked) && (l.reading.Err() == nil || !errors.Is(err, context.Canceled)) {
 		l.ended("refused", err)
 		return err
 	}

@@ -20,6 +20,7 @@ func TestFirstOpenIsWaitedOutOnlyWhereThatCanHelp(t *testing.T) {
 		"configuration": {fault.Config(errors.New("no such table"), ""), true, false},
 		"plain":         {errors.New("what is this"), true, false},
 		"person":        {fault.Person(errors.New("slot of another plugin"), ""), true, true},
+		"login":         {fault.Repair(errors.New("wrong password")), true, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			story(t, func(t *testing.T, w *world) {
@@ -42,6 +43,32 @@ func TestFirstOpenIsWaitedOutOnlyWhereThatCanHelp(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Somebody who changes a password causes such an error for a moment.
+func TestARelayThatHasWorkedWaitsForWhatCanBeRepaired(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Second, "delivered", w.allDelivered)
+		w.do(func() {
+			w.openErr = fault.Repair(fault.WithHint(errors.New("wrong password"), "Check the password."))
+			w.session.dead = fault.Repair(errors.New("a right is missing"))
+		})
+		time.Sleep(time.Hour)
+		w.commit("b")
+		if st := r.relay.Status(); st.State != Connecting || st.Ready || !strings.Contains(st.Reason, "wrong password") || !strings.Contains(r.logs.String(), "Check the password.") {
+			t.Errorf("%+v\n%s", st, r.logs.String())
+		}
+		w.do(func() { w.openErr = nil })
+		w.want(t, 31*time.Second, "delivered again", w.allDelivered)
+		w.do(func() { w.openErr = fault.Config(errors.New("no such table"), "") })
+		w.cut(errNet)
+		<-r.done
+		if !fault.Misconfigured(r.err) {
+			t.Error(r.err)
+		}
+	})
 }
 
 func TestErrorThatNoRetryHelpsEndsTheRunWithWhatIsSafe(t *testing.T) {

@@ -156,7 +156,7 @@ func (b *Breaker) dropSlot(slot, reason string) {
 			b.log.Error().Str("slot", slot).Msg("circuit breaker: the slot is dropped")
 			return
 		}
-		if ctx.Err() != nil || !fault.Retryable(err) {
+		if ctx.Err() != nil || !fault.Passing(err, true) {
 			b.set(BreakerTripped, fmt.Sprintf("%s; it cannot be dropped: %v", reason, err))
 			b.log.Error().Err(errors.Join(err, context.Cause(ctx))).Str("slot", slot).Msg("circuit breaker: the slot cannot be dropped")
 			return

@@ -66,11 +66,15 @@ records: {headers: [{insert: a, value: b}]}
 	}
 }
 
-// A password whose DSN is read as something else is masked with the whole DSN.
-func TestPrintMasksADSNThatMayBeReadInTwoWays(t *testing.T) {
-	out, _ := printed(t, "source: {dsn: 'postgres://u:12/hunter2@h', table: a}\nkafka: {brokers: ['k:9092']}\n")
-	if strings.Contains(out, "hunter2") || !strings.Contains(out, "dsn: (secret)") {
-		t.Error(out)
+// A value whose keyword is not known may be a password. Where the password is not certain, the whole DSN is masked.
+func TestPrintMasksWhatMayBeAPassword(t *testing.T) {
+	for dsn, want := range map[string]string{
+		"postgres://u:12?hunter2@h": "dsn: (secret)", "host=h pasword=hunter2": "dsn: host=h pasword=(secret)", "postgres://h/d?pasword=hunter2": "dsn: postgres://h/d?pasword=(secret)",
+	} {
+		out, _ := printed(t, "source: {dsn: '"+dsn+"', table: a}\nkafka: {brokers: ['k:9092']}\n")
+		if strings.Contains(out, "hunter2") || !strings.Contains(out, want) {
+			t.Errorf("%s:\n%s", dsn, out)
+		}
 	}
 }
 

@@ -61,6 +61,21 @@ func Retryable(err error) bool {
 	return errors.As(err, &f) && f.Retryable()
 }
 
+// Repair marks err as one that somebody can repair outside walpost, such as a refused login. A start
+// fails with it. Who has worked before waits, because a changed password or a role that is made again
+// causes it for a moment. In all else, err behaves as without the mark.
+func Repair(err error) error { return repair{err} }
+
+type repair struct{ error }
+
+func (r repair) Unwrap() error { return r.error }
+
+// Passing is Retryable for a caller that may have worked before. If it has, what can be repaired
+// outside walpost can pass, too.
+func Passing(err error, worked bool) bool {
+	return Retryable(err) || worked && !NeedsPerson(err) && errors.As(err, new(repair))
+}
+
 // NeedsPerson says whether only a person can resolve err.
 func NeedsPerson(err error) bool {
 	var f interface{ NeedsPerson() bool }

@@ -52,6 +52,29 @@ func TestBehaviourIsAskedThroughTheChain(t *testing.T) {
 	}
 }
 
+func TestARepairPassesForWhoHasWorked(t *testing.T) {
+	plain := errors.New("refused")
+	for what, c := range map[string]struct {
+		err             error
+		started, worked bool
+	}{
+		"none":                      {nil, false, false},
+		"plain":                     {plain, false, false},
+		"retry":                     {Retry(plain), true, true},
+		"repair":                    {fmt.Errorf("open: %w", Repair(plain)), false, true},
+		"repair with a hint":        {WithHint(Repair(plain), "look"), false, true},
+		"repair of a configuration": {Repair(Config(plain, "")), false, true},
+		"a person is needed":        {Person(Repair(plain), ""), false, false},
+	} {
+		if started, worked := Passing(c.err, false), Passing(c.err, true); started != c.started || worked != c.worked {
+			t.Errorf("%s: %t at a start and %t later", what, started, worked)
+		}
+	}
+	if err := Repair(Config(plain, "look")); !Misconfigured(err) || Hint(err) != "look" || err.Error() != plain.Error() || !errors.Is(err, plain) {
+		t.Errorf("%#v", err)
+	}
+}
+
 func TestAFaultKeepsItsError(t *testing.T) {
 	plain := errors.New("slot \"walpost\" is active for PID 7")
 	for _, err := range []error{Retry(plain), Person(plain, "x"), Config(plain, "x"), WithHint(plain, "x")} {

@@ -79,13 +79,17 @@ var pins = []pin{
 // Config reads the DSN, refuses what contradicts the pinned settings, and pins them.
 func (d Database) Config() (*pgconn.Config, error) {
 	cc, err := pgconn.ParseConfig(d.DSN)
+	if err == nil && misread(d.DSN, cc) {
+		err = errMisread
+	}
 	if err != nil {
-		return nil, fault.Config(conf.Problems{{Field: "source.dsn", Want: parseProblem(err)}},
-			"Write a libpq URI such as postgres://walpost@db.internal:5432/shop?sslmode=verify-full, or keywords such as host=db.internal dbname=shop.")
+		// A DSN that was good can become wrong: it may name files, such as sslrootcert.
+		return nil, fault.Repair(fault.Config(conf.Problems{{Field: "source.dsn", Want: parseProblem(err)}},
+			"Write a libpq URI such as postgres://walpost@db.internal:5432/shop?sslmode=verify-full, or keywords such as host=db.internal dbname=shop."))
 	}
 	password, err := conf.Secret(d.Password).Or(d.PasswordFile)
-	if err != nil { // a retry helps: at the start, the file was there
-		return nil, fmt.Errorf("source.password_file: %w", err)
+	if err != nil {
+		return nil, fault.Repair(fmt.Errorf("source.password_file: %w", err))
 	}
 	if password != "" {
 		cc.Password = password
@@ -143,6 +147,8 @@ func (d Database) Config() (*pgconn.Config, error) {
 func (d Database) saysTarget() bool {
 	return strings.Contains(d.DSN, "target_session_attrs") || os.Getenv("PGTARGETSESSIONATTRS") != ""
 }
+
+var errMisread = errors.New("a part of the DSN is where a password may have been meant")
 
 // parseProblem is what is wrong with a DSN, without any part of the DSN that could be a piece of a password.
 func parseProblem(err error) string {

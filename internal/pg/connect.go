@@ -177,9 +177,9 @@ func classifyConnect(err error, cc *pgconn.Config, administrator bool) error {
 	case retry:
 		return fault.Retry(err)
 	case hint != "":
-		return fault.WithHint(err, hint)
+		return fault.Repair(fault.WithHint(err, hint))
 	}
-	return err
+	return fault.Repair(err)
 }
 
 // databaseOf is the database that the server takes: the user's name is its default.
@@ -236,6 +236,9 @@ func Classify(err error) error {
 	case errors.As(err, &pgErr):
 		if retryableState(pgErr.Code) {
 			return fault.Retry(err)
+		}
+		if pgErr.Code == StateNoRight {
+			return fault.Repair(err)
 		}
 		if NotUTF8(pgErr.Code) {
 			return fault.Person(err, RepairText+" Then start again.")
