@@ -184,22 +184,18 @@ func TestCatalogFillsWhatTheStreamDoesNotSay(t *testing.T) {
 func TestTheProbeAsksNoOtherServerThanTheStreams(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""))
 	here := w.mustOpen(w.source(), false).conn.Conn().RemoteAddr()
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	gone.Close()
+	gone := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1} // where nobody listens
 	s := w.source()
-	s.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "@", "@"+gone.Addr().String()+",", 1)) // two hosts
+	s.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "@", "@"+gone.String()+",", 1)) // two hosts
 	if err := s.probeAt(here)(t.Context()); err != nil {
 		t.Errorf("the server that is there: %v", err)
 	}
 	s.cfg.DSN = conf.Secret(w.dsn)
-	if err := s.probeAt(gone.Addr())(t.Context()); !goingDown(err) {
+	if err := s.probeAt(gone)(t.Context()); !goingDown(err) {
 		t.Errorf("the server that is gone, behind a name that leads elsewhere by now: %v", err)
 	}
-	s.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "@", "@"+gone.Addr().String()+",", 1))
-	if err := s.probeAt(gone.Addr())(t.Context()); !goingDown(err) {
+	s.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "@", "@"+gone.String()+",", 1))
+	if err := s.probeAt(gone)(t.Context()); !goingDown(err) {
 		t.Errorf("the server that is gone, beside another host: %v", err)
 	}
 }

@@ -271,8 +271,7 @@ func TestStatusAsksTheRelay(t *testing.T) {
 	}
 	defer refuses.Close()
 	statusSays(t, "a process that stands still", refuses.Addr().String(), slot.Warning, "unknown (ADDR)", "no relay answers at ADDR (no answer within 3s)"+where)
-	refuses.Close()
-	statusSays(t, "no process", refuses.Addr().String(), slot.Warning, "unknown (ADDR)", "no relay answers at ADDR (connection refused)"+where)
+	statusSays(t, "no process", "127.0.0.1:1", slot.Warning, "unknown (ADDR)", "no relay answers at ADDR (connection refused)"+where)
 	for body, code := range map[string]int{"<html>": http.StatusOK, "{}": http.StatusOK, "[]": http.StatusNotFound} {
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			w.WriteHeader(code)

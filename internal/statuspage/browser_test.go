@@ -318,6 +318,9 @@ func TestStatusPageSurvivesARestart(t *testing.T) {
 func serve(t *testing.T, address string, r Relay, past *history) string {
 	t.Helper()
 	l, err := net.Listen("tcp", address)
+	for end := time.Now().Add(2 * time.Minute); err != nil && time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		l, err = net.Listen("tcp", address) // a connection of another program may have the port for a while
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
