@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"flag"
 	"fmt"
 	"os"
 	"testing"
@@ -16,7 +17,13 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
+func TestMain(m *testing.M) {
+	// Each run asks the same questions. -rapid.seed=0 asks others.
+	if err := flag.Set("rapid.seed", "1"); err != nil {
+		panic(err)
+	}
+	os.Exit(testenv.Main(m))
+}
 
 // database makes a database with the table of an outbox, and returns its DSN.
 func database(t testing.TB, o *Outbox) (pg *testenv.PG, dsn string) {
