@@ -78,7 +78,7 @@ func TestSkipEndsWhereTheStoreTakesNothing(t *testing.T) {
 	if err := store.Save(t.Context(), halt.Key(), halt.Encode()); err != nil {
 		t.Fatal(err)
 	}
-	skipLimit = 2 * time.Second
+	skipLimit = 5 * time.Second
 	defer func() { skipLimit = time.Minute }()
 	h := c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Produce}, Topic: cfg.Checkpoint.Topic, Err: kerr.NotEnoughReplicas, Count: -1})
 	if _, err := Skip(t.Context(), cfg, halt.Token, SkipOptions{}); err == nil || fault.NeedsPerson(err) || !strings.Contains(err.Error(), "has not accepted the request") {

@@ -116,7 +116,7 @@ func produced(t *testing.T) *prometheus.Registry {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close) // the plugin takes its metrics away with the client
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
 	if err := client.ProduceSync(ctx, &kgo.Record{Topic: "orders", Value: []byte("x")}).FirstErr(); err != nil {
 		t.Fatal(err)

@@ -245,7 +245,7 @@ func TestCheckGivesUpQuestionsThatAreNotAnswered(t *testing.T) {
 		c.SleepControl(func() { <-t.Context().Done() })
 		return nil, nil, false
 	})
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
 	defer cancel()
 	began := time.Now()
 	got := lines(CheckKafka(ctx, config(c.ListenAddrs()), "cp", "n", func() Expected { return Expected{Topics: map[string]Traffic{"a": {}}} }))

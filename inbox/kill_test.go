@@ -56,7 +56,7 @@ func TestEveryEffectHappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 	}
 	lines := make(chan int, 1000)
 	processes := []*exec.Cmd{run("random", lines), run("random", lines), run("random", lines)}
-	for done := 0; done < deliveries; {
+	for done := 0; done < deliveries || kills == 0 || cuts == 0 || turns == 0; {
 		done += <-lines
 		switch rand.IntN(12) {
 		case 0:
@@ -95,9 +95,6 @@ func TestEveryEffectHappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 	p.expect("0", `SELECT count(*) FROM (SELECT n, lag(n) OVER (PARTITION BY m.lane ORDER BY m.id) AS before
 		FROM inbox_messages m JOIN effects e ON e.consumer = 'stored' AND e.id = m.event_id) o WHERE before > n`)
 	p.expect("0", "SELECT count(*) FROM inbox_messages WHERE state <> 'processed'")
-	if kills == 0 || cuts == 0 || turns == 0 {
-		t.Errorf("%d kills, %d cuts and %d generations: this says little", kills, cuts, turns)
-	}
 	t.Logf("%d kills, %d cuts, %d generations; %s failed attempts of stored messages", kills, cuts, turns,
 		p.value("SELECT coalesce(sum(attempts), 0)::text FROM inbox_messages"))
 }

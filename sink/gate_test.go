@@ -34,7 +34,7 @@ func TestEveryErrorThatPassesIsWaitedOut(t *testing.T) {
 			t.Parallel()
 			c := testenv.FakeKafka(t, kfake.SeedTopics(2, "a", "b"))
 			b := open1(t, config(c.ListenAddrs()))
-			b.stuckWait = stuckWait{least: 5 * time.Second, unknown: 5 * time.Second, wire: 10 * time.Second / 3} // see stuck.go: OUT_OF_ORDER_SEQUENCE_NUMBER makes a client stuck now and then
+			b.stuckWait = stuckWait{least: 15 * time.Second, unknown: 15 * time.Second, wire: 10 * time.Second} // see stuck.go: OUT_OF_ORDER_SEQUENCE_NUMBER makes a client stuck now and then
 			b.send("a", "k", 1)
 			b.send("b", "k", 1)
 			b.all()

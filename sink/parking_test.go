@@ -54,7 +54,7 @@ func park(t *testing.T, cl *kgo.Client, topic string, values ...string) {
 
 func gone(t *testing.T, p *Parking, from int64) {
 	t.Helper()
-	p.patience = time.Second // it waits for a new leader
+	p.patience = 3 * time.Second // it waits for a new leader
 	_, err := p.Read(t.Context(), from, func(*kgo.Record) bool { return true })
 	if !errors.Is(err, kafka.ErrGone) || !fault.NeedsPerson(err) || fault.Hint(err) == "" {
 		t.Errorf("from %d: %v", from, err)

@@ -27,7 +27,7 @@ func renewals(s *Kafka) int {
 func TestATopicLeavesAClientThatIsStuck(t *testing.T) {
 	c := testenv.FakeKafka(t, kfake.SeedTopics(1, "a", "b"))
 	b := open1(t, config(c.ListenAddrs()))
-	b.stuckWait = stuckWait{least: 100 * time.Millisecond, unknown: 100 * time.Millisecond, wire: 70 * time.Millisecond}
+	b.stuckWait = stuckWait{least: 5 * time.Second, unknown: 5 * time.Second, wire: 70 * time.Millisecond}
 	for range 3 { // both topics are known, and their gates open
 		b.send("a", "k", 200)
 		b.send("b", "k", 200)

@@ -56,7 +56,7 @@ func (l *lines) String() string {
 // wait returns the first line that has text in it.
 func (l *lines) wait(t *testing.T, text string) string {
 	t.Helper()
-	limit := time.After(30 * time.Second)
+	limit := time.After(2 * time.Minute)
 	for {
 		l.mu.Lock()
 		all, more := l.text.String(), l.more
@@ -69,7 +69,7 @@ func (l *lines) wait(t *testing.T, text string) string {
 		select {
 		case <-more:
 		case <-limit:
-			t.Fatalf("%q was not written in 30 s; this was:\n%s", text, all)
+			t.Fatalf("%q was not written in 2 minutes; this was:\n%s", text, all)
 		}
 	}
 }
@@ -139,7 +139,7 @@ func (p *process) get(path string) (int, string) {
 func (p *process) until(what string, ok func(v *statuspage.View) bool) {
 	p.t.Helper()
 	var v statuspage.View
-	for limit := time.Now().Add(60 * time.Second); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
+	for limit := time.Now().Add(2 * time.Minute); time.Now().Before(limit); time.Sleep(20 * time.Millisecond) {
 		_, body := p.get("/api/status")
 		v = statuspage.View{}
 		if err := json.Unmarshal([]byte(body), &v); err != nil {
@@ -149,7 +149,7 @@ func (p *process) until(what string, ok func(v *statuspage.View) bool) {
 			return
 		}
 	}
-	p.t.Fatalf("not in 60 s: %s; the status is %+v", what, v)
+	p.t.Fatalf("not in 2 minutes: %s; the status is %+v", what, v)
 }
 
 // stop asks the process to end, and returns its exit code.
@@ -166,8 +166,8 @@ func (p *process) ended() int {
 	select {
 	case <-p.done:
 		return p.ProcessState.ExitCode()
-	case <-time.After(60 * time.Second):
-		p.t.Fatal("did not end in 60 s")
+	case <-time.After(2 * time.Minute):
+		p.t.Fatal("did not end in 2 minutes")
 		return 0
 	}
 }
@@ -188,7 +188,7 @@ func consume(t *testing.T, kafka *testenv.KafkaCluster, topic string, n int) (id
 	t.Helper()
 	client := kafka.Client(t, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	for len(ids) < n {
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		fetches := client.PollFetches(ctx)
 		cancel()
 		if err := fetches.Err(); err != nil {

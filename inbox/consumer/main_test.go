@@ -103,7 +103,8 @@ func (w *world) config(f func(ctx context.Context, m inbox.Message) error) consu
 		Attempts: 3, BackoffMin: 5 * time.Millisecond, BackoffMax: 50 * time.Millisecond, CommitInterval: 20 * time.Millisecond,
 		Logger: slog.New(slog.NewTextHandler(w.log, nil)),
 		ClientOptions: []kgo.Opt{
-			kgo.MetadataMinAge(20 * time.Millisecond), kgo.HeartbeatInterval(200 * time.Millisecond), kgo.SessionTimeout(3 * time.Second),
+			kgo.MetadataMinAge(20 * time.Millisecond), kgo.HeartbeatInterval(200 * time.Millisecond),
+			kgo.SessionTimeout(30 * time.Second), // a machine that stands still for some seconds ends no member
 			kgo.RetryBackoffFn(func(int) time.Duration { return 20 * time.Millisecond }),
 		},
 		Handler: func(ctx context.Context, m inbox.Message) error {

@@ -181,7 +181,7 @@ func (k *takeover) run(args ...string) (end func(syscall.Signal) int) {
 	})
 	return func(s syscall.Signal) int {
 		_ = cmd.Process.Signal(s) // it may have ended
-		defer time.AfterFunc(90*time.Second, func() { _ = cmd.Process.Kill() }).Stop()
+		defer time.AfterFunc(3*time.Minute, func() { _ = cmd.Process.Kill() }).Stop()
 		<-ended
 		return cmd.ProcessState.ExitCode()
 	}
@@ -242,9 +242,9 @@ func (k *takeover) value(sql string, args ...any) string {
 // eventually waits for an event, and fails the test when it does not come.
 func (k *takeover) eventually(what string, ok func() bool) {
 	k.t.Helper()
-	for limit := time.Now().Add(90 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+	for limit := time.Now().Add(3 * time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(limit) {
-			k.t.Fatalf("not in 90s: %s", what)
+			k.t.Fatalf("not in 3 minutes: %s", what)
 		}
 	}
 }
@@ -346,7 +346,7 @@ func (k *takeover) seen() int {
 // streamsOrFails waits until the connector reads the slot, or has failed, and returns why.
 func (k *takeover) streamsOrFails() (trace string) {
 	k.t.Helper()
-	ctx, cancel := context.WithTimeout(k.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(k.t.Context(), 3*time.Minute)
 	defer cancel()
 	err := k.worker.TryStreams(ctx, k.slot, k.dsn, k.slot)
 	var failed *ConnectorFailure

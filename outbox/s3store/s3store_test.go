@@ -291,7 +291,7 @@ func TestADeadlineEndsEachCall(t *testing.T) {
 	c := server.client(t, credentials.NewStaticV4, secret)
 	s := open(t, c, bucket(t, c), "")
 	key := put(t, s, make([]byte, 16<<20)) // more than the buffers of a connection
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 	defer cancel()
 	r, err := s.Get(ctx, key)
 	if err != nil {
