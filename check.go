@@ -149,7 +149,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 func leaveSlots(found []Finding) {
 	for i, f := range found {
 		if f.Name == doctor.OtherShards && slices.ContainsFunc(f.Fix, func(s fix.Step) bool { _, drops := s.(fix.SQL); return drops }) {
-			found[i].Fix = fix.ByWords("Drop no slot but one that the finding \"checkpoint\" names.")
+			found[i].Fix = fix.ByWords("Drop a slot only if the finding \"checkpoint\" names it.")
 		}
 	}
 }
@@ -232,9 +232,9 @@ func (c *Config) setupSQL(ctx context.Context, further bool) (sql string, why, e
 	}
 	switch {
 	case missing.SlotByRun && settings.Create:
-		sql += slot + ". If this relay has run before, use walpost check.\n-- Otherwise walpost run makes the slot, together with its first checkpoint.\n"
+		sql += slot + ". If this relay has run before, run walpost check first.\n-- Otherwise walpost run makes the slot, together with its first checkpoint.\n"
 	case missing.SlotByRun:
-		sql += slot + ". If this relay has run before, use walpost check.\n-- Otherwise walpost setup --make-slot makes the slot, because source.create is false.\n"
+		sql += slot + ". If this relay has run before, run walpost check first.\n-- Otherwise walpost setup --make-slot makes the slot, because source.create is false.\n"
 	case missing.Empty():
 		sql += ".\n"
 	}

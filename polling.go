@@ -322,7 +322,7 @@ func (c *Config) validateClaims(found *Problems) {
 	strategy := "source.poll.strategy: " + c.Source.Poll.Strategy
 	for reason, policy := range c.Delivery.OnPoison {
 		if policy == relay.PolicyParkKey {
-			found.Add("delivery.on_poison", conf.MustBe, "halt or dead_letter with "+strategy+", because a refused row waits in the table, with the younger rows of its key, while all others flow", reason+": "+policy)
+			found.Add("delivery.on_poison", conf.MustBe, "halt or dead_letter with "+strategy+", because a refused row waits in the table, with the younger rows of its key, while all other rows are delivered", reason+": "+policy)
 			break
 		}
 	}
@@ -354,7 +354,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 		return true, fault.Config(fmt.Errorf("a recover with source.poll.strategy %s is not finished", rec.Poll), "Set source.poll.strategy back to "+rec.Poll+" and run "+fault.Command("recover")+" to finish it.")
 	}
 	if rec.Poll == poll.Cursor && rec.XIDColumn != r.cfg.Source.Poll.XIDColumn {
-		return true, fault.Config(fmt.Errorf("source.poll.xid_column is %q, but the checkpoint speaks of %q", r.cfg.Source.Poll.XIDColumn, rec.XIDColumn), "Change source.poll.strategy alone.")
+		return true, fault.Config(fmt.Errorf("source.poll.xid_column is %q, but the checkpoint was written with %q", r.cfg.Source.Poll.XIDColumn, rec.XIDColumn), "Change source.poll.strategy alone.")
 	}
 	if r.cfg.Stdout == nil {
 		parked := sink.NewParking(r.cfg.sink())

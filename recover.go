@@ -35,8 +35,8 @@ var (
 // slot. Recover asks before each step. If it is interrupted, at any moment, the next call goes on; until it is finished, Run
 // refuses. published is the number of rows, over all calls.
 func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published uint64, err error) {
-	if err := cfg.needsTable("recover", "If a gap is the reason, its messages are lost. To go on behind it, run "+
-		fault.Command("run", "--accept-gap=<token>")+" with the token that walpost run prints without it."); err != nil {
+	if err := cfg.needsTable("recover", "If walpost run refuses to start because of a gap, the messages of this gap are lost. To continue after the gap, run "+
+		fault.Command("run", "--accept-gap=<token>")+" with the token that walpost run prints."); err != nil {
 		return 0, err
 	}
 	cfg.Source.Create, cfg.Source.Snapshot, cfg.HaltLinger, cfg.AcceptGap = true, "initial", 0, ""

@@ -54,7 +54,7 @@ func (x *examination) walSettings() {
 	minute := fix.Fix{fix.Setting{Name: name, Value: "60s", Bare: "60000 (in ms)"}}
 	switch d := pg.Millis(x.f.Server.SenderTimeout); {
 	case d == 0:
-		x.add(Warn, name, minute, "wal_sender_timeout is off: after a network failure the slot may stay taken by a dead connection")
+		x.add(Warn, name, minute, "wal_sender_timeout is off: after a network failure a dead connection may keep the slot in use")
 	case d < time.Second:
 		x.add(Warn, name, minute, "wal_sender_timeout is %s: a short pause of the network ends the stream", d)
 	case d > 5*time.Minute:

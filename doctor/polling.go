@@ -42,7 +42,7 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 	switch {
 	case set.Claims():
 		if sql := set.MissingIndexes(f); sql != "" {
-			add(Warn, "index of unfinished rows", fix.BySQL(sql), "table %s lacks an index of its unfinished rows: each look reads all rows", set.Table)
+			add(Warn, "index of unfinished rows", fix.BySQL(sql), "table %s lacks an index of its unfinished rows: each poll reads all rows", set.Table)
 		}
 	case set.XIDColumn == "":
 		add(Warn, "source.poll.xid_column", fix.Fix{fix.SQL(poll.XIDColumnSQL(set.Table, "xid")), fix.Key{Name: "source.poll.xid_column", Value: "xid"}},

@@ -300,7 +300,7 @@ func (s *claimer) change(ctx context.Context, step, sql string) (map[uint32]bool
 
 const (
 	stateNotSupported = "0A000"
-	suppressedHint    = "A row trigger (BEFORE UPDATE or BEFORE DELETE) or a rule of the table keeps walpost from writing the state of its rows. Change it so that it lets the role of walpost pass. Also, no two rows may have the same order number and event id."
+	suppressedHint    = "A row trigger (BEFORE UPDATE or BEFORE DELETE) or a rule of the table keeps walpost from writing the state of its rows. Change it so that it does not apply to the role of walpost. Make sure that no two rows have both the same order number and the same event id."
 )
 
 // suppressed is the error for rows that a statement had to change and did not change.

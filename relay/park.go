@@ -204,7 +204,7 @@ func (p *parker) take(items []parking.Item) {
 		if p.lot.Damaged > damaged {
 			p.noteError(fmt.Errorf("the topic of parked events has damaged records: %w", p.lot.Problem), nil)
 			p.log.Error().Err(p.lot.Problem).Int("records", p.lot.Damaged).
-				Msg("records of the topic of parked events cannot be read, and count for nothing: walpost verify names the rows whose events are in no topic")
+				Msg("records of the topic of parked events cannot be read, and are ignored: walpost verify names the rows whose events are in no topic")
 		}
 	}()
 	for _, it := range items {

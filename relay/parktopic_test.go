@@ -88,7 +88,7 @@ func TestALostParkedEventHalts(t *testing.T) {
 				}
 			}
 		})
-		w.want(t, time.Minute, "the damaged record is told", func() bool { return strings.Contains(r.logs.String(), "count for nothing") })
+		w.want(t, time.Minute, "the damaged record is told", func() bool { return strings.Contains(r.logs.String(), "are ignored: walpost verify") })
 		w.retry(anyKey)
 		<-r.done
 		if !fault.NeedsPerson(r.err) || !strings.Contains(r.err.Error(), lost) || !strings.Contains(fault.Hint(r.err), "verify") {

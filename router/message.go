@@ -183,7 +183,7 @@ func convertField(oid uint32, value []byte) ([]byte, error) {
 		digits, isHex := bytes.CutPrefix(text, []byte(`\x`))
 		if isHex { // as Postgres prints it
 			if _, err := hex.Decode(make([]byte, hex.DecodedLen(len(digits))), digits); err != nil {
-				return nil, errors.New(`has something else than pairs of hexadecimal digits behind \x`)
+				return nil, errors.New(`must have only pairs of hexadecimal digits after \x`)
 			}
 			return text, nil
 		}

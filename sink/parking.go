@@ -87,7 +87,7 @@ func (p *Parking) Read(ctx context.Context, from int64, each func(*kgo.Record) b
 	case errors.Is(err, kerr.UnknownTopicOrPartition) && from == 0 && p.id == [16]byte{}:
 		return 0, nil
 	case kafka.Denied(err) && !p.cfg.Park && from == 0 && p.id == [16]byte{} && r.TopicID() == [16]byte{}:
-		p.cfg.Logger.Info().Err(err).Str("topic", p.cfg.Parking).Msg("walpost may not see the parking topic, and no policy needs it: nothing is taken to be parked")
+		p.cfg.Logger.Info().Err(err).Str("topic", p.cfg.Parking).Msg("walpost may not see the parking topic, and no policy needs it: walpost assumes that no key is parked")
 		return 0, nil
 	}
 	if err != nil {
@@ -106,7 +106,7 @@ func (p *Parking) fail(err error) error {
 	err = fmt.Errorf("topic %s: %w", p.cfg.Parking, err)
 	switch {
 	case errors.Is(err, errPartitions):
-		return fault.Person(err, "Name a topic with one partition, or one that does not exist, in delivery.parking_topic. Before, release what is parked.")
+		return fault.Person(err, "Name a topic with one partition, or one that does not exist, in delivery.parking_topic. If keys are parked, release them first.")
 	case errors.Is(err, kafka.ErrGone):
 		return fault.Person(err, "Events that were parked in the topic may be lost: walpost verify names those that are in no topic, "+
 			"and walpost replay delivers them from the table. Then start walpost again: it goes on with what the topic has now.")

@@ -67,8 +67,9 @@ func schemaCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "schema",
 		Short: "prints the JSON Schema of walpost.yaml",
-		Long: `schema prints the JSON Schema (draft 2020-12) of walpost.yaml, which an editor can use to
-complete and check the file. The first line of walpost.example.yaml and of the output of init names the schema of the newest version.`,
+		Long: `schema prints the JSON Schema (draft 2020-12) of walpost.yaml, which an editor can use to complete
+and check the file. The first line of walpost.example.yaml and of the output of init names the
+schema of the newest version.`,
 		Example: `  walpost config schema > walpost.schema.json`,
 		Args:    noArguments,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -23,18 +23,19 @@ func deadRetryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry [TOKEN…]",
 		Short: "delivers events again, after the cause was repaired",
-		Long: `retry delivers dead events to the topics that they were meant for. A record goes as it was stored; a row of
-which no record could be made is routed by the present configuration. The events go in their order, with
-the header walpost.origin: dead_letter, and each one is marked in the dead letter topic after the
-brokers have it. An interrupted retry repeats only what it had not marked. An event that is refused again
-stays dead, with the new error and one more attempt, and retry exits with 1.
+		Long: `retry delivers dead events to the topics that they were meant for. A record is sent as it was
+stored. A row of which no record could be made is routed by the present configuration. The events
+are sent in their order, with the header walpost.origin: dead_letter, and each one is marked in the
+dead letter topic after the brokers have it. An interrupted retry repeats only what it had not
+marked. An event that is refused again stays dead, with the new error and one more attempt, and
+retry exits with 1.
 
-Newer events of the same keys were delivered long ago, so a consumer gets the retried events behind them.
-retry counts these keys first. With --dry-run it sends nothing.
+Newer events of the same keys were delivered long ago, so a consumer gets the retried events behind
+them. retry counts these keys first. With --dry-run it sends nothing.
 
-For parked events, retry asks the relay to deliver all parked events of their keys. The running relay
-delivers them in order, before newer events of these keys. With --wait, retry waits until they are
-delivered or one is refused again.
+For parked events, retry asks the relay to deliver all parked events of their keys. The running
+relay delivers them in order, before newer events of these keys. With --wait, retry waits until they
+are delivered or one is refused again.
 
 If several retries run at once, only the one that began last continues. retry may run beside run.`,
 		Example: `  walpost dead retry --config walpost.yaml --all --dry-run
@@ -114,8 +115,9 @@ func deadDropCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "drop [TOKEN…]",
 		Short: "gives events up, with a reason",
-		Long: `drop marks dead or parked events as given up: retry leaves them alone, verify counts them apart, and the
-cleanup may remove their rows. The letters stay in the topic. --reason is kept with the mark.
+		Long: `drop marks dead or parked events as given up: retry leaves them alone, verify counts them
+separately, and the cleanup may remove their rows. The dead letters stay in the topic. --reason is
+kept with the mark.
 
 Other parked events of the same key stay parked until a retry.`,
 		Example: `  walpost dead drop --config walpost.yaml --reason "a test of the shop" 0-16B3748-3-5f2a9c01

@@ -141,10 +141,11 @@ func deadListCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "list",
 		Short: "prints the events that could not be delivered, one line each",
-		Long: `list reads the dead letter topic and the parked event topic, and prints each event on one line: the token, the state, the reason,
-the table, the event id, the key, the topic that it was meant for, the number of attempts, the time of the
-commit, and the error. Without --state it prints the open events: those that are not retried,
-released or dropped. It needs no database, and may run beside run.`,
+		Long: `list reads the dead letter topic and the parked event topic, and prints each event on one line: the
+token, the state, the reason, the table, the event id, the key, the topic that it was meant for, the
+number of attempts, the time of the commit, and the error. Without --state it prints the open
+events: those that are not retried, released or dropped. It needs no database, and may run beside
+run.`,
 		Example: `  walpost dead list --config walpost.yaml
   walpost dead list --config walpost.yaml --reason too_large --topic outbox.event.order --json`,
 		Args: noArguments,

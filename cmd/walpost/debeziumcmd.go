@@ -24,15 +24,15 @@ func convertCommand() *cobra.Command {
 		Use:   "convert connector.json",
 		Short: "turns a Debezium configuration into walpost.yaml",
 		Long: `convert reads the configuration of Debezium's Postgres connector with the Outbox EventRouter, and
-writes walpost.yaml to standard output. The input is a Kafka Connect connector (JSON, with or without
-name and config, or properties), Debezium Server's application.properties, a Strimzi KafkaConnector
-(also inside a List), or Confluent Cloud's PostgresCdcSourceV2. The name
-"-" stands for standard input.
+writes walpost.yaml to standard output. The input is a Kafka Connect connector (JSON, with or
+without name and config, or properties), Debezium Server's application.properties, a Strimzi
+KafkaConnector (also inside a List), or Confluent Cloud's PostgresCdcSourceV2. The name "-" stands
+for standard input.
 
-convert reports each option on standard error: mapped, not needed (and why), or unsupported (why, and
-what to do). A line that is marked "differs" says where walpost behaves differently from Debezium whatever the
-options are. convert changes nothing, and connects only to the database of --dsn. Its output contains
-no secret of the input.
+convert reports each option on standard error: mapped, not needed (and why), or unsupported (why,
+and what to do). A line that is marked "differs" says where walpost behaves differently from
+Debezium whatever the options are. convert changes nothing, and connects only to the database of
+--dsn. Its output contains no secret of the input.
 
 It exits with 1 if an option is unsupported. The output then has the option under unsupported, and
 every command refuses the output until you have decided about the option and deleted its entry. It

@@ -17,9 +17,10 @@ func healthCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "health",
 		Short: "asks the running relay whether it is alive, for the health check of a container",
-		Long: `health asks the relay at http.listen for /livez. A relay that waits for Kafka or Postgres, or that is
-halted, is alive: a restart would not help. With --ready, health asks for /readyz instead, and
-prints what the relay waits for. With --standby-ok, a process that waits for another relay to end is ready too.
+		Long: `health asks the relay at http.listen for /livez. A relay that waits for Kafka or Postgres, or that
+is halted, is alive: a restart would not help. With --ready, health asks for /readyz instead, and
+prints what the relay waits for. With --standby-ok, a process that waits for another relay to end is
+ready too.
 
 health reads only http.listen, and does not connect to the database or to Kafka. It exits with
 

@@ -94,7 +94,11 @@ func judgePoll(p *statuspage.Poll, a askrelay.Answer) (findings []string, code i
 		add("the oldest row that is not delivered was written %s ago", old)
 	}
 	if x := p.BlockerFull; x != nil && (x.Age == nil || age(x.Age) > openTooLong) {
-		add("rows wait for %s; to end it: %s", p.Blocker, cmp.Or(p.BlockerEnd, "find out who has it open"))
+		if p.BlockerEnd == "" {
+			add("rows wait for %s: ask its owner to end it", p.Blocker)
+		} else {
+			add("rows wait for %s; to end it: %s", p.Blocker, p.BlockerEnd)
+		}
 	}
 	if c := p.Claims; c != nil && len(c.Refused) > 0 {
 		add("%d of the oldest rows were refused and are tried again: the younger rows of their keys wait", len(c.Refused))

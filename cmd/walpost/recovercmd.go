@@ -18,14 +18,14 @@ func recoverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
 		Short: "publishes from the table what a lost slot or a changed publication has missed",
-		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It shows
-the gap. It makes a new slot with a snapshot of the table if the old slot is lost. It reads the topics
-to find out which events of the gap are already in Kafka, and publishes the missing rows in order, with
-the header walpost.origin: recover. Then run continues from the slot, without a token. recover asks
-before it changes anything, unless you pass --yes.
+		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It
+shows the gap. It makes a new slot with a snapshot of the table if the old slot is lost. It reads
+the topics to find out which events of the gap are already in Kafka, and publishes the missing rows
+in order, with the header walpost.origin: recover. Then run continues from the slot, without a
+token. recover asks before it changes anything, unless you pass --yes.
 
-If source.kind was changed, recover publishes what the relay has not delivered, and run goes on with the
-new kind of source. Stop the relay first.
+If source.kind was changed, recover publishes what the relay has not delivered, and run goes on with
+the new kind of source. Stop the relay first.
 
 If only the publication was changed, recover keeps the slot, and leaves out the rows that the slot
 will still give. If the slot cannot read what was written while there was no publication, the next
@@ -36,15 +36,15 @@ start. If the new slot is lost, too, recover begins again with the original gap.
 snapshot is part of the gap. Rows that were deleted from the table before they were published are
 lost. recover says so, and it says how many if it can know.
 
-A row is in Kafka if its topic has an event with the same id, key, value and time. The same topic, id
-and key are enough if there is only one table, and the id is its primary key and a uuid. If there is
-doubt, for example after an UPDATE of a delivered row, recover publishes the row again.
+A row is in Kafka if its topic has an event with the same id, key, value and time. The same topic,
+id and key are enough if there is only one table, and the id is its primary key and a uuid. If there
+is doubt, for example after an UPDATE of a delivered row, recover publishes the row again.
 
 recover examines the rows that were committed after the newest confirmed event, and those that were
-committed at most --overlap before it. It uses the commit times that the server keeps (track_commit_timestamp), or
-source.time_column. Without either, it examines all rows. It orders the rows by their commit times
-and by source.order_column. If these do not tell the order of all rows, it refuses, unless you pass
---unordered.`,
+committed at most --overlap before it. It uses the commit times that the server keeps
+(track_commit_timestamp), or source.time_column. Without either, it examines all rows. It orders the
+rows by their commit times and by source.order_column. If these do not tell the order of all rows,
+it refuses, unless you pass --unordered.`,
 		Example: `  walpost recover --config walpost.yaml
   walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z`,
 		Args: noArguments,

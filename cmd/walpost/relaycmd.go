@@ -24,16 +24,18 @@ func runCommand() *cobra.Command {
 shutdown_grace for acknowledgements, and exits with 0. A second signal ends it at once.
 
 If Kafka, a topic or the database is not available, run waits, and /readyz and the log say what it
-waits for. A person is needed if the slot is lost, if the server's history does not follow on from that
-of the previous server, or if an event can never be delivered and delivery.on_poison does not say where
-it goes. Then run halts: it shows the reason on /readyz for halt_linger, and exits with 3. If it halts at an event, it
-first delivers the events before it.
+waits for. A person is needed if the slot is lost, if the server's history does not follow on from
+that of the previous server, or if an event can never be delivered and delivery.on_poison does not
+say where it goes. Then run halts: it shows the reason on /readyz for halt_linger, and exits with 3.
+If it halts at an event, it first delivers the events before it.
 
-After SIGHUP, run reads the file again. It takes new values of the keys that docs/configuration.md marks, and refuses
-the file if another key has changed. Files with secrets are read for each connection, without SIGHUP.
+After SIGHUP, run reads the file again. It takes new values of the keys that docs/configuration.md
+marks, and refuses the file if another key has changed. Files with secrets are read for each
+connection, without SIGHUP.
 
 The configuration is a file, flags, or both. A flag overrides a WALPOST_… variable, and a variable
-overrides the file. Each configuration flag has a variable with its name: the variable of --dsn is WALPOST_DSN.`,
+overrides the file. Each configuration flag has a variable with its name: the variable of --dsn is
+WALPOST_DSN.`,
 		Example: `  walpost run --config walpost.yaml
   walpost run --dsn postgres://walpost@db:5432/shop --brokers kafka:9092 --table public.outbox
   walpost run --dsn postgres://walpost@db:5432/shop --table outbox --stdout --checkpoint-store file --checkpoint-path ./position`,

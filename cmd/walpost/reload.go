@@ -40,7 +40,7 @@ func (r *reloader) watch() (stop func()) {
 		for range r.signals {
 			err := r.reload()
 			if err != nil {
-				r.log.Error().Err(err).Msg("configuration not reloaded: walpost goes on with the former one")
+				r.log.Error().Err(err).Msg("configuration not reloaded: walpost continues with the configuration from before the change")
 			}
 			r.done(err)
 		}

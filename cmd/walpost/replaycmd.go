@@ -19,18 +19,18 @@ func replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay",
 		Short: "publishes rows of the table once more",
-		Long: `replay reads rows of the table, and publishes each as run would, with the header walpost.origin: replay.
-The filters select the rows; a row must fit all of them. Without a filter, replay needs --all. It
-publishes only rows that the table still has.
+		Long: `replay reads rows of the table, and publishes each as run would, with the header walpost.origin:
+replay. The filters select the rows; a row must fit all of them. Without a filter, replay needs
+--all. It publishes only rows that the table still has.
 
 The events of one key come in the order of recover: by the commit times that the server keeps
-(track_commit_timestamp), otherwise by source.order_column. If neither is available, replay
-refuses, unless you pass --unordered. Replayed events arrive behind newer events of their key.
+(track_commit_timestamp), otherwise by source.order_column. If neither is available, replay refuses,
+unless you pass --unordered. Replayed events arrive behind newer events of their key.
 
 replay may run beside run. It changes neither the slot nor the checkpoint. replay keeps its progress
-in a file in the current folder, or in the file that --state names. If replay is interrupted, run the same
-command again, and it continues. It repeats at most what it has published since it last wrote the file, which it does every second.
-At the end it removes the file.
+in a file in the current folder, or in the file that --state names. If replay is interrupted, run
+the same command again, and it continues. It repeats at most what it has published since it last
+wrote the file, which it does every second. At the end it removes the file.
 
 If an event cannot be routed, or if Kafka refuses it, replay stops before the event, names it and
 exits with 3. With --skip-bad, replay reports such events, continues after them, and exits with 1 at

@@ -16,20 +16,20 @@ func setupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "prints the SQL for what is missing; --apply runs it",
-		Long: `setup prints the SQL for what is missing: the table, the role and its rights, and the publication. If
-it cannot reach the database, it prints the SQL for everything. If something is wrong that setup
+		Long: `setup prints the SQL for what is missing: the table, the role and its rights, and the publication.
+If it cannot reach the database, it prints the SQL for everything. If something is wrong that setup
 cannot repair, such as a table without the columns that walpost needs, setup says so and fails.
 
 --apply runs the SQL as the role of the DSN, in one transaction. It does not make an index on an
 existing table (CREATE INDEX CONCURRENTLY): walpost check prints this statement, and you run it.
 --role names the role that walpost runs as, if the DSN is an administrator's.
 
---migration prints the tables alone, for a tool for migrations: one file of goose, or the up and the
-down file of golang-migrate. It does not connect to the database. With --inbox, these are the tables of the Go package
-inbox (docs/inbox.md).
+--migration prints the tables alone, for a migration tool: one file of goose, or the up and the down
+file of golang-migrate. It does not connect to the database. With --inbox, these are the tables of
+the Go package inbox (docs/inbox.md).
 
-The slot holds WAL from the moment it exists. So setup makes it only with --make-slot. Otherwise the first
-walpost run makes it, together with its first checkpoint.`,
+The slot holds WAL from the moment it exists. So setup makes it only with --make-slot. Otherwise the
+first walpost run makes it, together with its first checkpoint.`,
 		Example: `  walpost setup --config walpost.yaml
   walpost setup --config walpost.yaml --dsn postgres://postgres@localhost/shop --role walpost --apply
   walpost setup --config walpost.yaml --migration goose > migrations/00001_outbox.sql`,

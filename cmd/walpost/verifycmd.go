@@ -43,7 +43,7 @@ are counted. They leave the exit code at 0 unless you pass --strict.`,
 	until := flags.String("until", "", "compare only rows that were written before this `time`")
 	first := flags.String("first-id", "", "compare only rows from this event `id` on, in the order of its column")
 	last := flags.String("last-id", "", "compare only rows up to this event `id`")
-	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "the `duration` that the relay may stand still before verify gives up waiting for it")
+	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "the `duration` that the relay may make no progress before verify stops waiting for it")
 	tempDir := flags.String("temp-dir", "", "the `folder` of the temporary files (default: the system's)")
 	limit := flags.Int("limit", 20, "print at most this `number` of findings of each kind; all are counted")
 	strict := flags.Bool("strict", false, "exit with 1 if there are duplicates of any kind")

@@ -105,7 +105,7 @@ func (c *Consumer) abandon(gone []*partition) {
 		select {
 		case <-p.idle:
 		case <-wait.C:
-			c.complaints.log.Warn("a handler does not return although its context has ended: the partition is given up all the same",
+			c.complaints.log.Warn("a handler does not return although its context has ended: the consumer gives the partition up without waiting for it",
 				"topic", p.topic, "partition", p.partition)
 			return
 		}

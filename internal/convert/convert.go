@@ -319,7 +319,7 @@ func (c *conversion) differences() {
 		what, text string
 	}{
 		{!c.emits(), "pg_logical_emit_message", "Debezium writes a record to <topic.prefix>.message for each message; walpost writes them with source.messages: {format: debezium}"},
-		{c.emits(), "pg_logical_emit_message", "walpost writes no record for a message that is not transactional, and ts_ms beside op is the commit time; a transform with a predicate counts for rows only"},
+		{c.emits(), "pg_logical_emit_message", "walpost writes no record for a message that is not transactional, and ts_ms beside op is the commit time; a transform with a predicate applies to rows only"},
 		{!topics, "missing topics", "the brokers may create them for Debezium; for walpost, set kafka.topics.create: true, or create each topic before its first event"},
 		{heartbeat != "0", "heartbeat records", "Debezium writes them to __debezium-heartbeat.<topic.prefix>; walpost needs none and writes none"},
 		{!timestamp, "timestamp", "without table.field.event.timestamp, the timestamp of a record is the commit time of its transaction, not the connector's clock"},

@@ -301,7 +301,7 @@ func TestStatusPageSurvivesARestart(t *testing.T) {
 		v.Sees("0198c5a2-7d11-7d0e-9f5f-3c2b7f0e9a11")
 	})
 	v.Sees("Disconnected")
-	v.Sees("What is below is old")
+	v.Sees("The values below are old")
 	v.Shot("disconnected")
 	again := &live{t: t}
 	again.change(func(s *walpost.Status) { s.Recent["outbox.event.order"][0].EventID = "after-the-restart" })

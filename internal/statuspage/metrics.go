@@ -150,7 +150,7 @@ var (
 	skipped     = desc("walpost_events_skipped_total", "Events that were passed over because walpost skip asked for it.")
 	remarks     = desc("walpost_remarks_total", "What the process passed over, by kind.", "what")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as /readyz reports it.")
-	stateIs     = desc("walpost_state", "1 for the state of the relay, as /readyz and /api/status have it, 0 for the others.", "state")
+	stateIs     = desc("walpost_state", "1 for the state of the relay, as /readyz and /api/status report it, 0 for the others.", "state")
 
 	walStatuses    = []string{"reserved", "extended", "unreserved", "lost"}
 	sessionEndings = []string{"stopped", "lost", "refused", "halted"}

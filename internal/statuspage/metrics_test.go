@@ -347,7 +347,7 @@ func TestStateMetricHasOneState(t *testing.T) {
 	r := busy()
 	for _, state := range relay.States {
 		r.status.State = state
-		want := "# HELP walpost_state 1 for the state of the relay, as /readyz and /api/status have it, 0 for the others.\n# TYPE walpost_state gauge\n"
+		want := "# HELP walpost_state 1 for the state of the relay, as /readyz and /api/status report it, 0 for the others.\n# TYPE walpost_state gauge\n"
 		for _, one := range relay.States {
 			want += fmt.Sprintf("walpost_state{state=%q} %v\n", one, flag(one == state))
 		}

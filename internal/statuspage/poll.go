@@ -98,7 +98,7 @@ var (
 	pollClaimed = desc("walpost_poll_claimed_rows", "Rows that workers have claimed, of the oldest 10000 that are not delivered. Only with the strategies claim and delete.", ofTable...)
 	pollWaiting = desc("walpost_poll_waiting_rows", "Refused rows that wait for their next attempt, of the oldest 10000 that are not delivered. Only with the strategies claim and delete.", ofTable...)
 	pollWorkers = desc("walpost_poll_workers", "Workers that share the table. Only with the strategies claim and delete.", ofTable...)
-	pollLooks   = desc("walpost_poll_looks_total", "Looks at the table.", ofTable...)
+	pollLooks   = desc("walpost_poll_looks_total", "Polls of the table.", ofTable...)
 )
 
 // collectPoll sends nothing of a process that does not deliver, because another process does.

@@ -125,7 +125,7 @@
       (s) => `It tries again by itself. Until it is connected, it reads no events.${held(s)}`],
     "slot-at-risk": ["Slot at risk", "critical", () => "The slot is lost or soon will be. If it is lost, events are missing."],
     "standby": ["Standby", "", () => "Another process delivers the events. The reason below says what this process waits for before it takes over."],
-    "copying": ["Copying rows", "warning", () => "walpost publishes the rows that the table had before. The stream follows."],
+    "copying": ["Copying rows", "warning", () => "walpost publishes rows of the table. The stream follows."],
     "starting": ["Starting", "", () => "walpost starts."],
     "draining": ["Stopping", "warning", () => "walpost reads no more events, and waits for acknowledgements."],
     "streaming": ["Streaming", "ok", (s) => (s.last_ack_seconds_ago === null ? "Ready. There has been no event since the start." : `Events flow. Kafka acknowledged the newest one ${ago(s.last_ack_seconds_ago)}.`)],
@@ -356,7 +356,7 @@
       badge("state", "Disconnected", "critical");
       el("now").className = "critical";
       document.title = "! disconnected – walpost";
-      set("headline", `walpost does not answer (${err.message}). See whether its process runs, and read the end of its log. What is below is old.`);
+      set("headline", `walpost does not answer (${err.message}). Check whether its process runs, and read the end of its log. The values below are old.`);
       turn = 0;
     }
     setTimeout(poll, document.hidden ? 5000 : 1000);

@@ -80,7 +80,7 @@ func verifyCounts(r *walpost.VerifyReport) []countLine {
 		lines = append(lines, countLine{r.Elsewhere[where], "rows whose event is elsewhere, as a " + where})
 	}
 	return append(lines,
-		countLine{r.WithoutRow, "records of no row that was compared"},
+		countLine{r.WithoutRow, "records without a row that was compared"},
 		countLine{r.NoEventID, "records without an event id"},
 		countLine{r.Repeated, "duplicates from restarts of the relay (contiguous, byte-identical)"},
 		countLine{r.Marked, "duplicates from a command (header walpost.origin)"},
