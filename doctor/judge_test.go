@@ -7,12 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/walpost/walpost/internal/testenv"
-	"github.com/walpost/walpost/replication"
-
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fix"
 	ipg "github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/replication"
 )
 
 func TestJudgementOfADoctor(t *testing.T) {

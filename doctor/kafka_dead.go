@@ -7,7 +7,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
+	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/internal/fix"
@@ -39,31 +41,13 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	name := what + " topic " + topic
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	t, err := kafka.DescribeTopic(ctx, c.cl, topic, topicSettings...)
-	switch {
-	case err != nil:
-		c.add(name, Fail, said(err))
-		return
-	case !used && t.Err != nil:
-		return
-	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
-		made, refused, err := sink.CreateLetterTopic(ctx, c.cl, topic, true)
-		if !c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: sink.LetterTopic}, made, err) {
-			return
-		}
-		c.add(name, OK, "the topic is missing and will be created"+with(made))
-		if refused != nil {
-			c.add(name+" size", Warn, "the brokers refuse a max.message.bytes as large as a request ("+said(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
-		}
-		return
-	case kafka.Denied(t.Err):
-		c.add(name, Fail, "the relay's user has no right to see the topic: "+t.Err.Error(), c.fixes.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
-		return
-	case t.Err != nil:
-		c.add(name, Fail, t.Err.Error())
+	t, refused := c.ownTopic(ctx, name, topic, used, sink.CreateLetterTopic, sink.LetterTopic, topicSettings...)
+	if refused != nil {
+		c.add(name+" size", Warn, "the brokers refuse a max.message.bytes as large as a request ("+said(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
+	}
+	if t == nil {
 		return
 	}
-	c.leaders(name, t)
 	if n := len(t.Partitions); n > 1 && topic == c.cfg.Parking {
 		c.add(name+" partitions", Fail, fmt.Sprintf("the topic has %d partitions, and the order of the parked events needs one", n),
 			fix.Words("Name a topic with one partition, or one that does not exist, in delivery.parking_topic."))
@@ -73,15 +57,49 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	} else {
 		c.add(name, OK, "the topic exists and, according to the brokers, can be read and written")
 	}
-	switch {
-	case kafka.Denied(t.Refused):
-		c.add(name+" settings", Warn, "the relay's user may not read the topic's settings, so walpost cannot tell whether the topic keeps every "+what, c.fixes.grant(topic, "DescribeConfigs"))
-	case t.Refused != nil:
-		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+said(t.Refused))
-	default:
+	if c.told(name, t, "the topic keeps every "+what) {
 		c.letterSettings(name, what, topic, t.Settings)
 		c.replicas(name, t)
 	}
+}
+
+// ownTopic describes a topic of walpost's own. If the topic does not exist and is used, ownTopic says whether create could create it
+// with the settings. It returns nil if there is no topic to judge. refused is why the brokers refuse the settings.
+func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool, create topicCreator, settings map[string]string, keys ...string) (t *kafka.Topic, refused error) {
+	t, err := kafka.DescribeTopic(ctx, c.cl, topic, keys...)
+	switch {
+	case err != nil:
+		c.add(name, Fail, said(err))
+	case t.Err == nil:
+		c.leaders(name, t)
+		return t, nil
+	case !used:
+	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
+		made, refused, err := create(ctx, c.cl, topic, true)
+		if c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: settings}, made, err) {
+			c.add(name, OK, "the topic is missing and will be created"+with(made))
+			return nil, refused
+		}
+	case kafka.Denied(t.Err):
+		c.add(name, Fail, "the relay's user has no right to see the topic: "+t.Err.Error(), c.fixes.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
+	default:
+		c.add(name, Fail, t.Err.Error())
+	}
+	return nil, nil
+}
+
+// A topicCreator is sink.CreateLetterTopic or sink.CreateCheckpointTopic.
+type topicCreator func(ctx context.Context, cl *kgo.Client, topic string, dryRun bool) (made kadm.CreateTopicResponse, refused, err error)
+
+// told reports whether the brokers have told the settings of a topic, by which walpost knows whether what is true.
+func (c *kafkaCheck) told(name string, t *kafka.Topic, what string) bool {
+	switch {
+	case kafka.Denied(t.Refused):
+		c.add(name+" settings", Warn, "the relay's user may not read the topic's settings, so walpost cannot tell whether "+what, c.fixes.grant(t.Name, "DescribeConfigs"))
+	case t.Refused != nil:
+		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+said(t.Refused))
+	}
+	return t.Refused == nil
 }
 
 // lacking returns the rights that the brokers do not give, of those to read and to write a topic.

@@ -49,45 +49,24 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 		c.add(name, Fail, err.Error(), fix.Words("Change checkpoint.topic."))
 		return
 	}
-	t, err := kafka.DescribeTopic(ctx, c.cl, topic, "min.insync.replicas", "cleanup.policy", "segment.ms", "segment.bytes", "min.cleanable.dirty.ratio")
-	switch {
-	case err != nil:
-		c.add(name, Fail, said(err))
-		return
-	case errors.Is(t.Err, kerr.UnknownTopicOrPartition):
-		made, refused, err := sink.CreateCheckpointTopic(ctx, c.cl, topic, true)
-		if !c.creatable(name, kafka.NewTopic{Name: topic, Partitions: 1, Settings: sink.CheckpointTopic}, made, err) {
-			return
-		}
-		c.add(name, OK, "the topic is missing and will be created"+with(made))
-		if refused != nil {
-			c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each connect may have to read a lot")
-		}
-		return
-	case kafka.Denied(t.Err):
-		c.add(name, Fail, "the relay's user has no right to see the topic: "+t.Err.Error(), c.fixes.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
-		return
-	case t.Err != nil:
-		c.add(name, Fail, t.Err.Error())
+	t, refused := c.ownTopic(ctx, name, topic, true, sink.CreateCheckpointTopic, sink.CheckpointTopic,
+		"min.insync.replicas", "cleanup.policy", "segment.ms", "segment.bytes", "min.cleanable.dirty.ratio")
+	if refused != nil {
+		c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each connect may have to read a lot")
+	}
+	if t == nil {
 		return
 	}
-	c.leaders(name, t)
 	if c.readable(ctx, name, relay, t) {
 		c.add(name, OK, "the topic can be read and, according to the brokers, written")
 	}
 	if n := len(t.Partitions); n != 1 {
 		c.add(name+" partitions", Warn, fmt.Sprintf("the topic has %d partitions, and only partition 0 is used", n), fix.Words("There is nothing to do. A new topic needs one partition."))
 	}
-	switch {
-	case kafka.Denied(t.Refused):
-		c.add(name+" settings", Warn, "the relay's user may not read the topic's settings, so walpost cannot tell whether the topic is compacted", c.fixes.grant(topic, "DescribeConfigs"))
-		return
-	case t.Refused != nil:
-		c.add(name+" settings", Warn, "the brokers do not report the topic's settings: "+said(t.Refused))
-		return
+	if c.told(name, t, "the topic is compacted") {
+		c.checkpointSettings(name, topic, t.Settings)
+		c.replicas(name, t)
 	}
-	c.checkpointSettings(name, topic, t.Settings)
-	c.replicas(name, t)
 }
 
 // readable reports whether the topic's records can be read and, as far as the brokers tell, written. It reads them as a start does.
