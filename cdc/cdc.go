@@ -122,24 +122,32 @@ func (e *Event) Relation() *Relation {
 	return e.Old.Relation
 }
 
-// Clone returns a copy of an Insert that owns its bytes.
+// Clone returns a copy that owns its bytes.
 func (e *Event) Clone() *Event {
+	c := *e
+	c.Row, c.Old = e.Row.clone(), e.Old.clone()
+	return &c
+}
+
+// clone returns a copy of a row that owns its bytes.
+func (r Row) clone() Row {
 	size := 0
-	for _, v := range e.Row.Values {
+	for _, v := range r.Values {
 		size += len(v.Bytes)
 	}
-	buf := make([]byte, 0, size)
-	c := *e
-	c.Row.Values = make([]Value, len(e.Row.Values))
-	for i, v := range e.Row.Values {
+	if len(r.Values) == 0 {
+		return r
+	}
+	buf, values := make([]byte, 0, size), make([]Value, len(r.Values))
+	for i, v := range r.Values {
 		if v.Bytes != nil {
 			at := len(buf)
 			buf = append(buf, v.Bytes...)
 			v.Bytes = buf[at:len(buf):len(buf)]
 		}
-		c.Row.Values[i] = v
+		values[i] = v
 	}
-	return &c
+	return Row{r.Relation, values}
 }
 
 // A Row is the values of one row, in the order of Relation.Columns.

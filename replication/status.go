@@ -8,6 +8,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/replication/internal/pgoutput"
 )
 
 const (
@@ -55,7 +56,7 @@ func (s *Session) sendStatus(ctx context.Context, now time.Time) error {
 	b = binary.BigEndian.AppendUint64(b, uint64(s.received)) // write
 	b = binary.BigEndian.AppendUint64(b, uint64(s.flush))    // flush
 	b = binary.BigEndian.AppendUint64(b, uint64(s.flush))    // apply
-	b = binary.BigEndian.AppendUint64(b, uint64(now.UnixMicro()-946_684_800_000_000))
+	b = binary.BigEndian.AppendUint64(b, uint64(now.UnixMicro()-pgoutput.Epoch))
 	ask := byte(0)
 	if s.unheard(now) > s.timeout()/2 {
 		// Nothing may be wrong: an idle server that hears from us says nothing by itself.

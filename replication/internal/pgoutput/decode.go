@@ -298,10 +298,10 @@ func typeName(schema, name string) string {
 }
 
 // timestamp reads Postgres' microseconds since 2000.
-func timestamp(us uint64) time.Time {
-	const epoch = 946_684_800_000_000 // 2000-01-01 in Unix microseconds
-	return time.UnixMicro(int64(us) + epoch).UTC()
-}
+func timestamp(us uint64) time.Time { return time.UnixMicro(int64(us) + Epoch).UTC() }
+
+// Epoch is where the protocol's time begins: 2000-01-01, in Unix microseconds.
+const Epoch = 946_684_800_000_000
 
 // A cursor reads a message from front to back. Reading past the end gives zeros and sets short, so that callers need to
 // look once, before they believe anything.

@@ -37,7 +37,7 @@ func (o *Order) Take(ev *cdc.Event) *cdc.Event {
 	case ev.Kind == cdc.Message, !holds && len(o.queue) == 0:
 		return ev
 	}
-	o.queue = append(o.queue, owned(ev))
+	o.queue = append(o.queue, *ev.Clone())
 	o.size += sizeOf(ev)
 	if !holds || o.size > maxHeld {
 		o.ready = len(o.queue)
@@ -54,18 +54,6 @@ func (o *Order) Next() *cdc.Event {
 	o.queue, o.ready = slices.Delete(o.queue, 0, 1), o.ready-1
 	o.size -= sizeOf(&ev)
 	return &ev
-}
-
-// owned is ev with bytes of its own.
-func owned(ev *cdc.Event) cdc.Event {
-	own := *ev
-	for _, row := range []*cdc.Row{&own.Row, &own.Old} {
-		row.Values = slices.Clone(row.Values)
-		for i := range row.Values {
-			row.Values[i].Bytes = slices.Clone(row.Values[i].Bytes)
-		}
-	}
-	return own
 }
 
 func sizeOf(ev *cdc.Event) (n int) {
