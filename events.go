@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 
-	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/backfill"
 	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/conf"
@@ -91,24 +90,9 @@ func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport,
 	}, opts)
 }
 
-// remembered is the newest checkpoint record, or nil. A running relay is not disturbed.
-func (r *Relay) remembered(ctx context.Context) (*checkpoint.Record, error) {
-	store, free, err := r.openStore()
-	if err != nil {
-		return nil, err
-	}
-	defer free()
-	values, err := store.Look(ctx, r.cfg.Name)
-	if err != nil {
-		return nil, fmt.Errorf("read checkpoint: %w", err)
-	}
-	rec, _, err := checkpoint.Newest(r.cfg.Name, values)
-	return rec, err
-}
-
 // unfinished says that a snapshot or a recover is not finished.
 func (r *Relay) unfinished(ctx context.Context) (string, error) {
-	rec, err := r.remembered(ctx)
+	rec, err := r.stored(ctx)
 	if err != nil || rec == nil || rec.Copy == nil {
 		return "", err
 	}
@@ -180,7 +164,7 @@ func Replay(ctx context.Context, cfg Config, opts ReplayOptions) (*ReplayReport,
 	if err != nil {
 		return nil, err
 	}
-	rec, err := r.remembered(ctx)
+	rec, err := r.stored(ctx)
 	if err != nil {
 		return nil, err
 	}
