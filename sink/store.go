@@ -22,8 +22,8 @@ func (c *StoreConfig) Validate() (found conf.Problems) {
 	switch {
 	case c.Store == "file" && c.Path == "":
 		found.Add("checkpoint.path", conf.Required, "with checkpoint.store: file", nil)
-	case c.Store == "kafka" && topicname.Check(c.Topic) != nil:
-		found.Add("checkpoint.topic", conf.MustBe, "a topic name: 1 to 249 of a-z A-Z 0-9 . _ -", c.Topic)
+	case c.Store == "kafka":
+		found.Try("checkpoint.topic", topicname.Check(c.Topic))
 	}
 	if c.Store == "kafka" && c.Path != "" {
 		found.Add("checkpoint.path", conf.Contradicts, "checkpoint.store kafka: it belongs to store file", c.Path)
