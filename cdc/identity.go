@@ -126,6 +126,4 @@ type SlotState struct {
 	// Invalidation is the reason where the server gives one (Postgres 17+), "lost" where it only
 	// says that it is. Empty for a usable slot.
 	Invalidation string
-	// InactiveSince is zero where the server does not say (before 17) or the slot is active.
-	InactiveSince time.Time
 }

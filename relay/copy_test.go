@@ -34,8 +34,8 @@ func (f *fakeTables) of(p *proc) Tables {
 
 func (f *fakeTables) Check(context.Context) error { return f.checked }
 
-func (f *fakeTables) Open(ctx context.Context, replaceLost bool) (Session, error) {
-	return fakeSource{f.p}.Open(ctx, true, replaceLost)
+func (f *fakeTables) Open(ctx context.Context) (Session, error) {
+	return fakeSource{f.p}.Open(ctx, true, true)
 }
 
 func (f *fakeTables) Rows(_ context.Context, sess Session, c checkpoint.Copy) (Rows, error) {

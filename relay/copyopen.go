@@ -32,9 +32,9 @@ type Copying struct {
 type Tables interface {
 	// Check says, before a slot is made, what keeps the rows from being read.
 	Check(ctx context.Context) error
-	// Open is Source.Open with create set. If it makes a slot, the session keeps a snapshot of the
+	// Open is Source.Open with create and replaceLost set. If it makes a slot, the session keeps a snapshot of the
 	// rows from before the slot.
-	Open(ctx context.Context, replaceLost bool) (Session, error)
+	Open(ctx context.Context) (Session, error)
 	// Rows reads in order the rows that c asks for and that are not published yet. If sess has no
 	// snapshot any more, those are the rows that are in the tables now, which include rows from
 	// after the slot was made. Rows frees the snapshot of sess.
@@ -255,7 +255,7 @@ func (r *Relay) openFor(ctx context.Context, rec *checkpoint.Record) (sess Sessi
 	}
 	// Any slot that is found or made will do, because the rows that are not in its stream are read
 	// after it was made.
-	if sess, err = r.cfg.Copying.Tables.Open(ctx, true); err != nil {
+	if sess, err = r.cfg.Copying.Tables.Open(ctx); err != nil {
 		return nil, nil, err
 	}
 	slot := sess.Identity().SlotFound

@@ -222,7 +222,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 	sessions.Close(ctx, a.sess)
 	var err error
 	if r.copies(gap.Record) && gap.NeedsSlot() {
-		a.sess, err = r.cfg.Copying.Tables.Open(ctx, true)
+		a.sess, err = r.cfg.Copying.Tables.Open(ctx)
 	} else {
 		a.sess, err = r.source.Open(ctx, gap.NeedsSlot(), gap.NeedsSlot())
 	}

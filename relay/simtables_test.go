@@ -32,8 +32,8 @@ func (f *simTables) of(p *proc) Tables {
 
 func (f *simTables) Check(context.Context) error { return nil }
 
-func (f *simTables) Open(ctx context.Context, replaceLost bool) (Session, error) {
-	return fakeSource{f.p}.Open(ctx, true, replaceLost)
+func (f *simTables) Open(ctx context.Context) (Session, error) {
+	return fakeSource{f.p}.Open(ctx, true, true)
 }
 
 func (f *simTables) Rows(_ context.Context, sess Session, c checkpoint.Copy) (Rows, error) {

@@ -48,10 +48,10 @@ func (s *Source) Open(ctx context.Context, create, replaceLost bool) (*Session, 
 	return s.openWith(ctx, making{slot: create, replaceLost: replaceLost})
 }
 
-// OpenExporting is Open with create set, but where it makes the slot the session has a snapshot of what was there before it:
+// OpenExporting is Open with create and replaceLost set, but where it makes the slot the session has a snapshot of what was there before it:
 // exactly the transactions that the stream does not give. The caller has decided what becomes of the rows that are there.
-func (s *Source) OpenExporting(ctx context.Context, replaceLost bool) (*Session, error) {
-	return s.openWith(ctx, making{slot: true, replaceLost: replaceLost, export: true})
+func (s *Source) OpenExporting(ctx context.Context) (*Session, error) {
+	return s.openWith(ctx, making{slot: true, replaceLost: true, export: true})
 }
 
 // making says what an open may make.
@@ -151,7 +151,7 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Fa
 	if err := s.judge(f, makes); err != nil || !makes {
 		return f, made, err
 	}
-	if !lost && !m.replaceLost && !m.export && s.cfg.Snapshot == "" && len(f.Shards.Others()) == 0 {
+	if !lost && !m.replaceLost && s.cfg.Snapshot == "" && len(f.Shards.Others()) == 0 {
 		if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
 			return nil, made, err
 		}

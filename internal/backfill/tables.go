@@ -87,8 +87,8 @@ func (t *Tables) order(ctx context.Context, reader *table.Reader, from *table.Ta
 	return o, nil
 }
 
-// Open makes the slot where it is missing, with a snapshot of the rows before it. A source that polls makes a border instead.
-func (t *Tables) Open(ctx context.Context, replaceLost bool) (relay.Session, error) {
+// Open makes the slot where it is missing or lost, with a snapshot of the rows before it. A source that polls makes a border instead.
+func (t *Tables) Open(ctx context.Context) (relay.Session, error) {
 	if t.Polled != nil {
 		session, err := t.Polled.OpenAtBorder(ctx)
 		if err != nil {
@@ -96,7 +96,7 @@ func (t *Tables) Open(ctx context.Context, replaceLost bool) (relay.Session, err
 		}
 		return session, nil
 	}
-	session, err := t.Source.OpenExporting(ctx, replaceLost)
+	session, err := t.Source.OpenExporting(ctx)
 	if err != nil {
 		return nil, err // not session: a nil *Session would be a Session that is not nil
 	}

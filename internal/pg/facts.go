@@ -77,21 +77,20 @@ const serverQuery = `SELECT current_setting('server_version_num')::int AS versio
 
 // A Slot is a row of pg_replication_slots; what a version does not have stays zero.
 type Slot struct {
-	Plugin        string
-	Type          string `json:"slot_type"`
-	Database      string
-	Temporary     bool
-	Active        bool
-	ActivePID     int32        `json:"active_pid"`
-	Restart       cdc.Position `json:"restart_lsn"`
-	Confirmed     cdc.Position `json:"confirmed_flush_lsn"`
-	WALStatus     string       `json:"wal_status"`
-	TwoPhase      bool         `json:"two_phase"`
-	Conflicting   bool
-	InactiveSince *time.Time `json:"inactive_since"`
-	Invalidation  string     `json:"invalidation_reason"`
-	Failover      bool
-	Synced        bool
+	Plugin       string
+	Type         string `json:"slot_type"`
+	Database     string
+	Temporary    bool
+	Active       bool
+	ActivePID    int32        `json:"active_pid"`
+	Restart      cdc.Position `json:"restart_lsn"`
+	Confirmed    cdc.Position `json:"confirmed_flush_lsn"`
+	WALStatus    string       `json:"wal_status"`
+	TwoPhase     bool         `json:"two_phase"`
+	Conflicting  bool
+	Invalidation string `json:"invalidation_reason"`
+	Failover     bool
+	Synced       bool
 }
 
 func slotQuery(name string) string {
@@ -113,14 +112,10 @@ func (s *Slot) State() cdc.SlotState {
 	if s == nil {
 		return cdc.SlotState{}
 	}
-	state := cdc.SlotState{
+	return cdc.SlotState{
 		Exists: true, Confirmed: s.Confirmed, Restart: s.Restart,
 		Active: s.Active, ActivePID: s.ActivePID, WALStatus: s.WALStatus, Invalidation: s.Lost(),
 	}
-	if s.InactiveSince != nil && !s.Active {
-		state.InactiveSince = *s.InactiveSince
-	}
-	return state
 }
 
 type Publication struct {
