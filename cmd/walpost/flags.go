@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -102,8 +103,7 @@ func (load loader) work(cmd *cobra.Command, with func(*fileConfig), work func(ct
 func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problems, uses ...string) loader {
 	flags := cmd.Flags()
 	flags.StringP("config", "c", "", "the `file` walpost.yaml (WALPOST_CONFIG); flags and WALPOST_… variables override it")
-	defaults := defaultConfig()
-	for _, s := range settings {
+	for i, s := range settings {
 		if s.makes && !slices.Contains([]string{"run", "recover", "replay"}, cmd.Name()) {
 			s.usage = "let run " + s.usage
 		}
@@ -111,9 +111,7 @@ func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problem
 		if n := len(values); n > 0 {
 			s.usage += ": " + strings.Join(values[:n-1], ", ") + " or " + values[n-1]
 		}
-		if v := yamlfile.Find(reflect.ValueOf(&defaults).Elem(), s.field); !v.IsZero() {
-			s.usage += fmt.Sprintf(" (default %v)", v)
-		}
+		s.usage += defaultUsage()[i]
 		f := flags.VarPF(&value{bool: s.bool}, s.flag, "", s.usage)
 		if s.bool {
 			f.NoOptDefVal, values = "true", []string{"true", "false"}
@@ -130,6 +128,19 @@ func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problem
 		return loadConfig(file, os.LookupEnv, overrides(flags, os.LookupEnv), with, check)
 	}
 }
+
+// defaultUsage is what the usage of each setting says of its default. All commands share it, because
+// it takes most of the time of a start.
+var defaultUsage = sync.OnceValue(func() []string {
+	defaults := defaultConfig()
+	usage := make([]string, len(settings))
+	for i, s := range settings {
+		if v := yamlfile.Find(reflect.ValueOf(&defaults).Elem(), s.field); !v.IsZero() {
+			usage[i] = fmt.Sprintf(" (default %v)", v)
+		}
+	}
+	return usage
+})
 
 // namedFile is the file that holds the configuration, "" for none.
 func namedFile(flags *pflag.FlagSet) string {
