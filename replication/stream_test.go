@@ -231,13 +231,13 @@ func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 	const rows = 200_000
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, outboxTable)
-		w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D1s"
+		w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D2s"
 		w.close(w.stream(0)) // makes the slot
 		w.exec(fmt.Sprintf(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
 			SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 200)) FROM generate_series(1, %d) n`, rows))
 		s := w.stream(0)
-		if got := s.StatusEvery(); got != time.Second/3 {
-			t.Errorf("status every %s with a wal_sender_timeout of 1 s", got)
+		if got := s.StatusEvery(); got != 2*time.Second/3 {
+			t.Errorf("status every %s with a wal_sender_timeout of 2 s", got)
 		}
 		seen := 0
 		w.until(s, "event_type", func(ev *cdc.Event) bool {
@@ -258,9 +258,9 @@ func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 // While the window is full, the relay reads nothing and sends only statuses. They keep the stream for longer than
 // wal_sender_timeout. The rows are written before the stream begins, because nobody sends a status during the INSERT.
 func TestTheStreamOutlivesAFullWindow(t *testing.T) {
-	const timeout = 3 * time.Second
+	const timeout = 6 * time.Second
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable)
-	w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D3s"
+	w.cfg.DSN += "&options=-c%20wal_sender_timeout%3D6s"
 	w.close(w.stream(0)) // makes the slot
 	w.exec(`INSERT INTO public.outbox (aggregate_type, aggregate_id, event_type, payload)
 		SELECT 't', n::text, 'e', jsonb_build_object('pad', repeat('x', 1000)) FROM generate_series(1, 30000) n`)
