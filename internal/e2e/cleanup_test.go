@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"math/rand/v2"
@@ -8,6 +9,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/shop"
@@ -36,7 +38,7 @@ func TestCleanupRemovesNothingThatIsNotDelivered(t *testing.T) {
 	}
 	r := s.startReady()
 	w := s.follow()
-	work := s.load(&shop.Shop{Writers: 4, Seed: 3, Tag: "c", Pause: 30 * time.Millisecond})
+	work := s.load(&shop.Shop{Writers: 4, Seed: 3, Tag: "c", Pause: 100 * time.Millisecond})
 	removed := func() string { return pg.Value(t, s.dsn, "SELECT count(*)::text FROM removed") }
 
 	seed := uint64(time.Now().UnixNano())
@@ -117,13 +119,20 @@ func appended(t *testing.T, kafka *testenv.KafkaCluster, s *setting) map[string]
 	t.Helper()
 	first := map[string]time.Time{}
 	c := kafka.Client(t, kgo.ConsumeTopics(s.topics...), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
-	for {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	ends, err := kadm.NewClient(c).ListEndOffsets(ctx, s.topics...)
+	if err = cmp.Or(err, ends.Error()); err != nil {
+		t.Fatal(err)
+	}
+	left := int64(0)
+	ends.Each(func(o kadm.ListedOffset) { left += o.Offset })
+	for left > 0 {
 		fs := c.PollFetches(ctx)
-		cancel()
-		if fs.NumRecords() == 0 {
-			return first
+		if ctx.Err() != nil {
+			t.Fatalf("%d records are left: %v", left, fs.Err())
 		}
+		left -= int64(fs.NumRecords())
 		fs.EachRecord(func(r *kgo.Record) {
 			for _, h := range r.Headers {
 				if was, ok := first[string(h.Value)]; h.Key == "id" && (!ok || r.Timestamp.Before(was)) {
@@ -132,4 +141,5 @@ func appended(t *testing.T, kafka *testenv.KafkaCluster, s *setting) map[string]
 			}
 		})
 	}
+	return first
 }

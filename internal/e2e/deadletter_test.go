@@ -282,7 +282,10 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	kafka.CreateTopic(t, s.prefix+"mended", 3, nil)
 	s.yaml = strings.Replace(s.yaml, fmt.Sprintf(`route.topic.replacement: "%s${routedByValue}"`, s.prefix),
 		fmt.Sprintf(`route.by.field: id, route.topic.replacement: "%smended", table.field.event.key: id`, s.prefix), 1)
-	follow([]string{s.prefix + "a", s.prefix + "b", s.prefix + "mended"}, func(rec *kgo.Record) { // with the new partitions
+	places := []string{s.prefix + "a", s.prefix + "b", s.prefix + "mended"}
+	ends := map[string]int64{}             // what was seen of each partition
+	follow(places, func(rec *kgo.Record) { // with the new partitions
+		ends[fmt.Sprint(rec.Topic, rec.Partition)] = rec.Offset + 1
 		id, origin := identify(rec)
 		if _, good := m.good[id]; origin == "dead_letter" {
 			if again[id]++; good {
@@ -306,16 +309,22 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	look := func() {
 		settled := -1 // what the killed retry had sent may still arrive
 		eventually(t, time.Minute, "nothing more is delivered", func() bool {
+			have, err := adm.ListEndOffsets(t.Context(), places...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			all := true
 			mu.Lock()
 			n := 0
 			for _, times := range again {
 				n += times
 			}
+			have.Each(func(o kadm.ListedOffset) { all = all && ends[fmt.Sprint(o.Topic, o.Partition)] >= o.Offset })
 			mu.Unlock()
 			was := settled
 			settled = n
 			time.Sleep(300 * time.Millisecond)
-			return was == n
+			return all && was == n
 		})
 		mu.Lock()
 		defer mu.Unlock()

@@ -209,7 +209,7 @@ checkpoint: {topic: %[5]s}
 	})
 	allow(topic, kadm.OpWrite)
 	consumer := kafka.Client(t, kgo.ConsumeTopics(topic))
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if got := consumer.PollFetches(ctx).Records(); len(got) != 1 || string(got[0].Value) != "v" {
 		t.Errorf("with the right: %v", got)

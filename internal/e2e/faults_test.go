@@ -249,10 +249,14 @@ func (s *storm) settled() ledger.Report {
 		}
 		_ = conn.Close(context.Background()) // it was read
 	}
-	for give := time.Now().Add(3 * time.Minute); time.Now().Before(give); time.Sleep(100 * time.Millisecond) {
+	for give, before := time.Now().Add(patience), -1; time.Now().Before(give); time.Sleep(100 * time.Millisecond) {
 		s.tend()
-		if w.ledger.Missing() == 0 {
+		missing := w.ledger.Missing()
+		if missing == 0 {
 			break
+		}
+		if missing != before {
+			give, before = time.Now().Add(patience), missing
 		}
 	}
 	time.Sleep(500 * time.Millisecond) // for what comes too much

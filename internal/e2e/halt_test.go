@@ -73,7 +73,7 @@ func TestWhatIsTakenAwayWhileRunningIsNoticed(t *testing.T) {
 				if c.sql == dropActiveSlot && !strings.HasPrefix(before, "no slot") {
 					t.Errorf("a new slot: %s", before)
 				}
-				w.extra = strings.Replace(halting, "2s", "0s", 1)
+				w.extra = strings.Replace(halting, "10m", "0s", 1)
 				if code := w.start("--slot", slot).wait(30 * time.Second); code != 3 {
 					t.Errorf("exit code %d with halt_linger: 0s", code)
 				}
@@ -245,7 +245,7 @@ func TestAGoodEventIsDeliveredDuringAHalt(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			stops := name == "and Postgres stops"
-			w := newWorld(t, "15", testenv.Param("wal_sender_timeout", "2s"))
+			w := newWorld(t, "15", testenv.Param("wal_sender_timeout", "4s"))
 			w.extra = "halt_linger: forever\nshutdown_grace: 2m\nmonitor: {interval: 1s}\n"
 			w.exec("ALTER TABLE outbox ALTER aggregate_type DROP NOT NULL")
 			r := w.startReady()
@@ -265,11 +265,11 @@ func TestAGoodEventIsDeliveredDuringAHalt(t *testing.T) {
 			}
 			before := w.confirmed()
 			if stops {
-				if err := w.pg.Stop("fast", 30*time.Second); err != nil {
+				if err := w.pg.Stop("fast", patience); err != nil {
 					t.Errorf("pg_ctl stop -m fast during a halt: %v", err)
 				}
 			} else {
-				time.Sleep(5 * time.Second) // more than wal_sender_timeout: the session must live
+				time.Sleep(9 * time.Second) // more than wal_sender_timeout: the session must live
 				if active := w.pg.Value(t, w.dsn, "SELECT active::text FROM pg_replication_slots"); active != "true" {
 					t.Error("the session was lost during the halt")
 				}
@@ -301,7 +301,7 @@ func TestAGoodEventIsDeliveredDuringAHalt(t *testing.T) {
 
 func TestTwoRelaysShareASlotByTurns(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, "15", testenv.Param("wal_sender_timeout", "3s"))
+	w := newWorld(t, "15", testenv.Param("wal_sender_timeout", "6s"))
 	all := w.follow()
 	work := &shop.Shop{DSN: w.dsn, Writers: 2, MaxRows: 5, Rows: 1500, Seed: 7, Pause: 10 * time.Millisecond}
 	first := w.startReady()

@@ -240,6 +240,7 @@ func (r *relay) kill() {
 // wait returns the exit code.
 func (r *relay) wait(limit time.Duration) int {
 	r.t.Helper()
+	limit = max(limit, patience)
 	select {
 	case <-r.done:
 		return r.cmd.ProcessState.ExitCode()
@@ -249,9 +250,13 @@ func (r *relay) wait(limit time.Duration) int {
 	}
 }
 
+// patience is the least time that a test waits for anything: no test is about how fast the machine is.
+const patience = 3 * time.Minute
+
 // eventually waits for an event, and fails the test when it does not come.
 func eventually(t *testing.T, limit time.Duration, what string, ok func() bool) {
 	t.Helper()
+	limit = max(limit, patience)
 	for give := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
 		if ok() {
 			return
@@ -301,7 +306,8 @@ func (s *setting) keepRows(pg *testenv.PG) {
 	s.kept = true
 }
 
-// settle waits until everything in the table has arrived and nothing more comes for a moment, and returns what the ledger says.
+// settle waits until everything in the table has arrived and nothing more comes for a moment, and returns what the ledger says. It gives
+// up when nothing has come for the limit: a slow machine may have much to deliver.
 func (s *setting) settle(w *watch, limit time.Duration) ledger.Report {
 	s.t.Helper()
 	dsn := s.dsn
@@ -311,10 +317,15 @@ func (s *setting) settle(w *watch, limit time.Duration) ledger.Report {
 	if err := shop.Truth(s.t.Context(), dsn, w.ledger); err != nil {
 		s.t.Fatalf("read the outbox: %v", err)
 	}
-	for give := time.Now().Add(limit); time.Now().Before(give); {
+	limit = max(limit, patience)
+	for give, before := time.Now().Add(limit), -1; time.Now().Before(give); {
 		from := time.Now()
-		if w.ledger.Missing() == 0 {
+		missing := w.ledger.Missing()
+		if missing == 0 {
 			break
+		}
+		if missing != before {
+			give, before = from.Add(limit), missing
 		}
 		time.Sleep(max(100*time.Millisecond, 5*time.Since(from))) // looking holds up the consumer
 	}

@@ -20,8 +20,8 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// halting makes a halt end soon, and the monitor look often.
-const halting = "halt_linger: 2s\nmonitor: {interval: 1s}\n"
+// halting makes a halt last until the test has seen it, and the monitor look often.
+const halting = "halt_linger: 10m\nmonitor: {interval: 1s}\n"
 
 // A world is a setting whose Postgres may be stopped, copied and replaced by another one.
 type world struct {
@@ -32,7 +32,7 @@ type world struct {
 	ledger *ledger.Ledger // of what arrives
 }
 
-// newWorld has a server of its own with the database "shop", a reader of the topics, and halts that end soon.
+// newWorld has a server of its own with the database "shop", a reader of the topics, and halts that last until they are seen.
 func newWorld(t *testing.T, version string, opts ...testenv.PGOption) *world {
 	t.Helper()
 	kafka := testenv.Kafka(t)
@@ -114,7 +114,7 @@ func (w *world) confirmed() string {
 
 var tokenInHint = regexp.MustCompile(`--accept-gap=([0-9a-f]+)`)
 
-// halted waits until r halts, and for its end, and returns the reason that /readyz gave and what was logged. Nothing may have
+// halted waits until r halts, ends it, and returns the reason that /readyz gave and what was logged. Nothing may have
 // happened to the slot since before was read ("" for a slot that is in use).
 func (w *world) halted(r *relay, before string, want ...string) (reason, log string) {
 	w.t.Helper()
@@ -131,7 +131,7 @@ func (w *world) halted(r *relay, before string, want ...string) (reason, log str
 	if code, body := r.get("/livez"); code != http.StatusOK {
 		w.t.Errorf("/livez while halted: %d %s", code, body)
 	}
-	if code := r.wait(30 * time.Second); code != 3 {
+	if code := r.stop(); code != 3 {
 		w.t.Errorf("exit code %d, want 3", code)
 	}
 	log = r.log.String()

@@ -80,6 +80,7 @@ func (s *setting) walsender(pg *testenv.PG) string {
 // notReady waits until readiness is false with a reason that has one of the words in it, and returns the reason.
 func (r *relay) notReady(limit time.Duration, words ...string) (reason string) {
 	r.t.Helper()
+	limit = max(limit, patience)
 	give := time.Now().Add(limit)
 	for {
 		code, body := r.get("/readyz")

@@ -103,7 +103,7 @@ func TestPostgresStopsWhileKafkaIsDown(t *testing.T) {
 			}
 			eventually(t, time.Minute, "rows are in flight", func() bool { return r.metric("walpost_in_flight_events") >= c.flying })
 			from := time.Now()
-			if err := pg.Stop("fast", 30*time.Second); err != nil {
+			if err := pg.Stop("fast", patience); err != nil {
 				t.Fatalf("pg_ctl stop -m fast: %v", err)
 			}
 			t.Logf("Postgres stopped within %s", time.Since(from).Round(time.Millisecond))

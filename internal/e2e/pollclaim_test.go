@@ -13,7 +13,7 @@ import (
 // claimed makes the setting one whose workers claim rows. The table kept has what the outbox had, because workers may delete rows.
 func (s *setting) claimed(pg *testenv.PG, strategy, keys string) {
 	s.t.Helper()
-	s.polled(pg, ", strategy: "+strategy+", lease: 5s"+keys)
+	s.polled(pg, ", strategy: "+strategy+", lease: 20s"+keys)
 	s.keepRows(pg)
 }
 
@@ -51,41 +51,54 @@ func TestClaimingKeepsItsPromiseThroughFaults(t *testing.T) {
 			c.stop()
 			s.onceEach(w, 2*time.Minute)
 
-			c = s.crowd(writers, uint64(20+i))
-			for range rounds {
+			// From here on leases end.
+			s.source = strings.Replace(s.source, "lease: 20s", "lease: 5s", 1)
+			for i := range workers {
+				workers[i].stopsClean()
+				workers[i] = s.start()
+			}
+			tend := func() { // a worker ends if its records were in flight near the end of a lease
 				for i := range workers {
-					w.more(t, 2*time.Minute, 50)
-					workers[i].kill()
-					w.more(t, 2*time.Minute, 50)
-					workers[i] = s.start()
-				}
-				if err := workers[0].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(6 * time.Second)
-				w.more(t, time.Minute, 50)
-				if err := workers[0].cmd.Process.Signal(syscall.SIGCONT); err != nil {
-					t.Fatal(err)
-				}
-				w.more(t, time.Minute, 50)
-				if err := kafka.Kill(); err != nil {
-					t.Fatal(err)
-				}
-				time.Sleep(2 * time.Second)
-				kafka.Start(t)
-				w.more(t, 2*time.Minute, 50)
-				if err := pg.Stop("immediate", time.Minute); err != nil {
-					t.Fatal(err)
-				}
-				pg.Start(t)
-				w.more(t, 2*time.Minute, 50)
-				for i := range workers { // a worker ends if its records were in flight near the end of a lease
 					if workers[i].ended() {
 						workers[i] = s.start()
 					}
 				}
 			}
+			goesOn := func() {
+				t.Helper()
+				want := w.count() + 50
+				eventually(t, 2*time.Minute, "50 more records arrived", func() bool { tend(); return w.count() >= want })
+			}
+			c = s.crowd(writers, uint64(20+i))
+			for range rounds {
+				for i := range workers {
+					goesOn()
+					workers[i].kill()
+					goesOn()
+				}
+				if err := workers[0].cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(6 * time.Second)
+				goesOn()
+				if err := workers[0].cmd.Process.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+				goesOn()
+				if err := kafka.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(2 * time.Second)
+				kafka.Start(t)
+				goesOn()
+				if err := pg.Stop("immediate", time.Minute); err != nil {
+					t.Fatal(err)
+				}
+				pg.Start(t)
+				goesOn()
+			}
 			c.stop()
+			tend()
 			if rep := s.settle(w, 2*time.Minute); rep.Lost+rep.Invented+rep.Disordered+rep.Changed+rep.Moved > 0 {
 				t.Errorf("broken promises: %s", &rep)
 			}

@@ -208,7 +208,7 @@ func newSmall(t *testing.T) *small {
 // replay runs the command, and returns its exit code and what it prints.
 func (s *small) replay(args ...string) (code int, out string) {
 	s.t.Helper()
-	ctx, cancel := context.WithTimeout(s.t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, append([]string{"replay", "--config", s.config()}, args...)...)
 	cmd.Dir = s.dir
@@ -246,7 +246,7 @@ func (s *small) ids(topic string, n int) (ids string) {
 	s.t.Helper()
 	client := s.kafka.Client(s.t, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
 	take := func(rec *kgo.Record) { id := shop.Entry(rec).ID; ids += id[len(id)-1:] }
-	waiting, stop := context.WithTimeout(s.t.Context(), 30*time.Second)
+	waiting, stop := context.WithTimeout(s.t.Context(), patience)
 	defer stop()
 	for len(ids) < n {
 		fetches := client.PollFetches(waiting)

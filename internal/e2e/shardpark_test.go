@@ -28,7 +28,7 @@ delivery: {on_poison: park_key, parking_topic: %[6]s}
 	pg.Exec(t, s.dsn, "INSERT INTO mixed VALUES ('1', NULL, 'k', 'x')", "INSERT INTO mixed VALUES ('2', 'a', 'k', 'x')")
 	eventually(t, time.Minute, "two events are parked", func() bool {
 		code, out := s.command("dead", "list")
-		return code == 0 && strings.Contains(out, "2")
+		return code == 0 && strings.Contains(out, "events: 2\n")
 	})
 	one, two := s.start("--shard", "1/2"), s.start("--shard", "2/2")
 	says := "relay " + s.name + " has 1 parked keys with 2 events"

@@ -143,7 +143,7 @@ func TestAStoppedSnapshotGoesOnWhereItWas(t *testing.T) {
 			interrupted := 0
 			for range 4 {
 				r := s.start()
-				w.more(t, time.Minute, 500)
+				eventually(t, time.Minute, "rows are delivered", func() bool { return r.metric("walpost_events_total") > 0 || r.ended() })
 				r.stopsClean()
 				if strings.Contains(r.log.String(), "the rows of the table are published") {
 					break
