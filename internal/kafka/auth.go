@@ -24,6 +24,7 @@ func (s *SASL) validate(found *conf.Problems) {
 	}
 	s.Password.Check(found, "kafka.sasl.password", s.PasswordFile)
 	s.Token.Check(found, "kafka.sasl.token", s.TokenFile)
+	conf.Secret(s.AccessKey).Check(found, "kafka.sasl.access_key", s.AccessKeyFile)
 	s.SecretKey.Check(found, "kafka.sasl.secret_key", s.SecretKeyFile)
 	s.SessionToken.Check(found, "kafka.sasl.session_token", s.SessionTokenFile)
 	switch s.Mechanism {
@@ -37,7 +38,7 @@ func (s *SASL) validate(found *conf.Problems) {
 	case "OAUTHBEARER":
 		needs("token", string(s.Token), s.TokenFile)
 	case "AWS_MSK_IAM":
-		if (s.AccessKey == "") != (s.SecretKey == "" && s.SecretKeyFile == "") {
+		if (s.AccessKey == "" && s.AccessKeyFile == "") != (s.SecretKey == "" && s.SecretKeyFile == "") {
 			found.Add("kafka.sasl", conf.MustHave, "both access_key and secret_key, or neither (then both come from the environment)", nil)
 		}
 	default:
@@ -83,8 +84,11 @@ func (s *SASL) mechanism() sasl.Mechanism {
 }
 
 func (s *SASL) awsAuth() (aws.Auth, error) {
-	a := aws.Auth{AccessKey: s.AccessKey}
+	var a aws.Auth
 	var err error
+	if a.AccessKey, err = conf.Secret(s.AccessKey).Or(s.AccessKeyFile); err != nil {
+		return a, err
+	}
 	if a.SecretKey, err = s.SecretKey.Or(s.SecretKeyFile); err != nil {
 		return a, err
 	}

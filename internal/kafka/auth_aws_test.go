@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"maps"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -55,6 +57,44 @@ func TestTheSignatureForARegionIsTheLibrarys(t *testing.T) {
 		if got := fields(t, own); err != nil || !maps.Equal(got, want) {
 			t.Errorf("%v, %v\nmust be %v", got, err, want)
 		}
+	}
+}
+
+// Temporary credentials are three files, which another program replaces.
+func TestAWSCredentialsAreReadAgainAtEveryLogin(t *testing.T) {
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	cfg := Config{Brokers: []string{"kafka.internal:9098"}}
+	cfg.SASL = SASL{
+		Mechanism: "AWS_MSK_IAM", Region: "eu-west-1",
+		AccessKeyFile: write("key", "FIRST"), SecretKeyFile: write("secret", "a"), SessionTokenFile: write("token", "one"),
+	}
+	if found := cfg.Validate(); len(found) > 0 {
+		t.Fatal(found)
+	}
+	login := cfg.SASL.mechanism()
+	for _, want := range []string{"FIRST one", "SECOND two"} {
+		_, first, err := login.Authenticate(t.Context(), "kafka.internal:9098")
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := fields(t, first)
+		key, _, _ := strings.Cut(got["x-amz-credential"], "/")
+		if got := key + " " + got["x-amz-security-token"]; got != want {
+			t.Errorf("logged in with %s, must be %s", got, want)
+		}
+		write("key", "SECOND")
+		write("token", "two")
+	}
+	cfg.SASL.AccessKey = "THIRD"
+	if found := cfg.Validate(); len(found) != 1 || found[0].Field != "kafka.sasl.access_key_file" {
+		t.Errorf("with two keys: %v", found)
 	}
 }
 

@@ -53,6 +53,7 @@ type SASL struct {
 	// AWS_MSK_IAM. What is empty comes from AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN. The region is
 	// Region. If Region is empty, it is the region in the broker's name, or else AWS_REGION.
 	AccessKey        string      `yaml:"access_key"`
+	AccessKeyFile    string      `yaml:"access_key_file"`
 	SecretKey        conf.Secret `yaml:"secret_key"`
 	SecretKeyFile    string      `yaml:"secret_key_file"`
 	SessionToken     conf.Secret `yaml:"session_token"`
