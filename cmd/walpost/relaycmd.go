@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -21,7 +22,7 @@ func runCommand() *cobra.Command {
 		Use:   "run",
 		Short: "relays events until it is stopped",
 		Long: `run relays events until it is stopped. After SIGTERM or SIGINT it reads no more events, waits up to
-shutdown_grace for acknowledgements, and exits with 0. A second signal ends it at once.
+shutdown_grace for acknowledgements, and exits with 0. A second signal ends it at once, if it comes more than a second later.
 
 If Kafka, a topic or the database is not available, run waits, and /readyz and the log say what it
 waits for. A person is needed if the slot is lost, if the server's history does not follow on from
@@ -95,7 +96,11 @@ func runRelay(ctx context.Context, cfg fileConfig, log zerolog.Logger, started f
 	return r.Run(ctx)
 }
 
-// untilSignal is a context that ends with the first SIGTERM or SIGINT. The second ends the process at once.
+// sameStop is how long after the first signal another one means the same: timeout(1) and some supervisors send a signal to the
+// process and to its group.
+const sameStop = time.Second
+
+// untilSignal is a context that ends with the first SIGTERM or SIGINT. A later one ends the process at once.
 func untilSignal(parent context.Context, stderr io.Writer) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(parent)
 	signals := make(chan os.Signal, 2)
@@ -107,7 +112,10 @@ func untilSignal(parent context.Context, stderr io.Writer) (context.Context, fun
 		case <-ctx.Done():
 			return
 		}
-		<-signals
+		first := time.Now()
+		for at := first; at.Sub(first) < sameStop; at = time.Now() {
+			<-signals
+		}
 		fmt.Fprintln(stderr, "walpost: second signal: exiting at once; events that were not confirmed come again")
 		os.Exit(exitFailed)
 	}()

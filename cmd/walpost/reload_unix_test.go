@@ -10,6 +10,18 @@ import (
 	"testing"
 )
 
+// timeout(1) sends a signal to the process and to its group, so a stop must not count it as a second one.
+func TestASignalThatIsSentTwiceStopsCleanly(t *testing.T) {
+	t.Parallel()
+	p := start(t, "run", "--dsn", "postgres://u@127.0.0.1:1/d", "--table", "outbox", "--brokers", "127.0.0.1:1")
+	if err := cmp.Or(p.Process.Signal(syscall.SIGINT), p.Process.Signal(syscall.SIGTERM)); err != nil {
+		t.Fatal(err)
+	}
+	if code := p.ended(); code != 0 {
+		t.Errorf("exits with %d", code)
+	}
+}
+
 // The file is a pipe at first, so the process reads it for as long as the test wants.
 func TestSIGHUPDuringTheStartReloads(t *testing.T) {
 	t.Parallel()
