@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -178,20 +179,22 @@ func (s namedStore) known(ctx context.Context, name string, values map[string][]
 	if err != nil || len(values) > 0 {
 		return values, err
 	}
-	others, err := s.r.formerNames(ctx)
+	// The records of all relays that have a default name, and of the files of all shards.
+	all, err := s.store.LookShards(ctx, s.r.database+".", cdc.Shard{})
 	if err != nil {
 		return nil, err
 	}
-	for _, other := range others {
-		records, err := s.store.Look(ctx, other)
+	names := map[string]bool{}
+	for key := range all {
+		of, _, _ := strings.Cut(key, "/")
+		names[of] = true
+	}
+	for _, other := range slices.Sorted(maps.Keys(names)) {
+		rec, _, err := checkpoint.Newest(other, all)
 		if err != nil {
 			return nil, err
 		}
-		rec, _, err := checkpoint.Newest(other, records)
-		if err != nil {
-			return nil, err
-		}
-		if rec == nil || !s.r.sameRows(rec) {
+		if rec == nil || !s.r.formerName(rec) || !s.r.sameRows(rec) {
 			continue
 		}
 		if cdc.ShardOfSlot(rec.Slot).Of > 0 {
@@ -204,27 +207,12 @@ func (s namedStore) known(ctx context.Context, name string, values map[string][]
 	return values, nil
 }
 
-// formerNames are the default names that the relay can have had with the other kind of source.
-func (r *Relay) formerNames(ctx context.Context) (names []string, err error) {
-	if !r.cfg.polls() {
-		for _, t := range r.rows.Names.Tables {
-			names = append(names, r.database+"."+t.String())
-		}
-		return names, nil
+// formerName reports whether rec has the default name that the relay can have had with the other kind of source.
+func (r *Relay) formerName(rec *checkpoint.Record) bool {
+	if r.cfg.polls() {
+		return rec.Poll == "" && rec.Name == r.database+"."+rec.Slot
 	}
-	conn, err := r.rows.DB.ConnectSQL(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer pg.Close(conn)
-	slots, err := pg.Rows[struct{ Slot string }](ctx, conn, "read the slots", "SELECT slot_name AS slot FROM pg_replication_slots WHERE database = current_database()")
-	for _, s := range slots {
-		names = append(names, r.database+"."+s.Slot)
-	}
-	if usual := r.database + "." + DefaultConfig().Source.Slot; !slices.Contains(names, usual) {
-		names = append(names, usual)
-	}
-	return names, err
+	return rec.Poll != "" && slices.ContainsFunc(r.rows.Names.Tables, func(t pg.Table) bool { return rec.Name == r.database+"."+t.String() })
 }
 
 // sameRows reports whether a record under a former name can be of this relay's table.
