@@ -115,6 +115,9 @@ type ShardSlot struct {
 	Slot      string
 	Confirmed Position
 	ActivePID int32 // 0 if nobody reads the slot
+	// Unpublished is, for one of Shards.Unknown, the name of a publication that does not exist: its relay would read that
+	// one. "" if that publication exists, so that it is of other tables.
+	Unpublished string
 }
 
 // Others are the slots of other numbers of shards. Their relays deliver the same keys.

@@ -26,6 +26,19 @@ func (x *examination) shards() {
 			fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(other.Slot) + ");"),
 		}, "slot %s belongs to %s. Only one number of shards may run, and a slot that nobody reads holds WAL", other.Slot, what)
 	}
+	for _, other := range all.Unknown {
+		if other.Unpublished == "" { // it is of other tables
+			continue
+		}
+		use := "nobody reads it, so it holds WAL"
+		if other.ActivePID != 0 {
+			use = fmt.Sprintf("server process %d reads it", other.ActivePID)
+		}
+		x.add(Warn, name, fix.Fix{
+			fix.Words("Find out which relay the slot belongs to. If it delivers rows of these tables with another source.publication, only one number of shards may run (docs/sharding.md). If nobody needs the slot, run:"),
+			fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(other.Slot) + ");"),
+		}, "slot %s has the name of a relay that shares out these rows, but its publication %s does not exist, and %s", other.Slot, other.Unpublished, use)
+	}
 	if own.Of == 0 || len(others) == 0 && x.f.Slot == nil { // none of them has begun
 		return
 	}

@@ -90,6 +90,8 @@ func TestOtherShardsAreThoseOfTheSameTables(t *testing.T) {
 		for _, s := range found.Unknown {
 			if rest := strings.TrimPrefix(s.Slot, slot); rest != "_1_of_3" && rest != "_2_of_2" {
 				t.Errorf("%s is unknown", s.Slot)
+			} else if (s.Unpublished == "walpost_2_of_2") != (rest == "_2_of_2") {
+				t.Errorf("%s: the publication %q does not exist", s.Slot, s.Unpublished)
 			}
 		}
 		if len(found.Unknown) == 0 {

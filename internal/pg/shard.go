@@ -80,11 +80,13 @@ func (n Names) ReadShards(ctx context.Context, conn *pgconn.PgConn) (cdc.Shards,
 		Confirmed    cdc.Position
 		PID          int32
 		Ours         bool
+		Missing      string // its publication, if that does not exist
 	}
-	found, err := Rows[slot](ctx, conn, "read the slots of the other shards", fmt.Sprintf(`WITH s AS (SELECT slot_name::text AS name, substr(slot_name, %d) AS suffix, confirmed_flush_lsn AS confirmed, coalesce(active_pid, 0) AS pid
- FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn IS NOT NULL AND starts_with(slot_name, %s) AND slot_name <> %s)
+	found, err := Rows[slot](ctx, conn, "read the slots of the other shards", fmt.Sprintf(`WITH s AS (SELECT slot_name::text AS name, substr(slot_name, %[1]d) AS suffix, confirmed_flush_lsn AS confirmed, coalesce(active_pid, 0) AS pid
+ FROM pg_replication_slots WHERE database = current_database() AND confirmed_flush_lsn IS NOT NULL AND starts_with(slot_name, %[2]s) AND slot_name <> %[3]s)
 SELECT *, EXISTS (SELECT FROM pg_publication_tables p
- WHERE p.pubname = %s || s.suffix AND (p.schemaname, p.tablename) IN (%s)) AS ours FROM s WHERE suffix ~ '^(_[0-9]+_of_[0-9]+)?$' ORDER BY name`,
+ WHERE p.pubname = %[4]s || s.suffix AND (p.schemaname, p.tablename) IN (%[5]s)) AS ours,
+ CASE WHEN EXISTS (SELECT FROM pg_publication p WHERE p.pubname = %[4]s || s.suffix) THEN '' ELSE %[4]s || s.suffix END AS missing FROM s WHERE suffix ~ '^(_[0-9]+_of_[0-9]+)?$' ORDER BY name`,
 		len(all.Base)+1, QuoteLiteral(all.Base), QuoteLiteral(n.Slot), QuoteLiteral(strings.TrimSuffix(n.Publication, suffix)), strings.Join(tables, ", ")))
 	for _, f := range found {
 		shard, ok := cdc.ShardOfSuffix(f.Suffix)
@@ -93,6 +95,7 @@ SELECT *, EXISTS (SELECT FROM pg_publication_tables p
 		case ok && f.Ours:
 			all.Slots = append(all.Slots, slot)
 		case ok:
+			slot.Unpublished = f.Missing
 			all.Unknown = append(all.Unknown, slot)
 		}
 	}
