@@ -3,6 +3,8 @@ package checkpoint
 import (
 	"bytes"
 	"cmp"
+	"crypto/rand"
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -53,9 +55,15 @@ type Record struct {
 	// CommitTime is when the newest event before LSN was committed, by the server's clock. It is
 	// zero if that is not known.
 	CommitTime time.Time `json:"commit_time,omitzero"`
-	RunID      string    `json:"run_id"` // made with the first record and kept in all later ones
-	Holder     string    `json:"holder"` // names the process that wrote it
-	Time       time.Time `json:"time"`   // of the writing, for people
+	// Generation orders the relays of the same rows with several numbers of shards: relays that take over have
+	// one more than the relays before them.
+	Generation uint64 `json:"generation,omitempty"`
+	// Began is for a shard: the server's position when the relay began. The slots of all shards of its number
+	// existed then. 0 if that is not known.
+	Began  cdc.Position `json:"began,omitzero"`
+	RunID  string       `json:"run_id"` // made with the first record and kept in all later ones
+	Holder string       `json:"holder"` // names the process that wrote it
+	Time   time.Time    `json:"time"`   // of the writing, for people
 
 	stored string // the key that the record was read from; "" for Key
 }
@@ -76,6 +84,42 @@ func FirstWAL(found cdc.Identity, lsn cdc.Position) cdc.Position {
 		return 0
 	}
 	return found.Server
+}
+
+// Follow takes over what stays the same when a process takes the slot and writes r: from base, which the source was judged
+// by, and from held, the newest record. Each is nil for none. copies says that the process goes on with the copy of base.
+func (r *Record) Follow(base, held *Record, copies bool) {
+	if base != nil {
+		// This holds on another timeline too: Judge has checked that it left the old one behind
+		// that transaction.
+		r.Next, r.WAL, r.Border, r.CommitTime = base.Next, base.WAL, base.Border, base.CommitTime
+	}
+	if copies {
+		c := *base.Copy
+		c.Slot, r.Copy = true, &c
+	}
+	if held != nil {
+		r.Epoch, r.RunID, r.Generation, r.Began = held.Epoch+1, held.RunID, held.Generation, held.Began
+	}
+	r.RunID = cmp.Or(r.RunID, newRunID(r.Time))
+}
+
+// HasBegun reports whether r says what it has to say of the relays with other shards: see Begin. A record of a slot
+// that is still to be made does not, nor does nil.
+func (r *Record) HasBegun() bool {
+	return r != nil && (!r.Intended() || r.Generation > 0 || r.Began > 0)
+}
+
+// newRunID makes a UUID of version 7 (RFC 9562). Debezium makes one at each start of its task.
+// walpost makes one with the first checkpoint record only, because a new one would make a second
+// delivery differ from the first.
+func newRunID(now time.Time) string {
+	var b [16]byte
+	binary.BigEndian.PutUint64(b[:], uint64(now.UnixMilli())<<16)
+	rand.Read(b[6:]) // crypto/rand documents that it never fails
+	b[6] = b[6]&0x0f | 0x70
+	b[8] = b[8]&0x3f | 0x80
+	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
 }
 
 // Key names the record: its name, a slash and its epoch in decimal. The name may contain slashes.

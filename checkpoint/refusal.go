@@ -36,6 +36,8 @@ const (
 	// slot of this relay, which is a first start, and their slots are gone. Or they read another
 	// server, or polled, so nobody knows.
 	NotHandedOver Reason = "not_handed_over"
+	// BeganLate: the slot of this shard, which is a first start, was made after the other shards began.
+	BeganLate Reason = "began_late"
 )
 
 // A Refusal says why going on would silently leave something out. Then only a person can decide.
@@ -58,6 +60,7 @@ type Refusal struct {
 	Record  *Record // what is remembered; nil for nothing
 	Former  string  // with NotHandedOver, the slot that came least far before it was dropped
 	// FormerRecord is the record of the relay of Former; nil for none.
+	// With BeganLate, it is the record of the shard that began first.
 	FormerRecord *Record
 	Found        cdc.Identity
 	Token        string
@@ -93,7 +96,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		comparable = found.Timeline == rec.Timeline
 	case SlotAhead:
 		comparable = true
-	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherPublication, PublicationChanged, NotHandedOver:
+	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherPublication, PublicationChanged, NotHandedOver, BeganLate:
 	}
 	if r.Changes = changes(reason, rec, &found); len(r.Changes) > 0 {
 		r.widen(rec.Published)
@@ -153,7 +156,7 @@ func (r *Refusal) token() string {
 		fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, cmp.Or(f.Poll, f.Slot), forked, end)
 		fmt.Fprintf(h, "%v %s %v %q\n", f.SlotFound.Exists, f.SlotFound.Confirmed, lost(&f.SlotFound), f.SlotFound.Invalidation)
 	}
-	if r.Reason == NotHandedOver {
+	if r.Reason == NotHandedOver || r.Reason == BeganLate {
 		fmt.Fprintf(h, "%s %q\n", r.From, r.Former)
 	}
 	for i := range r.Changes {
@@ -175,7 +178,7 @@ func (r *Refusal) KeepsPosition() bool {
 // KeepsSlot reports whether a recover publishes what is missing and then goes on with the slot that
 // exists.
 func (r *Refusal) KeepsSlot() bool {
-	return r.Reason == PublicationChanged || r.Reason == NotHandedOver
+	return r.Reason == PublicationChanged || r.Reason == NotHandedOver || r.Reason == BeganLate
 }
 
 // AcceptedStart is where to start once a person has accepted the gap of ref by its token: where the
@@ -228,6 +231,10 @@ func (r *Refusal) found() string {
 		}
 		return fmt.Sprintf("slot %q is new, and the slots of the relays that delivered these rows before are gone: the relay of slot %q %s", f.Slot, r.Former, stopped)
 	}
+	if r.Reason == BeganLate {
+		return fmt.Sprintf("slot %q stands at %s, no checkpoint knows it, and the other shards began at %s (checkpoint %s): this shard was started late, or its checkpoint is lost",
+			f.Slot, r.To, r.From, r.FormerRecord.Key())
+	}
 	if rec == nil {
 		return fmt.Sprintf("slot %q is lost (%s), and no checkpoint knows it", f.Slot, why(&f.SlotFound))
 	}
@@ -236,7 +243,7 @@ func (r *Refusal) found() string {
 		key = fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.WAL)
 	}
 	switch r.Reason {
-	case NotHandedOver: // has no record
+	case NotHandedOver, BeganLate: // have no record
 	case OtherSource:
 		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", sourceName(f.Poll, f.XIDColumn, f.Slot), rec.Key(), sourceName(rec.Poll, rec.XIDColumn, rec.Slot))
 	case OtherSystem:
@@ -332,6 +339,9 @@ func (r *Refusal) Hint() string {
 		first = fmt.Sprintf("Set source.publication back to %s and start walpost. Run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. "+
 			"Then set source.publication to %s. If walpost still refuses, try again after some seconds.", r.Record.Published.Publication, r.Found.Published.Publication)
 	case PublicationChanged:
+	case BeganLate:
+		return "Run " + recovers + " to publish from the table what is missing; it keeps the slot. " +
+			"To continue without these events instead (the token accepts only this gap), run " + goOn
 	case NotHandedOver:
 		if was := r.FormerRecord; was != nil && was.elsewhere(&r.Found) {
 			first = "If source.dsn or name is wrong, correct it. "
@@ -398,7 +408,7 @@ func (r *Refusal) Recoverable() bool {
 			return false
 		}
 		return (r.Found.Poll == "") != (r.Record.Poll == "") || r.Found.Poll == r.Record.Poll && r.Found.XIDColumn != ""
-	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherPublication, PublicationChanged, NotHandedOver:
+	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherPublication, PublicationChanged, NotHandedOver, BeganLate:
 	}
 	return false
 }

@@ -52,12 +52,23 @@ func (f *Former) Reads(found *cdc.Identity) bool {
 // database, or of a slot with another name, says nothing about these rows, and is left out. A record of
 // another server, or of a relay that polled, stays: what that relay had not delivered may be in the table.
 func Formers(name string, found *cdc.Identity, values map[string][]byte) (former []Former, err error) {
+	own := found.Shards.Own
+	return siblings(name, found, values, func(s cdc.Shard) bool { return s.Of != own.Of })
+}
+
+// Peers is Formers for the other shards of the relay's own number.
+func Peers(name string, found *cdc.Identity, values map[string][]byte) (peers []Former, err error) {
+	own := found.Shards.Own
+	return siblings(name, found, values, func(s cdc.Shard) bool { return s.Of == own.Of && s != own })
+}
+
+func siblings(name string, found *cdc.Identity, values map[string][]byte, wanted func(cdc.Shard) bool) (former []Former, err error) {
 	base := strings.TrimSuffix(name, found.Shards.Own.Suffix())
 	byName := map[string]cdc.Shard{}
 	for key := range values {
 		of, _, _ := strings.Cut(key, "/")
 		suffix, ok := strings.CutPrefix(of, base)
-		if shard, is := cdc.ShardOfSuffix(suffix); ok && is && shard.Of != found.Shards.Own.Of {
+		if shard, is := cdc.ShardOfSuffix(suffix); ok && is && wanted(shard) {
 			byName[of] = shard
 		}
 	}
@@ -150,27 +161,72 @@ func Superseded(rec *Record, found cdc.Identity, former []Former) bool {
 	return len(others) > 0
 }
 
-// TakenOver returns an error that can be retried if relays with another number of shards have taken
-// over from the relay of rec, whose slot still exists. The relay would deliver everything again that
-// they have delivered.
-//
-// Relays that took over began at the lowest position that the relays before them had confirmed, and
-// those may have records beyond it. The times of the records tell who came later. If clocks differ, the
-// relay waits in vain or delivers events again, but loses none.
+// TakenOver returns an error that can be retried if a relay with another number of shards has taken over
+// from the relay of rec, and the slot of that other relay exists. The generations of the records tell
+// who came later, because clocks differ, and a relay that took over can be behind the relays before it.
 func TakenOver(rec *Record, found cdc.Identity, former []Former) error {
-	for _, other := range found.Shards.Others() {
-		if found.Shards.Missing(other.Shard) != "" {
+	for i := range former {
+		f := &former[i]
+		if f.Record.Generation <= rec.Generation || f.Record.elsewhere(&found) || found.Shards.Find(f.Shard) == nil {
 			continue
 		}
-		upTo, _, _ := allDelivered(other.Shard, &found, func(s cdc.Shard) *Record { return of(former, s) })
-		earlier := func(s cdc.Shard) bool { return !of(former, s).Time.After(rec.Time) }
-		if upTo <= rec.LSN || slices.ContainsFunc(other.Shard.All(), earlier) {
-			continue
+		upTo, _, behind := allDelivered(f.Shard, &found, func(s cdc.Shard) *Record { return of(former, s) })
+		if upTo < rec.LSN || found.Shards.Missing(f.Shard) != "" {
+			return waiting("relay %s took over from slot %s, and the relay of slot %s has not delivered everything before %s yet. Let the relays of the other number of shards run. "+
+				"To undo the change instead, stop all of them and drop their slots", f.Name, found.Slot, found.Shards.Base+behind.Suffix(), rec.LSN)
 		}
 		return waiting("slot %s is left over: %s took over and delivered everything up to %s, and this relay would deliver everything from %s on again. "+
-			"To take over from them, drop the slot: SELECT pg_drop_replication_slot('%[1]s');", found.Slot, relaysOf(other.Shard), upTo, rec.LSN)
+			"To take over from them, drop the slot: SELECT pg_drop_replication_slot('%[1]s');", found.Slot, relaysOf(f.Shard), upTo, rec.LSN)
 	}
 	return nil
+}
+
+// Begin sets the generation of rec, which is the first record of a relay, and where the relays of its
+// number of shards began. former and peers are the records of the others: see Formers and Peers.
+func (r *Record) Begin(found *cdc.Identity, former []Former) {
+	r.Generation, r.Began = generation(found, former), 0
+	if found.Shards.Own.Of == 0 {
+		return
+	}
+	r.Began = max(found.Server, found.SlotFound.Confirmed)
+	for _, slot := range found.Shards.Slots { // one of them can be newer than found.Server
+		if slot.Of == found.Shards.Own.Of {
+			r.Began = max(r.Began, slot.Confirmed)
+		}
+	}
+}
+
+// generation is that of a relay that begins beside former: one more than theirs.
+func generation(found *cdc.Identity, former []Former) (g uint64) {
+	for i := range former {
+		g = max(g, former[i].Record.Generation+1)
+	}
+	if len(found.Shards.Others()) > 0 {
+		g = max(g, 1)
+	}
+	return g
+}
+
+// Together judges a first start by the other shards of the same number. All of them begin together: a
+// relay waits until all their slots exist, because nobody else delivers the rows of a missing one. If
+// they have begun, and the slot of the relay is newer than that, the error is a *Refusal.
+func Together(found cdc.Identity, former, peers []Former) error {
+	g, first := generation(&found, former), (*Record)(nil)
+	for i := range peers {
+		p := peers[i].Record
+		if p.Began > 0 && p.Generation == g && !p.elsewhere(&found) && (first == nil || p.Began < first.Began) {
+			first = p
+		}
+	}
+	switch missing := found.Shards.Missing(found.Shards.Own); {
+	case first == nil && missing != "" && found.Shards.Own.Of > 0:
+		return waiting("slot %s waits for the other shards: slot %s does not exist yet. Start its relay", found.Slot, missing)
+	case first == nil || found.SlotFound.Confirmed <= first.Began:
+		return nil
+	}
+	late := &Refusal{Reason: BeganLate, From: first.Began, To: found.SlotFound.Confirmed, FormerRecord: first, Found: found}
+	late.Token = late.token()
+	return late
 }
 
 func relaysOf(s cdc.Shard) string {

@@ -189,10 +189,10 @@ func TestFormersAreTheRecordsOfTheSameRows(t *testing.T) {
 // A relay whose slot was not dropped would deliver everything again that the relays that replaced it have delivered.
 func TestAReplacedRelayWaitsUntilItsSlotIsDropped(t *testing.T) {
 	others := []cdc.ShardSlot{at(1, 2, 0x2001, 0), at(2, 2, 0x4800, 0)}
-	behind := []cdc.ShardSlot{at(1, 2, 0x2000, 0), others[1]}
+	behind := []cdc.ShardSlot{at(1, 2, 0x1FFF, 0), others[1]}
 	later := func(former []Former) []Former {
 		for _, f := range former {
-			f.Record.Time = f.Record.Time.Add(time.Second)
+			f.Record.Generation, f.Record.Time = 1, f.Record.Time.Add(-time.Hour) // by the clock, they came before
 		}
 		return former
 	}
@@ -200,19 +200,21 @@ func TestAReplacedRelayWaitsUntilItsSlotIsDropped(t *testing.T) {
 		what   string
 		slots  []cdc.ShardSlot
 		former []Former
-		waits  bool
+		says   string // of the wait; "" for none
 	}{
-		{"replaced", others, later(recordsOf(others...)), true},
-		{"a relay that has taken over, beside records beyond the slots of those before it", others, recordsOf(others...), false},
-		{"one of the others stopped before that", others, with(later(recordsOf(others...)), func(r *Record) { r.Time = r.Time.Add(-time.Second) }), false},
-		{"one of the others has not begun", others, later(recordsOf(others[0])), false},
-		{"one of the others is behind", behind, later(recordsOf(behind...)), false},
-		{"the slots of the others are gone", nil, later(recordsOf(others...)), false},
-		{"one slot of the others is gone", others[:1], later(recordsOf(others...)), false},
+		{"replaced", others, later(recordsOf(others...)), "SELECT pg_drop_replication_slot('walpost_1_of_4');"},
+		{"a relay that has taken over, beside records beyond the slots of those before it", others, recordsOf(others...), ""},
+		{"one of the others has taken over", others, with(later(recordsOf(others...)), func(r *Record) { r.Generation = 0 }), "SELECT pg_drop_replication_slot('walpost_1_of_4');"},
+		{"one of the others has not begun", others, later(recordsOf(others[0])), "relay shop.walpost_1_of_2 took over from slot walpost_1_of_4, and the relay of slot walpost_2_of_2 has not delivered everything before 0/2000 yet"},
+		{"one of the others is behind", behind, later(recordsOf(behind...)), "the relay of slot walpost_1_of_2 has not delivered"},
+		{"the slots of the others are gone", nil, later(recordsOf(others...)), ""},
+		{"one slot of the others is gone", others[:1], later(recordsOf(others...)), "Let the relays of the other number of shards run"},
+		{"the others are of another server", others, with(later(recordsOf(others...)[:1]), func(r *Record) { r.SystemID = "999" }), ""},
 	} {
 		rec, _ := judged()
+		rec.Slot = "walpost_1_of_4"
 		err := TakenOver(rec, handover(c.slots...), c.former)
-		if (err != nil) != c.waits || c.waits && (!fault.Retryable(err) || !strings.Contains(err.Error(), "SELECT pg_drop_replication_slot('walpost_1_of_4');")) {
+		if (err != nil) != (c.says != "") || err != nil && (!fault.Retryable(err) || !strings.Contains(err.Error(), c.says)) {
 			t.Errorf("%s: %v", c.what, err)
 		}
 	}
@@ -257,5 +259,82 @@ func TestARecordFromBeforeAnotherNumberOfShardsIsVoid(t *testing.T) {
 	}
 	if Superseded(nil, handover(two...), recordsOf(two...)) {
 		t.Error("no record is void")
+	}
+}
+
+// All shards of a number begin together. What one leaves out that begins later is a gap.
+func TestAShardThatBeginsLateIsAGap(t *testing.T) {
+	begun := func(generation uint64, began cdc.Position) []Former {
+		peer := recordsOf(at(2, 4, 0x5000, 9))
+		peer[0].Record.Generation, peer[0].Record.Began = generation, began
+		return peer
+	}
+	older := recordsOf(at(1, 2, 0x4200, 0), at(2, 2, 0x4200, 0))
+	for _, c := range []struct {
+		what          string
+		slots         []cdc.ShardSlot
+		former, peers []Former
+		says          string // of a wait
+		gap           bool
+	}{
+		{what: "all slots exist", slots: peers},
+		{what: "a slot is missing", slots: peers[:2], says: "slot walpost_1_of_4 waits for the other shards: slot walpost_4_of_4 does not exist yet. Start its relay"},
+		{what: "a slot is missing, and the others have begun", slots: peers[:2], peers: begun(0, 0x4000)},
+		{what: "the others began when the slot existed", slots: peers, peers: begun(0, 0x4000)},
+		{what: "the others began before", slots: peers, peers: begun(0, 0x3FFF), gap: true},
+		{what: "a record of an older version", slots: peers, peers: begun(0, 0)},
+		{what: "the others began before, in the present generation", slots: peers, former: older, peers: begun(1, 0x3FFF), gap: true},
+		{what: "the others ran long ago, with relays of another number since then", slots: peers, former: older, peers: begun(0, 0x300)},
+	} {
+		found := handover(c.slots...)
+		err := Together(found, c.former, c.peers)
+		ref, refused := errors.AsType[*Refusal](err)
+		if c.gap {
+			if !refused || ref.Reason != BeganLate || ref.From != 0x3FFF || ref.To != 0x4000 || !ref.KeepsSlot() || ref.NeedsSlot() || !strings.Contains(ref.Hint(), "walpost recover") ||
+				!strings.Contains(err.Error(), "the other shards began at 0/3FFF (checkpoint shop.walpost_2_of_4/7)") || !strings.Contains(err.Error(), "events from 0/3FFF to 0/4000 may be missing") {
+				t.Errorf("%s: %v", c.what, err)
+				continue
+			}
+			if start, err := AcceptedStart(ref, found); err != nil || start != 0x4000 {
+				t.Errorf("%s, accepted: %s %v", c.what, start, err)
+			}
+			continue
+		}
+		if c.says == "" && err != nil || c.says != "" && (refused || !fault.Retryable(err) || !strings.Contains(err.Error(), c.says)) {
+			t.Errorf("%s: %v", c.what, err)
+		}
+	}
+	one := handover()
+	one.Shards = cdc.Shards{Base: one.Slot}
+	if err := Together(one, nil, nil); err != nil {
+		t.Errorf("a relay without shards: %v", err)
+	}
+}
+
+// A relay that takes over has a higher generation than all relays before it, and a shard says where its number began.
+func TestAFirstRecordOrdersTheRelays(t *testing.T) {
+	older := recordsOf(at(1, 2, 0x4200, 0), at(2, 2, 0x4200, 0))
+	older[1].Record.Generation = 3
+	for _, c := range []struct {
+		what       string
+		found      cdc.Identity
+		former     []Former
+		generation uint64
+		began      cdc.Position
+	}{
+		{"nobody before", handover(peers...), nil, 0, 0x9000},
+		{"a slot that is newer than the look at the server", handover(at(2, 4, 0x9001, 0)), nil, 0, 0x9001},
+		{"relays before", handover(peers...), older, 4, 0x9000},
+		{"relays before without a record", handover(at(0, 0, 0x4100, 0)), nil, 1, 0x9000},
+	} {
+		c.found.Server = 0x9000
+		rec, _ := judged()
+		if rec.Begin(&c.found, c.former); rec.Generation != c.generation || rec.Began != c.began {
+			t.Errorf("%s: generation %d, began at %s", c.what, rec.Generation, rec.Began)
+		}
+		next := *rec
+		if next.Follow(rec, rec, false); next.Generation != c.generation || next.Began != c.began || next.Epoch != rec.Epoch+1 {
+			t.Errorf("%s, the next epoch: %+v", c.what, next)
+		}
 	}
 }

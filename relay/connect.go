@@ -114,6 +114,10 @@ func (l *loop) refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
+	if errors.As(err, new(*checkpoint.Waiting)) && !l.landed() {
+		// Another relay delivers these events, so they must not come behind its newer ones.
+		err = fmt.Errorf("%d events that are not delivered yet are given up to other relays: %s", l.inFlight(), err.Error())
+	}
 	if !fault.Passing(err, l.worked) {
 		l.ended("refused", err)
 		return err

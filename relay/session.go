@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -72,7 +71,7 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	}
 	a.found = a.sess.Identity()
 	a.start, err = r.others.Judge(ctx, base, a.found)
-	if base == nil && err == nil && !a.found.SlotFound.Created && len(a.found.Shards.Others()) == 0 {
+	if base == nil && err == nil && !r.others.Made() && len(a.found.Shards.Others()) == 0 {
 		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
 			Msg("the slot existed before, and no checkpoint belongs to it: walpost starts at the position of the slot. " +
 				"If this relay used the slot before, its checkpoint is lost, and events may be missing")
@@ -139,27 +138,22 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 		return err
 	}
 	next := r.record(a.found, lsn)
-	if base != nil {
-		// This holds on another timeline too: Judge has checked that it left the old one behind
-		// that transaction.
-		next.Next, next.WAL, next.Border, next.CommitTime = base.Next, base.WAL, base.Border, base.CommitTime
-		if r.copies(base) {
-			c := *base.Copy
-			c.Slot, next.Copy = true, &c
+	next.Follow(base, held, r.copies(base))
+	begins := base == nil || !held.HasBegun()
+	if begins {
+		if err := r.others.Begin(ctx, next, a.found); err != nil {
+			return err
 		}
 	}
 	if held != nil {
-		next.Epoch = held.Epoch + 1
 		older = append(slices.Clip(older), held.StoredKey())
-		next.RunID = held.RunID
 	}
-	next.RunID = cmp.Or(next.RunID, records.NewRunID(next.Time))
 	a.epoch = next.Epoch
 	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 		return records.Waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
 	}
 	a.Stored = records.Stored{Rec: next, Older: older, Halts: now.Halts, Skips: now.Skips}
-	return nil
+	return r.others.Fenced(ctx, next, a.found, begins)
 }
 
 // newest loads what the store has of this relay.

@@ -3,12 +3,40 @@ package relay
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
 )
+
+// Relays of another number of shards take over while this relay has no session. They deliver what it has read, so it must not
+// deliver it behind their newer events.
+func TestARelayThatWasReplacedGivesUpWhatIsInFlight(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{})
+		w.commit("a")
+		w.want(t, time.Minute, "delivered", w.allDelivered)
+		w.do(func() { w.stalled = true })
+		w.commit("b")
+		w.want(t, time.Minute, "in flight", func() bool { return r.relay.Status().InFlightEvents > 0 })
+		w.do(func() {
+			w.id.Shards = cdc.Shards{Base: w.id.Slot, Slots: []cdc.ShardSlot{{Shard: cdc.Shard{Index: 1, Of: 2}, Slot: w.id.Slot + "_1_of_2", Confirmed: w.pos, ActivePID: 9}}}
+		})
+		w.cut(errNet)
+		select {
+		case <-r.done:
+		case <-time.After(time.Minute):
+			t.Errorf("it runs: %+v", r.relay.Status())
+			r.stopped(t, time.Second)
+		}
+		if r.err == nil || fault.NeedsPerson(r.err) || !strings.Contains(r.err.Error(), "1 events that are not delivered yet are given up to other relays") {
+			t.Error(r.err)
+		}
+	})
+}
 
 // A shard has made its slot and waits, and the slots of the relays before it are dropped. Their records decide, whatever
 // source.snapshot says.

@@ -46,10 +46,17 @@ type Others struct {
 	// the shard, which is own in Name. nil is for a store that no other relay uses.
 	Records func(ctx context.Context, own cdc.Shard) (map[string][]byte, error)
 	Lot
+
+	made bool                // this process made the slot
+	seen []checkpoint.Former // as of the newest Judge
 }
+
+// Made reports whether this process made the slot that was judged.
+func (o *Others) Made() bool { return o.made }
 
 // Judge is checkpoint.Judge. It also asks the records of the others, and for their parked keys.
 func (o *Others) Judge(ctx context.Context, rec *checkpoint.Record, found cdc.Identity) (cdc.Position, error) {
+	o.made = o.made || found.SlotFound.Created
 	if err := o.known(ctx, &found); err != nil {
 		return 0, err
 	}
@@ -57,7 +64,8 @@ func (o *Others) Judge(ctx context.Context, rec *checkpoint.Record, found cdc.Id
 	if err != nil && !fault.Retryable(err) || rec != nil && (err != nil || len(found.Shards.Others()) == 0) {
 		return start, err
 	}
-	former, unread := o.former(ctx, &found)
+	former, peers, unread := o.read(ctx, &found)
+	o.seen = former
 	switch {
 	case unread != nil:
 		return 0, unread
@@ -74,10 +82,52 @@ func (o *Others) Judge(ctx context.Context, rec *checkpoint.Record, found cdc.Id
 			return 0, err
 		}
 	}
+	if gap == nil && err == nil {
+		gap = checkpoint.Together(found, former, peers)
+	}
 	if gap != nil {
 		return 0, gap
 	}
 	return start, err
+}
+
+// Begin sets what rec, the first record of a relay, says of the others.
+func (o *Others) Begin(ctx context.Context, rec *checkpoint.Record, found cdc.Identity) error {
+	err := o.known(ctx, &found)
+	if err == nil && found.Poll == "" {
+		var former []checkpoint.Former
+		former, err = o.former(ctx, &found)
+		rec.Begin(&found, former)
+	}
+	return err
+}
+
+// Fenced looks once more at the records of the others, when rec is durable. A relay sends nothing before
+// that, and rec is its fence: of two relays with different numbers of shards that start at the same moment, at least one
+// sees the record of the other one. Their slots do not tell that, because a session can end unnoticed. begins says that
+// rec takes over.
+func (o *Others) Fenced(ctx context.Context, rec *checkpoint.Record, found cdc.Identity, begins bool) error {
+	if err := o.known(ctx, &found); err != nil || len(found.Shards.Others()) == 0 {
+		return err
+	}
+	before := o.seen
+	former, _, err := o.read(ctx, &found)
+	if err != nil {
+		return err
+	}
+	if err := checkpoint.TakenOver(rec, found, former); err != nil || !begins {
+		return err
+	}
+	for i := range former {
+		f := &former[i]
+		same := func(b checkpoint.Former) bool {
+			return b.Shard == f.Shard && b.Record.HolderKey() == f.Record.HolderKey()
+		}
+		if f.Record.Generation < rec.Generation && !slices.ContainsFunc(before, same) {
+			return &checkpoint.Waiting{Err: fmt.Errorf("slot %s waits to take over: relay %s has started again. Stop that relay", found.Slot, f.Name)}
+		}
+	}
+	return nil
 }
 
 // overlapping are the relays with other numbers of shards: those that have slots, and those that have only records.
@@ -153,14 +203,23 @@ func (o *Others) Before(ctx context.Context, found *cdc.Identity) (bool, error) 
 }
 
 func (o *Others) former(ctx context.Context, found *cdc.Identity) ([]checkpoint.Former, error) {
+	former, _, err := o.read(ctx, found)
+	return former, err
+}
+
+// read reads the records of the relays with another number of shards, and of those with the same number.
+func (o *Others) read(ctx context.Context, found *cdc.Identity) (former, peers []checkpoint.Former, err error) {
 	if o.Records == nil {
-		return nil, nil
+		return nil, nil, nil
 	}
 	values, err := o.Records(ctx, found.Shards.Own)
 	if err != nil {
-		return nil, records.Waitable(fmt.Errorf("read the checkpoints of the relays with another number of shards: %w", err))
+		return nil, nil, records.Waitable(fmt.Errorf("read the checkpoints of the relays with another number of shards: %w", err))
 	}
-	return checkpoint.Formers(o.Name, found, values)
+	if former, err = checkpoint.Formers(o.Name, found, values); err == nil {
+		peers, err = checkpoint.Peers(o.Name, found, values)
+	}
+	return former, peers, err
 }
 
 // A Lot reads the topic of parked events from where the former Check ended. It must be used by one

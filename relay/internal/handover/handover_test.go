@@ -197,3 +197,50 @@ func TestAnOldSlotIsKnownByItsRecord(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// The relay before lost its session without notice. It may start again while another relay takes over, and neither sees
+// the other one's slot in use. At least one of them sees the record of the other one before it sends anything.
+func TestTwoNumbersOfShardsNeverBeginTogether(t *testing.T) {
+	o, found := four(&topic{t: t}, 0x5000, true)
+	values, err := o.Records(t.Context(), found.Shards.Own)
+	if err != nil {
+		t.Fatal(err)
+	}
+	start, err := o.Judge(t.Context(), nil, found)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fence := &checkpoint.Record{Name: o.Name, Epoch: 1, SystemID: "7", Timeline: 1, Slot: found.Slot, Database: "shop", LSN: start, Holder: "n", Time: time.Unix(9, 0)}
+	if err := o.Begin(t.Context(), fence, found); err != nil || fence.Generation != 1 || fence.Began != 0x9000 {
+		t.Fatalf("%+v %v", fence, err)
+	}
+	if err := o.Fenced(t.Context(), fence, found, true); err != nil {
+		t.Errorf("nobody else has started: %v", err)
+	}
+	old, err := checkpoint.Decode("shop.s_1_of_2/1", values["shop.s_1_of_2/1"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	again := *old
+	again.Epoch, again.Holder = 2, "again"
+	values[again.HolderKey()] = again.Encode() // after the judgement, and before the fence
+	if err := o.Fenced(t.Context(), fence, found, true); !fault.Retryable(err) || !strings.Contains(err.Error(), "relay shop.s_1_of_2 has started again. Stop that relay") {
+		t.Errorf("the other relay has started: %v", err)
+	}
+	if err := o.Fenced(t.Context(), fence, found, false); err != nil {
+		t.Errorf("a later start: %v", err)
+	}
+
+	// The other relay looks once more, too, when its record is durable.
+	values[fence.HolderKey()] = fence.Encode()
+	of := &Others{Name: "shop.s_1_of_2", Records: o.Records}
+	its := found
+	its.Slot, its.SlotFound.Confirmed = "s_1_of_2", 0x5000
+	its.Shards = cdc.Shards{Own: cdc.Shard{Index: 1, Of: 2}, Base: "s", Slots: append(slices.Clone(found.Shards.Slots[:3]), cdc.ShardSlot{Shard: found.Shards.Own, Slot: found.Slot, Confirmed: 0x4000}, found.Shards.Slots[4])}
+	if err := of.Fenced(t.Context(), &again, its, false); !fault.Retryable(err) || !strings.Contains(err.Error(), "took over") {
+		t.Errorf("the relay before sees no fence: %v", err)
+	}
+	if _, err := of.Judge(t.Context(), &again, its); !fault.Retryable(err) || !strings.Contains(err.Error(), "took over") {
+		t.Errorf("the next start of the relay before: %v", err)
+	}
+}
