@@ -171,8 +171,9 @@ func (c *Config) checkpointTopic() string {
 	return ""
 }
 
-// SetupSQL is the SQL that makes what is missing for cfg. With a database that can be reached it leaves out what is there;
-// otherwise it is for an empty one, and why says why. An error beside SQL is about what a setup cannot mend.
+// SetupSQL is the SQL that makes what is missing for cfg. If the database can be reached, the SQL
+// leaves out what exists. Otherwise the SQL is for an empty database, and why says why the database
+// cannot be reached. An error beside SQL is about what a setup cannot repair.
 func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
 	shards, err := cfg.setupShards()
 	if err != nil {
@@ -241,9 +242,9 @@ func (c *Config) setupSQL(ctx context.Context, further bool) (sql string, why, e
 	return sql, why, missing.Err()
 }
 
-// Setup makes everything that is missing, or nothing, and returns what it made. With SetupShards it makes what one shard after the
-// other lacks, and stops at an error. Beside an error that is the slot at most that is
-// missing then.
+// Setup makes everything that is missing in one transaction, then the slot if SetupSlot is set, and
+// returns what it made. So after an error either nothing was made, or only the slot is missing.
+// With SetupShards it does so for one shard after the other, and stops at the first error.
 func Setup(ctx context.Context, cfg Config) (made []string, err error) {
 	shards, err := cfg.setupShards()
 	if err != nil {
@@ -270,9 +271,9 @@ func Setup(ctx context.Context, cfg Config) (made []string, err error) {
 // golang-migrate and other tools.
 var Migrations = []string{"goose", "up", "down"}
 
-// Migration returns the SQL that makes all outbox tables of cfg, or drops them, for a tool for
-// migrations. It asks no database. The schema, the role and the publication are no part of it: a setup
-// makes them.
+// Migration returns the SQL that makes all outbox tables of cfg, or drops them, for a migration
+// tool. It connects to no database. Setup makes the schema, the role and the publication, which a
+// migration does not contain.
 func Migration(cfg Config, form string) (string, error) {
 	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {

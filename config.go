@@ -45,12 +45,15 @@ type Config struct {
 
 	// ShutdownGrace bounds how long a stop, or a lost source, waits for acknowledgements that are outstanding.
 	ShutdownGrace time.Duration `yaml:"shutdown_grace"`
-	// HaltLinger is how long Run stays, with the monitor, after an error that needs a person, so that it is seen.
+	// HaltLinger is how long Run and its monitor continue after an error that needs a person, so
+	// that somebody sees the error.
 	HaltLinger Linger `yaml:"halt_linger"`
 
-	// AcceptGap is the token that a refusal to go on over a gap printed. It opens that one gap and no other.
+	// AcceptGap is the token of the one gap that Run may continue after. The refusal of the gap
+	// printed it.
 	AcceptGap string `yaml:"-"`
-	// Unordered lets rows of the table be published in any order, where neither the server's commit times nor Source.OrderColumn tell it.
+	// Unordered lets rows of the table be published in any order, if neither the server's commit
+	// times nor Source.OrderColumn give the order.
 	Unordered bool `yaml:"-"`
 	// SetupPartitioned has a setup make a missing table as one that is partitioned by Source.TimeColumn. SetupRole is the role that
 	// walpost runs as, if a setup connects as another role. SetupSlot has a setup make the slot; otherwise the first run makes it.
@@ -123,10 +126,11 @@ func DefaultConfig() Config {
 // each Secret there is a File that may hold it instead.
 type Secret = conf.Secret
 
-// A Size is a number of bytes; as text 1024, 64MiB, 10GiB, or with KB, MB, GB in powers of ten.
+// A Size is a number of bytes. As text it is 1024, 64MiB or 10GiB, for example. KB, MB and GB are
+// powers of ten.
 type Size = size.Bytes
 
-// A Linger is a duration that may be without end.
+// A Linger is a duration, or Forever.
 type Linger time.Duration
 
 // Forever is a Linger until the context is cancelled.

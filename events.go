@@ -26,7 +26,7 @@ type ExplainOptions = explain.Options
 // An Explanation is the record that one row gives, or why it gives none.
 type Explanation = explain.Explanation
 
-// ErrNoRow says that no row of the table is the one that was asked for.
+// ErrNoRow says that the table does not have the row that was asked for.
 var ErrNoRow = explain.ErrNoRow
 
 // Explain routes rows as Run would and hands each to show, valid during the call. It writes nothing, neither to the database nor to
@@ -56,8 +56,9 @@ type VerifyReport = verify.Report
 // DefaultVerifyWait is the default of VerifyOptions.Wait.
 const DefaultVerifyWait = verify.DefaultWait
 
-// Verify compares the tables with the topics, and changes nothing. It waits until the relay has passed
-// what it reads, so it needs the slot, or the checkpoint of a relay that polls. Differences are no error.
+// Verify compares the tables with the topics, and changes nothing. It waits until the relay has
+// passed what it reads, so it needs the slot, or the checkpoint of a relay that polls. Differences
+// are not an error.
 func Verify(ctx context.Context, cfg Config, opts VerifyOptions) (*VerifyReport, error) {
 	if err := cfg.needsTable("verify", ""); err != nil {
 		return nil, err

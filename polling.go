@@ -111,8 +111,10 @@ func delivered(s relay.Status) cdc.Position {
 	return max(s.Confirmed, s.Checkpoint)
 }
 
-// ReadPoll looks at the table that a relay polls: what is not delivered, and what delays it. Everything below at is delivered; if at is
-// 0, the checkpoint says what is. If workers claim rows, the table says what is, and at has no effect.
+// ReadPoll reads the state of the table that a relay polls: which rows are not delivered, and what
+// delays them. All rows below the position at are delivered. If at is 0, ReadPoll takes the
+// position of the checkpoint. If workers claim rows, the table says which rows are delivered, and
+// at has no effect.
 func ReadPoll(ctx context.Context, cfg Config, at cdc.Position) (poll.Status, error) {
 	wrong := cfg.ValidateDatabase()
 	if at == 0 && !cfg.claims() {

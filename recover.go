@@ -31,10 +31,11 @@ var (
 	ErrDeclined = relay.ErrDeclined
 )
 
-// Recover closes the gap that a lost slot or a changed publication left. It makes a new slot where the old one is lost, and
-// publishes from the table what may be missing in Kafka, with the header walpost.origin: recover. Run then goes on from the
-// slot. Recover asks before each step. If it is interrupted, at any moment, the next call goes on; until it is finished, Run
-// refuses. published is the number of rows, over all calls.
+// Recover closes the gap that a lost slot or a changed publication left. If the slot is lost, it
+// makes a new one. It publishes from the table the rows that may be missing in Kafka, with the
+// header walpost.origin: recover. Run then goes on from the slot. Recover asks before each step. If
+// Recover is interrupted at any moment, the next call continues it. Until it is finished, Run
+// refuses to start. published is the number of published rows, over all calls.
 func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published uint64, err error) {
 	if err := cfg.needsTable("recover", "If walpost run refuses to start because of a gap, the messages of this gap are lost. To continue after the gap, run "+
 		fault.Command("run", "--accept-gap=<token>")+" with the token that walpost run prints."); err != nil {

@@ -12,8 +12,9 @@
 //	}
 //	return r.Run(ctx)
 //
-// Errors say by behaviour what they are: an error with NeedsPerson() bool that returns true is resolved by no retry, and one
-// with Misconfigured() bool that returns true is a matter of configuration; Hint() string says what to do next.
+// The methods of an error say what it asks for. If NeedsPerson() bool returns true, no retry can
+// help. If Misconfigured() bool returns true, the configuration must be corrected. Hint() string
+// says what to do next.
 package walpost
 
 import (
@@ -109,8 +110,9 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	return r, nil
 }
 
-// Run delivers until ctx ends or a fault that no retry can help; see relay.Relay.Run for what it promises at the end. It
-// looks at the slot on a connection of its own all the while, also while streaming is down and while a halt lingers.
+// Run delivers until ctx ends or a fault that no retry can help; see relay.Relay.Run for what it
+// promises at the end. Meanwhile it examines the slot on a connection of its own, even while there
+// is no stream and while the relay is halted.
 func (r *Relay) Run(ctx context.Context) error {
 	if r.started.Swap(true) {
 		panic("walpost: Run called twice")
@@ -241,7 +243,8 @@ func (r *Relay) slotReader() *slot.Reader {
 	return slot.NewReader(r.rows.DB, r.cfg.Source.Slot)
 }
 
-// ReadSlot reads the slot once, and where apart is not 0 once more after that time, which gives a forecast.
+// ReadSlot reads the slot once. If apart is not 0, it reads the slot again after that time, which
+// gives a forecast.
 func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (slot.Status, error) {
 	wrong := cfg.ValidateDatabase()
 	cfg.needsSlot(&wrong, "status") // walpost status calls ReadPoll instead
@@ -356,7 +359,7 @@ type Status struct {
 	relay.Status
 	Name string
 	Slot slot.Status
-	// Poll is nil if the WAL is read. Slot says nothing if it is not.
+	// Poll is nil if the source is the WAL. If it is not nil, Slot is empty.
 	Poll *poll.Status
 	// Topics has the acknowledged events by topic, since the start. Topics beyond the first 200 are counted together, as "other".
 	Topics map[string]uint64
@@ -365,8 +368,8 @@ type Status struct {
 	Bury bool
 	// Park says that bad events have their key parked, at least for one reason.
 	Park bool
-	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the brokers were well. Each time,
-	// events may have been delivered twice.
+	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the
+	// brokers were healthy. Each time, events may have been delivered twice.
 	Abandoned uint64
 	// Cleanup is nil where no rows are removed.
 	Cleanup *cleanup.Status

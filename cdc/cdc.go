@@ -237,7 +237,7 @@ func MessagesWithOrigin(prefix string) *Relation {
 	return r
 }
 
-// The columns of MessagesWithOrigin behind the content.
+// The columns of MessagesWithOrigin that follow the content.
 const (
 	MessageTransaction = "transaction"
 	MessageBefore      = "before"

@@ -41,18 +41,19 @@ type Identity struct {
 	// Tableless says that no table is configured: logical messages are the only events.
 	Tableless bool
 
-	// Published was read after Server: where it is as it was before, the publication was never
-	// changed up to Server.
+	// Published was read after Server. If it is the same as at an earlier moment, nobody changed
+	// the publication between that moment and Server.
 	Published Published
-	// Unpublished is why rows that are written now are not in the stream, "" where they are: the
-	// table has another name, for example.
+	// Unpublished says why rows that are written now are not in the stream, for example because the
+	// table has another name. It is "" if they are in the stream.
 	Unpublished string
 	// Settled says that the publication and its entries are older than everything that the slot
 	// still gives.
 	Settled bool
 	// Time is the server's clock when Server was read.
 	Time time.Time
-	// Started is when the server was started. It tells two servers apart, or two lives of one.
+	// Started is when the server was started. It distinguishes two servers, and two starts of one
+	// server.
 	Started string
 }
 
@@ -78,7 +79,7 @@ func (i Identity) At(pos Position) (key, text string) {
 }
 
 // Published says which rows of the catalog make the server publish the configured tables. A row's
-// OID and xmin are the same at two moments only where nobody touched the row in between: VACUUM, a
+// OID and xmin are the same at two moments only if nobody changed the row in between: VACUUM, a
 // failover and a restart keep both.
 type Published struct {
 	Publication string           `json:"publication"`

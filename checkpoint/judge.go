@@ -14,7 +14,7 @@ var ErrNoSlot = errors.New("the slot does not exist, and no checkpoint knows it"
 
 // Judge says where to start on the source that was found. It returns ErrNoSlot if a slot has to be
 // made first. It returns a *Refusal if a start would leave events out, or would give other events
-// than those that the record speaks of.
+// than those that the record is about.
 //
 // rec is what is remembered, nil for nothing. Its LSN must be the position that the caller means to
 // start from. A caller that has read further and has the rest in flight asks with a copy of the
@@ -26,7 +26,7 @@ var ErrNoSlot = errors.New("the slot does not exist, and no checkpoint knows it"
 // If relays with another number of shards deliver the same rows, Judge returns an error that can be
 // retried until they have handed over to the relay (takeOver), or while one of them runs.
 //
-// No judgement can see one thing: two histories that part on one timeline, once the server has
+// Judge cannot detect one case: two histories that part on one timeline, once the server has
 // written past the record again. This happens if a copy is started without recovery, or if two
 // copies are promoted to the same timeline number without a common archive. A restore or a
 // promotion that takes a timeline of its own is seen.

@@ -19,9 +19,9 @@ type Published struct {
 	cdc.Published
 	LSN  cdc.Position `json:"lsn"`  // the server's position before that look; nothing was changed up to there
 	Time time.Time    `json:"time"` // the server's clock before that look
-	// Unpublished is what a later look found to keep rows out of the stream, "" for nothing. Some
-	// of it, such as another name of the table, leaves no trace in the catalog once it is put
-	// right.
+	// Unpublished is the reason, found by a later look, why rows are not in the stream. It is "" if
+	// there is none. Some reasons, such as another name of the table, leave no trace in the catalog
+	// once they are put right.
 	Unpublished string `json:"unpublished,omitempty"`
 }
 

@@ -42,7 +42,8 @@ type Record struct {
 	// WAL before which everything delivered was written, 0 if that does not matter.
 	Poll string       `json:"poll,omitempty"`
 	WAL  cdc.Position `json:"wal,omitzero"`
-	// XIDColumn is the column of a source that polls that LSN speaks of, "" for the rows' xmin.
+	// XIDColumn is for a source that polls: the column whose transaction ids LSN counts, or "" for
+	// the rows' xmin.
 	XIDColumn string `json:"xid_column,omitempty"`
 	// Border is for a relay that polls and has taken over from one that read a slot: the transactions that
 	// this snapshot sees are delivered, too. It is "" once LSN is beyond the snapshot.
@@ -200,7 +201,7 @@ func decode(key string, value []byte) (*Record, error) {
 	}
 	if key != r.Key() {
 		if key != r.HolderKey() {
-			return nil, fmt.Errorf("it says that it is %q", r.Key())
+			return nil, fmt.Errorf("the record says that its key is %q", r.Key())
 		}
 		r.stored = key
 	}

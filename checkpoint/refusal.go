@@ -301,7 +301,7 @@ func why(slot *cdc.SlotState) string { return cmp.Or(slot.Invalidation, slot.WAL
 func (r *Refusal) gap() string {
 	switch {
 	case r.otherStrategy():
-		return "a position of the one means nothing to the other"
+		return "a position of one source means nothing to the other"
 	case r.polls():
 		return "events that were committed after this checkpoint may be missing"
 	case r.Reason == NotHandedOver && r.From == 0:
@@ -346,7 +346,7 @@ func (r *Refusal) Hint() string {
 		if was := r.FormerRecord; was != nil && was.elsewhere(&r.Found) {
 			first = "If source.dsn or name is wrong, correct it. "
 		}
-		return first + "Run " + recovers + " to publish from the table what is missing; it keeps the slot. Each shard needs that. " +
+		return first + "Run " + recovers + " to publish from the table what is missing; it keeps the slot. Do this for each shard. " +
 			"To continue without these events instead (the token accepts only this gap), run " + goOn
 	case SlotLost:
 		first = "Postgres has invalidated the slot, so the slot cannot be used again."

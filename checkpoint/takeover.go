@@ -144,7 +144,7 @@ func allDelivered(of cdc.Shard, found *cdc.Identity, record func(cdc.Shard) *Rec
 
 // Superseded reports whether rec is of a relay that was replaced by relays of another number of
 // shards: its slot was dropped or made again, and the other relays have delivered everything before
-// rec. Then rec counts for nothing, and the relay starts as one without a record.
+// rec. Then rec has no effect, and the relay starts as one without a record.
 func Superseded(rec *Record, found cdc.Identity, former []Former) bool {
 	if rec == nil || rec.Copy != nil {
 		return false

@@ -29,8 +29,9 @@ type Run struct {
 	Rows       table.Source // the tables' rows
 }
 
-// Check looks at every precondition of a run and changes nothing. Both sides are looked at at once, and whatever one of them does,
-// the other is reported wholly. It takes about a minute at the most.
+// Check looks at every precondition of a run and changes nothing. It examines both sides at the
+// same time. If one side is down, the report of the other side is still complete. It takes about a
+// minute at the most.
 func Check(ctx context.Context, run Run) []Finding {
 	var all, known sync.WaitGroup
 	var database, clock, rows, kafka []Finding

@@ -13,7 +13,7 @@ type Verdict string
 // The verdicts. Nothing can run while one Finding has the verdict Fail.
 const (
 	OK   Verdict = "ok"
-	Warn Verdict = "warn" // works, but costs or threatens something
+	Warn Verdict = "warn" // works, but has a cost or a risk
 	Fail Verdict = "FAIL" // does not work
 )
 

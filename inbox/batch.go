@@ -5,7 +5,7 @@ import (
 	"errors"
 )
 
-// An Outcome is what became of one message of a batch.
+// An Outcome says what happened to one message of a batch.
 type Outcome struct {
 	// Fresh says that the effect of the message was committed now. It is false if the message was
 	// processed before, or if Err is set.

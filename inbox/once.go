@@ -27,10 +27,10 @@ import (
 // cannot keep the mark without the effect. The caller rolls back, or rolls back to a savepoint that
 // is older than the call. A handler that wants to skip an event returns nil.
 //
-// Once is exact in every isolation level. In repeatable read and serializable, Postgres can refuse
-// with the codes 40001 or 40P01, where read committed would have waited. The caller then rolls back
-// and repeats the whole transaction. A transaction that calls Once for several events can deadlock
-// with another one, unless both take the events in the same order: see OnceBatch.
+// Once is correct in every isolation level. In repeatable read and serializable, Postgres can
+// refuse with the codes 40001 or 40P01, where read committed would have waited. The caller then
+// rolls back and repeats the whole transaction. A transaction that calls Once for several events
+// can deadlock with another one, unless both take the events in the same order: see OnceBatch.
 func Once(ctx context.Context, tx any, consumer, eventID string, fn func(context.Context) error) (bool, error) {
 	c, err := anytx.Of(ctx, tx)
 	if err != nil {

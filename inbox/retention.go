@@ -16,8 +16,8 @@ type Retention struct {
 	// later has its effect again. Keep must therefore be longer than the topic's retention, and longer
 	// than any replay goes back. The default is 7 days.
 	//
-	// All consumers of a database share the generations. So the greatest Keep that any caller of Retain
-	// ever gave holds for all of them. It stands in the column keep of inbox_generations.
+	// All consumers of a database share the generations. So the longest Keep that any caller of
+	// Retain ever gave applies to all of them. The column keep of inbox_generations has it.
 	Keep time.Duration
 
 	// Generation is how long marks go into one generation. Marks are dropped one generation at a time,

@@ -18,8 +18,9 @@ func (e *HandlerError) Unwrap() error { return e.Err }
 // reports whether fn's effect was committed now. If fn fails or panics, Once rolls back, and returns
 // a *HandlerError: nothing of fn's work remains, and the next delivery calls fn again.
 //
-// A serialization failure or a deadlock is no fault of the event. Once then repeats the transaction,
-// so fn can be called several times: its effects outside the transaction must bear that.
+// A serialization failure or a deadlock is not the event's fault. Once then repeats the
+// transaction, so fn can be called several times: its effects outside the transaction must bear
+// that.
 //
 // If the connection is lost during the commit, nobody knows whether the server has committed. Once
 // returns the error. A further call finds out.

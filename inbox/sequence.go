@@ -10,7 +10,7 @@ import (
 // An Observation says how the number of an event fits those that were observed before.
 type Observation struct {
 	Verdict  Verdict
-	Expected int64 // the number that was to come
+	Expected int64 // the number that should have come
 	Got      int64
 }
 

@@ -42,8 +42,8 @@ type Worker[T any] struct {
 	Poll  time.Duration // the pause after finding no message; 1 s by default
 	Grace time.Duration // how long handlers may go on after the end of Run's ctx; 30 s by default
 
-	// Failed is told of each failed attempt, if it is set, and of each time that the database could not
-	// be used. Several goroutines call it.
+	// Failed, if it is set, is called after each failed attempt, and each time that the database
+	// could not be used. Several goroutines call it.
 	Failed func(f Failure)
 }
 

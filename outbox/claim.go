@@ -32,7 +32,7 @@ type Store interface {
 	Delete(ctx context.Context, key string) error
 }
 
-// ErrCorrupt says that a Store has not the bytes that the event was written with.
+// ErrCorrupt says that a Store does not have the bytes that the event was written with.
 var ErrCorrupt = errors.New("the stored payload has another size or another digest than the event says")
 
 // A claim is the payload of an event whose payload is in a Store.

@@ -49,7 +49,7 @@ func (s FileStore) Get(_ context.Context, key string) (io.ReadCloser, error) {
 	return root.Open(key)
 }
 
-// List implements Store. It also returns what a Put left behind that did not end.
+// List implements Store. It also returns the files that an interrupted Put left behind.
 func (s FileStore) List(_ context.Context, after, before time.Time) iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		entries, err := os.ReadDir(string(s))

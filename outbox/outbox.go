@@ -64,7 +64,7 @@ type Options struct {
 	// Marshal makes bytes of a payload. Default: json.Marshal.
 	Marshal func(v any) ([]byte, error)
 	// FromContext returns headers for all events of a call, such as the trace context. A header
-	// that has no column is left out. The Headers of an Event come first.
+	// that has no column is left out. The Headers of an Event take precedence.
 	FromContext func(ctx context.Context) map[string]string
 	// Topic is the topic of an aggregate type, for a walpost.yaml that sets router.route.topic or
 	// router.topic.rename. Default: "outbox.event." and the aggregate type.

@@ -70,8 +70,8 @@ type Config struct {
 	// Key returns the column of a table with the record's key. It must be set if Shard is.
 	Key func(rel *cdc.Relation) string `yaml:"-"`
 
-	// Advise says what works but costs or threatens something, judged by what a start finds. Each advice is logged once.
-	// Nil: nothing is logged.
+	// Advise says what works but has a cost or a risk, judged by what a start finds. Each advice is
+	// logged once. Nil: nothing is logged.
 	Advise func(f *pg.Facts) []Advice `yaml:"-"`
 
 	// ApplicationName is what Postgres shows for our connections. Default: the DSN's, else "walpost".

@@ -26,7 +26,8 @@ func (p Problem) String() string {
 // A Rule is what a Problem violates. It tells what has to change.
 type Rule string
 
-// The rules. Nothing but the configuration or the table's definition helps against the first four.
+// The rules. Against the first four, only a change of the configuration or of the table's
+// definition helps.
 const (
 	OptionValid  Rule = "option valid"   // an option has a value that it can have
 	ColumnExists Rule = "column exists"  // the table has the column that an option names

@@ -336,8 +336,8 @@ type Status struct {
 	// Delivered has the acknowledged records by topic. Topics beyond the first 200 are counted together, as OtherTopics.
 	Delivered map[string]uint64
 	Pending   int // records sent and not ended
-	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the brokers were well. Each time,
-	// events may have been delivered twice.
+	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the
+	// brokers were healthy. Each time, events may have been delivered twice.
 	Abandoned uint64
 }
 

@@ -27,7 +27,8 @@ const (
 // A BreakerState is the state of a Breaker.
 type BreakerState string
 
-// The states. A breaker is armed again when the slot is well, unless it has begun to drop the slot.
+// The states. A breaker is armed again when the slot is within its limits, unless the breaker has
+// begun to drop the slot.
 const (
 	BreakerArmed   BreakerState = "armed"   // the slot is within its limits, or not beyond them for long
 	BreakerTripped BreakerState = "tripped" // beyond them, and the slot is still there: by configuration, or dropping it failed or would not help

@@ -16,13 +16,14 @@ const (
 	NoLimit   Limit = ""
 	ByKeep    Limit = "max_slot_wal_keep_size"
 	ByDisk    Limit = "monitor.wal_disk_size"
-	ByRemoval Limit = "lost" // there is nothing left to lose
+	ByRemoval Limit = "lost" // the slot has already lost its WAL
 )
 
 // A Forecast says when the limits of a slot are used up.
 type Forecast struct {
-	// Exhaustion is in how many seconds Limit is used up if WAL goes on as now. It is +Inf if that is not in sight: no
-	// limit is known, or Left does not shrink. From 0 on the next checkpoint of the server may take the slot's WAL.
+	// Exhaustion is the number of seconds until Limit is used up at the present rate. It is +Inf if
+	// no limit is known or Left does not shrink. At 0, the next checkpoint of the server may remove
+	// WAL of the slot.
 	Exhaustion float64
 	// Limit is the limit that ends first, and Left how much of it is left.
 	Limit Limit

@@ -1,6 +1,6 @@
-// Package slot watches a logical replication slot: how much WAL the slot holds and why (Reader, Health), when that WAL
-// uses up a limit (the forecast), how bad that is (Monitor, Status), and when the slot must go so that the database keeps
-// its disk (Breaker). It needs no relay.
+// Package slot watches a logical replication slot: how much WAL the slot holds and why (Reader,
+// Health), when that WAL uses up a limit (the forecast), how bad that is (Monitor, Status), and
+// when the slot must be dropped to protect the database's disk (Breaker). It needs no relay.
 package slot
 
 import (
@@ -50,8 +50,8 @@ type Health struct {
 	CatalogXminAge int64 // transactions; 0 where the slot holds none
 	Decoding       DecodingStats
 
-	// Oldest is where the oldest WAL begins that any slot holds. WALDirBytes is the size of pg_wal, -1 where the Reader
-	// does not measure it or the role may not read it.
+	// Oldest is the beginning of the oldest WAL that any slot holds. WALDirBytes is the size of
+	// pg_wal, or -1 if the Reader does not measure it or the role may not read it.
 	Oldest      cdc.Position
 	WALDirBytes int64
 

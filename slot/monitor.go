@@ -102,8 +102,8 @@ func (m *Monitor) Status(now, opened time.Time) Status {
 	return s
 }
 
-// Once reads the slot without a Monitor that runs: once, and where apart is not 0 once more after that time, which gives a
-// forecast. It closes reader. The Status says too why a read failed.
+// Once reads the slot without a Monitor that runs: once, and where apart is not 0 once more after
+// that time, which gives a forecast. It closes reader. The Status also says why a read failed.
 func Once(ctx context.Context, cfg Config, slot, database string, reader reads, apart time.Duration) (Status, error) {
 	defer reader.Close()
 	m := NewMonitor(cfg, slot, database)

@@ -10,7 +10,7 @@ import (
 	"github.com/walpost/walpost/internal/size"
 )
 
-// A Severity says how well a slot is.
+// A Severity says how healthy a slot is.
 type Severity string
 
 // The severities.
@@ -40,7 +40,7 @@ const (
 	exhaustionWarn = 4 * time.Hour
 	// blockerWarn is the age from which a blocker is a warning.
 	blockerWarn = 10 * time.Minute
-	// MaxClockSkew is how far two clocks may differ that NTP sets.
+	// MaxClockSkew is the largest difference of two clocks that NTP synchronizes.
 	MaxClockSkew = 2 * time.Second
 )
 

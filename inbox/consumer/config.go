@@ -63,8 +63,9 @@ type Config struct {
 	MissingID inbox.MissingID
 
 	// DeadLetterTopic gets the messages that cannot be handled. The topic must exist, and its
-	// max.message.bytes must exceed that of Topics by about 8 KiB. Without a DeadLetterTopic the Consumer tries such a message again until the handler accepts it. The later
-	// messages of its key wait, and its partition stops when its buffer is full.
+	// max.message.bytes must exceed that of Topics by about 8 KiB. Without a DeadLetterTopic, the
+	// Consumer tries such a message again until the handler accepts it. The later messages of its
+	// key wait, and its partition stops when its buffer is full.
 	DeadLetterTopic string
 	// Attempts is how often a message is handled before it is a dead letter; 8 by default. Failures
 	// that are not the message's fault do not count (see Retryable).

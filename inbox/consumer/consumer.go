@@ -6,7 +6,7 @@
 // the dead letter topic has the message.
 //
 // A message can be delivered more than once: after a crash, and when a partition goes to another
-// member. The handler therefore uses [inbox.Once] or its like in its transaction.
+// member. The handler therefore uses [inbox.Once] or an equivalent in its transaction.
 package consumer
 
 import (
@@ -70,9 +70,10 @@ func New(cfg Config) (*Consumer, error) {
 }
 
 // Run consumes until ctx ends. Then it takes no more messages, gives running handlers Config.Grace,
-// commits, and leaves the group. It waits out everything that may pass, such as brokers that are
-// away or a right that is missing, and logs it. It returns an error if it could not start, or if the
-// last commit failed: then the messages since the commit before will be delivered again.
+// commits, and leaves the group. It waits while a fault may pass, such as brokers that cannot be
+// reached or a right that is missing, and logs the fault. It returns an error if it could not
+// start, or if the last commit failed: then the messages since the commit before will be delivered
+// again.
 func (c *Consumer) Run(ctx context.Context) error {
 	if c.started.Swap(true) {
 		return errors.New("consumer: Run must be called once")

@@ -17,12 +17,12 @@ import (
 // once. Permanent(nil) is nil.
 func Permanent(err error) error { return mark(err, true) }
 
-// Retryable marks an error that is not the message's fault, such as a service that is away. The
-// message is handled again until it succeeds or fails in another way, and the attempt does not
-// count. Retryable(nil) is nil.
+// Retryable marks an error that is not the message's fault, such as a service that cannot be
+// reached. The message is handled again until it succeeds or fails in another way, and the attempt
+// does not count. Retryable(nil) is nil.
 //
-// The consumer recognises by itself that Postgres is away or does not answer, and that a right or a
-// table is missing. docs/consumer.md has the list.
+// The consumer recognises by itself that Postgres cannot be reached or does not answer, and that a
+// right or a table is missing. docs/consumer.md has the list.
 func Retryable(err error) error { return mark(err, false) }
 
 func mark(err error, permanent bool) error {

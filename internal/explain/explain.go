@@ -54,7 +54,7 @@ type Explanation struct {
 	EventID string // "" if it could not be found
 }
 
-// ErrNoRow says that no row of the table is the one that was asked for.
+// ErrNoRow says that the table does not have the row that was asked for.
 var ErrNoRow = errors.New("there is no such row")
 
 // Explain routes the rows that opts ask for, and hands each Explanation to show, valid during the call. It changes nothing.
