@@ -38,13 +38,8 @@ type reader struct {
 func BenchmarkBacklog(b *testing.B) {
 	e := start(b, testenv.Param("autovacuum", "off"))
 	var readers []reader
-	for _, path := range []string{*recvlogical, "/usr/lib/postgresql/" + *version + "/bin/pg_recvlogical", "pg_recvlogical"} {
-		if found, err := exec.LookPath(path); path != "" && err == nil && len(readers) == 0 {
-			readers = append(readers, reader{"pg_recvlogical", e.recvlogical(found)})
-		}
-	}
-	if len(readers) == 0 {
-		b.Log("pg_recvlogical is not installed (Debian: postgresql-client or postgresql): walpost runs alone")
+	if path := findRecvlogical(b); path != "" {
+		readers = append(readers, reader{"pg_recvlogical", e.recvlogical(path)})
 	}
 	for i, path := range e.builds {
 		readers = append(readers, reader{e.name(i), e.walpost(path)})
@@ -103,6 +98,17 @@ func (e *env) write(b *testing.B, g *backlog) {
 		check(b, err)
 	}
 	check(b, conn.QueryRow(b.Context(), "SELECT pg_current_wal_flush_lsn()::text").Scan(&g.end))
+}
+
+// findRecvlogical returns the path of pg_recvlogical, or "" if it is not installed.
+func findRecvlogical(b *testing.B) string {
+	for _, path := range []string{*recvlogical, "/usr/lib/postgresql/" + *version + "/bin/pg_recvlogical", "pg_recvlogical"} {
+		if found, err := exec.LookPath(path); path != "" && err == nil {
+			return found
+		}
+	}
+	b.Log("pg_recvlogical is not installed (Debian: postgresql-client or postgresql): the others run without it")
+	return ""
 }
 
 // recvlogical is pg_recvlogical to /dev/null.

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,35 +24,57 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
-// A relay runs, and single rows are written at each rate. The time to the acknowledgement is from
-// the relay's histogram. The time to a consumer starts at the statement's clock just before the
-// commit.
+// A follower is a way to follow the table while rows are written. start starts it and returns its
+// process, how to wait for the ages of the next n rows in milliseconds, and how to end it.
+type follower struct {
+	name  string
+	start func(b *testing.B, slot string, most int) (p *process, arrive func(n int) []float64, stop func())
+}
+
+// A reader runs, and single rows are written at each rate. The time to a consumer starts at the
+// statement's clock just before the commit. The consumer of pg_recvlogical is a pipe, without Kafka.
+// The time to the acknowledgement is from the histogram of walpost.
 func BenchmarkLatency(b *testing.B) {
 	e := start(b, testenv.Param("autovacuum", "off"))
+	var all []follower
+	for i, path := range e.builds {
+		all = append(all, follower{e.name(i), e.following(func(b *testing.B, slot, prefix string) *process { return e.readyRelay(b, path, slot, prefix) }, (*process).stop)})
+	}
+	if path := findRecvlogical(b); path != "" {
+		all = append(all, follower{"pg_recvlogical", e.pipe(path)})
+	}
+	if *withDebezium {
+		tuned := settings{
+			connector: map[string]string{"poll.interval.ms": "10"},
+			worker:    map[string]string{"producer.linger.ms": "0"},
+		}
+		for i, changed := range []settings{{}, tuned} {
+			all = append(all, follower{[]string{"debezium", "debezium-tuned"}[i], e.following(func(b *testing.B, slot, prefix string) *process { return e.connector(b, slot, prefix, changed) }, (*process).end)})
+		}
+	}
 	for text := range strings.SplitSeq(*rates, ",") {
 		rate, err := strconv.Atoi(text)
 		check(b, err)
-		for i, path := range e.builds {
-			b.Run(fmt.Sprintf("rate=%d/reader=%s", rate, e.name(i)), func(b *testing.B) {
-				for b.Loop() {
-					e.latency(b, path, rate)
-				}
-			})
+		for round := range *rounds {
+			for i := range all {
+				f := all[(round+i)%len(all)] // a different reader is first in each round
+				b.Run(fmt.Sprintf("rate=%d/round=%d/reader=%s", rate, round+1, f.name), func(b *testing.B) {
+					for b.Loop() {
+						e.latency(b, f, rate)
+					}
+				})
+			}
 		}
 	}
 }
 
-func (e *env) latency(b *testing.B, path string, rate int) {
+func (e *env) latency(b *testing.B, f follower, rate int) {
 	slot := e.slot(b, "")
-	topic, prefix := e.topic(b)
-	p := e.readyRelay(b, path, slot, prefix)
 	before := load(b)
-	const warmUp = 2 // seconds
 	rows := rate * *seconds
-	arrive, stop := e.consume(b, topic, rate*warmUp+rows)
-	defer stop()
-	e.pace(b, rate, warmUp)
-	arrive(rate * warmUp)
+	p, arrive, stop := f.start(b, slot, rate**warmUp+rows)
+	e.pace(b, rate, *warmUp)
+	arrive(rate * *warmUp)
 	earlier := histogram(b, p.out.Page())
 	began, cpu := time.Now(), processorTime(p.cmd.Process.Pid)
 	e.pace(b, rate, *seconds)
@@ -63,15 +87,63 @@ func (e *env) latency(b *testing.B, path string, rate int) {
 		after[i].count -= earlier[i].count
 	}
 	for _, q := range []float64{.5, .9, .99} {
-		b.ReportMetric(quantile(after, q)*1e3, fmt.Sprintf("acked-ms-p%.0f", q*100))
+		if len(after) > 0 {
+			b.ReportMetric(quantile(after, q)*1e3, fmt.Sprintf("acked-ms-p%.0f", q*100))
+		}
 	}
-	reportConsumed(b, consumed, .5, .9, .99)
+	reportConsumed(b, consumed, .5, .9, .99, .999, 1)
 	b.ReportMetric(float64(rows)/took, "written/s")
 	b.ReportMetric(100*cpu/took, "CPU-%")
 	b.ReportMetric(before, "load")
 	b.ReportMetric(0, "ns/op") // it has the preparations in it
-	p.stop(b)
+	stop()
+	b.ReportMetric(p.peak, "peak-MB")
 	e.drop(b, slot)
+}
+
+// following starts a relay into a topic of its own, and a consumer of this topic.
+func (e *env) following(relay func(b *testing.B, slot, prefix string) *process, end func(*process, *testing.B)) func(*testing.B, string, int) (*process, func(int) []float64, func()) {
+	return func(b *testing.B, slot string, most int) (*process, func(int) []float64, func()) {
+		topic, prefix := e.topic(b)
+		p := relay(b, slot, prefix)
+		arrive, stop := e.consume(b, topic, most)
+		return p, arrive, func() { stop(); end(p, b) }
+	}
+}
+
+// written matches the clock in the payload of a row.
+var written = regexp.MustCompile(`"at": (\d+),`)
+
+// pipe starts pg_recvlogical, which writes into a pipe.
+func (e *env) pipe(path string) func(*testing.B, string, int) (*process, func(int) []float64, func()) {
+	return func(b *testing.B, slot string, most int) (*process, func(int) []float64, func()) {
+		out, in, err := os.Pipe()
+		check(b, err)
+		p := launchTo(b, in, path, "--dbname", e.dsn, "--slot", slot, "--start", "--no-loop", "--file", "-",
+			"-o", "proto_version=1", "-o", "publication_names=bench")
+		check(b, in.Close())
+		ages := make(chan time.Duration, most)
+		go func() {
+			var rest []byte
+			chunk := make([]byte, 1<<16)
+			for {
+				n, err := out.Read(chunk)
+				if err != nil { // the program has ended
+					return
+				}
+				now := time.Now().UnixMicro()
+				rest = append(rest, chunk[:n]...)
+				end := 0
+				for _, at := range written.FindAllSubmatchIndex(rest, -1) {
+					micros, _ := strconv.ParseInt(string(rest[at[2]:at[3]]), 10, 64) // it has digits only
+					ages <- time.Duration(now-micros) * time.Microsecond
+					end = at[1]
+				}
+				rest = append(rest[:0], rest[end:]...)
+			}
+		}()
+		return p, func(n int) []float64 { return take(b, ages, n) }, func() { p.end(b); check(b, out.Close()) }
+	}
 }
 
 // consume follows a topic for at most so many rows. arrive waits for the next n rows, and returns their ages in milliseconds.
@@ -92,26 +164,36 @@ func (e *env) consume(b *testing.B, topic string, most int) (arrive func(n int) 
 			b.Error(err)
 		}
 	})
-	arrive = func(n int) (got []float64) {
-		for range n {
-			select {
-			case age := <-ages:
-				got = append(got, float64(age.Microseconds())/1e3)
-			case <-time.After(time.Minute):
-				b.Fatalf("the consumer got %d of %d rows", len(got), n)
-			}
+	return func(n int) []float64 { return take(b, ages, n) }, func() { cancel(); consumer.Wait() }
+}
+
+// take waits for the ages of the next n rows, and returns them in milliseconds.
+func take(b *testing.B, ages <-chan time.Duration, n int) (got []float64) {
+	for range n {
+		select {
+		case age := <-ages:
+			got = append(got, float64(age.Microseconds())/1e3)
+		case <-time.After(time.Minute):
+			b.Fatalf("the consumer got %d of %d rows", len(got), n)
 		}
-		return got
 	}
-	return arrive, func() { cancel(); consumer.Wait() }
+	return got
 }
 
 // reportConsumed reports quantiles of the time to a consumer, in milliseconds.
 func reportConsumed(b *testing.B, ages []float64, quantiles ...float64) {
 	slices.Sort(ages)
 	for _, q := range quantiles {
-		b.ReportMetric(ages[min(len(ages)-1, int(q*float64(len(ages))))], fmt.Sprintf("consumed-ms-p%.0f", q*100))
+		b.ReportMetric(ages[min(len(ages)-1, int(q*float64(len(ages))))], "consumed-ms-"+quantileName(q))
 	}
+}
+
+// quantileName is p50, p99, p999 or max.
+func quantileName(q float64) string {
+	if q == 1 {
+		return "max"
+	}
+	return "p" + strings.ReplaceAll(strconv.FormatFloat(q*100, 'f', -1, 64), ".", "")
 }
 
 // pace writes rows evenly over some seconds. A slow machine takes longer.
@@ -145,6 +227,9 @@ type bucket struct{ bound, count float64 }
 
 // histogram reads the histogram of walpost's latency from its metrics.
 func histogram(b *testing.B, page string) (all []bucket) {
+	if page == "" { // the program is not walpost
+		return nil
+	}
 	resp, err := http.Get(page + "/metrics")
 	check(b, err)
 	defer resp.Body.Close() //nolint:errcheck // it is read

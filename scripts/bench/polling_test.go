@@ -70,9 +70,8 @@ func BenchmarkPolling(b *testing.B) {
 
 // measure measures one source at one rate.
 func (s *source) measure(b *testing.B, postmaster string, rate int) {
-	const warmUp = 2 // seconds
 	topic, prefix := s.topic(b)
-	arrive, stop := s.consume(b, topic, rate*(warmUp+*seconds))
+	arrive, stop := s.consume(b, topic, rate*(*warmUp+*seconds))
 	defer stop()
 	var relay *process
 	slot := ""
@@ -91,8 +90,8 @@ func (s *source) measure(b *testing.B, postmaster string, rate int) {
 		s.pace(b, rate, seconds)
 		time.Sleep(time.Until(began.Add(time.Duration(seconds) * time.Second)))
 	}
-	work(warmUp)
-	arrive(rate * warmUp)
+	work(*warmUp)
+	arrive(rate * *warmUp)
 	before, began := s.counts(b), time.Now()
 	server := newMeter(b.Context(), func() []string { return children(postmaster) })
 	own := newMeter(b.Context(), func() []string {

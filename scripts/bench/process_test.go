@@ -62,8 +62,16 @@ type process struct {
 
 // launch starts a program, and kills it when the benchmark ends.
 func launch(b *testing.B, path string, args ...string) *process {
+	return launchTo(b, nil, path, args...)
+}
+
+// launchTo is launch with another standard output, unless out is nil.
+func launchTo(b *testing.B, out *os.File, path string, args ...string) *process {
 	p := &process{cmd: exec.CommandContext(b.Context(), path, args...), done: make(chan struct{}), began: time.Now()}
 	p.cmd.Stdout, p.cmd.Stderr = &p.out, &p.out
+	if out != nil {
+		p.cmd.Stdout = out
+	}
 	check(b, p.cmd.Start())
 	b.Cleanup(func() { <-p.done })
 	ended := make(chan error, 1)
@@ -113,6 +121,12 @@ func (p *process) wait(b *testing.B) {
 func (p *process) stop(b *testing.B) {
 	check(b, p.cmd.Process.Signal(syscall.SIGTERM))
 	p.wait(b)
+}
+
+// end ends a program that may answer with an error, such as a JVM. A program whose parent ignores SIGINT may ignore it, too.
+func (p *process) end(b *testing.B) {
+	check(b, p.cmd.Process.Signal(syscall.SIGTERM))
+	<-p.done
 }
 
 // highWater is the peak resident memory of a process in MB, or 0 if the process has ended.
