@@ -45,8 +45,7 @@ type parker struct {
 	lost    error              // the topic has lost records
 	durable *checkpoint.Record // when released events were forgotten last
 
-	unread map[string]*unread // letters of the present flight, by token
-	tokens map[spot]string    // of unread
+	unread flight.Letters // of the present flight
 
 	rel   *cdc.Relation // whose name table is
 	table string
@@ -56,20 +55,6 @@ type parker struct {
 	letters uint64      // that were made
 	parked  uint64      // bad events whose key was parked
 	told    recent.Told // what the log has of them
-}
-
-// An unread is a letter that is not both acknowledged and read back. Until then no position passes
-// its event: the letter may turn out to be void, because another process holds the slot.
-type unread struct {
-	spot        spot
-	ticket      cdc.Ticket
-	acked, back bool
-}
-
-// A spot is the place of an event in what is read now.
-type spot struct {
-	commit cdc.Position
-	row    int
 }
 
 // on reports whether keys can be parked, or are.
@@ -192,7 +177,7 @@ func (p *parker) noteLost(err error) {
 
 // stalled says why events wait for their letters although the sink goes on, or nil.
 func (p *parker) stalled() error {
-	if p.failed == nil || len(p.unread) == 0 {
+	if p.failed == nil || p.unread.Len() == 0 {
 		return nil
 	}
 	return fmt.Errorf("the topic of parked events cannot be read: %w", p.failed)
@@ -215,9 +200,8 @@ func (p *parker) take(items []parking.Item) {
 		if p.lot.Opened() != p.writes { // what this process acknowledges is not true any more
 			p.checkpointer.frozen = true
 		}
-		if u := p.unread[it.Letter.Token]; u != nil {
-			u.back = true
-			p.settled(it.Letter.Token, u)
+		if ticket, whole := p.unread.Back(it.Letter.Token); whole {
+			p.settled(ticket)
 		}
 	}
 	p.lot.Forget(p.passed)
@@ -322,8 +306,7 @@ func (p *parker) letter(key parking.Key, letter *deadletter.Letter, bad *BadEven
 	}
 	if p.writes == p.Writer { // the letter of a flight that was left behind is void
 		p.lot.Expect(key, letter.Token, p.writes, at)
-		where := spot{bad.Commit, bad.Row}
-		p.unread[letter.Token], p.tokens[where] = &unread{spot: where}, letter.Token
+		p.unread.Expect(letter.Token, bad.Commit, bad.Row)
 	}
 	p.letters++
 	if bad.Because != deadletter.Behind {
@@ -367,34 +350,27 @@ func (p *parker) parkRefused(bad *BadEvent, a *cdc.Ack) (bool, error) {
 // written takes the acknowledgement of a letter of the present flight. It reports false for any other
 // record.
 func (p *parker) written(a *cdc.Ack) bool {
-	if len(p.tokens) == 0 || a.Topic != p.cfg.Poison.ParkingTopic || !p.flight.Mine(&a.Ticket) {
+	if p.unread.Len() == 0 || a.Topic != p.cfg.Poison.ParkingTopic || !p.flight.Mine(&a.Ticket) {
 		return false
 	}
 	p.Written++
-	token, ok := p.tokens[spot{a.Ticket.Commit, int(a.Ticket.Row)}]
-	if ok {
-		u := p.unread[token]
-		u.acked, u.ticket = true, a.Ticket
-		p.settled(token, u)
+	known, whole := p.unread.Acked(a.Ticket)
+	if whole {
+		p.settled(a.Ticket)
 	}
-	return ok
+	return known
 }
 
 // settled acknowledges the event of a letter that is acknowledged and read back.
-func (p *parker) settled(token string, u *unread) {
-	if !u.acked || !u.back {
-		return
-	}
-	delete(p.unread, token)
-	delete(p.tokens, u.spot)
-	p.flight.Ack(u.ticket)
+func (p *parker) settled(t cdc.Ticket) {
+	p.flight.Ack(t)
 	p.st.Events++
 	p.checkpointer.active = true
 }
 
 // fly begins another flight. The letters of the former one count for nobody.
 func (p *parker) fly() {
-	p.writes, p.unread, p.tokens = deadletter.Writer{}, map[string]*unread{}, map[spot]string{}
+	p.writes, p.unread = deadletter.Writer{}, flight.Letters{}
 	if p.lot != nil {
 		p.writes = p.Writer
 	}
