@@ -101,7 +101,7 @@ func (s *Session) Continue() { s.proceed() }
 func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
 	ev, err := s.await(ctx, wait)
 	s.broken = s.broken || err != nil
-	return ev, err
+	return ev, reopens(err)
 }
 
 func (s *Session) await(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
@@ -156,7 +156,7 @@ func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
 	}
 	if err := s.confirm(ctx, safe); err != nil {
 		s.broken = true
-		return err
+		return reopens(err)
 	}
 	if time.Since(s.used) < statusEvery/2 {
 		return nil
@@ -190,3 +190,17 @@ func (s *Session) exec(ctx context.Context, step, sql string) error {
 	}
 	return nil
 }
+
+// reopens makes the error of a missing table or column one that can be retried. The next Open examines the table, and its error says
+// what is missing and what repairs it.
+func reopens(err error) error {
+	if state := pg.SQLState(err); state == stateNoTable || state == stateNoColumn {
+		return fault.Retry(err)
+	}
+	return err
+}
+
+const (
+	stateNoTable  = "42P01"
+	stateNoColumn = "42703"
+)

@@ -104,7 +104,7 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 		return err
 	}
 	if unmet := set.Unmet(s.facts); len(unmet) > 0 {
-		err := unmet[0].fault(unmet[0].right && s.src.process() != 0, s.facts.Server.Provider)
+		err := unmet[0].fault(s.src.process() != 0, s.facts.Server.Provider)
 		if s.facts.Server.Recovery {
 			err = fault.Retry(err)
 		}

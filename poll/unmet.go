@@ -57,6 +57,8 @@ type Facts struct {
 	// Updatable says that the role may update the columns of workers, and Deletable that it may delete
 	// rows. OpenByOrder and OpenByKey say that the indexes of unfinished rows exist.
 	Updatable, Deletable, OpenByOrder, OpenByKey bool
+	// Hidden says that the role may not use the schema of the table. Then the facts behind Table are not known.
+	Hidden bool
 }
 
 // Describe reads the facts.
@@ -89,6 +91,10 @@ func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, e
  coalesce((SELECT q.seqcache FROM pg_sequence q WHERE q.seqrelid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass), 0) AS cache`,
 		f.Table.OID, pg.QuoteLiteral(s.XIDColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(f.Table.Relation)),
 		workerColumns(), s.openIndex(f.Table.OID, s.OrderColumn), s.openIndex(f.Table.OID, s.Key(f.Table.Relation), s.OrderColumn)))
+	if f.Hidden = pg.SQLState(err) == pg.StateNoRight; f.Hidden {
+		f.Table.Readable = false
+		return f, nil
+	}
 	f.Updatable, f.Deletable, f.OpenByOrder, f.OpenByKey = more.Updatable, more.Deletable, more.ByOrder, more.ByKey
 	f.Index, f.Notify, f.Cache, f.CommitTimes, f.Prepares = more.Index, more.Notify, more.Cache, more.Commits, more.Prepares
 	return f, err
@@ -133,6 +139,9 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 		fail(name, fix.BySQL("ALTER TABLE "+sql+" SET LOGGED;"), "table %s is not permanent: a crash of the server empties it", t.Table)
 	case !t.Readable:
 		fail("reading "+t.Table.String(), fix.BySQL(pg.ReadingRights(t.Table, f.Server.Role)), "role %s may not read %s", f.Server.Role, t.Table).right = true
+		if f.Hidden {
+			return unmet
+		}
 	}
 	rel := t.Relation
 	if s.Needs != nil {

@@ -53,15 +53,16 @@ type setting struct {
 	t       *testing.T
 	dsn     string
 	brokers []string
-	topics  []string // of the shop's types, in their order
-	prefix  string   // of the topics
-	name    string   // of the checkpoint
-	extra   string   // further lines of walpost.yaml
-	router  string   // further options of its router, each behind a comma
-	source  string   // further keys of its source, each behind a comma
-	through string   // the dsn of walpost, where it is not dsn
-	kept    bool     // the table kept.outbox has every row that was ever in the outbox
-	yaml    string   // the whole of walpost.yaml but for extra, where it is not made of the above
+	topics  []string      // of the shop's types, in their order
+	prefix  string        // of the topics
+	name    string        // of the checkpoint
+	extra   string        // further lines of walpost.yaml
+	router  string        // further options of its router, each behind a comma
+	source  string        // further keys of its source, each behind a comma
+	through string        // the dsn of walpost, where it is not dsn
+	pause   time.Duration // of a writer of a crowd, in each transaction
+	kept    bool          // the table kept.outbox has every row that was ever in the outbox
+	yaml    string        // the whole of walpost.yaml but for extra, where it is not made of the above
 }
 
 // newSetting makes the shop's tables in the database and the topics, of three partitions.
