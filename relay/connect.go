@@ -116,7 +116,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 	}
 	if errors.As(err, new(*checkpoint.Waiting)) && !l.landed() {
 		// Another relay delivers these events, so they must not come behind its newer ones.
-		err = fmt.Errorf("%d events that are not delivered yet are given up to other relays: %s", l.inFlight(), err.Error())
+		err = fmt.Errorf("this relay ends, and leaves %d undelivered events to other relays: %s", l.inFlight(), err.Error())
 	}
 	if !fault.Passing(err, l.worked) {
 		l.ended("refused", err)

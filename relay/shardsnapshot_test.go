@@ -32,7 +32,7 @@ func TestARelayThatWasReplacedGivesUpWhatIsInFlight(t *testing.T) {
 			t.Errorf("it runs: %+v", r.relay.Status())
 			r.stopped(t, time.Second)
 		}
-		if r.err == nil || fault.NeedsPerson(r.err) || !strings.Contains(r.err.Error(), "1 events that are not delivered yet are given up to other relays") {
+		if r.err == nil || fault.NeedsPerson(r.err) || !strings.Contains(r.err.Error(), "leaves 1 undelivered events to other relays") {
 			t.Error(r.err)
 		}
 	})

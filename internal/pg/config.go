@@ -148,7 +148,7 @@ func (d Database) saysTarget() bool {
 	return strings.Contains(d.DSN, "target_session_attrs") || os.Getenv("PGTARGETSESSIONATTRS") != ""
 }
 
-var errMisread = errors.New("a part of the DSN is where a password may have been meant")
+var errMisread = errors.New("a part of the DSN may be a password in the wrong place")
 
 // parseProblem is what is wrong with a DSN, without any part of the DSN that could be a piece of a password.
 func parseProblem(err error) string {
