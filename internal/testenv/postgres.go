@@ -204,7 +204,8 @@ func (pg *PG) drop(database string) error {
 	}
 }
 
-// Exec runs statements one after the other in one session, each in its own transaction.
+// Exec runs statements one after the other in one session, each in its own transaction. A slot that is to be dropped
+// may be in use for a moment, because its walsender ends after its client.
 func (pg *PG) Exec(t testing.TB, dsn string, sql ...string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
@@ -215,7 +216,12 @@ func (pg *PG) Exec(t testing.TB, dsn string, sql ...string) {
 	}
 	defer conn.Close(ctx)
 	for _, s := range sql {
-		if _, err := conn.Exec(ctx, s); err != nil {
+		_, err := conn.Exec(ctx, s)
+		for err != nil && strings.Contains(err.Error(), "(SQLSTATE 55006)") && strings.Contains(s, "pg_drop_replication_slot") && ctx.Err() == nil {
+			time.Sleep(20 * time.Millisecond)
+			_, err = conn.Exec(ctx, s)
+		}
+		if err != nil {
 			t.Fatalf("%s: %v", s, err)
 		}
 	}

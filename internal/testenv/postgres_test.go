@@ -60,6 +60,22 @@ func TestADatabaseGoesWithItsSlotsAtTheEndOfTheTest(t *testing.T) {
 	}
 }
 
+func TestASlotIsDroppedWhenItsWalsenderHasEnded(t *testing.T) {
+	pg := Postgres(t, "")
+	dsn := pg.Database(t)
+	slot := unique("slot")
+	pg.Exec(t, dsn, "SELECT pg_create_logical_replication_slot('"+slot+"', 'pgoutput')", "CREATE PUBLICATION p FOR ALL TABLES")
+	conn, err := pgconn.Connect(t.Context(), dsn+"&replication=database")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := pglogrepl.StartReplication(t.Context(), conn, slot, 0, pglogrepl.StartReplicationOptions{PluginArgs: []string{"proto_version '1'", "publication_names 'p'"}}); err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(300*time.Millisecond, func() { _ = conn.Conn().Close() }) // as if the client was killed
+	pg.Exec(t, dsn, "SELECT pg_drop_replication_slot('"+slot+"')")
+}
+
 func TestAServerIsSharedByThoseWhoAskForTheSame(t *testing.T) {
 	a, b := Postgres(t, "15"), Postgres(t, "15")
 	c := Postgres(t, "15", Param("wal_sender_timeout", "7s"))
