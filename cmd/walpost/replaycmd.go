@@ -45,10 +45,7 @@ the end. It writes no dead letters. docs/replay.md explains more.`,
 		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "shutdown-grace")
 	flags, opts := cmd.Flags(), walpost.ReplayOptions{}
 	flags.StringArrayVar(&opts.IDs, "id", nil, "publish the event with this `id`; several flags name several events")
-	first := flags.String("first-id", "", "publish events from this `id` on, in the order of its column")
-	last := flags.String("last-id", "", "publish events up to this `id`")
-	since := flags.String("since", "", "publish rows that were written from this `time` on, such as 2026-11-20T08:00:00Z")
-	until := flags.String("until", "", "publish rows that were written before this `time`")
+	rows := rowFlags(cmd, "publish")
 	flags.StringArrayVar(&opts.Types, "aggregate-type", nil, "publish events of this `type` (the column of router.route.by.field); may be repeated")
 	flags.StringArrayVar(&opts.Keys, "key", nil, "publish events with this `key`; may be repeated")
 	all := flags.Bool("all", false, "publish every row of the table")
@@ -60,14 +57,8 @@ the end. It writes no dead letters. docs/replay.md explains more.`,
 	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order; an interrupted replay then begins its table again")
 	asJSON := flags.Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := timeRange(*since, &opts.Since, *until, &opts.Until); err != nil {
+		if err := rows(&opts.Since, &opts.Until, &opts.FirstID, &opts.LastID); err != nil {
 			return err
-		}
-		if flags.Changed("first-id") {
-			opts.FirstID = first
-		}
-		if flags.Changed("last-id") {
-			opts.LastID = last
 		}
 		filters := []string{"id", "first-id", "last-id", "since", "until", "aggregate-type", "key"}
 		filtered := slices.ContainsFunc(filters, flags.Changed)

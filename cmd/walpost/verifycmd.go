@@ -39,10 +39,7 @@ are counted. They leave the exit code at 0 unless you pass --strict.`,
 	load := configFlags(cmd, (*walpost.Config).Validate,
 		"dsn", "table", "brokers", "slot", "publication", "shard", "name", "topic-regex", "topic-replacement", "checkpoint-store", "checkpoint-topic", "checkpoint-path")
 	flags := cmd.Flags()
-	since := flags.String("since", "", "compare only rows that were written from this `time` on, such as 2026-11-20T08:00:00Z")
-	until := flags.String("until", "", "compare only rows that were written before this `time`")
-	first := flags.String("first-id", "", "compare only rows from this event `id` on, in the order of its column")
-	last := flags.String("last-id", "", "compare only rows up to this event `id`")
+	rows := rowFlags(cmd, "compare only")
 	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "the `duration` that the relay may make no progress before verify stops waiting for it")
 	tempDir := flags.String("temp-dir", "", "the `folder` of the temporary files (default: the system's)")
 	limit := flags.Int("limit", 20, "print at most this `number` of findings of each kind; all are counted")
@@ -50,7 +47,7 @@ are counted. They leave the exit code at 0 unless you pass --strict.`,
 	asJSON := flags.Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		opts := walpost.VerifyOptions{Wait: *wait, TempDir: *tempDir, Limit: *limit}
-		if err := timeRange(*since, &opts.Since, *until, &opts.Until); err != nil {
+		if err := rows(&opts.Since, &opts.Until, &opts.FirstID, &opts.LastID); err != nil {
 			return err
 		}
 		switch {
@@ -65,12 +62,6 @@ are counted. They leave the exit code at 0 unless you pass --strict.`,
 			} else if !info.IsDir() {
 				return usageError{fmt.Errorf("--temp-dir: %s is not a folder", *tempDir)}
 			}
-		}
-		if flags.Changed("first-id") {
-			opts.FirstID = first
-		}
-		if flags.Changed("last-id") {
-			opts.LastID = last
 		}
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 			meter := progress.NewMeter(cmd.ErrOrStderr(), terminal(cmd.ErrOrStderr()))
@@ -98,13 +89,27 @@ are counted. They leave the exit code at 0 unless you pass --strict.`,
 	return cmd
 }
 
-// timeRange reads --since and --until. An empty text is no bound.
-func timeRange(since string, from *time.Time, until string, to *time.Time) (err error) {
-	if *from, err = timeFlag("since", since); err == nil {
-		*to, err = timeFlag("until", until)
+// rowFlags adds the flags that select rows by their time and by their event id, and returns what reads them. what is what the command
+// does with the rows.
+func rowFlags(cmd *cobra.Command, what string) func(from, to *time.Time, firstID, lastID **string) error {
+	flags := cmd.Flags()
+	since := flags.String("since", "", what+" rows that were written from this `time` on, such as 2026-11-20T08:00:00Z")
+	until := flags.String("until", "", what+" rows that were written before this `time`")
+	first := flags.String("first-id", "", what+" rows from this event `id` on, in the order of its column")
+	last := flags.String("last-id", "", what+" rows up to this event `id`")
+	return func(from, to *time.Time, firstID, lastID **string) (err error) {
+		if flags.Changed("first-id") {
+			*firstID = first
+		}
+		if flags.Changed("last-id") {
+			*lastID = last
+		}
+		if *from, err = timeFlag("since", *since); err == nil {
+			*to, err = timeFlag("until", *until)
+		}
+		if err == nil && !from.IsZero() && !to.IsZero() && !from.Before(*to) {
+			err = usageError{fmt.Errorf("--until: must be later than --since (got %s)", *until)}
+		}
+		return err
 	}
-	if err == nil && !from.IsZero() && !to.IsZero() && !from.Before(*to) {
-		err = usageError{fmt.Errorf("--until: must be later than --since (got %s)", until)}
-	}
-	return err
 }
