@@ -206,7 +206,7 @@ func (s *claimer) beginning(ctx context.Context, _ bool) (cdc.Position, error) {
  EXISTS (SELECT FROM %[1]s WHERE t.claimed_by IS NOT NULL OR t.finished_at IS NOT NULL) OR EXISTS (SELECT FROM pg_locks WHERE %[2]s AND pid <> pg_backend_pid()) AS claimed`,
 		s.Session.rows.from, lockIs(nameLock, digest(set.Name))))
 	if err == nil && has.Rows && !has.Claimed {
-		err = fault.Config(fmt.Errorf("table %s has rows that are not finished, and no relay has ever claimed any", set.Table),
+		err = fault.Config(fmt.Errorf("table %s has rows that are not finished, and neither a row nor a checkpoint says that a relay has claimed any", set.Table),
 			"Set source.snapshot to \"initial\" to publish these rows. To leave some of them out, set finished_at in exactly those rows first.")
 	}
 	return 1, err

@@ -383,8 +383,9 @@ func (s *cursor) beginning(ctx context.Context, anyway bool) (cdc.Position, erro
 	case !has.Rows:
 		return oldest, nil
 	case set.Snapshot == "" && !anyway:
-		return 0, fault.Config(fmt.Errorf("table %s has rows, and this relay has never read them", set.Table),
-			"Set source.snapshot to \"initial\" to publish these rows, or to \"never\" to begin with the rows that are inserted from now on.")
+		return 0, fault.Config(fmt.Errorf("table %s has rows, and no checkpoint says which of them are delivered", set.Table),
+			"For a new relay, set source.snapshot to \"initial\" to publish these rows, or to \"never\" to begin with the rows that are inserted from now on. "+
+				"If this relay ran before, its checkpoint is lost: set \"initial\", which publishes the rows of the table again, because \"never\" leaves out what is not delivered.")
 	}
 	// The id is in the WAL once that is flushed, so the server gives out no id up to it again.
 	own, err := pg.Row[struct{ ID string }](ctx, s.conn, "take a transaction id", "SELECT pg_current_xact_id()::text AS id")

@@ -34,7 +34,7 @@ func (l *LostRecords) Error() string {
 func (l *LostRecords) Hint() string {
 	return "Set cleanup.policy=compact on the topic, so that no checkpoint is deleted again. " +
 		"If this relay ran before, its checkpoint is lost, and the command below begins at the position of the slot. " +
-		"If its slot is gone, too, events may be missing: set source.snapshot: initial for this start, which publishes the rows of the table again. " +
+		"If its slot is gone, too, or if source.kind is poll, events may be missing: set source.snapshot: initial for this start, which publishes the rows of the table again. " +
 		"Start the relay once with " + fault.Command("run", "--accept-gap="+l.GapToken())
 }
 
