@@ -25,6 +25,8 @@ type Config struct {
 
 	// Dial replaces the dialer, for tests and tunnels. TLS is then Dial's task.
 	Dial func(ctx context.Context, network, host string) (net.Conn, error) `yaml:"-"`
+	// Until is when clients stop to send; nil for never.
+	Until *Deadline `yaml:"-"`
 }
 
 // TLS names PEM files, all of them optional. They are read again for every connection, so a renewed certificate needs no
@@ -115,14 +117,13 @@ const dialTimeout = 10 * time.Second
 
 // Options are the options with which every client finds and enters the cluster.
 func (c Config) Options() []kgo.Opt {
-	dial := c.Dial
+	dial := c.Until.bound((&net.Dialer{Timeout: dialTimeout}).DialContext)
 	switch {
-	case dial != nil:
+	case c.Dial != nil:
+		dial = c.Until.bound(c.Dial)
 	case c.TLS != nil:
 		t := *c.TLS // the caller may change its own
-		dial = t.dial
-	default:
-		dial = (&net.Dialer{Timeout: dialTimeout}).DialContext
+		dial = t.over(dial)
 	}
 	opts := []kgo.Opt{
 		kgo.SeedBrokers(c.Brokers...),
@@ -187,17 +188,29 @@ func (t *TLS) pair() ([]tls.Certificate, error) {
 	return []tls.Certificate{pair}, nil
 }
 
-// dial opens one TLS connection. The files are read each time: short-lived certificates are renewed in place.
-func (t *TLS) dial(ctx context.Context, network, host string) (net.Conn, error) {
-	c, err := t.load()
-	if err != nil {
-		return nil, err
-	}
-	if c.ServerName == "" {
-		if c.ServerName, _, err = net.SplitHostPort(host); err != nil {
-			return nil, fmt.Errorf("broker address %q: %w", host, err)
+// over opens TLS connections over those of a dialer. The files are read each time: short-lived certificates are renewed in place.
+func (t *TLS) over(dial dialer) dialer {
+	return func(ctx context.Context, network, host string) (net.Conn, error) {
+		c, err := t.load()
+		if err != nil {
+			return nil, err
 		}
+		if c.ServerName == "" {
+			if c.ServerName, _, err = net.SplitHostPort(host); err != nil {
+				return nil, fmt.Errorf("broker address %q: %w", host, err)
+			}
+		}
+		plain, err := dial(ctx, network, host)
+		if err != nil {
+			return nil, err
+		}
+		conn := tls.Client(plain, c)
+		ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+		defer cancel()
+		if err := conn.HandshakeContext(ctx); err != nil {
+			_ = plain.Close() // nothing was sent through it
+			return nil, err
+		}
+		return conn, nil
 	}
-	d := &tls.Dialer{NetDialer: &net.Dialer{Timeout: dialTimeout}, Config: c}
-	return d.DialContext(ctx, network, host)
 }
