@@ -37,6 +37,7 @@ func (r *Relay) polling() poll.Settings {
 	return poll.Settings{
 		Config: r.cfg.Source.Poll, Name: r.cfg.Name, DB: r.rows.DB, Table: r.rows.Names.Tables[0], OrderColumn: r.cfg.Source.OrderColumn,
 		TimeColumn: r.cfg.Source.TimeColumn, Snapshot: r.cfg.Source.Snapshot, Needs: r.router.Needs, Logger: r.cfg.Logger,
+		Bound: r.sends.Set, Unreachable: r.unreachable,
 		ID:  func(rel *cdc.Relation) string { return r.router.Columns(rel).ID },
 		Key: func(rel *cdc.Relation) string { return r.router.Columns(rel).Key },
 	}
@@ -51,6 +52,13 @@ func (r *Relay) reads() relay.Source {
 		return pollSource{r.polled}
 	}
 	return pgSource{r.source}
+}
+
+// unreachable reports whether the brokers cannot be reached, as far as the sink of a Run knows.
+func (r *Relay) unreachable() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.kafka != nil && r.kafka.Unreachable()
 }
 
 // pollSource is poll.Source as package relay wants it.

@@ -34,6 +34,7 @@ import (
 	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
@@ -50,7 +51,8 @@ type Relay struct {
 	database string
 	rows     table.Source
 	source   *replication.Source
-	polled   *poll.Source // nil if the WAL is read
+	polled   *poll.Source   // nil if the WAL is read
+	sends    kafka.Deadline // of the sink, if workers claim rows
 	router   *router.Router
 	started  atomic.Bool
 	created  time.Time
@@ -296,7 +298,11 @@ func (r *Relay) openSink() (relay.Sink, *sink.Kafka, error) {
 	if r.cfg.Stdout != nil {
 		return sink.NewStdout(r.cfg.Stdout), nil, nil
 	}
-	kafka, err := sink.Open(r.cfg.sink())
+	cfg := r.cfg.sink()
+	if r.cfg.claims() {
+		cfg.Until = &r.sends
+	}
+	kafka, err := sink.Open(cfg)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -32,6 +32,14 @@ type ClaimCounts struct {
 	Waiting int // for their next attempt
 	Workers int
 	Refused []RefusedRow // the oldest 10
+	Locked  []LockedRow  // the oldest 10
+}
+
+// A LockedRow is a row that a session has locked which is no worker. A worker can neither claim it nor write
+// that it is delivered.
+type LockedRow struct {
+	ID string
+	By *Blocker
 }
 
 // A RefusedRow is a row that was refused at least once, and is not finished.

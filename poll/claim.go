@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"slices"
 	"time"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/wait"
 )
 
 // The rules of the strategies claim and delete
@@ -24,10 +24,7 @@ import (
 // one key, and the sink keeps the order within one worker. A row that is locked or claimed elsewhere, or
 // that waits for its next attempt, holds back all younger rows of its key, and no other row.
 //
-// Another worker may claim the rows of a worker whose lease has ended. So a worker gives no row to the
-// relay near the end of its lease. If records are in flight then, the run ends (Overdue): whatever is not
-// on the wire is never sent. The worker measures the lease by its own clock from before it asked the
-// server, so it is never later than the server.
+// lease.go says why no record of a worker arrives after another worker has taken over its key.
 //
 // claimed_by names the worker and its session. If the answer to a claim is lost with the connection,
 // nobody knows that the rows are claimed. The next session has another name, so it does not take these
@@ -39,7 +36,9 @@ const (
 	flushAfter = 20 * time.Millisecond
 	avoidFor   = time.Second // no look at a key that another worker has
 	retryMost  = 5 * time.Minute
-	errorBytes = 1000 // of last_error
+	errorBytes = 1000                   // of last_error
+	heldPause  = 500 * time.Millisecond // between two tries to write to a row that another session has locked
+	leaveLimit = time.Second            // for such a row, when the worker stops
 )
 
 // retryPause is the time before the next attempt at a row that was refused that many times.
@@ -68,6 +67,7 @@ type claimed struct {
 	given     bool   // to the relay
 	exhausted bool   // no further attempt: the policy decides
 	end       ending
+	until     time.Time // of the lease, if another session has kept the worker from renewing it
 }
 
 // Claims are the rows that one process has claimed. They outlive a session. All methods belong to the
@@ -77,14 +77,16 @@ type Claims struct {
 	worker string // of this process
 	count  int    // of the sessions that claimed
 	name   string // claimed_by of the newest session
-	until  time.Time
-	lost   []*claimed // were in flight when they were not claimed any more
+	lease
+	lost []*claimed // were in flight when they were not claimed any more
 
 	rows  map[uint32]*claimed // all
 	last  uint32              // number
 	queue []*claimed          // not given, in order
 	ended []*claimed          // whose outcome is to be written
 	since time.Time           // of the oldest outcome
+	held  []*claimed          // have ended, but other sessions have locked them
+	again time.Time           // when held is tried again
 	avoid map[string]time.Time
 
 	pos         cdc.Position // end of the newest transaction
@@ -102,9 +104,6 @@ func newClaims(set *Settings) *Claims {
 		rows: map[uint32]*claimed{}, avoid: map[string]time.Time{}, pause: retryPause,
 	}
 }
-
-// margin is how long before the end of a lease nothing is sent any more.
-func (k *Claims) margin() time.Duration { return k.set.Lease / 4 }
 
 // Delivered notes that the brokers have acknowledged the record of a row, or that the row gives none.
 func (k *Claims) Delivered(number uint32) { k.finish(k.rows[number], delivered) }
@@ -137,30 +136,17 @@ func (k *Claims) Refused(number uint32, why string) (again bool) {
 	return true
 }
 
-// Overdue returns an error if the leases of rows that are in flight are about to end. Then the caller
-// sends nothing any more.
-func (k *Claims) Overdue() error {
-	k.lost = slices.DeleteFunc(k.lost, func(r *claimed) bool { return r.end != unknown })
-	if n := len(k.lost); n > 0 {
-		return fault.WithHint(fmt.Errorf("%d %w: their lease ended, or somebody changed or removed them", n, errGone),
-			"Start walpost again. Nothing is lost, but events may be delivered twice.")
-	}
-	if k.safe() || len(k.rows) == 0 {
-		return nil
-	}
-	return fault.WithHint(fmt.Errorf("the lease of rows of %s ends, and the brokers have not acknowledged their records: the relay stops before another worker sends them", k.set.Table),
-		"Start walpost again: it claims the rows when it reaches the database. Nothing is lost, but events may be delivered twice.")
-}
-
-// safe reports whether rows may be given.
-func (k *Claims) safe() bool { return time.Now().Before(k.until.Add(-k.margin())) }
-
 func (k *Claims) finish(r *claimed, how ending) {
 	if r == nil || r.end != unknown {
 		return
 	}
+	now := time.Now()
 	if len(k.ended) == 0 {
-		k.since = time.Now()
+		k.since = now
+	}
+	if r.given {
+		k.flying--
+		k.moved = now
 	}
 	r.end = how
 	k.ended = append(k.ended, r)
@@ -191,8 +177,11 @@ func all(*claimed) bool { return true }
 type claimer struct {
 	*Session
 	*Claims
-	begins  bool // the relay uses this session
-	adopted bool // the claims are this session's
+	begins  bool         // the relay uses this session
+	adopted bool         // the claims are this session's
+	able    bool         // the session has the lock of a worker that can deliver
+	token   string       // of the session, in its settings on the server
+	wal     cdc.Position // that is on the server's disk, at the newest look
 }
 
 // beginning has nothing to find out, because each row says whether it is delivered. A worker that comes to others goes on with what they
@@ -236,7 +225,7 @@ func (s *claimer) next(ctx context.Context) (*cdc.Event, error) {
 	case !s.begun:
 		s.begun = true
 		s.pos += 2
-		s.event = cdc.Event{Kind: cdc.Begin, Pos: s.pos - 1, Time: time.Now().UTC()}
+		s.event = cdc.Event{Kind: cdc.Begin, Pos: s.pos - 1, WAL: s.wal, Time: time.Now().UTC()}
 		if len(s.queue) > 0 {
 			s.event.Time = s.queue[0].row.event.Time
 		}
@@ -244,6 +233,9 @@ func (s *claimer) next(ctx context.Context) (*cdc.Event, error) {
 	case len(s.queue) > 0:
 		r := s.queue[0]
 		s.queue, r.given = s.queue[1:], true
+		if s.flying++; s.flying == 1 {
+			s.moved = time.Now()
+		}
 		ev := r.row.event
 		ev.Pos, r.row.event = cdc.Position(r.number), nil
 		return ev, nil
@@ -268,6 +260,9 @@ func patient(ctx context.Context) (context.Context, func()) {
 func (s *claimer) keep(ctx context.Context) error {
 	now := time.Now()
 	if !s.adopted || len(s.Claims.rows) > 0 && s.until.Sub(now) < s.Claims.set.Lease*2/3 {
+		if err := s.giveUp(ctx); err != nil || s.gaveUp {
+			return err
+		}
 		if err := s.renew(ctx); err != nil {
 			return err
 		}
@@ -288,6 +283,10 @@ func (s *claimer) poll(ctx context.Context) error {
 	s.due = time.Now().Add(s.Claims.set.Interval)
 	if err := s.flush(ctx); err != nil {
 		return err
+	}
+	if s.stalled() {
+		s.src.looked(s.pos, xids{}, false)
+		return nil
 	}
 	rows, err := s.claim(ctx)
 	if err != nil {
@@ -327,7 +326,17 @@ func (s *claimer) leave(ctx context.Context) error {
 			s.finish(r, refused)
 		}
 	}
-	return s.flush(ctx)
+	for until := time.Now().Add(leaveLimit); ; {
+		s.again = time.Time{}
+		if err := s.flush(ctx); err != nil || len(s.held) == 0 {
+			return err
+		}
+		if !time.Now().Before(until) || !wait.For(ctx, flushAfter) {
+			s.Claims.set.Logger.Warn().Int("rows", len(s.held)).Str("table", s.Claims.set.Table.String()).
+				Msg("other sessions have locked rows, so walpost cannot write that they are delivered: their events come again")
+			return nil
+		}
+	}
 }
 
 // errGone says that the claims of rows in flight are gone.
@@ -345,6 +354,7 @@ func (k *Claims) gone(rows []*claimed) error {
 			k.drop(all) // the rows of one key belong together
 		}
 	}
+	k.bind()
 	if n := len(k.lost); n > 0 {
 		return fault.Retry(fmt.Errorf("%d %w", n, errGone))
 	}

@@ -3,6 +3,7 @@ package poll
 import (
 	"cmp"
 	"context"
+	"crypto/rand"
 	"fmt"
 	"maps"
 	"math"
@@ -25,9 +26,56 @@ const planSettings = "SET enable_seqscan = off; SET enable_bitmapscan = off; SET
 // committed without waiting for the disk.
 const flushSettings = "SELECT set_config('synchronous_commit', 'local', false) WHERE current_setting('synchronous_commit') = 'off'"
 
-// ready is the condition for a row that no worker has, and that waits for nothing.
-func ready(alias string) string {
-	return fmt.Sprintf("(%[1]s.claimed_until IS NULL OR %[1]s.claimed_until < now()) AND (%[1]s.next_attempt_at IS NULL OR %[1]s.next_attempt_at <= now())", alias)
+// ready is the condition for a row that no worker has, and that waits for nothing. The lease of another
+// worker counts as ended only if takeOver says that the server's clock can be trusted.
+func ready(alias string, takeOver bool) string {
+	free := alias + ".claimed_until IS NULL"
+	if takeOver {
+		free = fmt.Sprintf("(%[1]s.claimed_until IS NULL OR %[1]s.claimed_until < now())", alias)
+	}
+	return fmt.Sprintf("%[2]s AND (%[1]s.next_attempt_at IS NULL OR %[1]s.next_attempt_at <= now())", alias, free)
+}
+
+// setUp makes the settings of a session. One of them is a token. A pooler that gives the server process to
+// another client between two transactions cannot keep both the process and the token.
+func (s *claimer) setUp(ctx context.Context) error {
+	s.token = rand.Text()
+	return s.exec(ctx, "set up the session", planSettings+"; "+flushSettings+"; SET "+tokenSetting+" = "+pg.QuoteLiteral(s.token))
+}
+
+const tokenSetting = "walpost.session"
+
+// begin begins the transaction of a look. It reports whether the ends of other workers' leases can be
+// trusted.
+func (s *claimer) begin(ctx context.Context) (takeOver bool, err error) {
+	if err := s.exec(ctx, "begin to claim", "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
+		return false, err
+	}
+	before := time.Now()
+	found, err := pg.Row[struct {
+		Clock time.Time
+		WAL   cdc.Position
+		PID   int32
+		Token *string
+	}](ctx, s.conn, "read the server's clock", "SELECT clock_timestamp() AS clock, pg_current_wal_flush_lsn() AS wal, pg_backend_pid() AS pid, current_setting('"+tokenSetting+"', true) AS token")
+	if err != nil {
+		return false, err
+	}
+	if found.PID != s.pid || found.Token == nil || *found.Token != s.token {
+		return false, pooled(s.pid, found.PID)
+	}
+	s.wal = found.WAL
+	return s.clock.observe(found.Clock, before, time.Now(), s.Claims.set.Lease), nil
+}
+
+// pooled is the error for a session whose server process another client uses, too.
+func pooled(was, is int32) error {
+	what := fmt.Sprintf("the connection changed from server process %d to %d", was, is)
+	if was == is {
+		what = fmt.Sprintf("another client uses server process %d between the transactions of walpost", is)
+	}
+	return fault.Config(fmt.Errorf("%s: the locks of the relay are lost", what),
+		"Connect to Postgres directly, or to a pooler in session mode: polling holds locks of the session.")
 }
 
 // mine is the condition for a row that this session has claimed. It can be NULL.
@@ -52,12 +100,12 @@ func (r *rowReader) keyColumn(alias string) string {
 // row of each key only: withoutBlocked has the rest. The range (key, order) >= … begins with a row of t's
 // key, because it contains t. Only the index by key and order gives it. With key = t.key, the server may
 // take the index by order instead, and read the older rows of all other keys.
-func (s *claimer) candidates() string {
+func (s *claimer) candidates(takeOver bool) string {
 	r := s.Session.rows
-	where := "t.finished_at IS NULL AND " + ready("t")
+	where := "t.finished_at IS NULL AND " + ready("t", takeOver)
 	if r.key != "" {
 		where += fmt.Sprintf(" AND (%s IS NULL OR (SELECT %s OR %s FROM %s WHERE (%[5]s, %[6]s) >= (%[1]s, '%[7]d'::bigint) AND o.finished_at IS NULL ORDER BY %[5]s, %[6]s LIMIT 1))",
-			r.keyColumn("t"), ready("o"), s.mine("o"), r.as("o"), r.keyColumn("o"), r.orderOf("o"), int64(math.MinInt64))
+			r.keyColumn("t"), ready("o", takeOver), s.mine("o"), r.as("o"), r.keyColumn("o"), r.orderOf("o"), int64(math.MinInt64))
 		now := time.Now()
 		maps.DeleteFunc(s.avoid, func(_ string, until time.Time) bool { return now.After(until) })
 		if len(s.avoid) > 0 {
@@ -73,11 +121,11 @@ func (s *claimer) candidates() string {
 
 // claim claims rows, and returns them in their order.
 func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
-	from := time.Now() // before BEGIN, because now() in SQL is the time of BEGIN
-	if err := s.exec(ctx, "begin to claim", "BEGIN ISOLATION LEVEL READ COMMITTED"); err != nil {
+	takeOver, err := s.begin(ctx)
+	if err != nil {
 		return nil, err
 	}
-	found, _, err := s.Session.rows.page(ctx, s.conn, s.candidates(), func(*row) bool { return true })
+	found, _, err := s.Session.rows.page(ctx, s.conn, s.candidates(takeOver), func(*row) bool { return true })
 	if err != nil {
 		return nil, s.denied(err)
 	}
@@ -93,15 +141,19 @@ func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 		if len(f.more) > 1 && f.more[1].Bytes != nil {
 			r.key, r.keyed = string(f.more[1].Bytes), true
 		}
+		if s.has(r) {
+			continue
+		}
 		rows = append(rows, r)
 	}
 	if rows, err = s.withoutBlocked(ctx, rows); err != nil {
 		return nil, err
 	}
+	from := time.Now()
 	if len(rows) > 0 {
-		sql := fmt.Sprintf("UPDATE %s SET claimed_by = %s, claimed_until = now() + interval '%d milliseconds' FROM %s WHERE %s AND t.finished_at IS NULL RETURNING d.number",
-			s.Session.rows.from, pg.QuoteLiteral(s.name), s.Claims.set.Lease.Milliseconds(), places(rows), s.place(rows))
-		got, err := s.change(ctx, "claim rows", sql)
+		sql := fmt.Sprintf("UPDATE %s SET %s FROM %s WHERE %s AND t.finished_at IS NULL RETURNING d.number",
+			s.Session.rows.from, s.claiming(s.name), places(rows), s.place(rows))
+		got, err := s.run(ctx, "claim rows", sql)
 		if err != nil {
 			return nil, err
 		}
@@ -118,7 +170,20 @@ func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 	for _, r := range rows {
 		s.Claims.rows[r.number] = r
 	}
+	s.bind()
 	return rows, nil
+}
+
+// has reports whether the worker has a row already. If another session has locked the row, the lease can
+// end on the server meanwhile.
+func (s *claimer) has(r *claimed) bool {
+	same := func(h *claimed) bool { return h.order == r.order && h.id == r.id }
+	return slices.ContainsFunc(s.locked, same) || slices.ContainsFunc(s.held, same)
+}
+
+// claiming are the columns of a row that a name has claimed now.
+func (s *claimer) claiming(name string) string {
+	return fmt.Sprintf("claimed_by = %s, claimed_until = statement_timestamp() + interval '%d milliseconds'", pg.QuoteLiteral(name), s.Claims.set.Lease.Milliseconds())
 }
 
 // withoutBlocked leaves out the rows that an older row of their key blocks. The query has a newer
@@ -193,39 +258,71 @@ func (s *claimer) renew(ctx context.Context) error {
 		name = fmt.Sprintf("%s#%d", s.worker, s.count)
 	}
 	rows := slices.SortedFunc(maps.Values(s.Claims.rows), func(a, b *claimed) int { return cmp.Compare(a.order, b.order) })
-	from, kept := time.Now(), map[uint32]bool{}
+	from := time.Now()
+	var locked, gone []*claimed
 	for part := range slices.Chunk(rows, flushRows) {
-		got, err := s.change(ctx, "renew the leases", fmt.Sprintf("UPDATE %s SET claimed_by = %s, claimed_until = now() + interval '%d milliseconds' FROM %s WHERE %s AND t.finished_at IS NULL AND %s AND t.claimed_until >= now() RETURNING d.number",
-			s.Session.rows.from, pg.QuoteLiteral(name), s.Claims.set.Lease.Milliseconds(), places(part), s.place(part), s.ours("t")))
+		still := fmt.Sprintf("%s AND t.finished_at IS NULL AND %s", s.place(part), s.ours("t")) // also if the lease has ended and nobody has claimed the row
+		got, err := s.change(ctx, "renew", places(part), still, fmt.Sprintf("UPDATE %s SET %s FROM free d WHERE %s", s.Session.rows.from, s.claiming(name), s.place(part)))
 		if err != nil {
 			return err
 		}
-		maps.Copy(kept, got)
+		held, lost, err := s.left(ctx, part, got, still)
+		if err != nil {
+			return err
+		}
+		locked, gone = append(locked, held...), append(gone, lost...)
 	}
 	s.used = time.Now()
+	for _, r := range locked {
+		if r.until.IsZero() {
+			r.until = s.until
+		}
+		if !r.given && r.end == unknown {
+			s.drop(func(q *claimed) bool { return q == r })
+			s.dropKey(r)
+		}
+	}
+	for _, r := range s.locked {
+		if !slices.Contains(locked, r) {
+			r.until = time.Time{}
+		}
+	}
+	s.locked = locked
 	s.until, s.name, s.adopted = from.Add(s.Claims.set.Lease), name, true
-	return s.gone(slices.DeleteFunc(rows, func(r *claimed) bool { return kept[r.number] }))
+	return s.gone(gone)
 }
 
 // flush writes the outcomes. The server may have done so already, if the answer was lost: then nothing is
 // claimed by this process, and nothing is written twice.
 func (s *claimer) flush(ctx context.Context) error {
+	if !time.Now().Before(s.again) {
+		s.ended, s.held = append(s.held, s.ended...), nil
+	}
 	for len(s.ended) > 0 {
 		part := s.ended[:min(len(s.ended), flushRows)]
-		if err := s.write(ctx, part); err != nil {
+		locked, err := s.write(ctx, part)
+		if err != nil {
 			return err
 		}
 		for _, r := range part {
 			delete(s.Claims.rows, r.number)
 		}
+		for _, r := range locked {
+			s.Claims.rows[r.number] = r
+		}
+		if s.held = append(s.held, locked...); len(locked) > 0 {
+			s.again = time.Now().Add(heldPause)
+		}
 		s.ended = s.ended[len(part):]
 		s.used = time.Now()
 	}
 	s.ended = nil
+	s.bind()
 	return nil
 }
 
-func (s *claimer) write(ctx context.Context, rows []*claimed) error {
+// write writes the outcomes of rows, and returns those that other sessions have locked.
+func (s *claimer) write(ctx context.Context, rows []*claimed) ([]*claimed, error) {
 	deletes := s.Claims.set.Strategy == Delete
 	var done []*claimed
 	var b strings.Builder
@@ -248,38 +345,66 @@ func (s *claimer) write(ctx context.Context, rows []*claimed) error {
 		fmt.Fprintf(&b, "(%d::bigint, %s::text, %d::bigint, %t, %d, %s::text, %d)", r.order, pg.QuoteLiteral(r.id), r.number, r.end == delivered, r.attempts, why, pause.Milliseconds())
 	}
 	table := s.Session.rows.from
-	unfinished := fmt.Sprintf("%s AND t.finished_at IS NULL AND %s", s.place(rows), s.ours("t"))
+	place := s.place(rows)
+	unfinished := fmt.Sprintf("%s AND t.finished_at IS NULL AND %s", place, s.ours("t"))
 	written := map[uint32]bool{}
 	if b.Len() > 0 {
-		got, err := s.change(ctx, "write the outcomes", fmt.Sprintf(`UPDATE %s SET finished_at = CASE WHEN d.done THEN now() END, claimed_by = NULL, claimed_until = NULL, attempts = d.attempts,
- last_error = coalesce(d.why, t.last_error), next_attempt_at = CASE WHEN d.pause > 0 THEN now() + d.pause * interval '1 millisecond' END
- FROM (VALUES %s) d (at, id, number, done, attempts, why, pause) WHERE %s RETURNING d.number`, table, b.String(), unfinished))
+		got, err := s.change(ctx, "finish", "(VALUES "+b.String()+") d (at, id, number, done, attempts, why, pause)", unfinished, fmt.Sprintf(`UPDATE %s SET finished_at = CASE WHEN d.done THEN now() END, claimed_by = NULL, claimed_until = NULL, attempts = d.attempts,
+ last_error = coalesce(d.why, t.last_error), next_attempt_at = CASE WHEN d.pause > 0 THEN now() + d.pause * interval '1 millisecond' END FROM free d WHERE %s`, table, place))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		maps.Copy(written, got)
 	}
 	if len(done) > 0 {
-		got, err := s.change(ctx, "delete delivered rows", fmt.Sprintf("DELETE FROM %s USING %s WHERE %s RETURNING d.number", table, places(done), unfinished))
+		got, err := s.change(ctx, "delete", places(done), unfinished, fmt.Sprintf("DELETE FROM %s USING free d WHERE %s", table, place))
 		if err != nil {
-			return err
+			return nil, err
 		}
 		maps.Copy(written, got)
 	}
-	if len(written) == len(rows) {
-		return nil
-	}
-	// Somebody may have finished or removed a row, or a former statement of which the answer was lost.
-	left := slices.DeleteFunc(slices.Clone(rows), func(r *claimed) bool { return written[r.number] })
-	still, err := s.change(ctx, "look for rows without an outcome", fmt.Sprintf("SELECT d.number FROM %s, %s WHERE %s", table, places(left), unfinished))
-	if err == nil && len(still) > 0 {
-		err = s.suppressed("finish", len(still))
-	}
-	return err
+	locked, _, err := s.left(ctx, rows, written, unfinished)
+	return locked, err
 }
 
-// change runs a statement, and returns the numbers of the rows that it has changed.
-func (s *claimer) change(ctx context.Context, step, sql string) (map[uint32]bool, error) {
+// left divides the rows that a statement has not changed: other sessions have locked some of them, and the
+// others do not fulfil the condition any more. Somebody may have finished or removed a row, or a former
+// statement of which the answer was lost.
+func (s *claimer) left(ctx context.Context, rows []*claimed, changed map[uint32]bool, condition string) (locked, gone []*claimed, err error) {
+	left := slices.DeleteFunc(slices.Clone(rows), func(r *claimed) bool { return changed[r.number] })
+	if len(left) == 0 {
+		return nil, nil, nil
+	}
+	still, err := s.run(ctx, "look for locked rows", fmt.Sprintf("SELECT d.number FROM %s, %s WHERE %s", s.Session.rows.from, places(left), condition))
+	for _, r := range left {
+		if still[r.number] {
+			locked = append(locked, r)
+		} else {
+			gone = append(gone, r)
+		}
+	}
+	return locked, gone, err
+}
+
+// change writes to the rows of a list, d, that fulfil a condition and that no other session has locked. It returns
+// the numbers of these rows. statement changes the rows of free, which are those of the list.
+func (s *claimer) change(ctx context.Context, what, list, condition, statement string) (map[uint32]bool, error) {
+	free, err := s.run(ctx, what+" rows", fmt.Sprintf("WITH free AS MATERIALIZED (SELECT d.* FROM %s, %s WHERE %s FOR UPDATE OF t SKIP LOCKED), done AS (%s RETURNING d.number)\n"+
+		"SELECT f.number, d.number FROM free f LEFT JOIN done d ON d.number = f.number", s.Session.rows.from, list, condition, statement))
+	n := 0
+	for _, changed := range free {
+		if !changed {
+			n++
+		}
+	}
+	if err == nil && n > 0 { // these rows are locked by the statement, so they are still there
+		err = s.suppressed(what, n)
+	}
+	return free, err
+}
+
+// run runs a statement that gives numbers of rows.
+func (s *claimer) run(ctx context.Context, step, sql string) (map[uint32]bool, error) {
 	results, err := s.conn.Exec(ctx, sql).ReadAll()
 	if pg.SQLState(err) == stateNotSupported { // RETURNING on a table with a rule
 		return nil, fault.Person(fmt.Errorf("%s: %w", step, err), suppressedHint)
@@ -293,7 +418,7 @@ func (s *claimer) change(ctx context.Context, step, sql string) (map[uint32]bool
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w: %q", step, pg.ErrAnswer, got[0])
 		}
-		numbers[uint32(number)] = true
+		numbers[uint32(number)] = len(got) < 2 || got[1] != nil
 	}
 	return numbers, nil
 }
@@ -330,7 +455,7 @@ func (s *claimer) denied(err error) error {
 // backlog counts the rows that are not finished.
 func (s *claimer) backlog(ctx context.Context, _ cdc.Position) (*Backlog, error) {
 	r := s.Session.rows
-	rows := fmt.Sprintf("(SELECT %s AS id, t.claimed_until, t.next_attempt_at, t.attempts, t.last_error, %s AS place, (%s)::bigint AS at FROM %s WHERE t.finished_at IS NULL ORDER BY %[2]s LIMIT %[5]d) c",
+	rows := fmt.Sprintf("(SELECT %s AS id, t.xmax AS locker, t.claimed_until, t.next_attempt_at, t.attempts, t.last_error, %s AS place, (%s)::bigint AS at FROM %s WHERE t.finished_at IS NULL ORDER BY %[2]s LIMIT %[5]d) c",
 		r.id, r.order, r.when, r.from, CountedRows+1)
 	got, err := pg.Row[struct {
 		Rows, Claimed, Waiting, Workers int
@@ -347,5 +472,21 @@ func (s *claimer) backlog(ctx context.Context, _ cdc.Position) (*Backlog, error)
 	}
 	b.Claims.Refused, err = pg.Rows[RefusedRow](ctx, s.conn, "read the rows that were refused",
 		"SELECT id, attempts, coalesce(last_error, '') AS error, next_attempt_at AS next FROM "+rows+" WHERE attempts > 0 ORDER BY place LIMIT 10")
+	if err != nil {
+		return b, err
+	}
+	locked, err := pg.Rows[struct{ ID, XID string }](ctx, s.conn, "read the rows that are locked", fmt.Sprintf(`SELECT coalesce(c.id, '') AS id, l.transactionid::text AS xid FROM %s JOIN pg_locks l ON l.transactionid = c.locker
+ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted AND coalesce(l.pid, 0) NOT IN (SELECT pid FROM pg_locks WHERE %s) ORDER BY place LIMIT 10`,
+		rows, lockIs(nameLock, digest(s.Claims.set.Name))))
+	for _, r := range locked {
+		xid, _ := strconv.ParseUint(r.XID, 10, 32) //nolint:errcheck // the server wrote it
+		by, err := s.blocker(ctx, cdc.Position(xid))
+		if err != nil {
+			return b, err
+		}
+		if by != nil {
+			b.Claims.Locked = append(b.Claims.Locked, LockedRow{r.ID, by})
+		}
+	}
 	return b, err
 }

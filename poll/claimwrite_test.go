@@ -133,7 +133,7 @@ func TestALookAtNewKeysReadsNoRowsOfOtherKeys(t *testing.T) {
 		if err := s.exec(t.Context(), "begin", "BEGIN"); err != nil {
 			t.Fatal(err)
 		}
-		found, _, err := s.Session.rows.page(t.Context(), s.conn, s.candidates(), func(*row) bool { return true })
+		found, _, err := s.Session.rows.page(t.Context(), s.conn, s.candidates(true), func(*row) bool { return true })
 		if err != nil || len(found) != 500 {
 			t.Fatalf("%d rows, %v", len(found), err)
 		}
@@ -141,7 +141,7 @@ func TestALookAtNewKeysReadsNoRowsOfOtherKeys(t *testing.T) {
 		for _, f := range found {
 			rows = append(rows, &claimed{row: f})
 		}
-		for _, query := range []string{s.candidates(), s.blockers(rows)} {
+		for _, query := range []string{s.candidates(true), s.blockers(rows)} {
 			results, err := s.conn.Exec(t.Context(), "EXPLAIN (ANALYZE, FORMAT json) "+query).ReadAll()
 			if err != nil {
 				t.Fatal(err)

@@ -83,4 +83,10 @@ type Settings struct {
 	// not fit the table.
 	Needs  func(rel *cdc.Relation) (columns []string, err error)
 	Logger zerolog.Logger
+
+	// Bound is told until when records of claimed rows may be sent; the zero time is no limit. Afterwards
+	// not one byte may be sent. Unreachable reports whether the newest attempt to connect to a broker has
+	// failed. Both may be nil.
+	Bound       func(until time.Time)
+	Unreachable func() bool
 }

@@ -149,8 +149,7 @@ func (s *cursor) look(ctx context.Context, pos cdc.Position) (look, xids, error)
 		return l, xids{}, err
 	}
 	if l.PID != s.pid {
-		return l, xids{}, fault.Config(fmt.Errorf("the connection changed from server process %d to %d: the locks of the relay are lost", s.pid, l.PID),
-			"Connect to Postgres directly, or to a pooler in session mode: polling holds locks of the session.")
+		return l, xids{}, pooled(s.pid, l.PID)
 	}
 	ids, err := l.ids()
 	if err == nil && s.src.set.XIDColumn != "" && max(pos, ids.newest+1) > ids.xmax {

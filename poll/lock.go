@@ -19,6 +19,8 @@ import (
 const (
 	nameLock  = 0x77616c70 // exclusive, by the relay's name: one process polls for a relay
 	tableLock = 0x77616c74 // shared, by table and strategy: relays with other strategies find it
+	likeLock  = 0x77616c6c // shared, by table and a setting: workers with another setting find it
+	ableLock  = 0x77616c61 // shared, by the relay's name: a worker that reaches the brokers, see giveUp
 )
 
 // lockEvery is the time between two tries to get a lock that another session has. A statement that
@@ -87,8 +89,13 @@ func (s *Session) claimTable(ctx context.Context) error {
 	set := &s.src.set
 	table := s.facts.Table.Table.String()
 	mine := digest(table, set.Strategy)
-	if _, err := s.conn.Exec(ctx, fmt.Sprintf("SELECT pg_advisory_lock_shared(%d, %d)", tableLock, mine)).ReadAll(); err != nil {
-		return pg.Classify(fmt.Errorf("take the lock of the table: %w", err))
+	alike := s.alike()
+	locks := "SELECT "
+	for _, a := range alike { // before the lock by which others find this session
+		locks += fmt.Sprintf("pg_advisory_lock_shared(%d, %d), ", likeLock, digest(table, a.what, a.is))
+	}
+	if err := s.exec(ctx, "take the lock of the table", locks+fmt.Sprintf("pg_advisory_lock_shared(%d, %d)", tableLock, mine)); err != nil {
+		return err
 	}
 	for _, other := range strategies {
 		if other == set.Strategy {
@@ -103,14 +110,26 @@ func (s *Session) claimTable(ctx context.Context) error {
 				"All relays of a table must have the same strategy. Stop the other relay first.")
 		}
 	}
+	for _, a := range alike {
+		found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for other relays", fmt.Sprintf("SELECT (SELECT min(pid) FROM pg_locks WHERE %s AND pid NOT IN (SELECT pid FROM pg_locks WHERE %s)) AS holder",
+			lockIs(tableLock, mine), lockIs(likeLock, digest(table, a.what, a.is))))
+		if err != nil {
+			return err
+		}
+		if found.Holder != 0 {
+			return fault.Config(fmt.Errorf("a worker with another %s than %q claims rows of table %s (server process %d)", a.what, a.is, table, found.Holder),
+				"All workers of a table must have the same name, order column, key column and event id column in walpost.yaml: otherwise the order of a key is lost. Stop the other workers first.")
+		}
+	}
+	return nil
+}
+
+// alike are the settings that all workers of a table must have in common, none if the strategy claims no
+// rows. A worker that takes another column for the key or the order has other queues.
+func (s *Session) alike() []struct{ what, is string } {
+	set, rel := &s.src.set, s.facts.Table.Relation
 	if !set.Claims() {
 		return nil
 	}
-	found, err := pg.Row[struct{ Holder int32 }](ctx, s.conn, "look for other relays", fmt.Sprintf("SELECT (SELECT min(pid) FROM pg_locks WHERE %s AND pid NOT IN (SELECT pid FROM pg_locks WHERE %s)) AS holder",
-		lockIs(tableLock, mine), lockIs(nameLock, digest(set.Name))))
-	if err == nil && found.Holder != 0 {
-		err = fault.Config(fmt.Errorf("a relay with another name claims rows of table %s (server process %d)", table, found.Holder),
-			"Workers of one table must have the same name in walpost.yaml.")
-	}
-	return err
+	return []struct{ what, is string }{{"name", set.Name}, {"order column", set.OrderColumn}, {"key column", set.Key(rel)}, {"event id column", set.ID(rel)}}
 }

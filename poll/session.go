@@ -75,8 +75,8 @@ func (s *Session) Start(ctx context.Context, at cdc.Position) error {
 	if _, err := s.conn.Exec(ctx, "LISTEN "+pg.QuoteIdent(Channel(s.src.set.Table))).ReadAll(); err != nil {
 		return pg.Classify(fmt.Errorf("listen for new rows: %w", err))
 	}
-	if s.src.set.Claims() {
-		if err := s.exec(ctx, "set up the session", planSettings+"; "+flushSettings); err != nil {
+	if c, ok := s.strategy.(*claimer); ok {
+		if err := c.setUp(ctx); err != nil {
 			return err
 		}
 	}

@@ -69,6 +69,9 @@ func (s *Kafka) Stalled() error {
 	return silence{worst.name, now.Sub(worst.since)}
 }
 
+// Unreachable reports whether the newest attempt to connect to a broker has failed.
+func (s *Kafka) Unreachable() bool { return s.dials.Last() != nil }
+
 // A silence is a stall whose cause is not known yet.
 type silence struct {
 	topic string

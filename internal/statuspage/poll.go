@@ -46,6 +46,13 @@ type pollClaimsView struct {
 	Waiting int               `json:"waiting_rows"` // for their next attempt
 	Workers int               `json:"workers"`
 	Refused []pollRefusedView `json:"refused"` // the oldest 10 rows that were refused
+	Locked  []pollLockedView  `json:"locked"`  // the oldest 10 rows that a session has locked which is no worker
+}
+
+type pollLockedView struct {
+	ID  string `json:"id"`
+	By  string `json:"by"`
+	End string `json:"end"` // the SQL that ends the transaction
 }
 
 type pollRefusedView struct {
@@ -73,13 +80,16 @@ func PollOf(s *poll.Status, now time.Time) *Poll {
 	v.CheckedAgo = ago(b.At, now)
 	if c := b.Claims; c != nil {
 		v.Position = ""
-		v.Claims = &pollClaimsView{Claimed: c.Claimed, Waiting: c.Waiting, Workers: c.Workers, Refused: []pollRefusedView{}}
+		v.Claims = &pollClaimsView{Claimed: c.Claimed, Waiting: c.Waiting, Workers: c.Workers, Refused: []pollRefusedView{}, Locked: []pollLockedView{}}
 		for _, r := range c.Refused {
 			row := pollRefusedView{ID: r.ID, Attempts: r.Attempts, Error: r.Error}
 			if r.Next != nil {
 				row.Next = new(max(0, r.Next.Sub(now).Seconds()))
 			}
 			v.Claims.Refused = append(v.Claims.Refused, row)
+		}
+		for _, r := range c.Locked {
+			v.Claims.Locked = append(v.Claims.Locked, pollLockedView{r.ID, r.By.String(), r.By.End()})
 		}
 	}
 	if x := b.Blocker; x != nil {

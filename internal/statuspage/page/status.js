@@ -280,7 +280,8 @@
         set("poll-claimed", `${number(claims.claimed_rows)} by ${number(claims.workers)} ${claims.workers === 1 ? "worker" : "workers"}`);
         set("poll-waiting", number(claims.waiting_rows));
       }
-      fill("poll-refused", claims ? JSON.stringify(claims.refused.map((r) => [r.id, r.attempts, r.error])) : "", () => (claims ? claims.refused : []).map((r) => node("p", `Event ${r.id} was refused ${r.attempts} times: ${r.error}`, "note")));
+      const notes = claims ? [...claims.refused.map((r) => `Event ${r.id} was refused ${r.attempts} times: ${r.error}`), ...(claims.locked || []).map((r) => `The row of event ${r.id} is locked by ${r.by}`)] : [];
+      fill("poll-refused", JSON.stringify(notes), () => notes.map((text) => node("p", text, "note")));
       set("poll-strategy", polled.strategy);
       set("poll-wake", `${polled.wake_up === "notify" ? "when a trigger notifies, and " : ""}every ${seconds(polled.interval_seconds)}`);
       set("poll-checked", polled.checked_seconds_ago === null ? "not yet" : ago(polled.checked_seconds_ago));

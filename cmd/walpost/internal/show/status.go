@@ -137,6 +137,9 @@ func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []s
 				}
 				line("refused", "event %s, %d times, next attempt %s: %s", r.ID, r.Attempts, next, OneLine(r.Error))
 			}
+			for _, r := range c.Locked {
+				line("locked", "event %s by %s; to end it: %s", r.ID, r.By, r.End)
+			}
 		} else {
 			line("delayed by", "%s", cmp.Or(p.Blocker, "nothing"))
 			if p.BlockerEnd != "" {
