@@ -256,6 +256,11 @@ func (r *Relay) formerSlot(ctx context.Context) (slot string, err error) {
 	if err != nil || rec == nil || polls && rec.Poll == r.cfg.Source.Poll.Strategy && r.cfg.claims() || (rec.Poll != "") == polls && (!polls || rec.XIDColumn == r.cfg.Source.Poll.XIDColumn) {
 		return "", nil //nolint:nilerr // the relay's loop reads the store once more, and says what is wrong
 	}
+	if former := (poll.Config{Strategy: rec.Poll}); !polls && former.Claims() || rec.Poll == "" && r.cfg.claims() {
+		strategy := cmp.Or(rec.Poll, r.cfg.Source.Poll.Strategy)
+		return "", fault.Config(fmt.Errorf("the relay cannot change between the WAL and source.poll.strategy %s in one step", strategy),
+			"Change to source.kind poll with source.poll.strategy cursor first, and run "+fault.Command("recover")+". Then change once more, and run it again.")
+	}
 	conn, err := r.rows.DB.ConnectSQL(ctx)
 	if err != nil {
 		return "", err
