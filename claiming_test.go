@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
@@ -50,6 +51,26 @@ func TestWorkersShareOneRecord(t *testing.T) {
 		t.Fatal(err)
 	}
 	want("and removes nothing", load(&claimStore{Store: shared}), "shop/1.a")
+	reaches := func(what string, wal cdc.Position) {
+		t.Helper()
+		newest, _, err := checkpoint.Newest("shop", shared)
+		if err != nil || newest.WAL != wal {
+			t.Errorf("%s: the shared record says %d, must say %d (%v)", what, newest.WAL, wal, err)
+		}
+	}
+	further := rec(2, "a", "7", poll.Claim)
+	further.WAL = 500
+	save(a, further)
+	reaches("so soon", 0)
+	a.moved = a.moved.Add(-claimWALEvery)
+	save(a, further)
+	reaches("the server's WAL", 500)
+	back := rec(3, "a", "7", poll.Claim)
+	back.WAL = 100
+	save(a, back)
+	reaches("an accepted gap", 100)
+	want("in a record of its own", load(&claimStore{Store: shared}), "shop/1.a shop/3.a")
+	delete(shared, "shop/3.a")
 	save(a, rec(2, "a", "8", poll.Claim))
 	want("another server is written down", load(&claimStore{Store: shared}), "shop/1.a shop/2.a")
 }

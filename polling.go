@@ -293,12 +293,17 @@ type claimSource struct {
 
 // A claimStore is the checkpoint store of one worker. The table says what is delivered, so a position means
 // nothing to another process, and stays in memory. The store below has one record of all workers: it says
-// which strategy the relay has, and it has the run id.
+// which strategy the relay has, it has the run id, and it says how far the server's WAL has come, so that a
+// restored copy of the database is noticed.
 type claimStore struct {
 	relay.Store
 	memory map[string][]byte
 	shared *checkpoint.Record // nil for none
+	moved  time.Time          // when shared was last written
 }
+
+// claimWALEvery is how often a worker writes how far the server's WAL has come.
+const claimWALEvery = 5 * time.Second
 
 // Load returns the record of this worker, or the one of all workers before there is one.
 func (s *claimStore) Load(ctx context.Context, name string) (map[string][]byte, error) {
@@ -322,11 +327,18 @@ func (s *claimStore) Save(ctx context.Context, key string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	if old := s.shared; old == nil || old.SystemID != rec.SystemID || old.Timeline < rec.Timeline || old.Database != rec.Database || old.Poll != rec.Poll {
+	if old := s.shared; old == nil || old.SystemID != rec.SystemID || old.Timeline < rec.Timeline || old.Database != rec.Database || old.Poll != rec.Poll || rec.WAL < old.WAL { // a gap was accepted, if the WAL went back
 		if err := s.Store.Save(ctx, key, value); err != nil {
 			return err
 		}
-		s.shared = rec
+		s.shared, s.moved = rec, time.Now()
+	} else if rec.WAL > old.WAL && time.Since(s.moved) >= claimWALEvery {
+		next := *old // under the key of all workers
+		next.WAL, next.Time = rec.WAL, rec.Time
+		if err := s.Store.Save(ctx, next.StoredKey(), next.Encode()); err != nil {
+			return err
+		}
+		s.shared, s.moved = &next, time.Now()
 	}
 	s.memory[key] = value
 	return nil
