@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
@@ -54,6 +55,14 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 	if rel := f.Table.Relation; (!f.CommitTimes || set.Claims()) && rel.Index(set.TimeColumn) < 0 {
 		add(Warn, "source.time_column", fix.ByWords("Set source.time_column to a timestamptz column, such as created_at, or track_commit_timestamp = on."),
 			"nothing tells when a row was written: the time of reading is the timestamp of its record, so a repeated event differs from the first one")
+	}
+	if set.Claims() && len(f.Guards) > 0 {
+		add(Warn, "triggers and rules", fix.ByWords("Make sure that it lets the role of walpost write to each row: if it returns NULL or does something else instead, walpost stops with an error."),
+			"%s of table %s may keep walpost from writing the state of a row", strings.Join(f.Guards, ", "), set.Table)
+	}
+	if !f.Unique {
+		add(Warn, "source.order_column", fix.ByWords("Name an identity (bigint GENERATED ALWAYS AS IDENTITY), or make a unique index on the column."),
+			"neither a sequence nor a unique index keeps two rows from the same number in column %s: the order of such rows is not defined", set.OrderColumn)
 	}
 	if f.Cache > 1 {
 		add(Warn, "source.order_column", fix.ByWords("Set the CACHE of its sequence to 1 (ALTER SEQUENCE … CACHE 1)."),

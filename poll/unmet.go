@@ -59,6 +59,11 @@ type Facts struct {
 	Updatable, Deletable, OpenByOrder, OpenByKey bool
 	// Hidden says that the role may not use the schema of the table. Then the facts behind Table are not known.
 	Hidden bool
+	// Guards are the row triggers (BEFORE UPDATE, BEFORE DELETE) and rules that may keep a worker from
+	// writing to a row.
+	Guards []string
+	// Unique says that no two rows have the same order number, as far as an index or a sequence tells.
+	Unique bool
 }
 
 // Describe reads the facts.
@@ -81,23 +86,38 @@ func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, e
 		Updatable, Deletable             bool
 		ByOrder                          bool `json:"by_order"`
 		ByKey                            bool `json:"by_key"`
+		Guards                           []string
+		Unique                           bool
 	}](ctx, conn, "read the indexes and triggers of the table", fmt.Sprintf(`SELECT current_setting('track_commit_timestamp') = 'on' AS commits,
  current_setting('max_prepared_transactions')::int > 0 AS prepares,
  EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
   WHERE i.indrelid = %[1]d AND i.indisvalid AND i.indpred IS NULL AND a.attname = %[2]s) AS index,
  coalesce((SELECT bool_and(has_column_privilege(a.attrelid, a.attnum, 'UPDATE')) FROM pg_attribute a WHERE a.attrelid = %[1]d AND a.attname = ANY (%[6]s) AND NOT a.attisdropped), false) AS updatable,
+ ARRAY(SELECT 'trigger ' || tgname FROM pg_trigger WHERE tgrelid = %[1]d AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 3 = 3 AND tgtype & %[9]d > 0 AND tgattr = ''
+  UNION SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class = %[1]d AND ev_enabled <> 'D' AND ev_type IN ('2', '4') ORDER BY 1) AS guards,
+ EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0] WHERE i.indrelid = %[1]d AND i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indnkeyatts = 1 AND a.attname = %[5]s) AS unique,
  has_table_privilege(%[1]d, 'DELETE') AS deletable, %[7]s AS by_order, %[8]s AS by_key,
  EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = %[1]d AND t.tgenabled <> 'D' AND p.prosrc LIKE '%%' || %[3]s || '%%') AS notify,
  coalesce((SELECT q.seqcache FROM pg_sequence q WHERE q.seqrelid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass), 0) AS cache`,
 		f.Table.OID, pg.QuoteLiteral(s.XIDColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(f.Table.Relation)),
-		workerColumns(), s.openIndex(f.Table.OID, s.OrderColumn), s.openIndex(f.Table.OID, s.Key(f.Table.Relation), s.OrderColumn)))
+		workerColumns(), s.openIndex(f.Table.OID, s.OrderColumn), s.openIndex(f.Table.OID, s.Key(f.Table.Relation), s.OrderColumn), s.writes()))
 	if f.Hidden = pg.SQLState(err) == pg.StateNoRight; f.Hidden {
 		f.Table.Readable = false
 		return f, nil
 	}
+	f.Guards, f.Unique = more.Guards, more.Unique || more.Cache > 0
 	f.Updatable, f.Deletable, f.OpenByOrder, f.OpenByKey = more.Updatable, more.Deletable, more.ByOrder, more.ByKey
 	f.Index, f.Notify, f.Cache, f.CommitTimes, f.Prepares = more.Index, more.Notify, more.Cache, more.Commits, more.Prepares
 	return f, err
+}
+
+// writes is what workers do to a row, as bits of pg_trigger.tgtype: UPDATE, and with the strategy delete
+// also DELETE.
+func (s *Settings) writes() int {
+	if s.Strategy == Delete {
+		return 16 + 8
+	}
+	return 16
 }
 
 // orderIn is the order column if rel has it. pg_get_serial_sequence fails for a column that is missing.

@@ -1,0 +1,49 @@
+package doctor
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/testenv"
+	"github.com/walpost/walpost/poll"
+)
+
+// What may keep walpost from writing to a row, or make the order of rows unclear, is known before the first row.
+func TestThePolledTableIsExamined(t *testing.T) {
+	t.Parallel()
+	server := testenv.Postgres(t, "17")
+	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
+	guard := func(event string) string {
+		return "CREATE FUNCTION guard() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'; CREATE TRIGGER guard BEFORE " + event + " ON outbox FOR EACH ROW EXECUTE FUNCTION guard()"
+	}
+	const order = "ALTER TABLE outbox DROP COLUMN seq; ALTER TABLE outbox ADD COLUMN seq bigint NOT NULL DEFAULT 0"
+	for name, c := range map[string]struct{ strategy, sql, want string }{
+		"nothing":                            {poll.Delete, "SELECT 1", ""},
+		"a trigger before updates":           {poll.Claim, guard("UPDATE"), "trigger guard of table public.outbox"},
+		"a trigger for another column":       {poll.Claim, guard("UPDATE OF payload"), ""},
+		"a trigger before deletes":           {poll.Delete, guard("DELETE"), "trigger guard of table public.outbox"},
+		"a trigger before deletes and claim": {poll.Claim, guard("DELETE"), ""},
+		"a trigger before inserts":           {poll.Delete, guard("INSERT"), ""},
+		"a rule":                             {poll.Delete, "CREATE RULE keep AS ON DELETE TO outbox DO INSTEAD NOTHING", "rule keep of table public.outbox"},
+		"an order without an index":          {poll.Claim, order, "the order of such rows is not defined"},
+		"a unique order":                     {poll.Claim, order + "; CREATE UNIQUE INDEX ON outbox (seq)", ""},
+		"a trigger beside the cursor":        {poll.Cursor, guard("UPDATE"), ""},
+	} {
+		dsn := server.Database(t)
+		set := poll.Settings{Config: poll.DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pg.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
+		set.Strategy, set.XIDColumn = c.strategy, "xid"
+		server.Exec(t, dsn, "CREATE TABLE outbox (id text, key text, payload text, at timestamptz, seq bigint GENERATED ALWAYS AS IDENTITY)", c.sql)
+		server.Exec(t, dsn, set.SetupSQL(nil))
+		var warnings string
+		for _, f := range CheckPolling(t.Context(), &set) {
+			if f.Verdict != OK {
+				warnings += f.Why + "\n"
+			}
+		}
+		if c.want == "" && warnings != "" || !strings.Contains(warnings, c.want) {
+			t.Errorf("%s: %q, must have %q", name, warnings, c.want)
+		}
+	}
+}
