@@ -234,7 +234,7 @@ func beside(t *testing.T, in doc, key string, value any) {
 		sasl("OAUTHBEARER", doc{"token": "p"})
 	case "kafka.sasl.secret_key", "kafka.sasl.secret_key_file":
 		sasl("AWS_MSK_IAM", doc{"access_key": "a"})
-	case "kafka.sasl.access_key":
+	case "kafka.sasl.access_key", "kafka.sasl.access_key_file":
 		sasl("AWS_MSK_IAM", doc{"secret_key": "a"})
 	case "kafka.sasl.session_token", "kafka.sasl.session_token_file", "kafka.sasl.region":
 		sasl("AWS_MSK_IAM", nil)
