@@ -270,3 +270,18 @@ func TestARowDoesNotOvertakeARowFarBehind(t *testing.T) {
 		t.Error("nothing bounded the search")
 	}
 }
+
+// docs/polling.md has this trigger for writers that set the column themselves.
+func TestATriggerStampsCopiedRows(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, testenv.Postgres(t, "17"), "xid")
+	const copied = "INSERT INTO outbox (id, key, xid) VALUES ('%s', 'k', '3')"
+	w.exec(insert("k", "k1"))
+	w.begin()
+	w.want("( k1 )")
+	w.exec(fmt.Sprintf(copied, "lost"))
+	w.want("")
+	w.exec("CREATE FUNCTION public.walpost_stamp() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN NEW.xid := pg_current_xact_id(); RETURN NEW; END'",
+		"CREATE TRIGGER walpost_stamp BEFORE INSERT ON public.outbox FOR EACH ROW EXECUTE FUNCTION public.walpost_stamp()", fmt.Sprintf(copied, "k2"))
+	w.want("( k2 )")
+}
