@@ -34,22 +34,27 @@ func TestCheckNamesEachShardThatNobodyDelivers(t *testing.T) {
 		{
 			"one is missing, and nobody reads the other", one, true,
 			[]cdc.ShardSlot{at(2, 3, 0)},
-			[]string{"nobody reads slot walpost_2_of_3: no relay delivers shard 2/3", "slot walpost_3_of_3 does not exist: no relay delivers shard 3/3"}, nil,
+			[]string{"nobody reads slot walpost_2_of_3: no relay delivers shard 2/3", "slot walpost_3_of_3 does not exist: no relay delivers shard 3/3"},
+			nil,
 		},
 		{
 			"the number was changed", one, true,
 			[]cdc.ShardSlot{at(0, 0, 7), at(2, 3, 8), at(3, 3, 9)},
-			[]string{"slot walpost belongs to a relay that delivers all rows"}, nil,
+			[]string{"slot walpost belongs to a relay that delivers all rows"},
+			nil,
 		},
 		{
 			"a relay of all rows beside shards",
 			cdc.Shard{},
 			true,
 			[]cdc.ShardSlot{at(2, 3, 8)},
-			[]string{"slot walpost_2_of_3 belongs to the relays of a setup with 3 shards"}, nil,
+			[]string{"slot walpost_2_of_3 belongs to the relays of a setup with 3 shards"},
+			nil,
 		},
 		{
-			"slots without a publication, and one of other tables", cdc.Shard{}, true, nil,
+			"slots without a publication, and one of other tables",
+			cdc.Shard{},
+			true, nil,
 			[]string{
 				"slot walpost_1_of_2 has the name of a relay that shares out these rows, but its publication old_1_of_2 does not exist, and nobody reads it",
 				"publication old_2_of_2 does not exist, and server process 8 reads it",
