@@ -21,7 +21,7 @@ func TestAWorkerWithoutARecordGoesOnAfterOthers(t *testing.T) {
 		defer s.conn.Close(t.Context()) //nolint:errcheck // the test is over
 		_, err = s.beginning(t.Context(), false)
 	}
-	if !fault.Misconfigured(err) || !strings.Contains(err.Error(), "no relay has ever claimed any") || strings.Contains(fault.Hint(err), "UPDATE") {
+	if !fault.Misconfigured(err) || !strings.Contains(err.Error(), "neither a row nor a checkpoint says that a relay has claimed any") || strings.Contains(fault.Hint(err), "UPDATE") {
 		t.Fatalf("%v (hint: %s)", err, fault.Hint(err))
 	}
 	a := w.worker(nil)
