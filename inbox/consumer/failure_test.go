@@ -208,7 +208,10 @@ func TestADeadLetterThatIsTooLargeLeavesOutItsErrorOrWaits(t *testing.T) {
 		_, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Op: kadm.SetConfig, Name: "max.message.bytes", Value: kadm.StringPtr("9000")}}, w.dead)
 		return err
 	})
-	if l := w.letters(2)[1]; header(l, consumer.HeaderLeftOut) != "" || header(l, consumer.HeaderError) == "" || len(l.Value) != 5000 {
+	// The brokers take the new limit at some moment: if that is between the letter with its error and the one without, the
+	// second one is the letter.
+	l = w.letters(2)[1]
+	if left, text := header(l, consumer.HeaderLeftOut), header(l, consumer.HeaderError); len(l.Value) != 5000 || (left == "") != (text != "") {
 		t.Errorf("%d bytes %v", len(l.Value), l.Headers)
 	}
 	w.commits(0, 2)
