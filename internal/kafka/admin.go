@@ -242,7 +242,7 @@ func (d *Dials) Explain(err error) error {
 func (d *Dials) OnBrokerConnect(_ kgo.BrokerMetadata, _ time.Duration, _ net.Conn, err error) {
 	if err == nil {
 		d.err.Store(nil)
-	} else if !errors.Is(err, context.Canceled) {
+	} else if !errors.Is(err, context.Canceled) && !errors.Is(err, errDeadline) { // neither says anything about the brokers
 		d.err.Store(&err)
 	}
 }

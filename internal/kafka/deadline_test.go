@@ -4,8 +4,11 @@ import (
 	"errors"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
 )
 
 // listener answers each connection by reading it to its end, and reports how many bytes came.
@@ -98,19 +101,42 @@ func TestTheDeadlineEndsAWriteThatWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer peer.Close() //nolint:errcheck // the test is over
-	d.Set(time.Now().Add(200 * time.Millisecond))
-	sent, wrote := int64(0), make(chan struct{})
-	go func() {
-		defer close(wrote)
-		for {
-			n, err := conn.Write(make([]byte, 1<<20))
-			if sent += int64(n); err != nil {
-				return
-			}
+	for of, set := range map[net.Conn]func(int) error{conn: conn.(*boundConn).Conn.(*net.TCPConn).SetWriteBuffer, peer: peer.(*net.TCPConn).SetReadBuffer} {
+		if err := set(1 << 16); err != nil {
+			t.Fatal(of.LocalAddr(), err)
 		}
+	}
+	const size = 1 << 25 // far more than the buffers hold
+	wrote := make(chan error, 1)
+	go func() {
+		_, err := conn.Write(make([]byte, size))
+		wrote <- err
 	}()
-	<-wrote
-	if got, err := io.Copy(io.Discard, peer); err == nil || got >= sent {
-		t.Errorf("the peer got %d of %d bytes, and %v", got, sent, err)
+	if _, err := io.ReadFull(peer, make([]byte, 1)); err != nil { // so the Write has begun, and it cannot end
+		t.Fatal(err)
+	}
+	d.Set(time.Now())
+	if err := <-wrote; err == nil {
+		t.Error("the Write has ended")
+	}
+	if _, err := io.Copy(io.Discard, peer); !errors.Is(err, syscall.ECONNRESET) {
+		t.Errorf("the peer reads to %v: what the buffers had was sent to the end", err)
+	}
+}
+
+// A connection that this process refuses to itself says nothing about the brokers.
+func TestTheDeadlineDoesNotBlameTheBrokers(t *testing.T) {
+	t.Parallel()
+	dial, _ := listener(t)
+	var d Deadline
+	d.Set(time.Now())
+	_, err := dial(&d)
+	var dials Dials
+	if dials.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, err); err == nil || dials.Last() != nil {
+		t.Errorf("the newest attempt failed with %v", dials.Last())
+	}
+	dials.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, syscall.ECONNREFUSED)
+	if dials.OnBrokerConnect(kgo.BrokerMetadata{}, 0, nil, err); !errors.Is(dials.Last(), syscall.ECONNREFUSED) {
+		t.Errorf("the newest attempt failed with %v", dials.Last())
 	}
 }
