@@ -65,6 +65,11 @@ func TestWorkersShareOneRecord(t *testing.T) {
 	a.moved = a.moved.Add(-claimWALEvery)
 	save(a, further)
 	reaches("the server's WAL", 500)
+	behind := rec(2, "b", "7", poll.Claim)
+	behind.WAL = 300
+	b.moved = b.moved.Add(-claimWALEvery)
+	save(b, behind)
+	reaches("a worker that is behind", 500)
 	back := rec(3, "a", "7", poll.Claim)
 	back.WAL = 100
 	save(a, back)

@@ -335,13 +335,26 @@ func (s *claimStore) Save(ctx context.Context, key string, value []byte) error {
 	} else if rec.WAL > old.WAL && time.Since(s.moved) >= claimWALEvery {
 		next := *old // under the key of all workers
 		next.WAL, next.Time = rec.WAL, rec.Time
-		if err := s.Store.Save(ctx, next.StoredKey(), next.Encode()); err != nil {
-			return err
+		if !s.further(ctx, &next) {
+			if err := s.Store.Save(ctx, next.StoredKey(), next.Encode()); err != nil {
+				return err
+			}
 		}
 		s.shared, s.moved = &next, time.Now()
 	}
 	s.memory[key] = value
 	return nil
+}
+
+// further reports whether another worker has written the shared record with a WAL that is as far or further. If the store cannot be read,
+// the record is written.
+func (s *claimStore) further(ctx context.Context, rec *checkpoint.Record) bool {
+	values, err := s.Store.Load(ctx, rec.Name)
+	if err != nil {
+		return false
+	}
+	stored, _, err := checkpoint.Newest(rec.Name, values)
+	return err == nil && stored != nil && stored.StoredKey() == rec.StoredKey() && stored.WAL >= rec.WAL
 }
 
 // validateClaims adds what makes no sense if workers claim rows.
