@@ -76,6 +76,30 @@ func TestASuppressedChangeIsAnError(t *testing.T) {
 	}
 }
 
+// A trigger can name a table that is missing. The outbox table is complete, so opening it again does not help.
+func TestATriggerThatLacksItsTableEndsTheRun(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.exec("CREATE FUNCTION audit() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN INSERT INTO audit VALUES (1); RETURN NEW; END'")
+	const trigger = "CREATE TRIGGER audit BEFORE UPDATE ON outbox FOR EACH ROW EXECUTE FUNCTION audit()"
+	a := w.worker(nil)
+	for _, id := range []string{"k1", "k2"} {
+		w.exec(trigger, insert("k", id))
+		for _, again := range []bool{true, false, false} {
+			_, err := a.session.Next(t.Context(), time.Second)
+			if err == nil || fault.Retryable(err) != again || again != (fault.Hint(err) == "") {
+				t.Fatalf("%s: %v (retryable: %t, hint: %s)", id, err, fault.Retryable(err), fault.Hint(err))
+			}
+			a.kill()
+			a.connect(false)
+			a.session.Continue()
+		}
+		w.exec("DROP TRIGGER audit ON outbox")
+		a.want(id)
+		a.ack(id)
+	}
+}
+
 // Somebody may finish or remove a row that is in flight.
 func TestAnOutcomeThatIsAlreadyThereIsNoError(t *testing.T) {
 	t.Parallel()

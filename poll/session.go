@@ -101,7 +101,10 @@ func (s *Session) Continue() { s.proceed() }
 func (s *Session) Next(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
 	ev, err := s.await(ctx, wait)
 	s.broken = s.broken || err != nil
-	return ev, reopens(err)
+	if err == nil && ev.Kind == cdc.Insert {
+		s.src.missed(nil, "")
+	}
+	return ev, s.reopens(err)
 }
 
 func (s *Session) await(ctx context.Context, wait time.Duration) (*cdc.Event, error) {
@@ -156,7 +159,7 @@ func (s *Session) Confirm(ctx context.Context, safe cdc.Position) error {
 	}
 	if err := s.confirm(ctx, safe); err != nil {
 		s.broken = true
-		return reopens(err)
+		return s.reopens(err)
 	}
 	if time.Since(s.used) < statusEvery/2 {
 		return nil
@@ -192,12 +195,16 @@ func (s *Session) exec(ctx context.Context, step, sql string) error {
 }
 
 // reopens makes the error of a missing table or column one that can be retried. The next Open examines the table, and its error says
-// what is missing and what repairs it.
-func reopens(err error) error {
-	if state := pg.SQLState(err); state == stateNoTable || state == stateNoColumn {
-		return fault.Retry(err)
+// what is missing and what repairs it. If it finds nothing, and the same error comes again before a row does, something else is missing.
+func (s *Session) reopens(err error) error {
+	state := pg.SQLState(err)
+	switch {
+	case state != stateNoTable && state != stateNoColumn:
+		return err
+	case s.src.missed(s, state):
+		return fault.WithHint(err, "The outbox table is complete. Look for a trigger, a rule, a policy or a function of the table that names a table or a column which does not exist, and change it. Nothing is lost.")
 	}
-	return err
+	return fault.Retry(err)
 }
 
 const (
