@@ -55,35 +55,50 @@ func (k *worker) movable() *worker {
 	return k
 }
 
+// trust has the worker have seen for a whole lease that the server's clock goes as its own.
+func (k *worker) trust() { k.claims.clock.since = time.Now().Add(-k.claims.set.Lease) }
+
+// wantTrust checks that the worker trusts the server's clock, and takes no row but one whose lease has ended for any clock.
+func (k *worker) wantTrust(w *world, id string) {
+	k.Helper()
+	w.exec(fmt.Sprintf("INSERT INTO outbox (id, key, claimed_by, claimed_until) VALUES ('%[1]s', '%[1]s', 'dead#1', now() - interval '1 day')", id))
+	eventually(k.T, func() bool { // an answer that took long says nothing
+		got := k.take()
+		if got != "" && got != id {
+			k.Fatalf("claimed %q, must be %q", got, id)
+		}
+		return got == id
+	})
+	k.ack(id)
+}
+
 // When the server's clock jumps ahead, all leases have ended at once. Workers that live renew theirs before another worker takes a row.
 func TestAClockThatJumpsEndsNoLeaseOfALivingWorker(t *testing.T) {
 	t.Parallel()
 	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
-	w.set.Lease = 8 * time.Second
 	w.movableClock()
 	w.exec(insert("k", "k1", "k2"))
 	a := w.worker(nil).movable()
 	a.want("k1 k2")
 	b := w.worker(nil).movable()
-	start := time.Now()
-	for time.Since(start) < w.set.Lease+time.Second { // so that b trusts the clock
-		a.confirm()
-		b.want("")
-	}
+	eventually(t, func() bool { b.want(""); return !b.claims.clock.since.IsZero() })
+	b.trust()
+	b.wantTrust(w, "d1")
 	w.exec("UPDATE shift SET by = '1 hour'")
-	b.want("")
+	jump := time.Now()
+	eventually(t, func() bool { b.want(""); return b.claims.clock.since.After(jump) })
 	if err := a.claims.Overdue(); err != nil {
 		t.Fatal(err)
 	}
-	for until := time.Now().Add(w.set.Lease * 3 / 2); time.Now().Before(until); { // b trusts the clock again, and a has renewed
-		a.confirm()
-		b.want("")
-		if err := a.claims.Overdue(); err != nil {
-			t.Fatal(err)
-		}
+	a.claims.until = time.Now().Add(w.set.Lease / 2) // half a lease later, a renews
+	a.confirm()
+	b.trust()
+	b.wantTrust(w, "d2")
+	if err := a.claims.Overdue(); err != nil {
+		t.Fatal(err)
 	}
 	a.ack("k1", "k2")
-	w.wantState("k1+ k2+")
+	w.wantState("k1+ k2+ d1+ d2+")
 }
 
 // Another session has locked a row: only this row waits.
@@ -91,7 +106,6 @@ func TestALockOnOneRowDelaysOnlyThisRow(t *testing.T) {
 	t.Parallel()
 	for _, strategy := range []string{Claim, Delete} {
 		w := claimWorld(t, testenv.Postgres(t, "17"), strategy)
-		w.set.Lease = 4 * time.Second
 		w.exec(insert("k", "k1", "k2"), insert("j", "j1"))
 		a, b := w.worker(nil), w.worker(nil)
 		a.want("k1 k2 j1")
@@ -110,18 +124,15 @@ func TestALockOnOneRowDelaysOnlyThisRow(t *testing.T) {
 			t.Errorf("locked rows %+v, must be k1 by %d", l, conn.PgConn().PID())
 		}
 		// The lease ends, and the worker goes on to hold the row, which nobody else can claim.
-		eventually(t, func() bool {
-			a.confirm()
-			return w.pg.Value(t, w.dsn, "SELECT claimed_until < now() FROM outbox WHERE id = 'k1'") == "true"
-		})
+		testenv.Run(t, conn, "UPDATE outbox SET claimed_until = now() WHERE id = 'k1'", "COMMIT", "BEGIN", "SELECT FROM outbox WHERE id = 'k1' FOR UPDATE")
 		w.exec(insert("k", "k3"))
-		b.want("")
-		testenv.Run(t, conn, "COMMIT")
-		time.Sleep(heldPause)
 		a.confirm()
-		if got, want := w.state(), map[string]string{Claim: "k1+ k2+ j1+ k3-", Delete: "k3-"}[strategy]; got != want {
-			t.Errorf("the table has %q, must have %q", got, want)
-		}
+		b.trust()
+		b.want("")
+		// b is not asked from here on: it could claim k1 before a finishes it, as docs/polling.md says.
+		testenv.Run(t, conn, "COMMIT")
+		want := map[string]string{Claim: "k1+ k2+ j1+ k3-", Delete: "k3-"}[strategy]
+		eventually(t, func() bool { a.confirm(); return w.state() == want })
 		a.want("k3")
 	}
 }
@@ -130,7 +141,6 @@ func TestALockOnOneRowDelaysOnlyThisRow(t *testing.T) {
 func TestALockedRowInFlightBoundsTheWorker(t *testing.T) {
 	t.Parallel()
 	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
-	w.set.Lease = 4 * time.Second
 	var bound time.Time
 	w.set.Bound = func(until time.Time) { bound = until }
 	w.exec(insert("k", "k1"), insert("j", "j1"))
@@ -138,12 +148,22 @@ func TestALockedRowInFlightBoundsTheWorker(t *testing.T) {
 	a.want("k1 j1")
 	conn := testenv.Conn(t, w.dsn)
 	testenv.Run(t, conn, "BEGIN", "SELECT FROM outbox WHERE id = 'k1' FOR UPDATE")
-	eventually(t, func() bool { a.confirm(); return a.claims.Overdue() != nil })
-	if time.Now().Before(bound) {
-		t.Errorf("the worker stops %v before the sink", time.Until(bound))
+	ends := time.Now().Add(w.set.Lease / 2)
+	a.claims.until = ends
+	a.confirm()
+	l := a.claims.locked
+	if len(l) != 1 || !l[0].until.Equal(ends) || !a.claims.until.After(ends) {
+		t.Fatal("the lease of the other row was not renewed")
 	}
-	if l := a.claims.locked; len(l) != 1 || !a.claims.until.After(l[0].until) {
-		t.Error("the lease of the other row was not renewed")
+	if !bound.Equal(ends.Add(-a.claims.margin())) {
+		t.Errorf("the sink may send until %v before the end of the lease", ends.Sub(bound))
+	}
+	if err := a.claims.Overdue(); err != nil {
+		t.Error(err)
+	}
+	l[0].until = time.Now().Add(a.claims.margin())
+	if err := a.claims.Overdue(); err == nil {
+		t.Error(err)
 	}
 }
 
@@ -219,30 +239,44 @@ func TestAPoolerInTransactionModeIsRefused(t *testing.T) {
 func TestAWorkerWithoutBrokersGivesUpItsRows(t *testing.T) {
 	t.Parallel()
 	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
-	w.set.Lease = 2 * time.Second
-	apart := func(s *Settings) { s.Unreachable = func() bool { return true } }
+	var bound time.Time
+	apart := func(s *Settings) {
+		s.Unreachable, s.Bound = func() bool { return true }, func(until time.Time) { bound = until }
+	}
 	w.exec(insert("k", "k1"), insert("j", "j1"))
 	a := w.worker(apart)
 	a.want("k1 j1")
-	alone := time.Now()
-	for time.Since(alone) < 4*w.set.Lease {
-		if a.confirm(); a.claims.Overdue() != nil {
-			t.Fatalf("the only worker gives up: %v", a.claims.Overdue())
+	half := w.set.Lease / 2
+	later := func() { // a has no acknowledgement for twice the lease, and half of the present one has passed
+		a.claims.moved, a.claims.until = time.Now().Add(-stallLeases*w.set.Lease), time.Now().Add(half)
+		a.confirm()
+	}
+	for range 3 {
+		if later(); a.claims.Overdue() != nil || time.Until(a.claims.until) <= half {
+			t.Fatalf("the only worker gives up: its lease ends in %s, %v", time.Until(a.claims.until), a.claims.Overdue())
 		}
 	}
 	w.exec(insert("l", "l1"))
 	a.want("") // it has enough
 	b := w.worker(nil)
 	b.want("l1")
-	eventually(t, func() bool { a.confirm(); return a.claims.Overdue() != nil })
-	if err := a.claims.Overdue(); !strings.Contains(err.Error(), "gives up its rows") {
+	later()
+	if err := a.claims.Overdue(); err == nil || !strings.Contains(err.Error(), "gives up its rows") {
 		t.Error(err)
 	}
-	if a.claims.bound.After(time.Now()) {
-		t.Error("the sink may go on to send")
+	if bound.IsZero() || bound.After(time.Now()) {
+		t.Errorf("the sink may go on to send until %v", bound)
 	}
 	a.close()
-	eventually(t, func() bool { return b.take() == "k1 j1" })
+	a.endLease(w)
+	eventually(t, func() bool {
+		b.trust()
+		got := b.take()
+		if got != "" && got != "k1 j1" {
+			t.Fatalf("claimed %q", got)
+		}
+		return got != ""
+	})
 }
 
 // eventually waits until ok reports true.
