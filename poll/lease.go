@@ -76,19 +76,22 @@ func (k *Claims) Overdue() error {
 		return fault.WithHint(fmt.Errorf("%d %w: their lease ended, or somebody changed or removed them", n, errGone),
 			"Start walpost again. Nothing is lost, but events may be delivered twice.")
 	}
-	late := !k.safe() && len(k.rows) > 0
-	for _, r := range k.locked {
-		late = late || r.given && r.end == unknown && !time.Now().Before(r.until.Add(-k.margin()))
-	}
+	locked := slices.ContainsFunc(k.locked, func(r *claimed) bool {
+		return r.given && r.end == unknown && !time.Now().Before(r.until.Add(-k.margin()))
+	})
 	switch {
-	case !late:
+	case !locked && (k.safe() || len(k.rows) == 0):
 		return nil
 	case k.gaveUp:
 		return fault.WithHint(fmt.Errorf("this process has not reached the brokers for %s, and another worker of %s has: the relay gives up its rows", stallLeases*k.set.Lease, k.set.Table),
 			"Find out why this machine does not reach the brokers, and start walpost again. Nothing is lost, but events may be delivered twice.")
 	}
-	return fault.WithHint(fmt.Errorf("the lease of rows of %s ends, and the brokers have not acknowledged their records: the relay stops before another worker sends them", k.set.Table),
-		"Start walpost again: it claims the rows when it reaches the database. Nothing is lost, but events may be delivered twice.")
+	why, what := "walpost could not renew it", "Find out why walpost did not reach the database for so long, or was suspended, and start it again."
+	if k.safe() {
+		why, what = "another session has locked the rows, so walpost cannot renew it", "walpost status names that session. Start walpost again."
+	}
+	return fault.WithHint(fmt.Errorf("the lease of rows of %s ends, and %s: the relay stops before another worker sends them", k.set.Table, why),
+		what+" Nothing is lost, but events may be delivered twice.")
 }
 
 // A steady compares the server's clock with this process's monotonic clock.

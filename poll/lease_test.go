@@ -162,7 +162,11 @@ func TestALockedRowInFlightBoundsTheWorker(t *testing.T) {
 		t.Error(err)
 	}
 	l[0].until = time.Now().Add(a.claims.margin())
-	if err := a.claims.Overdue(); err == nil {
+	if err := a.claims.Overdue(); err == nil || !strings.Contains(err.Error(), "another session has locked") {
+		t.Error(err)
+	}
+	l[0].until, a.claims.until = ends, time.Now().Add(a.claims.margin()) // no renewal was possible
+	if err := a.claims.Overdue(); err == nil || !strings.Contains(err.Error(), "could not renew") {
 		t.Error(err)
 	}
 }
