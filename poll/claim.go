@@ -36,9 +36,9 @@ const (
 	flushAfter = 20 * time.Millisecond
 	avoidFor   = time.Second // no look at a key that another worker has
 	retryMost  = 5 * time.Minute
-	errorBytes = 1000                   // of last_error
-	heldPause  = 500 * time.Millisecond // between two tries to write to a row that another session has locked
-	leaveLimit = time.Second            // for such a row, when the worker stops
+	errorBytes = 1000                  // of last_error
+	heldPause  = 50 * time.Millisecond // between two tries to write to rows that other sessions have locked; longer for many
+	leaveLimit = time.Second           // for such a row, when the worker stops
 )
 
 // retryPause is the time before the next attempt at a row that was refused that many times.
@@ -270,7 +270,7 @@ func (s *claimer) keep(ctx context.Context) error {
 	if len(s.queue) > 0 && !s.safe() {
 		s.drop(all)
 	}
-	if len(s.ended) >= flushRows || len(s.ended) > 0 && now.Sub(s.since) >= flushAfter {
+	if len(s.ended) >= flushRows || len(s.ended) > 0 && now.Sub(s.since) >= flushAfter || len(s.held) > 0 && !now.Before(s.again) {
 		return s.flush(ctx)
 	}
 	return nil

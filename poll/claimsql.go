@@ -311,12 +311,15 @@ func (s *claimer) flush(ctx context.Context) error {
 			s.Claims.rows[r.number] = r
 		}
 		if s.held = append(s.held, locked...); len(locked) > 0 {
-			s.again = time.Now().Add(heldPause)
+			s.again = time.Now().Add(max(heldPause, time.Duration(len(s.held))*time.Millisecond))
 		}
 		s.ended = s.ended[len(part):]
 		s.used = time.Now()
 	}
-	s.ended = nil
+	s.ended, s.soon = nil, time.Time{}
+	if len(s.held) > 0 {
+		s.soon = s.again
+	}
 	s.bind()
 	return nil
 }

@@ -1,6 +1,7 @@
 package poll
 
 import (
+	"context"
 	"fmt"
 	"strings"
 	"testing"
@@ -135,6 +136,31 @@ func TestALockOnOneRowDelaysOnlyThisRow(t *testing.T) {
 		eventually(t, func() bool { a.confirm(); return w.state() == want })
 		a.want("k3")
 	}
+}
+
+// While a row that was locked is not finished, another worker can claim it. So the worker does not wait for its next look.
+func TestARowThatWasLockedIsFinishedWithoutALook(t *testing.T) {
+	t.Parallel()
+	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.exec(insert("k", "k1"))
+	a := w.worker(nil)
+	a.want("k1")
+	a.set.Interval = time.Hour
+	conn := testenv.Conn(t, w.dsn)
+	testenv.Run(t, conn, "BEGIN", "SELECT FROM outbox WHERE id = 'k1' FOR UPDATE")
+	a.ack("k1")
+	looks := a.Status().Looks
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := a.session.Next(ctx, time.Hour)
+		done <- err
+	}()
+	eventually(t, func() bool { return a.Status().Looks > looks }) // the last one
+	testenv.Run(t, conn, "COMMIT")
+	eventually(t, func() bool { return w.state() == "k1+" })
+	cancel()
+	<-done
 }
 
 // A record is on its way when another session locks its row. Nothing can renew the lease of the row, so the worker stops before its end.

@@ -50,6 +50,7 @@ type Session struct {
 	identity cdc.Identity
 
 	due    time.Time // of the next look at the table
+	soon   time.Time // when next has something to do before that; zero for never
 	woken  bool      // a notification came
 	broken bool      // a call failed
 	looked time.Time // when the newest look began
@@ -129,7 +130,11 @@ func (s *Session) await(ctx context.Context, wait time.Duration) (*cdc.Event, er
 		case s.woken:
 			time.Sleep(min(due.Sub(now), until.Sub(now)))
 		default:
-			err = s.listen(ctx, min(due.Sub(now), until.Sub(now)))
+			limit := min(due.Sub(now), until.Sub(now))
+			if !s.soon.IsZero() {
+				limit = min(limit, max(s.soon.Sub(now), lookGap))
+			}
+			err = s.listen(ctx, limit)
 		}
 		if err != nil {
 			return nil, err
