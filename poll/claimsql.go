@@ -122,6 +122,9 @@ func (s *claimer) candidates(takeOver bool) string {
 // claim claims rows, and returns them in their order.
 func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 	takeOver, err := s.begin(ctx)
+	if err == nil && !takeOver {
+		err = s.tell(ctx)
+	}
 	if err != nil {
 		return nil, err
 	}

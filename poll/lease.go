@@ -38,6 +38,7 @@ type lease struct {
 	flying int       // rows in flight
 	moved  time.Time // when a row was last given to a relay without any, or ended
 	gaveUp bool      // to deliver, because another worker can
+	told   time.Time // when the worker last looked for ended leases that it does not take over
 }
 
 // margin is how long before the end of a lease nothing is sent any more.
@@ -99,15 +100,17 @@ type steady struct {
 	begun  time.Time     // of the process: local times count from it
 	offset time.Duration // of the server's clock
 	since  time.Time     // the offset has been the same since then; zero for never
+	slow   time.Duration // that the newest answer took, if it took too long
 }
 
 // observe notes that the server's clock said server at some time between before and after. It reports
 // whether the clock has gone as the own clock for a lease.
 func (c *steady) observe(server, before, after time.Time, lease time.Duration) bool {
 	limit := lease / 32
-	if after.Sub(before) > limit {
+	if c.slow = after.Sub(before); c.slow > limit {
 		return false // it says too little, and the next one may say more
 	}
+	c.slow = 0
 	if c.begun.IsZero() {
 		c.begun = before
 	}
@@ -116,6 +119,27 @@ func (c *steady) observe(server, before, after time.Time, lease time.Duration) b
 		c.offset, c.since = offset, after
 	}
 	return before.Sub(c.since) >= lease
+}
+
+// tell logs, once in a lease, why leases of other workers have ended and this worker does not take over their rows.
+func (s *claimer) tell(ctx context.Context) error {
+	now, set := time.Now(), s.Claims.set
+	if now.Sub(s.told) < set.Lease {
+		return nil
+	}
+	s.told = now
+	r := s.Session.rows
+	found, err := pg.Row[struct{ Ended bool }](ctx, s.conn, "look for ended leases", fmt.Sprintf("SELECT EXISTS (SELECT FROM (SELECT t.claimed_by, t.claimed_until FROM %s WHERE t.finished_at IS NULL ORDER BY %s LIMIT %d) t WHERE t.claimed_until < now() AND NOT %s) AS ended",
+		r.from, r.order, CountedRows, s.ours("t")))
+	if err != nil || !found.Ended {
+		return err
+	}
+	event, why := set.Logger.Info(), "walpost takes over their rows when it has seen for source.poll.lease that the server's clock goes as its own"
+	if s.clock.slow > 0 {
+		event, why = set.Logger.Warn().Dur("took", s.clock.slow), "walpost does not take over their rows while the server's answers take longer than a 32nd of source.poll.lease"
+	}
+	event.Str("table", set.Table.String()).Msg("leases of other workers have ended: " + why)
+	return nil
 }
 
 // A worker that does not reach the brokers keeps its keys from others as long as it renews its leases. It

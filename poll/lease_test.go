@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
@@ -161,6 +163,30 @@ func TestARowThatWasLockedIsFinishedWithoutALook(t *testing.T) {
 	eventually(t, func() bool { return w.state() == "k1+" })
 	cancel()
 	<-done
+}
+
+// Somebody waits for rows of a worker that died. The log says why another one does not take them over.
+func TestTheLogSaysWhyAnEndedLeaseIsNotTakenOver(t *testing.T) {
+	t.Parallel()
+	for why, lease := range map[string]time.Duration{
+		"when it has seen": time.Hour,
+		"answers take":     time.Microsecond,
+	} {
+		w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+		var log strings.Builder
+		w.set.Logger, w.set.Lease = zerolog.New(&log), lease
+		a := w.worker(nil)
+		if a.want(""); strings.Contains(log.String(), "leases") {
+			t.Errorf("no lease has ended: %s", &log)
+		}
+		a.claims.told = time.Time{}
+		w.exec("INSERT INTO outbox (id, claimed_by, claimed_until) VALUES ('1', 'dead#1', now())")
+		a.want("")
+		a.want("")
+		if n := strings.Count(log.String(), "leases of other workers have ended"); n == 0 || lease == time.Hour && n > 1 || !strings.Contains(log.String(), why) {
+			t.Errorf("%s: the log has %s", why, &log)
+		}
+	}
 }
 
 // A record is on its way when another session locks its row. Nothing can renew the lease of the row, so the worker stops before its end.
