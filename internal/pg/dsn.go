@@ -87,11 +87,11 @@ func Printable(dsn string) (string, bool) {
 	}
 	if !isURI(text) {
 		return keyword.ReplaceAllStringFunc(text, func(pair string) string {
-			parts := keyword.FindStringSubmatch(pair)
-			if slices.Contains(printed, parts[1]) {
+			at := keyword.FindStringSubmatchIndex(pair)
+			if slices.Contains(printed, pair[at[2]:at[3]]) {
 				return pair
 			}
-			return strings.Replace(pair, parts[2], masked, 1)
+			return pair[:at[4]] + masked + pair[at[5]:]
 		}), keywords.MatchString(text)
 	}
 	u, err := url.Parse(text)

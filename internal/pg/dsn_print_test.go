@@ -5,13 +5,18 @@ import (
 	"testing"
 )
 
-// The password is SECRET in each DSN, or ends with it. A part that pgconn may take for a host or a database must be in no error either.
+// The password is SECRET in each DSN, or ends with it, or is a part of its keyword. A part that pgconn may take for a host or a database must be in no error either.
 func TestNoMalformedDSNShowsItsPassword(t *testing.T) {
 	for dsn, want := range map[string]string{
 		"host=db user=u pasword=SECRET dbname=x":               "user=u host=db pasword=(secret) dbname=x",
 		"host=db user=u pasword='a SECRET' dbname=x":           "user=u host=db pasword=(secret) dbname=x",
 		`host=db pasword='a\' SECRET'`:                         "host=db pasword=(secret)",
 		"host=db user=u PASSWORD=SECRET":                       "user=u host=db PASSWORD=(secret)",
+		"host=db passwd=pass":                                  "host=db passwd=(secret)",
+		"host=db pwd=pw":                                       "host=db pwd=(secret)",
+		"host=db secret=secret":                                "host=db secret=(secret)",
+		"host=db passwd=''":                                    "host=db passwd=(secret)",
+		"host=db passwd=":                                      "",
 		"host=db user=u password = SECRET":                     "user=u host=db",
 		"host=db user=u password='a SECRET'":                   "user=u host=db",
 		"host='db' user='u' sslpassword=SECRET":                "user='u' host='db'",
