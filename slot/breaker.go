@@ -150,7 +150,7 @@ func (b *Breaker) Observe(s Status) {
 func (b *Breaker) dropSlot(slot, reason string) {
 	ctx, cancel := context.WithTimeout(context.Background(), dropWithin)
 	defer cancel()
-	for {
+	for tried := false; ; tried = true {
 		err := b.drop(ctx)
 		if err == nil {
 			b.set(BreakerDropped, reason)
@@ -161,6 +161,9 @@ func (b *Breaker) dropSlot(slot, reason string) {
 			b.set(BreakerTripped, fmt.Sprintf("%s; it cannot be dropped: %v", reason, err))
 			b.log.Error().Err(errors.Join(err, context.Cause(ctx))).Str("slot", slot).Msg("circuit breaker: the slot cannot be dropped")
 			return
+		}
+		if !tried {
+			b.log.Warn().Err(err).Str("slot", slot).Dur("within", dropWithin).Msg("circuit breaker: the slot is not dropped yet, trying again")
 		}
 		wait.For(ctx, 500*time.Millisecond)
 	}

@@ -1,9 +1,12 @@
 package slot
 
 import (
+	"context"
+	"errors"
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -111,5 +114,34 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 				t.Errorf("%s, look %d: %+v, %d halts, %d log lines; want %+v", action, i, got, halts, logs, c)
 			}
 		}
+	}
+}
+
+// Whoever looks at a database whose disk fills learns at once why the slot is still there.
+func TestTheBreakerSaysAtOnceWhyTheSlotIsNotDropped(t *testing.T) {
+	for name, tries := range map[string]int{"a right that comes back": 4, "a right that stays away": math.MaxInt} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				var logged strings.Builder
+				n, early := 0, ""
+				b := NewBreaker(Config{Breaker: BreakerDrop}, nil, func(context.Context) error {
+					if n++; n == 2 {
+						early = logged.String()
+					}
+					if n < tries {
+						return fault.Repair(errors.New("must have the REPLICATION attribute"))
+					}
+					return nil
+				}, zerolog.New(&logged))
+				b.dropSlot("s", "the slot holds 1 TB")
+				want := BreakerDropped
+				if tries == math.MaxInt {
+					want = BreakerTripped
+				}
+				if log := logged.String(); !strings.Contains(early, "must have the REPLICATION attribute") || strings.Count(log, "trying again") != 1 || b.Status().State != want {
+					t.Errorf("%+v after %d tries; before the second one the log was\n%safterwards\n%s", b.Status(), n, early, log)
+				}
+			})
+		})
 	}
 }
