@@ -67,6 +67,7 @@ func (l *loop) connect(ctx context.Context) error {
 func (l *loop) inUse(found cdc.Identity) {
 	l.report(func() {
 		if l.sess == nil {
+			l.worked = true
 			what := "slot " + found.Slot + " is in use"
 			if found.Poll != "" {
 				what = "the table is polled for this relay"
@@ -81,7 +82,6 @@ func (l *loop) inUse(found cdc.Identity) {
 // next attempt finds that record. So it cannot tell whether another process held the slot before.
 func (l *loop) attempted(a *attempt) {
 	c := &l.checkpointer
-	l.worked = l.worked || a.found.SystemID != ""
 	if a.epoch > c.epoch && l.begun {
 		c.epoch = a.epoch
 		l.contested = l.contested || !a.own || a.gap
@@ -127,7 +127,7 @@ func (l *loop) refused(ctx context.Context, err error) error {
 	case errors.As(err, new(records.StoreError)):
 		state, edge = NoCheckpoint, &l.unread
 	case errors.As(err, new(*checkpoint.Waiting)):
-		state = Standby
+		state, l.worked = Standby, true
 	}
 	l.noteError(err, edge)
 	edge.Fault(time.Now(), l.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Msg("no session, trying again")
@@ -183,6 +183,9 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if !l.begun {
 		l.begun = true
 		l.wg.Go(l.watch)
+	}
+	if _, copies := l.phase.(*copying); !copies { // a copy has yet to read its first row
+		l.worked = true
 	}
 	if err := l.parker.advance(); err != nil { // so that room is made before more is parked
 		return err

@@ -133,6 +133,9 @@ func (c *copying) take(r copied) error {
 		return c.lose(r.err)
 	case r.err != nil:
 		return r.err
+	}
+	c.worked = true
+	switch {
 	case r.ev == nil && r.mark.Table == "":
 		c.done = true
 		return nil

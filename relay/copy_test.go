@@ -45,6 +45,9 @@ func (f *fakeTables) Rows(_ context.Context, sess Session, c checkpoint.Copy) (R
 	if f.p.dead || w.down {
 		return nil, errNet
 	}
+	if w.rowsErr != nil {
+		return nil, w.rowsErr
+	}
 	s := sess.(*fakeSession)
 	r := &fakeRows{f: f, upTo: w.pos, at: c.At}
 	if s.id.SlotFound.Created && s.snapshot {

@@ -37,6 +37,8 @@ type world struct {
 	down     bool
 	checkErr error
 	openErr  error
+	startErr error
+	rowsErr  error
 	hang     bool // Open and Start wait for their context
 	slowOpen time.Duration
 	blocked  bool // the session sends nothing, and takes nothing

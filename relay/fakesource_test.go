@@ -91,6 +91,10 @@ func (s *fakeSession) Start(ctx context.Context, at cdc.Position) error {
 			w.mu.Unlock()
 			return errNet
 		}
+		if w.startErr != nil {
+			defer w.mu.Unlock()
+			return w.startErr
+		}
 		if w.session == nil || w.session == s {
 			break
 		}

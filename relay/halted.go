@@ -45,7 +45,7 @@ func (l *loop) fail(ctx context.Context, err error) error {
 	if !fault.NeedsPerson(err) {
 		l.noteError(err, nil)
 		l.setState(Draining, err.Error())
-		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: waiting does not repair this error")
+		l.log.Error().Err(err).Str("hint", fault.Hint(err)).Msg("stopping: this process does not try again after this error")
 		l.settleBriefly(err)
 		l.finish()
 		if l.outside != nil {

@@ -48,7 +48,7 @@ type loop struct {
 	arrived   *attempt   // has ended, and is not used yet
 	tries     int        // attempts since a session worked
 	contested bool       // another process had the slot, or a gap was accepted, since the newest session
-	worked    bool       // an attempt has reached the source
+	worked    bool       // the start is over: a session has delivered, or another relay was waited for
 	begun     bool       // a session has begun: the phase is a real one, and the monitor runs
 	sighted   []sighting // what the monitor found, and the loop has not judged yet, oldest first
 
@@ -340,7 +340,7 @@ func (l *loop) lose(err error) error {
 	// So all that is acknowledged goes into the record before.
 	l.checkpointer.last = time.Time{}
 	l.checkpointer.due(l.now, l.phase, false)
-	l.lost.Fault(time.Now(), l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("source lost")
+	l.lost.Fault(time.Now(), l.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Int("in_flight", l.inFlight()).Msg("source lost")
 	if !l.ending() {
 		l.setState(Connecting, "source lost: "+err.Error())
 	}

@@ -71,6 +71,95 @@ func TestARelayThatHasWorkedWaitsForWhatCanBeRepaired(t *testing.T) {
 	})
 }
 
+// The start is not over when Open has worked. A command at a terminal ends, too, instead of waiting.
+func TestAStartEndsWhereARightIsMissing(t *testing.T) {
+	missing := fault.Repair(errors.New("a right is missing"))
+	for name, c := range map[string]struct {
+		config func(w *world) Config
+		breaks func(w *world)
+	}{
+		"to stream":                      {func(*world) Config { return Config{} }, func(w *world) { w.startErr = missing }},
+		"to read the rows of a snapshot": {snapshot, func(w *world) { w.rowsErr = missing }},
+		"to read the rows of a recover":  {func(w *world) Config { return recovering(w, new([]*checkpoint.Copy)) }, func(w *world) { w.rowsErr = missing }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				if strings.HasSuffix(name, "recover") {
+					lostSlot(t, w)
+				} else if strings.HasSuffix(name, "snapshot") {
+					w.before(3)
+				}
+				w.do(func() { c.breaks(w) })
+				r := w.start(c.config(w))
+				select {
+				case <-r.done:
+				case <-time.After(time.Minute):
+					t.Fatalf("it waits: %+v", r.relay.Status())
+				}
+				if !errors.Is(r.err, missing) || !strings.Contains(r.logs.String(), "does not try again") {
+					t.Errorf("%v\n%s", r.err, r.logs.String())
+				}
+			})
+		})
+	}
+}
+
+// A snapshot that has begun waits, like a stream.
+func TestASnapshotThatHasReadRowsWaitsForWhatCanBeRepaired(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.before(60)
+		r := w.start(snapshot(w))
+		w.want(t, 10*time.Second, "rows are delivered", func() bool { return w.arrivals > 3 })
+		w.do(func() { w.rowsErr = fault.Repair(fault.WithHint(errors.New("a right is missing"), "Give it back.")) })
+		w.cut(errNet)
+		time.Sleep(time.Hour)
+		if st := r.relay.Status(); st.Ready || !strings.Contains(r.logs.String(), "Give it back.") {
+			t.Errorf("%+v\n%s", st, r.logs.String())
+		}
+		w.do(func() { w.rowsErr = nil })
+		w.want(t, time.Minute, "the rest", w.allDelivered)
+		r.stopped(t, 5*time.Second)
+	})
+}
+
+// A hot standby has no session of its own, and its start is over all the same: it waits for the other relay, or for its login.
+func TestAStandbyWaitsForWhatCanBeRepaired(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		a := w.start(Config{})
+		w.want(t, 10*time.Second, "the first holds the slot", func() bool { return w.session != nil })
+		b := w.start(Config{})
+		w.want(t, 10*time.Second, "the second waits", func() bool { return b.relay.Status().State == Standby })
+		w.do(func() { w.openErr, b.away = fault.Repair(errors.New("wrong password")), true })
+		time.Sleep(time.Minute)
+		if st := b.relay.Status(); st.State != Connecting || !strings.Contains(st.Reason, "wrong password") {
+			t.Errorf("%+v", st)
+		}
+		w.do(func() { w.openErr, b.away = nil, false })
+		a.stopped(t, 5*time.Second)
+		w.commit("a")
+		w.want(t, time.Minute, "the second goes on", w.allDelivered)
+		b.stopped(t, 5*time.Second)
+	})
+}
+
+// A shard that waits for the other shards is such a standby, too.
+func TestAShardThatWaitsForTheOthersWaitsForWhatCanBeRepaired(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.startErr = &checkpoint.Waiting{Err: errors.New("a slot does not exist yet")}
+		r := w.start(Config{})
+		w.want(t, 10*time.Second, "it waits", func() bool { return r.relay.Status().State == Standby })
+		w.do(func() { w.openErr = fault.Repair(errors.New("wrong password")) })
+		time.Sleep(time.Minute)
+		if st := r.relay.Status(); st.State != Connecting || !strings.Contains(st.Reason, "wrong password") {
+			t.Errorf("%+v", st)
+		}
+		w.do(func() { w.openErr, w.startErr = nil, nil })
+		w.commit("a")
+		w.want(t, time.Minute, "it goes on", w.allDelivered)
+		r.stopped(t, 5*time.Second)
+	})
+}
+
 func TestErrorThatNoRetryHelpsEndsTheRunWithWhatIsSafe(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		r := w.start(Config{HaltLinger: time.Hour})
