@@ -4,10 +4,12 @@ package main
 
 import (
 	"cmp"
+	"errors"
 	"os"
 	"path/filepath"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // timeout(1) sends a signal to the process and to its group, so a stop must not count it as a second one.
@@ -32,7 +34,17 @@ func TestSIGHUPDuringTheStartReloads(t *testing.T) {
 		t.Fatal(err)
 	}
 	p := spawn(t, "run", "--config", name, "--http", "127.0.0.1:0")
-	pipe, err := os.OpenFile(name, os.O_WRONLY, 0) // waits until the process opens it
+	pipe, err := os.OpenFile(name, os.O_WRONLY|syscall.O_NONBLOCK, 0)
+	for limit := time.Now().Add(2 * time.Minute); errors.Is(err, syscall.ENXIO); pipe, err = os.OpenFile(name, os.O_WRONLY|syscall.O_NONBLOCK, 0) {
+		select {
+		case <-p.done:
+			t.Fatal("the process ended before it read its configuration")
+		case <-time.After(10 * time.Millisecond):
+		}
+		if time.Now().After(limit) {
+			t.Fatal("the process has not opened its configuration in 2 minutes")
+		}
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
