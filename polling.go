@@ -88,11 +88,14 @@ func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, why, err e
 		table = replication.SetupSQL(outbox, replication.SetupOptions{Tables: []pg.Table{set.Table}}) + "\n"
 	}
 	sql = table + set.SetupSQL(f)
-	if r.cfg.SetupRole != "" && sql != "" {
-		sql += pg.ReadingRights(set.Table, r.cfg.SetupRole) + "\n"
-		if set.Claims() {
-			sql += set.ClaimingRights(r.cfg.SetupRole) + "\n"
+	if role := r.cfg.SetupRole; role != "" {
+		var has poll.RoleFacts
+		if why == nil {
+			if has, err = set.DescribeRole(ctx, conn, f, role); err != nil {
+				return "", nil, err
+			}
 		}
+		sql += set.MissingRights(has, role)
 	}
 	if run && why == nil && sql != "" {
 		if _, err := conn.Exec(ctx, sql).ReadAll(); err != nil {

@@ -1,8 +1,11 @@
 package poll
 
 import (
+	"context"
 	"fmt"
 	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/outboxtable"
@@ -58,6 +61,42 @@ is prepared (PREPARE TRANSACTION): Postgres refuses to prepare a transaction tha
 CREATE TRIGGER %[2]s AFTER INSERT ON %[3]s FOR EACH STATEMENT EXECUTE FUNCTION %[1]s();`, s.function(), Channel(s.Table), sql)
 	}
 	return steps
+}
+
+// RoleFacts are what a role has. The zero value is a role that does not exist.
+type RoleFacts struct{ Exists, Login, Reads, Writes bool }
+
+// DescribeRole reads what a role has of the table of f. A nil f has no table. Reads and Writes are false
+// if the table, or a column that workers write, does not exist.
+func (s *Settings) DescribeRole(ctx context.Context, conn *pgconn.PgConn, f *Facts, role string) (RoleFacts, error) {
+	var table uint32
+	if f != nil {
+		table = f.Table.OID
+	}
+	return pg.Row[RoleFacts](ctx, conn, "look for role "+role, fmt.Sprintf(`SELECT r.oid IS NOT NULL AS exists, coalesce(r.rolcanlogin, false) AS login,
+ coalesce(has_schema_privilege(r.oid, c.relnamespace, 'USAGE') AND has_table_privilege(r.oid, c.oid, 'SELECT'), false) AS reads,
+ coalesce((SELECT count(*) = %d AND bool_and(has_column_privilege(r.oid, c.oid, a.attnum, 'UPDATE')) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = ANY (%s) AND NOT a.attisdropped)
+  AND (%t OR has_table_privilege(r.oid, c.oid, 'DELETE')), false) AS writes
+FROM (SELECT) one LEFT JOIN pg_roles r ON r.rolname = %s LEFT JOIN pg_class c ON c.oid = %d`,
+		len(claimColumns), workerColumns(), s.Strategy != Delete, pg.QuoteLiteral(role), table))
+}
+
+// MissingRights is the SQL that makes a role, or grants the rights that it needs and does not have.
+func (s *Settings) MissingRights(has RoleFacts, role string) (sql string) {
+	switch {
+	case !has.Exists:
+		sql = outboxtable.Comment(`The role of walpost. Give it a password if pg_hba.conf asks for one (\password in psql).`) +
+			"CREATE ROLE " + pg.QuoteIdent(role) + " LOGIN;\n"
+	case !has.Login:
+		sql = "ALTER ROLE " + pg.QuoteIdent(role) + " LOGIN;\n"
+	}
+	if !has.Reads {
+		sql += pg.ReadingRights(s.Table, role) + "\n"
+	}
+	if s.Claims() && !has.Writes {
+		sql += s.ClaimingRights(role) + "\n"
+	}
+	return sql
 }
 
 // function is the name of the function that notifies.
