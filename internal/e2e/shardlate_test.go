@@ -72,3 +72,24 @@ checkpoint: {store: file, path: %s}
 		t.Errorf("code %d\n%s", r.cmd.ProcessState.ExitCode(), r.log)
 	}
 }
+
+// A deployment may wait for one shard before it starts the next one, once setup has made all slots.
+func TestAShardIsReadyAloneAfterSetupHasMadeAllSlots(t *testing.T) {
+	t.Parallel()
+	pg, kafka := testenv.Postgres(t, "16"), testenv.Kafka(t)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	slot := strings.ReplaceAll(unique("ahead"), "-", "_")
+	s.source = fmt.Sprintf(", slot: %[1]s, publication: %[1]s, snapshot: never", slot)
+	if code, out := s.command("setup", "--shards", "2", "--apply", "--make-slot"); code != 0 || !strings.Contains(out, slot+"_1_of_2") || !strings.Contains(out, slot+"_2_of_2") {
+		t.Fatalf("setup ends with %d and says:\n%s", code, out)
+	}
+	w := s.follow()
+	write := func(tag string) { <-s.load(&shop.Shop{Writers: 2, Seed: 7, Tag: tag, Rows: 60}).done }
+	one := s.startReady("--shard", "1/2")
+	write("a")
+	two := s.startReady("--shard", "2/2")
+	write("b")
+	s.noLoss(w, time.Minute)
+	one.stopsClean()
+	two.stopsClean()
+}
