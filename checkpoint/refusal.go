@@ -202,7 +202,7 @@ func AcceptedStart(ref *Refusal, found cdc.Identity) (start cdc.Position, err er
 		now.Changes = changes(ref.Reason, ref.Record, &found)
 	}
 	if now.token() != ref.Token {
-		return 0, fmt.Errorf("what was found has changed since the gap %s was refused", ref.Token)
+		return 0, fmt.Errorf("the server, the slot or the checkpoint has changed since walpost refused gap %s", ref.Token)
 	}
 	if ref.KeepsPosition() {
 		return ref.Record.LSN, nil
