@@ -47,6 +47,14 @@ func (f *Former) Reads(found *cdc.Identity) bool {
 	}))
 }
 
+// current reports whether the record is of the slot that the relay has now. A slot never passes the record of its
+// relay. So a slot that is further was made again, after the change that the record is from was undone. The record
+// of a slot that is about to be made is current.
+func (f *Former) current(found *cdc.Identity) bool {
+	slot := found.Shards.Find(f.Shard)
+	return slot != nil && !f.Record.elsewhere(found) && (slot.Confirmed <= f.Record.LSN || f.Record.Intended())
+}
+
 // Formers picks the records of the relays with other numbers of shards from what a store has. name is
 // that of the relay of found. The names differ in the suffix of the shard. A record of another
 // database, or of a slot with another name, says nothing about these rows, and is left out. A record of
@@ -163,15 +171,22 @@ func Superseded(rec *Record, found cdc.Identity, former []Former) bool {
 
 // TakenOver returns an error that can be retried if a relay with another number of shards has taken over
 // from the relay of rec, and the slot of that other relay exists. The generations of the records tell
-// who came later, because clocks differ, and a relay that took over can be behind the relays before it.
+// who came later, because clocks differ, and a relay that took over can be behind the relays before it. An
+// older walpost wrote no generations. Of two records without one, the newer one counts, if it is further.
 func TakenOver(rec *Record, found cdc.Identity, former []Former) error {
 	for i := range former {
 		f := &former[i]
-		if f.Record.Generation <= rec.Generation || f.Record.elsewhere(&found) || found.Shards.Find(f.Shard) == nil {
+		unordered := f.Record.Generation == 0 && rec.Generation == 0
+		if f.Record.Generation <= rec.Generation && !unordered || !f.current(&found) {
 			continue
 		}
 		upTo, _, behind := allDelivered(f.Shard, &found, func(s cdc.Shard) *Record { return of(former, s) })
-		if upTo < rec.LSN || found.Shards.Missing(f.Shard) != "" {
+		missing := found.Shards.Missing(f.Shard) != ""
+		earlier := func(s cdc.Shard) bool { return !of(former, s).Time.After(rec.Time) }
+		if unordered && (missing || upTo <= rec.LSN || slices.ContainsFunc(f.Shard.All(), earlier)) {
+			continue
+		}
+		if missing || upTo < rec.LSN {
 			return waiting("relay %s took over from slot %s, and the relay of slot %s has not delivered everything before %s yet. Let the relays of the other number of shards run. "+
 				"To undo the change instead, stop all of them and drop their slots", f.Name, found.Slot, found.Shards.Base+behind.Suffix(), rec.LSN)
 		}
@@ -214,7 +229,7 @@ func Together(found cdc.Identity, former, peers []Former) error {
 	g, first := generation(&found, former), (*Record)(nil)
 	for i := range peers {
 		p := peers[i].Record
-		if p.Began > 0 && p.Generation == g && !p.elsewhere(&found) && (first == nil || p.Began < first.Began) {
+		if p.Began > 0 && p.Generation == g && peers[i].current(&found) && (first == nil || p.Began < first.Began) {
 			first = p
 		}
 	}

@@ -196,6 +196,13 @@ func TestAReplacedRelayWaitsUntilItsSlotIsDropped(t *testing.T) {
 		}
 		return former
 	}
+	older := func(after time.Duration, former []Former) []Former { // of a version without generations
+		for _, f := range former {
+			f.Record.Time = f.Record.Time.Add(after)
+		}
+		return former
+	}
+	again := []cdc.ShardSlot{at(1, 2, 0x9000, 0), at(2, 2, 0x9000, 0)}
 	for _, c := range []struct {
 		what   string
 		slots  []cdc.ShardSlot
@@ -210,6 +217,13 @@ func TestAReplacedRelayWaitsUntilItsSlotIsDropped(t *testing.T) {
 		{"the slots of the others are gone", nil, later(recordsOf(others...)), ""},
 		{"one slot of the others is gone", others[:1], later(recordsOf(others...)), "Let the relays of the other number of shards run"},
 		{"the others are of another server", others, with(later(recordsOf(others...)[:1]), func(r *Record) { r.SystemID = "999" }), ""},
+		{"the change was undone, and is tried again", again, later(recordsOf(others...)), ""},
+		{"the change was undone, and one of the others has begun again", again, with(later(recordsOf(behind...)), func(r *Record) { r.LSN = 0x9000 }), "relay shop.walpost_2_of_2 took over from slot walpost_1_of_4"},
+		{"the slots of the others are made again", again, with(later(recordsOf(others...)), func(r *Record) { r.Copy = &Copy{Origin: OriginRecover} }), "relay shop.walpost_2_of_2 took over"},
+		{"older records of replaced relays", others, older(time.Second, recordsOf(others...)), "SELECT pg_drop_replication_slot('walpost_1_of_4');"},
+		{"older records, one before", others, with(older(time.Second, recordsOf(others...)), func(r *Record) { r.Time = r.Time.Add(-time.Minute) }), ""},
+		{"older records, one behind", behind, older(time.Second, recordsOf(behind...)), ""},
+		{"older records, one of the slots is gone", others[:1], older(time.Second, recordsOf(others...)), ""},
 	} {
 		rec, _ := judged()
 		rec.Slot = "walpost_1_of_4"
@@ -285,6 +299,10 @@ func TestAShardThatBeginsLateIsAGap(t *testing.T) {
 		{what: "a record of an older version", slots: peers, peers: begun(0, 0)},
 		{what: "the others began before, in the present generation", slots: peers, former: older, peers: begun(1, 0x3FFF), gap: true},
 		{what: "the others ran long ago, with relays of another number since then", slots: peers, former: older, peers: begun(0, 0x300)},
+		{what: "a change that was undone is tried again", slots: peers, former: older, peers: with(begun(1, 0x300), func(r *Record) { r.LSN = 0x310 })},
+		{what: "a change that was undone is tried again, by this shard first", slots: peers[1:], former: older, peers: with(begun(1, 0x300), func(r *Record) { r.LSN = 0x310 }), says: "slot walpost_2_of_4 does not exist yet"},
+		{what: "a change that was undone is tried again, and one has begun", slots: peers, former: older, peers: append(with(begun(1, 0x300), func(r *Record) { r.LSN = 0x310 }), with(begun(1, 0x3FFF), func(*Record) {})...), gap: true},
+		{what: "the slot of one that has begun is made again", slots: peers, former: older, peers: with(begun(1, 0x3FFF), func(r *Record) { r.LSN, r.Copy = 0x310, &Copy{Origin: OriginRecover} }), gap: true},
 	} {
 		found := handover(c.slots...)
 		err := Together(found, c.former, c.peers)

@@ -93,6 +93,32 @@ func TestASlotDroppedBeforeTheTakeoverIsAGap(t *testing.T) {
 		t.Errorf("recover ends with %d and says:\n%s", code, out)
 	}
 	late.stopsClean()
+
+	// A change that was undone is tried again. The checkpoints of the first try are still there.
+	for _, tag := range []string{"e", "f"} {
+		was := pg.Value(t, s.dsn, "SELECT pg_current_wal_lsn()::text")
+		drop(slot + "_1_of_2")
+		drop(slot + "_2_of_2")
+		old = s.startReady()
+		write(tag)
+		eventually(t, time.Minute, "the relay of all rows goes on", func() bool {
+			return pg.Value(t, s.dsn, "SELECT (confirmed_flush_lsn > '"+was+"')::text FROM pg_replication_slots WHERE slot_name = '"+slot+"'") == "true"
+		})
+		old.stopsClean()
+		write(tag + tag)
+		shards = all(s.start)
+		shards[0].notReady(time.Minute, "the relay of slot "+slot+" stopped at")
+		shards[1].notReady(time.Minute, "the relay of slot "+slot+" stopped at")
+		old = s.startReady()
+		shards[0].notReady(time.Minute, "Stop that relay")
+		shards[1].notReady(time.Minute, "Stop that relay")
+		old.stopsClean()
+		for _, r := range shards {
+			eventually(t, time.Minute, "ready", r.ready)
+		}
+		s.noLoss(w, time.Minute)
+		stop()
+	}
 	for _, name := range []string{"", "_1_of_2", "_2_of_2"} {
 		drop(slot + name)
 	}
