@@ -25,6 +25,7 @@ type attempt struct {
 	records.Stored              // Rec is written by this attempt, and durable
 	own            bool         // this process wrote the record before Rec, so nobody held the slot since
 	gap            bool         // a gap was accepted
+	first          bool         // that of a first start
 
 	// epoch is the one that this attempt took, 0 for none. It can be set beside err. Then the
 	// record may be durable or not.
@@ -91,10 +92,16 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 		if !records.Same(rec, now.Rec) {
 			return errMoved
 		}
+		was := base
 		if base, err = r.accept(ctx, a, err); err != nil {
 			return err
 		}
 		a.start = base.LSN
+		if a.first = was == nil; !a.first {
+			base.Generation = was.Generation
+		} else if _, err = r.others.Begin(ctx, base, a.found, true); err != nil {
+			return err
+		}
 	}
 	if base.Copies(checkpoint.OriginRecover) && !r.copies(base) {
 		return base.Unfinished()
@@ -139,9 +146,9 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 	}
 	next := r.record(a.found, lsn)
 	next.Follow(base, held, r.copies(base))
-	begins := base == nil || !held.HasBegun()
-	if begins {
-		if err := r.others.Begin(ctx, next, a.found); err != nil {
+	begins := base == nil || a.first || !held.HasBegun()
+	if begins || a.gap || base.Intended() { // others can have delivered what is behind the gap
+		if begins, err = r.others.Begin(ctx, next, a.found, begins); err != nil {
 			return err
 		}
 	}

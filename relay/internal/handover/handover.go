@@ -91,15 +91,19 @@ func (o *Others) Judge(ctx context.Context, rec *checkpoint.Record, found cdc.Id
 	return start, err
 }
 
-// Begin sets what rec, the first record of a relay, says of the others.
-func (o *Others) Begin(ctx context.Context, rec *checkpoint.Record, found cdc.Identity) error {
-	err := o.known(ctx, &found)
-	if err == nil && found.Poll == "" {
-		var former []checkpoint.Former
-		former, err = o.former(ctx, &found)
-		rec.Begin(&found, former)
+// Begin sets what rec says of the others, if rec is the first record of a relay. It does so too if others have delivered
+// since the relay began. begins reports whether it did.
+func (o *Others) Begin(ctx context.Context, rec *checkpoint.Record, found cdc.Identity, first bool) (begins bool, err error) {
+	if err := o.known(ctx, &found); err != nil || found.Poll != "" {
+		return first, err
 	}
-	return err
+	former, err := o.former(ctx, &found)
+	since := func(f checkpoint.Former) bool { return f.Record.Generation >= rec.Generation }
+	if err != nil || !first && !slices.ContainsFunc(former, since) {
+		return false, err
+	}
+	rec.Begin(&found, former)
+	return true, nil
 }
 
 // Fenced looks once more at the records of the others, when rec is durable. A relay sends nothing before

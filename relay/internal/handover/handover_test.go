@@ -211,8 +211,11 @@ func TestTwoNumbersOfShardsNeverBeginTogether(t *testing.T) {
 		t.Fatal(err)
 	}
 	fence := &checkpoint.Record{Name: o.Name, Epoch: 1, SystemID: "7", Timeline: 1, Slot: found.Slot, Database: "shop", LSN: start, Holder: "n", Time: time.Unix(9, 0)}
-	if err := o.Begin(t.Context(), fence, found); err != nil || fence.Generation != 1 || fence.Began != 0x9000 {
+	if begins, err := o.Begin(t.Context(), fence, found, true); err != nil || !begins || fence.Generation != 1 || fence.Began != 0x9000 {
 		t.Fatalf("%+v %v", fence, err)
+	}
+	if begins, err := o.Begin(t.Context(), fence, found, false); err != nil || begins || fence.Generation != 1 {
+		t.Fatalf("nobody has delivered since: %+v %v", fence, err)
 	}
 	if err := o.Fenced(t.Context(), fence, found, true); err != nil {
 		t.Errorf("nobody else has started: %v", err)
