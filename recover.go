@@ -191,11 +191,14 @@ func (s namedStore) known(ctx context.Context, name string, values map[string][]
 		names[of] = true
 	}
 	for _, other := range slices.Sorted(maps.Keys(names)) {
+		if !s.r.formerName(other) { // that relay can be of a newer version, whose records cannot be read here
+			continue
+		}
 		rec, _, err := checkpoint.Newest(other, all)
 		if err != nil {
 			return nil, err
 		}
-		if rec == nil || !s.r.formerName(rec) || !s.r.sameRows(rec) {
+		if rec == nil || !s.r.formerRecord(rec) || !s.r.sameRows(rec) {
 			continue
 		}
 		if cdc.ShardOfSlot(rec.Slot).Of > 0 {
@@ -208,12 +211,21 @@ func (s namedStore) known(ctx context.Context, name string, values map[string][]
 	return values, nil
 }
 
-// formerName reports whether rec has the default name that the relay can have had with the other kind of source.
-func (r *Relay) formerName(rec *checkpoint.Record) bool {
+// formerName reports whether name can be the default name that the relay had with the other kind of source.
+func (r *Relay) formerName(name string) bool {
+	of := strings.TrimPrefix(name, r.database+".")
+	if r.cfg.polls() { // of is a slot, whose name has no dot
+		return !strings.Contains(of, ".")
+	}
+	return slices.ContainsFunc(r.rows.Names.Tables, func(t pg.Table) bool { return of == t.String() })
+}
+
+// formerRecord reports whether rec, which has such a name, is of the other kind of source.
+func (r *Relay) formerRecord(rec *checkpoint.Record) bool {
 	if r.cfg.polls() {
 		return rec.Poll == "" && rec.Name == r.database+"."+rec.Slot
 	}
-	return rec.Poll != "" && slices.ContainsFunc(r.rows.Names.Tables, func(t pg.Table) bool { return rec.Name == r.database+"."+t.String() })
+	return rec.Poll != ""
 }
 
 // sameRows reports whether a record under a former name can be of this relay's table.

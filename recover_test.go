@@ -17,6 +17,46 @@ import (
 	"github.com/walpost/walpost/sink"
 )
 
+// A relay with the default name looks for a record under the default name of the other kind of source. It does not mind records of other
+// names that it cannot read.
+func TestADefaultNameMindsOnlyRecordsOfTheOtherDefaultName(t *testing.T) {
+	for _, c := range []struct {
+		kind, name string
+		minds      bool
+	}{
+		{"", "shop.reports", false},
+		{"", "shop.public.reports", false},
+		{"", "shop.public.outbox", true},
+		{"poll", "shop.public.reports", false},
+		{"poll", "shop.walpost", true},
+	} {
+		cfg := DefaultConfig()
+		cfg.Source.DSN, cfg.Source.Table = "postgres://h/shop", "public.outbox"
+		if c.kind != "" {
+			cfg.Source.Kind, cfg.Source.OrderColumn = c.kind, "seq"
+		}
+		cfg.Kafka.Brokers = []string{"127.0.0.1:1"}
+		cfg.Checkpoint.Store, cfg.Checkpoint.Path = "file", filepath.Join(t.TempDir(), "position")
+		newer := sink.NewFileStore(cfg.Checkpoint.Path)
+		if err := newer.Save(t.Context(), c.name+"/1.h", []byte(`{"version":99}`)); err != nil {
+			t.Fatal(err)
+		}
+		_ = newer.Close()
+		r, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store, free, err := r.openStore()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Look(t.Context(), r.cfg.Name); (err != nil) != c.minds || c.minds && !strings.Contains(err.Error(), "version 99") {
+			t.Errorf("%+v: %v", c, err)
+		}
+		free()
+	}
+}
+
 // If the store cannot be read, skip and recover end, and advise what helps with this store, and with this fault of it.
 func TestSkipAdvisesWhatHelpsWithTheStore(t *testing.T) {
 	for name, c := range map[string]struct {
