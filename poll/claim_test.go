@@ -54,6 +54,23 @@ func (w *world) worker(change func(*Settings)) *worker {
 	return k
 }
 
+// refuses wants each change of the settings to end the start of another worker, with a text that has its key.
+func (w *world) refuses(changes map[string]func(*Settings)) {
+	w.Helper()
+	for what, change := range changes {
+		set := w.set
+		change(&set)
+		s, err := NewSource(set).Open(w.Context(), true, false)
+		if err != nil {
+			w.Fatal(err)
+		}
+		if err := s.Start(w.Context(), 1); !fault.Misconfigured(err) || !strings.Contains(err.Error(), what) {
+			w.Errorf("%s: %v", what, err)
+		}
+		_ = s.conn.Close(w.Context())
+	}
+}
+
 // connect opens a session, the first one or one after a lost connection.
 func (k *worker) connect(first bool) {
 	k.Helper()
@@ -398,22 +415,11 @@ func TestStrategiesAndNamesThatDoNotFitAreRefused(t *testing.T) {
 	t.Parallel()
 	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
 	w.worker(nil)
-	for what, change := range map[string]func(*Settings){
+	w.refuses(map[string]func(*Settings){
 		"source.poll.strategy claim": func(s *Settings) { s.Strategy, s.Name = Delete, "other" },
 		"strategy claim reads":       func(s *Settings) { s.Strategy, s.Name = Cursor, "other" },
 		"another name than":          func(s *Settings) { s.Name = "other" },
-	} {
-		set := w.set
-		change(&set)
-		s, err := NewSource(set).Open(t.Context(), true, false)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Start(t.Context(), 1); !fault.Misconfigured(err) || !strings.Contains(err.Error(), what) {
-			t.Errorf("%s: %v", what, err)
-		}
-		_ = s.conn.Close(t.Context())
-	}
+	})
 }
 
 func TestLostRightsAreWaitedOutAndCountNoAttempt(t *testing.T) {
