@@ -127,13 +127,13 @@ func (f *foreseen) among(found []Finding) []Finding {
 		return found // the report fails anyway
 	case f.err != nil:
 		own.Verdict, own.Why = Warn, "walpost check cannot know whether the checkpoint fits the slot: "+f.err.Error()
-		own.Fix = fix.ByWords("If this relay has run before, repair the cause and run walpost check again, before you make or drop a slot.")
+		own.Fix = fix.ByWords("If this relay has run before, repair the cause and run walpost check again, before you create or drop a slot.")
 	case f.Record != nil && f.Slot.Exists:
 		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil && f.Record.Poll != "":
 		own.Why = fmt.Sprintf("the database fits checkpoint %s", f.Record.Key())
 	case f.Record != nil && f.Record.Copy == nil:
-		own.Why = fmt.Sprintf("checkpoint %s at %s is void, because relays with another number of shards took over: walpost run makes a new slot, and takes over from them", f.Record.Key(), f.Record.LSN)
+		own.Why = fmt.Sprintf("checkpoint %s at %s is void, because relays with another number of shards took over: walpost run creates a new slot, and takes over from them", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil:
 		own.Why = fmt.Sprintf("the copy of rows that checkpoint %s records continues with a new slot", f.Record.Key())
 	case f.Slot.Exists:
@@ -233,9 +233,9 @@ func (c *Config) setupSQL(ctx context.Context, further bool) (sql string, why, e
 	}
 	switch {
 	case missing.SlotByRun && settings.Create:
-		sql += slot + ". If this relay has run before, run walpost check first.\n-- Otherwise walpost run makes the slot, together with its first checkpoint.\n"
+		sql += slot + ". If this relay has run before, run walpost check first.\n-- Otherwise walpost run creates the slot, together with its first checkpoint.\n"
 	case missing.SlotByRun:
-		sql += slot + ". If this relay has run before, run walpost check first.\n-- Otherwise walpost setup --make-slot makes the slot, because source.create is false.\n"
+		sql += slot + ". If this relay has run before, run walpost check first.\n-- Otherwise walpost setup --make-slot creates the slot, because source.create is false.\n"
 	case missing.Empty():
 		sql += ".\n"
 	}

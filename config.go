@@ -227,7 +227,7 @@ func (c *Config) validatePoll(found *Problems) {
 	*found = append(*found, c.Source.Poll.Validate()...)
 	s, usual := &c.Source, replication.DefaultConfig()
 	if s.OrderColumn == "" {
-		found.Add("source.order_column", conf.Required, "with source.kind: poll, because nothing else tells the order of the rows of a key", nil)
+		found.Add("source.order_column", conf.Required, "with source.kind: poll, because only this column defines the order of the rows of a key", nil)
 	}
 	switch n := len(s.AllTables()); {
 	case n == 0:

@@ -99,7 +99,7 @@ func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, why, err e
 	}
 	if run && why == nil && sql != "" {
 		if _, err := conn.Exec(ctx, sql).ReadAll(); err != nil {
-			return sql, nil, pg.Classify(fmt.Errorf("make what polling needs: %w", err))
+			return sql, nil, pg.Classify(fmt.Errorf("create what polling needs: %w", err))
 		}
 	}
 	return sql, why, nil

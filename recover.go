@@ -136,7 +136,7 @@ func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*che
 	halt := halts[token]
 	switch {
 	case halt == nil:
-		hint := "The checkpoint store has no halt of this relay. If walpost run has passed over the event, there is nothing to do. " +
+		hint := "The checkpoint store has no halt of this relay. If walpost run has skipped the event, there is nothing to do. " +
 			"If walpost dead list shows the token, the event halts nothing: use walpost dead retry. Otherwise check --name and the configuration. If the relay could not write its halt, its log says so: the relay writes the halt later, or at its next start."
 		if len(halts) > 0 {
 			hint = "The checkpoint store has these halts:"
@@ -146,7 +146,7 @@ func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*che
 		}
 		return nil, fault.Config(fmt.Errorf("no halt of %s gave the token %q, or the relay is past its event", r.cfg.Name, token), hint)
 	case rec != nil && rec.LSN > halt.Commit:
-		return nil, fault.Config(fmt.Errorf("the checkpoint stands at %s: %s is delivered or passed over", rec.LSN, halt.Event()), "")
+		return nil, fault.Config(fmt.Errorf("the checkpoint stands at %s: %s is delivered or skipped", rec.LSN, halt.Event()), "")
 	}
 	halt.Time, halt.Discard, halt.Why = time.Now(), opts.Discard, opts.Why
 	limited, cancel := context.WithTimeoutCause(ctx, skipLimit, fmt.Errorf("the store has not accepted the request for %s", skipLimit))

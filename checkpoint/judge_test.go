@@ -57,7 +57,7 @@ var judgements = []struct {
 	{what: "the server at the record", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.Server = 0x2000 }},
 	{what: "WAL that may soon go", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.WALStatus = "unreserved" }},
 	{what: "a slot held by another walsender", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Active, f.SlotFound.ActivePID = true, 7 }},
-	{what: "a slot made again where nothing was committed since", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+	{what: "a slot created again where nothing was committed since", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.Created, f.SlotFound.Confirmed = true, 0x2000
 	}},
 	{what: "promoted behind the record", start: 0x2000, change: func(_ *Record, f *cdc.Identity) { descended(f, 0x3000) }},
@@ -178,10 +178,10 @@ var judgements = []struct {
 	}},
 	{
 		what: "a slot that was advanced by one byte", reason: SlotAhead, from: 0x2000, to: 0x2001, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x2001 },
-		says: `slot "walpost" stands at 0/2001, beyond checkpoint shop.walpost/7 at 0/2000: it was advanced, made again or used by another reader: events from 0/2000 to 0/2001 may be missing`,
+		says: `slot "walpost" stands at 0/2001, beyond checkpoint shop.walpost/7 at 0/2000: it was advanced, created again or used by another reader: events from 0/2000 to 0/2001 may be missing`,
 	},
-	{what: "a slot made again by somebody", reason: SlotAhead, from: 0x2000, to: 0x4000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x4000 }},
-	{what: "a slot made again by this very session", reason: SlotAhead, from: 0x2000, to: 0x4100, change: func(_ *Record, f *cdc.Identity) {
+	{what: "a slot created again by somebody", reason: SlotAhead, from: 0x2000, to: 0x4000, change: func(_ *Record, f *cdc.Identity) { f.SlotFound.Confirmed = 0x4000 }},
+	{what: "a slot created again by this very session", reason: SlotAhead, from: 0x2000, to: 0x4100, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.Created, f.SlotFound.Confirmed = true, 0x4100
 	}},
 	{what: "a slot on the promoted server beyond the record", reason: SlotAhead, from: 0x2000, to: 0x3000, change: func(_ *Record, f *cdc.Identity) {
@@ -230,10 +230,10 @@ var judgements = []struct {
 	}},
 	{what: "the publication was made again", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.OID, f.Published.Tables[0].Entries[0].OID = 5, 6
-	}, says: `publication "walpost" was dropped and made again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
+	}, says: `publication "walpost" was dropped and created again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
 	{what: "a table was made again", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].OID = 5
-	}, says: `table public.outbox in publication "walpost" was dropped and made again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
+	}, says: `table public.outbox in publication "walpost" was dropped and created again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
 	{what: "a table was taken out and put in", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].Entries[0].OID = 5
 	}, says: `table public.outbox was taken out of publication "walpost" and put in again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},

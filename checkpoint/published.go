@@ -88,7 +88,7 @@ type ChangeKind string
 const (
 	Altered  ChangeKind = "altered"  // the same row of the catalog with another xmin; any ALTER PUBLICATION does that
 	Mended   ChangeKind = "mended"   // what kept rows out of the stream was put right
-	Replaced ChangeKind = "replaced" // the publication or the table was dropped and made again
+	Replaced ChangeKind = "replaced" // the publication or the table was dropped and created again
 	Readded  ChangeKind = "readded"  // the table was taken out of the publication and put in again
 	Gone     ChangeKind = "gone"     // there is no such publication
 )
@@ -160,13 +160,13 @@ func (c *Change) String() string {
 	case c.Table == "" && c.How == Altered:
 		return publication + " was altered"
 	case c.Table == "" && c.How == Replaced:
-		return publication + " was dropped and made again"
+		return publication + " was dropped and created again"
 	case c.Table == "":
 		return publication + " does not exist"
 	case c.How == Altered:
 		return fmt.Sprintf("the entry of table %s in %s was altered", c.Table, publication)
 	case c.How == Replaced:
-		return fmt.Sprintf("table %s in %s was dropped and made again", c.Table, publication)
+		return fmt.Sprintf("table %s in %s was dropped and created again", c.Table, publication)
 	}
 	return fmt.Sprintf("table %s was taken out of %s and put in again", c.Table, publication)
 }

@@ -270,7 +270,7 @@ func (r *Refusal) found() string {
 	case SlotLost:
 		return fmt.Sprintf("slot %q is lost (%s), and %s was written for this slot", f.Slot, why(&f.SlotFound), key)
 	case SlotAhead:
-		return fmt.Sprintf("slot %q stands at %s, beyond %s: it was advanced, made again or used by another reader",
+		return fmt.Sprintf("slot %q stands at %s, beyond %s: it was advanced, created again or used by another reader",
 			f.Slot, f.SlotFound.Confirmed, key)
 	case OtherPublication:
 		return fmt.Sprintf("source.publication is %q, but %s was written with publication %q: the slot may still hold rows from before publication %q had its present form",
@@ -374,7 +374,7 @@ func (r *Refusal) Hint() string {
 		next = "If you accept the gap, walpost reads the rest of the slot with the other publication."
 	case r.Record.Copies(OriginSnapshot):
 		if r.Reason == SlotMissing || r.Reason == SlotLost {
-			first += " Run " + recovers + " to make a new slot, and to publish from the table what is missing, with the rest of the snapshot."
+			first += " Run " + recovers + " to create a new slot, and to publish from the table what is missing, with the rest of the snapshot."
 		}
 		return first + " To continue with the snapshot (it publishes some rows twice, and leaves out events of this gap whose rows " +
 			"are no longer in the table), run " + goOn
@@ -387,7 +387,7 @@ func (r *Refusal) Hint() string {
 		return first + " " + fault.Recover() +
 			" To skip the events of this gap instead (and of no other gap), run " + goOn
 	case r.NeedsSlot():
-		next = "If you accept the gap, walpost makes a new slot and starts there."
+		next = "If you accept the gap, walpost creates a new slot and starts there."
 	}
 	return first + " " + next + " To accept this gap and no other, run " + goOn
 }

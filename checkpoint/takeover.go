@@ -264,7 +264,7 @@ func HandedOver(found cdc.Identity, former []Former) error {
 		switch {
 		case rec == nil:
 			return waits(&found, "no checkpoint of the relay of slot %s is stored, so it may have delivered nothing. Run walpost run %s, which delivers what the slot holds. "+
-				"Drop the slot only if it is of a trial: SELECT pg_drop_replication_slot('%[2]s'); Then rows from since the slot was made are published only with source.snapshot: initial",
+				"If the slot is left over from a trial, drop it: SELECT pg_drop_replication_slot('%[2]s'); Rows that were written after the slot was created are then published only with source.snapshot: initial",
 				other.Slot, ShardFlag(other.Shard))
 		case rec.elsewhere(&found):
 			return waits(&found, "slot %s exists, but checkpoint %s was written for %s. Start the relay of this slot, which says which events may be missing", other.Slot, rec.Key(), rec.source())

@@ -147,7 +147,7 @@ func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 		from, to := stamp(p[0]), stamp(p[1])
 		part := pg.Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
 		// Use one transaction, because a table that is not attached would block the next attempt.
-		err := c.change(ctx, "make partition "+part.String(),
+		err := c.change(ctx, "create partition "+part.String(),
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL EXCLUDING IDENTITY)", part.SQL(), t.SQL()),
 			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.SQL(), part.SQL(), pg.QuoteLiteral(from), pg.QuoteLiteral(to)))
 		if givesWay(err) {
@@ -157,7 +157,7 @@ func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 			return err
 		}
 		c.update(func(s *Status) { s.Made++ })
-		c.cfg.Logger.Info().Str("partition", part.String()).Str("from", from).Str("to", to).Msg("partition made")
+		c.cfg.Logger.Info().Str("partition", part.String()).Str("from", from).Str("to", to).Msg("partition created")
 	}
 	return nil
 }

@@ -83,7 +83,7 @@ func (c *Cleaner) keeps(ctx context.Context, t pg.Table) (string, error) {
 	}
 	id := c.cfg.IDColumn(rel)
 	if id == "" {
-		return "", errors.New("the table has no column with the event id, so nothing tells the rows of dead and parked events")
+		return "", errors.New("the table has no column with the event id, so walpost cannot find the rows of dead and parked events")
 	}
 	if !c.ranged[t] {
 		c.notes = []string{"the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)"}

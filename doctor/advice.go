@@ -44,7 +44,7 @@ func (x *examination) adviseSlot() {
 	}
 	if x.cfg.Failover && !s.Failover {
 		x.add(Warn, "slot failover", fix.Fix{fix.Words(`Stop walpost, connect with psql "dbname=` + x.f.Server.Database + ` replication=database", and run:`), fix.SQL("ALTER_REPLICATION_SLOT " + pg.QuoteIdent(x.cfg.Slot) + " (FAILOVER);")},
-			"slot %s was made without failover: it does not survive a failover", x.cfg.Slot)
+			"slot %s was created without failover: it does not survive a failover", x.cfg.Slot)
 	}
 }
 
@@ -85,7 +85,7 @@ func (x *examination) extras(p *pg.Publication) {
 	own := x.ownPublication()
 	only := own
 	if len(ours) > 0 { // no statement takes all tables out of a publication
-		only = append(own, fix.Words("Or, only if nothing else reads publication "+x.cfg.Publication+", such as another relay or a subscriber, which then loses events:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, x.cfg.PublishedTables(x.f))))
+		only = append(own, fix.Words("Or, if no other relay and no subscriber reads publication "+x.cfg.Publication+" (they would lose events):"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, x.cfg.PublishedTables(x.f))))
 	}
 	if x.lacksTable() {
 		only = append(fix.ByWords("When all configured tables exist:"), only...)
@@ -129,7 +129,7 @@ func (x *examination) leftOut(p *pg.Publication) {
 		if updates && !t.Identified() {
 			updates = false
 			x.add(Warn, "publication updates", fix.ByWords("Set source.publish to insert. Or give "+t.Table.String()+" a primary key, and let the publication publish updates."),
-				"publication %s publishes no updates, and %s has no replica identity: a changed primary key gives no record, although source.publish has update", x.cfg.Publication, t.Table)
+				"publication %s publishes no updates, and %s has no replica identity: a changed primary key produces no record, although source.publish has update", x.cfg.Publication, t.Table)
 		}
 		whole := fix.BySQL(x.cfg.RepublishSQL(t.Table, x.f))
 		if x.f.Slot != nil {
@@ -152,7 +152,7 @@ func (x *examination) leftOut(p *pg.Publication) {
 	}
 	if updates {
 		x.add(Warn, "publication updates", x.thenRecover(fix.Words("Set source.publish to insert. Or:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, x.cfg.PublishSetting()))),
-			"publication %s publishes no updates: a changed primary key gives no record, although source.publish has update", x.cfg.Publication)
+			"publication %s publishes no updates: a changed primary key produces no record, although source.publish has update", x.cfg.Publication)
 	}
 }
 
@@ -182,10 +182,10 @@ func (x *examination) ownPublication() fix.Fix {
 	own.Publication = name + suffix
 	sql := fix.SQL(replication.PublicationSQL(&own, x.f))
 	if x.f.Slot == nil {
-		return fix.Fix{fix.Words("Make a separate publication for walpost and set source.publication:"), sql}
+		return fix.Fix{fix.Words("Create a separate publication for walpost and set source.publication:"), sql}
 	}
 	return fix.Fix{
-		fix.Words("Make a separate publication for walpost:"), sql,
+		fix.Words("Create a separate publication for walpost:"), sql,
 		fix.Words("Then read the position:"), fix.SQL("SELECT pg_current_wal_lsn();"),
 		fix.Words("Once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
 			name + " (not earlier: the slot cannot read older WAL with the new publication)."),

@@ -148,7 +148,7 @@ func (x *examination) archive(a *cleanup.Archive) {
 		case cleanup.ArchiveUnfit:
 			by = fix.ByWords("Name an ordinary logged table in cleanup.archive_table.")
 		case cleanup.ArchivePublished:
-			by = fix.ByWords("Name the outbox in a publication FOR TABLE of its own, or move the archive to a schema that is not published.")
+			by = fix.ByWords("Publish the outbox with a separate publication FOR TABLE, or move the archive to a schema that is not published.")
 		case cleanup.ArchiveMissing:
 			by = fix.BySQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s;", table, strings.Join(m.Names, ", ADD COLUMN ")))
 		case cleanup.ArchiveRequired:
@@ -186,14 +186,14 @@ func (x *examination) droppable(t *pg.TableFacts, c *cleanedTable) {
 	}
 	if !t.Owned {
 		x.add(Fail, name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", t.Table.SQL(), role)),
-			"%s belongs to %s: role %s may neither make nor drop its partitions", t.Table, t.Owner, x.f.Server.Role)
+			"%s belongs to %s: role %s may neither create nor drop its partitions", t.Table, t.Owner, x.f.Server.Role)
 	}
 	if len(c.Foreign) > 0 {
 		x.add(Fail, name, fix.Fix{fix.SQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", c.Foreign[0], role)), fix.Words("(repeat for each one)")}, "role %s may not drop %s, which belong to others", x.f.Server.Role, some(c.Foreign))
 	}
 	if !c.MayCreate {
 		x.add(Fail, name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(c.Schema), role)),
-			"role %s may not make tables in schema %s: walpost cannot make partitions for future rows", x.f.Server.Role, c.Schema)
+			"role %s may not create tables in schema %s: walpost cannot create partitions for future rows", x.f.Server.Role, c.Schema)
 	}
 	if c.Default != "" {
 		x.add(Warn, name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s;", t.Table.SQL(), c.Default)),

@@ -57,12 +57,12 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"an idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 3600 }, Warn, "idle_replication_slot_timeout", "1h0m0s", "= 0"},
 		{"a long idle timeout", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.IdleTimeout = 72 * 3600 }, "", "idle_replication_slot_timeout", "", ""},
 		{"all of an old minor's defects", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 170005 }, Warn, "minor version", "17.5 has defects that are fixed in 17.8: decoding can run out of memory", "newest minor version of Postgres 17"},
-		{"a minor before a defect came", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 160008 }, Warn, "minor version", "fixed in 16.12: decoding can wait forever after a crash of the server; a slot that was just made", ""},
-		{"a minor before most", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 140014 }, Warn, "minor version", "14.14 has defects that are fixed in 14.19: the slot can ask for WAL that was removed", ""},
+		{"a minor before a defect came", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 160008 }, Warn, "minor version", "fixed in 16.12: decoding can wait forever after a crash of the server; a slot that was just created", ""},
+		{"a minor before most", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 140014 }, Warn, "minor version", "14.14 has defects that are fixed in 14.19: the slot can need WAL that the server has already removed", ""},
 		{"a mended minor", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 170008 }, "", "minor version", "", ""},
 		{"another that is mended", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 140019 }, "", "minor version", "", ""},
-		{"two defects left", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150014 }, Warn, "minor version", "15.14 has defects that are fixed in 15.20: decoding can go wrong after DDL in a subtransaction that was rolled back; a slot that was just made or synchronized can be lost", ""},
-		{"the last defect", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150019 }, Warn, "minor version", "15.19 has defects that are fixed in 15.20: decoding can go wrong", ""},
+		{"two defects left", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150014 }, Warn, "minor version", "15.14 has defects that are fixed in 15.20: decoding can return wrong rows after DDL in a subtransaction that was rolled back; a slot that was just created or synchronized can be lost", ""},
+		{"the last defect", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150019 }, Warn, "minor version", "15.19 has defects that are fixed in 15.20: decoding can return wrong rows", ""},
 		{"the newest minor", func(_ *replication.Config, f *ipg.Facts, _ *examination) { f.Server.Version = 150020 }, "", "minor version", "", ""},
 		{"a minor of a provider", func(_ *replication.Config, f *ipg.Facts, _ *examination) {
 			f.Server.Version, f.Server.Provider = 170005, fix.RDS
@@ -122,7 +122,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"a read-only role that must make", func(c *replication.Config, f *ipg.Facts, x *examination) {
 			x.ReadOnly, f.Publication = true, nil
 			c.Create = true
-		}, Fail, "default_transaction_read_only", "publication walpost cannot be made", `ALTER ROLE "u" IN DATABASE "shop" SET default_transaction_read_only = off;`},
+		}, Fail, "default_transaction_read_only", "publication walpost cannot be created", `ALTER ROLE "u" IN DATABASE "shop" SET default_transaction_read_only = off;`},
 		{"a read-only role that must clean", func(c *replication.Config, _ *ipg.Facts, x *examination) { x.ReadOnly, c.Outbox.Deletes = true, true }, Fail, "default_transaction_read_only", "cleanup can remove nothing", "= off"},
 		{"a standby is read-only", func(_ *replication.Config, f *ipg.Facts, x *examination) {
 			x.ReadOnly, f.Server.Recovery, f.Publication = true, true, nil
@@ -138,7 +138,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"nothing spilled", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.Spilled = &spillFacts{} }, OK, "logical_decoding_work_mem", "(64.0 MiB)", ""},
 		{"spilled", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 4, Bytes: 400 << 20}
-		}, Warn, "logical_decoding_work_mem", "since the slot was made, the server wrote 4 transactions (400.0 MiB) to disk", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
+		}, Warn, "logical_decoding_work_mem", "since the slot was created, the server wrote 4 transactions (400.0 MiB) to disk", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
 		{"spilled since a reset", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 1, Bytes: 1 << 20, Since: &time.Time{}}
 		}, Warn, "logical_decoding_work_mem", "since 0001-01-01 00:00", "128MB"},
@@ -273,10 +273,10 @@ func TestJudgementOfSettings(t *testing.T) {
 		detail string
 		fix    string
 	}{
-		{"all is well", func(*ipg.Facts) {}, OK, "slot", "will be made", ""},
+		{"all is well", func(*ipg.Facts) {}, OK, "slot", "will be created", ""},
 		{"an old server", func(f *ipg.Facts) { f.Server.Version = 130010 }, Fail, "version", "Postgres is version 13.10", "14"},
 		{"wal_level", func(f *ipg.Facts) { f.Server.WALLevel = "replica" }, Fail, "wal_level", "wal_level is replica", "ALTER SYSTEM SET wal_level = 'logical';"},
-		{"no right", func(f *ipg.Facts) { f.Server.Replication = false }, Fail, "role", "role u lacks the right to replicate", `ALTER ROLE "u" REPLICATION;`},
+		{"no right", func(f *ipg.Facts) { f.Server.Replication = false }, Fail, "role", "role u lacks the REPLICATION attribute", `ALTER ROLE "u" REPLICATION;`},
 		{"the right of RDS", func(f *ipg.Facts) { f.Server.Replication, f.Server.Managed = false, true }, OK, "role", "may replicate", ""},
 		{"no slot left", func(f *ipg.Facts) { f.Server.Slots = 10 }, Fail, "max_replication_slots", "all 10 replication slots are in use", "max_replication_slots = 14"},
 		{"no walsender left", func(f *ipg.Facts) { f.Server.Senders = 10 }, Fail, "max_wal_senders", "all 10 walsenders are in use", "max_wal_senders = 14"},
@@ -286,9 +286,9 @@ func TestJudgementOfSettings(t *testing.T) {
 		{"no limit", func(f *ipg.Facts) { f.Server.KeepMB = -1 }, Warn, "max_slot_wal_keep_size", "until the disk is full", "max_slot_wal_keep_size = '50GB'"},
 		{"any standby", func(f *ipg.Facts) { f.Server.SyncStandbys = "ANY 1 (*)" }, Warn, "synchronous_standby_names", "ANY 1 (*)", "Name the standbys"},
 		{"an old standby", func(f *ipg.Facts) { f.Server.Recovery = true }, Fail, "primary", "needs 16 or newer", "primary"},
-		{"a standby without publication", func(f *ipg.Facts) { f.Server.Recovery, f.Server.Version = true, 170000 }, Fail, "publication", "a standby cannot make it", "On the primary: CREATE PUBLICATION"},
-		{"somebody else's table", func(f *ipg.Facts) { f.Tables[0].Owned, f.Tables[0].Owner = false, "app" }, Fail, "publication", "role u may not make it: public.outbox belongs to app", "As the owner of the tables: CREATE PUBLICATION"},
-		{"no right on the database", func(f *ipg.Facts) { f.Server.CanCreate = false }, Fail, "publication", "lacks the right CREATE on database shop", "CREATE PUBLICATION"},
+		{"a standby without publication", func(f *ipg.Facts) { f.Server.Recovery, f.Server.Version = true, 170000 }, Fail, "publication", "a standby cannot create it", "On the primary: CREATE PUBLICATION"},
+		{"somebody else's table", func(f *ipg.Facts) { f.Tables[0].Owned, f.Tables[0].Owner = false, "app" }, Fail, "publication", "role u may not create it: public.outbox belongs to app", "As the owner of the tables: CREATE PUBLICATION"},
+		{"no right on the database", func(f *ipg.Facts) { f.Server.CanCreate = false }, Fail, "publication", "lacks the privilege CREATE on database shop", "CREATE PUBLICATION"},
 		{"a temporary slot", func(f *ipg.Facts) {
 			f.Slot = &ipg.Slot{Type: "logical", Plugin: "pgoutput", Database: "shop", Temporary: true, ActivePID: 9}
 		}, Fail, "slot", "temporary: it ends with the session of process 9", "source.slot"},

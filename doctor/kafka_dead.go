@@ -43,7 +43,7 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 	defer cancel()
 	t, refused := c.ownTopic(ctx, name, topic, used, sink.CreateLetterTopic, sink.LetterTopic, topicSettings...)
 	if refused != nil {
-		c.add(name+" size", Warn, "the brokers refuse a max.message.bytes as large as a request ("+said(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
+		c.add(name+" size", Warn, "the brokers refuse to raise max.message.bytes to the size of a request ("+said(refused)+"): the relay halts at a "+what+" that is larger than the topic's limit")
 	}
 	if t == nil {
 		return
@@ -81,7 +81,7 @@ func (c *kafkaCheck) ownTopic(ctx context.Context, name, topic string, used bool
 			return nil, refused
 		}
 	case kafka.Denied(t.Err):
-		c.add(name, Fail, "the relay's user has no right to see the topic: "+t.Err.Error(), c.fixes.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
+		c.add(name, Fail, "the relay's user may not see the topic: "+t.Err.Error(), c.fixes.grant(topic, "Describe", "Read", "Write", "DescribeConfigs"))
 	default:
 		c.add(name, Fail, t.Err.Error())
 	}
@@ -134,7 +134,7 @@ func (c *kafkaCheck) letterSettings(name, what, topic string, kv map[string]stri
 		if n == c.largest {
 			verdict = Warn // only events that are too large for their own topic do not fit
 		}
-		c.add(name+" size", verdict, fmt.Sprintf("max.message.bytes is %d, no more than that of the largest topic that rows go to (%d): the relay halts at a %s that is larger", n, c.largest, what),
+		c.add(name+" size", verdict, fmt.Sprintf("max.message.bytes is %d, no more than the largest max.message.bytes of the topics of the rows (%d): the relay halts at a %s that is larger", n, c.largest, what),
 			c.fixes.topic(topic, fmt.Sprintf("max.message.bytes=%d", min(2*c.largest, kafka.MaxRequest))))
 	}
 }

@@ -43,8 +43,8 @@ func TestCheckJudgesTheTopicsOfLetters(t *testing.T) {
 			"WHAT topic bad cleanup: FAIL: cleanup.policy is compact,delete: only the newest WHAT", "cleanup.policy=delete",
 			"WHAT topic bad retention: FAIL: retention.ms is 86400000: the brokers delete each WHAT", "retention.ms=-1",
 			"WHAT topic bad retention: FAIL: retention.bytes is 1000", "retention.bytes=-1",
-			"WHAT topic bad size: FAIL: max.message.bytes is 4999999, no more than that of the largest topic that rows go to (5000000)", "max.message.bytes=10000000")
-		has(t, with("same"), "WHAT topic same size: warn: max.message.bytes is 5000000, no more than that of the largest topic that rows go to (5000000)")
+			"WHAT topic bad size: FAIL: max.message.bytes is 4999999, no more than the largest max.message.bytes of the topics of the rows (5000000)", "max.message.bytes=10000000")
+		has(t, with("same"), "WHAT topic same size: warn: max.message.bytes is 5000000, no more than the largest max.message.bytes of the topics of the rows (5000000)")
 		has(t, with("usual"), "WHAT topic usual retention: FAIL", "WHAT topic usual size: FAIL")
 		if got := with("bad"); !strings.Contains(got, "topic a: ok") {
 			t.Error(got)

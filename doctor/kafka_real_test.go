@@ -112,15 +112,15 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 		{story: "all", rights: full, topics: topic, cp: cp},
 		{story: "only what a run needs", rights: []right{full[0], full[2], full[3]}, topics: topic, name: "topic orders settings", verdict: Warn, why: "DescribeConfigs", fixed: true},
 		{story: "Write", rights: and(without(full[0]), right{operation: "Describe", topic: topic}), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "may not write to the topic", fixed: true},
-		{story: "anything on the topic", rights: without(full[0], full[1]), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "has no right to see the topic", fixed: true},
-		{story: "Describe is denied", rights: and(full, right{operation: "Describe", topic: topic, deny: true}), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "has no right to see the topic"},
+		{story: "anything on the topic", rights: without(full[0], full[1]), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "may not see the topic", fixed: true},
+		{story: "Describe is denied", rights: and(full, right{operation: "Describe", topic: topic, deny: true}), topics: topic, cp: cp, name: "topic orders", verdict: Fail, why: "may not see the topic"},
 		{story: "DescribeConfigs", rights: without(full[1]), topics: topic, cp: cp, name: "topic orders settings", verdict: Warn, why: "assumes 1000012 for max.message.bytes", fixed: true},
 		{story: "Create", rights: and(full, right{operation: "Describe", topic: missing}), topics: missing, cp: cp, create: true, name: "topic later", verdict: Fail, why: "is missing and cannot be created: TOPIC_AUTHORIZATION_FAILED", fixed: true},
 		{story: "nothing, for a topic that is made", rights: and(full, right{operation: "Describe", topic: missing}, right{operation: "Create", topic: missing}), topics: missing, cp: cp, create: true},
 		{story: "to Read the checkpoints", rights: without(full[2]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not read the topic", fixed: true},
 		{story: "to Write checkpoints", rights: without(full[3]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not write the topic", fixed: true},
 		{story: "both", rights: and(without(full[2], full[3]), right{operation: "Describe", topic: cp}), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not read or write the topic", fixed: true},
-		{story: "anything on the checkpoints", rights: without(full[2], full[3], full[4]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "has no right to see the topic", fixed: true},
+		{story: "anything on the checkpoints", rights: without(full[2], full[3], full[4]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not see the topic", fixed: true},
 		{story: "to see whether checkpoints are compacted", rights: without(full[4]), topics: topic, cp: cp, name: "checkpoint topic cp settings", verdict: Warn, why: "cannot tell whether the topic is compacted", fixed: true},
 		{story: "to Create the checkpoint topic", rights: and(full, right{operation: "Describe", topic: missingCP}), topics: topic, cp: missingCP, name: "checkpoint topic cp.later", verdict: Fail, why: "cannot be created", fixed: true},
 		{story: "a producer id", rights: full[5:], name: "idempotent producing", verdict: Fail, why: "has neither IdempotentWrite", fixed: true},
@@ -280,8 +280,8 @@ func TestRealInSyncReplicasAreCounted(t *testing.T) {
 	ctx := patient(t)
 	for {
 		got = looked(t, config(k.Brokers()), topics, "")
-		if strings.Contains(got, "topic good in-sync replicas: warn: a replica is down or behind in partition 0") &&
-			strings.Contains(got, "topic tight in-sync replicas: FAIL: fewer than min.insync.replicas, so nothing can be written now to partition 0 (2 of 3)") {
+		if strings.Contains(got, "topic good in-sync replicas: warn: a replica is down, or has not caught up, in partition 0") &&
+			strings.Contains(got, "topic tight in-sync replicas: FAIL: fewer replicas are in sync than min.insync.replicas, so the brokers refuse writes to partition 0 (2 of 3)") {
 			break
 		}
 		if ctx.Err() != nil {

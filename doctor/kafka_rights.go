@@ -52,7 +52,7 @@ func (c *kafkaCheck) checkpoint(ctx context.Context, topic, relay string) {
 	t, refused := c.ownTopic(ctx, name, topic, true, sink.CreateCheckpointTopic, sink.CheckpointTopic,
 		"min.insync.replicas", "cleanup.policy", "segment.ms", "segment.bytes", "min.cleanable.dirty.ratio")
 	if refused != nil {
-		c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each connect may have to read a lot")
+		c.add(name+" segments", Warn, "the brokers refuse the settings that keep the topic small ("+said(refused)+"): the topic will have the brokers' settings, and each start of a relay may have to read a lot")
 	}
 	if t == nil {
 		return
@@ -82,7 +82,7 @@ func (c *kafkaCheck) readable(ctx context.Context, name, relay string, t *kafka.
 	case errors.As(err, &lost):
 		c.add(name, Fail, lost.Error(), fix.Words(lost.Hint()))
 	case err != nil && ctx.Err() != nil && at.Next > at.Start:
-		c.add(name, Warn, fmt.Sprintf("the topic is so large that it could not be read in %s: offset %d of %d; a connect reads it to its end", 2*askTimeout, at.Next, at.End),
+		c.add(name, Warn, fmt.Sprintf("the topic is so large that it could not be read in %s: offset %d of %d; each start of a relay reads it to its end", 2*askTimeout, at.Next, at.End),
 			c.fixes.topic(topic, c.fixes.compactSoon()))
 	case kafka.Denied(err):
 		c.add(name, Fail, "the topic cannot be read: "+said(err), c.fixes.grant(topic, "Read"))

@@ -61,7 +61,7 @@ func (c *kafkaCheck) size(name, topic string, kv map[string]string, largest int)
 	if theirs := kv["compression.type"]; theirs == "uncompressed" || c.cfg.Compression == "none" && (theirs == "producer" || theirs == "") {
 		unless = ""
 	}
-	c.add(name+" size", Warn, fmt.Sprintf("a row of the table makes a record of %d bytes, more than max.message.bytes, %d: this record is refused and %s%s", largest, n, fate(&c.cfg), unless),
+	c.add(name+" size", Warn, fmt.Sprintf("the largest row of the table becomes a record of %d bytes, more than max.message.bytes, %d: this record is refused and %s%s", largest, n, fate(&c.cfg), unless),
 		c.fixes.topic(topic, fmt.Sprintf("max.message.bytes=%d", largest+largest/10+kafka.LeastLimit)), fix.Words("Also raise fetch.max.bytes and max.partition.fetch.bytes of the consumers."))
 }
 
@@ -145,11 +145,11 @@ func (c *kafkaCheck) checkpointSettings(name, topic string, kv map[string]string
 	size, err1 := strconv.ParseInt(kv["segment.bytes"], 10, 64)
 	age, err2 := strconv.ParseInt(kv["segment.ms"], 10, 64)
 	if err1 == nil && err2 == nil && size > largeSegment && age > oldSegment.Milliseconds() {
-		c.add(name+" segments", Warn, fmt.Sprintf("segment.bytes is %d and segment.ms is %s: the newest segment is not compacted, so each connect reads up to that much",
+		c.add(name+" segments", Warn, fmt.Sprintf("segment.bytes is %d and segment.ms is %s: the newest segment is not compacted, so each start of a relay reads up to that much",
 			size, time.Duration(min(age, int64(1<<63-1)/1e6))*time.Millisecond), c.fixes.topic(topic, c.fixes.compactSoon()))
 	}
 	if ratio, err := strconv.ParseFloat(kv["min.cleanable.dirty.ratio"], 64); err == nil && ratio > usualRatio {
-		c.add(name+" compaction", Warn, fmt.Sprintf("min.cleanable.dirty.ratio is %g: the topic is compacted late, so each connect reads more than necessary", ratio),
+		c.add(name+" compaction", Warn, fmt.Sprintf("min.cleanable.dirty.ratio is %g: the topic is compacted late, so each start of a relay reads more than necessary", ratio),
 			c.fixes.topic(topic, "min.cleanable.dirty.ratio="+sink.CheckpointTopic["min.cleanable.dirty.ratio"]))
 	}
 }

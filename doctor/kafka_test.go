@@ -72,7 +72,7 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 		"brokers: ok: 3 of 3 reachable\n",
 		"idempotent producing: ok",
 		"topic there: ok: 2 partitions, 3 replicas, min.insync.replicas",
-		"topic small size: warn: a row of the table makes a record of 1001 bytes, more than max.message.bytes, 1000",
+		"topic small size: warn: the largest row of the table becomes a record of 1001 bytes, more than max.message.bytes, 1000",
 		"unless compression makes it fit\n\tfix "+to+"small --add-config max.message.bytes=1613\nAlso raise fetch.max.bytes",
 		"topic absent: FAIL: the topic does not exist\n\tfix kafka-topics.sh --bootstrap-server "+c.ListenAddrs()[0]+" --create --topic absent\nOr set kafka.topics.create: true",
 		"topic no good: FAIL: invalid topic name",
@@ -165,7 +165,7 @@ func TestCheckKnowsOldBrokers(t *testing.T) {
 		}
 		return &resp, nil, true
 	})
-	has(t, looked(t, config(c.ListenAddrs()), map[string]Traffic{"strict": {}}, ""), "topic strict replicas: FAIL: min.insync.replicas is 7, more than the replicas, 2: nothing can be written")
+	has(t, looked(t, config(c.ListenAddrs()), map[string]Traffic{"strict": {}}, ""), "topic strict replicas: FAIL: min.insync.replicas is 7, more than the number of replicas, 2: the brokers refuse every write")
 }
 
 // A topic that would be created is judged by what the brokers would make of it.

@@ -37,7 +37,7 @@ func (c *kafkaCheck) topic(ctx context.Context, is *kafka.Topic, t Traffic) {
 		c.add(name, Fail, "the topic does not exist", c.fixes.create(c.newTopic(topic)), fix.Words("Or set kafka.topics.create: true."))
 		return
 	case kafka.Denied(is.Err):
-		c.add(name, Fail, "the relay's user has no right to see the topic, so walpost cannot tell whether it exists: "+is.Err.Error(), c.fixes.grant(topic, "Describe", "Write", "DescribeConfigs"))
+		c.add(name, Fail, "the relay's user may not see the topic, so walpost cannot tell whether it exists: "+is.Err.Error(), c.fixes.grant(topic, "Describe", "Write", "DescribeConfigs"))
 		return
 	case is.Err != nil:
 		c.add(name, Fail, is.Err.Error())
@@ -155,11 +155,11 @@ func (c *kafkaCheck) replicas(name string, t *kafka.Topic) {
 		}
 	}
 	if len(short) > 0 {
-		c.add(name+" in-sync replicas", Fail, "fewer than min.insync.replicas, so nothing can be written now to partition "+strings.Join(short, ", "),
+		c.add(name+" in-sync replicas", Fail, "fewer replicas are in sync than min.insync.replicas, so the brokers refuse writes to partition "+strings.Join(short, ", "),
 			c.describe("--under-min-isr-partitions")...)
 	}
 	if len(behind) > 0 {
-		c.add(name+" in-sync replicas", Warn, "a replica is down or behind in partition "+strings.Join(behind, ", "),
+		c.add(name+" in-sync replicas", Warn, "a replica is down, or has not caught up, in partition "+strings.Join(behind, ", "),
 			c.describe("--under-replicated-partitions")...)
 	}
 }
@@ -176,10 +176,10 @@ func (c *kafkaCheck) replication(name, topic string, rf, least int) bool {
 	name += " replicas"
 	switch {
 	case least > rf && c.caps:
-		c.add(name, Warn, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: these brokers use %d instead, and an acknowledged event is on fewer brokers than the setting asks for", least, rf, rf),
+		c.add(name, Warn, fmt.Sprintf("min.insync.replicas is %d, more than the number of replicas, %d: the brokers use %d instead, so an acknowledged event is on fewer brokers than the setting demands", least, rf, rf),
 			fix.Words("Give the topic more replicas (kafka-reassign-partitions.sh), or lower the setting:"), c.fixes.topic(topic, fmt.Sprintf("min.insync.replicas=%d", max(1, rf-1))))
 	case least > rf:
-		c.add(name, Fail, fmt.Sprintf("min.insync.replicas is %d, more than the replicas, %d: nothing can be written", least, rf),
+		c.add(name, Fail, fmt.Sprintf("min.insync.replicas is %d, more than the number of replicas, %d: the brokers refuse every write", least, rf),
 			c.fixes.topic(topic, fmt.Sprintf("min.insync.replicas=%d", max(1, rf-1))), moreReplicas)
 		return false
 	case least == rf && rf > 1:

@@ -49,7 +49,7 @@ func TestJudgementOfATopicsSettings(t *testing.T) {
 		{settings: "compression.type=gzip", want: "compression: warn: compression.type is gzip and walpost sends snappy", fix: change + "compression.type=producer"},
 		{settings: "compression.type=uncompressed", want: "compression: warn: compression.type is uncompressed and walpost sends snappy", fix: "producer"},
 		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1000}},
-		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1001}, want: "size: warn: a row of the table makes a record of 1001 bytes, more than max.message.bytes, 1000: this record is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
+		{settings: "max.message.bytes=1000", traffic: Traffic{Largest: 1001}, want: "size: warn: the largest row of the table becomes a record of 1001 bytes, more than max.message.bytes, 1000: this record is refused and halts the relay, unless", fix: change + "max.message.bytes=1613"},
 		{settings: "cleanup.policy=delete retention.ms=604800000 retention.bytes=-1"},
 		{settings: "cleanup.policy=delete retention.ms=-1"},
 		{settings: "cleanup.policy=delete retention.ms=9223372036854775807"},
@@ -153,11 +153,11 @@ func TestJudgementOfReplicas(t *testing.T) {
 		{"one replica of several brokers", 3, "1", []kmsg.MetadataResponseTopicPartition{part(1, 1, 1)}, "replicas: warn: there is one replica"},
 		{"cannot be met", 3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: FAIL: min.insync.replicas is 4, more than the replicas, 3"},
 		{"cannot be met in one partition", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(1, 1, 1)}, "replicas: FAIL: min.insync.replicas is 2, more than the replicas, 1"},
-		{"cannot be met, and is not wanted to be", -3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 4, more than the replicas, 3: these brokers use 3 instead"},
+		{"cannot be met, and is not wanted to be", -3, "4", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 4, more than the number of replicas, 3: the brokers use 3 instead"},
 		{"no room", 3, "3", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 3 of 3 replicas: delivery stops when one broker stops"},
 		{"no safety", 3, "1", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1)}, "replicas: warn: min.insync.replicas is 1 of 3 replicas: an acknowledged"},
-		{"a broker down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(3, 2, 1)}, "in-sync replicas: warn: a replica is down or behind in partition 0"},
-		{"two brokers down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, 1)}, "in-sync replicas: FAIL: fewer than min.insync.replicas, so nothing can be written now to partition 0 (1 of 2)"},
+		{"a broker down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 3, 1), part(3, 2, 1)}, "in-sync replicas: warn: a replica is down, or has not caught up, in partition 0"},
+		{"two brokers down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, 1)}, "in-sync replicas: FAIL: fewer replicas are in sync than min.insync.replicas, so the brokers refuse writes to partition 0 (1 of 2)"},
 		{"all brokers of one partition down", 3, "2", []kmsg.MetadataResponseTopicPartition{part(3, 1, -1)}, "leaders: FAIL: nothing can be written now, because no broker leads partition 0"},
 	} {
 		k := settled("snappy")

@@ -43,7 +43,7 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 	switch {
 	case set.Claims():
 		if sql := set.MissingIndexes(f); sql != "" {
-			add(Warn, "index of unfinished rows", fix.BySQL(sql), "table %s lacks an index of its unfinished rows: each poll reads all rows", set.Table)
+			add(Warn, "index of unfinished rows", fix.BySQL(sql), "table %s has no index on its undelivered rows: each poll reads all rows", set.Table)
 		}
 	case set.XIDColumn == "":
 		add(Warn, "source.poll.xid_column", fix.Fix{fix.SQL(poll.XIDColumnSQL(set.Table, "xid")), fix.Key{Name: "source.poll.xid_column", Value: "xid"}},
@@ -54,14 +54,14 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 	}
 	if rel := f.Table.Relation; (!f.CommitTimes || set.Claims()) && rel.Index(set.TimeColumn) < 0 {
 		add(Warn, "source.time_column", fix.ByWords("Set source.time_column to a timestamptz column, such as created_at, or track_commit_timestamp = on."),
-			"nothing tells when a row was written: the time of reading is the timestamp of its record, so a repeated event differs from the first one")
+			"no column holds the time at which a row was written: the record gets the time of reading as its timestamp, so a repeated event differs from the first one")
 	}
 	if set.Claims() && len(f.Guards) > 0 {
-		add(Warn, "triggers and rules", fix.ByWords("Make sure that it lets the role of walpost write to each row: if it returns NULL or does something else instead, walpost stops with an error."),
+		add(Warn, "triggers and rules", fix.ByWords("Make sure that each trigger and rule lets the role of walpost update and delete every row: if one of them prevents this, walpost stops with an error."),
 			"%s of table %s may keep walpost from writing the state of a row", strings.Join(f.Guards, ", "), set.Table)
 	}
 	if !f.Unique {
-		add(Warn, "source.order_column", fix.ByWords("Name an identity (bigint GENERATED ALWAYS AS IDENTITY), or make a unique index on the column."),
+		add(Warn, "source.order_column", fix.ByWords("Name an identity column (bigint GENERATED ALWAYS AS IDENTITY), or create a unique index on the column."),
 			"neither a sequence nor a unique index keeps two rows from the same number in column %s: the order of such rows is not defined", set.OrderColumn)
 	}
 	if f.Cache > 1 {
@@ -70,7 +70,7 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 	}
 	switch {
 	case f.Notify && f.Prepares:
-		add(Warn, "notification", fix.ByWords("If a transaction that inserts is prepared, drop the trigger. walpost then looks at the table every source.poll.interval."),
+		add(Warn, "notification", fix.ByWords("If your services use PREPARE TRANSACTION for transactions that insert events, drop the trigger. walpost then reads the table every source.poll.interval."),
 			"a trigger of %s notifies walpost, and max_prepared_transactions is above 0: Postgres refuses PREPARE TRANSACTION in a transaction that has inserted", set.Table)
 	case !f.Notify:
 		add(OK, "notification", nil, "no trigger of %s notifies walpost: it looks at the table every %s", set.Table, set.Interval)

@@ -177,9 +177,9 @@ func (x *examination) publicationMet() string {
 	name := x.cfg.Publication
 	switch {
 	case x.f.Publication == nil && x.lacksTable():
-		return "publication " + name + " does not exist yet: it will be made when the tables exist"
+		return "publication " + name + " does not exist yet: it will be created when the tables exist"
 	case x.f.Publication == nil:
-		return "publication " + name + " does not exist yet: it will be made"
+		return "publication " + name + " does not exist yet: it will be created"
 	case x.lacksTable():
 		return "publication " + name + " exists; it is examined further when all tables exist"
 	}
@@ -197,7 +197,7 @@ func (x *examination) publicationMet() string {
 func (x *examination) slotMet() string {
 	s := x.f.Slot
 	if s == nil {
-		return "slot " + x.cfg.Slot + " does not exist yet: it will be made"
+		return "slot " + x.cfg.Slot + " does not exist yet: it will be created"
 	}
 	return fmt.Sprintf("slot %s exists, confirmed up to %s, WAL %s%s", x.cfg.Slot, s.Confirmed, s.WALStatus, activeBy(s))
 }

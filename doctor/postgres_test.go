@@ -158,7 +158,7 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 			w.exec("REVOKE CREATE ON SCHEMA public FROM public")
 			role := w.restricted()
 			w.wantDetails(w.heals(name), "FAIL public.outbox belongs to postgres: role "+role, `may not drop public."New One", public.old, public.rest`, "may not drop public.old, public.rest",
-				"may not drop public.rest", "may not make tables in schema public", "warn public.outbox has the default partition public.rest")
+				"may not drop public.rest", "may not create tables in schema public", "warn public.outbox has the default partition public.rest")
 			// And walpost setup prints what is taken away.
 			prints := func(want int) {
 				t.Helper()
@@ -230,7 +230,7 @@ func TestOnlySettingsThatHitOurSessionsAreReported(t *testing.T) {
 			if err := w.open(); ipg.SQLState(err) != "25006" {
 				t.Errorf("a run in a read-only role: %v", err)
 			}
-			w.wantDetails(w.heals("default_transaction_read_only"), "FAIL default_transaction_read_only is on for role "+role+": publication walpost cannot be made")
+			w.wantDetails(w.heals("default_transaction_read_only"), "FAIL default_transaction_read_only is on for role "+role+": publication walpost cannot be created")
 			if err := w.open(); err != nil {
 				t.Error(err)
 			}
@@ -280,11 +280,11 @@ func TestAPublicationIsJudgedWhenTheTableExists(t *testing.T) {
 		t.Errorf("the publication: %+v", f)
 	}
 	f := named(found, "publication extras")
-	if f == nil || !strings.HasPrefix(f.FixText(), "When all configured tables exist: Make a separate publication for walpost and set source.publication: ") {
+	if f == nil || !strings.HasPrefix(f.FixText(), "When all configured tables exist: Create a separate publication for walpost and set source.publication: ") {
 		t.Fatalf("the statement: %+v", f)
 	}
 	// Another relay may read the publication, so the advice to take a table out of it comes last, with what that loses.
-	_, cut, ok := strings.Cut(f.FixText(), "Or, only if nothing else reads publication walpost, such as another relay or a subscriber, which then loses events: ")
+	_, cut, ok := strings.Cut(f.FixText(), "Or, if no other relay and no subscriber reads publication walpost (they would lose events): ")
 	if !ok {
 		t.Fatalf("the statement: %+v", f)
 	}

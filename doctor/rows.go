@@ -37,7 +37,7 @@ func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found 
 	if !timed && run.Source.Config().OrderColumn == "" && len(tables) > 0 {
 		found = append(found, Finding{
 			Side: Postgres, Name: "order of rows", Verdict: Warn,
-			Why: "neither track_commit_timestamp nor source.order_column gives the order in which rows were written: if the slot is lost, walpost recover can publish the missing rows only with --unordered",
+			Why: "neither track_commit_timestamp nor source.order_column records the order in which rows were written: if the slot is lost, walpost recover can publish the missing rows only with --unordered",
 			Fix: fix.ByWords("Set source.order_column to a column that grows with every row, such as an identity. Or set the server's track_commit_timestamp to on, which needs a restart and covers later rows only."),
 		})
 	}

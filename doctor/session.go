@@ -59,7 +59,7 @@ func (x *examination) sessions() {
 		by := set("default_transaction_read_only = off")
 		switch {
 		case x.makes && x.f.Publication == nil:
-			x.add(Fail, "default_transaction_read_only", by, "default_transaction_read_only is on for role %s: publication %s cannot be made", s.Role, x.cfg.Publication)
+			x.add(Fail, "default_transaction_read_only", by, "default_transaction_read_only is on for role %s: publication %s cannot be created", s.Role, x.cfg.Publication)
 		case x.cfg.Outbox.Cleans():
 			x.add(Fail, "default_transaction_read_only", by, "default_transaction_read_only is on for role %s: the cleanup can remove nothing", s.Role)
 		}
@@ -88,7 +88,7 @@ func (x *examination) spilled() {
 		x.add(OK, name, nil, "no transaction was too large for logical_decoding_work_mem (%s)", memory.Roughly())
 		return
 	}
-	since := "since the slot was made"
+	since := "since the slot was created"
 	if x.Spilled.Since != nil {
 		since = "since " + x.Spilled.Since.UTC().Format("2006-01-02 15:04")
 	}

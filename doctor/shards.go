@@ -17,9 +17,9 @@ func (x *examination) shards() {
 	all, own := &x.f.Shards, x.cfg.Shard
 	others := all.Others()
 	for _, other := range others {
-		what := fmt.Sprintf("the relays of a setup with %d shards, which overlap with this relay", other.Of)
+		what := fmt.Sprintf("the relays of a setup with %d shards, which deliver the same rows as this relay", other.Of)
 		if other.Of == 0 {
-			what = "a relay that delivers all rows, so it overlaps with this relay"
+			what = "a relay that delivers all rows, also those of this relay"
 		}
 		x.add(Warn, name, fix.Fix{
 			fix.Words("If this relay's number of shards is the old one, leave the slot. If it is the new one: when each relay of the new number of shards says \"Stop that relay\" (walpost status), stop the relay of slot " + other.Slot + ". When each of them is streaming, run:"),
@@ -37,7 +37,7 @@ func (x *examination) shards() {
 		x.add(Warn, name, fix.Fix{
 			fix.Words("Find out which relay the slot belongs to. If it delivers rows of these tables with another source.publication, only one number of shards may run (docs/sharding.md). If nobody needs the slot, run:"),
 			fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(other.Slot) + ");"),
-		}, "slot %s has the name of a relay that shares out these rows, but its publication %s does not exist, and %s", other.Slot, other.Unpublished, use)
+		}, "slot %s has the name of a relay for a part of these rows, but its publication %s does not exist, and %s", other.Slot, other.Unpublished, use)
 	}
 	if own.Of == 0 || len(others) == 0 && x.f.Slot == nil { // none of them has begun
 		return

@@ -56,7 +56,7 @@ func TestCheckNamesEachShardThatNobodyDelivers(t *testing.T) {
 			cdc.Shard{},
 			true, nil,
 			[]string{
-				"slot walpost_1_of_2 has the name of a relay that shares out these rows, but its publication old_1_of_2 does not exist, and nobody reads it",
+				"slot walpost_1_of_2 has the name of a relay for a part of these rows, but its publication old_1_of_2 does not exist, and nobody reads it",
 				"publication old_2_of_2 does not exist, and server process 8 reads it",
 			},
 			[]cdc.ShardSlot{unpublished(at(1, 2, 0)), at(1, 4, 9), unpublished(at(2, 2, 8))},

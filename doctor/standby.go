@@ -104,7 +104,7 @@ func (x *examination) awaited() {
 			return
 		}
 		x.add(Warn, name, fix.Fix{fix.Setting{Name: name, Value: strings.Join(there, ", ")}},
-			"synchronized_standby_slots is empty: walpost may deliver an event before a standby has its transaction; after a failover to this standby, Kafka has an event that the database lacks")
+			"synchronized_standby_slots is empty: walpost may deliver an event before a standby has received its transaction. After a failover to this standby, Kafka then has an event that is not in the database")
 		return
 	}
 	from := len(x.found)

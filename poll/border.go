@@ -18,12 +18,12 @@ import (
 // Identity has the border.
 func (s *Source) OpenAtBorder(ctx context.Context) (*Session, error) {
 	if s.set.Claims() {
-		return nil, fault.Config(fmt.Errorf("with source.poll.strategy %s nothing tells which rows the former source has delivered", s.set.Strategy),
+		return nil, fault.Config(fmt.Errorf("with source.poll.strategy %s walpost cannot know which rows the former source has delivered", s.set.Strategy),
 			"Change to source.poll.strategy cursor first, and from there to "+s.set.Strategy+": run walpost recover each time.")
 	}
 	if s.set.XIDColumn == "" {
-		return nil, fault.Config(errors.New("source.poll.xid_column is not set: nothing tells which rows another source has delivered"),
-			"Set source.poll.xid_column, and run walpost setup: it prints the SQL that makes the column.")
+		return nil, fault.Config(errors.New("source.poll.xid_column is not set: walpost cannot know which rows another source has delivered"),
+			"Set source.poll.xid_column, and run walpost setup: it prints the SQL that creates the column.")
 	}
 	session, err := s.Open(ctx, false, false)
 	if err != nil {

@@ -447,7 +447,7 @@ func TestLostRightsAreWaitedOutAndCountNoAttempt(t *testing.T) {
 		w.exec("REVOKE ALL ON outbox FROM "+role, "GRANT SELECT ON outbox TO "+role)
 		a.claims.Delivered(a.numbers["k1"])
 		err = a.session.Confirm(t.Context(), 0)
-		if !fault.Retryable(err) || !strings.Contains(err.Error(), "role "+role+" has lost a right on public.outbox") {
+		if !fault.Retryable(err) || !strings.Contains(err.Error(), "role "+role+" has lost a privilege on public.outbox") {
 			t.Fatalf("with the right revoked: %v", err)
 		}
 		if _, err := a.Open(t.Context(), false, false); !fault.Retryable(err) || !strings.Contains(fault.Hint(err), "GRANT UPDATE") {

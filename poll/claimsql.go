@@ -455,7 +455,7 @@ func (s *claimer) denied(err error) error {
 	if pg.SQLState(err) != pg.StateNoRight {
 		return err
 	}
-	return fault.Retry(fmt.Errorf("role %s has lost a right on %s: %w", s.facts.Server.Role, s.Claims.set.Table, err))
+	return fault.Retry(fmt.Errorf("role %s has lost a privilege on %s: %w", s.facts.Server.Role, s.Claims.set.Table, err))
 }
 
 // backlog counts the rows that are not finished.

@@ -150,7 +150,7 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
 		return unmet
 	case !t.Exists():
-		fail(name, fix.ByWords("Correct source.table, or make the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, f.Server.Database)
+		fail(name, fix.ByWords("Correct source.table, or create the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, f.Server.Database)
 		return unmet
 	case t.Kind != "r" && t.Kind != "p":
 		fail(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is not a table", t.Table)

@@ -21,7 +21,7 @@ var slots = map[string]func(w *world){
 }
 
 // A gap is stepped over, and the snapshot that it interrupted is not: its rows are in the tables. Rows that were written to a finished table
-// since the slot was made are in no stream, so that table is read again.
+// since the slot was created are in no stream, so that table is read again.
 func TestAnAcceptedGapLeavesOutNoRowOfTheSnapshot(t *testing.T) {
 	for name, lose := range slots {
 		t.Run(name, func(t *testing.T) {

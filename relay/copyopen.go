@@ -120,7 +120,7 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 		if before, unread := r.others.Before(ctx, &found); before || unread != nil { // the judgement says what became of their rows
 			return nil, unread
 		}
-		return nil, fault.Config(err, fmt.Sprintf("Drop the slot (SELECT pg_drop_replication_slot('%s');): walpost then makes it again, together with the snapshot. "+
+		return nil, fault.Config(err, fmt.Sprintf("Drop the slot (SELECT pg_drop_replication_slot('%s');): walpost then creates it again, together with the snapshot. "+
 			"Or write snapshot: never, to begin at the position of the slot.", found.Slot))
 	}
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
@@ -136,7 +136,7 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	begun := rec.Copies(checkpoint.OriginRecover)
 	if rec.Intended() && !begun { // of a snapshot
-		return nil, fmt.Errorf("%w: walpost run has not made the slot yet", ErrNoGap)
+		return nil, fmt.Errorf("%w: walpost run has not created the slot yet", ErrNoGap)
 	}
 	found, err := r.look(ctx)
 	if err != nil {
@@ -162,7 +162,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	case err == nil:
 		return nil, fmt.Errorf("%w: the slot exists, and the checkpoint fits it", ErrNoGap)
 	case errors.Is(err, checkpoint.ErrNoSlot):
-		return nil, fmt.Errorf("%w: there is neither a slot nor a checkpoint, and the first walpost run makes both", ErrNoGap)
+		return nil, fmt.Errorf("%w: there is neither a slot nor a checkpoint, and the first walpost run creates both", ErrNoGap)
 	}
 	kept := gap != nil && gap.KeepsSlot()
 	if !kept && (gap == nil || !gap.Recoverable()) {
@@ -170,7 +170,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	}
 	if other && found.SlotFound.Exists {
 		return nil, fault.Config(fmt.Errorf("slot %s exists, but the relay has not read it while it polled: the slot would deliver events again that are already in Kafka", found.Slot),
-			fmt.Sprintf("Drop the slot: SELECT pg_drop_replication_slot('%s'); Then run %s again, which makes it.", found.Slot, fault.Command("recover")))
+			fmt.Sprintf("Drop the slot: SELECT pg_drop_replication_slot('%s'); Then run %s again, which creates it.", found.Slot, fault.Command("recover")))
 	}
 	if other {
 		if err := r.others.Own(ctx, r.cfg.Name); err != nil {

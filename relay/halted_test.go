@@ -124,7 +124,7 @@ func TestARefusedRecordHoldsUpOnlyItsTopic(t *testing.T) {
 		r.halted(t)
 		time.Sleep(time.Minute)
 		st := r.relay.Status()
-		if !strings.Contains(st.Reason, "1 for topic a (slow); events that come again at the next start: 1 behind the refused event in topic c") {
+		if !strings.Contains(st.Reason, "1 for topic a (slow); events that come again at the next start: 1 after the refused event in topic c") {
 			t.Error(st.Reason)
 		}
 		if b := st.Bad; b == nil || b.Row != 2 || b.Commit != bad.begin || b.Topic != "c" || b.EventID != bad.rows[1].id || b.Table != tableRel {

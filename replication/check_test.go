@@ -116,7 +116,7 @@ func TestAStandbyMakesNoSlotThatSurvivesAFailover(t *testing.T) {
 	}
 	cfg.Failover = true
 	j.slot()
-	if len(j.unmet) != 1 || !strings.Contains(j.unmet[0].Why, "a standby cannot make one") {
+	if len(j.unmet) != 1 || !strings.Contains(j.unmet[0].Why, "a standby cannot create a slot") {
 		t.Errorf("with failover: %v", j.unmet)
 	}
 }

@@ -136,7 +136,7 @@ func (c Config) Validate() (found conf.Problems) {
 	}
 	c.validateTables(&found)
 	if c.Messages.Validate(&found); c.Messages.On() && c.Shard.Of > 0 {
-		found.Add("source.messages", conf.Contradicts, "source.shard: every slot gives all messages. Use a relay of its own for them", nil)
+		found.Add("source.messages", conf.Contradicts, "source.shard: every slot contains all messages. Use a separate relay for them", nil)
 	}
 	if slot := c.Slot + c.Shard.Suffix(); !slotName.MatchString(slot) {
 		found.Add("source.slot", conf.MustBe, "1 to 63 of a-z, 0-9 and _", slot)

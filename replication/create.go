@@ -35,11 +35,11 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 		switch state := pg.SQLState(err); {
 		case state == pg.StateDuplicate, state == pg.StateNotUnique:
 		case state == pg.StateNoRight:
-			return made, fault.WithHint(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+publication)
+			return made, fault.WithHint(fmt.Errorf("create publication %s: %w", s.cfg.Publication, err), "As the owner of the tables: "+publication)
 		case err != nil:
-			return made, pg.Classify(fmt.Errorf("make publication %s: %w", s.cfg.Publication, err))
+			return made, pg.Classify(fmt.Errorf("create publication %s: %w", s.cfg.Publication, err))
 		default:
-			s.cfg.Logger.Info().Str("publication", s.cfg.Publication).Strs("tables", s.cfg.AllTables()).Msg("publication made")
+			s.cfg.Logger.Info().Str("publication", s.cfg.Publication).Strs("tables", s.cfg.AllTables()).Msg("publication created")
 		}
 	}
 	if replace {
@@ -47,7 +47,7 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 		if err != nil && pg.SQLState(err) != pg.StateUndefinedObject {
 			return made, pg.Classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
 		}
-		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("dropped the lost slot, which is made again")
+		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("dropped the lost slot, which is created again")
 	}
 	return s.makeSlot(ctx, conn, sql, f, export)
 }
@@ -69,7 +69,7 @@ func (c *Config) createSlotSQL(version int, export bool) string {
 }
 
 func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, export bool) (made madeSlot, err error) {
-	step := "make slot " + s.cfg.Slot
+	step := "create slot " + s.cfg.Slot
 	// The command is cancelled by request, so that the server gives up its half-made slot at once; the connection is cut only
 	// where that does not help.
 	running, cut := context.WithCancel(context.WithoutCancel(ctx))
@@ -99,7 +99,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 				text = "the primary to log its running transactions (there: SELECT pg_log_standby_snapshot();)"
 			}
 			if waitsFor = text; text != "" {
-				s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Ints32("pids", pids).Msg("making the slot waits for " + text)
+				s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Ints32("pids", pids).Msg("creating the slot waits for " + text)
 			}
 			continue
 		case <-limited.Done():
@@ -142,7 +142,7 @@ func snapshotName(results []*pgconn.Result) (string, error) {
 func (s *Source) slotMade(step, snapshot string, err error) (made madeSlot, _ error) {
 	switch state := pg.SQLState(err); {
 	case err == nil:
-		s.cfg.Logger.Info().Str("slot", s.cfg.Slot).Msg("slot made")
+		s.cfg.Logger.Info().Str("slot", s.cfg.Slot).Msg("slot created")
 		return madeSlot{created: true, snapshot: snapshot}, nil
 	case state == pg.StateDuplicate:
 		return made, nil
@@ -154,7 +154,7 @@ func (s *Source) slotMade(step, snapshot string, err error) (made madeSlot, _ er
 	return made, pg.Classify(fmt.Errorf("%s: %w", step, err))
 }
 
-// RefuseRows is an error where a table has rows that a slot made now would leave out, unless the user has said what
+// RefuseRows is an error where a table has rows that a slot created now would leave out, unless the user has said what
 // becomes of them.
 func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts) error {
 	var words []string

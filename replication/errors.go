@@ -34,7 +34,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 	case e.Code == pg.StateUndefinedObject:
 		return fault.Person(
 			fmt.Errorf("slot %s needs the publication %s as of %s, but the publication did not exist then: %w", s.cfg.slot, s.cfg.publication, s.received, e),
-			"The publication was dropped, or made after the slot. Making it again does not help, because the slot reads an old state of the catalog. "+
+			"The publication was dropped, or created after the slot. Creating it again does not help, because the slot reads an old state of the catalog. "+
 				"Events from "+s.flush.String()+" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role), fault.Advice{Command: fault.Command("recover")})
 	case e.Code == pg.StateNoRight:
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
@@ -44,7 +44,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 			where = "in transaction " + s.dec.CommitLSN.String()
 		}
 		return fault.Person(fmt.Errorf("stream of slot %s: a row %s has a text that is not UTF-8: %w", s.cfg.slot, where, e),
-			pg.RepairText+" The WAL keeps the old text, so the slot cannot give it. "+recoverWithout(s.cfg.slot, ""), fault.Advice{Command: fault.Command("recover")})
+			pg.RepairText+" The WAL keeps the old text, so the slot cannot read it. "+recoverWithout(s.cfg.slot, ""), fault.Advice{Command: fault.Command("recover")})
 	case passing(e.Code):
 		return fault.Retry(err)
 	}
@@ -77,10 +77,10 @@ func recoverGone() string {
 // the publication in recover if it may: a role that setup made may not.
 func recoverWithout(slot, maker string) string {
 	if maker != "" {
-		maker = " If role " + pg.QuoteIdent(maker) + " may not make the publication, run this with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+maker, "--apply") + " ."
+		maker = " If role " + pg.QuoteIdent(maker) + " may not create the publication, run this with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+maker, "--apply") + " ."
 	}
 	return "Drop the slot: SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(slot) + ");" + maker + " Then run " + fault.Command("recover") +
-		" to make what does not exist, and to publish from the table what is missing."
+		" to create what does not exist, and to publish from the table what is missing."
 }
 
 // startFault gives an error of START_REPLICATION its behaviour. An undefined object is the slot here, so that opening
@@ -106,7 +106,7 @@ func (s *Session) notice(body []byte) error {
 	}
 	return fault.Person(
 		fmt.Errorf("the server skips rows of slot %s from %s on: %s (SQLSTATE %s) %s", s.cfg.slot, s.received, m.Message, m.Code, m.Detail),
-		"The publication "+s.cfg.publication+" was dropped, or made after the slot. Events from "+s.flush.String()+
+		"The publication "+s.cfg.publication+" was dropped, or created after the slot. Events from "+s.flush.String()+
 			" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role), fault.Advice{Command: fault.Command("recover")})
 }
 

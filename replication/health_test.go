@@ -57,7 +57,7 @@ func TestMakingTheSlotIsBoundedAndNamesWhomItWaitsFor(t *testing.T) {
 		s := w.source()
 		_, err := w.open(s, true, false)
 		pid := fmt.Sprintf("process %d (postgres@%s, idle in transaction", conn.PgConn().PID(), w.cfg.Slot)
-		if behaviourOf(err) != "retry" || !strings.Contains(err.Error(), "make slot "+w.cfg.Slot+": waited 500ms for "+pid) || !strings.Contains(fault.Hint(err), "pg_terminate_backend") {
+		if behaviourOf(err) != "retry" || !strings.Contains(err.Error(), "create slot "+w.cfg.Slot+": waited 500ms for "+pid) || !strings.Contains(fault.Hint(err), "pg_terminate_backend") {
 			t.Fatalf("%s %v (%s)", behaviourOf(err), err, fault.Hint(err))
 		}
 		if n := w.value("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '" + w.cfg.Slot + "'"); n != "0" {
@@ -132,11 +132,11 @@ func TestRightsThatAreMissingAreNamed(t *testing.T) {
 			t.Errorf("missing: %+v %v", opts, err)
 		}
 		w.exec("ALTER ROLE " + role + " REPLICATION")
-		expect("fail", "role "+role+" may not make it: it lacks the right CREATE on database", "As the owner of the tables: CREATE PUBLICATION")
+		expect("fail", "role "+role+" may not create it: it lacks the privilege CREATE on database", "As the owner of the tables: CREATE PUBLICATION")
 		w.exec("GRANT CREATE ON DATABASE " + w.cfg.Slot + " TO " + role)
-		expect("fail", "role "+role+" may not make it: public.outbox belongs to postgres", "As the owner")
+		expect("fail", "role "+role+" may not create it: public.outbox belongs to postgres", "As the owner")
 		w.exec(publicationForOutbox, insertRow)
-		expect("config", "bytes of rows (the role lacks the right to count them)", "to never to begin with")
+		expect("config", "bytes of rows (the role may not count them)", "to never to begin with")
 		w.exec("TRUNCATE outbox")
 		if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
 			t.Error("not made")
@@ -144,7 +144,7 @@ func TestRightsThatAreMissingAreNamed(t *testing.T) {
 		w.cfg.DSN = conf.Secret(strings.Replace(string(w.cfg.DSN), "/"+w.cfg.Slot, "/no_such_database", 1))
 		expect("fail", "no_such_database", "source.dsn")
 		w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", "no_such_role@", 1))
-		expect("fail", "no_such_role", `Check that role "no_such_role" exists and may log in. To make role "no_such_role" or what it lacks, run setup with the DSN of an administrator (--dsn): walpost setup --role=no_such_role --apply`)
+		expect("fail", "no_such_role", `Check that role "no_such_role" exists and may log in. To create role "no_such_role" or what it lacks, run setup with the DSN of an administrator (--dsn): walpost setup --role=no_such_role --apply`)
 		w.cfg.DSN = "host=127.0.0.1 port=1 user=u password=geheim dbname=x"
 		expect("retry", "refused", "")
 		if _, err := w.open(w.source(), true, false); strings.Contains(err.Error(), "geheim") {

@@ -170,7 +170,7 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Fa
 
 func (s *Source) judge(f *pg.Facts, makes bool) error {
 	if f.Slot != nil && f.Slot.Type == "logical" && f.Slot.Confirmed == 0 && f.Slot.Lost() == "" {
-		return fault.Retry(fmt.Errorf("slot %s is still being made by process %d", s.cfg.Slot, f.Slot.ActivePID))
+		return fault.Retry(fmt.Errorf("slot %s is still being created by process %d", s.cfg.Slot, f.Slot.ActivePID))
 	}
 	if unmet := s.cfg.Unmet(f, makes); len(unmet) > 0 {
 		err := unmet[0].fault(false, f.Server.Provider)

@@ -182,7 +182,7 @@ var refusals = []struct {
 	},
 	{
 		name: "no slot and not allowed to create it", sql: []string{outboxTable, publicationForOutbox}, cfg: func(c *Config) { c.Create = false },
-		error: "does not exist", behaves: "fail", hint: "Only for a relay that is new, make the slot: SELECT pg_create_logical_replication_slot",
+		error: "does not exist", behaves: "fail", hint: "Only for a new relay, create the slot: SELECT pg_create_logical_replication_slot",
 	},
 	{name: "a slot without its publication", sql: []string{outboxTable}, slot: "pgoutput", error: "publication walpost does not exist, but slot", behaves: "person", hint: "walpost recover"},
 	{name: "a slot of another plugin", sql: []string{outboxTable, publicationForOutbox}, slot: "test_decoding", error: "uses the plugin test_decoding, not pgoutput", behaves: "fail", hint: "source.slot"},
@@ -377,7 +377,7 @@ func TestRowsDoNotMatterOnceTheUserHasChosen(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable, insertRow)
 	w.cfg.Snapshot = "never"
 	if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
-		t.Error("no slot made")
+		t.Error("no slot created")
 	}
 }
 
@@ -388,7 +388,7 @@ func TestRowsDoNotMatterOverAnAcceptedGap(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !session.Identity().SlotFound.Created {
-		t.Error("no slot made")
+		t.Error("no slot created")
 	}
 }
 
@@ -480,7 +480,7 @@ func TestSlotThatIsBeingMadeIsWaitedFor(t *testing.T) {
 		time.Sleep(5 * time.Millisecond) // until the server shows it
 	}
 	_, err := w.open(w.source(), true, false)
-	if !fault.Retryable(err) || !strings.Contains(err.Error(), fmt.Sprintf("is still being made by process %d", maker.PgConn().PID())) {
+	if !fault.Retryable(err) || !strings.Contains(err.Error(), fmt.Sprintf("is still being created by process %d", maker.PgConn().PID())) {
 		t.Errorf("%s %v", behaviourOf(err), err)
 	}
 	testenv.Run(w.T, blocker, "COMMIT")

@@ -88,7 +88,7 @@ func (c *Config) afterLoss(f *pg.Facts, bad *Unmet) fix.Fix {
 	case f.Publication == nil || len(bad.Fix) == 0:
 		return fix.Fix{fix.Words(recoverWithout(c.Slot, ""))}
 	}
-	return append(slices.Clip(bad.Fix), fix.Words("The slot does not give what was written in the meantime. Then run "+fault.Command("recover")+" to publish from the table what is missing."))
+	return append(slices.Clip(bad.Fix), fix.Words("The slot does not contain what was written in the meantime. Then run "+fault.Command("recover")+" to publish from the table what is missing."))
 }
 
 // A judgement collects the preconditions that facts do not meet.
@@ -136,7 +136,7 @@ func (j *judgement) server() {
 		j.fail("wal_level", fix.Fix{fix.Setting{Name: "wal_level", Value: "logical", Restart: true}}, "wal_level is %s, logical decoding needs logical", s.WALLevel)
 	}
 	if !s.Super && !s.Replication && !s.Managed && !j.f.Streams {
-		j.fail("role", fix.BySQL(pg.ReplicationRightHint(s.Role)), "role %s lacks the right to replicate", s.Role)
+		j.fail("role", fix.BySQL(pg.ReplicationRightHint(s.Role)), "role %s lacks the REPLICATION attribute", s.Role)
 	}
 	if s.Slots >= s.MaxSlots && j.f.Slot == nil {
 		j.fail("max_replication_slots", fix.Fix{fix.Setting{Name: "max_replication_slots", Value: fmt.Sprint(s.MaxSlots + 4), Restart: true}, fix.Words("Or drop a slot that nobody uses.")},
@@ -160,11 +160,11 @@ func (j *judgement) slot() {
 			"source.failover: needs Postgres 17 or newer (this is %d)", j.f.Server.Version/10000).Misconfigured = true
 	case s == nil && j.makes && j.cfg.Failover && j.f.Server.Recovery:
 		j.fail(name, fix.ByWords("Point source.dsn at the primary; its slot is copied to the standbys."),
-			"slot %s does not exist, and a standby cannot make one that survives a failover (source.failover)", j.cfg.Slot)
+			"slot %s does not exist, and a standby cannot create a slot that survives a failover (source.failover)", j.cfg.Slot)
 	case s == nil && !j.makes:
 		j.fail(name, fix.Fix{fix.Words("Check source.dsn and source.slot first: the server or the slot's name may be wrong, or the slot of a Debezium connector was dropped. " +
 			"A new slot lacks every event from before it. If walpost used the slot before, run " + fault.Command("recover") +
-			". Only for a relay that is new, make the slot:"), fix.SQL(slotSQL(j.cfg))},
+			". Only for a new relay, create the slot:"), fix.SQL(slotSQL(j.cfg))},
 			"slot %s does not exist", j.cfg.Slot)
 	case s == nil:
 	case s.Type != "logical":
@@ -177,9 +177,9 @@ func (j *judgement) slot() {
 		j.fail(name, fix.ByWords("Read from the primary, or set source.slot to a name of its own for this standby."),
 			"slot %s is a copy that is synchronized from the primary: it can be read only after a promotion", j.cfg.Slot)
 	case s.Temporary:
-		j.fail(name, other, "slot %s is temporary: it ends with the session of process %d that made it", j.cfg.Slot, s.ActivePID)
+		j.fail(name, other, "slot %s is temporary: it ends with the session of process %d that created it", j.cfg.Slot, s.ActivePID)
 	case s.TwoPhase:
-		j.fail(name, other, "slot %s is made for two-phase decoding, which walpost does not read", j.cfg.Slot)
+		j.fail(name, other, "slot %s was created for two-phase decoding, which walpost does not read", j.cfg.Slot)
 	case s.Lost() != "" && !j.makes:
 		j.fail(name, fix.ByWords(recoverGone()), "slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.Lost(), s.Confirmed).Losing = true
 	}
@@ -207,7 +207,7 @@ func (j *judgement) table(t *pg.TableFacts) {
 		j.lose(name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
 			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
 	case !t.Exists():
-		j.lose(name, fix.ByWords("Correct source.table, or make the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, j.f.Server.Database)
+		j.lose(name, fix.ByWords("Correct source.table, or create the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, j.f.Server.Database)
 	case t.Kind != "r" && t.Kind != "p":
 		j.lose(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is a %s: only tables are in the WAL", t.Table, kinds[t.Kind])
 	case t.Persistence == "u":
@@ -323,18 +323,18 @@ func (j *judgement) noPublication(tableMissing bool) {
 	switch {
 	case j.foreign(): // slot says why it cannot be read
 	case j.known():
-		j.lose(name, fix.ByWords("It is not enough to make the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, j.f.Server.Role)+
-			" If walpost has never run, drop the slot, and walpost run makes both."),
+		j.lose(name, fix.ByWords("It is not enough to create the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, j.f.Server.Role)+
+			" If walpost has never run, drop the slot, and walpost run creates both."),
 			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
 			j.cfg.Publication, j.cfg.Slot)
 	case !j.makes:
 		j.fail(name, fix.Fix{make}, "publication %s does not exist", j.cfg.Publication)
 	case tableMissing: // it is made when the tables are there
 	case j.f.Server.Recovery:
-		j.fail(name, fix.Fix{fix.Words("On the primary:"), make}, "publication %s does not exist, and a standby cannot make it", j.cfg.Publication)
+		j.fail(name, fix.Fix{fix.Words("On the primary:"), make}, "publication %s does not exist, and a standby cannot create it", j.cfg.Publication)
 	default:
 		if lacks := j.rightsToPublish(); lacks != "" {
-			j.fail(name, fix.Fix{fix.Words("As the owner of the tables:"), make}, "publication %s does not exist, and role %s may not make it: %s",
+			j.fail(name, fix.Fix{fix.Words("As the owner of the tables:"), make}, "publication %s does not exist, and role %s may not create it: %s",
 				j.cfg.Publication, j.f.Server.Role, lacks)
 		}
 	}
@@ -346,7 +346,7 @@ func (j *judgement) rightsToPublish() string {
 		return ""
 	}
 	if !j.f.Server.CanCreate {
-		return "it lacks the right CREATE on database " + j.f.Server.Database
+		return "it lacks the privilege CREATE on database " + j.f.Server.Database
 	}
 	for i := range j.f.Tables {
 		if t := &j.f.Tables[i]; t.Exists() && !t.Owned {

@@ -35,20 +35,20 @@ var changedBy = []struct {
 	{name: "its owner", sql: []string{"ALTER PUBLICATION walpost OWNER TO postgres", "ALTER PUBLICATION walpost OWNER TO pg_database_owner", "ALTER PUBLICATION walpost OWNER TO CURRENT_USER"}, want: `publication "walpost" was altered`},
 	{name: "its name", sql: []string{"ALTER PUBLICATION walpost RENAME TO w", "ALTER PUBLICATION w RENAME TO walpost"}, want: `publication "walpost" was altered`},
 	{name: "the table out and in", sql: []string{"ALTER PUBLICATION walpost DROP TABLE outbox", "ALTER PUBLICATION walpost ADD TABLE outbox"}, want: `table public.outbox was taken out of publication "walpost" and put in again`},
-	{name: "the table made again", sql: []string{"DROP TABLE outbox", outboxTable, "ALTER PUBLICATION walpost ADD TABLE outbox"}, want: `table public.outbox in publication "walpost" was dropped and made again`},
-	{name: "the publication made again", sql: []string{"DROP PUBLICATION walpost", publicationForOutbox}, want: `publication "walpost" was dropped and made again`},
+	{name: "the table made again", sql: []string{"DROP TABLE outbox", outboxTable, "ALTER PUBLICATION walpost ADD TABLE outbox"}, want: `table public.outbox in publication "walpost" was dropped and created again`},
+	{name: "the publication created again", sql: []string{"DROP PUBLICATION walpost", publicationForOutbox}, want: `publication "walpost" was dropped and created again`},
 	{name: "the table out, and its schema in", min: 15, sql: []string{"ALTER PUBLICATION walpost DROP TABLE outbox", "ALTER PUBLICATION walpost ADD TABLES IN SCHEMA public"}, want: "was taken out of"},
 	{name: "its schema in, and then the table out", min: 15, sql: []string{"ALTER PUBLICATION walpost ADD TABLES IN SCHEMA public"}},
 
 	{name: "the schema out and in", min: 15, pub: "FOR TABLES IN SCHEMA public", sql: []string{"ALTER PUBLICATION walpost DROP TABLES IN SCHEMA public", "ALTER PUBLICATION walpost ADD TABLES IN SCHEMA public"}, want: "was taken out of"},
 	{name: "another schema", min: 15, pub: "FOR TABLES IN SCHEMA public", sql: []string{"CREATE SCHEMA s", "ALTER PUBLICATION walpost ADD TABLES IN SCHEMA s", "ALTER PUBLICATION walpost DROP TABLES IN SCHEMA s"}},
-	{name: "a table of the schema made again", min: 15, pub: "FOR TABLES IN SCHEMA public", sql: []string{"DROP TABLE outbox", outboxTable}, want: "was dropped and made again"},
+	{name: "a table of the schema made again", min: 15, pub: "FOR TABLES IN SCHEMA public", sql: []string{"DROP TABLE outbox", outboxTable}, want: "was dropped and created again"},
 	{name: "the schema's entry frozen", min: 15, pub: "FOR TABLES IN SCHEMA public", sql: []string{"VACUUM FREEZE pg_publication_namespace", "VACUUM FULL pg_publication_namespace"}},
 
 	{name: "all tables, frozen", pub: "FOR ALL TABLES", sql: []string{"VACUUM FREEZE pg_publication", "CREATE TABLE orders (id int)", "DROP TABLE orders"}},
 	{name: "all tables, updates only for a moment", pub: "FOR ALL TABLES", sql: []string{"ALTER PUBLICATION walpost SET (publish = 'update')", "ALTER PUBLICATION walpost SET (publish = 'insert')"}, want: `publication "walpost" was altered`},
-	{name: "all tables, made again", pub: "FOR ALL TABLES", sql: []string{"DROP PUBLICATION walpost", "CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert')"}, want: "was dropped and made again"},
-	{name: "all tables, one made again", pub: "FOR ALL TABLES", sql: []string{"DROP TABLE outbox", outboxTable}, want: "was dropped and made again"},
+	{name: "all tables, made again", pub: "FOR ALL TABLES", sql: []string{"DROP PUBLICATION walpost", "CREATE PUBLICATION walpost FOR ALL TABLES WITH (publish = 'insert')"}, want: "was dropped and created again"},
+	{name: "all tables, one made again", pub: "FOR ALL TABLES", sql: []string{"DROP TABLE outbox", outboxTable}, want: "was dropped and created again"},
 }
 
 // Both a look beside the stream and a start see each change, and nothing else.

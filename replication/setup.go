@@ -66,7 +66,7 @@ func FullSetup(cfg Config) SetupOptions {
 func (o *SetupOptions) stream(cfg *Config, unfit []*Unmet, noPublication, noSlot bool) {
 	if noSlot && cfg.Outbox.Slot && cfg.Snapshot == "initial" {
 		unfit = append(unfit, &Unmet{
-			Name: "slot", Why: "with source.snapshot: initial, the first run makes the slot together with its snapshot", Fix: fix.ByWords("Leave out --make-slot."), Misconfigured: true,
+			Name: "slot", Why: "with source.snapshot: initial, the first run creates the slot together with its snapshot", Fix: fix.ByWords("Leave out --make-slot."), Misconfigured: true,
 		})
 	}
 	o.Unmet = append(o.Unmet, unfit...)
@@ -138,10 +138,10 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 	if amazon {
 		right, member = "", "\nGRANT rds_replication TO "+role+";"
 	}
-	const reads = "\nA role with this right reads all published tables, even without the right to SELECT."
+	const reads = "\nA role with this attribute reads all published tables, even without the privilege SELECT."
 	switch {
 	case opts.AlterRole:
-		add("the right of role "+opts.Role+" to replicate", "The right to read the WAL."+reads, "ALTER ROLE "+role+" LOGIN"+right+";"+member)
+		add("the REPLICATION attribute of role "+opts.Role, "The attribute that is needed to read the WAL."+reads, "ALTER ROLE "+role+" LOGIN"+right+";"+member)
 	case opts.CreateRole:
 		comment := `The role of walpost. Give it a password if pg_hba.conf asks for one (\password in psql).` + reads
 		if !amazon {
@@ -151,7 +151,7 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 		add("membership of role "+opts.Role+" in pg_monitor", "So that walpost can name the transactions of other roles that hold WAL.", "GRANT pg_monitor TO "+role+";")
 	}
 	for _, t := range opts.Grants {
-		add("the right to read "+t.String(), "walpost reads the table to find rows from before the slot, for a snapshot, and for recover.",
+		add("the privilege to read "+t.String(), "walpost reads the table to find rows from before the slot, for a snapshot, and for recover.",
 			pg.ReadingRights(t, opts.Role))
 	}
 	for _, t := range opts.Cleans {
@@ -170,7 +170,7 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 		if len(cfg.tables()) == 0 {
 			what = "logical messages. They are in every publication, also in an empty one.\n"
 		}
-		add("publication "+cfg.Publication, `What walpost reads: `+what+`Make it before the slot: a slot cannot read a publication that was made later.`,
+		add("publication "+cfg.Publication, `What walpost reads: `+what+`Create it before the slot: a slot cannot read a publication that was created later.`,
 			PublicationSQL(cfg, opts.facts))
 	}
 	for _, t := range opts.Adds {
@@ -270,7 +270,7 @@ func (s *Source) become(ctx context.Context, sql *pgconn.PgConn, from string, op
 	}
 	opts.AlterRole = !found[0].Login
 	if _, err := sql.Exec(ctx, "SET ROLE "+pg.QuoteIdent(opts.Role)).ReadAll(); err != nil {
-		return nil, fault.WithHint(pg.Classify(fmt.Errorf("look at the rights of role %s: %w", opts.Role, err)), "Connect as a superuser, or as a member of this role: GRANT "+pg.QuoteIdent(opts.Role)+" TO "+pg.QuoteIdent(from)+";")
+		return nil, fault.WithHint(pg.Classify(fmt.Errorf("look at the privileges of role %s: %w", opts.Role, err)), "Connect as a superuser, or as a member of this role: GRANT "+pg.QuoteIdent(opts.Role)+" TO "+pg.QuoteIdent(from)+";")
 	}
 	return s.cfg.Names().Describe(ctx, sql)
 }
@@ -283,8 +283,8 @@ func (c *Config) misfits(tables []pg.Table) (unfit []*Unmet) {
 		}
 		if _, err := c.Needs(outboxRelation(t, c)); err != nil {
 			unfit = append(unfit, &Unmet{
-				Name: tableName(t), Why: fmt.Sprintf("table %s does not exist, and the table that setup makes does not fit the configuration: %s", t, err),
-				Fix: fix.ByWords("Make the table yourself, or leave out the router options that name columns other than those that setup makes."), Misconfigured: true,
+				Name: tableName(t), Why: fmt.Sprintf("table %s does not exist, and the table that setup creates does not fit the configuration: %s", t, err),
+				Fix: fix.ByWords("Create the table yourself, or leave out the router options that name other columns than those that setup creates."), Misconfigured: true,
 			})
 		}
 	}
@@ -327,7 +327,7 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 			continue
 		}
 		if err := run(step.sql); err != nil {
-			err = fmt.Errorf("make %s: %w; nothing was made", step.what, err)
+			err = fmt.Errorf("set up %s: %w; nothing was changed", step.what, err)
 			if pg.SQLState(err) == pg.StateNoRight {
 				hint := pg.SetupHint(opts.Role)
 				if s.cfg.Outbox.Role != "" {

@@ -49,7 +49,7 @@ func outboxRelation(t pg.Table, c *Config) *cdc.Relation {
 func cleans(t pg.Table, o *Outbox, role, name string, fresh bool) (all []statement) {
 	if o.Owns {
 		all = append(all, statement{
-			what: "role " + name + " the owner of " + t.String(), comment: `For cleanup.mode: drop_partitions. Only the owner makes, detaches and drops partitions. A partition
+			what: "role " + name + " the owner of " + t.String(), comment: `For cleanup.mode: drop_partitions. Only the owner can create, detach and drop partitions. A partition
 and its table can have different owners.`,
 			sql: pg.OwningRights(t, name),
 		})
@@ -66,7 +66,7 @@ and its table can have different owners.`,
 		column := pg.QuoteIdent(o.Time())
 		all = append(all,
 			statement{
-				what: "the right to delete from " + t.String(), comment: `For cleanup.mode: delete or archive. FOR UPDATE SKIP LOCKED needs the right to update; walpost updates nothing.
+				what: "the privilege to delete from " + t.String(), comment: `For cleanup.mode: delete or archive. FOR UPDATE SKIP LOCKED needs the privilege UPDATE; walpost updates nothing.
 Each partition of a partitioned table needs this grant, too: walpost check names those without it.`,
 				sql: fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", column, t.SQL(), role),
 			},

@@ -52,7 +52,7 @@ func TestSetupInEachStateOfADatabase(t *testing.T) {
 		{name: "no table, and ids that order", set: func(w *world) { w.cfg.OrderColumn = "id" }, made: publication, says: "table public.outbox, publication walpost", sqls: "!uuid"},
 		{
 			name: "no table, and other columns than it would have", set: func(w *world) { w.cfg.Needs = needsRealColumns("id", "customer") },
-			err: "config there is no column customer", hint: "Make the table yourself", sqls: "!PUBLICATION",
+			err: "config there is no column customer", hint: "Create the table yourself", sqls: "!PUBLICATION",
 		},
 		{name: "a table of another case", sql: []string{`CREATE TABLE "Outbox" (id int)`}, made: "table Outbox", err: `fail table public.outbox does not exist, but public."Outbox" does`, hint: "source.table", sqls: "!CREATE"},
 		{name: "a table that fits", sql: []string{outboxTable}, made: publication, says: "publication walpost"},
@@ -71,7 +71,7 @@ func TestSetupInEachStateOfADatabase(t *testing.T) {
 		{name: "a slot without its publication", sql: []string{outboxTable, slot}, made: table + ", slot", err: "person publication walpost does not exist, but slot", hint: "walpost recover", sqls: "!CREATE"},
 		{name: "a slot is wanted", set: func(w *world) { w.cfg.Outbox.Slot = true }, made: publication + ", slot", says: "slot ", sqls: "pg_create_logical_replication_slot"},
 		{name: "a slot is wanted, and rows", sql: []string{outboxTable, insertRow}, set: func(w *world) { w.cfg.Outbox.Slot = true }, made: table, err: "config source.snapshot"},
-		{name: "a slot is wanted, and a snapshot", sql: []string{outboxTable}, set: func(w *world) { w.cfg.Outbox.Slot, w.cfg.Snapshot = true, "initial" }, made: table, err: "config the first run makes the slot", sqls: "!slot"},
+		{name: "a slot is wanted, and a snapshot", sql: []string{outboxTable}, set: func(w *world) { w.cfg.Outbox.Slot, w.cfg.Snapshot = true, "initial" }, made: table, err: "config the first run creates the slot", sqls: "!slot"},
 		{name: "updates without an identity", sql: []string{strings.Replace(outboxTable, "PRIMARY KEY", "", 1)}, set: func(w *world) { w.cfg.Publish = []string{"insert", "update"} }, made: publication, says: "publication walpost", sqls: "has no primary key:\n-- if updates were published"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -158,32 +158,32 @@ func TestSetupForAnotherRole(t *testing.T) {
 		set  func(w *world)
 		says string
 	}{
-		{"no role", "", nil, "table public.outbox (set source.order_column: seq), role {role} without a password, membership of role {role} in pg_monitor, the right to read public.outbox, publication walpost"},
-		{"a role without rights", "CREATE ROLE {role} NOLOGIN", nil, "table public.outbox (set source.order_column: seq), the right of role {role} to replicate, the right to read public.outbox, publication walpost"},
-		{"a role that may replicate", "CREATE ROLE {role} LOGIN REPLICATION", nil, "table public.outbox (set source.order_column: seq), the right to read public.outbox, publication walpost"},
+		{"no role", "", nil, "table public.outbox (set source.order_column: seq), role {role} without a password, membership of role {role} in pg_monitor, the privilege to read public.outbox, publication walpost"},
+		{"a role without rights", "CREATE ROLE {role} NOLOGIN", nil, "table public.outbox (set source.order_column: seq), the REPLICATION attribute of role {role}, the privilege to read public.outbox, publication walpost"},
+		{"a role that may replicate", "CREATE ROLE {role} LOGIN REPLICATION", nil, "table public.outbox (set source.order_column: seq), the privilege to read public.outbox, publication walpost"},
 		{
 			"a role that may read the table, but not use its schema",
 			"CREATE ROLE {role} LOGIN REPLICATION; REVOKE ALL ON SCHEMA public FROM public; " + outboxTable + "; GRANT SELECT ON outbox TO {role}",
-			nil, "the right to read public.outbox, publication walpost",
+			nil, "the privilege to read public.outbox, publication walpost",
 		},
 		{
 			"a role that removes rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes = true },
-			"table public.outbox (set source.order_column: seq), the right to read public.outbox, the right to delete from public.outbox, an index on public.outbox, publication walpost",
+			"table public.outbox (set source.order_column: seq), the privilege to read public.outbox, the privilege to delete from public.outbox, an index on public.outbox, publication walpost",
 		},
 		{
 			"a role that drops partitions", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Owns, w.cfg.Outbox.Partitioned = true, true },
-			"table public.outbox (set source.order_column: seq), partitions of public.outbox, the right to read public.outbox, role {role} the owner of public.outbox, publication walpost",
+			"table public.outbox (set source.order_column: seq), partitions of public.outbox, the privilege to read public.outbox, role {role} the owner of public.outbox, publication walpost",
 		},
 		{
 			"a role that archives rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes, w.cfg.Outbox.Archives = true, true },
-			"table public.outbox (set source.order_column: seq), the right to read public.outbox, archive table public.outbox_archive, the right to delete from public.outbox, an index on public.outbox, publication walpost",
+			"table public.outbox (set source.order_column: seq), the privilege to read public.outbox, archive table public.outbox_archive, the privilege to delete from public.outbox, an index on public.outbox, publication walpost",
 		},
 		{
 			"a role that archives partitions", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) {
 				o := &w.cfg.Outbox
 				o.Owns, o.Partitioned, o.Archives, o.ArchiveTable = true, true, true, `"Old"`
 			},
-			`table public.outbox (set source.order_column: seq), partitions of public.outbox, the right to read public.outbox, role {role} the owner of public.outbox, archive table public."Old", publication walpost`,
+			`table public.outbox (set source.order_column: seq), partitions of public.outbox, the privilege to read public.outbox, role {role} the owner of public.outbox, archive table public."Old", publication walpost`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -278,7 +278,7 @@ func TestSetupByARoleThatMayNotMakesNothing(t *testing.T) {
 	w.cfg.DSN = conf.Secret(strings.Replace(w.dsn, "postgres@", role+"@", 1))
 	said, err := w.source().Apply(t.Context())
 	want := []string{"ALTER ROLE \"" + role + "\" LOGIN REPLICATION;", "with the DSN of an administrator (--dsn): walpost setup --role=" + role + " --apply"}
-	if len(said) > 0 || err == nil || !strings.Contains(err.Error(), "nothing was made") || slices.ContainsFunc(want, func(s string) bool { return !strings.Contains(fault.Hint(err), s) }) {
+	if len(said) > 0 || err == nil || !strings.Contains(err.Error(), "nothing was changed") || slices.ContainsFunc(want, func(s string) bool { return !strings.Contains(fault.Hint(err), s) }) {
 		t.Errorf("said %v, %v (%s)", said, err, fault.Hint(err))
 	}
 	if got := w.made(); got != "" {

@@ -101,7 +101,7 @@ func (e *RowError) Hint() string {
 		return fmt.Sprintf("Name a column of another type in %s, or set a converter in records that can write this type.", p.Option)
 	case ValueSet:
 		if stream {
-			return fmt.Sprintf("No default replaces a NULL here. If another column gives the topic of every row, name it in %s. Otherwise no configuration helps.", p.Option)
+			return fmt.Sprintf("No default replaces a NULL here. If another column holds the topic of every row, name it in %s. Otherwise no configuration helps.", p.Option)
 		}
 		return fmt.Sprintf("Write a value into column %s, or name another column in %s.", p.Column, p.Option)
 	case ValueValid, TopicValid:
@@ -118,7 +118,7 @@ func (e *RowError) Hint() string {
 	case ContentValid:
 		return "Only a skip helps for this event. Correct the program that writes the message."
 	case UpdateFatal:
-		return "Set router.table.op.invalid.behavior to warn or error to pass over all updates, or skip this event."
+		return "Set router.table.op.invalid.behavior to warn or error to skip all updates, or skip only this event."
 	case OptionValid:
 	}
 	return "Change the value of " + p.Option + "."

@@ -60,7 +60,7 @@ func (p *Parking) Read(ctx context.Context, from int64, each func(*kgo.Record) b
 	r.Again = func() {
 		switch {
 		case p.id != [16]byte{} && p.id != r.TopicID():
-			wrong = fmt.Errorf("%w: the topic was made again", kafka.ErrGone)
+			wrong = fmt.Errorf("%w: the topic was created again", kafka.ErrGone)
 		case r.Partitions > 1:
 			wrong = errPartitions
 		}

@@ -137,7 +137,7 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 		k.log.Info().Str("topic", k.topic).Msg("checkpoint topic created")
 		if refused != nil {
 			k.log.Warn().Err(refused).Str("topic", k.topic).
-				Msg("the brokers refuse the settings that keep the checkpoint topic small: walpost created the topic with the brokers' defaults, and each connect may read more")
+				Msg("the brokers refuse the settings that keep the checkpoint topic small: walpost created the topic with the brokers' defaults, and each start of a relay may read more")
 		}
 		if t, err = k.appear(ctx, cl); err != nil {
 			return err

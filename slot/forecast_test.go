@@ -146,7 +146,7 @@ func TestForecastNeedsTwoLooksAndALimit(t *testing.T) {
 	}
 }
 
-// A slot made anew, a restored server: what was seen before is about another one.
+// A slot created anew, a restored server: what was seen before is about another one.
 func TestForecastBeginsAnew(t *testing.T) {
 	s := simulate(t, 1<<30, Config{Interval: time.Second})
 	for range 120 {

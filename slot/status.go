@@ -58,7 +58,7 @@ func (s *Status) judge(limits Config) {
 		return
 	}
 	if !s.Exists {
-		add(Critical, "the slot does not exist: the first walpost run makes it; if it existed before, run %s", fault.Command("recover"))
+		add(Critical, "the slot does not exist: the first walpost run creates it; if it existed before, run %s", fault.Command("recover"))
 		return
 	}
 	switch {

@@ -25,7 +25,7 @@ func TestSlotIsJudgedByItsWorst(t *testing.T) {
 		{"extended is still kept", func(s *Status) { s.WALStatus = "extended" }, OK, ""},
 		{"not looked at", func(s *Status) { s.Known = false }, Unknown, "walpost has not checked the slot yet"},
 		{"cannot be looked at", func(s *Status) { s.Known, s.Err = false, "refused" }, Unknown, "refused"},
-		{"missing", func(s *Status) { s.Exists = false }, Critical, "does not exist: the first walpost run makes it; if it existed before, run walpost recover"},
+		{"missing", func(s *Status) { s.Exists = false }, Critical, "does not exist: the first walpost run creates it; if it existed before, run walpost recover"},
 		{"lost", func(s *Status) { s.WALStatus = "lost" }, Critical, "is lost"},
 		{"invalidated", func(s *Status) { s.Invalidation = "idle_timeout" }, Critical, "is lost (idle_timeout): its WAL is gone; run walpost recover"},
 		{"unreserved", func(s *Status) { s.WALStatus = "unreserved" }, Critical, "unreserved"},

@@ -35,7 +35,7 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 	}
 	for _, want := range []string{
 		"ok    kafka: topic " + small + ": 3 partitions",
-		"warn  kafka: topic " + large + " size: a row of the table makes a record of 3",
+		"warn  kafka: topic " + large + " size: the largest row of the table becomes a record of 3",
 		"ok    postgres: rows of public.outbox: walpost can publish all rows that it read (21)",
 	} {
 		if !strings.Contains(out, want) {
@@ -96,7 +96,7 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 	}
 	for _, want := range []string{
 		"ok    postgres: rows of public.outbox: walpost can publish all rows that it read (2000 and the 20 largest)",
-		"warn  kafka: topic " + topic + " size: a row of the table makes a record of 32",
+		"warn  kafka: topic " + topic + " size: the largest row of the table becomes a record of 32",
 		"warn  kafka: topic " + compacted + " keys: a row of the table has no key",
 		"ok    postgres: clock: the database's clock is ",
 		"ok    kafka: clock: the controller's clock is ",

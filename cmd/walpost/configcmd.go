@@ -14,10 +14,10 @@ import (
 func validateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "validate",
-		Short: "says whether a configuration is valid, without any connection",
-		Long: `validate reads the configuration as run does, and connects to nothing. It prints each problem with its
-place in the file, and exits with 2 if there is one. The files and variables that the configuration
-names must exist.`,
+		Short: "checks whether a configuration is valid, without any connection",
+		Long: `validate reads the configuration as run does, without any connection. It prints each problem with its
+place in the file, and exits with 2 if there is a problem. The files and variables that the
+configuration names must exist.`,
 		Example: `  walpost config validate --config walpost.yaml`,
 		Args:    noArguments,
 	}
@@ -39,9 +39,9 @@ func printCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "print",
 		Short: "prints the effective configuration, with the origin of each value",
-		Long: `print prints the configuration that run would use, as YAML. A comment gives the origin of each value:
+		Long: `print prints the configuration that run would use, as YAML. A comment names the origin of each value:
 the line of the file, the variables in the value, a flag, a WALPOST_… variable, or the default. Secrets
-are masked. The DSN is printed without its password. Keys without a value are left out.`,
+are masked, and the DSN is printed without its password. Keys without a value are left out.`,
 		Example: `  walpost config print --config walpost.yaml`,
 		Args:    noArguments,
 	}

@@ -23,21 +23,22 @@ func deadRetryCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "retry [TOKEN…]",
 		Short: "delivers events again, after the cause was repaired",
-		Long: `retry delivers dead events to the topics that they were meant for. A record is sent as it was
-stored. A row of which no record could be made is routed by the present configuration. The events
-are sent in their order, with the header walpost.origin: dead_letter, and each one is marked in the
-dead letter topic after the brokers have it. An interrupted retry repeats only what it had not
-marked. An event that is refused again stays dead, with the new error and one more attempt, and
-retry exits with 1.
+		Long: `retry delivers dead events to their original topics. If the dead letter contains a record, retry sends
+this record unchanged. If it contains a row, retry routes the row by the present configuration. retry
+sends the events in their order, with the header walpost.origin: dead_letter, and marks each event in
+the dead letter topic after the brokers have acknowledged it. If retry is interrupted, the next retry
+repeats only events that are not marked. An event that is refused again stays dead, with the new error
+and one more attempt, and retry exits with 1.
 
-Newer events of the same keys were delivered long ago, so a consumer gets the retried events behind
-them. retry counts these keys first. With --dry-run it sends nothing.
+The relay has already delivered newer events of the same keys, so a consumer gets the retried events
+after them. retry counts these keys first. With --dry-run, retry sends nothing.
 
 For parked events, retry asks the relay to deliver all parked events of their keys. The running
 relay delivers them in order, before newer events of these keys. With --wait, retry waits until they
 are delivered or one is refused again.
 
-If several retries run at once, only the one that began last continues. retry may run beside run.`,
+If several retries run at the same time, only the last one that was started continues. retry can run
+while the relay runs.`,
 		Example: `  walpost dead retry --config walpost.yaml --all --dry-run
   walpost dead retry --config walpost.yaml --reason too_large
   walpost dead retry --config walpost.yaml 0-16B3748-3-5f2a9c01`,
@@ -46,15 +47,15 @@ If several retries run at once, only the one that began last continues. retry ma
 	filter.flags(cmd)
 	flags := cmd.Flags()
 	flags.BoolVar(&all, "all", false, "retry every open event")
-	flags.BoolVar(&opts.DryRun, "dry-run", false, "only say what would be done")
+	flags.BoolVar(&opts.DryRun, "dry-run", false, "only print what would be done")
 	flags.StringVar(&opts.ToTopic, "to-topic", "", "deliver dead events to this `topic`; their keys decide the partitions")
 	flags.DurationVar(&opts.Look, "look", 30*time.Second, "the longest `duration` of the search for newer records of the keys; 0s for no search")
-	flags.BoolVar(&wait, "wait", false, "wait until the relay has delivered what is parked, or it is refused again")
+	flags.BoolVar(&wait, "wait", false, "wait until the relay has delivered the parked events, or until one is refused again")
 	flags.BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch ways := len(args) > 0 || filter.given(cmd); {
 		case !ways && !all:
-			return usageError{errors.New("say which events: tokens, flags that select events, or --all")}
+			return usageError{errors.New("no events are selected: pass tokens, flags that select events, or --all")}
 		case ways && all:
 			return usageError{errors.New("--all cannot be combined with a token or a flag that selects events")}
 		case opts.Look < 0:
@@ -92,7 +93,7 @@ If several retries run at once, only the one that began last continues. retry ma
 			}
 			meter.End()
 			if err != nil && ctx.Err() != nil {
-				err = errors.New("interrupted: every event that counts as delivered is marked, and the same command goes on with the others")
+				err = errors.New("interrupted: every event that counts as delivered is marked, and the same command continues with the others")
 			}
 			if asJSON {
 				err = errors.Join(show.JSON(cmd.OutOrStdout(), r, ""), err)
@@ -114,12 +115,11 @@ func deadDropCommand() *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "drop [TOKEN…]",
-		Short: "gives events up, with a reason",
-		Long: `drop marks dead or parked events as given up: retry leaves them alone, verify counts them
-separately, and the cleanup may remove their rows. The dead letters stay in the topic. --reason is
-kept with the mark.
+		Short: "gives up events, with a reason",
+		Long: `drop marks dead or parked events as given up: retry ignores them, verify counts them separately, and
+the cleanup may remove their rows. The dead letters stay in the topic. The mark contains the --reason.
 
-Other parked events of the same key stay parked until a retry.`,
+Other parked events of the same key stay parked until walpost dead retry releases them.`,
 		Example: `  walpost dead drop --config walpost.yaml --reason "a test of the shop" 0-16B3748-3-5f2a9c01
   walpost dead drop --config walpost.yaml --reason "INC-17: the shop has sent them again" --of-reason unroutable --until 2026-11-20T08:00:00Z`,
 	}
@@ -132,7 +132,7 @@ Other parked events of the same key stay parked until a retry.`,
 		case strings.TrimSpace(why) == "":
 			return usageError{errors.New("drop needs a --reason: say why nobody needs the events")}
 		case len(args) == 0 && !filter.given(cmd):
-			return usageError{errors.New("say which events: tokens, or flags that select events")}
+			return usageError{errors.New("no events are selected: pass tokens, or flags that select events")}
 		}
 		return nil
 	}
@@ -159,14 +159,14 @@ Other parked events of the same key stay parked until a retry.`,
 			}
 			meter.End()
 			if err != nil && ctx.Err() != nil {
-				err = errors.New("interrupted: every event that counts as dropped is marked, and the same command goes on with the others")
+				err = errors.New("interrupted: every event that counts as dropped is marked, and the same command continues with the others")
 			}
 			if asJSON {
 				return errors.Join(show.JSON(cmd.OutOrStdout(), d, ""), err)
 			}
 			text := fmt.Sprintf("open events: %d\ndropped: %d\n", d.Events, d.Dead+d.Parked)
 			if d.Left > 0 {
-				text += fmt.Sprintf("still parked, of the same keys: %d; they wait for walpost dead retry\n", d.Left)
+				text += fmt.Sprintf("other events of these keys that stay parked: %d (walpost dead retry releases them)\n", d.Left)
 			}
 			_, printed := io.WriteString(cmd.OutOrStdout(), text)
 			return errors.Join(printed, err)

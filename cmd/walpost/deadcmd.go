@@ -41,7 +41,7 @@ func (load loader) open(cmd *cobra.Command, toTopic string, work func(ctx contex
 		defer topics.Close()
 		meter.End()
 		if topics.Dead.Missing {
-			meter.Say(fmt.Sprintf("topic %s does not exist: nothing is dead", topics.Dead.Topic))
+			meter.Say(fmt.Sprintf("topic %s does not exist: there are no dead events", topics.Dead.Topic))
 		}
 		if f := &topics.Dead.Fold; f.Foreign+f.Damaged > 0 {
 			text := fmt.Sprintf("topic %s has %d records that are not walpost's, and %d that cannot be read", topics.Dead.Topic, f.Foreign, f.Damaged)
@@ -70,7 +70,7 @@ func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", "only events with this `reason`: "+strings.Join(reasons, ", "))
 	flags.Lookup("table").Usage = "only events of this `table`; several are separated by commas"
-	flags.StringVar(&f.Topic, "topic", "", "only events that were meant for this `topic`")
+	flags.StringVar(&f.Topic, "topic", "", "only events whose original topic is this `topic`")
 	flags.StringVar(&f.key, "key", "", "only events with this `key`")
 	flags.StringVar(&f.since, "since", "", "only events that were committed from this `time` on, such as 2026-11-20T08:00:00Z")
 	flags.StringVar(&f.until, "until", "", "only events that were committed before this `time`")
@@ -142,10 +142,10 @@ func deadListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "prints the events that could not be delivered, one line each",
 		Long: `list reads the dead letter topic and the parked event topic, and prints each event on one line: the
-token, the state, the reason, the table, the event id, the key, the topic that it was meant for, the
-number of attempts, the time of the commit, and the error. Without --state it prints the open
-events: those that are not retried, released or dropped. It needs no database, and may run beside
-run.`,
+token, the state, the reason, the table, the event id, the key, the original topic, the number of
+attempts, the time of the commit, and the error. Without --state, list prints the open events: the
+events that have not been retried, released or dropped. list needs no database, and can run while the
+relay runs.`,
 		Example: `  walpost dead list --config walpost.yaml
   walpost dead list --config walpost.yaml --reason too_large --topic outbox.event.order --json`,
 		Args: noArguments,
@@ -184,9 +184,9 @@ func deadShowCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "show TOKEN",
 		Short: "prints one event that could not be delivered: headers, payload, and what to do",
-		Long: `show prints what the topics contain about one event: where it was meant to go, its headers and its
-payload, each letter and what became of it, and the command that is next. A payload that is not text is
-printed in hexadecimal digits. It needs no database, and may run beside run.`,
+		Long: `show prints one event from the dead letter topic or the parked event topic: its original topic, its
+headers and payload, the history of its letters, and the next command. A payload that is not text is
+printed in hexadecimal digits. show needs no database, and can run while the relay runs.`,
 		Example: `  walpost dead show --config walpost.yaml 0-16B3748-3-5f2a9c01`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {

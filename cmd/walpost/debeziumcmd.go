@@ -29,14 +29,14 @@ without name and config, or properties), Debezium Server's application.propertie
 KafkaConnector (also inside a List), or Confluent Cloud's PostgresCdcSourceV2. The name "-" stands
 for standard input.
 
-convert reports each option on standard error: mapped, not needed (and why), or unsupported (why,
-and what to do). A line that is marked "differs" says where walpost behaves differently from
-Debezium whatever the options are. convert changes nothing, and connects only to the database of
+convert reports each option on standard error as mapped, as not needed (and why), or as unsupported
+(why, and what to do). A line that is marked "differs" names a difference between walpost and Debezium
+that does not depend on the options. convert changes nothing, and connects only to the database of
 --dsn. Its output contains no secret of the input.
 
-It exits with 1 if an option is unsupported. The output then has the option under unsupported, and
-every command refuses the output until you have decided about the option and deleted its entry. It
-exits with 2, and writes nothing, if the input cannot be read or contradicts itself.`,
+convert exits with 1 if an option is unsupported. The output then lists the option under unsupported,
+and every command refuses the output until you have decided about the option and deleted its entry.
+convert exits with 2, and writes nothing, if the input cannot be read or contradicts itself.`,
 		Example: `  walpost debezium convert connector.json --worker connect-distributed.properties > walpost.yaml
   curl -s http://connect:8083/connectors/outbox/config | walpost debezium convert - > walpost.yaml
   walpost debezium convert connector.json --dsn postgres://app@db/shop > walpost.yaml
@@ -55,7 +55,7 @@ exits with 2, and writes nothing, if the input cannot be read or contradicts its
 	offer(cmd, "format", string(input.Auto), string(input.Connect), string(input.Server), string(input.Strimzi))
 	tables := flags.StringArray("table", nil, "the outbox as `schema.table`, if the connector has a regular expression or no list (may be repeated); --dsn also finds it")
 	dsn := flags.String("dsn", "", "the database, as a libpq `URI`: convert asks it which tables the connector captures")
-	fresh := flags.Bool("fresh", false, "the connector has never run: walpost makes the slot, the publication and the snapshot")
+	fresh := flags.Bool("fresh", false, "the connector has never run: walpost creates the slot and the publication, and takes the snapshot")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch input.Format(*format) {
 		case input.Auto, input.Connect, input.Server, input.Strimzi:

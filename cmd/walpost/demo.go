@@ -27,12 +27,12 @@ func demoCommand() *cobra.Command {
 writes orders and outbox rows in one transaction, and the relay. It needs only disk space for
 the binaries of Postgres, which it downloads once.
 
-It runs until you stop it, or for the time of --for. Then it checks that every committed event has
-arrived once, and in order per key. If this is true, demo exits with 0. demo removes everything that it
-created, and keeps only the downloaded Postgres, in a cache for the next demo.`,
+demo runs until you stop it, or for the time of --for. Then it checks that every committed event has
+arrived once, and that the events of each key have arrived in order. If so, demo exits with 0. demo
+removes everything that it created, except the downloaded Postgres, which it keeps in a cache.`,
 		Args: noArguments,
 	}
-	length := cmd.Flags().Duration("for", 0, "stop after this `duration` (default: when interrupted)")
+	length := cmd.Flags().Duration("for", 0, "stop after this `duration` (default: run until interrupted)")
 	listen := cmd.Flags().String("http", "127.0.0.1:0", "`host:port` of the status page, or off")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *length < 0 {

@@ -238,7 +238,7 @@ monitor: {interval: 1s}
 		t.Errorf("check before the table is there: exit code %d\n%s", code, out)
 	}
 	pg.Exec(t, dsn, outboxTable)
-	if code, out := command(t, "setup", "-c", config, "--make-slot", "--apply"); code != exitOK || !strings.Contains(out, "made publication walpost\nmade slot walpost") {
+	if code, out := command(t, "setup", "-c", config, "--make-slot", "--apply"); code != exitOK || !strings.Contains(out, "done: publication walpost\ndone: slot walpost") {
 		t.Fatalf("setup: exit code %d\n%s", code, out)
 	}
 	if code, out := command(t, "setup", "-c", config); code != exitOK || out != "-- Everything is there.\n" {

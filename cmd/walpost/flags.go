@@ -42,13 +42,13 @@ var settings = []setting{
 	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of Kafka brokers, separated by commas"},
 	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot"},
 	{flag: "publication", field: "source.publication", usage: "`name` of the publication"},
-	{flag: "shard", field: "source.shard", usage: "the part of the rows to deliver, such as `2/4`: the second of four"},
-	{flag: "create", field: "source.create", usage: "make the publication and the slot if they are missing", bool: true, makes: true},
-	{flag: "snapshot", field: "source.snapshot", usage: "the snapshot `mode`, for rows from before the slot", values: "never initial"},
+	{flag: "shard", field: "source.shard", usage: "deliver only this part of the rows, such as `2/4`: the second of four parts"},
+	{flag: "create", field: "source.create", usage: "create the publication and the slot if they are missing", bool: true, makes: true},
+	{flag: "snapshot", field: "source.snapshot", usage: "the `mode` for rows that are older than the slot", values: "never initial"},
 	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},
 	{flag: "topic-regex", field: "router.route.topic.regex", usage: "Java `regex` over the route.by.field column"},
 	{flag: "topic-replacement", field: "router.route.topic.replacement", usage: "the `topic` that replaces a match of the regex"},
-	{flag: "create-topics", field: "kafka.topics.create", usage: "make missing topics", bool: true, makes: true},
+	{flag: "create-topics", field: "kafka.topics.create", usage: "create missing topics", bool: true, makes: true},
 	{flag: "compression", field: "kafka.compression", usage: "the `codec`", values: "none gzip snappy lz4 zstd"},
 	{flag: "window-events", field: "delivery.window.events", usage: "the largest `number` of events in flight"},
 	{flag: "window-bytes", field: "delivery.window.bytes", usage: "the largest `size` of events in flight"},
@@ -58,8 +58,8 @@ var settings = []setting{
 	{flag: "http", field: "http.listen", usage: "`host:port` of metrics, health and the status page, or off"},
 	{flag: "log-level", field: "log.level", usage: "the `level`", values: "debug info warn error"},
 	{flag: "log-format", field: "log.format", usage: "the `format`", values: "json console"},
-	{flag: "shutdown-grace", field: "shutdown_grace", usage: "the `duration` that a stop waits for acknowledgements"},
-	{flag: "halt-linger", field: "halt_linger", usage: "the `duration` that a halted relay stays visible, or forever"},
+	{flag: "shutdown-grace", field: "shutdown_grace", usage: "the longest `duration` for which a stop waits for acknowledgements"},
+	{flag: "halt-linger", field: "halt_linger", usage: "the `duration` for which a halted relay stays visible, or forever"},
 }
 
 // A value is a flag's text, which the configuration judges as it judges a file's.

@@ -46,7 +46,7 @@ func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 		not   string
 		bad   string
 	}{
-		{name: "no table", want: []string{"\n  table: public.outbox ", "walpost setup makes it", "\n  order_column: seq ", "\n  time_column: created_at ", "\n  topics: {create: true} ", "\n  listen: 127.0.0.1:9640 ", `[127.0.0.1:9092, "[::1]:9093"]`}, not: "snapshot"},
+		{name: "no table", want: []string{"\n  table: public.outbox ", "walpost setup creates it", "\n  order_column: seq ", "\n  time_column: created_at ", "\n  topics: {create: true} ", "\n  listen: 127.0.0.1:9640 ", `[127.0.0.1:9092, "[::1]:9093"]`}, not: "snapshot"},
 		{name: "a table that is none", sql: []string{"CREATE TABLE orders (id bigserial PRIMARY KEY, payload text)"}, want: []string{"\n  table: public.outbox ", "\n  order_column: seq "}},
 		{name: "one table", sql: []string{"CREATE TABLE events" + columns + ")"}, want: []string{"\n  table: public.events\n", "\n  # order_column: ", "\n  # snapshot: initial "}, not: "walpost setup makes"},
 		{
@@ -67,7 +67,7 @@ func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 		{name: "public.outbox is another, and one fits", sql: []string{"CREATE TABLE outbox (id int)", "CREATE TABLE events" + columns + ")"}, want: []string{"\n  table: public.events\n"}},
 		{name: "public.outbox does not fit", sql: []string{"CREATE TABLE outbox (id int)"}, want: []string{"\n  table: public.outbox ", "walpost check says which columns"}},
 		{name: "one that does not fit", sql: []string{"CREATE TABLE other (id int PRIMARY KEY)"}, table: "other", want: []string{"\n  table: public.other ", "walpost check says which columns"}},
-		{name: "one that does not exist", sql: []string{"CREATE TABLE b" + columns + ")"}, table: "events", want: []string{"\n  table: public.events ", "walpost setup makes it", "\n  order_column: seq "}},
+		{name: "one that does not exist", sql: []string{"CREATE TABLE b" + columns + ")"}, table: "events", want: []string{"\n  table: public.events ", "walpost setup creates it", "\n  order_column: seq "}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			dsn := pg.Database(t)
@@ -115,7 +115,7 @@ func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 			t.Errorf("%s", file)
 		}
 		_, bad, code := initFile(t, "--dsn", strings.Replace(dsn, "postgres@", "walpost_is_not_there@", 1))
-		if code != exitFailed || !strings.Contains(bad, "give init the DSN of an administrator, and --role") {
+		if code != exitFailed || !strings.Contains(bad, "pass the DSN of an administrator, and name the role with --role") {
 			t.Errorf("exit code %d: %s", code, bad)
 		}
 	})

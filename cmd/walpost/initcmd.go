@@ -22,12 +22,12 @@ func initCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "init",
 		Short: "writes a walpost.yaml for your database",
-		Long: `init writes a short walpost.yaml to standard output. It looks for the outbox in the database: the one
-table that has the columns of an outbox. If there is none, it writes public.outbox, which walpost
-setup makes. If there are several, name yours with --table.
+		Long: `init writes a short walpost.yaml to standard output. It looks in the database for a table with the
+columns of an outbox. If there is no such table, init writes public.outbox, which walpost setup
+creates. If there are several such tables, name your outbox with --table.
 
-The file never contains a password. With --role it names this role and not the role of the DSN.
-walpost setup --role makes this role.`,
+The file never contains a password. With --role, the file names this role instead of the role of the
+DSN. walpost setup --role creates this role.`,
 		Example: `  walpost init --dsn postgres://postgres@localhost/shop --role walpost --brokers localhost:9092 > walpost.yaml`,
 		Args:    noArguments,
 	}
@@ -58,7 +58,7 @@ walpost setup --role makes this role.`,
 		found, err := pg.FindTables(ctx, db, source.Names().Tables)
 		if err != nil {
 			if strings.HasPrefix(pg.SQLState(err), "28") && *role == "" {
-				err = fault.WithHint(err, fault.Hint(err)+"\nIf walpost's role does not exist yet, give init the DSN of an administrator, and --role.")
+				err = fault.WithHint(err, fault.Hint(err)+"\nIf walpost's role does not exist yet, pass the DSN of an administrator, and name the role with --role.")
 			}
 			return err
 		}
@@ -117,7 +117,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 	}
 	missing := ""
 	if len(found) < len(source.Names().Tables) {
-		missing = "walpost setup makes it if it is missing"
+		missing = "walpost setup creates it if it is missing"
 	}
 	tables, orders, times := []string{}, []string{}, []string{}
 	for _, t := range source.Names().Tables {
@@ -144,12 +144,12 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  # order_column: seq", "a column that grows with each row, such as an identity")
 	}
 	if times = slices.Compact(times); len(times) == 1 && times[0] != "" {
-		line("  time_column: "+yamlWord(times[0]), "when a row was inserted; recover and cleanup use it")
+		line("  time_column: "+yamlWord(times[0]), "the time of the insert; recover and cleanup use it")
 	} else {
-		line("  # time_column: created_at", "when a row was inserted; recover and cleanup use it")
+		line("  # time_column: created_at", "the time of the insert; recover and cleanup use it")
 	}
 	if len(found) > 0 {
-		line("  # snapshot: initial", "if the table has rows: publish them first; or never")
+		line("  # snapshot: initial", "publishes the rows that exist already; the default is never")
 	}
 	line("kafka:", "")
 	for i, broker := range brokers {

@@ -49,8 +49,8 @@ func rootCommand() *cobra.Command {
 Outbox EventRouter does, and produces the record to Kafka. It confirms a position to Postgres only
 after the brokers have acknowledged every event up to that position.
 
-Each command that reads walpost.yaml takes the configuration flags of run. The help of a
-command lists the flags that the command uses.`,
+Each command that reads walpost.yaml accepts the configuration flags of run. The help of a command
+lists only the flags that the command uses.`,
 		Example: `  walpost demo
   walpost init --dsn postgres://walpost@db:5432/shop --brokers kafka:9092 > walpost.yaml
   walpost setup --config walpost.yaml

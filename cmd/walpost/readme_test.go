@@ -103,7 +103,7 @@ func TestTheQuickStartOfTheREADMEEndsWithARecord(t *testing.T) {
 		default:
 			out := q.command(code)
 			if strings.HasPrefix(code, "walpost setup ") && !strings.HasSuffix(out, "\nEverything is there except slot walpost. If this relay has run before, run walpost check first.\n"+
-				"Otherwise walpost run makes the slot, together with its first checkpoint.\n") {
+				"Otherwise walpost run creates the slot, together with its first checkpoint.\n") {
 				t.Errorf("setup: %s", out)
 			}
 			if strings.HasPrefix(code, "walpost check ") {

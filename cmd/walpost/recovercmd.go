@@ -17,34 +17,35 @@ import (
 func recoverCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recover",
-		Short: "publishes from the table what a lost slot or a changed publication has missed",
-		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It
-shows the gap. It makes a new slot with a snapshot of the table if the old slot is lost. It reads
-the topics to find out which events of the gap are already in Kafka, and publishes the missing rows
-in order, with the header walpost.origin: recover. Then run continues from the slot, without a
+		Short: "publishes rows that were missed because a slot was lost or a publication was changed",
+		Long: `recover closes the gap after a slot was lost or dropped, or after a publication was changed. It shows
+the gap. If the old slot is lost, recover creates a new slot with a snapshot of the table. It reads
+the topics to find the events of the gap that are already in Kafka, and publishes the missing rows in
+order, with the header walpost.origin: recover. Afterwards run continues from the slot, and needs no
 token. recover asks before it changes anything, unless you pass --yes.
 
-If source.kind was changed, recover publishes what the relay has not delivered, and run goes on with
-the new kind of source. Stop the relay first.
+If source.kind was changed, recover publishes the rows that the relay has not delivered, and run
+continues with the new kind of source. Stop the relay first.
 
-If only the publication was changed, recover keeps the slot, and leaves out the rows that the slot
-will still give. If the slot cannot read what was written while there was no publication, the next
-run halts and says what to do.
+If only the publication was changed, recover keeps the slot, and does not publish the rows that the
+slot will still deliver. If the slot cannot read rows that were written while there was no
+publication, the next run halts and names the next step.
 
-If recover is interrupted, call it again, and it continues. Until it is finished, run refuses to
-start. If the new slot is lost, too, recover begins again with the original gap. An unfinished
-snapshot is part of the gap. Rows that were deleted from the table before they were published are
-lost. recover says so, and it says how many if it can know.
+If recover is interrupted, run it again, and it continues. Until it is finished, run refuses to start.
+If the new slot is lost as well, recover starts again with the original gap. An unfinished snapshot is
+part of the gap. Rows that were deleted from the table before they were published are lost. recover
+reports this, with the number of lost rows if it is known.
 
-A row is in Kafka if its topic has an event with the same id, key, value and time. The same topic,
-id and key are enough if there is only one table, and the id is its primary key and a uuid. If there
-is doubt, for example after an UPDATE of a delivered row, recover publishes the row again.
+recover assumes that a row is in Kafka if its topic has an event with the same id, key, value and
+time. The same topic, id and key are enough if there is only one table, and the id is its primary key
+and a uuid. If there is doubt, for example after an UPDATE of a delivered row, recover publishes the
+row again.
 
-recover examines the rows that were committed after the newest confirmed event, and those that were
+recover examines the rows that were committed after the newest confirmed event, and the rows that were
 committed at most --overlap before it. It uses the commit times that the server keeps
-(track_commit_timestamp), or source.time_column. Without either, it examines all rows. It orders the
-rows by their commit times and by source.order_column. If these do not tell the order of all rows,
-it refuses, unless you pass --unordered.`,
+(track_commit_timestamp), or source.time_column. Without either, recover examines all rows. It orders
+the rows by their commit times and by source.order_column. If the order of some rows is still unknown,
+recover refuses to continue, unless you pass --unordered.`,
 		Example: `  walpost recover --config walpost.yaml
   walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z`,
 		Args: noArguments,
@@ -54,7 +55,7 @@ it refuses, unless you pass --unordered.`,
 		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format", "shutdown-grace")
 	flags := cmd.Flags()
 	yes := flags.Bool("yes", false, "answer every question with yes")
-	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order")
+	unordered := flags.Bool("unordered", false, "if the order of the rows is unknown, publish them in any order")
 	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the time of the newest confirmed event, minus --overlap)")
 	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "start examining rows this `duration` before the newest confirmed event")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -21,18 +21,19 @@ func runCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "relays events until it is stopped",
-		Long: `run relays events until it is stopped. After SIGTERM or SIGINT it reads no more events, waits up to
-shutdown_grace for acknowledgements, and exits with 0. A second signal ends it at once, if it comes more than a second later.
+		Long: `run relays events until it is stopped. After SIGTERM or SIGINT, run stops reading events, waits up to
+shutdown_grace for acknowledgements, and exits with 0. A second signal ends run at once if it arrives
+more than a second after the first.
 
-If Kafka, a topic or the database is not available, run waits, and /readyz and the log say what it
-waits for. A person is needed if the slot is lost, if the server's history does not follow on from
-that of the previous server, or if an event can never be delivered and delivery.on_poison does not
-say where it goes. Then run halts: it shows the reason on /readyz for halt_linger, and exits with 3.
-If it halts at an event, it first delivers the events before it.
+If Kafka, a topic or the database is not available, run waits, and /readyz and the log name what run
+waits for. run halts if the slot is lost, if the history of the server does not continue the history
+of the previous server, or if an event can never be delivered and delivery.on_poison is halt. A person
+must then repair the cause. run shows the reason on /readyz for halt_linger, and exits with 3. If run
+halts at an event, it first delivers all earlier events.
 
-After SIGHUP, run reads the file again. It takes new values of the keys that docs/configuration.md
-marks, and refuses the file if another key has changed. Files with secrets are read for each
-connection, without SIGHUP.
+After SIGHUP, run reads the file again. It applies new values of the keys that docs/configuration.md
+marks, and refuses the file if another key has changed. run reads files with secrets again for each
+connection, without a SIGHUP.
 
 The configuration is a file, flags, or both. A flag overrides a WALPOST_… variable, and a variable
 overrides the file. Each configuration flag has a variable with its name: the variable of --dsn is
@@ -43,9 +44,9 @@ WALPOST_DSN.`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate)
-	stdout := cmd.Flags().Bool("stdout", false, "for a trial: write the records to standard output as JSON lines, not to Kafka; needs --checkpoint-store file")
-	gap := cmd.Flags().String("accept-gap", "", "accept the one gap whose `token` a refusal printed; the events of the gap are lost")
-	unordered := cmd.Flags().Bool("unordered", false, "if nothing tells the order of the rows of source.snapshot: initial, publish them in any order")
+	stdout := cmd.Flags().Bool("stdout", false, "for a trial: write the records to standard output as JSON lines instead of to Kafka; needs --checkpoint-store file")
+	gap := cmd.Flags().String("accept-gap", "", "accept the gap whose `token` an earlier refusal printed; the events of the gap are lost")
+	unordered := cmd.Flags().Bool("unordered", false, "if the order of the rows of source.snapshot: initial is unknown, publish them in any order")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		var reload reloader
 		reload.catch(namedFile(cmd.Flags()))
@@ -116,7 +117,7 @@ func untilSignal(parent context.Context, stderr io.Writer) (context.Context, fun
 		for at := first; at.Sub(first) < sameStop; at = time.Now() {
 			<-signals
 		}
-		fmt.Fprintln(stderr, "walpost: second signal: exiting at once; events that were not confirmed come again")
+		fmt.Fprintln(stderr, "walpost: second signal: exiting at once; the next start delivers the unconfirmed events again")
 		os.Exit(exitFailed)
 	}()
 	return ctx, func() {

@@ -19,22 +19,23 @@ func replayCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "replay",
 		Short: "publishes rows of the table once more",
-		Long: `replay reads rows of the table, and publishes each as run would, with the header walpost.origin:
-replay. The filters select the rows; a row must fit all of them. Without a filter, replay needs
---all. It publishes only rows that the table still has.
+		Long: `replay reads rows of the table, and publishes each row as run would, with the header walpost.origin:
+replay. The filters select the rows: a row must match every filter. Without a filter, replay needs
+--all. replay publishes only rows that are still in the table.
 
-The events of one key come in the order of recover: by the commit times that the server keeps
-(track_commit_timestamp), otherwise by source.order_column. If neither is available, replay refuses,
-unless you pass --unordered. Replayed events arrive behind newer events of their key.
+replay publishes the events of one key in the order of their commits, if the server keeps commit times
+(track_commit_timestamp), and otherwise in the order of source.order_column. If neither is available,
+replay refuses to start, unless you pass --unordered. Replayed events arrive after newer events of
+their key.
 
-replay may run beside run. It changes neither the slot nor the checkpoint. replay keeps its progress
-in a file in the current folder, or in the file that --state names. If replay is interrupted, run
-the same command again, and it continues. It repeats at most what it has published since it last
-wrote the file, which it does every second. At the end it removes the file.
+replay can run while the relay runs. It changes neither the slot nor the checkpoint. replay keeps its
+progress in a file in the current folder, or in the file that --state names. If replay is interrupted,
+run the same command again, and it continues. replay writes the file every second, so it repeats at
+most the events of the last second. It removes the file at the end.
 
-If an event cannot be routed, or if Kafka refuses it, replay stops before the event, names it and
-exits with 3. With --skip-bad, replay reports such events, continues after them, and exits with 1 at
-the end. It writes no dead letters. docs/replay.md explains more.`,
+If an event cannot be routed, or if Kafka refuses it, replay stops before the event, prints the id of
+the event, and exits with 3. With --skip-bad, replay reports such events, continues after them, and
+exits with 1 at the end. replay writes no dead letters. See docs/replay.md.`,
 		Example: `  walpost replay --config walpost.yaml --since 2026-11-20T08:00:00Z --until 2026-11-20T09:00:00Z --dry-run
   walpost replay --config walpost.yaml --key customer-7 --rate 100
   walpost replay --config walpost.yaml --aggregate-type order --to-topic orders.rebuilt`,
@@ -53,8 +54,8 @@ the end. It writes no dead letters. docs/replay.md explains more.`,
 	flags.Float64Var(&opts.Rate, "rate", 0, "publish at most this `number` of events per second (default: no limit)")
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "count the events, their topics and keys, and publish nothing")
 	flags.BoolVar(&opts.SkipBad, "skip-bad", false, "continue after events that cannot be routed, or that Kafka refuses")
-	flags.StringVar(&opts.State, "state", "", "the `file` that keeps the progress of the replay (default: a name made of the filters, in the current folder)")
-	unordered := flags.Bool("unordered", false, "if nothing tells the order of the rows, publish them in any order; an interrupted replay then begins its table again")
+	flags.StringVar(&opts.State, "state", "", "the `file` that keeps the progress of the replay (default: a name built from the filters, in the current folder)")
+	unordered := flags.Bool("unordered", false, "if the order of the rows is unknown, publish them in any order; an interrupted replay then begins its table again")
 	asJSON := flags.Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := rows(&opts.Since, &opts.Until, &opts.FirstID, &opts.LastID); err != nil {
@@ -64,7 +65,7 @@ the end. It writes no dead letters. docs/replay.md explains more.`,
 		filtered := slices.ContainsFunc(filters, flags.Changed)
 		switch {
 		case !filtered && !*all:
-			return usageError{errors.New("nothing says which rows to publish: pass a filter (--" + strings.Join(filters, ", --") + "), or --all")}
+			return usageError{errors.New("no rows are selected: pass a filter (--" + strings.Join(filters, ", --") + "), or --all")}
 		case filtered && *all:
 			return usageError{errors.New("--all: contradicts the other filters")}
 		case math.IsNaN(opts.Rate) || opts.Rate < 0 || flags.Changed("rate") && opts.Rate == 0:

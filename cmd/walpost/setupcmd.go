@@ -16,20 +16,20 @@ func setupCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "prints the SQL for what is missing; --apply runs it",
-		Long: `setup prints the SQL for what is missing: the table, the role and its rights, and the publication.
-If it cannot reach the database, it prints the SQL for everything. If something is wrong that setup
-cannot repair, such as a table without the columns that walpost needs, setup says so and fails.
+		Long: `setup prints the SQL for what is missing: the table, the role and its privileges, and the publication.
+If setup cannot reach the database, it prints the SQL for everything. If setup finds a problem that it
+cannot repair, such as a table without the columns that walpost needs, it reports the problem and fails.
 
---apply runs the SQL as the role of the DSN, in one transaction. It does not make an index on an
-existing table (CREATE INDEX CONCURRENTLY): walpost check prints this statement, and you run it.
---role names the role that walpost runs as, if the DSN is an administrator's.
+--apply runs the SQL as the role of the DSN, in one transaction. It does not create an index on an
+existing table (CREATE INDEX CONCURRENTLY): walpost check prints this statement, and you run it. If
+the DSN names an administrator, name the role that walpost runs as with --role.
 
---migration prints the tables alone, for a migration tool: one file of goose, or the up and the down
-file of golang-migrate. It does not connect to the database. With --inbox, these are the tables of
-the Go package inbox (docs/inbox.md).
+--migration prints only the SQL of the tables, for a migration tool: a file for goose, or the up or
+down file for golang-migrate. It does not connect to the database. With --inbox, it prints the tables
+of the Go package inbox (docs/inbox.md).
 
-The slot holds WAL from the moment it exists. So setup makes it only with --make-slot. Otherwise the
-first walpost run makes it, together with its first checkpoint.`,
+A slot holds WAL from the moment it exists. Therefore setup creates the slot only with --make-slot.
+Otherwise the first walpost run creates the slot, together with its first checkpoint.`,
 		Example: `  walpost setup --config walpost.yaml
   walpost setup --config walpost.yaml --dsn postgres://postgres@localhost/shop --role walpost --apply
   walpost setup --config walpost.yaml --migration goose > migrations/00001_outbox.sql`,
@@ -38,11 +38,11 @@ first walpost run makes it, together with its first checkpoint.`,
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "shard", "snapshot")
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
 	role := cmd.Flags().String("role", "", "the `name` of the role that walpost runs as (default the role of the DSN)")
-	slot := cmd.Flags().Bool("make-slot", false, "also make the slot, which holds WAL from then on")
-	shards := cmd.Flags().Int("shards", 0, "make what that `number` of relays needs to share out the rows by a hash of the key (docs/sharding.md)")
-	partitioned := cmd.Flags().Bool("partitioned", false, "make a missing table partitioned by source.time_column (default created_at), one partition for each day")
-	form := cmd.Flags().String("migration", "", "print the tables alone, in this `form`: "+strings.Join(walpost.Migrations, ", "))
-	inbox := cmd.Flags().Bool("inbox", false, "with --migration: the tables of a consumer, for which no configuration is needed")
+	slot := cmd.Flags().Bool("make-slot", false, "also create the slot, which holds WAL from then on")
+	shards := cmd.Flags().Int("shards", 0, "create the publications and slots for this `number` of relays, which divide the rows by a hash of the key (docs/sharding.md)")
+	partitioned := cmd.Flags().Bool("partitioned", false, "if the table is missing, create it with one partition for each day of source.time_column (default created_at)")
+	form := cmd.Flags().String("migration", "", "print only the SQL of the tables, in this `form`: "+strings.Join(walpost.Migrations, ", "))
+	inbox := cmd.Flags().Bool("inbox", false, "with --migration: print the tables of a consumer, without a configuration")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *form != "" && *apply {
 			return usageError{errors.New("--migration only prints: leave out --apply")}
@@ -63,7 +63,7 @@ first walpost run makes it, together with its first checkpoint.`,
 			if *apply {
 				made, err := walpost.Setup(ctx, cfg.Config)
 				for _, what := range made {
-					fmt.Fprintln(out, "made "+what)
+					fmt.Fprintln(out, "done: "+what)
 				}
 				if err != nil {
 					return err

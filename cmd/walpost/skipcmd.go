@@ -16,21 +16,21 @@ func skipCommand() *cobra.Command {
 	var opts walpost.SkipOptions
 	cmd := &cobra.Command{
 		Use:   "skip TOKEN",
-		Short: "passes over the one event that a halt names with its token",
-		Long: `skip asks run to pass over one event that cannot be routed, or that Kafka refuses. The halt prints the
-token of the event in its hint, and /api/status shows it. The token names exactly this event. All
+		Short: "skips the one event that a halt names with its token",
+		Long: `skip asks run to skip one event that cannot be routed, or that Kafka refuses. The hint of the halt
+contains the token of the event, and /api/status shows it. The token names exactly this event. All
 other events of its transaction are delivered.
 
-run writes the event to the topic delivery.dead_letter_topic, and makes the topic if it is missing. With
---discard it writes the event nowhere. --discard needs a --reason, which is kept with the request and
-logged.
+run writes the event to the topic delivery.dead_letter_topic, and creates the topic if it is missing.
+With --discard, run does not write the event to any topic. --discard needs a --reason, which is
+logged and kept with the request.
 
 skip writes the request to the checkpoint store. It needs no running relay. run reads the request when
-it starts, so restart a relay that is still halted. run logs the event that it passes over, and
-removes the request after it has confirmed a position after the event. With checkpoint.store: file
-the relay must have ended, because it holds the file.
+it starts, so restart a relay that is still halted. run logs the skipped event, and removes the
+request when it has confirmed a position after the event. With checkpoint.store: file, stop the relay
+before you run skip, because the relay holds the file.
 
-skip exits with 2 if no halt of this relay gave the token.`,
+skip exits with 2 if the token is not the token of a halt of this relay.`,
 		Example: `  walpost skip --config walpost.yaml 0-16B3748-3-5f2a9c01
   walpost skip --config walpost.yaml --discard --reason "a test of the shop" 0-16B3748-3-5f2a9c01`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -45,8 +45,8 @@ skip exits with 2 if no halt of this relay gave the token.`,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate,
 		"dsn", "table", "brokers", "slot", "shard", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format")
-	cmd.Flags().BoolVar(&opts.Discard, "discard", false, "give the event up: write it nowhere")
-	cmd.Flags().StringVar(&opts.Why, "reason", "", "why the event is given up")
+	cmd.Flags().BoolVar(&opts.Discard, "discard", false, "give up the event: do not write it to any topic")
+	cmd.Flags().StringVar(&opts.Why, "reason", "", "why nobody needs the event")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 			cfg.Logger = newLogger(cfg.Log, cmd.ErrOrStderr())
@@ -54,11 +54,11 @@ skip exits with 2 if no halt of this relay gave the token.`,
 			if err != nil {
 				return err
 			}
-			fate := "writes it to topic " + cfg.Delivery.DeadLetterTopic
+			fate := "writes the event to topic " + cfg.Delivery.DeadLetterTopic
 			if opts.Discard {
-				fate = "writes it nowhere"
+				fate = "does not write the event to any topic"
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The next start of walpost run passes over %s, and over nothing else. It %s.\nIf the halted walpost still runs, stop it first, or wait until halt_linger is over.\nThe halt was: %s\n", halt.Event(), fate, show.OneLine(halt.Error))
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "The next start of walpost run skips %s, and no other event. walpost run %s.\nIf the halted walpost still runs, stop it first, or wait until halt_linger is over.\nThe halt was: %s\n", halt.Event(), fate, show.OneLine(halt.Error))
 			return err
 		})
 	}

@@ -39,7 +39,7 @@ func TestGettingStartedEndsWithAVerifiedRecord(t *testing.T) {
 		}
 	}
 	q.stop()
-	if !consumed || !strings.HasSuffix(last, "differences: 0, cannot tell: 0\n") {
+	if !consumed || !strings.HasSuffix(last, "differences: 0, not judged: 0\n") {
 		t.Errorf("the record was consumed: %t; verify prints\n%s", consumed, last)
 	}
 }

@@ -21,21 +21,21 @@ func statusCommand() *cobra.Command {
 		Short: "shows whether events are delivered, and the lag, the state and the blocker of the slot",
 		Long: `status reads the state of the slot from the database, and asks the running relay at http.listen
 whether it delivers events. If the relay runs on another machine, pass its address with --http. With
-http.listen: off, status knows the slot only, and says so. With source.kind: poll, status reads the
-rows that are not delivered instead of the slot. It exits with
+http.listen: off, status shows only the slot. With source.kind: poll, status reads the undelivered
+rows instead of the slot. status exits with
 
-  0  if the slot is healthy, or no row waits for long, and the relay delivers events
+  0  if the slot is healthy, or no row has waited for long, and the relay delivers events
   1  if there is a warning, if no relay answers, if the relay is not ready, or if the state of the
      slot cannot be read
-  3  if the relay is halted, if the slot is missing, lost or about to be lost, if it holds as much WAL as
-     monitor.retained_critical or more, or if pg_wal is as large as monitor.wal_disk_size`,
+  3  if the relay is halted, if the slot is missing, lost or about to be lost, if the slot holds at
+     least monitor.retained_critical of WAL, or if pg_wal has reached monitor.wal_disk_size`,
 		Example: `  walpost status --config walpost.yaml
   walpost status --config walpost.yaml --watch 30s --json`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "shard", "http")
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
-	watch := cmd.Flags().Duration("watch", 0, "read the state twice, this `duration` apart; the forecast needs it")
+	watch := cmd.Flags().Duration("watch", 0, "read the state twice, with this `duration` between the readings, to show a forecast")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *watch < 0 || *watch > time.Hour {
 			return usageError{fmt.Errorf("--watch: must be from 0s to 1h (got %s)", *watch)}

@@ -18,19 +18,19 @@ func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
 		Short: "compares the table with the topics: is every event there once, unchanged and in order?",
-		Long: `verify reads the rows of the table at one moment, waits until the relay has passed that moment, and
-reads the topics that the rows go to. It reports rows whose record is missing or differs from what
-the row gives now, duplicates, and records that are behind a newer record of their key. It names what
-it cannot judge, such as a row whose record may have been removed by
-retention. docs/verify.md explains each.
+		Long: `verify reads the rows of the table in one snapshot, waits until the relay has delivered all rows of
+the snapshot, and reads the topics of the rows. It reports rows whose record is missing or differs
+from the record that run would write now, duplicates, and records that come after a newer record of
+their key. It also reports what it cannot judge, such as a row whose record may have been removed by
+the retention of the topic. docs/verify.md explains each kind of finding.
 
-verify writes nothing to Postgres or Kafka, and it may run beside run. While it reads the table, it
-holds a snapshot of the database. It sorts in temporary files, which take about 300 bytes for each
-row and each record. They have no names, so nothing is left of them however verify ends.
+verify writes nothing to Postgres or Kafka, and can run while the relay runs. While it reads the
+table, it holds a snapshot of the database. verify sorts in temporary files of about 300 bytes for
+each row and each record. The system removes these files even if verify is killed.
 
-It exits with 0 if there is no difference, and with 1 if there is one, or if rows have no
-record and the relay may not have reached them yet. Duplicates that a restart of the relay explains
-are counted. They leave the exit code at 0 unless you pass --strict.`,
+verify exits with 0 if there is no difference. It exits with 1 if there is a difference, or if rows
+have no record and the relay may not have reached them yet. verify counts duplicates that a restart of
+the relay explains. They change the exit code only with --strict.`,
 		Example: `  walpost verify --config walpost.yaml
   walpost verify --config walpost.yaml --since 2026-11-20T00:00:00Z --until 2026-11-21T00:00:00Z
   walpost verify --config walpost.yaml --json --limit 1000 --temp-dir /var/tmp`,
@@ -40,7 +40,7 @@ are counted. They leave the exit code at 0 unless you pass --strict.`,
 		"dsn", "table", "brokers", "slot", "publication", "shard", "name", "topic-regex", "topic-replacement", "checkpoint-store", "checkpoint-topic", "checkpoint-path")
 	flags := cmd.Flags()
 	rows := rowFlags(cmd, "compare only")
-	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "the `duration` that the relay may make no progress before verify stops waiting for it")
+	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "how long (a `duration`) verify waits for a relay that makes no progress")
 	tempDir := flags.String("temp-dir", "", "the `folder` of the temporary files (default: the system's)")
 	limit := flags.Int("limit", 20, "print at most this `number` of findings of each kind; all are counted")
 	strict := flags.Bool("strict", false, "exit with 1 if there are duplicates of any kind")

@@ -119,7 +119,7 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	}
 	question := fmt.Sprintf("Make a new slot %s", rc.Slot)
 	if gap.Found.SlotFound.Exists {
-		question = fmt.Sprintf("Drop the lost slot %s and make a new one", rc.Slot)
+		question = fmt.Sprintf("Drop the lost slot %s and create a new one", rc.Slot)
 	}
 	return since, rc.ask(question+"? The stream then begins at the new slot.", "Nothing was changed.")
 }
@@ -164,7 +164,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	for _, t := range r.left {
 		if t.Filter != "" {
 			rc.say("the publication has a row filter for %s: walpost compares only rows with %s. If an UPDATE made the filter true for a row, or "+
-				"the row was written before the publication had this filter, the row is published although the stream did not give it", t, t.Filter)
+				"the row was written before the publication had this filter, the row is published although the stream did not deliver it", t, t.Filter)
 		}
 	}
 	each := func(again bool, t *table.Table, count func(rec *cdc.Record)) error {

@@ -181,7 +181,7 @@ func (r *replay) run(ctx context.Context, tables *Tables) (err error) {
 		if r.to, err = r.Sink(); err != nil {
 			return err
 		}
-		r.Say("replayed events arrive behind newer events of their key; their header walpost.origin is replay")
+		r.Say("replayed events arrive after newer events of their key; their header walpost.origin is replay")
 		defer func() {
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTime)
 			defer cancel()

@@ -95,7 +95,7 @@ func TestAForeignTopicIsRefusedAndAMissingOneHasNothing(t *testing.T) {
 	}
 }
 
-// Letters reads on from where it was, and notices that the topic was made again.
+// Letters reads on from where it was, and notices that the topic was created again.
 func TestReadingGoesOn(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

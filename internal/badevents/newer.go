@@ -94,7 +94,7 @@ func (t *Topics) newer(ctx context.Context, k *keySearch, limit time.Duration) (
 			return found, nil
 		case err != nil && kafka.Denied(err):
 			found.Whole = false
-			t.Say(fmt.Sprintf("topic %s cannot be read, so nothing tells whether its keys have newer records (%v)", name, err))
+			t.Say(fmt.Sprintf("topic %s cannot be read, so it is unknown whether its keys have newer records (%v)", name, err))
 		case err != nil:
 			return found, fmt.Errorf("read topic %s: %w", name, err)
 		}

@@ -78,7 +78,7 @@ func (t *Topics) Retry(ctx context.Context, selected []*Event, opts RetryOptions
 		return report, nil
 	}
 	if n := report.Keys; n.Newer > 0 {
-		t.Say(fmt.Sprintf("%s%d of %d keys have newer records in their topics: a consumer gets the retried events behind them", atLeast(n), n.Newer, n.All))
+		t.Say(fmt.Sprintf("%s%d of %d keys have newer records in their topics: a consumer gets the retried events after them", atLeast(n), n.Newer, n.All))
 	}
 	report.Refused = report.Refused[:0]
 	err := t.change(ctx, true, func(c *change) error {
@@ -143,7 +143,7 @@ func (t *Topics) record(l *deadletter.Letter, toTopic string) (*cdc.Record, erro
 	} else if ok, err := t.Router.Route(l.Event, rec); err != nil {
 		return nil, err
 	} else if !ok {
-		return nil, &cdc.Refusal{Reason: cdc.Unroutable, Err: fmt.Errorf("the configuration gives no record for this row of %s", l.Table)}
+		return nil, &cdc.Refusal{Reason: cdc.Unroutable, Err: fmt.Errorf("the configuration produces no record for this row of %s", l.Table)}
 	}
 	if toTopic != "" {
 		rec.Topic, rec.Partition = toTopic, -1

@@ -95,7 +95,7 @@ func (c *conversion) renameOld() {
 				e.Name = now
 				c.in.ByName[now] = e
 			case c.old && o.old == ".table.field.event.payload.id" && other.Value != e.Value:
-				c.bad(e.Name, "before Debezium 2.0, this column gives the key of a row whose %s is null, and walpost leaves that key null: leave the option out if no row has such a null", o.now)
+				c.bad(e.Name, "before Debezium 2.0, this column is the key of a row whose %s is null, and walpost leaves that key null: leave the option out if no row has such a null", o.now)
 			case c.old && o.mapped:
 				c.idle(e.Name, "%s has priority", o.now)
 			case !c.old || o.since == "0.10":

@@ -164,7 +164,7 @@ func (c *conversion) regexRouter(prefix string, before bool) (Verdict, string) {
 	ofMessages := c.renamesMessages(regex)
 	switch {
 	case before && ofMessages:
-		return Unsupported, "this transform also renames the topic of messages, and walpost renames topics behind the EventRouter: move it there, or leave out message.prefix.…"
+		return Unsupported, "this transform also renames the topic of messages, and walpost renames topics after the EventRouter: move it there, or leave out message.prefix.…"
 	case before:
 		return NotNeeded, "the EventRouter replaces the topic"
 	case c.topics.match(regex) == never && !ofMessages:
@@ -186,7 +186,7 @@ func (c *conversion) regexRouter(prefix string, before bool) (Verdict, string) {
 func (c *conversion) logicalRouter(prefix string, before bool) (Verdict, string) {
 	switch {
 	case before && strings.Contains(strings.ToLower(c.placement), ":envelope"):
-		return Unsupported, "ByLogicalTableRouter changes the name of the envelope's schema, which walpost makes from the table's name: remove the transform"
+		return Unsupported, "ByLogicalTableRouter changes the name of the envelope's schema, which walpost builds from the table's name: remove the transform"
 	case before:
 		return NotNeeded, "the EventRouter replaces the topic and the key"
 	case c.topics.match(c.verbatim(prefix+"topic.regex")) == never:
@@ -283,7 +283,7 @@ func (c *conversion) headerFrom(prefix string, before bool) (Verdict, string) {
 	expand, _ := c.boolean(c.router+"table.expand.json.payload", false)
 	switch {
 	case before:
-		return Unsupported, "in front of the EventRouter, HeaderFrom$Value reads Debezium's own envelope, which walpost does not make: use table.fields.additional.placement: column:header"
+		return Unsupported, "in front of the EventRouter, HeaderFrom$Value reads Debezium's own envelope, which walpost does not build: use table.fields.additional.placement: column:header"
 	case !slices.ContainsFunc(all, inEnvelope) || tombstone:
 		return Unsupported, "HeaderFrom$Value: walpost reads the fields of an envelope (table.fields.additional.placement) that is never a tombstone; use table.fields.additional.placement: column:header"
 	case len(c.steps) > 0:
@@ -306,7 +306,7 @@ func (c *conversion) headerFrom(prefix string, before bool) (Verdict, string) {
 	if operation == "move" {
 		all = slices.DeleteFunc(all, func(p placement) bool { return inEnvelope(p) && slices.Contains(fields, p.alias) })
 		if !slices.ContainsFunc(all, inEnvelope) {
-			return Unsupported, "HeaderFrom$Value: this moves every column out of the envelope, and then walpost makes none: write operation=copy, or use table.fields.additional.placement: column:header"
+			return Unsupported, "HeaderFrom$Value: this moves every column out of the envelope, and then walpost builds no envelope: write operation=copy, or use table.fields.additional.placement: column:header"
 		}
 	}
 	items := make([]string, len(all))

@@ -181,8 +181,8 @@ func (c *conversion) slot() {
 	case plugin == "pgoutput":
 		c.mapped("plugin.name", "", "walpost reads pgoutput")
 	case plugin == "decoderbufs" || plugin == "wal2json" || strings.HasPrefix(plugin, "wal2json_"):
-		c.bad("plugin.name", "%s: walpost needs pgoutput, and a slot keeps its plugin, so make a new slot. To avoid a gap: while the connector runs, "+
-			"make a publication and a new slot for walpost (another source.slot; walpost setup --make-slot --apply), stop the connector when it has caught up, and start walpost run. "+
+		c.bad("plugin.name", "%s: walpost needs pgoutput, and a slot keeps its plugin, so create a new slot. To avoid a gap: while the connector runs, "+
+			"create a publication and a new slot for walpost (another source.slot; walpost setup --make-slot --apply), stop the connector when it has caught up, and start walpost run. "+
 			"Events from this time come twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
 	default:
 		c.bad("plugin.name", "must be pgoutput (got %s)", plugin)
@@ -206,7 +206,7 @@ func (c *conversion) publication() {
 	case ok:
 		c.mapped(skipped, "source.publish", "%s", publish)
 	case !c.in.Has(skipped):
-		c.mapped(skipped, "source.publish", "%s: an update of a row's primary key gives a record with Debezium", publish)
+		c.mapped(skipped, "source.publish", "%s: an update of a row's primary key produces a record with Debezium", publish)
 	}
 	c.out.put("publish", publish, "")
 }
@@ -238,7 +238,7 @@ func (c *conversion) snapshot() {
 	case mode == "initial" || mode == "when_needed" || mode == "exported":
 		if c.o.Fresh {
 			text = "initial"
-			c.mapped(option, field, "initial: walpost makes the slot, and publishes the existing rows first (in the order of source.order_column or track_commit_timestamp)")
+			c.mapped(option, field, "initial: walpost creates the slot, and publishes the existing rows first (in the order of source.order_column or track_commit_timestamp)")
 			break
 		}
 		more := ""
@@ -256,7 +256,7 @@ func (c *conversion) snapshot() {
 	if c.o.Fresh {
 		c.out.put("create", "true", "the connector has never run: there is no slot to take over")
 	} else {
-		c.out.put("create", "false", "walpost takes over the connector's slot and publication, and must never make a new slot here")
+		c.out.put("create", "false", "walpost takes over the connector's slot and publication, and must never create a new slot here")
 	}
 	c.out.put("snapshot", text, "")
 }

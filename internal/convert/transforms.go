@@ -210,7 +210,7 @@ func (c *conversion) routing() {
 		case e == nil && !o.always && changed[o.name] == "":
 			continue
 		case e != nil && !c.in.Has(option):
-			c.add(Unsupported, option, false, "the value is empty, and with an empty value the EventRouter fails or makes wrong topics. Leave the option out, or write the intended value")
+			c.add(Unsupported, option, false, "the value is empty, and with an empty value the EventRouter fails or builds wrong topic names. Leave the option out, or write the intended value")
 			continue
 		case e != nil && o.name == "table.op.invalid.behavior" && !c.updates:
 			c.idle(option, "the connector skips updates (skipped.operations)")
@@ -269,7 +269,7 @@ func (c *conversion) missing() {
 		c.out.put("table.field.additional.missing", scalar(dollars(value)), "")
 		for _, option := range []string{"column.include.list", "column.exclude.list"} {
 			if c.in.Has(option) {
-				c.bad(option, "with table.field.additional.missing=ignore, a column that this option removes gives no header, but walpost would write one: remove the column from table.fields.additional.placement, and leave this option out")
+				c.bad(option, "with table.field.additional.missing=ignore, Debezium writes no header for a column that this option removes, but walpost would write one: remove the column from table.fields.additional.placement, and leave this option out")
 			}
 		}
 	}

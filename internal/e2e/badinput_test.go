@@ -35,7 +35,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "no slot, and none to be made", sql: []string{makePublication}, args: []string{"--create=false"},
-		code: 2, what: "A new slot lacks every event", fix: "Only for a relay that is new, make the slot: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');",
+		code: 2, what: "A new slot lacks every event", fix: "Only for a new relay, create the slot: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');",
 	},
 	{
 		name: "a slot of another plugin", sql: []string{makePublication, "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"},
@@ -83,7 +83,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "a missing database", dsn: func(u *url.URL) { u.Path = "/no_such_database" },
-		code: 1, what: "no_such_database", fix: `or make it: CREATE DATABASE "no_such_database";`,
+		code: 1, what: "no_such_database", fix: `or create it: CREATE DATABASE "no_such_database";`,
 	},
 }
 

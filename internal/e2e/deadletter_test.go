@@ -266,7 +266,7 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	if code, out := s.command("check"); code != 0 {
 		t.Errorf("check: code %d\n%s", code, out)
 	}
-	if code, out := s.verify(); code != 0 || !strings.Contains(out, fmt.Sprintf("rows whose event is elsewhere, as a dead letter: %d\n", len(m.bad))) {
+	if code, out := s.verify(); code != 0 || !strings.Contains(out, fmt.Sprintf("rows whose event is not in its topic, but is a dead letter: %d\n", len(m.bad))) {
 		t.Errorf("verify: code %d\n%s", code, out)
 	}
 	r.stopsClean()

@@ -137,7 +137,7 @@ func TestCheckFollowsASlotToItsStandby(t *testing.T) {
 			d.about(primary, waits, "ok", "decoding waits for standby")
 
 			d.about(standby, copied, "warn", "has no copy on this standby")
-			d.about(standby, "slot", "FAIL", "a standby cannot make one that survives a failover")
+			d.about(standby, "slot", "FAIL", "a standby cannot create a slot that survives a failover")
 			run(sb, d.about(standby, syncs, "warn", "is off on this standby").Fix)
 			d.about(standby, syncs, "ok", "copies the failover slots")
 			state := func() string {

@@ -421,7 +421,7 @@ func TestASlotThatIsMovedWhileItIsWaitedForIsNoticed(t *testing.T) {
 	}
 	w.confirms(at.String())
 	_ = other.Close(ctx)
-	w.halted(r, "", "it was advanced, made again or used by another reader", " to "+at.String()+" may be missing")
+	w.halted(r, "", "it was advanced, created again or used by another reader", " to "+at.String()+" may be missing")
 	if n := w.arrived(taken); n > 0 {
 		t.Errorf("%d events behind the gap arrived", n)
 	}

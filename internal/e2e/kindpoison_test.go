@@ -22,8 +22,8 @@ func TestEachSourceWithARefusedRecord(t *testing.T) {
 			verified     string // what verify says before a person acts
 		}{
 			"halt":        {2, 0, ""},
-			"dead_letter": {3, 1, "rows whose event is elsewhere, as a dead letter: 1"},
-			"park_key":    {2, 2, "rows whose event is elsewhere, as a parked event: 2"},
+			"dead_letter": {3, 1, "rows whose event is not in its topic, but is a dead letter: 1"},
+			"park_key":    {2, 2, "rows whose event is not in its topic, but is a parked event: 2"},
 		} {
 			t.Run(policy, func(t *testing.T) {
 				s := k.newSetting(t, pg, kafka)

@@ -37,7 +37,7 @@ func TestTheStatusOfAPollingRelay(t *testing.T) {
 	eventually(t, time.Minute, "a status that is ok", func() bool {
 		code, out := status("--http", address)
 		return code == 0 && strings.Contains(out, "undelivered  0\n") && strings.Contains(out, "delayed by   nothing\n") &&
-			strings.Contains(out, "looks        when a trigger notifies, and every 50ms\n") && strings.Contains(out, "streaming ("+address+")")
+			strings.Contains(out, "polls        when a trigger notifies, and every 50ms\n") && strings.Contains(out, "streaming ("+address+")")
 	})
 
 	long, err := pgx.Connect(t.Context(), s.dsn+"&application_name=importer")

@@ -25,7 +25,7 @@ var publications = []struct {
 		name: "the table made again", version: "18",
 		away: []string{"CREATE TABLE made (LIKE outbox INCLUDING ALL)", "INSERT INTO made SELECT * FROM outbox", "DROP TABLE outbox", "ALTER TABLE made RENAME TO outbox"},
 		back: []string{"ALTER PUBLICATION walpost ADD TABLE outbox"},
-		says: `table public.outbox in publication "walpost" was dropped and made again`,
+		says: `table public.outbox in publication "walpost" was dropped and created again`,
 	},
 	{
 		name: "updates only", version: "17",
@@ -43,9 +43,9 @@ var publications = []struct {
 		says: `publication "walpost" was altered`,
 	},
 	{
-		name: "the publication made again", version: "17",
+		name: "the publication created again", version: "17",
 		away: []string{"DROP PUBLICATION walpost"}, back: []string{"CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert')"},
-		says: `publication "walpost" was dropped and made again`, wedged: true,
+		says: `publication "walpost" was dropped and created again`, wedged: true,
 	},
 }
 

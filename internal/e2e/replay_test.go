@@ -161,7 +161,7 @@ func TestAReplayThatIsKilledGoesOn(t *testing.T) {
 		}
 	}
 	cmd, log := replay()
-	if err := cmd.Wait(); err != nil || !strings.Contains(log.String(), "rows before them, by interrupted calls: ") {
+	if err := cmd.Wait(); err != nil || !strings.Contains(log.String(), "rows that interrupted calls have published before: ") {
 		t.Fatalf("the last call: %v\n%s", err, log)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
@@ -283,7 +283,7 @@ func TestReplayPublishesWhatItsFilterSelects(t *testing.T) {
 		topic := s.topic(fmt.Sprint("case", i), nil)
 		args := append(c.args, "--to-topic", topic)
 		n := len(c.ids)
-		selects := fmt.Sprintf("rows that the filter selects: %d\n", n)
+		selects := fmt.Sprintf("selected rows: %d\n", n)
 		if out := s.wants(0, append(args, "--dry-run"), selects, "nothing was published (--dry-run)"); n > 0 && !strings.Contains(out, fmt.Sprintf("topic %s: %d events\n", topic, n)) {
 			t.Errorf("%q: %s", args, out)
 		}
@@ -316,7 +316,7 @@ func TestReplaySaysWhatItCannotDo(t *testing.T) {
 	other := s.topic("other", map[string]string{"cleanup.policy": "compact"})
 	s.wants(0, []string{"--all", "--to-topic", other}, "topic "+other+" is compacted: a replayed event replaces the newer events of its key")
 	s.source = ", order_column: n"
-	s.wants(2, []string{"--since", "2026-01-02T00:00:00Z"}, "nothing tells when a row was written")
+	s.wants(2, []string{"--since", "2026-01-02T00:00:00Z"}, "the time at which a row was written is unknown")
 	s.source = ""
 	s.wants(2, []string{"--all"}, "the order of rows in public.outbox is unknown", "--unordered")
 	s.wants(0, []string{"--all", "--unordered"}, "published: 8 events")
@@ -345,7 +345,7 @@ func TestAReplayStopsAtABadEvent(t *testing.T) {
 		t.Errorf("behind the large event: %s", got)
 	}
 	s.pg.Exec(t, s.dsn, "UPDATE outbox SET aggregate_type = NULL WHERE id = '"+id(7)+"'")
-	s.wants(1, []string{"--all", "--dry-run"}, "rows that the filter selects: 8", "bad: event "+id(7), "bad events, named above: 1")
+	s.wants(1, []string{"--all", "--dry-run"}, "selected rows: 8", "bad: event "+id(7), "bad events, named above: 1")
 }
 
 // stateFile is the file that an interrupted replay has left.

@@ -246,7 +246,7 @@ func TestVerifyPrintsWhatItsPageShows(t *testing.T) {
 		bad.Headers = append(bad.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
 	}
 	send(bad)
-	if code, out := s.verify(); code != 0 || !strings.Contains(out, "\nrows whose event is elsewhere, as a dead letter: 1\n") {
+	if code, out := s.verify(); code != 0 || !strings.Contains(out, "\nrows whose event is not in its topic, but is a dead letter: 1\n") {
 		t.Errorf("exit code %d with a dead letter:\n%s", code, out)
 	}
 }

@@ -45,7 +45,7 @@ type Explanation struct {
 	Partition     int32
 	PartitionFrom string
 
-	// Problem says why the row gives no record, or why its record would not be delivered; "" if there is none. Option is the
+	// Problem says why the row produces no record, or why its record would not be delivered; "" if there is none. Option is the
 	// key of walpost.yaml and Column the column that the problem is about, if they are known. Hint says what to do.
 	Problem string
 	Option  string
@@ -118,7 +118,7 @@ func Explain(ctx context.Context, cfg Config, opts Options, show func(*Explanati
 // One of these is added to the hint of a problem if the row is in the table, as the hint of a halt does.
 const (
 	storedRow = "If run is halted by this row, an UPDATE or DELETE of it changes nothing, because the WAL keeps the row as it was written: " +
-		"repair the configuration, or pass over the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
+		"repair the configuration, or skip the event with walpost skip and the token of the halt. (snapshot and recover read the row as it is now.)"
 	polledRow = "If run is halted by this row, repair the configuration, or update or delete the row. Then start walpost again: walpost reads the row once more."
 )
 
@@ -174,7 +174,7 @@ func (e *explainer) explain(ctx context.Context, ev *cdc.Event, commitKnown bool
 		explainError(x, err)
 		return x
 	case !ok:
-		x.Problem = "the row gives no record"
+		x.Problem = "the row produces no record"
 		return x
 	}
 	x.Record, x.EventID = &rec, rec.EventID
@@ -214,7 +214,7 @@ func (e *explainer) place(ctx context.Context, x *Explanation) {
 	case unknown != nil && rec.Partition >= 0:
 		x.Partition, x.PartitionFrom = rec.Partition, "by its column; whether the topic has it is unknown: "+unknown.Error()
 	case unknown != nil:
-		x.PartitionFrom = "unknown: " + unknown.Error() + " (give the number with --partitions)"
+		x.PartitionFrom = "unknown: " + unknown.Error() + " (pass the number with --partitions)"
 	case rec.Partition >= partitions:
 		x.Partition, x.PartitionFrom = rec.Partition, "by its column"
 		x.Problem = fmt.Sprintf("the row asks for partition %d, but the topic has %d partitions, numbered from 0", rec.Partition, partitions)

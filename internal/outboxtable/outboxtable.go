@@ -92,7 +92,7 @@ func (t *Table) Steps() []Step {
 	steps := []Step{{"table " + t.Name.String(), `The outbox. The application inserts one row for each event, in the transaction that changes the data.
 Old rows may be deleted at any time after they are published: deletes are not published.`, t.create()}}
 	if t.Partitioned {
-		steps = append(steps, Step{"partitions of " + t.Name.String(), "One for each day. walpost makes the next ones and drops the old ones with cleanup.mode: drop_partitions.", t.createPartitions()})
+		steps = append(steps, Step{"partitions of " + t.Name.String(), "One for each day. walpost creates the next partitions and drops the old ones with cleanup.mode: drop_partitions.", t.createPartitions()})
 	}
 	return append(steps, t.More...)
 }

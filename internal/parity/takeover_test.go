@@ -227,7 +227,7 @@ func thereAndBackAgain(t *testing.T, s *stage) {
 		t.Fatal(err)
 	}
 	k.eventually("the slot is free", k.free)
-	token := k.refused("it was advanced, made again or used by another reader", at.String())
+	token := k.refused("it was advanced, created again or used by another reader", at.String())
 	end = k.run("--accept-gap=" + token)
 	more("walpost after Connect was killed")
 	end(syscall.SIGKILL)

@@ -71,7 +71,7 @@ func CountRows(ctx context.Context, sql *pgconn.PgConn, t *TableFacts, filter st
 	if err != nil || n.N == 0 {
 		return "", err
 	}
-	return fmt.Sprintf("%d bytes of rows (the role lacks the right to count them)", n.N), nil
+	return fmt.Sprintf("%d bytes of rows (the role may not count them)", n.N), nil
 }
 
 // OwningRights is the SQL that makes a role the owner of a table and of its partitions, and lets it make tables beside them.
@@ -89,7 +89,7 @@ END $$;`, QuoteIdent(t.Schema), QuoteIdent(role), t.SQL(), QuoteLiteral(t.SQL())
 
 // MayClean reports whether the present role may remove old rows of a table: as its owner, or by deleting them.
 func MayClean(ctx context.Context, sql *pgconn.PgConn, t Table, owns bool) (bool, error) {
-	found, err := Rows[struct{ May bool }](ctx, sql, "look at the rights on "+t.String(), fmt.Sprintf(
+	found, err := Rows[struct{ May bool }](ctx, sql, "look at the privileges on "+t.String(), fmt.Sprintf(
 		`SELECT CASE WHEN %v THEN pg_has_role(c.relowner, 'USAGE') AND has_schema_privilege(c.relnamespace, 'CREATE')
   AND NOT EXISTS (SELECT FROM pg_inherits i JOIN pg_class p ON p.oid = i.inhrelid WHERE i.inhparent = c.oid AND NOT pg_has_role(p.relowner, 'USAGE'))
  ELSE has_table_privilege(c.oid, 'SELECT') AND has_table_privilege(c.oid, 'DELETE') AND has_any_column_privilege(c.oid, 'UPDATE') END AS may
@@ -100,7 +100,7 @@ func MayClean(ctx context.Context, sql *pgconn.PgConn, t Table, owns bool) (bool
 // MayInsert reports whether a table exists and the present role may insert into it. The role may lack rights on
 // the schema.
 func MayInsert(ctx context.Context, sql *pgconn.PgConn, t Table) (bool, error) {
-	found, err := Rows[struct{ May bool }](ctx, sql, "look at the rights on "+t.String(), `SELECT has_schema_privilege(relnamespace, 'USAGE') AND has_table_privilege(oid, 'INSERT') AS may
+	found, err := Rows[struct{ May bool }](ctx, sql, "look at the privileges on "+t.String(), `SELECT has_schema_privilege(relnamespace, 'USAGE') AND has_table_privilege(oid, 'INSERT') AS may
  FROM pg_class WHERE oid = `+t.OID())
 	return len(found) > 0 && found[0].May, err
 }

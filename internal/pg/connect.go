@@ -198,7 +198,7 @@ func connectHint(e *pgconn.PgError, cc *pgconn.Config, administrator bool) strin
 	case strings.HasPrefix(e.Code, "28"):
 		return fmt.Sprintf("Check that role %s exists and may log in.", role) + setup
 	case e.Code == "3D000":
-		return fmt.Sprintf("Correct the database in source.dsn, or make it: CREATE DATABASE %s;", QuoteIdent(databaseOf(cc)))
+		return fmt.Sprintf("Correct the database in source.dsn, or create it: CREATE DATABASE %s;", QuoteIdent(databaseOf(cc)))
 	case e.Code == "42501" && cc.RuntimeParams["replication"] != "":
 		return ReplicationRightHint(cc.User)
 	case e.Code == "42501":
@@ -221,7 +221,7 @@ func ReplicationRightHint(user string) string {
 
 // SetupHint says how to make a role, or what it lacks. It ends with a command.
 func SetupHint(user string) string {
-	return "To make role " + QuoteIdent(user) + " or what it lacks, run setup with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+user, "--apply")
+	return "To create role " + QuoteIdent(user) + " or what it lacks, run setup with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+user, "--apply")
 }
 
 // Classify gives an error of a running connection its behaviour.

@@ -10,7 +10,7 @@ import (
 
 var (
 	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows of the outbox that were deleted or moved to the archive.")
-	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions of the outbox that were made ahead, dropped or archived.", "done")
+	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions of the outbox that were created ahead, dropped or archived.", "done")
 	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When a pass of the cleanup last succeeded; 0 before that.")
 )
 

@@ -147,8 +147,8 @@ var (
 	parkedNow   = desc("walpost_parked_events", "Events of the parked keys that wait for a release.")
 	parkedAge   = desc("walpost_parked_oldest_seconds", "Time since the commit of the oldest parked event, 0 if nothing is parked.")
 	abandoned   = desc("walpost_topics_abandoned_total", "Times that a topic was taken from a Kafka client that got no answers although the brokers were healthy; events may be delivered twice each time.")
-	skipped     = desc("walpost_events_skipped_total", "Events that were passed over because walpost skip asked for it.")
-	remarks     = desc("walpost_remarks_total", "What the process passed over, by kind.", "what")
+	skipped     = desc("walpost_events_skipped_total", "Events that were skipped because walpost skip asked for it.")
+	remarks     = desc("walpost_remarks_total", "What the process skipped, by kind.", "what")
 	ready       = desc("walpost_ready", "Whether the relay is ready, as /readyz reports it.")
 	stateIs     = desc("walpost_state", "1 for the state of the relay, as /readyz and /api/status report it, 0 for the others.", "state")
 

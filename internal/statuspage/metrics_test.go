@@ -222,7 +222,7 @@ walpost_commit_to_ack_seconds_bucket{le="14400"} 7
 walpost_commit_to_ack_seconds_bucket{le="+Inf"} 7
 walpost_commit_to_ack_seconds_sum 0.02
 walpost_commit_to_ack_seconds_count 7
-# HELP walpost_events_skipped_total Events that were passed over because walpost skip asked for it.
+# HELP walpost_events_skipped_total Events that were skipped because walpost skip asked for it.
 # TYPE walpost_events_skipped_total counter
 walpost_events_skipped_total 3
 # HELP walpost_events_total Events acknowledged by the brokers.

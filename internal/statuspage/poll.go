@@ -103,7 +103,7 @@ var (
 	ofTable = []string{"table"}
 
 	pollPending = desc("walpost_poll_pending_rows", "Rows that are not delivered. At most 10000 are counted.", ofTable...)
-	pollOldest  = desc("walpost_poll_oldest_pending_seconds", "Age of the oldest row that is not delivered, 0 if there is none; absent if nothing tells when a row was written.", ofTable...)
+	pollOldest  = desc("walpost_poll_oldest_pending_seconds", "Age of the oldest row that is not delivered, 0 if there is none; absent if no column holds the time at which a row was written.", ofTable...)
 	pollBlocker = desc("walpost_poll_blocker_age_seconds", "Age of the transaction that delays rows which could be delivered otherwise, 0 if none does; absent if the role may not see the age.", ofTable...)
 	pollClaimed = desc("walpost_poll_claimed_rows", "Rows that workers have claimed, of the oldest 10000 that are not delivered. Only with the strategies claim and delete.", ofTable...)
 	pollWaiting = desc("walpost_poll_waiting_rows", "Refused rows that wait for their next attempt, of the oldest 10000 that are not delivered. Only with the strategies claim and delete.", ofTable...)

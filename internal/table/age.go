@@ -27,8 +27,8 @@ func (t *Table) TellsAge(timeColumn string) error {
 	if t.reader.commits || timeColumn != "" {
 		return nil
 	}
-	return fault.Config(errors.New("nothing tells when a row was written: track_commit_timestamp is off, and source.time_column is not set"),
-		"Set source.time_column to the column with the time of the insert, or give ids instead of times.")
+	return fault.Config(errors.New("the time at which a row was written is unknown: track_commit_timestamp is off, and source.time_column is not set"),
+		"Set source.time_column to the column with the time of the insert, or pass ids instead of times.")
 }
 
 // Statistics are what the server's statistics tell of a table. They may be a little old.

@@ -66,14 +66,14 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 	for i := range f.Tables {
 		t := &f.Tables[i]
 		if !t.Exists() {
-			return nil, fault.Config(fmt.Errorf("source.table: table %s does not exist", t.Table), "walpost setup prints the SQL that makes it.")
+			return nil, fault.Config(fmt.Errorf("source.table: table %s does not exist", t.Table), "walpost setup prints the SQL that creates it.")
 		}
 		if !t.Readable {
 			cc, err := s.DB.Config()
 			if err != nil {
 				return nil, err
 			}
-			return nil, fault.WithHint(fmt.Errorf("table %s: the role %q lacks the right to read it", t.Table, cc.User),
+			return nil, fault.WithHint(fmt.Errorf("table %s: role %q lacks the privilege to read it", t.Table, cc.User),
 				pg.ReadingRights(t.Table, cc.User)+"\n(streaming does not need these rights, but reading the table does)")
 		}
 		filter := f.Publication.Filter(t.Table)

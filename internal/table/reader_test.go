@@ -195,9 +195,9 @@ func TestATableThatCannotBeReadSaysWhatToDo(t *testing.T) {
 	w.exec(outboxTable, "CREATE ROLE "+w.name+"_r LOGIN")
 	t.Cleanup(func() { pg.Exec(t, pg.DSN("postgres"), "DROP ROLE "+w.name+"_r") })
 	w.db.DSN = strings.Replace(w.dsn, "postgres@", w.name+"_r@", 1)
-	wantFault(t, read(), false, "lacks the right to read it", `GRANT SELECT ON "public"."outbox"`)
+	wantFault(t, read(), false, "lacks the privilege to read it", `GRANT SELECT ON "public"."outbox"`)
 	w.exec("GRANT SELECT ON outbox TO "+w.name+"_r", "REVOKE USAGE ON SCHEMA public FROM public")
-	wantFault(t, read(), false, "lacks the right to read it", `GRANT USAGE ON SCHEMA "public"`)
+	wantFault(t, read(), false, "lacks the privilege to read it", `GRANT USAGE ON SCHEMA "public"`)
 	w.exec("REVOKE SELECT ON outbox FROM " + w.name + "_r")
 	w.db.DSN = w.dsn
 	r, err := w.source().Open(t.Context(), Options{Snapshot: "00000003-0000001B-1"})

@@ -25,7 +25,7 @@ const (
 	nullValue         // a tombstone
 	marked            // the record has the header walpost.origin: a command sent it
 	late              // a person had it sent again, whatever its key has got since then
-	unroutable        // the router gives no record for the row; keyText says why
+	unroutable        // the router produces no record for the row; keyText says why
 	noID              // the event id is NULL
 	ranked            // rank is known
 	asInserted        // nothing has updated the row since its insert

@@ -58,7 +58,7 @@ func (v *verifier) ordered(e *entry, k *keyOrder) {
 		last.parse(k.last)
 		newest.parse(k.newest)
 		behind := func(than *entry) string {
-			return fmt.Sprintf("comes behind event %s at offset %d, which is newer", than.id, than.offset)
+			return fmt.Sprintf("comes after event %s at offset %d, which is newer", than.id, than.offset)
 		}
 		byRank := func(than *entry) int { // -1 if the order column says that e is older
 			switch {

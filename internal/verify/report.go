@@ -40,10 +40,10 @@ func Kinds() []KindText {
 	explain := fault.Command("explain", "--id", "ID")
 	return []KindText{
 		{Missing, true, "rows whose record is in no topic", "Look for the id in the log of run. " + explain + " prints the record."},
-		{Changed, true, "rows that give another record now", "Compare what " + explain + " prints with the record. The row was updated, or the configuration was changed, after the delivery."},
+		{Changed, true, "rows whose record would be different now", "Compare what " + explain + " prints with the record. The row was updated, or the configuration was changed, after the delivery."},
 		{Duplicate, true, "duplicates that a restart of the relay does not explain", "Find out who else writes to the topic, or who replaced the relay."},
-		{OutOfOrder, true, "records behind a newer record of their key", "Keep the topic as it is, and report the two records with their headers and timestamps."},
-		{Unroutable, true, "rows that give no record", explain + " says what to change."},
+		{OutOfOrder, true, "records after a newer record of their key", "Keep the topic as it is, and report the two records with their headers and timestamps."},
+		{Unroutable, true, "rows without a record", explain + " says what to change."},
 		{InBothPlaces, true, "events that are in their topic and also elsewhere", fault.Command("dead", "list") + " shows them."},
 		{NotConfirmed, false, "rows without a record that the relay may not have reached", "Start walpost run, or repair what it reports, and verify again."},
 		{Retention, false, "rows whose record may have been removed by retention", "Compare younger rows (--since)."},

@@ -49,7 +49,7 @@ func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
 		}
 		if v.Polled != nil && v.Polled.XIDColumn != "" {
 			if c.xid = t.Relation.Index(v.Polled.XIDColumn); c.xid < 0 {
-				return 0, fault.Config(fmt.Errorf("table %s has no column %s, which source.poll.xid_column names", t, v.Polled.XIDColumn), "walpost setup prints the SQL that makes it.")
+				return 0, fault.Config(fmt.Errorf("table %s has no column %s, which source.poll.xid_column names", t, v.Polled.XIDColumn), "walpost setup prints the SQL that creates it.")
 			}
 		}
 		stamped := c.columns.Timestamp
@@ -151,7 +151,7 @@ func (v *verifier) route(ctx context.Context, t *checkedTable, ev *cdc.Event, re
 	ok, err := v.Router.Route(ev, rec)
 	e.id = []byte(rec.EventID[:min(len(rec.EventID), maxID)])
 	if err != nil || !ok {
-		text := "the router gives no record"
+		text := "the router produces no record"
 		if bad, ok := errors.AsType[*router.RowError](err); ok {
 			text = bad.Reason()
 		} else if err != nil {

@@ -283,7 +283,7 @@ func expandVariables(text string, env func(string) (string, bool)) (out string, 
 		case hasFallback && value == "":
 			return fallback
 		case !set:
-			wrong = append(wrong, fmt.Sprintf("the environment variable %s is not set (${%s:-default} gives a default)", name, name))
+			wrong = append(wrong, fmt.Sprintf("the environment variable %s is not set (${%s:-default} names a default)", name, name))
 		}
 		return value
 	})

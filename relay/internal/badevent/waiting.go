@@ -33,7 +33,7 @@ func DescribeWaiting(all []Waiting) string {
 	for _, w := range all {
 		switch {
 		case w.Closed:
-			closed = append(closed, fmt.Sprintf("%d behind the refused event in topic %s", w.Events, w.Topic))
+			closed = append(closed, fmt.Sprintf("%d after the refused event in topic %s", w.Events, w.Topic))
 		case w.Why != "":
 			open = append(open, fmt.Sprintf("%d for topic %s (%s)", w.Events, w.Topic, w.Why))
 		default:

@@ -14,7 +14,7 @@ import (
 // calls all methods.
 type Keeper interface {
 	// Delivered says that the brokers have acknowledged the record of the row or its dead letter, or
-	// that the row gives no record.
+	// that the row produces no record.
 	Delivered(row uint32)
 	// Refused says that this row alone cannot be delivered, and why. It reports whether the source
 	// gives the row again later. Then the source gives no younger row of the key before that.

@@ -31,7 +31,7 @@ type Held struct {
 func (h *Held) Error() string {
 	run := "Let that relay run"
 	if h.Dropped {
-		run = "The slot of that relay is gone: make it again with walpost recover " + checkpoint.ShardFlag(h.Shard) + ". Let that relay run"
+		run = "The slot of that relay is gone: create it again with walpost recover " + checkpoint.ShardFlag(h.Shard) + ". Let that relay run"
 	}
 	return fmt.Sprintf("slot %s waits to take over: relay %s has %d parked keys with %d events. "+
 		"%s, and release them with \"walpost dead retry\" or give them up with \"walpost dead drop\" (\"walpost dead list\" shows them)",

@@ -143,8 +143,8 @@ func TestParkedKeysHoldAfterTheirSlotIsDropped(t *testing.T) {
 		says      string
 	}{
 		{0x5000, true, "Let that relay run"},
-		{0x5000, false, "make it again with walpost recover --shard 1/2"},
-		{0x3000, false, "make it again with walpost recover --shard 1/2"}, // there is a gap, too
+		{0x5000, false, "create it again with walpost recover --shard 1/2"},
+		{0x3000, false, "create it again with walpost recover --shard 1/2"}, // there is a gap, too
 	} {
 		p := &topic{t: t}
 		o, found := four(p, c.delivered, c.slots)

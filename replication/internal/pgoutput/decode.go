@@ -130,7 +130,7 @@ func (d *Decoder) begin(m *cursor) error {
 	case d.InTx:
 		return fmt.Errorf("begin within the transaction that commits at %s", d.CommitLSN)
 	case lsn < d.Ended:
-		return fmt.Errorf("a transaction that commits at %s, behind %s, where the one before it ended", lsn, d.Ended)
+		return fmt.Errorf("a transaction that commits at %s, before %s, where the previous transaction ended", lsn, d.Ended)
 	}
 	d.InTx, d.xid, d.CommitLSN, d.commitAt = true, xid, lsn, at
 	d.ev.Kind, d.ev.Pos, d.ev.Time = cdc.Begin, lsn, at

@@ -79,7 +79,7 @@ func guard(parse func([]byte) (any, error), required bool) func([]byte) (any, er
 		case err != nil:
 			return nil, err
 		case v == nil && required:
-			return nil, fmt.Errorf("Debezium makes NULL of %.40q, and stops because the column is NOT NULL and has no default", raw) //nolint:staticcheck // a name
+			return nil, fmt.Errorf("Debezium turns %.40q into NULL, and stops because the column is NOT NULL and has no default", raw) //nolint:staticcheck // a name
 		}
 		return v, nil
 	}

@@ -94,7 +94,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
 	if _, err := conn.Exec(ctx, shop.Schema); err != nil {
-		return fmt.Errorf("make the shop's tables: %w", err)
+		return fmt.Errorf("create the shop's tables: %w", err)
 	}
 	if d.broker, err = kfake.NewCluster(kfake.NumBrokers(1)); err != nil {
 		return fmt.Errorf("start the broker: %w", err)

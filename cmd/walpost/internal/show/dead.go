@@ -222,7 +222,7 @@ func Retry(w io.Writer, r *DeadRetry, waited bool) error {
 	}
 	refused := "refused again"
 	if r.DryRun {
-		refused = "still without a record"
+		refused = "rows that still produce no record"
 	} else if r.Events > 0 {
 		fmt.Fprintf(&b, "delivered and marked: %d\n", r.Delivered)
 	}

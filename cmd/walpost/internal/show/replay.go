@@ -13,9 +13,9 @@ import (
 // Replay prints what a replay published.
 func Replay(w io.Writer, r *walpost.ReplayReport) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "rows that the filter selects: %d\n", r.Matched)
+	fmt.Fprintf(&b, "selected rows: %d\n", r.Matched)
 	if r.Before > 0 {
-		fmt.Fprintf(&b, "rows before them, by interrupted calls: %d\n", r.Before)
+		fmt.Fprintf(&b, "rows that interrupted calls have published before: %d\n", r.Before)
 	}
 	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
 		fmt.Fprintf(&b, "topic %s: %d events\n", topic, r.Topics[topic])
@@ -32,7 +32,7 @@ func Replay(w io.Writer, r *walpost.ReplayReport) error {
 		b.WriteString(")\n")
 	}
 	if r.NoRecord > 0 {
-		fmt.Fprintf(&b, "rows that give no record: %d\n", r.NoRecord)
+		fmt.Fprintf(&b, "rows without a record: %d\n", r.NoRecord)
 	}
 	if r.Bad > 0 {
 		fmt.Fprintf(&b, "bad events, named above: %d\n", r.Bad)

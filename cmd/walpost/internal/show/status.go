@@ -151,7 +151,7 @@ func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []s
 		if p.Wake == "notify" {
 			wake = "when a trigger notifies, and " + wake
 		}
-		line("looks", "%s", wake)
+		line("polls", "%s", wake)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err

@@ -50,10 +50,10 @@ func Verify(w io.Writer, r *walpost.VerifyReport) error {
 			fmt.Fprintf(&b, "  what to do: %s\n", k.Hint)
 		}
 		if k.Kind == verify.Missing {
-			fmt.Fprintf(&b, "  to publish them behind newer events of their keys: %s\n", fault.Command("replay"+replayIDs(r.Findings)))
+			fmt.Fprintf(&b, "  to publish them after newer events of their keys: %s\n", fault.Command("replay"+replayIDs(r.Findings)))
 		}
 	}
-	fmt.Fprintf(&b, "\ndifferences: %d, cannot tell: %d\n", r.Differences(), r.CannotTell())
+	fmt.Fprintf(&b, "\ndifferences: %d, not judged: %d\n", r.Differences(), r.CannotTell())
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -77,10 +77,10 @@ type countLine struct {
 func verifyCounts(r *walpost.VerifyReport) []countLine {
 	var lines []countLine
 	for _, where := range slices.Sorted(maps.Keys(r.Elsewhere)) {
-		lines = append(lines, countLine{r.Elsewhere[where], "rows whose event is elsewhere, as a " + where})
+		lines = append(lines, countLine{r.Elsewhere[where], "rows whose event is not in its topic, but is a " + where})
 	}
 	return append(lines,
-		countLine{r.WithoutRow, "records without a row that was compared"},
+		countLine{r.WithoutRow, "records whose row was not compared"},
 		countLine{r.NoEventID, "records without an event id"},
 		countLine{r.Repeated, "duplicates from restarts of the relay (contiguous, byte-identical)"},
 		countLine{r.Marked, "duplicates from a command (header walpost.origin)"},
