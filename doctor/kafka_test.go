@@ -76,7 +76,7 @@ func TestCheckFindsWhatIsMissing(t *testing.T) {
 		"unless compression makes it fit\n\tfix "+to+"small --add-config max.message.bytes=1613\nAlso raise fetch.max.bytes",
 		"topic absent: FAIL: the topic does not exist\n\tfix kafka-topics.sh --bootstrap-server "+c.ListenAddrs()[0]+" --create --topic absent\nOr set kafka.topics.create: true",
 		"topic no good: FAIL: invalid topic name",
-		"topic strict replicas: warn: min.insync.replicas is 7, more than the replicas, 3",
+		"topic strict replicas: warn: min.insync.replicas is 7, more than the number of replicas, 3",
 		"lower the setting:\n"+to+"strict --add-config min.insync.replicas=2\n",
 		"topic strict partitions: warn: a row of the table asks for partition 2, and there are 2",
 		"checkpoint topic cp: ok",

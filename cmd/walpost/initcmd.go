@@ -149,7 +149,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  # time_column: created_at", "the time of the insert; recover and cleanup use it")
 	}
 	if len(found) > 0 {
-		line("  # snapshot: initial", "publishes the rows that exist already; the default is never")
+		line("  # snapshot: initial", "if the table has rows: initial publishes them first, and never leaves them out")
 	}
 	line("kafka:", "")
 	for i, broker := range brokers {
