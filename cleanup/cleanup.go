@@ -181,17 +181,19 @@ func (c *Cleaner) Run(ctx context.Context) {
 		}
 		switch {
 		case err != nil:
-			c.drop()
+			if _, ok := errors.AsType[aheadError](err); !ok {
+				c.drop()
+			}
 			c.update(func(s *Status) { s.Err = err.Error() })
 			if failed != err.Error() || time.Since(said) > sayAgain {
 				failed, said = err.Error(), time.Now()
-				c.cfg.Logger.Warn().Err(err).Msg("cleanup cannot remove old rows")
+				c.cfg.Logger.Warn().Err(err).Msg("cleanup fails")
 			}
 		default:
 			c.update(func(s *Status) { s.Err, s.LastPass = "", time.Now() })
 			if failed != "" {
 				failed = ""
-				c.cfg.Logger.Info().Msg("cleanup removes old rows again")
+				c.cfg.Logger.Info().Msg("cleanup works again")
 			}
 		}
 		pause := c.cfg.Every
@@ -231,6 +233,9 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	if err := c.look(ctx); err != nil {
 		return err
 	}
+	c.notes = nil
+	// Partitions that cannot be created must not keep old rows from being removed.
+	var behind error
 	for _, t := range c.cfg.Tables {
 		unfit, err := c.lookAtMode(ctx, t)
 		ahead := c.ranged[t]
@@ -239,12 +244,24 @@ func (c *Cleaner) pass(ctx context.Context) error {
 		}
 		if err == nil && ahead {
 			// An archive that cannot take rows must not keep new rows out of the outbox.
-			err = c.lacks(t, c.makeAhead(ctx, t))
+			if failed := c.lacks(t, c.makeAhead(ctx, t)); failed != nil {
+				behind = cmp.Or(behind, error(aheadError{fmt.Errorf("cleanup of %s: %w", t, failed)}))
+			}
 		}
 		if err = cmp.Or(unfit, err); err != nil {
 			return fmt.Errorf("cleanup of %s: %w", t, err)
 		}
 	}
+	return cmp.Or(c.remove(ctx), behind)
+}
+
+// aheadError says why partitions for future rows cannot be created.
+type aheadError struct{ error }
+
+func (e aheadError) Unwrap() error { return e.error }
+
+// remove removes what is old and delivered.
+func (c *Cleaner) remove(ctx context.Context) error {
 	if c.filtered {
 		c.waits("the publication has a row filter")
 		return nil
@@ -253,7 +270,7 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	if err != nil || below == 0 {
 		return err
 	}
-	if c.kept, c.notes = nil, nil; c.cfg.Kept != nil {
+	if c.kept = nil; c.cfg.Kept != nil {
 		if c.kept, err = c.cfg.Kept(ctx); err != nil {
 			c.waits("the events that are dead or parked cannot be read, and their rows must stay")
 			return fmt.Errorf("cleanup: find the events whose rows must stay: %w", err)
@@ -302,6 +319,13 @@ func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) (err erro
 
 // errWaits means that the cleanup must wait. It is not reported as an error.
 var errWaits = errors.New("waits")
+
+// note adds a hint of this pass, which the next pass reports.
+func (c *Cleaner) note(format string, args ...any) {
+	if note := fmt.Sprintf(format, args...); !slices.Contains(c.notes, note) {
+		c.notes = append(c.notes, note)
+	}
+}
 
 // hint adds a hint, which stays until the connection ends.
 func (c *Cleaner) hint(h string) {

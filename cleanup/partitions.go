@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"slices"
 	"strconv"
 	"time"
 
@@ -41,7 +40,7 @@ type detached struct {
 	From, To string
 }
 
-// partition is one partition with bounds, as seconds since 1970.
+// partition is one partition with bounds, as seconds since 1970. MINVALUE and MAXVALUE are infinite.
 type partition struct {
 	pg.Table
 	from, to float64
@@ -50,18 +49,21 @@ type partition struct {
 	closed   bool // the cleanup has added the constraint closed
 }
 
-// partitions returns the partitions of t that have both bounds, in their order. It returns an error
-// if t is not partitioned by range of the time column.
-func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition, hasDefault bool, err error) {
+// endless reports whether p has no lower or no upper bound. Such a partition is never dropped.
+func (p partition) endless() bool { return math.IsInf(p.to-p.from, 1) }
+
+// partitions returns the partitions of t that have bounds, in their order, and the default partition,
+// or nil. It returns an error if t is not partitioned by range of the time column.
+func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition, rest *pg.Table, err error) {
 	oid := "to_regclass(" + pg.QuoteLiteral(t.SQL()) + ")"
 	ranged, err := pg.Rows[struct{}](ctx, c.conn, "look at its partitions", `SELECT 1
  FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
  WHERE p.partrelid = `+oid+` AND p.partstrat = 'r' AND p.partnatts = 1 AND a.attname = `+pg.QuoteLiteral(c.cfg.TimeColumn))
 	if err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	if len(ranged) == 0 {
-		return nil, false, fmt.Errorf("cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
+		return nil, nil, fmt.Errorf("cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
 	}
 	// Postgres prints a bound in the type of the column. All three types can be read as a
 	// timestamptz in UTC.
@@ -75,26 +77,28 @@ func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition
  c.relkind = 'r' AND c.relpersistence = 'p' AS ordinary, EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`') AS closed
  FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.inhparent = `+oid+`)
  SELECT schema, name, pending, ordinary, closed, bound = 'DEFAULT' AS rest,
- extract(epoch FROM (regexp_match(bound, 'FROM \(''([^'']+)''\)'))[1]::timestamptz)::text AS begins,
- extract(epoch FROM (regexp_match(bound, 'TO \(''([^'']+)''\)'))[1]::timestamptz)::text AS ends FROM p ORDER BY 8, 7`)
+ CASE WHEN bound LIKE '%FROM (MINVALUE)%' THEN '-Inf' ELSE extract(epoch FROM (regexp_match(bound, 'FROM \(''([^'']+)''\)'))[1]::timestamptz)::text END AS begins,
+ CASE WHEN bound LIKE '%TO (MAXVALUE)%' THEN 'Inf' ELSE extract(epoch FROM (regexp_match(bound, 'TO \(''([^'']+)''\)'))[1]::timestamptz)::text END AS ends FROM p ORDER BY 8, 7`)
 	if err != nil {
-		return nil, false, err
+		return nil, nil, err
 	}
 	for _, r := range found {
-		hasDefault = hasDefault || r.Rest
+		if r.Rest {
+			rest = &pg.Table{Schema: r.Schema, Name: r.Name}
+		}
 		if r.Begins == nil || r.Ends == nil {
-			continue // MINVALUE, MAXVALUE and DEFAULT are never dropped
+			continue
 		}
 		p := partition{Table: pg.Table{Schema: r.Schema, Name: r.Name}, pending: r.Pending, plain: r.Ordinary, closed: r.Closed}
 		if p.from, err = strconv.ParseFloat(*r.Begins, 64); err == nil {
 			p.to, err = strconv.ParseFloat(*r.Ends, 64)
 		}
 		if err != nil {
-			return nil, false, fmt.Errorf("look at its partitions: %w", err)
+			return nil, nil, fmt.Errorf("look at its partitions: %w", err)
 		}
 		parts = append(parts, p)
 	}
-	return parts, hasDefault, nil
+	return parts, rest, nil
 }
 
 // ownsRanged reports whether t is partitioned by range of the time column, and the role owns t. With
@@ -110,14 +114,14 @@ func (c *Cleaner) ownsRanged(ctx context.Context, t pg.Table) (bool, error) {
 // plan returns the partitions that must be created for future rows, as bounds in seconds since
 // 1970. They have the width of the newest partition. It is pure.
 func plan(parts []partition, now float64) (made [][2]float64) {
-	width, end := firstWidth.Seconds(), 0.0
-	if len(parts) > 0 {
-		for _, p := range parts {
-			if p.to > end {
-				end, width = p.to, p.to-p.from
-			}
+	width, end, newest := firstWidth.Seconds(), 0.0, 0.0
+	for _, p := range parts {
+		end = max(end, p.to)
+		if p.to > newest && !p.endless() {
+			newest, width = p.to, p.to-p.from
 		}
-	} else {
+	}
+	if len(parts) == 0 {
 		end = float64(int64(now/width)) * width
 	}
 	// If the newest partition is old, continue at the present time and leave the gap without
@@ -135,7 +139,7 @@ func plan(parts []partition, now float64) (made [][2]float64) {
 // makeAhead creates partitions for future rows. It creates a table and attaches it, which does not
 // block writers.
 func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
-	parts, _, err := c.partitions(ctx, t)
+	parts, rest, err := c.partitions(ctx, t)
 	if err != nil {
 		return err
 	}
@@ -150,10 +154,13 @@ func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 		err := c.change(ctx, "create partition "+part.String(),
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL EXCLUDING IDENTITY)", part.SQL(), t.SQL()),
 			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.SQL(), part.SQL(), pg.QuoteLiteral(from), pg.QuoteLiteral(to)))
-		if givesWay(err) {
+		switch {
+		case pg.SQLState(err) == pg.StateCheck && rest != nil:
+			c.note("partition %s is not created, because the default partition %s has rows from %s to %s", part, rest, from, to)
+			continue
+		case givesWay(err) && p[0] > clock.Now+p[1]-p[0]:
 			return nil // the next pass tries again
-		}
-		if err != nil {
+		case err != nil:
 			return err
 		}
 		c.update(func(s *Status) { s.Made++ })
@@ -183,11 +190,24 @@ func partName(table string, from, width float64) string {
 // Rows can be written to an old partition until it is shut. Therefore it is checked three times:
 // before it is shut, after it is shut, and before it is dropped.
 func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
-	parts, hasDefault, err := c.partitions(ctx, t)
+	parts, rest, err := c.partitions(ctx, t)
 	if err != nil {
 		return err
 	}
+	if rest != nil {
+		has, err := pg.Row[struct{ Rows bool }](ctx, c.conn, "look into "+rest.String(), "SELECT EXISTS (SELECT FROM ONLY "+rest.SQL()+") AS rows")
+		if err != nil && pg.SQLState(err) != pg.StateNoRight { // the owner of t may drop partitions without reading this one
+			return err
+		}
+		if has.Rows {
+			c.note("the default partition %s has rows, which the cleanup never removes (docs/cleanup.md says how to give them bounds)", rest)
+		}
+	}
 	for _, p := range parts {
+		if p.endless() {
+			c.note("partition %s has no lower or no upper bound, so the cleanup never drops it (docs/cleanup.md says how to give it bounds)", p)
+			continue
+		}
 		if p.pending {
 			err := c.exec(ctx, "finish detaching "+p.String(), fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s FINALIZE", t.SQL(), p.SQL()))
 			if err != nil && !givesWay(err) {
@@ -199,7 +219,7 @@ func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 			c.hint("partition " + p.String() + " is never dropped, because it is partitioned itself, foreign or unlogged")
 			continue
 		}
-		if err := c.detach(ctx, t, p, below, hasDefault); err != nil {
+		if err := c.detach(ctx, t, p, below, rest != nil); err != nil {
 			return err
 		}
 	}
@@ -238,9 +258,7 @@ func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (b
 		case !piece.Delivered:
 			return false, nil
 		case piece.Kept:
-			if note := fmt.Sprintf("partition %s stays: it has rows of dead or parked events (walpost dead list)", t); !slices.Contains(c.notes, note) {
-				c.notes = append(c.notes, note)
-			}
+			c.note("partition %s stays: it has rows of dead or parked events (walpost dead list)", t)
 			return false, nil
 		case file >= 0 && file != piece.File: // VACUUM FULL has moved rows, perhaps into pieces that were already read
 			return false, nil

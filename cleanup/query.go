@@ -86,7 +86,7 @@ func (c *Cleaner) keeps(ctx context.Context, t pg.Table) (string, error) {
 		return "", errors.New("the table has no column with the event id, so walpost cannot find the rows of dead and parked events")
 	}
 	if !c.ranged[t] {
-		c.notes = []string{"the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)"}
+		c.note("the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)")
 	}
 	quoted := make([]string, len(c.kept))
 	for i, text := range c.kept {

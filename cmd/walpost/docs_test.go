@@ -376,7 +376,11 @@ func TestTheOutputInThePagesHasATest(t *testing.T) {
 // sqlNeeds is what the SQL of a page needs before it runs.
 var sqlNeeds = map[string][]string{
 	"docs/outbox-design.md": {"CREATE TABLE orders (id text PRIMARY KEY, total numeric)"},
-	"docs/debezium.md":      {"CREATE PUBLICATION dbz_publication FOR TABLE public.outbox"},
+	"docs/cleanup.md": {
+		"CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE public.outbox) PARTITION BY RANGE (created_at)",
+		"CREATE TABLE sales.outbox_rest PARTITION OF sales.outbox DEFAULT",
+	},
+	"docs/debezium.md": {"CREATE PUBLICATION dbz_publication FOR TABLE public.outbox"},
 	"docs/sharding.md": {
 		"SELECT pg_create_logical_replication_slot(name, 'pgoutput') FROM unnest(ARRAY['walpost_1_of_2', 'walpost_2_of_2']) name",
 		"CREATE PUBLICATION walpost_2_of_2 FOR TABLE public.outbox",

@@ -18,6 +18,7 @@ const (
 	StateNoConversion     = "22P05" // untranslatable_character
 	StateDuplicate        = "42710"
 	StateNotUnique        = "23505" // made by another session between the look for it and the insert into the catalog
+	StateCheck            = "23514" // a row breaks a constraint, also that of a default partition
 	StateCancelled        = "57014"
 	StateLimitReached     = "53400" // all replication slots are in use
 )
