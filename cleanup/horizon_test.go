@@ -2,6 +2,7 @@ package cleanup
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -170,6 +171,9 @@ func TestAPartitionsNameFitsAndIsItsOwn(t *testing.T) {
 	long := "a_table_whose_name_is_as_long_as_postgres_allows_it_to_be_which"
 	if got := partName(long, 86400*20000, 3600); len(got) != 63 || got[len(got)-17:] != "_p20241004_000000" {
 		t.Errorf("%s (%d)", got, len(got))
+	}
+	if got := partName(strings.Repeat("ж", 27), 86400*20000, 86400); got != strings.Repeat("ж", 26)+"_p20241004" {
+		t.Errorf("cut within a letter: %q", got)
 	}
 	if got := partName("outbox", 86400*20000, 86400); got != "outbox_p20241004" {
 		t.Error(got)

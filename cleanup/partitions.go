@@ -180,10 +180,7 @@ func partName(table string, from, width float64) string {
 		layout = "20060102_150405"
 	}
 	suffix := "_p" + time.Unix(int64(from), 0).UTC().Format(layout)
-	if most := 63 - len(suffix); len(table) > most {
-		table = table[:most]
-	}
-	return table + suffix
+	return pg.CutName(table, len(suffix)) + suffix
 }
 
 // dropOld detaches partitions whose rows are all old and delivered, and drops detached partitions.

@@ -270,6 +270,22 @@ func TestSetupOfAPartitionedTableNeedsAPublicationByItsRoot(t *testing.T) {
 	})
 }
 
+// Postgres cuts a name that is too long, and would cut the day.
+func TestThePartitionsOfALongNameAreMade(t *testing.T) {
+	for name, table := range map[string]string{"bytes": strings.Repeat("o", 60), "letters": strings.Repeat("ж", 27)} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, testenv.Postgres(t, ""))
+			w.cfg.Table, w.cfg.Tables, w.cfg.Outbox.Partitioned = "", []string{`public."` + table + `"`}, true
+			if _, err := w.source().Apply(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if got := w.value(`SELECT count(*) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid WHERE c.relkind = 'r' AND c.relname ~ '_p[0-9]{8}$'`); got != "4" {
+				t.Errorf("%s partitions have the name of their day, must be 4", got)
+			}
+		})
+	}
+}
+
 func TestSetupByARoleThatMayNotMakesNothing(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""))
 	role := "role_" + w.cfg.Slot

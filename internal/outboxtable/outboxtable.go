@@ -154,8 +154,8 @@ func (t *Table) createPartitions() string {
 DECLARE today date := (now() AT TIME ZONE 'UTC')::date;
 BEGIN
   FOR d IN 0..3 LOOP
-    EXECUTE format('CREATE TABLE %%I.%%I PARTITION OF %%I.%%I FOR VALUES FROM (%%L) TO (%%L)', %[1]s, %[2]s || to_char(today + d, '"_p"YYYYMMDD'),
+    EXECUTE format('CREATE TABLE %%I.%%I PARTITION OF %%I.%%I FOR VALUES FROM (%%L) TO (%%L)', %[1]s, %[3]s || to_char(today + d, '"_p"YYYYMMDD'),
       %[1]s, %[2]s, (today + d)::text || ' 00:00:00+00', (today + d + 1)::text || ' 00:00:00+00');
   END LOOP;
-END $$;`, pg.QuoteLiteral(t.Name.Schema), pg.QuoteLiteral(t.Name.Name))
+END $$;`, pg.QuoteLiteral(t.Name.Schema), pg.QuoteLiteral(t.Name.Name), pg.QuoteLiteral(pg.CutName(t.Name.Name, len("_pYYYYMMDD"))))
 }

@@ -123,6 +123,11 @@ func ParseTable(s string) (Table, error) {
 	return Table{}, fmt.Errorf("%q is not a table name: it has %d parts; write schema.table", s, len(parts))
 }
 
+// CutName is the beginning of a name, in whole letters, so that a suffix of this length fits behind it.
+func CutName(name string, suffix int) string {
+	return strings.ToValidUTF8(name[:min(len(name), maxLength-suffix)], "")
+}
+
 // Archive is the table that takes the old rows of t: the configured one, or <table>_archive in t's schema
 // if configured is empty or no table name.
 func (t Table) Archive(configured string) Table {
