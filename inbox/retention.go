@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -52,15 +53,10 @@ func (e *BusyError) Error() string {
 func (e *BusyError) Unwrap() error { return e.Err }
 
 func (r Retention) withDefaults() (Retention, error) {
-	def := func(d *time.Duration, value time.Duration) {
-		if *d == 0 {
-			*d = value
-		}
-	}
-	def(&r.Keep, 7*24*time.Hour)
-	def(&r.Generation, r.Keep/4)
-	def(&r.Processed, 24*time.Hour)
-	def(&r.LockWait, time.Second)
+	r.Keep = cmp.Or(r.Keep, 7*24*time.Hour)
+	r.Generation = cmp.Or(r.Generation, r.Keep/4)
+	r.Processed = cmp.Or(r.Processed, 24*time.Hour)
+	r.LockWait = cmp.Or(r.LockWait, time.Second)
 	if r.Keep < time.Second || r.Generation < time.Second || r.Processed < 0 || r.LockWait < time.Millisecond {
 		return r, fmt.Errorf("inbox: %+v is too short", r)
 	}

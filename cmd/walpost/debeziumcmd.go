@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -178,16 +177,12 @@ func printReport(w io.Writer, result *convert.Result) {
 		width = max(width, min(len(label(f)), 60))
 		count[f.Verdict]++
 	}
-	last := func(f convert.Finding) int {
-		if f.Verdict == convert.Unsupported {
-			return 1
+	for _, last := range []bool{false, true} {
+		for _, f := range result.Report {
+			if last == (f.Verdict == convert.Unsupported) {
+				fmt.Fprintf(w, "%-11s  %-*s  %s\n", f.Verdict, width, label(f), f.Text)
+			}
 		}
-		return 0
-	}
-	report := slices.Clone(result.Report)
-	slices.SortStableFunc(report, func(a, b convert.Finding) int { return last(a) - last(b) })
-	for _, f := range report {
-		fmt.Fprintf(w, "%-11s  %-*s  %s\n", f.Verdict, width, label(f), f.Text)
 	}
 	fmt.Fprintf(w, "%d mapped, %d not needed, %d unsupported\n", count[convert.Mapped], count[convert.NotNeeded], count[convert.Unsupported])
 }

@@ -1,7 +1,6 @@
 package backfill
 
 import (
-	"encoding/binary"
 	"hash/maphash"
 	"math"
 	"time"
@@ -90,7 +89,7 @@ func (c *comparison) prints(t *comparedTopic, topic string, id, key, value []byt
 	for i := range c.hashes {
 		h := &c.hashes[i]
 		h.Reset()
-		hashNumber(h, int64(len(topic)))
+		maphash.WriteComparable(h, len(topic))
 		_, _ = h.WriteString(topic) // it never fails
 		hashText(h, id)
 		hashText(h, key)
@@ -99,10 +98,10 @@ func (c *comparison) prints(t *comparedTopic, topic string, id, key, value []byt
 			hashText(h, value)
 		}
 		if t.timed {
-			hashNumber(h, at.UnixMilli())
+			maphash.WriteComparable(h, at.UnixMilli())
 		}
 		p.event[i] = h.Sum64()
-		hashNumber(h, at.UnixMilli())
+		maphash.WriteComparable(h, at.UnixMilli())
 		p.sent = h.Sum64()
 	}
 	return p
@@ -111,17 +110,11 @@ func (c *comparison) prints(t *comparedTopic, topic string, id, key, value []byt
 // hashText writes a text such that two different sequences of texts give different bytes. NULL differs from the empty text.
 func hashText(h *maphash.Hash, text []byte) {
 	if text == nil {
-		hashNumber(h, -1)
+		maphash.WriteComparable(h, -1)
 		return
 	}
-	hashNumber(h, int64(len(text)))
+	maphash.WriteComparable(h, len(text))
 	_, _ = h.Write(text) // it never fails
-}
-
-func hashNumber(h *maphash.Hash, n int64) {
-	var b [8]byte
-	binary.LittleEndian.PutUint64(b[:], uint64(n))
-	_, _ = h.Write(b[:]) // it never fails
 }
 
 // record counts a record of a topic. It reports whether memory is left for more.

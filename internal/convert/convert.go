@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/walpost/walpost/internal/convert/input"
+	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 // Options are facts that the input does not have.
@@ -84,12 +85,7 @@ func (r *Result) Refuse(field, text string) {
 
 // Unsupported reports whether an option of the input has no equivalent in the configuration.
 func (r *Result) Unsupported() bool {
-	for _, f := range r.Report {
-		if f.Verdict == Unsupported {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(r.Report, func(f Finding) bool { return f.Verdict == Unsupported })
 }
 
 // Convert reads text and returns the configuration with its report, or an *input.SyntaxError.
@@ -259,7 +255,7 @@ func (c *conversion) rest() {
 		owner := "" // names Java code, which has options under its names
 		for _, option := range []string{"converters", "post.processors"} {
 			list, _ := c.in.ByName[option].Plain()
-			if slices.ContainsFunc(names(list), func(name string) bool { return strings.HasPrefix(e.Name, name+".") }) {
+			if slices.ContainsFunc(yamlfile.SplitList(list), func(name string) bool { return strings.HasPrefix(e.Name, name+".") }) {
 				owner = option
 			}
 		}

@@ -4,6 +4,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 const (
@@ -57,7 +59,7 @@ func (c *conversion) predicate(transform string) (p predicate, there bool) {
 		return predicate{why: "its predicate cannot be read"}, c.in.Has(option)
 	}
 	c.predicates[name] = true
-	if !slices.Contains(names(c.or("predicates", "")), name) {
+	if !slices.Contains(yamlfile.SplitList(c.or("predicates", "")), name) {
 		return predicate{why: "the predicate " + name + " is not in predicates"}, true
 	}
 	prefix := "predicates." + name + "."

@@ -4,20 +4,11 @@ import (
 	"cmp"
 	"slices"
 	"strings"
+
+	"github.com/walpost/walpost/internal/yamlfile"
 )
 
 const eventRouter = "io.debezium.transforms.outbox.EventRouter"
-
-// names splits Connect's list of names.
-func names(list string) []string {
-	var all []string
-	for _, name := range strings.Split(list, ",") {
-		if name = strings.TrimSpace(name); name != "" {
-			all = append(all, name)
-		}
-	}
-	return all
-}
 
 // transforms finds the EventRouter, decides about the other transforms, and reads the tables, which
 // predicates depend on. It reports whether there is an EventRouter.
@@ -32,7 +23,7 @@ func (c *conversion) transforms() bool {
 		}
 		return false
 	}
-	all, router := names(list), ""
+	all, router := yamlfile.SplitList(list), ""
 	for i, name := range all {
 		if slices.Contains(all[:i], name) {
 			c.bad("transforms", "%s occurs twice", name)

@@ -75,7 +75,7 @@ func TestEachSourceWithARefusedRecord(t *testing.T) {
 					if left := pg.Value(t, s.dsn, "SELECT count(*) FROM outbox WHERE finished_at IS NULL"); left != "2" {
 						t.Errorf("%s rows are not finished beside a halt", left)
 					}
-				} else if code, out := s.command("verify", "--wait", "1s"); code != 1 || !strings.Contains(out, "CANNOT TELL not_confirmed: 2 ") {
+				} else if code, out := s.command("verify", "--wait", "1s"); code != 1 || !strings.Contains(out, "NOT JUDGED not_confirmed: 2 ") {
 					t.Errorf("verify beside a halt: code %d\n%s", code, out)
 				}
 				explained := "too large for the topic"

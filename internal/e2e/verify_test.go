@@ -262,7 +262,7 @@ func TestVerifySaysThatASnapshotIsNotFinished(t *testing.T) {
 	eventually(t, time.Minute, "events flow", func() bool { return r.metric("walpost_events_total") > 0 })
 	r.kill()
 	s.moving(pg)
-	if code, out := s.verify("--limit", "0"); code != 1 || !strings.Contains(out, "note: the snapshot is not finished: ") || !strings.Contains(out, "CANNOT TELL not_confirmed") {
+	if code, out := s.verify("--limit", "0"); code != 1 || !strings.Contains(out, "note: the snapshot is not finished: ") || !strings.Contains(out, "NOT JUDGED not_confirmed") {
 		t.Errorf("exit code %d:\n%s", code, out)
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -73,17 +74,31 @@ type Server struct {
 	cfg     Config
 	version string
 	metrics *prometheus.Registry
-	reload  *reload
+	refused atomic.Value // string: why the newest reload of the configuration was refused, "" if it was not
 }
 
 // New makes a Server, which does not listen yet.
 func New(cfg Config, b Build) *Server {
-	metrics := newRegistry(b)
-	return &Server{cfg, b.Version, metrics, newReload(metrics)}
+	s := &Server{cfg: cfg, version: b.Version, metrics: newRegistry(b)}
+	s.metrics.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "walpost_config_last_reload_successful", Help: "Whether the newest reload of the configuration was accepted; 1 before the first one.",
+	}, func() float64 { return flag(s.reloadError() == "") }))
+	return s
 }
 
 // Reloaded takes the result of the newest attempt to read the configuration again.
-func (s *Server) Reloaded(err error) { s.reload.done(err) }
+func (s *Server) Reloaded(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	s.refused.Store(text)
+}
+
+func (s *Server) reloadError() string {
+	text, _ := s.refused.Load().(string)
+	return text
+}
 
 // Hook counts what a Kafka client does. It must be given to the client when the client is made.
 func (s *Server) Hook() kgo.Hook { return newKafkaMetrics(s.metrics) }
@@ -153,7 +168,7 @@ func (s *Server) handler(relay Relay, past *history) http.Handler {
 	mux.HandleFunc("GET /api/status", func(w http.ResponseWriter, _ *http.Request) {
 		now := time.Now()
 		v := viewOf(seen(relay, now), s.version, now)
-		v.ReloadError = s.reload.refused()
+		v.ReloadError = s.reloadError()
 		answerJSON(w, v)
 	})
 	mux.HandleFunc("GET /api/history", func(w http.ResponseWriter, _ *http.Request) { answerJSON(w, past.list()) })

@@ -70,7 +70,7 @@ func collected(t *testing.T, relay Relay) *prometheus.Registry {
 // testServer serves what is collected of a relay.
 func testServer(t *testing.T, relay Relay, hosts []string) *Server {
 	t.Helper()
-	return &Server{Config{Hosts: hosts}, "v1", collected(t, relay), newReload(prometheus.NewRegistry())}
+	return &Server{cfg: Config{Hosts: hosts}, version: "v1", metrics: collected(t, relay)}
 }
 
 // promised are the names of the contract.

@@ -400,18 +400,11 @@ func (t *Table) HasEqual(ctx context.Context) (bool, error) {
 	return found.Found, err
 }
 
-// A BadValueError says that a text is no value of a column's type, or violates a constraint of the table.
-type BadValueError struct{ err *pgconn.PgError }
-
-func (e *BadValueError) Error() string { return e.err.Message }
-
-// Unwrap returns the server's error.
-func (e *BadValueError) Unwrap() error { return e.err }
-
-// BadValue returns the BadValueError of err, or nil if the server did not refuse a value.
-func BadValue(err error) *BadValueError {
+// BadValue returns what the server says of a text that is no value of its column's type, or that violates a constraint of the
+// table. It is nil if the server did not refuse a value.
+func BadValue(err error) error {
 	if e, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(e.Code, "22") || strings.HasPrefix(e.Code, "23")) {
-		return &BadValueError{e}
+		return errors.New(e.Message)
 	}
 	return nil
 }

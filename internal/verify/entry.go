@@ -145,12 +145,6 @@ func (h *hasher) short(text []byte) uint64 {
 	return maphash.Bytes(h.seeds[0], text)
 }
 
-func (h *hasher) number(n uint64) {
-	var b [8]byte
-	binary.BigEndian.PutUint64(b[:], n)
-	_, _ = h.hash.Write(b[:]) // it never fails
-}
-
 // notOfTheRow are the headers that a row does not decide: where the record comes from, the key before
 // an update, and the run of the relay.
 func notOfTheRow(name string) bool {
@@ -180,8 +174,8 @@ func (h *hasher) content(e *entry, key, value []byte, headers []cdc.Header) (id 
 			}
 		}
 		if !notOfTheRow(name) {
-			h.number(h.short([]byte(name)))
-			h.number(h.short(headers[i].Value))
+			maphash.WriteComparable(&h.hash, h.short([]byte(name)))
+			maphash.WriteComparable(&h.hash, h.short(headers[i].Value))
 		}
 	}
 	e.headers = h.hash.Sum64()
@@ -193,11 +187,11 @@ func (h *hasher) record(e *entry, headers []cdc.Header) {
 	h.hash.Reset()
 	_, _ = h.hash.Write(e.key[:]) // it never fails
 	for _, n := range []uint64{e.flags & nullKey, e.value, uint64(e.time)} {
-		h.number(n)
+		maphash.WriteComparable(&h.hash, n)
 	}
 	for i := range headers {
-		h.number(h.short([]byte(headers[i].Key)))
-		h.number(h.short(headers[i].Value))
+		maphash.WriteComparable(&h.hash, h.short([]byte(headers[i].Key)))
+		maphash.WriteComparable(&h.hash, h.short(headers[i].Value))
 	}
 	e.whole = h.hash.Sum64()
 }

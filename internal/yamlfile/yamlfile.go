@@ -199,7 +199,7 @@ func (d *Reader) list(n *yaml.Node, v reflect.Value, path string) {
 		if v.Type().Elem().Kind() == reflect.Struct {
 			d.add(n, path, "must be a list (got %s)", kindName(n))
 		} else if text, ok := d.expand(n, path); ok {
-			v.Set(reflect.ValueOf(splitList(text)))
+			v.Set(reflect.ValueOf(SplitList(text)))
 		}
 	default:
 		d.add(n, path, "must be a list (got %s)", kindName(n))
@@ -305,7 +305,7 @@ func setText(v reflect.Value, text string) error {
 		v.SetInt(int64(x))
 		return nil
 	case []string:
-		v.Set(reflect.ValueOf(splitList(text)))
+		v.Set(reflect.ValueOf(SplitList(text)))
 		return nil
 	}
 	switch v.Kind() {
@@ -407,7 +407,8 @@ func Join(path, key string) string {
 	return path + "." + key
 }
 
-func splitList(text string) []string {
+// SplitList returns the items of a list with commas, without spaces around them and without empty items.
+func SplitList(text string) []string {
 	parts := strings.Split(text, ",")
 	list := parts[:0]
 	for _, part := range parts {

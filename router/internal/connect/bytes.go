@@ -46,7 +46,7 @@ func (c *binary) Append(dst []byte, topic string, s *Schema, v any) (out []byte,
 	if c.delegate == nil {
 		text := "null"
 		if v != nil {
-			b, err := appendJavaString(nil, s, v)
+			b, err := java.append(nil, s, v, nil, false)
 			if err != nil {
 				return dst, false, err
 			}

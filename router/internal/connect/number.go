@@ -3,6 +3,7 @@ package connect
 import (
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 )
 
@@ -73,7 +74,7 @@ func nearest(dst []byte, start int, f float64, bits int) []byte {
 		return append(dst[:start], other...)
 	}
 	if last == first {
-		dst = insert(dst, first+1, ".0")
+		dst = slices.Insert(dst, first+1, '.', '0')
 	}
 	return dst
 }
@@ -129,12 +130,12 @@ func (u *Unscaled) Append(dst []byte) []byte {
 	if u.Scale > 0 && exponent >= -6 {
 		zeros := int(u.Scale) - digits + 1 // before the digits, so that one stands before the point
 		if zeros > 0 {
-			dst = insert(dst, start, "00000000"[:zeros])
+			dst = slices.Insert(dst, start, []byte("00000000")[:zeros]...)
 		}
-		return insert(dst, len(dst)-int(u.Scale), ".")
+		return slices.Insert(dst, len(dst)-int(u.Scale), '.')
 	}
 	if digits > 1 {
-		dst = insert(dst, start+1, ".")
+		dst = slices.Insert(dst, start+1, '.')
 	}
 	if exponent != 0 {
 		dst = append(dst, 'E')
@@ -143,13 +144,6 @@ func (u *Unscaled) Append(dst []byte) []byte {
 		}
 		dst = strconv.AppendInt(dst, exponent, 10)
 	}
-	return dst
-}
-
-func insert(dst []byte, at int, s string) []byte {
-	dst = append(dst, s...)
-	copy(dst[at+len(s):], dst[at:])
-	copy(dst[at:], s)
 	return dst
 }
 

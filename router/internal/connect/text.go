@@ -12,23 +12,21 @@ import (
 //   - For a byte[] (bit(n), and the number in a VariableScaleDecimal), Java prints an address that
 //     changes each time, such as "[B@6d06d69c". This converter prints base64.
 //   - Java prints a java.util.Date in the time zone of the worker. This converter prints UTC.
-func NewString() Converter { return stringConverter{append: appendJavaString} }
+func NewString() Converter { return stringConverter{java} }
 
 // NewSimpleHeader returns Kafka Connect's SimpleHeaderConverter, the default for headers. It writes
 // the text of Values.convertToString, and null for null. Dates and times are in UTC; in Connect
 // they are in the time zone of the worker.
-func NewSimpleHeader() Converter { return stringConverter{append: appendSimple} }
+func NewSimpleHeader() Converter { return stringConverter{simple} }
 
-// A stringConverter writes values as text. append never gets a nil value.
-type stringConverter struct {
-	append func(dst []byte, s *Schema, v any) ([]byte, error)
-}
+// A stringConverter writes values as text.
+type stringConverter struct{ *style }
 
 func (c stringConverter) Append(dst []byte, _ string, s *Schema, v any) (out []byte, null bool, err error) {
 	if v == nil {
 		return dst, true, nil
 	}
-	if out, err = c.append(dst, s, v); err != nil {
+	if out, err = c.append(dst, s, v, nil, false); err != nil {
 		return dst, false, err
 	}
 	return questionMarks(out, len(dst)), false, nil
@@ -36,16 +34,6 @@ func (c stringConverter) Append(dst []byte, _ string, s *Schema, v any) (out []b
 
 func (stringConverter) AppendText(dst []byte, _ string, _ *Schema, text []byte) (out []byte, null bool, err error) {
 	return append(dst, text...), false, nil
-}
-
-// appendJavaString appends v.toString().
-func appendJavaString(dst []byte, s *Schema, v any) ([]byte, error) {
-	return java.append(dst, s, v, nil, false)
-}
-
-// appendSimple appends the text of Values.convertToString.
-func appendSimple(dst []byte, s *Schema, v any) ([]byte, error) {
-	return simple.append(dst, s, v, nil, false)
 }
 
 // A style is a way to write values as text: as Java's toString, or as Connect's Values.append.

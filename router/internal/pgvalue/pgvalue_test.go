@@ -88,7 +88,7 @@ func TestAValueThatDebeziumCannotHoldIsAnErrorWhereNothingCanStandForIt(t *testi
 		t.Errorf("a column with a default: %v, %v", v, err)
 	}
 	numeric.HasDefault = false
-	if v, err := mustColumn(t, numeric, Modes{}).Parse([]byte("NaN")); err == nil || !strings.Contains(err.Error(), `Debezium turns "NaN", and stops because the column is NOT NULL`) {
+	if v, err := mustColumn(t, numeric, Modes{}).Parse([]byte("NaN")); err == nil || !strings.Contains(err.Error(), `Debezium turns "NaN" into NULL, and stops because the column is NOT NULL`) {
 		t.Errorf("a column that must not be NULL: %v, %v", v, err)
 	}
 }

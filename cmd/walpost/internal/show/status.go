@@ -31,11 +31,12 @@ func Status(w io.Writer, s *slot.Status, a askrelay.Answer) error {
 	}
 	line("relay", "%s", relayText(a))
 	if s.Known && s.Exists {
-		active := "inactive"
-		if s.Active {
+		active := "inactive for " + s.InactiveFor.Round(time.Second).String()
+		switch {
+		case s.Active:
 			active = fmt.Sprintf("active (pid %d)", s.ActivePID)
-		} else {
-			active += " for " + atLeastFor(s.InactiveFor, s.InactiveAtLeast)
+		case s.InactiveAtLeast:
+			active = strings.Replace(active, "for ", "for at least ", 1)
 		}
 		line("reader", "%s", active)
 		line("wal_status", "%s", s.WALStatus)
@@ -93,14 +94,6 @@ func bytesOrUnknown(n int64) string {
 		return "unknown"
 	}
 	return walpost.Size(n).Roughly()
-}
-
-func atLeastFor(d time.Duration, atLeast bool) string {
-	text := d.Round(time.Second).String()
-	if atLeast {
-		text = "at least " + text
-	}
-	return text
 }
 
 // PollStatus prints the state of a relay that polls, and of its table.

@@ -31,7 +31,7 @@ func Verify(w io.Writer, r *walpost.VerifyReport) error {
 		if n == 0 {
 			continue
 		}
-		title := "CANNOT TELL"
+		title := "NOT JUDGED"
 		if k.Difference {
 			title = "DIFFERENCE"
 		}
