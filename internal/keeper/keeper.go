@@ -206,6 +206,37 @@ func (k *Keeper) Signal(s syscall.Signal) error {
 	return nil
 }
 
+// Freeze stops the server's process with SIGSTOP, and returns when none of its threads runs any
+// more. On a machine that does not tell the state of threads, it returns at once.
+func (k *Keeper) Freeze() error {
+	if err := k.Signal(syscall.SIGSTOP); err != nil {
+		return err
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if frozen(k.current().process) {
+			return nil
+		}
+		if time.Now().After(end) {
+			return errors.New("the process runs a minute after SIGSTOP")
+		}
+	}
+}
+
+func frozen(p *os.Process) bool {
+	if p == nil {
+		return true
+	}
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid)) // the pattern is good
+	for _, file := range threads {
+		text, err := os.ReadFile(file)
+		_, state, _ := strings.Cut(string(text), ") ") // the name of the thread is before it
+		if err == nil && state != "" && strings.ContainsRune("RS", rune(state[0])) {
+			return false
+		}
+	}
+	return true
+}
+
 // Await returns nil as soon as ready returns nil. It returns an error if the server or ctx ends
 // before.
 func (k *Keeper) Await(ctx context.Context, ready func() error) error {

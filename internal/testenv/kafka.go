@@ -223,7 +223,7 @@ func (c *KafkaCluster) Kill(nodes ...int) error {
 // Pause freezes nodes of a private cluster with SIGSTOP. Their connections stay open, but they
 // answer nothing.
 func (c *KafkaCluster) Pause(nodes ...int) error {
-	return eachNode(c.own(nodes), func(n *node) error { return n.Signal(syscall.SIGSTOP) })
+	return eachNode(c.own(nodes), func(n *node) error { return n.Freeze() })
 }
 
 // Resume continues paused nodes.
