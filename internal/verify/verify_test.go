@@ -176,8 +176,8 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 		commits string
 		write   func(w *world, topic string)
 		topic   string        // "broker" for one with the brokers' times
-		early   time.Duration // how much earlier the record of a is than that of b, where the server keeps no times
-		tied    bool          // both commits were in one millisecond
+		early   time.Duration // how much earlier the record of a is than that of b
+		timed   bool          // the server keeps the times, and early counts all the same
 		inOrder bool
 		other   bool     // b is in another partition
 		change  []string // SQL before verify
@@ -193,9 +193,9 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 		"two transactions, nothing known":   {commits: "off", write: two, topic: "broker", found: []string{"order_unknown a 1"}},
 		"the column contradicts the times":  {commits: "off", write: two, early: -2 * time.Second, inOrder: true, found: []string{"order_unknown b 1"}},
 		"the lower id commits last":         {commits: "off", write: two, early: -2 * time.Second},
-		"updated since, by one transaction": {commits: "on", write: two, change: []string{"UPDATE outbox SET at = now()"}, found: []string{"order_unknown a 1"}},
+		"updated since, by one transaction": {commits: "on", write: two, timed: true, early: 900 * time.Millisecond, change: []string{"UPDATE outbox SET at = now()"}, found: []string{"order_unknown a 1"}},
 		"updated since, statistics reset": {
-			commits: "on", write: two, tied: true, found: []string{"order_unknown a 1"},
+			commits: "on", write: two, timed: true, found: []string{"order_unknown a 1"},
 			change: []string{"UPDATE outbox SET at = now()", "SELECT pg_stat_force_next_flush()", "SELECT pg_stat_reset_single_table_counters('outbox'::regclass)"},
 		},
 		"updated since, far apart":    {commits: "on", write: apart, change: []string{"UPDATE outbox SET at = now()"}, found: []string{"out_of_order a 1"}},
@@ -208,7 +208,7 @@ func TestRecordsInTheWrongOrder(t *testing.T) {
 			topic := fmt.Sprint(cmp.Or(c.topic, "topic"), len(w.topics))
 			c.write(&w, topic)
 			all := w.records()
-			if c.commits == "off" || c.tied { // the relay has the commit times, which the table does not have
+			if c.commits == "off" || c.timed { // the relay has the commit times, which the table does not have
 				all[0].Timestamp = all[1].Timestamp.Add(-c.early)
 			}
 			if !c.inOrder {

@@ -97,9 +97,11 @@ func (w *world) insert(rows ...string) {
 // later makes sure that the next transaction commits so much later that its time is certain.
 func (w *world) later() { w.exec("SELECT pg_sleep(1.1)") }
 
-// records are what the relay would send for the table, in the order of the rows.
+// records are what the relay would send for the table, in the order of the rows. If the server keeps no commit times, all of
+// them have one time, as the rows of one transaction have.
 func (w *world) records() (out []*kgo.Record) {
 	w.Helper()
+	now := time.Now()
 	reader, err := w.cfg.From.Open(w.Context(), table.Options{})
 	if err != nil {
 		w.Fatal(err)
@@ -116,6 +118,9 @@ func (w *world) records() (out []*kgo.Record) {
 		}
 		if ev == nil {
 			return out
+		}
+		if !rows.CommitKnown {
+			ev.Time = now
 		}
 		var rec cdc.Record
 		if ok, err := w.cfg.Router.Route(ev, &rec); err != nil || !ok {
