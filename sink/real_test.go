@@ -52,10 +52,10 @@ func TestRealLimitsThatChangeTakeEffect(t *testing.T) {
 	b.sendRecord(cdc.Record{Topic: a, Key: []byte("k"), Partition: -1, Value: []byte(strings.Repeat("x", 50_000))}) // small when compressed
 	fill(1000, 40)
 	b.all()
-	setTopicConfig(t, b.adm, a, "max.message.bytes", "50000")
+	k.Configure(t, "max.message.bytes", "50000", a)
 	fill(20_000, 20)
 	b.all()
-	setTopicConfig(t, b.adm, a, "max.message.bytes", "2000")
+	k.Configure(t, "max.message.bytes", "2000", a)
 	fill(1000, 200)
 	b.all()
 	b.checkLog(k.Brokers(), a)

@@ -169,13 +169,8 @@ func TestARetryDeliversOnceAndInOrder(t *testing.T) {
 		t.Errorf("second retry: %+v, %v", report, err)
 	}
 	// The causes are mended.
-	adm := kadm.NewClient(w.client)
-	if _, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("7000000")}}, x); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := adm.UpdatePartitions(t.Context(), 10, x); err != nil {
-		t.Fatal(err)
-	}
+	w.kafka.Configure(t, "max.message.bytes", "7000000", x)
+	w.kafka.Grow(t, 10, x)
 	w.route("other")
 	rows := w.topic("rows", 1, nil)
 	topics = w.open()

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -82,10 +80,7 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 		line, want := example[1], example[2]
 		if strings.Contains(line, "retry") && !strings.Contains(line, "dry-run") && !mended {
 			mended = true
-			adm := kadm.NewClient(kafka.Client(t))
-			if _, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("1000000")}}, s.prefix+"orders"); err != nil {
-				t.Fatal(err)
-			}
+			kafka.Configure(t, "max.message.bytes", "1000000", s.prefix+"orders")
 		}
 		var args []string
 		for _, word := range regexp.MustCompile(`"[^"]*"|\S+`).FindAllString(strings.ReplaceAll(line, " --config walpost.yaml", ""), -1) {

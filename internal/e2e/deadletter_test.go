@@ -272,16 +272,12 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 	r.stopsClean()
 
 	// The causes are mended: larger records, more partitions, and a route and a key for every row.
-	adm := kadm.NewClient(kafka.Client(t))
-	if _, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("2000000")}}, s.prefix+"a", s.prefix+"b"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := adm.UpdatePartitions(t.Context(), 10, s.prefix+"a", s.prefix+"b"); err != nil {
-		t.Fatal(err)
-	}
+	kafka.Configure(t, "max.message.bytes", "2000000", s.prefix+"a", s.prefix+"b")
+	kafka.Grow(t, 10, s.prefix+"a", s.prefix+"b")
 	kafka.CreateTopic(t, s.prefix+"mended", 3, nil)
 	s.yaml = strings.Replace(s.yaml, fmt.Sprintf(`route.topic.replacement: "%s${routedByValue}"`, s.prefix),
 		fmt.Sprintf(`route.by.field: id, route.topic.replacement: "%smended", table.field.event.key: id`, s.prefix), 1)
+	adm := kadm.NewClient(kafka.Client(t))
 	places := []string{s.prefix + "a", s.prefix + "b", s.prefix + "mended"}
 	ends := map[string]int64{}             // what was seen of each partition
 	follow(places, func(rec *kgo.Record) { // with the new partitions

@@ -7,8 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
-
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -86,10 +84,10 @@ func TestEachSourceWithARefusedRecord(t *testing.T) {
 					t.Errorf("explain: code %d\n%s", code, out)
 				}
 				// The cause is mended, and nothing is lost.
-				if limit := "2000000"; policy == "halt" && k.poll != "" {
+				if policy == "halt" && k.poll != "" {
 					pg.Exec(t, s.dsn, "UPDATE outbox SET payload = payload - 'noise' WHERE id = '"+large+"'")
-				} else if _, err := kadm.NewClient(kafka.Client(t)).AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: &limit}}, small); err != nil {
-					t.Fatal(err)
+				} else {
+					kafka.Configure(t, "max.message.bytes", "2000000", small)
 				}
 				if policy == "halt" {
 					if token := regexp.MustCompile(`walpost skip (\S+)`).FindStringSubmatch(r.log.String()); (token == nil) != k.claims {

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/deadletter"
@@ -240,13 +239,8 @@ delivery: {on_poison: park_key, parking_topic: %s}
 	release(order[:bad/20]) // nothing is mended
 	eventually(t, time.Minute, "the releases are refused", func() bool { mu.Lock(); defer mu.Unlock(); return again >= bad/20 })
 
-	adm := kadm.NewClient(kafka.Client(t))
-	if _, err := adm.AlterTopicConfigs(t.Context(), []kadm.AlterConfig{{Name: "max.message.bytes", Value: kadm.StringPtr("2000000")}}, s.prefix+"a", s.prefix+"b"); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := adm.UpdatePartitions(t.Context(), 10, s.prefix+"a", s.prefix+"b"); err != nil {
-		t.Fatal(err)
-	}
+	kafka.Configure(t, "max.message.bytes", "2000000", s.prefix+"a", s.prefix+"b")
+	kafka.Grow(t, 10, s.prefix+"a", s.prefix+"b")
 	follow([]string{s.prefix + "a", s.prefix + "b"}, func(rec *kgo.Record) { // the new partitions
 		if rec.Partition >= partitions {
 			delivered(rec)

@@ -188,6 +188,7 @@ func (n *node) format(c *KafkaCluster, cluster string, props map[string]string) 
 		"share.coordinator.state.topic.min.isr":            inSync,
 		"group.initial.rebalance.delay.ms":                 "0",
 		"group.min.session.timeout.ms":                     "500",
+		"log.retention.ms":                                 "-1", // the records of many tests have old timestamps
 
 		// A small machine runs several of these at once.
 		"num.network.threads":            "2",
