@@ -55,6 +55,13 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	if cfg.Stdout == nil {
 		to := cfg.sink()
 		what.Kafka = &to.Config
+		what.SetAside = func(ctx context.Context) (func(table, id string, unique bool) bool, error) {
+			at, err := r.elsewhere(ctx, opts.Say)
+			return func(table, id string, unique bool) bool {
+				place := at(table, id)
+				return place.Name != "" && (unique || strings.HasPrefix(place.Name, "parked")) // only dead letters can be another relay's
+			}, err
+		}
 	}
 	tables := r.tables()
 	tables.TimeColumn = cfg.Source.TimeColumn

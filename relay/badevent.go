@@ -42,6 +42,7 @@ func (l *loop) unroutable(ev *cdc.Event, commit cdc.Position, row int, err error
 // dead letter topic refused the event, and how the event was read.
 func (l *loop) named(bad *BadEvent) *BadEvent {
 	bad.Letter, bad.Polled = l.cfg.Poison.IsTopic(bad.Topic), l.found.Poll != ""
+	bad.Recover = l.cfg.Copying != nil && l.cfg.Copying.Origin == checkpoint.OriginRecover
 	if bad.Commit != 0 && l.keeper == nil {
 		bad.Token = l.haltOf(bad).Token
 	}

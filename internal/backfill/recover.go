@@ -44,6 +44,9 @@ type Recovering struct {
 	Kafka  *kafka.Config // nil if the records do not go to Kafka
 	// Messages says that logical messages are events, too. They are in no table.
 	Messages bool
+	// SetAside returns a function that reports whether an event is a dead letter or parked, so that no row of it is published. unique
+	// says that no other table of any database has the id. nil is for no event.
+	SetAside func(ctx context.Context) (func(table, id string, unique bool) bool, error)
 }
 
 // Recover returns the relay's part in a recover of tables, and a function that returns the number of rows that were published, over
@@ -60,9 +63,10 @@ type recovery struct {
 	Recovering
 
 	known   *comparison // of the rows with what is in Kafka
-	unread  error       // why a topic cannot be read
-	agreed  bool        // to publish what is missing
-	reading *reading    // the newest
+	aside   func(table, id string, unique bool) bool
+	unread  error    // why a topic cannot be read
+	agreed  bool     // to publish what is missing
+	reading *reading // the newest
 }
 
 func (rc *recovery) say(format string, args ...any) { rc.Say(fmt.Sprintf(format, args...)) }
@@ -167,8 +171,26 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 				"the row was written before the publication had this filter, the row is published although the stream did not deliver it", t, t.Filter)
 		}
 	}
+	if rc.SetAside != nil {
+		if rc.aside, err = rc.SetAside(ctx); err != nil {
+			return nil, err
+		}
+	}
+	aside, unroutable := 0, 0 // of the rows that are left
 	each := func(again bool, t *table.Table, count func(rec *cdc.Record)) error {
-		return rc.each(ctx, r, t, again, func(rec *cdc.Record) error {
+		return rc.each(ctx, r, t, again, func(rec *cdc.Record, bad error) error {
+			switch {
+			case rc.isAside(r, t.Relation, rec.EventID):
+				if !again {
+					aside++
+				}
+				return nil
+			case bad != nil:
+				if !again {
+					unroutable++
+				}
+				return nil
+			}
 			if err := rc.tail(ctx, tails, rec.Topic, from); err != nil {
 				return err
 			}
@@ -194,6 +216,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 			return nil, err
 		}
 	}
+	known.left += unroutable
 	there := known.conclude()
 	missing := known.left - there
 	for _, topic := range slices.Sorted(maps.Keys(known.topics)) {
@@ -213,6 +236,12 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		rc.say("%d of the missing rows resemble an event in Kafka (same topic, id and key): walpost cannot tell whether they are the same events. "+
 			"It publishes them, because a duplicate is better than a loss", known.inDoubt)
 	}
+	if unroutable > 0 {
+		rc.say("%d of the missing rows cannot be routed (walpost explain shows the reason): delivery.on_poison says what becomes of them", unroutable)
+	}
+	if aside > 0 {
+		rc.say("%d other rows are left out, because their events are dead letters or parked (walpost dead list shows them)", aside)
+	}
 	if err := rc.gone(ctx, r); err != nil {
 		return nil, err
 	}
@@ -226,11 +255,23 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	var rec cdc.Record
 	return func(ev *cdc.Event) (bool, error) {
 		ok, err := rc.Router.Route(ev, &rec)
-		if err != nil || !ok {
-			return false, nil //nolint:nilerr // the relay's own router finds the error too, and the relay halts
+		switch {
+		case rc.isAside(r, ev.Row.Relation, rec.EventID):
+			return true, nil
+		case err != nil || !ok:
+			return false, nil //nolint:nilerr // the relay's own router finds the error too, and the policy decides
 		}
 		return known.take(&rec), nil
 	}, nil
+}
+
+// isAside reports whether the event of a row is a dead letter or parked. An id tells that only if it is the primary key.
+func (rc *recovery) isAside(r *reading, rel *cdc.Relation, id string) bool {
+	if rc.aside == nil || id == "" {
+		return false
+	}
+	key, uuid := idIsKey(rel, r.Columns(rel).ID)
+	return key && rc.aside(rel.String(), id, uuid)
 }
 
 // since returns the time from which on the topics have the events of the rows in the gap. It is zero if ageless says why that is unknown.
@@ -278,18 +319,24 @@ func (rc *recovery) compare(ctx context.Context, r *reading) (*comparison, error
 
 // isUnique reports whether no two rows of any databases have one event id: it is a uuid and the primary key.
 func isUnique(rel *cdc.Relation, columns func(*cdc.Relation) router.Columns) bool {
-	column := columns(rel).ID
+	key, uuid := idIsKey(rel, columns(rel).ID)
+	return key && uuid
+}
+
+// idIsKey reports whether the column of the event id is the primary key, and whether it is a uuid.
+func idIsKey(rel *cdc.Relation, column string) (key, uuid bool) {
 	for _, c := range rel.Columns {
-		if (c.KeyPosition > 0) != (c.Name == column) || c.Name == column && c.TypeName != "uuid" {
-			return false
+		if (c.KeyPosition > 0) != (c.Name == column) {
+			return false, false
 		}
+		uuid = uuid || c.Name == column && c.TypeName == "uuid"
 	}
-	return rel.Index(column) >= 0
+	return rel.Index(column) >= 0, uuid
 }
 
 // each routes the rows of a table that may be in the gap: those that are left, or with again those that an earlier call has
-// published too.
-func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again bool, do func(rec *cdc.Record) error) error {
+// published too. bad is the router's error of a row that has no record. The relay's policy decides about such a row.
+func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again bool, do func(rec *cdc.Record, bad error) error) error {
 	sel, err := r.selection(ctx, t)
 	if err != nil {
 		return err
@@ -307,14 +354,11 @@ func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again 
 		if err != nil || ev == nil {
 			return err
 		}
-		ok, err := rc.Router.Route(ev, &rec)
-		if err != nil {
-			return fault.Person(err, "Repair the row or the routing (walpost explain shows it), then run "+fault.Command("recover")+" again.")
-		}
-		if !ok {
+		ok, bad := rc.Router.Route(ev, &rec)
+		if bad == nil && !ok {
 			continue
 		}
-		if err := do(&rec); err != nil {
+		if err := do(&rec, bad); err != nil {
 			return err
 		}
 	}

@@ -24,6 +24,7 @@ type Event struct {
 	Topic   string        // the topic that refused the record; "" if the event cannot be routed
 	Token   string        // what walpost skip calls this event; "" if it cannot be skipped: a row of the table, or a claimed one
 	Polled  bool          // the source reads the table, also for events of the stream
+	Recover bool          // a recover reads the rows
 	Letter  bool          // Topic is the dead letter topic, which refused the event's letter
 	Because cdc.Reason    // "" if the sink cannot write at all
 	Keyless bool          // the policy is to park the key, and the event has none, or is a row of the table
@@ -74,7 +75,11 @@ func (e *Event) Repair() string {
 		repair = "The event is not parked, because walpost parks only events of the stream that have a known key. " + repair
 	}
 	if (e.Commit == 0 || e.Polled) && e.Table != nil {
-		return repair + " Or update or delete the row. Then start walpost again: walpost reads the row from the table once more."
+		start := "start walpost"
+		if e.Recover {
+			start = "run " + fault.Command("recover")
+		}
+		return repair + " Or update or delete the row. Then " + start + " again: walpost reads the row from the table once more."
 	}
 	if e.ofMessages() {
 		return repair + " The WAL keeps the message as it was written. After the repair, " + again
