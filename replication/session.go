@@ -147,8 +147,9 @@ func (s *Session) hijack(ctx context.Context) error {
 }
 
 // fill is what completes a relation, nil where there is nothing to complete: from the catalog, where somebody asked for that, and with the
-// table's name in place of its partition's. Rows come under the names of partitions where they were written before the publication got
-// publish_via_partition_root: the server decodes old WAL by the publication as it was. Open refuses such a publication only as long as it is so.
+// present name of its table. The server decodes old WAL by the catalog as it was. So rows come under another name if they were written before
+// the table was renamed. They come under the names of partitions if they were written before the publication got
+// publish_via_partition_root. Open refuses such a publication only as long as it is so.
 func (s *Session) fill() func(*cdc.Relation) error {
 	if s.cfg.catalog == nil && len(s.cfg.roots) == 0 {
 		return nil
@@ -159,9 +160,9 @@ func (s *Session) fill() func(*cdc.Relation) error {
 				return err
 			}
 		}
-		if root, ok := s.cfg.roots[rel.ID]; ok {
-			s.cfg.logger.Warn().Stringer("partition", rel).Stringer("table", root).
-				Msg("these rows have the name of their partition, because they were written before publish_via_partition_root was set: walpost takes them as rows of the table")
+		if root, ok := s.cfg.roots[rel.ID]; ok && (rel.Schema != root.Schema || rel.Name != root.Name) {
+			s.cfg.logger.Warn().Stringer("name", rel).Stringer("table", root).
+				Msg("these rows come under another name, because they were written before the table was renamed, or before publish_via_partition_root was set: walpost takes them as rows of the table")
 			rel.Schema, rel.Name = root.Schema, root.Name
 		}
 		return nil

@@ -227,6 +227,43 @@ func TestRowsFromBeforeThePublicationKnewTheRootAreTheTables(t *testing.T) {
 	})
 }
 
+// Rows come under the name that their table had when they were written. The stream and the reading ahead give them the present name.
+// A table that has the former name now keeps it, and so does one of the configured tables that swapped their names.
+func TestRowsOfARenamedTableHaveItsPresentName(t *testing.T) {
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		w := newWorld(t, pg, "CREATE SCHEMA app", "CREATE TABLE former (id text PRIMARY KEY)", "CREATE TABLE a (id text PRIMARY KEY)", "CREATE TABLE b (id text PRIMARY KEY)",
+			"CREATE PUBLICATION walpost FOR TABLE former, a, b WITH (publish = 'insert')")
+		w.cfg.Needs, w.cfg.Tables = nil, []string{"app.outbox", "public.a", "public.b"}
+		w.exec(w.slotOf("pgoutput"), "INSERT INTO former VALUES ('1')", "ALTER TABLE former RENAME TO outbox", "INSERT INTO outbox VALUES ('2')",
+			"ALTER TABLE outbox SET SCHEMA app", "INSERT INTO app.outbox VALUES ('3')", "CREATE TABLE former (id text PRIMARY KEY)", "ALTER PUBLICATION walpost ADD TABLE former",
+			"INSERT INTO former VALUES ('4')", "INSERT INTO a VALUES ('5')", "ALTER TABLE a RENAME TO c", "ALTER TABLE b RENAME TO a", "ALTER TABLE c RENAME TO b", "INSERT INTO b VALUES ('6')")
+		const want = "1 app.outbox, 2 app.outbox, 3 app.outbox, 4 public.former, 5 public.b, 6 public.b"
+		name := func(row *cdc.Row) string { return string(row.Values[0].Bytes) + " " + row.Relation.String() }
+		var ahead, streamed []string
+		end, err := cdc.ParsePosition(w.value("SELECT pg_current_wal_insert_lsn()::text"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.source().ReadAhead(t.Context(), 0, end, func(row *cdc.Row) error {
+			ahead = append(ahead, name(row))
+			return nil
+		}); err != nil || strings.Join(ahead, ", ") != want {
+			t.Errorf("read ahead: %s, %v, must be %s", strings.Join(ahead, ", "), err, want)
+		}
+		s := w.stream(0)
+		w.until(s, "id", func(ev *cdc.Event) bool {
+			if ev.Kind == cdc.Insert {
+				streamed = append(streamed, name(&ev.Row))
+			}
+			return len(streamed) == 6 && ev.Kind == cdc.Commit
+		})
+		if got := strings.Join(streamed, ", "); got != want {
+			t.Errorf("streamed: %s, must be %s", got, want)
+		}
+		w.close(s)
+	})
+}
+
 func TestABigTransactionArrivesWholeInOrderAndTheStatusFlows(t *testing.T) {
 	const rows = 200_000
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {

@@ -67,8 +67,13 @@ func (w *world) also(topics ...string) {
 // insert commits n rows in one transaction and returns their ids.
 func (w *world) insert(n int) []string {
 	w.t.Helper()
-	return strings.Fields(w.pg.Value(w.t, w.dsn, fmt.Sprintf(`WITH r AS (INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload)
-		SELECT 'order', 'k' || g, 'made', '{"n": 1}' FROM generate_series(1, %d) g RETURNING id) SELECT string_agg(id::text, ' ') FROM r`, n)))
+	return w.insertInto("outbox", n)
+}
+
+func (w *world) insertInto(table string, n int) []string {
+	w.t.Helper()
+	return strings.Fields(w.pg.Value(w.t, w.dsn, fmt.Sprintf(`WITH r AS (INSERT INTO %s (aggregate_type, aggregate_id, event_type, payload)
+		SELECT 'order', 'k' || g, 'made', '{"n": 1}' FROM generate_series(1, %d) g RETURNING id) SELECT string_agg(id::text, ' ') FROM r`, table, n)))
 }
 
 // arrive waits until all of the events are in Kafka.

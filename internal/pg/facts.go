@@ -289,7 +289,8 @@ func (n Names) DescribePublished(ctx context.Context, conn *pgconn.PgConn, f *Fa
 	return nil
 }
 
-// Roots is the table that each partition's rows are rows of, by the partition's OID. A partition that is one of the tables itself stays itself.
+// Roots is the table that rows are rows of, by the OID that the stream gives them: of the table itself, which may have had another
+// name when a row was written, or of its partition. A partition that is one of the tables itself stays itself.
 func (f *Facts) Roots() map[uint32]Table {
 	roots := map[uint32]Table{}
 	for i := range f.Tables {
@@ -298,7 +299,9 @@ func (f *Facts) Roots() map[uint32]Table {
 		}
 	}
 	for i := range f.Tables {
-		delete(roots, f.Tables[i].OID)
+		if t := &f.Tables[i]; t.Exists() {
+			roots[t.OID] = t.Table
+		}
 	}
 	return roots
 }
