@@ -121,7 +121,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))
 	case errors.As(f.err, new(*checkpoint.Waiting)):
 		own.Verdict, own.Why = Warn, f.err.Error()
-		own.Fix = fix.ByWords("walpost run waits for that, and then goes on by itself (docs/sharding.md).")
+		own.Fix = fix.ByWords("walpost run waits for this, and then continues by itself (docs/sharding.md).")
 		leaveSlots(found)
 	case f.err != nil && failed:
 		return found // the report fails anyway
@@ -135,7 +135,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 	case f.Record != nil && f.Record.Copy == nil:
 		own.Why = fmt.Sprintf("checkpoint %s at %s is void, because relays with another number of shards took over: walpost run creates a new slot, and takes over from them", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil:
-		own.Why = fmt.Sprintf("the copy of rows that checkpoint %s records continues with a new slot", f.Record.Key())
+		own.Why = fmt.Sprintf("checkpoint %s records an unfinished copy of rows: walpost continues the copy with a new slot", f.Record.Key())
 	case f.Slot.Exists:
 		own.Why = "no checkpoint of " + f.name + " is stored: walpost run starts at the position of the slot"
 	default:
@@ -284,7 +284,7 @@ func Migration(cfg Config, form string) (string, error) {
 		return "", err
 	}
 	if len(full.Tables) == 0 {
-		return "", fault.Config(errors.New("no table is configured: logical messages need none"), "")
+		return "", fault.Config(errors.New("no table is configured: logical messages need no table"), "")
 	}
 	var tables []*outboxtable.Table
 	for _, t := range full.Tables {

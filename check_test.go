@@ -69,7 +69,7 @@ func TestCheckSaysThatAReplacedCheckpointIsVoid(t *testing.T) {
 		t.Errorf("%+v", found)
 	}
 	rec.Copy = &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}
-	if found := f.among(nil); len(found) != 1 || !strings.Contains(found[0].Why, "the copy of rows") {
+	if found := f.among(nil); len(found) != 1 || !strings.Contains(found[0].Why, "an unfinished copy of rows") {
 		t.Errorf("%+v", found)
 	}
 }

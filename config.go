@@ -164,7 +164,7 @@ func (c *Config) ValidateDatabase() Problems { return c.validate(len(c.Kafka.Bro
 
 func (c *Config) validate(brokers bool) (found Problems) {
 	if strings.ContainsAny(c.Name, "/ \t\n") || len(c.Name) > 200 {
-		found.Add("name", conf.MustBe, "at most 200 characters without spaces and slashes", c.Name)
+		found.Add("name", conf.MustBe, "at most 200 characters without spaces or slashes", c.Name)
 	}
 	routes, cleaning := c.routing(), c.Cleanup
 	cleaning.TimeColumn, cleaning.Shard = c.Source.TimeColumn, c.Source.Shard
@@ -192,7 +192,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 	found = append(found, c.Checkpoint.Validate()...)
 	for field, topic := range map[string]string{"delivery.dead_letter_topic": c.Delivery.DeadLetterTopic, "delivery.parking_topic": c.Delivery.ParkingTopic} {
 		if c.Checkpoint.Store == "kafka" && c.Checkpoint.Topic == topic {
-			found.Add(field, conf.MustBe, "another topic than checkpoint.topic", topic)
+			found.Add(field, conf.MustBe, "a topic other than checkpoint.topic", topic)
 		}
 	}
 	if c.Checkpoint.Store == "kafka" && c.Stdout != nil {
@@ -269,7 +269,7 @@ func (c *Config) validatePoll(found *Problems) {
 	case s.Poll.Strategy == poll.Delete:
 		found.Add("cleanup.mode", conf.MustBe, why+"which removes each row itself", string(c.Cleanup.Mode))
 	default:
-		found.Add("cleanup.mode", conf.MustBe, why+"because finished_at says what is delivered: remove such rows by SQL, or use the strategy delete", string(c.Cleanup.Mode))
+		found.Add("cleanup.mode", conf.MustBe, why+"because finished_at says which rows are delivered: remove delivered rows with SQL, or use the strategy delete", string(c.Cleanup.Mode))
 	}
 }
 
@@ -291,7 +291,7 @@ func (c *DeliveryConfig) validate(found *Problems) {
 	found.Try("delivery.dead_letter_topic", topicname.Check(c.DeadLetterTopic))
 	found.Try("delivery.parking_topic", topicname.Check(c.ParkingTopic))
 	if c.ParkingTopic == c.DeadLetterTopic {
-		found.Add("delivery.parking_topic", conf.MustBe, "another topic than delivery.dead_letter_topic", c.ParkingTopic)
+		found.Add("delivery.parking_topic", conf.MustBe, "a topic other than delivery.dead_letter_topic", c.ParkingTopic)
 	}
 	conf.Range(found, "delivery.park_limit.keys", c.ParkLimit.Keys, 1, 100_000)
 	conf.Range(found, "delivery.park_limit.events", c.ParkLimit.Events, 1, 10_000_000)

@@ -184,7 +184,7 @@ func (r *Relay) verified() (polled *verify.Polled, free func(), err error) {
 	}
 	if r.cfg.claims() {
 		return nil, nil, fault.Config(fmt.Errorf("walpost verify needs a position, and with source.poll.strategy %s the table says which rows are delivered", r.cfg.Source.Poll.Strategy),
-			"Count what is not delivered: SELECT count(*) FROM "+r.rows.Names.Tables[0].SQL()+" WHERE finished_at IS NULL;")
+			"Count the undelivered rows: SELECT count(*) FROM "+r.rows.Names.Tables[0].SQL()+" WHERE finished_at IS NULL;")
 	}
 	store, free, err := r.openStore()
 	if err != nil {
@@ -262,7 +262,7 @@ func (r *Relay) formerSlot(ctx context.Context) (slot string, err error) {
 	if former := (poll.Config{Strategy: rec.Poll}); !polls && former.Claims() || rec.Poll == "" && r.cfg.claims() {
 		strategy := cmp.Or(rec.Poll, r.cfg.Source.Poll.Strategy)
 		return "", fault.Config(fmt.Errorf("the relay cannot change between the WAL and source.poll.strategy %s in one step", strategy),
-			"Change to source.kind poll with source.poll.strategy cursor first, and run "+fault.Command("recover")+". Then change once more, and run it again.")
+			"Change to source.kind poll with source.poll.strategy cursor first, and run "+fault.Command("recover")+". Then set source.kind and source.poll.strategy as you want them, and run the same command again.")
 	}
 	conn, err := r.rows.DB.ConnectSQL(ctx)
 	if err != nil {
@@ -370,7 +370,7 @@ func (c *Config) validateClaims(found *Problems) {
 		}
 	}
 	if c.Source.Snapshot == "never" {
-		found.Add("source.snapshot", conf.MustBe, "initial, or not set, with "+strategy+", because the table says what is delivered: UPDATE … SET finished_at = now() leaves rows out", c.Source.Snapshot)
+		found.Add("source.snapshot", conf.MustBe, "initial, or not set, with "+strategy+", because the table says what is delivered: to leave rows out, run UPDATE … SET finished_at = now()", c.Source.Snapshot)
 	}
 }
 
@@ -407,12 +407,12 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 		}
 	}
 	opts.Say(fmt.Sprintf("the relay changes from source.poll.strategy %s to %s", rec.Poll, to))
-	what := "go on with the rows that are not finished"
+	what := "continue with the rows that are not finished"
 	switch {
 	case rec.Poll == poll.Cursor:
 		what = "mark the rows that are delivered (finished_at)"
 	case to == poll.Cursor:
-		what = "begin at the oldest transaction with a row that is not finished? Rows of younger transactions come twice; continue"
+		what = "begin at the oldest transaction with an unfinished row, and publish the finished rows of younger transactions again"
 	}
 	if yes, err := opts.Ask(strings.ToUpper(what[:1]) + what[1:] + "?"); err != nil || !yes {
 		return true, orDeclined(err)

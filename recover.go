@@ -144,14 +144,14 @@ func Skip(ctx context.Context, cfg Config, token string, opts SkipOptions) (*che
 	switch {
 	case halt == nil:
 		hint := "The checkpoint store has no halt of this relay. If walpost run has skipped the event, there is nothing to do. " +
-			"If walpost dead list shows the token, the event halts nothing: use walpost dead retry. Otherwise check --name and the configuration. If the relay could not write its halt, its log says so: the relay writes the halt later, or at its next start."
+			"If walpost dead list shows the token, the event does not halt the relay: use walpost dead retry. Otherwise check --name and the configuration. If the relay could not write its halt, its log says so: the relay writes the halt later, or at its next start."
 		if len(halts) > 0 {
 			hint = "The checkpoint store has these halts:"
 			for _, h := range checkpoint.ByPlace(halts) {
 				hint += fmt.Sprintf("\n%s: %s", h.Token, h.Event())
 			}
 		}
-		return nil, fault.Config(fmt.Errorf("no halt of %s gave the token %q, or the relay is past its event", r.cfg.Name, token), hint)
+		return nil, fault.Config(fmt.Errorf("no halt of %s has the token %q, or the relay has already passed the event", r.cfg.Name, token), hint)
 	case rec != nil && rec.LSN > halt.Commit:
 		return nil, fault.Config(fmt.Errorf("the checkpoint stands at %s: %s is delivered or skipped", rec.LSN, halt.Event()), "")
 	}

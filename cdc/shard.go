@@ -29,7 +29,7 @@ func (s *Shard) UnmarshalText(text []byte) error {
 	index, of, ok := strings.Cut(string(text), "/")
 	read, ok2 := shard(index, of)
 	if !ok || !ok2 {
-		return fmt.Errorf("must be such as 2/4, for the second of four shards, with at most %d shards (got %q)", MostShards, text)
+		return fmt.Errorf("must be a shard such as 2/4 (the second of four shards), with at most %d shards (got %q)", MostShards, text)
 	}
 	*s = read
 	return nil

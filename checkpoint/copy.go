@@ -100,7 +100,7 @@ func (r *Record) Unfinished() error {
 	if was := r.Copy.Was; was != nil {
 		now, before := sourceName(r.Poll, r.XIDColumn, r.Slot), sourceName(was.Poll, was.XIDColumn, was.Slot)
 		return fault.Person(fmt.Errorf("the change from %s to %s is not finished: %d rows are published", before, now, r.Copy.Rows),
-			fmt.Sprintf("Run %s. If the configuration names %s, recover finishes the change. If it names %s as before, recover takes the change back, and then the published rows come once more.",
+			fmt.Sprintf("Run %s. If the configuration names %s, recover finishes the change. If it names %s as before, recover undoes the change, and the published rows are delivered again.",
 				again, now, before), fault.Advice{Command: again})
 	}
 	return fault.Person(fmt.Errorf("a recover of the gap after %s is not finished: %d rows are published", r.Copy.From, r.Copy.Rows),

@@ -112,7 +112,7 @@ func Halts(name string, records map[string][]byte) (halts, skips map[string]*Hal
 		}
 		h := new(Halt)
 		if err = json.Unmarshal(value, h); err == nil && (h.Version != haltVersion || h.Token != token || h.Name != name || h.Commit == 0 || h.Row < 1) {
-			err = fmt.Errorf("version %d and token %q do not fit", h.Version, h.Token)
+			err = fmt.Errorf("version %d and token %q do not match the record", h.Version, h.Token)
 		}
 		if err != nil {
 			return nil, nil, fault.Person(fmt.Errorf("checkpoint record %q: %w", key, err),

@@ -10,7 +10,7 @@ import (
 
 // ErrNoSlot says that neither a record nor a slot exists. Nothing was ever delivered, so nothing
 // can be missing, and the slot may be made. ErrNoSlot is not a Refusal.
-var ErrNoSlot = errors.New("the slot does not exist, and no checkpoint knows it")
+var ErrNoSlot = errors.New("the slot does not exist, and no checkpoint belongs to it")
 
 // Judge says where to start on the source that was found. It returns ErrNoSlot if a slot has to be
 // made first. It returns a *Refusal if a start would leave events out, or would give other events
@@ -49,7 +49,7 @@ func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 		if reason == ServerBehind && found.Recovering {
 			// A standby that has just started replays from its last restart point, which may lie
 			// before the record.
-			return 0, fault.Retry(fmt.Errorf("the server is in recovery and has replayed only up to %s, the checkpoint is at %s: %w",
+			return 0, fault.Retry(fmt.Errorf("the server is in recovery and has replayed only up to %s, but the checkpoint is at %s: %w",
 				found.Server, rec.LSN, refusal))
 		}
 		return 0, refusal

@@ -81,7 +81,7 @@ var judgements = []struct {
 	}},
 	{what: "no record, a lost slot", none: true, reason: SlotLost, from: 0x1F00, slot: true, change: func(_ *Record, f *cdc.Identity) {
 		f.SlotFound.Invalidation, f.SlotFound.WALStatus = "wal_removed", "lost"
-	}, says: `slot "walpost" is lost (wal_removed), and no checkpoint knows it: events from 0/1F00 to the start of a new slot may be missing`},
+	}, says: `slot "walpost" is lost (wal_removed), and no checkpoint belongs to it: events from 0/1F00 to the start of a new slot may be missing`},
 
 	{
 		what: "another system", reason: OtherSystem, from: 0x2000, change: func(_ *Record, f *cdc.Identity) { f.SystemID = "222" },
@@ -214,7 +214,7 @@ var judgements = []struct {
 	}},
 	{what: "another publication", reason: OtherPublication, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Publication, f.Published.OID = "mine", 5
-	}, says: `source.publication is "mine", but checkpoint shop.walpost/7 at 0/2000 was written with publication "walpost": the slot may still hold rows from before publication "mine" had its present form: rows that were committed after 0/2000 may be missing`},
+	}, says: `source.publication is "mine", but checkpoint shop.walpost/7 at 0/2000 was written with publication "walpost": the slot may still hold rows that were written before publication "mine" had its current form: rows that were committed after 0/2000 may be missing`},
 	{
 		what: "the publication was altered", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) { altered(f) },
 		says: `publication "walpost" was altered (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`,
@@ -236,7 +236,7 @@ var judgements = []struct {
 	}, says: `table public.outbox in publication "walpost" was dropped and created again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
 	{what: "a table was taken out and put in", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].Entries[0].OID = 5
-	}, says: `table public.outbox was taken out of publication "walpost" and put in again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
+	}, says: `table public.outbox was removed from publication "walpost" and added again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
 	{what: "a table is published by its schema now", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].Entries[0].By = cdc.PublishedBySchema
 	}},

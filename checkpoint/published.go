@@ -168,7 +168,7 @@ func (c *Change) String() string {
 	case c.How == Replaced:
 		return fmt.Sprintf("table %s in %s was dropped and created again", c.Table, publication)
 	}
-	return fmt.Sprintf("table %s was taken out of %s and put in again", c.Table, publication)
+	return fmt.Sprintf("table %s was removed from %s and added again", c.Table, publication)
 }
 
 // digest writes what distinguishes this change from any other.

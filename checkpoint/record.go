@@ -181,7 +181,7 @@ func decode(key string, value []byte) (*Record, error) {
 		return nil, errors.New("version is missing")
 	}
 	if *v.Version != 1 && *v.Version != Version {
-		return nil, fmt.Errorf("version %d is not known here, only 1 and %d", *v.Version, Version)
+		return nil, fmt.Errorf("version %d is unknown: this walpost knows only the versions 1 and %d", *v.Version, Version)
 	}
 	d := json.NewDecoder(bytes.NewReader(value))
 	d.DisallowUnknownFields() // this version has none, and the next Encode would drop them
@@ -190,7 +190,7 @@ func decode(key string, value []byte) (*Record, error) {
 		return nil, err
 	}
 	if r.Version < Version && r.Published != nil {
-		return nil, fmt.Errorf("version %d has no published", r.Version)
+		return nil, fmt.Errorf("a record of version %d must not have the field published", r.Version)
 	}
 	r.Version = Version
 	if v.Holder == nil { // an older walpost wrote the holder as run_id
@@ -234,9 +234,9 @@ func (r *Record) check() error {
 	case r.Time.UTC().Year() < 0 || r.Time.UTC().Year() > 9999:
 		return fmt.Errorf("time must be in the years 0 to 9999, in UTC (got %d)", r.Time.UTC().Year())
 	case r.Poll != "" && (r.Slot != "" || r.Copies(OriginSnapshot) || r.Published != nil):
-		return errors.New("a record with poll has neither slot nor snapshot nor published")
+		return errors.New("a record with poll must have neither slot nor snapshot nor published")
 	case r.Poll == "" && (r.WAL != 0 || r.Border != "" || r.XIDColumn != ""):
-		return errors.New("a record without poll has neither wal nor border nor xid_column")
+		return errors.New("a record without poll must have neither wal nor border nor xid_column")
 	case r.Next != nil && r.Next.CommitLSN == 0:
 		return errors.New("next.commit_lsn must not be 0/0")
 	case r.Next != nil && r.Next.Rows < 0:

@@ -232,11 +232,11 @@ func (r *Refusal) found() string {
 		return fmt.Sprintf("slot %q is new, and the slots of the relays that delivered these rows before are gone: the relay of slot %q %s", f.Slot, r.Former, stopped)
 	}
 	if r.Reason == BeganLate {
-		return fmt.Sprintf("slot %q stands at %s, no checkpoint knows it, and the other shards began at %s (checkpoint %s): this shard was started late, or its checkpoint is lost",
+		return fmt.Sprintf("slot %q is at %s, no checkpoint belongs to this slot, and the other shards began at %s (checkpoint %s): this shard was started late, or its checkpoint is lost",
 			f.Slot, r.To, r.From, r.FormerRecord.Key())
 	}
 	if rec == nil {
-		return fmt.Sprintf("slot %q is lost (%s), and no checkpoint knows it", f.Slot, why(&f.SlotFound))
+		return fmt.Sprintf("slot %q is lost (%s), and no checkpoint belongs to it", f.Slot, why(&f.SlotFound))
 	}
 	key := fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.LSN)
 	if rec.Poll != "" && rec.WAL != 0 {
@@ -273,7 +273,7 @@ func (r *Refusal) found() string {
 		return fmt.Sprintf("slot %q stands at %s, beyond %s: it was advanced, created again or used by another reader",
 			f.Slot, f.SlotFound.Confirmed, key)
 	case OtherPublication:
-		return fmt.Sprintf("source.publication is %q, but %s was written with publication %q: the slot may still hold rows from before publication %q had its present form",
+		return fmt.Sprintf("source.publication is %q, but %s was written with publication %q: the slot may still hold rows that were written before publication %q had its current form",
 			f.Published.Publication, key, rec.Published.Publication, f.Published.Publication)
 	case PublicationChanged:
 		what := make([]string, len(r.Changes))
@@ -301,7 +301,7 @@ func why(slot *cdc.SlotState) string { return cmp.Or(slot.Invalidation, slot.WAL
 func (r *Refusal) gap() string {
 	switch {
 	case r.otherStrategy():
-		return "a position of one source means nothing to the other"
+		return "the position of one source has no meaning for the other source"
 	case r.polls():
 		return "events that were committed after this checkpoint may be missing"
 	case r.Reason == NotHandedOver && r.From == 0:
@@ -330,23 +330,23 @@ func (r *Refusal) Hint() string {
 	case OtherSlot:
 		first = fmt.Sprintf("If source.slot is wrong, correct it: it was %q.", r.Record.Slot)
 	case TimelineBack:
-		first = "Connect to the present primary, and take the old one out of source.dsn."
+		first = "Connect to the current primary, and remove the old primary from source.dsn."
 	case TimelineForked, ServerBehind:
 		first = "Delivered events may no longer exist in this database: find out which server was restored or promoted, and to which time."
 	case SlotMissing:
 		first = "If another server has the slot, connect to that server."
 	case OtherPublication:
 		first = fmt.Sprintf("Set source.publication back to %s and start walpost. Run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. "+
-			"Then set source.publication to %s. If walpost still refuses, try again after some seconds.", r.Record.Published.Publication, r.Found.Published.Publication)
+			"Then set source.publication to %s. If walpost still refuses, try again after a few seconds.", r.Record.Published.Publication, r.Found.Published.Publication)
 	case PublicationChanged:
 	case BeganLate:
-		return "Run " + recovers + " to publish from the table what is missing; it keeps the slot. " +
+		return "Run " + recovers + " to publish the missing events from the table; recover keeps the slot. " +
 			"To continue without these events instead (the token accepts only this gap), run " + goOn
 	case NotHandedOver:
 		if was := r.FormerRecord; was != nil && was.elsewhere(&r.Found) {
 			first = "If source.dsn or name is wrong, correct it. "
 		}
-		return first + "Run " + recovers + " to publish from the table what is missing; it keeps the slot. Do this for each shard. " +
+		return first + "Run " + recovers + " to publish the missing events from the table; recover keeps the slot. Do this for each shard. " +
 			"To continue without these events instead (the token accepts only this gap), run " + goOn
 	case SlotLost:
 		first = "Postgres has invalidated the slot, so the slot cannot be used again."
@@ -354,8 +354,8 @@ func (r *Refusal) Hint() string {
 		if first = "Find out which process uses or moved the slot, and stop it."; r.Found.Tableless {
 			break
 		}
-		first += fmt.Sprintf(" If it did not deliver the events to Kafka, drop the slot "+
-			"(SELECT pg_drop_replication_slot('%s');) and run %s to publish from the table what is missing.", r.Found.Slot, recovers)
+		first += fmt.Sprintf(" If that process did not deliver the events to Kafka, drop the slot "+
+			"(SELECT pg_drop_replication_slot('%s');) and run %s to publish the missing events from the table.", r.Found.Slot, recovers)
 	}
 	next := "If you accept the gap, walpost starts at the position of the slot."
 	if r.Found.Tableless { // recover refuses, because it has nothing to read
@@ -368,21 +368,21 @@ func (r *Refusal) Hint() string {
 			first = "If walpost run then halts because the slot must still read WAL from a time when the publication did not exist, " +
 				"drop the slot and run " + recovers + " once more. "
 		}
-		return "Run " + recovers + " to publish from the table what is missing; it keeps the slot. " + first +
+		return "Run " + recovers + " to publish the missing events from the table; recover keeps the slot. " + first +
 			"To continue without these rows instead (the token accepts only this gap), run " + goOn
 	case r.Reason == OtherPublication:
 		next = "If you accept the gap, walpost reads the rest of the slot with the other publication."
 	case r.Record.Copies(OriginSnapshot):
 		if r.Reason == SlotMissing || r.Reason == SlotLost {
-			first += " Run " + recovers + " to create a new slot, and to publish from the table what is missing, with the rest of the snapshot."
+			first += " Run " + recovers + " to create a new slot, and to publish the missing events from the table, with the rest of the snapshot."
 		}
 		return first + " To continue with the snapshot (it publishes some rows twice, and leaves out events of this gap whose rows " +
 			"are no longer in the table), run " + goOn
 	case r.Record.Copies(OriginRecover) && (r.Reason == SlotMissing || r.Reason == SlotLost):
 		return first + " Run " + recovers + " to begin again with the original gap. " +
-			"To give up the recover and the rows that it has not published, run " + goOn
+			"To give up the unfinished walpost recover and the rows that it has not published, run " + goOn
 	case r.Record.Copies(OriginRecover):
-		return first + " To give up the recover and the rows that it has not published, run " + goOn
+		return first + " To give up the unfinished walpost recover and the rows that it has not published, run " + goOn
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
 		return first + " " + fault.Recover() +
 			" To skip the events of this gap instead (and of no other gap), run " + goOn
@@ -427,15 +427,15 @@ func (r *Refusal) pollHint() string {
 		}
 		if r.otherStrategy() {
 			return first + " To change source.poll.strategy on purpose, stop every walpost process of this relay, and run " + fault.Command("recover") +
-				": it makes the table and the checkpoint fit, and then walpost run goes on."
+				": recover makes the table and the checkpoint agree, and then walpost run continues."
 		}
 		if r.Recoverable() {
-			first += " To change the source on purpose, run " + fault.Command("recover") + ": it publishes what is not in Kafka, and then walpost run goes on."
+			first += " To change the source on purpose, run " + fault.Command("recover") + ": recover publishes the rows that are not in Kafka, and then walpost run continues."
 		}
 	case OtherSystem, OtherDatabase:
 		first = "If source.dsn names the wrong server or database, correct it."
 	case TimelineBack:
-		first = "Connect to the present primary, and take the old one out of source.dsn."
+		first = "Connect to the current primary, and remove the old primary from source.dsn."
 	default:
 		first = "Delivered events may no longer exist in this database, and the server may have assigned the ids of their transactions again: " +
 			"find out which server was restored or promoted, and to which time."

@@ -48,11 +48,11 @@ func TestAFirstStartWaitsForTheOtherNumberOfShards(t *testing.T) {
 			"one that runs", handover(append(peers, at(1, 2, 0x4100, 9), at(2, 2, 0x4200, 0))...), 0,
 			"slot walpost_1_of_2 is in use by server process 9, and its relay delivers the same keys. Stop that relay",
 		},
-		{"one that runs and is behind", handover(append(peers, at(1, 2, 0x3900, 9), at(2, 2, 0x4200, 0))...), 0, "the relay of slot walpost_1_of_2 has confirmed 0/3900 of 0/4000"},
-		{"one that stopped too early", handover(append(peers, at(1, 2, 0x3900, 0), at(2, 2, 0x4200, 0))...), 0, "the relay of slot walpost_1_of_2 stopped at 0/3900. Start it again until it has confirmed 0/4000"},
+		{"one that runs and is behind", handover(append(peers, at(1, 2, 0x3900, 9), at(2, 2, 0x4200, 0))...), 0, "the relay of slot walpost_1_of_2 has confirmed 0/3900, but must confirm 0/4000 first"},
+		{"one that stopped too early", handover(append(peers, at(1, 2, 0x3900, 0), at(2, 2, 0x4200, 0))...), 0, "the relay of slot walpost_1_of_2 stopped at 0/3900. Start this relay again, and let it run until it has confirmed 0/4000"},
 		{"a peer without a slot", handover(peers[0], peers[2], at(0, 0, 0x4100, 0)), 0, "slot walpost_3_of_4 does not exist yet"},
-		{"a slot of the others that was dropped", handover(append(peers, at(2, 2, 0x4200, 0))...), 0, "slot walpost_2_of_2 exists, and slot walpost_1_of_2 does not"},
-		{"a peer whose slot is beyond what the others delivered", handover(peers[0], peers[1], at(4, 4, 0x4400, 0), at(0, 0, 0x4100, 0)), 0, "slot walpost_4_of_4 is at 0/4400, and the others are at 0/4100"},
+		{"a slot of the others that was dropped", handover(append(peers, at(2, 2, 0x4200, 0))...), 0, "slot walpost_2_of_2 exists, but slot walpost_1_of_2 does not"},
+		{"a peer whose slot is beyond what the others delivered", handover(peers[0], peers[1], at(4, 4, 0x4400, 0), at(0, 0, 0x4100, 0)), 0, "nobody reads slot walpost_4_of_4 at 0/4400, and the slots of the other number of shards are at 0/4100"},
 	} {
 		start, err := Judge(nil, c.found)
 		switch {
@@ -118,7 +118,7 @@ func TestAFirstStartBelievesRecordsAndNotSlots(t *testing.T) {
 		gap    string // of a refusal, from where on
 	}{
 		{what: "all at their slots", slots: old, former: recordsOf(old...)},
-		{what: "no record", slots: old, former: recordsOf(old[0]), says: "no checkpoint of the relay of slot walpost_2_of_2 is stored, so it may have delivered nothing. Run walpost run --shard 2/2,"},
+		{what: "no record", slots: old, former: recordsOf(old[0]), says: "no checkpoint of the relay of slot walpost_2_of_2 is stored, so this relay may have delivered nothing. Run walpost run --shard 2/2,"},
 		{what: "the record of a slot is of another server", slots: old, former: elsewhere(recordsOf(old...)), says: "slot walpost_1_of_2 exists, but checkpoint shop.walpost_1_of_2/7 was written for another server, with the system identifier 999"},
 		{what: "a relay that polled, beside its slot from before", slots: []cdc.ShardSlot{at(0, 0, 0x4100, 0)}, former: with(recordsOf(at(0, 0, 0x4100, 0)), polled), says: "slot walpost exists, but checkpoint shop.walpost/7 was written for the table"},
 		{what: "a leftover beside them", slots: append(slices.Clip(old), at(1, 3, 0x9000, 0)), former: recordsOf(old...), says: "SELECT pg_drop_replication_slot('walpost_1_of_3');"},
@@ -215,7 +215,7 @@ func TestAReplacedRelayWaitsUntilItsSlotIsDropped(t *testing.T) {
 		{"one of the others has not begun", others, later(recordsOf(others[0])), "relay shop.walpost_1_of_2 took over from slot walpost_1_of_4, and the relay of slot walpost_2_of_2 has not delivered everything before 0/2000 yet"},
 		{"one of the others is behind", behind, later(recordsOf(behind...)), "the relay of slot walpost_1_of_2 has not delivered"},
 		{"the slots of the others are gone", nil, later(recordsOf(others...)), ""},
-		{"one slot of the others is gone", others[:1], later(recordsOf(others...)), "Let the relays of the other number of shards run"},
+		{"one slot of the others is gone", others[:1], later(recordsOf(others...)), "Let the relays that took over run"},
 		{"the others are of another server", others, with(later(recordsOf(others...)[:1]), func(r *Record) { r.SystemID = "999" }), ""},
 		{"the change was undone, and is tried again", again, later(recordsOf(others...)), ""},
 		{"the change was undone, and one of the others has begun again", again, with(later(recordsOf(behind...)), func(r *Record) { r.LSN = 0x9000 }), "relay shop.walpost_2_of_2 took over from slot walpost_1_of_4"},

@@ -94,7 +94,7 @@ func (t *Tracker) Commit(end cdc.Position) error {
 		panic("checkpoint: commit outside a transaction")
 	}
 	if end <= t.last {
-		return fmt.Errorf("a transaction ends at %s, not beyond %s which was reported before", end, t.last)
+		return fmt.Errorf("a transaction ends at %s, which is not beyond the previously reported position %s", end, t.last)
 	}
 	t.open = false
 	if t.added == 0 {

@@ -86,7 +86,7 @@ func (c *Config) Validate() (found conf.Problems) {
 	found.OneOf("cleanup.mode", string(c.Mode), string(None), string(Delete), string(DropPartitions), string(MoveToArchive))
 	conf.Range(&found, "cleanup.keep", c.Keep, 0, 20*365*24*time.Hour)
 	if c.Mode == DropPartitions && c.Shard.Of > 0 {
-		found.Add("cleanup.mode", conf.Contradicts, "source.shard: a partition has rows of all shards. Use cleanup.mode: delete, with which shard 1 creates partitions ahead", nil)
+		found.Add("cleanup.mode", conf.Contradicts, "source.shard: a partition has rows of all shards. Use cleanup.mode: delete: the relay of shard 1 then creates partitions ahead", nil)
 	}
 	if (c.Mode == Delete || c.Mode == DropPartitions || c.Mode == MoveToArchive) && c.TimeColumn == "" {
 		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: the column says how old a row is", c.Mode), nil)

@@ -56,7 +56,7 @@ func (x *examination) walSettings() {
 	case d == 0:
 		x.add(Warn, name, minute, "wal_sender_timeout is off: after a network failure a dead connection may keep the slot in use")
 	case d < time.Second:
-		x.add(Warn, name, minute, "wal_sender_timeout is %s: a short pause of the network ends the stream", d)
+		x.add(Warn, name, minute, "wal_sender_timeout is %s: a short network interruption ends the stream", d)
 	case d > 5*time.Minute:
 		x.add(Warn, name, minute, "wal_sender_timeout is %s: after a network failure nobody can take the slot for that long", d)
 	}

@@ -79,7 +79,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		}, Fail, "synchronized_standby_slots", "invalidated", "synchronized_standby_slots = '';"},
 		{"one that is inactive", func(c *replication.Config, _ *ipg.Facts, x *examination) {
 			c.Failover, x.WaitsFor, x.Slots = true, " s1", slots(false, false)
-		}, Warn, "synchronized_standby_slots", "inactive", "take it out"},
+		}, Warn, "synchronized_standby_slots", "inactive", "remove the slot from the setting"},
 		{"one that is active", func(c *replication.Config, _ *ipg.Facts, x *examination) {
 			c.Failover, x.WaitsFor, x.Slots = true, `"s1"`, slots(true, false)
 		}, OK, "synchronized_standby_slots", "decoding waits for s1", ""},
@@ -138,7 +138,7 @@ func TestJudgementOfADoctor(t *testing.T) {
 		{"nothing spilled", func(_ *replication.Config, _ *ipg.Facts, x *examination) { x.Spilled = &spillFacts{} }, OK, "logical_decoding_work_mem", "(64.0 MiB)", ""},
 		{"spilled", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 4, Bytes: 400 << 20}
-		}, Warn, "logical_decoding_work_mem", "since the slot was created, the server wrote 4 transactions (400.0 MiB) to disk", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
+		}, Warn, "logical_decoding_work_mem", "since the slot was created, the server has written 4 transactions (400.0 MiB) to disk", `ALTER ROLE "u" SET logical_decoding_work_mem = '256MB';`},
 		{"spilled since a reset", func(_ *replication.Config, _ *ipg.Facts, x *examination) {
 			x.Spilled = &spillFacts{Txns: 1, Bytes: 1 << 20, Since: &time.Time{}}
 		}, Warn, "logical_decoding_work_mem", "since 0001-01-01 00:00", "128MB"},

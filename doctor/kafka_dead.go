@@ -49,7 +49,7 @@ func (c *kafkaCheck) letters(ctx context.Context, what, topic string, used bool)
 		return
 	}
 	if n := len(t.Partitions); n > 1 && topic == c.cfg.Parking {
-		c.add(name+" partitions", Fail, fmt.Sprintf("the topic has %d partitions, and the order of the parked events needs one", n),
+		c.add(name+" partitions", Fail, fmt.Sprintf("the topic has %d partitions, but the order of the parked events needs exactly one partition", n),
 			fix.Words("Name a topic with one partition, or one that does not exist, in delivery.parking_topic."))
 	}
 	if missing := lacking(t); len(missing) > 0 {

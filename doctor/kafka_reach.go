@@ -67,7 +67,7 @@ func (c *kafkaCheck) reach(ctx context.Context) bool {
 		}
 		addr := net.JoinHostPort(b.Host, strconv.Itoa(int(b.Port)))
 		c.add(fmt.Sprintf("broker %d", b.NodeID), Fail, fmt.Sprintf("the cluster advertises the broker at %s, but this machine cannot reach that address: %s", addr, said(err)),
-			fix.Words(fmt.Sprintf("Start the broker, or make %s reachable from this machine. The address is advertised.listeners of the broker.", addr)))
+			fix.Words(fmt.Sprintf("Start the broker, or make %s reachable from this machine. The address comes from advertised.listeners of the broker.", addr)))
 	}
 	if reached > 0 {
 		on := ""

@@ -69,7 +69,7 @@ func (c *kafkaCheck) size(name, topic string, kv map[string]string, largest int)
 func (c *kafkaCheck) timestamps(name, topic string, kv map[string]string, newest time.Time) {
 	name += " timestamps"
 	if kv["message.timestamp.type"] == "LogAppendTime" {
-		c.add(name, Warn, "message.timestamp.type is LogAppendTime: the broker replaces the time of each event by its own time", c.fixes.topic(topic, "message.timestamp.type=CreateTime"))
+		c.add(name, Warn, "message.timestamp.type is LogAppendTime: the broker replaces the time of each event with its own time", c.fixes.topic(topic, "message.timestamp.type=CreateTime"))
 		return
 	}
 	if key, past := bound(kv, "message.timestamp.before.max.ms"); key != "" && past < shortestOutage {
@@ -84,12 +84,12 @@ func (c *kafkaCheck) timestamps(name, topic string, kv map[string]string, newest
 	switch {
 	case c.aheadKnown && c.ahead > future:
 		c.add(name, Fail, fmt.Sprintf("%s is %s and the database's clock is %s ahead of the brokers' clock: every event is refused", key, future, c.ahead.Round(time.Millisecond)),
-			fix.Words("Set the clocks (NTP), or allow more:"), roomy)
+			fix.Words("Set the clocks (NTP), or allow a larger difference:"), roomy)
 	case future < clockSlack:
 		c.add(name, Warn, fmt.Sprintf("%s is %s: if the database's clock is further ahead of the brokers' clock, every event is refused", key, future), roomy)
 	case newest.Sub(now) > future:
 		c.add(name, Warn, fmt.Sprintf("a row of the table has the timestamp %s, further in the future than %s (%s) allows: this record is refused and %s",
-			newest.UTC().Format(time.RFC3339), key, future, fate(&c.cfg)), fix.Words("Correct what writes the column of table.field.event.timestamp, or allow more:"), c.fixes.topic(topic, key+"=9223372036854775807"))
+			newest.UTC().Format(time.RFC3339), key, future, fate(&c.cfg)), fix.Words("Correct the program that writes the column of table.field.event.timestamp, or allow a larger difference:"), c.fixes.topic(topic, key+"=9223372036854775807"))
 	}
 }
 

@@ -53,7 +53,7 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 			"no index begins with column %s: each poll reads the whole table", set.XIDColumn)
 	}
 	if rel := f.Table.Relation; (!f.CommitTimes || set.Claims()) && rel.Index(set.TimeColumn) < 0 {
-		add(Warn, "source.time_column", fix.ByWords("Set source.time_column to a timestamptz column, such as created_at, or track_commit_timestamp = on."),
+		add(Warn, "source.time_column", fix.ByWords("Set source.time_column to a timestamptz column, such as created_at, or set track_commit_timestamp = on in Postgres, and restart Postgres."),
 			"no column holds the time at which a row was written: the record gets the time of reading as its timestamp, so a repeated event differs from the first one")
 	}
 	if set.Claims() && len(f.Guards) > 0 {
@@ -62,7 +62,7 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 	}
 	if !f.Unique {
 		add(Warn, "source.order_column", fix.ByWords("Name an identity column (bigint GENERATED ALWAYS AS IDENTITY), or create a unique index on the column."),
-			"neither a sequence nor a unique index keeps two rows from the same number in column %s: the order of such rows is not defined", set.OrderColumn)
+			"neither a sequence nor a unique index prevents two rows from having the same number in column %s: the order of such rows is not defined", set.OrderColumn)
 	}
 	if f.Cache > 1 {
 		add(Warn, "source.order_column", fix.ByWords("Set the CACHE of its sequence to 1 (ALTER SEQUENCE … CACHE 1)."),
@@ -71,7 +71,7 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 	switch {
 	case f.Notify && f.Prepares:
 		add(Warn, "notification", fix.ByWords("If your services use PREPARE TRANSACTION for transactions that insert events, drop the trigger. walpost then reads the table every source.poll.interval."),
-			"a trigger of %s notifies walpost, and max_prepared_transactions is above 0: Postgres refuses PREPARE TRANSACTION in a transaction that has inserted", set.Table)
+			"a trigger of %s notifies walpost, and max_prepared_transactions is above 0: Postgres refuses PREPARE TRANSACTION in a transaction that has inserted rows into the table", set.Table)
 	case !f.Notify:
 		add(OK, "notification", nil, "no trigger of %s notifies walpost: it looks at the table every %s", set.Table, set.Interval)
 	default:

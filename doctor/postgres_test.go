@@ -259,7 +259,7 @@ func TestTransactionsThatDecodingWroteToDiskAreCounted(t *testing.T) {
 				break
 			}
 		}
-		if f == nil || f.Verdict != Warn || !strings.Contains(f.Why, "the server wrote 1 transactions (") || !strings.Contains(f.Why, "logical_decoding_work_mem (64.0 KiB)") {
+		if f == nil || f.Verdict != Warn || !strings.Contains(f.Why, "the server has written 1 transactions (") || !strings.Contains(f.Why, "logical_decoding_work_mem (64.0 KiB)") {
 			t.Fatalf("found %+v", f)
 		}
 		// The statement is one that the server takes.

@@ -66,7 +66,7 @@ func (x *examination) sessions() {
 	}
 	if d := time.Duration(x.Statement) * time.Millisecond; d > 0 && d < leastStatement {
 		x.add(Warn, "statement_timeout", fix.ByWords("Leave statement_timeout out of source.dsn: walpost bounds its statements by itself."),
-			"source.dsn sets statement_timeout to %s: on a busy server the monitor and the checks at a start fail", d)
+			"source.dsn sets statement_timeout to %s: on a busy server, the monitoring and the checks at startup fail", d)
 	}
 	least := leastTransaction
 	if x.cfg.Outbox.Owns {
@@ -102,6 +102,6 @@ func (x *examination) spilled() {
 	if want > most {
 		by = fix.ByWords("Write less in one transaction, or leave room for it on the disk of pg_replslot. In memory, one transaction would need " + want.Roughly() + ".")
 	}
-	x.add(Warn, name, by, "%s, the server wrote %d transactions (%s) to disk while it decoded them, because they did not fit into logical_decoding_work_mem (%s): changes to every table of the database use this memory",
+	x.add(Warn, name, by, "%s, the server has written %d transactions (%s) to disk while it decoded them, because they did not fit into logical_decoding_work_mem (%s): changes to every table of the database use this memory",
 		since, x.Spilled.Txns, size.Bytes(x.Spilled.Bytes).Roughly(), memory.Roughly())
 }

@@ -161,11 +161,11 @@ func existing(tables []pg.TableFacts) (oids []string) {
 func (x *examination) rights() {
 	s := &x.f.Server
 	if x.Encoding == "SQL_ASCII" {
-		x.add(Warn, "encoding", fix.ByWords("Move the database into one with the encoding UTF8 (pg_dump, createdb --encoding UTF8), or allow only UTF-8 texts in the outbox."),
-			"the encoding of database %s is SQL_ASCII, in which a text may contain any bytes: a row with a text that is not UTF-8 halts the relay", s.Database)
+		x.add(Warn, "encoding", fix.ByWords("Move the data into a database with the encoding UTF8 (pg_dump, createdb --encoding UTF8), or allow only UTF-8 text in the outbox."),
+			"the encoding of database %s is SQL_ASCII, in which a text value may contain any bytes: a row with a text value that is not UTF-8 halts the relay", s.Database)
 	}
 	if s.Super {
-		x.add(Warn, "superuser", fix.ByWords("Make another role, and name it in source.dsn: "+fault.Command("setup", "--role=walpost")), "role %s is a superuser, which walpost does not need", s.Role)
+		x.add(Warn, "superuser", fix.ByWords("Create another role, and name it in source.dsn: "+fault.Command("setup", "--role=walpost")), "role %s is a superuser, which walpost does not need", s.Role)
 	}
 	if x.ConnLimit >= 0 && x.ConnLimit < leastConnections && !s.Super {
 		x.add(Warn, "connection limit", fix.BySQL("ALTER ROLE "+pg.QuoteIdent(s.Role)+" CONNECTION LIMIT 10;"),

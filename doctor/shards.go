@@ -17,14 +17,14 @@ func (x *examination) shards() {
 	all, own := &x.f.Shards, x.cfg.Shard
 	others := all.Others()
 	for _, other := range others {
-		what := fmt.Sprintf("the relays of a setup with %d shards, which deliver the same rows as this relay", other.Of)
+		what := fmt.Sprintf("one of the relays of a setup with %d shards, which deliver the same rows as this relay", other.Of)
 		if other.Of == 0 {
-			what = "a relay that delivers all rows, also those of this relay"
+			what = "a relay that delivers all rows, including the rows of this relay"
 		}
 		x.add(Warn, name, fix.Fix{
-			fix.Words("If this relay's number of shards is the old one, leave the slot. If it is the new one: when each relay of the new number of shards says \"Stop that relay\" (walpost status), stop the relay of slot " + other.Slot + ". When each of them is streaming, run:"),
+			fix.Words("If this relay has the old number of shards, leave the slot. If this relay has the new number of shards, wait until walpost status shows \"Stop that relay\" for each relay with the new number. Then stop the relay of slot " + other.Slot + ". When each relay with the new number of shards is streaming, run:"),
 			fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(other.Slot) + ");"),
-		}, "slot %s belongs to %s. Only one number of shards may run, and a slot that nobody reads holds WAL", other.Slot, what)
+		}, "slot %s belongs to %s. Only relays with the same number of shards may run, and a slot that nobody reads holds WAL", other.Slot, what)
 	}
 	for _, other := range all.Unknown {
 		if other.Unpublished == "" { // it is of other tables
@@ -35,7 +35,7 @@ func (x *examination) shards() {
 			use = fmt.Sprintf("server process %d reads it", other.ActivePID)
 		}
 		x.add(Warn, name, fix.Fix{
-			fix.Words("Find out which relay the slot belongs to. If it delivers rows of these tables with another source.publication, only one number of shards may run (docs/sharding.md). If nobody needs the slot, run:"),
+			fix.Words("Find out which relay the slot belongs to. If it delivers rows of these tables with another source.publication, only relays with the same number of shards may run (docs/sharding.md). If nobody needs the slot, run:"),
 			fix.SQL("SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(other.Slot) + ");"),
 		}, "slot %s has the name of a relay for a part of these rows, but its publication %s does not exist, and %s", other.Slot, other.Unpublished, use)
 	}

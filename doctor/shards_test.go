@@ -48,7 +48,7 @@ func TestCheckNamesEachShardThatNobodyDelivers(t *testing.T) {
 			cdc.Shard{},
 			true,
 			[]cdc.ShardSlot{at(2, 3, 8)},
-			[]string{"slot walpost_2_of_3 belongs to the relays of a setup with 3 shards"},
+			[]string{"slot walpost_2_of_3 belongs to one of the relays of a setup with 3 shards"},
 			nil,
 		},
 		{
@@ -70,7 +70,7 @@ func TestCheckNamesEachShardThatNobodyDelivers(t *testing.T) {
 		x.shards()
 		for i, found := range x.found {
 			if i >= len(c.want) || found.Verdict != Warn || !strings.Contains(found.Why, c.want[i]) || found.FixText() == "" ||
-				c.unknown == nil && strings.Contains(found.FixText(), "pg_drop_replication_slot") != strings.HasPrefix(found.FixText(), "If this relay's number of shards is the old one, leave the slot.") {
+				c.unknown == nil && strings.Contains(found.FixText(), "pg_drop_replication_slot") != strings.HasPrefix(found.FixText(), "If this relay has the old number of shards, leave the slot.") {
 				t.Errorf("%s: %+v", c.what, found)
 			}
 		}

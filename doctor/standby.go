@@ -69,14 +69,14 @@ func (x *examination) copied(wanted bool) {
 	switch s := x.f.Slot; {
 	case s == nil && wanted:
 		x.add(Warn, name, fix.ByWords("Make sure that the slot exists on the primary with failover (pg_replication_slots.failover), and that the standby synchronizes it."),
-			"slot %s has no copy on this standby: it would not survive a failover to it", x.cfg.Slot)
+			"slot %s has no copy on this standby: the slot would not survive a failover to this standby", x.cfg.Slot)
 	case s == nil || !s.Synced:
 	case s.Lost() != "":
 		x.add(Warn, name, fix.ByWords("The standby copies the slot again once the restart_lsn of the primary's slot has moved forward to WAL that the standby still has. Check max_slot_wal_keep_size and hot_standby_feedback on the standby."),
 			"the copy of slot %s is invalidated (%s): the slot would be lost with a failover to this standby", x.cfg.Slot, s.Lost())
 	case s.Temporary:
 		x.add(Warn, name, fix.Fix{fix.Words("Wait until walpost has confirmed more. If the database is idle, run this on the primary:"), fix.SQL("SELECT pg_log_standby_snapshot();")},
-			"the copy of slot %s is temporary, because the primary's slot is behind what the standby can serve: it would not survive a failover to this standby", x.cfg.Slot)
+			"the copy of slot %s is temporary, because the primary's slot is behind the WAL that the standby still has: the slot would not survive a failover to this standby", x.cfg.Slot)
 	default:
 		x.add(OK, name, nil, "slot %s is copied to this standby, confirmed up to %s, and would survive a failover to it", x.cfg.Slot, s.Confirmed)
 	}
@@ -109,7 +109,7 @@ func (x *examination) awaited() {
 	}
 	from := len(x.found)
 	for _, n := range names {
-		by := fix.Fix{fix.Words("Start that standby, or take it out:"), fix.Setting{Name: name, Value: strings.Join(without(names, n), ", ")}}
+		by := fix.Fix{fix.Words("Start the standby of this slot, or remove the slot from the setting:"), fix.Setting{Name: name, Value: strings.Join(without(names, n), ", ")}}
 		i := slices.IndexFunc(x.Slots, func(s standbySlot) bool { return s.Name == n })
 		switch {
 		case i < 0:

@@ -94,7 +94,7 @@ func checkID(id string) *IDError {
 	case len(id) > maxID:
 		reason = fmt.Sprintf("the event id has %d bytes, but at most %d are allowed", len(id), maxID)
 	case !isText(id):
-		reason = fmt.Sprintf("the event id %q is no text: it has a zero byte or invalid UTF-8", id)
+		reason = fmt.Sprintf("the event id %q is not valid text: it has a zero byte or invalid UTF-8", id)
 	default:
 		return nil
 	}

@@ -58,7 +58,7 @@ func (r Retention) withDefaults() (Retention, error) {
 	r.Processed = cmp.Or(r.Processed, 24*time.Hour)
 	r.LockWait = cmp.Or(r.LockWait, time.Second)
 	if r.Keep < time.Second || r.Generation < time.Second || r.Processed < 0 || r.LockWait < time.Millisecond {
-		return r, fmt.Errorf("inbox: %+v is too short", r)
+		return r, fmt.Errorf("inbox: a duration of %+v is too short", r)
 	}
 	return r, nil
 }

@@ -60,7 +60,7 @@ type Failure struct {
 // have begun are done.
 func (w *Worker[T]) Run(ctx context.Context) error {
 	if w.DB == nil || w.Handle == nil || w.Attempts < 0 || w.Concurrency < 0 {
-		return errors.New("inbox: a Worker needs DB and Handle, and no negative numbers")
+		return errors.New("inbox: a Worker needs DB and Handle, and its numbers must not be negative")
 	}
 	if err := checkIDs(w.Consumer); err != nil {
 		return err

@@ -33,7 +33,7 @@ type Store interface {
 }
 
 // ErrCorrupt says that a Store does not have the bytes that the event was written with.
-var ErrCorrupt = errors.New("the stored payload has another size or another digest than the event says")
+var ErrCorrupt = errors.New("the stored payload does not have the size or the digest that the event states")
 
 // A claim is the payload of an event whose payload is in a Store.
 type claim struct {

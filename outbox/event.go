@@ -120,7 +120,7 @@ func (o *Outbox) row(e Event, shared map[string]string) (r row, field string, er
 func (o *Outbox) payload(v any) (b []byte, err error) {
 	switch v := v.(type) {
 	case nil:
-		return nil, errors.New("is missing: outbox.Null is a payload for a record without a value")
+		return nil, errors.New("is missing: use outbox.Null for a record without a value")
 	case null:
 		return nil, nil
 	case []byte:
@@ -145,7 +145,7 @@ func (o *Outbox) payload(v any) (b []byte, err error) {
 	case o.opts.PayloadType == "bytea":
 		return b, nil
 	case o.isJSON() && !json.Valid(b):
-		return nil, fmt.Errorf("is not JSON, as the column of the type %s needs it (got %.40q)", o.opts.PayloadType, b)
+		return nil, fmt.Errorf("is not JSON, which the column of the type %s needs (got %.40q)", o.opts.PayloadType, b)
 	case o.opts.PayloadType == "jsonb":
 		if err := cmp.Or(escapesProblem(b), numbersProblem(b)); err != nil {
 			return nil, err

@@ -110,7 +110,7 @@ func New(opts Options) (*Outbox, error) {
 	for _, h := range opts.Headers {
 		err := pg.CheckName(h)
 		if err == nil && (strings.ContainsAny(h, ",:") || h != strings.TrimSpace(h) || slices.Contains(taken, h)) {
-			err = fmt.Errorf("must be a name that no other column has, without commas, colons and outer spaces (got %q)", h)
+			err = fmt.Errorf("must be a name that no other column has, without commas, colons, and leading or trailing spaces (got %q)", h)
 		}
 		if err != nil {
 			return nil, fmt.Errorf("outbox: Options.Headers: %w", err)

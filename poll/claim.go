@@ -195,7 +195,7 @@ func (s *claimer) beginning(ctx context.Context, _ bool) (cdc.Position, error) {
  EXISTS (SELECT FROM %[1]s WHERE t.claimed_by IS NOT NULL OR t.finished_at IS NOT NULL) OR EXISTS (SELECT FROM pg_locks WHERE %[2]s AND pid <> pg_backend_pid()) AS claimed`,
 		s.Session.rows.from, lockIs(nameLock, digest(set.Name))))
 	if err == nil && has.Rows && !has.Claimed {
-		err = fault.Config(fmt.Errorf("table %s has rows that are not finished, and neither a row nor a checkpoint says that a relay has claimed any", set.Table),
+		err = fault.Config(fmt.Errorf("table %s has rows that are not finished, and neither a row nor a checkpoint says that a relay has claimed any of them", set.Table),
 			"Set source.snapshot to \"initial\" to publish these rows. To leave some of them out, set finished_at in exactly those rows first.")
 	}
 	return 1, err
@@ -333,7 +333,7 @@ func (s *claimer) leave(ctx context.Context) error {
 		}
 		if !time.Now().Before(until) || !wait.For(ctx, flushAfter) {
 			s.Claims.set.Logger.Warn().Int("rows", len(s.held)).Str("table", s.Claims.set.Table.String()).
-				Msg("other sessions have locked rows, so walpost cannot write that they are delivered: their events come again")
+				Msg("other sessions have locked rows, so walpost cannot mark these rows as delivered: their events will be delivered again")
 			return nil
 		}
 	}

@@ -114,7 +114,7 @@ func (s *Settings) unmetClaims(f *Facts) (unmet []*Unmet) {
 	}
 	if i := rel.Index(s.Key(rel)); i >= 0 && slices.Contains([]string{"json", "xml", "point"}, rel.Columns[i].BaseName) {
 		unmet = append(unmet, &Unmet{
-			Name: "key column", Misconfigured: true, Why: fmt.Sprintf("column %s of %s has the type %s, which has no equality, so walpost cannot keep the order of a key", s.Key(rel), t.Table, rel.Columns[i].TypeName),
+			Name: "key column", Misconfigured: true, Why: fmt.Sprintf("column %s of %s has the type %s, which has no equality operator, so walpost cannot keep the order of a key", s.Key(rel), t.Table, rel.Columns[i].TypeName),
 			Fix: fix.ByWords("Name a column of another type as table.field.event.key, for example text."),
 		})
 	}

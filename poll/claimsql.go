@@ -436,7 +436,7 @@ const (
 
 // suppressed is the error for rows that a statement had to change and did not change.
 func (s *claimer) suppressed(what string, n int) error {
-	return fault.Person(fmt.Errorf("%d rows of %s did not change when walpost wrote to %s them: a trigger or a rule may suppress the change", n, s.Claims.set.Table, what), suppressedHint)
+	return fault.Person(fmt.Errorf("%d rows of %s did not change when walpost tried to %s them: a trigger or a rule may suppress the change", n, s.Claims.set.Table, what), suppressedHint)
 }
 
 // storable makes a text one that every text column takes.

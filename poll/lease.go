@@ -134,7 +134,7 @@ func (s *claimer) tell(ctx context.Context) error {
 	if err != nil || !found.Ended {
 		return err
 	}
-	event, why := set.Logger.Info(), "walpost takes over their rows when it has seen for source.poll.lease that the server's clock goes as its own"
+	event, why := set.Logger.Info(), "walpost takes over their rows after the server's clock has run at the same speed as this machine's clock for source.poll.lease"
 	if s.clock.slow > 0 {
 		event, why = set.Logger.Warn().Dur("took", s.clock.slow), "walpost does not take over their rows while the server's answers take longer than a 32nd of source.poll.lease"
 	}

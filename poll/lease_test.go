@@ -173,8 +173,8 @@ func TestARowThatWasLockedIsFinishedWithoutALook(t *testing.T) {
 func TestTheLogSaysWhyAnEndedLeaseIsNotTakenOver(t *testing.T) {
 	t.Parallel()
 	for why, lease := range map[string]time.Duration{
-		"when it has seen": time.Hour,
-		"answers take":     time.Microsecond,
+		"at the same speed": time.Hour,
+		"answers take":      time.Microsecond,
 	} {
 		w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
 		var log strings.Builder

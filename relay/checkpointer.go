@@ -128,7 +128,7 @@ func (c *checkpointer) save(now time.Time) {
 		default:
 			c.durable, c.sent = &rec, sent
 			c.failure, c.retry = "", time.Time{}
-			c.failing.Over(time.Now(), c.log.Info()).Msg("checkpoint written again")
+			c.failing.Over(time.Now(), c.log.Info()).Msg("the checkpoint can be written again")
 		}
 	})
 }

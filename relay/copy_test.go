@@ -282,7 +282,7 @@ func TestASnapshotBeginsOnlyWhereItMay(t *testing.T) {
 		w.id.SlotFound = cdc.SlotState{Exists: true, Confirmed: w.pos}
 		r = w.start(snapshot(w))
 		<-r.done
-		if !fault.Misconfigured(r.err) || !strings.Contains(r.err.Error(), "no checkpoint knows it") || look(w, &w.opens) < foreignTries {
+		if !fault.Misconfigured(r.err) || !strings.Contains(r.err.Error(), "no checkpoint belongs to it") || look(w, &w.opens) < foreignTries {
 			t.Errorf("%v after %d looks", r.err, w.opens)
 		}
 	})
@@ -341,7 +341,7 @@ func TestARecoverBeforeTheFirstRunSaysThatThereIsNoSlot(t *testing.T) {
 		for _, c := range []struct {
 			exists bool
 			says   string
-		}{{false, "neither a slot nor a checkpoint"}, {true, "no checkpoint knows the slot"}} {
+		}{{false, "neither a slot nor a checkpoint"}, {true, "no checkpoint belongs to the slot"}} {
 			w.do(func() { w.id.SlotFound.Exists = c.exists })
 			r := w.start(cfg)
 			<-r.done

@@ -168,7 +168,7 @@ func TestARunGivesUpARecoverOnlyWithTheTokenOfItsGap(t *testing.T) {
 		r = w.start(cfg)
 		<-r.done
 		var ref *checkpoint.Refusal
-		if !errors.As(r.err, &ref) || !strings.Contains(r.err.Error(), "the recover is not finished") || !strings.Contains(fault.Hint(r.err), "give up the recover") {
+		if !errors.As(r.err, &ref) || !strings.Contains(r.err.Error(), "the recover is not finished") || !strings.Contains(fault.Hint(r.err), "give up the unfinished walpost recover") {
 			t.Fatalf("%v, hint %q", r.err, fault.Hint(r.err))
 		}
 		w.do(func() { w.gapsOK = true })

@@ -113,7 +113,7 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 		return nil, err
 	}
 	if found.SlotFound.Exists {
-		err := fmt.Errorf("slot %s exists, and no checkpoint knows it: source.snapshot: initial cannot know which rows are older than the slot", found.Slot)
+		err := fmt.Errorf("slot %s exists, but no checkpoint belongs to it: with source.snapshot: initial, walpost cannot know which rows are older than the slot", found.Slot)
 		if r.foreign++; r.foreign < foreignTries {
 			return nil, fault.Retry(err)
 		}
@@ -154,11 +154,11 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	other := errors.As(err, &gap) && gap.Reason == checkpoint.OtherSource
 	switch {
 	case err == nil && back != nil:
-		return nil, fmt.Errorf("%w: the unfinished change of the source is taken back, and walpost run goes on as before the change", ErrNoGap)
+		return nil, fmt.Errorf("%w: the unfinished change of the source is undone, and walpost run continues as before the change", ErrNoGap)
 	case begun && (err == nil || rec.Intended() && !other):
 		return rec, nil
 	case err == nil && rec == nil:
-		return nil, fmt.Errorf("%w: no checkpoint knows the slot, and the first walpost run begins at the position of the slot", ErrNoGap)
+		return nil, fmt.Errorf("%w: no checkpoint belongs to the slot, and the first walpost run begins at the position of the slot", ErrNoGap)
 	case err == nil:
 		return nil, fmt.Errorf("%w: the slot exists, and the checkpoint fits it", ErrNoGap)
 	case errors.Is(err, checkpoint.ErrNoSlot):

@@ -169,7 +169,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 			} else if fault.NeedsPerson(err) {
 				return err
 			} else { // the session is lost
-				l.log.Warn().Err(err).Msg("source lost while the relay ends: what is in flight is delivered without it")
+				l.log.Warn().Err(err).Msg("source lost while the relay ends: the events in flight are delivered without the source")
 			}
 			continue
 		}

@@ -319,7 +319,7 @@ func (p *parker) letter(key parking.Key, letter *deadletter.Letter, bad *BadEven
 // overLimit is the error of a relay that may park no more.
 func overLimit(c parking.Counts, limit parking.Limit) error {
 	return fault.Person(fmt.Errorf("%d events of %d keys are parked, and delivery.park_limit is %d events and %d keys", c.Events, c.Keys, limit.Events, limit.Keys),
-		"Repair the causes and release all keys ("+fault.Command("dead", "retry", "--all")+"), or give events up (walpost dead drop), or raise the limit. Then start walpost again. It delivers the keys that are to be released before it parks more.")
+		"Repair the causes and release all keys ("+fault.Command("dead", "retry", "--all")+"), or give events up (walpost dead drop), or raise the limit. Then start walpost again. walpost first delivers the events of the keys that you released, and only then parks more events.")
 }
 
 // parkRefused parks the key of a record that the sink refused, if the policy asks for that, and takes

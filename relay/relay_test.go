@@ -143,7 +143,7 @@ func TestSlotIsNotMadeUnasked(t *testing.T) {
 		}
 		// Another reader may have used the slot, so its loss comes before the advice to make a new one.
 		hint := fault.Hint(r.err)
-		cause, loss, create := strings.Index(hint, "source.slot"), strings.Index(hint, "lacks every event"), strings.Index(hint, "source.create: true")
+		cause, loss, create := strings.Index(hint, "source.slot"), strings.Index(hint, "has no events from before its creation"), strings.Index(hint, "source.create: true")
 		if cause < 0 || loss < cause || create < loss {
 			t.Errorf("the hint: %s", hint)
 		}
@@ -196,7 +196,7 @@ func TestRecordIsReadAgainBehindTheSlot(t *testing.T) {
 		w.commit("a")
 		w.want(t, 2*time.Second, "delivered by the second", w.allDelivered)
 		b.stopped(t, time.Second)
-		b.wantLog(t, "the checkpoint was moved by another process", 1)
+		b.wantLog(t, "another process moved the checkpoint", 1)
 	})
 }
 

@@ -33,7 +33,7 @@ type attempt struct {
 }
 
 // errMoved says that another process moved the checkpoint while this process waited for the slot.
-var errMoved = errors.New("the checkpoint was moved by another process while the slot was taken")
+var errMoved = errors.New("another process moved the checkpoint while this process waited for the slot")
 
 // open makes one attempt. While another process holds the slot, the attempt waits, until ctx ends.
 // It first tells inUse about that process.
@@ -80,7 +80,7 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 	if errors.Is(err, checkpoint.ErrNoSlot) {
 		return fault.Config(fmt.Errorf("slot %s: %w", a.found.Slot, err), "Check source.dsn and source.slot first: "+
 			"the server or the slot's name may be wrong, or the slot of a Debezium connector was dropped. "+
-			"A new slot lacks every event from before it. Only for a relay that is new, set source.create: true.")
+			"A new slot has no events from before its creation. Set source.create: true only for a relay that is new.")
 	}
 	if err != nil {
 		// The record was read before the slot was looked at. A working holder moves the record and

@@ -22,9 +22,9 @@ func (l *loop) passOver(ev *cdc.Event, commit cdc.Position, row int) *checkpoint
 			Msg("a skip request does not name the event at this place: walpost ignores the request")
 		return nil
 	}
-	what := "EVENT PASSED OVER, as walpost skip asked: it goes to the dead letter topic"
+	what := "EVENT SKIPPED, because walpost skip requested it: the event goes to the dead letter topic"
 	if asked[i].Discard {
-		what = "EVENT PASSED OVER, as walpost skip --discard asked: it is not delivered"
+		what = "EVENT SKIPPED, because walpost skip --discard requested it: the event is not delivered"
 	}
 	l.st.Skipped++
 	l.log.Warn().Str("token", h.Token).Str("id", h.EventID).Str("table", h.Table).Str(l.found.At(commit)).Int("row", row).

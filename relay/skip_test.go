@@ -48,7 +48,7 @@ func TestASkipPassesOverExactlyOneEvent(t *testing.T) {
 					t.Errorf("%d skipped", n)
 				}
 				r.stopped(t, time.Second)
-				r.wantLog(t, "EVENT PASSED OVER", 1)
+				r.wantLog(t, "EVENT SKIPPED", 1)
 			})
 		})
 	}

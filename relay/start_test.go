@@ -201,7 +201,7 @@ func TestNothingIsConfirmedWhileTheStoreIsDown(t *testing.T) {
 		}
 		r.stopped(t, time.Second)
 		r.wantLog(t, "checkpoint cannot be written", 1)
-		r.wantLog(t, "checkpoint written again", 1)
+		r.wantLog(t, "the checkpoint can be written again", 1)
 	})
 }
 

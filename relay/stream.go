@@ -46,7 +46,7 @@ func (l *loop) newStreaming() *streaming {
 
 func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 	if s.fresh {
-		why = "what the source sent again differed from before"
+		why = "the source did not send the same events again"
 	}
 	switch {
 	case a.Rec.Copy != nil:

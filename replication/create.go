@@ -47,7 +47,7 @@ func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts
 		if err != nil && pg.SQLState(err) != pg.StateUndefinedObject {
 			return made, pg.Classify(fmt.Errorf("drop the lost slot %s: %w", s.cfg.Slot, err))
 		}
-		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("dropped the lost slot, which is created again")
+		s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Msg("dropped the lost slot; walpost creates it again")
 	}
 	return s.makeSlot(ctx, conn, sql, f, export)
 }
@@ -96,7 +96,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 			ask.Reset(askEvery)
 			text, pids := pg.Blockers(limited, sql, conn.PID())
 			if f.Server.Recovery && text == "" {
-				text = "the primary to log its running transactions (there: SELECT pg_log_standby_snapshot();)"
+				text = "the primary to log its running transactions (on the primary, run SELECT pg_log_standby_snapshot();)"
 			}
 			if waitsFor = text; text != "" {
 				s.cfg.Logger.Warn().Str("slot", s.cfg.Slot).Ints32("pids", pids).Msg("creating the slot waits for " + text)
@@ -128,7 +128,7 @@ func (s *Source) makeSlot(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.F
 		return s.slotMade(step, snapshot, err)
 	}
 	return made, fault.Retry(fault.WithHint(fmt.Errorf("%s: waited %s for %s", step, s.cfg.CreateTimeout, cmp.Or(waitsFor, "open transactions")),
-		"End the transactions that are named, such as with SELECT pg_terminate_backend(<pid>);"))
+		"End the transactions that are named, for example with SELECT pg_terminate_backend(<pid>);"))
 }
 
 // snapshotName reads slot_name, consistent_point, snapshot_name, output_plugin.

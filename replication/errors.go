@@ -43,8 +43,8 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 		if s.dec != nil && s.dec.InTx {
 			where = "in transaction " + s.dec.CommitLSN.String()
 		}
-		return fault.Person(fmt.Errorf("stream of slot %s: a row %s has a text that is not UTF-8: %w", s.cfg.slot, where, e),
-			pg.RepairText+" The WAL keeps the old text, so the slot cannot read it. "+recoverWithout(s.cfg.slot, ""), fault.Advice{Command: fault.Command("recover")})
+		return fault.Person(fmt.Errorf("stream of slot %s: a row %s has a text value that is not UTF-8: %w", s.cfg.slot, where, e),
+			pg.RepairText+" The WAL keeps the old value, so the slot cannot read it. "+recoverWithout(s.cfg.slot, ""), fault.Advice{Command: fault.Command("recover")})
 	case passing(e.Code):
 		return fault.Retry(err)
 	}
@@ -80,7 +80,7 @@ func recoverWithout(slot, maker string) string {
 		maker = " If role " + pg.QuoteIdent(maker) + " may not create the publication, run this with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+maker, "--apply") + " ."
 	}
 	return "Drop the slot: SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(slot) + ");" + maker + " Then run " + fault.Command("recover") +
-		" to create what does not exist, and to publish from the table what is missing."
+		" to create the slot and, if it is missing, the publication, and to publish the missing events from the table."
 }
 
 // startFault gives an error of START_REPLICATION its behaviour. An undefined object is the slot here, so that opening

@@ -88,7 +88,7 @@ func (c *Config) afterLoss(f *pg.Facts, bad *Unmet) fix.Fix {
 	case f.Publication == nil || len(bad.Fix) == 0:
 		return fix.Fix{fix.Words(recoverWithout(c.Slot, ""))}
 	}
-	return append(slices.Clip(bad.Fix), fix.Words("The slot does not contain what was written in the meantime. Then run "+fault.Command("recover")+" to publish from the table what is missing."))
+	return append(slices.Clip(bad.Fix), fix.Words("The slot may lack rows that were written before this repair. After the repair, run "+fault.Command("recover")+" to publish the missing events from the table."))
 }
 
 // A judgement collects the preconditions that facts do not meet.
@@ -133,7 +133,7 @@ func (j *judgement) server() {
 			"the server is a standby of version %d.%d; logical decoding on a standby needs 16 or newer", s.Version/10000, s.Version%10000)
 	}
 	if s.WALLevel != "logical" {
-		j.fail("wal_level", fix.Fix{fix.Setting{Name: "wal_level", Value: "logical", Restart: true}}, "wal_level is %s, logical decoding needs logical", s.WALLevel)
+		j.fail("wal_level", fix.Fix{fix.Setting{Name: "wal_level", Value: "logical", Restart: true}}, "wal_level is %s, but logical decoding needs logical", s.WALLevel)
 	}
 	if !s.Super && !s.Replication && !s.Managed && !j.f.Streams {
 		j.fail("role", fix.BySQL(pg.ReplicationRightHint(s.Role)), "role %s lacks the REPLICATION attribute", s.Role)
@@ -163,7 +163,7 @@ func (j *judgement) slot() {
 			"slot %s does not exist, and a standby cannot create a slot that survives a failover (source.failover)", j.cfg.Slot)
 	case s == nil && !j.makes:
 		j.fail(name, fix.Fix{fix.Words("Check source.dsn and source.slot first: the server or the slot's name may be wrong, or the slot of a Debezium connector was dropped. " +
-			"A new slot lacks every event from before it. If walpost used the slot before, run " + fault.Command("recover") +
+			"A new slot has no events from before its creation. If walpost used the slot before, run " + fault.Command("recover") +
 			". Only for a new relay, create the slot:"), fix.SQL(slotSQL(j.cfg))},
 			"slot %s does not exist", j.cfg.Slot)
 	case s == nil:

@@ -34,7 +34,7 @@ var changedBy = []struct {
 	{name: "updates only for a moment", sql: []string{"ALTER PUBLICATION walpost SET (publish = 'update')", "ALTER PUBLICATION walpost SET (publish = 'insert')"}, want: `publication "walpost" was altered`},
 	{name: "its owner", sql: []string{"ALTER PUBLICATION walpost OWNER TO postgres", "ALTER PUBLICATION walpost OWNER TO pg_database_owner", "ALTER PUBLICATION walpost OWNER TO CURRENT_USER"}, want: `publication "walpost" was altered`},
 	{name: "its name", sql: []string{"ALTER PUBLICATION walpost RENAME TO w", "ALTER PUBLICATION w RENAME TO walpost"}, want: `publication "walpost" was altered`},
-	{name: "the table out and in", sql: []string{"ALTER PUBLICATION walpost DROP TABLE outbox", "ALTER PUBLICATION walpost ADD TABLE outbox"}, want: `table public.outbox was taken out of publication "walpost" and put in again`},
+	{name: "the table out and in", sql: []string{"ALTER PUBLICATION walpost DROP TABLE outbox", "ALTER PUBLICATION walpost ADD TABLE outbox"}, want: `table public.outbox was removed from publication "walpost" and added again`},
 	{name: "the table made again", sql: []string{"DROP TABLE outbox", outboxTable, "ALTER PUBLICATION walpost ADD TABLE outbox"}, want: `table public.outbox in publication "walpost" was dropped and created again`},
 	{name: "the publication created again", sql: []string{"DROP PUBLICATION walpost", publicationForOutbox}, want: `publication "walpost" was dropped and created again`},
 	{name: "the table out, and its schema in", min: 15, sql: []string{"ALTER PUBLICATION walpost DROP TABLE outbox", "ALTER PUBLICATION walpost ADD TABLES IN SCHEMA public"}, want: "was taken out of"},

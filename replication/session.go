@@ -162,7 +162,7 @@ func (s *Session) fill() func(*cdc.Relation) error {
 		}
 		if root, ok := s.cfg.roots[rel.ID]; ok && (rel.Schema != root.Schema || rel.Name != root.Name) {
 			s.cfg.logger.Warn().Stringer("name", rel).Stringer("table", root).
-				Msg("these rows come under another name, because they were written before the table was renamed, or before publish_via_partition_root was set: walpost takes them as rows of the table")
+				Msg("these rows come under another name, because they were written before the table was renamed, or before publish_via_partition_root was set: walpost treats them as rows of the table")
 			rel.Schema, rel.Name = root.Schema, root.Name
 		}
 		return nil

@@ -30,7 +30,7 @@ func TestAnyErrorOfTheServerEndsTheStream(t *testing.T) {
 		{"segment removed", serverError("ERROR", "58P01", "requested WAL segment has already been removed"), true, false, "58P01"},
 		{"disk full", serverError("ERROR", "53100", "could not write to file"), true, false, "53100"},
 		{"publication", serverError("ERROR", "42704", `publication "pub" does not exist`), false, true, "publication pub"},
-		{"not UTF-8", serverError("ERROR", "22021", "invalid byte sequence"), false, true, "a row after 0/D2 has a text that is not UTF-8"},
+		{"not UTF-8", serverError("ERROR", "22021", "invalid byte sequence"), false, true, "a row after 0/D2 has a text value that is not UTF-8"},
 		{"something else", serverError("ERROR", "XX001", "invalid page"), false, false, "XX001"},
 		{"rows are skipped", serverNotice("55000", `skipped loading publication "pub"`), false, true, "skips rows"},
 		{"end of copy", copyDone(), true, false, "ended it"},

@@ -148,7 +148,7 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 			comment += "\nOn Amazon RDS and Aurora, leave REPLICATION out, and add: GRANT rds_replication TO " + role + ";"
 		}
 		add("role "+opts.Role+" without a password", comment, "CREATE ROLE "+role+" LOGIN"+right+";"+member)
-		add("membership of role "+opts.Role+" in pg_monitor", "So that walpost can name the transactions of other roles that hold WAL.", "GRANT pg_monitor TO "+role+";")
+		add("membership of role "+opts.Role+" in pg_monitor", "With this membership, walpost can name the transactions of other roles that hold WAL.", "GRANT pg_monitor TO "+role+";")
 	}
 	for _, t := range opts.Grants {
 		add("the privilege to read "+t.String(), "walpost reads the table to find rows from before the slot, for a snapshot, and for recover.",
@@ -168,7 +168,7 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 			what = "inserts, and updates because an update can change a primary key. "
 		}
 		if len(cfg.tables()) == 0 {
-			what = "logical messages. They are in every publication, also in an empty one.\n"
+			what = "logical messages. They are in every publication, even in an empty publication.\n"
 		}
 		add("publication "+cfg.Publication, `What walpost reads: `+what+`Create it before the slot: a slot cannot read a publication that was created later.`,
 			PublicationSQL(cfg, opts.facts))
@@ -178,8 +178,8 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 			fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pg.QuoteIdent(cfg.Publication), cfg.published(t, opts.facts)))
 	}
 	if opts.Slot {
-		add("slot "+cfg.Slot, `The slot holds all WAL that walpost has not read. Make it only when walpost is about to run. If you
-do not want walpost any more, drop it: SELECT pg_drop_replication_slot(`+pg.QuoteLiteral(cfg.Slot)+`);
+		add("slot "+cfg.Slot, `The slot holds all WAL that walpost has not read. Create it only when walpost is about to run. If you
+stop using walpost, drop the slot: SELECT pg_drop_replication_slot(`+pg.QuoteLiteral(cfg.Slot)+`);
 Rows from before the slot are not published.`, slotSQL(cfg))
 		all[len(all)-1].apart = true
 	}
@@ -284,7 +284,7 @@ func (c *Config) misfits(tables []pg.Table) (unfit []*Unmet) {
 		if _, err := c.Needs(outboxRelation(t, c)); err != nil {
 			unfit = append(unfit, &Unmet{
 				Name: tableName(t), Why: fmt.Sprintf("table %s does not exist, and the table that setup creates does not fit the configuration: %s", t, err),
-				Fix: fix.ByWords("Create the table yourself, or leave out the router options that name other columns than those that setup creates."), Misconfigured: true,
+				Fix: fix.ByWords("Create the table yourself, or leave out the router options that name columns that setup does not create."), Misconfigured: true,
 			})
 		}
 	}

@@ -69,6 +69,6 @@ func (j *judgement) shard() {
 			continue
 		}
 		j.lose(name, fix.BySQL(j.cfg.RepublishSQL(t.Table, j.f)),
-			"publication %s has other rows of %s than shard %s: its row filter is %q, and must be %q", j.cfg.Publication, t.Table, j.cfg.Shard, p.Filter(t.Table), filter)
+			"publication %s does not select the rows of %s that belong to shard %s: its row filter is %q, and must be %q", j.cfg.Publication, t.Table, j.cfg.Shard, p.Filter(t.Table), filter)
 	}
 }

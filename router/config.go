@@ -158,7 +158,7 @@ func (c *Config) compile() (placements []placement, topics *topics, ps conf.Prob
 		case enveloped(placements) && c.Value.schemas():
 			ps.Add(prefix, conf.Required, "with an envelope whose schema is written: the schema's name begins with it", nil)
 		case c.Updates && c.Header.schemas():
-			ps.Add(prefix, conf.Required, "with source.publish update and a header converter that writes schemas: the schema's name of __debezium.oldkey begins with it", nil)
+			ps.Add(prefix, conf.Required, "with source.publish update and a header converter that writes schemas: the name of the schema of __debezium.oldkey begins with it", nil)
 		}
 	} else if strings.ContainsFunc(c.TopicPrefix, notInTopic) { // CommonConnectorConfig.TOPIC_NAME_PATTERN
 		ps.Add(prefix, conf.MustBe, "letters, digits, '.', '_' and '-'", c.TopicPrefix)

@@ -94,11 +94,11 @@ func (e *RowError) Hint() string {
 	p, stream := e.Problems[0], e.LSN != 0
 	switch p.Rule {
 	case ColumnExists:
-		return "Name a column that the table has in " + p.Option + "."
+		return "Name an existing column of the table in " + p.Option + "."
 	case ColumnChosen:
 		return "Name one of the two columns in " + p.Option + "."
 	case ColumnType:
-		return fmt.Sprintf("Name a column of another type in %s, or set a converter in records that can write this type.", p.Option)
+		return fmt.Sprintf("Name a column of another type in %s, or set under records a converter that can write this type.", p.Option)
 	case ValueSet:
 		if stream {
 			return fmt.Sprintf("No default replaces a NULL here. If another column holds the topic of every row, name it in %s. Otherwise no configuration helps.", p.Option)
@@ -107,14 +107,14 @@ func (e *RowError) Hint() string {
 	case ValueValid, TopicValid:
 		switch {
 		case p.Rule == TopicValid && p.Column != "" && stream:
-			return fmt.Sprintf("If another value of %s is right for every row, set it. Or have router.route.topic.regex and router.route.topic.replacement make a valid topic of this value: they apply to every row, and the regex must match the whole value. Otherwise no configuration helps.", p.Option)
+			return fmt.Sprintf("If another value of %s is right for every row, set it. Or have router.route.topic.regex and router.route.topic.replacement turn this value into a valid topic: they apply to every row, and the regex must match the whole value. Otherwise no configuration helps.", p.Option)
 		case p.Column != "" && stream:
 			return fmt.Sprintf("If another value of %s is right for every row, set it. Otherwise no configuration helps.", p.Option)
 		case p.Column != "":
 			return fmt.Sprintf("Change the value of column %s, or the value of %s.", p.Column, p.Option)
 		}
 	case ValueSent:
-		return "Only a skip helps for this event. REPLICA IDENTITY FULL of the table helps for later updates."
+		return "Only a skip helps for this event. For later updates, set REPLICA IDENTITY FULL on the table."
 	case ContentValid:
 		return "Only a skip helps for this event. Correct the program that writes the message."
 	case UpdateFatal:

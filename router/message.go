@@ -266,7 +266,7 @@ func unquote(quoted []byte) ([]byte, error) {
 				s = low[4:]
 				continue
 			}
-			return nil, errors.New("has half of a surrogate pair, which is no character")
+			return nil, errors.New("has half of a surrogate pair, which is not a character")
 		}
 		if unit == 0 {
 			return nil, errors.New("has the character U+0000, which no text in Postgres can have")

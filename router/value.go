@@ -48,7 +48,7 @@ func (r *Router) expanded(p *plan, s *connect.Schema, v any, id string) (*connec
 	}
 	text, ok := v.(string)
 	if !ok {
-		r.notExpanded.add(fmt.Sprintf("event %q of %s: the payload is not a text", id, p.rel))
+		r.notExpanded.add(fmt.Sprintf("event %q of %s: the payload is not text", id, p.rel))
 		return s, v
 	}
 	schema, value, err := r.expander.Expand(text)

@@ -35,7 +35,7 @@ var refusals = []struct {
 // timestampHint is the advice for a record whose timestamp the topic refuses.
 func timestampHint() string {
 	return "The topic refuses the timestamp of the record: see its message.timestamp.before.max.ms and message.timestamp.after.max.ms. " +
-		"The timestamp comes from the column of router.table.field.event.timestamp, else from the commit or, for a row of the table, from source.time_column. " +
+		"The timestamp comes from the column of router.table.field.event.timestamp, otherwise from the commit or, for a row of the table, from source.time_column. " +
 		"Correct what writes the column for later rows, and raise the limit of the topic for this one: " + fault.Command("check") + " may print the command."
 }
 

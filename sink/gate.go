@@ -302,7 +302,7 @@ func (s *Kafka) driveAlone(t *topic, sl *slot) error {
 		return keep(fmt.Errorf("partition %d of %d: %w", sl.partition, partitions, errPartition))
 	}
 	if sl.bytes > kafka.MaxRequest-kafka.LeastLimit {
-		return keep(fmt.Errorf("%w (%d bytes, more than a request of %d bytes holds)", kerr.MessageTooLarge, sl.bytes, kafka.MaxRequest))
+		return keep(fmt.Errorf("%w (%d bytes, more than fit into a request of %d bytes)", kerr.MessageTooLarge, sl.bytes, kafka.MaxRequest))
 	}
 	if first {
 		if err := s.fresh(t, large); err != nil {

@@ -96,7 +96,7 @@ func (p *Parking) Read(ctx context.Context, from int64, each func(*kgo.Record) b
 	if p.id = r.TopicID(); from == 0 && r.Start > 0 && !p.warned {
 		p.warned = true
 		p.cfg.Logger.Warn().Str("topic", p.cfg.Parking).Int64("offset", r.Start).
-			Msg("records at the front of the parking topic were removed: if events were parked in them, these events are lost, and walpost verify names them")
+			Msg("records at the beginning of the parking topic were removed: if events were parked in them, these events are lost, and walpost verify names them")
 	}
 	return max(next, r.Next), nil
 }
@@ -109,7 +109,7 @@ func (p *Parking) fail(err error) error {
 		return fault.Person(err, "Name a topic with one partition, or one that does not exist, in delivery.parking_topic. If keys are parked, release them first.")
 	case errors.Is(err, kafka.ErrGone):
 		return fault.Person(err, "Events that were parked in the topic may be lost: walpost verify names those that are in no topic, "+
-			"and walpost replay delivers them from the table. Then start walpost again: it goes on with what the topic has now.")
+			"and walpost replay delivers them from the table. Then start walpost again: it continues with the records that the topic has now.")
 	}
 	return fault.Retry(err)
 }

@@ -26,7 +26,7 @@ func (c *StoreConfig) Validate() (found conf.Problems) {
 		found.Try("checkpoint.topic", topicname.Check(c.Topic))
 	}
 	if c.Store == "kafka" && c.Path != "" {
-		found.Add("checkpoint.path", conf.Contradicts, "checkpoint.store kafka: it belongs to store file", c.Path)
+		found.Add("checkpoint.path", conf.Contradicts, "checkpoint.store kafka: it is only for checkpoint.store file", c.Path)
 	}
 	return found
 }

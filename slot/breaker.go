@@ -184,7 +184,7 @@ func (t *trip) add(s *Status, limits Config) string {
 	case retained >= limits.RetainedCritical:
 		reason = fmt.Sprintf("slot %s holds %s of WAL (monitor.retained_critical is %v)", s.Slot, retained.Roughly(), limits.RetainedCritical)
 	case limits.BreakerForecast > 0 && s.Exhaustion < limits.BreakerForecast.Seconds():
-		reason = fmt.Sprintf("slot %s is exhausted in %s at this rate (monitor.breaker_forecast is %v)", s.Slot, s.exhaustedIn(), limits.BreakerForecast)
+		reason = fmt.Sprintf("slot %s will reach its WAL limit in %s at this rate (monitor.breaker_forecast is %v)", s.Slot, s.exhaustedIn(), limits.BreakerForecast)
 	}
 	if reason == "" {
 		t.reads, t.tripped = 0, false

@@ -32,7 +32,7 @@ func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
 		{99, never, ""}, {100, never, ""}, {100, never, ""}, {99, never, ""}, // one good look begins anew
 		{100, never, ""}, {100, never, ""}, {100, never, "holds 100 B"}, {100, never, ""}, {1000, 0, ""}, // once
 		{99, 3600, ""}, // well again
-		{0, 3599, ""}, {0, 3599, ""}, {0, 3599, "exhausted in 59m59s"}, {0, 1, ""},
+		{0, 3599, ""}, {0, 3599, ""}, {0, 3599, "will reach its WAL limit in 59m59s"}, {0, 1, ""},
 	} {
 		if got := look(c.retained, c.exhaustion); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
 			t.Errorf("look %d: %q, want %q", i, got, c.want)

@@ -12,7 +12,7 @@ import (
 func checkCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check",
-		Short: "checks each precondition, and prints how to repair it",
+		Short: "checks each precondition, and prints how to meet it",
 		Long: `check examines each precondition of walpost run, in Postgres and in Kafka. It prints one line for each
 precondition: ok, warn or FAIL, with the SQL, the setting or the command that repairs the problem.
 check changes nothing. If Postgres or Kafka is down, the report about the other is still complete.

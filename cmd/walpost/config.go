@@ -120,7 +120,7 @@ func samePassword(file replication.Config, dsn string) bool {
 
 // nameFlags adds to what is required the flag that gives it, for where there is no file to write it to.
 func nameFlags(found walpost.Problems, fileless bool) {
-	or := map[bool]string{true: " or %s", false: ", %s, or a file by --config"}[fileless]
+	or := map[bool]string{true: " or %s", false: ", %s, or a file with --config"}[fileless]
 	for i, p := range found {
 		for _, s := range settings {
 			if p.Rule == conf.Required && strings.TrimSuffix(s.field, "s") == strings.TrimSuffix(p.Field, "s") {

@@ -424,7 +424,7 @@ func TestOverrideHealsTheFileAndNamesItself(t *testing.T) {
 
 func TestWithoutFileTheFlagsAreNamed(t *testing.T) {
 	_, err := loadConfig("", testEnv, nil, nil, (*walpost.Config).Validate)
-	want := "source.dsn: is required (--dsn, WALPOST_DSN, or a file by --config)"
+	want := "source.dsn: is required (--dsn, WALPOST_DSN, or a file with --config)"
 	if err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("got %v, want %s", err, want)
 	}

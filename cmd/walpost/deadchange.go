@@ -24,13 +24,13 @@ func deadRetryCommand() *cobra.Command {
 		Use:   "retry [TOKEN…]",
 		Short: "delivers events again, after the cause was repaired",
 		Long: `retry delivers dead events to their original topics. If the dead letter contains a record, retry sends
-this record unchanged. If it contains a row, retry routes the row by the present configuration. retry
+this record unchanged. If it contains a row, retry routes the row with the current configuration. retry
 sends the events in their order, with the header walpost.origin: dead_letter, and marks each event in
 the dead letter topic after the brokers have acknowledged it. If retry is interrupted, the next retry
 repeats only events that are not marked. An event that is refused again stays dead, with the new error
 and one more attempt, and retry exits with 1.
 
-The relay has already delivered newer events of the same keys, so a consumer gets the retried events
+If the relay has already delivered newer events of the same keys, a consumer gets the retried events
 after them. retry counts these keys first. With --dry-run, retry sends nothing.
 
 For parked events, retry asks the relay to deliver all parked events of their keys. The running
@@ -93,7 +93,7 @@ while the relay runs.`,
 			}
 			meter.End()
 			if err != nil && ctx.Err() != nil {
-				err = errors.New("interrupted: every event that counts as delivered is marked, and the same command continues with the others")
+				err = errors.New("interrupted: every event that counts as delivered is marked. Run the same command again to continue with the other events")
 			}
 			if asJSON {
 				err = errors.Join(show.JSON(cmd.OutOrStdout(), r, ""), err)
@@ -159,7 +159,7 @@ Other parked events of the same key stay parked until walpost dead retry release
 			}
 			meter.End()
 			if err != nil && ctx.Err() != nil {
-				err = errors.New("interrupted: every event that counts as dropped is marked, and the same command continues with the others")
+				err = errors.New("interrupted: every event that counts as dropped is marked. Run the same command again to continue with the other events")
 			}
 			if asJSON {
 				return errors.Join(show.JSON(cmd.OutOrStdout(), d, ""), err)

@@ -69,7 +69,7 @@ func (f *deadFilter) flags(cmd *cobra.Command) {
 	}
 	flags := cmd.Flags()
 	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", "only events with this `reason`: "+strings.Join(reasons, ", "))
-	flags.Lookup("table").Usage = "only events of this `table`; several are separated by commas"
+	flags.Lookup("table").Usage = "only events of this `table`; separate several tables with commas"
 	flags.StringVar(&f.Topic, "topic", "", "only events whose original topic is this `topic`")
 	flags.StringVar(&f.key, "key", "", "only events with this `key`")
 	flags.StringVar(&f.since, "since", "", "only events that were committed from this `time` on, such as 2026-11-20T08:00:00Z")

@@ -365,7 +365,7 @@ func TestConvertAsksTheServerWhichTablesTheConnectorCaptures(t *testing.T) {
 		{`"table.include.list": " PUBLIC\\.OUTBOX ,public.heartbeat, public.gone "`, "table: public.outbox\n", "public.heartbeat has no column aggregatetype"},
 		{`"table.include.list": "public.events_[0-9]+"`, `table: "public.\"Events\""` + "\n", ""},
 		{`"publication.name": "only_outbox"`, "table: public.outbox\n", ""},
-		{`"publication.name": "only_outbox", "transforms.outbox.route.by.field": "kind"`, "", "is an outbox, which has the columns kind, payload, aggregateid, id"},
+		{`"publication.name": "only_outbox", "transforms.outbox.route.by.field": "kind"`, "", "an outbox table has the columns kind, payload, aggregateid, id"},
 		{`"schema.include.list": "public", "table.exclude.list": "public.events.*"`, "table: public.outbox\n", ""},
 		{`"schema.exclude.list": "sales"`, `tables: ["public.\"Events\"", public.outbox]` + "\n", ""},
 		{`"table.include.list": "sales.*"`, "", "sales.orders has no column aggregatetype"},

@@ -23,8 +23,8 @@ func convertCommand() *cobra.Command {
 		Use:   "convert connector.json",
 		Short: "turns a Debezium configuration into walpost.yaml",
 		Long: `convert reads the configuration of Debezium's Postgres connector with the Outbox EventRouter, and
-writes walpost.yaml to standard output. The input is a Kafka Connect connector (JSON, with or
-without name and config, or properties), Debezium Server's application.properties, a Strimzi
+writes walpost.yaml to standard output. The input is a Kafka Connect connector (as properties, or as
+JSON, with or without name and config), Debezium Server's application.properties, a Strimzi
 KafkaConnector (also inside a List), or Confluent Cloud's PostgresCdcSourceV2. The name "-" stands
 for standard input.
 

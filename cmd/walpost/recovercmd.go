@@ -37,9 +37,9 @@ part of the gap. Rows that were deleted from the table before they were publishe
 reports this, with the number of lost rows if it is known.
 
 recover assumes that a row is in Kafka if its topic has an event with the same id, key, value and
-time. The same topic, id and key are enough if there is only one table, and the id is its primary key
-and a uuid. If there is doubt, for example after an UPDATE of a delivered row, recover publishes the
-row again.
+time. The same topic, id and key are enough if there is only one table, and its event id is a primary
+key of type uuid. If there is doubt, for example after an UPDATE of a delivered row, recover
+publishes the row again.
 
 recover examines the rows that were committed after the newest confirmed event, and the rows that were
 committed at most --overlap before it. It uses the commit times that the server keeps

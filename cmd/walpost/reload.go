@@ -91,5 +91,5 @@ func (e needsRestart) Error() string {
 	for i, c := range e {
 		keys[i] = c.Key.Path
 	}
-	return fmt.Sprintf("only a restart applies a change of %s. Restart walpost, or take the change back", strings.Join(keys, ", "))
+	return fmt.Sprintf("only a restart applies a change of %s. Restart walpost, or undo the change", strings.Join(keys, ", "))
 }

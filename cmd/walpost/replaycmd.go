@@ -45,7 +45,7 @@ exits with 1 at the end. replay writes no dead letters. See docs/replay.md.`,
 		"dsn", "table", "brokers", "publication", "shard", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
 		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "shutdown-grace")
 	flags, opts := cmd.Flags(), walpost.ReplayOptions{}
-	flags.StringArrayVar(&opts.IDs, "id", nil, "publish the event with this `id`; several flags name several events")
+	flags.StringArrayVar(&opts.IDs, "id", nil, "publish the event with this `id`; may be repeated")
 	rows := rowFlags(cmd, "publish")
 	flags.StringArrayVar(&opts.Types, "aggregate-type", nil, "publish events of this `type` (the column of router.route.by.field); may be repeated")
 	flags.StringArrayVar(&opts.Keys, "key", nil, "publish events with this `key`; may be repeated")
@@ -55,7 +55,7 @@ exits with 1 at the end. replay writes no dead letters. See docs/replay.md.`,
 	flags.BoolVar(&opts.DryRun, "dry-run", false, "count the events, their topics and keys, and publish nothing")
 	flags.BoolVar(&opts.SkipBad, "skip-bad", false, "continue after events that cannot be routed, or that Kafka refuses")
 	flags.StringVar(&opts.State, "state", "", "the `file` that keeps the progress of the replay (default: a name built from the filters, in the current folder)")
-	unordered := flags.Bool("unordered", false, "if the order of the rows is unknown, publish them in any order; an interrupted replay then begins its table again")
+	unordered := flags.Bool("unordered", false, "if the order of the rows is unknown, publish them in any order; after an interruption, replay then begins the table again")
 	asJSON := flags.Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := rows(&opts.Since, &opts.Until, &opts.FirstID, &opts.LastID); err != nil {

@@ -504,7 +504,7 @@ func TestAKeyIsThereOnceInEverySection(t *testing.T) {
 			one := string(text[at[0]:at[1]])
 			indent := strings.ReplaceAll(one[:len(one)-len(strings.TrimLeft(one, " -"))], "-", " ")
 			twice := string(text[:at[1]]) + "\n" + indent + last + ": y" + string(text[at[1]:])
-			if found := j.byValidate(t, []byte(twice), testEnv); !strings.Contains(found.Error(), last+": is there twice") {
+			if found := j.byValidate(t, []byte(twice), testEnv); !strings.Contains(found.Error(), last+": occurs twice") {
 				t.Errorf("%s\n%v", twice, found)
 			}
 			n++

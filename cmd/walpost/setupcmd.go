@@ -22,7 +22,7 @@ cannot repair, such as a table without the columns that walpost needs, it report
 
 --apply runs the SQL as the role of the DSN, in one transaction. It does not create an index on an
 existing table (CREATE INDEX CONCURRENTLY): walpost check prints this statement, and you run it. If
-the DSN names an administrator, name the role that walpost runs as with --role.
+the DSN names an administrator, use --role to name the role that walpost runs as.
 
 --migration prints only the SQL of the tables, for a migration tool: a file for goose, or the up or
 down file for golang-migrate. It does not connect to the database. With --inbox, it prints the tables

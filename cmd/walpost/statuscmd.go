@@ -24,7 +24,7 @@ whether it delivers events. If the relay runs on another machine, pass its addre
 http.listen: off, status shows only the slot. With source.kind: poll, status reads the undelivered
 rows instead of the slot. status exits with
 
-  0  if the slot is healthy, or no row has waited for long, and the relay delivers events
+  0  if the relay delivers events, and the slot is healthy (with polling: no row waits for long)
   1  if there is a warning, if no relay answers, if the relay is not ready, or if the state of the
      slot cannot be read
   3  if the relay is halted, if the slot is missing, lost or about to be lost, if the slot holds at

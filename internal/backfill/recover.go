@@ -80,7 +80,7 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	if begun != nil && begun.Origin == checkpoint.OriginSnapshot && !rc.Since.IsZero() {
 		return since, fault.Config(errors.New("--since: the snapshot is not finished, so a row of any age may be missing"), "Leave --since out.")
 	}
-	when := "at a time that the checkpoint does not know"
+	when := "at a time that the checkpoint does not record"
 	if !gap.Since.IsZero() {
 		when = "at " + gap.Since.Format(time.RFC3339Nano)
 		since = gap.Since.Add(-rc.Overlap)
@@ -90,11 +90,11 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	case polled:
 		since = time.Time{}
 	case gap.Reason == checkpoint.OtherSource:
-		rc.say("the newest event before the change was committed %s", when)
+		rc.say("before the change, the newest event was committed %s", when)
 	case gap.KeepsPosition():
 		rc.say("the publication was last seen unchanged at position %s, %s", gap.From, when)
 	default:
-		rc.say("last confirmed: %s; the newest event before it was committed %s", gap.From, when)
+		rc.say("last confirmed: %s; the newest event up to this position was committed %s", gap.From, when)
 	}
 	switch {
 	case begun != nil && begun.Origin == checkpoint.OriginRecover:
@@ -121,7 +121,7 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	if gap.Found.Poll != "" {
 		return since, rc.ask("Read the table by polling from now on?", "Nothing was changed.")
 	}
-	question := fmt.Sprintf("Make a new slot %s", rc.Slot)
+	question := fmt.Sprintf("Create a new slot %s", rc.Slot)
 	if gap.Found.SlotFound.Exists {
 		question = fmt.Sprintf("Drop the lost slot %s and create a new one", rc.Slot)
 	}

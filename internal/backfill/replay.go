@@ -442,14 +442,14 @@ func (r *replay) load() error {
 	}
 	var was replayState
 	if err := json.Unmarshal(kept, &was); err != nil {
-		return fault.Config(fmt.Errorf("the state of the replay: %w", err), "Remove the file to begin again.")
+		return fault.Config(fmt.Errorf("the state of the replay: %w", err), "Remove the state file of the replay (--state) to begin again.")
 	}
 	now, err := json.Marshal(replayState{r.Filter, r.ToTopic, was.Done})
 	if err != nil {
 		return err
 	}
 	if !bytes.Equal(now, kept) {
-		return fault.Config(errors.New("the state is of a replay with another filter or topic"), "Finish that replay, or name another file with --state.")
+		return fault.Config(errors.New("the state file belongs to a replay with another filter or topic"), "Finish that replay, or name another file with --state.")
 	}
 	r.spec = was.Done
 	return nil

@@ -79,7 +79,7 @@ func (s *rowSet) add(row *cdc.Row) error {
 	if len(s.keys) == s.max {
 		if err := s.spill(); err != nil {
 			return fault.WithHint(fmt.Errorf("keep %d rows of the stream on disk: %w", s.rows, err),
-				"Set TMPDIR to a directory with 16 bytes for each row that was written since the slot was created.")
+				"Set TMPDIR to a directory that has 16 free bytes for each row that was written since the slot was created.")
 		}
 	}
 	s.keys = append(s.keys, s.keyOf(row))

@@ -84,7 +84,7 @@ func Of(defaults any) (*Key, error) {
 	root := d.key("", "", reflect.ValueOf(defaults).Elem())
 	for name := range about {
 		if !d.used[name] {
-			d.wrong = append(d.wrong, fmt.Errorf("%s: is in keys.yaml and no key", name))
+			d.wrong = append(d.wrong, fmt.Errorf("%s: is in keys.yaml, but is not a key", name))
 		}
 	}
 	return root, errors.Join(d.wrong...)

@@ -69,7 +69,7 @@ func (c *conversion) ask() {
 	}
 	c.tablesNote = " (by --dsn" + strings.Join(append([]string{""}, without...), "; ") + ")"
 	if len(c.tables) == 0 && !c.done[include] {
-		c.bad(include, "no table that the connector captures is an outbox, which has the columns %s%s", strings.Join(needed, ", "), c.tablesNote)
+		c.bad(include, "the connector captures no outbox table: an outbox table has the columns %s%s", strings.Join(needed, ", "), c.tablesNote)
 	}
 }
 

@@ -284,11 +284,11 @@ func (c *conversion) headerFrom(prefix string, before bool) (Verdict, string) {
 	expand, _ := c.boolean(c.router+"table.expand.json.payload", false)
 	switch {
 	case before:
-		return Unsupported, "in front of the EventRouter, HeaderFrom$Value reads Debezium's own envelope, which walpost does not build: use table.fields.additional.placement: column:header"
+		return Unsupported, "before the EventRouter, HeaderFrom$Value reads Debezium's own envelope, which walpost does not build: use table.fields.additional.placement: column:header"
 	case !slices.ContainsFunc(all, inEnvelope) || tombstone:
 		return Unsupported, "HeaderFrom$Value: walpost reads the fields of an envelope (table.fields.additional.placement) that is never a tombstone; use table.fields.additional.placement: column:header"
 	case len(c.steps) > 0:
-		return Unsupported, "HeaderFrom$Value: write it in front of InsertHeader and DropHeaders"
+		return Unsupported, "HeaderFrom$Value: put this transform before InsertHeader and DropHeaders"
 	case len(fields) == 0 || len(fields) != len(headers) || operation != "copy" && operation != "move":
 		return Unsupported, "HeaderFrom$Value needs as many fields as headers, and the operation copy or move"
 	}

@@ -190,7 +190,7 @@ func (c *conversion) schemaFilters() {
 		switch {
 		case c.done[option]:
 		case other >= 0:
-			c.bad(option, "contradicts table.include.list: with both the connector does not capture %s", c.tables[other].sql())
+			c.bad(option, "contradicts table.include.list: with both options, the connector does not capture %s", c.tables[other].sql())
 		default:
 			c.idle(option, "walpost reads only the tables that are named")
 		}

@@ -88,7 +88,7 @@ func (v *value) UnmarshalJSON(text []byte) error {
 	err := json.Unmarshal(text, &o)
 	v.Unchanged, v.Bytes = o.Unchanged, o.Base64
 	if err == nil && !o.Unchanged && o.Base64 == nil {
-		err = errors.New("a value without a value")
+		err = errors.New("a value has neither unchanged nor base64")
 	}
 	return err
 }

@@ -60,7 +60,7 @@ func TestATextThatIsNotUTF8HaltsAndTheHintHelps(t *testing.T) {
 			r.stopsClean()
 
 			pg.Exec(t, dsn, insertRaw)
-			ends("has a text that is not UTF-8", "in transaction 0/", "walpost recover")
+			ends("has a text value that is not UTF-8", "in transaction 0/", "walpost recover")
 			pg.Exec(t, dsn, repair, dropSlot)
 			if code, out := s.command("recover", "--yes"); code != 0 {
 				t.Errorf("recover: code %d\n%s", code, out)

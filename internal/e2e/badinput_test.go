@@ -35,7 +35,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "no slot, and none to be made", sql: []string{makePublication}, args: []string{"--create=false"},
-		code: 2, what: "A new slot lacks every event", fix: "Only for a new relay, create the slot: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');",
+		code: 2, what: "A new slot has no events from before its creation", fix: "Only for a new relay, create the slot: SELECT pg_create_logical_replication_slot('{slot}', 'pgoutput');",
 	},
 	{
 		name: "a slot of another plugin", sql: []string{makePublication, "SELECT pg_create_logical_replication_slot('{slot}', 'test_decoding')"},
@@ -276,7 +276,7 @@ shutdown_grace: soon
 			"source.snapshot: must be one of never, initial (got \"sometimes\")",
 			"kafka.compression",
 			"delivery.window.events: must be at least 1 (got 0)",
-			"checkpoint.path: contradicts checkpoint.store kafka: it belongs to store file",
+			"checkpoint.path: contradicts checkpoint.store kafka: it is only for checkpoint.store file",
 			"monitor.interval: must be at least 1s (got 1ms)",
 		} {
 			if !strings.Contains(string(out), want) {

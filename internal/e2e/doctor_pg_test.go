@@ -165,7 +165,7 @@ func TestCheckFollowsASlotToItsStandby(t *testing.T) {
 			})
 			d.about(primary, waits, "warn", "is inactive")
 			pg.Exec(t, primary, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_type = 'physical'")
-			_, fix, _ := strings.Cut(d.about(primary, waits, "FAIL", "which is not a physical slot").Fix, "take it out: ")
+			_, fix, _ := strings.Cut(d.about(primary, waits, "FAIL", "which is not a physical slot").Fix, "remove the slot from the setting: ")
 			run(pg, fix)
 			d.about(primary, waits, "warn", "no standby of this server has a slot of its own")
 		})

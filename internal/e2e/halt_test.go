@@ -226,7 +226,7 @@ func TestAnEventThatCannotBeRoutedHalts(t *testing.T) {
 				t.Errorf("the halting event, or others again: %d", n)
 			}
 			w.stopCleanly(r)
-			if log := r.log.String(); !strings.Contains(log, "EVENT PASSED OVER") || !strings.Contains(log, bad) {
+			if log := r.log.String(); !strings.Contains(log, "EVENT SKIPPED") || !strings.Contains(log, bad) {
 				t.Errorf("the log: %s", log)
 			}
 			if code, out := w.command("skip", token[1], "--slot", slot); code != 2 {

@@ -84,11 +84,11 @@ func TestAChangeOfTheSourceCanBeTakenBack(t *testing.T) {
 	c.source = c.streams
 	code, out := c.answer("y\nn\n")
 	c.recovers(code, out, 1, "1 rows of the table may be in the gap, 0 of them are in Kafka, 1 are missing", "Publish 1 rows")
-	c.refuses(unfinished, "recover takes the change back")
+	c.refuses(unfinished, "recover undoes the change")
 	c.source = c.polls
 	c.refuses(unfinished)
 	code, out = c.command("recover", "--yes")
-	c.recovers(code, out, 0, "taken back", "SELECT pg_drop_replication_slot('walpost')")
+	c.recovers(code, out, 0, "is undone", "SELECT pg_drop_replication_slot('walpost')")
 	c.pg.Exec(t, c.dsn, "SELECT pg_drop_replication_slot('walpost')")
 	r = c.startReady()
 	eventually(t, time.Minute, "the second event", func() bool { return c.w.count() == 2 })
@@ -108,7 +108,7 @@ func TestAChangeOfTheSourceCanBeTakenBack(t *testing.T) {
 	c.refuses(unfinished)
 	c.source = c.streams
 	code, out = c.command("recover", "--yes")
-	c.recovers(code, out, 0, "taken back")
+	c.recovers(code, out, 0, "is undone")
 	r = c.startReady()
 	c.onceEach(c.w, time.Minute)
 	r.stopsClean()

@@ -19,7 +19,7 @@ var publications = []struct {
 	{
 		name: "the table out and in", version: "15",
 		away: []string{"ALTER PUBLICATION walpost DROP TABLE outbox"}, back: []string{"ALTER PUBLICATION walpost ADD TABLE outbox"},
-		says: `table public.outbox was taken out of publication "walpost" and put in again`,
+		says: `table public.outbox was removed from publication "walpost" and added again`,
 	},
 	{
 		name: "the table made again", version: "18",
@@ -35,7 +35,7 @@ var publications = []struct {
 	{
 		name: "the schema out and in", version: "16", first: "FOR TABLES IN SCHEMA public",
 		away: []string{"ALTER PUBLICATION walpost DROP TABLES IN SCHEMA public"}, back: []string{"ALTER PUBLICATION walpost ADD TABLES IN SCHEMA public"},
-		says: `table public.outbox was taken out of publication "walpost" and put in again`,
+		says: `table public.outbox was removed from publication "walpost" and added again`,
 	},
 	{
 		name: "all tables, updates only", version: "14", first: "FOR ALL TABLES",
@@ -145,7 +145,7 @@ func TestAChangedPublicationIsAcceptedByItsToken(t *testing.T) {
 	missing := w.insert(5)
 	w.exec("ALTER PUBLICATION walpost ADD TABLE outbox")
 	after := w.insert(5)
-	token := w.refused([]string{"put in again"})
+	token := w.refused([]string{"added again"})
 	r = w.startReady("--accept-gap=" + token)
 	w.arrive(append(before, after...))
 	if !strings.Contains(r.log.String(), "GAP ACCEPTED") {

@@ -334,7 +334,7 @@ func TestAReplayStopsAtABadEvent(t *testing.T) {
 	if got := s.ids(small, 2); got != "12" {
 		t.Errorf("before the bad event: %s", got)
 	}
-	s.wants(2, []string{"--all", "--state", s.stateFile()}, "the state is of a replay with another filter or topic")
+	s.wants(2, []string{"--all", "--state", s.stateFile()}, "the state file belongs to a replay with another filter or topic")
 	s.pg.Exec(t, s.dsn, "UPDATE outbox SET aggregate_type = 'order' WHERE id = '"+id(3)+"'")
 	s.wants(3, args, "an earlier replay was interrupted after 2 rows", "event "+id(6)+" of public.outbox cannot be delivered to topic "+small)
 	if got := s.ids(small, 5); got != "12345" {

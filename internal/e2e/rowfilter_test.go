@@ -65,7 +65,7 @@ func TestARowFilterHoldsForTheStreamAndTheTable(t *testing.T) {
 			missing, more := split(w.insert(5))
 			not = append(not, more...)
 			w.exec("ALTER PUBLICATION walpost ADD TABLE outbox WHERE (aggregate_id <> 'k3')")
-			w.refused([]string{"was taken out of publication"})
+			w.refused([]string{"was removed from publication"})
 			code, out = w.command("recover", "--yes")
 			if code != 0 || !strings.Contains(out, fmt.Sprintf("%d are missing", len(missing))) || !strings.Contains(out, "walpost compares only rows with (aggregate_id <> 'k3'::text)") {
 				t.Fatalf("recover: code %d\n%s", code, out)
@@ -75,7 +75,7 @@ func TestARowFilterHoldsForTheStreamAndTheTable(t *testing.T) {
 			r = w.start()
 			eventually(t, time.Minute, "ready", r.ready)
 			w.exec("ALTER PUBLICATION walpost SET TABLE outbox WHERE (aggregate_id <> 'k4')")
-			w.halted(r, "", "was taken out of publication")
+			w.halted(r, "", "was removed from publication")
 			if code, out := w.command("recover", "--yes"); code != 0 {
 				t.Fatalf("recover: code %d\n%s", code, out)
 			}

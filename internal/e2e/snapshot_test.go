@@ -254,7 +254,7 @@ func TestASnapshotIsRefusedWhereItCannotBeRight(t *testing.T) {
 		t.Cleanup(func() {
 			pg.Exec(t, s.dsn, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()")
 		})
-		ends(t, s, 2, "slot "+s.slot()+" exists, and no checkpoint knows it", "pg_drop_replication_slot")
+		ends(t, s, 2, "slot "+s.slot()+" exists, but no checkpoint belongs to it", "pg_drop_replication_slot")
 	})
 	t.Run("a snapshot that is not wanted any more", func(t *testing.T) {
 		s := fresh(t, ", snapshot: initial, order_column: created_at")

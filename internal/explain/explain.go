@@ -207,12 +207,12 @@ func (e *explainer) place(ctx context.Context, x *Explanation) {
 	default:
 		t := e.brokers.Topic(ctx, rec.Topic)
 		if unknown = t.Err; unknown == nil {
-			partitions, from, limit = int32(len(t.Partitions)), "the present number of the topic", int(t.Limit())
+			partitions, from, limit = int32(len(t.Partitions)), "the current number of partitions of the topic", int(t.Limit())
 		}
 	}
 	switch {
 	case unknown != nil && rec.Partition >= 0:
-		x.Partition, x.PartitionFrom = rec.Partition, "by its column; whether the topic has it is unknown: "+unknown.Error()
+		x.Partition, x.PartitionFrom = rec.Partition, "by its column; it is unknown whether the topic has this partition: "+unknown.Error()
 	case unknown != nil:
 		x.PartitionFrom = "unknown: " + unknown.Error() + " (pass the number with --partitions)"
 	case rec.Partition >= partitions:

@@ -30,6 +30,6 @@ type Advice struct {
 
 // Recover is the advice if the slot is missing or lost.
 func Recover() string {
-	return "Run " + Command("recover") + " to publish from the table what is missing. " +
+	return "Run " + Command("recover") + " to publish the missing events from the table. " +
 		"It shows the gap first, and asks before it replaces the slot and before it publishes."
 }

@@ -126,7 +126,7 @@ func (re *Regexp) check(value string) error {
 		return strings.ContainsFunc(value, func(r rune) bool { return r > limit })
 	}
 	if re.wordAnchor && above('\x7f') {
-		return fmt.Errorf(`value %q is not ASCII: what \b in the regular expression means then depends on the version of Java`, value)
+		return fmt.Errorf(`value %q is not ASCII: the meaning of \b in the regular expression then depends on the version of Java`, value)
 	}
 	if re.looksBehind && above('\uFFFF') {
 		return fmt.Errorf("value %q has a character above U+FFFF, and the regular expression looks behind", value)

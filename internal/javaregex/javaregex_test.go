@@ -82,7 +82,7 @@ func TestPatternWithoutACounterpartIsRefused(t *testing.T) {
 	for regex, want := range map[string]string{
 		"(?m)^a": "inline flag", "(?u)a": "inline flag", "(?x) a": "inline flag", `\G`: "escape", `\X`: "escape", `\N{SPACE}`: "escape", `\b{g}`: "escape", `\8`: "is not before it",
 		`\1(a)`: "is not before it", `(a\1)`: "the group around it", `(?i)(a)\1`: "flag i", `(?<=(a))b`: "look-around", `(?!(a))b`: "look-around", `(?=(a))b`: "look-around", `(?>(a)b)`: "atomic", `(a)*+`: "possessive", `(?<=a+)b`: "look-behind",
-		`(?<=(?:ab){2})`: "look-behind", `(a*)*`: "can match nothing", `(?:a?)+`: "can match nothing", `(?:(a)|b?){2,}`: "can match nothing", `^*`: "quantifier of this", `\R+`: "quantifier of", "a**": "quantifier of a quantifier",
+		`(?<=(?:ab){2})`: "look-behind", `(a*)*`: "can match nothing", `(?:a?)+`: "can match nothing", `(?:(a)|b?){2,}`: "can match nothing", `^*`: "quantifier of an anchor", `\R+`: "quantifier of", "a**": "quantifier of a quantifier",
 		"[a&&b&&c]": "intersection", "[a&&[b]c]": "intersection", "[a&&]": "intersection", `[\w-z]`: "start of a range", "[z-a]": "range", `\p{C}`: "property", `\p{InGreek}`: "property",
 		`x{,3}`: "quantifier", "x{3,2}": "quantifier", "[]a]": "start of a class", "*a": "of nothing", "(": "without )", ")": "without (", "[a": "without ]", `a\`: "last backslash",
 		"(?<1a>b)": "group name", "(?<a>b)(?<a>c)": "twice", `\uD83D`: "escape", `\q`: "escape", `\p{Lu`: "without }",

@@ -120,7 +120,7 @@ type atom struct {
 
 // unsupported is the error for n characters from the current one that cannot be translated.
 func (t *translator) unsupported(what string, n int) error {
-	return fmt.Errorf("%s (%q at character %d) is not supported: it has no counterpart with the same meaning here",
+	return fmt.Errorf("%s (%q at character %d) is not supported: walpost has no counterpart with the same meaning",
 		what, text(t.in[t.i:min(len(t.in), t.i+n)]), t.i+1)
 }
 
@@ -395,7 +395,7 @@ func (t *translator) quantifier(a atom) (empty bool, err error) {
 	}
 	switch {
 	case a.assertion:
-		return false, t.unsupported("a quantifier of this", n)
+		return false, t.unsupported("a quantifier of an anchor or a look-around", n)
 	case more && a.matchEmpty && a.group:
 		return false, t.unsupported("a repeated group that can match nothing", n)
 	case t.look > 0 && (a.group || q == "*" || q == "+" || strings.HasSuffix(q, ",}")):

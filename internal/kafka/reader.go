@@ -147,7 +147,7 @@ func (r *Reader) begin(ctx context.Context) error {
 	}
 	if r.Whole && (start > r.From || end < r.From) {
 		// A new leader may say too early an end for a moment, so an end before From is asked for again.
-		return fmt.Errorf("%w: offset %d is needed, and the partition has those from %d to %d", ErrGone, r.From, start, end)
+		return fmt.Errorf("%w: offset %d is needed, but the partition has only the offsets from %d to %d", ErrGone, r.From, start, end)
 	}
 	if r.Next < 0 || start != r.Start || end < r.Next {
 		first := start

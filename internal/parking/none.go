@@ -21,7 +21,7 @@ func None(ctx context.Context, read func(ctx context.Context, from int64, each f
 		return fmt.Errorf("read the topic of parked events: %w", err)
 	}
 	if c := lot.Counts(); c.Events > 0 {
-		return fault.Config(fmt.Errorf("relay %s has %d parked keys with %d events, and parked keys cannot go over to another source", name, c.Keys, c.Events),
+		return fault.Config(fmt.Errorf("relay %s has %d parked keys with %d events, and parked keys cannot be moved to another source", name, c.Keys, c.Events),
 			"Change the configuration back and start walpost run. Then release the keys with \"walpost dead retry\" or give them up with \"walpost dead drop\" (\"walpost dead list\" shows them), and change the source.")
 	}
 	return nil

@@ -27,7 +27,7 @@ const (
 func NotUTF8(code string) bool { return code == StateBadEncoding || code == StateNoConversion }
 
 // RepairText says how to repair such a text.
-const RepairText = "A text cannot be converted to UTF-8. In a database with the encoding SQL_ASCII, a text may contain any bytes. Repair the row in the table (UPDATE)."
+const RepairText = "A text value cannot be converted to UTF-8. In a database with the encoding SQL_ASCII, a text value may contain any bytes. Repair the row in the table (UPDATE)."
 
 // SQLState is the SQLSTATE of the server's error in err's chain, or "".
 func SQLState(err error) string {

@@ -63,6 +63,6 @@ func hbaHint(message, database, user string) string {
 	}
 	return fix.Fix{
 		fix.FileLine{File: "pg_hba.conf", Line: hbaLine(c)},
-		fix.Words("The line must name the database: the word replication there is for physical replication only." + tls),
+		fix.Words("The line must name the database: the word replication in place of a database name is for physical replication only." + tls),
 	}.Text("")
 }

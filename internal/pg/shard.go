@@ -34,7 +34,7 @@ func ShardFilter(s cdc.Shard, rel *cdc.Relation, key string) (string, error) {
 	hash := hashes[rel.Columns[i].TypeOID]
 	if hash == "" {
 		return "", fault.WithHint(fmt.Errorf("the key column %s of %s has a type that a row filter cannot hash", key, rel),
-			"Let the column be a text, varchar, char, uuid, smallint, integer or bigint. Or divide the rows by table or by partition (docs/sharding.md).")
+			"Change the type of the column to text, varchar, char, uuid, smallint, integer or bigint. Or divide the rows by table or by partition (docs/sharding.md).")
 	}
 	return fmt.Sprintf("(coalesce(%s(%s), 0) & 2147483647) %% %d = %d", hash, QuoteIdent(key), s.Of, s.Index-1), nil
 }

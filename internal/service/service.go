@@ -27,7 +27,7 @@ const reportEvery = 10 * time.Second
 func Notify(ctx context.Context, report func() Report, log zerolog.Logger) (stop func()) {
 	if sent, err := daemon.SdNotify(false, daemon.SdNotifyReady); !sent {
 		if err != nil {
-			log.Warn().Err(err).Msg("systemd cannot be notified: it will take the start for a failure")
+			log.Warn().Err(err).Msg("systemd cannot be notified: it will treat the start as failed")
 		}
 		return func() {}
 	}

@@ -59,7 +59,7 @@ func (c Config) Validate(found *conf.Problems) {
 	}
 	for i, host := range c.Hosts {
 		if !hostName.MatchString(host) {
-			found.Add(fmt.Sprintf("http.hosts[%d]", i), conf.MustBe, "a name without scheme, port and wildcard", host)
+			found.Add(fmt.Sprintf("http.hosts[%d]", i), conf.MustBe, "a name without a scheme, a port or a wildcard", host)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func newKafkaMetrics(reg prometheus.Registerer) *kafkaMetrics {
 		"walpost_kafka_buffered_produce_records": (*kgo.Client).BufferedProduceRecords,
 		"walpost_kafka_buffered_produce_bytes":   (*kgo.Client).BufferedProduceBytes,
 	} {
-		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: "What all Kafka clients hold and have not produced yet."},
+		reg.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: name, Help: "What all Kafka clients have buffered and not yet produced."},
 			func() float64 { return m.sum(of) }))
 	}
 	return m
@@ -136,7 +136,7 @@ var (
 	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot, or the table that is polled, was last read; 0 before that.")
 
 	events      = desc("walpost_events_total", "Events acknowledged by the brokers.", "topic")
-	commitToAck = desc("walpost_commit_to_ack_seconds", "From the commit in the database to the brokers' acknowledgement.")
+	commitToAck = desc("walpost_commit_to_ack_seconds", "Time from the commit in the database to the brokers' acknowledgement.")
 	oldest      = desc("walpost_oldest_unacked_seconds", "Age of the oldest transaction that is not completely acknowledged, 0 if there is none.")
 	inEvents    = desc("walpost_in_flight_events", "Events sent and not acknowledged.")
 	inBytes     = desc("walpost_in_flight_bytes", "Bytes sent and not acknowledged.")

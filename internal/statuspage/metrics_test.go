@@ -188,7 +188,7 @@ func TestARelayThatPollsHasNoSlotMetrics(t *testing.T) {
 
 func TestMetricsSayWhatTheStatusSays(t *testing.T) {
 	want := `
-# HELP walpost_commit_to_ack_seconds From the commit in the database to the brokers' acknowledgement.
+# HELP walpost_commit_to_ack_seconds Time from the commit in the database to the brokers' acknowledgement.
 # TYPE walpost_commit_to_ack_seconds histogram
 walpost_commit_to_ack_seconds_bucket{le="0.0005"} 4
 walpost_commit_to_ack_seconds_bucket{le="0.001"} 4
@@ -423,10 +423,10 @@ func TestBufferedRecordsAreThoseOfAllClients(t *testing.T) {
 	is := func(records int, bytes int) {
 		t.Helper()
 		want := fmt.Sprintf(`
-# HELP walpost_kafka_buffered_produce_bytes What all Kafka clients hold and have not produced yet.
+# HELP walpost_kafka_buffered_produce_bytes What all Kafka clients have buffered and not yet produced.
 # TYPE walpost_kafka_buffered_produce_bytes gauge
 walpost_kafka_buffered_produce_bytes %d
-# HELP walpost_kafka_buffered_produce_records What all Kafka clients hold and have not produced yet.
+# HELP walpost_kafka_buffered_produce_records What all Kafka clients have buffered and not yet produced.
 # TYPE walpost_kafka_buffered_produce_records gauge
 walpost_kafka_buffered_produce_records %d
 `, bytes, records)

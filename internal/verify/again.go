@@ -47,7 +47,7 @@ func (v *verifier) judgeAgain(ctx context.Context) error {
 			s = stretch{topic: e.topic, partition: e.partition, begin: firsts.before(e.offset), oldest: e.other, start: s.start, examples: s.examples[:0]}
 			v.repeats.reset()
 		} else if e.other > s.at && firsts.after(s.at) != e.other {
-			s.broken = fmt.Sprintf("the records repeated before it end at offset %d", s.at)
+			s.broken = fmt.Sprintf("the repeated records before this record end at offset %d", s.at)
 		}
 		s.at, s.end, s.oldest = e.other, e.offset, min(s.oldest, e.other)
 		if v.Polled != nil {

@@ -48,10 +48,10 @@ func Kinds() []KindText {
 		{NotConfirmed, false, "rows without a record that the relay may not have reached", "Start walpost run, or repair what it reports, and verify again."},
 		{Retention, false, "rows whose record may have been removed by retention", "Compare younger rows (--since)."},
 		{Compaction, false, "rows whose record may have been removed by compaction", ""},
-		{OrderUnknown, false, "pairs of one key that look reversed", "verify cannot tell the order, because the two commits were too close together, or because only source.order_column orders them. This is no sign of a fault."},
+		{OrderUnknown, false, "pairs of records of one key that look reversed", "verify cannot tell the order, because the two commits were too close together, or because only source.order_column orders them. This is not a sign of a fault."},
 		{RepeatUnknown, false, "duplicates that a restart of the relay may explain", "Verify again after the relay has delivered more."},
 		{NoID, false, "rows without an event id (NULL)", "Give every row an event id, and name its column with router.table.field.event.id."},
-		{IDNotUnique, false, "rows whose event id too many rows or records have", "Name a column that is unique with router.table.field.event.id."},
+		{IDNotUnique, false, "rows whose event id is shared by too many rows or records", "Set router.table.field.event.id to a column that is unique."},
 	}
 }
 

@@ -61,7 +61,7 @@ func (v *verifier) describe(ctx context.Context, t *topic) error {
 	}
 	policy, known := info.Settings["cleanup.policy"]
 	if !known {
-		v.Say(fmt.Sprintf("the cleanup.policy of topic %s is unknown (%v): verify takes the topic for a compacted one", t.name, info.Refused))
+		v.Say(fmt.Sprintf("the cleanup.policy of topic %s is unknown (%v): verify treats the topic as compacted", t.name, info.Refused))
 	}
 	t.n, t.parts, t.compacted = int32(len(info.Partitions)), make([]part, len(info.Partitions)), !known || strings.Contains(policy, "compact")
 	return nil

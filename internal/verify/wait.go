@@ -66,7 +66,7 @@ func (v *verifier) wait(ctx context.Context, slot cdc.Position) (string, error) 
 		}
 		if !said {
 			if v.Polled != nil {
-				v.Say(fmt.Sprintf("waiting until the relay has delivered transaction %d, whose rows were read; it has delivered those below %d", v.newest, now.at))
+				v.Say(fmt.Sprintf("waiting until the relay has delivered transaction %d, whose rows were read; it has delivered all transactions below %d", v.newest, now.at))
 			} else {
 				v.Say(fmt.Sprintf("waiting until slot %s has passed %s, where the rows were read; it is at %s", v.Slot, slot, now.at))
 			}
@@ -134,5 +134,5 @@ func (v *verifier) stands(ctx context.Context, conn *pgconn.PgConn, at, slot cdc
 	if len(active) > 0 && active[0].Active {
 		why = "walpost run reads the slot, but makes no progress: read its log"
 	}
-	return fmt.Sprintf("slot %s has stood at %s for %s, and the rows were read at %s (%s)", v.Slot, at, v.Wait, slot, why), err
+	return fmt.Sprintf("slot %s has been at %s for %s, but the rows were read at %s (%s)", v.Slot, at, v.Wait, slot, why), err
 }

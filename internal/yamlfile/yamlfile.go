@@ -123,7 +123,7 @@ func (d *Reader) Read(doc []byte, into any) {
 	}
 	var second yaml.Node
 	if err := dec.Decode(&second); err == nil {
-		d.add(&second, "", "a second document: the file must hold one")
+		d.add(&second, "", "a second document: the file must contain only one document")
 		return
 	} else if !errors.Is(err, io.EOF) {
 		d.syntax(err)
@@ -223,7 +223,7 @@ func (d *Reader) mapping(n *yaml.Node, v reflect.Value, path string) {
 		key, val := n.Content[i], n.Content[i+1]
 		name := key.Value
 		if seen[name] {
-			d.add(key, Join(path, name), "is there twice")
+			d.add(key, Join(path, name), "occurs twice")
 			continue
 		}
 		seen[name] = true

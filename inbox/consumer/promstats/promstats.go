@@ -47,13 +47,13 @@ type stats = consumer.Stats
 
 var totals = []metric[stats]{
 	{"handled_total", "Messages that the handler accepted.", counter, func(s *stats) float64 { return float64(s.Handled) }},
-	{"failed_total", "Attempts that failed and count.", counter, func(s *stats) float64 { return float64(s.Failed) }},
+	{"failed_total", "Failed attempts that count towards the limit of attempts.", counter, func(s *stats) float64 { return float64(s.Failed) }},
 	{"uncounted_total", "Attempts that failed, but not because of the message.", counter, func(s *stats) float64 { return float64(s.Uncounted) }},
 	{"retried_total", "Messages that were given to the handler again.", counter, func(s *stats) float64 { return float64(s.Retried) }},
 	{"split_total", "Batches that failed and were handled one by one.", counter, func(s *stats) float64 { return float64(s.Split) }},
 	{"dead_total", "Messages that went to the dead letter topic.", counter, func(s *stats) float64 { return float64(s.Dead) }},
 	{"missed_total", "Offsets that Kafka removed before they were read.", counter, func(s *stats) float64 { return float64(s.Missed) }},
-	{"in_flight", "Calls of the handler that run.", gauge, func(s *stats) float64 { return float64(s.InFlight) }},
+	{"in_flight", "Calls of the handler that are running.", gauge, func(s *stats) float64 { return float64(s.InFlight) }},
 	{"dead_waiting", "Messages that wait for the dead letter topic.", gauge, func(s *stats) float64 { return float64(s.DeadWaiting) }},
 }
 

@@ -252,9 +252,9 @@ func readConnect(text []byte) (*Options, error) {
 		case o.ByName[name] != nil && name != "name": // the config repeats the connector's name
 			return wrongAt(value, "%s occurs twice", name)
 		case value.Kind == yaml.MappingNode:
-			return wrongAt(value, "%s must be a text, a number, true or false (got an object): %s", name, fromConnect)
+			return wrongAt(value, "%s must be a string, a number, true or false (got an object): %s", name, fromConnect)
 		case value.Kind == yaml.SequenceNode:
-			return wrongAt(value, "%s must be a text, a number, true or false (got a list): %s", name, fromConnect)
+			return wrongAt(value, "%s must be a string, a number, true or false (got a list): %s", name, fromConnect)
 		case o.ByName[name] == nil:
 			o.Put(&Entry{Name: name, Label: name, Value: value.Value, Line: value.Line})
 		}

@@ -35,7 +35,7 @@ func TestPlacesOfBrokenJSONAreExact(t *testing.T) {
 		"{\"a\": \"b\",}":                    "line 1, column 11: not JSON: a name in double quotes is missing (perhaps there is an extra comma before it)",
 		"{\"a\": \"b\nc\"}":                  "line 1, column 9: not JSON: a string has no end, or contains a character that must be escaped",
 		"{\"a\": \"b\"} {\"c\": \"d\"}":      "line 1, column 12: there is more text after the connector",
-		"{\"a\": [1]}":                       "line 1, column 7: a must be a text, a number, true or false (got a list): " + fromConnect,
+		"{\"a\": [1]}":                       "line 1, column 7: a must be a string, a number, true or false (got a list): " + fromConnect,
 		"{\"a\": 1,\n\"a\": 2}":              "line 2, column 1: a occurs twice",
 		"{\"a\": 1, \"config\": {\"a\": 2}}": "line 1, column 26: a occurs twice",
 		"{\"config\": {\"a\": 1}, \"a\": 2}": "line 1, column 27: a occurs twice",

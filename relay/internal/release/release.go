@@ -253,8 +253,8 @@ func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[st
 	}
 }
 
-const lostHint = "The topic does not keep what is in it: check its cleanup.policy and retention.ms. The event is lost there: walpost verify names the rows that are in no topic, " +
-	"and walpost replay delivers them from the table. Then start walpost again: it goes on with what the topic has now."
+const lostHint = "The topic has lost records: check its cleanup.policy and retention.ms. The parked event is not in the topic any more: walpost verify names the rows that are in no topic, " +
+	"and walpost replay delivers them from the table. Then start walpost again: it continues with the records that the topic has now."
 
 // sendParked sends the record of a parked event. It reports false if the event cannot be routed yet.
 func (p *Releaser) sendParked(r *round, e *parking.Entry, letter *deadletter.Letter) bool {

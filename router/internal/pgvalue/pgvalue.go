@@ -89,7 +89,7 @@ func guard(parse func([]byte) (any, error), required bool) func([]byte) (any, er
 // whole column out of the record.
 var errLeftOut = errors.New("left out by Debezium")
 
-func noValue(raw []byte, what string) error { return fmt.Errorf("%.40q is no %s", raw, what) }
+func noValue(raw []byte, what string) error { return fmt.Errorf("%.40q is not a valid %s", raw, what) }
 
 // A pgType is a type without the domains around it.
 type pgType struct {

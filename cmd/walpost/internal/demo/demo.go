@@ -206,13 +206,13 @@ func (d *demo) verdict() error {
 	fmt.Fprintf(d.out, "\ncheck: %s\n", &rep)
 	switch {
 	case !rep.OK():
-		return errors.New("the check found broken promises")
+		return errors.New("the check failed: see the line that begins with \"check:\"")
 	case rep.Duplicates > 0:
 		return fmt.Errorf("%d events arrived more than once, although nothing crashed", rep.Duplicates)
 	case rep.Committed == 0:
 		fmt.Fprintln(d.out, "check: the demo was too short: nothing was committed")
 		return nil
 	}
-	fmt.Fprintf(d.out, "check: ok: everything that was committed arrived once, in order per key; rolled-back rows did not\n")
+	fmt.Fprintf(d.out, "check: ok: everything that was committed arrived once, in order per key; no rolled-back row arrived\n")
 	return nil
 }

@@ -135,9 +135,9 @@ func deadMeaning(e *walpost.BadEvent) (text string, open bool) {
 	case e.State == deadletter.Dropped:
 		return "a person has given the event up: " + OneLine(e.Why), false
 	case e.Asked:
-		return "a retry has asked the relay to deliver all parked events of the key; start walpost run, if it does not run", false
+		return "a retry has asked the relay to deliver all parked events of the key; start walpost run if it is not running", false
 	case e.Where == badevents.InParking:
-		return "the event waits, and with it all later events of its key", true
+		return "the event waits, and all later events of its key wait too", true
 	}
 	return "the event is not delivered", true
 }
