@@ -322,6 +322,15 @@ func (c *Config) shard() {
 	}
 }
 
+// usualName is the name of a relay whose configuration gives none.
+func (c *Config) usualName(database string) string {
+	if c.polls() {
+		from := c.replication()
+		return database + "." + from.Names().Tables[0].String()
+	}
+	return database + "." + c.Source.Slot
+}
+
 // reasons are the keys of delivery.on_poison. Nothing refuses an event because of its schema yet.
 var reasons = func() []string {
 	all := []string{relay.DefaultPolicy}

@@ -130,7 +130,9 @@ func (r *Relay) elsewhere(ctx context.Context, say func(text string)) (func(tabl
 		}
 	}
 	for _, e := range dead.Fold.Entries() {
-		add("dead letter", &e.Letter, e.State)
+		if e.IsOf(r.cfg.Name, r.database) {
+			add("dead letter", &e.Letter, e.State)
+		}
 	}
 	if lot := parked.Lots[r.cfg.Name]; lot != nil {
 		for _, key := range lot.Keys() {
@@ -242,7 +244,8 @@ func (c *Config) ValidateKafka() Problems {
 	return found
 }
 
-// OpenBadEvents reads the dead letter topic and the parked event topic. say tells the user something in one line, and progress how far a step is.
+// OpenBadEvents reads the dead letter topic and the parked event topic. The events of other relays are left out, unless a filter asks
+// for them. say tells the user something in one line, and progress how far a step is.
 // toTopic is where a retry is to deliver events, or "".
 func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(text string), progress func(step string, done, total int64)) (*BadEvents, error) {
 	wrong := cfg.ValidateKafka()
@@ -253,5 +256,13 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 	if err != nil {
 		return nil, fault.Config(err, "")
 	}
-	return badevents.Open(ctx, badevents.Config{Kafka: cfg.sink(), Parking: cfg.Delivery.ParkingTopic, Router: routes, Version: cfg.Version, Say: say, Progress: progress})
+	cfg.shard()
+	database := ""
+	if from := cfg.replication(); from.DSN != "" {
+		if database, err = from.Database(); err != nil {
+			return nil, err
+		}
+		cfg.Name = cmp.Or(cfg.Name, cfg.usualName(database))
+	}
+	return badevents.Open(ctx, badevents.Config{Name: cfg.Name, Database: database, Kafka: cfg.sink(), Parking: cfg.Delivery.ParkingTopic, Router: routes, Version: cfg.Version, Say: say, Progress: progress})
 }

@@ -91,12 +91,8 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	usual := cfg.Source.Slot
-	if cfg.polls() {
-		usual = from.Names().Tables[0].String()
-	}
 	unnamed := cfg.Name == ""
-	cfg.Name = cmp.Or(cfg.Name, database+"."+usual)
+	cfg.Name = cmp.Or(cfg.Name, cfg.usualName(database))
 	if strings.Contains(cfg.Name, "/") {
 		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name contains a slash"}}
 	}
@@ -275,7 +271,7 @@ func (r *Relay) cleaner(loop *relay.Relay) (cleaner *cleanup.Cleaner, kept *bade
 	}
 	if r.cfg.Stdout == nil {
 		to, policies := r.cfg.sink(), r.cfg.Delivery.OnPoison
-		kept = badevents.NewWaiting(to.Config, r.cfg.Delivery.DeadLetterTopic, r.cfg.Delivery.ParkingTopic, policies.Bury(), policies.Park())
+		kept = badevents.NewWaiting(to.Config, r.database, r.cfg.Delivery.DeadLetterTopic, r.cfg.Delivery.ParkingTopic, policies.Bury(), policies.Park())
 		cfg.Kept, cfg.IDColumn = kept.IDs, func(rel *cdc.Relation) string { return r.router.Columns(rel).ID }
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot

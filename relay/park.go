@@ -298,7 +298,7 @@ func (p *parker) letter(key parking.Key, letter *deadletter.Letter, bad *BadEven
 	if bad.Because == deadletter.Behind {
 		letter.Error = ""
 	}
-	letter.Name, letter.SystemID, letter.Timeline, letter.Writer = p.cfg.Name, p.found.SystemID, at.Timeline, p.writes
+	letter.SystemID, letter.Timeline, letter.Writer = p.found.SystemID, at.Timeline, p.writes
 	rec, err := letter.Encode(p.cfg.Poison.ParkingTopic)
 	if err != nil {
 		bad.Err = errors.Join(bad.Err, err)

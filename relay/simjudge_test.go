@@ -171,6 +171,9 @@ func (w *world) landLetter(rec *cdc.Record) {
 		w.fail("a dead letter of an event that is fine: %+v", l)
 		return
 	}
+	if !strings.HasPrefix(l.Name, "shop") || l.Database != w.id.Database {
+		w.fail("the dead letter of event %s is of relay %s", l.ID, l.Relay())
+	}
 	w.arrivals++
 	if w.dead[l.ID]++; w.clean && w.dead[l.ID] > 1 && !r.reread {
 		w.fail("event %s has %d dead letters", l.ID, w.dead[l.ID])

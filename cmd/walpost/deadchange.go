@@ -37,6 +37,9 @@ For parked events, retry asks the relay to deliver all parked events of their ke
 relay delivers them in order, before newer events of these keys. With --wait, retry waits until they
 are delivered or one is refused again.
 
+retry delivers the events of the relay of the configuration and of its shards. With --relay, it
+delivers those of another relay by this configuration, for example after name was changed.
+
 If several retries run at the same time, only the last one that was started continues. retry can run
 while the relay runs.`,
 		Example: `  walpost dead retry --config walpost.yaml --all --dry-run
@@ -118,6 +121,8 @@ func deadDropCommand() *cobra.Command {
 		Short: "gives up events, with a reason",
 		Long: `drop marks dead or parked events as given up: retry ignores them, verify counts them separately, and
 the cleanup may remove their rows. The dead letters stay in the topic. The mark contains the --reason.
+
+drop gives up events of the relay of the configuration and of its shards, or of --relay.
 
 Other parked events of the same key stay parked until walpost dead retry releases them.`,
 		Example: `  walpost dead drop --config walpost.yaml --reason "a test of the shop" 0-16B3748-3-5f2a9c01

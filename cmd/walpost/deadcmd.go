@@ -25,7 +25,7 @@ func deadCommand() *cobra.Command {
 
 // deadConfig are the configuration flags of walpost dead. It needs no database.
 func deadConfig(cmd *cobra.Command) loader {
-	return configFlags(cmd, (*walpost.Config).ValidateKafka, "brokers", "table", "shard", "topic-regex", "topic-replacement")
+	return configFlags(cmd, (*walpost.Config).ValidateKafka, "dsn", "slot", "name", "brokers", "table", "shard", "topic-regex", "topic-replacement")
 }
 
 // open reads the topics, and works with them. toTopic is where a retry is to deliver events, or "".
@@ -70,6 +70,7 @@ func (f *deadFilter) flags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", "only events with this `reason`: "+strings.Join(reasons, ", "))
 	flags.Lookup("table").Usage = "only events of this `table`; separate several tables with commas"
+	flags.StringVar(&f.Relay, "relay", "", "events of the relay with this `name`, instead of the relay of the configuration")
 	flags.StringVar(&f.Topic, "topic", "", "only events whose original topic is this `topic`")
 	flags.StringVar(&f.key, "key", "", "only events with this `key`")
 	flags.StringVar(&f.since, "since", "", "only events that were committed from this `time` on, such as 2026-11-20T08:00:00Z")
@@ -87,7 +88,7 @@ func (*deadFilter) reasonFlag(cmd *cobra.Command) string {
 
 // given reports whether a flag selects events.
 func (f *deadFilter) given(cmd *cobra.Command) bool {
-	return slices.ContainsFunc([]string{f.reasonFlag(cmd), "table", "topic", "key", "since", "until"}, func(name string) bool {
+	return slices.ContainsFunc([]string{f.reasonFlag(cmd), "relay", "table", "topic", "key", "since", "until"}, func(name string) bool {
 		return cmd.Flags().Changed(name)
 	})
 }
@@ -142,10 +143,13 @@ func deadListCommand() *cobra.Command {
 		Use:   "list",
 		Short: "prints the events that could not be delivered, one line each",
 		Long: `list reads the dead letter topic and the parked event topic, and prints each event on one line: the
-token, the state, the reason, the table, the event id, the key, the original topic, the number of
-attempts, the time of the commit, and the error. Without --state, list prints the open events: the
-events that have not been retried, released or dropped. list needs no database, and can run while the
-relay runs.`,
+token, the state, the reason, the relay, the table, the event id, the key, the original topic, the
+number of attempts, the time of the commit, and the error. Without --state, list prints the open
+events: the events that have not been retried, released or dropped. list needs no connection to the
+database, and can run while the relay runs.
+
+Relays can share the topics. list prints the events of the relay of the configuration and of its
+shards, and tells on standard error how many events other relays have. --relay selects these.`,
 		Example: `  walpost dead list --config walpost.yaml
   walpost dead list --config walpost.yaml --reason too_large --topic outbox.event.order --json`,
 		Args: noArguments,
@@ -185,8 +189,8 @@ func deadShowCommand() *cobra.Command {
 		Use:   "show TOKEN",
 		Short: "prints one event that could not be delivered: headers, payload, and what to do",
 		Long: `show prints one event from the dead letter topic or the parked event topic: its original topic, its
-headers and payload, the history of its letters, and the next command. A payload that is not text is
-printed in hexadecimal digits. show needs no database, and can run while the relay runs.`,
+headers and payload, its relay, the history of its letters, and the next command. A payload that is
+not text is printed in hexadecimal digits. show needs no database, and can run while the relay runs.`,
 		Example: `  walpost dead show --config walpost.yaml 0-16B3748-3-5f2a9c01`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) != 1 {
@@ -199,7 +203,7 @@ printed in hexadecimal digits. show needs no database, and can run while the rel
 	asJSON := cmd.Flags().Bool("json", false, "print one JSON object")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return load.open(cmd, "", func(ctx context.Context, topics *walpost.BadEvents, _ *progress.Meter) error {
-			found, err := topics.Select(&walpost.BadEventFilter{Tokens: args})
+			found, err := topics.Select(&walpost.BadEventFilter{Tokens: args, All: true})
 			if err != nil {
 				return err
 			}

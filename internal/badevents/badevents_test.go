@@ -75,6 +75,84 @@ func TestTheTopicIsReadAndFiltered(t *testing.T) {
 	}
 }
 
+// Two databases have a table of the same name, and their relays share the topics.
+func TestTheEventsOfOtherRelaysAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	x := w.topic("x", 1, nil)
+	w.kafka.CreateTopic(t, w.cfg.Parking, 1, nil)
+	of := func(l *deadletter.Letter, name, database string) *deadletter.Letter {
+		l.Name, l.Database = name, database
+		return l
+	}
+	w.write(
+		of(w.letter("own", "1", "x", "A"), "shop.walpost", "shop"),
+		of(w.letter("shard", "1", "x", "B"), "shop.walpost_2_of_2", "shop"),
+		w.letter("old", "1", "x", "C"),
+		of(w.row("other", "x", "1", "D"), "stock.walpost", "stock"),
+		of(w.letter("same", "1", "x", "E"), "shop.walpost", "stock"),
+	)
+	holder := deadletter.Writer{Epoch: 1, Holder: "h"}
+	parked := of(w.letter("parked", "1", "x", "F"), "stock.walpost", "stock")
+	parked.Writer = holder
+	w.produce(parking.OpenedMark(w.cfg.Parking, "stock.walpost", holder, began))
+	rec, err := parked.Encode(w.cfg.Parking)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.produce(rec)
+
+	topics := w.open()
+	names := func(f *Filter) (got string) {
+		f.State = deadletter.Open
+		for _, e := range w.entries(topics, f) {
+			got += e.ID + " "
+		}
+		return strings.TrimSpace(got)
+	}
+	if got := names(&Filter{}); got != "own shard old" {
+		t.Errorf("the relay's own: %s", got)
+	}
+	if said := strings.Join(w.said, "\n"); said != "1 events of relay shop.walpost, database stock are left out (--relay selects them)\n"+
+		"2 events of relay stock.walpost, database stock are left out (--relay selects them)" {
+		t.Errorf("said %s", said)
+	}
+	if got := names(&Filter{Relay: "stock.walpost"}); got != "other parked" {
+		t.Errorf("of another relay: %s", got)
+	}
+	if got := names(&Filter{All: true}); got != "own shard old other same parked" {
+		t.Errorf("of all relays: %s", got)
+	}
+	for _, token := range []string{"t-other", "t-parked", "t-same"} {
+		_, err := topics.Select(&Filter{Tokens: []string{token}})
+		if err == nil || !fault.Misconfigured(err) || !strings.Contains(err.Error(), "database stock, and the configuration is of relay shop.walpost") || !strings.Contains(fault.Hint(err), "--relay=") {
+			t.Errorf("%s: %v %s", token, err, fault.Hint(err))
+		}
+	}
+	events := w.entries(topics, nil)
+	if report, err := topics.Retry(t.Context(), events, RetryOptions{}); err != nil || report.Delivered != 3 {
+		t.Errorf("%+v, %v", report, err)
+	}
+	if r, err := topics.Release(t.Context(), events, false); err != nil || r.Keys != 0 {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if got := w.records(x); got != "own=A shard=B old=C" {
+		t.Errorf("delivered %s", got)
+	}
+	// The ids of another database say nothing about the rows of this one. A relay of this database may have had another name.
+	w.write(of(w.letter("renamed", "1", "x", "G"), "shop.before", "shop"))
+	waiting := NewWaiting(w.cfg.Kafka.Config, "shop", w.prefix, w.cfg.Parking, true, true)
+	t.Cleanup(waiting.Close)
+	if ids, err := waiting.IDs(t.Context()); err != nil || !slices.Equal(ids, []string{"renamed"}) {
+		t.Errorf("%q, %v", ids, err)
+	}
+	w.cfg.Name, w.cfg.Database = "", ""
+	_, err = w.open().Select(&Filter{Tokens: []string{"t-other"}})
+	if err == nil || !strings.Contains(err.Error(), "the configuration does not tell the name of its own relay") {
+		t.Error(err)
+	}
+}
+
 func TestAForeignTopicIsRefusedAndAMissingOneHasNothing(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -301,7 +379,7 @@ func TestTheOpenEventsAreKnown(t *testing.T) {
 	x := w.topic("x", 1, nil)
 	a, b := w.letter("a", "1", "x", "A"), w.row("", "", "1", "B")
 	w.write(a, b)
-	waiting := NewWaiting(w.cfg.Kafka.Config, w.prefix, w.cfg.Parking, true, true)
+	waiting := NewWaiting(w.cfg.Kafka.Config, "shop", w.prefix, w.cfg.Parking, true, true)
 	t.Cleanup(waiting.Close)
 	if ids, err := waiting.IDs(t.Context()); err != nil || !slices.Equal(ids, []string{"a", ""}) {
 		t.Errorf("%q, %v", ids, err)
@@ -322,7 +400,7 @@ func TestTheOpenEventsAreKnown(t *testing.T) {
 	cluster.CreateTopic(t, "dead", 1, nil)
 	cfg := kafka.Config{Brokers: []string{asked}, SASL: kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}}
 	for _, used := range [][2]bool{{false, false}, {true, false}, {false, true}} {
-		waiting := NewWaiting(cfg, "dead", "parked", used[0], used[1])
+		waiting := NewWaiting(cfg, "shop", "dead", "parked", used[0], used[1])
 		t.Cleanup(waiting.Close)
 		if ids, err := waiting.IDs(t.Context()); len(ids) > 0 || kafka.Denied(err) != (used[0] || used[1]) || !kafka.Denied(err) && err != nil {
 			t.Errorf("used %v: %q, %v", used, ids, err)

@@ -22,6 +22,9 @@ import (
 
 // Config is what the commands work with.
 type Config struct {
+	// Name and Database are of the relay whose events the commands take. Name is "" if it is not known.
+	Name, Database string
+
 	Kafka   sink.Config // its DeadLetters is the dead letter topic
 	Parking string      // the topic of parked events
 	Router  *router.Router

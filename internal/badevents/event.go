@@ -3,6 +3,8 @@ package badevents
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/walpost/walpost/cdc"
@@ -54,18 +56,45 @@ func (t *Topics) All() (all []*Event) {
 	return append(all, t.Parked.events()...)
 }
 
-// Select returns the events that the filter selects, in their order. A token that no event has is an
-// error.
+// OtherRelay is the error of a token that names an event of another relay.
+type OtherRelay struct{ Token, Name, Relay, Own string }
+
+func (e *OtherRelay) Error() string {
+	if e.Own == "" {
+		return fmt.Sprintf("event %s is of relay %s, and the configuration does not tell the name of its own relay", e.Token, e.Relay)
+	}
+	return fmt.Sprintf("event %s is of relay %s, and the configuration is of relay %s", e.Token, e.Relay, e.Own)
+}
+
+// Misconfigured is true: the token or the configuration is wrong.
+func (e *OtherRelay) Misconfigured() bool { return true }
+
+// Hint says how to select the event.
+func (e *OtherRelay) Hint() string {
+	return "Use the configuration of relay " + e.Name + ". If that relay does not exist any more, for example because name was changed, pass --relay=" + e.Name + "."
+}
+
+// Select returns the events of the relay that the filter selects, in their order. A token that no event
+// of the relay has is an error. Select tells how many other events there are of other relays.
 func (t *Topics) Select(f *Filter) (selected []*Event, err error) {
-	unknown := map[string]bool{}
+	unknown, others := map[string]bool{}, map[string]int{}
 	for _, token := range f.Tokens {
 		unknown[token] = true
 	}
 	for _, e := range t.All() {
 		delete(unknown, e.Token)
-		if f.selects(e) {
+		switch {
+		case !f.selects(e):
+		case f.of(e, &t.Config):
 			selected = append(selected, e)
+		case len(f.Tokens) > 0:
+			return nil, &OtherRelay{e.Token, e.Name, e.Letter.Relay(), t.Name}
+		default:
+			others[e.Letter.Relay()]++
 		}
+	}
+	for _, relay := range slices.Sorted(maps.Keys(others)) {
+		t.Say(fmt.Sprintf("%d events of relay %s are left out (--relay selects them)", others[relay], relay))
 	}
 	for _, token := range f.Tokens {
 		if unknown[token] {

@@ -18,12 +18,13 @@ type Waiting struct {
 	parked *Parked
 	names  [2]string
 	used   [2]bool
+	of     string // the database
 }
 
-// NewWaiting does not connect. buries and parks say whether delivery.on_poison sends events to the
+// NewWaiting does not connect. Events of another database than database are left out. buries and parks say whether delivery.on_poison sends events to the
 // topics. If it does not, and the user may not even see a topic, walpost has written nothing there.
-func NewWaiting(cfg kafka.Config, deadTopic, parkingTopic string, buries, parks bool) *Waiting {
-	return &Waiting{cfg: cfg, names: [2]string{deadTopic, parkingTopic}, used: [2]bool{buries, parks}}
+func NewWaiting(cfg kafka.Config, database, deadTopic, parkingTopic string, buries, parks bool) *Waiting {
+	return &Waiting{cfg: cfg, of: database, names: [2]string{deadTopic, parkingTopic}, used: [2]bool{buries, parks}}
 }
 
 // Close frees the connections. It may be called of nil.
@@ -50,7 +51,7 @@ func (w *Waiting) IDs(ctx context.Context) (ids []string, err error) {
 	w.dead.Fold.ForgetClosed() // a relay runs for months
 	t := Topics{Dead: w.dead, Parked: w.parked}
 	for _, e := range t.All() {
-		if e.State == deadletter.Open {
+		if e.State == deadletter.Open && (e.Database == "" || e.Database == w.of) {
 			ids = append(ids, e.ID)
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -126,12 +127,20 @@ func (t *Topics) Release(ctx context.Context, events []*Event, waits bool) (*Rel
 	if r.Asked, err = t.writeParked(ctx, requests); err != nil {
 		return r, err
 	}
+	relays := map[string]bool{}
+	for _, k := range keys {
+		relays[k.relay] = true
+	}
+	if waits {
+		t.Say("waiting until " + named(relays) + " has delivered the parked events")
+	}
 	left, since := -1, time.Now()
 	for {
 		if err := t.Parked.Read(ctx); err != nil {
 			return r, err
 		}
 		waiting := 0
+		clear(relays)
 		r.Released, r.Refused, r.Remaining = 0, 0, 0
 		for _, k := range keys {
 			lot := t.Parked.Lots[k.relay]
@@ -145,6 +154,7 @@ func (t *Topics) Release(ctx context.Context, events []*Event, waits bool) (*Rel
 				r.Released++
 			case lot.Asked(k.Key):
 				waiting++
+				relays[k.relay] = true
 			default:
 				r.Refused++
 			}
@@ -156,13 +166,18 @@ func (t *Topics) Release(ctx context.Context, events []*Event, waits bool) (*Rel
 		case r.Remaining != left:
 			left, since = r.Remaining, now
 		case now.Sub(since) > quiet:
-			t.Say(fmt.Sprintf("nothing was released for %s: walpost run must hold the slot, and must not be halted or stalled (walpost status)", quiet))
+			t.Say(fmt.Sprintf("%s released nothing for %s: walpost run with this name must hold the slot, and must not be halted or stalled (walpost status)", named(relays), quiet))
 			since = now
 		}
 		if !wait.For(ctx, look) {
 			return r, context.Cause(ctx)
 		}
 	}
+}
+
+// named names relays for a person.
+func named(relays map[string]bool) string {
+	return "relay " + strings.Join(slices.Sorted(maps.Keys(relays)), ", relay ")
 }
 
 // DropParked marks parked events as given up. left is how many events of their keys stay parked.

@@ -74,6 +74,9 @@ func TestParkedKeysAreReleasedByTheRelay(t *testing.T) {
 	if r, err := topics.Release(t.Context(), w.entries(topics, nil), true); err != nil || *r != (Release{Keys: 3, Released: 2, Refused: 1, Remaining: 1}) {
 		t.Errorf("after the wait: %+v, %v", r, err)
 	}
+	if said := strings.Join(w.said, "\n"); !strings.Contains(said, "waiting until relay shop.walpost has delivered") {
+		t.Errorf("said %s", said)
+	}
 	if got := w.states(); got != "e open 1, a dropped 1, b released 1, c open 2, d released 1" {
 		t.Error(got)
 	}

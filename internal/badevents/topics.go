@@ -225,6 +225,21 @@ type Filter struct {
 	Topic        string
 	Key          *string
 	Since, Until time.Time // of the commit; Until is the first time that does not count
+
+	// Relay selects the events of another relay than that of the configuration. All selects those of every relay.
+	Relay string
+	All   bool
+}
+
+// of reports whether the filter takes an event of its relay.
+func (f *Filter) of(e *Event, own *Config) bool {
+	switch {
+	case f.All:
+		return true
+	case f.Relay != "":
+		return e.Name != "" && e.IsOf(f.Relay, "")
+	}
+	return e.IsOf(own.Name, own.Database)
 }
 
 func (f *Filter) selects(e *Event) bool {

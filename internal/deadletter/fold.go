@@ -113,7 +113,7 @@ func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 		e.Letter, e.Newest, e.RecordKey = *l, at, slices.Clone(rec.Key)
 		e.Record, e.Event, e.Key = nil, nil, slices.Clone(l.Key)
 		e.Size = len(rec.Key) + len(rec.Value)
-		for _, text := range []*string{&e.Error, &e.Table, &e.Topic, &e.Version} {
+		for _, text := range []*string{&e.Error, &e.Table, &e.Topic, &e.Version, &e.Name, &e.Database} {
 			*text = unique.Make(*text).Value() // thousands of letters have the same
 		}
 	}

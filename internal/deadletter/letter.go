@@ -44,8 +44,11 @@ type Letter struct {
 	Attempts   int       // deliveries that failed, from 1
 	Version    string    // of the walpost that wrote the letter
 
+	// The relay that wrote the letter, and its database. An older walpost wrote the name of a parked event only,
+	// and no database.
+	Name, Database string
+
 	// Of a parked event only.
-	Name     string // of the relay
 	SystemID string // of the database's server
 	Timeline uint32 // that the event was written on; 0 for a row of the table
 	Writer   Writer
@@ -66,6 +69,29 @@ func (l *Letter) Form() Form {
 		return FormRow
 	}
 	return FormRecord
+}
+
+// IsOf reports whether a relay, or another shard of it, wrote the letter. database is "" if it is not
+// known. A letter without a name is of every relay.
+func (l *Letter) IsOf(name, database string) bool {
+	return l.Name == "" || withoutShard(l.Name) == withoutShard(name) && (database == "" || l.Database == "" || l.Database == database)
+}
+
+func withoutShard(name string) string {
+	for i := range name {
+		if _, is := cdc.ShardOfSuffix(name[i:]); is {
+			return name[:i]
+		}
+	}
+	return name
+}
+
+// Relay names the relay for a person, and "" if the letter does not.
+func (l *Letter) Relay() string {
+	if l.Database == "" {
+		return l.Name
+	}
+	return l.Name + ", database " + l.Database
 }
 
 // Behind is the reason of a parked event that is not bad itself: an earlier event of its key is.
@@ -116,6 +142,7 @@ const (
 	hWhy         = prefix + "why"
 	hMarkTime    = prefix + "time"
 	hName        = prefix + "name"
+	hDatabase    = prefix + "database"
 	hSystemID    = prefix + "system_id"
 	hTimeline    = prefix + "timeline"
 	hEpoch       = prefix + "epoch"
@@ -156,7 +183,7 @@ func (l *Letter) Encode(topic string) (*cdc.Record, error) {
 			return nil, err
 		}
 	}
-	own = append(own, header{hName, l.Name}, header{hSystemID, l.SystemID}, header{hTimeline, number(uint64(l.Timeline))},
+	own = append(own, header{hName, l.Name}, header{hDatabase, l.Database}, header{hSystemID, l.SystemID}, header{hTimeline, number(uint64(l.Timeline))},
 		header{hEpoch, number(l.Writer.Epoch)}, header{hHolder, l.Writer.Holder})
 	own = append(own, header{hKey, key}, header{hAttempts, strconv.Itoa(max(l.Attempts, 1))}, header{hVersion, l.Version}, header{hForm, string(l.Form())})
 	rec.Headers = own.addTo(rec.Headers)
@@ -209,7 +236,7 @@ func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 		Token: r.text(hToken), Reason: cdc.Reason(r.text(hReason)), Error: r.text(hError), Table: r.text(hTable), ID: r.text(hID),
 		CommitTime: r.time(hCommitTime), Topic: r.text(hTopic), Partition: int32(r.number(hPartition, -1, math.MaxInt32)), Version: r.text(hVersion),
 		Attempts: int(r.number(hAttempts, 1, math.MaxInt32)), Row: int(r.number(hRow, 0, math.MaxInt32)), Key: rec.Key, KeyKnown: true,
-		Name: r.text(hName), SystemID: r.text(hSystemID), Timeline: uint32(r.number(hTimeline, 0, math.MaxUint32)), Writer: r.writer(),
+		Name: r.text(hName), Database: r.text(hDatabase), SystemID: r.text(hSystemID), Timeline: uint32(r.number(hTimeline, 0, math.MaxUint32)), Writer: r.writer(),
 	}
 	if text, is := own.get(hCommit); is {
 		var err error

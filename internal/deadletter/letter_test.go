@@ -178,9 +178,34 @@ func TestAMessageIsTheSameAfterALetter(t *testing.T) {
 	}
 }
 
+// A relay takes the letters of all its shards, and those of versions that wrote no name.
+func TestALetterIsOfOneRelay(t *testing.T) {
+	for _, c := range []struct {
+		name, database string // in the letter
+		own, in        string
+		is             bool
+	}{
+		{"a.walpost", "a", "a.walpost", "a", true},
+		{"a.walpost_1_of_2", "a", "a.walpost", "a", true},
+		{"a.walpost_1_of_2", "a", "a.walpost_3_of_4", "a", true},
+		{"a.walpost_1_of", "a", "a.walpost", "a", false},
+		{"b.walpost", "b", "a.walpost", "a", false},
+		{"x", "b", "x", "a", false},
+		{"x", "", "x", "a", true},
+		{"x", "b", "x", "", true},
+		{"", "", "a.walpost", "a", true},
+		{"", "", "", "", true},
+		{"x", "", "", "", false},
+	} {
+		if l := (&Letter{Name: c.name, Database: c.database}); l.IsOf(c.own, c.in) != c.is {
+			t.Errorf("%+v", c)
+		}
+	}
+}
+
 func TestALetterComesBackWhole(t *testing.T) {
 	full := Letter{
-		Name: "shop", SystemID: "7", Timeline: 3, Writer: Writer{Epoch: 9, Holder: "h"},
+		Name: "shop", Database: "d", SystemID: "7", Timeline: 3, Writer: Writer{Epoch: 9, Holder: "h"},
 		Token: "16-B374D848-3-0a1b2c3d", Reason: cdc.TooLarge, Error: "MESSAGE_TOO_LARGE", Table: "public.outbox", ID: "u-1",
 		Commit: 0x16_B374D848, Row: 3, CommitTime: committed, Topic: "outbox.event.order", Partition: 7, Attempts: 2, Version: "1.2.3",
 		Key: []byte("k"), KeyKnown: true,

@@ -67,6 +67,8 @@ delivery: {on_poison: dead_letter, dead_letter_topic: %s}
 			text = strings.ReplaceAll(text, is, shown)
 		}
 		text = strings.ReplaceAll(text, s.prefix, "")
+		text = strings.ReplaceAll(text, s.name, "shop.walpost")
+		text = strings.ReplaceAll(text, "database "+pg.Value(t, s.dsn, "SELECT current_database()"), "database shop")
 		text = regexp.MustCompile(`--config /\S+walpost.yaml`).ReplaceAllString(text, "--config walpost.yaml")
 		text = regexp.MustCompile(`\d\d\d\d-\d\d-\d\dT[0-9:.]+Z`).ReplaceAllString(text, "TIME")
 		text = regexp.MustCompile(`commit [0-9A-F]+/[0-9A-F]+`).ReplaceAllString(text, "commit LSN")

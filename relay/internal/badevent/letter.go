@@ -71,6 +71,7 @@ func (n *Names) letter(bad *Event, rec *cdc.Record, content ...[]byte) *deadlett
 	letter := &deadletter.Letter{
 		Token: n.token(bad, content...), Reason: bad.Because, Error: bad.Reason(), Table: bad.Table.String(), ID: bad.EventID, Commit: bad.Commit,
 		CommitTime: rec.Committed, Topic: rec.Topic, Partition: rec.Partition, Attempts: 1, Version: n.Version, Key: rec.Key,
+		Name: n.Relay, Database: n.Found.Database,
 	}
 	if bad.Commit != 0 {
 		letter.Row = bad.Row

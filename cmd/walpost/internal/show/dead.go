@@ -21,10 +21,10 @@ import (
 func DeadList(w io.Writer, found []*walpost.BadEvent) error {
 	out := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	if len(found) > 0 {
-		fmt.Fprintln(out, "TOKEN\tSTATE\tREASON\tTABLE\tID\tKEY\tTOPIC\tATTEMPTS\tCOMMITTED\tERROR")
+		fmt.Fprintln(out, "TOKEN\tSTATE\tREASON\tRELAY\tTABLE\tID\tKEY\tTOPIC\tATTEMPTS\tCOMMITTED\tERROR")
 	}
 	for _, e := range found {
-		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Token, stateWord(e), e.Reason, dash(e.Table), dash(e.ID), keyText(&e.Letter),
+		fmt.Fprintf(out, "%s\t%s\t%s\t%s\t%s\t%s\t%s\t%s\t%d\t%s\t%s\n", e.Token, stateWord(e), e.Reason, dash(e.Name), dash(e.Table), dash(e.ID), keyText(&e.Letter),
 			dash(e.Letter.Topic), e.Attempts, e.CommitTime.Format(time.RFC3339), OneLine(e.Error))
 	}
 	fmt.Fprintf(out, "events: %d\n", len(found))
@@ -58,6 +58,8 @@ type BadEvent struct {
 	Why        string          `json:"why,omitempty"`
 	Reason     cdc.Reason      `json:"reason"`
 	Error      string          `json:"error"`
+	Relay      string          `json:"relay"`    // its name; "" in a dead letter of an older version
+	Database   string          `json:"database"` // of the relay; "" in a letter of an older version
 	Table      string          `json:"table"`
 	EventID    string          `json:"event_id"`
 	Key        *string         `json:"key"`
@@ -75,7 +77,7 @@ type BadEvent struct {
 // BadEventOf is e for programs.
 func BadEventOf(e *walpost.BadEvent) BadEvent {
 	row := BadEvent{
-		Token: e.Token, Where: e.Where, State: string(e.State), Asked: e.Asked, Why: e.Why, Reason: e.Reason, Error: e.Error, Table: e.Table, EventID: e.ID, KeyKnown: e.KeyKnown,
+		Token: e.Token, Where: e.Where, State: string(e.State), Asked: e.Asked, Why: e.Why, Reason: e.Reason, Error: e.Error, Relay: e.Name, Database: e.Database, Table: e.Table, EventID: e.ID, KeyKnown: e.KeyKnown,
 		Topic: e.Letter.Topic, Attempts: e.Attempts, CommitTime: e.CommitTime, Version: e.Version, Partition: e.Newest.Partition, Offset: e.Newest.Offset,
 	}
 	row.Key, row.KeyB64 = textOrBase64(e.Key)
@@ -158,6 +160,7 @@ func Dead(w io.Writer, e *walpost.BadEvent, d *DeadDetail, value []byte) error {
 		place = fmt.Sprintf("commit %s, row %d", e.Commit, e.Row)
 	}
 	line("event", fmt.Sprintf("id %s of %s, committed at %s (%s)", dash(e.ID), dash(e.Table), e.CommitTime.Format(time.RFC3339Nano), place))
+	line("relay", dash(e.Letter.Relay()))
 	line("reason", fmt.Sprintf("%s: %s", e.Reason, OneLine(e.Error)))
 	for _, s := range d.Letters {
 		text := fmt.Sprintf("partition %d, offset %d: ", s.Partition, s.Offset)
