@@ -418,7 +418,7 @@ func TestStrategiesAndNamesThatDoNotFitAreRefused(t *testing.T) {
 	w.refuses(map[string]func(*Settings){
 		"source.poll.strategy claim": func(s *Settings) { s.Strategy, s.Name = Delete, "other" },
 		"strategy claim reads":       func(s *Settings) { s.Strategy, s.Name = Cursor, "other" },
-		"another name than":          func(s *Settings) { s.Name = "other" },
+		"whose name is not":          func(s *Settings) { s.Name = "other" },
 	})
 }
 

@@ -251,9 +251,9 @@ func TestWorkersWithOtherColumnsAreRefused(t *testing.T) {
 	w.worker(nil)
 	more := func(*cdc.Relation) string { return "more" }
 	w.refuses(map[string]func(*Settings){
-		`another order column than "other"`:   func(s *Settings) { s.OrderColumn = "other" },
-		`another key column than "more"`:      func(s *Settings) { s.Key = more },
-		`another event id column than "more"`: func(s *Settings) { s.ID = more },
+		`whose order column is not "other"`:   func(s *Settings) { s.OrderColumn = "other" },
+		`whose key column is not "more"`:      func(s *Settings) { s.Key = more },
+		`whose event id column is not "more"`: func(s *Settings) { s.ID = more },
 	})
 	w.worker(nil).want("")
 }

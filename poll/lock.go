@@ -117,7 +117,7 @@ func (s *Session) claimTable(ctx context.Context) error {
 			return err
 		}
 		if found.Holder != 0 {
-			return fault.Config(fmt.Errorf("a worker with a %s other than %q claims rows of table %s (server process %d)", a.what, a.is, table, found.Holder),
+			return fault.Config(fmt.Errorf("a worker whose %s is not %q claims rows of table %s (server process %d)", a.what, a.is, table, found.Holder),
 				"All workers of a table must have the same name, order column, key column and event id column in walpost.yaml: otherwise the order of a key is lost. Stop the other workers first.")
 		}
 	}
