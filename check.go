@@ -213,7 +213,7 @@ func (c *Config) setupSQL(ctx context.Context, further bool) (sql string, why, e
 		return "", nil, err
 	}
 	if r.polled != nil {
-		sql, why, err := r.pollSetup(ctx, false)
+		sql, _, why, err := r.pollSetup(ctx, false)
 		if sql == "" {
 			sql = "-- Everything is there.\n"
 		}

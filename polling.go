@@ -72,8 +72,8 @@ func (s pollSource) Open(ctx context.Context, create, replaceLost bool) (relay.S
 	return session, nil
 }
 
-// pollSetup is what SetupSQL prints for a source that polls. run executes it where that is wanted.
-func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, why, err error) {
+// pollSetup is what SetupSQL prints for a source that polls. If run is true, it makes what poll.Apply makes.
+func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, made bool, why, err error) {
 	set, table := r.polling(), ""
 	conn, why := set.DB.ConnectSQL(ctx)
 	var f *poll.Facts
@@ -87,28 +87,28 @@ func (r *Relay) pollSetup(ctx context.Context, run bool) (sql string, why, err e
 		outbox := *r.source.Config()
 		table = replication.SetupSQL(outbox, replication.SetupOptions{Tables: []pg.Table{set.Table}}) + "\n"
 	}
-	sql = table + set.SetupSQL(f)
+	rights := ""
 	if role := r.cfg.SetupRole; role != "" {
 		var has poll.RoleFacts
 		if why == nil {
 			if has, err = set.DescribeRole(ctx, conn, f, role); err != nil {
-				return "", nil, err
+				return "", false, nil, err
 			}
 		}
-		sql += set.MissingRights(has, role)
+		rights = set.MissingRights(has, role)
 	}
-	if run && why == nil && sql != "" {
-		if _, err := conn.Exec(ctx, sql).ReadAll(); err != nil {
-			return sql, nil, pg.Classify(fmt.Errorf("create what polling needs: %w", err))
+	if run && why == nil {
+		if made, err = set.Apply(ctx, conn, f, table, rights); err != nil {
+			err = pg.Classify(fmt.Errorf("create what polling needs: %w", err))
 		}
 	}
-	return sql, why, nil
+	return table + set.SetupSQL(f) + rights, made, why, err
 }
 
 // applyPolling makes what polling needs, and returns what it made.
 func (r *Relay) applyPolling(ctx context.Context) ([]string, error) {
-	sql, why, err := r.pollSetup(ctx, true)
-	if why != nil || err != nil || sql == "" {
+	_, made, why, err := r.pollSetup(ctx, true)
+	if why != nil || err != nil || !made {
 		return nil, cmp.Or(why, err)
 	}
 	return []string{"what polling needs of table " + r.rows.Names.Tables[0].String()}, nil

@@ -68,3 +68,38 @@ func TestSetupOfAPolledTableMakesTheRole(t *testing.T) {
 		})
 	}
 }
+
+// A transaction that builds an index blocks the writers of the table. So setup leaves an index of a table that exists to a person.
+func TestSetupOfAPolledTableBuildsNoIndexWhileWritersWait(t *testing.T) {
+	for strategy, indexes := range map[string]int{"cursor": 1, "claim": 3} {
+		t.Run(strategy, func(t *testing.T) {
+			t.Parallel()
+			pg := testenv.Postgres(t, "14")
+			dsn := pg.Database(t)
+			cfg := DefaultConfig()
+			cfg.Source.DSN, cfg.Source.Table, cfg.Source.Kind = conf.Secret(dsn), "public.outbox", KindPoll
+			cfg.Source.OrderColumn, cfg.Source.Poll.Strategy, cfg.Source.Poll.XIDColumn = "seq", strategy, "xid"
+			pg.Exec(t, dsn, "CREATE TABLE outbox (id uuid, aggregate_type text, aggregate_id text, event_type text, payload text, seq bigint)", "INSERT INTO outbox VALUES (gen_random_uuid(), 'a', 'b', 'c', 'd', 1)")
+			sql, _, err := SetupSQL(t.Context(), cfg)
+			if n := strings.Count(sql, "CREATE INDEX CONCURRENTLY"); err != nil || n != indexes || strings.Count(sql, "CREATE INDEX") != n || strings.Count(sql, "outside a transaction") != 1 {
+				t.Fatalf("%v, and setup prints\n%s", err, sql)
+			}
+			if made, err := Setup(t.Context(), cfg); err != nil || len(made) != 1 || pg.Value(t, dsn, "SELECT count(*) FROM pg_index WHERE indrelid = 'outbox'::regclass") != "0" {
+				t.Errorf("made %q, and perhaps an index, %v", made, err)
+			}
+			left, _, err := SetupSQL(t.Context(), cfg)
+			if err != nil || strings.Count(left, ";") != indexes {
+				t.Fatalf("%v, and setup still prints\n%s", err, left)
+			}
+			if made, err := Setup(t.Context(), cfg); err != nil || len(made) != 0 {
+				t.Errorf("made %q, %v", made, err)
+			}
+			for statement := range strings.SplitSeq(strings.TrimSpace(left), "\n") {
+				pg.Exec(t, dsn, statement)
+			}
+			if left, _, err = SetupSQL(t.Context(), cfg); err != nil || left != "-- Everything is there.\n" {
+				t.Errorf("%v, and setup still prints\n%s", err, left)
+			}
+		})
+	}
+}

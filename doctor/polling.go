@@ -49,7 +49,7 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 		add(Warn, "source.poll.xid_column", fix.Fix{fix.SQL(poll.XIDColumnSQL(set.Table, "xid")), fix.Key{Name: "source.poll.xid_column", Value: "xid"}},
 			"source.poll.xid_column is not set: each poll reads the whole table, and a row comes again after an UPDATE or a rewrite of the table")
 	case !f.Index:
-		add(Warn, "source.poll.xid_column", fix.BySQL(fmt.Sprintf("CREATE INDEX CONCURRENTLY ON %s (%s, %s);", set.Table.SQL(), pg.QuoteIdent(set.XIDColumn), pg.QuoteIdent(set.OrderColumn))),
+		add(Warn, "source.poll.xid_column", fix.BySQL(set.MissingIndexes(f)),
 			"no index begins with column %s: each poll reads the whole table", set.XIDColumn)
 	}
 	if rel := f.Table.Relation; (!f.CommitTimes || set.Claims()) && rel.Index(set.TimeColumn) < 0 {

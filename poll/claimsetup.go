@@ -70,9 +70,9 @@ func (s *Settings) claimColumnsSQL(rel *cdc.Relation) string {
 }
 
 // claimIndexSQL makes the indexes for the rows that are not finished. keyColumn is "" for no key.
-func (s *Settings) claimIndexSQL(keyColumn string, f *Facts) (sql []string) {
+func (s *Settings) claimIndexSQL(how, keyColumn string, f *Facts) (sql []string) {
 	make := func(columns string) {
-		sql = append(sql, fmt.Sprintf("CREATE INDEX ON %s (%s) WHERE finished_at IS NULL;", s.Table.SQL(), columns))
+		sql = append(sql, fmt.Sprintf("CREATE INDEX%s ON %s (%s) WHERE finished_at IS NULL;", how, s.Table.SQL(), columns))
 	}
 	order := pg.QuoteIdent(s.OrderColumn)
 	if f == nil || !f.OpenByOrder {
@@ -128,11 +128,6 @@ func (s *Settings) unmetClaims(f *Facts) (unmet []*Unmet) {
 	return unmet
 }
 
-// MissingIndexes is the SQL of the indexes that claiming needs and that the table does not have, "" for
-// none. Without them each look reads all rows.
-func (s *Settings) MissingIndexes(f *Facts) string {
-	if !s.Claims() {
-		return ""
-	}
-	return strings.Join(s.claimIndexSQL(s.Key(f.Table.Relation), f), "\n")
-}
+// MissingIndexes is the SQL of the indexes that the table does not have, "" for none. Without them each
+// look reads all rows.
+func (s *Settings) MissingIndexes(f *Facts) string { return strings.Join(s.indexSQL(f), "\n") }

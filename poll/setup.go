@@ -25,8 +25,60 @@ func (s *Settings) SetupSQL(f *Facts) string {
 	return b.String()
 }
 
-// Setup is SetupSQL, statement by statement.
+// Setup is SetupSQL, statement by statement. The last statements make the indexes.
 func (s *Settings) Setup(f *Facts) (steps []outboxtable.Step) {
+	steps = s.setupTable(f)
+	for i, sql := range s.indexSQL(f) {
+		comment := ""
+		if f != nil && i == 0 {
+			comment = "Run each of these statements alone, outside a transaction: it does not block writers then. walpost setup --apply leaves them to you."
+			if f.Table.Kind == "p" {
+				comment = "Writers wait while the index is built, because the table is partitioned. walpost setup --apply leaves these statements to you."
+			}
+		}
+		steps = append(steps, outboxtable.Step{Comment: comment, SQL: sql})
+	}
+	return steps
+}
+
+// Apply makes what Setup makes, except indexes of a table that exists: a transaction that builds an index
+// blocks the writers of the table. before and after are more SQL for the same transaction. Apply reports
+// whether anything was missing.
+func (s *Settings) Apply(ctx context.Context, conn *pgconn.PgConn, f *Facts, before, after string) (made bool, err error) {
+	sql := before
+	for _, step := range s.setupTable(f) {
+		sql += step.SQL + "\n"
+	}
+	if f == nil {
+		sql += strings.Join(s.indexSQL(nil), "\n") + "\n"
+	}
+	if sql += after; sql == "" {
+		return false, nil
+	}
+	_, err = conn.Exec(ctx, sql).ReadAll()
+	return err == nil, err
+}
+
+// indexSQL makes the indexes that the table does not have. A nil f has no table.
+func (s *Settings) indexSQL(f *Facts) (sql []string) {
+	rel, how := new(cdc.Relation), ""
+	if f != nil {
+		rel = f.Table.Relation
+		if f.Table.Kind != "p" { // Postgres refuses it there
+			how = " CONCURRENTLY"
+		}
+	}
+	if s.Claims() {
+		sql = s.claimIndexSQL(how, s.Key(rel), f)
+	}
+	if s.XIDColumn != "" && (f == nil || !f.Index) {
+		sql = append(sql, fmt.Sprintf("CREATE INDEX%s ON %s (%s, %s);", how, s.Table.SQL(), pg.QuoteIdent(s.XIDColumn), pg.QuoteIdent(s.OrderColumn)))
+	}
+	return sql
+}
+
+// setupTable is Setup without the indexes.
+func (s *Settings) setupTable(f *Facts) (steps []outboxtable.Step) {
 	sql, rel := s.Table.SQL(), new(cdc.Relation)
 	add := func(comment, format string, args ...any) {
 		steps = append(steps, outboxtable.Step{Comment: comment, SQL: fmt.Sprintf(format, args...)})
@@ -34,24 +86,16 @@ func (s *Settings) Setup(f *Facts) (steps []outboxtable.Step) {
 	if f != nil {
 		rel = f.Table.Relation
 		if rel.Index(s.OrderColumn) < 0 { // a new table has it
-			add("The order of the rows of one key. Writers of one key must take turns.", "ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY;", sql, pg.QuoteIdent(s.OrderColumn))
+			add("The order of the rows of one key. Writers of one key must take turns.\nPostgres writes each row of the table again for this column, and writers wait until it has done so.", "ALTER TABLE %s ADD COLUMN %s bigint GENERATED ALWAYS AS IDENTITY;", sql, pg.QuoteIdent(s.OrderColumn))
 		}
 	}
 	if s.Claims() {
 		if columns := s.claimColumnsSQL(rel); columns != "" {
 			add("The state of each row, which walpost writes: who delivers it and until when, how often it was refused\nand why, when it is tried again, and when it was delivered. The application leaves the columns out.", "%s", columns)
 		}
-		for _, index := range s.claimIndexSQL(s.Key(rel), f) {
-			add("", "%s", index)
-		}
 	}
-	if s.XIDColumn != "" {
-		if rel.Index(s.XIDColumn) < 0 {
-			add("The id of the transaction that writes a row. The application leaves it out of its INSERT.", "%s", XIDColumnSQL(s.Table, s.XIDColumn))
-		}
-		if f == nil || !f.Index {
-			add("", "CREATE INDEX ON %s (%s, %s);", sql, pg.QuoteIdent(s.XIDColumn), pg.QuoteIdent(s.OrderColumn))
-		}
+	if s.XIDColumn != "" && rel.Index(s.XIDColumn) < 0 {
+		add("The id of the transaction that writes a row. The application leaves it out of its INSERT.", "%s", XIDColumnSQL(s.Table, s.XIDColumn))
 	}
 	if f == nil || !f.Notify && !f.Prepares {
 		add(`Wakes walpost when rows are inserted. Commits of transactions that notify wait for each other, so

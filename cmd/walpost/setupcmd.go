@@ -21,8 +21,8 @@ If setup cannot reach the database, it prints the SQL for everything. If setup f
 cannot repair, such as a table without the columns that walpost needs, it reports the problem and fails.
 
 --apply runs the SQL as the role of the DSN, in one transaction. It does not create an index on an
-existing table (CREATE INDEX CONCURRENTLY): walpost check prints this statement, and you run it. If
-the DSN names an administrator, use --role to name the role that walpost runs as.
+existing table (CREATE INDEX CONCURRENTLY): setup and walpost check print this statement, and you run
+it. If the DSN names an administrator, use --role to name the role that walpost runs as.
 
 --migration prints only the SQL of the tables, for a migration tool: a file for goose, or the up or
 down file for golang-migrate. It does not connect to the database. With --inbox, it prints the tables
@@ -73,6 +73,8 @@ Otherwise the first walpost run creates the slot, together with its first checkp
 				case why != nil:
 				case strings.Contains("\n"+left, "\nGRANT "):
 					fmt.Fprint(out, "Still missing, because this role may not run this SQL:\n"+left)
+				case strings.Contains("\n"+left, "\nCREATE INDEX"):
+					fmt.Fprint(out, "Still missing, because it takes time on a table that exists:\n"+left)
 				default: // only comments are left
 					fmt.Fprint(out, strings.ReplaceAll("\n"+left, "\n-- ", "\n")[1:])
 				}
