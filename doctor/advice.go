@@ -70,16 +70,8 @@ var keepSize = fix.Fix{fix.Setting{Name: "max_slot_wal_keep_size", Value: "50GB"
 // extras warns of what is published beside inserts into our tables: it works, and costs.
 func (x *examination) extras(p *pg.Publication) {
 	const name = "publication extras"
-	ours := map[pg.Table]bool{}
-	for _, t := range x.cfg.Names().Tables {
-		ours[t] = true
-	}
-	var tables []string
-	for _, t := range p.Tables {
-		if table := (pg.Table{Schema: t.Schema, Name: t.Name}); !ours[table] {
-			tables = append(tables, table.String())
-		}
-	}
+	ours := x.cfg.Names().Tables
+	tables := x.otherTables(p)
 	pub := pg.QuoteIdent(x.cfg.Publication)
 	// Of schemas too (15 and newer): the list replaces all that is in the publication.
 	own := x.ownPublication()
@@ -112,14 +104,38 @@ func (x *examination) extras(p *pg.Publication) {
 		}
 	}
 	if len(operations) > 0 {
-		x.add(Warn, "publication operations", x.thenRecover(fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, x.cfg.PublishSetting()))),
+		x.add(Warn, "publication operations", x.publishLess(p, x.cfg.PublishSetting()),
 			"publication %s also publishes %s: Postgres sends them to walpost, too, for example when rows are cleaned up, and walpost ignores them", x.cfg.Publication, strings.Join(operations, ", "))
 	}
 }
 
+// otherTables are the tables of the publication that are not configured.
+func (x *examination) otherTables(p *pg.Publication) (others []string) {
+	for _, t := range p.Tables {
+		if table := (pg.Table{Schema: t.Schema, Name: t.Name}); !slices.Contains(x.cfg.Names().Tables, table) {
+			others = append(others, table.String())
+		}
+	}
+	return others
+}
+
+// shared reports whether the publication has tables that are not configured, so that it probably has other readers.
+func (x *examination) shared(p *pg.Publication) bool {
+	return p.AllTables || len(x.otherTables(p)) > 0
+}
+
+// publishLess changes what the publication publishes. Whoever else reads it would lose operations without an error, so a shared
+// publication stays as it is.
+func (x *examination) publishLess(p *pg.Publication, setting string) fix.Fix {
+	if x.shared(p) {
+		return x.ownPublication()
+	}
+	return append(fix.ByWords("If no other relay and no subscriber reads publication "+x.cfg.Publication+" (they would lose updates, deletes or truncates without an error):"),
+		x.thenRecover(fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pg.QuoteIdent(x.cfg.Publication), setting)))...)
+}
+
 // leftOut warns of what a publication of the user's own does not publish.
 func (x *examination) leftOut(p *pg.Publication) {
-	pub := pg.QuoteIdent(x.cfg.Publication)
 	updates := x.cfg.Updates() && !p.Update
 	for i := range x.f.Tables {
 		t := &x.f.Tables[i]
@@ -133,7 +149,7 @@ func (x *examination) leftOut(p *pg.Publication) {
 		}
 		whole := fix.BySQL(x.cfg.RepublishSQL(t.Table, x.f))
 		if x.f.Slot != nil {
-			whole = append(whole, fix.Words("After this, walpost run halts once, because the publication was altered. Run walpost recover, and then walpost run."))
+			whole = append(whole, fix.Words("If walpost has run with this publication before, walpost run then halts once, because the publication was altered. Run walpost recover, and then walpost run."))
 		}
 		if filter := p.Filter(t.Table); filter != "" && x.cfg.Shard.Of == 0 { // precondition judges the filter of a shard
 			x.add(Warn, "row filter of "+t.Table.String(), append(fix.Fix{fix.Words("To publish every row:")}, whole...),
@@ -151,7 +167,7 @@ func (x *examination) leftOut(p *pg.Publication) {
 		}
 	}
 	if updates {
-		x.add(Warn, "publication updates", x.thenRecover(fix.Words("Set source.publish to insert. Or:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (%s);", pub, x.cfg.PublishSetting()))),
+		x.add(Warn, "publication updates", append(fix.ByWords("Set source.publish to insert. Or:"), x.publishLess(p, x.cfg.PublishSetting())...),
 			"publication %s publishes no updates: a changed primary key produces no record, although source.publish has update", x.cfg.Publication)
 	}
 }
@@ -166,7 +182,7 @@ func (x *examination) thenRecover(steps ...fix.Step) fix.Fix {
 	if x.f.Slot == nil {
 		return steps
 	}
-	return append(steps, fix.Words("After this, walpost run halts once, because the publication was altered. Run walpost recover, which finds nothing missing, and then walpost run."))
+	return append(steps, fix.Words("If walpost has run with this publication before, walpost run then halts once, because the publication was altered. Run walpost recover, which finds nothing missing, and then walpost run."))
 }
 
 // ownPublication replaces a publication of all tables, out of which none can be taken. A slot reads the catalog as it was: one that is
@@ -200,7 +216,11 @@ func (x *examination) identities(p *pg.Publication) {
 	}
 	for i := range x.f.Tables {
 		if t := &x.f.Tables[i]; t.Exists() && !t.Identified() {
-			x.add(Warn, "replica identity", x.thenRecover(fix.Words("Give "+t.Table.SQL()+" a primary key, or run:"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET (publish = 'insert');", pg.QuoteIdent(x.cfg.Publication)))),
+			how := fix.ByWords("Give " + t.Table.SQL() + " a primary key.")
+			if !x.shared(p) {
+				how = append(fix.ByWords("Give "+t.Table.SQL()+" a primary key, or let the publication publish only inserts."), x.publishLess(p, "publish = 'insert'")...)
+			}
+			x.add(Warn, "replica identity", how,
 				"%s has no replica identity, but publication %s publishes updates or deletes: the application's UPDATE and DELETE statements on the table fail", t.Table, x.cfg.Publication)
 		}
 	}

@@ -140,6 +140,29 @@ func TestAdviceIsAboutWhatWorksAndCosts(t *testing.T) {
 			t.Errorf("%q is said %d times: %+v", want, n, advice)
 		}
 	}
+	// The other readers of a shared publication would lose what it publishes no more.
+	for _, f := range advice {
+		if strings.HasPrefix(f.Why, "publication walpost also publishes") && !strings.Contains(f.FixText(), `CREATE PUBLICATION "walpost_outbox"`) || strings.Contains(f.FixText(), "ALTER PUBLICATION") {
+			t.Errorf("%s: %s", f.Why, f.FixText())
+		}
+	}
+	w = newWorld(t, testenv.Postgres(t, ""), strings.Replace(outboxTable, "PRIMARY KEY", "", 1), "CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert, update, delete')")
+	w.cfg.Advise = func(f *ipg.Facts) []replication.Advice { advice = Advise(&w.cfg, f); return nil }
+	if err := w.open(); err != nil {
+		t.Fatal(err)
+	}
+	operations := 0
+	for _, f := range advice {
+		text := f.FixText()
+		if alters := strings.Index(text, "ALTER PUBLICATION"); alters >= 0 {
+			if operations++; !strings.Contains(text[:alters], "If no other relay and no subscriber reads publication walpost") {
+				t.Errorf("%s: %s", f.Why, text)
+			}
+		}
+	}
+	if operations != 2 {
+		t.Errorf("%d statements alter the publication of one table, must be 2", operations)
+	}
 }
 
 // A publication of the user's own may publish less than walpost could use.
