@@ -118,7 +118,8 @@ func lacking(t *kafka.Topic) (missing []string) {
 // letterSettings judges whether the topic takes every event, and keeps it.
 func (c *kafkaCheck) letterSettings(name, what, topic string, kv map[string]string) {
 	if p := kv["cleanup.policy"]; strings.Contains(p, "compact") {
-		c.add(name+" cleanup", Fail, "cleanup.policy is "+p+": only the newest "+what+" of each key is kept", c.fixes.topic(topic, "cleanup.policy=delete"))
+		c.add(name+" cleanup", Fail, "cleanup.policy is "+p+": only the newest "+what+" of each key is kept",
+			c.fixes.topic(topic, "cleanup.policy=delete,retention.ms=-1,retention.bytes=-1")) // delete alone removes what is older than retention.ms
 	}
 	for _, key := range []string{"retention.ms", "retention.bytes"} {
 		if n, err := strconv.ParseInt(kv[key], 10, 64); err == nil && n >= 0 {

@@ -40,7 +40,7 @@ func TestCheckJudgesTheTopicsOfLetters(t *testing.T) {
 			t.Error("the check has made the topic")
 		}
 		has(t, with("bad"),
-			"WHAT topic bad cleanup: FAIL: cleanup.policy is compact,delete: only the newest WHAT", "cleanup.policy=delete",
+			"WHAT topic bad cleanup: FAIL: cleanup.policy is compact,delete: only the newest WHAT", "--add-config cleanup.policy=delete,retention.ms=-1,retention.bytes=-1",
 			"WHAT topic bad retention: FAIL: retention.ms is 86400000: the brokers delete each WHAT", "retention.ms=-1",
 			"WHAT topic bad retention: FAIL: retention.bytes is 1000", "retention.bytes=-1",
 			"WHAT topic bad size: FAIL: max.message.bytes is 4999999, no more than the largest max.message.bytes of the topics of the rows (5000000)", "max.message.bytes=10000000")

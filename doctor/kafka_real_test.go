@@ -217,7 +217,6 @@ func TestRealTopicSettingsAreJudgedAndMended(t *testing.T) {
 	}{
 		{key: "max.message.bytes", value: "1000", traffic: Traffic{Largest: 5000}, name: " size", verdict: Warn},
 		{key: "min.insync.replicas", value: "2", name: " replicas", verdict: Warn},
-		{key: "cleanup.policy", value: "compact", name: " cleanup", verdict: Warn},
 		{key: "message.timestamp.type", value: "LogAppendTime", name: " timestamps", verdict: Warn},
 		{key: "message.timestamp.before.max.ms", value: "1000", name: " timestamps", verdict: Warn, refuses: kerr.InvalidTimestamp},
 		{key: "message.timestamp.after.max.ms", value: "1000", name: " timestamps", verdict: Warn},

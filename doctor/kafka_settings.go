@@ -108,10 +108,11 @@ func bound(kv map[string]string, setting string) (key string, d time.Duration) {
 func (c *kafkaCheck) cleanup(name, topic string, kv map[string]string, keyless bool) {
 	policy := kv["cleanup.policy"]
 	if strings.Contains(policy, "compact") {
-		c.add(name+" cleanup", Warn, "cleanup.policy is "+policy+": only the newest event of each key is kept", c.fixes.topic(topic, "cleanup.policy=delete"))
+		c.add(name+" cleanup", Warn, "cleanup.policy is "+policy+": only the newest event of each key is kept",
+			fix.Words("If consumers need every event, route the events to another topic. Do not set cleanup.policy=delete on this topic, because the brokers then delete everything in it that is older than retention.ms."))
 		if keyless {
 			c.add(name+" keys", Warn, "a row of the table has no key, and a compacted topic refuses a record without a key, which "+fate(&c.cfg),
-				c.fixes.topic(topic, "cleanup.policy=delete"), fix.Words("Or map a column that is never NULL (table.field.event.key)."))
+				fix.Words("Map a column that is never NULL (table.field.event.key), or route the events to a topic that is not compacted."))
 		}
 	}
 	if !strings.Contains(policy, "delete") {
