@@ -92,18 +92,27 @@ func (x *examination) awaited() {
 		}
 	}
 	if len(names) == 0 {
-		var there []string
+		var read, unread []string
 		for _, s := range x.Slots {
-			if !s.Lost {
-				there = append(there, s.Name)
+			switch {
+			case s.Active && !s.Lost:
+				read = append(read, s.Name)
+			case !s.Lost:
+				unread = append(unread, s.Name)
 			}
 		}
-		if len(there) == 0 {
-			x.add(Warn, name, fix.ByWords("Give each standby that may take over a slot (pg_create_physical_replication_slot, primary_slot_name), and name it in synchronized_standby_slots."),
-				"the slot should survive a failover, but no standby of this server has a slot of its own")
+		by := fix.ByWords("Give each standby that may take over a slot (pg_create_physical_replication_slot, primary_slot_name), and name it in synchronized_standby_slots.")
+		if len(read) > 0 {
+			by = fix.Fix{fix.Words("Name only slots of standbys that may take over, not of backup tools:"), fix.Setting{Name: name, Value: strings.Join(read, ", ")}}
+		}
+		if len(unread) > 0 {
+			by = append(by, fix.Words("Leave out "+some(unread)+" until a standby reads it: decoding would wait for it without an error."))
+		}
+		if len(read) == 0 {
+			x.add(Warn, name, by, "the slot should survive a failover, but no standby of this server reads a slot of its own")
 			return
 		}
-		x.add(Warn, name, fix.Fix{fix.Setting{Name: name, Value: strings.Join(there, ", ")}},
+		x.add(Warn, name, by,
 			"synchronized_standby_slots is empty: walpost may deliver an event before a standby has received its transaction. After a failover to this standby, Kafka then has an event that is not in the database")
 		return
 	}
