@@ -19,7 +19,6 @@ type cleanedTable struct {
 	Column    string // the type of the time column, "" where there is none of that name
 	Indexed   bool   // an index begins with it
 	Range     bool   // partitioned by range of that column and of nothing else
-	Default   string // its default partition
 	Barred    []string
 	Foreign   []string // partitions that belong to others
 	Unplain   []string // partitions that are partitioned themselves, foreign or unlogged
@@ -33,7 +32,6 @@ func cleanedQuery(oids []string, column string) string {
 	return `SELECT c.oid, format_type(a.atttypid, NULL) AS column, n.nspname AS schema, has_schema_privilege(n.oid, 'USAGE') AS may_use, has_schema_privilege(n.oid, 'CREATE') AS may_create,
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indkey[0] = a.attnum AND i.indpred IS NULL) AS indexed,
  EXISTS (SELECT FROM pg_partitioned_table p WHERE p.partrelid = c.oid AND p.partstrat = 'r' AND p.partnatts = 1 AND p.partattrs[0] = a.attnum) AS range,
- (SELECT d.oid::regclass::text FROM pg_partitioned_table p JOIN pg_class d ON d.oid = p.partdefid WHERE p.partrelid = c.oid) AS default,
  (SELECT json_agg(l.oid::regclass::text ORDER BY l.oid::regclass::text) FROM pg_class l WHERE (l.oid = c.oid AND c.relkind = 'r'
    OR l.oid IN (SELECT t.relid FROM pg_partition_tree(c.oid) t WHERE t.isleaf)) AND l.relkind = 'r' AND l.relpersistence = 'p'
    AND NOT (has_schema_privilege(l.relnamespace, 'USAGE') AND has_table_privilege(l.oid, 'SELECT') AND has_table_privilege(l.oid, 'DELETE')
@@ -194,10 +192,6 @@ func (x *examination) droppable(t *pg.TableFacts, c *cleanedTable) {
 	if !c.MayCreate {
 		x.add(Fail, name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(c.Schema), role)),
 			"role %s may not create tables in schema %s: walpost cannot create partitions for future rows", x.f.Server.Role, c.Schema)
-	}
-	if c.Default != "" {
-		x.add(Warn, name, fix.BySQL(fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s;", t.Table.SQL(), c.Default)),
-			"%s has the default partition %s: while it exists, detaching a partition locks the whole table", t.Table, c.Default)
 	}
 	if len(c.Unplain) > 0 {
 		x.add(Warn, name, fix.ByWords("Drop them by hand once their rows are delivered."), "%s are partitioned, foreign or unlogged: walpost never drops them", some(c.Unplain))
