@@ -64,7 +64,8 @@ func FullSetup(cfg Config) SetupOptions {
 
 // stream decides on the publication and the slot. unfit is what is wrong with them or with the tables.
 func (o *SetupOptions) stream(cfg *Config, unfit []*Unmet, noPublication, noSlot bool) {
-	if noSlot && cfg.Outbox.Slot && cfg.Snapshot == "initial" {
+	// After a change of the number of shards, the old relays deliver the rows from before the slot, and the first run makes no snapshot.
+	if delivered := o.facts != nil && o.facts.Shards.Delivered(); noSlot && cfg.Outbox.Slot && cfg.Snapshot == "initial" && !delivered {
 		unfit = append(unfit, &Unmet{
 			Name: "slot", Why: "with source.snapshot: initial, the first run creates the slot together with its snapshot", Fix: fix.ByWords("Leave out --make-slot."), Misconfigured: true,
 		})

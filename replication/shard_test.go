@@ -1,6 +1,7 @@
 package replication
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,6 +101,25 @@ func TestOtherShardsAreThoseOfTheSameTables(t *testing.T) {
 		if strings.Join(got, " ") != want {
 			t.Errorf("shard %q sees %q, want %q", own, got, want)
 		}
+	}
+	w.exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()")
+}
+
+// With source.snapshot: initial, the first run creates the slot with its snapshot. It makes no snapshot if the relays of another number
+// of shards deliver the rows, so setup may then create the slots.
+func TestSetupMakesTheSlotsOfAnotherNumberOfShards(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, "18"), outboxTable)
+	w.cfg.Publish = []string{"insert"}
+	for i := 1; i <= 2; i++ {
+		w.shardOf(cdc.Shard{Index: i, Of: 2})
+		w.mustOpen(w.source(), true).Close(t.Context())
+		w.shardOf(cdc.Shard{Index: 1, Of: 3})
+		w.cfg.Outbox.Slot, w.cfg.Snapshot = true, "initial"
+		made, err := w.source().Apply(t.Context())
+		if i < 2 && !fault.Misconfigured(err) || i == 2 && (err != nil || !slices.Contains(made, "slot "+w.cfg.Slot)) {
+			t.Errorf("with %d of 2 slots, setup makes %q, %v", i, made, err)
+		}
+		w.cfg.Outbox.Slot, w.cfg.Snapshot = false, ""
 	}
 	w.exec("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE database = current_database()")
 }
