@@ -89,7 +89,7 @@ const (
 	Altered  ChangeKind = "altered"  // the same row of the catalog with another xmin; any ALTER PUBLICATION does that
 	Mended   ChangeKind = "mended"   // what kept rows out of the stream was put right
 	Replaced ChangeKind = "replaced" // the publication or the table was dropped and created again
-	Readded  ChangeKind = "readded"  // the table was taken out of the publication and put in again
+	Readded  ChangeKind = "readded"  // the table was removed from the publication and added again
 	Gone     ChangeKind = "gone"     // there is no such publication
 )
 
