@@ -121,23 +121,25 @@ func (r *Relay) elsewhere(ctx context.Context, say func(text string)) (func(tabl
 	}
 	type event struct{ table, id string }
 	places := map[event]verify.Place{}
-	add := func(name string, l *deadletter.Letter, state deadletter.State) {
+	add := func(place verify.Place, l *deadletter.Letter, state deadletter.State) {
 		switch of := (event{l.Table, l.ID}); {
 		case state == deadletter.Open:
-			places[of] = verify.Place{Name: name, Open: true}
+			place.Open = true
+			places[of] = place
 		case state == deadletter.Dropped && !places[of].Open:
-			places[of] = verify.Place{Name: name + ", dropped by a person"}
+			place.Name += ", dropped by a person"
+			places[of] = place
 		}
 	}
 	for _, e := range dead.Fold.Entries() {
 		if e.IsOf(r.cfg.Name, r.database) {
-			add("dead letter", &e.Letter, e.State)
+			add(verify.Place{Name: "dead letter"}, &e.Letter, e.State)
 		}
 	}
 	if lot := parked.Lots[r.cfg.Name]; lot != nil {
 		for _, key := range lot.Keys() {
 			for _, e := range lot.Entries(key) {
-				add("parked event", e.Letter, e.State)
+				add(verify.Place{Name: "parked event", Parked: true}, e.Letter, e.State)
 			}
 		}
 	}

@@ -72,8 +72,8 @@ func TestAnEventCanBeADeadLetterOrParked(t *testing.T) {
 	send(parking.ReleasedMark(parked, "shop", w, parking.Key{Table: "public.outbox", Key: "key of released"}, "token released", now), nil)
 	send(parking.DroppedMark(parked, "shop", &parking.Entry{Token: "token dropped", Key: parking.Key{Table: "public.outbox", Key: "key of dropped"}}, "why", now), nil)
 	for id, want := range map[string]verify.Place{
-		"dead": {Name: "dead letter", Open: true}, "retried": {}, "parked": {Name: "parked event", Open: true}, "released": {},
-		"dropped": {Name: "parked event, dropped by a person"}, "another's": {}, "no event": {},
+		"dead": {Name: "dead letter", Open: true}, "retried": {}, "parked": {Name: "parked event", Open: true, Parked: true}, "released": {},
+		"dropped": {Name: "parked event, dropped by a person", Parked: true}, "another's": {}, "no event": {},
 	} {
 		if got := where(id); got != want {
 			t.Errorf("%s: %+v; want %+v", id, got, want)

@@ -104,6 +104,8 @@ type Config struct {
 type Place struct {
 	Name string // such as "dead letter"
 	Open bool   // the event is still to be delivered, so it must not be in its topic yet
+	// Parked says that the event is one of this relay's parked events. Others may be those of another relay.
+	Parked bool
 }
 
 // Options say what is compared, and how much is told.

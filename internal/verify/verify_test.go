@@ -317,20 +317,20 @@ func TestAnEventThatIsElsewhereIsNotMissing(t *testing.T) {
 	w.insert("a plain k 1", "b plain k 2", "c NULL k 3")
 	w.send(w.records()[0])
 	w.cfg.Elsewhere = elsewhere(map[string]Place{
-		"public.outbox a": {"dropped", false}, "public.outbox b": {"dead letter", true}, "public.outbox c": {"dead letter", true}, "other b": {"parked", true},
+		"public.outbox a": {Name: "dropped"}, "public.outbox b": {Name: "dead letter", Open: true}, "public.outbox c": {Name: "dead letter", Open: true}, "other b": {Name: "parked", Open: true},
 	})
 	r := w.verify()
 	w.wants(r, 0)
 	if r.Elsewhere["dead letter"] != 2 || len(r.Elsewhere) != 1 {
 		t.Errorf("%+v", r)
 	}
-	w.cfg.Elsewhere = elsewhere(map[string]Place{"public.outbox a": {"dead letter", true}})
+	w.cfg.Elsewhere = elsewhere(map[string]Place{"public.outbox a": {Name: "dead letter", Open: true}})
 	w.wants(w.verify(), 0, "in_both_places a 0", "missing b -1", "unroutable c -1")
 
 	// A dead letter has the name of the table without quotes.
 	w.exec(`ALTER TABLE outbox RENAME TO "Outbox"`)
 	w.cfg.From.Names.Tables[0].Name = "Outbox"
-	w.cfg.Elsewhere = elsewhere(map[string]Place{"public.Outbox b": {"dead letter", true}, "public.Outbox c": {"dead letter", true}})
+	w.cfg.Elsewhere = elsewhere(map[string]Place{"public.Outbox b": {Name: "dead letter", Open: true}, "public.Outbox c": {Name: "dead letter", Open: true}})
 	w.wants(w.verify(), 0)
 }
 
@@ -346,7 +346,7 @@ func TestAnEventThatIsDeliveredMeanwhileIsInOnePlace(t *testing.T) {
 		open := looks == 1
 		return func(_, id string) Place {
 			if open {
-				return Place{"dead letter", true}
+				return Place{Name: "dead letter", Open: true}
 			}
 			return Place{}
 		}, nil
@@ -373,7 +373,7 @@ func TestADeadLetterWithoutAnIDIsOfNoRow(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "off")
 	w.insert("NULL plain k 1", "NULL NULL k 2")
-	w.cfg.Elsewhere = elsewhere(map[string]Place{"public.outbox ": {"dead letter", true}})
+	w.cfg.Elsewhere = elsewhere(map[string]Place{"public.outbox ": {Name: "dead letter", Open: true}})
 	w.wants(w.verify(), 0, "no_event_id  -1", "no_event_id  -1")
 }
 
