@@ -255,7 +255,7 @@ var gaps = []struct {
 			w.exec(dropSlot)
 			w.insert(10)
 			w.exec("SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')")
-			return []string{"made again", " to " + w.confirmed() + " may be missing"}
+			return []string{"created again", " to " + w.confirmed() + " may be missing"}
 		},
 	},
 	{
