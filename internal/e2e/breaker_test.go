@@ -92,7 +92,7 @@ halt_linger: forever`
 		t.Errorf("exit code %d", code)
 	}
 	// The row is in the table: recover reads it as it is now.
-	if code, out := w.command("recover", "--yes", "--unordered"); code != 3 || !strings.Contains(out, bad) || !strings.Contains(out, "Repair the row") {
+	if code, out := w.command("recover", "--yes", "--unordered"); code != 3 || !strings.Contains(out, bad) || !strings.Contains(out, "Or update or delete the row.") {
 		t.Errorf("recover: code %d\n%s", code, out)
 	}
 	w.exec("UPDATE outbox SET aggregate_type = 'order' WHERE id = '" + bad + "'")

@@ -244,7 +244,7 @@ func TestRecoverCountsWhatIsGoneFromTheTable(t *testing.T) {
 	s.lose()
 	// A slot that is made by hand in its place begins behind the gap: that is refused, and helped by dropping it.
 	s.pg.Exec(t, s.dsn, dropSlot, "SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')")
-	s.refuses("made again", dropSlot+";) and run walpost recover --config ", " to publish the missing events from the table", "walpost run --accept-gap=")
+	s.refuses("created again", dropSlot+";) and run walpost recover --config ", " to publish the missing events from the table", "walpost run --accept-gap=")
 	if code, out := s.command("recover", "--yes"); code != 3 || !strings.Contains(out, dropSlot) {
 		t.Errorf("recover of a slot that is there: code %d\n%s", code, out)
 	}
