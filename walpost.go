@@ -97,6 +97,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 		return nil, Problems{{Field: "name", Rule: conf.Required, Want: "because the database's name contains a slash"}}
 	}
 	from.Advise = advise(&from)
+	cfg.Monitor.Tableless = cfg.onlyMessages()
 	r := &Relay{
 		cfg: cfg, unnamed: unnamed, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names(), Key: from.Key}, source: replication.NewSource(from), router: routes,
 		created: time.Now(), monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
@@ -250,7 +251,7 @@ func ReadSlot(ctx context.Context, cfg Config, apart time.Duration) (slot.Status
 	if err != nil {
 		return slot.Status{}, err
 	}
-	return slot.Once(ctx, cfg.Monitor, r.cfg.Source.Slot, r.database, r.slotReader(), apart)
+	return slot.Once(ctx, r.cfg.Monitor, r.cfg.Source.Slot, r.database, r.slotReader(), apart)
 }
 
 // linger is how long a halted relay stays: with a breaker at least until the breaker can trip.

@@ -384,7 +384,7 @@ func (r *Refusal) Hint() string {
 	case r.Record.Copies(OriginRecover):
 		return first + " To give up the unfinished walpost recover and the rows that it has not published, run " + goOn
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
-		return first + " " + fault.Recover() +
+		return first + " " + fault.Recover(false) +
 			" To skip the events of this gap instead (and of no other gap), run " + goOn
 	case r.NeedsSlot():
 		next = "If you accept the gap, walpost creates a new slot and starts there."

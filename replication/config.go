@@ -110,6 +110,9 @@ func (c *Config) AllTables() []string {
 	return c.Tables
 }
 
+// tableless reports whether logical messages are the only events.
+func (c *Config) tableless() bool { return len(c.AllTables()) == 0 }
+
 var passwordInDSN = regexp.MustCompile(`(?i)^[a-z]+://[^/@:]*:[^/@]+@|[?&\s]password\s*=|^password\s*=`)
 
 // Validate returns everything that is wrong with the configuration by itself, without a connection. A table's field is

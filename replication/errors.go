@@ -35,7 +35,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 		return fault.Person(
 			fmt.Errorf("slot %s needs the publication %s as of %s, but the publication did not exist then: %w", s.cfg.slot, s.cfg.publication, s.received, e),
 			"The publication was dropped, or created after the slot. Creating it again does not help, because the slot reads an old state of the catalog. "+
-				"Events from "+s.flush.String()+" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role), fault.Advice{Command: fault.Command("recover")})
+				"Events from "+s.flush.String()+" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role, s.cfg.identity.Tableless), fault.Advice{Command: fault.Command("recover")})
 	case e.Code == pg.StateNoRight:
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
 	case pg.NotUTF8(e.Code):
@@ -44,7 +44,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 			where = "in transaction " + s.dec.CommitLSN.String()
 		}
 		return fault.Person(fmt.Errorf("stream of slot %s: a row %s has a text value that is not UTF-8: %w", s.cfg.slot, where, e),
-			pg.RepairText+" The WAL keeps the old value, so the slot cannot read it. "+recoverWithout(s.cfg.slot, ""), fault.Advice{Command: fault.Command("recover")})
+			pg.RepairText+" The WAL keeps the old value, so the slot cannot read it. "+recoverWithout(s.cfg.slot, "", false), fault.Advice{Command: fault.Command("recover")})
 	case passing(e.Code):
 		return fault.Retry(err)
 	}
@@ -68,18 +68,25 @@ func passing(code string) bool {
 }
 
 // recoverGone is what to do where the slot is missing or lost. A slot that is made by hand would begin behind the gap.
-func recoverGone() string {
-	return fault.Recover() +
+func recoverGone(tableless bool) string {
+	if tableless {
+		return fault.Recover(true)
+	}
+	return fault.Recover(false) +
 		" To give these events up instead, use walpost run --accept-gap=<token> with the token that the next walpost run prints."
 }
 
 // recoverWithout is what to do where the slot is there and cannot give what is missing. maker is "", or the role that makes
 // the publication in recover if it may: a role that setup made may not.
-func recoverWithout(slot, maker string) string {
+func recoverWithout(slot, maker string, tableless bool) string {
 	if maker != "" {
 		maker = " If role " + pg.QuoteIdent(maker) + " may not create the publication, run this with the DSN of an administrator (--dsn): " + fault.Command("setup", "--role="+maker, "--apply") + " ."
 	}
-	return "Drop the slot: SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(slot) + ");" + maker + " Then run " + fault.Command("recover") +
+	drop := "Drop the slot: SELECT pg_drop_replication_slot(" + pg.QuoteLiteral(slot) + ");" + maker
+	if tableless {
+		return drop + " " + fault.Recover(true)
+	}
+	return drop + " Then run " + fault.Command("recover") +
 		" to create the slot and, if it is missing, the publication, and to publish the missing events from the table."
 }
 
@@ -107,7 +114,7 @@ func (s *Session) notice(body []byte) error {
 	return fault.Person(
 		fmt.Errorf("the server skips rows of slot %s from %s on: %s (SQLSTATE %s) %s", s.cfg.slot, s.received, m.Message, m.Code, m.Detail),
 		"The publication "+s.cfg.publication+" was dropped, or created after the slot. Events from "+s.flush.String()+
-			" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role), fault.Advice{Command: fault.Command("recover")})
+			" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role, s.cfg.identity.Tableless), fault.Advice{Command: fault.Command("recover")})
 }
 
 // goingDown says whether err, of a connection attempt, says that the server is not there or is about to leave.

@@ -26,7 +26,7 @@ func TestLostSlotIsJudgedByTheCallerAndReplacedOnlyOnRequest(t *testing.T) {
 		} else if hint := fault.Hint(err); !strings.HasPrefix(hint, "Run walpost recover ") || !strings.Contains(hint, "To give these events up instead, use walpost run --accept-gap=") {
 			t.Errorf("check: hint %q", hint)
 		}
-		if found := w.unmet(); len(found) != 1 || found[0].Name != "slot" || !strings.Contains(found[0].Why, "is invalidated (") || found[0].Fix.Text("") != recoverGone() {
+		if found := w.unmet(); len(found) != 1 || found[0].Name != "slot" || !strings.Contains(found[0].Why, "is invalidated (") || found[0].Fix.Text("") != recoverGone(false) {
 			t.Errorf("unmet: %+v", found)
 		}
 		slot := w.mustOpen(s, true).Identity().SlotFound

@@ -8,6 +8,8 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/fault"
+	ipg "github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -95,6 +97,22 @@ func TestMessagesNeedNoTable(t *testing.T) {
 		if err != nil || !opts.Empty() {
 			t.Errorf("%v: missing is %+v", err, opts)
 		}
+		// walpost recover refuses without a table, so nothing may advise it.
+		advises := func(hint string) {
+			t.Helper()
+			if strings.Contains(hint, "recover") || !strings.Contains(hint, "Run walpost run to see the gap") {
+				t.Errorf("the hint is %q", hint)
+			}
+		}
+		w.exec("DROP PUBLICATION walpost")
+		for _, u := range w.unmet() {
+			advises(u.Fix.Text(""))
+		}
+		_, err = w.source().Check(t.Context())
+		advises(fault.Hint(err))
+		w.exec("SELECT pg_drop_replication_slot(" + ipg.QuoteLiteral(w.cfg.Slot) + ")")
+		_, err = w.source().Check(t.Context())
+		advises(fault.Hint(err))
 	})
 }
 

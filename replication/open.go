@@ -197,7 +197,7 @@ func identityOf(sys pg.System, cfg *Config, f *pg.Facts) cdc.Identity {
 	return cdc.Identity{
 		SystemID: sys.ID, Timeline: sys.Timeline, History: sys.History,
 		Database: f.Server.Database, Slot: cfg.Slot, Server: f.Server.LSN,
-		Recovering: f.Server.Recovery, SlotFound: f.Slot.State(), Shards: f.Shards, Tableless: len(cfg.AllTables()) == 0,
+		Recovering: f.Server.Recovery, SlotFound: f.Slot.State(), Shards: f.Shards, Tableless: cfg.tableless(),
 		Published: f.Publishing.Published, Settled: f.Publishing.Settled, Time: f.Server.Now, Started: f.Server.Started,
 	}
 }

@@ -84,9 +84,9 @@ func (c *Config) unmetRunning(f *pg.Facts) []*Unmet {
 func (c *Config) afterLoss(f *pg.Facts, bad *Unmet) fix.Fix {
 	switch {
 	case f.Slot == nil || f.Slot.Lost() != "":
-		return fix.Fix{fix.Words(recoverGone())}
+		return fix.Fix{fix.Words(recoverGone(c.tableless()))}
 	case f.Publication == nil || len(bad.Fix) == 0:
-		return fix.Fix{fix.Words(recoverWithout(c.Slot, ""))}
+		return fix.Fix{fix.Words(recoverWithout(c.Slot, "", c.tableless()))}
 	}
 	return append(slices.Clip(bad.Fix), fix.Words("The slot may lack rows that were written before this repair. After the repair, run "+fault.Command("recover")+" to publish the missing events from the table."))
 }
@@ -163,8 +163,8 @@ func (j *judgement) slot() {
 			"slot %s does not exist, and a standby cannot create a slot that survives a failover (source.failover)", j.cfg.Slot)
 	case s == nil && !j.makes:
 		j.fail(name, fix.Fix{fix.Words("Check source.dsn and source.slot first: the server or the slot's name may be wrong, or the slot of a Debezium connector was dropped. " +
-			"A new slot has no events from before its creation. If walpost used the slot before, run " + fault.Command("recover") +
-			". Only for a new relay, create the slot:"), fix.SQL(slotSQL(j.cfg))},
+			"A new slot has no events from before its creation. If walpost used the slot before, do not create the slot. " + fault.Recover(j.cfg.tableless()) +
+			" Only for a new relay, create the slot:"), fix.SQL(slotSQL(j.cfg))},
 			"slot %s does not exist", j.cfg.Slot)
 	case s == nil:
 	case s.Type != "logical":
@@ -181,7 +181,7 @@ func (j *judgement) slot() {
 	case s.TwoPhase:
 		j.fail(name, other, "slot %s was created for two-phase decoding, which walpost does not read", j.cfg.Slot)
 	case s.Lost() != "" && !j.makes:
-		j.fail(name, fix.ByWords(recoverGone()), "slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.Lost(), s.Confirmed).Losing = true
+		j.fail(name, fix.ByWords(recoverGone(j.cfg.tableless())), "slot %s is invalidated (%s), and the WAL after %s may be gone", j.cfg.Slot, s.Lost(), s.Confirmed).Losing = true
 	}
 }
 
@@ -323,7 +323,7 @@ func (j *judgement) noPublication(tableMissing bool) {
 	switch {
 	case j.foreign(): // slot says why it cannot be read
 	case j.known():
-		j.lose(name, fix.ByWords("It is not enough to create the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, j.f.Server.Role)+
+		j.lose(name, fix.ByWords("It is not enough to create the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, j.f.Server.Role, j.cfg.tableless())+
 			" If walpost has never run, drop the slot, and walpost run creates both."),
 			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
 			j.cfg.Publication, j.cfg.Slot)

@@ -140,7 +140,7 @@ func (b *Breaker) Observe(s Status) {
 		b.set(BreakerTripped, reason)
 		log.Msg("circuit breaker: delivery stops, and the slot is dropped")
 		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so the delivery was stopped to drop the slot", reason),
-			"The slot is dropped as soon as it is free. Remove the cause of its growth. "+fault.Recover(),
+			"The slot is dropped as soon as it is free. Remove the cause of its growth. "+fault.Recover(b.cfg.Tableless),
 			fault.Advice{Command: fault.Command("recover")}),
 			func() { b.dropSlot(s.Slot, reason) })
 	}

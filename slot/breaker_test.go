@@ -117,6 +117,19 @@ func TestTheBreakerTellsItsState(t *testing.T) {
 	}
 }
 
+// walpost recover refuses without a table.
+func TestTheBreakerAdvisesNoRecoverWithoutATable(t *testing.T) {
+	hint := ""
+	b := NewBreaker(Config{Breaker: BreakerDrop, RetainedCritical: 100, Tableless: true}, func(err error, _ func()) { hint = fault.Hint(err) }, nil, zerolog.Nop())
+	b.SetLimits(Config{RetainedCritical: 50})
+	for range tripAfter {
+		b.Observe(Status{Known: true, Forecast: Forecast{Exhaustion: math.Inf(1)}, Health: Health{Slot: "s", Exists: true, RetainedBytes: 70, WALStatus: "extended"}})
+	}
+	if strings.Contains(hint, "recover") || !strings.Contains(hint, "Run walpost run to see the gap") {
+		t.Errorf("the hint is %q", hint)
+	}
+}
+
 // Whoever looks at a database whose disk fills learns at once why the slot is still there.
 func TestTheBreakerSaysAtOnceWhyTheSlotIsNotDropped(t *testing.T) {
 	for name, tries := range map[string]int{"a right that comes back": 4, "a right that stays away": math.MaxInt} {

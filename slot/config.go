@@ -22,6 +22,9 @@ type Config struct {
 	Breaker string `yaml:"breaker"`
 	// BreakerForecast trips the breaker by the forecast too. With 0 only RetainedCritical trips it.
 	BreakerForecast time.Duration `yaml:"breaker_forecast"`
+
+	// Tableless says that logical messages are the only events, so that walpost recover refuses.
+	Tableless bool `yaml:"-"`
 }
 
 // DefaultConfig returns the defaults.
@@ -31,7 +34,7 @@ func DefaultConfig() Config {
 
 // limited is c with the limits of another Config.
 func (c Config) limited(of Config) Config {
-	of.Interval, of.Breaker = c.Interval, c.Breaker
+	of.Interval, of.Breaker, of.Tableless = c.Interval, c.Breaker, c.Tableless
 	return of
 }
 

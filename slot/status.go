@@ -57,13 +57,17 @@ func (s *Status) judge(limits Config) {
 		s.Severity, s.Reasons = Unknown, []string{cmp.Or(s.Err, "walpost has not checked the slot yet")}
 		return
 	}
+	next := fault.Command("recover")
+	if limits.Tableless {
+		next = fault.Command("run") + " to see the gap"
+	}
 	if !s.Exists {
-		add(Critical, "the slot does not exist: the first walpost run creates it; if it existed before, run %s", fault.Command("recover"))
+		add(Critical, "the slot does not exist: the first walpost run creates it; if it existed before, run %s", next)
 		return
 	}
 	switch {
 	case s.lost():
-		add(Critical, "the slot is lost (%s): its WAL is gone; run %s", cmp.Or(s.Invalidation, "lost"), fault.Command("recover"))
+		add(Critical, "the slot is lost (%s): its WAL is gone; run %s", cmp.Or(s.Invalidation, "lost"), next)
 		return
 	case s.WALStatus == "unreserved":
 		add(Critical, "wal_status is unreserved: the next checkpoint of Postgres may remove WAL that the slot needs")

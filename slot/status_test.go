@@ -52,4 +52,14 @@ func TestSlotIsJudgedByItsWorst(t *testing.T) {
 			t.Errorf("%s: %s, %q; want %s, %q", c.name, s.Severity, said, c.want, c.says)
 		}
 	}
+	onlyMessages := limits
+	onlyMessages.Tableless = true
+	for _, c := range []func(*Status){func(s *Status) { s.Exists = false }, func(s *Status) { s.WALStatus = "lost" }} {
+		s := fine()
+		c(&s)
+		s.judge(onlyMessages)
+		if said := strings.Join(s.Reasons, "\n"); !strings.Contains(said, "run walpost run to see the gap") || strings.Contains(said, "recover") {
+			t.Errorf("without a table: %q", said)
+		}
+	}
 }

@@ -129,6 +129,9 @@ func TestMessagesWithoutATable(t *testing.T) {
 
 	pg.Exec(t, s.dsn, "SELECT pg_drop_replication_slot('walpost')")
 	emit(true, event(5))
+	if out := says(3, "if it existed before, run walpost run", "status"); strings.Contains(out, "walpost recover") {
+		t.Errorf("the advice names a command that refuses:\n%s", out)
+	}
 	r = s.start()
 	halted(r)
 	if log := r.log.String(); strings.Contains(log, "walpost recover") || !strings.Contains(log, "only in the WAL") {

@@ -28,8 +28,12 @@ type Advice struct {
 	GivesUp string `json:"gives_up"` // what the command gives up for good; "" for nothing
 }
 
-// Recover is the advice if the slot is missing or lost.
-func Recover() string {
+// Recover is the advice if the slot is missing or lost. Without a table, walpost recover refuses.
+func Recover(tableless bool) string {
+	if tableless {
+		return "The messages that only the slot held cannot be published again, because messages are in no table. Run " +
+			Command("run") + " to see the gap, and how to continue without these messages."
+	}
 	return "Run " + Command("recover") + " to publish the missing events from the table. " +
 		"It shows the gap first, and asks before it replaces the slot and before it publishes."
 }
