@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"maps"
 	"strings"
@@ -414,10 +415,18 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 	case to == poll.Cursor:
 		what = "begin at the oldest transaction with an unfinished row, and publish the finished rows of younger transactions again"
 	}
-	if yes, err := opts.Ask(strings.ToUpper(what[:1]) + what[1:] + "?"); err != nil || !yes {
-		return true, orDeclined(err)
-	}
 	former := poll.Former{Strategy: rec.Poll, At: rec.LSN, Border: rec.Border}
+	former.Agree = func(found cdc.Identity) error {
+		var gap *checkpoint.Refusal
+		if _, err := checkpoint.Judge(rec, found); !errors.As(err, &gap) || gap.Reason != checkpoint.OtherSource {
+			return err // the record says nothing about the rows of this server
+		}
+		yes, err := opts.Ask(strings.ToUpper(what[:1]) + what[1:] + "?")
+		if err == nil && !yes {
+			err = ErrDeclined
+		}
+		return err
+	}
 	if rec.Next != nil && rec.Next.Rows > 0 {
 		former.Open, former.Last = rec.Next.CommitLSN, rec.Next.LastEventID
 	}
@@ -442,11 +451,4 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 	}
 	opts.Say("walpost run goes on with source.poll.strategy " + to)
 	return true, nil
-}
-
-func orDeclined(err error) error {
-	if err == nil {
-		return ErrDeclined
-	}
-	return err
 }

@@ -94,6 +94,20 @@ func (r *Record) GoBack(found cdc.Identity) *Record {
 	return &was
 }
 
+// ChangeFits returns the refusal of an unfinished change of the source that trusts the record of the
+// former source, if that record is not true of the server. Once the new slot or the new beginning exists, r says that.
+func (r *Record) ChangeFits(found cdc.Identity) error {
+	if !r.Intended() || r.Copy.Was == nil || !r.of(&found) {
+		return nil
+	}
+	var gap *Refusal
+	_, err := Judge(r.Copy.Was, found)
+	if errors.As(err, &gap) && gap.Reason == OtherSource {
+		return nil
+	}
+	return err
+}
+
 // Unfinished is the error of a run that finds an unfinished recover.
 func (r *Record) Unfinished() error {
 	again := fault.Command("recover")

@@ -63,9 +63,7 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		return OtherSystem
 	case found.Database != rec.Database:
 		return OtherDatabase
-	case !rec.of(found):
-		return OtherSource
-	case found.Slot != rec.Slot:
+	case rec.of(found) && found.Slot != rec.Slot:
 		return OtherSlot
 	case found.Timeline < rec.Timeline:
 		return TimelineBack
@@ -81,6 +79,8 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		// The server would accept a start in the future, and would skip everything before it
 		// silently.
 		return ServerBehind
+	case !rec.of(found): // A change of the source trusts the record, so the record must be true of this server.
+		return OtherSource
 	case found.Poll != "": // no slot can be missing
 	case !slot.Exists:
 		return SlotMissing

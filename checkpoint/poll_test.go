@@ -40,9 +40,14 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 		"an old primary":                     {found: func(f *cdc.Identity) { f.Timeline = 1 }, want: TimelineBack},
 		"another server":                     {found: func(f *cdc.Identity) { f.SystemID = "8" }, want: OtherSystem},
 		"another strategy":                   {found: func(f *cdc.Identity) { f.Poll = "claim" }, want: OtherSource},
+		"another strategy, and an old copy":  {found: func(f *cdc.Identity) { f.Poll, f.Server = "claim", 99 }, want: ServerBehind},
+		"another column, and an old copy":    {found: func(f *cdc.Identity) { f.XIDColumn, f.Server = "xid", 99 }, want: ServerBehind},
+		"a slot, and an old primary":         {found: func(f *cdc.Identity) { f.Poll, f.Slot, f.Timeline = "", "walpost", 1 }, want: TimelineBack},
+		"a slot, and a promotion":            {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost"; promoted(99)(f) }, want: TimelineForked},
+		"a record of a slot that went on":    {rec: func(r *Record) { r.Poll, r.Slot, r.LSN, r.WAL = "", "walpost", 201, 0 }, want: ServerBehind},
 		"a slot":                             {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost" }, want: OtherSource},
-		"a record of a shard":                {rec: func(r *Record) { r.Poll, r.Slot, r.WAL = "", "walpost_1_of_2", 0 }, want: OtherSource},
-		"a record of a slot":                 {rec: func(r *Record) { r.Poll, r.Slot, r.WAL = "", "walpost", 0 }, want: OtherSource},
+		"a record of a shard":                {rec: func(r *Record) { r.Poll, r.Slot, r.LSN, r.WAL = "", "walpost_1_of_2", 200, 0 }, want: OtherSource},
+		"a record of a slot":                 {rec: func(r *Record) { r.Poll, r.Slot, r.LSN, r.WAL = "", "walpost", 200, 0 }, want: OtherSource},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.rec == nil {
@@ -65,8 +70,11 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 			case c.want == "":
 				return
 			}
-			text, strategy := err.Error()+fault.Hint(err), name == "another strategy" // for which a token would lose rows
-			if strings.Contains(text, "0/1388") || strings.Contains(text, "walpost recover") != (refusal.Recoverable() || strategy) || strings.Contains(text, refusal.Token) == strategy {
+			text, strategy := err.Error()+fault.Hint(err), strings.HasPrefix(name, "another strategy") // for which a token would lose rows
+			if back := strings.Contains(text, "source.poll.xid_column back"); back != (c.want != OtherSource && !r.of(&f)) {
+				t.Errorf("the refusal must say that the change has to wait, if both are so: %s", text)
+			}
+			if strings.Contains(text, "0/1388") || strings.Contains(text, "walpost recover") != (refusal.Recoverable() || strategy && c.want == OtherSource) || strings.Contains(text, refusal.Token) == strategy {
 				t.Errorf("the refusal speaks of positions of another kind, or wrongly of recover, or lacks its token: %s", text)
 			}
 			begun := f

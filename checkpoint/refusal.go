@@ -18,11 +18,11 @@ type Reason string
 const (
 	OtherSystem    Reason = "other_system"    // another system identifier
 	OtherDatabase  Reason = "other_database"  // the record is of another database of this server
-	OtherSource    Reason = "other_source"    // the record is of another kind of source, or of another strategy of polling
 	OtherSlot      Reason = "other_slot"      // the record is of another slot
 	TimelineBack   Reason = "timeline_back"   // a lower timeline: an old primary, or an old copy
 	TimelineForked Reason = "timeline_forked" // a higher one that does not continue the record's timeline up to the record
 	ServerBehind   Reason = "server_behind"   // the server has not reached the record's position, after a restore
+	OtherSource    Reason = "other_source"    // the record is of another kind of source, or of another strategy of polling
 	SlotMissing    Reason = "slot_missing"
 	SlotLost       Reason = "slot_lost"
 	SlotAhead      Reason = "slot_ahead" // the slot was advanced or made again, or somebody else uses it
@@ -300,7 +300,7 @@ func why(slot *cdc.SlotState) string { return cmp.Or(slot.Invalidation, slot.WAL
 
 func (r *Refusal) gap() string {
 	switch {
-	case r.otherStrategy():
+	case r.Reason == OtherSource && r.otherStrategy():
 		return "the position of one source has no meaning for the other source"
 	case r.polls():
 		return "events that were committed after this checkpoint may be missing"
@@ -440,25 +440,37 @@ func (r *Refusal) pollHint() string {
 		first = "Delivered events may no longer exist in this database, and the server may have assigned the ids of their transactions again: " +
 			"find out which server was restored or promoted, and to which time."
 	}
+	accept := "If you accept the gap"
+	if r.Reason != OtherSource && r.Record != nil && !r.Record.of(&r.Found) {
+		first += fmt.Sprintf(" The source also changes from %s to %s, but the checkpoint cannot say which rows of this server are delivered. "+
+			"First set source.kind, source.poll.strategy and source.poll.xid_column back, start walpost run, and accept the gap that it names. Then change the source.",
+			sourceName(r.Record.Poll, r.Record.XIDColumn, r.Record.Slot), sourceName(r.Found.Poll, r.Found.XIDColumn, r.Found.Slot))
+		if r.otherStrategy() {
+			return first
+		}
+		accept = "If the former source cannot start any more, and you accept the gap"
+	}
 	begins := "with the transactions that are still open at that moment"
 	if r.Found.Poll == "" {
 		begins = "at the position of the slot"
 	}
-	return first + " If you accept the gap, walpost starts " + begins + ", and " + fault.Command("replay") +
+	return first + " " + accept + ", walpost starts " + begins + ", and " + fault.Command("replay") +
 		" publishes older rows of the table once more. To accept this gap and no other, run " + fault.Command("run", "--accept-gap="+r.Token)
 }
 
 // otherStrategy reports whether a relay that polls has another strategy than before.
 func (r *Refusal) otherStrategy() bool {
-	return r.Reason == OtherSource && r.Found.Poll != r.Record.Poll && r.Found.Poll != "" && r.Record.Poll != ""
+	return r.Record != nil && r.Found.Poll != r.Record.Poll && r.Found.Poll != "" && r.Record.Poll != ""
 }
 
 // Commands are those that Hint may contain.
 func (r *Refusal) Commands() []fault.Advice {
-	if r.otherStrategy() {
+	switch {
+	case r.otherStrategy() && r.Reason != OtherSource:
+		return nil
+	case r.otherStrategy():
 		return []fault.Advice{{Command: fault.Command("recover")}}
-	}
-	if r.polls() {
+	case r.polls():
 		return []fault.Advice{
 			{Command: fault.Command("recover")},
 			{Command: fault.Command("replay")},

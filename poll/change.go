@@ -18,6 +18,8 @@ type Former struct {
 	At, Open cdc.Position
 	Last     string
 	Border   string
+	// Agree is called before anything changes, with what is true of the server while no relay runs. Its error ends the change.
+	Agree func(found cdc.Identity) error
 }
 
 // Change makes the table fit the strategy of the Source, while no relay reads the table. It returns what a
@@ -42,6 +44,12 @@ func (s *Source) Change(ctx context.Context, former Former) (at cdc.Position, fo
 		return 0, found, 0, fault.Config(fmt.Errorf("the relay runs with its former configuration (server process %d)", deref(got.Holder)), "Stop every walpost run of this relay first.")
 	}
 	if err := session.claimTable(ctx); err != nil {
+		return 0, found, 0, err
+	}
+	if err := session.recheck(ctx); err != nil {
+		return 0, found, 0, err
+	}
+	if err := former.Agree(session.identity); err != nil {
 		return 0, found, 0, err
 	}
 	c := &cursor{Session: session}

@@ -250,3 +250,23 @@ func TestATokenDoesNotReplaceARecoverWhoseSlotIsNotMade(t *testing.T) {
 		})
 	}
 }
+
+// A change of the source trusts the record of the former source. If the server goes back before the new slot exists, rows that
+// nobody has delivered have places that this record counts as delivered.
+func TestAnUnfinishedChangeOfTheSourceIsNotContinuedOnAServerThatWentBack(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		lostSlot(t, w)
+		rec := w.record()
+		was := *rec
+		was.Poll, was.Slot, was.LSN, was.WAL, was.Next, was.Published = "cursor", "", 7, rec.LSN+1<<30, nil, nil
+		rec.Epoch, rec.Next, rec.Copy = rec.Epoch+1, nil, &checkpoint.Copy{Origin: checkpoint.OriginRecover, From: rec.LSN, Was: &was}
+		w.do(func() { w.records[rec.Key()] = rec.Encode() })
+		var begun []*checkpoint.Copy
+		made := look(w, &w.creates)
+		r := w.start(recovering(w, &begun))
+		<-r.done
+		if !fault.NeedsPerson(r.err) || !strings.Contains(r.err.Error(), "restored from an earlier copy") || look(w, &w.creates) != made {
+			t.Errorf("%v, %d slots made", r.err, look(w, &w.creates)-made)
+		}
+	})
+}

@@ -152,7 +152,10 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	_, err = r.others.Judge(ctx, rec, found)
 	var gap *checkpoint.Refusal
 	other := errors.As(err, &gap) && gap.Reason == checkpoint.OtherSource
+	changed := rec.ChangeFits(found)
 	switch {
+	case changed != nil:
+		return nil, changed
 	case err == nil && back != nil:
 		return nil, fmt.Errorf("%w: the unfinished change of the source is undone, and walpost run continues as before the change", ErrNoGap)
 	case begun && (err == nil || rec.Intended() && !other):
