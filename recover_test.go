@@ -130,3 +130,52 @@ func TestSkipEndsWhereTheStoreTakesNothing(t *testing.T) {
 		t.Errorf("once the replicas are back: %v", err)
 	}
 }
+
+// The event that halted a relay halts nothing once the relay reads another source.
+func TestSkipRefusesAHaltOfAnotherSource(t *testing.T) {
+	for name, c := range map[string]struct {
+		rec  func(*checkpoint.Record)
+		want string
+	}{
+		"no checkpoint":     {nil, ""},
+		"the same source":   {func(*checkpoint.Record) {}, ""},
+		"a later timeline":  {func(r *checkpoint.Record) { r.Timeline = 3 }, ""},
+		"an older timeline": {func(r *checkpoint.Record) { r.Timeline = 1 }, "another source"},
+		"another server":    {func(r *checkpoint.Record) { r.SystemID = "8" }, "another source"},
+		"another slot":      {func(r *checkpoint.Record) { r.Slot = "second" }, "another source"},
+		"a polled table":    {func(r *checkpoint.Record) { r.Slot, r.Poll = "", "cursor" }, "another source"},
+		"a later position":  {func(r *checkpoint.Record) { r.LSN = 6 }, "is delivered or skipped"},
+	} {
+		cfg := DefaultConfig()
+		cfg.Source.DSN, cfg.Source.Table = "postgres://h/shop", "public.outbox"
+		cfg.Kafka.Brokers, cfg.Checkpoint.Store, cfg.Checkpoint.Path = []string{"localhost:1"}, "file", filepath.Join(t.TempDir(), "position")
+		r, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		halt := &checkpoint.Halt{Name: r.cfg.Name, SystemID: "7", Timeline: 2, Database: "shop", Slot: "walpost", Commit: 5, Row: 1}
+		halt.Token = halt.NewToken()
+		store, free, err := r.openStore()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := store.Load(t.Context(), r.cfg.Name); err != nil {
+			t.Fatal(err)
+		}
+		if err := store.Save(t.Context(), halt.Key(), halt.Encode()); err != nil {
+			t.Fatal(err)
+		}
+		if c.rec != nil {
+			rec := &checkpoint.Record{Name: r.cfg.Name, Epoch: 1, SystemID: "7", Timeline: 2, Database: "shop", Slot: "walpost", LSN: 5, RunID: "r", Time: time.Now()}
+			c.rec(rec)
+			if err := store.Save(t.Context(), rec.Key(), rec.Encode()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		free()
+		_, err = Skip(t.Context(), cfg, halt.Token, SkipOptions{})
+		if (err != nil) != (c.want != "") || err != nil && (!fault.Misconfigured(err) || !strings.Contains(err.Error(), c.want)) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}

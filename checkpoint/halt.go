@@ -58,6 +58,12 @@ func RowToken(name, database, table, id string, content ...[]byte) string {
 	return fmt.Sprintf("row-%x", d.Sum(nil)[:8])
 }
 
+// Elsewhere reports whether the relay of rec, its newest record, reads another source than the one that gave the event:
+// another server or database, an older timeline, or another slot, or only one of the two polls.
+func (h *Halt) Elsewhere(rec *Record) bool {
+	return h.SystemID != rec.SystemID || h.Timeline > rec.Timeline || h.Database != rec.Database || h.Slot != rec.Slot
+}
+
 // Event names the event for people.
 func (h *Halt) Event() string { return Event(h.EventID, h.Table, h.Commit, h.Row) }
 

@@ -168,7 +168,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 		opened: l.now, lastOK: l.now, confirmed: min(a.found.SlotFound.Confirmed, a.start),
 	}
 	l.checkpointer.taken(a.Rec, a.Older)
-	l.skipping.Take(&a.Stored)
+	l.skipping.Take(&a.Stored, l.names().Gives)
 	l.router.SetRunID(a.Rec.RunID)
 	if l.begun && !l.parker.open() { // its letters are void, and what is in flight has some
 		a.own, why = false, cmp.Or(why, "another process has opened the topic of parked events")

@@ -6,6 +6,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/records"
 )
 
@@ -58,5 +59,8 @@ func (r *Relay) foresee(ctx context.Context, stored records.Stored) (slot cdc.Sl
 	if err != nil {
 		return slot, err
 	}
-	return slot, r.cfg.Poison.Halted(stored.Halts, stored.Skips, start)
+	if _, keeps := r.source.(Keeper); keeps { // the table has what would halt the relay
+		return slot, nil
+	}
+	return slot, r.cfg.Poison.Halted(&badevent.Names{Found: found}, stored.Halts, stored.Skips, start)
 }

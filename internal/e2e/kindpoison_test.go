@@ -56,6 +56,9 @@ func TestEachSourceWithARefusedRecord(t *testing.T) {
 					if code := r.wait(time.Minute); code != 3 || !strings.Contains(r.log.String(), large) || !strings.Contains(r.log.String(), helps) {
 						t.Fatalf("code %d\n%s", code, r.log)
 					}
+					if code, out := s.command("check"); !k.claims && (code != 1 || !strings.Contains(out, " halted the relay: ") || !strings.Contains(out, helps)) {
+						t.Errorf("check: code %d, must say %q\n%s", code, helps, out)
+					}
 				}
 				insert("a", 3, 1)
 				if policy != "halt" {

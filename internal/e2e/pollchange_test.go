@@ -210,3 +210,35 @@ func TestAChangeOfTheSourceWaitsForParkedKeys(t *testing.T) {
 	code, out = c.command("recover", "--yes")
 	c.recovers(code, out, 0, "recovered: 0 rows")
 }
+
+// The event that halted the former source halts the new one no more: check and skip say so, and the relay removes the halt.
+func TestAHaltOfTheFormerSourceIsNoHaltOfTheNewOne(t *testing.T) {
+	t.Parallel()
+	c := newChanging(t)
+	c.pg.Exec(t, c.dsn, "ALTER TABLE outbox ALTER COLUMN aggregate_type DROP NOT NULL")
+	c.source = c.streams
+	r := c.startReady()
+	c.pg.Exec(t, c.dsn, "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES (NULL, 'bad', 'Changed', '{}')")
+	if code := r.wait(time.Minute); code != 3 {
+		t.Fatalf("code %d\n%s", code, r.log)
+	}
+	token := skipInHint.FindStringSubmatch(r.log.String())[1]
+	c.source = c.polls
+	c.pg.Exec(t, c.dsn, "UPDATE outbox SET aggregate_type = 'order', payload = '{\"n\": 1}'")
+	code, out := c.command("recover", "--yes")
+	c.recovers(code, out, 0, "recovered: 1 rows")
+	if code, out := c.command("check"); code != 0 || strings.Contains(out, "halted the relay") {
+		t.Errorf("check: code %d\n%s", code, out)
+	}
+	if code, out := c.command("skip", token); code != 2 || !strings.Contains(out, "when it read another source") && !strings.Contains(out, "has the token") {
+		t.Errorf("skip: code %d\n%s", code, out)
+	}
+	r = c.startReady()
+	c.insert("0")
+	eventually(t, time.Minute, "the events", func() bool { return c.w.count() == 2 })
+	eventually(t, time.Minute, "the halt is removed", func() bool {
+		code, out := c.command("skip", token)
+		return code == 2 && strings.Contains(out, "has the token")
+	})
+	r.stopsClean()
+}

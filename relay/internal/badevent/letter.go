@@ -27,6 +27,12 @@ func (n *Names) Halt(commit cdc.Position, row int, table *cdc.Relation, id strin
 	return h
 }
 
+// Gives reports whether the source can give the event of h. It cannot if h is of another server, of a part of its
+// history that the server does not have, or of another slot, or if only one of the two sources polls.
+func (n *Names) Gives(h *checkpoint.Halt) bool {
+	return h.SystemID == n.Found.SystemID && h.Timeline == n.Timeline(h.Commit) && h.Database == n.Found.Database && h.Slot == n.Found.Slot
+}
+
 // Timeline is the timeline that pos was written on.
 func (n *Names) Timeline(pos cdc.Position) uint32 {
 	timeline := n.Found.Timeline

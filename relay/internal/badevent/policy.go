@@ -114,18 +114,32 @@ func (d *DeadLetter) Log(to *zerolog.Event) *zerolog.Event {
 }
 
 // Halted returns the error of a start at a position behind which an event halted a relay, if the event
-// would halt this one again. skips are the requests to pass over such events.
-func (p *Poison) Halted(halts, skips map[string]*checkpoint.Halt, start cdc.Position) error {
+// would halt this one again. names are those of the events of the source. skips are the requests to pass
+// over such events.
+func (p *Poison) Halted(names *Names, halts, skips map[string]*checkpoint.Halt, start cdc.Position) error {
 	for _, h := range checkpoint.ByPlace(halts) {
 		letter, asked := p.IsTopic(h.Topic), skips[h.Token]
 		if letter && asked != nil && !asked.Discard && asked.Time.Before(h.Time) {
 			asked = nil // the halt is at the letter that the request made
 		}
 		reason := cmp.Or(h.Reason, cdc.Unroutable)
-		if h.Commit >= start && asked == nil && !p.Buries(reason, h.Topic) && (h.Keyless || !p.Parks(reason, h.Topic)) {
-			bad := &Event{Commit: h.Commit, Token: h.Token, Letter: letter}
+		if names.Gives(h) && h.Commit >= start && asked == nil && !p.Buries(reason, h.Topic) && (h.Keyless || !p.Parks(reason, h.Topic)) {
+			bad := &Event{Table: tableOf(h), Commit: h.Commit, Token: h.Token, Letter: letter, Polled: names.Found.Poll != ""}
 			return fault.Person(fmt.Errorf("%s halted the relay: %s", h.Event(), h.Error), bad.Hint(), bad.Commands()...)
 		}
 	}
 	return nil
+}
+
+// tableOf is as much of the table of a halt as its advice needs. It is nil if the halt does not name the table.
+func tableOf(h *checkpoint.Halt) *cdc.Relation {
+	messages := cdc.Messages("")
+	switch {
+	case h.Table == "":
+		return nil
+	case strings.HasPrefix(h.Table, messages.Name):
+		return messages
+	}
+	schema, name, _ := strings.Cut(h.Table, ".")
+	return &cdc.Relation{Schema: schema, Name: name}
 }

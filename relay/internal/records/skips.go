@@ -25,14 +25,20 @@ type Spot struct {
 	Row    int
 }
 
-// Take takes over what a new session found in the store.
-func (s *Skips) Take(found *Stored) {
+// Take takes over what a new session found in the store. gives reports whether the source can give
+// the event of a halt. The other halts and requests are of no use at any position.
+func (s *Skips) Take(found *Stored, gives func(*checkpoint.Halt) bool) {
 	s.Asked, s.keys = map[Spot][]*checkpoint.Halt{}, map[string]cdc.Position{}
 	for _, h := range found.Halts {
-		s.keys[h.Key()] = h.Commit
+		if s.keys[h.Key()] = h.Commit; !gives(h) {
+			s.keys[h.Key()] = 0
+		}
 	}
 	for _, h := range found.Skips {
-		s.keys[h.SkipKey()] = h.Commit
+		if s.keys[h.SkipKey()] = h.Commit; !gives(h) {
+			s.keys[h.SkipKey()] = 0
+			continue
+		}
 		at := Spot{h.Commit, h.Row}
 		s.Asked[at] = append(s.Asked[at], h)
 	}
