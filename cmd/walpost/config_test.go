@@ -294,9 +294,31 @@ func TestAHintRepeatsTheOptions(t *testing.T) {
 		if err := cmd.Flags().Parse(args); err != nil {
 			t.Fatal(err)
 		}
-		if got := given(cmd.Flags(), cmd.Flag("config").Value.String()); got != want {
+		none := func(string) (string, bool) { return "", false }
+		if got := given(cmd.Flags(), cmd.Flag("config").Value.String(), none); got != want {
 			t.Errorf("%q gives %q, must be %q", args, got, want)
 		}
+	}
+}
+
+// A hint repeats which relay the environment names, because another shell does not have the variables of the unit. A flag goes
+// before its variable. What can be secret, and what is the same for another relay, is left out.
+func TestAHintRepeatsWhichRelayTheEnvironmentNames(t *testing.T) {
+	for name, text := range map[string]string{
+		"TABLE": "public.outbox", "SLOT": "walpost", "PUBLICATION": "", "SHARD": "2/2", "NAME": "it's", "CHECKPOINT_STORE": "file",
+		"CHECKPOINT_TOPIC": "checkpoints", "CHECKPOINT_PATH": "/var/lib/my position",
+		"CONFIG": "/etc/walpost.yaml", "DSN": "postgres://u:secret@h/shop", "BROKERS": "kafka:9092", "LOG_LEVEL": "debug", "PORT": "tcp://10.0.0.1:80",
+	} {
+		t.Setenv("WALPOST_"+name, text)
+	}
+	cmd := recoverCommand()
+	if err := cmd.Flags().Parse([]string{"--slot", "orders"}); err != nil {
+		t.Fatal(err)
+	}
+	want := `--config /etc/walpost.yaml --table=public.outbox --slot=orders --shard=2/2 --name='it'\''s' ` +
+		`--checkpoint-store=file --checkpoint-topic=checkpoints --checkpoint-path='/var/lib/my position'`
+	if got := given(cmd.Flags(), namedFile(cmd.Flags()), os.LookupEnv); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
 	}
 }
 

@@ -124,7 +124,7 @@ func configFlags(cmd *cobra.Command, check func(*walpost.Config) walpost.Problem
 	flags.SortFlags = false
 	return func(with func(*fileConfig)) (fileConfig, error) {
 		file := namedFile(flags)
-		fault.SetOptions(given(flags, file))
+		fault.SetOptions(given(flags, file, os.LookupEnv))
 		return loadConfig(file, os.LookupEnv, overrides(flags, os.LookupEnv), with, check)
 	}
 }
@@ -147,8 +147,12 @@ func namedFile(flags *pflag.FlagSet) string {
 	return cmp.Or(flags.Lookup("config").Value.String(), os.Getenv("WALPOST_CONFIG"))
 }
 
-// given repeats, for a shell, how the command line says what to relay. A DSN with a password is left to the environment.
-func given(flags *pflag.FlagSet, file string) string {
+// identity are the flags that say which relay a command is for. Without one of them, the command finds another relay, or begins a new one.
+var identity = []string{"table", "slot", "publication", "shard", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path"}
+
+// given repeats, for a shell, how the command line says what to relay, and which relay the environment names. A DSN with a password
+// is left to the environment.
+func given(flags *pflag.FlagSet, file string, env func(string) (string, bool)) string {
 	var words []string
 	if file != "" {
 		words = append(words, "--config "+show.ShellWord(file))
@@ -156,6 +160,9 @@ func given(flags *pflag.FlagSet, file string) string {
 	for _, s := range settings {
 		switch {
 		case !flags.Changed(s.flag):
+			if text, _ := env(s.env()); text != "" && slices.Contains(identity, s.flag) {
+				words = append(words, "--"+s.flag+"="+show.ShellWord(text))
+			}
 		case s.flag == "dsn":
 			word := `"$WALPOST_DSN"`
 			dsn := flags.Lookup(s.flag).Value.String()
