@@ -1,5 +1,20 @@
 package consumer
 
+import (
+	"context"
+	"time"
+)
+
+// Measure measures once, as soon as the Consumer has its client.
+func (c *Consumer) Measure(ctx context.Context) {
+	for begun := false; !begun; time.Sleep(time.Millisecond) {
+		c.mu.Lock()
+		begun = c.cl != nil
+		c.mu.Unlock()
+	}
+	c.measure(ctx)
+}
+
 // Closing counts the partitions in which nothing new starts.
 func (c *Consumer) Closing() (n int) {
 	c.mu.Lock()

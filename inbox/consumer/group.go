@@ -190,8 +190,11 @@ func (c *Consumer) measure(ctx context.Context) {
 		topics = slices.Collect(maps.Keys(c.assignment()))
 		c.mu.Unlock()
 	}
-	ends, err := kadm.NewClient(c.cl).ListEndOffsets(ctx, topics...)
-	if err == nil {
+	var ends kadm.ListedOffsets
+	var err error
+	if len(topics) == 0 { // ListEndOffsets would take all topics of the cluster
+		err = c.cl.Ping(ctx)
+	} else if ends, err = kadm.NewClient(c.cl).ListEndOffsets(ctx, topics...); err == nil {
 		err = ends.Error()
 	}
 	committed := c.cl.CommittedOffsets()

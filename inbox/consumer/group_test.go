@@ -339,6 +339,27 @@ func TestATopicThatDoesNotExistIsReported(t *testing.T) {
 	w.eventually("a complaint", func() bool { return strings.Contains(w.log.String(), "UNKNOWN_TOPIC_OR_PARTITION") })
 }
 
+// endsAsked counts the requests for the ends of partitions.
+type endsAsked struct{ n atomic.Int64 }
+
+func (e *endsAsked) OnBrokerWrite(_ kgo.BrokerMetadata, key int16, _ int, _, _ time.Duration, _ error) {
+	if key == kmsg.ListOffsets.Int16() {
+		e.n.Add(1)
+	}
+}
+
+func TestAPatternWithoutATopicDoesNotAskForTheEndsOfAllTopics(t *testing.T) {
+	w := newWorld(t, testenv.Kafka(t), 1)
+	asked := new(endsAsked)
+	cfg := w.config(nil)
+	cfg.Topics = []string{"^" + w.topic + "-none$"}
+	cfg.ClientOptions = append(cfg.ClientOptions, kgo.ConsumeRegex(), kgo.WithHooks(asked))
+	w.start(cfg).Measure(t.Context())
+	if n := asked.n.Load(); n != 0 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
 func TestAWrongConfigurationIsRefused(t *testing.T) {
 	_, err := consumer.New(consumer.Config{Topics: []string{"a"}, DeadLetterTopic: "a", Buffer: -1, Grace: -1, BackoffMin: time.Second, BackoffMax: time.Millisecond})
 	for _, want := range []string{
