@@ -323,7 +323,7 @@ func (r *replay) turn() time.Time {
 		r.due = earliest
 	}
 	at := r.due
-	r.due = at.Add(time.Duration(float64(time.Second) / r.Rate))
+	r.due = at.Add(time.Duration(min(float64(time.Second)/r.Rate, 1<<62))) // the conversion of a larger number may be negative
 	return at
 }
 
