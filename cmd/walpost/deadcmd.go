@@ -62,12 +62,15 @@ type deadFilter struct {
 
 var deadStates = []string{string(deadletter.Open), string(deadletter.Retried), string(deadletter.Released), string(deadletter.Dropped), "all"}
 
-func (f *deadFilter) flags(cmd *cobra.Command) {
-	var reasons []string
+func deadReasons() (reasons []string) {
 	for _, r := range append(slices.Clone(cdc.Reasons), deadletter.Behind) {
 		reasons = append(reasons, string(r))
 	}
-	flags := cmd.Flags()
+	return reasons
+}
+
+func (f *deadFilter) flags(cmd *cobra.Command) {
+	flags, reasons := cmd.Flags(), deadReasons()
 	flags.StringVar(&f.reason, f.reasonFlag(cmd), "", "only events with this `reason`: "+strings.Join(reasons, ", "))
 	flags.Lookup("table").Usage = "only events of this `table`; separate several tables with commas"
 	flags.StringVar(&f.Relay, "relay", "", "events of the relay with this `name`, instead of the relay of the configuration")
@@ -108,8 +111,6 @@ func (f *deadFilter) parse(cmd *cobra.Command, tokens []string) (err error) {
 			f.Tables = append(f.Tables, t.Schema+"."+t.Name) // as letters have it
 		}
 	}
-	all := append(slices.Clone(cdc.Reasons), deadletter.Behind)
-	known := f.reason == "" || slices.Contains(all, f.Reason)
 	switch f.State {
 	case "all":
 		f.State = ""
@@ -117,8 +118,8 @@ func (f *deadFilter) parse(cmd *cobra.Command, tokens []string) (err error) {
 	default:
 		return usageError{fmt.Errorf("--state: must be one of %s (got %q)", strings.Join(deadStates, ", "), f.state)}
 	}
-	if !known {
-		return usageError{fmt.Errorf("--%s: must be one of %v (got %q)", f.reasonFlag(cmd), all, f.reason)}
+	if all := deadReasons(); f.reason != "" && !slices.Contains(all, f.reason) {
+		return usageError{fmt.Errorf("--%s: must be one of %s (got %q)", f.reasonFlag(cmd), strings.Join(all, ", "), f.reason)}
 	}
 	if f.Since, err = timeFlag("since", f.since); err == nil {
 		f.Until, err = timeFlag("until", f.until)
