@@ -219,7 +219,11 @@ type span struct{ least, most int64 }
 
 func (k *Key) bounds() (span, error) {
 	s := span{math.MinInt64, math.MaxInt64}
-	for text, to := range map[string]*int64{k.Min: &s.least, k.Max: &s.most} {
+	for _, bound := range []struct {
+		text string
+		to   *int64
+	}{{k.Min, &s.least}, {k.Max, &s.most}} {
+		text, to := bound.text, bound.to
 		if text == "" {
 			continue
 		}

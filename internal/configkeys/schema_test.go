@@ -8,6 +8,13 @@ import (
 	"testing"
 )
 
+func TestAKeyMayHaveOneValueOnly(t *testing.T) {
+	k := &Key{Kind: Int, About: About{Min: "5", Max: "5"}}
+	if got, err := k.bounds(); err != nil || got != (span{5, 5}) {
+		t.Errorf("bounds %v, %v", got, err)
+	}
+}
+
 func TestBetweenIsEveryNumberOfTheRange(t *testing.T) {
 	for range 300 {
 		least := rand.Uint64N(1200)
