@@ -398,7 +398,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 		return true, fault.Config(fmt.Errorf("a recover with source.poll.strategy %s is not finished", rec.Poll), "Set source.poll.strategy back to "+rec.Poll+" and run "+fault.Command("recover")+" to finish it.")
 	}
 	if rec.Poll == poll.Cursor && rec.XIDColumn != r.cfg.Source.Poll.XIDColumn {
-		return true, fault.Config(fmt.Errorf("source.poll.xid_column is %q, but the checkpoint was written with %q", r.cfg.Source.Poll.XIDColumn, rec.XIDColumn), "Change source.poll.strategy alone.")
+		return true, fault.Config(fmt.Errorf("source.poll.xid_column is %q, but the checkpoint was written with %q", r.cfg.Source.Poll.XIDColumn, rec.XIDColumn), "Undo the change of source.poll.xid_column, and change only source.poll.strategy.")
 	}
 	if r.cfg.Stdout == nil {
 		parked := sink.NewParking(r.cfg.sink())

@@ -32,7 +32,7 @@ var (
 )
 
 // Recover closes the gap that a lost slot or a changed publication left. If the slot is lost, it
-// makes a new one. It publishes from the table the rows that may be missing in Kafka, with the
+// makes a new one. It publishes from the table the rows that may be missing from Kafka, with the
 // header walpost.origin: recover. Run then goes on from the slot. Recover asks before each step. If
 // Recover is interrupted at any moment, the next call continues it. Until it is finished, Run
 // refuses to start. published is the number of published rows, over all calls.

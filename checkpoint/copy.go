@@ -117,7 +117,7 @@ func (r *Record) Unfinished() error {
 			fmt.Sprintf("Run %s. If the configuration names %s, recover finishes the change. If it names %s as before, recover undoes the change, and the published rows are delivered again.",
 				again, now, before), fault.Advice{Command: again})
 	}
-	return fault.Person(fmt.Errorf("a recover of the gap after %s is not finished: %d rows are published", r.Copy.From, r.Copy.Rows),
+	return fault.Person(fmt.Errorf("a recovery of the gap after %s is not finished: %d rows have been published", r.Copy.From, r.Copy.Rows),
 		again+" continues it.", fault.Advice{Command: again})
 }
 

@@ -454,8 +454,8 @@ func (r *Refusal) pollHint() string {
 	if r.Found.Poll == "" {
 		begins = "at the position of the slot"
 	}
-	return first + " " + accept + ", walpost starts " + begins + ", and " + fault.Command("replay") +
-		" publishes older rows of the table once more. To accept this gap and no other, run " + fault.Command("run", "--accept-gap="+r.Token)
+	return first + " " + accept + ", walpost starts " + begins + ". To publish older rows of the table once more, run " + fault.Command("replay") +
+		". To accept this gap and no other, run " + fault.Command("run", "--accept-gap="+r.Token)
 }
 
 // otherStrategy reports whether a relay that polls has another strategy than before.

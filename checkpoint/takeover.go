@@ -263,17 +263,17 @@ func HandedOver(found cdc.Identity, former []Former) error {
 		rec := of(former, other.Shard)
 		switch {
 		case rec == nil:
-			return waits(&found, "no checkpoint of the relay of slot %s is stored, so this relay may have delivered nothing. Run walpost run %s, which delivers the events of the slot. "+
+			return waits(&found, "no checkpoint of the relay of slot %s is stored, so that relay may have delivered nothing. Run walpost run %s, which delivers the events of the slot. "+
 				"If the slot is left over from a trial, drop it: SELECT pg_drop_replication_slot('%[2]s'); Rows that were written after the slot was created are then published only with source.snapshot: initial",
 				other.Slot, ShardFlag(other.Shard))
 		case rec.elsewhere(&found):
-			return waits(&found, "slot %s exists, but checkpoint %s was written for %s. Start the relay of this slot: it names the events that may be missing", other.Slot, rec.Key(), rec.source())
+			return waits(&found, "slot %s exists, but checkpoint %s was written for %s. Start the relay of that slot: it names the events that may be missing", other.Slot, rec.Key(), rec.source())
 		case rec.Copies(OriginRecover):
-			return waits(&found, "the recover of relay %s is not finished. Run walpost recover %s", rec.Name, ShardFlag(other.Shard))
+			return waits(&found, "the recovery of relay %s is not finished. Run walpost recover %s", rec.Name, ShardFlag(other.Shard))
 		case rec.Copy != nil:
-			return waits(&found, "relay %s has not published all rows of its snapshot. Let it run", rec.Name)
+			return waits(&found, "relay %s has not published all rows of its snapshot. Start that relay if it is not running, and let it finish", rec.Name)
 		case delivered(rec, &found) < other.Confirmed:
-			return waits(&found, "slot %s is at %s, beyond checkpoint %s at %s. Start the relay of this slot: it names the events that may be missing", other.Slot, other.Confirmed, rec.Key(), rec.LSN)
+			return waits(&found, "slot %s is at %s, beyond checkpoint %s at %s. Start the relay of that slot: it names the events that may be missing", other.Slot, other.Confirmed, rec.Key(), rec.LSN)
 		}
 	}
 	if len(others) > 0 || len(former) == 0 || !found.SlotFound.Exists {
@@ -342,7 +342,7 @@ func takeOver(found *cdc.Identity) (start cdc.Position, err error) {
 		case other.ActivePID != 0:
 			return 0, waits(found, "the relay of slot %s has confirmed %s, but must confirm %s first", other.Slot, other.Confirmed, start)
 		default:
-			return 0, waits(found, "the relay of slot %s stopped at %s. Start this relay again, and let it run until it has confirmed %s", other.Slot, other.Confirmed, start)
+			return 0, waits(found, "the relay of slot %s stopped at %s. Start that relay again, and let it run until it has confirmed %s", other.Slot, other.Confirmed, start)
 		}
 		from = min(from, other.Confirmed)
 	}
@@ -350,7 +350,7 @@ func takeOver(found *cdc.Identity) (start cdc.Position, err error) {
 	// not begin, the others have more to deliver.
 	for _, own := range shards.Slots {
 		if own.Of == shards.Own.Of && own.ActivePID == 0 && own.Confirmed > from {
-			return 0, waits(found, "nobody reads slot %s at %s, and the slots of the other number of shards are at %s. Start the relay of the slot that nobody reads", own.Slot, own.Confirmed, from)
+			return 0, waits(found, "nobody reads slot %s, which is at %s, and the slots of the other number of shards are at %s. Start the relay of the slot that nobody reads", own.Slot, own.Confirmed, from)
 		}
 	}
 	return from, alone(found, "slot %s waits to take over: ", found.Slot)

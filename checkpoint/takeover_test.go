@@ -49,10 +49,10 @@ func TestAFirstStartWaitsForTheOtherNumberOfShards(t *testing.T) {
 			"slot walpost_1_of_2 is in use by server process 9, and its relay delivers the same keys. Stop that relay",
 		},
 		{"one that runs and is behind", handover(append(peers, at(1, 2, 0x3900, 9), at(2, 2, 0x4200, 0))...), 0, "the relay of slot walpost_1_of_2 has confirmed 0/3900, but must confirm 0/4000 first"},
-		{"one that stopped too early", handover(append(peers, at(1, 2, 0x3900, 0), at(2, 2, 0x4200, 0))...), 0, "the relay of slot walpost_1_of_2 stopped at 0/3900. Start this relay again, and let it run until it has confirmed 0/4000"},
+		{"one that stopped too early", handover(append(peers, at(1, 2, 0x3900, 0), at(2, 2, 0x4200, 0))...), 0, "the relay of slot walpost_1_of_2 stopped at 0/3900. Start that relay again, and let it run until it has confirmed 0/4000"},
 		{"a peer without a slot", handover(peers[0], peers[2], at(0, 0, 0x4100, 0)), 0, "slot walpost_3_of_4 does not exist yet"},
 		{"a slot of the others that was dropped", handover(append(peers, at(2, 2, 0x4200, 0))...), 0, "slot walpost_2_of_2 exists, but slot walpost_1_of_2 does not"},
-		{"a peer whose slot is beyond what the others delivered", handover(peers[0], peers[1], at(4, 4, 0x4400, 0), at(0, 0, 0x4100, 0)), 0, "nobody reads slot walpost_4_of_4 at 0/4400, and the slots of the other number of shards are at 0/4100"},
+		{"a peer whose slot is beyond what the others delivered", handover(peers[0], peers[1], at(4, 4, 0x4400, 0), at(0, 0, 0x4100, 0)), 0, "nobody reads slot walpost_4_of_4, which is at 0/4400, and the slots of the other number of shards are at 0/4100"},
 	} {
 		start, err := Judge(nil, c.found)
 		switch {
@@ -118,11 +118,11 @@ func TestAFirstStartBelievesRecordsAndNotSlots(t *testing.T) {
 		gap    string // of a refusal, from where on
 	}{
 		{what: "all at their slots", slots: old, former: recordsOf(old...)},
-		{what: "no record", slots: old, former: recordsOf(old[0]), says: "no checkpoint of the relay of slot walpost_2_of_2 is stored, so this relay may have delivered nothing. Run walpost run --shard 2/2,"},
+		{what: "no record", slots: old, former: recordsOf(old[0]), says: "no checkpoint of the relay of slot walpost_2_of_2 is stored, so that relay may have delivered nothing. Run walpost run --shard 2/2,"},
 		{what: "the record of a slot is of another server", slots: old, former: elsewhere(recordsOf(old...)), says: "slot walpost_1_of_2 exists, but checkpoint shop.walpost_1_of_2/7 was written for another server, with the system identifier 999"},
 		{what: "a relay that polled, beside its slot from before", slots: []cdc.ShardSlot{at(0, 0, 0x4100, 0)}, former: with(recordsOf(at(0, 0, 0x4100, 0)), polled), says: "slot walpost exists, but checkpoint shop.walpost/7 was written for the table"},
 		{what: "a leftover beside them", slots: append(slices.Clip(old), at(1, 3, 0x9000, 0)), former: recordsOf(old...), says: "SELECT pg_drop_replication_slot('walpost_1_of_3');"},
-		{what: "an unfinished recover", slots: old, former: with(recordsOf(old...), recovering), says: "the recover of relay shop.walpost_2_of_2 is not finished. Run walpost recover --shard 2/2"},
+		{what: "an unfinished recover", slots: old, former: with(recordsOf(old...), recovering), says: "the recovery of relay shop.walpost_2_of_2 is not finished. Run walpost recover --shard 2/2"},
 		{what: "a slot that was advanced", slots: old, former: with(recordsOf(old...), func(r *Record) { r.LSN = 0x41FF }), says: "slot walpost_2_of_2 is at 0/4200, beyond checkpoint shop.walpost_2_of_2/7 at 0/41FF"},
 		{what: "a record of a history that ended", slots: old, former: with(recordsOf(old...), promoted), says: "slot walpost_2_of_2 is at 0/4200"},
 		{what: "nobody ran before", slots: none},

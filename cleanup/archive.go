@@ -168,7 +168,7 @@ func (c *Cleaner) moveBatch(ctx context.Context, t, leaf pg.Table, old string, a
 // attach makes a detached partition one of the archive's, with the bounds that it had.
 func (c *Cleaner) attach(ctx context.Context, t pg.Table, p detached) error {
 	if p.From == "" || p.To == "" {
-		return fmt.Errorf("the comment of %s has no bounds, because an older walpost detached it: attach it to the archive, and remove its comment", p.Table)
+		return fmt.Errorf("the comment of partition %s has no bounds, because an older walpost detached the partition: attach the partition to the archive, and remove its comment", p.Table)
 	}
 	a, err := c.archive(ctx, t)
 	if err == nil {

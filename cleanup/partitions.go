@@ -197,7 +197,7 @@ func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 			return err
 		}
 		if has.Rows {
-			c.note("the default partition %s has rows, which the cleanup never removes (docs/cleanup.md says how to give them bounds)", rest)
+			c.note("the default partition %s has rows, which the cleanup never removes (docs/cleanup.md says how to give the partition bounds)", rest)
 		}
 	}
 	for _, p := range parts {

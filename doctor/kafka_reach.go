@@ -126,9 +126,9 @@ func unreachable(err error) fix.Words {
 	case errors.Is(err, kerr.UnsupportedSaslMechanism):
 		return "Set kafka.sasl.mechanism to one that the listener offers (sasl.enabled.mechanisms of the broker)."
 	case errors.As(err, new(x509.UnknownAuthorityError)):
-		return "Set kafka.tls.ca_file to the authority that signed the brokers' certificates."
+		return "Set kafka.tls.ca_file to a PEM file with the certificate of the authority that signed the brokers' certificates."
 	case errors.As(err, new(x509.HostnameError)):
-		return "Use the name in the certificate in kafka.brokers, or set kafka.tls.server_name to it."
+		return "In kafka.brokers, use the host name that the certificate names, or set kafka.tls.server_name to that name."
 	case errors.As(err, new(x509.CertificateInvalidError)):
 		return "Renew the certificate, or correct the clock of this machine."
 	case errors.As(err, new(*kgo.ErrFirstReadEOF)), errors.Is(err, io.EOF):

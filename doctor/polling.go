@@ -47,7 +47,7 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 		}
 	case set.XIDColumn == "":
 		add(Warn, "source.poll.xid_column", fix.Fix{fix.SQL(poll.XIDColumnSQL(set.Table, "xid")), fix.Key{Name: "source.poll.xid_column", Value: "xid"}},
-			"source.poll.xid_column is not set: each poll reads the whole table, and a row comes again after an UPDATE or a rewrite of the table")
+			"source.poll.xid_column is not set: each poll reads the whole table, and a row is delivered again after an UPDATE or a rewrite of the table")
 	case !f.Index:
 		add(Warn, "source.poll.xid_column", fix.BySQL(set.MissingIndexes(f)),
 			"no index begins with column %s: each poll reads the whole table", set.XIDColumn)

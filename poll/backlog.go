@@ -92,7 +92,7 @@ func (s *Source) Watch(ctx context.Context, every time.Duration, delivered func(
 				s.set.Logger.Warn().Err(err).Msg("undelivered rows cannot be counted")
 			}
 		case failures > 0:
-			s.set.Logger.Info().Int("times", failures).Msg("undelivered rows are counted again")
+			s.set.Logger.Info().Int("times", failures).Msg("undelivered rows can be counted again")
 			failures = 0
 		}
 		s.mu.Lock()

@@ -87,7 +87,7 @@ func (k *Claims) Overdue() error {
 		return fault.WithHint(fmt.Errorf("this process has not reached the brokers for %s, and another worker of %s has: the relay gives up its rows", stallLeases*k.set.Lease, k.set.Table),
 			"Find out why this machine does not reach the brokers, and start walpost again. Nothing is lost, but events may be delivered twice.")
 	}
-	why, what := "walpost could not renew it", "Find out why walpost did not reach the database for so long, or was suspended, and start it again."
+	why, what := "walpost could not renew it", "Find out why walpost did not reach the database for so long, or why it was suspended, and start walpost again."
 	if k.safe() {
 		why, what = "another session has locked the rows, so walpost cannot renew it", "walpost status names that session. Start walpost again."
 	}
@@ -134,7 +134,7 @@ func (s *claimer) tell(ctx context.Context) error {
 	if err != nil || !found.Ended {
 		return err
 	}
-	event, why := set.Logger.Info(), "walpost takes over their rows after the server's clock has run at the same speed as this machine's clock for source.poll.lease"
+	event, why := set.Logger.Info(), "walpost takes over their rows when the server's clock and this machine's clock have run at the same speed for as long as source.poll.lease"
 	if s.clock.slow > 0 {
 		event, why = set.Logger.Warn().Dur("took", s.clock.slow), "walpost does not take over their rows while the server's answers take longer than a 32nd of source.poll.lease"
 	}

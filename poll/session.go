@@ -207,7 +207,7 @@ func (s *Session) reopens(err error) error {
 	case state != stateNoTable && state != stateNoColumn:
 		return err
 	case s.src.missed(s, state):
-		return fault.WithHint(err, "The outbox table is complete. Look for a trigger, a rule, a policy or a function of the table that names a table or a column which does not exist, and change it. Nothing is lost.")
+		return fault.WithHint(err, "The outbox table has every column that walpost needs. Look for a trigger, rule, policy or function of the table that names a table or column that does not exist, and correct it. Nothing is lost.")
 	}
 	return fault.Retry(err)
 }

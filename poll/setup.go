@@ -31,7 +31,7 @@ func (s *Settings) Setup(f *Facts) (steps []outboxtable.Step) {
 	for i, sql := range s.indexSQL(f) {
 		comment := ""
 		if f != nil && i == 0 {
-			comment = "Run each of these statements alone, outside a transaction: it does not block writers then. walpost setup --apply leaves them to you."
+			comment = "Run each of these statements by itself, outside a transaction, so that writers can continue. walpost setup --apply leaves them to you."
 			if f.Table.Kind == "p" {
 				comment = "Writers wait while the index is built, because the table is partitioned. walpost setup --apply leaves these statements to you."
 			}

@@ -143,7 +143,7 @@ func (l *loop) changed(a *attempt) string {
 	case !a.own:
 		return "another process held the slot in the meantime"
 	case !l.found.SameHistory(a.found):
-		return fmt.Sprintf("the source has changed: timeline %d after %d", a.found.Timeline, l.found.Timeline)
+		return fmt.Sprintf("the source has changed: it is on timeline %d, and was on timeline %d", a.found.Timeline, l.found.Timeline)
 	case a.found.Server < l.reached():
 		return fmt.Sprintf("the source went back from %s to %s", l.reached(), a.found.Server)
 	}

@@ -172,7 +172,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 		return nil, checkpoint.WithoutWaiting(err)
 	}
 	if other && found.SlotFound.Exists {
-		return nil, fault.Config(fmt.Errorf("slot %s exists, but the relay has not read it while it polled: the slot would deliver events again that are already in Kafka", found.Slot),
+		return nil, fault.Config(fmt.Errorf("slot %s exists, but the relay did not read the slot while it polled the table: the slot would deliver events that are already in Kafka once more", found.Slot),
 			fmt.Sprintf("Drop the slot: SELECT pg_drop_replication_slot('%s'); Then run %s again, which creates it.", found.Slot, fault.Command("recover")))
 	}
 	if other {

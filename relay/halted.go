@@ -209,7 +209,7 @@ func (l *loop) sayDrained() {
 	all, open := l.waiting()
 	if open > 0 {
 		l.log.Warn().Int("events", open).Str(l.found.At(l.flight.Tracker.Safe())).
-			Msg("the halt ends before everything was delivered: these events come again at the next start" + badevent.DescribeWaiting(all))
+			Msg("the halt ends before everything is delivered: walpost reads these events again at the next start" + badevent.DescribeWaiting(all))
 		return
 	}
 	l.log.Info().Str(l.found.At(l.flight.Tracker.Safe())).Msg("everything that can be delivered is delivered, while the relay is halted")

@@ -88,7 +88,7 @@ func TestAHaltWithoutLingerWaitsAsAStopDoes(t *testing.T) {
 				if got := look(w, &w.id.SlotFound.Confirmed) == good.end; got != back {
 					t.Errorf("confirmed: %t", got)
 				}
-				r.wantLog(t, "these events come again at the next start", map[bool]int{true: 0, false: 1}[back])
+				r.wantLog(t, "walpost reads these events again at the next start", map[bool]int{true: 0, false: 1}[back])
 			})
 		})
 	}
@@ -124,7 +124,7 @@ func TestARefusedRecordHoldsUpOnlyItsTopic(t *testing.T) {
 		r.halted(t)
 		time.Sleep(time.Minute)
 		st := r.relay.Status()
-		if !strings.Contains(st.Reason, "1 for topic a (slow); events that come again at the next start: 1 after the refused event in topic c") {
+		if !strings.Contains(st.Reason, "1 for topic a (slow); events that walpost reads again at the next start: 1 after the refused event in topic c") {
 			t.Error(st.Reason)
 		}
 		if b := st.Bad; b == nil || b.Row != 2 || b.Commit != bad.begin || b.Topic != "c" || b.EventID != bad.rows[1].id || b.Table != tableRel {

@@ -119,7 +119,7 @@ func (p *parker) openTopic(ctx context.Context, a *attempt, why string) error {
 // there is void until it has taken the slot once more.
 func (p *parker) superseded() error {
 	p.leads, p.Writer = false, deadletter.Writer{}
-	return p.lose(fault.Retry(fmt.Errorf("the topic of parked events was opened by another process in the meantime, or under a later checkpoint: epoch %d, and this is epoch %d",
+	return p.lose(fault.Retry(fmt.Errorf("the topic of parked events was opened by another process in the meantime, or under a later checkpoint that is now lost: the topic has epoch %d, and this process has epoch %d",
 		p.lot.Opened().Epoch, p.checkpointer.epoch)))
 }
 

@@ -51,7 +51,7 @@ func (r *Relay) open(ctx context.Context, inUse func(cdc.Identity)) attempt {
 		if !errors.Is(a.err, errMoved) || ctx.Err() != nil {
 			return a
 		}
-		r.log.Info().Msg(errMoved.Error() + ": starting at its present position")
+		r.log.Info().Msg(errMoved.Error() + ": starting at the present position of the checkpoint")
 	}
 }
 

@@ -36,7 +36,7 @@ var refusals = []struct {
 func timestampHint() string {
 	return "The topic refuses the timestamp of the record: see its message.timestamp.before.max.ms and message.timestamp.after.max.ms. " +
 		"The timestamp comes from the column of router.table.field.event.timestamp, otherwise from the commit or, for a row of the table, from source.time_column. " +
-		"Correct what writes the column for later rows, and raise the limit of the topic for this one: " + fault.Command("check") + " may print the command."
+		"For later rows, correct the program that writes the column. For this row, raise the limit of the topic: " + fault.Command("check") + " may print the command."
 }
 
 // refusal says why a record with this error may never be accepted; "" for any other error.

@@ -89,7 +89,7 @@ func (f *FileStore) hold() error {
 		_ = l.Close() // nothing was written
 		if errors.Is(err, errLocked) {
 			return fault.Retry(fault.WithHint(fmt.Errorf("checkpoint file %s is used by another process", f.path),
-				"A relay holds its file until it ends, even while it is halted. A replay holds its own file."))
+				"If this command must have the file, stop that process first. A relay holds its file until it ends, even while it is halted. A replay holds its own file."))
 		}
 		return fault.Retry(fmt.Errorf("lock %s: %w", name, err))
 	}

@@ -127,7 +127,7 @@ func (b *Breaker) Observe(s Status) {
 	switch {
 	case cfg.Breaker != BreakerDrop:
 		b.set(BreakerTripped, reason)
-		log.Msg("circuit breaker: the slot needs a person")
+		log.Msg("circuit breaker: the slot is kept, and a person must remove the cause of its growth (see walpost status)")
 	case s.Blocker != nil && s.Blocker.Kind == BlockedBySlot: // dropping this slot would free no WAL
 		other := s.Blocker.String()
 		b.set(BreakerTripped, reason+"; it is not dropped, because another slot holds older WAL: "+other)
@@ -138,7 +138,7 @@ func (b *Breaker) Observe(s Status) {
 	default:
 		b.dropping = true
 		b.set(BreakerTripped, reason)
-		log.Msg("circuit breaker: delivery stops, and the slot is dropped")
+		log.Msg("circuit breaker: delivery stops, and walpost will try to drop the slot")
 		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so the delivery was stopped to drop the slot", reason),
 			"The slot is dropped as soon as it is free. Remove the cause of its growth. "+fault.Recover(b.cfg.Tableless),
 			fault.Advice{Command: fault.Command("recover")}),

@@ -150,7 +150,7 @@ events: the events that have not been retried, released or dropped. list needs n
 database, and can run while the relay runs.
 
 Relays can share the topics. list prints the events of the relay of the configuration and of its
-shards, and tells on standard error how many events other relays have. --relay selects these.`,
+shards, and reports on standard error how many events other relays have. --relay lists those.`,
 		Example: `  walpost dead list --config walpost.yaml
   walpost dead list --config walpost.yaml --reason too_large --topic outbox.event.order --json`,
 		Args: noArguments,

@@ -74,7 +74,7 @@ Otherwise the first walpost run creates the slot, together with its first checkp
 				case strings.Contains("\n"+left, "\nGRANT "):
 					fmt.Fprint(out, "Still missing, because this role may not run this SQL:\n"+left)
 				case strings.Contains("\n"+left, "\nCREATE INDEX"):
-					fmt.Fprint(out, "Still missing, because it takes time on a table that exists:\n"+left)
+					fmt.Fprint(out, "Still missing, because it takes time to build an index on a table that exists:\n"+left)
 				default: // only comments are left
 					fmt.Fprint(out, strings.ReplaceAll("\n"+left, "\n-- ", "\n")[1:])
 				}

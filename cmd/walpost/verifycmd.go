@@ -40,7 +40,7 @@ the relay explains. They change the exit code only with --strict.`,
 		"dsn", "table", "brokers", "slot", "publication", "shard", "name", "topic-regex", "topic-replacement", "checkpoint-store", "checkpoint-topic", "checkpoint-path")
 	flags := cmd.Flags()
 	rows := rowFlags(cmd, "compare only")
-	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "how long (a `duration`) verify waits for a relay that makes no progress")
+	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "the longest `duration` for which verify waits for a relay that makes no progress")
 	tempDir := flags.String("temp-dir", "", "the `folder` of the temporary files (default: the system's)")
 	limit := flags.Int("limit", 20, "print at most this `number` of findings of each kind; all are counted")
 	strict := flags.Bool("strict", false, "exit with 1 if there are duplicates of any kind")
@@ -95,7 +95,7 @@ func rowFlags(cmd *cobra.Command, what string) func(from, to *time.Time, firstID
 	flags := cmd.Flags()
 	since := flags.String("since", "", what+" rows that were written from this `time` on, such as 2026-11-20T08:00:00Z")
 	until := flags.String("until", "", what+" rows that were written before this `time`")
-	first := flags.String("first-id", "", what+" rows from this event `id` on, in the order of its column")
+	first := flags.String("first-id", "", what+" rows from this event `id` on, in the order of the event id column")
 	last := flags.String("last-id", "", what+" rows up to this event `id`")
 	return func(from, to *time.Time, firstID, lastID **string) (err error) {
 		if flags.Changed("first-id") {

@@ -76,7 +76,7 @@ func New(cfg Config) (*Consumer, error) {
 // again.
 func (c *Consumer) Run(ctx context.Context) error {
 	if c.started.Swap(true) {
-		return errors.New("consumer: Run must be called once")
+		return errors.New("consumer: Run was called twice")
 	}
 	c.mu.Lock() // a callback must not see the Consumer before it has its client
 	var cancel context.CancelFunc

@@ -155,7 +155,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		defer tails.Close()
 	}
 	if r.spec.Rows > 0 {
-		rc.say("continuing the recover: %d rows are published", r.spec.Rows)
+		rc.say("continuing the recovery: %d rows have been published", r.spec.Rows)
 	}
 	// If the age of a row is not known, its event in Kafka may be old too.
 	from, ageless, err := rc.since(ctx, r)

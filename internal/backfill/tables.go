@@ -1,5 +1,5 @@
 // Package backfill publishes rows from the table itself. Ahead of the stream: all of them for a first snapshot, and those that
-// are missing in Kafka for a recover. Package relay says when, and keeps in the checkpoint how far the reading is. Beside the
+// are missing from Kafka for a recover. Package relay says when, and keeps in the checkpoint how far the reading is. Beside the
 // stream: those that a person wants once more (Replay).
 package backfill
 

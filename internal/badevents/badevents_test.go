@@ -125,7 +125,7 @@ func TestTheEventsOfOtherRelaysAreLeftAlone(t *testing.T) {
 	}
 	for _, token := range []string{"t-other", "t-parked", "t-same"} {
 		_, err := topics.Select(&Filter{Tokens: []string{token}})
-		if err == nil || !fault.Misconfigured(err) || !strings.Contains(err.Error(), "database stock, and the configuration is of relay shop.walpost") || !strings.Contains(fault.Hint(err), "--relay=") {
+		if err == nil || !fault.Misconfigured(err) || !strings.Contains(err.Error(), "database stock, but the configuration is for relay shop.walpost") || !strings.Contains(fault.Hint(err), "--relay=") {
 			t.Errorf("%s: %v %s", token, err, fault.Hint(err))
 		}
 	}
@@ -148,7 +148,7 @@ func TestTheEventsOfOtherRelaysAreLeftAlone(t *testing.T) {
 	}
 	w.cfg.Name, w.cfg.Database = "", ""
 	_, err = w.open().Select(&Filter{Tokens: []string{"t-other"}})
-	if err == nil || !strings.Contains(err.Error(), "the configuration does not tell the name of its own relay") {
+	if err == nil || !strings.Contains(err.Error(), "the configuration does not say which relay it is for") {
 		t.Error(err)
 	}
 }

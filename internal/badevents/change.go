@@ -88,7 +88,7 @@ const (
 )
 
 // errOther ends a command because a later one has begun.
-var errOther = errors.New("another walpost dead retry or drop has begun, so this command stops. All that this command delivered or dropped is marked")
+var errOther = errors.New("another walpost dead retry or drop has begun, so this command stops. Everything that this command delivered or dropped is marked. Run it again for the other events when the newer command has ended")
 
 // A change is a command that changes the topic. Only the newest one works: it says in the topic that
 // it begins, and waits until the former ones have said that they ended. A former one that was killed
@@ -180,7 +180,7 @@ func (c *change) alone(ctx context.Context) error {
 			}
 			return nil
 		case !said:
-			c.Say(fmt.Sprintf("another walpost dead retry or drop has not ended: it stops now, or it was killed; waiting up to %s", others))
+			c.Say(fmt.Sprintf("another walpost dead retry or drop has not ended. If it is running, it stops now. If it was killed, this command continues after %s", others))
 			said = true
 		}
 		if !wait.For(ctx, look/5) {

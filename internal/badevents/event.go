@@ -61,9 +61,9 @@ type OtherRelay struct{ Token, Name, Relay, Own string }
 
 func (e *OtherRelay) Error() string {
 	if e.Own == "" {
-		return fmt.Sprintf("event %s is of relay %s, and the configuration does not tell the name of its own relay", e.Token, e.Relay)
+		return fmt.Sprintf("event %s belongs to relay %s, and the configuration does not say which relay it is for", e.Token, e.Relay)
 	}
-	return fmt.Sprintf("event %s is of relay %s, and the configuration is of relay %s", e.Token, e.Relay, e.Own)
+	return fmt.Sprintf("event %s belongs to relay %s, but the configuration is for relay %s", e.Token, e.Relay, e.Own)
 }
 
 // Misconfigured is true: the token or the configuration is wrong.

@@ -88,7 +88,7 @@ func (c *conversion) predicate(transform string) (p predicate, there bool) {
 
 // unclear is the reason why a predicate that was read is not folded.
 func (p *predicate) unclear() string {
-	return "its predicate is not known to be true, or not known to be false, for every row of the outbox"
+	return "convert cannot tell whether its predicate is true for every row of the outbox, or false for every row"
 }
 
 // before is the answer for a table's rows in front of the EventRouter.

@@ -165,7 +165,7 @@ func (c *conversion) regexRouter(prefix string, before bool) (Verdict, string) {
 	ofMessages := c.renamesMessages(regex)
 	switch {
 	case before && ofMessages:
-		return Unsupported, "this transform also renames the topic of messages, and walpost renames topics after the EventRouter: move it there, or leave out message.prefix.…"
+		return Unsupported, "this transform also renames the topic of messages, and walpost renames topics only after the EventRouter: put the transform after the EventRouter, or leave out message.prefix.…"
 	case before:
 		return NotNeeded, "the EventRouter replaces the topic"
 	case c.topics.match(regex) == never && !ofMessages:
@@ -193,7 +193,7 @@ func (c *conversion) logicalRouter(prefix string, before bool) (Verdict, string)
 	case c.topics.match(c.verbatim(prefix+"topic.regex")) == never:
 		return NotNeeded, "no topic of the EventRouter matches its topic.regex"
 	}
-	return Unsupported, "after the EventRouter, ByLogicalTableRouter fails at the first record with a key: write a RegexRouter, which convert reads"
+	return Unsupported, "after the EventRouter, ByLogicalTableRouter fails at the first record with a key: replace it with a RegexRouter, which convert supports"
 }
 
 // number matches a literal that Connect reads as an integer or a boolean, and writes as it is.

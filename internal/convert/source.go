@@ -184,7 +184,7 @@ func (c *conversion) slot() {
 	case plugin == "decoderbufs" || plugin == "wal2json" || strings.HasPrefix(plugin, "wal2json_"):
 		c.bad("plugin.name", "%s: walpost needs pgoutput, and a slot keeps its plugin, so create a new slot. To avoid a gap: while the connector runs, "+
 			"create a publication and a new slot for walpost (another source.slot; walpost setup --make-slot --apply), stop the connector when it has caught up, and start walpost run. "+
-			"Events from this time come twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
+			"Events from this time are delivered twice, and nothing is missing. Or set plugin.name=pgoutput with a new slot.name and publication in the connector first", plugin)
 	default:
 		c.bad("plugin.name", "must be pgoutput (got %s)", plugin)
 	}

@@ -16,7 +16,7 @@ func (c *conversion) literal(name string) (string, bool) {
 	e := c.in.ByName[name]
 	for _, p := range e.Parts {
 		if p.Ref != nil {
-			c.bad(name, "the connector gets this value from %s when it starts, and convert needs the value now: write it", p.Ref.From())
+			c.bad(name, "the connector gets this value from %s when it starts, and convert needs the value now: write the value itself into the option", p.Ref.From())
 			return "", false
 		}
 	}

@@ -49,7 +49,7 @@ func TestTheDeadLettersOfAnotherRelay(t *testing.T) {
 		{[]string{"dead", "list", "--relay", b.name}, 0, []string{"events: 1\n"}},
 		{[]string{"dead", "show", token}, 0, []string{"relay      " + b.name + ", database "}},
 		{[]string{"dead", "retry", "--all"}, 0, []string{"dead events: 0\n"}},
-		{[]string{"dead", "retry", token}, 2, []string{"is of relay " + b.name, "the configuration is of relay " + a.name, "--relay=" + b.name}},
+		{[]string{"dead", "retry", token}, 2, []string{"belongs to relay " + b.name, "the configuration is for relay " + a.name, "--relay=" + b.name}},
 		{[]string{"dead", "drop", "--reason", "a test", "--table", "public.outbox"}, 0, []string{"open events: 0\n"}},
 		{[]string{"verify", "--strict"}, 0, nil}, // a row of a has the id of the letter
 	} {

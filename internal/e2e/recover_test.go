@@ -169,7 +169,7 @@ func TestRecoverAsksAndCanBeInterruptedAtEachStep(t *testing.T) {
 	if code != 1 || !strings.Contains(out, "Publish ") || slot() != "reserved" && slot() != "extended" {
 		t.Errorf("no to the second question: code %d, slot %s\n%s", code, slot(), out)
 	}
-	s.refuses("a recover of the gap after", "is not finished", "walpost recover --config ", " continues it")
+	s.refuses("a recovery of the gap after", "is not finished", "walpost recover --config ", " continues it")
 	if n := w.count(); n > 3500 { // about 3000 were delivered before
 		t.Errorf("%d records: something was published before it was wanted", n)
 	}

@@ -161,7 +161,7 @@ func TestAReplayThatIsKilledGoesOn(t *testing.T) {
 		}
 	}
 	cmd, log := replay()
-	if err := cmd.Wait(); err != nil || !strings.Contains(log.String(), "rows that interrupted calls have published before: ") {
+	if err := cmd.Wait(); err != nil || !strings.Contains(log.String(), "rows that this replay had published before it was interrupted: ") {
 		t.Fatalf("the last call: %v\n%s", err, log)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

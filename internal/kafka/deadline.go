@@ -20,7 +20,7 @@ type Deadline struct {
 	conns map[*boundConn]struct{}
 }
 
-var errDeadline = errors.New("the time until which this process may send is over")
+var errDeadline = errors.New("this process may send nothing more, because the leases of its rows end")
 
 // Set replaces the deadline; the zero time is none. A later deadline lets clients connect again.
 func (d *Deadline) Set(at time.Time) {

@@ -15,7 +15,7 @@ import (
 func (t *Table) AgeUnknown(since time.Time, timeColumn string) string {
 	switch {
 	case since.IsZero():
-		return "it is unknown since when events are missing"
+		return "it is unknown when the first missing event was written"
 	case !t.reader.commits && timeColumn == "":
 		return "the age of the rows is unknown (set source.time_column)"
 	}

@@ -165,7 +165,7 @@ func TestSinceLeavesOutWhatIsKnownToBeOlder(t *testing.T) {
 				ask(since, "at"):                       "2 4, cuts true, 1 holes ",
 				ask(since.Add(time.Microsecond), "at"): "4, cuts true, 1 holes ",
 				ask(since.Add(-time.Hour), "at"):       "1 2 4, cuts true, 0 holes no row in the table is older than the gap",
-				ask(time.Time{}, "at"):                 "1 2 4, cuts false, 0 holes it is unknown since when events are missing",
+				ask(time.Time{}, "at"):                 "1 2 4, cuts false, 0 holes it is unknown when the first missing event was written",
 			} {
 				if what != want {
 					t.Errorf("%s, must be %s", what, want)

@@ -42,7 +42,7 @@ func Kinds() []KindText {
 		{Missing, true, "rows whose record is in no topic", "Look for the id in the log of run. " + explain + " prints the record."},
 		{Changed, true, "rows whose record would be different now", "Compare what " + explain + " prints with the record. The row was updated, or the configuration was changed, after the delivery."},
 		{Duplicate, true, "duplicates that a restart of the relay does not explain", "Find out who else writes to the topic, or who replaced the relay."},
-		{OutOfOrder, true, "records after a newer record of their key", "Keep the topic as it is, and report the two records with their headers and timestamps."},
+		{OutOfOrder, true, "records after a newer record of their key", "Do not change the topic, and open an issue for walpost with the two records, their headers and their timestamps."},
 		{Unroutable, true, "rows without a record", explain + " says what to change."},
 		{InBothPlaces, true, "events that are in their topic and also elsewhere", fault.Command("dead", "list") + " shows them."},
 		{NotConfirmed, false, "rows without a record that the relay may not have reached", "Start walpost run, or repair what it reports, and verify again."},

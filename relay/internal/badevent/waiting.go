@@ -45,7 +45,7 @@ func DescribeWaiting(all []Waiting) string {
 		text = "; events that still wait to be delivered: " + listed(open)
 	}
 	if len(closed) > 0 {
-		text += "; events that come again at the next start: " + listed(closed)
+		text += "; events that walpost reads again at the next start: " + listed(closed)
 	}
 	return text
 }

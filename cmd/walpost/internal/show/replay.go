@@ -15,7 +15,7 @@ func Replay(w io.Writer, r *walpost.ReplayReport) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "selected rows: %d\n", r.Matched)
 	if r.Before > 0 {
-		fmt.Fprintf(&b, "rows that interrupted calls have published before: %d\n", r.Before)
+		fmt.Fprintf(&b, "rows that this replay had published before it was interrupted: %d\n", r.Before)
 	}
 	for _, topic := range slices.Sorted(maps.Keys(r.Topics)) {
 		fmt.Fprintf(&b, "topic %s: %d events\n", topic, r.Topics[topic])

@@ -104,7 +104,7 @@ func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []s
 	}
 	line("table", "%s, polled with the strategy %s", p.Table, p.Strategy)
 	if a.Address == "" && state == "ok" {
-		state = "no row waits for long; whether events are delivered is not known"
+		state = "no row has been waiting for long; whether events are delivered is not known"
 	}
 	line("state", "%s", state)
 	for _, f := range findings {
@@ -117,7 +117,7 @@ func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []s
 			more = "more than "
 		}
 		if p.Oldest != nil {
-			oldest = ", the oldest for " + time.Duration(*p.Oldest*float64(time.Second)).Round(time.Second).String()
+			oldest = ", the oldest waiting for " + time.Duration(*p.Oldest*float64(time.Second)).Round(time.Second).String()
 		}
 		line("undelivered", "%s%d%s", more, *p.Pending, oldest)
 		if c := p.Claims; c != nil {
