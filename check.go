@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/rs/zerolog"
+	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
@@ -17,6 +18,7 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/outboxtable"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
@@ -66,6 +68,7 @@ func Check(ctx context.Context, cfg Config) ([]Finding, error) {
 type foreseen struct {
 	relay.Forecast
 	name   string // of the relay
+	parked []parking.Stranger
 	err    error
 	unread bool // the store could not be read, so a checkpoint may exist
 }
@@ -100,6 +103,16 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 		f.unread = err != nil
 		return records, err
 	})
+	if cfg.Parking != nil && f.Found.SystemID != "" {
+		others := cfg.Poison.Others(f.name, &f.Found)
+		_, unread := cfg.Parking.Read(ctx, 0, func(rec *kgo.Record) bool {
+			others.Add(parking.Read(rec))
+			return ctx.Err() == nil
+		})
+		if unread == nil { // the doctor reports an error
+			f.parked = others.Strangers()
+		}
+	}
 	return f
 }
 
@@ -113,6 +126,9 @@ func (f *foreseen) among(found []Finding) []Finding {
 		return (f.Record != nil || f.unread) && x.Name == "source.snapshot" || gone && x.Name == "slot"
 	})
 	failed := slices.ContainsFunc(found, func(x Finding) bool { return x.Verdict == Fail })
+	for _, o := range f.parked {
+		found = append(found, Finding{Side: doctor.Kafka, Name: "parked keys of " + o.Relay, Verdict: Warn, Why: o.String(), Fix: fix.ByWords(o.Hint())})
+	}
 	own := Finding{Side: doctor.Postgres, Name: "checkpoint", Verdict: OK}
 	switch {
 	case errors.As(f.err, new(*replication.Unmet)) || errors.As(f.err, new(*poll.Unmet)) || errors.As(f.err, new(*sink.LostRecords)):
@@ -128,7 +144,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 	case f.err != nil:
 		own.Verdict, own.Why = Warn, "walpost check cannot know whether the checkpoint fits the slot: "+f.err.Error()
 		own.Fix = fix.ByWords("If this relay has run before, repair the cause and run walpost check again, before you create or drop a slot.")
-	case f.Record != nil && f.Slot.Exists:
+	case f.Record != nil && f.Found.SlotFound.Exists:
 		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil && f.Record.Poll != "":
 		own.Why = fmt.Sprintf("the database fits checkpoint %s", f.Record.Key())
@@ -136,7 +152,7 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Why = fmt.Sprintf("checkpoint %s at %s is void, because relays with another number of shards took over: walpost run creates a new slot, and takes over from them", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil:
 		own.Why = fmt.Sprintf("checkpoint %s records an unfinished copy of rows: walpost continues the copy with a new slot", f.Record.Key())
-	case f.Slot.Exists:
+	case f.Found.SlotFound.Exists:
 		own.Why = "no checkpoint of " + f.name + " is stored: walpost run starts at the position of the slot"
 	default:
 		own.Why = "no checkpoint of " + f.name + " is stored: the next walpost run is the first one"

@@ -212,6 +212,10 @@ func (r *Relay) siblings(s store) func(context.Context, cdc.Shard) (map[string][
 }
 
 func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.Config {
+	var tables []string
+	for _, t := range r.rows.Names.Tables {
+		tables = append(tables, t.Schema+"."+t.Name) // as cdc.Relation prints it
+	}
 	return relay.Config{
 		Name:            r.cfg.Name,
 		Window:          r.cfg.Delivery.Window,
@@ -223,7 +227,7 @@ func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.C
 		Copying:         copying,
 		Poison: relay.Poison{
 			Policies: r.cfg.Delivery.OnPoison, Topic: r.cfg.Delivery.DeadLetterTopic, Version: r.cfg.Version,
-			ParkingTopic: r.cfg.Delivery.ParkingTopic, ParkLimit: r.cfg.Delivery.ParkLimit,
+			ParkingTopic: r.cfg.Delivery.ParkingTopic, ParkLimit: r.cfg.Delivery.ParkLimit, Tables: tables,
 		},
 		SkipSnapshot: r.cfg.Source.Snapshot == "never",
 		Logger:       r.cfg.Logger,

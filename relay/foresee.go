@@ -13,7 +13,7 @@ import (
 // A Forecast is what a start would find.
 type Forecast struct {
 	Record *checkpoint.Record // the newest record; nil for none
-	Slot   cdc.SlotState      // zero if a start would not look at the slot
+	Found  cdc.Identity       // zero if a start would not look at the source
 }
 
 // Foresee judges the checkpoint and the source as the next Run does, and returns the error that Run
@@ -28,7 +28,7 @@ func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Fore
 		}
 		f.Record = stored.Rec
 		r.foreign = foreignTries // nothing is waited for
-		if f.Slot, err = r.foresee(ctx, stored); err == nil || ctx.Err() != nil {
+		if f.Found, err = r.foresee(ctx, stored); err == nil || ctx.Err() != nil {
 			return f, err
 		}
 		// A relay that runs moves the record and then the slot, which is no gap.
@@ -39,28 +39,26 @@ func Foresee(ctx context.Context, cfg Config, source Source, store Look) (f Fore
 	}
 }
 
-func (r *Relay) foresee(ctx context.Context, stored records.Stored) (slot cdc.SlotState, err error) {
+func (r *Relay) foresee(ctx context.Context, stored records.Stored) (found cdc.Identity, err error) {
 	rec, err := r.plan(ctx, stored.Rec)
 	if err != nil || rec.Intended() {
-		return slot, err
+		return found, err
 	}
-	found, err := r.look(ctx)
-	if err != nil {
-		return slot, err
+	if found, err = r.look(ctx); err != nil {
+		return found, err
 	}
-	slot = found.SlotFound
 	if rec, _, err = r.others.Base(ctx, rec, found, r.cfg.Create); err != nil {
-		return slot, err
+		return found, err
 	}
 	start, err := r.others.Judge(ctx, rec, found)
 	if errors.Is(err, checkpoint.ErrNoSlot) {
-		return slot, nil
+		return found, nil
 	}
 	if err != nil {
-		return slot, err
+		return found, err
 	}
 	if _, keeps := r.source.(Keeper); keeps { // the table has what would halt the relay
-		return slot, nil
+		return found, nil
 	}
-	return slot, r.cfg.Poison.Halted(&badevent.Names{Found: found}, stored.Halts, stored.Skips, start)
+	return found, r.cfg.Poison.Halted(&badevent.Names{Found: found}, stored.Halts, stored.Skips, start)
 }

@@ -36,9 +36,10 @@ type parker struct {
 	*release.Releaser
 	writes deadletter.Writer // Writer when the present flight began, for the letters of its events
 
-	next    int64  // offset of the topic
-	reading bool   // a reading has not ended
-	read    uint64 // what Written was when the newest complete reading began
+	next    int64           // offset of the topic
+	reading bool            // a reading has not ended
+	read    uint64          // what Written was when the newest complete reading began
+	others  *parking.Others // nil after the first complete reading
 	due     time.Time
 	failing recent.Edge
 	failed  error              // of the newest reading
@@ -72,7 +73,7 @@ func (p *parker) openTopic(ctx context.Context, a *attempt, why string) error {
 		return nil
 	}
 	if p.lot == nil {
-		p.lot = parking.New(p.cfg.Name, false)
+		p.lot, p.others = parking.New(p.cfg.Name, false), p.cfg.Poison.Others(p.cfg.Name, &a.found)
 		p.Releaser = &release.Releaser{
 			Lot: p.lot, Read: p.cfg.Parking.Read, Send: p.sink.Send, Pass: p.sink.PassOver, Route: p.router.Route, Log: p.log,
 			Beside: func(work func(context.Context) func()) { p.beside(func() func() { return work(p.background) }) },
@@ -152,6 +153,10 @@ func (p *parker) follow() error {
 			switch {
 			case err == nil:
 				p.read = written
+				for _, o := range p.others.Strangers() {
+					p.log.Warn().Str("relay", o.Relay).Int("keys", o.Keys).Int("events", o.Events).Str("hint", o.Hint()).Msg(o.String())
+				}
+				p.others = nil
 				p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be read again")
 			case fault.NeedsPerson(err):
 				p.lost = fmt.Errorf("read the topic of parked events: %w", err)
@@ -194,6 +199,7 @@ func (p *parker) take(items []parking.Item) {
 	}()
 	for _, it := range items {
 		p.lot.Add(it)
+		p.others.Add(it)
 		if it.Letter == nil || it.Letter.Writer != p.writes {
 			continue
 		}

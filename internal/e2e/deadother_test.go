@@ -69,3 +69,57 @@ func TestTheDeadLettersOfAnotherRelay(t *testing.T) {
 	first.stopsClean()
 	second.stopsClean()
 }
+
+// A relay gets another name while keys are parked. The keys stay parked under the former name, and run and check tell that.
+func TestAnotherNameLeavesKeysParked(t *testing.T) {
+	t.Parallel()
+	pg, kafka := testenv.Postgres(t, "16", testenv.Private()), testenv.Kafka(t)
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	pg.Exec(t, s.dsn, "ALTER TABLE outbox ALTER COLUMN aggregate_type DROP NOT NULL")
+	s.extra = fmt.Sprintf("halt_linger: 0s\ndelivery: {on_poison: park_key, parking_topic: %sparked}\n", s.prefix)
+	insert := func(typ string) {
+		pg.Exec(t, s.dsn, fmt.Sprintf("INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES (%s, 'k', 'Changed', '{}')", typ))
+	}
+	r := s.startReady()
+	insert("NULL")
+	eventually(t, time.Minute, "the key is parked", func() bool { return r.metric("walpost_parked_keys") == 1 })
+	former := s.name
+	finding := "1 events of 1 keys of the same tables are parked under the name " + former
+	if code, out := s.command("check"); code != 0 || strings.Contains(out, finding) {
+		t.Errorf("check under the former name: code %d\n%s", code, out)
+	}
+	r.stopsClean()
+	if strings.Contains(r.log.String(), finding) {
+		t.Errorf("the relay warns of its own keys:\n%s", r.log)
+	}
+
+	s.name = unique("renamed")
+	r = s.startReady()
+	eventually(t, time.Minute, "run tells it", func() bool {
+		return strings.Contains(r.log.String(), finding) && strings.Contains(r.log.String(), `"relay":"`+former+`"`)
+	})
+	if code, out := s.command("check"); !strings.Contains(out, finding) || !strings.Contains(out, "set name: "+former) {
+		t.Errorf("check: code %d\n%s", code, out)
+	}
+	if code, out := s.command("dead", "retry", "--all"); code != 0 || !strings.Contains(out, "1 events of relay "+former) || strings.Contains(out, "parked keys") {
+		t.Errorf("retry: code %d\n%s", code, out)
+	}
+	r.stopsClean()
+
+	// The way back that the hint names. The relay with the other name has confirmed more than the former one knows.
+	s.name = former
+	r = s.start()
+	eventually(t, time.Minute, "the start ends, or the relay is ready", func() bool { return r.ended() || r.ready() })
+	if r.ended() {
+		token := tokenInHint.FindStringSubmatch(r.log.String())
+		if token == nil {
+			t.Fatalf("no token:\n%s", r.log)
+		}
+		r = s.startReady("--accept-gap=" + token[1])
+	}
+	if code, out := s.command("dead", "drop", "--relay="+former, "--reason", "a test"); code != 0 || !strings.Contains(out, "dropped: 1\n") {
+		t.Errorf("drop: code %d\n%s", code, out)
+	}
+	eventually(t, time.Minute, "nothing is parked", func() bool { return r.metric("walpost_parked_keys") == 0 })
+	r.stopsClean()
+}

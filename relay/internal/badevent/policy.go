@@ -60,6 +60,12 @@ type Poison struct {
 
 	ParkingTopic string
 	ParkLimit    parking.Limit
+	Tables       []string // whose rows the relay delivers
+}
+
+// Others is what relays of other names have parked of the rows of a relay.
+func (p *Poison) Others(name string, found *cdc.Identity) *parking.Others {
+	return &parking.Others{Name: name, SystemID: found.SystemID, Database: found.Database, Tables: p.Tables}
 }
 
 // Buries reports whether a bad event goes to the dead letter topic. A letter that is refused

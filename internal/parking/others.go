@@ -1,0 +1,86 @@
+package parking
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/walpost/walpost/cdc"
+)
+
+// Others is what relays of other names have parked of the rows of one relay. If the relay had such a name before, nobody releases the keys of
+// that name, and nobody holds back newer events of these keys.
+type Others struct {
+	Name               string // of the relay
+	SystemID, Database string
+	Tables             []string
+
+	lots map[string]*Lot // by the name of the other relay
+}
+
+// Add takes the next record of the topic. Letters of versions that wrote no database do not count.
+func (o *Others) Add(it Item) {
+	name := ""
+	switch {
+	case o == nil:
+	case it.Mark != nil:
+		name = it.Mark.Name
+	case it.Letter != nil && it.Letter.SystemID == o.SystemID && it.Letter.Database == o.Database && slices.Contains(o.Tables, it.Letter.Table):
+		name = it.Letter.Name
+	}
+	if name == "" {
+		return
+	}
+	base, shard := parts(name)
+	if own, of := parts(o.Name); base == own && shard.Of == of.Of {
+		return // another shard has other keys
+	}
+	if o.lots == nil {
+		o.lots = map[string]*Lot{}
+	}
+	if o.lots[name] == nil {
+		o.lots[name] = New(name, false)
+	}
+	o.lots[name].Add(it)
+}
+
+// parts takes the suffix of the shard off the name of a relay.
+func parts(name string) (base string, shard cdc.Shard) {
+	shard = cdc.ShardOfSlot(name)
+	return strings.TrimSuffix(name, shard.Suffix()), shard
+}
+
+// A Stranger is another relay that has parked keys.
+type Stranger struct {
+	Relay string
+	Counts
+}
+
+// Strangers are the other relays with parked keys, by their names.
+func (o *Others) Strangers() (found []Stranger) {
+	if o == nil {
+		return nil
+	}
+	for _, name := range slices.Sorted(maps.Keys(o.lots)) {
+		if c := o.lots[name].Counts(); c.Events > 0 {
+			found = append(found, Stranger{name, c})
+		}
+	}
+	return found
+}
+
+func (s Stranger) String() string {
+	return fmt.Sprintf("%d events of %d keys of the same tables are parked under the name %s, and this relay delivers newer events of these keys", s.Events, s.Keys, s.Relay)
+}
+
+// Hint says how to find out whether somebody has to do something, and what.
+func (s Stranger) Hint() string {
+	base, shard := parts(s.Relay)
+	set := "name: " + base
+	if shard.Of > 0 {
+		set += " and source.shard: " + shard.String()
+	}
+	return "If another relay runs under this name, there is nothing to do. If this relay had the name before, set " + set +
+		" again, start walpost run, and release the keys with \"walpost dead retry\". Or give them up with \"walpost dead drop --relay=" + s.Relay + "\"."
+}

@@ -1,0 +1,55 @@
+package parking
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/walpost/walpost/internal/deadletter"
+)
+
+// A relay is told what is parked of its rows under other names, and not what is parked of other rows, or by its other shards.
+func TestTheOtherNamesOfTheSameRows(t *testing.T) {
+	holder := deadletter.Writer{Epoch: 1, Holder: "h"}
+	for _, c := range []struct {
+		own, relay, system, database, table string
+		is                                  bool
+	}{
+		{"a.walpost", "a.before", "7", "a", "public.outbox", true},
+		{"a.walpost", "a.walpost", "7", "a", "public.outbox", false},
+		{"a.walpost", "a.before", "8", "a", "public.outbox", false},
+		{"a.walpost", "a.before", "7", "b", "public.outbox", false},
+		{"a.walpost", "a.before", "7", "", "public.outbox", false},
+		{"a.walpost", "a.before", "7", "a", "public.other", false},
+		{"a.walpost_1_of_2", "a.walpost_2_of_2", "7", "a", "public.outbox", false},
+		{"a.walpost_1_of_2", "a.before_2_of_2", "7", "a", "public.outbox", true},
+		{"a.walpost", "a.walpost_2_of_2", "7", "a", "public.outbox", true},
+	} {
+		o := Others{Name: c.own, SystemID: "7", Database: "a", Tables: []string{"public.outbox"}}
+		items := []Item{
+			{Mark: &deadletter.Mark{State: deadletter.Opened, Name: c.relay, Writer: holder}},
+			{Letter: &deadletter.Letter{Name: c.relay, SystemID: c.system, Database: c.database, Table: c.table, Token: "t", Writer: holder}, key: Key{c.table, "k"}},
+		}
+		for _, it := range items {
+			o.Add(it)
+		}
+		text := ""
+		for _, s := range o.Strangers() {
+			text += fmt.Sprintf("%d %d %s", s.Keys, s.Events, s.Relay)
+		}
+		if is := text == "1 1 "+c.relay; is != c.is || !is && text != "" {
+			t.Errorf("%+v: %q", c, text)
+		}
+		o.Add(Item{Mark: &deadletter.Mark{State: deadletter.Dropped, Name: c.relay, Token: "t"}, key: Key{c.table, "k"}})
+		if left := o.Strangers(); len(left) > 0 {
+			t.Errorf("%+v: dropped, and %v", c, left)
+		}
+	}
+	if hint := (Stranger{Relay: "a.walpost_2_of_2"}).Hint(); !strings.Contains(hint, "set name: a.walpost and source.shard: 2/2 again") || !strings.Contains(hint, "--relay=a.walpost_2_of_2") {
+		t.Error(hint)
+	}
+	var none *Others
+	if none.Add(Item{}); none.Strangers() != nil {
+		t.Error("nobody looks, and there are strangers")
+	}
+}
