@@ -39,7 +39,7 @@ func TestRecoverWithRowsThatCannotBeRouted(t *testing.T) {
 			if c.policy == "park_key" {
 				n = 1
 			}
-			w.more(t, time.Minute, n)
+			eventually(t, time.Minute, "the good events arrive", func() bool { return w.count() == n })
 			eventually(t, time.Minute, "the bad events are in their topic", func() bool {
 				_, out := s.command("dead", "list")
 				return strings.Contains(out, fmt.Sprintf("events: %d\n", 3-n))
