@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -66,6 +67,9 @@ recover refuses to continue, unless you pass --unordered.`,
 		var err error
 		if opts.Since, err = timeFlag("since", *since); err != nil {
 			return err
+		}
+		if opts.Since.After(time.Now()) { // it would leave out every row
+			return usageError{fmt.Errorf("--since: must not be later than now (got %s)", *since)}
 		}
 		return load.work(cmd, func(c *fileConfig) { c.Unordered = *unordered }, func(ctx context.Context, cfg fileConfig) error {
 			out := cmd.OutOrStdout()

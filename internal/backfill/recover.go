@@ -62,6 +62,7 @@ func Recover(tables *Tables, what Recovering) (copying *relay.Copying, published
 type recovery struct {
 	Recovering
 
+	begins  bool        // this call has planned the recover
 	known   *comparison // of the rows with what is in Kafka
 	aside   func(table, id string, unique bool) bool
 	unread  error    // why a topic cannot be read
@@ -73,6 +74,7 @@ func (rc *recovery) say(format string, args ...any) { rc.Say(fmt.Sprintf(format,
 
 // gap shows what is missing, and asks whether to make a new slot if the gap needs one. begun is an unfinished copy that ends here.
 func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *checkpoint.Copy) (since time.Time, err error) {
+	rc.begins = true
 	rc.say("%s", gap.Error())
 	if rc.Messages && gap.NeedsSlot() {
 		rc.say("logical messages in this gap are lost, because they were only in the WAL: recover publishes rows of the table")
@@ -110,7 +112,7 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	case polled && since.IsZero():
 		rc.say("the rows that are not known to be delivered may be in the gap, whatever their age")
 	case since.IsZero():
-		rc.say("every row of the table may be in the gap (--since narrows it)")
+		rc.say("every row of the table may be in the gap (--since narrows it, if the age of the rows is known)")
 	default:
 		rc.say("rows committed since %s, and rows of unknown age, may be in the gap", since.UTC().Format(time.RFC3339))
 	}
@@ -142,6 +144,7 @@ func (rc *recovery) ask(question, otherwise string) error {
 // prepare counts what is missing, and asks whether to publish it.
 func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (bool, error), error) {
 	rc.reading, rc.unread, rc.known = r, nil, nil // frees the memory of the reading before
+	rc.narrow(r)
 	known, err := rc.compare(ctx, r)
 	if err != nil {
 		return nil, err
@@ -191,7 +194,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 				}
 				return nil
 			}
-			if err := rc.tail(ctx, tails, rec.Topic, from); err != nil {
+			if err := rc.tail(ctx, tails, rec.Topic, from, t.TellsAge(r.TimeColumn) == nil); err != nil {
 				return err
 			}
 			count(rec)
@@ -272,6 +275,23 @@ func (rc *recovery) isAside(r *reading, rel *cdc.Relation, id string) bool {
 	}
 	key, uuid := idIsKey(rel, r.Columns(rel).ID)
 	return key && rc.aside(rel.String(), id, uuid)
+}
+
+// narrow takes the flags of a call that continues an earlier one. Only what this call reads is narrowed: the checkpoint keeps the
+// whole gap.
+func (rc *recovery) narrow(r *reading) {
+	switch {
+	case rc.begins:
+	case rc.Since.IsZero() && rc.Overlap != DefaultOverlap:
+		rc.say("--overlap has no effect: an earlier call has decided since when rows are examined (--since names another time)")
+	case !rc.Since.IsZero():
+		before := "of any age"
+		if !r.spec.Since.IsZero() {
+			before = "since " + r.spec.Since.UTC().Format(time.RFC3339)
+		}
+		rc.say("the earlier call examined rows committed %s; this call examines rows committed since %s, and rows of unknown age", before, rc.Since.UTC().Format(time.RFC3339))
+		r.spec.Since = rc.Since
+	}
 }
 
 // since returns the time from which on the topics have the events of the rows in the gap. It is zero if ageless says why that is unknown.
@@ -364,8 +384,8 @@ func (rc *recovery) each(ctx context.Context, r *reading, t *table.Table, again 
 	}
 }
 
-// tail reads the events of a topic when the first row is routed to it.
-func (rc *recovery) tail(ctx context.Context, tails *kgo.Client, topic string, since time.Time) error {
+// tail reads the events of a topic when the first row is routed to it. aged says that the age of the rows is known.
+func (rc *recovery) tail(ctx context.Context, tails *kgo.Client, topic string, since time.Time, aged bool) error {
 	if rc.known.topics[topic] != nil {
 		return nil
 	}
@@ -384,8 +404,11 @@ func (rc *recovery) tail(ctx context.Context, tails *kgo.Client, topic string, s
 	})
 	switch {
 	case errors.Is(err, full):
-		return fault.Config(fmt.Errorf("topic %s: more than %d events to compare with", topic, len(rc.known.events)-1),
-			"Narrow the gap with --since: a time before which nothing is missing.")
+		hint := "Narrow the gap with --since: a time before which nothing is missing."
+		if !aged {
+			hint = "Set source.time_column to the column with the time of the insert. Then --since narrows the gap."
+		}
+		return fault.Config(fmt.Errorf("topic %s: more than %d events to compare with", topic, len(rc.known.events)-1), hint)
 	case ctx.Err() != nil:
 		return errors.Join(ctx.Err(), err)
 	case err != nil:

@@ -136,9 +136,9 @@ func said(out string) string {
 }
 
 // answer runs recover with answers to its questions.
-func (s *setting) answer(answers string) (code int, out string) {
+func (s *setting) answer(answers string, args ...string) (code int, out string) {
 	s.t.Helper()
-	cmd := exec.Command(program, "recover", "--config", s.config())
+	cmd := exec.Command(program, append([]string{"recover", "--config", s.config()}, args...)...)
 	cmd.Stdin = strings.NewReader(answers)
 	text, err := cmd.CombinedOutput()
 	if cmd.ProcessState == nil {
@@ -170,6 +170,16 @@ func TestRecoverAsksAndCanBeInterruptedAtEachStep(t *testing.T) {
 		t.Errorf("no to the second question: code %d, slot %s\n%s", code, slot(), out)
 	}
 	s.refuses("a recovery of the gap after", "is not finished", "walpost recover --config ", " continues it")
+	// A later call follows --since for what it reads, and says that --overlap comes too late.
+	if code, out := s.answer("no\n", "--overlap", "1h"); code != 1 || !strings.Contains(out, "--overlap has no effect") {
+		t.Errorf("another overlap: code %d\n%s", code, out)
+	}
+	if code, out := s.answer("no\n", "--since", "2000-01-01T00:00:00Z"); code != 1 || !strings.Contains(out, "this call examines rows committed since 2000-01-01") || strings.Contains(out, " 0 of them are in Kafka") {
+		t.Errorf("an older time: code %d\n%s", code, out)
+	}
+	if code, out := s.command("recover", "--yes", "--since", "2100-01-01T00:00:00Z"); code != 2 || !strings.Contains(out, "later than now") {
+		t.Errorf("a time in the future: code %d\n%s", code, out)
+	}
 	if n := w.count(); n > 3500 { // about 3000 were delivered before
 		t.Errorf("%d records: something was published before it was wanted", n)
 	}
