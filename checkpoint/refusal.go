@@ -387,7 +387,9 @@ func (r *Refusal) Hint() string {
 		return first + " " + fault.Recover(false) +
 			" To skip the events of this gap instead (and of no other gap), run " + goOn
 	case r.NeedsSlot():
-		next = "If you accept the gap, walpost creates a new slot and starts there."
+		next = "If you accept the gap, walpost creates a new slot and starts there, so it delivers no row that was committed before. " +
+			"First remove the section cleanup from the configuration, because the cleanup would remove these rows. After the start, run " + fault.Command("verify") +
+			" to find them: verify also prints the command that publishes them."
 	}
 	return first + " " + next + " To accept this gap and no other, run " + goOn
 }
@@ -480,6 +482,9 @@ func (r *Refusal) Commands() []fault.Advice {
 	goOn := fault.Advice{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost never publishes them"}
 	if r.Found.Tableless {
 		return []fault.Advice{goOn}
+	}
+	if r.NeedsSlot() && !r.Recoverable() {
+		return []fault.Advice{{Command: fault.Command("verify")}, goOn}
 	}
 	return []fault.Advice{{Command: fault.Command("recover")}, goOn}
 }
