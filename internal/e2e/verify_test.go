@@ -203,6 +203,9 @@ func TestVerifyPrintsWhatItsPageShows(t *testing.T) {
 	eventually(t, time.Minute, "three events", func() bool { return r.metric("walpost_events_total") == 3 })
 	r.stopsClean()
 	insert(4, "4712")
+	eventually(t, time.Minute, "the statistics have the rows", func() bool { // a late report would count a row twice behind the ANALYZE
+		return pg.Value(t, s.dsn, "SELECT n_tup_ins::text FROM pg_stat_all_tables WHERE relname = 'outbox'") == "4"
+	})
 	pg.Exec(t, s.dsn, "ANALYZE outbox")
 	s.moving(pg)
 	client := kafka.Client(t, kgo.ConsumeTopics(orders), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
