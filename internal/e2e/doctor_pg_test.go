@@ -122,14 +122,16 @@ func TestCheckFollowsASlotToItsStandby(t *testing.T) {
 			pg.Exec(t, primary, shop.Schema, "CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'insert')",
 				"SELECT pg_create_logical_replication_slot('walpost', 'pgoutput', false, false, true)")
 			d := &doctor{T: t, source: ", failover: true"}
-			d.about(primary, waits, "warn", "no standby of this server has a slot of its own")
+			d.about(primary, waits, "warn", "no standby of this server reads a slot of its own")
 
 			sb := pg.Standby(t)
 			standby := sb.DSN("shop") + "&target_session_attrs=any"
 			run := func(on *testenv.PG, fix string) {
 				t.Helper()
-				fix = strings.TrimSuffix(strings.TrimPrefix(fix, "On the standby: "), ";")
-				for one := range strings.SplitSeq(fix, "; ") {
+				if _, sql, words := strings.Cut(fix, ": "); words {
+					fix = sql
+				}
+				for one := range strings.SplitSeq(strings.TrimSuffix(fix, ";"), "; ") {
 					on.Exec(t, on.DSN("shop"), one)
 				}
 			}
@@ -167,7 +169,7 @@ func TestCheckFollowsASlotToItsStandby(t *testing.T) {
 			pg.Exec(t, primary, "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_type = 'physical'")
 			_, fix, _ := strings.Cut(d.about(primary, waits, "FAIL", "which is not a physical slot").Fix, "remove the slot from the setting: ")
 			run(pg, fix)
-			d.about(primary, waits, "warn", "no standby of this server has a slot of its own")
+			d.about(primary, waits, "warn", "no standby of this server reads a slot of its own")
 		})
 	}
 }

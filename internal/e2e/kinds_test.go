@@ -58,9 +58,7 @@ func (k kind) newSetting(t *testing.T, pg *testenv.PG, kafka *testenv.KafkaClust
 	} else {
 		s.source += ", slot: " + strings.ReplaceAll(s.name, "-", "_")
 	}
-	if code, out := s.command("setup", "--apply"); code != 0 {
-		t.Fatalf("setup: code %d\n%s", code, out)
-	}
+	s.setUp(pg)
 	s.counters(pg)
 	s.keepRows(pg)
 	return s

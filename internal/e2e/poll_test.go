@@ -18,19 +18,25 @@ import (
 func (s *setting) polled(pg *testenv.PG, keys string) {
 	s.t.Helper()
 	s.source = ", kind: poll, order_column: n, time_column: created_at, poll: {xid_column: xid, interval: 50ms" + keys + "}"
+	s.setUp(pg)
+	if code, out := s.command("setup"); code != 0 || out != "-- Everything is there.\n" {
+		s.t.Fatalf("setup again: code %d\n%s", code, out)
+	}
+	s.counters(pg)
+}
+
+// setUp makes what walpost setup --apply makes, and the indexes that it leaves to a person.
+func (s *setting) setUp(pg *testenv.PG) {
+	s.t.Helper()
 	if code, out := s.command("setup", "--apply"); code != 0 {
 		s.t.Fatalf("setup: code %d\n%s", code, out)
 	}
-	_, left := s.command("setup") // the table exists, so its index is left to a person
+	_, left := s.command("setup")
 	for line := range strings.Lines(left) {
 		if strings.HasPrefix(line, "CREATE INDEX ") {
 			pg.Exec(s.t, s.dsn, line)
 		}
 	}
-	if code, out := s.command("setup"); code != 0 || out != "-- Everything is there.\n" {
-		s.t.Fatalf("setup again: code %d\n%s", code, out)
-	}
-	s.counters(pg)
 }
 
 // counters makes the table of keys that a crowd writes for.

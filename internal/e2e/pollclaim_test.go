@@ -189,9 +189,7 @@ func TestChangingTheStrategy(t *testing.T) {
 		w.more(t, time.Minute, 50)
 		former := s.source
 		s.source = strings.Replace(s.source, "strategy: "+from, "strategy: "+to, 1)
-		if code, out := s.command("setup", "--apply"); code != 0 {
-			t.Fatalf("setup: code %d\n%s", code, out)
-		}
+		s.setUp(pg)
 		if code, out := s.command("recover", "--yes"); code != 2 || !strings.Contains(out, "the relay runs with its former configuration") {
 			t.Fatalf("beside the former relay: code %d\n%s", code, out)
 		}
