@@ -102,6 +102,8 @@ func judgePublished(rec *Record, found *cdc.Identity) Reason {
 	switch {
 	case was == nil:
 		return ""
+	case len(was.Tables) > 0 && len(found.Published.Tables) > 0 && !was.shares(&found.Published):
+		return OtherTables
 	case was.Publication != found.Published.Publication:
 		if found.Settled { // the slot gives nothing from before the last change of this publication
 			return ""

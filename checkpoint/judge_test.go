@@ -209,6 +209,38 @@ var judgements = []struct {
 	{what: "a further entry", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Tables[0].Entries = append([]cdc.PublishedEntry{{By: cdc.PublishedBySchema, OID: 5, XMin: 900}}, f.Published.Tables[0].Entries...)
 	}},
+	{what: "a table with another name", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables = []cdc.PublishedTable{f.Published.Tables[0]}
+		f.Published.Tables[0].Name = "public.events"
+	}},
+	{what: "a table with another name, taken out and put in", reason: PublicationChanged, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables[0].Name = "public.events"
+		f.Published.Tables[0].Entries[0].OID = 5
+	}, says: `table public.events was removed from publication "walpost" and added again (after checkpoint shop.walpost/7): rows that were committed after 0/1E00 may be missing`},
+	{what: "other tables", reason: OtherTables, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables = []cdc.PublishedTable{{Name: "z.outbox", OID: 9}}
+	}, says: `source.table is z.outbox, but checkpoint shop.walpost/7 at 0/2000 was written for public.outbox, sales.outbox, so the slot may still hold rows of public.outbox, sales.outbox: walpost would skip those that were committed after 0/2000`},
+	{what: "another table than those", reason: OtherTables, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables = []cdc.PublishedTable{{Name: "y.outbox", OID: 9}}
+	}},
+	{what: "other tables of another publication, older than the slot's WAL", reason: OtherTables, from: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published = cdc.Published{Publication: "mine", OID: 5, Tables: []cdc.PublishedTable{{Name: "z.outbox", OID: 9}}}
+		f.Settled = true
+	}},
+	{what: "other tables, and the publication altered", reason: OtherTables, from: 0x1E00, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables = []cdc.PublishedTable{{Name: "z.outbox", OID: 9}}
+		altered(f)
+	}},
+	{what: "messages alone from now on", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
+		f.Published.Tables = nil
+	}},
+	{what: "messages alone before", start: 0x2000, change: func(r *Record, _ *cdc.Identity) {
+		r.Published.Tables = nil
+	}},
+	{what: "other tables than those of a record that does not know them", start: 0x2000, change: func(r *Record, f *cdc.Identity) {
+		r.Published = nil
+		f.Published.Tables = []cdc.PublishedTable{{Name: "z.outbox", OID: 9}}
+	}},
 	{what: "another publication, older than the slot's WAL", start: 0x2000, change: func(_ *Record, f *cdc.Identity) {
 		f.Published.Publication, f.Published.OID, f.Settled = "mine", 5, true
 	}},

@@ -93,6 +93,20 @@ const (
 	Gone     ChangeKind = "gone"     // there is no such publication
 )
 
+// findTable is the index of the table was in tables, -1 if it is not there. Its name may have changed.
+func findTable(tables []cdc.PublishedTable, was *cdc.PublishedTable) int {
+	i := slices.IndexFunc(tables, func(t cdc.PublishedTable) bool { return t.Name == was.Name })
+	if i < 0 {
+		i = slices.IndexFunc(tables, func(t cdc.PublishedTable) bool { return t.OID == was.OID })
+	}
+	return i
+}
+
+// shares reports whether p and found have a table in common.
+func (p *Published) shares(found *cdc.Published) bool {
+	return slices.ContainsFunc(p.Tables, func(was cdc.PublishedTable) bool { return findTable(found.Tables, &was) >= 0 })
+}
+
 // changes compares what p remembers with what was found. A table that only one of them has is no
 // change, because the configuration named the table in one case only. The same holds for another
 // publication.
@@ -120,16 +134,37 @@ func (p *Published) changes(found *cdc.Published) []Change {
 	}
 	for i := range p.Tables {
 		was := &p.Tables[i]
-		at := slices.IndexFunc(found.Tables, func(t cdc.PublishedTable) bool { return t.Name == was.Name })
+		at := findTable(found.Tables, was)
 		if at < 0 {
 			continue
 		}
 		is := &found.Tables[at]
 		if how := tableChange(was, is); how != "" {
-			all = append(all, Change{Publication: p.Publication, Table: was.Name, How: how, Was: was.Entries, Is: is.Entries})
+			all = append(all, Change{Publication: p.Publication, Table: is.Name, How: how, Was: was.Entries, Is: is.Entries})
 		}
 	}
 	return all
+}
+
+// tablesHint is the hint if the record has none of the configured tables.
+func (r *Refusal) tablesHint(goOn string) string {
+	was, is, also := names(r.Record.Published.Tables), names(r.Found.Published.Tables), ""
+	if publication := r.Record.Published.Publication; publication != r.Found.Published.Publication {
+		also = " and source.publication to " + publication
+	}
+	return fmt.Sprintf("If another relay delivers %[1]s, set source.slot, source.publication and name to names that only this relay uses. "+
+		"If this relay is to deliver %[2]s from now on, first set source.tables to [%[1]s, %[2]s]%[3]s, and start walpost. When no application writes to %[1]s, "+
+		"run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. "+
+		"Then take %[1]s out of source.tables. To give up the rows of %[1]s that the slot still holds (the token accepts only this gap), run %[4]s", was, is, also, goOn)
+}
+
+// names lists the names of tables.
+func names(tables []cdc.PublishedTable) string {
+	all := make([]string, len(tables))
+	for i := range tables {
+		all[i] = tables[i].Name
+	}
+	return strings.Join(all, ", ")
 }
 
 // tableChange says how the place of a table in the publication changed, "" for not at all. A table

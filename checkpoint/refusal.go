@@ -25,7 +25,8 @@ const (
 	OtherSource    Reason = "other_source"    // the record is of another kind of source, or of another strategy of polling
 	SlotMissing    Reason = "slot_missing"
 	SlotLost       Reason = "slot_lost"
-	SlotAhead      Reason = "slot_ahead" // the slot was advanced or made again, or somebody else uses it
+	SlotAhead      Reason = "slot_ahead"   // the slot was advanced or made again, or somebody else uses it
+	OtherTables    Reason = "other_tables" // the record has none of the configured tables, so it can be another relay's
 	// OtherPublication: another publication is configured, and the slot may still give what was
 	// written before its last change.
 	OtherPublication Reason = "other_publication"
@@ -96,7 +97,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		comparable = found.Timeline == rec.Timeline
 	case SlotAhead:
 		comparable = true
-	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherPublication, PublicationChanged, NotHandedOver, BeganLate:
+	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherTables, OtherPublication, PublicationChanged, NotHandedOver, BeganLate:
 	}
 	if r.Changes = changes(reason, rec, &found); len(r.Changes) > 0 {
 		r.widen(rec.Published)
@@ -159,6 +160,9 @@ func (r *Refusal) token() string {
 	if r.Reason == NotHandedOver || r.Reason == BeganLate {
 		fmt.Fprintf(h, "%s %q\n", r.From, r.Former)
 	}
+	if r.Reason == OtherTables {
+		fmt.Fprintf(h, "%v %v\n", r.Record.Published.Tables, f.Published.Tables)
+	}
 	for i := range r.Changes {
 		r.Changes[i].digest(h)
 	}
@@ -172,7 +176,7 @@ func (r *Refusal) NeedsSlot() bool { return !r.Found.SlotFound.Exists || lost(&r
 // KeepsPosition reports whether the slot is good and still gives everything behind the record. Then
 // going on starts at the record.
 func (r *Refusal) KeepsPosition() bool {
-	return r.Reason == PublicationChanged || r.Reason == OtherPublication
+	return r.Reason == PublicationChanged || r.Reason == OtherPublication || r.Reason == OtherTables
 }
 
 // KeepsSlot reports whether a recover publishes what is missing and then goes on with the slot that
@@ -272,6 +276,9 @@ func (r *Refusal) found() string {
 	case SlotAhead:
 		return fmt.Sprintf("slot %q stands at %s, beyond %s: it was advanced, created again or used by another reader",
 			f.Slot, f.SlotFound.Confirmed, key)
+	case OtherTables:
+		return fmt.Sprintf("source.table is %s, but %s was written for %s, so the slot may still hold rows of %[3]s",
+			names(f.Published.Tables), key, names(rec.Published.Tables))
 	case OtherPublication:
 		return fmt.Sprintf("source.publication is %q, but %s was written with publication %q: the slot may still hold rows that were written before publication %q had its current form",
 			f.Published.Publication, key, rec.Published.Publication, f.Published.Publication)
@@ -308,6 +315,8 @@ func (r *Refusal) gap() string {
 		return fmt.Sprintf("events before %s may be missing", r.To)
 	case r.To != 0:
 		return fmt.Sprintf("events from %s to %s may be missing", r.From, r.To)
+	case r.Reason == OtherTables:
+		return fmt.Sprintf("walpost would skip those that were committed after %s", r.From)
 	case r.KeepsPosition():
 		return fmt.Sprintf("rows that were committed after %s may be missing", r.From)
 	case r.Reason == SlotMissing || r.Reason == SlotLost:
@@ -335,6 +344,8 @@ func (r *Refusal) Hint() string {
 		first = "Delivered events may no longer exist in this database: find out which server was restored or promoted, and to which time."
 	case SlotMissing:
 		first = "If another server has the slot, connect to that server."
+	case OtherTables:
+		return r.tablesHint(goOn)
 	case OtherPublication:
 		first = fmt.Sprintf("Set source.publication back to %s and start walpost. Run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. "+
 			"Then set source.publication to %s. If walpost still refuses, try again after a few seconds.", r.Record.Published.Publication, r.Found.Published.Publication)
@@ -410,7 +421,7 @@ func (r *Refusal) Recoverable() bool {
 			return false
 		}
 		return (r.Found.Poll == "") != (r.Record.Poll == "") || r.Found.Poll == r.Record.Poll && r.Found.XIDColumn != ""
-	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherPublication, PublicationChanged, NotHandedOver, BeganLate:
+	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherTables, OtherPublication, PublicationChanged, NotHandedOver, BeganLate:
 	}
 	return false
 }
@@ -480,7 +491,7 @@ func (r *Refusal) Commands() []fault.Advice {
 		}
 	}
 	goOn := fault.Advice{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost never publishes them"}
-	if r.Found.Tableless {
+	if r.Found.Tableless || r.Reason == OtherTables {
 		return []fault.Advice{goOn}
 	}
 	if r.NeedsSlot() && !r.Recoverable() {

@@ -42,9 +42,7 @@ type Former struct {
 // Reads reports whether the relay read a slot of found's server for a table of found's, as far as its record says.
 func (f *Former) Reads(found *cdc.Identity) bool {
 	was := f.Record.Published
-	return !f.Record.elsewhere(found) && (was == nil || slices.ContainsFunc(was.Tables, func(t cdc.PublishedTable) bool {
-		return slices.ContainsFunc(found.Published.Tables, func(own cdc.PublishedTable) bool { return own.Name == t.Name })
-	}))
+	return !f.Record.elsewhere(found) && (was == nil || was.shares(&found.Published))
 }
 
 // current reports whether the record is of the slot that the relay has now. A slot never passes the record of its

@@ -309,12 +309,21 @@ func (j *judgement) publication(tableMissing bool) {
 				"publication %s does not publish %s on its own, because it is a partition of %s", j.cfg.Publication, t.Table, t.Root)
 		default:
 			add := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, j.cfg.published(t.Table, j.f)))
-			if len(p.Tables) > 0 && !j.known() { // a slot that is there reads this publication already
-				add = append(fix.ByWords("Another relay may use this publication: set source.publication to a name that only this relay uses. Or:"), add...)
+			// The slot reads this publication already. If the publication has no other table than the configured ones, both are ours.
+			if len(p.Tables) > 0 && (!j.known() || slices.ContainsFunc(p.Tables, func(p pg.PublishedTable) bool { return !j.configured(p) })) {
+				add = append(fix.ByWords(ownNames+" Or:"), add...)
 			}
 			j.lose(name, add, "publication %s does not contain table %s", j.cfg.Publication, t.Table)
 		}
 	}
+}
+
+// ownNames is the advice if another relay of the database may have the publication, and so the slot of the same name.
+const ownNames = "Another relay may use this publication: set source.slot and source.publication to names that only this relay uses."
+
+// configured reports whether a published table is one of the configured tables.
+func (j *judgement) configured(p pg.PublishedTable) bool {
+	return slices.ContainsFunc(j.f.Tables, func(t pg.TableFacts) bool { return t.Table.Schema == p.Schema && t.Table.Name == p.Name })
 }
 
 func (j *judgement) noPublication(tableMissing bool) {
@@ -323,7 +332,8 @@ func (j *judgement) noPublication(tableMissing bool) {
 	switch {
 	case j.foreign(): // slot says why it cannot be read
 	case j.known():
-		j.lose(name, fix.ByWords("It is not enough to create the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, j.f.Server.Role, j.cfg.tableless())+
+		j.lose(name, fix.ByWords("If another relay uses slot "+j.cfg.Slot+", set source.slot to a name that only this relay uses. "+
+			"Otherwise it is not enough to create the publication: the existing slot reads an old state of the catalog, which does not contain it. "+recoverWithout(j.cfg.Slot, j.f.Server.Role, j.cfg.tableless())+
 			" If walpost has never run, drop the slot, and walpost run creates both."),
 			"publication %s does not exist, but slot %s does: what was written without the publication cannot be read any more",
 			j.cfg.Publication, j.cfg.Slot)

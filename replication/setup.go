@@ -256,6 +256,10 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 			fix.SQL("ALTER PUBLICATION " + pg.QuoteIdent(s.cfg.Publication) + " SET (publish_via_partition_root = true);"),
 		}})
 	}
+	if p := f.Publication; p != nil && !p.AllTables && len(p.Tables) > 0 && len(opts.Tables) > 0 && !slices.ContainsFunc(p.Tables, server.configured) {
+		unfit = append(unfit, &Unmet{Name: "publication", Why: fmt.Sprintf("publication %s exists, and has other tables than %s", s.cfg.Publication, opts.Tables[0]), Fix: fix.ByWords(ownNames +
+			" If this relay is to use this publication, create the table and add it to the publication yourself.")})
+	}
 	opts.stream(&s.cfg, unfit, f.Publication == nil, f.Slot == nil)
 	if p := f.Publication; p != nil && !p.AllTables && len(opts.Unmet) == 0 {
 		opts.Adds = opts.Tables

@@ -93,20 +93,45 @@ func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 			}
 		})
 	}
-	t.Run("the slot", func(t *testing.T) {
+	t.Run("the slot and the publication", func(t *testing.T) {
+		const sales = "sales.outbox"
 		dsn, other := pg.Database(t), pg.Database(t)
-		line := "\n  slot: " + pg.Value(t, dsn, "SELECT current_database()") + "_walpost "
-		if file, _, _ := initFile(t, "--dsn", dsn); strings.Contains(file, "\n  slot: ") {
-			t.Errorf("the default is free: %s", file)
+		pg.Exec(t, dsn, "CREATE TABLE outbox"+columns+")", "CREATE SCHEMA sales", "CREATE TABLE "+sales+columns+")")
+		database := pg.Value(t, dsn, "SELECT current_database()")
+		names := func(dsn, table, want string) {
+			t.Helper()
+			file, bad, code := initFile(t, "--dsn", dsn, "--table", table)
+			if code != exitOK || strings.Count(file, "\n  slot: ") != strings.Count(file, "\n  publication: ") ||
+				want == "" && strings.Contains(file, "\n  slot: ") || want != "" && !(strings.Contains(file, "\n  slot: "+want+" ") && strings.Contains(file, "\n  publication: "+want+" ")) {
+				t.Errorf("the slot and the publication must be %q in %s%s", want, file, bad)
+			}
 		}
-		pg.Exec(t, other, "SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')")
-		t.Cleanup(func() { pg.Exec(t, other, "SELECT pg_drop_replication_slot('walpost')") })
-		if file, _, _ := initFile(t, "--dsn", dsn); !strings.Contains(file, line) {
-			t.Errorf("another database has slot walpost, and no %q is in %s", line, file)
+		names(dsn, sales, "")
+		// The publication of a first relay, which has not made its slot.
+		pg.Exec(t, dsn, "CREATE PUBLICATION walpost FOR TABLE outbox")
+		names(dsn, "outbox", "")
+		names(dsn, sales, database+"_walpost")
+		names(dsn, "outbox,"+sales, database+"_walpost")
+		slot := func(dsn, name string) {
+			pg.Exec(t, dsn, "SELECT pg_create_logical_replication_slot('"+name+"', 'pgoutput')")
+			t.Cleanup(func() { pg.Exec(t, dsn, "SELECT pg_drop_replication_slot('"+name+"')") })
 		}
-		if file, _, _ := initFile(t, "--dsn", other); strings.Contains(file, "\n  slot: ") {
-			t.Errorf("the slot of this database: %s", file)
-		}
+		slot(dsn, "walpost")
+		names(dsn, "outbox", "")
+		names(dsn, sales, database+"_walpost")
+		// A slot whose publication has another name.
+		slot(dsn, database+"_walpost")
+		names(dsn, sales, database+"_walpost_2")
+		// The shards of a relay.
+		slot(dsn, database+"_walpost_2_1_of_2")
+		pg.Exec(t, dsn, "CREATE PUBLICATION "+database+"_walpost_2_1_of_2 FOR TABLE outbox")
+		names(dsn, sales, database+"_walpost_3")
+		pg.Exec(t, dsn, "ALTER PUBLICATION walpost ADD TABLE "+sales)
+		names(dsn, "outbox,"+sales, "")
+		names(dsn, "outbox", database+"_walpost_2")
+		// Another database has the slot.
+		pg.Exec(t, other, "CREATE TABLE outbox"+columns+")", "CREATE PUBLICATION walpost FOR TABLE outbox")
+		names(other, "public.outbox", pg.Value(t, other, "SELECT current_database()")+"_walpost")
 	})
 	t.Run("the role", func(t *testing.T) {
 		dsn := pg.Database(t)

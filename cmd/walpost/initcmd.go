@@ -77,7 +77,7 @@ DSN. walpost setup --role creates this role.`,
 		default:
 			return fault.Config(fmt.Errorf("%d tables look like an outbox: %s", len(found), strings.Join(names, ", ")), "Name the outbox with --table.")
 		}
-		if source.Slot, err = pg.FreeSlot(ctx, db, source.Slot); err != nil {
+		if source.Slot, err = pg.FreeName(ctx, db, source.Slot, source.Names().Tables); err != nil {
 			return err
 		}
 		text, err := initialFile(source, cfg.Kafka.Brokers, *role, found)
@@ -113,7 +113,8 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  # password_file: /run/secrets/pg", "if Postgres asks for a password")
 	}
 	if source.Slot != defaultConfig().Source.Slot {
-		line("  slot: "+yamlWord(source.Slot), "on this server, the name "+defaultConfig().Source.Slot+" is taken by a slot that does not belong to this database")
+		line("  slot: "+yamlWord(source.Slot), "another relay may use "+defaultConfig().Source.Slot)
+		line("  publication: "+yamlWord(source.Slot), "another relay may use "+defaultConfig().Source.Publication)
 	}
 	missing := ""
 	if len(found) < len(source.Names().Tables) {

@@ -1,8 +1,13 @@
 package e2e
 
 import (
+	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/walpost/walpost/internal/testenv"
 )
 
 // renames are changes of the table's name. If back is set, it puts the old name back.
@@ -69,5 +74,91 @@ func TestRowsOfATableThatWasRenamedArrive(t *testing.T) {
 				t.Errorf("%d events came again", n)
 			}
 		})
+	}
+}
+
+// A relay for another table does not take over the slot of a relay that is killed: it would confirm, without delivering them,
+// the rows of the first table. With the slot and the publication of walpost init it delivers its rows, and nothing is missing.
+func TestASecondRelayWithTheSlotOfTheFirstIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "18", testenv.Param("track_commit_timestamp", "on"))
+	first := w.startReady()
+	w.arrive(w.insert(10))
+	w.exec("CREATE SCHEMA sales")
+	if code, out := w.command("setup", "--apply", "--table=sales.outbox"); code != 1 || !strings.Contains(out, "publication walpost exists, and has other tables than sales.outbox") || !strings.Contains(out, "set source.slot and source.publication") {
+		t.Errorf("setup: code %d\n%s", code, out)
+	}
+	w.exec("CREATE TABLE sales.outbox (LIKE outbox INCLUDING ALL)")
+	sales := w.insertInto("sales.outbox", 5)
+	for _, command := range []string{"check", "setup"} {
+		if code, out := w.command(command, "--table=sales.outbox"); code == 0 || !strings.Contains(out, "publication walpost does not contain table sales.outbox") || !strings.Contains(out, "set source.slot and source.publication") {
+			t.Errorf("%s: code %d\n%s", command, code, out)
+		}
+	}
+	w.exec("ALTER PUBLICATION walpost ADD TABLE sales.outbox")
+	second := w.start("--table=sales.outbox")
+	rows := w.insert(5)
+	sales = append(sales, w.insertInto("sales.outbox", 5)...)
+	w.arrive(rows)
+	first.kill()
+	rows = w.insert(10)
+	sales = append(sales, w.insertInto("sales.outbox", 5)...)
+	eventually(t, time.Minute, "the second relay has the slot, and halts", func() bool {
+		_, body := second.get("/readyz")
+		return strings.HasPrefix(body, "halted: ")
+	})
+	first = w.startReady() // the halted relay does not hold the slot
+	w.arrive(rows)
+	w.halted(second, "", "source.table is sales.outbox, but checkpoint ", " was written for public.outbox")
+	file, err := exec.Command(program, "init", "--dsn", w.dsn, "--table=sales.outbox", "--brokers="+strings.Join(w.brokers, ",")).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := *w.setting
+	own.yaml, _, _ = strings.Cut(string(file), "http:")
+	own.yaml += fmt.Sprintf("router: {route.topic.replacement: \"%s${routedByValue}\"}", w.prefix)
+	second = own.startReady("--snapshot=initial")
+	w.arrive(append(sales, w.insertInto("sales.outbox", 5)...))
+	w.arrive(w.insert(5))
+	if code := second.stop(); code != 0 {
+		t.Errorf("code %d", code)
+	}
+	w.stopCleanly(first)
+}
+
+// A relay that is to deliver another table first delivers both. A person can give up the rest of the first table instead.
+func TestTheSlotOfAnotherTableIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "18")
+	r := w.startReady()
+	w.arrive(w.insert(10))
+	w.stopCleanly(r)
+	rows := w.insert(10)
+	w.exec("CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE outbox INCLUDING ALL)", "ALTER PUBLICATION walpost ADD TABLE sales.outbox")
+	rows = append(rows, w.insertInto("sales.outbox", 5)...)
+	says := []string{"source.table is sales.outbox, but checkpoint ", " was written for public.outbox"}
+	w.refused(says, "--table=sales.outbox")
+	if code, out := w.command("check", "--table=sales.outbox"); code != 1 || !strings.Contains(out, "FAIL  postgres: checkpoint: source.table is sales.outbox") {
+		t.Errorf("check: code %d\n%s", code, out)
+	}
+	if code, out := w.command("recover", "--yes", "--table=sales.outbox"); code != 3 || !strings.Contains(out, says[0]) {
+		t.Errorf("recover: code %d\n%s", code, out)
+	}
+	r = w.startReady("--table=public.outbox,sales.outbox")
+	w.arrive(rows)
+	w.stopCleanly(r)
+	r = w.startReady("--table=sales.outbox")
+	w.arrive(w.insertInto("sales.outbox", 5))
+	w.stopCleanly(r)
+	lost := w.insertInto("sales.outbox", 5)
+	token := w.refused([]string{"source.table is public.outbox, but checkpoint ", " was written for sales.outbox"})
+	r = w.startReady("--accept-gap=" + token)
+	w.arrive(w.insert(5))
+	w.stopCleanly(r)
+	r = w.startReady()
+	w.arrive(w.insert(5))
+	w.stopCleanly(r)
+	if n := w.arrived(lost) + w.again(); n > 0 {
+		t.Errorf("%d of the gap, or again", n)
 	}
 }
