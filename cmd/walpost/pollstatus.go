@@ -39,6 +39,8 @@ func pollStatus(ctx context.Context, cmd *cobra.Command, cfg fileConfig, asJSON 
 		a = a.Other("reads slot " + v.Slot.Name)
 	case v.Poll.Table != source.Names().Tables[0].String() || v.Source.Database != "" && v.Source.Database != database:
 		a = a.Other(fmt.Sprintf("polls table %s in %s", v.Poll.Table, v.Source.Database))
+	case v.Name != cmp.Or(cfg.Name, database+"."+v.Poll.Table): // another relay of the table, with its own checkpoint
+		a = a.Other("is relay " + v.Name)
 	case a.State != relay.Standby:
 		n, err := strconv.ParseUint(cmp.Or(v.Poll.Position, "0"), 10, 64)
 		if err == nil {

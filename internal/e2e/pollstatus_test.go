@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"os"
 	"strings"
 	"testing"
 	"time"
@@ -79,10 +80,29 @@ func TestTheStatusOfAPollingRelay(t *testing.T) {
 	// The relay is gone: the checkpoint says what is delivered.
 	r.stopsClean()
 	code, out = status()
-	if code != 0 || !strings.Contains(out, "undelivered  1, the oldest for") || !strings.Contains(out, "to end it: SELECT pg_terminate_backend(") || !strings.Contains(out, "has no address to ask") {
+	if code != 0 || !strings.Contains(out, "undelivered  1, the oldest waiting for") || !strings.Contains(out, "to end it: SELECT pg_terminate_backend(") || !strings.Contains(out, "has no address to ask") {
 		t.Errorf("without a relay: code %d\n%s", code, out)
 	}
 	pg.Exec(t, s.dsn, answer.BlockerEnd)
+
+	// Another relay of the table, with the usual name, has delivered this row and answers in place of the relay.
+	unnamed := *s
+	file, err := os.ReadFile(s.config())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, unnamed.yaml, _ = strings.Cut(string(file), "\n")
+	unnamed.yaml, _, _ = strings.Cut(unnamed.yaml, "http:")
+	other := unnamed.startReady("--snapshot=never")
+	address = strings.TrimPrefix(other.page, "http://")
+	eventually(t, time.Minute, "a status that is ok of the other relay", func() bool {
+		code, out := unnamed.command("status", "--http", address)
+		return code == 0 && strings.Contains(out, "undelivered  0\n") && strings.Contains(out, "streaming ("+address+")")
+	})
+	if code, out := status("--http", address); code == 0 || !strings.Contains(out, "undelivered  1, ") || !strings.Contains(out, "the relay at "+address+" is relay "+pg.Value(t, s.dsn, "SELECT current_database()")+".public.outbox: ") {
+		t.Errorf("another relay answers: code %d\n%s", code, out)
+	}
+	other.stopsClean()
 	r = s.startReady()
 	eventually(t, time.Minute, "the second event", func() bool { return w.count() == 2 })
 	r.stopsClean()
