@@ -25,14 +25,19 @@ type comparison struct {
 	// seen holds hashes of two kinds: of topic, id and key, and of everything in a record, its time included.
 	seen map[uint64]struct{}
 
+	// again holds hashes of topic and key. Of such a key in a compacted topic, take has found a row that is missing.
+	again   map[uint64]struct{}
+	resumed bool // an earlier call has published rows, so the key of any row may be in again
+
 	left    int // rows that are not published by an earlier call
 	inDoubt int // of left: missing rows that an event in Kafka resembles
 }
 
 // A comparedTopic is what was read of a topic.
 type comparedTopic struct {
-	events int  // -1: it could not be read
-	timed  bool // times are compared, because the records have the times that a relay gave them
+	events    int  // -1: it could not be read
+	timed     bool // times are compared, because the records have the times that a relay gave them
+	compacted bool // the newest event of a key replaces the older ones
 }
 
 // A tally counts rows and records that are equal in everything that is compared.
@@ -60,6 +65,7 @@ const maxEvents = 20_000_000
 func newComparison(unique, timed bool) *comparison {
 	c := &comparison{
 		unique: unique, timed: timed, topics: map[string]*comparedTopic{}, events: map[[2]uint64]tally{}, seen: map[uint64]struct{}{},
+		again: map[uint64]struct{}{},
 	}
 	for i := range c.hashes {
 		c.hashes[i].SetSeed(maphash.MakeSeed())
@@ -191,14 +197,28 @@ func (c *comparison) conclude() (there int) {
 	return there
 }
 
-// take reports whether a row that is left is in Kafka. It is called once for each of them, after conclude.
+// take reports whether a row that is left is in Kafka. It is called once for each of them, in their order, after conclude. In a
+// compacted topic, a missing row must not replace a newer event of its key. So the rows behind it are published again, although
+// they are in Kafka.
 func (c *comparison) take(rec *cdc.Record) bool {
 	p := c.ofRow(rec)
 	n := c.events[p.event]
-	if n.records == 0 || n.left == 0 {
-		return false
+	there := n.records > 0 && n.left > 0
+	if there {
+		n.records--
+		c.events[p.event] = n
 	}
-	n.records--
-	c.events[p.event] = n
-	return true
+	if !c.topics[rec.Topic].compacted {
+		return there
+	}
+	h := &c.hashes[0]
+	h.Reset()
+	hashText(h, []byte(rec.Topic))
+	hashText(h, rec.Key)
+	key := h.Sum64()
+	if !there {
+		c.again[key] = struct{}{}
+	}
+	_, again := c.again[key]
+	return there && !again && !c.resumed
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -202,6 +203,7 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		})
 	}
 	resumed := r.spec.Rows > 0 || len(r.spec.Finished) > 0
+	known.resumed = resumed
 	if resumed { // the records of rows that an earlier reading has handled must not count for equal rows that it has not come to
 		for _, t := range r.reader.Tables() {
 			if err := each(true, t, known.row); err != nil {
@@ -223,8 +225,13 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 	there := known.conclude()
 	missing := known.left - there
 	for _, topic := range slices.Sorted(maps.Keys(known.topics)) {
-		if n := known.topics[topic].events; n >= 0 {
-			rc.say("topic %s has %d events from the time of the gap", topic, n)
+		t := known.topics[topic]
+		if t.events >= 0 {
+			rc.say("topic %s has %d events from the time of the gap", topic, t.events)
+		}
+		if t.compacted && missing > 0 {
+			rc.say("topic %s is compacted: a row whose event was removed counts as missing. The later rows of its key are published again, so that "+
+				"the newest row stays the newest event of the key", topic)
 		}
 	}
 	if rc.unread != nil && ageless != "" {
@@ -413,8 +420,11 @@ func (rc *recovery) tail(ctx context.Context, tails *kgo.Client, topic string, s
 		return errors.Join(ctx.Err(), err)
 	case err != nil:
 		t.events, rc.unread = -1, err
+		return nil
 	}
-	return nil
+	info, err := kafka.DescribeTopic(ctx, tails, topic, "cleanup.policy") // if nothing may be asked, the topic counts as one that keeps all events
+	t.compacted = err == nil && strings.Contains(info.Settings["cleanup.policy"], "compact")
+	return nil //nolint:nilerr // see above
 }
 
 // idOf returns the event id in the record's header, nil if it has none.
