@@ -337,9 +337,12 @@ func checkDeployment(t *testing.T, found map[string]any, config string) {
 		t.Errorf("%d replicas: strategy %s, ready %s, alive %s", *deployment.Spec.Replicas, deployment.Spec.Strategy.Type,
 			c.ReadinessProbe.HTTPGet.Path, c.LivenessProbe.HTTPGet.Path)
 	}
-	mounted := map[string]bool{}
+	mounted, temporary := map[string]bool{}, false
 	for _, v := range pod.Volumes {
 		mounted[v.Name] = true
+		temporary = temporary || v.EmptyDir != nil && slices.ContainsFunc(c.VolumeMounts, func(m corev1.VolumeMount) bool {
+			return m.Name == v.Name && m.MountPath == "/tmp" && !m.ReadOnly
+		})
 		if v.Name == "config" && v.ConfigMap.Name != found["configmap"].(*corev1.ConfigMap).Name {
 			t.Errorf("the pod mounts the ConfigMap %s", v.ConfigMap.Name)
 		}
@@ -348,6 +351,9 @@ func checkDeployment(t *testing.T, found map[string]any, config string) {
 		if !mounted[m.Name] || m.SubPath != "" { // a file by subPath never changes
 			t.Errorf("mount %s: there is no such volume, or it has a subPath", m.Name)
 		}
+	}
+	if !temporary {
+		t.Error("nothing can be written to /tmp, where recover and verify put temporary files")
 	}
 	if !*pod.SecurityContext.RunAsNonRoot || !*c.SecurityContext.ReadOnlyRootFilesystem || *pod.AutomountServiceAccountToken {
 		t.Error("the pod has more rights than it needs")
