@@ -75,9 +75,9 @@ func (l *loop) halt(ctx context.Context, err error) error {
 	l.bad = nil
 	bad := errors.As(err, &l.bad)
 	l.ended("halted", err)
-	l.setState(Halted, err.Error())
 	l.log.Error().Err(err).Str("hint", fault.Hint(err)).Int("in_flight", l.inFlight()).Str("linger", long).
-		Msg("halted: this needs a person")
+		Msg("halted: this needs a person") // before anybody can see the state, and looks for the reason
+	l.setState(Halted, err.Error())
 	if bad && !l.finished {
 		until := since.Add(max(linger, l.cfg.ShutdownGrace))
 		if linger < 0 {

@@ -124,7 +124,8 @@ func (s *setting) start(args ...string) *relay {
 	s.t.Helper()
 	r := &relay{t: s.t, done: make(chan struct{}), log: new(testenv.Output)}
 	r.cmd = exec.Command(program, append([]string{"run", "--config", s.config()}, args...)...)
-	r.cmd.Stdout, r.cmd.Stderr = r.log, r.log
+	out := r.log.File(s.t)
+	r.cmd.Stdout, r.cmd.Stderr = out, out
 	if err := r.cmd.Start(); err != nil {
 		s.t.Fatal(err)
 	}

@@ -3,14 +3,30 @@ package testenv
 import (
 	"bytes"
 	"encoding/json"
+	"os"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // Output keeps what a program or a logger writes, and may be read meanwhile. The zero value is empty.
 type Output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
+	path string // of File
+}
+
+// File returns a file for the output of a program. Whatever the program has written before a call of String is in the text. A program
+// with the Output itself writes to a pipe, and the text lacks for a moment what it has written.
+func (o *Output) File(t testing.TB) *os.File {
+	t.Helper()
+	f, err := os.CreateTemp(t.TempDir(), "output")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	o.path = f.Name()
+	return f
 }
 
 // Write appends p. It never fails.
@@ -24,6 +40,10 @@ func (o *Output) Write(p []byte) (int, error) {
 func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	if o.path != "" {
+		text, _ := os.ReadFile(o.path) // the test may have removed it
+		return string(text)
+	}
 	return o.text.String()
 }
 
