@@ -51,7 +51,7 @@ var preconditions = []struct {
 	},
 	{
 		name: "a publication without the table", sql: []string{"CREATE PUBLICATION walpost FOR TABLE orders WITH (publish = 'insert')"},
-		code: 1, what: "publication walpost does not contain table public.outbox", fix: `set source.publication to a name that only this relay uses. Or: ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
+		code: 1, what: "publication walpost does not contain table public.outbox", fix: `set source.slot and source.publication to names that only this relay uses. Or: ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
 	},
 	{
 		name: "a publication without inserts", sql: []string{"CREATE PUBLICATION walpost FOR TABLE outbox WITH (publish = 'update')"},

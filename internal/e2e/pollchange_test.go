@@ -80,7 +80,7 @@ func TestAChangeOfTheSourceCanBeTakenBack(t *testing.T) {
 	eventually(t, time.Minute, "the first event", func() bool { return c.w.count() == 1 })
 	c.waits(r)
 
-	const unfinished = "is not finished: 0 rows have been published"
+	const unfinished = "is not finished: 0 rows are published"
 	c.source = c.streams
 	code, out := c.answer("y\nn\n")
 	c.recovers(code, out, 1, "1 rows of the table may be in the gap, 0 of them are in Kafka, 1 are missing", "Publish 1 rows")
