@@ -150,7 +150,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  # time_column: created_at", "the time of the insert; recover and cleanup use it")
 	}
 	if len(found) > 0 {
-		line("  # snapshot: initial", "if the table has rows: initial publishes them first, and never leaves them out")
+		line("  # snapshot: initial", "or never: what to do with rows from before the slot")
 	}
 	line("kafka:", "")
 	for i, broker := range brokers {
