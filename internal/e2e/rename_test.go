@@ -162,3 +162,28 @@ func TestTheSlotOfAnotherTableIsRefused(t *testing.T) {
 		t.Errorf("%d of the gap, or again", n)
 	}
 }
+
+// A table that a relay is to deliver from now on may have rows that its slot does not have, and that the checkpoint knows nothing of.
+func TestTheRowsOfATableThatIsAddedArriveByReplay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "18", testenv.Param("track_commit_timestamp", "on"))
+	const both = "--table=public.outbox,sales.outbox"
+	r := w.startReady()
+	w.exec("CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE outbox INCLUDING ALL)")
+	rows := append(w.insertInto("sales.outbox", 5), w.insert(5)...)
+	w.arrive(rows[5:])
+	w.stopCleanly(r)
+	if code, out := w.command("check", both); code != 1 || !strings.Contains(out, "publish them with walpost replay --all --table=sales.outbox and then") || !strings.Contains(out, `ALTER PUBLICATION "walpost" ADD TABLE "sales"."outbox";`) {
+		t.Errorf("check: code %d\n%s", code, out)
+	}
+	w.exec("ALTER PUBLICATION walpost ADD TABLE sales.outbox")
+	if code, out := w.command("recover", "--yes", both); code != 0 || !strings.Contains(out, "nothing to recover") {
+		t.Errorf("recover: code %d\n%s", code, out)
+	}
+	if code, out := w.command("replay", "--all", "--table=sales.outbox"); code != 0 {
+		t.Errorf("replay: code %d\n%s", code, out)
+	}
+	r = w.startReady(both)
+	w.arrive(append(rows, w.insertInto("sales.outbox", 5)...))
+	w.stopCleanly(r)
+}
