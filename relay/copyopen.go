@@ -120,8 +120,9 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 		if before, unread := r.others.Before(ctx, &found); before || unread != nil { // the judgement says what became of their rows
 			return nil, unread
 		}
-		return nil, fault.Config(err, fmt.Sprintf("Drop the slot (SELECT pg_drop_replication_slot('%s');): walpost then creates it again, together with the snapshot. "+
-			"Or write snapshot: never, to begin at the position of the slot.", found.Slot))
+		return nil, fault.Config(err, fmt.Sprintf("If this relay ran before (its checkpoint is lost, or Kafka was moved), set source.snapshot to \"never\": walpost then begins at the position of the slot. "+
+			"Only if no relay has ever read the slot, drop it (SELECT pg_drop_replication_slot('%s');): walpost then creates it again, together with the snapshot. "+
+			"A drop loses what only the slot has, and the snapshot publishes every row of the table.", found.Slot))
 	}
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)

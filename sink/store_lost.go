@@ -33,7 +33,7 @@ func (l *LostRecords) Error() string {
 // Hint says what to do for a relay that is new, and for one that is not.
 func (l *LostRecords) Hint() string {
 	return "Set cleanup.policy=compact on the topic, so that no checkpoint is deleted again. " +
-		"If this relay ran before, its checkpoint is lost, and the command below begins at the position of the slot. " +
+		"If this relay ran before, its checkpoint is lost. If its slot exists, set source.snapshot to \"never\": the command below then begins at the position of the slot. " +
 		"If its slot is gone, too, or if source.kind is poll, events may be missing: set source.snapshot: initial for this start, which publishes the rows of the table again. " +
 		"Start the relay once with " + fault.Command("run", "--accept-gap="+l.GapToken())
 }
