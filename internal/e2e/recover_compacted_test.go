@@ -38,7 +38,7 @@ func TestRecoverKeepsTheNewestEventOfACompactedTopic(t *testing.T) {
 	s.lose()
 	code, out := s.command("recover", "--yes")
 	if code != 0 || !strings.Contains(out, "2 are missing") || !strings.Contains(out, "topic "+topic+" is compacted: ") || !strings.Contains(out, "recovered: 3 rows") {
-		t.Errorf("recover: code %d\n%s", code, out)
+		t.Fatalf("recover: code %d\n%s", code, out)
 	}
 	var got []string
 	reader := kafka.Client(t, kgo.ConsumeTopics(topic), kgo.ConsumeResetOffset(kgo.NewOffset().AtStart()))
