@@ -33,7 +33,7 @@ func TestASnapshotOutlivesItsLostSlot(t *testing.T) {
 			if way == "accepted" {
 				r = s.startReady("--accept-gap=" + tokenInHint.FindStringSubmatch(r.log.String())[1])
 			} else {
-				if code, out := s.command("recover", "--yes", "--since", "2040-01-01T00:00:00Z"); code != 2 || !strings.Contains(out, "--since: the snapshot is not finished") {
+				if code, out := s.command("recover", "--yes", "--since", "2020-01-01T00:00:00Z"); code != 2 || !strings.Contains(out, "--since: the snapshot is not finished") {
 					t.Errorf("recover --since: code %d\n%s", code, out)
 				}
 				if code, out := s.command("recover", "--yes"); code != 0 {
