@@ -12,6 +12,7 @@ import (
 	"net/url"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ import (
 type ConnectWorker struct {
 	*testenv.JavaServer
 	brokers []string
+	herder  sync.RWMutex // see inTurn
 }
 
 // Connect starts a Kafka Connect worker on the brokers of a cluster. It ends with the test. props
@@ -144,6 +146,15 @@ type RESTError struct {
 
 func (e *RESTError) Error() string {
 	return fmt.Sprintf("kafka connect: status %d: %s", e.Status, e.Message)
+}
+
+// inTurn is rest for everything that locks the worker's herder. Connect's pause and resume lock the store of the configurations first and
+// then the herder, and the other calls lock them in the other order. So a pause beside another call can lock both for good, and then the
+// worker answers nothing any more (seen with Kafka 4.3.0; KAFKA-16051 is the same for the start of a worker). change keeps them apart.
+func (w *ConnectWorker) inTurn(ctx context.Context, method, path string, body, into any) error {
+	w.herder.RLock()
+	defer w.herder.RUnlock()
+	return w.rest(ctx, method, path, body, into)
 }
 
 func (w *ConnectWorker) rest(ctx context.Context, method, path string, body, into any) error {

@@ -36,7 +36,7 @@ type ConnectorOffset struct {
 // TryPut creates or changes a connector. If the worker refuses the configuration, the error is a
 // *RESTError.
 func (w *ConnectWorker) TryPut(ctx context.Context, name string, config map[string]string) error {
-	err := w.rest(ctx, http.MethodPut, connectorPath(name)+"/config", config, nil)
+	err := w.inTurn(ctx, http.MethodPut, connectorPath(name)+"/config", config, nil)
 	var refusal *RESTError
 	if errors.As(err, &refusal) && refusal.Status == http.StatusInternalServerError {
 		// If Debezium finds a wrong option, it leaves others unvalidated, and Connect 4.3 fails
@@ -84,7 +84,7 @@ func (w *ConnectWorker) Delete(t testing.TB, name string) {
 
 // TryDelete is Delete with an error.
 func (w *ConnectWorker) TryDelete(ctx context.Context, name string) error {
-	return w.rest(ctx, http.MethodDelete, connectorPath(name), nil, nil)
+	return w.inTurn(ctx, http.MethodDelete, connectorPath(name), nil, nil)
 }
 
 // Pause stops reading records from a connector's task, which keeps its slot.
@@ -100,6 +100,8 @@ func (w *ConnectWorker) Resume(t testing.TB, name string) { w.change(t, name, "r
 
 func (w *ConnectWorker) change(t testing.TB, name, verb, state string) {
 	t.Helper()
+	w.herder.Lock()
+	defer w.herder.Unlock()
 	w.must(t, verb+" connector "+name, func(ctx context.Context) error {
 		if err := w.rest(ctx, http.MethodPut, connectorPath(name)+"/"+verb, nil, nil); err != nil {
 			return err
@@ -202,7 +204,7 @@ func (w *ConnectWorker) Offsets(t testing.TB, name string) []ConnectorOffset {
 // TryOffsets is Offsets with an error.
 func (w *ConnectWorker) TryOffsets(ctx context.Context, name string) ([]ConnectorOffset, error) {
 	var answer struct{ Offsets []ConnectorOffset }
-	err := w.rest(ctx, http.MethodGet, connectorPath(name)+"/offsets", nil, &answer)
+	err := w.inTurn(ctx, http.MethodGet, connectorPath(name)+"/offsets", nil, &answer)
 	return answer.Offsets, err
 }
 
@@ -210,7 +212,7 @@ func (w *ConnectWorker) TryOffsets(ctx context.Context, name string) ([]Connecto
 func (w *ConnectWorker) ResetOffsets(t testing.TB, name string) {
 	t.Helper()
 	w.must(t, "reset offsets of connector "+name, func(ctx context.Context) error {
-		return w.rest(ctx, http.MethodDelete, connectorPath(name)+"/offsets", nil, nil)
+		return w.inTurn(ctx, http.MethodDelete, connectorPath(name)+"/offsets", nil, nil)
 	})
 }
 
