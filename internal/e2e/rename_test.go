@@ -187,3 +187,24 @@ func TestTheRowsOfATableThatIsAddedArriveByReplay(t *testing.T) {
 	w.arrive(append(rows, w.insertInto("sales.outbox", 5)...))
 	w.stopCleanly(r)
 }
+
+// A parked row has the name that its table had. After the table is renamed, walpost must not take it for a row without an event.
+func TestAParkedRowOutlivesTheRenameOfItsTable(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, "17")
+	w.exec("ALTER TABLE outbox ALTER COLUMN aggregate_type DROP NOT NULL")
+	w.extra += fmt.Sprintf("\ndelivery: {on_poison: park_key, parking_topic: %sparked}\n", w.prefix)
+	r := w.startReady()
+	w.exec("INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES (NULL, 'k', 'Changed', '{}')")
+	eventually(t, time.Minute, "the key is parked", func() bool { return r.metric("walpost_parked_keys") == 1 })
+	w.stopCleanly(r)
+	w.exec("ALTER TABLE outbox RENAME TO events")
+	r = w.startReady("--table=public.events")
+	if code, out := w.command("dead", "retry", "--all"); code != 0 {
+		t.Fatalf("retry: code %d\n%s", code, out)
+	}
+	eventually(t, time.Minute, "the key stays parked", func() bool {
+		return strings.Contains(r.log.String(), "the configuration produces no record for this row of public.outbox") && r.metric("walpost_parked_keys") == 1
+	})
+	w.stopCleanly(r)
+}

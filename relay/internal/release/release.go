@@ -259,21 +259,21 @@ const lostHint = "The topic has lost records: check its cleanup.policy and reten
 // sendParked sends the record of a parked event. It reports false if the event cannot be routed yet.
 func (p *Releaser) sendParked(r *round, e *parking.Entry, letter *deadletter.Letter) bool {
 	rec := letter.Record
-	ok := true
 	if letter.Event != nil {
 		rec = &cdc.Record{}
-		var err error
-		if ok, err = p.Route(letter.Event, rec); err != nil {
+		ok, err := p.Route(letter.Event, rec)
+		if err == nil && !ok { // for example because the table has another name now
+			err = fmt.Errorf("the configuration produces no record for this row of %s", letter.Table)
+		}
+		if err != nil {
 			p.again(r, letter, cmp.Or(badevent.Because(err), cdc.Unroutable), err)
 			return false
 		}
 	}
-	r.entries, r.acked = append(r.entries, e), append(r.acked, !ok)
-	if ok {
-		isOrigin := func(h cdc.Header) bool { return h.Key == OriginHeader }
-		rec.Headers = append(slices.DeleteFunc(slices.Clone(rec.Headers), isOrigin), cdc.Header{Key: OriginHeader, Value: []byte(Origin)})
-		p.hand(rec, &released{of: r, letter: letter, nth: len(r.entries) - 1})
-	}
+	r.entries, r.acked = append(r.entries, e), append(r.acked, false)
+	isOrigin := func(h cdc.Header) bool { return h.Key == OriginHeader }
+	rec.Headers = append(slices.DeleteFunc(slices.Clone(rec.Headers), isOrigin), cdc.Header{Key: OriginHeader, Value: []byte(Origin)})
+	p.hand(rec, &released{of: r, letter: letter, nth: len(r.entries) - 1})
 	return true
 }
 
