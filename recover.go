@@ -59,7 +59,7 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 			at, err := r.elsewhere(ctx, opts.Say)
 			return func(table, id string, unique bool) bool {
 				place := at(table, id)
-				return place.Name != "" && (unique || place.Parked)
+				return place.Name != "" && (unique || place.Parked && place.Open)
 			}, err
 		}
 	}

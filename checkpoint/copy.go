@@ -30,6 +30,9 @@ type Copy struct {
 	// is unknown.
 	From  cdc.Position `json:"from,omitzero"`
 	Since time.Time    `json:"since,omitzero"`
+	// AnyAge says that a recover also publishes the rest of an unfinished snapshot, so that rows of
+	// any age may be missing.
+	AnyAge bool `json:"any_age,omitempty"`
 
 	// Border is for a source that polls: the rows of the transactions that this snapshot sees are
 	// published, and the source gives the others.
@@ -68,6 +71,15 @@ func (c *Copy) check() error {
 		return c.Was.check()
 	}
 	return nil
+}
+
+// RecoverOf returns the copy of a recover of what is missing behind from, and the unfinished copy of r
+// that it replaces, nil for none. r may be nil.
+func (r *Record) RecoverOf(from cdc.Position) (next Copy, was *Copy) {
+	if r != nil {
+		was = r.Copy
+	}
+	return Copy{Origin: OriginRecover, From: from, AnyAge: was != nil && (was.Origin == OriginSnapshot || was.AnyAge)}, was
 }
 
 // Polled is the record of a source that polled before the copy, nil if there is none.

@@ -187,13 +187,9 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	if kept { // nothing is written before this process holds the slot: accept asks the person
 		return rec, nil
 	}
-	next := checkpoint.Copy{Origin: checkpoint.OriginRecover, From: gap.From}
+	next, was := rec.RecoverOf(gap.From)
 	if other {
 		next.Was = rec
-	}
-	var was *checkpoint.Copy
-	if rec != nil {
-		was = rec.Copy
 	}
 	if begun {
 		next.From, next.Rows, next.Was = was.From, was.Rows, was.Was
@@ -216,8 +212,9 @@ func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found 
 	if err != nil {
 		return nil, err
 	}
-	c := checkpoint.Copy{Origin: checkpoint.OriginRecover, Slot: true, From: gap.From, Since: since}
-	if was := base.Copy; was != nil {
+	c, was := base.RecoverOf(gap.From)
+	c.Slot, c.Since = true, since
+	if was != nil {
 		c.Rows = was.Rows
 		if was.From != 0 {
 			c.From = min(c.From, was.From)

@@ -80,8 +80,8 @@ func (rc *recovery) gap(_ context.Context, gap *checkpoint.Refusal, begun *check
 	if rc.Messages && gap.NeedsSlot() {
 		rc.say("logical messages in this gap are lost, because they were only in the WAL: recover publishes rows of the table")
 	}
-	if begun != nil && begun.Origin == checkpoint.OriginSnapshot && !rc.Since.IsZero() {
-		return since, fault.Config(errors.New("--since: the snapshot is not finished, so a row of any age may be missing"), "Leave --since out.")
+	if begun != nil && (begun.Origin == checkpoint.OriginSnapshot || begun.AnyAge) && !rc.Since.IsZero() {
+		return since, errAnyAge()
 	}
 	when := "at a time that the checkpoint does not record"
 	if !gap.Since.IsZero() {
@@ -145,7 +145,9 @@ func (rc *recovery) ask(question, otherwise string) error {
 // prepare counts what is missing, and asks whether to publish it.
 func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (bool, error), error) {
 	rc.reading, rc.unread, rc.known = r, nil, nil // frees the memory of the reading before
-	rc.narrow(r)
+	if err := rc.narrow(r); err != nil {
+		return nil, err
+	}
 	known, err := rc.compare(ctx, r)
 	if err != nil {
 		return nil, err
@@ -229,7 +231,11 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		if t.events >= 0 {
 			rc.say("topic %s has %d events from the time of the gap", topic, t.events)
 		}
-		if t.compacted && missing > 0 {
+		switch {
+		case t.compacted && resumed:
+			rc.say("topic %s is compacted, and an earlier call has handled rows: walpost publishes all its rows that are left again, "+
+				"so that the newest row stays the newest event of each key", topic)
+		case t.compacted && missing > 0:
 			rc.say("topic %s is compacted: a row whose event was removed counts as missing. The later rows of its key are published again, so that "+
 				"the newest row stays the newest event of the key", topic)
 		}
@@ -286,9 +292,14 @@ func (rc *recovery) isAside(r *reading, rel *cdc.Relation, id string) bool {
 
 // narrow takes the flags of a call that continues an earlier one. Only what this call reads is narrowed: the checkpoint keeps the
 // whole gap.
-func (rc *recovery) narrow(r *reading) {
+func (rc *recovery) narrow(r *reading) error {
 	switch {
 	case rc.begins:
+	case !rc.Since.IsZero() && r.spec.AnyAge:
+		return errAnyAge()
+	case !rc.Since.IsZero() && rc.Since.Before(r.spec.Since) && (r.spec.Rows > 0 || len(r.spec.Finished) > 0 || r.spec.At.Table != ""):
+		return fault.Config(fmt.Errorf("--since: an earlier call has examined rows from %s on, and does not go back", r.spec.Since.UTC().Format(time.RFC3339)),
+			"Leave --since out. When recover has finished, run "+fault.Command("verify")+" to find older rows that are missing.")
 	case rc.Since.IsZero() && rc.Overlap != DefaultOverlap:
 		rc.say("--overlap has no effect: an earlier call has decided since when rows are examined (--since names another time)")
 	case !rc.Since.IsZero():
@@ -299,6 +310,11 @@ func (rc *recovery) narrow(r *reading) {
 		rc.say("the earlier call examined rows committed %s; this call examines rows committed since %s, and rows of unknown age", before, rc.Since.UTC().Format(time.RFC3339))
 		r.spec.Since = rc.Since
 	}
+	return nil
+}
+
+func errAnyAge() error {
+	return fault.Config(errors.New("--since: the snapshot is not finished, so a row of any age may be missing"), "Leave --since out.")
 }
 
 // since returns the time from which on the topics have the events of the rows in the gap. It is zero if ageless says why that is unknown.

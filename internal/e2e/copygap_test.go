@@ -36,6 +36,12 @@ func TestASnapshotOutlivesItsLostSlot(t *testing.T) {
 				if code, out := s.command("recover", "--yes", "--since", "2020-01-01T00:00:00Z"); code != 2 || !strings.Contains(out, "--since: the snapshot is not finished") {
 					t.Errorf("recover --since: code %d\n%s", code, out)
 				}
+				if code, out := s.answer("y\nno\n"); code != 1 || !strings.Contains(out, "Publish ") {
+					t.Errorf("no to the second question: code %d\n%s", code, out)
+				}
+				if code, out := s.command("recover", "--yes", "--since", "2020-01-01T00:00:00Z"); code != 2 || !strings.Contains(out, "--since: the snapshot is not finished") {
+					t.Errorf("recover --since, once more: code %d\n%s", code, out)
+				}
 				if code, out := s.command("recover", "--yes"); code != 0 {
 					t.Errorf("recover: code %d\n%s", code, out)
 				}
