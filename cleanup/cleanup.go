@@ -137,6 +137,8 @@ type Cleaner struct {
 	notes    []string            // hints of this pass, which the next pass reports
 	// ranged has the tables of which whole partitions are removed. Run's goroutine only.
 	ranged map[pg.Table]bool
+	slow   map[pg.Table]slowAttach // the same
+	limit  time.Duration           // attachLimit, or less in a test
 
 	mu     sync.Mutex
 	status Status
@@ -150,7 +152,7 @@ func New(cfg Config) *Cleaner {
 	if cfg.Batch <= 0 {
 		cfg.Batch = defaultBatch
 	}
-	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", own: map[pg.Table]string{}, ranged: map[pg.Table]bool{}}
+	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", own: map[pg.Table]string{}, ranged: map[pg.Table]bool{}, slow: map[pg.Table]slowAttach{}, limit: attachLimit}
 }
 
 // Status returns a copy of the counters.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"time"
 
@@ -136,8 +137,21 @@ func plan(parts []partition, now float64) (made [][2]float64) {
 	return made
 }
 
+// A slowAttach is an attempt to attach a partition that took too long.
+type slowAttach struct {
+	again time.Time // of the next attempt
+	why   string
+}
+
+// attachLimit is how long an attempt may take beside a default partition. Postgres looks for rows of the new partition in the whole
+// default partition, and nobody can write to it meanwhile. So the next attempt comes only after attachAgain.
+const (
+	attachLimit = 5 * time.Second
+	attachAgain = 10 * time.Minute
+)
+
 // makeAhead creates partitions for future rows. It creates a table and attaches it, which does not
-// block writers.
+// block writers if there is no default partition.
 func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 	parts, rest, err := c.partitions(ctx, t)
 	if err != nil {
@@ -147,17 +161,30 @@ func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 	if err != nil {
 		return err
 	}
+	var limit []string
+	if rest != nil {
+		limit = []string{fmt.Sprintf("SET LOCAL statement_timeout = %d", c.limit.Milliseconds())}
+		if slow := c.slow[t]; time.Now().Before(slow.again) {
+			c.note("%s", slow.why)
+			return nil
+		}
+	}
 	for _, p := range plan(parts, clock.Now) {
 		from, to := stamp(p[0]), stamp(p[1])
 		part := pg.Table{Schema: t.Schema, Name: partName(t.Name, p[0], p[1]-p[0])}
 		// Use one transaction, because a table that is not attached would block the next attempt.
-		err := c.change(ctx, "create partition "+part.String(),
+		err := c.change(ctx, "create partition "+part.String(), append(slices.Clip(limit),
 			fmt.Sprintf("CREATE TABLE %s (LIKE %s INCLUDING ALL EXCLUDING IDENTITY)", part.SQL(), t.SQL()),
-			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.SQL(), part.SQL(), pg.QuoteLiteral(from), pg.QuoteLiteral(to)))
+			fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", t.SQL(), part.SQL(), pg.QuoteLiteral(from), pg.QuoteLiteral(to)))...)
 		switch {
 		case pg.SQLState(err) == pg.StateCheck && rest != nil:
 			c.note("partition %s is not created, because the default partition %s has rows from %s to %s", part, rest, from, to)
 			continue
+		case rest != nil && pg.SQLState(err) == pg.StateCancelled: // INSERTs go to the default partition, so none fails
+			slow := slowAttach{time.Now().Add(attachAgain), fmt.Sprintf("partition %s is not created, because Postgres needs more than %s to look for its rows in the default partition %s", part, c.limit, rest)}
+			c.slow[t] = slow
+			c.note("%s", slow.why)
+			return nil
 		case givesWay(err) && p[0] > clock.Now+p[1]-p[0]:
 			return nil // the next pass tries again
 		case err != nil:
