@@ -261,7 +261,8 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 	cfg.shard()
 	database := ""
 	if from := cfg.replication(); from.DSN != "" {
-		if database, err = from.Database(); err != nil {
+		from.Password, from.PasswordFile = "", "" // the name of the database needs no secret
+		if database, err = from.Database(); err != nil && cfg.Name == "" {
 			return nil, err
 		}
 		cfg.Name = cmp.Or(cfg.Name, cfg.usualName(database))
