@@ -35,7 +35,7 @@ func (s *Session) streamFault(e *pgconn.PgError) error {
 		return fault.Person(
 			fmt.Errorf("slot %s needs the publication %s as of %s, but the publication did not exist then: %w", s.cfg.slot, s.cfg.publication, s.received, e),
 			"The publication was dropped, or created after the slot. Creating it again does not help, because the slot reads an old state of the catalog. "+
-				"Events from "+s.flush.String()+" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role, s.cfg.identity.Tableless), fault.Advice{Command: fault.Command("recover")})
+				"Events from "+s.flush.String()+" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role, s.cfg.identity.Tableless), fault.RecoverCommands(s.cfg.identity.Tableless)...)
 	case e.Code == pg.StateNoRight:
 		return fault.Person(err, "The role needs the REPLICATION attribute: ALTER ROLE … WITH REPLICATION (on managed servers: grant the provider's replication role).")
 	case pg.NotUTF8(e.Code):
@@ -114,7 +114,7 @@ func (s *Session) notice(body []byte) error {
 	return fault.Person(
 		fmt.Errorf("the server skips rows of slot %s from %s on: %s (SQLSTATE %s) %s", s.cfg.slot, s.received, m.Message, m.Code, m.Detail),
 		"The publication "+s.cfg.publication+" was dropped, or created after the slot. Events from "+s.flush.String()+
-			" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role, s.cfg.identity.Tableless), fault.Advice{Command: fault.Command("recover")})
+			" on may be missing. "+recoverWithout(s.cfg.slot, s.cfg.role, s.cfg.identity.Tableless), fault.RecoverCommands(s.cfg.identity.Tableless)...)
 }
 
 // goingDown says whether err, of a connection attempt, says that the server is not there or is about to leave.

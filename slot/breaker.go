@@ -141,7 +141,7 @@ func (b *Breaker) Observe(s Status) {
 		log.Msg("circuit breaker: delivery stops, and walpost will try to drop the slot")
 		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so the delivery was stopped to drop the slot", reason),
 			"The slot is dropped as soon as it is free. Remove the cause of its growth. "+fault.Recover(b.cfg.Tableless),
-			fault.Advice{Command: fault.Command("recover")}),
+			fault.RecoverCommands(b.cfg.Tableless)...),
 			func() { b.dropSlot(s.Slot, reason) })
 	}
 }

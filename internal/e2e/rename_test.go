@@ -173,7 +173,7 @@ func TestTheRowsOfATableThatIsAddedArriveByReplay(t *testing.T) {
 	rows := append(w.insertInto("sales.outbox", 5), w.insert(5)...)
 	w.arrive(rows[5:])
 	w.stopCleanly(r)
-	if code, out := w.command("check", both); code != 1 || !strings.Contains(out, "publish them with walpost replay --all --table=sales.outbox and then") || !strings.Contains(out, `ALTER PUBLICATION "walpost" ADD TABLE "sales"."outbox";`) {
+	if code, out := w.command("check", both); code != 1 || !strings.Contains(out, "publish these rows with walpost replay --all --table=sales.outbox, and then") || !strings.Contains(out, `ALTER PUBLICATION "walpost" ADD TABLE "sales"."outbox";`) {
 		t.Errorf("check: code %d\n%s", code, out)
 	}
 	w.exec("ALTER PUBLICATION walpost ADD TABLE sales.outbox")

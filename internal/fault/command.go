@@ -28,6 +28,14 @@ type Advice struct {
 	GivesUp string `json:"gives_up"` // what the command gives up for good; "" for nothing
 }
 
+// RecoverCommands are the commands that Recover names and that may be offered: without a table, none.
+func RecoverCommands(tableless bool) []Advice {
+	if tableless {
+		return nil
+	}
+	return []Advice{{Command: Command("recover")}}
+}
+
 // Recover is the advice if the slot is missing or lost. Without a table, walpost recover refuses.
 func Recover(tableless bool) string {
 	if tableless {
