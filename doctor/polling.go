@@ -53,7 +53,11 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 			"no index begins with column %s: each poll reads the whole table", set.XIDColumn)
 	}
 	if rel := f.Table.Relation; (!f.CommitTimes || set.Claims()) && rel.Index(set.TimeColumn) < 0 {
-		add(Warn, "source.time_column", fix.ByWords("Set source.time_column to a timestamptz column, such as created_at, or set track_commit_timestamp = on in Postgres, and restart Postgres."),
+		how := "Set source.time_column to a timestamptz column, such as created_at."
+		if !set.Claims() {
+			how += " Or set track_commit_timestamp = on in Postgres, and restart Postgres."
+		}
+		add(Warn, "source.time_column", fix.ByWords(how),
 			"no column holds the time at which a row was written: the record gets the time of reading as its timestamp, so a repeated event differs from the first one")
 	}
 	if set.Claims() && len(f.Guards) > 0 {

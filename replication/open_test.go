@@ -202,7 +202,7 @@ var refusals = []struct {
 	{
 		name: "a publication of another table", sql: []string{outboxTable, "CREATE TABLE ev (id int)", "CREATE PUBLICATION walpost FOR TABLE ev"},
 		error: "publication walpost does not contain table public.outbox", behaves: "fail",
-		hint: `set source.publication to a name that only this relay uses. Or: ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
+		hint: `Another relay may use this publication: set source.slot and source.publication to names that only this relay uses. Or: ALTER PUBLICATION "walpost" ADD TABLE "public"."outbox";`,
 	},
 	{
 		name: "the table taken out under a slot", sql: []string{outboxTable, publicationForOutbox}, slot: "pgoutput", after: []string{"ALTER PUBLICATION walpost DROP TABLE outbox"},

@@ -314,8 +314,8 @@ func (j *judgement) publication(tableMissing bool) {
 				add = append(fix.ByWords(ownNames+" Or:"), add...)
 			}
 			if j.known() && len(j.f.Tables) > 1 { // the record does not have a table that is new, so it has no gap
-				add = append(fix.ByWords(fmt.Sprintf("If %[1]s is new in source.tables, walpost recover leaves out the rows that %[1]s has already: "+
-					"after the statement below, wait until no transaction is open that began before it, publish these rows with walpost replay --all --table=%[1]s, and then start walpost.", t.Table)), add...)
+				add = append(fix.ByWords(fmt.Sprintf("If %[1]s is new in source.tables, walpost recover does not publish the rows that %[1]s already has. "+
+					"Run the statement below, wait until every transaction that began before it has ended, publish these rows with walpost replay --all --table=%[1]s, and then start walpost.", t.Table)), add...)
 			}
 			j.lose(name, add, "publication %s does not contain table %s", j.cfg.Publication, t.Table)
 		}

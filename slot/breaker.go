@@ -140,7 +140,7 @@ func (b *Breaker) Observe(s Status) {
 		b.set(BreakerTripped, reason)
 		log.Msg("circuit breaker: delivery stops, and walpost will try to drop the slot")
 		b.halt(fault.Person(fmt.Errorf("circuit breaker: %s, so the delivery was stopped to drop the slot", reason),
-			"The slot is dropped as soon as it is free. Remove the cause of its growth. "+fault.Recover(b.cfg.Tableless),
+			"walpost tries to drop the slot when the relay has left it, and walpost status shows whether the slot still exists. Remove the cause of its growth. "+fault.Recover(b.cfg.Tableless),
 			fault.RecoverCommands(b.cfg.Tableless)...),
 			func() { b.dropSlot(s.Slot, reason) })
 	}

@@ -38,7 +38,8 @@ relay delivers them in order, before newer events of these keys. With --wait, re
 are delivered or one is refused again.
 
 retry delivers the events of the relay of the configuration and of its shards. With --relay, it
-delivers those of another relay with this configuration, for example after the key name was changed.
+uses this configuration to deliver the events of another relay, for example after name was changed in
+walpost.yaml.
 
 If several retries run at the same time, only the last one that was started continues. retry can run
 while the relay runs.`,

@@ -35,7 +35,7 @@ publication, the next run halts and names the next step.
 If recover is interrupted, run it again, and it continues. Until it is finished, run refuses to start.
 If the new slot is lost as well, recover starts again with the original gap. An unfinished snapshot is
 part of the gap. Rows that were deleted from the table before they were published are lost. recover
-reports this, with the number of lost rows if it is known.
+reports this, if possible with an upper limit for the number of deleted rows.
 
 recover assumes that a row is in Kafka if its topic has an event with the same id, key, value and
 time. The same topic, id and key are enough if there is only one table, and its event id is a primary

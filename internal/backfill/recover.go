@@ -233,8 +233,8 @@ func (rc *recovery) prepare(ctx context.Context, r *reading) (func(*cdc.Event) (
 		}
 		switch {
 		case t.compacted && resumed:
-			rc.say("topic %s is compacted, and an earlier call has handled rows: walpost publishes all its rows that are left again, "+
-				"so that the newest row stays the newest event of each key", topic)
+			rc.say("topic %s is compacted, and an earlier call has handled some rows: walpost publishes all remaining rows of this topic, even those that "+
+				"are already in Kafka, so that the newest row stays the newest event of each key", topic)
 		case t.compacted && missing > 0:
 			rc.say("topic %s is compacted: a row whose event was removed counts as missing. The later rows of its key are published again, so that "+
 				"the newest row stays the newest event of the key", topic)
@@ -298,10 +298,10 @@ func (rc *recovery) narrow(r *reading) error {
 	case !rc.Since.IsZero() && r.spec.AnyAge:
 		return errAnyAge()
 	case !rc.Since.IsZero() && rc.Since.Before(r.spec.Since) && (r.spec.Rows > 0 || len(r.spec.Finished) > 0 || r.spec.At.Table != ""):
-		return fault.Config(fmt.Errorf("--since: an earlier call has examined rows from %s on, and does not go back", r.spec.Since.UTC().Format(time.RFC3339)),
+		return fault.Config(fmt.Errorf("--since: an earlier call examined rows from %s on, and recover cannot go back to older rows", r.spec.Since.UTC().Format(time.RFC3339)),
 			"Leave --since out. When recover has finished, run "+fault.Command("verify")+" to find older rows that are missing.")
 	case rc.Since.IsZero() && rc.Overlap != DefaultOverlap:
-		rc.say("--overlap has no effect: an earlier call has decided since when rows are examined (--since names another time)")
+		rc.say("--overlap has no effect: an earlier call has already set the time from which rows are examined (use --since to change it)")
 	case !rc.Since.IsZero():
 		before := "of any age"
 		if !r.spec.Since.IsZero() {

@@ -21,9 +21,9 @@ func TestSinceOfALaterCall(t *testing.T) {
 		"later":                                 {spec: checkpoint.Copy{Since: first, Rows: 1}, since: first.Add(time.Hour)},
 		"later, of any age":                     {spec: checkpoint.Copy{Rows: 1}, since: first},
 		"earlier, before a row was published":   {spec: checkpoint.Copy{Since: first}, since: first.Add(-time.Hour)},
-		"earlier, after a row":                  {spec: checkpoint.Copy{Since: first, Rows: 1}, since: first.Add(-time.Hour), wrong: "does not go back"},
-		"earlier, after a row that is in Kafka": {spec: checkpoint.Copy{Since: first, At: checkpoint.Mark{Table: "public.outbox", Nth: 1}}, since: first.Add(-time.Hour), wrong: "does not go back"},
-		"earlier, after a table":                {spec: checkpoint.Copy{Since: first, Finished: []string{"public.outbox"}}, since: first.Add(-time.Hour), wrong: "does not go back"},
+		"earlier, after a row":                  {spec: checkpoint.Copy{Since: first, Rows: 1}, since: first.Add(-time.Hour), wrong: "cannot go back"},
+		"earlier, after a row that is in Kafka": {spec: checkpoint.Copy{Since: first, At: checkpoint.Mark{Table: "public.outbox", Nth: 1}}, since: first.Add(-time.Hour), wrong: "cannot go back"},
+		"earlier, after a table":                {spec: checkpoint.Copy{Since: first, Finished: []string{"public.outbox"}}, since: first.Add(-time.Hour), wrong: "cannot go back"},
 		"the rest of a snapshot":                {spec: checkpoint.Copy{AnyAge: true}, since: first, wrong: "the snapshot is not finished"},
 	} {
 		rc := &recovery{Recovering: Recovering{RecoverOptions: RecoverOptions{Since: c.since, Overlap: DefaultOverlap, Say: func(string) {}}}}
