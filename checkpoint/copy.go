@@ -169,3 +169,14 @@ func (r *Record) CopyBehind(found cdc.Identity) *Copy {
 	}
 	return &c
 }
+
+// sourceName names what is read, by poll or by slot.
+func sourceName(poll, xidColumn, slot string) string {
+	switch {
+	case xidColumn != "":
+		return "the table, with source.poll.strategy " + poll + " and source.poll.xid_column " + xidColumn
+	case poll != "":
+		return "the table, with source.poll.strategy " + poll
+	}
+	return fmt.Sprintf("slot %q", slot)
+}

@@ -292,17 +292,6 @@ func (r *Refusal) found() string {
 	return string(r.Reason)
 }
 
-// sourceName names what is read, by poll or by slot.
-func sourceName(poll, xidColumn, slot string) string {
-	switch {
-	case xidColumn != "":
-		return "the table, with source.poll.strategy " + poll + " and source.poll.xid_column " + xidColumn
-	case poll != "":
-		return "the table, with source.poll.strategy " + poll
-	}
-	return fmt.Sprintf("slot %q", slot)
-}
-
 func why(slot *cdc.SlotState) string { return cmp.Or(slot.Invalidation, slot.WALStatus) }
 
 func (r *Refusal) gap() string {
