@@ -80,3 +80,28 @@ func TestAnEventCanBeADeadLetterOrParked(t *testing.T) {
 		}
 	}
 }
+
+// walpost dead needs the name of the database, and neither its password nor, if the relay has a name, its certificates.
+func TestBadEventsNeedNoSecretOfTheDatabase(t *testing.T) {
+	cfg := DefaultConfig()
+	cfg.Source.DSN, cfg.Source.Table, cfg.Source.PasswordFile = "postgres://walpost@db/shop", "public.outbox", "/no/such/file"
+	cfg.Kafka.Brokers = testenv.FakeKafka(t, kfake.SeedTopics(1, cfg.Delivery.DeadLetterTopic)).ListenAddrs()
+	open := func() error {
+		events, err := OpenBadEvents(t.Context(), cfg, "", func(string) {}, func(string, int64, int64) {})
+		if err == nil {
+			events.Close()
+		}
+		return err
+	}
+	if err := open(); err != nil {
+		t.Errorf("without the password file: %v", err)
+	}
+	cfg.Source.DSN += "?sslmode=verify-full&sslrootcert=/no/such/file"
+	if err := open(); err == nil {
+		t.Error("nothing tells the name of the relay, and that is no error")
+	}
+	cfg.Name = "shop"
+	if err := open(); err != nil {
+		t.Errorf("without the certificate: %v", err)
+	}
+}
