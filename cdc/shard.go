@@ -78,12 +78,19 @@ func ShardOfSuffix(suffix string) (Shard, bool) {
 
 // ShardOfSlot is the shard whose relay reads a slot of that name.
 func ShardOfSlot(slot string) Shard {
-	for i := range slot {
-		if s, ok := ShardOfSuffix(slot[i:]); ok {
-			return s
+	_, s := CutShard(slot)
+	return s
+}
+
+// CutShard takes the suffix of the shard off the name of a slot or of a relay. The shard is zero if
+// the name has no such suffix.
+func CutShard(name string) (base string, s Shard) {
+	for i := range name {
+		if s, ok := ShardOfSuffix(name[i:]); ok {
+			return name[:i], s
 		}
 	}
-	return Shard{}
+	return name, Shard{}
 }
 
 // All returns all shards of the same number, s included.

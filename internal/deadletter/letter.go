@@ -74,16 +74,9 @@ func (l *Letter) Form() Form {
 // IsOf reports whether a relay, or another shard of it, wrote the letter. database is "" if it is not
 // known. A letter without a name is of every relay.
 func (l *Letter) IsOf(name, database string) bool {
-	return l.Name == "" || withoutShard(l.Name) == withoutShard(name) && (database == "" || l.Database == "" || l.Database == database)
-}
-
-func withoutShard(name string) string {
-	for i := range name {
-		if _, is := cdc.ShardOfSuffix(name[i:]); is {
-			return name[:i]
-		}
-	}
-	return name
+	own, _ := cdc.CutShard(name)
+	wrote, _ := cdc.CutShard(l.Name)
+	return l.Name == "" || wrote == own && (database == "" || l.Database == "" || l.Database == database)
 }
 
 // Relay names the relay for a person, and "" if the letter does not.

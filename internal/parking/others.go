@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
 
 	"github.com/walpost/walpost/cdc"
 )
@@ -32,8 +31,8 @@ func (o *Others) Add(it Item) {
 	if name == "" {
 		return
 	}
-	base, shard := parts(name)
-	if own, of := parts(o.Name); base == own && shard.Of == of.Of {
+	base, shard := cdc.CutShard(name)
+	if own, of := cdc.CutShard(o.Name); base == own && shard.Of == of.Of {
 		return // another shard has other keys
 	}
 	if o.lots == nil {
@@ -43,12 +42,6 @@ func (o *Others) Add(it Item) {
 		o.lots[name] = New(name, false)
 	}
 	o.lots[name].Add(it)
-}
-
-// parts takes the suffix of the shard off the name of a relay.
-func parts(name string) (base string, shard cdc.Shard) {
-	shard = cdc.ShardOfSlot(name)
-	return strings.TrimSuffix(name, shard.Suffix()), shard
 }
 
 // A Stranger is another relay that has parked keys.
@@ -76,7 +69,7 @@ func (s Stranger) String() string {
 
 // Hint says how to find out whether somebody has to do something, and what.
 func (s Stranger) Hint() string {
-	base, shard := parts(s.Relay)
+	base, shard := cdc.CutShard(s.Relay)
 	set := "name: " + base
 	if shard.Of > 0 {
 		set += " and source.shard: " + shard.String()
