@@ -23,21 +23,7 @@ func TestAfterALossyFailoverWithoutTheSlotVerifyFindsWhatIsMissing(t *testing.T)
 	primary.Exec(t, s.dsn, "ALTER TABLE outbox ADD COLUMN n bigint GENERATED ALWAYS AS IDENTITY")
 	w := s.follow()
 	r := s.startReady()
-	s.insert(primary, "a", 1)
-	eventually(t, time.Minute, "the first event", func() bool { return w.count() == 1 })
-	standby.CatchUp(t, primary)
-	if err := standby.Stop("fast", time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	s.insert(primary, "a", 2)
-	eventually(t, time.Minute, "the event that the standby lacks", func() bool { return w.count() == 2 })
-	r.stopsClean()
-	if err := primary.Stop("immediate", time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	standby.Start(t)
-	standby.Promote(t)
-	s.dsn = strings.Replace(s.dsn, fmt.Sprintf(":%d/", primary.Port()), fmt.Sprintf(":%d/", standby.Port()), 1)
+	s.losePrimary(w, r, primary, standby, 1)
 	missing := s.insert(standby, "b", 1) // before anybody accepts the gap
 	r = s.start()
 	if code := r.wait(time.Minute); code != 3 {
@@ -66,4 +52,28 @@ func TestAfterALossyFailoverWithoutTheSlotVerifyFindsWhatIsMissing(t *testing.T)
 		t.Errorf("verify: code %d\n%s", code, out)
 	}
 	r.stopsClean()
+}
+
+// losePrimary delivers the event a1 and then as many as lost, stops the relay, kills the primary, and promotes the standby, which lacks the
+// lost ones. The setting has the standby's DSN then.
+func (s *setting) losePrimary(w *watch, r *relay, primary, standby *testenv.PG, lost int) {
+	t := s.t
+	t.Helper()
+	s.insert(primary, "a", 1)
+	eventually(t, time.Minute, "the first event", func() bool { return w.count() == 1 })
+	standby.CatchUp(t, primary)
+	if err := standby.Stop("fast", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	for n := range lost {
+		s.insert(primary, "a", 2+n)
+	}
+	eventually(t, time.Minute, "the events that the standby lacks", func() bool { return w.count() == 1+lost })
+	r.stopsClean()
+	if err := primary.Stop("immediate", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	standby.Start(t)
+	standby.Promote(t)
+	s.dsn = strings.Replace(s.dsn, fmt.Sprintf(":%d/", primary.Port()), fmt.Sprintf(":%d/", standby.Port()), 1)
 }

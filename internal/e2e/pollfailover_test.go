@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -27,24 +26,8 @@ func TestAChangeOfTheSourceAfterALossyFailover(t *testing.T) {
 	s.source = cursor
 	w := s.follow()
 	r := s.startReady()
-	s.insert(primary, "a", 1)
-	eventually(t, time.Minute, "the first event", func() bool { return w.count() == 1 })
-	standby.CatchUp(t, primary)
-	if err := standby.Stop("fast", time.Minute); err != nil {
-		t.Fatal(err)
-	}
 	const lost = 20
-	for n := range lost {
-		s.insert(primary, "a", 2+n)
-	}
-	eventually(t, time.Minute, "the events that the standby lacks", func() bool { return w.count() == 1+lost })
-	r.stopsClean()
-	if err := primary.Stop("immediate", time.Minute); err != nil {
-		t.Fatal(err)
-	}
-	standby.Start(t)
-	standby.Promote(t)
-	s.dsn = strings.Replace(s.dsn, fmt.Sprintf(":%d/", primary.Port()), fmt.Sprintf(":%d/", standby.Port()), 1)
+	s.losePrimary(w, r, primary, standby, lost)
 	s.insert(standby, "b", 1) // with the id of a delivered row
 	for _, source := range []string{claim, streams, strings.Replace(cursor, "xid_column: xid, ", "", 1)} {
 		s.source = source
