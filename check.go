@@ -11,7 +11,6 @@ import (
 	"github.com/rs/zerolog"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/doctor"
 	"github.com/walpost/walpost/inbox"
@@ -92,7 +91,7 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 		source = pgSource{replication.NewSource(quiet)}
 	}
 	cfg := r.loopConfig(r.snapshot(), 0)
-	cfg.Logger, cfg.Siblings = zerolog.Nop(), r.siblings(store)
+	cfg.Logger = zerolog.Nop()
 	if r.cfg.Stdout == nil {
 		parked := sink.NewParking(r.cfg.sink())
 		defer parked.Close()
@@ -135,10 +134,6 @@ func (f *foreseen) among(found []Finding) []Finding {
 		return found // the doctor reports it
 	case fault.NeedsPerson(f.err) || fault.Misconfigured(f.err):
 		own.Verdict, own.Why, own.Fix = Fail, f.err.Error(), fix.ByWords(fault.Hint(f.err))
-	case errors.As(f.err, new(*checkpoint.Waiting)):
-		own.Verdict, own.Why = Warn, f.err.Error()
-		own.Fix = fix.ByWords("walpost run waits for this, and then continues by itself (docs/sharding.md).")
-		leaveSlots(found)
 	case f.err != nil && failed:
 		return found // the report fails anyway
 	case f.err != nil:
@@ -148,8 +143,6 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Why = fmt.Sprintf("the slot fits checkpoint %s at %s", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil && f.Record.Poll != "":
 		own.Why = fmt.Sprintf("the database fits checkpoint %s", f.Record.Key())
-	case f.Record != nil && f.Record.Copy == nil:
-		own.Why = fmt.Sprintf("checkpoint %s at %s is void, because relays with another number of shards took over: walpost run creates a new slot, and takes over from them", f.Record.Key(), f.Record.LSN)
 	case f.Record != nil:
 		own.Why = fmt.Sprintf("checkpoint %s records an unfinished copy of rows: walpost continues the copy with a new slot", f.Record.Key())
 	case f.Found.SlotFound.Exists:
@@ -158,16 +151,6 @@ func (f *foreseen) among(found []Finding) []Finding {
 		own.Why = "no checkpoint of " + f.name + " is stored: the next walpost run is the first one"
 	}
 	return append([]Finding{own}, found...)
-}
-
-// leaveSlots takes the statements that drop slots out of the findings about other shards. The relay waits, so
-// either the slots still have something to deliver, or the relay is the one that was replaced.
-func leaveSlots(found []Finding) {
-	for i, f := range found {
-		if f.Name == doctor.OtherShards && slices.ContainsFunc(f.Fix, func(s fix.Step) bool { _, drops := s.(fix.SQL); return drops }) {
-			found[i].Fix = fix.ByWords("Drop a slot only if the finding \"checkpoint\" names it.")
-		}
-	}
 }
 
 // advise is what a start logs of the doctor's warnings.
@@ -191,40 +174,7 @@ func (c *Config) checkpointTopic() string {
 // leaves out what exists. Otherwise the SQL is for an empty database, and why says why the database
 // cannot be reached. An error beside SQL is about what a setup cannot repair.
 func SetupSQL(ctx context.Context, cfg Config) (sql string, why, err error) {
-	shards, err := cfg.setupShards()
-	if err != nil {
-		return "", nil, err
-	}
-	if len(shards) == 1 {
-		return cfg.setupSQL(ctx, false)
-	}
-	for i, shard := range shards {
-		cfg.SetupShards, cfg.Source.Shard = 0, shard
-		var one string
-		if one, why, err = cfg.setupSQL(ctx, i > 0); i > 0 {
-			sql += "\n"
-		}
-		if sql += fmt.Sprintf("-- Shard %[1]s: walpost run --shard %[1]s, or source.shard: %[1]s.\n\n%[2]s", shard, one); err != nil {
-			return sql, why, err
-		}
-	}
-	return sql, why, nil
-}
-
-// setupShards are the shards that a setup makes: usually that of the configuration alone.
-func (c *Config) setupShards() ([]cdc.Shard, error) {
-	if wrong := c.ValidateDatabase(); len(wrong) > 0 {
-		return nil, wrong
-	}
-	if c.SetupShards > 0 {
-		return (cdc.Shard{Of: c.SetupShards}).All(), nil
-	}
-	return []cdc.Shard{c.Source.Shard}, nil
-}
-
-// setupSQL leaves out, for a further shard, what all shards have in common.
-func (c *Config) setupSQL(ctx context.Context, further bool) (sql string, why, err error) {
-	r, err := prepare(*c, c.ValidateDatabase())
+	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
 		return "", nil, err
 	}
@@ -239,9 +189,6 @@ func (c *Config) setupSQL(ctx context.Context, further bool) (sql string, why, e
 	missing, why := r.source.Missing(ctx)
 	if why != nil {
 		missing = replication.FullSetup(*settings)
-	}
-	if further {
-		missing = missing.Stream()
 	}
 	sql, slot := replication.SetupSQL(*settings, missing), "\n-- Slot "+settings.Slot+" is missing"
 	if missing.Empty() {
@@ -260,27 +207,15 @@ func (c *Config) setupSQL(ctx context.Context, further bool) (sql string, why, e
 
 // Setup makes everything that is missing in one transaction, then the slot if SetupSlot is set, and
 // returns what it made. So after an error either nothing was made, or only the slot is missing.
-// With SetupShards it does so for one shard after the other, and stops at the first error.
 func Setup(ctx context.Context, cfg Config) (made []string, err error) {
-	shards, err := cfg.setupShards()
+	r, err := prepare(cfg, cfg.ValidateDatabase())
 	if err != nil {
 		return nil, err
 	}
-	for _, cfg.Source.Shard = range shards {
-		cfg.SetupShards = 0
-		r, err := prepare(cfg, cfg.ValidateDatabase())
-		if err != nil {
-			return made, err
-		}
-		if r.polled != nil {
-			return r.applyPolling(ctx)
-		}
-		one, err := r.source.Apply(ctx)
-		if made = append(made, one...); err != nil {
-			return made, err
-		}
+	if r.polled != nil {
+		return r.applyPolling(ctx)
 	}
-	return made, nil
+	return r.source.Apply(ctx)
 }
 
 // Migrations are the forms of Migration and InboxMigration: one file of goose, and the two files of

@@ -7,8 +7,6 @@ import (
 	"testing"
 
 	"github.com/walpost/walpost/checkpoint"
-	"github.com/walpost/walpost/doctor"
-	"github.com/walpost/walpost/internal/fix"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/relay"
 )
@@ -38,37 +36,9 @@ func TestAStartIsGivenTheAdviceOfTheDoctor(t *testing.T) {
 	}
 }
 
-// A relay that waits was replaced, or the others have more to deliver. So the slots of the others are not to be dropped.
-func TestCheckOfARelayThatWaitsDropsNoOtherSlot(t *testing.T) {
-	found := func() []Finding {
-		return []Finding{
-			{Name: doctor.OtherShards, Verdict: doctor.Warn, Fix: fix.Fix{fix.Words("Stop it."), fix.SQL("SELECT pg_drop_replication_slot('walpost_1_of_2');")}},
-			{Name: doctor.OtherShards, Verdict: doctor.Warn, Fix: fix.ByWords("Start its relay, with --shard 2/4.")},
-		}
-	}
-	for _, waits := range []bool{true, false} {
-		f := foreseen{}
-		if waits {
-			f.err = &checkpoint.Waiting{Err: errors.New("slot walpost is left over")}
-		}
-		var fixes string
-		for _, x := range f.among(found()) {
-			fixes += x.FixText() + "\n"
-		}
-		if strings.Contains(fixes, "pg_drop_replication_slot") == waits || !strings.Contains(fixes, "--shard 2/4") {
-			t.Errorf("waits %t: %s", waits, fixes)
-		}
-	}
-}
-
-// The record of a relay that was replaced is no copy of rows.
-func TestCheckSaysThatAReplacedCheckpointIsVoid(t *testing.T) {
-	rec := &checkpoint.Record{Name: "shop.walpost_1_of_2", Epoch: 3, LSN: 0x1000}
+func TestCheckSaysThatACopyIsNotFinished(t *testing.T) {
+	rec := &checkpoint.Record{Name: "shop.walpost", Epoch: 3, LSN: 0x1000, Copy: &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}}
 	f := foreseen{Forecast: relay.Forecast{Record: rec}}
-	if found := f.among(nil); len(found) != 1 || !strings.Contains(found[0].Why, "checkpoint shop.walpost_1_of_2/3 at 0/1000 is void") {
-		t.Errorf("%+v", found)
-	}
-	rec.Copy = &checkpoint.Copy{Origin: checkpoint.OriginSnapshot}
 	if found := f.among(nil); len(found) != 1 || !strings.Contains(found[0].Why, "an unfinished copy of rows") {
 		t.Errorf("%+v", found)
 	}

@@ -60,8 +60,6 @@ type Config struct {
 	SetupPartitioned bool   `yaml:"-"`
 	SetupRole        string `yaml:"-"`
 	SetupSlot        bool   `yaml:"-"`
-	// SetupShards has a setup make what that many shards need. Each runs with its own Source.Shard.
-	SetupShards int `yaml:"-"`
 	// Stdout receives the records as JSON lines instead of Kafka, for trying. It needs Checkpoint.Store "file".
 	Stdout io.Writer `yaml:"-"`
 	// Version names the program in the dead letters that it writes.
@@ -167,7 +165,7 @@ func (c *Config) validate(brokers bool) (found Problems) {
 		found.Add("name", conf.MustBe, "at most 200 characters without spaces or slashes", c.Name)
 	}
 	routes, cleaning := c.routing(), c.Cleanup
-	cleaning.TimeColumn, cleaning.Shard = c.Source.TimeColumn, c.Source.Shard
+	cleaning.TimeColumn = c.Source.TimeColumn
 	found = slices.Concat(found, c.Source.Validate(), routes.Validate())
 	found.OneOf("source.kind", c.Source.Kind, KindWAL, KindPoll)
 	if c.polls() {
@@ -182,11 +180,6 @@ func (c *Config) validate(brokers bool) (found Problems) {
 		}
 	case len(c.Kafka.Brokers) > 0:
 		found.Add("kafka.brokers", conf.Contradicts, "--stdout: records can go to one place only", nil)
-	}
-	if n := c.SetupShards; n != 0 && (n < 2 || n > cdc.MostShards) {
-		found.Add("--shards", conf.MustBe, fmt.Sprintf("from 2 to %d", cdc.MostShards), n)
-	} else if n != 0 && c.Source.Shard.Of > 0 {
-		found.Add("--shards", conf.Contradicts, "source.shard: remove one of the two", nil)
 	}
 	c.Delivery.validate(&found)
 	found = append(found, c.Checkpoint.Validate()...)
@@ -239,7 +232,6 @@ func (c *Config) validatePoll(found *Problems) {
 		slotless = "source.kind: poll, which has neither slot nor publication"
 		inserts  = "source.kind: poll, which sees new rows only"
 		onlyWAL  = "source.kind: poll, because messages are only in the WAL"
-		whole    = "source.kind: poll, because one relay reads the whole table"
 	)
 	for _, key := range []struct {
 		field string
@@ -253,8 +245,6 @@ func (c *Config) validatePoll(found *Problems) {
 		{"monitor.breaker", c.Monitor.Breaker != slot.DefaultConfig().Breaker, slotless},
 		{"source.publish", !slices.Equal(s.Publish, usual.Publish), inserts},
 		{"source.messages", s.Messages.Prefix != "", onlyWAL},
-		{"source.shard", s.Shard.Of > 0, whole},
-		{"--shards", c.SetupShards > 0, whole},
 	} {
 		if key.given {
 			found.Add(key.field, conf.Contradicts, key.why, nil)
@@ -309,19 +299,6 @@ func (c *Config) target(found *Problems, flag, topic string) {
 	}
 }
 
-// shard appends the suffix of source.shard to everything that two relays must not share, so that all shards can have one configuration.
-func (c *Config) shard() {
-	suffix := c.Source.Shard.Suffix()
-	c.Source.Slot += suffix
-	c.Source.Publication += suffix
-	if c.Name != "" {
-		c.Name += suffix
-	}
-	if c.Checkpoint.Path != "" {
-		c.Checkpoint.Path += suffix
-	}
-}
-
 // usualName is the name of a relay whose configuration gives none.
 func (c *Config) usualName(database string) string {
 	if c.polls() {
@@ -348,8 +325,7 @@ func (c *Config) replication() replication.Config {
 		Role: c.SetupRole, Slot: c.SetupSlot, TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned,
 		Deletes:  c.Cleanup.Mode == cleanup.Delete || c.Cleanup.Mode == cleanup.MoveToArchive && !c.SetupPartitioned,
 		Archives: c.Cleanup.Mode == cleanup.MoveToArchive, ArchiveTable: c.Cleanup.ArchiveTable,
-		Owns: c.Cleanup.Mode == cleanup.DropPartitions ||
-			c.SetupPartitioned && (c.Cleanup.Mode == cleanup.MoveToArchive || c.Cleanup.Mode == cleanup.Delete && c.Source.Shard.Of > 0), // shard 1 makes partitions
+		Owns: c.Cleanup.Mode == cleanup.DropPartitions || c.SetupPartitioned && c.Cleanup.Mode == cleanup.MoveToArchive,
 	}
 	s.Logger = c.Logger
 	return s

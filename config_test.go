@@ -7,7 +7,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
@@ -138,8 +137,6 @@ func TestPollingRefusesWhatOnlyTheWALHas(t *testing.T) {
 		"source.create":       {func(c *Config) { c.Source.Create = false }, "neither slot nor publication"},
 		"source.publish":      {func(c *Config) { c.Source.Publish = []string{"insert", "delete"} }, "new rows only"},
 		"source.messages":     {func(c *Config) { c.Source.Messages.Prefix = "orders" }, "messages are only in the WAL"},
-		"source.shard":        {func(c *Config) { c.Source.Shard = cdc.Shard{Index: 2, Of: 4} }, "one relay reads the whole table"},
-		"--shards":            {func(c *Config) { c.SetupShards = 4 }, "one relay reads the whole table"},
 		"source.order_column": {func(c *Config) { c.Source.OrderColumn = "" }, "the order of the rows of a key"},
 		"source.tables":       {func(c *Config) { c.Source.Table, c.Source.Tables = "", []string{"a", "b"} }, "one relay for each table"},
 		"source.table":        {func(c *Config) { c.Source.Table = "" }, "with source.kind: poll"},

@@ -258,7 +258,6 @@ func OpenBadEvents(ctx context.Context, cfg Config, toTopic string, say func(tex
 	if err != nil {
 		return nil, fault.Config(err, "")
 	}
-	cfg.shard()
 	database := ""
 	if from := cfg.replication(); from.DSN != "" {
 		from.Password, from.PasswordFile = "", "" // the name of the database needs no secret

@@ -189,8 +189,7 @@ func (s namedStore) known(ctx context.Context, name string, values map[string][]
 	if err != nil || len(values) > 0 {
 		return values, err
 	}
-	// The records of all relays that have a default name, and of the files of all shards.
-	all, err := s.store.LookShards(ctx, s.r.database+".", cdc.Shard{})
+	all, err := s.store.LookNames(ctx, s.r.database+".") // of all relays that have a default name
 	if err != nil {
 		return nil, err
 	}
@@ -209,10 +208,6 @@ func (s namedStore) known(ctx context.Context, name string, values map[string][]
 		}
 		if rec == nil || !s.r.formerRecord(rec) || !s.r.sameRows(rec) {
 			continue
-		}
-		if cdc.ShardOfSlot(rec.Slot).Of > 0 {
-			return nil, fault.Config(fmt.Errorf("name is not set, so it is %s, and there is no checkpoint of this name. But checkpoint %s belongs to a relay that reads one shard of the same table", name, rec.Key()),
-				fmt.Sprintf("If source.kind has changed: first let one relay without source.shard take over from the shards (docs/sharding.md). If this is another relay, write name: %s.", name))
 		}
 		return nil, fault.Config(fmt.Errorf("name is not set, so it is %s, and there is no checkpoint of this name. But checkpoint %s belongs to a relay of the same table with another source.kind, and its name is the default for that kind", name, rec.Key()),
 			fmt.Sprintf("If that is this relay, and source.kind has changed: write name: %s, and run %s. If this is another relay, write name: %s.", other, fault.Command("recover"), name))

@@ -74,7 +74,6 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	if len(wrong) > 0 {
 		return nil, wrong
 	}
-	cfg.shard()
 	routes, err := router.New(cfg.routing())
 	if err != nil {
 		return nil, fault.Config(err, "")
@@ -86,7 +85,6 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 		}
 	}
 	from.Needs = routes.Needs
-	from.Key = func(rel *cdc.Relation) string { return routes.Columns(rel).Key }
 	database, err := from.Database()
 	if err != nil {
 		return nil, err
@@ -99,7 +97,7 @@ func prepare(cfg Config, wrong Problems) (*Relay, error) {
 	from.Advise = advise(&from)
 	cfg.Monitor.Tableless = cfg.onlyMessages()
 	r := &Relay{
-		cfg: cfg, unnamed: unnamed, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names(), Key: from.Key}, source: replication.NewSource(from), router: routes,
+		cfg: cfg, unnamed: unnamed, database: database, rows: table.Source{DB: from.Connection(), Names: from.Names()}, source: replication.NewSource(from), router: routes,
 		created: time.Now(), monitor: slot.NewMonitor(cfg.Monitor, cfg.Source.Slot, database),
 	}
 	if cfg.polls() {
@@ -190,7 +188,6 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 		return nil, nil, nil, errors.Join(err, to.Close(ctx))
 	}
 	cfg := r.loopConfig(copying, linger)
-	cfg.Siblings = r.siblings(store)
 	var kept relay.Store = store
 	if r.cfg.claims() { // a row waits in the table instead of being parked
 		kept = &claimStore{Store: store, memory: map[string][]byte{}}
@@ -202,13 +199,6 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 		}
 	}
 	return relay.New(cfg, r.reads(), remarks{r.router, r.source}, to, kept), kafka, free, nil
-}
-
-// siblings reads the checkpoints of the relays that share out the rows with this one, in any number of shards.
-func (r *Relay) siblings(s store) func(context.Context, cdc.Shard) (map[string][]byte, error) {
-	return func(ctx context.Context, own cdc.Shard) (map[string][]byte, error) {
-		return s.LookShards(ctx, r.cfg.Name, own)
-	}
 }
 
 func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.Config {
@@ -281,7 +271,7 @@ func (r *Relay) cleaner(loop *relay.Relay) (cleaner *cleanup.Cleaner, kept *bade
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
 	cfg.Polls = r.polled != nil
-	cfg.Publication, cfg.Shard, cfg.KeyColumn = r.rows.Names.Publication, r.cfg.Source.Shard, r.source.Config().Key
+	cfg.Publication = r.rows.Names.Publication
 	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
 	return cleanup.New(cfg), kept
@@ -314,8 +304,8 @@ func (r *Relay) openSink() (relay.Sink, *sink.Kafka, error) {
 type store interface {
 	relay.Store
 	Look(ctx context.Context, name string) (map[string][]byte, error)
-	// LookShards reads the records of the relays whose names differ from name in the suffix of the shard.
-	LookShards(ctx context.Context, name string, own cdc.Shard) (map[string][]byte, error)
+	// LookNames is Look for all relays whose names start with prefix.
+	LookNames(ctx context.Context, prefix string) (map[string][]byte, error)
 }
 
 func (r *Relay) openStore() (kept store, free func(), err error) {

@@ -35,8 +35,6 @@ type Identity struct {
 	History []Fork
 
 	SlotFound SlotState
-	// Shards are the slots of the relays of the same tables.
-	Shards Shards
 
 	// Tableless says that no table is configured: logical messages are the only events.
 	Tableless bool

@@ -23,9 +23,6 @@ var ErrNoSlot = errors.New("the slot does not exist, and no checkpoint belongs t
 // A record that is accepted on a higher timeline is true on it as it stands, Next included. It may
 // be written again under that timeline.
 //
-// If relays with another number of shards deliver the same rows, Judge returns an error that can be
-// retried until they have handed over to the relay (takeOver), or while one of them runs.
-//
 // Judge cannot detect one case: two histories that part on one timeline, once the server has
 // written past the record again. This happens if a copy is started without recovery, or if two
 // copies are promoted to the same timeline number without a common archive. A restore or a
@@ -38,11 +35,8 @@ func Judge(rec *Record, found cdc.Identity) (start cdc.Position, err error) {
 		case lost(slot):
 			return 0, refuse(SlotLost, rec, found)
 		default:
-			return takeOver(&found)
+			return slot.Confirmed, nil
 		}
-	}
-	if err := alone(&found, ""); err != nil {
-		return 0, err
 	}
 	if reason := judge(rec, &found); reason != "" {
 		refusal := refuse(reason, rec, found)

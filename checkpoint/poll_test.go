@@ -46,7 +46,6 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 		"a slot, and a promotion":            {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost"; promoted(99)(f) }, want: TimelineForked},
 		"a record of a slot that went on":    {rec: func(r *Record) { r.Poll, r.Slot, r.LSN, r.WAL = "", "walpost", 201, 0 }, want: ServerBehind},
 		"a slot":                             {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost" }, want: OtherSource},
-		"a record of a shard":                {rec: func(r *Record) { r.Poll, r.Slot, r.LSN, r.WAL = "", "walpost_1_of_2", 200, 0 }, want: OtherSource},
 		"a record of a slot":                 {rec: func(r *Record) { r.Poll, r.Slot, r.LSN, r.WAL = "", "walpost", 200, 0 }, want: OtherSource},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -56,15 +56,9 @@ type Record struct {
 	// CommitTime is when the newest event before LSN was committed, by the server's clock. It is
 	// zero if that is not known.
 	CommitTime time.Time `json:"commit_time,omitzero"`
-	// Generation orders the relays of the same rows with several numbers of shards: relays that take over have
-	// one more than the relays before them.
-	Generation uint64 `json:"generation,omitempty"`
-	// Began is for a shard: the server's position when the relay began. The slots of all shards of its number
-	// existed then. 0 if that is not known.
-	Began  cdc.Position `json:"began,omitzero"`
-	RunID  string       `json:"run_id"` // made with the first record and kept in all later ones
-	Holder string       `json:"holder"` // names the process that wrote it
-	Time   time.Time    `json:"time"`   // of the writing, for people
+	RunID      string    `json:"run_id"` // made with the first record and kept in all later ones
+	Holder     string    `json:"holder"` // names the process that wrote it
+	Time       time.Time `json:"time"`   // of the writing, for people
 
 	stored string // the key that the record was read from; "" for Key
 }
@@ -100,15 +94,9 @@ func (r *Record) Follow(base, held *Record, copies bool) {
 		c.Slot, r.Copy = true, &c
 	}
 	if held != nil {
-		r.Epoch, r.RunID, r.Generation, r.Began = held.Epoch+1, held.RunID, held.Generation, held.Began
+		r.Epoch, r.RunID = held.Epoch+1, held.RunID
 	}
 	r.RunID = cmp.Or(r.RunID, newRunID(r.Time))
-}
-
-// HasBegun reports whether r says what it has to say of the relays with other shards: see Begin. A record of a slot
-// that is still to be made does not, nor does nil.
-func (r *Record) HasBegun() bool {
-	return r != nil && (!r.Intended() || r.Generation > 0 || r.Began > 0)
 }
 
 // newRunID makes a UUID of version 7 (RFC 9562). Debezium makes one at each start of its task.

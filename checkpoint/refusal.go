@@ -33,12 +33,6 @@ const (
 	// PublicationChanged: the publication, or the place of a table in it, was altered, or was
 	// removed and put back.
 	PublicationChanged Reason = "publication_changed"
-	// NotHandedOver: the relays with another number of shards did not deliver everything before the
-	// slot of this relay, which is a first start, and their slots are gone. Or they read another
-	// server, or polled, so nobody knows.
-	NotHandedOver Reason = "not_handed_over"
-	// BeganLate: the slot of this shard, which is a first start, was made after the other shards began.
-	BeganLate Reason = "began_late"
 )
 
 // A Refusal says why going on would silently leave something out. Then only a person can decide.
@@ -59,12 +53,8 @@ type Refusal struct {
 	// whatever the Reason is.
 	Changes []Change
 	Record  *Record // what is remembered; nil for nothing
-	Former  string  // with NotHandedOver, the slot that came least far before it was dropped
-	// FormerRecord is the record of the relay of Former; nil for none.
-	// With BeganLate, it is the record of the shard that began first.
-	FormerRecord *Record
-	Found        cdc.Identity
-	Token        string
+	Found   cdc.Identity
+	Token   string
 }
 
 func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
@@ -97,7 +87,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		comparable = found.Timeline == rec.Timeline
 	case SlotAhead:
 		comparable = true
-	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherTables, OtherPublication, PublicationChanged, NotHandedOver, BeganLate:
+	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherTables, OtherPublication, PublicationChanged:
 	}
 	if r.Changes = changes(reason, rec, &found); len(r.Changes) > 0 {
 		r.widen(rec.Published)
@@ -157,9 +147,6 @@ func (r *Refusal) token() string {
 		fmt.Fprintf(h, "%s\n%q %d %q %q %v %s\n", r.Reason, f.SystemID, f.Timeline, f.Database, cmp.Or(f.Poll, f.Slot), forked, end)
 		fmt.Fprintf(h, "%v %s %v %q\n", f.SlotFound.Exists, f.SlotFound.Confirmed, lost(&f.SlotFound), f.SlotFound.Invalidation)
 	}
-	if r.Reason == NotHandedOver || r.Reason == BeganLate {
-		fmt.Fprintf(h, "%s %q\n", r.From, r.Former)
-	}
 	if r.Reason == OtherTables {
 		fmt.Fprintf(h, "%v %v\n", r.Record.Published.Tables, f.Published.Tables)
 	}
@@ -182,7 +169,7 @@ func (r *Refusal) KeepsPosition() bool {
 // KeepsSlot reports whether a recover publishes what is missing and then goes on with the slot that
 // exists.
 func (r *Refusal) KeepsSlot() bool {
-	return r.Reason == PublicationChanged || r.Reason == NotHandedOver || r.Reason == BeganLate
+	return r.Reason == PublicationChanged
 }
 
 // AcceptedStart is where to start once a person has accepted the gap of ref by its token: where the
@@ -225,20 +212,6 @@ func (r *Refusal) Error() string {
 
 func (r *Refusal) found() string {
 	f, rec := &r.Found, r.Record
-	if r.Reason == NotHandedOver {
-		if was := r.FormerRecord; was != nil && was.elsewhere(f) {
-			return fmt.Sprintf("slot %q is new, and checkpoint %s of the relay that delivered these rows before was written for %s", f.Slot, was.Key(), was.source())
-		}
-		stopped := "did not finish"
-		if r.From > 0 {
-			stopped = "stopped at " + r.From.String()
-		}
-		return fmt.Sprintf("slot %q is new, and the slots of the relays that delivered these rows before are gone: the relay of slot %q %s", f.Slot, r.Former, stopped)
-	}
-	if r.Reason == BeganLate {
-		return fmt.Sprintf("slot %q is at %s, no checkpoint belongs to this slot, and the other shards began at %s (checkpoint %s): this shard was started late, or its checkpoint is lost",
-			f.Slot, r.To, r.From, r.FormerRecord.Key())
-	}
 	if rec == nil {
 		return fmt.Sprintf("slot %q is lost (%s), and no checkpoint belongs to it", f.Slot, why(&f.SlotFound))
 	}
@@ -247,7 +220,6 @@ func (r *Refusal) found() string {
 		key = fmt.Sprintf("checkpoint %s at %s", rec.Key(), rec.WAL)
 	}
 	switch r.Reason {
-	case NotHandedOver, BeganLate: // have no record
 	case OtherSource:
 		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", sourceName(f.Poll, f.XIDColumn, f.Slot), rec.Key(), sourceName(rec.Poll, rec.XIDColumn, rec.Slot))
 	case OtherSystem:
@@ -300,8 +272,6 @@ func (r *Refusal) gap() string {
 		return "the position of one source has no meaning for the other source"
 	case r.polls():
 		return "events that were committed after this checkpoint may be missing"
-	case r.Reason == NotHandedOver && r.From == 0:
-		return fmt.Sprintf("events before %s may be missing", r.To)
 	case r.To != 0:
 		return fmt.Sprintf("events from %s to %s may be missing", r.From, r.To)
 	case r.Reason == OtherTables:
@@ -339,15 +309,6 @@ func (r *Refusal) Hint() string {
 		first = fmt.Sprintf("Set source.publication back to %s and start walpost. Run SELECT pg_current_wal_lsn(); and wait until walpost status shows a confirmed position after this LSN. "+
 			"Then set source.publication to %s. If walpost still refuses, try again after a few seconds.", r.Record.Published.Publication, r.Found.Published.Publication)
 	case PublicationChanged:
-	case BeganLate:
-		return "Run " + recovers + " to publish the missing events from the table; recover keeps the slot. " +
-			"To continue without these events instead (the token accepts only this gap), run " + goOn
-	case NotHandedOver:
-		if was := r.FormerRecord; was != nil && was.elsewhere(&r.Found) {
-			first = "If source.dsn or name is wrong, correct it. "
-		}
-		return first + "Run " + recovers + " to publish the missing events from the table; recover keeps the slot. Do this for each shard. " +
-			"To continue without these events instead (the token accepts only this gap), run " + goOn
 	case SlotLost:
 		first = "Postgres has invalidated the slot, so the slot cannot be used again."
 	case SlotAhead:
@@ -406,17 +367,11 @@ func (r *Refusal) Recoverable() bool {
 	case SlotLost, SlotMissing:
 		return true
 	case OtherSource:
-		if r.ofShard() {
-			return false
-		}
 		return (r.Found.Poll == "") != (r.Record.Poll == "") || r.Found.Poll == r.Record.Poll && r.Found.XIDColumn != ""
-	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherTables, OtherPublication, PublicationChanged, NotHandedOver, BeganLate:
+	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherTables, OtherPublication, PublicationChanged:
 	}
 	return false
 }
-
-// ofShard reports whether the record has a part of the rows only: other relays have records of the others.
-func (r *Refusal) ofShard() bool { return cdc.ShardOfSlot(r.Record.Slot).Of > 0 }
 
 // pollHint is Hint if one of the two sources polls.
 func (r *Refusal) pollHint() string {
@@ -424,9 +379,6 @@ func (r *Refusal) pollHint() string {
 	switch r.Reason {
 	case OtherSource:
 		first = "If source.kind, source.poll.strategy or source.poll.xid_column is wrong, correct it."
-		if r.ofShard() {
-			first += " The slot has one shard only: before you change source.kind, let one relay without source.shard take over (docs/sharding.md)."
-		}
 		if r.otherStrategy() {
 			return first + " To change source.poll.strategy on purpose, stop every walpost process of this relay, and run " + fault.Command("recover") +
 				": recover makes the table and the checkpoint agree, and then walpost run continues."

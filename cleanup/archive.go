@@ -7,7 +7,6 @@ import (
 
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -28,8 +27,7 @@ type Archive struct {
 	// Columns are the columns to copy. A column that both tables generate is not copied.
 	Columns []string
 	// Ranged says that both tables are partitioned by range of the time column and of nothing else. Then
-	// whole partitions move, unless the relay has a shard, because a partition has rows of all shards. If the
-	// archive does not exist, only the outbox counts.
+	// whole partitions move. If the archive does not exist, only the outbox counts.
 	Ranged bool
 	// MayUse, MayInsert and Owned are the rights of the role: on the schema, on the table, as its owner.
 	MayUse    bool `json:"may_use"`
@@ -87,9 +85,8 @@ func (a *Archive) Misfits() (found []*Misfit) {
 	return found
 }
 
-// LookAtArchive reads what the catalog says of the archive of t. shard is the part of the rows that the relay
-// delivers.
-func LookAtArchive(ctx context.Context, conn *pgconn.PgConn, t, archive pg.Table, column, publication string, shard cdc.Shard) (*Archive, error) {
+// LookAtArchive reads what the catalog says of the archive of t.
+func LookAtArchive(ctx context.Context, conn *pgconn.PgConn, t, archive pg.Table, column, publication string) (*Archive, error) {
 	a, err := pg.Row[Archive](ctx, conn, "look at archive table "+archive.String(), fmt.Sprintf(`WITH a AS (SELECT * FROM pg_class WHERE oid = %[1]s),
  tree AS (SELECT oid, true AS below FROM a UNION SELECT p.relid, true FROM a, pg_partition_tree(a.oid) p UNION SELECT p.relid, false FROM a, pg_partition_ancestors(a.oid) p),
  col AS (SELECT s.attname AS source, d.attname AS target, format('%%s %%s', quote_ident(s.attname), format_type(s.atttypid, s.atttypmod)) AS definition, s.attnum,
@@ -106,18 +103,18 @@ SELECT EXISTS (SELECT FROM a) AS exists,
  (SELECT json_agg(definition ORDER BY attnum) FROM col WHERE source IS NOT NULL AND fits IS NOT TRUE) AS missing,
  (SELECT json_agg(target ORDER BY target) FROM col WHERE required) AS required,
  (SELECT json_agg(source ORDER BY attnum) FROM col WHERE fits AND generated = '') AS columns,
- %[5]v AND to_regclass(%[2]s) IN (SELECT partrelid FROM ranged) AND (NOT EXISTS (SELECT FROM a) OR EXISTS (SELECT FROM a JOIN ranged ON partrelid = a.oid)) AS ranged,
+ to_regclass(%[2]s) IN (SELECT partrelid FROM ranged) AND (NOT EXISTS (SELECT FROM a) OR EXISTS (SELECT FROM a JOIN ranged ON partrelid = a.oid)) AS ranged,
  EXISTS (SELECT FROM a WHERE has_schema_privilege(relnamespace, 'USAGE')) AS may_use,
  EXISTS (SELECT FROM a WHERE has_table_privilege(oid, 'INSERT')) AS may_insert,
  EXISTS (SELECT FROM a WHERE pg_has_role(relowner, 'USAGE')) AS owned`,
-		archive.OID(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(column), pg.QuoteLiteral(publication), shard.Of == 0))
+		archive.OID(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(column), pg.QuoteLiteral(publication)))
 	a.Table, a.Of = archive, t
 	return &a, err
 }
 
 // archive reads the archive of t.
 func (c *Cleaner) archive(ctx context.Context, t pg.Table) (*Archive, error) {
-	return LookAtArchive(ctx, c.conn, t, t.Archive(c.cfg.ArchiveTable), c.cfg.TimeColumn, c.cfg.Publication, c.cfg.Shard)
+	return LookAtArchive(ctx, c.conn, t, t.Archive(c.cfg.ArchiveTable), c.cfg.TimeColumn, c.cfg.Publication)
 }
 
 // fits returns the first reason why the archive cannot take rows, or nil.

@@ -9,8 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/walpost/walpost/cdc"
 )
 
 const archiveTable = "CREATE TABLE outbox_archive (LIKE outbox)"
@@ -178,33 +176,6 @@ func TestAPartitionMovesToTheArchiveFromEachStep(t *testing.T) {
 			})
 		}
 	})
-}
-
-// A shard moves its own rows only, also where both tables have partitions, because a partition has rows of all shards.
-func TestAShardMovesItsOwnRowsToTheArchive(t *testing.T) {
-	for name, by := range map[string]string{"plain": "", "partitioned": " PARTITION BY RANGE (created_at)"} {
-		t.Run(name, func(t *testing.T) {
-			p := newPlace(t, "", "CREATE TABLE outbox (id int, created_at timestamptz, aggregate_id int)"+by, Config{
-				Mode: MoveToArchive, Shard: cdc.Shard{Index: 1, Of: 2}, KeyColumn: func(*cdc.Relation) string { return "aggregate_id" },
-			})
-			p.exec("CREATE TABLE outbox_archive (LIKE outbox)" + by)
-			if by != "" {
-				p.exec(part("outbox_old", -5, -4), strings.ReplaceAll(part("outbox_archive_old", -5, -4), "OF outbox", "OF outbox_archive"))
-			}
-			p.exec("INSERT INTO outbox SELECT i, date_trunc('day', now()) + '-5 days 2 hours', i FROM generate_series(1, 8) i")
-			mine := "(coalesce(hashint4(aggregate_id), 0) & 2147483647) % 2 = 0"
-			theirs := p.query("SELECT id::text FROM outbox WHERE NOT " + mine + " ORDER BY id")
-			own := p.query("SELECT id::text FROM outbox WHERE " + mine + " ORDER BY id")
-			p.exec("ALTER PUBLICATION pub SET TABLE outbox WHERE (" + mine + ")")
-			p.settle()
-			if got := p.query("SELECT id::text FROM outbox ORDER BY id"); got != theirs {
-				t.Errorf("the outbox has %s, want %s (%+v)", got, theirs, p.Status())
-			}
-			if got := p.query("SELECT id::text FROM outbox_archive ORDER BY id"); got != own || own == "" {
-				t.Errorf("the archive has %s, want %s", got, own)
-			}
-		})
-	}
 }
 
 // An archive that cannot take rows keeps no new rows out of the outbox: partitions are still made ahead.

@@ -57,10 +57,6 @@ type Config struct {
 	// confirmed position is the id below which all transactions are delivered.
 	Slot, Publication string `yaml:"-"`
 	Polls             bool   `yaml:"-"`
-	// Shard is the part of the rows that the relay delivers, and KeyColumn returns the column that it is made by. Only the rows of
-	// the shard are removed.
-	Shard     cdc.Shard                      `yaml:"-"`
-	KeyColumn func(rel *cdc.Relation) string `yaml:"-"`
 	// Connect opens an ordinary connection to the database as the relay's role.
 	Connect func(ctx context.Context) (*pgconn.PgConn, error) `yaml:"-"`
 	// Kept returns the ids of events whose rows stay, because the events are dead or parked. It is asked
@@ -85,9 +81,6 @@ func DefaultConfig() Config { return Config{Mode: None, Keep: 72 * time.Hour} }
 func (c *Config) Validate() (found conf.Problems) {
 	found.OneOf("cleanup.mode", string(c.Mode), string(None), string(Delete), string(DropPartitions), string(MoveToArchive))
 	conf.Range(&found, "cleanup.keep", c.Keep, 0, 20*365*24*time.Hour)
-	if c.Mode == DropPartitions && c.Shard.Of > 0 {
-		found.Add("cleanup.mode", conf.Contradicts, "source.shard: a partition has rows of all shards. Use cleanup.mode: delete: the relay of shard 1 then creates partitions ahead", nil)
-	}
 	if (c.Mode == Delete || c.Mode == DropPartitions || c.Mode == MoveToArchive) && c.TimeColumn == "" {
 		found.Add("source.time_column", conf.Required, fmt.Sprintf("with cleanup.mode %s: the column says how old a row is", c.Mode), nil)
 	}
@@ -131,10 +124,9 @@ type Cleaner struct {
 	piece   int64 // blocks of a partition that one statement reads
 	// filtered says that the publication has a row filter for a table. Run's goroutine only.
 	filtered bool
-	own      map[pg.Table]string // the rows of the shard, as a condition; none if there are no shards. Run's goroutine only.
-	kept     []string            // of Config.Kept, in this pass
-	keep     string              // a condition on the rows of the present table: the row stays
-	notes    []string            // hints of this pass, which the next pass reports
+	kept     []string // of Config.Kept, in this pass
+	keep     string   // a condition on the rows of the present table: the row stays
+	notes    []string // hints of this pass, which the next pass reports
 	// ranged has the tables of which whole partitions are removed. Run's goroutine only.
 	ranged map[pg.Table]bool
 	slow   map[pg.Table]slowAttach // the same
@@ -152,7 +144,7 @@ func New(cfg Config) *Cleaner {
 	if cfg.Batch <= 0 {
 		cfg.Batch = defaultBatch
 	}
-	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", own: map[pg.Table]string{}, ranged: map[pg.Table]bool{}, slow: map[pg.Table]slowAttach{}, limit: attachLimit}
+	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", ranged: map[pg.Table]bool{}, slow: map[pg.Table]slowAttach{}, limit: attachLimit}
 }
 
 // Status returns a copy of the counters.
@@ -240,11 +232,7 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	var behind error
 	for _, t := range c.cfg.Tables {
 		unfit, err := c.lookAtMode(ctx, t)
-		ahead := c.ranged[t]
-		if err == nil && !ahead && c.cfg.Shard.Index == 1 {
-			ahead, err = c.ownsRanged(ctx, t)
-		}
-		if err == nil && ahead {
+		if err == nil && c.ranged[t] {
 			// An archive that cannot take rows must not keep new rows out of the outbox.
 			if failed := c.lacks(t, c.makeAhead(ctx, t)); failed != nil {
 				behind = cmp.Or(behind, error(aheadError{fmt.Errorf("cleanup of %s: %w", t, failed)}))

@@ -1,7 +1,6 @@
 package cleanup
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -53,13 +52,7 @@ func (c *Cleaner) look(ctx context.Context) error {
 		if typ := found[0].Type; !TimeTypes[typ] {
 			return fmt.Errorf("cleanup of %s: source.time_column must be a timestamptz, timestamp or date (column %s is a %s)", t, c.cfg.TimeColumn, typ)
 		}
-		filter, own, err := found[0].Filter, "", error(nil)
-		if c.cfg.Shard.Of > 0 {
-			if own, err = c.shard(ctx, t); err != nil {
-				return err
-			}
-		}
-		if c.own[t] = own; filter != own && !pg.SameFilter(filter, own) {
+		if filter := found[0].Filter; filter != "" {
 			// A row that the filter leaves out was not delivered. A row that an UPDATE brought in was not
 			// delivered either, if the publication has inserts only.
 			c.filtered = true
@@ -106,14 +99,14 @@ func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error
 	return nil
 }
 
-// deleteFrom removes rows of leaf, which is t or a partition of t. With shards it removes those of its own shard.
+// deleteFrom removes rows of leaf, which is t or a partition of t.
 func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64) error {
 	column, session := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session
 	// A batch begins at the time at which the last one ended, because the index still has the
 	// deleted rows.
 	old := `WITH old AS MATERIALIZED (
   SELECT t.ctid FROM ONLY ` + leaf.SQL() + ` t, ` + next + ` r
-  WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + ` AND ` + cmp.Or(c.own[t], "true") + ` AND NOT ` + c.keep + `
+  WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + ` AND NOT ` + c.keep + `
   ORDER BY t.` + column + ` LIMIT $4 FOR UPDATE OF t SKIP LOCKED)`
 	sql := old + `,
  gone AS (DELETE FROM ONLY ` + leaf.SQL() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)

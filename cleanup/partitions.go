@@ -102,16 +102,6 @@ func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition
 	return parts, rest, nil
 }
 
-// ownsRanged reports whether t is partitioned by range of the time column, and the role owns t. With
-// shards, no relay removes whole partitions, but one of them must make partitions ahead.
-func (c *Cleaner) ownsRanged(ctx context.Context, t pg.Table) (bool, error) {
-	owned, err := pg.Rows[struct{}](ctx, c.conn, "look at its owner", `SELECT 1 FROM pg_class t JOIN pg_partitioned_table p ON p.partrelid = t.oid
- JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
- WHERE t.oid = to_regclass(`+pg.QuoteLiteral(t.SQL())+`) AND p.partstrat = 'r' AND p.partnatts = 1 AND a.attname = `+pg.QuoteLiteral(c.cfg.TimeColumn)+`
- AND pg_has_role(t.relowner, 'USAGE')`)
-	return len(owned) > 0, err
-}
-
 // plan returns the partitions that must be created for future rows, as bounds in seconds since
 // 1970. They have the width of the newest partition. It is pure.
 func plan(parts []partition, now float64) (made [][2]float64) {

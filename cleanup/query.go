@@ -105,19 +105,6 @@ func givesWay(err error) bool {
 	return false
 }
 
-// shard is a condition on the rows of t: the row is one of the shard.
-func (c *Cleaner) shard(ctx context.Context, t pg.Table) (string, error) {
-	rel, err := c.relation(ctx, t)
-	if err != nil {
-		return "", err
-	}
-	filter, err := pg.ShardFilter(c.cfg.Shard, rel, c.cfg.KeyColumn(rel))
-	if err != nil {
-		return "", fmt.Errorf("cleanup of %s: %w", t, err)
-	}
-	return filter, nil
-}
-
 // relation has the names and the types of the columns.
 func (c *Cleaner) relation(ctx context.Context, t pg.Table) (*cdc.Relation, error) {
 	rel := &cdc.Relation{Schema: t.Schema, Name: t.Name}

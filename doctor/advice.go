@@ -24,7 +24,6 @@ func (x *examination) advise() {
 		x.add(Warn, "synchronous_standby_names", fix.ByWords("Name the standbys in synchronous_standby_names instead of '*'."),
 			"synchronous_standby_names is %q: commits may wait for walpost as if it were a standby", s.SyncStandbys)
 	}
-	x.shards()
 	if p := x.f.Publication; p != nil && p.Insert {
 		x.extras(p)
 		x.leftOut(p)
@@ -77,7 +76,7 @@ func (x *examination) extras(p *pg.Publication) {
 	own := x.ownPublication()
 	only := own
 	if len(ours) > 0 { // no statement takes all tables out of a publication
-		only = append(own, fix.Words("Or, if no other relay and no subscriber reads publication "+x.cfg.Publication+" (they would lose events):"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, x.cfg.PublishedTables(x.f))))
+		only = append(own, fix.Words("Or, if no other relay and no subscriber reads publication "+x.cfg.Publication+" (they would lose events):"), fix.SQL(fmt.Sprintf("ALTER PUBLICATION %s SET TABLE %s;", pub, x.cfg.PublishedTables())))
 	}
 	if x.lacksTable() {
 		only = append(fix.ByWords("When all configured tables exist:"), only...)
@@ -147,11 +146,11 @@ func (x *examination) leftOut(p *pg.Publication) {
 			x.add(Warn, "publication updates", fix.ByWords("Set source.publish to insert. Or give "+t.Table.String()+" a primary key, and let the publication publish updates."),
 				"publication %s publishes no updates, and %s has no replica identity: a changed primary key produces no record, although source.publish has update", x.cfg.Publication, t.Table)
 		}
-		whole := fix.BySQL(x.cfg.RepublishSQL(t.Table, x.f))
+		whole := fix.BySQL(x.cfg.RepublishSQL(t.Table))
 		if x.f.Slot != nil {
 			whole = append(whole, fix.Words("If walpost has run with this publication before, walpost run then halts once, because the publication was altered. Run walpost recover, and then walpost run."))
 		}
-		if filter := p.Filter(t.Table); filter != "" && x.cfg.Shard.Of == 0 { // precondition judges the filter of a shard
+		if filter := p.Filter(t.Table); filter != "" {
 			x.add(Warn, "row filter of "+t.Table.String(), append(fix.Fix{fix.Words("To publish every row:")}, whole...),
 				"publication %s has a row filter for %s: walpost publishes only rows for which %s is true, and so do a snapshot and walpost recover", x.cfg.Publication, t.Table, filter)
 		}
@@ -190,13 +189,12 @@ func (x *examination) thenRecover(steps ...fix.Step) fix.Fix {
 // (TestASlotTakesAnotherPublicationOnceItIsConfirmedBeyondItsMaking).
 func (x *examination) ownPublication() fix.Fix {
 	own := *x.cfg
-	what, suffix := "messages", x.cfg.Shard.Suffix()
+	what := "messages"
 	if tables := x.cfg.Names().Tables; len(tables) > 0 {
 		what = tables[0].Name
 	}
-	name := strings.TrimSuffix(own.Publication, suffix) + "_" + what
-	own.Publication = name + suffix
-	sql := fix.SQL(replication.PublicationSQL(&own, x.f))
+	own.Publication += "_" + what
+	sql := fix.SQL(replication.PublicationSQL(&own))
 	if x.f.Slot == nil {
 		return fix.Fix{fix.Words("Create a separate publication for walpost and set source.publication:"), sql}
 	}
@@ -204,7 +202,7 @@ func (x *examination) ownPublication() fix.Fix {
 		fix.Words("Create a separate publication for walpost:"), sql,
 		fix.Words("Then read the position:"), fix.SQL("SELECT pg_current_wal_lsn();"),
 		fix.Words("Once walpost status says that the slot has confirmed that position, restart walpost with source.publication: " +
-			name + " (not earlier: the slot cannot read older WAL with the new publication)."),
+			own.Publication + " (not earlier: the slot cannot read older WAL with the new publication)."),
 	}
 }
 

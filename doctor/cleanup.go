@@ -52,7 +52,7 @@ func (x *examination) readCleanup(ctx context.Context, conn *pgconn.PgConn) (err
 	}
 	for i := range x.f.Tables {
 		if t := x.f.Tables[i].Table; err == nil && x.cfg.Outbox.Archives {
-			a, failed := cleanup.LookAtArchive(ctx, conn, t, t.Archive(x.cfg.Outbox.ArchiveTable), x.cfg.Outbox.Time(), x.cfg.Publication, x.cfg.Shard)
+			a, failed := cleanup.LookAtArchive(ctx, conn, t, t.Archive(x.cfg.Outbox.ArchiveTable), x.cfg.Outbox.Time(), x.cfg.Publication)
 			if err = failed; err == nil {
 				x.archives = append(x.archives, a)
 			}
@@ -93,7 +93,7 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 	outbox := &x.cfg.Outbox
 	column := outbox.Time()
 	switch filter := x.f.Publication.Filter(t.Table); {
-	case filter != "" && x.cfg.Shard.Of == 0: // every row has its shard
+	case filter != "":
 		x.add(Fail, name, fix.ByWords("Set cleanup.mode to none, and remove old rows with a job of your own."),
 			"publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none", x.cfg.Publication, t.Table, filter)
 		return

@@ -92,7 +92,7 @@ func checkPostgres(parent context.Context, cfg *replication.Config, within, paus
 		fail("settings", err)
 		return x.found
 	}
-	if x.makes && cfg.Snapshot == "" && !f.Shards.Delivered() && !slices.ContainsFunc(x.found, func(f Finding) bool { return f.Verdict == Fail }) {
+	if x.makes && cfg.Snapshot == "" && !slices.ContainsFunc(x.found, func(f Finding) bool { return f.Verdict == Fail }) {
 		if err := cfg.RefuseRows(ctx, sql, f); err != nil {
 			fail("source.snapshot", err)
 		}
@@ -165,10 +165,6 @@ func (x *examination) stream() {
 	for i := range x.f.Tables {
 		place("row filter of "+x.f.Tables[i].Table.String(), "")
 	}
-	if x.cfg.Shard.Of > 0 {
-		place("shard", "this relay delivers shard %s of the rows, by a hash of the key", x.cfg.Shard)
-	}
-	place("other shards", "")
 	place("slot", "%s", x.slotMet())
 	x.found = append(x.found, judged...)
 }

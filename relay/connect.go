@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
-	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/relay/internal/records"
 	"github.com/walpost/walpost/relay/internal/sessions"
@@ -114,20 +113,13 @@ func (l *loop) refused(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
 	}
-	if errors.As(err, new(*checkpoint.Waiting)) && !l.landed() {
-		// Another relay delivers these events, so they must not come behind its newer ones.
-		err = fmt.Errorf("this relay ends, and leaves %d undelivered events to other relays: %s", l.inFlight(), err.Error())
-	}
 	if !fault.Passing(err, l.worked) {
 		l.ended("refused", err)
 		return err
 	}
 	state, edge := Connecting, &l.lost
-	switch {
-	case errors.As(err, new(records.StoreError)):
+	if errors.As(err, new(records.StoreError)) {
 		state, edge = NoCheckpoint, &l.unread
-	case errors.As(err, new(*checkpoint.Waiting)):
-		state, l.worked = Standby, true
 	}
 	l.noteError(err, edge)
 	edge.Fault(time.Now(), l.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Msg("no session, trying again")

@@ -9,6 +9,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/records"
 	"github.com/walpost/walpost/relay/internal/sessions"
 )
@@ -109,16 +110,13 @@ func (r *Relay) copies(rec *checkpoint.Record) bool {
 // planSnapshot plans a first start with a snapshot.
 func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	found, err := r.look(ctx)
-	if err != nil || len(found.Shards.Others()) > 0 { // they deliver the rows from before the slot
+	if err != nil {
 		return nil, err
 	}
 	if found.SlotFound.Exists {
 		err := fmt.Errorf("slot %s exists, but no checkpoint belongs to it: with source.snapshot: initial, walpost cannot know which rows are older than the slot", found.Slot)
 		if r.foreign++; r.foreign < foreignTries {
 			return nil, fault.Retry(err)
-		}
-		if before, unread := r.others.Before(ctx, &found); before || unread != nil { // the judgement says what became of their rows
-			return nil, unread
 		}
 		return nil, fault.Config(err, fmt.Sprintf("If this relay ran before (its checkpoint is lost, or Kafka was moved), set source.snapshot to \"never\": walpost then begins at the position of the slot. "+
 			"Only if no relay has ever read the slot, drop it (SELECT pg_drop_replication_slot('%s');): walpost then creates it again, together with the snapshot. "+
@@ -150,7 +148,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 		}
 		rec, begun = back, false
 	}
-	_, err = r.others.Judge(ctx, rec, found)
+	_, err = checkpoint.Judge(rec, found)
 	var gap *checkpoint.Refusal
 	other := errors.As(err, &gap) && gap.Reason == checkpoint.OtherSource
 	changed := rec.ChangeFits(found)
@@ -170,14 +168,14 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 	}
 	kept := gap != nil && gap.KeepsSlot()
 	if !kept && (gap == nil || !gap.Recoverable()) {
-		return nil, checkpoint.WithoutWaiting(err)
+		return nil, err
 	}
 	if other && found.SlotFound.Exists {
 		return nil, fault.Config(fmt.Errorf("slot %s exists, but the relay did not read the slot while it polled the table: the slot would deliver events that are already in Kafka once more", found.Slot),
 			fmt.Sprintf("Drop the slot: SELECT pg_drop_replication_slot('%s'); Then run %s again, which creates it.", found.Slot, fault.Command("recover")))
 	}
-	if other {
-		if err := r.others.Own(ctx, r.cfg.Name); err != nil {
+	if other && r.cfg.Parking != nil {
+		if err := parking.None(ctx, r.cfg.Parking.Read, r.cfg.Name); err != nil {
 			return nil, err
 		}
 	}
@@ -204,10 +202,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 // and then the stream goes on at the record. The recover includes what an unfinished copy has yet
 // to publish.
 func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found cdc.Identity) (*checkpoint.Record, error) {
-	base := r.record(found, found.SlotFound.Confirmed)
-	if gap.Record != nil {
-		*base = *gap.Record
-	}
+	base := *gap.Record
 	since, err := r.cfg.Copying.Gap(ctx, gap, base.Copy)
 	if err != nil {
 		return nil, err
@@ -221,7 +216,7 @@ func (r *Relay) recoverKept(ctx context.Context, gap *checkpoint.Refusal, found 
 		}
 	}
 	base.Published, base.Next, base.Copy = checkpoint.Seen(found), nil, &c
-	return base, nil
+	return &base, nil
 }
 
 // look opens the source without making anything, and returns what it found.
@@ -241,7 +236,7 @@ func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Id
 	rec := r.record(found, lsn)
 	rec.Copy, rec.Published = &c, nil
 	if was != nil {
-		rec.Epoch, rec.RunID, rec.CommitTime, rec.Generation, rec.Began = was.Epoch+1, was.RunID, was.CommitTime, was.Generation, was.Began
+		rec.Epoch, rec.RunID, rec.CommitTime = was.Epoch+1, was.RunID, was.CommitTime
 	}
 	if err := r.store.Save(ctx, rec.Key(), rec.Encode()); err != nil {
 		return nil, records.Waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))
@@ -278,13 +273,10 @@ func (r *Relay) openKnown(ctx context.Context, rec *checkpoint.Record) (sess Ses
 	if sess, err = r.source.Open(ctx, false, false); err != nil {
 		return nil, nil, err
 	}
-	base, makes, err := r.others.Base(ctx, rec, sess.Identity(), r.cfg.Create)
-	if err == nil && !makes {
-		return sess, base, nil
+	if rec != nil || sess.Identity().SlotFound.Exists || !r.cfg.Create {
+		return sess, rec, nil
 	}
-	if sessions.Close(ctx, sess); err != nil {
-		return nil, nil, err
-	}
+	sessions.Close(ctx, sess)
 	sess, err = r.source.Open(ctx, true, false)
 	return sess, nil, err
 }

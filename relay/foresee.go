@@ -47,10 +47,7 @@ func (r *Relay) foresee(ctx context.Context, stored records.Stored) (found cdc.I
 	if found, err = r.look(ctx); err != nil {
 		return found, err
 	}
-	if rec, _, err = r.others.Base(ctx, rec, found, r.cfg.Create); err != nil {
-		return found, err
-	}
-	start, err := r.others.Judge(ctx, rec, found)
+	start, err := checkpoint.Judge(rec, found)
 	if errors.Is(err, checkpoint.ErrNoSlot) {
 		return found, nil
 	}

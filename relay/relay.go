@@ -18,9 +18,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/size"
-	"github.com/walpost/walpost/relay/internal/handover"
 	"github.com/walpost/walpost/relay/internal/records"
 )
 
@@ -49,8 +47,6 @@ type Config struct {
 	Poison Poison
 	// Parking reads the topic Poison.ParkingTopic. Without it no key is parked.
 	Parking Parking
-	// Siblings reads the records of the relays whose names differ from Name only in the shard, which is own.
-	Siblings func(ctx context.Context, own cdc.Shard) (map[string][]byte, error)
 	// SkipSnapshot says that a person wants no snapshot, not even the rest of one that has begun.
 	SkipSnapshot bool
 
@@ -82,8 +78,7 @@ type Relay struct {
 	halts   chan *halting
 	foreign int    // how often in a row a slot was found without a checkpoint; used by one attempt at a time
 	loss    string // token of the lost records that this attempt goes on without; used by one attempt at a time
-
-	others handover.Others // used by one attempt at a time
+	made    bool   // this process made the slot; used by one attempt at a time
 
 	mu    sync.Mutex
 	shown Status // loop.publish replaces it
@@ -92,16 +87,11 @@ type Relay struct {
 // New returns a Relay that has not begun. The relay takes over sink, and Run closes it.
 func New(cfg Config, source Source, router Router, sink Sink, store Store) *Relay {
 	holder := fmt.Sprintf("%016x", rand.Uint64())
-	r := &Relay{
+	return &Relay{
 		cfg: cfg, source: source, router: router, sink: sink, log: cfg.Logger, holder: holder,
 		store: records.NewExclusive(store), halts: make(chan *halting, 1),
 		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: holder, Sessions: map[string]uint64{}},
 	}
-	r.others.Name, r.others.Records = cfg.Name, cfg.Siblings
-	if cfg.Parking != nil {
-		r.others.Read = cfg.Parking.Read
-	}
-	return r
 }
 
 // Status returns a copy of the relay's state. While the loop works, the copy is at most a quarter

@@ -25,7 +25,6 @@ type attempt struct {
 	records.Stored              // Rec is written by this attempt, and durable
 	own            bool         // this process wrote the record before Rec, so nobody held the slot since
 	gap            bool         // a gap was accepted
-	first          bool         // that of a first start
 
 	// epoch is the one that this attempt took, 0 for none. It can be set beside err. Then the
 	// record may be durable or not.
@@ -71,8 +70,9 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 		return fmt.Errorf("open the source: %w", err)
 	}
 	a.found = a.sess.Identity()
-	a.start, err = r.others.Judge(ctx, base, a.found)
-	if base == nil && err == nil && !r.others.Made() && len(a.found.Shards.Others()) == 0 {
+	r.made = r.made || a.found.SlotFound.Created
+	a.start, err = checkpoint.Judge(base, a.found)
+	if base == nil && err == nil && !r.made {
 		r.log.Warn().Str("slot", a.found.Slot).Str("lsn", a.start.String()).
 			Msg("the slot existed before, and no checkpoint belongs to it: walpost starts at the position of the slot. " +
 				"If this relay used the slot before, its checkpoint is lost, and events may be missing")
@@ -92,16 +92,10 @@ func (r *Relay) try(ctx context.Context, a *attempt, inUse func(cdc.Identity)) e
 		if !records.Same(rec, now.Rec) {
 			return errMoved
 		}
-		was := base
 		if base, err = r.accept(ctx, a, err); err != nil {
 			return err
 		}
 		a.start = base.LSN
-		if a.first = was == nil; !a.first {
-			base.Generation = was.Generation
-		} else if _, err = r.others.Begin(ctx, base, a.found, true); err != nil {
-			return err
-		}
 	}
 	if base.Copies(checkpoint.OriginRecover) && !r.copies(base) {
 		return base.Unfinished()
@@ -140,18 +134,12 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 	if !records.Same(rec, held) {
 		return errMoved
 	}
-	lsn, err := r.others.Judge(ctx, base, a.found)
+	lsn, err := checkpoint.Judge(base, a.found)
 	if err != nil {
 		return err
 	}
 	next := r.record(a.found, lsn)
 	next.Follow(base, held, r.copies(base))
-	begins := base == nil || a.first || !held.HasBegun()
-	if begins || a.gap || base.Intended() { // others can have delivered what is behind the gap
-		if begins, err = r.others.Begin(ctx, next, a.found, begins); err != nil {
-			return err
-		}
-	}
 	if held != nil {
 		older = append(slices.Clip(older), held.StoredKey())
 	}
@@ -160,7 +148,7 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 		return records.Waitable(fmt.Errorf("write checkpoint %s: %w", next.Key(), err))
 	}
 	a.Stored = records.Stored{Rec: next, Older: older, Halts: now.Halts, Skips: now.Skips}
-	return r.others.Fenced(ctx, next, a.found, begins)
+	return nil
 }
 
 // newest loads what the store has of this relay.
@@ -183,7 +171,7 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 		if unknown != nil {
 			return unknown
 		}
-		if _, refused := r.others.Judge(ctx, nil, found); !errors.As(refused, new(*checkpoint.Refusal)) {
+		if _, refused := checkpoint.Judge(nil, found); !errors.As(refused, new(*checkpoint.Refusal)) {
 			return err
 		}
 	}

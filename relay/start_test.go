@@ -142,24 +142,6 @@ func TestAStandbyWaitsForWhatCanBeRepaired(t *testing.T) {
 	})
 }
 
-// A shard that waits for the other shards is such a standby, too.
-func TestAShardThatWaitsForTheOthersWaitsForWhatCanBeRepaired(t *testing.T) {
-	story(t, func(t *testing.T, w *world) {
-		w.startErr = &checkpoint.Waiting{Err: errors.New("a slot does not exist yet")}
-		r := w.start(Config{})
-		w.want(t, 10*time.Second, "it waits", func() bool { return r.relay.Status().State == Standby })
-		w.do(func() { w.openErr = fault.Repair(errors.New("wrong password")) })
-		time.Sleep(time.Minute)
-		if st := r.relay.Status(); st.State != Connecting || !strings.Contains(st.Reason, "wrong password") {
-			t.Errorf("%+v", st)
-		}
-		w.do(func() { w.openErr, w.startErr = nil, nil })
-		w.commit("a")
-		w.want(t, time.Minute, "it goes on", w.allDelivered)
-		r.stopped(t, 5*time.Second)
-	})
-}
-
 func TestErrorThatNoRetryHelpsEndsTheRunWithWhatIsSafe(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		r := w.start(Config{HaltLinger: time.Hour})

@@ -23,7 +23,7 @@ const (
 	NoCheckpoint State = "no-checkpoint" // the checkpoint cannot be read or written, so nothing is confirmed
 	Connecting   State = "connecting"    // opening a session, or waiting to try again
 	SlotAtRisk   State = "slot-at-risk"  // events flow, but the slot is lost or soon will be: walpost.Status finds this state
-	Standby      State = "standby"       // another process holds the slot or delivers the rows, and this one waits for it
+	Standby      State = "standby"       // another process holds the slot or polls the table, and this one waits for it
 	CopyingRows  State = "copying"       // publishing rows of the table; the stream follows
 	Starting     State = "starting"      // nothing is opened yet
 	Draining     State = "draining"      // asked to stop, and waiting for acknowledgements
@@ -65,7 +65,7 @@ type Status struct {
 	Bad     *BadEvent
 	Waiting []Waiting
 
-	Identity cdc.Identity // of the newest session; zero before the first. Its Shards are of the newest look
+	Identity cdc.Identity // of the newest session; zero before the first
 	Opened   time.Time    // when that session began
 	Epoch    uint64
 	RunID    string // made once and kept in the checkpoint; "" before the first session

@@ -54,7 +54,6 @@ func (l *loop) checked(k *sighting) error {
 		}
 		err = fmt.Errorf("%w; events after %s may be missing", err, from)
 	case err == nil && !elsewhere:
-		l.found.Shards = k.found.Shards
 		c.compose(l.now, l.phase, false)
 		if err = checkpoint.JudgePublished(&c.draft, k.found); err == nil {
 			c.looked = checkpoint.Seen(k.found)

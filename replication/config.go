@@ -36,9 +36,6 @@ type Config struct {
 	Messages    logicalmsg.Config `yaml:"messages"`
 	Slot        string            `yaml:"slot"`
 	Publication string            `yaml:"publication"`
-	// Shard is the part of the rows that the relay delivers, by a hash of the key. Sharded appends its suffix to Slot and
-	// Publication, so that all shards can have one configuration.
-	Shard cdc.Shard `yaml:"shard"`
 	// Publish is what a publication that Open makes carries: insert, and update if an update of a row's primary key is to be
 	// published as Debezium does. A publication that is there is used as it is.
 	Publish []string `yaml:"publish"`
@@ -66,9 +63,6 @@ type Config struct {
 	// Needs says which columns of a table must be there and be published, judged by the table as the catalog has it now.
 	// An error means that the configuration does not fit the table. Nil: no column is needed.
 	Needs func(rel *cdc.Relation) (columns []string, err error) `yaml:"-"`
-
-	// Key returns the column of a table with the record's key. It must be set if Shard is.
-	Key func(rel *cdc.Relation) string `yaml:"-"`
 
 	// Advise says what works but has a cost or a risk, judged by what a start finds. Each advice is
 	// logged once. Nil: nothing is logged.
@@ -138,20 +132,15 @@ func (c Config) Validate() (found conf.Problems) {
 		found.Add("source.dsn", conf.Required, "", nil)
 	}
 	c.validateTables(&found)
-	if c.Messages.Validate(&found); c.Messages.On() && c.Shard.Of > 0 {
-		found.Add("source.messages", conf.Contradicts, "source.shard: every slot contains all messages. Use a separate relay for them", nil)
+	c.Messages.Validate(&found)
+	if !slotName.MatchString(c.Slot) {
+		found.Add("source.slot", conf.MustBe, "1 to 63 of a-z, 0-9 and _", c.Slot)
 	}
-	if slot := c.Slot + c.Shard.Suffix(); !slotName.MatchString(slot) {
-		found.Add("source.slot", conf.MustBe, "1 to 63 of a-z, 0-9 and _", slot)
-	}
-	if err := pg.CheckName(c.Publication + c.Shard.Suffix()); err != nil {
+	if err := pg.CheckName(c.Publication); err != nil {
 		found.Add("source.publication", conf.Usable, err.Error(), c.Publication)
 	}
 	if p := slices.Sorted(slices.Values(c.Publish)); len(p) > 0 && !slices.Equal(p, []string{"insert"}) && !slices.Equal(p, []string{"insert", "update"}) {
 		found.Add("source.publish", conf.MustBe, "insert, or insert and update", strings.Join(c.Publish, ", "))
-	}
-	if c.Shard.Of > 0 && c.Updates() { // the server refuses the application's updates: no replica identity has the key of the records
-		found.Add("source.publish", conf.MustBe, "insert with source.shard", strings.Join(c.Publish, ", "))
 	}
 	found.OneOf("source.snapshot", c.Snapshot, "", "never", "initial")
 	// While bulk catch-up does not exist, auto behaves as never.
@@ -204,7 +193,7 @@ func (c *Config) Connection() pg.Database {
 
 // Names are what describes the stream in the catalog.
 func (c *Config) Names() pg.Names {
-	return pg.Names{Slot: c.Slot, Publication: c.Publication, Tables: c.tables(), Shard: c.Shard}
+	return pg.Names{Slot: c.Slot, Publication: c.Publication, Tables: c.tables()}
 }
 
 // Updates says whether updates are wanted.

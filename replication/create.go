@@ -30,7 +30,7 @@ type madeSlot struct {
 // read it.
 func (s *Source) make(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Facts, replace, export bool) (made madeSlot, err error) {
 	if f.Publication == nil {
-		publication := PublicationSQL(s.cfg.publishable(f), f)
+		publication := PublicationSQL(s.cfg.publishable(f))
 		_, err := sql.Exec(ctx, publication).ReadAll()
 		switch state := pg.SQLState(err); {
 		case state == pg.StateDuplicate, state == pg.StateNotUnique:
@@ -177,12 +177,21 @@ func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts
 		"Set source.snapshot (--snapshot) to initial to publish them first, or to never to begin with the rows that are inserted from now on.")
 }
 
+// PublishedTables are the tables as a publication names them.
+func (c *Config) PublishedTables() string {
+	var names []string
+	for _, t := range c.tables() {
+		names = append(names, t.SQL())
+	}
+	return strings.Join(names, ", ")
+}
+
 // PublicationSQL makes the publication: inserts only, unless updates are wanted, so that the application's updates and deletes
 // need no replica identity and cost nothing here; a partitioned table under its own name. Without tables it is empty: the server
 // sends messages whatever is published, but its output plugin does not work without a publication.
-func PublicationSQL(c *Config, f *pg.Facts) string {
+func PublicationSQL(c *Config) string {
 	tables := ""
-	if all := c.PublishedTables(f); all != "" {
+	if all := c.PublishedTables(); all != "" {
 		tables = " FOR TABLE " + all
 	}
 	return fmt.Sprintf("CREATE PUBLICATION %s%s WITH (%s, publish_via_partition_root = true);", pg.QuoteIdent(c.Publication), tables, c.PublishSetting())

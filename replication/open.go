@@ -151,7 +151,7 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Fa
 	if err := s.judge(f, makes); err != nil || !makes {
 		return f, made, err
 	}
-	if !lost && !m.replaceLost && s.cfg.Snapshot == "" && len(f.Shards.Others()) == 0 {
+	if !lost && !m.replaceLost && s.cfg.Snapshot == "" {
 		if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
 			return nil, made, err
 		}
@@ -197,7 +197,7 @@ func identityOf(sys pg.System, cfg *Config, f *pg.Facts) cdc.Identity {
 	return cdc.Identity{
 		SystemID: sys.ID, Timeline: sys.Timeline, History: sys.History,
 		Database: f.Server.Database, Slot: cfg.Slot, Server: f.Server.LSN,
-		Recovering: f.Server.Recovery, SlotFound: f.Slot.State(), Shards: f.Shards, Tableless: cfg.tableless(),
+		Recovering: f.Server.Recovery, SlotFound: f.Slot.State(), Tableless: cfg.tableless(),
 		Published: f.Publishing.Published, Settled: f.Publishing.Settled, Time: f.Server.Now, Started: f.Server.Started,
 	}
 }
@@ -282,9 +282,6 @@ func (s *Source) recheck(ctx context.Context, was cdc.Identity, opened pg.Server
 		}
 		now.Server, now.Time, now.SlotFound = server.LSN, server.Now, slot.State()
 		now.SlotFound.Created = was.SlotFound.Created && slot != nil
-		if now.Shards, err = s.cfg.Names().ReadShards(ctx, sql); err != nil {
-			return err
-		}
 		p, err := s.cfg.Names().ReadPublishing(ctx, sql, server.Version) // the slot may have been waited for a long time
 		if err != nil {
 			return err

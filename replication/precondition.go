@@ -194,7 +194,6 @@ func (j *judgement) published() {
 		missing = missing || !t.Exists()
 	}
 	j.publication(missing)
-	j.shard()
 }
 
 // tableName is the name of the precondition that a table exists.
@@ -271,14 +270,14 @@ func (j *judgement) columns(t *pg.TableFacts) {
 			"column %s of %s is generated: publication %s does not send it", strings.Join(generated, ", "), t.Table, j.cfg.Publication)
 	}
 	if len(unlisted) > 0 {
-		j.lose(name, fix.BySQL(j.cfg.RepublishSQL(t.Table, j.f)), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
+		j.lose(name, fix.BySQL(j.cfg.RepublishSQL(t.Table)), "publication %s has a column list for %s that lacks %s", j.cfg.Publication, t.Table, strings.Join(unlisted, ", "))
 	}
 }
 
 // RepublishSQL publishes all columns of a table, and leaves the other tables of the publication as they are,
 // which SET TABLE does not.
-func (c *Config) RepublishSQL(t pg.Table, f *pg.Facts) string {
-	return fmt.Sprintf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[3]s; COMMIT;", pg.QuoteIdent(c.Publication), t.SQL(), c.published(t, f))
+func (c *Config) RepublishSQL(t pg.Table) string {
+	return fmt.Sprintf("BEGIN; ALTER PUBLICATION %[1]s DROP TABLE %[2]s; ALTER PUBLICATION %[1]s ADD TABLE %[2]s; COMMIT;", pg.QuoteIdent(c.Publication), t.SQL())
 }
 
 // publication judges the publication. tableMissing says that a table is missing, which was said already.
@@ -308,7 +307,7 @@ func (j *judgement) publication(tableMissing bool) {
 			j.lose(name, fix.ByWords("Set source.table to the partitioned table."),
 				"publication %s does not publish %s on its own, because it is a partition of %s", j.cfg.Publication, t.Table, t.Root)
 		default:
-			add := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, j.cfg.published(t.Table, j.f)))
+			add := fix.BySQL(fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pub, t.Table.SQL()))
 			// The slot reads this publication already. If the publication has no other table than the configured ones, both are ours.
 			if len(p.Tables) > 0 && (!j.known() || slices.ContainsFunc(p.Tables, func(p pg.PublishedTable) bool { return !j.configured(p) })) {
 				add = append(fix.ByWords(ownNames+" Or:"), add...)
@@ -332,7 +331,7 @@ func (j *judgement) configured(p pg.PublishedTable) bool {
 
 func (j *judgement) noPublication(tableMissing bool) {
 	const name = "publication"
-	make := fix.SQL(PublicationSQL(j.cfg.publishable(j.f), j.f))
+	make := fix.SQL(PublicationSQL(j.cfg.publishable(j.f)))
 	switch {
 	case j.foreign(): // slot says why it cannot be read
 	case j.known():

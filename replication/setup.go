@@ -34,8 +34,6 @@ type SetupOptions struct {
 	// Unmet is what a setup cannot mend. If it concerns the tables, the publication or the slot, then
 	// neither Publication nor Slot is wanted.
 	Unmet []*Unmet
-
-	facts *pg.Facts // what there is; nil if nothing is known
 }
 
 // FullSetup wants everything, as for an empty database: what SetupSQL shows where there is no connection to ask.
@@ -64,8 +62,7 @@ func FullSetup(cfg Config) SetupOptions {
 
 // stream decides on the publication and the slot. unfit is what is wrong with them or with the tables.
 func (o *SetupOptions) stream(cfg *Config, unfit []*Unmet, noPublication, noSlot bool) {
-	// After a change of the number of shards, the old relays deliver the rows from before the slot, and the first run makes no snapshot.
-	if delivered := o.facts != nil && o.facts.Shards.Delivered(); noSlot && cfg.Outbox.Slot && cfg.Snapshot == "initial" && !delivered {
+	if noSlot && cfg.Outbox.Slot && cfg.Snapshot == "initial" {
 		unfit = append(unfit, &Unmet{
 			Name: "slot", Why: "with source.snapshot: initial, the first run creates the slot together with its snapshot", Fix: fix.ByWords("Leave out --make-slot."), Misconfigured: true,
 		})
@@ -74,13 +71,6 @@ func (o *SetupOptions) stream(cfg *Config, unfit []*Unmet, noPublication, noSlot
 	o.Publication = noPublication && len(unfit) == 0
 	o.Slot = noSlot && cfg.Outbox.Slot && len(unfit) == 0
 	o.SlotByRun = noSlot && !cfg.Outbox.Slot && len(unfit) == 0
-}
-
-// Stream leaves only the publication and the slot: the rest is the same for each shard.
-func (o *SetupOptions) Stream() SetupOptions {
-	return SetupOptions{
-		Role: o.Role, Provider: o.Provider, Publication: o.Publication, Adds: o.Adds, Inserts: o.Inserts, Slot: o.Slot, SlotByRun: o.SlotByRun, Unmet: o.Unmet, facts: o.facts,
-	}
 }
 
 // Empty says that nothing is missing but a slot that the first run makes.
@@ -172,11 +162,11 @@ func statements(cfg *Config, opts SetupOptions) []statement {
 			what = "logical messages. They are in every publication, even in an empty publication.\n"
 		}
 		add("publication "+cfg.Publication, `What walpost reads: `+what+`Create it before the slot: a slot cannot read a publication that was created later.`,
-			PublicationSQL(cfg, opts.facts))
+			PublicationSQL(cfg))
 	}
 	for _, t := range opts.Adds {
 		add("table "+t.String()+" in publication "+cfg.Publication, "The publication exists, but does not contain the new table.",
-			fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pg.QuoteIdent(cfg.Publication), cfg.published(t, opts.facts)))
+			fmt.Sprintf("ALTER PUBLICATION %s ADD TABLE %s;", pg.QuoteIdent(cfg.Publication), t.SQL()))
 	}
 	if opts.Slot {
 		add("slot "+cfg.Slot, `The slot holds all WAL that walpost has not read. Create it only when walpost is about to run. If you
@@ -202,7 +192,7 @@ func (s *Source) missing(ctx context.Context, sql *pgconn.PgConn) (opts SetupOpt
 		return opts, nil, err
 	}
 	opts.Role = cmp.Or(s.cfg.Outbox.Role, f.Server.Role)
-	opts.facts, opts.Provider, opts.Inserts = f, f.Server.Provider, s.cfg.publishable(f) != &s.cfg
+	opts.Provider, opts.Inserts = f.Server.Provider, s.cfg.publishable(f) != &s.cfg
 	its := f // as opts.Role sees the server; nil if there is no such role
 	if opts.Role != f.Server.Role {
 		if its, err = s.become(ctx, sql, f.Server.Role, &opts); err != nil {
@@ -312,7 +302,7 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 	if err := opts.Err(); err != nil {
 		return nil, err
 	}
-	if opts.Slot && s.cfg.Snapshot == "" && !f.Shards.Delivered() {
+	if opts.Slot && s.cfg.Snapshot == "" {
 		if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
 			return nil, err
 		}

@@ -1,19 +1,16 @@
 package sink
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 )
 
@@ -131,38 +128,20 @@ func (f *FileStore) Load(ctx context.Context, name string) (map[string][]byte, e
 }
 
 // Look is Load without the lock, so it also works while a relay holds the file.
-func (f *FileStore) Look(_ context.Context, name string) (map[string][]byte, error) {
+func (f *FileStore) Look(ctx context.Context, name string) (map[string][]byte, error) {
+	return f.LookNames(ctx, name+"/")
+}
+
+// LookNames is Look for all relays whose names start with prefix.
+func (f *FileStore) LookNames(_ context.Context, prefix string) (map[string][]byte, error) {
 	all, err := f.read()
 	if err != nil {
 		return nil, err
 	}
 	for k := range all {
-		if !strings.HasPrefix(k, name+"/") {
+		if !strings.HasPrefix(k, prefix) {
 			delete(all, k)
 		}
-	}
-	return all, nil
-}
-
-// LookShards returns the records of the relays whose files differ from the store's in the suffix of the shard, which is own in the
-// store's path. It takes no lock. A file that is on another host is not seen.
-func (f *FileStore) LookShards(_ context.Context, _ string, own cdc.Shard) (map[string][]byte, error) {
-	dir, base := filepath.Split(strings.TrimSuffix(f.path, own.Suffix()))
-	files, err := os.ReadDir(cmp.Or(dir, "."))
-	if err != nil {
-		return nil, fault.Retry(fmt.Errorf("read the directory of the checkpoint file: %w", err))
-	}
-	all := map[string][]byte{}
-	for _, file := range files {
-		suffix, ok := strings.CutPrefix(file.Name(), base)
-		if _, is := cdc.ShardOfSuffix(suffix); !ok || !is {
-			continue
-		}
-		records, err := NewFileStore(filepath.Join(dir, file.Name())).read()
-		if err != nil {
-			return nil, err
-		}
-		maps.Copy(all, records)
 	}
 	return all, nil
 }

@@ -15,7 +15,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/topicname"
@@ -232,9 +231,9 @@ func (k *KafkaStore) Look(ctx context.Context, name string) (map[string][]byte, 
 	return records, err
 }
 
-// LookShards returns every record whose key starts with name without the suffix of own, without an effect.
-func (k *KafkaStore) LookShards(ctx context.Context, name string, own cdc.Shard) (map[string][]byte, error) {
-	records, _, err := k.look(ctx, strings.TrimSuffix(name, own.Suffix()))
+// LookNames is Look for all relays whose names start with prefix. It does not say what the topic has lost.
+func (k *KafkaStore) LookNames(ctx context.Context, prefix string) (map[string][]byte, error) {
+	records, _, err := k.look(ctx, prefix)
 	return records, err
 }
 

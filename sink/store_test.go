@@ -16,7 +16,6 @@ import (
 	"github.com/twmb/franz-go/pkg/kfake"
 	"github.com/twmb/franz-go/pkg/kmsg"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/relay"
@@ -339,35 +338,32 @@ func TestFileStoreRefusesACycleOfLinks(t *testing.T) {
 	}
 }
 
-// A relay reads the records of the relays with another number of shards, while they hold their locks, and creates nothing.
-func TestAStoreShowsTheRecordsOfTheOtherShards(t *testing.T) {
-	type shards interface {
+// Relays are found by the beginning of their names, while they hold their locks, and nothing is created.
+func TestAStoreShowsTheRecordsOfSeveralRelays(t *testing.T) {
+	type store interface {
 		relay.Store
-		LookShards(ctx context.Context, name string, own cdc.Shard) (map[string][]byte, error)
+		LookNames(ctx context.Context, prefix string) (map[string][]byte, error)
 	}
-	c, dir := testenv.FakeKafka(t), t.TempDir()
-	for kind, of := range map[string]func(cdc.Shard) shards{
-		"kafka": func(cdc.Shard) shards { return kafkaStore(t, c.ListenAddrs(), "cp") },
-		"file": func(s cdc.Shard) shards {
-			f := NewFileStore(filepath.Join(dir, "cp.json"+s.Suffix()))
-			t.Cleanup(func() { _ = f.Close() })
-			return f
-		},
+	c, path := testenv.FakeKafka(t), filepath.Join(t.TempDir(), "cp.json")
+	file := NewFileStore(path)
+	t.Cleanup(func() { _ = file.Close() })
+	for kind, s := range map[string]struct{ written, read store }{
+		"kafka": {kafkaStore(t, c.ListenAddrs(), "cp"), kafkaStore(t, c.ListenAddrs(), "cp")},
+		"file":  {file, NewFileStore(path)},
 	} {
-		own := cdc.Shard{Index: 1, Of: 4}
-		if got, err := of(own).LookShards(patient(t), "shop_1_of_4", own); err != nil || len(got) > 0 {
+		if got, err := s.read.LookNames(patient(t), "shop."); err != nil || len(got) > 0 {
 			t.Errorf("%s: %v %v", kind, got, err)
 		}
 		if kind == "kafka" && c.TopicInfo("cp") != nil {
 			t.Error("the topic was created")
 		}
-		for _, s := range []cdc.Shard{{}, {Index: 1, Of: 2}, {Index: 2, Of: 4}} {
-			if err := of(s).Save(patient(t), "shop"+s.Suffix()+"/1", []byte("x")); err != nil {
+		for _, key := range []string{"shop.a/1", "shop.public.b/2.h", "shops.c/1", "shop/1"} {
+			if err := s.written.Save(patient(t), key, []byte("x")); err != nil {
 				t.Fatal(err)
 			}
 		}
-		got, err := of(own).LookShards(patient(t), "shop_1_of_4", own)
-		if keys := slices.Sorted(maps.Keys(got)); err != nil || strings.Join(keys, " ") != "shop/1 shop_1_of_2/1 shop_2_of_4/1" {
+		got, err := s.read.LookNames(patient(t), "shop.")
+		if keys := slices.Sorted(maps.Keys(got)); err != nil || strings.Join(keys, " ") != "shop.a/1 shop.public.b/2.h" {
 			t.Errorf("%s: %v %v", kind, keys, err)
 		}
 	}

@@ -15,7 +15,6 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost"
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/cleanup"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
@@ -94,10 +93,6 @@ func TestGoodFilesAreRead(t *testing.T) {
 			c.Source.DSN, c.Source.Table, c.Source.TimeColumn = "postgres://db/shop", "public.outbox", "created_at"
 			c.Kafka.Brokers = []string{"k:9092"}
 			c.Cleanup = cleanup.Config{Mode: "drop_partitions"}
-		},
-		"shard.good.yaml": func(c *fileConfig) {
-			c.Source.DSN, c.Source.Table, c.Source.Shard = "postgres://db/shop", "public.outbox", cdc.Shard{Index: 2, Of: 4}
-			c.Kafka.Brokers = []string{"k:9092"}
 		},
 		"poison.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "postgres://db/shop", "public.outbox"
@@ -305,7 +300,7 @@ func TestAHintRepeatsTheOptions(t *testing.T) {
 // before its variable. What can be secret, and what is the same for another relay, is left out.
 func TestAHintRepeatsWhichRelayTheEnvironmentNames(t *testing.T) {
 	for name, text := range map[string]string{
-		"TABLE": "public.outbox", "SLOT": "walpost", "PUBLICATION": "", "SHARD": "2/2", "NAME": "it's", "CHECKPOINT_STORE": "file",
+		"TABLE": "public.outbox", "SLOT": "walpost", "PUBLICATION": "", "NAME": "it's", "CHECKPOINT_STORE": "file",
 		"CHECKPOINT_TOPIC": "checkpoints", "CHECKPOINT_PATH": "/var/lib/my position",
 		"CONFIG": "/etc/walpost.yaml", "DSN": "postgres://u:secret@h/shop", "BROKERS": "kafka:9092", "LOG_LEVEL": "debug", "PORT": "tcp://10.0.0.1:80",
 	} {
@@ -315,7 +310,7 @@ func TestAHintRepeatsWhichRelayTheEnvironmentNames(t *testing.T) {
 	if err := cmd.Flags().Parse([]string{"--slot", "orders"}); err != nil {
 		t.Fatal(err)
 	}
-	want := `--config /etc/walpost.yaml --table=public.outbox --slot=orders --shard=2/2 --name='it'\''s' ` +
+	want := `--config /etc/walpost.yaml --table=public.outbox --slot=orders --name='it'\''s' ` +
 		`--checkpoint-store=file --checkpoint-topic=checkpoints --checkpoint-path='/var/lib/my position'`
 	if got := given(cmd.Flags(), namedFile(cmd.Flags()), os.LookupEnv); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

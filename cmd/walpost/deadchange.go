@@ -37,8 +37,8 @@ For parked events, retry asks the relay to deliver all parked events of their ke
 relay delivers them in order, before newer events of these keys. With --wait, retry waits until they
 are delivered or one is refused again.
 
-retry delivers the events of the relay of the configuration and of its shards. With --relay, it
-uses this configuration to deliver the events of another relay, for example after name was changed in
+retry delivers the events of the relay of the configuration. With --relay, it uses this
+configuration to deliver the events of another relay, for example after name was changed in
 walpost.yaml.
 
 If several retries run at the same time, only the last one that was started continues. retry can run
@@ -123,7 +123,7 @@ func deadDropCommand() *cobra.Command {
 		Long: `drop marks dead or parked events as given up: retry ignores them, verify counts them separately, and
 the cleanup may remove their rows. The dead letters stay in the topic. The mark contains the --reason.
 
-drop gives up events of the relay of the configuration and of its shards, or of --relay.
+drop gives up events of the relay of the configuration, or of --relay.
 
 Other parked events of the same key stay parked until walpost dead retry releases them.`,
 		Example: `  walpost dead drop --config walpost.yaml --reason "a test of the shop" 0-16B3748-3-5f2a9c01

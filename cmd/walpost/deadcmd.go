@@ -25,7 +25,7 @@ func deadCommand() *cobra.Command {
 
 // deadConfig are the configuration flags of walpost dead. It needs no database.
 func deadConfig(cmd *cobra.Command) loader {
-	return configFlags(cmd, (*walpost.Config).ValidateKafka, "dsn", "slot", "name", "brokers", "table", "shard", "topic-regex", "topic-replacement")
+	return configFlags(cmd, (*walpost.Config).ValidateKafka, "dsn", "slot", "name", "brokers", "table", "topic-regex", "topic-replacement")
 }
 
 // open reads the topics, and works with them. toTopic is where a retry is to deliver events, or "".
@@ -149,8 +149,8 @@ number of attempts, the time of the commit, and the error. Without --state, list
 events: the events that have not been retried, released or dropped. list needs no connection to the
 database, and can run while the relay runs.
 
-Relays can share the topics. list prints the events of the relay of the configuration and of its
-shards, and reports on standard error how many events other relays have. --relay lists those.`,
+Relays can share the topics. list prints the events of the relay of the configuration, and reports
+on standard error how many events other relays have. --relay lists those.`,
 		Example: `  walpost dead list --config walpost.yaml
   walpost dead list --config walpost.yaml --reason too_large --topic outbox.event.order --json`,
 		Args: noArguments,

@@ -380,11 +380,8 @@ var sqlNeeds = map[string][]string{
 		"CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE public.outbox) PARTITION BY RANGE (created_at)",
 		"CREATE TABLE sales.outbox_rest PARTITION OF sales.outbox DEFAULT",
 	},
-	"docs/debezium.md": {"CREATE PUBLICATION dbz_publication FOR TABLE public.outbox"},
-	"docs/sharding.md": {
-		"SELECT pg_create_logical_replication_slot(name, 'pgoutput') FROM unnest(ARRAY['walpost_1_of_2', 'walpost_2_of_2']) name",
-		"CREATE PUBLICATION walpost_2_of_2 FOR TABLE public.outbox",
-	},
+	"docs/debezium.md":       {"CREATE PUBLICATION dbz_publication FOR TABLE public.outbox"},
+	"docs/several-relays.md": {"DROP TABLE public.outbox"},
 }
 
 // The SQL of the pages runs, each page in a database of its own, with the outbox table of walpost setup and the roles of walpost

@@ -47,7 +47,7 @@ refuse.`,
 		return usageError{err}
 	})
 	load := configFlags(cmd, (*walpost.Config).ValidateDatabase,
-		"dsn", "table", "brokers", "publication", "shard", "topic-regex", "topic-replacement", "compression")
+		"dsn", "table", "brokers", "publication", "topic-regex", "topic-replacement", "compression")
 	flags := cmd.Flags()
 	id := flags.String("id", "", "the row with this event `id`")
 	last := flags.Int("last", 0, "explain this `number` of rows, newest first")

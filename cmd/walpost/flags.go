@@ -42,7 +42,6 @@ var settings = []setting{
 	{flag: "brokers", field: "kafka.brokers", usage: "`host:port` of Kafka brokers, separated by commas"},
 	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot"},
 	{flag: "publication", field: "source.publication", usage: "`name` of the publication"},
-	{flag: "shard", field: "source.shard", usage: "deliver only this part of the rows, such as `2/4`: the second of four parts"},
 	{flag: "create", field: "source.create", usage: "create the publication and the slot if they are missing", bool: true, makes: true},
 	{flag: "snapshot", field: "source.snapshot", usage: "the `mode` for rows that are older than the slot", values: "never initial"},
 	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},
@@ -148,7 +147,7 @@ func namedFile(flags *pflag.FlagSet) string {
 }
 
 // identity are the flags that say which relay a command is for. Without one of them, the command finds another relay, or begins a new one.
-var identity = []string{"table", "slot", "publication", "shard", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path"}
+var identity = []string{"table", "slot", "publication", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path"}
 
 // given repeats, for a shell, how the command line says what to relay, and which relay the environment names. A DSN with a password
 // is left to the environment.

@@ -122,10 +122,6 @@ func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 		// A slot whose publication has another name.
 		slot(dsn, database+"_walpost")
 		names(dsn, sales, database+"_walpost_2")
-		// The shards of a relay.
-		slot(dsn, database+"_walpost_2_1_of_2")
-		pg.Exec(t, dsn, "CREATE PUBLICATION "+database+"_walpost_2_1_of_2 FOR TABLE outbox")
-		names(dsn, sales, database+"_walpost_3")
 		pg.Exec(t, dsn, "ALTER PUBLICATION walpost ADD TABLE "+sales)
 		names(dsn, "outbox,"+sales, "")
 		names(dsn, "outbox", database+"_walpost_2")

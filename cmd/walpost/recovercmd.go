@@ -52,7 +52,7 @@ recover refuses to continue, unless you pass --unordered.`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate,
-		"dsn", "table", "brokers", "slot", "publication", "shard", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
+		"dsn", "table", "brokers", "slot", "publication", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
 		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format", "shutdown-grace")
 	flags := cmd.Flags()
 	yes := flags.Bool("yes", false, "answer every question with yes")

@@ -42,7 +42,7 @@ exits with 1 at the end. replay writes no dead letters. See docs/replay.md.`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate,
-		"dsn", "table", "brokers", "publication", "shard", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
+		"dsn", "table", "brokers", "publication", "name", "topic-regex", "topic-replacement", "create-topics", "compression",
 		"window-events", "window-bytes", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "shutdown-grace")
 	flags, opts := cmd.Flags(), walpost.ReplayOptions{}
 	flags.StringArrayVar(&opts.IDs, "id", nil, "publish the event with this `id`; may be repeated")

@@ -35,11 +35,10 @@ Otherwise the first walpost run creates the slot, together with its first checkp
   walpost setup --config walpost.yaml --migration goose > migrations/00001_outbox.sql`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "shard", "snapshot")
+	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "publication", "snapshot")
 	apply := cmd.Flags().Bool("apply", false, "run the SQL")
 	role := cmd.Flags().String("role", "", "the `name` of the role that walpost runs as (default the role of the DSN)")
 	slot := cmd.Flags().Bool("make-slot", false, "also create the slot, which holds WAL from then on")
-	shards := cmd.Flags().Int("shards", 0, "create the publications and slots for this `number` of relays, which divide the rows by a hash of the key (docs/sharding.md)")
 	partitioned := cmd.Flags().Bool("partitioned", false, "if the table is missing, create it with one partition for each day of source.time_column (default created_at)")
 	form := cmd.Flags().String("migration", "", "print only the SQL of the tables, in this `form`: "+strings.Join(walpost.Migrations, ", "))
 	inbox := cmd.Flags().Bool("inbox", false, "with --migration: print the tables of a consumer, without a configuration")
@@ -53,7 +52,7 @@ Otherwise the first walpost run creates the slot, together with its first checkp
 			return err
 		}
 		return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
-			cfg.SetupRole, cfg.SetupSlot, cfg.SetupPartitioned, cfg.SetupShards = *role, *slot, *partitioned, *shards
+			cfg.SetupRole, cfg.SetupSlot, cfg.SetupPartitioned = *role, *slot, *partitioned
 			out := cmd.OutOrStdout()
 			if *form != "" {
 				sql, err := walpost.Migration(cfg.Config, *form)

@@ -44,7 +44,7 @@ skip exits with 2 if the token is not the token of a halt of this relay.`,
 		},
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate,
-		"dsn", "table", "brokers", "slot", "shard", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format")
+		"dsn", "table", "brokers", "slot", "name", "checkpoint-store", "checkpoint-topic", "checkpoint-path", "log-level", "log-format")
 	cmd.Flags().BoolVar(&opts.Discard, "discard", false, "give up the event: do not write it to any topic")
 	cmd.Flags().StringVar(&opts.Why, "reason", "", "why nobody needs the event")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

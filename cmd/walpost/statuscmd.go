@@ -33,7 +33,7 @@ rows instead of the slot. status exits with
   walpost status --config walpost.yaml --watch 30s --json`,
 		Args: noArguments,
 	}
-	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "shard", "http")
+	load := configFlags(cmd, (*walpost.Config).ValidateDatabase, "dsn", "table", "slot", "http")
 	asJSON := cmd.Flags().Bool("json", false, "print JSON")
 	watch := cmd.Flags().Duration("watch", 0, "read the state twice, with this `duration` between the readings, to show a forecast")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

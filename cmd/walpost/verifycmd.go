@@ -37,7 +37,7 @@ the relay explains. They change the exit code only with --strict.`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate,
-		"dsn", "table", "brokers", "slot", "publication", "shard", "name", "topic-regex", "topic-replacement", "checkpoint-store", "checkpoint-topic", "checkpoint-path")
+		"dsn", "table", "brokers", "slot", "publication", "name", "topic-regex", "topic-replacement", "checkpoint-store", "checkpoint-topic", "checkpoint-path")
 	flags := cmd.Flags()
 	rows := rowFlags(cmd, "compare only")
 	wait := flags.Duration("wait", walpost.DefaultVerifyWait, "the longest `duration` for which verify waits for a relay that makes no progress")

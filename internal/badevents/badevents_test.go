@@ -87,7 +87,6 @@ func TestTheEventsOfOtherRelaysAreLeftAlone(t *testing.T) {
 	}
 	w.write(
 		of(w.letter("own", "1", "x", "A"), "shop.walpost", "shop"),
-		of(w.letter("shard", "1", "x", "B"), "shop.walpost_2_of_2", "shop"),
 		w.letter("old", "1", "x", "C"),
 		of(w.row("other", "x", "1", "D"), "stock.walpost", "stock"),
 		of(w.letter("same", "1", "x", "E"), "shop.walpost", "stock"),
@@ -110,7 +109,7 @@ func TestTheEventsOfOtherRelaysAreLeftAlone(t *testing.T) {
 		}
 		return strings.TrimSpace(got)
 	}
-	if got := names(&Filter{}); got != "own shard old" {
+	if got := names(&Filter{}); got != "own old" {
 		t.Errorf("the relay's own: %s", got)
 	}
 	if said := strings.Join(w.said, "\n"); said != "1 events of relay shop.walpost, database stock are left out (--relay selects them)\n"+
@@ -120,7 +119,7 @@ func TestTheEventsOfOtherRelaysAreLeftAlone(t *testing.T) {
 	if got := names(&Filter{Relay: "stock.walpost"}); got != "other parked" {
 		t.Errorf("of another relay: %s", got)
 	}
-	if got := names(&Filter{All: true}); got != "own shard old other same parked" {
+	if got := names(&Filter{All: true}); got != "own old other same parked" {
 		t.Errorf("of all relays: %s", got)
 	}
 	for _, token := range []string{"t-other", "t-parked", "t-same"} {
@@ -130,13 +129,13 @@ func TestTheEventsOfOtherRelaysAreLeftAlone(t *testing.T) {
 		}
 	}
 	events := w.entries(topics, nil)
-	if report, err := topics.Retry(t.Context(), events, RetryOptions{}); err != nil || report.Delivered != 3 {
+	if report, err := topics.Retry(t.Context(), events, RetryOptions{}); err != nil || report.Delivered != 2 {
 		t.Errorf("%+v, %v", report, err)
 	}
 	if r, err := topics.Release(t.Context(), events, false); err != nil || r.Keys != 0 {
 		t.Errorf("%+v, %v", r, err)
 	}
-	if got := w.records(x); got != "own=A shard=B old=C" {
+	if got := w.records(x); got != "own=A old=C" {
 		t.Errorf("delivered %s", got)
 	}
 	// The ids of another database say nothing about the rows of this one. A relay of this database may have had another name.

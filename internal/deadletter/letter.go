@@ -71,12 +71,10 @@ func (l *Letter) Form() Form {
 	return FormRecord
 }
 
-// IsOf reports whether a relay, or another shard of it, wrote the letter. database is "" if it is not
-// known. A letter without a name is of every relay.
+// IsOf reports whether a relay wrote the letter. database is "" if it is not known. A letter without a
+// name is of every relay.
 func (l *Letter) IsOf(name, database string) bool {
-	own, _ := cdc.CutShard(name)
-	wrote, _ := cdc.CutShard(l.Name)
-	return l.Name == "" || wrote == own && (database == "" || l.Database == "" || l.Database == database)
+	return l.Name == "" || l.Name == name && (database == "" || l.Database == "" || l.Database == database)
 }
 
 // Relay names the relay for a person, and "" if the letter does not.

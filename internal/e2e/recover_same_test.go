@@ -201,7 +201,7 @@ func (s *setting) records() (all []*kgo.Record) {
 }
 
 // Two databases publish to one topic. With commit times their events are told apart even where they are equal.
-func TestRecoverTellsShardsApart(t *testing.T) {
+func TestRecoverTellsDatabasesApart(t *testing.T) {
 	t.Parallel()
 	for _, o := range []struct{ version, commitTimes, payload string }{{"17", "on", "x"}, {"15", "off", "of the other"}} {
 		t.Run("commit times "+o.commitTimes, func(t *testing.T) {

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-
-	"github.com/walpost/walpost/cdc"
 )
 
 // Others is what relays of other names have parked of the rows of one relay. If the relay had such a name before, nobody releases the keys of
@@ -28,12 +26,8 @@ func (o *Others) Add(it Item) {
 	case it.Letter != nil && it.Letter.SystemID == o.SystemID && it.Letter.Database == o.Database && slices.Contains(o.Tables, it.Letter.Table):
 		name = it.Letter.Name
 	}
-	if name == "" {
+	if name == "" || name == o.Name {
 		return
-	}
-	base, shard := cdc.CutShard(name)
-	if own, of := cdc.CutShard(o.Name); base == own && shard.Of == of.Of {
-		return // another shard has other keys
 	}
 	if o.lots == nil {
 		o.lots = map[string]*Lot{}
@@ -69,12 +63,7 @@ func (s Stranger) String() string {
 
 // Hint says how to find out whether somebody has to do something, and what.
 func (s Stranger) Hint() string {
-	base, shard := cdc.CutShard(s.Relay)
-	set := "name: " + base
-	if shard.Of > 0 {
-		set += " and source.shard: " + shard.String()
-	}
-	return "If another relay runs under this name, there is nothing to do. If this relay had the name before, set " + set +
+	return "If another relay runs under this name, there is nothing to do. If this relay had the name before, set name: " + s.Relay +
 		" again (and source.slot, if it was another one), start walpost run, and release the keys with \"walpost dead retry\". If run refuses because the slot is ahead, " +
 		"this relay has delivered the events of that gap under the new name, so accept it. Or give the keys up with \"walpost dead drop --reason=REASON --relay=" + s.Relay + "\"."
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/walpost/walpost/internal/deadletter"
 )
 
-// A relay is told what is parked of its rows under other names, and not what is parked of other rows, or by its other shards.
+// A relay is told what is parked of its rows under other names, and not what is parked of other rows.
 func TestTheOtherNamesOfTheSameRows(t *testing.T) {
 	holder := deadletter.Writer{Epoch: 1, Holder: "h"}
 	for _, c := range []struct {
@@ -21,9 +21,6 @@ func TestTheOtherNamesOfTheSameRows(t *testing.T) {
 		{"a.walpost", "a.before", "7", "b", "public.outbox", false},
 		{"a.walpost", "a.before", "7", "", "public.outbox", false},
 		{"a.walpost", "a.before", "7", "a", "public.other", false},
-		{"a.walpost_1_of_2", "a.walpost_2_of_2", "7", "a", "public.outbox", false},
-		{"a.walpost_1_of_2", "a.before_2_of_2", "7", "a", "public.outbox", true},
-		{"a.walpost", "a.walpost_2_of_2", "7", "a", "public.outbox", true},
 	} {
 		o := Others{Name: c.own, SystemID: "7", Database: "a", Tables: []string{"public.outbox"}}
 		items := []Item{
@@ -45,7 +42,7 @@ func TestTheOtherNamesOfTheSameRows(t *testing.T) {
 			t.Errorf("%+v: dropped, and %v", c, left)
 		}
 	}
-	if hint := (Stranger{Relay: "a.walpost_2_of_2"}).Hint(); !strings.Contains(hint, "set name: a.walpost and source.shard: 2/2 again") || !strings.Contains(hint, "--relay=a.walpost_2_of_2") {
+	if hint := (Stranger{Relay: "a.before"}).Hint(); !strings.Contains(hint, "set name: a.before again") || !strings.Contains(hint, "--relay=a.before") {
 		t.Error(hint)
 	}
 	var none *Others

@@ -17,7 +17,6 @@ import (
 type Names struct {
 	Slot, Publication string
 	Tables            []Table
-	Shard             cdc.Shard // whose suffix Slot and Publication end in
 }
 
 // Facts are what the catalog of a server says about everything a stream rests on. Reading them judges nothing.
@@ -27,7 +26,6 @@ type Facts struct {
 	Publication *Publication
 	Tables      []TableFacts // one for each of Names.Tables, in order
 	Publishing  Publishing
-	Shards      cdc.Shards
 	// Streams says that a connection in replication mode was accepted, which proves the right to it.
 	Streams bool
 }
@@ -240,9 +238,6 @@ func (n Names) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, error
 		return nil, err
 	}
 	if err := n.DescribePublished(ctx, conn, f); err != nil {
-		return nil, err
-	}
-	if f.Shards, err = n.ReadShards(ctx, conn); err != nil {
 		return nil, err
 	}
 	f.Publishing, err = n.ReadPublishing(ctx, conn, server.Version)

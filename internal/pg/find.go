@@ -39,7 +39,7 @@ func FindTables(ctx context.Context, db Database, named []Table) ([]FoundTable, 
 
 // FreeName returns a name for a slot and a publication that no relay of other tables has: name, or the first free name made of
 // the database's name. A slot of another database, a physical slot, a slot without a publication of its name, and a publication
-// with other tables make a name taken, also if they have the suffix of a shard.
+// with other tables make a name taken.
 func FreeName(ctx context.Context, db Database, name string, tables []Table) (string, error) {
 	sql, err := db.ConnectSQL(ctx)
 	if err != nil {
@@ -53,11 +53,11 @@ func FreeName(ctx context.Context, db Database, name string, tables []Table) (st
 	const list = "(SELECT array_agg(format('%I.%I', schema, name) ORDER BY schema, name) FROM "
 	free, err := Row[struct{ Name string }](ctx, sql, "look for a free name of a slot and a publication", `WITH own(schema, name) AS (VALUES `+strings.Join(own, ", ")+`),
  used AS (SELECT slot_name::text AS name, database IS DISTINCT FROM current_database() AS elsewhere FROM pg_replication_slots UNION ALL SELECT pubname, false FROM pg_publication),
- taken AS (SELECT u.name, regexp_replace(u.name, '_[0-9]+_of_[0-9]+$', '') AS base FROM used u WHERE u.elsewhere
+ taken AS (SELECT u.name FROM used u WHERE u.elsewhere
   OR `+list+`(SELECT schemaname::text, tablename::text FROM pg_publication_tables WHERE pubname = u.name) t(schema, name)) IS DISTINCT FROM `+list+`own))
  SELECT name FROM (SELECT 0 AS n, `+QuoteLiteral(name)+` AS name
   UNION ALL SELECT n, left(regexp_replace(lower(current_database()), '[^a-z0-9_]', '_', 'g'), 45) || '_walpost' || CASE n WHEN 1 THEN '' ELSE '_' || n END
   FROM generate_series(1, (SELECT count(*) + 1 FROM used)) n) c
- WHERE NOT EXISTS (SELECT FROM taken t WHERE c.name IN (t.name, t.base)) ORDER BY n LIMIT 1`)
+ WHERE NOT EXISTS (SELECT FROM taken t WHERE t.name = c.name) ORDER BY n LIMIT 1`)
 	return free.Name, err
 }

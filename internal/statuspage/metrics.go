@@ -131,7 +131,6 @@ var (
 	slotBlocker    = desc("walpost_slot_restart_blocker_age_seconds", "Age of what holds confirmed WAL back (an open or prepared transaction, another slot), 0 if nothing does.", ofSlot...)
 	slotXmin       = desc("walpost_slot_catalog_xmin_age", "Transactions since the slot's catalog_xmin.", ofSlot...)
 	slotSpill      = desc("walpost_slot_spill_bytes_total", "Bytes that the server wrote to disk while decoding large transactions for the slot.", ofSlot...)
-	shardRead      = desc("walpost_shard_read", "Whether somebody reads the slot of another shard of the same rows, 0 also if the slot does not exist; only while this relay reads its own.", "slot", "database", "shard")
 	clockSkew      = desc("walpost_clock_skew_seconds", "The database's clock minus this machine's clock.")
 	monitorSuccess = desc("walpost_monitor_last_success_timestamp_seconds", "When the slot, or the table that is polled, was last read; 0 before that.")
 
@@ -188,11 +187,6 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		gauge(monitorSuccess, stamp(s.Slot.At))
 	}
 	collectPoll(s.Poll, now, gauge, counter)
-	if found := &s.Identity; s.InStream {
-		for _, peer := range found.Shards.Peers() {
-			gauge(shardRead, flag(peer.ActivePID != 0), peer.Slot, found.Database, peer.String())
-		}
-	}
 
 	for topic, n := range s.Topics {
 		counter(events, float64(n), topic)

@@ -37,9 +37,7 @@ func busy() *still {
 			InFlightEvents: 3, InFlightBytes: 300, OldestUnacked: noon.Add(-2 * time.Second),
 			Events: 7, Transactions: 5, Skipped: 3, WindowFull: 1500 * time.Millisecond,
 			Sessions: map[string]uint64{"lost": 2},
-			InStream: true, Identity: cdc.Identity{Database: "shop", Shards: cdc.Shards{
-				Own: cdc.Shard{Index: 1, Of: 3}, Base: "walpost", Slots: []cdc.ShardSlot{{Shard: cdc.Shard{Index: 2, Of: 3}, Slot: "walpost_2_of_3", ActivePID: 7}, {Slot: "walpost"}},
-			}},
+			InStream: true, Identity: cdc.Identity{Database: "shop"},
 			Remarks: map[string]uint64{"message that is not transactional ignored": 4},
 		},
 		Slot: slot.Status{
@@ -83,7 +81,7 @@ var promised = []string{
 	"walpost_events_total", "walpost_commit_to_ack_seconds", "walpost_oldest_unacked_seconds", "walpost_in_flight_events",
 	"walpost_in_flight_bytes", "walpost_window_full_seconds_total", "walpost_sessions_total", "walpost_dead_letters_total",
 	"walpost_topics_abandoned_total", "walpost_parked_keys", "walpost_parked_events", "walpost_parked_oldest_seconds", "walpost_events_skipped_total", "walpost_remarks_total", "walpost_state", "walpost_ready",
-	"walpost_build_info", "walpost_shard_read", "walpost_config_last_reload_successful",
+	"walpost_build_info", "walpost_config_last_reload_successful",
 }
 
 func TestEveryPromisedMetricIsThere(t *testing.T) {
@@ -115,23 +113,6 @@ func TestEveryPromisedMetricIsThere(t *testing.T) {
 		if !slices.Contains(names, name) {
 			t.Errorf("%s is not exported", name)
 		}
-	}
-}
-
-func TestEachOtherShardHasAMetric(t *testing.T) {
-	const want = `
-# HELP walpost_shard_read Whether somebody reads the slot of another shard of the same rows, 0 also if the slot does not exist; only while this relay reads its own.
-# TYPE walpost_shard_read gauge
-walpost_shard_read{database="shop",shard="2/3",slot="walpost_2_of_3"} 1
-walpost_shard_read{database="shop",shard="3/3",slot="walpost_3_of_3"} 0
-`
-	r := busy()
-	if err := testutil.GatherAndCompare(collected(t, r), strings.NewReader(want), "walpost_shard_read"); err != nil {
-		t.Error(err)
-	}
-	r.status.InStream = false // the slots were looked at in a session that is over
-	if n, err := testutil.GatherAndCount(collected(t, r), "walpost_shard_read"); err != nil || n != 0 {
-		t.Errorf("%d series, %v", n, err)
 	}
 }
 

@@ -1,7 +1,6 @@
 package table
 
 import (
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -98,25 +97,4 @@ func TestTheTableIsFilteredAsTheStreamIs(t *testing.T) {
 			})
 		}
 	})
-}
-
-// Without its publication, or with a wrong one, a shard reads its own rows and no others.
-func TestAShardReadsItsOwnRowsWithoutAPublication(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "17"), "CREATE TABLE outbox (id int, aggregate_id text)", "INSERT INTO outbox SELECT n, 'k' || n FROM generate_series(1, 40) n")
-	for _, publication := range []string{"SELECT 1", "CREATE PUBLICATION walpost FOR TABLE outbox WHERE (id = 1) WITH (publish = 'insert')"} {
-		w.exec(publication)
-		var all []string
-		for _, shard := range (cdc.Shard{Of: 2}).All() {
-			w.shard = shard
-			ids, _ := w.take(Selection{Order: Order{By: ByColumn, Column: "id"}}, 0)
-			own := strings.Fields(ids)
-			if all = append(all, own...); len(own) < 10 || len(own) > 30 {
-				t.Errorf("%s: shard %s has %s", publication, shard, ids)
-			}
-		}
-		slices.Sort(all)
-		if len(all) != 40 || len(slices.Compact(all)) != 40 {
-			t.Errorf("%s: the shards have %v", publication, all)
-		}
-	}
 }

@@ -19,8 +19,6 @@ import (
 type Source struct {
 	DB    pg.Database
 	Names pg.Names
-	// Key returns the column with the record's key. It must be set if Names.Shard is.
-	Key func(rel *cdc.Relation) string
 }
 
 // A Reader reads rows of the tables as the inserts that the stream would have given for them: the same relation with its catalog
@@ -40,8 +38,7 @@ type Table struct {
 	pg.Table
 	// Relation is the table as the stream has it: the published columns, in their order.
 	Relation *cdc.Relation
-	// Filter is the publication's row filter as an SQL expression, or that of Names.Shard; "" for none. Rows for which it is not true
-	// are not published.
+	// Filter is the publication's row filter as an SQL expression; "" for none. Rows for which it is not true are not published.
 	Filter      string
 	partitioned bool
 	reader      *Reader
@@ -76,13 +73,7 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 			return nil, fault.WithHint(fmt.Errorf("table %s: role %q lacks the privilege to read it", t.Table, cc.User),
 				pg.ReadingRights(t.Table, cc.User)+"\n(streaming does not need these rights, but reading the table does)")
 		}
-		filter := f.Publication.Filter(t.Table)
-		if s.Names.Shard.Of > 0 { // the publication may not exist, or be wrong
-			if filter, err = pg.ShardFilter(s.Names.Shard, t.Relation, s.Key(t.Relation)); err != nil {
-				return nil, fault.Config(fmt.Errorf("source.shard: %w", err), fault.Hint(err))
-			}
-		}
-		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), Filter: filter, reader: r})
+		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), Filter: f.Publication.Filter(t.Table), reader: r})
 	}
 	if err := r.open(ctx, s.DB, opts, version); err != nil {
 		return nil, err

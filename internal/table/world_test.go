@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	ipg "github.com/walpost/walpost/internal/pg"
@@ -26,8 +25,6 @@ type world struct {
 	dsn  string       // of the superuser
 	db   ipg.Database // of the Reader
 	name string
-
-	shard cdc.Shard
 }
 
 func newWorld(t *testing.T, pg *testenv.PG, sql ...string) *world {
@@ -47,10 +44,7 @@ func (w *world) exec(sql ...string) { w.Helper(); w.pg.Exec(w.T, w.dsn, sql...) 
 func (w *world) value(sql string) string { w.Helper(); return w.pg.Value(w.T, w.dsn, sql) }
 
 func (w *world) source() Source {
-	return Source{
-		DB: w.db, Names: ipg.Names{Publication: "walpost", Tables: []ipg.Table{{Schema: "public", Name: "outbox"}}, Shard: w.shard},
-		Key: func(*cdc.Relation) string { return "aggregate_id" },
-	}
+	return Source{DB: w.db, Names: ipg.Names{Publication: "walpost", Tables: []ipg.Table{{Schema: "public", Name: "outbox"}}}}
 }
 
 // stream makes the publication and the slot, and begins to stream.
