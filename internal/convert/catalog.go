@@ -5,6 +5,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/walpost/walpost/internal/javaregex"
 )
 
 // A CatalogTable is a table of the database. The root of a partition is the partitioned table, and
@@ -45,7 +47,7 @@ func (c *conversion) outboxColumns() (columns []string) {
 // ask finds the outboxes among the tables that the connector captures. It leaves out a table that
 // lacks a column of an outbox, because the connector stops at the first insert into such a table.
 func (c *conversion) ask() {
-	lists := map[string][]*regexp.Regexp{}
+	lists := map[string][]*javaregex.Regexp{}
 	for _, option := range []string{include, "table.exclude.list", "schema.include.list", "schema.exclude.list"} {
 		lists[option] = c.patterns(option)
 	}

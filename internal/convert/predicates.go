@@ -1,10 +1,11 @@
 package convert
 
 import (
-	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 
+	"github.com/walpost/walpost/internal/javaregex"
 	"github.com/walpost/walpost/internal/yamlfile"
 )
 
@@ -42,8 +43,8 @@ func (a answer) negate(negate bool) answer {
 // A predicate is that of a transform.
 type predicate struct {
 	kind   string
-	text   string         // the pattern, or the name of the header
-	topics *regexp.Regexp // of a TopicNameMatches
+	text   string            // the pattern, or the name of the header
+	topics *javaregex.Regexp // of a TopicNameMatches
 	negate bool
 	why    string // the reason if the predicate cannot be read
 }
@@ -70,7 +71,7 @@ func (c *conversion) predicate(transform string) (p predicate, there bool) {
 	}
 	var err error
 	if p.kind == topicNameMatches {
-		p.topics, err = regexp.Compile(`\A(?:` + p.text + `)\z`)
+		p.topics, err = javaregex.Compile(p.text)
 	}
 	p.negate, ok = c.boolean("transforms."+transform+".negate", false)
 	switch {
@@ -79,7 +80,7 @@ func (c *conversion) predicate(transform string) (p predicate, there bool) {
 	case needs != "" && p.text == "":
 		p.why = "the predicate " + name + " has no " + needs
 	case err != nil:
-		p.why = "the pattern of " + name + " cannot be read"
+		p.why = "the pattern of " + name + ": " + err.Error()
 	case !ok:
 		p.why = "negate cannot be read"
 	}
@@ -95,7 +96,11 @@ func (p *predicate) unclear() string {
 func (p *predicate) before(topic string) answer {
 	switch p.kind {
 	case topicNameMatches:
-		return answerOf(p.topics.MatchString(topic)).negate(p.negate)
+		matches, err := p.topics.Matches(topic)
+		if err != nil {
+			return unknown
+		}
+		return answerOf(matches).negate(p.negate)
 	case recordIsTomb: // the EventRouter drops tombstones, which come from deletes
 		return never.negate(p.negate)
 	}
@@ -131,11 +136,14 @@ type topicSet struct{ prefix string }
 
 // match says whether a pattern matches all of the topics, or none.
 func (s topicSet) match(pattern string) answer {
-	re, err := regexp.Compile(pattern)
-	if err != nil {
+	parts, ok := sequence(pattern)
+	if !ok {
 		return unknown
 	}
-	begins, _ := re.LiteralPrefix()
+	begins := ""
+	if len(parts) > 0 && parts[0].Op == syntax.OpLiteral && parts[0].Flags&syntax.FoldCase == 0 {
+		begins = string(parts[0].Rune)
+	}
 	literal, _, all := anything(pattern)
 	switch {
 	case !strings.HasPrefix(begins, s.prefix) && !strings.HasPrefix(s.prefix, begins):

@@ -96,6 +96,9 @@ func (c *conversion) routedTopics() topicSet {
 
 // sequence parses a pattern. It returns the parts that follow each other, without the anchors at the two ends.
 func sequence(pattern string) (parts []*syntax.Regexp, ok bool) {
+	if _, err := javaregex.Compile(pattern); err != nil {
+		return nil, false
+	}
 	re, err := syntax.Parse(pattern, syntax.Perl)
 	if err != nil {
 		return nil, false

@@ -60,6 +60,15 @@ func TestPredicateOfRoutedTopics(t *testing.T) {
 	}
 }
 
+// For Java, this class has a colon and the letters of alpha, and the EventRouter gets no row.
+func TestPatternOfAPredicateIsJavas(t *testing.T) {
+	f := finding(convertBehind(t, `"transforms": "outbox", "transforms.outbox.predicate": "p", "predicates": "p",
+ "predicates.p.type": "org.apache.kafka.connect.transforms.predicates.TopicNameMatches", "predicates.p.pattern": "shop.public.outbo[[:alpha:]]"`), "transforms.outbox.predicate")
+	if f == nil || f.Verdict != Unsupported || !strings.Contains(f.Text, `"[["`) {
+		t.Errorf("%+v", f)
+	}
+}
+
 func TestTransformsThatConvertRefusesSayWhy(t *testing.T) {
 	const kafka = "org.apache.kafka.connect.transforms."
 	for options, want := range map[string]string{

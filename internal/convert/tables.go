@@ -1,11 +1,11 @@
 package convert
 
 import (
-	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
 
+	"github.com/walpost/walpost/internal/javaregex"
 	"github.com/walpost/walpost/internal/pg"
 )
 
@@ -162,12 +162,12 @@ func (c *conversion) reportTables() {
 
 // patterns are the regular expressions of one of Debezium's lists. Debezium ignores the case of
 // letters.
-func (c *conversion) patterns(option string) (all []*regexp.Regexp) {
+func (c *conversion) patterns(option string) (all []*javaregex.Regexp) {
 	expr, _ := c.literal(option)
 	for _, one := range expressions(expr) {
-		re, err := regexp.Compile(`(?i)\A(?:` + one + `)\z`)
+		re, err := javaregex.Compile("(?i)" + one)
 		if err != nil {
-			c.bad(option, "convert cannot read this regular expression: name the outbox with --table schema.table")
+			c.bad(option, "%v: name the outbox with --table schema.table", err)
 			return nil
 		}
 		all = append(all, re)
@@ -175,8 +175,11 @@ func (c *conversion) patterns(option string) (all []*regexp.Regexp) {
 	return all
 }
 
-func matchAny(all []*regexp.Regexp, s string) bool {
-	return slices.ContainsFunc(all, func(re *regexp.Regexp) bool { return re.MatchString(s) })
+func matchAny(all []*javaregex.Regexp, s string) bool {
+	return slices.ContainsFunc(all, func(re *javaregex.Regexp) bool {
+		ok, _ := re.Matches(s)
+		return ok
+	})
 }
 
 // schemaFilters checks that the lists of schemas include the tables.

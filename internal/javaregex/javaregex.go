@@ -1,170 +1,121 @@
 // Package javaregex matches and replaces with the regular expressions of java.util.regex.
 //
 // Kafka Connect reads route.topic.regex as a Java pattern, so the same pattern must give the same
-// topic here. Compile translates a pattern for one of two engines and writes every character class
-// out as ranges. Therefore the classes of the engines do not matter. Go's own engine takes linear
-// time and serves most patterns. Package regexp2 backtracks and serves look-around, back
-// references, atomic groups and possessive quantifiers.
-//
-// The package never guesses. If a pattern, or a value under a pattern, would have another meaning
-// than in Java, the caller gets an error. The answers of a real Java are in testdata/regex.txt.
+// topic here. Compile translates a pattern for Go's engine. What that engine does not have, or
+// reads in another way without a translation, is an error with the part of the pattern: look-around,
+// back references, atomic groups, possessive quantifiers, classes in classes and others. The same
+// goes for a value that Java could read in another way. The answers of a real Java are in
+// testdata/regex.txt.
 package javaregex
 
 import (
 	"fmt"
 	"regexp"
 	"strings"
-	"time"
 	"unicode/utf8"
-
-	"github.com/dlclark/regexp2"
 )
-
-// matchLimit bounds one match of the backtracking engine, which can take exponential time.
-const matchLimit = time.Second
 
 // A Regexp is a compiled Java pattern. It is safe for concurrent use.
 type Regexp struct {
-	translation
-	// matches reports whether the pattern matches the whole value.
-	matches func(value string) (bool, error)
-	// find returns the first match in the value and its groups. groups is nil if there is none.
-	find func(value string) (groups []string, from, to int, err error)
+	find, whole *regexp.Regexp
+	// endAnchor is set if the pattern has a $ or \Z. In Java both also match before a line
+	// terminator at the end of the value, but here they do not.
+	endAnchor bool
+	// wordAnchor is set if the pattern has a \b or \B. Outside ASCII, Java 19 changed what it
+	// means.
+	wordAnchor bool
 }
 
 // Compile compiles a Java pattern. The error says why the pattern is invalid or not supported.
 func Compile(pattern string) (*Regexp, error) {
-	translated, err := translate(pattern)
-	if err != nil {
+	t := translator{rest: unquote(pattern)}
+	if err := t.run(); err != nil {
 		return nil, fmt.Errorf("%q: %w", pattern, err)
 	}
-	re := &Regexp{translation: *translated}
-	if re.backtracks {
-		err = re.useBacktracking()
-	} else {
-		err = re.useLinear()
+	find, err := regexp.Compile(t.out.String())
+	if err != nil { // for example a{1001}
+		return nil, fmt.Errorf("%q is not supported: %w", pattern, err)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("%q: %w", pattern, err)
-	}
-	return re, nil
+	t.re.find, t.re.whole = find, regexp.MustCompile(`\A(?:`+t.out.String()+`)\z`)
+	return &t.re, nil
 }
 
-// useLinear compiles the pattern for Go's own engine.
-func (re *Regexp) useLinear() error {
-	find, err := regexp.Compile(re.pattern)
-	if err != nil {
-		return err
-	}
-	whole, err := regexp.Compile(`\A(?:` + re.pattern + `)\z`)
-	if err != nil {
-		return err
-	}
-	re.matches = func(value string) (bool, error) { return whole.MatchString(value), nil }
-	re.find = func(value string) ([]string, int, int, error) {
-		at := find.FindStringSubmatchIndex(value)
-		if at == nil {
-			return nil, 0, 0, nil
-		}
-		groups := make([]string, len(at)/2)
-		for i := range groups {
-			if at[2*i] >= 0 {
-				groups[i] = value[at[2*i]:at[2*i+1]]
-			}
-		}
-		return groups, at[0], at[1], nil
-	}
-	return nil
-}
+// lineTerminators are the characters that Java's dot does not match.
+const lineTerminators = "\n\r\u0085\u2028\u2029"
 
-// useBacktracking compiles the pattern for regexp2. A match that exceeds matchLimit is an error.
-func (re *Regexp) useBacktracking() error {
-	find, err := regexp2.Compile(re.pattern, regexp2.None)
-	if err != nil {
-		return err
+// Matches reports whether the pattern matches the whole value. The error is about the value.
+func (re *Regexp) Matches(value string) (bool, error) {
+	last, _ := utf8.DecodeLastRuneInString(value)
+	beyondASCII := strings.ContainsFunc(value, func(r rune) bool { return r >= utf8.RuneSelf })
+	switch {
+	case !utf8.ValidString(value): // a database with the encoding SQL_ASCII gives such a value
+		return false, fmt.Errorf("value %q is not UTF-8", value)
+	case re.endAnchor && value != "" && strings.ContainsRune(lineTerminators, last):
+		return false, fmt.Errorf("value %q ends in a line terminator, and the regular expression has a $", value)
+	case re.wordAnchor && beyondASCII:
+		return false, fmt.Errorf(`value %q is not ASCII: the meaning of \b in the regular expression then depends on the version of Java`, value)
 	}
-	whole, err := regexp2.Compile(`\A(?:`+re.pattern+`)\z`, regexp2.None)
-	if err != nil {
-		return err
-	}
-	find.MatchTimeout, whole.MatchTimeout = matchLimit, matchLimit
-	re.matches = whole.MatchString
-	re.find = func(value string) ([]string, int, int, error) {
-		m, err := find.FindStringMatch(value)
-		if m == nil || err != nil {
-			return nil, 0, 0, err
-		}
-		groups := make([]string, re.groups+1)
-		for i := range groups {
-			if g := m.GroupByNumber(i); g != nil && len(g.Captures) > 0 {
-				groups[i] = g.String()
-			}
-		}
-		runes := []rune(value) // regexp2 counts characters
-		from := len(string(runes[:m.Index]))
-		return groups, from, from + len(string(runes[m.Index:m.Index+m.Length])), nil
-	}
-	return nil
-}
-
-// lineTerminators are the ends of a value before which Java's $ and \Z match too.
-var lineTerminators = []string{"\n", "\r", "\u0085", "\u2028", "\u2029"}
-
-// check returns an error if Java could read the pattern in another way for this value.
-func (re *Regexp) check(value string) error {
-	if !utf8.ValidString(value) { // a database with the encoding SQL_ASCII gives such a value
-		return fmt.Errorf("value %q is not UTF-8", value)
-	}
-	if re.endAnchor {
-		for _, end := range lineTerminators {
-			if strings.HasSuffix(value, end) {
-				return fmt.Errorf("value %q ends in a line terminator, and the regular expression has a $", value)
-			}
-		}
-	}
-	above := func(limit rune) bool {
-		return strings.ContainsFunc(value, func(r rune) bool { return r > limit })
-	}
-	if re.wordAnchor && above('\x7f') {
-		return fmt.Errorf(`value %q is not ASCII: the meaning of \b in the regular expression then depends on the version of Java`, value)
-	}
-	if re.looksBehind && above('\uFFFF') {
-		return fmt.Errorf("value %q has a character above U+FFFF, and the regular expression looks behind", value)
-	}
-	return nil
+	return re.whole.MatchString(value), nil
 }
 
 // ReplaceIfMatches returns what Java's "m.matches() ? m.replaceFirst(replacement) : value" returns.
 // The first match in the value can be shorter than the value although the whole value matches.
 // The replacement must come from the same Regexp. The error is about the value.
 func (re *Regexp) ReplaceIfMatches(value string, replacement *Replacement) (string, error) {
-	if err := re.check(value); err != nil {
-		return "", err
-	}
-	if ok, err := re.matches(value); !ok || err != nil {
+	if ok, err := re.Matches(value); !ok || err != nil {
 		return value, err
 	}
-	groups, from, to, err := re.find(value)
-	if groups == nil || err != nil {
-		return value, err
-	}
-	var b strings.Builder
-	b.WriteString(value[:from])
-	for _, p := range replacement.pieces {
-		if p.group < 0 {
-			b.WriteString(p.text)
-		} else {
-			b.WriteString(groups[p.group])
-		}
-	}
-	b.WriteString(value[to:])
-	return b.String(), nil
+	at := re.find.FindStringSubmatchIndex(value)
+	to := re.find.ExpandString([]byte(value[:at[0]]), replacement.template, value, at)
+	return string(to) + value[at[1]:], nil
 }
 
-// Matches reports whether the pattern matches the whole value. The error is about the value.
-func (re *Regexp) Matches(value string) (bool, error) {
-	if err := re.check(value); err != nil {
-		return false, err
+// A Replacement is the compiled replacement of java.util.regex.Matcher.replaceFirst.
+type Replacement struct {
+	template string // as Regexp.Expand reads it
+	glob     string
+}
+
+// Glob is what the replacement gives, with * for each group.
+func (r *Replacement) Glob() string { return r.glob }
+
+var replacementPart = regexp.MustCompile(`(?s)\\(?P<literal>.)|\$\{(?P<name>[^}]*)\}|\$(?P<number>[0-9]+)|[^\\$]+|.`)
+
+// Replacement compiles a replacement. In a replacement \c is the character c, and ${name} is the
+// group with that name. $d is the group with the number d, and takes further digits as long as
+// such a group exists.
+func (re *Regexp) Replacement(s string) (*Replacement, error) {
+	var template, glob strings.Builder
+	for _, m := range replacementPart.FindAllStringSubmatch(s, -1) {
+		text, name, digits := m[0], m[2], m[3]
+		group := -1
+		switch {
+		case m[1] != "":
+			text = m[1]
+		case strings.HasPrefix(text, "${"):
+			if group = re.find.SubexpIndex(name); group < 0 {
+				return nil, fmt.Errorf("%q: the regular expression has no group called %q", s, name)
+			}
+			text = ""
+		case digits != "":
+			group, text = int(digits[0]-'0'), digits[1:]
+			for text != "" && 10*group+int(text[0]-'0') <= re.find.NumSubexp() {
+				group, text = 10*group+int(text[0]-'0'), text[1:]
+			}
+			if group > re.find.NumSubexp() {
+				return nil, fmt.Errorf("%q: the regular expression has no group %d", s, group)
+			}
+		case text == `\`:
+			return nil, fmt.Errorf("%q: nothing follows the last backslash", s)
+		case text == "$":
+			return nil, fmt.Errorf("%q has a $ that no group follows: write \\$ for a dollar sign", s)
+		}
+		if group >= 0 {
+			fmt.Fprintf(&template, "${%d}", group)
+			glob.WriteByte('*')
+		}
+		template.WriteString(strings.ReplaceAll(text, "$", "$$"))
+		glob.WriteString(text)
 	}
-	return re.matches(value)
+	return &Replacement{template.String(), glob.String()}, nil
 }

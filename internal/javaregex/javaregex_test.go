@@ -40,36 +40,18 @@ func TestPatternsMeanWhatTheyMeanInJava(t *testing.T) {
 		{``, "y", "abc", "abc"},
 		{`(.*?)-.*`, "$1", "a-b-c", "a"},
 		{`.*?`, "y", "abc", "yabc"}, // find() takes the empty match first
-		// Look-around, back references, atomic groups and possessive quantifiers take the other
-		// engine.
-		{`(?!internal)(.*)`, "t.$1", "order", "t.order"},
-		{`(?!internal)(.*)`, "t.$1", "internal.x", "internal.x"},
-		{`(.*)(?<!-v1)`, "t.$1", "order-v2", "t.order-v2"},
-		{`(.*)(?<!-v1)`, "t.$1", "order-v1", "order-v1"},
-		{`(?<a>\w)(.)\1\k<a>`, "$2${a}", "a-aa", "-a"},
-		{`(a++)b?`, "<$1>", "aab", "<aa>"},
-		{`a*+a`, "x", "aaa", "aaa"},
-		{`(?>a|ab)c`, "x", "abc", "abc"},
-		{`(?=.*é)(.*)`, "<$1>", "😀é", "<😀é>"},
-		{`(a)(b)(c)(d)(e)(f)(g)(h)(i)(j)\10`, "$10", "abcdefghijj", "j"},
-		{`(a)\11`, "$1", "aa1", "a"},               // as many digits as there are groups
-		{`(?<n>b)?(a)\2`, "$1${n}-$2", "aa", "-a"}, // named groups count with the others
 		{`(?i)(order)(?-i)X`, "$1", "oRdErX", "oRdEr"},
-		{`(?i)[a-c&&[^b]]+`, "x", "aC", "x"},
-		{`(?i)k`, "x", "\u212a", "\u212a"},
+		{`(?i)k`, "x", "\u212a", "\u212a"}, // the sign of kelvin is a K for Go
+		{`(?i)[^k]`, "x", "\u212a", "x"},
+		{`(?i)[X-c]+`, "x", "xzAC_", "x"},
+		{`(?i)ä`, "x", "Ä", "Ä"},
+		{`(?i)k(?s-i:k.)(?-s).k`, "x", "Kk\n.K", "x"},
+		{`\h\S`, "x", "\u00a0\u00a0", "x"},
 		{`(?i)order-(\p{Alpha}+)`, "$1", "ORDER-New", "New"},
-		{`(?i)\p{Lower}`, "x", "A", "x"}, // since Java 16
-		{`(?i)[\p{Lu}]+`, "x", "äÄǅ", "x"},
-		{`(?i)\P{IsLt}`, "x", "ä", "ä"},
-		{`(?i)\p{IsGreek}\p{Digit}`, "x", "λ1", "x"},
 		{`(?s).`, "x", "\n", "x"},
-		{`[a-z&&[^aeiou]]+`, "x", "xyz", "x"},
-		{`[a-c[x-z]]+`, "x", "ax", "x"},
 		{`\p{Alpha}+`, "x", "ab", "x"},
 		{`\bx\b`, "y", "x", "y"},
 		{`a\Z`, "y", "a", "y"},
-		{`a{1001}`, "y", strings.Repeat("a", 1001), "y"},
-		{`\R`, "y", "\r\n", "y"},
 		{`\0101\x{42}`, "y", "AB", "y"},
 	} {
 		if got, err := replace(c.regex, c.replacement, c.value); got != c.want || err != nil {
@@ -78,21 +60,24 @@ func TestPatternsMeanWhatTheyMeanInJava(t *testing.T) {
 	}
 }
 
+// The error names the part that has no counterpart.
 func TestPatternWithoutACounterpartIsRefused(t *testing.T) {
 	for regex, want := range map[string]string{
-		"(?m)^a": "inline flag", "(?u)a": "inline flag", "(?x) a": "inline flag", `\G`: "escape", `\X`: "escape", `\N{SPACE}`: "escape", `\b{g}`: "escape", `\8`: "is not before it",
-		`\1(a)`: "is not before it", `(a\1)`: "the group around it", `(?i)(a)\1`: "flag i", `(?<=(a))b`: "look-around", `(?!(a))b`: "look-around", `(?=(a))b`: "look-around", `(?>(a)b)`: "atomic", `(a)*+`: "possessive", `(?<=a+)b`: "look-behind",
-		`(?<=(?:ab){2})`: "look-behind", `(a*)*`: "can match nothing", `(?:a?)+`: "can match nothing", `(?:(a)|b?){2,}`: "can match nothing", `^*`: "quantifier of an anchor", `\R+`: "quantifier of", "a**": "quantifier of a quantifier",
-		"[a&&b&&c]": "intersection", "[a&&[b]c]": "intersection", "[a&&]": "intersection", `[\w-z]`: "start of a range", "[z-a]": "range", `\p{C}`: "property", `\p{InGreek}`: "property",
-		`x{,3}`: "quantifier", "x{3,2}": "quantifier", "[]a]": "start of a class", "*a": "of nothing", "(": "without )", ")": "without (", "[a": "without ]", `a\`: "last backslash",
-		"(?<1a>b)": "group name", "(?<a>b)(?<a>c)": "twice", `\uD83D`: "escape", `\q`: "escape", `\p{Lu`: "without }",
+		"(?=a)b": "(?=a", "(?!a)b": "(?!a", "a(?<=a)": "(?<=", "a(?<!b)": "(?<!", "(?>a)b": "(?>a",
+		`(a)\1`: `\\1`, `(?<n>a)\k<n>`: `\\k`, "xa++": "++", "a*+": "*+", "a?+": "?+", "a{2}+": "{2}+", "a**": "**",
+		"x[a&&b]": `"[a&&"`, "[a-c[x-z]]": `"[a-c["`, "[]a]": `"[]"`, `[\w-z]`: `"[\\w-z"`, "[z-a]": `"[z-a"`,
+		"(?m)^a": "(?m", "(?u)a": "(?u", "(?x) a": "(?x", `\G`: `\\G`, `\X`: `\\X`, `\N{SPACE}`: `\\N`, `\b{g}`: "{g}", `\R`: `\\R`, `\v`: `\\v`, `\H`: `\\H`, `\q`: `\\q`, `\cA`: `\\c`, `\uD83D`: `\\uD83D`,
+		`\p{C}`: `\\p{C}`, `\p{InGreek}`: `\\p{InGreek}`, `\p{IsGreek}`: `\\p{IsGreek}`, `(?i)\p{Lu}`: `\\p{Lu}`, `(?i)\P{Lower}`: `\\P{Lower}`,
+		`(a*)*`: `"*"`, `(?:a?)+`: `"+"`, `(?:(a)|b?){2,}`: `"{2,}"`, `^*`: `"*"`,
+		`x{,3}`: "{,3}", "x{02}": "{02}", "x{3,2}": "{3,2}", "a{1001}": "{1001}", "*a": "*a",
+		"(": "without )", ")": "without (", "[a": "without ]", `a\`: "last backslash", "(?<1a>b)": "(?<", "(?<a_b>b)": "(?<", "(?<a>b)(?<a>c)": "twice", "(?:(b))*": "begin it with", "((a)b){2}": "begin it with", `\p{Lu`: `\\p`,
 	} {
 		if _, err := Compile(regex); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%q: %v, want an error with %q", regex, err, want)
+			t.Errorf("%q: %v, want an error with %s", regex, err, want)
 		}
 	}
 	for repl, want := range map[string]string{
-		"$": "follows the last $", `\`: "last backslash", "$2": "no group 2", "${x}": `called "x"`, "${x": "without }", "$x": "not a group",
+		"$": "no group follows", `\`: "last backslash", "$2": "no group 2", "${x}": `called "x"`, "${x": "no group follows", "$x": "no group follows",
 	} {
 		if _, err := replace("(a)", repl, "a"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("replacement %q: %v, want an error with %q", repl, err, want)
@@ -112,19 +97,9 @@ func TestWordBoundaryBeyondASCIIIsAnError(t *testing.T) {
 	}
 }
 
-// A database with the encoding SQL_ASCII gives whatever bytes were written. Neither engine of
-// regular expressions is trusted with them.
+// A database with the encoding SQL_ASCII gives whatever bytes were written.
 func TestValueThatIsNotUTF8IsRefused(t *testing.T) {
-	for _, regex := range []string{"0.++", ".*"} {
-		if got, err := replace(regex, "0", "0>\b\x9ah2"); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
-			t.Errorf("%s: %q, %v", regex, got, err)
-		}
-	}
-}
-
-// A regex that backtracks for ever must not hold the relay for ever.
-func TestCatastrophicBacktrackingEnds(t *testing.T) {
-	if got, err := replace(`(?:(?:x+x+)+)(?=y)z`, "y", strings.Repeat("x", 64)); err == nil || !strings.Contains(err.Error(), "timeout") {
+	if got, err := replace(".*", "0", "0>\b\x9ah2"); err == nil || !strings.Contains(err.Error(), "not UTF-8") {
 		t.Errorf("%q, %v", got, err)
 	}
 }

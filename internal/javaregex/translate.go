@@ -3,458 +3,350 @@ package javaregex
 import (
 	"errors"
 	"fmt"
+	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 )
 
-// A translation is a Java pattern in the syntax of one of the two engines.
-type translation struct {
-	pattern    string
-	backtracks bool           // the pattern needs regexp2
-	groups     int            // the number of capturing groups
-	names      map[string]int // the numbers of the named groups
-
-	// endAnchor is set if the pattern has a $ or \Z. In Java both also match before a line
-	// terminator at the end of the value, but here they do not.
-	endAnchor bool
-	// wordAnchor is set if the pattern has a \b or \B. Outside ASCII, Java 19 changed what it
-	// means.
-	wordAnchor bool
-	// looksBehind is set if the pattern has a look-behind. In Java a look-behind counts a character
-	// above U+FFFF as two.
-	looksBehind bool
-}
-
-// translate returns a pattern with the same meaning as the Java pattern. It prefers Go's own
-// engine.
-func translate(java string) (*translation, error) {
-	in := tokens(java)
-	t := translator{in: in}
-	err := t.run()
-	if err == nil {
-		if _, wrong := syntax.Parse(t.out.String(), syntax.Perl); wrong != nil { // for example a{1001}
-			err = errBacktracks
-		}
-	}
-	if errors.Is(err, errBacktracks) {
-		t = translator{in: in, translation: translation{backtracks: true}}
-		err = t.run()
-	}
-	if err != nil {
-		return nil, err
-	}
-	t.pattern = t.out.String()
-	return &t.translation, nil
-}
-
-// errBacktracks means that only the backtracking engine can match the pattern.
-var errBacktracks = errors.New("needs backtracking")
-
-// A token is one character of a pattern.
-type token struct {
-	r      rune
-	quoted bool // between \Q and \E: the character stands for itself
-}
-
-// tokens splits a pattern into characters and removes \Q and \E.
-func tokens(java string) []token {
-	var ts []token
-	quoted := false
-	for i, rs := 0, []rune(java); i < len(rs); i++ {
-		escape := rs[i] == '\\' && i+1 < len(rs)
-		switch {
-		case quoted && escape && rs[i+1] == 'E':
-			quoted = false
-			i++
-		case quoted:
-			ts = append(ts, token{rs[i], true})
-		case escape && rs[i+1] == 'Q':
-			quoted = true
-			i++
-		case escape:
-			ts = append(ts, token{r: rs[i]}, token{r: rs[i+1]})
-			i++
-		default:
-			ts = append(ts, token{r: rs[i]})
-		}
-	}
-	return ts
-}
-
-// A translator reads a pattern from left to right and writes the translation.
+// A translator reads a Java pattern from left to right and writes one for Go's engine. It keeps the
+// flags i and s itself, because Go's i also folds characters outside ASCII, and its dot matches
+// other line terminators.
 type translator struct {
-	translation
-	in  []token
-	i   int // the index of the current token
-	out strings.Builder
-
-	fold, dotAll bool    // the flags i and s
-	stack        []frame // the open groups
-	look         int     // the number of open look-behinds
-	closed       int     // the number of open look-arounds and atomic groups
-	full         bool    // the current alternative cannot match the empty text
+	re    Regexp
+	rest  string // not read yet
+	out   strings.Builder
+	flags flags
+	open  []group
 }
 
-// A frame is an open group, with the state of the translator before the group.
-type frame struct {
-	start        int // the offset of the group's text in out
-	fold, dotAll bool
-	assertion    bool // the group is a look-around
-	behind       bool // the group is a look-behind
-	closed       bool // the group is a look-around or an atomic group
-	groups       int  // the number of capturing groups before this group
-	full         bool // translator.full before this group
-	empty        bool // an alternative of the group can match the empty text
+type flags struct{ fold, dotAll bool }
+
+// A group is a group that is open, with the flags to go back to.
+type group struct {
+	start int // the offset in out
+	flags flags
 }
 
-// An atom is a part of a pattern that a quantifier can follow.
-type atom struct {
-	start      int  // the offset of the atom's text in out
-	assertion  bool // the atom matches no characters
-	group      bool
-	groups     int // the number of capturing groups in the atom
-	matchEmpty bool
-}
+var quotation = regexp.MustCompile(`(?s)\\Q(.*?)(?:\\E|\z)|\\.|[^\\]+`)
 
-// unsupported is the error for n characters from the current one that cannot be translated.
-func (t *translator) unsupported(what string, n int) error {
-	return fmt.Errorf("%s (%q at character %d) is not supported: walpost has no counterpart with the same meaning",
-		what, text(t.in[t.i:min(len(t.in), t.i+n)]), t.i+1)
-}
-
-// text is the characters of tokens.
-func text(ts []token) string {
-	var b strings.Builder
-	for _, t := range ts {
-		b.WriteRune(t.r)
-	}
-	return b.String()
-}
-
-// at returns the character n places after the current one, or 0 if there is none or it is quoted.
-func (t *translator) at(n int) rune {
-	if t.i+n >= len(t.in) || t.in[t.i+n].quoted {
-		return 0
-	}
-	return t.in[t.i+n].r
-}
-
-// peek reports whether the characters from the current one on are those of s, none of them quoted.
-func (t *translator) peek(s string) bool {
-	for n, r := range []rune(s) {
-		if t.at(n) != r {
-			return false
+// unquote replaces the text between \Q and \E by escapes.
+func unquote(java string) string {
+	return quotation.ReplaceAllStringFunc(java, func(part string) string {
+		quoted, ok := strings.CutPrefix(part, `\Q`)
+		if !ok {
+			return part
 		}
-	}
-	return true
+		var b strings.Builder
+		for _, r := range strings.TrimSuffix(quoted, `\E`) {
+			fmt.Fprintf(&b, `\x{%x}`, r)
+		}
+		return b.String()
+	})
+}
+
+// unsupported is the error for a part of the pattern.
+func unsupported(part string) error {
+	return fmt.Errorf("%q is not supported: walpost has no counterpart with the same meaning in Java", part)
+}
+
+// next takes n bytes.
+func (t *translator) next(n int) string {
+	s := t.rest[:n]
+	t.rest = t.rest[n:]
+	return s
 }
 
 // run translates the whole pattern.
 func (t *translator) run() error {
-	for t.i < len(t.in) {
-		a := atom{start: t.out.Len()}
-		switch c := t.at(0); c {
+	for t.rest != "" {
+		start := t.out.Len()
+		switch t.rest[0] {
 		case '|':
-			t.out.WriteByte('|')
-			t.i++
-			t.alternative()
+			t.out.WriteString(t.next(1))
 			continue
 		case '(':
-			if err := t.open(); err != nil {
+			if err := t.openGroup(); err != nil {
 				return err
 			}
 			continue
 		case ')':
-			if len(t.stack) == 0 {
-				return t.unsupported("a ) without (", 1)
+			if len(t.open) == 0 {
+				return fmt.Errorf("a ) without ( before %q", t.rest)
 			}
-			a = t.closeGroup()
-		case '*', '+', '?', '{':
-			return t.unsupported("a quantifier of nothing", 1)
+			last := len(t.open) - 1
+			start, t.flags, t.open = t.open[last].start, t.open[last].flags, t.open[:last]
+			t.out.WriteString(t.next(1))
 		case '[':
-			t.i++
-			s, err := t.class(true)
+			if err := t.class(); err != nil {
+				return err
+			}
+		case '.':
+			t.next(1)
+			if t.flags.dotAll {
+				t.out.WriteString(`(?s:.)`)
+			} else {
+				t.out.WriteString(`[^` + lineTerminators + `]`)
+			}
+		case '^':
+			t.next(1)
+			t.out.WriteString(`\A`)
+		case '$':
+			t.next(1)
+			t.re.endAnchor = true
+			t.out.WriteString(`\z`)
+		case '*', '+', '?', '{':
+			return fmt.Errorf("a quantifier of nothing: %q", t.rest)
+		default:
+			if anchor := anchors.FindString(t.rest); anchor != "" {
+				t.anchor(t.next(len(anchor)))
+				break
+			}
+			m, err := t.member()
 			if err != nil {
 				return err
 			}
-			s.write(&t.out)
-		case '.':
-			if t.dotAll {
-				everything.write(&t.out)
-			} else {
-				terminators.negate().write(&t.out)
-			}
-			t.i++
-		case '$':
-			t.endAnchor, a.assertion = true, true
-			t.out.WriteString(`\z`)
-			t.i++
-		case '^':
-			a.assertion = true
-			t.out.WriteString(`\A`)
-			t.i++
-		case '\\':
-			var err error
-			if err = t.escape(&a); err != nil {
-				return err
-			}
-		default:
-			t.literal(t.in[t.i].r)
-			t.i++
+			t.out.WriteString("[" + m.text(t.flags.fold) + "]")
 		}
-		empty, err := t.quantifier(a)
-		if err != nil {
+		if err := t.quantifier(start); err != nil {
 			return err
 		}
-		t.full = t.full || !empty
 	}
-	if len(t.stack) > 0 {
+	if len(t.open) > 0 {
 		return errors.New("a ( without )")
 	}
 	return nil
 }
 
-// literal writes one character that stands for itself.
-func (t *translator) literal(r rune) {
-	s := one(r)
-	if t.fold {
-		s = s.fold()
+var anchors = regexp.MustCompile(`^\\[AzZbB]`)
+
+func (t *translator) anchor(s string) {
+	switch s {
+	case `\Z`:
+		s, t.re.endAnchor = `\z`, true
+	case `\b`, `\B`:
+		t.re.wordAnchor = true
 	}
-	s.write(&t.out)
+	t.out.WriteString(s)
 }
 
-// alternative ends an alternative of the innermost group.
-func (t *translator) alternative() {
-	if n := len(t.stack); n > 0 && !t.full {
-		t.stack[n-1].empty = true
-	}
-	t.full = false
-}
+var opening = regexp.MustCompile(`^\((?:\?(?:(?P<on>[is]*)(?:-(?P<off>[is]+))?(?P<end>[:)])|<(?P<name>[A-Za-z][A-Za-z0-9]*)>))?`)
 
-// push opens a group.
-func (t *translator) push(f frame) {
-	t.stack = append(t.stack, f)
-	t.full = false
-}
+// special is the start of a group that is not supported.
+var special = regexp.MustCompile(`(?s)^\(\?(?:<[=!]|.|)`)
 
-// closeGroup reads the ) of the innermost group.
-func (t *translator) closeGroup() atom {
-	t.alternative()
-	f := t.stack[len(t.stack)-1]
-	t.stack = t.stack[:len(t.stack)-1]
-	t.out.WriteByte(')')
-	t.fold, t.dotAll, t.full = f.fold, f.dotAll, f.full
-	if f.behind {
-		t.look--
+// openGroup reads the start of a group, or inline flags.
+func (t *translator) openGroup() error {
+	m := opening.FindStringSubmatch(t.rest)
+	on, off, end, name := m[1], m[2], m[3], m[4]
+	if m[0] == "(" && strings.HasPrefix(t.rest, "(?") {
+		return unsupported(special.FindString(t.rest))
 	}
-	if f.closed {
-		t.closed--
+	if name != "" && strings.Contains(t.out.String(), "(?P<"+name+">") {
+		return fmt.Errorf("the group name %q occurs twice", name)
 	}
-	t.i++
-	return atom{start: f.start, assertion: f.assertion, group: true, groups: t.groups - f.groups, matchEmpty: f.empty}
-}
-
-// Java keeps the text of such a group even if the match fails later; regexp2 does not.
-const capturesInClosed = "a capturing group in a look-around or an atomic group"
-
-// open reads the start of a group.
-func (t *translator) open() (err error) {
-	f := frame{start: t.out.Len(), fold: t.fold, dotAll: t.dotAll, groups: t.groups, full: t.full}
-	capture := func(name string) {
-		t.groups++
-		if name != "" {
-			if t.names == nil {
-				t.names = map[string]int{}
-			}
-			t.names[name] = t.groups
-		}
-		if t.backtracks { // regexp2 would give named groups higher numbers than all others
-			t.out.WriteString("(?<" + strconv.Itoa(t.groups) + ">")
-		} else {
-			t.out.WriteByte('(')
-		}
+	t.next(len(m[0]))
+	if end != ")" {
+		t.open = append(t.open, group{t.out.Len(), t.flags})
 	}
-	around := func(syntax string) error {
-		if !t.backtracks {
-			return errBacktracks
-		}
-		t.out.WriteString(syntax)
-		t.i += len(syntax)
-		return nil
+	for flag, is := range map[string]*bool{"i": &t.flags.fold, "s": &t.flags.dotAll} {
+		*is = (*is || strings.Contains(on, flag)) && !strings.Contains(off, flag)
 	}
 	switch {
-	case !t.peek("(?"):
-		if t.closed > 0 {
-			return t.unsupported(capturesInClosed, 1)
-		}
-		capture("")
-		t.i++
-	case t.peek("(?:"):
+	case name != "":
+		t.out.WriteString("(?P<" + name + ">")
+	case end == ":":
 		t.out.WriteString("(?:")
-		t.i += 3
-	case t.peek("(?="), t.peek("(?!"):
-		if t.look > 0 {
-			return t.unsupported("a look-ahead in a look-behind", 3)
-		}
-		f.assertion, f.closed = true, true
-		err = around(text(t.in[t.i : t.i+3]))
-	case t.peek("(?<="), t.peek("(?<!"):
-		f.assertion, f.behind, f.closed = true, true, true
-		if err = around(text(t.in[t.i : t.i+4])); err == nil {
-			t.look++
-			t.looksBehind = true
-		}
-	case t.peek("(?>"):
-		if t.look > 0 {
-			return t.unsupported("an atomic group in a look-behind", 3)
-		}
-		f.closed = true
-		err = around("(?>")
-	case t.peek("(?<"):
-		end := slices.IndexFunc(t.in[t.i:], func(k token) bool { return k.r == '>' })
-		if end < 0 {
-			return fmt.Errorf("group name without > at character %d", t.i+1)
-		}
-		name := text(t.in[t.i+3 : t.i+end])
-		for i := range len(name) {
-			c := name[i]
-			if letter := c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z'; !letter && (i == 0 || c < '0' || c > '9') {
-				return fmt.Errorf("group name %q: it must be letters and digits, and begin with a letter", name)
-			}
-		}
-		if _, twice := t.names[name]; twice || name == "" {
-			return fmt.Errorf("group name %q: the name is empty or occurs twice", name)
-		}
-		if t.closed > 0 {
-			return t.unsupported(capturesInClosed, 3)
-		}
-		capture(name)
-		t.i += end + 1
-	default:
-		return t.flags(f)
+	case end == "":
+		t.out.WriteByte('(')
 	}
-	if err != nil {
-		return err
-	}
-	if f.closed {
-		t.closed++
-	}
-	t.push(f)
 	return nil
 }
 
-// flags reads inline flags such as (?i), (?s-i) and (?i:…). The flags are not written: they change
-// the characters that are written after them.
-func (t *translator) flags(f frame) error {
-	on := true
-	for n := 2; ; n++ {
-		switch c := t.at(n); c {
-		case '-':
-			if !on {
-				return t.unsupported("an inline flag", n+1)
+var repetition = regexp.MustCompile(`^(?:[*+?]|\{(?:0|[1-9][0-9]*)(?:,(?:0|[1-9][0-9]*)?)?\})`) // Go reads {02} as text
+
+// quantifier reads the quantifier of what begins at start in out, if there is one.
+func (t *translator) quantifier(start int) error {
+	q := repetition.FindString(t.rest)
+	if q == "" {
+		if strings.HasPrefix(t.rest, "{") {
+			return unsupported(t.rest)
+		}
+		return nil
+	}
+	text := t.out.String()[start:]
+	re, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return err
+	}
+	own := 1 // a group with a number may be repeated itself
+	if strings.HasPrefix(text, "(?:") {
+		own = 0
+	}
+	switch {
+	case q == "?":
+	case matchesNothing(re): // Java ends such a loop in another way
+		return fmt.Errorf("%w: what is repeated can match nothing", unsupported(q))
+	case re.MaxCap() > own: // Java keeps the text of such a group even if the match fails later
+		return fmt.Errorf("%w: a group with a number is in the group that is repeated: begin it with (?:", unsupported(q))
+	}
+	t.out.WriteString(t.next(len(q)))
+	if strings.HasPrefix(t.rest, "?") {
+		t.out.WriteString(t.next(1))
+	}
+	if t.rest != "" && strings.ContainsRune("*+?{", rune(t.rest[0])) {
+		return unsupported(q + t.rest[:1])
+	}
+	return nil
+}
+
+// matchesNothing reports whether an expression can match the empty text.
+func matchesNothing(re *syntax.Regexp) bool {
+	switch re.Op {
+	case syntax.OpLiteral, syntax.OpCharClass, syntax.OpAnyChar, syntax.OpAnyCharNotNL, syntax.OpNoMatch:
+		return false
+	case syntax.OpCapture, syntax.OpPlus:
+		return matchesNothing(re.Sub[0])
+	case syntax.OpRepeat:
+		return re.Min == 0 || matchesNothing(re.Sub[0])
+	case syntax.OpConcat:
+		return !slices.ContainsFunc(re.Sub, func(sub *syntax.Regexp) bool { return !matchesNothing(sub) })
+	case syntax.OpAlternate:
+		return slices.ContainsFunc(re.Sub, matchesNothing)
+	default: // *, ?, anchors
+		return true
+	}
+}
+
+// class translates a character class.
+func (t *translator) class() error {
+	whole := t.rest
+	read := func(more int) string { return whole[:len(whole)-len(t.rest)+more] }
+	t.out.WriteString(t.next(1))
+	if strings.HasPrefix(t.rest, "^") {
+		t.out.WriteString(t.next(1))
+	}
+	for first := true; ; first = false {
+		switch {
+		case t.rest == "":
+			return fmt.Errorf("a class without ]: %q", whole)
+		case t.rest[0] == ']' && !first:
+			t.out.WriteString(t.next(1))
+			return nil
+		case strings.ContainsRune("[]", rune(t.rest[0])):
+			return unsupported(read(1))
+		case strings.HasPrefix(t.rest, "&&"):
+			return unsupported(read(2))
+		}
+		from, err := t.member()
+		if err != nil {
+			return err
+		}
+		if len(t.rest) > 1 && t.rest[0] == '-' && t.rest[1] != ']' {
+			t.next(1)
+			to, err := t.member()
+			if err != nil {
+				return err
 			}
-			on = false
-		case 'i':
-			t.fold = on
-		case 's':
-			t.dotAll = on
-		case ')':
-			t.i += n + 1
-			return nil
-		case ':':
-			t.out.WriteString("(?:")
-			t.i += n + 1
-			t.push(f)
-			return nil
-		default:
-			return t.unsupported("an inline flag other than i and s", n+1)
+			if from.set != "" || to.set != "" || to.r < from.r {
+				return unsupported(read(0))
+			}
+			t.out.WriteString(ranges(from.r, to.r, t.flags.fold))
+			continue
 		}
+		t.out.WriteString(from.text(t.flags.fold))
 	}
 }
 
-// quantifier reads the quantifier of an atom, if there is one. It reports whether the atom with its
-// quantifier can match the empty text.
-func (t *translator) quantifier(a atom) (empty bool, err error) {
-	var q string
-	var least, n int
-	var more bool
-	switch c := t.at(0); c {
-	case '*', '+', '?':
-		q, n, more = string(c), 1, c != '?'
-		if c == '+' {
-			least = 1
-		}
-	case '{':
-		if q, least, more, n = repetition(t.in[t.i:]); n == 0 {
-			return false, t.unsupported("a { that is not a quantifier", 4)
-		}
-	default:
-		return a.matchEmpty || a.assertion, nil
-	}
-	switch {
-	case a.assertion:
-		return false, t.unsupported("a quantifier of an anchor or a look-around", n)
-	case more && a.matchEmpty && a.group:
-		return false, t.unsupported("a repeated group that can match nothing", n)
-	case t.look > 0 && (a.group || q == "*" || q == "+" || strings.HasSuffix(q, ",}")):
-		return false, t.unsupported("this quantifier in a look-behind", n)
-	}
-	switch t.at(n) {
-	case '+':
-		if !t.backtracks {
-			return false, errBacktracks
-		}
-		if t.look > 0 {
-			return false, t.unsupported("a possessive quantifier in a look-behind", n+1)
-		}
-		if a.groups > 0 {
-			return false, t.unsupported("a possessive quantifier of a group that captures", n+1)
-		}
-		out := t.out.String()
-		t.out.Reset()
-		t.out.WriteString(out[:a.start] + "(?>" + out[a.start:] + q + ")")
-		n++
-	case '?':
-		t.out.WriteString(q + "?")
-		n++
-	default:
-		t.out.WriteString(q)
-	}
-	t.i += n
-	if c := t.at(0); c == '*' || c == '+' || c == '?' || c == '{' {
-		return false, t.unsupported("a quantifier of a quantifier", 1)
-	}
-	return least == 0 || a.matchEmpty, nil
+// A member is a character, or an escape that stands for several.
+type member struct {
+	r   rune
+	set string // inside a class
 }
 
-// repetition reads {n}, {n,} or {n,m} at the start of ts. more reports whether it allows more than
-// one repetition. length is 0 if ts starts with none of the three.
-func repetition(ts []token) (q string, least int, more bool, length int) {
-	end := slices.IndexFunc(ts, func(k token) bool { return k.r == '}' })
-	if end < 0 || slices.ContainsFunc(ts[:end], func(k token) bool { return k.quoted }) {
-		return "", 0, false, 0
+// text is the member inside a class.
+func (m member) text(fold bool) string {
+	if m.set != "" {
+		return m.set
 	}
-	number := func(s string) (int, bool) {
-		n, err := strconv.ParseUint(s, 10, 31) // no sign
-		return int(n), err == nil
-	}
-	from, to, comma := strings.Cut(text(ts[1:end]), ",")
-	least, ok := number(from)
-	most := least
-	switch {
-	case !ok:
-		return "", 0, false, 0
-	case !comma:
-		q = fmt.Sprintf("{%d}", least)
-	case to == "":
-		q, most = fmt.Sprintf("{%d,}", least), least+2
-	default:
-		if most, ok = number(to); !ok || most < least {
-			return "", 0, false, 0
+	return ranges(m.r, m.r, fold)
+}
+
+// ranges are the characters between two, inside a class. Java's flag i adds the other case of the
+// letters of ASCII.
+func ranges(from, to rune, fold bool) string {
+	text := fmt.Sprintf(`\x{%x}-\x{%x}`, from, to)
+	for _, letters := range []struct{ first, last, other rune }{{'A', 'Z', 'a'}, {'a', 'z', 'A'}} {
+		if a, z := max(from, letters.first), min(to, letters.last); fold && a <= z {
+			shift := letters.other - letters.first
+			text += fmt.Sprintf(`%c-%c`, a+shift, z+shift)
 		}
-		q = fmt.Sprintf("{%d,%d}", least, most)
 	}
-	return q, least, most > 1, end + 1
+	return text
+}
+
+// sets are the escapes that stand for several characters, and those of control characters that Go
+// has, too. They stand inside a class.
+var sets = map[string]string{
+	`\d`: `\d`, `\D`: `\D`, `\w`: `\w`, `\W`: `\W`, `\s`: `[:space:]`, `\S`: `[:^space:]`,
+	`\h`: `\t \x{a0}\x{1680}\x{180e}\x{2000}-\x{200a}\x{202f}\x{205f}\x{3000}`,
+	`\t`: `\t`, `\n`: `\n`, `\r`: `\r`, `\f`: `\f`, `\a`: `\a`,
+}
+
+var (
+	escape   = regexp.MustCompile(`(?s)^\\.?`)
+	byItself = regexp.MustCompile(`(?s)^\\[^A-Za-z0-9]`)
+	byNumber = regexp.MustCompile(`^\\(?:x([0-9A-Fa-f]{2})|u([0-9A-Fa-f]{4})|x\{([0-9A-Fa-f]{1,6})\}|0([0-3]?[0-7]{1,2}))`)
+	property = regexp.MustCompile(`^\\([pP])(?:\{(\w+)\}|(\w))`)
+
+	// posix are the properties of ASCII characters, which have the same names here.
+	posix = regexp.MustCompile(`^(?:Lower|Upper|ASCII|Alpha|Digit|Alnum|Punct|Graph|Print|Blank|Cntrl|XDigit|Space)$`)
+	// categories has no Cn and no C, because they depend most on the version of Unicode.
+	categories = regexp.MustCompile(`^(?:[LMNPSZ][a-z]?|Cc|Cf)$`)
+	// cased are the properties that mean something else with the flag i, since Java 16.
+	cased = regexp.MustCompile(`^(?:Lower|Upper|Lu|Ll|Lt)$`)
+)
+
+// member reads a character or an escape, inside or outside a class.
+func (t *translator) member() (member, error) {
+	e, number, named := escape.FindString(t.rest), byNumber.FindStringSubmatch(t.rest), property.FindStringSubmatch(t.rest)
+	switch {
+	case e == "", byItself.MatchString(e):
+		t.rest = strings.TrimPrefix(t.rest, `\`)
+		r, n := utf8.DecodeRuneInString(t.rest)
+		t.next(n)
+		return member{r: r}, nil
+	case sets[e] != "":
+		t.next(len(e))
+		return member{set: sets[e]}, nil
+	case number != nil:
+		base := 16
+		if number[4] != "" {
+			base = 8
+		}
+		n, err := strconv.ParseInt(strings.Join(number[1:], ""), base, 32)
+		if err != nil || !utf8.ValidRune(rune(n)) { // half of a surrogate pair is no character here
+			return member{}, unsupported(number[0])
+		}
+		t.next(len(number[0]))
+		return member{r: rune(n)}, nil
+	case named != nil:
+		negate, name := named[1] == "P", named[2]+named[3]
+		set := `\` + named[1] + "{" + name + "}"
+		if posix.MatchString(name) {
+			set = map[bool]string{false: "[:", true: "[:^"}[negate] + strings.ToLower(name) + ":]"
+		} else if !categories.MatchString(name) {
+			return member{}, unsupported(named[0])
+		}
+		if t.flags.fold && cased.MatchString(name) {
+			return member{}, unsupported(named[0])
+		}
+		t.next(len(named[0]))
+		return member{set: set}, nil
+	case e == `\`:
+		return member{}, errors.New("nothing follows the last backslash")
+	}
+	return member{}, unsupported(e)
 }

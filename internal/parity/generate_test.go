@@ -190,8 +190,8 @@ func (g *generator) routing() {
 	g.topicsOf = []string{"order", "customer", "Order-Line_2"}
 	type route struct{ regex, replacement string }
 	r := pick(g, route{}, route{}, route{"", "events.${routedByValue}"}, route{"(.*)", "$1.$0"}, route{"(?<a>.)(?<b>.*)", "${b}.${a}"},
-		route{"(?i)ORDER(.*)", "o$1"}, route{"order|order.*", "x"}, route{"([a-z]+)(?=.*)", "w.$1"}, route{"(.*?)(-.*)?", "t_$1"},
-		route{".*(?<!e)r", "r"}, route{"[\\w-]+", "all"}, route{"(.)(.*)\\1?", "$2.$1"}, route{"nothing", "x"})
+		route{"(?i)ORDER(.*)", "o$1"}, route{"order|order.*", "x"}, route{"([a-z]+).*?", "w.$1"}, route{"(.*?)(-.*)?", "t_$1"},
+		route{".*[^e]r", "r"}, route{"[\\w-]+", "all"}, route{"(.)(.*)", "$2.$1"}, route{"nothing", "x"})
 	if r.regex != "" {
 		g.set(outbox+"route.topic.regex", r.regex)
 	}
