@@ -69,6 +69,12 @@ func (c *conversion) ask() {
 			c.tables = append(c.tables, root)
 		}
 	}
+	for i, one := range expressions(c.or(include, "")) {
+		re := lists[include]
+		if len(re) > i && !slices.ContainsFunc(c.o.Catalog, func(t CatalogTable) bool { return matchAny(re[i:i+1], t.Schema+"."+t.Name) }) {
+			without = append(without, "no table is "+one+", and Debezium ignores it, too")
+		}
+	}
 	c.tablesNote = " (by --dsn" + strings.Join(append([]string{""}, without...), "; ") + ")"
 	if len(c.tables) == 0 && !c.done[include] {
 		c.bad(include, "the connector captures no outbox table: an outbox table has the columns %s%s", strings.Join(needed, ", "), c.tablesNote)

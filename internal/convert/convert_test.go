@@ -85,7 +85,7 @@ func TestEveryOptionOfDebeziumIsKnown(t *testing.T) {
 func TestEveryRuleIsComplete(t *testing.T) {
 	seen := map[string]bool{}
 	for _, r := range rules() {
-		if len(r.Options) == 0 || r.Why == "" && r.Bad == "" || r.Fine != nil && (r.Why == "" || r.Bad == "") {
+		if len(r.Options) == 0 || r.Why == "" && r.Bad == "" || r.Fine != nil && (r.Why == "" || r.Bad+r.Differs == "") {
 			t.Errorf("%+v", r)
 		}
 		for _, option := range r.Options {
@@ -327,5 +327,52 @@ func TestDollarsAndBlanksAreKept(t *testing.T) {
 	r, err := Convert([]byte(text), Options{})
 	if err != nil || !strings.Contains(string(r.YAML), `table: public.out$$box`) {
 		t.Errorf("%v\n%s", err, r.YAML)
+	}
+}
+
+// Only the server knows what a regular expression selects, or a list of schemas. The report asks for
+// it in one line, with the database that the connector names.
+func TestUnresolvedTablesAskForTheServer(t *testing.T) {
+	for _, list := range []string{`"table.include.list": "public.out.*"`, `"table.include.list": "public.outbox_p[0-9]+"`, `"schema.include.list": "public"`, `"table.exclude.list": "public.x"`, `"database.port": "5433"`} {
+		text := strings.Replace(connector, `"table.include.list": "public.outbox"`, list, 1) + "}"
+		r, err := Convert([]byte(text), Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var asks []string
+		for _, f := range r.Report {
+			if f.Verdict == Unsupported {
+				asks = append(asks, f.Option+": "+f.Text)
+			}
+		}
+		port := ""
+		if strings.Contains(list, "port") {
+			port = ":5433"
+		}
+		if len(asks) != 1 || !strings.Contains(asks[0], include) || !strings.Contains(asks[0], "--dsn postgres://u@db"+port+"/shop") {
+			t.Errorf("%s: %q", list, asks)
+		}
+	}
+}
+
+// Debezium ignores an entry that selects no table. So does convert, when the server says so.
+func TestATableThatDoesNotExistIsLeftOut(t *testing.T) {
+	columns := []string{"id", "aggregatetype", "aggregateid", "payload"}
+	catalog := []CatalogTable{
+		{Schema: "public", Name: "outbox_1", RootSchema: "public", RootName: "outbox", Columns: columns},
+		{Schema: "public", Name: "outbox_2", RootSchema: "public", RootName: "outbox", Columns: columns},
+		{Schema: "public", Name: "orders", RootSchema: "public", RootName: "orders", Columns: []string{"id"}},
+	}
+	for list, want := range map[string]string{
+		" public.outbox_1 , public.gone , ": "table: public.outbox", "public.outbox_[12]": "table: public.outbox", "public.outbox_1,public.outbox_2": "table: public.outbox", "public.out.*": "table: public.outbox",
+	} {
+		r, err := Convert([]byte(strings.Replace(connector, "public.outbox", list, 1)+"}"), Options{Catalog: catalog})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f := finding(r, include)
+		if r.Unsupported() || !strings.Contains(string(r.YAML), want+"\n") || f == nil || strings.Contains(f.Text, "public.gone") != strings.Contains(list, "gone") {
+			t.Errorf("%s: %+v\n%s", list, f, r.YAML)
+		}
 	}
 }

@@ -17,6 +17,7 @@ type rule struct {
 	Why     string
 	Fine    []string
 	Bad     string
+	Differs string
 	Empty   bool
 }
 
@@ -113,8 +114,10 @@ func (c *conversion) judge(e *input.Entry, name string) {
 	switch {
 	case known && value == "" && !r.Empty:
 		v, text = NotNeeded, "the value is empty"
-	case r.Bad == "", known && slices.Contains(r.Fine, strings.ReplaceAll(strings.ToLower(value), " ", "")):
+	case r.Bad+r.Differs == "", known && slices.Contains(r.Fine, strings.ReplaceAll(strings.ToLower(value), " ", "")):
 		v, text = NotNeeded, r.Why
+	case r.Differs != "":
+		v, text = Differs, r.Differs
 	}
 	c.add(v, e.Name, false, "%s", text)
 }

@@ -1,6 +1,8 @@
 package convert
 
 import (
+	"fmt"
+	"regexp"
 	"regexp/syntax"
 	"slices"
 	"strings"
@@ -77,10 +79,28 @@ func writeLiteral(b *strings.Builder, re *syntax.Regexp) bool {
 	}
 }
 
-const (
-	include = "table.include.list"
-	byTable = "name the outbox with --table schema.table, or let convert ask the server: --dsn postgres://…"
-)
+const include = "table.include.list"
+
+var plainName = regexp.MustCompile(`^[\w.-]+$`)
+
+// byServer is the advice where only the server knows the tables.
+func (c *conversion) byServer() string {
+	var names []any
+	for _, option := range []string{"database.user", "database.hostname", "database.dbname"} {
+		if name, known := c.in.ByName[option].Plain(); known && plainName.MatchString(name) {
+			names = append(names, name)
+		}
+	}
+	dsn := "postgres://…"
+	if len(names) == 3 {
+		port, _ := c.in.ByName["database.port"].Plain()
+		if port = strings.TrimSpace(port); port != "" && plainName.MatchString(port) {
+			names[1] = fmt.Sprintf("%s:%s", names[1], port)
+		}
+		dsn = fmt.Sprintf("postgres://%s@%s/%s", names...)
+	}
+	return "convert again with --dsn " + dsn + ", or name the outbox with --table schema.table"
+}
 
 // readTables finds the tables that the connector captures.
 func (c *conversion) readTables() {
@@ -102,14 +122,10 @@ func (c *conversion) readTables() {
 		c.includeList(expr)
 		c.leaveOut()
 	case !c.in.Has(include):
-		c.bad(include, "is required: without it the connector captures every table, and the EventRouter routes every row; %s", byTable)
+		c.bad(include, "without it, only the server knows which tables the connector captures: %s", c.byServer())
 	}
 	if expr, ok := c.literal("table.exclude.list"); ok {
-		if len(c.o.Tables) > 0 || c.o.Catalog != nil {
-			c.idle("table.exclude.list", "walpost reads only the tables that are named (and not %s)", expr)
-		} else {
-			c.bad("table.exclude.list", "walpost reads only the tables that are named: %s", byTable)
-		}
+		c.idle("table.exclude.list", "walpost reads only the tables that are named (and not %s)", expr)
 	}
 	c.schemaFilters()
 }
@@ -127,9 +143,9 @@ func (c *conversion) includeList(expr string) {
 		names, ok := literalNames(one)
 		switch {
 		case !ok:
-			wrong = "this is a regular expression: write the outbox as schema.table, or " + byTable
+			wrong = "only the server knows which tables " + one + " selects: " + c.byServer()
 		case len(names) != 2 || names[0] == "" || names[1] == "":
-			wrong = "must be schema.table, as for Debezium's Postgres connector; or " + byTable
+			wrong = one + " is no table: Debezium's Postgres connector needs schema.table"
 		case !slices.Contains(c.tables, table{names[0], names[1]}):
 			c.tables = append(c.tables, table{names[0], names[1]})
 		}
@@ -157,6 +173,9 @@ func (c *conversion) reportTables() {
 	for i, t := range c.tables {
 		text[i] = t.sql()
 	}
+	if len(c.tables) > 1 && c.tablesNote == "" {
+		c.tablesNote = " (Debezium ignores a table that does not exist, and walpost refuses it: --dsn leaves it out)"
+	}
 	c.mapped(include, c.tableField(), "%s%s", strings.Join(text, ", "), c.tablesNote)
 }
 
@@ -165,7 +184,7 @@ func (c *conversion) reportTables() {
 func (c *conversion) patterns(option string) (all []*javaregex.Regexp) {
 	expr, _ := c.literal(option)
 	for _, one := range expressions(expr) {
-		re, err := javaregex.Compile("(?i)" + one)
+		re, err := javaregex.CompileFold(one)
 		if err != nil {
 			c.bad(option, "%v: name the outbox with --table schema.table", err)
 			return nil

@@ -27,8 +27,13 @@ type Regexp struct {
 }
 
 // Compile compiles a Java pattern. The error says why the pattern is invalid or not supported.
-func Compile(pattern string) (*Regexp, error) {
-	t := translator{rest: unquote(pattern)}
+func Compile(pattern string) (*Regexp, error) { return compile(pattern, flags{}) }
+
+// CompileFold is Compile with Java's flag CASE_INSENSITIVE.
+func CompileFold(pattern string) (*Regexp, error) { return compile(pattern, flags{fold: true}) }
+
+func compile(pattern string, flags flags) (*Regexp, error) {
+	t := translator{rest: unquote(pattern), flags: flags}
 	if err := t.run(); err != nil {
 		return nil, fmt.Errorf("%q: %w", pattern, err)
 	}

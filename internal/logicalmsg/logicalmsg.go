@@ -139,10 +139,7 @@ func (r *Relations) selects(prefix string) bool {
 
 func compile(patterns []string) (all []*javaregex.Regexp, _ error) {
 	for _, p := range patterns {
-		if _, err := javaregex.Compile(p); err != nil { // names the pattern as it is written
-			return nil, err
-		}
-		re, err := javaregex.Compile("(?i)" + p)
+		re, err := javaregex.CompileFold(p)
 		if err != nil {
 			return nil, err
 		}
