@@ -26,6 +26,8 @@ func TestTransactionInAnotherDatabaseIsTheBlocker(t *testing.T) {
 			m := w.reader()
 			m.minAge = 0
 
+			dump := testenv.Conn(w.T, pg.DSN("crm")) // an older snapshot that only reads holds no WAL
+			testenv.Run(w.T, dump, "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", "SELECT count(*) FROM pg_class")
 			other, err := pgx.Connect(t.Context(), pg.DSN("crm")+"&application_name=nightly")
 			if err != nil {
 				t.Fatal(err)

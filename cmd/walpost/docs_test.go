@@ -200,6 +200,7 @@ var otherPrograms = map[string]string{
 	"kubectl":                   "deploy/helm/kustomize_test.go checks what it is given; there is no cluster",
 	"psql":                      "Postgres' own; examples/examples_test.go runs the files",
 	"sha256sum":                 "needs a release",
+	"journalctl":                "the relay logs to standard error, which systemd keeps",
 	"systemctl":                 "deploy/systemd_test.go checks the unit",
 	"tee":                       "a program of the machine",
 	"useradd":                   "deploy/release/debian_test.go runs the package's own script",
