@@ -82,10 +82,9 @@ const (
 	KindPoll = "poll"
 )
 
-// DeliveryConfig is what is promised about each event, and what is done with one that cannot be delivered.
+// DeliveryConfig is how much may be in flight, and what is done with an event that cannot be delivered.
 type DeliveryConfig struct {
-	Guarantee string       `yaml:"guarantee"`
-	Window    relay.Window `yaml:"window"`
+	Window relay.Window `yaml:"window"`
 	// OnPoison is one word for every bad event, or a word for each reason.
 	OnPoison        relay.Policies `yaml:"on_poison"`
 	DeadLetterTopic string         `yaml:"dead_letter_topic"`
@@ -105,7 +104,6 @@ func DefaultConfig() Config {
 		Records: routes.Records,
 		Kafka:   sink.DefaultConfig(),
 		Delivery: DeliveryConfig{
-			Guarantee:       "at_least_once",
 			Window:          run.Window,
 			OnPoison:        relay.Policies{relay.DefaultPolicy: relay.PolicyHalt},
 			DeadLetterTopic: "walpost.dead_letter",
@@ -264,7 +262,6 @@ func (c *Config) validatePoll(found *Problems) {
 }
 
 func (c *DeliveryConfig) validate(found *Problems) {
-	found.OneOf("delivery.guarantee", c.Guarantee, "at_least_once", "exactly_once?")
 	conf.Range(found, "delivery.window.events", c.Window.Events, 1, 10_000_000)
 	conf.Range(found, "delivery.window.bytes", c.Window.Bytes, 1<<10, 64<<30)
 	for _, key := range slices.Sorted(maps.Keys(c.OnPoison)) {
@@ -308,13 +305,13 @@ func (c *Config) usualName(database string) string {
 	return database + "." + c.Source.Slot
 }
 
-// reasons are the keys of delivery.on_poison. Nothing refuses an event because of its schema yet.
+// reasons are the keys of delivery.on_poison.
 var reasons = func() []string {
 	all := []string{relay.DefaultPolicy}
 	for _, r := range cdc.Reasons {
 		all = append(all, string(r))
 	}
-	return append(all, "schema_refused")
+	return all
 }()
 
 // replication is the configuration as the source wants it, but for the columns that the router needs.

@@ -52,8 +52,7 @@ type Config struct {
 	Failover bool `yaml:"failover"`
 	// ConfirmKeepalives hands keepalives on as positions, so that an idle slot follows the server. It must be off for forks
 	// of Postgres where that is unsafe.
-	ConfirmKeepalives bool   `yaml:"confirm_keepalives"`
-	BulkCatchUp       string `yaml:"bulk_catch_up"`
+	ConfirmKeepalives bool `yaml:"confirm_keepalives"`
 
 	// Outbox says what a setup makes of the tables beside what the stream needs.
 	Outbox Outbox `yaml:"-"`
@@ -85,7 +84,7 @@ const defaultCreateTimeout = 10 * time.Minute
 func DefaultConfig() Config {
 	return Config{
 		Slot: "walpost", Publication: "walpost", Publish: []string{"insert"}, Create: true, ConfirmKeepalives: true,
-		BulkCatchUp: "auto", CreateTimeout: defaultCreateTimeout, Messages: logicalmsg.Config{Format: logicalmsg.Row},
+		CreateTimeout: defaultCreateTimeout, Messages: logicalmsg.Config{Format: logicalmsg.Row},
 	}
 }
 
@@ -144,7 +143,6 @@ func (c Config) Validate() (found conf.Problems) {
 	}
 	found.OneOf("source.snapshot", c.Snapshot, "", "never", "initial")
 	// While bulk catch-up does not exist, auto behaves as never.
-	found.OneOf("source.bulk_catch_up", c.BulkCatchUp, "auto", "never")
 	return found
 }
 

@@ -39,7 +39,7 @@ func TestValidateNamesFieldBoundAndValue(t *testing.T) {
 		{"inserts twice", func(c *Config) { c.Publish = []string{"insert", "insert"} }, []string{`(got "insert, insert")`}},
 		{"a long slot", func(c *Config) { c.Slot = strings.Repeat("s", 64) }, []string{"source.slot: must be 1 to 63 of a-z, 0-9 and _"}},
 		{"no publication", func(c *Config) { c.Publication = "" }, []string{"source.publication: a name is empty"}},
-		{"everything at once", func(c *Config) { *c = Config{} }, []string{"source.dsn", "source.table", "source.messages.format", "source.slot", "source.publication", "source.bulk_catch_up"}},
+		{"everything at once", func(c *Config) { *c = Config{} }, []string{"source.dsn", "source.table", "source.messages.format", "source.slot", "source.publication"}},
 		{"a scheme nobody knows", func(c *Config) { c.DSN = "mysql://u:geheim@db/shop" }, []string{"source.dsn: must be a libpq URI or keyword string"}},
 		{"a blank in a password", func(c *Config) { c.DSN = "password=top geheim host=db" }, []string{"source.dsn: must be a libpq URI or keyword string"}},
 		{"a colon in a password", func(c *Config) { c.DSN = "postgres://a@u:sec:geheim@h" }, []string{"source.dsn: must be a libpq URI or keyword string"}},

@@ -31,8 +31,6 @@ type Config struct {
 // Options are those of Debezium's EventRouter, with its names and meanings.
 type Options struct {
 	EventID string `yaml:"table.field.event.id"`
-	// EventType does nothing: the EventRouter has the option and never reads it.
-	EventType string `yaml:"table.field.event.type"`
 	// EventKey is the column of the key. Empty: aggregate_id or aggregateid, whichever the table
 	// has.
 	EventKey string `yaml:"table.field.event.key"`

@@ -97,7 +97,7 @@ func TestGoodFilesAreRead(t *testing.T) {
 		"poison.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "postgres://db/shop", "public.outbox"
 			c.Kafka.Brokers = []string{"k:9092"}
-			c.Delivery.OnPoison = relay.Policies{"default": "dead_letter", "unroutable": "halt", "schema_refused": "halt", "too_large": "park_key"}
+			c.Delivery.OnPoison = relay.Policies{"default": "dead_letter", "unroutable": "halt", "too_large": "park_key"}
 			c.Delivery.DeadLetterTopic, c.Delivery.ParkingTopic = "shop.dead", "shop.parked"
 			c.Delivery.ParkLimit = walpost.ParkLimit{Keys: 1, Events: 10_000_000}
 		},
@@ -108,7 +108,7 @@ func TestGoodFilesAreRead(t *testing.T) {
 		},
 		"inert.good.yaml": func(c *fileConfig) {
 			c.Source.DSN, c.Source.Table = "host=db.internal dbname=shop user=walpost", `public."Outbox"`
-			c.Source.Snapshot, c.Source.Failover, c.Source.BulkCatchUp = "never", true, "never"
+			c.Source.Snapshot, c.Source.Failover = "never", true
 			c.Kafka.Brokers = []string{"k:9092"}
 		},
 	}

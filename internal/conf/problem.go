@@ -26,15 +26,11 @@ const (
 	MustBe      Rule = "must be"
 	MustHave    Rule = "must have"
 	Contradicts Rule = "contradicts"
-	Unsupported Rule = "not supported yet"
 	Usable      Rule = "" // Want is the error of whatever tried to use the value
 )
 
 // Text is the problem without its field.
 func (p Problem) Text() string {
-	if p.Rule == Unsupported {
-		return fmt.Sprintf("%v: %s", p.Value, p.Rule)
-	}
 	text := strings.TrimSpace(string(p.Rule) + " " + p.Want)
 	switch {
 	case p.Value == nil:
@@ -77,15 +73,11 @@ func (ps *Problems) Try(field string, err error) {
 	}
 }
 
-// OneOf adds a problem if the value is none of the words. A word that ends with "?" is known and
-// does not work yet: to accept it would promise what is not done.
+// OneOf adds a problem if the value is none of the words. The empty word is not shown.
 func (ps *Problems) OneOf(field, value string, words ...string) {
-	switch {
-	case slices.Contains(words, value+"?"):
-		ps.Add(field, Unsupported, "", value)
-	case !slices.Contains(words, value):
+	if !slices.Contains(words, value) {
 		words = slices.DeleteFunc(slices.Clone(words), func(w string) bool { return w == "" })
-		ps.Add(field, MustBe, "one of "+strings.ReplaceAll(strings.Join(words, ", "), "?", ""), value)
+		ps.Add(field, MustBe, "one of "+strings.Join(words, ", "), value)
 	}
 }
 
