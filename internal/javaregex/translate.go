@@ -190,7 +190,7 @@ func (t *translator) quantifier(start int) error {
 	case matchesNothing(re): // Java ends such a loop in another way
 		return fmt.Errorf("%w: what is repeated can match nothing", unsupported(q))
 	case re.MaxCap() > own: // Java keeps the text of such a group even if the match fails later
-		return fmt.Errorf("%w: a group with a number is in the group that is repeated: begin it with (?:", unsupported(q))
+		return fmt.Errorf("%w: a group in what is repeated has a number: begin it with (?: instead", unsupported(q))
 	}
 	t.out.WriteString(t.next(len(q)))
 	if strings.HasPrefix(t.rest, "?") {
