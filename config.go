@@ -320,9 +320,9 @@ func (c *Config) replication() replication.Config {
 	s.ReadSecrets()
 	s.Outbox = replication.Outbox{
 		Role: c.SetupRole, Slot: c.SetupSlot, TimeColumn: s.TimeColumn, Partitioned: c.SetupPartitioned,
-		Deletes:  c.Cleanup.Mode == cleanup.Delete || c.Cleanup.Mode == cleanup.MoveToArchive && !c.SetupPartitioned,
+		Deletes:  c.Cleanup.Mode == cleanup.Delete || c.Cleanup.Mode == cleanup.MoveToArchive,
 		Archives: c.Cleanup.Mode == cleanup.MoveToArchive, ArchiveTable: c.Cleanup.ArchiveTable,
-		Owns: c.Cleanup.Mode == cleanup.DropPartitions || c.SetupPartitioned && c.Cleanup.Mode == cleanup.MoveToArchive,
+		Owns: c.Cleanup.Mode == cleanup.DropPartitions,
 	}
 	s.Logger = c.Logger
 	return s

@@ -26,13 +26,9 @@ type Archive struct {
 	Required []string
 	// Columns are the columns to copy. A column that both tables generate is not copied.
 	Columns []string
-	// Ranged says that both tables are partitioned by range of the time column and of nothing else. Then
-	// whole partitions move. If the archive does not exist, only the outbox counts.
-	Ranged bool
-	// MayUse, MayInsert and Owned are the rights of the role: on the schema, on the table, as its owner.
+	// MayUse and MayInsert are the rights of the role on the schema and on the table.
 	MayUse    bool `json:"may_use"`
 	MayInsert bool `json:"may_insert"`
-	Owned     bool
 }
 
 // A Misfit is why an archive cannot take rows.
@@ -54,7 +50,6 @@ const (
 	ArchiveMissing   MisfitKind = "archive table %[1]s does not fit: it needs %[2]s as in %[3]s"
 	ArchiveRequired  MisfitKind = "archive table %[1]s does not fit: %[2]s may not be NULL there, and may be missing in a row of %[3]s"
 	ArchiveBarred    MisfitKind = "the role may not write to archive table %[1]s"
-	ArchiveForeign   MisfitKind = "archive table %[1]s belongs to another role: only its owner may attach a partition to it"
 )
 
 func (m *Misfit) Error() string {
@@ -75,8 +70,7 @@ func (a *Archive) Misfits() (found []*Misfit) {
 		{len(a.Published) > 0, ArchivePublished, a.Published},
 		{len(a.Missing) > 0, ArchiveMissing, a.Missing},
 		{len(a.Required) > 0, ArchiveRequired, a.Required},
-		{!a.Ranged && !(a.MayUse && a.MayInsert), ArchiveBarred, nil},
-		{a.Ranged && !a.Owned, ArchiveForeign, nil},
+		{!a.MayUse || !a.MayInsert, ArchiveBarred, nil},
 	} {
 		if m.is {
 			found = append(found, &Misfit{a.Table, a.Of, m.kind, m.names})
@@ -86,35 +80,31 @@ func (a *Archive) Misfits() (found []*Misfit) {
 }
 
 // LookAtArchive reads what the catalog says of the archive of t.
-func LookAtArchive(ctx context.Context, conn *pgconn.PgConn, t, archive pg.Table, column, publication string) (*Archive, error) {
+func LookAtArchive(ctx context.Context, conn *pgconn.PgConn, t, archive pg.Table, publication string) (*Archive, error) {
 	a, err := pg.Row[Archive](ctx, conn, "look at archive table "+archive.String(), fmt.Sprintf(`WITH a AS (SELECT * FROM pg_class WHERE oid = %[1]s),
  tree AS (SELECT oid, true AS below FROM a UNION SELECT p.relid, true FROM a, pg_partition_tree(a.oid) p UNION SELECT p.relid, false FROM a, pg_partition_ancestors(a.oid) p),
  col AS (SELECT s.attname AS source, d.attname AS target, format('%%s %%s', quote_ident(s.attname), format_type(s.atttypid, s.atttypmod)) AS definition, s.attnum,
    d.attname IS NOT NULL AND d.atttypid = s.atttypid AND d.atttypmod IN (s.atttypmod, -1) AND (d.attgenerated = '' OR s.attgenerated <> '') AS fits,
    d.attgenerated AS generated, d.attnotnull AND (s.attname IS NULL AND NOT d.atthasdef AND d.attidentity = '' OR NOT s.attnotnull) AS required
   FROM (SELECT * FROM pg_attribute WHERE attrelid = to_regclass(%[2]s) AND attnum > 0 AND NOT attisdropped) s
-  FULL JOIN (SELECT pg_attribute.* FROM pg_attribute JOIN a ON attrelid = a.oid WHERE attnum > 0 AND NOT attisdropped) d ON d.attname = s.attname),
- ranged AS (SELECT p.partrelid FROM pg_partitioned_table p JOIN pg_attribute k ON k.attrelid = p.partrelid AND k.attnum = p.partattrs[0]
-  WHERE p.partstrat = 'r' AND p.partnatts = 1 AND k.attname = %[3]s)
+  FULL JOIN (SELECT pg_attribute.* FROM pg_attribute JOIN a ON attrelid = a.oid WHERE attnum > 0 AND NOT attisdropped) d ON d.attname = s.attname)
 SELECT EXISTS (SELECT FROM a) AS exists,
  (SELECT json_agg(DISTINCT c.oid::regclass::text) FROM tree t JOIN pg_class c USING (oid) WHERE t.below AND NOT (c.relkind IN ('r', 'p') AND c.relpersistence = 'p')) AS unfit,
  (SELECT json_agg(DISTINCT c.oid::regclass::text) FROM tree t JOIN pg_class c USING (oid) JOIN pg_namespace n ON n.oid = c.relnamespace
-  JOIN pg_publication_tables p ON p.schemaname = n.nspname AND p.tablename = c.relname WHERE p.pubname = %[4]s) AS published,
+  JOIN pg_publication_tables p ON p.schemaname = n.nspname AND p.tablename = c.relname WHERE p.pubname = %[3]s) AS published,
  (SELECT json_agg(definition ORDER BY attnum) FROM col WHERE source IS NOT NULL AND fits IS NOT TRUE) AS missing,
  (SELECT json_agg(target ORDER BY target) FROM col WHERE required) AS required,
  (SELECT json_agg(source ORDER BY attnum) FROM col WHERE fits AND generated = '') AS columns,
- to_regclass(%[2]s) IN (SELECT partrelid FROM ranged) AND (NOT EXISTS (SELECT FROM a) OR EXISTS (SELECT FROM a JOIN ranged ON partrelid = a.oid)) AS ranged,
  EXISTS (SELECT FROM a WHERE has_schema_privilege(relnamespace, 'USAGE')) AS may_use,
- EXISTS (SELECT FROM a WHERE has_table_privilege(oid, 'INSERT')) AS may_insert,
- EXISTS (SELECT FROM a WHERE pg_has_role(relowner, 'USAGE')) AS owned`,
-		archive.OID(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(column), pg.QuoteLiteral(publication)))
+ EXISTS (SELECT FROM a WHERE has_table_privilege(oid, 'INSERT')) AS may_insert`,
+		archive.OID(), pg.QuoteLiteral(t.SQL()), pg.QuoteLiteral(publication)))
 	a.Table, a.Of = archive, t
 	return &a, err
 }
 
 // archive reads the archive of t.
 func (c *Cleaner) archive(ctx context.Context, t pg.Table) (*Archive, error) {
-	return LookAtArchive(ctx, c.conn, t, t.Archive(c.cfg.ArchiveTable), c.cfg.TimeColumn, c.cfg.Publication)
+	return LookAtArchive(ctx, c.conn, t, t.Archive(c.cfg.ArchiveTable), c.cfg.Publication)
 }
 
 // fits returns the first reason why the archive cannot take rows, or nil.
@@ -160,27 +150,4 @@ func (c *Cleaner) moveBatch(ctx context.Context, t, leaf pg.Table, old string, a
 		return nil, err
 	}
 	return row, nil
-}
-
-// attach makes a detached partition one of the archive's, with the bounds that it had.
-func (c *Cleaner) attach(ctx context.Context, t pg.Table, p detached) error {
-	if p.From == "" || p.To == "" {
-		return fmt.Errorf("the comment of partition %s has no bounds, because an older walpost detached the partition: attach the partition to the archive, and remove its comment", p.Table)
-	}
-	a, err := c.archive(ctx, t)
-	if err == nil {
-		err = a.fits()
-	}
-	if err != nil {
-		return err
-	}
-	err = c.change(ctx, fmt.Sprintf("attach %s to %s", p.Table, a.Table),
-		"ALTER TABLE "+p.SQL()+" DROP CONSTRAINT "+closed,
-		"COMMENT ON TABLE "+p.SQL()+" IS NULL",
-		fmt.Sprintf("ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%s) TO (%s)", a.Table.SQL(), p.SQL(), pg.QuoteLiteral(p.From), pg.QuoteLiteral(p.To)))
-	if err == nil {
-		c.update(func(s *Status) { s.Archived++ })
-		c.cfg.Logger.Info().Str("partition", p.String()).Str("archive", a.Table.String()).Msg("partition moved to the archive")
-	}
-	return err
 }

@@ -127,92 +127,18 @@ func TestAnArchiveThatDoesNotFitStopsTheCleanup(t *testing.T) {
 	}
 }
 
-// A partition moves as a whole to a partitioned archive, from whatever step the process was killed at.
-func TestAPartitionMovesToTheArchiveFromEachStep(t *testing.T) {
-	eachVersion(t, []string{"14", "17", "18"}, func(t *testing.T, version string) {
-		for _, step := range []string{"none", "closed", "detached", "pending"} {
-			t.Run(step, func(t *testing.T) {
-				p := newPlace(t, version, "CREATE TABLE outbox (id int, created_at timestamptz) PARTITION BY RANGE (created_at)", Config{Mode: MoveToArchive, Keep: 48 * time.Hour})
-				p.exec("CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY RANGE (created_at)", part("outbox_now", 0, 1), part("outbox_old", -5, -4),
-					"INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-5 days 2 hours'")
-				p.run()
-				p.confirm()
-				parts, _, err := p.partitions(p.ctx, p.cfg.Tables[0])
-				if err != nil {
-					t.Fatal(err)
-				}
-				old := parts[slices.IndexFunc(parts, func(p partition) bool { return p.Name == "outbox_old" })]
-				switch step {
-				case "closed", "detached":
-					if done, err := p.shut(p.ctx, p.cfg.Tables[0], old); err != nil || !done {
-						t.Fatal(done, err)
-					}
-					if step == "detached" {
-						p.exec("ALTER TABLE outbox DETACH PARTITION outbox_old")
-					}
-				case "pending":
-					reader := p.connect() // the detach must wait for its transaction, and gives up
-					if _, err := reader.Exec(p.ctx, "BEGIN; LOCK TABLE ONLY outbox IN ACCESS SHARE MODE"); err != nil {
-						t.Fatal(err)
-					}
-					p.run()
-					if got := p.query("SELECT inhrelid::regclass::text FROM pg_inherits WHERE inhdetachpending"); got != "outbox_old" {
-						t.Fatalf("the detach of %q is pending", got)
-					}
-					if _, err := reader.Exec(p.ctx, "COMMIT"); err != nil {
-						t.Fatal(err)
-					}
-				}
-				p.drop() // another process begins
-				p.settle()
-				p.settle()
-				p.want("the partition has moved")
-				if got := p.query("SELECT tableoid::regclass || ' ' || id FROM outbox_archive"); got != "outbox_old 1" {
-					t.Errorf("the archive has %q (%+v)", got, p.Status())
-				}
-				if got := p.query("SELECT count(*)::text FROM pg_constraint WHERE conname = '" + closed + "'"); got != "0" {
-					t.Errorf("%s partitions are closed", got)
-				}
-			})
-		}
-	})
-}
-
-// An archive that cannot take rows keeps no new rows out of the outbox: partitions are still made ahead.
-func TestPartitionsAreMadeAheadAlthoughTheArchiveIsMissing(t *testing.T) {
-	p := newPlace(t, "", partitioned, Config{Mode: MoveToArchive})
-	if err := p.pass(p.ctx); err == nil || !strings.Contains(err.Error(), "archive table public.outbox_archive does not exist") {
-		t.Errorf("%v", err)
-	}
-	if got := p.query("SELECT inhrelid::regclass::text FROM pg_inherits"); len(strings.Fields(got)) < ahead {
-		t.Errorf("partitions %q", got)
-	}
-}
-
-// If the archive becomes a table without partitions while a partition is detached, the error names the partition, whose rows are in neither
-// table. The partition is attached when the archive can take it.
-func TestADetachedPartitionThatTheArchiveCannotTakeIsNotForgotten(t *testing.T) {
+// If both tables are partitioned, rows move one by one too, and the partitions of both stay.
+func TestRowsMoveFromPartitionsToPartitions(t *testing.T) {
 	p := newPlace(t, "", partitioned, Config{Mode: MoveToArchive, Keep: 48 * time.Hour})
-	p.exec("CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY RANGE (created_at)", part("outbox_old", -5, -4),
-		"INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-5 days 2 hours'")
-	p.run()
-	p.confirm()
-	parts, _, err := p.partitions(p.ctx, p.cfg.Tables[0])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if done, err := p.shut(p.ctx, p.cfg.Tables[0], parts[0]); err != nil || !done {
-		t.Fatal(done, err)
-	}
-	p.exec("ALTER TABLE outbox DETACH PARTITION outbox_old", "ALTER TABLE outbox_archive RENAME TO taken", archiveTable)
-	p.confirm()
-	if err := p.pass(p.ctx); err == nil || !strings.Contains(err.Error(), "attach public.outbox_old to public.outbox_archive") {
-		t.Errorf("%v (%+v)", err, p.Status())
-	}
-	p.exec("DROP TABLE outbox_archive", "ALTER TABLE taken RENAME TO outbox_archive")
+	p.exec("CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY RANGE (created_at)", part("outbox_old", -5, -4), part("outbox_now", 0, 1),
+		"CREATE TABLE archived PARTITION OF outbox_archive DEFAULT", "INSERT INTO outbox SELECT 1, date_trunc('day', now()) + '-5 days 2 hours'", insert(2, "0"))
 	p.settle()
-	if got := p.query("SELECT tableoid::regclass || ' ' || id FROM outbox_archive"); got != "outbox_old 1" {
+	p.want("only 2 is young", 2)
+	if got := p.query("SELECT tableoid::regclass || ' ' || id FROM outbox_archive"); got != "archived 1" {
 		t.Errorf("the archive has %q (%+v)", got, p.Status())
+	}
+	if got := p.parts(); !slices.Equal(got, []string{"outbox_now", "outbox_old"}) {
+		t.Errorf("the outbox has the partitions %v", got)
 	}
 }
 
@@ -230,6 +156,8 @@ func TestTheArchiveMayBeInASchemaThatTheRoleMayNotUse(t *testing.T) {
 		}
 		return conn, err
 	}
+	p.run()
+	p.confirm()
 	if err := p.pass(p.ctx); err == nil || !strings.Contains(err.Error(), `the role may not write to archive table "Old".outbox`) {
 		t.Errorf("%v", err)
 	}

@@ -1,5 +1,5 @@
-// Package cleanup deletes old rows of the outbox table, drops its old partitions, or moves either to an
-// archive table. It removes only rows that were delivered and are older than the user wants to keep.
+// Package cleanup deletes old rows of the outbox table, moves them to an archive table, or drops old
+// partitions. It removes only rows that were delivered and are older than the user wants to keep.
 //
 // A row has no LSN. Therefore the cleaner records which transactions had ended (the xmin of
 // pg_current_snapshot()), and then the position of the WAL. When the relay and the slot have both
@@ -103,7 +103,6 @@ const (
 type Status struct {
 	Rows       uint64 // deleted, or moved to the archive
 	Partitions uint64 // dropped
-	Archived   uint64 // partitions that were attached to the archive
 	Made       uint64 // partitions that were created ahead
 	// Waiting says why no row is removed now. It is "" if nothing prevents it.
 	Waiting string
@@ -124,13 +123,11 @@ type Cleaner struct {
 	piece   int64 // blocks of a partition that one statement reads
 	// filtered says that the publication has a row filter for a table. Run's goroutine only.
 	filtered bool
-	kept     []string // of Config.Kept, in this pass
-	keep     string   // a condition on the rows of the present table: the row stays
-	notes    []string // hints of this pass, which the next pass reports
-	// ranged has the tables of which whole partitions are removed. Run's goroutine only.
-	ranged map[pg.Table]bool
-	slow   map[pg.Table]slowAttach // the same
-	limit  time.Duration           // attachLimit, or less in a test
+	kept     []string                // of Config.Kept, in this pass
+	keep     string                  // a condition on the rows of the present table: the row stays
+	notes    []string                // hints of this pass, which the next pass reports
+	slow     map[pg.Table]slowAttach // Run's goroutine only
+	limit    time.Duration           // attachLimit, or less in a test
 
 	mu     sync.Mutex
 	status Status
@@ -144,7 +141,7 @@ func New(cfg Config) *Cleaner {
 	if cfg.Batch <= 0 {
 		cfg.Batch = defaultBatch
 	}
-	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", ranged: map[pg.Table]bool{}, slow: map[pg.Table]slowAttach{}, limit: attachLimit}
+	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", slow: map[pg.Table]slowAttach{}, limit: attachLimit}
 }
 
 // Status returns a copy of the counters.
@@ -231,15 +228,10 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	// Partitions that cannot be created must not keep old rows from being removed.
 	var behind error
 	for _, t := range c.cfg.Tables {
-		unfit, err := c.lookAtMode(ctx, t)
-		if err == nil && c.ranged[t] {
-			// An archive that cannot take rows must not keep new rows out of the outbox.
+		if c.cfg.Mode == DropPartitions {
 			if failed := c.lacks(t, c.makeAhead(ctx, t)); failed != nil {
 				behind = cmp.Or(behind, error(aheadError{fmt.Errorf("cleanup of %s: %w", t, failed)}))
 			}
-		}
-		if err = cmp.Or(unfit, err); err != nil {
-			return fmt.Errorf("cleanup of %s: %w", t, err)
 		}
 	}
 	return cmp.Or(c.remove(ctx), behind)
@@ -274,35 +266,21 @@ func (c *Cleaner) remove(ctx context.Context) error {
 	return nil
 }
 
-// lookAtMode finds out whether whole partitions of t are removed, and whether its archive can take rows.
-func (c *Cleaner) lookAtMode(ctx context.Context, t pg.Table) (unfit, err error) {
-	c.ranged[t] = c.cfg.Mode == DropPartitions
-	if c.cfg.Mode != MoveToArchive {
-		return nil, nil
-	}
-	a, err := c.archive(ctx, t)
-	if err != nil {
-		return nil, err
-	}
-	c.ranged[t] = a.Ranged
-	return a.fits(), nil
-}
-
 func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) (err error) {
-	if unfit, err := c.lookAtMode(ctx, t); cmp.Or(unfit, err) != nil {
-		return cmp.Or(unfit, err)
-	}
 	if c.keep, err = c.keeps(ctx, t); err != nil {
 		return err
 	}
-	if c.ranged[t] {
-		return c.lacks(t, c.dropOld(ctx, t, below))
-	}
 	if c.cfg.Mode == MoveToArchive {
-		// A partition that was detached before the archive became another table must not be forgotten.
-		if err := c.removeDetached(ctx, t, below); err != nil {
-			return c.lacks(t, err)
+		a, err := c.archive(ctx, t)
+		if err == nil {
+			err = a.fits()
 		}
+		if err != nil {
+			return err
+		}
+	}
+	if c.cfg.Mode == DropPartitions {
+		return c.lacks(t, c.dropOld(ctx, t, below))
 	}
 	return c.deleteOld(ctx, t, below)
 }
@@ -332,7 +310,7 @@ func (c *Cleaner) lacks(t pg.Table, err error) error {
 	if pg.SQLState(err) != pg.StateNoRight {
 		return err
 	}
-	if c.ranged[t] {
+	if c.cfg.Mode == DropPartitions {
 		return fmt.Errorf("%w; role %s must own the table and its partitions: ALTER TABLE %s OWNER TO %[2]s; (walpost check names the partitions of other roles)", err, pg.QuoteIdent(c.role), t.SQL())
 	}
 	return fmt.Errorf("%w; run: GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", err, pg.QuoteIdent(c.cfg.TimeColumn), t.SQL(), pg.QuoteIdent(c.role))

@@ -59,7 +59,7 @@ func (c *Cleaner) look(ctx context.Context) error {
 			hints = append(hints, fmt.Sprintf("publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none",
 				c.cfg.Publication, t, filter))
 		}
-		if !found[0].Indexed && (c.cfg.Mode == Delete || c.cfg.Mode == MoveToArchive && !c.ranged[t]) {
+		if !found[0].Indexed && (c.cfg.Mode != DropPartitions) {
 			how := " CONCURRENTLY"
 			if found[0].Partitioned {
 				how = ""

@@ -18,28 +18,10 @@ const (
 	firstWidth = 24 * time.Hour
 	// remark is the comment of a partition that the cleanup has detached, followed by the name of
 	// its table. The cleanup finds the partition by this comment after a crash.
-	// Its bounds follow the name, as in " from … to …".
 	remark = "walpost: detached, is dropped once everything in it is confirmed; was part of "
-	// archived is the same for a partition that goes to the archive.
-	archived = "walpost: detached, goes to the archive once everything in it is confirmed; was part of "
 	// closed is the name of the constraint that keeps new rows out of a partition: see shut.
 	closed = "walpost_closed"
 )
-
-// remarkOn is the comment of a partition of t without its bounds.
-func (c *Cleaner) remarkOn(t pg.Table) string {
-	if c.cfg.Mode == MoveToArchive {
-		return archived + t.Schema + "." + t.Name
-	}
-	return remark + t.Schema + "." + t.Name
-}
-
-// detached is a partition that the cleanup has detached. It has no bounds if an older version of walpost
-// has detached it.
-type detached struct {
-	pg.Table
-	From, To string
-}
 
 // partition is one partition with bounds, as seconds since 1970. MINVALUE and MAXVALUE are infinite.
 type partition struct {
@@ -237,7 +219,7 @@ func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 			return err
 		}
 	}
-	return c.removeDetached(ctx, t, below)
+	return c.dropDetached(ctx, t, below)
 }
 
 // old reports whether the end of p is older than the time to keep.
@@ -341,7 +323,7 @@ func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uin
 func (c *Cleaner) shut(ctx context.Context, t pg.Table, p partition) (done bool, err error) {
 	err = c.change(ctx, "close "+p.String(),
 		"ALTER TABLE "+p.SQL()+" ADD CONSTRAINT "+closed+" CHECK (false) NOT VALID",
-		fmt.Sprintf("COMMENT ON TABLE %s IS %s", p.SQL(), pg.QuoteLiteral(c.remarkOn(t)+" from "+stamp(p.from)+" to "+stamp(p.to))))
+		fmt.Sprintf("COMMENT ON TABLE %s IS %s", p.SQL(), pg.QuoteLiteral(remark+t.Schema+"."+t.Name)))
 	if givesWay(err) {
 		return false, nil
 	}
@@ -357,40 +339,32 @@ func (c *Cleaner) change(ctx context.Context, step string, sql ...string) error 
 	return err
 }
 
-// removeDetached drops or archives the partitions that this or an earlier process has detached, when all
-// their rows are delivered. The present mode decides, whatever the mode was when they were detached.
-func (c *Cleaner) removeDetached(ctx context.Context, t pg.Table, below uint64) error {
-	found, err := pg.Rows[detached](ctx, c.conn, "find detached partitions", `SELECT n.nspname AS schema, c.relname AS name, (regexp_match(d, ' from (\S+ \S+) to \S+ \S+$'))[1] AS from,
- (regexp_match(d, ' to (\S+ \S+)$'))[1] AS to FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace, obj_description(c.oid, 'pg_class') d
- WHERE c.relkind = 'r' AND NOT c.relispartition AND regexp_replace(d, ' from \S+ \S+ to \S+ \S+$', '') IN (`+
-		pg.QuoteLiteral(remark+t.Schema+"."+t.Name)+`, `+pg.QuoteLiteral(archived+t.Schema+"."+t.Name)+`)
+// dropDetached drops the partitions that this or an earlier process has detached, when all their rows
+// are delivered.
+func (c *Cleaner) dropDetached(ctx context.Context, t pg.Table, below uint64) error {
+	found, err := pg.Rows[pg.Table](ctx, c.conn, "find detached partitions", `SELECT n.nspname AS schema, c.relname AS name FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+ WHERE c.relkind = 'r' AND NOT c.relispartition AND obj_description(c.oid, 'pg_class') = `+pg.QuoteLiteral(remark+t.Schema+"."+t.Name)+`
  AND EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`')`)
 	if err != nil {
 		return err
 	}
 	for _, part := range found {
-		all, err := c.allDelivered(ctx, part.Table, below)
+		all, err := c.allDelivered(ctx, part, below)
 		if err != nil {
 			return err
 		}
 		if !all {
 			continue
 		}
-		if c.cfg.Mode == MoveToArchive {
-			err = c.attach(ctx, t, part)
-		} else {
-			err = c.exec(ctx, "drop "+part.String(), "DROP TABLE "+part.SQL())
-		}
+		err = c.exec(ctx, "drop "+part.String(), "DROP TABLE "+part.SQL())
 		if givesWay(err) {
 			continue
 		}
 		if err != nil {
 			return err
 		}
-		if c.cfg.Mode != MoveToArchive {
-			c.update(func(s *Status) { s.Partitions++ })
-			c.cfg.Logger.Info().Str("partition", part.String()).Msg("partition dropped")
-		}
+		c.update(func(s *Status) { s.Partitions++ })
+		c.cfg.Logger.Info().Str("partition", part.String()).Msg("partition dropped")
 	}
 	return nil
 }

@@ -85,7 +85,7 @@ func (c *Cleaner) keeps(ctx context.Context, t pg.Table) (string, error) {
 	if id == "" {
 		return "", errors.New("the table has no column with the event id, so walpost cannot find the rows of dead and parked events")
 	}
-	if !c.ranged[t] {
+	if c.cfg.Mode != DropPartitions {
 		c.note("the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)")
 	}
 	quoted := make([]string, len(c.kept))

@@ -3,7 +3,6 @@ package doctor
 import (
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -52,7 +51,7 @@ func (x *examination) readCleanup(ctx context.Context, conn *pgconn.PgConn) (err
 	}
 	for i := range x.f.Tables {
 		if t := x.f.Tables[i].Table; err == nil && x.cfg.Outbox.Archives {
-			a, failed := cleanup.LookAtArchive(ctx, conn, t, t.Archive(x.cfg.Outbox.ArchiveTable), x.cfg.Outbox.Time(), x.cfg.Publication)
+			a, failed := cleanup.LookAtArchive(ctx, conn, t, t.Archive(x.cfg.Outbox.ArchiveTable), x.cfg.Publication)
 			if err = failed; err == nil {
 				x.archives = append(x.archives, a)
 			}
@@ -80,7 +79,7 @@ func (x *examination) cleanup() {
 				if len(x.found) == from {
 					x.add(OK, "cleanup of "+t.Table.String(), nil, "role %s may remove old rows of %s", x.f.Server.Role, t.Table)
 				}
-				if x.cfg.Outbox.Deletes && !slices.ContainsFunc(x.archives, func(a *cleanup.Archive) bool { return a.Of == t.Table && a.Ranged }) && cleanup.TimeTypes[c.Column] && !c.Indexed {
+				if x.cfg.Outbox.Deletes && cleanup.TimeTypes[c.Column] && !c.Indexed {
 					x.unindexed(t)
 				}
 			}
@@ -108,14 +107,12 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 		x.add(Fail, name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."), "source.time_column: column %s of %s is a %s", column, t.Table, c.Column)
 		return
 	}
-	ranged := outbox.Owns
 	for _, a := range x.archives {
 		if a.Of == t.Table {
-			ranged = a.Ranged
 			x.archive(a)
 		}
 	}
-	if ranged {
+	if outbox.Owns {
 		x.droppable(t, c)
 		return
 	}
@@ -142,7 +139,7 @@ func (x *examination) archive(a *cleanup.Archive) {
 		var by fix.Fix
 		switch m.Kind {
 		case cleanup.NoArchive:
-			by = fix.Fix{fix.Words("walpost setup prints the SQL. For a table without partitions:"), fix.SQL(fmt.Sprintf("CREATE TABLE %s (LIKE %s); GRANT INSERT ON %s TO %s;", table, a.Of.SQL(), table, role))}
+			by = fix.Fix{fix.Words("walpost setup prints the SQL:"), fix.SQL(fmt.Sprintf("CREATE TABLE %s (LIKE %s); GRANT INSERT ON %s TO %s;", table, a.Of.SQL(), table, role))}
 		case cleanup.ArchiveUnfit:
 			by = fix.ByWords("Name an ordinary logged table in cleanup.archive_table.")
 		case cleanup.ArchivePublished:
@@ -157,8 +154,6 @@ func (x *examination) archive(a *cleanup.Archive) {
 			by = fix.BySQL(fmt.Sprintf("ALTER TABLE %s %s;", table, strings.Join(drops, ", ")))
 		case cleanup.ArchiveBarred:
 			by = fix.BySQL(fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s; GRANT INSERT ON %s TO %[2]s;", pg.QuoteIdent(a.Table.Schema), role, table))
-		case cleanup.ArchiveForeign:
-			by = fix.BySQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", table, role))
 		}
 		x.add(Fail, "archive of "+a.Of.String(), by, "%s: old rows are not removed", m)
 	}

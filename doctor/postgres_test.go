@@ -142,16 +142,6 @@ func TestWhatACleanupLacksIsHealedByWhatIsPrinted(t *testing.T) {
 				t.Errorf("published: %+v", f)
 			}
 		})
-		t.Run("archive partitions", func(t *testing.T) {
-			w := newWorld(t, pg, append(partitioned, "CREATE TABLE outbox_archive (LIKE outbox) PARTITION BY RANGE (created_at)", "GRANT CREATE ON SCHEMA public TO public")...)
-			w.cfg.Outbox = replication.Outbox{Deletes: true, Archives: true}
-			role := w.restricted()
-			w.wantDetails(w.heals("archive of public.outbox"), "FAIL archive table public.outbox_archive belongs to another role")
-			w.wantDetails(w.heals(name), "FAIL public.outbox belongs to postgres: role "+role, `may not drop public."New One", public.old`, "may not drop public.old")
-			if f := named(w.examine(), "index for the "+name); f != nil {
-				t.Errorf("an index for rows that are not searched: %+v", f)
-			}
-		})
 		t.Run("drop partitions", func(t *testing.T) {
 			w := newWorld(t, pg, append(partitioned, "CREATE TABLE rest PARTITION OF outbox DEFAULT")...)
 			w.cfg.Outbox = replication.Outbox{Owns: true}

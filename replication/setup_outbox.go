@@ -55,7 +55,7 @@ and its table can have different owners.`,
 		})
 	}
 	if o.Archives {
-		step := outboxtable.Archive(t, t.Archive(o.ArchiveTable), o.Owns, o.Time(), role)
+		step := outboxtable.Archive(t, t.Archive(o.ArchiveTable), role)
 		all = append(all, statement{what: step.What, comment: step.Comment, sql: step.SQL})
 	}
 	if o.Deletes {

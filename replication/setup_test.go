@@ -179,15 +179,8 @@ func TestSetupForAnotherRole(t *testing.T) {
 			"table public.outbox (set source.order_column: seq), partitions of public.outbox, the privilege to read public.outbox, role {role} the owner of public.outbox, publication walpost",
 		},
 		{
-			"a role that archives rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes, w.cfg.Outbox.Archives = true, true },
-			"table public.outbox (set source.order_column: seq), the privilege to read public.outbox, archive table public.outbox_archive, the privilege to delete from public.outbox, an index on public.outbox, publication walpost",
-		},
-		{
-			"a role that archives partitions", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) {
-				o := &w.cfg.Outbox
-				o.Owns, o.Partitioned, o.Archives, o.ArchiveTable = true, true, true, `"Old"`
-			},
-			`table public.outbox (set source.order_column: seq), partitions of public.outbox, the privilege to read public.outbox, role {role} the owner of public.outbox, archive table public."Old", publication walpost`,
+			"a role that archives rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes, w.cfg.Outbox.Archives, w.cfg.Outbox.ArchiveTable = true, true, `"Old"` },
+			`table public.outbox (set source.order_column: seq), the privilege to read public.outbox, archive table public."Old", the privilege to delete from public.outbox, an index on public.outbox, publication walpost`,
 		},
 	} {
 		t.Run(c.name, func(t *testing.T) {

@@ -10,7 +10,7 @@ import (
 
 var (
 	cleanupRows  = desc("walpost_cleanup_rows_total", "Rows of the outbox that were deleted or moved to the archive.")
-	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions of the outbox that were created ahead, dropped or archived.", "done")
+	cleanupParts = desc("walpost_cleanup_partitions_total", "Partitions of the outbox that were created ahead or dropped.", "done")
 	cleanupLast  = desc("walpost_cleanup_last_success_timestamp_seconds", "When a pass of the cleanup last succeeded; 0 before that.")
 )
 
@@ -22,7 +22,6 @@ func collectCleanup(s *cleanup.Status, gauge, counter func(*prometheus.Desc, flo
 	counter(cleanupRows, float64(s.Rows))
 	counter(cleanupParts, float64(s.Made), "made")
 	counter(cleanupParts, float64(s.Partitions), "dropped")
-	counter(cleanupParts, float64(s.Archived), "archived")
 	gauge(cleanupLast, stamp(s.LastPass))
 }
 
@@ -31,7 +30,6 @@ type cleanupView struct {
 	Rows        uint64   `json:"rows"`
 	Partitions  uint64   `json:"partitions"`
 	Made        uint64   `json:"partitions_made"`
-	Archived    uint64   `json:"partitions_archived"`
 	Waiting     string   `json:"waiting"` // why nothing is removed now
 	Error       string   `json:"error"`
 	LastPassAgo *float64 `json:"last_pass_seconds_ago"`
@@ -43,7 +41,7 @@ func cleanupViewOf(s *cleanup.Status, now time.Time) *cleanupView {
 		return nil
 	}
 	return &cleanupView{
-		Rows: s.Rows, Partitions: s.Partitions, Made: s.Made, Archived: s.Archived, Waiting: s.Waiting, Error: s.Err,
+		Rows: s.Rows, Partitions: s.Partitions, Made: s.Made, Waiting: s.Waiting, Error: s.Err,
 		LastPassAgo: ago(s.LastPass, now), Hints: append([]string{}, s.Hints...), // never null
 	}
 }
