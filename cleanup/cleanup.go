@@ -123,11 +123,15 @@ type Cleaner struct {
 	piece   int64 // blocks of a partition that one statement reads
 	// filtered says that the publication has a row filter for a table. Run's goroutine only.
 	filtered bool
-	kept     []string                // of Config.Kept, in this pass
-	keep     string                  // a condition on the rows of the present table: the row stays
-	notes    []string                // hints of this pass, which the next pass reports
-	slow     map[pg.Table]slowAttach // Run's goroutine only
-	limit    time.Duration           // attachLimit, or less in a test
+	kept     []string    // of Config.Kept, in this pass
+	keep     string      // a condition on the rows of the present table: the row stays
+	id       *cdc.Column // of the present table: the event id; nil if there is nothing to keep
+	notes    []string    // hints of this pass, which the next pass reports
+	// What earlier passes found out, by partition or table. Run's goroutine only.
+	stay     map[pg.Table]stay
+	searched map[pg.Table]search
+	slow     map[pg.Table]slowAttach
+	limit    time.Duration // attachLimit, or less in a test
 
 	mu     sync.Mutex
 	status Status
@@ -141,7 +145,8 @@ func New(cfg Config) *Cleaner {
 	if cfg.Batch <= 0 {
 		cfg.Batch = defaultBatch
 	}
-	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", slow: map[pg.Table]slowAttach{}, limit: attachLimit}
+	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", limit: attachLimit,
+		stay: map[pg.Table]stay{}, searched: map[pg.Table]search{}, slow: map[pg.Table]slowAttach{}}
 }
 
 // Status returns a copy of the counters.
@@ -172,7 +177,7 @@ func (c *Cleaner) Run(ctx context.Context) {
 		}
 		switch {
 		case err != nil:
-			if _, ok := errors.AsType[aheadError](err); !ok {
+			if !c.usable() {
 				c.drop()
 			}
 			c.update(func(s *Status) { s.Err = err.Error() })
@@ -197,11 +202,19 @@ func (c *Cleaner) Run(ctx context.Context) {
 	}
 }
 
+// usable reports whether the connection still serves after an error. Then an error of one table or one
+// partition keeps no other one, and what was read on the connection stays true.
+func (c *Cleaner) usable() bool {
+	return c.conn != nil && !c.conn.IsClosed() && c.conn.TxStatus() == 'I'
+}
+
 // drop closes the connection and forgets everything that was read on it.
 func (c *Cleaner) drop() {
 	pg.Close(c.conn)
 	c.conn = nil
 	c.horizon.forget()
+	clear(c.stay)
+	clear(c.searched)
 }
 
 // pass removes the rows that can be removed now.
@@ -218,6 +231,7 @@ func (c *Cleaner) pass(ctx context.Context) error {
 		}
 		c.conn = conn
 		if err := c.prepare(ctx); err != nil {
+			c.drop()
 			return err
 		}
 	}
@@ -226,21 +240,19 @@ func (c *Cleaner) pass(ctx context.Context) error {
 	}
 	c.notes = nil
 	// Partitions that cannot be created must not keep old rows from being removed.
-	var behind error
+	var failed error
 	for _, t := range c.cfg.Tables {
 		if c.cfg.Mode == DropPartitions {
-			if failed := c.lacks(t, c.makeAhead(ctx, t)); failed != nil {
-				behind = cmp.Or(behind, error(aheadError{fmt.Errorf("cleanup of %s: %w", t, failed)}))
+			if err := c.lacks(t, c.makeAhead(ctx, t)); err != nil {
+				failed = cmp.Or(failed, fmt.Errorf("cleanup of %s: %w", t, err))
 			}
 		}
 	}
-	return cmp.Or(c.remove(ctx), behind)
+	if failed != nil && !c.usable() {
+		return failed
+	}
+	return cmp.Or(c.remove(ctx), failed)
 }
-
-// aheadError says why partitions for future rows cannot be created.
-type aheadError struct{ error }
-
-func (e aheadError) Unwrap() error { return e.error }
 
 // remove removes what is old and delivered.
 func (c *Cleaner) remove(ctx context.Context) error {
@@ -253,17 +265,23 @@ func (c *Cleaner) remove(ctx context.Context) error {
 		return err
 	}
 	if c.kept = nil; c.cfg.Kept != nil {
-		if c.kept, err = c.cfg.Kept(ctx); err != nil {
+		ids, err := c.cfg.Kept(ctx)
+		if err != nil {
 			c.waits("the events that are dead or parked cannot be read, and their rows must stay")
 			return fmt.Errorf("cleanup: find the events whose rows must stay: %w", err)
 		}
+		c.kept = slices.Sorted(slices.Values(ids)) // so that equal answers are recognised
 	}
+	var failed error
 	for _, t := range c.cfg.Tables {
 		if err := c.clean(ctx, t, below); err != nil {
-			return fmt.Errorf("cleanup of %s: %w", t, err)
+			failed = cmp.Or(failed, fmt.Errorf("cleanup of %s: %w", t, err))
+			if !c.usable() {
+				break
+			}
 		}
 	}
-	return nil
+	return failed
 }
 
 func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) (err error) {
@@ -280,7 +298,7 @@ func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) (err erro
 		}
 	}
 	if c.cfg.Mode == DropPartitions {
-		return c.lacks(t, c.dropOld(ctx, t, below))
+		return c.dropOld(ctx, t, below)
 	}
 	return c.deleteOld(ctx, t, below)
 }

@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -91,32 +92,59 @@ func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error
 	if len(leaves) == 0 {
 		leaves = []pg.Table{t}
 	}
+	var failed error
 	for _, leaf := range leaves {
 		if err := c.deleteFrom(ctx, t, leaf, below); err != nil {
-			return c.lacks(leaf, err)
+			failed = cmp.Or(failed, c.lacks(leaf, err))
+			if !c.usable() {
+				break
+			}
 		}
 	}
-	return nil
+	return failed
 }
+
+// A search is what earlier passes found in a table: no row before from can go, as long as the same
+// transactions are known to be delivered and the same events are open. A row that was locked can be
+// before from. It is found with the next mark, because who locks a row has a transaction id.
+type search struct {
+	below uint64
+	keep  string    // Cleaner.keep
+	from  string    // a time, as the server prints it
+	again time.Time // of the next batch, after one that took too long
+}
+
+// tooLongAgain is how long the cleanup waits after a batch that exceeded the timeout of a statement.
+const tooLongAgain = 10 * time.Minute
 
 // deleteFrom removes rows of leaf, which is t or a partition of t.
 func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64) error {
 	column, session := pg.QuoteIdent(c.cfg.TimeColumn), c.cfg.Progress().Session
+	tooLong := fmt.Sprintf("a batch of %s takes longer than statement_timeout: no row is removed there, and walpost tries again after %s", leaf, tooLongAgain)
+	at := c.searched[leaf]
+	if time.Now().Before(at.again) {
+		c.note("%s", tooLong)
+		return nil
+	}
+	if at.below != below || at.keep != c.keep {
+		at = search{below: below, keep: c.keep, from: "-infinity"}
+	}
 	// A batch begins at the time at which the last one ended, because the index still has the
-	// deleted rows.
+	// deleted rows. The first one begins where the last pass ended, so that a backlog is not read in
+	// each pass while no newer mark is confirmed, for example because Kafka is down.
 	old := `WITH old AS MATERIALIZED (
   SELECT t.ctid FROM ONLY ` + leaf.SQL() + ` t, ` + next + ` r
   WHERE t.` + column + ` < now() - $1::interval AND t.` + column + ` >= $2 AND ` + delivered("$3") + ` AND NOT ` + c.keep + `
   ORDER BY t.` + column + ` LIMIT $4 FOR UPDATE OF t SKIP LOCKED)`
 	sql := old + `,
  gone AS (DELETE FROM ONLY ` + leaf.SQL() + ` t WHERE t.ctid = ANY (ARRAY(SELECT ctid FROM old)) RETURNING t.` + column + ` AS at)
- SELECT count(*), max(at) FROM gone`
-	for from := "-infinity"; ; {
+ SELECT count(*), max(at), now() - $1::interval FROM gone`
+	for {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
 			return nil // the knowledge of another session does not count
 		}
 		began := time.Now()
-		args := [][]byte{[]byte(interval(c.cfg.Keep)), []byte(from), strconv.AppendUint(nil, below, 10), strconv.AppendInt(nil, int64(c.cfg.Batch), 10)}
+		args := [][]byte{[]byte(interval(c.cfg.Keep)), []byte(at.from), strconv.AppendUint(nil, below, 10), strconv.AppendInt(nil, int64(c.cfg.Batch), 10)}
 		var row [][]byte
 		var err error
 		if c.cfg.Mode == MoveToArchive {
@@ -124,9 +152,14 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64
 		} else {
 			row, err = c.one(ctx, "delete", sql, args)
 		}
+		if pg.SQLState(err) == pg.StateCancelled {
+			c.note("%s", tooLong)
+			c.searched[leaf] = search{again: time.Now().Add(tooLongAgain)}
+			return nil
+		}
 		if givesWay(err) {
 			c.cfg.Logger.Debug().Err(err).Str("table", leaf.String()).Msg("the cleanup stops its pass, because the table is in use")
-			c.waits(fmt.Sprintf("%s is locked, or a batch takes too long: %s", leaf, err))
+			c.waits(fmt.Sprintf("%s is locked: %s", leaf, err))
 			return nil
 		}
 		n := 0
@@ -138,9 +171,11 @@ func (c *Cleaner) deleteFrom(ctx context.Context, t, leaf pg.Table, below uint64
 		}
 		c.update(func(s *Status) { s.Rows += uint64(n) })
 		if n < c.cfg.Batch {
+			at.from = string(row[2])
+			c.searched[leaf] = at
 			return nil
 		}
-		from = string(row[1])
+		at.from = string(row[1])
 		// Leave half of the time to others.
 		if !wait.For(ctx, max(leastPause, time.Since(began))) {
 			return ctx.Err()

@@ -1,6 +1,7 @@
 package cleanup
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -199,27 +200,47 @@ func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 			c.note("the default partition %s has rows, which the cleanup never removes (docs/cleanup.md says how to give the partition bounds)", rest)
 		}
 	}
+	var failed error
 	for _, p := range parts {
 		if p.endless() {
 			c.note("partition %s has no lower or no upper bound, so the cleanup never drops it (docs/cleanup.md says how to give it bounds)", p)
 			continue
 		}
-		if p.pending {
-			err := c.exec(ctx, "finish detaching "+p.String(), fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s FINALIZE", t.SQL(), p.SQL()))
-			if err != nil && !givesWay(err) {
-				return err
-			}
-			continue // it already has its remark
-		}
-		if !p.plain {
+		if !p.pending && !p.plain {
 			c.hint("partition " + p.String() + " is never dropped, because it is partitioned itself, foreign or unlogged")
 			continue
 		}
-		if err := c.detach(ctx, t, p, below, rest != nil); err != nil {
-			return err
+		// A partition that cannot be detached, for example because of a foreign key, keeps no other one.
+		if err := c.lacks(p.Table, c.detachOld(ctx, t, p, below, rest != nil)); err != nil {
+			failed = cmp.Or(failed, err)
+			if !c.usable() {
+				return failed
+			}
 		}
 	}
-	return c.dropDetached(ctx, t, below)
+	return cmp.Or(failed, c.dropDetached(ctx, t, below))
+}
+
+// detachOld detaches p if it is old and has no row that must stay.
+func (c *Cleaner) detachOld(ctx context.Context, t pg.Table, p partition, below uint64, hasDefault bool) error {
+	if p.pending {
+		err := c.exec(ctx, "finish detaching "+p.String(), fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s FINALIZE", t.SQL(), p.SQL()))
+		if givesWay(err) {
+			return nil
+		}
+		delete(c.stay, p.Table)
+		return err // it already has its remark
+	}
+	old, err := c.old(ctx, p)
+	switch {
+	case err != nil:
+		return err
+	case !old && p.closed: // the time to keep has become longer
+		return c.change(ctx, "open "+p.String(), "ALTER TABLE "+p.SQL()+" DROP CONSTRAINT "+closed, "COMMENT ON TABLE "+p.SQL()+" IS NULL")
+	case !old:
+		return nil
+	}
+	return c.attempt(ctx, p.Table, below, func() (look, error) { return c.detach(ctx, t, p, below, hasDefault) })
 }
 
 // old reports whether the end of p is older than the time to keep.
@@ -233,83 +254,174 @@ func (c *Cleaner) old(ctx context.Context, p partition) (bool, error) {
 // everywhere.
 const pieceBlocks = 8192
 
-// allDelivered reports whether every row of the table is below the transaction id. It reads one
-// piece per transaction, so that a large table neither holds back VACUUM nor exceeds the timeout of
-// a statement. It misses rows that are written to a piece after the piece was read. Therefore the
-// answer is reliable only for a table that takes no more rows.
-func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (bool, error) {
+// A look is what the cleanup found in a partition.
+type look struct {
+	done  bool   // no row has to stay; of an attempt: the partition is detached or dropped
+	place string // the ctid of a row that has to stay; "" if something else keeps the partition for now
+}
+
+// A stay is why an attempt has left a partition where it is.
+type stay struct {
+	place string    // of look
+	again time.Time // of the next attempt
+}
+
+const (
+	// attemptShare bounds the time that the cleanup spends on a partition that stays: one part of so many.
+	attemptShare = 20
+	// longestStay is the longest time between two attempts.
+	longestStay = time.Hour
+)
+
+// attempt has work remove a partition, unless the row is still there that kept it the last time, or the
+// last attempt has taken so long that the next one has to wait. So a partition of many GB is not read
+// again in each pass because of one row at its end.
+func (c *Cleaner) attempt(ctx context.Context, t pg.Table, below uint64, work func() (look, error)) error {
+	last := c.stay[t]
+	if last.place != "" {
+		found, err := c.staying(ctx, t, below, "t.ctid = "+pg.QuoteLiteral(last.place)+"::tid")
+		if found.place != "" || err != nil {
+			return err
+		}
+	}
+	if time.Now().Before(last.again) {
+		return nil
+	}
+	began := time.Now()
+	found, err := c.keptByIndex(ctx, t, below)
+	if err == nil && found.place == "" {
+		found, err = work()
+	}
+	delete(c.stay, t)
+	if !found.done {
+		left := stay{place: found.place}
+		if pause := min(attemptShare*time.Since(began), longestStay); pause > c.cfg.Every {
+			left.again = time.Now().Add(pause)
+		}
+		c.stay[t] = left
+	}
+	return err
+}
+
+// allDelivered looks for a row of the table that has to stay: its transaction is not below the
+// transaction id, or its event is dead or parked. It reads one piece per transaction, so that a large
+// table neither holds back VACUUM nor exceeds the timeout of a statement. It misses rows that are
+// written to a piece after the piece was read. Therefore the answer is reliable only for a table that
+// takes no more rows.
+func (c *Cleaner) allDelivered(ctx context.Context, t pg.Table, below uint64) (look, error) {
 	session, file := c.cfg.Progress().Session, int64(-1)
 	for from := int64(0); ; from += c.piece {
 		if p := c.cfg.Progress(); p.Session == 0 || p.Session != session {
-			return false, nil // the knowledge of another session does not count
+			return look{}, nil // the knowledge of another session does not count
 		}
 		piece, err := pg.Row[struct {
-			File, Blocks    int64
-			Delivered, Kept bool
+			File, Blocks int64
+			Place        string
+			Kept         bool
 		}](ctx, c.conn, "look into "+t.String(), c.lookInto(t, below, from, min(from+c.piece, math.MaxUint32)))
 		if err != nil {
-			return false, err
+			return look{}, err
 		}
 		switch {
-		case !piece.Delivered:
-			return false, nil
-		case piece.Kept:
-			c.note("partition %s stays: it has rows of dead or parked events (walpost dead list)", t)
-			return false, nil
+		case piece.Place != "":
+			c.noteKept(t, piece.Kept)
+			return look{place: piece.Place}, nil
 		case file >= 0 && file != piece.File: // VACUUM FULL has moved rows, perhaps into pieces that were already read
-			return false, nil
+			return look{}, nil
 		case from+c.piece >= piece.Blocks:
-			return true, nil
+			return look{done: true}, nil
 		}
 		file = piece.File
 	}
 }
 
-// lookInto returns the table's file, its size in blocks, and of the blocks in [from, to) whether all
-// rows are below the transaction id, and whether a row must stay. The statement locks the table, so the file does not
-// change while it reads.
+// lookInto returns the table's file, its size in blocks, and a row of the blocks in [from, to) that has
+// to stay. The statement locks the table, so the file does not change while it reads.
 func (c *Cleaner) lookInto(t pg.Table, below uint64, from, to int64) string {
 	return fmt.Sprintf(`SELECT pg_relation_filenode(%[1]s::regclass)::int8 AS file, pg_relation_size(%[1]s::regclass) / current_setting('block_size')::int8 AS blocks,
- NOT EXISTS (SELECT FROM ONLY %[2]s t, %[3]s r WHERE t.ctid >= '(%[4]d,0)'::tid AND t.ctid < '(%[5]d,0)'::tid AND NOT %[6]s) AS delivered,
- EXISTS (SELECT FROM ONLY %[2]s t WHERE t.ctid >= '(%[4]d,0)'::tid AND t.ctid < '(%[5]d,0)'::tid AND %[7]s) AS kept`,
-		pg.QuoteLiteral(t.SQL()), t.SQL(), next, from, to, delivered(strconv.FormatUint(below, 10)), c.keep)
+ place, kept FROM (SELECT) one LEFT JOIN LATERAL (%[2]s) found ON true`,
+		pg.QuoteLiteral(t.SQL()), c.stays(t, below, fmt.Sprintf("t.ctid >= '(%d,0)'::tid AND t.ctid < '(%d,0)'::tid", from, to)))
 }
 
-func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uint64, hasDefault bool) error {
-	old, err := c.old(ctx, p)
-	if err != nil {
-		return err
+// stays selects a row of t that has to stay, among those that where selects.
+func (c *Cleaner) stays(t pg.Table, below uint64, where string) string {
+	return fmt.Sprintf("SELECT t.ctid::text AS place, %[1]s AS kept FROM ONLY %[2]s t, %[3]s r WHERE %[4]s AND (NOT %[5]s OR %[1]s) LIMIT 1",
+		c.keep, t.SQL(), next, where, delivered(strconv.FormatUint(below, 10)))
+}
+
+// staying reads a row of t that has to stay, among those that where selects.
+func (c *Cleaner) staying(ctx context.Context, t pg.Table, below uint64, where string) (look, error) {
+	found, err := pg.Rows[struct {
+		Place string
+		Kept  bool
+	}](ctx, c.conn, "look into "+t.String(), c.stays(t, below, where))
+	if err != nil || len(found) == 0 {
+		return look{}, err
 	}
-	if !old {
-		if p.closed { // the time to keep has become longer
-			return c.change(ctx, "open "+p.String(), "ALTER TABLE "+p.SQL()+" DROP CONSTRAINT "+closed, "COMMENT ON TABLE "+p.SQL()+" IS NULL")
-		}
-		return nil
+	c.noteKept(t, found[0].Kept)
+	return look{place: found[0].Place}, nil
+}
+
+func (c *Cleaner) noteKept(t pg.Table, kept bool) {
+	if kept {
+		c.note("partition %s stays: it has rows of dead or parked events (walpost dead list)", t)
 	}
-	if all, err := c.allDelivered(ctx, p.Table, below); err != nil || !all {
-		return err
+}
+
+// keptByIndex looks for a row of a dead or parked event by an index, if t has one on the event id.
+func (c *Cleaner) keptByIndex(ctx context.Context, t pg.Table, below uint64) (look, error) {
+	where := c.sought()
+	if where == "" {
+		return look{}, nil
+	}
+	step := "look into " + t.String()
+	indexed, err := pg.Rows[struct{}](ctx, c.conn, step, `SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
+ JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
+ WHERE i.indrelid = `+t.OID()+` AND i.indisvalid AND i.indpred IS NULL AND m.amname = 'btree' AND a.attname = `+pg.QuoteLiteral(c.id.Name))
+	if err != nil || len(indexed) == 0 {
+		return look{}, err
+	}
+	// The planner may prefer to read the whole partition, for example before its first ANALYZE.
+	err = c.exec(ctx, step, "BEGIN", "SET LOCAL enable_seqscan = off")
+	var found look
+	if err == nil {
+		found, err = c.staying(ctx, t, below, where)
+	}
+	if ended := c.exec(ctx, step, "ROLLBACK"); err == nil {
+		err = ended
+	}
+	if givesWay(err) {
+		err = nil // the reading of all pieces finds the row
+	}
+	return found, err
+}
+
+func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uint64, hasDefault bool) (look, error) {
+	if found, err := c.allDelivered(ctx, p.Table, below); err != nil || !found.done {
+		return found, err
 	}
 	if !p.closed {
 		if done, err := c.shut(ctx, t, p); err != nil || !done {
-			return err
+			return look{}, err
 		}
-		if all, err := c.allDelivered(ctx, p.Table, below); err != nil || !all {
-			return err // the new row is published as usual, because the partition is still attached
+		if found, err := c.allDelivered(ctx, p.Table, below); err != nil || !found.done {
+			return found, err // the new row is published as usual, because the partition is still attached
 		}
 	}
 	how := " CONCURRENTLY"
 	if hasDefault {
 		how = "" // CONCURRENTLY is not allowed with a default partition; lock_timeout bounds the wait
 	}
-	err = c.exec(ctx, "detach "+p.String(),
+	err := c.exec(ctx, "detach "+p.String(),
 		fmt.Sprintf("ALTER TABLE %s DETACH PARTITION %s%s", t.SQL(), p.SQL(), how))
 	if givesWay(err) {
-		return nil // another pass finishes it
+		return look{}, nil // another pass finishes it
 	}
-	if err == nil {
-		c.cfg.Logger.Info().Str("partition", p.String()).Msg("partition detached")
+	if err != nil {
+		return look{}, err
 	}
-	return err
+	c.cfg.Logger.Info().Str("partition", p.String()).Msg("partition detached")
+	return look{done: true}, nil
 }
 
 // shut keeps new rows out of p. done is false if the partition is in use.
@@ -348,23 +460,26 @@ func (c *Cleaner) dropDetached(ctx context.Context, t pg.Table, below uint64) er
 	if err != nil {
 		return err
 	}
+	var failed error
 	for _, part := range found {
-		all, err := c.allDelivered(ctx, part, below)
-		if err != nil {
-			return err
+		err := c.attempt(ctx, part, below, func() (look, error) {
+			found, err := c.allDelivered(ctx, part, below)
+			if err != nil || !found.done {
+				return found, err
+			}
+			if err = c.exec(ctx, "drop "+part.String(), "DROP TABLE "+part.SQL()); err != nil {
+				return look{}, err
+			}
+			c.update(func(s *Status) { s.Partitions++ })
+			c.cfg.Logger.Info().Str("partition", part.String()).Msg("partition dropped")
+			return found, nil
+		})
+		if err != nil && !givesWay(err) {
+			failed = cmp.Or(failed, c.lacks(part, err))
+			if !c.usable() {
+				break
+			}
 		}
-		if !all {
-			continue
-		}
-		err = c.exec(ctx, "drop "+part.String(), "DROP TABLE "+part.SQL())
-		if givesWay(err) {
-			continue
-		}
-		if err != nil {
-			return err
-		}
-		c.update(func(s *Status) { s.Partitions++ })
-		c.cfg.Logger.Info().Str("partition", part.String()).Msg("partition dropped")
 	}
-	return nil
+	return failed
 }

@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
@@ -74,7 +78,7 @@ const next = `(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 AS nex
 // keeps returns a condition on the rows of t: the row stays although it is old, because its event is
 // dead or parked. Events of all tables count, because an id of another table only keeps too much.
 func (c *Cleaner) keeps(ctx context.Context, t pg.Table) (string, error) {
-	if len(c.kept) == 0 {
+	if c.id = nil; len(c.kept) == 0 {
 		return "false", nil
 	}
 	rel, err := c.relation(ctx, t)
@@ -88,11 +92,66 @@ func (c *Cleaner) keeps(ctx context.Context, t pg.Table) (string, error) {
 	if c.cfg.Mode != DropPartitions {
 		c.note("the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)")
 	}
-	quoted := make([]string, len(c.kept))
-	for i, text := range c.kept {
+	c.id = &rel.Columns[rel.Index(id)]
+	return fmt.Sprintf("(coalesce(t.%s::text, '') = ANY (%s::text[])) IS TRUE", pg.QuoteIdent(id), array(c.kept)), nil
+}
+
+// array is the literal of an array, for SQL that adds the type.
+func array(texts []string) string {
+	quoted := make([]string, len(texts))
+	for i, text := range texts {
 		quoted[i] = `"` + strings.NewReplacer(`\`, `\\`, `"`, `\"`).Replace(text) + `"`
 	}
-	return fmt.Sprintf("(coalesce(t.%s::text, '') = ANY (%s::text[])) IS TRUE", pg.QuoteIdent(id), pg.QuoteLiteral("{"+strings.Join(quoted, ",")+"}")), nil
+	return pg.QuoteLiteral("{" + strings.Join(quoted, ",") + "}")
+}
+
+// idTypes are the usual types of an event id: their names, and which texts are values of theirs.
+var idTypes = map[uint32]struct {
+	name string
+	has  func(text string) bool
+}{
+	pgtype.UUIDOID:    {"uuid", regexp.MustCompile("^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$").MatchString},
+	pgtype.Int2OID:    {"int2", isInteger(16)},
+	pgtype.Int4OID:    {"int4", isInteger(32)},
+	pgtype.Int8OID:    {"int8", isInteger(64)},
+	pgtype.TextOID:    {"text", func(string) bool { return true }},
+	pgtype.VarcharOID: {"text", func(string) bool { return true }},
+}
+
+func isInteger(bits int) func(text string) bool {
+	return func(text string) bool {
+		_, err := strconv.ParseInt(text, 10, bits)
+		return err == nil
+	}
+}
+
+// sought is a condition for the rows of dead and parked events that an index of the event id can
+// serve. It is "" if there are none, or if the id has an unusual type.
+func (c *Cleaner) sought() string {
+	if c.id == nil {
+		return ""
+	}
+	of, ok := idTypes[c.id.TypeOID]
+	if !ok {
+		return ""
+	}
+	var ids, conditions []string
+	for _, text := range c.kept {
+		if of.has(text) {
+			ids = append(ids, text)
+		}
+	}
+	column := "t." + pg.QuoteIdent(c.id.Name)
+	if len(ids) > 0 {
+		conditions = append(conditions, column+" = ANY ("+array(ids)+"::"+of.name+"[])")
+	}
+	if slices.Contains(c.kept, "") {
+		conditions = append(conditions, column+" IS NULL")
+	}
+	if len(conditions) == 0 {
+		return ""
+	}
+	return "(" + strings.Join(conditions, " OR ") + ")"
 }
 
 // givesWay reports whether err means that others use the table, or that it took too long this time.

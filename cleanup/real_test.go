@@ -341,7 +341,7 @@ func TestLockedRowsAreLeftForLater(t *testing.T) {
 	if _, err := other.Exec(p.ctx, "ROLLBACK"); err != nil {
 		t.Fatal(err)
 	}
-	p.run()
+	p.settle()
 	p.want("nobody holds it any more")
 }
 
