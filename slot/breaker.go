@@ -183,8 +183,8 @@ func (t *trip) add(s *Status, limits Config) string {
 	case !s.Known || !s.Exists || s.lost(): // there is nothing to save
 	case retained >= limits.RetainedCritical:
 		reason = fmt.Sprintf("slot %s holds %s of WAL (monitor.retained_critical is %v)", s.Slot, retained.Roughly(), limits.RetainedCritical)
-	case limits.BreakerForecast > 0 && s.Exhaustion < limits.BreakerForecast.Seconds():
-		reason = fmt.Sprintf("slot %s will reach its WAL limit in %s at this rate (monitor.breaker_forecast is %v)", s.Slot, s.exhaustedIn(), limits.BreakerForecast)
+	case limits.BreakerForecast > 0 && s.DiskFull < limits.BreakerForecast.Seconds():
+		reason = fmt.Sprintf("the WAL held by slots will reach monitor.wal_disk_size in %s at this rate (monitor.breaker_forecast is %v)", rounded(s.DiskFull), limits.BreakerForecast)
 	}
 	if reason == "" {
 		t.reads, t.tripped = 0, false

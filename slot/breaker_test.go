@@ -17,7 +17,7 @@ import (
 func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
 	b, limits := &trip{}, Config{RetainedCritical: 100, BreakerForecast: time.Hour}
 	look := func(retained int64, exhaustion float64, change ...func(*Status)) string {
-		s := &Status{Known: true, Forecast: Forecast{Exhaustion: exhaustion}, Health: Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
+		s := &Status{Known: true, Forecast: Forecast{DiskFull: exhaustion}, Health: Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
 		for _, c := range change {
 			c(s)
 		}
@@ -32,7 +32,7 @@ func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
 		{99, never, ""}, {100, never, ""}, {100, never, ""}, {99, never, ""}, // one good look begins anew
 		{100, never, ""}, {100, never, ""}, {100, never, "holds 100 B"}, {100, never, ""}, {1000, 0, ""}, // once
 		{99, 3600, ""}, // well again
-		{0, 3599, ""}, {0, 3599, ""}, {0, 3599, "will reach its WAL limit in 59m59s"}, {0, 1, ""},
+		{0, 3599, ""}, {0, 3599, ""}, {0, 3599, "59m59s"}, {0, 1, ""},
 	} {
 		if got := look(c.retained, c.exhaustion); (c.want == "") != (got == "") || !strings.Contains(got, c.want) {
 			t.Errorf("look %d: %q, want %q", i, got, c.want)
@@ -62,7 +62,7 @@ func TestTheBreakerTripsOnceAfterThreeLooks(t *testing.T) {
 // What the breaker does is told by Status, and an old slot of somebody else's is no reason to give ours up, until it goes.
 func TestTheBreakerTellsItsState(t *testing.T) {
 	look := func(retained int64, other bool) Status {
-		s := Status{Known: true, Forecast: Forecast{Exhaustion: math.Inf(1)}, Health: Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
+		s := Status{Known: true, Forecast: Forecast{DiskFull: math.Inf(1)}, Health: Health{Slot: "s", Exists: true, RetainedBytes: retained, WALStatus: "extended"}}
 		if other {
 			s.Blocker = &Blocker{Kind: BlockedBySlot, Name: "old"}
 		}

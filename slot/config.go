@@ -18,9 +18,9 @@ type Config struct {
 	// or the share of the volume that WAL may take. 0 is unknown; then only max_slot_wal_keep_size is forecast.
 	WALDiskSize size.Bytes `yaml:"wal_disk_size"`
 	// Breaker is none, alert or stop_and_drop_slot: what happens when the slot holds RetainedCritical of WAL, or when
-	// the forecast is below BreakerForecast.
+	// WALDiskSize will be used up within BreakerForecast.
 	Breaker string `yaml:"breaker"`
-	// BreakerForecast trips the breaker by the forecast too. With 0 only RetainedCritical trips it.
+	// BreakerForecast needs WALDiskSize. With 0 only RetainedCritical trips the breaker.
 	BreakerForecast time.Duration `yaml:"breaker_forecast"`
 
 	// Tableless says that logical messages are the only events, so that walpost recover refuses.
@@ -52,6 +52,9 @@ func (c *Config) Validate() (found conf.Problems) {
 	conf.Range(&found, "monitor.breaker_forecast", c.BreakerForecast, 0, math.MaxInt64)
 	if c.BreakerForecast != 0 && c.Breaker == BreakerOff {
 		found.Add("monitor.breaker_forecast", conf.Contradicts, "monitor.breaker: none", c.BreakerForecast)
+	}
+	if c.BreakerForecast != 0 && c.WALDiskSize == 0 {
+		found.Add("monitor.wal_disk_size", conf.Required, "with monitor.breaker_forecast: the breaker forecasts when the disk is full", nil)
 	}
 	return found
 }

@@ -28,12 +28,16 @@ type Forecast struct {
 	// Limit is the limit that ends first, and Left how much of it is left.
 	Limit Limit
 	Left  int64
+	// DiskFull is the number of seconds until the WAL that slots hold has used up monitor.wal_disk_size. It
+	// is +Inf if the size is not known, or if max_slot_wal_keep_size ends first: then the server gives up
+	// the slot before the disk is full.
+	DiskFull float64
 	// WALRate is how many bytes of WAL the server writes a second, over the last minute; -1 before it is known.
 	WALRate float64
 }
 
-func (f *Forecast) exhaustedIn() time.Duration {
-	return time.Duration(f.Exhaustion * float64(time.Second)).Round(time.Second)
+func rounded(seconds float64) time.Duration {
+	return time.Duration(seconds * float64(time.Second)).Round(time.Second)
 }
 
 const (
@@ -68,7 +72,7 @@ func (f *forecaster) add(h *Health) Forecast {
 	} else {
 		f.keep.samples = nil // the slot was lost or dropped; one of its name that is made later begins from nothing
 	}
-	out := Forecast{Exhaustion: math.Inf(1), WALRate: f.all.rate()}
+	out := Forecast{Exhaustion: math.Inf(1), DiskFull: math.Inf(1), WALRate: f.all.rate()}
 	switch {
 	case h.Exists && h.lost():
 		out.Exhaustion, out.Limit = 0, ByRemoval
@@ -81,8 +85,12 @@ func (f *forecaster) add(h *Health) Forecast {
 	}
 	// pg_wal is larger than what slots hold, because the server keeps files for reuse. It is pg_wal that fills the disk.
 	left := f.disk - max(h.WALDirBytes, int64(h.Server-oldest))
-	if seconds := f.all.exhaustion(left); seconds < out.Exhaustion || out.Limit == NoLimit {
+	seconds := f.all.exhaustion(left)
+	if seconds < out.Exhaustion || out.Limit == NoLimit {
 		out.Limit, out.Left, out.Exhaustion = ByDisk, left, seconds
+	}
+	if !h.SafeKnown || h.SafeBytes >= left {
+		out.DiskFull = seconds
 	}
 	return out
 }

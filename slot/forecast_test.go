@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/size"
 )
 
 const mib = 1 << 20
@@ -214,5 +215,33 @@ func TestForecastOfTheDisk(t *testing.T) {
 	look(s.server-2*mib, 1025*mib)
 	if got.Exhaustion != 0 {
 		t.Errorf("full: %+v", got)
+	}
+}
+
+// max_slot_wal_keep_size protects the disk by itself: the slot that reaches it is lost, and the breaker must not drop the slot before. Only the
+// forecast of the disk trips the breaker.
+func TestTheBreakerCountsOnlyTheDisk(t *testing.T) {
+	for name, c := range map[string]struct {
+		keep int64
+		disk size.Bytes
+		want bool
+	}{
+		"max_slot_wal_keep_size ends first":  {100 * mib, 1 << 40, false},
+		"no disk size":                       {100 * mib, 0, false},
+		"the disk ends first":                {200 * mib, 100 * mib, true},
+		"the server gives up the slot first": {100 * mib, 200 * mib, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			limits := Config{Interval: 10 * time.Second, WALDiskSize: c.disk, RetainedCritical: 1 << 40, BreakerForecast: time.Hour}
+			s, breaker, tripped := simulate(t, c.keep, limits), &trip{}, false
+			for range 60 {
+				s.look(mib)
+				h := Health{Slot: "s", Exists: true, WALStatus: "extended"}
+				tripped = tripped || breaker.add(&Status{Known: true, Health: h, Forecast: s.last}, limits) != ""
+			}
+			if s.last.Exhaustion > 3600 || tripped != c.want {
+				t.Errorf("tripped: %t, %+v", tripped, s.last)
+			}
+		})
 	}
 }

@@ -23,7 +23,7 @@ type Monitor struct {
 func NewMonitor(cfg Config, slot, database string) *Monitor {
 	return &Monitor{
 		cfg: cfg, forecast: newForecaster(cfg, stillPatience),
-		newest: Status{Health: Health{Slot: slot, Database: database}, Forecast: Forecast{Exhaustion: math.Inf(1), WALRate: -1}},
+		newest: Status{Health: Health{Slot: slot, Database: database}, Forecast: Forecast{Exhaustion: math.Inf(1), DiskFull: math.Inf(1), WALRate: -1}},
 	}
 }
 

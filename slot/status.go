@@ -85,7 +85,7 @@ func (s *Status) judge(limits Config) {
 		if s.Limit == ByDisk {
 			what = "the disk is full of WAL"
 		}
-		add(Warning, "at this rate %s in %s", what, s.exhaustedIn())
+		add(Warning, "at this rate %s in %s", what, rounded(s.Exhaustion))
 	}
 	if !s.Active {
 		add(Warning, "nobody is reading the slot")

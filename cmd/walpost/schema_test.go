@@ -249,6 +249,7 @@ func beside(t *testing.T, in doc, key string, value any) {
 		set(in, []string{"monitor", "retained_warn"}, 1)
 	case "monitor.breaker_forecast":
 		set(in, []string{"monitor", "breaker"}, "alert")
+		set(in, []string{"monitor", "wal_disk_size"}, "64GiB")
 	case "cleanup.mode":
 		source["time_column"] = "created_at"
 	}
