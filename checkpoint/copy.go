@@ -141,6 +141,22 @@ func (r *Record) Copies(origin string) bool {
 // Intended reports whether the record speaks of a slot that was about to be made. A nil record does not.
 func (r *Record) Intended() bool { return r != nil && r.Copy != nil && !r.Copy.Slot }
 
+// Resumes reports whether another reading of the tables can go on behind At, or At is the beginning of
+// a table. Rows in no known order have no such place.
+func (c *Copy) Resumes() bool { return c.At.Table == "" || c.At.Order != "" }
+
+// Pass passes the marks of a reading, as far as they are acknowledged: rows, and the ends of tables,
+// whose Nth is 0.
+func (c *Copy) Pass(marks []Mark) {
+	for _, m := range marks {
+		if m.Nth == 0 {
+			c.Finish(m.Table)
+		} else {
+			c.Advance(m)
+		}
+	}
+}
+
 // Advance counts a row as acknowledged, with all rows before it.
 func (c *Copy) Advance(m Mark) {
 	c.At = m

@@ -37,7 +37,23 @@ type copying struct {
 	taken cdc.Position      // rows and ends of tables
 	ahead []checkpoint.Mark // those without acknowledgement, oldest first; Nth is 0 for an end
 	done  bool              // the last row is taken
+
+	reader *reader         // nil if the tables are not read now
+	freed  <-chan struct{} // closed when the reader before it has freed its snapshot; nil for none
+	since  time.Time       // since when no row could be taken; zero if one could
 }
+
+// A reader hands over rows until it is stopped.
+type reader struct {
+	rows  chan copied
+	stop  context.CancelFunc
+	freed chan struct{} // closed when it holds no snapshot any more
+}
+
+// SnapshotPatience is how long a reading of the tables holds its snapshot of the database while no
+// record can be sent, for example because Kafka is down. The snapshot keeps VACUUM from its work in the
+// whole database. Then the reading ends, and another one goes on behind it.
+const SnapshotPatience = 5 * time.Minute
 
 // copied is what the reader hands over: a row that nobody else refers to, the end of a table (ev
 // nil), the end of all tables (an empty mark too), or why the reader stopped.
@@ -69,6 +85,9 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 		return nil
 	}
 	c := &copying{loop: l, spec: *a.Rec.Copy}
+	if was != nil {
+		c.freed = was.freed
+	}
 	if was != nil && a.own { // this process knows better than the record how far the copy came
 		c.spec, c.done = was.spec, was.done
 		c.spec.Slot = true
@@ -86,20 +105,12 @@ func (c *copying) resume(ctx context.Context, a *attempt, _ string) error {
 }
 
 func (c *copying) run(ctx context.Context) error {
-	reading, stop := context.WithCancel(c.background)
-	defer stop()
-	var all chan copied
-	if !c.done {
-		all = c.start(reading)
-	}
+	defer c.free()
 	for n := 0; c.sess != nil; n++ {
 		if c.checkpointer.durable.Copy == nil {
 			return c.over()
 		}
-		var rows <-chan copied
-		if !c.done && !c.full() && !c.parker.pauses() && len(c.ahead) <= c.cfg.Window.Events {
-			rows = all
-		}
+		rows := c.rows()
 		var r copied
 		ok, idle := false, false
 		select {
@@ -176,13 +187,7 @@ func (c *copying) count(m checkpoint.Mark, ev *cdc.Event) error {
 func (c *copying) advance() {
 	c.flight.Drop()
 	acked := int(c.flight.Tracker.Safe()) - (int(c.taken) - len(c.ahead))
-	for _, m := range c.ahead[:acked] {
-		if m.Nth == 0 {
-			c.spec.Finish(m.Table)
-		} else {
-			c.spec.Advance(m)
-		}
-	}
+	c.spec.Pass(c.ahead[:acked])
 	c.ahead = append(c.ahead[:0], c.ahead[acked:]...)
 }
 
@@ -212,17 +217,65 @@ func (c *copying) over() error {
 	return nil
 }
 
-// start begins to read, until ctx ends.
-func (c *copying) start(ctx context.Context) chan copied {
-	tables, sess, spec, out := c.cfg.Copying.Tables, c.sess, c.spec, make(chan copied)
+// rows is where the next row comes from, nil while none can be taken. It begins to read when a row can
+// be taken, and frees the snapshot when none could be for long.
+func (c *copying) rows() <-chan copied {
+	if c.done {
+		return nil
+	}
+	if c.full() || c.parker.pauses() || len(c.ahead) > c.cfg.Window.Events {
+		if c.since.IsZero() {
+			c.since = c.now
+		}
+		if c.reader == nil || c.now.Sub(c.since) < SnapshotPatience {
+			return nil
+		}
+		if behind := c.behind(); behind.Resumes() {
+			c.free()
+			c.log.Info().Dur("waited", SnapshotPatience).Msg("the snapshot of the tables is freed, because no record can be sent: walpost reads the other rows later, as they are then")
+		}
+		return nil
+	}
+	c.since = time.Time{}
+	if c.reader == nil {
+		c.start()
+	}
+	return c.reader.rows
+}
+
+// behind is the copy with all rows that were taken. They are in flight, and the sink keeps them until
+// they are acknowledged, so another reading in this process need not give them again.
+func (c *copying) behind() checkpoint.Copy {
+	spec := c.spec
+	spec.Pass(c.ahead)
+	return spec
+}
+
+// start begins to read behind the last row that was taken, once the reader before has ended.
+func (c *copying) start() {
+	tables, sess, spec, before := c.cfg.Copying.Tables, c.sess, c.behind(), c.freed
+	ctx, stop := context.WithCancel(c.background)
+	r := &reader{rows: make(chan copied), stop: stop, freed: make(chan struct{})}
+	c.reader = r
 	c.wg.Go(func() {
-		err := read(ctx, tables, sess, spec, out)
+		defer close(r.freed)
+		if before != nil {
+			<-before
+		}
+		err := read(ctx, tables, sess, spec, r.rows)
 		select {
-		case out <- copied{err: err}:
+		case r.rows <- copied{err: err}:
 		case <-ctx.Done():
 		}
 	})
-	return out
+}
+
+// free stops the reader, and so frees its snapshot. What it has read and not handed over is read again.
+func (c *copying) free() {
+	if c.reader != nil {
+		c.reader.stop()
+		c.freed, c.reader = c.reader.freed, nil
+	}
 }
 
 // read hands over all rows, and the end of each table.

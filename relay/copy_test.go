@@ -21,6 +21,7 @@ type fakeTables struct {
 	p       *proc
 	names   []string // in the order of the configuration
 	checked error
+	order   *string // of the marks, nil for "o"
 }
 
 func (f *fakeTables) of(p *proc) Tables {
@@ -50,6 +51,7 @@ func (f *fakeTables) Rows(_ context.Context, sess Session, c checkpoint.Copy) (R
 	}
 	s := sess.(*fakeSession)
 	r := &fakeRows{f: f, upTo: w.pos, at: c.At}
+	w.readings++
 	if s.id.SlotFound.Created && s.snapshot {
 		r.upTo = s.id.SlotFound.Confirmed
 		s.snapshot = false
@@ -122,12 +124,19 @@ func (r *fakeRows) Next(ctx context.Context) (*cdc.Event, checkpoint.Mark, error
 	}
 	row, at := rows[r.n], times[r.n]
 	r.n++
+	order := "o"
+	if r.f.order != nil {
+		order = *r.f.order
+	}
 	r.vals = [3]cdc.Value{{Bytes: []byte(row.id)}, {Bytes: []byte(row.key)}, {Bytes: indexText(row.index)}}
 	r.ev = cdc.Event{Kind: cdc.Insert, Time: at, Row: cdc.Row{Relation: tableRel, Values: r.vals[:]}}
-	return &r.ev, checkpoint.Mark{Table: name, Visible: r.upTo.String(), Order: "o", Key: strconv.Itoa(r.n), Nth: 1, ID: row.id}, nil
+	return &r.ev, checkpoint.Mark{Table: name, Visible: r.upTo.String(), Order: order, Key: strconv.Itoa(r.n), Nth: 1, ID: row.id}, nil
 }
 
-func (r *fakeRows) Close() { clear(r.vals[:]) } // what is handed over must not be ours any more
+func (r *fakeRows) Close() {
+	clear(r.vals[:]) // what is handed over must not be ours any more
+	r.f.w.do(func() { r.f.w.readings-- })
+}
 
 // judgeCopy holds a record of an unfinished copy against what has arrived.
 func (w *world) judgeCopy(rec *checkpoint.Record) {
@@ -243,6 +252,49 @@ func TestACopyBoundsTheRowsBehindOneThatWaits(t *testing.T) {
 		w.want(t, time.Minute, "all rows", w.allDelivered)
 		r.stopped(t, 5*time.Second)
 	})
+}
+
+// While nothing is delivered for long, as when Kafka is down, a copy holds no snapshot of the database. It goes on behind the last row that it has
+// taken, so that no row comes twice. A reading without an order cannot go on, and keeps its snapshot.
+func TestACopyHoldsNoSnapshotWhileNothingIsDelivered(t *testing.T) {
+	for name, order := range map[string]string{"ordered": "o", "unordered": ""} {
+		t.Run(name, func(t *testing.T) {
+			story(t, func(t *testing.T, w *world) {
+				w.before(60)
+				cfg := snapshot(w)
+				cfg.Copying.Tables.(*fakeTables).order = &order
+				cfg.Window.Events = 5
+				r := w.start(cfg)
+				for range 3 {
+					had := look(w, &w.arrivals)
+					w.want(t, 20*time.Second, "rows", func() bool { return w.arrivals > had+15 })
+					w.do(func() { w.stalled = true })
+					time.Sleep(4 * time.Minute)
+					if n := look(w, &w.readings); n != 1 {
+						t.Errorf("after 4 minutes: %d readings", n)
+					}
+					time.Sleep(2 * time.Minute)
+					if n := look(w, &w.readings); (n == 0) != (order != "") {
+						t.Errorf("after 6 minutes: %d readings", n)
+					}
+					w.do(func() { w.stalled = false })
+				}
+				w.want(t, time.Minute, "all rows", w.allDelivered)
+				w.want(t, time.Minute, "the stream", func() bool { return w.newest().Copy == nil })
+				w.do(func() {
+					for id, n := range w.count {
+						if n != 1 {
+							t.Errorf("%s came %d times", id, n)
+						}
+					}
+				})
+				r.stopped(t, 5*time.Second)
+				if n := look(w, &w.readings); n != 0 {
+					t.Errorf("at the end: %d readings", n)
+				}
+			})
+		})
+	}
 }
 
 func TestASnapshotHaltsAtARowThatCannotBePublished(t *testing.T) {

@@ -64,6 +64,7 @@ type world struct {
 	times           map[string]time.Time
 	arrived         int // transactions of log that have arrived wholly, with all before
 	stalled         bool
+	readings        int    // of the tables, that hold a snapshot now
 	silent          bool   // the cause of the stall is not known yet
 	hold            string // the event that is not delivered for now
 	maxDelay        time.Duration

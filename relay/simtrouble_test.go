@@ -41,6 +41,11 @@ var troubles = []trouble{
 		f.pass(f.upTo(5 * time.Second))
 		f.do(func() { f.stalled = false })
 	}},
+	{"sink stalled until a copy frees its snapshot", true, false, func(f *fleet, _ *host) {
+		f.do(func() { f.stalled = true })
+		f.pass(SnapshotPatience + f.upTo(5*time.Second))
+		f.do(func() { f.stalled = false })
+	}},
 	{"store slow, and lies", true, true, func(f *fleet, _ *host) {
 		f.do(func() { f.storeMax, f.storeLie = 400*time.Millisecond, true })
 		f.pass(f.upTo(5 * time.Second))
