@@ -55,6 +55,9 @@ type Replaying struct {
 	Kafka  *kafka.Config              // nil if the records do not go to Kafka
 	Window relay.Window
 	Grace  time.Duration // how long an interrupted replay waits for acknowledgements
+	// Patience is how long the snapshot of the database is held while no record can be sent. 0 is
+	// relay.SnapshotPatience.
+	Patience time.Duration
 	// Load returns what Save has kept of this replay, nil if there is nothing. Save keeps how far the replay is; nil is its end.
 	Load func() ([]byte, error)
 	Save func(state []byte) error
@@ -82,12 +85,13 @@ const (
 // Replay publishes rows once more, beside a relay that may run. It changes neither the slot nor the checkpoint. If it is interrupted,
 // the next call with the same filter goes on behind the newest row such that it and all before it are acknowledged and written down.
 func Replay(ctx context.Context, tables *Tables, what Replaying) (*ReplayReport, error) {
+	what.Patience = cmp.Or(what.Patience, relay.SnapshotPatience)
 	r := &replay{
-		Replaying: what, tracker: checkpoint.New(0), keys: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
+		Replaying: what, tables: tables, tracker: checkpoint.New(0), keys: map[uint64]struct{}{}, seed: maphash.MakeSeed(),
 		report: ReplayReport{DryRun: what.DryRun, Topics: map[string]int64{}, SomeKeys: []string{}},
 	}
 	tables.narrow = func(t *table.Table, sel *table.Selection) error { return r.narrow(t, tables.Columns(t.Relation), sel) }
-	err := r.run(ctx, tables)
+	err := r.run(ctx)
 	if bad := table.BadValue(err); bad != nil {
 		err = fault.Config(fmt.Errorf("the filter does not fit its column: %w", bad), "")
 	}
@@ -101,6 +105,8 @@ type replay struct {
 	keys   map[uint64]struct{} // digests
 	seed   maphash.Seed
 	asker  *kafka.Asker
+	tables *Tables
+	rows   *reading // nil while nothing is read
 
 	spec    checkpoint.Copy // with all that is acknowledged
 	tracker *checkpoint.Tracker
@@ -142,20 +148,16 @@ func (r *replay) narrow(t *table.Table, columns router.Columns, sel *table.Selec
 	return nil
 }
 
-func (r *replay) run(ctx context.Context, tables *Tables) (err error) {
+func (r *replay) run(ctx context.Context) (err error) {
 	if err := r.load(); err != nil {
 		return err
 	}
-	rows := &reading{Tables: tables, spec: r.spec}
-	if rows.reader, err = tables.From.Open(ctx, table.Options{}); err != nil {
+	if err := r.open(ctx); err != nil {
 		return err
 	}
-	defer rows.Close()
-	if rows.left, err = unfinished(r.spec, rows.reader.Tables()); err != nil {
-		return err
-	}
-	for _, t := range rows.left {
-		sel, err := rows.selection(ctx, t)
+	defer r.free()
+	for _, t := range r.rows.left {
+		sel, err := r.rows.selection(ctx, t)
 		if err != nil {
 			return err
 		}
@@ -188,7 +190,34 @@ func (r *replay) run(ctx context.Context, tables *Tables) (err error) {
 			_ = r.to.Close(closing) // what is not acknowledged is repeated
 		}()
 	}
-	return r.publishAll(ctx, rows)
+	return r.publishAll(ctx)
+}
+
+// open begins to read behind the last row that was taken.
+func (r *replay) open(ctx context.Context) error {
+	spec := r.behind()
+	reader, err := r.tables.From.Open(ctx, table.Options{})
+	if err != nil {
+		return err
+	}
+	r.rows = &reading{Tables: r.tables, spec: spec, reader: reader}
+	r.rows.left, err = unfinished(spec, reader.Tables())
+	return err
+}
+
+// behind is how far the replay is with all rows that were taken.
+func (r *replay) behind() checkpoint.Copy {
+	spec := r.spec
+	spec.Pass(r.ahead)
+	return spec
+}
+
+// free ends the reading, and so frees its snapshot.
+func (r *replay) free() {
+	if r.rows != nil {
+		r.rows.Close()
+		r.rows = nil
+	}
 }
 
 const (
@@ -197,9 +226,10 @@ const (
 	burst     = 100 * time.Millisecond // how much of a pause Rate makes up for
 )
 
-// publishAll publishes what rows gives.
-func (r *replay) publishAll(ctx context.Context, rows *reading) error {
-	err := r.readAll(ctx, rows)
+// publishAll publishes all rows that are left.
+func (r *replay) publishAll(ctx context.Context) error {
+	err := r.readAll(ctx)
+	r.free()
 	if r.to == nil {
 		if err == nil && !r.DryRun {
 			err = r.Save(nil)
@@ -230,9 +260,19 @@ func (r *replay) publishAll(ctx context.Context, rows *reading) error {
 	return err
 }
 
-func (r *replay) readAll(ctx context.Context, rows *reading) error {
+func (r *replay) readAll(ctx context.Context) error {
 	for {
-		ev, mark, err := rows.Next(ctx)
+		if r.to != nil {
+			if err := r.wait(ctx, time.Time{}, r.room); err != nil {
+				return err
+			}
+		}
+		if r.rows == nil {
+			if err := r.open(ctx); err != nil {
+				return err
+			}
+		}
+		ev, mark, err := r.rows.Next(ctx)
 		if err == nil && ev == nil && mark.Table == "" {
 			break
 		}
@@ -246,6 +286,7 @@ func (r *replay) readAll(ctx context.Context, rows *reading) error {
 	if r.to == nil {
 		return nil
 	}
+	r.free()
 	return r.wait(ctx, time.Time{}, r.landed)
 }
 
@@ -348,15 +389,22 @@ func (r *replay) quiet() bool {
 	return open == 0
 }
 
-// wait takes acknowledgements until at is over and ready is true.
+// wait takes acknowledgements until at is over and ready is true. If it is not ready for long, the
+// snapshot of the database is freed, unless another reading could not go on behind this one.
 func (r *replay) wait(ctx context.Context, at time.Time, ready func() bool) error {
-	for {
+	for began := time.Now(); ; {
 		if err := r.collect(); err != nil {
 			return err
 		}
 		left := time.Until(at)
 		if left <= 0 && ready() {
 			return r.collect() // what ended before ready looked
+		}
+		if r.rows != nil && time.Since(began) >= r.Patience && !ready() {
+			if behind := r.behind(); behind.Resumes() {
+				r.free()
+				r.Say(fmt.Sprintf("no event can be sent for %s: the snapshot of the database is freed, and walpost reads the other rows later, as they are then", r.Patience))
+			}
 		}
 		if left <= 0 || left > time.Second {
 			left = time.Second
@@ -400,13 +448,7 @@ func (r *replay) collect() (err error) {
 		r.tracker.Ack(a.Ticket)
 	}
 	acked := int(r.tracker.Safe()) - (int(r.taken) - len(r.ahead))
-	for _, m := range r.ahead[:acked] {
-		if m.Nth == 0 {
-			r.spec.Finish(m.Table)
-		} else {
-			r.spec.Advance(m)
-		}
-	}
+	r.spec.Pass(r.ahead[:acked])
 	r.ahead = append(r.ahead[:0], r.ahead[acked:]...)
 	if acked > 0 && time.Since(r.saved) >= saveEvery {
 		err = errors.Join(err, r.save())
