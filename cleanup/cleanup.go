@@ -145,8 +145,10 @@ func New(cfg Config) *Cleaner {
 	if cfg.Batch <= 0 {
 		cfg.Batch = defaultBatch
 	}
-	return &Cleaner{cfg: cfg, piece: pieceBlocks, keep: "false", limit: attachLimit,
-		stay: map[pg.Table]stay{}, searched: map[pg.Table]search{}, slow: map[pg.Table]slowAttach{}}
+	return &Cleaner{
+		cfg: cfg, piece: pieceBlocks, keep: "false", limit: attachLimit,
+		stay: map[pg.Table]stay{}, searched: map[pg.Table]search{}, slow: map[pg.Table]slowAttach{},
+	}
 }
 
 // Status returns a copy of the counters.

@@ -179,7 +179,9 @@ func TestSetupForAnotherRole(t *testing.T) {
 			"table public.outbox (set source.order_column: seq), partitions of public.outbox, the privilege to read public.outbox, role {role} the owner of public.outbox, publication walpost",
 		},
 		{
-			"a role that archives rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) { w.cfg.Outbox.Deletes, w.cfg.Outbox.Archives, w.cfg.Outbox.ArchiveTable = true, true, `"Old"` },
+			"a role that archives rows", "CREATE ROLE {role} LOGIN REPLICATION", func(w *world) {
+				w.cfg.Outbox.Deletes, w.cfg.Outbox.Archives, w.cfg.Outbox.ArchiveTable = true, true, `"Old"`
+			},
 			`table public.outbox (set source.order_column: seq), the privilege to read public.outbox, archive table public."Old", the privilege to delete from public.outbox, an index on public.outbox, publication walpost`,
 		},
 	} {
