@@ -110,14 +110,3 @@ func ExampleWorker() {
 	}
 	_ = run
 }
-
-func ExampleObserve() {
-	run := func(ctx context.Context, tx pgx.Tx, account string, number int64) error {
-		o, err := inbox.Observe(ctx, tx, "payments", account, 1, number)
-		if err == nil && o.Verdict == inbox.Missing {
-			log.Printf("account %s: %d to %d are missing", account, o.Expected, o.Got-1)
-		}
-		return err
-	}
-	_ = run
-}

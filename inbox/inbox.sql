@@ -42,14 +42,3 @@ CREATE TABLE inbox_messages (
 CREATE INDEX inbox_messages_pending ON inbox_messages (consumer, lane, id) WHERE state = 'pending';
 CREATE INDEX inbox_messages_processed ON inbox_messages (processed_at) WHERE state = 'processed';
 CREATE INDEX inbox_messages_dead ON inbox_messages (consumer, id) WHERE state = 'dead';
-
--- For each key whose events carry a number: the number to come, and the numbers that are missing.
-CREATE TABLE inbox_sequences (
-    consumer text COLLATE "C" NOT NULL,
-    key      text COLLATE "C" NOT NULL,
-    next     bigint NOT NULL,
-    missing  int8multirange NOT NULL DEFAULT '{}',
-    expected bigint NOT NULL,               -- next, before the newest event
-    late     boolean NOT NULL DEFAULT false, -- the newest event was missing before
-    PRIMARY KEY (consumer, key)
-);

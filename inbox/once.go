@@ -30,7 +30,7 @@ import (
 // Once is correct in every isolation level. In repeatable read and serializable, Postgres can
 // refuse with the codes 40001 or 40P01, where read committed would have waited. The caller then
 // rolls back and repeats the whole transaction. A transaction that calls Once for several events
-// can deadlock with another one, unless both take the events in the same order: see OnceBatch.
+// can deadlock with another one, unless both take the events in the same order. DB.Batch does.
 func Once(ctx context.Context, tx any, consumer, eventID string, fn func(context.Context) error) (bool, error) {
 	c, err := anytx.Of(ctx, tx)
 	if err != nil {
@@ -41,22 +41,6 @@ func Once(ctx context.Context, tx any, consumer, eventID string, fn func(context
 		return false, err
 	}
 	return true, orFail(ctx, c, func() error { return fn(ctx) })
-}
-
-// OnceBatch is Once for many events. The marks take one round trip. fn gets the indexes of the
-// events in ids that were not processed before, in ascending order. If an id occurs twice, fn gets
-// the first. fn is not called if there is none. Transactions that call OnceBatch once do not
-// deadlock by their marks, whatever the order of the ids, because OnceBatch sorts them.
-func OnceBatch(ctx context.Context, tx any, consumer string, ids []string, fn func(ctx context.Context, fresh []int) error) error {
-	c, err := anytx.Of(ctx, tx)
-	if err != nil {
-		return err
-	}
-	fresh, err := markAll(ctx, c, consumer, ids)
-	if err != nil || len(fresh) == 0 {
-		return err
-	}
-	return orFail(ctx, c, func() error { return fn(ctx, fresh) })
 }
 
 // A unique constraint of a partitioned table holds within one generation only. Three rules make the

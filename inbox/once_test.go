@@ -89,8 +89,8 @@ func TestOnceRefusesWhatIsNoTransaction(t *testing.T) {
 		if fresh, err := Once(t.Context(), handle, "c", "a", nil); fresh || err == nil {
 			t.Errorf("Once on %T: %t, %v", handle, fresh, err)
 		}
-		if err := OnceBatch(t.Context(), handle, "c", []string{"a"}, nil); err == nil {
-			t.Errorf("OnceBatch on %T: no error", handle)
+		if n, err := Store(t.Context(), handle, "c", Message{ID: "a"}); n != 0 || err == nil {
+			t.Errorf("Store on %T: %d, %v", handle, n, err)
 		}
 	}
 	p.expect("0", "SELECT count(*) FROM inbox_processed")
@@ -252,28 +252,26 @@ func TestABatchGetsTheNewEventsInTheirOrder(t *testing.T) {
 		{[]string{"a", "x"}, nil},
 		{nil, nil},
 	} {
-		check := func(form string, called bool, got []int) {
-			if called != (c.fresh != nil) || !slices.Equal(got, c.fresh) {
+		check := func(form string, got []int) {
+			if !slices.Equal(got, c.fresh) {
 				t.Errorf("%s: batch %d has the new events %v, want %v", form, i, got, c.fresh)
 			}
 		}
 		tx := p.begin(pgx.ReadCommitted)
-		var got []int
-		called := false
-		fn := func(_ context.Context, fresh []int) error { got, called = fresh, true; return nil }
-		if err := errors.Join(OnceBatch(t.Context(), tx, "c", c.ids, fn), tx.Commit(t.Context())); err != nil {
+		got, err := markBatch(t.Context(), tx, "c", c.ids...)
+		if err = errors.Join(err, tx.Commit(t.Context())); err != nil {
 			t.Fatal(err)
 		}
-		check("pgx", called, got)
-		got, called = nil, false
+		check("pgx", got)
 		std, err := sqlDB.BeginTx(t.Context(), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := errors.Join(OnceBatch(t.Context(), std, "sql", c.ids, fn), std.Commit()); err != nil {
+		got, err = markBatch(t.Context(), std, "sql", c.ids...)
+		if err = errors.Join(err, std.Commit()); err != nil {
 			t.Fatal(err)
 		}
-		check("lib/pq", called, got)
+		check("lib/pq", got)
 	}
 }
 
@@ -369,7 +367,7 @@ func TestBatchesInDifferentOrderDoNotDeadlock(t *testing.T) {
 				mixed := slices.Clone(ids)
 				rand.Shuffle(len(mixed), func(i, j int) { mixed[i], mixed[j] = mixed[j], mixed[i] })
 				_, err := Pgx(p.pool).in(t.Context(), func(tx *transaction[pgx.Tx]) error {
-					err := OnceBatch(t.Context(), tx.own, "c", mixed, func(context.Context, []int) error { return nil })
+					_, err := markBatch(t.Context(), tx.own, "c", mixed...)
 					if err == nil {
 						err = errHandler // roll back, so that the next batch has to work too
 					}
@@ -403,8 +401,7 @@ func TestBadIDsAreRefusedBeforeTheDatabase(t *testing.T) {
 		_, stored := Store(t.Context(), tx, c.consumer, Message{ID: c.id})
 		for form, err := range map[string]error{
 			"once": once, "store": stored,
-			"several": OnceBatch(t.Context(), tx, c.consumer, []string{"x", c.id}, nil),
-			"batch":   Pgx(p.pool).Batch(t.Context(), c.consumer, []Message{{ID: c.id}}, nothingMany)[0].Err,
+			"batch": Pgx(p.pool).Batch(t.Context(), c.consumer, []Message{{ID: c.id}}, nothingMany)[0].Err,
 		} {
 			if errors.As(err, new(*NameError)) != c.name || errors.As(err, new(*IDError)) == c.name {
 				t.Errorf("%s %+v: %T %v", form, c, err, err)

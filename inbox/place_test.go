@@ -13,6 +13,7 @@ import (
 	_ "github.com/jackc/pgx/v5/stdlib"
 	_ "github.com/lib/pq"
 
+	"github.com/walpost/walpost/internal/anytx"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -120,6 +121,15 @@ func (p *place) until(what string, ok func() bool) {
 func effect(ctx context.Context, tx pgx.Tx, id, note string) error {
 	_, err := tx.Exec(ctx, "INSERT INTO effects (id, note) VALUES ($1, $2)", id, note)
 	return err
+}
+
+// markBatch marks events as Batch does.
+func markBatch(ctx context.Context, handle any, consumer string, ids ...string) ([]int, error) {
+	c, err := anytx.Of(ctx, handle)
+	if err != nil {
+		return nil, err
+	}
+	return markAll(ctx, c, consumer, ids)
 }
 
 // turn ends the current generation.

@@ -92,7 +92,7 @@ func TestAnOldSnapshotCannotMissAMarkOfAnEndedGeneration(t *testing.T) {
 			if strings.HasPrefix(form, "single") {
 				_, err = Once(t.Context(), old, "c", id, func(context.Context) error { return nil })
 			} else {
-				err = OnceBatch(t.Context(), old, "c", []string{id}, func(context.Context, []int) error { return nil })
+				_, err = markBatch(t.Context(), old, "c", id)
 			}
 			if sqlState(err) != "40001" {
 				t.Errorf("%s, %s: %v, want 40001", level, form, err)

@@ -252,38 +252,3 @@ func TestARunThatEndsFinishesWhatItHasBegun(t *testing.T) {
 	p.expect("x1", "SELECT string_agg(id, ' ') FROM effects")
 	p.expect("1", "SELECT count(*) FROM inbox_messages WHERE state = 'processed'")
 }
-
-func TestTheNumbersOfAKeyAreObserved(t *testing.T) {
-	p := newPlace(t, "")
-	tx := p.begin(pgx.ReadCommitted)
-	for _, c := range []struct {
-		key    string
-		number int64
-		want   Observation
-	}{
-		{"a", 1, Observation{InSequence, 1, 1}},
-		{"a", 2, Observation{InSequence, 2, 2}},
-		{"a", 2, Observation{Repeated, 3, 2}},
-		{"a", 6, Observation{Missing, 3, 6}},
-		{"a", 4, Observation{Late, 7, 4}},
-		{"a", 4, Observation{Repeated, 7, 4}},
-		{"a", 9, Observation{Missing, 7, 9}},
-		{"a", 3, Observation{Late, 10, 3}},
-		{"a", 5, Observation{Late, 10, 5}},
-		{"a", 6, Observation{Repeated, 10, 6}},
-		{"a", 10, Observation{InSequence, 10, 10}},
-		{"b", 3, Observation{Missing, 1, 3}},
-		{"b", 2, Observation{Late, 4, 2}},
-		{"b", 0, Observation{Repeated, 4, 0}},
-		{"c", 0, Observation{Repeated, 1, 0}},
-		{"c", 1, Observation{InSequence, 1, 1}},
-	} {
-		if got, err := Observe(t.Context(), tx, "c", c.key, 1, c.number); got != c.want || err != nil {
-			t.Errorf("%s %d: %+v, %v, want %+v", c.key, c.number, got, err, c.want)
-		}
-	}
-	if err := tx.Commit(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	p.expect("{[7,9)}", "SELECT missing::text FROM inbox_sequences WHERE key = 'a'")
-}

@@ -22,7 +22,7 @@ func (o *Outbox) Emit(ctx context.Context, tx any, prefix string, events ...Even
 	if prefix == "" || !pg.IsPrefix(prefix) {
 		return fmt.Errorf("outbox: the prefix must have 1 to %d bytes and no control characters (got %q)", pg.MaxPrefix, prefix)
 	}
-	to, rows, err := o.prepare(ctx, tx, events, emitted)
+	to, rows, err := o.prepare(ctx, tx, events)
 	if err != nil || len(rows) == 0 {
 		return err
 	}

@@ -22,8 +22,7 @@ import (
 type row [][]byte
 
 // prepare checks the events and the transaction, makes the rows, and then stores large payloads.
-// keyEnd ends the keys of these payloads.
-func (o *Outbox) prepare(ctx context.Context, tx any, events []Event, keyEnd string) (anytx.Tx, []row, error) {
+func (o *Outbox) prepare(ctx context.Context, tx any, events []Event) (anytx.Tx, []row, error) {
 	rows, err := o.rows(ctx, events)
 	if err != nil {
 		return nil, nil, err
@@ -34,7 +33,7 @@ func (o *Outbox) prepare(ctx context.Context, tx any, events []Event, keyEnd str
 	}
 	for i, r := range rows {
 		if o.tooLarge(r[payloadColumn]) {
-			if err := o.store(ctx, r, keyEnd); err != nil {
+			if err := o.store(ctx, r); err != nil {
 				return nil, nil, &EventError{Index: i, Event: events[i], Field: "Payload", Err: err}
 			}
 		}

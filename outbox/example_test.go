@@ -4,9 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/binary"
-	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -82,22 +80,11 @@ func ExampleEmit() {
 // A consumer redeems the claims of large payloads.
 func ExampleFetch() {
 	store := outbox.FileStore("/var/lib/payloads")
-	documents, err := outbox.New(outbox.Options{MaxPayload: 500_000, Store: store})
-	if err != nil {
-		panic(err)
-	}
 	read := func(ctx context.Context, value []byte) ([]byte, error) {
 		payload, err := outbox.Fetch(ctx, store, value)
 		return payload, err
 	}
-	removeOrphans := func(ctx context.Context, tx pgx.Tx) error {
-		orphans, err := documents.Orphans(ctx, tx, time.Now().Add(-48*time.Hour), time.Now().Add(-time.Hour))
-		for _, key := range orphans {
-			err = errors.Join(err, store.Delete(ctx, key))
-		}
-		return err
-	}
-	_, _ = read, removeOrphans
+	_ = read
 }
 
 func ExampleOutbox_DDL() {

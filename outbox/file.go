@@ -4,13 +4,11 @@ import (
 	"context"
 	"errors"
 	"io"
-	"io/fs"
-	"iter"
 	"os"
-	"time"
 )
 
-// A FileStore is a Store in a folder, which must exist. All writers and readers must share it.
+// A FileStore is a Store in a folder, which must exist. All writers and readers must share it. A Put
+// that is interrupted can leave a file behind, whose name begins with a key.
 type FileStore string
 
 // Put implements Store. The file has its name only once it is complete and on the disk.
@@ -47,45 +45,4 @@ func (s FileStore) Get(_ context.Context, key string) (io.ReadCloser, error) {
 	}
 	defer root.Close()
 	return root.Open(key)
-}
-
-// List implements Store. It also returns the files that an interrupted Put left behind.
-func (s FileStore) List(_ context.Context, after, before time.Time) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		entries, err := os.ReadDir(string(s))
-		if err != nil {
-			yield("", err)
-			return
-		}
-		for _, entry := range entries {
-			name := entry.Name()
-			if !IsKey(name) {
-				continue
-			}
-			info, err := entry.Info()
-			switch {
-			case errors.Is(err, fs.ErrNotExist): // another process has removed it
-			case err != nil:
-				yield("", err)
-				return
-			case !info.ModTime().Before(after) && info.ModTime().Before(before):
-				if !yield(name, nil) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// Delete implements Store.
-func (s FileStore) Delete(_ context.Context, key string) error {
-	root, err := os.OpenRoot(string(s))
-	if err != nil {
-		return err
-	}
-	defer root.Close()
-	if err := root.Remove(key); !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	return nil
 }

@@ -149,7 +149,7 @@ func Write(ctx context.Context, tx any, events ...Event) error {
 // So do errors about tx. Any other error is the server's: Postgres then refuses further statements
 // of the transaction until a rollback, to a savepoint or of everything.
 func (o *Outbox) Write(ctx context.Context, tx any, events ...Event) error {
-	to, rows, err := o.prepare(ctx, tx, events, "")
+	to, rows, err := o.prepare(ctx, tx, events)
 	if err != nil || len(rows) == 0 {
 		return err
 	}

@@ -15,10 +15,8 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"iter"
 	"net/http"
 	"strings"
-	"time"
 
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/s3utils"
@@ -85,37 +83,7 @@ func (b *body) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// List implements outbox.Store. It asks for all objects with the prefix, 1,000 with each request.
-// Some stores cut the time of an object to the second.
-func (s *Store) List(ctx context.Context, after, before time.Time) iter.Seq2[string, error] {
-	return func(yield func(string, error) bool) {
-		for object := range s.client.ListObjectsIter(ctx, s.bucket, minio.ListObjectsOptions{Prefix: s.prefix, Recursive: true}) {
-			if object.Err != nil {
-				yield("", s.fault("", object.Err))
-				return
-			}
-			key := strings.TrimPrefix(object.Key, s.prefix)
-			written := object.LastModified
-			if outbox.IsKey(key) && !written.Before(after) && written.Before(before) && !yield(key, nil) {
-				return
-			}
-		}
-		if err := ctx.Err(); err != nil { // the client ends the list without a word
-			yield("", s.fault("", err))
-		}
-	}
-}
-
-// Delete implements outbox.Store. In a bucket with versions it hides the object.
-func (s *Store) Delete(ctx context.Context, key string) error {
-	err := s.fault(key, s.client.RemoveObject(ctx, s.bucket, s.prefix+key, minio.RemoveObjectOptions{}))
-	if errors.Is(err, fs.ErrNotExist) { // S3 itself says nothing of a missing object
-		return nil
-	}
-	return err
-}
-
-// fault makes an Error. An empty key stands for all objects with the prefix.
+// fault makes an Error.
 func (s *Store) fault(key string, err error) error {
 	if err == nil {
 		return nil
@@ -128,8 +96,8 @@ func (s *Store) fault(key string, err error) error {
 // credentials or the request.
 type Error struct {
 	Bucket string
-	Object string // or the prefix of a list
-	Err    error  // a minio.ErrorResponse, or an error of the network or of the context
+	Object string
+	Err    error // a minio.ErrorResponse, or an error of the network or of the context
 }
 
 func (e *Error) Error() string {
