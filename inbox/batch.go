@@ -38,7 +38,7 @@ func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn 
 			lane, ordered := m.lane()
 			out := Outcome{Err: ErrEarlierFailed}
 			if !ordered || !failed[lane] {
-				if out.Err = checkIDs(consumer, m.ID); out.Err == nil {
+				if out.Err = check(consumer, m); out.Err == nil {
 					out.Fresh, out.Err = process(m, i)
 				}
 			}
@@ -48,19 +48,19 @@ func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn 
 	}
 
 	var good []int // the messages that can be tried
-	var ids []string
+	var events []Message
 	tryAll(func(m Message, i int) (bool, error) {
-		good, ids = append(good, i), append(ids, m.ID)
+		good, events = append(good, i), append(events, m)
 		return false, nil
 	})
 	var fresh []int // of good
 	err := db.retry(ctx, func(tx *transaction[T]) (err error) {
-		if fresh, err = markAll(ctx, tx, consumer, ids); err != nil || len(fresh) == 0 {
+		if fresh, err = markAll(ctx, tx, consumer, events); err != nil || len(fresh) == 0 {
 			return err
 		}
 		list := make([]Message, len(fresh))
 		for n, i := range fresh {
-			list[n] = msgs[good[i]]
+			list[n] = events[i]
 		}
 		return handle(func() error { return fn(ctx, tx.own, list) })
 	})
@@ -78,7 +78,7 @@ func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn 
 		if err != nil {
 			return false, err
 		}
-		fresh, e := db.Once(ctx, consumer, m.ID, func(ctx context.Context, tx T) error {
+		fresh, e := db.Once(ctx, consumer, m, func(ctx context.Context, tx T) error {
 			return fn(ctx, tx, msgs[i:i+1:i+1])
 		})
 		if e != nil && !errors.As(e, &handler) {

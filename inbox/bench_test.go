@@ -49,7 +49,7 @@ func BenchmarkOnce(b *testing.B) {
 	}
 	single := func(msgs []Message) error {
 		for i := range msgs {
-			_, err := db.Once(b.Context(), "c", msgs[i].ID, func(ctx context.Context, tx pgx.Tx) error { return write(ctx, tx, msgs[i:i+1]) })
+			_, err := db.Once(b.Context(), "c", msgs[i], func(ctx context.Context, tx pgx.Tx) error { return write(ctx, tx, msgs[i:i+1]) })
 			if err != nil {
 				return err
 			}

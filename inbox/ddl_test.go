@@ -24,10 +24,10 @@ func TestTheTablesWorkOnTheOldestAndNewestPostgres(t *testing.T) {
 			pg.Exec(t, dsn, "CREATE TABLE effects (n bigserial, id text, consumer text, note text)")
 			p := &place{T: t, dsn: dsn, pool: open(t, dsn, 4)}
 			for i := range 3 {
-				if fresh, err := Pgx(p.pool).Once(t.Context(), "c", "a", nothing); fresh != (i == 0) || err != nil {
+				if fresh, err := Pgx(p.pool).Once(t.Context(), "c", event("a"), nothing); fresh != (i == 0) || err != nil {
 					t.Errorf("delivery %d: %t, %v", i, fresh, err)
 				}
-				out := Pgx(p.pool).Batch(t.Context(), "c", []Message{{ID: "b"}, {ID: "c"}}, nothingMany)
+				out := Pgx(p.pool).Batch(t.Context(), "c", []Message{event("b"), event("c")}, nothingMany)
 				if out[0].Fresh != (i == 0) || out[1].Err != nil {
 					t.Errorf("batch %d: %v", i, out)
 				}
@@ -60,7 +60,7 @@ func TestAConsumerNeedsTheRightsThatTheDocumentNames(t *testing.T) {
 	}
 	defer conn.Close(t.Context())
 	for i := range 2 {
-		if fresh, err := Pgx(conn).Once(t.Context(), "c", "a", nothing); fresh != (i == 0) || err != nil {
+		if fresh, err := Pgx(conn).Once(t.Context(), "c", event("a"), nothing); fresh != (i == 0) || err != nil {
 			t.Errorf("delivery %d: %t, %v", i, fresh, err)
 		}
 	}

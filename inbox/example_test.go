@@ -22,7 +22,7 @@ func book(ctx context.Context, tx pgx.Tx, value []byte) error {
 func ExampleDB_Once() {
 	run := func(ctx context.Context, pool *pgxpool.Pool, m inbox.Message) error {
 		db := inbox.Pgx(pool)
-		fresh, err := db.Once(ctx, "payments", m.ID, func(ctx context.Context, tx pgx.Tx) error {
+		fresh, err := db.Once(ctx, "payments", m, func(ctx context.Context, tx pgx.Tx) error {
 			return book(ctx, tx, m.Value)
 		})
 		if err == nil && !fresh {
@@ -41,7 +41,7 @@ func ExampleOnce() {
 			return err
 		}
 		defer tx.Rollback()
-		_, err = inbox.Once(ctx, tx, "payments", m.ID, func(ctx context.Context) error {
+		_, err = inbox.Once(ctx, tx, "payments", m, func(ctx context.Context) error {
 			_, err := tx.ExecContext(ctx, "INSERT INTO bookings SELECT $1::jsonb", m.Value)
 			return err
 		})

@@ -12,9 +12,10 @@ INSERT INTO inbox_generations (generation) VALUES (1);
 CREATE TABLE inbox_processed (
     generation   bigint NOT NULL,
     consumer     text COLLATE "C" NOT NULL,
+    scope        text COLLATE "C" NOT NULL, -- what event_id is unique in: the topic by default
     event_id     text COLLATE "C" NOT NULL,
     processed_at timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (consumer, event_id, generation)
+    PRIMARY KEY (consumer, scope, event_id, generation)
 ) PARTITION BY LIST (generation);
 CREATE TABLE inbox_processed_1 PARTITION OF inbox_processed FOR VALUES IN (1);
 
@@ -22,6 +23,7 @@ CREATE TABLE inbox_processed_1 PARTITION OF inbox_processed FOR VALUES IN (1);
 CREATE TABLE inbox_messages (
     id              bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     consumer        text COLLATE "C" NOT NULL,
+    scope           text COLLATE "C" NOT NULL,
     event_id        text COLLATE "C" NOT NULL,
     lane            bytea NOT NULL, -- messages of one lane are handled in the order of id
     topic           text NOT NULL,
@@ -37,7 +39,7 @@ CREATE TABLE inbox_messages (
     next_attempt_at timestamptz NOT NULL DEFAULT now(),
     received_at     timestamptz NOT NULL DEFAULT now(),
     processed_at    timestamptz,
-    UNIQUE (consumer, event_id)
+    UNIQUE (consumer, scope, event_id)
 );
 CREATE INDEX inbox_messages_pending ON inbox_messages (consumer, lane, id) WHERE state = 'pending';
 CREATE INDEX inbox_messages_processed ON inbox_messages (processed_at) WHERE state = 'processed';

@@ -144,7 +144,7 @@ func process(role string) int {
 		}
 		ok := true
 		for _, m := range msgs {
-			_, err := db.Once(ctx, "once", m.ID, func(ctx context.Context, tx pgx.Tx) error { return write("once")(ctx, tx, m) })
+			_, err := db.Once(ctx, "once", m, func(ctx context.Context, tx pgx.Tx) error { return write("once")(ctx, tx, m) })
 			ok = ok && err == nil
 		}
 		for _, o := range db.Batch(ctx, "batch", msgs, func(ctx context.Context, tx pgx.Tx, fresh []Message) error {

@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -12,6 +13,11 @@ type Message struct {
 	// ID is the event's id. Every delivery of the same event has the same ID. It is empty if the
 	// message carries none: see WithID.
 	ID string
+
+	// Scope is what the ID is unique in. Messages with the same ID in different scopes are different
+	// events. The default is Topic. If a topic is renamed, the messages of the new topic need the old
+	// name as Scope, so that the events of the old one are still recognised.
+	Scope string
 
 	Topic     string
 	Partition int32
@@ -50,16 +56,40 @@ func (m Message) WithID(p MissingID) (Message, error) {
 	if m.ID == "" && p == PositionAsID {
 		m.ID = fmt.Sprintf("position:%s/%d/%d", m.Topic, m.Partition, m.Offset)
 	}
-	if err := checkID(m.ID); err != nil {
-		err.Topic, err.Partition, err.Offset = m.Topic, m.Partition, m.Offset
-		return m, err
-	}
-	return m, nil
+	return m, m.check()
 }
 
-// maxID is the length of the longest event id in bytes. An index of Postgres takes entries of 2,700
-// bytes, and a consumer's name stands beside the id.
-const maxID = 1024
+// scope returns what the id is unique in.
+func (m Message) scope() string { return cmp.Or(m.Scope, m.Topic) }
+
+// check returns an *IDError if the message cannot be marked.
+func (m Message) check() error {
+	reason := ""
+	switch scope := m.scope(); {
+	case m.ID == "":
+		reason = "the message has no event id"
+	case len(m.ID) > maxID:
+		reason = fmt.Sprintf("the event id has %d bytes, but at most %d are allowed", len(m.ID), maxID)
+	case !isText(m.ID):
+		reason = fmt.Sprintf("the event id %q is not valid text: it has a zero byte or invalid UTF-8", m.ID)
+	case scope == "":
+		reason = "the message has neither a Topic nor a Scope for its event id"
+	case len(scope) > maxScope:
+		reason = fmt.Sprintf("the scope of the event id has %d bytes, but at most %d are allowed", len(scope), maxScope)
+	case !isText(scope) || !isText(m.Topic):
+		reason = fmt.Sprintf("the scope %q or the topic %q is not valid text: it has a zero byte or invalid UTF-8", scope, m.Topic)
+	default:
+		return nil
+	}
+	return &IDError{m.ID, reason, m.Topic, m.Partition, m.Offset}
+}
+
+// The lengths of the longest event id, name of a consumer and scope in bytes. They stand side by
+// side in an index, whose entries have at most 2,700 bytes. A topic of Kafka has at most 249.
+const (
+	maxID    = 1024
+	maxScope = 255
+)
 
 // A NameError says that the name of a consumer cannot be used: it is empty, has more than 1,024 bytes
 // or is not text. No message is at fault.
@@ -69,8 +99,7 @@ func (e *NameError) Error() string {
 	return fmt.Sprintf("%q cannot be the name of a consumer", e.Consumer)
 }
 
-// An IDError says why an event id cannot be used. No retry can help. Topic, Partition and Offset are
-// set if a message was at hand.
+// An IDError says why a message cannot be marked by its ID and Scope. No retry can help.
 type IDError struct {
 	ID        string
 	Reason    string
@@ -84,21 +113,6 @@ func (e *IDError) Error() string {
 		return fmt.Sprintf("message %s/%d/%d: %s", e.Topic, e.Partition, e.Offset, e.Reason)
 	}
 	return e.Reason
-}
-
-func checkID(id string) *IDError {
-	reason := ""
-	switch {
-	case id == "":
-		reason = "the message has no event id"
-	case len(id) > maxID:
-		reason = fmt.Sprintf("the event id has %d bytes, but at most %d are allowed", len(id), maxID)
-	case !isText(id):
-		reason = fmt.Sprintf("the event id %q is not valid text: it has a zero byte or invalid UTF-8", id)
-	default:
-		return nil
-	}
-	return &IDError{ID: id, Reason: reason}
 }
 
 // isText reports whether Postgres can store s as text.

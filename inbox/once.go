@@ -11,8 +11,10 @@ import (
 	"github.com/walpost/walpost/internal/anytx"
 )
 
-// Once calls fn unless the consumer has processed the event already. It reports whether it called
-// fn. The consumer's name separates consumers that share a database: each processes the event once.
+// Once calls fn unless the consumer has processed the event of m already. It reports whether it
+// called fn. The consumer's name separates consumers that share a database: each processes the event
+// once. The event is known by the ID and the Scope of m, which is its Topic by default. Once needs
+// no other field.
 //
 // The transaction is the caller's: a pgx.Tx, an *sql.Tx, or what a library such as sqlc, GORM, ent or
 // bun has made of one. Once refuses a pool and a connection outside a transaction. It asks the server
@@ -31,12 +33,12 @@ import (
 // refuse with the codes 40001 or 40P01, where read committed would have waited. The caller then
 // rolls back and repeats the whole transaction. A transaction that calls Once for several events
 // can deadlock with another one, unless both take the events in the same order. DB.Batch does.
-func Once(ctx context.Context, tx any, consumer, eventID string, fn func(context.Context) error) (bool, error) {
+func Once(ctx context.Context, tx any, consumer string, m Message, fn func(context.Context) error) (bool, error) {
 	c, err := anytx.Of(ctx, tx)
 	if err != nil {
 		return false, err
 	}
-	fresh, err := mark(ctx, c, consumer, eventID)
+	fresh, err := mark(ctx, c, consumer, m)
 	if err != nil || !fresh {
 		return false, err
 	}
@@ -61,46 +63,49 @@ const (
 	WHERE ended_at IS NULL AND current_setting('transaction_isolation') <> 'read committed' FOR SHARE) `
 	currentGeneration = `(SELECT generation FROM inbox_generations WHERE ended_at IS NULL)`
 
-	markOne = fence + `INSERT INTO inbox_processed (generation, consumer, event_id)
-	SELECT ` + currentGeneration + `, $1::text, $2::text
-	WHERE (SELECT true FROM inbox_processed WHERE consumer = $1::text AND event_id = $2::text LIMIT 1) IS NULL
+	markOne = fence + `INSERT INTO inbox_processed (generation, consumer, scope, event_id)
+	SELECT ` + currentGeneration + `, $1::text, $2::text, $3::text
+	WHERE (SELECT true FROM inbox_processed WHERE consumer = $1::text AND scope = $2::text AND event_id = $3::text LIMIT 1) IS NULL
 		AND (SELECT count(*) FROM fence) < 2
 	ON CONFLICT DO NOTHING`
 
-	// markMany takes a JSON array of distinct ids.
-	markMany = fence + `, marked AS (INSERT INTO inbox_processed (generation, consumer, event_id)
-	SELECT ` + currentGeneration + `, $1::text, e.id
-	FROM json_array_elements_text($2::text::json) AS e (id)
-	WHERE (SELECT true FROM inbox_processed p WHERE p.consumer = $1::text AND p.event_id = e.id LIMIT 1) IS NULL
+	// markMany takes a JSON array of distinct events.
+	markMany = fence + `, marked AS (INSERT INTO inbox_processed (generation, consumer, scope, event_id)
+	SELECT ` + currentGeneration + `, $1::text, e."Scope", e."ID"
+	FROM json_to_recordset($2::text::json) AS e ("Scope" text, "ID" text)
+	WHERE (SELECT true FROM inbox_processed p WHERE p.consumer = $1::text AND p.scope = e."Scope" AND p.event_id = e."ID" LIMIT 1) IS NULL
 		AND (SELECT count(*) FROM fence) < 2
-	ORDER BY e.id COLLATE "C"
-	ON CONFLICT DO NOTHING RETURNING event_id)
-	SELECT coalesce(json_agg(event_id), '[]')::text FROM marked`
+	ORDER BY e."Scope" COLLATE "C", e."ID" COLLATE "C"
+	ON CONFLICT DO NOTHING RETURNING scope, event_id)
+	SELECT coalesce(json_agg(json_build_object('Scope', scope, 'ID', event_id)), '[]')::text FROM marked`
 )
 
 // mark marks an event as processed. It reports whether the event was not marked before.
-func mark(ctx context.Context, c anytx.Tx, consumer, eventID string) (fresh bool, err error) {
-	if err := checkIDs(consumer, eventID); err != nil {
+func mark(ctx context.Context, c anytx.Tx, consumer string, m Message) (fresh bool, err error) {
+	if err := check(consumer, m); err != nil {
 		return false, err
 	}
-	n, err := c.Exec(ctx, markOne, consumer, eventID)
+	n, err := c.Exec(ctx, markOne, consumer, m.scope(), m.ID)
 	if err != nil {
-		return false, fmt.Errorf("mark event %s: %w", eventID, err)
+		return false, fmt.Errorf("mark event %s: %w", m.ID, err)
 	}
 	return n == 1, nil
 }
 
-// markAll marks the events, and returns the indexes of those that were not marked before.
-func markAll(ctx context.Context, c anytx.Tx, consumer string, ids []string) (fresh []int, err error) {
-	if err := checkIDs(consumer, ids...); err != nil {
+// markAll marks the events of the messages, and returns the indexes of those that were not marked
+// before.
+func markAll(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (fresh []int, err error) {
+	if err := check(consumer, msgs...); err != nil {
 		return nil, err
 	}
-	first := make(map[string]int, len(ids))
-	distinct := make([]string, 0, len(ids))
-	for i, id := range ids {
-		if _, repeated := first[id]; !repeated {
-			first[id] = i
-			distinct = append(distinct, id)
+	type event struct{ Scope, ID string }
+	first := make(map[event]int, len(msgs))
+	distinct := make([]event, 0, len(msgs))
+	for i, m := range msgs {
+		e := event{m.scope(), m.ID}
+		if _, repeated := first[e]; !repeated {
+			first[e] = i
+			distinct = append(distinct, e)
 		}
 	}
 	if len(distinct) == 0 {
@@ -110,12 +115,12 @@ func markAll(ctx context.Context, c anytx.Tx, consumer string, ids []string) (fr
 	if err != nil {
 		return nil, err
 	}
-	var marked []string
+	var marked []event
 	if err := queryJSON(ctx, c, &marked, markMany, consumer, string(list)); err != nil {
 		return nil, fmt.Errorf("mark %d events: %w", len(distinct), err)
 	}
-	for _, id := range marked {
-		fresh = append(fresh, first[id])
+	for _, e := range marked {
+		fresh = append(fresh, first[e])
 	}
 	slices.Sort(fresh)
 	return fresh, nil
@@ -130,12 +135,12 @@ func queryJSON(ctx context.Context, c anytx.Tx, into any, sql string, args ...an
 	return json.Unmarshal([]byte(text), into)
 }
 
-func checkIDs(consumer string, ids ...string) error {
-	if consumer == "" || checkID(consumer) != nil {
+func check(consumer string, msgs ...Message) error {
+	if consumer == "" || len(consumer) > maxID || !isText(consumer) {
 		return &NameError{consumer}
 	}
-	for _, id := range ids {
-		if err := checkID(id); err != nil {
+	for _, m := range msgs {
+		if err := m.check(); err != nil {
 			return err
 		}
 	}

@@ -21,7 +21,7 @@ func TestEveryFormOfOnceHasOneEffect(t *testing.T) {
 	p := newPlace(t, "")
 	type once func(ctx context.Context, id string, fn func(exec func(string, ...any) error) error) (bool, error)
 	pgxOnce := func(ctx context.Context, id string, fn func(func(string, ...any) error) error) (bool, error) {
-		return Pgx(p.pool).Once(ctx, "pgx", id, func(ctx context.Context, tx pgx.Tx) error {
+		return Pgx(p.pool).Once(ctx, "pgx", event(id), func(ctx context.Context, tx pgx.Tx) error {
 			return fn(func(sql string, args ...any) error { _, err := tx.Exec(ctx, sql, args...); return err })
 		})
 	}
@@ -34,7 +34,7 @@ func TestEveryFormOfOnceHasOneEffect(t *testing.T) {
 				return false, err
 			}
 			defer func() { _ = tx.Rollback() }()
-			fresh, err = Once(ctx, tx, "sql "+driver, id, func(ctx context.Context) error {
+			fresh, err = Once(ctx, tx, "sql "+driver, event(id), func(ctx context.Context) error {
 				return fn(func(sql string, args ...any) error { _, err := tx.ExecContext(ctx, sql, args...); return err })
 			})
 			if err != nil {
@@ -86,10 +86,10 @@ func TestOnceRefusesWhatIsNoTransaction(t *testing.T) {
 	}
 	defer conn.Close()
 	for _, handle := range []any{p.pool, p.openSQL("pgx"), conn, 7} {
-		if fresh, err := Once(t.Context(), handle, "c", "a", nil); fresh || err == nil {
+		if fresh, err := Once(t.Context(), handle, "c", event("a"), nil); fresh || err == nil {
 			t.Errorf("Once on %T: %t, %v", handle, fresh, err)
 		}
-		if n, err := Store(t.Context(), handle, "c", Message{ID: "a"}); n != 0 || err == nil {
+		if n, err := Store(t.Context(), handle, "c", event("a")); n != 0 || err == nil {
 			t.Errorf("Store on %T: %d, %v", handle, n, err)
 		}
 	}
@@ -104,7 +104,7 @@ func TestASecondDeliveryWaitsForTheFirst(t *testing.T) {
 			t.Run(fmt.Sprint(level, commits), func(t *testing.T) {
 				id := fmt.Sprint(level, commits)
 				first, second := p.begin(level), p.begin(level)
-				if fresh, err := Once(t.Context(), first, "c", id, func(ctx context.Context) error { return effect(ctx, first, id, "first") }); !fresh || err != nil {
+				if fresh, err := Once(t.Context(), first, "c", event(id), func(ctx context.Context) error { return effect(ctx, first, id, "first") }); !fresh || err != nil {
 					t.Fatal(fresh, err)
 				}
 				var fresh bool
@@ -112,7 +112,7 @@ func TestASecondDeliveryWaitsForTheFirst(t *testing.T) {
 				done := make(chan struct{})
 				go func() {
 					defer close(done)
-					fresh, err = Once(t.Context(), second, "c", id, func(ctx context.Context) error { return effect(ctx, second, id, "second") })
+					fresh, err = Once(t.Context(), second, "c", event(id), func(ctx context.Context) error { return effect(ctx, second, id, "second") })
 				}()
 				p.untilBlocked(1)
 				end := first.Rollback
@@ -140,7 +140,7 @@ func TestASecondDeliveryWaitsForTheFirst(t *testing.T) {
 					t.Error(err)
 				}
 				again := p.begin(level) // the caller's retry
-				if fresh, err := Once(t.Context(), again, "c", id, nil); fresh || err != nil {
+				if fresh, err := Once(t.Context(), again, "c", event(id), nil); fresh || err != nil {
 					t.Errorf("the retry: %t, %v", fresh, err)
 				}
 				p.expect("1", "SELECT count(*) FROM effects WHERE id = $1", id)
@@ -164,7 +164,7 @@ func TestAFailedHandlerCannotBeCommitted(t *testing.T) {
 						t.Errorf("recovered %v", v)
 					}
 				}()
-				_, err := Once(ctx, tx, "c", "a", func(ctx context.Context) error {
+				_, err := Once(ctx, tx, "c", event("a"), func(ctx context.Context) error {
 					cancel() // must not spare the transaction
 					return fail(ctx)
 				})
@@ -189,7 +189,7 @@ func TestASavepointTakesTheMarkBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		fresh, err := Once(t.Context(), sub, "c", "a", func(ctx context.Context) error { return errors.Join(effect(ctx, sub, "a", ""), fail) })
+		fresh, err := Once(t.Context(), sub, "c", event("a"), func(ctx context.Context) error { return errors.Join(effect(ctx, sub, "a", ""), fail) })
 		if fresh != want || !errors.Is(err, fail) {
 			t.Errorf("%t, %v", fresh, err)
 		}
@@ -215,19 +215,19 @@ func TestRunReturnsAPanicAndTheFailureOfTheCommit(t *testing.T) {
 	db := Pgx(p.pool)
 	var handler *HandlerError
 	var panicked *PanicError
-	fresh, err := db.Once(t.Context(), "c", "a", func(context.Context, pgx.Tx) error { panic("no") })
+	fresh, err := db.Once(t.Context(), "c", event("a"), func(context.Context, pgx.Tx) error { panic("no") })
 	if fresh || !errors.As(err, &handler) || !errors.As(err, &panicked) || panicked.Value != "no" || !strings.Contains(string(panicked.Stack), "once_test.go") {
 		t.Errorf("a panic gives %t, %v", fresh, err)
 	}
 	p.exec("CREATE TABLE strict (id int PRIMARY KEY, other int REFERENCES strict DEFERRABLE INITIALLY DEFERRED)")
-	_, err = db.Once(t.Context(), "c", "a", func(ctx context.Context, tx pgx.Tx) error {
+	_, err = db.Once(t.Context(), "c", event("a"), func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "INSERT INTO strict VALUES (1, 2)")
 		return err
 	})
 	if handler = nil; !errors.As(err, &handler) || sqlState(err) != "23503" {
 		t.Errorf("a commit that the server refuses gives %v", err)
 	}
-	_, err = db.Once(t.Context(), "c", "a", func(ctx context.Context, tx pgx.Tx) error {
+	_, err = db.Once(t.Context(), "c", event("a"), func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, "SELECT pg_terminate_backend(pg_backend_pid())")
 		return err
 	})
@@ -235,7 +235,7 @@ func TestRunReturnsAPanicAndTheFailureOfTheCommit(t *testing.T) {
 		t.Errorf("a lost connection is the handler's fault: %v", err)
 	}
 	p.expect("0", "SELECT count(*) FROM inbox_processed")
-	if fresh, err := db.Once(t.Context(), "c", "a", func(context.Context, pgx.Tx) error { return nil }); !fresh || err != nil {
+	if fresh, err := db.Once(t.Context(), "c", event("a"), func(context.Context, pgx.Tx) error { return nil }); !fresh || err != nil {
 		t.Errorf("in the end: %t, %v", fresh, err)
 	}
 }
@@ -385,7 +385,7 @@ func TestBatchesInDifferentOrderDoNotDeadlock(t *testing.T) {
 func TestADatabaseWithoutACurrentGenerationIsNoDuplicate(t *testing.T) {
 	p := newPlace(t, "")
 	p.exec("UPDATE inbox_generations SET ended_at = now()")
-	if fresh, err := Pgx(p.pool).Once(t.Context(), "c", "a", nil); fresh || sqlState(err) != "23514" && sqlState(err) != "23502" {
+	if fresh, err := Pgx(p.pool).Once(t.Context(), "c", event("a"), nil); fresh || sqlState(err) != "23514" && sqlState(err) != "23502" {
 		t.Errorf("%t, %v", fresh, err)
 	}
 }
@@ -397,18 +397,18 @@ func TestBadIDsAreRefusedBeforeTheDatabase(t *testing.T) {
 		consumer, id string
 		name         bool // the consumer's name is wrong, which is not the message's fault
 	}{{"", "a", true}, {"c", "", false}, {"c", "a\x00", false}, {"c\xff", "a", true}} {
-		_, once := Once(t.Context(), tx, c.consumer, c.id, nil)
-		_, stored := Store(t.Context(), tx, c.consumer, Message{ID: c.id})
+		_, once := Once(t.Context(), tx, c.consumer, event(c.id), nil)
+		_, stored := Store(t.Context(), tx, c.consumer, event(c.id))
 		for form, err := range map[string]error{
 			"once": once, "store": stored,
-			"batch": Pgx(p.pool).Batch(t.Context(), c.consumer, []Message{{ID: c.id}}, nothingMany)[0].Err,
+			"batch": Pgx(p.pool).Batch(t.Context(), c.consumer, []Message{event(c.id)}, nothingMany)[0].Err,
 		} {
 			if errors.As(err, new(*NameError)) != c.name || errors.As(err, new(*IDError)) == c.name {
 				t.Errorf("%s %+v: %T %v", form, c, err, err)
 			}
 		}
 	}
-	if fresh, err := Once(t.Context(), tx, strings.Repeat("c", maxID), strings.Repeat("é", maxID/2), func(context.Context) error { return nil }); !fresh || err != nil {
+	if fresh, err := Once(t.Context(), tx, strings.Repeat("c", maxID), Message{ID: strings.Repeat("é", maxID/2), Scope: strings.Repeat("s", maxScope)}, func(context.Context) error { return nil }); !fresh || err != nil {
 		t.Errorf("the transaction of refused events: %t, %v", fresh, err)
 	}
 }
@@ -444,8 +444,8 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 16 {
 		wg.Go(func() {
-			for event := range work {
-				id, level := fmt.Sprint("event ", event), levels[rand.IntN(len(levels))]
+			for n := range work {
+				id, level := fmt.Sprint("event ", n), levels[rand.IntN(len(levels))]
 				for {
 					err := pgx.BeginTxFunc(ctx, p.pool, pgx.TxOptions{IsoLevel: level}, func(tx pgx.Tx) error {
 						// The snapshot of the higher levels begins here.
@@ -453,7 +453,7 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 							return err
 						}
 						pause(ctx, 2*time.Millisecond)
-						_, err := Once(ctx, tx, "c", id, func(ctx context.Context) error { return effect(ctx, tx, id, "") })
+						_, err := Once(ctx, tx, "c", event(id), func(ctx context.Context) error { return effect(ctx, tx, id, "") })
 						return err
 					})
 					if state := sqlState(err); state != "40001" && state != "40P01" {
@@ -481,4 +481,42 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 		t.Errorf("%d generations began: this says little", turns.Load())
 	}
 	t.Logf("%d generations began", turns.Load())
+}
+
+// Two topics number their events, and a third one has the events of the first under a new name.
+func TestTheSameIDInAnotherScopeIsAnotherEvent(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	orders, customers := Message{ID: "17", Topic: "orders"}, Message{ID: "17", Topic: "customers"}
+	renamed := Message{ID: "17", Topic: "orders_v2", Scope: "orders"}
+	for form, deliver := range map[string]func(consumer string, m Message) (fresh bool, err error){
+		"once": func(consumer string, m Message) (bool, error) { return db.Once(t.Context(), consumer, m, nothing) },
+		"batch": func(consumer string, m Message) (bool, error) {
+			out := db.Batch(t.Context(), consumer, []Message{m, m}, nothingMany)
+			return out[0].Fresh, errors.Join(out[0].Err, out[1].Err)
+		},
+		"store": func(consumer string, m Message) (bool, error) {
+			n, err := db.Store(t.Context(), consumer, m, m)
+			return n == 1, err
+		},
+	} {
+		for i, c := range []struct {
+			m    Message
+			want bool
+		}{{orders, true}, {customers, true}, {renamed, false}, {orders, false}, {customers, false}} {
+			if fresh, err := deliver(form, c.m); fresh != c.want || err != nil {
+				t.Errorf("%s, delivery %d: %t, %v, want %t", form, i, fresh, err, c.want)
+			}
+		}
+		if _, err := deliver(form, Message{ID: "17"}); !errors.As(err, new(*IDError)) {
+			t.Errorf("%s without a scope: %v", form, err)
+		}
+	}
+	if out := db.Batch(t.Context(), "both", []Message{orders, customers, renamed}, nothingMany); !out[0].Fresh || !out[1].Fresh || out[2].Fresh {
+		t.Errorf("one batch with both: %+v", out)
+	}
+	p.exec("UPDATE inbox_messages SET state = 'dead'")
+	if n, err := db.RetryDead(t.Context(), "store", "orders", "17"); n != 1 || err != nil {
+		t.Errorf("RetryDead: %d, %v", n, err)
+	}
 }

@@ -123,13 +123,20 @@ func effect(ctx context.Context, tx pgx.Tx, id, note string) error {
 	return err
 }
 
+// event is a message of the topic t.
+func event(id string) Message { return Message{ID: id, Topic: "t"} }
+
 // markBatch marks events as Batch does.
 func markBatch(ctx context.Context, handle any, consumer string, ids ...string) ([]int, error) {
 	c, err := anytx.Of(ctx, handle)
 	if err != nil {
 		return nil, err
 	}
-	return markAll(ctx, c, consumer, ids)
+	msgs := make([]Message, len(ids))
+	for i, id := range ids {
+		msgs[i] = event(id)
+	}
+	return markAll(ctx, c, consumer, msgs)
 }
 
 // turn ends the current generation.

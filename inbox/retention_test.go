@@ -21,7 +21,7 @@ func TestEventsAreRememberedForTheirTimeAndDroppedWithTheirGeneration(t *testing
 	db := Pgx(p.pool)
 	deliver := func(id string, want bool) {
 		t.Helper()
-		if fresh, err := db.Once(t.Context(), "c", id, nothing); fresh != want || err != nil {
+		if fresh, err := db.Once(t.Context(), "c", event(id), nothing); fresh != want || err != nil {
 			t.Errorf("event %s is new: %t, %v; want %t", id, fresh, err, want)
 		}
 	}
@@ -47,7 +47,7 @@ func TestEventsAreRememberedForTheirTimeAndDroppedWithTheirGeneration(t *testing
 func TestTheGreatestKeepOfAllCallersHolds(t *testing.T) {
 	p := newPlace(t, "")
 	db := Pgx(p.pool)
-	if fresh, err := db.Once(t.Context(), "c", "a", nothing); !fresh || err != nil {
+	if fresh, err := db.Once(t.Context(), "c", event("a"), nothing); !fresh || err != nil {
 		t.Fatal(fresh, err)
 	}
 	if _, err := db.Retain(t.Context(), Retention{Keep: 40 * time.Hour}); err != nil {
@@ -58,7 +58,7 @@ func TestTheGreatestKeepOfAllCallersHolds(t *testing.T) {
 			t.Errorf("dropped %v", done.Dropped)
 		}
 	}
-	if fresh, err := db.Once(t.Context(), "c", "a", nothing); fresh || err != nil {
+	if fresh, err := db.Once(t.Context(), "c", event("a"), nothing); fresh || err != nil {
 		t.Errorf("the event comes again: %t, %v", fresh, err)
 	}
 	p.exec("UPDATE inbox_generations SET keep = '0'") // this is how to lower it
@@ -82,7 +82,7 @@ func TestAnOldSnapshotCannotMissAMarkOfAnEndedGeneration(t *testing.T) {
 			if after {
 				p.turn()
 			}
-			if fresh, err := Pgx(p.pool).Once(t.Context(), "c", id, nothing); !fresh || err != nil {
+			if fresh, err := Pgx(p.pool).Once(t.Context(), "c", event(id), nothing); !fresh || err != nil {
 				t.Fatal(fresh, err)
 			}
 			if !after {
@@ -90,7 +90,7 @@ func TestAnOldSnapshotCannotMissAMarkOfAnEndedGeneration(t *testing.T) {
 			}
 			var err error
 			if strings.HasPrefix(form, "single") {
-				_, err = Once(t.Context(), old, "c", id, func(context.Context) error { return nil })
+				_, err = Once(t.Context(), old, "c", event(id), func(context.Context) error { return nil })
 			} else {
 				_, err = markBatch(t.Context(), old, "c", id)
 			}
@@ -108,7 +108,7 @@ func TestAGenerationEndsAfterTheTransactionsThatMarkedInIt(t *testing.T) {
 	p := newPlace(t, "")
 	db := Pgx(p.pool)
 	first := p.begin(pgx.ReadCommitted)
-	if fresh, err := Once(t.Context(), first, "c", "a", func(context.Context) error { return nil }); !fresh || err != nil {
+	if fresh, err := Once(t.Context(), first, "c", event("a"), func(context.Context) error { return nil }); !fresh || err != nil {
 		t.Fatal(fresh, err)
 	}
 	p.exec("UPDATE inbox_generations SET started_at = now() - interval '2 days'")
@@ -117,7 +117,7 @@ func TestAGenerationEndsAfterTheTransactionsThatMarkedInIt(t *testing.T) {
 		t.Fatalf("Retain beside an open transaction: %v", err)
 	}
 	for range 3 { // have the statement prepared with the plan of before
-		if _, err := db.Once(t.Context(), "c", "other", nothing); err != nil {
+		if _, err := db.Once(t.Context(), "c", event("other"), nothing); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestAGenerationEndsAfterTheTransactionsThatMarkedInIt(t *testing.T) {
 	})
 	p.untilBlocked(1)
 	wg.Go(func() {
-		if fresh, err := db.Once(t.Context(), "c", "a", nothing); fresh || err != nil {
+		if fresh, err := db.Once(t.Context(), "c", event("a"), nothing); fresh || err != nil {
 			t.Errorf("the second delivery is new: %t, %v", fresh, err)
 		}
 	})

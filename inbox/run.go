@@ -14,8 +14,8 @@ type HandlerError struct{ Err error }
 func (e *HandlerError) Error() string { return e.Err.Error() }
 func (e *HandlerError) Unwrap() error { return e.Err }
 
-// Once calls fn in a transaction of its own, unless the consumer has processed the event already. It
-// reports whether fn's effect was committed now. If fn fails or panics, Once rolls back, and returns
+// Once calls fn in a transaction of its own, unless the consumer has processed the event of m
+// already (see the function Once). It reports whether fn's effect was committed now. If fn fails or panics, Once rolls back, and returns
 // a *HandlerError: nothing of fn's work remains, and the next delivery calls fn again.
 //
 // A serialization failure or a deadlock is not the event's fault. Once then repeats the
@@ -24,10 +24,10 @@ func (e *HandlerError) Unwrap() error { return e.Err }
 //
 // If the connection is lost during the commit, nobody knows whether the server has committed. Once
 // returns the error. A further call finds out.
-func (db *DB[T]) Once(ctx context.Context, consumer, eventID string, fn func(ctx context.Context, tx T) error) (bool, error) {
+func (db *DB[T]) Once(ctx context.Context, consumer string, m Message, fn func(ctx context.Context, tx T) error) (bool, error) {
 	fresh := false
 	err := db.retry(ctx, func(tx *transaction[T]) (err error) {
-		if fresh, err = mark(ctx, tx, consumer, eventID); err != nil || !fresh {
+		if fresh, err = mark(ctx, tx, consumer, m); err != nil || !fresh {
 			return err
 		}
 		return handle(func() error { return fn(ctx, tx.own) })

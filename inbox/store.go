@@ -41,17 +41,7 @@ func (db *DB[T]) Store(ctx context.Context, consumer string, msgs ...Message) (s
 }
 
 func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (stored int64, err error) {
-	ids := make([]string, len(msgs))
-	for i, m := range msgs {
-		if _, err := m.WithID(RefuseMissingID); err != nil {
-			return 0, err
-		}
-		if !isText(m.Topic) {
-			return 0, fmt.Errorf("message %q/%d/%d: the topic has a zero byte or invalid UTF-8", m.Topic, m.Partition, m.Offset)
-		}
-		ids[i] = m.ID
-	}
-	fresh, err := markAll(ctx, c, consumer, ids)
+	fresh, err := markAll(ctx, c, consumer, msgs)
 	if err != nil || len(fresh) == 0 {
 		return 0, err
 	}
@@ -66,7 +56,8 @@ func store(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (st
 // insert writes the rows of the messages with the indexes fresh.
 func insert(ctx context.Context, c anytx.Tx, consumer string, msgs []Message, fresh []int) (int64, error) {
 	type row struct {
-		ID, Topic  string
+		ID, Scope  string
+		Topic      string
 		Partition  int32
 		Position   int64
 		Time       time.Time
@@ -80,7 +71,7 @@ func insert(ctx context.Context, c anytx.Tx, consumer string, msgs []Message, fr
 		m := msgs[i]
 		lane, ordered := m.lane()
 		if lane = "key " + lane; !ordered {
-			lane = "id " + m.ID
+			lane = "id " + m.scope() + "\x00" + m.ID
 		} else {
 			locks[hash(lane)%laneLocks] = true
 		}
@@ -88,7 +79,7 @@ func insert(ctx context.Context, c anytx.Tx, consumer string, msgs []Message, fr
 			sum := sha256.Sum256([]byte(lane))
 			lane = "sha256 " + string(sum[:])
 		}
-		rows[n] = row{m.ID, m.Topic, m.Partition, m.Offset, storable(m.Time), storedHeaders(m.Headers), []byte(lane), m.Key, m.Value}
+		rows[n] = row{m.ID, m.scope(), m.Topic, m.Partition, m.Offset, storable(m.Time), storedHeaders(m.Headers), []byte(lane), m.Key, m.Value}
 	}
 	if err := lockLanes(ctx, c, consumer, locks); err != nil {
 		return 0, err
@@ -98,10 +89,10 @@ func insert(ctx context.Context, c anytx.Tx, consumer string, msgs []Message, fr
 		return 0, err
 	}
 	n, err := c.Exec(ctx, `INSERT INTO inbox_messages
-			(consumer, event_id, lane, topic, partition, "offset", key, value, headers, time)
-		SELECT $1::text, "ID", decode("Lane", 'base64'), "Topic", "Partition", "Position",
+			(consumer, scope, event_id, lane, topic, partition, "offset", key, value, headers, time)
+		SELECT $1::text, "Scope", "ID", decode("Lane", 'base64'), "Topic", "Partition", "Position",
 			decode("Key", 'base64'), decode("Value", 'base64'), "Headers", "Time"
-		FROM ROWS FROM (json_to_recordset($2::text::json) AS ("ID" text, "Lane" text, "Topic" text,
+		FROM ROWS FROM (json_to_recordset($2::text::json) AS ("ID" text, "Scope" text, "Lane" text, "Topic" text,
 			"Partition" int, "Position" bigint, "Key" text, "Value" text, "Headers" json, "Time" timestamptz)
 		) WITH ORDINALITY
 		ORDER BY ordinality ON CONFLICT DO NOTHING`, consumer, string(list))
@@ -114,7 +105,7 @@ func insert(ctx context.Context, c anytx.Tx, consumer string, msgs []Message, fr
 
 // maxLane is the length of the longest lane in bytes, beside a consumer's name in an index. A longer
 // lane is stored as its digest.
-const maxLane = maxID + len("id ")
+const maxLane = maxScope + maxID + len("id \x00")
 
 // A storedHeader is a Header in JSON. A name that is no text is in Bytes.
 type storedHeader struct {
@@ -214,15 +205,15 @@ func (db *DB[T]) Backlog(ctx context.Context, consumer string) (b Backlog, err e
 	return b, err
 }
 
-// RetryDead makes dead messages with these ids pending again, with no attempts. It returns how many
-// there were. Later messages of a key that are pending wait for the message, but those that are
+// RetryDead makes dead messages with these ids pending again, with no attempts. scope is that of the
+// messages, which is their topic by default. It returns how many there were. Later messages of a key that are pending wait for the message, but those that are
 // processed or in work already are ahead of it.
-func (db *DB[T]) RetryDead(ctx context.Context, consumer string, ids ...string) (n int64, err error) {
+func (db *DB[T]) RetryDead(ctx context.Context, consumer, scope string, ids ...string) (n int64, err error) {
 	list, err := json.Marshal(append([]string{}, ids...)) // [] without ids, not null
 	if err != nil {
 		return 0, err
 	}
-	return db.retryDead(ctx, "event_id IN (SELECT json_array_elements_text($2::text::json))", consumer, string(list))
+	return db.retryDead(ctx, "scope = $2 AND event_id IN (SELECT json_array_elements_text($3::text::json))", consumer, scope, string(list))
 }
 
 // RetryAllDead is RetryDead for all dead messages of a consumer.

@@ -142,10 +142,10 @@ func TestAFailedMessageHoldsUpItsKeyUntilItIsDead(t *testing.T) {
 		t.Errorf("backlog %+v, %v", b, err)
 	}
 	bad = false
-	if n, err := db.RetryDead(t.Context(), "c", "x2", "none"); n != 0 || err != nil {
+	if n, err := db.RetryDead(t.Context(), "c", "t", "x2", "none"); n != 0 || err != nil {
 		t.Errorf("RetryDead of others: %d, %v", n, err)
 	}
-	if n, err := db.RetryDead(t.Context(), "c"); n != 0 || err != nil {
+	if n, err := db.RetryDead(t.Context(), "c", "t"); n != 0 || err != nil {
 		t.Errorf("RetryDead of no message: %d, %v", n, err)
 	}
 	if n, err := db.RetryAllDead(t.Context(), "c"); n != 1 || err != nil {

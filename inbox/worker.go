@@ -62,7 +62,7 @@ func (w *Worker[T]) Run(ctx context.Context) error {
 	if w.DB == nil || w.Handle == nil || w.Attempts < 0 || w.Concurrency < 0 {
 		return errors.New("inbox: a Worker needs DB and Handle, and its numbers must not be negative")
 	}
-	if err := checkIDs(w.Consumer); err != nil {
+	if err := check(w.Consumer); err != nil {
 		return err
 	}
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
@@ -129,7 +129,7 @@ const claim = `WITH RECURSIVE heads AS (
 		WHERE consumer = $1 AND state = 'pending' AND lane > h.lane ORDER BY lane, id LIMIT 1) n
 )
 SELECT m.* FROM heads h CROSS JOIN LATERAL (
-	SELECT id, lane, attempts, event_id, topic, partition, "offset", key, value, coalesce(headers, 'null')::text, time
+	SELECT id, lane, attempts, event_id, scope, topic, partition, "offset", key, value, coalesce(headers, 'null')::text, time
 	FROM inbox_messages WHERE id = h.id AND state = 'pending' AND next_attempt_at <= clock_timestamp()
 	FOR UPDATE SKIP LOCKED) m
 LIMIT 1`
@@ -147,12 +147,14 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err 
 		var headers string
 		found, failed, try = nil, nil, try+1
 		err := tx.QueryRow(ctx, claim, []any{w.Consumer, from}, &id, lane, &attempts,
-			&m.ID, &m.Topic, &m.Partition, &m.Offset, &m.Key, &m.Value, &headers, &m.Time)
+			&m.ID, &m.Scope, &m.Topic, &m.Partition, &m.Offset, &m.Key, &m.Value, &headers, &m.Time)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		}
 		if err == nil {
-			found = &m
+			if found = &m; m.Scope == m.Topic {
+				m.Scope = ""
+			}
 			m.Headers, err = readHeaders(headers)
 		}
 		if err == nil {

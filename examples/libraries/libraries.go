@@ -34,10 +34,10 @@ func placed(order Order) outbox.Event {
 }
 
 // PlaceGORM does it with GORM.
-func PlaceGORM(ctx context.Context, db *gorm.DB, messageID string, order Order) error {
+func PlaceGORM(ctx context.Context, db *gorm.DB, m inbox.Message, order Order) error {
 	return db.WithContext(ctx).Transaction(func(tx *gorm.DB) error {
 		handle := tx.Statement.ConnPool
-		_, err := inbox.Once(ctx, handle, "shop", messageID, func(ctx context.Context) error {
+		_, err := inbox.Once(ctx, handle, "shop", m, func(ctx context.Context) error {
 			if err := tx.Create(&order).Error; err != nil {
 				return err
 			}
@@ -48,9 +48,9 @@ func PlaceGORM(ctx context.Context, db *gorm.DB, messageID string, order Order) 
 }
 
 // PlaceBun does it with bun.
-func PlaceBun(ctx context.Context, db *bun.DB, messageID string, order Order) error {
+func PlaceBun(ctx context.Context, db *bun.DB, m inbox.Message, order Order) error {
 	return db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
-		_, err := inbox.Once(ctx, tx, "shop", messageID, func(ctx context.Context) error {
+		_, err := inbox.Once(ctx, tx, "shop", m, func(ctx context.Context) error {
 			if _, err := tx.NewInsert().Model(&order).Exec(ctx); err != nil {
 				return err
 			}
@@ -61,13 +61,13 @@ func PlaceBun(ctx context.Context, db *bun.DB, messageID string, order Order) er
 }
 
 // PlaceEnt does it with ent and its feature sql/execquery.
-func PlaceEnt(ctx context.Context, client *ent.Client, messageID string, order Order) error {
+func PlaceEnt(ctx context.Context, client *ent.Client, m inbox.Message, order Order) error {
 	tx, err := client.Tx(ctx)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() // does nothing after the commit
-	_, err = inbox.Once(ctx, tx, "shop", messageID, func(ctx context.Context) error {
+	_, err = inbox.Once(ctx, tx, "shop", m, func(ctx context.Context) error {
 		if err := tx.Order.Create().SetID(order.ID).SetCustomer(order.Customer).Exec(ctx); err != nil {
 			return err
 		}
@@ -80,13 +80,13 @@ func PlaceEnt(ctx context.Context, client *ent.Client, messageID string, order O
 }
 
 // PlaceSQLX does it with sqlx.
-func PlaceSQLX(ctx context.Context, db *sqlx.DB, messageID string, order Order) error {
+func PlaceSQLX(ctx context.Context, db *sqlx.DB, m inbox.Message, order Order) error {
 	tx, err := db.BeginTxx(ctx, nil)
 	if err != nil {
 		return err
 	}
 	defer tx.Rollback() // does nothing after the commit
-	_, err = inbox.Once(ctx, tx, "shop", messageID, func(ctx context.Context) error {
+	_, err = inbox.Once(ctx, tx, "shop", m, func(ctx context.Context) error {
 		if _, err := tx.NamedExecContext(ctx, "INSERT INTO orders VALUES (:id, :customer)", order); err != nil {
 			return err
 		}
@@ -99,9 +99,9 @@ func PlaceSQLX(ctx context.Context, db *sqlx.DB, messageID string, order Order) 
 }
 
 // PlaceSQLC does it with the code that sqlc generates for sql_package: pgx/v5.
-func PlaceSQLC(ctx context.Context, pool *pgxpool.Pool, queries *Queries, messageID string, order Order) error {
+func PlaceSQLC(ctx context.Context, pool *pgxpool.Pool, queries *Queries, m inbox.Message, order Order) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
-		_, err := inbox.Once(ctx, tx, "shop", messageID, func(ctx context.Context) error {
+		_, err := inbox.Once(ctx, tx, "shop", m, func(ctx context.Context) error {
 			if err := queries.WithTx(tx).CreateOrder(ctx, order.ID, order.Customer); err != nil {
 				return err
 			}

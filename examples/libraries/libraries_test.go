@@ -30,7 +30,7 @@ func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
 // A shop places orders with one library.
 type shop struct {
-	place func(ctx context.Context, messageID string, order Order) error
+	place func(ctx context.Context, m inbox.Message, order Order) error
 	pools map[string]any // handles outside a transaction
 	// inner writes an event in a transaction within a transaction, and rolls back the inner one. Nil if
 	// the library has no such thing.
@@ -52,7 +52,7 @@ func openGORM(t *testing.T, dsn string, prepare bool) shop {
 		t.Fatal(err)
 	}
 	return shop{
-		place: func(ctx context.Context, id string, o Order) error { return PlaceGORM(ctx, db, id, o) },
+		place: func(ctx context.Context, m inbox.Message, o Order) error { return PlaceGORM(ctx, db, m, o) },
 		pools: map[string]any{"ConnPool": db.Statement.ConnPool, "Session": db.Session(&gorm.Session{}).Statement.ConnPool},
 		inner: func(ctx context.Context, event outbox.Event) error {
 			return db.Transaction(func(tx *gorm.DB) error {
@@ -79,7 +79,7 @@ func openBun(t *testing.T, driver, dsn string) shop {
 	}
 	t.Cleanup(func() { _ = conn.Close() })
 	return shop{
-		place: func(ctx context.Context, id string, o Order) error { return PlaceBun(ctx, db, id, o) },
+		place: func(ctx context.Context, m inbox.Message, o Order) error { return PlaceBun(ctx, db, m, o) },
 		pools: map[string]any{"DB": db, "Conn": conn},
 		inner: func(ctx context.Context, event outbox.Event) error {
 			return db.RunInTx(ctx, nil, func(ctx context.Context, tx bun.Tx) error {
@@ -99,7 +99,7 @@ func openBun(t *testing.T, driver, dsn string) shop {
 func openEnt(t *testing.T, driver, dsn string) shop {
 	client := ent.NewClient(ent.Driver(entsql.OpenDB(dialect.Postgres, pool(t, driver, dsn))))
 	return shop{
-		place: func(ctx context.Context, id string, o Order) error { return PlaceEnt(ctx, client, id, o) },
+		place: func(ctx context.Context, m inbox.Message, o Order) error { return PlaceEnt(ctx, client, m, o) },
 		pools: map[string]any{"Client": client},
 	}
 }
@@ -114,7 +114,7 @@ var shops = map[string]func(t *testing.T, dsn string) shop{
 	"sqlx": func(t *testing.T, dsn string) shop {
 		db := sqlx.NewDb(pool(t, "pgx", dsn), "pgx")
 		return shop{
-			place: func(ctx context.Context, id string, o Order) error { return PlaceSQLX(ctx, db, id, o) },
+			place: func(ctx context.Context, m inbox.Message, o Order) error { return PlaceSQLX(ctx, db, m, o) },
 			pools: map[string]any{"DB": db},
 		}
 	},
@@ -125,7 +125,7 @@ var shops = map[string]func(t *testing.T, dsn string) shop{
 		}
 		t.Cleanup(pool.Close)
 		return shop{
-			place: func(ctx context.Context, id string, o Order) error { return PlaceSQLC(ctx, pool, New(pool), id, o) },
+			place: func(ctx context.Context, m inbox.Message, o Order) error { return PlaceSQLC(ctx, pool, New(pool), m, o) },
 			pools: map[string]any{"Pool": pool},
 		}
 	},
@@ -161,7 +161,7 @@ func TestEachLibraryCommitsAllOrNothing(t *testing.T) {
 			}
 			place := func(id string, o Order, says string) {
 				t.Helper()
-				err := s.place(t.Context(), id, o)
+				err := s.place(t.Context(), inbox.Message{Topic: "baskets", ID: id}, o)
 				if says == "" && err != nil || says != "" && (err == nil || !strings.Contains(err.Error(), says)) {
 					t.Errorf("message %s: %v, want an error with %q", id, err, says)
 				}
@@ -180,7 +180,7 @@ func TestEachLibraryCommitsAllOrNothing(t *testing.T) {
 				if err := outbox.Write(t.Context(), outside, placed(Order{ID: "c"})); err == nil || !strings.Contains(err.Error(), "this is not a transaction") {
 					t.Errorf("Write outside a transaction, %s: %v", handle, err)
 				}
-				if _, err := inbox.Once(t.Context(), outside, "shop", "m4", func(context.Context) error { return nil }); err == nil || !strings.Contains(err.Error(), "this is not a transaction") {
+				if _, err := inbox.Once(t.Context(), outside, "shop", inbox.Message{Topic: "baskets", ID: "m4"}, func(context.Context) error { return nil }); err == nil || !strings.Contains(err.Error(), "this is not a transaction") {
 					t.Errorf("Once outside a transaction, %s: %v", handle, err)
 				}
 			}

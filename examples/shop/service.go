@@ -132,7 +132,7 @@ func (s *service) once(ctx context.Context, m inbox.Message) error {
 			e.Type = string(h.Value)
 		}
 	}
-	_, err := s.inbox.Once(ctx, s.name, m.ID, func(ctx context.Context, tx pgx.Tx) error {
+	_, err := s.inbox.Once(ctx, s.name, m, func(ctx context.Context, tx pgx.Tx) error {
 		return s.handle(ctx, tx, e)
 	})
 	return err

@@ -25,7 +25,7 @@ func TestADatabaseThatCannotWorkMakesNoDeadLetters(t *testing.T) {
 		return func(ctx context.Context, m inbox.Message) error {
 			ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // the handler's own
 			defer cancel()
-			_, err := inbox.Pgx(pool).Once(ctx, "payments", m.ID, func(context.Context, pgx.Tx) error { return nil })
+			_, err := inbox.Pgx(pool).Once(ctx, "payments", m, func(context.Context, pgx.Tx) error { return nil })
 			return err
 		}
 	}
@@ -76,7 +76,7 @@ func TestADatabaseThatCannotWorkMakesNoDeadLetters(t *testing.T) {
 					name = "payments"
 				default:
 				}
-				_, err := inbox.Pgx(pool).Once(ctx, name, m.ID, func(context.Context, pgx.Tx) error { return nil })
+				_, err := inbox.Pgx(pool).Once(ctx, name, m, func(context.Context, pgx.Tx) error { return nil })
 				return err
 			}, func() { close(set) }
 		},
@@ -131,7 +131,7 @@ func TestAFaultOfTheHandlerIsNotTakenForOneOfTheDatabase(t *testing.T) {
 			w := newWorld(t, k, 1)
 			w.send(0, "a:1", "a:2")
 			m := w.start(w.config(func(ctx context.Context, m inbox.Message) error {
-				_, err := inbox.Pgx(pool).Once(ctx, w.name, m.ID, func(ctx context.Context, tx pgx.Tx) error {
+				_, err := inbox.Pgx(pool).Once(ctx, w.name, m, func(ctx context.Context, tx pgx.Tx) error {
 					if m.ID == "a:1" {
 						return fn(ctx, tx)
 					}

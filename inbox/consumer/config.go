@@ -61,6 +61,9 @@ type Config struct {
 	// MissingID says what becomes of a message without this header. By default it becomes a dead
 	// letter.
 	MissingID inbox.MissingID
+	// Scope returns the Message.Scope of the messages of a topic. By default it is the topic. A topic
+	// that was renamed keeps its marks if Scope returns its old name.
+	Scope func(topic string) string
 
 	// DeadLetterTopic gets the messages that cannot be handled. The topic must exist, and its
 	// max.message.bytes must exceed that of Topics by about 8 KiB. Without a DeadLetterTopic, the

@@ -185,6 +185,9 @@ func (c *Consumer) item(rec *kgo.Record, now time.Time) *item {
 			it.msg.ID = string(h.Value)
 		}
 	}
+	if c.cfg.Scope != nil {
+		it.msg.Scope = c.cfg.Scope(rec.Topic)
+	}
 	var err error
 	if it.msg, err = it.msg.WithID(c.cfg.MissingID); err != nil {
 		it.verdict = &verdict{ReasonMissingID, err}

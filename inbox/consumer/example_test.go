@@ -41,7 +41,7 @@ func Example_once() {
 	var pool *pgxpool.Pool
 	db := inbox.Pgx(pool)
 	handler := func(ctx context.Context, m inbox.Message) error {
-		_, err := db.Once(ctx, "payments", m.ID, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := db.Once(ctx, "payments", m, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, "INSERT INTO bookings SELECT $1::jsonb", m.Value)
 			return err
 		})

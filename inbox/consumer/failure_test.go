@@ -351,3 +351,12 @@ func TestABufferOfBytesPausesThePartition(t *testing.T) {
 	close(open)
 	w.commits(0, 30)
 }
+
+func TestTheScopeOfATopicComesFromTheConfig(t *testing.T) {
+	w := newWorld(t, testenv.Kafka(t), 1)
+	w.send(0, "a:1")
+	cfg := w.config(func(_ context.Context, m inbox.Message) error { w.saw("scope " + m.Scope); return nil })
+	cfg.Scope = func(topic string) string { return "before " + topic }
+	w.start(cfg)
+	w.sees("scope before " + w.topic)
+}

@@ -112,7 +112,7 @@ func runMember() int {
 		}
 	} else {
 		c.Handler = func(ctx context.Context, m inbox.Message) error {
-			_, err := db.Once(ctx, "shop", m.ID, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := db.Once(ctx, "shop", m, func(ctx context.Context, tx pgx.Tx) error {
 				return writeEffects(ctx, tx, []inbox.Message{m})
 			})
 			return err
