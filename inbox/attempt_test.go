@@ -53,8 +53,8 @@ func TestAnAttemptIsCountedAlthoughTheTransactionIsUnusable(t *testing.T) {
 	if err := w.Run(ctx); err != nil {
 		t.Error(err)
 	}
-	want := "[a1 false a2 false a3 false a0 false a4 true]"
-	if got := fmt.Sprint(failures); got != want || calls != 7 {
+	want := "[a1 false a2 false a0 false a0 false a3 false a4 true]"
+	if got := fmt.Sprint(failures); got != want || calls != 8 {
 		t.Errorf("failures %s after %d calls, want %s", got, calls, want)
 	}
 	p.expect("dead", "SELECT state FROM inbox_messages WHERE event_id = 'a' AND attempts = 4 AND last_error = $1", errHandler.Error())

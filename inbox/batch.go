@@ -62,7 +62,7 @@ func (db *DB[T]) Batch(ctx context.Context, consumer string, msgs []Message, fn 
 		for n, i := range fresh {
 			list[n] = events[i]
 		}
-		return handle(func() error { return fn(ctx, tx.own, list) })
+		return handled(tx.handle(ctx, func(ctx context.Context, own T) error { return fn(ctx, own, list) }))
 	})
 	var handler *HandlerError
 	switch {

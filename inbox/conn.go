@@ -14,8 +14,33 @@ import (
 
 // A DB opens the transactions that handlers run in. T is pgx.Tx or *sql.Tx. A DB can be used by
 // several goroutines.
+//
+// A handler must not end its transaction: the mark and the effect would no longer be one. A pgx.Tx of
+// a DB refuses Commit and Rollback, and then the handler has failed, even if it returns nil. Its
+// Begin makes savepoints, which the handler ends as usual. An *sql.Tx cannot be wrapped, so its Commit
+// is found out afterwards.
 type DB[T any] struct {
 	begin func(context.Context) (*transaction[T], error)
+}
+
+// errEnded says that a handler has ended its transaction, or tried to. It does so with every message,
+// so no message is at fault.
+var errEnded = Retryable(errors.New("inbox: the handler ends its transaction, which the inbox commits: remove Commit and Rollback from the handler"))
+
+// handlerTx is what a handler gets of pgx.
+type handlerTx struct {
+	pgx.Tx
+	ended bool // the handler tried
+}
+
+func (t *handlerTx) Commit(context.Context) error   { t.ended = true; return errEnded }
+func (t *handlerTx) Rollback(context.Context) error { t.ended = true; return errEnded }
+
+func (t *handlerTx) isOpen() error {
+	if t.ended || t.Conn().PgConn().TxStatus() == 'I' { // by a statement
+		return errEnded
+	}
+	return nil
 }
 
 // Pgx returns a DB whose transactions come from a pool, such as a *pgxpool.Pool.
@@ -26,9 +51,10 @@ func Pgx(pool interface {
 	return &DB[pgx.Tx]{func(ctx context.Context) (*transaction[pgx.Tx], error) {
 		tx, err := pool.Begin(ctx)
 		if err != nil {
-			return nil, fmt.Errorf("begin a transaction: %w", err)
+			return nil, cannotBegin(err)
 		}
-		return newTransaction(ctx, tx, tx.Commit, tx.Rollback)
+		own := &handlerTx{Tx: tx}
+		return newTransaction[pgx.Tx](ctx, own, tx.Commit, tx.Rollback, own.isOpen)
 	}}
 }
 
@@ -37,24 +63,38 @@ func SQL(db *sql.DB) *DB[*sql.Tx] {
 	return &DB[*sql.Tx]{func(ctx context.Context) (*transaction[*sql.Tx], error) {
 		tx, err := db.BeginTx(ctx, nil)
 		if err != nil {
-			return nil, fmt.Errorf("begin a transaction: %w", err)
+			return nil, cannotBegin(err)
 		}
 		return newTransaction(ctx, tx,
 			func(context.Context) error { return tx.Commit() },
-			func(context.Context) error { return tx.Rollback() })
+			func(context.Context) error { return tx.Rollback() },
+			func() error { return nil }) // the commit finds out
 	}}
 }
+
+// cannotBegin returns an error of the time before the handler, so no message is at fault.
+func cannotBegin(err error) error { return Retryable(fmt.Errorf("begin a transaction: %w", err)) }
 
 type transaction[T any] struct {
 	anytx.Tx
 	own      T // what the handler gets
 	commit   func(context.Context) error
 	rollback func(context.Context) error
+	isOpen   func() error // after the handler
 }
 
-func newTransaction[T any](ctx context.Context, own T, commit, rollback func(context.Context) error) (*transaction[T], error) {
+func newTransaction[T any](ctx context.Context, own T, commit, rollback func(context.Context) error, isOpen func() error) (*transaction[T], error) {
 	tx, err := anytx.Of(ctx, own)
-	return &transaction[T]{tx, own, commit, rollback}, err
+	return &transaction[T]{tx, own, commit, rollback, isOpen}, err
+}
+
+// handle calls a handler. Its error is what the handler returned, or its panic as a *PanicError.
+func (t *transaction[T]) handle(ctx context.Context, fn func(ctx context.Context, tx T) error) error {
+	err := recovered(func() error { return fn(ctx, t.own) })
+	if err == nil {
+		err = t.isOpen()
+	}
+	return err
 }
 
 // in runs do in a transaction, and commits unless do returns an error. lost reports that the
@@ -67,7 +107,11 @@ func (db *DB[T]) in(ctx context.Context, do func(*transaction[T]) error) (lost b
 	if err := do(tx); err != nil {
 		return tx.rollback(context.WithoutCancel(ctx)) != nil || ctx.Err() != nil, err
 	}
-	if err := tx.commit(ctx); err != nil {
+	err = tx.commit(ctx)
+	if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
+		return false, errEnded
+	}
+	if err != nil {
 		return ctx.Err() != nil || sqlState(err) == "" && !errors.Is(err, pgx.ErrTxCommitRollback), fmt.Errorf("commit: %w", err)
 	}
 	return false, nil

@@ -34,7 +34,9 @@ CREATE TABLE inbox_messages (
     headers         json,
     time            timestamptz NOT NULL,
     state           text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'processed', 'dead')),
-    attempts        integer NOT NULL DEFAULT 0,
+    attempts        integer NOT NULL DEFAULT 0, -- failures that count
+    failures        integer NOT NULL DEFAULT 0, -- all failures: the pause grows with them
+    unclear         integer NOT NULL DEFAULT 0, -- failures with an unclear cause: the first ones do not count
     last_error      text,
     next_attempt_at timestamptz NOT NULL DEFAULT now(),
     received_at     timestamptz NOT NULL DEFAULT now(),

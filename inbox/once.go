@@ -87,7 +87,7 @@ func mark(ctx context.Context, c anytx.Tx, consumer string, m Message) (fresh bo
 	}
 	n, err := c.Exec(ctx, markOne, consumer, m.scope(), m.ID)
 	if err != nil {
-		return false, fmt.Errorf("mark event %s: %w", m.ID, err)
+		return false, cannotMark(fmt.Errorf("mark event %s: %w", m.ID, err))
 	}
 	return n == 1, nil
 }
@@ -117,13 +117,22 @@ func markAll(ctx context.Context, c anytx.Tx, consumer string, msgs []Message) (
 	}
 	var marked []event
 	if err := queryJSON(ctx, c, &marked, markMany, consumer, string(list)); err != nil {
-		return nil, fmt.Errorf("mark %d events: %w", len(distinct), err)
+		return nil, cannotMark(fmt.Errorf("mark %d events: %w", len(distinct), err))
 	}
 	for _, e := range marked {
 		fresh = append(fresh, first[e])
 	}
 	slices.Sort(fresh)
 	return fresh, nil
+}
+
+// cannotMark returns an error of the time before the handler. Only the server's answer can say that
+// the message is at fault: its encoding may lack a character of the id.
+func cannotMark(err error) error {
+	if sqlState(err) == "" {
+		return Retryable(err)
+	}
+	return err
 }
 
 // queryJSON runs a query that gives one text of JSON.

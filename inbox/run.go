@@ -30,14 +30,14 @@ func (db *DB[T]) Once(ctx context.Context, consumer string, m Message, fn func(c
 		if fresh, err = mark(ctx, tx, consumer, m); err != nil || !fresh {
 			return err
 		}
-		return handle(func() error { return fn(ctx, tx.own) })
+		return handled(tx.handle(ctx, fn))
 	})
 	return fresh && err == nil, err
 }
 
-// handle calls a handler, and gives its error a type.
-func handle(fn func() error) error {
-	if err := recovered(fn); err != nil {
+// handled gives the error of a handler its type.
+func handled(err error) error {
+	if err != nil {
 		return &HandlerError{err}
 	}
 	return nil

@@ -195,7 +195,7 @@ func (db *DB[T]) Backlog(ctx context.Context, consumer string) (b Backlog, err e
 	_, err = db.in(ctx, func(tx *transaction[T]) error {
 		var microseconds int64
 		err := tx.QueryRow(ctx, `SELECT count(*) FILTER (WHERE state = 'pending'),
-			count(*) FILTER (WHERE state = 'pending' AND attempts > 0), count(*) FILTER (WHERE state = 'dead'),
+			count(*) FILTER (WHERE state = 'pending' AND failures > 0), count(*) FILTER (WHERE state = 'dead'),
 			coalesce(extract(epoch FROM clock_timestamp() - min(received_at) FILTER (WHERE state = 'pending')) * 1000000, 0)::bigint
 			FROM inbox_messages WHERE consumer = $1 AND state IN ('pending', 'dead')`,
 			[]any{consumer}, &b.Pending, &b.Failing, &b.Dead, &microseconds)
@@ -223,7 +223,7 @@ func (db *DB[T]) RetryAllDead(ctx context.Context, consumer string) (n int64, er
 
 func (db *DB[T]) retryDead(ctx context.Context, condition string, args ...any) (n int64, err error) {
 	_, err = db.in(ctx, func(tx *transaction[T]) (err error) {
-		n, err = tx.Exec(ctx, `UPDATE inbox_messages SET state = 'pending', attempts = 0, next_attempt_at = clock_timestamp()
+		n, err = tx.Exec(ctx, `UPDATE inbox_messages SET state = 'pending', attempts = 0, failures = 0, unclear = 0, next_attempt_at = clock_timestamp()
 			WHERE consumer = $1 AND state = 'dead' AND `+condition, args...)
 		return err
 	})

@@ -30,10 +30,15 @@ type Worker[T any] struct {
 
 	Concurrency int // handlers at the same time; 1 by default
 
-	// Attempts is how often a message is handled before it is dead: 0 means that it is never given up.
-	// A dead message no longer holds up its key. A process that is killed uses up no attempt, nor does
-	// a session that the server ends. A serialization failure or a deadlock is repeated as in Once.
+	// Attempts is how many failures that count a message has before it is dead: 0 means that only a
+	// Permanent error gives it up. A dead message no longer holds up its key. A failure that is not the
+	// message's fault does not count (see Retryable), and a process that is killed uses up no attempt.
+	// A serialization failure or a deadlock is repeated as in Once.
 	Attempts int
+
+	// HandlerTimeout ends the ctx of Handle; 1 minute by default. Only the first 5 failures because of
+	// a deadline do not count.
+	HandlerTimeout time.Duration
 
 	// The pause after a failed attempt doubles from BackoffMin (1 s by default) to BackoffMax (5 min by
 	// default), with jitter of a half.
@@ -50,7 +55,7 @@ type Worker[T any] struct {
 // A Failure is a failed attempt.
 type Failure struct {
 	Message Message       // empty if no message had been taken
-	Attempt int           // 1 is the first; 0 if the database could not be used
+	Attempt int           // 1 is the first; 0 if the attempt does not count
 	Err     error         // a panic is a *PanicError
 	Dead    bool          // this was the last attempt
 	Pause   time.Duration // until the next one
@@ -129,7 +134,7 @@ const claim = `WITH RECURSIVE heads AS (
 		WHERE consumer = $1 AND state = 'pending' AND lane > h.lane ORDER BY lane, id LIMIT 1) n
 )
 SELECT m.* FROM heads h CROSS JOIN LATERAL (
-	SELECT id, lane, attempts, event_id, scope, topic, partition, "offset", key, value, coalesce(headers, 'null')::text, time
+	SELECT id, lane, failures, attempts, unclear, event_id, scope, topic, partition, "offset", key, value, coalesce(headers, 'null')::text, time
 	FROM inbox_messages WHERE id = h.id AND state = 'pending' AND next_attempt_at <= clock_timestamp()
 	FOR UPDATE SKIP LOCKED) m
 LIMIT 1`
@@ -138,15 +143,15 @@ LIMIT 1`
 // found none. Its error is not the message's fault.
 func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err error) {
 	var failed *Failure
+	var failures Failures
 	var id int64
 	from := slices.Clone(*lane)
 	try := 0
 	err = w.DB.retry(ctx, func(tx *transaction[T]) error {
 		var m Message
-		var attempts int
 		var headers string
-		found, failed, try = nil, nil, try+1
-		err := tx.QueryRow(ctx, claim, []any{w.Consumer, from}, &id, lane, &attempts,
+		found, failed, failures, try = nil, nil, Failures{}, try+1
+		err := tx.QueryRow(ctx, claim, []any{w.Consumer, from}, &id, lane, &failures.All, &failures.Counted, &failures.Unclear,
 			&m.ID, &m.Scope, &m.Topic, &m.Partition, &m.Offset, &m.Key, &m.Value, &headers, &m.Time)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
@@ -160,34 +165,38 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err 
 		if err == nil {
 			_, err = tx.Exec(ctx, "SAVEPOINT inbox_handler")
 		}
+		if err == nil { // before the handler: if it commits by mistake, it does not get the message again
+			_, err = tx.Exec(ctx, "UPDATE inbox_messages SET state = 'processed', processed_at = clock_timestamp() WHERE id = $1", id)
+		}
 		if err != nil {
 			return fmt.Errorf("take a message: %w", err)
 		}
-		err = recovered(func() error { return w.Handle(ctx, tx.own, m) })
+		err = tx.handle(ctx, func(ctx context.Context, own T) error {
+			ctx, cancel := context.WithTimeout(ctx, or(w.HandlerTimeout, time.Minute))
+			defer cancel()
+			return w.Handle(ctx, own, m)
+		})
 		if err == nil { // the handler's deferred constraints must not fail at the COMMIT
 			_, err = tx.Exec(ctx, "SET CONSTRAINTS ALL IMMEDIATE")
-		}
-		if err == nil {
-			_, err = tx.Exec(ctx, "UPDATE inbox_messages SET state = 'processed', processed_at = clock_timestamp() WHERE id = $1", id)
+			if errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil {
+				err = errEnded
+			}
 		}
 		if err == nil || isConflict(err) && try < maxTries {
 			return err
 		}
 		_, broken := tx.Exec(ctx, "ROLLBACK TO SAVEPOINT inbox_handler")
-		if broken != nil && (ctx.Err() != nil || sessionEnded(err)) {
+		if broken != nil && ctx.Err() != nil {
 			return fmt.Errorf("message %s: %w", m.ID, err)
 		}
-		failed = &Failure{Message: m, Attempt: attempts + 1, Err: err, Pause: w.pause(attempts + 1)}
-		if w.Attempts > 0 && failed.Attempt >= w.Attempts {
-			failed.Dead, failed.Pause = true, 0
-		}
+		failed = w.failed(m, &failures, err)
 		if broken != nil { // the handler left rows open, or its own deadline has closed the connection
 			return fmt.Errorf("message %s: %w", m.ID, err)
 		}
-		return record(ctx, tx, id, failed)
+		return record(ctx, tx, id, failed, failures)
 	})
 	if err != nil && failed != nil {
-		err = w.DB.retry(ctx, func(tx *transaction[T]) error { return record(ctx, tx, id, failed) })
+		err = w.DB.retry(ctx, func(tx *transaction[T]) error { return record(ctx, tx, id, failed, failures) })
 	}
 	if err == nil && failed != nil && w.Failed != nil {
 		w.Failed(*failed)
@@ -195,23 +204,31 @@ func (w *Worker[T]) one(ctx context.Context, lane *[]byte) (found *Message, err 
 	return found, err
 }
 
+// failed says what a failure means.
+func (w *Worker[T]) failed(m Message, failures *Failures, err error) *Failure {
+	fault := failures.Add(err)
+	f := &Failure{Message: m, Err: err, Pause: w.pause(failures.All)}
+	if fault != FaultElsewhere {
+		f.Attempt = failures.Counted
+		f.Dead = fault == FaultPermanent || w.Attempts > 0 && failures.Counted >= w.Attempts
+	}
+	if f.Dead {
+		f.Pause = 0
+	}
+	return f
+}
+
 // record writes a failed attempt, unless another worker has tried the message since.
-func record(ctx context.Context, c anytx.Tx, id int64, f *Failure) error {
+func record(ctx context.Context, c anytx.Tx, id int64, f *Failure, all Failures) error {
 	state := "pending"
 	if f.Dead {
 		state = "dead"
 	}
-	_, err := c.Exec(ctx, `UPDATE inbox_messages SET attempts = $2, last_error = $3, state = $4,
-		next_attempt_at = clock_timestamp() + $5::bigint * interval '1 microsecond'
-		WHERE id = $1 AND state = 'pending' AND attempts < $2`,
-		id, f.Attempt, asText(f.Err), state, f.Pause.Microseconds())
+	_, err := c.Exec(ctx, `UPDATE inbox_messages SET failures = $2, attempts = $3, unclear = $4, last_error = $5, state = $6,
+		next_attempt_at = clock_timestamp() + $7::bigint * interval '1 microsecond'
+		WHERE id = $1 AND state = 'pending' AND failures < $2`,
+		id, all.All, all.Counted, all.Unclear, asText(f.Err), state, f.Pause.Microseconds())
 	return err
-}
-
-// sessionEnded reports that the server or an operator ended the session. This is no attempt.
-func sessionEnded(err error) bool {
-	state := sqlState(err)
-	return strings.HasPrefix(state, "57P") || strings.HasPrefix(state, "08")
 }
 
 // asText returns an error as Postgres can store it.

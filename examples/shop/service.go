@@ -125,7 +125,7 @@ func (s *service) relay() (*walpost.Relay, error) {
 func (s *service) once(ctx context.Context, m inbox.Message) error {
 	var e event
 	if err := json.Unmarshal(m.Value, &e); err != nil {
-		return consumer.Permanent(err)
+		return inbox.Permanent(err)
 	}
 	for _, h := range m.Headers {
 		if h.Key == "eventType" {

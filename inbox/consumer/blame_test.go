@@ -126,11 +126,15 @@ func TestAFaultOfTheHandlerIsNotTakenForOneOfTheDatabase(t *testing.T) {
 			<-ctx.Done()
 			return fmt.Errorf("service: %w", ctx.Err())
 		},
+		"a handler that waits for the end of its ctx": func(ctx context.Context, _ pgx.Tx) error {
+			<-ctx.Done()
+			return ctx.Err()
+		},
 	} {
 		t.Run(what, func(t *testing.T) {
 			w := newWorld(t, k, 1)
 			w.send(0, "a:1", "a:2")
-			m := w.start(w.config(func(ctx context.Context, m inbox.Message) error {
+			cfg := w.config(func(ctx context.Context, m inbox.Message) error {
 				_, err := inbox.Pgx(pool).Once(ctx, w.name, m, func(ctx context.Context, tx pgx.Tx) error {
 					if m.ID == "a:1" {
 						return fn(ctx, tx)
@@ -138,7 +142,9 @@ func TestAFaultOfTheHandlerIsNotTakenForOneOfTheDatabase(t *testing.T) {
 					return nil
 				})
 				return err
-			}))
+			})
+			cfg.HandlerTimeout = 50 * time.Millisecond
+			m := w.start(cfg)
 			w.eventually("the end of a:1", func() bool { return m.Stats().Dead > 0 || w.count("a:1") > 30 })
 			if s := m.Stats(); s.Dead != 1 || s.Failed != 3 {
 				t.Fatalf("%+v", s)

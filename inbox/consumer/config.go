@@ -17,8 +17,8 @@ import (
 // Handler has returned nil. So a Handler that writes to a database must have committed its
 // transaction by then.
 //
-// ctx ends when the partition of the message goes to another member, or when the consumer stops and
-// Config.Grace is over. A Handler must return soon after that.
+// ctx ends after Config.HandlerTimeout, when the partition of the message goes to another member, or
+// when the consumer stops and Config.Grace is over. A Handler must return soon after that.
 type Handler func(ctx context.Context, m inbox.Message) error
 
 // A BatchHandler applies several messages of one partition, all or none. Messages of one key
@@ -71,8 +71,11 @@ type Config struct {
 	// key wait, and its partition stops when its buffer is full.
 	DeadLetterTopic string
 	// Attempts is how often a message is handled before it is a dead letter; 8 by default. Failures
-	// that are not the message's fault do not count (see Retryable).
+	// that are not the message's fault do not count (see inbox.Retryable).
 	Attempts int
+	// HandlerTimeout ends the ctx of a call of the handler; 1 minute by default. Only the first 5
+	// failures of a message because of a deadline do not count.
+	HandlerTimeout time.Duration
 	// The pauses between attempts double from BackoffMin (200 ms by default) to BackoffMax (10 s by
 	// default), with jitter.
 	BackoffMin, BackoffMax time.Duration
@@ -98,6 +101,7 @@ func (c *Config) complete() error {
 	setDefault(&c.BatchSize, 100)
 	setDefault(&c.Concurrency, 16)
 	setDefault(&c.Attempts, 8)
+	setDefault(&c.HandlerTimeout, time.Minute)
 	setDefault(&c.BackoffMin, 200*time.Millisecond)
 	setDefault(&c.BackoffMax, max(c.BackoffMin, 10*time.Second))
 	setDefault(&c.Buffer, 1000)
@@ -120,7 +124,7 @@ func (c *Config) complete() error {
 		refuse(n < 1, "%s: must be at least 1 (got %d)", name, n)
 	}
 	for name, d := range map[string]time.Duration{
-		"BackoffMin": c.BackoffMin, "BackoffMax": c.BackoffMax, "Grace": c.Grace, "CommitInterval": c.CommitInterval,
+		"HandlerTimeout": c.HandlerTimeout, "BackoffMin": c.BackoffMin, "BackoffMax": c.BackoffMax, "Grace": c.Grace, "CommitInterval": c.CommitInterval,
 	} {
 		refuse(d < 0, "%s: must not be negative (got %s)", name, d)
 	}

@@ -218,7 +218,7 @@ func (c *Consumer) dispatch() {
 	if !c.writing {
 		if l := c.s.startLetter(); l != nil {
 			c.writing = true
-			go c.write(l, l.items[0].msg, letterOf(l.items[0].msg, l.items[0].verdict, l.items[0].attempts, c.cfg.Group, c.cfg.DeadLetterTopic))
+			go c.write(l, l.items[0].msg, letterOf(l.items[0].msg, l.items[0].verdict, l.items[0].failures.Counted, c.cfg.Group, c.cfg.DeadLetterTopic))
 		}
 	}
 }
@@ -231,7 +231,7 @@ func (c *Consumer) handle(w *work) {
 	c.s.running--
 	if err == nil {
 		c.total.Handled += uint64(len(w.items))
-		if w.items[0].waits > 0 {
+		if w.items[0].failures.All > 0 {
 			c.complaints.over("handler")
 		}
 		c.s.finish(w.lanes, w.items)
@@ -249,31 +249,26 @@ func (c *Consumer) call(w *work) (err error) {
 			err = &inbox.PanicError{Value: value, Stack: debug.Stack()}
 		}
 	}()
+	ctx, cancel := context.WithTimeout(w.p.ctx, c.cfg.HandlerTimeout)
+	defer cancel()
 	if c.cfg.Handler != nil {
-		return c.cfg.Handler(w.p.ctx, w.items[0].msg)
+		return c.cfg.Handler(ctx, w.items[0].msg)
 	}
 	batch := make([]inbox.Message, len(w.items))
 	for i, it := range w.items {
 		batch[i] = it.msg
 	}
-	return c.cfg.BatchHandler(w.p.ctx, batch)
+	return c.cfg.BatchHandler(ctx, batch)
 }
 
 // failed decides what comes after a failure.
 func (c *Consumer) failed(w *work, err error) {
-	whose, first := blameOf(err), w.items[0]
-	first.waits++
-	switch {
-	case whose == blameDeadline && len(w.items) == 1:
-		whose = blameWorld
-	case whose == blameDeadline || whose == blameUnknown:
-		if first.breaks++; first.breaks <= maxBreaks {
-			whose = blameWorld
-		}
-	}
+	first := w.items[0]
+	counted := first.failures.Counted
+	fault := first.failures.Add(err)
 	about := []any{"topic", w.p.topic, "partition", w.p.partition, "offset", first.offset, "id", first.msg.ID, "err", err}
 	switch {
-	case whose == blameWorld:
+	case fault == inbox.FaultElsewhere:
 		c.total.Uncounted++
 		c.complaints.about("handler", "handling fails, but not because of the message: the attempt does not count", about...)
 	case len(w.items) > 1:
@@ -282,22 +277,21 @@ func (c *Consumer) failed(w *work, err error) {
 		for _, it := range w.items {
 			it.alone = true
 		}
-		first.waits, first.breaks = 0, 0
+		first.failures = inbox.Failures{Counted: counted}
 		for _, l := range w.lanes {
 			c.s.free(l)
 		}
 		return
 	default:
-		first.attempts++
 		c.total.Failed++
 		if stack := stackOf(err); stack != "" {
 			about = append(about, "stack", stack)
 		}
-		c.complaints.log.Warn("handling a message failed", append(about, "attempt", first.attempts)...)
+		c.complaints.log.Warn("handling a message failed", append(about, "attempt", first.failures.Counted)...)
 		if c.cfg.DeadLetterTopic != "" {
-			if whose == blamePermanent {
+			if fault == inbox.FaultPermanent {
 				first.verdict = &verdict{ReasonPermanent, err}
-			} else if first.attempts >= c.cfg.Attempts {
+			} else if first.failures.Counted >= c.cfg.Attempts {
 				first.verdict = &verdict{ReasonAttempts, err}
 			}
 		}
@@ -311,7 +305,7 @@ func (c *Consumer) failed(w *work, err error) {
 
 // later frees lanes after the pause that the item's failures demand.
 func (c *Consumer) later(it *item, lanes ...*lane) {
-	pause := backoff(it.waits, c.cfg.BackoffMin, c.cfg.BackoffMax)
+	pause := backoff(it.failures.All, c.cfg.BackoffMin, c.cfg.BackoffMax)
 	time.AfterFunc(pause/2+rand.N(pause/2+1), func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -355,10 +349,10 @@ func (c *Consumer) write(l *lane, m inbox.Message, letter *kgo.Record) {
 		c.total.Dead++
 		c.complaints.over("letter")
 		c.complaints.log.Error("a message is dead: it is in the dead letter topic, and its partition goes on", append(about,
-			"dead_letter_topic", letter.Topic, "reason", it.verdict.reason, "attempts", it.attempts, "err", it.verdict.err)...)
+			"dead_letter_topic", letter.Topic, "reason", it.verdict.reason, "attempts", it.failures.Counted, "err", it.verdict.err)...)
 		c.s.finish([]*lane{l}, l.items[:1])
 	case !l.p.closing:
-		it.waits++
+		it.failures.All++
 		if tooLarge {
 			about = append(about, "hint", "raise max.message.bytes of the dead letter topic")
 		}

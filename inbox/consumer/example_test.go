@@ -73,10 +73,10 @@ func ExamplePermanent() {
 	handler := func(ctx context.Context, m inbox.Message) error {
 		var order struct{ Amount int }
 		if err := json.Unmarshal(m.Value, &order); err != nil {
-			return consumer.Permanent(err)
+			return inbox.Permanent(err)
 		}
 		if err := charge(ctx, order.Amount); err != nil {
-			return consumer.Retryable(err)
+			return inbox.Retryable(err)
 		}
 		return nil
 	}

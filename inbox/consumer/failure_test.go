@@ -103,7 +103,7 @@ func TestAPermanentErrorNeedsNoSecondAttempt(t *testing.T) {
 	w.send(0, "a:1", "a:2")
 	w.start(w.config(func(_ context.Context, m inbox.Message) error {
 		if string(m.Value) == "a:1" {
-			return fmt.Errorf("decode: %w", consumer.Permanent(errBroken))
+			return fmt.Errorf("decode: %w", inbox.Permanent(errBroken))
 		}
 		return nil
 	}))
@@ -119,7 +119,7 @@ func TestARetryableErrorDoesNotCount(t *testing.T) {
 	var calls atomic.Int32
 	m := w.start(w.config(func(_ context.Context, m inbox.Message) error {
 		if string(m.Value) == "a:1" && calls.Add(1) <= 10 {
-			return fmt.Errorf("service: %w", consumer.Retryable(errBroken))
+			return fmt.Errorf("service: %w", inbox.Retryable(errBroken))
 		}
 		return nil
 	}))
@@ -193,7 +193,7 @@ func TestADeadLetterThatIsTooLargeLeavesOutItsErrorOrWaits(t *testing.T) {
 		for len(text) < 2000 {
 			text += rand.Text()
 		}
-		return consumer.Permanent(errors.New(text))
+		return inbox.Permanent(errors.New(text))
 	}))
 	l := w.letters(1)[0]
 	if header(l, consumer.HeaderLeftOut) != "error, stack" || header(l, consumer.HeaderError) != "" || header(l, consumer.HeaderReason) != "permanent" || len(l.Value) != 3000 {
@@ -223,7 +223,7 @@ func TestWithoutADeadLetterTopicAMessageIsTriedUntilItSucceeds(t *testing.T) {
 	var calls atomic.Int32
 	cfg := w.config(func(_ context.Context, m inbox.Message) error {
 		if string(m.Value) == "a:1" && calls.Add(1) < 10 {
-			return consumer.Permanent(errBroken)
+			return inbox.Permanent(errBroken)
 		}
 		return nil
 	})
@@ -274,7 +274,7 @@ func TestAFailureHoldsUpItsKeyOnly(t *testing.T) {
 				return nil
 			default:
 				if string(m.Value) == "a:1" {
-					return consumer.Retryable(errBroken)
+					return inbox.Retryable(errBroken)
 				}
 				return nil
 			}

@@ -15,7 +15,7 @@ type Reason string
 // The reasons.
 const (
 	ReasonAttempts  Reason = "attempts"   // the handler failed Config.Attempts times
-	ReasonPermanent Reason = "permanent"  // the handler returned a Permanent error
+	ReasonPermanent Reason = "permanent"  // the handler returned an inbox.Permanent error
 	ReasonMissingID Reason = "missing_id" // the message has no usable id
 )
 

@@ -66,9 +66,7 @@ type item struct {
 	size     int
 	received time.Time
 
-	attempts int // failures that count
-	waits    int // all failures; the pause grows with them
-	breaks   int // failures that could be anybody's fault
+	failures inbox.Failures
 	alone    bool
 	done     bool
 	verdict  *verdict // not nil: the message becomes a dead letter

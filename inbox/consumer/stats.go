@@ -67,7 +67,7 @@ func (c *Consumer) Stats() Stats {
 
 func retries(w *work) (n int) {
 	for _, it := range w.items {
-		if it.waits > 0 || it.alone {
+		if it.failures.All > 0 || it.alone {
 			n++
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"github.com/minio/minio-go/v7"
 	"github.com/minio/minio-go/v7/pkg/credentials"
 
-	"github.com/walpost/walpost/inbox/consumer"
+	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/outbox"
 	"github.com/walpost/walpost/outbox/s3store"
 )
@@ -39,7 +39,7 @@ func ExampleError() {
 	payloadOf := func(ctx context.Context, store *s3store.Store, value []byte) ([]byte, error) {
 		payload, err := outbox.Fetch(ctx, store, value)
 		if e, ok := errors.AsType[*s3store.Error](err); ok && (e.Retryable() || errors.Is(e, fs.ErrPermission)) {
-			return nil, consumer.Retryable(err)
+			return nil, inbox.Retryable(err)
 		}
 		return payload, err
 	}

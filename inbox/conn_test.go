@@ -1,0 +1,101 @@
+package inbox
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// A handler that ends its transaction fails, whatever it returns, and nothing of its work remains.
+func TestAHandlerCannotEndItsTransaction(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	for name, end := range map[string]func(context.Context, pgx.Tx) error{
+		"Commit":           func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+		"ignored Commit":   func(ctx context.Context, tx pgx.Tx) error { _ = tx.Commit(ctx); return nil },
+		"ignored Rollback": func(ctx context.Context, tx pgx.Tx) error { _ = tx.Rollback(ctx); return nil },
+		"ROLLBACK":         func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "ROLLBACK"); return err },
+	} {
+		handle := func(ctx context.Context, tx pgx.Tx) error {
+			return errors.Join(effect(ctx, tx, name, ""), end(ctx, tx))
+		}
+		if fresh, err := db.Once(t.Context(), "once", event(name), handle); fresh || !errors.Is(err, errEnded) || faultOf(err) != FaultElsewhere {
+			t.Errorf("%s: %t, %v", name, fresh, err)
+		}
+		if out := db.Batch(t.Context(), "once", []Message{event(name)}, func(ctx context.Context, tx pgx.Tx, _ []Message) error {
+			return handle(ctx, tx)
+		}); !errors.Is(out[0].Err, errEnded) {
+			t.Errorf("%s in a batch: %+v", name, out)
+		}
+		if n, err := db.Store(t.Context(), name, event(name)); n != 1 || err != nil {
+			t.Fatal(n, err)
+		}
+		w := Worker[pgx.Tx]{DB: db, Consumer: name, BackoffMin: time.Hour, Handle: func(ctx context.Context, tx pgx.Tx, _ Message) error {
+			return handle(ctx, tx)
+		}}
+		lane := []byte{}
+		if found, err := w.one(t.Context(), &lane); found == nil || err != nil {
+			t.Errorf("%s of a stored message: %v, %v", name, found, err)
+		}
+		p.expect("pending", "SELECT state FROM inbox_messages WHERE consumer = $1 AND failures = 1", name)
+		p.expect("0", "SELECT count(*) FROM effects WHERE id = $1", name)
+	}
+	p.expect("0", "SELECT count(*) FROM inbox_processed WHERE consumer = 'once'")
+}
+
+func TestAHandlerEndsItsSavepoints(t *testing.T) {
+	p := newPlace(t, "")
+	fresh, err := Pgx(p.pool).Once(t.Context(), "c", event("a"), func(ctx context.Context, tx pgx.Tx) error {
+		for id, result := range map[string]error{"kept": nil, "undone": errHandler} {
+			err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return errors.Join(effect(ctx, tx, id, ""), result) })
+			if !errors.Is(err, result) {
+				return err
+			}
+		}
+		return nil
+	})
+	if !fresh || err != nil {
+		t.Errorf("%t, %v", fresh, err)
+	}
+	p.expect("kept", "SELECT string_agg(id, ' ') FROM effects")
+}
+
+// A *sql.Tx cannot refuse. The mark is in it, so the effect still happens once.
+func TestTheCommitOfAHandlerWithDatabaseSQLIsFoundOut(t *testing.T) {
+	p := newPlace(t, "")
+	db := SQL(p.openSQL("pgx"))
+	handle := func(ctx context.Context, tx *sql.Tx) error {
+		_, err := tx.ExecContext(ctx, "INSERT INTO effects (id) VALUES ('a')")
+		return errors.Join(err, tx.Commit())
+	}
+	if fresh, err := db.Once(t.Context(), "once", event("a"), handle); fresh || !errors.Is(err, errEnded) {
+		t.Errorf("%t, %v", fresh, err)
+	}
+	if fresh, err := db.Once(t.Context(), "once", event("a"), handle); fresh || err != nil {
+		t.Errorf("the next delivery: %t, %v", fresh, err)
+	}
+	if n, err := db.Store(t.Context(), "stored", event("a")); n != 1 || err != nil {
+		t.Fatal(n, err)
+	}
+	var failures []Failure
+	w := Worker[*sql.Tx]{
+		DB: db, Consumer: "stored", BackoffMin: time.Nanosecond, BackoffMax: time.Nanosecond,
+		Handle: func(ctx context.Context, tx *sql.Tx, _ Message) error { return handle(ctx, tx) },
+		Failed: func(f Failure) { failures = append(failures, f) },
+	}
+	for range 2 {
+		lane := []byte{}
+		if _, err := w.one(t.Context(), &lane); err != nil {
+			t.Error(err)
+		}
+	}
+	if len(failures) != 1 || !errors.Is(failures[0].Err, errEnded) {
+		t.Errorf("failures %+v", failures)
+	}
+	p.expect("2", "SELECT count(*) FROM effects")
+	p.expect("processed", "SELECT state FROM inbox_messages")
+}
