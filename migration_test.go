@@ -46,7 +46,7 @@ func TestTheMigrationsMakeTheTablesOfSetup(t *testing.T) {
 					want := "mail outbox"
 					switch name {
 					case "inbox":
-						want = "inbox_generations inbox_messages inbox_processed"
+						want = "inbox_generations inbox_messages inbox_processed inbox_retention"
 					case "claim":
 						want = "outbox"
 						fallthrough

@@ -2,11 +2,19 @@
 CREATE TABLE inbox_generations (
     generation bigint PRIMARY KEY,
     started_at timestamptz NOT NULL DEFAULT now(),
-    ended_at   timestamptz,
-    keep       interval NOT NULL DEFAULT '0' -- the greatest Keep that a caller of Retain gave
+    ended_at   timestamptz
 );
 CREATE UNIQUE INDEX inbox_generations_current ON inbox_generations ((true)) WHERE ended_at IS NULL;
 INSERT INTO inbox_generations (generation) VALUES (1);
+
+-- What the callers of Retain share: one row.
+CREATE TABLE inbox_retention (
+    keep     interval    NOT NULL DEFAULT '0',        -- the greatest Keep that a caller gave
+    failures integer     NOT NULL DEFAULT 0,          -- how often inbox_processed was busy, in a row
+    retry_at timestamptz NOT NULL DEFAULT '-infinity' -- no caller locks inbox_processed before
+);
+CREATE UNIQUE INDEX inbox_retention_single ON inbox_retention ((true));
+INSERT INTO inbox_retention DEFAULT VALUES;
 
 -- One row for each event that a consumer has processed. Retain drops a generation at a time.
 CREATE TABLE inbox_processed (

@@ -71,6 +71,7 @@ func TestEveryEffectHappensOnceAlthoughProcessesAreKilled(t *testing.T) {
 			cuts++
 		case 2:
 			p.exec("UPDATE inbox_generations SET started_at = now() - interval '2 hours' WHERE ended_at IS NULL AND generation < 8")
+			p.exec("UPDATE inbox_retention SET retry_at = '-infinity'")
 			if done, err := Pgx(p.pool).Retain(t.Context(), Retention{Generation: time.Hour, Processed: 1000 * time.Hour, LockWait: 100 * time.Millisecond}); err == nil && done.Began > 0 {
 				turns++
 			}

@@ -425,6 +425,9 @@ func TestOneEffectWhileGenerationsChange(t *testing.T) {
 		defer close(turner)
 		for ctx.Err() == nil {
 			_, err := p.pool.Exec(ctx, "UPDATE inbox_generations SET started_at = now() - interval '2 seconds' WHERE ended_at IS NULL")
+			if err == nil {
+				_, err = p.pool.Exec(ctx, "UPDATE inbox_retention SET retry_at = '-infinity'")
+			}
 			if err != nil {
 				continue
 			}

@@ -18,7 +18,7 @@ type Retention struct {
 	// than any replay goes back. The default is 7 days.
 	//
 	// All consumers of a database share the generations. So the longest Keep that any caller of
-	// Retain ever gave applies to all of them. The column keep of inbox_generations has it.
+	// Retain ever gave applies to all of them. inbox_retention has it.
 	Keep time.Duration
 
 	// Generation is how long marks go into one generation. Marks are dropped one generation at a time,
@@ -30,8 +30,9 @@ type Retention struct {
 	// shorten Keep.
 	Processed time.Duration
 
-	// LockWait is the longest time that Retain waits for the transactions that have marked an event.
-	// Transactions that want to mark their first event wait meanwhile. The default is a second.
+	// LockWait is the longest time that Retain waits for the transactions that have marked an event, and
+	// for readers of inbox_processed such as pg_dump. Transactions that want to mark their first event
+	// wait meanwhile. The default is a second.
 	LockWait time.Duration
 }
 
@@ -43,12 +44,12 @@ type Retained struct {
 }
 
 // A BusyError says that Retain could not lock inbox_processed in time, because a transaction that has
-// marked an event is still open. Nothing is lost: the next call tries again. Meanwhile, the table
-// grows.
+// marked an event or reads the table is still open. Nothing is lost: a later call tries again.
+// Meanwhile, the table grows.
 type BusyError struct{ Err error }
 
 func (e *BusyError) Error() string {
-	return "inbox_processed is in use by an open transaction: a long handler delays the retention"
+	return "inbox_processed is in use by an open transaction: a long handler or a reader such as pg_dump delays the retention"
 }
 func (e *BusyError) Unwrap() error { return e.Err }
 
@@ -65,8 +66,9 @@ func (r Retention) withDefaults() (Retention, error) {
 
 // Retain begins a new generation if the current one is old enough, drops the generations that ended
 // before Keep, and deletes old processed messages. Call it every minute or so, from any number of
-// processes: a call that finds nothing to do only reads. Retain locks inbox_processed for a moment.
-// The error is a *BusyError if it did not get the lock.
+// processes: a call that finds nothing to do only reads. Retain locks inbox_processed for a moment,
+// and marks wait for it. So only one caller at a time tries, and after a *BusyError all callers leave
+// the table alone: for 60 times LockWait at first, then twice as long each time, up to an hour.
 //
 // Times are those of the database's clock.
 func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err error) {
@@ -76,56 +78,69 @@ func (db *DB[T]) Retain(ctx context.Context, r Retention) (done Retained, err er
 	if done.Messages, err = db.deleteProcessed(ctx, r.Processed); err != nil {
 		return done, err
 	}
-	if err := db.raiseKeep(ctx, r); err != nil {
+	if err := db.raiseKeep(ctx, r.Keep); err != nil {
 		return done, fmt.Errorf("remember how long events are kept: %w", err)
 	}
-	var began int64
-	var dropped []int64
+	var busy error
+	var isDue dueGenerations
 	_, err = db.in(ctx, func(tx *transaction[T]) error {
-		isDue, err := look(ctx, tx, r)
-		if err != nil || len(isDue.drop) == 0 && isDue.current == 0 {
+		var mine bool
+		err := tx.QueryRow(ctx, "SELECT retry_at <= clock_timestamp() FROM inbox_retention FOR UPDATE SKIP LOCKED", nil, &mine)
+		if err != nil || !mine {
+			if errors.Is(err, sql.ErrNoRows) { // another caller is at it
+				return nil
+			}
 			return err
 		}
-		if _, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", r.LockWait.Milliseconds())); err != nil {
+		if isDue, err = look(ctx, tx, r); err != nil || len(isDue.drop) == 0 && isDue.current == 0 {
 			return err
 		}
-		_, err = tx.Exec(ctx, "LOCK TABLE inbox_processed IN ACCESS EXCLUSIVE MODE")
-		if sqlState(err) == "55P03" {
-			return &BusyError{err}
-		} else if err != nil {
+		if busy, err = lock(ctx, tx, r.LockWait); busy != nil || err != nil {
+			isDue = dueGenerations{}
 			return err
 		}
-		began, dropped, err = turn(ctx, tx, r)
-		return err
+		return turn(ctx, tx, isDue)
 	})
-	if err != nil {
+	if err = cmp.Or(err, busy); err != nil {
 		return done, fmt.Errorf("retention of processed events: %w", err)
 	}
-	done.Began, done.Dropped = began, dropped
+	if isDue.current > 0 {
+		done.Began = isDue.current + 1
+	}
+	if len(isDue.drop) > 0 {
+		done.Dropped = isDue.drop
+	}
 	return done, nil
 }
 
-// raiseKeep writes Keep into inbox_generations, unless a greater one stands there. It has a
-// transaction of its own, so that it holds although Retain does not get the lock of the table.
-func (db *DB[T]) raiseKeep(ctx context.Context, r Retention) error {
+// raiseKeep writes Keep into inbox_retention, unless a greater one stands there. It has a transaction
+// of its own, so that it holds although Retain does not get the lock of the table.
+func (db *DB[T]) raiseKeep(ctx context.Context, keep time.Duration) error {
 	return db.retry(ctx, func(tx *transaction[T]) error {
-		var n int
-		err := tx.QueryRow(ctx, `SELECT count(*) FROM inbox_generations HAVING max(keep) < $1::bigint * interval '1 microsecond'`, []any{r.Keep.Microseconds()}, &n)
-		if errors.Is(err, sql.ErrNoRows) {
-			return nil
-		}
-		if err == nil {
-			_, err = tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", r.LockWait.Milliseconds()))
-		}
-		if err == nil { // the rows of handlers in the higher isolation levels are locked
-			_, err = tx.Exec(ctx, `UPDATE inbox_generations SET keep = $1::bigint * interval '1 microsecond'
-				WHERE keep < $1::bigint * interval '1 microsecond'`, r.Keep.Microseconds())
-		}
-		if sqlState(err) == "55P03" {
-			return &BusyError{err}
-		}
+		_, err := tx.Exec(ctx, `UPDATE inbox_retention SET keep = $1::bigint * interval '1 microsecond'
+			WHERE keep < $1::bigint * interval '1 microsecond'`, keep.Microseconds())
 		return err
 	})
+}
+
+// lock locks inbox_processed. If it does not get the lock in time, busy is a *BusyError, and all
+// callers pause. The caller has locked the row of inbox_retention.
+func lock(ctx context.Context, c anytx.Tx, wait time.Duration) (busy, err error) {
+	for _, s := range []string{"SAVEPOINT inbox_lock", fmt.Sprintf("SET LOCAL lock_timeout = %d", wait.Milliseconds())} {
+		if _, err := c.Exec(ctx, s); err != nil {
+			return nil, err
+		}
+	}
+	_, err = c.Exec(ctx, "LOCK TABLE inbox_processed IN ACCESS EXCLUSIVE MODE")
+	if sqlState(err) != "55P03" {
+		return nil, err
+	}
+	busy = &BusyError{err}
+	if _, err = c.Exec(ctx, "ROLLBACK TO SAVEPOINT inbox_lock"); err == nil {
+		_, err = c.Exec(ctx, `UPDATE inbox_retention SET failures = failures + 1, retry_at = clock_timestamp() +
+			least(interval '1 hour', $1::bigint * interval '60 microseconds' * power(2, least(failures, 20)))`, wait.Microseconds())
+	}
+	return busy, err
 }
 
 type dueGenerations struct {
@@ -141,31 +156,25 @@ func look(ctx context.Context, c anytx.Tx, r Retention) (d dueGenerations, err e
 		return d, err
 	}
 	return d, queryJSON(ctx, c, &d.drop, `SELECT coalesce(json_agg(generation ORDER BY generation), '[]')::text FROM inbox_generations
-		WHERE ended_at <= clock_timestamp() - (SELECT greatest(max(keep), $1::bigint * interval '1 microsecond') FROM inbox_generations)`,
-		r.Keep.Microseconds())
+		WHERE ended_at <= clock_timestamp() - (SELECT keep FROM inbox_retention)`)
 }
 
 // turn changes the generations. The caller holds the lock of inbox_processed. So no transaction is
 // open that has marked an event, and none can mark before the change is committed.
-func turn(ctx context.Context, c anytx.Tx, r Retention) (began int64, dropped []int64, err error) {
-	isDue, err := look(ctx, c, r) // another process may have been faster
-	if err != nil {
-		return 0, nil, err
-	}
+func turn(ctx context.Context, c anytx.Tx, isDue dueGenerations) error {
 	var table string // with its schema, which need not be the first of the search_path
-	err = c.QueryRow(ctx, `SELECT format('%I.%I', n.nspname, c.relname)
+	err := c.QueryRow(ctx, `SELECT format('%I.%I', n.nspname, c.relname)
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.oid = 'inbox_processed'::regclass`, nil, &table)
 	if err != nil {
-		return 0, nil, err
+		return err
 	}
-	var statements []string
-	if isDue.current > 0 {
-		began = isDue.current + 1
+	statements := []string{"UPDATE inbox_retention SET failures = 0, retry_at = '-infinity' WHERE failures > 0"}
+	if began := isDue.current + 1; isDue.current > 0 {
 		statements = append(statements,
 			fmt.Sprintf("CREATE TABLE %s_%d PARTITION OF %[1]s FOR VALUES IN (%[2]d)", table, began),
 			"UPDATE inbox_generations SET ended_at = clock_timestamp() WHERE ended_at IS NULL",
-			fmt.Sprintf("INSERT INTO inbox_generations (generation, started_at, keep) SELECT %d, clock_timestamp(), max(keep) FROM inbox_generations", began))
+			fmt.Sprintf("INSERT INTO inbox_generations (generation, started_at) VALUES (%d, clock_timestamp())", began))
 	}
 	for _, generation := range isDue.drop {
 		statements = append(statements, fmt.Sprintf("DROP TABLE %s_%d", table, generation),
@@ -173,10 +182,10 @@ func turn(ctx context.Context, c anytx.Tx, r Retention) (began int64, dropped []
 	}
 	for _, s := range statements {
 		if _, err := c.Exec(ctx, s); err != nil {
-			return 0, nil, fmt.Errorf("%s: %w", s, err)
+			return fmt.Errorf("%s: %w", s, err)
 		}
 	}
-	return began, isDue.drop, nil
+	return nil
 }
 
 // deleteProcessed deletes old processed messages, some thousand in a transaction.

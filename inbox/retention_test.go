@@ -61,11 +61,11 @@ func TestTheGreatestKeepOfAllCallersHolds(t *testing.T) {
 	if fresh, err := db.Once(t.Context(), "c", event("a"), nothing); fresh || err != nil {
 		t.Errorf("the event comes again: %t, %v", fresh, err)
 	}
-	p.exec("UPDATE inbox_generations SET keep = '0'") // this is how to lower it
+	p.exec("UPDATE inbox_retention SET keep = '0'") // this is how to lower it
 	if done := p.turn(); len(done.Dropped) < 5 {
 		t.Errorf("dropped %v", done.Dropped)
 	}
-	p.expect("07:00:00", "SELECT max(keep)::text FROM inbox_generations")
+	p.expect("07:00:00", "SELECT keep::text FROM inbox_retention")
 }
 
 // The snapshot of the transaction is older than the mark and than the new generation.
@@ -116,6 +116,7 @@ func TestAGenerationEndsAfterTheTransactionsThatMarkedInIt(t *testing.T) {
 	if _, err := db.Retain(t.Context(), Retention{LockWait: 10 * time.Millisecond}); !errors.As(err, &busy) {
 		t.Fatalf("Retain beside an open transaction: %v", err)
 	}
+	p.exec("UPDATE inbox_retention SET retry_at = '-infinity'")
 	for range 3 { // have the statement prepared with the plan of before
 		if _, err := db.Once(t.Context(), "c", event("other"), nothing); err != nil {
 			t.Fatal(err)
@@ -165,4 +166,49 @@ func TestConcurrentRetentionEndsAGenerationOnce(t *testing.T) {
 		t.Errorf("the sum of the numbers of new generations is %d, want 2", began)
 	}
 	p.expect("2", "SELECT count(*) FROM pg_class WHERE relnamespace = 'elsewhere'::regnamespace AND relname ~ '^inbox_processed_[0-9]+$'")
+}
+
+// A pg_dump reads the table, and 60 pods want to begin a generation. One of them waits for the lock,
+// which holds up all marks, and then all of them leave the table alone for a while.
+func TestCallersOfRetainShareTheirPause(t *testing.T) {
+	p := newPlace(t, "")
+	db := Pgx(p.pool)
+	reader := p.begin(pgx.ReadCommitted)
+	if _, err := reader.Exec(t.Context(), "SELECT count(*) FROM inbox_processed"); err != nil {
+		t.Fatal(err)
+	}
+	p.exec("UPDATE inbox_generations SET started_at = now() - interval '5 days'")
+	var mu sync.Mutex
+	busy := 0
+	retain := func() {
+		done, err := db.Retain(t.Context(), Retention{})
+		if done.Began != 0 || err != nil && !errors.As(err, new(*BusyError)) {
+			t.Errorf("Retain beside a reader: %+v, %v", done, err)
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if err != nil {
+			busy++
+		}
+	}
+	for attempt, pause := range []string{"1 min", "2 min", "4 min"} {
+		var wg sync.WaitGroup
+		for range 60 {
+			wg.Go(retain)
+		}
+		wg.Wait()
+		retain()
+		if busy != attempt+1 {
+			t.Errorf("after attempt %d, %d callers waited for the lock", attempt+1, busy)
+		}
+		p.expect("true", "SELECT retry_at - now() BETWEEN $1::interval * 0.5 AND $1::interval FROM inbox_retention", pause)
+		p.exec("UPDATE inbox_retention SET retry_at = now()")
+	}
+	if err := reader.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := db.Retain(t.Context(), Retention{}); done.Began != 2 || err != nil {
+		t.Errorf("after the reader: %+v, %v", done, err)
+	}
+	p.expect("0 -infinity", "SELECT concat_ws(' ', failures, retry_at) FROM inbox_retention")
 }
