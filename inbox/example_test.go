@@ -77,7 +77,7 @@ func ExampleDB_Batch() {
 func ExampleDB_Retain() {
 	run := func(ctx context.Context, db *inbox.DB[pgx.Tx]) {
 		for range time.Tick(time.Minute) {
-			_, err := db.Retain(ctx, inbox.Retention{Keep: 14 * 24 * time.Hour})
+			_, err := db.Retain(ctx, inbox.Retention{Keep: 30 * 24 * time.Hour})
 			var busy *inbox.BusyError
 			if errors.As(err, &busy) {
 				continue // a transaction is open: the next call tries again

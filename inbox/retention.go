@@ -11,11 +11,15 @@ import (
 	"github.com/walpost/walpost/internal/anytx"
 )
 
+// DefaultKeep is how long a processed event is remembered by default. It is twice the time that Kafka
+// keeps records by default, and a day.
+const DefaultKeep = 15 * 24 * time.Hour
+
 // A Retention says how long the inbox remembers.
 type Retention struct {
 	// Keep is how long a processed event is remembered at least. An event that is delivered again
 	// later has its effect again. Keep must therefore be longer than the topic's retention, and longer
-	// than any replay goes back. The default is 7 days.
+	// than any replay goes back. The default is DefaultKeep.
 	//
 	// All consumers of a database share the generations. So the longest Keep that any caller of
 	// Retain ever gave applies to all of them. inbox_retention has it.
@@ -54,7 +58,7 @@ func (e *BusyError) Error() string {
 func (e *BusyError) Unwrap() error { return e.Err }
 
 func (r Retention) withDefaults() (Retention, error) {
-	r.Keep = cmp.Or(r.Keep, 7*24*time.Hour)
+	r.Keep = cmp.Or(r.Keep, DefaultKeep)
 	r.Generation = cmp.Or(r.Generation, r.Keep/4)
 	r.Processed = cmp.Or(r.Processed, 24*time.Hour)
 	r.LockWait = cmp.Or(r.LockWait, time.Second)

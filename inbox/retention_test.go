@@ -111,7 +111,7 @@ func TestAGenerationEndsAfterTheTransactionsThatMarkedInIt(t *testing.T) {
 	if fresh, err := Once(t.Context(), first, "c", event("a"), func(context.Context) error { return nil }); !fresh || err != nil {
 		t.Fatal(fresh, err)
 	}
-	p.exec("UPDATE inbox_generations SET started_at = now() - interval '2 days'")
+	p.exec("UPDATE inbox_generations SET started_at = now() - interval '5 days'")
 	var busy *BusyError
 	if _, err := db.Retain(t.Context(), Retention{LockWait: 10 * time.Millisecond}); !errors.As(err, &busy) {
 		t.Fatalf("Retain beside an open transaction: %v", err)
@@ -145,7 +145,7 @@ func TestAGenerationEndsAfterTheTransactionsThatMarkedInIt(t *testing.T) {
 func TestConcurrentRetentionEndsAGenerationOnce(t *testing.T) {
 	p := newPlace(t, "")
 	p.exec("CREATE SCHEMA elsewhere; ALTER TABLE inbox_processed SET SCHEMA elsewhere; ALTER TABLE inbox_processed_1 SET SCHEMA elsewhere")
-	p.exec("UPDATE inbox_generations SET started_at = now() - interval '2 days'")
+	p.exec("UPDATE inbox_generations SET started_at = now() - interval '5 days'")
 	pool := open(t, p.dsn+"&search_path=public,elsewhere", 10)
 	var wg sync.WaitGroup
 	var mu sync.Mutex

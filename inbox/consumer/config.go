@@ -40,11 +40,10 @@ const (
 
 // Config says what a Consumer consumes and how. Zero values stand for the defaults.
 type Config struct {
-	// Brokers are the addresses (host:port) of some brokers. They may be in ClientOptions instead.
-	Brokers []string
+	Brokers []string // the addresses (host:port) of some brokers
 	// ClientOptions are for the Kafka client: TLS, SASL, the client id, fetch sizes, the balancer. They
-	// come before the options that the Consumer depends on, which they cannot change: the group, the
-	// topics, the commits, and the callbacks of the group.
+	// come before the options that the Consumer depends on, which they cannot change: the brokers, the
+	// group and its rebalance timeout, the topics, the commits, and the callbacks of the group.
 	ClientOptions []kgo.Opt
 	Group         string
 	Topics        []string
@@ -64,6 +63,9 @@ type Config struct {
 	// Scope returns the Message.Scope of the messages of a topic. By default it is the topic. A topic
 	// that was renamed keeps its marks if Scope returns its old name.
 	Scope func(topic string) string
+	// Keep is how long the inbox remembers an event: inbox.DefaultKeep by default. The log has a warning
+	// if a topic keeps its records longer. Keep changes nothing else: see inbox.Retention.
+	Keep time.Duration
 
 	// DeadLetterTopic gets the messages that cannot be handled. The topic must exist, and its
 	// max.message.bytes must exceed that of Topics by about 8 KiB. Without a DeadLetterTopic, the
@@ -80,20 +82,35 @@ type Config struct {
 	// default), with jitter.
 	BackoffMin, BackoffMax time.Duration
 
-	// A partition is paused when it has so many messages, or bytes, that are received and wait for
-	// their commit. 1,000 messages and 16 MiB by default. One fetch can exceed these numbers.
+	// Buffer and BufferBytes are how many messages, and bytes, the Consumer holds that are received and
+	// wait for their commit: 10,000 messages and 64 MiB by default. Its partitions have equal shares. A
+	// partition is paused while its share is used up. What the Kafka client fetches ahead is extra: a
+	// quarter of BufferBytes for each broker.
 	Buffer      int
 	BufferBytes int
 
 	// Grace is how long running handlers may go on when their partitions are revoked or the Consumer
-	// stops; 10 s by default. It must be shorter than the rebalance timeout (60 s by default).
+	// stops; 10 s by default. Run then returns within 16 s more, whatever Kafka does.
 	Grace time.Duration
+	// RebalanceTimeout is how long the group waits for this member when partitions change their owners;
+	// 60 s by default. It must be at least 14 s longer than Grace.
+	RebalanceTimeout time.Duration
 	// CommitInterval is the time between commits; 1 s by default. After a crash, what was handled since
 	// the last commit is delivered again.
 	CommitInterval time.Duration
 
 	Logger *slog.Logger // slog.Default() by default
 }
+
+const (
+	// afterCancel is how long a handler may need to return after its context has ended.
+	afterCancel = 2 * time.Second
+	// requestTimeout bounds a commit, and the request that leaves the group.
+	requestTimeout = 4 * time.Second
+	// releaseTime is how long it takes at most to give a partition up after Grace: a handler that is
+	// cancelled, a commit that runs already, the last commit, and a margin for the group itself.
+	releaseTime = afterCancel + 3*requestTimeout
+)
 
 func (c *Config) complete() error {
 	c.IDHeader = cmp.Or(c.IDHeader, "id")
@@ -104,9 +121,11 @@ func (c *Config) complete() error {
 	setDefault(&c.HandlerTimeout, time.Minute)
 	setDefault(&c.BackoffMin, 200*time.Millisecond)
 	setDefault(&c.BackoffMax, max(c.BackoffMin, 10*time.Second))
-	setDefault(&c.Buffer, 1000)
-	setDefault(&c.BufferBytes, 16<<20)
+	setDefault(&c.Buffer, 10_000)
+	setDefault(&c.BufferBytes, 64<<20)
 	setDefault(&c.Grace, 10*time.Second)
+	setDefault(&c.RebalanceTimeout, time.Minute)
+	setDefault(&c.Keep, inbox.DefaultKeep)
 	setDefault(&c.CommitInterval, time.Second)
 
 	var wrong []error
@@ -115,6 +134,7 @@ func (c *Config) complete() error {
 			wrong = append(wrong, fmt.Errorf("consumer: "+format, args...))
 		}
 	}
+	refuse(len(c.Brokers) == 0, "Brokers: must have at least one address")
 	refuse(c.Group == "", "Group: must be set")
 	refuse(len(c.Topics) == 0, "Topics: must name at least one topic")
 	refuse((c.Handler == nil) == (c.BatchHandler == nil), "Handler, BatchHandler: exactly one of them must be set")
@@ -124,10 +144,11 @@ func (c *Config) complete() error {
 		refuse(n < 1, "%s: must be at least 1 (got %d)", name, n)
 	}
 	for name, d := range map[string]time.Duration{
-		"HandlerTimeout": c.HandlerTimeout, "BackoffMin": c.BackoffMin, "BackoffMax": c.BackoffMax, "Grace": c.Grace, "CommitInterval": c.CommitInterval,
+		"HandlerTimeout": c.HandlerTimeout, "BackoffMin": c.BackoffMin, "BackoffMax": c.BackoffMax, "Grace": c.Grace, "CommitInterval": c.CommitInterval, "Keep": c.Keep,
 	} {
 		refuse(d < 0, "%s: must not be negative (got %s)", name, d)
 	}
+	refuse(c.Grace > c.RebalanceTimeout-releaseTime, "Grace: must be at least %s shorter than RebalanceTimeout (got %s and %s)", releaseTime, c.Grace, c.RebalanceTimeout)
 	refuse(c.BackoffMax < c.BackoffMin, "BackoffMax: must be at least BackoffMin (got %s and %s)", c.BackoffMax, c.BackoffMin)
 	for _, topic := range c.Topics {
 		refuse(topic == c.DeadLetterTopic, "DeadLetterTopic: must not be one of Topics (got %q)", topic)

@@ -54,13 +54,11 @@ func New(cfg Config) (*Consumer, error) {
 	}
 	// First what may be changed, then what the user says, then what the promises depend on. A partition
 	// that is resumed waits for the end of the fetch that runs without it, so this wait is short.
-	c.options = append(c.options, kgo.SeedBrokers(cfg.Brokers...), kgo.Balancers(kgo.CooperativeStickyBalancer()),
+	c.options = append(c.options, kgo.Balancers(kgo.CooperativeStickyBalancer()), kgo.FetchMaxBytes(int32(min(max(cfg.BufferBytes/4, 1), 64<<20))),
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()), kgo.FetchMaxWait(200*time.Millisecond), kgo.ProducerBatchMaxBytes(64<<20))
-	if len(cfg.Brokers) == 0 {
-		c.options = c.options[1:]
-	}
 	c.options = append(c.options, cfg.ClientOptions...)
-	c.options = append(c.options, kgo.ConsumerGroup(cfg.Group), kgo.ConsumeTopics(cfg.Topics...), kgo.DisableAutoCommit(),
+	c.options = append(c.options, kgo.SeedBrokers(cfg.Brokers...), kgo.ConsumerGroup(cfg.Group), kgo.RebalanceTimeout(cfg.RebalanceTimeout),
+		kgo.ConsumeTopics(cfg.Topics...), kgo.DisableAutoCommit(),
 		kgo.BlockRebalanceOnPoll(), kgo.OnPartitionsAssigned(c.assigned), kgo.OnPartitionsRevoked(c.revoked),
 		kgo.OnPartitionsLost(c.lost), kgo.RequiredAcks(kgo.AllISRAcks()))
 	if err := kgo.ValidateOpts(c.options...); err != nil {
@@ -71,9 +69,9 @@ func New(cfg Config) (*Consumer, error) {
 
 // Run consumes until ctx ends. Then it takes no more messages, gives running handlers Config.Grace,
 // commits, and leaves the group. It waits while a fault may pass, such as brokers that cannot be
-// reached or a right that is missing, and logs the fault. It returns an error if it could not
-// start, or if the last commit failed: then the messages since the commit before will be delivered
-// again.
+// reached or a privilege that is missing, and logs the fault. It returns an error if it could not
+// start. Nil means that everything that was handled in the partitions that it still had is
+// committed. Otherwise the error is an *UncommittedError.
 func (c *Consumer) Run(ctx context.Context) error {
 	if c.started.Swap(true) {
 		return errors.New("consumer: Run was called twice")
@@ -91,10 +89,21 @@ func (c *Consumer) Run(ctx context.Context) error {
 	var background sync.WaitGroup
 	tend, stopTending := context.WithCancel(context.WithoutCancel(ctx))
 	background.Go(func() { every(tend, c.cfg.CommitInterval, func() { c.commit(tend) }) })
-	background.Go(func() { c.measure(tend); every(tend, lagInterval, func() { c.measure(tend) }) })
+	background.Go(func() {
+		compared := false
+		look := func() {
+			c.measure(tend)
+			compared = compared || c.compareRetention(tend)
+		}
+		look()
+		every(tend, lagInterval, look)
+	})
 
 	for ctx.Err() == nil {
-		fetches := cl.PollRecords(ctx, c.cfg.Buffer)
+		c.mu.Lock()
+		messages, _ := c.share()
+		c.mu.Unlock()
+		fetches := cl.PollRecords(ctx, min(messages, maxPoll))
 		c.take(fetches)
 		cl.AllowRebalance()
 	}
@@ -106,7 +115,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	err = c.release(all)
 	stopTending()
 	background.Wait()
-	leave, cancelLeave := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Grace)
+	leave, cancelLeave := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancelLeave()
 	if left := cl.LeaveGroupContext(leave); left != nil {
 		c.cfg.Logger.Warn("leaving the group failed: its partitions are free after the session timeout", "group", c.cfg.Group, "err", left)
@@ -114,6 +123,9 @@ func (c *Consumer) Run(ctx context.Context) error {
 	cl.Close()
 	return err
 }
+
+// maxPoll is how many messages one poll returns at most. A partition exceeds its share by one poll.
+const maxPoll = 1000
 
 func every(ctx context.Context, d time.Duration, f func()) {
 	t := time.NewTicker(d)
@@ -195,18 +207,26 @@ func (c *Consumer) item(rec *kgo.Record, now time.Time) *item {
 	return it
 }
 
-// flow pauses a partition with a full buffer, and resumes it when half of the buffer is free.
+// flow pauses a partition that uses up its share of the buffer, and resumes it when half of the share
+// is free.
 func (c *Consumer) flow(p *partition) {
 	this := map[string][]int32{p.topic: {p.partition}}
+	messages, bytes := c.share()
 	switch {
 	case p.closing:
-	case !p.paused && (len(p.pending) >= c.cfg.Buffer || p.bytes >= c.cfg.BufferBytes):
+	case !p.paused && (len(p.pending) >= messages || p.bytes >= bytes):
 		p.paused = true
 		c.cl.PauseFetchPartitions(this)
-	case p.paused && len(p.pending) <= c.cfg.Buffer/2 && p.bytes <= c.cfg.BufferBytes/2:
+	case p.paused && len(p.pending) <= messages/2 && p.bytes <= bytes/2:
 		p.paused = false
 		c.cl.ResumeFetchPartitions(this)
 	}
+}
+
+// share returns how many messages and bytes of the buffer each partition has.
+func (c *Consumer) share() (messages, bytes int) {
+	partitions := max(len(c.s.partitions), 1)
+	return max(c.cfg.Buffer/partitions, 1), max(c.cfg.BufferBytes/partitions, 1)
 }
 
 // dispatch starts what may be started.

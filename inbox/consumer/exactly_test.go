@@ -3,10 +3,12 @@
 package consumer_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -165,4 +167,58 @@ func fill(t *testing.T, w *world, r *rand.Rand, deliveries, events, keys int) in
 		t.Fatal(err)
 	}
 	return total
+}
+
+// The steps of docs/inbox.md, "The database lost commits". The database is that of some time ago, but
+// the offsets are not.
+func TestLostCommitsComeBackWithTheOffsetsOfAnEarlierTime(t *testing.T) {
+	const messages, kept = 20, 12
+	pg := testenv.Postgres(t, "17")
+	dsn := pg.Database(t)
+	pg.Exec(t, dsn, inbox.DDL, "CREATE TABLE effects (n bigint GENERATED ALWAYS AS IDENTITY, id text)")
+	db := inbox.Pgx(newPool(t, dsn))
+	w := newWorld(t, testenv.Kafka(t), 1)
+	begin := time.Now().Add(-time.Hour).Truncate(time.Second)
+	for i := range messages {
+		id := fmt.Appendf(nil, "%02d", i)
+		w.produce(&kgo.Record{
+			Key: []byte("k"), Value: id, Headers: []kgo.RecordHeader{{Key: "id", Value: id}}, Timestamp: begin.Add(time.Duration(i) * time.Minute),
+		})
+	}
+	cfg := w.config(func(ctx context.Context, m inbox.Message) error {
+		_, err := db.Once(ctx, w.name, m, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "INSERT INTO effects (id) VALUES ($1)", m.ID)
+			return err
+		})
+		return err
+	})
+	run := func() {
+		m := w.start(cfg)
+		w.commits(0, messages)
+		if err := m.end(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run()
+	pg.Exec(t, dsn, fmt.Sprintf("DELETE FROM effects WHERE id >= '%d'; DELETE FROM inbox_processed WHERE event_id >= '%[1]d'", kept))
+
+	adm := kadm.NewClient(w.cl)
+	earlier, err := adm.ListOffsetsAfterMilli(t.Context(), begin.Add(5*time.Minute).UnixMilli(), w.topic)
+	if err == nil {
+		err = adm.CommitAllOffsets(t.Context(), w.name, earlier.Offsets())
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if at := w.committed(0); at != 5 {
+		t.Fatalf("the group is at %d", at)
+	}
+	run()
+	var want []string
+	for i := range messages {
+		want = append(want, fmt.Sprintf("%02d", i))
+	}
+	if got := pg.Value(t, dsn, "SELECT string_agg(id, ' ' ORDER BY n) FROM effects"); got != strings.Join(want, " ") {
+		t.Errorf("effects %s", got)
+	}
 }

@@ -7,12 +7,22 @@ import (
 
 // Measure measures once, as soon as the Consumer has its client.
 func (c *Consumer) Measure(ctx context.Context) {
+	c.begun()
+	c.measure(ctx)
+}
+
+// CompareRetention compares once, as soon as the Consumer has its client.
+func (c *Consumer) CompareRetention(ctx context.Context) bool {
+	c.begun()
+	return c.compareRetention(ctx)
+}
+
+func (c *Consumer) begun() {
 	for begun := false; !begun; time.Sleep(time.Millisecond) {
 		c.mu.Lock()
 		begun = c.cl != nil
 		c.mu.Unlock()
 	}
-	c.measure(ctx)
 }
 
 // Closing counts the partitions in which nothing new starts.

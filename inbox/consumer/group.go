@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kadm"
@@ -30,12 +32,20 @@ func (c *Consumer) assigned(_ context.Context, _ *kgo.Client, added map[string][
 			}
 		}
 	}
+	c.reshare()
+}
+
+// reshare pauses and resumes partitions after their shares of the buffer have changed.
+func (c *Consumer) reshare() {
+	for _, p := range c.s.partitions {
+		c.flow(p)
+	}
 }
 
 // revoked gives partitions up. The group waits for it, and heartbeats continue meanwhile.
 func (c *Consumer) revoked(_ context.Context, _ *kgo.Client, partitions map[string][]int32) {
 	if err := c.release(partitions); err != nil {
-		c.complaints.log.Warn("the commit of revoked partitions failed: their last messages are delivered again", "err", err)
+		c.complaints.log.Warn("revoked partitions have messages that the next owner handles again", "err", err)
 	}
 }
 
@@ -74,10 +84,37 @@ func (c *Consumer) release(partitions map[string][]int32) error {
 	c.abandon(gone)
 	err := c.commit(c.handlers)
 	c.mu.Lock()
+	defer c.mu.Unlock()
+	uncommitted := map[string][]int32{}
+	for _, p := range gone {
+		if p.uncommitted() {
+			uncommitted[p.topic] = append(uncommitted[p.topic], p.partition)
+		}
+	}
 	c.forget(partitions)
-	c.mu.Unlock()
+	if len(uncommitted) > 0 {
+		err = &UncommittedError{uncommitted, err}
+	}
 	return err
 }
+
+// An UncommittedError says that messages of these partitions were handled, or are still in a handler
+// that does not return, and that their offsets are not committed. They are delivered again. A commit
+// has failed, or an earlier message of the partition is not finished.
+type UncommittedError struct {
+	Partitions map[string][]int32 // by topic
+	Err        error              // of the commit, or nil
+}
+
+func (e *UncommittedError) Error() string {
+	text := fmt.Sprintf("messages of the partitions %v were handled and not committed, so they are delivered again", e.Partitions)
+	if e.Err != nil {
+		return text + ": " + e.Err.Error()
+	}
+	return text + ": an earlier message is not finished, or a handler does not return"
+}
+
+func (e *UncommittedError) Unwrap() error { return e.Err }
 
 func (c *Consumer) closeDown(partitions map[string][]int32) (gone []*partition) {
 	for topic, ids := range partitions {
@@ -90,9 +127,6 @@ func (c *Consumer) closeDown(partitions map[string][]int32) (gone []*partition) 
 	}
 	return gone
 }
-
-// afterCancel is how long a handler may need to return after its context has ended.
-const afterCancel = 2 * time.Second
 
 // abandon ends the contexts of the handlers, and waits a moment for them.
 func (c *Consumer) abandon(gone []*partition) {
@@ -120,6 +154,7 @@ func (c *Consumer) forget(partitions map[string][]int32) {
 		}
 	}
 	c.cl.ResumeFetchPartitions(partitions)
+	c.reshare()
 }
 
 func (c *Consumer) assignment() map[string][]int32 {
@@ -151,7 +186,7 @@ func (c *Consumer) commit(ctx context.Context) error {
 	if len(offsets) == 0 {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.cfg.Grace)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), requestTimeout)
 	defer cancel()
 	var failed error
 	c.cl.CommitOffsetsSync(ctx, offsets, func(_ *kgo.Client, _ *kmsg.OffsetCommitRequest, resp *kmsg.OffsetCommitResponse, err error) {
@@ -184,12 +219,7 @@ const lagInterval = 10 * time.Second
 func (c *Consumer) measure(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, lagInterval)
 	defer cancel()
-	topics := c.cfg.Topics
-	if patterns, _ := c.cl.OptValue(kgo.ConsumeRegex).(bool); patterns {
-		c.mu.Lock()
-		topics = slices.Collect(maps.Keys(c.assignment()))
-		c.mu.Unlock()
-	}
+	topics := c.topics()
 	var ends kadm.ListedOffsets
 	var err error
 	if len(topics) == 0 { // ListEndOffsets would take all topics of the cluster
@@ -214,4 +244,50 @@ func (c *Consumer) measure(ctx context.Context) {
 			p.committed = o.Offset
 		}
 	}
+}
+
+// topics returns the topics of Config, or those of the assigned partitions if Config has patterns.
+func (c *Consumer) topics() []string {
+	if patterns, _ := c.cl.OptValue(kgo.ConsumeRegex).(bool); patterns {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return slices.Collect(maps.Keys(c.assignment()))
+	}
+	return c.cfg.Topics
+}
+
+// compareRetention warns of topics that keep records longer than the inbox remembers their events. If
+// such a record is delivered again, its effect happens again. It reports whether the brokers answered.
+func (c *Consumer) compareRetention(ctx context.Context) bool {
+	ctx, cancel := context.WithTimeout(ctx, lagInterval)
+	defer cancel()
+	topics := c.topics()
+	if len(topics) == 0 {
+		return false
+	}
+	configs, err := kadm.NewClient(c.cl).DescribeTopicConfigs(ctx, topics...)
+	if err != nil {
+		return false // measure complains
+	}
+	for _, topic := range configs {
+		if topic.Err != nil {
+			c.complaints.log.Info("the retention of the topic is not known, so it was not compared with Keep", "topic", topic.Name, "err", topic.Err)
+			continue
+		}
+		values := map[string]string{}
+		for _, config := range topic.Configs {
+			values[config.Key] = config.MaybeValue()
+		}
+		ms, bad := strconv.ParseInt(values["retention.ms"], 10, 64)
+		switch keeps := time.Duration(ms) * time.Millisecond; {
+		case bad != nil:
+		case values["cleanup.policy"] == "compact" || ms < 0 || ms > math.MaxInt64/int64(time.Millisecond):
+			c.complaints.log.Warn("the topic keeps records for ever, and the inbox forgets their events: a record that is read again later takes effect again",
+				"topic", topic.Name, "keep", c.cfg.Keep)
+		case keeps > c.cfg.Keep:
+			c.complaints.log.Warn("the topic keeps records longer than the inbox remembers their events: raise Keep of inbox.Retention and of this consumer",
+				"topic", topic.Name, "retention", keeps, "keep", c.cfg.Keep)
+		}
+	}
+	return true
 }

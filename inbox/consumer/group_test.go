@@ -54,7 +54,7 @@ func TestARevokedPartitionIsDrainedAndCommitted(t *testing.T) {
 		return nil
 	}
 	cfg := w.config(slow)
-	cfg.Grace = patience
+	cfg.Grace, cfg.RebalanceTimeout = patience, 2*patience
 	a := w.start(cfg)
 	w.sees("a:1", "b:1")
 	b := w.start(cfg)
@@ -156,7 +156,7 @@ func TestAStopDrainsCommitsAndLeaves(t *testing.T) {
 	w.send(0, "a:1", "a:2", "b:1")
 	open := make(gate)
 	cfg := w.config(func(ctx context.Context, m inbox.Message) error { return open.wait(ctx) })
-	cfg.Grace, cfg.Concurrency, cfg.CommitInterval = patience, 1, time.Hour
+	cfg.Grace, cfg.RebalanceTimeout, cfg.Concurrency, cfg.CommitInterval = patience, 2*patience, 1, time.Hour
 	a := w.start(cfg)
 	w.sees("a:1")
 	a.stop()
@@ -361,14 +361,118 @@ func TestAPatternWithoutATopicDoesNotAskForTheEndsOfAllTopics(t *testing.T) {
 }
 
 func TestAWrongConfigurationIsRefused(t *testing.T) {
-	_, err := consumer.New(consumer.Config{Topics: []string{"a"}, DeadLetterTopic: "a", Buffer: -1, Grace: -1, BackoffMin: time.Second, BackoffMax: time.Millisecond})
+	_, err := consumer.New(consumer.Config{Topics: []string{"a"}, DeadLetterTopic: "a", Buffer: -1, Grace: -1, CommitInterval: -1, BackoffMin: time.Second, BackoffMax: time.Millisecond})
 	for _, want := range []string{
 		"consumer: Group: must be set", "Handler, BatchHandler: exactly one of them", "Buffer: must be at least 1 (got -1)",
 		"Grace: must not be negative (got -1ns)", "BackoffMax: must be at least BackoffMin (got 1ms and 1s)",
-		`DeadLetterTopic: must not be one of Topics (got "a")`,
+		`DeadLetterTopic: must not be one of Topics (got "a")`, "Brokers: must have at least one address",
 	} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q is not in: %v", want, err)
 		}
+	}
+	// The group would throw a member out that is still waiting for its handlers.
+	handler := func(context.Context, inbox.Message) error { return nil }
+	cfg := consumer.Config{Brokers: []string{"127.0.0.1:1"}, Group: "g", Topics: []string{"a"}, Handler: handler, Grace: 50 * time.Second}
+	if _, err := consumer.New(cfg); err == nil || !strings.Contains(err.Error(), "Grace: must be at least 14s shorter than RebalanceTimeout (got 50s and 1m0s)") {
+		t.Errorf("a long grace: %v", err)
+	}
+	cfg.RebalanceTimeout = 64 * time.Second
+	if _, err := consumer.New(cfg); err != nil {
+		t.Error(err)
+	}
+}
+
+// Nil says that what was handled is committed, so a service can trust it.
+func TestRunSaysThatHandledMessagesAreNotCommitted(t *testing.T) {
+	for name, handler := range map[string]func(ctx context.Context, m inbox.Message) error{
+		"an earlier message waits for its next attempt": func(_ context.Context, m inbox.Message) error {
+			if string(m.Value) == "a:1" {
+				return inbox.Retryable(errBroken)
+			}
+			return nil
+		},
+		"a handler does not return": func(_ context.Context, m inbox.Message) error {
+			if string(m.Value) == "a:1" {
+				select {}
+			}
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, testenv.Kafka(t), 1)
+			w.send(0, "a:1", "b:1")
+			cfg := w.config(handler)
+			cfg.Grace = time.Millisecond
+			m := w.start(cfg)
+			w.sees("a:1", "b:1")
+			w.eventually("b:1 is handled", func() bool { return m.Stats().Handled == 1 })
+			var uncommitted *consumer.UncommittedError
+			if err := m.end(); !errors.As(err, &uncommitted) || fmt.Sprint(uncommitted.Partitions) != fmt.Sprintf("map[%s:[0]]", w.topic) {
+				t.Errorf("Run returns %v", err)
+			}
+		})
+	}
+}
+
+// The bound holds for all partitions together.
+func TestTheBufferBelongsToTheConsumer(t *testing.T) {
+	const partitions, buffer = 8, 80
+	w := newWorld(t, testenv.Kafka(t), partitions)
+	for partition := range int32(partitions) {
+		var words []string
+		for i := range 60 {
+			words = append(words, fmt.Sprintf("k%d:%d", i, partition))
+		}
+		w.send(partition, words...)
+	}
+	open := make(gate)
+	cfg := w.config(func(ctx context.Context, _ inbox.Message) error { return open.wait(ctx) })
+	cfg.Buffer = buffer
+	m := w.start(cfg)
+	buffered := func() (n, paused int) {
+		for _, p := range m.Stats().Partitions {
+			n += p.Buffered
+			if p.Paused {
+				paused++
+			}
+		}
+		return n, paused
+	}
+	w.eventually("all partitions are paused", func() bool { _, paused := buffered(); return paused == partitions })
+	if n, _ := buffered(); n > 2*buffer {
+		t.Errorf("%d messages are buffered", n)
+	}
+	close(open)
+	for partition := range int32(partitions) {
+		w.commits(partition, 60)
+	}
+}
+
+// An event of such a record could be forgotten when the record is read again.
+func TestATopicThatKeepsRecordsLongerThanTheInboxIsReported(t *testing.T) {
+	k := testenv.Kafka(t)
+	for name, c := range map[string]struct {
+		configs map[string]string
+		keep    time.Duration
+		warns   string
+	}{
+		"a month":       {map[string]string{"retention.ms": "2592000000"}, 0, "level=WARN msg=\"the topic keeps records longer"},
+		"for ever":      {map[string]string{"retention.ms": "-1"}, 0, "level=WARN msg=\"the topic keeps records for ever"},
+		"compacted":     {map[string]string{"cleanup.policy": "compact"}, 0, "level=WARN msg=\"the topic keeps records for ever"},
+		"Kafka's week":  {map[string]string{"retention.ms": "604800000"}, 0, ""},
+		"a longer Keep": {map[string]string{"retention.ms": "2592000000"}, 31 * 24 * time.Hour, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			w := newWorld(t, k, 1)
+			w.topic = k.Topic(t, 1, c.configs)
+			cfg := w.config(nil)
+			cfg.Keep = c.keep
+			m := w.start(cfg)
+			w.eventually("the comparison", func() bool { return m.CompareRetention(t.Context()) })
+			if log := w.log.String(); c.warns == "" && strings.Contains(log, "keeps records") || !strings.Contains(log, c.warns) {
+				t.Errorf("log: %s", log)
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -204,6 +205,11 @@ func (s *schedule) finish(lanes []*lane, items []*item) {
 		n++
 	}
 	p.pending = p.pending[n:]
+}
+
+// uncommitted reports whether a message is handled, or in a handler, and is not committed.
+func (p *partition) uncommitted() bool {
+	return p.running > 0 || p.position.Offset > p.committed || slices.ContainsFunc(p.pending, func(it *item) bool { return it.done })
 }
 
 // ended says that a work or a letter of a partition does not run any longer.
