@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -117,9 +118,10 @@ func (o *Outbox) row(e Event, shared map[string]string) (r row, field string, er
 
 // payload returns the bytes of a payload, or nil for NULL.
 func (o *Outbox) payload(v any) (b []byte, err error) {
+	if isNil(v) {
+		return nil, fmt.Errorf("is nil (%T): use outbox.Null for a record without a value", v)
+	}
 	switch v := v.(type) {
-	case nil:
-		return nil, errors.New("is missing: use outbox.Null for a record without a value")
 	case null:
 		return nil, nil
 	case []byte:
@@ -127,6 +129,10 @@ func (o *Outbox) payload(v any) (b []byte, err error) {
 	case json.RawMessage:
 		b = v
 	default:
+		if s, ok := v.(string); ok && !o.isJSON() {
+			b = []byte(s)
+			break
+		}
 		if b, err = o.opts.Marshal(v); err != nil {
 			return nil, err
 		}
@@ -151,6 +157,18 @@ func (o *Outbox) payload(v any) (b []byte, err error) {
 		}
 	}
 	return b, textProblem(b)
+}
+
+// isNil reports whether v is nil, or a nil of a type that has one. Its JSON would be null.
+func isNil(v any) bool {
+	switch r := reflect.ValueOf(v); r.Kind() {
+	case reflect.Invalid:
+		return true
+	case reflect.Pointer, reflect.Map, reflect.Slice, reflect.Interface, reflect.Func, reflect.Chan:
+		return r.IsNil()
+	default:
+		return false
+	}
 }
 
 func (o *Outbox) isJSON() bool { return o.opts.PayloadType == "jsonb" || o.opts.PayloadType == "json" }

@@ -36,8 +36,9 @@ type Event struct {
 	AggregateID string
 	// Type says what happened, such as OrderPlaced.
 	Type string
-	// Payload is the record's value. []byte and json.RawMessage are taken as they are, Null is no
-	// value, and Options.Marshal makes bytes of everything else.
+	// Payload is the record's value. []byte and json.RawMessage are taken as they are, and so is a string
+	// if the type of the payload is text or bytea. Null is no value. Options.Marshal makes bytes of
+	// everything else. A nil pointer, map or slice is refused.
 	Payload any
 	// Headers are values for the columns in Options.Headers. A column without a value is NULL.
 	Headers map[string]string

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -297,5 +298,26 @@ func TestIDsGrow(t *testing.T) {
 	var millis int64
 	if _, err := fmt.Sscanf(all[0][:8]+all[0][9:13], "%x", &millis); err != nil || millis < before || millis > time.Now().UnixMilli() {
 		t.Errorf("%s has the time %d, not %d", all[0], millis, before)
+	}
+}
+
+// A string is no JSON where the column has none, and no value is not the JSON null.
+func TestAPayloadIsWhatItsTypeSays(t *testing.T) {
+	for typ, want := range map[string]string{"jsonb": `"a b"`, "json": `"a b"`, "text": "a b", "bytea": "a b"} {
+		o := open(t, Options{PayloadType: typ})
+		if b, err := o.payload("a b"); string(b) != want || err != nil {
+			t.Errorf("a string as %s: %s, %v, want %s", typ, b, err, want)
+		}
+		for _, none := range []any{nil, (*Event)(nil), map[string]int(nil), []string(nil), []byte(nil), json.RawMessage(nil)} {
+			if b, err := o.payload(none); err == nil {
+				t.Errorf("%T as %s: %q", none, typ, b)
+			}
+		}
+		if b, err := o.payload(map[string]int{}); string(b) != "{}" || err != nil {
+			t.Errorf("an empty map as %s: %s, %v", typ, b, err)
+		}
+		if b, err := o.payload(Null); b != nil || err != nil {
+			t.Errorf("Null as %s: %s, %v", typ, b, err)
+		}
 	}
 }

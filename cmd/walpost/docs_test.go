@@ -21,6 +21,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
+	"github.com/walpost/walpost/inbox"
 	"github.com/walpost/walpost/internal/doctest"
 	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/pg"
@@ -196,6 +197,7 @@ var otherPrograms = map[string]string{
 	"install":                   "deploy/release/debian_test.go lists the files and modes of the package",
 	"jq":                        "a program of the machine",
 	"kafka-configs.sh":          "Kafka's own; internal/testenv has no shell scripts of Kafka",
+	"kafka-consumer-groups.sh":  "Kafka's own; inbox/consumer/exactly_test.go resets the offsets by a time",
 	"kafka-console-consumer.sh": "Kafka's own; readme_test.go parses its flags in the quick start",
 	"kubectl":                   "deploy/helm/kustomize_test.go checks what it is given; there is no cluster",
 	"psql":                      "Postgres' own; examples/examples_test.go runs the files",
@@ -377,6 +379,7 @@ func TestTheOutputInThePagesHasATest(t *testing.T) {
 // sqlNeeds is what the SQL of a page needs before it runs.
 var sqlNeeds = map[string][]string{
 	"docs/outbox-design.md": {"CREATE TABLE orders (id text PRIMARY KEY, total numeric)"},
+	"docs/inbox.md":         {inbox.DDL},
 	"docs/cleanup.md": {
 		"CREATE SCHEMA sales", "CREATE TABLE sales.outbox (LIKE public.outbox) PARTITION BY RANGE (created_at)",
 		"CREATE TABLE sales.outbox_rest PARTITION OF sales.outbox DEFAULT",
