@@ -3,11 +3,15 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/fix"
+	"github.com/walpost/walpost/internal/outboxtable"
 	"github.com/walpost/walpost/internal/table"
 )
 
@@ -49,9 +53,36 @@ func checkRows(ctx context.Context, run *Run) (topics map[string]Traffic, found 
 				Fix: fix.ByWords("Set source.order_column to a column that the table has and the publication publishes, or add the column to the column list of the publication."),
 			})
 		}
+		found = append(found, unusedColumns(run, t)...)
 		found = append(found, s.table(ctx, i, t)...)
 	}
 	return s.topics, found
+}
+
+// unusedColumns finds text columns that an application probably writes for its consumers, and that are in no record.
+func unusedColumns(run *Run, t *table.Table) []Finding {
+	needs, err := run.Router.Needs(t.Relation)
+	if err != nil {
+		return nil // the finding about the columns says it
+	}
+	source := run.Source.Config()
+	needs = append(needs, source.OrderColumn, source.TimeColumn)
+	var texts []string
+	for _, c := range t.Relation.Columns {
+		if (c.TypeOID == pgtype.TextOID || c.TypeOID == pgtype.VarcharOID) && !slices.Contains(needs, c.Name) {
+			texts = append(texts, c.Name)
+		}
+	}
+	unused := outboxtable.Extra(texts)
+	placement := outboxtable.Placement(unused)
+	if placement == "" {
+		return nil
+	}
+	return []Finding{{
+		Side: Postgres, Name: "unused columns of " + t.String(), Verdict: Warn,
+		Why: fmt.Sprintf("no record has the text columns %s of %s", some(unused), t),
+		Fix: fix.ByWords("To publish them as headers, add " + placement + " to router.table.fields.additional.placement."),
+	}}
 }
 
 // A sampler routes rows into topics.

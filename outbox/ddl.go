@@ -14,9 +14,5 @@ func (o *Outbox) Goose() string { return outboxtable.Goose(&o.table) }
 // type of the event in the header eventType, and the columns of Options.Headers in headers of their
 // names.
 func (o *Outbox) Placement() string {
-	placement := "event_type:header:eventType"
-	for _, h := range o.opts.Headers {
-		placement += "," + h + ":header"
-	}
-	return placement
+	return outboxtable.Placement(append([]string{"event_type"}, o.opts.Headers...))
 }

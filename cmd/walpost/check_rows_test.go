@@ -48,6 +48,29 @@ checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "com
 	}
 }
 
+// An application that writes a header expects it in the record.
+func TestCheckNamesTextColumnsThatAreInNoRecord(t *testing.T) {
+	pg := testenv.Postgres(t, "")
+	dsn := pg.Database(t)
+	pg.Exec(t, dsn, outboxTable, "ALTER TABLE outbox ADD traceparent text, ADD note varchar(9), ADD last_error text, ADD n bigint GENERATED ALWAYS AS IDENTITY")
+	for placement, want := range map[string]string{
+		"":                            "event_type:header:eventType,traceparent:header,note:header",
+		"event_type:header:eventType": "traceparent:header,note:header",
+		"event_type:header,traceparent:header,note:envelope": "",
+	} {
+		config := t.TempDir() + "/walpost.yaml"
+		write(t, config, `
+source: {dsn: "`+dsn+`", table: outbox, order_column: n}
+router: {table.fields.additional.placement: "`+placement+`"}
+kafka: {brokers: ["127.0.0.1:1"]}
+`)
+		_, out := command(t, "check", "-c", config)
+		if strings.Contains(out, "unused columns of public.outbox") != (want != "") || !strings.Contains(out, want) {
+			t.Errorf("with the placement %q:\n%s", placement, out)
+		}
+	}
+}
+
 // Without the order column a snapshot and recover stop, so check says so before.
 func TestCheckLooksForTheOrderColumn(t *testing.T) {
 	pg := testenv.Postgres(t, "")

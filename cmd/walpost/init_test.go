@@ -47,6 +47,10 @@ func TestInitWritesAFileForTheTableOfTheDatabase(t *testing.T) {
 		bad   string
 	}{
 		{name: "no table", want: []string{"\n  table: public.outbox ", "walpost setup creates it", "\n  order_column: seq ", "\n  time_column: created_at ", "\n  topics: {create: true} ", "\n  listen: 127.0.0.1:9640 ", `[127.0.0.1:9092, "[::1]:9093"]`}, not: "snapshot"},
+		{name: "no table, and the type of the event", want: []string{"\nrouter:\n  table.fields.additional.placement: event_type:header:eventType "}},
+		{name: "headers", sql: []string{"CREATE TABLE events" + columns + ", type varchar(20), traceparent text, last_error text, no int, moved text[])"}, want: []string{`placement: "type:header:eventType,traceparent:header" `}},
+		{name: "no headers", sql: []string{"CREATE TABLE events" + columns + ")"}, not: "placement"},
+		{name: "headers of two tables", sql: []string{"CREATE TABLE a" + columns + ", event_type text, tenant text)", "CREATE TABLE b" + columns + ", event_type text, region text)"}, table: "a,b", want: []string{"placement: event_type:header:eventType "}},
 		{name: "a table that is none", sql: []string{"CREATE TABLE orders (id bigserial PRIMARY KEY, payload text)"}, want: []string{"\n  table: public.outbox ", "\n  order_column: seq "}},
 		{name: "one table", sql: []string{"CREATE TABLE events" + columns + ")"}, want: []string{"\n  table: public.events\n", "\n  # order_column: ", "\n  # snapshot: initial "}, not: "walpost setup makes"},
 		{

@@ -121,7 +121,9 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		missing = "walpost setup creates it if it is missing"
 	}
 	tables, orders, times := []string{}, []string{}, []string{}
-	for _, t := range source.Names().Tables {
+	var extra []string // the text columns that all tables have and no record has
+	for n, t := range source.Names().Tables {
+		texts := []string{"event_type"} // of the table that walpost setup creates
 		i := slices.IndexFunc(found, func(f pg.FoundTable) bool { return f.Table == t })
 		switch {
 		case i < 0:
@@ -131,7 +133,12 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 			fallthrough
 		default:
 			orders, times = append(orders, found[i].OrderColumn), append(times, found[i].TimeColumn)
+			texts = slices.DeleteFunc(outboxtable.Extra(found[i].Texts), func(c string) bool { return c == found[i].OrderColumn })
 		}
+		if n == 0 {
+			extra = texts
+		}
+		extra = slices.DeleteFunc(extra, func(c string) bool { return !slices.Contains(texts, c) })
 		tables = append(tables, yamlWord(t.String()))
 	}
 	if len(tables) == 1 {
@@ -151,6 +158,10 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 	}
 	if len(found) > 0 {
 		line("  # snapshot: initial", "or never: what to do with rows from before the slot")
+	}
+	if placement := outboxtable.Placement(extra); placement != "" {
+		line("router:", "")
+		line("  table.fields.additional.placement: "+yamlWord(placement), "columns that become headers of the record")
 	}
 	line("kafka:", "")
 	for i, broker := range brokers {
