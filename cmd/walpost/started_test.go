@@ -31,7 +31,7 @@ func TestGettingStartedEndsWithAVerifiedRecord(t *testing.T) {
 			case strings.HasPrefix(line, "walpost run "):
 				q.start(line)
 			case program == "kafka-console-consumer.sh":
-				record := q.consume(line, 1)
+				record := q.consume(line)
 				consumed = string(record.Key) == "4711" && string(record.Value) == `{"total": 12.50}`
 			default:
 				last = q.command(line)

@@ -64,7 +64,7 @@ func TestCheckLeadsARestrictedRoleToADatabaseThatIsFine(t *testing.T) {
 			admin := pg.DSN("shop")
 			pg.Exec(t, pg.DSN("postgres"), "CREATE DATABASE shop", "CREATE ROLE careful LOGIN")
 			pg.Exec(t, admin, shop.Schema, "CREATE PUBLICATION walpost FOR ALL TABLES")
-			d := &doctor{T: t, source: ", time_column: created_at", extra: "cleanup: {mode: delete}"}
+			d := &doctor{T: t, source: ", time_column: created_at", extra: "cleanup: {mode: delete}\nrouter: {table.fields.additional.placement: 'event_type:header:eventType'}"}
 			dsn := strings.Replace(admin, "postgres@", "careful@", 1)
 			code, found := d.finds(dsn)
 			if code != 1 {
