@@ -63,10 +63,16 @@ func TestFailuresCountWhatIsTheMessagesFault(t *testing.T) {
 		err  error
 		want Fault
 	}{
-		{errHandler, FaultMessage}, {Retryable(errHandler), FaultElsewhere},
-		{driver.ErrBadConn, FaultElsewhere}, {driver.ErrBadConn, FaultElsewhere}, {context.DeadlineExceeded, FaultElsewhere},
-		{driver.ErrBadConn, FaultElsewhere}, {driver.ErrBadConn, FaultElsewhere}, {driver.ErrBadConn, FaultMessage},
-		{context.DeadlineExceeded, FaultMessage}, {Permanent(errHandler), FaultPermanent},
+		{errHandler, FaultMessage},
+		{Retryable(errHandler), FaultElsewhere},
+		{driver.ErrBadConn, FaultElsewhere},
+		{driver.ErrBadConn, FaultElsewhere},
+		{context.DeadlineExceeded, FaultElsewhere},
+		{driver.ErrBadConn, FaultElsewhere},
+		{driver.ErrBadConn, FaultElsewhere},
+		{driver.ErrBadConn, FaultMessage},
+		{context.DeadlineExceeded, FaultMessage},
+		{Permanent(errHandler), FaultPermanent},
 	} {
 		if got := f.Add(c.err); got != c.want {
 			t.Errorf("failure %d, %v: %d, want %d", i, c.err, got, c.want)

@@ -107,6 +107,8 @@ const (
 	afterCancel = 2 * time.Second
 	// requestTimeout bounds a commit, and the request that leaves the group.
 	requestTimeout = 4 * time.Second
+	// closeTimeout is how long Run waits for the connections to end.
+	closeTimeout = 2 * time.Second
 	// releaseTime is how long it takes at most to give a partition up after Grace: a handler that is
 	// cancelled, a commit that runs already, the last commit, and a margin for the group itself.
 	releaseTime = afterCancel + 3*requestTimeout

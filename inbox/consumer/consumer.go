@@ -120,7 +120,15 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if left := cl.LeaveGroupContext(leave); left != nil {
 		c.cfg.Logger.Warn("leaving the group failed: its partitions are free after the session timeout", "group", c.cfg.Group, "err", left)
 	}
-	cl.Close()
+	closed := make(chan struct{})
+	go func() { // brokers that do not answer can hold it up for half a minute
+		defer close(closed)
+		cl.Close()
+	}()
+	select {
+	case <-closed:
+	case <-time.After(closeTimeout):
+	}
 	return err
 }
 

@@ -268,6 +268,36 @@ func TestOfAPrivateCluster(t *testing.T) {
 	k, asked := testenv.KafkaWithACLs(t, map[string]string{"shop": "secret"}, nil)
 	t.Run("a missing right for the dead letter topic is waited for", func(t *testing.T) { missingRight(t, k, asked) })
 	t.Run("an outage of the brokers is waited out", func(t *testing.T) { outageOfBrokers(t, k) })
+	t.Run("a stop does not wait for brokers that hang", func(t *testing.T) { stopWithoutBrokers(t, k) })
+}
+
+// Every step of a stop has its own end: a handler that does not return, the commit, the leaving of the group, the closing of the
+// client.
+func stopWithoutBrokers(t *testing.T, k *testenv.KafkaCluster) {
+	w := newWorld(t, k, 1)
+	w.send(0, "a:1", "b:1")
+	open := make(gate)
+	cfg := w.config(func(_ context.Context, m inbox.Message) error {
+		if string(m.Value) == "a:1" {
+			<-open
+		}
+		return nil
+	})
+	cfg.Grace = 100 * time.Millisecond
+	m := w.start(cfg)
+	w.eventually("b:1 is handled", func() bool { return m.Stats().Handled == 1 })
+	if err := k.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	if err := m.end(); !errors.As(err, new(*consumer.UncommittedError)) {
+		t.Errorf("Run returns %v", err)
+	}
+	t.Logf("the stop took %s", time.Since(begin).Round(time.Millisecond))
+	close(open)
+	if err := k.Resume(); err != nil {
+		t.Error(err)
+	}
 }
 
 func missingRight(t *testing.T, k *testenv.KafkaCluster, asked string) {

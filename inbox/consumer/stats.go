@@ -31,7 +31,7 @@ type PartitionStats struct {
 	Committed int64         // the committed offset; -1 if it is not known
 	Lag       int64         // messages from the first unfinished one to the end; -1 if it is not known
 	Buffered  int           // messages that were received and are not finished, or wait for one that is not
-	Paused    bool          // the buffer is full
+	Paused    bool          // its share of the buffer is used up
 	Oldest    time.Duration // since the oldest unfinished message was received; 0 if there is none
 }
 

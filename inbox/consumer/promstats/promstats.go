@@ -62,7 +62,7 @@ type partition = consumer.PartitionStats
 var ofPartitions = []metric[partition]{
 	{"lag", "Messages from the first unfinished one to the end. Absent while it is not known.", gauge, func(p *partition) float64 { return float64(p.Lag) }},
 	{"buffered", "Messages that were received and wait for their commit.", gauge, func(p *partition) float64 { return float64(p.Buffered) }},
-	{"paused", "1 while the buffer of the partition is full.", gauge, func(p *partition) float64 {
+	{"paused", "1 while the share of the buffer that the partition has is used up.", gauge, func(p *partition) float64 {
 		if p.Paused {
 			return 1
 		}
