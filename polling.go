@@ -436,7 +436,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 	}
 	next := &checkpoint.Record{
 		Name: r.cfg.Name, Epoch: rec.Epoch + 1, SystemID: found.SystemID, Timeline: found.Timeline, Poll: to, XIDColumn: found.XIDColumn, Database: found.Database,
-		LSN: at, WAL: checkpoint.FirstWAL(found, at), RunID: rec.RunID, Holder: "recover-" + strings.ToLower(rand.Text()[:8]), Time: time.Now(),
+		LSN: at, WAL: checkpoint.FirstWAL(found, at), Accepted: rec.Accepted, RunID: rec.RunID, Holder: "recover-" + strings.ToLower(rand.Text()[:8]), Time: time.Now(),
 	}
 	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {
 		return true, fmt.Errorf("write checkpoint: %w", err)

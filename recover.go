@@ -103,6 +103,47 @@ func Recover(ctx context.Context, cfg Config, opts RecoverOptions) (published ui
 	return total(), nil
 }
 
+// CloseGap asks the relay to close the gap with that token, which a person has accepted: the rows of the gap are in Kafka by now, or
+// nobody wants them. It needs the checkpoint store only. The cleanup goes on once the relay has read the request.
+func CloseGap(ctx context.Context, cfg Config, token string) error {
+	r, err := New(cfg)
+	if err != nil {
+		return err
+	}
+	store, free, err := r.openStore()
+	if err != nil {
+		return err
+	}
+	defer free()
+	values, err := store.Load(ctx, r.cfg.Name)
+	if err != nil {
+		return fmt.Errorf("read checkpoint: %w", err)
+	}
+	rec, _, err := checkpoint.Newest(r.cfg.Name, values)
+	if err != nil {
+		return err
+	}
+	var open []string
+	if rec != nil {
+		for _, a := range checkpoint.StillOpen(rec.Accepted, checkpoint.Closed(r.cfg.Name, values)) {
+			open = append(open, a.Token)
+		}
+	}
+	if !slices.Contains(open, token) {
+		hint := "The checkpoint has no accepted gap that is open."
+		if len(open) > 0 {
+			hint = "These gaps are open: " + strings.Join(open, ", ") + "."
+		}
+		return fault.Config(fmt.Errorf("%s has no open gap with the token %q", r.cfg.Name, token), hint)
+	}
+	limited, cancel := context.WithTimeoutCause(ctx, skipLimit, fmt.Errorf("the store has not accepted the request for %s", skipLimit))
+	defer cancel()
+	if err := store.Save(limited, checkpoint.CloseKey(r.cfg.Name, token), []byte(`{"version":1}`)); err != nil {
+		return fmt.Errorf("write the request to close gap %s: %w", token, err)
+	}
+	return nil
+}
+
 // skipLimit is how long the store may take. Kafka does not answer, for example, while too few replicas are in sync.
 var skipLimit = time.Minute
 

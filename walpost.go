@@ -282,7 +282,11 @@ func progress(s relay.Status) cleanup.Progress {
 	if !s.InStream {
 		return cleanup.Progress{}
 	}
-	return cleanup.Progress{Session: s.Epoch, Confirmed: s.Confirmed}
+	p := cleanup.Progress{Session: s.Epoch, Confirmed: s.Confirmed}
+	if len(s.Accepted) > 0 {
+		p.Gap = s.Accepted[0].Token
+	}
+	return p
 }
 
 func (r *Relay) openSink() (relay.Sink, *sink.Kafka, error) {

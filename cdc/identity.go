@@ -18,6 +18,8 @@ type Identity struct {
 	// SlotFound is a slot that was created where reading begins. SlotFound.ActivePID is the server
 	// process that polls the table for the same relay.
 	Poll string
+	// Claims says that workers claim the rows, so that the table says which ones are delivered.
+	Claims bool
 	// XIDColumn is the column that has the transaction ids of the rows, "" for their xmin. A position
 	// by one column means nothing by another one.
 	XIDColumn string

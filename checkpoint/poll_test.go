@@ -2,6 +2,7 @@ package checkpoint
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,7 +74,7 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 			if back := strings.Contains(text, "source.poll.xid_column back"); back != (c.want != OtherSource && !r.of(&f)) {
 				t.Errorf("the refusal must say that the change has to wait, if both are so: %s", text)
 			}
-			if strings.Contains(text, "0/1388") || strings.Contains(text, "walpost recover") != (refusal.Recoverable() || strategy && c.want == OtherSource) || strings.Contains(text, refusal.Token) == strategy {
+			if strings.Contains(text, "0/1388") || strings.Contains(strings.ReplaceAll(text, "recover --close-gap", ""), "walpost recover") != (refusal.Recoverable() || strategy && c.want == OtherSource) || strings.Contains(text, refusal.Token) == strategy {
 				t.Errorf("the refusal speaks of positions of another kind, or wrongly of recover, or lacks its token: %s", text)
 			}
 			begun := f
@@ -82,5 +83,65 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 				t.Errorf("accepted: start at %d, %v", start, err)
 			}
 		})
+	}
+}
+
+// After a failover, the advice depends on who knows which rows are delivered: the position, or the table.
+func TestTheAdviceAfterAFailoverOfAPolledTable(t *testing.T) {
+	for strategy, claims := range map[string]bool{"cursor": false, "claim": true, "delete": true} {
+		t.Run(strategy, func(t *testing.T) {
+			rec := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: strategy, LSN: 5000, WAL: 100, Time: time.Now()}
+			_, err := Judge(rec, cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Poll: strategy, Claims: claims, Server: 99})
+			var gap *Refusal
+			if !errors.As(err, &gap) || gap.Reason != ServerBehind {
+				t.Fatal(err)
+			}
+			var offers []string
+			for _, a := range gap.Commands() {
+				if !strings.Contains(gap.Hint(), a.Command) {
+					t.Errorf("the hint lacks %q: %s", a.Command, gap.Hint())
+				}
+				offers = append(offers, strings.Join(strings.Fields(a.Command)[1:], " "))
+			}
+			want := []string{"verify", "run --accept-gap=" + gap.Token, "recover --close-gap=" + gap.Token}
+			if claims { // verify and recover refuse, and replay would publish finished rows again
+				want = want[1:2]
+			}
+			if !slices.Equal(offers, want) || claims && strings.Contains(gap.Hint(), "replay") {
+				t.Errorf("offers %q, must be %q: %s", offers, want, gap.Hint())
+			}
+			next := &Record{Time: time.Now()}
+			if next.Accept(gap); len(next.Accepted) > 0 == claims {
+				t.Errorf("accepted: %+v", next.Accepted)
+			}
+		})
+	}
+}
+
+// An accepted gap stays in the record until it is closed, whatever else is accepted.
+func TestAnAcceptedGapStaysOpen(t *testing.T) {
+	rec := &Record{
+		Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 5000, WAL: 100, RunID: "r", Holder: "h", Time: time.Now().UTC(),
+		Accepted: []Accepted{{Token: "first", Gap: "a gap", Time: time.Now().UTC()}},
+	}
+	_, err := Judge(rec, cdc.Identity{SystemID: "8", Timeline: 2, Database: "shop", Poll: "cursor", Server: 200})
+	var gap *Refusal
+	if !errors.As(err, &gap) {
+		t.Fatal(err)
+	}
+	base := &Record{Time: time.Now().UTC()}
+	base.Accept(gap)
+	next := &Record{Name: rec.Name, SystemID: "8", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 6000, Time: base.Time}
+	next.Follow(base, rec, false)
+	read, err := Decode(next.Key(), next.Encode())
+	if err != nil {
+		t.Fatal(err)
+	}
+	store := map[string][]byte{read.Key(): next.Encode(), CloseKey(rec.Name, "first"): []byte("{}"), CloseKey("another", gap.Token): []byte("{}")}
+	if newest, _, err := Newest(rec.Name, store); err != nil || len(newest.Accepted) != 2 {
+		t.Fatalf("%v: %+v", err, newest)
+	}
+	if open := StillOpen(read.Accepted, Closed(rec.Name, store)); len(open) != 1 || open[0].Token != gap.Token || open[0].Gap == "" {
+		t.Errorf("open: %+v", open)
 	}
 }

@@ -53,6 +53,8 @@ type Record struct {
 	// Published is what the source published at the newest look. It is nil in a record of version
 	// 1, and the next write adds it.
 	Published *Published `json:"published,omitempty"`
+	// Accepted are the gaps that a person has accepted and not closed yet, oldest first.
+	Accepted []Accepted `json:"accepted,omitempty"`
 	// CommitTime is when the newest event before LSN was committed, by the server's clock. It is
 	// zero if that is not known.
 	CommitTime time.Time `json:"commit_time,omitzero"`
@@ -87,7 +89,7 @@ func (r *Record) Follow(base, held *Record, copies bool) {
 	if base != nil {
 		// This holds on another timeline too: Judge has checked that it left the old one behind
 		// that transaction.
-		r.Next, r.WAL, r.Border, r.CommitTime = base.Next, base.WAL, base.Border, base.CommitTime
+		r.Next, r.WAL, r.Border, r.CommitTime, r.Accepted = base.Next, base.WAL, base.Border, base.CommitTime, base.Accepted
 	}
 	if copies {
 		c := *base.Copy
@@ -231,6 +233,11 @@ func (r *Record) check() error {
 		return fmt.Errorf("next.rows must be at least 0 (got %d)", r.Next.Rows)
 	case r.Copy != nil && r.Next != nil:
 		return errors.New("next and copy exclude each other")
+	}
+	for i := range r.Accepted {
+		if err := r.Accepted[i].check(); err != nil {
+			return err
+		}
 	}
 	if r.Published != nil {
 		if err := r.Published.check(); err != nil {

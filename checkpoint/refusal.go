@@ -270,6 +270,8 @@ func (r *Refusal) gap() string {
 	switch {
 	case r.Reason == OtherSource && r.otherStrategy():
 		return "the position of one source has no meaning for the other source"
+	case r.claims():
+		return "the table may lack what walpost noted in it after this checkpoint, so rows may be delivered twice"
 	case r.polls():
 		return "events that were committed after this checkpoint may be missing"
 	case r.To != 0:
@@ -348,12 +350,23 @@ func (r *Refusal) Hint() string {
 		return first + " " + fault.Recover(false) +
 			" To skip the events of this gap instead (and of no other gap), run " + goOn
 	case r.NeedsSlot():
-		next = "If you accept the gap, walpost creates a new slot and starts there, so it delivers no row that was committed before. " +
-			"First remove the section cleanup from the configuration, because the cleanup would remove these rows. After the start, run " + fault.Command("verify") +
-			" to find them: verify also prints the command that publishes them."
+		next = "If you accept the gap, walpost creates a new slot and starts there, so it delivers no row that was committed before." + r.afterwards()
 	}
 	return first + " " + next + " To accept this gap and no other, run " + goOn
 }
+
+// afterwards says how rows are found that an accepted gap leaves out.
+func (r *Refusal) afterwards() string {
+	return " After the start, run " + fault.Command("verify") + " to find these rows: verify also prints the command that publishes them. " +
+		"The cleanup removes nothing until you run " + r.closing() + "."
+}
+
+// closing is the command that closes the gap once it is accepted.
+func (r *Refusal) closing() string { return CloseCommand(r.Token) }
+
+// claims reports whether workers claim the rows. Then the table says what is not delivered, and no row is
+// left out, whatever the server has lost.
+func (r *Refusal) claims() bool { return r.Found.Claims }
 
 // polls reports whether one of the two sources polls.
 func (r *Refusal) polls() bool {
@@ -404,12 +417,15 @@ func (r *Refusal) pollHint() string {
 		}
 		accept = "If the former source cannot start any more, and you accept the gap"
 	}
-	begins := "with the transactions that are still open at that moment"
-	if r.Found.Poll == "" {
-		begins = "at the position of the slot"
+	switch {
+	case r.claims():
+		accept += ", walpost delivers each row that is not finished, and leaves none out."
+	case r.Found.Poll == "":
+		accept += ", walpost starts at the position of the slot, so it delivers no row that was committed before." + r.afterwards()
+	default:
+		accept += ", walpost starts with the transactions that are open at that moment, so it delivers no row that was committed before." + r.afterwards()
 	}
-	return first + " " + accept + ", walpost starts " + begins + ". To publish older rows of the table once more, run " + fault.Command("replay") +
-		". To accept this gap and no other, run " + fault.Command("run", "--accept-gap="+r.Token)
+	return first + " " + accept + " To accept this gap and no other, run " + fault.Command("run", "--accept-gap="+r.Token)
 }
 
 // otherStrategy reports whether a relay that polls has another strategy than before.
@@ -425,18 +441,23 @@ func (r *Refusal) Commands() []fault.Advice {
 	case r.otherStrategy():
 		return []fault.Advice{{Command: fault.Command("recover")}}
 	case r.polls():
-		return []fault.Advice{
-			{Command: fault.Command("recover")},
-			{Command: fault.Command("replay")},
-			{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost does not publish them by itself"},
+		var all []fault.Advice
+		if r.Recoverable() {
+			all = append(all, fault.Advice{Command: fault.Command("recover")})
 		}
+		goOn := fault.Advice{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost does not publish them by itself"}
+		if r.claims() {
+			goOn.GivesUp = "no event, but some may be delivered twice"
+			return append(all, goOn)
+		}
+		return append(all, fault.Advice{Command: fault.Command("verify")}, goOn, fault.Advice{Command: r.closing()})
 	}
 	goOn := fault.Advice{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost never publishes them"}
 	if r.Found.Tableless || r.Reason == OtherTables {
 		return []fault.Advice{goOn}
 	}
 	if r.NeedsSlot() && !r.Recoverable() {
-		return []fault.Advice{{Command: fault.Command("verify")}, goOn}
+		return []fault.Advice{{Command: fault.Command("verify")}, goOn, {Command: r.closing()}}
 	}
 	return []fault.Advice{{Command: fault.Command("recover")}, goOn}
 }

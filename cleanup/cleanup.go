@@ -25,6 +25,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/conf"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
@@ -124,6 +125,7 @@ type Cleaner struct {
 	// filtered says that the publication has a row filter for a table. Run's goroutine only.
 	filtered bool
 	kept     []string    // of Config.Kept, in this pass
+	gap      string      // that the log has named, and that is still open
 	keep     string      // a condition on the rows of the present table: the row stays
 	id       *cdc.Column // of the present table: the event id; nil if there is nothing to keep
 	notes    []string    // hints of this pass, which the next pass reports
@@ -262,6 +264,15 @@ func (c *Cleaner) remove(ctx context.Context) error {
 		c.waits("the publication has a row filter")
 		return nil
 	}
+	if gap := c.cfg.Progress().Gap; gap != "" {
+		why := fmt.Sprintf("gap %s was accepted, and rows of it may not be in Kafka: publish them, and run %s", gap, fault.Command("recover", "--close-gap="+gap))
+		if c.waits(why); c.gap != gap {
+			c.cfg.Logger.Warn().Str("token", gap).Msg("cleanup removes nothing: " + why)
+		}
+		c.gap = gap
+		return nil
+	}
+	c.gap = ""
 	below, err := c.below(ctx)
 	if err != nil || below == 0 {
 		return err

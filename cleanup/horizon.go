@@ -9,6 +9,9 @@ type Progress struct {
 	// Confirmed is the position that this session has confirmed. Everything that was committed
 	// before it is in Kafka and in the checkpoint.
 	Confirmed cdc.Position
+	// Gap is the token of a gap that a person has accepted and not closed, "" for none. Rows in it may
+	// not be in Kafka, so no row is removed.
+	Gap string
 }
 
 // A mark is a pair that was read on one connection, first the snapshot and then the position. Every

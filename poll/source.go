@@ -152,7 +152,7 @@ func (s *Settings) identity(server *pg.Server) cdc.Identity {
 		column = "" // no position speaks of it
 	}
 	return cdc.Identity{
-		SystemID: server.SystemID, Timeline: server.Timeline, Database: server.Database, Poll: s.Strategy, XIDColumn: column,
+		SystemID: server.SystemID, Timeline: server.Timeline, Database: server.Database, Poll: s.Strategy, Claims: s.Claims(), XIDColumn: column,
 		Server: server.LSN, Recovering: server.Recovery, Time: server.Now, Started: server.Started,
 	}
 }

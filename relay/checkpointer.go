@@ -29,8 +29,10 @@ type checkpointer struct {
 	durable *checkpoint.Record    // the newest durable record of this epoch; zero before the first session
 	sent    uint64                // how many of the records sent by this process durable covers
 	looked  *checkpoint.Published // the newest look that found what is published unchanged; nil for none
-	busy    bool                  // a write has not ended yet
-	frozen  bool                  // no record may speak of what is in flight, because its history may be over
+	// accepted are the gaps that are accepted and not closed.
+	accepted []checkpoint.Accepted
+	busy     bool // a write has not ended yet
+	frozen   bool // no record may speak of what is in flight, because its history may be over
 
 	draft      checkpoint.Record // the record as it would be written now; see compose
 	draftSends uint64            // how many of the records sent by this process draft covers
@@ -51,7 +53,7 @@ type checkpointer struct {
 // taken notes that a session holds the slot, with rec as its durable record. It freezes the
 // checkpointer until the phase has resumed: what is in flight may be of another history than rec.
 func (c *checkpointer) taken(rec *checkpoint.Record, older []string) {
-	c.epoch, c.durable, c.looked, c.frozen = rec.Epoch, rec, rec.Published, true
+	c.epoch, c.durable, c.looked, c.accepted, c.frozen = rec.Epoch, rec, rec.Published, rec.Accepted, true
 	c.older = append(c.older, older...)
 }
 
@@ -69,11 +71,20 @@ func (c *checkpointer) due(now time.Time, p phase, tidy bool) {
 	}
 }
 
+// close notes which accepted gaps a person has closed. The next start removes the requests.
+func (c *checkpointer) close(tokens []string) {
+	open := checkpoint.StillOpen(c.accepted, tokens)
+	if len(open) < len(c.accepted) {
+		c.log.Info().Int("open", len(open)).Msg("an accepted gap is closed")
+	}
+	c.accepted = open
+}
+
 // compose makes draft the record of all that p has published safely. last says that reading is
 // over.
 func (c *checkpointer) compose(now time.Time, p phase, last bool) {
 	c.draft = *c.durable
-	c.draft.Epoch, c.draft.LSN, c.draft.Published, c.draft.Time = c.epoch, p.safe(), c.looked, now.UTC()
+	c.draft.Epoch, c.draft.LSN, c.draft.Published, c.draft.Accepted, c.draft.Time = c.epoch, p.safe(), c.looked, c.accepted, now.UTC()
 	c.draftSends = p.describe(&c.draft, last)
 }
 
@@ -95,6 +106,8 @@ func (c *checkpointer) ripe(now time.Time, p phase) bool {
 		return true
 	case c.ahead() && (since >= idleEvery || c.active && since >= saveEvery):
 		return true
+	case len(c.draft.Accepted) < len(c.durable.Accepted) && since >= saveEvery:
+		return true
 	}
 	// A changed publication leaves a gap that begins at the newest look. So the look is written
 	// even when nothing else moves.
@@ -109,7 +122,7 @@ func (c *checkpointer) unsaved(now time.Time, p phase) bool {
 	}
 	c.compose(now, p, true)
 	was, is := c.durable.Next, c.draft.Next
-	return c.ahead() || is != nil && (was == nil || *was != *is) ||
+	return c.ahead() || len(c.draft.Accepted) < len(c.durable.Accepted) || is != nil && (was == nil || *was != *is) ||
 		c.looked != c.durable.Published && c.looked.Unpublished != ""
 }
 

@@ -236,7 +236,7 @@ func (r *Relay) intend(ctx context.Context, was *checkpoint.Record, found cdc.Id
 	rec := r.record(found, lsn)
 	rec.Copy, rec.Published = &c, nil
 	if was != nil {
-		rec.Epoch, rec.RunID, rec.CommitTime = was.Epoch+1, was.RunID, was.CommitTime
+		rec.Epoch, rec.RunID, rec.CommitTime, rec.Accepted = was.Epoch+1, was.RunID, was.CommitTime, was.Accepted
 	}
 	if err := r.store.Save(ctx, rec.Key(), rec.Encode()); err != nil {
 		return nil, records.Waitable(fmt.Errorf("write checkpoint %s: %w", rec.Key(), err))

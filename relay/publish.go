@@ -59,6 +59,7 @@ func (l *loop) publish() {
 	}
 	st.Identity, st.Opened, st.Epoch, st.RunID = l.found, l.opened, c.epoch, c.durable.RunID
 	st.Safe, st.Checkpoint, st.Confirmed = l.phase.safe(), c.durable.LSN, l.confirmed
+	st.Accepted = c.accepted
 	st.InFlightEvents, st.InFlightBytes = l.flight.Tracker.InFlight()
 	st.OldestUnacked = l.flight.Tracker.Oldest()
 	if l.recent.Due(l.now, state != Streaming) {

@@ -140,6 +140,10 @@ func (r *Relay) takeOver(ctx context.Context, store records.Store, a *attempt, r
 	}
 	next := r.record(a.found, lsn)
 	next.Follow(base, held, r.copies(base))
+	next.Accepted = checkpoint.StillOpen(next.Accepted, now.Closed)
+	for _, token := range now.Closed {
+		older = append(slices.Clip(older), checkpoint.CloseKey(r.cfg.Name, token))
+	}
 	if held != nil {
 		older = append(slices.Clip(older), held.StoredKey())
 	}
@@ -207,7 +211,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 		return nil, fmt.Errorf("--accept-gap names gap %s, but walpost found another gap: %w", r.cfg.AcceptGap, refused)
 	}
 	r.log.Warn().Str("token", gap.Token).Str("gap", refused.Error()).
-		Msg("GAP ACCEPTED: events in it are not delivered; continuing after it")
+		Msg("GAP ACCEPTED: continuing after it")
 	sessions.Close(ctx, a.sess)
 	var err error
 	if r.copies(gap.Record) && gap.NeedsSlot() {
@@ -224,6 +228,7 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 		return nil, fault.Person(fmt.Errorf("step over gap %s: %w", gap.Token, err), "Start walpost again. It prints a new token for the present gap.")
 	}
 	base := r.record(a.found, start)
+	base.Accept(gap)
 	switch {
 	case gap.KeepsPosition(): // no part of the stream or of a copy is in the gap
 		base.Next, base.Copy, base.CommitTime = gap.Record.Next, gap.Record.Copy, gap.Record.CommitTime

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/latency"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/recent"
@@ -75,6 +76,10 @@ type Status struct {
 	Safe       cdc.Position // everything up to it is acknowledged
 	Checkpoint cdc.Position // durable in the checkpoint store
 	Confirmed  cdc.Position // confirmed to the source
+
+	// Accepted are the gaps that a person has accepted and not closed, oldest first: the cleanup removes
+	// nothing. It must not be changed.
+	Accepted []checkpoint.Accepted
 
 	InFlightEvents int
 	InFlightBytes  int

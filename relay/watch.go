@@ -30,9 +30,25 @@ func (l *loop) watch() {
 		k := sighting{began: time.Now()}
 		ctx, cancel := context.WithTimeout(l.background, max(l.cfg.MonitorInterval, DefaultConfig().MonitorInterval))
 		k.found, k.err = l.source.Check(ctx)
+		closed := l.closed(ctx)
 		cancel()
-		l.report(func() { l.sighted = append(l.sighted, k) })
+		l.report(func() {
+			l.sighted = append(l.sighted, k)
+			l.checkpointer.close(closed)
+		})
 	}
+}
+
+// closed reads which accepted gaps a person has closed. If the store cannot be read, they stay open.
+func (l *loop) closed(ctx context.Context) (tokens []string) {
+	if len(l.Status().Accepted) == 0 {
+		return nil
+	}
+	stored, err := l.newest(ctx)
+	if err != nil {
+		return nil
+	}
+	return stored.Closed
 }
 
 // checked takes what the monitor found.

@@ -37,6 +37,11 @@ If the new slot is lost as well, recover starts again with the original gap. An 
 part of the gap. Rows that were deleted from the table before they were published are lost. recover
 reports this, if possible with an upper limit for the number of deleted rows.
 
+If you accepted a gap (walpost run --accept-gap), the cleanup removes nothing, because rows of the gap
+may not be in Kafka. When you have published them (walpost verify finds them), or if nobody needs them,
+run recover with --close-gap and the token of the gap. The relay may run meanwhile. walpost status
+shows the gaps that are not closed.
+
 recover assumes that a row is in Kafka if its topic has an event with the same id, key, value and
 time. The same topic, id and key are enough if there is only one table, and its event id is a primary
 key of type uuid. If there is doubt, for example after an UPDATE of a delivered row, recover
@@ -48,7 +53,8 @@ committed at most --overlap before it. It uses the commit times that the server 
 the rows by their commit times and by source.order_column. If the order of some rows is still unknown,
 recover refuses to continue, unless you pass --unordered.`,
 		Example: `  walpost recover --config walpost.yaml
-  walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z`,
+  walpost recover --config walpost.yaml --yes --since 2026-11-20T08:00:00Z
+  walpost recover --config walpost.yaml --close-gap=3f9c01ab22d4`,
 		Args: noArguments,
 	}
 	load := configFlags(cmd, (*walpost.Config).Validate,
@@ -59,7 +65,17 @@ recover refuses to continue, unless you pass --unordered.`,
 	unordered := flags.Bool("unordered", false, "if the order of the rows is unknown, publish them in any order")
 	since := flags.String("since", "", "the commit `time` before which nothing is missing, such as 2026-11-20T08:00:00Z (default: the time of the newest confirmed event, minus --overlap)")
 	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "start examining rows this `duration` before the newest confirmed event")
+	closes := flags.String("close-gap", "", "close the accepted gap that has this `token`, so that the cleanup goes on, and do nothing else")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if *closes != "" {
+			return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
+				if err := walpost.CloseGap(ctx, cfg.Config, *closes); err != nil {
+					return err
+				}
+				_, err := fmt.Fprintf(cmd.OutOrStdout(), "gap %s is closed\n", *closes)
+				return err
+			})
+		}
 		opts := walpost.RecoverOptions{Overlap: *overlap}
 		if *overlap <= 0 {
 			return usageError{fmt.Errorf("--overlap: must be above 0s (got %s)", *overlap)}

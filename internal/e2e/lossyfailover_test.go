@@ -30,7 +30,7 @@ func TestAfterALossyFailoverWithoutTheSlotVerifyFindsWhatIsMissing(t *testing.T)
 		t.Fatalf("code %d\n%s", code, r.log)
 	}
 	hint := hintOf(r.log.String())
-	if cleanup, verify, token := strings.Index(hint, "remove the section cleanup"), strings.Index(hint, "run walpost verify "), strings.Index(hint, "--accept-gap="); cleanup < 0 || verify < cleanup || token < verify {
+	if verify, token, closing := strings.Index(hint, "run walpost verify "), strings.LastIndex(hint, "--accept-gap="), strings.Index(hint, "--close-gap="); verify < 0 || token < verify || closing < verify {
 		t.Errorf("the hint: %s", hint)
 	}
 	if code, out := s.command("recover", "--yes"); code != 3 || !strings.Contains(out, "run walpost verify ") {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/service"
 	"github.com/walpost/walpost/relay"
@@ -37,6 +38,8 @@ type View struct {
 		Timeline uint32 `json:"timeline"`
 	} `json:"source"`
 	Epoch uint64 `json:"epoch"`
+
+	AcceptedGaps []AcceptedGap `json:"accepted_gaps"` // not closed yet, oldest first; the cleanup removes nothing
 
 	Position struct {
 		Received   string `json:"received"`
@@ -87,6 +90,22 @@ type View struct {
 	LastErrorAgo    *float64 `json:"last_error_seconds_ago"`
 	LastEventAgo    *float64 `json:"last_event_seconds_ago"`
 	LastAckAgo      *float64 `json:"last_ack_seconds_ago"`
+}
+
+// An AcceptedGap is a gap that a person has accepted and not closed.
+type AcceptedGap struct {
+	Token   string  `json:"token"`
+	Gap     string  `json:"gap"` // what may be missing
+	Age     float64 `json:"seconds_ago"`
+	Command string  `json:"command"` // that closes it
+}
+
+func acceptedGapsOf(s *walpost.Status, now time.Time) []AcceptedGap {
+	all := []AcceptedGap{}
+	for _, a := range s.Accepted {
+		all = append(all, AcceptedGap{a.Token, a.Gap, max(0, now.Sub(a.Time).Seconds()), checkpoint.CloseCommand(a.Token)})
+	}
+	return all
 }
 
 // deadView is an event that went to the dead letter topic.
@@ -247,6 +266,7 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 		Epoch: s.Epoch, Events: s.Events, Transactions: s.Transactions, Skipped: s.Skipped, Remarks: s.Remarks,
 		Topics: s.Topics, Sessions: s.Sessions,
 		Halt:            haltOf(s),
+		AcceptedGaps:    acceptedGapsOf(&s, now),
 		Slot:            SlotOf(s.Slot, now),
 		Poll:            PollOf(s.Poll, now),
 		Cleanup:         cleanupViewOf(s.Cleanup, now),

@@ -17,6 +17,8 @@ type Stored struct {
 	Older []string                    // keys of records that are of no use any more
 	Halts map[string]*checkpoint.Halt // events that halted a relay, by token
 	Skips map[string]*checkpoint.Halt // those of them that a person wants passed over
+	// Closed are the tokens of accepted gaps that a person has closed.
+	Closed []string
 }
 
 // Newest loads what the store has of the relay of that name. If the store has lost its records, and
@@ -33,6 +35,7 @@ func Newest(ctx context.Context, store Store, name, loss string) (s Stored, err 
 		keys := slices.Sorted(maps.Keys(values))
 		return s, fmt.Errorf("read checkpoint, records %q: %w", keys, err)
 	}
+	s.Closed = checkpoint.Closed(name, values)
 	if s.Halts, s.Skips, err = checkpoint.Halts(name, values); err != nil {
 		return s, fmt.Errorf("read checkpoint: %w", err)
 	}

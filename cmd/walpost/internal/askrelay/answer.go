@@ -19,6 +19,8 @@ type Answer struct {
 	Ready   bool        `json:"ready"`
 	Reason  string      `json:"reason"`       // why the relay is not ready, or why it is not known
 	Reload  string      `json:"reload_error"` // why the newest reload of the configuration was refused; "" if it was not
+
+	AcceptedGaps []statuspage.AcceptedGap `json:"accepted_gaps"` // as in /api/status
 }
 
 // ForSlot asks the relay at http.listen whether it delivers the events of s, as it was read just now.
@@ -48,7 +50,7 @@ func At(ctx context.Context, cfg statuspage.Config) (Answer, statuspage.View) {
 	if err != nil {
 		return Answer{Address: cfg.Listen, Reason: fmt.Sprintf("no relay answers at %s (%v): %s", cfg.Listen, err, whereRelay)}, v
 	}
-	return Answer{cfg.Listen, relay.State(v.State), v.Ready, v.Reason, v.ReloadError}, v
+	return Answer{cfg.Listen, relay.State(v.State), v.Ready, v.Reason, v.ReloadError, v.AcceptedGaps}, v
 }
 
 // Other is the answer of a relay that is not the one that was meant.

@@ -30,6 +30,10 @@ func Status(w io.Writer, s *slot.Status, a askrelay.Answer) error {
 		line("", "%s", OneLine(f))
 	}
 	line("relay", "%s", relayText(a))
+	for _, g := range a.AcceptedGaps {
+		line("gap", "%s, accepted %s ago: %s", g.Token, time.Duration(g.Age*float64(time.Second)).Round(time.Second), OneLine(g.Gap))
+		line("", "the cleanup removes nothing until you run %s", g.Command)
+	}
 	if s.Known && s.Exists {
 		active := "inactive for " + s.InactiveFor.Round(time.Second).String()
 		switch {
@@ -111,6 +115,10 @@ func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []s
 		line("", "%s", OneLine(f))
 	}
 	line("relay", "%s", relayText(a))
+	for _, g := range a.AcceptedGaps {
+		line("gap", "%s, accepted %s ago: %s", g.Token, time.Duration(g.Age*float64(time.Second)).Round(time.Second), OneLine(g.Gap))
+		line("", "the cleanup removes nothing until you run %s", g.Command)
+	}
 	if p.Pending != nil {
 		more, oldest := "", ""
 		if p.More {
