@@ -331,7 +331,7 @@ func (s *claimStore) Save(ctx context.Context, key string, value []byte) error {
 	if err != nil {
 		return err
 	}
-	if old := s.shared; old == nil || old.SystemID != rec.SystemID || old.Timeline < rec.Timeline || old.Database != rec.Database || old.Poll != rec.Poll || rec.WAL < old.WAL { // a gap was accepted, if the WAL went back
+	if old := s.shared; old == nil || old.SystemID != rec.SystemID || old.Timeline < rec.Timeline || old.Database != rec.Database || old.Poll != rec.Poll || old.Table != nil && rec.Table != nil && !old.Table.Is(*rec.Table) || rec.WAL < old.WAL { // a gap was accepted, if the WAL went back
 		if err := s.Store.Save(ctx, key, value); err != nil {
 			return err
 		}
@@ -435,7 +435,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 		return true, err
 	}
 	next := &checkpoint.Record{
-		Name: r.cfg.Name, Epoch: rec.Epoch + 1, SystemID: found.SystemID, Timeline: found.Timeline, Poll: to, XIDColumn: found.XIDColumn, Database: found.Database,
+		Name: r.cfg.Name, Epoch: rec.Epoch + 1, SystemID: found.SystemID, Timeline: found.Timeline, Poll: to, XIDColumn: found.XIDColumn, Table: checkpoint.TableOf(found), Database: found.Database,
 		LSN: at, WAL: checkpoint.FirstWAL(found, at), Accepted: rec.Accepted, RunID: rec.RunID, Holder: "recover-" + strings.ToLower(rand.Text()[:8]), Time: time.Now(),
 	}
 	if err := store.Save(ctx, next.HolderKey(), next.Encode()); err != nil {

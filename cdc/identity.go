@@ -18,6 +18,8 @@ type Identity struct {
 	// SlotFound is a slot that was created where reading begins. SlotFound.ActivePID is the server
 	// process that polls the table for the same relay.
 	Poll string
+	// Polled is the table of such a source.
+	Polled PolledTable
 	// Claims says that workers claim the rows, so that the table says which ones are delivered.
 	Claims bool
 	// XIDColumn is the column that has the transaction ids of the rows, "" for their xmin. A position
@@ -87,6 +89,17 @@ type Published struct {
 	XMin        uint32           `json:"xmin"` // of its row in pg_publication
 	Tables      []PublishedTable `json:"tables"`
 }
+
+// PolledTable is a table that is polled. A table that takes its name has another OID, and the copy of a
+// database (CREATE DATABASE … TEMPLATE) has another database's.
+type PolledTable struct {
+	Name     string `json:"name"` // schema.table
+	OID      uint32 `json:"oid"`
+	Database uint32 `json:"database_oid"`
+}
+
+// Is reports whether t is the table o, whatever its name is.
+func (t PolledTable) Is(o PolledTable) bool { return t.OID == o.OID && t.Database == o.Database }
 
 // PublishedTable is a configured table. It is published as long as one of Entries is there.
 type PublishedTable struct {

@@ -73,6 +73,8 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 		// The server would accept a start in the future, and would skip everything before it
 		// silently.
 		return ServerBehind
+	case rec.replaced(found):
+		return TableReplaced
 	case !rec.of(found): // A change of the source trusts the record, so the record must be true of this server.
 		return OtherSource
 	case found.Poll != "": // no slot can be missing
@@ -94,6 +96,8 @@ func judge(rec *Record, found *cdc.Identity) Reason {
 func judgePublished(rec *Record, found *cdc.Identity) Reason {
 	was := rec.Published
 	switch {
+	case rec.replaced(found):
+		return TableReplaced
 	case was == nil:
 		return ""
 	case len(was.Tables) > 0 && len(found.Published.Tables) > 0 && !was.shares(&found.Published):

@@ -14,13 +14,18 @@ import (
 // The position of a source that polls is the id of a transaction. What the server must have is in WAL.
 func TestJudgeASourceThatPolls(t *testing.T) {
 	rec := func(change func(*Record)) *Record {
-		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 5000, WAL: 100, Time: time.Now()}
-		change(r)
+		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 5000, WAL: 100, Time: time.Now(),
+			Table: &cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}}
+		if change(r); r.Poll == "" {
+			r.Table = nil
+		}
 		return r
 	}
 	found := func(change func(*cdc.Identity)) cdc.Identity {
-		f := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", Server: 200}
-		change(&f)
+		f := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", Server: 200, Polled: cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}}
+		if change(&f); f.Poll == "" {
+			f.Polled = cdc.PolledTable{}
+		}
 		return f
 	}
 	promoted := func(end cdc.Position) func(*cdc.Identity) {
@@ -40,6 +45,11 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 		"the same without WAL that matters":  {rec: func(r *Record) { r.WAL = 0 }, found: func(f *cdc.Identity) { f.Timeline = 3 }},
 		"an old primary":                     {found: func(f *cdc.Identity) { f.Timeline = 1 }, want: TimelineBack},
 		"another server":                     {found: func(f *cdc.Identity) { f.SystemID = "8" }, want: OtherSystem},
+		"another table has the name":         {found: func(f *cdc.Identity) { f.Polled.OID++ }, want: TableReplaced},
+		"a copy of the database":             {found: func(f *cdc.Identity) { f.Polled.Database++ }, want: TableReplaced},
+		"the table has another name":         {found: func(f *cdc.Identity) { f.Polled.Name = "public.events" }},
+		"a record without a table":           {rec: func(r *Record) { r.Table = nil }},
+		"a replaced table, and a strategy":   {found: func(f *cdc.Identity) { f.Poll = "claim"; f.Polled.OID++ }, want: TableReplaced},
 		"another strategy":                   {found: func(f *cdc.Identity) { f.Poll = "claim" }, want: OtherSource},
 		"another strategy, and an old copy":  {found: func(f *cdc.Identity) { f.Poll, f.Server = "claim", 99 }, want: ServerBehind},
 		"another column, and an old copy":    {found: func(f *cdc.Identity) { f.XIDColumn, f.Server = "xid", 99 }, want: ServerBehind},
@@ -74,12 +84,16 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 			if back := strings.Contains(text, "source.poll.xid_column back"); back != (c.want != OtherSource && !r.of(&f)) {
 				t.Errorf("the refusal must say that the change has to wait, if both are so: %s", text)
 			}
-			if strings.Contains(text, "0/1388") || strings.Contains(strings.ReplaceAll(text, "recover --close-gap", ""), "walpost recover") != (refusal.Recoverable() || strategy && c.want == OtherSource) || strings.Contains(text, refusal.Token) == strategy {
+			if strings.Contains(text, "0/1388") || strings.Contains(strings.ReplaceAll(text, "recover --close-gap", ""), "walpost recover") != (refusal.Recoverable() || strategy && c.want == OtherSource) || strings.Contains(text, refusal.Token) == (strategy || refusal.otherStrategy()) {
 				t.Errorf("the refusal speaks of positions of another kind, or wrongly of recover, or lacks its token: %s", text)
 			}
 			begun := f
 			begun.SlotFound = cdc.SlotState{Exists: true, Created: true, Confirmed: 6000}
-			if start, err := AcceptedStart(refusal, begun); f.Poll != "" && (err != nil || start != 6000) {
+			from := cdc.Position(6000)
+			if c.want == TableReplaced {
+				begun, from = f, 5000
+			}
+			if start, err := AcceptedStart(refusal, begun); f.Poll != "" && (err != nil || start != from) {
 				t.Errorf("accepted: start at %d, %v", start, err)
 			}
 		})

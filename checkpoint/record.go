@@ -42,6 +42,8 @@ type Record struct {
 	// WAL before which everything delivered was written, 0 if that does not matter.
 	Poll string       `json:"poll,omitempty"`
 	WAL  cdc.Position `json:"wal,omitzero"`
+	// Table is the table that a source polls; nil for a source that reads a slot.
+	Table *cdc.PolledTable `json:"table,omitempty"`
 	// XIDColumn is for a source that polls: the column whose transaction ids LSN counts, or "" for
 	// the rows' xmin.
 	XIDColumn string `json:"xid_column,omitempty"`
@@ -72,6 +74,19 @@ type Next struct {
 	CommitEndLSN cdc.Position `json:"commit_end_lsn"` // 0/0 until its Commit is read
 	Rows         int          `json:"rows"`
 	LastEventID  string       `json:"last_event_id"` // of the last of these records, for people
+}
+
+// TableOf is what a record remembers of the table that found polls, nil if it polls none.
+func TableOf(found cdc.Identity) *cdc.PolledTable {
+	if found.Poll == "" || found.Polled.OID == 0 {
+		return nil
+	}
+	return &found.Polled
+}
+
+// replaced reports whether found polls another table than the record was written for.
+func (r *Record) replaced(found *cdc.Identity) bool {
+	return r.Table != nil && found.Polled.OID != 0 && !found.Polled.Is(*r.Table)
 }
 
 // FirstWAL is the WAL of a first record at lsn. If the relay begins behind rows that are there, a server
@@ -225,8 +240,10 @@ func (r *Record) check() error {
 		return fmt.Errorf("time must be in the years 0 to 9999, in UTC (got %d)", r.Time.UTC().Year())
 	case r.Poll != "" && (r.Slot != "" || r.Copies(OriginSnapshot) || r.Published != nil):
 		return errors.New("a record with poll must have neither slot nor snapshot nor published")
-	case r.Poll == "" && (r.WAL != 0 || r.Border != "" || r.XIDColumn != ""):
-		return errors.New("a record without poll must have neither wal nor border nor xid_column")
+	case r.Poll == "" && (r.WAL != 0 || r.Border != "" || r.XIDColumn != "" || r.Table != nil):
+		return errors.New("a record without poll must have neither wal nor border nor xid_column nor table")
+	case r.Table != nil && (r.Table.OID == 0 || r.Table.Database == 0 || !utf8.ValidString(r.Table.Name)):
+		return fmt.Errorf("table must have a name and two OIDs (got %+v)", *r.Table)
 	case r.Next != nil && r.Next.CommitLSN == 0:
 		return errors.New("next.commit_lsn must not be 0/0")
 	case r.Next != nil && r.Next.Rows < 0:

@@ -22,6 +22,7 @@ const (
 	TimelineBack   Reason = "timeline_back"   // a lower timeline: an old primary, or an old copy
 	TimelineForked Reason = "timeline_forked" // a higher one that does not continue the record's timeline up to the record
 	ServerBehind   Reason = "server_behind"   // the server has not reached the record's position, after a restore
+	TableReplaced  Reason = "table_replaced"  // another table is polled than the one of the record, maybe under its name
 	OtherSource    Reason = "other_source"    // the record is of another kind of source, or of another strategy of polling
 	SlotMissing    Reason = "slot_missing"
 	SlotLost       Reason = "slot_lost"
@@ -87,7 +88,7 @@ func refuse(reason Reason, rec *Record, found cdc.Identity) *Refusal {
 		comparable = found.Timeline == rec.Timeline
 	case SlotAhead:
 		comparable = true
-	case OtherSystem, OtherDatabase, OtherSource, TimelineBack, SlotMissing, SlotLost, OtherTables, OtherPublication, PublicationChanged:
+	case OtherSystem, OtherDatabase, OtherSource, TableReplaced, TimelineBack, SlotMissing, SlotLost, OtherTables, OtherPublication, PublicationChanged:
 	}
 	if r.Changes = changes(reason, rec, &found); len(r.Changes) > 0 {
 		r.widen(rec.Published)
@@ -129,11 +130,14 @@ func (r *Refusal) widen(was *Published) {
 func (r *Refusal) token() string {
 	h := sha256.New()
 	f := &r.Found
-	if rec := r.Record; r.KeepsPosition() {
+	switch rec := r.Record; {
+	case r.Reason == TableReplaced: // the position moves as below
+		fmt.Fprintf(h, "%s\n%q %q %v %v\n", r.Reason, rec.Name, rec.SystemID, *rec.Table, f.Polled)
+	case r.KeepsPosition():
 		// The position and the epoch move while this gap stays, because a running relay that finds
 		// it writes a last checkpoint.
 		fmt.Fprintf(h, "%s\n%q %q %q %q %q %q\n", r.Reason, rec.Name, rec.SystemID, rec.Database, rec.Slot, rec.Published.Publication, f.Published.Publication)
-	} else {
+	default:
 		var end cdc.Position
 		var forked bool
 		if rec != nil {
@@ -158,12 +162,14 @@ func (r *Refusal) token() string {
 
 // NeedsSlot reports whether going on takes a new slot, because the one that was found is missing or
 // lost.
-func (r *Refusal) NeedsSlot() bool { return !r.Found.SlotFound.Exists || lost(&r.Found.SlotFound) }
+func (r *Refusal) NeedsSlot() bool {
+	return !r.KeepsPosition() && (!r.Found.SlotFound.Exists || lost(&r.Found.SlotFound))
+}
 
-// KeepsPosition reports whether the slot is good and still gives everything behind the record. Then
-// going on starts at the record.
+// KeepsPosition reports whether the slot is good and still gives everything behind the record, or
+// another table is polled on the server of the record. Then going on starts at the record.
 func (r *Refusal) KeepsPosition() bool {
-	return r.Reason == PublicationChanged || r.Reason == OtherPublication || r.Reason == OtherTables
+	return r.Reason == TableReplaced || r.Reason == PublicationChanged || r.Reason == OtherPublication || r.Reason == OtherTables
 }
 
 // KeepsSlot reports whether a recover publishes what is missing and then goes on with the slot that
@@ -222,6 +228,10 @@ func (r *Refusal) found() string {
 	switch r.Reason {
 	case OtherSource:
 		return fmt.Sprintf("the source is %s, but checkpoint %s was written for %s", sourceName(f.Poll, f.XIDColumn, f.Slot), rec.Key(), sourceName(rec.Poll, rec.XIDColumn, rec.Slot))
+	case TableReplaced:
+		was, is := rec.Table, &f.Polled
+		return fmt.Sprintf("table %s is another table (OID %d of database OID %d) than %s (OID %d of database OID %d), which %s was written for",
+			is.Name, is.OID, is.Database, was.Name, was.OID, was.Database, key)
 	case OtherSystem:
 		return fmt.Sprintf("the server has the system identifier %s, but %s was written for %s, another server", f.SystemID, key, rec.SystemID)
 	case OtherDatabase:
@@ -270,6 +280,10 @@ func (r *Refusal) gap() string {
 	switch {
 	case r.Reason == OtherSource && r.otherStrategy():
 		return "the position of one source has no meaning for the other source"
+	case r.Reason == TableReplaced && r.claims():
+		return "rows of the former table may be missing"
+	case r.Reason == TableReplaced:
+		return "rows of the former table, and rows of this table that were written before this checkpoint, may be missing"
 	case r.claims():
 		return "the table may lack what walpost noted in it after this checkpoint, so rows may be delivered twice"
 	case r.polls():
@@ -381,7 +395,7 @@ func (r *Refusal) Recoverable() bool {
 		return true
 	case OtherSource:
 		return (r.Found.Poll == "") != (r.Record.Poll == "") || r.Found.Poll == r.Record.Poll && r.Found.XIDColumn != ""
-	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, SlotAhead, OtherTables, OtherPublication, PublicationChanged:
+	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, TableReplaced, SlotAhead, OtherTables, OtherPublication, PublicationChanged:
 	}
 	return false
 }
@@ -399,6 +413,8 @@ func (r *Refusal) pollHint() string {
 		if r.Recoverable() {
 			first += " To change the source on purpose, run " + fault.Command("recover") + ": recover publishes the rows that are not in Kafka, and then walpost run continues."
 		}
+	case TableReplaced:
+		first = "If source.table is wrong, or the table has its name by mistake, correct that. Rows that are not delivered may be in the former table."
 	case OtherSystem, OtherDatabase:
 		first = "If source.dsn names the wrong server or database, correct it."
 	case TimelineBack:
@@ -418,6 +434,8 @@ func (r *Refusal) pollHint() string {
 		accept = "If the former source cannot start any more, and you accept the gap"
 	}
 	switch {
+	case r.Reason == TableReplaced && !r.claims():
+		accept += ", walpost continues at its position, so it delivers no row of an older transaction." + r.afterwards()
 	case r.claims():
 		accept += ", walpost delivers each row that is not finished, and leaves none out."
 	case r.Found.Poll == "":
@@ -446,6 +464,10 @@ func (r *Refusal) Commands() []fault.Advice {
 			all = append(all, fault.Advice{Command: fault.Command("recover")})
 		}
 		goOn := fault.Advice{Command: fault.Command("run", "--accept-gap="+r.Token), GivesUp: "the events of this gap: walpost does not publish them by itself"}
+		if r.claims() && r.Reason == TableReplaced {
+			goOn.GivesUp = "the rows of the former table that are not delivered"
+			return append(all, goOn)
+		}
 		if r.claims() {
 			goOn.GivesUp = "no event, but some may be delivered twice"
 			return append(all, goOn)

@@ -130,7 +130,7 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 		return err
 	}
 	s.pid, s.rows = more.PID, set.rowReader(s.facts)
-	s.identity = set.identity(&s.facts.Server)
+	s.identity = set.identity(s.facts)
 	if s.identity.History, err = s.src.history(ctx, s.conn, &s.facts.Server); err != nil {
 		return err
 	}
@@ -146,13 +146,15 @@ func (s *Session) open(ctx context.Context, create, replaceLost bool) (err error
 	return nil
 }
 
-func (s *Settings) identity(server *pg.Server) cdc.Identity {
+func (s *Settings) identity(f *Facts) cdc.Identity {
+	server := &f.Server
 	column := s.XIDColumn
 	if s.Claims() {
 		column = "" // no position speaks of it
 	}
 	return cdc.Identity{
 		SystemID: server.SystemID, Timeline: server.Timeline, Database: server.Database, Poll: s.Strategy, Claims: s.Claims(), XIDColumn: column,
+		Polled: cdc.PolledTable{Name: s.Table.String(), OID: f.Table.OID, Database: server.DatabaseOID},
 		Server: server.LSN, Recovering: server.Recovery, Time: server.Now, Started: server.Started,
 	}
 }
@@ -191,7 +193,7 @@ func (s *Source) Check(ctx context.Context) (found cdc.Identity, err error) {
 	if err != nil {
 		return found, fault.Retry(fmt.Errorf("check the source: %w", err))
 	}
-	found = s.set.identity(&f.Server)
+	found = s.set.identity(f)
 	if unmet := s.set.Unmet(f); len(unmet) > 0 && !f.Server.Recovery {
 		return found, unmet[0].fault(true, f.Server.Provider)
 	}

@@ -186,7 +186,7 @@ func (r *Relay) judgeLoss(ctx context.Context, err error) error {
 // record returns a first record at lsn of the source that was found.
 func (r *Relay) record(found cdc.Identity, lsn cdc.Position) *checkpoint.Record {
 	return &checkpoint.Record{
-		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Poll: found.Poll, XIDColumn: found.XIDColumn,
+		Name: r.cfg.Name, Epoch: 1, SystemID: found.SystemID, Timeline: found.Timeline, Slot: found.Slot, Poll: found.Poll, XIDColumn: found.XIDColumn, Table: checkpoint.TableOf(found),
 		Database: found.Database, LSN: lsn, WAL: checkpoint.FirstWAL(found, lsn), Published: checkpoint.Seen(found), Holder: r.holder, Time: time.Now().UTC(),
 	}
 }
@@ -230,6 +230,8 @@ func (r *Relay) accept(ctx context.Context, a *attempt, refused error) (*checkpo
 	base := r.record(a.found, start)
 	base.Accept(gap)
 	switch {
+	case gap.Reason == checkpoint.TableReplaced: // Next counts rows of the former table
+		base.Border, base.CommitTime = gap.Record.Border, gap.Record.CommitTime
 	case gap.KeepsPosition(): // no part of the stream or of a copy is in the gap
 		base.Next, base.Copy, base.CommitTime = gap.Record.Next, gap.Record.Copy, gap.Record.CommitTime
 	case r.copies(gap.Record):

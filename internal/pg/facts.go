@@ -39,6 +39,7 @@ type Server struct {
 	SystemID      string    `json:"system_id"`
 	Timeline      uint32    // 0 on a standby
 	Database      string
+	DatabaseOID   uint32 `json:"database_oid"`
 	WALLevel      string `json:"wal_level"`
 	SenderTimeout string `json:"sender_timeout"` // milliseconds
 	MaxSlots      int    `json:"max_slots"`
@@ -59,7 +60,7 @@ const serverQuery = `SELECT current_setting('server_version_num')::int AS versio
  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_flush_lsn() END AS lsn,
  clock_timestamp() AS now, pg_postmaster_start_time()::text AS started, (SELECT system_identifier::text FROM pg_control_system()) AS system_id,
  CASE WHEN pg_is_in_recovery() THEN 0 ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END AS timeline,
- current_database() AS database, current_setting('wal_level') AS wal_level,
+ current_database() AS database, (SELECT oid::bigint FROM pg_database WHERE datname = current_database()) AS database_oid, current_setting('wal_level') AS wal_level,
  (SELECT setting FROM pg_settings WHERE name = 'wal_sender_timeout') AS sender_timeout,
  current_setting('max_replication_slots')::int AS max_slots, (SELECT count(*) FROM pg_replication_slots) AS slots,
  current_setting('max_wal_senders')::int AS max_senders, (SELECT count(*) FROM pg_stat_replication) AS senders,
