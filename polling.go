@@ -370,7 +370,7 @@ func (c *Config) validateClaims(found *Problems) {
 			break
 		}
 	}
-	if c.Source.Snapshot == "never" {
+	if c.Source.Snapshot == "never" || pg.IsBound(c.Source.Snapshot) {
 		found.Add("source.snapshot", conf.MustBe, "initial, or not set, with "+strategy+", because the table says what is delivered: to leave rows out, run UPDATE … SET finished_at = now()", c.Source.Snapshot)
 	}
 }

@@ -35,6 +35,7 @@ import (
 	"github.com/walpost/walpost/internal/conf"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/table"
 	"github.com/walpost/walpost/poll"
 	"github.com/walpost/walpost/relay"
@@ -171,10 +172,14 @@ func (r *Relay) SetLimits(limits slot.Config) error {
 
 // snapshot is what Run publishes ahead of the stream; nil for nothing.
 func (r *Relay) snapshot() *relay.Copying {
-	if r.cfg.Source.Snapshot != "initial" || r.polled != nil { // a source that polls begins with the oldest rows itself
+	if !r.source.Config().Copies() || r.polled != nil { // a source that polls begins with the oldest rows itself
 		return nil
 	}
-	return &relay.Copying{Origin: checkpoint.OriginSnapshot, Tables: r.tables()}
+	tables := r.tables()
+	if bound, err := pg.ParseBound(r.cfg.Source.Snapshot); err == nil {
+		tables.After = bound.XID
+	}
+	return &relay.Copying{Origin: checkpoint.OriginSnapshot, Tables: tables, After: tables.After}
 }
 
 // open makes the loop of a Run or a Recover. free closes its store, and its reader of the parking topic.

@@ -34,6 +34,10 @@ type Copy struct {
 	// any age may be missing.
 	AnyAge bool `json:"any_age,omitempty"`
 
+	// After is for OriginSnapshot: the rows of the transactions below this id are left out. 0 leaves out
+	// none.
+	After uint64 `json:"after,omitempty"`
+
 	// Border is for a source that polls: the rows of the transactions that this snapshot sees are
 	// published, and the source gives the others.
 	Border string `json:"border,omitempty"`
@@ -181,7 +185,7 @@ func (r *Record) CopyBehind(found cdc.Identity) *Copy {
 	c := *r.Copy
 	c.Finished = nil
 	if r.SystemID != found.SystemID || r.Database != found.Database || r.Timeline != found.Timeline {
-		c.At = Mark{}
+		c.At, c.After = Mark{}, 0
 	}
 	return &c
 }

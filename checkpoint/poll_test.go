@@ -14,8 +14,8 @@ import (
 // The position of a source that polls is the id of a transaction. What the server must have is in WAL.
 func TestJudgeASourceThatPolls(t *testing.T) {
 	rec := func(change func(*Record)) *Record {
-		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 5000, WAL: 100, Time: time.Now(),
-			Table: &cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}}
+		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 5000, WAL: 100, Time: time.Now()}
+		r.Table = &cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}
 		if change(r); r.Poll == "" {
 			r.Table = nil
 		}

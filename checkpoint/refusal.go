@@ -309,7 +309,8 @@ func (r *Refusal) Hint() string {
 	var first string
 	goOn, recovers := fault.Command("run", "--accept-gap="+r.Token), fault.Command("recover")
 	switch r.Reason {
-	case OtherSystem, OtherDatabase, OtherSource: // OtherSource has polls
+	case OtherSource, TableReplaced: // have polls
+	case OtherSystem, OtherDatabase:
 		first = "If source.dsn names the wrong server or database, correct it."
 	case OtherSlot:
 		first = fmt.Sprintf("If source.slot is wrong, correct it: it was %q.", r.Record.Slot)

@@ -92,7 +92,7 @@ func checkPostgres(parent context.Context, cfg *replication.Config, within, paus
 		fail("settings", err)
 		return x.found
 	}
-	if x.makes && cfg.Snapshot == "" && !slices.ContainsFunc(x.found, func(f Finding) bool { return f.Verdict == Fail }) {
+	if x.makes && !slices.ContainsFunc(x.found, func(f Finding) bool { return f.Verdict == Fail }) {
 		if err := cfg.RefuseRows(ctx, sql, f); err != nil {
 			fail("source.snapshot", err)
 		}

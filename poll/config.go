@@ -73,8 +73,8 @@ type Settings struct {
 	Table pg.Table
 	// OrderColumn grows with every row. TimeColumn, if not empty, says when a row was written.
 	OrderColumn, TimeColumn string
-	// Snapshot is what a first start does with the rows that are there: "initial", "never", or "" for
-	// a refusal if there are any.
+	// Snapshot is what a first start does with the rows that are there: with "initial" it begins with the
+	// oldest, and with a pg.Bound as text behind the bound. With "never" or "" it refuses if there are any.
 	Snapshot string
 	// Key returns the column that a record's key comes from, "" for none; ID returns the column of the
 	// event id.

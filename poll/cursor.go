@@ -381,10 +381,8 @@ func (s *cursor) beginning(ctx context.Context, anyway bool) (cdc.Position, erro
 		return 0, err
 	case !has.Rows:
 		return oldest, nil
-	case set.Snapshot == "" && !anyway:
-		return 0, fault.Config(fmt.Errorf("table %s has rows, and no checkpoint says which of them are delivered", set.Table),
-			"For a new relay, set source.snapshot to \"initial\" to publish these rows, or to \"never\" to begin with the rows that are inserted from now on. "+
-				"If this relay ran before, its checkpoint is lost: set \"initial\", which publishes the rows of the table again, because \"never\" leaves out what is not delivered.")
+	case !anyway:
+		return s.boundary(ctx)
 	}
 	// The id is in the WAL once that is flushed, so the server gives out no id up to it again.
 	own, err := pg.Row[struct{ ID string }](ctx, s.conn, "take a transaction id", "SELECT pg_current_xact_id()::text AS id")
@@ -401,4 +399,25 @@ func (s *cursor) beginning(ctx context.Context, anyway bool) (cdc.Position, erro
 	}
 	s.identity.Server = max(s.identity.Server, l.Insert) // a server without that WAL gives out the ids again
 	return min(ids.xmin, cdc.Position(id)+1), s.flushed(ctx, l.Insert, l.Flush)
+}
+
+// boundary is the beginning where source.snapshot has a bound. Otherwise a person has to say what becomes of
+// the rows that are there.
+func (s *cursor) boundary(ctx context.Context) (cdc.Position, error) {
+	set, server := &s.src.set, &s.facts.Server
+	if bound, err := pg.ParseBound(set.Snapshot); err == nil {
+		holds, err := bound.Holds(ctx, s.conn, server)
+		if err != nil || holds {
+			return cdc.Position(bound.XID), err
+		}
+	}
+	has, err := pg.CountRows(ctx, s.conn, &s.facts.Table, "")
+	if err != nil {
+		return 0, err
+	}
+	bound, err := pg.TakeBound(ctx, s.conn, server)
+	if err != nil {
+		return 0, err
+	}
+	return 0, bound.Refuse(fmt.Sprintf("table %s has %s", set.Table, has), set.Snapshot)
 }

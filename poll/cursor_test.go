@@ -2,6 +2,7 @@ package poll
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -178,14 +180,23 @@ func TestAFirstStart(t *testing.T) {
 	forms(t, func(t *testing.T, xid string) {
 		w := newWorld(t, testenv.Postgres(t, "15"), xid)
 		w.exec(insert("a", "1"))
-		undecided := w.set
-		undecided.Snapshot = ""
-		if _, err := NewSource(undecided).Open(t.Context(), true, false); !fault.Misconfigured(err) || !strings.Contains(fault.Hint(err), `to "never"`) {
-			t.Errorf("a table that has rows: %v", err)
-		}
 		open := testenv.Conn(t, w.dsn)
 		testenv.Run(t, open, "BEGIN", insert("b", "2"))
-		w.set.Snapshot = "never"
+		var bound pg.Bound
+		for _, snapshot := range []string{"", "never", "after 1/3"} {
+			undecided := w.set
+			undecided.Snapshot = snapshot
+			_, err := NewSource(undecided).Open(t.Context(), true, false)
+			printed := regexp.MustCompile(`snapshot: (after \S+)`).FindStringSubmatch(fault.Hint(err))
+			if !fault.Misconfigured(err) || printed == nil {
+				t.Fatalf("%q over a table that has rows: %v", snapshot, err)
+			}
+			var wrong error
+			if bound, wrong = pg.ParseBound(printed[1]); wrong != nil {
+				t.Fatal(wrong)
+			}
+		}
+		w.set.Snapshot = bound.String()
 		w.Source = NewSource(w.set)
 		w.begin()
 		w.exec(insert("a", "3"))

@@ -341,6 +341,21 @@ func TestASnapshotBeginsOnlyWhereItMay(t *testing.T) {
 }
 
 // Between the record that a slot is about to be made and the first row anything can happen; the next start knows whose slot it is.
+// With a bound, a slot that is there has the position: only a snapshot of all rows could not tell which rows are older.
+func TestABoundDoesNotMatterWhereTheSlotIs(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		w.commit("a")
+		cfg := snapshot(w)
+		cfg.Copying.After = 4242
+		r := w.start(cfg)
+		w.want(t, time.Minute, "the event that the slot has", w.allDelivered)
+		if rec := w.record(); rec.Copy != nil {
+			t.Errorf("a copy of the table: %+v", rec.Copy)
+		}
+		r.stopped(t, 5*time.Second)
+	})
+}
+
 func TestASlotThatWasAboutToBeMadeIsTaken(t *testing.T) {
 	for name, made := range map[string]bool{"before the slot": false, "behind the slot": true} {
 		t.Run(name, func(t *testing.T) {
@@ -375,7 +390,7 @@ func TestARunWithoutTheSnapshotRefusesToForgetIt(t *testing.T) {
 		r.stopped(t, 5*time.Second)
 		r = w.start(Config{Create: true})
 		<-r.done
-		if !fault.Misconfigured(r.err) || !strings.Contains(fault.Hint(r.err), `source.snapshot to "initial"`) {
+		if !fault.Misconfigured(r.err) || !strings.Contains(fault.Hint(r.err), `source.snapshot as it was`) {
 			t.Errorf("%v", r.err)
 		}
 		r = w.start(Config{Create: true, SkipSnapshot: true})

@@ -21,6 +21,9 @@ type Copying struct {
 	// have left out, and Run ends when they are published.
 	Origin string
 	Tables Tables
+	// After leaves out, with checkpoint.OriginSnapshot, the rows of the transactions below this id. 0
+	// leaves out none.
+	After uint64
 	// Gap is asked, with OriginRecover, before anything is changed. It decides whether to replace
 	// the slot of gap (Refusal.NeedsSlot), or to close gap on the slot that exists. begun is the
 	// unfinished snapshot or recover that is cut short, nil for none. What begun has not published
@@ -89,8 +92,8 @@ func (r *Relay) plan(ctx context.Context, rec *checkpoint.Record) (*checkpoint.R
 // withoutCopy decides about an unfinished snapshot that the configuration no longer asks for.
 func (r *Relay) withoutCopy(ctx context.Context, rec *checkpoint.Record) (*checkpoint.Record, error) {
 	if !r.cfg.SkipSnapshot {
-		return nil, fault.Config(fmt.Errorf("the snapshot that was begun is not finished: %d rows are published, and source.snapshot is not initial any more", rec.Copy.Rows),
-			"Set source.snapshot to \"initial\" to finish it, or to \"never\" to leave out the remaining rows.")
+		return nil, fault.Config(fmt.Errorf("the snapshot that was begun is not finished: %d rows are published, and source.snapshot does not ask for it any more", rec.Copy.Rows),
+			"Set source.snapshot as it was to finish it, or to \"never\" to leave out the remaining rows.")
 	}
 	r.log.Warn().Uint64("rows", rec.Copy.Rows).Msg("THE SNAPSHOT IS GIVEN UP, because source.snapshot is never: the rows of the table that are not published yet are left out")
 	if rec.Copy.Slot { // the record of the next epoch leaves the copy out
@@ -113,6 +116,9 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	if err != nil {
 		return nil, err
 	}
+	if found.SlotFound.Exists && r.cfg.Copying.After > 0 {
+		return nil, nil //nolint:nilnil // the slot has the position
+	}
 	if found.SlotFound.Exists {
 		err := fmt.Errorf("slot %s exists, but no checkpoint belongs to it: with source.snapshot: initial, walpost cannot know which rows are older than the slot", found.Slot)
 		if r.foreign++; r.foreign < foreignTries {
@@ -125,7 +131,7 @@ func (r *Relay) planSnapshot(ctx context.Context) (*checkpoint.Record, error) {
 	if err := r.cfg.Copying.Tables.Check(ctx); err != nil {
 		return nil, fmt.Errorf("snapshot: %w", err)
 	}
-	return r.intend(ctx, nil, found, found.Server, checkpoint.Copy{Origin: checkpoint.OriginSnapshot})
+	return r.intend(ctx, nil, found, found.Server, checkpoint.Copy{Origin: checkpoint.OriginSnapshot, After: r.cfg.Copying.After})
 }
 
 // planRecover plans a recover, or the rest of one. If the slot of an unfinished recover is lost
@@ -277,6 +283,9 @@ func (r *Relay) openKnown(ctx context.Context, rec *checkpoint.Record) (sess Ses
 		return sess, rec, nil
 	}
 	sessions.Close(ctx, sess)
+	if c := r.cfg.Copying; c != nil && c.After > 0 {
+		return nil, nil, fault.Retry(errors.New("the slot is gone that was there a moment ago"))
+	}
 	sess, err = r.source.Open(ctx, true, false)
 	return sess, nil, err
 }

@@ -37,7 +37,7 @@ func (w *world) ahead(from cdc.Position) (string, error) {
 func TestReadAheadGivesWhatTheSlotWillGive(t *testing.T) {
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		w := newWorld(t, pg, "CREATE TABLE outbox (id int PRIMARY KEY, aggregate_id text, payload text)", "INSERT INTO outbox VALUES (1)")
-		w.cfg.Snapshot = "never"
+		w.cfg.Snapshot = "initial"
 		s := w.mustOpen(w.source(), true)
 		at := s.Identity().SlotFound.Confirmed
 		if err := s.Start(t.Context(), at); err != nil {

@@ -41,8 +41,9 @@ type Config struct {
 	Publish []string `yaml:"publish"`
 	// Create makes the publication, and then the slot, if they are missing and no checkpoint knows the slot.
 	Create bool `yaml:"create"`
-	// Snapshot is "never" or "initial": whether the rows that are there before the slot are published, ahead of the stream and
-	// with the header walpost.origin: snapshot. If it is empty, Open makes no slot over tables that have rows.
+	// Snapshot says what a first start does with the rows from before the slot. "initial" publishes them, ahead of the stream and
+	// with the header walpost.origin: snapshot. A pg.Bound as text publishes those beyond it. With "never" or nothing, Open makes no
+	// slot over tables that have rows.
 	Snapshot string `yaml:"snapshot"`
 	// OrderColumn orders what is read from the table if the server keeps no commit times.
 	OrderColumn string `yaml:"order_column"`
@@ -141,7 +142,12 @@ func (c Config) Validate() (found conf.Problems) {
 	if p := slices.Sorted(slices.Values(c.Publish)); len(p) > 0 && !slices.Equal(p, []string{"insert"}) && !slices.Equal(p, []string{"insert", "update"}) {
 		found.Add("source.publish", conf.MustBe, "insert, or insert and update", strings.Join(c.Publish, ", "))
 	}
-	found.OneOf("source.snapshot", c.Snapshot, "", "never", "initial")
+	if pg.IsBound(c.Snapshot) {
+		_, err := pg.ParseBound(c.Snapshot)
+		found.Try("source.snapshot", err)
+	} else {
+		found.OneOf("source.snapshot", c.Snapshot, "", "never", "initial")
+	}
 	// While bulk catch-up does not exist, auto behaves as never.
 	return found
 }
@@ -163,7 +169,7 @@ func (c *Config) validateTables(found *conf.Problems) {
 	case len(all) > 0:
 	case !c.Messages.On():
 		found.Add("source.table", conf.Required, "", nil)
-	case c.Snapshot == "initial":
+	case c.Copies():
 		found.Add("source.snapshot", conf.MustBe, "never without source.table, because messages are in no table", c.Snapshot)
 	}
 	seen := map[pg.Table]bool{}

@@ -154,9 +154,33 @@ func (s *Source) slotMade(step, snapshot string, err error) (made madeSlot, _ er
 	return made, pg.Classify(fmt.Errorf("%s: %w", step, err))
 }
 
-// RefuseRows is an error where a table has rows that a slot created now would leave out, unless the user has said what
+// Copies reports whether the first start publishes rows of the tables.
+func (c *Config) Copies() bool { return c.Snapshot == "initial" || pg.IsBound(c.Snapshot) }
+
+// RefuseRows is an error where a table has rows that a slot created now would leave out, and source.snapshot does not say what
 // becomes of them.
 func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts) error {
+	if c.Snapshot == "initial" {
+		return nil
+	}
+	if bound, err := pg.ParseBound(c.Snapshot); err == nil {
+		if holds, err := bound.Holds(ctx, sql, &f.Server); holds || err != nil {
+			return err
+		}
+	}
+	has, err := countAll(ctx, sql, f)
+	if err != nil || has == "" {
+		return err
+	}
+	bound, err := pg.TakeBound(ctx, sql, &f.Server)
+	if err != nil {
+		return err
+	}
+	return bound.Refuse(has, c.Snapshot)
+}
+
+// countAll says how many rows the tables have, "" for none.
+func countAll(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts) (string, error) {
 	var words []string
 	for i := range f.Tables {
 		if !f.Tables[i].Exists() {
@@ -164,17 +188,24 @@ func (c *Config) RefuseRows(ctx context.Context, sql *pgconn.PgConn, f *pg.Facts
 		}
 		count, err := pg.CountRows(ctx, sql, &f.Tables[i], f.Publication.Filter(f.Tables[i].Table))
 		if err != nil {
-			return err
+			return "", err
 		}
 		if count != "" {
 			words = append(words, fmt.Sprintf("table %s has %s", f.Tables[i].Table, count))
 		}
 	}
-	if len(words) == 0 {
-		return nil
-	}
-	return fault.Config(fmt.Errorf("source.snapshot: is required, because there are rows from before the slot: %s", strings.Join(words, ", ")),
-		"Set source.snapshot (--snapshot) to initial to publish them first, or to never to begin with the rows that are inserted from now on.")
+	return strings.Join(words, ", "), nil
+}
+
+// CheckRows is RefuseRows on a connection of its own.
+func (s *Source) CheckRows(ctx context.Context) error {
+	return s.beside(ctx, func(sql *pgconn.PgConn) error {
+		f, err := s.cfg.Names().Describe(ctx, sql)
+		if err != nil {
+			return err
+		}
+		return s.cfg.RefuseRows(ctx, sql, f)
+	})
 }
 
 // PublishedTables are the tables as a publication names them.

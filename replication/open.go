@@ -151,7 +151,7 @@ func (s *Source) prepare(ctx context.Context, conn, sql *pgconn.PgConn, f *pg.Fa
 	if err := s.judge(f, makes); err != nil || !makes {
 		return f, made, err
 	}
-	if !lost && !m.replaceLost && s.cfg.Snapshot == "" {
+	if !lost && !m.replaceLost {
 		if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
 			return nil, made, err
 		}

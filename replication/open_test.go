@@ -3,6 +3,7 @@ package replication
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -174,7 +175,7 @@ var refusals = []struct {
 	},
 	{
 		name: "rows and no word about them", sql: []string{outboxTable, insertRow, insertRow},
-		error: "source.snapshot: is required, because there are rows from before the slot: table public.outbox has 2 rows", behaves: "config", hint: "to never to begin with",
+		error: "source.snapshot must say what becomes of the rows that are there, because there is no checkpoint: table public.outbox has 2 rows", behaves: "config", hint: "snapshot: after ",
 	},
 	{
 		name: "not allowed to create", sql: []string{outboxTable}, cfg: func(c *Config) { c.Create = false },
@@ -373,9 +374,25 @@ func TestMissingSlotIsTheCallersToJudge(t *testing.T) {
 	}
 }
 
+// A bound that a refusal printed is good for this server only.
 func TestRowsDoNotMatterOnceTheUserHasChosen(t *testing.T) {
 	w := newWorld(t, testenv.Postgres(t, ""), outboxTable, insertRow)
 	w.cfg.Snapshot = "never"
+	_, err := w.source().Open(t.Context(), true, false)
+	printed := regexp.MustCompile(`snapshot: (after (\d+)/(\d+))`).FindStringSubmatch(fault.Hint(err))
+	if printed == nil {
+		t.Fatalf("no bound: %v (%s)", err, fault.Hint(err))
+	}
+	for _, wrong := range []string{"after 1/" + printed[3], "after " + printed[2] + "/18446744073709551615"} {
+		w.cfg.Snapshot = wrong
+		if _, err := w.source().Open(t.Context(), true, false); !fault.Misconfigured(err) {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+	w.cfg.Snapshot = printed[1]
+	if wrong := w.cfg.Validate(); len(wrong) > 0 {
+		t.Error(wrong)
+	}
 	if !w.mustOpen(w.source(), true).Identity().SlotFound.Created {
 		t.Error("no slot created")
 	}

@@ -62,9 +62,9 @@ func FullSetup(cfg Config) SetupOptions {
 
 // stream decides on the publication and the slot. unfit is what is wrong with them or with the tables.
 func (o *SetupOptions) stream(cfg *Config, unfit []*Unmet, noPublication, noSlot bool) {
-	if noSlot && cfg.Outbox.Slot && cfg.Snapshot == "initial" {
+	if noSlot && cfg.Outbox.Slot && cfg.Copies() {
 		unfit = append(unfit, &Unmet{
-			Name: "slot", Why: "with source.snapshot: initial, the first run creates the slot together with its snapshot", Fix: fix.ByWords("Leave out --make-slot."), Misconfigured: true,
+			Name: "slot", Why: "with source.snapshot: " + cfg.Snapshot + ", the first run creates the slot together with its snapshot", Fix: fix.ByWords("Leave out --make-slot."), Misconfigured: true,
 		})
 	}
 	o.Unmet = append(o.Unmet, unfit...)
@@ -303,8 +303,13 @@ func (s *Source) Apply(ctx context.Context) (made []string, err error) {
 		return nil, err
 	}
 	if opts.Slot && s.cfg.Snapshot == "" {
-		if err := s.cfg.RefuseRows(ctx, sql, f); err != nil {
+		has, err := countAll(ctx, sql, f)
+		if err != nil {
 			return nil, err
+		}
+		if has != "" {
+			return nil, fault.Config(fmt.Errorf("source.snapshot must say what becomes of the rows from before the slot: %s", has),
+				"Leave out --make-slot, and set source.snapshot to initial: the first run then creates the slot, and publishes these rows. To leave them out, set source.snapshot to never.")
 		}
 	}
 	if opts.Role == f.Server.Role {

@@ -34,7 +34,8 @@ func (l *LostRecords) Error() string {
 func (l *LostRecords) Hint() string {
 	return "Set cleanup.policy=compact on the topic, so that no checkpoint is deleted again. " +
 		"If this relay ran before, its checkpoint is lost. If its slot exists, set source.snapshot to \"never\": the command below then begins at the position of the slot. " +
-		"If its slot is gone, too, or if source.kind is poll, events may be missing: set source.snapshot: initial for this start, which publishes the rows of the table again. " +
+		"If its slot is gone, too, or if source.kind is poll, events may be missing: set source.snapshot: initial for this start, which publishes the rows of the table again " +
+		"(a bound, after …, publishes those behind it again). " +
 		"Start the relay once with " + fault.Command("run", "--accept-gap="+l.GapToken())
 }
 

@@ -7,6 +7,9 @@ import (
 	"github.com/walpost/walpost/internal/testenv"
 )
 
+// presentBound is the bound that leaves out all rows that are there.
+const presentBound = "SELECT 'after ' || system_identifier || '/' || pg_snapshot_xmin(pg_current_snapshot())::text FROM pg_control_system()"
+
 // The rows that are there are routed: their topics are looked for, the largest is compared with what its topic takes, and one that
 // would halt the relay is named.
 func TestCheckLooksAtTheRowsThatAreThere(t *testing.T) {
@@ -16,16 +19,20 @@ func TestCheckLooksAtTheRowsThatAreThere(t *testing.T) {
 	pg.Exec(t, dsn, outboxTable, rows(1, 20, small),
 		"INSERT INTO outbox SELECT 21, '"+large+"', 'k', 'x', to_jsonb(repeat('x', 3000))")
 	config := t.TempDir() + "/walpost.yaml"
-	write(t, config, `
-source: {dsn: "`+dsn+`", table: outbox, snapshot: never}
+	checkpoints := kafka.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})
+	configure := func() { // leaves out the rows that are there now
+		write(t, config, `
+source: {dsn: "`+dsn+`", table: outbox, snapshot: "`+pg.Value(t, dsn, presentBound)+`"}
 router: {route.topic.replacement: "${routedByValue}"}
 kafka: {brokers: ["`+strings.Join(kafka.Brokers(), `", "`)+`"]}
-checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})+`}
+checkpoint: {topic: `+checkpoints+`}
 `)
+	}
 	check := func() string {
+		configure()
 		code, out := command(t, "check", "-c", config)
 		if code != exitOK { // warnings
-			t.Errorf("exit code %d", code)
+			t.Errorf("exit code %d\n%s", code, out)
 		}
 		return out
 	}
@@ -108,7 +115,7 @@ func TestCheckLooksForTheLargestRows(t *testing.T) {
 		"INSERT INTO outbox SELECT 2102, '"+compacted+"', NULL, 'x', to_jsonb((SELECT string_agg(md5(g::text), '') FROM generate_series(1, 100) g))")
 	config := t.TempDir() + "/walpost.yaml"
 	write(t, config, `
-source: {dsn: "`+dsn+`", table: outbox, snapshot: never}
+source: {dsn: "`+dsn+`", table: outbox, snapshot: "`+pg.Value(t, dsn, presentBound)+`"}
 router: {route.topic.replacement: "${routedByValue}"}
 kafka: {brokers: ["`+strings.Join(kafka.Brokers(), `", "`)+`"]}
 checkpoint: {topic: `+kafka.Topic(t, 1, map[string]string{"cleanup.policy": "compact"})+`}

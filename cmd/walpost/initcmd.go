@@ -157,7 +157,7 @@ func initialFile(source *replication.Config, brokers []string, role string, foun
 		line("  # time_column: created_at", "the time of the insert; recover and cleanup use it")
 	}
 	if len(found) > 0 {
-		line("  # snapshot: initial", "or never: what to do with rows from before the slot")
+		line("  # snapshot: initial", "publishes the rows that are there; walpost run prints what leaves them out")
 	}
 	if placement := outboxtable.Placement(extra); placement != "" {
 		line("router:", "")

@@ -112,6 +112,9 @@ func (r *reading) next(rows *table.Rows) (*cdc.Event, error) {
 // overlap. The position of the strategy cursor says exactly what is delivered. The other strategies have no position, so all rows are asked for.
 func (r *reading) asked() table.Selection {
 	sel := table.Selection{Since: r.spec.Since, TimeColumn: r.TimeColumn}
+	if r.spec.After > 0 {
+		sel.Behind = &table.Behind{From: r.spec.After}
+	}
 	if was := r.spec.Polled(); was != nil && was.Poll == poll.Cursor {
 		sel.Behind = &table.Behind{Column: was.XIDColumn, From: uint64(was.LSN), Border: was.Border}
 	}

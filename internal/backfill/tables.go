@@ -32,7 +32,9 @@ type Tables struct {
 	OrderColumn, TimeColumn string
 	// Unordered allows any order if nothing tells the order of the rows.
 	Unordered bool
-	Logger    zerolog.Logger
+	// After is that of relay.Copying.
+	After  uint64
+	Logger zerolog.Logger
 
 	recovery *recovery                                        // compares the rows with what is in Kafka; nil for a snapshot
 	narrow   func(t *table.Table, sel *table.Selection) error // selects fewer rows; nil for all
@@ -40,13 +42,20 @@ type Tables struct {
 
 // Check returns what keeps the tables from being read in an order.
 func (t *Tables) Check(ctx context.Context) error {
+	var sel table.Selection
+	if t.After > 0 {
+		if err := t.Source.CheckRows(ctx); err != nil { // the bound can be of another server
+			return err
+		}
+		sel.Behind = &table.Behind{From: t.After}
+	}
 	reader, err := t.From.Open(ctx, table.Options{})
 	if err != nil {
 		return err
 	}
 	defer reader.Close()
 	for _, from := range reader.Tables() {
-		if _, err := t.order(ctx, reader, from, table.Selection{}); err != nil {
+		if _, err := t.order(ctx, reader, from, sel); err != nil {
 			return err
 		}
 	}

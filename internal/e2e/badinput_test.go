@@ -31,7 +31,7 @@ var preconditions = []struct {
 }{
 	{
 		name: "rows and no word about them", sql: []string{onePair},
-		code: 2, what: "source.snapshot: is required, because there are rows from before the slot: table public.outbox has 2 rows", fix: "Set source.snapshot (--snapshot) to initial",
+		code: 2, what: "source.snapshot must say what becomes of the rows that are there, because there is no checkpoint: table public.outbox has 2 rows", fix: "snapshot: initial ",
 	},
 	{
 		name: "no slot, and none to be made", sql: []string{makePublication}, args: []string{"--create=false"},
@@ -138,13 +138,13 @@ func TestWhatIsWrongWithTheDatabaseIsSaidWithWhatMendsIt(t *testing.T) {
 	}
 }
 
-func TestSnapshotNeverBeginsWithWhatComes(t *testing.T) {
+func TestABoundBeginsWithWhatComes(t *testing.T) {
 	t.Parallel()
 	kafka, pg := testenv.Kafka(t), testenv.Postgres(t, "15")
 	slot := strings.ReplaceAll(unique("never"), "-", "_")
 	w := worldIn(t, kafka, pg, pg.Database(t), slot)
 	old := w.insert(10)
-	r := w.start("--slot", slot, "--snapshot", "never")
+	r := w.start("--slot", slot, "--snapshot", w.bound())
 	eventually(t, 60*time.Second, "ready", r.ready)
 	w.arrive(w.insert(10))
 	if n := w.arrived(old); n > 0 {

@@ -83,7 +83,7 @@ func TestCheckJudgesTheCheckpointAsAStartDoes(t *testing.T) {
 			for _, snapshot := range []string{"", ", snapshot: never", ", snapshot: initial", ", create: false"} {
 				w.source = snapshot
 				check("the slot is dropped"+snapshot, 1, `FAIL  postgres: checkpoint: slot "walpost" does not exist, but checkpoint `, "walpost recover --config ",
-					"!source.snapshot: is required", "!it will be created", "!pg_create_logical_replication_slot")
+					"!source.snapshot must say", "!it will be created", "!pg_create_logical_replication_slot")
 			}
 			w.source = ""
 			w.exec("SELECT pg_create_logical_replication_slot('walpost', 'pgoutput')")
@@ -104,7 +104,7 @@ func TestCheckJudgesTheCheckpointAsAStartDoes(t *testing.T) {
 			}
 			w.exec(dropSlot)
 			w.brokers = []string{"127.0.0.1:1"}
-			check("no Kafka", 1, "FAIL  kafka: ", "!source.snapshot: is required")
+			check("no Kafka", 1, "FAIL  kafka: ", "!source.snapshot must say")
 		})
 	}
 }

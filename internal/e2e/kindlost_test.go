@@ -66,7 +66,9 @@ func TestEachSourceAfterALostCheckpoint(t *testing.T) {
 				code, says = 3, "if source.kind is poll, events may be missing: set source.snapshot: initial"
 			case k.poll == "":
 				says = "its checkpoint is lost"
-			case !k.claims || k.removes:
+			case !k.claims:
+				code, says = 2, "snapshot: initial"
+			case k.removes:
 				code, says = 2, `"initial"`
 			}
 			if code > 0 != r.ended() || r.ended() && r.cmd.ProcessState.ExitCode() != code || !strings.Contains(r.log.String(), says) {

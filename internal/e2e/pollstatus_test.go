@@ -93,7 +93,7 @@ func TestTheStatusOfAPollingRelay(t *testing.T) {
 	}
 	_, unnamed.yaml, _ = strings.Cut(string(file), "\n")
 	unnamed.yaml, _, _ = strings.Cut(unnamed.yaml, "http:")
-	other := unnamed.startReady("--snapshot=never")
+	other := unnamed.startReady("--snapshot=" + unnamed.bound())
 	address = strings.TrimPrefix(other.page, "http://")
 	eventually(t, time.Minute, "a status that is ok of the other relay", func() bool {
 		code, out := unnamed.command("status", "--http", address)

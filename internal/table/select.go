@@ -379,7 +379,7 @@ func (t *Table) Unplaced(ctx context.Context, sel Selection, key string) (string
 		}
 		checks = []check{{"SELECT FROM " + t.from() + " WHERE " + kept + " AND " + c + " IS NULL", "rows with a NULL in " + o.Column}}
 	default:
-		return "rows", nil
+		checks = []check{{"SELECT FROM " + t.from() + " WHERE " + kept, "rows"}}
 	}
 	for _, c := range checks {
 		found, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look at the order of "+t.String(), "SELECT EXISTS ("+c.query+") AS found")

@@ -243,4 +243,10 @@ func TestOnlySelectedRowsNeedAPlace(t *testing.T) {
 			t.Errorf("key %s: %q, %v", key, got, err)
 		}
 	}
+	for key, want := range map[string]string{"a": "rows", "c": ""} {
+		sel := Selection{Order: Order{By: Unordered}, In: []In{{"aggregate_id", []string{key}}}}
+		if got, err := r.Tables()[0].Unplaced(t.Context(), sel, "aggregate_id"); err != nil || got != want {
+			t.Errorf("without an order, key %s: %q, %v", key, got, err)
+		}
+	}
 }

@@ -20,7 +20,8 @@ import (
 func (e *env) relay(b *testing.B, path, slot, prefix string, args ...string) *process {
 	file, reads := filepath.Join(e.dir, slot+".yaml"), "slot: "+slot+", publication: bench, create: false"
 	if e.poll != "" {
-		reads = "kind: poll, order_column: n, snapshot: never, poll: {" + e.poll + "}"
+		bound := e.pg.Value(b, e.dsn, "SELECT 'after ' || system_identifier || '/' || pg_snapshot_xmin(pg_current_snapshot())::text FROM pg_control_system()")
+		reads = "kind: poll, order_column: n, snapshot: " + bound + ", poll: {" + e.poll + "}"
 	}
 	check(b, os.WriteFile(file, fmt.Appendf(nil, `name: %s
 source: {dsn: %q, table: public.outbox, %s%s}
