@@ -121,7 +121,7 @@ func TestADatabaseWithASlashNeedsAName(t *testing.T) {
 func TestPollingRefusesWhatOnlyTheWALHas(t *testing.T) {
 	polls := func() Config {
 		cfg := usable()
-		cfg.Source.Kind, cfg.Source.OrderColumn = KindPoll, "seq"
+		cfg.Source.Kind, cfg.Source.OrderColumn, cfg.Source.Poll.XIDColumn = KindPoll, "seq", "xid"
 		return cfg
 	}
 	if cfg := polls(); len(cfg.Validate()) > 0 {
@@ -140,6 +140,8 @@ func TestPollingRefusesWhatOnlyTheWALHas(t *testing.T) {
 		"source.order_column": {func(c *Config) { c.Source.OrderColumn = "" }, "the order of the rows of a key"},
 		"source.tables":       {func(c *Config) { c.Source.Table, c.Source.Tables = "", []string{"a", "b"} }, "one relay for each table"},
 		"source.table":        {func(c *Config) { c.Source.Table = "" }, "with source.kind: poll"},
+
+		"source.poll.xid_column": {func(c *Config) { c.Source.Poll.XIDColumn = "" }, "delete, which needs no such column"},
 	} {
 		cfg := polls()
 		key.set(&cfg)

@@ -33,7 +33,7 @@ func TestADefaultNameMindsOnlyRecordsOfTheOtherDefaultName(t *testing.T) {
 		cfg := DefaultConfig()
 		cfg.Source.DSN, cfg.Source.Table = "postgres://h/shop", "public.outbox"
 		if c.kind != "" {
-			cfg.Source.Kind, cfg.Source.OrderColumn = c.kind, "seq"
+			cfg.Source.Kind, cfg.Source.OrderColumn, cfg.Source.Poll.XIDColumn = c.kind, "seq", "xid"
 		}
 		cfg.Kafka.Brokers = []string{"127.0.0.1:1"}
 		cfg.Checkpoint.Store, cfg.Checkpoint.Path = "file", filepath.Join(t.TempDir(), "position")

@@ -22,8 +22,8 @@ type Identity struct {
 	Polled PolledTable
 	// Claims says that workers claim the rows, so that the table says which ones are delivered.
 	Claims bool
-	// XIDColumn is the column that has the transaction ids of the rows, "" for their xmin. A position
-	// by one column means nothing by another one.
+	// XIDColumn is for the strategy cursor: the column that has the transaction ids of the rows. A
+	// position by one column means nothing by another one.
 	XIDColumn string
 	// Border is what had been delivered by another source when this session made its new beginning, as
 	// Postgres prints a pg_snapshot; "" for nothing. See checkpoint.Record.

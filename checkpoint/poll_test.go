@@ -14,7 +14,7 @@ import (
 // The position of a source that polls is the id of a transaction. What the server must have is in WAL.
 func TestJudgeASourceThatPolls(t *testing.T) {
 	rec := func(change func(*Record)) *Record {
-		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", LSN: 5000, WAL: 100, Time: time.Now()}
+		r := &Record{Name: "shop.public.outbox", Epoch: 3, SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", XIDColumn: "xid", LSN: 5000, WAL: 100, Time: time.Now()}
 		r.Table = &cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}
 		if change(r); r.Poll == "" {
 			r.Table = nil
@@ -22,7 +22,7 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 		return r
 	}
 	found := func(change func(*cdc.Identity)) cdc.Identity {
-		f := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", Server: 200, Polled: cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}}
+		f := cdc.Identity{SystemID: "7", Timeline: 2, Database: "shop", Poll: "cursor", XIDColumn: "xid", Server: 200, Polled: cdc.PolledTable{Name: "public.outbox", OID: 16400, Database: 5}}
 		if change(&f); f.Poll == "" {
 			f.Polled = cdc.PolledTable{}
 		}
@@ -52,12 +52,13 @@ func TestJudgeASourceThatPolls(t *testing.T) {
 		"a replaced table, and a strategy":   {found: func(f *cdc.Identity) { f.Poll = "claim"; f.Polled.OID++ }, want: TableReplaced},
 		"another strategy":                   {found: func(f *cdc.Identity) { f.Poll = "claim" }, want: OtherSource},
 		"another strategy, and an old copy":  {found: func(f *cdc.Identity) { f.Poll, f.Server = "claim", 99 }, want: ServerBehind},
-		"another column, and an old copy":    {found: func(f *cdc.Identity) { f.XIDColumn, f.Server = "xid", 99 }, want: ServerBehind},
+		"another column":                     {found: func(f *cdc.Identity) { f.XIDColumn = "other" }, want: OtherSource},
+		"another column, and an old copy":    {found: func(f *cdc.Identity) { f.XIDColumn, f.Server = "other", 99 }, want: ServerBehind},
 		"a slot, and an old primary":         {found: func(f *cdc.Identity) { f.Poll, f.Slot, f.Timeline = "", "walpost", 1 }, want: TimelineBack},
 		"a slot, and a promotion":            {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost"; promoted(99)(f) }, want: TimelineForked},
-		"a record of a slot that went on":    {rec: func(r *Record) { r.Poll, r.Slot, r.LSN, r.WAL = "", "walpost", 201, 0 }, want: ServerBehind},
+		"a record of a slot that went on":    {rec: func(r *Record) { r.Poll, r.XIDColumn, r.Slot, r.LSN, r.WAL = "", "", "walpost", 201, 0 }, want: ServerBehind},
 		"a slot":                             {found: func(f *cdc.Identity) { f.Poll, f.Slot = "", "walpost" }, want: OtherSource},
-		"a record of a slot":                 {rec: func(r *Record) { r.Poll, r.Slot, r.LSN, r.WAL = "", "walpost", 200, 0 }, want: OtherSource},
+		"a record of a slot":                 {rec: func(r *Record) { r.Poll, r.XIDColumn, r.Slot, r.LSN, r.WAL = "", "", "walpost", 200, 0 }, want: OtherSource},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if c.rec == nil {

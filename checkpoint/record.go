@@ -44,8 +44,7 @@ type Record struct {
 	WAL  cdc.Position `json:"wal,omitzero"`
 	// Table is the table that a source polls; nil for a source that reads a slot.
 	Table *cdc.PolledTable `json:"table,omitempty"`
-	// XIDColumn is for a source that polls: the column whose transaction ids LSN counts, or "" for
-	// the rows' xmin.
+	// XIDColumn is for the strategy cursor: the column whose transaction ids LSN counts.
 	XIDColumn string `json:"xid_column,omitempty"`
 	// Border is for a relay that polls and has taken over from one that read a slot: the transactions that
 	// this snapshot sees are delivered, too. It is "" once LSN is beyond the snapshot.

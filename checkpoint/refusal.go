@@ -395,7 +395,7 @@ func (r *Refusal) Recoverable() bool {
 	case SlotLost, SlotMissing:
 		return true
 	case OtherSource:
-		return (r.Found.Poll == "") != (r.Record.Poll == "") || r.Found.Poll == r.Record.Poll && r.Found.XIDColumn != ""
+		return !r.otherStrategy()
 	case OtherSystem, OtherDatabase, OtherSlot, TimelineBack, TimelineForked, ServerBehind, TableReplaced, SlotAhead, OtherTables, OtherPublication, PublicationChanged:
 	}
 	return false

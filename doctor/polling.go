@@ -45,9 +45,6 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 		if sql := set.MissingIndexes(f); sql != "" {
 			add(Warn, "index of unfinished rows", fix.BySQL(sql), "table %s has no index on its undelivered rows: each poll reads all rows", set.Table)
 		}
-	case set.XIDColumn == "":
-		add(Warn, "source.poll.xid_column", fix.Fix{fix.SQL(poll.XIDColumnSQL(set.Table, "xid")), fix.Key{Name: "source.poll.xid_column", Value: "xid"}},
-			"source.poll.xid_column is not set: each poll reads the whole table, and a row is delivered again after an UPDATE or a rewrite of the table")
 	case !f.Index:
 		add(Warn, "source.poll.xid_column", fix.BySQL(set.MissingIndexes(f)),
 			"no index begins with column %s: each poll reads the whole table", set.XIDColumn)

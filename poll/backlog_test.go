@@ -19,26 +19,24 @@ func (w *world) backlog() *Backlog {
 }
 
 func TestTheBacklogIsWhatIsNotDelivered(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		w := newWorld(t, testenv.Postgres(t, "15"), xid)
-		w.exec(insert("a", "1", "2"))
-		if b := w.backlog(); b.Rows != 2 || b.More || !b.Notify || b.Blocker != nil {
-			t.Errorf("two rows: %+v", b)
-		}
-		w.begin()
-		w.want("( 1 2 )")
-		if b := w.backlog(); b.Rows != 0 || b.Position != w.at || !b.Oldest.IsZero() {
-			t.Errorf("no row: %+v", b)
-		}
-		w.exec("INSERT INTO outbox (id, key) SELECT i, i FROM generate_series(1, 10001) i")
-		if b := w.backlog(); b.Rows != CountedRows || !b.More {
-			t.Errorf("10001 rows: %+v", b)
-		}
-	})
+	w := newWorld(t, testenv.Postgres(t, "15"))
+	w.exec(insert("a", "1", "2"))
+	if b := w.backlog(); b.Rows != 2 || b.More || !b.Notify || b.Blocker != nil {
+		t.Errorf("two rows: %+v", b)
+	}
+	w.begin()
+	w.want("( 1 2 )")
+	if b := w.backlog(); b.Rows != 0 || b.Position != w.at || !b.Oldest.IsZero() {
+		t.Errorf("no row: %+v", b)
+	}
+	w.exec("INSERT INTO outbox (id, key) SELECT i, i FROM generate_series(1, 10001) i")
+	if b := w.backlog(); b.Rows != CountedRows || !b.More {
+		t.Errorf("10001 rows: %+v", b)
+	}
 }
 
 func TestTheBacklogSaysHowOldItsOldestRowIs(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "15"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "15"))
 	w.exec("ALTER TABLE outbox ADD COLUMN at timestamptz DEFAULT now()",
 		"INSERT INTO outbox (id, key, at) VALUES ('1', 'a', now() - interval '1 hour')", insert("a", "2"))
 	w.set.TimeColumn = "at"
@@ -50,43 +48,41 @@ func TestTheBacklogSaysHowOldItsOldestRowIs(t *testing.T) {
 
 // Also a role that sees no more than its own statistics names the transaction.
 func TestTheBacklogNamesTheTransactionThatDelaysIt(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		pg := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("max_prepared_transactions", "2"))
-		w := newWorld(t, pg, xid)
-		w.exec("CREATE TABLE other (id int)", insert("a", "0")) // which waits for nothing
-		open := testenv.Conn(t, w.dsn)
-		testenv.Run(t, open, "SET application_name = 'importer'", "BEGIN", "INSERT INTO other VALUES (1)")
-		if b := w.backlog(); b.Blocker != nil {
-			t.Errorf("no row waits: %s", b.Blocker)
-		}
-		w.exec(insert("a", "1"), "SELECT pg_sleep(1.1)")
-		b := w.backlog()
-		if b.Blocker == nil || !strings.Contains(b.Blocker.String(), "application importer") || time.Since(b.Blocker.Since) < delayAfter {
-			t.Fatalf("blocked by %+v", b.Blocker)
-		}
-		w.exec("COMMIT; " + b.Blocker.End())
-		if b = w.backlog(); b.Blocker != nil || b.Rows != 2 {
-			t.Errorf("the transaction is ended: %+v", b)
-		}
-		prepare := testenv.Conn(t, w.dsn)
-		testenv.Run(t, prepare, "BEGIN", "INSERT INTO other VALUES (2)", "PREPARE TRANSACTION 'lost'")
-		w.begin()
-		w.want("( 0 1 )")
-		if b, err := w.session.blocker(t.Context(), w.at-1); b != nil || err != nil {
-			t.Errorf("a transaction that has ended is blamed: %v, %v", b, err)
-		}
-		w.exec(insert("a", "2"), "SELECT pg_sleep(1.1)")
-		if b = w.backlog(); b.Blocker == nil || b.Blocker.Prepared != "lost" {
-			t.Fatalf("blocked by %+v", b.Blocker)
-		}
-		w.exec(b.Blocker.End())
-		w.want("( 2 )")
-	})
+	pg := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("max_prepared_transactions", "2"))
+	w := newWorld(t, pg)
+	w.exec("CREATE TABLE other (id int)", insert("a", "0")) // which waits for nothing
+	open := testenv.Conn(t, w.dsn)
+	testenv.Run(t, open, "SET application_name = 'importer'", "BEGIN", "INSERT INTO other VALUES (1)")
+	if b := w.backlog(); b.Blocker != nil {
+		t.Errorf("no row waits: %s", b.Blocker)
+	}
+	w.exec(insert("a", "1"), "SELECT pg_sleep(1.1)")
+	b := w.backlog()
+	if b.Blocker == nil || !strings.Contains(b.Blocker.String(), "application importer") || time.Since(b.Blocker.Since) < delayAfter {
+		t.Fatalf("blocked by %+v", b.Blocker)
+	}
+	w.exec("COMMIT; " + b.Blocker.End())
+	if b = w.backlog(); b.Blocker != nil || b.Rows != 2 {
+		t.Errorf("the transaction is ended: %+v", b)
+	}
+	prepare := testenv.Conn(t, w.dsn)
+	testenv.Run(t, prepare, "BEGIN", "INSERT INTO other VALUES (2)", "PREPARE TRANSACTION 'lost'")
+	w.begin()
+	w.want("( 0 1 )")
+	if b, err := w.session.blocker(t.Context(), w.at-1); b != nil || err != nil {
+		t.Errorf("a transaction that has ended is blamed: %v, %v", b, err)
+	}
+	w.exec(insert("a", "2"), "SELECT pg_sleep(1.1)")
+	if b = w.backlog(); b.Blocker == nil || b.Blocker.Prepared != "lost" {
+		t.Fatalf("blocked by %+v", b.Blocker)
+	}
+	w.exec(b.Blocker.End())
+	w.want("( 2 )")
 }
 
 // Watch has what is not delivered, and nothing while another process delivers.
 func TestWatchFollowsTheBacklog(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "15"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "15"))
 	w.exec(insert("a", "1"))
 	at := make(chan cdc.Position, 1)
 	at <- 1

@@ -2,7 +2,6 @@ package poll
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/walpost/walpost/cdc"
@@ -20,10 +19,6 @@ func (s *Source) OpenAtBorder(ctx context.Context) (*Session, error) {
 	if s.set.Claims() {
 		return nil, fault.Config(fmt.Errorf("with source.poll.strategy %s walpost cannot know which rows the former source has delivered", s.set.Strategy),
 			"Change to source.poll.strategy cursor first, and from there to "+s.set.Strategy+": run walpost recover each time.")
-	}
-	if s.set.XIDColumn == "" {
-		return nil, fault.Config(errors.New("source.poll.xid_column is not set: walpost cannot know which rows another source has delivered"),
-			"Set source.poll.xid_column, and run walpost setup: it prints the SQL that creates the column.")
 	}
 	session, err := s.Open(ctx, false, false)
 	if err != nil {

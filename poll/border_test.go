@@ -3,14 +3,13 @@ package poll
 import (
 	"testing"
 
-	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
 // Behind a border, a transaction that was open comes, although its id is below ids that had committed. What had committed does not.
 func TestBehindABorderComesWhatItDoesNotSee(t *testing.T) {
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
-		w := newWorld(t, pg, "xid")
+		w := newWorld(t, pg)
 		open, late := testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn)
 		w.exec(insert("a", "1"))
 		testenv.Run(t, open, "BEGIN", insert("b", "2"), "SAVEPOINT s", insert("b", "3"))
@@ -37,12 +36,4 @@ func TestBehindABorderComesWhatItDoesNotSee(t *testing.T) {
 		w.exec(insert("a", "8"))
 		w.want("( 8 )")
 	})
-}
-
-// Nothing tells what another source has delivered if the rows do not have the ids of their transactions: xmin is that of a savepoint.
-func TestABorderNeedsTheColumn(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "15"), "")
-	if _, err := w.OpenAtBorder(t.Context()); !fault.Misconfigured(err) {
-		t.Errorf("without the column: %v", err)
-	}
 }

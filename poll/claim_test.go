@@ -414,10 +414,11 @@ func TestAStopGivesBackWhatIsNotInFlight(t *testing.T) {
 func TestStrategiesAndNamesThatDoNotFitAreRefused(t *testing.T) {
 	t.Parallel()
 	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
+	w.exec(XIDColumnSQL(table, "xid"))
 	w.worker(nil)
 	w.refuses(map[string]func(*Settings){
 		"source.poll.strategy claim": func(s *Settings) { s.Strategy, s.Name = Delete, "other" },
-		"strategy claim reads":       func(s *Settings) { s.Strategy, s.Name = Cursor, "other" },
+		"strategy claim reads":       func(s *Settings) { s.Strategy, s.XIDColumn, s.Name = Cursor, "xid", "other" },
 		"whose name is not":          func(s *Settings) { s.Name = "other" },
 	})
 }

@@ -34,7 +34,7 @@ type Config struct {
 	// Interval is the time between two looks at the table, if no notification comes.
 	Interval time.Duration `yaml:"interval"`
 	// XIDColumn is a column of the type xid8 that every INSERT fills by its default,
-	// pg_current_xact_id(). If it is empty, the row's xmin is used.
+	// pg_current_xact_id(). The strategy cursor needs it.
 	XIDColumn string `yaml:"xid_column"`
 	// Lease is how long a worker has the rows that it claims. It renews its leases before they end.
 	Lease time.Duration `yaml:"lease"`
@@ -56,10 +56,13 @@ func (c *Config) Validate() (found conf.Problems) {
 	conf.Range(&found, "source.poll.interval", c.Interval, 5*time.Millisecond, time.Hour)
 	conf.Range(&found, "source.poll.lease", c.Lease, 5*time.Second, time.Hour)
 	conf.Range(&found, "source.poll.attempts", c.Attempts, 0, 1000)
-	if c.XIDColumn != "" {
-		if err := pg.CheckName(c.XIDColumn); err != nil {
-			found.Add("source.poll.xid_column", conf.Usable, err.Error(), c.XIDColumn)
-		}
+	const xid = "source.poll.xid_column"
+	switch err := pg.CheckName(c.XIDColumn); {
+	case c.XIDColumn == "" && c.Strategy == Cursor:
+		found.Add(xid, conf.Required, "with source.poll.strategy: cursor. Name a column of the type xid8 (with xid_column: xid, walpost setup prints the SQL that creates it). "+
+			"Or set source.poll.strategy to delete, which needs no such column", nil)
+	case c.XIDColumn != "" && err != nil:
+		found.Add(xid, conf.Usable, err.Error(), c.XIDColumn)
 	}
 	return found
 }

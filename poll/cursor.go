@@ -99,16 +99,15 @@ func (s *cursor) condition(alias string, from, below cdc.Position) string {
 	return s.atLeast(alias, from) + " AND " + s.compare(alias, "<", below)
 }
 
-// xid is the expression of the row's transaction id.
-func (s *cursor) xid(alias string) string { return pg.XID(s.src.set.XIDColumn, alias) }
+// xid is the column of the row's transaction id.
+func (s *cursor) xid(alias string) string { return alias + "." + pg.QuoteIdent(s.src.set.XIDColumn) }
 
 func (s *cursor) atLeast(alias string, from cdc.Position) string {
 	return s.compare(alias, ">=", from) + s.beyond(alias, from)
 }
 
-// compare is a condition that an index of the column can serve.
 func (s *cursor) compare(alias, operator string, with cdc.Position) string {
-	return fmt.Sprintf("%s %s '%d'::%s", s.xid(alias), operator, uint64(with), pg.XIDType(s.src.set.XIDColumn))
+	return fmt.Sprintf("%s %s '%d'::xid8", s.xid(alias), operator, uint64(with))
 }
 
 // A look is what one snapshot says.
@@ -152,7 +151,7 @@ func (s *cursor) look(ctx context.Context, pos cdc.Position) (look, xids, error)
 		return l, xids{}, pooled(s.pid, l.PID)
 	}
 	ids, err := l.ids()
-	if err == nil && s.src.set.XIDColumn != "" && max(pos, ids.newest+1) > ids.xmax {
+	if err == nil && max(pos, ids.newest+1) > ids.xmax {
 		err = fault.Person(fmt.Errorf("column %s of table %s has, or had, transaction ids that this server has not assigned yet (newest: %d, delivered up to: %d, next: %d): the rows were probably restored or copied from another server",
 			s.src.set.XIDColumn, s.src.set.Table, ids.newest, pos, ids.xmax),
 			"Stop walpost, and find out which rows are not in Kafka (walpost verify lists them as missing or not_confirmed). Set the column to pg_current_xact_id() in these rows, and to '0' in all others.")

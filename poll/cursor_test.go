@@ -16,67 +16,61 @@ import (
 
 func TestRowsComeOnceInOrder(t *testing.T) {
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
-		forms(t, func(t *testing.T, xid string) {
-			w := newWorld(t, pg, xid)
-			w.exec(insert("a", "1", "2"))
-			w.begin()
-			w.want("( 1 2 )")
-			w.want("")
-			w.exec(insert("a", "3"), insert("b", "4"))
-			w.want("( 3 4 )")
-			w.session.Close(t.Context())
-			w.begin()
-			w.want("")
-			w.exec(insert("a", "5"))
-			w.want("( 5 )")
-		})
+		w := newWorld(t, pg)
+		w.exec(insert("a", "1", "2"))
+		w.begin()
+		w.want("( 1 2 )")
+		w.want("")
+		w.exec(insert("a", "3"), insert("b", "4"))
+		w.want("( 3 4 )")
+		w.session.Close(t.Context())
+		w.begin()
+		w.want("")
+		w.exec(insert("a", "5"))
+		w.want("( 5 )")
 	})
 }
 
 // A transaction with a lower id that has not ended delays what has a higher id. Its own rows come with
 // them, in the order of the order column.
 func TestAnOpenTransactionDelaysThoseBehindIt(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		w := newWorld(t, testenv.Postgres(t, "15"), xid)
-		w.begin()
-		first := testenv.Conn(t, w.dsn)
-		testenv.Run(t, first, "BEGIN", insert("a", "1"))
-		w.exec(insert("b", "2"))
-		w.want("")
-		if w.Status().Delayed.IsZero() {
-			t.Error("the status does not say that rows are delayed")
-		}
-		testenv.Run(t, first, "COMMIT")
-		w.want("( 1 2 )")
-		if !w.Status().Delayed.IsZero() {
-			t.Error("the status says that rows are delayed still")
-		}
-	})
+	w := newWorld(t, testenv.Postgres(t, "15"))
+	w.begin()
+	first := testenv.Conn(t, w.dsn)
+	testenv.Run(t, first, "BEGIN", insert("a", "1"))
+	w.exec(insert("b", "2"))
+	w.want("")
+	if w.Status().Delayed.IsZero() {
+		t.Error("the status does not say that rows are delayed")
+	}
+	testenv.Run(t, first, "COMMIT")
+	w.want("( 1 2 )")
+	if !w.Status().Delayed.IsZero() {
+		t.Error("the status says that rows are delayed still")
+	}
 }
 
 // The second writer of a key has the lower id, because it began first and then waited for the first one. A
 // third transaction is open all the while, whose id is between the two.
 func TestARowDoesNotOvertakeARowOfItsKey(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		w := newWorld(t, testenv.Postgres(t, "15"), xid)
-		w.exec("CREATE TABLE other (id int)")
-		w.begin()
-		second, third, first := testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn)
-		testenv.Run(t, second, "BEGIN", "SELECT pg_current_xact_id()")
-		testenv.Run(t, third, "BEGIN", "INSERT INTO other VALUES (1)")
-		testenv.Run(t, first, "BEGIN", insert("a", "1"), "COMMIT")
-		testenv.Run(t, second, insert("a", "2"), insert("b", "3"), "COMMIT")
-		w.want("")
-		w.exec(insert("a", "4"))
-		w.want("")
-		testenv.Run(t, third, "COMMIT")
-		w.want("( 1 2 3 4 )")
-	})
+	w := newWorld(t, testenv.Postgres(t, "15"))
+	w.exec("CREATE TABLE other (id int)")
+	w.begin()
+	second, third, first := testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn)
+	testenv.Run(t, second, "BEGIN", "SELECT pg_current_xact_id()")
+	testenv.Run(t, third, "BEGIN", "INSERT INTO other VALUES (1)")
+	testenv.Run(t, first, "BEGIN", insert("a", "1"), "COMMIT")
+	testenv.Run(t, second, insert("a", "2"), insert("b", "3"), "COMMIT")
+	w.want("")
+	w.exec(insert("a", "4"))
+	w.want("")
+	testenv.Run(t, third, "COMMIT")
+	w.want("( 1 2 3 4 )")
 }
 
 // The rows of other keys do not wait: the range is cut before the one that would overtake.
 func TestARangeIsCutBeforeARowThatWouldOvertake(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "15"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "15"))
 	w.begin()
 	w.exec(insert("x", "0"))
 	early, second, third, first := testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn)
@@ -92,57 +86,53 @@ func TestARangeIsCutBeforeARowThatWouldOvertake(t *testing.T) {
 }
 
 func TestSavepointsLoseNothing(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		w := newWorld(t, testenv.Postgres(t, "15"), xid)
-		w.begin()
-		first, other := testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn)
-		testenv.Run(t, first, "BEGIN", insert("a", "1"), "SAVEPOINT s", insert("a", "2"))
-		testenv.Run(t, other, "BEGIN", insert("b", "x"))
-		testenv.Run(t, first, "SAVEPOINT u", insert("a", "3"), "ROLLBACK TO u", insert("a", "4"), "RELEASE s", insert("a", "5"))
-		w.want("")
-		testenv.Run(t, first, "COMMIT")
-		got := w.read()
-		testenv.Run(t, other, "COMMIT")
-		got += " " + w.read()
-		if words := strings.NewReplacer("( ", "", " )", "").Replace(strings.TrimSpace(got)); words != "1 2 4 5 x" && words != "1 2 x 4 5" && words != "1 x 2 4 5" {
-			t.Errorf("read %q", got)
-		}
-	})
+	w := newWorld(t, testenv.Postgres(t, "15"))
+	w.begin()
+	first, other := testenv.Conn(t, w.dsn), testenv.Conn(t, w.dsn)
+	testenv.Run(t, first, "BEGIN", insert("a", "1"), "SAVEPOINT s", insert("a", "2"))
+	testenv.Run(t, other, "BEGIN", insert("b", "x"))
+	testenv.Run(t, first, "SAVEPOINT u", insert("a", "3"), "ROLLBACK TO u", insert("a", "4"), "RELEASE s", insert("a", "5"))
+	w.want("")
+	testenv.Run(t, first, "COMMIT")
+	got := w.read()
+	testenv.Run(t, other, "COMMIT")
+	got += " " + w.read()
+	if words := strings.NewReplacer("( ", "", " )", "").Replace(strings.TrimSpace(got)); words != "1 2 4 5 x" && words != "1 2 x 4 5" && words != "1 x 2 4 5" {
+		t.Errorf("read %q", got)
+	}
 }
 
 // The server gives out ids again after a crash, if nothing with these ids was in its WAL on disk. Transactions that end without a change do
 // not wait for the disk, so a position that moves with the ids of a snapshot would be too high.
 func TestIdsThatComeAgainAfterACrashLoseNothing(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		pg := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_writer_delay", "10s"))
-		w := newWorld(t, pg, xid)
-		w.exec(insert("a", "1"), "CHECKPOINT")
-		w.begin()
-		w.want("( 1 )")
-		var last string
-		for range 20 {
-			last = pg.Value(t, w.dsn, "SELECT pg_current_xact_id()::text")
-		}
-		w.want("")
-		seen := w.Status().XMin
-		if err := pg.Stop("immediate", time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		pg.Start(t)
-		again := pg.Value(t, w.dsn, "SELECT pg_current_xact_id()::text")
-		t.Logf("ids up to %s were given out and all below %d had ended; after the crash comes %s; the position is %d", last, seen, again, w.at)
-		if n, err := strconv.ParseUint(again, 10, 64); err != nil || n >= uint64(seen) || n < uint64(w.at) {
-			t.Errorf("no id came again, or one below the position: %v", err)
-		}
-		w.open(false).Continue()
-		w.exec(insert("a", "2"))
-		w.want("( 2 )")
-	})
+	pg := testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_writer_delay", "10s"))
+	w := newWorld(t, pg)
+	w.exec(insert("a", "1"), "CHECKPOINT")
+	w.begin()
+	w.want("( 1 )")
+	var last string
+	for range 20 {
+		last = pg.Value(t, w.dsn, "SELECT pg_current_xact_id()::text")
+	}
+	w.want("")
+	seen := w.Status().XMin
+	if err := pg.Stop("immediate", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	pg.Start(t)
+	again := pg.Value(t, w.dsn, "SELECT pg_current_xact_id()::text")
+	t.Logf("ids up to %s were given out and all below %d had ended; after the crash comes %s; the position is %d", last, seen, again, w.at)
+	if n, err := strconv.ParseUint(again, 10, 64); err != nil || n >= uint64(seen) || n < uint64(w.at) {
+		t.Errorf("no id came again, or one below the position: %v", err)
+	}
+	w.open(false).Continue()
+	w.exec(insert("a", "2"))
+	w.want("( 2 )")
 }
 
 // Another process of the relay waits, and a relay with another strategy is refused.
 func TestWhoMayPoll(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "15"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "15"))
 	w.begin()
 	second, err := NewSource(w.set).Open(t.Context(), false, false)
 	if err != nil {
@@ -177,94 +167,86 @@ func TestWhoMayPoll(t *testing.T) {
 }
 
 func TestAFirstStart(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		w := newWorld(t, testenv.Postgres(t, "15"), xid)
-		w.exec(insert("a", "1"))
-		open := testenv.Conn(t, w.dsn)
-		testenv.Run(t, open, "BEGIN", insert("b", "2"))
-		var bound pg.Bound
-		for _, snapshot := range []string{"", "never", "after 1/3"} {
-			undecided := w.set
-			undecided.Snapshot = snapshot
-			_, err := NewSource(undecided).Open(t.Context(), true, false)
-			printed := regexp.MustCompile(`snapshot: (after \S+)`).FindStringSubmatch(fault.Hint(err))
-			if !fault.Misconfigured(err) || printed == nil {
-				t.Fatalf("%q over a table that has rows: %v", snapshot, err)
-			}
-			var wrong error
-			if bound, wrong = pg.ParseBound(printed[1]); wrong != nil {
-				t.Fatal(wrong)
-			}
+	w := newWorld(t, testenv.Postgres(t, "15"))
+	w.exec(insert("a", "1"))
+	open := testenv.Conn(t, w.dsn)
+	testenv.Run(t, open, "BEGIN", insert("b", "2"))
+	var bound pg.Bound
+	for _, snapshot := range []string{"", "never", "after 1/3"} {
+		undecided := w.set
+		undecided.Snapshot = snapshot
+		_, err := NewSource(undecided).Open(t.Context(), true, false)
+		printed := regexp.MustCompile(`snapshot: (after \S+)`).FindStringSubmatch(fault.Hint(err))
+		if !fault.Misconfigured(err) || printed == nil {
+			t.Fatalf("%q over a table that has rows: %v", snapshot, err)
 		}
-		w.set.Snapshot = bound.String()
-		w.Source = NewSource(w.set)
-		w.begin()
-		w.exec(insert("a", "3"))
-		testenv.Run(t, open, "COMMIT")
-		w.want("( 2 3 )")
-	})
+		var wrong error
+		if bound, wrong = pg.ParseBound(printed[1]); wrong != nil {
+			t.Fatal(wrong)
+		}
+	}
+	w.set.Snapshot = bound.String()
+	w.Source = NewSource(w.set)
+	w.begin()
+	w.exec(insert("a", "3"))
+	testenv.Run(t, open, "COMMIT")
+	w.want("( 2 3 )")
 }
 
 // A range that a stop left open has the same end at the next start, although more can be delivered by then.
 func TestAnOpenRangeHasTheSameEndAfterARestart(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		w := newWorld(t, testenv.Postgres(t, "15"), xid)
-		w.begin()
-		w.exec(insert("a", "1", "2", "3"))
-		for _, want := range []string{"(", "1", "2"} {
-			if got := w.event(); got != want {
-				t.Fatalf("%q, must be %q", got, want)
-			}
+	w := newWorld(t, testenv.Postgres(t, "15"))
+	w.begin()
+	w.exec(insert("a", "1", "2", "3"))
+	for _, want := range []string{"(", "1", "2"} {
+		if got := w.event(); got != want {
+			t.Fatalf("%q, must be %q", got, want)
 		}
-		w.session.Close(t.Context())
-		w.exec(insert("a", "4"))
-		w.begin()
-		w.want("( 1 2 3 ) ( 4 )")
-	})
+	}
+	w.session.Close(t.Context())
+	w.exec(insert("a", "4"))
+	w.begin()
+	w.want("( 1 2 3 ) ( 4 )")
 }
 
 // After a lost connection the next session goes on behind the newest event, also if rows before it are gone.
 func TestALostConnectionGoesOnWithinARange(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		w := newWorld(t, testenv.Postgres(t, "15"), xid)
-		w.begin()
-		w.exec(insert("a", "1", "2", "3", "4"))
-		for _, want := range []string{"(", "1", "2"} {
-			if got := w.event(); got != want {
-				t.Fatalf("%q, must be %q", got, want)
-			}
+	w := newWorld(t, testenv.Postgres(t, "15"))
+	w.begin()
+	w.exec(insert("a", "1", "2", "3", "4"))
+	for _, want := range []string{"(", "1", "2"} {
+		if got := w.event(); got != want {
+			t.Fatalf("%q, must be %q", got, want)
 		}
-		w.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'walpost' AND datname = current_database()",
-			"DELETE FROM outbox WHERE id = '1'", insert("a", "5"))
-		w.open(false).Continue()
-		w.want("3 4 ) ( 5 )")
-	})
+	}
+	w.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'walpost' AND datname = current_database()",
+		"DELETE FROM outbox WHERE id = '1'", insert("a", "5"))
+	w.open(false).Continue()
+	w.want("3 4 ) ( 5 )")
 }
 
 // Rows of transactions that do not wait for the disk are visible before they are durable.
 func TestARowThatACrashTakesBackIsNotGiven(t *testing.T) {
-	forms(t, func(t *testing.T, xid string) {
-		w := newWorld(t, testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_writer_delay", "10s")), xid)
-		w.begin()
-		w.exec("SET synchronous_commit = off; " + insert("a", "1"))
-		w.want("( 1 )")
-		flushed := w.pg.Value(t, w.dsn, "SELECT pg_current_wal_flush_lsn() >= '"+w.wal.String()+"'")
-		if flushed != "true" {
-			t.Errorf("the row was given before its WAL was on the disk: %s", flushed)
-		}
-		if err := w.pg.Stop("immediate", time.Minute); err != nil {
-			t.Fatal(err)
-		}
-		w.pg.Start(t)
-		if n := w.pg.Value(t, w.dsn, "SELECT count(*)::text FROM outbox"); n != "1" {
-			t.Errorf("%s rows survived the crash", n)
-		}
-	})
+	w := newWorld(t, testenv.Postgres(t, "15", testenv.Private(), testenv.Param("wal_writer_delay", "10s")))
+	w.begin()
+	w.exec("SET synchronous_commit = off; " + insert("a", "1"))
+	w.want("( 1 )")
+	flushed := w.pg.Value(t, w.dsn, "SELECT pg_current_wal_flush_lsn() >= '"+w.wal.String()+"'")
+	if flushed != "true" {
+		t.Errorf("the row was given before its WAL was on the disk: %s", flushed)
+	}
+	if err := w.pg.Stop("immediate", time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	w.pg.Start(t)
+	if n := w.pg.Value(t, w.dsn, "SELECT count(*)::text FROM outbox"); n != "1" {
+		t.Errorf("%s rows survived the crash", n)
+	}
 }
 
 // The row that would be overtaken is many rows behind the range.
 func TestARowDoesNotOvertakeARowFarBehind(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "15"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "15"))
 	const many = 2*horizonRows + rangeRows
 	rows := func(from, to int) string {
 		return fmt.Sprintf("INSERT INTO outbox (id, key, xid) SELECT i, i, (3 + i / 400)::text::xid8 FROM generate_series(%d, %d) i", from, to)
@@ -284,7 +266,7 @@ func TestARowDoesNotOvertakeARowFarBehind(t *testing.T) {
 
 // docs/polling.md has this trigger for writers that set the column themselves. Not in parallel: transactions of other tests would delay rows.
 func TestATriggerStampsCopiedRows(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "17"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "17"))
 	const copied = "INSERT INTO outbox (id, key, xid) VALUES ('%s', 'k', '3')"
 	w.exec(insert("k", "k1"))
 	w.begin()

@@ -16,7 +16,7 @@ import (
 func TestACrashOfThePromotedServerHidesWhereItWasPromoted(t *testing.T) {
 	t.Parallel()
 	primary := testenv.Postgres(t, "17", testenv.Private())
-	w := newWorld(t, primary, "xid")
+	w := newWorld(t, primary)
 	w.exec(insert("a", "1"), "CREATE ROLE plain LOGIN", "GRANT SELECT ON outbox TO plain")
 	standby := primary.Standby(t)
 	standby.CatchUp(t, primary)

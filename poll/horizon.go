@@ -29,10 +29,9 @@ type step struct {
 // horizonRows is about how many rows are between two steps. No query reads more of them.
 const horizonRows = 5 * rangeRows
 
-// lookAhead makes a horizon in the snapshot of ids, if there is none for a range that ends at end. Without
-// the column of the ids, an UPDATE puts an old row behind younger ones.
+// lookAhead makes a horizon in the snapshot of ids, if there is none for a range that ends at end.
 func (s *cursor) lookAhead(ctx context.Context, end cdc.Position, ids xids) error {
-	if s.src.set.XIDColumn == "" || s.horizon != nil && end <= s.horizon.upTo {
+	if s.horizon != nil && end <= s.horizon.upTo {
 		return nil
 	}
 	h := &horizon{upTo: ids.xmin}

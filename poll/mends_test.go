@@ -12,7 +12,7 @@ import (
 
 // An ALTER TABLE that rewrites the table gives its rows another transaction. To a snapshot from before it, the table is empty.
 func TestAnAlterTableWithinARangeLosesNothing(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "15"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "15"))
 	w.begin()
 	w.exec("INSERT INTO outbox (id, key) SELECT i, i FROM generate_series(1, 2500) i")
 	for range 1 + pageRows { // the next event needs a look at the table
@@ -43,7 +43,7 @@ func TestAnAlterTableWithinARangeLosesNothing(t *testing.T) {
 
 // Rows that were copied from another server can have ids that this server has not assigned yet.
 func TestAnIDThatTheServerHasNotAssignedHalts(t *testing.T) {
-	w := newWorld(t, testenv.Postgres(t, "15"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "15"))
 	w.begin()
 	w.exec(insert("a", "1"))
 	w.want("( 1 )")

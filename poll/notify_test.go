@@ -48,7 +48,7 @@ func (w *world) every(interval time.Duration) {
 // lost with the connection does no harm.
 func TestTheTriggerWakesTheSource(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Postgres(t, "17"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "17"))
 	w.every(time.Hour)
 	for i := range 3 {
 		id := fmt.Sprint("a", i)
@@ -74,7 +74,7 @@ func TestTheTriggerWakesTheSource(t *testing.T) {
 // A row that waits for a transaction comes when that has ended, long before the interval is over, although nothing notifies of the end.
 func TestADelayedRowComesWhenItsDelayEnds(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Postgres(t, "17"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "17"))
 	w.every(time.Hour)
 	other := testenv.Conn(t, w.dsn)
 	testenv.Run(t, other, "BEGIN", "SELECT pg_current_xact_id()")
@@ -92,7 +92,7 @@ func TestADelayedRowComesWhenItsDelayEnds(t *testing.T) {
 // Without the trigger the interval is the floor.
 func TestTheIntervalFindsRowsWithoutATrigger(t *testing.T) {
 	t.Parallel()
-	w := newWorld(t, testenv.Postgres(t, "17"), "xid")
+	w := newWorld(t, testenv.Postgres(t, "17"))
 	w.exec("DO $$ BEGIN EXECUTE (SELECT 'DROP TRIGGER ' || quote_ident(tgname) || ' ON outbox' FROM pg_trigger WHERE tgrelid = 'outbox'::regclass); END $$")
 	w.every(20 * time.Millisecond)
 	came := w.waits()

@@ -187,9 +187,6 @@ func (s *Settings) Unmet(f *Facts) (unmet []*Unmet) {
 	if s.Claims() {
 		return append(unmet, s.unmetClaims(f)...)
 	}
-	if s.XIDColumn == "" {
-		return unmet
-	}
 	const xid = "source.poll.xid_column"
 	column := pg.QuoteIdent(s.XIDColumn)
 	switch i := rel.Index(s.XIDColumn); {

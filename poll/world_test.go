@@ -33,7 +33,7 @@ type world struct {
 	wal     cdc.Position
 }
 
-func newWorld(t *testing.T, pg *testenv.PG, xid string) *world {
+func newWorld(t *testing.T, pg *testenv.PG) *world {
 	t.Helper()
 	w := &world{T: t, pg: pg, dsn: pg.Database(t)}
 	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
@@ -41,7 +41,7 @@ func newWorld(t *testing.T, pg *testenv.PG, xid string) *world {
 		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: table, OrderColumn: "seq",
 		Snapshot: "initial", ID: column("id"), Key: column("key"),
 	}
-	w.set.Interval, w.set.XIDColumn = 5*time.Millisecond, xid
+	w.set.Interval, w.set.XIDColumn = 5*time.Millisecond, "xid"
 	w.pg.Exec(t, w.dsn, "CREATE TABLE outbox (id text, key text, payload text, seq bigint GENERATED ALWAYS AS IDENTITY)")
 	w.pg.Exec(t, w.dsn, w.set.SetupSQL(nil))
 	w.Source = NewSource(w.set)
@@ -133,12 +133,5 @@ func (w *world) want(what string) {
 	w.Helper()
 	if got := w.read(); got != what {
 		w.Fatalf("read %q, must be %q", got, what)
-	}
-}
-
-// forms runs a test with an xid column and without.
-func forms(t *testing.T, test func(t *testing.T, xid string)) {
-	for _, xid := range []string{"xid", ""} {
-		t.Run("xid_column="+xid, func(t *testing.T) { test(t, xid) })
 	}
 }

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"strings"
 	"testing"
 	"time"
 
@@ -43,23 +42,20 @@ func TestTheCleanupOfAPolledTable(t *testing.T) {
 	r.stopsClean()
 }
 
-// TestTheReplayOfAPolledTable: replay reads the table as it does beside a slot, with and without a column of transaction ids.
+// TestTheReplayOfAPolledTable: replay reads the table as it does beside a slot.
 func TestTheReplayOfAPolledTable(t *testing.T) {
 	t.Parallel()
 	pg, kafka := testenv.Postgres(t, "17"), testenv.Kafka(t)
-	for _, column := range []string{"xid", `""`} {
-		s := newSetting(t, pg, pg.Database(t), kafka)
-		s.polled(pg, "")
-		s.source = strings.Replace(s.source, "xid_column: xid", "xid_column: "+column, 1)
-		w := s.follow()
-		r := s.startReady()
-		pg.Exec(t, s.dsn, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', 'a', 'Changed', json_build_object('n', i) FROM generate_series(1, 3) i`)
-		eventually(t, time.Minute, "three events", func() bool { return w.count() == 3 })
-		code, out := s.command("replay", "--all", "--state", t.TempDir()+"/replay")
-		if code != 0 {
-			t.Fatalf("xid_column %s: code %d\n%s", column, code, out)
-		}
-		eventually(t, time.Minute, "the same events again", func() bool { return w.count() == 6 })
-		r.stopsClean()
+	s := newSetting(t, pg, pg.Database(t), kafka)
+	s.polled(pg, "")
+	w := s.follow()
+	r := s.startReady()
+	pg.Exec(t, s.dsn, `INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', 'a', 'Changed', json_build_object('n', i) FROM generate_series(1, 3) i`)
+	eventually(t, time.Minute, "three events", func() bool { return w.count() == 3 })
+	code, out := s.command("replay", "--all", "--state", t.TempDir()+"/replay")
+	if code != 0 {
+		t.Fatalf("code %d\n%s", code, out)
 	}
+	eventually(t, time.Minute, "the same events again", func() bool { return w.count() == 6 })
+	r.stopsClean()
 }

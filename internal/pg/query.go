@@ -63,21 +63,3 @@ func ServerVersion(ctx context.Context, conn *pgconn.PgConn) (int, error) {
 func FullXID(next, alias string) string {
 	return "(" + next + " - ((" + next + " - " + alias + ".xmin::text::int8) & 4294967295))"
 }
-
-// XID is the SQL expression of the 64-bit id of the transaction that wrote the row of an alias, and XIDType its type. column is the
-// xid8 column that has the id. If column is "", the id follows from the row's xmin; ids below 3 are older than any other.
-func XID(column, alias string) string {
-	if column != "" {
-		return alias + "." + QuoteIdent(column)
-	}
-	return fmt.Sprintf("(CASE WHEN %[1]s.xmin::text::int8 < 3 THEN %[1]s.xmin::text::int8 ELSE %[2]s END)", alias,
-		FullXID("pg_snapshot_xmax(pg_current_snapshot())::text::int8", alias))
-}
-
-// XIDType is described at XID.
-func XIDType(column string) string {
-	if column != "" {
-		return "xid8"
-	}
-	return "int8"
-}

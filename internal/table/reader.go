@@ -151,15 +151,6 @@ func (r *Reader) KeepsCommitTimes() bool { return r.commits }
 // Position is behind the commit of every transaction whose rows are read.
 func (r *Reader) Position() cdc.Position { return cdc.Position(r.at) }
 
-// FullXID is the 64-bit id of the transaction that wrote a row with this xmin. It is xmin itself for an id below 3, which is older
-// than any other.
-func (r *Reader) FullXID(xmin uint32) uint64 {
-	if xmin < 3 {
-		return uint64(xmin)
-	}
-	return r.xmax - uint64(uint32(r.xmax)-xmin)
-}
-
 // Tables are the tables, in the configuration's order.
 func (r *Reader) Tables() []*Table { return r.tables }
 

@@ -67,7 +67,7 @@ type Selection struct {
 }
 
 // A Behind covers the transactions from the id From on, without those that the snapshot Border sees ("" for none). Column is the xid8
-// column that has the ids of the rows, "" for their xmin. Without a column there is no border.
+// column that has the ids of the rows.
 type Behind struct {
 	Column string
 	From   uint64
@@ -76,8 +76,8 @@ type Behind struct {
 
 // where is the condition for the rows that are not known to be of another transaction.
 func (b *Behind) where() string {
-	xid := pg.XID(b.Column, "t")
-	condition := fmt.Sprintf("%s >= '%d'::%s", xid, b.From, pg.XIDType(b.Column))
+	xid := "t." + pg.QuoteIdent(b.Column)
+	condition := fmt.Sprintf("%s >= '%d'::xid8", xid, b.From)
 	if b.Border != "" {
 		condition += fmt.Sprintf(" AND NOT pg_visible_in_snapshot(%s, %s)", xid, pg.QuoteLiteral(b.Border))
 	}

@@ -12,13 +12,13 @@ import (
 )
 
 // polls makes the world one whose relay polls the table, and has delivered everything below *at.
-func (w *world) polls(column string, at *Reached) {
+func (w *world) polls(at *Reached) {
 	w.runs = false
 	w.cfg.Slot = "nobodys"
 	w.exec("ALTER TABLE outbox ADD COLUMN xid xid8 NOT NULL DEFAULT pg_current_xact_id()")
 	w.cfg.From.Names.Publication = ""
 	w.cfg.Polled = &Polled{
-		XIDColumn: column,
+		XIDColumn: "xid",
 		Reached:   func(context.Context) (Reached, error) { return *at, nil },
 		Refused:   func(context.Context) (string, error) { return "", nil },
 		Stands:    func(context.Context, cdc.Position) (string, error) { return "a reason", nil },
@@ -35,55 +35,53 @@ func (w *world) transaction(id string) cdc.Position {
 	return cdc.Position(n)
 }
 
-// Without a slot, the position of the checkpoint says which rows must have a record, with a column of transaction ids and without.
+// Without a slot, the position of the checkpoint says which rows must have a record.
 func TestThePositionOfAPollingRelayDecides(t *testing.T) {
 	t.Parallel()
-	for _, column := range []string{"xid", ""} {
-		w := newWorld(t, "off")
-		var at Reached
-		w.polls(column, &at)
-		for _, id := range []string{"a", "b", "c", "d"} {
-			w.insert(id + " plain k " + id)
-		}
-		w.send(w.records()[0])
-		impatient := func(o *Options) { o.Wait = 10 * time.Millisecond }
-
-		at = Reached{Unknown: "no checkpoint"}
-		r := w.verify(impatient)
-		w.wants(r, 0, "not_confirmed b -1", "not_confirmed c -1", "not_confirmed d -1")
-		if r.NotConfirmed != "no checkpoint" {
-			t.Errorf("it says %q", r.NotConfirmed)
-		}
-
-		at = Reached{Position: w.transaction("c")}
-		r = w.verify(impatient)
-		w.wants(r, 0, "missing b -1", "not_confirmed c -1", "not_confirmed d -1")
-		if want := fmt.Sprintf("rows of transaction %d were read (a reason)", w.transaction("d")); !strings.Contains(r.NotConfirmed, want) {
-			t.Errorf("it says %q", r.NotConfirmed)
-		}
-
-		// What a border sees is delivered, also above the position.
-		d := w.transaction("d")
-		at.Border = cdc.Snapshot{XMin: uint64(at.Position), XMax: uint64(d) + 1, Open: []uint64{uint64(w.transaction("c"))}}
-		w.wants(w.verify(impatient), 0, "missing b -1", "not_confirmed c -1", "missing d -1")
-
-		// verify waits while the relay comes further.
-		at = Reached{Position: 3}
-		w.wants(w.verify(func(o *Options) {
-			o.Say = func(text string) {
-				if strings.HasPrefix(text, fmt.Sprintf("waiting until the relay has delivered transaction %d", d)) {
-					at.Position = d + 1
-				}
-			}
-		}), 0, "missing b -1", "missing c -1", "missing d -1")
-
-		// A position of another history says nothing.
-		w.cfg.Polled.Refused = func(context.Context) (string, error) { return "another history", nil }
-		w.wants(w.verify(), 0, "not_confirmed b -1", "not_confirmed c -1", "not_confirmed d -1")
-		w.cfg.Polled.Refused = func(context.Context) (string, error) { return "", nil }
-		w.cfg.Unfinished = func(context.Context) (string, error) { return "a recover", nil }
-		w.wants(w.verify(), 0, "not_confirmed b -1", "not_confirmed c -1", "not_confirmed d -1")
+	w := newWorld(t, "off")
+	var at Reached
+	w.polls(&at)
+	for _, id := range []string{"a", "b", "c", "d"} {
+		w.insert(id + " plain k " + id)
 	}
+	w.send(w.records()[0])
+	impatient := func(o *Options) { o.Wait = 10 * time.Millisecond }
+
+	at = Reached{Unknown: "no checkpoint"}
+	r := w.verify(impatient)
+	w.wants(r, 0, "not_confirmed b -1", "not_confirmed c -1", "not_confirmed d -1")
+	if r.NotConfirmed != "no checkpoint" {
+		t.Errorf("it says %q", r.NotConfirmed)
+	}
+
+	at = Reached{Position: w.transaction("c")}
+	r = w.verify(impatient)
+	w.wants(r, 0, "missing b -1", "not_confirmed c -1", "not_confirmed d -1")
+	if want := fmt.Sprintf("rows of transaction %d were read (a reason)", w.transaction("d")); !strings.Contains(r.NotConfirmed, want) {
+		t.Errorf("it says %q", r.NotConfirmed)
+	}
+
+	// What a border sees is delivered, also above the position.
+	d := w.transaction("d")
+	at.Border = cdc.Snapshot{XMin: uint64(at.Position), XMax: uint64(d) + 1, Open: []uint64{uint64(w.transaction("c"))}}
+	w.wants(w.verify(impatient), 0, "missing b -1", "not_confirmed c -1", "missing d -1")
+
+	// verify waits while the relay comes further.
+	at = Reached{Position: 3}
+	w.wants(w.verify(func(o *Options) {
+		o.Say = func(text string) {
+			if strings.HasPrefix(text, fmt.Sprintf("waiting until the relay has delivered transaction %d", d)) {
+				at.Position = d + 1
+			}
+		}
+	}), 0, "missing b -1", "missing c -1", "missing d -1")
+
+	// A position of another history says nothing.
+	w.cfg.Polled.Refused = func(context.Context) (string, error) { return "another history", nil }
+	w.wants(w.verify(), 0, "not_confirmed b -1", "not_confirmed c -1", "not_confirmed d -1")
+	w.cfg.Polled.Refused = func(context.Context) (string, error) { return "", nil }
+	w.cfg.Unfinished = func(context.Context) (string, error) { return "a recover", nil }
+	w.wants(w.verify(), 0, "not_confirmed b -1", "not_confirmed c -1", "not_confirmed d -1")
 }
 
 // The order of a key is that of the column, also if the transaction with the lower number committed last.
@@ -92,7 +90,7 @@ func TestTheColumnIsTheOrderOfAPolledTable(t *testing.T) {
 	for _, commits := range []string{"on", "off"} {
 		w := newWorld(t, commits)
 		at := Reached{Position: 1 << 40}
-		w.polls("xid", &at)
+		w.polls(&at)
 		w.insert("a plain k 1", "b plain k 2")
 		w.exec("UPDATE outbox SET seq = DEFAULT WHERE id = 'a'") // behind b
 		all := w.records()

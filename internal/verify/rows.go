@@ -47,7 +47,7 @@ func (v *verifier) readTables(ctx context.Context) (cdc.Position, error) {
 		if v.TimeColumn != "" {
 			c.written = t.Relation.Index(v.TimeColumn)
 		}
-		if v.Polled != nil && v.Polled.XIDColumn != "" {
+		if v.Polled != nil {
 			if c.xid = t.Relation.Index(v.Polled.XIDColumn); c.xid < 0 {
 				return 0, fault.Config(fmt.Errorf("table %s has no column %s, which source.poll.xid_column names", t, v.Polled.XIDColumn), "walpost setup prints the SQL that creates it.")
 			}
@@ -110,7 +110,7 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 			e.tx = uint32(tx)
 		}
 		if v.Polled != nil {
-			if e.xid, err = t.transaction(reader, ev, e.tx); err != nil {
+			if e.xid, err = t.transaction(ev); err != nil {
 				return err
 			}
 			if !v.reached.has(e.xid) {
@@ -135,10 +135,7 @@ func (v *verifier) readTable(ctx context.Context, reader *table.Reader, t *check
 }
 
 // transaction is the row's transaction as a relay takes it that polls the table.
-func (t *checkedTable) transaction(reader *table.Reader, ev *cdc.Event, xmin uint32) (xid uint64, err error) {
-	if t.xid < 0 {
-		return reader.FullXID(xmin), nil
-	}
+func (t *checkedTable) transaction(ev *cdc.Event) (xid uint64, err error) {
 	column := &ev.Row.Relation.Columns[t.xid]
 	if xid, err = strconv.ParseUint(string(ev.Row.Values[t.xid].Bytes), 10, 64); err != nil {
 		err = fmt.Errorf("read column %s of %s: %w", column.Name, t, err)

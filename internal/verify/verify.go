@@ -170,7 +170,7 @@ type checkedTable struct {
 	name          string
 	columns       router.Columns
 	rank, written int // indexes of source.order_column and source.time_column; -1 for none
-	xid           int // index of Polled.XIDColumn; -1 for none
+	xid           int // index of Polled.XIDColumn; -1 without Polled
 	updated       bool
 }
 

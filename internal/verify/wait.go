@@ -14,7 +14,7 @@ import (
 
 // Polled is what verify asks about a relay that polls the table.
 type Polled struct {
-	XIDColumn string // source.poll.xid_column; "" for the row's xmin
+	XIDColumn string // source.poll.xid_column
 	// Reached reads how far the relay has come.
 	Reached func(ctx context.Context) (Reached, error)
 	// Refused says why a start of the relay would refuse what Reached said, such as that the server has another history now; "" if
