@@ -23,16 +23,19 @@ import (
 // another. A transaction stays open when the session that brought it is lost. The caller continues
 // it when it is read again, and does not Add again what it has added.
 //
-// One goroutine at a time may use a Tracker. It keeps some words per unacknowledged transaction and
-// nothing per delivery. It allocates only when more transactions are in flight than ever before.
+// Part divides a large transaction. It tells the caller how much of a transaction is acknowledged
+// from its beginning, and moves no position.
+//
+// One goroutine at a time may use a Tracker. It keeps some words per unacknowledged transaction or
+// part, and nothing per delivery. It allocates only when more transactions are in flight than ever before.
 type Tracker struct {
 	safe cdc.Position // end of the transactions that are finished, with all before
 	when time.Time    // commit time of the newest of them that had a delivery
 	last cdc.Position // newest end that was reported: of a transaction, an idle report, or the start
 
-	// The transactions that are not behind safe have the numbers first to next-1, oldest first.
-	// Transaction n is in ring[n mod len(ring)]. len(ring) is a power of two. The oldest one is
-	// never both committed and acknowledged.
+	// The transactions that are not behind safe have the numbers first to next-1, oldest first; each
+	// part has a number of its own. Transaction n is in ring[n mod len(ring)]. len(ring) is a power
+	// of two. The oldest one is never both ended and acknowledged.
 	ring        []transaction
 	first, next uint64
 	open        bool // the newest transaction has begun and not ended
@@ -46,6 +49,7 @@ type transaction struct {
 	end       cdc.Position // of it and of all empty transactions behind it; 0 while it is open
 	pending   int          // deliveries without acknowledgement
 	bytes     int          // their sizes
+	part      bool         // the next one is of the same transaction
 }
 
 // New returns a Tracker for what is read from start on.
@@ -59,13 +63,38 @@ func (t *Tracker) Begin(committed time.Time) {
 	if t.open {
 		panic("checkpoint: begin inside a transaction")
 	}
+	t.push(committed)
+	t.open, t.added = true, 0
+}
+
+func (t *Tracker) push(committed time.Time) {
 	if t.next-t.first == uint64(len(t.ring)) {
 		t.grow()
 	}
 	*t.at(t.next) = transaction{committed: committed}
 	t.next++
-	t.open, t.added = true, 0
 }
+
+// Part ends a part of the open transaction: what was added to it since it began, or since the part
+// before. The number is for Passed. Part does nothing, and returns false, if nothing was added to the
+// transaction. It panics if no transaction is open.
+func (t *Tracker) Part() (number uint64, ok bool) {
+	if !t.open {
+		panic("checkpoint: part outside a transaction")
+	}
+	if t.added == 0 {
+		return 0, false
+	}
+	number = t.next - 1
+	tx := t.at(number)
+	tx.part = true
+	t.push(tx.committed)
+	t.advance()
+	return number, true
+}
+
+// Passed reports whether a part and everything before it is acknowledged.
+func (t *Tracker) Passed(part uint64) bool { return part < t.first }
 
 // Add counts one delivery of size bytes within the open transaction. The ticket comes back through
 // Ack, once. Add panics if no transaction is open.
@@ -169,10 +198,12 @@ func (t *Tracker) at(n uint64) *transaction { return &t.ring[n&uint64(len(t.ring
 func (t *Tracker) advance() {
 	for t.first != t.next {
 		tx := t.at(t.first)
-		if tx.pending > 0 || tx.end == 0 {
+		if tx.pending > 0 || tx.end == 0 && !tx.part {
 			return
 		}
-		t.safe, t.when = tx.end, tx.committed
+		if !tx.part {
+			t.safe, t.when = tx.end, tx.committed
+		}
 		t.first++
 	}
 }

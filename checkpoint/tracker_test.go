@@ -16,15 +16,20 @@ const (
 
 var underRace bool // set by race_test.go
 
-// TestEveryInterleaving walks every order of begin, add, commit, idle and ack within the bounds, each state once, and
+// TestEveryInterleaving walks every order of begin, add, part, commit, idle and ack within the bounds, each state once, and
 // holds the Tracker against its twin after each step. In every state it also tries what must change nothing (stale and
 // untimely idle reports, a commit that goes back) and what must panic.
 func TestEveryInterleaving(t *testing.T) {
-	seen := map[string]struct{}{}
 	transactions, least := maxTransactions, 270_000
 	if testing.Short() || underRace {
 		transactions, least = maxTransactions-1, 19_000
 	}
+	t.Run("without parts", func(t *testing.T) { everyInterleaving(t, transactions, 0, least) })
+	t.Run("with parts", func(t *testing.T) { everyInterleaving(t, 2, 2, 10_000) })
+}
+
+func everyInterleaving(t *testing.T, transactions, parts, least int) {
+	seen := map[string]struct{}{}
 	fail := func(p *pair, err error) {
 		t.Helper()
 		t.Fatalf("%v\n%s", err, p.told())
@@ -62,6 +67,9 @@ func TestEveryInterleaving(t *testing.T) {
 		} else {
 			if deliveries < maxDeliveries {
 				step(p, func(p *pair) { p.add(100 * p.begun) }, deliveries+1, idles)
+			}
+			if deliveries > 0 && len(p.w.parts) < parts {
+				step(p, (*pair).part, deliveries, idles)
 			}
 			step(p, func(p *pair) {
 				if err := p.commit(last + 10); err != nil {
@@ -119,6 +127,7 @@ func triesThatChangeNothing(t *testing.T, p *pair) {
 		mustPanic(t, p, "begin inside a transaction", func() { p.t.Begin(time.Time{}) })
 	} else {
 		mustPanic(t, p, "add outside a transaction", func() { p.t.Add(1) })
+		mustPanic(t, p, "part outside a transaction", func() { p.t.Part() })
 		mustPanic(t, p, "commit outside a transaction", func() { _ = p.t.Commit(last + 50) })
 	}
 	mustPanic(t, p, "ack of the zero ticket", func() { p.t.Ack(cdc.Ticket{}) })

@@ -15,6 +15,23 @@ import (
 type twin struct {
 	start cdc.Position
 	log   []entry // everything reported, in order
+	parts []part  // that were ended, in order
+}
+
+// A part has the number that the tracker gave it. It ends behind some deliveries of an entry.
+type part struct {
+	number      uint64
+	entry, adds int
+}
+
+// passed reports whether everything up to the end of a part is acknowledged.
+func (w *twin) passed(p part) bool {
+	for _, e := range w.log[:p.entry] {
+		if slices.Contains(e.acked, false) {
+			return false
+		}
+	}
+	return !slices.Contains(w.log[p.entry].acked[:p.adds], false)
 }
 
 type entry struct {
@@ -129,7 +146,7 @@ func newPair(start cdc.Position) *pair {
 func (p *pair) clone() *pair {
 	t, w := *p.t, *p.w
 	t.ring = slices.Clone(t.ring)
-	w.log = slices.Clone(w.log)
+	w.log, w.parts = slices.Clone(w.log), slices.Clone(w.parts)
 	for i := range w.log {
 		w.log[i].sizes, w.log[i].acked = slices.Clone(w.log[i].sizes), slices.Clone(w.log[i].acked)
 	}
@@ -165,6 +182,13 @@ func (p *pair) add(size int) {
 	ticket := p.t.Add(size)
 	p.w.add(size)
 	p.tickets = append(p.tickets, delivery{ticket, len(p.w.log) - 1, len(p.w.newest().sizes) - 1})
+}
+
+func (p *pair) part() {
+	p.tell("part")
+	if number, ok := p.t.Part(); ok {
+		p.w.parts = append(p.w.parts, part{number, len(p.w.log) - 1, len(p.w.newest().acked)})
+	}
 }
 
 func (p *pair) commit(end cdc.Position) error {
@@ -203,7 +227,10 @@ func openTx(t *Tracker) (added, pending int, open bool) {
 	if !t.open {
 		return 0, 0, false
 	}
-	return t.added, t.at(t.next - 1).pending, true
+	for n := t.next - 1; n >= t.first && (n == t.next-1 || t.at(n).part); n-- {
+		pending += t.at(n).pending
+	}
+	return t.added, pending, true
 }
 
 // differ says where the tracker and its twin do not agree.
@@ -217,6 +244,11 @@ func (p *pair) differ() error {
 	}
 	if got, want := p.t.Oldest(), p.w.oldest(); !got.Equal(want) {
 		return fmt.Errorf("oldest is %d, must be %d", got.Unix(), want.Unix())
+	}
+	for _, part := range p.w.parts {
+		if got, want := p.t.Passed(part.number), p.w.passed(part); got != want {
+			return fmt.Errorf("part %d is passed: %t, must be %t", part.number, got, want)
+		}
 	}
 	added, pending, open := openTx(p.t)
 	if a, n, o := p.w.openTx(); added != a || pending != n || open != o {
@@ -248,7 +280,10 @@ func (p *pair) state() string {
 	put(int(t.safe), int(t.last), int(t.first), int(t.next), flag(t.open), t.added, t.events, t.bytes, len(t.ring))
 	for n := t.first; n != t.next; n++ {
 		tx := t.at(n)
-		put(int(tx.end), tx.pending, tx.bytes, int(tx.committed.Unix()))
+		put(int(tx.end), tx.pending, tx.bytes, int(tx.committed.Unix()), flag(tx.part))
+	}
+	for _, part := range p.w.parts {
+		put(int(part.number), part.entry, part.adds, flag(p.w.passed(part)))
 	}
 	put(p.begun, int(p.w.safe()), int(p.w.reported()))
 	live := false

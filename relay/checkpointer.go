@@ -90,8 +90,9 @@ func (c *checkpointer) compose(now time.Time, p phase, last bool) {
 
 // ahead reports whether draft has come further than the durable record.
 func (c *checkpointer) ahead() bool {
-	was, is := c.durable.Copy, c.draft.Copy
-	return c.draft.LSN > c.durable.LSN || was != nil && (is == nil || is.Rows > was.Rows)
+	copied, copies := c.durable.Copy, c.draft.Copy
+	was, is := c.durable.Next, c.draft.Next
+	return c.draft.LSN > c.durable.LSN || copied != nil && (copies == nil || copies.Rows > copied.Rows) || is != nil && (was == nil || *was != *is)
 }
 
 // ripe reports whether a record should be written at now, and leaves that record in draft.
@@ -121,8 +122,7 @@ func (c *checkpointer) unsaved(now time.Time, p phase) bool {
 		return false
 	}
 	c.compose(now, p, true)
-	was, is := c.durable.Next, c.draft.Next
-	return c.ahead() || len(c.draft.Accepted) < len(c.durable.Accepted) || is != nil && (was == nil || *was != *is) ||
+	return c.ahead() || len(c.draft.Accepted) < len(c.durable.Accepted) ||
 		c.looked != c.durable.Published && c.looked.Unpublished != ""
 }
 

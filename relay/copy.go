@@ -78,7 +78,7 @@ func (l *loop) resumeCopy(ctx context.Context, a *attempt, was *copying) error {
 		return err
 	}
 	if a.Rec.Copy == nil { // the write that ended the copy was durable after all, or another process made it
-		l.phase = l.newStreaming()
+		l.phase = l.newStreaming(l.checkpointer.durable.Next)
 		if was.spec.Origin == checkpoint.OriginRecover {
 			return errCopied
 		}
@@ -209,7 +209,7 @@ func (c *copying) about() (State, string) {
 // over goes on to the stream, once a record that asks for no copy is durable.
 func (c *copying) over() error {
 	c.log.Info().Str("origin", c.spec.Origin).Uint64("rows", c.spec.Rows).Msg("the rows of the table are published")
-	c.phase = c.newStreaming()
+	c.phase = c.newStreaming(c.checkpointer.durable.Next)
 	if c.spec.Origin == checkpoint.OriginRecover {
 		return errCopied
 	}

@@ -100,7 +100,7 @@ func newLoop(r *Relay) *loop {
 	l.checkpointer = checkpointer{loop: l, durable: new(checkpoint.Record)}
 	l.parker = parker{loop: l}
 	l.keeper, _ = r.source.(Keeper)
-	l.phase = l.newStreaming() // of nothing, until the first session begins
+	l.phase = l.newStreaming(nil) // of nothing, until the first session begins
 	return l
 }
 

@@ -23,16 +23,18 @@ type streaming struct {
 	batchSize int
 }
 
-// newStreaming starts the stream at the durable record. The record may be ahead of where the
+// newStreaming starts the stream at the durable record. next says how much of the first transaction
+// is delivered, nil for nothing of it. The record may be ahead of where the
 // session starts, because this process moved it while it waited for the slot. The events between
 // are delivered. Reading them again would make a replay that a lost session breaks off in the
 // middle.
-func (l *loop) newStreaming() *streaming {
+func (l *loop) newStreaming(next *checkpoint.Next) *streaming {
 	rec := l.checkpointer.durable
 	l.fly(rec.LSN)
+	l.flight.Resume(next)
 	l.st.Received = rec.LSN
 	s := &streaming{loop: l, batch: 1, batchSize: 1}
-	s.progress = flight.Resume(rec.LSN, rec.Next)
+	s.progress = flight.Resume(rec.LSN, next)
 	if seeker, ok := l.sess.(Seeker); ok {
 		s.progress.Cut = true
 		var open cdc.Position
@@ -70,11 +72,11 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 			return err
 		}
 	}
-	next := s.newStreaming()
+	next := s.checkpointer.durable.Next
 	if s.dropNext {
-		next.progress.Next = nil
+		next = nil
 	}
-	s.phase = next
+	s.phase = s.newStreaming(next)
 	return nil
 }
 
@@ -226,6 +228,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 			return err
 		}
 	}
+	s.part()
 	// An event that is passed over, parked, or that goes to the dead letter topic, counts as a
 	// record, whatever the router makes of it: the next start finds the same count.
 	send, err := s.progress.Record(s.rec.EventID)
@@ -237,6 +240,20 @@ func (s *streaming) row(ev *cdc.Event) error {
 	}
 	return nil
 }
+
+// part ends a part of a large transaction now and then, so that a crash does not start the transaction
+// over.
+func (s *streaming) part() {
+	if s.keeper != nil {
+		return // the table says what is delivered
+	}
+	if next := s.progress.Part(max(1, s.cfg.Window.Events/windowParts)); next != nil {
+		s.flight.Part(next)
+	}
+}
+
+// windowParts is how many parts of a transaction the window holds.
+const windowParts = 8
 
 // inconsistent handles a source that contradicts what is known of its history. The loop forgets
 // that history, and the next session starts at the checkpoint and skips nothing. Other errors are
@@ -250,7 +267,8 @@ func (s *streaming) inconsistent(err error) error {
 		return fmt.Errorf("source: %w", err)
 	}
 	s.fresh = true
-	s.progress = flight.Progress{} // otherwise a stop would write down how far this transaction came
+	s.progress = flight.Progress{} // otherwise a checkpoint would say how far this transaction came
+	s.flight.Resume(nil)
 	s.log.Error().Err(err).Str(s.found.At(s.checkpointer.durable.LSN)).
 		Msg("starting again at the checkpoint and skipping nothing: events may be delivered twice")
 	return s.lose(fault.Retry(err))
@@ -261,8 +279,12 @@ func (s *streaming) advance() { s.flight.Drop() }
 func (s *streaming) safe() cdc.Position { return s.flight.Tracker.Safe() }
 
 func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
+	var sent uint64
+	rec.Next, sent = s.flight.Delivered()
 	settled := last && s.inFlight() == 0
-	rec.Next = s.progress.Left(s.flight.Tracker.Safe(), settled)
+	if left := s.progress.Left(); settled && left != nil {
+		rec.Next = left
+	}
 	if b, err := cdc.ParseSnapshot(rec.Border); err == nil && uint64(rec.LSN) >= b.XMax {
 		rec.Border = "" // all transactions that were open then are delivered
 	}
@@ -270,7 +292,7 @@ func (s *streaming) describe(rec *checkpoint.Record, last bool) uint64 {
 	if when := s.flight.Tracker.SafeTime(); !when.IsZero() {
 		rec.CommitTime = when
 	}
-	sent := s.flight.Drop()
+	sent = max(sent, s.flight.Drop())
 	if settled { // Next covers what is sent of the open transaction
 		sent = s.flight.Sent
 	}

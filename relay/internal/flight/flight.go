@@ -22,11 +22,41 @@ type Flight struct {
 	head   int
 	Sent   uint64 // records, by all flights of this process
 	held   []walMark
+	parts  []part // of transactions that are not safe, oldest first; none is known to be delivered
+	passed part   // the newest one that is delivered
+}
+
+// A part is the beginning of a transaction. tx is its number, sent is how many records were sent before its
+// end, and next is what a checkpoint says of it.
+type part struct {
+	tx, sent uint64
+	next     *checkpoint.Next
+}
+
+// Resume notes what the run before delivered of the first transaction; nil for nothing.
+func (f *Flight) Resume(next *checkpoint.Next) { f.parts, f.passed = nil, part{next: next} }
+
+// Part ends a part of the open transaction. next is what a checkpoint says once the part is delivered.
+func (f *Flight) Part(next *checkpoint.Next) {
+	if tx, ok := f.Tracker.Part(); ok {
+		f.parts = append(f.parts, part{tx, f.Sent, next})
+	}
+}
+
+// Delivered is how much is known to be delivered of the first transaction that is not safe, nil for nothing
+// of it, and how many records were sent before the end of that.
+func (f *Flight) Delivered() (next *checkpoint.Next, sent uint64) {
+	for len(f.parts) > 0 && f.Tracker.Passed(f.parts[0].tx) {
+		f.passed, f.parts = f.parts[0], f.parts[1:]
+	}
+	if f.passed.next == nil || f.passed.next.CommitLSN < f.Tracker.Safe() {
+		return nil, 0
+	}
+	return f.passed.next, f.passed.sent
 }
 
 // A mark says how many records were sent before a transaction.
 type mark struct {
-	tx    uint64
 	begin cdc.Position // of the commit record
 	sent  uint64
 }
@@ -42,8 +72,8 @@ func (f *Flight) Count(ticket *cdc.Ticket, begin cdc.Position) {
 	if ticket.Tx > maxTx {
 		panic("relay: too many transactions for a ticket") // 2^48 take nine years at a million a second
 	}
-	if n := len(f.unsafe); n == f.head || f.unsafe[n-1].tx != ticket.Tx {
-		f.unsafe = append(f.unsafe, mark{tx: ticket.Tx, begin: begin, sent: f.Sent})
+	if n := len(f.unsafe); n == f.head || f.unsafe[n-1].begin != begin { // parts of it have numbers of their own
+		f.unsafe = append(f.unsafe, mark{begin: begin, sent: f.Sent})
 	}
 	f.Sent++
 	ticket.Tx |= uint64(f.gen) << genShift

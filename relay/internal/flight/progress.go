@@ -29,6 +29,7 @@ type Progress struct {
 	Open   cdc.Position
 	Events int    // of the open one: events handled, with or without a record
 	rows   int    // of the open one: events that gave a record, including those skipped because of Next
+	parted int    // of rows: those in the parts that have ended
 	lastID []byte // event id of the last of rows, copied out of its payload
 
 	inTx      bool // between Begin and Commit of this session
@@ -85,7 +86,7 @@ func (p *Progress) Begin(pos cdc.Position) (fresh bool, err error) {
 	case pos <= p.Whole:
 		return false, fmt.Errorf("transaction %s after transaction %s: not in commit order", pos, p.Whole)
 	}
-	p.Open, p.Events, p.rows, p.lastID, p.replaying = pos, 0, 0, p.lastID[:0], false
+	p.Open, p.Events, p.rows, p.parted, p.lastID, p.replaying = pos, 0, 0, 0, p.lastID[:0], false
 	if p.Next != nil {
 		switch {
 		case pos == p.Next.CommitLSN:
@@ -146,16 +147,27 @@ func (p *Progress) Commit() (fresh bool, err error) {
 	return true, nil
 }
 
-// Left is what a checkpoint at safe says of the transaction behind safe. settled says that nothing
-// is in flight.
-func (p *Progress) Left(safe cdc.Position, settled bool) *checkpoint.Next {
-	if settled && p.Open != 0 && (p.rows > 0 || p.Cut) && p.nextLeft == 0 {
-		return &checkpoint.Next{CommitLSN: p.Open, Rows: p.rows, LastEventID: string(p.lastID)}
+// Part ends a part of the open transaction once it has at least that many records, before the next
+// Record. It returns what a checkpoint says when they are delivered, and nil if no part ends here.
+func (p *Progress) Part(records int) *checkpoint.Next {
+	if p.nextLeft > 0 || p.rows < p.parted+records {
+		return nil
 	}
-	if p.Next != nil && safe <= p.Next.CommitLSN {
-		return p.Next
+	p.parted = p.rows
+	return p.left()
+}
+
+// Left is what a checkpoint says of the transaction that is read in part when nothing is in flight,
+// nil for nothing.
+func (p *Progress) Left() *checkpoint.Next {
+	if p.Open == 0 || p.rows == 0 && !p.Cut || p.nextLeft > 0 {
+		return nil
 	}
-	return nil
+	return p.left()
+}
+
+func (p *Progress) left() *checkpoint.Next {
+	return &checkpoint.Next{CommitLSN: p.Open, Rows: p.rows, LastEventID: string(p.lastID)}
 }
 
 // Between reports whether no transaction is read in part.

@@ -11,7 +11,7 @@ import (
 func TestWhatWasDeliveredInPartIsRememberedUntilItIsPassed(t *testing.T) {
 	next := &checkpoint.Next{CommitLSN: 50, Rows: 2, LastEventID: "b"}
 	p := Progress{Next: next}
-	if p.Left(40, false) != next || p.Left(50, true) != next || p.Left(51, true) != nil {
+	if p.Left() != nil {
 		t.Error("before its transaction is read")
 	}
 	if fresh, err := p.Begin(50); !fresh || err != nil {
@@ -20,8 +20,8 @@ func TestWhatWasDeliveredInPartIsRememberedUntilItIsPassed(t *testing.T) {
 	if send, err := p.Record("a"); send || err != nil {
 		t.Fatal(send, err)
 	}
-	if p.Left(40, true) != next {
-		t.Error("inside the part that is skipped, it is still the part before")
+	if p.Left() != nil || p.Part(1) != nil {
+		t.Error("inside the part that is skipped, nothing more is left")
 	}
 	if send, err := p.Record("b"); send || err != nil {
 		t.Fatal(send, err)
@@ -29,13 +29,20 @@ func TestWhatWasDeliveredInPartIsRememberedUntilItIsPassed(t *testing.T) {
 	if send, err := p.Record("c"); !send || err != nil {
 		t.Fatal(send, err)
 	}
-	if got := p.Left(40, false); got != next {
-		t.Errorf("with something in flight: %+v", got)
+	want := checkpoint.Next{CommitLSN: 50, Rows: 3, LastEventID: "c"}
+	if got := p.Left(); got == nil || *got != want {
+		t.Errorf("left: %+v", got)
 	}
-	if got := p.Left(40, true); got == nil || *got != (checkpoint.Next{CommitLSN: 50, Rows: 3, LastEventID: "c"}) {
-		t.Errorf("settled: %+v", got)
+	if got := p.Part(4); got != nil {
+		t.Errorf("a part with fewer records: %+v", got)
 	}
-	if fresh, err := p.Commit(); !fresh || err != nil || p.Left(58, true) != nil {
+	if got := p.Part(3); got == nil || *got != want {
+		t.Errorf("a part: %+v", got)
+	}
+	if got := p.Part(1); got != nil {
+		t.Errorf("a part without a record: %+v", got)
+	}
+	if fresh, err := p.Commit(); !fresh || err != nil || p.Left() != nil {
 		t.Error("after its end", fresh, err)
 	}
 }

@@ -42,10 +42,10 @@ func TestALeftRangeHasItsEndAlsoWithoutARow(t *testing.T) {
 	if _, err := p.Begin(19); err != nil {
 		t.Fatal(err)
 	}
-	if next := p.Left(10, true); next == nil || next.CommitLSN != 19 || next.Rows != 0 {
+	if next := p.Left(); next == nil || next.CommitLSN != 19 || next.Rows != 0 {
 		t.Fatalf("left %+v", next)
 	}
-	if p.Cut = false; p.Left(10, true) != nil {
+	if p.Cut = false; p.Left() != nil {
 		t.Error("a source that does not cut has something left")
 	}
 }
