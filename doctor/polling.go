@@ -46,8 +46,8 @@ func CheckPolling(ctx context.Context, set *poll.Settings) (found []Finding) {
 			add(Warn, "index of unfinished rows", fix.BySQL(sql), "table %s has no index on its undelivered rows: each poll reads all rows", set.Table)
 		}
 	case !f.Index:
-		add(Warn, "source.poll.xid_column", fix.BySQL(set.MissingIndexes(f)),
-			"no index begins with column %s: each poll reads the whole table", set.XIDColumn)
+		add(Fail, "index of transactions", fix.BySQL(set.MissingIndexes(f)),
+			"table %s has no index on (%s, %s): walpost would read the rows of a large transaction again for every page", set.Table, set.XIDColumn, set.OrderColumn)
 	}
 	if rel := f.Table.Relation; (!f.CommitTimes || set.Claims()) && rel.Index(set.TimeColumn) < 0 {
 		how := "Set source.time_column to a timestamptz column, such as created_at."

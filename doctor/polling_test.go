@@ -47,3 +47,37 @@ func TestThePolledTableIsExamined(t *testing.T) {
 		}
 	}
 }
+
+// Only an index on the transaction and then the order gives the rows of a large transaction in their order.
+func TestTheIndexOfTransactionsIsDemanded(t *testing.T) {
+	t.Parallel()
+	server := testenv.Postgres(t, "14")
+	dsn := server.Database(t)
+	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
+	set := poll.Settings{Config: poll.DefaultConfig(), Name: "relay", DB: pg.Database{DSN: dsn}, Table: pg.Table{Schema: "public", Name: "outbox"}, OrderColumn: "seq", TimeColumn: "at", ID: column("id"), Key: column("key")}
+	set.XIDColumn = "xid"
+	server.Exec(t, dsn, "CREATE TABLE outbox (id text, key text, payload text, at timestamptz, seq bigint GENERATED ALWAYS AS IDENTITY)", set.SetupSQL(nil), "DROP INDEX outbox_xid_seq_idx")
+	for _, c := range []struct {
+		index string
+		fails bool
+	}{
+		{"(id)", true},
+		{"(xid)", true},
+		{"(seq, xid)", true},
+		{"(xid, seq) WHERE id > ''", true},
+		{"(xid, seq, id)", false},
+		{"(xid, seq)", false},
+	} {
+		server.Exec(t, dsn, "CREATE INDEX other ON outbox "+c.index)
+		var fixes string
+		for _, f := range CheckPolling(t.Context(), &set) {
+			if f.Verdict == Fail {
+				fixes += f.Fix.Text(f.Provider)
+			}
+		}
+		if fails := strings.Contains(fixes, `CREATE INDEX CONCURRENTLY ON "public"."outbox" ("xid", "seq")`); fails != c.fails || !c.fails && fixes != "" {
+			t.Errorf("with an index on %s, check demands %q", c.index, fixes)
+		}
+		server.Exec(t, dsn, "DROP INDEX other")
+	}
+}

@@ -29,15 +29,21 @@ func workerColumns() string {
 	return "ARRAY[" + strings.Join(names, ", ") + "]"
 }
 
-// openIndex is the SQL condition that the table has an index of its unfinished rows by these columns.
-func (s *Settings) openIndex(table uint32, columns ...string) string {
+// The conditions of the indexes that polling needs: of the rows that are not finished, and of all rows.
+const (
+	openRows = "(finished_at IS NULL)"
+	allRows  = ""
+)
+
+// hasIndex is the SQL condition that the table has an index of these rows that begins with these columns.
+func hasIndex(table uint32, rows string, columns ...string) string {
 	names := make([]string, len(columns))
 	for i, c := range columns {
 		names[i] = pg.QuoteLiteral(c)
 	}
-	return fmt.Sprintf(`EXISTS (SELECT FROM pg_index i WHERE i.indrelid = %d AND i.indisvalid AND pg_get_expr(i.indpred, i.indrelid) = '(finished_at IS NULL)'
+	return fmt.Sprintf(`EXISTS (SELECT FROM pg_index i WHERE i.indrelid = %d AND i.indisvalid AND coalesce(pg_get_expr(i.indpred, i.indrelid), '') = '%s'
   AND ARRAY[%s] = (SELECT array_agg(a.attname::text ORDER BY k.n) FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (at, n) JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.at WHERE k.n <= %d))`,
-		table, strings.Join(names, ", "), len(columns))
+		table, rows, strings.Join(names, ", "), len(columns))
 }
 
 // withoutClaims is rel without the columns of the workers, which are no part of the event.

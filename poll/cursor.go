@@ -50,12 +50,17 @@ func (s *cursor) begin(ctx context.Context) error {
 		s.rows.table+" IN ACCESS SHARE MODE")
 }
 
+// inOrder has the index give the rows of one transaction in their order, whatever the server's statistics
+// say. To sort the rest of a large transaction for each page would cost the square of its rows.
+const inOrder = "SET LOCAL enable_sort = off"
+
 // A place is how far the sessions of a Source have read and given.
 type place struct {
 	pos cdc.Position // everything below is given
 
 	// The open range is [pos, end), 0 for none.
 	end   cdc.Position
+	only  cdc.Position // the one transaction of the range; 0 if it may have several
 	wal   cdc.Position // the range is in the server's WAL before it
 	begun bool         // its Begin is given
 	// last is the order of the newest row that was given of the range, and given are the ids of the
@@ -220,7 +225,8 @@ func (s *cursor) one(ctx context.Context, query string) (cdc.Position, error) {
 func (s *cursor) cut(ctx context.Context, ids xids) (end cdc.Position, err error) {
 	pos := s.src.cursor.pos
 	for rows := rangeRows; ; rows *= 8 {
-		// The range ends with the row's transaction.
+		// The range ends before the row's transaction, because a large transaction is best read by itself. If
+		// that is not possible, it ends with this transaction.
 		query := fmt.Sprintf("SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s", s.xid("t"), s.rows.from, s.condition("t", pos, ids.xmin))
 		last, err := s.one(ctx, fmt.Sprintf("%s OFFSET %d LIMIT 1", query, rows-1))
 		whole := err == nil && last == 0
@@ -230,13 +236,26 @@ func (s *cursor) cut(ctx context.Context, ids xids) (end cdc.Position, err error
 		if err != nil || last == 0 {
 			return pos, err
 		}
+		alone := false
 		if !whole {
 			if err := s.lookAhead(ctx, last+1, ids); err != nil {
 				return pos, err
 			}
+			before, err := s.one(ctx, s.newest(pos, last))
+			if err != nil {
+				return pos, err
+			}
+			if alone = before == 0; !alone {
+				if end, err := s.withoutOvertaking(ctx, before+1, ids); err != nil || end > pos {
+					return end, err
+				}
+			}
 		}
 		end, err := s.withoutOvertaking(ctx, last+1, ids)
 		if err != nil || end > pos || whole {
+			if alone {
+				s.src.cursor.only = last
+			}
 			return end, err
 		}
 	}
@@ -278,16 +297,29 @@ func (s *cursor) newest(from, below cdc.Position) string {
 // transaction, and read ends it.
 func (s *cursor) read(ctx context.Context, end cdc.Position) (err error) {
 	p := &s.src.cursor
-	where := s.condition("t", p.pos, end)
-	if p.given != nil {
-		where += fmt.Sprintf(" AND %s >= %d", s.rows.order, p.last)
+	if p.only != 0 {
+		if err := s.exec(ctx, "read by the index", inOrder); err != nil {
+			return err
+		}
 	}
-	query := fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY %s, %s", s.rows.list(), s.rows.from, where, s.rows.order, s.rows.id)
-	s.page, s.all, err = s.rows.page(ctx, s.conn, query, func(r *row) bool { return p.given == nil || r.order > p.last || !p.given[r.id] })
+	s.page, s.all, err = s.rows.page(ctx, s.conn, s.rest(end), func(r *row) bool { return p.given == nil || r.order > p.last || !p.given[r.id] })
 	if err != nil {
 		return err
 	}
 	return s.exec(ctx, "end to read", "COMMIT")
+}
+
+// rest is the query for the rows of the range that ends at end, behind what was given of it.
+func (s *cursor) rest(end cdc.Position) string {
+	p := &s.src.cursor
+	where := s.condition("t", p.pos, end)
+	if p.only != 0 {
+		where = s.compare("t", "=", p.only) + s.beyond("t", p.only)
+	}
+	if p.given != nil {
+		where += fmt.Sprintf(" AND %s >= %d", s.rows.order, p.last)
+	}
+	return fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY %s, %s", s.rows.list(), s.rows.from, where, s.rows.order, s.rows.id)
 }
 
 // next returns the next event of the open range, nil if none is open.
@@ -305,7 +337,17 @@ func (s *cursor) next(ctx context.Context) (*cdc.Event, error) {
 			if err != nil {
 				return nil, err
 			}
-			p.wal = l.Flush
+			newest, err := s.one(ctx, s.newest(p.pos, p.end))
+			if err != nil {
+				return nil, err
+			}
+			before, err := s.one(ctx, s.newest(p.pos, newest))
+			if err != nil {
+				return nil, err
+			}
+			if p.wal = l.Flush; before == 0 {
+				p.only = newest
+			}
 		}
 		if err := s.read(ctx, p.end); err != nil {
 			return nil, err

@@ -277,3 +277,49 @@ func TestATriggerStampsCopiedRows(t *testing.T) {
 		"CREATE TRIGGER walpost_stamp BEFORE INSERT ON public.outbox FOR EACH ROW EXECUTE FUNCTION public.walpost_stamp()", fmt.Sprintf(copied, "k2"))
 	w.want("( k2 )")
 }
+
+// A page of a large transaction costs as much as the page, and not as much as the rest of the transaction.
+func TestAPageOfALargeTransactionReadsNoMoreThanThePage(t *testing.T) {
+	for _, version := range []string{"14", "18"} {
+		t.Run(version, func(t *testing.T) {
+			w := newWorld(t, testenv.Postgres(t, version))
+			const many = 10 * rangeRows
+			w.exec(insert("a", "first"), fmt.Sprintf("INSERT INTO outbox (id, key) SELECT i, i FROM generate_series(1, %d) i", many), insert("a", "last"))
+			w.begin()
+			for _, want := range []string{"(", "first", ")", "(", "1"} {
+				if got := w.event(); got != want {
+					t.Fatalf("%q, must be %q", got, want)
+				}
+			}
+			for _, restarted := range []bool{false, true} {
+				if restarted {
+					w.session.Close(t.Context())
+					w.begin()
+					w.event()
+					w.event()
+				}
+				c := w.session.strategy.(*cursor)
+				query := fmt.Sprintf("BEGIN; %s; EXPLAIN (ANALYZE, FORMAT JSON) %s LIMIT %d; COMMIT", inOrder, c.rest(c.src.cursor.end), pageRows)
+				results, err := c.conn.Exec(t.Context(), query).ReadAll()
+				if err != nil {
+					t.Fatal(err)
+				}
+				most := 0.0
+				for _, rows := range regexp.MustCompile(`"Actual Rows": ([0-9.]+)`).FindAllSubmatch(results[2].Rows[0][0], -1) {
+					n, err := strconv.ParseFloat(string(rows[1]), 64)
+					if err != nil {
+						t.Fatal(err)
+					}
+					most = max(most, n)
+				}
+				if most > 2*pageRows {
+					t.Errorf("restarted %t: the server reads %.0f rows for a page of %d", restarted, most, pageRows)
+				}
+			}
+			rest := strings.Fields(w.read())
+			if n := len(rest); n != many-1+1+3 || rest[n-2] != "last" || rest[many-2] != strconv.Itoa(many) {
+				t.Errorf("%d words came, and they end with %q", n, rest[max(0, n-5):])
+			}
+		})
+	}
+}

@@ -47,7 +47,7 @@ func (u *Unmet) fault(running bool, by fix.Provider) error {
 type Facts struct {
 	Server pg.Server
 	Table  pg.TableFacts
-	Index  bool // the xid column is the first column of an index
+	Index  bool // an index begins with the xid column and the order column
 	Cache  int64
 	Notify bool // the table has a trigger that calls pg_notify
 	// CommitTimes says that the server keeps the commit times of transactions.
@@ -90,8 +90,7 @@ func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, e
 		Unique                           bool
 	}](ctx, conn, "read the indexes and triggers of the table", fmt.Sprintf(`SELECT current_setting('track_commit_timestamp') = 'on' AS commits,
  current_setting('max_prepared_transactions')::int > 0 AS prepares,
- EXISTS (SELECT FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
-  WHERE i.indrelid = %[1]d AND i.indisvalid AND i.indpred IS NULL AND a.attname = %[2]s) AS index,
+ %[2]s AS index,
  coalesce((SELECT bool_and(has_column_privilege(a.attrelid, a.attnum, 'UPDATE')) FROM pg_attribute a WHERE a.attrelid = %[1]d AND a.attname = ANY (%[6]s) AND NOT a.attisdropped), false) AS updatable,
  ARRAY(SELECT 'trigger ' || tgname FROM pg_trigger WHERE tgrelid = %[1]d AND NOT tgisinternal AND tgenabled <> 'D' AND tgtype & 3 = 3 AND tgtype & %[9]d > 0 AND tgattr = ''
   UNION SELECT 'rule ' || rulename FROM pg_rewrite WHERE ev_class = %[1]d AND ev_enabled <> 'D' AND ev_type IN ('2', '4') ORDER BY 1) AS guards,
@@ -99,8 +98,8 @@ func (s *Settings) Describe(ctx context.Context, conn *pgconn.PgConn) (*Facts, e
  has_table_privilege(%[1]d, 'DELETE') AS deletable, %[7]s AS by_order, %[8]s AS by_key,
  EXISTS (SELECT FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid WHERE t.tgrelid = %[1]d AND t.tgenabled <> 'D' AND p.prosrc LIKE '%%' || %[3]s || '%%') AS notify,
  coalesce((SELECT q.seqcache FROM pg_sequence q WHERE q.seqrelid = pg_get_serial_sequence(%[4]s, %[5]s)::regclass), 0) AS cache`,
-		f.Table.OID, pg.QuoteLiteral(s.XIDColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(f.Table.Relation)),
-		workerColumns(), s.openIndex(f.Table.OID, s.OrderColumn), s.openIndex(f.Table.OID, s.Key(f.Table.Relation), s.OrderColumn), s.writes()))
+		f.Table.OID, hasIndex(f.Table.OID, allRows, s.XIDColumn, s.OrderColumn), pg.QuoteLiteral(Channel(s.Table)), pg.QuoteLiteral(s.Table.SQL()), pg.QuoteLiteral(s.orderIn(f.Table.Relation)),
+		workerColumns(), hasIndex(f.Table.OID, openRows, s.OrderColumn), hasIndex(f.Table.OID, openRows, s.Key(f.Table.Relation), s.OrderColumn), s.writes()))
 	if f.Hidden = pg.SQLState(err) == pg.StateNoRight; f.Hidden {
 		f.Table.Readable = false
 		return f, nil
