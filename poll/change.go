@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -72,20 +74,63 @@ func deref(pid *int32) int32 {
 	return *pid
 }
 
-// mark finishes the rows that the strategy cursor has delivered.
-func (s *cursor) mark(ctx context.Context, former *Former) (int64, error) {
-	s.src.setBorder(former.Border)
-	done := "NOT (" + s.atLeast("t", former.At) + ")"
-	if former.Open != 0 && former.Last != "" {
-		open := s.condition("t", former.At, former.Open+1)
-		done = fmt.Sprintf("(%s OR %s AND %s <= (SELECT max(%s) FROM %s WHERE %s = %s AND %s))", done, open, s.rows.order,
-			s.rows.order, s.rows.from, s.rows.id, pg.QuoteLiteral(former.Last), open)
+// markRows is how many rows one transaction marks.
+const markRows = 10_000
+
+// mark finishes the rows that the strategy cursor has delivered, in the order of the index on transaction and
+// order, and in many transactions: one would keep its row locks, and what it wrote from VACUUM, for as long
+// as a large table takes. If it is interrupted, the next call goes on.
+func (s *cursor) mark(ctx context.Context, former *Former) (marked int64, err error) {
+	if err := s.exec(ctx, "set up the session", "SET enable_seqscan = off; SET enable_bitmapscan = off; SET enable_sort = off; SET enable_hashjoin = off; SET enable_mergejoin = off"); err != nil {
+		return 0, err
 	}
-	results, err := s.conn.Exec(ctx, fmt.Sprintf("UPDATE %s SET finished_at = now() WHERE t.finished_at IS NULL AND %s", s.rows.from, done)).ReadAll()
+	done, end, err := s.done(ctx, former)
 	if err != nil {
-		return 0, pg.Classify(fmt.Errorf("mark delivered rows: %w", err))
+		return 0, err
 	}
-	return results[0].CommandTag.RowsAffected(), nil
+	const step = "mark delivered rows"
+	after := "'0'::xid8, " + strconv.FormatInt(math.MinInt64, 10)
+	for {
+		results, err := s.conn.Exec(ctx, fmt.Sprintf(`WITH d AS MATERIALIZED (SELECT t.tableoid AS part, t.ctid AS place, %[1]s AS xid, %[2]s AS at FROM %[3]s
+ WHERE t.finished_at IS NULL AND %[4]s AND %[5]s AND (%[1]s, %[2]s) >= (%[6]s) ORDER BY %[1]s, %[2]s LIMIT %[7]d FOR UPDATE OF t),
+ done AS (UPDATE %[3]s SET finished_at = now() FROM d WHERE t.tableoid = d.part AND t.ctid = d.place RETURNING d.xid, d.at)
+SELECT (SELECT count(*) FROM d), count(*), (array_agg(format('%%L::xid8, %%L::bigint', xid, at) ORDER BY xid DESC, at DESC))[1] FROM done`,
+			s.xid("t"), s.rows.order, s.rows.from, done, s.compare("t", "<", end), after, markRows)).ReadAll()
+		if err != nil {
+			return marked, pg.Classify(fmt.Errorf("%s: %w", step, err))
+		}
+		got := results[0].Rows[0]
+		found, err := strconv.ParseInt(string(got[0]), 10, 64)
+		rows, err2 := strconv.ParseInt(string(got[1]), 10, 64)
+		switch {
+		case err != nil || err2 != nil:
+			return marked, fmt.Errorf("%s: %w: %q", step, pg.ErrAnswer, got)
+		case found == 0:
+			return marked, nil
+		case rows < found: // these rows are locked, so they are still there
+			return marked, fault.Person(fmt.Errorf("%s: %d rows of %s did not change: a trigger or a rule may suppress the change", step, found-rows, s.src.set.Table), suppressedHint)
+		}
+		marked, after = marked+rows, string(got[2])
+	}
+}
+
+// done is the condition for the rows that the strategy cursor has delivered. All of them are of transactions
+// below end.
+func (s *cursor) done(ctx context.Context, former *Former) (where string, end cdc.Position, err error) {
+	s.src.setBorder(former.Border)
+	where, end = "NOT ("+s.atLeast("t", former.At)+")", former.At
+	if border := s.src.border; border != nil {
+		end = max(end, cdc.Position(border.XMax))
+	}
+	if former.Open == 0 || former.Last == "" {
+		return where, end, nil
+	}
+	open := s.condition("t", former.At, former.Open+1)
+	last, err := pg.Row[struct{ At *int64 }](ctx, s.conn, "find the last delivered row", fmt.Sprintf("SELECT max(%s) AS at FROM %s WHERE %s = %s AND %s", s.rows.order, s.rows.from, s.rows.id, pg.QuoteLiteral(former.Last), open))
+	if err == nil && last.At != nil {
+		where, end = fmt.Sprintf("(%s OR %s AND %s <= %d)", where, open, s.rows.order, *last.At), max(end, former.Open+1)
+	}
+	return where, end, err
 }
 
 // unfinished is the position below which no row is unfinished.
