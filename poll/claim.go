@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"time"
 
@@ -34,7 +35,9 @@ const (
 	claimRows  = 1000 // claimed by one look
 	flushRows  = 1000 // outcomes that are written at once
 	flushAfter = 20 * time.Millisecond
-	avoidFor   = time.Second // no look at a key that another worker has
+	avoidFor   = time.Second // no look at a key whose oldest row another session has locked
+	lookPasses = 8           // of one look, to find out which keys are blocked
+	wholeEvery = time.Second // between two whole looks while keys are left out
 	retryMost  = 5 * time.Minute
 	errorBytes = 1000                  // of last_error
 	heldPause  = 50 * time.Millisecond // between two tries to write to rows that other sessions have locked; longer for many
@@ -70,6 +73,23 @@ type claimed struct {
 	until     time.Time // of the lease, if another session has kept the worker from renewing it
 }
 
+// A start is where looks begin. While keys are left out, very many of their rows may be older than the first one
+// that can be claimed. So only one look in a while begins at the oldest row (whole). The others begin where the
+// whole look before the newest one found nothing older to claim. A row that appears before that place had an
+// order number for that long before it could be claimed, and waits for the next whole look.
+type start struct {
+	from, next int64
+	moved      time.Time // when from was set
+	again      bool      // the next look is whole
+}
+
+// An avoided key is one whose oldest row cannot be claimed: another worker has it, or it waits for its next
+// attempt. Each look examines the key by a row of it.
+type avoided struct {
+	order int64     // of that row
+	until time.Time // the key is left out in any case, because nothing but a claim tells that its oldest row is locked
+}
+
 // Claims are the rows that one process has claimed. They outlive a session. All methods belong to the
 // goroutine that uses the session.
 type Claims struct {
@@ -87,7 +107,8 @@ type Claims struct {
 	since time.Time           // of the oldest outcome
 	held  []*claimed          // have ended, but other sessions have locked them
 	again time.Time           // when held is tried again
-	avoid map[string]time.Time
+	avoid map[string]avoided  // the keys that looks leave out
+	start start
 
 	pos         cdc.Position // end of the newest transaction
 	inTx, begun bool         // a transaction is open, and its Begin is given
@@ -101,7 +122,7 @@ func newClaims(set *Settings) *Claims {
 	}
 	return &Claims{
 		set: set, worker: fmt.Sprintf("%s:%d:%08x", host, os.Getpid(), uint32(digest(fmt.Sprint(time.Now().UnixNano(), os.Getpid())))),
-		rows: map[uint32]*claimed{}, avoid: map[string]time.Time{}, pause: retryPause,
+		rows: map[uint32]*claimed{}, avoid: map[string]avoided{}, start: start{from: math.MinInt64, next: math.MinInt64}, pause: retryPause,
 	}
 }
 

@@ -5,12 +5,15 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"net/url"
 	"os"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
@@ -20,16 +23,16 @@ import (
 
 // A worker is a process that claims rows of a world's table. The test acts as its relay.
 type worker struct {
-	*testing.T
+	testing.TB
 	*Source
 	session *Session
 	numbers map[string]uint32 // by id, of the rows that were given
 }
 
-func claimWorld(t *testing.T, pg *testenv.PG, strategy string) *world {
+func claimWorld(t testing.TB, pg *testenv.PG, strategy string) *world {
 	t.Helper()
 	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
-	w := &world{T: t, pg: pg, dsn: pg.Database(t)}
+	w := &world{TB: t, pg: pg, dsn: pg.Database(t)}
 	w.set = Settings{
 		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: table, OrderColumn: "seq",
 		Snapshot: "initial", ID: column("id"), Key: column("key"),
@@ -47,7 +50,7 @@ func (w *world) worker(change func(*Settings)) *worker {
 	if change != nil {
 		change(&set)
 	}
-	k := &worker{T: w.T, Source: NewSource(set), numbers: map[string]uint32{}}
+	k := &worker{TB: w.TB, Source: NewSource(set), numbers: map[string]uint32{}}
 	k.claims.pause = func(int) time.Duration { return time.Hour } // until due
 	k.connect(true)
 	k.session.Seek(1, 0, "")
@@ -163,7 +166,7 @@ func (k *worker) close() {
 // state is the rows of the table in order: id, then + for finished, * for claimed, - for open.
 func (w *world) state() string {
 	w.Helper()
-	return w.pg.Value(w.T, w.dsn, "SELECT coalesce(string_agg(id || CASE WHEN finished_at IS NOT NULL THEN '+' WHEN claimed_until >= now() THEN '*' ELSE '-' END, ' ' ORDER BY seq), '') FROM outbox")
+	return w.pg.Value(w.TB, w.dsn, "SELECT coalesce(string_agg(id || CASE WHEN finished_at IS NOT NULL THEN '+' WHEN claimed_until >= now() THEN '*' ELSE '-' END, ' ' ORDER BY seq), '') FROM outbox")
 }
 
 func (w *world) wantState(state string) {
@@ -486,27 +489,103 @@ func TestALookReadsOnlyUnfinishedRows(t *testing.T) {
 		for _, statistics := range []string{"SELECT 1", "ANALYZE outbox"} {
 			w.exec(statistics, insert("k1", "new1 "+statistics, "new2 "+statistics))
 			s := a.session.strategy.(*claimer)
-			results, err := a.session.conn.Exec(t.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) "+s.candidates(true)).ReadAll()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var plan []struct {
-				Plan struct {
-					Hit  int `json:"Shared Hit Blocks"`
-					Read int `json:"Shared Read Blocks"`
-				}
-			}
-			if err := json.Unmarshal(results[0].Rows[0][0], &plan); err != nil {
-				t.Fatal(err)
-			}
-			if n := plan[0].Plan.Hit + plan[0].Plan.Read; n > 100 {
-				t.Errorf("after %s, a look reads %d blocks:\n%s", statistics, n, results[0].Rows[0][0])
+			if n := w.blocks(s.conn, s.survey(true, math.MinInt64)) + w.blocks(s.conn, s.candidates(true, []int64{1, 2})); n > 150 {
+				t.Errorf("after %s, a look reads %d blocks", statistics, n)
 			}
 			a.take()
 			for _, n := range a.numbers {
 				a.claims.Delivered(n)
 			}
 			a.confirm()
+		}
+	})
+}
+
+// A key whose oldest row another worker has, with many rows behind it, costs a look little more than these rows would if they were finished:
+// it does not look at the head of the key for each of them.
+func TestRowsOfABlockedKeyAreLeftOutOfALook(t *testing.T) {
+	t.Parallel()
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		t.Parallel()
+		w := claimWorld(t, pg, Claim)
+		const many = 20_000
+		w.exec(insert("hot", "h0"))
+		a, b := w.worker(nil), w.worker(nil)
+		a.want("h0")
+		w.exec(fmt.Sprintf("INSERT INTO outbox (id, key) SELECT 'h' || i, 'hot' FROM generate_series(1, %d) i", many), insert("j", "j1", "j2"), "VACUUM ANALYZE outbox")
+		b.want("j1 j2")
+		s := b.session.strategy.(*claimer)
+		blocks := 0
+		for _, query := range []string{s.survey(true, math.MinInt64), s.candidates(true, nil)} {
+			blocks += w.blocks(s.conn, query)
+		}
+		if blocks > many/10 {
+			t.Errorf("a look at %d rows behind a blocked key reads %d blocks", many, blocks)
+		}
+		a.ack("h0")
+		w.exec(insert("j", "j3"))
+		for looks, id := b.Status().Looks, ""; id != "h1"; { // a look finds out that the key is free, and the next one claims
+			ev, err := b.session.Next(t.Context(), time.Second)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if ev.Kind == cdc.Insert {
+				id = string(ev.Row.Values[0].Bytes)
+			}
+			if id != "" && id != "j3" && id != "h1" || b.Status().Looks > looks+3 {
+				t.Fatalf("the key is free, and after %d looks %q was claimed", b.Status().Looks-looks, id)
+			}
+		}
+	})
+}
+
+// blocks is how many blocks a query reads.
+func (w *world) blocks(conn *pgconn.PgConn, query string) int {
+	w.Helper()
+	results, err := conn.Exec(w.Context(), "EXPLAIN (ANALYZE, BUFFERS, FORMAT json) "+query).ReadAll()
+	if err != nil {
+		w.Fatal(err)
+	}
+	var plan []struct {
+		Plan struct {
+			Hit  int `json:"Shared Hit Blocks"`
+			Read int `json:"Shared Read Blocks"`
+		}
+	}
+	if err := json.Unmarshal(results[0].Rows[0][0], &plan); err != nil {
+		w.Fatal(err)
+	}
+	return plan[0].Plan.Hit + plan[0].Plan.Read
+}
+
+// Two spellings of a key are one key to the database: a row that is locked holds back both.
+func TestSpellingsOfAKeyDoNotPassEachOther(t *testing.T) {
+	t.Parallel()
+	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
+		t.Parallel()
+		for name, column := range map[string]string{
+			"citext":                       "CREATE EXTENSION citext; ALTER TABLE outbox ALTER key TYPE citext",
+			"a nondeterministic collation": "CREATE COLLATION nocase (provider = icu, locale = 'und-u-ks-level2', deterministic = false); ALTER TABLE outbox ALTER key TYPE text COLLATE nocase",
+		} {
+			for _, keys := range [][]string{{"k", "K", "k"}, {"K", "k", "k"}, {"k", "k", "K"}} {
+				w := claimWorld(t, pg, Claim)
+				w.exec(column)
+				for i, key := range keys {
+					w.exec(insert(key, fmt.Sprint(i+1)))
+				}
+				w.exec(insert("j", "j1"))
+				conn := testenv.Conn(t, w.dsn)
+				testenv.Run(t, conn, "BEGIN", "SELECT FROM outbox WHERE id = '1' FOR UPDATE")
+				a, b := w.worker(nil), w.worker(nil)
+				if got := a.take(); got != "j1" {
+					t.Errorf("%s: row 1 of %q is locked, and %q was claimed", name, keys, got)
+				}
+				testenv.Run(t, conn, "COMMIT")
+				time.Sleep(avoidFor)
+				a.want("1 2 3")
+				w.exec(insert(keys[0], "4"), insert(keys[1], "5"))
+				b.want("")
+			}
 		}
 	})
 }

@@ -96,27 +96,119 @@ func (r *rowReader) keyColumn(alias string) string {
 	return strings.TrimSuffix(r.keyOf(alias), "::text")
 }
 
-// candidates is the query for rows that may be claimed, oldest first. It looks at the oldest unfinished
-// row of each key only: withoutBlocked has the rest. The range (key, order) >= … begins with a row of t's
-// key, because it contains t. Only the index by key and order gives it. With key = t.key, the server may
-// take the index by order instead, and read the older rows of all other keys.
-func (s *claimer) candidates(takeOver bool) string {
+// leftOut is the condition for the rows of t whose key no look leaves out.
+func (s *claimer) leftOut() string {
+	if len(s.avoid) == 0 {
+		return "true"
+	}
+	keys := make([]string, 0, len(s.avoid))
+	for key := range s.avoid {
+		keys = append(keys, pg.QuoteLiteral(key))
+	}
 	r := s.Session.rows
-	where := "t.finished_at IS NULL AND " + ready("t", takeOver)
-	if r.key != "" {
-		where += fmt.Sprintf(" AND (%s IS NULL OR (SELECT %s OR %s FROM %s WHERE (%[5]s, %[6]s) >= (%[1]s, '%[7]d'::bigint) AND o.finished_at IS NULL ORDER BY %[5]s, %[6]s LIMIT 1))",
-			r.keyColumn("t"), ready("o", takeOver), s.mine("o"), r.as("o"), r.keyColumn("o"), r.orderOf("o"), int64(math.MinInt64))
-		now := time.Now()
-		maps.DeleteFunc(s.avoid, func(_ string, until time.Time) bool { return now.After(until) })
-		if len(s.avoid) > 0 {
-			var keys []string
-			for key := range s.avoid {
-				keys = append(keys, pg.QuoteLiteral(key))
+	return fmt.Sprintf("(%s IS NULL OR %[1]s <> ALL (ARRAY[%s]::text[]))", r.key, strings.Join(keys, ", "))
+}
+
+// candidates is the query for rows that may be claimed, oldest first. at are the orders of those that survey
+// has found.
+func (s *claimer) candidates(takeOver bool, at []int64) string {
+	r := s.Session.rows
+	return fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE t.finished_at IS NULL AND %[3]s = ANY (%[4]s) AND %[5]s AND %[6]s ORDER BY %[3]s LIMIT %[7]d FOR UPDATE OF t SKIP LOCKED",
+		r.list(), r.from, r.order, orders(at), ready("t", takeOver), s.leftOut(), claimRows)
+}
+
+// open is the query for the keys and orders of the oldest rows from an order on that are ready and whose key is
+// not left out.
+func (s *claimer) open(takeOver bool, from int64) string {
+	r := s.Session.rows
+	return fmt.Sprintf("SELECT %[1]s AS key, %[2]s AS at FROM %[3]s WHERE t.finished_at IS NULL AND %[2]s >= '%[4]d'::bigint AND %[5]s AND %[6]s ORDER BY %[2]s LIMIT %[7]d",
+		cmp.Or(r.keyColumn("t"), "NULL::text"), r.order, r.from, from, ready("t", takeOver), s.leftOut(), claimRows)
+}
+
+// survey is the query for the rows of open, and for the keys whose oldest row cannot be claimed, of those rows
+// and of those that are left out. It looks once at each key, however many rows the key has. The range (key,
+// order) >= … begins with a row of k's key, because the table has one. Only the index by key and order gives
+// it. With key = k.key, the server may take the index by order instead, and read the older rows of all other
+// keys.
+func (s *claimer) survey(takeOver bool, from int64) string {
+	r := s.Session.rows
+	if r.key == "" {
+		return "SELECT at, NULL AS blocked FROM (" + s.open(takeOver, from) + ") w"
+	}
+	known := make([]int64, 0, len(s.avoid))
+	for _, a := range s.avoid {
+		known = append(known, a.order)
+	}
+	return fmt.Sprintf(`WITH w AS MATERIALIZED (%[1]s), known AS MATERIALIZED (SELECT %[2]s AS key, %[3]s AS at FROM %[4]s WHERE t.finished_at IS NULL AND %[3]s = ANY (%[5]s)),
+ k AS MATERIALIZED (SELECT key, min(at) AS at FROM (SELECT * FROM known UNION ALL SELECT * FROM w) u WHERE key IS NOT NULL GROUP BY key, key::text)
+SELECT at, NULL AS blocked FROM w
+UNION ALL SELECT k.at, k.key::text FROM k,
+ LATERAL (SELECT %[6]s OR %[7]s IS TRUE AS free FROM %[8]s WHERE (%[9]s, %[10]s) >= (k.key, '%[11]d'::bigint) AND o.finished_at IS NULL ORDER BY %[9]s, %[10]s LIMIT 1) o
+ WHERE NOT o.free`,
+		s.open(takeOver, from), r.keyColumn("t"), r.order, r.from, orders(known),
+		ready("o", takeOver), s.mine("o"), r.as("o"), r.keyColumn("o"), r.orderOf("o"), int64(math.MinInt64))
+}
+
+// look finds the oldest rows that may be claimed, and which keys are blocked, so that no row of those is locked
+// for nothing. more says that the next look may find other rows.
+func (s *claimer) look(ctx context.Context, takeOver bool) (at []int64, more bool, err error) {
+	begun, from := time.Now(), s.start.from
+	whole := len(s.avoid) == 0 || s.start.again || begun.Sub(s.start.moved) >= wholeEvery
+	if whole {
+		from = math.MinInt64
+	}
+	for range lookPasses {
+		found, err := pg.Rows[struct {
+			At      int64
+			Blocked *string
+		}](ctx, s.conn, "look for rows", s.survey(takeOver, from))
+		if err != nil {
+			return nil, false, s.denied(err)
+		}
+		at, more = nil, false
+		blocked := map[string]bool{}
+		for _, f := range found {
+			if f.Blocked == nil {
+				at = append(at, f.At)
+				continue
 			}
-			where += fmt.Sprintf(" AND (%s IS NULL OR %s <> ALL (ARRAY[%s]::text[]))", r.key, r.key, strings.Join(keys, ", "))
+			blocked[*f.Blocked] = true
+			if _, known := s.avoid[*f.Blocked]; !known {
+				s.avoid[*f.Blocked], more = avoided{order: f.At}, true
+			}
+		}
+		if more {
+			continue
+		}
+		now, were := time.Now(), len(s.avoid)
+		maps.DeleteFunc(s.avoid, func(key string, a avoided) bool { return !blocked[key] && now.After(a.until) })
+		s.start.again = len(s.avoid) < were
+		if whole && begun.Sub(s.start.moved) >= wholeEvery {
+			err = s.moveStart(ctx, at, begun)
+		}
+		return at, s.start.again, err
+	}
+	return nil, true, nil
+}
+
+// moveStart notes what a whole look has found. If it has found nothing to claim, that is true of all rows that
+// are there.
+func (s *claimer) moveStart(ctx context.Context, at []int64, begun time.Time) error {
+	first := s.start.next
+	if len(at) > 0 {
+		first = at[0]
+	} else {
+		r := s.Session.rows
+		newest, err := pg.Row[struct{ At *int64 }](ctx, s.conn, "look for rows", fmt.Sprintf("SELECT max(%s) AS at FROM %s WHERE t.finished_at IS NULL", r.order, r.from))
+		if err != nil {
+			return s.denied(err)
+		}
+		if newest.At != nil {
+			first = *newest.At
 		}
 	}
-	return fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY %s LIMIT %d FOR UPDATE OF t SKIP LOCKED", r.list(), r.from, where, r.order, claimRows)
+	s.start.from, s.start.next, s.start.moved = s.start.next, first, begun
+	return nil
 }
 
 // claim claims rows, and returns them in their order.
@@ -128,7 +220,11 @@ func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, _, err := s.Session.rows.page(ctx, s.conn, s.candidates(takeOver), func(*row) bool { return true })
+	at, more, err := s.look(ctx, takeOver)
+	if err != nil {
+		return nil, err
+	}
+	found, _, err := s.Session.rows.page(ctx, s.conn, s.candidates(takeOver, at), func(*row) bool { return true })
 	if err != nil {
 		return nil, s.denied(err)
 	}
@@ -151,6 +247,9 @@ func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 	}
 	if rows, err = s.withoutBlocked(ctx, rows); err != nil {
 		return nil, err
+	}
+	if more || len(rows) == 0 && len(found) == claimRows { // the next look leaves the keys of these rows out
+		s.due = time.Now()
 	}
 	from := time.Now()
 	if len(rows) > 0 {
@@ -197,31 +296,27 @@ func (s *claimer) withoutBlocked(ctx context.Context, rows []*claimed) ([]*claim
 	if len(keyed) == 0 {
 		return rows, nil
 	}
-	blocked, err := pg.Rows[struct {
-		Key   string
-		First int64
-	}](ctx, s.conn, "look for older rows", s.blockers(keyed))
-	if err != nil || len(blocked) == 0 {
-		return rows, err
+	blocked, err := s.run(ctx, "look for older rows", s.blocked(keyed))
+	if err != nil {
+		return nil, err
 	}
-	first := map[string]int64{}
-	for _, b := range blocked {
-		first[b.Key] = b.First
-		s.avoid[b.Key] = time.Now().Add(avoidFor)
-	}
+	until := time.Now().Add(avoidFor)
 	return slices.DeleteFunc(rows, func(r *claimed) bool {
-		at, is := first[r.key]
-		return r.keyed && is && r.order >= at
+		if blocked[r.number] {
+			s.avoid[r.key] = avoided{r.order, until}
+		}
+		return blocked[r.number]
 	}), nil
 }
 
-// blockers is the query for the oldest row that blocks each key of rows, which all have a key.
-func (s *claimer) blockers(rows []*claimed) string {
+// blocked is the query for the numbers of the rows that an older row of their key blocks. All rows have a key. The database compares the
+// keys: it may take two texts for one key.
+func (s *claimer) blocked(rows []*claimed) string {
 	reader := s.Session.rows
-	return fmt.Sprintf(`SELECT k.key::text AS key, b.first FROM
- (SELECT %[1]s AS key, max(%[2]s) AS last FROM %[3]s, %[4]s WHERE %[5]s AND t.finished_at IS NULL GROUP BY 1) k,
+	return fmt.Sprintf(`WITH c AS MATERIALIZED (SELECT %[1]s AS key, %[2]s AS at, d.number FROM %[3]s, %[4]s WHERE %[5]s AND t.finished_at IS NULL)
+SELECT c.number FROM c JOIN (SELECT k.key, b.first FROM (SELECT key, max(at) AS last FROM c GROUP BY 1) k,
  LATERAL (SELECT %[6]s AS first FROM %[7]s WHERE (%[8]s, %[6]s) >= (k.key, '%[9]d'::bigint) AND (%[8]s, %[6]s) <= (k.key, k.last) AND o.finished_at IS NULL AND %[10]s IS NOT TRUE
-  AND (%[6]s, coalesce(%[11]s, '')) NOT IN (SELECT at, id FROM %[4]s) ORDER BY %[8]s, %[6]s LIMIT 1) b`,
+  AND (%[6]s, coalesce(%[11]s, '')) NOT IN (SELECT at, id FROM %[4]s) ORDER BY %[8]s, %[6]s LIMIT 1) b) b ON b.key = c.key AND b.first <= c.at`,
 		reader.keyColumn("t"), reader.order, reader.from, places(rows), s.place(rows), reader.orderOf("o"), reader.as("o"), reader.keyColumn("o"), int64(math.MinInt64), s.mine("o"), reader.idOf("o"))
 }
 
@@ -241,14 +336,18 @@ func places(rows []*claimed) string {
 
 func (s *claimer) place(rows []*claimed) string {
 	r := s.Session.rows
-	return fmt.Sprintf("%[1]s = ANY (%[2]s) AND %[1]s = d.at AND coalesce(%[3]s, '') = d.id", r.order, orders(rows), r.id)
+	at := make([]int64, len(rows))
+	for i, row := range rows {
+		at[i] = row.order
+	}
+	return fmt.Sprintf("%[1]s = ANY (%[2]s) AND %[1]s = d.at AND coalesce(%[3]s, '') = d.id", r.order, orders(at), r.id)
 }
 
-// orders is the list of the rows' numbers in the order column.
-func orders(rows []*claimed) string {
-	list := make([]string, len(rows))
-	for i, r := range rows {
-		list[i] = strconv.FormatInt(r.order, 10)
+// orders is a list of numbers in the order column.
+func orders(of []int64) string {
+	list := make([]string, len(of))
+	for i, order := range of {
+		list[i] = strconv.FormatInt(order, 10)
 	}
 	return "'{" + strings.Join(list, ",") + "}'::bigint[]"
 }

@@ -2,6 +2,7 @@ package poll
 
 import (
 	"encoding/json"
+	"math"
 	"strings"
 	"testing"
 	"time"
@@ -134,10 +135,10 @@ func TestARowWithTheSameOrderNumberDoesNotHideAnOlderRow(t *testing.T) {
 	w.worker(nil).want("a1")
 	w.exec("INSERT INTO outbox (id, key, seq) OVERRIDING SYSTEM VALUE VALUES ('b1', 'b', 1), ('a2', 'a', 2), ('a1x', 'a', 1)")
 	s := w.worker(nil).session.strategy.(*claimer)
-	row := func(id, key string, order int64) *claimed {
-		return &claimed{row: row{id: id, order: order}, key: key, keyed: true}
+	row := func(number uint32, id, key string, order int64) *claimed {
+		return &claimed{row: row{id: id, order: order}, number: number, key: key, keyed: true}
 	}
-	rows, err := s.withoutBlocked(t.Context(), []*claimed{row("b1", "b", 1), row("a1x", "a", 1), row("a2", "a", 2)})
+	rows, err := s.withoutBlocked(t.Context(), []*claimed{row(1, "b1", "b", 1), row(2, "a1x", "a", 1), row(3, "a2", "a", 2)})
 	if err != nil || len(rows) != 1 || rows[0].id != "b1" {
 		t.Errorf("%d rows are left, %v", len(rows), err)
 	}
@@ -157,7 +158,11 @@ func TestALookAtNewKeysReadsNoRowsOfOtherKeys(t *testing.T) {
 		if err := s.exec(t.Context(), "begin", "BEGIN"); err != nil {
 			t.Fatal(err)
 		}
-		found, _, err := s.Session.rows.page(t.Context(), s.conn, s.candidates(true), func(*row) bool { return true })
+		at, _, err := s.look(t.Context(), true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		found, _, err := s.Session.rows.page(t.Context(), s.conn, s.candidates(true, at), func(*row) bool { return true })
 		if err != nil || len(found) != 500 {
 			t.Fatalf("%d rows, %v", len(found), err)
 		}
@@ -165,7 +170,7 @@ func TestALookAtNewKeysReadsNoRowsOfOtherKeys(t *testing.T) {
 		for _, f := range found {
 			rows = append(rows, &claimed{row: f})
 		}
-		for _, query := range []string{s.candidates(true), s.blockers(rows)} {
+		for _, query := range []string{s.survey(true, math.MinInt64), s.candidates(true, at), s.blocked(rows)} {
 			results, err := s.conn.Exec(t.Context(), "EXPLAIN (ANALYZE, FORMAT json) "+query).ReadAll()
 			if err != nil {
 				t.Fatal(err)

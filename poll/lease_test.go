@@ -65,7 +65,7 @@ func (k *worker) trust() { k.claims.clock.since = time.Now().Add(-k.claims.set.L
 func (k *worker) wantTrust(w *world, id string) {
 	k.Helper()
 	w.exec(fmt.Sprintf("INSERT INTO outbox (id, key, claimed_by, claimed_until) VALUES ('%[1]s', '%[1]s', 'dead#1', now() - interval '1 day')", id))
-	eventually(k.T, func() bool { // an answer that took long says nothing
+	eventually(k.TB, func() bool { // an answer that took long says nothing
 		got := k.take()
 		if got != "" && got != id {
 			k.Fatalf("claimed %q, must be %q", got, id)
@@ -329,7 +329,7 @@ func TestAWorkerWithoutBrokersGivesUpItsRows(t *testing.T) {
 }
 
 // eventually waits until ok reports true.
-func eventually(t *testing.T, ok func() bool) {
+func eventually(t testing.TB, ok func() bool) {
 	t.Helper()
 	for until := time.Now().Add(time.Minute); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(until) {

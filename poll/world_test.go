@@ -20,7 +20,7 @@ var table = ipg.Table{Schema: "public", Name: "outbox"}
 
 // A world is a fresh database with an outbox, and a source that polls it.
 type world struct {
-	*testing.T
+	testing.TB
 	pg  *testenv.PG
 	dsn string
 	set Settings
@@ -33,9 +33,9 @@ type world struct {
 	wal     cdc.Position
 }
 
-func newWorld(t *testing.T, pg *testenv.PG) *world {
+func newWorld(t testing.TB, pg *testenv.PG) *world {
 	t.Helper()
-	w := &world{T: t, pg: pg, dsn: pg.Database(t)}
+	w := &world{TB: t, pg: pg, dsn: pg.Database(t)}
 	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
 	w.set = Settings{
 		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: table, OrderColumn: "seq",
@@ -48,7 +48,7 @@ func newWorld(t *testing.T, pg *testenv.PG) *world {
 	return w
 }
 
-func (w *world) exec(sql ...string) { w.Helper(); w.pg.Exec(w.T, w.dsn, sql...) }
+func (w *world) exec(sql ...string) { w.Helper(); w.pg.Exec(w.TB, w.dsn, sql...) }
 
 // insert is an INSERT of events of a key.
 func insert(key string, ids ...string) string {
