@@ -51,6 +51,9 @@ type Record struct {
 	Border string `json:"border,omitempty"`
 	Next   *Next  `json:"next,omitempty"`
 	Copy   *Copy  `json:"copy,omitempty"`
+	// Parking is the place in the topic of parked events from which on the relay needs its records. It is
+	// nil for a relay that parks nothing.
+	Parking *cdc.Anchor `json:"parking,omitempty"`
 	// Published is what the source published at the newest look. It is nil in a record of version
 	// 1, and the next write adds it.
 	Published *Published `json:"published,omitempty"`
@@ -110,6 +113,7 @@ func (r *Record) Follow(base, held *Record, copies bool) {
 		c.Slot, r.Copy = true, &c
 	}
 	if held != nil {
+		r.Parking = held.Parking // also behind a gap: the topic is the same
 		r.Epoch, r.RunID = held.Epoch+1, held.RunID
 	}
 	r.RunID = cmp.Or(r.RunID, newRunID(r.Time))

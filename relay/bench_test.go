@@ -75,6 +75,7 @@ func (s *benchSink) Send(r *cdc.Record, t cdc.Ticket) {
 }
 func (s *benchSink) Wake() <-chan struct{}                           { return s.wake }
 func (s *benchSink) PassOver(string, func([]byte, *cdc.Ticket) bool) {}
+func (s *benchSink) TakeBack(string, func([]byte, *cdc.Ticket) bool) {}
 func (s *benchSink) Stalled() error                                  { return nil }
 func (s *benchSink) Pending(func(string, int, error, bool))          {}
 func (s *benchSink) Close(context.Context) error                     { return nil }

@@ -86,6 +86,9 @@ func (c *checkpointer) compose(now time.Time, p phase, last bool) {
 	c.draft = *c.durable
 	c.draft.Epoch, c.draft.LSN, c.draft.Published, c.draft.Accepted, c.draft.Time = c.epoch, p.safe(), c.looked, c.accepted, now.UTC()
 	c.draftSends = p.describe(&c.draft, last)
+	if c.parker.known {
+		c.draft.Parking = c.parker.anchor()
+	}
 }
 
 // ahead reports whether draft has come further than the durable record.
@@ -95,19 +98,29 @@ func (c *checkpointer) ahead() bool {
 	return c.draft.LSN > c.durable.LSN || copied != nil && (copies == nil || copies.Rows > copied.Rows) || is != nil && (was == nil || *was != *is)
 }
 
+// differs reports whether draft says something else than the durable record of the topic of parked
+// events, or of the gaps that are accepted.
+func (c *checkpointer) differs() bool {
+	was, is := c.durable.Parking, c.draft.Parking
+	return (was == nil) != (is == nil) || was != nil && *was != *is || len(c.draft.Accepted) != len(c.durable.Accepted)
+}
+
 // ripe reports whether a record should be written at now, and leaves that record in draft.
 func (c *checkpointer) ripe(now time.Time, p phase) bool {
 	since := now.Sub(c.last)
-	if c.durable.Copy == nil && since < saveEvery { // the loop asks after every few events
+	anchored := c.parker.anchored()
+	if c.durable.Copy == nil && since < saveEvery && anchored { // the loop asks after every few events
 		return false
 	}
 	c.compose(now, p, false)
 	switch {
 	case c.durable.Copy != nil && c.draft.Copy == nil: // the stream waits for this record
 		return true
-	case c.ahead() && (since >= idleEvery || c.active && since >= saveEvery):
+	case !anchored: // and so do letters
 		return true
-	case len(c.draft.Accepted) < len(c.durable.Accepted) && since >= saveEvery:
+	case (c.ahead() || c.differs()) && (since >= idleEvery || c.active && since >= saveEvery):
+		return true
+	case len(c.draft.Accepted) != len(c.durable.Accepted) && since >= saveEvery:
 		return true
 	}
 	// A changed publication leaves a gap that begins at the newest look. So the look is written
@@ -122,7 +135,7 @@ func (c *checkpointer) unsaved(now time.Time, p phase) bool {
 		return false
 	}
 	c.compose(now, p, true)
-	return c.ahead() || len(c.draft.Accepted) < len(c.durable.Accepted) ||
+	return c.ahead() || c.differs() ||
 		c.looked != c.durable.Published && c.looked.Unpublished != ""
 }
 

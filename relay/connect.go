@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -162,10 +161,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	l.checkpointer.taken(a.Rec, a.Older)
 	l.skipping.Take(&a.Stored, l.names().Gives)
 	l.router.SetRunID(a.Rec.RunID)
-	if l.begun && !l.parker.open() { // its letters are void, and what is in flight has some
-		a.own, why = false, cmp.Or(why, "another process has opened the topic of parked events")
-	}
-	if err := l.parker.openTopic(ctx, a, why); err != nil || l.sess == nil || !l.parker.open() {
+	if err := l.parker.openTopic(ctx, why); err != nil || l.sess == nil || l.parker.on() && !l.parker.opened {
 		return err
 	}
 	if err := l.phase.resume(ctx, a, why); err != nil || ctx.Err() != nil || l.sess == nil {
@@ -179,7 +175,7 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	if _, copies := l.phase.(*copying); !copies { // a copy has yet to read its first row
 		l.worked = true
 	}
-	if err := l.parker.advance(); err != nil { // so that room is made before more is parked
+	if err := l.parker.advance(); err != nil || l.sess == nil { // so that room is made before more is parked
 		return err
 	}
 	l.setState(l.phase.about())

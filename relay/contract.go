@@ -92,7 +92,7 @@ type Router interface {
 	Remarks(each func(what string, severe bool, count uint64, last string))
 }
 
-// A Sink delivers records. One goroutine calls Send, PassOver, Acks, Pending and Close. Any goroutine may
+// A Sink delivers records. One goroutine calls Send, PassOver, TakeBack, Acks, Pending and Close. Any goroutine may
 // call Wake and Stalled.
 type Sink interface {
 	// Send takes over the bytes of rec, but not the struct, which the caller reuses. It never waits
@@ -110,6 +110,10 @@ type Sink interface {
 	// error is cdc.ErrTakenBack. A nil taken takes nothing. taken must
 	// not call the sink, nor keep key.
 	PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
+
+	// TakeBack ends records that were sent to a topic, with cdc.ErrTakenBack as PassOver does: those of
+	// which taken is true and that only wait so far.
+	TakeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
 
 	// Wake receives a value when there is something for Acks. The channel has a capacity of one and
 	// never blocks the sink.
@@ -130,16 +134,47 @@ type Sink interface {
 	Close(ctx context.Context) error
 }
 
-// Parking reads the topic of parked events, which has one partition. Any goroutine may call it.
-type Parking interface {
-	// Read calls each for every record of the topic, in order, from the offset from on to the end
-	// that the topic has when the call begins, or until each returns false. So a record that was
-	// acknowledged before the call is read. next is the offset behind the last record that each got,
-	// also beside an error. A record is valid during the call of each.
-	//
-	// A topic that does not exist has no records. If the topic has lost records behind from, because
-	// somebody made it again or removed them, the error needs a person. Other errors are waited out.
+// A ParkingLog is the topic of parked events, which has one partition, with the only process that may
+// write the relay's letters and results into it. One goroutine calls Fence, Append, Appends, Unwritten
+// and Close; any may call the other methods.
+type ParkingLog interface {
+	// Fence makes this process the only writer: what an earlier one has not committed is given up, and
+	// its later appends fail. Nothing that this process has appended before is committed any more, but
+	// a part of it may be: see Unwritten. A topic that is missing is made if create is set; otherwise nothing is
+	// opened, and that is no error. Errors say by behaviour whether a retry can help.
+	Fence(ctx context.Context, create bool) (cdc.LogState, error)
+
+	// Append takes over rec. It never waits for the brokers. Records are committed in the order of
+	// Append, and none without those before it.
+	Append(rec *cdc.Record, ticket cdc.Ticket)
+
+	// Appends appends to buf what has ended since the last call, in order.
+	Appends(buf []cdc.Appended) []cdc.Appended
+
+	// Wake receives a value when there is something for Appends, and when Broken changes. The channel
+	// has a capacity of one and never blocks the log.
+	Wake() <-chan struct{}
+
+	// Broken is why nothing more is committed until Fence: another process has become the writer, or
+	// nobody knows whether a transaction is committed. It is nil while all is well.
+	Broken() error
+
+	// Unwritten takes out what was appended before the newest Fence and has not ended, in order. A part
+	// of it can be committed: the caller finds that out by Read, and appends the rest again.
+	Unwritten() []cdc.Pending
+
+	// Stalled is what appending waits for, nil while it goes on.
+	Stalled() error
+
+	// Read calls each for every committed record, in order, from the offset from on to the end that
+	// the topic has when the call begins, or until each returns false. next is the offset behind the
+	// last record that each got, also beside an error. A record is valid during the call of each. If
+	// the topic has lost records behind from, because somebody made it again or removed them, the
+	// error needs a person. Other errors are waited out.
 	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error)
+
+	// Trim deletes the records before an offset, but none from the first one on of which own is false.
+	Trim(ctx context.Context, before int64, own func(*kgo.Record) bool) error
 }
 
 // A Store keeps checkpoint records. LostRecords is its error if it cannot tell whether it had one. A Look

@@ -151,14 +151,14 @@ func (c *copying) take(r copied) error {
 		c.done = true
 		return nil
 	case r.ev == nil:
-		return c.count(r.mark, nil)
+		return c.count(r.mark, nil, parking.Known)
 	}
 	c.sawEvent, c.moved = true, true
 	ok, err := c.route(r.ev)
 	switch {
 	case err != nil:
 	case !ok:
-		return c.count(r.mark, nil)
+		return c.count(r.mark, nil, parking.Known)
 	default:
 		c.rec.Headers = append(c.rec.Headers, cdc.Header{Key: OriginHeader, Value: []byte(c.spec.Origin)})
 	}
@@ -166,20 +166,18 @@ func (c *copying) take(r copied) error {
 	switch {
 	case err != nil:
 		return err
-	case verdict == parking.Known:
-		return c.count(r.mark, nil)
 	}
-	return c.count(r.mark, r.ev)
+	return c.count(r.mark, r.ev, verdict)
 }
 
 // count gives m the next number, as a transaction of its own, and sends the record that was made of
-// ev. A nil ev sends nothing.
-func (c *copying) count(m checkpoint.Mark, ev *cdc.Event) error {
+// ev, unless the verdict is that the event is known.
+func (c *copying) count(m checkpoint.Mark, ev *cdc.Event, verdict parking.Verdict) error {
 	c.taken++
 	c.ahead = append(c.ahead, m)
 	c.flight.Tracker.Begin(c.now) // a row counts as new when it is sent
-	if ev != nil {
-		c.send(c.taken-1, 0, int(c.taken), ev.Row.Relation)
+	if verdict != parking.Known {
+		c.send(c.taken-1, 0, int(c.taken), ev.Row.Relation, verdict)
 	}
 	return c.flight.Tracker.Commit(c.taken)
 }

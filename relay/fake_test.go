@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -9,12 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kgo"
-
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
-	"github.com/walpost/walpost/internal/parking"
 )
 
 // A world is what outlives a relay: the server with its slot, the broker, the store of checkpoints. Everything in it is
@@ -79,13 +77,9 @@ type world struct {
 	dead            map[string]int  // dead letters per event id
 	tokens          map[string]string
 
-	parks      bool                 // the policy is park_key
-	parkTopic  []*kgo.Record        // the topic of parked events
-	parkLot    *parking.Lot         // what it says
-	parkTokens map[string]string    // of the events that it has a letter of, by event id
-	parkSlow   bool                 // the topic takes nothing for now
-	dropped    map[string]time.Time // when a person dropped an event, by token
-	parkUnread bool                 // the topic cannot be read for now
+	parks  bool            // the policy is park_key
+	park   *parkWorld      // the topic of parked events
+	shared map[byte]string // the topics of keys that share one
 
 	// The store.
 	records   map[string][]byte
@@ -274,6 +268,7 @@ type proc struct {
 	inStuck     bool   // it is being waited for
 	lies        string // the first write under this key succeeds, and says that it did not
 	sink        *fakeSink
+	log         *fakeLog // nil in a world that does not park
 
 	taken    *checkpoint.Record // the newest record with which it took the slot
 	sentLast map[string]int     // the same, of a world that parks
@@ -329,7 +324,7 @@ func (f *fakeRouter) Route(ev *cdc.Event, rec *cdc.Record) (bool, error) {
 		return false, errors.New("column aggregate_type is null")
 	}
 	*rec = cdc.Record{
-		Topic: string(v[1].Bytes), Partition: -1, Key: []byte(string(v[1].Bytes)), Value: append([]byte(nil), v[2].Bytes...),
+		Topic: cmp.Or(f.w.shared[v[1].Bytes[0]], string(v[1].Bytes)), Partition: -1, Key: []byte(string(v[1].Bytes)), Value: append([]byte(nil), v[2].Bytes...),
 		Time: ev.Time, Committed: ev.Time, EventID: string(v[0].Bytes),
 	}
 	return true, nil

@@ -109,8 +109,8 @@ func (s *fakeSink) deliver(q chan parcel, passed chan struct{}) {
 		refused := false
 		for {
 			w.mu.Lock()
-			stalled, dead := w.stalled || w.noLetters && m.rec.Topic == deadTopic || (w.parkSlow || s.p.lateLetters) && m.rec.Topic == parkTopic || w.hold != "" && w.hold == m.rec.EventID, s.p.dead
-			poison := m.rec.Topic != deadTopic && m.rec.Topic != parkTopic && (w.poison[m.rec.EventID] || w.cursed[m.rec.EventID])
+			stalled, dead := w.stalled || w.noLetters && m.rec.Topic == deadTopic || w.hold != "" && w.hold == m.rec.EventID, s.p.dead
+			poison := m.rec.Topic != deadTopic && (w.poison[m.rec.EventID] || w.cursed[m.rec.EventID])
 			if m.rec.Topic == deadTopic {
 				poison = w.lettersTooLarge
 			}
@@ -159,10 +159,6 @@ func (s *fakeSink) deliver(q chan parcel, passed chan struct{}) {
 func (w *world) land(rec *cdc.Record) {
 	if rec.Topic == deadTopic {
 		w.landLetter(rec)
-		return
-	}
-	if rec.Topic == parkTopic {
-		w.landParked(rec)
 		return
 	}
 	key, index := string(rec.Key), -1
@@ -225,11 +221,26 @@ func (s *fakeSink) PassOver(topic string, taken func(key []byte, ticket *cdc.Tic
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.behind[topic] != nil {
-		q := s.queues[topic]
-		for range len(q) { // its deliverer waits for passed
-			m := <-q
+		s.takeBack(topic, taken) // its deliverer waits for passed
+		s.behind[topic] = nil
+		s.passed[topic] <- struct{}{}
+	}
+}
+
+func (s *fakeSink) TakeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.takeBack(topic, taken)
+}
+
+func (s *fakeSink) takeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool) {
+	q := s.queues[topic]
+	var rest []parcel
+	for {
+		select {
+		case m := <-q:
 			if taken == nil || !taken(m.rec.Key, &m.ticket) {
-				q <- m
+				rest = append(rest, m)
 				continue
 			}
 			s.open[topic]--
@@ -238,9 +249,13 @@ func (s *fakeSink) PassOver(topic string, taken func(key []byte, ticket *cdc.Tic
 			case s.wake <- struct{}{}:
 			default:
 			}
+			continue
+		default:
 		}
-		s.behind[topic] = nil
-		s.passed[topic] <- struct{}{}
+		break
+	}
+	for _, m := range rest {
+		q <- m
 	}
 }
 

@@ -192,7 +192,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 }
 
 // sentAside is how many records the loop sent while it took acknowledgements.
-func (l *loop) sentAside() uint64 { return l.buried + l.parker.wrote() }
+func (l *loop) sentAside() uint64 { return l.buried + l.parker.sentAside() }
 
 // anotherBad logs a bad event that was found while the relay was about to end. The run ends with
 // the first one.

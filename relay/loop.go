@@ -11,6 +11,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/claims"
 	"github.com/walpost/walpost/relay/internal/flight"
@@ -59,7 +60,8 @@ type loop struct {
 	rec          cdc.Record // the router fills it again and again
 	acks         []cdc.Ack
 	parker       parker
-	keeper       Keeper // nil for a source of positions
+	parkWake     <-chan struct{} // of the topic of parked events; nil without one
+	keeper       Keeper          // nil for a source of positions
 
 	finished bool      // nothing is delivered any more
 	outside  *halting  // what halts the run from outside, once the loop knows it
@@ -99,6 +101,9 @@ func newLoop(r *Relay) *loop {
 	l.reading = l.background
 	l.checkpointer = checkpointer{loop: l, durable: new(checkpoint.Record)}
 	l.parker = parker{loop: l}
+	if r.cfg.Parking != nil {
+		l.parkWake = r.cfg.Parking.Wake()
+	}
 	l.keeper, _ = r.source.(Keeper)
 	l.phase = l.newStreaming(nil) // of nothing, until the first session begins
 	return l
@@ -147,13 +152,13 @@ func (l *loop) deliver(ctx context.Context) error {
 // all that was read since, and a crash brings all of it again.
 func (l *loop) full() bool {
 	events, bytes := l.flight.Tracker.InFlight()
-	return l.parker.waits() || events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.Waiting() > l.cfg.Window.Events
+	return l.parker.waits() || !l.parker.anchored() || events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.Waiting() > l.cfg.Window.Events
 }
 
 // fly begins to count from start, and forgets what was counted before.
 func (l *loop) fly(start cdc.Position) {
 	l.flight = l.flight.Next(start)
-	l.parker.fly()
+	l.parker.parks, l.parker.void = false, false
 	l.checkpointer.sent, l.checkpointer.frozen = l.flight.Sent, false
 }
 
@@ -163,13 +168,18 @@ func (l *loop) route(ev *cdc.Event) (bool, error) {
 	return l.router.Route(ev, &l.rec)
 }
 
-// send hands l.rec to the sink. It is event number row of the transaction at commit, or row number
+// send hands l.rec to the sink, or to the topic of parked events. It is event number row of the transaction at commit, or row number
 // row of the table if commit is 0. The transaction that it counts for begins at begin.
-func (l *loop) send(begin, commit cdc.Position, row int, table *cdc.Relation) {
+func (l *loop) send(begin, commit cdc.Position, row int, table *cdc.Relation, verdict parking.Verdict) {
 	ticket := l.flight.Tracker.Add(l.rec.Size())
 	l.flight.Count(&ticket, begin)
 	ticket.Commit, ticket.Row, ticket.Table = commit, uint32(row), table
-	l.sink.Send(&l.rec, ticket)
+	if verdict == parking.Park {
+		rec := l.rec
+		l.parker.append(&rec, ticket)
+	} else {
+		l.sink.Send(&l.rec, ticket)
+	}
 	l.rec = cdc.Record{} // its bytes belong to the sink now, and the next event may be long in coming
 }
 
@@ -189,6 +199,7 @@ func (l *loop) waitOr(rows <-chan copied, stop <-chan struct{}, until time.Time)
 	case row := <-rows:
 		return row, true
 	case <-l.sink.Wake():
+	case <-l.parkWake:
 	case report := <-l.reports:
 		report()
 	case <-stop:
@@ -247,13 +258,16 @@ func (l *loop) overdue() error {
 
 // collect takes what the sink has ended.
 func (l *loop) collect() error {
+	refused, other := l.parker.collect() // the first fault that is no bad event
 	l.acks = l.sink.Acks(l.acks[:0])
+	if refused != nil { // a letter
+		l.acks = append(l.acks, *refused)
+	}
 	if len(l.acks) == 0 {
-		return nil
+		return other
 	}
 	defer clear(l.acks) // their ids are parts of payloads
 	var bad error       // the first refusal, if the relay does not know one yet
-	var other error     // the first fault that is no bad event
 	for i := range l.acks {
 		a := &l.acks[i]
 		if a.Err == nil {
@@ -261,7 +275,7 @@ func (l *loop) collect() error {
 		}
 		switch {
 		case flight.Uncounted(&a.Ticket):
-			other = cmp.Or(other, l.parker.Ended(a))
+			other = cmp.Or(other, l.parker.Delivered(a))
 		case claims.Ended(l.keeper, a, l.sink.PassOver):
 			l.flight.Ack(a.Ticket)
 		case errors.Is(a.Err, cdc.ErrTakenBack):
@@ -279,7 +293,6 @@ func (l *loop) collect() error {
 			default:
 				l.anotherBad(l.give(refused))
 			}
-		case l.parker.written(a): // waits until it is read back
 		case l.flight.Ack(a.Ticket):
 			l.st.Events++
 			if a.Ticket.Commit != 0 || l.keeper != nil { // the age of a table's row is not a delay

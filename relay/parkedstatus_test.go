@@ -6,6 +6,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
 )
 
 // Status says what is parked: in the process that holds the slot, also if it did not park the keys itself, and in a halted one. A process
@@ -22,7 +23,7 @@ func TestTheHolderOfTheSlotSaysWhatIsParked(t *testing.T) {
 		parked := func(r *run) func() bool {
 			return func() bool {
 				st := r.relay.Status()
-				return st.Parked.Keys == 1 && st.Parked.Events == 2 && !st.Parked.Oldest.IsZero() && len(st.OldestParked) == 1 &&
+				return st.Parked.Keys == 1 && st.Parked.Events == 2 && !parking.Since(st.OldestParked).IsZero() && len(st.OldestParked) == 1 &&
 					st.OldestParked[0].Key.Key == "a" && st.OldestParked[0].First.Reason == cdc.TooLarge && st.OldestParked[0].Events == 2
 			}
 		}

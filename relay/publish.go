@@ -6,6 +6,7 @@ import (
 	"maps"
 	"time"
 
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay/internal/badevent"
 	"github.com/walpost/walpost/relay/internal/recent"
@@ -15,7 +16,7 @@ import (
 func (l *loop) publish() {
 	l.remark(false)
 	st, c, state := &l.st, &l.checkpointer, l.st.State
-	st.Turned, st.Reason, st.Waiting, st.Bad = l.now, l.reason, nil, nil
+	st.Turned, st.Reason, st.Waiting, st.Bad, st.Stall = l.now, l.reason, nil, nil, nil
 	worse := func(s State, why string) {
 		if st.Reason != "" {
 			why += "; " + st.Reason
@@ -40,10 +41,11 @@ func (l *loop) publish() {
 		switch err := cmp.Or(l.sink.Stalled(), l.parker.stalled()); {
 		case l.passes(err):
 		case err != nil:
+			st.Stall = err
 			why := fmt.Errorf("delivery waits: %w", err)
 			worse(Stalled, why.Error())
 			st.Troubles = l.outage.Waits(st.Troubles, why, &l.stalled, l.now)
-			l.stalled.Cause(err).Fault(l.now, l.log.Warn()).Err(err).Int("in_flight", l.inFlight()).Msg("delivery stalled")
+			l.stalled.Cause(err).Fault(l.now, l.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Int("in_flight", l.inFlight()).Msg("delivery stalled")
 		case !l.finished: // a closed sink does not wait, although it has not delivered
 			l.stalled.Over(l.now, l.log.Info()).Msg("delivery recovered")
 			l.outage = ""
@@ -52,7 +54,7 @@ func (l *loop) publish() {
 	st.Troubles = recent.Past(st.Troubles, l.now)
 	st.InStream, st.Ready = st.State == Streaming, state == Streaming
 	switch p := &l.parker; {
-	case !p.on() || st.State == Standby: // the other process knows better
+	case !p.known || st.State == Standby: // the other process knows better
 		st.Parked, st.OldestParked = parking.Counts{}, nil
 	case l.now.Sub(p.counted) >= recent.ListEvery || l.ending():
 		p.counted, st.Parked, st.OldestParked = l.now, p.lot.Counts(), p.lot.Oldest(badevent.Newest)

@@ -45,8 +45,8 @@ type Config struct {
 	Copying *Copying
 	// Poison says what becomes of events that cannot be delivered.
 	Poison Poison
-	// Parking reads the topic Poison.ParkingTopic. Without it no key is parked.
-	Parking Parking
+	// Parking is the topic Poison.ParkingTopic. Without it no key is parked.
+	Parking ParkingLog
 	// SkipSnapshot says that a person wants no snapshot, not even the rest of one that has begun.
 	SkipSnapshot bool
 

@@ -55,7 +55,8 @@ func (w *world) start(cfg Config) *run {
 	cfg.ShutdownGrace, cfg.MonitorInterval = cmp.Or(cfg.ShutdownGrace, usual.ShutdownGrace), usual.MonitorInterval
 	cfg.Logger = zerolog.New(&r.logs)
 	if w.parks {
-		cfg.Parking = &fakeParking{p}
+		w.do(func() { p.log = newFakeLog(p, w.rng.Uint64()) })
+		cfg.Parking = p.log
 	}
 	relay := New(cfg, fakeSource{p}, &fakeRouter{w: p.w}, p.sink, &fakeStore{p: p})
 	r.relay = relay
@@ -65,6 +66,9 @@ func (w *world) start(cfg Config) *run {
 	go func() {
 		defer close(r.done)
 		r.err = relay.Run(ctx)
+		if p.log != nil {
+			p.log.close()
+		}
 	}()
 	return r
 }

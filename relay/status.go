@@ -66,6 +66,9 @@ type Status struct {
 	Bad     *BadEvent
 	Waiting []Waiting
 
+	// Stall is what delivery waits for in the state Stalled, nil in any other.
+	Stall error
+
 	Identity cdc.Identity // of the newest session; zero before the first
 	Opened   time.Time    // when that session began
 	Epoch    uint64

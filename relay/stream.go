@@ -71,6 +71,10 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 		if err := s.settle(ctx, s.now.Add(s.cfg.ShutdownGrace), s.landed); err != nil || ctx.Err() != nil || s.sess == nil {
 			return err
 		}
+		// A parked event does not count again, so its letter must be written.
+		if err := s.settle(ctx, time.Time{}, func() bool { return s.parker.sent == 0 || s.sess == nil }); err != nil || ctx.Err() != nil || s.sess == nil {
+			return err
+		}
 	}
 	next := s.checkpointer.durable.Next
 	if s.dropNext {
@@ -236,7 +240,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 		return s.inconsistent(err)
 	}
 	if send && !discard && verdict != parking.Known {
-		s.send(s.progress.Open, commit, number, ev.Relation())
+		s.send(s.progress.Open, commit, number, ev.Relation(), verdict)
 	}
 	return nil
 }

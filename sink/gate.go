@@ -389,6 +389,16 @@ func (s *Kafka) PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket
 	}
 }
 
+// TakeBack ends records that wait for a topic, and of which taken is true, with cdc.ErrTakenBack. A record that a client already has
+// is not taken back.
+func (s *Kafka) TakeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.topics[topic]; t != nil {
+		s.takeBack(t, taken)
+	}
+}
+
 // takeBack ends the records that wait and that taken wants, in order. mu is held.
 func (s *Kafka) takeBack(t *topic, taken func(key []byte, ticket *cdc.Ticket) bool) {
 	var back []*slot

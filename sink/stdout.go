@@ -125,6 +125,9 @@ func (s *Stdout) Stalled() error {
 // PassOver does nothing: Stdout refuses no record, it only fails to write.
 func (s *Stdout) PassOver(string, func([]byte, *cdc.Ticket) bool) {}
 
+// TakeBack does nothing: nothing waits.
+func (s *Stdout) TakeBack(string, func([]byte, *cdc.Ticket) bool) {}
+
 // Pending tells nothing: every record has ended with the next Acks.
 func (s *Stdout) Pending(func(topic string, records int, why error, closed bool)) {}
 

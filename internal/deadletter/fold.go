@@ -20,12 +20,15 @@ const (
 	Retried State = "retried" // delivered by a retry
 	Dropped State = "dropped" // given up by a person
 
-	// Of parked events only. Released is for the event of the token and all those of its key before
-	// it. Opened and Asked are marks and no states: a holder begins to write, and a person asks for
-	// the release of a key.
-	Released State = "released"
-	Opened   State = "opened"
-	Asked    State = "release"
+	Released State = "released" // of a parked event: delivered by its relay
+)
+
+// What a Mark in the topic of parked events can say beside Released and Dropped. The relay that holds
+// the slot writes all of them but the requests, which the commands write and the relay carries out.
+const (
+	Release State = "release" // a request: deliver what is parked of the key
+	Drop    State = "drop"    // a request: give up the event of the token
+	Trimmed State = "trimmed" // the relay needs nothing before Mark.Offset, and may delete it
 )
 
 // The states of a Mark that speaks of a command, and of no letter: its token names the command.
@@ -35,7 +38,7 @@ const (
 )
 
 // marks are the states that a Mark can have.
-var marks = []State{Retried, Dropped, Released, Opened, Asked, Began, Ended}
+var marks = []State{Retried, Dropped, Released, Release, Drop, Trimmed, Began, Ended}
 
 // An Entry is what a topic says of one event. It has the newest letter of the event, without what
 // the letter holds.

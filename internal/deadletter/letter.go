@@ -51,7 +51,7 @@ type Letter struct {
 	// Of a parked event only.
 	SystemID string // of the database's server
 	Timeline uint32 // that the event was written on; 0 for a row of the table
-	Writer   Writer
+	TableID  uint32 // the table's OID, which stays the same when the table is renamed
 
 	// Key is the key that the event was meant to have. KeyKnown is false if it could not be found.
 	Key      []byte
@@ -88,12 +88,6 @@ func (l *Letter) Relay() string {
 // Behind is the reason of a parked event that is not bad itself: an earlier event of its key is.
 const Behind cdc.Reason = "behind"
 
-// A Writer is one holder of the slot.
-type Writer struct {
-	Epoch  uint64 // above those of all former holders
-	Holder string // names the process
-}
-
 // A Mark says what became of the letters with a token that are before it in their partition. A mark
 // in the topic of parked events also names the relay, the table and the key.
 type Mark struct {
@@ -103,8 +97,9 @@ type Mark struct {
 	Time  time.Time
 
 	Name, Table string
-	Key         []byte // of the record; only Decode sets it
-	Writer      Writer // zero for a mark of a command
+	Key         []byte   // of the record; only Decode sets it
+	Offset      int64    // of Trimmed
+	Tokens      []string // of Released: all the events that were delivered
 }
 
 // maxError bounds Letter.Error, so that a letter is hardly larger than its record.
@@ -136,8 +131,8 @@ const (
 	hDatabase    = prefix + "database"
 	hSystemID    = prefix + "system_id"
 	hTimeline    = prefix + "timeline"
-	hEpoch       = prefix + "epoch"
-	hHolder      = prefix + "holder"
+	hTableID     = prefix + "table_id"
+	hOffset      = prefix + "offset"
 	hCount       = prefix + "headers"
 	keyIsNull    = "null"
 	keyIsUnknown = "unknown"
@@ -175,7 +170,7 @@ func (l *Letter) Encode(topic string) (*cdc.Record, error) {
 		}
 	}
 	own = append(own, header{hName, l.Name}, header{hDatabase, l.Database}, header{hSystemID, l.SystemID}, header{hTimeline, number(uint64(l.Timeline))},
-		header{hEpoch, number(l.Writer.Epoch)}, header{hHolder, l.Writer.Holder})
+		header{hTableID, number(uint64(l.TableID))})
 	own = append(own, header{hKey, key}, header{hAttempts, strconv.Itoa(max(l.Attempts, 1))}, header{hVersion, l.Version}, header{hForm, string(l.Form())})
 	rec.Headers = own.addTo(rec.Headers)
 	return rec, nil
@@ -190,11 +185,10 @@ func (m *Mark) Encode(topic string, key []byte, partition int32) *cdc.Record {
 		{hMarkTime, m.Time.UTC().Format(time.RFC3339Nano)},
 		{hName, m.Name},
 		{hTable, m.Table},
-		{hEpoch, number(m.Writer.Epoch)},
-		{hHolder, m.Writer.Holder},
+		{hOffset, number(uint64(m.Offset))},
 	}
 	return &cdc.Record{
-		Topic: topic, Partition: partition, Key: key, Value: []byte{}, Headers: own.addTo(nil),
+		Topic: topic, Partition: partition, Key: key, Value: []byte(strings.Join(m.Tokens, "\n")), Headers: own.addTo(nil),
 		Time: m.Time.Truncate(time.Millisecond), Committed: m.Time, EventID: m.Token,
 	}
 }
@@ -213,7 +207,10 @@ func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 	if state, is := own.get(hMark); is {
 		m := &Mark{
 			Token: r.text(hToken), State: State(state), Why: r.text(hWhy), Time: r.time(hMarkTime),
-			Name: r.text(hName), Table: r.text(hTable), Key: rec.Key, Writer: r.writer(),
+			Name: r.text(hName), Table: r.text(hTable), Key: rec.Key, Offset: r.number(hOffset, 0, math.MaxInt64),
+		}
+		if m.State == Released {
+			m.Tokens = strings.Split(string(rec.Value), "\n")
 		}
 		if !slices.Contains(marks, m.State) {
 			r.fail(hMark, errors.New("unknown mark"))
@@ -227,7 +224,8 @@ func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 		Token: r.text(hToken), Reason: cdc.Reason(r.text(hReason)), Error: r.text(hError), Table: r.text(hTable), ID: r.text(hID),
 		CommitTime: r.time(hCommitTime), Topic: r.text(hTopic), Partition: int32(r.number(hPartition, -1, math.MaxInt32)), Version: r.text(hVersion),
 		Attempts: int(r.number(hAttempts, 1, math.MaxInt32)), Row: int(r.number(hRow, 0, math.MaxInt32)), Key: rec.Key, KeyKnown: true,
-		Name: r.text(hName), Database: r.text(hDatabase), SystemID: r.text(hSystemID), Timeline: uint32(r.number(hTimeline, 0, math.MaxUint32)), Writer: r.writer(),
+		Name: r.text(hName), Database: r.text(hDatabase), SystemID: r.text(hSystemID), Timeline: uint32(r.number(hTimeline, 0, math.MaxUint32)),
+		TableID: uint32(r.number(hTableID, 0, math.MaxUint32)),
 	}
 	if text, is := own.get(hCommit); is {
 		var err error
@@ -357,10 +355,6 @@ func (r *reader) time(key string) time.Time {
 	t, err := time.Parse(time.RFC3339Nano, text)
 	r.fail(key, err)
 	return t.UTC()
-}
-
-func (r *reader) writer() Writer {
-	return Writer{Epoch: uint64(r.number(hEpoch, 0, math.MaxInt64)), Holder: r.text(hHolder)}
 }
 
 // number is the text of n, and none for 0.

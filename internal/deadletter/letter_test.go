@@ -203,7 +203,7 @@ func TestALetterIsOfOneRelay(t *testing.T) {
 
 func TestALetterComesBackWhole(t *testing.T) {
 	full := Letter{
-		Name: "shop", Database: "d", SystemID: "7", Timeline: 3, Writer: Writer{Epoch: 9, Holder: "h"},
+		Name: "shop", Database: "d", SystemID: "7", Timeline: 3, TableID: 9,
 		Token: "16-B374D848-3-0a1b2c3d", Reason: cdc.TooLarge, Error: "MESSAGE_TOO_LARGE", Table: "public.outbox", ID: "u-1",
 		Commit: 0x16_B374D848, Row: 3, CommitTime: committed, Topic: "outbox.event.order", Partition: 7, Attempts: 2, Version: "1.2.3",
 		Key: []byte("k"), KeyKnown: true,

@@ -1,6 +1,10 @@
-// Package parking says what the topic of parked events says: which keys are parked, and with which
+// Package parking is the state of the topic of parked events: which keys are parked, and with which
 // events. A key is parked because one of its events cannot be delivered. Then all its later events
-// wait behind that event, until a person has the key released or drops the events.
+// wait behind that event, until an operator has the key released or drops the events.
+//
+// The relay that holds the slot is the only writer of letters and results, because Kafka fences every
+// other one. Commands write requests, which the relay carries out. So a Lot is the same for the relay,
+// which adds what the brokers have acknowledged, and for a command, which reads the topic.
 //
 // The package is pure: it knows neither clients nor clocks. The records are those of
 // internal/deadletter. docs/architecture.md has the argument for the order.
@@ -37,84 +41,115 @@ func (p Place) Before(o Place) bool {
 	return cmp.Or(cmp.Compare(p.Timeline, o.Timeline), cmp.Compare(p.Commit, o.Commit), cmp.Compare(p.Row, o.Row)) < 0
 }
 
+// Unwritten is the Offset of an Entry whose letter is not in the topic yet.
+const Unwritten = -1
+
 // An Entry is a parked event, or one that was.
 type Entry struct {
 	Token string
 	Key   Key
 	Place
 	SystemID   string
+	ID         string // of the event
 	Reason     cdc.Reason
 	CommitTime time.Time
 	Attempts   int              // of the newest letter
-	Offset     int64            // of the newest letter, which is the one to read
+	Offset     int64            // of the newest letter, which is the one to read; or Unwritten
 	Size       int              // of its record in bytes
 	State      deadletter.State // Open, Released or Dropped
 	Why        string           // of Dropped
 
+	// Drop is the offset of a request to drop the event, with its reason in Why; 0 for none.
+	Drop int64
+
 	Letter *deadletter.Letter // the newest one, without what it holds; nil unless the Lot keeps letters
 }
 
-// A Lot is what the topic says of the events of one relay. Records are added in the order of the
-// topic. A Lot belongs to one goroutine.
+// A Lot is what is parked of one relay. Records are added in the order of the topic, and adding one
+// again changes nothing. A Lot belongs to one goroutine.
 type Lot struct {
 	// Foreign counts records that are not walpost's. Damaged counts those that are, and that cannot
 	// be read; Problem is the first error.
 	Foreign, Damaged int
 	Problem          error
 
+	// Needed is what the newest Trimmed mark says: the relay needs nothing before that offset.
+	Needed int64
+
 	name   string
-	keep   bool
-	opened deadletter.Writer // the newest holder; only its letters and marks count
-	keys   map[Key]*line
-	tokens map[string]*Entry // of all entries
-	open   int               // entries
-	closed int               // entries that are still remembered
-	sent   int               // over all keys
+	closed func(*Entry) // gets every entry that is closed; nil for the relay
+	lines  map[Key]*line
+	tokens map[string]*Entry  // of the open entries
+	tables map[tableID]string // under which name a Key has a table, while something is parked
+	queue  []Key              // to be released, and some that are not any more
+	drops  []*Entry           // whose drop was asked for, and some that are closed
+	gone   map[string]*Entry  // dropped events that a crash can still repeat
+	holds  []hold             // what must stay in the topic, in the order of the offsets
 }
 
-// A line is the events of one key.
+// tableID is a table whatever its name is.
+type tableID struct {
+	system string
+	oid    uint32
+}
+
+// A line is the open events of one key, in order. A Lot has no empty line.
 type line struct {
-	entries []*Entry // in order; the closed ones too, until Forget
-	open    int
-	asked   bool // a person wants the key released
-	// sent are the letters that the holder has sent, and not read back yet. No event that waits for
-	// its letter is before low.
-	sent map[sent]struct{}
-	low  Place
+	entries []*Entry
+	asked   int64 // offset of the newest request to release the key
+	queued  bool
 }
 
-type sent struct {
-	token  string
-	writer deadletter.Writer
+// releases reports whether an event is to be delivered: it is not bad itself, or an operator asked for
+// it after its newest letter.
+func (l *line) releases(e *Entry) bool { return e.Reason == deadletter.Behind || e.before(l.asked) }
+
+// A hold keeps the letter of an event in the topic. Requests come behind the letters that they are about.
+type hold struct {
+	offset int64
+	entry  *Entry
 }
 
-// New returns the Lot of a relay, of a topic without records. If letters is set, it keeps the
-// newest letter of each entry.
-func New(name string, letters bool) *Lot {
-	return &Lot{name: name, keep: letters, keys: map[Key]*line{}, tokens: map[string]*Entry{}}
+func (l *Lot) needed(h hold) bool {
+	return h.offset == h.entry.Offset && (h.entry.State == deadletter.Open || l.gone[h.entry.Token] == h.entry)
+}
+
+// New returns the Lot of a relay, of a topic without records.
+func New(name string) *Lot {
+	return &Lot{name: name, lines: map[Key]*line{}, tokens: map[string]*Entry{}, tables: map[tableID]string{}, gone: map[string]*Entry{}}
+}
+
+// History returns a Lot for a command: it keeps the newest letter of each entry, and closed gets
+// each event that was released or dropped.
+func History(name string, closed func(*Entry)) *Lot {
+	l := New(name)
+	l.closed = closed
+	return l
 }
 
 // An Item is a record of the topic without the payload of a letter.
 type Item struct {
 	Letter *deadletter.Letter
 	Mark   *deadletter.Mark
-	key    Key
-	offset int64
+	Offset int64
 	size   int
 	err    error
+}
+
+// IsRequest reports whether a command wrote the record.
+func (it *Item) IsRequest() bool {
+	return it.Mark != nil && (it.Mark.State == deadletter.Release || it.Mark.State == deadletter.Drop)
 }
 
 // Read makes an Item of a record. It keeps none of the record's bytes.
 func Read(rec *kgo.Record) Item {
 	l, m, err := deadletter.Decode(rec)
-	it := Item{Letter: l, Mark: m, offset: rec.Offset, size: len(rec.Key) + len(rec.Value), err: err}
+	it := Item{Letter: l, Mark: m, Offset: rec.Offset, size: len(rec.Key) + len(rec.Value), err: err}
 	switch {
 	case l != nil:
-		it.key = Key{l.Table, string(l.Key)}
-		l.Record, l.Event, l.Key = nil, nil, []byte(it.key.Key)
+		l.Record, l.Event, l.Key = nil, nil, slices.Clone(l.Key)
 	case m != nil:
-		it.key = Key{m.Table, string(m.Key)}
-		m.Key = nil
+		m.Key = slices.Clone(m.Key)
 	}
 	for i := range rec.Headers {
 		it.size += len(rec.Headers[i].Key) + len(rec.Headers[i].Value)
@@ -122,7 +157,22 @@ func Read(rec *kgo.Record) Item {
 	return it
 }
 
-// Add takes the next record of the topic.
+// Owns reports whether a relay wrote a record of the topic, or a command wrote it for the relay.
+func Owns(name string, rec *kgo.Record) bool {
+	l, m, err := deadletter.Decode(rec)
+	return err == nil && (l != nil && l.Name == name || m != nil && m.Name == name)
+}
+
+// Written is the Item of a record that the brokers have at offset.
+func Written(rec *cdc.Record, offset int64) Item {
+	stored := kgo.Record{Key: rec.Key, Value: rec.Value, Offset: offset}
+	for _, h := range rec.Headers {
+		stored.Headers = append(stored.Headers, kgo.RecordHeader{Key: h.Key, Value: h.Value})
+	}
+	return Read(&stored)
+}
+
+// Add takes the next record of the topic, or one that was added before.
 func (l *Lot) Add(it Item) {
 	switch {
 	case errors.Is(it.err, deadletter.ErrForeign):
@@ -130,63 +180,65 @@ func (l *Lot) Add(it Item) {
 	case it.err != nil:
 		l.Damaged++
 		if l.Problem == nil {
-			l.Problem = fmt.Errorf("offset %d: %w", it.offset, it.err)
+			l.Problem = fmt.Errorf("offset %d: %w", it.Offset, it.err)
 		}
 	case it.Mark != nil && it.Mark.Name == l.name:
-		l.mark(it)
+		l.mark(it.Mark, it.Offset)
 	case it.Letter != nil && it.Letter.Name == l.name:
 		l.letter(it)
 	}
 }
 
-// letter takes a letter. A letter of a former holder does not count: the holder wrote it when it
-// had lost the slot, and the present holder reads the event again. A letter of an event that was
-// released or dropped does not count either.
 func (l *Lot) letter(it Item) {
-	line, is := l.keys[it.key], it.Letter
-	if line != nil {
-		if id := (sent{is.Token, is.Writer}); has(line.sent, id) {
-			delete(line.sent, id)
-			l.sent--
-		}
-		defer l.tidy(it.key, line)
-	}
-	if is.Writer != l.opened {
-		return
-	}
+	is := it.Letter
 	e := l.tokens[is.Token]
 	switch {
-	case e != nil && e.State != deadletter.Open:
+	case l.gone[is.Token] != nil:
 		return
-	case e != nil: // written again: by a crash, or because a release has failed
-		if is.Attempts < e.Attempts {
-			return
-		}
-		if is.Attempts > e.Attempts {
-			line.asked = false
-		}
-	default:
-		if line == nil {
-			line = l.line(it.key)
-		}
-		e = &Entry{Token: is.Token, Key: it.key, Place: Place{is.Timeline, is.Commit, is.Row}, SystemID: is.SystemID, CommitTime: is.CommitTime, State: deadletter.Open}
-		l.tokens[e.Token] = e
-		at := len(line.entries)
-		for at > 0 && e.precedes(line.entries[at-1]) {
-			at--
-		}
-		line.entries = slices.Insert(line.entries, at, e)
-		if line.open == 0 {
-			// An event can be the first one and not bad only if the key was about to be released.
-			line.asked = is.Reason == deadletter.Behind
-		}
-		line.open++
-		l.open++
+	case e == nil:
+		e = l.insert(is)
+	case is.Attempts < e.Attempts || is.Attempts == e.Attempts && e.Offset != Unwritten:
+		return
+	case is.Attempts > e.Attempts:
+		e.Drop = 0 // the request was about an earlier letter
 	}
-	e.Attempts, e.Offset, e.Size, e.Reason = is.Attempts, it.offset, it.size, is.Reason
-	if l.keep {
+	e.Attempts, e.Offset, e.Size, e.Reason = is.Attempts, it.Offset, it.size, is.Reason
+	l.hold(hold{it.Offset, e})
+	l.enqueue(e.Key, l.lines[e.Key])
+	if l.closed != nil {
 		e.Letter = is
 	}
+}
+
+// Expect notes that the relay sends a letter. Its event is parked from now on.
+func (l *Lot) Expect(letter *deadletter.Letter) {
+	if l.tokens[letter.Token] == nil {
+		l.insert(letter)
+	}
+}
+
+// insert makes the entry of a letter, at its place in the line of its key.
+func (l *Lot) insert(is *deadletter.Letter) *Entry {
+	table := l.Table(is.SystemID, is.TableID, is.Table)
+	if is.TableID != 0 {
+		l.tables[tableID{is.SystemID, is.TableID}] = table
+	}
+	e := &Entry{
+		Token: is.Token, Key: Key{table, string(is.Key)}, Place: Place{is.Timeline, is.Commit, is.Row}, SystemID: is.SystemID, ID: is.ID,
+		Reason: is.Reason, CommitTime: is.CommitTime, Attempts: max(is.Attempts, 1), Offset: Unwritten, State: deadletter.Open,
+	}
+	l.tokens[e.Token] = e
+	of := l.lines[e.Key]
+	if of == nil {
+		of = &line{}
+		l.lines[e.Key] = of
+	}
+	at := len(of.entries)
+	for at > 0 && e.precedes(of.entries[at-1]) {
+		at--
+	}
+	of.entries = slices.Insert(of.entries, at, e)
+	return e
 }
 
 // precedes reports whether e is before o in the stream although its letter comes later. The brokers
@@ -195,92 +247,122 @@ func (e *Entry) precedes(o *Entry) bool {
 	return e.Commit != 0 && o.Commit != 0 && e.SystemID == o.SystemID && e.Before(o.Place)
 }
 
-func (l *Lot) mark(it Item) {
-	m := it.Mark
-	line := l.keys[it.key]
+// Table is the name under which a Key has a table. A table that was renamed while something is parked
+// keeps the name that it had, and a table that took the place of another one has its name.
+func (l *Lot) Table(system string, oid uint32, name string) string {
+	if known, ok := l.tables[tableID{system, oid}]; ok && oid != 0 {
+		return known
+	}
+	return name
+}
+
+func (l *Lot) mark(m *deadletter.Mark, offset int64) {
+	e := l.tokens[m.Token]
 	switch m.State {
-	case deadletter.Opened:
-		if m.Writer.Epoch > l.opened.Epoch {
-			l.opened = m.Writer
+	case deadletter.Trimmed:
+		l.Needed = max(l.Needed, m.Offset)
+	case deadletter.Release:
+		key := Key{m.Table, string(m.Key)}
+		if e != nil {
+			key = e.Key
 		}
-		return
-	case deadletter.Asked:
-		if line != nil && line.open > 0 {
-			line.asked = true
+		if line := l.lines[key]; line != nil {
+			line.asked = max(line.asked, offset)
+			l.enqueue(key, line)
 		}
-		return
+	case deadletter.Drop:
+		if e != nil && e.before(offset) && e.Drop == 0 {
+			e.Drop, e.Why = offset, m.Why
+			l.drops = append(l.drops, e)
+		}
 	case deadletter.Dropped:
-		if e := l.tokens[m.Token]; e != nil && line != nil {
-			l.close(line, e, m)
+		if e != nil && e.before(offset) {
+			e.Why = m.Why
+			l.remove(e.Key, func(o *Entry) bool { return o == e }, deadletter.Dropped)
+			if l.closed == nil {
+				l.gone[e.Token] = e
+			}
 		}
 	case deadletter.Released:
-		e := l.tokens[m.Token]
-		if e == nil || line == nil || m.Writer != l.opened {
-			return
+		// Not all of them need be known: a reading can begin behind the letters of some.
+		done := map[*Entry]bool{}
+		for _, token := range m.Tokens {
+			if e := l.tokens[token]; e != nil && e.before(offset) {
+				done[e] = true
+			}
 		}
-		for _, before := range line.entries {
-			if l.close(line, before, m); before == e {
-				break
+		for e := range done {
+			if e.State == deadletter.Open {
+				l.remove(e.Key, func(o *Entry) bool { return done[o] }, deadletter.Released)
 			}
 		}
 	default: // of a dead letter topic
 	}
-	if line != nil {
-		l.tidy(it.key, line)
-	}
 }
 
-func (l *Lot) close(line *line, e *Entry, m *deadletter.Mark) {
-	if e.State != deadletter.Open {
+// before reports whether the entry's newest letter is in the topic before offset. A mark that is read
+// again says nothing about a letter that came after it.
+func (e *Entry) before(offset int64) bool { return e.Offset != Unwritten && e.Offset < offset }
+
+// remove closes entries of a key.
+func (l *Lot) remove(key Key, which func(*Entry) bool, state deadletter.State) {
+	line := l.lines[key]
+	line.entries = slices.DeleteFunc(line.entries, func(e *Entry) bool {
+		if !which(e) {
+			return false
+		}
+		e.State = state
+		delete(l.tokens, e.Token)
+		if l.closed != nil {
+			l.closed(e)
+		}
+		return true
+	})
+	if len(line.entries) > 0 {
+		l.enqueue(key, line)
 		return
 	}
-	e.State, e.Why = m.State, m.Why
-	line.open--
-	l.open--
-	l.closed++
-	line.asked = line.asked && line.open > 0
-}
-
-func (l *Lot) line(key Key) *line {
-	is := l.keys[key]
-	if is == nil {
-		is = &line{}
-		l.keys[key] = is
-	}
-	return is
-}
-
-// tidy forgets a key of which nothing is known any more.
-func (l *Lot) tidy(key Key, line *line) {
-	if len(line.entries)+len(line.sent) == 0 {
-		delete(l.keys, key)
+	delete(l.lines, key)
+	if len(l.lines) == 0 {
+		clear(l.tables)
 	}
 }
 
-func has[K comparable](m map[K]struct{}, k K) bool {
-	_, ok := m[k]
-	return ok
+// enqueue has Next look at a key that is to be released.
+func (l *Lot) enqueue(key Key, line *line) {
+	if !line.queued && line.releases(line.entries[0]) {
+		line.queued = true
+		l.queue = append(l.queue, key)
+	}
 }
 
-// Opened is the newest holder that said that it begins to write. Letters of other holders do not
-// count.
-func (l *Lot) Opened() deadletter.Writer { return l.opened }
+// hold keeps a record in the topic.
+func (l *Lot) hold(h hold) {
+	if len(l.holds) >= 1000 && len(l.holds) > 4*(len(l.tokens)+len(l.gone)) {
+		l.holds = slices.DeleteFunc(l.holds, func(h hold) bool { return !l.needed(h) })
+	}
+	at := len(l.holds)
+	for at > 0 && l.holds[at-1].offset > h.offset {
+		at--
+	}
+	l.holds = slices.Insert(l.holds, at, h)
+}
 
-// Expect notes that the holder sends the letter of an event. The key is parked from now on, even
-// before the letter is read back.
-func (l *Lot) Expect(key Key, token string, w deadletter.Writer, at Place) {
-	line, id := l.line(key), sent{token, w}
-	if has(line.sent, id) {
-		return
+// Anchor is the first offset of the topic that is still needed. next is the offset up to which the
+// topic was read.
+func (l *Lot) Anchor(next int64) int64 {
+	for len(l.holds) > 0 && !l.needed(l.holds[0]) {
+		l.holds = l.holds[1:]
 	}
-	if len(line.sent) == 0 {
-		line.sent, line.low = map[sent]struct{}{}, at
+	if len(l.holds) > 0 {
+		return min(next, l.holds[0].offset)
 	}
-	if at.Before(line.low) {
-		line.low = at
-	}
-	line.sent[id] = struct{}{}
-	l.sent++
+	return next
+}
+
+// Forget forgets the dropped events that cannot come again, because passed is true of their place.
+func (l *Lot) Forget(passed func(*Entry) bool) {
+	maps.DeleteFunc(l.gone, func(_ string, e *Entry) bool { return passed(e) })
 }
 
 // A Verdict says what an event gets.
@@ -289,67 +371,41 @@ type Verdict uint8
 // The verdicts.
 const (
 	Deliver Verdict = iota // its key is not parked, or the event is before all that is parked
-	Known                  // it is parked already, or was released or dropped: nothing is left to do
+	Known                  // it is parked already, or was dropped: nothing is left to do
 	Park
 )
 
-// Knows reports whether Judge can say something else than Deliver. It allocates nothing.
-func (l *Lot) Knows(table string, key []byte) bool { return l.keys[Key{table, string(key)}] != nil }
+// Empty reports whether every event is to be delivered.
+func (l *Lot) Empty() bool { return len(l.lines)+len(l.gone) == 0 }
 
-// Empty reports whether the Lot knows no key.
-func (l *Lot) Empty() bool { return len(l.keys) == 0 }
+// Knows reports whether Judge can say something else than Deliver. It allocates nothing.
+func (l *Lot) Knows(table string, key []byte) bool {
+	return l.lines[Key{table, string(key)}] != nil || len(l.gone) > 0
+}
 
 // Judge says what an event of key gets. Every event of another system is behind what is parked, and
 // so is every row that was read from the table.
 func (l *Lot) Judge(key Key, token, system string, at Place) Verdict {
-	line := l.keys[key]
+	line := l.lines[key]
 	switch {
-	case line == nil:
-		return Deliver
-	case l.tokens[token] != nil:
+	case l.tokens[token] != nil || l.gone[token] != nil:
 		return Known
-	case line.open+len(line.sent) == 0:
+	case line == nil:
 		return Deliver
 	case at.Commit == 0:
 		return Park
 	}
-	first := line.first()
-	if first != nil && (first.Commit == 0 || first.SystemID != system || !at.Before(first.Place)) {
-		return Park
-	}
-	if len(line.sent) > 0 && !at.Before(line.low) {
+	if first := line.entries[0]; first.Commit == 0 || first.SystemID != system || !at.Before(first.Place) {
 		return Park
 	}
 	return Deliver
 }
 
-// first is the first open entry, nil if there is none.
-func (l *line) first() *Entry {
-	if i := slices.IndexFunc(l.entries, func(e *Entry) bool { return e.State == deadletter.Open }); i >= 0 {
-		return l.entries[i]
-	}
-	return nil
-}
-
 // Counts is how much is parked.
-type Counts struct {
-	Keys, Events int
-	Oldest       time.Time // commit time of the oldest event; zero for none
-}
+type Counts struct{ Keys, Events int }
 
-// Counts counts what is parked, with the letters that are not read back yet.
-func (l *Lot) Counts() (c Counts) {
-	c.Events = l.open + l.sent
-	for _, line := range l.keys {
-		if line.open+len(line.sent) > 0 {
-			c.Keys++
-		}
-		if e := line.first(); e != nil && (c.Oldest.IsZero() || e.CommitTime.Before(c.Oldest)) {
-			c.Oldest = e.CommitTime
-		}
-	}
-	return c
-}
+// Counts counts what is parked.
+func (l *Lot) Counts() Counts { return Counts{len(l.lines), len(l.tokens)} }
 
 // Limit bounds what may be parked.
 type Limit struct {
@@ -357,59 +413,38 @@ type Limit struct {
 	Events int `yaml:"events"`
 }
 
-// Over reports whether one more event of key would be too many. For the zero Key, which is never
-// parked, it reports whether the first event of any key would be.
-func (l *Lot) Over(key Key, limit Limit) bool {
-	return l.open+l.sent >= limit.Events || l.Left(key) == 0 && len(l.keys) >= limit.Keys && l.Counts().Keys >= limit.Keys
+// Exceeds reports whether more than limit is parked.
+func (l *Lot) Exceeds(limit Limit) bool {
+	return len(l.tokens) > limit.Events || len(l.lines) > limit.Keys
 }
 
-// Forget forgets the released and dropped events that ok names, because they cannot come again. It
-// keeps those that are behind an open entry of their key, because a mark can refer to them.
-func (l *Lot) Forget(ok func(*Entry) bool) {
-	if l.closed == 0 {
-		return
-	}
-	for key, line := range l.keys {
-		n := 0
-		for n < len(line.entries) && line.entries[n].State != deadletter.Open && ok(line.entries[n]) {
-			delete(l.tokens, line.entries[n].Token)
-			n++
-		}
-		line.entries = slices.Delete(line.entries, 0, n)
-		l.closed -= n
-		l.tidy(key, line)
-	}
-}
-
-// Entry returns what is known of an event, nil for nothing.
+// Entry returns what is known of an open event, nil for nothing.
 func (l *Lot) Entry(token string) *Entry { return l.tokens[token] }
 
-// Keys are the keys that are parked, or that were and are not forgotten, in order.
+// IDs calls each with the id of every open event, and of every dropped one that a crash can repeat.
+func (l *Lot) IDs(each func(id string)) {
+	for _, e := range l.tokens {
+		each(e.ID)
+	}
+}
+
+// Keys are the keys that are parked, in order.
 func (l *Lot) Keys() []Key {
-	return slices.SortedFunc(maps.Keys(l.keys), func(a, b Key) int {
+	return slices.SortedFunc(maps.Keys(l.lines), func(a, b Key) int {
 		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Key, b.Key))
 	})
 }
 
-// Entries are the events of key, in the order of their delivery, with those that were released or
-// dropped. The caller must not change them.
+// Entries are the open events of key, in the order of their delivery. The caller must not change them.
 func (l *Lot) Entries(key Key) []*Entry {
-	if line := l.keys[key]; line != nil {
+	if line := l.lines[key]; line != nil {
 		return line.entries
 	}
 	return nil
 }
 
-// Left is how many events of a key are parked, with the letters that are not read back yet.
-func (l *Lot) Left(key Key) int {
-	if line := l.keys[key]; line != nil {
-		return line.open + len(line.sent)
-	}
-	return 0
-}
-
-// Asked reports whether a person wants key released.
-func (l *Lot) Asked(key Key) bool {
-	line := l.keys[key]
-	return line != nil && line.asked
+// Releases reports whether the next event of key is to be delivered.
+func (l *Lot) Releases(key Key) bool {
+	line := l.lines[key]
+	return line != nil && line.releases(line.entries[0])
 }

@@ -10,9 +10,9 @@ import (
 )
 
 // None returns an error if the relay of a name has parked keys. The places of their events mean nothing to another source of the same
-// rows, so the relay cannot change to it. read is relay.Parking.Read.
+// rows, so the relay cannot change to it. read is relay.ParkingLog.Read.
 func None(ctx context.Context, read func(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error), name string) error {
-	lot := New(name, false)
+	lot := New(name)
 	_, err := read(ctx, 0, func(rec *kgo.Record) bool {
 		lot.Add(Read(rec))
 		return ctx.Err() == nil

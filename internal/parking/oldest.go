@@ -1,6 +1,9 @@
 package parking
 
-import "slices"
+import (
+	"slices"
+	"time"
+)
 
 // Parked is what is parked of one key.
 type Parked struct {
@@ -11,14 +14,22 @@ type Parked struct {
 
 // Oldest returns up to n keys that are parked. The key that waits for the oldest event comes first.
 func (l *Lot) Oldest(n int) (oldest []Parked) {
-	for key, line := range l.keys {
-		first := line.first()
-		if first == nil {
+	for key, line := range l.lines {
+		first := line.entries[0]
+		at, _ := slices.BinarySearchFunc(oldest, first, func(p Parked, e *Entry) int { return p.First.CommitTime.Compare(e.CommitTime) })
+		if at == n {
 			continue
 		}
-		at, _ := slices.BinarySearchFunc(oldest, first, func(p Parked, e *Entry) int { return p.First.CommitTime.Compare(e.CommitTime) })
-		oldest = slices.Insert(oldest, at, Parked{Key: key, Events: line.open + len(line.sent), First: *first})
+		oldest = slices.Insert(oldest, at, Parked{Key: key, Events: len(line.entries), First: *first})
 		oldest = oldest[:min(n, len(oldest))]
 	}
 	return oldest
+}
+
+// Since is the commit time of the event that has waited longest, zero if nothing is parked.
+func Since(oldest []Parked) (since time.Time) {
+	if len(oldest) > 0 {
+		since = oldest[0].First.CommitTime
+	}
+	return since
 }

@@ -33,7 +33,7 @@ func (o *Others) Add(it Item) {
 		o.lots = map[string]*Lot{}
 	}
 	if o.lots[name] == nil {
-		o.lots[name] = New(name, false)
+		o.lots[name] = New(name)
 	}
 	o.lots[name].Add(it)
 }

@@ -1,7 +1,6 @@
 package parking
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -12,47 +11,55 @@ import (
 // Bounds is how much may be released at one time.
 type Bounds struct{ Events, Bytes int }
 
-// Next picks the events to deliver next: of each key that a person wants released and that is not
-// busy, some of its first open events, in order. Of a key, it takes none from the first event on
-// that is not ready. The events of all keys together lie close to each other in the topic.
+// scan is how many keys Next looks at, so that keys that cannot go on cost little.
+const scan = 250
+
+// Next picks the events to deliver next: of keys that are not busy, the first open events, in order. Of a
+// key, it takes none from the first event on that is not to be released or not ready. The keys take turns.
 func (l *Lot) Next(busy func(Key) bool, ready func(*Entry) bool, most Bounds) map[Key][]*Entry {
 	out := map[Key][]*Entry{}
-	var all []*Entry
-	for key, line := range l.keys {
-		if !line.asked || busy(key) {
+	events, bytes := 0, 0
+	for range min(scan, len(l.queue)) {
+		if events >= most.Events || bytes >= most.Bytes {
+			break
+		}
+		key := l.queue[0]
+		l.queue = l.queue[1:]
+		line := l.lines[key]
+		if line == nil || !line.releases(line.entries[0]) {
+			if line != nil {
+				line.queued = false
+			}
 			continue
 		}
-		for _, e := range line.entries {
-			if e.State != deadletter.Open {
-				continue
-			}
-			if !ready(e) || len(out[key]) == most.Events {
+		l.queue = append(l.queue, key)
+		if busy(key) {
+			continue
+		}
+		n := 0
+		for n < len(line.entries) && events < most.Events && (events == 0 || bytes < most.Bytes) {
+			e := line.entries[n]
+			if e.Offset == Unwritten || e.Drop != 0 || !line.releases(e) || !ready(e) {
 				break
 			}
-			out[key] = append(out[key], e)
+			n, events, bytes = n+1, events+1, bytes+e.Size
 		}
-		all = append(all, out[key]...)
-	}
-	if len(all) == 0 {
-		return nil
-	}
-	slices.SortFunc(all, func(a, b *Entry) int { return cmp.Compare(a.Offset, b.Offset) })
-	n, bytes := 0, 0
-	for n < len(all) && n < most.Events && (n == 0 || bytes+all[n].Size <= most.Bytes) {
-		bytes += all[n].Size
-		n++
-	}
-	end := all[n-1].Offset
-	for key, es := range out {
-		last := len(es) - 1
-		for last >= 0 && es[last].Offset > end { // what is before the last one comes along: the order of a key is not always that of the topic
-			last--
-		}
-		if out[key] = es[:last+1]; last < 0 {
-			delete(out, key)
+		if n > 0 {
+			out[key] = slices.Clone(line.entries[:n])
 		}
 	}
 	return out
+}
+
+// ToDrop returns up to n open events whose drop was asked for and that are of no busy key.
+func (l *Lot) ToDrop(busy func(Key) bool, n int) (found []*Entry) {
+	l.drops = slices.DeleteFunc(l.drops, func(e *Entry) bool { return e.State != deadletter.Open || e.Drop == 0 })
+	for _, e := range l.drops {
+		if len(found) < n && e.Offset != Unwritten && !busy(e.Key) {
+			found = append(found, e)
+		}
+	}
+	return found
 }
 
 // mark makes the record of a mark that is about the events of k.
@@ -61,22 +68,32 @@ func (k Key) mark(topic, name string, m deadletter.Mark) *cdc.Record {
 	return m.Encode(topic, []byte(k.Key), -1)
 }
 
-// OpenedMark is the record with which a holder of the slot begins to write.
-func OpenedMark(topic, name string, w deadletter.Writer, now time.Time) *cdc.Record {
-	return Key{}.mark(topic, name, deadletter.Mark{State: deadletter.Opened, Writer: w, Time: now})
+// ReleasedMark says that events of one key are delivered. Token is that of the last one.
+func ReleasedMark(topic, name string, events []*Entry, now time.Time) *cdc.Record {
+	m := deadletter.Mark{State: deadletter.Released, Time: now}
+	for _, e := range events {
+		m.Tokens = append(m.Tokens, e.Token)
+		m.Token = e.Token
+	}
+	return events[0].Key.mark(topic, name, m)
 }
 
-// ReleasedMark says that the open events of key are delivered, up to and including that of token.
-func ReleasedMark(topic, name string, w deadletter.Writer, key Key, token string, now time.Time) *cdc.Record {
-	return key.mark(topic, name, deadletter.Mark{State: deadletter.Released, Writer: w, Token: token, Time: now})
+// DroppedMark says that an event was given up, because of its Why.
+func DroppedMark(topic, name string, e *Entry, now time.Time) *cdc.Record {
+	return e.Key.mark(topic, name, deadletter.Mark{State: deadletter.Dropped, Token: e.Token, Why: e.Why, Time: now})
 }
 
-// Request asks the holder of the slot to deliver what is parked of key.
-func Request(topic, name string, key Key, now time.Time) *cdc.Record {
-	return key.mark(topic, name, deadletter.Mark{State: deadletter.Asked, Time: now})
+// TrimmedMark says that the relay needs nothing before offset.
+func TrimmedMark(topic, name string, offset int64, now time.Time) *cdc.Record {
+	return Key{}.mark(topic, name, deadletter.Mark{State: deadletter.Trimmed, Offset: offset, Time: now})
 }
 
-// DroppedMark gives up a parked event, because of why.
-func DroppedMark(topic, name string, e *Entry, why string, now time.Time) *cdc.Record {
-	return e.Key.mark(topic, name, deadletter.Mark{State: deadletter.Dropped, Token: e.Token, Why: why, Time: now})
+// ReleaseRequest asks the relay to deliver what is parked of the key of e, an open event.
+func ReleaseRequest(topic, name string, e *Entry, now time.Time) *cdc.Record {
+	return e.Key.mark(topic, name, deadletter.Mark{State: deadletter.Release, Token: e.Token, Time: now})
+}
+
+// DropRequest asks the relay to give up an open event, because of why.
+func DropRequest(topic, name string, e *Entry, why string, now time.Time) *cdc.Record {
+	return e.Key.mark(topic, name, deadletter.Mark{State: deadletter.Drop, Token: e.Token, Why: why, Time: now})
 }

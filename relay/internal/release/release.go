@@ -1,6 +1,7 @@
-// Package release delivers the events of parked keys that a person wants released. It works in rounds:
-// each round delivers some events of a key, waits for the brokers, and then says so in the topic of
-// parked events. A key is free when the parking.Lot says so, which reads the topic.
+// Package release delivers the events of parked keys that are to be released, and gives up the events
+// that an operator drops. It works in rounds: each round delivers some events of a key, waits for the
+// brokers, and then writes the result into the topic of parked events. A key is free once the brokers
+// have that result.
 package release
 
 import (
@@ -8,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -23,13 +25,19 @@ import (
 )
 
 const (
-	releaseEvents = 1000        // parked events that are delivered at one time, at most
-	releaseBytes  = 8 << 20     // the same in bytes of their letters
-	lastEvents    = 100         // with so many events left, reading pauses until the key is free
-	pauseFor      = time.Second // at most
-	pauseAgain    = time.Second // after a pause in which a key did not become free; doubles up to pauseRare
-	pauseRare     = 2 * time.Minute
-	fetchAgain    = time.Second // after letters could not be read
+	roundEvents = 1000             // parked events that are read at one time, at most
+	roundBytes  = 8 << 20          // the same in bytes of their letters
+	mostSent    = 10 * roundEvents // records of rounds that are not acknowledged
+	readPieces  = 64               // places of the topic that one reading begins at, at most
+	readAcross  = 200              // unwanted offsets that a reading crosses, rather than beginning again
+	dropAtOnce  = 1000             // events that are given up at one time
+	stuckAfter  = 10 * time.Second // without an acknowledgement, a round gives back what waits for its topic
+	stuckRest   = 30 * time.Second // and its key waits
+	lastEvents  = 100              // with so many events left, reading pauses until the key is free
+	pauseFor    = time.Second      // at most
+	pauseAgain  = time.Second      // after a pause in which a key did not become free; doubles up to pauseRare
+	pauseRare   = 2 * time.Minute
+	fetchAgain  = time.Second // after letters could not be read
 )
 
 // OriginHeader is a header of every record that does not come straight from the stream. Origin is its
@@ -39,32 +47,45 @@ const (
 	Origin       = "dead_letter"
 )
 
-// A Releaser releases keys. All its methods are called by the relay's loop. Its fields are set once,
-// but Writer.
+// A Topic is the topic of parked events.
+type Topic interface {
+	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error)
+	Append(rec *cdc.Record, ticket cdc.Ticket)
+}
+
+// A Sink delivers records.
+type Sink interface {
+	Send(*cdc.Record, cdc.Ticket)
+	PassOver(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
+	TakeBack(topic string, taken func(key []byte, ticket *cdc.Ticket) bool)
+}
+
+// A Releaser releases keys. All its methods are called by the relay's loop. Its exported fields are
+// set once, but Sent and Pausing, which only the Releaser sets.
 type Releaser struct {
 	Lot    *parking.Lot
-	Read   func(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error) // the topic
-	Send   func(*cdc.Record, cdc.Ticket)
-	Pass   func(topic string, taken func([]byte, *cdc.Ticket) bool)
+	Topic  Topic
+	Sink   Sink
 	Route  func(*cdc.Event, *cdc.Record) (bool, error)
 	Beside func(work func(context.Context) (report func())) // runs work beside the loop
 	Note   func(error)                                      // an error that is waited out
-	Works  func() bool                                      // this process holds the slot, its letters count, and it reads
+	Works  func() bool                                      // this process holds the slot, and reads
 	Log    zerolog.Logger
 
-	Topic, Name, Version string
-	Writer               deadletter.Writer // as whom the process has opened the topic
+	TopicName, Name, Version string
 
-	Written uint64 // records of the topic that are acknowledged
-	Sent    uint64 // records that were sent
-	Marks   int    // records of the topic that are not acknowledged
+	Sent    uint64 // records that were sent, or appended to the topic
 	Pausing bool   // the loop is to read nothing, so that a key becomes free
 
 	now      Now
 	rounds   map[parking.Key]*round
-	sent     map[uint64]*released // what is sent and not acknowledged, by Ticket.Tx
+	dropping map[parking.Key]bool
+	resting  map[parking.Key]time.Time // keys whose topic takes nothing
+	sent     map[uint64]*released      // what is sent and not acknowledged, by Ticket.Tx
 	fetching bool
+	lots     int       // how often Lot was replaced
 	fetchAt  time.Time // no fetch before
+	failed   error     // of the newest fetch
 	missing  recent.Edge
 
 	slow     map[parking.Key]bool // keys that got further events while they were released
@@ -77,48 +98,64 @@ type Releaser struct {
 type Now struct {
 	Time  time.Time
 	Room  int                       // records that may be sent
-	Seen  uint64                    // what Written was when the newest complete reading of the topic began
-	Ready func(*parking.Entry) bool // an event whose place no letter of its key can come before any more
+	Ready func(*parking.Entry) bool // an event that no letter of its key can come before any more
 }
 
 // A round delivers some events of one key, in order.
 type round struct {
 	key     parking.Key
-	writer  deadletter.Writer
 	entries []*parking.Entry
 	acked   []bool
-	left    int    // records that have not ended, with the marks and letters of the round
-	marked  bool   // its mark is sent
-	written uint64 // what Now.Seen must come to, so that the Lot knows all that the round wrote
+	topics  map[string]bool // of its records
+	left    int             // records that have not ended, with the results and letters of the round
+	marked  bool            // its result is appended
+	moved   time.Time       // when one ended
+	stuck   bool            // what waited was given back
+	void    bool            // another holder decides about the key now
 }
 
 // A released is a record of a round, or a record for the topic of parked events.
 type released struct {
-	of     *round             // nil for the mark of a holder
-	letter *deadletter.Letter // nil for a mark
-	nth    int
+	of     *round             // nil for what is of no round
+	letter *deadletter.Letter // of a delivered event
+	nth    int                // of that event
+	drops  parking.Key        // of a result that gives up an event
+	done   func()             // what follows, nil for nothing
 }
 
-// Open says in the topic that the process writes as w from now on.
-func (p *Releaser) Open(w deadletter.Writer) {
-	p.Writer = w
-	p.write(parking.OpenedMark(p.Topic, p.Name, w, time.Now()), nil)
+// Reset begins anew with lot, because another process may have held the slot: what this one has sent
+// and not written down is not its business any more.
+func (p *Releaser) Reset(lot *parking.Lot) {
+	for tx, what := range p.sent {
+		if what.letter == nil { // a record of the topic, which is fenced
+			delete(p.sent, tx)
+		} else {
+			what.of.void = true
+		}
+	}
+	p.Lot, p.fetching, p.lots = lot, false, p.lots+1
+	p.rounds, p.dropping, p.resting, p.slow = nil, nil, nil, nil
 }
 
 // Busy is how many records are sent and not acknowledged.
 func (p *Releaser) Busy() int { return len(p.sent) }
 
-// Waits reports whether there is something that makes room for further events, so that it is worth
-// waiting for.
-func (p *Releaser) Waits() bool { return p.fetching || len(p.rounds) > 0 }
-
-// write sends a record to the topic. It is of a round, or of none.
-func (p *Releaser) write(rec *cdc.Record, of *round) {
-	p.Marks++
-	p.hand(rec, &released{of: of})
+// Stalled is why keys are not released although they should be, nil for no reason.
+func (p *Releaser) Stalled() error {
+	if p.missing.Times > 2 {
+		return p.failed
+	}
+	return nil
 }
 
-func (p *Releaser) hand(rec *cdc.Record, what *released) {
+// Append writes a record that is of no round into the topic. done is called once the brokers have it.
+func (p *Releaser) Append(rec *cdc.Record, done func()) { p.append(rec, &released{done: done}) }
+
+func (p *Releaser) append(rec *cdc.Record, what *released) {
+	p.Topic.Append(rec, p.ticket(rec, what))
+}
+
+func (p *Releaser) ticket(rec *cdc.Record, what *released) cdc.Ticket {
 	if p.sent == nil {
 		p.sent = map[uint64]*released{}
 	}
@@ -127,40 +164,76 @@ func (p *Releaser) hand(rec *cdc.Record, what *released) {
 	if what.of != nil {
 		what.of.left++
 	}
-	p.Send(rec, cdc.Ticket{Tx: p.Sent, Size: uint32(rec.Size())})
+	return cdc.Ticket{Tx: p.Sent, Size: uint32(rec.Size())}
 }
 
 // Advance begins the rounds that can begin, and decides whether the loop reads on.
 func (p *Releaser) Advance(now Now) {
 	p.now = now
-	for key, r := range p.rounds {
-		if r.marked && r.left == 0 && now.Seen >= r.written {
-			p.over(key, r)
-		}
+	for _, r := range p.rounds {
+		p.unstick(r)
 	}
-	if room := now.Room - len(p.sent); p.Works() && room > 0 && !p.fetching && !now.Time.Before(p.fetchAt) {
-		busy := func(key parking.Key) bool { return p.rounds[key] != nil }
-		if next := p.Lot.Next(busy, now.Ready, parking.Bounds{Events: min(room, releaseEvents), Bytes: releaseBytes}); len(next) > 0 {
-			p.fetch(next)
-		}
+	maps.DeleteFunc(p.resting, func(_ parking.Key, until time.Time) bool { return !now.Time.Before(until) })
+	if p.Works() {
+		p.drop()
+		p.begin()
 	}
 	p.pause()
 }
 
-// over ends a round, once the lot knows what it wrote.
-func (p *Releaser) over(key parking.Key, r *round) {
-	delete(p.rounds, key)
-	switch left := p.Lot.Left(key); {
-	case left == 0:
-		delete(p.slow, key)
-		p.Log.Info().Str("table", key.Table).Str("key", key.Key).Msg("a parked key is released")
-	case slices.Contains(r.acked, false): // an event was refused again
-		delete(p.slow, key)
-	case left <= lastEvents:
-		if p.slow == nil {
-			p.slow = map[parking.Key]bool{}
+// drop gives up the events that an operator asked for, but none of a round.
+func (p *Releaser) drop() {
+	busy := func(key parking.Key) bool { return p.rounds[key] != nil || p.dropping[key] || p.fetching }
+	for _, e := range p.Lot.ToDrop(busy, dropAtOnce) {
+		if p.dropping[e.Key] {
+			continue // another event of the key is being dropped: one result after the other
 		}
-		p.slow[key] = true
+		if p.dropping == nil {
+			p.dropping = map[parking.Key]bool{}
+		}
+		p.dropping[e.Key] = true
+		p.Log.Warn().Str("token", e.Token).Str("id", e.ID).Str("table", e.Key.Table).Str("why", e.Why).Msg("a parked event is dropped, as walpost dead drop asked")
+		key := e.Key
+		p.append(parking.DroppedMark(p.TopicName, p.Name, e, p.now.Time), &released{done: func() { delete(p.dropping, key) }})
+	}
+}
+
+// begin reads the letters of the events that are to be delivered next.
+func (p *Releaser) begin() {
+	room := min(p.now.Room, mostSent) - len(p.sent)
+	if room <= 0 || p.fetching || p.now.Time.Before(p.fetchAt) {
+		return
+	}
+	busy := func(key parking.Key) bool {
+		_, rests := p.resting[key]
+		return rests || p.rounds[key] != nil || p.dropping[key]
+	}
+	if next := p.Lot.Next(busy, p.now.Ready, parking.Bounds{Events: min(room, roundEvents), Bytes: roundBytes}); len(next) > 0 {
+		p.fetch(next)
+	}
+}
+
+// unstick gives back what a round has sent to a topic that takes nothing, so that other keys can go
+// on, and so that its events can be dropped.
+func (p *Releaser) unstick(r *round) {
+	if r.stuck || r.marked || p.now.Time.Sub(r.moved) < stuckAfter {
+		return
+	}
+	r.stuck = true
+	if p.resting == nil {
+		p.resting = map[parking.Key]time.Time{}
+	}
+	p.resting[r.key] = p.now.Time.Add(stuckRest)
+	for topic := range r.topics {
+		p.Sink.TakeBack(topic, p.isOf(r))
+	}
+}
+
+// isOf tells the records of a round to the sink.
+func (p *Releaser) isOf(r *round) func([]byte, *cdc.Ticket) bool {
+	return func(_ []byte, t *cdc.Ticket) bool {
+		other := p.sent[t.Tx]
+		return other != nil && other.of == r && other.letter != nil
 	}
 }
 
@@ -169,7 +242,7 @@ func (p *Releaser) over(key parking.Key, r *round) {
 func (p *Releaser) pause() {
 	now := p.now.Time
 	for key := range p.slow {
-		if p.Lot.Left(key) == 0 || !p.Lot.Asked(key) && p.rounds[key] == nil && p.now.Seen >= p.Written {
+		if !p.Lot.Releases(key) {
 			delete(p.slow, key)
 		}
 	}
@@ -186,34 +259,72 @@ func (p *Releaser) pause() {
 	}
 }
 
-// fetch reads the letters of the events that are to be delivered next.
+// fetch reads the letters of events.
 func (p *Releaser) fetch(next map[parking.Key][]*parking.Entry) {
-	p.fetching = true
-	wanted := map[int64]bool{}
-	var first, last int64
+	var wanted []*parking.Entry
 	for _, entries := range next {
-		for _, e := range entries {
-			if len(wanted) == 0 {
-				first, last = e.Offset, e.Offset
-			}
-			wanted[e.Offset] = true
-			first, last = min(first, e.Offset), max(last, e.Offset)
+		wanted = append(wanted, entries...)
+	}
+	slices.SortFunc(wanted, func(a, b *parking.Entry) int { return cmp.Compare(a.Offset, b.Offset) })
+	var pieces [][]*parking.Entry
+	for from, i := 0, 1; i <= len(wanted); i++ {
+		if i == len(wanted) || wanted[i].Offset-wanted[i-1].Offset > readAcross {
+			pieces = append(pieces, wanted[from:i])
+			from = i
 		}
+	}
+	if len(pieces) > readPieces { // the others come next
+		end := pieces[readPieces][0].Offset
+		pieces = pieces[:readPieces]
+		for key, entries := range next {
+			n := slices.IndexFunc(entries, func(e *parking.Entry) bool { return e.Offset >= end })
+			if n < 0 {
+				continue
+			}
+			if next[key] = entries[:n]; n == 0 {
+				delete(next, key)
+			}
+		}
+	}
+	p.fetching = true
+	lots := p.lots
+	type piece struct {
+		first, last int64
+		wanted      map[int64]bool
+	}
+	var reads []piece // of values, because the loop goes on with the entries
+	for _, entries := range pieces {
+		r := piece{entries[0].Offset, entries[len(entries)-1].Offset, map[int64]bool{}}
+		for _, e := range entries {
+			r.wanted[e.Offset] = true
+		}
+		reads = append(reads, r)
 	}
 	p.Beside(func(ctx context.Context) func() {
 		letters := map[string]*deadletter.Letter{} // by token: another letter of an event can come meanwhile
-		read, err := p.Read(ctx, first, func(rec *kgo.Record) bool {
-			if wanted[rec.Offset] {
-				if letter, _, err := deadletter.Decode(deadletter.Owned(rec)); err == nil && letter != nil {
-					letters[letter.Token] = letter
+		var err error
+		for _, r := range reads {
+			var read int64
+			read, err = p.Topic.Read(ctx, r.first, func(rec *kgo.Record) bool {
+				if r.wanted[rec.Offset] {
+					if letter, _, err := deadletter.Decode(deadletter.Owned(rec)); err == nil && letter != nil {
+						letters[letter.Token] = letter
+					}
 				}
+				return rec.Offset < r.last
+			})
+			if err == nil && read <= r.last { // a new leader may say too early an end for a moment
+				err = fmt.Errorf("offset %d is needed, and the topic ends at %d", r.last, read)
 			}
-			return rec.Offset < last
-		})
-		if err == nil && read <= last { // a new leader may say too early an end for a moment
-			err = fmt.Errorf("offset %d is needed, and the topic ends at %d", last, read)
+			if err != nil {
+				break
+			}
 		}
-		return func() { p.fetched(next, letters, err) }
+		return func() {
+			if lots == p.lots {
+				p.fetched(next, letters, err)
+			}
+		}
 	})
 }
 
@@ -229,8 +340,8 @@ func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[st
 	}
 	if err != nil {
 		p.fetchAt = time.Now().Add(fetchAgain)
-		err = fmt.Errorf("read parked events: %w", err)
-		p.Note(err)
+		p.failed = fmt.Errorf("parked keys cannot be released: %w", err)
+		p.Note(p.failed)
 		p.missing.Fault(time.Now(), p.Log.Warn()).Err(err).Msg("parked keys cannot be released")
 		return
 	}
@@ -239,25 +350,25 @@ func (p *Releaser) fetched(next map[parking.Key][]*parking.Entry, letters map[st
 		return
 	}
 	for key, entries := range next {
-		r := &round{key: key, writer: p.Writer, left: 1}
-		for _, e := range entries {
-			if !p.sendParked(r, e, letters[e.Token]) {
-				break
-			}
-		}
+		r := &round{key: key, left: 1, topics: map[string]bool{}, moved: time.Now()}
 		if p.rounds == nil {
 			p.rounds = map[parking.Key]*round{}
 		}
 		p.rounds[key] = r
+		for _, e := range entries {
+			if !p.deliver(r, e, letters[e.Token]) {
+				break
+			}
+		}
 		p.ended(r)
 	}
 }
 
-const lostHint = "The topic has lost records: check its cleanup.policy and retention.ms. The parked event is not in the topic any more: walpost verify names the rows that are in no topic, " +
+const lostHint = "The topic has lost records: check its cleanup.policy and retention.ms. The parked event is not in the topic any more: walpost verify lists the rows that are in no topic, " +
 	"and walpost replay delivers them from the table. Then start walpost again: it continues with the records that the topic has now."
 
-// sendParked sends the record of a parked event. It reports false if the event cannot be routed yet.
-func (p *Releaser) sendParked(r *round, e *parking.Entry, letter *deadletter.Letter) bool {
+// deliver sends the record of a parked event. It reports false if the event cannot be routed yet.
+func (p *Releaser) deliver(r *round, e *parking.Entry, letter *deadletter.Letter) bool {
 	rec := letter.Record
 	if letter.Event != nil {
 		rec = &cdc.Record{}
@@ -273,69 +384,96 @@ func (p *Releaser) sendParked(r *round, e *parking.Entry, letter *deadletter.Let
 	r.entries, r.acked = append(r.entries, e), append(r.acked, false)
 	isOrigin := func(h cdc.Header) bool { return h.Key == OriginHeader }
 	rec.Headers = append(slices.DeleteFunc(slices.Clone(rec.Headers), isOrigin), cdc.Header{Key: OriginHeader, Value: []byte(Origin)})
-	p.hand(rec, &released{of: r, letter: letter, nth: len(r.entries) - 1})
+	r.topics[rec.Topic] = true
+	p.Sink.Send(rec, p.ticket(rec, &released{of: r, letter: letter, nth: len(r.entries) - 1}))
 	return true
 }
 
 // again writes a letter for an event that cannot be delivered yet. The key stays parked, and nobody
-// tries again before a person asks for it.
+// tries again before an operator asks for it.
 func (p *Releaser) again(r *round, letter *deadletter.Letter, reason cdc.Reason, cause error) {
+	switch e := p.Lot.Entry(letter.Token); {
+	case r.void || e == nil:
+		return
+	case e.Drop != 0: // so it is dropped once the round is over
+		return
+	}
 	next := *letter
-	next.Reason, next.Attempts, next.Writer, next.Version = reason, letter.Attempts+1, r.writer, p.Version
+	next.Reason, next.Attempts, next.Version = reason, letter.Attempts+1, p.Version
 	next.Error = (&badevent.Event{Err: cause}).Reason()
-	rec, err := next.Encode(p.Topic)
+	rec, err := next.Encode(p.TopicName)
 	if err != nil {
 		p.Note(err)
 		return
 	}
-	p.write(rec, r)
+	p.append(rec, &released{of: r})
 	p.Log.Error().Str("token", next.Token).Str("id", next.ID).Str("table", next.Table).Str("reason", string(reason)).Int("attempts", next.Attempts).
 		Str("err", next.Error).Msg("a parked event still cannot be delivered: its key stays parked")
 }
 
-// Ended takes the end of a record that no position waits for.
-func (p *Releaser) Ended(a *cdc.Ack) error {
-	what := p.sent[a.Ticket.Tx]
-	delete(p.sent, a.Ticket.Tx)
+// Delivered takes the end of a record that the sink has. The record is of a round.
+func (p *Releaser) Delivered(a *cdc.Ack) error {
+	what := p.take(a.Ticket)
 	r := what.of
 	var refusal *cdc.Refusal
 	switch {
-	case what.letter == nil && a.Err != nil:
-		return fault.Person(fmt.Errorf("the topic of parked events refuses a record: %w", a.Err), "Repair the topic or its limit, and start walpost again.")
-	case what.letter == nil:
-		p.Marks--
-		p.Written++
 	case a.Err == nil:
-		r.acked[what.nth] = true
+		r.acked[what.nth], r.moved = true, p.now.Time
 	case errors.As(a.Err, &refusal):
 		p.again(r, what.letter, refusal.Reason, a.Err)
-		p.Pass(a.Topic, func(_ []byte, t *cdc.Ticket) bool {
-			other := p.sent[t.Tx]
-			return other != nil && other.of == r && other.letter != nil
-		})
+		p.Sink.PassOver(a.Topic, p.isOf(r))
 	case !errors.Is(a.Err, cdc.ErrTakenBack):
 		return fmt.Errorf("deliver parked event %s: %w", a.EventID, a.Err)
 	}
-	if r != nil {
-		p.ended(r)
-	}
+	p.ended(r)
 	return nil
 }
 
-// ended takes the end of one record of a round. Behind the last one the round says in the topic what
-// it delivered: the events up to the first one that did not arrive.
-func (p *Releaser) ended(r *round) {
-	r.left--
-	r.written = p.Written
-	if r.left > 0 || r.marked {
+// Written takes the end of a record of the topic, once the Lot has it.
+func (p *Releaser) Written(ticket cdc.Ticket) {
+	what := p.take(ticket)
+	if what == nil { // of a time before Reset
 		return
 	}
-	r.marked = true
+	if what.done != nil {
+		what.done()
+	}
+	if what.of != nil {
+		p.ended(what.of)
+	}
+}
+
+func (p *Releaser) take(ticket cdc.Ticket) *released {
+	what := p.sent[ticket.Tx]
+	delete(p.sent, ticket.Tx)
+	return what
+}
+
+// ended takes the end of one record of a round. Behind the last one the round writes what it has
+// delivered: the events up to the first one that did not arrive.
+func (p *Releaser) ended(r *round) {
+	if r.left--; r.left > 0 || r.void {
+		return
+	}
 	n := slices.Index(r.acked, false)
 	if n < 0 {
 		n = len(r.acked)
 	}
-	if n > 0 {
-		p.write(parking.ReleasedMark(p.Topic, p.Name, r.writer, r.key, r.entries[n-1].Token, time.Now()), r)
+	if !r.marked && n > 0 {
+		r.marked = true
+		p.append(parking.ReleasedMark(p.TopicName, p.Name, r.entries[:n], p.now.Time), &released{of: r})
+		return
 	}
+	delete(p.rounds, r.key)
+	switch left := len(p.Lot.Entries(r.key)); {
+	case left == 0:
+		p.Log.Info().Str("table", r.key.Table).Str("key", r.key.Key).Msg("a parked key is released")
+	case n == len(r.acked) && left <= lastEvents && p.Lot.Releases(r.key):
+		if p.slow == nil {
+			p.slow = map[parking.Key]bool{}
+		}
+		p.slow[r.key] = true
+		return
+	}
+	delete(p.slow, r.key)
 }

@@ -1,0 +1,426 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
+	"github.com/walpost/walpost/relay/internal/flight"
+	"github.com/walpost/walpost/relay/internal/recent"
+	"github.com/walpost/walpost/relay/internal/release"
+)
+
+const (
+	followEvery = time.Second // between two looks for requests, while something is parked
+	openAgain   = time.Second // after the topic could not be opened
+	readBatch   = 1000        // records of the topic that the loop takes at one time
+	trimEvery   = 10_000      // offsets that are not needed any more before they are deleted
+)
+
+// A parker parks keys and releases them. It is the only writer of the relay's part of the topic of
+// parked events: Kafka fences every other process. So what is parked is what the brokers have
+// acknowledged, and the loop follows the topic only for the requests of the commands. All methods and
+// fields belong to the loop.
+type parker struct {
+	*loop
+	*release.Releaser
+	lot    *parking.Lot // nil if nothing can be parked
+	opened bool         // this process is the writer, and lot has all that is parked
+	known  bool         // lot had all that is parked once, and goes on from there
+	id     string       // of the topic
+	sent   int          // letters that are not acknowledged
+	parks  bool         // the flight has parked an event that was not parked before
+	void   bool         // the flight is over, and its events come again in the next one
+
+	next      int64 // offset up to which the topic is read
+	wrote     int64 // offset behind the newest record that this process wrote
+	following bool  // a reading has not ended
+	due       time.Time
+	failing   recent.Edge
+	failed    error              // of the newest reading
+	lost      error              // the topic has lost records
+	durable   *checkpoint.Record // when dropped events were forgotten last
+
+	trimmed  int64 // offset before which the topic was trimmed, or is being trimmed
+	appended []cdc.Appended
+
+	rel  *cdc.Relation // whose name is name
+	name string
+
+	counted time.Time // when Status got what is parked
+	letters uint64    // that were made
+	parked  uint64    // bad events whose key was parked
+	told    recent.Told
+}
+
+// on reports whether keys can be parked, or are.
+func (p *parker) on() bool { return p.lot != nil }
+
+// opening is the outcome of opening the topic.
+type opening struct {
+	state cdc.LogState
+	items []parking.Item
+	next  int64
+	err   error
+}
+
+// openTopic makes this process the only writer of the topic, and reads what is parked. why is not ""
+// if another process may have held the slot since this one opened the topic. The record of the session
+// names the place to read from, so it is newer than everything that was deleted.
+func (p *parker) openTopic(ctx context.Context, why string) error {
+	anchor := p.checkpointer.durable.Parking
+	switch {
+	case p.cfg.Parking == nil || p.lot == nil && anchor == nil && !p.cfg.Poison.Policies.Park():
+		return nil
+	case p.opened && why == "" && p.cfg.Parking.Broken() == nil:
+		return nil
+	}
+	own := p.known && why == "" // the lot goes on, and so does what is in flight
+	if own {
+		anchor = p.anchor()
+	} else {
+		p.reset()
+	}
+	p.opened = false
+	var o *opening
+	for {
+		p.setState(Connecting, "reading the topic of parked events "+p.cfg.Poison.ParkingTopic)
+		from := p.next
+		p.beside(func() func() {
+			got := p.open(p.background, anchor, own, from)
+			return func() { o = &got }
+		})
+		// A lost session does not end this, because no two calls of Fence may overlap.
+		if err := p.settle(ctx, time.Time{}, func() bool { return o != nil }); err != nil || o == nil {
+			return err
+		}
+		err := p.take(o, anchor, own)
+		if err == nil {
+			break
+		}
+		if !fault.Retryable(err) {
+			return err
+		}
+		p.noteError(err, &p.failing)
+		p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Msg("the topic of parked events cannot be opened")
+		p.setState(Connecting, "the topic of parked events cannot be opened: "+err.Error())
+		o = nil
+		if err := p.settle(ctx, time.Now().Add(openAgain), func() bool { return p.sess == nil }); err != nil || ctx.Err() != nil || p.sess == nil {
+			return err
+		}
+	}
+	p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be opened again")
+	if c := p.lot.Counts(); c.Events > 0 && !own {
+		p.log.Warn().Int("keys", c.Keys).Int("events", c.Events).Time("oldest", parking.Since(p.lot.Oldest(1))).Msg("events are parked")
+	}
+	return nil
+}
+
+// reset forgets what was parked, because another process may have changed it.
+func (p *parker) reset() {
+	p.void = true
+	p.lot, p.known, p.next, p.wrote, p.following, p.lost, p.failed = parking.New(p.cfg.Name), false, 0, 0, false, nil, nil
+	if p.Releaser != nil {
+		p.Reset(p.lot)
+		return
+	}
+	p.Releaser = &release.Releaser{
+		Lot: p.lot, Topic: p.cfg.Parking, Sink: p.sink, Route: p.router.Route, Log: p.log,
+		Beside: func(work func(context.Context) func()) { p.beside(func() func() { return work(p.background) }) },
+		Note:   p.noteLost, Works: func() bool { return p.sess != nil && p.opened && !p.ending() },
+		TopicName: p.cfg.Poison.ParkingTopic, Name: p.cfg.Name, Version: p.cfg.Poison.Version,
+	}
+}
+
+// open works beside the loop. from is where the lot has come to, if it is the process's own.
+func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, own bool, next int64) (o opening) {
+	log, topic := p.cfg.Parking, p.cfg.Poison.ParkingTopic
+	accepted := func(err error) bool {
+		lost, ok := errors.AsType[*parking.Lost](err)
+		if !ok || lost.GapToken() != p.cfg.AcceptGap {
+			return false
+		}
+		p.log.Warn().Str("token", p.cfg.AcceptGap).Str("gap", lost.Error()).Msg("GAP ACCEPTED: parked events are lost, and newer events of their keys are delivered")
+		return true
+	}
+	create := p.cfg.Poison.Policies.Park() && (anchor == nil || anchor.Open == 0)
+	if o.state, o.err = log.Fence(ctx, create); o.err != nil {
+		return o
+	}
+	from, lost := parking.Judge(topic, anchor, o.state)
+	if gap, ok := errors.AsType[*parking.Lost](lost); ok && (gap.Loss != parking.Truncated || own) {
+		if o.err = lost; !accepted(lost) {
+			return o
+		}
+		if lost, o.err = nil, nil; o.state.Missing {
+			if o.state, o.err = log.Fence(ctx, p.cfg.Poison.Policies.Park()); o.err != nil {
+				return o
+			}
+		}
+		from = o.state.Start
+	}
+	if o.state.Missing { // and nothing parks
+		return o
+	}
+	if own {
+		from = next
+	}
+	needed := parking.New(p.cfg.Name)
+	o.next, o.err = log.Read(ctx, from, func(rec *kgo.Record) bool {
+		it := parking.Read(rec)
+		o.items = append(o.items, it)
+		if it.Mark != nil {
+			needed.Add(it)
+		}
+		return ctx.Err() == nil
+	})
+	o.next = max(o.next, from)
+	if o.err == nil && lost != nil && needed.Needed < o.state.Start && !accepted(lost) {
+		o.err = lost
+	}
+	return o
+}
+
+// take takes over an opening.
+func (p *parker) take(o *opening, anchor *cdc.Anchor, own bool) error {
+	if o.err != nil {
+		return fmt.Errorf("topic of parked events %s: %w", p.cfg.Poison.ParkingTopic, o.err)
+	}
+	p.add(o.items)
+	if anchor == nil { // the whole topic was read, for the first time under this name
+		others := p.cfg.Poison.Others(p.cfg.Name, &p.found)
+		for _, it := range o.items {
+			others.Add(it)
+		}
+		for _, other := range others.Strangers() {
+			p.log.Warn().Str("relay", other.Relay).Int("keys", other.Keys).Int("events", other.Events).Str("hint", other.Hint()).Msg(other.String())
+		}
+	}
+	p.wrote = max(p.wrote, o.next)
+	p.id, p.next, p.opened, p.known, p.failed, p.due = o.state.ID, max(p.next, o.next), true, true, nil, time.Now().Add(followEvery)
+	for _, left := range p.cfg.Parking.Unwritten() {
+		switch {
+		case !own && flight.Uncounted(&left.Ticket): // nobody waits for it any more
+		case !own || p.written(left.Record): // events that are not parked come again in another flight
+			p.ended(left.Ticket)
+		default:
+			p.cfg.Parking.Append(left.Record, left.Ticket)
+		}
+	}
+	return nil
+}
+
+// written reports whether a record of this process that may have been committed is known to be.
+func (p *parker) written(rec *cdc.Record) bool {
+	it := parking.Written(rec, 0)
+	switch {
+	case it.Letter != nil:
+		e := p.lot.Entry(it.Letter.Token)
+		return e == nil || e.Offset != parking.Unwritten && e.Attempts >= it.Letter.Attempts
+	case it.Mark != nil && it.Mark.Token != "":
+		return p.lot.Entry(it.Mark.Token) == nil
+	}
+	return false
+}
+
+// add takes over records that were read from the topic. The lot has what this process wrote before
+// p.wrote, and some of that is closed.
+func (p *parker) add(items []parking.Item) {
+	damaged := p.lot.Damaged
+	for _, it := range items {
+		if it.Offset >= p.wrote || it.IsRequest() {
+			p.lot.Add(it)
+		}
+	}
+	if p.lot.Damaged > damaged {
+		p.noteError(fmt.Errorf("the topic of parked events has damaged records: %w", p.lot.Problem), nil)
+		p.log.Error().Err(p.lot.Problem).Int("records", p.lot.Damaged).
+			Msg("records of the topic of parked events cannot be read, and are ignored: walpost verify lists the rows whose events are in no topic")
+	}
+}
+
+// anchor is what a checkpoint records of the topic: nil if there is nothing to come back to.
+func (p *parker) anchor() *cdc.Anchor {
+	if p.lot.Empty() && !p.cfg.Poison.Policies.Park() {
+		return nil
+	}
+	return &cdc.Anchor{Topic: p.cfg.Poison.ParkingTopic, ID: p.id, Offset: p.lot.Anchor(p.next), Open: p.lot.Counts().Events}
+}
+
+// anchored reports whether the durable record names the topic, so that the next start reads it. Before,
+// no letter may be written.
+func (p *parker) anchored() bool {
+	if !p.on() || !p.cfg.Poison.Policies.Park() {
+		return true
+	}
+	known := p.checkpointer.durable.Parking
+	return known != nil && known.Topic == p.cfg.Poison.ParkingTopic && known.ID == p.id
+}
+
+// append has a letter written. No position passes its event before the brokers have it.
+func (p *parker) append(letter *cdc.Record, ticket cdc.Ticket) {
+	p.sent++
+	p.cfg.Parking.Append(letter, ticket)
+}
+
+// collect takes what the brokers have committed.
+func (p *parker) collect() (bad *cdc.Ack, err error) {
+	if p.cfg.Parking == nil {
+		return nil, nil
+	}
+	p.appended = p.cfg.Parking.Appends(p.appended[:0])
+	defer clear(p.appended)
+	for i := range p.appended {
+		a := &p.appended[i]
+		switch {
+		case a.Err == nil:
+			if p.known && a.Offset >= p.wrote { // otherwise the lot has it from a reading, or will
+				p.lot.Add(parking.Written(a.Record, a.Offset))
+				p.wrote = a.Offset + 1
+			}
+			p.ended(a.Ticket)
+		case flight.Uncounted(&a.Ticket):
+			err = fault.Person(fmt.Errorf("the topic of parked events refuses a record: %w", a.Err), "Repair the topic or its limit, and start walpost again.")
+		case bad == nil:
+			p.sent--
+			bad = &cdc.Ack{Ticket: a.Ticket, Err: a.Err, Record: a.Record, EventID: a.Record.EventID, Topic: p.cfg.Poison.ParkingTopic}
+		}
+	}
+	if len(p.appended) > 0 {
+		p.checkpointer.active = true
+	}
+	return bad, err
+}
+
+// ended takes the end of a record of the topic that the lot has.
+func (p *parker) ended(ticket cdc.Ticket) {
+	if flight.Uncounted(&ticket) {
+		p.Written(ticket)
+		return
+	}
+	if p.sent--; p.flight.Ack(ticket) {
+		p.st.Events++
+	}
+}
+
+// follow reads the requests of the commands now and then, while something is parked.
+func (p *parker) follow() error {
+	switch {
+	case p.lost != nil:
+		return p.lost
+	case !p.on() || !p.opened || p.following || p.now.Before(p.due) || p.lot.Empty() && p.next >= p.wrote:
+		return nil
+	}
+	p.following = true
+	from, lot := p.next, p.lot
+	p.beside(func() func() {
+		var items []parking.Item
+		next, err := p.cfg.Parking.Read(p.background, from, func(rec *kgo.Record) bool {
+			if items = append(items, parking.Read(rec)); len(items) == readBatch {
+				batch := items
+				items = nil
+				p.report(func() {
+					if lot == p.lot {
+						p.add(batch)
+					}
+				})
+			}
+			return p.background.Err() == nil
+		})
+		return func() {
+			if lot != p.lot {
+				return
+			}
+			p.add(items)
+			p.following, p.next, p.due, p.failed = false, max(p.next, next), time.Now().Add(followEvery), err
+			switch {
+			case err == nil:
+				p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be read again")
+			case fault.NeedsPerson(err):
+				p.lost = fmt.Errorf("read the topic of parked events: %w", err)
+			default:
+				p.noteError(fmt.Errorf("read the topic of parked events: %w", err), &p.failing)
+				p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Msg("the topic of parked events cannot be read")
+			}
+		}
+	})
+	return nil
+}
+
+// noteLost notes an error of a release. It ends the run if the topic has lost records.
+func (p *parker) noteLost(err error) {
+	p.noteError(err, nil)
+	if fault.NeedsPerson(err) {
+		p.lost = err
+	}
+}
+
+// advance follows the topic, carries out requests, and releases keys.
+func (p *parker) advance() error {
+	if err := p.follow(); err != nil || !p.on() {
+		return err
+	}
+	if err := p.cfg.Parking.Broken(); err != nil && p.opened && p.sess != nil && !p.ending() {
+		return p.lose(fault.Retry(fmt.Errorf("the topic of parked events: %w", err)))
+	}
+	if d := p.checkpointer.durable; d != p.durable {
+		p.durable = d
+		p.lot.Forget(p.passed)
+		p.trim()
+	}
+	if !p.opened {
+		return nil
+	}
+	p.Advance(release.Now{Time: p.now, Room: p.cfg.Window.Events - p.inFlight(), Ready: p.ready})
+	if p.Pausing && p.landed() {
+		p.checkpointer.last = time.Time{} // what was parked last can be delivered once it is in the checkpoint
+	}
+	return nil
+}
+
+// trim deletes what is before the anchor of the durable record. A mark says so first, because another
+// process can have read an older record.
+func (p *parker) trim() {
+	anchor := p.durable.Parking
+	if anchor == nil || !p.opened || anchor.ID != p.id || anchor.Offset-p.trimmed < trimEvery || p.ending() {
+		return
+	}
+	before := anchor.Offset
+	p.trimmed = before
+	p.Append(parking.TrimmedMark(p.cfg.Poison.ParkingTopic, p.cfg.Name, before, p.now), func() {
+		p.beside(func() func() {
+			err := p.cfg.Parking.Trim(p.background, before, func(rec *kgo.Record) bool { return parking.Owns(p.cfg.Name, rec) })
+			return func() {
+				if err != nil {
+					p.noteError(fmt.Errorf("delete records of the topic of parked events: %w", err), nil)
+				}
+			}
+		})
+	})
+}
+
+// pauses reports whether the loop reads no more for a moment, so that a key becomes free.
+func (p *parker) pauses() bool { return p.on() && p.Pausing }
+
+// busy is how many results and released events are sent and not acknowledged, and sentAside how many
+// records the parker has sent.
+func (p *parker) busy() int {
+	if p.Releaser == nil {
+		return 0
+	}
+	return p.Busy()
+}
+
+func (p *parker) sentAside() uint64 {
+	if p.Releaser == nil {
+		return 0
+	}
+	return p.letters + p.Sent
+}
