@@ -138,7 +138,7 @@ func (k *KafkaStore) prepare(ctx context.Context, cl *kgo.Client) error {
 			k.log.Warn().Err(refused).Str("topic", k.topic).
 				Msg("the brokers refuse the settings that keep the checkpoint topic small: walpost created the topic with the brokers' defaults, and each start of a relay may read more")
 		}
-		if t, err = k.appear(ctx, cl); err != nil {
+		if t, err = appear(ctx, cl, k.topic, checkpointSettings...); err != nil {
 			return err
 		}
 	case t.Err != nil:
@@ -165,15 +165,17 @@ func (k *KafkaStore) warn(what string) {
 	k.warned = true
 }
 
+var checkpointSettings = []string{"cleanup.policy", "delete.retention.ms"}
+
 func (k *KafkaStore) describe(ctx context.Context, cl *kgo.Client) (*kafka.Topic, error) {
-	return kafka.DescribeTopic(ctx, cl, k.topic, "cleanup.policy", "delete.retention.ms")
+	return kafka.DescribeTopic(ctx, cl, k.topic, checkpointSettings...)
 }
 
-// appear waits until a topic that was created has a leader.
-func (k *KafkaStore) appear(ctx context.Context, cl *kgo.Client) (*kafka.Topic, error) {
+// appear waits until a topic that was created has a leader, and returns it with its settings.
+func appear(ctx context.Context, cl *kgo.Client, topic string, settings ...string) (*kafka.Topic, error) {
 	var pause kafka.Backoff
 	for {
-		t, err := k.describe(ctx, cl)
+		t, err := kafka.DescribeTopic(ctx, cl, topic, settings...)
 		if err == nil {
 			if err = t.Err; err == nil && t.Partitions[0].Leader >= 0 {
 				return t, nil

@@ -60,6 +60,9 @@ const (
 // ErrGone says that the log no longer has what is at Reader.From.
 var ErrGone = errors.New("records that were in the partition are gone")
 
+// ErrOpen says that a transaction is open, so nothing that's behind its first record can be read.
+var ErrOpen = errors.New("a transaction is open")
+
 // ReadPatience is how long a Reader waits without coming further: for a leader, or for the end of a transaction.
 const ReadPatience = 20 * time.Second
 
@@ -70,12 +73,18 @@ func (r *Reader) ToEnd(ctx context.Context) error {
 	patience := cmp.Or(r.Patience, ReadPatience)
 	moved := time.Now()
 	var pause Backoff
+	var reason error // of the newest attempt that the end of the patience didn't cut short
 	r.begun, r.leader = false, -1
 	for {
 		step, cancel := context.WithDeadline(ctx, moved.Add(patience))
 		before := r.Next
 		err := r.step(step)
 		waiting := err == nil || !final(err) && pause.Sleep(step)
+		if err == nil || step.Err() == nil || reason == nil {
+			reason = err
+		} else if ctx.Err() == nil {
+			err = reason
+		}
 		cancel()
 		var own stopped
 		switch {
@@ -131,6 +140,9 @@ func (r *Reader) step(ctx context.Context) error {
 	if r.Stable && fp.LastStableOffset <= r.Next {
 		r.Next = r.End
 		return nil
+	}
+	if fp.LastStableOffset <= r.Next {
+		return fmt.Errorf("%w at offset %d, and the records up to %d can be read when it ends", ErrOpen, r.Next, r.End)
 	}
 	return fmt.Errorf("offset %d of %d cannot be read yet (last stable offset %d)", r.Next, r.End, fp.LastStableOffset)
 }
