@@ -85,6 +85,9 @@ func CheckKafka(ctx context.Context, cfg sink.Config, checkpoint, name string, e
 	if cfg.Parking != "" { // a relay reads it whatever the policy
 		c.letters(ctx, "parked event", cfg.Parking, cfg.Park)
 	}
+	if cfg.Park {
+		c.transactional(ctx, name)
+	}
 	return c.found
 }
 

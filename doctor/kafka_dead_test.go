@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"github.com/twmb/franz-go/pkg/kfake"
+	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/kmsg"
+	"github.com/twmb/franz-go/pkg/kversion"
 
 	"github.com/walpost/walpost/internal/testenv"
 	"github.com/walpost/walpost/sink"
@@ -73,4 +76,48 @@ func TestTheFateOfARefusedRecord(t *testing.T) {
 			t.Error(got)
 		}
 	}
+}
+
+func TestTheCheckLeavesTransactionsAlone(t *testing.T) {
+	theCheckLeavesTransactionsAlone(t, testenv.FakeKafka(t, kfake.SeedTopics(1, "parked")).ListenAddrs(), "parked")
+}
+
+func theCheckLeavesTransactionsAlone(t *testing.T, brokers []string, topic string) {
+	cfg := config(brokers)
+	relay, err := kgo.NewClient(append(cfg.Options(), kgo.TransactionalID("n"), kgo.DefaultProduceTopic(topic))...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	cfg.Parking, cfg.Park = topic, true
+	for range 3 {
+		if err := relay.BeginTransaction(); err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			has(t, looked(t, cfg, nil, ""), "transactional id n: ok")
+			if err := relay.ProduceSync(t.Context(), kgo.StringRecord("v")).FirstErr(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := relay.EndTransaction(t.Context(), kgo.TryCommit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	has(t, looked(t, cfg, nil, ""), "transactional id n: ok")
+	cfg.Park = false
+	hasNot(t, looked(t, cfg, nil, ""), "transactional")
+}
+
+// Brokers without transactions, and a cluster that is too small for their topic.
+func TestParkedKeysNeedTransactions(t *testing.T) {
+	versions := kversion.Stable()
+	versions.SetMaxKeyVersion(int16(kmsg.EndTxn), -1)
+	cfg := config(testenv.FakeKafka(t, kfake.SeedTopics(1, "parked"), kfake.MaxVersions(versions)).ListenAddrs())
+	cfg.Parking, cfg.Park = "parked", true
+	has(t, looked(t, cfg, nil, ""), "transactional id n: FAIL: the brokers do not answer as brokers do that support transactions")
+	small := testenv.FakeKafka(t, kfake.NumBrokers(3), kfake.SeedTopics(1, "parked"), kfake.BrokerConfigs(map[string]string{"transaction.state.log.replication.factor": "5"}))
+	cfg = config(small.ListenAddrs())
+	cfg.Parking, cfg.Park = "parked", true
+	has(t, looked(t, cfg, nil, ""), "transactional id n: FAIL: transaction.state.log.replication.factor is 5, more than the cluster has brokers (3)", "transaction.state.log.min.isr=2")
 }

@@ -213,6 +213,22 @@ func (f *kafkaFixes) grantCluster(operation string) fix.Step {
 	return fix.Command("kafka-acls.sh" + f.access + " --add --allow-principal " + f.principal + " --operation " + operation + " --cluster")
 }
 
+// grantTransactional lets the relay's user write with a transactional id.
+func (f *kafkaFixes) grantTransactional(id string) fix.Step {
+	switch {
+	case f.iam:
+		return fix.Words("Allow kafka-cluster:DescribeTransactionalId and kafka-cluster:AlterTransactionalId on the transactional id " + id + " in the IAM policy of the relay's role.")
+	case f.provider == confluent:
+		return fix.Command("confluent kafka acl create --allow --service-account <the relay's> --operations write,describe --transactional-id " + id)
+	case f.provider == eventHubs:
+		return fix.Words("Use a tier of Event Hubs that supports transactions, or another policy than park_key in delivery.on_poison.")
+	case f.provider == aiven:
+		add := "avn service kafka-acl-add <service> --principal " + f.principal + " --transactional-id " + id + " --operation "
+		return fix.Command(add + "Write\n" + add + "Describe")
+	}
+	return fix.Command("kafka-acls.sh" + f.access + " --add --allow-principal " + f.principal + " --operation Write --operation Describe --transactional-id " + id)
+}
+
 // kebab writes operations as Confluent's tool wants them: DescribeConfigs is describe-configs.
 func kebab(operations []string) string {
 	words := hump.ReplaceAllString(strings.Join(operations, ","), "$1-$2")

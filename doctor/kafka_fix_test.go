@@ -17,41 +17,46 @@ func TestEachProviderHasItsOwnWay(t *testing.T) {
 	cfg := config([]string{"boot:9098"})
 	cfg.SASL = kafka.SASL{Mechanism: "SCRAM-SHA-512", Username: "re lay", Password: "x"}
 	for _, c := range []struct {
-		host                                                  string
-		iam                                                   bool
-		topic, broker, create, compacted, grant, grantCluster string
+		host                                                                 string
+		iam                                                                  bool
+		topic, broker, create, compacted, grant, grantCluster, transactional string
 	}{
 		{
 			host: "kafka-1.example.com", topic: "kafka-configs.sh --bootstrap-server boot:9098 --command-config admin.properties --alter --entity-type topics --entity-name t --add-config a=b",
 			broker: "Set a=b in server.properties", create: "kafka-topics.sh --bootstrap-server boot:9098 --command-config admin.properties --create --topic t --partitions 3 --replication-factor 2",
-			compacted:    "kafka-topics.sh --bootstrap-server boot:9098 --command-config admin.properties --create --topic t --partitions 1 --config cleanup.policy=compact",
-			grant:        "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation Write --operation DescribeConfigs --topic t",
-			grantCluster: "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation IdempotentWrite --cluster",
+			compacted:     "kafka-topics.sh --bootstrap-server boot:9098 --command-config admin.properties --create --topic t --partitions 1 --config cleanup.policy=compact",
+			grant:         "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation Write --operation DescribeConfigs --topic t",
+			grantCluster:  "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation IdempotentWrite --cluster",
+			transactional: "kafka-acls.sh --bootstrap-server boot:9098 --command-config admin.properties --add --allow-principal 'User:re lay' --operation Write --operation Describe --transactional-id n",
 		},
-		{host: "notkafka.amazonaws.com.example", topic: "kafka-configs.sh", broker: "Set a=b in server.properties", create: "kafka-topics.sh", compacted: "kafka-topics.sh", grant: "kafka-acls.sh", grantCluster: "kafka-acls.sh"},
+		{host: "notkafka.amazonaws.com.example", topic: "kafka-configs.sh", broker: "Set a=b in server.properties", create: "kafka-topics.sh", compacted: "kafka-topics.sh", grant: "kafka-acls.sh", grantCluster: "kafka-acls.sh", transactional: "kafka-acls.sh"},
 		{
 			host: "b-1.shop.x1.c2.kafka.eu-west-1.amazonaws.com", topic: "kafka-configs.sh", broker: "aws kafka create-configuration", create: "kafka-topics.sh", compacted: "kafka-topics.sh",
-			grant: "kafka-acls.sh", grantCluster: "kafka-acls.sh",
+			grant: "kafka-acls.sh", grantCluster: "kafka-acls.sh", transactional: "kafka-acls.sh",
 		},
 		{
 			host: "boot-x.c1.kafka-serverless.eu-west-1.amazonaws.com.", iam: true, topic: "kafka-configs.sh", broker: "aws kafka", create: "kafka-topics.sh", compacted: "kafka-topics.sh",
 			grant: "Allow kafka-cluster:WriteData, kafka-cluster:DescribeTopicDynamicConfiguration on topic t in the IAM policy", grantCluster: "Allow kafka-cluster:WriteDataIdempotently on the cluster",
+			transactional: "Allow kafka-cluster:DescribeTransactionalId and kafka-cluster:AlterTransactionalId on the transactional id n in the IAM policy",
 		},
 		{
 			host: "B0-PKC-1.eu.aws.confluent.cloud", topic: "confluent kafka topic update t --config a=b", broker: "confluent kafka cluster configuration update --config a=b",
 			create: "confluent kafka topic create t --partitions 3", compacted: "confluent kafka topic create t --partitions 1 --config cleanup.policy=compact",
-			grant:        "confluent kafka acl create --allow --service-account <the relay's> --operations write,describe-configs --topic t",
-			grantCluster: "confluent kafka acl create --allow --service-account <the relay's> --operations idempotent-write --cluster-scope",
+			grant:         "confluent kafka acl create --allow --service-account <the relay's> --operations write,describe-configs --topic t",
+			grantCluster:  "confluent kafka acl create --allow --service-account <the relay's> --operations idempotent-write --cluster-scope",
+			transactional: "confluent kafka acl create --allow --service-account <the relay's> --operations write,describe --transactional-id n",
 		},
 		{
 			host: "kafka-1-shop.a.aivencloud.com", topic: "Set a=b in the Aiven console (topic t, advanced configuration)", broker: "avn service update <service> -c kafka.a=b",
 			create: "avn service topic-create <service> t --partitions 3 --replication 2", compacted: "avn service topic-create <service> t --partitions 1 --replication 3 --cleanup-policy compact",
-			grant:        "avn service kafka-acl-add <service> --principal 'User:re lay' --operation Write --topic t\navn service kafka-acl-add <service> --principal 'User:re lay' --operation DescribeConfigs --topic t",
-			grantCluster: "avn service kafka-acl-add <service> --principal 'User:re lay' --operation IdempotentWrite --cluster",
+			grant:         "avn service kafka-acl-add <service> --principal 'User:re lay' --operation Write --topic t\navn service kafka-acl-add <service> --principal 'User:re lay' --operation DescribeConfigs --topic t",
+			grantCluster:  "avn service kafka-acl-add <service> --principal 'User:re lay' --operation IdempotentWrite --cluster",
+			transactional: "avn service kafka-acl-add <service> --principal 'User:re lay' --transactional-id n --operation Write\navn service kafka-acl-add <service> --principal 'User:re lay' --transactional-id n --operation Describe",
 		},
 		{
 			host: "shop.servicebus.windows.net", topic: "in the properties of the event hub t", broker: "Event Hubs does not let you", create: "az eventhubs eventhub create --resource-group <group> --namespace-name <namespace> --name t",
 			compacted: "--name t --cleanup-policy Compact", grant: "the claim Send, Manage on the event hub t", grantCluster: "kafka-acls.sh",
+			transactional: "a tier of Event Hubs that supports transactions",
 		},
 	} {
 		if c.iam {
@@ -71,6 +76,7 @@ func TestEachProviderHasItsOwnWay(t *testing.T) {
 			{m.create(kafka.NewTopic{Name: "t", Partitions: 1, Settings: map[string]string{"cleanup.policy": "compact"}}), c.compacted},
 			{m.grant("t", "Write", "DescribeConfigs"), c.grant},
 			{m.grantCluster("IdempotentWrite"), c.grantCluster},
+			{m.grantTransactional("n"), c.transactional},
 		} {
 			if is := (fix.Fix{got.is}).Text(m.provider); !strings.Contains(is, got.want) {
 				t.Errorf("%s: %s\nwant %s", c.host, is, got.want)

@@ -20,11 +20,12 @@ import (
 	"github.com/walpost/walpost/sink"
 )
 
-// A right is an operation on a topic, or on the cluster where topic is "".
+// A right is an operation on a topic, on a transactional id, or on the cluster where both are "".
 type right struct {
-	operation string
-	topic     string
-	deny      bool
+	operation     string
+	topic         string
+	transactional string
+	deny          bool
 }
 
 var operations = map[string]kmsg.ACLOperation{
@@ -38,7 +39,9 @@ func grant(t *testing.T, cl *kgo.Client, principal string, rights ...right) {
 	for _, r := range rights {
 		c := kmsg.NewCreateACLsRequestCreation()
 		c.ResourceType, c.ResourceName = kmsg.ACLResourceTypeTopic, r.topic
-		if r.topic == "" {
+		if r.transactional != "" {
+			c.ResourceType, c.ResourceName = kmsg.ACLResourceTypeTransactionalId, r.transactional
+		} else if r.topic == "" {
 			c.ResourceType, c.ResourceName = kmsg.ACLResourceTypeCluster, "kafka-cluster"
 		}
 		c.ResourcePatternType, c.Principal, c.Host = kmsg.ACLResourcePatternTypeLiteral, principal, "*"
@@ -59,7 +62,7 @@ func grant(t *testing.T, cl *kgo.Client, principal string, rights ...right) {
 	}
 }
 
-var aclLine = regexp.MustCompile(`kafka-acls\.sh \S+ \S+ --command-config admin\.properties --add --allow-principal (\S+)((?: --operation \w+)+) (?:--topic (\S+)|--cluster)`)
+var aclLine = regexp.MustCompile(`kafka-acls\.sh \S+ \S+ --command-config admin\.properties --add --allow-principal (\S+)((?: --operation \w+)+) (?:--topic (\S+)|--transactional-id (\S+)|--cluster)`)
 
 // obey does what the lines for kafka-acls.sh say.
 func obey(t *testing.T, cl *kgo.Client, fix string) {
@@ -69,7 +72,7 @@ func obey(t *testing.T, cl *kgo.Client, fix string) {
 		t.Fatalf("no line for kafka-acls.sh in %q", fix)
 	}
 	for _, op := range strings.Fields(strings.ReplaceAll(m[2], "--operation", "")) {
-		grant(t, cl, m[1], right{operation: op, topic: m[3]})
+		grant(t, cl, m[1], right{operation: op, topic: m[3], transactional: m[4]})
 	}
 }
 
@@ -85,6 +88,8 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 		{operation: "Describe"},
 		{operation: "DescribeConfigs"},
 	}
+	parks := append(full[:len(full):len(full)],
+		right{operation: "Write", topic: "parked"}, right{operation: "Read", topic: "parked"}, right{operation: "DescribeConfigs", topic: "parked"})
 	without := func(out ...right) (left []right) {
 		for _, r := range full {
 			keep := true
@@ -104,6 +109,7 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 		topics  string
 		cp      string
 		create  bool
+		park    bool
 		name    string // of the one finding that is not ok; "" for none
 		verdict Verdict
 		why     string
@@ -123,6 +129,10 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 		{story: "anything on the checkpoints", rights: without(full[2], full[3], full[4]), topics: topic, cp: cp, name: "checkpoint topic cp", verdict: Fail, why: "may not see the topic", fixed: true},
 		{story: "to see whether checkpoints are compacted", rights: without(full[4]), topics: topic, cp: cp, name: "checkpoint topic cp settings", verdict: Warn, why: "cannot tell whether the topic is compacted", fixed: true},
 		{story: "to Create the checkpoint topic", rights: and(full, right{operation: "Describe", topic: missingCP}), topics: topic, cp: missingCP, name: "checkpoint topic cp.later", verdict: Fail, why: "cannot be created", fixed: true},
+		{story: "the transactional id, without park_key", rights: parks, topics: topic, cp: cp},
+		{story: "the transactional id", rights: parks, topics: topic, cp: cp, park: true, name: "transactional id n", verdict: Fail, why: "may not write with this transactional id", fixed: true},
+		{story: "Write on the transactional id", rights: and(parks, right{operation: "Describe", transactional: "n"}), topics: topic, cp: cp, park: true, name: "transactional id n", verdict: Fail, why: "may not write with this transactional id", fixed: true},
+		{story: "nothing, with park_key", rights: and(parks, right{operation: "Write", transactional: "n"}), topics: topic, cp: cp, park: true},
 		{story: "a producer id", rights: full[5:], name: "idempotent producing", verdict: Fail, why: "has neither IdempotentWrite", fixed: true},
 		{story: "nothing, with IdempotentWrite", rights: and(full[5:], right{operation: "IdempotentWrite"})},
 	}
@@ -133,11 +143,16 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	k, asked := testenv.KafkaWithACLs(t, users, nil)
 	k.CreateTopic(t, topic, 3, nil)
 	k.CreateTopic(t, cp, 1, sink.CheckpointTopic)
+	k.CreateTopic(t, "parked", 1, sink.LetterTopic)
 	admin := k.Client(t)
 	config := func(i int) sink.Config {
 		cfg := config([]string{asked})
 		cfg.SASL = kafka.SASL{Mechanism: "PLAIN", Username: fmt.Sprint("u", i), Password: "secret"}
 		cfg.Topics.Create = cases[i].create
+		cfg.Parking, cfg.Park = "", cases[i].park
+		if cases[i].park {
+			cfg.Parking = "parked"
+		}
 		return cfg
 	}
 	for i, c := range cases {
@@ -195,11 +210,17 @@ func TestRealRightsAreFoundMissingOneByOne(t *testing.T) {
 	wrong = config(0)
 	wrong.TLS = &kafka.TLS{}
 	has(t, looked(t, wrong, nil, ""), "broker "+asked+": FAIL: ", "may require TLS (kafka.tls)")
-	for _, name := range []string{missing, missingCP} {
+	for _, name := range []string{missing, missingCP, transactionState} {
 		if is, err := kafka.DescribeTopic(patient(t), admin, name); err != nil || !errors.Is(is.Err, kerr.UnknownTopicOrPartition) {
 			t.Errorf("%s was created: %v", name, err)
 		}
 	}
+}
+
+// The check doesn't fence a relay that runs, even in the midst of a transaction.
+func TestRealTheCheckLeavesTransactionsAlone(t *testing.T) {
+	k := testenv.Kafka(t)
+	theCheckLeavesTransactionsAlone(t, k.Brokers(), k.Topic(t, 1, nil))
 }
 
 var configLine = regexp.MustCompile(`kafka-configs\.sh \S+ \S+ --alter --entity-type topics --entity-name (\S+) --add-config ([\w.]+)=(\S+)`)

@@ -1,9 +1,12 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
@@ -37,6 +40,66 @@ func (c *kafkaCheck) idempotent(ctx context.Context) {
 	default:
 		c.add(name, Fail, "the brokers assign no producer id: "+said(err), fix.Words("Look at the brokers' logs: the coordinator that assigns producer ids does not answer."))
 	}
+}
+
+// transactionState is the brokers' own topic of transactions. They create it when the first transactional id is initialised.
+const transactionState = "__transaction_state"
+
+// unknownProducer are the answers of brokers to the end of a transaction of a producer that none of them knows. NOT_COORDINATOR and the two
+// behind it are those of a broker that doesn't look for the producer.
+var unknownProducer = []*kerr.Error{
+	kerr.NotCoordinator, kerr.CoordinatorNotAvailable, kerr.CoordinatorLoadInProgress,
+	kerr.InvalidProducerIDMapping, kerr.InvalidProducerEpoch, kerr.ProducerFenced, kerr.InvalidTxnState, kerr.ConcurrentTransactions,
+}
+
+var errAccepted = errors.New("they accepted the end of a transaction that does not exist")
+
+// transactional judges whether the relay's user may write with the transactional id with which the relay parks events.
+//
+// It asks a broker to end a transaction of a producer that no broker knows. Kafka looks at the rights first, and then refuses the
+// request, so a running relay notices nothing. Initialising the id would tell as much, and fence that relay.
+func (c *kafkaCheck) transactional(ctx context.Context, id string) {
+	name := "transactional id " + id
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	req := kmsg.NewPtrEndTxnRequest()
+	req.TransactionalID, req.ProducerID, req.ProducerEpoch = id, -1, -1
+	resp, err := c.cl.Broker(int(c.broker)).Request(ctx, req) // any broker knows the rights, and none but the coordinator looks further
+	if err == nil {
+		err = kerr.ErrorForCode(resp.(*kmsg.EndTxnResponse).ErrorCode)
+	}
+	var answer *kerr.Error
+	switch {
+	case kafka.Denied(err):
+		c.add(name, Fail, "the relay's user may not write with this transactional id, with which the relay parks events: "+err.Error(), c.fixes.grantTransactional(id))
+		return
+	case errors.As(err, &answer) && slices.Contains(unknownProducer, answer):
+	default:
+		c.add(name, Fail, "the brokers do not answer as brokers do that support transactions, which park_key needs: "+said(cmp.Or(err, errAccepted)),
+			fix.Words("Use brokers that support transactions, or another policy than park_key in delivery.on_poison."))
+		return
+	}
+	if need := c.stateReplicas(ctx); need > c.brokers {
+		c.add(name, Fail, fmt.Sprintf("transaction.state.log.replication.factor is %d, more than the cluster has brokers (%d): it cannot create its topic %s, so there are no transactions, which park_key needs", need, c.brokers, transactionState),
+			c.fixes.broker(fmt.Sprintf("transaction.state.log.replication.factor=%d", c.brokers)), c.fixes.broker(fmt.Sprintf("transaction.state.log.min.isr=%d", max(1, c.brokers-1))))
+		return
+	}
+	c.add(name, OK, "the relay's user may write with it")
+}
+
+// stateReplicas is how many brokers it takes to create the topic transactionState; 0 if the topic exists, or if that is not known.
+func (c *kafkaCheck) stateReplicas(ctx context.Context) int {
+	t, err := kafka.DescribeTopic(ctx, c.cl, transactionState)
+	if err != nil || !errors.Is(t.Err, kerr.UnknownTopicOrPartition) {
+		return 0
+	}
+	const setting = "transaction.state.log.replication.factor"
+	kv, err := kafka.BrokerSettings(ctx, c.cl, c.broker, setting)
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.Atoi(kv[setting]) // 0 if it is not told
+	return n
 }
 
 // checkpoint judges the topic of the checkpoints, and reads it as a start of the relay does.
