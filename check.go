@@ -92,19 +92,25 @@ func (r *Relay) foresee(ctx context.Context) foreseen {
 	}
 	cfg := r.loopConfig(r.snapshot(), 0)
 	cfg.Logger = zerolog.Nop()
+	var log *sink.ParkingLog
 	if r.cfg.Stdout == nil {
-		parked := sink.NewParking(r.cfg.sink())
-		defer parked.Close()
-		cfg.Parking = parked
+		log = sink.NewParkingLog(r.cfg.sink(), r.cfg.Name)
+		defer closeWithin(log.Close)
 	}
 	f.Forecast, f.err = relay.Foresee(ctx, cfg, source, func(ctx context.Context, name string) (map[string][]byte, error) {
 		records, err := store.Look(ctx, name)
 		f.unread = err != nil
 		return records, err
 	})
-	if cfg.Parking != nil && f.Found.SystemID != "" {
+	if log != nil && f.err == nil && f.Record != nil && f.Record.Parking != nil {
+		state, unread := log.State(ctx)
+		if unread == nil { // the doctor reports an error
+			_, f.err = parking.Judge(r.cfg.Delivery.ParkingTopic, f.Record.Parking, state)
+		}
+	}
+	if log != nil && f.Found.SystemID != "" {
 		others := cfg.Poison.Others(f.name, &f.Found)
-		_, unread := cfg.Parking.Read(ctx, 0, func(rec *kgo.Record) bool {
+		_, unread := log.Read(ctx, 0, func(rec *kgo.Record) bool {
 			others.Add(parking.Read(rec))
 			return ctx.Err() == nil
 		})

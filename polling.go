@@ -401,8 +401,8 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 		return true, fault.Config(fmt.Errorf("source.poll.xid_column is %q, but the checkpoint was written with %q", r.cfg.Source.Poll.XIDColumn, rec.XIDColumn), "Undo the change of source.poll.xid_column, and change only source.poll.strategy.")
 	}
 	if r.cfg.Stdout == nil {
-		parked := sink.NewParking(r.cfg.sink())
-		defer parked.Close()
+		parked := sink.NewParkingLog(r.cfg.sink(), r.cfg.Name)
+		defer closeWithin(parked.Close)
 		if err := parking.None(ctx, parked.Read, r.cfg.Name); err != nil {
 			return true, err
 		}

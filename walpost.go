@@ -197,13 +197,22 @@ func (r *Relay) open(ctx context.Context, copying *relay.Copying, linger time.Du
 	if r.cfg.claims() { // a row waits in the table instead of being parked
 		kept = &claimStore{Store: store, memory: map[string][]byte{}}
 	} else if kafka != nil {
-		parked, freeStore := sink.NewParking(r.cfg.sink()), free
+		parked, freeStore := sink.NewParkingLog(r.cfg.sink(), r.cfg.Name), free
 		cfg.Parking, free = parked, func() {
-			parked.Close()
+			closeWithin(parked.Close)
 			freeStore()
 		}
 	}
 	return relay.New(cfg, r.reads(), remarks{r.router, r.source}, to, kept), kafka, free, nil
+}
+
+// closeLimit is how long the end of a transaction in the parking topic is waited for. The relay has waited for its records before.
+const closeLimit = 2 * time.Second
+
+func closeWithin(end func(context.Context) error) {
+	ctx, cancel := context.WithTimeout(context.Background(), closeLimit)
+	defer cancel()
+	_ = end(ctx) // what does not end in time is aborted by the brokers
 }
 
 func (r *Relay) loopConfig(copying *relay.Copying, linger time.Duration) relay.Config {

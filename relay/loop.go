@@ -202,6 +202,8 @@ func (l *loop) waitOr(rows <-chan copied, stop <-chan struct{}, until time.Time)
 	case <-l.parkWake:
 	case report := <-l.reports:
 		report()
+	case ask := <-l.asks:
+		ask(l)
 	case <-stop:
 	case <-timer.C:
 	}
@@ -230,6 +232,11 @@ func (l *loop) tick(now time.Time) error {
 		if err := l.checked(k); err != nil {
 			return err
 		}
+	}
+	select {
+	case ask := <-l.asks:
+		ask(l)
+	default:
 	}
 	if len(l.halts) > 0 {
 		l.outside = <-l.halts

@@ -76,6 +76,7 @@ type Relay struct {
 	holder string // names this process in its checkpoints: 16 random hexadecimal digits
 
 	halts   chan *halting
+	asks    chan func(*loop) // the loop answers between two looks at the clock
 	foreign int    // how often in a row a slot was found without a checkpoint; used by one attempt at a time
 	loss    string // token of the lost records that this attempt goes on without; used by one attempt at a time
 	made    bool   // this process made the slot; used by one attempt at a time
@@ -89,7 +90,7 @@ func New(cfg Config, source Source, router Router, sink Sink, store Store) *Rela
 	holder := fmt.Sprintf("%016x", rand.Uint64())
 	return &Relay{
 		cfg: cfg, source: source, router: router, sink: sink, log: cfg.Logger, holder: holder,
-		store: records.NewExclusive(store), halts: make(chan *halting, 1),
+		store: records.NewExclusive(store), halts: make(chan *halting, 1), asks: make(chan func(*loop)),
 		shown: Status{State: Starting, Since: time.Now(), Reason: "starting", Holder: holder, Sessions: map[string]uint64{}},
 	}
 }

@@ -65,6 +65,8 @@ func NewParkingLog(cfg Config, transactionalID string) *ParkingLog {
 }
 
 var (
+	errPartitions = errors.New("the topic has more than one partition, so it does not keep the order of the parked events")
+	errEnough     = errors.New("enough") // ends a reading because its caller has read enough
 	errUnfenced   = errors.New("this process has not fenced the parking topic, so it may not write to it")
 	errNoProducer = errors.New("the brokers give no producer id: they support no transactions")
 )
@@ -125,24 +127,54 @@ func (p *ParkingLog) fence(ctx context.Context, create bool) (state cdc.LogState
 	if w, err = p.newWriter(int(t.Limit())); err != nil {
 		return state, nil, err
 	}
-	switch id, _, err := w.cl.ProducerID(ctx); {
+	switch producer, _, err := w.cl.ProducerID(ctx); {
 	case err != nil:
 		return state, w, p.dials.Explain(fmt.Errorf("initialise transactional id %q: %w", p.id, err))
-	case id < 0: // what the client says if the brokers don't know the request
+	case producer < 0: // what the client says if the brokers don't know the request
 		return state, w, errNoProducer
 	}
-	r := kafka.Reader{Client: cl, Topic: p.cfg.Parking, Patience: p.patience, From: math.MaxInt64} // it only looks
-	if err := r.ToEnd(ctx); err != nil {
-		return state, w, p.dials.Explain(err)
-	}
-	if r.Partitions > 1 {
-		return state, w, errPartitions
+	state, id, err := p.look(ctx, cl)
+	if err != nil {
+		return state, w, err
 	}
 	p.mu.Lock()
-	p.topic = r.TopicID()
+	p.topic = id
 	p.mu.Unlock()
-	w.next = r.End
-	return cdc.LogState{ID: topicID(r.TopicID()), Start: r.Start, End: r.End}, w, nil
+	w.next = state.End
+	return state, w, nil
+}
+
+// look asks for the present state of a topic that exists.
+func (p *ParkingLog) look(ctx context.Context, cl *kgo.Client) (state cdc.LogState, id [16]byte, err error) {
+	r := kafka.Reader{Client: cl, Topic: p.cfg.Parking, Patience: p.patience, From: math.MaxInt64} // it only looks
+	if err := r.ToEnd(ctx); err != nil {
+		return state, id, p.dials.Explain(err)
+	}
+	if r.Partitions > 1 {
+		return state, id, errPartitions
+	}
+	return cdc.LogState{ID: topicID(r.TopicID()), Start: r.Start, End: r.End}, r.TopicID(), nil
+}
+
+// State is what Fence would return, without any effect.
+func (p *ParkingLog) State(ctx context.Context) (state cdc.LogState, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.patience)
+	defer cancel()
+	cl, err := p.client()
+	if err != nil {
+		return state, p.fail(err)
+	}
+	t, err := p.describe(ctx, cl, false)
+	switch {
+	case err != nil:
+		return state, p.fail(p.dials.Explain(err))
+	case t == nil:
+		return cdc.LogState{Missing: true}, nil
+	}
+	if state, _, err = p.look(ctx, cl); err != nil {
+		err = p.fail(err)
+	}
+	return state, err
 }
 
 // topicID is the topic id of a cdc.Anchor.
