@@ -65,6 +65,7 @@ type world struct {
 	readings        int    // of the tables, that hold a snapshot now
 	silent          bool   // the cause of the stall is not known yet
 	hold            string // the event that is not delivered for now
+	missing         string // the topic that takes nothing for now
 	maxDelay        time.Duration
 	poison          map[string]bool
 	cursed          map[string]bool // poison that stays
@@ -77,9 +78,10 @@ type world struct {
 	dead            map[string]int  // dead letters per event id
 	tokens          map[string]string
 
-	parks  bool            // the policy is park_key
-	park   *parkWorld      // the topic of parked events
-	shared map[byte]string // the topics of keys that share one
+	parks   bool            // the policy is park_key
+	park    *parkWorld      // the topic of parked events
+	shared  map[byte]string // the topics of keys that share one
+	renamed *cdc.Relation   // the table of later events, nil for tableRel
 
 	// The store.
 	records   map[string][]byte

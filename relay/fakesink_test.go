@@ -100,6 +100,21 @@ func (s *fakeSink) deliver(q chan parcel, passed chan struct{}) {
 			return
 		case m = <-q:
 		}
+		if look(w, &w.missing) == m.rec.Topic {
+			s.mu.Lock()
+			for n := len(q); ; n-- { // back to the head of the queue
+				q <- m
+				if n == 0 {
+					break
+				}
+				m = <-q
+			}
+			s.mu.Unlock()
+			if !s.sleep(50 * time.Millisecond) {
+				return
+			}
+			continue
+		}
 		w.mu.Lock()
 		limit := w.maxDelay
 		w.mu.Unlock()

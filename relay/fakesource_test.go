@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -234,7 +235,7 @@ func (s *fakeSession) next() *cdc.Event {
 		if r.index%5 == 2 { // rows and messages are events of one transaction
 			kind = cdc.Message
 		}
-		s.event = cdc.Event{Kind: kind, Pos: t.begin, Time: t.time, Row: cdc.Row{Relation: r.relation(), Values: s.vals[:]}}
+		s.event = cdc.Event{Kind: kind, Pos: t.begin, Time: t.time, Row: cdc.Row{Relation: cmp.Or(w.renamed, r.relation()), Values: s.vals[:]}}
 	default:
 		s.event = cdc.Event{Kind: cdc.Commit, Pos: t.end, Time: t.time}
 		s.tx, s.ev, s.told = s.tx+1, -1, t.end

@@ -162,6 +162,7 @@ func (l *loop) drain(stop <-chan struct{}, until time.Time) error {
 			}
 		}
 		_, open := l.waiting()
+		open += l.parker.writing()
 		sent := l.sentAside()
 		if err := l.tick(time.Now()); err != nil {
 			if bad, ok := errors.AsType[*BadEvent](err); ok {

@@ -444,6 +444,14 @@ func (p *parker) busy() int {
 	return p.Busy()
 }
 
+// writing is how many records wait for the topic of parked events and can still be written.
+func (p *parker) writing() int {
+	if p.Releaser == nil || !p.opened || p.cfg.Parking.Broken() != nil {
+		return 0
+	}
+	return p.sent + p.Writing
+}
+
 func (p *parker) sentAside() uint64 {
 	if p.Releaser == nil {
 		return 0

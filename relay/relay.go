@@ -77,9 +77,9 @@ type Relay struct {
 
 	halts   chan *halting
 	asks    chan func(*loop) // the loop answers between two looks at the clock
-	foreign int    // how often in a row a slot was found without a checkpoint; used by one attempt at a time
-	loss    string // token of the lost records that this attempt goes on without; used by one attempt at a time
-	made    bool   // this process made the slot; used by one attempt at a time
+	foreign int              // how often in a row a slot was found without a checkpoint; used by one attempt at a time
+	loss    string           // token of the lost records that this attempt goes on without; used by one attempt at a time
+	made    bool             // this process made the slot; used by one attempt at a time
 
 	mu    sync.Mutex
 	shown Status // loop.publish replaces it

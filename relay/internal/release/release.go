@@ -61,7 +61,7 @@ type Sink interface {
 }
 
 // A Releaser releases keys. All its methods are called by the relay's loop. Its exported fields are
-// set once, but Sent and Pausing, which only the Releaser sets.
+// set once, but Sent, Writing and Pausing, which only the Releaser sets.
 type Releaser struct {
 	Lot    *parking.Lot
 	Topic  Topic
@@ -75,6 +75,7 @@ type Releaser struct {
 	TopicName, Name, Version string
 
 	Sent    uint64 // records that were sent, or appended to the topic
+	Writing int    // records of the topic that are not acknowledged
 	Pausing bool   // the loop is to read nothing, so that a key becomes free
 
 	now      Now
@@ -133,6 +134,7 @@ func (p *Releaser) Reset(lot *parking.Lot) {
 			what.of.void = true
 		}
 	}
+	p.Writing = 0
 	p.Lot, p.fetching, p.lots = lot, false, p.lots+1
 	p.rounds, p.dropping, p.resting, p.slow = nil, nil, nil, nil
 }
@@ -152,6 +154,7 @@ func (p *Releaser) Stalled() error {
 func (p *Releaser) Append(rec *cdc.Record, done func()) { p.append(rec, &released{done: done}) }
 
 func (p *Releaser) append(rec *cdc.Record, what *released) {
+	p.Writing++
 	p.Topic.Append(rec, p.ticket(rec, what))
 }
 
@@ -435,6 +438,7 @@ func (p *Releaser) Written(ticket cdc.Ticket) {
 	if what == nil { // of a time before Reset
 		return
 	}
+	p.Writing--
 	if what.done != nil {
 		what.done()
 	}
