@@ -80,6 +80,10 @@ func TestALostTopicOfParkedEventsIsRefused(t *testing.T) {
 				r = w.start(cfg)
 				w.want(t, time.Minute, "newer events are delivered, and the key is parked anew", func() bool { return w.count[newer.rows[1].id] > 0 && w.newest().LSN == w.pos })
 				r.wantLog(t, "GAP ACCEPTED", 1)
+				w.want(t, time.Minute, "the cleanup keeps the rows of what is lost", func() bool {
+					open := w.newest().Accepted
+					return len(open) == 1 && open[0].Token == lost.GapToken() && len(r.relay.Status().Accepted) == 1
+				})
 				r.stopped(t, time.Second)
 			})
 		})

@@ -68,6 +68,7 @@ type opening struct {
 	state cdc.LogState
 	items []parking.Item
 	next  int64
+	gap   *parking.Lost // that was accepted, nil for none
 	err   error
 }
 
@@ -147,6 +148,7 @@ func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, own bool, next in
 		if !ok || lost.GapToken() != p.cfg.AcceptGap {
 			return false
 		}
+		o.gap = lost
 		p.log.Warn().Str("token", p.cfg.AcceptGap).Str("gap", lost.Error()).Msg("GAP ACCEPTED: parked events are lost, and newer events of their keys are delivered")
 		return true
 	}
@@ -194,6 +196,9 @@ func (p *parker) take(o *opening, anchor *cdc.Anchor, own bool) error {
 		return fmt.Errorf("topic of parked events %s: %w", p.cfg.Poison.ParkingTopic, o.err)
 	}
 	p.add(o.items)
+	if o.gap != nil { // the rows of these events are the only place that has them
+		p.checkpointer.accepted = append(p.checkpointer.accepted, checkpoint.Accepted{Token: o.gap.GapToken(), Gap: o.gap.Error(), Time: time.Now().UTC()})
+	}
 	if anchor == nil { // the whole topic was read, for the first time under this name
 		others := p.cfg.Poison.Others(p.cfg.Name, &p.found)
 		for _, it := range o.items {

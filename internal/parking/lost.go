@@ -84,7 +84,8 @@ func (l *Lost) Retryable() bool { return l.Loss == Missing }
 // Hint says how to go on.
 func (l *Lost) Hint() string {
 	accept := "To go on without the events that are lost, run " + fault.Command("run", "--accept-gap="+l.GapToken()) +
-		": newer events of their keys are then delivered. walpost verify lists the rows whose events are in no topic, and walpost replay delivers them."
+		": newer events of their keys are then delivered. After the start, " + fault.Command("verify") + " lists the rows whose events are in no topic, and prints the command that publishes them. " +
+		"The cleanup removes nothing until you run " + fault.Command("recover", "--close-gap="+l.GapToken()) + "."
 	switch l.Loss {
 	case Renamed:
 		return "Set delivery.parking_topic to " + l.Anchor.Topic + " again, and release the keys (walpost dead retry --all) before you change it. " + accept
