@@ -41,14 +41,13 @@ func (w *Waiting) IDs(ctx context.Context) (ids []string, err error) {
 			return nil, err
 		}
 		silent := func(int64, int64) {}
-		w.dead, w.parked = NewLetters(w.client, w.names[0], silent), NewParked(w.client, w.names[1], silent)
+		w.dead, w.parked = newLetters(w.client, w.names[0], deadletter.NewOpenFold, silent), NewParked(w.client, w.names[1], silent)
 	}
 	for i, l := range []*log{&w.dead.log, &w.parked.log} {
 		if err := l.Read(ctx); err != nil && !(!w.used[i] && len(l.readers) == 0 && kafka.Denied(err)) {
 			return nil, err
 		}
 	}
-	w.dead.Fold.ForgetClosed() // a relay runs for months
 	t := Topics{Dead: w.dead, Parked: w.parked}
 	for _, e := range t.All() {
 		if e.State == deadletter.Open && (e.Database == "" || e.Database == w.of) {

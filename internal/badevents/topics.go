@@ -113,9 +113,15 @@ type Letters struct {
 // NewLetters returns Letters that have read nothing. progress is told how many records were read, and
 // how many there are.
 func NewLetters(client *kgo.Client, topic string, progress func(done, total int64)) *Letters {
+	return newLetters(client, topic, func() deadletter.Fold { return deadletter.Fold{} }, progress)
+}
+
+// newLetters is NewLetters with another empty Fold.
+func newLetters(client *kgo.Client, topic string, empty func() deadletter.Fold, progress func(done, total int64)) *Letters {
 	l := &Letters{log: log{Topic: topic, client: client, progress: progress}}
 	l.add = func(rec *kgo.Record) { l.Fold.Add(rec) }
-	l.reset = func() { l.Fold = deadletter.Fold{} }
+	l.reset = func() { l.Fold = empty() }
+	l.reset()
 	return l
 }
 

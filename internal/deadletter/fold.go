@@ -3,7 +3,8 @@ package deadletter
 import (
 	"cmp"
 	"errors"
-	"maps"
+	"fmt"
+	"hash/maphash"
 	"slices"
 	"time"
 	"unique"
@@ -75,12 +76,16 @@ type Fold struct {
 	Newest  string
 
 	byToken map[string]*Entry
+	closed  *closedTokens // nil for a Fold that keeps closed events
 }
+
+// NewOpenFold returns a Fold that keeps open events only, for a reader that runs for months.
+func NewOpenFold() Fold { return Fold{closed: &closedTokens{seed: maphash.MakeSeed()}} }
 
 // Add takes the next record of a partition. It keeps none of the record's bytes but the key.
 //
 // A letter behind a letter of the same token is the same event once more: the relay wrote it again
-// after a crash, or a retry failed. A letter behind a mark says that the event went bad again.
+// after a crash, or a retry failed. See letter for one behind a mark.
 func (f *Fold) Add(rec *kgo.Record) {
 	l, m, err := Decode(rec)
 	switch {
@@ -88,7 +93,7 @@ func (f *Fold) Add(rec *kgo.Record) {
 		f.Foreign++
 	case err != nil:
 		f.Damaged++
-		f.Problem = cmp.Or(f.Problem, err)
+		f.Problem = cmp.Or(f.Problem, fmt.Errorf("partition %d, offset %d: %w", rec.Partition, rec.Offset, err))
 	case m != nil && m.State == Began:
 		f.Working, f.Newest = append(f.Working, m.Token), m.Token
 	case m != nil && m.State == Ended:
@@ -96,15 +101,26 @@ func (f *Fold) Add(rec *kgo.Record) {
 	case m != nil:
 		if e := f.byToken[m.Token]; e != nil && e.State == Open {
 			e.State, e.Why = m.State, m.Why
+			if f.closed != nil {
+				f.closed.add(m.Token)
+				delete(f.byToken, m.Token)
+			}
 		}
 	default:
 		f.letter(l, rec)
 	}
 }
 
+// letter takes a letter. Behind a mark, the letter of an event of the stream is a repetition and opens
+// nothing: after a crash, the relay reads again what no checkpoint has passed, and a retry that a newer
+// one has overtaken can still write a refusal. The same is true of a refusal of a row that was read from
+// the table, but that row can be read again and go bad again, which is its first attempt.
 func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 	e, at := f.byToken[l.Token], Place{rec.Partition, rec.Offset}
 	if e == nil || e.State != Open {
+		if (e != nil || f.closed.has(l.Token)) && (l.Commit != 0 || l.Attempts > 1) {
+			return
+		}
 		e = &Entry{State: Open, First: at}
 		if f.byToken == nil {
 			f.byToken = map[string]*Entry{}
@@ -120,11 +136,6 @@ func (f *Fold) letter(l *Letter, rec *kgo.Record) {
 			*text = unique.Make(*text).Value() // thousands of letters have the same
 		}
 	}
-}
-
-// ForgetClosed forgets the events that are not open, for a reader who needs only open ones.
-func (f *Fold) ForgetClosed() {
-	maps.DeleteFunc(f.byToken, func(_ string, e *Entry) bool { return e.State != Open })
 }
 
 // Entry returns what the topic says of an event; nil if it has no letter of the event.
@@ -161,4 +172,37 @@ const disorder = time.Minute
 func (e *Entry) precedes(o *Entry) bool {
 	return e.Commit != 0 && o.Commit != 0 && e.First.Partition == o.First.Partition &&
 		cmp.Or(cmp.Compare(e.Commit, o.Commit), cmp.Compare(e.Row, o.Row)) < 0 && e.CommitTime.Sub(o.CommitTime) < disorder
+}
+
+// closedKept bounds the tokens that closedTokens holds, in about 2 MB of memory. A crash repeats events
+// that were in flight, and delivery.window.events is 50,000 by default. An event is forgotten too early
+// only if 65,536 others are closed after it while no checkpoint passes it. Then it counts as open until
+// the next start: cleanup keeps its row for longer, and nothing is lost.
+const closedKept = 131_072
+
+// closedTokens has the newest tokens of closed events, as hashes. That an open event has the hash of
+// one of them is improbable: 1 in 10¹⁴. The nil closedTokens has none.
+type closedTokens struct {
+	seed         maphash.Seed
+	newer, older map[uint64]struct{} // each with at most half of closedKept
+}
+
+func (c *closedTokens) add(token string) {
+	if len(c.newer) >= closedKept/2 {
+		c.newer, c.older = nil, c.newer
+	}
+	if c.newer == nil {
+		c.newer = map[uint64]struct{}{}
+	}
+	c.newer[maphash.String(c.seed, token)] = struct{}{}
+}
+
+func (c *closedTokens) has(token string) bool {
+	if c == nil {
+		return false
+	}
+	hash := maphash.String(c.seed, token)
+	_, newer := c.newer[hash]
+	_, older := c.older[hash]
+	return newer || older
 }

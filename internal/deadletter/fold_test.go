@@ -11,12 +11,12 @@ import (
 	"github.com/walpost/walpost/cdc"
 )
 
-// A topic is a story of words: "a" a letter of event a, "a2" one of its second attempt, "a:retried"
-// and "a:dropped" marks, "x:began" and "x:ended" what a command says, "a/5" a letter whose transaction
-// has the position 5, "a/5h" one that was committed an hour later, "?" a record of somebody else's, "!" a letter that cannot be read.
-func foldOf(t *testing.T, story string) string {
+// A topic is a story of words: "a" a letter of row a of the table, "a2" one of its second attempt, "a:retried"
+// and "a:dropped" marks, "x:began" and "x:ended" what a command says, "a/5" a letter of an event of the stream whose transaction
+// has the position 5, "a/5h" one that was committed an hour later, "a2/5" one of its second attempt, "?" a record of somebody else's,
+// "!" a letter that cannot be read.
+func foldOf(t *testing.T, f *Fold, story string) string {
 	t.Helper()
-	var f Fold
 	for offset, word := range strings.Fields(story) {
 		var rec *cdc.Record
 		token, state, isMark := strings.Cut(word, ":")
@@ -27,13 +27,15 @@ func foldOf(t *testing.T, story string) string {
 			rec = (&Mark{Token: token, State: State(state), Why: "because", Time: committed}).Encode("dead", []byte("k"), 0)
 		default:
 			l := Letter{Token: word[:1], Attempts: 1, Partition: -1, KeyKnown: true, Key: []byte("k"), Record: &cdc.Record{}}
-			if at, of := strings.CutPrefix(word[1:], "/"); of {
+			event, at, of := strings.Cut(word, "/")
+			if of {
 				l.Commit, l.Row, l.CommitTime = cdc.Position(at[0]-'0'), 1, committed
 				if strings.HasSuffix(at, "h") {
 					l.CommitTime = committed.Add(time.Hour)
 				}
-			} else if len(word) > 1 {
-				l.Attempts = int(word[1] - '0')
+			}
+			if len(event) > 1 {
+				l.Attempts = int(event[1] - '0')
 			}
 			var err error
 			if rec, err = l.Encode("dead"); err != nil {
@@ -81,9 +83,70 @@ func TestATopicSaysWhatBecameOfEachEvent(t *testing.T) {
 		"x:began y:began x:ended": "newest y, working [y]",
 		"x:began y:began y:ended": "newest y, working [x]",
 	} {
-		if got := foldOf(t, story); got != want {
+		if got := foldOf(t, new(Fold), story); got != want {
 			t.Errorf("%q: %s\nwant %s", story, got, want)
 		}
+	}
+}
+
+// A crash repeats the letters of events that no checkpoint has passed, also of those that were retried or dropped since. They stay
+// closed, for a reader that keeps everything and for one that keeps only open events.
+func TestARepeatedLetterOpensNoClosedEvent(t *testing.T) {
+	for story, want := range map[string]struct{ all, open string }{
+		"a/5 a:dropped a/5":             {"a dropped 1@0-0 x1", ""},
+		"a/5 a:retried b/6 a/5 b/6":     {"a retried 1@0-0 x1, b open 1@2-4 x2", "b open 1@2-4 x2"},
+		"a/5 a2/5 a:retried a/5 a2/5":   {"a retried 2@0-1 x2", ""},
+		"a/5 a:retried a2/5":            {"a retried 1@0-0 x1", ""}, // of a retry that a newer one has overtaken
+		"a a:retried a2":                {"a retried 1@0-0 x1", ""},
+		"a a:retried a a2 a":            {"a open 2@2-3 x3", "a open 2@2-3 x3"}, // a row of the table went bad again
+		"a/5 a:dropped a/5 a:retried":   {"a dropped 1@0-0 x1", ""},
+		"a/5 b/6 a:dropped b:began a/5": {"a dropped 1@0-0 x1, b open 1@1-1 x1, newest b, working [b]", "b open 1@1-1 x1, newest b, working [b]"},
+	} {
+		if got := foldOf(t, new(Fold), story); got != want.all {
+			t.Errorf("%q: %s\nwant %s", story, got, want.all)
+		}
+		open := NewOpenFold()
+		if got := foldOf(t, &open, story); got != want.open {
+			t.Errorf("%q, open events: %s\nwant %s", story, got, want.open)
+		}
+	}
+}
+
+// What an open Fold holds depends on the open events, and not on those that were closed in all the years before.
+func TestAnOpenFoldDoesNotGrowWithClosedEvents(t *testing.T) {
+	f, events := NewOpenFold(), 2000
+	for n := range 2 * closedKept {
+		f.closed.add(fmt.Sprint("before", n))
+	}
+	add := func(rec *cdc.Record) {
+		t.Helper()
+		if f.Add(stored(rec, 0, 0)); f.Damaged+f.Foreign > 0 {
+			t.Fatal(f.Problem)
+		}
+	}
+	letter := func(n int) {
+		t.Helper()
+		l := Letter{Token: fmt.Sprint("t", n), Attempts: 1, Commit: cdc.Position(n), Row: 1, Partition: -1, KeyKnown: true, Key: []byte("k"), Record: &cdc.Record{}}
+		rec, err := l.Encode("dead")
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(rec)
+	}
+	for n := 1; n <= events; n++ {
+		letter(n)
+		if n > 2 {
+			add((&Mark{Token: fmt.Sprint("t", n), State: Retried}).Encode("dead", []byte("k"), 0))
+		}
+		if held := len(f.byToken) + len(f.closed.newer) + len(f.closed.older); held > 3+closedKept {
+			t.Fatalf("%d events and tokens are held after %d events", held, n)
+		}
+	}
+	for n := events; n > events-1000; n-- {
+		letter(n) // a crash
+	}
+	if all := f.Entries(); len(all) != 2 || all[0].Token != "t1" || all[1].Token != "t2" {
+		t.Errorf("%d events are open", len(all))
 	}
 }
 
