@@ -60,11 +60,12 @@ type Relay struct {
 
 	monitor *slot.Monitor
 
-	mu       sync.Mutex       // guards what Run sets:
-	relay    *relay.Relay     // nil before Run
-	kafka    *sink.Kafka      // nil with Stdout
-	cleaning *cleanup.Cleaner // nil if no rows are removed
-	breaker  *slot.Breaker    // nil if the breaker is off
+	mu       sync.Mutex         // guards what Run sets:
+	relay    *relay.Relay       // nil before Run
+	kafka    *sink.Kafka        // nil with Stdout
+	dead     *badevents.Waiting // nil with Stdout
+	cleaning *cleanup.Cleaner   // nil if no rows are removed
+	breaker  *slot.Breaker      // nil if the breaker is off
 }
 
 // New returns a Relay that has not begun, or everything that is wrong with cfg. It connects nowhere and starts nothing.
@@ -121,9 +122,15 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	defer free()
 	var observe func(slot.Status)
-	cleaner, kept := r.cleaner(loop)
+	dead := r.deadLetters(loop)
+	var open func(context.Context) ([]string, error)
+	if dead != nil {
+		open = dead.IDs
+		defer dead.Close()
+	}
+	cleaner := r.cleaner(loop, open)
 	r.mu.Lock()
-	r.relay, r.kafka, r.cleaning = loop, kafka, cleaner
+	r.relay, r.kafka, r.cleaning, r.dead = loop, kafka, cleaner, dead
 	if r.cfg.Monitor.Breaker != slot.BreakerOff && r.polled == nil {
 		r.breaker = slot.NewBreaker(r.monitor.Config(), loop.Halt, r.source.DropSlot, r.cfg.Logger)
 		observe = r.breaker.Observe
@@ -142,14 +149,13 @@ func (r *Relay) Run(ctx context.Context) error {
 	}
 	defer monitor.Wait()
 	defer stop()
+	beside, end := context.WithCancel(ctx) // not ctx alone: where the relay ends by itself, nobody ends ctx
+	defer end()
+	if dead != nil {
+		monitor.Go(func() { dead.Run(beside) })
+	}
 	if cleaner != nil {
-		// Not ctx alone: where the relay ends by itself, nobody ends ctx.
-		cleaning, end := context.WithCancel(ctx)
-		defer end()
-		monitor.Go(func() {
-			defer kept.Close()
-			cleaner.Run(cleaning)
-		})
+		monitor.Go(func() { cleaner.Run(beside) })
 	}
 	return loop.Run(ctx)
 }
@@ -271,24 +277,34 @@ func (c *Config) linger() time.Duration {
 	return long
 }
 
-// cleaner makes the cleaner of old rows; nil where none is wanted. It asks loop how far the relay is, and kept which events are dead or
-// parked.
-func (r *Relay) cleaner(loop *relay.Relay) (cleaner *cleanup.Cleaner, kept *badevents.Waiting) {
+// cleaner makes the cleaner of old rows; nil where none is wanted. It asks loop how far the relay is, and open which events' rows stay.
+func (r *Relay) cleaner(loop *relay.Relay, open func(context.Context) ([]string, error)) *cleanup.Cleaner {
 	cfg := r.cfg.Cleanup
 	if cfg.Mode == cleanup.None {
-		return nil, nil
+		return nil
 	}
-	if r.cfg.Stdout == nil {
-		to, policies := r.cfg.sink(), r.cfg.Delivery.OnPoison
-		kept = badevents.NewWaiting(to.Config, r.database, r.cfg.Delivery.DeadLetterTopic, r.cfg.Delivery.ParkingTopic, policies.Bury(), policies.Park())
-		cfg.Kept, cfg.IDColumn = kept.IDs, func(rel *cdc.Relation) string { return r.router.Columns(rel).ID }
+	if cfg.Kept = open; open != nil {
+		cfg.IDColumn = func(rel *cdc.Relation) string { return r.router.Columns(rel).ID }
 	}
 	cfg.Tables, cfg.TimeColumn, cfg.Slot = r.rows.Names.Tables, r.cfg.Source.TimeColumn, r.cfg.Source.Slot
 	cfg.Polls = r.polled != nil
 	cfg.Publication = r.rows.Names.Publication
 	cfg.Connect, cfg.Logger = r.rows.DB.ConnectForTables, r.cfg.Logger
 	cfg.Progress = func() cleanup.Progress { return progress(loop.Status()) }
-	return cleanup.New(cfg), kept
+	return cleanup.New(cfg)
+}
+
+// deadLetters is what is known of the dead letter topic beside loop; nil if there are no topics.
+func (r *Relay) deadLetters(loop *relay.Relay) *badevents.Waiting {
+	if r.cfg.Stdout != nil {
+		return nil
+	}
+	to := r.cfg.sink()
+	return badevents.NewWaiting(badevents.WaitingConfig{
+		Kafka: to.Config, Topic: to.DeadLetters, Name: r.cfg.Name, Database: r.database,
+		Written: func() bool { return to.Bury || len(loop.Status().DeadLetters) > 0 },
+		Parking: to.Parking, Parks: to.Park,
+	})
 }
 
 // progress is how far the relay is: in a session only while it reads the stream. Its epoch names the session, as each takes the next one.
@@ -381,6 +397,8 @@ type Status struct {
 	Window relay.Window
 	// Bury says that bad events go to the dead letter topic, at least for one reason.
 	Bury bool
+	// OpenDeadLetters is how many dead letters of the relay are neither retried nor dropped; nil before Run and without topics.
+	OpenDeadLetters *badevents.Count
 	// Park says that bad events have their key parked, at least for one reason.
 	Park bool
 	// Abandoned is how often a topic was taken from a Kafka client that got no answers although the
@@ -411,7 +429,7 @@ func (s *Status) judge() {
 // Status returns a copy of the state. Before Run it says that nothing has begun.
 func (r *Relay) Status() Status {
 	r.mu.Lock()
-	loop, kafka, cleaning, breaker := r.relay, r.kafka, r.cleaning, r.breaker
+	loop, kafka, dead, cleaning, breaker := r.relay, r.kafka, r.dead, r.cleaning, r.breaker
 	r.mu.Unlock()
 	st := Status{Name: r.cfg.Name, Window: r.cfg.Delivery.Window, Bury: r.cfg.Delivery.OnPoison.Bury(), Park: r.cfg.Delivery.OnPoison.Park()}
 	st.Status = relay.Status{State: relay.Starting, Reason: "starting", Since: r.created}
@@ -426,6 +444,9 @@ func (r *Relay) Status() Status {
 	if kafka != nil {
 		s := kafka.Status()
 		st.Topics, st.Abandoned = s.Delivered, s.Abandoned
+	}
+	if dead != nil {
+		st.OpenDeadLetters = new(dead.Count())
 	}
 	if cleaning != nil {
 		st.Cleanup = new(cleaning.Status())

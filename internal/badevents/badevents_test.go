@@ -19,7 +19,6 @@ import (
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/parking"
-	"github.com/walpost/walpost/internal/testenv"
 )
 
 func readAll(client *kgo.Client, topic string, partition int32, each func(rec *kgo.Record)) *kafka.Reader {
@@ -140,10 +139,12 @@ func TestTheEventsOfOtherRelaysAreLeftAlone(t *testing.T) {
 	}
 	// The ids of another database say nothing about the rows of this one. A relay of this database may have had another name.
 	w.write(of(w.letter("renamed", "1", "x", "G"), "shop.before", "shop"))
-	waiting := NewWaiting(w.cfg.Kafka.Config, "shop", w.prefix, w.cfg.Parking, true, true)
-	t.Cleanup(waiting.Close)
+	waiting := w.waiting(true)
 	if ids, err := waiting.IDs(t.Context()); err != nil || !slices.Equal(ids, []string{"renamed"}) {
 		t.Errorf("%q, %v", ids, err)
+	}
+	if c := waiting.Count(); c != (Count{}) {
+		t.Errorf("%+v of this relay are open", c)
 	}
 	w.cfg.Name, w.cfg.Database = "", ""
 	_, err = w.open().Select(&Filter{Tokens: []string{"t-other"}})
@@ -368,42 +369,6 @@ func TestTheNewestRetryWorks(t *testing.T) {
 	}
 	if f := w.open().Dead.Fold; len(f.Working) != 0 {
 		t.Errorf("still working: %v", f.Working)
-	}
-}
-
-// The cleanup asks which events are open. Where walpost writes nothing, a topic that its user may not see has none.
-func TestTheOpenEventsAreKnown(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	x := w.topic("x", 1, nil)
-	a, b := w.letter("a", "1", "x", "A"), w.row("", "", "1", "B")
-	w.write(a, b)
-	waiting := NewWaiting(w.cfg.Kafka.Config, "shop", w.prefix, w.cfg.Parking, true, true)
-	t.Cleanup(waiting.Close)
-	if ids, err := waiting.IDs(t.Context()); err != nil || !slices.Equal(ids, []string{"a", ""}) {
-		t.Errorf("%q, %v", ids, err)
-	}
-	topics := w.open()
-	if report, err := topics.Retry(t.Context(), w.entries(topics, &Filter{Topic: x}), RetryOptions{}); err != nil || report.Delivered != 1 {
-		t.Fatal(report, err)
-	}
-	w.kafka.CreateTopic(t, w.cfg.Parking, 1, nil)
-	holder := deadletter.Writer{Epoch: 1, Holder: "h"}
-	w.produce(parking.OpenedMark(w.cfg.Parking, "shop.walpost", holder, began))
-	w.parks(holder, w.letter("p", "1", "x", "P"))
-	if ids, err := waiting.IDs(t.Context()); err != nil || !slices.Equal(ids, []string{"", "p"}) || waiting.dead.read > 6 || len(waiting.dead.Fold.Entries()) != 1 {
-		t.Errorf("%q, %v, %d records, %d entries", ids, err, waiting.dead.read, len(waiting.dead.Fold.Entries()))
-	}
-
-	cluster, asked := testenv.KafkaWithACLs(t, map[string]string{"relay": "secret"}, nil)
-	cluster.CreateTopic(t, "dead", 1, nil)
-	cfg := kafka.Config{Brokers: []string{asked}, SASL: kafka.SASL{Mechanism: "PLAIN", Username: "relay", Password: "secret"}}
-	for _, used := range [][2]bool{{false, false}, {true, false}, {false, true}} {
-		waiting := NewWaiting(cfg, "shop", "dead", "parked", used[0], used[1])
-		t.Cleanup(waiting.Close)
-		if ids, err := waiting.IDs(t.Context()); len(ids) > 0 || kafka.Denied(err) != (used[0] || used[1]) || !kafka.Denied(err) && err != nil {
-			t.Errorf("used %v: %q, %v", used, ids, err)
-		}
 	}
 }
 

@@ -2,57 +2,196 @@ package badevents
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
+	"github.com/walpost/walpost/internal/wait"
 )
 
-// Waiting tells which events are dead or parked, and reads only what is new in the topics since the
-// last time. It belongs to one goroutine.
+// WaitingConfig says which dead letters a Waiting is about.
+type WaitingConfig struct {
+	Kafka kafka.Config
+	Topic string
+	// Name and Database are of the relay. IDs takes the dead letters of every relay of the database,
+	// because the relay may have had another name. Count takes its own.
+	Name, Database string
+	// Written reports whether this process writes dead letters, or has written one: then the topic
+	// exists, and the user may read it.
+	Written func() bool
+
+	Parking string // the topic of parked events, whose ids IDs returns too
+	Parks   bool   // the policy parks keys
+}
+
+// Waiting tells which dead letters are open, for a relay that runs for months. It reads only what is new
+// in the topic since the last time, and holds what is open. Its methods may be called by any goroutine.
+//
+// Whatever it answers is complete: rows are deleted because of it. So an answer that is not certain is
+// an error, and a topic that was read and is not there any more, or is another one, has no answer.
 type Waiting struct {
-	cfg    kafka.Config
-	client *kgo.Client // nil before the first reading
-	dead   *Letters
-	parked *Parked
-	names  [2]string
-	used   [2]bool
-	of     string // the database
+	WaitingConfig
+
+	reading sync.Mutex // guards all that follows, and one reading
+	client  *kgo.Client
+	letters *Letters // nil before the first reading
+	parked  *Parked
+	absent  bool // the topic did not exist when it was read last
+	id      topicID
+	ends    []int64 // of the partitions, as far as they were ever read
+
+	mu    sync.Mutex // guards:
+	count Count
 }
 
-// NewWaiting does not connect. Events of another database than database are left out. buries and parks say whether delivery.on_poison sends events to the
-// topics. If it does not, and the user may not even see a topic, walpost has written nothing there.
-func NewWaiting(cfg kafka.Config, database, deadTopic, parkingTopic string, buries, parks bool) *Waiting {
-	return &Waiting{cfg: cfg, of: database, names: [2]string{deadTopic, parkingTopic}, used: [2]bool{buries, parks}}
+// A Count says how many dead letters of the relay are open.
+type Count struct {
+	Open int
+	Err  error // why Open is not known
 }
 
-// Close frees the connections. It may be called of nil.
+var errUnread = errors.New("the dead letter topic has not been read yet")
+
+type topicID = [16]byte
+
+// NewWaiting does not connect.
+func NewWaiting(cfg WaitingConfig) *Waiting {
+	return &Waiting{WaitingConfig: cfg, count: Count{Err: errUnread}}
+}
+
+// Close frees the connections.
 func (w *Waiting) Close() {
-	if w != nil && w.client != nil {
+	w.reading.Lock()
+	defer w.reading.Unlock()
+	if w.client != nil {
 		w.client.Close()
 	}
 }
 
-// IDs are the ids of the events that are dead or parked now; "" is an event without an id.
+// Count is the result of the newest reading, by IDs or by Run.
+func (w *Waiting) Count() Count {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.count
+}
+
+const (
+	followEvery = 10 * time.Second
+	// sureMissing is how many answers in a row must say that the topic does not exist, before the first
+	// answer is believed. A broker that has just started may not know its topics.
+	sureMissing = 3
+	askAgain    = time.Second
+)
+
+// Run reads the topic again and again until ctx ends, so that Count is new.
+func (w *Waiting) Run(ctx context.Context) {
+	for {
+		_, _ = w.IDs(ctx) // Count has the error
+		if !wait.For(ctx, followEvery) {
+			return
+		}
+	}
+}
+
+// IDs are the ids of the events that are dead now, or "" for an event without an id.
 func (w *Waiting) IDs(ctx context.Context) (ids []string, err error) {
-	if w.client == nil {
-		if w.client, err = w.cfg.NewClient(); err != nil {
-			return nil, err
+	w.reading.Lock()
+	defer w.reading.Unlock()
+	now := Count{}
+	if now.Err = w.read(ctx); now.Err == nil {
+		for _, e := range w.letters.Fold.Entries() {
+			if e.Database == "" || e.Database == w.Database {
+				ids = append(ids, e.ID)
+			}
+			if e.IsOf(w.Name, w.Database) {
+				now.Open++
+			}
+		}
+		for _, e := range w.parked.events() {
+			if e.State == deadletter.Open && (e.Database == "" || e.Database == w.Database) {
+				ids = append(ids, e.ID)
+			}
+		}
+	}
+	if now.Err == nil || ctx.Err() == nil {
+		w.mu.Lock()
+		w.count = now
+		w.mu.Unlock()
+	}
+	return ids, now.Err
+}
+
+// read reads what is new. Without an error, the Fold has every open dead letter.
+func (w *Waiting) read(ctx context.Context) error {
+	if w.letters == nil {
+		var err error
+		if w.client, err = w.Kafka.NewClient(); err != nil {
+			return err
 		}
 		silent := func(int64, int64) {}
-		w.dead, w.parked = newLetters(w.client, w.names[0], deadletter.NewOpenFold, silent), NewParked(w.client, w.names[1], silent)
+		w.letters, w.parked = newLetters(w.client, w.Topic, deadletter.NewOpenFold, silent), NewParked(w.client, w.Parking, silent)
 	}
-	for i, l := range []*log{&w.dead.log, &w.parked.log} {
-		if err := l.Read(ctx); err != nil && !(!w.used[i] && len(l.readers) == 0 && kafka.Denied(err)) {
-			return nil, err
+	if err := w.parked.Read(ctx); err != nil && !(!w.Parks && len(w.parked.readers) == 0 && kafka.Denied(err)) {
+		return err
+	}
+	l := w.letters
+	for asked := 1; ; asked++ {
+		switch err := l.Read(ctx); {
+		case kafka.Denied(err) && w.ends == nil && !w.Written():
+			return nil // who may not see the topic has written nothing to it
+		case err != nil:
+			return err
+		case !l.Missing:
+			return w.same(l)
+		case w.ends != nil:
+			return w.lost("does not exist any more")
+		case w.Written():
+			return fmt.Errorf("topic %s does not exist: dead letters go there, and walpost run creates it", w.Topic)
+		case w.absent || asked == sureMissing:
+			w.absent = true
+			return nil
+		case !wait.For(ctx, askAgain):
+			return context.Cause(ctx)
 		}
 	}
-	t := Topics{Dead: w.dead, Parked: w.parked}
-	for _, e := range t.All() {
-		if e.State == deadletter.Open && (e.Database == "" || e.Database == w.of) {
-			ids = append(ids, e.ID)
+}
+
+// same returns an error if the topic is not the one that was read before, or if it cannot be understood.
+func (w *Waiting) same(l *Letters) error {
+	if w.ends == nil {
+		w.id = l.readers[0].TopicID()
+	}
+	if len(l.readers) < len(w.ends) {
+		return w.lost("was deleted and created again")
+	}
+	for p, r := range l.readers {
+		switch {
+		case r.TopicID() != w.id:
+			return w.lost("was deleted and created again")
+		case p < len(w.ends) && r.End < w.ends[p]:
+			return w.lost(fmt.Sprintf("has lost records: partition %d ends at offset %d, and it has had %d", p, r.End, w.ends[p]))
 		}
 	}
-	return ids, nil
+	w.absent, w.ends = false, slices.Grow(w.ends[:0], len(l.readers))
+	for _, r := range l.readers {
+		w.ends = append(w.ends, r.End)
+	}
+	if f := &l.Fold; f.Damaged > 0 {
+		return fault.WithHint(fmt.Errorf("topic %s: %d records of walpost cannot be read: %w", w.Topic, f.Damaged, f.Problem),
+			"If a newer version of walpost wrote them, run that version. Otherwise retry or drop the other dead letters, and set delivery.dead_letter_topic to a new topic.")
+	}
+	return nil
+}
+
+// lost is the error of a topic without letters that it had. It lasts as long as the process.
+func (w *Waiting) lost(what string) error {
+	return fault.WithHint(fmt.Errorf("topic %s %s: which dead letters were open is not known", w.Topic, what),
+		"Run "+fault.Command("verify")+" to find the rows whose events are in no topic, and "+fault.Command("replay")+" to deliver them. Then start walpost run again.")
 }

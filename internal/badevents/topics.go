@@ -82,7 +82,7 @@ func (l *log) forget() {
 }
 
 func (l *log) follow(p int32) {
-	r := &kafka.Reader{Client: l.client, Topic: l.Topic, Partition: p, Stable: true}
+	r := &kafka.Reader{Client: l.client, Topic: l.Topic, Partition: p}
 	begun := false
 	r.Again = func() { l.restart, begun = l.restart || begun, true }
 	r.Each = func(rec *kgo.Record) error {
