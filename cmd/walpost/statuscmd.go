@@ -22,7 +22,8 @@ func statusCommand() *cobra.Command {
 		Long: `status reads the state of the slot from the database, and asks the running relay at http.listen
 whether it delivers events. If the relay runs on another machine, pass its address with --http. With
 http.listen: off, status shows only the slot. With source.kind: poll, status reads the undelivered
-rows instead of the slot. status exits with
+rows instead of the slot. The first line counts the dead letters and the parked events, which don't
+change the exit code. status exits with
 
   0  if the relay delivers events, and the slot is healthy (with polling: no row waits for long)
   1  if there is a warning, if no relay answers, if the relay is not ready, or if the state of the

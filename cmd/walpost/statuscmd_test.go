@@ -16,6 +16,8 @@ import (
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
+	"github.com/walpost/walpost/internal/badevents"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
@@ -40,8 +42,8 @@ func TestStatusPrintsWhatAPersonNeeds(t *testing.T) {
 		want   string
 	}{
 		{"fine, and what is left does not shrink", func(*slot.Status) {}, `
-slot         walpost in shop
 state        ok
+slot         walpost in shop
 relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   reserved
@@ -62,9 +64,9 @@ clock        the database's clock minus this machine's clock: 2ms
 			s.WALStatus, s.Invalidation, s.Limit, s.Exhaustion, s.SafeKnown, s.Restart, s.RetainedBytes = "lost", "wal_removed", slot.ByRemoval, 0, false, 0, -1
 			s.Active, s.InactiveFor, s.InactiveAtLeast, s.WaitEvent, s.CatalogXminAge, s.WALRate = false, 90*time.Second, true, "", 0, -1
 		}, `
-slot         walpost in shop
 state        critical
              the slot is lost (wal_removed): its WAL is gone; walpost recover closes the gap
+slot         walpost in shop
 relay        streaming (127.0.0.1:9640)
 reader       inactive for at least 1m30s
 wal_status   lost
@@ -84,9 +86,9 @@ clock        the database's clock minus this machine's clock: 2ms
 				Age: 3 * time.Hour, QueryAge: time.Hour, End: "SELECT pg_terminate_backend(42);",
 			}
 		}, `
-slot         walpost in shop
 state        warning
              WAL is held back
+slot         walpost in shop
 relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   extended
@@ -108,8 +110,8 @@ clock        the database's clock minus this machine's clock: 2ms
 			s.SafeKnown, s.KeepBytes, s.Limit, s.Left, s.Exhaustion, s.WaitEvent = false, -1, slot.ByDisk, 20*gib, 7200, ""
 			s.Hidden = "other sessions: GRANT pg_read_all_stats"
 		}, `
-slot         walpost in shop
 state        ok
+slot         walpost in shop
 relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   reserved
@@ -129,8 +131,8 @@ clock        the database's clock minus this machine's clock: 2ms
 		{"without any limit", func(s *slot.Status) {
 			s.SafeKnown, s.KeepBytes, s.Limit, s.WaitEvent = false, -1, slot.NoLimit, ""
 		}, `
-slot         walpost in shop
 state        ok
+slot         walpost in shop
 relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   reserved
@@ -146,8 +148,8 @@ server       0/16B4000
 clock        the database's clock minus this machine's clock: 2ms
 `},
 		{"looked at once", func(s *slot.Status) { s.WALRate, s.WaitEvent = -1, "" }, `
-slot         walpost in shop
 state        ok
+slot         walpost in shop
 relay        streaming (127.0.0.1:9640)
 reader       active (pid 77)
 wal_status   reserved
@@ -164,17 +166,17 @@ clock        the database's clock minus this machine's clock: 2ms
 		{"missing", func(s *slot.Status) {
 			s.Exists, s.Severity, s.Reasons = false, slot.Critical, []string{"the slot does not exist"}
 		}, `
-slot         walpost in shop
 state        critical
              the slot does not exist
+slot         walpost in shop
 relay        streaming (127.0.0.1:9640)
 `},
 		{"not to be looked at", func(s *slot.Status) {
 			s.Known, s.Severity, s.Reasons = false, slot.Unknown, []string{"monitor slot walpost: connect:\n\tconnection refused"}
 		}, `
-slot         walpost in shop
 state        unknown
              monitor slot walpost: connect: connection refused
+slot         walpost in shop
 relay        streaming (127.0.0.1:9640)
 `},
 	} {
@@ -186,6 +188,32 @@ relay        streaming (127.0.0.1:9640)
 		}
 		if got := "\n" + b.String(); got != c.want {
 			t.Errorf("%s:%s\nmust be%s", c.name, got, c.want)
+		}
+	}
+}
+
+// The first line never says that all is well while events are dead or parked.
+func TestStatusBeginsWithWhatIsNotDelivered(t *testing.T) {
+	const undelivered = "2 dead letters and 9 parked events of 3 keys are not delivered"
+	command := " (" + fault.Command("dead", "list") + ")\n"
+	for severity, want := range map[slot.Severity]string{
+		slot.OK:      "state        ok, but " + undelivered + command,
+		slot.Warning: "state        warning, and " + undelivered + command,
+	} {
+		a := askrelay.Answer{Address: "127.0.0.1:9640", State: relay.Streaming, Ready: true, Undelivered: undelivered}
+		for name, print := range map[string]func(w io.Writer) error{
+			"slot": func(w io.Writer) error { return show.Status(w, &slot.Status{Severity: severity}, a) },
+			"poll": func(w io.Writer) error {
+				return show.PollStatus(w, &statuspage.Poll{Table: "public.outbox"}, a, nil, string(severity))
+			},
+		} {
+			var b strings.Builder
+			if err := print(&b); err != nil {
+				t.Fatal(err)
+			}
+			if !strings.HasPrefix(b.String(), want) {
+				t.Errorf("%s, %s: %s\nmust begin with %s", name, severity, &b, want)
+			}
 		}
 	}
 }
@@ -247,6 +275,9 @@ func TestStatusAsksTheRelay(t *testing.T) {
 			"has the same names on another server", func(s *walpost.Status) { s.Slot.ActivePID = 99 }, slot.Warning, "unknown (ADDR)",
 			"the relay at ADDR reads a slot of this name on another server: start walpost run, or pass the address of the relay with --http",
 		},
+		{"has dead letters", func(s *walpost.Status) {
+			s.OpenDeadLetters = &badevents.Count{Open: 1}
+		}, slot.OK, "streaming (ADDR)", ""},
 		{"has reconnected since its monitor looked", func(s *walpost.Status) {
 			s.Slot.ActivePID, s.Since, s.Slot.At = 99, time.Now().Add(-time.Second), time.Now().Add(-time.Minute)
 		}, slot.OK, "streaming (ADDR)", ""},
@@ -296,14 +327,18 @@ func statusSays(t *testing.T, name, listen string, severity slot.Severity, line,
 	if err := show.Status(&b, &s, a); err != nil {
 		t.Fatal(err)
 	}
-	state := "state        " + string(severity) + "\n"
+	state := "state        " + string(severity)
+	if name == "a relay that has dead letters" {
+		state += ", but 1 dead letter is not delivered (walpost dead list)"
+	}
+	state += "\n"
 	if a.Address == "" {
 		state = "state        the slot is ok; whether events are delivered is not known\n"
 	}
 	if reason != "" {
 		state += "             " + show.OneLine(strings.ReplaceAll(reason, "ADDR", listen)) + "\n"
 	}
-	want := "slot         walpost in shop\n" + state + "relay        " + strings.ReplaceAll(line, "ADDR", listen) + "\nreader "
+	want := state + "slot         walpost in shop\nrelay        " + strings.ReplaceAll(line, "ADDR", listen) + "\nreader "
 	if !strings.HasPrefix(b.String(), want) || s.Severity != severity {
 		t.Errorf("%s: severity %s\n%s\nmust be %s\n%s", name, s.Severity, &b, severity, want)
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/latency"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/testenv/browser"
@@ -216,6 +217,16 @@ func TestStatusPageInABrowser(t *testing.T) {
 				s.Recent = map[string][]relay.Sent{"outbox.event.refund": {{EventID: "fresh-event", At: time.Now()}}}
 			})
 			v.Sees("fresh-event")
+
+			// Events flow, but not all.
+			r.change(func(s *walpost.Status) {
+				s.OpenDeadLetters, s.Parked.Keys, s.Parked.Events = &badevents.Count{Open: 2}, 3, 9
+			})
+			v.Sees("Not all events are delivered")
+			v.Sees("2 dead letters and 9 parked events of 3 keys are not delivered. The other events flow.")
+			v.Sees("walpost dead list")
+			v.Fits(c.name + " with bad events")
+			v.Shot("undelivered-" + c.name)
 
 			// What others have chosen is text and nothing else.
 			evil := `<img src=x onerror=alert(1)><script>document.title="owned"</script>`

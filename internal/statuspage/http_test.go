@@ -2,6 +2,7 @@ package statuspage
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"net/http/httptest"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/badevents"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay"
@@ -253,6 +255,38 @@ func TestStatusTellsWhatIsParked(t *testing.T) {
 	if k := is.Oldest[0]; k.Key != "<k>" || k.Table != "public.outbox" || k.Events != 8 || k.Reason != "too_large" || k.Tries != 2 || k.Age < 3600 ||
 		!slices.Equal(k.Commands, []string{"walpost dead show 0-5-1-ab", "walpost dead retry 0-5-1-ab"}) {
 		t.Errorf("%+v", k)
+	}
+}
+
+// Events that are not delivered are never hidden behind a state in which the others flow.
+func TestStatusTellsWhatIsNotDelivered(t *testing.T) {
+	for _, c := range []struct {
+		dead         badevents.Count
+		keys, events int
+		open         any // the number in /api/status
+		want         string
+	}{
+		{badevents.Count{}, 0, 0, 0.0, ""},
+		{badevents.Count{Open: 1}, 0, 0, 1.0, "1 dead letter is not delivered"},
+		{badevents.Count{Open: 1200}, 0, 0, 1200.0, "1200 dead letters are not delivered"},
+		{badevents.Count{}, 1, 1, 0.0, "1 parked event of 1 key is not delivered"},
+		{badevents.Count{Open: 2}, 3, 9, 2.0, "2 dead letters and 9 parked events of 3 keys are not delivered"},
+		{badevents.Count{Err: errors.New("denied")}, 2, 2, nil, "2 parked events of 2 keys are not delivered"},
+	} {
+		r := busy()
+		r.status.OpenDeadLetters, r.status.Parked = &c.dead, parking.Counts{Keys: c.keys, Events: c.events}
+		var got map[string]any
+		if err := json.Unmarshal(ask(t, r, "GET", "/api/status").Body.Bytes(), &got); err != nil {
+			t.Fatal(err)
+		}
+		if failed := c.dead.Err != nil; got["undelivered"] != c.want || !reflect.DeepEqual(got["open_dead_letters"], c.open) || (got["open_dead_letters_error"] != "") != failed {
+			t.Errorf("%+v: %v, %v, %v", c, got["undelivered"], got["open_dead_letters"], got["open_dead_letters_error"])
+		}
+	}
+	r := busy() // without topics
+	var got map[string]any
+	if err := json.Unmarshal(ask(t, r, "GET", "/api/status").Body.Bytes(), &got); err != nil || got["undelivered"] != "" || got["open_dead_letters"] != nil {
+		t.Errorf("%v, %v, %v", got["undelivered"], got["open_dead_letters"], err)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/walpost/walpost"
@@ -77,9 +78,12 @@ type View struct {
 	Cleanup *cleanupView `json:"cleanup"` // null where no rows are removed
 	Breaker *breakerView `json:"breaker"` // null where monitor.breaker is none
 
-	Recent      map[string][]eventView `json:"recent"`              // the newest events by topic, newest first
-	Errors      []errorView            `json:"errors"`              // the newest ones, newest first
-	DeadLetters *uint64                `json:"dead_letters"`        // null where there are none and delivery.on_poison is halt
+	Recent      map[string][]eventView `json:"recent"`            // the newest events by topic, newest first
+	Errors      []errorView            `json:"errors"`            // the newest ones, newest first
+	Undelivered string                 `json:"undelivered"`       // how many events are dead or parked now, in words; "" for none
+	DeadLetters *uint64                `json:"dead_letters"`      // since the start; null where there are none and delivery.on_poison is halt
+	OpenDead    *int                   `json:"open_dead_letters"` // neither retried nor dropped; null while that is not known
+	OpenDeadErr string                 `json:"open_dead_letters_error"`
 	NewestDead  []deadView             `json:"newest_dead_letters"` // newest first
 	Parked      *parkedView            `json:"parked"`              // null where nothing is parked and no policy is park_key
 	DeadList    string                 `json:"dead_list_command"`   // lists all events that were put aside
@@ -154,6 +158,32 @@ func parkedViewOf(s *walpost.Status, now time.Time) *parkedView {
 		})
 	}
 	return v
+}
+
+// undelivered says how many events are dead or parked.
+func undelivered(dead *int, keys, events int) string {
+	counted := func(n int, what string) string {
+		if n != 1 {
+			what += "s"
+		}
+		return fmt.Sprint(n, " ", what)
+	}
+	var parts []string
+	all := events
+	if dead != nil && *dead > 0 {
+		parts = append(parts, counted(*dead, "dead letter"))
+		all += *dead
+	}
+	if events > 0 {
+		parts = append(parts, counted(events, "parked event")+" of "+counted(keys, "key"))
+	}
+	switch all {
+	case 0:
+		return ""
+	case 1:
+		return parts[0] + " is not delivered"
+	}
+	return strings.Join(parts, " and ") + " are not delivered"
 }
 
 // deadCommands are the commands for an event that was put aside. The token names a parked key better than its text, which can be
@@ -308,6 +338,12 @@ func viewOf(s walpost.Status, version string, now time.Time) View {
 		}
 		v.DeadLetters = &n
 	}
+	if dead := s.OpenDeadLetters; dead != nil && dead.Err != nil {
+		v.OpenDeadErr = dead.Err.Error()
+	} else if dead != nil {
+		v.OpenDead = &dead.Open
+	}
+	v.Undelivered = undelivered(v.OpenDead, s.Parked.Keys, s.Parked.Events)
 	v.Parked, v.DeadList = parkedViewOf(&s, now), fault.Command("dead", "list")
 	if v.Topics == nil {
 		v.Topics = map[string]uint64{}

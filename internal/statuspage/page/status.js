@@ -132,10 +132,13 @@
   };
 
   function now(s) {
-    const [text, kind, means, waits] = states[s.state] || [s.state, "warning", () => ""];
+    let [text, kind, means, waits] = states[s.state] || [s.state, "warning", () => ""];
+    const lacks = s.undelivered && kind === "ok";
+    if (lacks) [text, kind, means] = ["Not all events are delivered", "warning", () => `${s.undelivered}. The other events flow.${acked(s)}`];
+    else if (s.undelivered) waits = ((before) => (s) => `${before ? `${before(s)} ` : ""}${s.undelivered}.`)(waits);
     badge("state", text, kind);
     el("now").className = kind;
-    document.title = `${s.ready ? "" : "! "}${text} – ${s.name}`;
+    document.title = `${s.ready && !s.undelivered ? "" : "! "}${text} – ${s.name}`;
     set("headline", means(s));
     const bad = s.halt, error = s.errors.find((e) => s.reason.includes(e.text));
     el("event").hidden = !bad;
@@ -143,7 +146,8 @@
     set("event-place", bad ? `${bad.table ? `of ${bad.table}, row ${bad.row} of ` : ""}${bad.commit_lsn === "0/0" ? "the table" : `transaction ${bad.commit_lsn}`}` : "");
     show("reason", bad ? bad.error : s.reason);
     show("waits", waits ? waits(s) : "");
-    const [hint, commands] = error ? [error.hint, error.commands] : ["", []];
+    const list = s.dead_list_command;
+    const [hint, commands] = error ? [error.hint, error.commands] : lacks ? [`To list them, run ${list}`, [{ command: list }]] : ["", []];
     fill("remedy", [bad, hint, commands], () => (bad ? repair(bad) : remedy(hint, commands)));
     show("left", urgency(s));
     el("left-line").hidden = el("left").hidden;
@@ -232,7 +236,10 @@
     set("transactions", number(s.transactions));
     set("latency", s.latency.count ? `${seconds(s.latency.p50_seconds)} / ${seconds(s.latency.p99_seconds)}` : "–");
     set("oldest", s.in_flight.oldest_seconds === null ? "none" : seconds(s.in_flight.oldest_seconds));
-    set("dead", s.dead_letters === null ? "none" : number(s.dead_letters));
+    const dead = s.open_dead_letters === null ? (s.open_dead_letters_error ? ["unknown how many are open"] : []) : s.open_dead_letters ? [`${number(s.open_dead_letters)} open`] : [];
+    if (s.dead_letters !== null) dead.push(`${number(s.dead_letters)} since the start`);
+    set("dead", dead.join(", ") || "none");
+    show("dead-error", s.open_dead_letters_error ? `The dead letters cannot be counted: ${s.open_dead_letters_error}` : "");
     set("parked", s.parked === null ? "off" : s.parked.keys === 0 ? "none" : `${plural(s.parked.keys, "key")}, ${plural(s.parked.events, "event")}, the oldest for ${seconds(s.parked.oldest_seconds)}`);
     set("full", seconds(s.window.full_seconds));
     el("window").value = full(s);

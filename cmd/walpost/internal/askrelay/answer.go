@@ -20,7 +20,12 @@ type Answer struct {
 	Reason  string      `json:"reason"`       // why the relay is not ready, or why it is not known
 	Reload  string      `json:"reload_error"` // why the newest reload of the configuration was refused; "" if it was not
 
-	AcceptedGaps []statuspage.AcceptedGap `json:"accepted_gaps"` // as in /api/status
+	// As in /api/status.
+	AcceptedGaps []statuspage.AcceptedGap `json:"accepted_gaps"`
+	Undelivered  string                   `json:"undelivered"`
+	OpenDead     *int                     `json:"open_dead_letters"`
+	ParkedKeys   int                      `json:"parked_keys"`
+	Parked       int                      `json:"parked_events"`
 }
 
 // ForSlot asks the relay at http.listen whether it delivers the events of s, as it was read just now.
@@ -50,7 +55,14 @@ func At(ctx context.Context, cfg statuspage.Config) (Answer, statuspage.View) {
 	if err != nil {
 		return Answer{Address: cfg.Listen, Reason: fmt.Sprintf("no relay answers at %s (%v): %s", cfg.Listen, err, whereRelay)}, v
 	}
-	return Answer{cfg.Listen, relay.State(v.State), v.Ready, v.Reason, v.ReloadError, v.AcceptedGaps}, v
+	a := Answer{
+		Address: cfg.Listen, State: relay.State(v.State), Ready: v.Ready, Reason: v.Reason, Reload: v.ReloadError,
+		AcceptedGaps: v.AcceptedGaps, Undelivered: v.Undelivered, OpenDead: v.OpenDead,
+	}
+	if v.Parked != nil {
+		a.ParkedKeys, a.Parked = v.Parked.Keys, v.Parked.Events
+	}
+	return a, v
 }
 
 // Other is the answer of a relay that is not the one that was meant.

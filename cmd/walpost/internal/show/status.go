@@ -10,6 +10,7 @@ import (
 
 	"github.com/walpost/walpost"
 	"github.com/walpost/walpost/cmd/walpost/internal/askrelay"
+	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/statuspage"
 	"github.com/walpost/walpost/slot"
 )
@@ -20,8 +21,7 @@ func Status(w io.Writer, s *slot.Status, a askrelay.Answer) error {
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
 	}
-	line("slot", "%s in %s", s.Slot, s.Database)
-	state := string(s.Severity)
+	state := stateText(string(s.Severity), a)
 	if a.Address == "" && s.Severity == slot.OK {
 		state = "the slot is ok; whether events are delivered is not known"
 	}
@@ -29,6 +29,7 @@ func Status(w io.Writer, s *slot.Status, a askrelay.Answer) error {
 	for _, f := range s.Reasons {
 		line("", "%s", OneLine(f))
 	}
+	line("slot", "%s in %s", s.Slot, s.Database)
 	line("relay", "%s", relayText(a))
 	for _, g := range a.AcceptedGaps {
 		line("gap", "%s, accepted %s ago: %s", g.Token, time.Duration(g.Age*float64(time.Second)).Round(time.Second), OneLine(g.Gap))
@@ -93,6 +94,18 @@ func Status(w io.Writer, s *slot.Status, a askrelay.Answer) error {
 	return err
 }
 
+// stateText is the state with the events that the relay has put aside.
+func stateText(state string, a askrelay.Answer) string {
+	if a.Undelivered == "" {
+		return state
+	}
+	but := ", and "
+	if state == string(slot.OK) {
+		but = ", but "
+	}
+	return state + but + a.Undelivered + " (" + fault.Command("dead", "list") + ")"
+}
+
 func bytesOrUnknown(n int64) string {
 	if n < 0 {
 		return "unknown"
@@ -106,14 +119,14 @@ func PollStatus(w io.Writer, p *statuspage.Poll, a askrelay.Answer, findings []s
 	line := func(name, format string, args ...any) {
 		fmt.Fprintf(&b, "%-12s "+format+"\n", append([]any{name}, args...)...)
 	}
-	line("table", "%s, polled with the strategy %s", p.Table, p.Strategy)
-	if a.Address == "" && state == "ok" {
+	if state = stateText(state, a); a.Address == "" && state == "ok" {
 		state = "no row has been waiting for long; whether events are delivered is not known"
 	}
 	line("state", "%s", state)
 	for _, f := range findings {
 		line("", "%s", OneLine(f))
 	}
+	line("table", "%s, polled with the strategy %s", p.Table, p.Strategy)
 	line("relay", "%s", relayText(a))
 	for _, g := range a.AcceptedGaps {
 		line("gap", "%s, accepted %s ago: %s", g.Token, time.Duration(g.Age*float64(time.Second)).Round(time.Second), OneLine(g.Gap))
