@@ -136,11 +136,9 @@ func (r *Relay) elsewhere(ctx context.Context, say func(text string)) (func(tabl
 			add(verify.Place{Name: "dead letter"}, &e.Letter, e.State)
 		}
 	}
-	if lot := parked.Lots[r.cfg.Name]; lot != nil {
-		for _, key := range lot.Keys() {
-			for _, e := range lot.Entries(key) {
-				add(verify.Place{Name: "parked event", Parked: true}, e.Letter, e.State)
-			}
+	for _, e := range parked.Events() {
+		if e.Name == r.cfg.Name {
+			add(verify.Place{Name: "parked event", Parked: true}, &e.Letter, e.State)
 		}
 	}
 	return func(table, id string) verify.Place { return places[event{table, id}] }, nil

@@ -39,12 +39,12 @@ func TestAnEventCanBeADeadLetterOrParked(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	now, w := time.Now(), deadletter.Writer{Epoch: 1, Holder: "h"}
+	now := time.Now()
 	letter := func(topic, relay, id string) {
 		t.Helper()
 		send((&deadletter.Letter{
 			Token: "token " + id, Reason: deadletter.Behind, Table: "public.outbox", ID: id, Commit: 7, Row: 1, CommitTime: now, Partition: -1, Attempts: 1,
-			Name: relay, Timeline: 1, Writer: w, Key: []byte("key of " + id), KeyKnown: true, Record: &cdc.Record{},
+			Name: relay, Timeline: 1, Key: []byte("key of " + id), KeyKnown: true, Record: &cdc.Record{},
 		}).Encode(topic))
 	}
 	where := func(id string) verify.Place {
@@ -64,13 +64,15 @@ func TestAnEventCanBeADeadLetterOrParked(t *testing.T) {
 	if err := cluster.CreateTopic(parked, 1, nil); err != nil {
 		t.Fatal(err)
 	}
-	send(parking.OpenedMark(parked, "shop", w, now), nil)
 	for _, id := range []string{"parked", "released", "dropped"} {
 		letter(parked, "shop", id)
 	}
 	letter(parked, "another", "another's")
-	send(parking.ReleasedMark(parked, "shop", w, parking.Key{Table: "public.outbox", Key: "key of released"}, "token released", now), nil)
-	send(parking.DroppedMark(parked, "shop", &parking.Entry{Token: "token dropped", Key: parking.Key{Table: "public.outbox", Key: "key of dropped"}}, "why", now), nil)
+	entry := func(id, why string) *parking.Entry {
+		return &parking.Entry{Token: "token " + id, Key: parking.Key{Table: "public.outbox", Key: "key of " + id}, Why: why}
+	}
+	send(parking.ReleasedMark(parked, "shop", []*parking.Entry{entry("released", "")}, now), nil)
+	send(parking.DroppedMark(parked, "shop", entry("dropped", "why"), now), nil)
 	for id, want := range map[string]verify.Place{
 		"dead": {Name: "dead letter", Open: true}, "retried": {}, "parked": {Name: "parked event", Open: true, Parked: true}, "released": {},
 		"dropped": {Name: "parked event, dropped by a person", Parked: true}, "another's": {}, "no event": {},

@@ -125,7 +125,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	dead := r.deadLetters(loop)
 	var open func(context.Context) ([]string, error)
 	if dead != nil {
-		open = dead.IDs
+		open = openEvents(dead.IDs, loop.ParkedEvents)
 		defer dead.Close()
 	}
 	cleaner := r.cleaner(loop, open)
@@ -303,7 +303,6 @@ func (r *Relay) deadLetters(loop *relay.Relay) *badevents.Waiting {
 	return badevents.NewWaiting(badevents.WaitingConfig{
 		Kafka: to.Config, Topic: to.DeadLetters, Name: r.cfg.Name, Database: r.database,
 		Written: func() bool { return to.Bury || len(loop.Status().DeadLetters) > 0 },
-		Parking: to.Parking, Parks: to.Park,
 	})
 }
 

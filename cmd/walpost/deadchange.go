@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/walpost/walpost/cmd/walpost/internal/progress"
 	"github.com/walpost/walpost/cmd/walpost/internal/show"
 	"github.com/walpost/walpost/internal/deadletter"
+	"github.com/walpost/walpost/internal/fault"
 )
 
 func deadRetryCommand() *cobra.Command {
@@ -34,8 +34,8 @@ If the relay has already delivered newer events of the same keys, a consumer get
 after them. retry counts these keys first. With --dry-run, retry sends nothing.
 
 For parked events, retry asks the relay to deliver all parked events of their keys. The running
-relay delivers them in order, before newer events of these keys. With --wait, retry waits until they
-are delivered or one is refused again.
+relay delivers them in order, before newer events of these keys. With --wait, retry waits until each
+of them is delivered, or can't be because one is refused again.
 
 retry delivers the events of the relay of the configuration. With --relay, it uses this
 configuration to deliver the events of another relay, for example after name was changed in
@@ -102,7 +102,7 @@ while the relay runs.`,
 			if asJSON {
 				err = errors.Join(show.JSON(cmd.OutOrStdout(), r, ""), err)
 			} else {
-				err = errors.Join(show.Retry(cmd.OutOrStdout(), &r, wait), err)
+				err = errors.Join(show.Retry(cmd.OutOrStdout(), &r), err)
 			}
 			if err == nil && len(r.Refused)+r.Parked.Refused > 0 && !opts.DryRun {
 				return exitError(exitFailed) // what was printed says why
@@ -117,6 +117,7 @@ func deadDropCommand() *cobra.Command {
 	var filter deadFilter
 	var why string
 	var asJSON bool
+	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "drop [TOKEN…]",
 		Short: "gives up events, with a reason",
@@ -125,16 +126,23 @@ the cleanup may remove their rows. The dead letters stay in the topic. The mark 
 
 drop gives up events of the relay of the configuration, or of --relay.
 
-Other parked events of the same key stay parked until walpost dead retry releases them.`,
+Only the running relay can drop a parked event. drop asks it, waits for the result, and prints which
+events it has dropped. An event that it is just delivering is delivered instead. If no relay answers
+within --timeout, drop exits with 1. The request stays in the topic, and the relay carries it out
+when it runs. When the bad event of a key is dropped, the relay delivers the events behind it, up to
+the next bad one.`,
 		Example: `  walpost dead drop --config walpost.yaml --reason "a test of the shop" 0-16B3748-3-5f2a9c01
   walpost dead drop --config walpost.yaml --reason "INC-17: the shop has sent them again" --of-reason unroutable --until 2026-11-20T08:00:00Z`,
 	}
 	load := deadConfig(cmd)
 	filter.flags(cmd)
 	cmd.Flags().StringVar(&why, "reason", "", "why nobody needs the events")
+	cmd.Flags().DurationVar(&timeout, "timeout", 30*time.Second, "the longest `duration` to wait until the relay has dropped parked events; 0s to only ask it")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object")
 	cmd.Args = func(cmd *cobra.Command, args []string) error {
 		switch {
+		case timeout < 0:
+			return usageError{fmt.Errorf("--timeout: must be at least 0s (got %s)", timeout)}
 		case strings.TrimSpace(why) == "":
 			return usageError{errors.New("drop needs a --reason: say why nobody needs the events")}
 		case len(args) == 0 && !filter.given(cmd):
@@ -152,30 +160,24 @@ Other parked events of the same key stay parked until walpost dead retry release
 			if err != nil {
 				return err
 			}
-			var d struct {
-				Events int `json:"events"`
-				Dead   int `json:"dropped_dead"`
-				Parked int `json:"dropped_parked"`
-				Left   int `json:"still_parked"` // of the keys of the dropped events
-			}
-			d.Events = len(found)
-			d.Dead, err = topics.Drop(ctx, found, why)
-			if err == nil {
-				d.Parked, d.Left, err = topics.DropParked(ctx, found, why)
+			d := show.DeadDrop{Events: len(found)}
+			if d.Dead, err = topics.Drop(ctx, found, why); err == nil {
+				d.Parked, err = topics.DropParked(ctx, found, why, timeout)
 			}
 			meter.End()
 			if err != nil && ctx.Err() != nil {
 				err = errors.New("interrupted: every event that counts as dropped is marked. Run the same command again to continue with the other events")
 			}
 			if asJSON {
-				return errors.Join(show.JSON(cmd.OutOrStdout(), d, ""), err)
+				err = errors.Join(show.JSON(cmd.OutOrStdout(), d, ""), err)
+			} else {
+				err = errors.Join(show.Drop(cmd.OutOrStdout(), &d), err)
 			}
-			text := fmt.Sprintf("open events: %d\ndropped: %d\n", d.Events, d.Dead+d.Parked)
-			if d.Left > 0 {
-				text += fmt.Sprintf("other events of these keys that stay parked: %d (walpost dead retry releases them)\n", d.Left)
+			if err == nil && d.Parked.Waiting > 0 && timeout > 0 {
+				return fault.WithHint(errors.New("the relay has not dropped all events"),
+					"walpost run with this name must hold the slot, and must not be halted or stalled (walpost status). It drops the events when it runs.")
 			}
-			_, printed := io.WriteString(cmd.OutOrStdout(), text)
-			return errors.Join(printed, err)
+			return err
 		})
 	}
 	return cmd

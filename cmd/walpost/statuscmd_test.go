@@ -329,7 +329,7 @@ func statusSays(t *testing.T, name, listen string, severity slot.Severity, line,
 	}
 	state := "state        " + string(severity)
 	if name == "a relay that has dead letters" {
-		state += ", but 1 dead letter is not delivered (walpost dead list)"
+		state += ", but 1 dead letter is not delivered (" + fault.Command("dead", "list") + ")"
 	}
 	state += "\n"
 	if a.Address == "" {

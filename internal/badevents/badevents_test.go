@@ -11,14 +11,12 @@ import (
 	"testing"
 	"time"
 
-	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kgo"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/fault"
 	"github.com/walpost/walpost/internal/kafka"
-	"github.com/walpost/walpost/internal/parking"
 )
 
 func readAll(client *kgo.Client, topic string, partition int32, each func(rec *kgo.Record)) *kafka.Reader {
@@ -90,10 +88,7 @@ func TestTheEventsOfOtherRelaysAreLeftAlone(t *testing.T) {
 		of(w.row("other", "x", "1", "D"), "stock.walpost", "stock"),
 		of(w.letter("same", "1", "x", "E"), "shop.walpost", "stock"),
 	)
-	holder := deadletter.Writer{Epoch: 1, Holder: "h"}
 	parked := of(w.letter("parked", "1", "x", "F"), "stock.walpost", "stock")
-	parked.Writer = holder
-	w.produce(parking.OpenedMark(w.cfg.Parking, "stock.walpost", holder, began))
 	rec, err := parked.Encode(w.cfg.Parking)
 	if err != nil {
 		t.Fatal(err)
@@ -184,10 +179,7 @@ func TestReadingGoesOn(t *testing.T) {
 	if err := l.Read(t.Context()); err != nil || len(l.Fold.Entries()) != 3 || l.read != before+1 {
 		t.Fatalf("%v, %d entries, %d records read after %d", err, len(l.Fold.Entries()), l.read, before)
 	}
-	adm := kadm.NewClient(w.client)
-	if _, err := adm.DeleteTopic(t.Context(), w.prefix); err != nil {
-		t.Fatal(err)
-	}
+	w.deleteTopic()
 	w.kafka.CreateTopic(t, w.prefix, 1, nil)
 	w.client = w.kafka.Client(t, kgo.RecordPartitioner(kgo.ManualPartitioner())) // the former one remembers the former topic
 	w.write(w.letter("d", "1", "x", "D"))

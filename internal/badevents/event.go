@@ -24,7 +24,8 @@ const (
 // An Event is one that could not be delivered, or that is parked behind such an event.
 type Event struct {
 	Where Where
-	Asked bool // of a parked event: its release was asked for
+	// Of a parked event: the relay is to deliver it, or to give it up.
+	Releasing, Dropping bool
 	*deadletter.Entry
 
 	key parkedKey
@@ -53,7 +54,7 @@ func (t *Topics) All() (all []*Event) {
 	for _, e := range t.Dead.Fold.Entries() {
 		all = append(all, &Event{Where: InDeadLetters, Entry: e})
 	}
-	return append(all, t.Parked.events()...)
+	return append(all, t.Parked.Events()...)
 }
 
 // OtherRelay is the error of a token that names an event of another relay.

@@ -26,9 +26,6 @@ type WaitingConfig struct {
 	// Written reports whether this process writes dead letters, or has written one: then the topic
 	// exists, and the user may read it.
 	Written func() bool
-
-	Parking string // the topic of parked events, whose ids IDs returns too
-	Parks   bool   // the policy parks keys
 }
 
 // Waiting tells which dead letters are open, for a relay that runs for months. It reads only what is new
@@ -42,8 +39,7 @@ type Waiting struct {
 	reading sync.Mutex // guards all that follows, and one reading
 	client  *kgo.Client
 	letters *Letters // nil before the first reading
-	parked  *Parked
-	absent  bool // the topic did not exist when it was read last
+	absent  bool     // the topic did not exist when it was read last
 	id      topicID
 	ends    []int64 // of the partitions, as far as they were ever read
 
@@ -114,11 +110,6 @@ func (w *Waiting) IDs(ctx context.Context) (ids []string, err error) {
 				now.Open++
 			}
 		}
-		for _, e := range w.parked.events() {
-			if e.State == deadletter.Open && (e.Database == "" || e.Database == w.Database) {
-				ids = append(ids, e.ID)
-			}
-		}
 	}
 	if now.Err == nil || ctx.Err() == nil {
 		w.mu.Lock()
@@ -135,11 +126,7 @@ func (w *Waiting) read(ctx context.Context) error {
 		if w.client, err = w.Kafka.NewClient(); err != nil {
 			return err
 		}
-		silent := func(int64, int64) {}
-		w.letters, w.parked = newLetters(w.client, w.Topic, deadletter.NewOpenFold, silent), NewParked(w.client, w.Parking, silent)
-	}
-	if err := w.parked.Read(ctx); err != nil && !(!w.Parks && len(w.parked.readers) == 0 && kafka.Denied(err)) {
-		return err
+		w.letters = newLetters(w.client, w.Topic, deadletter.NewOpenFold, func(int64, int64) {})
 	}
 	l := w.letters
 	for asked := 1; ; asked++ {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -19,14 +20,21 @@ import (
 // Parked is what the topic of parked events says, as of the newest Read. It keeps no payload.
 type Parked struct {
 	log
-	Lots map[string]*parking.Lot // by the name of the relay
+	relays map[string]*parkedRelay // by name; "" has the records that are nobody's
+}
+
+// A parkedRelay is what one relay has parked.
+type parkedRelay struct {
+	name   string
+	lot    *parking.Lot
+	closed map[string]*parking.Entry // the newest entry that was closed, by token
 }
 
 // NewParked returns Parked that has read nothing. progress is told how many records were read, and how
 // many there are.
 func NewParked(client *kgo.Client, topic string, progress func(done, total int64)) *Parked {
 	p := &Parked{log: log{Topic: topic, client: client, progress: progress}}
-	p.reset = func() { p.Lots = map[string]*parking.Lot{} }
+	p.reset = func() { p.relays = map[string]*parkedRelay{} }
 	p.add = func(rec *kgo.Record) {
 		it, name := parking.Read(rec), ""
 		switch {
@@ -35,21 +43,55 @@ func NewParked(client *kgo.Client, topic string, progress func(done, total int64
 		case it.Mark != nil:
 			name = it.Mark.Name
 		}
-		if p.Lots[name] == nil {
-			p.Lots[name] = parking.New(name, true)
+		if p.relays[name] == nil {
+			p.relays[name] = newParkedRelay(name)
 		}
-		p.Lots[name].Add(it)
+		p.relays[name].lot.Add(it)
 	}
 	p.reset()
 	return p
 }
 
+func newParkedRelay(name string) *parkedRelay {
+	r := &parkedRelay{name: name, closed: map[string]*parking.Entry{}}
+	r.lot = parking.History(name, func(e *parking.Entry) { r.closed[e.Token] = e })
+	return r
+}
+
 // Owned returns an error if the topic has records, and none of them is walpost's.
 func (p *Parked) Owned() error {
-	if nobody := p.Lots[""]; len(p.Lots) == 1 && nobody != nil && nobody.Foreign > 0 && nobody.Damaged == 0 {
-		return p.notOurs(nobody.Foreign, "parking_topic")
+	if nobody := p.relays[""]; len(p.relays) == 1 && nobody != nil && nobody.lot.Foreign > 0 && nobody.lot.Damaged == 0 {
+		return p.notOurs(nobody.lot.Foreign, "parking_topic")
 	}
 	return nil
+}
+
+// Events are all events that the topic has: those that are parked, key by key and in the order of
+// their delivery, and then those that are not any more.
+func (p *Parked) Events() (all []*Event) {
+	for _, name := range slices.Sorted(maps.Keys(p.relays)) {
+		r := p.relays[name]
+		for _, key := range r.lot.Keys() {
+			for _, e := range r.lot.Entries(key) {
+				all = append(all, r.event(e))
+			}
+		}
+		for _, token := range slices.Sorted(maps.Keys(r.closed)) {
+			if r.lot.Entry(token) == nil { // otherwise the event was parked once more
+				all = append(all, r.event(r.closed[token]))
+			}
+		}
+	}
+	return all
+}
+
+func (r *parkedRelay) event(e *parking.Entry) *Event {
+	l, place := *e.Letter, deadletter.Place{Offset: e.Offset}
+	open := e.State == deadletter.Open
+	return &Event{
+		Where: InParking, Releasing: open && r.lot.Releases(e.Key), Dropping: open && e.Drop != 0, key: parkedKey{r.name, e.Key},
+		Entry: &deadletter.Entry{Letter: l, State: e.State, Why: e.Why, Size: e.Size, First: place, Newest: place},
+	}
 }
 
 // parkedKey is the key of a parked event.
@@ -58,121 +100,139 @@ type parkedKey struct {
 	parking.Key
 }
 
-// events are the events of all keys, each key in its order.
-func (p *Parked) events() (all []*Event) {
-	for _, relay := range slices.Sorted(maps.Keys(p.Lots)) {
-		lot := p.Lots[relay]
-		for _, key := range lot.Keys() {
-			for _, e := range lot.Entries(key) {
-				l := *e.Letter
-				place := deadletter.Place{Offset: e.Offset}
-				all = append(all, &Event{
-					Where: InParking, Asked: e.State == deadletter.Open && lot.Asked(key), key: parkedKey{relay, key},
-					Entry: &deadletter.Entry{Letter: l, State: e.State, Why: e.Why, Size: e.Size, First: place, Newest: place},
-				})
+// Requested says what became of parked events that their relay was asked to release or to drop.
+type Requested struct {
+	Keys     int `json:"keys"`     // of the events
+	Events   int `json:"events"`   // that are to be dropped, or all that are parked of keys to be released
+	Requests int `json:"requests"` // that were written now; the others were written before
+
+	Released int `json:"released"` // events that the relay has delivered
+	Dropped  int `json:"dropped"`  // events that it has given up
+	Closed   int `json:"closed"`   // one of the two: the topic no longer says which
+	Refused  int `json:"refused"`  // events that could not be delivered again
+	Waiting  int `json:"waiting"`  // events that the relay has not dealt with yet
+	Parked   int `json:"parked"`   // events that stay parked, because one before them was refused or nobody asked
+}
+
+// A request is what a command asks the relays for, which hold the slots and write the results.
+type request struct {
+	*Topics
+	keys   map[parkedKey]bool
+	events []requested
+	drop   bool   // the events are to be dropped, because of why; otherwise their keys are to be released
+	why    string // of drop
+}
+
+// A requested is a parked event that a request is about.
+type requested struct {
+	parkedKey
+	token    string
+	attempts int // before the request
+}
+
+// request selects the events that are parked, and for a release all others of their keys.
+func (t *Topics) request(selected []*Event, drop bool, why string) *request {
+	r := &request{Topics: t, keys: map[parkedKey]bool{}, drop: drop, why: why}
+	for _, e := range selected {
+		if e.Where == InParking && e.State == deadletter.Open {
+			if r.keys[e.key] = true; drop {
+				r.events = append(r.events, requested{e.key, e.Token, e.Attempts})
 			}
+		}
+	}
+	for key := range r.keys {
+		for _, e := range t.Parked.relays[key.relay].lot.Entries(key.Key) {
+			if !drop {
+				r.events = append(r.events, requested{key, e.Token, e.Attempts})
+			}
+		}
+	}
+	return r
+}
+
+// records are the requests that the topic does not have yet.
+func (r *request) records() (all []*cdc.Record) {
+	now := time.Now()
+	if !r.drop {
+		for key := range r.keys {
+			if lot := r.Parked.relays[key.relay].lot; !lot.Releases(key.Key) {
+				all = append(all, parking.ReleaseRequest(r.Parked.Topic, key.relay, lot.Entries(key.Key)[0], now))
+			}
+		}
+		return all
+	}
+	for _, of := range r.events {
+		if e := r.Parked.relays[of.relay].lot.Entry(of.token); e.Drop == 0 {
+			all = append(all, parking.DropRequest(r.Parked.Topic, of.relay, e, r.why, now))
 		}
 	}
 	return all
 }
 
-// Release says what became of the keys that were to be released.
-type Release struct {
-	Keys      int `json:"keys"`      // selected, with parked events
-	Asked     int `json:"asked"`     // for which the release was asked now; the others wait for an earlier request
-	Released  int `json:"released"`  // of which nothing is parked any more
-	Refused   int `json:"refused"`   // of which an event was refused again
-	Remaining int `json:"remaining"` // events that are still parked
-}
-
-// keysOf are the keys of parked events that are open.
-func keysOf(events []*Event) []parkedKey {
-	keys := map[parkedKey]bool{}
-	for _, e := range events {
-		if e.Where == InParking && e.State == deadletter.Open {
-			keys[e.key] = true
+// result says what the topic has of the events now, and which relays have not dealt with theirs.
+func (r *request) result() (now Requested, relays map[string]bool) {
+	now, relays = Requested{Keys: len(r.keys), Events: len(r.events)}, map[string]bool{}
+	for _, of := range r.events {
+		has := r.Parked.relays[of.relay]
+		if has == nil {
+			now.Closed++
+			continue
+		}
+		e, closed := has.lot.Entry(of.token), has.closed[of.token]
+		switch {
+		case e != nil && (r.drop || has.lot.Releases(of.Key)):
+			now.Waiting++
+			relays[of.relay] = true
+		case e != nil && e.Attempts > of.attempts:
+			now.Refused++
+		case e != nil:
+			now.Parked++
+		case closed == nil:
+			now.Closed++
+		case closed.State == deadletter.Released:
+			now.Released++
+		default:
+			now.Dropped++
 		}
 	}
-	return slices.Collect(maps.Keys(keys))
+	return now, relays
 }
 
-// WouldRelease says what Release would do.
-func (t *Topics) WouldRelease(events []*Event) *Release {
-	r := &Release{}
-	for _, k := range keysOf(events) {
-		r.Keys++
-		r.Remaining += t.Parked.Lots[k.relay].Left(k.Key)
-	}
-	return r
-}
-
-// quiet is how long Release waits for a relay before it says what may be wrong.
+// quiet is how long a command waits for a relay before it says what may be wrong.
 const quiet = 30 * time.Second
 
-// Release asks the relay that holds the slot to deliver what is parked of the keys of events. With
-// waits it returns when nothing of a key is parked any more, or an event was refused again.
-func (t *Topics) Release(ctx context.Context, events []*Event, waits bool) (*Release, error) {
-	keys := keysOf(events)
-	r := &Release{Keys: len(keys)}
-	if len(keys) == 0 {
-		return r, nil
+// do writes the request, and waits until the relays have dealt with the events, or for limit.
+func (r *request) do(ctx context.Context, limit time.Duration) (*Requested, error) {
+	now, _ := r.result()
+	if len(r.events) == 0 {
+		return &now, nil
 	}
-	var requests []*cdc.Record
-	for _, k := range keys {
-		if !t.Parked.Lots[k.relay].Asked(k.Key) {
-			requests = append(requests, parking.Request(t.Parked.Topic, k.relay, k.Key, time.Now()))
+	written, err := r.writeParked(ctx, r.records())
+	began, moved := time.Now(), time.Now()
+	for waiting := now.Waiting; err == nil; {
+		if err = r.Parked.Read(ctx); err != nil {
+			break
+		}
+		var relays map[string]bool
+		now, relays = r.result()
+		r.Progress("parked events wait for their relay", int64(now.Waiting), 0)
+		at := time.Now()
+		if now.Waiting == 0 || at.Sub(began) >= limit {
+			break
+		}
+		switch {
+		case now.Waiting != waiting:
+			waiting, moved = now.Waiting, at
+		case at.Sub(moved) >= quiet:
+			r.Say(fmt.Sprintf("%s has not answered for %s: walpost run with this name must hold the slot, and must not be halted or stalled (walpost status)", named(relays), quiet))
+			moved = at
+		}
+		if !wait.For(ctx, min(look, limit)) {
+			err = context.Cause(ctx)
 		}
 	}
-	var err error
-	if r.Asked, err = t.writeParked(ctx, requests); err != nil {
-		return r, err
-	}
-	relays := map[string]bool{}
-	for _, k := range keys {
-		relays[k.relay] = true
-	}
-	if waits {
-		t.Say("waiting until " + named(relays) + " has delivered the parked events")
-	}
-	left, since := -1, time.Now()
-	for {
-		if err := t.Parked.Read(ctx); err != nil {
-			return r, err
-		}
-		waiting := 0
-		clear(relays)
-		r.Released, r.Refused, r.Remaining = 0, 0, 0
-		for _, k := range keys {
-			lot := t.Parked.Lots[k.relay]
-			open := 0
-			if lot != nil {
-				open = lot.Left(k.Key)
-			}
-			r.Remaining += open
-			switch {
-			case open == 0:
-				r.Released++
-			case lot.Asked(k.Key):
-				waiting++
-				relays[k.relay] = true
-			default:
-				r.Refused++
-			}
-		}
-		if t.Progress("released events wait", int64(r.Remaining), 0); waiting == 0 || !waits {
-			return r, nil
-		}
-		switch now := time.Now(); {
-		case r.Remaining != left:
-			left, since = r.Remaining, now
-		case now.Sub(since) > quiet:
-			t.Say(fmt.Sprintf("%s released nothing for %s: walpost run with this name must hold the slot, and must not be halted or stalled (walpost status)", named(relays), quiet))
-			since = now
-		}
-		if !wait.For(ctx, look) {
-			return r, context.Cause(ctx)
-		}
-	}
+	now.Requests = written
+	return &now, err
 }
 
 // named names relays for a person.
@@ -180,28 +240,26 @@ func named(relays map[string]bool) string {
 	return "relay " + strings.Join(slices.Sorted(maps.Keys(relays)), ", relay ")
 }
 
-// DropParked marks parked events as given up. left is how many events of their keys stay parked.
-func (t *Topics) DropParked(ctx context.Context, events []*Event, why string) (dropped, left int, err error) {
-	keys := keysOf(events)
-	if len(keys) == 0 {
-		return 0, 0, nil
+// WouldRelease says what is parked of the keys of events.
+func (t *Topics) WouldRelease(events []*Event) *Requested {
+	now, _ := t.request(events, false, "").result()
+	return &now
+}
+
+// Release asks the relays that hold the slots to deliver what is parked of the keys of events. With
+// waits, it returns when each of these events is delivered, or cannot be because one was refused again.
+func (t *Topics) Release(ctx context.Context, events []*Event, waits bool) (*Requested, error) {
+	limit := time.Duration(0)
+	if waits {
+		limit = math.MaxInt64
 	}
-	var marks []*cdc.Record
-	for _, e := range events {
-		if e.Where == InParking && e.State == deadletter.Open {
-			entry := t.Parked.Lots[e.key.relay].Entry(e.Token)
-			marks = append(marks, parking.DroppedMark(t.Parked.Topic, e.key.relay, entry, why, time.Now()))
-		}
-	}
-	if dropped, err = t.writeParked(ctx, marks); err == nil {
-		err = t.Parked.Read(ctx)
-	}
-	for _, k := range keys {
-		if lot := t.Parked.Lots[k.relay]; lot != nil {
-			left += lot.Left(k.Key)
-		}
-	}
-	return dropped, left, err
+	return t.request(events, false, "").do(ctx, limit)
+}
+
+// DropParked asks the relays that hold the slots to give up parked events, and waits for the results,
+// for limit. An event that a relay is just delivering is released instead.
+func (t *Topics) DropParked(ctx context.Context, events []*Event, why string, limit time.Duration) (*Requested, error) {
+	return t.request(events, true, why).do(ctx, limit)
 }
 
 // writeParked writes records to the topic of parked events, and returns how many the brokers have.

@@ -5,16 +5,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/twmb/franz-go/pkg/kadm"
+	"github.com/twmb/franz-go/pkg/kgo"
+
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/deadletter"
 	"github.com/walpost/walpost/internal/parking"
 )
 
 // parks writes the letters of parked events, as the holder of the slot does.
-func (w *world) parks(holder deadletter.Writer, letters ...*deadletter.Letter) {
+func (w *world) parks(letters ...*deadletter.Letter) {
 	w.Helper()
 	for _, l := range letters {
-		l.Name, l.SystemID, l.Timeline, l.Writer = "shop.walpost", "1", 1, holder
+		l.Name, l.Database, l.SystemID, l.Timeline = "shop.walpost", "shop", "1", 1
 		rec, err := l.Encode(w.cfg.Parking)
 		if err != nil {
 			w.Fatal(err)
@@ -23,65 +26,142 @@ func (w *world) parks(holder deadletter.Writer, letters ...*deadletter.Letter) {
 	}
 }
 
-// A retry of parked events asks the holder once for each key, and waits until it has delivered them or an event is refused again. A
-// dropped event leaves the others of its key parked.
+// entry is the entry of a letter, for the mark of its result.
+func entry(l *deadletter.Letter) *parking.Entry {
+	return &parking.Entry{Token: l.Token, Key: parking.Key{Table: l.Table, Key: string(l.Key)}, Why: "a test"}
+}
+
+func (w *world) released(letters ...*deadletter.Letter) {
+	w.Helper()
+	var entries []*parking.Entry
+	for _, l := range letters {
+		entries = append(entries, entry(l))
+	}
+	w.produce(parking.ReleasedMark(w.cfg.Parking, "shop.walpost", entries, time.Now()))
+}
+
+func (w *world) dropped(l *deadletter.Letter) {
+	w.Helper()
+	w.produce(parking.DroppedMark(w.cfg.Parking, "shop.walpost", entry(l), time.Now()))
+}
+
+// marks are the marks in the topic of parked events, as "state token".
+func (w *world) marks() (all string) {
+	w.Helper()
+	r := readAll(w.client, w.cfg.Parking, 0, func(rec *kgo.Record) {
+		if _, m, err := deadletter.Decode(rec); err != nil {
+			w.Error(err)
+		} else if m != nil {
+			all += string(m.State) + " " + m.Token + ", "
+		}
+	})
+	if err := r.ToEnd(w.Context()); err != nil {
+		w.Fatal(err)
+	}
+	return all
+}
+
+// A retry asks the relay once for each key, and tells what became of each event.
 func TestParkedKeysAreReleasedByTheRelay(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	w.kafka.CreateTopic(t, w.cfg.Parking, 1, nil)
-	holder := deadletter.Writer{Epoch: 3, Holder: "h"}
-	key := func(k string) parking.Key { return parking.Key{Table: "public.outbox", Key: k} }
-	w.produce(parking.OpenedMark(w.cfg.Parking, "shop.walpost", holder, began))
-	a, b, c, d := w.letter("a", "1", "x", "A"), w.letter("b", "1", "x", "B"), w.letter("c", "2", "x", "C"), w.letter("d", "3", "x", "D")
-	b.Reason = deadletter.Behind
-	w.parks(holder, a, b, c, d)
+	a, b, c, d, f := w.letter("a", "1", "x", "A"), w.letter("b", "1", "x", "B"), w.letter("c", "2", "x", "C"), w.letter("d", "2", "x", "D"), w.letter("f", "3", "x", "F")
+	b.Reason, d.Reason = deadletter.Behind, deadletter.Behind
+	w.parks(a, b, c, d, f)
 	w.write(w.letter("e", "1", "x", "E")) // a dead letter beside them
 	topics := w.open()
 	got := ""
 	for _, e := range w.entries(topics, nil) {
 		got += e.ID + " " + string(e.Where) + ", "
 	}
-	if got != "e dead, a parked, b parked, c parked, d parked, " {
+	if got != "e dead, a parked, b parked, c parked, d parked, f parked, " {
 		t.Errorf("open: %s", got)
 	}
 	steps, value, _, err := topics.History(t.Context(), w.entries(topics, &Filter{Tokens: []string{"t-b"}})[0])
 	if err != nil || len(steps) != 1 || string(value) != "B" {
 		t.Errorf("history: %v %q %v", steps, value, err)
 	}
-	if dropped, left, err := topics.DropParked(t.Context(), w.entries(topics, &Filter{Tokens: []string{"t-a"}}), "a test"); dropped != 1 || left != 1 || err != nil {
-		t.Errorf("drop: %d, left %d, %v", dropped, left, err)
-	}
-	asks := func(want Release) {
+	asks := func(events []*Event, would, want Requested) {
 		t.Helper()
-		topics := w.open()
-		events := w.entries(topics, nil)
-		if would := topics.WouldRelease(events); would.Keys != want.Keys || would.Remaining != want.Remaining {
-			t.Errorf("would release %+v", would)
+		if got := topics.WouldRelease(events); *got != would {
+			t.Errorf("would release %+v, want %+v", *got, would)
 		}
-		if r, err := topics.Release(t.Context(), events, false); err != nil || *r != want {
-			t.Errorf("release: %+v, %v, want %+v", r, err, want)
+		if got, err := topics.Release(t.Context(), events, false); err != nil || *got != want {
+			t.Errorf("release: %+v, %v, want %+v", *got, err, want)
 		}
 	}
-	asks(Release{Keys: 3, Asked: 3, Remaining: 3})
-	asks(Release{Keys: 3, Remaining: 3}) // the second retry asks for nothing
+	asks(w.entries(topics, nil), Requested{Keys: 3, Events: 5, Parked: 5}, Requested{Keys: 3, Events: 5, Requests: 3, Waiting: 5})
 	topics = w.open()
+	asks(w.entries(topics, nil), Requested{Keys: 3, Events: 5, Waiting: 5}, Requested{Keys: 3, Events: 5, Waiting: 5}) // the second retry asks for nothing
+	for _, e := range w.entries(topics, nil) {
+		if e.Releasing != (e.Where == InParking) || e.Dropping {
+			t.Errorf("%s: releasing %t, dropping %t", e.ID, e.Releasing, e.Dropping)
+		}
+	}
 	go func() {
 		c.Attempts = 2
-		w.parks(holder, c)
-		w.produce(parking.ReleasedMark(w.cfg.Parking, "shop.walpost", holder, key("1"), "t-b", time.Now()))
-		w.produce(parking.ReleasedMark(w.cfg.Parking, "shop.walpost", holder, key("3"), "t-d", time.Now()))
+		w.parks(c)
+		w.dropped(f)
+		w.released(a)
+		w.released(b)
 	}()
-	if r, err := topics.Release(t.Context(), w.entries(topics, nil), true); err != nil || *r != (Release{Keys: 3, Released: 2, Refused: 1, Remaining: 1}) {
-		t.Errorf("after the wait: %+v, %v", r, err)
+	if got, err := topics.Release(t.Context(), w.entries(topics, nil), true); err != nil || *got != (Requested{Keys: 3, Events: 5, Released: 2, Dropped: 1, Refused: 1, Parked: 1}) {
+		t.Errorf("after the wait: %+v, %v", got, err)
 	}
-	if said := strings.Join(w.said, "\n"); !strings.Contains(said, "waiting until relay shop.walpost has delivered") {
-		t.Errorf("said %s", said)
-	}
-	if got := w.states(); got != "e open 1, a dropped 1, b released 1, c open 2, d released 1" {
+	if got := w.states(); got != "e open 1, c open 2, d open 1, a released 1, b released 1, f dropped 1" {
 		t.Error(got)
 	}
-	if topics := w.open(); topics.Dead.Fold.Newest != "" || topics.Parked.Lots["shop.walpost"].Damaged > 0 {
+	if topics := w.open(); topics.Dead.Fold.Newest != "" || topics.Parked.relays["shop.walpost"].lot.Damaged > 0 {
 		t.Errorf("%+v", topics.Dead.Fold)
+	}
+}
+
+// A drop is carried out by the relay, which may be delivering the event just then. The command tells which of the two it was, and
+// leaves the request when no relay answers.
+func TestParkedEventsAreDroppedByTheRelay(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.kafka.CreateTopic(t, w.cfg.Parking, 1, nil)
+	a, b, c, d := w.letter("a", "1", "x", "A"), w.letter("b", "1", "x", "B"), w.letter("c", "2", "x", "C"), w.letter("d", "3", "x", "D")
+	w.parks(a, b, c, d)
+	drops := func(limit time.Duration, want Requested, tokens ...string) {
+		t.Helper()
+		topics := w.open()
+		if got, err := topics.DropParked(t.Context(), w.entries(topics, &Filter{Tokens: tokens}), "INC-17", limit); err != nil || *got != want {
+			t.Errorf("drop %v: %+v, %v, want %+v", tokens, *got, err, want)
+		}
+	}
+	drops(0, Requested{Keys: 1, Events: 1, Requests: 1, Waiting: 1}, "t-a")
+	if e := w.entries(w.open(), &Filter{Tokens: []string{"t-a"}})[0]; !e.Dropping || e.State != deadletter.Open || e.Why != "INC-17" {
+		t.Errorf("%+v", e)
+	}
+	if got := w.marks(); got != "drop t-a, " {
+		t.Errorf("marks: %s", got)
+	}
+	go func() {
+		for !strings.Contains(w.marks(), "drop t-c") && t.Context().Err() == nil {
+		}
+		w.dropped(a)
+		w.released(c)
+	}()
+	drops(time.Hour, Requested{Keys: 2, Events: 2, Requests: 1, Dropped: 1, Released: 1}, "t-a", "t-c")
+	if got := w.states(); got != "b open 1, d open 1, a dropped 1, c released 1" {
+		t.Error(got)
+	}
+
+	// The relay deletes records that it does not need any more, and they may have been the result.
+	topics := w.open()
+	events := w.entries(topics, &Filter{Tokens: []string{"t-b"}})
+	end, err := kadm.NewClient(w.client).ListEndOffsets(t.Context(), w.cfg.Parking)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := kadm.NewClient(w.client).DeleteRecords(t.Context(), end.Offsets()); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := topics.DropParked(t.Context(), events, "INC-17", time.Hour); err != nil || *got != (Requested{Keys: 1, Events: 1, Requests: 1, Closed: 1}) {
+		t.Errorf("%+v, %v", *got, err)
 	}
 }
 

@@ -117,7 +117,7 @@ func TestAnotherNameLeavesKeysParked(t *testing.T) {
 		}
 		r = s.startReady("--accept-gap=" + token[1])
 	}
-	if code, out := s.command("dead", "drop", "--relay="+former, "--reason", "a test"); code != 0 || !strings.Contains(out, "dropped: 1\n") {
+	if code, out := s.command("dead", "drop", "--relay="+former, "--reason", "a test"); code != 0 || !strings.Contains(out, "dropped by the relay: 1\n") {
 		t.Errorf("drop: code %d\n%s", code, out)
 	}
 	eventually(t, time.Minute, "nothing is parked", func() bool { return r.metric("walpost_parked_keys") == 0 })

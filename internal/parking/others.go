@@ -64,6 +64,6 @@ func (s Stranger) String() string {
 // Hint says how to find out whether somebody has to do something, and what.
 func (s Stranger) Hint() string {
 	return "If another relay runs under this name, there is nothing to do. If this relay had the name before, set name: " + s.Relay +
-		" again (and source.slot, if it was another one), start walpost run, and release the keys with \"walpost dead retry\". If run refuses because the slot is ahead, " +
-		"this relay has delivered the events of that gap under the new name, so accept it. Or give the keys up with \"walpost dead drop --reason=REASON --relay=" + s.Relay + "\"."
+		" again (and source.slot, if it was another one), start walpost run, and release the keys with \"walpost dead retry\" or give them up with \"walpost dead drop\". " +
+		"If run refuses because the slot is ahead, this relay has delivered the events of that gap under the new name, so accept it."
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/latency"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/sink"
 	"github.com/walpost/walpost/slot"
@@ -218,7 +219,7 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	}
 	gauge(parkedKeys, float64(s.Parked.Keys))
 	gauge(parkedNow, float64(s.Parked.Events))
-	gauge(parkedAge, since(s.Parked.Oldest))
+	gauge(parkedAge, since(parking.Since(s.OldestParked)))
 	counter(abandoned, float64(s.Abandoned))
 	counter(skipped, float64(s.Skipped))
 	for what, n := range s.Remarks {

@@ -12,6 +12,7 @@ import (
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/checkpoint"
 	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
 	"github.com/walpost/walpost/internal/service"
 	"github.com/walpost/walpost/relay"
 	"github.com/walpost/walpost/slot"
@@ -150,7 +151,7 @@ func parkedViewOf(s *walpost.Status, now time.Time) *parkedView {
 	if !s.Park && s.Parked.Keys == 0 {
 		return nil
 	}
-	v := &parkedView{Keys: s.Parked.Keys, Events: s.Parked.Events, Age: ago(s.Parked.Oldest, now), Oldest: []parkedKeyView{}}
+	v := &parkedView{Keys: s.Parked.Keys, Events: s.Parked.Events, Age: ago(parking.Since(s.OldestParked), now), Oldest: []parkedKeyView{}}
 	for _, p := range s.OldestParked {
 		v.Oldest = append(v.Oldest, parkedKeyView{
 			Table: p.Key.Table, Key: p.Key.Key, Events: p.Events, Token: p.First.Token, Reason: string(p.First.Reason), Tries: p.First.Attempts,

@@ -36,7 +36,9 @@ func stateWord(e *walpost.BadEvent) string {
 	switch {
 	case e.State != deadletter.Open:
 		return string(e.State)
-	case e.Asked:
+	case e.Dropping:
+		return "dropping"
+	case e.Releasing:
 		return "releasing"
 	}
 	return string(e.Where)
@@ -54,7 +56,8 @@ type BadEvent struct {
 	Token      string          `json:"token"`
 	Where      badevents.Where `json:"where"`
 	State      string          `json:"state"`
-	Asked      bool            `json:"release_asked,omitempty"`
+	Releasing  bool            `json:"releasing,omitempty"` // the relay is to deliver the parked event, or to drop it
+	Dropping   bool            `json:"dropping,omitempty"`
 	Why        string          `json:"why,omitempty"`
 	Reason     cdc.Reason      `json:"reason"`
 	Error      string          `json:"error"`
@@ -77,7 +80,7 @@ type BadEvent struct {
 // BadEventOf is e for programs.
 func BadEventOf(e *walpost.BadEvent) BadEvent {
 	row := BadEvent{
-		Token: e.Token, Where: e.Where, State: string(e.State), Asked: e.Asked, Why: e.Why, Reason: e.Reason, Error: e.Error, Relay: e.Name, Database: e.Database, Table: e.Table, EventID: e.ID, KeyKnown: e.KeyKnown,
+		Token: e.Token, Where: e.Where, State: string(e.State), Releasing: e.Releasing, Dropping: e.Dropping, Why: e.Why, Reason: e.Reason, Error: e.Error, Relay: e.Name, Database: e.Database, Table: e.Table, EventID: e.ID, KeyKnown: e.KeyKnown,
 		Topic: e.Letter.Topic, Attempts: e.Attempts, CommitTime: e.CommitTime, Version: e.Version, Partition: e.Newest.Partition, Offset: e.Newest.Offset,
 	}
 	row.Key, row.KeyB64 = textOrBase64(e.Key)
@@ -101,7 +104,7 @@ type DeadDetail struct {
 type DeadStep struct {
 	Partition int32      `json:"partition"`
 	Offset    int64      `json:"offset"`
-	What      string     `json:"what"` // letter, retried, dropped
+	What      string     `json:"what"` // letter, or the state of a mark; release and drop are requests to the relay
 	Attempts  int        `json:"attempts,omitempty"`
 	Reason    cdc.Reason `json:"reason,omitempty"`
 	Error     string     `json:"error,omitempty"`
@@ -136,8 +139,10 @@ func deadMeaning(e *walpost.BadEvent) (text string, open bool) {
 		return "the relay has delivered the event after a retry", false
 	case e.State == deadletter.Dropped:
 		return "a person has given the event up: " + OneLine(e.Why), false
-	case e.Asked:
-		return "a retry has asked the relay to deliver all parked events of the key; start walpost run if it is not running", false
+	case e.Dropping:
+		return "a drop has asked the relay to give the event up, which the running relay does: " + OneLine(e.Why), false
+	case e.Releasing:
+		return "the running relay delivers the parked events of the key", false
 	case e.Where == badevents.InParking:
 		return "the event waits, and all later events of its key wait too", true
 	}
@@ -167,7 +172,11 @@ func Dead(w io.Writer, e *walpost.BadEvent, d *DeadDetail, value []byte) error {
 		if s.Time == nil {
 			text += fmt.Sprintf("attempt %d failed, %s: %s", s.Attempts, s.Reason, OneLine(s.Error))
 		} else {
-			text += strings.TrimSuffix(fmt.Sprintf("%s at %s: %s", s.What, s.Time.Format(time.RFC3339), OneLine(s.Why)), ": ")
+			what := s.What
+			if state := deadletter.State(what); state == deadletter.Release || state == deadletter.Drop {
+				what += " requested"
+			}
+			text += strings.TrimSuffix(fmt.Sprintf("%s at %s: %s", what, s.Time.Format(time.RFC3339), OneLine(s.Why)), ": ")
 		}
 		line("history", text)
 	}
@@ -202,12 +211,12 @@ func Dead(w io.Writer, e *walpost.BadEvent, d *DeadDetail, value []byte) error {
 // A DeadRetry is what a retry did, for programs.
 type DeadRetry struct {
 	*walpost.RetryReport
-	Parked *badevents.Release `json:"parked"`
-	Done   []BadEvent         `json:"not_open"` // tokens of events that need no retry
+	Parked *badevents.Requested `json:"parked"`
+	Done   []BadEvent           `json:"not_open"` // tokens of events that need no retry
 }
 
-// Retry prints what a retry did. waited says that it waited for the events of parked keys.
-func Retry(w io.Writer, r *DeadRetry, waited bool) error {
+// Retry prints what a retry did.
+func Retry(w io.Writer, r *DeadRetry) error {
 	var b strings.Builder
 	for _, e := range r.Done {
 		fmt.Fprintf(&b, "%s: nothing to do, the event is %s\n", e.Token, e.State)
@@ -236,17 +245,50 @@ func Retry(w io.Writer, r *DeadRetry, waited bool) error {
 		fmt.Fprintf(&b, "  %s, event %s, attempt %d, %s: %s\n", e.Token, dash(e.EventID), e.Attempts, e.Reason, OneLine(e.Error))
 	}
 	if p := r.Parked; p != nil && p.Keys > 0 {
-		fmt.Fprintf(&b, "parked keys: %d, events: %d\n", p.Keys, p.Remaining)
-		switch {
-		case r.DryRun:
-		case waited:
-			fmt.Fprintf(&b, "released: %d, refused again: %d\n", p.Released, p.Refused)
-			if p.Refused > 0 {
-				b.WriteString("walpost dead list says why\n")
-			}
-		default:
-			fmt.Fprintf(&b, "keys to release: %d requested now, %d requested before. The running relay delivers their events. walpost dead list shows the events that are still parked.\n", p.Asked, p.Keys-p.Asked)
+		fmt.Fprintf(&b, "parked keys: %d, events: %d\n", p.Keys, p.Events)
+		parked(&b, p)
+	}
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// parked prints what became of parked events that the relay was asked to release or to drop.
+func parked(b *strings.Builder, p *badevents.Requested) {
+	for _, line := range []struct {
+		n    int
+		text string
+	}{
+		{p.Released, "delivered by the relay: %d\n"},
+		{p.Dropped, "dropped by the relay: %d\n"},
+		{p.Closed, "delivered or dropped by the relay, which has deleted the records since: %d\n"},
+		{p.Refused, "refused again: %d (walpost dead list says why)\n"},
+		{p.Parked, "still parked: %d\n"},
+		{p.Waiting, "waiting for the relay: %d\n"},
+	} {
+		if line.n > 0 {
+			fmt.Fprintf(b, line.text, line.n)
 		}
+	}
+}
+
+// A DeadDrop is what a drop did, for programs.
+type DeadDrop struct {
+	Events int                  `json:"events"`
+	Dead   int                  `json:"dropped_dead"`
+	Parked *badevents.Requested `json:"parked"`
+}
+
+// Drop prints what a drop did.
+func Drop(w io.Writer, d *DeadDrop) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "open events: %d\n", d.Events)
+	p := d.Parked
+	if p == nil || p.Events == 0 || d.Dead > 0 {
+		fmt.Fprintf(&b, "dropped: %d\n", d.Dead)
+	}
+	if p != nil && p.Events > 0 {
+		fmt.Fprintf(&b, "parked events: %d\n", p.Events)
+		parked(&b, p)
 	}
 	_, err := io.WriteString(w, b.String())
 	return err
