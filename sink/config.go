@@ -28,12 +28,13 @@ type Config struct {
 	WindowEvents int   `yaml:"-"`
 	WindowBytes  int64 `yaml:"-"`
 
-	// DeadLetters is the dead letter topic, and Parking that of parked events; "" for none. They are created if they are missing,
-	// whatever Topics.Create says: with Bury and with Park at Open, and otherwise for the first letter.
+	// DeadLetters is the dead letter topic, "" for none. It is created if it's missing, whatever Topics.Create says: with Bury at
+	// Open, and otherwise for the first letter.
 	DeadLetters string `yaml:"-"`
-	Parking     string `yaml:"-"`
 	Bury        bool   `yaml:"-"`
-	Park        bool   `yaml:"-"`
+	// Parking is the topic of parked events, for a ParkingLog. Park says that a policy parks keys.
+	Parking string `yaml:"-"`
+	Park    bool   `yaml:"-"`
 
 	// Logger is written to at edges only. The zero value is silent.
 	Logger zerolog.Logger `yaml:"-"`

@@ -104,12 +104,10 @@ func Open(cfg Config) (*Kafka, error) {
 		s.adm.Close()
 		return nil, err
 	}
-	for topic, early := range map[string]bool{cfg.DeadLetters: cfg.Bury, cfg.Parking: cfg.Park} {
-		if early { // so that it is there before the first letter
-			s.mu.Lock()
-			s.shut(s.topicOf(topic))
-			s.mu.Unlock()
-		}
+	if cfg.Bury { // so that the topic is there before the first letter
+		s.mu.Lock()
+		s.shut(s.topicOf(cfg.DeadLetters))
+		s.mu.Unlock()
 	}
 	return s, nil
 }

@@ -140,15 +140,12 @@ func (s *Kafka) learn(group []*topic) []error {
 var errFresh = errors.New("was created and is not ready yet")
 
 // makes reports whether the sink creates the topic if it is missing.
-func (s *Kafka) makes(topic string) bool { return s.cfg.Topics.Create || s.cfg.holdsLetters(topic) }
-
-// holdsLetters reports whether the topic is one of walpost's own.
-func (c *Config) holdsLetters(topic string) bool { return topic == c.DeadLetters || topic == c.Parking }
+func (s *Kafka) makes(topic string) bool { return s.cfg.Topics.Create || topic == s.cfg.DeadLetters }
 
 // create makes a missing topic. The brokers need a moment until it can be used, so the topic stays in line.
 func (s *Kafka) create(ctx context.Context, topic string) error {
 	var err error
-	if s.cfg.holdsLetters(topic) {
+	if topic == s.cfg.DeadLetters {
 		_, _, err = CreateLetterTopic(ctx, s.adm, topic, false)
 	} else {
 		how := kafka.NewTopic{Name: topic, Partitions: s.cfg.Topics.Partitions, Replicas: s.cfg.Topics.ReplicationFactor}

@@ -295,13 +295,18 @@ func TestTheParkingLogIsFenced(t *testing.T) {
 		if len(left) != 4 || string(left[0].Record.Value) != first.values[3] || left[3].Ticket.Tx != 6 || first.Unwritten() != nil {
 			t.Errorf("unwritten: %+v", left)
 		}
-		// And back.
+		// And back. What is appended while Unwritten has something is behind it.
+		first.append(1)
 		first.fence()
+		first.append(1)
+		if left := first.Unwritten(); len(left) != 2 || left[0].Ticket.Tx != 7 || first.Unwritten() != nil {
+			t.Errorf("unwritten: %+v", left)
+		}
 		first.append(1)
 		first.await(func() bool { return len(first.written) == 4 })
 		second.append(1)
 		second.breaks()
-		want = append(want, first.values[7])
+		want = append(want, first.values[9])
 		first.holds(want...)
 	})
 }
@@ -343,6 +348,44 @@ func parkingLogPassesOver(t *testing.T, brokers []string, topic string) {
 	b.holds(want...)
 	if err := b.Broken(); err != nil {
 		t.Error(err)
+	}
+}
+
+// Records that fit alone are not sent in batches that are too large, so no transaction is aborted. Where the topic has hardly any limit,
+// a batch has a few megabytes.
+func TestTheParkingLogKeepsItsBatchesBelowTheLimit(t *testing.T) {
+	for _, limit := range []int{20_000, kafka.MaxRequest} {
+		c := testenv.FakeKafka(t)
+		if err := c.CreateTopic("parked", 1, map[string]string{"max.message.bytes": fmt.Sprint(limit)}); err != nil {
+			t.Fatal(err)
+		}
+		var commits, aborts, large atomic.Int32
+		c.ControlKey(int16(kmsg.EndTxn), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			if req.(*kmsg.EndTxnRequest).Commit { //nolint:errcheck // ControlKey's
+				commits.Add(1)
+			} else {
+				aborts.Add(1)
+			}
+			return nil, nil, false
+		})
+		c.ControlKey(int16(kmsg.Produce), func(req kmsg.Request) (kmsg.Response, error, bool) {
+			c.KeepControl()
+			large.Store(max(large.Load(), int32(len(req.(*kmsg.ProduceRequest).Topics[0].Partitions[0].Records)))) //nolint:errcheck // ControlKey's
+			return nil, nil, false
+		})
+		cfg := config(c.ListenAddrs())
+		cfg.Compression = "none"
+		b := openLog(t, cfg, "parked")
+		b.fence()
+		for n := range 300 {
+			b.appendValue(append(fmt.Append(nil, n, "/"), incompressible(min(limit, 1<<20)/20)...))
+		}
+		b.all()
+		b.holds(b.values...)
+		if aborts.Load() > 0 || commits.Load() > 100 || large.Load() > batchBytes {
+			t.Errorf("limit %d: %d commits, %d aborts, a batch of %d bytes", limit, commits.Load(), aborts.Load(), large.Load())
+		}
 	}
 }
 
@@ -594,6 +637,32 @@ func parkingLogBreaksWithItsTopic(t *testing.T, cl *kgo.Client, brokers []string
 	b.holds() // the client may have written to it, before it knew, but not committed
 }
 
+// Before Kafka 2.8 topics have no ids, and only the offsets tell that the topic was created again.
+func TestTheParkingLogBreaksWithATopicThatHasNoID(t *testing.T) {
+	c := testenv.FakeKafka(t, kfake.MaxVersions(kversion.V2_7_0()))
+	b := openLog(t, config(c.ListenAddrs()), "parked")
+	if state := b.fence(); state.ID != "" {
+		t.Errorf("%+v", state)
+	}
+	b.append(3)
+	b.all()
+	b.holds(b.values...)
+	if err := errors.Join(c.DeleteTopic("parked"), c.CreateTopic("parked", 1, nil)); err != nil {
+		t.Fatal(err)
+	}
+	b.append(1)
+	if err := b.breaks(); !errors.Is(err, errOffset) {
+		t.Error(err)
+	}
+	b.patience = 2 * time.Second
+	if _, err := b.Read(t.Context(), b.next, func(*kgo.Record) bool { return true }); !errors.Is(err, kafka.ErrGone) {
+		t.Error(err)
+	}
+	b.fence()
+	b.written, b.seen, b.next = map[string]int64{}, nil, 0
+	b.holds()
+}
+
 // Records may be gone from the front. A reading from a later offset needs none of them.
 func TestTheParkingLogSaysWhatIsGone(t *testing.T) {
 	c := testenv.FakeKafka(t)
@@ -623,6 +692,44 @@ func TestTheParkingLogSaysWhatIsGone(t *testing.T) {
 	}
 	if state := b.fence(); state.Start != 4 || state.End != 11 {
 		t.Errorf("%+v", state)
+	}
+}
+
+// The memory of a reading does not grow with the topic, and a reading that has to start over gives no record twice.
+func TestTheParkingLogIsReadInBoundedPieces(t *testing.T) {
+	c := testenv.FakeKafka(t)
+	b := openLog(t, config(c.ListenAddrs()), "parked")
+	b.fence()
+	for n := range 40 {
+		b.appendValue(append(fmt.Append(nil, n, "/"), incompressible(100_000)...))
+		b.all()
+	}
+	fetches := 0
+	c.ControlKey(int16(kmsg.Fetch), func(req kmsg.Request) (kmsg.Response, error, bool) {
+		c.KeepControl()
+		fetches++
+		if n := req.(*kmsg.FetchRequest).MaxBytes; n > 1<<20 { //nolint:errcheck // ControlKey's
+			t.Errorf("asked for %d bytes", n)
+		}
+		return nil, nil, false
+	})
+	b.holds(b.values...)
+	if fetches < 4 {
+		t.Errorf("%d fetches", fetches)
+	}
+	last, n := int64(-1), 0
+	next, err := b.Read(t.Context(), 0, func(r *kgo.Record) bool {
+		if r.Offset <= last {
+			t.Fatalf("offset %d after %d", r.Offset, last)
+		}
+		last = r.Offset
+		if n++; n == 15 {
+			c.Fault(kfake.Fault{Keys: []kmsg.Key{kmsg.Fetch}, Topic: "parked", Err: kerr.OffsetOutOfRange, Count: 1})
+		}
+		return true
+	})
+	if n != 40 || next != b.next || err != nil {
+		t.Errorf("%d records, %d, %v", n, next, err)
 	}
 }
 

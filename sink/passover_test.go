@@ -16,6 +16,7 @@ import (
 	"github.com/twmb/franz-go/pkg/kmsg"
 
 	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/internal/kafka"
 	"github.com/walpost/walpost/internal/testenv"
 )
 
@@ -293,4 +294,74 @@ func TestATopicOfDeadLettersWithTheBrokersOwnLimit(t *testing.T) {
 	if got := c.TopicInfo("dead").Configs; got["retention.ms"] == nil || got["max.message.bytes"] != nil {
 		t.Errorf("%v", got)
 	}
+}
+
+// Of what waits behind a refused record, PassOver gives back what its caller wants, in order and whole, and delivers the rest.
+func TestPassOverTakesRecordsBack(t *testing.T) {
+	c := limited(t, 20_000)
+	b := open1(t, config(c.ListenAddrs()))
+	b.send("a", "k", 5)
+	b.all()
+	tooLargeFor(b, "a", "k")
+	var mine []string
+	for n := range 200 {
+		b.send("a", "j", 1)
+		mine = append(mine, b.sendRecord(cdc.Record{Topic: "a", Key: []byte("k"), Partition: -1, Value: fmt.Append(nil, "value ", n)}))
+	}
+	b.send("b", "k", 1) // another topic
+	b.refused()
+	b.collect(func() bool { return len(b.acked) == 6 })
+	b.PassOver("a", func(key []byte, ticket *cdc.Ticket) bool { return string(key) == "k" })
+	var back []string
+	b.collect(func() bool {
+		for i := range b.buf {
+			if a := &b.buf[i]; errors.Is(a.Err, cdc.ErrTakenBack) {
+				if a.Record == nil || string(a.Record.Value) != fmt.Sprint("value ", len(back)) || a.Record.EventID != a.EventID || a.Topic != "a" {
+					t.Fatalf("%+v", a)
+				}
+				back = append(back, a.EventID)
+			}
+		}
+		b.buf = b.buf[:0]
+		return len(b.acked)+len(b.poison) == len(b.ids)
+	})
+	if !slices.Equal(back, mine) || len(b.acked) != 206 {
+		t.Errorf("%d taken back, %d acknowledged", len(back), len(b.acked))
+	}
+	b.send("a", "k", 5) // and the key is usable again
+	b.collect(func() bool { return len(b.acked) == 211 })
+	b.checkLog(c.ListenAddrs(), "a", "b")
+}
+
+// Of what waits for a topic that does not exist, TakeBack gives back what its caller wants, and the rest is delivered once it exists.
+func TestTakeBackReturnsWhatWaitsForATopic(t *testing.T) {
+	c := limited(t, 20_000)
+	b := open1(t, config(c.ListenAddrs()))
+	b.send("a", "k", 1)
+	b.all()
+	var mine []string
+	for n := range 5 {
+		b.send("none", "j", 1)
+		mine = append(mine, b.sendRecord(cdc.Record{Topic: "none", Key: []byte("k"), Partition: -1, Value: fmt.Append(nil, "value ", n)}))
+	}
+	b.collect(func() bool { return b.Stalled() != nil })
+	b.TakeBack("none", func(key []byte, _ *cdc.Ticket) bool { return string(key) == "k" })
+	var back []string
+	b.collect(func() bool {
+		for i := range b.buf {
+			if a := &b.buf[i]; errors.Is(a.Err, cdc.ErrTakenBack) {
+				back = append(back, a.EventID)
+			}
+		}
+		b.buf = b.buf[:0]
+		return len(back) == len(mine)
+	})
+	if !slices.Equal(back, mine) {
+		t.Errorf("%q taken back, want %q", back, mine)
+	}
+	how := kafka.NewTopic{Name: "none", Partitions: 1}
+	if made, err := how.Create(t.Context(), b.adm, false); err != nil || made.Err != nil {
+		t.Fatal(err, made.Err)
+	}
+	b.collect(func() bool { return len(b.acked) == 6 })
 }

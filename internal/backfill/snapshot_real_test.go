@@ -103,6 +103,7 @@ func (s *holdingSink) Acks(buf []cdc.Ack) []cdc.Ack {
 }
 
 func (s *holdingSink) PassOver(string, func([]byte, *cdc.Ticket) bool) {}
+func (s *holdingSink) TakeBack(string, func([]byte, *cdc.Ticket) bool) {}
 func (s *holdingSink) Wake() <-chan struct{}                           { return s.wake }
 func (s *holdingSink) Stalled() error                                  { return nil }
 func (s *holdingSink) Pending(func(string, int, error, bool))          {}
