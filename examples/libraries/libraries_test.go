@@ -125,7 +125,9 @@ var shops = map[string]func(t *testing.T, dsn string) shop{
 		}
 		t.Cleanup(pool.Close)
 		return shop{
-			place: func(ctx context.Context, m inbox.Message, o Order) error { return PlaceSQLC(ctx, pool, New(pool), m, o) },
+			place: func(ctx context.Context, m inbox.Message, o Order) error {
+				return PlaceSQLC(ctx, pool, New(pool), m, o)
+			},
 			pools: map[string]any{"Pool": pool},
 		}
 	},
