@@ -9,13 +9,13 @@ import (
 	ipg "github.com/walpost/walpost/internal/pg"
 )
 
-// beforeSecondPiece runs do once in the next pass: when the first partition was looked into but for its first piece. A pass asks three times
+// beforeSecondPiece runs do once in the next pass: when the first partition was looked into but for its first piece. A pass asks four times
 // how far the relay is before it looks into anything, then once for the look and once for each piece.
 func (p *place) beforeSecondPiece(do func()) {
 	progress, asked := p.cfg.Progress, 0
 	p.piece = 4
 	p.cfg.Progress = func() Progress {
-		if asked++; asked == 6 {
+		if asked++; asked == 7 {
 			do()
 		}
 		return progress()
