@@ -148,6 +148,10 @@ var refusals = []struct {
 }{
 	{name: "no table", error: "table public.outbox does not exist in database", behaves: "fail", hint: "walpost setup"},
 	{
+		name: "a renamed table", sql: []string{outboxTable, publicationForOutbox, "ALTER TABLE outbox RENAME TO events"},
+		error: "table public.outbox does not exist in database", behaves: "fail", hint: "Publication walpost has public.events. If the table was renamed",
+	},
+	{
 		name: "a table in another case", sql: []string{`CREATE TABLE public."outBox" (id int)`}, cfg: func(c *Config) { c.Tables = []string{"public.outBox"} },
 		error: `table public.outbox does not exist, but public."outBox" does`, behaves: "fail", hint: `'public."outBox"'`,
 	},

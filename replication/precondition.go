@@ -206,7 +206,7 @@ func (j *judgement) table(t *pg.TableFacts) {
 		j.lose(name, fix.Fix{fix.Key{Name: "source.table", Value: "'" + t.Similar[0] + "'"}, fix.Words("In double quotes, a name keeps its case.")},
 			"table %s does not exist, but %s does", t.Table, strings.Join(t.Similar, ", "))
 	case !t.Exists():
-		j.lose(name, fix.ByWords("Correct source.table, or create the table: walpost setup prints the SQL."), "table %s does not exist in database %s", t.Table, j.f.Server.Database)
+		j.lose(name, j.missingTable(), "table %s does not exist in database %s", t.Table, j.f.Server.Database)
 	case t.Kind != "r" && t.Kind != "p":
 		j.lose(name, fix.ByWords("Set source.table to an ordinary or partitioned table."), "%s is a %s: only tables are in the WAL", t.Table, kinds[t.Kind])
 	case t.Persistence == "u":
@@ -216,6 +216,23 @@ func (j *judgement) table(t *pg.TableFacts) {
 	default:
 		j.columns(t)
 	}
+}
+
+// missingTable says how to repair a missing table. A table that was renamed is still in the publication.
+func (j *judgement) missingTable() fix.Fix {
+	var others []string
+	if p := j.f.Publication; p != nil {
+		for _, t := range p.Tables {
+			if !j.configured(t) {
+				others = append(others, t.Schema+"."+t.Name)
+			}
+		}
+	}
+	if len(others) == 0 {
+		return fix.ByWords("Correct source.table, or create the table: walpost setup prints the SQL.")
+	}
+	return fix.ByWords(fmt.Sprintf("Publication %s has %s. If the table was renamed, set source.table to its present name. "+
+		"Don't create a new table under the old name: walpost would leave out what is written into the renamed one.", j.cfg.Publication, strings.Join(others, ", ")))
 }
 
 var kinds = map[string]string{"v": "view", "m": "materialized view", "f": "foreign table"}
