@@ -401,6 +401,25 @@ func TestARunWithoutTheSnapshotRefusesToForgetIt(t *testing.T) {
 	})
 }
 
+// While an accepted gap is open, recover has nothing to do, and tells what closes the gap.
+func TestARecoverNamesTheAcceptedGapThatIsOpen(t *testing.T) {
+	story(t, func(t *testing.T, w *world) {
+		r := w.start(Config{Create: true})
+		w.want(t, time.Second, "record", func() bool { return w.newest() != nil })
+		r.stopped(t, time.Second)
+		w.do(func() {
+			rec := *w.newest()
+			rec.Accepted = []checkpoint.Accepted{{Token: "0123", Gap: "a gap", Time: time.Now()}}
+			w.records[rec.StoredKey()] = rec.Encode()
+		})
+		r = w.start(Config{Create: true, Copying: &Copying{Origin: checkpoint.OriginRecover, Tables: &fakeTables{w: w}}})
+		<-r.done
+		if !errors.Is(r.err, ErrNoGap) || !strings.Contains(r.err.Error(), "recover --close-gap=0123") {
+			t.Errorf("%v", r.err)
+		}
+	})
+}
+
 // Before the first run there is no gap, and recover does not claim that the slot is there.
 func TestARecoverBeforeTheFirstRunSaysThatThereIsNoSlot(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {

@@ -167,6 +167,10 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 		return rec, nil
 	case err == nil && rec == nil:
 		return nil, fmt.Errorf("%w: no checkpoint belongs to the slot, and the first walpost run begins at the position of the slot", ErrNoGap)
+	case err == nil && len(rec.Accepted) > 0:
+		open := rec.Accepted[0]
+		return nil, fmt.Errorf("%w for recover: gap %s was accepted and is still open (%s). Publish its rows, which %s finds, and then run %s",
+			ErrNoGap, open.Token, open.Gap, fault.Command("verify"), checkpoint.CloseCommand(open.Token))
 	case err == nil:
 		return nil, fmt.Errorf("%w: the slot exists, and the checkpoint fits it", ErrNoGap)
 	case errors.Is(err, checkpoint.ErrNoSlot):

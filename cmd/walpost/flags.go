@@ -43,7 +43,7 @@ var settings = []setting{
 	{flag: "slot", field: "source.slot", usage: "`name` of the replication slot"},
 	{flag: "publication", field: "source.publication", usage: "`name` of the publication"},
 	{flag: "create", field: "source.create", usage: "create the publication and the slot if they are missing", bool: true, makes: true},
-	{flag: "snapshot", field: "source.snapshot", usage: "what to do with rows from before the first start: initial, or the `bound` that walpost run prints", values: "never initial"},
+	{flag: "snapshot", field: "source.snapshot", usage: "what to do with rows from before the first start, either the `bound` that walpost run prints, or a word", values: "never initial"},
 	{flag: "name", field: "name", usage: "`name` of the checkpoint (default <database>.<slot>)"},
 	{flag: "topic-regex", field: "router.route.topic.regex", usage: "Java `regex` for the value of the route.by.field column"},
 	{flag: "topic-replacement", field: "router.route.topic.replacement", usage: "the `topic` that replaces a match of the regex"},

@@ -67,7 +67,10 @@ recover refuses to continue, unless you pass --unordered.`,
 	overlap := flags.Duration("overlap", walpost.DefaultOverlap, "start examining rows this `duration` before the newest confirmed event")
 	closes := flags.String("close-gap", "", "close the accepted gap that has this `token`, so that the cleanup goes on, and do nothing else")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if *closes != "" {
+		if cmd.Flags().Changed("close-gap") {
+			if *closes == "" {
+				return usageError{errors.New("--close-gap: must be the token of an accepted gap (walpost status shows it)")}
+			}
 			return load.work(cmd, nil, func(ctx context.Context, cfg fileConfig) error {
 				if err := walpost.CloseGap(ctx, cfg.Config, *closes); err != nil {
 					return err

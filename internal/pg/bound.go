@@ -93,11 +93,14 @@ func (b Bound) Holds(ctx context.Context, conn *pgconn.PgConn, server *Server) (
 // source.snapshot.
 func (b Bound) Refuse(has, given string) error {
 	err := fmt.Errorf("source.snapshot must say what becomes of the rows that are there, because there is no checkpoint: %s", has)
-	if IsBound(given) {
+	switch {
+	case given == "never":
+		err = fmt.Errorf("%w (never is for tables without rows, because it can't tell which rows it leaves out)", err)
+	case IsBound(given):
 		err = fmt.Errorf("%w (source.snapshot has a bound of another server, or of a later state of this one: %s)", err, given)
 	}
 	return fault.Config(err, fmt.Sprintf("If this relay is new, write one of these lines under source in walpost.yaml, or use --snapshot. It may stay there.\n"+
 		"  snapshot: initial  # publishes the rows first\n"+
-		"  snapshot: %s  # leaves out the rows that are there now\n"+
+		"  snapshot: %s  # leaves out the rows that are there now, except those newer than an open transaction\n"+
 		"If this relay ran before, its checkpoint is lost: write snapshot: initial, which publishes the rows again. A new bound would leave out what is not delivered.", b))
 }
