@@ -403,7 +403,7 @@ func (r *Relay) changeStrategy(ctx context.Context, opts RecoverOptions) (change
 	if r.cfg.Stdout == nil {
 		parked := sink.NewParkingLog(r.cfg.sink(), r.cfg.Name)
 		defer closeWithin(parked.Close)
-		if err := parking.None(ctx, parked.Read, r.cfg.Name); err != nil {
+		if err := parking.None(ctx, parked, r.cfg.Delivery.ParkingTopic, r.cfg.Name, rec.Parking); err != nil {
 			return true, err
 		}
 	}

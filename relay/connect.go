@@ -153,6 +153,7 @@ func (l *loop) reached() cdc.Position {
 // stays received, if the source is the same and nobody else held the slot meanwhile.
 func (l *loop) install(ctx context.Context, a *attempt) error {
 	why := l.changed(a)
+	l.contested = l.contested || why != "" // until the phase has resumed
 	l.now = time.Now()
 	l.held = held{
 		sess: a.sess, found: a.found, start: a.start, every: sessions.Every(a.sess.StatusEvery()),
@@ -161,6 +162,9 @@ func (l *loop) install(ctx context.Context, a *attempt) error {
 	l.checkpointer.taken(a.Rec, a.Older)
 	l.skipping.Take(&a.Stored, l.names().Gives)
 	l.router.SetRunID(a.Rec.RunID)
+	if s, ok := l.phase.(*streaming); ok && l.begun && why == "" && !s.fresh && a.Rec.Copy == nil {
+		l.checkpointer.frozen = false // what is in flight stays, and a stop saves it, even if the topic can't be opened
+	}
 	if err := l.parker.openTopic(ctx, why); err != nil || l.sess == nil || l.parker.on() && !l.parker.opened {
 		return err
 	}

@@ -144,6 +144,9 @@ type ParkingLog interface {
 	// opened, and that is no error. Errors say by behaviour whether a retry can help.
 	Fence(ctx context.Context, create bool) (cdc.LogState, error)
 
+	// State is what Fence returns, without any effect.
+	State(ctx context.Context) (cdc.LogState, error)
+
 	// Append takes over rec. It never waits for the brokers. Records are committed in the order of
 	// Append, and none without those before it.
 	Append(rec *cdc.Record, ticket cdc.Ticket)

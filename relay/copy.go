@@ -110,6 +110,9 @@ func (c *copying) run(ctx context.Context) error {
 		if c.checkpointer.durable.Copy == nil {
 			return c.over()
 		}
+		if err := c.parker.reopen(ctx); err != nil || ctx.Err() != nil || c.sess == nil {
+			return err
+		}
 		rows := c.rows()
 		var r copied
 		ok, idle := false, false

@@ -185,7 +185,7 @@ func (r *Relay) planRecover(ctx context.Context, rec *checkpoint.Record) (*check
 			fmt.Sprintf("Drop the slot: SELECT pg_drop_replication_slot('%s'); Then run %s again, which creates it.", found.Slot, fault.Command("recover")))
 	}
 	if other && r.cfg.Parking != nil {
-		if err := parking.None(ctx, r.cfg.Parking.Read, r.cfg.Name); err != nil {
+		if err := parking.None(ctx, r.cfg.Parking, r.cfg.Poison.ParkingTopic, r.cfg.Name, rec.Parking); err != nil {
 			return nil, err
 		}
 	}

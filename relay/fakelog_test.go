@@ -77,6 +77,9 @@ func (w *world) landParked(rec *cdc.Record) {
 		if e := p.closed[it.Letter.Token]; e != nil && e.State == deadletter.Dropped && it.Letter.Attempts == 1 && p.lot.Entry(e.Token) == nil {
 			w.fail("event %s was dropped, and is parked again", it.Letter.ID)
 		}
+		if rec := w.newest(); rec == nil || rec.Parking == nil || rec.Parking.ID != p.id {
+			w.fail("the letter of event %s is written before the anchor is durable", it.Letter.ID)
+		}
 		p.tokens[it.Letter.ID] = it.Letter.Token
 		if *seed0 != 0 {
 			w.tell("letter %s of %s, %s, attempt %d", it.Letter.ID, it.Letter.Key, it.Letter.Reason, it.Letter.Attempts)
@@ -105,6 +108,7 @@ type fakeLog struct {
 	left    []cdc.Pending // the same, before the newest Fence
 	ended   []cdc.Appended
 	broken  error
+	late    time.Duration // of Fence
 }
 
 func newFakeLog(p *proc, seed uint64) *fakeLog {
@@ -143,7 +147,12 @@ func (f *fakeLog) wakeUp() {
 func (f *fakeLog) Wake() <-chan struct{} { return f.wake }
 
 func (f *fakeLog) Fence(ctx context.Context, create bool) (state cdc.LogState, err error) {
-	if !f.sleep(ctx, f.delay()) {
+	f.mu.Lock()
+	late := f.late
+	f.left, f.pending = append(f.left, f.pending...), nil // the writer stops first
+	f.gen, f.broken = -1, errFenced
+	f.mu.Unlock()
+	if !f.sleep(ctx, late+f.delay()) {
 		return state, fault.Retry(context.Canceled)
 	}
 	w := f.p.w
@@ -167,6 +176,13 @@ func (f *fakeLog) Fence(ctx context.Context, create bool) (state cdc.LogState, e
 	f.left, f.pending = append(f.left, f.pending...), nil
 	f.mu.Unlock()
 	return cdc.LogState{ID: park.id, Start: park.start, End: park.end()}, nil
+}
+
+func (f *fakeLog) State(context.Context) (cdc.LogState, error) {
+	w := f.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return cdc.LogState{ID: w.park.id, Missing: w.park.id == "", Start: w.park.start, End: w.park.end()}, nil
 }
 
 func (f *fakeLog) Append(rec *cdc.Record, ticket cdc.Ticket) {
@@ -310,6 +326,9 @@ func (f *fakeLog) Trim(_ context.Context, before int64, own func(*kgo.Record) bo
 	w := f.p.w
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if rec := w.newest(); !f.p.dead && (rec.Parking == nil || rec.Parking.Offset < before) {
+		w.fail("the topic is trimmed up to %d, and the anchor is %+v", before, rec.Parking)
+	}
 	for !f.p.dead && w.park.start < before && own(w.park.records[0]) {
 		w.park.start++
 		w.park.records = w.park.records[1:]

@@ -152,13 +152,13 @@ func (l *loop) deliver(ctx context.Context) error {
 // all that was read since, and a crash brings all of it again.
 func (l *loop) full() bool {
 	events, bytes := l.flight.Tracker.InFlight()
-	return l.parker.waits() || !l.parker.anchored() || events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.Waiting() > l.cfg.Window.Events
+	return l.parker.waits() || !l.parker.writable() || events >= l.cfg.Window.Events || int64(bytes) >= int64(l.cfg.Window.Bytes) || l.flight.Waiting() > l.cfg.Window.Events
 }
 
 // fly begins to count from start, and forgets what was counted before.
 func (l *loop) fly(start cdc.Position) {
 	l.flight = l.flight.Next(start)
-	l.parker.parks, l.parker.void = false, false
+	l.parker.parks, l.parker.void, l.parker.read = false, false, parking.Place{}
 	l.checkpointer.sent, l.checkpointer.frozen = l.flight.Sent, false
 }
 

@@ -179,12 +179,15 @@ func (p *parker) passed(e *parking.Entry) bool {
 // any more. Above the limit nothing is read, so that is also true of the transaction that is read in
 // part, once nothing is in flight. A crash then repeats its events from the beginning.
 func (p *parker) ready(e *parking.Entry) bool {
-	return p.passed(e) || p.landed() && p.waits()
+	return p.passed(e) || p.landed() && p.waits() && !p.read.Before(e.Place)
 }
 
 // waits reports whether the loop reads no more because more is parked than the limit allows. A flight
-// that begins above the limit reads on up to the first event that is to be parked and that is not.
-func (p *parker) waits() bool { return p.on() && p.parks && p.lot.Exceeds(p.cfg.Poison.ParkLimit) }
+// that begins above the limit reads on up to the first event that is to be parked and that is not, and
+// at least past all that was parked before.
+func (p *parker) waits() bool {
+	return p.on() && p.parks && p.lot.Exceeds(p.cfg.Poison.ParkLimit) && !p.read.Before(p.ahead)
+}
 
 // LimitReached is why a relay reads nothing more: more is parked than delivery.park_limit allows.
 type LimitReached struct {

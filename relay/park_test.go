@@ -232,7 +232,9 @@ func TestStopsWithParkedTrafficRepeatNothing(t *testing.T) {
 					w.poison[rows[3].id] = true
 				}
 			})
-			time.Sleep(time.Duration(w.rng.Int64N(int64(2 * time.Second))))
+			var pause time.Duration
+			w.do(func() { pause = time.Duration(w.rng.Int64N(int64(2 * time.Second))) })
+			time.Sleep(pause)
 			if i%4 == 0 {
 				w.mend()
 				w.retry(anyKey)

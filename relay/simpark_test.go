@@ -218,6 +218,25 @@ var parkTroubles = []struct {
 		time.Sleep(s.upTo(2 * time.Second))
 		s.do(func() { r.away = false })
 	}},
+	{"a slow Fence, without the source", func(s *parkSim, r *run) {
+		r.log.mu.Lock()
+		r.log.late = s.upTo(5 * time.Second)
+		if s.rng.IntN(2) == 0 {
+			r.log.broken = errFenced
+		}
+		r.log.mu.Unlock()
+		time.Sleep(s.upTo(3 * time.Second))
+		s.do(func() {
+			if r.away = true; s.session != nil && s.session.p == r.proc {
+				s.cutLocked(errNet)
+			}
+		})
+		time.Sleep(s.upTo(5 * time.Second))
+		s.do(func() { r.away = false })
+		r.log.mu.Lock()
+		r.log.late = 0
+		r.log.mu.Unlock()
+	}},
 	{"sink stalled", func(s *parkSim, _ *run) {
 		s.do(func() { s.stalled = true })
 		time.Sleep(s.upTo(4 * time.Second))

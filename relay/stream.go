@@ -86,6 +86,9 @@ func (s *streaming) resume(ctx context.Context, a *attempt, why string) error {
 
 func (s *streaming) run(ctx context.Context) error {
 	for s.sess != nil {
+		if err := s.parker.reopen(ctx); err != nil || ctx.Err() != nil || s.sess == nil {
+			return err
+		}
 		if s.holds() {
 			if err := s.waitFull(ctx); err != nil || ctx.Err() != nil {
 				return err
@@ -152,7 +155,7 @@ func (s *streaming) waitFull(ctx context.Context) error {
 }
 
 // holds reports whether nothing is to be read now. A release does not pause within a transaction,
-// because only what is in a whole transaction can be in the checkpoint.
+// because its event is ready once the checkpoint has passed the whole transaction.
 func (s *streaming) holds() bool {
 	return s.full() || s.parker.pauses() && s.progress.Between()
 }
@@ -209,6 +212,7 @@ func (s *streaming) row(ev *cdc.Event) error {
 	s.sawEvent = true
 	ok, err := s.route(ev)
 	commit, number := s.progress.Open, s.progress.Events
+	s.parker.read = s.parker.place(commit, number)
 	if s.keeper != nil {
 		commit, number = 0, int(ev.Pos)
 	}

@@ -112,7 +112,7 @@ func (p *ParkingLog) read(ctx context.Context, r *kafka.Reader, each func(*kgo.R
 	var wrong error
 	r.Again = func() {
 		switch {
-		case id != [16]byte{} && id != r.TopicID():
+		case id != [16]byte{} && r.TopicID() != [16]byte{} && id != r.TopicID():
 			wrong = fmt.Errorf("%w: the topic was created again", kafka.ErrGone)
 		case r.Partitions > 1:
 			wrong = errPartitions

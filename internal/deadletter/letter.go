@@ -52,6 +52,7 @@ type Letter struct {
 	SystemID string // of the database's server
 	Timeline uint32 // that the event was written on; 0 for a row of the table
 	TableID  uint32 // the table's OID, which stays the same when the table is renamed
+	First    int64  // offset of the event's first letter, in its later ones
 
 	// Key is the key that the event was meant to have. KeyKnown is false if it could not be found.
 	Key      []byte
@@ -132,6 +133,7 @@ const (
 	hSystemID    = prefix + "system_id"
 	hTimeline    = prefix + "timeline"
 	hTableID     = prefix + "table_id"
+	hFirst       = prefix + "first"
 	hOffset      = prefix + "offset"
 	hCount       = prefix + "headers"
 	keyIsNull    = "null"
@@ -170,7 +172,7 @@ func (l *Letter) Encode(topic string) (*cdc.Record, error) {
 		}
 	}
 	own = append(own, header{hName, l.Name}, header{hDatabase, l.Database}, header{hSystemID, l.SystemID}, header{hTimeline, number(uint64(l.Timeline))},
-		header{hTableID, number(uint64(l.TableID))})
+		header{hTableID, number(uint64(l.TableID))}, header{hFirst, number(uint64(l.First))})
 	own = append(own, header{hKey, key}, header{hAttempts, strconv.Itoa(max(l.Attempts, 1))}, header{hVersion, l.Version}, header{hForm, string(l.Form())})
 	rec.Headers = own.addTo(rec.Headers)
 	return rec, nil
@@ -225,7 +227,7 @@ func Decode(rec *kgo.Record) (*Letter, *Mark, error) {
 		CommitTime: r.time(hCommitTime), Topic: r.text(hTopic), Partition: int32(r.number(hPartition, -1, math.MaxInt32)), Version: r.text(hVersion),
 		Attempts: int(r.number(hAttempts, 1, math.MaxInt32)), Row: int(r.number(hRow, 0, math.MaxInt32)), Key: rec.Key, KeyKnown: true,
 		Name: r.text(hName), Database: r.text(hDatabase), SystemID: r.text(hSystemID), Timeline: uint32(r.number(hTimeline, 0, math.MaxUint32)),
-		TableID: uint32(r.number(hTableID, 0, math.MaxUint32)),
+		TableID: uint32(r.number(hTableID, 0, math.MaxUint32)), First: r.number(hFirst, 0, math.MaxInt64),
 	}
 	if text, is := own.get(hCommit); is {
 		var err error

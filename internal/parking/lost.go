@@ -13,10 +13,12 @@ type Loss string
 
 // The losses.
 const (
-	Renamed   Loss = "renamed"   // the configuration names another topic
-	Missing   Loss = "missing"   // the topic does not exist
-	Recreated Loss = "recreated" // it is another topic of the same name
-	Truncated Loss = "truncated" // records that were needed are gone
+	Renamed    Loss = "renamed"    // the configuration names another topic
+	Missing    Loss = "missing"    // the topic does not exist
+	Recreated  Loss = "recreated"  // it is another topic of the same name
+	Truncated  Loss = "truncated"  // records that were needed are gone from its front
+	Incomplete Loss = "incomplete" // it lacks records behind its front, or they are damaged
+	Short      Loss = "short"      // it ends before what is needed, perhaps only for a moment
 )
 
 // Lost is the error of a topic that no longer has what the checkpoint says is parked in it.
@@ -25,6 +27,7 @@ type Lost struct {
 	Anchor cdc.Anchor
 	Topic  string       // of the configuration
 	Now    cdc.LogState // of that topic
+	Left   int          // of Incomplete: how many of the events it still has
 }
 
 // Judge compares the topic with the anchor of the checkpoint, nil for none, and returns the offset to
@@ -40,8 +43,10 @@ func Judge(topic string, anchor *cdc.Anchor, now cdc.LogState) (from int64, err 
 		lost.Loss = Renamed
 	case now.Missing:
 		lost.Loss = Missing
-	case now.ID != anchor.ID || now.End < anchor.Offset:
+	case now.ID != "" && anchor.ID != "" && now.ID != anchor.ID:
 		lost.Loss = Recreated
+	case now.End < anchor.Offset: // a new leader can tell too early an end for a moment
+		lost.Loss = Short
 	case now.Start > anchor.Offset:
 		lost.Loss = Truncated
 	default:
@@ -62,6 +67,10 @@ func (l *Lost) Error() string {
 		return was + ", which does not exist"
 	case Recreated:
 		return was + ", which was deleted and created again"
+	case Incomplete:
+		return fmt.Sprintf("%s, and %d of them can be read: its records were damaged, or compacted", was, l.Left)
+	case Short:
+		return fmt.Sprintf("%s, and its records from offset %d on are needed, but it ends at offset %d", was, l.Anchor.Offset, l.Now.End)
 	default:
 		return fmt.Sprintf("%s, and its records from offset %d on are needed, but it begins at offset %d", was, l.Anchor.Offset, l.Now.Start)
 	}
@@ -74,12 +83,12 @@ func (l *Lost) GapToken() string {
 	return fmt.Sprintf("parked-%016x", h.Sum64())
 }
 
-// NeedsPerson is true unless the topic is only missing: it may appear again, for example when
-// metadata has spread over the cluster.
-func (l *Lost) NeedsPerson() bool { return l.Loss != Missing }
+// NeedsPerson is false for what can pass by itself: a topic that is missing may appear again when
+// metadata has spread over the cluster, and a new leader learns the end.
+func (l *Lost) NeedsPerson() bool { return l.Loss != Missing && l.Loss != Short }
 
-// Retryable is true for a topic that is missing.
-func (l *Lost) Retryable() bool { return l.Loss == Missing }
+// Retryable is the opposite of NeedsPerson.
+func (l *Lost) Retryable() bool { return !l.NeedsPerson() }
 
 // Hint says how to go on.
 func (l *Lost) Hint() string {

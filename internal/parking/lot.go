@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -54,6 +55,7 @@ type Entry struct {
 	Reason     cdc.Reason
 	CommitTime time.Time
 	Attempts   int              // of the newest letter
+	First      int64            // offset of the first letter
 	Offset     int64            // of the newest letter, which is the one to read; or Unwritten
 	Size       int              // of its record in bytes
 	State      deadletter.State // Open, Released or Dropped
@@ -85,6 +87,8 @@ type Lot struct {
 	drops  []*Entry           // whose drop was asked for, and some that are closed
 	gone   map[string]*Entry  // dropped events that a crash can still repeat
 	holds  []hold             // what must stay in the topic, in the order of the offsets
+
+	expected int // open entries without a letter in the topic
 }
 
 // tableID is a table whatever its name is.
@@ -196,11 +200,17 @@ func (l *Lot) letter(it Item) {
 	case l.gone[is.Token] != nil:
 		return
 	case e == nil:
-		e = l.insert(is)
+		e = l.insert(is, it.Offset)
 	case is.Attempts < e.Attempts || is.Attempts == e.Attempts && e.Offset != Unwritten:
 		return
 	case is.Attempts > e.Attempts:
 		e.Drop = 0 // the request was about an earlier letter
+	}
+	if e.Offset == Unwritten {
+		l.expected--
+		if e.First = is.First; is.Attempts == 1 {
+			e.First = it.Offset
+		}
 	}
 	e.Attempts, e.Offset, e.Size, e.Reason = is.Attempts, it.Offset, it.size, is.Reason
 	l.hold(hold{it.Offset, e})
@@ -213,21 +223,26 @@ func (l *Lot) letter(it Item) {
 // Expect notes that the relay sends a letter. Its event is parked from now on.
 func (l *Lot) Expect(letter *deadletter.Letter) {
 	if l.tokens[letter.Token] == nil {
-		l.insert(letter)
+		l.insert(letter, math.MaxInt64)
 	}
 }
 
 // insert makes the entry of a letter, at its place in the line of its key.
-func (l *Lot) insert(is *deadletter.Letter) *Entry {
+func (l *Lot) insert(is *deadletter.Letter, offset int64) *Entry {
+	first := offset
+	if is.Attempts > 1 {
+		first = is.First
+	}
 	table := l.Table(is.SystemID, is.TableID, is.Table)
 	if is.TableID != 0 {
 		l.tables[tableID{is.SystemID, is.TableID}] = table
 	}
 	e := &Entry{
 		Token: is.Token, Key: Key{table, string(is.Key)}, Place: Place{is.Timeline, is.Commit, is.Row}, SystemID: is.SystemID, ID: is.ID,
-		Reason: is.Reason, CommitTime: is.CommitTime, Attempts: max(is.Attempts, 1), Offset: Unwritten, State: deadletter.Open,
+		Reason: is.Reason, CommitTime: is.CommitTime, Attempts: max(is.Attempts, 1), First: first, Offset: Unwritten, State: deadletter.Open,
 	}
 	l.tokens[e.Token] = e
+	l.expected++
 	of := l.lines[e.Key]
 	if of == nil {
 		of = &line{}
@@ -241,10 +256,14 @@ func (l *Lot) insert(is *deadletter.Letter) *Entry {
 	return e
 }
 
-// precedes reports whether e is before o in the stream although its letter comes later. The brokers
-// can refuse a record when the letter of a later event is already written.
+// precedes reports whether e is before o although its newest letter comes later. The brokers can refuse
+// a record when the letter of a later event is already written. Events whose places can't be compared,
+// such as rows of the table, are in the order of their first letters.
 func (e *Entry) precedes(o *Entry) bool {
-	return e.Commit != 0 && o.Commit != 0 && e.SystemID == o.SystemID && e.Before(o.Place)
+	if e.Commit != 0 && o.Commit != 0 && e.SystemID == o.SystemID {
+		return e.Before(o.Place)
+	}
+	return e.First < o.First
 }
 
 // Table is the name under which a Key has a table. A table that was renamed while something is parked
@@ -312,6 +331,9 @@ func (l *Lot) remove(key Key, which func(*Entry) bool, state deadletter.State) {
 			return false
 		}
 		e.State = state
+		if e.Offset == Unwritten {
+			l.expected--
+		}
 		delete(l.tokens, e.Token)
 		if l.closed != nil {
 			l.closed(e)
@@ -404,6 +426,9 @@ func (l *Lot) Judge(key Key, token, system string, at Place) Verdict {
 // Counts is how much is parked.
 type Counts struct{ Keys, Events int }
 
+// Written is how many open events have a letter in the topic.
+func (l *Lot) Written() (n int) { return len(l.tokens) - l.expected }
+
 // Counts counts what is parked.
 func (l *Lot) Counts() Counts { return Counts{len(l.lines), len(l.tokens)} }
 
@@ -421,7 +446,7 @@ func (l *Lot) Exceeds(limit Limit) bool {
 // Entry returns what is known of an open event, nil for nothing.
 func (l *Lot) Entry(token string) *Entry { return l.tokens[token] }
 
-// IDs calls each with the id of every open event, and of every dropped one that a crash can repeat.
+// IDs calls each with the id of every open event.
 func (l *Lot) IDs(each func(id string)) {
 	for _, e := range l.tokens {
 		each(e.ID)

@@ -6,14 +6,31 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/fault"
 )
 
-// None returns an error if the relay of a name has parked keys. The places of their events mean nothing to another source of the same
-// rows, so the relay cannot change to it. read is relay.ParkingLog.Read.
-func None(ctx context.Context, read func(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error), name string) error {
+// A Log is the topic of parked events as None reads it: see relay.ParkingLog.
+type Log interface {
+	State(ctx context.Context) (cdc.LogState, error)
+	Read(ctx context.Context, from int64, each func(*kgo.Record) bool) (next int64, err error)
+}
+
+// None returns an error if the relay of a name has parked keys, or had some by the anchor of its checkpoint, nil for none, and the
+// topic has lost them. The places of their events mean nothing to another source of the same rows, so the relay cannot change to it.
+func None(ctx context.Context, log Log, topic, name string, anchor *cdc.Anchor) error {
+	state, err := log.State(ctx)
+	if err != nil {
+		return fmt.Errorf("read the topic of parked events: %w", err)
+	}
+	if _, err := Judge(topic, anchor, state); err != nil {
+		return fault.Person(err, "Change the configuration back and start walpost run, which prints how to go on. Then change the source.")
+	}
+	if state.Missing {
+		return nil
+	}
 	lot := New(name)
-	_, err := read(ctx, 0, func(rec *kgo.Record) bool {
+	_, err = log.Read(ctx, 0, func(rec *kgo.Record) bool {
 		lot.Add(Read(rec))
 		return ctx.Err() == nil
 	})

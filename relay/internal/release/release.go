@@ -127,6 +127,11 @@ type released struct {
 // Reset begins anew with lot, because another process may have held the slot: what this one has sent
 // and not written down is not its business any more.
 func (p *Releaser) Reset(lot *parking.Lot) {
+	for _, r := range p.rounds {
+		for topic := range r.topics {
+			p.Sink.TakeBack(topic, p.isOf(r))
+		}
+	}
 	for tx, what := range p.sent {
 		if what.letter == nil { // a record of the topic, which is fenced
 			delete(p.sent, tx)
@@ -402,6 +407,7 @@ func (p *Releaser) again(r *round, letter *deadletter.Letter, reason cdc.Reason,
 		return
 	}
 	next := *letter
+	next.First = p.Lot.Entry(letter.Token).First
 	next.Reason, next.Attempts, next.Version = reason, letter.Attempts+1, p.Version
 	next.Error = (&badevent.Event{Err: cause}).Reason()
 	rec, err := next.Encode(p.TopicName)
