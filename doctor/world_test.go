@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -85,6 +86,8 @@ func (w *world) slotOf(plugin string) string {
 
 // What a start refuses, the doctor reports with the same fix, and it looks at the rest all the same.
 func TestTheDoctorReportsWhatAStartRefuses(t *testing.T) {
+	taken := regexp.MustCompile(`after \d+/\d+`) // every look at the rows takes a new bound for the fix
+	fix := func(text string) string { return taken.ReplaceAllString(text, "after a bound") }
 	testenv.OnEach(t, func(t *testing.T, pg *testenv.PG) {
 		for name, sql := range map[string][]string{
 			"no table":       nil,
@@ -110,7 +113,7 @@ func TestTheDoctorReportsWhatAStartRefuses(t *testing.T) {
 						fails = append(fails, f)
 					}
 				}
-				if len(fails) == 0 || !strings.Contains(err.Error(), fails[0].Why) || fault.Hint(err) != fails[0].FixText() || len(found) < 10 {
+				if len(fails) == 0 || !strings.Contains(err.Error(), fails[0].Why) || fix(fault.Hint(err)) != fix(fails[0].FixText()) || len(found) < 10 {
 					t.Errorf("refused: %v (%s)\nfound: %+v", err, fault.Hint(err), found)
 				}
 			})
