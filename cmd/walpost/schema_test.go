@@ -270,7 +270,9 @@ func beside(t *testing.T, in doc, key string, value any) {
 func polled(in doc, key string) {
 	if strings.HasPrefix(key, "source.poll.") || key == "source.kind" {
 		set(in, []string{"source", "order_column"}, "id")
-		set(in, []string{"source", "poll", "xid_column"}, "xid")
+		if key != "source.poll.xid_column" {
+			set(in, []string{"source", "poll", "xid_column"}, "xid")
+		}
 	}
 	if strings.HasPrefix(key, "source.poll.") {
 		set(in, []string{"source", "kind"}, "poll")
