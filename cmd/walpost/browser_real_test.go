@@ -173,7 +173,8 @@ http: {listen: "127.0.0.1:0"}
 	// The slot is lost while Kafka is down.
 	p = launch(t, "run", "--config", "walpost.yaml")
 	v.Do(chromedp.Navigate(p.page + "/"))
-	v.Sees("Streaming")
+	v.Sees("Not all events are delivered")
+	v.Sees("1 dead letter is not delivered. The other events flow.")
 	if err := kafka.Stop(); err != nil {
 		t.Fatal(err)
 	}
@@ -182,6 +183,7 @@ http: {listen: "127.0.0.1:0"}
 	pg.Exec(t, dsn, "ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'", "SELECT pg_reload_conf()")
 	pg.LoseSlot(t, dsn, "walpost")
 	v.Sees("Halted")
+	v.Sees("1 dead letter is not delivered.")
 	v.Sees("The slot is lost. A person must act")
 	v.Sees("First: stop whatever deletes rows of the outbox table, because walpost recover reads them.")
 	var advised []string
