@@ -58,7 +58,7 @@ func TestEachSourceOutlivesWhatIsTakenAway(t *testing.T) {
 			{"USAGE of the schema", true, "", "REVOKE USAGE ON SCHEMA public FROM PUBLIC", "GRANT USAGE ON SCHEMA public TO PUBLIC", false, 0, "role " + role + " may not read public.outbox", `GRANT USAGE ON SCHEMA "public" TO "` + role},
 			{"the login", false, "", "ALTER ROLE " + role + " NOLOGIN", "ALTER ROLE " + role + " LOGIN", true, 0, "is not permitted to log in", "may log in"},
 			{"the password", false, "", "ALTER ROLE " + role + " PASSWORD 'two'", "ALTER ROLE " + role + " PASSWORD 'one'", true, 0, "password authentication failed", "source.password"},
-			{"the name of the table", false, "", "ALTER TABLE outbox RENAME TO elsewhere", "ALTER TABLE elsewhere RENAME TO outbox", false, 3, "table public.outbox does not exist", "Correct source.table"},
+			{"the name of the table", false, "", "ALTER TABLE outbox RENAME TO elsewhere", "ALTER TABLE elsewhere RENAME TO outbox", false, 3, "table public.outbox does not exist", "source.table"},
 			{"the name of a column", true, "", "ALTER TABLE outbox RENAME payload TO body", "ALTER TABLE outbox RENAME body TO payload", false, 3, "payload", "table.field.event"},
 		} {
 			if l.polls && k.poll == "" || !strings.Contains(cmp.Or(l.kinds, k.name), k.name) {
