@@ -67,15 +67,18 @@ type Selection struct {
 }
 
 // A Behind covers the transactions from the id From on, without those that the snapshot Border sees ("" for none). Column is the xid8
-// column that has the ids of the rows.
+// column that has the ids of the rows, "" for their xmin. Without a column there is no border.
 type Behind struct {
 	Column string
 	From   uint64
 	Border string
 }
 
-// where is the condition for the rows that are not known to be of another transaction.
-func (b *Behind) where() string {
+// where is the condition for the rows that are not known to be of another transaction. next is above the id of every visible row.
+func (b *Behind) where(next uint64) string {
+	if b.Column == "" { // an xmin below 3 is older than any other
+		return fmt.Sprintf("(t.xmin::text::int8 >= 3 AND %s >= %d)", pg.FullXID(strconv.FormatUint(next, 10), "t"), b.From)
+	}
 	xid := "t." + pg.QuoteIdent(b.Column)
 	condition := fmt.Sprintf("%s >= '%d'::xid8", xid, b.From)
 	if b.Border != "" {
@@ -181,7 +184,7 @@ func (t *Table) where(sel *Selection) (where []string, id string, err error) {
 		where = append(where, since)
 	}
 	if sel.Behind != nil {
-		where = append(where, sel.Behind.where())
+		where = append(where, sel.Behind.where(t.reader.xmax))
 	}
 	if !sel.Until.IsZero() {
 		age := commitTimestamp

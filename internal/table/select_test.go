@@ -2,6 +2,7 @@ package table
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -247,6 +248,20 @@ func TestOnlySelectedRowsNeedAPlace(t *testing.T) {
 		sel := Selection{Order: Order{By: Unordered}, In: []In{{"aggregate_id", []string{key}}}}
 		if got, err := r.Tables()[0].Unplaced(t.Context(), sel, "aggregate_id"); err != nil || got != want {
 			t.Errorf("without an order, key %s: %q, %v", key, got, err)
+		}
+	}
+}
+
+// Without a column of transaction ids, a bound is compared with the xmin of the rows.
+func TestABoundWithoutAColumnSelectsLaterRows(t *testing.T) {
+	w := newWorld(t, testenv.Postgres(t, "15"), "CREATE TABLE outbox (id int PRIMARY KEY)", "INSERT INTO outbox VALUES (1)", "INSERT INTO outbox VALUES (2), (3)")
+	xid, err := strconv.ParseUint(w.pg.Value(t, w.dsn, "SELECT xmin FROM outbox WHERE id = 2"), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for from, want := range map[uint64]string{3: "1 2 3", xid: "2 3", xid + 1: ""} {
+		if got, _ := w.take(Selection{Behind: &Behind{From: from}}, 0); got != want {
+			t.Errorf("from %d, which is %d transactions behind the second one: rows %q, must be %q", from, int64(from-xid), got, want)
 		}
 	}
 }
