@@ -116,7 +116,7 @@ func TestASecondRelayWithTheSlotOfTheFirstIsRefused(t *testing.T) {
 	}
 	own := *w.setting
 	own.yaml, _, _ = strings.Cut(string(file), "http:")
-	own.yaml += fmt.Sprintf("router: {route.topic.replacement: \"%s${routedByValue}\"}", w.prefix)
+	own.yaml = strings.Replace(own.yaml, "router:\n", fmt.Sprintf("router:\n  route.topic.replacement: \"%s${routedByValue}\"\n", w.prefix), 1)
 	second = own.startReady("--snapshot=initial")
 	w.arrive(append(sales, w.insertInto("sales.outbox", 5)...))
 	w.arrive(w.insert(5))

@@ -124,6 +124,10 @@ func TestTheRunbookOfABadEventWorks(t *testing.T) {
 						continue
 					}
 					switch ran++; words[0] + " " + words[1] {
+					case "journalctl -u":
+						if log := r.log.String(); !strings.Contains(log, bad) || !strings.Contains(log, token) {
+							t.Errorf("%s: %s", line, log)
+						}
 					case "walpost status":
 						if code, out := w.command("status", "--http", at); code != 3 || !strings.Contains(out, bad) {
 							t.Errorf("%s: code %d\n%s", line, code, out)
@@ -163,7 +167,7 @@ func TestTheRunbookOfABadEventWorks(t *testing.T) {
 					}
 				}
 			}
-			if ran < 7 || !c.larger && w.arrived([]string{bad}) > 0 {
+			if ran < 8 || !c.larger && w.arrived([]string{bad}) > 0 {
 				t.Errorf("%d commands; %d arrivals of the bad event", ran, w.arrived([]string{bad}))
 			}
 		})
