@@ -120,7 +120,6 @@ type released struct {
 	of     *round             // nil for what is of no round
 	letter *deadletter.Letter // of a delivered event
 	nth    int                // of that event
-	drops  parking.Key        // of a result that gives up an event
 	done   func()             // what follows, nil for nothing
 }
 
