@@ -613,7 +613,7 @@ func parkingLogBreaksWithItsTopic(t *testing.T, cl *kgo.Client, brokers []string
 	b.values, b.written = b.values[:3], map[string]int64{}
 	waitFor(t, func() bool { return create() == nil })
 	now := b.fence()
-	if now.ID == was.ID || now.End != 0 {
+	if now.ID == was.ID || now.End > 1 { // Fence may have ended the former transaction, and Kafka writes that into the topic of this name
 		t.Errorf("the new topic: %+v, the one before: %+v", now, was)
 	}
 	b.append(3)
