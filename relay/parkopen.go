@@ -1,0 +1,237 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+
+	"github.com/walpost/walpost/cdc"
+	"github.com/walpost/walpost/checkpoint"
+	"github.com/walpost/walpost/internal/fault"
+	"github.com/walpost/walpost/internal/parking"
+	"github.com/walpost/walpost/relay/internal/flight"
+	"github.com/walpost/walpost/relay/internal/release"
+)
+
+// opening is the outcome of opening the topic.
+type opening struct {
+	state   cdc.LogState
+	lot     *parking.Lot    // for a lot that doesn't go on: all that is parked
+	others  *parking.Others // the same, of relays of other names; only without an anchor
+	items   []parking.Item  // for one that goes on: what is new
+	next    int64
+	gap     *parking.Lost // that was accepted, nil for none
+	foreign bool          // another process has taken the slot, or the topic is another one
+	err     error
+}
+
+// openTopic makes this process the only writer of the topic, and reads what is parked. why is not ""
+// if another process may have held the slot since this one opened the topic. The record of the session
+// names the place to read from, so it is newer than everything that was deleted.
+func (p *parker) openTopic(ctx context.Context, why string) error {
+	anchor := p.checkpointer.durable.Parking
+	switch needed := p.cfg.Poison.Policies.Park() || anchor != nil && anchor.Open > 0; {
+	case p.cfg.Parking == nil || p.lot == nil && !needed:
+		return nil
+	case p.opened && why == "" && p.cfg.Parking.Broken() == nil:
+		return nil
+	}
+	own := p.known && why == "" // the lot goes on, and so does what is in flight
+	if own {
+		anchor = p.anchor()
+	} else {
+		p.reset()
+	}
+	p.opened = false
+	for {
+		p.setState(Connecting, "reading the topic of parked events "+p.cfg.Poison.ParkingTopic)
+		var o *opening
+		next, epoch := p.next, p.checkpointer.epoch
+		p.beside(func() func() {
+			got := p.open(p.background, anchor, own, next, epoch)
+			return func() { o = &got }
+		})
+		// A lost session does not end this, because no two calls of Fence may overlap.
+		if err := p.settle(ctx, time.Time{}, func() bool { return o != nil }); err != nil || o == nil {
+			return err
+		}
+		switch {
+		case p.sess == nil: // another process may have the slot by now
+			return nil
+		case o.foreign:
+			p.contested = true // what is in flight comes again
+			return p.lose(fault.Retry(fmt.Errorf("topic of parked events %s: %w", p.cfg.Poison.ParkingTopic, o.err)))
+		case o.err == nil:
+			p.take(o, own)
+			p.failing.Over(time.Now(), p.log.Info()).Msg("the topic of parked events can be opened again")
+			if c := p.lot.Counts(); c.Events > 0 && !own {
+				p.log.Warn().Int("keys", c.Keys).Int("events", c.Events).Time("oldest", parking.Since(p.lot.Oldest(1))).Msg("events are parked")
+			}
+			return nil
+		}
+		err := fmt.Errorf("topic of parked events %s: %w", p.cfg.Poison.ParkingTopic, o.err)
+		if !fault.Retryable(err) {
+			return err
+		}
+		p.noteError(err, &p.failing)
+		p.failing.Fault(time.Now(), p.log.Warn()).Err(err).Str("hint", fault.Hint(err)).Msg("the topic of parked events cannot be opened")
+		p.setState(Connecting, "the topic of parked events cannot be opened: "+err.Error())
+		if err := p.settle(ctx, time.Now().Add(openAgain), func() bool { return p.sess == nil }); err != nil || ctx.Err() != nil || p.sess == nil {
+			return err
+		}
+	}
+}
+
+// reopen opens a broken topic again. The session stays, and so does what is in flight.
+func (p *parker) reopen(ctx context.Context) error {
+	if !p.on() || p.opened {
+		return nil
+	}
+	if err := p.openTopic(ctx, ""); err != nil || !p.opened {
+		return err
+	}
+	p.setState(p.phase.about())
+	return nil
+}
+
+// reset forgets what was parked, because another process may have changed it.
+func (p *parker) reset() {
+	p.void, p.ahead = true, parking.Place{}
+	p.lot, p.known, p.next, p.wrote, p.following, p.lost, p.failed = parking.New(p.cfg.Name), false, 0, 0, false, nil, nil
+	if p.Releaser != nil {
+		p.Reset(p.lot)
+		return
+	}
+	p.Releaser = &release.Releaser{
+		Lot: p.lot, Topic: writer{p}, Sink: p.sink, Route: p.router.Route, Log: p.log,
+		Beside: func(work func(context.Context) func()) { p.beside(func() func() { return work(p.background) }) },
+		Note:   p.noteLost, Works: func() bool { return p.sess != nil && p.opened && !p.ending() },
+		TopicName: p.cfg.Poison.ParkingTopic, Name: p.cfg.Name, Version: p.cfg.Poison.Version,
+	}
+}
+
+// errSuperseded is the error of a process that has lost the slot without knowing it.
+var errSuperseded = errors.New("another process has taken the slot")
+
+// errRecreated is the error of a topic without open events that is another one than before.
+var errRecreated = errors.New("the topic was deleted and created again")
+
+// open works beside the loop. If the lot goes on, own, next is where it has come to.
+func (p *parker) open(ctx context.Context, anchor *cdc.Anchor, own bool, next int64, epoch uint64) (o opening) {
+	log, topic, park := p.cfg.Parking, p.cfg.Poison.ParkingTopic, p.cfg.Poison.Policies.Park()
+	accepted := func(err error) bool {
+		lost, ok := errors.AsType[*parking.Lost](err)
+		if !ok || lost.GapToken() != p.cfg.AcceptGap {
+			return false
+		}
+		o.gap = lost
+		p.log.Warn().Str("token", p.cfg.AcceptGap).Str("gap", lost.Error()).Msg("GAP ACCEPTED: parked events are lost, and newer events of their keys are delivered")
+		return true
+	}
+	fence := func(create bool) {
+		if o.state, o.err = log.Fence(ctx, create); o.err != nil {
+			return
+		}
+		// Whoever takes the slot writes a record before it fences. So if the record is still this
+		// process's own, no later holder has fenced before.
+		stored, err := p.newest(ctx)
+		if o.err = err; err == nil && (stored.Rec == nil || stored.Rec.Epoch != epoch || stored.Rec.Holder != p.holder) {
+			o.err, o.foreign = errSuperseded, true
+		}
+	}
+	if fence(park && (anchor == nil || anchor.Open == 0)); o.err != nil {
+		return o
+	}
+	from, lost := parking.Judge(topic, anchor, o.state)
+	if gap, ok := errors.AsType[*parking.Lost](lost); ok && (gap.Loss != parking.Truncated || own) {
+		if o.err = lost; !accepted(lost) {
+			return o
+		}
+		if lost, o.err = nil, nil; o.state.Missing {
+			if fence(park); o.err != nil {
+				return o
+			}
+		}
+		from = o.state.Start
+	}
+	o.lot = parking.New(p.cfg.Name)
+	switch {
+	case o.state.Missing: // and nothing parks
+		return o
+	case own && anchor != nil && (o.state.ID != anchor.ID || o.state.End < next):
+		o.err, o.foreign = errRecreated, true // nothing was open: Judge has seen to that
+		return o
+	case own:
+		from = next
+	case anchor == nil:
+		o.others = p.cfg.Poison.Others(p.cfg.Name, &p.found)
+	}
+	letters := map[string]bool{}
+	o.next, o.err = log.Read(ctx, from, func(rec *kgo.Record) bool {
+		it := parking.Read(rec)
+		if own {
+			o.items = append(o.items, it)
+			return ctx.Err() == nil
+		}
+		o.lot.Add(it)
+		o.others.Add(it)
+		if anchor != nil && len(letters) < anchor.Open && it.Letter != nil && it.Letter.Name == p.cfg.Name {
+			letters[it.Letter.Token] = true
+		}
+		return ctx.Err() == nil
+	})
+	o.next = max(o.next, from)
+	if fault.NeedsPerson(o.err) { // it was trimmed or lost a moment ago: the next look judges that
+		o.err = fault.Retry(o.err)
+	}
+	switch {
+	case o.err != nil || own || anchor == nil:
+	case lost != nil && o.lot.Needed < o.state.Start && !accepted(lost):
+		o.err = lost
+	case lost == nil && o.gap == nil && len(letters) < anchor.Open:
+		lost = &parking.Lost{Loss: parking.Incomplete, Anchor: *anchor, Topic: topic, Now: o.state, Left: len(letters)}
+		if !accepted(lost) {
+			o.err = lost
+		}
+	}
+	return o
+}
+
+// take takes over an opening.
+func (p *parker) take(o *opening, own bool) {
+	if own {
+		p.add(o.items)
+	} else {
+		p.lot, p.Lot = o.lot, o.lot
+		p.damaged(0)
+		for _, other := range o.others.Strangers() {
+			p.log.Warn().Str("relay", other.Relay).Int("keys", other.Keys).Int("events", other.Events).Str("hint", other.Hint()).Msg(other.String())
+		}
+		for _, key := range p.lot.Keys() {
+			for _, e := range p.lot.Entries(key) {
+				if e.SystemID == p.found.SystemID && p.ahead.Before(e.Place) {
+					p.ahead = e.Place
+				}
+			}
+		}
+	}
+	if o.gap != nil { // the rows of these events are the only place that has them
+		p.checkpointer.accepted = append(p.checkpointer.accepted, checkpoint.Accepted{Token: o.gap.GapToken(), Gap: o.gap.Error(), Time: time.Now().UTC()})
+	}
+	p.wrote = max(p.wrote, o.next)
+	p.id, p.next, p.opened, p.known, p.failed, p.due = o.state.ID, max(p.next, o.next), true, true, nil, time.Now().Add(followEvery)
+	unwritten := append(p.cfg.Parking.Unwritten(), p.held...)
+	p.held = nil
+	for _, left := range unwritten {
+		switch {
+		case !own && flight.Uncounted(&left.Ticket): // nobody waits for it any more
+		case !own || p.written(left.Record): // events that are not parked come again in another flight
+			p.ended(left.Ticket)
+		default:
+			p.cfg.Parking.Append(left.Record, left.Ticket)
+		}
+	}
+}
