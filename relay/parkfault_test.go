@@ -11,6 +11,15 @@ import (
 	"github.com/walpost/walpost/internal/parking"
 )
 
+// anchored starts a relay, and waits until it has delivered an event and its durable record names the topic.
+func (w *world) anchored(t *testing.T, cfg Config) *run {
+	t.Helper()
+	r := w.start(cfg)
+	w.commit("b")
+	w.want(t, time.Minute, "streaming", func() bool { return w.id.SlotFound.Confirmed == w.pos && w.newest().Parking != nil })
+	return r
+}
+
 // A holder whose Fence is slow loses the slot meanwhile. Its Fence comes behind that of the next holder.
 func TestAFenceThatComesLateWritesNothing(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
@@ -127,9 +136,7 @@ func TestAReleaseAboveTheLimitWaitsForWhatComesAgain(t *testing.T) {
 		w.clean = false
 		cfg := w.parking()
 		cfg.Poison.ParkLimit = parking.Limit{Keys: 1000, Events: 1}
-		r := w.start(cfg)
-		w.commit("b")
-		w.want(t, time.Minute, "streaming", func() bool { return w.id.SlotFound.Confirmed == w.pos && w.newest().Parking != nil })
+		r := w.anchored(t, cfg)
 		w.do(func() { w.shared = map[byte]string{'x': "s", 'k': "s"}; w.missing = "s" })
 		x := w.commit("x").rows[0] // its topic is missing, so the checkpoint stays before it
 		k1 := w.commit("k").rows[0]
@@ -180,9 +187,7 @@ func TestAStopWhileTheTopicCannotBeOpenedRepeatsNothing(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		w.clean = false
 		cfg := w.parking()
-		r := w.start(cfg)
-		w.commit("b")
-		w.want(t, time.Minute, "streaming", func() bool { return w.id.SlotFound.Confirmed == w.pos && w.newest().Parking != nil })
+		r := w.anchored(t, cfg)
 		w.do(func() { w.missing = "c" })
 		w.commit("c", "c", "c")
 		w.commit("b", "b")
@@ -212,9 +217,7 @@ func TestABrokenTransactionKeepsTheSlot(t *testing.T) {
 	story(t, func(t *testing.T, w *world) {
 		w.clean = false
 		cfg := w.parking()
-		r := w.start(cfg)
-		w.commit("b")
-		w.want(t, time.Minute, "streaming", func() bool { return w.id.SlotFound.Confirmed == w.pos && w.newest().Parking != nil })
+		r := w.anchored(t, cfg)
 		b := w.start(cfg)
 		w.want(t, time.Minute, "B waits", func() bool { return b.relay.Status().State == Standby })
 		w.do(func() { w.missing = "c" })
