@@ -56,7 +56,7 @@ func TestATextThatIsNotUTF8HaltsAndTheHintHelps(t *testing.T) {
 			w := s.follow()
 			pg.Exec(t, dsn, repair)
 			r := s.startReady()
-			w.more(t, time.Minute, 1-w.count())
+			w.total(t, time.Minute, 1)
 			r.stopsClean()
 
 			pg.Exec(t, dsn, insertRaw)
@@ -66,7 +66,7 @@ func TestATextThatIsNotUTF8HaltsAndTheHintHelps(t *testing.T) {
 				t.Errorf("recover: code %d\n%s", code, out)
 			}
 			r = s.startReady()
-			w.more(t, time.Minute, 2-w.count())
+			w.total(t, time.Minute, 2)
 			r.stopsClean()
 		})
 	}

@@ -31,7 +31,7 @@ halt_linger: 0s`
 		pg.Exec(t, s.dsn, fmt.Sprintf(`INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'k', 'Changed', '{"n": %d}')`, n))
 	}
 	insert(1)
-	w.more(t, time.Minute, 1-w.count())
+	w.total(t, time.Minute, 1)
 	if err := kafka.Stop(); err != nil {
 		t.Fatal(err)
 	}

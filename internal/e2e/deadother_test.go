@@ -39,7 +39,7 @@ func TestTheDeadLettersOfAnotherRelay(t *testing.T) {
 		t.Errorf("list must name relay %s:\n%s", b.name, letter[0])
 	}
 	insert(a, "'"+a.topics[0][len(a.prefix):]+"'")
-	w.more(t, time.Minute, 1)
+	w.total(t, time.Minute, 1)
 	for _, c := range []struct {
 		args []string
 		code int

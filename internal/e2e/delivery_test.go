@@ -129,7 +129,7 @@ func TestBigTransactionLeavesMemoryFlat(t *testing.T) {
 	pid := s.walsender(pg)
 	bigTransaction(t, pg, s, "flat", rows)
 	from := time.Now()
-	w.more(t, time.Minute, 1-w.count())
+	w.total(t, time.Minute, 1)
 	_, early := r.rss()
 	t.Logf("first record %s after the commit, peak memory %d MiB", time.Since(from).Round(time.Millisecond), early/mib)
 	s.onceEach(w, 2*time.Minute)

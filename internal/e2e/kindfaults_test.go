@@ -169,7 +169,7 @@ func TestEachSourceAfterAnOlderCheckpoint(t *testing.T) {
 		for n := 1; n <= 5; n++ {
 			s.insert(pg, "a", n)
 		}
-		w.more(t, time.Minute, 5-w.count())
+		w.total(t, time.Minute, 5)
 		r.stopsClean()
 		older, err := os.ReadFile(file)
 		if err != nil {
@@ -179,7 +179,7 @@ func TestEachSourceAfterAnOlderCheckpoint(t *testing.T) {
 		for n := 6; n <= 9; n++ {
 			s.insert(pg, "a", n)
 		}
-		w.more(t, time.Minute, 9-w.count())
+		w.total(t, time.Minute, 9)
 		r.stopsClean()
 		if err := os.WriteFile(file, older, 0o600); err != nil {
 			t.Fatal(err)
@@ -192,7 +192,7 @@ func TestEachSourceAfterAnOlderCheckpoint(t *testing.T) {
 			return
 		}
 		if !k.claims {
-			w.more(t, time.Minute, 13-w.count()) // the four newest come again
+			w.total(t, time.Minute, 13) // the four newest come again
 		}
 		s.insert(pg, "a", 10)
 		k.holds(s, w, !k.claims)

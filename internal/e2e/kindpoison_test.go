@@ -46,7 +46,7 @@ func TestEachSourceWithARefusedRecord(t *testing.T) {
 				}
 				insert("a", 1, 1)
 				insert("b", 1, 1)
-				w.more(t, time.Minute, 2-w.count())
+				w.total(t, time.Minute, 2)
 				large := insert("a", 2, 200)
 				if policy == "halt" {
 					helps := "An UPDATE or DELETE of the row changes nothing"
@@ -62,7 +62,7 @@ func TestEachSourceWithARefusedRecord(t *testing.T) {
 				}
 				insert("a", 3, 1)
 				if policy != "halt" {
-					w.more(t, time.Minute, c.beside-w.count())
+					w.total(t, time.Minute, c.beside)
 					eventually(t, time.Minute, "the list has the events", func() bool {
 						code, out := s.command("dead", "list")
 						return code == 0 && strings.Contains(out, fmt.Sprintf("events: %d\n", c.left))
@@ -100,7 +100,7 @@ func TestEachSourceWithARefusedRecord(t *testing.T) {
 				} else if code, out := s.command("dead", "retry", "--all", "--wait"); code != 0 {
 					t.Errorf("retry: code %d\n%s", code, out)
 				}
-				w.more(t, time.Minute, 4-w.count())
+				w.total(t, time.Minute, 4)
 				if rep := s.settle(w, time.Minute); rep.Lost+rep.Invented+rep.Duplicates+rep.Moved > 0 || policy != "dead_letter" && rep.Disordered > 0 {
 					t.Errorf("broken promises: %s", &rep)
 				}

@@ -47,11 +47,17 @@ func (w *watch) count() int {
 	return records
 }
 
-// more waits until n more records have arrived than now.
+// more waits until n more records have arrived than now. What must have been written before the call, such as one row, can
+// arrive before it too: that is for total.
 func (w *watch) more(t *testing.T, limit time.Duration, n int) {
 	t.Helper()
-	want := w.count() + n
-	eventually(t, limit, fmt.Sprintf("%d more records arrived", n), func() bool { return w.count() >= want })
+	w.total(t, limit, w.count()+n)
+}
+
+// total waits until n records have arrived since the beginning.
+func (w *watch) total(t *testing.T, limit time.Duration, n int) {
+	t.Helper()
+	eventually(t, limit, fmt.Sprintf("%d records arrived", n), func() bool { return w.count() >= n })
 }
 
 // expect waits, in expected, for a record with a key that has not been used before.

@@ -94,7 +94,7 @@ func TestPostgresStopsWhileKafkaIsDown(t *testing.T) {
 					SELECT 'order', 'k' || i % 10, 'Changed', jsonb_build_object('n', 1 + i / 10) FROM generate_series(`+strconv.Itoa(from)+`, `+strconv.Itoa(to)+` - 1) i ORDER BY i`)
 			}
 			write(0, 50)
-			w.more(t, time.Minute, 50-w.count())
+			w.total(t, time.Minute, 50)
 			if err := kafka.Stop(); err != nil {
 				t.Fatal(err)
 			}

@@ -22,14 +22,14 @@ func TestWorkersNoticeAnEarlierCopy(t *testing.T) {
 	w := s.follow()
 	r := s.startReady()
 	s.insert(pg, "a", 1)
-	w.more(t, time.Minute, 1-w.count())
+	w.total(t, time.Minute, 1)
 	dir := pg.CopyData(t)
 	var at uint64
 	n := 1
 	eventually(t, time.Minute, "the checkpoint is beyond the copy", func() bool {
 		n++
 		s.insert(pg, "a", n)
-		w.more(t, time.Minute, n-w.count())
+		w.total(t, time.Minute, n)
 		records, err := sink.NewFileStore(file).Look(t.Context(), s.name)
 		if err != nil {
 			t.Fatal(err)

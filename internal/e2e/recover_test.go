@@ -248,7 +248,7 @@ func TestRecoverCountsWhatIsGoneFromTheTable(t *testing.T) {
 	w := s.follow()
 	insert := "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'a', 'made', '{\"n\": 1}')"
 	s.pg.Exec(t, s.dsn, insert)
-	w.more(t, time.Minute, 1)
+	w.total(t, time.Minute, 1)
 	r.stopsClean()
 	s.pg.Exec(t, s.dsn, insert, insert, insert, "DELETE FROM outbox WHERE n IN (2, 4)")
 	s.lose()

@@ -279,7 +279,7 @@ func TestASnapshotIsRefusedWhereItCannotBeRight(t *testing.T) {
 		w := s.follow()
 		r = s.startReady()
 		pg.Exec(t, s.dsn, "INSERT INTO outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'b', 'made', '{\"n\": 1}')")
-		w.more(t, time.Minute, 1)
+		w.total(t, time.Minute, 1)
 		if !strings.Contains(r.log.String(), "THE SNAPSHOT IS GIVEN UP") || w.count() != 1 {
 			t.Errorf("%d records arrived\n%s", w.count(), r.log)
 		}
