@@ -30,31 +30,25 @@ func (p *place) own(sql string) error { return p.Cleaner.exec(p.ctx, "test", sql
 
 const withEvents = "CREATE TABLE outbox (id int, event %s, created_at timestamptz NOT NULL, filler text) PARTITION BY RANGE (created_at)"
 
-// An old partition that stays because of a row at its end is not read again in each pass. With an index on the event id it is not read at all.
+// An old partition that stays because of a row at its end is not read again in each pass.
 // It goes when the row need not stay any more: the event is closed, or the row was removed.
 func TestAPartitionThatStaysIsReadOnce(t *testing.T) {
-	for name, c := range map[string]struct{ column, id, index, ends string }{
-		"without an index":     {"int", "200", "", ""},
-		"an index of integers": {"int", "200", "CREATE INDEX ON outbox (event)", ""},
-		"an index of uuids":    {"uuid", "00000000-0000-0000-0000-0000000000c8", "CREATE INDEX ON outbox (event)", ""},
-		"an index of texts":    {"text", "{\"a\", b}", "CREATE INDEX ON outbox (event)", ""},
-		"an event without id":  {"int", "", "CREATE INDEX ON outbox (event)", ""},
-		"the row is removed":   {"int", "200", "", "DELETE FROM outbox WHERE id = 200"},
+	for name, c := range map[string]struct{ column, id, ends string }{
+		"the event is closed": {"uuid", "00000000-0000-0000-0000-0000000000c8", ""},
+		"an event without id": {"int", "", ""},
+		"the row is removed":  {"text", "{\"a\", b}", "DELETE FROM outbox WHERE id = 200"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			kept := []string{"9", "x", "00000000-0000-0000-0000-000000000009", "99999999999999999999", c.id}
+			kept := []string{"9", "x", c.id}
 			p := newPlace(t, "18", fmt.Sprintf(withEvents, c.column),
 				Config{Mode: DropPartitions, Keep: 48 * time.Hour, IDColumn: idColumn, Kept: func(context.Context) ([]string, error) { return kept, nil }})
 			p.exec(part("outbox_old", -5, -4), part("outbox_now", 0, 1))
-			if c.index != "" {
-				p.exec(c.index)
-			}
 			p.fill("outbox_old")
-			p.exec("UPDATE outbox_old SET event = nullif('" + c.id + "', '')::" + c.column + " WHERE id = 200")
 			if c.id == "" {
-				p.exec("UPDATE outbox_old SET event = 1 WHERE id < 200")
+				p.exec("UPDATE outbox_old SET event = 1")
 			}
-			p.exec("VACUUM FULL outbox_old", "ANALYZE outbox_old")
+			p.exec("UPDATE outbox_old SET event = nullif('" + c.id + "', '')::" + c.column + " WHERE id = 200")
+			p.exec("VACUUM FULL outbox_old")
 			blocks, err := strconv.Atoi(p.value("SELECT (pg_relation_size('outbox_old') / 8192)::text"))
 			if err != nil || blocks < 20 {
 				t.Fatal(blocks, err)
@@ -64,7 +58,7 @@ func TestAPartitionThatStaysIsReadOnce(t *testing.T) {
 			p.confirm()
 			p.run()
 			first := p.touched("outbox_old")
-			if first -= before; c.index == "" && first < blocks || c.index != "" && first >= blocks {
+			if first -= before; first < blocks {
 				t.Errorf("the first look touched %d blocks of %d", first, blocks)
 			}
 			for range 5 {

@@ -97,7 +97,7 @@ const (
 	defaultBatch = 1000
 	leastPause   = 20 * time.Millisecond
 	sayAgain     = time.Hour   // until an error that persists is logged again
-	lookAgain    = time.Second // the pause while no row is known to be delivered: such a pass is two short queries
+	lookAgain    = time.Second // the pause while no row is known to be delivered: such a pass only reads the catalog
 )
 
 // A Status has the counters since the start, and the present state.
@@ -124,11 +124,11 @@ type Cleaner struct {
 	piece   int64 // blocks of a partition that one statement reads
 	// filtered says that the publication has a row filter for a table. Run's goroutine only.
 	filtered bool
-	kept     []string    // of Config.Kept, in this pass
-	gap      string      // that the log has named, and that is still open
-	keep     string      // a condition on the rows of the present table: the row stays
-	id       *cdc.Column // of the present table: the event id; nil if there is nothing to keep
-	notes    []string    // hints of this pass, which the next pass reports
+	tables   []pg.TableFacts
+	kept     []string // of Config.Kept, in this pass
+	gap      string   // that the log has named, and that is still open
+	keep     string   // a condition on the rows of the present table: the row stays
+	notes    []string // hints of this pass, which the next pass reports
 	// What earlier passes found out, by partition or table. Run's goroutine only.
 	stay     map[pg.Table]stay
 	searched map[pg.Table]search
@@ -239,15 +239,19 @@ func (c *Cleaner) pass(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := c.look(ctx); err != nil {
+	switch err := c.look(ctx); {
+	case givesWay(err):
+		c.waits(fmt.Sprintf("a table is locked: %s", err))
+		return nil
+	case err != nil:
 		return err
 	}
 	c.notes = nil
 	// Partitions that cannot be created must not keep old rows from being removed.
 	var failed error
-	for _, t := range c.cfg.Tables {
-		if c.cfg.Mode == DropPartitions {
-			if err := c.lacks(t, c.makeAhead(ctx, t)); err != nil {
+	for i := range c.tables {
+		if t := &c.tables[i]; c.cfg.Mode == DropPartitions {
+			if err := c.lacks(t.Table, c.makeAhead(ctx, t)); err != nil {
 				failed = cmp.Or(failed, fmt.Errorf("cleanup of %s: %w", t, err))
 			}
 		}
@@ -286,7 +290,8 @@ func (c *Cleaner) remove(ctx context.Context) error {
 		c.kept = slices.Sorted(slices.Values(ids)) // so that equal answers are recognised
 	}
 	var failed error
-	for _, t := range c.cfg.Tables {
+	for i := range c.tables {
+		t := &c.tables[i]
 		if err := c.clean(ctx, t, below); err != nil {
 			failed = cmp.Or(failed, fmt.Errorf("cleanup of %s: %w", t, err))
 			if !c.usable() {
@@ -297,12 +302,12 @@ func (c *Cleaner) remove(ctx context.Context) error {
 	return failed
 }
 
-func (c *Cleaner) clean(ctx context.Context, t pg.Table, below uint64) (err error) {
-	if c.keep, err = c.keeps(ctx, t); err != nil {
+func (c *Cleaner) clean(ctx context.Context, t *pg.TableFacts, below uint64) (err error) {
+	if c.keep, err = c.keeps(t); err != nil {
 		return err
 	}
 	if c.cfg.Mode == MoveToArchive {
-		a, err := c.archive(ctx, t)
+		a, err := c.archive(ctx, t.Table)
 		if err == nil {
 			err = a.fits()
 		}

@@ -9,12 +9,17 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
 	"github.com/walpost/walpost/internal/wait"
 )
 
-// TimeTypes are the types that the time column may have.
-var TimeTypes = map[string]bool{"timestamp with time zone": true, "timestamp without time zone": true, "date": true}
+// IsTime reports whether a column can be the time column.
+func IsTime(c *cdc.Column) bool {
+	return slices.Contains([]uint32{pgtype.TimestamptzOID, pgtype.TimestampOID, pgtype.DateOID}, c.TypeOID)
+}
 
 // prepare sets up a new connection.
 func (c *Cleaner) prepare(ctx context.Context) error {
@@ -28,41 +33,37 @@ func (c *Cleaner) prepare(ctx context.Context) error {
 	return err
 }
 
-// look checks the tables' definitions in each pass, so that a hint disappears after the index was
-// created.
+// look reads the tables' definitions in each pass, so that a hint disappears after the index was created.
 func (c *Cleaner) look(ctx context.Context) error {
 	hints := slices.Clone(c.notes)
 	c.filtered = false
-	for _, t := range c.cfg.Tables {
-		type column struct {
-			Type, Filter         string
-			Indexed, Partitioned bool
+	var f pg.Facts
+	if err := (pg.Names{Publication: c.cfg.Publication, Tables: c.cfg.Tables}).DescribePublished(ctx, c.conn, &f); err != nil {
+		return fmt.Errorf("cleanup: %w", err)
+	}
+	c.tables = f.Tables
+	for i := range c.tables {
+		t := &c.tables[i]
+		if !t.Exists() {
+			return fmt.Errorf("cleanup: table %s does not exist", t)
 		}
-		found, err := pg.Rows[column](ctx, c.conn, "look at the table", `SELECT format_type(a.atttypid, NULL) AS type,
- (SELECT to_jsonb(p)->>'rowfilter' FROM pg_publication_tables p WHERE p.pubname = `+pg.QuoteLiteral(c.cfg.Publication)+` AND p.schemaname = `+
-			pg.QuoteLiteral(t.Schema)+` AND p.tablename = `+pg.QuoteLiteral(t.Name)+`) AS filter,
- EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisvalid AND i.indkey[0] = a.attnum AND i.indpred IS NULL) AS indexed,
- c.relkind = 'p' AS partitioned FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid
- WHERE c.oid = to_regclass(`+pg.QuoteLiteral(t.SQL())+`) AND a.attname = `+pg.QuoteLiteral(c.cfg.TimeColumn)+` AND a.attnum > 0 AND NOT a.attisdropped`)
-		if err != nil {
-			return fmt.Errorf("cleanup of %s: %w", t, err)
-		}
-		if len(found) == 0 {
+		at := t.Relation.Index(c.cfg.TimeColumn)
+		if at < 0 {
 			return fmt.Errorf("cleanup of %s: there is no column %q (source.time_column)", t, c.cfg.TimeColumn)
 		}
-		if typ := found[0].Type; !TimeTypes[typ] {
-			return fmt.Errorf("cleanup of %s: source.time_column must be a timestamptz, timestamp or date (column %s is a %s)", t, c.cfg.TimeColumn, typ)
+		if column := &t.Relation.Columns[at]; !IsTime(column) {
+			return fmt.Errorf("cleanup of %s: source.time_column must be a timestamptz, timestamp or date (column %s is a %s)", t, column.Name, column.TypeName)
 		}
-		if filter := found[0].Filter; filter != "" {
+		if filter := f.Publication.Filter(t.Table); filter != "" {
 			// A row that the filter leaves out was not delivered. A row that an UPDATE brought in was not
 			// delivered either, if the publication has inserts only.
 			c.filtered = true
 			hints = append(hints, fmt.Sprintf("publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none",
 				c.cfg.Publication, t, filter))
 		}
-		if !found[0].Indexed && (c.cfg.Mode != DropPartitions) {
+		if c.cfg.Mode != DropPartitions && !t.IndexedBy(c.cfg.TimeColumn) {
 			how := " CONCURRENTLY"
-			if found[0].Partitioned {
+			if t.Partitioned() {
 				how = ""
 			}
 			hints = append(hints, fmt.Sprintf("every pass reads the whole table; run: CREATE INDEX%s ON %s (%s);", how, t.SQL(), pg.QuoteIdent(c.cfg.TimeColumn)))
@@ -80,21 +81,13 @@ func (c *Cleaner) look(ctx context.Context) error {
 }
 
 // deleteOld deletes the old, delivered rows of t, or moves them to the archive, in batches.
-func (c *Cleaner) deleteOld(ctx context.Context, t pg.Table, below uint64) error {
-	// The rows of a partitioned table are in its partitions, and a ctid is unique only within a
-	// partition. The rows of foreign and unlogged partitions are not in the WAL, so their xmin does
-	// not tell whether they were delivered.
-	leaves, err := pg.Rows[pg.Table](ctx, c.conn, "find its partitions", `SELECT n.nspname AS schema, c.relname AS name FROM pg_partition_tree(to_regclass(`+pg.QuoteLiteral(t.SQL())+`)) p
- JOIN pg_class c ON c.oid = p.relid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE p.isleaf AND c.relkind = 'r' AND c.relpersistence = 'p' ORDER BY 1, 2`)
-	if err != nil {
-		return err
-	}
-	if len(leaves) == 0 {
-		leaves = []pg.Table{t}
-	}
-	var failed error
-	for _, leaf := range leaves {
-		if err := c.deleteFrom(ctx, t, leaf, below); err != nil {
+//
+// The rows of a partitioned table are in its partitions, and a ctid is unique only within a partition. The
+// rows of foreign and unlogged partitions are not in the WAL, so their xmin does not tell whether they were
+// delivered.
+func (c *Cleaner) deleteOld(ctx context.Context, t *pg.TableFacts, below uint64) (failed error) {
+	for _, leaf := range t.Stores() {
+		if err := c.deleteFrom(ctx, t.Table, leaf, below); err != nil {
 			failed = cmp.Or(failed, c.lacks(leaf, err))
 			if !c.usable() {
 				break

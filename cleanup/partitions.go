@@ -38,15 +38,8 @@ func (p partition) endless() bool { return math.IsInf(p.to-p.from, 1) }
 
 // partitions returns the partitions of t that have bounds, in their order, and the default partition,
 // or nil. It returns an error if t is not partitioned by range of the time column.
-func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition, rest *pg.Table, err error) {
-	oid := "to_regclass(" + pg.QuoteLiteral(t.SQL()) + ")"
-	ranged, err := pg.Rows[struct{}](ctx, c.conn, "look at its partitions", `SELECT 1
- FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
- WHERE p.partrelid = `+oid+` AND p.partstrat = 'r' AND p.partnatts = 1 AND a.attname = `+pg.QuoteLiteral(c.cfg.TimeColumn))
-	if err != nil {
-		return nil, nil, err
-	}
-	if len(ranged) == 0 {
+func (c *Cleaner) partitions(ctx context.Context, t *pg.TableFacts) (parts []partition, rest *pg.Table, err error) {
+	if t.RangeColumn != c.cfg.TimeColumn {
 		return nil, nil, fmt.Errorf("cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s); see walpost setup --partitioned", c.cfg.TimeColumn)
 	}
 	// Postgres prints a bound in the type of the column. All three types can be read as a
@@ -59,7 +52,7 @@ func (c *Cleaner) partitions(ctx context.Context, t pg.Table) (parts []partition
 	found, err := pg.Rows[child](ctx, c.conn, "look at its partitions", `WITH p AS (
  SELECT n.nspname AS schema, c.relname AS name, i.inhdetachpending AS pending, pg_get_expr(c.relpartbound, c.oid) AS bound,
  c.relkind = 'r' AND c.relpersistence = 'p' AS ordinary, EXISTS (SELECT FROM pg_constraint k WHERE k.conrelid = c.oid AND k.conname = '`+closed+`') AS closed
- FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.inhparent = `+oid+`)
+ FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid JOIN pg_namespace n ON n.oid = c.relnamespace WHERE i.inhparent = `+strconv.FormatUint(uint64(t.OID), 10)+`)
  SELECT schema, name, pending, ordinary, closed, bound = 'DEFAULT' AS rest,
  CASE WHEN bound LIKE '%FROM (MINVALUE)%' THEN '-Inf' ELSE extract(epoch FROM (regexp_match(bound, 'FROM \(''([^'']+)''\)'))[1]::timestamptz)::text END AS begins,
  CASE WHEN bound LIKE '%TO (MAXVALUE)%' THEN 'Inf' ELSE extract(epoch FROM (regexp_match(bound, 'TO \(''([^'']+)''\)'))[1]::timestamptz)::text END AS ends FROM p ORDER BY 8, 7`)
@@ -125,7 +118,7 @@ const (
 
 // makeAhead creates partitions for future rows. It creates a table and attaches it, which does not
 // block writers if there is no default partition.
-func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
+func (c *Cleaner) makeAhead(ctx context.Context, t *pg.TableFacts) error {
 	parts, rest, err := c.partitions(ctx, t)
 	if err != nil {
 		return err
@@ -137,7 +130,7 @@ func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 	var limit []string
 	if rest != nil {
 		limit = []string{fmt.Sprintf("SET LOCAL statement_timeout = %d", c.limit.Milliseconds())}
-		if slow := c.slow[t]; time.Now().Before(slow.again) {
+		if slow := c.slow[t.Table]; time.Now().Before(slow.again) {
 			c.note("%s", slow.why)
 			return nil
 		}
@@ -155,7 +148,7 @@ func (c *Cleaner) makeAhead(ctx context.Context, t pg.Table) error {
 			continue
 		case rest != nil && pg.SQLState(err) == pg.StateCancelled: // INSERTs go to the default partition, so none fails
 			slow := slowAttach{time.Now().Add(attachAgain), fmt.Sprintf("partition %s is not created, because Postgres needs more than %s to look for its rows in the default partition %s", part, c.limit, rest)}
-			c.slow[t] = slow
+			c.slow[t.Table] = slow
 			c.note("%s", slow.why)
 			return nil
 		case givesWay(err) && p[0] > clock.Now+p[1]-p[0]:
@@ -186,7 +179,7 @@ func partName(table string, from, width float64) string {
 // dropOld detaches partitions whose rows are all old and delivered, and drops detached partitions.
 // Rows can be written to an old partition until it is shut. Therefore it is checked three times:
 // before it is shut, after it is shut, and before it is dropped.
-func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
+func (c *Cleaner) dropOld(ctx context.Context, t *pg.TableFacts, below uint64) error {
 	parts, rest, err := c.partitions(ctx, t)
 	if err != nil {
 		return err
@@ -211,14 +204,14 @@ func (c *Cleaner) dropOld(ctx context.Context, t pg.Table, below uint64) error {
 			continue
 		}
 		// A partition that cannot be detached, for example because of a foreign key, keeps no other one.
-		if err := c.lacks(p.Table, c.detachOld(ctx, t, p, below, rest != nil)); err != nil {
+		if err := c.lacks(p.Table, c.detachOld(ctx, t.Table, p, below, rest != nil)); err != nil {
 			failed = cmp.Or(failed, err)
 			if !c.usable() {
 				return failed
 			}
 		}
 	}
-	return cmp.Or(failed, c.dropDetached(ctx, t, below))
+	return cmp.Or(failed, c.dropDetached(ctx, t.Table, below))
 }
 
 // detachOld detaches p if it is old and has no row that must stay.
@@ -288,10 +281,7 @@ func (c *Cleaner) attempt(ctx context.Context, t pg.Table, below uint64, work fu
 		return nil
 	}
 	began := time.Now()
-	found, err := c.keptByIndex(ctx, t, below)
-	if err == nil && found.place == "" {
-		found, err = work()
-	}
+	found, err := work()
 	delete(c.stay, t)
 	if !found.done {
 		left := stay{place: found.place}
@@ -366,34 +356,6 @@ func (c *Cleaner) noteKept(t pg.Table, kept bool) {
 	if kept {
 		c.note("partition %s stays: it has rows of dead or parked events (walpost dead list)", t)
 	}
-}
-
-// keptByIndex looks for a row of a dead or parked event by an index, if t has one on the event id.
-func (c *Cleaner) keptByIndex(ctx context.Context, t pg.Table, below uint64) (look, error) {
-	where := c.sought()
-	if where == "" {
-		return look{}, nil
-	}
-	step := "look into " + t.String()
-	indexed, err := pg.Rows[struct{}](ctx, c.conn, step, `SELECT 1 FROM pg_index i JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[0]
- JOIN pg_class x ON x.oid = i.indexrelid JOIN pg_am m ON m.oid = x.relam
- WHERE i.indrelid = `+t.OID()+` AND i.indisvalid AND i.indpred IS NULL AND m.amname = 'btree' AND a.attname = `+pg.QuoteLiteral(c.id.Name))
-	if err != nil || len(indexed) == 0 {
-		return look{}, err
-	}
-	// The planner may prefer to read the whole partition, for example before its first ANALYZE.
-	err = c.exec(ctx, step, "BEGIN", "SET LOCAL enable_seqscan = off")
-	var found look
-	if err == nil {
-		found, err = c.staying(ctx, t, below, where)
-	}
-	if ended := c.exec(ctx, step, "ROLLBACK"); err == nil {
-		err = ended
-	}
-	if givesWay(err) {
-		err = nil // the reading of all pieces finds the row
-	}
-	return found, err
 }
 
 func (c *Cleaner) detach(ctx context.Context, t pg.Table, p partition, below uint64, hasDefault bool) (look, error) {

@@ -4,13 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
@@ -77,22 +73,17 @@ const next = `(SELECT pg_snapshot_xmax(pg_current_snapshot())::text::int8 AS nex
 
 // keeps returns a condition on the rows of t: the row stays although it is old, because its event is
 // dead or parked. Events of all tables count, because an id of another table only keeps too much.
-func (c *Cleaner) keeps(ctx context.Context, t pg.Table) (string, error) {
-	if c.id = nil; len(c.kept) == 0 {
+func (c *Cleaner) keeps(t *pg.TableFacts) (string, error) {
+	if len(c.kept) == 0 {
 		return "false", nil
 	}
-	rel, err := c.relation(ctx, t)
-	if err != nil {
-		return "", err
-	}
-	id := c.cfg.IDColumn(rel)
+	id := c.cfg.IDColumn(t.Relation)
 	if id == "" {
 		return "", errors.New("the table has no column with the event id, so walpost cannot find the rows of dead and parked events")
 	}
 	if c.cfg.Mode != DropPartitions {
 		c.note("the rows of dead and parked events stay until a person retries or drops the events (walpost dead list)")
 	}
-	c.id = &rel.Columns[rel.Index(id)]
 	return fmt.Sprintf("(coalesce(t.%s::text, '') = ANY (%s::text[])) IS TRUE", pg.QuoteIdent(id), array(c.kept)), nil
 }
 
@@ -105,55 +96,6 @@ func array(texts []string) string {
 	return pg.QuoteLiteral("{" + strings.Join(quoted, ",") + "}")
 }
 
-// idTypes are the usual types of an event id: their names, and which texts are values of theirs.
-var idTypes = map[uint32]struct {
-	name string
-	has  func(text string) bool
-}{
-	pgtype.UUIDOID:    {"uuid", regexp.MustCompile("^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$").MatchString},
-	pgtype.Int2OID:    {"int2", isInteger(16)},
-	pgtype.Int4OID:    {"int4", isInteger(32)},
-	pgtype.Int8OID:    {"int8", isInteger(64)},
-	pgtype.TextOID:    {"text", func(string) bool { return true }},
-	pgtype.VarcharOID: {"text", func(string) bool { return true }},
-}
-
-func isInteger(bits int) func(text string) bool {
-	return func(text string) bool {
-		_, err := strconv.ParseInt(text, 10, bits)
-		return err == nil
-	}
-}
-
-// sought is a condition for the rows of dead and parked events that an index of the event id can
-// serve. It is "" if there are none, or if the id has an unusual type.
-func (c *Cleaner) sought() string {
-	if c.id == nil {
-		return ""
-	}
-	of, ok := idTypes[c.id.TypeOID]
-	if !ok {
-		return ""
-	}
-	var ids, conditions []string
-	for _, text := range c.kept {
-		if of.has(text) {
-			ids = append(ids, text)
-		}
-	}
-	column := "t." + pg.QuoteIdent(c.id.Name)
-	if len(ids) > 0 {
-		conditions = append(conditions, column+" = ANY ("+array(ids)+"::"+of.name+"[])")
-	}
-	if slices.Contains(c.kept, "") {
-		conditions = append(conditions, column+" IS NULL")
-	}
-	if len(conditions) == 0 {
-		return ""
-	}
-	return "(" + strings.Join(conditions, " OR ") + ")"
-}
-
 // givesWay reports whether err means that others use the table, or that it took too long this time.
 // There is another pass.
 func givesWay(err error) bool {
@@ -162,18 +104,4 @@ func givesWay(err error) bool {
 		return true
 	}
 	return false
-}
-
-// relation has the names and the types of the columns.
-func (c *Cleaner) relation(ctx context.Context, t pg.Table) (*cdc.Relation, error) {
-	rel := &cdc.Relation{Schema: t.Schema, Name: t.Name}
-	columns, err := pg.Rows[struct {
-		Name string
-		Type uint32 `json:",string"`
-	}](ctx, c.conn, "look at the table", `SELECT attname AS name, atttypid AS type FROM pg_attribute
- WHERE attrelid = to_regclass(`+pg.QuoteLiteral(t.SQL())+`) AND attnum > 0 AND NOT attisdropped ORDER BY attnum`)
-	for _, column := range columns {
-		rel.Columns = append(rel.Columns, cdc.Column{Name: column.Name, TypeOID: column.Type})
-	}
-	return rel, err
 }

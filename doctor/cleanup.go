@@ -15,22 +15,16 @@ import (
 // cleanedTable is what the one who removes old rows (package cleanup) needs of a table.
 type cleanedTable struct {
 	OID       uint32 `json:",string"`
-	Column    string // the type of the time column, "" where there is none of that name
-	Indexed   bool   // an index begins with it
-	Range     bool   // partitioned by range of that column and of nothing else
 	Barred    []string
 	Foreign   []string // partitions that belong to others
 	Unplain   []string // partitions that are partitioned themselves, foreign or unlogged
 	MayUse    bool     `json:"may_use"`    // its schema
 	MayCreate bool     `json:"may_create"` // tables in its schema
-	Schema    string
 }
 
 // cleanedQuery asks the rights on each leaf by itself, because rows are deleted from the partitions, not through their parent.
-func cleanedQuery(oids []string, column string) string {
-	return `SELECT c.oid, format_type(a.atttypid, NULL) AS column, n.nspname AS schema, has_schema_privilege(n.oid, 'USAGE') AS may_use, has_schema_privilege(n.oid, 'CREATE') AS may_create,
- EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid AND i.indkey[0] = a.attnum AND i.indpred IS NULL) AS indexed,
- EXISTS (SELECT FROM pg_partitioned_table p WHERE p.partrelid = c.oid AND p.partstrat = 'r' AND p.partnatts = 1 AND p.partattrs[0] = a.attnum) AS range,
+func cleanedQuery(oids []string) string {
+	return `SELECT c.oid, has_schema_privilege(n.oid, 'USAGE') AS may_use, has_schema_privilege(n.oid, 'CREATE') AS may_create,
  (SELECT json_agg(l.oid::regclass::text ORDER BY l.oid::regclass::text) FROM pg_class l WHERE (l.oid = c.oid AND c.relkind = 'r'
    OR l.oid IN (SELECT t.relid FROM pg_partition_tree(c.oid) t WHERE t.isleaf)) AND l.relkind = 'r' AND l.relpersistence = 'p'
    AND NOT (has_schema_privilege(l.relnamespace, 'USAGE') AND has_table_privilege(l.oid, 'SELECT') AND has_table_privilege(l.oid, 'DELETE')
@@ -39,15 +33,13 @@ func cleanedQuery(oids []string, column string) string {
    WHERE i.inhparent = c.oid AND NOT pg_has_role(l.relowner, 'USAGE')) AS foreign,
  (SELECT json_agg(l.oid::regclass::text ORDER BY l.oid::regclass::text) FROM pg_inherits i JOIN pg_class l ON l.oid = i.inhrelid
    WHERE i.inhparent = c.oid AND NOT (l.relkind = 'r' AND l.relpersistence = 'p')) AS unplain
- FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attname = ` + pg.QuoteLiteral(column) + ` AND a.attnum > 0 AND NOT a.attisdropped
- WHERE c.oid IN (` + strings.Join(oids, ", ") + `)`
+ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid IN (` + strings.Join(oids, ", ") + `)`
 }
 
 // readCleanup reads what a cleanup needs, if there is to be one.
 func (x *examination) readCleanup(ctx context.Context, conn *pgconn.PgConn) (err error) {
 	if oids := existing(x.f.Tables); x.cfg.Outbox.Cleans() && len(oids) > 0 {
-		x.cleaned, err = pg.Rows[cleanedTable](ctx, conn, "read what the cleanup needs", cleanedQuery(oids, x.cfg.Outbox.Time()))
+		x.cleaned, err = pg.Rows[cleanedTable](ctx, conn, "read what the cleanup needs", cleanedQuery(oids))
 	}
 	for i := range x.f.Tables {
 		if t := x.f.Tables[i].Table; err == nil && x.cfg.Outbox.Archives {
@@ -79,7 +71,7 @@ func (x *examination) cleanup() {
 				if len(x.found) == from {
 					x.add(OK, "cleanup of "+t.Table.String(), nil, "role %s may remove old rows of %s", x.f.Server.Role, t.Table)
 				}
-				if x.cfg.Outbox.Deletes && cleanup.TimeTypes[c.Column] && !c.Indexed {
+				if i := t.Relation.Index(x.cfg.Outbox.Time()); x.cfg.Outbox.Deletes && i >= 0 && cleanup.IsTime(&t.Relation.Columns[i]) && !t.IndexedBy(x.cfg.Outbox.Time()) {
 					x.unindexed(t)
 				}
 			}
@@ -91,20 +83,21 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 	name, table, role := "cleanup of "+t.Table.String(), t.Table.SQL(), pg.QuoteIdent(x.f.Server.Role)
 	outbox := &x.cfg.Outbox
 	column := outbox.Time()
+	at := t.Relation.Index(column)
 	switch filter := x.f.Publication.Filter(t.Table); {
 	case filter != "":
 		x.add(Fail, name, fix.ByWords("Set cleanup.mode to none, and remove old rows with a job of your own."),
 			"publication %s has a row filter for %s (%s): walpost cannot tell which rows were delivered, and removes none", x.cfg.Publication, t.Table, filter)
 		return
-	case c.Column == "":
+	case at < 0:
 		x.add(Fail, name, fix.Fix{
 			fix.Words("Set source.time_column to the column that says when a row was written, or:"),
 			fix.SQL(fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s timestamptz NOT NULL DEFAULT now();", table, pg.QuoteIdent(column))),
 		},
 			"%s has no column %s (source.time_column)", t.Table, column)
 		return
-	case !cleanup.TimeTypes[c.Column]:
-		x.add(Fail, name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."), "source.time_column: column %s of %s is a %s", column, t.Table, c.Column)
+	case !cleanup.IsTime(&t.Relation.Columns[at]):
+		x.add(Fail, name, fix.ByWords("Set source.time_column to a timestamptz, timestamp or date."), "source.time_column: column %s of %s is a %s", column, t.Table, t.Relation.Columns[at].TypeName)
 		return
 	}
 	for _, a := range x.archives {
@@ -119,7 +112,7 @@ func (x *examination) cleanable(t *pg.TableFacts, c *cleanedTable) {
 	if len(c.Barred) > 0 {
 		grants := make([]string, 0, 4)
 		if !c.MayUse {
-			grants = append(grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", pg.QuoteIdent(c.Schema), role))
+			grants = append(grants, fmt.Sprintf("GRANT USAGE ON SCHEMA %s TO %s;", pg.QuoteIdent(t.Schema), role))
 		}
 		for _, leaf := range c.Barred[:min(3, len(c.Barred))] {
 			grants = append(grants, fmt.Sprintf("GRANT SELECT, DELETE, UPDATE (%s) ON %s TO %s;", pg.QuoteIdent(column), leaf, role))
@@ -172,7 +165,7 @@ func (x *examination) unindexed(t *pg.TableFacts) {
 // droppable judges a table whose partitions are to be made and dropped, which only their owner may.
 func (x *examination) droppable(t *pg.TableFacts, c *cleanedTable) {
 	name, role := "cleanup of "+t.Table.String(), pg.QuoteIdent(x.f.Server.Role)
-	if !c.Range {
+	if t.RangeColumn != x.cfg.Outbox.Time() {
 		x.add(Fail, name, fix.ByWords("walpost setup --partitioned prints the SQL for a table of this kind. Or set cleanup.mode to delete."),
 			"cleanup.mode drop_partitions needs a table with PARTITION BY RANGE (%s), and %s is not partitioned in this way", x.cfg.Outbox.Time(), t.Table)
 		return
@@ -185,8 +178,8 @@ func (x *examination) droppable(t *pg.TableFacts, c *cleanedTable) {
 		x.add(Fail, name, fix.Fix{fix.SQL(fmt.Sprintf("ALTER TABLE %s OWNER TO %s;", c.Foreign[0], role)), fix.Words("(repeat for each one)")}, "role %s may not drop %s, which belong to others", x.f.Server.Role, some(c.Foreign))
 	}
 	if !c.MayCreate {
-		x.add(Fail, name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(c.Schema), role)),
-			"role %s may not create tables in schema %s: walpost cannot create partitions for future rows", x.f.Server.Role, c.Schema)
+		x.add(Fail, name, fix.BySQL(fmt.Sprintf("GRANT CREATE ON SCHEMA %s TO %s;", pg.QuoteIdent(t.Schema), role)),
+			"role %s may not create tables in schema %s: walpost cannot create partitions for future rows", x.f.Server.Role, t.Schema)
 	}
 	if len(c.Unplain) > 0 {
 		x.add(Warn, name, fix.ByWords("Drop them by hand once their rows are delivered."), "%s are partitioned, foreign or unlogged: walpost never drops them", some(c.Unplain))

@@ -122,7 +122,7 @@ func (s *cursor) backlog(ctx context.Context, at cdc.Position) (*Backlog, error)
  coalesce((SELECT %[1]s::text FROM %[2]s WHERE %[3]s ORDER BY %[1]s DESC LIMIT 1), '') AS newest,
  extract(epoch FROM clock_timestamp()) * 1000000 - o.at AS age
  FROM (SELECT 1) one LEFT JOIN (SELECT (%[4]s)::bigint AS at FROM %[2]s WHERE %[3]s ORDER BY %[1]s LIMIT 1) o ON true`,
-		s.xid("t"), s.rows.from, s.atLeast("t", at), s.rows.when, CountedRows+1))
+		s.xid("t"), s.rows.from, s.atLeast("t", at), s.rows.Time, CountedRows+1))
 	if err != nil {
 		return nil, err
 	}

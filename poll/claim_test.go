@@ -34,7 +34,7 @@ func claimWorld(t testing.TB, pg *testenv.PG, strategy string) *world {
 	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
 	w := &world{TB: t, pg: pg, dsn: pg.Database(t)}
 	w.set = Settings{
-		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: table, OrderColumn: "seq",
+		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: outbox, OrderColumn: "seq",
 		Snapshot: "initial", ID: column("id"), Key: column("key"),
 	}
 	w.set.Interval, w.set.Strategy = 5*time.Millisecond, strategy
@@ -417,7 +417,7 @@ func TestAStopGivesBackWhatIsNotInFlight(t *testing.T) {
 func TestStrategiesAndNamesThatDoNotFitAreRefused(t *testing.T) {
 	t.Parallel()
 	w := claimWorld(t, testenv.Postgres(t, "17"), Claim)
-	w.exec(XIDColumnSQL(table, "xid"))
+	w.exec(XIDColumnSQL(outbox, "xid"))
 	w.worker(nil)
 	w.refuses(map[string]func(*Settings){
 		"source.poll.strategy claim": func(s *Settings) { s.Strategy, s.Name = Delete, "other" },

@@ -114,7 +114,7 @@ func (s *claimer) leftOut() string {
 func (s *claimer) candidates(takeOver bool, at []int64) string {
 	r := s.Session.rows
 	return fmt.Sprintf("SELECT %[1]s FROM %[2]s WHERE t.finished_at IS NULL AND %[3]s = ANY (%[4]s) AND %[5]s AND %[6]s ORDER BY %[3]s LIMIT %[7]d FOR UPDATE OF t SKIP LOCKED",
-		r.list(), r.from, r.order, orders(at), ready("t", takeOver), s.leftOut(), claimRows)
+		r.List(), r.from, r.order, orders(at), ready("t", takeOver), s.leftOut(), claimRows)
 }
 
 // open is the query for the keys and orders of the oldest rows from an order on that are ready and whose key is
@@ -234,11 +234,11 @@ func (s *claimer) claim(ctx context.Context) ([]*claimed, error) {
 			s.last = 1
 		}
 		r := &claimed{row: f, number: s.last}
-		if r.attempts, err = strconv.Atoi(string(f.more[0].Bytes)); err != nil {
-			return nil, fmt.Errorf("claim rows: %w: attempts %q", pg.ErrAnswer, f.more[0].Bytes)
+		if r.attempts, err = strconv.Atoi(string(f.more[0])); err != nil {
+			return nil, fmt.Errorf("claim rows: %w: attempts %q", pg.ErrAnswer, f.more[0])
 		}
-		if len(f.more) > 1 && f.more[1].Bytes != nil {
-			r.key, r.keyed = string(f.more[1].Bytes), true
+		if len(f.more) > 1 && f.more[1] != nil {
+			r.key, r.keyed = string(f.more[1]), true
 		}
 		if s.has(r) {
 			continue
@@ -561,7 +561,7 @@ func (s *claimer) denied(err error) error {
 func (s *claimer) backlog(ctx context.Context, _ cdc.Position) (*Backlog, error) {
 	r := s.Session.rows
 	rows := fmt.Sprintf("(SELECT %s AS id, t.xmax AS locker, t.claimed_until, t.next_attempt_at, t.attempts, t.last_error, %s AS place, (%s)::bigint AS at FROM %s WHERE t.finished_at IS NULL ORDER BY %[2]s LIMIT %[5]d) c",
-		r.id, r.order, r.when, r.from, CountedRows+1)
+		r.id, r.order, r.Time, r.from, CountedRows+1)
 	got, err := pg.Row[struct {
 		Rows, Claimed, Waiting, Workers int
 		Age                             *float64

@@ -47,7 +47,7 @@ const delayedGap = 200 * time.Millisecond
 // that is older than an ALTER TABLE that rewrites the table, the table is empty.
 func (s *cursor) begin(ctx context.Context) error {
 	return s.exec(ctx, "begin to read", "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_nestloop = off; LOCK TABLE "+
-		s.rows.table+" IN ACCESS SHARE MODE")
+		s.rows.of.SQL()+" IN ACCESS SHARE MODE")
 }
 
 // inOrder has the index give the rows of one transaction in their order, whatever the server's statistics
@@ -319,7 +319,7 @@ func (s *cursor) rest(end cdc.Position) string {
 	if p.given != nil {
 		where += fmt.Sprintf(" AND %s >= %d", s.rows.order, p.last)
 	}
-	return fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY %s, %s", s.rows.list(), s.rows.from, where, s.rows.order, s.rows.id)
+	return fmt.Sprintf("SELECT %s FROM %s WHERE %s ORDER BY %s, %s", s.rows.List(), s.rows.from, where, s.rows.order, s.rows.id)
 }
 
 // next returns the next event of the open range, nil if none is open.

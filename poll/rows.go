@@ -2,6 +2,7 @@ package poll
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -12,18 +13,17 @@ import (
 
 	"github.com/walpost/walpost/cdc"
 	"github.com/walpost/walpost/internal/pg"
+	"github.com/walpost/walpost/internal/table"
 )
 
 // A rowReader writes the SELECT that reads rows of the table, and makes events of what it gives. The
 // values are the text that a stream would give, because the connection has the same settings.
 type rowReader struct {
-	rel     *cdc.Relation // the columns, in their order
-	table   string        // in a FROM clause, without an alias
-	from    string        // the same as t
-	order   string        // the order column, with t
-	id, key string        // the columns as text, with t; key is "" for none
-	when    string        // an expression in microseconds since 1970, NULL if unknown
-	more    []string      // further expressions, for row.more
+	table.Format
+	of      *pg.TableFacts
+	from    string // the table in a FROM clause, as t
+	order   string // the order column, with t
+	id, key string // the columns as text, with t; key is "" for none
 }
 
 // A row is one row as an Insert that owns its bytes.
@@ -31,7 +31,7 @@ type row struct {
 	order int64
 	id    string
 	event *cdc.Event
-	more  []cdc.Value
+	more  [][]byte
 }
 
 func (s *Settings) rowReader(f *Facts) *rowReader {
@@ -45,70 +45,43 @@ func (s *Settings) rowReader(f *Facts) *rowReader {
 		}
 		return "t." + pg.QuoteIdent(column) + "::text"
 	}
-	r := &rowReader{rel: rel, table: "ONLY " + s.Table.SQL(), order: "t." + pg.QuoteIdent(s.OrderColumn), id: text(s.ID(rel)), key: text(s.Key(rel)), when: "NULL"}
-	if r.id == "" {
-		r.id = "''"
-	}
-	if f.Table.Kind == "p" {
-		r.table = s.Table.SQL()
-	}
-	r.from = r.as("t")
-	micros := func(timestamptz string) string { return "(extract(epoch FROM " + timestamptz + ") * 1000000)::bigint" }
+	r := &rowReader{of: &f.Table, from: f.Table.From("t"), order: "t." + pg.QuoteIdent(s.OrderColumn), id: cmp.Or(text(s.ID(rel)), "''"), key: text(s.Key(rel))}
+	r.Relation, r.Time, r.More = rel, "NULL", []string{r.order, r.id}
 	switch i := rel.Index(s.TimeColumn); {
 	case f.CommitTimes && !s.Claims(): // a claim is an UPDATE, which has another commit time
-		r.when = micros("pg_xact_commit_timestamp(t.xmin)")
+		r.Time = pg.Micros("pg_xact_commit_timestamp(t.xmin)")
 	case i >= 0 && rel.Columns[i].BaseName == "timestamptz":
-		r.when = "CASE WHEN isfinite(t." + pg.QuoteIdent(s.TimeColumn) + ") THEN " + micros("t."+pg.QuoteIdent(s.TimeColumn)) + " END"
+		column := "t." + pg.QuoteIdent(s.TimeColumn)
+		r.Time = "CASE WHEN isfinite(" + column + ") THEN " + pg.Micros(column) + " END"
 	}
 	if s.Claims() {
-		r.more = append(r.more, "t.attempts")
+		r.More = append(r.More, "t.attempts")
 		if r.key != "" {
-			r.more = append(r.more, r.key)
+			r.More = append(r.More, r.key)
 		}
 	}
 	return r
 }
 
 // as is the table in a FROM clause, under an alias. orderOf, idOf and keyOf are its columns.
-func (r *rowReader) as(alias string) string      { return r.table + " " + alias }
+func (r *rowReader) as(alias string) string      { return r.of.From(alias) }
 func (r *rowReader) orderOf(alias string) string { return alias + strings.TrimPrefix(r.order, "t") }
 func (r *rowReader) idOf(alias string) string    { return strings.Replace(r.id, "t.", alias+".", 1) }
 func (r *rowReader) keyOf(alias string) string   { return alias + strings.TrimPrefix(r.key, "t") }
 
-// list is the select list that scan reads.
-func (r *rowReader) list() string {
-	names := make([]string, len(r.rel.Columns), len(r.rel.Columns)+3)
-	for i := range r.rel.Columns {
-		names[i] = "t." + pg.QuoteIdent(r.rel.Columns[i].Name)
+// scan makes a row of what a SELECT of List gave. now is the time of a row that has none.
+func (r *rowReader) scan(got [][]byte, now time.Time) (one row, err error) {
+	var ev cdc.Event
+	more, _, err := r.Insert(&ev, got, now)
+	if err == nil {
+		one.order, err = strconv.ParseInt(string(more[0]), 10, 64)
 	}
-	return strings.Join(append(append(names, r.order, r.id, r.when), r.more...), ", ")
-}
-
-// scan makes a row of what a SELECT of list gave. now is the time of a row that has none.
-func (r *rowReader) scan(got [][]byte, now time.Time) (row, error) {
-	n := len(r.rel.Columns)
-	if len(got) != n+3+len(r.more) {
-		return row{}, fmt.Errorf("read the table: %w: %d columns", pg.ErrAnswer, len(got))
-	}
-	order, err := strconv.ParseInt(string(got[n]), 10, 64)
 	if err != nil {
-		return row{}, fmt.Errorf("read the table: %w: order %q", pg.ErrAnswer, got[n])
+		return row{}, fmt.Errorf("read the table: %w", err)
 	}
-	at := now.UTC().Truncate(time.Microsecond)
-	if got[n+2] != nil {
-		us, err := strconv.ParseInt(string(got[n+2]), 10, 64)
-		if err != nil {
-			return row{}, fmt.Errorf("read the table: %w: time %q", pg.ErrAnswer, got[n+2])
-		}
-		at = time.UnixMicro(us).UTC()
-	}
-	ev := &cdc.Event{Kind: cdc.Insert, Time: at, Row: cdc.Row{Relation: r.rel, Values: make([]cdc.Value, n)}}
-	for i := range ev.Row.Values {
-		ev.Row.Values[i].Bytes = got[i]
-	}
-	one := row{order: order, id: string(got[n+1]), event: ev.Clone()}
-	for _, value := range got[n+3:] {
-		one.more = append(one.more, cdc.Value{Bytes: bytes.Clone(value)})
+	one.id, one.event = string(more[1]), ev.Clone()
+	for _, value := range more[2:] {
+		one.more = append(one.more, bytes.Clone(value))
 	}
 	return one, nil
 }

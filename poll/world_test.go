@@ -16,7 +16,7 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(testenv.Main(m)) }
 
-var table = ipg.Table{Schema: "public", Name: "outbox"}
+var outbox = ipg.Table{Schema: "public", Name: "outbox"}
 
 // A world is a fresh database with an outbox, and a source that polls it.
 type world struct {
@@ -38,7 +38,7 @@ func newWorld(t testing.TB, pg *testenv.PG) *world {
 	w := &world{TB: t, pg: pg, dsn: pg.Database(t)}
 	column := func(name string) func(*cdc.Relation) string { return func(*cdc.Relation) string { return name } }
 	w.set = Settings{
-		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: table, OrderColumn: "seq",
+		Config: DefaultConfig(), Name: "relay", DB: ipg.Database{DSN: w.dsn}, Table: outbox, OrderColumn: "seq",
 		Snapshot: "initial", ID: column("id"), Key: column("key"),
 	}
 	w.set.Interval, w.set.XIDColumn = 5*time.Millisecond, "xid"

@@ -162,8 +162,9 @@ func publishedQuery(name string) string {
 	return "SELECT * FROM pg_publication_tables WHERE pubname = " + QuoteLiteral(name) + " ORDER BY schemaname, tablename"
 }
 
+// TableFacts describe a table: what the catalog says of it. Everything that reads or writes rows of an outbox table goes by them.
 type TableFacts struct {
-	Table       Table  `json:"-"`
+	Table       `json:"-"`
 	OID         uint32 `json:",string"`
 	Kind        string // r table, p partitioned, v view, m materialized view, f foreign
 	Persistence string // p permanent, u unlogged, t temporary
@@ -175,9 +176,25 @@ type TableFacts struct {
 	Similar     []string // where the table does not exist: names that differ in case only
 	NoSchema    bool     `json:"no_schema"`
 	Root        string   // of a partition: its topmost table
-	Partitions  []uint32 // OIDs of all below a partitioned table
+	RangeColumn string   `json:"range_column"` // of a table that is partitioned by range of one column
+	Partitions  []Partition
+	Indexes     []Index
 
 	Relation *cdc.Relation // nil where the table does not exist
+}
+
+// A Partition is a relation below a partitioned table, at any level.
+type Partition struct {
+	Table
+	OID         uint32
+	Kind        string // as TableFacts.Kind
+	Persistence string
+}
+
+// An Index is a valid index of a table. The name of an expression is empty.
+type Index struct {
+	Columns []string
+	Where   string // the condition of a partial index
 }
 
 // ReadingRights is the SQL that lets a role read a table: the right to use its schema, and the right to select.
@@ -192,6 +209,35 @@ func (t *TableFacts) Identified() bool {
 	return t.Identity == "f" || t.Identity == "i" || t.Identity == "d" && t.HasKey
 }
 
+// Partitioned reports whether the rows are in partitions.
+func (t *TableFacts) Partitioned() bool { return t.Kind == "p" }
+
+// Stores are the tables that hold the rows: the table itself, or its partitions, as far as these are ordinary and logged.
+func (t *TableFacts) Stores() (stores []Table) {
+	if !t.Partitioned() {
+		return []Table{t.Table}
+	}
+	for _, p := range t.Partitions {
+		if p.Kind == "r" && p.Persistence == "p" {
+			stores = append(stores, p.Table)
+		}
+	}
+	return stores
+}
+
+// IndexedBy reports whether an index of all rows begins with a column.
+func (t *TableFacts) IndexedBy(column string) bool {
+	return slices.ContainsFunc(t.Indexes, func(i Index) bool { return i.Where == "" && i.Columns[0] == column })
+}
+
+// From is the table in a FROM clause under an alias. Rows of child tables (inheritance) are not published under the parent's name.
+func (t *TableFacts) From(alias string) string {
+	if t.Partitioned() {
+		return t.SQL() + " " + alias
+	}
+	return "ONLY " + t.SQL() + " " + alias
+}
+
 func tablesQuery(tables []Table) string {
 	values := make([]string, len(tables))
 	for i, t := range tables {
@@ -201,7 +247,13 @@ func tablesQuery(tables []Table) string {
  EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary) AS has_key,
  pg_get_userbyid(c.relowner) AS owner, pg_has_role(c.relowner, 'USAGE') AS owned, has_schema_privilege(c.relnamespace, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') AS readable,
  CASE WHEN c.relispartition THEN pg_partition_root(c.oid)::regclass::text END AS root,
- CASE c.relkind WHEN 'p' THEN (SELECT json_agg(below.relid::oid::bigint) FROM pg_partition_tree(c.oid) below WHERE below.level > 0) END AS partitions,
+ CASE c.relkind WHEN 'p' THEN (SELECT json_agg(json_build_object('oid', p.oid::bigint, 'schema', pn.nspname, 'name', p.relname, 'kind', p.relkind, 'persistence', p.relpersistence) ORDER BY pn.nspname, p.relname)
+   FROM pg_partition_tree(c.oid) below JOIN pg_class p ON p.oid = below.relid JOIN pg_namespace pn ON pn.oid = p.relnamespace WHERE below.level > 0) END AS partitions,
+ (SELECT a.attname FROM pg_partitioned_table p JOIN pg_attribute a ON a.attrelid = p.partrelid AND a.attnum = p.partattrs[0]
+  WHERE p.partrelid = c.oid AND p.partstrat = 'r' AND p.partnatts = 1) AS range_column,
+ (SELECT json_agg(json_build_object('where', pg_get_expr(i.indpred, i.indrelid), 'columns', (SELECT json_agg(coalesce(a.attname, '') ORDER BY k.n)
+    FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (at, n) LEFT JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.at WHERE k.n <= i.indnkeyatts)))
+   FROM pg_index i WHERE i.indrelid = c.oid AND i.indisvalid) AS indexes,
  CASE WHEN c.oid IS NOT NULL THEN json_build_object('columns', (SELECT json_agg(json_build_object('name', a.attname, 'typeoid', a.atttypid::bigint, 'typemod', a.atttypmod,
    'key', c.relreplident = 'f' OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey)
      AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident ELSE false END)) ORDER BY a.attnum)
@@ -291,7 +343,7 @@ func (f *Facts) Roots() map[uint32]Table {
 	roots := map[uint32]Table{}
 	for i := range f.Tables {
 		for _, below := range f.Tables[i].Partitions {
-			roots[below] = f.Tables[i].Table
+			roots[below.OID] = f.Tables[i].Table
 		}
 	}
 	for i := range f.Tables {

@@ -63,3 +63,8 @@ func ServerVersion(ctx context.Context, conn *pgconn.PgConn) (int, error) {
 func FullXID(next, alias string) string {
 	return "(" + next + " - ((" + next + " - " + alias + ".xmin::text::int8) & 4294967295))"
 }
+
+// Micros is the SQL expression of a timestamptz in microseconds since 1970. It is exact, and does not depend on DateStyle.
+func Micros(timestamptz string) string {
+	return "(extract(epoch FROM " + timestamptz + ") * 1000000)::bigint"
+}

@@ -77,7 +77,7 @@ func (t *Table) Oldest(ctx context.Context, sel Selection) (oldest time.Time, kn
 		Known  bool
 		Oldest *int64
 	}](ctx, t.reader.conn, "look at the age of the rows of "+t.String(), fmt.Sprintf("SELECT coalesce(bool_and(isfinite(%[1]s) IS TRUE), true) AS known, min(%[2]s) FILTER (WHERE isfinite(%[1]s)) AS oldest FROM %[3]s WHERE %[4]s",
-		age, micros(age), t.from(), strings.Join(where, " AND ")))
+		age, pg.Micros(age), t.from(), strings.Join(where, " AND ")))
 	if err == nil && found.Oldest != nil {
 		oldest = time.UnixMicro(*found.Oldest).UTC()
 	}

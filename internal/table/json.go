@@ -51,7 +51,7 @@ func (t *Table) FromJSON(ctx context.Context, object []byte) (*Rows, error) {
 	}
 	sql := fmt.Sprintf("SELECT %s, NULL, NULL, NULL, false, %s, NULL FROM json_populate_record(NULL::%s, %s) t",
 		strings.Join(list, ", "), t.kept(), t.SQL(), pg.QuoteLiteral(string(object)))
-	return t.query(ctx, "read the row as a row of "+t.String(), sql, func(err error) error {
+	return t.query(ctx, "read the row as a row of "+t.String(), sql, t.format("NULL", "NULL", "false", t.kept()), func(err error) error {
 		if pg.SQLState(err) != stateReadOnly {
 			return err
 		}

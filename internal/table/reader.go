@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -33,15 +32,13 @@ type Reader struct {
 	at      cdc.Position // a position behind every transaction that it sees
 }
 
-// A Table is one of the tables that a Reader reads.
+// A Table is one of the tables that a Reader reads. Its Relation is the table as the stream has it: the published columns, in their
+// order.
 type Table struct {
-	pg.Table
-	// Relation is the table as the stream has it: the published columns, in their order.
-	Relation *cdc.Relation
+	pg.TableFacts
 	// Filter is the publication's row filter as an SQL expression; "" for none. Rows for which it is not true are not published.
-	Filter      string
-	partitioned bool
-	reader      *Reader
+	Filter string
+	reader *Reader
 }
 
 // Options say how a Reader reads.
@@ -73,7 +70,9 @@ func (s Source) Open(ctx context.Context, opts Options) (*Reader, error) {
 			return nil, fault.WithHint(fmt.Errorf("table %s: role %q lacks the privilege to read it", t.Table, cc.User),
 				pg.ReadingRights(t.Table, cc.User)+"\n(streaming does not need these rights, but reading the table does)")
 		}
-		r.tables = append(r.tables, &Table{Table: t.Table, partitioned: t.Kind == "p", Relation: t.Streamed(f.Publication, version), Filter: f.Publication.Filter(t.Table), reader: r})
+		read := &Table{TableFacts: *t, Filter: f.Publication.Filter(t.Table), reader: r}
+		read.Relation = t.Streamed(f.Publication, version)
+		r.tables = append(r.tables, read)
 	}
 	if err := r.open(ctx, s.DB, opts, version); err != nil {
 		return nil, err
@@ -154,16 +153,8 @@ func (r *Reader) Position() cdc.Position { return cdc.Position(r.at) }
 // Tables are the tables, in the configuration's order.
 func (r *Reader) Tables() []*Table { return r.tables }
 
-// Partitioned reports whether the rows are in partitions.
-func (t *Table) Partitioned() bool { return t.partitioned }
-
-// from is the table in a FROM clause, as t. Rows of child tables (inheritance) are not published under the parent's name.
-func (t *Table) from() string {
-	if t.partitioned {
-		return t.SQL() + " t"
-	}
-	return "ONLY " + t.SQL() + " t"
-}
+// from is the table in a FROM clause, as t.
+func (t *Table) from() string { return t.From("t") }
 
 // kept is a condition for the rows that the row filter lets through.
 func (t *Table) kept() string {
@@ -173,34 +164,19 @@ func (t *Table) kept() string {
 	return "(" + t.Filter + ") IS TRUE"
 }
 
-// columns is the select list of the relation's columns.
-func (t *Table) columns() string {
-	names := make([]string, len(t.Relation.Columns))
-	for i := range t.Relation.Columns {
-		names[i] = "t." + pg.QuoteIdent(t.Relation.Columns[i].Name)
-	}
-	return strings.Join(names, ", ")
-}
-
-// micros is an expression for a timestamptz in microseconds since 1970. It is exact, and does not depend on DateStyle.
-func micros(timestamptz string) string {
-	return "(extract(epoch FROM " + timestamptz + ") * 1000000)::bigint"
-}
-
 func (t *Table) commitTime() string {
 	if !t.reader.commits {
 		return "NULL::bigint"
 	}
-	return micros("pg_xact_commit_timestamp(t.xmin)")
+	return pg.Micros(commitTimestamp)
 }
 
 // Rows reads one table's rows one by one. It holds one row in memory.
 type Rows struct {
 	step   string
+	format Format
 	result *pgconn.MultiResultReader
 	event  cdc.Event
-	values []cdc.Value
-	table  *Table
 	hint   func(err error) error // explains an error of the statement; may be nil
 
 	// CommitKnown says that the newest event's time is its transaction's commit time; otherwise it is the time of reading.
@@ -224,10 +200,15 @@ type Place struct {
 // Place returns the place of the newest row.
 func (r *Rows) Place() Place { return r.place }
 
-// query runs a statement that gives the relation's columns, the commit time in microseconds, the key, the id, whether skip counts
-// the row, whether the row filter lets it through, and the id of the transaction that wrote it.
-func (t *Table) query(ctx context.Context, step, sql string, hint func(error) error) (*Rows, error) {
-	rows := &Rows{step: step, table: t, hint: hint, values: make([]cdc.Value, len(t.Relation.Columns))}
+// format is what every statement gives of a row. The key and id are those of its Place, skip counts the row if it is skippable, and kept
+// says that the row filter lets it through.
+func (t *Table) format(key, id, skippable, kept string) Format {
+	return Format{Relation: t.Relation, Time: t.commitTime(), More: []string{key, id, skippable, kept, "t.xmin::text"}}
+}
+
+// query runs a statement that gives rows in a format.
+func (t *Table) query(ctx context.Context, step, sql string, format Format, hint func(error) error) (*Rows, error) {
+	rows := &Rows{step: step, format: format, hint: hint}
 	rows.place.Sees = t.reader.sees
 	rows.result = t.reader.conn.Exec(ctx, sql)
 	if !rows.result.NextResult() {
@@ -241,12 +222,11 @@ func (t *Table) query(ctx context.Context, step, sql string, hint func(error) er
 func (r *Rows) Next() (*cdc.Event, error) {
 	reader := r.result.ResultReader()
 	for reader.NextRow() {
-		got := reader.Values()
-		n := len(r.values)
-		if len(got) != n+6 {
-			return nil, fmt.Errorf("%s: %w: %d columns", r.step, pg.ErrAnswer, len(got))
+		more, timed, err := r.format.Insert(&r.event, reader.Values(), time.Now())
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", r.step, err)
 		}
-		commit, key, id, skippable := got[n], got[n+1], got[n+2], got[n+3]
+		key, id, skippable := more[0], more[1], more[2]
 		if r.place.Nth == 0 || string(key) != r.place.Key {
 			r.place.Key, r.place.Nth = string(key), 0
 		}
@@ -256,20 +236,7 @@ func (r *Rows) Next() (*cdc.Event, error) {
 			r.skip--
 			continue
 		}
-		r.LeftOut, r.Transaction = string(got[n+4]) != "t", got[n+5]
-		at := time.Now().UTC().Truncate(time.Microsecond)
-		r.CommitKnown = commit != nil
-		if r.CommitKnown {
-			us, err := strconv.ParseInt(string(commit), 10, 64)
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w: commit time %q", r.step, pg.ErrAnswer, commit)
-			}
-			at = time.UnixMicro(us).UTC()
-		}
-		for i := range r.values {
-			r.values[i] = cdc.Value{Bytes: got[i]}
-		}
-		r.event = cdc.Event{Kind: cdc.Insert, Time: at, Row: cdc.Row{Relation: r.table.Relation, Values: r.values}}
+		r.CommitKnown, r.LeftOut, r.Transaction = timed, string(more[3]) != "t", more[4]
 		return &r.event, nil
 	}
 	if _, err := reader.Close(); err != nil {

@@ -107,8 +107,8 @@ func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 	if err != nil {
 		return nil, err
 	}
-	sql := "SELECT " + strings.Join([]string{t.columns(), t.commitTime(), key, id, skippable, t.kept(), "t.xmin::text"}, ", ") + " FROM " + t.from() +
-		" WHERE " + strings.Join(where, " AND ")
+	format := t.format(key, id, skippable, t.kept())
+	sql := "SELECT " + format.List() + " FROM " + t.from() + " WHERE " + strings.Join(where, " AND ")
 	if len(keys) > 0 {
 		if sel.Newest > 0 {
 			keys = slices.Clone(keys)
@@ -121,7 +121,7 @@ func (t *Table) Select(ctx context.Context, sel Selection) (*Rows, error) {
 	if sel.Newest > 0 {
 		sql += fmt.Sprintf(" LIMIT %d", sel.Newest)
 	}
-	rows, err := t.query(ctx, "read table "+t.String(), sql, nil)
+	rows, err := t.query(ctx, "read table "+t.String(), sql, format, nil)
 	if err == nil {
 		rows.skip = skip
 	}
@@ -267,8 +267,8 @@ func (t *Table) after(sel *Selection) (done, same string, err error) {
 			if err != nil {
 				return "", "", fmt.Errorf("key %q is not a commit time", sel.After.Key)
 			}
-			less = fmt.Sprintf("(%s IS NULL OR %s < %d)", commitTimestamp, micros(commitTimestamp), n)
-			equal = fmt.Sprintf("%s = %d", micros(commitTimestamp), n)
+			less = fmt.Sprintf("(%s IS NULL OR %s < %d)", commitTimestamp, pg.Micros(commitTimestamp), n)
+			equal = fmt.Sprintf("%s = %d", pg.Micros(commitTimestamp), n)
 		}
 	case ByColumn:
 		c, err := t.column(sel.Order.Column)
@@ -298,7 +298,7 @@ func (t *Table) skip(ctx context.Context, same []string, id string, keys []strin
 // sortKeys returns the terms of ORDER BY, and the expression that Selection.After compares.
 func (t *Table) sortKeys(o Order) (keys []string, key string, err error) {
 	written := []string{"t.cmin::text::bigint ASC", "t.ctid ASC"}
-	if t.partitioned { // the ctids of two partitions cannot be compared
+	if t.Partitioned() { // the ctids of two partitions cannot be compared
 		written = []string{"t.cmin::text::bigint ASC", "t.tableoid ASC", "t.ctid ASC"}
 	}
 	switch o.By {
@@ -314,7 +314,7 @@ func (t *Table) sortKeys(o Order) (keys []string, key string, err error) {
 			}
 			keys = append(keys, c+" ASC")
 		}
-		return append(keys, written...), micros(commitTimestamp) + "::text", nil
+		return append(keys, written...), pg.Micros(commitTimestamp) + "::text", nil
 	case ByColumn:
 		c, err := t.column(o.Column)
 		if err != nil {
@@ -399,7 +399,7 @@ func (t *Table) Unplaced(ctx context.Context, sel Selection, key string) (string
 // HasEqual reports whether two rows of the table are equal in all published columns.
 func (t *Table) HasEqual(ctx context.Context) (bool, error) {
 	found, err := pg.Row[struct{ Found bool }](ctx, t.reader.conn, "look for equal rows of "+t.String(), // as text, because json cannot be compared
-		"SELECT EXISTS (SELECT FROM "+t.from()+" WHERE "+t.kept()+" GROUP BY ROW("+t.columns()+")::text HAVING count(*) > 1) AS found")
+		"SELECT EXISTS (SELECT FROM "+t.from()+" WHERE "+t.kept()+" GROUP BY ROW("+Columns(t.Relation)+")::text HAVING count(*) > 1) AS found")
 	return found.Found, err
 }
 
