@@ -188,7 +188,7 @@ func (l *loop) send(begin, commit cdc.Position, row int, table *cdc.Relation, ve
 func (l *loop) wait(stop <-chan struct{}, until time.Time) { l.waitOr(nil, stop, until) }
 
 // waitOr is wait that also returns for a row, and then reports true.
-func (l *loop) waitOr(rows <-chan copied, stop <-chan struct{}, until time.Time) (copied, bool) {
+func (l *loop) waitOr(rows <-chan FedRow, stop <-chan struct{}, until time.Time) (FedRow, bool) {
 	limit := publishEvery
 	if !until.IsZero() {
 		limit = min(limit, time.Until(until))
@@ -207,7 +207,7 @@ func (l *loop) waitOr(rows <-chan copied, stop <-chan struct{}, until time.Time)
 	case <-stop:
 	case <-timer.C:
 	}
-	return copied{}, false
+	return FedRow{}, false
 }
 
 // tick does everything that is due beside reading, at the time now. It never waits for more than a

@@ -30,6 +30,20 @@ type reading struct {
 	given    uint64                            // how many rows Next has returned
 }
 
+// read begins to read the rows that c asks for, as a snapshot sees them, or as they are now if it is "".
+func (t *Tables) read(ctx context.Context, c checkpoint.Copy, snapshot string) (*reading, error) {
+	reader, err := t.From.Open(ctx, table.Options{Snapshot: snapshot})
+	if err != nil {
+		return nil, err
+	}
+	r := &reading{Tables: t, reader: reader, spec: c}
+	if r.left, err = unfinished(c, reader.Tables()); err != nil {
+		r.Close()
+		return nil, err
+	}
+	return r, nil
+}
+
 // unfinished returns the tables that are left to read. The table whose reading has begun comes first, because a checkpoint keeps
 // the place in one table only.
 func unfinished(c checkpoint.Copy, all []*table.Table) (left []*table.Table, err error) {

@@ -106,13 +106,11 @@ type replay struct {
 	seed   maphash.Seed
 	asker  *kafka.Asker
 	tables *Tables
-	rows   *reading // nil while nothing is read
 
-	spec    checkpoint.Copy // with all that is acknowledged
-	tracker *checkpoint.Tracker
-	taken   cdc.Position      // rows and ends of tables; the tracker counts each as a transaction
-	ahead   []checkpoint.Mark // those that are not in spec, oldest first; Nth is 0 for the end of a table
-	saved   time.Time         // when spec was last written
+	counted *reading // until the feed reads it; nil then
+	feed    relay.RowFeed
+	tracker *checkpoint.Tracker // counts each number of the feed as a transaction
+	saved   time.Time           // when the feed's Copy was last written
 
 	to   relay.Sink
 	rec  cdc.Record
@@ -152,22 +150,16 @@ func (r *replay) run(ctx context.Context) (err error) {
 	if err := r.load(); err != nil {
 		return err
 	}
+	defer func() {
+		r.feed.Close()
+		if r.counted != nil {
+			r.counted.Close()
+		}
+	}()
 	if err := r.open(ctx); err != nil {
 		return err
 	}
-	defer r.free()
-	for _, t := range r.rows.left {
-		sel, err := r.rows.selection(ctx, t)
-		if err != nil {
-			return err
-		}
-		n, err := t.Count(ctx, sel)
-		if err != nil {
-			return err
-		}
-		r.report.Matched += n
-	}
-	if r.report.Before = r.spec.Rows; r.report.Before > 0 {
+	if r.report.Before = r.feed.Copy.Rows; r.report.Before > 0 {
 		r.Say(fmt.Sprintf("an earlier replay was interrupted after %d rows; this replay continues after them", r.report.Before))
 	}
 	if r.Kafka != nil {
@@ -193,31 +185,37 @@ func (r *replay) run(ctx context.Context) (err error) {
 	return r.publishAll(ctx)
 }
 
-// open begins to read behind the last row that was taken.
-func (r *replay) open(ctx context.Context) error {
-	spec := r.behind()
-	reader, err := r.tables.From.Open(ctx, table.Options{})
-	if err != nil {
+// open counts the rows, and has the feed read them in the same snapshot, as long as that is not freed.
+func (r *replay) open(ctx context.Context) (err error) {
+	if r.counted, err = r.tables.read(ctx, r.feed.Copy, ""); err != nil {
 		return err
 	}
-	r.rows = &reading{Tables: r.tables, spec: spec, reader: reader}
-	r.rows.left, err = unfinished(spec, reader.Tables())
-	return err
-}
-
-// behind is how far the replay is with all rows that were taken.
-func (r *replay) behind() checkpoint.Copy {
-	spec := r.spec
-	spec.Pass(r.ahead)
-	return spec
-}
-
-// free ends the reading, and so frees its snapshot.
-func (r *replay) free() {
-	if r.rows != nil {
-		r.rows.Close()
-		r.rows = nil
+	for _, t := range r.counted.left {
+		sel, err := r.counted.selection(ctx, t)
+		n := int64(0)
+		if err == nil {
+			n, err = t.Count(ctx, sel)
+		}
+		if err != nil {
+			return err
+		}
+		r.report.Matched += n
 	}
+	r.feed.Patience, r.feed.Freed = r.Patience, func() {
+		r.Say(fmt.Sprintf("no event can be sent for %s: the snapshot of the database is freed, and walpost reads the other rows later, as they are then", r.Patience))
+	}
+	r.feed.Open = func(ctx context.Context, c checkpoint.Copy) (relay.Rows, error) {
+		if rows := r.counted; rows != nil {
+			r.counted = nil
+			return rows, nil
+		}
+		rows, err := r.tables.read(ctx, c, "")
+		if err != nil {
+			return nil, err // not rows, which would be Rows that are not nil
+		}
+		return rows, nil
+	}
+	return nil
 }
 
 const (
@@ -229,7 +227,7 @@ const (
 // publishAll publishes all rows that are left.
 func (r *replay) publishAll(ctx context.Context) error {
 	err := r.readAll(ctx)
-	r.free()
+	r.feed.Free()
 	if r.to == nil {
 		if err == nil && !r.DryRun {
 			err = r.Save(nil)
@@ -254,12 +252,13 @@ func (r *replay) publishAll(ctx context.Context) error {
 		return errors.Join(err, failed)
 	}
 	if ctx.Err() != nil && !fault.NeedsPerson(err) {
-		err = fault.WithHint(fmt.Errorf("interrupted after %d of %d rows: %w", r.spec.Rows, int64(r.report.Before)+r.report.Matched, ctx.Err()),
+		err = fault.WithHint(fmt.Errorf("interrupted after %d of %d rows: %w", r.feed.Copy.Rows, int64(r.report.Before)+r.report.Matched, ctx.Err()),
 			"To continue, run the same command again.")
 	}
 	return err
 }
 
+// readAll sends the records of all rows, and waits until they are acknowledged.
 func (r *replay) readAll(ctx context.Context) error {
 	for {
 		if r.to != nil {
@@ -267,32 +266,35 @@ func (r *replay) readAll(ctx context.Context) error {
 				return err
 			}
 		}
-		if r.rows == nil {
-			if err := r.open(ctx); err != nil {
-				return err
+		var row relay.FedRow
+		select {
+		case row = <-r.rows(ctx, true):
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		switch {
+		case row.Err != nil:
+			return row.Err
+		case row.Last():
+			r.feed.End()
+			if r.to == nil {
+				return nil
 			}
+			return r.wait(ctx, time.Time{}, r.landed)
 		}
-		ev, mark, err := r.rows.Next(ctx)
-		if err == nil && ev == nil && mark.Table == "" {
-			break
-		}
-		if err == nil {
-			err = r.publish(ctx, ev, mark)
-		}
-		if err != nil {
+		if err := r.publish(ctx, &row); err != nil {
 			return err
 		}
 	}
-	if r.to == nil {
-		return nil
-	}
-	r.free()
-	return r.wait(ctx, time.Time{}, r.landed)
 }
 
-// publish sends the record of a row. A nil ev is the end of a table.
-func (r *replay) publish(ctx context.Context, ev *cdc.Event, mark checkpoint.Mark) error {
-	send := false
+func (r *replay) rows(ctx context.Context, room bool) <-chan relay.FedRow {
+	return r.feed.Rows(ctx, time.Now(), room, func(read func()) { go read() })
+}
+
+// publish sends the record of a row.
+func (r *replay) publish(ctx context.Context, row *relay.FedRow) error {
+	send, ev := false, row.Event
 	if ev != nil {
 		ok, err := r.Router.Route(ev, &r.rec)
 		switch {
@@ -309,13 +311,13 @@ func (r *replay) publish(ctx context.Context, ev *cdc.Event, mark checkpoint.Mar
 		default:
 			r.report.NoRecord++
 		}
-		r.Progress("replaying", int64(r.taken)+1, r.report.Matched)
+		r.Progress("replaying", int64(r.feed.Taken())+1, r.report.Matched)
 	}
 	if r.to == nil { // a dry run
 		if send {
 			r.report.Topics[r.rec.Topic]++
 		}
-		r.taken++
+		r.feed.Acknowledge(r.feed.Take(row))
 		return nil
 	}
 	if send {
@@ -323,15 +325,14 @@ func (r *replay) publish(ctx context.Context, ev *cdc.Event, mark checkpoint.Mar
 			return err
 		}
 	}
-	r.taken++
-	r.ahead = append(r.ahead, mark)
+	number := r.feed.Take(row)
 	r.tracker.Begin(time.Now())
 	if send {
 		ticket := r.tracker.Add(r.rec.Size())
-		ticket.Row, ticket.Table = uint32(r.taken), ev.Row.Relation
+		ticket.Row, ticket.Table = uint32(number), ev.Row.Relation
 		r.to.Send(&r.rec, ticket)
 	}
-	return r.tracker.Commit(r.taken)
+	return r.tracker.Commit(number)
 }
 
 // look counts the key of the record, and warns of its topic.
@@ -392,20 +393,15 @@ func (r *replay) quiet() bool {
 // wait takes acknowledgements until at is over and ready is true. If it is not ready for long, the
 // snapshot of the database is freed, unless another reading could not go on behind this one.
 func (r *replay) wait(ctx context.Context, at time.Time, ready func() bool) error {
-	for began := time.Now(); ; {
+	for {
 		if err := r.collect(); err != nil {
 			return err
 		}
-		left := time.Until(at)
-		if left <= 0 && ready() {
+		left, is := time.Until(at), ready()
+		if left <= 0 && is {
 			return r.collect() // what ended before ready looked
 		}
-		if r.rows != nil && time.Since(began) >= r.Patience && !ready() {
-			if behind := r.behind(); behind.Resumes() {
-				r.free()
-				r.Say(fmt.Sprintf("no event can be sent for %s: the snapshot of the database is freed, and walpost reads the other rows later, as they are then", r.Patience))
-			}
-		}
+		r.rows(ctx, is)
 		if left <= 0 || left > time.Second {
 			left = time.Second
 		}
@@ -447,10 +443,7 @@ func (r *replay) collect() (err error) {
 		}
 		r.tracker.Ack(a.Ticket)
 	}
-	acked := int(r.tracker.Safe()) - (int(r.taken) - len(r.ahead))
-	r.spec.Pass(r.ahead[:acked])
-	r.ahead = append(r.ahead[:0], r.ahead[acked:]...)
-	if acked > 0 && time.Since(r.saved) >= saveEvery {
+	if r.feed.Acknowledge(r.tracker.Safe()) && time.Since(r.saved) >= saveEvery {
 		err = errors.Join(err, r.save())
 	}
 	return err
@@ -493,12 +486,12 @@ func (r *replay) load() error {
 	if !bytes.Equal(now, kept) {
 		return fault.Config(errors.New("the state file belongs to a replay with another filter or topic"), "Finish that replay, or name another file with --state.")
 	}
-	r.spec = was.Done
+	r.feed.Copy = was.Done
 	return nil
 }
 
 func (r *replay) save() error {
-	b, err := json.Marshal(replayState{r.Filter, r.ToTopic, r.spec})
+	b, err := json.Marshal(replayState{r.Filter, r.ToTopic, r.feed.Copy})
 	if err != nil {
 		return err
 	}

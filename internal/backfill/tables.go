@@ -119,7 +119,7 @@ func (t *Tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 	if streams {
 		snapshot = session.Snapshot()
 	}
-	reader, err := t.From.Open(ctx, table.Options{Snapshot: snapshot})
+	r, err := t.read(ctx, c, snapshot)
 	if streams {
 		session.FreeSnapshot()
 	}
@@ -127,11 +127,6 @@ func (t *Tables) Rows(ctx context.Context, sess relay.Session, c checkpoint.Copy
 		if snapshot != "" && !fault.Misconfigured(err) {
 			err = fault.Retry(err) // a session without the snapshot reads what is there now
 		}
-		return nil, err
-	}
-	r := &reading{Tables: t, reader: reader, spec: c}
-	if r.left, err = unfinished(c, reader.Tables()); err != nil {
-		r.Close()
 		return nil, err
 	}
 	switch {
